@@ -1,0 +1,130 @@
+// Package contract says what a step type accepts, needs and produces.
+//
+// One Contract per step type is the only description of it: strict decoding of
+// a step's config, the semantic checks over the graph (seed 000 section 9.3),
+// the documentation page and the CNIPluginSchema object are all read off it.
+// The package is pure and knows no step type by name.
+package contract
+
+// Type is the type of a config value, in the words of seed 000 section 9.2.
+type Type string
+
+// The types a parameter can have. A value that is one "{{ step.field }}" token
+// takes the type of the field; every type below may be written so.
+const (
+	String  Type = "string"
+	Integer Type = "integer" // a JSON number without fraction, or a numeric string when Param.NumericString is set
+	Boolean Type = "boolean"
+	Object  Type = "object" // Properties lists the keys
+	Map     Type = "map"    // keys are free, Items describes the values
+	List    Type = "list"   // Items describes the elements
+	Any     Type = "any"    // kept as written
+)
+
+// Format narrows a string; the decoder checks it and writes the canonical form.
+type Format string
+
+// The formats. Each one's canonical form is what the kernel reads back.
+const (
+	MAC           Format = "mac"            // 48-bit, lower case, colons
+	CIDR          Format = "cidr"           // address/prefix, host bits kept
+	Prefix        Format = "prefix"         // network/prefix, host bits refused; "default" is both families' zero prefix
+	IP            Format = "ip"             // IPv4 or IPv6 address
+	InterfaceName Format = "interface-name" // 1 to 15 bytes, no '/', ':' or space; not ".", "..", "all", "default"
+	PCIAddress    Format = "pci-address"    // dddd:bb:dd.f, lower case
+	SysctlPath    Format = "sysctl-path"    // below net., canonical form net/a/b
+)
+
+// Param describes one config key.
+type Param struct {
+	Name        string   // canonical spelling
+	Aliases     []string // other spellings accepted; giving two spellings of one key is an error
+	Type        Type
+	Format      Format // strings only
+	Description string // one sentence; the unit, if any, is named in it
+	Required    bool
+	Default     any      // nil: nothing is assumed, the attribute is left alone
+	Enum        []string // strings only; matched exactly unless FoldCase
+	FoldCase    bool     // enum values match in any case, the canonical case is written
+	OnOff       bool     // the string enum "on"/"off" also accepts a boolean (YAML reads an unquoted on as true)
+	// NumericString lets an integer be written as a string of digits, as some
+	// CNI plugins require (bond's miimon).
+	NumericString bool
+	Minimum       *int64
+	Maximum       *int64
+	MinItems      int
+	MaxItems      int // 0: no limit
+	Items         *Param
+	Properties    []Param // Object only
+	// Shorthand lets an object be written as the bare value of this property:
+	// links: [net1] for links: [{name: net1}].
+	Shorthand string
+}
+
+// Contract describes one step type.
+type Contract struct {
+	Type        string // as written in a NetworkTopology
+	Summary     string // one sentence
+	Description string // Markdown paragraphs for the step's page: behaviour, kernel facts, sources
+	Example     string // YAML of the steps list, valid as it stands
+	Params      []Param
+	Input       Input
+	Output      Output
+	// Check holds what single parameters cannot say (exclusions between keys).
+	// It sees canonical values; a value still holding a reference is absent and
+	// its name is in unresolved. Every error must name the key.
+	Check func(config map[string]any, unresolved map[string]bool) []FieldError
+	// Explain is appended to an input error for interfaces this type cannot
+	// give, e.g. "VFIO devices cannot be bonded — they are userspace-managed."
+	Explain string
+}
+
+// FieldError is what is wrong with one key of a config and how to mend it.
+type FieldError struct {
+	Field   string // path within config, e.g. "links[1].name"
+	Message string // lower case, names the value and the fix
+}
+
+func (e FieldError) Error() string {
+	if e.Field == "" {
+		return e.Message
+	}
+	return e.Field + ": " + e.Message
+}
+
+// Input is what a step needs from the merged results of its dependencies.
+type Input struct {
+	Required      bool // the step cannot be a root step
+	Device        bool // as a root step it consumes one device
+	MinInterfaces int
+	MaxInterfaces int // 0: no limit
+}
+
+// Output is what a step's result holds beyond its input.
+type Output struct {
+	Interfaces Flow
+	IPs        Flow
+	Routes     Flow
+	// Devices are the fields a device-node step adds to its result; nil for
+	// steps that make interfaces.
+	Devices []Param
+}
+
+// Flow says how a step changes one list of the result.
+type Flow struct {
+	Appends     int  // how many entries the step adds; -1: as many as configured
+	Passthrough bool // entries of the dependencies are kept
+	Modifies    bool // existing entries may change
+	Conditional bool // the appended entries may be missing at run time
+}
+
+// Set holds the contracts of all known step types.
+type Set interface {
+	// Contract returns the contract of a step type.
+	Contract(typ string) (Contract, bool)
+	// Types returns the known types, sorted.
+	Types() []string
+}
+
+// Int returns a pointer to n, for Param bounds.
+func Int(n int64) *int64 { return &n }
