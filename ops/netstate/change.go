@@ -1,0 +1,278 @@
+package netstate
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+)
+
+// Action is the verb of a change.
+type Action string
+
+// The actions, as plans and JSON name them.
+const (
+	Create Action = "create"
+	Update Action = "update"
+	Delete Action = "delete"
+)
+
+// Change takes one object from one state to another. Before is nil for a
+// creation, After for a deletion. In an update both hold the same key and only
+// the fields that differ.
+type Change struct {
+	Step    string // the step that wants it; "" for what no step wants any more
+	Before  Object
+	After   Object
+	Implied bool   // the kernel does it by itself, nothing is sent
+	Why     string // shown when the reason is not obvious
+}
+
+// Action returns the verb.
+func (c Change) Action() Action {
+	switch {
+	case c.Before == nil:
+		return Create
+	case c.After == nil:
+		return Delete
+	default:
+		return Update
+	}
+}
+
+// Object returns After, or Before where there is no after.
+func (c Change) Object() Object {
+	if c.After != nil {
+		return c.After
+	}
+	return c.Before
+}
+
+// Key returns the key of the object changed.
+func (c Change) Key() Key { return c.Object().Key() }
+
+// Inverse returns the change that takes the object back.
+func (c Change) Inverse() Change {
+	c.Before, c.After = c.After, c.Before
+	return c
+}
+
+// Fields returns what differs between Before and After.
+func (c Change) Fields() []FieldDiff {
+	switch c.Action() {
+	case Create:
+		return Diff(c.After, nil)
+	case Delete:
+		var out []FieldDiff
+		for _, f := range Fields(c.Before) {
+			out = append(out, FieldDiff{f.Path, f.Mode, f.Value, nil})
+		}
+		return out
+	default:
+		return Diff(c.After, c.Before)
+	}
+}
+
+// String writes the change on one line: "+ link data0 kind vlan, vlan.id 100",
+// "~ link data0 mtu 1500 → 9000", "- address 10.0.0.1/24 on net1".
+func (c Change) String() string {
+	var b strings.Builder
+	b.WriteString(map[Action]string{Create: "+ ", Update: "~ ", Delete: "- "}[c.Action()])
+	b.WriteString(c.Key().String())
+	if c.Action() != Delete {
+		for i, f := range c.Fields() {
+			if i == 0 {
+				b.WriteString(" ")
+			} else {
+				b.WriteString(", ")
+			}
+			if c.Action() == Create {
+				fmt.Fprintf(&b, "%s %s", f.Path, FormatValue(f.After))
+			} else {
+				fmt.Fprintf(&b, "%s %s → %s", f.Path, FormatValue(f.Before), FormatValue(f.After))
+			}
+		}
+	}
+	if c.Why != "" {
+		fmt.Fprintf(&b, " (%s)", c.Why)
+	}
+	return b.String()
+}
+
+// changeJSON is the wire form of a change, used by the journal. The object's
+// type is named so that it can be read back.
+type changeJSON struct {
+	Step    string          `json:"step,omitempty"`
+	Type    Kind            `json:"type"`
+	Before  json.RawMessage `json:"before,omitempty"`
+	After   json.RawMessage `json:"after,omitempty"`
+	Implied bool            `json:"implied,omitempty"`
+	Why     string          `json:"why,omitempty"`
+}
+
+// MarshalJSON writes the change with the kind of its object.
+func (c Change) MarshalJSON() ([]byte, error) {
+	j := changeJSON{Step: c.Step, Type: c.Key().Kind, Implied: c.Implied, Why: c.Why}
+	var err error
+	if c.Before != nil {
+		if j.Before, err = json.Marshal(c.Before); err != nil {
+			return nil, err
+		}
+	}
+	if c.After != nil {
+		if j.After, err = json.Marshal(c.After); err != nil {
+			return nil, err
+		}
+	}
+	return json.Marshal(j)
+}
+
+var objectTypes = map[Kind]reflect.Type{
+	KindLink:       reflect.TypeFor[Link](),
+	KindAddress:    reflect.TypeFor[Addr](),
+	KindRoute:      reflect.TypeFor[Route](),
+	KindSysctl:     reflect.TypeFor[Sysctl](),
+	KindEthtool:    reflect.TypeFor[Ethtool](),
+	KindBridgeVLAN: reflect.TypeFor[BridgeVLAN](),
+	KindDevice:     reflect.TypeFor[Device](),
+	KindVF:         reflect.TypeFor[VF](),
+}
+
+// UnmarshalJSON reads what MarshalJSON writes. It refuses an unknown kind and
+// a change of nothing, and never panics on foreign input.
+func (c *Change) UnmarshalJSON(data []byte) error {
+	var j changeJSON
+	if err := json.Unmarshal(data, &j); err != nil {
+		return fmt.Errorf("change: %w", err)
+	}
+	t, ok := objectTypes[j.Type]
+	if !ok {
+		return fmt.Errorf("change: unknown object type %q", j.Type)
+	}
+	read := func(raw json.RawMessage) (Object, error) {
+		if len(raw) == 0 || string(raw) == "null" {
+			return nil, nil
+		}
+		v := reflect.New(t)
+		if err := json.Unmarshal(raw, v.Interface()); err != nil {
+			return nil, fmt.Errorf("change: %s: %w", j.Type, err)
+		}
+		return v.Elem().Interface().(Object), nil
+	}
+	out := Change{Step: j.Step, Implied: j.Implied, Why: j.Why}
+	var err error
+	if out.Before, err = read(j.Before); err != nil {
+		return err
+	}
+	if out.After, err = read(j.After); err != nil {
+		return err
+	}
+	if out.Before == nil && out.After == nil {
+		return fmt.Errorf("change: neither before nor after")
+	}
+	if out.Before != nil && out.After != nil && out.Before.Key() != out.After.Key() {
+		return fmt.Errorf("change: before is %s, after is %s", out.Before.Key(), out.After.Key())
+	}
+	*c = out
+	return nil
+}
+
+// NewUpdate returns the change that makes have hold what want says, or false
+// when it already does. Both sides keep only the fields that differ.
+func NewUpdate[T Object](step string, have, want T) (Change, bool) {
+	diff := Diff(want, have)
+	if len(diff) == 0 {
+		return Change{}, false
+	}
+	differs := map[string]bool{}
+	for _, d := range diff {
+		differs[d.Path] = true
+	}
+	keep := func(path string) bool { return differs[path] }
+	return Change{Step: step, Before: Restrict(have, keep), After: Restrict(want, keep)}, true
+}
+
+// Coalesce folds later changes into a history that keeps, per object, the
+// state before the first change and the one after the last. It is what a
+// release undoes; order is that of the first change of each object.
+func Coalesce(history []Change, more ...Change) []Change {
+	at := map[Key]int{}
+	out := make([]Change, 0, len(history)+len(more))
+	for _, c := range append(append([]Change(nil), history...), more...) {
+		i, seen := at[c.Key()]
+		if !seen {
+			at[c.Key()] = len(out)
+			out = append(out, c)
+			continue
+		}
+		out[i] = fold(out[i], c)
+	}
+	n := 0
+	for _, c := range out {
+		if c.Before == nil && c.After == nil {
+			continue // made and unmade by us
+		}
+		if c.Action() == Update && len(Diff(c.Before, c.After)) == 0 {
+			continue // taken back by us
+		}
+		out[n] = c
+		n++
+	}
+	return out[:n]
+}
+
+func fold(first, then Change) Change {
+	first.Step = firstNonEmpty(then.Step, first.Step)
+	switch {
+	case first.Before == nil && first.After == nil:
+		return then // made and unmade by us before: starts afresh
+	case first.Before == nil: // created by us
+		if then.After == nil {
+			first.After = nil
+			return first
+		}
+		if then.Before == nil {
+			first.After = then.After
+			return first
+		}
+		first.After = mergeAny(first.After, then.After)
+		return first
+	case first.After == nil: // deleted by us
+		if then.After == nil {
+			return first
+		}
+		first.After = then.After
+		return first
+	default: // updated by us: originals are write-once
+		if then.Before != nil {
+			first.Before = mergeAny(then.Before, first.Before)
+		}
+		if then.After == nil {
+			first.After = nil
+			return first
+		}
+		first.After = mergeAny(first.After, then.After)
+		return first
+	}
+}
+
+func firstNonEmpty(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+// mergeAny is Merge for two objects of one unknown type.
+func mergeAny(base, over Object) Object {
+	dst, src := clone(base), reflect.ValueOf(over)
+	if dst.Type() != src.Type() {
+		return over
+	}
+	for _, p := range planOf(src.Type()) {
+		if p.read(src) != nil {
+			p.copyTo(dst, src)
+		}
+	}
+	return dst.Interface().(Object)
+}

@@ -1,0 +1,269 @@
+package netstate
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Mode says what it takes to change a field of an object that exists.
+type Mode string
+
+// The modes, from cheap to dear. They are written in the plan tags of the
+// object types.
+const (
+	Live    Mode = "live"    // in place, at any time
+	Ports   Mode = "ports"   // in place, once the ports are in
+	Down    Mode = "down"    // the link must be down
+	NoPorts Mode = "noports" // the link must be down and have no ports
+	Replace Mode = "replace" // delete and create
+)
+
+// Field is one managed field of an object.
+type Field struct {
+	Path string // e.g. "mtu", "bond.mode"
+	Mode Mode
+	// Value is the plain value; nil in a diff says absent or unknown.
+	Value any
+}
+
+// FieldDiff is one field that differs.
+type FieldDiff struct {
+	Path   string `json:"field"`
+	Mode   Mode   `json:"-"`
+	Before any    `json:"before"`
+	After  any    `json:"after"`
+}
+
+// fieldPlan is where one tagged field sits in its type.
+type fieldPlan struct {
+	path  string
+	mode  Mode
+	index []int // through nested pointers
+}
+
+var plans sync.Map // reflect.Type -> []fieldPlan
+
+func planOf(t reflect.Type) []fieldPlan {
+	if p, ok := plans.Load(t); ok {
+		return p.([]fieldPlan)
+	}
+	p := buildPlan(t, "", nil)
+	plans.Store(t, p)
+	return p
+}
+
+func buildPlan(t reflect.Type, prefix string, at []int) []fieldPlan {
+	var out []fieldPlan
+	for i := range t.NumField() {
+		f := t.Field(i)
+		tag, opts, _ := strings.Cut(f.Tag.Get("plan"), ",")
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if n, ok := strings.CutPrefix(opts, "name="); ok {
+			name = n
+		}
+		index := append(slices.Clone(at), i)
+		switch tag {
+		case "", "-", "key":
+		case "nested":
+			out = append(out, buildPlan(f.Type.Elem(), prefix+name+".", index)...)
+		default:
+			out = append(out, fieldPlan{prefix + name, Mode(tag), index})
+		}
+	}
+	return out
+}
+
+// read returns the plain value at the plan's place, nil when it is not set.
+func (p fieldPlan) read(v reflect.Value) any {
+	for _, i := range p.index {
+		if v.Kind() == reflect.Pointer {
+			if v.IsNil() {
+				return nil
+			}
+			v = v.Elem()
+		}
+		v = v.Field(i)
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		if v.IsNil() {
+			return nil
+		}
+		return v.Elem().Interface()
+	case reflect.Slice:
+		if v.IsNil() {
+			return nil
+		}
+		return v.Interface()
+	default:
+		if v.IsZero() {
+			return nil
+		}
+		return v.Interface()
+	}
+}
+
+// copyTo copies the field from src to dst (addressable), making nested structs
+// as needed. src's nested pointers must lead to the field.
+func (p fieldPlan) copyTo(dst, src reflect.Value) {
+	for n, i := range p.index {
+		if n > 0 {
+			if dst.IsNil() {
+				dst.Set(reflect.New(dst.Type().Elem()))
+			}
+			dst, src = dst.Elem(), src.Elem()
+		}
+		dst, src = dst.Field(i), src.Field(i)
+	}
+	dst.Set(src)
+}
+
+// clear unsets the field in dst (addressable).
+func (p fieldPlan) clear(dst reflect.Value) {
+	for n, i := range p.index {
+		if n > 0 {
+			if dst.IsNil() {
+				return
+			}
+			dst = dst.Elem()
+		}
+		dst = dst.Field(i)
+	}
+	dst.SetZero()
+}
+
+// Fields returns the managed fields that are set, in declaration order.
+func Fields(o Object) []Field {
+	v := reflect.ValueOf(o)
+	var out []Field
+	for _, p := range planOf(v.Type()) {
+		if val := p.read(v); val != nil {
+			out = append(out, Field{p.path, p.mode, val})
+		}
+	}
+	return out
+}
+
+// Diff returns the fields set in want that have does not hold, in declaration
+// order. have may be nil: then all of want's fields differ.
+func Diff(want, have Object) []FieldDiff {
+	wv := reflect.ValueOf(want)
+	var hv reflect.Value
+	if have != nil {
+		hv = reflect.ValueOf(have)
+	}
+	var out []FieldDiff
+	for _, p := range planOf(wv.Type()) {
+		w := p.read(wv)
+		if w == nil {
+			continue
+		}
+		var h any
+		if have != nil {
+			h = p.read(hv)
+		}
+		if !sameValue(w, h) {
+			out = append(out, FieldDiff{p.path, p.mode, h, w})
+		}
+	}
+	return out
+}
+
+func sameValue(a, b any) bool {
+	if a == nil || b == nil {
+		return a == nil && b == nil
+	}
+	if as, ok := a.([]string); ok {
+		bs, ok := b.([]string)
+		return ok && slices.Equal(slices.Sorted(slices.Values(as)), slices.Sorted(slices.Values(bs)))
+	}
+	return a == b
+}
+
+// clone returns an addressable copy of o that shares nothing a setter touches.
+func clone(o Object) reflect.Value {
+	src := reflect.ValueOf(o)
+	dst := reflect.New(src.Type()).Elem()
+	dst.Set(src)
+	t := src.Type()
+	for i := range t.NumField() {
+		if t.Field(i).Tag.Get("plan") == "nested" && !src.Field(i).IsNil() {
+			n := reflect.New(t.Field(i).Type.Elem())
+			n.Elem().Set(src.Field(i).Elem())
+			dst.Field(i).Set(n)
+		}
+	}
+	return dst
+}
+
+// Merge returns base with every field that is set in over replaced by over's.
+// Both must be of one type; the key and what is only observed stay base's.
+func Merge[T Object](base, over T) T {
+	dst, src := clone(base), reflect.ValueOf(over)
+	for _, p := range planOf(src.Type()) {
+		if p.read(src) != nil {
+			p.copyTo(dst, src)
+		}
+	}
+	return dst.Interface().(T)
+}
+
+// Restrict returns the key of o and those of its fields whose path keep
+// accepts.
+func Restrict[T Object](o T, keep func(path string) bool) T {
+	dst := clone(o)
+	for _, p := range planOf(dst.Type()) {
+		if !keep(p.path) {
+			p.clear(dst)
+		}
+	}
+	pruneNested(dst)
+	return dst.Interface().(T)
+}
+
+// pruneNested drops nested structs without a set field, so that equal content
+// prints and compares equal.
+func pruneNested(v reflect.Value) {
+	t := v.Type()
+	for i := range t.NumField() {
+		if t.Field(i).Tag.Get("plan") == "nested" && !v.Field(i).IsNil() && v.Field(i).Elem().IsZero() {
+			v.Field(i).SetZero()
+		}
+	}
+}
+
+// Value returns the value of one field, nil when it is not set.
+func Value(o Object, path string) any {
+	v := reflect.ValueOf(o)
+	for _, p := range planOf(v.Type()) {
+		if p.path == path {
+			return p.read(v)
+		}
+	}
+	return nil
+}
+
+// FormatValue writes a field value as plans and messages show it.
+func FormatValue(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "(unknown)"
+	case bool:
+		if v {
+			return "on"
+		}
+		return "off"
+	case string:
+		if v == "" {
+			return "(none)"
+		}
+		return v
+	case []string:
+		return strings.Join(v, ",")
+	default:
+		return fmt.Sprint(v)
+	}
+}

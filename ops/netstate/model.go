@@ -1,0 +1,314 @@
+package netstate
+
+import "strings"
+
+// Apply makes the snapshot what the kernel would be after the change, with
+// what the kernel does by itself (Implied changes), in order. The model covers
+// what planning depends on; where it is wrong, the engine's verifying pass
+// finds the difference and plans again.
+//
+// Sources: net/core/dev.c, net/core/rtnetlink.c, drivers/net/bonding,
+// drivers/net/vrf.c, net/8021q/vlan.c, each fact observed on Linux 6.1 to 6.18.
+func (s *Snapshot) Apply(c Change) []Change {
+	m := &model{Snapshot: s}
+	switch o := c.Object().(type) {
+	case Link:
+		m.link(c, o)
+	case Device:
+		m.device(c)
+	default:
+		if c.After == nil {
+			s.PutAbsent(c.Key())
+		} else if have, ok := s.objects[c.Key()]; ok {
+			s.Put(mergeAny(have, c.After))
+		} else {
+			s.Put(c.After)
+		}
+	}
+	return m.implied
+}
+
+type model struct {
+	*Snapshot
+	implied []Change
+}
+
+func (m *model) imply(before, after Object) {
+	m.implied = append(m.implied, Change{Before: before, After: after, Implied: true})
+}
+
+func (m *model) link(c Change, o Link) {
+	switch c.Action() {
+	case Delete:
+		if l, ok := m.Link(o.Name); ok {
+			m.dropLink(l, false)
+		}
+	case Create:
+		m.createLink(o)
+	case Update:
+		if l, ok := m.Link(o.Name); ok {
+			m.updateLink(l, c.After.(Link))
+		}
+	}
+}
+
+// createLink fills in what a new link inherits.
+func (m *model) createLink(l Link) {
+	if l.Up == nil {
+		l.Up = new(false)
+	}
+	if l.Master == nil {
+		l.Master = new("")
+	}
+	if l.Parent != nil {
+		if p, ok := m.Link(*l.Parent); ok {
+			if l.MTU == nil {
+				l.MTU = p.MTU
+			}
+			// vlan and ipvlan copy the parent's address, macvlan draws one.
+			if l.MAC == nil && (l.LinkKind == "vlan" || l.LinkKind == "ipvlan") {
+				l.MAC = p.MAC
+			}
+		}
+	}
+	if l.MTU == nil {
+		switch l.LinkKind {
+		case "bond", "bridge", "dummy", "veth":
+			l.MTU = new(uint32(1500))
+		}
+	}
+	m.Put(l)
+	m.fresh[l.Name] = true
+	if l.LinkKind == "veth" && l.Veth != nil && l.Veth.Peer != nil {
+		peer := Link{Name: *l.Veth.Peer, LinkKind: "veth", Veth: &Veth{Peer: new(l.Name)}, MTU: l.MTU, Up: new(false), Master: new("")}
+		m.Put(peer)
+		m.fresh[peer.Name] = true
+		m.imply(nil, peer)
+	}
+}
+
+// dropLink removes a link and all that lives on it. moved says the link goes
+// to another namespace: its children then stay behind, which a plan avoids by
+// deleting them first.
+func (m *model) dropLink(l Link, moved bool) {
+	if !moved {
+		for _, c := range All[Link](m.Snapshot) {
+			if c.Parent != nil && *c.Parent == l.Name {
+				m.imply(c, nil)
+				m.dropLink(c, false)
+			}
+		}
+	}
+	if l.Veth != nil && l.Veth.Peer != nil {
+		if p, ok := m.Link(*l.Veth.Peer); ok && !moved {
+			m.PutAbsent(l.Key())
+			m.imply(p, nil)
+			m.dropLink(p, false)
+		}
+	}
+	for _, p := range All[Link](m.Snapshot) {
+		if p.Master != nil && *p.Master == l.Name {
+			after := Link{Name: p.Name, Master: new("")}
+			if l.LinkKind == "bond" {
+				after.Up = new(false) // a released port is down, with its own MAC and MTU
+			}
+			m.imply(Restrict(p, func(f string) bool { return f == "master" || f == "up" && after.Up != nil }), after)
+			p = Merge(p, after)
+			if l.LinkKind == "bond" {
+				p.MTU, p.MAC = nil, nil
+			}
+			m.Put(p)
+		}
+	}
+	for k, o := range m.objects {
+		if m.livesOn(o, l.Name) {
+			m.imply(o, nil)
+			delete(m.objects, k)
+			delete(m.known, k)
+		}
+	}
+	m.PutAbsent(l.Key())
+}
+
+func (m *model) livesOn(o Object, link string) bool {
+	switch o := o.(type) {
+	case Addr:
+		return o.Link == link
+	case Route:
+		return o.Link == link
+	case Sysctl:
+		return o.Link() == link
+	case Ethtool:
+		return o.Link == link
+	case BridgeVLAN:
+		return o.Link == link
+	}
+	return false
+}
+
+func (m *model) updateLink(have, want Link) {
+	next := Merge(have, want)
+	m.Put(next)
+	if want.Up != nil && !*want.Up {
+		m.linkDown(next)
+	}
+	if want.Master != nil && (have.Master == nil || *have.Master != *want.Master) {
+		m.masterChanged(have, next)
+	}
+	if want.MTU != nil {
+		m.mtuChanged(next, *want.MTU)
+	}
+	if want.MAC != nil {
+		m.macChanged(next, *want.MAC)
+	}
+}
+
+// linkDown drops what a link loses when it goes down: every route through it
+// and its IPv6 addresses; its VLANs follow it down.
+func (m *model) linkDown(l Link) {
+	for k, o := range m.objects {
+		switch o := o.(type) {
+		case Route:
+			if o.Link == l.Name {
+				m.imply(o, nil)
+				delete(m.objects, k)
+			}
+		case Addr:
+			if o.Link == l.Name && strings.Contains(o.Address, ":") {
+				m.imply(o, nil)
+				delete(m.objects, k)
+			}
+		}
+	}
+	for _, c := range All[Link](m.Snapshot) {
+		if c.Parent != nil && *c.Parent == l.Name && c.Up != nil && *c.Up {
+			m.Put(Merge(c, Link{Up: new(false)}))
+			m.linkDown(c)
+		}
+	}
+}
+
+func (m *model) masterChanged(have, l Link) {
+	master, ok := m.Link(*l.Master)
+	switch {
+	case ok && master.LinkKind == "bond":
+		// The bond opens the port, forces its MTU on it, and either takes the
+		// first port's MAC or gives the port its own.
+		up := Link{Up: new(true), MTU: master.MTU}
+		if m.ports(master.Name) == 1 && !m.macChosen(master) {
+			if l.MAC != nil {
+				m.Put(Merge(master, Link{MAC: l.MAC}))
+				m.macChanged(master, *l.MAC)
+			}
+		} else if master.Bond == nil || master.Bond.FailOverMAC == nil || *master.Bond.FailOverMAC != "active" {
+			up.MAC = master.MAC
+		}
+		m.Put(Merge(l, up))
+		for k, o := range m.objects {
+			if a, isAddr := o.(Addr); isAddr && a.Link == l.Name && strings.Contains(a.Address, ":") {
+				delete(m.objects, k)
+			}
+		}
+	case have.Master != nil && *have.Master != "":
+		if old, ok := m.Link(*have.Master); ok && old.LinkKind == "bond" {
+			p := Merge(l, Link{Up: new(false)})
+			p.MAC, p.MTU = nil, nil // its own again; observed when needed
+			m.Put(p)
+			m.linkDown(p)
+			return
+		}
+		m.bounce(l)
+	case ok && master.LinkKind == "vrf":
+		m.bounce(l)
+	}
+}
+
+// bounce is what entering or leaving a VRF does to a running link: routes and
+// global IPv6 addresses go, IPv4 addresses stay.
+func (m *model) bounce(l Link) {
+	if l.Up == nil || !*l.Up {
+		return
+	}
+	up := *l.Up
+	m.linkDown(l)
+	m.Put(Merge(l, Link{Up: &up}))
+}
+
+// macChosen says the bond's MAC was set rather than inherited; such a bond
+// keeps it when a port comes in. An inherited MAC is random until then, which
+// the model keeps as nil.
+func (m *model) macChosen(bond Link) bool { return bond.MAC != nil }
+
+func (m *model) ports(master string) int {
+	n := 0
+	for _, o := range m.objects {
+		if l, ok := o.(Link); ok && l.Master != nil && *l.Master == master {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *model) mtuChanged(l Link, mtu uint32) {
+	for _, c := range All[Link](m.Snapshot) {
+		switch {
+		case c.Master != nil && *c.Master == l.Name && l.LinkKind == "bond":
+			m.Put(Merge(c, Link{MTU: &mtu}))
+		case c.Parent == nil || *c.Parent != l.Name || c.MTU == nil:
+		case c.LinkKind == "ipvlan", *c.MTU > mtu:
+			m.Put(Merge(c, Link{MTU: &mtu}))
+			m.mtuChanged(c, mtu)
+		}
+	}
+}
+
+func (m *model) macChanged(l Link, mac string) {
+	for _, c := range All[Link](m.Snapshot) {
+		follows := c.Parent != nil && *c.Parent == l.Name && (c.LinkKind == "vlan" || c.LinkKind == "ipvlan")
+		port := c.Master != nil && *c.Master == l.Name && l.LinkKind == "bond"
+		if follows || port {
+			m.Put(Merge(c, Link{MAC: &mac}))
+			m.macChanged(c, mac)
+		}
+	}
+}
+
+// device moves a device. It arrives down, without addresses, routes, master or
+// per-interface sysctls; name, MAC, MTU and ethtool settings travel with it.
+func (m *model) device(c Change) {
+	after, ok := c.After.(Device)
+	if !ok {
+		return
+	}
+	have, known := m.Device(after.ID)
+	if !known {
+		return
+	}
+	next := Merge(have, after)
+	m.Put(next)
+	if after.At == nil || have.At == nil || *after.At == *have.At {
+		return
+	}
+	link := Link{LinkKind: "device", MTU: have.MTU, MAC: have.MAC}
+	if l, ok := m.Link(*have.At); ok {
+		link = l
+		var carried []Ethtool
+		for _, e := range All[Ethtool](m.Snapshot) {
+			if e.Link == l.Name {
+				carried = append(carried, e)
+			}
+		}
+		m.dropLink(l, true)
+		for _, e := range carried {
+			e.Link = *after.At
+			m.Put(e)
+		}
+	}
+	link.Name, link.DeviceID = *after.At, after.ID
+	link = Merge(link, Link{Up: new(false), Master: new(""), MTU: after.MTU, MAC: after.MAC})
+	if after.Up != nil {
+		link.Up = after.Up
+	}
+	m.Put(link)
+	m.fresh[link.Name] = true
+}

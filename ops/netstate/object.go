@@ -1,0 +1,312 @@
+package netstate
+
+import (
+	"fmt"
+	"strings"
+)
+
+// HostPrefix marks the name of a link that lives in the host's namespace.
+const HostPrefix = "host:"
+
+// OnHost reports whether a link name is one of the host's namespace.
+func OnHost(name string) bool { return strings.HasPrefix(name, HostPrefix) }
+
+// BaseName is the name the kernel knows, without the place.
+func BaseName(name string) string { return strings.TrimPrefix(name, HostPrefix) }
+
+// HostName gives a kernel interface name its place on the host.
+func HostName(base string) string { return HostPrefix + base }
+
+// Kind tells the kinds of object apart.
+type Kind string
+
+// The kinds of object. The word is what plans, metrics and status show.
+const (
+	KindLink       Kind = "link"
+	KindAddress    Kind = "address"
+	KindRoute      Kind = "route"
+	KindSysctl     Kind = "sysctl"
+	KindEthtool    Kind = "ethtool"
+	KindBridgeVLAN Kind = "bridge-vlan"
+	KindDevice     Kind = "device"
+	KindVF         Kind = "vf"
+)
+
+// Key identifies an object within one sandbox.
+type Key struct {
+	Kind Kind   `json:"kind"`
+	ID   string `json:"id"`
+}
+
+func (k Key) String() string { return string(k.Kind) + " " + k.ID }
+
+// Object is one thing the kernel keeps. The types below implement it, as
+// values, never as pointers.
+type Object interface {
+	Key() Key
+}
+
+// Link is a network interface.
+// Source: Linux rtnetlink(7), IFLA_* attributes.
+type Link struct {
+	Name string `json:"name" plan:"key"`
+	// LinkKind is IFLA_INFO_KIND ("bond", "vlan", ...), "device" for a link
+	// without link ops, "" when the kind is not ours to say.
+	LinkKind   string   `json:"kind,omitempty" plan:"replace,name=kind"`
+	Parent     *string  `json:"parent,omitempty" plan:"replace"` // lower link of vlan, ipvlan, macvlan
+	VLAN       *VLAN    `json:"vlan,omitempty" plan:"nested"`
+	Bond       *Bond    `json:"bond,omitempty" plan:"nested"`
+	VRF        *VRF     `json:"vrf,omitempty" plan:"nested"`
+	IPVLAN     *IPVLAN  `json:"ipvlan,omitempty" plan:"nested"`
+	MACVLAN    *MACVLAN `json:"macvlan,omitempty" plan:"nested"`
+	Bridge     *Bridge  `json:"bridge,omitempty" plan:"nested"`
+	Veth       *Veth    `json:"veth,omitempty" plan:"nested"`
+	Port       *Port    `json:"port,omitempty" plan:"nested"` // attributes it has as a bridge port
+	MTU        *uint32  `json:"mtu,omitempty" plan:"live"`    // bytes
+	MAC        *string  `json:"mac,omitempty" plan:"live"`
+	TxQueueLen *uint32  `json:"txQueueLen,omitempty" plan:"live"` // packets
+	Promisc    *bool    `json:"promisc,omitempty" plan:"live"`
+	AllMulti   *bool    `json:"allMulti,omitempty" plan:"live"`
+	Alias      *string  `json:"alias,omitempty" plan:"live"`
+	Master     *string  `json:"master,omitempty" plan:"live"` // "" is: no master
+	Up         *bool    `json:"up,omitempty" plan:"live"`     // administratively up
+
+	// Observed only.
+	Index    int      `json:"index,omitempty" plan:"-"`
+	DeviceID string   `json:"device,omitempty" plan:"-"` // PCI address behind it
+	Carrier  bool     `json:"carrier,omitempty" plan:"-"`
+	AltNames []string `json:"altNames,omitempty" plan:"-"`
+}
+
+// VLAN is the identity of a VLAN link; the kernel ignores a change of it.
+type VLAN struct {
+	ID       *uint16 `json:"id,omitempty" plan:"replace"`
+	Protocol *string `json:"protocol,omitempty" plan:"replace"` // "802.1q" or "802.1ad"
+}
+
+// Bond holds the options of a bond. Mode and fail_over_mac change only without
+// ports and down, lacp_rate and ad_select only down.
+// Source: Documentation/networking/bonding.rst, bond_options.c.
+type Bond struct {
+	Mode            *string  `json:"mode,omitempty" plan:"noports"`
+	FailOverMAC     *string  `json:"failOverMac,omitempty" plan:"noports"` // none, active, follow
+	MIIMonMillis    *uint32  `json:"miimon,omitempty" plan:"live,name=miimon"`
+	UpDelayMillis   *uint32  `json:"updelay,omitempty" plan:"live,name=updelay"`
+	DownDelayMillis *uint32  `json:"downdelay,omitempty" plan:"live,name=downdelay"`
+	ARPIntervalMs   *uint32  `json:"arpInterval,omitempty" plan:"live,name=arpInterval"`
+	ARPIPTargets    []string `json:"arpIpTargets,omitempty" plan:"live"`
+	XmitHashPolicy  *string  `json:"xmitHashPolicy,omitempty" plan:"live"`
+	LACPRate        *string  `json:"lacpRate,omitempty" plan:"down"` // slow, fast
+	ADSelect        *string  `json:"adSelect,omitempty" plan:"down"` // stable, bandwidth, count
+	MinLinks        *uint32  `json:"minLinks,omitempty" plan:"live"`
+	AllPortsActive  *bool    `json:"allSlavesActive,omitempty" plan:"live,name=allSlavesActive"`
+	TLBDynamicLB    *bool    `json:"tlbDynamicLb,omitempty" plan:"down"`
+	Primary         *string  `json:"primary,omitempty" plan:"ports"` // needs the port to be there
+}
+
+// VRF is a virtual routing and forwarding domain; its table is immutable.
+type VRF struct {
+	Table *uint32 `json:"table,omitempty" plan:"replace"`
+}
+
+// IPVLAN holds the options of an ipvlan link. The mode belongs to the parent:
+// setting it changes every ipvlan of that parent.
+type IPVLAN struct {
+	Mode *string `json:"mode,omitempty" plan:"live"` // l2, l3, l3s
+	Flag *string `json:"flag,omitempty" plan:"live"` // bridge, private, vepa
+}
+
+// MACVLAN holds the options of a macvlan link. Passthru cannot be switched.
+type MACVLAN struct {
+	Mode           *string `json:"mode,omitempty" plan:"live"` // bridge, private, vepa, passthru
+	BroadcastQueue *uint32 `json:"bcQueueLen,omitempty" plan:"live,name=bcQueueLen"`
+}
+
+// Bridge holds the options of a bridge.
+type Bridge struct {
+	VLANFiltering *bool   `json:"vlanFiltering,omitempty" plan:"live"`
+	DefaultPVID   *uint16 `json:"defaultPvid,omitempty" plan:"live"`
+}
+
+// Veth names the other end of a pair; Peer carries its place.
+type Veth struct {
+	Peer *string `json:"peer,omitempty" plan:"replace"`
+}
+
+// Port holds the options a link has as a port of a bridge (IFLA_BRPORT_*).
+type Port struct {
+	Hairpin  *bool `json:"hairpin,omitempty" plan:"live"`
+	Isolated *bool `json:"isolated,omitempty" plan:"live"`
+}
+
+// Key is the name with its place.
+func (l Link) Key() Key { return LinkKey(l.Name) }
+
+// LinkKey is the key of the link of that name.
+func LinkKey(name string) Key { return Key{KindLink, name} }
+
+// Addr is an IP address on a link.
+type Addr struct {
+	Link    string `json:"link" plan:"key"`
+	Address string `json:"address" plan:"key"` // address/prefix, canonical
+	NoDAD   *bool  `json:"noDad,omitempty" plan:"replace"`
+	// Observed only.
+	Tentative bool `json:"tentative,omitempty" plan:"-"`
+	DADFailed bool `json:"dadFailed,omitempty" plan:"-"`
+	// Kernel marks an address the kernel or router advertisements made.
+	Kernel bool `json:"kernelMade,omitempty" plan:"-"`
+}
+
+// Key is link and address.
+func (a Addr) Key() Key { return Key{KindAddress, a.Address + " on " + a.Link} }
+
+// Table numbers with a name.
+const (
+	TableMain uint32 = 254
+)
+
+// RouteProtocol is the rtm_protocol of every route plumbline makes, so that
+// ours and the pod's can be told apart (RTPROT_* values from 5 up are free for
+// routing daemons; see rt_protos).
+const RouteProtocol = 112
+
+// Route is a unicast route out of one link. Two routes to one destination with
+// different gateways are two objects, as the kernel keeps IPv4 ones; IPv6 next
+// hops are split on observation.
+type Route struct {
+	Link    string `json:"link" plan:"key"`
+	Dst     string `json:"dst" plan:"key"`               // canonical prefix; "0.0.0.0/0" and "::/0" are the defaults
+	Gateway string `json:"gateway,omitempty" plan:"key"` // "" is: on the link
+	Table   uint32 `json:"table" plan:"key"`
+	Metric  uint32 `json:"metric,omitempty" plan:"key"` // IPv6: 1024 when the user says nothing, as the kernel does
+
+	Source *string `json:"src,omitempty" plan:"live"`
+	Scope  *string `json:"scope,omitempty" plan:"live"` // global, link, host
+	MTU    *uint32 `json:"mtu,omitempty" plan:"live"`
+	AdvMSS *uint32 `json:"advmss,omitempty" plan:"live"`
+	OnLink *bool   `json:"onlink,omitempty" plan:"live"`
+	Type   *string `json:"type,omitempty" plan:"-"`
+	// Observed only.
+	Protocol int `json:"protocol,omitempty" plan:"-"`
+}
+
+// Key is everything the kernel tells routes apart by, and the next hop.
+func (r Route) Key() Key {
+	var b strings.Builder
+	b.WriteString(r.Dst)
+	if r.Gateway != "" {
+		fmt.Fprintf(&b, " via %s", r.Gateway)
+	}
+	fmt.Fprintf(&b, " dev %s", r.Link)
+	if r.Table != TableMain {
+		fmt.Fprintf(&b, " table %d", r.Table)
+	}
+	if r.Metric != 0 {
+		fmt.Fprintf(&b, " metric %d", r.Metric)
+	}
+	return Key{KindRoute, b.String()}
+}
+
+// IsDefault reports whether the route matches every destination of its family.
+func (r Route) IsDefault() bool { return r.Dst == "0.0.0.0/0" || r.Dst == "::/0" }
+
+// IPv6 reports the family of the route.
+func (r Route) IPv6() bool { return strings.Contains(r.Dst, ":") }
+
+// Sysctl is one setting below net. in the sandbox; Path is "net/ipv4/...".
+type Sysctl struct {
+	Path  string  `json:"path" plan:"key"`
+	Value *string `json:"value,omitempty" plan:"live"` // white space normalised to single blanks
+}
+
+// Key is the path.
+func (s Sysctl) Key() Key { return Key{KindSysctl, s.Path} }
+
+// Link returns the interface a per-interface sysctl belongs to, or "".
+func (s Sysctl) Link() string {
+	p := strings.Split(s.Path, "/")
+	if len(p) >= 5 && p[0] == "net" && (p[2] == "conf" || p[2] == "neigh") && p[3] != "all" && p[3] != "default" {
+		return p[3]
+	}
+	return ""
+}
+
+// The classes of ethtool settings.
+const (
+	EthtoolFeature     = "feature"
+	EthtoolRing        = "ring"
+	EthtoolChannel     = "channel"
+	EthtoolCoalesce    = "coalesce"
+	EthtoolPrivateFlag = "private-flag"
+)
+
+// Ethtool is one ethtool setting of a link. Value is "on"/"off" for features
+// and flags, a decimal number else.
+type Ethtool struct {
+	Link  string  `json:"link" plan:"key"`
+	Class string  `json:"class" plan:"key"`
+	Name  string  `json:"name" plan:"key"` // the kernel's name, e.g. "tx-tcp-segmentation"
+	Value *string `json:"value,omitempty" plan:"live"`
+	Fixed bool    `json:"fixed,omitempty" plan:"-"` // observed: the driver does not let it change
+}
+
+// Key is link, class and name.
+func (e Ethtool) Key() Key { return Key{KindEthtool, e.Class + " " + e.Name + " on " + e.Link} }
+
+// BridgeVLAN is one VLAN a bridge port (or the bridge itself) carries.
+type BridgeVLAN struct {
+	Link     string `json:"link" plan:"key"`
+	VID      uint16 `json:"vid" plan:"key"`
+	PVID     *bool  `json:"pvid,omitempty" plan:"live"`
+	Untagged *bool  `json:"untagged,omitempty" plan:"live"`
+}
+
+// Key is link and VLAN.
+func (b BridgeVLAN) Key() Key { return Key{KindBridgeVLAN, fmt.Sprintf("%d on %s", b.VID, b.Link)} }
+
+// Device is a network device that travels between the host and the sandbox. It
+// is known by its PCI address ("0000:03:00.2"), or "if:NAME" when it has none,
+// never by the name it bears at the moment.
+type Device struct {
+	ID string  `json:"id" plan:"key"`
+	At *string `json:"at,omitempty" plan:"live"` // link name with its place
+	// What the device looked like where it came from. They are compared on the
+	// way home only, so that it arrives as it left.
+	MAC      *string  `json:"mac,omitempty" plan:"live"`
+	MTU      *uint32  `json:"mtu,omitempty" plan:"live"`
+	Up       *bool    `json:"up,omitempty" plan:"live"`
+	AltNames []string `json:"altNames,omitempty" plan:"live"`
+	// Observed only.
+	Driver string `json:"driver,omitempty" plan:"-"`
+	Index  int    `json:"index,omitempty" plan:"-"`
+}
+
+// Key is the device's identity.
+func (d Device) Key() Key { return Key{KindDevice, d.ID} }
+
+// DeviceKey is the key of the device with that identity.
+func DeviceKey(id string) Key { return Key{KindDevice, id} }
+
+// VF is what the physical function holds for one virtual function
+// (IFLA_VF_*, set on the PF in the host's namespace).
+type VF struct {
+	ID            string  `json:"id" plan:"key"` // PCI address of the VF
+	MAC           *string `json:"mac,omitempty" plan:"live"`
+	VLAN          *uint16 `json:"vlan,omitempty" plan:"live"`
+	QoS           *uint8  `json:"qos,omitempty" plan:"live"`
+	Protocol      *string `json:"protocol,omitempty" plan:"live"` // 802.1q, 802.1ad
+	SpoofCheck    *bool   `json:"spoofchk,omitempty" plan:"live,name=spoofchk"`
+	Trust         *bool   `json:"trust,omitempty" plan:"live"`
+	MinTxRateMbps *uint32 `json:"minTxRate,omitempty" plan:"live,name=minTxRate"` // 0: no guarantee
+	MaxTxRateMbps *uint32 `json:"maxTxRate,omitempty" plan:"live,name=maxTxRate"` // 0: no limit
+	LinkState     *string `json:"linkState,omitempty" plan:"live"`                // auto, enable, disable
+	// Observed only.
+	PF    string `json:"pf,omitempty" plan:"-"`
+	Index int    `json:"index,omitempty" plan:"-"`
+}
+
+// Key is the VF's PCI address.
+func (v VF) Key() Key { return Key{KindVF, v.ID} }
+
+// VFKey is the key of the PF-side settings of the VF with that PCI address.
+func VFKey(id string) Key { return Key{KindVF, id} }

@@ -1,0 +1,133 @@
+package netstate
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Snapshot is what was observed of one sandbox and of the host objects that
+// were asked for. The sandbox's links, addresses and routes are always whole;
+// everything else (sysctls, ethtool settings, devices, VF settings, links on
+// the host) is observed on demand, and Known tells which of it was.
+type Snapshot struct {
+	objects map[Key]Object
+	known   map[Key]bool
+	// fresh holds links that appeared through Apply: nothing observed on
+	// demand exists for them yet.
+	fresh map[string]bool
+}
+
+// NewSnapshot returns a snapshot of the given objects, all of them known.
+func NewSnapshot(objects ...Object) *Snapshot {
+	s := &Snapshot{objects: map[Key]Object{}, known: map[Key]bool{}, fresh: map[string]bool{}}
+	for _, o := range objects {
+		s.Put(o)
+	}
+	return s
+}
+
+// Clone returns an independent copy. Objects are values and are shared.
+func (s *Snapshot) Clone() *Snapshot {
+	return &Snapshot{maps.Clone(s.objects), maps.Clone(s.known), maps.Clone(s.fresh)}
+}
+
+// Put records an observed object.
+func (s *Snapshot) Put(o Object) {
+	k := o.Key()
+	s.objects[k] = o
+	s.known[k] = true
+}
+
+// PutAbsent records that an object asked for does not exist.
+func (s *Snapshot) PutAbsent(k Key) {
+	delete(s.objects, k)
+	s.known[k] = true
+}
+
+// Get returns an object by key.
+func (s *Snapshot) Get(k Key) (Object, bool) {
+	o, ok := s.objects[k]
+	return o, ok
+}
+
+// Known reports whether the snapshot can say if the object exists.
+func (s *Snapshot) Known(o Object) bool {
+	k := o.Key()
+	if s.known[k] {
+		return true
+	}
+	switch o := o.(type) {
+	case Link:
+		return !OnHost(o.Name)
+	case Addr:
+		return !OnHost(o.Link)
+	case Route:
+		return !OnHost(o.Link)
+	case Sysctl:
+		return s.fresh[o.Link()]
+	case Ethtool:
+		return s.fresh[o.Link]
+	case BridgeVLAN:
+		return s.fresh[o.Link] || !OnHost(o.Link)
+	default:
+		return false
+	}
+}
+
+// Lookup returns the object with o's key, typed.
+func Lookup[T Object](s *Snapshot, o T) (T, bool) {
+	got, ok := s.objects[o.Key()].(T)
+	return got, ok
+}
+
+// Link returns the link of that name.
+func (s *Snapshot) Link(name string) (Link, bool) { return Lookup(s, Link{Name: name}) }
+
+// Device returns the device with that identity.
+func (s *Snapshot) Device(id string) (Device, bool) { return Lookup(s, Device{ID: id}) }
+
+// All returns every object of one type, in key order.
+func All[T Object](s *Snapshot) []T {
+	var out []T
+	for _, o := range s.objects {
+		if t, ok := o.(T); ok {
+			out = append(out, t)
+		}
+	}
+	slices.SortFunc(out, func(a, b T) int { return strings.Compare(a.Key().ID, b.Key().ID) })
+	return out
+}
+
+// Fresh reports whether the link appeared through Apply.
+func (s *Snapshot) Fresh(link string) bool { return s.fresh[link] }
+
+// Equal reports the first differences between two snapshots in what plumbline
+// manages, nil when there is none. Observed-only fields do not count. It is
+// meant for tests: "rolled back to a state equal to the start".
+func (s *Snapshot) Equal(other *Snapshot) []string {
+	var out []string
+	for _, k := range slices.SortedFunc(maps.Keys(s.objects), compareKeys) {
+		o, ok := other.objects[k]
+		if !ok {
+			out = append(out, "- "+k.String())
+			continue
+		}
+		for _, d := range append(Diff(s.objects[k], o), Diff(o, s.objects[k])...) {
+			out = append(out, "~ "+k.String()+" "+d.Path+": "+FormatValue(d.After)+" / "+FormatValue(d.Before))
+		}
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(other.objects), compareKeys) {
+		if _, ok := s.objects[k]; !ok {
+			out = append(out, "+ "+k.String())
+		}
+	}
+	return out
+}
+
+func compareKeys(a, b Key) int {
+	if c := strings.Compare(string(a.Kind), string(b.Kind)); c != 0 {
+		return c
+	}
+	return strings.Compare(a.ID, b.ID)
+}
