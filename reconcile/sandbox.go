@@ -1,0 +1,94 @@
+package reconcile
+
+import (
+	"context"
+	"time"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
+)
+
+// SandboxID names one topology in one network namespace, e.g. "blue/ai-bonded-rdma".
+type SandboxID string
+
+// Sandbox is what must come true where.
+type Sandbox struct {
+	ID       SandboxID          `json:"id"`
+	Netns    string             `json:"netns"` // path of the network namespace
+	Topology *topology.Topology `json:"topology"`
+	// Devices maps root steps to device identities (netstate.Device.ID).
+	Devices map[string]string `json:"devices,omitempty"`
+}
+
+// NetnsID identifies a network namespace beyond its path, which another one
+// may come to bear. The zero value says unknown.
+type NetnsID struct {
+	Device uint64 `json:"device"`
+	Inode  uint64 `json:"inode"`
+	Cookie uint64 `json:"cookie,omitempty"` // SO_NETNS_COOKIE, unique since boot
+}
+
+// Phase is how far a sandbox has come.
+type Phase string
+
+// The phases of a record.
+const (
+	Applying  Phase = "Applying"  // a pass that writes has begun; a crash leaves it so
+	Applied   Phase = "Applied"   // the last pass was verified
+	Failed    Phase = "Failed"    // the last pass failed and was rolled back, or keeps what works
+	Releasing Phase = "Releasing" // a release has begun; it must be carried through
+)
+
+// Record is what must outlive a crash: the sandbox and what was done to it.
+type Record struct {
+	Sandbox Sandbox `json:"sandbox"`
+	BootID  string  `json:"bootID"` // of the boot the history belongs to
+	NetnsID NetnsID `json:"netnsID"`
+	Phase   Phase   `json:"phase"`
+	// History holds, per object, the state before our first change and after
+	// our last intended one (netstate.Coalesce), in order of the first.
+	History []netstate.Change     `json:"history,omitempty"`
+	Results []topology.StepResult `json:"results,omitempty"`
+	Failure string                `json:"failure,omitempty"` // the last pass's error
+	Updated time.Time             `json:"updated"`
+}
+
+// Store keeps records. An implementation must survive a crash at any byte:
+// what a method has returned for is there after it.
+type Store interface {
+	// List returns all records in order of ID, and one error per file that
+	// could not be read; such a file is set aside and never fatal to others.
+	List() ([]Record, []error)
+	// Get returns one record; false when there is none.
+	Get(id SandboxID) (Record, bool, error)
+	// Put writes the whole record, durably.
+	Put(r Record) error
+	// Intend adds changes that are about to be made to the record's history
+	// and sets its phase to Applying (or keeps Releasing), durably, with one
+	// fsync. It is called before the first of them is made.
+	Intend(id SandboxID, changes []netstate.Change) error
+	// Settle replaces the record after a pass. It need not be durable: after a
+	// crash the pass is planned again from what is observed.
+	Settle(r Record) error
+	// Remove forgets a record; an absent one is no error.
+	Remove(id SandboxID) error
+	// Lock holds off every other process from one sandbox until unlock is
+	// called, or ctx ends.
+	Lock(ctx context.Context, id SandboxID) (unlock func(), err error)
+}
+
+// Domain is an open view of one sandbox and the host objects it borrows: the
+// only place that touches the kernel.
+type Domain interface {
+	// Observe dumps the sandbox's links, addresses and routes (one dump each),
+	// and reads the objects asked for (only their keys matter).
+	Observe(ctx context.Context, ask []netstate.Object) (*netstate.Snapshot, error)
+	// Extend reads further objects into a snapshot.
+	Extend(ctx context.Context, s *netstate.Snapshot, ask []netstate.Object) error
+	// Apply makes one change. An error leaves the object as it was, or says so.
+	Apply(ctx context.Context, c netstate.Change) error
+	// NetnsID identifies the namespace that is open; zero when it is gone.
+	NetnsID() NetnsID
+	// Close releases what the view holds; it never holds a namespace alive after.
+	Close() error
+}
