@@ -1,9 +1,3 @@
-// Package contract says what a step type accepts, needs and produces.
-//
-// One Contract per step type is the only description of it: strict decoding of
-// a step's config, the semantic checks over the graph (seed 000 section 9.3),
-// the documentation page and the CNIPluginSchema object are all read off it.
-// The package is pure and knows no step type by name.
 package contract
 
 // Type is the type of a config value, in the words of seed 000 section 9.2.
@@ -40,7 +34,7 @@ type Param struct {
 	Name        string   // canonical spelling
 	Aliases     []string // other spellings accepted; giving two spellings of one key is an error
 	Type        Type
-	Format      Format // strings only
+	Format      Format // of a string; of a map, its keys
 	Description string // one sentence; the unit, if any, is named in it
 	Required    bool
 	Default     any      // nil: nothing is assumed, the attribute is left alone
@@ -48,14 +42,17 @@ type Param struct {
 	FoldCase    bool     // enum values match in any case, the canonical case is written
 	OnOff       bool     // the string enum "on"/"off" also accepts a boolean (YAML reads an unquoted on as true)
 	// NumericString lets an integer be written as a string of digits, as some
-	// CNI plugins require (bond's miimon).
+	// CNI plugins require (bond's miimon), and a string as an integer.
 	NumericString bool
-	Minimum       *int64
-	Maximum       *int64
-	MinItems      int
-	MaxItems      int // 0: no limit
-	Items         *Param
-	Properties    []Param // Object only
+	// Scalar lets a string be written as a number or a boolean (a sysctl's
+	// value); true and false become "1" and "0".
+	Scalar     bool
+	Minimum    *int64
+	Maximum    *int64
+	MinItems   int
+	MaxItems   int // 0: no limit
+	Items      *Param
+	Properties []Param // Object only
 	// Shorthand lets an object be written as the bare value of this property:
 	// links: [net1] for links: [{name: net1}].
 	Shorthand string
@@ -83,10 +80,13 @@ type Contract struct {
 type FieldError struct {
 	Field   string // path within config, e.g. "links[1].name"
 	Message string // lower case, names the value and the fix
+	// Complete says that Message names the field itself and stands alone, as
+	// the sentences of seed 000 section 9.3 do.
+	Complete bool
 }
 
 func (e FieldError) Error() string {
-	if e.Field == "" {
+	if e.Field == "" || e.Complete {
 		return e.Message
 	}
 	return e.Field + ": " + e.Message
@@ -95,7 +95,7 @@ func (e FieldError) Error() string {
 // Input is what a step needs from the merged results of its dependencies.
 type Input struct {
 	Required      bool // the step cannot be a root step
-	Device        bool // as a root step it consumes one device
+	Device        bool // as a root step it consumes one device; see RootOnly
 	MinInterfaces int
 	MaxInterfaces int // 0: no limit
 }

@@ -1,0 +1,439 @@
+package contract
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/plumbline/plumbline/topology/nearest"
+	"github.com/plumbline/plumbline/topology/ref"
+)
+
+// Options says how a config is decoded.
+type Options struct {
+	// Unresolved allows references: their field's static type must fit the
+	// parameter, and the value stays as written. Without it a reference is an
+	// error.
+	Unresolved bool
+}
+
+// Decode checks a step's config and returns it in canonical form: canonical
+// key names, values in the form the kernel reads back, integers as int64,
+// defaults filled in. The input is not changed. With any error the map is nil.
+func (c Contract) Decode(config map[string]any, opt Options) (map[string]any, []FieldError) {
+	d := decoder{typ: c.Type, opt: opt, unresolved: map[string]bool{}}
+	out := d.object("", c.Params, config, false)
+	if len(d.errs) == 0 && c.Check != nil {
+		seen := maps.Clone(out)
+		maps.DeleteFunc(seen, func(k string, _ any) bool { return d.unresolved[k] })
+		d.errs = append(d.errs, c.Check(seen, d.unresolved)...)
+	}
+	if len(d.errs) > 0 {
+		return nil, d.errs
+	}
+	return out, nil
+}
+
+// DecodeInto decodes a config without references into a struct whose JSON
+// tags are the contract's canonical keys. An error in the config is an Errors.
+func DecodeInto(c Contract, config map[string]any, into any) error {
+	out, errs := c.Decode(config, Options{})
+	if len(errs) > 0 {
+		return Errors(errs)
+	}
+	raw, err := json.Marshal(out)
+	if err != nil {
+		return fmt.Errorf("encode config: %w", err)
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil {
+		return fmt.Errorf("config and contract of type %q disagree: %w", c.Type, err)
+	}
+	return nil
+}
+
+// Errors is everything wrong with one config.
+type Errors []FieldError
+
+func (e Errors) Error() string {
+	lines := make([]string, len(e))
+	for i := range e {
+		lines[i] = e[i].Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// decoder collects what is wrong while it walks.
+type decoder struct {
+	typ        string
+	opt        Options
+	errs       []FieldError
+	unresolved map[string]bool // paths, and the top-level keys above them
+}
+
+func (d *decoder) fail(path, format string, args ...any) {
+	d.errs = append(d.errs, FieldError{Field: path, Message: fmt.Sprintf(format, args...)})
+}
+
+// object decodes a map by its parameters. A projected one, an entry of another
+// step's result, may hold keys the parameters lack.
+func (d *decoder) object(path string, params []Param, in map[string]any, projected bool) map[string]any {
+	if !projected {
+		d.unknownKeys(path, params, in)
+	}
+	out := map[string]any{}
+	for _, p := range params {
+		key, v, given := d.spelling(path, p, in)
+		switch {
+		case given:
+			if got, ok := d.value(child(path, key), p, v); ok {
+				out[p.Name] = got
+			}
+			if path == "" && d.hasUnresolved(key) {
+				d.unresolved[p.Name] = true
+			}
+		case p.Required:
+			d.errs = append(d.errs, FieldError{
+				Field:    child(path, p.Name),
+				Message:  fmt.Sprintf("CNIPluginSchema %q requires parameter %q.", d.typ, child(path, p.Name)),
+				Complete: true,
+			})
+		case p.Default != nil:
+			if got, ok := d.value(child(path, p.Name), p, p.Default); ok {
+				out[p.Name] = got
+			}
+		}
+	}
+	return out
+}
+
+// hasUnresolved reports whether a path at or below a top-level key is unresolved.
+func (d *decoder) hasUnresolved(key string) bool {
+	for path := range d.unresolved {
+		if rest, ok := strings.CutPrefix(path, key); ok && (rest == "" || rest[0] == '.' || rest[0] == '[') {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *decoder) unknownKeys(path string, params []Param, in map[string]any) {
+	var names []string // every spelling, and which parameter it means
+	canonical := map[string]string{}
+	for _, p := range params {
+		for _, n := range append([]string{p.Name}, p.Aliases...) {
+			names = append(names, n)
+			canonical[n] = p.Name
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(in)) {
+		if _, known := canonical[key]; known {
+			continue
+		}
+		msg := fmt.Sprintf("CNIPluginSchema %q does not accept parameter %q.", d.typ, child(path, key))
+		if near := nearest.Name(key, names); near != "" {
+			msg += fmt.Sprintf("\nDid you mean %q?", canonical[near])
+		} else if len(params) > 0 {
+			accepts := make([]string, len(params))
+			for i, p := range params {
+				accepts[i] = p.Name
+			}
+			msg += "\nIt accepts " + strings.Join(accepts, ", ") + "."
+		}
+		d.errs = append(d.errs, FieldError{Field: child(path, key), Message: msg, Complete: true})
+	}
+}
+
+// spelling finds a parameter under any of its names.
+func (d *decoder) spelling(path string, p Param, in map[string]any) (key string, v any, given bool) {
+	for _, n := range append([]string{p.Name}, p.Aliases...) {
+		got, ok := in[n]
+		if !ok {
+			continue
+		}
+		if given {
+			d.fail(child(path, n), "is another spelling of %q, which is also given: keep one of them", key)
+			continue
+		}
+		key, v, given = n, got, true
+	}
+	return key, v, given
+}
+
+// value decodes one value; ok is false when it was refused.
+func (d *decoder) value(path string, p Param, v any) (out any, ok bool) {
+	if s, isString := v.(string); isString && ref.Has(s) {
+		if plain, done, ok := d.template(path, p, s); done {
+			return s, ok
+		} else if d.opt.Unresolved {
+			// Quoted text only: checked as what it stands for, kept as written,
+			// for it will be expanded yet.
+			_, ok := d.plain(path, p, plain)
+			return s, ok
+		}
+	}
+	return d.plain(path, p, v)
+}
+
+// template handles a string that may hold references. done is false when it
+// holds none; plain is then its text.
+func (d *decoder) template(path string, p Param, s string) (plain string, done, ok bool) {
+	t, err := ref.Parse(s)
+	if err != nil {
+		if !d.opt.Unresolved {
+			return s, false, true // already expanded: text like any other
+		}
+		d.fail(path, "%v", err)
+		return "", true, false
+	}
+	refs := t.Refs()
+	if len(refs) == 0 {
+		text, _ := t.Expand(nil)
+		plain, _ = text.(string)
+		return plain, false, true
+	}
+	if !d.opt.Unresolved {
+		d.fail(path, "reference %s is not resolved", refs[0])
+		return "", true, false
+	}
+	_, whole := t.Whole()
+	for _, r := range refs {
+		f, err := r.Lookup()
+		if err == nil {
+			err = misfit(p, f, whole)
+		}
+		if err != nil {
+			d.fail(path, "%v", err)
+			return "", true, false
+		}
+	}
+	d.unresolved[path] = true
+	return "", true, true
+}
+
+func (d *decoder) plain(path string, p Param, v any) (any, bool) {
+	if v == nil {
+		d.fail(path, "has no value: give one or remove the key")
+		return nil, false
+	}
+	switch p.Type {
+	case String:
+		return d.str(path, p, v)
+	case Integer:
+		return d.integer(path, p, v)
+	case Boolean:
+		return d.boolean(path, v)
+	case Object:
+		return d.nested(path, p, v)
+	case Map:
+		return d.free(path, p, v)
+	case List:
+		return d.list(path, p, v)
+	case Any:
+		return v, true
+	default:
+		d.fail(path, "contract of type %q gives it the unknown type %q", d.typ, p.Type)
+		return nil, false
+	}
+}
+
+func (d *decoder) str(path string, p Param, v any) (any, bool) {
+	if o, ok := v.(ref.Object); ok && p.Format == InterfaceName {
+		v = o["name"]
+	}
+	if b, ok := v.(bool); ok && p.OnOff {
+		v = map[bool]string{true: "on", false: "off"}[b]
+	}
+	if p.Scalar || p.NumericString {
+		v = scalarText(v, p.Scalar)
+	}
+	s, ok := v.(string)
+	if !ok {
+		d.fail(path, "want a string, got %s%s", describe(v), quoteHint(v))
+		return nil, false
+	}
+	if len(p.Enum) > 0 || p.OnOff {
+		return d.enum(path, p, s)
+	}
+	if p.Format != "" {
+		canonical, err := p.Format.Canonical(s)
+		if err != nil {
+			d.fail(path, "%v", err)
+			return nil, false
+		}
+		s = canonical
+	}
+	return s, true
+}
+
+func (d *decoder) enum(path string, p Param, s string) (any, bool) {
+	words := p.words()
+	for _, w := range words {
+		if s == w || p.FoldCase && strings.EqualFold(s, w) {
+			return w, true
+		}
+	}
+	d.fail(path, "%s is not one of %s%s", quote(s), strings.Join(words, ", "), nearest.Hint(s, words))
+	return nil, false
+}
+
+// words are the values of an enumeration.
+func (p Param) words() []string {
+	if len(p.Enum) == 0 && p.OnOff {
+		return []string{"on", "off"}
+	}
+	return p.Enum
+}
+
+func (d *decoder) integer(path string, p Param, v any) (any, bool) {
+	n, err := integer(p, v)
+	if err != nil {
+		d.fail(path, "%v", err)
+		return nil, false
+	}
+	if p.Minimum != nil && n < *p.Minimum {
+		d.fail(path, "%d is below the minimum %d", n, *p.Minimum)
+		return nil, false
+	}
+	if p.Maximum != nil && n > *p.Maximum {
+		d.fail(path, "%d is above the maximum %d", n, *p.Maximum)
+		return nil, false
+	}
+	return n, true
+}
+
+func (d *decoder) boolean(path string, v any) (any, bool) {
+	b, ok := v.(bool)
+	if !ok {
+		hint := ""
+		if s, isString := v.(string); isString && slices.Contains([]string{"true", "false", "on", "off", "yes", "no"}, strings.ToLower(s)) {
+			hint = ": write true or false, without quotes"
+		}
+		d.fail(path, "want a boolean, got %s%s", describe(v), hint)
+	}
+	return b, ok
+}
+
+func (d *decoder) nested(path string, p Param, v any) (any, bool) {
+	before := len(d.errs)
+	switch v := v.(type) {
+	case map[string]any:
+		out := d.object(path, p.Properties, v, false)
+		return out, len(d.errs) == before
+	case ref.Object:
+		out := d.object(path, p.Properties, v, true)
+		return out, len(d.errs) == before
+	}
+	short, ok := p.shorthand()
+	if !ok {
+		d.fail(path, "want an object, got %s", describe(v))
+		return nil, false
+	}
+	if got, isList := v.([]any); isList && short.Type != List {
+		d.fail(path, "want an object or its %s, got %s", short.Name, describe(got))
+		return nil, false
+	}
+	out := d.object(path, p.Properties, map[string]any{short.Name: v}, false)
+	return out, len(d.errs) == before
+}
+
+// shorthand returns the property a bare value stands for.
+func (p Param) shorthand() (Param, bool) {
+	i := slices.IndexFunc(p.Properties, func(q Param) bool { return q.Name == p.Shorthand })
+	if p.Shorthand == "" || i < 0 {
+		return Param{}, false
+	}
+	return p.Properties[i], true
+}
+
+func (d *decoder) free(path string, p Param, v any) (any, bool) {
+	in, ok := v.(map[string]any)
+	if !ok {
+		d.fail(path, "want a map, got %s", describe(v))
+		return nil, false
+	}
+	before := len(d.errs)
+	out, spelled := map[string]any{}, map[string]string{}
+	for _, key := range slices.Sorted(maps.Keys(in)) {
+		at := child(path, key)
+		if ref.Has(key) {
+			d.fail(path, "key %s holds a reference: only values can", quote(key))
+			continue
+		}
+		name := key
+		if p.Format != "" {
+			canonical, err := p.Format.Canonical(key)
+			if err != nil {
+				d.fail(path, "key %v", err)
+				continue
+			}
+			name = canonical
+		}
+		if other, twice := spelled[name]; twice {
+			d.fail(at, "is another spelling of %q, which is also given: keep one of them", other)
+			continue
+		}
+		spelled[name] = key
+		if p.Items == nil {
+			out[name] = in[key]
+		} else if got, ok := d.value(at, *p.Items, in[key]); ok {
+			out[name] = got
+		}
+	}
+	d.count(path, p, len(in))
+	return out, len(d.errs) == before
+}
+
+func (d *decoder) list(path string, p Param, v any) (any, bool) {
+	in, ok := elements(v)
+	if !ok {
+		d.fail(path, "want a list, got %s", describe(v))
+		return nil, false
+	}
+	before := len(d.errs)
+	out := make([]any, 0, len(in))
+	for i, e := range in {
+		if p.Items == nil {
+			out = append(out, e)
+		} else if got, ok := d.value(path+"["+strconv.Itoa(i)+"]", *p.Items, e); ok {
+			out = append(out, got)
+		}
+	}
+	d.count(path, p, len(in))
+	return out, len(d.errs) == before
+}
+
+func (d *decoder) count(path string, p Param, n int) {
+	switch {
+	case n < p.MinItems:
+		d.fail(path, "has %d entries, at least %d are needed", n, p.MinItems)
+	case p.MaxItems > 0 && n > p.MaxItems:
+		d.fail(path, "has %d entries, at most %d are accepted", n, p.MaxItems)
+	}
+}
+
+func elements(v any) ([]any, bool) {
+	switch v := v.(type) {
+	case []any:
+		return v, true
+	case []string:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = v[i]
+		}
+		return out, true
+	}
+	return nil, false
+}
+
+func child(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}

@@ -1,0 +1,228 @@
+package contract
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// Canonical checks a string and returns the form the kernel reads back.
+func (f Format) Canonical(s string) (string, error) {
+	switch f {
+	case MAC:
+		return canonicalMAC(s)
+	case CIDR:
+		return canonicalCIDR(s)
+	case Prefix:
+		return canonicalPrefix(s)
+	case IP:
+		return canonicalIP(s)
+	case InterfaceName:
+		return canonicalInterfaceName(s)
+	case PCIAddress:
+		return canonicalPCIAddress(s)
+	case SysctlPath:
+		return canonicalSysctlPath(s)
+	case "":
+		return s, nil
+	default:
+		return "", fmt.Errorf("format %q is unknown", f)
+	}
+}
+
+func canonicalMAC(s string) (string, error) {
+	mac, err := net.ParseMAC(s)
+	if err != nil || len(mac) != 6 {
+		return "", fmt.Errorf("%s is not a MAC address: want six pairs of hex digits, as in 52:54:00:12:34:56", quote(s))
+	}
+	// is_valid_ether_addr refuses it with EADDRNOTAVAIL.
+	if mac[0]&1 != 0 {
+		return "", fmt.Errorf("%s is a multicast address, which no interface can have: the first byte must be even", quote(s))
+	}
+	return mac.String(), nil
+}
+
+func canonicalCIDR(s string) (string, error) {
+	p, err := parsePrefix(s, "an address with its prefix length")
+	if err != nil {
+		return "", err
+	}
+	return p.String(), nil
+}
+
+func canonicalPrefix(s string) (string, error) {
+	if s == "default" {
+		return s, nil
+	}
+	p, err := parsePrefix(s, "a network with its prefix length")
+	if err != nil {
+		return "", err
+	}
+	if p != p.Masked() {
+		return "", fmt.Errorf("%s has host bits set: write %q for the network or \"%s/%d\" for the one address", quote(s), p.Masked(), p.Addr(), p.Addr().BitLen())
+	}
+	return p.String(), nil
+}
+
+func parsePrefix(s, what string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
+		return netip.Prefix{}, fmt.Errorf("%s has no prefix length: write it as in \"%s/%d\"", quote(s), a, a.BitLen())
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("%s is not %s, as in 10.100.0.5/24", quote(s), what)
+	}
+	if err := pure(s, p.Addr()); err != nil {
+		return netip.Prefix{}, err
+	}
+	return p, nil
+}
+
+func canonicalIP(s string) (string, error) {
+	a, err := netip.ParseAddr(s)
+	if err != nil {
+		if _, err := netip.ParsePrefix(s); err == nil {
+			return "", fmt.Errorf("%s has a prefix length, an address without one is wanted", quote(s))
+		}
+		return "", fmt.Errorf("%s is not an IP address", quote(s))
+	}
+	if a.Zone() != "" {
+		return "", fmt.Errorf("%s has a zone: name the interface by its own key", quote(s))
+	}
+	if err := pure(s, a); err != nil {
+		return "", err
+	}
+	return a.String(), nil
+}
+
+// pure refuses IPv4 written as IPv6, which the kernel takes for IPv6.
+func pure(s string, a netip.Addr) error {
+	if a.Is4In6() {
+		return fmt.Errorf("%s is IPv4 written as IPv6: write %q", quote(s), a.Unmap())
+	}
+	return nil
+}
+
+// maxInterfaceName is IFNAMSIZ without the final NUL.
+const maxInterfaceName = 15
+
+func canonicalInterfaceName(s string) (string, error) {
+	bad := func(reason string) (string, error) {
+		return "", fmt.Errorf("%s is not an interface name: %s", quote(s), reason)
+	}
+	switch {
+	case s == "":
+		return bad("it is empty")
+	case len(s) > maxInterfaceName:
+		return bad(fmt.Sprintf("%d bytes are more than %d", len(s), maxInterfaceName))
+	case s == "." || s == "..":
+		return bad("the kernel reserves it")
+	case s == "all" || s == "default":
+		return bad("the sysctl tree reserves it")
+	}
+	for _, r := range s {
+		switch {
+		case r == '/' || r == ':' || unicode.IsSpace(r):
+			return bad(fmt.Sprintf("the kernel refuses %q", r))
+		case r == '%':
+			return bad("the kernel takes '%' for a pattern")
+		case !unicode.IsPrint(r):
+			return bad(fmt.Sprintf("%q cannot be printed", r))
+		}
+	}
+	return s, nil
+}
+
+var pciAddress = regexp.MustCompile(`^(?:([0-9a-f]{4}|[1-9a-f][0-9a-f]{4,7}):)?([0-9a-f]{2}):([01][0-9a-f])\.([0-7])$`)
+
+func canonicalPCIAddress(s string) (string, error) {
+	m := pciAddress.FindStringSubmatch(strings.ToLower(s))
+	if m == nil {
+		return "", fmt.Errorf("%s is not a PCI address: want domain:bus:device.function, as in 0000:03:00.2", quote(s))
+	}
+	if m[1] == "" {
+		m[1] = "0000"
+	}
+	return m[1] + ":" + m[2] + ":" + m[3] + "." + m[4], nil
+}
+
+// canonicalSysctlPath reads a path as sysctl(8) does: the first separator,
+// dot or slash, is the one between components, the other one is then part of
+// a component (in dotted form a slash stands for a dot).
+func canonicalSysctlPath(s string) (string, error) {
+	path := s
+	if i := strings.IndexAny(s, "./"); i >= 0 && s[i] == '.' {
+		path = strings.Map(func(r rune) rune {
+			switch r {
+			case '.':
+				return '/'
+			case '/':
+				return '.'
+			}
+			return r
+		}, s)
+	}
+	parts := strings.Split(path, "/")
+	if err := sysctlParts(parts); err != nil {
+		return "", fmt.Errorf("%s is not a sysctl: %w", quote(s), err)
+	}
+	return path, nil
+}
+
+func sysctlParts(parts []string) error {
+	for _, p := range parts {
+		switch {
+		case p == "":
+			return errors.New("a component is empty")
+		case p == "." || p == "..":
+			return fmt.Errorf("the component %q leads elsewhere", p)
+		case strings.ContainsFunc(p, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) || r == '\\' }):
+			return fmt.Errorf("the component %s cannot be a file name", quote(p))
+		}
+	}
+	if parts[0] != "net" || len(parts) < 2 {
+		return errors.New("only those below net. can be set, as in net.ipv4.conf.all.arp_ignore")
+	}
+	if n, ok := perInterface(parts); ok && len(parts) > n {
+		return fmt.Errorf("write a dotted interface name in slash form, as in %q, or as IFNAME",
+			strings.Join(parts[:3], "/")+"/"+strings.Join(parts[3:len(parts)-1], ".")+"/"+parts[len(parts)-1])
+	}
+	return nil
+}
+
+// perInterface reports whether a path lies in a directory per interface, and
+// the number of components it then has: net/ipv4/conf/<name>/<key>.
+func perInterface(parts []string) (int, bool) {
+	if len(parts) < 4 {
+		return 0, false
+	}
+	dir := strings.Join(parts[:3], "/")
+	switch dir {
+	case "net/ipv4/conf", "net/ipv6/conf", "net/ipv4/neigh", "net/ipv6/neigh", "net/mpls/conf":
+		return 5, true
+	}
+	return 0, false
+}
+
+// known reports whether f is a format.
+func (f Format) known() bool {
+	switch f {
+	case MAC, CIDR, Prefix, IP, InterfaceName, PCIAddress, SysctlPath, "":
+		return true
+	}
+	return false
+}
+
+// compatible reports whether a field of one format may fill a parameter of
+// another; an address with host bits may turn out to be a network.
+func (f Format) compatible(field string) bool {
+	return f == "" || field == "" || string(f) == field || f == Prefix && field == string(CIDR)
+}
+
+// itoa keeps the bounds in the documentation short.
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }

@@ -1,0 +1,418 @@
+package topology
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	goyaml "go.yaml.in/yaml/v2"
+
+	"github.com/plumbline/plumbline/topology/nearest"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Bounds of what is read. Files come from users and objects from the network.
+const (
+	maxBytes = 1 << 20
+	maxDepth = 64
+	maxNodes = 200_000 // after YAML aliases are expanded
+	maxText  = 4 << 20 // bytes, likewise
+	maxSteps = 256     // as in the CRD
+)
+
+// Decode reads the one NetworkTopology of a YAML or JSON file. Documents of
+// other kinds are listed in Ignored. Unknown and repeated fields are refused;
+// what the steps mean is checked by Validate.
+func Decode(data []byte) (*Topology, error) {
+	if len(data) > maxBytes {
+		return nil, fmt.Errorf("the input has %d bytes, at most %d are read", len(data), maxBytes)
+	}
+	docs, err := documents(data)
+	if err != nil {
+		return nil, err
+	}
+	var found []*Topology
+	var ignored []string
+	for _, d := range docs {
+		t, err := decodeDocument(d)
+		switch {
+		case err != nil && len(docs) > 1:
+			return nil, fmt.Errorf("document %d: %w", d.number, err)
+		case err != nil:
+			return nil, err
+		case t != nil:
+			found = append(found, t)
+		default:
+			ignored = append(ignored, d.title())
+		}
+	}
+	switch {
+	case len(found) > 1:
+		names := make([]string, len(found))
+		for i := range found {
+			names[i] = strconv.Quote(found[i].Name)
+		}
+		return nil, fmt.Errorf("%d NetworkTopologies (%s), exactly one is wanted", len(found), strings.Join(names, ", "))
+	case len(found) == 0 && len(ignored) > 0:
+		return nil, fmt.Errorf("no NetworkTopology, only %s", strings.Join(ignored, ", "))
+	case len(found) == 0:
+		return nil, errors.New("no NetworkTopology: the input is empty")
+	}
+	found[0].Ignored = ignored
+	return found[0], nil
+}
+
+// FromObject converts an API object.
+func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
+	t := &Topology{
+		Name:         o.Name,
+		Generation:   o.Generation,
+		DriftPolicy:  o.Spec.DriftPolicy,
+		UpdatePolicy: o.Spec.UpdatePolicy,
+	}
+	if t.DriftPolicy == "" {
+		t.DriftPolicy = Repair
+	}
+	if t.UpdatePolicy == "" {
+		t.UpdatePolicy = Immutable
+	}
+	if len(o.Spec.Steps) > maxSteps {
+		return nil, fmt.Errorf("spec.steps: has %d entries, at most %d are accepted", len(o.Spec.Steps), maxSteps)
+	}
+	for i, s := range o.Spec.Steps {
+		step := Step{Name: s.Name, Type: s.Type, DependOn: s.DependOn, DriftPolicy: s.DriftPolicy}
+		if s.Selector != nil {
+			step.Selector = s.Selector.CEL
+		}
+		if step.DriftPolicy == "" {
+			step.DriftPolicy = t.DriftPolicy
+		}
+		if s.Config != nil && len(s.Config.Raw) > 0 {
+			config, err := decodeConfig(s.Config.Raw)
+			if err != nil {
+				return nil, fmt.Errorf("spec.steps[%d].config: %w", i, err)
+			}
+			step.Config = config
+		}
+		t.Steps = append(t.Steps, step)
+	}
+	return t, nil
+}
+
+// decodeConfig reads a JSON object, whole numbers as int64.
+func decodeConfig(raw []byte) (map[string]any, error) {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		return nil, err
+	}
+	if v == nil {
+		return nil, nil
+	}
+	config, ok := v.(map[string]any)
+	if !ok {
+		return nil, fmt.Errorf("want an object, got %s", kindOf(v))
+	}
+	if _, err := (&budget{}).plain(config, 0); err != nil {
+		return nil, err
+	}
+	return exact(config).(map[string]any), nil
+}
+
+// exact turns json.Number into int64, else float64, else leaves it for the
+// contract to refuse with the number as written.
+func exact(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k := range v {
+			v[k] = exact(v[k])
+		}
+	case []any:
+		for i := range v {
+			v[i] = exact(v[i])
+		}
+	case json.Number:
+		if n, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
+			return n
+		} else if errors.Is(err, strconv.ErrRange) {
+			return v
+		}
+		if f, err := v.Float64(); err == nil {
+			return f
+		}
+	}
+	return v
+}
+
+// document is one YAML document as plain JSON values.
+type document struct {
+	number int // from 1
+	value  map[string]any
+}
+
+func (d document) text(keys ...string) string {
+	var v any = d.value
+	for _, k := range keys {
+		m, _ := v.(map[string]any)
+		v = m[k]
+	}
+	s, _ := v.(string)
+	return s
+}
+
+func (d document) title() string {
+	return fmt.Sprintf("%s %q", d.text("kind"), d.text("metadata", "name"))
+}
+
+// documents splits and parses the input; empty documents are left out.
+func documents(data []byte) ([]document, error) {
+	dec := goyaml.NewDecoder(bytes.NewReader(data))
+	dec.SetStrict(true) // a key given twice is an error
+	b := &budget{}
+	var out []document
+	for n := 1; ; n++ {
+		var v any
+		err := dec.Decode(&v)
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, yamlError(n, err)
+		}
+		if v == nil {
+			continue
+		}
+		plain, err := b.plain(v, 0)
+		if err != nil {
+			return nil, fmt.Errorf("document %d: %w", n, err)
+		}
+		m, ok := plain.(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("document %d: want an object with apiVersion and kind, got %s", n, kindOf(plain))
+		}
+		out = append(out, document{n, m})
+	}
+}
+
+// yamlError puts the parser's findings on one line.
+func yamlError(n int, err error) error {
+	var types *goyaml.TypeError
+	if errors.As(err, &types) {
+		return fmt.Errorf("document %d: %s", n, strings.Join(types.Errors, "; "))
+	}
+	return fmt.Errorf("document %d: %w", n, err)
+}
+
+// budget bounds what a document may grow to once its aliases are expanded: a
+// text of a few lines can stand for gigabytes.
+type budget struct{ nodes, text int }
+
+// plain turns what the YAML parser gives into what a JSON parser would.
+func (b *budget) plain(v any, depth int) (any, error) {
+	if depth > maxDepth {
+		return nil, fmt.Errorf("nested deeper than %d levels", maxDepth)
+	}
+	if b.nodes++; b.nodes > maxNodes {
+		return nil, fmt.Errorf("more than %d values", maxNodes)
+	}
+	switch v := v.(type) {
+	case map[any]any:
+		return b.object(v, depth)
+	case map[string]any:
+		for _, e := range v {
+			if _, err := b.plain(e, depth+1); err != nil {
+				return nil, err
+			}
+		}
+		return v, nil
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			e, err := b.plain(v[i], depth+1)
+			if err != nil {
+				return nil, err
+			}
+			out[i] = e
+		}
+		return out, nil
+	case string:
+		if b.text += len(v); b.text > maxText {
+			return nil, fmt.Errorf("more than %d bytes of text", maxText)
+		}
+		return v, nil
+	case float64:
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return nil, fmt.Errorf("%v is not a number JSON can hold", v)
+		}
+		return v, nil
+	default:
+		return v, nil
+	}
+}
+
+func (b *budget) object(in map[any]any, depth int) (any, error) {
+	out := make(map[string]any, len(in))
+	for k, e := range in {
+		var key string
+		switch k := k.(type) {
+		case string:
+			key = k
+		case int, int64, uint64, bool, float64:
+			key = fmt.Sprint(k) // as kubectl writes them
+		default:
+			return nil, fmt.Errorf("a key must be a string, not %s", kindOf(k))
+		}
+		if _, twice := out[key]; twice {
+			return nil, fmt.Errorf("key %q is given twice", key)
+		}
+		if b.text += len(key); b.text > maxText {
+			return nil, fmt.Errorf("more than %d bytes of text", maxText)
+		}
+		v, err := b.plain(e, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		out[key] = v
+	}
+	return out, nil
+}
+
+// decodeDocument decodes a NetworkTopology; a document of another kind is nil.
+func decodeDocument(d document) (*Topology, error) {
+	version, kind := d.text("apiVersion"), d.text("kind")
+	want := v1alpha1.GroupVersion.String()
+	switch {
+	case kind == "":
+		return nil, fmt.Errorf("kind is missing: want %q", v1alpha1.Kind)
+	case version == "":
+		return nil, fmt.Errorf("apiVersion of %s is missing: want %q", d.title(), want)
+	case kind == v1alpha1.Kind && version != want:
+		return nil, fmt.Errorf("%s has apiVersion %q, want %q", d.title(), version, want)
+	case kind != v1alpha1.Kind && nearest.Name(kind, []string{v1alpha1.Kind}) != "":
+		return nil, fmt.Errorf("unknown kind %q, did you mean %q?", kind, v1alpha1.Kind)
+	case kind != v1alpha1.Kind:
+		return nil, nil
+	}
+	if errs := unknownFields("", d.value, reflect.TypeFor[v1alpha1.NetworkTopology]()); len(errs) > 0 {
+		return nil, fmt.Errorf("%s: %w", d.title(), errors.Join(errs...))
+	}
+	raw, err := json.Marshal(d.value)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", d.title(), err)
+	}
+	var o v1alpha1.NetworkTopology
+	if err := json.Unmarshal(raw, &o); err != nil {
+		return nil, fmt.Errorf("%s: %w", d.title(), err)
+	}
+	t, err := FromObject(&o)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", d.title(), err)
+	}
+	return t, nil
+}
+
+// unknownFields compares a value with the Go type it is meant for and names
+// every field the type lacks and every value of a wrong kind.
+func unknownFields(path string, v any, t reflect.Type) []error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if v == nil || reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+		return nil
+	}
+	wrong := func(want string) []error {
+		return []error{fmt.Errorf("%s: want %s, got %s", path, want, kindOf(v))}
+	}
+	var errs []error
+	switch t.Kind() {
+	case reflect.Struct:
+		m, ok := v.(map[string]any)
+		if !ok {
+			return wrong("an object")
+		}
+		fields := jsonFields(t)
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			if ft, ok := fields[k]; ok {
+				errs = append(errs, unknownFields(join(path, k), m[k], ft)...)
+				continue
+			}
+			names := slices.Sorted(maps.Keys(fields))
+			if hint := nearest.Hint(k, names); hint != "" {
+				errs = append(errs, fmt.Errorf("unknown field %q%s", join(path, k), hint))
+			} else {
+				errs = append(errs, fmt.Errorf("unknown field %q: known here are %s", join(path, k), strings.Join(names, ", ")))
+			}
+		}
+	case reflect.Slice:
+		list, ok := v.([]any)
+		if !ok {
+			return wrong("a list")
+		}
+		for i := range list {
+			errs = append(errs, unknownFields(path+"["+strconv.Itoa(i)+"]", list[i], t.Elem())...)
+		}
+	case reflect.Map:
+		m, ok := v.(map[string]any)
+		if !ok {
+			return wrong("an object")
+		}
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			errs = append(errs, unknownFields(join(path, k), m[k], t.Elem())...)
+		}
+	case reflect.String:
+		if _, ok := v.(string); !ok {
+			return wrong("a string")
+		}
+	}
+	return errs
+}
+
+// jsonFields returns the fields of a struct by JSON name, inlined ones included.
+func jsonFields(t reflect.Type) map[string]reflect.Type {
+	out := map[string]reflect.Type{}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case name == "" && f.Anonymous:
+			maps.Copy(out, jsonFields(f.Type))
+		case name != "" && name != "-":
+			out[name] = f.Type
+		}
+	}
+	return out
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// kindOf names the kind of a plain value.
+func kindOf(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "nothing"
+	case string:
+		return "the string " + strconv.Quote(v)
+	case bool:
+		return "a boolean"
+	case []any:
+		return "a list"
+	case map[string]any, map[any]any:
+		return "an object"
+	default:
+		return "a number"
+	}
+}

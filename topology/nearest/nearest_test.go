@@ -1,0 +1,30 @@
+package nearest_test
+
+import (
+	"testing"
+
+	"github.com/plumbline/plumbline/topology/nearest"
+)
+
+func TestName(t *testing.T) {
+	for _, tt := range []struct {
+		name       string
+		candidates []string
+		want       string
+	}{
+		{"mastr", []string{"id", "master"}, "master"},
+		{"amster", []string{"id", "master"}, "master"}, // a swap is one error
+		{"MTU", []string{"id", "mtu"}, "mtu"},
+		{"vlanId", []string{"id", "master", "name"}, "id"}, // seed 000 section 9.3
+		{"hashPolicy", []string{"mode", "xmitHashPolicy"}, "xmitHashPolicy"},
+		{"dependsOn", []string{"name", "dependOn"}, "dependOn"},
+		{"vf2", []string{"vf0", "vf1"}, "vf0"}, // among equals the first
+		{"colour", []string{"id", "master"}, ""},
+		{"ip", []string{"id"}, ""}, // two letters: any word is near
+		{"", []string{"id"}, ""},
+	} {
+		if got := nearest.Name(tt.name, tt.candidates); got != tt.want {
+			t.Errorf("Name(%q, %q) = %q, want %q", tt.name, tt.candidates, got, tt.want)
+		}
+	}
+}

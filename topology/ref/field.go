@@ -1,0 +1,87 @@
+package ref
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/plumbline/plumbline/topology/nearest"
+)
+
+// Type is the static type of a field.
+type Type string
+
+// The types a field can have.
+const (
+	String  Type = "string"
+	Integer Type = "integer"
+	Strings Type = "[]string"
+	Objects Type = "[]object"
+)
+
+// Scalar reports whether a value of the type can stand inside a string.
+func (t Type) Scalar() bool { return t == String || t == Integer }
+
+// Source is the part of a result a field is read from.
+type Source string
+
+// The parts of a result.
+const (
+	Interfaces Source = "interfaces" // steps that have interfaces
+	IPs        Source = "ips"        // steps that have addresses
+	Devices    Source = "devices"    // steps that give device nodes, if they list the field
+)
+
+// Field describes one known field.
+type Field struct {
+	Path        string // with "[N]" for an index
+	Type        Type
+	Format      string // of a string, in the words of the step contracts; "" for any
+	Source      Source
+	Description string
+}
+
+// fields is the one list of what can be referenced.
+var fields = []Field{
+	{"interfaceName", String, "interface-name", Interfaces, "name of the step's last interface in the sandbox"},
+	{"mac", String, "mac", Interfaces, "MAC address of that interface"},
+	{"sandbox", String, "", Interfaces, "path of the network namespace"},
+	{"interfaces", Objects, "", Interfaces, "all interfaces of the result"},
+	{"interfaces[N].name", String, "interface-name", Interfaces, "name of the Nth interface, from 0"},
+	{"interfaces[N].mac", String, "mac", Interfaces, "its MAC address"},
+	{"interfaces[N].mtu", Integer, "", Interfaces, "its MTU"},
+	{"interfaces[N].pciID", String, "pci-address", Interfaces, "its PCI address, if it is a device"},
+	{"ips[N].address", String, "cidr", IPs, "Nth address of the result, with its prefix length"},
+	{"ips[N].gateway", String, "ip", IPs, "gateway of that address"},
+	{"pciAddress", String, "pci-address", Devices, "PCI address of the device"},
+	{"iommuGroup", String, "", Devices, "number of the IOMMU group"},
+	{"deviceNodes", Strings, "", Devices, "paths of the character devices"},
+	{"deviceNodes[N]", String, "", Devices, "Nth of these paths, from 0"},
+	{"rdmaDevice", String, "", Devices, "name of the RDMA device"},
+}
+
+// Fields returns all known fields.
+func Fields() []Field { return slices.Clone(fields) }
+
+// Lookup returns what is known of the field a reference names. The error names
+// the known fields.
+func (r Ref) Lookup() (Field, error) {
+	want := r.Field
+	if r.Index != nil {
+		want += "[N]"
+	}
+	if r.Sub != "" {
+		want += "." + r.Sub
+	}
+	var names []string
+	for _, f := range fields {
+		if f.Path == want {
+			return f, nil
+		}
+		names = append(names, f.Path)
+	}
+	if near := nearest.Name(want, names); near != "" {
+		return Field{}, fmt.Errorf("unknown field %q in %s, did you mean %q?", r.Path(), r, near)
+	}
+	return Field{}, fmt.Errorf("unknown field %q in %s: known fields are %s", r.Path(), r, strings.Join(names, ", "))
+}

@@ -1,0 +1,80 @@
+package topology
+
+import (
+	"slices"
+
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Topology is a NetworkTopology, decoded.
+type Topology struct {
+	Name         string       `json:"name"`
+	Generation   int64        `json:"generation,omitempty"`
+	DriftPolicy  DriftPolicy  `json:"driftPolicy,omitempty"`
+	UpdatePolicy UpdatePolicy `json:"updatePolicy,omitempty"`
+	Steps        []Step       `json:"steps"`
+	// Ignored lists the other documents of the file, as in `Pod "ai-training"`.
+	Ignored []string `json:"-"`
+}
+
+// Step is one node of the graph.
+type Step struct {
+	Name     string   `json:"name"`
+	Type     string   `json:"type"`
+	DependOn []string `json:"dependOn,omitempty"`
+	Selector string   `json:"selector,omitempty"` // a CEL expression; root steps only
+	// Config is as the user wrote it: aliases not folded, references in place.
+	Config map[string]any `json:"config,omitempty"`
+	// DriftPolicy is the step's own or, after decoding, the topology's.
+	DriftPolicy DriftPolicy `json:"driftPolicy,omitempty"`
+}
+
+// DriftPolicy says what happens when the network drifts from the topology.
+type DriftPolicy = v1alpha1.DriftPolicy
+
+// The drift policies.
+const (
+	Repair  = v1alpha1.Repair  // put it right; the default
+	Observe = v1alpha1.Observe // report it
+)
+
+// UpdatePolicy says whether a topology in use may change.
+type UpdatePolicy = v1alpha1.UpdatePolicy
+
+// The update policies.
+const (
+	Immutable = v1alpha1.Immutable // never; the default
+	InPlace   = v1alpha1.InPlace   // changes are applied to running pods
+)
+
+// Root reports whether the step attaches a device instead of building on others.
+func (s *Step) Root() bool { return len(s.DependOn) == 0 }
+
+// Step returns a step by name.
+func (t *Topology) Step(name string) (*Step, bool) {
+	i := slices.IndexFunc(t.Steps, func(s Step) bool { return s.Name == name })
+	if i < 0 {
+		return nil, false
+	}
+	return &t.Steps[i], true
+}
+
+// Roots returns the root steps in order of declaration.
+func (t *Topology) Roots() []*Step {
+	var out []*Step
+	for i := range t.Steps {
+		if t.Steps[i].Root() {
+			out = append(out, &t.Steps[i])
+		}
+	}
+	return out
+}
+
+// Names returns the names of all steps in order of declaration.
+func (t *Topology) Names() []string {
+	out := make([]string, len(t.Steps))
+	for i := range t.Steps {
+		out[i] = t.Steps[i].Name
+	}
+	return out
+}

@@ -1,0 +1,168 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// NetworkTopology describes a pod's network as a directed acyclic graph of
+// steps. Root steps attach allocated devices, derived steps build on them.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,shortName=nettopo,categories=dra
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Classes",type=integer,JSONPath=`.status.deviceClasses`
+// +kubebuilder:printcolumn:name="Sandboxes",type=integer,JSONPath=`.status.sandboxes`
+// +kubebuilder:printcolumn:name="Degraded",type=integer,JSONPath=`.status.degraded`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="the name must have at most 63 characters: it becomes a label of the generated DeviceClasses"
+type NetworkTopology struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   NetworkTopologySpec   `json:"spec"`
+	Status NetworkTopologyStatus `json:"status,omitempty"`
+}
+
+// NetworkTopologyList is a list of topologies.
+//
+// +kubebuilder:object:root=true
+type NetworkTopologyList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []NetworkTopology `json:"items"`
+}
+
+// NetworkTopologySpec is what the platform team wants.
+type NetworkTopologySpec struct {
+	// Steps of the topology. Their order decides nothing but ties: a step runs
+	// after everything it depends on.
+	//
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	Steps []Step `json:"steps"`
+
+	// DriftPolicy says what happens when a running pod's network no longer is
+	// what the topology says: Repair it, or only report it (Observe).
+	//
+	// +kubebuilder:default=Repair
+	// +optional
+	DriftPolicy DriftPolicy `json:"driftPolicy,omitempty"`
+
+	// UpdatePolicy says whether the steps may change while pods use the
+	// topology: never (Immutable), or changes are applied to running pods
+	// (InPlace).
+	//
+	// +kubebuilder:default=Immutable
+	// +optional
+	UpdatePolicy UpdatePolicy `json:"updatePolicy,omitempty"`
+}
+
+// Step is one node of the graph.
+type Step struct {
+	// Name of the step, unique in the topology. A claim's request for a root
+	// step's device bears the same name.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name"`
+
+	// Type of the step, such as sriov, bond, vlan or tuning.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Type string `json:"type"`
+
+	// DependOn names the steps this one builds on. Without any it is a root
+	// step, which attaches an allocated device.
+	//
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	// +optional
+	DependOn []string `json:"dependOn,omitempty"`
+
+	// Selector chooses the devices a root step may be given.
+	//
+	// +optional
+	Selector *Selector `json:"selector,omitempty"`
+
+	// Config of the step; the step type says which keys it takes. Values may
+	// refer to results of dependencies, as in "{{ vf0.interfaceName }}".
+	//
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +optional
+	Config *runtime.RawExtension `json:"config,omitempty"`
+
+	// DriftPolicy of this step, when it differs from the topology's.
+	//
+	// +optional
+	DriftPolicy DriftPolicy `json:"driftPolicy,omitempty"`
+}
+
+// Selector chooses devices.
+type Selector struct {
+	// CEL is a device selector expression; it is copied into the generated
+	// DeviceClass.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=10240
+	CEL string `json:"cel"`
+}
+
+// DriftPolicy says what happens when the network drifts from the topology.
+//
+// +kubebuilder:validation:Enum=Repair;Observe
+type DriftPolicy string
+
+// The drift policies.
+const (
+	Repair  DriftPolicy = "Repair"
+	Observe DriftPolicy = "Observe"
+)
+
+// UpdatePolicy says whether a topology in use may change.
+//
+// +kubebuilder:validation:Enum=Immutable;InPlace
+type UpdatePolicy string
+
+// The update policies.
+const (
+	Immutable UpdatePolicy = "Immutable"
+	InPlace   UpdatePolicy = "InPlace"
+)
+
+// NetworkTopologyStatus is what became of it.
+type NetworkTopologyStatus struct {
+	// ObservedGeneration is the generation the status speaks of.
+	//
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// Conditions of the topology: Ready.
+	//
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// DeviceClasses is the number of generated DeviceClasses.
+	//
+	// +optional
+	DeviceClasses int32 `json:"deviceClasses,omitempty"`
+
+	// Sandboxes is the number of pods that run the topology.
+	//
+	// +optional
+	Sandboxes int32 `json:"sandboxes,omitempty"`
+
+	// Degraded is the number of those whose network is not as it should be.
+	//
+	// +optional
+	Degraded int32 `json:"degraded,omitempty"`
+}

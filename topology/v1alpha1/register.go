@@ -1,0 +1,23 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Kind is the kind of a topology object.
+const Kind = "NetworkTopology"
+
+// GroupVersion is the API group and version of the types in this package.
+var GroupVersion = schema.GroupVersion{Group: "networking.dra.io", Version: "v1alpha1"}
+
+// Resource returns the plural name clients use.
+func Resource() schema.GroupVersionResource { return GroupVersion.WithResource("networktopologies") }
+
+// AddToScheme registers the types with a scheme.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion, &NetworkTopology{}, &NetworkTopologyList{})
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}
