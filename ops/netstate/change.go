@@ -138,6 +138,19 @@ var objectTypes = map[Kind]reflect.Type{
 	KindVF:         reflect.TypeFor[VF](),
 }
 
+// ReadObject reads one object of the given kind from JSON.
+func ReadObject(kind Kind, raw []byte) (Object, error) {
+	t, ok := objectTypes[kind]
+	if !ok {
+		return nil, fmt.Errorf("unknown object type %q", kind)
+	}
+	v := reflect.New(t)
+	if err := json.Unmarshal(raw, v.Interface()); err != nil {
+		return nil, fmt.Errorf("%s: %w", kind, err)
+	}
+	return v.Elem().Interface().(Object), nil
+}
+
 // UnmarshalJSON reads what MarshalJSON writes. It refuses an unknown kind and
 // a change of nothing, and never panics on foreign input.
 func (c *Change) UnmarshalJSON(data []byte) error {
@@ -145,19 +158,15 @@ func (c *Change) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &j); err != nil {
 		return fmt.Errorf("change: %w", err)
 	}
-	t, ok := objectTypes[j.Type]
-	if !ok {
-		return fmt.Errorf("change: unknown object type %q", j.Type)
-	}
 	read := func(raw json.RawMessage) (Object, error) {
 		if len(raw) == 0 || string(raw) == "null" {
 			return nil, nil
 		}
-		v := reflect.New(t)
-		if err := json.Unmarshal(raw, v.Interface()); err != nil {
-			return nil, fmt.Errorf("change: %s: %w", j.Type, err)
+		o, err := ReadObject(j.Type, raw)
+		if err != nil {
+			return nil, fmt.Errorf("change: %w", err)
 		}
-		return v.Elem().Interface().(Object), nil
+		return o, nil
 	}
 	out := Change{Step: j.Step, Implied: j.Implied, Why: j.Why}
 	var err error

@@ -76,6 +76,7 @@ type Link struct {
 	DeviceID string   `json:"device,omitempty" plan:"-"` // PCI address behind it
 	Carrier  bool     `json:"carrier,omitempty" plan:"-"`
 	AltNames []string `json:"altNames,omitempty" plan:"-"`
+	Ports    []string `json:"ports,omitempty" plan:"-"` // of a bridge on the host, which is never dumped
 }
 
 // VLAN is the identity of a VLAN link; the kernel ignores a change of it.
@@ -278,7 +279,10 @@ type Device struct {
 	AltNames []string `json:"altNames,omitempty" plan:"live"`
 	// Observed only.
 	Driver string `json:"driver,omitempty" plan:"-"`
-	Index  int    `json:"index,omitempty" plan:"-"`
+	// Use says what the host needs it for ("default route", "bridge port"); such
+	// a device is not taken away.
+	Use   string `json:"use,omitempty" plan:"-"`
+	Index int    `json:"index,omitempty" plan:"-"`
 }
 
 // Key is the device's identity.

@@ -1,0 +1,288 @@
+package ops
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+// AddressConfig is the part of a step's config that gives its link addresses
+// and routes. Every interface-making step and tuning embed it.
+type AddressConfig struct {
+	Addresses []Address `json:"addresses,omitempty"`
+	Routes    []Route   `json:"routes,omitempty"`
+	IPAM      *IPAM     `json:"ipam,omitempty"`
+}
+
+// Address is one address, with the gateway its routes use when they name none.
+type Address struct {
+	Address string `json:"address"`
+	Gateway string `json:"gateway,omitempty"`
+}
+
+// Route is one route out of the step's link.
+type Route struct {
+	Destination string  `json:"destination"`
+	Gateway     string  `json:"gateway,omitempty"`
+	Metric      *uint32 `json:"metric,omitempty"`
+	Table       *uint32 `json:"table,omitempty"`
+	Scope       *string `json:"scope,omitempty"`
+	Source      *string `json:"src,omitempty"`
+	MTU         *uint32 `json:"mtu,omitempty"`
+	AdvMSS      *uint32 `json:"advmss,omitempty"`
+	OnLink      *bool   `json:"onlink,omitempty"`
+}
+
+// IPAM is the CNI spelling of static addresses and routes.
+type IPAM struct {
+	Type      string    `json:"type"`
+	Addresses []Address `json:"addresses,omitempty"`
+	Routes    []Route   `json:"routes,omitempty"`
+	DNS       any       `json:"dns,omitempty"`
+}
+
+// AddressParams describes the keys of AddressConfig.
+func AddressParams() []contract.Param {
+	addresses := contract.Param{
+		Name: "addresses", Type: contract.List,
+		Description: "IP addresses in CIDR notation, IPv4 or IPv6; an entry is the address or {address, gateway}",
+		Items: &contract.Param{Type: contract.Object, Shorthand: "address", Properties: []contract.Param{
+			{Name: "address", Type: contract.String, Format: contract.CIDR, Required: true, Description: "address/prefix"},
+			{Name: "gateway", Type: contract.String, Format: contract.IP, Description: "gateway of routes of that family that name none"},
+		}},
+	}
+	routes := contract.Param{
+		Name: "routes", Type: contract.List,
+		Description: "routes out of the interface; in a VRF they go to its table",
+		Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
+			{Name: "destination", Aliases: []string{"dst"}, Type: contract.String, Format: contract.Prefix, Required: true, Description: "destination prefix; 0.0.0.0/0 or ::/0 is the default route"},
+			{Name: "gateway", Aliases: []string{"gw"}, Type: contract.String, Format: contract.IP, Description: "next hop; none makes a route on the link"},
+			{Name: "metric", Aliases: []string{"priority"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "metric; a default route without one never takes over another's"},
+			{Name: "table", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1), Description: "routing table; else the VRF's, else main"},
+			{Name: "scope", Type: contract.String, Enum: []string{"global", "link", "host"}, Description: "route scope"},
+			{Name: "src", Type: contract.String, Format: contract.IP, Description: "preferred source address"},
+			{Name: "mtu", Type: contract.Integer, Minimum: contract.Int(68), Maximum: contract.Int(65535), Description: "path MTU in bytes"},
+			{Name: "advmss", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(65535), Description: "advertised TCP maximum segment size in bytes"},
+			{Name: "onlink", Type: contract.Boolean, Description: "the gateway is on this link although no address says so"},
+		}},
+	}
+	return []contract.Param{
+		addresses, routes,
+		{Name: "ipam", Type: contract.Object, Description: "CNI spelling of addresses and routes; only type static, given here, needs no daemon", Properties: []contract.Param{
+			{Name: "type", Type: contract.String, Required: true, Enum: []string{"static"}, Description: "static"},
+			addresses, routes,
+			{Name: "dns", Type: contract.Any, Description: "accepted, not used: a pod's DNS is Kubernetes'"},
+		}},
+	}
+}
+
+// Address wants the addresses and routes of a config on a link.
+func (p *Planner) Address(link string, cfg AddressConfig) error {
+	if cfg.IPAM != nil {
+		cfg.Addresses = append(cfg.Addresses, cfg.IPAM.Addresses...)
+		cfg.Routes = append(cfg.Routes, cfg.IPAM.Routes...)
+	}
+	gateways := map[bool]string{} // by "is IPv6"
+	for i, a := range cfg.Addresses {
+		field := fmt.Sprintf("addresses[%d]", i)
+		if err := p.address(link, field, a); err != nil {
+			return err
+		}
+		v6 := strings.Contains(a.Address, ":")
+		if a.Gateway != "" && gateways[v6] == "" {
+			gateways[v6] = a.Gateway
+		}
+	}
+	for i, r := range cfg.Routes {
+		v6 := strings.Contains(r.Destination, ":")
+		if r.Gateway == "" && r.Scope == nil {
+			r.Gateway = gateways[v6]
+		}
+		if r.Gateway != "" && strings.Contains(r.Gateway, ":") != v6 {
+			return Invalid(fmt.Sprintf("routes[%d].gateway", i), "%q and destination %q are of different families", r.Gateway, r.Destination)
+		}
+		p.deferred = append(p.deferred, deferredRoute{p.current, link, fmt.Sprintf("routes[%d]", i), r})
+	}
+	return nil
+}
+
+func (p *Planner) address(link, field string, a Address) error {
+	addr := netstate.Addr{Link: link, Address: a.Address}
+	if strings.Contains(a.Address, ":") {
+		// A link whose MTU is below 1280 has no IPv6 at all (RFC 8200 section 5).
+		if l, ok := p.view.Link(link); ok && l.MTU != nil && *l.MTU < 1280 {
+			return Invalid(field, "%q is IPv6, which needs an mtu of at least 1280 on %q, not %d", a.Address, link, *l.MTU)
+		}
+		for _, s := range [][2]string{{"disable_ipv6", "0"}, {"keep_addr_on_down", "1"}} {
+			if err := p.Want(netstate.Sysctl{Path: "net/ipv6/conf/" + link + "/" + s[0], Value: &s[1]}); err != nil {
+				return err
+			}
+		}
+	}
+	if a.Gateway != "" {
+		p.current.gateway[addr.Key()] = a.Gateway
+	}
+	return p.Want(addr)
+}
+
+// deferredRoute waits until all steps are planned: its table depends on the VRF
+// its link ends up in, its metric on the defaults of others.
+type deferredRoute struct {
+	step  *stepState
+	link  string
+	field string
+	route Route
+}
+
+// YieldMetric is the metric of a default route that says none while another's
+// default route is there: a higher number, so the other keeps the traffic.
+const YieldMetric = 4096
+
+// settleRoutes turns the deferred routes into wants.
+func (p *Planner) settleRoutes() error {
+	for _, d := range p.deferred {
+		p.current = d.step
+		r, err := p.route(d)
+		if err == nil {
+			err = p.Want(r)
+		}
+		if err != nil {
+			return p.stepError(d.step.step.Name, err)
+		}
+	}
+	return nil
+}
+
+func (p *Planner) route(d deferredRoute) (netstate.Route, error) {
+	r := netstate.Route{
+		Link: d.link, Dst: d.route.Destination, Gateway: d.route.Gateway, Table: netstate.TableMain, Protocol: netstate.RouteProtocol,
+		Scope: d.route.Scope, Source: d.route.Source, MTU: d.route.MTU, AdvMSS: d.route.AdvMSS, OnLink: d.route.OnLink,
+	}
+	if r.Dst == "default" {
+		r.Dst = "0.0.0.0/0"
+		if strings.Contains(r.Gateway, ":") {
+			r.Dst = "::/0"
+		}
+	}
+	if d.route.Table != nil {
+		r.Table = *d.route.Table
+	} else if t, ok := p.vrfTable(d.link); ok {
+		r.Table = t
+	}
+	switch {
+	case d.route.Metric != nil:
+		r.Metric = *d.route.Metric
+	case r.IsDefault():
+		if other, ok := p.foreignDefault(r); ok {
+			r.Metric = YieldMetric
+			p.Note("default route via %s gets metric %d: %q keeps the one it has; say a metric to decide otherwise", nextHop(r), YieldMetric, other.Link)
+		}
+	}
+	if r.IPv6() && r.Metric == 0 {
+		r.Metric = ipv6DefaultMetric
+	}
+	if r.Gateway != "" && (r.OnLink == nil || !*r.OnLink) && !p.onLink(d, r) {
+		return r, Invalid(d.field+".gateway", "%q is not on the subnet of any address of %q: add the address, or set onlink: true", r.Gateway, d.link)
+	}
+	if r.Gateway != "" {
+		p.fillGateway(d, r)
+	}
+	return r, nil
+}
+
+func nextHop(r netstate.Route) string {
+	if r.Gateway == "" {
+		return r.Link
+	}
+	return r.Gateway
+}
+
+// vrfTable returns the table of the VRF a link is in.
+func (p *Planner) vrfTable(link string) (uint32, bool) {
+	l, ok := p.view.Link(link)
+	if !ok || l.Master == nil || *l.Master == "" {
+		return 0, false
+	}
+	m, ok := p.view.Link(*l.Master)
+	if !ok || m.VRF == nil || m.VRF.Table == nil {
+		return 0, false
+	}
+	return *m.VRF.Table, true
+}
+
+// foreignDefault finds a default route of r's family and table that is not
+// ours and that r, without a metric, would displace or share traffic with.
+func (p *Planner) foreignDefault(r netstate.Route) (netstate.Route, bool) {
+	for _, have := range netstate.All[netstate.Route](p.req.Have) {
+		if have.IsDefault() && have.IPv6() == r.IPv6() && have.Table == r.Table && have.Protocol != netstate.RouteProtocol {
+			return have, true
+		}
+	}
+	return netstate.Route{}, false
+}
+
+// onLink reports whether the gateway is reachable over the link: by an address
+// of it, by a link-local gateway, or by an on-link route the topology adds.
+func (p *Planner) onLink(d deferredRoute, r netstate.Route) bool {
+	gw, err := netip.ParseAddr(r.Gateway)
+	if err != nil || gw.IsLinkLocalUnicast() {
+		return true // the kernel judges it
+	}
+	for _, a := range p.Addrs(d.link) {
+		if pre, err := netip.ParsePrefix(a.Address); err == nil && pre.Masked().Contains(gw) {
+			return true
+		}
+	}
+	for _, o := range p.deferred {
+		if o.link != d.link || o.route.Gateway != "" {
+			continue
+		}
+		if pre, err := netip.ParsePrefix(o.route.Destination); err == nil && pre.Contains(gw) {
+			return true
+		}
+	}
+	return false
+}
+
+// fillGateway notes r's gateway as that of the step's address on the same
+// subnet, as a CNI result shows it (seed 000 section 3.5).
+func (p *Planner) fillGateway(d deferredRoute, r netstate.Route) {
+	gw, err := netip.ParseAddr(r.Gateway)
+	if err != nil {
+		return
+	}
+	for _, a := range d.step.addrs {
+		if pre, err := netip.ParsePrefix(a.Address); err == nil && pre.Masked().Contains(gw) && d.step.gateway[a.Key()] == "" {
+			d.step.gateway[a.Key()] = r.Gateway
+		}
+	}
+}
+
+// MAC checks that a MAC can be a link's: unicast and not zero.
+func MAC(field, mac string) error {
+	var first, rest int
+	if _, err := fmt.Sscanf(mac, "%02x:", &first); err != nil {
+		return Invalid(field, "%q is not a MAC address", mac)
+	}
+	for _, r := range mac[2:] {
+		if r != ':' && r != '0' {
+			rest++
+		}
+	}
+	if first&1 != 0 {
+		return Invalid(field, "%q is a multicast address; the lowest bit of the first byte must be 0", mac)
+	}
+	if first == 0 && rest == 0 {
+		return Invalid(field, "%q is the zero address", mac)
+	}
+	return nil
+}
+
+// Conflict is an error of kind fault.Conflict.
+func Conflict(format string, args ...any) error {
+	return fault.New(fault.Conflict, fmt.Errorf(format, args...))
+}

@@ -1,0 +1,32 @@
+// Package all is the only list of step types.
+package all
+
+import (
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/bond"
+	"github.com/plumbline/plumbline/ops/bridge"
+	"github.com/plumbline/plumbline/ops/dummy"
+	"github.com/plumbline/plumbline/ops/hostdevice"
+	"github.com/plumbline/plumbline/ops/ipvlan"
+	"github.com/plumbline/plumbline/ops/macvlan"
+	"github.com/plumbline/plumbline/ops/sriov"
+	"github.com/plumbline/plumbline/ops/tuning"
+	"github.com/plumbline/plumbline/ops/vlan"
+	"github.com/plumbline/plumbline/ops/vrf"
+)
+
+// Registry returns the step types plumbline knows.
+func Registry() (*ops.Registry, error) {
+	return ops.NewRegistry(
+		sriov.Op,
+		hostdevice.Op,
+		bond.Op,
+		vlan.Op,
+		vrf.Op,
+		tuning.Op,
+		ipvlan.Op,
+		macvlan.Op,
+		bridge.Op,
+		dummy.Op,
+	)
+}

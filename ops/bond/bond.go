@@ -1,0 +1,235 @@
+package bond
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+type config struct {
+	ops.AddressConfig
+	Name             string   `json:"name"`
+	Mode             string   `json:"mode"`
+	Links            []port   `json:"links,omitempty"`
+	LinksInContainer bool     `json:"linksInContainer"`
+	MTU              *uint32  `json:"mtu,omitempty"`
+	MAC              *string  `json:"mac,omitempty"`
+	MIIMon           *uint32  `json:"miimon,omitempty"`
+	UpDelay          *uint32  `json:"updelay,omitempty"`
+	DownDelay        *uint32  `json:"downdelay,omitempty"`
+	ARPInterval      *uint32  `json:"arpInterval,omitempty"`
+	ARPIPTargets     []string `json:"arpIpTargets,omitempty"`
+	XmitHashPolicy   *string  `json:"xmitHashPolicy,omitempty"`
+	LACPRate         *string  `json:"lacpRate,omitempty"`
+	ADSelect         *string  `json:"adSelect,omitempty"`
+	MinLinks         *uint32  `json:"minLinks,omitempty"`
+	FailOverMAC      *string  `json:"failOverMac,omitempty"`
+	AllSlavesActive  *int     `json:"allSlavesActive,omitempty"`
+	TLBDynamicLB     *int     `json:"tlbDynamicLb,omitempty"`
+	Primary          *string  `json:"primary,omitempty"`
+}
+
+type port struct {
+	Name string `json:"name"`
+}
+
+var modes = []string{"balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"}
+
+func millis(name, description string) contract.Param {
+	return contract.Param{Name: name, Type: contract.Integer, NumericString: true, Minimum: contract.Int(0), Maximum: contract.Int(1<<31 - 1), Description: description}
+}
+
+// Op is the step type.
+var Op = ops.New(contract.Contract{
+	Type:    "bond",
+	Summary: "Bond interfaces of the sandbox.",
+	Description: `Makes a bond and enslaves its links in the order given, so that it takes the MAC of the first. By
+default the links are the last interface of each dependency. A port goes in while it is down; the
+bond opens it and forces its own MTU on it, so an MTU wanted above the bond raises the bond before
+the ports go in. A port that falls out is enslaved again; options that the kernel takes live are
+changed live, mode and failOverMac by taking the ports out and in again, lacpRate and adSelect with
+the bond down for a moment.
+
+MAC addresses are never invented. In balance-tlb and balance-alb the kernel needs different ones,
+which is checked before anything is changed.`,
+	Example: `- name: bond0
+  type: bond
+  dependOn: [vf0, vf1]
+  config:
+    name: bond0
+    mode: 802.3ad
+    xmitHashPolicy: layer3+4
+    miimon: 100
+    lacpRate: fast
+    links:
+      - name: "{{ vf0.interfaceName }}"
+      - name: "{{ vf1.interfaceName }}"
+`,
+	Params: ops.Join([]contract.Param{
+		{Name: "mode", Type: contract.String, Required: true, Enum: modes, Description: "bonding mode"},
+		{Name: "links", Type: contract.List, MinItems: 2, Description: "ports, in order; default: the last interface of each dependency", Items: &contract.Param{
+			Type: contract.Object, Shorthand: "name", Properties: []contract.Param{
+				{Name: "name", Type: contract.String, Format: contract.InterfaceName, Required: true, Description: "interface name"},
+			},
+		}},
+		{Name: "name", Aliases: []string{"ifName"}, Type: contract.String, Format: contract.InterfaceName, Default: "bond0", Description: "name of the bond"},
+		{Name: "linksInContainer", Type: contract.Boolean, Default: true, Enum: nil, Description: "CNI: the links are in the sandbox, as they always are here"},
+		ops.MTUParam("the kernel's 1500, or what is wanted above the bond"),
+		ops.MACParam("MAC address; default: the first port's"),
+		millis("miimon", "link monitoring interval in ms; excludes arpInterval"),
+		millis("updelay", "ms before a link that came up is used"),
+		millis("downdelay", "ms before a link that went down is dropped"),
+		millis("arpInterval", "ARP monitoring interval in ms; excludes miimon"),
+		{Name: "arpIpTargets", Type: contract.List, MaxItems: 16, Description: "IPv4 addresses ARP monitoring asks for", Items: &contract.Param{Type: contract.String, Format: contract.IP}},
+		{Name: "xmitHashPolicy", Type: contract.String, Enum: []string{"layer2", "layer2+3", "layer3+4", "encap2+3", "encap3+4", "vlan+srcmac"}, Description: "how a port is chosen for a flow"},
+		{Name: "lacpRate", Type: contract.String, Enum: []string{"slow", "fast"}, Description: "LACPDU rate asked of the partner; mode 802.3ad only"},
+		{Name: "adSelect", Type: contract.String, Enum: []string{"stable", "bandwidth", "count"}, Description: "aggregator selection; mode 802.3ad only"},
+		{Name: "minLinks", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<31 - 1), Description: "ports that must be up for the bond to have carrier"},
+		{Name: "failOverMac", Type: contract.String, Enum: []string{"none", "active", "follow", "0", "1", "2"}, NumericString: true, Description: "which MAC the ports bear in active-backup; 0, 1, 2 are none, active, follow"},
+		{Name: "allSlavesActive", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1), Description: "1 delivers duplicate frames that arrive on inactive ports"},
+		{Name: "tlbDynamicLb", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1), Description: "0 turns off shuffling by load; modes balance-tlb and balance-alb only"},
+		{Name: "primary", Type: contract.String, Format: contract.InterfaceName, Description: "preferred port in active-backup, balance-tlb and balance-alb"},
+	}, ops.AddressParams()),
+	Input:  contract.Input{Required: true, MinInterfaces: 2},
+	Output: ops.Appends(),
+	Check:  check,
+}, plan)
+
+func check(c map[string]any, unresolved map[string]bool) []contract.FieldError {
+	var out []contract.FieldError
+	say := func(field, format string, args ...any) {
+		out = append(out, contract.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
+	}
+	mode, known := c["mode"].(string)
+	if !known {
+		return nil
+	}
+	only := func(field string, in ...string) {
+		if _, given := c[field]; given && !slices.Contains(in, mode) {
+			say(field, "has no meaning in mode %q, only in %v: remove it", mode, in)
+		}
+	}
+	only("lacpRate", "802.3ad")
+	only("adSelect", "802.3ad")
+	only("tlbDynamicLb", "balance-tlb", "balance-alb")
+	only("primary", "active-backup", "balance-tlb", "balance-alb")
+	if _, arp := c["arpInterval"]; arp {
+		if _, mii := c["miimon"]; mii {
+			say("arpInterval", "and miimon exclude each other: remove one")
+		}
+		if _, targets := c["arpIpTargets"]; !targets && !unresolved["arpIpTargets"] {
+			say("arpInterval", "needs arpIpTargets")
+		}
+		if slices.Contains([]string{"802.3ad", "balance-tlb", "balance-alb"}, mode) {
+			say("arpInterval", "does not work in mode %q: use miimon", mode)
+		}
+	}
+	return out
+}
+
+func plan(p *ops.Planner, c config) error {
+	if !c.LinksInContainer {
+		return ops.Invalid("linksInContainer", "must not be false: make the links root steps of the topology, which brings them into the sandbox")
+	}
+	ports, err := portNames(p, c)
+	if err != nil {
+		return err
+	}
+	if c.MAC != nil {
+		if err := ops.MAC("mac", *c.MAC); err != nil {
+			return err
+		}
+	}
+	if err := distinctMACs(p, c.Mode, ports); err != nil {
+		return err
+	}
+	if c.Primary != nil && !slices.Contains(ports, *c.Primary) {
+		return ops.Invalid("primary", "%q is not one of the links %v", *c.Primary, ports)
+	}
+	err = p.Want(netstate.Link{
+		Name: c.Name, LinkKind: "bond", MTU: c.MTU, MAC: c.MAC, Up: new(true),
+		Bond: &netstate.Bond{
+			Mode: &c.Mode, MIIMonMillis: c.MIIMon, UpDelayMillis: c.UpDelay, DownDelayMillis: c.DownDelay,
+			ARPIntervalMs: c.ARPInterval, ARPIPTargets: c.ARPIPTargets, XmitHashPolicy: c.XmitHashPolicy,
+			LACPRate: c.LACPRate, ADSelect: c.ADSelect, MinLinks: c.MinLinks, FailOverMAC: failOverMAC(c.FailOverMAC),
+			AllPortsActive: flag(c.AllSlavesActive), TLBDynamicLB: flag(c.TLBDynamicLB),
+		},
+	})
+	if err != nil {
+		return err
+	}
+	for _, name := range ports {
+		if err := p.Want(netstate.Link{Name: name, Master: &c.Name}); err != nil {
+			return fmt.Errorf("links: %w", err)
+		}
+	}
+	if c.Primary != nil {
+		if err := p.Want(netstate.Link{Name: c.Name, Bond: &netstate.Bond{Primary: c.Primary}}); err != nil {
+			return err
+		}
+	}
+	p.Produce(c.Name)
+	return p.Address(c.Name, c.AddressConfig)
+}
+
+func flag(n *int) *bool {
+	if n == nil {
+		return nil
+	}
+	return new(*n == 1)
+}
+
+func failOverMAC(s *string) *string {
+	if s == nil {
+		return nil
+	}
+	if name, ok := map[string]string{"0": "none", "1": "active", "2": "follow"}[*s]; ok {
+		return &name
+	}
+	return s
+}
+
+func portNames(p *ops.Planner, c config) ([]string, error) {
+	var names []string
+	for i, l := range c.Links {
+		if slices.Contains(names, l.Name) {
+			return nil, ops.Invalid(fmt.Sprintf("links[%d].name", i), "%q is listed twice", l.Name)
+		}
+		if l.Name == c.Name {
+			return nil, ops.Invalid(fmt.Sprintf("links[%d].name", i), "%q is the bond itself", l.Name)
+		}
+		names = append(names, l.Name)
+	}
+	if len(names) == 0 {
+		names = p.LastInputs()
+	}
+	if len(names) < 2 {
+		return nil, ops.Invalid("links", "a bond needs at least 2 ports, got %v", names)
+	}
+	return names, nil
+}
+
+// distinctMACs refuses duplicate port MACs where the kernel would (EFAULT).
+func distinctMACs(p *ops.Planner, mode string, ports []string) error {
+	if mode != "balance-tlb" && mode != "balance-alb" {
+		return nil
+	}
+	seen := map[string]string{}
+	for _, name := range ports {
+		l, err := p.Link(name)
+		if err != nil {
+			return fmt.Errorf("links: %w", err)
+		}
+		if l.MAC == nil || l.Master != nil && *l.Master != "" {
+			continue // unknown, or enslaved already
+		}
+		if other, dup := seen[*l.MAC]; dup {
+			return ops.Invalid("links", "%q and %q both have MAC %s, and mode %q needs different ones: set mac on one of the steps", other, name, *l.MAC, mode)
+		}
+		seen[*l.MAC] = name
+	}
+	return nil
+}

@@ -1,0 +1,318 @@
+package bridge
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+type config struct {
+	ops.AddressConfig
+	Bridge              string  `json:"bridge,omitempty"`
+	Name                string  `json:"ifName,omitempty"`
+	HostIfName          string  `json:"hostIfName,omitempty"`
+	MTU                 *uint32 `json:"mtu,omitempty"`
+	MAC                 *string `json:"mac,omitempty"`
+	IsGateway           bool    `json:"isGateway,omitempty"`
+	IsDefaultGateway    bool    `json:"isDefaultGateway,omitempty"`
+	ForceAddress        bool    `json:"forceAddress,omitempty"`
+	HairpinMode         bool    `json:"hairpinMode,omitempty"`
+	PromiscMode         bool    `json:"promiscMode,omitempty"`
+	PortIsolation       bool    `json:"portIsolation,omitempty"`
+	DisableInterface    bool    `json:"disableContainerInterface,omitempty"`
+	EnableDAD           bool    `json:"enabledad,omitempty"`
+	VLAN                uint16  `json:"vlan,omitempty"`
+	VLANTrunk           []trunk `json:"vlanTrunk,omitempty"`
+	PreserveDefaultVLAN bool    `json:"preserveDefaultVlan,omitempty"`
+	IPMasq              bool    `json:"ipMasq,omitempty"`
+	IPMasqBackend       string  `json:"ipMasqBackend,omitempty"`
+	MACSpoofChk         bool    `json:"macspoofchk,omitempty"`
+}
+
+type trunk struct {
+	ID    *uint16 `json:"id,omitempty"`
+	MinID *uint16 `json:"minID,omitempty"`
+	MaxID *uint16 `json:"maxID,omitempty"`
+}
+
+func vid(name, description string, low int64) contract.Param {
+	return contract.Param{Name: name, Type: contract.Integer, Minimum: contract.Int(low), Maximum: contract.Int(4094), Description: description}
+}
+
+func boolean(name, description string) contract.Param {
+	return contract.Param{Name: name, Type: contract.Boolean, Description: description}
+}
+
+// Op is the step type.
+var Op = ops.New(contract.Contract{
+	Type:    "bridge",
+	Summary: "Join a bridge on the host, or make one in the sandbox.",
+	Description: `As a root step: makes a veth pair, one end in the sandbox, the other a port of a bridge on the
+host. The bridge is made when it is not there and then goes with its last port; one that was there
+keeps its address, MAC and settings, and is refused when its VLAN filtering or MTU cannot carry what
+is asked.
+
+As a derived step: makes a bridge in the sandbox whose ports are the last interfaces of the
+dependencies.
+
+ipMasq and macspoofchk would write firewall rules on the host, which plumbline does not do; they are
+accepted when false.`,
+	Example: `- name: net1
+  type: bridge
+  config:
+    bridge: br0
+    vlan: 100
+    addresses: ["192.0.2.10/24"]
+`,
+	Params: ops.Join([]contract.Param{
+		{Name: "bridge", Aliases: []string{"name"}, Type: contract.String, Format: contract.InterfaceName, Description: "name of the bridge; default cni0 on the host, the step's name in the sandbox"},
+		{Name: "ifName", Type: contract.String, Format: contract.InterfaceName, Description: "name of the interface in the sandbox; default: " + ops.RootName},
+		{Name: "hostIfName", Type: contract.String, Format: contract.InterfaceName, Description: "name of the port on the host; default: made of the sandbox and the step"},
+		ops.MTUParam("1500"),
+		ops.MACParam("MAC address of the interface, or of the bridge in the sandbox"),
+		boolean("isGateway", "give the bridge on the host the gateway address of each address"),
+		boolean("isDefaultGateway", "isGateway, and a default route to it in the sandbox"),
+		boolean("forceAddress", "accepted; an address of the bridge that is not ours is never removed"),
+		boolean("hairpinMode", "let a frame leave by the port it came in by; excludes promiscMode"),
+		boolean("promiscMode", "make the bridge promiscuous; excludes hairpinMode"),
+		boolean("portIsolation", "keep the port from talking to other isolated ports"),
+		boolean("disableContainerInterface", "leave the interface down; excludes addresses"),
+		boolean("enabledad", "accepted: duplicate address detection is the kernel's default"),
+		vid("vlan", "VLAN of untagged traffic; 0 is none", 0),
+		{Name: "vlanTrunk", Type: contract.List, Description: "VLANs carried tagged", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
+			vid("id", "one VLAN", 1), vid("minID", "first of a range", 1), vid("maxID", "last of a range", 1),
+		}}},
+		boolean("preserveDefaultVlan", "keep VLAN 1 on the port"),
+		boolean("ipMasq", "must be false"),
+		{Name: "ipMasqBackend", Type: contract.String, Description: "accepted, without effect"},
+		boolean("macspoofchk", "must be false"),
+	}, ops.AddressParams()),
+	Output: ops.Appends(),
+	Check:  check,
+}, plan)
+
+func check(c map[string]any, _ map[string]bool) []contract.FieldError {
+	var out []contract.FieldError
+	is := func(key string) bool { b, _ := c[key].(bool); return b }
+	say := func(field, message string) { out = append(out, contract.FieldError{Field: field, Message: message}) }
+	if is("hairpinMode") && is("promiscMode") {
+		say("promiscMode", "hairpin mode and promiscuous mode exclude each other: remove one")
+	}
+	if is("ipMasq") {
+		say("ipMasq", "is not supported: plumbline writes no firewall rules on the host; remove it")
+	}
+	if is("macspoofchk") {
+		say("macspoofchk", "is not supported: plumbline writes no firewall rules on the host; remove it")
+	}
+	_, addresses := c["addresses"]
+	_, ipam := c["ipam"]
+	if is("disableContainerInterface") && (addresses || ipam) {
+		say("disableContainerInterface", "cannot use IPAM when the interface is disabled: remove the addresses")
+	}
+	if (is("isGateway") || is("isDefaultGateway")) && !addresses && !ipam {
+		say("isGateway", "needs addresses to know the subnet of")
+	}
+	return out
+}
+
+func plan(p *ops.Planner, c config) error {
+	if c.MAC != nil {
+		if err := ops.MAC("mac", *c.MAC); err != nil {
+			return err
+		}
+	}
+	if !p.Root() {
+		return inSandbox(p, c)
+	}
+	return onHost(p, c)
+}
+
+// inSandbox makes a bridge over the dependencies' interfaces.
+func inSandbox(p *ops.Planner, c config) error {
+	name := c.Bridge
+	if name == "" {
+		name = c.Name
+	}
+	name, err := p.DefaultName(name)
+	if err != nil {
+		return err
+	}
+	vids, err := vlans(c)
+	if err != nil {
+		return err
+	}
+	br := netstate.Link{Name: name, LinkKind: "bridge", MTU: c.MTU, MAC: c.MAC, Up: new(true)}
+	if len(vids) > 0 {
+		br.Bridge = &netstate.Bridge{VLANFiltering: new(true)}
+	}
+	if c.PromiscMode {
+		br.Promisc = new(true)
+	}
+	if err := p.Want(br); err != nil {
+		return err
+	}
+	ports := p.LastInputs()
+	if len(ports) == 0 {
+		return ops.Invalid("", "no dependency provides an interface to be a port")
+	}
+	for _, port := range ports {
+		if err := wantPort(p, port, name, c, vids); err != nil {
+			return err
+		}
+	}
+	p.Produce(name)
+	return p.Address(name, c.AddressConfig)
+}
+
+// onHost makes a veth pair between the sandbox and a bridge of the host.
+func onHost(p *ops.Planner, c config) error {
+	if c.Bridge == "" {
+		c.Bridge = "cni0"
+	}
+	br := netstate.HostName(c.Bridge)
+	vids, err := vlans(c)
+	if err != nil {
+		return err
+	}
+	if err := wantHostBridge(p, br, c, len(vids) > 0); err != nil {
+		return err
+	}
+	name, err := p.DefaultName(c.Name)
+	if err != nil {
+		return err
+	}
+	peer := netstate.HostName(c.HostIfName)
+	if c.HostIfName == "" {
+		peer = netstate.HostName(p.HostLinkName())
+	}
+	err = p.Want(netstate.Link{Name: name, LinkKind: "veth", Veth: &netstate.Veth{Peer: &peer}, MTU: c.MTU, MAC: c.MAC, Up: new(!c.DisableInterface)})
+	if err != nil {
+		return err
+	}
+	if err := wantPort(p, peer, br, c, vids); err != nil {
+		return err
+	}
+	if err := gateway(p, br, name, &c); err != nil {
+		return err
+	}
+	p.Produce(br)
+	p.Produce(peer)
+	p.Produce(name)
+	return p.Address(name, c.AddressConfig)
+}
+
+func wantHostBridge(p *ops.Planner, br string, c config, filtering bool) error {
+	have, exists, err := ops.Lookup(p, netstate.Link{Name: br})
+	if err != nil {
+		return err
+	}
+	if exists && have.LinkKind != "bridge" {
+		return ops.Conflict("%q already exists but is not a bridge: it is a %s link", c.Bridge, have.LinkKind)
+	}
+	if exists && !p.Owned(have.Key()) {
+		on := have.Bridge != nil && have.Bridge.VLANFiltering != nil && *have.Bridge.VLANFiltering
+		if filtering && !on {
+			return ops.Conflict("bridge %q does not filter VLANs, so tags would do nothing: turn vlan_filtering on, or use another bridge", c.Bridge)
+		}
+		return p.Adopt(netstate.Link{Name: br, LinkKind: "bridge", Up: new(true)})
+	}
+	want := netstate.Link{Name: br, LinkKind: "bridge", MTU: c.MTU, Up: new(true)}
+	if filtering {
+		want.Bridge = &netstate.Bridge{VLANFiltering: new(true)}
+	}
+	if c.PromiscMode {
+		want.Promisc = new(true)
+	}
+	return p.Adopt(want)
+}
+
+func wantPort(p *ops.Planner, port, br string, c config, vids []netstate.BridgeVLAN) error {
+	link := netstate.Link{Name: port, Master: &br, Up: new(true)}
+	if c.HairpinMode || c.PortIsolation {
+		link.Port = &netstate.Port{}
+		if c.HairpinMode {
+			link.Port.Hairpin = new(true)
+		}
+		if c.PortIsolation {
+			link.Port.Isolated = new(true)
+		}
+	}
+	if err := p.Want(link); err != nil {
+		return err
+	}
+	for _, v := range vids {
+		v.Link = port
+		if err := p.Want(v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// vlans lists what the port carries.
+func vlans(c config) ([]netstate.BridgeVLAN, error) {
+	var out []netstate.BridgeVLAN
+	if c.VLAN != 0 {
+		out = append(out, netstate.BridgeVLAN{VID: c.VLAN, PVID: new(true), Untagged: new(true)})
+	}
+	for i, t := range c.VLANTrunk {
+		field := fmt.Sprintf("vlanTrunk[%d]", i)
+		low, high := t.MinID, t.MaxID
+		switch {
+		case t.ID != nil && (low != nil || high != nil):
+			return nil, ops.Invalid(field, "is either an id or a range, not both")
+		case t.ID != nil:
+			low, high = t.ID, t.ID
+		case low == nil || high == nil:
+			return nil, ops.Invalid(field, "needs id, or both minID and maxID")
+		case *low > *high:
+			return nil, ops.Invalid(field, "minID %d is above maxID %d", *low, *high)
+		}
+		for v := *low; v <= *high; v++ {
+			if v != c.VLAN {
+				out = append(out, netstate.BridgeVLAN{VID: v, PVID: new(false), Untagged: new(false)})
+			}
+		}
+	}
+	return out, nil
+}
+
+// gateway gives the bridge an address on each subnet, and the sandbox a default
+// route to it when asked.
+func gateway(p *ops.Planner, br, name string, c *config) error {
+	if !c.IsGateway && !c.IsDefaultGateway {
+		return nil
+	}
+	all := c.Addresses
+	if c.IPAM != nil {
+		all = append(all, c.IPAM.Addresses...)
+	}
+	for _, a := range all {
+		pre, err := netip.ParsePrefix(a.Address)
+		if err != nil {
+			return ops.Invalid("addresses", "%q is not an address with a prefix", a.Address)
+		}
+		gw := a.Gateway
+		if gw == "" {
+			gw = pre.Masked().Addr().Next().String()
+		}
+		if gw == pre.Addr().String() {
+			return ops.Invalid("addresses", "%q is the gateway's own address: choose another", a.Address)
+		}
+		if err := p.Want(netstate.Addr{Link: br, Address: fmt.Sprintf("%s/%d", gw, pre.Bits())}); err != nil {
+			return err
+		}
+		if c.IsDefaultGateway {
+			dst := "0.0.0.0/0"
+			if strings.Contains(gw, ":") {
+				dst = "::/0"
+			}
+			c.Routes = append(c.Routes, ops.Route{Destination: dst, Gateway: gw})
+		}
+	}
+	return nil
+}

@@ -1,0 +1,67 @@
+package hostdevice
+
+import (
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+type config struct {
+	ops.DeviceConfig
+	ops.AddressConfig
+	Name       string  `json:"name,omitempty"`
+	Device     string  `json:"device,omitempty"`
+	HWAddr     string  `json:"hwaddr,omitempty"`
+	KernelPath string  `json:"kernelpath,omitempty"`
+	MAC        *string `json:"mac,omitempty"`
+	MTU        *uint32 `json:"mtu,omitempty"`
+}
+
+// Op is the step type.
+var Op = ops.New(contract.Contract{
+	Type:    "host-device",
+	Summary: "Bring a whole network device of the host into the sandbox.",
+	Description: `Moves the allocated device into the sandbox, renames it and brings it up. On release it is
+found by its PCI address, whatever name or namespace it is in by then, and goes home under its
+own name, MAC, MTU and state; when its name is taken on the host, it gets a free one and the plan
+says so. A device the host itself needs (its default route, a bridge or bond port) is refused.
+
+The keys device, hwaddr and kernelpath name a device when nothing allocates one, as on the
+command line; they are looked up on the host before planning.`,
+	Example: `- name: nic0
+  type: host-device
+  config:
+    device: enp5s0f1
+    addresses: ["192.0.2.10/24"]
+`,
+	Params: ops.Join(ops.DeviceParams(), []contract.Param{
+		ops.NameParam(ops.RootName),
+		{Name: "device", Type: contract.String, Format: contract.InterfaceName, Description: "name of the interface on the host"},
+		{Name: "hwaddr", Type: contract.String, Format: contract.MAC, Description: "MAC address of the interface on the host"},
+		{Name: "kernelpath", Type: contract.String, Description: "path of the device below /sys/devices/"},
+		ops.MACParam("MAC address; default: as it is"),
+		ops.MTUParam("as it is"),
+	}, ops.AddressParams()),
+	Input:  contract.Input{Device: true},
+	Output: contract.Output{Interfaces: contract.Flow{Appends: 1}, IPs: contract.Flow{Appends: -1}, Routes: contract.Flow{Appends: -1}},
+}, plan)
+
+func plan(p *ops.Planner, c config) error {
+	id, err := c.Assigned(p)
+	if err != nil {
+		return err
+	}
+	if c.MAC != nil {
+		if err := ops.MAC("mac", *c.MAC); err != nil {
+			return err
+		}
+	}
+	name, err := p.DefaultName(c.Name)
+	if err != nil {
+		return err
+	}
+	if err := p.Attach(id, name, netstate.Link{MTU: c.MTU, MAC: c.MAC}); err != nil {
+		return err
+	}
+	return p.Address(name, c.AddressConfig)
+}

@@ -1,0 +1,63 @@
+package ipvlan
+
+import (
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+type config struct {
+	ops.StackedConfig
+	Flag string `json:"flag"`
+}
+
+// Op is the step type.
+var Op = ops.New(contract.Contract{
+	Type:    "ipvlan",
+	Summary: "Make an ipvlan link.",
+	Description: `Makes a link that shares its master's MAC. The master stays where it is; as a root step that is
+the host, and an allocated device is used, not moved.
+
+The mode belongs to the master: the kernel switches every ipvlan on it when one is made in another
+mode. So a second mode on one master is refused. A master carries ipvlan or macvlan, not both.`,
+	Example: `- name: net1
+  type: ipvlan
+  config:
+    master: enp5s0f0
+    mode: l3
+    addresses: ["192.0.2.10/24"]
+`,
+	Params: ops.Join([]contract.Param{
+		{Name: "mode", Type: contract.String, Enum: []string{"l2", "l3", "l3s"}, FoldCase: true, Default: "l2", Description: "layer at which traffic is switched"},
+		{Name: "flag", Type: contract.String, Enum: []string{"bridge", "private", "vepa"}, Default: "bridge", Description: "who of one master may talk to whom"},
+	}, ops.StackedParams()),
+	Output: ops.Appends(),
+}, plan)
+
+func plan(p *ops.Planner, c config) error {
+	parent, err := c.Parent(p)
+	if err != nil {
+		return err
+	}
+	name, err := p.DefaultName(c.Name)
+	if err != nil {
+		return err
+	}
+	if err := ops.CheckStack(p, parent, name, "ipvlan"); err != nil {
+		return err
+	}
+	for _, l := range p.Links() {
+		if l.LinkKind == "ipvlan" && l.Name != name && l.Parent != nil && *l.Parent == parent && l.IPVLAN != nil && l.IPVLAN.Mode != nil && *l.IPVLAN.Mode != c.Mode {
+			return ops.Invalid("mode", "%q would switch %q on the same master from %q: use one mode per master", c.Mode, l.Name, *l.IPVLAN.Mode)
+		}
+	}
+	err = p.Want(netstate.Link{
+		Name: name, LinkKind: "ipvlan", Parent: &parent, MTU: c.MTU, Up: new(true),
+		IPVLAN: &netstate.IPVLAN{Mode: &c.Mode, Flag: &c.Flag},
+	})
+	if err != nil {
+		return err
+	}
+	p.Produce(name)
+	return p.Address(name, c.AddressConfig)
+}

@@ -1,0 +1,96 @@
+package macvlan
+
+import (
+	"fmt"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+type config struct {
+	ops.StackedConfig
+	MAC        *string `json:"mac,omitempty"`
+	BCQueueLen *uint32 `json:"bcqueuelen,omitempty"`
+}
+
+// Op is the step type.
+var Op = ops.New(contract.Contract{
+	Type:    "macvlan",
+	Summary: "Make a macvlan link.",
+	Description: `Makes a link with a MAC of its own on a master. The master stays where it is; as a root step that
+is the host, and an allocated device is used, not moved. Without a mac the kernel draws one, which
+later steps may refer to once the link is there.
+
+bridge, private and vepa are switched live; passthru takes the master for itself and cannot be
+switched to or from. A MAC that another macvlan of the master bears is refused by the kernel when
+the link comes up.`,
+	Example: `- name: net1
+  type: macvlan
+  config:
+    master: enp5s0f0
+    mode: bridge
+    mac: 02:00:00:00:00:01
+`,
+	Params: ops.Join([]contract.Param{
+		{Name: "mode", Type: contract.String, Enum: []string{"bridge", "private", "vepa", "passthru"}, Default: "bridge", Description: "who of one master may talk to whom"},
+		ops.MACParam("MAC address; default: random, the kernel's"),
+		{Name: "bcqueuelen", Aliases: []string{"bcQueueLen"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "length of the broadcast queue in packets"},
+	}, ops.StackedParams()),
+	Output: ops.Appends(),
+}, plan)
+
+func plan(p *ops.Planner, c config) error {
+	if c.MAC != nil {
+		if err := ops.MAC("mac", *c.MAC); err != nil {
+			return err
+		}
+	}
+	parent, err := c.Parent(p)
+	if err != nil {
+		return err
+	}
+	name, err := p.DefaultName(c.Name)
+	if err != nil {
+		return err
+	}
+	if err := checkMTU(p, parent, c.MTU); err != nil {
+		return err
+	}
+	if err := ops.CheckStack(p, parent, name, "macvlan"); err != nil {
+		return err
+	}
+	for _, l := range p.Links() {
+		if l.LinkKind != "macvlan" || l.Name == name || l.Parent == nil || *l.Parent != parent || l.MACVLAN == nil || l.MACVLAN.Mode == nil {
+			continue
+		}
+		if (*l.MACVLAN.Mode == "passthru") != (c.Mode == "passthru") || c.Mode == "passthru" {
+			return ops.Invalid("mode", "passthru takes the master for itself, and %q is on it too", l.Name)
+		}
+	}
+	err = p.Want(netstate.Link{
+		Name: name, LinkKind: "macvlan", Parent: &parent, MTU: c.MTU, MAC: c.MAC, Up: new(true),
+		MACVLAN: &netstate.MACVLAN{Mode: &c.Mode, BroadcastQueue: c.BCQueueLen},
+	})
+	if err != nil {
+		return err
+	}
+	p.Produce(name)
+	return p.Address(name, c.AddressConfig)
+}
+
+// checkMTU refuses an MTU above that of a master on the host, which is not
+// ours to raise.
+func checkMTU(p *ops.Planner, parent string, mtu *uint32) error {
+	if mtu == nil || !netstate.OnHost(parent) {
+		return nil
+	}
+	l, err := p.Link(parent)
+	if err != nil {
+		return fmt.Errorf("master: %w", err)
+	}
+	if l.MTU != nil && *mtu > *l.MTU {
+		return ops.Invalid("mtu", "%d must be [0, master MTU(%d)]: raise the MTU of %q on the host first", *mtu, *l.MTU, netstate.BaseName(parent))
+	}
+	return nil
+}

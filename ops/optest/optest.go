@@ -1,0 +1,303 @@
+// Package optest runs the laws of planning over the cases of any step type.
+//
+// A case is a txtar file:
+//
+//	have.yaml      what the sandbox and the host hold, as a list of objects
+//	topology.yaml  the NetworkTopology to plan
+//	appears.yaml   what a link brings along when it is made, such as ethtool
+//	               features; optional
+//	devices.yaml   root step to device identity, optional
+//	plan.txt       the plan wanted, one change a line (go test -update rewrites it)
+//	error.txt      the error wanted, instead of plan.txt
+//
+// The laws, for every case with a plan: planning what a plan leads to finds
+// nothing to do; undoing it leads back to the start; so does undoing after any
+// prefix of it, as a crash would leave it; and planning again after any prefix
+// converges.
+package optest
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+	"sigs.k8s.io/yaml"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
+)
+
+var update = flag.Bool("update", false, "rewrite the plans and errors in testdata")
+
+// Case is one case read from a file.
+type Case struct {
+	Name     string
+	Topology *topology.Topology
+	Devices  map[string]string
+	Have     []netstate.Object
+	Appears  []netstate.Object
+	archive  *txtar.Archive
+}
+
+// Run checks every case below testdata with the given step types.
+func Run(t *testing.T, reg *ops.Registry) {
+	t.Helper()
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no cases in testdata: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) { runFile(t, reg, file) })
+	}
+}
+
+func runFile(t *testing.T, reg *ops.Registry, file string) {
+	c, err := Read(file)
+	var got string
+	var planned []netstate.Change
+	if err == nil {
+		err = topology.Validate(c.Topology, reg)
+	}
+	if err == nil {
+		planned, got, err = converge(reg, c, NewWorld(c), nil)
+	}
+	if err != nil {
+		golden(t, c, file, "error.txt", err.Error()+"\n")
+		return
+	}
+	golden(t, c, file, "plan.txt", got)
+	Laws(t, reg, c, planned)
+}
+
+func golden(t *testing.T, c *Case, file, name, got string) {
+	t.Helper()
+	if c == nil {
+		t.Fatal(got)
+	}
+	for i, f := range c.archive.Files {
+		if f.Name != name {
+			continue
+		}
+		if *update {
+			c.archive.Files[i].Data = []byte(got)
+			write(t, file, c.archive)
+		} else if diff := cmp.Diff(string(f.Data), got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		return
+	}
+	if !*update {
+		t.Fatalf("the case has no %s, but got:\n%s", name, got)
+	}
+	var files []txtar.File
+	for _, f := range c.archive.Files {
+		if f.Name != "plan.txt" && f.Name != "error.txt" {
+			files = append(files, f)
+		}
+	}
+	c.archive.Files = append(files, txtar.File{Name: name, Data: []byte(got)})
+	write(t, file, c.archive)
+}
+
+func write(t *testing.T, file string, a *txtar.Archive) {
+	t.Helper()
+	if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Read reads a case. The case comes back also with an error, where the error is
+// about its topology.
+func Read(file string) (*Case, error) {
+	a, err := txtar.ParseFile(file)
+	if err != nil {
+		return nil, err
+	}
+	c := &Case{Name: strings.TrimSuffix(filepath.Base(file), ".txtar"), archive: a}
+	for _, f := range a.Files {
+		switch f.Name {
+		case "have.yaml":
+			if c.Have, err = readObjects(f.Data); err != nil {
+				return nil, fmt.Errorf("%s: have.yaml: %w", file, err)
+			}
+		case "appears.yaml":
+			if c.Appears, err = readObjects(f.Data); err != nil {
+				return nil, fmt.Errorf("%s: appears.yaml: %w", file, err)
+			}
+		case "devices.yaml":
+			if err := yaml.UnmarshalStrict(f.Data, &c.Devices); err != nil {
+				return nil, fmt.Errorf("%s: devices.yaml: %w", file, err)
+			}
+		case "topology.yaml":
+			if c.Topology, err = topology.Decode(f.Data); err != nil {
+				return c, err
+			}
+		}
+	}
+	return c, nil
+}
+
+// readObjects reads a list of {kind: object}.
+func readObjects(data []byte) ([]netstate.Object, error) {
+	var list []map[netstate.Kind]json.RawMessage
+	if err := yaml.UnmarshalStrict(data, &list); err != nil {
+		return nil, err
+	}
+	var out []netstate.Object
+	for _, m := range list {
+		for kind, raw := range m {
+			o, err := netstate.ReadObject(kind, raw)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, o)
+		}
+	}
+	return out, nil
+}
+
+// World is a sandbox and its host in memory, for the laws only: the kernel's
+// model, whose truth the tests in the virtual machine hold.
+type World struct {
+	*netstate.Snapshot
+	appears map[netstate.Key]netstate.Object
+}
+
+// NewWorld returns the world a case starts in.
+func NewWorld(c *Case) *World {
+	w := &World{netstate.NewSnapshot(c.Have...), map[netstate.Key]netstate.Object{}}
+	for _, o := range c.Appears {
+		w.appears[o.Key()] = o
+	}
+	return w
+}
+
+func (w *World) clone() *World { return &World{w.Clone(), w.appears} }
+
+// observe answers what a plan or an undo misses: what is not there is absent.
+func (w *World) observe(missing []netstate.Object) {
+	for _, o := range missing {
+		if a, ok := w.appears[o.Key()]; ok && w.linkThere(a) {
+			w.Put(a)
+		} else {
+			w.PutAbsent(o.Key())
+		}
+	}
+}
+
+// linkThere reports whether the link an object lives on exists.
+func (w *World) linkThere(o netstate.Object) bool {
+	link := ""
+	switch o := o.(type) {
+	case netstate.Ethtool:
+		link = o.Link
+	case netstate.Sysctl:
+		link = o.Link()
+	}
+	_, ok := w.Link(link)
+	return ok
+}
+
+// plan plans until nothing is missing.
+func plan(reg *ops.Registry, c *Case, w *World, owned []netstate.Change) (*ops.Plan, error) {
+	for range 32 {
+		p, err := reg.Plan(ops.Request{Topology: c.Topology, Netns: "/run/netns/pod", Devices: c.Devices, Have: w.Snapshot, Owned: owned})
+		if err != nil || len(p.Missing) == 0 {
+			return p, err
+		}
+		w.observe(p.Missing)
+	}
+	return nil, fmt.Errorf("planning asks for ever more observations")
+}
+
+// settle is what happens between two stages: a link that was made now has
+// everything a kernel gives it, so nothing about it is fresh any more.
+func (w *World) settle(changes []netstate.Change) {
+	for _, c := range changes {
+		w.Apply(c)
+	}
+	all := netstate.All[netstate.Object](w.Snapshot)
+	for i, o := range all {
+		if l, ok := o.(netstate.Link); ok && l.MAC == nil && w.Fresh(l.Name) {
+			all[i] = netstate.Merge(l, netstate.Link{MAC: new("02:00:00:00:00:fe")}) // the kernel's choice
+		}
+	}
+	w.Snapshot = netstate.NewSnapshot(all...)
+}
+
+// converge plans and applies in stages until nothing is left to do. It returns
+// all changes and their text, stages set apart by a line.
+func converge(reg *ops.Registry, c *Case, w *World, owned []netstate.Change) ([]netstate.Change, string, error) {
+	var all []netstate.Change
+	var text strings.Builder
+	for stage := range 8 {
+		p, err := plan(reg, c, w, netstate.Coalesce(owned, all...))
+		if err != nil {
+			return all, "", err
+		}
+		if stage > 0 && !p.Empty() {
+			text.WriteString("-- then --\n")
+		}
+		text.WriteString(p.String())
+		if p.Empty() {
+			for _, n := range p.Notes {
+				fmt.Fprintln(&text, "! "+n)
+			}
+			return all, text.String(), nil
+		}
+		if len(p.Changes) == 0 {
+			return all, text.String(), fmt.Errorf("stuck:\n%s", p)
+		}
+		w.settle(p.Changes)
+		all = append(all, p.Changes...)
+	}
+	return all, "", fmt.Errorf("no end of changes:\n%s", text.String())
+}
+
+// Laws checks the laws for a case whose changes are given.
+func Laws(t *testing.T, reg *ops.Registry, c *Case, changes []netstate.Change) {
+	t.Helper()
+	for n := range len(changes) + 1 {
+		// A crash after n changes; the record knows all that were intended.
+		w := NewWorld(c)
+		for _, ch := range changes[:n] {
+			w.settle([]netstate.Change{ch})
+		}
+		history := netstate.Coalesce(nil, changes...)
+		again := w.clone()
+		if _, _, err := converge(reg, c, again, history); err != nil {
+			t.Errorf("after %d of %d changes, planning again does not converge: %v", n, len(changes), err)
+		}
+		if err := undo(w, history); err != nil {
+			t.Errorf("after %d of %d changes: %v", n, len(changes), err)
+			continue
+		}
+		if diff := NewWorld(c).Equal(w.Snapshot); len(diff) > 0 {
+			t.Errorf("after %d of %d changes, undo does not restore the start:\n%s", n, len(changes), strings.Join(diff, "\n"))
+		}
+	}
+}
+
+func undo(w *World, history []netstate.Change) error {
+	for range 32 {
+		changes, missing := ops.Undo(w.Snapshot, history)
+		if len(missing) > 0 {
+			w.observe(missing)
+			continue
+		}
+		if len(changes) == 0 {
+			return nil
+		}
+		for _, c := range changes {
+			w.Apply(c)
+		}
+	}
+	return fmt.Errorf("undo finds no end")
+}

@@ -1,0 +1,126 @@
+package ops
+
+import (
+	"fmt"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+// Keys that several step types share, described once.
+
+// NameParam is the interface's name in the sandbox.
+func NameParam(dflt string) contract.Param {
+	return contract.Param{
+		Name: "name", Aliases: []string{"ifName"}, Type: contract.String, Format: contract.InterfaceName,
+		Description: "name of the interface in the sandbox; default: " + dflt,
+	}
+}
+
+// RootName is the default NameParam text of a root step.
+const RootName = "net and the position of the step among the root steps, from 1"
+
+// MTUParam is the interface's MTU.
+func MTUParam(dflt string) contract.Param {
+	return contract.Param{
+		Name: "mtu", Type: contract.Integer, Minimum: contract.Int(68), Maximum: contract.Int(65535),
+		Description: "maximum transmission unit in bytes; default: " + dflt,
+	}
+}
+
+// MACParam is the interface's hardware address.
+func MACParam(description string) contract.Param {
+	return contract.Param{Name: "mac", Type: contract.String, Format: contract.MAC, Description: description}
+}
+
+// DeviceParams are the keys by which a root step may name its device itself.
+func DeviceParams() []contract.Param {
+	return []contract.Param{
+		{Name: "deviceID", Aliases: []string{"pciAddress", "pciBusID"}, Type: contract.String, Format: contract.PCIAddress, Description: "PCI address of the device; normally the allocation says it"},
+		{Name: "runtimeConfig", Type: contract.Object, Description: "CNI spelling of deviceID", Properties: []contract.Param{
+			{Name: "deviceID", Type: contract.String, Format: contract.PCIAddress, Description: "PCI address of the device"},
+		}},
+	}
+}
+
+// DeviceConfig is the Go side of DeviceParams.
+type DeviceConfig struct {
+	DeviceID      string `json:"deviceID,omitempty"`
+	RuntimeConfig struct {
+		DeviceID string `json:"deviceID,omitempty"`
+	} `json:"runtimeConfig"`
+}
+
+// Assigned returns the identity of the step's device: what was allocated, else
+// what its config names; both must agree.
+func (c DeviceConfig) Assigned(p *Planner) (string, error) {
+	named := c.DeviceID
+	if named == "" {
+		named = c.RuntimeConfig.DeviceID
+	}
+	id, ok := p.AssignedDevice()
+	switch {
+	case !ok && named == "":
+		return p.DeviceID()
+	case !ok:
+		return named, nil
+	case named != "" && named != id:
+		return "", Invalid("deviceID", "%q is not the device %q that was allocated: remove the key", named, id)
+	}
+	return id, nil
+}
+
+// LogParams are the CNI logging keys: accepted so that configs move over as
+// they are, and without effect.
+func LogParams() []contract.Param {
+	return []contract.Param{
+		{Name: "logLevel", Type: contract.String, Description: "accepted, without effect"},
+		{Name: "logFile", Type: contract.String, Description: "accepted, without effect"},
+	}
+}
+
+// OnOff reads the canonical "on"/"off" of an OnOff parameter; nil when unset.
+func OnOff(s *string) *bool {
+	if s == nil {
+		return nil
+	}
+	return new(*s == "on")
+}
+
+// Join concatenates parameter lists.
+func Join(lists ...[]contract.Param) []contract.Param {
+	var out []contract.Param
+	for _, l := range lists {
+		out = append(out, l...)
+	}
+	return out
+}
+
+// Appends is the output of a step that adds one interface and keeps all else.
+func Appends() contract.Output {
+	return contract.Output{
+		Interfaces: contract.Flow{Appends: 1, Passthrough: true},
+		IPs:        contract.Flow{Appends: -1, Passthrough: true},
+		Routes:     contract.Flow{Appends: -1, Passthrough: true},
+	}
+}
+
+// Master returns the link a step stacks on: the one named, on the host when
+// onHost says so, else the last interface of the dependencies. It must exist.
+func Master(p *Planner, named string, onHost bool) (string, error) {
+	name := named
+	if name == "" {
+		last, err := p.LastInput()
+		if err != nil {
+			return "", Invalid("master", "is needed: %v", err)
+		}
+		name = last
+	}
+	if onHost {
+		name = netstate.HostName(name)
+	}
+	if _, err := p.Link(name); err != nil {
+		return "", fmt.Errorf("master: %w", err)
+	}
+	return name, nil
+}

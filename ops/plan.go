@@ -1,0 +1,192 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/ref"
+)
+
+// Request is everything a plan depends on.
+type Request struct {
+	Topology *topology.Topology
+	// Netns is the path shown as "sandbox" in results.
+	Netns string
+	// Devices maps root steps to device identities.
+	Devices map[string]string
+	Have    *netstate.Snapshot
+	// Owned is the history of what we did to this sandbox before
+	// (netstate.Coalesce): only what we made may be replaced or removed.
+	Owned []netstate.Change
+}
+
+// Plan is what has to be done, as data.
+type Plan struct {
+	// Changes in order of execution; nothing implied is among them.
+	Changes []netstate.Change
+	// Results of the steps as they will be, in topological order; pending
+	// steps have none.
+	Results []topology.StepResult
+	// Pending lists the steps that need a value only known after Changes.
+	Pending []Pending
+	// Missing lists what must be observed before a plan can be made. When it
+	// is not empty the rest of the plan is.
+	Missing []netstate.Object
+	// Notes are remarks for the user, one line each.
+	Notes []string
+}
+
+// Pending is a step that cannot be planned yet.
+type Pending struct {
+	Step  string `json:"step"`
+	Needs string `json:"needs"` // e.g. "dummy0.mac"
+}
+
+// Empty reports whether nothing is left to do.
+func (p *Plan) Empty() bool {
+	return len(p.Changes) == 0 && len(p.Pending) == 0 && len(p.Missing) == 0
+}
+
+// String writes one change a line, with what is still unknown at the end.
+func (p *Plan) String() string {
+	var b strings.Builder
+	for _, c := range p.Changes {
+		fmt.Fprintln(&b, c)
+	}
+	for _, w := range p.Pending {
+		fmt.Fprintf(&b, "? step %q (needs %s, known after apply)\n", w.Step, w.Needs)
+	}
+	return b.String()
+}
+
+// Plan computes what makes the topology true. It is pure. An error is always a
+// *StepError or concerns the topology as a whole.
+func (r *Registry) Plan(req Request) (*Plan, error) {
+	order, err := topology.Order(req.Topology)
+	if err != nil {
+		return nil, err
+	}
+	p := &Planner{
+		req:     req,
+		view:    req.Have.Clone(),
+		claims:  map[netstate.Key]map[string]claim{},
+		missing: map[netstate.Key]netstate.Object{},
+		steps:   map[string]*stepState{},
+		results: map[string]topology.Result{},
+	}
+	results := p.results
+	blocked := map[string]bool{}
+	for _, step := range order {
+		st := &stepState{step: step, gateway: map[netstate.Key]string{}}
+		p.steps[step.Name], p.current = st, st
+		if dep := firstIn(step.DependOn, blocked); dep != "" {
+			blocked[step.Name] = true
+			continue
+		}
+		if dep := p.pendingDependency(step); dep != "" {
+			st.pending = "step " + dep
+			continue
+		}
+		st.inputs = topology.Merge(pick(results, step.DependOn)...)
+		err := r.planStep(p, step, results)
+		switch {
+		case errors.Is(err, errMissing):
+			blocked[step.Name] = true
+			continue
+		case errors.Is(err, topology.ErrUnknown):
+			st.pending = strings.TrimSpace(err.Error())
+			continue
+		case err != nil:
+			return nil, &StepError{req.Topology.Name, step.Name, step.Type, err}
+		}
+		results[step.Name] = p.result(st, p.view, pick(results, step.DependOn))
+	}
+	if len(p.missing) > 0 {
+		return &Plan{Missing: sortedObjects(p.missing)}, nil
+	}
+	if err := p.settleMTU(); err != nil {
+		return nil, err
+	}
+	if err := p.settleRoutes(); err != nil {
+		return nil, err
+	}
+	return p.sequence(order)
+}
+
+func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]topology.Result) error {
+	op, ok := r.ops[step.Type]
+	if !ok {
+		return fault.New(fault.Invalid, fmt.Errorf("type: unknown step type %q; known types are %s", step.Type, strings.Join(r.Types(), ", ")))
+	}
+	expanded, err := ref.Expand(step.Config, func(t ref.Ref) (any, error) {
+		res, ok := results[t.Step]
+		if !ok {
+			return nil, fault.New(fault.Invalid, fmt.Errorf("reference to step %q, which is not among its dependencies", t.Step))
+		}
+		v, err := res.Field(t)
+		if errors.Is(err, topology.ErrUnknown) {
+			return nil, fmt.Errorf("%s.%s%w", t.Step, t.Field, quiet{topology.ErrUnknown})
+		}
+		return v, err
+	})
+	if err != nil {
+		return err
+	}
+	config, _ := expanded.(map[string]any)
+	canonical, problems := op.Contract().Decode(config, contract.Options{})
+	if len(problems) > 0 {
+		errs := make([]error, len(problems))
+		for i, f := range problems {
+			errs[i] = f
+		}
+		return fault.New(fault.Invalid, errors.Join(errs...))
+	}
+	return op.Plan(p, canonical)
+}
+
+// quiet keeps a sentinel reachable without showing its text.
+type quiet struct{ error }
+
+func (quiet) Error() string   { return "" }
+func (q quiet) Unwrap() error { return q.error }
+
+func (p *Planner) pendingDependency(step *topology.Step) string {
+	for _, d := range step.DependOn {
+		if st, ok := p.steps[d]; ok && st.pending != "" {
+			return d
+		}
+	}
+	return ""
+}
+
+func firstIn(names []string, set map[string]bool) string {
+	for _, n := range names {
+		if set[n] {
+			return n
+		}
+	}
+	return ""
+}
+
+func pick(results map[string]topology.Result, names []string) []topology.Result {
+	out := make([]topology.Result, 0, len(names))
+	for _, n := range names {
+		out = append(out, results[n])
+	}
+	return out
+}
+
+func sortedObjects(m map[netstate.Key]netstate.Object) []netstate.Object {
+	out := make([]netstate.Object, 0, len(m))
+	for _, o := range m {
+		out = append(out, o)
+	}
+	slices.SortFunc(out, func(a, b netstate.Object) int { return strings.Compare(a.Key().String(), b.Key().String()) })
+	return out
+}

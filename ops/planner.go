@@ -1,0 +1,432 @@
+package ops
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
+)
+
+// Planner is what a step type sees while it plans: the sandbox as it will be
+// after everything wanted so far.
+type Planner struct {
+	req     Request
+	view    *netstate.Snapshot // as observed, with all wants so far come true
+	claims  map[netstate.Key]map[string]claim
+	wants   []want
+	missing map[netstate.Key]netstate.Object
+	steps   map[string]*stepState
+	current *stepState
+	results map[string]topology.Result
+	notes   []string
+	// deferred are routes that wait for all steps, see settleRoutes.
+	deferred []deferredRoute
+}
+
+// claim is one field's wanted value and the step that wants it.
+type claim struct {
+	step  string
+	value any
+	// derived claims follow from another step's claim and yield to it.
+	derived bool
+}
+
+// want is one object a step asked for.
+type want struct {
+	step  string
+	obj   netstate.Object
+	adopt bool
+}
+
+// stepState is what is known of a step while planning.
+type stepState struct {
+	step    *topology.Step
+	inputs  topology.Result
+	made    []string // links this step adds to its result
+	addrs   []netstate.Addr
+	gateway map[netstate.Key]string // of addresses
+	routes  []netstate.Route
+	devices *topology.Devices
+	pending string // what it waits for, "" when planned
+	later   string // what part of it waits for, the rest being planned
+}
+
+// errMissing stops a step whose plan depends on something not yet observed.
+var errMissing = errors.New("not observed yet")
+
+// StepName returns the name of the step being planned.
+func (p *Planner) StepName() string { return p.current.step.Name }
+
+// Root reports whether the step is a root step.
+func (p *Planner) Root() bool { return p.current.step.Root() }
+
+// Inputs returns the merged results of the step's dependencies.
+func (p *Planner) Inputs() topology.Result { return p.current.inputs }
+
+// LastInput returns the last interface of the dependencies that is in the
+// sandbox, which is what "{{ step.interfaceName }}" means.
+func (p *Planner) LastInput() (string, error) {
+	in := p.current.inputs.Interfaces
+	for i := len(in) - 1; i >= 0; i-- {
+		if in[i].Sandbox != "" {
+			return in[i].Name, nil
+		}
+	}
+	return "", fault.New(fault.Invalid, errors.New("no dependency provides an interface"))
+}
+
+// LastInputs returns, for each dependency, its last interface in the sandbox,
+// each once, in dependOn order.
+func (p *Planner) LastInputs() []string {
+	var out []string
+	for _, dep := range p.current.step.DependOn {
+		in := p.results[dep].Interfaces
+		for i := len(in) - 1; i >= 0; i-- {
+			if in[i].Sandbox == "" {
+				continue
+			}
+			if !slices.Contains(out, in[i].Name) {
+				out = append(out, in[i].Name)
+			}
+			break
+		}
+	}
+	return out
+}
+
+// Owned reports whether the record says that we made the object.
+func (p *Planner) Owned(k netstate.Key) bool {
+	return slices.ContainsFunc(p.req.Owned, func(c netstate.Change) bool { return c.Key() == k && c.Before == nil })
+}
+
+// Ethtool returns an ethtool setting of a link as it is. It is false for a link
+// that does not exist yet: the step is planned on once it does. A setting the
+// link does not have is an error of kind Unsupported.
+func (p *Planner) Ethtool(link, class, name string) (netstate.Ethtool, bool, error) {
+	want := netstate.Ethtool{Link: link, Class: class, Name: name}
+	if got, ok := netstate.Lookup(p.view, want); ok {
+		return got, true, nil
+	}
+	if p.view.Fresh(link) {
+		// A device that is still on the host can be asked there; what it says
+		// comes along when it moves.
+		if l, ok := p.view.Link(link); ok && l.DeviceID != "" {
+			if d, ok := p.req.Have.Device(l.DeviceID); ok && d.At != nil && *d.At != link {
+				there := want
+				there.Link = *d.At
+				if !p.req.Have.Known(there) {
+					p.need(there)
+					return want, false, errMissing
+				}
+				return want, false, fault.New(fault.Unsupported, fmt.Errorf("link %q has no ethtool %s %q", link, class, name))
+			}
+		}
+		p.current.later = "link " + link
+		return want, false, nil
+	}
+	if !p.view.Known(want) {
+		p.need(want)
+		return want, false, errMissing
+	}
+	return want, false, fault.New(fault.Unsupported, fmt.Errorf("link %q has no ethtool %s %q", link, class, name))
+}
+
+// DefaultName returns configured, or the name an interface of a root step gets:
+// "net" and the position of the step among the root steps, from 1. A derived
+// step that says no name gets its own step name.
+func (p *Planner) DefaultName(configured string) (string, error) {
+	if configured != "" {
+		return configured, nil
+	}
+	if p.Root() {
+		n := 0
+		for i := range p.req.Topology.Steps {
+			s := &p.req.Topology.Steps[i]
+			if s.Root() {
+				n++
+			}
+			if s.Name == p.StepName() {
+				return fmt.Sprintf("net%d", n), nil
+			}
+		}
+	}
+	if len(p.StepName()) > 15 {
+		return "", Invalid("name", "is needed: the step's own name %q is longer than the 15 bytes an interface name can have", p.StepName())
+	}
+	return p.StepName(), nil
+}
+
+// HostLinkName is a name for the host's end of a pair this step makes: the same
+// for the same sandbox and step, different from all others.
+func (p *Planner) HostLinkName() string {
+	sum := sha256.Sum256([]byte(p.req.Netns + "\x00" + p.req.Topology.Name + "\x00" + p.StepName()))
+	return "pl" + hex.EncodeToString(sum[:6])
+}
+
+// Link returns a link as it will be; a link that will not be there is an error
+// of kind NotReady naming it.
+func (p *Planner) Link(name string) (netstate.Link, error) {
+	l, ok := p.view.Link(name)
+	if ok {
+		return l, nil
+	}
+	if !p.view.Known(netstate.Link{Name: name}) {
+		p.need(netstate.Link{Name: name})
+		return netstate.Link{}, errMissing
+	}
+	where := "in the sandbox"
+	if netstate.OnHost(name) {
+		where = "on the host"
+	}
+	return netstate.Link{}, fault.New(fault.NotReady, fmt.Errorf("no link %q %s", netstate.BaseName(name), where))
+}
+
+// Links returns all links of the sandbox as they will be.
+func (p *Planner) Links() []netstate.Link {
+	return slices.DeleteFunc(netstate.All[netstate.Link](p.view), func(l netstate.Link) bool { return netstate.OnHost(l.Name) })
+}
+
+// Routes returns all routes of the sandbox as they will be.
+func (p *Planner) Routes() []netstate.Route { return netstate.All[netstate.Route](p.view) }
+
+// Addrs returns the addresses of a link as they will be.
+func (p *Planner) Addrs(link string) []netstate.Addr {
+	return slices.DeleteFunc(netstate.All[netstate.Addr](p.view), func(a netstate.Addr) bool { return a.Link != link })
+}
+
+// Lookup returns an object as it will be, observing it first when needed.
+func Lookup[T netstate.Object](p *Planner, o T) (T, bool, error) {
+	got, ok := netstate.Lookup(p.view, o)
+	if !ok && !p.view.Known(o) {
+		p.need(o)
+		return got, false, errMissing
+	}
+	return got, ok, nil
+}
+
+// DeviceID returns the identity of the device assigned to this root step.
+func (p *Planner) DeviceID() (string, error) {
+	id, ok := p.req.Devices[p.StepName()]
+	if !ok {
+		return "", fault.New(fault.Invalid, fmt.Errorf("no device is assigned to root step %q", p.StepName()))
+	}
+	return id, nil
+}
+
+// AssignedDevice returns the device assigned to this root step, if any.
+func (p *Planner) AssignedDevice() (string, bool) {
+	id, ok := p.req.Devices[p.StepName()]
+	return id, ok
+}
+
+// Device returns a device as it will be. One that is neither on the host nor
+// in the sandbox is an error of kind Gone.
+func (p *Planner) Device(id string) (netstate.Device, error) {
+	d, ok, err := Lookup(p, netstate.Device{ID: id})
+	if err != nil {
+		return d, err
+	}
+	if !ok {
+		return d, fault.New(fault.Gone, fmt.Errorf("device %q does not exist", id))
+	}
+	if d.At == nil {
+		if d.Driver != "" {
+			return d, fault.New(fault.NotReady, fmt.Errorf("device %q has no network interface here: it is bound to driver %q or sits in another namespace", id, d.Driver))
+		}
+		return d, fault.New(fault.NotReady, fmt.Errorf("device %q has no network interface here: it has no driver or sits in another namespace", id))
+	}
+	return d, nil
+}
+
+// Attach wants the device of this root step in the sandbox under the given
+// name, up, and adds the interface to the step's result.
+func (p *Planner) Attach(id, name string, link netstate.Link) error {
+	d, err := p.Device(id)
+	if err != nil {
+		return err
+	}
+	if d.Use != "" && netstate.OnHost(*d.At) {
+		return fault.New(fault.Conflict, fmt.Errorf("device %q (%s) is used by the host: %s", id, netstate.BaseName(*d.At), d.Use))
+	}
+	if err := p.Want(netstate.Device{ID: id, At: &name}); err != nil {
+		return err
+	}
+	link.Name, link.Up = name, new(true)
+	if err := p.Want(link); err != nil {
+		return err
+	}
+	p.Produce(name)
+	return nil
+}
+
+// Produce adds a link to the step's result.
+func (p *Planner) Produce(link string) {
+	if !slices.Contains(p.current.made, link) {
+		p.current.made = append(p.current.made, link)
+	}
+}
+
+// ProduceDevices sets the device-node part of the step's result.
+func (p *Planner) ProduceDevices(d topology.Devices) { p.current.devices = &d }
+
+// Note adds a remark to the plan that the user should read.
+func (p *Planner) Note(format string, args ...any) {
+	p.notes = append(p.notes, fmt.Sprintf("step %q: ", p.StepName())+fmt.Sprintf(format, args...))
+}
+
+// Want says that an object must hold. Fields that are not set are left alone.
+// A second step that wants another value for a field of the same object is an
+// error naming both.
+func (p *Planner) Want(o netstate.Object) error { return p.want(o, false) }
+
+// Adopt is Want for an object that may exist without being ours, such as a
+// bridge on the host: it is then used as it is, as far as our fields agree,
+// and not deleted on release.
+func (p *Planner) Adopt(o netstate.Object) error { return p.want(o, true) }
+
+func (p *Planner) want(o netstate.Object, adopt bool) error {
+	if err := p.claim(o); err != nil {
+		return err
+	}
+	p.wants = append(p.wants, want{p.StepName(), o, adopt})
+	switch o := o.(type) {
+	case netstate.Addr:
+		p.current.addrs = append(p.current.addrs, o)
+	case netstate.Route:
+		p.current.routes = append(p.current.routes, o)
+	}
+	have, ok := p.view.Get(o.Key())
+	if !ok {
+		if !p.view.Known(o) {
+			p.need(o)
+		}
+		if l, isLink := o.(netstate.Link); isLink && l.LinkKind == "" && !p.isMissing(o) {
+			_, err := p.Link(l.Name)
+			return err
+		}
+		p.view.Apply(netstate.Change{After: o})
+		return nil
+	}
+	if c, differs := netstate.NewUpdate(p.StepName(), have, o); differs {
+		p.view.Apply(c)
+	}
+	return nil
+}
+
+// claim records each field of o for the current step.
+func (p *Planner) claim(o netstate.Object) error {
+	k := o.Key()
+	if p.claims[k] == nil {
+		p.claims[k] = map[string]claim{}
+	}
+	for _, f := range netstate.Fields(o) {
+		prev, taken := p.claims[k][f.Path]
+		if taken && prev.step != p.StepName() && netstate.FormatValue(prev.value) != netstate.FormatValue(f.Value) {
+			return fault.New(fault.Invalid, fmt.Errorf("wants %s %s = %s, but step %q wants %s: remove one of them",
+				k, f.Path, netstate.FormatValue(f.Value), prev.step, netstate.FormatValue(prev.value)))
+		}
+		p.claims[k][f.Path] = claim{step: p.StepName(), value: f.Value}
+	}
+	return nil
+}
+
+func (p *Planner) need(o netstate.Object) { p.missing[o.Key()] = o }
+
+func (p *Planner) isMissing(o netstate.Object) bool {
+	_, ok := p.missing[o.Key()]
+	return ok
+}
+
+// result builds the step's result from a snapshot: what the dependencies had,
+// then the links this step made, then its addresses and routes.
+func (p *Planner) result(st *stepState, s *netstate.Snapshot, deps []topology.Result) topology.Result {
+	res := topology.Merge(deps...)
+	index := map[string]int{}
+	for i := range res.Interfaces {
+		index[res.Interfaces[i].Name] = i
+	}
+	for _, name := range st.made {
+		if _, ok := index[name]; ok {
+			continue
+		}
+		i := topology.Interface{Name: netstate.BaseName(name)}
+		if !netstate.OnHost(name) {
+			i.Sandbox = p.req.Netns
+		}
+		index[name] = len(res.Interfaces)
+		res.Interfaces = append(res.Interfaces, i)
+	}
+	for i := range res.Interfaces {
+		name := res.Interfaces[i].Name
+		if res.Interfaces[i].Sandbox == "" {
+			name = netstate.HostName(name)
+		}
+		fillInterface(&res.Interfaces[i], s, name)
+	}
+	for _, a := range st.addrs {
+		ip := topology.IP{Address: a.Address, Gateway: st.gateway[a.Key()]}
+		if i, ok := index[a.Link]; ok {
+			ip.Interface = new(i)
+		}
+		if !slices.ContainsFunc(res.IPs, func(o topology.IP) bool { return o.Address == ip.Address && equalIndex(o.Interface, ip.Interface) }) {
+			res.IPs = append(res.IPs, ip)
+		}
+	}
+	for _, r := range st.routes {
+		res.Routes = append(res.Routes, resultRoute(r))
+	}
+	if st.devices != nil {
+		res.Devices = st.devices
+	}
+	return res
+}
+
+func equalIndex(a, b *int) bool { return a == nil && b == nil || a != nil && b != nil && *a == *b }
+
+func fillInterface(i *topology.Interface, s *netstate.Snapshot, name string) {
+	l, ok := s.Link(name)
+	if !ok {
+		return
+	}
+	i.MAC, i.PCIID = "", l.DeviceID
+	if l.MAC != nil {
+		i.MAC = *l.MAC
+	}
+	if l.MTU != nil {
+		i.MTU = int(*l.MTU)
+	}
+}
+
+func resultRoute(r netstate.Route) topology.Route {
+	out := topology.Route{Dst: r.Dst, GW: r.Gateway}
+	if r.Table != netstate.TableMain {
+		out.Table = new(int(r.Table))
+	}
+	if r.Metric != 0 && !(r.IPv6() && r.Metric == ipv6DefaultMetric) {
+		out.Priority = int(r.Metric)
+	}
+	if r.MTU != nil {
+		out.MTU = int(*r.MTU)
+	}
+	if r.AdvMSS != nil {
+		out.AdvMSS = int(*r.AdvMSS)
+	}
+	if r.Scope != nil {
+		if n, ok := map[string]int{"global": 0, "link": 253, "host": 254}[*r.Scope]; ok && n != 0 {
+			out.Scope = &n
+		}
+	}
+	return out
+}
+
+// ipv6DefaultMetric is what the kernel gives an IPv6 route that names none
+// (IP6_RT_PRIO_USER).
+const ipv6DefaultMetric = 1024
+
+func quoteList(names []string) string { return "[" + strings.Join(names, ", ") + "]" }

@@ -1,0 +1,395 @@
+package ops
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
+)
+
+// sequencer turns merged wants into changes in an order the kernel accepts: it
+// walks the wants once more, on a fresh overlay, now knowing all of them.
+type sequencer struct {
+	p       *Planner
+	now     *netstate.Snapshot // as it will be after the changes so far
+	full    map[netstate.Key]netstate.Link
+	made    map[netstate.Key]bool // created by us, by the record
+	changes []netstate.Change
+}
+
+// sequence orders: what is no longer wanted goes first; then links, devices and
+// their settings, step by step; then addresses; then routes. Links are enslaved
+// before they are addressed, since joining a VRF or a bond drops routes and
+// IPv6 addresses.
+func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
+	q := &sequencer{p: p, now: p.req.Have.Clone(), full: map[netstate.Key]netstate.Link{}, made: map[netstate.Key]bool{}}
+	for _, c := range p.req.Owned {
+		if c.Before == nil {
+			q.made[c.Key()] = true
+		}
+	}
+	wants := q.withDerivedMTU(p.wants)
+	for _, w := range wants {
+		if l, ok := w.obj.(netstate.Link); ok {
+			have, seen := q.full[l.Key()]
+			if !seen {
+				q.full[l.Key()] = l
+				continue
+			}
+			merged := netstate.Merge(have, l)
+			if merged.LinkKind == "" {
+				merged.LinkKind = l.LinkKind
+			}
+			q.full[l.Key()] = merged
+		}
+	}
+	missing := q.prune()
+	if len(missing) > 0 {
+		return &Plan{Missing: missing}, nil
+	}
+	for phase := range 3 {
+		for _, w := range wants {
+			if phaseOf(w.obj) != phase {
+				continue
+			}
+			if err := q.emit(w); err != nil {
+				return nil, p.stepError(w.step, err)
+			}
+		}
+	}
+	plan := &Plan{Changes: q.changes, Notes: p.notes}
+	results := map[string]topology.Result{}
+	for _, step := range order {
+		st := p.steps[step.Name]
+		if st.pending != "" {
+			plan.Pending = append(plan.Pending, Pending{step.Name, st.pending})
+			continue
+		}
+		if st.later != "" {
+			plan.Pending = append(plan.Pending, Pending{step.Name, st.later})
+		}
+		res := p.result(st, q.now, pick(results, step.DependOn))
+		results[step.Name] = res
+		plan.Results = append(plan.Results, topology.StepResult{Name: step.Name, Type: step.Type, Result: res})
+	}
+	return plan, nil
+}
+
+func phaseOf(o netstate.Object) int {
+	switch o.(type) {
+	case netstate.Addr:
+		return 1
+	case netstate.Route:
+		return 2
+	default:
+		return 0
+	}
+}
+
+// withDerivedMTU adds the MTUs that follow from other steps' wants: to a bond's
+// port where it is enslaved, to another link where it is first wanted.
+func (q *sequencer) withDerivedMTU(wants []want) []want {
+	var out []want
+	done := map[netstate.Key]bool{}
+	for _, w := range wants {
+		out = append(out, w)
+		l, ok := w.obj.(netstate.Link)
+		if !ok || done[l.Key()] {
+			continue
+		}
+		c, ok := q.p.mtuClaim(l.Name)
+		if !ok || !c.derived {
+			continue
+		}
+		if v, _ := q.p.view.Link(l.Name); v.Master != nil && *v.Master != "" && l.Master == nil {
+			if m, ok := q.p.view.Link(*v.Master); ok && m.LinkKind == "bond" {
+				continue
+			}
+		}
+		done[l.Key()] = true
+		out = append(out, want{step: c.step, obj: netstate.Link{Name: l.Name, MTU: new(c.value.(uint32))}})
+	}
+	return out
+}
+
+// prune plans away what we made and no step wants any more.
+func (q *sequencer) prune() []netstate.Object {
+	var gone []netstate.Change
+	for _, c := range q.p.req.Owned {
+		if st, ok := q.p.steps[c.Step]; ok && st.pending != "" {
+			continue
+		}
+		claims, wanted := q.p.claims[c.Key()]
+		if !wanted {
+			gone = append(gone, c)
+			continue
+		}
+		if c.Action() != netstate.Update || c.Key().Kind == netstate.KindDevice {
+			continue
+		}
+		unwanted := func(path string) bool { _, ok := claims[path]; return !ok }
+		c.Before, c.After = netstate.Restrict(c.Before, unwanted), netstate.Restrict(c.After, unwanted)
+		if len(netstate.Fields(c.Before)) > 0 {
+			gone = append(gone, c)
+		}
+	}
+	changes, missing := Undo(q.now, gone)
+	for _, c := range changes {
+		q.do(c)
+	}
+	return missing
+}
+
+// do appends a change and makes it true in the overlay.
+func (q *sequencer) do(c netstate.Change) {
+	q.changes = append(q.changes, c)
+	q.now.Apply(c)
+}
+
+func (q *sequencer) update(step string, have, want netstate.Object) {
+	if c, differs := netstate.NewUpdate(step, have, want); differs {
+		q.do(c)
+	}
+}
+
+func (q *sequencer) emit(w want) error {
+	switch o := w.obj.(type) {
+	case netstate.Link:
+		return q.link(w, o)
+	case netstate.Device:
+		return q.device(w, o)
+	case netstate.Ethtool:
+		return q.ethtool(w, o)
+	case netstate.Sysctl:
+		return q.sysctl(w, o)
+	}
+	have, ok := q.now.Get(w.obj.Key())
+	switch {
+	case !ok:
+		if _, isVF := w.obj.(netstate.VF); isVF {
+			return fault.New(fault.Gone, fmt.Errorf("no physical function holds VF %q", w.obj.Key().ID))
+		}
+		q.do(netstate.Change{Step: w.step, After: w.obj})
+	case needsReplace(netstate.Diff(w.obj, have)):
+		q.do(netstate.Change{Step: w.step, Before: have})
+		q.do(netstate.Change{Step: w.step, After: w.obj})
+	default:
+		q.update(w.step, have, w.obj)
+	}
+	return nil
+}
+
+func needsReplace(diff []netstate.FieldDiff) bool {
+	return slices.ContainsFunc(diff, func(d netstate.FieldDiff) bool { return d.Mode == netstate.Replace })
+}
+
+func (q *sequencer) sysctl(w want, o netstate.Sysctl) error {
+	have, ok := netstate.Lookup(q.now, o)
+	if !ok {
+		if link := o.Link(); link != "" && q.now.Fresh(link) {
+			q.do(netstate.Change{Step: w.step, After: o})
+			return nil
+		}
+		return fault.New(fault.Unsupported, fmt.Errorf("sysctl %q does not exist in this network namespace", o.Path))
+	}
+	q.update(w.step, have, o)
+	return nil
+}
+
+func (q *sequencer) ethtool(w want, o netstate.Ethtool) error {
+	have, ok := netstate.Lookup(q.now, o)
+	switch {
+	case !ok && q.now.Fresh(o.Link):
+		q.do(netstate.Change{Step: w.step, After: o})
+	case !ok:
+		return fault.New(fault.Unsupported, fmt.Errorf("link %q has no ethtool %s %q", o.Link, o.Class, o.Name))
+	case have.Fixed && len(netstate.Diff(o, have)) > 0:
+		return fault.New(fault.Unsupported, fmt.Errorf("link %q: ethtool %s %q is %s and its driver does not let it change", o.Link, o.Class, o.Name, *have.Value))
+	default:
+		q.update(w.step, have, o)
+	}
+	return nil
+}
+
+func (q *sequencer) device(w want, o netstate.Device) error {
+	have, ok := netstate.Lookup(q.now, o)
+	if !ok || have.At == nil {
+		return fault.New(fault.Gone, fmt.Errorf("device %q is neither on the host nor in the sandbox", o.ID))
+	}
+	if *have.At == *o.At {
+		if !q.moved(o.ID) {
+			return fault.New(fault.Conflict, fmt.Errorf("device %q is in the sandbox as %q already, and not by us: another sandbox or program owns it", o.ID, *have.At))
+		}
+		return nil
+	}
+	if taken, ok := q.now.Link(*o.At); ok {
+		return fault.New(fault.Conflict, fmt.Errorf("the name %q is taken in the sandbox by a %s that is not ours", taken.Name, describeKind(taken)))
+	}
+	if !netstate.OnHost(*have.At) && !q.moved(o.ID) {
+		return fault.New(fault.Conflict, fmt.Errorf("device %q is in the sandbox as %q already, and not by us", o.ID, *have.At))
+	}
+	q.do(netstate.Change{Step: w.step, Before: have, After: o})
+	return nil
+}
+
+// moved reports whether we brought the device here.
+func (q *sequencer) moved(id string) bool {
+	return slices.ContainsFunc(q.p.req.Owned, func(c netstate.Change) bool { return c.Key() == netstate.DeviceKey(id) })
+}
+
+func describeKind(l netstate.Link) string {
+	if l.LinkKind == "" {
+		return "link"
+	}
+	return l.LinkKind + " link"
+}
+
+// link brings one link want about.
+func (q *sequencer) link(w want, o netstate.Link) error {
+	full := q.full[o.Key()]
+	have, exists := q.now.Link(o.Name)
+	if o.LinkKind != "" && o.LinkKind != "device" {
+		ours := q.made[o.Key()] || q.now.Fresh(o.Name)
+		switch {
+		case !exists:
+			q.create(w, full)
+			return nil
+		case !ours && !w.adopt:
+			return fault.New(fault.Conflict, fmt.Errorf("the name %q is taken in the sandbox by a %s that is not ours", o.Name, describeKind(have)))
+		case needsReplace(netstate.Diff(o, have)):
+			if !ours {
+				return fault.New(fault.Conflict, fmt.Errorf("%s %q exists and differs in %s", describeKind(have), netstate.BaseName(o.Name), diffText(netstate.Diff(o, have))))
+			}
+			q.do(netstate.Change{Step: w.step, Before: have, Why: "cannot be changed in place"})
+			q.create(w, full)
+			return nil
+		}
+	} else if !exists {
+		return fault.New(fault.NotReady, fmt.Errorf("no link %q in the sandbox", netstate.BaseName(o.Name)))
+	}
+	return q.updateLink(w, o, full, have)
+}
+
+func diffText(diff []netstate.FieldDiff) string {
+	for _, d := range diff {
+		if d.Mode == netstate.Replace {
+			return fmt.Sprintf("%s (%s, wanted %s)", d.Path, netstate.FormatValue(d.Before), netstate.FormatValue(d.After))
+		}
+	}
+	return ""
+}
+
+// create makes a link with all that is wanted of it and can be given at birth,
+// so that it never exists half made and costs one message.
+func (q *sequencer) create(w want, full netstate.Link) {
+	l := full
+	later := l.Master != nil && *l.Master != ""
+	l.Master, l.Promisc, l.AllMulti, l.Alias, l.Port = nil, nil, nil, nil, nil
+	if later {
+		l.Up = nil // joining first, then up: an up link bounces when it joins
+	}
+	if l.Bond != nil && l.Bond.Primary != nil {
+		l = netstate.Restrict(l, func(path string) bool { return path != "bond.primary" })
+	}
+	q.do(netstate.Change{Step: w.step, After: l})
+}
+
+func (q *sequencer) updateLink(w want, o, full, have netstate.Link) error {
+	o.LinkKind = ""
+	if q.bondSetsMAC(have) {
+		o.MAC = nil
+	}
+	joins := full.Master != nil && *full.Master != "" && (have.Master == nil || *have.Master != *full.Master)
+	if joins && o.Master == nil {
+		o.Up = nil // the step that enslaves it brings it up
+	}
+	if joins && o.Master != nil {
+		return q.enslave(w, o, full, have)
+	}
+	diff := netstate.Diff(o, have)
+	down, noPorts := hasMode(diff, netstate.Down), hasMode(diff, netstate.NoPorts)
+	if noPorts {
+		for _, port := range q.ports(o.Name) {
+			q.update(w.step, port, netstate.Link{Name: port.Name, Master: new("")})
+		}
+	}
+	if (down || noPorts) && have.Up != nil && *have.Up {
+		q.update(w.step, have, netstate.Link{Name: o.Name, Up: new(false)})
+		have, _ = q.now.Link(o.Name)
+		if full.Up != nil && o.Up == nil {
+			o.Up = full.Up
+		}
+	}
+	if down || noPorts {
+		up := o.Up
+		o.Up = nil
+		q.update(w.step, have, o)
+		if up != nil {
+			have, _ = q.now.Link(o.Name)
+			q.update(w.step, have, netstate.Link{Name: o.Name, Up: up})
+		}
+		return nil
+	}
+	q.update(w.step, have, o)
+	return nil
+}
+
+// bondSetsMAC reports whether the link is a bond's port and bears the bond's
+// MAC, whatever its own step says.
+func (q *sequencer) bondSetsMAC(l netstate.Link) bool {
+	if l.Master == nil || *l.Master == "" {
+		return false
+	}
+	m, ok := q.now.Link(*l.Master)
+	return ok && m.LinkKind == "bond" && (m.Bond == nil || m.Bond.FailOverMAC == nil || *m.Bond.FailOverMAC == "none")
+}
+
+// enslave makes a link a port or member. A bond wants the port down and brings
+// it up itself; everything else takes it as it is, and up goes along.
+func (q *sequencer) enslave(w want, o, full, have netstate.Link) error {
+	master, ok := q.now.Link(*o.Master)
+	if !ok {
+		return fault.New(fault.NotReady, fmt.Errorf("no link %q in the sandbox to be the master of %q", *o.Master, o.Name))
+	}
+	if have.Master != nil && *have.Master != "" {
+		if !q.ownsField(o.Key(), "master") {
+			return fault.New(fault.Conflict, fmt.Errorf("link %q belongs to %q already, and not by us", o.Name, *have.Master))
+		}
+		q.update(w.step, have, netstate.Link{Name: o.Name, Master: new("")})
+		have, _ = q.now.Link(o.Name)
+	}
+	if master.LinkKind == "bond" {
+		if have.Up != nil && *have.Up {
+			q.update(w.step, have, netstate.Link{Name: o.Name, Up: new(false)})
+			have, _ = q.now.Link(o.Name)
+		}
+		o.Up = nil
+		q.update(w.step, have, o)
+		return nil
+	}
+	if o.Up == nil {
+		o.Up = full.Up
+	}
+	q.update(w.step, have, o)
+	return nil
+}
+
+// ownsField reports whether the record says we changed that field before.
+func (q *sequencer) ownsField(k netstate.Key, path string) bool {
+	if q.made[k] {
+		return true
+	}
+	return slices.ContainsFunc(q.p.req.Owned, func(c netstate.Change) bool {
+		return c.Key() == k && c.After != nil && netstate.Value(c.After, path) != nil
+	})
+}
+
+func (q *sequencer) ports(master string) []netstate.Link {
+	return slices.DeleteFunc(netstate.All[netstate.Link](q.now), func(l netstate.Link) bool { return l.Master == nil || *l.Master != master })
+}
+
+func hasMode(diff []netstate.FieldDiff, m netstate.Mode) bool {
+	return slices.ContainsFunc(diff, func(d netstate.FieldDiff) bool { return d.Mode == m })
+}

@@ -1,0 +1,87 @@
+package ops
+
+import (
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+// DefaultRouteDevice is the identity of the host's link that carries its
+// default route, whatever that is; it can be looked up, not moved.
+const DefaultRouteDevice = "default-route"
+
+// StackedConfig is what ipvlan and macvlan share: a link on a parent that stays
+// where it is.
+type StackedConfig struct {
+	DeviceConfig
+	AddressConfig
+	Name            string  `json:"name,omitempty"`
+	Master          string  `json:"master,omitempty"`
+	Mode            string  `json:"mode"`
+	MTU             *uint32 `json:"mtu,omitempty"`
+	LinkInContainer *bool   `json:"linkInContainer,omitempty"`
+}
+
+// StackedParams describes StackedConfig without its mode.
+func StackedParams() []contract.Param {
+	return Join([]contract.Param{
+		NameParam(RootName + "; of a derived step its own name"),
+		{Name: "master", Type: contract.String, Format: contract.InterfaceName, Description: "interface below; default: the last interface of the dependencies, for a root step the allocated device, else the one with the default route"},
+		MTUParam("the master's"),
+		{Name: "linkInContainer", Type: contract.Boolean, Description: "the master is in the sandbox; default: true for a derived step, false for a root step"},
+	}, DeviceParams(), AddressParams())
+}
+
+// Parent finds the link to stack on.
+func (c StackedConfig) Parent(p *Planner) (string, error) {
+	inside := !p.Root()
+	if c.LinkInContainer != nil {
+		inside = *c.LinkInContainer
+	}
+	if c.Master != "" || inside && !p.Root() {
+		return Master(p, c.Master, !inside)
+	}
+	if inside {
+		for _, r := range p.Routes() {
+			if r.IsDefault() && r.Table == netstate.TableMain {
+				return r.Link, nil
+			}
+		}
+		return "", Invalid("master", "is needed: no interface of the sandbox has a default route")
+	}
+	id, ok := p.AssignedDevice()
+	if !ok {
+		id = c.DeviceID
+	}
+	if id == "" {
+		id = c.RuntimeConfig.DeviceID
+	}
+	if id == "" {
+		id = DefaultRouteDevice
+	}
+	d, exists, err := Lookup(p, netstate.Device{ID: id})
+	switch {
+	case err != nil:
+		return "", err
+	case !exists && id == DefaultRouteDevice:
+		return "", Invalid("master", "is needed: no interface of the host has a default route")
+	case !exists || d.At == nil || !netstate.OnHost(*d.At):
+		return "", Conflict("device %q has no interface on the host to stack on", id)
+	}
+	if _, err := p.Link(*d.At); err != nil {
+		return "", err
+	}
+	return *d.At, nil
+}
+
+// CheckStack refuses what the kernel would refuse, or do to others silently.
+func CheckStack(p *Planner, parent, name, kind string) error {
+	for _, l := range p.Links() {
+		if l.Name == name || l.Parent == nil || *l.Parent != parent {
+			continue
+		}
+		if other := l.LinkKind; other != kind && (other == "ipvlan" || other == "macvlan") {
+			return Conflict("%q carries the %s link %q, and a link carries ipvlan or macvlan, not both", netstate.BaseName(parent), other, l.Name)
+		}
+	}
+	return nil
+}

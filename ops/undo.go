@@ -1,0 +1,348 @@
+package ops
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+)
+
+// Undo plans the way back: every change of the history is inverted, last first,
+// against what is there now. What is gone already is skipped, what goes by
+// itself with something else is left to the kernel, and only what we made is
+// deleted. It returns the changes, or what must be observed first.
+//
+// Undo of a whole record is a release, undo of one pass a rollback, undo of
+// what no step wants any more a pruning.
+func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstate.Change, missing []netstate.Object) {
+	u := &undoer{now: have.Clone(), missing: map[netstate.Key]netstate.Object{}, doomed: map[string]bool{}, touched: map[string]bool{}, where: map[string]string{}}
+	u.locate(history)
+	u.doom(history)
+	for _, c := range slices.Backward(history) {
+		u.undo(c)
+	}
+	if len(u.missing) > 0 {
+		return nil, sortedObjects(u.missing)
+	}
+	return u.changes, nil
+}
+
+// Absent lists the devices of a history that are nowhere to be found although
+// they exist: a namespace that is being torn down has not sent them back yet,
+// or somebody took them elsewhere.
+func Absent(have *netstate.Snapshot, history []netstate.Change) []string {
+	var out []string
+	for _, c := range history {
+		o, ok := c.Object().(netstate.Device)
+		if !ok {
+			continue
+		}
+		if d, ok := have.Device(o.ID); ok && d.At == nil && !UserspaceDriver(d.Driver) {
+			out = append(out, o.ID)
+		}
+	}
+	return out
+}
+
+// UserspaceDriver reports whether a driver hands the device to user space, so
+// that it has no network interface.
+func UserspaceDriver(driver string) bool {
+	return slices.Contains([]string{"vfio-pci", "igb_uio", "uio_pci_generic"}, driver)
+}
+
+type undoer struct {
+	now     *netstate.Snapshot
+	changes []netstate.Change
+	missing map[netstate.Key]netstate.Object
+	doomed  map[string]bool   // links that will be deleted
+	touched map[string]bool   // links the history speaks of
+	where   map[string]string // name we gave a device -> name it bears now
+}
+
+// locate finds the devices of the history, wherever they are by now: a
+// namespace that died sent them home under the names they had in it.
+func (u *undoer) locate(history []netstate.Change) {
+	for _, c := range history {
+		after, ok := c.After.(netstate.Device)
+		if !ok || after.At == nil {
+			continue
+		}
+		if d, ok := u.now.Device(after.ID); ok && d.At != nil {
+			u.where[*after.At] = *d.At
+		} else if !u.now.Known(after) {
+			u.missing[after.Key()] = after
+		}
+	}
+}
+
+// doom lists the links that the undo deletes.
+func (u *undoer) doom(history []netstate.Change) {
+	for _, c := range history {
+		made, ok := c.After.(netstate.Link)
+		if ok {
+			u.touched[made.Name] = true
+		}
+		if !ok || c.Before != nil {
+			continue
+		}
+		if l, ok := u.now.Link(made.Name); ok && sameIdentity(l, made) {
+			u.doomed[made.Name] = true
+		} else if !u.now.Known(made) {
+			u.missing[made.Key()] = made
+		}
+	}
+}
+
+// sameIdentity guards against deleting a foreign link that took the name of
+// one we made.
+func sameIdentity(have, made netstate.Link) bool {
+	if made.LinkKind != "" && have.LinkKind != made.LinkKind {
+		return false
+	}
+	return len(netstate.Diff(netstate.Link{Name: made.Name, VLAN: made.VLAN, VRF: made.VRF}, have)) == 0
+}
+
+func (u *undoer) do(c netstate.Change) {
+	u.changes = append(u.changes, c)
+	u.now.Apply(c)
+}
+
+func (u *undoer) undo(c netstate.Change) {
+	switch o := c.Object().(type) {
+	case netstate.Device:
+		u.device(c)
+		return
+	case netstate.Link:
+		if c.Before == nil {
+			u.dropLink(c, o)
+			return
+		}
+	}
+	c = u.retarget(c)
+	if u.goesAnyway(c) {
+		return
+	}
+	have, ok := u.now.Get(c.Key())
+	if !ok && !u.now.Known(c.Object()) {
+		u.missing[c.Key()] = c.Object()
+		return
+	}
+	switch {
+	case c.Before == nil: // we created it
+		if ok {
+			u.do(netstate.Change{Step: c.Step, Before: have})
+		}
+	case !ok:
+		if c.After == nil && u.linkThere(c.Before) { // we deleted it
+			u.do(netstate.Change{Step: c.Step, After: c.Before})
+		}
+	default:
+		u.restore(c, have)
+	}
+}
+
+// restore puts back the fields of an update that we changed.
+func (u *undoer) restore(c netstate.Change, have netstate.Object) {
+	back, differs := netstate.NewUpdate(c.Step, have, c.Before)
+	if !differs {
+		return
+	}
+	if l, ok := back.After.(netstate.Link); ok && l.Master != nil && *l.Master != "" {
+		if _, there := u.now.Link(*l.Master); !there {
+			return // its old master is gone
+		}
+	}
+	u.do(back)
+}
+
+// dropLink deletes a link we made, unless its parent's deletion takes it along:
+// deleting a parent costs one wait in the kernel, deleting each child costs one
+// each.
+func (u *undoer) dropLink(c netstate.Change, made netstate.Link) {
+	have, ok := u.now.Link(made.Name)
+	if !ok || !u.doomed[made.Name] {
+		return
+	}
+	if have.Parent != nil && u.doomed[*have.Parent] {
+		return
+	}
+	if have.Veth != nil && have.Veth.Peer != nil && u.doomed[*have.Veth.Peer] && strings.Compare(have.Name, *have.Veth.Peer) > 0 {
+		return
+	}
+	if have.LinkKind == "vrf" || have.LinkKind == "bridge" {
+		for _, port := range have.Ports {
+			if !u.touched[netstate.HostName(port)] {
+				return // others are in it still
+			}
+		}
+		for _, l := range netstate.All[netstate.Link](u.now) {
+			if l.Master != nil && *l.Master == have.Name && !u.doomed[l.Name] && !u.released(l.Name) {
+				return // others are in it still
+			}
+		}
+	}
+	u.do(netstate.Change{Step: c.Step, Before: have})
+}
+
+// released reports whether the link is one of the devices on their way home.
+func (u *undoer) released(link string) bool {
+	for _, at := range u.where {
+		if at == link {
+			return true
+		}
+	}
+	return false
+}
+
+// goesAnyway reports whether the object disappears with a link that is deleted
+// or sent home, so that undoing it alone would be work for nothing.
+func (u *undoer) goesAnyway(c netstate.Change) bool {
+	link := ""
+	switch o := c.Object().(type) {
+	case netstate.Addr:
+		link = o.Link
+	case netstate.Route:
+		link = o.Link
+	case netstate.Sysctl:
+		link = o.Link()
+	case netstate.BridgeVLAN:
+		link = o.Link
+	case netstate.Ethtool:
+		return u.dies(o.Link)
+	case netstate.Link:
+		if u.dies(o.Name) {
+			return true
+		}
+		// A device goes home with its own MAC, MTU and state; only what its
+		// record does not hold must be undone here.
+		if u.released(o.Name) {
+			return onlyPaths(c, "mtu", "mac", "up", "master")
+		}
+		return false
+	}
+	return link != "" && (u.dies(link) || u.released(link) && !netstate.OnHost(link))
+}
+
+func onlyPaths(c netstate.Change, paths ...string) bool {
+	for _, f := range netstate.Fields(c.Before) {
+		if !slices.Contains(paths, f.Path) {
+			return false
+		}
+	}
+	return true
+}
+
+// dies reports whether the link will be deleted, itself or with a parent.
+func (u *undoer) dies(link string) bool {
+	for range 16 { // deeper nesting than any kernel allows
+		if u.doomed[link] {
+			return true
+		}
+		l, ok := u.now.Link(link)
+		if !ok || l.Parent == nil {
+			return false
+		}
+		link = *l.Parent
+	}
+	return false
+}
+
+// retarget points a change of a device's link at the name it bears now.
+func (u *undoer) retarget(c netstate.Change) netstate.Change {
+	rename := func(o netstate.Object) netstate.Object {
+		switch o := o.(type) {
+		case netstate.Link:
+			if at, ok := u.where[o.Name]; ok {
+				o.Name = at
+			}
+			return o
+		case netstate.Ethtool:
+			if at, ok := u.where[o.Link]; ok {
+				o.Link = at
+			}
+			return o
+		default:
+			return o
+		}
+	}
+	if c.Before != nil {
+		c.Before = rename(c.Before)
+	}
+	if c.After != nil {
+		c.After = rename(c.After)
+	}
+	return c
+}
+
+func (u *undoer) linkThere(o netstate.Object) bool {
+	link := ""
+	switch o := o.(type) {
+	case netstate.Addr:
+		link = o.Link
+	case netstate.Route:
+		link = o.Link
+	default:
+		return true
+	}
+	_, ok := u.now.Link(link)
+	return ok
+}
+
+// device sends a device home as it left: place, name, MAC, MTU, state.
+func (u *undoer) device(c netstate.Change) {
+	before, ok := c.Before.(netstate.Device)
+	if !ok || before.At == nil {
+		return
+	}
+	have, there := u.now.Device(before.ID)
+	if !there {
+		if !u.now.Known(before) {
+			u.missing[before.Key()] = before
+		}
+		return // the device is gone: nothing can be restored
+	}
+	if have.At == nil {
+		return // bound elsewhere by now
+	}
+	home := *before.At
+	if *have.At != home {
+		if _, taken := u.now.Link(home); taken {
+			home = fallbackName(u.now, home)
+		} else if !u.now.Known(netstate.Link{Name: home}) {
+			u.missing[netstate.LinkKey(home)] = netstate.Link{Name: home}
+			return
+		}
+	}
+	after := before
+	after.At = &home
+	why := ""
+	if home != *before.At {
+		why = fmt.Sprintf("its own name %q is taken", netstate.BaseName(*before.At))
+	}
+	if *have.At == home {
+		u.update(c.Step, have, after)
+		return
+	}
+	u.do(netstate.Change{Step: c.Step, Before: have, After: after, Why: why})
+}
+
+func (u *undoer) update(step string, have, want netstate.Object) {
+	if c, differs := netstate.NewUpdate(step, have, want); differs {
+		u.do(c)
+	}
+}
+
+// fallbackName is the name a device goes home under when its own is taken.
+func fallbackName(s *netstate.Snapshot, home string) string {
+	base := netstate.BaseName(home)
+	if len(base) > 13 {
+		base = base[:13]
+	}
+	for i := 1; ; i++ {
+		name := netstate.HostName(fmt.Sprintf("%s-%d", base, i))
+		if _, taken := s.Link(name); !taken {
+			return name
+		}
+	}
+}

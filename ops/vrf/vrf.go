@@ -1,0 +1,107 @@
+package vrf
+
+import (
+	"fmt"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+type config struct {
+	Name       string   `json:"vrfname"`
+	Table      uint32   `json:"table,omitempty"`
+	Interfaces []string `json:"interfaces,omitempty"`
+}
+
+// Op is the step type.
+var Op = ops.New(contract.Contract{
+	Type:    "vrf",
+	Summary: "Put interfaces into a VRF.",
+	Description: `Makes the VRF when it is not there and puts the interfaces in, by default the last one of the
+dependencies. Several steps may name one VRF. Without a table the lowest one that no VRF and no
+route of the sandbox uses is taken, and kept from then on; a VRF of that name with another table is
+an error. Addresses and routes of the members follow into the VRF's table, also those of earlier
+steps: interfaces join before they are addressed, since joining drops routes and IPv6 addresses.
+The VRF is removed with its last member.`,
+	Example: `- name: blue
+  type: vrf
+  dependOn: [net1]
+  config:
+    vrfname: blue
+    table: 1001
+`,
+	Params: []contract.Param{
+		{Name: "vrfname", Aliases: []string{"vrfName", "name"}, Type: contract.String, Format: contract.InterfaceName, Required: true, Description: "name of the VRF"},
+		{Name: "table", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "routing table; 0 or none: the lowest free one"},
+		{Name: "interfaces", Type: contract.List, MinItems: 1, Description: "members; default: the last interface of the dependencies", Items: &contract.Param{Type: contract.String, Format: contract.InterfaceName}},
+	},
+	Input: contract.Input{Required: true, MinInterfaces: 1},
+	Output: contract.Output{
+		Interfaces: contract.Flow{Passthrough: true, Modifies: true},
+		IPs:        contract.Flow{Passthrough: true},
+		Routes:     contract.Flow{Passthrough: true, Modifies: true},
+	},
+}, plan)
+
+func plan(p *ops.Planner, c config) error {
+	members := c.Interfaces
+	if len(members) == 0 {
+		last, err := p.LastInput()
+		if err != nil {
+			return err
+		}
+		members = []string{last}
+	}
+	table, err := tableFor(p, c)
+	if err != nil {
+		return err
+	}
+	err = p.Adopt(netstate.Link{Name: c.Name, LinkKind: "vrf", VRF: &netstate.VRF{Table: &table}, Up: new(true)})
+	if err != nil {
+		return err
+	}
+	for i, name := range members {
+		if name == "lo" || name == c.Name {
+			return ops.Invalid(fmt.Sprintf("interfaces[%d]", i), "%q cannot be in a VRF", name)
+		}
+		if err := p.Want(netstate.Link{Name: name, Master: &c.Name}); err != nil {
+			return fmt.Errorf("interfaces: %w", err)
+		}
+	}
+	return nil
+}
+
+// tableFor returns the VRF's table: the one it has, the one asked for, or the
+// lowest that is free.
+func tableFor(p *ops.Planner, c config) (uint32, error) {
+	used := map[uint32]bool{0: true, 253: true, 254: true, 255: true}
+	for _, l := range p.Links() {
+		if l.VRF == nil || l.VRF.Table == nil {
+			if l.Name == c.Name {
+				return 0, ops.Conflict("%q is not a VRF but a %s link", l.Name, l.LinkKind)
+			}
+			continue
+		}
+		if l.Name == c.Name {
+			if c.Table != 0 && c.Table != *l.VRF.Table && !p.Owned(l.Key()) {
+				return 0, ops.Conflict("VRF %q exists with table %d, wanted %d: use that table, or another name", l.Name, *l.VRF.Table, c.Table)
+			}
+			if c.Table == 0 {
+				return *l.VRF.Table, nil
+			}
+		}
+		used[*l.VRF.Table] = true
+	}
+	if c.Table != 0 {
+		return c.Table, nil
+	}
+	for _, r := range p.Routes() {
+		used[r.Table] = true
+	}
+	for t := uint32(1); ; t++ {
+		if !used[t] {
+			return t, nil
+		}
+	}
+}

@@ -1,0 +1,125 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+	"maps"
+	"time"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
+)
+
+// State is the verdict on a sandbox.
+type State string
+
+// The verdicts.
+const (
+	InSync      State = "InSync"  // as the topology says
+	Drifted     State = "Drifted" // something was changed behind our back
+	StateFailed State = "Failed"  // the last pass failed, or the sandbox cannot be looked at
+)
+
+// Drift is one field that is not as a step wants it.
+type Drift struct {
+	Step   string          `json:"step"`
+	Type   string          `json:"type"` // of the step
+	Action netstate.Action `json:"action"`
+	Object netstate.Key    `json:"object"`
+	Field  string          `json:"field,omitempty"` // "" when the object as a whole is missing or too much
+	Want   any             `json:"want,omitempty"`
+	Have   any             `json:"have,omitempty"`
+}
+
+// Status is what Check found.
+type Status struct {
+	Sandbox  SandboxID             `json:"sandbox"`
+	Topology string                `json:"topology"`
+	Netns    string                `json:"netns"`
+	State    State                 `json:"state"`
+	Drift    []Drift               `json:"drift,omitempty"`
+	Failure  string                `json:"failure,omitempty"`
+	Kind     fault.Kind            `json:"kind,omitempty"`
+	Updated  time.Time             `json:"updated"`
+	Steps    []topology.StepResult `json:"steps,omitempty"`
+	// Changes is the plan behind Drift.
+	Changes []netstate.Change `json:"-"`
+}
+
+// Check compares a sandbox with its topology and writes nothing.
+func (r *Reconciler) Check(ctx context.Context, id SandboxID) (Status, error) {
+	rec, ok, err := r.opts.Store.Get(id)
+	if err != nil {
+		return Status{}, err
+	}
+	if !ok {
+		return Status{}, fault.New(fault.Gone, errNoSandbox(id))
+	}
+	st := Status{Sandbox: id, Topology: rec.Sandbox.Topology.Name, Netns: rec.Sandbox.Netns, Updated: rec.Updated, Steps: rec.Results, Failure: rec.Failure, State: InSync}
+	p := &pass{r: r, sandbox: rec.Sandbox, trigger: TriggerCheck, began: r.opts.Now()}
+	plan, err := p.check(ctx)
+	p.report(err)
+	if err != nil {
+		st.State, st.Failure, st.Kind = StateFailed, err.Error(), fault.Of(err)
+		return st, nil
+	}
+	st.Changes = plan.Changes
+	st.Drift = drifts(rec.Sandbox.Topology, plan)
+	switch {
+	case len(st.Drift) > 0:
+		st.State = Drifted
+	case rec.Phase == Failed:
+		st.State = StateFailed
+	}
+	r.opts.Recorder.Drift(id, rec.Sandbox.Topology.Name, st.Drift)
+	return st, nil
+}
+
+func (p *pass) check(ctx context.Context) (*ops.Plan, error) {
+	if err := p.load(); err != nil {
+		return nil, err
+	}
+	if err := p.open(); err != nil {
+		return nil, err
+	}
+	defer p.close()
+	if p.record.NetnsID != (NetnsID{}) && p.record.NetnsID != p.domain.NetnsID() {
+		return nil, fault.New(fault.Gone, errReplaced(p.sandbox.Netns))
+	}
+	return p.plan(ctx)
+}
+
+// drifts spells a plan out, field by field.
+func drifts(t *topology.Topology, plan *ops.Plan) []Drift {
+	types := map[string]string{}
+	for i := range t.Steps {
+		types[t.Steps[i].Name] = t.Steps[i].Type
+	}
+	var out []Drift
+	for _, c := range plan.Changes {
+		d := Drift{Step: c.Step, Type: types[c.Step], Action: c.Action(), Object: c.Key()}
+		if c.Action() != netstate.Update {
+			out = append(out, d)
+			continue
+		}
+		for _, f := range c.Fields() {
+			d.Field, d.Want, d.Have = f.Path, f.After, f.Before
+			out = append(out, d)
+		}
+	}
+	for _, w := range plan.Pending {
+		out = append(out, Drift{Step: w.Step, Type: types[w.Step], Action: netstate.Update, Field: w.Needs})
+	}
+	return out
+}
+
+func sameSpec(a, b Sandbox) bool {
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return errX == nil && errY == nil && string(x) == string(y)
+}
+
+func mapsKeys(m map[string]string) iter.Seq[string] { return maps.Keys(m) }

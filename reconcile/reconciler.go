@@ -1,0 +1,602 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
+)
+
+// Options is what a Reconciler works with.
+type Options struct {
+	Registry *ops.Registry
+	Store    Store
+	// Open opens a sandbox's namespace; "" opens the host's side alone.
+	Open func(netns string) (Domain, error)
+	// BootID tells whether a record's history belongs to this boot.
+	BootID string
+	// Patience bounds the wait for what is not ready yet, such as a VF whose
+	// driver has no clear-to-send (igbvf: 10 s). Default 15 s.
+	Patience time.Duration
+	// Recorder is told of every pass; nil is none.
+	Recorder Recorder
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// Reconciler makes sandboxes true and keeps them so. It is safe for concurrent
+// use; passes over one sandbox exclude each other, also between processes.
+type Reconciler struct {
+	opts Options
+}
+
+// New returns a Reconciler.
+func New(opts Options) *Reconciler {
+	if opts.Patience == 0 {
+		opts.Patience = 15 * time.Second
+	}
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if opts.Recorder == nil {
+		opts.Recorder = nopRecorder{}
+	}
+	return &Reconciler{opts}
+}
+
+// Report is what a pass did.
+type Report struct {
+	Sandbox SandboxID
+	Changes []netstate.Change
+	Results []topology.StepResult
+	Notes   []string
+	// Unchanged is set when nothing had to be done.
+	Unchanged bool
+}
+
+// Plan says what Ensure would do first. It writes nothing.
+func (r *Reconciler) Plan(ctx context.Context, sb Sandbox) (*ops.Plan, error) {
+	p := &pass{r: r, sandbox: sb, trigger: TriggerPlan}
+	if err := p.load(); err != nil {
+		return nil, err
+	}
+	if err := p.open(); err != nil {
+		return nil, err
+	}
+	defer p.close()
+	if err := p.refuseTaken(ctx, false); err != nil {
+		return nil, err
+	}
+	return p.plan(ctx)
+}
+
+// Ensure makes the sandbox what its topology says, or leaves it as it was: when
+// anything fails, what this call did is undone in reverse order. Calling it
+// again is safe and, when nothing changed, writes nothing.
+func (r *Reconciler) Ensure(ctx context.Context, sb Sandbox) (Report, error) {
+	return r.run(ctx, sb, TriggerEnsure)
+}
+
+// Repair is Ensure for a sandbox that is in use: what a failure leaves working
+// is kept, and the record says Failed.
+func (r *Reconciler) Repair(ctx context.Context, id SandboxID) (Report, error) {
+	rec, ok, err := r.opts.Store.Get(id)
+	if err != nil {
+		return Report{}, err
+	}
+	if !ok {
+		return Report{}, fault.New(fault.Gone, errNoSandbox(id))
+	}
+	return r.run(ctx, rec.Sandbox, TriggerRepair)
+}
+
+func (r *Reconciler) run(ctx context.Context, sb Sandbox, trigger Trigger) (rep Report, err error) {
+	p := &pass{r: r, sandbox: sb, trigger: trigger, began: r.opts.Now()}
+	unlock, err := r.opts.Store.Lock(ctx, sb.ID)
+	if err != nil {
+		return Report{}, err
+	}
+	defer unlock()
+	defer func() { p.report(err) }()
+	if err := p.load(); err != nil {
+		return Report{}, err
+	}
+	if p.known && p.record.Phase == Releasing {
+		if err := p.release(ctx); err != nil {
+			return Report{}, fmt.Errorf("finish the release that was under way: %w", err)
+		}
+	}
+	if err := p.open(); err != nil {
+		return Report{}, err
+	}
+	defer p.close()
+	if err := p.refuseTaken(ctx, true); err != nil {
+		return Report{}, err
+	}
+	return p.ensure(ctx)
+}
+
+// Release undoes everything that was done to a sandbox and forgets it. An
+// unknown sandbox, a namespace that is gone and objects that are gone are no
+// errors. When something cannot be undone the record is kept and Release can be
+// called again.
+func (r *Reconciler) Release(ctx context.Context, id SandboxID) (rep Report, err error) {
+	unlock, err := r.opts.Store.Lock(ctx, id)
+	if err != nil {
+		return Report{}, err
+	}
+	defer unlock()
+	p := &pass{r: r, sandbox: Sandbox{ID: id}, trigger: TriggerRelease, began: r.opts.Now()}
+	defer func() { p.report(err) }()
+	if err := p.load(); err != nil {
+		return Report{}, err
+	}
+	if !p.known {
+		return Report{Sandbox: id, Unchanged: true}, nil
+	}
+	p.sandbox = p.record.Sandbox
+	if err := p.release(ctx); err != nil {
+		return Report{}, fmt.Errorf("release sandbox %q: %w", id, err)
+	}
+	return Report{Sandbox: id, Changes: p.executed, Unchanged: len(p.executed) == 0}, nil
+}
+
+// List returns all records.
+func (r *Reconciler) List() ([]Record, []error) { return r.opts.Store.List() }
+
+// pass is one run over one sandbox.
+type pass struct {
+	r       *Reconciler
+	sandbox Sandbox
+	trigger Trigger
+	began   time.Time
+
+	record Record
+	known  bool // a record was there
+	before Record
+
+	domain   Domain
+	snapshot *netstate.Snapshot
+	asked    []netstate.Object // on-demand objects of this pass, for re-observation
+	executed []netstate.Change
+	timing   Timing
+	counts   [3]uint64 // dumps, gets, writes
+}
+
+func (p *pass) load() error {
+	rec, ok, err := p.r.opts.Store.Get(p.sandbox.ID)
+	if err != nil {
+		return err
+	}
+	p.record, p.known = rec, ok
+	if ok && rec.BootID != p.r.opts.BootID {
+		// Nothing of an earlier boot is left in the kernel.
+		p.record.History, p.record.NetnsID, p.record.BootID = nil, NetnsID{}, p.r.opts.BootID
+		if p.record.Phase != Releasing {
+			p.record.Phase = Applying
+		}
+	}
+	return nil
+}
+
+// open opens the namespace. When another one has come to bear its path, what
+// was done to the old one is released first.
+func (p *pass) open() error {
+	d, err := p.r.opts.Open(p.sandbox.Netns)
+	if err != nil {
+		return err
+	}
+	p.domain = d
+	return nil
+}
+
+func (p *pass) close() {
+	if p.domain != nil {
+		if c, ok := p.domain.(counter); ok {
+			dumps, gets, writes := c.Counters()
+			p.counts[0], p.counts[1], p.counts[2] = p.counts[0]+dumps, p.counts[1]+gets, p.counts[2]+writes
+		}
+		p.domain.Close()
+		p.domain = nil
+	}
+}
+
+// refuseTaken refuses devices another sandbox holds. One whose namespace is gone
+// is released on the way when free is set.
+func (p *pass) refuseTaken(ctx context.Context, free bool) error {
+	records, _ := p.r.opts.Store.List() // damaged records are reported by List's other callers
+	for _, other := range records {
+		if other.Sandbox.ID == p.sandbox.ID || other.BootID != p.r.opts.BootID {
+			continue
+		}
+		step, device := sharedDevice(p.sandbox.Devices, other)
+		if device == "" {
+			continue
+		}
+		if free && !p.alive(other) {
+			if _, err := p.r.Release(ctx, other.Sandbox.ID); err == nil {
+				continue
+			}
+		}
+		return &ops.StepError{Topology: p.sandbox.Topology.Name, Step: step, Err: fault.New(fault.Conflict,
+			fmt.Errorf("device %q is held by sandbox %q: delete that first, or choose another device", device, other.Sandbox.ID))}
+	}
+	return nil
+}
+
+// alive reports whether the namespace of a record is there still.
+func (p *pass) alive(rec Record) bool {
+	d, err := p.r.opts.Open(rec.Sandbox.Netns)
+	if err != nil {
+		return fault.Of(err) != fault.Gone
+	}
+	defer d.Close()
+	return rec.NetnsID == NetnsID{} || d.NetnsID() == rec.NetnsID
+}
+
+func sharedDevice(devices map[string]string, other Record) (step, device string) {
+	held := map[string]bool{}
+	for _, c := range other.History {
+		if d, ok := c.Object().(netstate.Device); ok {
+			held[d.ID] = true
+		}
+	}
+	for _, step := range slices.Sorted(mapsKeys(devices)) {
+		if held[devices[step]] {
+			return step, devices[step]
+		}
+	}
+	return "", ""
+}
+
+// plan observes until the planner misses nothing, and plans.
+func (p *pass) plan(ctx context.Context) (*ops.Plan, error) {
+	if p.known && p.record.NetnsID != (NetnsID{}) && p.record.NetnsID != p.domain.NetnsID() {
+		p.record.History = nil
+	}
+	start := p.r.opts.Now()
+	snap, err := p.domain.Observe(ctx, p.asked)
+	p.timing.Observe += p.r.opts.Now().Sub(start)
+	if err != nil {
+		return nil, fmt.Errorf("observe: %w", err)
+	}
+	p.snapshot = snap
+	for range 32 {
+		plan, err := p.r.opts.Registry.Plan(ops.Request{
+			Topology: p.sandbox.Topology, Netns: p.sandbox.Netns, Devices: p.sandbox.Devices,
+			Have: snap, Owned: p.record.History,
+		})
+		if err != nil || len(plan.Missing) == 0 {
+			return plan, p.nameHolder(err)
+		}
+		if err := p.extend(ctx, plan.Missing); err != nil {
+			return nil, err
+		}
+	}
+	return nil, errors.New("planning asks for ever more observations")
+}
+
+func (p *pass) extend(ctx context.Context, missing []netstate.Object) error {
+	start := p.r.opts.Now()
+	defer func() { p.timing.Observe += p.r.opts.Now().Sub(start) }()
+	if err := p.domain.Extend(ctx, p.snapshot, missing); err != nil {
+		return fmt.Errorf("observe: %w", err)
+	}
+	p.asked = append(p.asked, missing...)
+	for _, o := range missing {
+		if !p.snapshot.Known(o) {
+			return fmt.Errorf("observe: %s was not answered for", o.Key())
+		}
+	}
+	return nil
+}
+
+// nameHolder adds to a conflict which sandbox holds what is in the way.
+func (p *pass) nameHolder(err error) error {
+	if fault.Of(err) != fault.Conflict {
+		return err
+	}
+	records, _ := p.r.opts.Store.List()
+	for _, other := range records {
+		if other.Sandbox.ID == p.sandbox.ID || other.Sandbox.Netns != p.sandbox.Netns {
+			continue
+		}
+		for _, c := range other.History {
+			if l, ok := c.Object().(netstate.Link); ok && strings.Contains(err.Error(), fmt.Sprintf("%q", l.Name)) {
+				return fmt.Errorf("%w (sandbox %q made it)", err, other.Sandbox.ID)
+			}
+		}
+	}
+	return err
+}
+
+// maxStages bounds how often a plan may be cut by values that become known only
+// when its first part is applied.
+const maxStages = 12
+
+// ensure runs stages of observe, plan, journal, apply until the plan is empty.
+func (p *pass) ensure(ctx context.Context) (Report, error) {
+	p.before = p.record
+	if err := p.begin(ctx); err != nil {
+		return Report{}, err
+	}
+	var last string
+	for range maxStages {
+		plan, err := p.plan(ctx)
+		if err != nil {
+			return Report{}, p.fail(ctx, err)
+		}
+		if plan.Empty() {
+			return p.settle(plan)
+		}
+		text := plan.String()
+		if len(plan.Changes) == 0 || text == last {
+			return Report{}, p.fail(ctx, notConverged(p.sandbox.Topology.Name, plan))
+		}
+		last = text
+		if err := p.apply(ctx, plan.Changes); err != nil {
+			return Report{}, p.fail(ctx, err)
+		}
+	}
+	return Report{}, p.fail(ctx, fault.New(fault.NotConverged, fmt.Errorf("topology %q: still changing after %d stages", p.sandbox.Topology.Name, maxStages)))
+}
+
+// begin readies the record: a namespace other than the recorded one means that
+// the recorded one is gone and what it left on the host must be put back.
+func (p *pass) begin(ctx context.Context) error {
+	id := p.domain.NetnsID()
+	if p.known && p.record.NetnsID != (NetnsID{}) && p.record.NetnsID != id {
+		p.close()
+		if err := p.release(ctx); err != nil {
+			return fmt.Errorf("release what sandbox %q was before: %w", p.sandbox.ID, err)
+		}
+		p.known, p.before = false, Record{}
+		if err := p.open(); err != nil {
+			return err
+		}
+	}
+	if !p.known {
+		p.record = Record{Phase: Applying}
+	}
+	p.record.Sandbox, p.record.BootID, p.record.NetnsID = p.sandbox, p.r.opts.BootID, id
+	return nil
+}
+
+// apply journals the changes, then makes them one by one.
+func (p *pass) apply(ctx context.Context, changes []netstate.Change) error {
+	if err := p.intend(changes); err != nil {
+		return err
+	}
+	for _, c := range changes {
+		p.executed = append(p.executed, c) // before it is made: a failed change may be half made
+		if err := p.applyOne(ctx, c); err != nil {
+			return p.stepError(c, err)
+		}
+	}
+	return nil
+}
+
+// intend makes the changes part of the record before the first is made.
+func (p *pass) intend(changes []netstate.Change) error {
+	start := p.r.opts.Now()
+	defer func() { p.timing.Journal += p.r.opts.Now().Sub(start) }()
+	p.record.History = netstate.Coalesce(p.record.History, changes...)
+	first := !p.known || len(p.executed) == 0
+	p.record.Phase = Applying
+	if first {
+		p.record.Updated = p.r.opts.Now()
+		if err := p.r.opts.Store.Put(p.record); err != nil {
+			return fmt.Errorf("journal: %w", err)
+		}
+		p.known = true
+		return nil
+	}
+	if err := p.r.opts.Store.Intend(p.sandbox.ID, changes); err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	return nil
+}
+
+// applyOne makes one change and waits, within reason, for what is not ready.
+func (p *pass) applyOne(ctx context.Context, c netstate.Change) error {
+	start := p.r.opts.Now()
+	defer func() { p.timing.Apply += p.r.opts.Now().Sub(start) }()
+	wait := 10 * time.Millisecond
+	for {
+		err := p.domain.Apply(ctx, c)
+		if err == nil || fault.Of(err) != fault.NotReady || p.r.opts.Now().Sub(start) > p.r.opts.Patience {
+			return err
+		}
+		if !sleep(ctx, wait) {
+			return err
+		}
+		wait = min(2*wait, 500*time.Millisecond)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (p *pass) stepError(c netstate.Change, err error) error {
+	typ := ""
+	for i := range p.sandbox.Topology.Steps {
+		if s := &p.sandbox.Topology.Steps[i]; s.Name == c.Step {
+			typ = s.Type
+		}
+	}
+	return &ops.StepError{Topology: p.sandbox.Topology.Name, Step: c.Step, Type: typ, Err: err}
+}
+
+func notConverged(name string, plan *ops.Plan) error {
+	var what []string
+	for _, c := range plan.Changes {
+		what = append(what, c.String())
+	}
+	for _, w := range plan.Pending {
+		what = append(what, fmt.Sprintf("step %q needs %s", w.Step, w.Needs))
+	}
+	return fault.New(fault.NotConverged, fmt.Errorf("topology %q: applied, but still to do: %s", name, strings.Join(what, "; ")))
+}
+
+// settle ends a pass whose last plan was empty.
+func (p *pass) settle(plan *ops.Plan) (Report, error) {
+	rep := Report{
+		Sandbox: p.sandbox.ID, Changes: p.executed, Results: plan.Results, Notes: plan.Notes,
+		Unchanged: len(p.executed) == 0,
+	}
+	p.record.Phase, p.record.Results, p.record.Failure = Applied, plan.Results, ""
+	if rep.Unchanged && p.known && p.before.Phase == Applied && sameSpec(p.before.Sandbox, p.sandbox) {
+		return rep, nil
+	}
+	p.record.Updated = p.r.opts.Now()
+	put := p.r.opts.Store.Settle
+	if rep.Unchanged {
+		put = p.r.opts.Store.Put
+	}
+	if err := put(p.record); err != nil {
+		return rep, fmt.Errorf("journal: %w", err)
+	}
+	return rep, nil
+}
+
+// fail ends a pass that cannot go on. A pass at the user's request is rolled
+// back; a repair keeps what works.
+func (p *pass) fail(ctx context.Context, cause error) error {
+	if p.trigger == TriggerRepair {
+		p.record.Phase, p.record.Failure, p.record.Updated = Failed, cause.Error(), p.r.opts.Now()
+		if p.known {
+			return errors.Join(cause, p.r.opts.Store.Settle(p.record))
+		}
+		return cause
+	}
+	if len(p.executed) == 0 {
+		return cause
+	}
+	// The caller's deadline is what made it fail, perhaps; the way back has its own.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.r.opts.Patience)
+	defer cancel()
+	if err := p.undo(ctx, p.executed); err != nil {
+		p.record.Phase, p.record.Failure, p.record.Updated = Failed, cause.Error(), p.r.opts.Now()
+		return errors.Join(cause, fmt.Errorf("roll back: %w", err), p.r.opts.Store.Settle(p.record))
+	}
+	if p.before.Sandbox.ID == "" {
+		return errors.Join(cause, p.r.opts.Store.Remove(p.sandbox.ID))
+	}
+	return errors.Join(cause, p.r.opts.Store.Put(p.before))
+}
+
+// undo takes back a history against what is there now, until nothing is left to
+// take back.
+func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
+	history = netstate.Coalesce(nil, history...)
+	deadline := p.r.opts.Now().Add(p.r.opts.Patience)
+	wait := 5 * time.Millisecond
+	var failed error
+	for round := 0; ; round++ {
+		changes, absent, err := p.planUndo(ctx, history)
+		if err != nil {
+			return err
+		}
+		if len(changes) == 0 && len(absent) == 0 {
+			return failed
+		}
+		if round > 0 && p.r.opts.Now().After(deadline) || len(changes) > 0 && round > 3 {
+			if len(absent) > 0 {
+				return errors.Join(failed, fault.New(fault.NotReady, fmt.Errorf("device %q has not come back: neither the host nor the sandbox has it", absent[0])))
+			}
+			return errors.Join(failed, fault.New(fault.NotConverged, fmt.Errorf("still to undo: %v", changes)))
+		}
+		failed = nil
+		for _, c := range changes {
+			if err := p.applyOne(ctx, c); err != nil {
+				failed = errors.Join(failed, p.stepError(c, err)) // the others are undone all the same
+				continue
+			}
+			if p.trigger == TriggerRelease {
+				p.executed = append(p.executed, c)
+			}
+		}
+		if len(changes) == 0 {
+			if !sleep(ctx, wait) {
+				return ctx.Err()
+			}
+			wait = min(2*wait, 200*time.Millisecond)
+		}
+		if failed != nil && round >= 1 {
+			return failed
+		}
+	}
+}
+
+func (p *pass) planUndo(ctx context.Context, history []netstate.Change) (changes []netstate.Change, absent []string, err error) {
+	start := p.r.opts.Now()
+	defer func() { p.timing.Observe += p.r.opts.Now().Sub(start) }()
+	p.snapshot, err = p.domain.Observe(ctx, p.asked)
+	if err != nil {
+		return nil, nil, fmt.Errorf("observe: %w", err)
+	}
+	for range 32 {
+		changes, missing := ops.Undo(p.snapshot, history)
+		if len(missing) == 0 {
+			return changes, ops.Absent(p.snapshot, history), nil
+		}
+		if err := p.extend(ctx, missing); err != nil {
+			return nil, nil, err
+		}
+	}
+	return nil, nil, errors.New("undoing asks for ever more observations")
+}
+
+// release undoes the record's whole history and removes it.
+func (p *pass) release(ctx context.Context) error {
+	if p.record.Phase != Releasing {
+		p.record.Phase, p.record.Updated = Releasing, p.r.opts.Now()
+		if err := p.r.opts.Store.Put(p.record); err != nil {
+			return fmt.Errorf("journal: %w", err)
+		}
+	}
+	if err := p.openForRelease(); err != nil {
+		return err
+	}
+	defer p.close()
+	p.asked = nil
+	if len(p.record.History) > 0 {
+		if err := p.undo(ctx, p.record.History); err != nil {
+			return err
+		}
+	}
+	p.known = false
+	return p.r.opts.Store.Remove(p.sandbox.ID)
+}
+
+// openForRelease opens the namespace of the record, or the host alone when the
+// namespace is gone or the path leads to another one by now.
+func (p *pass) openForRelease() error {
+	d, err := p.r.opts.Open(p.record.Sandbox.Netns)
+	switch {
+	case err == nil && (p.record.NetnsID == NetnsID{} || d.NetnsID() == p.record.NetnsID):
+		p.domain = d
+		return nil
+	case err == nil:
+		d.Close()
+	case fault.Of(err) != fault.Gone:
+		return err
+	}
+	p.domain, err = p.r.opts.Open("")
+	return err
+}

@@ -1,0 +1,83 @@
+package reconcile
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+)
+
+// Trigger is why a pass runs.
+type Trigger string
+
+// The triggers; metrics carry them as a label.
+const (
+	TriggerPlan    Trigger = "plan"
+	TriggerEnsure  Trigger = "ensure"
+	TriggerCheck   Trigger = "check"
+	TriggerRepair  Trigger = "repair"
+	TriggerRelease Trigger = "release"
+)
+
+// Timing is where a pass spent its time.
+type Timing struct {
+	Observe, Journal, Apply, Total time.Duration
+}
+
+// Pass is what a Recorder is told of a pass.
+type Pass struct {
+	Sandbox  SandboxID
+	Topology string
+	Trigger  Trigger
+	Outcome  fault.Kind // "" is success
+	Timing   Timing
+	Changes  []netstate.Change
+	// StepTypes maps the steps named by Changes to their types.
+	StepTypes map[string]string
+	Dumps     uint64 // netlink dumps
+	Gets      uint64 // single netlink reads
+	Writes    uint64 // netlink and sysctl writes
+}
+
+// Recorder is told what the engine does, for metrics. It must not block.
+type Recorder interface {
+	Pass(Pass)
+	Drift(id SandboxID, topology string, drift []Drift)
+	Forget(id SandboxID)
+}
+
+type nopRecorder struct{}
+
+func (nopRecorder) Pass(Pass)                        {}
+func (nopRecorder) Drift(SandboxID, string, []Drift) {}
+func (nopRecorder) Forget(SandboxID)                 {}
+
+// counter is a Domain that counts its messages.
+type counter interface {
+	Counters() (dumps, gets, writes uint64)
+}
+
+func (p *pass) report(err error) {
+	info := Pass{
+		Sandbox: p.sandbox.ID, Trigger: p.trigger, Outcome: fault.Of(err), Timing: p.timing,
+		Changes: p.executed, StepTypes: map[string]string{}, Dumps: p.counts[0], Gets: p.counts[1], Writes: p.counts[2],
+	}
+	info.Timing.Total = p.r.opts.Now().Sub(p.began)
+	if t := p.sandbox.Topology; t != nil {
+		info.Topology = t.Name
+		for i := range t.Steps {
+			info.StepTypes[t.Steps[i].Name] = t.Steps[i].Type
+		}
+	}
+	p.r.opts.Recorder.Pass(info)
+	if p.trigger == TriggerRelease && err == nil {
+		p.r.opts.Recorder.Forget(p.sandbox.ID)
+	}
+}
+
+func errNoSandbox(id SandboxID) error { return fmt.Errorf("no sandbox %q", id) }
+
+func errReplaced(netns string) error {
+	return fmt.Errorf("network namespace %q is gone, and another one bears its path", netns)
+}
