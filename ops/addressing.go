@@ -232,8 +232,17 @@ func (p *Planner) onLink(d deferredRoute, r netstate.Route) bool {
 	if err != nil || gw.IsLinkLocalUnicast() {
 		return true // the kernel judges it
 	}
+	reaches := func(a netstate.Addr) bool {
+		pre, err := netip.ParsePrefix(a.Address)
+		return err == nil && a.Link == d.link && pre.Masked().Contains(gw)
+	}
+	for _, w := range p.wants {
+		if a, ok := w.obj.(netstate.Addr); ok && reaches(a) {
+			return true
+		}
+	}
 	for _, a := range p.Addrs(d.link) {
-		if pre, err := netip.ParsePrefix(a.Address); err == nil && pre.Masked().Contains(gw) {
+		if reaches(a) {
 			return true
 		}
 	}

@@ -95,12 +95,13 @@ func (r *Registry) Plan(req Request) (*Plan, error) {
 		}
 		st.inputs = topology.Merge(pick(results, step.DependOn)...)
 		err := r.planStep(p, step, results)
+		var unknown *unknownRef
 		switch {
 		case errors.Is(err, errMissing):
 			blocked[step.Name] = true
 			continue
-		case errors.Is(err, topology.ErrUnknown):
-			st.pending = strings.TrimSpace(err.Error())
+		case errors.As(err, &unknown):
+			st.pending = unknown.Error()
 			continue
 		case err != nil:
 			return nil, &StepError{req.Topology.Name, step.Name, step.Type, err}
@@ -131,7 +132,7 @@ func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]
 		}
 		v, err := res.Field(t)
 		if errors.Is(err, topology.ErrUnknown) {
-			return nil, fmt.Errorf("%s.%s%w", t.Step, t.Field, quiet{topology.ErrUnknown})
+			return nil, &unknownRef{t}
 		}
 		return v, err
 	})
@@ -150,11 +151,10 @@ func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]
 	return op.Plan(p, canonical)
 }
 
-// quiet keeps a sentinel reachable without showing its text.
-type quiet struct{ error }
+// unknownRef is a reference to a value that only applying makes known.
+type unknownRef struct{ ref ref.Ref }
 
-func (quiet) Error() string   { return "" }
-func (q quiet) Unwrap() error { return q.error }
+func (u *unknownRef) Error() string { return u.ref.Step + "." + u.ref.Path() }
 
 func (p *Planner) pendingDependency(step *topology.Step) string {
 	for _, d := range step.DependOn {

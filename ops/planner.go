@@ -105,6 +105,12 @@ func (p *Planner) Owned(k netstate.Key) bool {
 	return slices.ContainsFunc(p.req.Owned, func(c netstate.Change) bool { return c.Key() == k && c.Before == nil })
 }
 
+// Wanted reports whether a step before wants the object.
+func (p *Planner) Wanted(k netstate.Key) bool {
+	_, ok := p.claims[k]
+	return ok
+}
+
 // Ethtool returns an ethtool setting of a link as it is. It is false for a link
 // that does not exist yet: the step is planned on once it does. A setting the
 // link does not have is an error of kind Unsupported.

@@ -103,13 +103,19 @@ func (q *sequencer) withDerivedMTU(wants []want) []want {
 		if !ok || !c.derived {
 			continue
 		}
+		mtu := netstate.Link{Name: l.Name, MTU: new(c.value.(uint32))}
 		if v, _ := q.p.view.Link(l.Name); v.Master != nil && *v.Master != "" && l.Master == nil {
 			if m, ok := q.p.view.Link(*v.Master); ok && m.LinkKind == "bond" {
 				continue
 			}
 		}
 		done[l.Key()] = true
-		out = append(out, want{step: c.step, obj: netstate.Link{Name: l.Name, MTU: new(c.value.(uint32))}})
+		if l.LinkKind == "" && l.Master == nil {
+			w.obj = netstate.Merge(l, mtu) // in one message with the rest, before it is up
+			out[len(out)-1] = w
+			continue
+		}
+		out = append(out, want{step: c.step, obj: mtu})
 	}
 	return out
 }

@@ -60,6 +60,12 @@ func (m *model) createLink(l Link) {
 	if l.Master == nil {
 		l.Master = new("")
 	}
+	if l.Promisc == nil {
+		l.Promisc = new(false)
+	}
+	if l.AllMulti == nil {
+		l.AllMulti = new(false)
+	}
 	if l.Parent != nil {
 		if p, ok := m.Link(*l.Parent); ok {
 			if l.MTU == nil {

@@ -186,6 +186,8 @@ func (w *World) observe(missing []netstate.Object) {
 	for _, o := range missing {
 		if a, ok := w.appears[o.Key()]; ok && w.linkThere(a) {
 			w.Put(a)
+		} else if sc, ok := o.(netstate.Sysctl); ok && sc.Link() != "" && w.linkThere(sc) {
+			w.Put(netstate.Sysctl{Path: sc.Path, Value: new("default")}) // every link has them
 		} else {
 			w.PutAbsent(o.Key())
 		}
@@ -243,7 +245,7 @@ func converge(reg *ops.Registry, c *Case, w *World, owned []netstate.Change) ([]
 			return all, "", err
 		}
 		if stage > 0 && !p.Empty() {
-			text.WriteString("-- then --\n")
+			text.WriteString("then:\n")
 		}
 		text.WriteString(p.String())
 		if p.Empty() {

@@ -84,7 +84,7 @@ func tableFor(p *ops.Planner, c config) (uint32, error) {
 			continue
 		}
 		if l.Name == c.Name {
-			if c.Table != 0 && c.Table != *l.VRF.Table && !p.Owned(l.Key()) {
+			if c.Table != 0 && c.Table != *l.VRF.Table && !p.Owned(l.Key()) && !p.Wanted(l.Key()) {
 				return 0, ops.Conflict("VRF %q exists with table %d, wanted %d: use that table, or another name", l.Name, *l.VRF.Table, c.Table)
 			}
 			if c.Table == 0 {
