@@ -12,49 +12,24 @@ import (
 // it depends on, and among steps that are ready the one declared first comes
 // first. An unknown dependency, a duplicate name or a cycle is an *Invalid.
 func Order(t *Topology) ([]*Step, error) {
+	g := newGraph(t)
 	inv := &Invalid{Topology: t.Name}
-	checkGraph(t, inv)
-	if len(inv.Problems) > 0 {
-		return nil, inv
+	g.check(inv)
+	if err := inv.orNil(t); err != nil {
+		return nil, err
 	}
-	return t.order(), nil
-}
-
-// order is Order for whatever can be ordered; steps in a cycle or behind one
-// are left out.
-func (t *Topology) order() []*Step {
-	out := make([]*Step, 0, len(t.Steps))
-	done := make(map[string]bool, len(t.Steps))
-	taken := make([]bool, len(t.Steps))
-	for {
-		next := slices.IndexFunc(t.Steps, func(s Step) bool { return !done[s.Name] && t.ready(&s, done) })
-		if next < 0 || taken[next] {
-			return out
-		}
-		taken[next] = true
-		done[t.Steps[next].Name] = true
-		out = append(out, &t.Steps[next])
-	}
-}
-
-func (t *Topology) ready(s *Step, done map[string]bool) bool {
-	return !slices.ContainsFunc(s.DependOn, func(d string) bool { return !done[d] })
+	return t.pick(g.order()), nil
 }
 
 // Dependencies returns the steps a step names in dependOn, in that order.
 // Names of no step are left out.
 func (t *Topology) Dependencies(name string) []*Step {
-	s, ok := t.Step(name)
+	g := newGraph(t)
+	i, ok := g.index[name]
 	if !ok {
 		return nil
 	}
-	var out []*Step
-	for _, d := range s.DependOn {
-		if dep, ok := t.Step(d); ok {
-			out = append(out, dep)
-		}
-	}
-	return out
+	return t.pick(g.deps[i])
 }
 
 // Dependents returns the steps that name a step in dependOn, in order of
@@ -72,116 +47,191 @@ func (t *Topology) Dependents(name string) []*Step {
 // Ancestors returns every step a step depends on, directly or not, in order of
 // declaration. A step in a cycle is its own ancestor.
 func (t *Topology) Ancestors(name string) []*Step {
-	seen := map[string]bool{}
-	queue := []string{name}
-	for len(queue) > 0 {
-		for _, dep := range t.Dependencies(queue[0]) {
-			if !seen[dep.Name] {
-				seen[dep.Name] = true
-				queue = append(queue, dep.Name)
-			}
-		}
-		queue = queue[1:]
+	g := newGraph(t)
+	i, ok := g.index[name]
+	if !ok {
+		return nil
 	}
 	var out []*Step
-	for i := range t.Steps {
-		if seen[t.Steps[i].Name] {
-			out = append(out, &t.Steps[i])
+	for j, is := range g.ancestors(i) {
+		if is {
+			out = append(out, &t.Steps[j])
 		}
 	}
 	return out
 }
 
-// checkGraph reports what keeps the steps from being ordered.
-func checkGraph(t *Topology, inv *Invalid) {
-	seen := map[string]bool{}
+func (t *Topology) pick(indexes []int) []*Step {
+	out := make([]*Step, len(indexes))
+	for i, j := range indexes {
+		out[i] = &t.Steps[j]
+	}
+	return out
+}
+
+// graph is the steps by position.
+type graph struct {
+	t     *Topology
+	index map[string]int // of the first step of a name
+	deps  [][]int        // known dependencies, each once
+}
+
+func newGraph(t *Topology) *graph {
+	g := &graph{t: t, index: make(map[string]int, len(t.Steps)), deps: make([][]int, len(t.Steps))}
 	for i := range t.Steps {
-		s := &t.Steps[i]
-		if seen[s.Name] {
-			inv.add(s.Name, "name", "is used by more than one step")
+		if _, twice := g.index[t.Steps[i].Name]; !twice {
+			g.index[t.Steps[i].Name] = i
 		}
-		seen[s.Name] = true
 	}
 	for i := range t.Steps {
-		checkDependOn(t, &t.Steps[i], inv)
+		seen := make(map[int]bool, len(t.Steps[i].DependOn))
+		for _, d := range t.Steps[i].DependOn {
+			if j, ok := g.index[d]; ok && !seen[j] {
+				seen[j] = true
+				g.deps[i] = append(g.deps[i], j)
+			}
+		}
 	}
-	for _, cycle := range t.cycles() {
-		inv.add(cycle[0], "dependOn", "forms a cycle: %s", strings.Join(append(cycle, cycle[0]), " → "))
+	return g
+}
+
+// order sorts what can be sorted; steps in a cycle, and those behind one, are
+// left out.
+func (g *graph) order() []int {
+	out := make([]int, 0, len(g.deps))
+	done := make([]bool, len(g.deps))
+	for {
+		next := -1
+		for i := range g.deps {
+			if !done[i] && !slices.ContainsFunc(g.deps[i], func(d int) bool { return !done[d] }) {
+				next = i
+				break
+			}
+		}
+		if next < 0 {
+			return out
+		}
+		done[next] = true
+		out = append(out, next)
 	}
 }
 
-func checkDependOn(t *Topology, s *Step, inv *Invalid) {
+// ancestors reports for each step whether step i depends on it.
+func (g *graph) ancestors(i int) []bool {
+	seen := make([]bool, len(g.deps))
+	stack := []int{i}
+	for len(stack) > 0 {
+		top := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		for _, d := range g.deps[top] {
+			if !seen[d] {
+				seen[d] = true
+				stack = append(stack, d)
+			}
+		}
+	}
+	return seen
+}
+
+// cycles returns one shortest cycle for each knot of steps that depend on each
+// other, in the direction of dependOn, from the step declared first.
+func (g *graph) cycles() [][]int {
+	var out [][]int
+	reach := make([][]bool, len(g.deps))
+	for i := range g.deps {
+		reach[i] = g.ancestors(i)
+	}
+	said := make([]bool, len(g.deps))
+	for i := range g.deps {
+		if said[i] || !reach[i][i] {
+			continue
+		}
+		for j := range g.deps {
+			said[j] = said[j] || reach[i][j] && reach[j][i]
+		}
+		if cycle := g.shortestCycle(i); len(cycle) > 1 {
+			out = append(out, cycle)
+		}
+	}
+	return out
+}
+
+// shortestCycle returns the steps from i along dependOn until i comes again,
+// not following i's dependency on itself.
+func (g *graph) shortestCycle(i int) []int {
+	from := map[int]int{} // a step and who depends on it
+	queue := []int{i}
+	for len(queue) > 0 {
+		at := queue[0]
+		queue = queue[1:]
+		for _, d := range g.deps[at] {
+			if d == i && at != i {
+				var path []int
+				for ; at != i; at = from[at] {
+					path = append(path, at)
+				}
+				path = append(path, i)
+				slices.Reverse(path)
+				return path
+			}
+			if _, seen := from[d]; !seen && d != i {
+				from[d] = at
+				queue = append(queue, d)
+			}
+		}
+	}
+	return nil
+}
+
+// check reports what keeps the steps from being ordered.
+func (g *graph) check(inv *Invalid) {
+	for i := range g.t.Steps {
+		s := &g.t.Steps[i]
+		if s.Name != "" && g.index[s.Name] != i {
+			inv.add(s.Name, "name", "more than one step has this name")
+		}
+		g.checkDependOn(s, inv)
+	}
+	for _, cycle := range g.cycles() {
+		names := make([]string, 0, len(cycle)+1)
+		for _, i := range append(cycle, cycle[0]) {
+			names = append(names, g.t.Steps[i].Name)
+		}
+		inv.add(names[0], "dependOn", "forms a cycle: %s", strings.Join(names, " → "))
+	}
+}
+
+func (g *graph) checkDependOn(s *Step, inv *Invalid) {
+	listed := map[string]bool{}
 	for i, dep := range s.DependOn {
 		field := fmt.Sprintf("dependOn[%d]", i)
-		switch {
+		switch _, exists := g.index[dep]; {
 		case dep == s.Name:
 			inv.add(s.Name, field, "a step cannot depend on itself")
-		case slices.Contains(s.DependOn[:i], dep):
+		case listed[dep]:
 			inv.add(s.Name, field, "%q is listed twice", dep)
-		default:
-			if _, ok := t.Step(dep); !ok {
-				inv.add(s.Name, field, "%s", unknownStep(t, s, dep))
-			}
+		case !exists:
+			inv.add(s.Name, field, "%s", g.unknownStep(s, dep))
 		}
+		listed[dep] = true
 	}
 }
 
-// unknownStep says that a step named dep does not exist, and which do.
-func unknownStep(t *Topology, s *Step, dep string) string {
-	others := slices.DeleteFunc(t.Names(), func(n string) bool { return n == s.Name })
-	msg := fmt.Sprintf("no step is named %q", dep)
-	if hint := nearest.Hint(dep, others); hint != "" {
+// unknownStep says that no step has a name, and which names there are.
+func (g *graph) unknownStep(s *Step, name string) string {
+	var others []string
+	for i := range g.t.Steps {
+		if n := g.t.Steps[i].Name; n != "" && n != s.Name {
+			others = append(others, n)
+		}
+	}
+	msg := fmt.Sprintf("no step is named %q", name)
+	switch hint := nearest.Hint(name, others); {
+	case hint != "":
 		return msg + hint
-	}
-	if len(others) == 0 {
+	case len(others) == 0:
 		return msg + ": there is no other step"
+	default:
+		return msg + ": the other steps are " + strings.Join(others, ", ")
 	}
-	return msg + ": the other steps are " + strings.Join(others, ", ")
-}
-
-// cycles returns one cycle per knot of steps that depend on each other, each in
-// the direction of dependOn and beginning with the step declared first.
-func (t *Topology) cycles() [][]string {
-	const (
-		unseen = iota
-		open
-		closed
-	)
-	state := map[string]int{}
-	var path []string
-	var out [][]string
-	var visit func(name string)
-	visit = func(name string) {
-		state[name] = open
-		path = append(path, name)
-		for _, dep := range t.Dependencies(name) {
-			switch {
-			case dep.Name == name:
-				// said by checkDependOn
-			case state[dep.Name] == unseen:
-				visit(dep.Name)
-			case state[dep.Name] == open:
-				from := slices.Index(path, dep.Name)
-				out = append(out, t.rotate(slices.Clone(path[from:])))
-			}
-		}
-		path = path[:len(path)-1]
-		state[name] = closed
-	}
-	for i := range t.Steps {
-		if state[t.Steps[i].Name] == unseen {
-			visit(t.Steps[i].Name)
-		}
-	}
-	return out
-}
-
-// rotate turns a cycle so that the step declared first leads.
-func (t *Topology) rotate(cycle []string) []string {
-	for i := range t.Steps {
-		if at := slices.Index(cycle, t.Steps[i].Name); at >= 0 {
-			return append(slices.Clone(cycle[at:]), cycle[:at]...)
-		}
-	}
-	return cycle
 }

@@ -13,7 +13,8 @@ import (
 	"strconv"
 	"strings"
 
-	goyaml "go.yaml.in/yaml/v2"
+	yamlv2 "go.yaml.in/yaml/v2"
+	yamlv3 "go.yaml.in/yaml/v3"
 
 	"github.com/plumbline/plumbline/topology/nearest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -44,7 +45,7 @@ func Decode(data []byte) (*Topology, error) {
 	for _, d := range docs {
 		t, err := decodeDocument(d)
 		switch {
-		case err != nil && len(docs) > 1:
+		case err != nil && len(docs) > 1 && !errors.As(err, new(*Invalid)):
 			return nil, fmt.Errorf("document %d: %w", d.number, err)
 		case err != nil:
 			return nil, err
@@ -175,8 +176,10 @@ func (d document) title() string {
 
 // documents splits and parses the input; empty documents are left out.
 func documents(data []byte) ([]document, error) {
-	dec := goyaml.NewDecoder(bytes.NewReader(data))
-	dec.SetStrict(true) // a key given twice is an error
+	if err := duplicateKeys(data); err != nil {
+		return nil, err
+	}
+	dec := yamlv2.NewDecoder(bytes.NewReader(data))
 	b := &budget{}
 	var out []document
 	for n := 1; ; n++ {
@@ -186,7 +189,7 @@ func documents(data []byte) ([]document, error) {
 			return out, nil
 		}
 		if err != nil {
-			return nil, yamlError(n, err)
+			return nil, fmt.Errorf("document %d: %w", n, err)
 		}
 		if v == nil {
 			continue
@@ -203,14 +206,47 @@ func documents(data []byte) ([]document, error) {
 	}
 }
 
-// yamlError puts the parser's findings on one line.
-func yamlError(n int, err error) error {
-	var types *goyaml.TypeError
-	if errors.As(err, &types) {
-		return fmt.Errorf("document %d: %s", n, strings.Join(types.Errors, "; "))
+// duplicateKeys refuses a key that is given twice in one mapping. Values are
+// read by YAML 1.1 rules (package v2) as kubectl reads them, but its strict
+// mode takes a key that overrides one merged in by "<<" for a duplicate. Here
+// the mappings are compared as written.
+func duplicateKeys(data []byte) error {
+	dec := yamlv3.NewDecoder(bytes.NewReader(data))
+	for n := 1; ; n++ {
+		var doc yamlv3.Node
+		err := dec.Decode(&doc)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = duplicateKey(&doc, 0)
+		}
+		if err != nil {
+			return fmt.Errorf("document %d: %w", n, err)
+		}
 	}
-	return fmt.Errorf("document %d: %w", n, err)
 }
+
+func duplicateKey(n *yamlv3.Node, depth int) error {
+	if depth > maxDepth {
+		return errTooDeep
+	}
+	seen := map[string]bool{}
+	for i, c := range n.Content {
+		if n.Kind == yamlv3.MappingNode && i%2 == 0 && c.Kind == yamlv3.ScalarNode {
+			if seen[c.Value] {
+				return fmt.Errorf("line %d: key %q is given twice", c.Line, c.Value)
+			}
+			seen[c.Value] = true
+		}
+		if err := duplicateKey(c, depth+1); err != nil { // aliases are not followed
+			return err
+		}
+	}
+	return nil
+}
+
+var errTooDeep = fmt.Errorf("nested deeper than %d levels", maxDepth)
 
 // budget bounds what a document may grow to once its aliases are expanded: a
 // text of a few lines can stand for gigabytes.
@@ -219,7 +255,7 @@ type budget struct{ nodes, text int }
 // plain turns what the YAML parser gives into what a JSON parser would.
 func (b *budget) plain(v any, depth int) (any, error) {
 	if depth > maxDepth {
-		return nil, fmt.Errorf("nested deeper than %d levels", maxDepth)
+		return nil, errTooDeep
 	}
 	if b.nodes++; b.nodes > maxNodes {
 		return nil, fmt.Errorf("more than %d values", maxNodes)
@@ -302,8 +338,10 @@ func decodeDocument(d document) (*Topology, error) {
 	case kind != v1alpha1.Kind:
 		return nil, nil
 	}
-	if errs := unknownFields("", d.value, reflect.TypeFor[v1alpha1.NetworkTopology]()); len(errs) > 0 {
-		return nil, fmt.Errorf("%s: %w", d.title(), errors.Join(errs...))
+	inv := &Invalid{Topology: d.text("metadata", "name")}
+	unknownFields(inv, "", d.value, reflect.TypeFor[v1alpha1.NetworkTopology]())
+	if len(inv.Problems) > 0 {
+		return nil, inv
 	}
 	raw, err := json.Marshal(d.value)
 	if err != nil {
@@ -322,58 +360,46 @@ func decodeDocument(d document) (*Topology, error) {
 
 // unknownFields compares a value with the Go type it is meant for and names
 // every field the type lacks and every value of a wrong kind.
-func unknownFields(path string, v any, t reflect.Type) []error {
+func unknownFields(inv *Invalid, path string, v any, t reflect.Type) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
 	if v == nil || reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
-		return nil
+		return
 	}
-	wrong := func(want string) []error {
-		return []error{fmt.Errorf("%s: want %s, got %s", path, want, kindOf(v))}
-	}
-	var errs []error
-	switch t.Kind() {
-	case reflect.Struct:
-		m, ok := v.(map[string]any)
-		if !ok {
-			return wrong("an object")
-		}
+	object, isObject := v.(map[string]any)
+	list, isList := v.([]any)
+	_, isString := v.(string)
+	switch kind := t.Kind(); {
+	case kind == reflect.Struct && isObject:
 		fields := jsonFields(t)
-		for _, k := range slices.Sorted(maps.Keys(m)) {
+		names := slices.Sorted(maps.Keys(fields))
+		for _, k := range slices.Sorted(maps.Keys(object)) {
 			if ft, ok := fields[k]; ok {
-				errs = append(errs, unknownFields(join(path, k), m[k], ft)...)
+				unknownFields(inv, join(path, k), object[k], ft)
 				continue
 			}
-			names := slices.Sorted(maps.Keys(fields))
-			if hint := nearest.Hint(k, names); hint != "" {
-				errs = append(errs, fmt.Errorf("unknown field %q%s", join(path, k), hint))
-			} else {
-				errs = append(errs, fmt.Errorf("unknown field %q: known here are %s", join(path, k), strings.Join(names, ", ")))
+			hint := nearest.Hint(k, names)
+			if hint == "" {
+				hint = ": known here are " + strings.Join(names, ", ")
 			}
+			inv.add("", "", "unknown field %q%s", join(path, k), hint)
 		}
-	case reflect.Slice:
-		list, ok := v.([]any)
-		if !ok {
-			return wrong("a list")
+	case kind == reflect.Map && isObject:
+		for _, k := range slices.Sorted(maps.Keys(object)) {
+			unknownFields(inv, join(path, k), object[k], t.Elem())
 		}
+	case kind == reflect.Slice && isList:
 		for i := range list {
-			errs = append(errs, unknownFields(path+"["+strconv.Itoa(i)+"]", list[i], t.Elem())...)
+			unknownFields(inv, path+"["+strconv.Itoa(i)+"]", list[i], t.Elem())
 		}
-	case reflect.Map:
-		m, ok := v.(map[string]any)
-		if !ok {
-			return wrong("an object")
-		}
-		for _, k := range slices.Sorted(maps.Keys(m)) {
-			errs = append(errs, unknownFields(join(path, k), m[k], t.Elem())...)
-		}
-	case reflect.String:
-		if _, ok := v.(string); !ok {
-			return wrong("a string")
-		}
+	case kind == reflect.Struct, kind == reflect.Map:
+		inv.add("", path, "want an object, got %s", kindOf(v))
+	case kind == reflect.Slice:
+		inv.add("", path, "want a list, got %s", kindOf(v))
+	case kind == reflect.String && !isString:
+		inv.add("", path, "want a string, got %s", kindOf(v))
 	}
-	return errs
 }
 
 // jsonFields returns the fields of a struct by JSON name, inlined ones included.

@@ -1,11 +1,315 @@
 package topology
 
-import "github.com/plumbline/plumbline/topology/contract"
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/nearest"
+	"github.com/plumbline/plumbline/topology/ref"
+)
 
 // Validate says everything that is wrong with a topology, given the contracts
-// of the known step types. The error is an *Invalid.
+// of the known step types: its structure, each step's config, and whether each
+// step is given the interfaces and the fields it needs. The error is an
+// *Invalid.
 func Validate(t *Topology, set contract.Set) error {
-	inv := &Invalid{Topology: t.Name}
-	checkGraph(t, inv)
-	return inv.orNil()
+	v := &validator{t: t, set: set, graph: newGraph(t), inv: &Invalid{Topology: t.Name}}
+	v.run()
+	return v.inv.orNil(t)
+}
+
+type validator struct {
+	t         *Topology
+	set       contract.Set
+	graph     *graph
+	inv       *Invalid
+	contracts []*contract.Contract // per step; nil when the type is unknown
+	flows     []flow
+}
+
+func (v *validator) run() {
+	v.topology()
+	if n := len(v.t.Steps); n == 0 || n > maxSteps {
+		return
+	}
+	v.contracts = make([]*contract.Contract, len(v.t.Steps))
+	v.flows = make([]flow, len(v.t.Steps))
+	for i := range v.t.Steps {
+		v.step(i)
+	}
+	v.graph.check(v.inv)
+	for i := range v.flows {
+		v.flows[i] = unknownFlow() // of steps that cannot be ordered
+	}
+	for _, i := range v.graph.order() {
+		v.input(i)
+	}
+	for i := range v.t.Steps {
+		v.config(i)
+	}
+}
+
+var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+const dnsLabelRule = "lower-case letters, digits and '-', a letter or digit at both ends, at most 63 characters"
+
+func (v *validator) topology() {
+	switch {
+	case v.t.Name == "":
+		v.inv.add("", "metadata.name", "is missing")
+	case !dnsLabel.MatchString(v.t.Name):
+		v.inv.add("", "metadata.name", "%q is not a DNS label (%s)", v.t.Name, dnsLabelRule)
+	}
+	v.word("", "spec.driftPolicy", string(v.t.DriftPolicy), string(Repair), string(Observe))
+	v.word("", "spec.updatePolicy", string(v.t.UpdatePolicy), string(Immutable), string(InPlace))
+	switch n := len(v.t.Steps); {
+	case n == 0:
+		v.inv.add("", "spec.steps", "is empty: a topology has at least one step")
+	case n > maxSteps:
+		v.inv.add("", "spec.steps", "has %d entries, at most %d are accepted", n, maxSteps)
+	}
+}
+
+// word checks a value of a fixed list; the empty one stands for the default.
+func (v *validator) word(step, field, value string, words ...string) {
+	if value != "" && !slices.Contains(words, value) {
+		v.inv.add(step, field, "%q is not one of %s%s", value, strings.Join(words, ", "), nearest.Hint(value, words))
+	}
+}
+
+// step checks what a step says of itself, without its config.
+func (v *validator) step(i int) {
+	s := &v.t.Steps[i]
+	switch {
+	case s.Name == "":
+		v.inv.add("", fmt.Sprintf("spec.steps[%d].name", i), "is missing")
+	case !dnsLabel.MatchString(s.Name):
+		v.inv.add(s.Name, "name", "%q is not a DNS label (%s)", s.Name, dnsLabelRule)
+	}
+	if c, ok := v.set.Contract(s.Type); ok {
+		v.contracts[i] = &c
+	} else {
+		v.unknownType(s)
+	}
+	if s.Selector != "" && !s.Root() {
+		v.inv.add(s.Name, "selector", "only a root step allocates a device: remove the selector, or dependOn")
+	}
+	v.word(s.Name, "driftPolicy", string(s.DriftPolicy), string(Repair), string(Observe))
+}
+
+func (v *validator) unknownType(s *Step) {
+	known := strings.Join(v.set.Types(), ", ")
+	if s.Type == "" {
+		v.inv.add(s.Name, "type", "is missing: known types are %s", known)
+		return
+	}
+	hint := nearest.Hint(s.Type, v.set.Types())
+	if hint == "" {
+		hint = ": known types are " + known
+	}
+	v.inv.add(s.Name, "type", "unknown step type %q%s", s.Type, hint)
+}
+
+// input checks what a step is given and computes what it gives.
+func (v *validator) input(i int) {
+	s, c := &v.t.Steps[i], v.contracts[i]
+	if c == nil {
+		return
+	}
+	deps := make([]flow, len(s.DependOn))
+	for n, name := range s.DependOn {
+		deps[n] = unknownFlow() // a dependency that does not exist
+		if d, ok := v.graph.index[name]; ok {
+			deps[n] = v.flows[d]
+		}
+	}
+	in := union(deps...)
+	if msg := v.inputProblem(i, *c, in.interfaces); msg != "" {
+		v.inv.Problems = append(v.inv.Problems, Problem{Step: s.Name, Field: "dependOn", Message: msg, Complete: true})
+		return // the steps behind it are not blamed for what they are not given
+	}
+	v.flows[i] = flowOf(i, *c, in)
+}
+
+func (v *validator) inputProblem(i int, c contract.Contract, in tokens) string {
+	s := &v.t.Steps[i]
+	switch most, bounded := in.atMost(); {
+	case s.Root() && c.Input.Required:
+		need := "a dependency"
+		if c.Input.MinInterfaces > 0 {
+			need = "at least " + interfaces(c.Input.MinInterfaces) + " in prevResult"
+		}
+		return fmt.Sprintf("CNIPluginSchema %q requires %s,\nbut step %q has no dependOn.\nName the steps it builds on in dependOn.", c.Type, need, s.Name)
+	case s.Root():
+		return ""
+	case c.RootOnly():
+		return fmt.Sprintf("CNIPluginSchema %q attaches a device and takes no prevResult,\nbut step %q depends on %s.\nRemove dependOn: a step of this type is a root step.", c.Type, s.Name, bracket(s.DependOn))
+	case bounded && most < c.Input.MinInterfaces:
+		return v.tooFew(i, c, most)
+	case c.Input.MaxInterfaces > 0 && in.atLeast() > c.Input.MaxInterfaces:
+		return fmt.Sprintf("CNIPluginSchema %q takes at most %s in prevResult,\nbut step %q depends on %s which %s %s.\nRemove steps from dependOn.",
+			c.Type, interfaces(c.Input.MaxInterfaces), s.Name, bracket(s.DependOn), produce(s.DependOn), interfaces(in.atLeast()))
+	}
+	return ""
+}
+
+// tooFew words a lack of interfaces as seed 000 sections 9.2 and 9.3 do: by the
+// dependency that gives none, else by all of them.
+func (v *validator) tooFew(i int, c contract.Contract, have int) string {
+	s := &v.t.Steps[i]
+	requires := fmt.Sprintf("CNIPluginSchema %q requires at least %s in prevResult,\n", c.Type, interfaces(c.Input.MinInterfaces))
+	for _, d := range v.graph.deps[i] {
+		if most, bounded := v.flows[d].interfaces.atMost(); !bounded || most > 0 {
+			continue
+		}
+		dep := &v.t.Steps[d]
+		msg := requires + fmt.Sprintf("but dependency %q uses plugin %q which produces 0 interfaces.", dep.Name, dep.Type)
+		if explain := v.contracts[d].Explain; explain != "" {
+			msg += "\n" + explain
+		}
+		return msg
+	}
+	add := "Add another VF step to dependOn."
+	if missing := c.Input.MinInterfaces - have; missing > 1 {
+		add = fmt.Sprintf("Add %d more VF steps to dependOn.", missing)
+	}
+	return requires + fmt.Sprintf("but step %q depends on %s which %s only %s.\n%s", s.Name, bracket(s.DependOn), produce(s.DependOn), interfaces(have), add)
+}
+
+func interfaces(n int) string {
+	if n == 1 {
+		return "1 interface"
+	}
+	return fmt.Sprintf("%d interfaces", n)
+}
+
+func produce(names []string) string {
+	if len(names) == 1 {
+		return "produces"
+	}
+	return "together produce"
+}
+
+func bracket(names []string) string { return "[" + strings.Join(names, ", ") + "]" }
+
+// config checks a step's config and the references in it.
+func (v *validator) config(i int) {
+	s := &v.t.Steps[i]
+	said := v.references(i)
+	if v.contracts[i] == nil {
+		return
+	}
+	_, problems := v.contracts[i].Decode(s.Config, contract.Options{Unresolved: true})
+	for _, p := range problems {
+		if slices.ContainsFunc(said, func(path string) bool { return within(p.Field, path) }) {
+			continue
+		}
+		v.inv.Problems = append(v.inv.Problems, Problem{
+			Step: s.Name, Field: join("config", p.Field), Message: p.Message, Complete: p.Complete,
+		})
+	}
+}
+
+// within reports whether a path is at or below another.
+func within(path, above string) bool {
+	rest, ok := strings.CutPrefix(path, above)
+	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+}
+
+// references checks that each reference names a field that a step it depends
+// on will have. It returns the paths it found fault with.
+func (v *validator) references(i int) (said []string) {
+	s := &v.t.Steps[i]
+	uses, err := ref.Walk(s.Config)
+	for _, e := range joined(err) {
+		var at *ref.Error
+		if errors.As(e, &at) {
+			said = append(said, at.Path)
+			v.inv.add(s.Name, join("config", at.Path), "%v", at.Err)
+		}
+	}
+	ancestors := v.graph.ancestors(i)
+	for _, u := range uses {
+		if msg := v.referenceProblem(i, u.Ref, ancestors); msg != "" {
+			said = append(said, u.Path)
+			v.inv.add(s.Name, join("config", u.Path), "%s", msg)
+		}
+	}
+	return said
+}
+
+func joined(err error) []error {
+	if j, ok := err.(interface{ Unwrap() []error }); ok {
+		return j.Unwrap()
+	}
+	return nil
+}
+
+func (v *validator) referenceProblem(i int, r ref.Ref, ancestors []bool) string {
+	s := &v.t.Steps[i]
+	target, exists := v.graph.index[r.Step]
+	switch {
+	case r.Step == s.Name:
+		return fmt.Sprintf("%s is the step's own result, which is not there yet", r)
+	case !exists:
+		return fmt.Sprintf("%s: %s", r, v.graph.unknownStep(s, r.Step))
+	case !ancestors[target] && v.graph.ancestors(target)[i]:
+		return fmt.Sprintf("%s: step %q depends on this one, so its result is not there yet", r, r.Step)
+	case !ancestors[target] && s.Root() && v.contracts[i] != nil && v.contracts[i].RootOnly():
+		return fmt.Sprintf("%s: a root step has no dependencies and cannot refer to results", r)
+	case !ancestors[target]:
+		return fmt.Sprintf("%s: step %q is not among the dependencies: add it to dependOn", r, r.Step)
+	}
+	f, err := r.Lookup()
+	if err != nil {
+		return err.Error()
+	}
+	return v.fieldProblem(target, r, f)
+}
+
+// fieldProblem says why a step's result cannot have a field.
+func (v *validator) fieldProblem(target int, r ref.Ref, f ref.Field) string {
+	c := v.contracts[target]
+	if c == nil || v.offers(target, r, f) {
+		return ""
+	}
+	if n, _ := v.flows[target].interfaces.atMost(); f.Source == ref.Interfaces && n > 0 {
+		return fmt.Sprintf("%s: step %q has only %s, counted from 0", r, r.Step, interfaces(n))
+	}
+	var has []string
+	for _, other := range ref.Fields() {
+		if v.offers(target, other.Of(r.Step), other) {
+			has = append(has, other.Path)
+		}
+	}
+	what := r.Path()
+	if f.Source == ref.Interfaces {
+		what = "interface"
+	}
+	if len(has) == 0 {
+		return fmt.Sprintf("%s: step %q of type %q has no %s, nor anything else to refer to", r, r.Step, c.Type, what)
+	}
+	return fmt.Sprintf("%s: step %q of type %q has no %s: it has %s", r, r.Step, c.Type, what, strings.Join(has, ", "))
+}
+
+// offers reports whether a step of known type may have a field.
+func (v *validator) offers(target int, r ref.Ref, f ref.Field) bool {
+	need := 1
+	if r.Index != nil {
+		need = *r.Index + 1
+	}
+	list := v.flows[target].interfaces
+	switch f.Source {
+	case ref.Devices:
+		return slices.ContainsFunc(v.contracts[target].Output.Devices, func(p contract.Param) bool { return p.Name == r.Field })
+	case ref.IPs:
+		list = v.flows[target].ips
+	case ref.Interfaces:
+	}
+	n, bounded := list.atMost()
+	return !bounded || n >= need
 }

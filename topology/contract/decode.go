@@ -83,8 +83,9 @@ func (d *decoder) fail(path, format string, args ...any) {
 // object decodes a map by its parameters. A projected one, an entry of another
 // step's result, may hold keys the parameters lack.
 func (d *decoder) object(path string, params []Param, in map[string]any, projected bool) map[string]any {
+	var meant map[string]bool
 	if !projected {
-		d.unknownKeys(path, params, in)
+		meant = d.unknownKeys(path, params, in)
 	}
 	out := map[string]any{}
 	for _, p := range params {
@@ -97,6 +98,8 @@ func (d *decoder) object(path string, params []Param, in map[string]any, project
 			if path == "" && d.hasUnresolved(key) {
 				d.unresolved[p.Name] = true
 			}
+		case p.Required && meant[p.Name]:
+			// said with the misspelt key
 		case p.Required:
 			d.errs = append(d.errs, FieldError{
 				Field:    child(path, p.Name),
@@ -122,7 +125,10 @@ func (d *decoder) hasUnresolved(key string) bool {
 	return false
 }
 
-func (d *decoder) unknownKeys(path string, params []Param, in map[string]any) {
+// unknownKeys refuses the keys that are no parameter's and returns the
+// parameters that were probably meant.
+func (d *decoder) unknownKeys(path string, params []Param, in map[string]any) map[string]bool {
+	meant := map[string]bool{}
 	var names []string // every spelling, and which parameter it means
 	canonical := map[string]string{}
 	for _, p := range params {
@@ -137,6 +143,7 @@ func (d *decoder) unknownKeys(path string, params []Param, in map[string]any) {
 		}
 		msg := fmt.Sprintf("CNIPluginSchema %q does not accept parameter %q.", d.typ, child(path, key))
 		if near := nearest.Name(key, names); near != "" {
+			meant[canonical[near]] = true
 			msg += fmt.Sprintf("\nDid you mean %q?", canonical[near])
 		} else if len(params) > 0 {
 			accepts := make([]string, len(params))
@@ -147,6 +154,7 @@ func (d *decoder) unknownKeys(path string, params []Param, in map[string]any) {
 		}
 		d.errs = append(d.errs, FieldError{Field: child(path, key), Message: msg, Complete: true})
 	}
+	return meant
 }
 
 // spelling finds a parameter under any of its names.
@@ -411,10 +419,17 @@ func (d *decoder) list(path string, p Param, v any) (any, bool) {
 func (d *decoder) count(path string, p Param, n int) {
 	switch {
 	case n < p.MinItems:
-		d.fail(path, "has %d entries, at least %d are needed", n, p.MinItems)
+		d.fail(path, "has %s, at least %d are needed", entries(n), p.MinItems)
 	case p.MaxItems > 0 && n > p.MaxItems:
-		d.fail(path, "has %d entries, at most %d are accepted", n, p.MaxItems)
+		d.fail(path, "has %s, at most %d are accepted", entries(n), p.MaxItems)
 	}
+}
+
+func entries(n int) string {
+	if n == 1 {
+		return "1 entry"
+	}
+	return fmt.Sprintf("%d entries", n)
 }
 
 func elements(v any) ([]any, bool) {

@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/plumbline/plumbline/topology/ref"
@@ -11,7 +12,7 @@ import (
 func misfit(p Param, f ref.Field, whole bool) error {
 	if !whole {
 		if !f.Type.Scalar() {
-			return fmt.Errorf("%q is a %s and cannot stand inside a string: write it as the whole value", f.Path, f.Type)
+			return fmt.Errorf("%q is of type %s and cannot stand inside a string: write it as the whole value", f.Path, f.Type)
 		}
 		if short, ok := p.shorthand(); ok && p.Type == Object {
 			p = short
@@ -21,18 +22,20 @@ func misfit(p Param, f ref.Field, whole bool) error {
 	if fits(p, f) {
 		return nil
 	}
-	if len(p.words()) > 0 {
-		return fmt.Errorf("a reference cannot be used here: the value is a word of a fixed list")
+	switch {
+	case len(p.words()) > 0:
+		return errors.New("a reference cannot be used here: the value is a word of a fixed list")
+	case p.Type == List && f.Type == ref.Objects:
+		return fmt.Errorf("%q is a list of interfaces, whose entries do not fit here", f.Path)
 	}
-	want := p.TypeName()
+	want, got := p.TypeName(), string(f.Type)
 	if p.Format != "" && p.Type == String {
 		want += " (" + string(p.Format) + ")"
 	}
-	got := string(f.Type)
 	if f.Format != "" {
 		got += " (" + f.Format + ")"
 	}
-	return fmt.Errorf("%q is a %s, here a %s is wanted", f.Path, got, want)
+	return fmt.Errorf("%q is of type %s, type %s is wanted here", f.Path, got, want)
 }
 
 func fits(p Param, f ref.Field) bool {

@@ -63,6 +63,16 @@ var fields = []Field{
 // Fields returns all known fields.
 func Fields() []Field { return slices.Clone(fields) }
 
+// Of returns the reference to a step's field; an index, where there is one, is 0.
+func (f Field) Of(step string) Ref {
+	field, rest, indexed := strings.Cut(f.Path, "[N]")
+	r := Ref{Step: step, Field: field, Sub: strings.TrimPrefix(rest, ".")}
+	if indexed {
+		r.Index = new(int)
+	}
+	return r
+}
+
 // Lookup returns what is known of the field a reference names. The error names
 // the known fields.
 func (r Ref) Lookup() (Field, error) {
