@@ -1,0 +1,242 @@
+package journal
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/reconcile"
+)
+
+const (
+	logSuffix    = ".journal"
+	lockSuffix   = ".lock"
+	tempSuffix   = ".new" // a log that does not have its name yet
+	damagedInfix = ".damaged-"
+
+	// maxName leaves room for the suffixes within the 255 bytes that file
+	// systems allow.
+	maxName = 200
+)
+
+// damage is an error that a file will not recover from by itself.
+type damage struct{ err error }
+
+func (d *damage) Error() string { return "damaged: " + d.err.Error() }
+func (d *damage) Unwrap() error { return d.err }
+
+func isDamage(err error) bool {
+	var d *damage
+	return errors.As(err, &d)
+}
+
+// fileName turns an ID into the name of its files, without suffix. Letters,
+// digits, '-', '_' and inner dots stand for themselves, other bytes are written
+// %XX; a name that grows too long ends in a hash of the ID instead.
+func fileName(id reconcile.SandboxID) (string, error) {
+	if id == "" {
+		return "", fault.New(fault.Invalid, errors.New("sandbox without an ID"))
+	}
+	if !utf8.ValidString(string(id)) { // JSON would not give it back
+		return "", fault.New(fault.Invalid, fmt.Errorf("sandbox ID %q is not UTF-8", id))
+	}
+	var b strings.Builder
+	for i := range len(id) {
+		c := id[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_', c == '.' && i > 0:
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	name := b.String()
+	if len(name) > maxName {
+		sum := sha256.Sum256([]byte(id))
+		hash := "~" + hex.EncodeToString(sum[:16])
+		name = name[:maxName-len(hash)] + hash
+	}
+	return name, nil
+}
+
+func (j *Journal) path(name, suffix string) string {
+	return filepath.Join(j.dir, name+suffix)
+}
+
+// load reads the log at path and checks that it belongs to name. An absent
+// file is an empty log. Damage is told apart by isDamage.
+func load(path, name string) (state, error) {
+	data, err := read(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return state{}, nil
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
+		return state{}, err // of us, not of the file
+	case err != nil:
+		return state{}, &damage{err}
+	}
+	s, err := replay(data)
+	if err != nil {
+		return state{}, &damage{err}
+	}
+	if !s.found {
+		return s, nil
+	}
+	if own, err := fileName(s.record.Sandbox.ID); err != nil {
+		return state{}, &damage{err}
+	} else if own != name {
+		return state{}, &damage{fmt.Errorf("holds a record of sandbox %q", s.record.Sandbox.ID)}
+	}
+	return s, nil
+}
+
+func read(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("not a regular file")
+	}
+	data, err := io.ReadAll(io.LimitReader(f, limitBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > limitBytes {
+		return nil, fmt.Errorf("larger than %d bytes", limitBytes)
+	}
+	return data, nil
+}
+
+// append adds a line behind the whole ones and cuts off what is torn. When it
+// fails the log is as it was.
+func (j *Journal) append(name string, s state, line []byte, durable bool) error {
+	f, err := os.OpenFile(j.path(name, logSuffix), os.O_WRONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if s.size > s.good {
+		if err := f.Truncate(int64(s.good)); err != nil {
+			return err
+		}
+	}
+	_, err = f.WriteAt(line, int64(s.good))
+	if err == nil && durable {
+		err = j.fsync(f)
+	}
+	if err == nil {
+		return nil
+	}
+	// A line that is whole would be replayed although nobody acts on it. If it
+	// cannot be cut off either, a short write has left it without its end.
+	if undo := f.Truncate(int64(s.good)); undo != nil {
+		return errors.Join(err, fmt.Errorf("take back: %w", undo))
+	}
+	return err
+}
+
+// replace makes line the whole log, durably and at once.
+func (j *Journal) replace(name string, line []byte) (err error) {
+	temp := j.path(name, tempSuffix)
+	// What a crash has left there is in nobody's way.
+	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(line)
+	if err == nil {
+		err = j.fsync(f)
+	}
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(temp, j.path(name, logSuffix))
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(temp))
+	}
+	// Without this a later append could be durable in a file that a crash
+	// leaves without a name.
+	return j.syncDir(j.dir)
+}
+
+func (j *Journal) syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return j.fsync(d)
+}
+
+// makeDir makes a directory and its parents, durably.
+func (j *Journal) makeDir(dir string) error {
+	err := os.Mkdir(dir, 0o700)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		if err := j.makeDir(filepath.Dir(dir)); err != nil {
+			return err
+		}
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	case err != nil:
+		return err
+	}
+	return j.syncDir(filepath.Dir(dir))
+}
+
+// checkDir refuses a directory that somebody else can write to or has pointed
+// elsewhere.
+func checkDir(dir string) error {
+	refuse := func(format string, args ...any) error {
+		return fault.New(fault.Invalid, fmt.Errorf(format, args...))
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return err
+	}
+	trusted := func() bool { return st.Uid == 0 || int(st.Uid) == os.Geteuid() }
+	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		if !trusted() {
+			return refuse("symbolic link of user %d", st.Uid)
+		}
+		if err := unix.Stat(dir, &st); err != nil {
+			return err
+		}
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return refuse("not a directory")
+	case !trusted():
+		return refuse("belongs to user %d", st.Uid)
+	case st.Mode&0o022 != 0:
+		return refuse("mode %04o lets others write", st.Mode&0o7777)
+	}
+	return nil
+}
+
+// globEscape keeps a path's own characters from meaning anything to Glob.
+func globEscape(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+}

@@ -1,0 +1,290 @@
+package journal
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+)
+
+const (
+	// compactBytes is the size from which a log is rewritten as its record
+	// alone. Reading a log of this size takes about a millisecond.
+	compactBytes = 64 << 10
+	// limitBytes is the size above which a file is not read: no log gets there.
+	limitBytes = 16 << 20
+)
+
+// Journal keeps the records of one directory. Its methods may be called from
+// several goroutines, and several processes may use one directory at a time.
+//
+// The writing methods expect the caller to hold the sandbox's lock. Where it
+// does not, they take the lock themselves and fail with fault.NotReady when
+// another process keeps it for long.
+type Journal struct {
+	dir   string
+	fsync func(*os.File) error // (*os.File).Sync; tests count and fail it
+
+	mu       sync.Mutex
+	gates    map[string]*gate // by file name
+	reported []error          // damage met outside List, told by the next List
+}
+
+var _ reconcile.Store = (*Journal)(nil)
+
+// Open opens the journal in dir, which is made, private to the caller, when it
+// does not exist. It fails with fault.Invalid when others could plant files in
+// dir: what a log says is done with the powers of its reader.
+func Open(dir string) (*Journal, error) {
+	j := &Journal{dir: dir, fsync: (*os.File).Sync, gates: map[string]*gate{}}
+	if err := j.makeDir(dir); err != nil {
+		return nil, fmt.Errorf("journal %q: %w", dir, err)
+	}
+	if err := checkDir(dir); err != nil {
+		return nil, fmt.Errorf("journal %q: %w", dir, err)
+	}
+	return j, nil
+}
+
+// List returns all records in order of ID. A file that is damaged is set aside
+// and reported by one error, whoever met it first; see Damaged.
+func (j *Journal) List() ([]reconcile.Record, []error) {
+	entries, err := os.ReadDir(j.dir)
+	if err != nil {
+		return nil, []error{fmt.Errorf("journal %q: %w", j.dir, err)}
+	}
+	var records []reconcile.Record
+	var errs []error
+	for _, e := range entries {
+		name, isLog := strings.CutSuffix(e.Name(), logSuffix)
+		if !isLog {
+			continue
+		}
+		s, err := load(j.path(name, logSuffix), name)
+		if isDamage(err) {
+			s, err = j.examine(name, err)
+		}
+		switch {
+		case err != nil && !isDamage(err):
+			errs = append(errs, j.wrap(name, err))
+		case s.found:
+			records = append(records, s.record)
+		}
+	}
+	slices.SortFunc(records, func(a, b reconcile.Record) int { return cmp.Compare(a.Sandbox.ID, b.Sandbox.ID) })
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	errs = append(errs, j.reported...)
+	j.reported = nil
+	return records, errs
+}
+
+// Damaged returns the paths of the files that were set aside and still lie in
+// the directory, in order of name.
+func (j *Journal) Damaged() ([]string, error) {
+	paths, err := filepath.Glob(filepath.Join(globEscape(j.dir), "*"+damagedInfix+"*"))
+	if err != nil {
+		return nil, fmt.Errorf("journal %q: %w", j.dir, err)
+	}
+	slices.Sort(paths)
+	return paths, nil
+}
+
+// Get returns one record; false when there is none. A damaged file is set
+// aside and is an error once: from then on there is no record.
+func (j *Journal) Get(id reconcile.SandboxID) (reconcile.Record, bool, error) {
+	name, err := fileName(id)
+	if err != nil {
+		return reconcile.Record{}, false, fmt.Errorf("get record: %w", err)
+	}
+	s, err := load(j.path(name, logSuffix), name)
+	if isDamage(err) {
+		s, err = j.examine(name, err)
+	}
+	if err != nil {
+		return reconcile.Record{}, false, fmt.Errorf("get record of sandbox %q: %w", id, err)
+	}
+	return s.record, s.found, nil
+}
+
+// Put writes the whole record, durably. What was damaged is set aside first.
+func (j *Journal) Put(r reconcile.Record) error {
+	err := j.write(r.Sandbox.ID, func(name string) error {
+		line, s, err := j.prepare(name, r)
+		if err != nil {
+			return err
+		}
+		if !s.found || s.good+len(line) > compactBytes {
+			return j.replace(name, line)
+		}
+		return j.append(name, s, line, true)
+	})
+	if err != nil {
+		return fmt.Errorf("put record of sandbox %q: %w", r.Sandbox.ID, err)
+	}
+	return nil
+}
+
+// Settle writes the whole record. It is there for the next reader at once, but
+// after a crash of the machine the previous one may be found.
+func (j *Journal) Settle(r reconcile.Record) error {
+	err := j.write(r.Sandbox.ID, func(name string) error {
+		line, s, err := j.prepare(name, r)
+		if err != nil {
+			return err
+		}
+		// A record that is itself large must not be rewritten every time.
+		if !s.found || s.good+len(line) > max(compactBytes, 4*len(line)) {
+			return j.replace(name, line)
+		}
+		return j.append(name, s, line, false)
+	})
+	if err != nil {
+		return fmt.Errorf("settle record of sandbox %q: %w", r.Sandbox.ID, err)
+	}
+	return nil
+}
+
+// Intend adds changes that are about to be made to the record's history, with
+// one append and one fsync. When it fails nothing was added. Without changes it
+// does nothing.
+func (j *Journal) Intend(id reconcile.SandboxID, changes []netstate.Change) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	err := j.write(id, func(name string) error {
+		s, err := load(j.path(name, logSuffix), name)
+		if isDamage(err) {
+			return j.setAside(name, err)
+		}
+		if err != nil {
+			return err
+		}
+		if !s.found {
+			return errors.New("no record")
+		}
+		line, err := encode(entry{Intend: changes})
+		if err != nil {
+			return err
+		}
+		if s.good+len(line) > limitBytes/2 { // a loop of crashes: no pass ever settled
+			if line, err = encode(entry{Record: new(intended(s.record, changes))}); err != nil {
+				return err
+			}
+			return j.replace(name, line)
+		}
+		return j.append(name, s, line, true)
+	})
+	if err != nil {
+		return fmt.Errorf("record %d intended changes of sandbox %q: %w", len(changes), id, err)
+	}
+	return nil
+}
+
+// Remove forgets a record, durably; an absent one is no error.
+func (j *Journal) Remove(id reconcile.SandboxID) error {
+	err := j.write(id, func(name string) error {
+		if err := os.Remove(j.path(name, tempSuffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := os.Remove(j.path(name, logSuffix)); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		return j.syncDir(j.dir)
+	})
+	if err != nil {
+		return fmt.Errorf("remove record of sandbox %q: %w", id, err)
+	}
+	return nil
+}
+
+// write runs fn as the only writer of a sandbox's files.
+func (j *Journal) write(id reconcile.SandboxID, fn func(name string) error) error {
+	name, err := fileName(id)
+	if err != nil {
+		return err
+	}
+	release, err := j.exclusive(name)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return fn(name)
+}
+
+// prepare encodes a record and reads the log it goes to. A damaged log is set
+// aside, and then counts as absent.
+func (j *Journal) prepare(name string, r reconcile.Record) ([]byte, state, error) {
+	line, err := encode(entry{Record: &r})
+	if err != nil {
+		return nil, state{}, err
+	}
+	if len(line) > limitBytes/4 {
+		return nil, state{}, fault.New(fault.Invalid, fmt.Errorf("record of %d bytes is too large", len(line)))
+	}
+	s, err := load(j.path(name, logSuffix), name)
+	if isDamage(err) {
+		if err := j.setAside(name, err); !isDamage(err) {
+			return nil, state{}, err
+		}
+		return line, state{}, nil
+	}
+	return line, s, err
+}
+
+// examine reads a log that looked damaged again, as its only user, since a
+// reader that raced with a writer may have seen a mixture. What is damaged
+// still is set aside.
+func (j *Journal) examine(name string, damage error) (state, error) {
+	release, err := j.exclusive(name)
+	if err != nil {
+		return state{}, fmt.Errorf("%s; not set aside: %w", damage, err)
+	}
+	defer release()
+	s, err := load(j.path(name, logSuffix), name)
+	if isDamage(err) {
+		return state{}, j.setAside(name, err)
+	}
+	return s, err
+}
+
+// setAside renames a damaged log, keeps the damage for the next List, and
+// returns it with the new name.
+func (j *Journal) setAside(name string, damage error) error {
+	from := j.path(name, logSuffix)
+	for n := 1; ; n++ {
+		to := fmt.Sprintf("%s%s%d", from, damagedInfix, n)
+		if _, err := os.Lstat(to); err == nil {
+			continue
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		// Nobody else looks for a free name meanwhile: we hold the lock.
+		if err := os.Rename(from, to); err != nil {
+			return fmt.Errorf("%s; not set aside: %w", damage, err)
+		}
+		if err := j.syncDir(j.dir); err != nil {
+			return err
+		}
+		damage = fmt.Errorf("%w; kept as %q", damage, filepath.Base(to))
+		j.mu.Lock()
+		j.reported = append(j.reported, j.wrap(name, damage))
+		j.mu.Unlock()
+		return damage
+	}
+}
+
+func (j *Journal) wrap(name string, err error) error {
+	return fmt.Errorf("journal %q: file %q: %w", j.dir, name+logSuffix, err)
+}

@@ -1,0 +1,118 @@
+package journal
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"strconv"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+)
+
+// version is the format's. A reader takes no other: a log of a later plumbline
+// may hold what this one would drop.
+const version = "1"
+
+// entry is the payload of a line; one of its fields is set.
+type entry struct {
+	Record *reconcile.Record `json:"record,omitempty"`
+	Intend []netstate.Change `json:"intend,omitempty"`
+}
+
+// state is what a log amounts to.
+type state struct {
+	record reconcile.Record
+	found  bool
+	good   int // bytes of whole lines; what lies behind is torn
+	size   int
+}
+
+func checksum(payload []byte) uint32 {
+	return crc32.Checksum(payload, crc32.MakeTable(crc32.Castagnoli))
+}
+
+// encode writes an entry as one line.
+func encode(e entry) ([]byte, error) {
+	payload, err := json.Marshal(e)
+	if err != nil {
+		return nil, fmt.Errorf("encode: %w", err)
+	}
+	return fmt.Appendf(nil, "%s %08x %s\n", version, checksum(payload), payload), nil
+}
+
+// decode reads a line without its end.
+func decode(line []byte) (entry, error) {
+	v, rest, ok := bytes.Cut(line, []byte(" "))
+	if !ok {
+		return entry{}, errors.New("not a line of a journal")
+	}
+	if string(v) != version {
+		return entry{}, fmt.Errorf("version %.20q is not %q", v, version)
+	}
+	sum, payload, _ := bytes.Cut(rest, []byte(" "))
+	want, err := strconv.ParseUint(string(sum), 16, 32)
+	if err != nil || len(sum) != 8 {
+		return entry{}, fmt.Errorf("no checksum: %.20q", sum)
+	}
+	if got := checksum(payload); got != uint32(want) {
+		return entry{}, fmt.Errorf("checksum is %08x, content has %08x", want, got)
+	}
+	var e entry
+	if err := json.Unmarshal(payload, &e); err != nil {
+		return entry{}, fmt.Errorf("content: %w", err)
+	}
+	if (e.Record != nil) == (len(e.Intend) > 0) {
+		return entry{}, errors.New("content: neither a record nor intended changes")
+	}
+	return e, nil
+}
+
+// replay reads a log. An error says that the log is damaged; a torn end is
+// none.
+func replay(data []byte) (state, error) {
+	s := state{size: len(data)}
+	for n := 1; s.good < len(data); n++ {
+		line, _, ended := bytes.Cut(data[s.good:], []byte("\n"))
+		if !ended {
+			return s, nil
+		}
+		e, err := decode(line)
+		if err != nil {
+			if s.good+len(line)+1 == len(data) && bytes.IndexByte(line, 0) >= 0 && n > 1 {
+				// The machine crashed when the end of the line was on disk
+				// and its beginning was not: unwritten blocks read as zeros,
+				// which no line of ours holds. The first line is exempt,
+				// as its file was complete before it got its name.
+				return s, nil
+			}
+			return state{}, fmt.Errorf("line %d: %w", n, err)
+		}
+		switch {
+		case e.Record != nil && s.found && e.Record.Sandbox.ID != s.record.Sandbox.ID:
+			return state{}, fmt.Errorf("line %d: record of sandbox %q follows one of %q", n, e.Record.Sandbox.ID, s.record.Sandbox.ID)
+		case e.Record != nil:
+			s.record, s.found = *e.Record, true
+		case !s.found:
+			return state{}, fmt.Errorf("line %d: intended changes without a record", n)
+		default:
+			s.record = intended(s.record, e.Intend)
+		}
+		s.good += len(line) + 1
+	}
+	return s, nil
+}
+
+// intended is the record once changes are about to be made.
+func intended(r reconcile.Record, changes []netstate.Change) reconcile.Record {
+	r.History = netstate.Coalesce(r.History, changes...)
+	if len(r.History) == 0 {
+		r.History = nil // as it is read back
+	}
+	if r.Phase != reconcile.Releasing {
+		r.Phase = reconcile.Applying
+	}
+	return r
+}

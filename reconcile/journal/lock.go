@@ -1,0 +1,194 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/reconcile"
+)
+
+const (
+	// lockWait bounds how long a write without a context waits.
+	lockWait = 10 * time.Second
+	// Another process is asked again after a wait that doubles from one to
+	// the other: flock has no timeout.
+	pollFirst = time.Millisecond
+	pollLast  = 50 * time.Millisecond
+)
+
+// gate holds off the goroutines of this process from one sandbox.
+type gate struct {
+	users int           // goroutines that hold or want the gate, under Journal.mu
+	turn  chan struct{} // holds one token while somebody has the lock
+	op    sync.Mutex    // held while the files are written
+	held  bool          // somebody has the lock; under op
+}
+
+// Lock holds off every other process, and every other caller of Lock in this
+// one, from one sandbox until unlock is called. It fails with fault.NotReady
+// when ctx ends first. Locks are not inherited by a crash.
+func (j *Journal) Lock(ctx context.Context, id reconcile.SandboxID) (unlock func(), err error) {
+	name, err := fileName(id)
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	unlock, err = j.lock(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("lock sandbox %q: %w", id, err)
+	}
+	return unlock, nil
+}
+
+func (j *Journal) lock(ctx context.Context, name string) (func(), error) {
+	if err := ended(ctx); err != nil {
+		return nil, err
+	}
+	g := j.enter(name)
+	select {
+	case g.turn <- struct{}{}:
+	case <-ctx.Done():
+		j.leave(name, g)
+		return nil, ended(ctx)
+	}
+	f, err := j.lockFile(ctx, name)
+	if err != nil {
+		<-g.turn
+		j.leave(name, g)
+		return nil, err
+	}
+	g.op.Lock()
+	g.held = true
+	g.op.Unlock()
+	return sync.OnceFunc(func() {
+		g.op.Lock()
+		g.held = false
+		j.unlockFile(f, name)
+		g.op.Unlock()
+		<-g.turn
+		j.leave(name, g)
+	}), nil
+}
+
+// exclusive makes the caller the only writer of a sandbox's files: under the
+// lock that this process holds already, else under one of its own.
+func (j *Journal) exclusive(name string) (release func(), err error) {
+	g := j.enter(name)
+	g.op.Lock()
+	if g.held {
+		return func() {
+			g.op.Unlock()
+			j.leave(name, g)
+		}, nil
+	}
+	g.op.Unlock()
+	defer j.leave(name, g)
+	ctx, cancel := context.WithTimeout(context.Background(), lockWait)
+	defer cancel()
+	unlock, err := j.lock(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	g.op.Lock()
+	return func() {
+		g.op.Unlock()
+		unlock()
+	}, nil
+}
+
+func (j *Journal) enter(name string) *gate {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	g := j.gates[name]
+	if g == nil {
+		g = &gate{turn: make(chan struct{}, 1)}
+		j.gates[name] = g
+	}
+	g.users++
+	return g
+}
+
+func (j *Journal) leave(name string, g *gate) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if g.users--; g.users == 0 {
+		delete(j.gates, name)
+	}
+}
+
+// lockFile holds off other processes.
+func (j *Journal) lockFile(ctx context.Context, name string) (*os.File, error) {
+	for wait := pollFirst; ; wait = min(2*wait, pollLast) {
+		f, err := j.tryLockFile(name)
+		if err == nil || !errors.Is(err, errHeld) {
+			return f, err
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, ended(ctx)
+		}
+	}
+}
+
+var errHeld = errors.New("in use")
+
+func (j *Journal) tryLockFile(name string) (*os.File, error) {
+	path := j.path(name, lockSuffix)
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		for {
+			err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+			if err != unix.EINTR {
+				break
+			}
+		}
+		if err != nil {
+			f.Close()
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, errHeld
+			}
+			return nil, fmt.Errorf("flock: %w", err)
+		}
+		// Whoever held the lock before may have unlinked the file.
+		mine, err := f.Stat()
+		if err == nil {
+			var named os.FileInfo
+			if named, err = os.Lstat(path); err == nil && os.SameFile(mine, named) {
+				return f, nil
+			}
+		}
+		f.Close()
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+}
+
+// unlockFile lets others in. The file of a sandbox that has no log goes too,
+// as the last thing under the lock.
+func (j *Journal) unlockFile(f *os.File, name string) {
+	if _, err := os.Lstat(j.path(name, logSuffix)); errors.Is(err, fs.ErrNotExist) {
+		_ = os.Remove(f.Name()) // an empty file left over harms nobody
+	}
+	f.Close()
+}
+
+func ended(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return fault.New(fault.NotReady, fmt.Errorf("%w: %w", errHeld, context.Cause(ctx)))
+}
