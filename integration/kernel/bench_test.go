@@ -1,0 +1,249 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/journal"
+	"github.com/plumbline/plumbline/reconcile/kernel"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv("PLUMBLINE_LANE") == "" {
+		fmt.Println("skipped: these tests change real network namespaces and run in the virtual machine: make test-kernel")
+		os.Exit(0)
+	}
+	if os.Getenv(childEnv) != "" {
+		child()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// lane is the engine on a real kernel.
+type lane struct {
+	t    *testing.T
+	host *kernel.Host
+	dir  string // of the journal
+}
+
+func newLane(t *testing.T) *lane {
+	t.Helper()
+	host, err := kernel.Open(kernel.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { host.Close() })
+	dir := filepath.Join(t.TempDir(), "journal")
+	return &lane{t, host, dir}
+}
+
+// engine returns a reconciler on the lane's journal. wrap may put something
+// between it and the kernel.
+func (l *lane) engine(wrap func(reconcile.Domain) reconcile.Domain) *reconcile.Reconciler {
+	l.t.Helper()
+	r, err := engine(l.host, l.dir, wrap)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return r
+}
+
+func engine(host *kernel.Host, dir string, wrap func(reconcile.Domain) reconcile.Domain) (*reconcile.Reconciler, error) {
+	store, err := journal.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	reg, err := all.Registry()
+	if err != nil {
+		return nil, err
+	}
+	return reconcile.New(reconcile.Options{
+		Registry: reg, Store: store, BootID: host.BootID(),
+		Open: func(path string) (reconcile.Domain, error) {
+			d, err := open(host, path)
+			if err == nil && wrap != nil {
+				d = wrap(d)
+			}
+			return d, err
+		},
+	}), nil
+}
+
+func open(host *kernel.Host, path string) (reconcile.Domain, error) {
+	if path == "" {
+		return host.WithoutSandbox(), nil
+	}
+	return host.Sandbox(path)
+}
+
+// newNetns makes a named network namespace and returns its path.
+func newNetns(t *testing.T) string {
+	t.Helper()
+	name := strings.Map(func(r rune) rune {
+		if r == '/' || r == ' ' {
+			return '-'
+		}
+		return r
+	}, t.Name())
+	name = fmt.Sprintf("%.40s-%d", name, time.Now().UnixNano()%1e6)
+	path := "/run/netns/" + name
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	home, err := netns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer home.Close()
+	ns, err := netns.NewNamed(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns.Close()
+	if err := netns.Set(home); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { deleteNetns(path) })
+	return path
+}
+
+func deleteNetns(path string) {
+	_ = unix.Unmount(path, unix.MNT_DETACH) // the path may be gone already: then there is nothing to delete
+	_ = os.Remove(path)
+}
+
+// watched lists the host objects whose state a case may touch: every device and
+// VF of the machine.
+func (l *lane) watched() []netstate.Object {
+	l.t.Helper()
+	var out []netstate.Object
+	dirs, _ := filepath.Glob("/sys/bus/pci/devices/*/physfn")
+	for _, d := range dirs {
+		id := filepath.Base(filepath.Dir(d))
+		out = append(out, netstate.Device{ID: id}, netstate.VF{ID: id})
+	}
+	return out
+}
+
+// state is everything a case may change, as it is now. What comes and goes by
+// itself (link-local addresses, the kernel's own routes) is left out.
+func (l *lane) state(path string) *netstate.Snapshot {
+	l.t.Helper()
+	d, err := open(l.host, path)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer d.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	s, err := d.Observe(ctx, l.watched())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	keep := netstate.NewSnapshot()
+	for _, o := range netstate.All[netstate.Object](s) {
+		switch o := o.(type) {
+		case netstate.Addr:
+			if o.Kernel {
+				continue
+			}
+		case netstate.Route:
+			if o.Protocol == unix.RTPROT_KERNEL || o.Protocol == unix.RTPROT_RA {
+				continue
+			}
+		}
+		keep.Put(o)
+	}
+	return keep
+}
+
+func (l *lane) mustEqual(start *netstate.Snapshot, path, when string) {
+	l.t.Helper()
+	var diff []string
+	deadline := time.Now().Add(15 * time.Second)
+	for {
+		if diff = start.Equal(l.state(path)); len(diff) == 0 || time.Now().After(deadline) {
+			break // a VF reports its carrier and MTU with delay
+		}
+		runtime.Gosched()
+	}
+	if len(diff) > 0 {
+		l.t.Fatalf("%s: state differs from the start:\n%s", when, strings.Join(diff, "\n"))
+	}
+}
+
+var errInjected = errors.New("injected failure")
+
+// faulty is a Domain that fails or ends the process at the nth change.
+type faulty struct {
+	reconcile.Domain
+	applied *int
+	at      int // counted from 1
+	// before is called instead of the change; it returns the error to report.
+	before func() error
+	// after is called after the change was made.
+	after func()
+}
+
+func (f faulty) Apply(ctx context.Context, c netstate.Change) error {
+	*f.applied++
+	n := *f.applied
+	if n == f.at && f.before != nil {
+		return f.before()
+	}
+	err := f.Domain.Apply(ctx, c)
+	if n == f.at && f.after != nil && err == nil {
+		f.after()
+	}
+	return err
+}
+
+// Counters passes on the message counts of the domain below.
+func (f faulty) Counters() (dumps, gets, writes uint64) {
+	return f.Domain.(interface {
+		Counters() (dumps, gets, writes uint64)
+	}).Counters()
+}
+
+// counting remembers the counts of the last domain that was closed.
+type counting struct {
+	reconcile.Domain
+	dumps, gets, writes *uint64
+}
+
+func (c counting) Close() error {
+	d, g, w := c.Domain.(interface {
+		Counters() (dumps, gets, writes uint64)
+	}).Counters()
+	*c.dumps += d
+	*c.gets += g
+	*c.writes += w
+	return c.Domain.Close()
+}
+
+func stepNames(c []netstate.Change) []string {
+	var out []string
+	for _, ch := range c {
+		if !slices.Contains(out, ch.Step) {
+			out = append(out, ch.Step)
+		}
+	}
+	return out
+}
+
+var _ = ops.StepError{}

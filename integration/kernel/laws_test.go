@@ -1,0 +1,327 @@
+package kernel
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/tools/txtar"
+	"sigs.k8s.io/yaml"
+
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/kernel"
+	"github.com/plumbline/plumbline/topology"
+)
+
+// kernelCase is one case of testdata: a topology, the devices of its root steps
+// as "PF/n" (the nth VF of that PF), and the links it stands on.
+type kernelCase struct {
+	name     string
+	topology *topology.Topology
+	devices  map[string]string
+	setup    string // commands, one a line, $NS is the namespace
+	needsVF  bool
+}
+
+func cases(t *testing.T) []kernelCase {
+	t.Helper()
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no cases: %v", err)
+	}
+	var out []kernelCase
+	for _, f := range files {
+		out = append(out, readCase(t, f))
+	}
+	return out
+}
+
+func readCase(t *testing.T, file string) kernelCase {
+	t.Helper()
+	a, err := txtar.ParseFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := kernelCase{name: strings.TrimSuffix(filepath.Base(file), ".txtar")}
+	for _, f := range a.Files {
+		switch f.Name {
+		case "topology.yaml":
+			if c.topology, err = topology.Decode(f.Data); err != nil {
+				t.Fatal(err)
+			}
+		case "devices.yaml":
+			if err := yaml.UnmarshalStrict(f.Data, &c.devices); err != nil {
+				t.Fatalf("%s: devices.yaml: %v", file, err)
+			}
+		case "setup":
+			c.setup = string(f.Data)
+		}
+	}
+	for step, d := range c.devices {
+		pf, n, ok := strings.Cut(d, "/")
+		if !ok {
+			continue
+		}
+		c.needsVF = true
+		link, err := os.Readlink(fmt.Sprintf("/sys/class/net/%s/device/virtfn%s", pf, n))
+		if err != nil {
+			if os.Getenv("PLUMBLINE_LANE") == "uml" {
+				continue
+			}
+			t.Fatalf("%s: no VF %s of %s: %v", file, n, pf, err)
+		}
+		c.devices[step] = filepath.Base(link)
+	}
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := topology.Validate(c.topology, reg); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// each runs f for every case this lane can run.
+func each(t *testing.T, f func(t *testing.T, c kernelCase)) {
+	t.Helper()
+	for _, c := range cases(t) {
+		if c.needsVF && os.Getenv("PLUMBLINE_LANE") == "uml" {
+			continue // no PCI in user-mode Linux; the other lane runs it
+		}
+		t.Run(c.name, func(t *testing.T) { f(t, c) })
+	}
+}
+
+func (c kernelCase) sandbox(path string) reconcile.Sandbox {
+	return reconcile.Sandbox{ID: reconcile.SandboxID("t/" + c.name), Netns: path, Topology: c.topology, Devices: c.devices}
+}
+
+// prepare makes a namespace and what the case stands on.
+func (c kernelCase) prepare(t *testing.T) string {
+	t.Helper()
+	path := newNetns(t)
+	run := func(script string) {
+		for line := range strings.Lines(script) {
+			line = strings.ReplaceAll(strings.TrimSpace(line), "$NS", filepath.Base(path))
+			if line == "" {
+				continue
+			}
+			if out, err := exec.Command("sh", "-c", line).CombinedOutput(); err != nil {
+				t.Fatalf("setup: %s: %v\n%s", line, err, out)
+			}
+		}
+	}
+	run("ip -n $NS link set lo up\n" + c.setup)
+	return path
+}
+
+func ctxFor(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// TestApplyTwiceRelease is the way of a sandbox when nothing goes wrong.
+func TestApplyTwiceRelease(t *testing.T) {
+	each(t, func(t *testing.T, c kernelCase) {
+		l, path := newLane(t), c.prepare(t)
+		start := l.state(path)
+		ctx := ctxFor(t)
+		rep, err := l.engine(nil).Ensure(ctx, c.sandbox(path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rep.Unchanged || len(rep.Results) != len(c.topology.Steps) {
+			t.Errorf("first apply: unchanged %v, %d results for %d steps", rep.Unchanged, len(rep.Results), len(c.topology.Steps))
+		}
+		for _, res := range rep.Results {
+			if _, err := res.Result.CNI(); err != nil {
+				t.Errorf("result of step %q is not valid for CNI: %v", res.Name, err)
+			}
+			for _, i := range res.Result.Interfaces {
+				if i.MAC == "" || i.MTU == 0 {
+					t.Errorf("result of step %q: interface %q has MAC %q, MTU %d", res.Name, i.Name, i.MAC, i.MTU)
+				}
+			}
+		}
+		var dumps, gets, writes uint64
+		again := l.engine(func(d reconcile.Domain) reconcile.Domain { return counting{d, &dumps, &gets, &writes} })
+		rep, err = again.Ensure(ctx, c.sandbox(path))
+		if err != nil {
+			t.Fatalf("second apply: %v", err)
+		}
+		if !rep.Unchanged || writes != 0 {
+			t.Errorf("second apply: %d writes, changes %v", writes, rep.Changes)
+		}
+		if dumps > 4 { // links, addresses, IPv4 routes, IPv6 routes
+			t.Errorf("second apply: %d dumps, want one set of at most 4", dumps)
+		}
+		st, err := l.engine(nil).Check(ctx, rep.Sandbox)
+		if err != nil || st.State != reconcile.InSync {
+			t.Errorf("check: %v, %+v", err, st)
+		}
+		for range 2 {
+			if _, err := l.engine(nil).Release(ctx, rep.Sandbox); err != nil {
+				t.Fatalf("release: %v", err)
+			}
+			l.mustEqual(start, path, "after release")
+		}
+	})
+}
+
+// TestEveryChangeFailsOnce: a failure at any change leaves the start.
+func TestEveryChangeFailsOnce(t *testing.T) {
+	each(t, func(t *testing.T, c kernelCase) {
+		l, path := newLane(t), c.prepare(t)
+		start := l.state(path)
+		for n := 1; ; n++ {
+			applied := 0
+			r := l.engine(func(d reconcile.Domain) reconcile.Domain {
+				return faulty{Domain: d, applied: &applied, at: n, before: func() error { return errInjected }}
+			})
+			_, err := r.Ensure(ctxFor(t), c.sandbox(path))
+			if err == nil {
+				if n == 1 {
+					t.Fatal("no change was made at all")
+				}
+				if _, err := r.Release(ctxFor(t), c.sandbox(path).ID); err != nil {
+					t.Fatal(err)
+				}
+				l.mustEqual(start, path, "after release")
+				return
+			}
+			if !errors.Is(err, errInjected) || !strings.Contains(err.Error(), "step ") {
+				t.Fatalf("change %d fails, and apply says: %v", n, err)
+			}
+			l.mustEqual(start, path, fmt.Sprintf("after change %d failed", n))
+			if rec, _ := r.List(); len(rec) != 0 {
+				t.Fatalf("change %d failed and a record is left: %+v", n, rec)
+			}
+		}
+	})
+}
+
+const childEnv = "PLUMBLINE_KERNEL_CHILD"
+
+// childSpec is what the killed process does.
+type childSpec struct {
+	Sandbox reconcile.Sandbox
+	Dir     string
+	At      int
+	Release bool
+}
+
+// child applies or releases and kills itself after the nth change.
+func child() {
+	var spec childSpec
+	err := json.Unmarshal([]byte(os.Getenv(childEnv)), &spec)
+	die := func(err error) {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(3)
+		}
+	}
+	die(err)
+	host, err := kernel.Open(kernel.Options{})
+	die(err)
+	applied := 0
+	r, err := engine(host, spec.Dir, func(d reconcile.Domain) reconcile.Domain {
+		return faulty{Domain: d, applied: &applied, at: spec.At, after: func() {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // cannot fail on oneself
+			select {}
+		}}
+	})
+	die(err)
+	if spec.Release {
+		_, err = r.Release(context.Background(), spec.Sandbox.ID)
+	} else {
+		_, err = r.Ensure(context.Background(), spec.Sandbox)
+	}
+	die(err)
+}
+
+// runKilled runs a child that is killed after change n, and reports whether it
+// got there.
+func (l *lane) runKilled(spec childSpec) bool {
+	l.t.Helper()
+	raw, err := json.Marshal(spec)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"="+string(raw))
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		return false
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
+		return true
+	}
+	l.t.Fatalf("child: %v\n%s", err, out)
+	return false
+}
+
+// TestKilledBetweenChanges: kill -9 after any change of an apply, then either
+// apply again and release, or release at once.
+func TestKilledBetweenChanges(t *testing.T) {
+	each(t, func(t *testing.T, c kernelCase) {
+		l, path := newLane(t), c.prepare(t)
+		start := l.state(path)
+		sb := c.sandbox(path)
+		for n := 1; ; n++ {
+			if !l.runKilled(childSpec{Sandbox: sb, Dir: l.dir, At: n}) {
+				if n == 1 {
+					t.Fatal("no change was made at all")
+				}
+				break
+			}
+			if n%2 == 1 {
+				if _, err := l.engine(nil).Ensure(ctxFor(t), sb); err != nil {
+					t.Fatalf("killed after change %d: apply again: %v", n, err)
+				}
+			}
+			if _, err := l.engine(nil).Release(ctxFor(t), sb.ID); err != nil {
+				t.Fatalf("killed after change %d: release: %v", n, err)
+			}
+			l.mustEqual(start, path, "killed after change "+strconv.Itoa(n)+", then released")
+		}
+		// The last child was not killed: everything is in place. Kill the release.
+		for n := 1; l.runKilled(childSpec{Sandbox: sb, Dir: l.dir, At: n, Release: true}); n++ {
+			if n > 64 {
+				t.Fatal("release finds no end")
+			}
+		}
+		l.mustEqual(start, path, "release killed at every change")
+	})
+}
+
+// TestNamespaceDies: the namespace goes with everything in it; release finds
+// the devices on the host and puts them right.
+func TestNamespaceDies(t *testing.T) {
+	each(t, func(t *testing.T, c kernelCase) {
+		l, path := newLane(t), c.prepare(t)
+		hostStart := l.state("")
+		sb := c.sandbox(path)
+		if _, err := l.engine(nil).Ensure(ctxFor(t), sb); err != nil {
+			t.Fatal(err)
+		}
+		deleteNetns(path)
+		if _, err := l.engine(nil).Release(ctxFor(t), sb.ID); err != nil {
+			t.Fatalf("release after the namespace died: %v", err)
+		}
+		l.mustEqual(hostStart, "", "after the namespace died and release")
+	})
+}
