@@ -2,8 +2,10 @@ package journal
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +18,7 @@ import (
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology"
 )
 
 // testID holds what a file name cannot.
@@ -132,6 +135,29 @@ func TestStore(t *testing.T) {
 	if left := names(t, dir); len(left) > 0 {
 		t.Errorf("left in the directory: %q", left)
 	}
+}
+
+// A topology read back is the one that was written, so that the same one
+// applied again is no change.
+func TestTopologyRoundTrip(t *testing.T) {
+	want := record(testID, reconcile.Applied)
+	want.Sandbox.Topology = &topology.Topology{
+		Name: "ai", DriftPolicy: topology.Repair,
+		Steps: []topology.Step{{
+			Name: "nic", Type: "sriov", Selector: `device.attributes["a"] == 1`, DriftPolicy: topology.Observe,
+			Config: map[string]any{
+				"vlan": int64(100), "big": int64(math.MaxInt64), "bigger": json.Number("9223372036854775808"),
+				"share": 0.5, "trust": true, "none": nil, "text": "<1 & 2>",
+				"list": []any{int64(1), "two", map[string]any{"n": int64(-3)}},
+			},
+		}},
+	}
+	want.Results = []topology.StepResult{{Name: "nic", Type: "sriov", Result: topology.Result{
+		Interfaces: []topology.Interface{{Name: "net1", MTU: 9000}},
+	}}}
+	dir := t.TempDir()
+	must(t, open(t, dir).Put(want))
+	sameRecord(t, mustGet(t, open(t, dir), testID), want)
 }
 
 func names(t testing.TB, dir string) []string {

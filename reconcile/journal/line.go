@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"strconv"
 
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -61,13 +62,58 @@ func decode(line []byte) (entry, error) {
 		return entry{}, fmt.Errorf("checksum is %08x, content has %08x", want, got)
 	}
 	var e entry
-	if err := json.Unmarshal(payload, &e); err != nil {
+	if err := unmarshal(payload, &e); err != nil {
 		return entry{}, fmt.Errorf("content: %w", err)
 	}
 	if (e.Record != nil) == (len(e.Intend) > 0) {
 		return entry{}, errors.New("content: neither a record nor intended changes")
 	}
 	return e, nil
+}
+
+// unmarshal is json.Unmarshal, but gives whole numbers in step configs back as
+// the int64 that topology.Decode made of them: a float64 would differ from the
+// topology as the user applies it again, and loses digits above 2^53.
+func unmarshal(payload []byte, e *entry) error {
+	dec := json.NewDecoder(bytes.NewReader(payload))
+	dec.UseNumber()
+	if err := dec.Decode(e); err != nil {
+		return err
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return errors.New("more than one value")
+	}
+	if e.Record != nil && e.Record.Sandbox.Topology != nil {
+		for _, step := range e.Record.Sandbox.Topology.Steps {
+			exact(step.Config)
+		}
+	}
+	return nil
+}
+
+// exact turns the numbers within v into int64, else float64. What fits neither
+// stays as it was written.
+func exact(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k := range v {
+			v[k] = exact(v[k])
+		}
+	case []any:
+		for i := range v {
+			v[i] = exact(v[i])
+		}
+	case json.Number:
+		if n, err := v.Int64(); err == nil {
+			return n
+		} else if errors.Is(err, strconv.ErrRange) {
+			return v
+		}
+		if f, err := v.Float64(); err == nil {
+			return f
+		}
+	}
+	return v
 }
 
 // replay reads a log. An error says that the log is damaged; a torn end is

@@ -210,6 +210,7 @@ func TestDamage(t *testing.T) {
 		{"empty line", write(lines[0], []byte("\n")), "line 2: not a line"},
 		{"zeros", write(make([]byte, 4096), []byte("\n")), "line 1: not a line"},
 		{"neither", write(fmt.Appendf(nil, "1 %08x {}\n", checksum([]byte("{}")))), "neither a record nor intended changes"},
+		{"two values", write(fmt.Appendf(nil, "1 %08x {} {}\n", checksum([]byte("{} {}")))), "line 1: content: more than one value"},
 		{"not JSON", write(fmt.Appendf(nil, "1 %08x [\n", checksum([]byte("[")))), "line 1: content: "},
 		{"record of another sandbox", write(line(entry{Record: &other})), `holds a record of sandbox "red/ai"`},
 		{"record without an ID", write(line(entry{Record: &reconcile.Record{}})), "sandbox without an ID"},
