@@ -120,6 +120,13 @@ func (u *undoer) undo(c netstate.Change) {
 		}
 	}
 	c = u.retarget(c)
+	if l, ok := c.Before.(netstate.Link); ok && u.released(l.Name) {
+		// A device goes home with its own MAC, MTU and state: only what its
+		// record does not hold is undone here.
+		c.Before = netstate.Restrict(l, func(path string) bool {
+			return !slices.Contains([]string{"mtu", "mac", "up", "master"}, path)
+		})
+	}
 	if u.goesAnyway(c) {
 		return
 	}
@@ -214,23 +221,9 @@ func (u *undoer) goesAnyway(c netstate.Change) bool {
 		if u.dies(o.Name) {
 			return true
 		}
-		// A device goes home with its own MAC, MTU and state; only what its
-		// record does not hold must be undone here.
-		if u.released(o.Name) {
-			return onlyPaths(c, "mtu", "mac", "up", "master")
-		}
 		return false
 	}
 	return link != "" && (u.dies(link) || u.released(link) && !netstate.OnHost(link))
-}
-
-func onlyPaths(c netstate.Change, paths ...string) bool {
-	for _, f := range netstate.Fields(c.Before) {
-		if !slices.Contains(paths, f.Path) {
-			return false
-		}
-	}
-	return true
 }
 
 // dies reports whether the link will be deleted, itself or with a parent.

@@ -287,6 +287,33 @@ func Laws(t *testing.T, reg *ops.Registry, c *Case, changes []netstate.Change) {
 	}
 }
 
+// Hold checks the laws for a case that has no golden plan, and one more: after
+// drift, planning again converges, and undoing still restores the start. An
+// error is one of planning.
+func Hold(t *testing.T, reg *ops.Registry, c *Case, drift func(*World, []netstate.Change)) error {
+	t.Helper()
+	w := NewWorld(c)
+	changes, _, err := converge(reg, c, w, nil)
+	if err != nil {
+		return err
+	}
+	Laws(t, reg, c, changes)
+	history := netstate.Coalesce(nil, changes...)
+	drift(w, history)
+	w.Snapshot = netstate.NewSnapshot(netstate.All[netstate.Object](w.Snapshot)...)
+	repairs, _, err := converge(reg, c, w, history)
+	if err != nil {
+		return fmt.Errorf("after drift: %w", err)
+	}
+	if err := undo(w, netstate.Coalesce(history, repairs...)); err != nil {
+		t.Errorf("after drift and repair: %v", err)
+	}
+	if diff := NewWorld(c).Equal(w.Snapshot); len(diff) > 0 {
+		t.Errorf("after drift and repair, undo does not restore the start:\n%s", strings.Join(diff, "\n"))
+	}
+	return nil
+}
+
 func undo(w *World, history []netstate.Change) error {
 	for range 32 {
 		changes, missing := ops.Undo(w.Snapshot, history)
