@@ -1,0 +1,222 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// ifAddr is an address as one RTM_NEWADDR message tells it.
+type ifAddr struct {
+	prefix netip.Prefix
+	index  int
+	flags  uint32
+	origin uint8 // IFA_PROTO, since 5.18; 0 is a user's
+}
+
+const (
+	ifaProto           = 11 // linux/if_addr.h
+	originLoopback     = 1  // IFAPROT_KERNEL_LO
+	originRouterAdvert = 2  // IFAPROT_KERNEL_RA
+	originLinkLocal    = 3  // IFAPROT_KERNEL_LL
+)
+
+// decodeAddr reads the payload of an RTM_NEWADDR message; false for a family
+// that is not IP.
+func decodeAddr(b []byte) (ifAddr, bool) {
+	if len(b) < unix.SizeofIfAddrmsg {
+		return ifAddr{}, false
+	}
+	a := ifAddr{index: int(u32(b[4:])), flags: uint32(b[2])}
+	var local, address netip.Addr
+	for typ, v := range attributes(b[unix.SizeofIfAddrmsg:]) {
+		switch typ {
+		case unix.IFA_LOCAL:
+			local, _ = netip.AddrFromSlice(v)
+		case unix.IFA_ADDRESS:
+			address, _ = netip.AddrFromSlice(v)
+		case unix.IFA_FLAGS:
+			a.flags = u32(v)
+		case ifaProto:
+			a.origin = u8(v)
+		}
+	}
+	if !local.IsValid() {
+		local = address // IPv6, but on a point-to-point link
+	}
+	a.prefix = netip.PrefixFrom(local, int(b[1]))
+	return a, a.prefix.IsValid()
+}
+
+// object turns it into an object on the named link. tells says that the kernel
+// tells the origin of addresses; where it does not, the form has to.
+func (a ifAddr) object(link string, tells bool) netstate.Addr {
+	out := netstate.Addr{
+		Link: link, Address: a.prefix.String(),
+		Tentative: a.flags&unix.IFA_F_TENTATIVE != 0,
+		DADFailed: a.flags&unix.IFA_F_DADFAILED != 0,
+	}
+	ip := a.prefix.Addr()
+	if ip.Is6() {
+		out.NoDAD = new(a.flags&unix.IFA_F_NODAD != 0)
+	}
+	if tells {
+		out.Kernel = a.origin >= originLoopback && a.origin <= originLinkLocal
+	} else {
+		out.Kernel = ip.IsLoopback() || ip.Is6() && (ip.IsLinkLocalUnicast() || a.flags&unix.IFA_F_PERMANENT == 0)
+	}
+	return out
+}
+
+func (c *conn) addresses(ctx context.Context, index int) ([]ifAddr, error) {
+	header := make(body, unix.SizeofIfAddrmsg)
+	if c.strict {
+		copy(header[4:], nl.Uint32Attr(uint32(index))) // 0 is any
+	}
+	msgs, err := c.dump(ctx, unix.RTM_GETADDR, unix.RTM_NEWADDR, header)
+	if err != nil {
+		return nil, err
+	}
+	var out []ifAddr
+	for _, b := range msgs {
+		if a, ok := decodeAddr(b); ok && (index == 0 || a.index == index) {
+			out = append(out, a)
+		}
+	}
+	return out, nil
+}
+
+func (o *observer) addresses(ctx context.Context) error {
+	all, err := o.inside.addresses(ctx, 0)
+	if err != nil {
+		return err
+	}
+	tells := false
+	for _, a := range all {
+		tells = tells || a.origin != 0
+	}
+	for _, a := range all {
+		name, err := o.nameOf(ctx, o.inside, a.index)
+		if err != nil {
+			return err
+		}
+		if name != "" {
+			o.snap.Put(a.object(name, tells))
+		}
+	}
+	return nil
+}
+
+// askAddr reads an address on a link of the host.
+func (o *observer) askAddr(ctx context.Context, ask netstate.Addr) error {
+	if !netstate.OnHost(ask.Link) {
+		return nil
+	}
+	o.snap.PutAbsent(ask.Key())
+	index, err := o.index(ctx, ask.Link)
+	if errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	all, err := o.outside.addresses(ctx, index)
+	if err != nil {
+		return err
+	}
+	for _, a := range all {
+		if got := a.object(ask.Link, true); got.Key() == ask.Key() {
+			o.snap.Put(got)
+		}
+	}
+	return nil
+}
+
+func (s *Sandbox) applyAddr(ctx context.Context, c netstate.Change) error {
+	before, after := typed[netstate.Addr](c)
+	switch c.Action() {
+	case netstate.Create:
+		return s.explainAddr(ctx, after, s.setAddr(ctx, unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, after))
+	case netstate.Delete:
+		err := s.setAddr(ctx, unix.RTM_DELADDR, 0, before)
+		if errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.ENODEV) || errors.Is(err, errGone) {
+			return nil
+		}
+		return err
+	default:
+		return invalid("an address cannot change: it has to be made anew")
+	}
+}
+
+func (s *Sandbox) setAddr(ctx context.Context, typ, flags int, a netstate.Addr) error {
+	prefix, err := netip.ParsePrefix(a.Address)
+	if err != nil {
+		return invalid("%q is not an address with a prefix", a.Address)
+	}
+	c, _, err := s.at(a.Link)
+	if err != nil {
+		return err
+	}
+	return s.fresh(func() error {
+		index, err := s.index(ctx, a.Link)
+		if err != nil {
+			return err
+		}
+		return c.write(ctx, typ, flags, encodeAddr(prefix, index, typ == unix.RTM_NEWADDR, a.NoDAD != nil && *a.NoDAD)...)
+	}, a.Link)
+}
+
+// encodeAddr writes an address. An IPv4 one gets a broadcast address, as every
+// other tool gives it.
+func encodeAddr(prefix netip.Prefix, index int, adding, noDAD bool) []nl.NetlinkRequestData {
+	ip := prefix.Addr()
+	header := make(body, unix.SizeofIfAddrmsg)
+	header[0], header[1] = family(ip), uint8(prefix.Bits())
+	if ip.IsLoopback() {
+		header[3] = unix.RT_SCOPE_HOST
+	}
+	copy(header[4:], nl.Uint32Attr(uint32(index)))
+	parts := []nl.NetlinkRequestData{header, attr(unix.IFA_LOCAL, ip.AsSlice()), attr(unix.IFA_ADDRESS, ip.AsSlice())}
+	if !adding {
+		return parts
+	}
+	if ip.Is4() && prefix.Bits() < 31 {
+		parts = append(parts, attr(unix.IFA_BROADCAST, broadcast(prefix)))
+	}
+	if noDAD && ip.Is6() {
+		parts = append(parts, attr(unix.IFA_FLAGS, nl.Uint32Attr(unix.IFA_F_NODAD)))
+	}
+	return parts
+}
+
+func broadcast(p netip.Prefix) []byte {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < 8*len(b); i++ {
+		b[i/8] |= 1 << (7 - i%8)
+	}
+	return b
+}
+
+func family(a netip.Addr) uint8 {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+func (s *Sandbox) explainAddr(ctx context.Context, a netstate.Addr, err error) error {
+	switch {
+	case errors.Is(err, unix.EACCES):
+		return because(fault.Unsupported, err, "IPv6 is disabled on %s (sysctl disable_ipv6)", where(a.Link))
+	case errors.Is(err, unix.ENOBUFS):
+		if l, e := s.readLink(ctx, a.Link); e == nil && l.MTU != nil && *l.MTU < 1280 {
+			return because(fault.Invalid, err, "%s has an MTU of %d, and IPv6 needs at least 1280", where(a.Link), *l.MTU)
+		}
+	}
+	return err
+}

@@ -1,0 +1,49 @@
+package kernel
+
+import (
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+func decodeBridge(w *ifLink, data []byte) {
+	w.link.Bridge = &netstate.Bridge{}
+	for typ, v := range attributes(data) {
+		switch typ {
+		case unix.IFLA_BR_VLAN_FILTERING:
+			w.link.Bridge.VLANFiltering = new(u8(v) != 0)
+		case unix.IFLA_BR_VLAN_DEFAULT_PVID:
+			w.link.Bridge.DefaultPVID = new(u16(v))
+		}
+	}
+}
+
+func encodeBridge(e *infoData, l netstate.Link) {
+	if l.Bridge == nil {
+		return
+	}
+	e.flag(unix.IFLA_BR_VLAN_FILTERING, l.Bridge.VLANFiltering)
+	if v := l.Bridge.DefaultPVID; v != nil {
+		e.u16(unix.IFLA_BR_VLAN_DEFAULT_PVID, *v)
+	}
+}
+
+// decodePort reads what a link has as the port of a bridge.
+func decodePort(data []byte) *netstate.Port {
+	p := &netstate.Port{}
+	for typ, v := range attributes(data) {
+		switch typ {
+		case nl.IFLA_BRPORT_MODE:
+			p.Hairpin = new(u8(v) != 0)
+		case nl.IFLA_BRPORT_ISOLATED:
+			p.Isolated = new(u8(v) != 0)
+		}
+	}
+	return p
+}
+
+// encodePort adds it to IFLA_INFO_SLAVE_DATA.
+func encodePort(e *infoData, p *netstate.Port) {
+	e.flag(nl.IFLA_BRPORT_MODE, p.Hairpin)
+	e.flag(nl.IFLA_BRPORT_ISOLATED, p.Isolated)
+}

@@ -1,0 +1,191 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// linux/if_bridge.h, the VLAN database (since 5.6), which can be asked for one
+// port where the older form (IFLA_AF_SPEC of a bridge dump) always tells all.
+const (
+	sizeofBrVlanMsg        = 8
+	bridgeVlandbEntry      = 1
+	bridgeVlandbEntryInfo  = 1
+	bridgeVlandbEntryRange = 2
+	bridgeVLANBrentry      = 1 << 5
+)
+
+// decodeBridgeVLANs reads the payload of an RTM_NEWVLAN message of the database:
+// the link's index and what it carries.
+func decodeBridgeVLANs(b []byte) (int, []netstate.BridgeVLAN) {
+	if len(b) < sizeofBrVlanMsg {
+		return 0, nil
+	}
+	var out []netstate.BridgeVLAN
+	for typ, entry := range attributes(b[sizeofBrVlanMsg:]) {
+		if typ != bridgeVlandbEntry {
+			continue
+		}
+		var flags, first, last uint16
+		for t, v := range attributes(entry) {
+			switch t {
+			case bridgeVlandbEntryInfo:
+				if len(v) >= 4 {
+					flags, first = u16(v), u16(v[2:])
+				}
+			case bridgeVlandbEntryRange:
+				last = u16(v)
+			}
+		}
+		for vid := int(first); first != 0 && vid <= max(int(first), int(last)); vid++ {
+			out = append(out, netstate.BridgeVLAN{
+				VID:      uint16(vid),
+				PVID:     new(flags&nl.BRIDGE_VLAN_INFO_PVID != 0),
+				Untagged: new(flags&nl.BRIDGE_VLAN_INFO_UNTAGGED != 0),
+			})
+		}
+	}
+	return int(u32(b[4:])), out
+}
+
+// bridgeVLANs reads what one link carries, or with index 0 every one, by index.
+// A link that is no port of a bridge carries nothing.
+func (c *conn) bridgeVLANs(ctx context.Context, index int) (map[int][]netstate.BridgeVLAN, error) {
+	header := make(body, sizeofBrVlanMsg)
+	header[0] = unix.AF_BRIDGE
+	copy(header[4:], nl.Uint32Attr(uint32(index)))
+	msgs, err := c.dump(ctx, unix.RTM_GETVLAN, unix.RTM_NEWVLAN, header)
+	for _, none := range []error{unix.EINVAL, unix.EOPNOTSUPP, unix.ENODEV} {
+		if errors.Is(err, none) {
+			return nil, nil
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := map[int][]netstate.BridgeVLAN{}
+	for _, b := range msgs {
+		i, vlans := decodeBridgeVLANs(b)
+		out[i] = append(out[i], vlans...)
+	}
+	return out, nil
+}
+
+// bridgeVLANs puts those of the sandbox's bridges and ports into the snapshot.
+func (o *observer) bridgeVLANs(ctx context.Context) error {
+	all, err := o.inside.bridgeVLANs(ctx, 0)
+	if err != nil {
+		return err
+	}
+	for index, vlans := range all {
+		for _, v := range vlans {
+			if v.Link = o.names[index]; v.Link != "" {
+				o.snap.Put(v)
+			}
+		}
+	}
+	return nil
+}
+
+func (o *observer) askBridgeVLAN(ctx context.Context, ask netstate.BridgeVLAN) error {
+	if !netstate.OnHost(ask.Link) {
+		return nil
+	}
+	have, ok, err := o.readBridgeVLAN(ctx, ask)
+	switch {
+	case err != nil:
+		return err
+	case ok:
+		o.snap.Put(have)
+	default:
+		o.snap.PutAbsent(ask.Key())
+	}
+	return nil
+}
+
+func (s *Sandbox) readBridgeVLAN(ctx context.Context, ask netstate.BridgeVLAN) (netstate.BridgeVLAN, bool, error) {
+	c, _, err := s.at(ask.Link)
+	if err != nil {
+		return ask, false, err
+	}
+	index, err := s.index(ctx, ask.Link)
+	if errors.Is(err, unix.ENODEV) {
+		return ask, false, nil
+	}
+	if err != nil {
+		return ask, false, err
+	}
+	all, err := c.bridgeVLANs(ctx, index)
+	if err != nil {
+		return ask, false, err
+	}
+	for _, v := range all[index] {
+		if v.VID == ask.VID {
+			v.Link = ask.Link
+			return v, true, nil
+		}
+	}
+	return ask, false, nil
+}
+
+// applyBridgeVLAN adds, changes or takes away a VLAN. A change is an addition
+// with both flags, so the one that does not change is read first.
+func (s *Sandbox) applyBridgeVLAN(ctx context.Context, c netstate.Change) error {
+	before, after := typed[netstate.BridgeVLAN](c)
+	if c.Action() == netstate.Delete {
+		err := s.sendBridgeVLAN(ctx, unix.RTM_DELLINK, before)
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, errGone) {
+			return nil
+		}
+		return err
+	}
+	if c.Action() == netstate.Update {
+		have, ok, err := s.readBridgeVLAN(ctx, after)
+		if err != nil {
+			return err
+		}
+		if ok {
+			after = netstate.Merge(have, after)
+		}
+	}
+	return s.sendBridgeVLAN(ctx, unix.RTM_SETLINK, after)
+}
+
+func (s *Sandbox) sendBridgeVLAN(ctx context.Context, typ int, v netstate.BridgeVLAN) error {
+	c, base, err := s.at(v.Link)
+	if err != nil {
+		return err
+	}
+	w, err := c.linkByName(ctx, base)
+	if err != nil {
+		if errors.Is(err, unix.ENODEV) {
+			return noLink(v.Link)
+		}
+		return err
+	}
+	return c.write(ctx, typ, 0, ifInfo(unix.AF_BRIDGE, w.link.Index, 0, 0), encodeBridgeVLAN(v, w.link.LinkKind == "bridge" && w.master == 0))
+}
+
+// encodeBridgeVLAN writes IFLA_AF_SPEC. On the bridge itself the entry is one of
+// its own (BRENTRY) and addressed to it (SELF); without these it would only be
+// made known for the ports.
+func encodeBridgeVLAN(v netstate.BridgeVLAN, self bool) *nl.RtAttr {
+	var flags uint16
+	if deref(v.PVID) {
+		flags |= nl.BRIDGE_VLAN_INFO_PVID
+	}
+	if deref(v.Untagged) {
+		flags |= nl.BRIDGE_VLAN_INFO_UNTAGGED
+	}
+	spec := attr(unix.IFLA_AF_SPEC, nil)
+	if self {
+		flags |= bridgeVLANBrentry
+		spec.AddRtAttr(nl.IFLA_BRIDGE_FLAGS, nl.Uint16Attr(nl.BRIDGE_FLAGS_SELF))
+	}
+	spec.AddRtAttr(nl.IFLA_BRIDGE_VLAN_INFO, append(nl.Uint16Attr(flags), nl.Uint16Attr(v.VID)...))
+	return spec
+}

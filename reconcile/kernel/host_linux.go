@@ -1,0 +1,103 @@
+package kernel
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+)
+
+// Options say where the host is found. The zero value is this machine.
+type Options struct {
+	// Netns is the path of the namespace that counts as the host's; the one of
+	// the process when empty.
+	Netns string
+	// Sysfs is where sysfs is mounted; /sys when empty. It shows the network
+	// devices of the namespace it was mounted in, which must be the host's.
+	Sysfs string
+	// Proc is where procfs is mounted; /proc when empty.
+	Proc string
+}
+
+// Host is the host's side of all sandboxes: its network namespace, its sysfs and
+// its boot. It is safe for concurrent use.
+type Host struct {
+	socket *socket
+	sysfs  sysfs
+	proc   string
+	bootID string
+}
+
+// Open opens the host's side.
+func Open(o Options) (*Host, error) {
+	if o.Sysfs == "" {
+		o.Sysfs = "/sys"
+	}
+	if o.Proc == "" {
+		o.Proc = "/proc"
+	}
+	if o.Netns == "" {
+		o.Netns = filepath.Join(o.Proc, "thread-self/ns/net")
+	}
+	boot, err := os.ReadFile(filepath.Join(o.Proc, "sys/kernel/random/boot_id"))
+	if err != nil {
+		return nil, fmt.Errorf("open host: boot id: %w", err)
+	}
+	ns, err := openNetns(o.Netns)
+	if err != nil {
+		return nil, fmt.Errorf("open host: %w", err)
+	}
+	s, err := openSocket(ns)
+	if err != nil {
+		return nil, fmt.Errorf("open host: %w", err)
+	}
+	return &Host{socket: s, sysfs: sysfs{o.Sysfs}, proc: o.Proc, bootID: strings.TrimSpace(string(boot))}, nil
+}
+
+// BootID identifies this boot of the machine.
+func (h *Host) BootID() string { return h.bootID }
+
+// NetnsID identifies the host's network namespace.
+func (h *Host) NetnsID() reconcile.NetnsID { return h.socket.id }
+
+// Close releases the host's side. Sandboxes opened from it must be closed first.
+func (h *Host) Close() error { return h.socket.close() }
+
+// Sandbox opens the view of the namespace at path. A path that is missing or no
+// namespace any more is an error of kind Gone; the host's own namespace is
+// refused with Conflict, for a stale /proc/PID path once deconfigured a host
+// (containernetworking/plugins issue 714).
+func (h *Host) Sandbox(path string) (*Sandbox, error) {
+	ns, err := openNetns(path)
+	if err != nil {
+		return nil, err
+	}
+	s, err := openSocket(ns)
+	if err != nil {
+		return nil, fmt.Errorf("open %q: %w", path, err)
+	}
+	if sameNetns(s.id, h.socket.id) {
+		s.close()
+		return nil, fault.New(fault.Conflict, fmt.Errorf("%q is the host's own network namespace, not a sandbox", path))
+	}
+	return h.view(s), nil
+}
+
+// WithoutSandbox is the view that remains when the namespace is gone: the
+// sandbox is empty in it, the host's objects are there.
+func (h *Host) WithoutSandbox() *Sandbox { return h.view(nil) }
+
+func (h *Host) view(s *socket) *Sandbox {
+	out := &Sandbox{host: h, indexes: map[string]int{}}
+	out.outside = &conn{h.socket, &out.count, true}
+	if s != nil {
+		out.inside = &conn{s, &out.count, false}
+	}
+	return out
+}
+
+func hostName(base string) string { return netstate.HostName(base) }

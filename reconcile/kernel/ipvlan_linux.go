@@ -1,0 +1,31 @@
+package kernel
+
+import (
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/vishvananda/netlink/nl"
+)
+
+var (
+	ipvlanModes = words{0: "l2", 1: "l3", 2: "l3s"}
+	ipvlanFlags = words{0: "bridge", 1: "private", 2: "vepa"}
+)
+
+func decodeIPVLAN(w *ifLink, data []byte) {
+	w.link.IPVLAN = &netstate.IPVLAN{}
+	for typ, v := range attributes(data) {
+		switch typ {
+		case nl.IFLA_IPVLAN_MODE:
+			w.link.IPVLAN.Mode = ipvlanModes.word(uint32(u16(v)))
+		case nl.IFLA_IPVLAN_FLAG:
+			w.link.IPVLAN.Flag = ipvlanFlags.word(uint32(u16(v)))
+		}
+	}
+}
+
+func encodeIPVLAN(e *infoData, l netstate.Link) {
+	if l.IPVLAN == nil {
+		return
+	}
+	e.word(nl.IFLA_IPVLAN_MODE, 2, "mode", l.IPVLAN.Mode, ipvlanModes)
+	e.word(nl.IFLA_IPVLAN_FLAG, 2, "flag", l.IPVLAN.Flag, ipvlanFlags)
+}

@@ -1,0 +1,417 @@
+package kernel
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+func (s *Sandbox) applyLink(ctx context.Context, c netstate.Change) error {
+	before, after := typed[netstate.Link](c)
+	switch c.Action() {
+	case netstate.Create:
+		return s.createLink(ctx, after)
+	case netstate.Delete:
+		return s.deleteLink(ctx, before.Name)
+	default:
+		return s.updateLink(ctx, before, after)
+	}
+}
+
+// createLink makes a link with everything the kernel takes at birth, in one
+// message: rtnl_newlink_create takes the link away again when a part of it is
+// refused, so it is complete or not there. What is only taken later (an alias,
+// the options of a port, a bond's primary) goes into a second message, and a
+// link that refuses it is deleted.
+func (s *Sandbox) createLink(ctx context.Context, l netstate.Link) error {
+	kind, ok := linkKinds[l.LinkKind]
+	if !ok {
+		return fault.New(fault.Unsupported, fmt.Errorf("a link of kind %q cannot be made", l.LinkKind))
+	}
+	born, rest := splitBirth(l)
+	names := referred(born)
+	err := s.fresh(func() error { return s.newLink(ctx, kind, born, born.Name) }, names...)
+	if errors.Is(err, unix.EEXIST) {
+		err = s.createAside(ctx, kind, born, err)
+	}
+	s.forget(l.Name)
+	if err != nil {
+		return s.explainCreate(ctx, l, err)
+	}
+	if len(netstate.Fields(rest)) == 0 {
+		return nil
+	}
+	if err := s.updateLink(ctx, netstate.Link{Name: l.Name}, rest); err != nil {
+		return notPutBack(err, s.deleteLink(ctx, l.Name))
+	}
+	return nil
+}
+
+// splitBirth divides a new link into what it is born with and what it gets
+// after. A link with a master is brought up last: a bond refuses a port that is
+// up, and one that is up bounces when it joins a VRF.
+func splitBirth(l netstate.Link) (born, rest netstate.Link) {
+	member := l.Master != nil && *l.Master != ""
+	later := func(path string) bool {
+		switch path {
+		case "alias":
+			return *l.Alias != ""
+		case "port.hairpin", "port.isolated":
+			return true
+		case "bond.primary":
+			return *l.Bond.Primary != ""
+		case "up":
+			return member && *l.Up
+		}
+		return false
+	}
+	born = netstate.Restrict(l, func(path string) bool { return !later(path) })
+	rest = netstate.Restrict(l, later)
+	return born, rest
+}
+
+// referred lists the links whose index a message about l holds.
+func referred(l netstate.Link) []string {
+	names := []string{l.Name}
+	for _, n := range []*string{l.Parent, l.Master} {
+		if n != nil && *n != "" {
+			names = append(names, *n)
+		}
+	}
+	return names
+}
+
+// newLink sends the one message. A link whose parent lives in the other
+// namespace is made by that namespace's socket with IFLA_NET_NS_FD: it is then
+// born where it belongs. (IFLA_LINK_NETNSID would have it born beside its parent
+// and moved, under its final name and taken down by the move.)
+func (s *Sandbox) newLink(ctx context.Context, kind linkKind, l netstate.Link, name string) error {
+	dst, _, err := s.at(l.Name)
+	if err != nil {
+		return err
+	}
+	src := dst
+	var parts []nl.NetlinkRequestData
+	if kind.stacked {
+		if l.Parent == nil {
+			return invalid("a link of kind %q needs a parent", l.LinkKind)
+		}
+		if src, _, err = s.at(*l.Parent); err != nil {
+			return err
+		}
+		lower, err := s.index(ctx, *l.Parent)
+		if err != nil {
+			return err
+		}
+		parts = append(parts, attr(unix.IFLA_LINK, nl.Uint32Attr(uint32(lower))))
+	}
+	if src != dst {
+		parts = append(parts, attr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(dst.ns.Fd()))))
+	}
+	common, flags, change, err := s.commonAttributes(ctx, l)
+	if err != nil {
+		return err
+	}
+	info, err := s.linkInfo(ctx, kind, l, dst)
+	if err != nil {
+		return err
+	}
+	parts = append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, 0, flags, change), attr(unix.IFLA_IFNAME, nl.ZeroTerminated(netstate.BaseName(name)))}, parts...)
+	return src.write(ctx, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, append(append(parts, common...), info)...)
+}
+
+// createAside makes a link of the sandbox whose name, until 6.13, the kernel
+// looks for in the namespace of its parent: a host link of that name is then
+// "file exists", although the sandbox has none (net/core/rtnetlink.c,
+// __rtnl_newlink). The link is made under a name nobody has, and renamed.
+func (s *Sandbox) createAside(ctx context.Context, kind linkKind, l netstate.Link, exists error) error {
+	dst, base, err := s.at(l.Name)
+	if err != nil || l.Parent == nil || netstate.OnHost(*l.Parent) == netstate.OnHost(l.Name) {
+		return exists
+	}
+	if _, err := dst.linkByName(ctx, base); !errors.Is(err, unix.ENODEV) {
+		return exists
+	}
+	aside := dst.name("pl" + randomName())
+	up := l.Up
+	l.Up = nil
+	if err := s.fresh(func() error { return s.newLink(ctx, kind, l, aside) }, referred(l)...); err != nil {
+		return err
+	}
+	w, err := dst.linkByName(ctx, netstate.BaseName(aside))
+	if err != nil {
+		return err
+	}
+	flags, change := ifFlags(netstate.Link{Up: up})
+	err = dst.write(ctx, unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, w.link.Index, flags, change), attr(unix.IFLA_IFNAME, nl.ZeroTerminated(base)))
+	if err != nil {
+		return notPutBack(err, dst.deleteIndex(ctx, w.link.Index))
+	}
+	return nil
+}
+
+func randomName() string {
+	b := make([]byte, 6)
+	rand.Read(b)
+	return hex.EncodeToString(b)
+}
+
+// commonAttributes are those that links of all kinds have.
+func (s *Sandbox) commonAttributes(ctx context.Context, l netstate.Link) (parts []nl.NetlinkRequestData, flags, change uint32, err error) {
+	if l.MTU != nil {
+		parts = append(parts, attr(unix.IFLA_MTU, nl.Uint32Attr(*l.MTU)))
+	}
+	// An ipvlan has its parent's address, whatever it is told.
+	if l.MAC != nil && l.LinkKind != "ipvlan" {
+		hw, err := net.ParseMAC(*l.MAC)
+		if err != nil {
+			return nil, 0, 0, invalid("mac: %q is not a MAC address", *l.MAC)
+		}
+		parts = append(parts, attr(unix.IFLA_ADDRESS, hw))
+	}
+	if l.TxQueueLen != nil {
+		parts = append(parts, attr(unix.IFLA_TXQLEN, nl.Uint32Attr(*l.TxQueueLen)))
+	}
+	if l.Master != nil {
+		master := 0
+		if *l.Master != "" {
+			if netstate.OnHost(*l.Master) != netstate.OnHost(l.Name) {
+				return nil, 0, 0, invalid("master %s and link %s are in different namespaces", where(*l.Master), where(l.Name))
+			}
+			if master, err = s.index(ctx, *l.Master); err != nil {
+				return nil, 0, 0, err
+			}
+		}
+		parts = append(parts, attr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master))))
+	}
+	flags, change = ifFlags(l)
+	return parts, flags, change, nil
+}
+
+// ifFlags returns the flags that are set in l, and which of them it speaks of.
+func ifFlags(l netstate.Link) (flags, change uint32) {
+	for _, f := range []struct {
+		set *bool
+		bit uint32
+	}{{l.Up, unix.IFF_UP}, {l.Promisc, unix.IFF_PROMISC}, {l.AllMulti, unix.IFF_ALLMULTI}} {
+		if f.set == nil {
+			continue
+		}
+		change |= f.bit
+		if *f.set {
+			flags |= f.bit
+		}
+	}
+	return flags, change
+}
+
+// linkInfo writes IFLA_LINKINFO for a new link.
+func (s *Sandbox) linkInfo(ctx context.Context, kind linkKind, l netstate.Link, dst *conn) (*nl.RtAttr, error) {
+	info := attr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(l.LinkKind))
+	e := &infoData{attr: attr(nl.IFLA_INFO_DATA, nil), creating: true, index: func(n string) (int, error) { return s.index(ctx, n) }}
+	if l.Veth != nil && l.Veth.Peer != nil {
+		peer, _, err := s.at(*l.Veth.Peer)
+		if err != nil {
+			return nil, err
+		}
+		if peer != dst {
+			e.peer = peer
+		}
+	}
+	kind.encode(e, l)
+	info.AddChild(e.attr)
+	return info, e.err
+}
+
+// updateLink changes what is set in after, with one RTM_NEWLINK. The kernel does
+// the parts in a fixed order (rtnetlink.c: options of the kind and of the port
+// first, then do_setlink: MAC, MTU, alias, master, flags, queue length), which is
+// the order an enslavement needs: the port is down, gets its MAC and MTU, joins,
+// and is brought up. It stops at the first part that is refused and keeps what it
+// did before; what it kept is then taken back from before.
+func (s *Sandbox) updateLink(ctx context.Context, before, after netstate.Link) error {
+	err := s.setLink(ctx, after)
+	if err == nil {
+		return nil
+	}
+	err = s.explainUpdate(ctx, after, err)
+	if len(netstate.Fields(after)) < 2 {
+		return err
+	}
+	return notPutBack(err, s.restoreLink(ctx, before))
+}
+
+// restoreLink takes back what of a failed update was done.
+func (s *Sandbox) restoreLink(ctx context.Context, before netstate.Link) error {
+	have, err := s.readLink(ctx, before.Name)
+	if err != nil {
+		if errors.Is(err, unix.ENODEV) {
+			return nil
+		}
+		return err
+	}
+	back, differs := netstate.NewUpdate("", have, before)
+	if !differs {
+		return nil
+	}
+	return s.setLink(ctx, back.After.(netstate.Link))
+}
+
+func (s *Sandbox) setLink(ctx context.Context, l netstate.Link) error {
+	// The options of a port belong to the bridge it joins, and the kernel looks
+	// for them before it lets it join: these are two messages.
+	if l.Port != nil && l.Master != nil {
+		port := netstate.Link{Name: l.Name, Port: l.Port}
+		l.Port = nil
+		if err := s.setLink(ctx, l); err != nil || *l.Master == "" {
+			return err
+		}
+		return s.setLink(ctx, port)
+	}
+	return s.fresh(func() error { return s.setLinkOnce(ctx, l) }, referred(l)...)
+}
+
+func (s *Sandbox) setLinkOnce(ctx context.Context, l netstate.Link) error {
+	c, base, err := s.at(l.Name)
+	if err != nil {
+		return err
+	}
+	index, err := s.index(ctx, l.Name)
+	if err != nil {
+		return err
+	}
+	parts, flags, change, err := s.commonAttributes(ctx, l)
+	if err != nil {
+		return err
+	}
+	if l.Alias != nil {
+		raw, err := c.markedAlias(ctx, base, *l.Alias)
+		if err != nil {
+			return err
+		}
+		parts = append(parts, attr(unix.IFLA_IFALIAS, []byte(raw)))
+	}
+	info, err := s.changeInfo(ctx, l)
+	if err != nil {
+		return err
+	}
+	if info != nil {
+		parts = append(parts, info)
+	}
+	return c.write(ctx, unix.RTM_NEWLINK, 0, append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, index, flags, change)}, parts...)...)
+}
+
+// markedAlias keeps the mark of a device when its alias changes.
+func (c *conn) markedAlias(ctx context.Context, base, alias string) (string, error) {
+	w, err := c.linkByName(ctx, base)
+	if err != nil {
+		return "", err
+	}
+	return joinAlias(w.marker, alias), nil
+}
+
+// changeInfo writes IFLA_LINKINFO for a link that exists, nil when no option of
+// its kind changes.
+func (s *Sandbox) changeInfo(ctx context.Context, l netstate.Link) (*nl.RtAttr, error) {
+	info := attr(unix.IFLA_LINKINFO, nil)
+	some := false
+	index := func(n string) (int, error) { return s.index(ctx, n) }
+	if name := nestedKind(l); name != "" {
+		e := &infoData{attr: attr(nl.IFLA_INFO_DATA, nil), index: index}
+		linkKinds[name].encode(e, l)
+		if e.err != nil {
+			return nil, e.err
+		}
+		info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(name))
+		info.AddChild(e.attr)
+		some = true
+	}
+	if l.Port != nil {
+		e := &infoData{attr: attr(nl.IFLA_INFO_SLAVE_DATA, nil), index: index}
+		encodePort(e, l.Port)
+		info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
+		info.AddChild(e.attr)
+		some = true
+	}
+	if !some {
+		return nil, nil
+	}
+	return info, nil
+}
+
+// deleteLink deletes a link; one that is not there is deleted.
+func (s *Sandbox) deleteLink(ctx context.Context, name string) error {
+	c, _, err := s.at(name)
+	if err != nil {
+		return nil // it went with its namespace
+	}
+	err = s.fresh(func() error {
+		index, err := s.index(ctx, name)
+		if err != nil {
+			return err
+		}
+		return c.deleteIndex(ctx, index)
+	}, name)
+	s.forget(name)
+	if errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return err
+}
+
+func (c *conn) deleteIndex(ctx context.Context, index int) error {
+	return c.write(ctx, unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, index, 0, 0))
+}
+
+// explainCreate adds the reason where the kernel's words for a refused creation
+// hide it.
+func (s *Sandbox) explainCreate(ctx context.Context, l netstate.Link, err error) error {
+	if l.LinkKind != "vlan" || l.Parent == nil {
+		return err
+	}
+	parent, readErr := s.readLink(ctx, *l.Parent)
+	if readErr != nil {
+		return err
+	}
+	switch {
+	case errors.Is(err, unix.ENETDOWN):
+		return because(fault.NotReady, err, "its parent %s is down", where(*l.Parent))
+	case !errors.Is(err, unix.EINVAL):
+		return err
+	case l.MTU != nil && parent.MTU != nil && *l.MTU > *parent.MTU:
+		return because(fault.Invalid, err, "mtu %d exceeds the %d of its parent %s", *l.MTU, *parent.MTU, where(*l.Parent))
+	case !parent.Carrier:
+		// igbvf_vlan_rx_add_vid: the physical function has not let the virtual
+		// one talk to it since it was reset (clear-to-send), and it has to know
+		// the VLAN. A bond passes the refusal on.
+		return because(fault.NotReady, err, "its parent %s has no carrier yet (a virtual function without clear-to-send cannot take a VLAN)", where(*l.Parent))
+	}
+	return err
+}
+
+func (s *Sandbox) explainUpdate(ctx context.Context, l netstate.Link, err error) error {
+	switch {
+	case errors.Is(err, unix.EPERM) && l.Master != nil && *l.Master != "":
+		if have, e := s.readLink(ctx, l.Name); e == nil && have.Up != nil && *have.Up {
+			return because(fault.NotReady, err, "a bond takes only a port that is down")
+		}
+	case errors.Is(err, unix.ENETDOWN):
+		return because(fault.NotReady, err, "the link below it is down")
+	case errors.Is(err, unix.ERANGE) && l.MTU != nil:
+		return because(fault.Invalid, err, "mtu %d is more than the link below it has", *l.MTU)
+	case errors.Is(err, unix.EADDRNOTAVAIL) && l.MAC != nil:
+		return because(fault.NotReady, err, "mac %s: the physical function holds another MAC for this virtual function and does not trust it", *l.MAC)
+	case errors.Is(err, unix.EBUSY) && l.MAC != nil:
+		return because(fault.NotReady, err, "mac %s: its driver takes a new address only while the link is down", *l.MAC)
+	}
+	return err
+}

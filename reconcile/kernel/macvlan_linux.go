@@ -1,0 +1,35 @@
+package kernel
+
+import (
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/vishvananda/netlink/nl"
+)
+
+var macvlanModes = words{
+	nl.MACVLAN_MODE_PRIVATE: "private", nl.MACVLAN_MODE_VEPA: "vepa",
+	nl.MACVLAN_MODE_BRIDGE: "bridge", nl.MACVLAN_MODE_PASSTHRU: "passthru",
+}
+
+func decodeMACVLAN(w *ifLink, data []byte) {
+	w.link.MACVLAN = &netstate.MACVLAN{}
+	for typ, v := range attributes(data) {
+		switch typ {
+		case nl.IFLA_MACVLAN_MODE:
+			w.link.MACVLAN.Mode = macvlanModes.word(u32(v))
+		case nl.IFLA_MACVLAN_BC_QUEUE_LEN:
+			// What this link asked for; the parent uses the most any of its links
+			// asked for (IFLA_MACVLAN_BC_QUEUE_LEN_USED).
+			w.link.MACVLAN.BroadcastQueue = new(u32(v))
+		}
+	}
+}
+
+func encodeMACVLAN(e *infoData, l netstate.Link) {
+	if l.MACVLAN == nil {
+		return
+	}
+	e.word(nl.IFLA_MACVLAN_MODE, 4, "mode", l.MACVLAN.Mode, macvlanModes)
+	if n := l.MACVLAN.BroadcastQueue; n != nil {
+		e.u32(nl.IFLA_MACVLAN_BC_QUEUE_LEN, *n)
+	}
+}

@@ -1,0 +1,283 @@
+package kernel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"slices"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Observe dumps the sandbox's links, addresses and routes (and the VLANs of its
+// bridges where it has any), and reads the objects asked for.
+func (s *Sandbox) Observe(ctx context.Context, ask []netstate.Object) (*netstate.Snapshot, error) {
+	o := s.observer(netstate.NewSnapshot())
+	if s.inside != nil {
+		if err := o.whole(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := o.ask(ctx, ask); err != nil {
+		return nil, err
+	}
+	return o.snap, nil
+}
+
+// Extend reads further objects into a snapshot. The sandbox's links, addresses
+// and routes are whole in every snapshot and are not read again.
+func (s *Sandbox) Extend(ctx context.Context, snap *netstate.Snapshot, ask []netstate.Object) error {
+	o := s.observer(snap)
+	for _, l := range netstate.All[netstate.Link](snap) {
+		if !netstate.OnHost(l.Name) {
+			o.names[l.Index] = l.Name
+		}
+	}
+	return o.ask(ctx, ask)
+}
+
+// observer is one observation.
+type observer struct {
+	*Sandbox
+	snap *netstate.Snapshot
+	// names holds the sandbox's links by index, hostNames those of the host that
+	// came up.
+	names, hostNames map[int]string
+}
+
+func (s *Sandbox) observer(snap *netstate.Snapshot) *observer {
+	return &observer{Sandbox: s, snap: snap, names: map[int]string{}, hostNames: map[int]string{}}
+}
+
+func (o *observer) whole(ctx context.Context) error {
+	links, err := o.inside.links(ctx)
+	if err != nil {
+		return err
+	}
+	o.mu.Lock()
+	clear(o.indexes)
+	for _, w := range links {
+		o.names[w.link.Index] = w.link.Name
+		o.indexes[w.link.Name] = w.link.Index
+	}
+	o.mu.Unlock()
+	o.noteDevices(links)
+	bridged := false
+	for _, w := range links {
+		l, err := o.resolve(ctx, o.inside, w)
+		if err != nil {
+			return err
+		}
+		bridged = bridged || l.LinkKind == "bridge"
+		o.snap.Put(l)
+	}
+	if err := o.addresses(ctx); err != nil {
+		return err
+	}
+	if err := o.routes(ctx); err != nil {
+		return err
+	}
+	if !bridged {
+		return nil
+	}
+	return o.bridgeVLANs(ctx)
+}
+
+// resolve turns the numbers in a link into names with their place.
+func (o *observer) resolve(ctx context.Context, c *conn, w ifLink) (netstate.Link, error) {
+	l := w.link
+	l.Name = c.name(l.Name)
+	l.DeviceID = o.host.sysfs.deviceID(w.bus, w.parent)
+	l.Master = new("")
+	if w.master != 0 {
+		name, err := o.nameOf(ctx, c, w.master)
+		if err != nil {
+			return l, err
+		}
+		l.Master = &name
+	}
+	if w.primary != 0 && l.Bond != nil {
+		name, err := o.nameOf(ctx, c, w.primary)
+		if err != nil {
+			return l, err
+		}
+		l.Bond.Primary = &name
+	}
+	if w.lower == 0 || l.LinkKind != "veth" && !linkKinds[l.LinkKind].stacked {
+		return l, nil
+	}
+	lower, err := o.lowerName(ctx, c, w)
+	if err != nil || lower == "" {
+		return l, err
+	}
+	if l.LinkKind == "veth" {
+		l.Veth = &netstate.Veth{Peer: &lower}
+	} else {
+		l.Parent = &lower
+	}
+	return l, nil
+}
+
+// lowerName names the link below w, or a veth's other end; "" when it is in a
+// namespace that is none of ours.
+func (o *observer) lowerName(ctx context.Context, c *conn, w ifLink) (string, error) {
+	if w.lowerNS < 0 {
+		return o.nameOf(ctx, c, w.lower)
+	}
+	other := o.other(c)
+	if other == nil {
+		return "", nil
+	}
+	id, err := o.nsid(ctx, c, other)
+	if err != nil || id != w.lowerNS {
+		return "", err
+	}
+	return o.nameOf(ctx, other, w.lower)
+}
+
+// nameOf names a link by index; "" when it is gone by now.
+func (o *observer) nameOf(ctx context.Context, c *conn, index int) (string, error) {
+	names := o.names
+	if c.host {
+		names = o.hostNames
+	}
+	if n, ok := names[index]; ok {
+		return n, nil
+	}
+	w, err := c.linkByIndex(ctx, index)
+	if errors.Is(err, unix.ENODEV) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	names[index] = c.name(w.link.Name)
+	return names[index], nil
+}
+
+// nsid returns how the namespace c numbers the namespace other, -1 when it does
+// not. The kernel gives a number when it first needs one.
+func (s *Sandbox) nsid(ctx context.Context, c, other *conn) (int32, error) {
+	s.mu.Lock()
+	id, ok := s.nsids[c]
+	s.mu.Unlock()
+	if ok {
+		return id, nil
+	}
+	b, err := c.get(ctx, unix.RTM_GETNSID, unix.RTM_NEWNSID, body(make([]byte, 4)), attr(unix.NETNSA_FD, nl.Uint32Attr(uint32(other.ns.Fd()))))
+	if err != nil {
+		return -1, err
+	}
+	id = -1
+	for typ, v := range attributes(b[min(4, len(b)):]) {
+		if typ == unix.NETNSA_NSID && len(v) == 4 {
+			id = int32(binary.NativeEndian.Uint32(v))
+		}
+	}
+	if id >= 0 {
+		s.mu.Lock()
+		if s.nsids == nil {
+			s.nsids = map[*conn]int32{}
+		}
+		s.nsids[c] = id
+		s.mu.Unlock()
+	}
+	return id, nil
+}
+
+// readLink reads one link as it is now.
+func (s *Sandbox) readLink(ctx context.Context, name string) (netstate.Link, error) {
+	c, base, err := s.at(name)
+	if err != nil {
+		return netstate.Link{}, err
+	}
+	w, err := c.linkByName(ctx, base)
+	if err != nil {
+		return netstate.Link{}, err
+	}
+	l, err := s.observer(nil).resolve(ctx, c, w)
+	l.Name = name // asked for by another of its names, it answers to that
+	return l, err
+}
+
+// ask reads objects on demand. What is not there is recorded as absent.
+func (o *observer) ask(ctx context.Context, ask []netstate.Object) error {
+	var sysctls []netstate.Sysctl
+	settings := map[ethtoolGroup][]netstate.Ethtool{}
+	for _, obj := range ask {
+		var err error
+		switch obj := obj.(type) {
+		case netstate.Link:
+			err = o.askLink(ctx, obj)
+		case netstate.Addr:
+			err = o.askAddr(ctx, obj)
+		case netstate.Route:
+			err = o.askRoute(ctx, obj)
+		case netstate.BridgeVLAN:
+			err = o.askBridgeVLAN(ctx, obj)
+		case netstate.Device:
+			err = o.askDevice(ctx, obj.ID)
+		case netstate.VF:
+			err = o.askVF(ctx, obj.ID)
+		case netstate.Sysctl:
+			sysctls = append(sysctls, obj)
+		case netstate.Ethtool:
+			g := ethtoolGroup{obj.Link, obj.Class}
+			settings[g] = append(settings[g], obj)
+		}
+		if err != nil {
+			return reading(obj, err)
+		}
+	}
+	if err := o.askSysctls(sysctls); err != nil {
+		return err
+	}
+	return o.askEthtool(ctx, settings)
+}
+
+// askLink reads a link of the host. A bridge there comes with its ports, asked
+// of the kernel by master so that it does not send the other links.
+func (o *observer) askLink(ctx context.Context, ask netstate.Link) error {
+	if !netstate.OnHost(ask.Name) {
+		return nil // whole already, and absent when not in it
+	}
+	w, err := o.outside.linkByName(ctx, netstate.BaseName(ask.Name))
+	if errors.Is(err, unix.ENODEV) {
+		o.snap.PutAbsent(ask.Key())
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	l, err := o.resolve(ctx, o.outside, w)
+	if err != nil {
+		return err
+	}
+	l.Name = ask.Name
+	o.remember(l.Name, l.Index)
+	if l.LinkKind == "bridge" || l.LinkKind == "vrf" {
+		if l.Ports, err = o.outside.ports(ctx, l.Index); err != nil {
+			return err
+		}
+	}
+	o.snap.Put(l)
+	return nil
+}
+
+// ports lists the links whose master has that index.
+func (c *conn) ports(ctx context.Context, master int) ([]string, error) {
+	links, err := c.links(ctx, attr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master))))
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, w := range links {
+		if w.master == master {
+			out = append(out, w.link.Name)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}

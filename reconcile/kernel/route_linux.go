@@ -1,0 +1,452 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+var routeScopes = words{
+	unix.RT_SCOPE_UNIVERSE: "global", unix.RT_SCOPE_SITE: "site",
+	unix.RT_SCOPE_LINK: "link", unix.RT_SCOPE_HOST: "host",
+}
+
+// ifRoute is a route over one next hop; an RTM_NEWROUTE message tells one or
+// more of them. Route.Link is still a number.
+type ifRoute struct {
+	netstate.Route
+	index int
+}
+
+// decodeRoutes reads the payload of an RTM_NEWROUTE message. What netstate has
+// no word for (TOS, source prefixes) and what is not unicast gives nothing.
+func decodeRoutes(b []byte) []ifRoute {
+	if len(b) < unix.SizeofRtMsg || b[7] != unix.RTN_UNICAST || b[2] != 0 || b[3] != 0 {
+		return nil
+	}
+	r := ifRoute{Route: netstate.Route{
+		Dst:   prefixOf(b[0], nil, b[1]),
+		Table: uint32(b[4]), Protocol: int(b[5]),
+		Scope: routeScopes.word(uint32(b[6])), Type: new("unicast"),
+		// A value that is not there is the kernel's "none", which can be put back.
+		Source: new(""), MTU: new(uint32(0)), AdvMSS: new(uint32(0)),
+		OnLink: new(u32(b[8:])&unix.RTNH_F_ONLINK != 0),
+	}}
+	var hops []byte
+	for typ, v := range attributes(b[unix.SizeofRtMsg:]) {
+		switch typ {
+		case unix.RTA_DST:
+			r.Dst = prefixOf(b[0], v, b[1])
+		case unix.RTA_TABLE:
+			r.Table = u32(v)
+		case unix.RTA_PRIORITY:
+			r.Metric = u32(v)
+		case unix.RTA_OIF:
+			r.index = int(u32(v))
+		case unix.RTA_PREFSRC:
+			r.Source = new(ipText(v))
+		case unix.RTA_METRICS:
+			r.metrics(v)
+		case unix.RTA_MULTIPATH:
+			hops = v
+		default:
+			r.gateway(typ, v)
+		}
+	}
+	if hops == nil {
+		return []ifRoute{r}
+	}
+	return r.split(hops)
+}
+
+func (r *ifRoute) gateway(typ uint16, v []byte) {
+	switch typ {
+	case unix.RTA_GATEWAY:
+		r.Gateway = ipText(v)
+	case unix.RTA_VIA: // an IPv6 next hop of an IPv4 route: family, address
+		if len(v) > 2 {
+			r.Gateway = ipText(v[2:])
+		}
+	}
+}
+
+func (r *ifRoute) metrics(b []byte) {
+	for typ, v := range attributes(b) {
+		switch typ {
+		case unix.RTAX_MTU:
+			r.MTU = new(u32(v))
+		case unix.RTAX_ADVMSS:
+			r.AdvMSS = new(u32(v))
+		}
+	}
+}
+
+// split makes one route of each next hop: struct rtnexthop with attributes.
+func (r ifRoute) split(hops []byte) []ifRoute {
+	var out []ifRoute
+	for len(hops) >= unix.SizeofRtNexthop {
+		size := int(u16(hops))
+		if size < unix.SizeofRtNexthop || size > len(hops) {
+			break
+		}
+		one := r
+		one.OnLink = new(hops[2]&unix.RTNH_F_ONLINK != 0)
+		one.index = int(u32(hops[4:]))
+		for typ, v := range attributes(hops[unix.SizeofRtNexthop:size]) {
+			one.gateway(typ, v)
+		}
+		out = append(out, one)
+		hops = hops[min((size+3)&^3, len(hops)):]
+	}
+	return out
+}
+
+func ipText(b []byte) string {
+	a, ok := netip.AddrFromSlice(b)
+	if !ok {
+		return ""
+	}
+	return a.String()
+}
+
+func prefixOf(family uint8, b []byte, bits uint8) string {
+	a, ok := netip.AddrFromSlice(b)
+	switch {
+	case ok:
+	case family == unix.AF_INET6:
+		a = netip.IPv6Unspecified()
+	default:
+		a = netip.IPv4Unspecified()
+	}
+	return netip.PrefixFrom(a, int(bits)).String()
+}
+
+// routeQuery narrows a dump; zero fields are any.
+type routeQuery struct {
+	family uint8
+	table  uint32
+	index  int
+}
+
+func (c *conn) routes(ctx context.Context, q routeQuery) ([]ifRoute, error) {
+	header := make(body, unix.SizeofRtMsg)
+	header[0] = q.family
+	parts := []nl.NetlinkRequestData{header}
+	if c.strict {
+		header[7] = unix.RTN_UNICAST
+		if q.table != 0 {
+			parts = append(parts, attr(unix.RTA_TABLE, nl.Uint32Attr(q.table)))
+		}
+		if q.index != 0 {
+			parts = append(parts, attr(unix.RTA_OIF, nl.Uint32Attr(uint32(q.index))))
+		}
+	}
+	msgs, err := c.dump(ctx, unix.RTM_GETROUTE, unix.RTM_NEWROUTE, parts...)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil, nil // the table does not exist
+	case errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EOPNOTSUPP):
+		return nil, nil // a kernel without IPv6
+	case err != nil:
+		return nil, err
+	}
+	var out []ifRoute
+	for _, b := range msgs {
+		if len(b) >= unix.SizeofRtMsg && u32(b[8:])&unix.RTM_F_CLONED != 0 {
+			continue // an exception the kernel learned, such as a path MTU
+		}
+		for _, r := range decodeRoutes(b) {
+			if (q.table == 0 || r.Table == q.table) && (q.index == 0 || r.index == q.index) {
+				out = append(out, r)
+			}
+		}
+	}
+	return out, nil
+}
+
+// routes puts the sandbox's routes into the snapshot: not those of the local
+// table, nor the link-local prefix the kernel gives every IPv6 link.
+func (o *observer) routes(ctx context.Context) error {
+	for _, f := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		all, err := o.inside.routes(ctx, routeQuery{family: f})
+		if err != nil {
+			return err
+		}
+		for _, r := range all {
+			if r.Table == unix.RT_TABLE_LOCAL || r.Protocol == unix.RTPROT_KERNEL && r.Dst == "fe80::/64" || r.Dst == "ff00::/8" {
+				continue
+			}
+			if r.Link, err = o.nameOf(ctx, o.inside, r.index); err != nil {
+				return err
+			}
+			if r.Link != "" {
+				o.snap.Put(r.Route)
+			}
+		}
+	}
+	return nil
+}
+
+// askRoute reads a route over a link of the host.
+func (o *observer) askRoute(ctx context.Context, ask netstate.Route) error {
+	if !netstate.OnHost(ask.Link) {
+		return nil
+	}
+	o.snap.PutAbsent(ask.Key())
+	same, err := o.same(ctx, ask)
+	if errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	for _, r := range same {
+		if r.Key() == ask.Key() {
+			o.snap.Put(r)
+		}
+	}
+	return err
+}
+
+// same returns the routes that share r's destination, table and metric: for the
+// kernel they are one group.
+func (s *Sandbox) same(ctx context.Context, r netstate.Route) ([]netstate.Route, error) {
+	c, _, err := s.at(r.Link)
+	if err != nil {
+		return nil, err
+	}
+	index, err := s.index(ctx, r.Link)
+	if err != nil {
+		return nil, err
+	}
+	f := uint8(unix.AF_INET)
+	if r.IPv6() {
+		f = unix.AF_INET6
+	}
+	all, err := c.routes(ctx, routeQuery{family: f, table: r.Table})
+	if err != nil {
+		return nil, err
+	}
+	var out []netstate.Route
+	for _, have := range all {
+		if have.Dst != r.Dst || have.Metric != r.Metric {
+			continue
+		}
+		if have.index == index {
+			have.Link = r.Link
+		}
+		out = append(out, have.Route)
+	}
+	return out, nil
+}
+
+func (s *Sandbox) applyRoute(ctx context.Context, c netstate.Change) error {
+	before, after := typed[netstate.Route](c)
+	switch c.Action() {
+	case netstate.Create:
+		// Not EXCL: it refuses a second gateway to a destination. An equal route
+		// is refused without it too (fib_trie.c, ip6_fib.c), and APPEND puts this
+		// one behind those that are there: CREATE alone would go before them.
+		err := s.sendRoute(ctx, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, after)
+		return s.explainRoute(ctx, after, err)
+	case netstate.Delete:
+		return s.deleteRoute(ctx, before)
+	default:
+		return s.updateRoute(ctx, after)
+	}
+}
+
+// deleteRoute deletes one route and no other; one that is not there is deleted.
+func (s *Sandbox) deleteRoute(ctx context.Context, r netstate.Route) error {
+	// A metric of 0 is none to the kernel when it looks for what to delete: it
+	// would take the next best route of that gateway (fib_semantics.c,
+	// fib_nh_match; IPv6 routes always have a metric).
+	if r.Metric == 0 {
+		same, err := s.same(ctx, r)
+		if errors.Is(err, unix.ENODEV) || errors.Is(err, errGone) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(same, func(have netstate.Route) bool { return have.Key() == r.Key() }) {
+			return nil
+		}
+	}
+	err := s.sendRoute(ctx, unix.RTM_DELROUTE, 0, r)
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENODEV) || errors.Is(err, errGone) {
+		return nil
+	}
+	return err
+}
+
+// updateRoute replaces a route. REPLACE takes the first route of the group, or
+// in IPv6 all its next hops, so it is used only for a route that is alone. In
+// company the new one is added and then the old one deleted; the kernel takes
+// routes that differ in attributes as two, but for IPv6, where the order has to
+// be the other way round.
+func (s *Sandbox) updateRoute(ctx context.Context, change netstate.Route) error {
+	same, err := s.same(ctx, change)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(same, func(have netstate.Route) bool { return have.Key() == change.Key() })
+	if i < 0 {
+		return fault.New(fault.NotReady, errors.New("the route is not there any more"))
+	}
+	have := same[i]
+	want := netstate.Merge(have, change)
+	add := func(r netstate.Route) error {
+		return s.sendRoute(ctx, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, r)
+	}
+	switch {
+	case len(same) == 1:
+		return s.sendRoute(ctx, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, want)
+	case !want.IPv6():
+		if err := add(want); err != nil {
+			return err
+		}
+		return s.deleteRoute(ctx, have) // the first of the two is the old one
+	default:
+		if err := s.deleteRoute(ctx, have); err != nil {
+			return err
+		}
+		if err := add(want); err != nil {
+			return notPutBack(err, add(have))
+		}
+		return nil
+	}
+}
+
+func (s *Sandbox) sendRoute(ctx context.Context, typ, flags int, r netstate.Route) error {
+	c, _, err := s.at(r.Link)
+	if err != nil {
+		return err
+	}
+	return s.fresh(func() error {
+		index, err := s.index(ctx, r.Link)
+		if err != nil {
+			return err
+		}
+		parts, err := encodeRoute(r, index, typ == unix.RTM_DELROUTE)
+		if err != nil {
+			return err
+		}
+		return c.write(ctx, typ, flags, parts...)
+	}, r.Link)
+}
+
+// encodeRoute writes a route. To delete one, its identity is given and nothing
+// else, with a scope that means any.
+func encodeRoute(r netstate.Route, index int, deleting bool) ([]nl.NetlinkRequestData, error) {
+	dst, err := netip.ParsePrefix(r.Dst)
+	if err != nil {
+		return nil, invalid("%q is not a prefix", r.Dst)
+	}
+	header := make(body, unix.SizeofRtMsg)
+	header[0], header[1] = family(dst.Addr()), uint8(dst.Bits())
+	header[4] = unix.RT_TABLE_UNSPEC // RTA_TABLE has more room
+	header[5], header[7] = uint8(protocolOf(r)), unix.RTN_UNICAST
+	if header[6], err = scopeOf(r, deleting); err != nil {
+		return nil, err
+	}
+	if r.OnLink != nil && *r.OnLink && !deleting {
+		copy(header[8:], nl.Uint32Attr(unix.RTNH_F_ONLINK))
+	}
+	parts := []nl.NetlinkRequestData{header}
+	add := func(typ int, v []byte) { parts = append(parts, attr(typ, v)) }
+	if dst.Bits() > 0 {
+		add(unix.RTA_DST, dst.Addr().AsSlice())
+	}
+	add(unix.RTA_TABLE, nl.Uint32Attr(r.Table))
+	add(unix.RTA_OIF, nl.Uint32Attr(uint32(index)))
+	if r.Metric != 0 {
+		add(unix.RTA_PRIORITY, nl.Uint32Attr(r.Metric))
+	}
+	if r.Gateway != "" {
+		gw, err := netip.ParseAddr(r.Gateway)
+		switch {
+		case err != nil:
+			return nil, invalid("gateway: %q is not an address", r.Gateway)
+		case gw.Is6() && dst.Addr().Is4():
+			add(unix.RTA_VIA, append(nl.Uint16Attr(unix.AF_INET6), gw.AsSlice()...))
+		default:
+			add(unix.RTA_GATEWAY, gw.AsSlice())
+		}
+	}
+	if deleting {
+		return parts, nil
+	}
+	if r.Source != nil && *r.Source != "" {
+		src, err := netip.ParseAddr(*r.Source)
+		if err != nil {
+			return nil, invalid("src: %q is not an address", *r.Source)
+		}
+		add(unix.RTA_PREFSRC, src.AsSlice())
+	}
+	if m := encodeMetrics(r); m != nil {
+		parts = append(parts, m)
+	}
+	return parts, nil
+}
+
+func encodeMetrics(r netstate.Route) *nl.RtAttr {
+	m := attr(unix.RTA_METRICS, nil)
+	some := false
+	for _, f := range []struct {
+		typ int
+		v   *uint32
+	}{{unix.RTAX_MTU, r.MTU}, {unix.RTAX_ADVMSS, r.AdvMSS}} {
+		if f.v != nil && *f.v != 0 {
+			m.AddRtAttr(f.typ, nl.Uint32Attr(*f.v))
+			some = true
+		}
+	}
+	if !some {
+		return nil
+	}
+	return m
+}
+
+// protocolOf keeps the protocol of a route that was observed; others are ours.
+func protocolOf(r netstate.Route) int {
+	if r.Protocol != 0 {
+		return r.Protocol
+	}
+	return netstate.RouteProtocol
+}
+
+// scopeOf gives a route without gateway the scope of its link, as ip does. IPv6
+// has no scopes.
+func scopeOf(r netstate.Route, deleting bool) (uint8, error) {
+	switch {
+	case deleting:
+		return unix.RT_SCOPE_NOWHERE, nil
+	case r.IPv6():
+		return unix.RT_SCOPE_UNIVERSE, nil
+	case r.Scope != nil:
+		n, ok := routeScopes.number(*r.Scope)
+		if !ok {
+			return 0, oneOf("scope", *r.Scope, routeScopes)
+		}
+		return uint8(n), nil
+	case r.Gateway == "":
+		return unix.RT_SCOPE_LINK, nil
+	}
+	return unix.RT_SCOPE_UNIVERSE, nil
+}
+
+func (s *Sandbox) explainRoute(ctx context.Context, r netstate.Route, err error) error {
+	switch {
+	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
+		return because(fault.NotReady, err, "gateway %s is not reachable over %s: is it up, with an address of that subnet?", r.Gateway, where(r.Link))
+	case errors.Is(err, unix.ENETDOWN):
+		return because(fault.NotReady, err, "%s is down", where(r.Link))
+	case errors.Is(err, unix.EINVAL) && r.Source != nil && *r.Source != "":
+		return because(fault.NotReady, err, "src %s must be an address of the sandbox, and an IPv6 one no longer tentative", *r.Source)
+	}
+	return err
+}

@@ -1,0 +1,172 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"golang.org/x/sys/unix"
+)
+
+// Sandbox is the view of one sandbox and of the host objects it borrows. It
+// implements reconcile.Domain. One goroutine uses it at a time.
+type Sandbox struct {
+	host    *Host
+	inside  *conn // nil when the namespace is gone
+	outside *conn
+	count   counters
+
+	mu sync.Mutex
+	// indexes holds interface indexes by name as last seen. A plan speaks of the
+	// links of the snapshot it was made from, so they stay right for it; where
+	// one is out of date the kernel says ENODEV and it is looked up anew.
+	indexes map[string]int
+	nsids   map[*conn]int32 // how the other side is numbered in a namespace
+	// devices holds the name of each device that was seen in the sandbox.
+	devices map[string]string
+}
+
+var _ reconcile.Domain = (*Sandbox)(nil)
+
+// NetnsID identifies the namespace that is open; zero when it is gone.
+func (s *Sandbox) NetnsID() reconcile.NetnsID {
+	if s.inside == nil {
+		return reconcile.NetnsID{}
+	}
+	return s.inside.id
+}
+
+// Close releases what the view holds; the namespace does not live on by it.
+func (s *Sandbox) Close() error {
+	if s.inside == nil {
+		return nil
+	}
+	return s.inside.close()
+}
+
+// Counters tell what was asked of the kernel so far: dumps, single questions,
+// and messages or files written. A pass that finds everything in order adds
+// dumps and questions only.
+func (s *Sandbox) Counters() (dumps, gets, writes uint64) {
+	return s.count.dumps.Load(), s.count.gets.Load(), s.count.writes.Load()
+}
+
+var errGone = fault.New(fault.Gone, errors.New("the network namespace is gone"))
+
+// at returns where a link lives and its name there.
+func (s *Sandbox) at(name string) (*conn, string, error) {
+	if netstate.OnHost(name) {
+		return s.outside, netstate.BaseName(name), nil
+	}
+	if s.inside == nil {
+		return nil, "", errGone
+	}
+	return s.inside, name, nil
+}
+
+// other returns the namespace opposite to c, nil when it is gone.
+func (s *Sandbox) other(c *conn) *conn {
+	if c == s.outside {
+		return s.inside
+	}
+	return s.outside
+}
+
+// index returns the interface index of a link.
+func (s *Sandbox) index(ctx context.Context, name string) (int, error) {
+	s.mu.Lock()
+	i, ok := s.indexes[name]
+	s.mu.Unlock()
+	if ok {
+		return i, nil
+	}
+	c, base, err := s.at(name)
+	if err != nil {
+		return 0, err
+	}
+	w, err := c.linkByName(ctx, base)
+	if errors.Is(err, unix.ENODEV) {
+		return 0, noLink(name)
+	}
+	if err != nil {
+		return 0, err
+	}
+	s.remember(name, w.link.Index)
+	return w.link.Index, nil
+}
+
+func (s *Sandbox) remember(name string, index int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.indexes[name] = index
+}
+
+// forget drops what is remembered of names and reports whether that was
+// anything.
+func (s *Sandbox) forget(names ...string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	any := false
+	for _, n := range names {
+		if _, ok := s.indexes[n]; ok {
+			delete(s.indexes, n)
+			any = true
+		}
+	}
+	return any
+}
+
+// fresh runs f, and once more when it failed because an index it remembered is
+// out of date.
+func (s *Sandbox) fresh(f func() error, names ...string) error {
+	err := f()
+	if errors.Is(err, unix.ENODEV) && s.forget(names...) {
+		err = f()
+	}
+	return err
+}
+
+// Apply makes one change. An error leaves the object as it was, or says so.
+func (s *Sandbox) Apply(ctx context.Context, c netstate.Change) error {
+	if c.Before == nil && c.After == nil {
+		return invalid("a change of nothing")
+	}
+	if c.Implied {
+		return nil
+	}
+	return failed(c, s.apply(ctx, c))
+}
+
+func (s *Sandbox) apply(ctx context.Context, c netstate.Change) error {
+	switch o := c.Object().(type) {
+	case netstate.Link:
+		return s.applyLink(ctx, c)
+	case netstate.Addr:
+		return s.applyAddr(ctx, c)
+	case netstate.Route:
+		return s.applyRoute(ctx, c)
+	case netstate.Sysctl:
+		return s.applySysctl(ctx, c)
+	case netstate.Ethtool:
+		return s.applyEthtool(ctx, c)
+	case netstate.BridgeVLAN:
+		return s.applyBridgeVLAN(ctx, c)
+	case netstate.Device:
+		return s.applyDevice(ctx, c)
+	case netstate.VF:
+		return s.applyVF(ctx, c)
+	default:
+		return fmt.Errorf("no codec for %T", o)
+	}
+}
+
+// typed returns both sides of a change as the type of its object.
+func typed[T netstate.Object](c netstate.Change) (before, after T) {
+	before, _ = c.Before.(T)
+	after, _ = c.After.(T)
+	return before, after
+}

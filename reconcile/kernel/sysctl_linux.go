@@ -1,0 +1,113 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"golang.org/x/sys/unix"
+)
+
+// sysctlFile returns the file of a sysctl. /proc/sys/net shows the namespace of
+// the thread that opens it, so it is opened on a thread that has entered one.
+func (h *Host) sysctlFile(path string) (string, error) {
+	if !filepath.IsLocal(path) || !strings.HasPrefix(path, "net/") {
+		return "", invalid("%q is not the path of a sysctl below net/", path)
+	}
+	return filepath.Join(h.proc, "sys", filepath.FromSlash(path)), nil
+}
+
+// askSysctls reads sysctls of the sandbox, all on one visit. One that cannot be
+// read (it is write-only, or has no value yet) is there without a value.
+func (o *observer) askSysctls(ask []netstate.Sysctl) error {
+	if len(ask) == 0 {
+		return nil
+	}
+	if o.inside == nil {
+		for _, a := range ask {
+			o.snap.PutAbsent(a.Key())
+		}
+		return nil
+	}
+	return enter(o.inside.ns, func() error {
+		for _, a := range ask {
+			v, err := o.readSysctl(a.Path)
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				o.snap.PutAbsent(a.Key())
+			case fault.Of(err) == fault.Invalid:
+				return reading(a, err)
+			case err != nil:
+				o.snap.Put(netstate.Sysctl{Path: a.Path})
+			default:
+				o.snap.Put(netstate.Sysctl{Path: a.Path, Value: &v})
+			}
+		}
+		return nil
+	})
+}
+
+// readSysctl reads on a thread that is where it should be.
+func (s *Sandbox) readSysctl(path string) (string, error) {
+	file, err := s.host.sysctlFile(path)
+	if err != nil {
+		return "", err
+	}
+	s.count.gets.Add(1)
+	b, err := os.ReadFile(file)
+	return strings.Join(strings.Fields(string(b)), " "), err
+}
+
+func (s *Sandbox) applySysctl(ctx context.Context, c netstate.Change) error {
+	_, after := typed[netstate.Sysctl](c)
+	if c.After == nil || after.Value == nil {
+		return nil // a sysctl is not made or deleted, it comes and goes with its link
+	}
+	if s.inside == nil {
+		return errGone
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	file, err := s.host.sysctlFile(after.Path)
+	if err != nil {
+		return err
+	}
+	s.count.writes.Add(1)
+	err = enter(s.inside.ns, func() error {
+		f, err := os.OpenFile(file, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteString(*after.Value)
+		return errors.Join(err, f.Close())
+	})
+	return explainSysctl(after, err)
+}
+
+func explainSysctl(o netstate.Sysctl, err error) error {
+	// The path of the file says nothing that the object does not.
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		err = path.Err
+	}
+	switch {
+	case errors.Is(err, unix.ENOENT) && o.Link() != "":
+		return because(fault.NotReady, err, "link %q has no such sysctl (is it there, and for net/ipv6 with an MTU of 1280 or more?)", o.Link())
+	case errors.Is(err, unix.ENOENT):
+		return because(fault.Unsupported, err, "this network namespace has no such sysctl")
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE):
+		return because(fault.Invalid, err, "value %q is refused", *o.Value)
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.EROFS):
+		return because(fault.Unsupported, err, "it cannot be written")
+	case err != nil:
+		return fmt.Errorf("write %q: %w", *o.Value, err)
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+package kernel
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// sysfs reads what only sysfs tells: which netdev hangs on which PCI function,
+// and which virtual function belongs to which physical one. Everything else
+// about a netdev comes from netlink.
+type sysfs struct{ root string }
+
+func (f sysfs) function(id string) string { return filepath.Join(f.root, "bus/pci/devices", id) }
+
+// exists reports whether there is a PCI function of that address.
+func (f sysfs) exists(id string) bool {
+	_, err := os.Stat(f.function(id))
+	return err == nil && pciAddress.MatchString(id)
+}
+
+// driver returns the name of the driver bound to a function, "" for none.
+func (f sysfs) driver(id string) string { return f.target(f.function(id), "driver") }
+
+// target returns the last component of what a link points to, "" without one.
+func (f sysfs) target(dir, link string) string {
+	to, err := os.Readlink(filepath.Join(dir, link))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(to)
+}
+
+var (
+	pciAddress  = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)
+	representor = regexp.MustCompile(`^(c[0-9]+)?pf[0-9]+(vf|sf)[0-9]+$`)
+)
+
+// netdevs returns the names of a function's netdevs in the namespace sysfs was
+// mounted in: the one that is the function's own first, representors of its
+// virtual functions last. The netdev of a virtio card hangs one level deeper.
+func (f sysfs) netdevs(id string) []string {
+	dir := f.function(id)
+	dirs, _ := filepath.Glob(filepath.Join(dir, "virtio[0-9]*"))
+	type netdev struct {
+		name string
+		rank int
+		port uint64
+	}
+	var all []netdev
+	for _, d := range append([]string{dir}, dirs...) {
+		entries, _ := os.ReadDir(filepath.Join(d, "net"))
+		for _, e := range entries {
+			n := netdev{name: e.Name()}
+			at := filepath.Join(d, "net", n.name)
+			if representor.MatchString(f.text(at, "phys_port_name")) {
+				n.rank = 1
+			}
+			n.port, _ = strconv.ParseUint(f.text(at, "dev_port"), 10, 32)
+			all = append(all, n)
+		}
+	}
+	slices.SortFunc(all, func(a, b netdev) int {
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.port, b.port), cmp.Compare(a.name, b.name))
+	})
+	var out []string
+	for _, n := range all {
+		out = append(out, n.name)
+	}
+	return out
+}
+
+func (f sysfs) text(dir, file string) string {
+	b, _ := os.ReadFile(filepath.Join(dir, file))
+	return strings.TrimSpace(string(b))
+}
+
+// deviceID returns the PCI address of the device a netdev says it hangs on, ""
+// for one that is no PCI function.
+func (f sysfs) deviceID(bus, name string) string {
+	switch bus {
+	case "pci":
+		return name
+	case "virtio":
+		to, err := os.Readlink(filepath.Join(f.root, "bus/virtio/devices", name))
+		if err != nil {
+			return ""
+		}
+		if id := filepath.Base(filepath.Dir(to)); pciAddress.MatchString(id) {
+			return id
+		}
+	}
+	return ""
+}
+
+// physicalFunction returns the function a virtual one belongs to, "" for one
+// that is not virtual.
+func (f sysfs) physicalFunction(id string) string { return f.target(f.function(id), "physfn") }
+
+// virtualIndex returns which of its virtual functions a physical function has at
+// that address.
+func (f sysfs) virtualIndex(pf, id string) (int, bool) {
+	links, _ := filepath.Glob(filepath.Join(f.function(pf), "virtfn[0-9]*"))
+	for _, l := range links {
+		if f.target(filepath.Dir(l), filepath.Base(l)) != id {
+			continue
+		}
+		if n, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(l), "virtfn")); err == nil {
+			return n, true
+		}
+	}
+	return 0, false
+}

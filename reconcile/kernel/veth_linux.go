@@ -1,0 +1,28 @@
+package kernel
+
+import (
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// encodeVeth describes the other end, which is born in its own namespace in the
+// same message. It gets the MTU of this end: a pair with two MTUs drops packets.
+func encodeVeth(e *infoData, l netstate.Link) {
+	if l.Veth == nil || l.Veth.Peer == nil {
+		return
+	}
+	if !e.creating {
+		e.err = invalid("the other end of a veth cannot change: it has to be made anew")
+		return
+	}
+	peer := e.bytes(nl.VETH_INFO_PEER, nil)
+	nl.NewIfInfomsgChild(peer, unix.AF_UNSPEC)
+	peer.AddRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(netstate.BaseName(*l.Veth.Peer)))
+	if l.MTU != nil {
+		peer.AddRtAttr(unix.IFLA_MTU, nl.Uint32Attr(*l.MTU))
+	}
+	if e.peer != nil {
+		peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(e.peer.ns.Fd())))
+	}
+}
