@@ -233,10 +233,13 @@ func duplicateKey(n *yamlv3.Node, depth int) error {
 	}
 	seen := map[string]bool{}
 	for i, c := range n.Content {
-		if n.Kind == yamlv3.MappingNode && i%2 == 0 && c.Kind == yamlv3.ScalarNode {
-			if seen[c.Value] {
-				return fmt.Errorf("line %d: key %q is given twice", c.Line, c.Value)
-			}
+		key := n.Kind == yamlv3.MappingNode && i%2 == 0
+		switch {
+		case key && (c.Kind == yamlv3.MappingNode || c.Kind == yamlv3.SequenceNode):
+			return fmt.Errorf("line %d: a key must be a string", c.Line)
+		case key && c.Kind == yamlv3.ScalarNode && seen[c.Value]:
+			return fmt.Errorf("line %d: key %q is given twice", c.Line, c.Value)
+		case key && c.Kind == yamlv3.ScalarNode:
 			seen[c.Value] = true
 		}
 		if err := duplicateKey(c, depth+1); err != nil { // aliases are not followed

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"regexp"
-	"strconv"
 	"strings"
 	"unicode"
 )
@@ -223,6 +222,3 @@ func (f Format) known() bool {
 func (f Format) compatible(field string) bool {
 	return f == "" || field == "" || string(f) == field || f == Prefix && field == string(CIDR)
 }
-
-// itoa keeps the bounds in the documentation short.
-func itoa(n int64) string { return strconv.FormatInt(n, 10) }

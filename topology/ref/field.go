@@ -90,8 +90,17 @@ func (r Ref) Lookup() (Field, error) {
 		}
 		names = append(names, f.Path)
 	}
-	if near := nearest.Name(want, names); near != "" {
+	near := nearest.Name(want, names)
+	for _, n := range names { // a forgotten or needless index comes first
+		if withoutIndex(n) == withoutIndex(want) {
+			near = n
+			break
+		}
+	}
+	if near != "" {
 		return Field{}, fmt.Errorf("unknown field %q in %s, did you mean %q?", r.Path(), r, near)
 	}
 	return Field{}, fmt.Errorf("unknown field %q in %s: known fields are %s", r.Path(), r, strings.Join(names, ", "))
 }
+
+func withoutIndex(path string) string { return strings.Replace(path, "[N]", "", 1) }

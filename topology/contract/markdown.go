@@ -1,0 +1,214 @@
+package contract
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// Markdown renders the documentation page of a step type.
+func Markdown(c Contract) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s\n\n%s\n", c.Type, strings.TrimSpace(c.Summary))
+	if d := strings.TrimSpace(c.Description); d != "" {
+		fmt.Fprintf(&b, "\n%s\n", d)
+	}
+	b.WriteString("\n## Keys\n\n")
+	if len(c.Params) == 0 {
+		b.WriteString("None.\n")
+	} else {
+		b.WriteString("| key | type | default | accepts | meaning |\n| --- | --- | --- | --- | --- |\n")
+		rows(&b, "", c.Params)
+	}
+	fmt.Fprintf(&b, "\n## Input\n\n%s\n", c.Input.sentence())
+	fmt.Fprintf(&b, "\n## Output\n\n| list | from dependencies | added by the step |\n| --- | --- | --- |\n")
+	for _, l := range []struct {
+		name string
+		flow Flow
+	}{{"interfaces", c.Output.Interfaces}, {"ips", c.Output.IPs}, {"routes", c.Output.Routes}} {
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", l.name, l.flow.kept(), l.flow.added())
+	}
+	if len(c.Output.Devices) > 0 {
+		b.WriteString("\nDevice fields:\n\n")
+		for _, p := range c.Output.Devices {
+			fmt.Fprintf(&b, "- `%s` (%s): %s\n", p.Name, p.TypeName(), p.Description)
+		}
+	}
+	if c.Explain != "" {
+		fmt.Fprintf(&b, "\n%s\n", c.Explain)
+	}
+	if e := strings.Trim(c.Example, "\n"); e != "" {
+		fmt.Fprintf(&b, "\n## Example\n\n```yaml\n%s\n```\n", e)
+	}
+	return b.String()
+}
+
+// rows writes one line per parameter, properties after their object.
+func rows(b *strings.Builder, path string, params []Param) {
+	for _, p := range params {
+		at := child(path, p.Name)
+		typ := p.TypeName()
+		if p.Required {
+			typ += ", required"
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s |\n", at, typ, cell(p.defaultText()), cell(p.accepts()), cell(p.meaning()))
+		rows(b, at, p.Properties)
+		if p.Items == nil {
+			continue
+		}
+		switch p.Type {
+		case List:
+			rows(b, at+"[]", p.Items.Properties)
+		case Map:
+			rows(b, at+".*", p.Items.Properties)
+		}
+	}
+}
+
+func cell(s string) string {
+	return strings.NewReplacer("|", `\|`, "\n", " ").Replace(strings.TrimSpace(s))
+}
+
+func (p Param) defaultText() string {
+	if p.Default == nil {
+		return ""
+	}
+	if s, ok := p.Default.(string); ok {
+		return "`" + s + "`"
+	}
+	raw, err := json.Marshal(p.Default)
+	if err != nil {
+		return fmt.Sprint(p.Default)
+	}
+	return "`" + string(raw) + "`"
+}
+
+// accepts puts the constraints of a parameter into words.
+func (p Param) accepts() string {
+	var out []string
+	if words := p.words(); len(words) > 0 {
+		out = append(out, "`"+strings.Join(words, "`, `")+"`")
+	}
+	if p.FoldCase {
+		out = append(out, "in any case")
+	}
+	if p.OnOff {
+		out = append(out, "also a boolean")
+	}
+	if p.Type == Map && p.Format != "" {
+		out = append(out, "keys: "+p.Format.words())
+	} else if p.Format != "" {
+		out = append(out, p.Format.words())
+	}
+	switch {
+	case p.Minimum != nil && p.Maximum != nil:
+		out = append(out, fmt.Sprintf("%d to %d", *p.Minimum, *p.Maximum))
+	case p.Minimum != nil:
+		out = append(out, fmt.Sprintf("%d or more", *p.Minimum))
+	case p.Maximum != nil:
+		out = append(out, fmt.Sprintf("%d or less", *p.Maximum))
+	}
+	switch {
+	case p.Scalar:
+		out = append(out, "also a number or boolean")
+	case p.NumericString && p.Type == Integer:
+		out = append(out, "also a string of digits")
+	case p.NumericString:
+		out = append(out, "also a number")
+	}
+	switch {
+	case p.MinItems > 0 && p.MaxItems > 0:
+		out = append(out, fmt.Sprintf("%d to %d entries", p.MinItems, p.MaxItems))
+	case p.MinItems > 0:
+		out = append(out, fmt.Sprintf("%d entries or more", p.MinItems))
+	case p.MaxItems > 0:
+		out = append(out, fmt.Sprintf("%d entries or less", p.MaxItems))
+	}
+	if p.Items != nil {
+		if inner := p.Items.accepts(); inner != "" {
+			out = append(out, "each: "+inner)
+		}
+	}
+	if p.Shorthand != "" {
+		out = append(out, "also its `"+p.Shorthand+"` alone")
+	}
+	return strings.Join(out, "; ")
+}
+
+func (p Param) meaning() string {
+	out := p.Description
+	if len(p.Aliases) > 0 {
+		out += " (also spelled `" + strings.Join(p.Aliases, "`, `") + "`)"
+	}
+	return out
+}
+
+// words describes a format for people.
+func (f Format) words() string {
+	switch f {
+	case MAC:
+		return "a MAC address"
+	case CIDR:
+		return "an address with prefix length"
+	case Prefix:
+		return "a network with prefix length, or `default`"
+	case IP:
+		return "an IP address"
+	case InterfaceName:
+		return "an interface name"
+	case PCIAddress:
+		return "a PCI address"
+	case SysctlPath:
+		return "a sysctl below `net.`"
+	default:
+		return string(f)
+	}
+}
+
+func (i Input) sentence() string {
+	var out []string
+	switch {
+	case i.Required:
+		out = append(out, "A step of this type needs `dependOn`.")
+	case i.Device:
+		out = append(out, "As a root step it consumes one device.")
+	default:
+		out = append(out, "It can be a root step and consumes no device.")
+	}
+	switch {
+	case i.MinInterfaces > 0 && i.MaxInterfaces > 0:
+		out = append(out, fmt.Sprintf("Its dependencies give %d to %d interfaces.", i.MinInterfaces, i.MaxInterfaces))
+	case i.MinInterfaces == 1:
+		out = append(out, "Its dependencies give at least 1 interface.")
+	case i.MinInterfaces > 0:
+		out = append(out, fmt.Sprintf("Its dependencies give at least %d interfaces.", i.MinInterfaces))
+	case i.MaxInterfaces > 0:
+		out = append(out, fmt.Sprintf("Its dependencies give at most %d interfaces.", i.MaxInterfaces))
+	}
+	return strings.Join(out, " ")
+}
+
+func (f Flow) kept() string {
+	switch {
+	case f.Passthrough && f.Modifies:
+		return "kept, may change"
+	case f.Passthrough:
+		return "kept"
+	default:
+		return "none"
+	}
+}
+
+func (f Flow) added() string {
+	n := fmt.Sprint(f.Appends)
+	switch {
+	case f.Appends < 0:
+		n = "as configured"
+	case f.Appends == 0 && f.Conditional:
+		return "1, if the device has it"
+	}
+	if f.Conditional {
+		n += ", if the device has it"
+	}
+	return n
+}

@@ -1,0 +1,84 @@
+package contract_test
+
+import (
+	"flag"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files under testdata")
+
+func TestMarkdown(t *testing.T) {
+	c := sample()
+	c.Description = "It does nothing else."
+	c.Example = "- name: s\n  type: sample\n"
+	c.Explain = "Samples cannot be bonded."
+	c.Input = contract.Input{Device: true, MaxInterfaces: 3}
+	c.Output = contract.Output{
+		Interfaces: contract.Flow{Appends: 1, Conditional: true},
+		IPs:        contract.Flow{Appends: -1, Passthrough: true},
+		Routes:     contract.Flow{Passthrough: true, Modifies: true},
+		Devices:    []contract.Param{{Name: "pciAddress", Type: contract.String, Description: "PCI address of the device"}},
+	}
+	if err := c.Vet(); err != nil {
+		t.Fatal(err)
+	}
+	const file = "testdata/sample.md"
+	got := contract.Markdown(c)
+	if *update {
+		if err := os.MkdirAll("testdata", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestVet(t *testing.T) {
+	str := contract.Param{Name: "s", Type: contract.String, Description: "text"}
+	with := func(change func(*contract.Param)) contract.Param {
+		p := str
+		change(&p)
+		return p
+	}
+	for _, tt := range []struct {
+		params []contract.Param
+		want   string
+	}{
+		{[]contract.Param{str, str}, `the spelling "s" is taken`},
+		{[]contract.Param{with(func(p *contract.Param) { p.Aliases = []string{"s"} })}, `the spelling "s" is taken`},
+		{[]contract.Param{with(func(p *contract.Param) { p.Description = "" })}, "the description is missing"},
+		{[]contract.Param{with(func(p *contract.Param) { p.Type = "text" })}, `the type "text" is unknown`},
+		{[]contract.Param{with(func(p *contract.Param) { p.Format = "colour" })}, `the format "colour" is unknown`},
+		{[]contract.Param{with(func(p *contract.Param) { p.Required, p.Default = true, "x" })}, "a required parameter needs no default"},
+		{[]contract.Param{with(func(p *contract.Param) { p.Enum, p.Default = []string{"a"}, "b" })}, `the default is refused: "b" is not one of a`},
+		{[]contract.Param{with(func(p *contract.Param) { p.Minimum = contract.Int(1) })}, "only integers have bounds"},
+		{[]contract.Param{with(func(p *contract.Param) { p.FoldCase = true })}, "there are no words to fold"},
+		{[]contract.Param{with(func(p *contract.Param) { p.Type = contract.List })}, "what the entries are is missing"},
+		{[]contract.Param{with(func(p *contract.Param) { p.Type, p.Shorthand = contract.Object, "x" })}, `the shorthand "x" is no property`},
+		{[]contract.Param{with(func(p *contract.Param) {
+			p.Type, p.Items = contract.List, &contract.Param{Type: contract.Integer, Minimum: contract.Int(2), Maximum: contract.Int(1)}
+		})}, `parameter "s[]": the minimum is above the maximum`},
+	} {
+		err := contract.Contract{Type: "t", Summary: "x", Params: tt.params}.Vet()
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("got %v, want %q", err, tt.want)
+		}
+	}
+	if err := (contract.Contract{Type: "t", Summary: "x", Params: []contract.Param{str}}).Vet(); err != nil {
+		t.Error(err)
+	}
+}
