@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/journal"
+	"github.com/plumbline/plumbline/reconcile/kernel"
+	"github.com/plumbline/plumbline/topology"
+)
+
+// engine is plumbline as an agent runs it: one process, a journal on disk.
+type engine struct {
+	reconciler *reconcile.Reconciler
+	topology   *topology.Topology
+	devices    map[string]string
+	recorder   reconcile.Recorder
+}
+
+const compared = `apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: compared}
+spec:
+  steps:
+    - {name: vf0, type: sriov, config: {spoofchk: "off", trust: "on"}}
+    - {name: vf1, type: sriov, config: {spoofchk: "off", trust: "on"}}
+    - {name: bond0, type: bond, dependOn: [vf0, vf1], config: {mode: active-backup, failOverMac: active, miimon: 100, mtu: 1450}}
+    - {name: data, type: vlan, dependOn: [bond0], config: {id: 100, name: data0, addresses: [10.100.0.5/24]}}
+    - {name: mgmt, type: vlan, dependOn: [bond0], config: {id: 200, name: mgmt0, addresses: [10.200.0.5/24]}}
+    - {name: tune-data, type: tuning, dependOn: [data], config: {mtu: 1450, sysctl: {net.ipv4.conf.IFNAME.rp_filter: 2, net.ipv4.conf.IFNAME.arp_notify: 1}}}
+    - {name: tune-mgmt, type: tuning, dependOn: [mgmt], config: {mtu: 1450, sysctl: {net.ipv4.conf.IFNAME.rp_filter: 2, net.ipv4.conf.IFNAME.arp_notify: 1}}}
+`
+
+func newEngine(vfs [2]vf) (*engine, error) {
+	e, err := bareEngine(compared)
+	if err != nil {
+		return nil, err
+	}
+	e.devices = map[string]string{"vf0": vfs[0].pci, "vf1": vfs[1].pci}
+	return e, nil
+}
+
+func bareEngine(document string) (*engine, error) {
+	t, err := topology.Decode([]byte(document))
+	if err != nil {
+		return nil, err
+	}
+	reg, err := all.Registry()
+	if err != nil {
+		return nil, err
+	}
+	if err := topology.Validate(t, reg); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "plumbline-benchmark-")
+	if err != nil {
+		return nil, err
+	}
+	store, err := journal.Open(filepath.Join(dir, "journal"))
+	if err != nil {
+		return nil, err
+	}
+	host, err := kernel.Open(kernel.Options{})
+	if err != nil {
+		return nil, err
+	}
+	e := &engine{topology: t}
+	e.reconciler = reconcile.New(reconcile.Options{
+		Registry: reg, Store: store, BootID: host.BootID(), Recorder: recorderFunc(func(p reconcile.Pass) {
+			if e.recorder != nil {
+				e.recorder.Pass(p)
+			}
+		}),
+		Open: func(path string) (reconcile.Domain, error) {
+			if path == "" {
+				return host.WithoutSandbox(), nil
+			}
+			return host.Sandbox(path)
+		},
+	})
+	return e, nil
+}
+
+type recorderFunc func(reconcile.Pass)
+
+func (f recorderFunc) Pass(p reconcile.Pass)                              { f(p) }
+func (recorderFunc) Drift(reconcile.SandboxID, string, []reconcile.Drift) {}
+func (recorderFunc) Forget(reconcile.SandboxID)                           {}
+
+func (e *engine) name() string { return "plumbline's engine" }
+
+func (e *engine) sandbox(netns string) reconcile.Sandbox {
+	return reconcile.Sandbox{
+		ID: reconcile.SandboxID(fmt.Sprintf("%s/%s", filepath.Base(netns), e.topology.Name)), Netns: netns,
+		Topology: e.topology, Devices: e.devices,
+	}
+}
+
+func (e *engine) apply(ctx context.Context, netns string) error {
+	_, err := e.reconciler.Ensure(ctx, e.sandbox(netns))
+	return err
+}
+
+func (e *engine) remove(ctx context.Context, netns string) error {
+	_, err := e.reconciler.Release(ctx, e.sandbox(netns).ID)
+	return err
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// vf is one virtual function of the machine.
+type vf struct {
+	pci   string
+	name  string // of its interface on the host
+	pf    string
+	index int
+}
+
+// firstVFs returns the first VF of each of two PFs.
+func firstVFs() ([2]vf, error) {
+	var out [2]vf
+	links, _ := filepath.Glob("/sys/class/net/*/device/virtfn0") // the pattern is constant
+	if len(links) < 2 {
+		return out, fmt.Errorf("two network cards with VFs are needed, found %d", len(links))
+	}
+	for i := range out {
+		target, err := os.Readlink(links[i])
+		if err != nil {
+			return out, err
+		}
+		pci := filepath.Base(target)
+		nets, err := os.ReadDir("/sys/bus/pci/devices/" + pci + "/net")
+		if err != nil || len(nets) == 0 {
+			return out, fmt.Errorf("VF %s has no interface: %w", pci, err)
+		}
+		out[i] = vf{pci: pci, name: nets[0].Name(), pf: filepath.Base(filepath.Dir(filepath.Dir(links[i])))}
+	}
+	return out, nil
+}
+
+// addNetns makes a named network namespace and returns its path.
+func addNetns(name string) (string, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	home, err := netns.Get()
+	if err != nil {
+		return "", err
+	}
+	defer home.Close()
+	ns, err := netns.NewNamed(name)
+	if err != nil {
+		return "", fmt.Errorf("make namespace %q: %w", name, err)
+	}
+	ns.Close()
+	return "/run/netns/" + name, netns.Set(home)
+}
+
+func removeNetns(path string) {
+	_ = unix.Unmount(path, unix.MNT_DETACH) // gone already is fine
+	_ = os.Remove(path)
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+func main() {
+	n := flag.Int("n", 20, "counted runs of each contender")
+	sandboxes := flag.Int("sandboxes", 500, "sandboxes held at once")
+	plugins := flag.String("plugins", "", "folder with the CNI binaries sriov, bond, vlan, tuning and static; empty leaves the chain out")
+	only := flag.String("only", "", "run one part: apply, noop, repair")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, *n, *sandboxes, *plugins, *only); err != nil {
+		fmt.Fprintln(os.Stderr, "benchmark:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, n, sandboxes int, plugins, only string) error {
+	parts := []struct {
+		name string
+		run  func() error
+	}{
+		{"apply", func() error { return applyAndDelete(ctx, n, plugins) }},
+		{"noop", func() error { return noop(ctx, n, sandboxes) }},
+		{"repair", func() error { return repair(ctx, n*5) }},
+	}
+	fmt.Printf("Kernel %s, %d CPUs, emulated.\n", release(), cpus())
+	for _, p := range parts {
+		if only != "" && only != p.name {
+			continue
+		}
+		if err := p.run(); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	return nil
+}
+
+// contender makes and unmakes the topology of the comparison.
+type contender interface {
+	name() string
+	apply(ctx context.Context, netns string) error
+	remove(ctx context.Context, netns string) error
+}
+
+// samples are the times of one contender.
+type samples struct {
+	apply, remove []time.Duration
+}
+
+func applyAndDelete(ctx context.Context, n int, plugins string) error {
+	vfs, err := firstVFs()
+	if err != nil {
+		return err
+	}
+	ours, err := newEngine(vfs)
+	if err != nil {
+		return err
+	}
+	contenders := []contender{ours, &floor{vfs: vfs}}
+	if plugins != "" {
+		chain, err := newChain(plugins, vfs)
+		if err != nil {
+			return err
+		}
+		contenders = append(contenders, chain)
+	}
+	got := make([]samples, len(contenders))
+	for i := range n + 1 {
+		for k, c := range contenders {
+			// In turn, so that a drift of the machine's speed hits all alike.
+			a, r, err := once(ctx, c, fmt.Sprintf("bench-%d-%d", i, k))
+			if err != nil {
+				return fmt.Errorf("%s: %w", c.name(), err)
+			}
+			if i > 0 { // the first warms up
+				got[k].apply, got[k].remove = append(got[k].apply, a), append(got[k].remove, r)
+			}
+		}
+	}
+	fmt.Printf("\n### Apply and delete: 2 VFs, bond, 2 VLANs with addresses, tuning (n=%d)\n\n", n)
+	fmt.Println("| | apply, ms | × floor | delete, ms | × floor |\n|---|---|---|---|---|")
+	for k, c := range contenders {
+		fmt.Printf("| %s | %s | %s | %s | %s |\n", c.name(),
+			millis(median(got[k].apply)), ratio(got[k].apply, got[1].apply),
+			millis(median(got[k].remove)), ratio(got[k].remove, got[1].remove))
+	}
+	return nil
+}
+
+func once(ctx context.Context, c contender, name string) (apply, remove time.Duration, err error) {
+	path, err := addNetns(name)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer removeNetns(path)
+	start := time.Now()
+	if err := c.apply(ctx, path); err != nil {
+		return 0, 0, fmt.Errorf("apply: %w", err)
+	}
+	apply = time.Since(start)
+	start = time.Now()
+	if err := c.remove(ctx, path); err != nil {
+		return 0, 0, fmt.Errorf("delete: %w", err)
+	}
+	return apply, time.Since(start), nil
+}
+
+func median(d []time.Duration) time.Duration { return quantile(d, 0.5) }
+
+func quantile(d []time.Duration, q float64) time.Duration {
+	s := slices.Clone(d)
+	slices.Sort(s)
+	return s[min(len(s)-1, int(q*float64(len(s))))]
+}
+
+func millis(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d.Microseconds())/1000) }
+
+// ratio is the median of the ratios pair by pair.
+func ratio(a, b []time.Duration) string {
+	r := make([]float64, len(a))
+	for i := range a {
+		r[i] = float64(a[i]) / float64(b[i])
+	}
+	slices.Sort(r)
+	return fmt.Sprintf("%.2f", r[len(r)/2])
+}
+
+func release() string {
+	b, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func cpus() int {
+	dirs, _ := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*") // the pattern is constant
+	return len(dirs)
+}
