@@ -1,19 +1,235 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
 
+	"github.com/mdlayher/ethtool"
+	"github.com/mdlayher/netlink"
+	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/kernel/ethtoolnl"
+	"golang.org/x/sys/unix"
 )
 
-type ethtoolSockets struct{}
+// ethtoolSockets are the clients of one namespace.
+type ethtoolSockets struct {
+	settings *ethtoolnl.Client
+	flags    *ethtool.Client // private flags
+}
 
-func (e *ethtoolSockets) close() error { return nil }
+func (e *ethtoolSockets) close() error {
+	if e == nil {
+		return nil
+	}
+	return errors.Join(e.settings.Close(), e.flags.Close())
+}
 
+// ethtoolClients opens the clients when they are first needed: few sandboxes
+// ever do.
+func (s *socket) ethtoolClients() (*ethtoolSockets, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ethtool != nil {
+		return s.ethtool, nil
+	}
+	e := &ethtoolSockets{}
+	err := enter(s.ns, func() (err error) {
+		if e.settings, err = ethtoolnl.Dial(0); err != nil {
+			return err
+		}
+		if e.flags, err = ethtool.New(); err != nil {
+			e.settings.Close()
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.ethtool = e
+	return e, nil
+}
+
+// ethtoolSettings reads one class of settings of a link, by name; none for a
+// link that has no such thing.
+func (c *conn) ethtoolSettings(ctx context.Context, class string, index int) (map[string]netstate.Ethtool, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	clients, err := c.ethtoolClients()
+	if err != nil {
+		return nil, err
+	}
+	c.count.gets.Add(1)
+	out := map[string]netstate.Ethtool{}
+	if class == netstate.EthtoolPrivateFlag {
+		flags, err := clients.flags.PrivateFlags(ethtool.Interface{Index: index})
+		if err != nil {
+			return nil, ignoreAbsent(err)
+		}
+		for name, on := range flags.Flags {
+			out[name] = netstate.Ethtool{Class: class, Name: name, Value: new(onOff(on))}
+		}
+		return out, nil
+	}
+	settings, err := clients.settings.Get(ethtoolnl.Class(class), index)
+	if err != nil {
+		return nil, ignoreAbsent(err)
+	}
+	for _, s := range settings {
+		value := strconv.FormatUint(uint64(s.Value), 10)
+		if class == netstate.EthtoolFeature {
+			value = onOff(s.Value != 0)
+		}
+		out[s.Name] = netstate.Ethtool{Class: class, Name: s.Name, Value: &value, Fixed: s.Fixed}
+	}
+	return out, nil
+}
+
+// ignoreAbsent drops the errors that say that a device has no such settings, or
+// is not there (mdlayher/ethtool makes os.ErrNotExist of both).
+func ignoreAbsent(err error) error {
+	for _, none := range []error{os.ErrNotExist, unix.EOPNOTSUPP, unix.ENODEV} {
+		if errors.Is(err, none) {
+			return nil
+		}
+	}
+	return err
+}
+
+func onOff(b bool) string {
+	if b {
+		return "on"
+	}
+	return "off"
+}
+
+// ethtoolGroup is what one message tells about.
 type ethtoolGroup struct{ link, class string }
 
 func (o *observer) askEthtool(ctx context.Context, ask map[ethtoolGroup][]netstate.Ethtool) error {
+	groups := slices.SortedFunc(maps.Keys(ask), func(a, b ethtoolGroup) int {
+		return cmp.Or(cmp.Compare(a.link, b.link), cmp.Compare(a.class, b.class))
+	})
+	for _, g := range groups {
+		have, err := o.readEthtool(ctx, g)
+		if err != nil {
+			return reading(ask[g][0], err)
+		}
+		for _, a := range ask[g] {
+			if got, ok := have[a.Name]; ok {
+				o.snap.Put(got)
+			} else {
+				o.snap.PutAbsent(a.Key())
+			}
+		}
+	}
 	return nil
 }
 
-func (s *Sandbox) applyEthtool(ctx context.Context, c netstate.Change) error { return nil }
+func (s *Sandbox) readEthtool(ctx context.Context, g ethtoolGroup) (map[string]netstate.Ethtool, error) {
+	c, _, err := s.at(g.link)
+	if err != nil {
+		return nil, nil // absent with its namespace
+	}
+	index, err := s.index(ctx, g.link)
+	if errors.Is(err, unix.ENODEV) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	out, err := c.ethtoolSettings(ctx, g.class, index)
+	for name, e := range out {
+		e.Link = g.link
+		out[name] = e
+	}
+	return out, err
+}
+
+// applyEthtool sets one setting and looks whether it took: the kernel does not
+// complain when a driver leaves a feature as it is.
+func (s *Sandbox) applyEthtool(ctx context.Context, c netstate.Change) error {
+	_, after := typed[netstate.Ethtool](c)
+	if c.After == nil || after.Value == nil {
+		return nil // a setting is not made or deleted, it comes and goes with its link
+	}
+	if err := s.fresh(func() error { return s.setEthtool(ctx, after) }, after.Link); err != nil {
+		return explainEthtool(err)
+	}
+	have, err := s.readEthtool(ctx, ethtoolGroup{after.Link, after.Class})
+	if err != nil {
+		return err
+	}
+	got, ok := have[after.Name]
+	switch {
+	case !ok:
+		return fault.New(fault.Unsupported, errors.New("the link does not have it"))
+	case got.Fixed && *got.Value != *after.Value:
+		return fault.New(fault.Unsupported, fmt.Errorf("it stays %s: its driver does not let it change", *got.Value))
+	case *got.Value != *after.Value:
+		return fault.New(fault.Unsupported, fmt.Errorf("it reads back as %s instead of %s: the driver refuses it, or another feature forbids or demands it", *got.Value, *after.Value))
+	}
+	return nil
+}
+
+func (s *Sandbox) setEthtool(ctx context.Context, e netstate.Ethtool) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	c, _, err := s.at(e.Link)
+	if err != nil {
+		return err
+	}
+	index, err := s.index(ctx, e.Link)
+	if err != nil {
+		return err
+	}
+	clients, err := c.ethtoolClients()
+	if err != nil {
+		return err
+	}
+	c.count.writes.Add(1)
+	if e.Class == netstate.EthtoolPrivateFlag {
+		return clients.flags.SetPrivateFlags(ethtool.PrivateFlags{
+			Interface: ethtool.Interface{Index: index}, Flags: map[string]bool{e.Name: *e.Value == "on"},
+		})
+	}
+	value, err := ethtoolValue(e)
+	if err != nil {
+		return err
+	}
+	return clients.settings.Set(ethtoolnl.Class(e.Class), index, e.Name, value)
+}
+
+func ethtoolValue(e netstate.Ethtool) (uint32, error) {
+	if e.Class == netstate.EthtoolFeature {
+		return uint32(bit(*e.Value == "on")), nil
+	}
+	n, err := strconv.ParseUint(*e.Value, 10, 32)
+	if err != nil {
+		return 0, invalid("value %q is not a number", *e.Value)
+	}
+	return uint32(n), nil
+}
+
+// explainEthtool keeps the kernel's own words, which say more than its number.
+func explainEthtool(err error) error {
+	var op *netlink.OpError
+	if errors.As(err, &op) && op.Message != "" {
+		err = fmt.Errorf("%w: %s", op.Err, op.Message)
+	}
+	switch {
+	case errors.Is(err, ethtoolnl.ErrUnknown), errors.Is(err, os.ErrNotExist), errors.Is(err, unix.EOPNOTSUPP):
+		return because(fault.Unsupported, err, "the link does not have it")
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE):
+		return because(fault.Invalid, err, "the driver refuses the value")
+	}
+	return err
+}

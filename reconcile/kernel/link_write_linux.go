@@ -61,15 +61,13 @@ func (s *Sandbox) createLink(ctx context.Context, l netstate.Link) error {
 func splitBirth(l netstate.Link) (born, rest netstate.Link) {
 	member := l.Master != nil && *l.Master != ""
 	later := func(path string) bool {
-		switch path {
-		case "alias":
-			return *l.Alias != ""
+		switch value := netstate.Value(l, path); path {
+		case "alias", "bond.primary":
+			return value != nil && value != ""
 		case "port.hairpin", "port.isolated":
 			return true
-		case "bond.primary":
-			return *l.Bond.Primary != ""
 		case "up":
-			return member && *l.Up
+			return member && value == true
 		}
 		return false
 	}

@@ -1,0 +1,73 @@
+package ethtoolnl
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mdlayher/genetlink"
+	"github.com/mdlayher/netlink"
+)
+
+// Client speaks with the ethtool family of one network namespace. It is safe
+// for concurrent use.
+type Client struct {
+	conn   *genetlink.Conn
+	family uint16
+}
+
+// timeout bounds the wait for an answer.
+const timeout = 10 * time.Second
+
+// Dial opens a client in the network namespace with that file descriptor, or in
+// the one of the calling thread for 0. It does not keep the descriptor.
+func Dial(netns int) (*Client, error) {
+	conn, err := genetlink.Dial(&netlink.Config{NetNS: netns, Strict: true})
+	if err != nil {
+		return nil, fmt.Errorf("ethtool: %w", err)
+	}
+	f, err := conn.GetFamily("ethtool")
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("ethtool: %w", err), conn.Close())
+	}
+	return &Client{conn, f.ID}, nil
+}
+
+// Close closes the client.
+func (c *Client) Close() error { return c.conn.Close() }
+
+// Get returns the settings of one class of the device with that index. A device
+// that has no such thing gives the kernel's EOPNOTSUPP.
+func (c *Client) Get(class Class, index int) ([]Setting, error) {
+	m, err := encodeGet(class, index)
+	if err != nil {
+		return nil, err
+	}
+	replies, err := c.execute(m, netlink.Request)
+	if err != nil {
+		return nil, err
+	}
+	if len(replies) != 1 {
+		return nil, fmt.Errorf("ethtool: %d replies instead of one", len(replies))
+	}
+	return decode(class, replies[0].Data)
+}
+
+// Set changes one setting. The kernel accepts a feature that the driver then
+// does not switch; only reading it again tells. A name that does not exist gives
+// ErrUnknown or the kernel's EOPNOTSUPP.
+func (c *Client) Set(class Class, index int, name string, value uint32) error {
+	m, err := encodeSet(class, index, name, value)
+	if err != nil {
+		return err
+	}
+	_, err = c.execute(m, netlink.Request|netlink.Acknowledge)
+	return err
+}
+
+func (c *Client) execute(m genetlink.Message, flags netlink.HeaderFlags) ([]genetlink.Message, error) {
+	if err := c.conn.SetDeadline(time.Now().Add(timeout)); err != nil {
+		return nil, err
+	}
+	return c.conn.Execute(m, c.family, flags)
+}

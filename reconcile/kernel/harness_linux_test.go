@@ -1,0 +1,223 @@
+package kernel_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/kernel"
+	"golang.org/x/sys/unix"
+)
+
+// inMachine skips a test that changes namespaces or devices, unless it runs in
+// the machine of integration/vm, where everything it needs is there.
+func inMachine(t testing.TB) {
+	t.Helper()
+	if os.Getenv("PLUMBLINE_LANE") == "" {
+		t.Skip("changes the kernel's state: runs in the machine of integration/vm")
+	}
+}
+
+// netns is a throw-away network namespace. It lives as long as it is open.
+type netns struct{ *os.File }
+
+// newNetns makes a namespace on a thread that ends, so that none is left in it.
+func newNetns(t testing.TB) *netns {
+	t.Helper()
+	inMachine(t)
+	type result struct {
+		f   *os.File
+		err error
+	}
+	done := make(chan result)
+	go func() {
+		runtime.LockOSThread() // and never unlocked
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			done <- result{nil, err}
+			return
+		}
+		f, err := os.Open("/proc/thread-self/ns/net")
+		done <- result{f, err}
+	}()
+	r := <-done
+	if r.err != nil {
+		t.Fatalf("new network namespace: %v", r.err)
+	}
+	t.Cleanup(func() { r.f.Close() })
+	return &netns{r.f}
+}
+
+// path leads to the namespace for as long as it is open.
+func (n *netns) path() string { return fmt.Sprintf("/proc/self/fd/%d", n.Fd()) }
+
+// bench is a host and a sandbox, both throw-away, and what is done to them.
+type bench struct {
+	testing.TB
+	ctx  context.Context
+	host *kernel.Host
+	ns   *netns
+	*kernel.Sandbox
+}
+
+// newBench opens a sandbox beside a host namespace that is throw-away too.
+func newBench(t testing.TB) *bench {
+	t.Helper()
+	hostNS := newNetns(t)
+	host, err := kernel.Open(kernel.Options{Netns: hostNS.path()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { host.Close() })
+	return newBenchOn(t, host)
+}
+
+// newBenchOn opens a throw-away sandbox on a host.
+func newBenchOn(t testing.TB, host *kernel.Host) *bench {
+	t.Helper()
+	b := &bench{TB: t, ctx: t.Context(), host: host, ns: newNetns(t)}
+	b.Sandbox = b.open()
+	return b
+}
+
+// open opens a further view of the sandbox.
+func (b *bench) open() *kernel.Sandbox {
+	b.Helper()
+	s, err := b.host.Sandbox(b.ns.path())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { s.Close() })
+	return s
+}
+
+func (b *bench) observe(ask ...netstate.Object) *netstate.Snapshot {
+	b.Helper()
+	s, err := b.Observe(b.ctx, ask)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return s
+}
+
+func (b *bench) apply(c netstate.Change) {
+	b.Helper()
+	if err := b.Apply(b.ctx, c); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *bench) create(objects ...netstate.Object) {
+	b.Helper()
+	for _, o := range objects {
+		b.apply(netstate.Change{After: o})
+	}
+}
+
+func (b *bench) remove(o netstate.Object) {
+	b.Helper()
+	b.apply(netstate.Change{Before: o})
+}
+
+// update makes the object hold what want says, starting from what it is.
+func (b *bench) update(want netstate.Object) netstate.Change {
+	b.Helper()
+	c, differs := changeTo(b.observe(want), want)
+	if differs {
+		b.apply(c)
+	}
+	return c
+}
+
+// changeTo is the update that makes want hold.
+func changeTo(have *netstate.Snapshot, want netstate.Object) (netstate.Change, bool) {
+	switch want := want.(type) {
+	case netstate.Link:
+		h, _ := netstate.Lookup(have, want)
+		want.LinkKind = ""
+		return netstate.NewUpdate("", h, want)
+	case netstate.Addr:
+		h, _ := netstate.Lookup(have, want)
+		return netstate.NewUpdate("", h, want)
+	case netstate.Route:
+		h, _ := netstate.Lookup(have, want)
+		return netstate.NewUpdate("", h, want)
+	case netstate.Sysctl:
+		h, _ := netstate.Lookup(have, want)
+		return netstate.NewUpdate("", h, want)
+	case netstate.Ethtool:
+		h, _ := netstate.Lookup(have, want)
+		return netstate.NewUpdate("", h, want)
+	case netstate.BridgeVLAN:
+		h, _ := netstate.Lookup(have, want)
+		return netstate.NewUpdate("", h, want)
+	case netstate.Device:
+		h, _ := netstate.Lookup(have, want)
+		return netstate.NewUpdate("", h, want)
+	case netstate.VF:
+		h, _ := netstate.Lookup(have, want)
+		return netstate.NewUpdate("", h, want)
+	}
+	panic("unknown object")
+}
+
+// holds fails unless the kernel holds what want says.
+func (b *bench) holds(want netstate.Object) {
+	b.Helper()
+	have, ok := b.observe(want).Get(want.Key())
+	if !ok {
+		b.Fatalf("%s is not there", want.Key())
+	}
+	for _, d := range netstate.Diff(want, have) {
+		b.Errorf("%s: %s is %s, want %s", want.Key(), d.Path, netstate.FormatValue(d.Before), netstate.FormatValue(d.After))
+	}
+}
+
+func (b *bench) absent(o netstate.Object) {
+	b.Helper()
+	if have, ok := b.observe(o).Get(o.Key()); ok {
+		b.Fatalf("%s is there: %+v", o.Key(), have)
+	}
+}
+
+// same fails unless two snapshots are equal in what plumbline manages.
+func same(t testing.TB, want, got *netstate.Snapshot) {
+	t.Helper()
+	if diff := want.Equal(got); len(diff) > 0 {
+		t.Errorf("state differs (want / got):\n  %s", strings.Join(diff, "\n  "))
+	}
+}
+
+// eventually waits for something the kernel does in its own time.
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for !f() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+		runtime.Gosched()
+		unix.Select(0, nil, nil, nil, &unix.Timeval{Usec: 5000})
+	}
+}
+
+func dummy(name string) netstate.Link { return netstate.Link{Name: name, LinkKind: "dummy"} }
+
+func up(l netstate.Link) netstate.Link {
+	l.Up = new(true)
+	return l
+}
+
+func names(s *netstate.Snapshot) []string {
+	var out []string
+	for _, l := range netstate.All[netstate.Link](s) {
+		out = append(out, l.Name)
+	}
+	slices.Sort(out)
+	return out
+}
