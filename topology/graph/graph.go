@@ -1,0 +1,143 @@
+package graph
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/nearest"
+)
+
+// The formats.
+const (
+	Mermaid = "mermaid"
+	Dot     = "dot"
+	SVG     = "svg"
+)
+
+// The statuses with a colour of their own. Any other word is shown and means
+// that the step is broken.
+const (
+	OK      = "ok"
+	Pending = "pending"
+)
+
+// Formats returns the known formats.
+func Formats() []string { return []string{Mermaid, Dot, SVG} }
+
+// Render draws a topology. status holds a word per step; steps without one are
+// coloured by whether they are root steps. The topology's graph must be sound.
+func Render(t *topology.Topology, format string, status map[string]string) (string, error) {
+	g, err := newPicture(t, status)
+	if err != nil {
+		return "", err
+	}
+	switch format {
+	case Mermaid:
+		return g.mermaid(), nil
+	case Dot:
+		return g.dot(), nil
+	case SVG:
+		return g.svg(), nil
+	default:
+		return "", fmt.Errorf("unknown format %q: known formats are %s%s", format, strings.Join(Formats(), ", "), nearest.Hint(format, Formats()))
+	}
+}
+
+// picture is what all formats draw.
+type picture struct {
+	name  string
+	nodes []node   // in order of declaration
+	edges [][2]int // from a dependency to its dependent
+}
+
+type node struct {
+	name   string
+	detail string // type, and status if any
+	class  class
+}
+
+// class is how a node looks.
+type class struct {
+	name               string
+	fill, stroke, text string
+}
+
+// The colours carry dark text on a light ground of their own, so they do not
+// depend on the page's.
+var (
+	root    = class{"root", "#ddf4ff", "#0969da", "#0a3069"}
+	derived = class{"derived", "#f6f8fa", "#6e7781", "#24292f"}
+	good    = class{"ok", "#dafbe1", "#1a7f37", "#044f1e"}
+	pending = class{"pending", "#fff8c5", "#9a6700", "#4d2d00"}
+	broken  = class{"broken", "#ffebe9", "#cf222e", "#82071e"}
+)
+
+// edgeColour is legible on white and on black.
+const edgeColour = "#848d97"
+
+func newPicture(t *topology.Topology, status map[string]string) (picture, error) {
+	if _, err := topology.Order(t); err != nil {
+		return picture{}, err
+	}
+	p := picture{name: clean(t.Name)}
+	index := map[string]int{}
+	for i := range t.Steps {
+		s := &t.Steps[i]
+		index[s.Name] = i
+		n := node{name: clean(s.Name), detail: clean(s.Type), class: derived}
+		if s.Root() {
+			n.class = root
+		}
+		if word := clean(status[s.Name]); word != "" {
+			n.detail += ": " + word
+			n.class = classOf(word)
+		}
+		p.nodes = append(p.nodes, n)
+	}
+	for i := range t.Steps {
+		for _, d := range t.Steps[i].DependOn {
+			p.edges = append(p.edges, [2]int{index[d], i})
+		}
+	}
+	return p, nil
+}
+
+func classOf(word string) class {
+	switch word {
+	case OK:
+		return good
+	case Pending:
+		return pending
+	default:
+		return broken
+	}
+}
+
+// classes returns the classes in use, in a fixed order.
+func (p picture) classes() []class {
+	var out []class
+	for _, c := range []class{root, derived, good, pending, broken} {
+		if slices.ContainsFunc(p.nodes, func(n node) bool { return n.class == c }) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// clean keeps a label on one line.
+func clean(s string) string {
+	const limit = 80
+	s = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+	if r := []rune(s); len(r) > limit {
+		s = string(r[:limit]) + "…"
+	}
+	return strings.TrimSpace(s)
+}
