@@ -1,0 +1,5 @@
+// Package journal stands for the real one.
+package journal
+
+// Known is here to be imported.
+const Known = "journal"

@@ -1,0 +1,3 @@
+module github.com/vishvananda/netns
+
+go 1.26.0

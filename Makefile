@@ -1,0 +1,137 @@
+# The only door: whatever people and CI do with this repository is a target below.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+GO ?= go
+# Everything built or downloaded by us lives here; delete it to start afresh.
+export CACHE := $(CURDIR)/.cache
+BIN := $(CACHE)/bin
+
+# What one may want to say: make unit PKG=./ops/... RUN=TestLaws
+PKG ?= ./...
+RUN ?= .
+KERNELS ?= stable backports
+FUZZTIME ?= 20s
+
+.PHONY: help
+help: ## what there is
+	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' |
+	while IFS=$$'\t' read -r target text; do printf '  make %-14s %s\n' "$$target" "$$text"; done
+
+# --- Using it ---------------------------------------------------------------------
+
+.PHONY: build
+build: ## the binary, static: .cache/bin/plumbline
+	@CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/plumbline ./cmd/plumbline
+
+.PHONY: demo
+demo: ## the flagship topology on real SR-IOV VFs, in a virtual machine
+	@. .ci/lib
+	begin 'building plumbline'
+	$(MAKE) build
+	end
+	begin 'the demo, in a virtual machine'
+	integration/vm --nics quad -- $(BIN)/plumbline demo </dev/null
+	end
+
+# --- Testing it -------------------------------------------------------------------
+
+.PHONY: test
+test: unit test-kernel ## all tests: unit and test-kernel
+
+.PHONY: unit
+unit: ## tests that need neither root nor network (PKG=./ops/... RUN=TestLaws)
+	@. .ci/lib
+	race=-race
+	export CGO_ENABLED=1
+	if ! need gcc gcc libc6-dev; then
+		say 'no C compiler, so no -race'
+		race= CGO_ENABLED=0
+	fi
+	begin "unit tests$${race:+ with $$race}"
+	env -u PLUMBLINE_LANE $(GO) test $$race -shuffle=on -run '$(RUN)' $(PKG)
+	end
+
+.PHONY: test-kernel
+test-kernel: ## tests that change a kernel, in a virtual machine, on two kernels (KERNELS=stable)
+	@. .ci/lib
+	for kernel in $(KERNELS); do
+		begin "kernel tests, Debian's $$kernel kernel"
+		integration/vm test --kernel $$kernel --nics quad -- -count=1 -run '$(RUN)' $$(packages_with PLUMBLINE_LANE) </dev/null
+		end
+	done
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME (20s)
+	@. .ci/lib
+	for package in $$(packages_with '^func Fuzz'); do
+		for target in $$($(GO) test -list '^Fuzz' $$package | grep '^Fuzz'); do
+			begin "$$target in $$package"
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package
+			end
+		done
+	done
+
+.PHONY: bench
+bench: ## benchmarks: here, and in a virtual machine those that change a kernel
+	@. .ci/lib
+	kernel=$$(packages_with PLUMBLINE_LANE)
+	begin 'benchmarks'
+	$(GO) test -run '^$$' -bench '$(RUN)' -benchmem $$(packages_with '^func Benchmark' | grep -vxF "$$kernel")
+	end
+	begin 'benchmarks in a virtual machine: good for ratios only'
+	integration/vm test --nics quad -- -run '^$$' -bench '$(RUN)' -benchtime 20x $$(packages_with '^func Benchmark' | grep -xF "$$kernel") </dev/null
+	end
+
+# --- Keeping it in order ----------------------------------------------------------
+
+.PHONY: lint
+lint: lint-selftest ## golangci-lint and shellcheck
+	@. .ci/lib
+	begin 'golangci-lint'
+	$(BIN)/golangci-lint run ./...
+	end
+	if need shellcheck shellcheck; then
+		begin 'shellcheck'
+		git grep -lE '^#!/bin/(ba)?sh' | xargs shellcheck .ci/lib
+		end
+	fi
+
+.PHONY: lint-selftest
+lint-selftest: $(BIN)/golangci-lint ## that each lint rule of ours finds what it forbids
+	@.ci/lint/run $<
+
+.PHONY: fmt
+fmt: $(BIN)/golangci-lint ## format all Go files
+	@$< fmt ./...
+
+.PHONY: generate
+generate: ## what is made of other files: deep copies, docs/steps, docs/flagship.svg
+	@$(GO) generate ./...
+	$(GO) test ./docs -count=1 -update >/dev/null
+
+.PHONY: verify
+verify: ## that make generate changes nothing
+	@state() { git status --porcelain; git diff; git ls-files -o --exclude-standard | xargs -r sha256sum; }
+	before=$$(state)
+	$(MAKE) generate
+	diff <(echo "$$before") <(state) || { echo 'make generate changed what the lines above say: commit it'; exit 1; }
+
+.PHONY: golden
+golden: ## rewrite the golden files: read the diff before you commit it
+	@. .ci/lib
+	$(GO) test $$(packages_with 'flag\.Bool\("update"|ops/optest"') -count=1 -update
+	git status --short
+
+# --- Tools ------------------------------------------------------------------------
+
+$(BIN)/golangci-lint: tools.mod tools.sum
+	@. .ci/lib
+	begin 'building golangci-lint'
+	$(GO) build -modfile=tools.mod -trimpath -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	end
