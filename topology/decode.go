@@ -22,11 +22,12 @@ import (
 
 // Bounds of what is read. Files come from users and objects from the network.
 const (
-	maxBytes = 1 << 20
-	maxDepth = 64
-	maxNodes = 200_000 // after YAML aliases are expanded
-	maxText  = 4 << 20 // bytes, likewise
-	maxSteps = 256     // as in the CRD
+	maxBytes     = 1 << 20
+	maxDocuments = 256
+	maxDepth     = 64
+	maxNodes     = 100_000 // after YAML aliases are expanded
+	maxText      = 4 << 20 // bytes, likewise
+	maxSteps     = 256     // as in the CRD
 )
 
 // Decode reads the one NetworkTopology of a YAML or JSON file. Documents of
@@ -176,7 +177,7 @@ func (d document) title() string {
 
 // documents splits and parses the input; empty documents are left out.
 func documents(data []byte) ([]document, error) {
-	if err := duplicateKeys(data); err != nil {
+	if err := precheck(data); err != nil {
 		return nil, err
 	}
 	dec := yamlv2.NewDecoder(bytes.NewReader(data))
@@ -206,20 +207,24 @@ func documents(data []byte) ([]document, error) {
 	}
 }
 
-// duplicateKeys refuses a key that is given twice in one mapping. Values are
-// read by YAML 1.1 rules (package v2) as kubectl reads them, but its strict
-// mode takes a key that overrides one merged in by "<<" for a duplicate. Here
-// the mappings are compared as written.
-func duplicateKeys(data []byte) error {
+// precheck looks at the documents as written, before any alias is expanded,
+// and refuses a key that is given twice in one mapping. Values are read by YAML
+// 1.1 rules (package v2), as kubectl reads them, but the strict mode there takes
+// a key that overrides one merged in by "<<" for a duplicate.
+func precheck(data []byte) error {
 	dec := yamlv3.NewDecoder(bytes.NewReader(data))
+	nodes := 0
 	for n := 1; ; n++ {
+		if n > maxDocuments {
+			return fmt.Errorf("more than %d documents", maxDocuments)
+		}
 		var doc yamlv3.Node
 		err := dec.Decode(&doc)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err == nil {
-			err = duplicateKey(&doc, 0)
+			err = checkNode(&doc, 0, &nodes)
 		}
 		if err != nil {
 			return fmt.Errorf("document %d: %w", n, err)
@@ -227,9 +232,13 @@ func duplicateKeys(data []byte) error {
 	}
 }
 
-func duplicateKey(n *yamlv3.Node, depth int) error {
-	if depth > maxDepth {
+func checkNode(n *yamlv3.Node, depth int, nodes *int) error {
+	*nodes++
+	switch {
+	case depth > maxDepth:
 		return errTooDeep
+	case *nodes > 2*maxNodes: // keys count here, too
+		return errTooMany
 	}
 	seen := map[string]bool{}
 	for i, c := range n.Content {
@@ -242,14 +251,17 @@ func duplicateKey(n *yamlv3.Node, depth int) error {
 		case key && c.Kind == yamlv3.ScalarNode:
 			seen[c.Value] = true
 		}
-		if err := duplicateKey(c, depth+1); err != nil { // aliases are not followed
+		if err := checkNode(c, depth+1, nodes); err != nil { // aliases are not followed
 			return err
 		}
 	}
 	return nil
 }
 
-var errTooDeep = fmt.Errorf("nested deeper than %d levels", maxDepth)
+var (
+	errTooDeep = fmt.Errorf("nested deeper than %d levels", maxDepth)
+	errTooMany = fmt.Errorf("more than %d values", maxNodes)
+)
 
 // budget bounds what a document may grow to once its aliases are expanded: a
 // text of a few lines can stand for gigabytes.
@@ -261,7 +273,7 @@ func (b *budget) plain(v any, depth int) (any, error) {
 		return nil, errTooDeep
 	}
 	if b.nodes++; b.nodes > maxNodes {
-		return nil, fmt.Errorf("more than %d values", maxNodes)
+		return nil, errTooMany
 	}
 	switch v := v.(type) {
 	case map[any]any:
@@ -408,8 +420,7 @@ func unknownFields(inv *Invalid, path string, v any, t reflect.Type) {
 // jsonFields returns the fields of a struct by JSON name, inlined ones included.
 func jsonFields(t reflect.Type) map[string]reflect.Type {
 	out := map[string]reflect.Type{}
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case name == "" && f.Anonymous:

@@ -57,7 +57,8 @@ func seedSet(t testing.TB) contract.Set {
 			Params: []contract.Param{{Name: "driver", Type: contract.String, Enum: []string{"vfio-pci", "igb_uio", "uio_pci_generic"}, Default: "vfio-pci"}},
 			Input:  contract.Input{Device: true},
 			Output: contract.Output{Devices: []contract.Param{
-				{Name: "pciAddress", Type: contract.String}, {Name: "iommuGroup", Type: contract.String},
+				{Name: "pciAddress", Type: contract.String},
+				{Name: "iommuGroup", Type: contract.String},
 				{Name: "deviceNodes", Type: contract.List, Items: &contract.Param{Type: contract.String}},
 			}},
 			Explain: "VFIO devices cannot be bonded — they are userspace-managed.",

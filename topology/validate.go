@@ -226,8 +226,7 @@ func (v *validator) references(i int) (said []string) {
 	s := &v.t.Steps[i]
 	uses, err := ref.Walk(s.Config)
 	for _, e := range joined(err) {
-		var at *ref.Error
-		if errors.As(e, &at) {
+		if at, ok := errors.AsType[*ref.Error](e); ok {
 			said = append(said, at.Path)
 			v.inv.add(s.Name, join("config", at.Path), "%v", at.Err)
 		}

@@ -127,4 +127,4 @@ type Set interface {
 }
 
 // Int returns a pointer to n, for Param bounds.
-func Int(n int64) *int64 { return &n }
+func Int(n int64) *int64 { return new(n) }

@@ -53,14 +53,9 @@ func rows(b *strings.Builder, path string, params []Param) {
 		}
 		fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s |\n", at, typ, cell(p.defaultText()), cell(p.accepts()), cell(p.meaning()))
 		rows(b, at, p.Properties)
-		if p.Items == nil {
-			continue
-		}
-		switch p.Type {
-		case List:
-			rows(b, at+"[]", p.Items.Properties)
-		case Map:
-			rows(b, at+".*", p.Items.Properties)
+		if p.Items != nil {
+			entry := map[Type]string{List: "[]", Map: ".*"}[p.Type]
+			rows(b, at+entry, p.Items.Properties)
 		}
 	}
 }

@@ -59,8 +59,10 @@ func fits(p Param, f ref.Field) bool {
 		case f.Type == ref.Objects:
 			return projects(*p.Items)
 		}
+		return false
+	default: // no field is a boolean or a map
+		return false
 	}
-	return false
 }
 
 // projects reports whether an interface of a result can fill an item: as an

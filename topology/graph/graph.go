@@ -7,7 +7,6 @@ import (
 	"unicode"
 
 	"github.com/plumbline/plumbline/topology"
-	"github.com/plumbline/plumbline/topology/nearest"
 )
 
 // The formats.
@@ -42,7 +41,7 @@ func Render(t *topology.Topology, format string, status map[string]string) (stri
 	case SVG:
 		return g.svg(), nil
 	default:
-		return "", fmt.Errorf("unknown format %q: known formats are %s%s", format, strings.Join(Formats(), ", "), nearest.Hint(format, Formats()))
+		return "", fmt.Errorf("unknown format %q: known formats are %s", format, strings.Join(Formats(), ", "))
 	}
 }
 

@@ -80,8 +80,7 @@ func Expand(value any, resolve func(Ref) (any, error)) (any, error) {
 			return nil, &Error{Path: path, Err: err}
 		}
 		v, err := t.Expand(resolve)
-		var failed *Error
-		if errors.As(err, &failed) {
+		if failed, ok := errors.AsType[*Error](err); ok {
 			failed.Path = path
 		}
 		return v, err

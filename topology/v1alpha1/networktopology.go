@@ -16,7 +16,7 @@ import (
 // +kubebuilder:printcolumn:name="Sandboxes",type=integer,JSONPath=`.status.sandboxes`
 // +kubebuilder:printcolumn:name="Degraded",type=integer,JSONPath=`.status.degraded`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="the name must have at most 63 characters: it becomes a label of the generated DeviceClasses"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')",message="the name must be a DNS label of at most 63 characters: it becomes a label of the generated DeviceClasses"
 type NetworkTopology struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -63,6 +63,8 @@ type NetworkTopologySpec struct {
 }
 
 // Step is one node of the graph.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.selector) || !has(self.dependOn) || self.dependOn.size() == 0",message="only a root step allocates a device: remove the selector, or dependOn"
 type Step struct {
 	// Name of the step, unique in the topology. A claim's request for a root
 	// step's device bears the same name.
