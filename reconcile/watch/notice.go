@@ -1,0 +1,76 @@
+package watch
+
+import "encoding/binary"
+
+// What of rtnetlink(7) matters here. The numbers are the kernel's ABI; they
+// stand here so that the parser builds and is tested anywhere.
+const (
+	headerBytes = 16 // struct nlmsghdr
+	rtgenBytes  = 4  // struct rtgenmsg, aligned
+	attrBytes   = 4  // struct nlattr
+
+	typeBase    = 16 // NLMSG_MIN_TYPE: below are netlink's own messages
+	typeNewLink = 16
+	typeDelLink = 17
+	typeNewNSID = 88
+	typeDelNSID = 89
+	attrNSID    = 1  // NETNSA_NSID
+	nsidUnknown = -1 // NETNSA_NSID_NOT_ASSIGNED
+)
+
+// summary is what one datagram of notices amounts to.
+type summary struct {
+	changed bool    // something in a namespace did
+	links   bool    // a link did
+	deleted []int32 // numbers of namespaces that are no more
+}
+
+// parseNotices reads the messages of one datagram. A message that is cut short
+// counts by its type: it says that something changed, and that is all we ask.
+func parseNotices(b []byte) summary {
+	var s summary
+	for len(b) >= headerBytes {
+		length := int(binary.NativeEndian.Uint32(b))
+		kind := binary.NativeEndian.Uint16(b[4:])
+		if length < headerBytes {
+			return s
+		}
+		message := b[headerBytes:min(length, len(b))]
+		switch {
+		case kind == typeDelNSID:
+			if id, ok := parseNSID(message); ok {
+				s.deleted = append(s.deleted, id)
+			}
+		case kind == typeNewNSID, kind < typeBase:
+		default:
+			s.changed = true
+			s.links = s.links || kind == typeNewLink || kind == typeDelLink
+		}
+		if length > len(b) { // so align does not overflow
+			return s
+		}
+		b = b[min(align(length), len(b)):]
+	}
+	return s
+}
+
+// parseNSID reads the number in a message about a namespace's number.
+func parseNSID(b []byte) (int32, bool) {
+	if len(b) < rtgenBytes {
+		return 0, false
+	}
+	for b = b[rtgenBytes:]; len(b) >= attrBytes; {
+		length := int(binary.NativeEndian.Uint16(b))
+		if length < attrBytes || length > len(b) {
+			return 0, false
+		}
+		if binary.NativeEndian.Uint16(b[2:]) == attrNSID && length == attrBytes+4 {
+			id := int32(binary.NativeEndian.Uint32(b[attrBytes:]))
+			return id, id >= 0
+		}
+		b = b[min(align(length), len(b)):]
+	}
+	return 0, false
+}
+
+func align(n int) int { return (n + 3) &^ 3 }

@@ -1,0 +1,352 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/reconcile"
+)
+
+const ms = time.Millisecond
+
+// bench is a queue that runs in a bubble of its own time.
+type bench struct {
+	*queue
+	t     *testing.T
+	began time.Time
+
+	mu    sync.Mutex
+	dead  map[reconcile.SandboxID]bool
+	looks map[reconcile.SandboxID]int
+}
+
+// die says whether a look finds the sandbox's namespace gone from now on.
+func (b *bench) die(id reconcile.SandboxID, dead bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dead[id] = dead
+}
+
+// looked returns how often that was looked for.
+func (b *bench) looked(id reconcile.SandboxID) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.looks[id]
+}
+
+// inBubble runs f beside a queue.
+func inBubble(t *testing.T, opts Options, f func(*bench)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		opts, err := opts.withDefaults()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := &bench{t: t, began: time.Now(), dead: map[reconcile.SandboxID]bool{}, looks: map[reconcile.SandboxID]int{}}
+		b.queue = newQueue(opts, func(id reconcile.SandboxID) bool {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.looks[id]++
+			return b.dead[id]
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { b.run(ctx, nil) })
+		defer running.Wait()
+		defer cancel()
+		f(b)
+	})
+}
+
+// at lets the time come that lies that long after the beginning.
+func (b *bench) at(d time.Duration) {
+	time.Sleep(d - time.Since(b.began))
+	synctest.Wait()
+}
+
+// want receives an event and says when it must come.
+func (b *bench) want(at time.Duration, want Event) {
+	b.t.Helper()
+	got := <-b.events
+	if now := time.Since(b.began); got != want || now != at {
+		b.t.Fatalf("after %v: %+v\nwant after %v: %+v", now, got, at, want)
+	}
+	synctest.Wait()
+}
+
+// none says that nothing is told now.
+func (b *bench) none() {
+	b.t.Helper()
+	synctest.Wait()
+	select {
+	case e := <-b.events:
+		b.t.Fatalf("after %v: %+v, want nothing", time.Since(b.began), e)
+	default:
+	}
+}
+
+func TestDebounce(t *testing.T) {
+	changed := Event{ID: "a", Reason: Changed}
+	for _, tt := range []struct {
+		name    string
+		notices []time.Duration
+		events  []time.Duration
+	}{
+		{"one", []time.Duration{0}, []time.Duration{10 * ms}},
+		{"burst", []time.Duration{0, 1 * ms, 2 * ms, 9 * ms}, []time.Duration{19 * ms}},
+		{"two", []time.Duration{0, 11 * ms}, []time.Duration{10 * ms, 21 * ms}},
+		{"never quiet", []time.Duration{0, 8 * ms, 16 * ms, 24 * ms, 32 * ms, 40 * ms, 48 * ms, 56 * ms}, []time.Duration{50 * ms, 66 * ms}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, Options{}, func(b *bench) {
+				b.add("a", 0)
+				b.add("other", 0)
+				var noticing sync.WaitGroup
+				noticing.Go(func() {
+					for _, at := range tt.notices {
+						time.Sleep(at - time.Since(b.began))
+						b.notice("a")
+					}
+				})
+				for _, at := range tt.events {
+					b.want(at, changed)
+				}
+				noticing.Wait()
+				b.at(5 * time.Second)
+				b.none()
+			})
+		})
+	}
+}
+
+func TestSlowConsumer(t *testing.T) {
+	inBubble(t, Options{}, func(b *bench) {
+		b.add("a", 0)
+		b.add("b", 0)
+		b.notice("a")
+		b.at(1 * ms)
+		for i := range 1000 {
+			b.notice("a")
+			b.notice("b")
+			b.at(time.Duration(i+1) * 7 * ms)
+		}
+		// What was noticed before it is received is covered by what is received.
+		b.want(7*time.Second, Event{ID: "a", Reason: Changed})
+		b.want(7*time.Second, Event{ID: "b", Reason: Changed})
+		b.none()
+		b.notice("a")
+		b.want(7010*ms, Event{ID: "a", Reason: Changed})
+
+		// A worse reason, and the end, reach an offer that is not taken.
+		b.notice("b")
+		b.at(8 * time.Second)
+		b.overflow("b")
+		synctest.Wait()
+		b.want(8*time.Second, Event{ID: "b", Reason: Overflow})
+		b.notice("b")
+		b.at(9 * time.Second)
+		b.die("b", true)
+		b.suspect("b")
+		b.want(9*time.Second, Event{ID: "b", Reason: Changed, Gone: true})
+		b.none()
+	})
+}
+
+func TestRemove(t *testing.T) {
+	inBubble(t, Options{}, func(b *bench) {
+		b.add("a", 0)
+		b.notice("a")
+		b.at(20 * ms) // on offer
+		b.remove("a")
+		b.none()
+		b.notice("a")
+		b.suspect("a")
+		b.overflow("a")
+		b.remove("never was")
+		b.at(time.Hour)
+		b.none()
+		b.add("a", 0)
+		b.notice("a")
+		b.want(time.Hour+10*ms, Event{ID: "a", Reason: Changed})
+		// Added anew, the past is forgotten.
+		b.notice("a")
+		b.add("a", 0)
+		b.at(time.Hour + 30*time.Second)
+		b.none()
+	})
+}
+
+func TestResync(t *testing.T) {
+	inBubble(t, Options{}, func(b *bench) {
+		const n = 100
+		last := map[reconcile.SandboxID]time.Duration{}
+		for i := range n {
+			id := reconcile.SandboxID(fmt.Sprint("s", i))
+			b.add(id, 0)
+			last[id] = 0
+		}
+		times := map[time.Duration]int{}
+		for range 5 * n {
+			e := <-b.events
+			now := time.Since(b.began)
+			if after := now - last[e.ID]; e.Reason != Resync || e.Gone || after < 54*time.Second || after > 66*time.Second {
+				t.Fatalf("%+v after %v", e, after)
+			}
+			last[e.ID] = now
+			times[now]++
+		}
+		if len(times) < 4*n {
+			t.Errorf("%d events at %d moments", 5*n, len(times))
+		}
+		for id := range last {
+			if b.looked(id) < 4 || b.looked(id) > 7 {
+				t.Errorf("%d looks for %s", b.looked(id), id)
+			}
+			b.remove(id)
+		}
+		// An event of another reason is a look as well.
+		b.add("", 0)
+		began := time.Since(b.began)
+		for i := range 20 {
+			b.at(began + time.Duration(i)*50*time.Second)
+			b.notice("")
+			b.want(began+time.Duration(i)*50*time.Second+10*ms, Event{Host: true, Reason: Changed})
+		}
+		if e := <-b.events; e != (Event{Host: true, Reason: Resync}) {
+			t.Errorf("%+v", e)
+		}
+	})
+}
+
+func TestOverflowIsRateLimited(t *testing.T) {
+	inBubble(t, Options{}, func(b *bench) {
+		b.add("a", 0)
+		over := Event{ID: "a", Reason: Overflow}
+		b.overflow("a")
+		b.overflow("a")
+		b.want(10*ms, over)
+		if b.looked("a") != 1 { // notice of its end may have been lost
+			t.Errorf("%d looks", b.looked("a"))
+		}
+		b.overflow("a")
+		b.at(500 * ms)
+		b.overflow("a")
+		b.want(1010*ms, over)
+		// A notice does not wait, and takes the overflow along.
+		b.overflow("a")
+		b.notice("a")
+		b.want(1020*ms, over)
+		b.at(3 * time.Second)
+		b.none()
+		b.overflow("a")
+		b.want(3010*ms, over)
+	})
+}
+
+func TestGone(t *testing.T) {
+	inBubble(t, Options{}, func(b *bench) {
+		b.add("a", 0)
+		b.add("pinned", livenessEvery)
+		b.suspect("a")
+		b.none() // it was there
+		if b.looked("a") != 1 {
+			t.Errorf("%d looks", b.looked("a"))
+		}
+		b.at(20 * time.Second)
+		b.none()
+		if b.looked("pinned") != 9 && b.looked("pinned") != 10 {
+			t.Errorf("%d looks", b.looked("pinned"))
+		}
+		b.die("pinned", true)
+		b.want(22*time.Second, Event{ID: "pinned", Reason: Changed, Gone: true})
+		b.die("a", true)
+		b.overflow("a")
+		b.want(22*time.Second+10*ms, Event{ID: "a", Reason: Changed, Gone: true})
+		b.notice("a")
+		b.suspect("a")
+		b.at(time.Hour)
+		b.none()
+
+		// Added again before its end was told, it begins anew.
+		b.add("a", 0)
+		b.suspect("a")
+		synctest.Wait()
+		b.die("a", false)
+		b.add("a", 0)
+		b.none()
+		b.notice("a")
+		b.want(time.Hour+10*ms, Event{ID: "a", Reason: Changed})
+	})
+}
+
+// Whatever comes when, every notice is followed by an event, in time.
+func TestNothingIsLost(t *testing.T) {
+	for seed := range uint64(20) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			inBubble(t, Options{}, func(b *bench) {
+				rnd := rand.New(rand.NewPCG(seed, 0))
+				owed := map[reconcile.SandboxID]time.Duration{} // the oldest untold notice
+				ids := []reconcile.SandboxID{"", "a", "b", "c"}
+				for _, id := range ids {
+					b.add(id, 0)
+				}
+				var events int
+				receive := func() {
+					select {
+					case e := <-b.events:
+						events++
+						delete(owed, e.ID)
+					default:
+					}
+				}
+				const steps, tick = 5000, 5 * ms
+				for range steps {
+					if id := ids[rnd.IntN(len(ids))]; rnd.IntN(20) == 0 {
+						switch rnd.IntN(4) {
+						case 0:
+							b.suspect(id)
+						case 1:
+							b.overflow(id)
+						default:
+							b.notice(id)
+							if _, ok := owed[id]; !ok {
+								owed[id] = time.Since(b.began)
+							}
+						}
+					}
+					b.at(time.Since(b.began) + tick)
+					for range len(ids) {
+						receive()
+						synctest.Wait()
+					}
+					for id, since := range owed {
+						if late := time.Since(b.began) - since; late > b.opts.MaxDelay+tick {
+							t.Fatalf("notice of %q not told for %v", id, late)
+						}
+					}
+				}
+				if events < 50 || events > steps/10 {
+					t.Errorf("%d events", events)
+				}
+			})
+		})
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for _, o := range []Options{{Debounce: -1}, {MaxDelay: -1}, {Resync: -1}, {ReceiveBufferBytes: -1}} {
+		if _, err := o.withDefaults(); fault.Of(err) != fault.Invalid {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	o, err := Options{Debounce: time.Second}.withDefaults()
+	if err != nil || o.MaxDelay != time.Second || o.Resync != time.Minute {
+		t.Errorf("%+v, %v", o, err)
+	}
+}

@@ -1,0 +1,404 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/reconcile"
+)
+
+// Watcher tells which sandboxes may have drifted. Its methods may be called
+// from several goroutines.
+type Watcher struct {
+	opts  Options
+	queue *queue
+	host  *listener
+	// shared hears all namespaces that numbers has given a number. Both are
+	// nil when that cannot be had, for the reason in fallback.
+	shared   *listener
+	numbers  *numberer
+	fallback error
+
+	stop chan struct{} // closed by Close, and when a listener fails
+	once sync.Once     // closes stop
+	ran  chan struct{} // closed when Run has returned
+
+	mu         sync.Mutex
+	running    bool
+	closed     bool
+	failed     error // of a listener
+	sandboxes  map[reconcile.SandboxID]*place
+	namespaces map[reconcile.NetnsID]*namespace
+	numbered   map[int32]*namespace
+}
+
+// place is where a sandbox is.
+type place struct {
+	path string
+	ns   *namespace
+}
+
+// namespace is a network namespace with sandboxes in it.
+type namespace struct {
+	id        reconcile.NetnsID
+	sandboxes map[reconcile.SandboxID]bool
+	number    int32     // nsidUnknown when it has a listener of its own
+	own       *listener // holds the namespace alive
+}
+
+// New returns a Watcher that watches the host's devices, as seen from the
+// process's network namespace, and no sandbox yet. What happens is heard from
+// now on, and told by Run.
+func New(opts Options) (*Watcher, error) {
+	w, err := newWatcher(opts, true)
+	if err != nil {
+		return nil, fmt.Errorf("watch: %w", err)
+	}
+	return w, nil
+}
+
+func newWatcher(opts Options, share bool) (*Watcher, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	w := &Watcher{
+		opts:       opts,
+		stop:       make(chan struct{}),
+		ran:        make(chan struct{}),
+		sandboxes:  map[reconcile.SandboxID]*place{},
+		namespaces: map[reconcile.NetnsID]*namespace{},
+		numbered:   map[int32]*namespace{},
+	}
+	w.queue = newQueue(opts, w.gone)
+	w.host, err = w.listen(nil, linkGroup, false, singleBufferBytes, hearing{
+		notices: func(_ int32, s summary) {
+			if s.links {
+				w.queue.notice("")
+			}
+		},
+		overflow: func() { w.queue.overflow("") },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("host: %w", err)
+	}
+	w.fallback = errors.New("not asked for")
+	if share {
+		w.fallback = w.share()
+	}
+	w.queue.add("", 0)
+	return w, nil
+}
+
+// share opens the socket that hears all namespaces.
+func (w *Watcher) share() error {
+	ns, err := newNetns()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	numbers, err := newNumberer(ns)
+	if err != nil {
+		return err
+	}
+	w.shared, err = w.listen(ns, sandboxGroups|nsidGroup, true, sharedBufferBytes, hearing{
+		notices:  w.heard,
+		overflow: w.overflowed,
+	})
+	if err != nil {
+		numbers.close()
+		return err
+	}
+	w.numbers = numbers
+	return nil
+}
+
+func (w *Watcher) listen(in *os.File, groups uint32, all bool, bufferBytes int, h hearing) (*listener, error) {
+	if w.opts.ReceiveBufferBytes != 0 {
+		bufferBytes = w.opts.ReceiveBufferBytes
+	}
+	h.failed = w.fail
+	return listen(in, groups, all, bufferBytes, h)
+}
+
+// fail ends Run: a watcher that no longer hears must not seem to.
+func (w *Watcher) fail(err error) {
+	w.mu.Lock()
+	w.failed = errors.Join(w.failed, err)
+	w.mu.Unlock()
+	w.once.Do(func() { close(w.stop) })
+}
+
+// Fallback returns nil when one socket hears all sandboxes, and otherwise why
+// each namespace has a socket of its own, which holds it alive until Remove.
+func (w *Watcher) Fallback() error { return w.fallback }
+
+// Events returns the channel that Run tells events on. Run closes it.
+func (w *Watcher) Events() <-chan Event { return w.queue.events }
+
+// Add begins to watch a sandbox. What changes in its namespace from the moment
+// Add returns is told. Add it before a pass that puts it right: a change between
+// that pass and a later Add would be noticed only at the next resync.
+//
+// Adding a sandbox again does nothing, or moves it when its path leads to
+// another namespace now. Add fails with fault.Gone when the path leads nowhere.
+func (w *Watcher) Add(id reconcile.SandboxID, netnsPath string) error {
+	if id == "" {
+		return fault.New(fault.Invalid, errors.New("watch: sandbox without an ID"))
+	}
+	if err := w.add(id, netnsPath); err != nil {
+		return fmt.Errorf("watch sandbox %q: %w", id, err)
+	}
+	return nil
+}
+
+func (w *Watcher) add(id reconcile.SandboxID, path string) error {
+	f, nsID, err := openNetns(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+
+	w.mu.Lock()
+	if w.closed {
+		w.mu.Unlock()
+		return os.ErrClosed
+	}
+	if p := w.sandboxes[id]; p != nil && p.ns.id == nsID {
+		p.path = path
+		w.mu.Unlock()
+		return nil
+	}
+	ns := w.namespaces[nsID]
+	if ns == nil {
+		if ns, err = w.enroll(f, nsID); err != nil {
+			w.mu.Unlock()
+			return err
+		}
+	}
+	left := w.leave(id)
+	ns.sandboxes[id] = true
+	w.sandboxes[id] = &place{path, ns}
+	checkEvery := time.Duration(0) // the kernel tells when the namespace dies
+	if ns.own != nil {
+		checkEvery = livenessEvery // it will not die
+	}
+	w.queue.add(id, checkEvery)
+	w.mu.Unlock()
+	if left != nil {
+		left.close()
+	}
+	return nil
+}
+
+// enroll begins to hear a namespace. Under mu.
+func (w *Watcher) enroll(f *os.File, id reconcile.NetnsID) (*namespace, error) {
+	ns := &namespace{id: id, sandboxes: map[reconcile.SandboxID]bool{}, number: nsidUnknown}
+	if w.shared != nil {
+		if n, err := w.numbers.number(f); err == nil {
+			// A number is given again once its namespace is dead. Notice of
+			// that death may still be on its way, and would then be taken for
+			// one of this namespace.
+			if dead := w.numbered[n]; dead != nil {
+				w.suspect(dead)
+			}
+			ns.number = n
+			w.numbered[n] = ns
+		}
+	}
+	if ns.number == nsidUnknown {
+		var err error
+		ns.own, err = w.listen(f, sandboxGroups, false, singleBufferBytes, hearing{
+			notices: func(_ int32, s summary) {
+				if s.changed {
+					w.each(ns, w.queue.notice)
+				}
+			},
+			overflow: func() { w.each(ns, w.queue.overflow) },
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	w.namespaces[id] = ns
+	return ns, nil
+}
+
+// leave forgets where a sandbox is. It returns the listener that nobody needs
+// any more; its goroutine may want mu, so it is closed without. Under mu.
+func (w *Watcher) leave(id reconcile.SandboxID) *listener {
+	p := w.sandboxes[id]
+	if p == nil {
+		return nil
+	}
+	delete(w.sandboxes, id)
+	delete(p.ns.sandboxes, id)
+	if len(p.ns.sandboxes) > 0 {
+		return nil
+	}
+	delete(w.namespaces, p.ns.id)
+	if w.numbered[p.ns.number] == p.ns {
+		delete(w.numbered, p.ns.number)
+	}
+	return p.ns.own
+}
+
+// Remove ends the watch of a sandbox; one that is not watched is no error. When
+// it returns nothing of ours holds the namespace alive, but for a grace period
+// of the kernel where a socket was in it. An event that is being received may
+// still be of this sandbox.
+func (w *Watcher) Remove(id reconcile.SandboxID) {
+	if id == "" {
+		return
+	}
+	w.mu.Lock()
+	own := w.leave(id)
+	w.queue.remove(id)
+	w.mu.Unlock()
+	if own != nil {
+		own.close()
+	}
+}
+
+// Run tells events until ctx ends or Close is called, and then closes Events.
+// It fails when a socket does; that is the end of the watcher. It is called
+// once.
+func (w *Watcher) Run(ctx context.Context) error {
+	w.mu.Lock()
+	again := w.running || w.closed
+	w.running = true
+	w.mu.Unlock()
+	if again {
+		return fmt.Errorf("watch: run: %w", os.ErrClosed)
+	}
+	defer close(w.ran)
+	defer close(w.queue.events)
+	w.queue.run(ctx, w.stop)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.failed != nil {
+		return fmt.Errorf("watch: %w", w.failed)
+	}
+	return nil
+}
+
+// Close ends Run, waits for it, and lets go of everything.
+func (w *Watcher) Close() {
+	w.mu.Lock()
+	if w.closed {
+		w.mu.Unlock()
+		return
+	}
+	w.closed = true
+	listeners := []*listener{w.host}
+	for _, ns := range w.namespaces {
+		listeners = append(listeners, ns.own)
+	}
+	listeners = append(listeners, w.shared)
+	running := w.running
+	w.mu.Unlock()
+
+	w.once.Do(func() { close(w.stop) })
+	if running {
+		<-w.ran
+	} else {
+		close(w.queue.events)
+	}
+	for _, l := range listeners {
+		if l != nil {
+			l.close()
+		}
+	}
+	if w.numbers != nil {
+		w.numbers.close()
+	}
+}
+
+// heard is told of the shared socket's notices.
+func (w *Watcher) heard(number int32, s summary) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if number == nsidUnknown {
+		// Of the listener's own namespace: the numbers there are ours. Whether
+		// the one we know is meant or its predecessor, only a look can tell.
+		for _, n := range s.deleted {
+			if ns := w.numbered[n]; ns != nil {
+				w.suspect(ns)
+			}
+		}
+		return
+	}
+	if ns := w.numbered[number]; ns != nil && s.changed {
+		for id := range ns.sandboxes {
+			w.queue.notice(id)
+		}
+	}
+}
+
+func (w *Watcher) overflowed() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, ns := range w.numbered {
+		for id := range ns.sandboxes {
+			w.queue.overflow(id)
+		}
+	}
+}
+
+// each calls f for the sandboxes of a namespace.
+func (w *Watcher) each(ns *namespace, f func(reconcile.SandboxID)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id := range ns.sandboxes {
+		f(id)
+	}
+}
+
+// suspect has a namespace looked for. Under mu.
+func (w *Watcher) suspect(ns *namespace) {
+	for _, id := range slices.Sorted(maps.Keys(ns.sandboxes)) {
+		w.queue.suspect(id)
+	}
+}
+
+// gone looks whether a sandbox's namespace is no longer at its path; if so the
+// sandbox is forgotten. Run calls it.
+func (w *Watcher) gone(id reconcile.SandboxID) bool {
+	w.mu.Lock()
+	p := w.sandboxes[id]
+	if p == nil {
+		w.mu.Unlock()
+		return false
+	}
+	path, want := p.path, p.ns.id
+	w.mu.Unlock()
+
+	f, have, err := openNetns(path)
+	if err == nil {
+		f.Close()
+	}
+	switch {
+	case err == nil && have == want:
+		return false
+	case err != nil && fault.Of(err) != fault.Gone && fault.Of(err) != fault.Invalid:
+		return false // we are at fault, not the namespace: too many open files
+	}
+	w.mu.Lock()
+	if w.sandboxes[id] != p || p.path != path {
+		w.mu.Unlock()
+		return false // it was moved meanwhile
+	}
+	own := w.leave(id)
+	w.mu.Unlock()
+	if own != nil {
+		own.close()
+	}
+	return true
+}
