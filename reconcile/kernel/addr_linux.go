@@ -5,10 +5,11 @@ import (
 	"errors"
 	"net/netip"
 
-	"github.com/plumbline/plumbline/ops/fault"
-	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
 )
 
 // ifAddr is an address as one RTM_NEWADDR message tells it.
@@ -20,10 +21,9 @@ type ifAddr struct {
 }
 
 const (
-	ifaProto           = 11 // linux/if_addr.h
-	originLoopback     = 1  // IFAPROT_KERNEL_LO
-	originRouterAdvert = 2  // IFAPROT_KERNEL_RA
-	originLinkLocal    = 3  // IFAPROT_KERNEL_LL
+	ifaProto        = 11 // linux/if_addr.h
+	originLoopback  = 1  // IFAPROT_KERNEL_LO, then that of router advertisements
+	originLinkLocal = 3  // IFAPROT_KERNEL_LL
 )
 
 // decodeAddr reads the payload of an RTM_NEWADDR message; false for a family
@@ -65,10 +65,13 @@ func (a ifAddr) object(link string, tells bool) netstate.Addr {
 	if ip.Is6() {
 		out.NoDAD = new(a.flags&unix.IFA_F_NODAD != 0)
 	}
-	if tells {
+	switch {
+	case link == "lo" && (out.Address == "127.0.0.1/8" || out.Address == "::1/128"):
+		out.Kernel = true // the kernel does not say so of the IPv4 one
+	case tells:
 		out.Kernel = a.origin >= originLoopback && a.origin <= originLinkLocal
-	} else {
-		out.Kernel = ip.IsLoopback() || ip.Is6() && (ip.IsLinkLocalUnicast() || a.flags&unix.IFA_F_PERMANENT == 0)
+	default:
+		out.Kernel = ip.Is6() && (ip.IsLinkLocalUnicast() || a.flags&unix.IFA_F_PERMANENT == 0)
 	}
 	return out
 }
@@ -213,7 +216,7 @@ func (s *Sandbox) explainAddr(ctx context.Context, a netstate.Addr, err error) e
 	switch {
 	case errors.Is(err, unix.EACCES):
 		return because(fault.Unsupported, err, "IPv6 is disabled on %s (sysctl disable_ipv6)", where(a.Link))
-	case errors.Is(err, unix.ENOBUFS):
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOBUFS): // by kernel version
 		if l, e := s.readLink(ctx, a.Link); e == nil && l.MTU != nil && *l.MTU < 1280 {
 			return because(fault.Invalid, err, "%s has an MTU of %d, and IPv6 needs at least 1280", where(a.Link), *l.MTU)
 		}

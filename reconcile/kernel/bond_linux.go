@@ -3,8 +3,9 @@ package kernel
 import (
 	"net/netip"
 
-	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/vishvananda/netlink/nl"
+
+	"github.com/plumbline/plumbline/ops/netstate"
 )
 
 var (
@@ -99,7 +100,7 @@ func encodeBond(e *infoData, l netstate.Link) {
 	e.millis(nl.IFLA_BOND_DOWNDELAY, o.DownDelayMillis, off)
 	// An interval, even of 0, is refused in modes that have no ARP monitoring.
 	e.millis(nl.IFLA_BOND_ARP_INTERVAL, o.ARPIntervalMs, false)
-	if o.ARPIPTargets != nil && !(e.creating && len(o.ARPIPTargets) == 0) {
+	if len(o.ARPIPTargets) > 0 || o.ARPIPTargets != nil && !e.creating {
 		e.arpTargets(o.ARPIPTargets)
 	}
 	e.word(nl.IFLA_BOND_XMIT_HASH_POLICY, 1, "xmitHashPolicy", o.XmitHashPolicy, bondHashPolicy)

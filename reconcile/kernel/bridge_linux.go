@@ -1,9 +1,10 @@
 package kernel
 
 import (
-	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/netstate"
 )
 
 func decodeBridge(w *ifLink, data []byte) {

@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 
-	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/netstate"
 )
 
 // linux/if_bridge.h, the VLAN database (since 5.6), which can be asked for one

@@ -8,10 +8,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/plumbline/plumbline/ops/fault"
-	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
 )
 
 // Devices that have no PCI address are known by this prefix and the name they

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
-	"golang.org/x/sys/unix"
 )
 
 // kinds of the kernel's errors. What is not here is Internal: the kernel said

@@ -12,10 +12,11 @@ import (
 
 	"github.com/mdlayher/ethtool"
 	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile/kernel/ethtoolnl"
-	"golang.org/x/sys/unix"
 )
 
 // ethtoolSockets are the clients of one namespace.
@@ -78,7 +79,7 @@ func (c *conn) ethtoolSettings(ctx context.Context, class string, index int) (ma
 		}
 		return out, nil
 	}
-	settings, err := clients.settings.Get(ethtoolnl.Class(class), index)
+	settings, err := clients.settings.Get(ctx, ethtoolnl.Class(class), index)
 	if err != nil {
 		return nil, ignoreAbsent(err)
 	}
@@ -205,7 +206,7 @@ func (s *Sandbox) setEthtool(ctx context.Context, e netstate.Ethtool) error {
 	if err != nil {
 		return err
 	}
-	return clients.settings.Set(ethtoolnl.Class(e.Class), index, e.Name, value)
+	return clients.settings.Set(ctx, ethtoolnl.Class(e.Class), index, e.Name, value)
 }
 
 func ethtoolValue(e netstate.Ethtool) (uint32, error) {

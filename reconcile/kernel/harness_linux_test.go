@@ -5,14 +5,15 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile/kernel"
-	"golang.org/x/sys/unix"
 )
 
 // inMachine skips a test that changes namespaces or devices, unless it runs in
@@ -27,7 +28,7 @@ func inMachine(t testing.TB) {
 // netns is a throw-away network namespace. It lives as long as it is open.
 type netns struct{ *os.File }
 
-// newNetns makes a namespace on a thread that ends, so that none is left in it.
+// newNetns makes a namespace.
 func newNetns(t testing.TB) *netns {
 	t.Helper()
 	inMachine(t)
@@ -37,12 +38,23 @@ func newNetns(t testing.TB) *netns {
 	}
 	done := make(chan result)
 	go func() {
-		runtime.LockOSThread() // and never unlocked
+		// A thread that does not get back must not run anything else; but it
+		// should get back, for it may be the main thread, which cannot end.
+		runtime.LockOSThread()
+		back, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			done <- result{nil, err}
+			return
+		}
+		defer back.Close()
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			done <- result{nil, err}
 			return
 		}
 		f, err := os.Open("/proc/thread-self/ns/net")
+		if unix.Setns(int(back.Fd()), unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
+		}
 		done <- result{f, err}
 	}()
 	r := <-done
@@ -188,21 +200,63 @@ func (b *bench) absent(o netstate.Object) {
 // same fails unless two snapshots are equal in what plumbline manages.
 func same(t testing.TB, want, got *netstate.Snapshot) {
 	t.Helper()
-	if diff := want.Equal(got); len(diff) > 0 {
+	if diff := settled(want).Equal(settled(got)); len(diff) > 0 {
 		t.Errorf("state differs (want / got):\n  %s", strings.Join(diff, "\n  "))
+	}
+}
+
+// settled leaves out what the kernel makes in its own time: link-local addresses
+// and connected routes.
+func settled(s *netstate.Snapshot) *netstate.Snapshot {
+	out := netstate.NewSnapshot()
+	for _, o := range netstate.All[netstate.Object](s) {
+		switch o := o.(type) {
+		case netstate.Addr:
+			if o.Kernel {
+				continue
+			}
+		case netstate.Route:
+			if o.Protocol == unix.RTPROT_KERNEL {
+				continue
+			}
+		}
+		out.Put(o)
+	}
+	return out
+}
+
+// refused fails unless a change fails with that kind, and these words in its
+// message.
+func (b *bench) refused(kind fault.Kind, c netstate.Change, words ...string) {
+	b.Helper()
+	err := b.Apply(b.ctx, c)
+	if err == nil {
+		b.Errorf("%s: no error", c)
+		return
+	}
+	if fault.Of(err) != kind {
+		b.Errorf("%s: kind %s, want %s: %v", c, fault.Of(err), kind, err)
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			b.Errorf("%s: %q does not say %q", c, err, w)
+		}
 	}
 }
 
 // eventually waits for something the kernel does in its own time.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
 	for !f() {
-		if time.Now().After(deadline) {
+		select {
+		case <-ctx.Done():
 			t.Fatalf("waited in vain: %s", what)
+		case <-look.C:
 		}
-		runtime.Gosched()
-		unix.Select(0, nil, nil, nil, &unix.Timeval{Usec: 5000})
 	}
 }
 
@@ -211,13 +265,4 @@ func dummy(name string) netstate.Link { return netstate.Link{Name: name, LinkKin
 func up(l netstate.Link) netstate.Link {
 	l.Up = new(true)
 	return l
-}
-
-func names(s *netstate.Snapshot) []string {
-	var out []string
-	for _, l := range netstate.All[netstate.Link](s) {
-		out = append(out, l.Name)
-	}
-	slices.Sort(out)
-	return out
 }

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/netstate"
 )
 
 // ifLink is a link as one RTM_NEWLINK message tells it: other links are still

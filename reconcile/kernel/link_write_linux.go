@@ -8,10 +8,11 @@ import (
 	"fmt"
 	"net"
 
-	"github.com/plumbline/plumbline/ops/fault"
-	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
 )
 
 func (s *Sandbox) applyLink(ctx context.Context, c netstate.Change) error {

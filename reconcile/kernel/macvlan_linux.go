@@ -1,8 +1,9 @@
 package kernel
 
 import (
-	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/vishvananda/netlink/nl"
+
+	"github.com/plumbline/plumbline/ops/netstate"
 )
 
 var macvlanModes = words{

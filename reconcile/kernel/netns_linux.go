@@ -6,9 +6,10 @@ import (
 	"os"
 	"runtime"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile"
-	"golang.org/x/sys/unix"
 )
 
 // openNetns opens a network namespace by path. A path that is missing or is no

@@ -6,9 +6,10 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/netstate"
 )
 
 // Observe dumps the sandbox's links, addresses and routes (and the VLANs of its

@@ -6,10 +6,11 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/plumbline/plumbline/ops/fault"
-	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
 )
 
 var routeScopes = words{
@@ -87,7 +88,9 @@ func (r *ifRoute) metrics(b []byte) {
 	}
 }
 
-// split makes one route of each next hop: struct rtnexthop with attributes.
+// split makes one route of each next hop: struct rtnexthop with attributes. IPv6
+// next hops have metrics of their own but the kernel tells only those of the
+// first (net/ipv6/route.c, rt6_fill_node); all are taken to have the same.
 func (r ifRoute) split(hops []byte) []ifRoute {
 	var out []ifRoute
 	for len(hops) >= unix.SizeofRtNexthop {
@@ -251,7 +254,7 @@ func (s *Sandbox) applyRoute(ctx context.Context, c netstate.Change) error {
 		// is refused without it too (fib_trie.c, ip6_fib.c), and APPEND puts this
 		// one behind those that are there: CREATE alone would go before them.
 		err := s.sendRoute(ctx, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, after)
-		return s.explainRoute(ctx, after, err)
+		return explainRoute(after, err)
 	case netstate.Delete:
 		return s.deleteRoute(ctx, before)
 	default:
@@ -439,7 +442,7 @@ func scopeOf(r netstate.Route, deleting bool) (uint8, error) {
 	return unix.RT_SCOPE_UNIVERSE, nil
 }
 
-func (s *Sandbox) explainRoute(ctx context.Context, r netstate.Route, err error) error {
+func explainRoute(r netstate.Route, err error) error {
 	switch {
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
 		return because(fault.NotReady, err, "gateway %s is not reachable over %s: is it up, with an address of that subnet?", r.Gateway, where(r.Link))

@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
-	"golang.org/x/sys/unix"
 )
 
 // Sandbox is the view of one sandbox and of the host objects it borrows. It
@@ -110,14 +111,14 @@ func (s *Sandbox) remember(name string, index int) {
 func (s *Sandbox) forget(names ...string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	any := false
+	some := false
 	for _, n := range names {
 		if _, ok := s.indexes[n]; ok {
 			delete(s.indexes, n)
-			any = true
+			some = true
 		}
 	}
-	return any
+	return some
 }
 
 // fresh runs f, and once more when it failed because an index it remembered is

@@ -8,11 +8,12 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/plumbline/plumbline/ops/fault"
-	"github.com/plumbline/plumbline/reconcile"
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/reconcile"
 )
 
 // socket talks rtnetlink with one network namespace.
@@ -49,8 +50,8 @@ func openSocket(ns *os.File) (*socket, error) {
 		return nil, err
 	}
 	rt := s.handle.Socket
-	rt.SetSendTimeout(&replyTimeout)
-	rt.SetReceiveTimeout(&replyTimeout)
+	_ = rt.SetSendTimeout(&replyTimeout) // these two only store it
+	_ = rt.SetReceiveTimeout(&replyTimeout)
 	_ = rt.SetExtAck(true) // since 4.12; without it errors lack the kernel's reason
 	s.strict = unix.SetsockoptInt(rt.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1) == nil
 	if s.id, err = identify(ns, rt.GetFd()); err != nil {

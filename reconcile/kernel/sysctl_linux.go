@@ -9,15 +9,16 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
-	"golang.org/x/sys/unix"
 )
 
 // sysctlFile returns the file of a sysctl. /proc/sys/net shows the namespace of
 // the thread that opens it, so it is opened on a thread that has entered one.
 func (h *Host) sysctlFile(path string) (string, error) {
-	if !filepath.IsLocal(path) || !strings.HasPrefix(path, "net/") {
+	if !fs.ValidPath(path) || !strings.HasPrefix(path, "net/") {
 		return "", invalid("%q is not the path of a sysctl below net/", path)
 	}
 	return filepath.Join(h.proc, "sys", filepath.FromSlash(path)), nil
@@ -93,8 +94,7 @@ func (s *Sandbox) applySysctl(ctx context.Context, c netstate.Change) error {
 
 func explainSysctl(o netstate.Sysctl, err error) error {
 	// The path of the file says nothing that the object does not.
-	var path *fs.PathError
-	if errors.As(err, &path) {
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		err = path.Err
 	}
 	switch {

@@ -1,9 +1,10 @@
 package kernel
 
 import (
-	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/netstate"
 )
 
 // encodeVeth describes the other end, which is born in its own namespace in the

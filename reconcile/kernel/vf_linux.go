@@ -8,10 +8,11 @@ import (
 	"net"
 	"strings"
 
-	"github.com/plumbline/plumbline/ops/fault"
-	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
 )
 
 var vfLinkStates = words{0: "auto", 1: "enable", 2: "disable"}

@@ -1,9 +1,10 @@
 package kernel
 
 import (
-	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/netstate"
 )
 
 var vlanProtocols = words{unix.ETH_P_8021Q: "802.1q", unix.ETH_P_8021AD: "802.1ad"}

@@ -1,9 +1,9 @@
 package ethtoolnl
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/mdlayher/genetlink"
 	"github.com/mdlayher/netlink"
@@ -15,9 +15,6 @@ type Client struct {
 	conn   *genetlink.Conn
 	family uint16
 }
-
-// timeout bounds the wait for an answer.
-const timeout = 10 * time.Second
 
 // Dial opens a client in the network namespace with that file descriptor, or in
 // the one of the calling thread for 0. It does not keep the descriptor.
@@ -38,12 +35,12 @@ func (c *Client) Close() error { return c.conn.Close() }
 
 // Get returns the settings of one class of the device with that index. A device
 // that has no such thing gives the kernel's EOPNOTSUPP.
-func (c *Client) Get(class Class, index int) ([]Setting, error) {
+func (c *Client) Get(ctx context.Context, class Class, index int) ([]Setting, error) {
 	m, err := encodeGet(class, index)
 	if err != nil {
 		return nil, err
 	}
-	replies, err := c.execute(m, netlink.Request)
+	replies, err := c.execute(ctx, m, netlink.Request)
 	if err != nil {
 		return nil, err
 	}
@@ -56,17 +53,23 @@ func (c *Client) Get(class Class, index int) ([]Setting, error) {
 // Set changes one setting. The kernel accepts a feature that the driver then
 // does not switch; only reading it again tells. A name that does not exist gives
 // ErrUnknown or the kernel's EOPNOTSUPP.
-func (c *Client) Set(class Class, index int, name string, value uint32) error {
+func (c *Client) Set(ctx context.Context, class Class, index int, name string, value uint32) error {
 	m, err := encodeSet(class, index, name, value)
 	if err != nil {
 		return err
 	}
-	_, err = c.execute(m, netlink.Request|netlink.Acknowledge)
+	_, err = c.execute(ctx, m, netlink.Request|netlink.Acknowledge)
 	return err
 }
 
-func (c *Client) execute(m genetlink.Message, flags netlink.HeaderFlags) ([]genetlink.Message, error) {
-	if err := c.conn.SetDeadline(time.Now().Add(timeout)); err != nil {
+// execute waits no longer than ctx allows. The kernel answers while the request
+// is being sent, so there is never much to wait for.
+func (c *Client) execute(ctx context.Context, m genetlink.Message, flags netlink.HeaderFlags) ([]genetlink.Message, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	deadline, _ := ctx.Deadline() // the zero time is none
+	if err := c.conn.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
 	return c.conn.Execute(m, c.family, flags)

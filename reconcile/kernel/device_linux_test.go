@@ -1,0 +1,305 @@
+package kernel_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+)
+
+// device returns a device as it is now.
+func (b *bench) device(id string) netstate.Device {
+	b.Helper()
+	d, ok := b.observe(netstate.Device{ID: id}).Device(id)
+	if !ok {
+		b.Fatalf("device %q is not there", id)
+	}
+	return d
+}
+
+// move is the change that takes a device from where it is.
+func (b *bench) move(id, to string) netstate.Change {
+	b.Helper()
+	return netstate.Change{Before: b.device(id), After: netstate.Device{ID: id, At: &to}}
+}
+
+// everything is what there is on both sides of a few names.
+func (b *bench) everything(ids ...string) *netstate.Snapshot {
+	b.Helper()
+	var ask []netstate.Object
+	for _, id := range ids {
+		ask = append(ask, netstate.Device{ID: id})
+	}
+	for _, n := range []string{"eth1", "net1", "spare"} {
+		ask = append(ask, netstate.Link{Name: "host:" + n})
+	}
+	return b.observe(ask...)
+}
+
+func TestDeviceTravels(t *testing.T) {
+	for _, alias := range []string{"", "uplink to rack 7"} {
+		b := newBench(t)
+		b.create(up(netstate.Link{Name: "host:eth1", LinkKind: "dummy", MTU: new(uint32(1400)), MAC: new("02:00:00:00:00:01"), Alias: &alias}))
+		start := b.everything("if:eth1")
+
+		there := b.move("if:eth1", "net1")
+		b.apply(there)
+		b.holds(netstate.Link{Name: "net1", LinkKind: "dummy", MTU: new(uint32(1400)), MAC: new("02:00:00:00:00:01"), Up: new(false), Alias: &alias})
+		b.absent(netstate.Link{Name: "host:eth1"})
+		b.holds(netstate.Device{ID: "if:eth1", At: new("net1")})
+		// Another view finds it too: what marks it goes with it.
+		s, err := b.open().Observe(t.Context(), []netstate.Object{netstate.Device{ID: "if:eth1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d, ok := s.Device("if:eth1"); !ok || *d.At != "net1" {
+			t.Errorf("got %+v", d)
+		}
+		// In the sandbox all of it may be changed, even the name by someone else.
+		b.update(netstate.Link{Name: "net1", MTU: new(uint32(1300)), MAC: new("02:00:00:00:00:02"), Up: new(true), Alias: new("something else")})
+		b.holds(netstate.Device{ID: "if:eth1", At: new("net1")})
+		b.update(netstate.Link{Name: "net1", Alias: &alias})
+
+		b.apply(there.Inverse())
+		same(t, start, b.everything("if:eth1"))
+		b.holds(netstate.Link{Name: "host:eth1", Up: new(true), Alias: &alias})
+		b.absent(netstate.Link{Name: "net1"})
+	}
+}
+
+// A device that was renamed in the sandbox is found all the same.
+func TestDeviceWasRenamed(t *testing.T) {
+	b := newBench(t)
+	b.create(up(dummy("host:eth1")))
+	start := b.everything("if:eth1")
+	there := b.move("if:eth1", "net1")
+	b.apply(there)
+	other := &bench{TB: b.TB, ctx: b.ctx, host: b.host, ns: b.ns, Sandbox: b.open()}
+	other.update(netstate.Device{ID: "if:eth1", At: new("mine")})
+	b.apply(there.Inverse()) // it has seen it as net1
+	same(t, start, b.everything("if:eth1"))
+}
+
+func TestDeviceIsRenamed(t *testing.T) {
+	for _, place := range []string{"", "host:"} {
+		b := newBench(t)
+		b.create(up(dummy("host:eth1")))
+		if place == "" {
+			b.apply(b.move("if:eth1", "old"))
+			b.update(netstate.Link{Name: "old", Up: new(true)})
+		}
+		before := b.everything("if:eth1")
+		c := b.update(netstate.Device{ID: "if:eth1", At: new(place + "net1"), MTU: new(uint32(1400)), MAC: new("02:00:00:00:00:07")})
+		b.holds(netstate.Link{Name: place + "net1", MTU: new(uint32(1400)), MAC: new("02:00:00:00:00:07"), Up: new(true)})
+		if place == "" { // on the host it would have to be known by its name
+			b.apply(c.Inverse())
+			same(t, before, b.everything("if:eth1"))
+		}
+	}
+}
+
+// A name that is taken on the other side leaves the device where it was, as it
+// was, whichever of its names it is.
+func TestDeviceNameIsTaken(t *testing.T) {
+	for _, taken := range []string{"net1", "eth1", "other"} {
+		b := newBench(t)
+		b.create(up(netstate.Link{Name: "host:eth1", LinkKind: "dummy", MAC: new("02:00:00:00:00:01")}))
+		b.update(netstate.Device{ID: "if:eth1", AltNames: []string{"other", "third"}})
+		b.create(up(dummy(taken)))
+		before := b.everything("if:eth1")
+		c := b.move("if:eth1", "net1")
+		c.After = netstate.Merge(c.After.(netstate.Device), netstate.Device{MTU: new(uint32(1400)), MAC: new("02:00:00:00:00:02")})
+		switch taken {
+		case "eth1": // the old name may be taken, for it is not needed there
+			b.apply(c)
+			b.holds(netstate.Link{Name: "net1", MTU: new(uint32(1400))})
+			continue
+		case "net1":
+			b.refused(fault.Conflict, c, `"net1" in the sandbox`, `stays "eth1" on the host`, "dummy")
+		default:
+			b.refused(fault.Conflict, c, "file exists")
+		}
+		same(t, before, b.everything("if:eth1"))
+	}
+}
+
+// On the way home likewise; the sandbox's link stays up.
+func TestDeviceNameIsTakenAtHome(t *testing.T) {
+	b := newBench(t)
+	b.create(up(dummy("host:eth1")))
+	there := b.move("if:eth1", "net1")
+	b.apply(there)
+	b.update(netstate.Link{Name: "net1", Up: new(true), MTU: new(uint32(1400))})
+	b.create(dummy("host:eth1"))
+	before := b.everything("if:eth1")
+	b.refused(fault.Conflict, there.Inverse(), `"eth1" on the host`, `stays "net1" in the sandbox`)
+	same(t, before, b.everything("if:eth1"))
+	// Under another name it can go.
+	home := there.Inverse()
+	home.After = netstate.Merge(home.After.(netstate.Device), netstate.Device{At: new("host:eth1-1")})
+	b.apply(home)
+	b.holds(netstate.Link{Name: "host:eth1-1", Up: new(true), MTU: new(uint32(1500))})
+}
+
+// What the driver refuses after the move has happened is found out, and the
+// device put back: move and settings are one message but not one act.
+func TestDeviceSettingIsRefused(t *testing.T) {
+	b := newBench(t)
+	b.create(up(netstate.Link{Name: "host:eth1", LinkKind: "dummy", MAC: new("02:00:00:00:00:01")}))
+	b.update(netstate.Device{ID: "if:eth1", AltNames: []string{"net1", "other"}})
+	before := b.everything("if:eth1")
+	for _, want := range []netstate.Device{
+		{MTU: new(uint32(4000000000))},
+		{MAC: new("01:00:00:00:00:01")}, // of a group
+	} {
+		c := b.move("if:eth1", "net1")
+		c.After = netstate.Merge(c.After.(netstate.Device), want)
+		if err := b.Apply(t.Context(), c); err == nil {
+			t.Errorf("%s: no error", c)
+		}
+		same(t, before, b.everything("if:eth1"))
+	}
+}
+
+// The target name may be one of the device's own other names: udev gives names
+// like that. It is put back on the way home.
+func TestDeviceAltNames(t *testing.T) {
+	b := newBench(t)
+	b.create(dummy("host:eth1"))
+	b.update(netstate.Device{ID: "if:eth1", AltNames: []string{"net1", "enp1s0"}})
+	start := b.everything("if:eth1")
+	there := b.move("if:eth1", "net1")
+	b.apply(there)
+	b.holds(netstate.Device{ID: "if:eth1", AltNames: []string{"enp1s0"}})
+	b.update(netstate.Device{ID: "if:eth1", AltNames: []string{"foreign"}})
+	b.apply(there.Inverse())
+	same(t, start, b.everything("if:eth1"))
+	b.update(netstate.Device{ID: "if:eth1", AltNames: []string{}})
+	b.holds(netstate.Device{ID: "if:eth1", AltNames: []string{}})
+}
+
+func TestDeviceIsGone(t *testing.T) {
+	b := newBench(t)
+	b.create(dummy("host:eth1"))
+	c := b.move("if:eth1", "net1")
+	b.remove(netstate.Link{Name: "host:eth1"})
+	b.refused(fault.Gone, c, "does not exist any more")
+	b.absent(netstate.Device{ID: "if:eth1"})
+	b.absent(netstate.Device{ID: "0000:ff:1f.7"})
+	b.refused(fault.Gone, netstate.Change{Before: netstate.Device{ID: "0000:ff:1f.7"}, After: netstate.Device{ID: "0000:ff:1f.7", At: new("net1")}})
+}
+
+// Some links never change their namespace.
+func TestDeviceCannotTravel(t *testing.T) {
+	b := newBench(t)
+	b.create(up(netstate.Link{Name: "host:eth1", LinkKind: "bridge"}))
+	before := b.everything("if:eth1")
+	b.refused(fault.Unsupported, b.move("if:eth1", "net1"), "bridge", "cannot change its namespace")
+	same(t, before, b.everything("if:eth1"))
+}
+
+// The device is described with what the host needs it for.
+func TestDeviceUse(t *testing.T) {
+	b := newBench(t)
+	for _, l := range []netstate.Link{
+		up(dummy("host:free")), up(dummy("host:up4")), up(dummy("host:up6")), up(dummy("host:port")), dummy("host:leg"), up(dummy("host:routed")),
+		{Name: "host:br0", LinkKind: "bridge"},
+		{Name: "host:bond0", LinkKind: "bond"},
+	} {
+		b.create(l)
+	}
+	b.update(netstate.Link{Name: "host:port", Master: new("host:br0")})
+	b.update(netstate.Link{Name: "host:leg", Master: new("host:bond0")})
+	b.absent(netstate.Device{ID: "default-route"})
+	b.create(
+		netstate.Addr{Link: "host:up4", Address: "192.0.2.1/24"},
+		netstate.Route{Link: "host:up4", Dst: "0.0.0.0/0", Gateway: "192.0.2.2", Table: 254},
+		netstate.Addr{Link: "host:routed", Address: "203.0.113.1/24"},
+		netstate.Route{Link: "host:routed", Dst: "198.51.100.0/24", Gateway: "203.0.113.2", Table: 254},
+		netstate.Addr{Link: "host:up6", Address: "2001:db8:7::1/64", NoDAD: new(true)},
+		netstate.Route{Link: "host:up6", Dst: "::/0", Gateway: "2001:db8:7::2", Table: 254, Metric: 1024},
+	)
+	for name, use := range map[string]string{
+		"free": "", "routed": "", "up4": "default route", "up6": "default route",
+		"port": "bridge port of br0", "leg": "bond port of bond0",
+	} {
+		if d := b.device("if:" + name); d.Use != use {
+			t.Errorf("%s: use %q, want %q", name, d.Use, use)
+		}
+	}
+	if d := b.device("default-route"); *d.At != "host:up4" {
+		t.Errorf("default route over %s", *d.At)
+	}
+	b.remove(netstate.Route{Link: "host:up4", Dst: "0.0.0.0/0", Gateway: "192.0.2.2", Table: 254})
+	if d := b.device("default-route"); *d.At != "host:up6" {
+		t.Errorf("default route over %s", *d.At)
+	}
+}
+
+// A bridge of the host is shown with its ports, by asking for those alone.
+func TestHostBridgePorts(t *testing.T) {
+	b := newBench(t)
+	b.create(netstate.Link{Name: "host:br0", LinkKind: "bridge"}, dummy("host:a"), dummy("host:b"), dummy("host:c"))
+	for _, p := range []string{"host:b", "host:a"} {
+		b.update(netstate.Link{Name: p, Master: new("host:br0")})
+	}
+	br, _ := b.observe(netstate.Link{Name: "host:br0"}).Link("host:br0")
+	if !slices.Equal(br.Ports, []string{"a", "b"}) {
+		t.Errorf("ports %v", br.Ports)
+	}
+	b.holds(netstate.Link{Name: "host:a", Master: new("host:br0")})
+}
+
+// A link of the host that is asked for by its other name is there: nothing else
+// can take that name.
+func TestHostLinkByAltName(t *testing.T) {
+	b := newBench(t)
+	b.create(dummy("host:eth1"))
+	b.update(netstate.Device{ID: "if:eth1", AltNames: []string{"enp1s0"}})
+	b.holds(netstate.Link{Name: "host:enp1s0", LinkKind: "dummy"})
+	b.refused(fault.Conflict, netstate.Change{After: dummy("host:enp1s0")})
+}
+
+// Links of the sandbox whose parent or other end is on the host are shown with
+// that name, and the other way round.
+func TestNamesAcrossNamespaces(t *testing.T) {
+	b := newBench(t)
+	b.create(up(dummy("host:low")))
+	for _, l := range []netstate.Link{
+		{Name: "v0", LinkKind: "vlan", Parent: new("host:low"), VLAN: &netstate.VLAN{ID: new(uint16(5))}, Up: new(true)},
+		{Name: "m0", LinkKind: "macvlan", Parent: new("host:low"), MACVLAN: &netstate.MACVLAN{Mode: new("bridge")}, Up: new(true)},
+		{Name: "e0", LinkKind: "veth", Veth: &netstate.Veth{Peer: new("host:e1")}, Up: new(true)},
+	} {
+		b.create(l)
+		b.holds(l)
+	}
+	b.holds(netstate.Link{Name: "host:e1", LinkKind: "veth", Veth: &netstate.Veth{Peer: new("e0")}})
+	// A parent in a third namespace is not named: it is none of ours.
+	stranger := newBench(t)
+	b.create(dummy("host:third"))
+	b.create(netstate.Link{Name: "v1", LinkKind: "vlan", Parent: new("host:third"), VLAN: &netstate.VLAN{ID: new(uint16(5))}})
+	stranger.Sandbox, _ = b.host.Sandbox(stranger.ns.path())
+	defer stranger.Close()
+	stranger.apply(stranger.move("if:third", "away"))
+	if l, ok := b.observe().Link("v1"); !ok || l.Parent != nil {
+		t.Errorf("got %+v", l)
+	}
+}
+
+// Until 6.13 the kernel looks for the name of a new link in the namespace of its
+// parent, too.
+func TestParentOnHostWithTheSameName(t *testing.T) {
+	b := newBench(t)
+	b.create(up(dummy("host:low")), dummy("host:net1"))
+	link := netstate.Link{Name: "net1", LinkKind: "macvlan", Parent: new("host:low"), MACVLAN: &netstate.MACVLAN{Mode: new("bridge")}, MTU: new(uint32(1400)), Up: new(true)}
+	b.create(link)
+	b.holds(link)
+	b.refused(fault.Conflict, netstate.Change{After: link}, "file exists")
+	for _, l := range netstate.All[netstate.Link](b.observe()) {
+		if strings.HasPrefix(l.Name, "pl") {
+			t.Errorf("%s was left behind", l.Name)
+		}
+	}
+}

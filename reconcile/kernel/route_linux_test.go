@@ -1,0 +1,224 @@
+package kernel_test
+
+import (
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+)
+
+// routed is a bench with two links that have subnets.
+func routed(t testing.TB) *bench {
+	b := newBench(t)
+	for _, l := range []string{"d0", "d1"} {
+		b.create(up(dummy(l)))
+	}
+	for _, a := range []netstate.Addr{
+		{Link: "d0", Address: "192.0.2.1/24"},
+		{Link: "d0", Address: "2001:db8::1/64", NoDAD: new(true)},
+		{Link: "d1", Address: "198.51.100.1/24"},
+		{Link: "d1", Address: "2001:db8:1::1/64", NoDAD: new(true)},
+	} {
+		b.create(a)
+	}
+	return b
+}
+
+func TestRoutes(t *testing.T) {
+	type r = netstate.Route
+	main := netstate.TableMain
+	for _, tc := range []struct {
+		name   string
+		route  r
+		update r // only fields
+	}{
+		{"default", r{Link: "d0", Dst: "0.0.0.0/0", Gateway: "192.0.2.2", Table: main}, r{MTU: new(uint32(1400))}},
+		{"default over a link", r{Link: "d0", Dst: "0.0.0.0/0", Table: main, Metric: 4096}, r{Scope: new("global")}},
+		{"on the link", r{Link: "d0", Dst: "203.0.113.0/24", Table: main}, r{Source: new("192.0.2.1")}},
+		{"scope host", r{Link: "d0", Dst: "203.0.113.1/32", Table: main, Scope: new("host")}, r{}},
+		{"all there is", r{Link: "d0", Dst: "203.0.113.0/24", Gateway: "192.0.2.2", Table: 1001, Metric: 77, Source: new("192.0.2.1"), MTU: new(uint32(1300)), AdvMSS: new(uint32(1200)), OnLink: new(true)}, r{MTU: new(uint32(0)), AdvMSS: new(uint32(1000))}},
+		{"onlink", r{Link: "d0", Dst: "203.0.113.0/24", Gateway: "203.0.113.254", Table: main, OnLink: new(true)}, r{}},
+		{"a big table", r{Link: "d0", Dst: "203.0.113.0/24", Table: 4000000000}, r{}},
+		{"IPv6 next hop", r{Link: "d0", Dst: "203.0.113.0/24", Gateway: "2001:db8::2", Table: main}, r{}},
+		{"v6 default", r{Link: "d0", Dst: "::/0", Gateway: "2001:db8::2", Table: main, Metric: 1024}, r{MTU: new(uint32(1400))}},
+		{"v6 link-local gateway", r{Link: "d0", Dst: "::/0", Gateway: "fe80::1", Table: main, Metric: 4096}, r{AdvMSS: new(uint32(1200))}},
+		{"v6 on the link", r{Link: "d0", Dst: "2001:db8:2::/48", Table: main, Metric: 1024}, r{Source: new("2001:db8::1")}},
+		{"v6 all there is", r{Link: "d0", Dst: "2001:db8:2::/48", Gateway: "2001:db8::2", Table: 1001, Metric: 7, Source: new("2001:db8::1"), MTU: new(uint32(1300)), AdvMSS: new(uint32(1200)), OnLink: new(true)}, r{MTU: new(uint32(1400)), Source: new("")}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := routed(t)
+			start := b.observe()
+			b.create(tc.route)
+			b.holds(tc.route)
+			if got, _ := netstate.Lookup(b.observe(), tc.route); got.Protocol != netstate.RouteProtocol {
+				t.Errorf("protocol %d", got.Protocol)
+			}
+			b.refused(fault.Conflict, netstate.Change{After: tc.route}, "file exists")
+			want := netstate.Merge(tc.route, tc.update)
+			before := b.observe()
+			if c := b.update(want); c.After != nil {
+				b.holds(want)
+				b.apply(c.Inverse())
+				same(t, before, b.observe())
+			}
+			b.remove(tc.route)
+			b.absent(tc.route)
+			same(t, start, b.observe())
+			b.remove(tc.route)
+		})
+	}
+}
+
+// Routes to one destination are several objects, and each is made, changed and
+// deleted without touching the others.
+func TestRoutesInCompany(t *testing.T) {
+	main := netstate.TableMain
+	for name, group := range map[string][]netstate.Route{
+		"two gateways": {
+			{Link: "d0", Dst: "203.0.113.0/24", Gateway: "192.0.2.2", Table: main},
+			{Link: "d1", Dst: "203.0.113.0/24", Gateway: "198.51.100.2", Table: main},
+		},
+		"two gateways on one link": {
+			{Link: "d0", Dst: "0.0.0.0/0", Gateway: "192.0.2.2", Table: main},
+			{Link: "d0", Dst: "0.0.0.0/0", Gateway: "192.0.2.3", Table: main},
+			{Link: "d0", Dst: "0.0.0.0/0", Gateway: "192.0.2.4", Table: main},
+		},
+		"metrics": {
+			{Link: "d0", Dst: "0.0.0.0/0", Gateway: "192.0.2.2", Table: main},
+			{Link: "d0", Dst: "0.0.0.0/0", Gateway: "192.0.2.2", Table: main, Metric: 100},
+			{Link: "d0", Dst: "0.0.0.0/0", Gateway: "192.0.2.2", Table: main, Metric: 200},
+		},
+		"tables": {
+			{Link: "d0", Dst: "0.0.0.0/0", Gateway: "192.0.2.2", Table: main},
+			{Link: "d0", Dst: "0.0.0.0/0", Gateway: "192.0.2.2", Table: 100},
+		},
+		"v6 next hops": {
+			{Link: "d0", Dst: "::/0", Gateway: "2001:db8::2", Table: main, Metric: 1024},
+			{Link: "d0", Dst: "::/0", Gateway: "2001:db8::3", Table: main, Metric: 1024},
+			{Link: "d1", Dst: "::/0", Gateway: "2001:db8:1::2", Table: main, Metric: 1024},
+		},
+		"v6 links": {
+			{Link: "d0", Dst: "2001:db8:3::/48", Table: main, Metric: 1024},
+			{Link: "d1", Dst: "2001:db8:3::/48", Table: main, Metric: 1024},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for i := range group {
+				change, others := group[i:i+1], append(slices.Clone(group[:i]), group[i+1:]...)
+				if name == "v6 next hops" {
+					change, others = group, nil // the kernel shows the first one's for all
+				}
+				b := routed(t)
+				start := b.observe()
+				b.create(objects(group)...)
+				full := b.observe()
+				var done []netstate.Change
+				for _, r := range change {
+					r.MTU = new(uint32(1333))
+					done = append(done, b.update(r))
+				}
+				b.haveMTU(1333, change)
+				b.haveMTU(0, others)
+				for _, c := range slices.Backward(done) {
+					b.apply(c.Inverse())
+				}
+				same(t, full, b.observe())
+				b.remove(group[i])
+				b.absent(group[i])
+				b.remove(group[i]) // the others stay
+				for j, r := range group {
+					if i != j {
+						b.holds(r)
+						b.remove(r)
+						b.absent(r)
+					}
+				}
+				same(t, start, b.observe())
+			}
+		})
+	}
+}
+
+func objects(routes []netstate.Route) []netstate.Object {
+	var out []netstate.Object
+	for _, r := range routes {
+		out = append(out, r)
+	}
+	return out
+}
+
+func (b *bench) haveMTU(want uint32, routes []netstate.Route) {
+	b.Helper()
+	for _, r := range routes {
+		b.holds(r)
+		if got, _ := netstate.Lookup(b.observe(), r); *got.MTU != want {
+			b.Errorf("%s has mtu %d, want %d", r.Key(), *got.MTU, want)
+		}
+	}
+}
+
+// A foreign route of the same destination keeps its place before ours.
+func TestRouteIsAppended(t *testing.T) {
+	b := routed(t)
+	foreign := netstate.Route{Link: "d0", Dst: "0.0.0.0/0", Gateway: "192.0.2.2", Table: 254, Protocol: unix.RTPROT_STATIC}
+	ours := netstate.Route{Link: "d1", Dst: "0.0.0.0/0", Gateway: "198.51.100.2", Table: 254}
+	b.create(foreign, ours)
+	got, _ := netstate.Lookup(b.observe(), foreign)
+	if got.Protocol != unix.RTPROT_STATIC {
+		t.Errorf("protocol %d", got.Protocol)
+	}
+	before := b.observe()
+	b.remove(ours)
+	b.create(ours)
+	same(t, before, b.observe())
+	// A delete that says our protocol leaves the foreign one.
+	b.remove(netstate.Route{Link: "d0", Dst: "0.0.0.0/0", Gateway: "192.0.2.2", Table: 254, Protocol: netstate.RouteProtocol})
+	b.holds(foreign)
+}
+
+// A connected route is the kernel's, and what it keeps for itself is not shown.
+func TestKernelRoutes(t *testing.T) {
+	b := routed(t)
+	for _, r := range netstate.All[netstate.Route](b.observe()) {
+		if r.Protocol != unix.RTPROT_KERNEL || r.Gateway != "" {
+			t.Errorf("%s of protocol %d", r.Key(), r.Protocol)
+		}
+		switch r.Dst {
+		case "192.0.2.0/24", "198.51.100.0/24", "2001:db8::/64", "2001:db8:1::/64":
+		default:
+			t.Errorf("unexpected %s", r.Key())
+		}
+	}
+	b.holds(netstate.Route{Link: "d0", Dst: "192.0.2.0/24", Table: 254, Scope: new("link"), Source: new("192.0.2.1")})
+	b.holds(netstate.Route{Link: "d0", Dst: "2001:db8::/64", Table: 254, Metric: 256})
+}
+
+// In a VRF a route goes where its table says.
+func TestRouteInVRF(t *testing.T) {
+	b := routed(t)
+	b.create(up(netstate.Link{Name: "blue", LinkKind: "vrf", VRF: &netstate.VRF{Table: new(uint32(1001))}}))
+	b.update(netstate.Link{Name: "d0", Master: new("blue")})
+	r := netstate.Route{Link: "d0", Dst: "0.0.0.0/0", Gateway: "192.0.2.2", Table: 1001}
+	b.create(r)
+	b.holds(r)
+	b.holds(netstate.Route{Link: "d0", Dst: "192.0.2.0/24", Table: 1001})
+}
+
+func TestRouteRefused(t *testing.T) {
+	b := routed(t)
+	b.create(dummy("down"))
+	create := func(r netstate.Route) netstate.Change {
+		r.Table = 254
+		return netstate.Change{After: r}
+	}
+	b.refused(fault.NotReady, create(netstate.Route{Link: "d0", Dst: "0.0.0.0/0", Gateway: "203.0.113.1"}), "203.0.113.1", "not reachable")
+	b.refused(fault.NotReady, create(netstate.Route{Link: "d0", Dst: "::/0", Gateway: "2001:db8:9::1", Metric: 1024}), "2001:db8:9::1", "not reachable")
+	b.refused(fault.NotReady, create(netstate.Route{Link: "down", Dst: "203.0.113.0/24"}), `"down" in the sandbox is down`)
+	b.refused(fault.NotReady, create(netstate.Route{Link: "nowhere", Dst: "203.0.113.0/24"}), `no link "nowhere"`)
+	b.refused(fault.NotReady, create(netstate.Route{Link: "d0", Dst: "203.0.113.0/24", Source: new("203.0.113.1")}), "must be an address of the sandbox")
+	b.refused(fault.Invalid, create(netstate.Route{Link: "d0", Dst: "203.0.113.0"}), "not a prefix")
+	b.refused(fault.Invalid, create(netstate.Route{Link: "d0", Dst: "203.0.113.0/24", Scope: new("near")}), "near", "global")
+}
