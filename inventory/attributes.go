@@ -1,0 +1,88 @@
+package inventory
+
+import (
+	"regexp"
+	"unicode/utf8"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
+)
+
+// The attributes in the domain dra.networking, written without the domain as
+// the API wants it for a driver's own.
+const (
+	AttrType            resourceapi.QualifiedName = "type"                // string: pf, vf, nic or virtual
+	AttrIfName          resourceapi.QualifiedName = "ifName"              // string
+	AttrPFName          resourceapi.QualifiedName = "pfName"              // string: interface of the PF, for a vf
+	AttrRDMA            resourceapi.QualifiedName = "rdma"                // bool
+	AttrPhysicalNetwork resourceapi.QualifiedName = "physicalNetworkName" // string
+	AttrVendor          resourceapi.QualifiedName = "vendor"              // string: PCI ID, "15b3"
+	AttrDevice          resourceapi.QualifiedName = "device"              // string: PCI ID, "101e"
+	AttrDriver          resourceapi.QualifiedName = "driver"              // string: kernel driver
+	AttrNUMANode        resourceapi.QualifiedName = "numaNode"            // int
+	AttrLinkType        resourceapi.QualifiedName = "linkType"            // string: ethernet or infiniband
+)
+
+// AttrDeviceK8sPCIeRoot is an old spelling of resource.kubernetes.io/pcieRoot
+// which claims in the field use in constraints; it carries the same value.
+const AttrDeviceK8sPCIeRoot resourceapi.QualifiedName = "device.k8s.io/pcieRoot"
+
+// extendedBDF is the form the standard attribute pciBusID must have. A PCI
+// domain above ffff (Intel VMD) does not fit.
+var extendedBDF = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]$`)
+
+// Attributes returns what a ResourceSlice of driver "dra.networking" says about
+// a device. They are few, and none changes with the link's state or addresses.
+// ifName, rdma and driver are of the moment, though: while a device is prepared
+// for a pod, publish what was true before.
+//
+// type, ifName, pfName, rdma and physicalNetworkName are always there, empty
+// where they do not apply. Reading a missing attribute is an evaluation error,
+// and one such error on one device makes the scheduler give the pod up, not
+// merely skip the device or the node: `physicalNetworkName == "localnet1"`
+// would do so wherever a device without a physical network is looked at first.
+// The others are omitted when unknown, for "" or -1 would match another
+// unknown in a matchAttribute constraint.
+func Attributes(d Device) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
+	pfName := ""
+	if d.PF != nil {
+		pfName = d.PF.IfName
+	}
+	attrs := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+		AttrType:            text(string(d.Kind)),
+		AttrIfName:          text(d.IfName),
+		AttrPFName:          text(pfName),
+		AttrRDMA:            {BoolValue: &d.RDMA},
+		AttrPhysicalNetwork: text(d.PhysicalNetwork),
+	}
+	for name, value := range map[resourceapi.QualifiedName]string{
+		AttrVendor:            d.Vendor,
+		AttrDevice:            d.DeviceID,
+		AttrDriver:            d.Driver,
+		AttrLinkType:          string(d.LinkType),
+		AttrDeviceK8sPCIeRoot: d.PCIeRoot,
+		deviceattribute.StandardDeviceAttributePCIeRoot: d.PCIeRoot,
+	} {
+		if a := text(value); *a.StringValue != "" {
+			attrs[name] = a
+		}
+	}
+	if extendedBDF.MatchString(d.PCIAddress()) {
+		attrs[deviceattribute.StandardDeviceAttributePCIBusID] = text(d.PCIAddress())
+	}
+	if d.NUMANode != nil && *d.NUMANode >= 0 {
+		node := int64(*d.NUMANode)
+		attrs[AttrNUMANode] = resourceapi.DeviceAttribute{IntValue: &node}
+		attrs[deviceattribute.StandardDeviceAttributeNUMANode] = resourceapi.DeviceAttribute{IntValue: &node}
+	}
+	return attrs
+}
+
+// text is a string attribute. A value the API would refuse counts as empty: one
+// bad attribute makes a whole ResourceSlice invalid.
+func text(s string) resourceapi.DeviceAttribute {
+	if len(s) > resourceapi.DeviceAttributeMaxValueLength || !utf8.ValidString(s) {
+		s = ""
+	}
+	return resourceapi.DeviceAttribute{StringValue: &s}
+}

@@ -1,0 +1,375 @@
+package inventory_test
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/inventory/sysfstest"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// node is a fixture: a tree and what the caller of the package knows besides.
+// The comment of testdata/tree/NAME.txtar may hold the lines
+//
+//	@network INTERFACE NETWORK
+//	@route INTERFACE
+//	@master INTERFACE MASTER
+type node struct {
+	tree    fs.FS
+	dir     string
+	opt     inventory.Options
+	uplinks inventory.Uplinks
+}
+
+func open(tb testing.TB, name string) node {
+	tb.Helper()
+	archive, err := txtar.ParseFile(filepath.Join("testdata", "tree", name+".txtar"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	n := node{
+		opt:     inventory.Options{PhysicalNetworks: map[string]string{}},
+		uplinks: inventory.Uplinks{Masters: map[string][]string{}},
+	}
+	n.tree, n.dir = sysfstest.Unpack(tb, archive)
+	for line := range strings.Lines(string(archive.Comment)) {
+		word := strings.Fields(line)
+		switch {
+		case !strings.HasPrefix(line, "@"):
+		case word[0] == "@network":
+			n.opt.PhysicalNetworks[word[1]] = word[2]
+		case word[0] == "@route":
+			n.uplinks.Routes = append(n.uplinks.Routes, word[1])
+		case word[0] == "@master":
+			n.uplinks.Masters[word[1]] = append(n.uplinks.Masters[word[1]], word[2])
+		default:
+			tb.Fatalf("%s: %q is no directive", name, line)
+		}
+	}
+	return n
+}
+
+// devices are those of a fixture without errors, guarded.
+func devices(tb testing.TB, name string) []inventory.Device {
+	tb.Helper()
+	n := open(tb, name)
+	found, err := inventory.Discover(n.tree, n.opt)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return inventory.GuardUplinks(found, n.uplinks)
+}
+
+func TestDiscover(t *testing.T) {
+	files, err := filepath.Glob("testdata/tree/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
+		t.Run(name, func(t *testing.T) {
+			n := open(t, name)
+			found, err := inventory.Discover(n.tree, n.opt)
+			found = inventory.GuardUplinks(found, n.uplinks)
+
+			golden := &txtar.Archive{}
+			add := func(name, content string) {
+				golden.Files = append(golden.Files, txtar.File{Name: name, Data: []byte(content)})
+			}
+			if err != nil {
+				add("error.txt", strings.ReplaceAll(err.Error(), n.dir, "/sys")+"\n")
+			}
+			var table, js bytes.Buffer
+			if err := inventory.Table(&table, found); err != nil {
+				t.Fatal(err)
+			}
+			if err := inventory.JSON(&js, found); err != nil {
+				t.Fatal(err)
+			}
+			add("table.txt", table.String())
+			add("attributes.txt", attributes(found))
+			add("devices.json", js.String())
+			compareGolden(t, filepath.Join("testdata", "golden", name+".txtar"), golden)
+		})
+	}
+}
+
+func compareGolden(t *testing.T, file string, have *txtar.Archive) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, txtar.Format(have), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(txtar.Format(have))); diff != "" {
+		t.Errorf("%s (-want +have), go test -update rewrites it:\n%s", file, diff)
+	}
+}
+
+// attributes is one line a device: name=value, sorted.
+func attributes(devices []inventory.Device) string {
+	var b strings.Builder
+	for _, d := range devices {
+		attrs := inventory.Attributes(d)
+		b.WriteString(d.Name)
+		for _, name := range slices.Sorted(maps.Keys(attrs)) {
+			fmt.Fprintf(&b, "\n  %s %s", name, value(attrs[name]))
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+func value(a resourceapi.DeviceAttribute) string {
+	switch {
+	case a.StringValue != nil:
+		return fmt.Sprintf("%q", *a.StringValue)
+	case a.BoolValue != nil:
+		return fmt.Sprint(*a.BoolValue)
+	case a.IntValue != nil:
+		return fmt.Sprint(*a.IntValue)
+	}
+	return "?"
+}
+
+func TestDiscoverNeedsLinks(t *testing.T) {
+	_, err := inventory.Discover(struct{ fs.FS }{fstest.MapFS{}}, inventory.Options{})
+	if err == nil || !strings.Contains(err.Error(), "cannot read symbolic links") {
+		t.Errorf("error: have %v", err)
+	}
+}
+
+func TestDiscoverNothing(t *testing.T) {
+	found, err := inventory.Discover(fstest.MapFS{}, inventory.Options{})
+	if err != nil || len(found) != 0 {
+		t.Errorf("have %v, %v; want nothing", found, err)
+	}
+	var js bytes.Buffer
+	if err := inventory.JSON(&js, nil); err != nil || js.String() != "[]\n" {
+		t.Errorf("JSON: have %q, %v", js.String(), err)
+	}
+}
+
+// vanishing is a tree in which a directory goes away when one of its files is read.
+type vanishing struct {
+	fs.ReadLinkFS
+	dir, file string
+	gone      bool
+}
+
+func (v *vanishing) Open(name string) (fs.File, error) {
+	v.gone = v.gone || name == v.dir+"/"+v.file
+	if v.gone && strings.HasPrefix(name+"/", v.dir+"/") {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+	}
+	return v.ReadLinkFS.Open(name)
+}
+
+func TestDiscoverVanishing(t *testing.T) {
+	for _, c := range []struct{ dir, file, id string }{
+		{"devices/pci0000:40/0000:40:01.1/0000:41:00.0", "class", "0000:41:00.0"},
+		{"devices/pci0000:40/0000:40:01.1/0000:41:00.0", "numa_node", "0000:41:00.0"},
+		{"devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:01.3", "device", "0000:03:01.3"},
+	} {
+		t.Run(c.id+" "+c.file, func(t *testing.T) {
+			tree := &vanishing{open(t, "mlx5").tree.(fs.ReadLinkFS), c.dir, c.file, false}
+			found, err := inventory.Discover(tree, inventory.Options{})
+			if err != nil {
+				t.Error(err)
+			}
+			if len(found) != 6 || slices.ContainsFunc(found, func(d inventory.Device) bool { return d.ID == c.id }) {
+				t.Errorf("have %d devices, want the six others", len(found))
+			}
+		})
+	}
+}
+
+// TestStable: nothing but the link itself may change when an interface is
+// renamed or leaves the namespace, or claims would lose their device.
+func TestStable(t *testing.T) {
+	before := devices(t, "mlx5")
+	archive, err := txtar.ParseFile("testdata/tree/mlx5.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive.Files = slices.DeleteFunc(archive.Files, func(f txtar.File) bool {
+		return strings.Contains(f.Name, "net/enp3s0f0v0")
+	})
+	tree, _ := sysfstest.Unpack(t, archive)
+	after, err := inventory.Discover(tree, inventory.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, d := range before {
+		if d.IfName == "enp3s0f0v0" {
+			d.IfName, d.MTU, d.MAC, d.Up, d.Carrier = "", 0, "", false, false
+			before[i] = d
+			if after[i].State() != "not here" {
+				t.Errorf("state: have %q", after[i].State())
+			}
+		}
+	}
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("(-before +after):\n%s", diff)
+	}
+}
+
+// TestAPILimits holds every device to what the API server accepts: one
+// attribute out of bounds makes the whole ResourceSlice invalid.
+func TestAPILimits(t *testing.T) {
+	long := inventory.Device{
+		ID: "if:x", Name: "net-x", Kind: inventory.KindVirtual, IfName: "\xff", PhysicalNetwork: strings.Repeat("x", 65),
+		Driver: strings.Repeat("d", 65), PCIeRoot: strings.Repeat("p", 65), PF: &inventory.PF{IfName: strings.Repeat("f", 65)},
+	}
+	all := []inventory.Device{long, {}}
+	for _, name := range []string{"igb", "stack", "mlx5", "ovn", "others"} {
+		all = append(all, devices(t, name)...)
+	}
+	for _, d := range all {
+		attrs := inventory.Attributes(d)
+		if len(attrs) > resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice/2 {
+			t.Errorf("device %q: %d attributes leave little room for a policy's", d.Name, len(attrs))
+		}
+		for name, a := range attrs {
+			domain, id, qualified := strings.Cut(string(name), "/")
+			if !qualified {
+				domain, id = "", string(name)
+			}
+			if len(domain) > resourceapi.DeviceMaxDomainLength || len(id) > resourceapi.DeviceMaxIDLength {
+				t.Errorf("device %q: attribute %q: name too long", d.Name, name)
+			}
+			if a.StringValue != nil && len(*a.StringValue) > resourceapi.DeviceAttributeMaxValueLength {
+				t.Errorf("device %q: attribute %q: value too long", d.Name, name)
+			}
+		}
+		for _, name := range []resourceapi.QualifiedName{"type", "ifName", "pfName", "rdma", "physicalNetworkName"} {
+			if _, ok := attrs[name]; !ok {
+				t.Errorf("device %q: attribute %q is missing", d.Name, name)
+			}
+		}
+	}
+}
+
+func TestGuardUplinks(t *testing.T) {
+	bond := []inventory.Device{
+		{ID: "0000:01:00.0", IfName: "p0", Master: "bond0", Uppers: []string{"bond0"}, HostUse: inventory.BondPort},
+		{ID: "0000:01:00.1", IfName: "p1", Master: "bond0", Uppers: []string{"bond0"}, HostUse: inventory.BondPort},
+		{ID: "0000:02:00.0", IfName: "p2", Master: "bond1", Uppers: []string{"bond1"}, HostUse: inventory.BondPort},
+		{ID: "0000:03:00.0", IfName: "pf", OtherIfNames: []string{"pf0vf0"}},
+		{ID: "0000:03:00.1", PF: &inventory.PF{PCIAddress: "0000:03:00.0", IfName: "pf"}},
+		{ID: "if:bond0", IfName: "bond0", Uppers: []string{"bond0.5", "bond0.6"}},
+		{ID: "if:bond0.5", IfName: "bond0.5", Master: "red", Uppers: []string{"red"}},
+		{ID: "if:bond0.6", IfName: "bond0.6"},
+		{ID: "if:red", IfName: "red"},
+	}
+	for _, c := range []struct {
+		name    string
+		uplinks inventory.Uplinks
+		want    []string
+	}{
+		{"no route", inventory.Uplinks{}, nil},
+		{"a route on nothing we have", inventory.Uplinks{Routes: []string{"wg0", ""}}, nil},
+		{"a card", inventory.Uplinks{Routes: []string{"p2"}}, []string{"0000:02:00.0"}},
+		{"not the virtual functions of a PF", inventory.Uplinks{Routes: []string{"pf"}}, []string{"0000:03:00.0"}},
+		{"a representor cannot leave its PF", inventory.Uplinks{Routes: []string{"pf0vf0"}}, []string{"0000:03:00.0"}},
+		{"everything below a bond, nothing beside it", inventory.Uplinks{Routes: []string{"bond0"}}, []string{"0000:01:00.0", "0000:01:00.1", "if:bond0"}},
+		{"below a VLAN, and its master, but not the other VLAN", inventory.Uplinks{Routes: []string{"bond0.5"}}, []string{"0000:01:00.0", "0000:01:00.1", "if:bond0", "if:bond0.5", "if:red"}},
+		{"relations only the caller knows", inventory.Uplinks{Routes: []string{"br-ex"}, Masters: map[string][]string{"p2": {"br-ex"}, "br-ex": {"p2"}}}, []string{"0000:02:00.0"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := fmt.Sprintf("%+v", bond)
+			var have []string
+			for _, d := range inventory.GuardUplinks(bond, c.uplinks) {
+				if d.HostUse == inventory.DefaultRoute {
+					have = append(have, d.ID)
+				}
+			}
+			if diff := cmp.Diff(c.want, have); diff != "" {
+				t.Errorf("guarded (-want +have):\n%s", diff)
+			}
+			if fmt.Sprintf("%+v", bond) != before {
+				t.Error("the argument was changed")
+			}
+		})
+	}
+}
+
+// FuzzDiscover writes odd contents into one file of a good tree. The other
+// devices must come out as before, and nothing may panic.
+func FuzzDiscover(f *testing.F) {
+	archive, err := txtar.ParseFile("testdata/tree/mlx5.txtar")
+	if err != nil {
+		f.Fatal(err)
+	}
+	good := fstest.MapFS{}
+	var files []string
+	for _, a := range archive.Files {
+		name, target, link := strings.Cut(a.Name, " -> ")
+		switch {
+		case link:
+			good[name] = &fstest.MapFile{Data: []byte(target), Mode: fs.ModeSymlink | 0o777}
+		case strings.HasSuffix(name, "/"):
+			good[strings.TrimSuffix(name, "/")] = &fstest.MapFile{Mode: fs.ModeDir | 0o755}
+			continue
+		default:
+			good[name] = &fstest.MapFile{Data: a.Data}
+		}
+		files = append(files, name)
+	}
+	slices.Sort(files) // a fuzz input is a number of one
+	want, err := inventory.Discover(good, inventory.Options{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	seeded := map[string]bool{}
+	for i, file := range files {
+		if seeded[path.Base(file)] {
+			continue // one file of each kind is enough to start from
+		}
+		seeded[path.Base(file)] = true
+		for _, odd := range []string{"", "\n", "-1", "0x", "99999999999999999999", "../../..", "../../devices/virtual/net/x", "\x00\xff", "0x020000"} {
+			f.Add(i, []byte(odd))
+		}
+	}
+	f.Fuzz(func(t *testing.T, i int, odd []byte) {
+		file := files[uint(i)%uint(len(files))]
+		tree := maps.Clone(good)
+		tree[file] = &fstest.MapFile{Data: odd, Mode: good[file].Mode}
+		have, _ := inventory.Discover(tree, inventory.Options{})
+		for _, d := range have {
+			inventory.Attributes(d)
+			if len(d.Name) > 63 {
+				t.Errorf("name %q is no DNS label", d.Name)
+			}
+		}
+		if strings.Contains(file, "0000:03:0") { // one PF's file may change its virtual functions
+			have = slices.DeleteFunc(have, func(d inventory.Device) bool { return strings.HasPrefix(d.ID, "0000:03:") })
+			for _, d := range want {
+				if d.ID == "0000:41:00.0" && !slices.ContainsFunc(have, func(h inventory.Device) bool { return cmp.Equal(h, d) }) {
+					t.Errorf("%s = %q: device %q is gone or differs", file, odd, d.ID)
+				}
+			}
+		}
+	})
+}

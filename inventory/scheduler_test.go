@@ -1,0 +1,105 @@
+package inventory_test
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	dracel "k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/structured"
+
+	"github.com/plumbline/plumbline/inventory"
+)
+
+type classes map[string]*resourceapi.DeviceClass
+
+func (c classes) Get(name string) (*resourceapi.DeviceClass, error) { return c[name], nil }
+func (c classes) List() ([]*resourceapi.DeviceClass, error)         { return nil, nil }
+
+// schedule lets the scheduler's own allocator choose for one claim, on a node
+// that offers these devices; it returns the name of the chosen one or "".
+func schedule(t *testing.T, expr string, devices []inventory.Device, taken map[string]bool) (string, error) {
+	t.Helper()
+	slice := &resourceapi.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "slice"},
+		Spec: resourceapi.ResourceSliceSpec{
+			Driver: inventory.Driver, NodeName: new("node"),
+			Pool: resourceapi.ResourcePool{Name: "node", Generation: 1, ResourceSliceCount: 1},
+		},
+	}
+	allocated := structured.AllocatedState{AllocatedDevices: sets.New[structured.DeviceID]()}
+	for _, d := range devices {
+		if d.HostUse != "" {
+			continue // never published
+		}
+		slice.Spec.Devices = append(slice.Spec.Devices, resourceapi.Device{Name: d.Name, Attributes: inventory.Attributes(d)})
+		if taken[d.ID] {
+			allocated.AllocatedDevices.Insert(structured.MakeDeviceID(inventory.Driver, "node", d.Name))
+		}
+	}
+	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "class"}}
+	class.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expr}}}
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "claim", Namespace: "default", UID: "1"}}
+	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{
+		Name: "nic", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "class", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1},
+	}}
+
+	features := structured.Features{ConsumableCapacity: true, PrioritizedList: true}
+	allocator, err := structured.NewAllocator(t.Context(), features, allocated, classes{"class": class},
+		[]*resourceapi.ResourceSlice{slice}, dracel.NewCache(10, dracel.Features{EnableConsumableCapacity: true}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	results, err := allocator.Allocate(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, []*resourceapi.ResourceClaim{claim})
+	if err != nil || len(results) == 0 {
+		return "", err
+	}
+	return results[0].Devices.Results[0].Device, nil
+}
+
+// TestAsTheScheduler holds First to the allocator of kube-scheduler: what one
+// node would give a pod here is what the cluster gives it.
+func TestAsTheScheduler(t *testing.T) {
+	for _, block := range []string{seedVF0, seedVF1, seedGPU, seedOVN, seedUplink, seedLocalnet} {
+		for _, node := range []string{"igb", "stack", "mlx5", "ovn", "others"} {
+			expr, all, taken := cel(t, block), devices(t, node), map[string]bool{}
+			for range 3 {
+				want, err := schedule(t, expr, all, taken)
+				if err != nil {
+					t.Errorf("%s: the scheduler gives up: %v", node, err)
+				}
+				have, err := inventory.First(t.Context(), all, compile(t, expr), taken)
+				if have.Name != want {
+					t.Errorf("%s: %s\nhave %q (%v)\nwant %q", node, expr, have.Name, err, want)
+				}
+				taken[have.ID] = true
+			}
+		}
+	}
+}
+
+// TestSchedulerGivesUp is why some attributes are always there: one device
+// without the attribute, looked at before one that matches, and the scheduler
+// stops with an error instead of going on.
+func TestSchedulerGivesUp(t *testing.T) {
+	all := devices(t, "mlx5")
+	expr := `device.attributes["dra.networking"].numaNode == 4`
+	if have, err := schedule(t, expr, all, nil); have != "pci-0000-41-00-0" || err != nil {
+		t.Errorf("have %q, %v", have, err)
+	}
+	all[0].NUMANode = nil
+	have, err := schedule(t, expr, all, nil)
+	if err == nil {
+		t.Fatalf("have %q without an error", have)
+	}
+	want := "class class: selector #0 on device dra.networking/node/pci-0000-03-00-0: CEL runtime error: no such key: numaNode. consider using CEL optional chaining (.? followed by orValue()) or guarding the check with has() for optional fields"
+	if fmt.Sprint(err) != want {
+		t.Errorf("have %v\nwant %s", err, want)
+	}
+	if d, err := inventory.First(t.Context(), all, compile(t, expr), nil); d.ID != "0000:41:00.0" || err != nil {
+		t.Errorf("First: have %q, %v; it passes such devices over", d.ID, err)
+	}
+}

@@ -1,0 +1,263 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/cel-go/common/ast"
+	"github.com/google/cel-go/common/operators"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/cel"
+)
+
+// ErrNoDevice is wrapped by the error of First when nothing fits. It may help
+// to try again later: a device may be released, or a PF may get more functions.
+var ErrNoDevice = errors.New("no free device")
+
+// Selector is a compiled CEL expression over one device. It is safe for
+// concurrent use. The zero Selector matches every device, as a DeviceClass
+// without selectors does.
+type Selector struct {
+	expr     string
+	compiled cel.CompilationResult
+	reads    []resourceapi.QualifiedName // attributes the expression reads, without our own domain
+}
+
+// Compile compiles the CEL expression of a selector with the DRA library's
+// compiler in the environment the scheduler uses, and refuses what the API
+// server would refuse in a DeviceClass: too long, too expensive. The error is
+// one line and begins with "selector.cel: ", followed by line and column when
+// there are any.
+func Compile(expr string) (Selector, error) {
+	if strings.TrimSpace(expr) == "" {
+		return Selector{}, errors.New("selector.cel: the expression is empty")
+	}
+	if n := len(expr); n > resourceapi.CELSelectorExpressionMaxLength {
+		return Selector{}, fmt.Errorf("selector.cel: the expression is %d bytes long, at most %d are allowed", n, resourceapi.CELSelectorExpressionMaxLength)
+	}
+	// The scheduler's (stored) environment is the same for all feature gates; the
+	// one named here is on by default since 1.36.
+	compiled := cel.GetCompiler(cel.Features{EnableConsumableCapacity: true}).CompileCELExpression(expr, cel.Options{})
+	if compiled.Error != nil {
+		return Selector{}, fmt.Errorf("selector.cel: %s", oneLine(compiled.Error.Detail))
+	}
+	if compiled.MaxCost > resourceapi.CELSelectorExpressionMaxCost {
+		return Selector{}, fmt.Errorf("selector.cel: the expression may cost %d units to evaluate, at most %d are allowed", compiled.MaxCost, resourceapi.CELSelectorExpressionMaxCost)
+	}
+	return Selector{expr: expr, compiled: compiled, reads: attributesRead(compiled)}, nil
+}
+
+// String returns the expression on one line.
+func (s Selector) String() string { return strings.Join(strings.Fields(s.expr), " ") }
+
+// Match reports whether the device satisfies the selector. An evaluation error
+// (a missing attribute, values that cannot be compared) is returned with the
+// name of the device. The scheduler gives the whole pod up on such an error,
+// on whichever device and node it meets it first; it does not go on to the
+// next device.
+func (s Selector) Match(ctx context.Context, d Device) (bool, error) {
+	if s.expr == "" {
+		return true, nil
+	}
+	matches, _, err := s.compiled.DeviceMatches(ctx, cel.Device{Driver: Driver, Attributes: Attributes(d)})
+	if err != nil {
+		return false, fmt.Errorf("device %q: selector.cel: %w", d.Name, err)
+	}
+	return matches, nil
+}
+
+// First returns the first device, in the order of Compare, that satisfies the
+// selector, is not in taken (by ID) and is not kept by the host. Devices on
+// which the evaluation fails are passed over.
+//
+// When there is none, the error wraps ErrNoDevice and says what was looked for,
+// how many devices there are, why those that match are not free, where the
+// evaluation failed, and which values the attributes in the selector have.
+func First(ctx context.Context, devices []Device, s Selector, taken map[string]bool) (Device, error) {
+	sorted := slices.SortedFunc(slices.Values(devices), Compare)
+	var busy []string
+	failed := map[string][]string{} // cause to device names
+	for _, d := range sorted {
+		matches, err := s.Match(ctx, d)
+		switch {
+		case ctx.Err() != nil:
+			return Device{}, fmt.Errorf("select a device: %w", context.Cause(ctx))
+		case err != nil:
+			cause := errors.Unwrap(err).Error()
+			failed[cause] = append(failed[cause], d.Name)
+		case !matches:
+		case taken[d.ID]:
+			busy = append(busy, d.Name+" (in use)")
+		case d.HostUse != "":
+			busy = append(busy, d.Name+" ("+d.State()+")")
+		default:
+			return d, nil
+		}
+	}
+	return Device{}, s.none(sorted, taken, busy, failed)
+}
+
+// listMax bounds every list in the error of First.
+const listMax = 6
+
+func (s Selector) none(devices []Device, taken map[string]bool, busy []string, failed map[string][]string) error {
+	inUse, kept := 0, 0
+	for _, d := range devices {
+		if taken[d.ID] {
+			inUse++
+		} else if d.HostUse != "" {
+			kept++
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d devices, %d in use, %d kept by the host", len(devices), inUse, kept)
+	if len(busy) > 0 {
+		fmt.Fprintf(&b, "; matching but not free: %s", list(busy))
+	}
+	for _, cause := range slices.Sorted(maps.Keys(failed)) {
+		fmt.Fprintf(&b, "; %s on %s", cause, list(failed[cause]))
+	}
+	if len(busy) == 0 {
+		for _, name := range s.reads {
+			fmt.Fprintf(&b, "; %s is %s", name, seen(devices, name))
+		}
+	}
+	want := "of any kind"
+	if s.expr != "" {
+		want = "matches " + quote(s.String())
+	}
+	return fmt.Errorf("%w %s: %s", ErrNoDevice, want, b.String())
+}
+
+// seen lists the values an attribute has, the commonest first.
+func seen(devices []Device, name resourceapi.QualifiedName) string {
+	count := map[string]int{}
+	for _, d := range devices {
+		value := "not set"
+		if a, ok := Attributes(d)[name]; ok {
+			switch {
+			case a.StringValue != nil:
+				value = strconv.Quote(*a.StringValue)
+			case a.BoolValue != nil:
+				value = strconv.FormatBool(*a.BoolValue)
+			case a.IntValue != nil:
+				value = strconv.FormatInt(*a.IntValue, 10)
+			}
+		}
+		count[value]++
+	}
+	values := slices.SortedFunc(maps.Keys(count), func(a, b string) int {
+		if c := count[b] - count[a]; c != 0 {
+			return c
+		}
+		return strings.Compare(a, b)
+	})
+	for i, v := range values {
+		values[i] = fmt.Sprintf("%s on %d", v, count[v])
+	}
+	if len(values) == 0 {
+		return "not set"
+	}
+	return list(values)
+}
+
+func list(items []string) string {
+	if more := len(items) - listMax; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(items[:listMax], ", "), more)
+	}
+	return strings.Join(items, ", ")
+}
+
+// quote uses back quotes where it can: expressions are full of double ones.
+func quote(s string) string {
+	if strconv.CanBackquote(s) {
+		return "`" + s + "`"
+	}
+	return strconv.Quote(s)
+}
+
+// oneLine turns the compiler's report, which draws the source with a caret
+// below each error, into "1:8: what is wrong; 2:3: what else".
+func oneLine(report string) string {
+	var found []string
+	for line := range strings.Lines(report) {
+		if _, message, ok := strings.Cut(line, "ERROR: <input>:"); ok {
+			found = append(found, strings.TrimSpace(message))
+		}
+	}
+	if len(found) == 0 {
+		return strings.Join(strings.Fields(report), " ")
+	}
+	if more := len(found) - listMax; more > 0 {
+		found = append(found[:listMax], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(found, "; ")
+}
+
+// attributesRead returns the attributes an expression reads by a constant name,
+// in any of the ways CEL offers: .name, ["name"], .?name, [?"name"], has(), and
+// through a variable of cel.bind. It serves error messages only.
+func attributesRead(compiled cel.CompilationResult) []resourceapi.QualifiedName {
+	parsed, issues := compiled.Environment.Parse(compiled.Expression)
+	if issues != nil && issues.Err() != nil {
+		return nil
+	}
+	found := map[resourceapi.QualifiedName]bool{}
+	bound := map[string]string{} // variable of cel.bind to domain
+	domainOf := func(e ast.Expr) (string, bool) {
+		if e.Kind() == ast.IdentKind {
+			domain, ok := bound[e.AsIdent()]
+			return domain, ok
+		}
+		object, domain, ok := member(e)
+		if !ok || object.Kind() != ast.SelectKind || object.AsSelect().FieldName() != "attributes" {
+			return "", false
+		}
+		device := object.AsSelect().Operand()
+		return domain, device.Kind() == ast.IdentKind && device.AsIdent() == "device"
+	}
+	ast.PreOrderVisit(parsed.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		if e.Kind() == ast.ComprehensionKind {
+			c := e.AsComprehension()
+			if domain, ok := domainOf(c.AccuInit()); ok {
+				bound[c.AccuVar()] = domain
+			}
+			return
+		}
+		object, id, ok := member(e)
+		if !ok {
+			return
+		}
+		if domain, ok := domainOf(object); ok {
+			name := resourceapi.QualifiedName(id)
+			if domain != Driver {
+				name = resourceapi.QualifiedName(domain) + "/" + name
+			}
+			found[name] = true
+		}
+	}))
+	return slices.Sorted(maps.Keys(found))
+}
+
+// member splits o.name, o["name"] and their optional forms.
+func member(e ast.Expr) (object ast.Expr, name string, ok bool) {
+	if e.Kind() == ast.SelectKind {
+		return e.AsSelect().Operand(), e.AsSelect().FieldName(), true
+	}
+	if e.Kind() != ast.CallKind {
+		return nil, "", false
+	}
+	switch call := e.AsCall(); call.FunctionName() {
+	case operators.Index, operators.OptIndex, operators.OptSelect:
+		if args := call.Args(); len(args) == 2 && args[1].Kind() == ast.LiteralKind {
+			name, ok = args[1].AsLiteral().Value().(string)
+			return args[0], name, ok
+		}
+	}
+	return nil, "", false
+}

@@ -1,0 +1,295 @@
+package inventory_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"github.com/plumbline/plumbline/inventory"
+)
+
+// The selectors of the proposal, as a NetworkTopology writes them.
+const (
+	seedVF0 = `
+cel: >-
+  device.driver == "dra.networking" &&
+  device.attributes["dra.networking"].pfName == "enp3s0f0" &&
+  device.attributes["dra.networking"].rdma == true
+`
+	seedVF1 = `
+cel: >-
+  device.driver == "dra.networking" &&
+  device.attributes["dra.networking"].pfName == "enp3s0f1" &&
+  device.attributes["dra.networking"].rdma == true
+`
+	seedGPU = `
+cel: >-
+  device.driver == "gpu.nvidia.com" &&
+  device.attributes["gpu.nvidia.com"].productName == "H100"
+`
+	seedOVN = `
+cel: >-
+  device.driver == "dra.networking" &&
+  device.attributes["dra.networking"].type == "vf" &&
+  device.attributes["dra.networking"].pfName == "enp5s0f0"
+`
+	seedUplink = `
+cel: >-
+  device.attributes["dra.networking"].type == "pf" &&
+  device.attributes["dra.networking"].ifName == "enp6s0f0"
+`
+	seedLocalnet = `
+cel: >-
+  device.driver == "dra.networking" &&
+  device.attributes["dra.networking"].physicalNetworkName == "localnet1"
+`
+)
+
+// cel reads a selector block as the topology parser does.
+func cel(tb testing.TB, block string) string {
+	tb.Helper()
+	var selector struct{ CEL string }
+	if err := yaml.UnmarshalStrict([]byte(block), &selector); err != nil {
+		tb.Fatal(err)
+	}
+	return selector.CEL
+}
+
+func compile(tb testing.TB, expr string) inventory.Selector {
+	tb.Helper()
+	s, err := inventory.Compile(expr)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+func TestSeedSelectors(t *testing.T) {
+	for _, c := range []struct {
+		node, name, block string
+		want              []string
+	}{
+		{"mlx5", "2.4 vf0", seedVF0, []string{"0000:03:00.2", "0000:03:00.3"}},
+		{"mlx5", "2.4 vf1", seedVF1, []string{"0000:03:01.2", "0000:03:01.3"}},
+		{"mlx5", "6.2 gpu", seedGPU, nil},
+		{"igb", "2.4 vf0 without RDMA", seedVF0, nil},
+		{"stack", "2.4 vf0 with one soft RDMA device", seedVF0, []string{"0000:01:10.0"}},
+		{"ovn", "9b.2 ovn-vf", seedOVN, []string{"0000:05:01.0", "0000:05:01.1"}},
+		{"ovn", "9b.3 localnet-uplink", seedUplink, []string{"0000:06:00.0"}},
+		{"ovn", "9b.3 localnet-port", seedLocalnet, []string{"0000:06:00.0"}},
+		{"others", "9b.3 localnet-port", seedLocalnet, nil},
+	} {
+		t.Run(c.node+" "+c.name, func(t *testing.T) {
+			s := compile(t, cel(t, c.block))
+			var have []string
+			for _, d := range devices(t, c.node) {
+				matches, err := s.Match(t.Context(), d)
+				if err != nil {
+					t.Error(err)
+				}
+				if matches {
+					have = append(have, d.ID)
+				}
+			}
+			if diff := cmp.Diff(c.want, have); diff != "" {
+				t.Errorf("matches (-want +have):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestCompileErrors(t *testing.T) {
+	for _, c := range []struct{ name, expr, want string }{
+		{"empty", " \n", `selector.cel: the expression is empty`},
+		{"syntax", "device.driver == ", `selector.cel: 1:18: Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}`},
+		{"second line", "device.driver == 'a' &&\n  device.nam == 'b'", `selector.cel: 2:9: undefined field 'nam'`},
+		{"two errors", "device.x == dev.y", `selector.cel: 1:7: undefined field 'x'; 1:13: undeclared reference to 'dev' (in container '')`},
+		{"single equals sign", "device.driver = 'a'", `selector.cel: 1:15: Syntax error: token recognition error at: '= '; 1:17: Syntax error: extraneous input ''a'' expecting <EOF>`},
+		{"types", `device.driver == 1`, `selector.cel: 1:15: found no matching overload for '_==_' applied to '(string, int)'`},
+		{"not a bool", `device.driver`, `selector.cel: must evaluate to bool or the unknown type, not string`},
+		{"too long", `device.driver == "` + strings.Repeat("x", 10<<10) + `"`, `selector.cel: the expression is 10259 bytes long, at most 10240 are allowed`},
+		{"too expensive", `[1,2,3,4,5,6,7,8,9].all(a, [1,2,3,4,5,6,7,8,9].all(b, [1,2,3,4,5,6,7,8,9].all(c, [1,2,3,4,5,6,7,8,9].all(d, [1,2,3,4,5,6,7,8,9].all(e, [1,2,3,4,5,6,7,8,9].all(f, device.driver.contains("x")))))))`, `selector.cel: the expression may cost`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := inventory.Compile(c.expr)
+			if err == nil {
+				t.Fatal("it compiles")
+			}
+			if have := err.Error(); !strings.HasPrefix(have, c.want) || strings.Contains(have, "\n") {
+				t.Errorf("error:\nhave %s\nwant %s", have, c.want)
+			}
+		})
+	}
+}
+
+func TestMatch(t *testing.T) {
+	node := 1
+	d := inventory.Device{
+		ID: "0000:03:00.2", Name: "pci-0000-03-00-2", Kind: inventory.KindVF, Vendor: "15b3", DeviceID: "101e", Driver: "mlx5_core",
+		PF: &inventory.PF{PCIAddress: "0000:03:00.0", IfName: "enp3s0f0"}, RDMA: true, NUMANode: &node, PCIeRoot: "pci0000:00", LinkType: inventory.Ethernet,
+	}
+	for _, c := range []struct {
+		expr string
+		want bool
+		err  string
+	}{
+		{expr: `true`, want: true},
+		{expr: `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].productName == "H100"`},
+		{expr: `device.attributes["dra.networking"].rdma`, want: true},
+		{expr: `device.attributes["dra.networking"].numaNode == 1`, want: true},
+		{expr: `device.attributes["dra.networking"].vendor in ["15b3", "8086"]`, want: true},
+		{expr: `device.attributes["resource.kubernetes.io"].pciBusID.startsWith("0000:03:")`, want: true},
+		{expr: `device.attributes["resource.kubernetes.io"].pcieRoot == device.attributes["device.k8s.io"].pcieRoot`, want: true},
+		{expr: `cel.bind(dra, device.attributes["dra.networking"], dra.type == "vf" && dra.linkType == "ethernet")`, want: true},
+		{expr: `device.attributes["dra.networking"].physicalNetworkName == "localnet1"`},
+		{expr: `device.attributes["dra.networking"].?speed.orValue(0) >= 100`},
+		{expr: `has(device.attributes["dra.networking"].speed)`},
+		{expr: `device.attributes["example.com"].?x.hasValue()`},
+		{expr: `device.allowMultipleAllocations`},
+		{expr: `device.attributes["dra.networking"].speed == 100`, err: `device "pci-0000-03-00-2": selector.cel: no such key: speed`},
+		{expr: `device.attributes["dra.networking"].rdma == "yes"`},
+		{expr: `device.attributes["dra.networking"].numaNode > "0"`, err: `device "pci-0000-03-00-2": selector.cel: no such overload`},
+		{expr: `device.attributes["dra.networking"].pfName`, err: `device "pci-0000-03-00-2": selector.cel: CEL result of type string could not be converted to bool: `},
+		{expr: `device.attributes["dra.networking"].speed == 100 && device.driver == "x"`}, // false decides, whatever the error
+	} {
+		have, err := compile(t, c.expr).Match(t.Context(), d)
+		switch {
+		case c.err != "" && (err == nil || !strings.HasPrefix(err.Error(), c.err)):
+			t.Errorf("%s\nerror: have %v\nwant        %s", c.expr, err, c.err)
+		case c.err == "" && err != nil:
+			t.Errorf("%s: %v", c.expr, err)
+		case have != c.want:
+			t.Errorf("%s: have %t", c.expr, have)
+		}
+	}
+	if ok, err := (inventory.Selector{}).Match(t.Context(), d); !ok || err != nil {
+		t.Errorf("the zero Selector: have %t, %v", ok, err)
+	}
+}
+
+func TestFirst(t *testing.T) {
+	for _, c := range []struct {
+		name, node, expr string
+		taken            []string
+		want             string // device ID, or the whole error
+	}{
+		{"in order", "mlx5", cel(t, seedVF0), nil, "0000:03:00.2"},
+		{"skips what is taken", "mlx5", cel(t, seedVF0), []string{"0000:03:00.2"}, "0000:03:00.3"},
+		{"skips what the host uses", "stack", `device.attributes["dra.networking"].pfName == "enp3s0f1"`, nil, "0000:02:10.4"},
+		{"skips what cannot be evaluated", "mlx5", `device.attributes["dra.networking"].numaNode > 3`, nil, "0000:41:00.0"},
+		{"skips devices without the attribute", "others", `device.attributes["dra.networking"].numaNode == 0`, nil, "0000:08:00.0"},
+		{
+			"all taken", "mlx5", cel(t, seedVF0),
+			[]string{"0000:03:00.2", "0000:03:00.3"},
+			"no free device matches `device.driver == \"dra.networking\" && device.attributes[\"dra.networking\"].pfName == \"enp3s0f0\" && device.attributes[\"dra.networking\"].rdma == true`: " +
+				"7 devices, 2 in use, 0 kept by the host; matching but not free: pci-0000-03-00-2 (in use), pci-0000-03-00-3 (in use)",
+		},
+		{
+			"kept by the host", "ovn", cel(t, seedLocalnet), nil,
+			"no free device matches `device.driver == \"dra.networking\" && device.attributes[\"dra.networking\"].physicalNetworkName == \"localnet1\"`: " +
+				"9 devices, 0 in use, 6 kept by the host; matching but not free: pci-0000-06-00-0 (openvswitch port of ovs-system)",
+		},
+		{
+			"near misses", "igb", cel(t, seedVF0), nil,
+			"no free device matches `device.driver == \"dra.networking\" && device.attributes[\"dra.networking\"].pfName == \"enp3s0f0\" && device.attributes[\"dra.networking\"].rdma == true`: " +
+				"10 devices, 0 in use, 0 kept by the host; pfName is \"enp3s0f0\" on 4, \"enp3s0f1\" on 4, \"\" on 2; rdma is false on 10",
+		},
+		{
+			"a misspelt attribute", "mlx5", `device.attributes["dra.networking"].pfname == "enp3s0f0"`, nil,
+			"no free device matches `device.attributes[\"dra.networking\"].pfname == \"enp3s0f0\"`: 7 devices, 0 in use, 0 kept by the host; " +
+				"no such key: pfname on pci-0000-03-00-0, pci-0000-03-00-1, pci-0000-03-00-2, pci-0000-03-00-3, pci-0000-03-01-2, pci-0000-03-01-3 and 1 more; pfname is not set on 7",
+		},
+		{
+			"every way to read an attribute", "ovn",
+			`cel.bind(d, device.attributes["dra.networking"], d.type == "x" && d["vendor"] == "x") && device.attributes["dra.networking"].?driver.orValue("") == "x" && device.attributes["dra.networking"][?"numaNode"].orValue(9) == 1 && has(device.attributes["device.k8s.io"].pcieRoot)`, nil,
+			"no free device matches `cel.bind(d, device.attributes[\"dra.networking\"], d.type == \"x\" && d[\"vendor\"] == \"x\") && device.attributes[\"dra.networking\"].?driver.orValue(\"\") == \"x\" && device.attributes[\"dra.networking\"][?\"numaNode\"].orValue(9) == 1 && has(device.attributes[\"device.k8s.io\"].pcieRoot)`: " +
+				`9 devices, 0 in use, 6 kept by the host; device.k8s.io/pcieRoot is "pci0000:00" on 5, not set on 4; driver is not set on 4, "ice" on 3, "iavf" on 2; numaNode is 0 on 5, not set on 4; type is "virtual" on 4, "pf" on 3, "vf" on 2; vendor is "8086" on 5, not set on 4`,
+		},
+		{"no selector", "ovn", "", []string{"0000:05:00.0", "0000:05:01.0", "0000:05:01.1"}, "no free device of any kind: 9 devices, 3 in use, 6 kept by the host; matching but not free: pci-0000-05-00-0 (in use), pci-0000-05-01-0 (in use), pci-0000-05-01-1 (in use), pci-0000-06-00-0 (openvswitch port of ovs-system), pci-0000-07-00-0 (default route), net-br-ex (default route) and 3 more"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var s inventory.Selector
+			if c.expr != "" {
+				s = compile(t, c.expr)
+			}
+			taken := map[string]bool{}
+			for _, id := range c.taken {
+				taken[id] = true
+			}
+			d, err := inventory.First(t.Context(), devices(t, c.node), s, taken)
+			have := d.ID
+			if err != nil {
+				have = err.Error()
+				if !errors.Is(err, inventory.ErrNoDevice) {
+					t.Errorf("%v is not ErrNoDevice", err)
+				}
+			}
+			if have != c.want {
+				t.Errorf("\nhave %s\nwant %s", have, c.want)
+			}
+		})
+	}
+	t.Run("no devices", func(t *testing.T) {
+		_, err := inventory.First(t.Context(), nil, compile(t, `device.attributes["dra.networking"].rdma`), nil)
+		want := "no free device matches `device.attributes[\"dra.networking\"].rdma`: 0 devices, 0 in use, 0 kept by the host; rdma is not set"
+		if err == nil || err.Error() != want {
+			t.Errorf("have %v\nwant %s", err, want)
+		}
+	})
+	t.Run("cancelled", func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errors.New("the hook's time is up"))
+		_, err := inventory.First(ctx, devices(t, "mlx5"), compile(t, cel(t, seedVF0)), nil)
+		if err == nil || err.Error() != "select a device: the hook's time is up" {
+			t.Errorf("have %v", err)
+		}
+	})
+}
+
+// TestSelectorConcurrent matches with one selector from many goroutines; it is
+// for the race detector.
+func TestSelectorConcurrent(t *testing.T) {
+	s, all := compile(t, cel(t, seedVF0)), devices(t, "mlx5")
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if _, err := inventory.First(t.Context(), all, s, nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// FuzzCompile: an error is one line that names the field; what compiles can be
+// evaluated and explained.
+func FuzzCompile(f *testing.F) {
+	for _, block := range []string{seedVF0, seedVF1, seedGPU, seedOVN, seedUplink, seedLocalnet} {
+		f.Add(cel(f, block))
+	}
+	for _, expr := range []string{
+		"", "1", "device", "device.driver ==", "device.attributes[device.driver].x == 1", "device.attributes['a'].b.c",
+		`cel.bind(d, device.attributes["dra.networking"], d.?type.orValue("") == "vf")`, `[1].map(d, d)[?0] == optional.of(1)`,
+		`device.attributes["dra.networking"].ifName.matches("(a+)+$")`, "\"\n\" == device.driver // x", "`", "\x00",
+	} {
+		f.Add(expr)
+	}
+	all := devices(f, "ovn")
+	f.Fuzz(func(t *testing.T, expr string) {
+		s, err := inventory.Compile(expr)
+		if err != nil {
+			if m := err.Error(); !strings.HasPrefix(m, "selector.cel: ") || strings.ContainsAny(m, "\n\r") {
+				t.Errorf("%q: error %q", expr, m)
+			}
+			return
+		}
+		if _, err := inventory.First(t.Context(), all, s, nil); err != nil && !errors.Is(err, inventory.ErrNoDevice) {
+			t.Errorf("%q: %v", expr, err)
+		}
+	})
+}
