@@ -111,9 +111,10 @@ fmt: $(BIN)/golangci-lint ## format all Go files
 	@$< fmt ./...
 
 .PHONY: generate
-generate: ## what is made of other files: deep copies, docs/steps, docs/flagship.svg
+generate: build ## what is made of other files: deep copies, pages and pictures in docs
 	@$(GO) generate ./...
 	$(GO) test ./docs -count=1 -update >/dev/null
+	.ci/cli-page $(BIN)/plumbline >docs/cli.md
 
 .PHONY: verify
 verify: ## that make generate changes nothing

@@ -1,0 +1,245 @@
+// Package docs holds the pages to the code: what is generated is as the code
+// would write it now, examples are valid, and links lead somewhere.
+package docs
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/graph"
+)
+
+var update = flag.Bool("update", false, "write the generated pages and pictures")
+
+const generated = "<!-- Written by make generate; change the code that it speaks of instead. -->\n\n"
+
+func registry(t *testing.T) *ops.Registry {
+	t.Helper()
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reg
+}
+
+// generates compares a file with what it should be, or writes it.
+func generates(t *testing.T, file, want string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	have, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v: run make generate", err)
+	}
+	if diff := cmp.Diff(string(have), want); diff != "" {
+		t.Errorf("%s is stale, run make generate (-have +want):\n%s", file, diff)
+	}
+}
+
+// TestStepPages writes a page per step type, and their list.
+func TestStepPages(t *testing.T) {
+	reg := registry(t)
+	var list strings.Builder
+	list.WriteString(generated + "# Step types\n\n| type | what it does |\n| --- | --- |\n")
+	pages := map[string]bool{"README.md": true}
+	for _, typ := range reg.Types() {
+		c, _ := reg.Contract(typ)
+		page := typ + ".md"
+		pages[page] = true
+		fmt.Fprintf(&list, "| [%s](%s) | %s |\n", typ, page, c.Summary)
+		generates(t, filepath.Join("steps", page), generated+contract.Markdown(c))
+	}
+	generates(t, filepath.Join("steps", "README.md"), list.String())
+
+	files, err := filepath.Glob("steps/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if pages[filepath.Base(f)] {
+			continue
+		}
+		if !*update {
+			t.Errorf("%s is the page of no step type, run make generate", f)
+		} else if err := os.Remove(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestFlagship draws the README's picture.
+func TestFlagship(t *testing.T) {
+	data, err := os.ReadFile("flagship.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	top, err := topology.Decode(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := topology.Validate(top, registry(t)); err != nil {
+		t.Fatal(err)
+	}
+	svg, err := graph.Render(top, graph.SVG, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	generates(t, "flagship.svg", svg)
+}
+
+var (
+	metricHead   = regexp.MustCompile(`^# (HELP|TYPE) (\S+) (.*)\n`)
+	metricLabels = regexp.MustCompile(`^\w+\{(.*)\} `)
+	metricLabel  = regexp.MustCompile(`(\w+)="`)
+)
+
+// TestMetricsPage lists the metrics in the golden file of their package, which
+// holds every one.
+func TestMetricsPage(t *testing.T) {
+	data, err := os.ReadFile("../reconcile/metrics/testdata/exposition.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type metric struct{ name, kind, help, labels string }
+	var metrics []metric
+	for line := range strings.Lines(string(data)) {
+		head := metricHead.FindStringSubmatch(line)
+		switch {
+		case head != nil && head[1] == "HELP":
+			metrics = append(metrics, metric{name: head[2], help: head[3]})
+		case head != nil:
+			metrics[len(metrics)-1].kind = head[3]
+		default:
+			m := &metrics[len(metrics)-1]
+			labels := metricLabels.FindStringSubmatch(line)
+			if labels == nil || m.labels != "" {
+				continue
+			}
+			var names []string
+			for _, l := range metricLabel.FindAllStringSubmatch(labels[1], -1) {
+				if l[1] != "le" {
+					names = append(names, "`"+l[1]+"`")
+				}
+			}
+			m.labels = strings.Join(names, ", ")
+		}
+	}
+	var page strings.Builder
+	page.WriteString(generated + "# Metrics\n\nNo label names a pod or a sandbox, so their number does not grow with either.\n\n" +
+		"| metric | type | labels | meaning |\n| --- | --- | --- | --- |\n")
+	for _, m := range metrics {
+		fmt.Fprintf(&page, "| `%s` | %s | %s | %s |\n", m.name, m.kind, m.labels, m.help)
+	}
+	generates(t, "metrics.md", page.String())
+}
+
+// pages returns every Markdown file a reader finds, by path from here.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, pattern := range []string{"../README.md", "../CONTRIBUTING.md", "../integration/*.md", "*.md", "*/*.md"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			data, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out[f] = string(data)
+		}
+	}
+	return out
+}
+
+var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
+
+// TestExamples validates each whole topology in the pages.
+func TestExamples(t *testing.T) {
+	reg := registry(t)
+	for file, text := range pages(t) {
+		for _, block := range yamlBlock.FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(block[1], "kind: NetworkTopology") {
+				continue
+			}
+			top, err := topology.Decode([]byte(block[1]))
+			if err == nil {
+				err = topology.Validate(top, reg)
+			}
+			if err != nil {
+				t.Errorf("%s: %v\n%s", file, err, block[1])
+			}
+		}
+	}
+}
+
+var link = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)|(?:src|href)="([^"#:]+)"`)
+
+// TestLinks follows each relative link.
+func TestLinks(t *testing.T) {
+	for file, text := range pages(t) {
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			target := filepath.Join(filepath.Dir(file), m[1]+m[3])
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s: link to %q: %v", file, m[1]+m[3], err)
+			}
+		}
+	}
+}
+
+var makeTarget = regexp.MustCompile("`make ([a-z][a-z-]*)")
+
+// TestTargets looks for each make target that the pages name.
+func TestTargets(t *testing.T) {
+	makefile, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range pages(t) {
+		for _, m := range makeTarget.FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(string(makefile), "\n"+m[1]+":") {
+				t.Errorf("%s: there is no target %q in the Makefile", file, m[1])
+			}
+		}
+	}
+}
+
+// TestRecords checks that decisions are numbered without gaps and name what
+// they must.
+func TestRecords(t *testing.T) {
+	files, err := filepath.Glob("adr/[0-9]*.md")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no decision records: %v", err)
+	}
+	for i, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		number := fmt.Sprintf("%04d", i+1)
+		if !strings.HasPrefix(filepath.Base(file), number+"-") || !strings.HasPrefix(string(data), "# "+number+" ") {
+			t.Errorf("%s: want number %s in its name and title", file, number)
+		}
+		for _, heading := range []string{"Context", "Decision", "Alternatives", "Price"} {
+			if !strings.Contains(string(data), "\n## "+heading+"\n") {
+				t.Errorf("%s: no section %q", file, heading)
+			}
+		}
+	}
+}
