@@ -196,7 +196,7 @@ func TestEveryChangeFailsOnce(t *testing.T) {
 				if n == 1 {
 					t.Fatal("no change was made at all")
 				}
-				if _, err := r.Release(ctxFor(t), c.sandbox(path).ID); err != nil {
+				if _, err := l.engine(nil).Release(ctxFor(t), c.sandbox(path).ID); err != nil {
 					t.Fatal(err)
 				}
 				l.mustEqual(start, path, "after release")

@@ -78,7 +78,7 @@ func TestDrift(t *testing.T) {
 		"bond deleted":    {netstate.Change{Before: netstate.Link{Name: "bond0", LinkKind: "bond"}}, "bond", "link", ""},
 		"root deleted":    {netstate.Change{Before: netstate.Link{Name: "a0", LinkKind: "dummy"}}, "a", "link", ""},
 		"mtu lowered":     {link(netstate.Link{Name: "data0", MTU: new(uint32(4000))}, netstate.Link{Name: "data0", MTU: new(uint32(1400))}), "tune", "link", "mtu"},
-		"bond mtu":        {link(netstate.Link{Name: "bond0", MTU: new(uint32(4000))}, netstate.Link{Name: "bond0", MTU: new(uint32(1400))}), "bond", "link", "mtu"},
+		"bond mtu":        {link(netstate.Link{Name: "bond0", MTU: new(uint32(4000))}, netstate.Link{Name: "bond0", MTU: new(uint32(1400))}), "tune", "link", "mtu"},
 		"port out":        {link(netstate.Link{Name: "b0", Master: new("bond0")}, netstate.Link{Name: "b0", Master: new("")}), "bond", "link", "master"},
 		"port mtu":        {link(netstate.Link{Name: "b0", MTU: new(uint32(4000))}, netstate.Link{Name: "b0", MTU: new(uint32(1300))}), "", "link", "mtu"},
 		"down":            {link(netstate.Link{Name: "data0", Up: new(true)}, netstate.Link{Name: "data0", Up: new(false)}), "data", "link", "up"},
