@@ -1,0 +1,259 @@
+package metrics
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+)
+
+// Build says which program the metrics are of.
+type Build struct {
+	Version   string
+	Revision  string
+	GoVersion string
+}
+
+// Metrics counts what a Reconciler does. It is safe for concurrent use.
+type Metrics struct {
+	passes       *prometheus.CounterVec
+	passSeconds  *prometheus.HistogramVec
+	phaseSeconds *prometheus.HistogramVec
+	changes      *prometheus.CounterVec
+	repairs      *prometheus.CounterVec
+	timeToRepair prometheus.Histogram
+	messages     *prometheus.CounterVec
+	damaged      prometheus.Gauge
+	build        prometheus.Gauge
+	current      current
+}
+
+var (
+	_ reconcile.Recorder   = (*Metrics)(nil)
+	_ prometheus.Collector = (*Metrics)(nil)
+)
+
+// passBuckets reach from a pass that finds nothing to do to one that waits for
+// a card: 1 ms, 2 ms, ... 32.8 s.
+var passBuckets = prometheus.ExponentialBuckets(0.001, 2, 16)
+
+// phaseBuckets reach down to one fsync on a fast disk: 0.1 ms, 0.2 ms, ... 26 s.
+var phaseBuckets = prometheus.ExponentialBuckets(0.0001, 4, 10)
+
+// New returns metrics of nothing yet.
+func New(b Build) *Metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+	}
+	m := &Metrics{
+		passes:       counter("plumbline_passes_total", "Passes over a sandbox; outcome is Success or the kind of the error.", "trigger", "outcome"),
+		passSeconds:  histogram("plumbline_pass_duration_seconds", "Time a pass over a sandbox took.", passBuckets, "trigger"),
+		phaseSeconds: histogram("plumbline_phase_duration_seconds", "Time a pass spent in a phase it entered.", phaseBuckets, "phase"),
+		changes:      counter("plumbline_changes_total", "Changes made to kernel objects, those of a rollback not counted.", "step_type", "action"),
+		repairs:      counter("plumbline_repairs_total", "Repairs of drifted sandboxes; outcome is Success or the kind of the error.", "topology", "outcome"),
+		timeToRepair: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "plumbline_time_to_repair_seconds", Buckets: passBuckets,
+			Help: "Time from the first notice of a drift to the end of its repair.",
+		}),
+		messages: counter("plumbline_netlink_messages_total", "Requests to the kernel: dumps, reads of single objects, and writes.", "kind"),
+		damaged: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "plumbline_journal_damaged_files", Help: "Journal files that could not be read and were set aside.",
+		}),
+		build: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "plumbline_build_info", Help: "Always 1; the labels say which program this is.",
+			ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision, "goversion": b.GoVersion},
+		}),
+		current: current{states: map[reconcile.SandboxID]reconcile.State{}, drift: map[reconcile.SandboxID]map[driftKey]int{}},
+	}
+	m.build.Set(1)
+	// Series that are there before the first event let rate() see that event.
+	for _, t := range []reconcile.Trigger{reconcile.TriggerEnsure, reconcile.TriggerCheck, reconcile.TriggerRepair, reconcile.TriggerRelease} {
+		m.passes.WithLabelValues(string(t), success)
+	}
+	for _, kind := range []string{"dump", "get", "write"} {
+		m.messages.WithLabelValues(kind)
+	}
+	return m
+}
+
+func (m *Metrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{
+		m.passes, m.passSeconds, m.phaseSeconds, m.changes, m.repairs,
+		m.timeToRepair, m.messages, m.damaged, m.build, &m.current,
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range m.collectors() {
+		c.Describe(ch)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range m.collectors() {
+		c.Collect(ch)
+	}
+}
+
+// success is the outcome of a pass without an error.
+const success = "Success"
+
+func outcome(k fault.Kind) string {
+	if k == "" {
+		return success
+	}
+	return string(k)
+}
+
+// Pass implements reconcile.Recorder.
+func (m *Metrics) Pass(p reconcile.Pass) {
+	trigger := string(p.Trigger)
+	m.passes.WithLabelValues(trigger, outcome(p.Outcome)).Inc()
+	m.passSeconds.WithLabelValues(trigger).Observe(p.Timing.Total.Seconds())
+	for phase, took := range map[string]time.Duration{"observe": p.Timing.Observe, "journal": p.Timing.Journal, "apply": p.Timing.Apply} {
+		if took > 0 {
+			m.phaseSeconds.WithLabelValues(phase).Observe(took.Seconds())
+		}
+	}
+	for _, c := range p.Changes {
+		m.changes.WithLabelValues(stepType(p.StepTypes[c.Step]), string(c.Action())).Inc()
+	}
+	if p.Trigger == reconcile.TriggerRepair && (len(p.Changes) > 0 || p.Outcome != "") {
+		m.repairs.WithLabelValues(p.Topology, outcome(p.Outcome)).Inc()
+	}
+	m.messages.WithLabelValues("dump").Add(float64(p.Dumps))
+	m.messages.WithLabelValues("get").Add(float64(p.Gets))
+	m.messages.WithLabelValues("write").Add(float64(p.Writes))
+	m.current.pass(p)
+}
+
+// Drift implements reconcile.Recorder.
+func (m *Metrics) Drift(id reconcile.SandboxID, topology string, drift []reconcile.Drift) {
+	m.current.drifted(id, topology, drift)
+}
+
+// Forget implements reconcile.Recorder.
+func (m *Metrics) Forget(id reconcile.SandboxID) { m.current.forget(id) }
+
+// Repaired records how long a drift lasted, from its first notice to the end
+// of the pass that put it right.
+func (m *Metrics) Repaired(took time.Duration) { m.timeToRepair.Observe(took.Seconds()) }
+
+// Damaged sets the number of journal files that were set aside.
+func (m *Metrics) Damaged(files int) { m.damaged.Set(float64(files)) }
+
+// noStep is the type of changes that no step wants any more.
+const noStep = "none"
+
+func stepType(typ string) string {
+	if typ == "" {
+		return noStep
+	}
+	return typ
+}
+
+// driftKey is one series of plumbline_drift_fields.
+type driftKey struct{ topology, stepType, object, field string }
+
+var (
+	driftDesc = prometheus.NewDesc("plumbline_drift_fields",
+		"Fields that are not as their step wants them, over all sandboxes; field is \"missing\" or \"unwanted\" where a whole object is.",
+		[]string{"topology", "step_type", "object", "field"}, nil)
+	sandboxesDesc = prometheus.NewDesc("plumbline_sandboxes", "Sandboxes by what the last pass found.", []string{"state"}, nil)
+)
+
+// current is what holds now, per sandbox; it is summed when it is collected.
+type current struct {
+	mu     sync.Mutex
+	states map[reconcile.SandboxID]reconcile.State
+	drift  map[reconcile.SandboxID]map[driftKey]int
+}
+
+func (c *current) Describe(ch chan<- *prometheus.Desc) {
+	ch <- driftDesc
+	ch <- sandboxesDesc
+}
+
+func (c *current) Collect(ch chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	states := map[reconcile.State]int{reconcile.InSync: 0, reconcile.Drifted: 0, reconcile.StateFailed: 0}
+	for _, s := range c.states {
+		states[s]++
+	}
+	for s, n := range states {
+		ch <- prometheus.MustNewConstMetric(sandboxesDesc, prometheus.GaugeValue, float64(n), string(s))
+	}
+	fields := map[driftKey]int{}
+	for _, of := range c.drift {
+		for k, n := range of {
+			fields[k] += n
+		}
+	}
+	for k, n := range fields {
+		ch <- prometheus.MustNewConstMetric(driftDesc, prometheus.GaugeValue, float64(n), k.topology, k.stepType, k.object, k.field)
+	}
+}
+
+// pass takes the state of a sandbox from a pass. A check that succeeds says by
+// Drift what it found, and a plan says nothing of what is.
+func (c *current) pass(p reconcile.Pass) {
+	if p.Trigger == reconcile.TriggerPlan || p.Trigger == reconcile.TriggerCheck && p.Outcome == "" {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p.Outcome != "" {
+		c.states[p.Sandbox] = reconcile.StateFailed
+		return
+	}
+	c.states[p.Sandbox] = reconcile.InSync
+	delete(c.drift, p.Sandbox)
+}
+
+func (c *current) drifted(id reconcile.SandboxID, topology string, drift []reconcile.Drift) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.states[id] = reconcile.InSync
+	delete(c.drift, id)
+	if len(drift) == 0 {
+		return
+	}
+	c.states[id] = reconcile.Drifted
+	of := map[driftKey]int{}
+	for _, d := range drift {
+		of[keyOf(topology, d)]++
+	}
+	c.drift[id] = of
+}
+
+func (c *current) forget(id reconcile.SandboxID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.states, id)
+	delete(c.drift, id)
+}
+
+// keyOf leaves out what would make series without bound: names and keys of
+// objects, and the reference a pending step waits for.
+func keyOf(topology string, d reconcile.Drift) driftKey {
+	k := driftKey{topology: topology, stepType: stepType(d.Type), object: string(d.Object.Kind), field: d.Field}
+	switch {
+	case d.Object.Kind == "":
+		k.object, k.field = "step", "pending"
+	case d.Action == netstate.Create:
+		k.field = "missing"
+	case d.Action == netstate.Delete:
+		k.field = "unwanted"
+	}
+	return k
+}
