@@ -1,0 +1,395 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/nearest"
+)
+
+// Assignment makes a sandbox of a topology and a namespace: it says which device
+// each root step gets, where no scheduler does.
+type Assignment struct {
+	ID       reconcile.SandboxID
+	Netns    Netns
+	Topology *topology.Topology
+	// Asked are the user's own choices: a PCI address or an interface name for
+	// a root step.
+	Asked     map[string]string
+	Contracts contract.Set
+	// Records are all sandboxes: this one keeps its devices, the devices of
+	// the others are not free.
+	Records []reconcile.Record
+	// Alive reports whether the namespace of a record is still there; one that
+	// is gone holds no device.
+	Alive func(reconcile.Record) bool
+	// Discover lists the devices of the host. It is called at most once, and
+	// not at all when nothing has to be looked up.
+	Discover func() ([]inventory.Device, error)
+	// Sys is a sysfs tree; a step may name its device by a path in it.
+	Sys fs.FS
+}
+
+// Sandbox returns the sandbox, with a device for each root step that takes one:
+// the device asked for, or the one its config names, or the one the sandbox has
+// already, or else the first free one its selector matches.
+//
+// The error is of kind Invalid for a wrong wish, Conflict for another device
+// or namespace than the sandbox was applied with, NotReady when no device is
+// free.
+func (a Assignment) Sandbox(ctx context.Context) (reconcile.Sandbox, error) {
+	r := &assigner{Assignment: a, out: map[string]string{}, holder: map[string]string{}}
+	for _, rec := range a.Records {
+		if rec.Sandbox.ID == a.ID {
+			r.own, r.known = rec, true
+			r.alive = rec.Phase != reconcile.Releasing && a.Alive(rec)
+		}
+	}
+	if r.alive && r.own.Sandbox.Netns != a.Netns.Path {
+		return reconcile.Sandbox{}, fault.New(fault.Conflict, fmt.Errorf("sandbox %q is in network namespace %q, which has the same name: delete it first", a.ID, r.own.Sandbox.Netns))
+	}
+	if err := r.assign(ctx); err != nil {
+		return reconcile.Sandbox{}, err
+	}
+	sb := reconcile.Sandbox{ID: a.ID, Netns: a.Netns.Path, Topology: a.Topology}
+	if len(r.out) > 0 {
+		sb.Devices = r.out
+	}
+	return sb, nil
+}
+
+// assigner is one run of an Assignment.
+type assigner struct {
+	Assignment
+	own    reconcile.Record
+	known  bool // there is a record of this sandbox
+	alive  bool // and its namespace is there
+	out    map[string]string
+	holder map[string]string // device to the step that has it for itself
+
+	listed  bool
+	devices []inventory.Device
+}
+
+func (r *assigner) assign(ctx context.Context) error {
+	if err := r.checkAsked(); err != nil {
+		return err
+	}
+	roots := r.Topology.Roots()
+	// What somebody chose goes first, so that no other step is given it.
+	for _, s := range roots {
+		if err := r.chosen(s); err != nil {
+			return r.stepError(s.Name, err)
+		}
+	}
+	for _, s := range roots {
+		if err := r.pick(ctx, s); err != nil {
+			return r.stepError(s.Name, err)
+		}
+	}
+	return nil
+}
+
+func (r *assigner) stepError(step string, err error) error {
+	return &ops.StepError{Topology: r.Topology.Name, Step: step, Err: err}
+}
+
+func invalid(format string, args ...any) error {
+	return fault.New(fault.Invalid, fmt.Errorf(format, args...))
+}
+
+// need is how a step stands to devices.
+type need int
+
+const (
+	takesNone need = iota
+	mayShare       // it may use one that stays on the host
+	takesOne       // it takes one away
+)
+
+func needOf(c contract.Contract) need {
+	if c.Input.Device {
+		return takesOne
+	}
+	if slices.ContainsFunc(c.Params, func(p contract.Param) bool { return p.Name == "deviceID" }) {
+		return mayShare
+	}
+	return takesNone
+}
+
+func (r *assigner) need(s *topology.Step) need {
+	c, ok := r.Contracts.Contract(s.Type)
+	if !ok || !s.Root() {
+		return takesNone
+	}
+	return needOf(c)
+}
+
+func (r *assigner) checkAsked() error {
+	var takers []string
+	for _, s := range r.Topology.Roots() {
+		if r.need(s) != takesNone {
+			takers = append(takers, s.Name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Asked)) {
+		s, ok := r.Topology.Step(name)
+		switch {
+		case !ok && len(takers) > 0:
+			hint := nearest.Hint(name, takers)
+			if hint == "" {
+				hint = ": steps that take a device are " + strings.Join(takers, ", ")
+			}
+			return r.stepError(name, invalid("device %q is given to a step that does not exist%s", r.Asked[name], hint))
+		case !ok:
+			return r.stepError(name, invalid("device %q is given to a step that does not exist, and no step of this topology takes one", r.Asked[name]))
+		case !s.Root():
+			return r.stepError(name, invalid("device %q is given to a derived step: only root steps take a device, and this one depends on %s", r.Asked[name], strings.Join(s.DependOn, ", ")))
+		case r.need(s) == takesNone:
+			return r.stepError(name, invalid("device %q is given to a step of type %q, which takes none", r.Asked[name], s.Type))
+		}
+	}
+	return nil
+}
+
+// chosen settles a step whose device the user, its config or an earlier apply
+// has chosen.
+func (r *assigner) chosen(s *topology.Step) error {
+	need := r.need(s)
+	if need == takesNone {
+		return nil
+	}
+	kept := ""
+	if r.known {
+		kept = r.own.Sandbox.Devices[s.Name]
+	}
+	id := ""
+	if word, ok := r.Asked[s.Name]; ok {
+		var err error
+		if id, err = r.find(word); err != nil {
+			return err
+		}
+	}
+	named, err := r.named(s, kept)
+	if err != nil {
+		return err
+	}
+	switch {
+	case id == "":
+		id = named
+	case named != "" && named != id:
+		return invalid("device %q is asked for, but the step's config names %q: drop one of them", id, named)
+	}
+	if r.alive && kept != "" && id != "" && id != kept {
+		return fault.New(fault.Conflict, fmt.Errorf("device %q is asked for, but sandbox %q has %q: delete the sandbox first", id, r.ID, kept))
+	}
+	if id == "" && kept != "" && (r.alive || !r.taken(need)[kept]) {
+		id = kept // unless its namespace went and another sandbox has taken it since
+	}
+	if id == "" {
+		return nil
+	}
+	return r.give(s, need, id)
+}
+
+func (r *assigner) give(s *topology.Step, need need, id string) error {
+	for _, other := range slices.Sorted(maps.Keys(r.out)) {
+		if r.out[other] == id && (need == takesOne || r.holder[id] != "") {
+			return invalid("device %q is the device of step %q already", id, other)
+		}
+	}
+	r.out[s.Name] = id
+	if need == takesOne {
+		r.holder[id] = s.Name
+	}
+	return nil
+}
+
+// pick chooses for a step that nobody has chosen for.
+func (r *assigner) pick(ctx context.Context, s *topology.Step) error {
+	need := r.need(s)
+	if _, done := r.out[s.Name]; done || need == takesNone {
+		return nil
+	}
+	if need == mayShare && (s.Selector == "" || s.Config["master"] != nil) {
+		return nil // it finds its own way, as by the default route
+	}
+	selector := inventory.Selector{}
+	if s.Selector != "" {
+		var err error
+		if selector, err = inventory.Compile(s.Selector); err != nil {
+			return fault.New(fault.Invalid, err)
+		}
+	}
+	if err := r.list(); err != nil {
+		return err
+	}
+	d, err := inventory.First(ctx, r.devices, selector, r.taken(need))
+	if errors.Is(err, inventory.ErrNoDevice) {
+		return fault.New(fault.NotReady, err)
+	}
+	if err != nil {
+		return err
+	}
+	return r.give(s, need, d.ID)
+}
+
+// taken are the devices that are not free for a step of this need.
+func (r *assigner) taken(need need) map[string]bool {
+	out := map[string]bool{}
+	for _, id := range r.out {
+		if need == takesOne || r.holder[id] != "" {
+			out[id] = true
+		}
+	}
+	for _, rec := range r.Records {
+		if rec.Sandbox.ID == r.ID || !r.Alive(rec) {
+			continue
+		}
+		for step, id := range rec.Sandbox.Devices {
+			s, ok := rec.Sandbox.Topology.Step(step)
+			if need == takesOne || ok && r.need(s) == takesOne {
+				out[id] = true
+			}
+		}
+		for _, c := range rec.History {
+			if d, ok := c.Object().(netstate.Device); ok {
+				out[d.ID] = true
+			}
+		}
+	}
+	return out
+}
+
+// list discovers the host's devices. Those of which some files could not be
+// read are listed too; what is lost with them shows where it is missed.
+func (r *assigner) list() error {
+	if r.listed {
+		return nil
+	}
+	devices, err := r.Discover()
+	if err != nil && len(devices) == 0 {
+		return err
+	}
+	r.listed, r.devices = true, devices
+	return nil
+}
+
+// find returns the identity of the device that a PCI address or an interface
+// name stands for.
+func (r *assigner) find(word string) (string, error) {
+	if address, err := contract.PCIAddress.Canonical(word); err == nil {
+		if r.moved(func(d netstate.Device) bool { return d.ID == address }) != "" {
+			return address, nil
+		}
+		return r.lookup(fmt.Sprintf("device %q", word), func(d inventory.Device) bool { return d.ID == address })
+	}
+	name := strings.TrimPrefix(word, ifPrefix)
+	if _, err := contract.InterfaceName.Canonical(name); err != nil {
+		return "", invalid("device %q is neither a PCI address nor an interface name", word)
+	}
+	// An interface that is in the sandbox already is known by the name it had
+	// on the host: the same command works twice.
+	if id := r.moved(func(d netstate.Device) bool { return d.At != nil && *d.At == netstate.HostName(name) }); id != "" {
+		return id, nil
+	}
+	return r.lookup(fmt.Sprintf("interface %q", name), func(d inventory.Device) bool {
+		return d.IfName == name || slices.Contains(d.OtherIfNames, name)
+	})
+}
+
+const ifPrefix = "if:"
+
+// moved returns the device this sandbox has taken from where match says.
+func (r *assigner) moved(match func(before netstate.Device) bool) string {
+	if !r.alive {
+		return ""
+	}
+	for _, c := range r.own.History {
+		if d, ok := c.Before.(netstate.Device); ok && match(d) {
+			return d.ID
+		}
+	}
+	return ""
+}
+
+func (r *assigner) lookup(what string, match func(inventory.Device) bool) (string, error) {
+	if err := r.list(); err != nil {
+		return "", err
+	}
+	if i := slices.IndexFunc(r.devices, match); i >= 0 {
+		return r.devices[i].ID, nil
+	}
+	return "", fault.New(fault.NotReady, fmt.Errorf("%s is not on this host: `plumbline devices` lists what is", what))
+}
+
+// named returns the device a step's config names, "" when it names none. The
+// keys are those of the contract; what they mean is said in ops (DeviceParams)
+// and in the type host-device.
+func (r *assigner) named(s *topology.Step, kept string) (string, error) {
+	c, _ := r.Contracts.Contract(s.Type)
+	config, problems := c.Decode(s.Config, contract.Options{Unresolved: true})
+	if len(problems) > 0 {
+		return "", fault.New(fault.Invalid, contract.Errors(problems))
+	}
+	text := func(key string) string { v, _ := config[key].(string); return v }
+	address := text("deviceID")
+	if runtime, ok := config["runtimeConfig"].(map[string]any); ok && address == "" {
+		address, _ = runtime["deviceID"].(string)
+	}
+	name, mac, sysPath := text("device"), text("hwaddr"), text("kernelpath")
+	if address == "" && name == "" && mac == "" && sysPath == "" {
+		return "", nil
+	}
+	if kept != "" && r.alive {
+		// The device is in the sandbox, where none of these finds it.
+		if before, ok := r.own.Sandbox.Topology.Step(s.Name); ok && reflect.DeepEqual(before.Config, s.Config) {
+			return kept, nil
+		}
+	}
+	id, err := "", error(nil)
+	switch {
+	case address != "":
+		id, err = r.find(address)
+	case name != "":
+		id, err = r.find(name)
+	case mac != "":
+		id, err = r.lookup(fmt.Sprintf("an interface with MAC %q", mac), func(d inventory.Device) bool { return d.MAC == mac })
+	default:
+		id, err = r.byPath(sysPath)
+	}
+	if err != nil {
+		return "", fmt.Errorf("config: %w", err)
+	}
+	return id, nil
+}
+
+// byPath finds the device of a path below /sys/devices, as the host-device
+// plugin does: by the interface in its folder "net", else by the PCI function.
+func (r *assigner) byPath(sysPath string) (string, error) {
+	below, ok := strings.CutPrefix(path.Clean(sysPath), "/sys/")
+	if !ok || !strings.HasPrefix(below, "devices/") {
+		return "", invalid("kernelpath %q is not below /sys/devices/", sysPath)
+	}
+	if entries, err := fs.ReadDir(r.Sys, path.Join(below, "net")); err == nil && len(entries) == 1 {
+		return r.find(entries[0].Name())
+	}
+	if address, err := contract.PCIAddress.Canonical(path.Base(below)); err == nil {
+		return r.find(address)
+	}
+	return "", fault.New(fault.NotReady, fmt.Errorf("kernelpath %q has no network interface", sysPath))
+}

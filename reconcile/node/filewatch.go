@@ -1,0 +1,161 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/plumbline/plumbline/reconcile"
+)
+
+// debounce is how long the directory must have been quiet before it is read: an
+// editor saves in several steps.
+const debounce = 100 * time.Millisecond
+
+// fileWatch watches directories, also ones that do not exist yet.
+type fileWatch struct {
+	watcher *fsnotify.Watcher
+	wanted  []string
+	watched map[string]bool // in their place
+}
+
+func newFileWatch() (*fileWatch, error) {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, fmt.Errorf("watch files: %w", err)
+	}
+	return &fileWatch{watcher: w, watched: map[string]bool{}}, nil
+}
+
+func (f *fileWatch) close() { f.watcher.Close() }
+
+// follow watches these directories and no others. In place of one that does not
+// exist its nearest parent is watched. It reports whether one is new, in which
+// something may have happened since it was read.
+func (f *fileWatch) follow(dirs []string) (fresh bool) {
+	want := map[string]bool{}
+	f.wanted = dirs
+	for _, dir := range dirs {
+		for {
+			if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) || dir == "/" {
+				break
+			}
+			dir = filepath.Dir(dir)
+		}
+		want[dir] = true
+	}
+	for dir := range want {
+		// Added again each time: a directory that was replaced has lost its watch.
+		// One that cannot be watched is read at every resync.
+		_ = f.watcher.Add(dir)
+		fresh = fresh || !f.watched[dir]
+	}
+	for dir := range f.watched {
+		if !want[dir] {
+			_ = f.watcher.Remove(dir) // an error says that it is gone already
+		}
+	}
+	f.watched = want
+	return fresh
+}
+
+// dirs are the directories whose changes matter: those of the reading, that of
+// the journal, and those where the namespaces appear.
+func (l *Loop) dirs(r reading) []string {
+	dirs := append(slices.Clone(r.dirs), filepath.Clean(l.StateDir))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, path := range l.paths {
+		dirs = append(dirs, filepath.Dir(path))
+	}
+	slices.Sort(dirs)
+	return slices.Compact(dirs)
+}
+
+// follow turns changes of files into turns, until ctx ends.
+func (l *Loop) follow(ctx context.Context, files *fileWatch) {
+	resync := time.NewTicker(l.Resync)
+	defer resync.Stop()
+	quiet := time.NewTimer(debounce) // what happened before the watch began is read now
+	defer quiet.Stop()
+	reread := func() {
+		if l.reread(files) {
+			quiet.Reset(debounce)
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case e := <-files.watcher.Events:
+			if l.concerns(files, e) {
+				quiet.Reset(debounce)
+			}
+			if e.Op.Has(fsnotify.Create | fsnotify.Remove | fsnotify.Rename) {
+				l.appeared(e.Name)
+			}
+		case err := <-files.watcher.Errors:
+			// Events were lost: look at everything.
+			l.Log.Warn("watching files", "error", err)
+			quiet.Reset(debounce)
+		case <-quiet.C:
+			reread()
+		case <-resync.C:
+			reread()
+		}
+	}
+}
+
+// concerns reports whether an event may change what is wanted or known: one in
+// a directory of the reading, a new name in that of the journal, which is written
+// to all the time, and the coming or going of a directory on the way to another.
+func (l *Loop) concerns(files *fileWatch, e fsnotify.Event) bool {
+	dir := filepath.Dir(e.Name)
+	l.mu.Lock()
+	read := slices.Contains(l.read, dir)
+	l.mu.Unlock()
+	switch {
+	case read:
+		return e.Op != fsnotify.Chmod
+	case dir == filepath.Clean(l.StateDir):
+		return e.Op.Has(fsnotify.Create) && filepath.Ext(e.Name) == ".journal"
+	default:
+		return slices.ContainsFunc(files.wanted, func(d string) bool { return strings.HasPrefix(d+"/", e.Name+"/") })
+	}
+}
+
+// appeared gives a turn to the sandboxes of a namespace that has come or gone.
+// Its file is there a moment before the namespace is mounted on it; the turn
+// fails then and is repeated.
+func (l *Loop) appeared(path string) {
+	var ids []reconcile.SandboxID
+	l.mu.Lock()
+	for id, p := range l.paths {
+		if p == path {
+			ids = append(ids, id)
+		}
+	}
+	l.mu.Unlock()
+	for _, id := range ids {
+		l.sched.ask(id)
+	}
+}
+
+func (l *Loop) reread(files *fileWatch) (fresh bool) {
+	r, err := readDir(l.Dir, l.Contracts)
+	if err != nil {
+		// What was wanted stays wanted.
+		l.Log.Error("config", "error", err)
+		return false
+	}
+	l.take(r)
+	return files.follow(l.dirs(r))
+}

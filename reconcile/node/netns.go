@@ -1,0 +1,94 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/reconcile"
+)
+
+// NetnsDir is where named network namespaces are mounted (ip-netns(8)).
+const NetnsDir = "/run/netns"
+
+// Netns is a network namespace as a user names it.
+type Netns struct {
+	Name string // the first half of a sandbox's ID
+	Path string
+}
+
+// procPath is a namespace by process; all of them have the base name "net".
+var procPath = regexp.MustCompile(`^/proc/([^/]+)(?:/task/([0-9]+))?/ns/net$`)
+
+// ParseNetns reads a namespace's name, which stands for a file in NetnsDir, or
+// its path. It does not look whether the namespace is there.
+func ParseNetns(s string) (Netns, error) {
+	switch {
+	case s == "":
+		return Netns{}, fault.New(fault.Invalid, errors.New("network namespace: the name is empty"))
+	case s == "." || s == ".." || strings.ContainsAny(s, "\x00\n"):
+		return Netns{}, fault.New(fault.Invalid, fmt.Errorf("network namespace %q: not a name or a path", s))
+	case !strings.Contains(s, "/"):
+		return Netns{Name: s, Path: filepath.Join(NetnsDir, s)}, nil
+	}
+	path, err := filepath.Abs(s)
+	if err != nil {
+		return Netns{}, fmt.Errorf("network namespace %q: %w", s, err)
+	}
+	if m := procPath.FindStringSubmatch(path); m != nil {
+		if m[1] == "self" || m[1] == "thread-self" {
+			return Netns{}, fault.New(fault.Invalid, fmt.Errorf("network namespace %q: it is the host's own", s))
+		}
+		return Netns{Name: "pid" + strings.TrimRight(m[1]+"-"+m[2], "-"), Path: path}, nil
+	}
+	// /var/run is a link to /run, and one namespace must not have two names.
+	if dir, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
+		path = filepath.Join(dir, filepath.Base(path))
+	}
+	if path == "/" {
+		return Netns{}, fault.New(fault.Invalid, fmt.Errorf("network namespace %q: it is a directory", s))
+	}
+	return Netns{Name: filepath.Base(path), Path: path}, nil
+}
+
+// Exists returns an error of kind Gone when nothing is at the namespace's path.
+// Whether it is a namespace, and one that may be changed, is found out by
+// opening it.
+func (n Netns) Exists() error {
+	_, err := os.Stat(n.Path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && filepath.Dir(n.Path) == NetnsDir:
+		return fault.New(fault.Gone, fmt.Errorf("network namespace %q does not exist: make it with `ip netns add %s`", n.Name, n.Name))
+	case errors.Is(err, fs.ErrNotExist):
+		return fault.New(fault.Gone, fmt.Errorf("network namespace %q does not exist", n.Path))
+	case err != nil:
+		return fmt.Errorf("network namespace %q: %w", n.Name, err)
+	}
+	return nil
+}
+
+// ID returns the ID of the sandbox of a topology in the namespace.
+func (n Netns) ID(topology string) reconcile.SandboxID {
+	return reconcile.SandboxID(n.Name + "/" + topology)
+}
+
+// Alive reports whether the namespace of a record is still there: its path
+// leads to the namespace that was recorded. A record of another boot counts as
+// alive when anything is at its path, since nobody can tell it apart.
+func Alive(rec reconcile.Record, bootID string) bool {
+	var st unix.Stat_t
+	if unix.Stat(rec.Sandbox.Netns, &st) != nil {
+		return false
+	}
+	if rec.NetnsID == (reconcile.NetnsID{}) || rec.BootID != bootID {
+		return true
+	}
+	return rec.NetnsID.Device == st.Dev && rec.NetnsID.Inode == st.Ino
+}

@@ -1,0 +1,215 @@
+package node
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/plumbline/plumbline/reconcile"
+)
+
+// The pace of passes over one sandbox.
+const (
+	backoffFirst = 100 * time.Millisecond
+	backoffMost  = 30 * time.Second
+	// Whoever keeps changing a sandbox is answered at once, noticesBurst times,
+	// and then noticesPerSecond: plumbline never fights at full speed.
+	noticesPerSecond = 5
+	noticesBurst     = 20
+)
+
+// verdict is what becomes of a sandbox after a pass.
+type verdict int
+
+const (
+	settled verdict = iota // wait for the next event
+	again                  // try again, later each time
+)
+
+// scheduler decides when a sandbox has its turn. A sandbox is in the hands of
+// one worker at a time; what is asked for meanwhile is done once, afterwards.
+type scheduler struct {
+	now  func() time.Time
+	wake chan struct{} // holds a token when next may answer differently
+
+	mu    sync.Mutex
+	turns map[reconcile.SandboxID]*turn
+	busy  int
+}
+
+// turn is when a sandbox has its next one, and what is remembered of the last.
+type turn struct {
+	due      time.Time // zero: none
+	busy     bool
+	failures int // in a row
+	dropped  bool
+
+	notices *rate.Limiter
+	told    bool      // due because of a notice
+	since   time.Time // of the first notice that no pass has answered
+}
+
+func newScheduler(now func() time.Time) *scheduler {
+	return &scheduler{now: now, wake: make(chan struct{}, 1), turns: map[reconcile.SandboxID]*turn{}}
+}
+
+// with runs f on the turn of a sandbox, and lets run see what has become of it.
+func (s *scheduler) with(id reconcile.SandboxID, f func(*turn, time.Time)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.turns[id]
+	if t == nil {
+		t = &turn{notices: rate.NewLimiter(noticesPerSecond, noticesBurst)}
+		s.turns[id] = t
+	}
+	f(t, s.now())
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (t *turn) at(due time.Time) {
+	t.dropped = false
+	if t.due.IsZero() || due.Before(t.due) {
+		t.due = due
+	}
+}
+
+// ask gives a sandbox a turn as soon as a worker is free, and forgets that it
+// failed before: something is different now.
+func (s *scheduler) ask(id reconcile.SandboxID) {
+	s.with(id, func(t *turn, now time.Time) {
+		t.failures = 0
+		t.at(now)
+	})
+}
+
+// look gives a sandbox a turn although nothing was heard of it.
+func (s *scheduler) look(id reconcile.SandboxID) {
+	s.with(id, func(t *turn, now time.Time) {
+		if t.failures == 0 { // else it has its turn when its time has come
+			t.at(now)
+		}
+	})
+}
+
+// notice gives a sandbox a turn because it seems to have been changed.
+func (s *scheduler) notice(id reconcile.SandboxID) {
+	s.with(id, func(t *turn, now time.Time) {
+		if t.since.IsZero() {
+			t.since = now
+		}
+		if !t.told {
+			t.told = true
+			t.at(now.Add(t.notices.ReserveN(now, 1).DelayFrom(now)))
+		}
+	})
+}
+
+// noticed returns since when a change of the sandbox is known; zero if it is not.
+func (s *scheduler) noticed(id reconcile.SandboxID) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.turns[id]; t != nil {
+		return t.since
+	}
+	return time.Time{}
+}
+
+// answered says that the changes noticed until begun have been dealt with.
+func (s *scheduler) answered(id reconcile.SandboxID, begun time.Time) {
+	s.with(id, func(t *turn, _ time.Time) {
+		t.since = time.Time{}
+		if t.told { // noticed while the pass ran
+			t.since = begun
+		}
+	})
+}
+
+// forget drops what is remembered of a sandbox that is no more.
+func (s *scheduler) forget(id reconcile.SandboxID) {
+	s.with(id, func(t *turn, _ time.Time) {
+		t.due, t.dropped = time.Time{}, true
+		if !t.busy {
+			delete(s.turns, id)
+		}
+	})
+}
+
+// run gives turns until ctx ends, and returns when the last worker is done.
+func (s *scheduler) run(ctx context.Context, workers int, pass func(context.Context, reconcile.SandboxID) verdict) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		id, wait := s.next(workers)
+		if id != "" {
+			wg.Go(func() { s.done(id, pass(ctx, id)) })
+			continue
+		}
+		var alarm <-chan time.Time
+		if wait > 0 {
+			timer.Reset(wait)
+			alarm = timer.C
+		}
+		select {
+		case <-ctx.Done():
+		case <-s.wake:
+		case <-alarm:
+		}
+	}
+}
+
+// next takes the sandbox whose turn it is, or says how long it is nobody's; 0 is
+// until something happens.
+func (s *scheduler) next(workers int) (reconcile.SandboxID, time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.busy >= workers {
+		return "", 0
+	}
+	var first reconcile.SandboxID
+	for id, t := range s.turns { // one node has hundreds of sandboxes at most
+		if t.busy || t.due.IsZero() {
+			continue
+		}
+		if first == "" || t.due.Before(s.turns[first].due) || t.due.Equal(s.turns[first].due) && id < first {
+			first = id
+		}
+	}
+	if first == "" {
+		return "", 0
+	}
+	t := s.turns[first]
+	if wait := t.due.Sub(s.now()); wait > 0 {
+		return "", wait
+	}
+	t.busy, t.told, t.due = true, false, time.Time{}
+	s.busy++
+	return first, 0
+}
+
+func (s *scheduler) done(id reconcile.SandboxID, v verdict) {
+	s.with(id, func(t *turn, now time.Time) {
+		s.busy--
+		t.busy = false
+		switch {
+		case t.dropped:
+			delete(s.turns, id)
+		case v == again:
+			t.at(now.Add(backoff(t.failures)))
+			t.failures++
+		default:
+			t.failures = 0
+		}
+	})
+}
+
+// backoff doubles from backoffFirst to backoffMost.
+func backoff(failures int) time.Duration {
+	return min(backoffFirst<<min(failures, 16), backoffMost)
+}
