@@ -1,0 +1,75 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/plumbline/plumbline/reconcile/node"
+)
+
+func (a *app) delete() *cobra.Command {
+	var netns, topology string
+	cmd := &cobra.Command{
+		Use:   "delete --netns NAMESPACE [--topology NAME]",
+		Short: "Undo what was applied to a network namespace",
+		Long: `Undoes everything that was applied to a network namespace, in reverse: devices go home
+as they came, settings get their old values back, what was made is removed. A
+namespace that is gone is no error; what it left on the host is put right. When
+something cannot be undone, it can be tried again.`,
+		Example: `  plumbline delete --netns blue
+  plumbline delete --netns blue --topology ai-bonded`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ns, err := node.ParseNetns(netns)
+			if err != nil {
+				return fmt.Errorf("--netns: %w", err)
+			}
+			e, err := a.engine("delete", false, nil)
+			if err != nil {
+				return err
+			}
+			defer e.close()
+			records, damaged := e.List()
+			for _, err := range damaged {
+				complain(a.err, err)
+			}
+			ctx, cancel := a.limited(cmd.Context())
+			defer cancel()
+			var failed error
+			found := false
+			for _, rec := range records {
+				if rec.Sandbox.Netns != ns.Path || topology != "" && rec.Sandbox.Topology.Name != topology {
+					continue
+				}
+				found = true
+				if node.FromFile(rec.Sandbox.ID) {
+					fmt.Fprintf(a.err, "plumbline: note: sandbox %q is described by a file of `plumbline run`, which will make it again\n", rec.Sandbox.ID)
+				}
+				rep, err := e.Release(ctx, rec.Sandbox.ID)
+				if err != nil {
+					failed = errors.Join(failed, err)
+					continue
+				}
+				a.text().deleted(rec.Sandbox, rep)
+			}
+			if !found {
+				fmt.Fprintf(a.out, "Nothing to delete: %s.\n", nothingThere(ns, topology))
+			}
+			return failed
+		},
+	}
+	netnsFlag(cmd, &netns, "`namespace`: a name in "+node.NetnsDir+", or a path; it may be gone")
+	_ = cmd.MarkFlagRequired("netns")
+	cmd.Flags().StringVar(&topology, "topology", "", "delete this topology only; default all of the namespace")
+	_ = cmd.RegisterFlagCompletionFunc("topology", cobra.NoFileCompletions)
+	return cmd
+}
+
+func nothingThere(ns node.Netns, topology string) string {
+	if topology != "" {
+		return fmt.Sprintf("topology %q is not applied to namespace %q", topology, ns.Name)
+	}
+	return fmt.Sprintf("no topology is applied to namespace %q", ns.Name)
+}

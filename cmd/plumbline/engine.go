@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/journal"
+	"github.com/plumbline/plumbline/reconcile/kernel"
+	"github.com/plumbline/plumbline/reconcile/node"
+	"github.com/plumbline/plumbline/topology"
+)
+
+// engine is the reconciler with what it was wired of.
+type engine struct {
+	*reconcile.Reconciler
+	host    *kernel.Host
+	store   reconcile.Store
+	journal *journal.Journal // nil while there is none and none is made
+}
+
+// engine wires a reconciler. A command that only looks makes no journal where
+// there is none.
+func (a *app) engine(command string, writes bool, recorder reconcile.Recorder) (*engine, error) {
+	if err := privileged(command); err != nil {
+		return nil, err
+	}
+	e := &engine{store: noRecords{}}
+	_, err := os.Stat(a.stateDir)
+	if writes || !errors.Is(err, os.ErrNotExist) {
+		j, err := journal.Open(a.stateDir)
+		if err != nil {
+			return nil, err
+		}
+		e.journal, e.store = j, j
+	}
+	if e.host, err = kernel.Open(kernel.Options{}); err != nil {
+		return nil, err
+	}
+	if recorder == nil {
+		recorder = passLog{a.log(slog.LevelWarn)}
+	}
+	e.Reconciler = reconcile.New(reconcile.Options{
+		Registry: a.registry, Store: e.store, Open: e.open, BootID: e.host.BootID(), Recorder: recorder,
+	})
+	return e, nil
+}
+
+func (e *engine) close() { e.host.Close() }
+
+func (e *engine) open(netns string) (reconcile.Domain, error) {
+	if netns == "" {
+		return e.host.WithoutSandbox(), nil
+	}
+	d, err := e.host.Sandbox(netns)
+	if err != nil {
+		return nil, err // and no Domain that is not nil
+	}
+	return d, nil
+}
+
+// damaged lists the journal files that lie set aside.
+func (e *engine) damaged() ([]string, error) {
+	if e.journal == nil {
+		return nil, nil
+	}
+	return e.journal.Damaged()
+}
+
+// passLog logs what passes do and what they cost.
+type passLog struct{ log *slog.Logger }
+
+// Pass implements reconcile.Recorder.
+func (p passLog) Pass(i reconcile.Pass) {
+	p.log.Debug("pass", "sandbox", i.Sandbox, "trigger", i.Trigger, "outcome", i.Outcome, "changes", len(i.Changes),
+		"took", i.Timing.Total, "observe", i.Timing.Observe, "journal", i.Timing.Journal, "apply", i.Timing.Apply,
+		"dumps", i.Dumps, "gets", i.Gets, "writes", i.Writes)
+}
+
+// Drift implements reconcile.Recorder.
+func (passLog) Drift(reconcile.SandboxID, string, []reconcile.Drift) {}
+
+// Forget implements reconcile.Recorder.
+func (passLog) Forget(reconcile.SandboxID) {}
+
+// noRecords is the journal that is not there.
+type noRecords struct{ reconcile.Store }
+
+func (noRecords) List() ([]reconcile.Record, []error) { return nil, nil }
+
+func (noRecords) Get(reconcile.SandboxID) (reconcile.Record, bool, error) {
+	return reconcile.Record{}, false, nil
+}
+
+// sandbox makes a sandbox of what the command line says.
+func (e *engine) sandbox(ctx context.Context, a *app, t *topology.Topology, ns node.Netns, asked map[string]string) (reconcile.Sandbox, error) {
+	records, errs := e.List()
+	for _, err := range errs {
+		complain(a.err, err)
+	}
+	return node.Assignment{
+		ID: ns.ID(t.Name), Netns: ns, Topology: t, Asked: asked, Contracts: a.registry, Records: records,
+		Alive:    func(rec reconcile.Record) bool { return node.Alive(rec, e.host.BootID()) },
+		Discover: func() ([]inventory.Device, error) { return discoverOn(ctx, e.host) },
+		Sys:      os.DirFS("/sys"),
+	}.Sandbox(ctx)
+}
+
+// discover lists the host's devices.
+func discover(ctx context.Context) ([]inventory.Device, error) {
+	host, err := kernel.Open(kernel.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	return discoverOn(ctx, host)
+}
+
+// discoverOn lists the devices of a host and marks those that carry its default
+// route. Devices that could be read in part are listed with the error.
+func discoverOn(ctx context.Context, host *kernel.Host) ([]inventory.Device, error) {
+	devices, err := inventory.Discover(os.DirFS("/sys"), inventory.Options{})
+	outside := host.WithoutSandbox()
+	defer outside.Close()
+	uplink := netstate.Device{ID: ops.DefaultRouteDevice}
+	snap, observed := outside.Observe(ctx, []netstate.Object{uplink})
+	if observed != nil {
+		// Without it the way to the host could be given away.
+		return nil, fmt.Errorf("default route: %w", observed)
+	}
+	if d, ok := snap.Device(uplink.ID); ok && d.At != nil {
+		devices = inventory.GuardUplinks(devices, inventory.Uplinks{Routes: []string{netstate.BaseName(*d.At)}})
+	}
+	return devices, err
+}
+
+// privileged refuses to begin what the kernel would refuse halfway.
+func privileged(command string) error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return fmt.Errorf("capabilities: %w", err)
+	}
+	has := func(c int) bool { return data[c/32].Effective&(1<<(c%32)) != 0 }
+	if has(unix.CAP_NET_ADMIN) && has(unix.CAP_SYS_ADMIN) {
+		return nil
+	}
+	return fmt.Errorf("%s enters network namespaces, for which the capabilities CAP_NET_ADMIN and CAP_SYS_ADMIN are missing: run it as root", command)
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology"
+)
+
+// The values of -o that are not a format of package graph.
+const (
+	formatText = "text"
+	formatJSON = "json"
+)
+
+// The JSON forms are part of the command line's interface: fields are added,
+// never renamed.
+
+// document is what apply prints.
+type document struct {
+	Sandbox reconcile.SandboxID `json:"sandbox"`
+	Changes []changeDocument    `json:"changes"`
+	Steps   []stepDocument      `json:"steps"`
+}
+
+// plannedDocument is what plan prints.
+type plannedDocument struct {
+	document
+	Pending []ops.Pending     `json:"pending"`
+	Notes   []string          `json:"notes"`
+	Devices map[string]string `json:"devices"`
+}
+
+type changeDocument struct {
+	Step   string               `json:"step"`
+	Action netstate.Action      `json:"action"`
+	Object netstate.Key         `json:"object"`
+	Fields []netstate.FieldDiff `json:"fields"`
+}
+
+// stepDocument is the result of a step; Result is the one of CNI 1.1.
+type stepDocument struct {
+	Name   string    `json:"name"`
+	Type   string    `json:"type"`
+	Result cniResult `json:"result"`
+}
+
+type statusDocument struct {
+	Sandboxes []sandboxStatus `json:"sandboxes"`
+	Damaged   []string        `json:"damaged"`
+}
+
+type sandboxStatus struct {
+	reconcile.Status
+	Steps []stepDocument `json:"steps,omitempty"`
+}
+
+// cniResult is printed as CNI prints it, with what CNI has no word for beside it.
+type cniResult struct{ topology.Result }
+
+// MarshalJSON implements json.Marshaler.
+func (r cniResult) MarshalJSON() ([]byte, error) {
+	cni, err := r.CNI()
+	if err != nil {
+		return nil, err
+	}
+	raw, err := json.Marshal(cni)
+	if err != nil || r.Devices == nil {
+		return raw, err
+	}
+	fields := map[string]json.RawMessage{}
+	if err := json.Unmarshal(raw, &fields); err != nil {
+		return nil, err
+	}
+	if fields["devices"], err = json.Marshal(r.Devices); err != nil {
+		return nil, err
+	}
+	return json.Marshal(fields)
+}
+
+func applyDocument(rep reconcile.Report) document {
+	return document{rep.Sandbox, changeDocuments(rep.Changes), stepDocuments(rep.Results)}
+}
+
+func planDocument(sb reconcile.Sandbox, plan *ops.Plan) plannedDocument {
+	d := plannedDocument{
+		document: document{sb.ID, changeDocuments(plan.Changes), stepDocuments(plan.Results)},
+		Pending:  append([]ops.Pending{}, plan.Pending...),
+		Notes:    append([]string{}, plan.Notes...),
+		Devices:  sb.Devices,
+	}
+	if d.Devices == nil {
+		d.Devices = map[string]string{}
+	}
+	return d
+}
+
+func changeDocuments(changes []netstate.Change) []changeDocument {
+	out := []changeDocument{}
+	for _, c := range changes {
+		out = append(out, changeDocument{c.Step, c.Action(), c.Key(), append([]netstate.FieldDiff{}, c.Fields()...)})
+	}
+	return out
+}
+
+func stepDocuments(results []topology.StepResult) []stepDocument {
+	out := []stepDocument{}
+	for _, r := range results {
+		out = append(out, stepDocument{r.Name, r.Type, cniResult{r.Result}})
+	}
+	return out
+}
+
+// damagedFiles tells of the journal files that were found damaged now, and of
+// those set aside before that still lie there.
+func damagedFiles(e *engine, found []error) []string {
+	out := []string{}
+	for _, err := range found {
+		out = append(out, err.Error())
+	}
+	files, err := e.damaged()
+	if err != nil {
+		return append(out, err.Error())
+	}
+	for _, f := range files {
+		out = append(out, fmt.Sprintf("journal file %q was damaged and set aside: remove it when its sandbox is in order", f))
+	}
+	return out
+}
+
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+// The exit statuses beside 0.
+const (
+	exitError       = 1
+	exitDiffers     = 2
+	exitInterrupted = 130
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// The first signal asks: what is half done is undone. The second one kills.
+	context.AfterFunc(ctx, stop)
+	os.Exit(run(ctx, os.Args[1:], stdio{os.Stdin, os.Stdout, os.Stderr}))
+}
+
+// stdio is what a run reads and writes.
+type stdio struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// status is an exit status that is not an error: something differs.
+type status int
+
+func (s status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+// run is the whole program but for the process.
+func run(ctx context.Context, args []string, std stdio) int {
+	cmd := newRoot(std)
+	cmd.SetArgs(args)
+	err := cmd.ExecuteContext(ctx)
+	if s := status(0); errors.As(err, &s) {
+		return int(s)
+	}
+	if err == nil {
+		return 0
+	}
+	complain(std.err, err)
+	switch {
+	case ctx.Err() != nil:
+		fmt.Fprintln(std.err, "plumbline: interrupted")
+		return exitInterrupted
+	case errors.Is(err, context.DeadlineExceeded):
+		fmt.Fprintln(std.err, "plumbline: the time limit was reached: --timeout sets it")
+	}
+	return exitError
+}
+
+// complain writes an error, one line per problem; lines that continue one are
+// indented already.
+func complain(w io.Writer, err error) {
+	for line := range strings.Lines(strings.TrimSpace(err.Error())) {
+		line = strings.TrimRight(line, "\n")
+		if !strings.HasPrefix(line, " ") {
+			line = "plumbline: " + line
+		}
+		fmt.Fprintln(w, line)
+	}
+}

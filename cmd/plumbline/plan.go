@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/node"
+)
+
+// target is the flags that say which topology goes where, of plan and apply.
+type target struct {
+	file    string
+	netns   string
+	devices []string
+	format  string
+}
+
+func (t *target) flags(cmd *cobra.Command) {
+	topologyFlag(cmd, &t.file)
+	netnsFlag(cmd, &t.netns, "`namespace`: a name in "+node.NetnsDir+", or a path")
+	_ = cmd.MarkFlagRequired("netns")
+	cmd.Flags().StringArrayVar(&t.devices, "device", nil, "give a root step its device: `STEP=DEVICE`, by PCI address or interface name")
+	_ = cmd.RegisterFlagCompletionFunc("device", cobra.NoFileCompletions)
+	outputFlag(cmd, &t.format, formatText, formatJSON)
+}
+
+const targetHelp = `
+A root step that takes a device is given the one that --device says or its config
+names; else the one it has from an earlier apply; else the first free device of
+` + "`plumbline devices`" + ` that its selector matches.`
+
+// sandbox checks the flags and makes a sandbox of them. Nothing is written.
+func (t *target) sandbox(ctx context.Context, a *app, command string, writes bool) (*engine, reconcile.Sandbox, error) {
+	fail := func(err error) (*engine, reconcile.Sandbox, error) { return nil, reconcile.Sandbox{}, err }
+	asked, err := node.ParseDevices(t.devices)
+	if err != nil {
+		return fail(fmt.Errorf("--device: %w", err))
+	}
+	topo, err := a.load(t.file)
+	if err != nil {
+		return fail(err)
+	}
+	ns, err := node.ParseNetns(t.netns)
+	if err == nil {
+		err = ns.Exists()
+	}
+	if err != nil {
+		return fail(fmt.Errorf("--netns: %w", err))
+	}
+	e, err := a.engine(command, writes, nil)
+	if err != nil {
+		return fail(err)
+	}
+	sb, err := e.sandbox(ctx, a, topo, ns, asked)
+	if err != nil {
+		e.close()
+		return fail(err)
+	}
+	return e, sb, nil
+}
+
+func (a *app) plan() *cobra.Command {
+	var t target
+	cmd := &cobra.Command{
+		Use:   "plan -f FILE --netns NAMESPACE",
+		Short: "Show what apply would change",
+		Long: `Shows what would be changed in a network namespace, and writes nothing.
+` + targetHelp + `
+
+Exit status: 0 nothing would change, 2 something would, 1 an error.`,
+		Example: `  plumbline plan -f topology.yaml --netns blue
+  plumbline plan -f topology.yaml --netns /proc/4711/ns/net --device vf0=0000:03:10.0
+  plumbline plan -f topology.yaml --netns blue -o json | jq '.changes[].object'`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			e, sb, err := t.sandbox(cmd.Context(), a, "plan", false)
+			if err != nil {
+				return err
+			}
+			defer e.close()
+			plan, err := e.Plan(cmd.Context(), sb)
+			if err != nil {
+				return err
+			}
+			if t.format == formatJSON {
+				err = writeJSON(a.out, planDocument(sb, plan))
+			} else {
+				a.text().plan(sb, plan)
+			}
+			if err == nil && !plan.Empty() {
+				err = status(exitDiffers)
+			}
+			return err
+		},
+	}
+	t.flags(cmd)
+	return cmd
+}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/mattn/go-isatty"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/reconcile/node"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/nearest"
+)
+
+// app is what all subcommands share.
+type app struct {
+	stdio
+	registry *ops.Registry
+	stateDir string
+	timeout  time.Duration
+	verbose  bool
+}
+
+func newRoot(std stdio) *cobra.Command {
+	a := &app{stdio: std}
+	root := &cobra.Command{
+		Use:   "plumbline",
+		Short: "Chained container networks from one description",
+		Long: `plumbline makes the network that a NetworkTopology describes: devices, bonds,
+VLANs, VRFs, addresses and settings, in one network namespace, in order. It shows
+what it would change before, undoes everything when a step fails, and keeps the
+result as described.
+
+Exit status: 0 done, or nothing to do; 1 an error, and nothing was changed;
+2 something differs (plan, status); 130 interrupted, and undone.`,
+		Example: `  plumbline validate -f topology.yaml
+  plumbline plan -f topology.yaml --netns blue
+  plumbline apply -f topology.yaml --netns blue
+  plumbline status
+  plumbline delete --netns blue`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			var names []string
+			for _, c := range cmd.Commands() {
+				names = append(names, c.Name())
+			}
+			return fmt.Errorf("unknown command %q%s", args[0], nearest.Hint(args[0], names))
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if err := complete(cmd); err != nil {
+				return err
+			}
+			a.registry, err = all.Registry()
+			return err
+		},
+	}
+	root.SetIn(std.in)
+	root.SetOut(std.out)
+	root.SetErr(std.err)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w: see `%s --help`", err, cmd.CommandPath())
+	})
+	f := root.PersistentFlags()
+	f.StringVar(&a.stateDir, "state-dir", "/var/lib/plumbline", "`directory` of the journal")
+	f.DurationVar(&a.timeout, "timeout", time.Minute, "`time` that apply and delete may take")
+	f.BoolVarP(&a.verbose, "verbose", "v", false, "log what is done on standard error")
+	root.AddCommand(a.validate(), a.plan(), a.apply(), a.status(), a.delete(), a.run(), a.graph(), a.devices(), a.version())
+	return root
+}
+
+// complete refuses a command without a flag it cannot do without. Cobra would,
+// in words of its own.
+func complete(cmd *cobra.Command) error {
+	var missing []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if _, required := f.Annotations[cobra.BashCompOneRequiredFlag]; required && !f.Changed {
+			missing = append(missing, "--"+f.Name)
+		}
+	})
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: is missing: see `%s --help`", strings.Join(missing, ", "), cmd.CommandPath())
+}
+
+// noArgs refuses arguments where there are only flags.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return fmt.Errorf("unexpected argument %q: see `%s --help`", args[0], cmd.CommandPath())
+}
+
+// log writes to standard error, nothing below warnings unless asked to.
+func (a *app) log(level slog.Level) *slog.Logger {
+	if a.verbose {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
+}
+
+// limited bounds what apply and delete may take; no limit is one of 0.
+func (a *app) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	if a.timeout <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, a.timeout)
+}
+
+// topologyFlag adds -f.
+func topologyFlag(cmd *cobra.Command, file *string) {
+	cmd.Flags().StringVarP(file, "filename", "f", "", "`file` with a NetworkTopology; - is standard input")
+	_ = cmd.MarkFlagRequired("filename")
+	_ = cmd.MarkFlagFilename("filename", "yaml", "yml", "json")
+}
+
+// load reads a topology and refuses what is wrong with it.
+func (a *app) load(file string) (*topology.Topology, error) {
+	var data []byte
+	var err error
+	if file == "-" {
+		file = "standard input"
+		data, err = io.ReadAll(a.in)
+	} else {
+		data, err = os.ReadFile(file)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("topology: %w", err)
+	}
+	t, err := node.Load(data, a.registry)
+	if err != nil && !strings.HasPrefix(err.Error(), "NetworkTopology ") {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return t, err
+}
+
+// outputFlag adds -o with these formats, of which the first is the default.
+func outputFlag(cmd *cobra.Command, value *string, formats ...string) {
+	*value = formats[0]
+	choice := &choice{value, formats}
+	cmd.Flags().VarP(choice, "output", "o", "`format`: "+strings.Join(formats, ", "))
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// choice is the value of a flag with few words.
+type choice struct {
+	value *string
+	words []string
+}
+
+func (c *choice) String() string { return *c.value }
+
+// Type implements pflag.Value.
+func (c *choice) Type() string { return "format" }
+
+// Set implements pflag.Value.
+func (c *choice) Set(s string) error {
+	if !slices.Contains(c.words, s) {
+		return fmt.Errorf("want one of %s", strings.Join(c.words, ", "))
+	}
+	*c.value = s
+	return nil
+}
+
+// netnsFlag adds --netns, completed by the names there are.
+func netnsFlag(cmd *cobra.Command, value *string, usage string) {
+	cmd.Flags().StringVar(value, "netns", "", usage)
+	_ = cmd.RegisterFlagCompletionFunc("netns", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		entries, err := os.ReadDir(node.NetnsDir)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		var names []string
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names, cobra.ShellCompDirectiveDefault
+	})
+}
+
+// colours reports whether the output is for eyes (https://no-color.org).
+func (a *app) colours() bool {
+	f, ok := a.out.(*os.File)
+	return ok && isatty.IsTerminal(f.Fd()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/reconcile/metrics"
+	"github.com/plumbline/plumbline/reconcile/node"
+	"github.com/plumbline/plumbline/reconcile/watch"
+)
+
+// daemon is the flags of run.
+type daemon struct {
+	dir     string
+	listen  string
+	workers int
+	resync  time.Duration
+}
+
+func (a *app) run() *cobra.Command {
+	var d daemon
+	cmd := &cobra.Command{
+		Use:   "run --config DIRECTORY",
+		Short: "Keep the sandboxes described in a directory",
+		Long: `Keeps every sandbox that a file *.yaml of the directory describes:
+
+  netns: blue                  # a name in ` + node.NetnsDir + `, or a path; it may come later
+  topologyFile: ai.yaml        # relative to the directory; or the whole object as topology:
+  devices:                     # optional, as --device of apply
+    vf0: 0000:03:10.0
+
+A file that appears is applied, one that changes is applied anew, one that goes is
+undone; one that cannot be read keeps what it said before. Changes in a namespace
+are noticed and put right within milliseconds, or only reported where the topology
+or the step says driftPolicy: Observe. What ` + "`plumbline apply`" + ` made is watched too,
+and never undone. When the daemon stops, all networks stay.
+
+It serves /metrics, /healthz and /readyz.`,
+		Example: `  plumbline run --config /etc/plumbline
+  curl -s localhost:9477/metrics | grep plumbline_drift_fields`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return d.run(cmd.Context(), a) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&d.dir, "config", "", "`directory` of the files")
+	_ = cmd.MarkFlagRequired("config")
+	_ = cmd.MarkFlagDirname("config")
+	f.StringVar(&d.listen, "listen", "127.0.0.1:9477", "`address` to serve metrics on")
+	f.IntVar(&d.workers, "workers", 4, "`number` of sandboxes worked on at a time")
+	f.DurationVar(&d.resync, "resync", time.Minute, "`time` after which a sandbox is looked at unasked, as not all changes send word")
+	return cmd
+}
+
+func (d *daemon) run(ctx context.Context, a *app) error {
+	if d.workers < 1 || d.resync <= 0 {
+		return errors.New("--workers and --resync must be positive")
+	}
+	if info, err := os.Stat(d.dir); err != nil {
+		return fmt.Errorf("--config: %w", err)
+	} else if !info.IsDir() {
+		return fmt.Errorf("--config: %q is not a directory", d.dir)
+	}
+	log := a.log(slog.LevelInfo)
+	counts := metrics.New(build())
+	e, err := a.engine("run", true, counts)
+	if err != nil {
+		return err
+	}
+	defer e.close()
+	watcher, err := watch.New(watch.Options{Resync: d.resync})
+	if err != nil {
+		return err
+	}
+	defer watcher.Close()
+	if why := watcher.Fallback(); why != nil {
+		log.Warn("each namespace is watched by a socket of its own", "reason", why)
+	}
+	loop := node.New(node.Options{
+		Dir: d.dir, StateDir: a.stateDir, Reconciler: e.Reconciler, Store: e.store, Damaged: e.damaged,
+		Contracts: a.registry, BootID: e.host.BootID(), Sys: os.DirFS("/sys"),
+		Discover: func() ([]inventory.Device, error) { return discoverOn(ctx, e.host) },
+		Watcher:  watcher, Recorder: counts, Log: log, Now: time.Now,
+		Workers: d.workers, Timeout: a.timeout, Resync: d.resync,
+	})
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", d.listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	server := &http.Server{Handler: handler(counts, loop), ReadHeaderTimeout: 10 * time.Second}
+	log.Info("running", "config", d.dir, "state", a.stateDir, "listen", listener.Addr().String(), "version", build().Version)
+
+	// Whatever ends ends all; being asked to stop is no error.
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return watcher.Run(ctx) })
+	group.Go(func() error { return loop.Run(ctx) })
+	group.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve: %w", err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		return server.Close()
+	})
+	err = group.Wait()
+	log.Info("stopped: all networks stay as they are")
+	return err
+}
+
+func handler(counts *metrics.Metrics, loop *node.Loop) http.Handler {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(counts, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := loop.Ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	return mux
+}

@@ -1,0 +1,270 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/node"
+	"github.com/plumbline/plumbline/topology"
+)
+
+// text writes for people.
+type text struct {
+	io.Writer
+	colours bool
+}
+
+func (a *app) text() text { return text{a.out, a.colours()} }
+
+func (t text) line(format string, args ...any) { fmt.Fprintf(t, format+"\n", args...) }
+
+// The colours of the verbs (ECMA-48 SGR).
+var colourOf = map[string]string{"+": "32", "~": "33", "-": "31", "∓": "35", "?": "36"}
+
+// mark colours a line by the verb it begins with.
+func (t text) mark(line string) string {
+	verb, _, _ := strings.Cut(line, " ")
+	if code := colourOf[verb]; t.colours && code != "" {
+		return "\x1b[" + code + "m" + line + "\x1b[0m"
+	}
+	return line
+}
+
+func (t text) bold(s string) string {
+	if t.colours {
+		return "\x1b[1m" + s + "\x1b[0m"
+	}
+	return s
+}
+
+// count is "1 step", "2 steps".
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func (t text) header(sb reconcile.Sandbox) {
+	name := sb.Netns
+	if filepath.Dir(name) == node.NetnsDir {
+		name = filepath.Base(name)
+	}
+	t.line("%s", t.bold(fmt.Sprintf("topology %q in namespace %q (sandbox %s)", sb.Topology.Name, name, sb.ID)))
+	for _, step := range slices.Sorted(maps.Keys(sb.Devices)) {
+		t.line("  step %q has device %s", step, sb.Devices[step])
+	}
+}
+
+// plan writes what would change.
+func (t text) plan(sb reconcile.Sandbox, p *ops.Plan) {
+	t.header(sb)
+	t.changes(sb.Topology, p.Changes)
+	if len(p.Pending) > 0 {
+		t.line("")
+	}
+	for _, w := range p.Pending {
+		t.line("%s", t.mark(fmt.Sprintf("? step %q needs %s (known after apply)", w.Step, w.Needs)))
+	}
+	t.notes(p.Notes)
+	t.line("")
+	if p.Empty() {
+		t.line("Nothing to do.")
+		return
+	}
+	n := tally(p.Changes)
+	more := ""
+	if len(p.Pending) > 0 {
+		more = fmt.Sprintf(" %s to be planned then.", count(len(p.Pending), "step"))
+	}
+	t.line("%s", t.bold(fmt.Sprintf("Plan: %d to create, %d to change, %d to delete.%s", n[netstate.Create], n[netstate.Update], n[netstate.Delete], more)))
+}
+
+// apply writes what was changed and what came of it.
+func (t text) apply(sb reconcile.Sandbox, rep reconcile.Report) {
+	t.header(sb)
+	t.changes(sb.Topology, rep.Changes)
+	t.notes(rep.Notes)
+	t.interfaces(rep.Results)
+	t.line("")
+	if rep.Unchanged {
+		t.line("Nothing to do.")
+		return
+	}
+	n := tally(rep.Changes)
+	t.line("%s", t.bold(fmt.Sprintf("Applied: %d created, %d changed, %d deleted.", n[netstate.Create], n[netstate.Update], n[netstate.Delete])))
+}
+
+// deleted writes what was undone.
+func (t text) deleted(sb reconcile.Sandbox, rep reconcile.Report) {
+	t.header(sb)
+	t.changes(sb.Topology, rep.Changes)
+	t.line("")
+	t.line("%s", t.bold(fmt.Sprintf("Deleted: sandbox %s, %s undone.", sb.ID, count(len(rep.Changes), "change"))))
+}
+
+func (t text) notes(notes []string) {
+	if len(notes) > 0 {
+		t.line("")
+	}
+	for _, n := range notes {
+		t.line("note: %s", n)
+	}
+}
+
+func tally(changes []netstate.Change) map[netstate.Action]int {
+	n := map[netstate.Action]int{}
+	for _, c := range changes {
+		n[c.Action()]++
+	}
+	return n
+}
+
+// changes writes changes by step, in the order in which the steps begin.
+func (t text) changes(topo *topology.Topology, changes []netstate.Change) {
+	var order []string
+	of := map[string][]netstate.Change{}
+	for _, c := range changes {
+		if of[c.Step] == nil {
+			order = append(order, c.Step)
+		}
+		of[c.Step] = append(of[c.Step], c)
+	}
+	for _, name := range order {
+		t.line("")
+		if s, ok := topo.Step(name); ok {
+			t.line("step %q (%s)", name, s.Type)
+		} else {
+			t.line("wanted by no step any more")
+		}
+		for _, line := range lines(of[name]) {
+			t.line("  %s", t.mark(line))
+		}
+	}
+}
+
+// lines writes one change a line. Where an object is deleted to be created
+// again, which is how the kernel is told of what it cannot change, that is one.
+func lines(changes []netstate.Change) []string {
+	var out []string
+	replaced := map[netstate.Key]int{} // by what, in changes
+	created := map[int]bool{}          // are part of a line already
+	for i, c := range changes {
+		if c.Action() == netstate.Create {
+			for j := range i {
+				if d := changes[j]; d.Key() == c.Key() && d.Action() == netstate.Delete {
+					replaced[c.Key()] = i
+					created[i] = true
+				}
+			}
+		}
+	}
+	for i, c := range changes {
+		by, ok := replaced[c.Key()]
+		switch {
+		case created[i]:
+		case ok && c.Action() == netstate.Delete && i < by:
+			out = append(out, replacement(c, changes[by]))
+		default:
+			out = append(out, c.String())
+		}
+	}
+	return out
+}
+
+func replacement(old, made netstate.Change) string {
+	var fields []string
+	for _, d := range netstate.Diff(made.After, old.Before) {
+		fields = append(fields, fmt.Sprintf("%s %s → %s", d.Path, netstate.FormatValue(d.Before), netstate.FormatValue(d.After)))
+	}
+	return strings.TrimSpace(fmt.Sprintf("∓ %s %s", made.Key(), strings.Join(fields, ", ")))
+}
+
+// interfaces writes the interfaces that the steps made, with their addresses.
+func (t text) interfaces(results []topology.StepResult) {
+	all := make([]topology.Result, 0, len(results))
+	for _, r := range results {
+		all = append(all, r.Result)
+	}
+	merged := topology.Merge(all...)
+	addresses := map[int][]string{}
+	for _, ip := range merged.IPs {
+		if ip.Interface != nil {
+			addresses[*ip.Interface] = append(addresses[*ip.Interface], ip.Address)
+		}
+	}
+	if len(merged.Interfaces) > 0 {
+		t.line("")
+		tw := tabwriter.NewWriter(t, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(tw, "INTERFACE\tMAC\tMTU\tADDRESSES")
+		for i, l := range merged.Interfaces {
+			name := l.Name
+			if l.Sandbox == "" {
+				name += " (host)"
+			}
+			mtu := "-"
+			if l.MTU != 0 {
+				mtu = fmt.Sprint(l.MTU)
+			}
+			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", name, dash(l.MAC), mtu, dash(strings.Join(addresses[i], " ")))
+		}
+		tw.Flush()
+	}
+	for _, r := range results {
+		if d := r.Result.Devices; d != nil {
+			t.line("step %q has no interface: device %s %s", r.Name, d.PCIAddress, strings.Join(d.DeviceNodes, " "))
+		}
+	}
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// status writes the verdict on each sandbox.
+func (t text) status(all []sandboxStatus) {
+	if len(all) == 0 {
+		t.line("No sandboxes.")
+	}
+	for _, st := range all {
+		by := ""
+		if node.FromFile(st.Sandbox) {
+			by = ", kept by a file"
+		}
+		t.line("%s", t.bold(fmt.Sprintf("%s  %s", st.Sandbox, st.State))+fmt.Sprintf("  (namespace %s%s, applied %s)", st.Netns, by, st.Updated.Format("2006-01-02 15:04:05")))
+		if st.Failure != "" {
+			t.line("  %s", strings.ReplaceAll(st.Failure, "\n", "\n  "))
+		}
+		for _, d := range st.Drift {
+			t.line("  %s", t.mark(driftLine(d)))
+		}
+	}
+}
+
+func driftLine(d reconcile.Drift) string {
+	step := fmt.Sprintf("step %q: ", d.Step)
+	if d.Step == "" {
+		step = ""
+	}
+	switch {
+	case d.Object == (netstate.Key{}):
+		return fmt.Sprintf("? %sneeds %s", step, d.Field)
+	case d.Action == netstate.Create:
+		return fmt.Sprintf("+ %s%s is missing", step, d.Object)
+	case d.Action == netstate.Delete:
+		return fmt.Sprintf("- %s%s is not wanted", step, d.Object)
+	default:
+		return fmt.Sprintf("~ %s%s: %s is %s, not %s", step, d.Object, d.Field, netstate.FormatValue(d.Have), netstate.FormatValue(d.Want))
+	}
+}

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+func (a *app) validate() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:   "validate -f FILE",
+		Short: "Say everything that is wrong with a topology",
+		Long: `Checks a NetworkTopology as the admission webhook of a cluster does: its steps and
+their order, each step's config, the references between steps, and the CEL
+selectors of root steps. It needs neither root nor a cluster.`,
+		Example: `  plumbline validate -f topology.yaml
+  kubectl get networktopology ai -o yaml | plumbline validate -f -`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			t, err := a.load(file)
+			if err != nil {
+				return err
+			}
+			for _, other := range t.Ignored {
+				fmt.Fprintf(a.err, "plumbline: note: %s is not looked at\n", other)
+			}
+			fmt.Fprintf(a.out, "NetworkTopology %q is valid: %s.\n", t.Name, count(len(t.Steps), "step"))
+			return nil
+		},
+	}
+	topologyFlag(cmd, &file)
+	return cmd
+}
