@@ -28,7 +28,8 @@ type Request struct {
 
 // Plan is what has to be done, as data.
 type Plan struct {
-	// Changes in order of execution; nothing implied is among them.
+	// Changes in order of execution. Implied ones are not to be made: they say
+	// what goes by itself with the change before them.
 	Changes []netstate.Change
 	// Results of the steps as they will be, in topological order; pending
 	// steps have none.
@@ -57,7 +58,9 @@ func (p *Plan) Empty() bool {
 func (p *Plan) String() string {
 	var b strings.Builder
 	for _, c := range p.Changes {
-		fmt.Fprintln(&b, c)
+		if !c.Implied {
+			fmt.Fprintln(&b, c)
+		}
 	}
 	for _, w := range p.Pending {
 		fmt.Fprintf(&b, "? step %q (needs %s, known after apply)\n", w.Step, w.Needs)

@@ -17,6 +17,7 @@ type sequencer struct {
 	full    map[netstate.Key]netstate.Link
 	made    map[netstate.Key]bool // created by us, by the record
 	changes []netstate.Change
+	lost    []netstate.Change // what others made and our changes take along
 }
 
 // sequence orders: what is no longer wanted goes first; then links, devices and
@@ -58,6 +59,7 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 				return nil, p.stepError(w.step, err)
 			}
 		}
+		q.bringBack()
 	}
 	plan := &Plan{Changes: q.changes, Notes: p.notes}
 	results := map[string]topology.Result{}
@@ -124,7 +126,7 @@ func (q *sequencer) withDerivedMTU(wants []want) []want {
 func (q *sequencer) prune() []netstate.Object {
 	var gone []netstate.Change
 	for _, c := range q.p.req.Owned {
-		if st, ok := q.p.steps[c.Step]; ok && st.pending != "" {
+		if st, ok := q.p.steps[c.Step]; ok && (st.pending != "" || c.Foreign) {
 			continue
 		}
 		claims, wanted := q.p.claims[c.Key()]
@@ -148,10 +150,94 @@ func (q *sequencer) prune() []netstate.Object {
 	return missing
 }
 
-// do appends a change and makes it true in the overlay.
+// do appends a change and makes it true in the overlay. What the kernel takes
+// along is listed too, as implied: a rollback must bring it back.
 func (q *sequencer) do(c netstate.Change) {
 	q.changes = append(q.changes, c)
-	q.now.Apply(c)
+	for _, gone := range q.now.Apply(c) {
+		if gone.Before == nil || gone.After != nil {
+			continue
+		}
+		if _, observed := q.p.req.Have.Get(gone.Key()); !observed {
+			continue
+		}
+		_, wanted := q.p.claims[gone.Key()]
+		gone.Step, gone.Foreign = c.Step, !wanted && !q.owned(gone.Key())
+		q.changes = append(q.changes, gone)
+		q.lost = append(q.lost, gone)
+	}
+}
+
+// bringBack makes again the addresses and routes of others that our changes
+// took along, where their link is still there. A route of the main table
+// follows its link into a VRF.
+func (q *sequencer) bringBack() {
+	lost := q.lost
+	q.lost = nil
+	for _, c := range byReachability(lost) {
+		if !c.Foreign {
+			continue
+		}
+		o, ok := survivor(q.now, c.Before)
+		if !ok {
+			continue
+		}
+		if _, there := q.now.Get(o.Key()); !there {
+			q.do(netstate.Change{Step: c.Step, After: o, Foreign: true, Why: "kept for its owner"})
+		}
+	}
+}
+
+// byReachability puts addresses first, then routes on the link, then routes
+// whose gateway those make reachable.
+func byReachability(changes []netstate.Change) []netstate.Change {
+	rank := func(c netstate.Change) int {
+		switch o := c.Before.(type) {
+		case netstate.Addr:
+			return 0
+		case netstate.Route:
+			if o.Gateway == "" {
+				return 1
+			}
+			return 2
+		default:
+			return 3
+		}
+	}
+	out := slices.Clone(changes)
+	slices.SortStableFunc(out, func(a, b netstate.Change) int { return rank(a) - rank(b) })
+	return out
+}
+
+// survivor returns the object to make again, false for what the kernel makes or
+// what has no link any more.
+func survivor(now *netstate.Snapshot, o netstate.Object) (netstate.Object, bool) {
+	switch o := o.(type) {
+	case netstate.Addr:
+		_, there := now.Link(o.Link)
+		return o, there && !o.Kernel
+	case netstate.Route:
+		l, there := now.Link(o.Link)
+		if !there || o.Protocol == routeProtocolKernel {
+			return nil, false
+		}
+		if l.Master != nil && *l.Master != "" && o.Table == netstate.TableMain {
+			if m, ok := now.Link(*l.Master); ok && m.VRF != nil && m.VRF.Table != nil {
+				o.Table = *m.VRF.Table
+			}
+		}
+		return o, true
+	default:
+		return nil, false
+	}
+}
+
+// routeProtocolKernel marks the connected routes the kernel makes (RTPROT_KERNEL).
+const routeProtocolKernel = 2
+
+// owned reports whether the record speaks of the object.
+func (q *sequencer) owned(k netstate.Key) bool {
+	return slices.ContainsFunc(q.p.req.Owned, func(c netstate.Change) bool { return c.Key() == k })
 }
 
 func (q *sequencer) update(step string, have, want netstate.Object) {

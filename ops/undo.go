@@ -16,12 +16,13 @@ import (
 // Undo of a whole record is a release, undo of one pass a rollback, undo of
 // what no step wants any more a pruning.
 func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstate.Change, missing []netstate.Object) {
-	u := &undoer{now: have.Clone(), missing: map[netstate.Key]netstate.Object{}, doomed: map[string]bool{}, touched: map[string]bool{}, where: map[string]string{}}
+	u := &undoer{now: have.Clone(), missing: map[netstate.Key]netstate.Object{}, doomed: map[string]bool{}, touched: map[string]bool{}, adminMAC: map[string]string{}, where: map[string]string{}}
 	u.locate(history)
 	u.doom(history)
 	for _, c := range slices.Backward(history) {
 		u.undo(c)
 	}
+	u.bringBack(have, history)
 	if len(u.missing) > 0 {
 		return nil, sortedObjects(u.missing)
 	}
@@ -54,16 +55,25 @@ func UserspaceDriver(driver string) bool {
 type undoer struct {
 	now     *netstate.Snapshot
 	changes []netstate.Change
+	lost    []netstate.Change // what went along with the changes
 	missing map[netstate.Key]netstate.Object
-	doomed  map[string]bool   // links that will be deleted
-	touched map[string]bool   // links the history speaks of
-	where   map[string]string // name we gave a device -> name it bears now
+	doomed  map[string]bool // links that will be deleted
+	touched map[string]bool // links the history speaks of
+	// adminMAC is the MAC the physical function held for a VF before.
+	adminMAC map[string]string
+	where    map[string]string // name we gave a device -> name it bears now
 }
 
 // locate finds the devices of the history, wherever they are by now: a
 // namespace that died sent them home under the names they had in it.
 func (u *undoer) locate(history []netstate.Change) {
 	for _, c := range history {
+		if vf, ok := c.Before.(netstate.VF); ok && vf.MAC != nil {
+			u.adminMAC[vf.ID] = *vf.MAC
+			if !u.now.Known(vf) {
+				u.missing[vf.Key()] = vf
+			}
+		}
 		after, ok := c.After.(netstate.Device)
 		if !ok || after.At == nil {
 			continue
@@ -105,7 +115,32 @@ func sameIdentity(have, made netstate.Link) bool {
 
 func (u *undoer) do(c netstate.Change) {
 	u.changes = append(u.changes, c)
-	u.now.Apply(c)
+	for _, gone := range u.now.Apply(c) {
+		if gone.Before != nil && gone.After == nil {
+			gone.Step = c.Step
+			u.lost = append(u.lost, gone)
+		}
+	}
+}
+
+// bringBack makes again what others have on a link that stays and that the undo
+// took along, as leaving a VRF does.
+func (u *undoer) bringBack(have *netstate.Snapshot, history []netstate.Change) {
+	ours := map[netstate.Key]bool{}
+	for _, c := range history {
+		ours[c.Key()] = true
+	}
+	lost := u.lost
+	for _, c := range byReachability(lost) {
+		o, ok := survivor(u.now, c.Before)
+		if !ok || ours[o.Key()] {
+			continue
+		}
+		_, was := have.Get(o.Key())
+		if _, there := u.now.Get(o.Key()); was && !there {
+			u.do(netstate.Change{Step: c.Step, After: o, Foreign: true, Why: "kept for its owner"})
+		}
+	}
 }
 
 func (u *undoer) undo(c netstate.Change) {
@@ -113,6 +148,10 @@ func (u *undoer) undo(c netstate.Change) {
 	case netstate.Device:
 		u.device(c)
 		return
+	case netstate.VF:
+		if d, ok := u.now.Device(o.ID); ok && d.At == nil && !UserspaceDriver(d.Driver) {
+			return // its settings are put back when the function is home
+		}
 	case netstate.Link:
 		if c.Before == nil {
 			u.dropLink(c, o)
@@ -141,12 +180,22 @@ func (u *undoer) undo(c netstate.Change) {
 			u.do(netstate.Change{Step: c.Step, Before: have})
 		}
 	case !ok:
-		if c.After == nil && u.linkThere(c.Before) { // we deleted it
+		if (c.After == nil || whole(c.Before) || c.Temporary()) && u.linkThere(c.Before) { // we deleted or replaced it
 			u.do(netstate.Change{Step: c.Step, After: c.Before})
 		}
+	case whole(c.Before) && needsReplace(netstate.Diff(c.Before, have)):
+		u.do(netstate.Change{Step: c.Step, Before: have})
+		u.do(netstate.Change{Step: c.Step, After: c.Before})
 	default:
 		u.restore(c, have)
 	}
+}
+
+// whole reports whether the object is a link with its kind, as a deletion
+// records it, so that it can be made again.
+func whole(o netstate.Object) bool {
+	l, ok := o.(netstate.Link)
+	return ok && l.LinkKind != "" && l.LinkKind != "device"
 }
 
 // restore puts back the fields of an update that we changed.
@@ -272,9 +321,22 @@ func (u *undoer) linkThere(o netstate.Object) bool {
 	link := ""
 	switch o := o.(type) {
 	case netstate.Addr:
+		if o.Kernel {
+			return false
+		}
 		link = o.Link
 	case netstate.Route:
+		if o.Protocol == routeProtocolKernel {
+			return false
+		}
 		link = o.Link
+	case netstate.Link:
+		if o.Parent == nil {
+			return true
+		}
+		link = *o.Parent
+	case netstate.Sysctl, netstate.Ethtool, netstate.BridgeVLAN:
+		return false // they come and go with their link
 	default:
 		return true
 	}
@@ -301,7 +363,11 @@ func (u *undoer) device(c netstate.Change) {
 	home := *before.At
 	if *have.At != home {
 		if _, taken := u.now.Link(home); taken {
-			home = fallbackName(u.now, home)
+			if netstate.OnHost(*have.At) && fallbackOf(*have.At, home) {
+				home = *have.At // it went home under another name before
+			} else {
+				home = fallbackName(u.now, home)
+			}
 		} else if !u.now.Known(netstate.Link{Name: home}) {
 			u.missing[netstate.LinkKey(home)] = netstate.Link{Name: home}
 			return
@@ -309,6 +375,11 @@ func (u *undoer) device(c netstate.Change) {
 	}
 	after := before
 	after.At = &home
+	if u.adminMACPending(before.ID) {
+		// A driver refuses a MAC that the physical function does not hold; the
+		// next round sets it, when that is restored.
+		after.MAC = nil
+	}
 	why := ""
 	if home != *before.At {
 		why = fmt.Sprintf("its own name %q is taken", netstate.BaseName(*before.At))
@@ -318,6 +389,15 @@ func (u *undoer) device(c netstate.Change) {
 		return
 	}
 	u.do(netstate.Change{Step: c.Step, Before: have, After: after, Why: why})
+}
+
+// adminMACPending reports whether the physical function still holds a MAC of
+// ours for the device.
+func (u *undoer) adminMACPending(id string) bool {
+	mac, ok := u.adminMAC[id]
+	vf, there := netstate.Lookup(u.now, netstate.VF{ID: id})
+	trusted := vf.Trust != nil && *vf.Trust
+	return ok && there && !trusted && vf.MAC != nil && *vf.MAC != mac
 }
 
 func (u *undoer) update(step string, have, want netstate.Object) {
@@ -338,4 +418,13 @@ func fallbackName(s *netstate.Snapshot, home string) string {
 			return name
 		}
 	}
+}
+
+// fallbackOf reports whether name is one fallbackName gives for home.
+func fallbackOf(name, home string) bool {
+	base := netstate.BaseName(home)
+	if len(base) > 13 {
+		base = base[:13]
+	}
+	return strings.HasPrefix(netstate.BaseName(name), base+"-")
 }

@@ -99,7 +99,7 @@ func drifts(t *topology.Topology, plan *ops.Plan) []Drift {
 		types[t.Steps[i].Name] = t.Steps[i].Type
 	}
 	var out []Drift
-	for _, c := range plan.Changes {
+	for _, c := range made(plan.Changes) {
 		d := Drift{Step: c.Step, Type: types[c.Step], Action: c.Action(), Object: c.Key()}
 		if c.Action() != netstate.Update {
 			out = append(out, d)

@@ -220,13 +220,18 @@ func (p *pass) refuseTaken(ctx context.Context, free bool) error {
 		if device == "" {
 			continue
 		}
-		if free && !p.alive(other) {
+		held := fmt.Errorf("device %q is held by sandbox %q: delete that first, or choose another device", device, other.Sandbox.ID)
+		if !p.alive(other) {
+			if !free {
+				continue // it will be let go of
+			}
 			if _, err := p.r.Release(ctx, other.Sandbox.ID); err == nil {
 				continue
+			} else {
+				held = fmt.Errorf("device %q is held by sandbox %q, whose namespace is gone: %w", device, other.Sandbox.ID, err)
 			}
 		}
-		return &ops.StepError{Topology: p.sandbox.Topology.Name, Step: step, Err: fault.New(fault.Conflict,
-			fmt.Errorf("device %q is held by sandbox %q: delete that first, or choose another device", device, other.Sandbox.ID))}
+		return &ops.StepError{Topology: p.sandbox.Topology.Name, Step: step, Err: fault.New(fault.Conflict, held)}
 	}
 	return nil
 }
@@ -345,7 +350,8 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 			return Report{}, p.fail(ctx, err)
 		}
 	}
-	return Report{}, p.fail(ctx, fault.New(fault.NotConverged, fmt.Errorf("topology %q: still changing after %d stages", p.sandbox.Topology.Name, maxStages)))
+	return Report{}, p.fail(ctx, fault.New(fault.NotConverged, fmt.Errorf("topology %q: still changing after %d stages, lastly %s",
+		p.sandbox.Topology.Name, maxStages, strings.ReplaceAll(strings.TrimSpace(last), "\n", "; "))))
 }
 
 // begin readies the record: a namespace other than the recorded one means that
@@ -376,6 +382,9 @@ func (p *pass) apply(ctx context.Context, changes []netstate.Change) error {
 	}
 	for _, c := range changes {
 		p.executed = append(p.executed, c) // before it is made: a failed change may be half made
+		if c.Implied {
+			continue
+		}
 		if err := p.applyOne(ctx, c); err != nil {
 			return p.stepError(c, err)
 		}
@@ -453,13 +462,19 @@ func notConverged(name string, plan *ops.Plan) error {
 	return fault.New(fault.NotConverged, fmt.Errorf("topology %q: applied, but still to do: %s", name, strings.Join(what, "; ")))
 }
 
+// made returns the changes that were sent, without what went along.
+func made(changes []netstate.Change) []netstate.Change {
+	return slices.DeleteFunc(slices.Clone(changes), func(c netstate.Change) bool { return c.Implied })
+}
+
 // settle ends a pass whose last plan was empty.
 func (p *pass) settle(plan *ops.Plan) (Report, error) {
 	rep := Report{
-		Sandbox: p.sandbox.ID, Changes: p.executed, Results: plan.Results, Notes: plan.Notes,
+		Sandbox: p.sandbox.ID, Changes: made(p.executed), Results: plan.Results, Notes: plan.Notes,
 		Unchanged: len(p.executed) == 0,
 	}
 	p.record.Phase, p.record.Results, p.record.Failure = Applied, plan.Results, ""
+	p.record.History = netstate.Compact(p.record.History)
 	if rep.Unchanged && p.known && p.before.Phase == Applied && sameSpec(p.before.Sandbox, p.sandbox) {
 		return rep, nil
 	}
@@ -507,7 +522,7 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 	deadline := p.r.opts.Now().Add(p.r.opts.Patience)
 	wait := 5 * time.Millisecond
 	var failed error
-	for round := 0; ; round++ {
+	for rounds := 0; ; {
 		changes, absent, err := p.planUndo(ctx, history)
 		if err != nil {
 			return err
@@ -515,12 +530,21 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 		if len(changes) == 0 && len(absent) == 0 {
 			return failed
 		}
-		if round > 0 && p.r.opts.Now().After(deadline) || len(changes) > 0 && round > 3 {
-			if len(absent) > 0 {
-				return errors.Join(failed, fault.New(fault.NotReady, fmt.Errorf("device %q has not come back: neither the host nor the sandbox has it", absent[0])))
-			}
+		switch {
+		case len(changes) > 0 && rounds > maxUndoRounds:
 			return errors.Join(failed, fault.New(fault.NotConverged, fmt.Errorf("still to undo: %v", changes)))
+		case len(changes) == 0 && p.r.opts.Now().After(deadline):
+			return errors.Join(failed, fault.New(fault.NotReady, fmt.Errorf("device %q has not come back: neither the host nor the sandbox has it", absent[0])))
+		case len(changes) == 0:
+			if !sleep(ctx, wait) {
+				return ctx.Err()
+			}
+			wait = min(2*wait, 200*time.Millisecond)
+			continue
+		case failed != nil && rounds > 1:
+			return failed
 		}
+		rounds++
 		failed = nil
 		for _, c := range changes {
 			if err := p.applyOne(ctx, c); err != nil {
@@ -531,17 +555,12 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 				p.executed = append(p.executed, c)
 			}
 		}
-		if len(changes) == 0 {
-			if !sleep(ctx, wait) {
-				return ctx.Err()
-			}
-			wait = min(2*wait, 200*time.Millisecond)
-		}
-		if failed != nil && round >= 1 {
-			return failed
-		}
 	}
 }
+
+// maxUndoRounds bounds how often an undo is planned again: once because a device
+// came back late, once because a setting had to wait for another.
+const maxUndoRounds = 4
 
 func (p *pass) planUndo(ctx context.Context, history []netstate.Change) (changes []netstate.Change, absent []string, err error) {
 	start := p.r.opts.Now()

@@ -18,8 +18,8 @@ var Op = ops.New(contract.Contract{
 	Description: `Makes a link that shares its master's MAC. The master stays where it is; as a root step that is
 the host, and an allocated device is used, not moved.
 
-The mode belongs to the master: the kernel switches every ipvlan on it when one is made in another
-mode. So a second mode on one master is refused. A master carries ipvlan or macvlan, not both.`,
+The mode and the flag belong to the master: the kernel switches every ipvlan on it when one is made
+with others. So a second mode or flag on one master is refused. A master carries ipvlan or macvlan, not both.`,
 	Example: `- name: net1
   type: ipvlan
   config:
@@ -47,8 +47,14 @@ func plan(p *ops.Planner, c config) error {
 		return err
 	}
 	for _, l := range p.Links() {
-		if l.LinkKind == "ipvlan" && l.Name != name && l.Parent != nil && *l.Parent == parent && l.IPVLAN != nil && l.IPVLAN.Mode != nil && *l.IPVLAN.Mode != c.Mode {
-			return ops.Invalid("mode", "%q would switch %q on the same master from %q: use one mode per master", c.Mode, l.Name, *l.IPVLAN.Mode)
+		if l.LinkKind != "ipvlan" || l.Name == name || l.Parent == nil || *l.Parent != parent || l.IPVLAN == nil || p.Owned(l.Key()) && !p.Wanted(l.Key()) {
+			continue
+		}
+		if m := l.IPVLAN.Mode; m != nil && *m != c.Mode {
+			return ops.Invalid("mode", "%q would switch %q on the same master from %q: use one mode per master", c.Mode, l.Name, *m)
+		}
+		if f := l.IPVLAN.Flag; f != nil && *f != c.Flag {
+			return ops.Invalid("flag", "%q would switch %q on the same master from %q: use one flag per master", c.Flag, l.Name, *f)
 		}
 	}
 	err = p.Want(netstate.Link{

@@ -25,6 +25,7 @@ type Change struct {
 	Before  Object
 	After   Object
 	Implied bool   // the kernel does it by itself, nothing is sent
+	Foreign bool   // the object is not ours: it was lost with a change of ours, or made again for its owner
 	Why     string // shown when the reason is not obvious
 }
 
@@ -107,12 +108,13 @@ type changeJSON struct {
 	Before  json.RawMessage `json:"before,omitempty"`
 	After   json.RawMessage `json:"after,omitempty"`
 	Implied bool            `json:"implied,omitempty"`
+	Foreign bool            `json:"foreign,omitempty"`
 	Why     string          `json:"why,omitempty"`
 }
 
 // MarshalJSON writes the change with the kind of its object.
 func (c Change) MarshalJSON() ([]byte, error) {
-	j := changeJSON{Step: c.Step, Type: c.Key().Kind, Implied: c.Implied, Why: c.Why}
+	j := changeJSON{Step: c.Step, Type: c.Key().Kind, Implied: c.Implied, Foreign: c.Foreign, Why: c.Why}
 	var err error
 	if c.Before != nil {
 		if j.Before, err = json.Marshal(c.Before); err != nil {
@@ -168,7 +170,7 @@ func (c *Change) UnmarshalJSON(data []byte) error {
 		}
 		return o, nil
 	}
-	out := Change{Step: j.Step, Implied: j.Implied, Why: j.Why}
+	out := Change{Step: j.Step, Implied: j.Implied, Foreign: j.Foreign, Why: j.Why}
 	var err error
 	if out.Before, err = read(j.Before); err != nil {
 		return err
@@ -221,14 +223,33 @@ func Coalesce(history []Change, more ...Change) []Change {
 		if c.Before == nil && c.After == nil {
 			continue // made and unmade by us
 		}
-		if c.Action() == Update && len(Diff(c.Before, c.After)) == 0 {
-			continue // taken back by us
-		}
 		out[n] = c
 		n++
 	}
 	return out[:n]
 }
+
+// Compact drops from a history what was put back as it was. It is for a pass
+// that is over: while one is under way, its history also holds what is taken
+// away for a moment and must not be lost in a crash.
+func Compact(history []Change) []Change {
+	var out []Change
+	for _, c := range history {
+		if !c.restored() {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// restored reports whether the change leaves the object as it was.
+func (c Change) restored() bool {
+	return c.Action() == Update && len(Diff(c.Before, c.After)) == 0 && len(Diff(c.After, c.Before)) == 0
+}
+
+// Temporary reports whether the object was there before and is to be there
+// again, as it was.
+func (c Change) Temporary() bool { return c.Foreign && c.restored() }
 
 func fold(first, then Change) Change {
 	first.Step = firstNonEmpty(then.Step, first.Step)

@@ -33,6 +33,14 @@ type model struct {
 	implied []Change
 }
 
+// put records a link, and its device as it then looks.
+func (m *model) put(l Link) {
+	m.Put(l)
+	if d, ok := m.Device(l.DeviceID); ok && d.At != nil && *d.At == l.Name {
+		m.Put(Merge(d, Device{MAC: l.MAC, MTU: l.MTU, Up: l.Up}))
+	}
+}
+
 func (m *model) imply(before, after Object) {
 	m.implied = append(m.implied, Change{Before: before, After: after, Implied: true})
 }
@@ -123,10 +131,11 @@ func (m *model) dropLink(l Link, moved bool) {
 			if l.LinkKind == "bond" {
 				p.MTU, p.MAC = nil, nil
 			}
-			m.Put(p)
+			m.put(p)
 		}
 	}
-	for k, o := range m.objects {
+	for _, o := range All[Object](m.Snapshot) {
+		k := o.Key()
 		if m.livesOn(o, l.Name) {
 			m.imply(o, nil)
 			delete(m.objects, k)
@@ -154,7 +163,7 @@ func (m *model) livesOn(o Object, link string) bool {
 
 func (m *model) updateLink(have, want Link) {
 	next := Merge(have, want)
-	m.Put(next)
+	m.put(next)
 	if want.Up != nil && !*want.Up {
 		m.linkDown(next)
 	}
@@ -172,7 +181,8 @@ func (m *model) updateLink(have, want Link) {
 // linkDown drops what a link loses when it goes down: every route through it
 // and its IPv6 addresses; its VLANs follow it down.
 func (m *model) linkDown(l Link) {
-	for k, o := range m.objects {
+	for _, o := range All[Object](m.Snapshot) {
+		k := o.Key()
 		switch o := o.(type) {
 		case Route:
 			if o.Link == l.Name {
@@ -188,7 +198,7 @@ func (m *model) linkDown(l Link) {
 	}
 	for _, c := range All[Link](m.Snapshot) {
 		if c.Parent != nil && *c.Parent == l.Name && c.Up != nil && *c.Up {
-			m.Put(Merge(c, Link{Up: new(false)}))
+			m.put(Merge(c, Link{Up: new(false)}))
 			m.linkDown(c)
 		}
 	}
@@ -203,15 +213,17 @@ func (m *model) masterChanged(have, l Link) {
 		up := Link{Up: new(true), MTU: master.MTU}
 		if m.ports(master.Name) == 1 && !m.macChosen(master) {
 			if l.MAC != nil {
-				m.Put(Merge(master, Link{MAC: l.MAC}))
+				m.put(Merge(master, Link{MAC: l.MAC}))
 				m.macChanged(master, *l.MAC)
 			}
 		} else if master.Bond == nil || master.Bond.FailOverMAC == nil || *master.Bond.FailOverMAC != "active" {
 			up.MAC = master.MAC
 		}
-		m.Put(Merge(l, up))
-		for k, o := range m.objects {
+		m.put(Merge(l, up))
+		for _, o := range All[Object](m.Snapshot) {
+			k := o.Key()
 			if a, isAddr := o.(Addr); isAddr && a.Link == l.Name && strings.Contains(a.Address, ":") {
+				m.imply(a, nil)
 				delete(m.objects, k)
 			}
 		}
@@ -237,7 +249,7 @@ func (m *model) bounce(l Link) {
 	}
 	up := *l.Up
 	m.linkDown(l)
-	m.Put(Merge(l, Link{Up: &up}))
+	m.put(Merge(l, Link{Up: &up}))
 }
 
 // macChosen says the bond's MAC was set rather than inherited; such a bond
@@ -255,14 +267,21 @@ func (m *model) ports(master string) int {
 	return n
 }
 
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
 func (m *model) mtuChanged(l Link, mtu uint32) {
 	for _, c := range All[Link](m.Snapshot) {
 		switch {
 		case c.Master != nil && *c.Master == l.Name && l.LinkKind == "bond":
-			m.Put(Merge(c, Link{MTU: &mtu}))
+			m.put(Merge(c, Link{MTU: &mtu}))
 		case c.Parent == nil || *c.Parent != l.Name || c.MTU == nil:
 		case c.LinkKind == "ipvlan", *c.MTU > mtu:
-			m.Put(Merge(c, Link{MTU: &mtu}))
+			m.put(Merge(c, Link{MTU: &mtu}))
 			m.mtuChanged(c, mtu)
 		}
 	}
@@ -273,7 +292,7 @@ func (m *model) macChanged(l Link, mac string) {
 		follows := c.Parent != nil && *c.Parent == l.Name && (c.LinkKind == "vlan" || c.LinkKind == "ipvlan")
 		port := c.Master != nil && *c.Master == l.Name && l.LinkKind == "bond"
 		if follows || port {
-			m.Put(Merge(c, Link{MAC: &mac}))
+			m.put(Merge(c, Link{MAC: &mac}))
 			m.macChanged(c, mac)
 		}
 	}
@@ -293,28 +312,28 @@ func (m *model) device(c Change) {
 	next := Merge(have, after)
 	m.Put(next)
 	if after.At == nil || have.At == nil || *after.At == *have.At {
+		if l, ok := m.Link(deref(next.At)); ok {
+			m.Put(Merge(l, Link{MAC: after.MAC, MTU: after.MTU, Up: after.Up}))
+		}
 		return
 	}
 	link := Link{LinkKind: "device", MTU: have.MTU, MAC: have.MAC}
-	if l, ok := m.Link(*have.At); ok {
-		link = l
-		var carried []Ethtool
-		for _, e := range All[Ethtool](m.Snapshot) {
-			if e.Link == l.Name {
-				carried = append(carried, e)
-			}
-		}
-		m.dropLink(l, true)
-		for _, e := range carried {
+	for _, e := range All[Ethtool](m.Snapshot) {
+		if e.Link == *have.At { // offload settings survive the move
+			m.PutAbsent(e.Key())
 			e.Link = *after.At
 			m.Put(e)
 		}
+	}
+	if l, ok := m.Link(*have.At); ok {
+		link = l
+		m.dropLink(l, true)
 	}
 	link.Name, link.DeviceID = *after.At, after.ID
 	link = Merge(link, Link{Up: new(false), Master: new(""), MTU: after.MTU, MAC: after.MAC})
 	if after.Up != nil {
 		link.Up = after.Up
 	}
-	m.Put(link)
+	m.put(link)
 	m.fresh[link.Name] = true
 }
