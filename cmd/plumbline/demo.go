@@ -1,0 +1,391 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/kernel"
+)
+
+//go:embed demo/topology.yaml demo/peer.yaml
+var demoFiles embed.FS
+
+func (a *app) demo() *cobra.Command {
+	return &cobra.Command{
+		Use:   "demo",
+		Short: "Show it all on the SR-IOV functions of this machine",
+		Long: `Runs the topology of the design's section 2.4 on real virtual functions, from the
+plan to the ping and back: it makes two network namespaces, applies a topology to
+each, spoils one behind plumbline's back, shows the drift and the repair, deletes
+both and checks that every virtual function came home as it was.
+
+It needs the cards enp3s0f0, enp3s0f1, enp4s0f0 and enp4s0f1 with virtual functions
+and RDMA, which the virtual machine of ` + "`make demo`" + ` has. It exits with 1 when
+anything is not as it should be.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dir, err := os.MkdirTemp("", "plumbline-demo-")
+			if err != nil {
+				return err
+			}
+			defer os.RemoveAll(dir)
+			d := &demo{app: a, ctx: cmd.Context(), dir: dir}
+			defer d.cleanup()
+			return d.run()
+		},
+	}
+}
+
+// demo tells its story with the commands a user would type.
+type demo struct {
+	*app
+	ctx  context.Context
+	dir  string
+	host *kernel.Host
+}
+
+const (
+	demoPod  = "plumbline-demo-pod"
+	demoPeer = "plumbline-demo-peer"
+)
+
+func (d *demo) run() error {
+	var err error
+	if d.host, err = kernel.Open(kernel.Options{}); err != nil {
+		return err
+	}
+	defer d.host.Close()
+	before, err := d.home()
+	if err != nil {
+		return err
+	}
+	for _, f := range []string{"topology.yaml", "peer.yaml"} {
+		data, err := demoFiles.ReadFile("demo/" + f)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(d.dir, f), data, 0o600); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{demoPod, demoPeer} {
+		if _, err := kernel.AddNamed(name); err != nil {
+			return err
+		}
+	}
+	for _, part := range []func() error{d.look, d.apply, d.ping, d.spoil, d.release} {
+		if err := part(); err != nil {
+			return err
+		}
+	}
+	after, err := d.home()
+	if err != nil {
+		return err
+	}
+	if gone := differences(before, after); len(gone) > 0 {
+		return fmt.Errorf("not every virtual function is home as it was:\n  %s", strings.Join(gone, "\n  "))
+	}
+	d.say("%d virtual functions are home under their own names, with their own MAC and MTU.", len(after))
+	return nil
+}
+
+func (d *demo) look() error {
+	d.title("What this machine has")
+	if err := d.must(0, "devices"); err != nil {
+		return err
+	}
+	d.title("The topology, from the design's section 2.4, and what it would change")
+	if err := d.must(0, "validate", "-f", d.file("topology.yaml")); err != nil {
+		return err
+	}
+	return d.must(exitDiffers, "plan", "-f", d.file("topology.yaml"), "--netns", demoPod)
+}
+
+func (d *demo) apply() error {
+	d.title("Applied")
+	if err := d.must(0, "apply", "-f", d.file("topology.yaml"), "--netns", demoPod); err != nil {
+		return err
+	}
+	d.title("The results of the steps, as a CNI runtime reads them, of a second apply that changes nothing")
+	if err := d.must(0, "apply", "-f", d.file("topology.yaml"), "--netns", demoPod, "-o", "json"); err != nil {
+		return err
+	}
+	if err := d.must(0, "plan", "-f", d.file("topology.yaml"), "--netns", demoPod); err != nil {
+		return err
+	}
+	d.title("A peer at the other end of the wires")
+	return d.must(0, "apply", "-f", d.file("peer.yaml"), "--netns", demoPeer)
+}
+
+func (d *demo) ping() error {
+	d.title("Ping over the tagged bond")
+	for _, dst := range []string{"10.100.0.1", "10.200.0.1"} {
+		took, tries, err := ping(d.ctx, kernelPath(demoPod), dst)
+		if err != nil {
+			return fmt.Errorf("ping %s from %s: %w", dst, demoPod, err)
+		}
+		d.say("%s answered in %s (try %d)", dst, took.Round(10*time.Microsecond), tries)
+	}
+	return nil
+}
+
+// spoil deletes a VLAN, changes an MTU and removes a route behind plumbline's
+// back, and has the drift shown and repaired.
+func (d *demo) spoil() error {
+	d.title("Behind its back: the route goes, mgmt0 gets another MTU, data0 is deleted")
+	box, err := d.host.Sandbox(kernelPath(demoPod))
+	if err != nil {
+		return err
+	}
+	defer box.Close()
+	for _, c := range []netstate.Change{
+		{Before: netstate.Route{Link: "data0", Dst: "10.100.0.0/16", Gateway: "10.100.0.1", Table: netstate.TableMain}},
+		{Before: netstate.Link{Name: "mgmt0", MTU: new(uint32(1500))}, After: netstate.Link{Name: "mgmt0", MTU: new(uint32(1400))}},
+		{Before: netstate.Route{Link: "mgmt0", Dst: "0.0.0.0/0", Gateway: "10.200.0.1", Table: netstate.TableMain}},
+		{Before: netstate.Link{Name: "data0", LinkKind: "vlan"}},
+	} {
+		if err := box.Apply(d.ctx, c); err != nil {
+			return fmt.Errorf("%s: %w", c, err)
+		}
+	}
+	out, err := d.output(exitDiffers, "status", "--netns", demoPod)
+	if err != nil {
+		return err
+	}
+	for _, want := range []string{"data0", "mtu", "0.0.0.0/0"} {
+		if !strings.Contains(out, want) {
+			return fmt.Errorf("status does not speak of %q", want)
+		}
+	}
+	d.title("Repaired")
+	if err := d.must(0, "apply", "-f", d.file("topology.yaml"), "--netns", demoPod); err != nil {
+		return err
+	}
+	if err := d.must(0, "status", "--netns", demoPod); err != nil {
+		return err
+	}
+	if err := d.ping(); err != nil {
+		return err
+	}
+	return d.watched(box)
+}
+
+// watched has the daemon repair what is spoiled while it looks.
+func (d *demo) watched(box *kernel.Sandbox) error {
+	d.title("With the daemon watching: data0 is deleted once more")
+	config := d.file("run")
+	if err := os.Mkdir(config, 0o700); err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(d.ctx)
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(ctx, []string{"--state-dir", d.file("state"), "run", "--config", config, "--listen", "127.0.0.1:0"}, stdio{strings.NewReader(""), d.out, d.out})
+	}()
+	defer func() { stop(); <-ended }()
+	if err := d.eventually("the daemon looks at the sandbox", func() (bool, error) {
+		return d.quiet(0, "status", "--netns", demoPod) == nil, nil
+	}); err != nil {
+		return err
+	}
+	// The daemon has begun when it put something right.
+	for i := range 2 {
+		start := time.Now()
+		if err := box.Apply(d.ctx, netstate.Change{Before: netstate.Link{Name: "data0", LinkKind: "vlan"}}); err != nil {
+			return err
+		}
+		err := d.eventually("the daemon repairs data0", func() (bool, error) {
+			snap, err := box.Observe(d.ctx, nil)
+			if err != nil {
+				return false, err
+			}
+			l, ok := snap.Link("data0")
+			_, routed := netstate.Lookup(snap, netstate.Route{Link: "data0", Dst: "10.100.0.0/16", Gateway: "10.100.0.1", Table: netstate.TableMain})
+			return ok && l.MTU != nil && *l.MTU == 9000 && routed, nil
+		})
+		if err != nil {
+			return err
+		}
+		if i > 0 { // the first includes the daemon's start
+			d.say("data0 is back, with its address, MTU and route, %s after it was deleted", time.Since(start).Round(time.Millisecond))
+		}
+	}
+	return nil
+}
+
+func (d *demo) release() error {
+	d.title("Deleted")
+	for _, name := range []string{demoPod, demoPeer} {
+		if err := d.must(0, "delete", "--netns", name); err != nil {
+			return err
+		}
+	}
+	return d.must(0, "devices")
+}
+
+// cleanup leaves nothing behind, however the demo ended.
+func (d *demo) cleanup() {
+	d.ctx = context.WithoutCancel(d.ctx)
+	for _, name := range []string{demoPod, demoPeer} {
+		err := errors.Join(d.quiet(0, "delete", "--netns", name), kernel.DeleteNamed(kernelPath(name)))
+		if err != nil {
+			complain(d.err, fmt.Errorf("clean up %s: %w", name, err))
+		}
+	}
+}
+
+func kernelPath(name string) string { return filepath.Join("/run/netns", name) }
+
+func (d *demo) file(name string) string { return filepath.Join(d.dir, name) }
+
+func (d *demo) title(text string) { fmt.Fprintf(d.out, "\n=== %s\n", text) }
+
+func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.out, format+"\n", args...) }
+
+// must runs a command of plumbline as a user would and wants that exit status.
+func (d *demo) must(want int, args ...string) error {
+	_, err := d.output(want, args...)
+	return err
+}
+
+func (d *demo) output(want int, args ...string) (string, error) {
+	shown := slices.Clone(args)
+	for i := range shown {
+		shown[i] = strings.TrimPrefix(shown[i], d.dir+"/")
+	}
+	fmt.Fprintf(d.out, "\n$ plumbline %s\n", strings.Join(shown, " "))
+	var copied bytes.Buffer
+	got := run(d.ctx, append([]string{"--state-dir", d.file("state")}, args...), stdio{strings.NewReader(""), io.MultiWriter(d.out, &copied), d.err})
+	if got != want {
+		return copied.String(), fmt.Errorf("plumbline %s: exit status %d, want %d", args[0], got, want)
+	}
+	return copied.String(), nil
+}
+
+// quiet is must without a word.
+func (d *demo) quiet(want int, args ...string) error {
+	if got := run(d.ctx, append([]string{"--state-dir", d.file("state")}, args...), stdio{strings.NewReader(""), io.Discard, io.Discard}); got != want {
+		return fmt.Errorf("plumbline %s: exit status %d, want %d", args[0], got, want)
+	}
+	return nil
+}
+
+func (d *demo) eventually(what string, ok func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(d.ctx, 30*time.Second)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		done, err := ok()
+		if done || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting until %s: %w", what, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// home lists the virtual functions of the host as they are.
+func (d *demo) home() ([]string, error) {
+	devices, err := discoverOn(d.ctx, d.host)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, v := range devices {
+		if v.Kind == inventory.KindVF {
+			out = append(out, fmt.Sprintf("%s %s mac %s mtu %d up %v", v.ID, v.IfName, v.MAC, v.MTU, v.Up))
+		}
+	}
+	if len(out) == 0 {
+		return nil, errors.New("the demo needs SR-IOV virtual functions, and this machine has none: run it in the virtual machine, with make demo")
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+func differences(before, after []string) []string {
+	var out []string
+	for _, b := range before {
+		if !slices.Contains(after, b) {
+			out = append(out, "was "+b)
+		}
+	}
+	for _, a := range after {
+		if !slices.Contains(before, a) {
+			out = append(out, "is  "+a)
+		}
+	}
+	return out
+}
+
+// ping sends echo requests out of a namespace until one is answered; a bond
+// that has just come up takes a moment to agree with its partner.
+func ping(ctx context.Context, netns, dst string) (took time.Duration, tries int, err error) {
+	var conn *icmp.PacketConn
+	if err := kernel.Within(netns, func() (err error) {
+		conn, err = icmp.ListenPacket("ip4:icmp", "0.0.0.0")
+		return err
+	}); err != nil {
+		return 0, 0, err
+	}
+	defer conn.Close()
+	buf := make([]byte, 1500)
+	for tries = 1; tries <= 100; tries++ {
+		if ctx.Err() != nil {
+			return 0, tries, ctx.Err()
+		}
+		msg := icmp.Message{Type: ipv4.ICMPTypeEcho, Body: &icmp.Echo{ID: os.Getpid() & 0xffff, Seq: tries, Data: []byte("plumbline")}}
+		raw, err := msg.Marshal(nil)
+		if err != nil {
+			return 0, tries, err
+		}
+		start := time.Now()
+		if _, err := conn.WriteTo(raw, &net.IPAddr{IP: net.ParseIP(dst)}); err != nil {
+			return 0, tries, err
+		}
+		if err := conn.SetReadDeadline(start.Add(200 * time.Millisecond)); err != nil {
+			return 0, tries, err
+		}
+		if answered(conn, buf, tries) {
+			return time.Since(start), tries, nil
+		}
+	}
+	return 0, tries, errors.New("no answer")
+}
+
+// answered reads until the echo reply to seq comes, or the deadline.
+func answered(conn *icmp.PacketConn, buf []byte, seq int) bool {
+	for {
+		n, _, err := conn.ReadFrom(buf)
+		if err != nil {
+			return false
+		}
+		m, err := icmp.ParseMessage(1, buf[:n])
+		if err != nil || m.Type != ipv4.ICMPTypeEchoReply {
+			continue
+		}
+		if e, ok := m.Body.(*icmp.Echo); ok && e.Seq == seq && e.ID == os.Getpid()&0xffff {
+			return true
+		}
+	}
+}

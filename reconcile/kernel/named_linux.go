@@ -1,0 +1,67 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// AddNamed makes a network namespace of that name, as `ip netns add` does, and
+// returns its path.
+func AddNamed(name string) (string, error) {
+	var path string
+	err := away(func() error {
+		ns, err := netns.NewNamed(name) // leaves this thread in the new one
+		if err != nil {
+			return fmt.Errorf("make network namespace %q: %w", name, err)
+		}
+		path = filepath.Join("/run/netns", name)
+		return ns.Close()
+	})
+	return path, err
+}
+
+// DeleteNamed takes a named network namespace away, as `ip netns delete` does.
+// One that is gone already is fine.
+func DeleteNamed(path string) error {
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("delete network namespace %q: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("delete network namespace: %w", err)
+	}
+	return nil
+}
+
+// Within calls f on a thread inside the namespace at path. Sockets that f opens
+// stay there.
+func Within(path string, f func() error) error {
+	return away(func() error {
+		ns, err := netns.GetFromPath(path)
+		if err != nil {
+			return fmt.Errorf("enter network namespace %q: %w", path, err)
+		}
+		defer ns.Close()
+		if err := netns.Set(ns); err != nil {
+			return fmt.Errorf("enter network namespace %q: %w", path, err)
+		}
+		return f()
+	})
+}
+
+// away calls f on a thread of its own, which ends with it: no thread is left in
+// another namespace, whatever f does.
+func away(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread goes with the goroutine
+		done <- f()
+	}()
+	return <-done
+}
