@@ -249,7 +249,7 @@ func (j *Journal) prepare(name string, r reconcile.Record) ([]byte, state, error
 func (j *Journal) examine(name string, damage error) (state, error) {
 	release, err := j.exclusive(name)
 	if err != nil {
-		return state{}, fmt.Errorf("%s; not set aside: %w", damage, err)
+		return state{}, fmt.Errorf("%s; not set aside: %w", damage.Error(), err)
 	}
 	defer release()
 	s, err := load(j.path(name, logSuffix), name)
@@ -272,7 +272,7 @@ func (j *Journal) setAside(name string, damage error) error {
 		}
 		// Nobody else looks for a free name meanwhile: we hold the lock.
 		if err := os.Rename(from, to); err != nil {
-			return fmt.Errorf("%s; not set aside: %w", damage, err)
+			return fmt.Errorf("%s; not set aside: %w", damage.Error(), err)
 		}
 		if err := j.syncDir(j.dir); err != nil {
 			return err

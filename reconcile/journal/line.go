@@ -80,7 +80,7 @@ func unmarshal(payload []byte, e *entry) error {
 	if err := dec.Decode(e); err != nil {
 		return err
 	}
-	if _, err := dec.Token(); err != io.EOF {
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("more than one value")
 	}
 	if e.Record != nil && e.Record.Sandbox.Topology != nil {

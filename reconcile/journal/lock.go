@@ -151,7 +151,7 @@ func (j *Journal) tryLockFile(name string) (*os.File, error) {
 		}
 		for {
 			err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-			if err != unix.EINTR {
+			if !errors.Is(err, unix.EINTR) {
 				break
 			}
 		}

@@ -121,7 +121,7 @@ func TestKilledWriter(t *testing.T) {
 	dir := t.TempDir()
 	rounds := 20
 	if testing.Short() {
-		rounds = 10
+		rounds = 5
 	}
 	rnd := rand.New(rand.NewPCG(3, 4))
 	last := uint32(0)
@@ -313,7 +313,7 @@ func fill(j *Journal, full error) (int, error) {
 		return 0, err
 	}
 	for n := range 10000 {
-		c := made(fmt.Sprint(strings.Repeat("l", 300), n))
+		c := made(fmt.Sprint(strings.Repeat("l", 1200), n))
 		err := j.Intend(testID, []netstate.Change{c})
 		got, found, getErr := j.Get(testID)
 		switch {
@@ -348,7 +348,7 @@ func TestDiskFull(t *testing.T) {
 	defer func() { must(t, unix.Unmount(dir, 0)) }()
 	j := open(t, dir)
 	n, err := fill(j, unix.ENOSPC)
-	if err != nil || n < 20 {
+	if err != nil || n < 10 {
 		t.Fatalf("after %d intents: %v", n, err)
 	}
 	// A new sandbox finds no room and leaves nothing behind.
@@ -378,7 +378,7 @@ func fillUnderLimit(j *Journal) error {
 	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
 		return err
 	}
-	if n, err := fill(j, unix.EFBIG); err != nil || n < 20 {
+	if n, err := fill(j, unix.EFBIG); err != nil || n < 10 {
 		return fmt.Errorf("after %d intents: %w", n, err)
 	}
 	fmt.Println("ok")
