@@ -166,9 +166,13 @@ func (r *reading) refuseTwice() {
 	}
 }
 
-// oneLine puts a parser's findings on one line.
+// oneLine puts a parser's findings on one line, without its way there.
 func oneLine(err error) error {
-	return errors.New(strings.Join(strings.Fields(err.Error()), " "))
+	text := strings.Join(strings.Fields(err.Error()), " ")
+	for _, way := range []string{"error converting YAML to JSON: ", "error unmarshaling JSON: ", "while decoding JSON: ", "json: "} {
+		text = strings.TrimPrefix(text, way)
+	}
+	return errors.New(text)
 }
 
 // config is what the directory has said so far.

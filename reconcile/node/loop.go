@@ -310,7 +310,7 @@ func (l *Loop) say(id reconcile.SandboxID, err error) {
 
 func (l *Loop) reconcile(ctx context.Context, id reconcile.SandboxID) (verdict, error) {
 	w, wanted, unknown := l.wish(id)
-	rec, known, err := l.Store.Get(id)
+	rec, known, err := l.record(ctx, id)
 	if err != nil {
 		return again, err
 	}
@@ -330,6 +330,22 @@ func (l *Loop) reconcile(ctx context.Context, id reconcile.SandboxID) (verdict, 
 	}
 }
 
+// record reads a record. One that says a pass is under way is read again when
+// whoever makes the pass is done: perhaps it is undone, and nothing is there to
+// be looked after.
+func (l *Loop) record(ctx context.Context, id reconcile.SandboxID) (reconcile.Record, bool, error) {
+	rec, known, err := l.Store.Get(id)
+	if err != nil || !known || rec.Phase != reconcile.Applying {
+		return rec, known, err
+	}
+	unlock, err := l.Store.Lock(ctx, id)
+	if err != nil {
+		return rec, known, err
+	}
+	unlock()
+	return l.Store.Get(id)
+}
+
 // keep makes true what a file describes.
 func (l *Loop) keep(ctx context.Context, w wish, rec reconcile.Record, known bool) (verdict, error) {
 	if err := w.netns.Exists(); err != nil {
@@ -345,7 +361,7 @@ func (l *Loop) keep(ctx context.Context, w wish, rec reconcile.Record, known boo
 	if err != nil {
 		return l.retry(err), err
 	}
-	if known && rec.Phase == reconcile.Applied && rec.BootID == l.BootID && Alive(rec, l.BootID) && sameSandbox(rec.Sandbox, sb) {
+	if known && l.stands(rec) && sameSandbox(rec.Sandbox, sb) {
 		return l.guard(ctx, rec)
 	}
 	if err := l.Watcher.Add(w.id, sb.Netns); err != nil {
@@ -360,6 +376,14 @@ func (l *Loop) keep(ctx context.Context, w wish, rec reconcile.Record, known boo
 	l.wrote(rep, reconcile.TriggerEnsure, begun)
 	l.sched.answered(w.id, begun)
 	return settled, nil
+}
+
+// stands reports whether a record is of a sandbox that has been made, so that
+// what differs is drift. One whose repair failed is; where drift is only
+// observed nothing is repaired, and it was the making that failed.
+func (l *Loop) stands(rec reconcile.Record) bool {
+	made := rec.Phase == reconcile.Applied || rec.Phase == reconcile.Failed && rec.Sandbox.Topology.DriftPolicy != topology.Observe
+	return made && rec.BootID == l.BootID && Alive(rec, l.BootID)
 }
 
 // depends notes whether a sandbox depends on the host's devices.
@@ -433,6 +457,9 @@ func (l *Loop) guard(ctx context.Context, rec reconcile.Record) (verdict, error)
 	case !mayRepair(rec.Sandbox.Topology, st.Drift):
 		l.sched.answered(id, begun)
 		return settled, errors.New("drifted, and only observed: " + describe(st.Drift))
+	}
+	if now, known, err := l.Store.Get(id); err != nil || !known || now.Phase != rec.Phase {
+		return again, err // somebody deletes or applies it right now: that is no drift
 	}
 	since := l.sched.noticed(id)
 	if since.IsZero() {

@@ -1,0 +1,206 @@
+package node
+
+import (
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+func registry(t *testing.T) contract.Set {
+	t.Helper()
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reg
+}
+
+// steps makes a topology "ai" of the YAML of its steps.
+func steps(t *testing.T, list string) *topology.Topology {
+	t.Helper()
+	text := "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: ai}\nspec:\n  steps:\n" + list
+	topo, err := Load([]byte(text), registry(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return topo
+}
+
+const (
+	twoVFs = `
+  - {name: a, type: sriov}
+  - {name: b, type: sriov}
+`
+	onPF1 = `
+  - name: a
+    type: sriov
+    selector: {cel: 'device.attributes["dra.networking"].pfName == "pf1"'}
+`
+	dummy = `
+  - {name: a, type: dummy}
+`
+)
+
+// The host: two VFs on each of two PFs, a card of its own that carries the
+// default route, and a link without hardware.
+func host() []inventory.Device {
+	vf := func(address, name, pf string) inventory.Device {
+		return inventory.Device{ID: address, Name: "pci-" + address, Kind: inventory.KindVF, IfName: name, MAC: "02:00:00:00:00:" + address[len(address)-4:len(address)-2], PF: &inventory.PF{IfName: pf}}
+	}
+	return []inventory.Device{
+		vf("0000:01:10.0", "pf0v0", "pf0"), vf("0000:01:10.2", "pf0v1", "pf0"),
+		vf("0000:02:10.0", "pf1v0", "pf1"), vf("0000:02:11.2", "pf1v1", "pf1"),
+		{ID: "0000:03:00.0", Name: "pci-3", Kind: inventory.KindNIC, IfName: "eth0", HostUse: inventory.DefaultRoute},
+		{ID: "if:dummy7", Name: "net-dummy7", Kind: inventory.KindVirtual, IfName: "dummy7"},
+	}
+}
+
+// record is a sandbox with devices moved in from the interfaces named.
+func record(id reconcile.SandboxID, topo *topology.Topology, devices map[string]string, from map[string]string) reconcile.Record {
+	rec := reconcile.Record{Sandbox: reconcile.Sandbox{ID: id, Netns: "/run/netns/" + strings.Split(string(id), "/")[0], Topology: topo, Devices: devices}, Phase: reconcile.Applied}
+	for device, name := range from {
+		rec.History = append(rec.History, netstate.Change{
+			Before: netstate.Device{ID: device, At: new(netstate.HostName(name))},
+			After:  netstate.Device{ID: device, At: new("net1")},
+		})
+	}
+	return rec
+}
+
+func TestAssignment(t *testing.T) {
+	macvlan := `
+  - name: a
+    type: macvlan
+    selector: {cel: 'device.attributes["dra.networking"].pfName == "pf1"'}
+`
+	ownVF := record("blue/ai", steps(t, twoVFs), map[string]string{"a": "0000:01:10.2", "b": "0000:02:10.0"}, map[string]string{"0000:01:10.2": "pf0v1", "0000:02:10.0": "pf1v0"})
+	for name, c := range map[string]struct {
+		steps   string
+		asked   map[string]string
+		records []reconcile.Record
+		dead    map[reconcile.SandboxID]bool
+		want    map[string]string
+		err     string
+		kind    fault.Kind
+	}{
+		"no step takes one":               {steps: dummy},
+		"the first free ones, each once":  {steps: twoVFs, want: map[string]string{"a": "0000:01:10.0", "b": "0000:01:10.2"}},
+		"the selector decides":            {steps: onPF1, want: map[string]string{"a": "0000:02:10.0"}},
+		"asked for by PCI address":        {steps: twoVFs, asked: map[string]string{"a": "02:11.2"}, want: map[string]string{"a": "0000:02:11.2", "b": "0000:01:10.0"}},
+		"asked for by name":               {steps: twoVFs, asked: map[string]string{"b": "pf0v0"}, want: map[string]string{"a": "0000:01:10.2", "b": "0000:01:10.0"}},
+		"asked for without PCI address":   {steps: "\n  - {name: a, type: host-device}\n", asked: map[string]string{"a": "dummy7"}, want: map[string]string{"a": "if:dummy7"}},
+		"macvlan shares the selected one": {steps: macvlan, want: map[string]string{"a": "0000:02:10.0"}},
+		"macvlan finds its own way":       {steps: "\n  - {name: a, type: macvlan}\n"},
+		"two macvlans share one": {
+			steps: "\n  - {name: a, type: macvlan}\n  - {name: b, type: macvlan}\n",
+			asked: map[string]string{"a": "eth0", "b": "eth0"}, want: map[string]string{"a": "0000:03:00.0", "b": "0000:03:00.0"},
+		},
+		"named in the config by MAC":     {steps: "\n  - {name: a, type: host-device, config: {hwaddr: '02:00:00:00:00:11'}}\n", want: map[string]string{"a": "0000:02:11.2"}},
+		"named in the config by name":    {steps: "\n  - {name: a, type: host-device, config: {device: pf1v1}}\n", want: map[string]string{"a": "0000:02:11.2"}},
+		"named in the config by address": {steps: "\n  - {name: a, type: sriov, config: {pciAddress: '0000:02:11.2'}}\n", want: map[string]string{"a": "0000:02:11.2"}},
+		"named in the config by CNI":     {steps: "\n  - {name: a, type: sriov, config: {runtimeConfig: {deviceID: '0000:02:11.2'}}}\n", want: map[string]string{"a": "0000:02:11.2"}},
+		"named in the config by path":    {steps: "\n  - {name: a, type: host-device, config: {kernelpath: /sys/devices/pci0000:00/0000:02:11.2}}\n", want: map[string]string{"a": "0000:02:11.2"}},
+		"named by the path of a link":    {steps: "\n  - {name: a, type: host-device, config: {kernelpath: /sys/devices/virtual/x}}\n", want: map[string]string{"a": "if:dummy7"}},
+
+		"kept": {steps: twoVFs, records: []reconcile.Record{ownVF}, want: map[string]string{"a": "0000:01:10.2", "b": "0000:02:10.0"}},
+		"the same command works twice": {
+			steps: twoVFs, records: []reconcile.Record{ownVF}, asked: map[string]string{"a": "pf0v1", "b": "0000:02:10.0"},
+			want: map[string]string{"a": "0000:01:10.2", "b": "0000:02:10.0"},
+		},
+		"another one is refused": {
+			steps: twoVFs, records: []reconcile.Record{ownVF}, asked: map[string]string{"a": "pf0v0"},
+			err: `topology "ai": step "a": device "0000:01:10.0" is asked for, but sandbox "blue/ai" has "0000:01:10.2": delete the sandbox first`, kind: fault.Conflict,
+		},
+		"another one is taken when the namespace is gone": {
+			steps: twoVFs, records: []reconcile.Record{ownVF}, asked: map[string]string{"a": "pf0v0"}, dead: map[reconcile.SandboxID]bool{"blue/ai": true},
+			want: map[string]string{"a": "0000:01:10.0", "b": "0000:02:10.0"},
+		},
+		"a step that is new gets its own": {
+			steps: twoVFs, records: []reconcile.Record{record("blue/ai", steps(t, onPF1), map[string]string{"a": "0000:01:10.0"}, nil)},
+			want: map[string]string{"a": "0000:01:10.0", "b": "0000:01:10.2"},
+		},
+		"those of others are not free": {
+			steps: twoVFs, records: []reconcile.Record{record("red/ai", steps(t, onPF1), map[string]string{"a": "0000:01:10.0"}, nil), record("red/x", steps(t, dummy), nil, map[string]string{"0000:02:10.0": "pf1v0"})},
+			want: map[string]string{"a": "0000:01:10.2", "b": "0000:02:11.2"},
+		},
+		"those of the dead are": {
+			steps: onPF1, records: []reconcile.Record{record("red/ai", steps(t, onPF1), map[string]string{"a": "0000:02:10.0"}, nil)}, dead: map[reconcile.SandboxID]bool{"red/ai": true},
+			want: map[string]string{"a": "0000:02:10.0"},
+		},
+		"a kept one that was lost is chosen anew": {
+			steps: twoVFs, dead: map[reconcile.SandboxID]bool{"blue/ai": true},
+			records: []reconcile.Record{ownVF, record("red/ai", steps(t, onPF1), map[string]string{"a": "0000:02:10.0"}, nil)},
+			want:    map[string]string{"a": "0000:01:10.2", "b": "0000:01:10.0"},
+		},
+		"none is left": {
+			steps: onPF1, records: []reconcile.Record{record("red/ai", steps(t, onPF1), map[string]string{"a": "0000:02:10.0"}, nil), record("green/ai", steps(t, onPF1), map[string]string{"a": "0000:02:11.2"}, nil)},
+			err: "topology \"ai\": step \"a\": no free device matches `device.attributes[\"dra.networking\"].pfName == \"pf1\"`: 6 devices, 2 in use, 1 kept by the host; matching but not free: pci-0000:02:10.0 (in use), pci-0000:02:11.2 (in use)", kind: fault.NotReady,
+		},
+		"no such step":           {steps: twoVFs, asked: map[string]string{"c": "pf0v0"}, err: `topology "ai": step "c": device "pf0v0" is given to a step that does not exist: steps that take a device are a, b`, kind: fault.Invalid},
+		"nearly a step":          {steps: "\n  - {name: uplink, type: sriov}\n", asked: map[string]string{"uplnk": "pf0v0"}, err: `topology "ai": step "uplnk": device "pf0v0" is given to a step that does not exist, did you mean "uplink"?`, kind: fault.Invalid},
+		"a derived step":         {steps: twoVFs + "  - {name: v, type: vlan, dependOn: [a], config: {id: 1}}\n", asked: map[string]string{"v": "pf0v0"}, err: `topology "ai": step "v": device "pf0v0" is given to a derived step: only root steps take a device, and this one depends on a`, kind: fault.Invalid},
+		"a step that needs none": {steps: dummy, asked: map[string]string{"a": "pf0v0"}, err: `topology "ai": step "a": device "pf0v0" is given to a step of type "dummy", which takes none`, kind: fault.Invalid},
+		"one for two":            {steps: twoVFs, asked: map[string]string{"a": "pf0v0", "b": "0000:01:10.0"}, err: `topology "ai": step "b": device "0000:01:10.0" is the device of step "a" already`, kind: fault.Invalid},
+		"no such interface":      {steps: twoVFs, asked: map[string]string{"a": "eth9"}, err: "topology \"ai\": step \"a\": interface \"eth9\" is not on this host: `plumbline devices` lists what is", kind: fault.NotReady},
+		"no such address":        {steps: twoVFs, asked: map[string]string{"a": "0000:09:00.0"}, err: "topology \"ai\": step \"a\": device \"0000:09:00.0\" is not on this host: `plumbline devices` lists what is", kind: fault.NotReady},
+		"no name at all":         {steps: twoVFs, asked: map[string]string{"a": "a/b"}, err: `topology "ai": step "a": device "a/b" is neither a PCI address nor an interface name`, kind: fault.Invalid},
+		"two ways to say":        {steps: "\n  - {name: a, type: host-device, config: {device: pf1v1}}\n", asked: map[string]string{"a": "pf0v0"}, err: `topology "ai": step "a": device "0000:01:10.0" is asked for, but the step's config names "0000:02:11.2": drop one of them`, kind: fault.Invalid},
+		"a namespace of the same name": {
+			steps: dummy, records: []reconcile.Record{{Sandbox: reconcile.Sandbox{ID: "blue/ai", Netns: "/elsewhere/blue", Topology: steps(t, dummy)}}},
+			err: `sandbox "blue/ai" is in network namespace "/elsewhere/blue", which has the same name: delete it first`, kind: fault.Conflict,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			discovered := 0
+			sb, err := Assignment{
+				ID: "blue/ai", Netns: Netns{"blue", "/run/netns/blue"}, Topology: steps(t, c.steps), Asked: c.asked, Contracts: registry(t), Records: c.records,
+				Alive: func(rec reconcile.Record) bool { return !c.dead[rec.Sandbox.ID] },
+				Discover: func() ([]inventory.Device, error) {
+					discovered++
+					return host(), errors.New("a file could not be read")
+				},
+				Sys: fstest.MapFS{"devices/virtual/x/net/dummy7": {}},
+			}.Sandbox(t.Context())
+			if discovered > 1 {
+				t.Errorf("discovered %d times", discovered)
+			}
+			if c.err != "" {
+				if err == nil || err.Error() != c.err || fault.Of(err) != c.kind {
+					t.Errorf("error:\nhave %v (%s)\nwant %s (%s)", err, fault.Of(err), c.err, c.kind)
+				}
+				return
+			}
+			if err != nil || !maps.Equal(sb.Devices, c.want) {
+				t.Errorf("have %v, %v; want %v", sb.Devices, err, c.want)
+			}
+		})
+	}
+}
+
+func TestLoadOrdersProblemsBySteps(t *testing.T) {
+	text := `apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: ai}
+spec:
+  steps:
+  - {name: a, type: sriov, selector: {cel: 'true &&'}}
+  - {name: b, type: nothing}
+`
+	_, err := Load([]byte(text), registry(t))
+	if err == nil || fault.Of(err) != fault.Invalid {
+		t.Fatal(err)
+	}
+	if a, b := strings.Index(err.Error(), `step "a": selector.cel: `), strings.Index(err.Error(), `step "b": type: `); a < 0 || b < a {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,133 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/plumbline/plumbline/reconcile"
+)
+
+const topologyFile = `apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: ai}
+spec:
+  steps:
+  - {name: a, type: dummy}
+`
+
+// inline is a file that describes a topology of one dummy in a namespace.
+func inline(netns, topology, config string) string {
+	return "netns: " + netns + "\ntopology:\n  apiVersion: networking.dra.io/v1alpha1\n  kind: NetworkTopology\n  metadata: {name: " + topology + "}\n" +
+		"  spec:\n    steps:\n    - {name: a, type: dummy, config: {" + config + "}}\n"
+}
+
+func write(t *testing.T, dir string, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestReadDir(t *testing.T) {
+	dir, elsewhere := t.TempDir(), t.TempDir()
+	write(t, elsewhere, map[string]string{"far.yaml": topologyFile})
+	write(t, dir, map[string]string{
+		"blue.yaml":    "netns: blue\ntopologyFile: ai.yaml\ndevices: {a: eth0}\n",
+		"far.yaml":     "netns: far\ntopologyFile: " + elsewhere + "/far.yaml\n",
+		"red.yaml":     inline("/proc/7/ns/net", "ai", ""),
+		"twice.yaml":   inline("/run/netns/blue", "ai", "mtu: 1400"),
+		"ai.yaml":      topologyFile, // not a sandbox
+		"notes.txt":    "not a sandbox",
+		".hidden.yaml": "not a sandbox",
+
+		"broken-both.yaml":    inline("x", "ai", "") + "topologyFile: ai.yaml\n",
+		"broken-field.yaml":   "netns: x\ntopologyFyle: ai.yaml\n",
+		"broken-file.yaml":    "netns: blue\ntopologyFile: missing.yaml\n",
+		"broken-netns.yaml":   "netns: ..\ntopologyFile: ai.yaml\n",
+		"broken-neither.yaml": "netns: blue\n",
+		"broken-nowhere.yaml": "topologyFile: ai.yaml\n",
+		"broken-steps.yaml":   inline("x", "ai", "mtu: wide"),
+		"broken-syntax.yaml":  "netns: [\n",
+	})
+	r, err := readDir(dir, registry(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]reconcile.SandboxID{}
+	for name, w := range r.wishes {
+		ids[name] = w.id
+	}
+	want := map[string]reconcile.SandboxID{"blue.yaml": "run/blue/ai", "far.yaml": "run/far/ai", "red.yaml": "run/pid7/ai"}
+	if diff := cmp.Diff(want, ids); diff != "" {
+		t.Errorf("sandboxes (-want +got):\n%s", diff)
+	}
+	problems := map[string]string{}
+	for name, err := range r.broken {
+		problems[name] = strings.TrimPrefix(strings.ReplaceAll(err.Error(), dir, "DIR"), `config file "`+name+`": `)
+		if !strings.Contains(err.Error(), `config file "`+name+`": `) {
+			t.Errorf("error without its file: %v", err)
+		}
+	}
+	wantProblems := map[string]string{
+		"broken-both.yaml":    "topology and topologyFile are both given: keep one",
+		"broken-field.yaml":   `unknown field "topologyFyle"`,
+		"broken-file.yaml":    "topologyFile: open DIR/missing.yaml: no such file or directory",
+		"broken-netns.yaml":   `netns: network namespace "..": not a name or a path`,
+		"broken-neither.yaml": "topology: is missing: give one, or the name of its file as topologyFile",
+		"broken-nowhere.yaml": "netns: is missing: name a network namespace or its path",
+		"broken-steps.yaml":   `NetworkTopology "ai", step "a": config.mtu: want an integer, got the string "wide"`,
+		"broken-syntax.yaml":  "yaml: line 1: did not find expected node content",
+		"twice.yaml":          `topology "ai" in network namespace "blue" is described by file "blue.yaml" already`,
+	}
+	if diff := cmp.Diff(wantProblems, problems); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
+	}
+	if want := []string{dir, elsewhere}; !slices.Equal(r.dirs, slices.Sorted(slices.Values(want))) {
+		t.Errorf("directories: %q, want %q", r.dirs, want)
+	}
+	if _, err := readDir(filepath.Join(dir, "missing"), registry(t)); err == nil {
+		t.Error("no error for a missing directory")
+	}
+}
+
+func TestTake(t *testing.T) {
+	dir := t.TempDir()
+	var c config
+	take := func(files map[string]string) []reconcile.SandboxID {
+		t.Helper()
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			os.Remove(filepath.Join(dir, e.Name()))
+		}
+		write(t, dir, files)
+		r, err := readDir(dir, registry(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.take(r)
+	}
+	check := func(what string, got, want []reconcile.SandboxID, unknown bool) {
+		t.Helper()
+		if !slices.Equal(got, want) || c.unknown != unknown {
+			t.Errorf("%s: changed %q, unknown %t; want %q, %t", what, got, c.unknown, want, unknown)
+		}
+	}
+	ids := func(ids ...reconcile.SandboxID) []reconcile.SandboxID { return ids }
+	a, b, broken := inline("a", "ai", ""), inline("b", "ai", ""), "netns: [\n"
+
+	check("two files", take(map[string]string{"a.yaml": a, "b.yaml": b}), ids("run/a/ai", "run/b/ai"), false)
+	check("nothing new", take(map[string]string{"a.yaml": a, "b.yaml": b}), nil, false)
+	check("one changes", take(map[string]string{"a.yaml": inline("a", "ai", "mtu: 1400"), "b.yaml": b}), ids("run/a/ai"), false)
+	check("one breaks and keeps what it said", take(map[string]string{"a.yaml": broken, "b.yaml": b}), nil, false)
+	check("a new one is broken", take(map[string]string{"a.yaml": broken, "b.yaml": b, "c.yaml": broken}), nil, true)
+	check("one is renamed", take(map[string]string{"a.yaml": broken, "z.yaml": b}), nil, false)
+	check("one goes while broken", take(map[string]string{"z.yaml": b}), ids("run/a/ai"), false)
+	check("one moves elsewhere", take(map[string]string{"z.yaml": a}), ids("run/a/ai", "run/b/ai"), false)
+}

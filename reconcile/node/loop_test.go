@@ -1,0 +1,641 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/journal"
+	"github.com/plumbline/plumbline/reconcile/watch"
+)
+
+// world is namespaces in memory, by path, as package netstate models them. A
+// file stands for each, so that it can come, go and be told from another.
+type world struct {
+	mu       sync.Mutex
+	netns    map[reconcile.NetnsID]*netstate.Snapshot
+	refuse   error // what changes are answered with
+	writes   int
+	changing chan struct{} // holds a token after a change
+}
+
+// open is the Open of a reconciler.
+func (w *world) open(path string) (reconcile.Domain, error) {
+	if path == "" {
+		return &view{w: w, snap: netstate.NewSnapshot()}, nil
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return nil, fault.New(fault.Gone, err)
+	}
+	id := reconcile.NetnsID{Device: st.Dev, Inode: st.Ino}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.netns[id] == nil {
+		w.netns[id] = netstate.NewSnapshot()
+	}
+	return &view{w, id, w.netns[id]}, nil
+}
+
+// change is somebody else's change.
+func (w *world) change(t *testing.T, path string, c netstate.Change) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.netns[identity(t, path)].Apply(c)
+}
+
+// links lists the links of the namespace at a path, with their MTUs.
+func (w *world) links(t *testing.T, path string) string {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []string
+	if s := w.netns[identity(t, path)]; s != nil {
+		for _, l := range netstate.All[netstate.Link](s) {
+			mtu := uint32(0)
+			if l.MTU != nil {
+				mtu = *l.MTU
+			}
+			out = append(out, fmt.Sprintf("%s/%d", l.Name, mtu))
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+func (w *world) written() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := w.writes
+	w.writes = 0
+	return n
+}
+
+// view is the Domain of one namespace of the world.
+type view struct {
+	w    *world
+	id   reconcile.NetnsID
+	snap *netstate.Snapshot
+}
+
+func (v *view) Observe(_ context.Context, ask []netstate.Object) (*netstate.Snapshot, error) {
+	v.w.mu.Lock()
+	defer v.w.mu.Unlock()
+	// Observed afresh: nothing in it is the work of a plan.
+	s := netstate.NewSnapshot(netstate.All[netstate.Object](v.snap)...)
+	for _, o := range ask {
+		if !s.Known(o) {
+			s.PutAbsent(o.Key())
+		}
+	}
+	return s, nil
+}
+
+func (v *view) Extend(_ context.Context, s *netstate.Snapshot, ask []netstate.Object) error {
+	for _, o := range ask {
+		s.PutAbsent(o.Key())
+	}
+	return nil
+}
+
+func (v *view) Apply(_ context.Context, c netstate.Change) error {
+	v.w.mu.Lock()
+	defer v.w.mu.Unlock()
+	if v.w.refuse != nil {
+		return v.w.refuse
+	}
+	v.w.writes++
+	v.snap.Apply(c)
+	select {
+	case v.w.changing <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+func (v *view) NetnsID() reconcile.NetnsID { return v.id }
+func (v *view) Close() error               { return nil }
+
+// watched is the Watcher of a test: it keeps what is watched.
+type watched struct {
+	mu     sync.Mutex
+	ids    map[reconcile.SandboxID]string
+	events chan watch.Event
+}
+
+func (w *watched) Add(id reconcile.SandboxID, netns string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ids[id] = netns
+	return nil
+}
+
+func (w *watched) Remove(id reconcile.SandboxID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.ids, id)
+}
+
+func (w *watched) Events() <-chan watch.Event { return w.events }
+
+func (w *watched) list() []reconcile.SandboxID {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Sorted(maps.Keys(w.ids))
+}
+
+// told is the Recorder of a test.
+type told struct {
+	mu       sync.Mutex
+	repaired []time.Duration
+	damaged  int
+}
+
+func (r *told) Repaired(took time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.repaired = append(r.repaired, took)
+}
+
+func (r *told) Damaged(files int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.damaged = files
+}
+
+func (r *told) Forget(reconcile.SandboxID) {}
+
+// node is a loop with all it works on.
+type node struct {
+	*Loop
+	t       *testing.T
+	world   *world
+	watched *watched
+	told    *told
+	engine  *reconcile.Reconciler
+	netns   string // directory of the namespaces
+	log     *lockedBuffer
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// take returns what was logged since.
+func (l *lockedBuffer) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.b.String()
+	l.b.Reset()
+	return s
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := filepath.Join(t.TempDir(), "state")
+	store, err := journal.Open(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{
+		t: t, world: &world{netns: map[reconcile.NetnsID]*netstate.Snapshot{}, changing: make(chan struct{}, 1)},
+		watched: &watched{ids: map[reconcile.SandboxID]string{}, events: make(chan watch.Event)}, told: &told{}, netns: t.TempDir(), log: &lockedBuffer{},
+	}
+	n.engine = reconcile.New(reconcile.Options{Registry: reg, Store: store, Open: n.world.open, BootID: "boot"})
+	n.Loop = New(Options{
+		Dir: t.TempDir(), StateDir: state, Reconciler: n.engine, Store: store, Damaged: store.Damaged, Contracts: reg, BootID: "boot",
+		Discover: func() ([]inventory.Device, error) { return nil, nil }, Sys: os.DirFS(t.TempDir()),
+		Watcher: n.watched, Recorder: n.told, Now: time.Now,
+		Log: slog.New(slog.NewTextHandler(n.log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey || a.Key == "took" {
+				return slog.Attr{}
+			}
+			return a
+		}})),
+	})
+	return n
+}
+
+// running runs f beside the loop's turns, in a bubble.
+func running(t *testing.T, prepare func(n *node), f func(n *node)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		prepare(n)
+		r, err := readDir(n.Dir, n.Contracts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Ready(); err == nil {
+			t.Error("ready before it has begun")
+		}
+		n.begin(r)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { n.sched.run(ctx, 4, n.pass) })
+		wg.Go(func() { n.listen(ctx) })
+		synctest.Wait()
+		if err := n.Ready(); err != nil {
+			t.Error(err)
+		}
+		f(n)
+		cancel()
+		wg.Wait()
+	})
+}
+
+// path is the path of a namespace, make makes it, and kill removes it.
+func (n *node) path(name string) string { return filepath.Join(n.netns, name) }
+
+func (n *node) make(name string) {
+	n.t.Helper()
+	if err := os.WriteFile(n.path(name), nil, 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) kill(name string) {
+	n.t.Helper()
+	if err := os.Remove(n.path(name)); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// wants writes a file that describes one dummy in a namespace.
+func (n *node) wants(file, netns, config string) {
+	n.t.Helper()
+	write(n.t, n.Dir, map[string]string{file: inline(n.path(netns), "ai", config)})
+}
+
+// reread reads the directory again and waits until nothing is left to do.
+func (n *node) reread() {
+	n.t.Helper()
+	r, err := readDir(n.Dir, n.Contracts)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.take(r)
+	synctest.Wait()
+}
+
+func (n *node) tell(e watch.Event) {
+	n.watched.events <- e
+	synctest.Wait()
+}
+
+func (n *node) expect(what string, netns, links string) {
+	n.t.Helper()
+	if got := n.world.links(n.t, n.path(netns)); got != links {
+		n.t.Errorf("%s: %s holds %q, want %q; log:\n%s", what, netns, got, links, n.log.take())
+	}
+}
+
+func mtu(from, to uint32) netstate.Change {
+	return netstate.Change{Before: netstate.Link{Name: "net1", MTU: &from}, After: netstate.Link{Name: "net1", MTU: &to}}
+}
+
+func TestFilesBecomeSandboxes(t *testing.T) {
+	running(t, func(n *node) {
+		n.make("blue")
+		n.make("red")
+		n.wants("blue.yaml", "blue", "mtu: 1400")
+	}, func(n *node) {
+		n.expect("at the start", "blue", "net1/1400")
+		if got := n.log.take(); strings.Count(got, "level=INFO") != 1 || !strings.Contains(got, `msg=reconciled sandbox=run/blue/ai trigger=ensure changes=1`) {
+			t.Errorf("want one line for the pass that wrote, have:\n%s", got)
+		}
+		n.wants("red.yaml", "red", "mtu: 1300")
+		n.world.written()
+		n.reread()
+		n.expect("a file came", "red", "net1/1300")
+		if w := n.world.written(); w != 1 {
+			t.Errorf("%d writes for one new link", w)
+		}
+		n.wants("blue.yaml", "blue", "mtu: 1450")
+		n.reread()
+		n.expect("a file changed", "blue", "net1/1450")
+		if want := []reconcile.SandboxID{"run/blue/ai", "run/red/ai"}; !slices.Equal(n.watched.list(), want) {
+			t.Errorf("watched: %q, want %q", n.watched.list(), want)
+		}
+
+		write(t, n.Dir, map[string]string{"blue.yaml": "netns: [\n"})
+		n.reread()
+		n.expect("a file broke", "blue", "net1/1450")
+		if got := n.log.take(); !strings.Contains(got, "level=ERROR msg=config") {
+			t.Errorf("a broken file is not reported:\n%s", got)
+		}
+		n.reread()
+		if got := n.log.take(); got != "" {
+			t.Errorf("a broken file is reported twice:\n%s", got)
+		}
+		if err := os.Remove(filepath.Join(n.Dir, "blue.yaml")); err != nil {
+			t.Fatal(err)
+		}
+		n.reread()
+		n.expect("a file went", "blue", "")
+		n.expect("another did not", "red", "net1/1300")
+		if want := []reconcile.SandboxID{"run/red/ai"}; !slices.Equal(n.watched.list(), want) {
+			t.Errorf("watched: %q, want %q", n.watched.list(), want)
+		}
+	})
+}
+
+func TestDriftIsRepaired(t *testing.T) {
+	running(t, func(n *node) {
+		n.make("blue")
+		n.wants("blue.yaml", "blue", "mtu: 1400")
+	}, func(n *node) {
+		n.world.written()
+		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
+		if w := n.world.written(); w != 0 {
+			t.Errorf("%d writes although nothing had changed", w)
+		}
+		n.world.change(t, n.path("blue"), mtu(1400, 1500))
+		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
+		n.expect("after a notice", "blue", "net1/1400")
+		if len(n.told.repaired) != 1 {
+			t.Errorf("repairs told: %v, want one", n.told.repaired)
+		}
+		n.world.change(t, n.path("blue"), netstate.Change{Before: netstate.Link{Name: "net1"}})
+		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Resync})
+		n.expect("after a resync", "blue", "net1/1400")
+	})
+}
+
+// A failing repair keeps what works, is repeated later each time, and told once.
+func TestFailingRepair(t *testing.T) {
+	running(t, func(n *node) {
+		n.make("blue")
+		n.wants("blue.yaml", "blue", "mtu: 1400")
+	}, func(n *node) {
+		n.log.take()
+		n.world.mu.Lock()
+		n.world.refuse = errors.New("operation not permitted")
+		n.world.mu.Unlock()
+		n.world.change(t, n.path("blue"), mtu(1400, 1500))
+		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		n.expect("while it is refused", "blue", "net1/1500")
+		if got := n.log.take(); strings.Count(got, "level=WARN") != 1 || !strings.Contains(got, "operation not permitted") {
+			t.Errorf("want one warning, have:\n%s", got)
+		}
+		n.world.mu.Lock()
+		n.world.refuse = nil
+		n.world.mu.Unlock()
+		time.Sleep(backoffMost)
+		synctest.Wait()
+		n.expect("once it is not", "blue", "net1/1400")
+		if len(n.told.repaired) != 1 || n.told.repaired[0] < 10*time.Second {
+			t.Errorf("repairs told: %v, want one that took since the notice", n.told.repaired)
+		}
+	})
+}
+
+func TestObservedDriftIsReportedOnly(t *testing.T) {
+	running(t, func(n *node) {
+		n.make("blue")
+		text := inline(n.path("blue"), "ai", "mtu: 1400")
+		write(t, n.Dir, map[string]string{"blue.yaml": strings.Replace(text, "  spec:\n", "  spec:\n    driftPolicy: Observe\n", 1)})
+	}, func(n *node) {
+		n.log.take()
+		n.world.change(t, n.path("blue"), mtu(1400, 1500))
+		for range 3 {
+			n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
+			time.Sleep(time.Minute)
+		}
+		n.expect("after three notices", "blue", "net1/1500")
+		if got := n.log.take(); strings.Count(got, "\n") != 1 || !strings.Contains(got, `drifted, and only observed: step \"a\": link net1 mtu`) {
+			t.Errorf("want one line, have:\n%s", got)
+		}
+	})
+}
+
+func TestNamespaceComesAndGoes(t *testing.T) {
+	running(t, func(n *node) { n.wants("blue.yaml", "blue", "mtu: 1400") }, func(n *node) {
+		time.Sleep(time.Minute)
+		if got := n.log.take(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "kind=Gone") {
+			t.Errorf("want one line about the namespace that is not there, have:\n%s", got)
+		}
+		n.make("blue")
+		n.appeared(n.path("blue"))
+		synctest.Wait()
+		n.expect("it came", "blue", "net1/1400")
+
+		n.kill("blue")
+		n.tell(watch.Event{ID: "run/blue/ai", Gone: true})
+		if records, _ := n.engine.List(); len(records) != 0 {
+			t.Errorf("a namespace that is gone still has a record: %+v", records)
+		}
+		if got := n.watched.list(); len(got) != 0 {
+			t.Errorf("still watched: %q", got)
+		}
+		n.make("other") // so that the next one is another file
+		n.make("blue")
+		n.appeared(n.path("blue"))
+		synctest.Wait()
+		n.expect("another one came", "blue", "net1/1400")
+	})
+}
+
+// byHand applies a topology as the command line does.
+func (n *node) byHand(id reconcile.SandboxID, netns, config string) {
+	n.t.Helper()
+	topo, err := Load([]byte(strings.Replace(topologyFile, "type: dummy", "type: dummy, config: {"+config+"}", 1)), n.Contracts)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if _, err := n.engine.Ensure(n.t.Context(), reconcile.Sandbox{ID: id, Netns: n.path(netns), Topology: topo}); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// What others made is repaired, and not released when no file describes it.
+func TestSandboxesOfOthers(t *testing.T) {
+	running(t, func(n *node) {
+		n.make("blue")
+		n.byHand("blue/ai", "blue", "mtu: 1400")
+		n.make("red")
+		n.byHand("run/red/ai", "red", "mtu: 1400") // by a loop that was stopped before its file went
+		n.make("new")
+	}, func(n *node) {
+		n.expect("no file describes it, and none did", "blue", "net1/1400")
+		n.expect("its file has gone", "red", "")
+		n.world.change(t, n.path("blue"), mtu(1400, 1500))
+		n.tell(watch.Event{ID: "blue/ai", Reason: watch.Changed})
+		n.expect("it drifted", "blue", "net1/1400")
+
+		n.byHand("new/ai", "new", "mtu: 1400")
+		n.reread()
+		if want := []reconcile.SandboxID{"blue/ai", "new/ai"}; !slices.Equal(n.watched.list(), want) {
+			t.Errorf("watched: %q, want %q", n.watched.list(), want)
+		}
+		if _, err := n.engine.Release(n.t.Context(), "new/ai"); err != nil {
+			t.Fatal(err)
+		}
+		n.tell(watch.Event{ID: "new/ai", Reason: watch.Changed})
+		n.expect("released by hand", "new", "")
+		if want := []reconcile.SandboxID{"blue/ai"}; !slices.Equal(n.watched.list(), want) {
+			t.Errorf("watched: %q, want %q", n.watched.list(), want)
+		}
+
+		n.kill("blue")
+		n.tell(watch.Event{ID: "blue/ai", Gone: true})
+		if records, _ := n.engine.List(); len(records) != 1 {
+			t.Errorf("%d records, want the one that only its maker may release", len(records))
+		}
+	})
+}
+
+// While a file cannot be read that never could, nobody knows what it is meant to
+// keep.
+func TestNothingIsReleasedWhileAFileIsUnknown(t *testing.T) {
+	running(t, func(n *node) {
+		n.make("red")
+		n.byHand("run/red/ai", "red", "mtu: 1400")
+		write(t, n.Dir, map[string]string{"red.yaml": "netns: [\n"})
+	}, func(n *node) {
+		n.expect("its file is broken", "red", "net1/1400")
+		n.world.change(t, n.path("red"), mtu(1400, 1500))
+		n.tell(watch.Event{ID: "run/red/ai", Reason: watch.Changed})
+		n.expect("it drifted", "red", "net1/1400")
+		if err := os.Remove(filepath.Join(n.Dir, "red.yaml")); err != nil {
+			t.Fatal(err)
+		}
+		n.reread()
+		n.expect("its file went", "red", "")
+	})
+}
+
+func TestReleaseThatWasUnderWayIsFinished(t *testing.T) {
+	running(t, func(n *node) {
+		n.make("blue")
+		n.byHand("blue/ai", "blue", "")
+		rec, _, err := n.Store.Get("blue/ai")
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec.Phase = reconcile.Releasing
+		if err := n.Store.Put(rec); err != nil {
+			t.Fatal(err)
+		}
+	}, func(n *node) {
+		n.expect("after a crash in a release", "blue", "")
+		if records, _ := n.engine.List(); len(records) != 0 {
+			t.Errorf("records: %+v", records)
+		}
+	})
+}
+
+// The mistake of a user is not tried again and again; a new file is.
+func TestMistakeWaitsForTheFile(t *testing.T) {
+	running(t, func(n *node) {
+		n.make("blue")
+		write(t, n.Dir, map[string]string{"blue.yaml": inline(n.path("blue"), "ai", "") + "devices: {b: eth0}\n"})
+	}, func(n *node) {
+		if got := n.log.take(); !strings.Contains(got, "kind=Invalid") {
+			t.Errorf("log:\n%s", got)
+		}
+		if n.sched.mu.Lock(); !n.sched.turns["run/blue/ai"].due.IsZero() {
+			t.Error("it has another turn")
+		}
+		n.sched.mu.Unlock()
+		n.wants("blue.yaml", "blue", "mtu: 1400")
+		n.reread()
+		n.expect("the file was mended", "blue", "net1/1400")
+	})
+}
+
+// The real files, and the real clock: a file appears, and a namespace.
+func TestRunFollowsFiles(t *testing.T) {
+	n := newNode(t)
+	n.netns = filepath.Join(n.netns, "made", "later") // its directories come later
+	n.wants("blue.yaml", "blue", "mtu: 1400")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- n.Run(ctx) }()
+	await := func(what string) {
+		t.Helper()
+		select {
+		case <-n.world.changing:
+		case <-time.After(30 * time.Second):
+			t.Fatalf("%s: nothing was changed; log:\n%s", what, n.log.take())
+		}
+	}
+	if err := os.MkdirAll(n.netns, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n.make("blue")
+	await("a namespace appeared")
+	n.make("red")
+	n.wants("red.yaml", "red", "mtu: 1300")
+	await("a file appeared")
+	n.expect("a file appeared", "red", "net1/1300")
+	n.wants("red.yaml", "red", "mtu: 1350")
+	await("a file changed")
+	n.expect("a file changed", "red", "net1/1350")
+
+	second := New(n.Options)
+	if err := second.Run(ctx); err == nil || !strings.Contains(err.Error(), "another loop is running on it") {
+		t.Errorf("a second loop: %v", err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	n.expect("the loop was stopped", "red", "net1/1350")
+}
+
+func TestMayRepair(t *testing.T) {
+	topo := steps(t, "\n  - {name: a, type: dummy, driftPolicy: Observe}\n  - {name: b, type: dummy}\n")
+	drift := func(steps ...string) []reconcile.Drift {
+		var out []reconcile.Drift
+		for _, s := range steps {
+			out = append(out, reconcile.Drift{Step: s})
+		}
+		return out
+	}
+	for _, c := range []struct {
+		drift []reconcile.Drift
+		want  bool
+	}{
+		{drift("a"), false},
+		{drift("b"), true},
+		{drift("a", "b"), true},
+		{drift(""), true}, // of no step any more: the topology's
+		{nil, true},
+	} {
+		if got := mayRepair(topo, c.drift); got != c.want {
+			t.Errorf("%v: %t, want %t", c.drift, got, c.want)
+		}
+	}
+}
