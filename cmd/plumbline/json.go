@@ -88,7 +88,7 @@ func applyDocument(rep reconcile.Report) document {
 
 func planDocument(sb reconcile.Sandbox, plan *ops.Plan) plannedDocument {
 	d := plannedDocument{
-		document: document{sb.ID, changeDocuments(plan.Changes), stepDocuments(plan.Results)},
+		document: document{sb.ID, changeDocuments(toMake(plan)), stepDocuments(plan.Results)},
 		Pending:  append([]ops.Pending{}, plan.Pending...),
 		Notes:    append([]string{}, plan.Notes...),
 		Devices:  sb.Devices,

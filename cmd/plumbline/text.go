@@ -67,7 +67,8 @@ func (t text) header(sb reconcile.Sandbox) {
 // plan writes what would change.
 func (t text) plan(sb reconcile.Sandbox, p *ops.Plan) {
 	t.header(sb)
-	t.changes(sb.Topology, p.Changes)
+	changes := toMake(p)
+	t.changes(sb.Topology, changes)
 	if len(p.Pending) > 0 {
 		t.line("")
 	}
@@ -80,12 +81,18 @@ func (t text) plan(sb reconcile.Sandbox, p *ops.Plan) {
 		t.line("Nothing to do.")
 		return
 	}
-	n := tally(p.Changes)
+	n := tally(changes)
 	more := ""
 	if len(p.Pending) > 0 {
 		more = fmt.Sprintf(" %s to be planned then.", count(len(p.Pending), "step"))
 	}
 	t.line("%s", t.bold(fmt.Sprintf("Plan: %d to create, %d to change, %d to delete.%s", n[netstate.Create], n[netstate.Update], n[netstate.Delete], more)))
+}
+
+// toMake returns the changes that apply would make, without what goes by itself
+// with them.
+func toMake(p *ops.Plan) []netstate.Change {
+	return slices.DeleteFunc(slices.Clone(p.Changes), func(c netstate.Change) bool { return c.Implied })
 }
 
 // apply writes what was changed and what came of it.
