@@ -56,6 +56,7 @@ type undoer struct {
 	now     *netstate.Snapshot
 	changes []netstate.Change
 	lost    []netstate.Change // what went along with the changes
+	later   []netstate.Change // addresses and routes to make again
 	missing map[netstate.Key]netstate.Object
 	doomed  map[string]bool // links that will be deleted
 	touched map[string]bool // links the history speaks of
@@ -130,15 +131,20 @@ func (u *undoer) bringBack(have *netstate.Snapshot, history []netstate.Change) {
 	for _, c := range history {
 		ours[c.Key()] = true
 	}
-	lost := u.lost
-	for _, c := range byReachability(lost) {
+	var again []netstate.Change
+	for _, c := range u.lost {
+		if _, was := have.Get(c.Key()); was && !ours[c.Key()] {
+			c.Foreign, c.Why = true, "kept for its owner"
+			again = append(again, c)
+		}
+	}
+	for _, c := range byReachability(append(again, u.later...)) {
 		o, ok := survivor(u.now, c.Before)
-		if !ok || ours[o.Key()] {
+		if !ok {
 			continue
 		}
-		_, was := have.Get(o.Key())
-		if _, there := u.now.Get(o.Key()); was && !there {
-			u.do(netstate.Change{Step: c.Step, After: o, Foreign: true, Why: "kept for its owner"})
+		if _, there := u.now.Get(o.Key()); !there {
+			u.do(netstate.Change{Step: c.Step, After: o, Foreign: c.Foreign, Why: c.Why})
 		}
 	}
 }
@@ -180,14 +186,29 @@ func (u *undoer) undo(c netstate.Change) {
 			u.do(netstate.Change{Step: c.Step, Before: have})
 		}
 	case !ok:
-		if (c.After == nil || whole(c.Before) || c.Temporary()) && u.linkThere(c.Before) { // we deleted or replaced it
-			u.do(netstate.Change{Step: c.Step, After: c.Before})
-		}
+		u.makeAgain(c)
 	case whole(c.Before) && needsReplace(netstate.Diff(c.Before, have)):
 		u.do(netstate.Change{Step: c.Step, Before: have})
 		u.do(netstate.Change{Step: c.Step, After: c.Before})
 	default:
 		u.restore(c, have)
+	}
+}
+
+// makeAgain brings back what a change of ours deleted or replaced. Addresses
+// and routes wait until all links are as they were, which decides what they can
+// reach and what would be lost once more.
+func (u *undoer) makeAgain(c netstate.Change) {
+	if c.After != nil && !whole(c.Before) && !c.Temporary() {
+		return
+	}
+	switch c.Before.(type) {
+	case netstate.Addr, netstate.Route:
+		u.later = append(u.later, c)
+	default:
+		if u.linkThere(c.Before) {
+			u.do(netstate.Change{Step: c.Step, After: c.Before})
+		}
 	}
 }
 
@@ -320,16 +341,6 @@ func (u *undoer) retarget(c netstate.Change) netstate.Change {
 func (u *undoer) linkThere(o netstate.Object) bool {
 	link := ""
 	switch o := o.(type) {
-	case netstate.Addr:
-		if o.Kernel {
-			return false
-		}
-		link = o.Link
-	case netstate.Route:
-		if o.Protocol == routeProtocolKernel {
-			return false
-		}
-		link = o.Link
 	case netstate.Link:
 		if o.Parent == nil {
 			return true

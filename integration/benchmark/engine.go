@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
@@ -19,6 +20,10 @@ type engine struct {
 	topology   *topology.Topology
 	devices    map[string]string
 	recorder   reconcile.Recorder
+	registry   *ops.Registry
+	store      *journal.Journal
+	host       *kernel.Host
+	dir        string // of the journal
 }
 
 const compared = `apiVersion: networking.dra.io/v1alpha1
@@ -68,7 +73,7 @@ func bareEngine(document string) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{topology: t}
+	e := &engine{topology: t, registry: reg, store: store, host: host, dir: filepath.Join(dir, "journal")}
 	e.reconciler = reconcile.New(reconcile.Options{
 		Registry: reg, Store: store, BootID: host.BootID(), Recorder: recorderFunc(func(p reconcile.Pass) {
 			if e.recorder != nil {
