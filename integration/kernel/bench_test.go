@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
@@ -235,15 +233,3 @@ func (c counting) Close() error {
 	*c.writes += w
 	return c.Domain.Close()
 }
-
-func stepNames(c []netstate.Change) []string {
-	var out []string
-	for _, ch := range c {
-		if !slices.Contains(out, ch.Step) {
-			out = append(out, ch.Step)
-		}
-	}
-	return out
-}
-
-var _ = ops.StepError{}

@@ -309,3 +309,39 @@ func TestOwnNameTaken(t *testing.T) {
 		t.Errorf("device is %q, was %q", *got.At, *start.At)
 	}
 }
+
+// TestDeviceVanishes: a device that loses its driver under a running sandbox is
+// reported, cannot be repaired, and does not stand in the way of a release.
+func TestDeviceVanishes(t *testing.T) {
+	if os.Getenv("PLUMBLINE_LANE") == "uml" {
+		return // no PCI there
+	}
+	l, path := newLane(t), newNetns(t)
+	r := l.engine(nil)
+	device := l.watched()[0].Key().ID
+	home, _ := l.state("").Device(device)
+	sb := box(path, parse(t, "t", "    - {name: vf, type: host-device}\n    - {name: v, type: vlan, dependOn: [vf], config: {id: 7, name: v7}}\n"))
+	sb.Devices = map[string]string{"vf": device}
+	if _, err := r.Ensure(ctxFor(t), sb); err != nil {
+		t.Fatal(err)
+	}
+	write := func(file string) {
+		if err := os.WriteFile("/sys/bus/pci/drivers/igbvf/"+file, []byte(device), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("unbind")
+	st, err := r.Check(ctxFor(t), sb.ID)
+	if err != nil || st.State != reconcile.StateFailed || !strings.Contains(st.Failure, device) || !strings.Contains(st.Failure, `step "vf"`) {
+		t.Errorf("check: %v, %+v", err, st)
+	}
+	if _, err := r.Repair(ctxFor(t), sb.ID); err == nil || !strings.Contains(err.Error(), device) {
+		t.Errorf("repair: %v", err)
+	}
+	if _, err := r.Release(ctxFor(t), sb.ID); err != nil {
+		t.Errorf("release: %v", err)
+	}
+	write("bind")
+	back, _ := l.state("").Device(device)
+	l.meddle("", netstate.Change{Before: back, After: netstate.Device{ID: device, At: home.At}})
+}
