@@ -12,8 +12,9 @@
 // record and coalescing the intents after it into its history. Logs are only
 // appended to, and replaced as a whole by rename when they have grown.
 //
-// The end of a log may be torn by a crash in the middle of an append. It is
-// dropped: the append had not returned, so none of its changes had begun. Any
+// The end of a log may be torn by a crash in the middle of an append: cut off,
+// or with sectors that were not written. It is dropped, as the append had not
+// returned, so none of its changes had begun (or it was no promise: Settle). Any
 // other fault sets the file aside as NAME.damaged-N, for a person to look at,
 // and is reported by List; it never stands in the way of other sandboxes.
 //

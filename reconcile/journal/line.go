@@ -127,11 +127,9 @@ func replay(data []byte) (state, error) {
 		}
 		e, err := decode(line)
 		if err != nil {
-			if s.good+len(line)+1 == len(data) && bytes.IndexByte(line, 0) >= 0 && n > 1 {
-				// The machine crashed when the end of the line was on disk
-				// and its beginning was not: unwritten blocks read as zeros,
-				// which no line of ours holds. The first line is exempt,
-				// as its file was complete before it got its name.
+			// The first line is exempt: its file was complete before it got
+			// its name.
+			if n > 1 && unwritten(data, s.good, len(line)) {
 				return s, nil
 			}
 			return state{}, fmt.Errorf("line %d: %w", n, err)
@@ -149,6 +147,24 @@ func replay(data []byte) (state, error) {
 		s.good += len(line) + 1
 	}
 	return s, nil
+}
+
+// unwritten reports whether a line that cannot be read holds a part that never
+// reached the disk. A crash of the machine may leave a file with its new size
+// and without some of the sectors appended, which then read as zeros; no line
+// of ours holds a zero. What follows was not synced either, or nothing would be
+// missing: it may be dropped with the line.
+func unwritten(data []byte, start, length int) bool {
+	const sectorBytes = 512
+	i := bytes.IndexByte(data[start:start+length], 0)
+	if i < 0 {
+		return false
+	}
+	end := start + i
+	for end < len(data) && data[end] == 0 {
+		end++
+	}
+	return end == len(data) || end%sectorBytes == 0
 }
 
 // intended is the record once changes are about to be made.

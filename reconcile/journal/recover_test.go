@@ -158,12 +158,12 @@ func TestTornAtEveryByte(t *testing.T) {
 		step = 7 // every byte takes minutes on an emulated machine
 	}
 	for n := 0; n <= len(log); n += step {
-		// Unwritten blocks of the torn line may read as zeros, its end having
-		// been written or not.
 		torn := map[string][]byte{"cut": log[:n]}
-		if end := bytes.IndexByte(log[n:], '\n'); n > bytes.IndexByte(log, '\n') && end > 0 && log[n-1] != '\n' {
-			torn["zeros"] = append(bytes.Clone(log[:n]), make([]byte, end)...)
-			torn["zeros and end"] = append(bytes.Clone(torn["zeros"]), '\n')
+		// The rest of the sector was not written, what follows was.
+		if start := bytes.LastIndexByte(log[:n], '\n') + 1; start > 0 && n < len(log) {
+			hole := bytes.Clone(log)
+			clear(hole[max(start, n/512*512):min(len(log), (n/512+1)*512)])
+			torn["hole"] = hole
 		}
 		want := states[bytes.Count(log[:n], []byte("\n"))]
 		for name, data := range torn {
@@ -200,11 +200,14 @@ func TestDamage(t *testing.T) {
 	}
 	flipped := bytes.Clone(lines[1])
 	flipped[len(flipped)/2] ^= 1
+	zeroed := bytes.Clone(lines[1])
+	zeroed[len(zeroed)/2] = 0
 	for _, tt := range []struct {
 		name string
 		make func(path string) error
 		err  string
 	}{
+		{"a zero that no crash leaves", write(lines[0], zeroed, lines[2]), "line 2: checksum is "},
 		{"bad line in the middle", write(lines[0], flipped, lines[2]), "line 2: checksum is "},
 		{"bad line at the end", write(lines[0], flipped), "line 2: checksum is "},
 		{"later version", write([]byte("2" + string(lines[0][1:]))), `line 1: version "2" is not "1"`},
