@@ -455,12 +455,12 @@ func TestReadersBesideWriter(t *testing.T) {
 				// Histories of one pass only grow, passes only follow each other.
 				var pass int
 				_, _ = fmt.Sscan(r.BootID, &pass)
-				if now := 10*pass + len(r.History); now < last {
+				now := 10*pass + len(r.History)
+				if now < last {
 					t.Errorf("went back from %d to %d", last, now)
 					return
-				} else {
-					last = now
 				}
+				last = now
 			}
 		})
 	}

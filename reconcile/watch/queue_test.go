@@ -41,10 +41,10 @@ func (b *bench) looked(id reconcile.SandboxID) int {
 }
 
 // inBubble runs f beside a queue.
-func inBubble(t *testing.T, opts Options, f func(*bench)) {
+func inBubble(t *testing.T, f func(*bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		opts, err := opts.withDefaults()
+		opts, err := Options{}.withDefaults()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func TestDebounce(t *testing.T) {
 		{"never quiet", []time.Duration{0, 8 * ms, 16 * ms, 24 * ms, 32 * ms, 40 * ms, 48 * ms, 56 * ms}, []time.Duration{50 * ms, 66 * ms}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			inBubble(t, Options{}, func(b *bench) {
+			inBubble(t, func(b *bench) {
 				b.add("a", 0)
 				b.add("other", 0)
 				var noticing sync.WaitGroup
@@ -126,7 +126,7 @@ func TestDebounce(t *testing.T) {
 }
 
 func TestSlowConsumer(t *testing.T) {
-	inBubble(t, Options{}, func(b *bench) {
+	inBubble(t, func(b *bench) {
 		b.add("a", 0)
 		b.add("b", 0)
 		b.notice("a")
@@ -159,7 +159,7 @@ func TestSlowConsumer(t *testing.T) {
 }
 
 func TestRemove(t *testing.T) {
-	inBubble(t, Options{}, func(b *bench) {
+	inBubble(t, func(b *bench) {
 		b.add("a", 0)
 		b.notice("a")
 		b.at(20 * ms) // on offer
@@ -183,7 +183,7 @@ func TestRemove(t *testing.T) {
 }
 
 func TestResync(t *testing.T) {
-	inBubble(t, Options{}, func(b *bench) {
+	inBubble(t, func(b *bench) {
 		const n = 100
 		last := map[reconcile.SandboxID]time.Duration{}
 		for i := range n {
@@ -225,7 +225,7 @@ func TestResync(t *testing.T) {
 }
 
 func TestOverflowIsRateLimited(t *testing.T) {
-	inBubble(t, Options{}, func(b *bench) {
+	inBubble(t, func(b *bench) {
 		b.add("a", 0)
 		over := Event{ID: "a", Reason: Overflow}
 		b.overflow("a")
@@ -250,7 +250,7 @@ func TestOverflowIsRateLimited(t *testing.T) {
 }
 
 func TestGone(t *testing.T) {
-	inBubble(t, Options{}, func(b *bench) {
+	inBubble(t, func(b *bench) {
 		b.add("a", 0)
 		b.add("pinned", livenessEvery)
 		b.suspect("a")
@@ -289,7 +289,7 @@ func TestGone(t *testing.T) {
 func TestNothingIsLost(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inBubble(t, Options{}, func(b *bench) {
+			inBubble(t, func(b *bench) {
 				rnd := rand.New(rand.NewPCG(seed, 0))
 				owed := map[reconcile.SandboxID]time.Duration{} // the oldest untold notice
 				ids := []reconcile.SandboxID{"", "a", "b", "c"}
