@@ -16,6 +16,7 @@ BIN := $(CACHE)/bin
 PKG ?= ./...
 RUN ?= .
 KERNELS ?= stable backports
+KERNEL_PKG ?= ./cmd/... ./integration/... ./reconcile/kernel/... ./reconcile/watch
 FUZZTIME ?= 20s
 
 .PHONY: help
@@ -36,7 +37,7 @@ demo: ## the flagship topology on real SR-IOV VFs, in a virtual machine
 	$(MAKE) build
 	end
 	begin 'the demo, in a virtual machine'
-	integration/vm --nics quad -- $(BIN)/plumbline demo </dev/null
+	integration/vm --nics quad --rdma -- $(BIN)/plumbline demo </dev/null
 	end
 
 # --- Testing it -------------------------------------------------------------------
@@ -62,7 +63,7 @@ test-kernel: ## tests that change a kernel, in a virtual machine, on two kernels
 	@. .ci/lib
 	for kernel in $(KERNELS); do
 		begin "kernel tests, Debian's $$kernel kernel"
-		integration/vm test --kernel $$kernel --nics quad -- -count=1 -run '$(RUN)' $$(packages_with PLUMBLINE_LANE) </dev/null
+		integration/vm test --kernel $$kernel --nics quad -- -run '$(RUN)' $(KERNEL_PKG) </dev/null
 		end
 	done
 
@@ -78,14 +79,14 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 	done
 
 .PHONY: bench
-bench: ## benchmarks: here, and in a virtual machine those that change a kernel
+bench: ## benchmarks: of packages here, of the engine in a virtual machine (PLUGINS=folder of CNI binaries)
 	@. .ci/lib
-	kernel=$$(packages_with PLUMBLINE_LANE)
-	begin 'benchmarks'
-	$(GO) test -run '^$$' -bench '$(RUN)' -benchmem $$(packages_with '^func Benchmark' | grep -vxF "$$kernel")
+	begin 'benchmarks of packages'
+	packages_with '^func Benchmark' | xargs -r $(GO) test -run '^$$' -bench '$(RUN)' -benchmem
 	end
-	begin 'benchmarks in a virtual machine: good for ratios only'
-	integration/vm test --nics quad -- -run '^$$' -bench '$(RUN)' -benchtime 20x $$(packages_with '^func Benchmark' | grep -xF "$$kernel") </dev/null
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/benchmark ./integration/benchmark
+	begin 'benchmark of the engine, in a virtual machine: only ratios count'
+	integration/vm --nics hub -- $(BIN)/benchmark $(if $(PLUGINS),-plugins $(abspath $(PLUGINS))) </dev/null
 	end
 
 # --- Keeping it in order ----------------------------------------------------------
@@ -118,10 +119,11 @@ generate: build ## what is made of other files: deep copies, pages and pictures 
 
 .PHONY: verify
 verify: ## that make generate changes nothing
-	@state() { git status --porcelain; git diff; git ls-files -o --exclude-standard | xargs -r sha256sum; }
+	@state() { git ls-files -dmo --exclude-standard | while read -r f; do echo "$$f $$(sha256sum <"$$f" 2>/dev/null)"; done; }
 	before=$$(state)
 	$(MAKE) generate
-	diff <(echo "$$before") <(state) || { echo 'make generate changed what the lines above say: commit it'; exit 1; }
+	changed=$$(comm -3 <(sort <<<"$$before") <(state | sort) | awk '{ print $$1 }' | sort -u)
+	[[ -z $$changed ]] || { git --no-pager diff -- $$changed; echo "make generate changed what should have been committed:" $$changed; exit 1; }
 
 .PHONY: golden
 golden: ## rewrite the golden files: read the diff before you commit it

@@ -82,9 +82,10 @@ func TestStepPages(t *testing.T) {
 	}
 }
 
-// TestFlagship draws the README's picture.
-func TestFlagship(t *testing.T) {
-	data, err := os.ReadFile("flagship.yaml")
+// valid reads a topology from a file.
+func valid(t *testing.T, file string) *topology.Topology {
+	t.Helper()
+	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,12 +96,19 @@ func TestFlagship(t *testing.T) {
 	if err := topology.Validate(top, registry(t)); err != nil {
 		t.Fatal(err)
 	}
-	svg, err := graph.Render(top, graph.SVG, nil)
+	return top
+}
+
+// TestFlagship draws the README's picture of the topology that the demo applies.
+func TestFlagship(t *testing.T) {
+	svg, err := graph.Render(valid(t, "../cmd/plumbline/demo/topology.yaml"), graph.SVG, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	generates(t, "flagship.svg", svg)
 }
+
+func TestQuickstart(t *testing.T) { valid(t, "quickstart.yaml") }
 
 var (
 	metricHead   = regexp.MustCompile(`^# (HELP|TYPE) (\S+) (.*)\n`)
