@@ -343,6 +343,9 @@ func (t *travel) run(ctx context.Context) error {
 		}
 	}
 	err := t.send(ctx)
+	if errors.Is(err, unix.EADDRNOTAVAIL) && t.to == t.from.c && t.base == t.from.w.link.Name {
+		err = t.adoptMAC(ctx, netstate.Link{Name: t.from.name(), MAC: t.want.MAC, MTU: t.want.MTU, Up: t.want.Up}, err)
+	}
 	if err != nil {
 		err = t.explain(err)
 		if undo := t.putBack(ctx); undo != nil {
@@ -363,9 +366,13 @@ func (t *travel) withoutMAC(ctx context.Context, refused error) error {
 	if now == nil || err != nil {
 		return errors.Join(refused, err)
 	}
+	own := t.want.MAC
 	t.from, t.want.MAC = *now, nil
 	if err := t.run(ctx); err != nil {
 		return errors.Join(refused, err)
+	}
+	if t.adoptMAC(ctx, netstate.Link{Name: t.to.name(t.base), MAC: own}, refused) == nil {
+		return nil
 	}
 	return because(fault.NotReady, refused, "the device is home as %q, but not with its own MAC", t.base)
 }
@@ -547,7 +554,7 @@ func (t *travel) explain(err error) error {
 	case errors.Is(err, unix.EEXIST):
 		return because(fault.Conflict, err, "one of the names of %s is taken where it should go as %s", where(t.from.name()), where(t.to.name(t.base)))
 	case errors.Is(err, unix.EADDRNOTAVAIL) && t.want.MAC != nil:
-		return because(fault.NotReady, err, "mac %s: the physical function holds another MAC for this virtual function and does not trust it", *t.want.MAC)
+		return refusedMAC(*t.want.MAC, err)
 	case errors.Is(err, unix.ENODEV):
 		return fault.New(fault.Gone, fmt.Errorf("the device vanished: %w", err))
 	case errors.Is(err, unix.EINVAL) && t.to != t.from.c:

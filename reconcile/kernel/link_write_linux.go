@@ -239,6 +239,9 @@ func (s *Sandbox) linkInfo(ctx context.Context, kind linkKind, l netstate.Link, 
 // did before; what it kept is then taken back from before.
 func (s *Sandbox) updateLink(ctx context.Context, before, after netstate.Link) error {
 	err := s.setLink(ctx, after)
+	if errors.Is(err, unix.EADDRNOTAVAIL) && after.MAC != nil {
+		err = s.adoptMAC(ctx, after, err)
+	}
 	if err == nil {
 		return nil
 	}
@@ -377,6 +380,12 @@ func (s *Sandbox) explainCreate(ctx context.Context, l netstate.Link, err error)
 	if l.LinkKind != "vlan" || l.Parent == nil {
 		return err
 	}
+	if errors.Is(err, unix.EEXIST) {
+		if _, e := s.readLink(ctx, l.Name); !errors.Is(e, unix.ENODEV) || l.VLAN == nil {
+			return err
+		}
+		return because(fault.Conflict, err, "VLAN %d on %s exists already, if not here then in another namespace", deref(l.VLAN.ID), where(*l.Parent))
+	}
 	parent, readErr := s.readLink(ctx, *l.Parent)
 	if readErr != nil {
 		return err
@@ -407,8 +416,10 @@ func (s *Sandbox) explainUpdate(ctx context.Context, l netstate.Link, err error)
 		return because(fault.NotReady, err, "the link below it is down")
 	case errors.Is(err, unix.ERANGE) && l.MTU != nil:
 		return because(fault.Invalid, err, "mtu %d is more than the link below it has", *l.MTU)
+	case errors.Is(err, unix.EADDRNOTAVAIL) && l.Master != nil && *l.Master != "":
+		return because(fault.Unsupported, err, "the bond gives its ports its own MAC, and the physical function does not let this virtual function have it: trust it, or use failOverMac active")
 	case errors.Is(err, unix.EADDRNOTAVAIL) && l.MAC != nil:
-		return because(fault.NotReady, err, "mac %s: the physical function holds another MAC for this virtual function and does not trust it", *l.MAC)
+		return refusedMAC(*l.MAC, err)
 	case errors.Is(err, unix.EBUSY) && l.MAC != nil:
 		return because(fault.NotReady, err, "mac %s: its driver takes a new address only while the link is down", *l.MAC)
 	}

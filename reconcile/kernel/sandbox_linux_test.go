@@ -27,16 +27,16 @@ func TestHostNamespaceIsRefused(t *testing.T) {
 	if _, err := host.Sandbox(ns.path()); fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), "host's own") {
 		t.Errorf("got %v", err)
 	}
-	real, err := kernel.Open(kernel.Options{})
+	own, err := kernel.Open(kernel.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer real.Close()
-	if _, err := real.Sandbox("/proc/self/ns/net"); fault.Of(err) != fault.Conflict {
+	defer own.Close()
+	if _, err := own.Sandbox("/proc/self/ns/net"); fault.Of(err) != fault.Conflict {
 		t.Errorf("got %v", err)
 	}
-	if real.BootID() == "" || real.NetnsID() == (reconcile.NetnsID{}) || real.NetnsID() == host.NetnsID() {
-		t.Errorf("boot %q, namespace %+v", real.BootID(), real.NetnsID())
+	if own.BootID() == "" || own.NetnsID() == (reconcile.NetnsID{}) || own.NetnsID() == host.NetnsID() {
+		t.Errorf("boot %q, namespace %+v", own.BootID(), own.NetnsID())
 	}
 }
 

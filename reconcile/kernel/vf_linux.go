@@ -4,8 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink/nl"
@@ -233,26 +233,88 @@ func deref[T any](p *T) (v T) {
 	return v
 }
 
-// explainVF names the settings that were not made. A driver without a setting
-// says so in different ways: igb has EOPNOTSUPP for the link state,
-// EPROTONOSUPPORT for 802.1ad and EINVAL for a minimum rate.
+// vfOrder is the order in which do_setvfinfo takes the settings; those that
+// travel in one attribute stand together.
+var vfOrder = [][]string{
+	{"mac"}, {"vlan", "qos", "protocol"}, {"minTxRate", "maxTxRate"}, {"spoofchk"}, {"linkState"}, {"trust"},
+}
+
+// firstRefused returns those of the settings that were not made which the kernel
+// came to first.
+func firstRefused(left []netstate.FieldDiff) []netstate.FieldDiff {
+	for _, group := range vfOrder {
+		var out []netstate.FieldDiff
+		for _, d := range left {
+			if slices.Contains(group, d.Path) {
+				out = append(out, d)
+			}
+		}
+		if len(out) > 0 {
+			return out
+		}
+	}
+	return nil
+}
+
+// explainVF names the setting that was refused. A driver without a setting says
+// so in different ways: igb has EOPNOTSUPP for the link state, EPROTONOSUPPORT
+// for 802.1ad and EINVAL for a minimum rate.
 func explainVF(left []netstate.FieldDiff, err error) error {
-	var paths []string
-	for _, d := range left {
-		paths = append(paths, fmt.Sprintf("%s %s", d.Path, netstate.FormatValue(d.After)))
-	}
-	what := strings.Join(paths, ", ")
-	if len(left) > 1 {
-		what = "one of " + what
-	}
-	switch {
-	case len(left) == 0:
+	refused := firstRefused(left)
+	if len(refused) == 0 {
 		return err
-	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT),
-		errors.Is(err, unix.EINVAL) && left[0].Path == "minTxRate" && left[0].After != uint32(0):
+	}
+	var texts []string
+	wantsMinimum := false
+	for _, d := range refused {
+		texts = append(texts, d.Path+" "+netstate.FormatValue(d.After))
+		wantsMinimum = wantsMinimum || d.Path == "minTxRate" && d.After != uint32(0)
+	}
+	what := strings.Join(texts, ", ")
+	isRate := strings.HasSuffix(refused[0].Path, "TxRate")
+	switch {
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EINVAL) && wantsMinimum:
 		return because(fault.Unsupported, err, "%s: the driver of the physical function does not have it", what)
-	case errors.Is(err, unix.EINVAL) && strings.Contains(what, "TxRate"):
+	case errors.Is(err, unix.EINVAL) && isRate:
 		return because(fault.NotReady, err, "%s: refused, as for a rate above the link's speed or without a link", what)
 	}
 	return because(kindOf(err), err, "%s", what)
+}
+
+// adoptMAC gives a virtual function the MAC that its physical function holds for
+// it. igb lets an untrusted one set no address at all then, not even that; but
+// its driver takes it over when it resets, which is when it is closed
+// (igbvf/netdev.c, igbvf_down). Other fields of want are set with it.
+func (s *Sandbox) adoptMAC(ctx context.Context, want netstate.Link, refused error) error {
+	have, err := s.readLink(ctx, want.Name)
+	if err != nil || have.DeviceID == "" {
+		return refused
+	}
+	_, vf, err := s.readVF(ctx, have.DeviceID)
+	if err != nil || vf.MAC == nil || *vf.MAC != *want.MAC {
+		return refused
+	}
+	if !*have.Up {
+		if err := s.setLink(ctx, netstate.Link{Name: want.Name, Up: new(true)}); err != nil {
+			return errors.Join(refused, err)
+		}
+	}
+	if err := s.setLink(ctx, netstate.Link{Name: want.Name, Up: new(false)}); err != nil {
+		return errors.Join(refused, err)
+	}
+	now, err := s.readLink(ctx, want.Name)
+	if err != nil || differs(want.MAC, now.MAC) {
+		return errors.Join(refused, err)
+	}
+	want.MAC = nil
+	if want.Up == nil {
+		want.Up = have.Up
+	}
+	return s.setLink(ctx, want)
+}
+
+// refusedMAC explains EADDRNOTAVAIL: a virtual function has to ask the physical
+// one for its address.
+func refusedMAC(mac string, err error) error {
+	return because(fault.NotReady, err, "mac %s: the physical function holds another MAC for this virtual function and does not trust it, or was reset and does not listen to it yet", mac)
 }

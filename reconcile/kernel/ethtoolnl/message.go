@@ -154,6 +154,9 @@ func decodeFeatures(data []byte) ([]Setting, error) {
 	}
 	var out []Setting
 	for _, b := range all {
+		if b.name == "" {
+			continue // a bit the kernel keeps for itself
+		}
 		s := Setting{Name: b.name, Fixed: !b.on || sets[featuresFixed][b.name]}
 		if sets[featuresActive][b.name] {
 			s.Value = 1

@@ -1,0 +1,238 @@
+package kernel
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink/nl"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+)
+
+// wire reads bytes that are written as hexadecimal lines with comments.
+func wire(t testing.TB, text string) []byte {
+	t.Helper()
+	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
+		t.Skip("the bytes are little endian")
+	}
+	var out []byte
+	for line := range strings.Lines(text) {
+		line, _, _ = strings.Cut(line, "#")
+		b, err := hex.DecodeString(strings.Join(strings.Fields(line), ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, b...)
+	}
+	return out
+}
+
+func sent(parts ...nl.NetlinkRequestData) []byte {
+	var out []byte
+	for _, p := range parts {
+		out = append(out, p.Serialize()...)
+	}
+	return out
+}
+
+func sameBytes(t *testing.T, want, got []byte) {
+	t.Helper()
+	if !bytes.Equal(want, got) {
+		t.Errorf("got\n%swant\n%s", hex.Dump(got), hex.Dump(want))
+	}
+}
+
+func TestEncodeVF(t *testing.T) {
+	have := netstate.VF{Index: 3, VLAN: new(uint16(0)), QoS: new(uint8(0)), Protocol: new("802.1q"), MinTxRateMbps: new(uint32(5)), MaxTxRateMbps: new(uint32(0))}
+	got, err := encodeVF(have, netstate.VF{
+		MAC: new("02:00:00:00:00:11"), VLAN: new(uint16(100)), MaxTxRateMbps: new(uint32(200)),
+		SpoofCheck: new(false), LinkState: new("disable"), Trust: new(true),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameBytes(t, wire(t, `
+		7000 0100               # IFLA_VF_INFO
+		  2800 0100 03000000    # IFLA_VF_MAC of VF 3, room for 32 bytes
+		    020000000011 0000 00000000 00000000 00000000 00000000 00000000 00000000
+		  1000 0200 03000000 64000000 00000000 # IFLA_VF_VLAN: 100, priority as it is
+		  1000 0600 03000000 05000000 c8000000 # IFLA_VF_RATE: minimum as it is, 200
+		  0c00 0400 03000000 00000000          # IFLA_VF_SPOOFCHK off
+		  0c00 0500 03000000 02000000          # IFLA_VF_LINK_STATE disable
+		  0c00 0900 03000000 01000000          # IFLA_VF_TRUST on
+	`), got.Serialize())
+}
+
+func TestEncodeVFProtocol(t *testing.T) {
+	have := netstate.VF{Index: 1, VLAN: new(uint16(7)), QoS: new(uint8(2)), Protocol: new("802.1q")}
+	got, err := encodeVF(have, netstate.VF{Protocol: new("802.1ad")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameBytes(t, wire(t, `
+		1c00 0100        # IFLA_VF_INFO
+		  1800 0c00      # IFLA_VF_VLAN_LIST
+		    1400 0100    # IFLA_VF_VLAN_INFO
+		      01000000 07000000 02000000 88a8 0000 # VF, VLAN, priority, protocol in network order
+	`), got.Serialize())
+}
+
+func TestDecodeVF(t *testing.T) {
+	got := decodeVFs(wire(t, `
+		7000 0100
+		  2800 0100 03000000 020000000011 0000 00000000 00000000 00000000 00000000 00000000 00000000
+		  1000 0200 03000000 64000000 05000000 # VLAN 100, priority 5
+		  1000 0600 03000000 00000000 c8000000 # at most 200 Mbit/s
+		  0c00 0400 03000000 01000000          # spoof checking on
+		  0c00 0500 03000000 01000000          # link state enable
+		  0c00 0900 03000000 ffffffff          # trust: the driver does not know it
+	`))
+	want := netstate.VF{
+		MAC: new("02:00:00:00:00:11"), VLAN: new(uint16(100)), QoS: new(uint8(5)), MinTxRateMbps: new(uint32(0)), MaxTxRateMbps: new(uint32(200)),
+		SpoofCheck: new(true), LinkState: new("enable"),
+	}
+	vf := got[3]
+	if len(got) != 1 || len(netstate.Diff(want, vf))+len(netstate.Diff(vf, want)) != 0 || vf.Index != 3 {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestEncodeBridgeVLAN(t *testing.T) {
+	v := netstate.BridgeVLAN{VID: 100, PVID: new(true), Untagged: new(true)}
+	sameBytes(t, wire(t, `
+		0c00 1a00             # IFLA_AF_SPEC
+		  0800 0200 0600 6400 # IFLA_BRIDGE_VLAN_INFO: PVID, untagged; 100
+	`), encodeBridgeVLAN(v, false).Serialize())
+	sameBytes(t, wire(t, `
+		1400 1a00             # IFLA_AF_SPEC
+		  0600 0000 0200 0000 # IFLA_BRIDGE_FLAGS: SELF
+		  0800 0200 2600 6400 # ... and an entry of the bridge's own
+	`), encodeBridgeVLAN(v, true).Serialize())
+}
+
+func TestDecodeBridgeVLANs(t *testing.T) {
+	index, got := decodeBridgeVLANs(wire(t, `
+		07 00 0000 09000000     # AF_BRIDGE, link 9
+		0c00 0180               # BRIDGE_VLANDB_ENTRY
+		  0800 0100 0600 0100   # INFO: PVID and untagged; VLAN 1
+		1400 0180
+		  0800 0100 0000 0a00   # VLAN 10
+		  0600 0200 0c00 0000   # RANGE: to 12
+	`))
+	var vids []uint16
+	for _, v := range got {
+		vids = append(vids, v.VID)
+		if *v.PVID != (v.VID == 1) || *v.Untagged != (v.VID == 1) {
+			t.Errorf("got %+v", v)
+		}
+	}
+	if index != 9 || len(vids) != 4 || vids[0] != 1 || vids[1] != 10 || vids[3] != 12 {
+		t.Errorf("link %d carries %v", index, vids)
+	}
+}
+
+func TestEncodeAddr(t *testing.T) {
+	sameBytes(t, wire(t, `
+		02 18 00 00 07000000       # AF_INET, /24, link 7
+		0800 0200 c0000201         # IFA_LOCAL 192.0.2.1
+		0800 0100 c0000201         # IFA_ADDRESS
+		0800 0400 c00002ff         # IFA_BROADCAST 192.0.2.255
+	`), sent(encodeAddr(netip.MustParsePrefix("192.0.2.1/24"), 7, true, false)...))
+	sameBytes(t, wire(t, `
+		0a 40 00 00 07000000
+		1400 0200 20010db8 00000000 00000000 00000001
+		1400 0100 20010db8 00000000 00000000 00000001
+		0800 0800 02000000         # IFA_FLAGS: no duplicate address detection
+	`), sent(encodeAddr(netip.MustParsePrefix("2001:db8::1/64"), 7, true, true)...))
+}
+
+func TestEncodeRoute(t *testing.T) {
+	r := netstate.Route{Dst: "198.51.100.0/24", Gateway: "192.0.2.2", Table: 1001, Metric: 7, MTU: new(uint32(1400)), OnLink: new(true)}
+	parts, err := encodeRoute(r, 7, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameBytes(t, wire(t, `
+		02 18 00 00 00 70 00 01 04000000 # AF_INET, /24, protocol 112, scope global, unicast; onlink
+		0800 0100 c6336400               # RTA_DST
+		0800 0f00 e9030000               # RTA_TABLE 1001
+		0800 0400 07000000               # RTA_OIF
+		0800 0600 07000000               # RTA_PRIORITY
+		0800 0500 c0000202               # RTA_GATEWAY
+		0c00 0800 0800 0200 78050000     # RTA_METRICS: RTAX_MTU 1400
+	`), sent(parts...))
+	parts, err = encodeRoute(netstate.Route{Dst: "::/0", Gateway: "fe80::1", Table: 254, Metric: 1024}, 7, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameBytes(t, wire(t, `
+		0a 00 00 00 00 70 ff 01 00000000 # AF_INET6, /0, protocol 112, any scope
+		0800 0f00 fe000000
+		0800 0400 07000000
+		0800 0600 00040000
+		1400 0500 fe800000 00000000 00000000 00000001
+	`), sent(parts...))
+}
+
+// A message with several next hops is several routes.
+func TestDecodeRoutes(t *testing.T) {
+	got := decodeRoutes(wire(t, `
+		0a 00 00 00 fe 70 00 01 00000000
+		0800 0600 00040000
+		3000 0900                        # RTA_MULTIPATH
+		  1c00 00 00 02000000  1400 0500 20010db8 00000000 00000000 00000002
+		  1000 04 00 03000000  0600 0500 0000 0000 # onlink; a gateway that is none
+	`))
+	if len(got) != 2 || got[0].Gateway != "2001:db8::2" || got[0].index != 2 || *got[0].OnLink || got[1].index != 3 || !*got[1].OnLink || got[1].Gateway != "" {
+		t.Errorf("got %+v", got)
+	}
+	for _, r := range got {
+		if r.Dst != "::/0" || r.Metric != 1024 || r.Table != 254 || r.Protocol != netstate.RouteProtocol {
+			t.Errorf("got %+v", r)
+		}
+	}
+}
+
+func TestAlias(t *testing.T) {
+	for raw, want := range map[string][2]string{
+		"":                            {"", ""},
+		"uplink to rack 7":            {"", "uplink to rack 7"},
+		"plumbline:if:eth0":           {"if:eth0", ""},
+		"plumbline:if:eth0 to rack 7": {"if:eth0", "to rack 7"},
+	} {
+		id, alias := splitAlias(raw)
+		if id != want[0] || alias != want[1] || joinAlias(id, alias) != raw {
+			t.Errorf("%q: got %q, %q", raw, id, alias)
+		}
+	}
+	if got := joinAlias("if:eth0", strings.Repeat("x", 255)); len(got) != 255 {
+		t.Errorf("%d bytes", len(got))
+	}
+}
+
+// FuzzDecode holds that no bytes make a decoder panic or read beyond their end.
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte{})
+	f.Add(sent(ifInfo(0, 7, 1, 0), attr(3, []byte("eth0\x00"))))
+	f.Add(sent(encodeAddr(netip.MustParsePrefix("2001:db8::1/64"), 7, true, true)...))
+	parts, _ := encodeRoute(netstate.Route{Dst: "198.51.100.0/24", Gateway: "192.0.2.2", Table: 1001, Metric: 7, MTU: new(uint32(1400))}, 7, false)
+	f.Add(sent(parts...))
+	bond := attr(nl.IFLA_INFO_DATA, nil)
+	encodeBond(&infoData{attr: bond}, netstate.Link{Bond: &netstate.Bond{Mode: new("802.3ad"), ARPIPTargets: []string{"192.0.2.1"}}})
+	f.Add(bond.Serialize())
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		_, _ = decodeLink(b)
+		decodeAddr(b)
+		decodeRoutes(b)
+		decodeBridgeVLANs(b)
+		decodeVFs(b)
+		decodePort(b)
+		for _, k := range linkKinds {
+			k.decode(&ifLink{}, b)
+		}
+	})
+}

@@ -1,0 +1,82 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+)
+
+// Dump observes everything there is of the sandbox, also what is otherwise read
+// on demand: its sysctls, the ethtool settings of its links, its devices and
+// what physical functions hold for them; and of the host what is asked for. It
+// costs many messages and is meant for tests: "rolled back to a state equal to
+// the start, field by field".
+func (s *Sandbox) Dump(ctx context.Context, ask ...netstate.Object) (*netstate.Snapshot, error) {
+	o := s.observer(netstate.NewSnapshot())
+	if s.inside != nil {
+		if err := o.whole(ctx); err != nil {
+			return nil, err
+		}
+		sysctls, err := s.listSysctls()
+		if err != nil {
+			return nil, err
+		}
+		ask = append(ask, sysctls...)
+	}
+	for _, l := range netstate.All[netstate.Link](o.snap) {
+		if l.DeviceID != "" {
+			ask = append(ask, netstate.Device{ID: l.DeviceID}, netstate.VF{ID: l.DeviceID})
+		}
+		if err := o.allEthtool(ctx, l.Name); err != nil {
+			return nil, err
+		}
+	}
+	return o.snap, o.ask(ctx, ask)
+}
+
+// listSysctls lists the sysctls of IP that can be read, with those of each link.
+func (s *Sandbox) listSysctls() ([]netstate.Object, error) {
+	root := filepath.Join(s.host.proc, "sys")
+	var out []netstate.Object
+	err := enter(s.inside.ns, func() error {
+		for _, top := range []string{"net/ipv4", "net/ipv6"} {
+			err := filepath.WalkDir(filepath.Join(root, top), func(path string, d fs.DirEntry, err error) error {
+				if errors.Is(err, os.ErrNotExist) {
+					return nil
+				}
+				if err != nil || d.IsDir() {
+					return err
+				}
+				if info, err := d.Info(); err == nil && info.Mode()&0o444 != 0 {
+					out = append(out, netstate.Sysctl{Path: strings.TrimPrefix(path, root+"/")})
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+func (o *observer) allEthtool(ctx context.Context, link string) error {
+	for _, class := range []string{
+		netstate.EthtoolFeature, netstate.EthtoolRing, netstate.EthtoolChannel, netstate.EthtoolCoalesce, netstate.EthtoolPrivateFlag,
+	} {
+		all, err := o.readEthtool(ctx, ethtoolGroup{link, class})
+		if err != nil {
+			return err
+		}
+		for _, e := range all {
+			o.snap.Put(e)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+package kernel
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// tree makes a sysfs of files and links; a link's value begins with "->".
+func tree(t *testing.T, entries map[string]string) sysfs {
+	t.Helper()
+	root := t.TempDir()
+	for path, value := range entries {
+		full := filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if len(value) > 2 && value[:2] == "->" {
+			err = os.Symlink(value[2:], full)
+		} else {
+			err = os.WriteFile(full, []byte(value), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return sysfs{root}
+}
+
+func TestSysfs(t *testing.T) {
+	const dir = "bus/pci/devices/"
+	f := tree(t, map[string]string{
+		dir + "0000:03:00.0/driver":                      "->../../../bus/pci/drivers/mlx5_core",
+		dir + "0000:03:00.0/virtfn0":                     "->../0000:03:00.2",
+		dir + "0000:03:00.0/virtfn10":                    "->../0000:03:01.4",
+		dir + "0000:03:00.0/net/aaa_rep/phys_port_name":  "pf0vf1\n",
+		dir + "0000:03:00.0/net/enp3s0f0/phys_port_name": "p0\n",
+		dir + "0000:03:00.0/net/enp3s0f0/dev_port":       "0\n",
+		dir + "0000:03:01.4/physfn":                      "->../0000:03:00.0",
+		dir + "0000:04:00.0/net/port1/dev_port":          "1\n",
+		dir + "0000:04:00.0/net/second/dev_port":         "0\n",
+		dir + "0000:05:00.0/virtio3/net/eth0/dev_port":   "0\n",
+		"bus/virtio/devices/virtio3":                     "->../../../devices/pci0000:00/0000:05:00.0/virtio3",
+		"bus/virtio/devices/virtio4":                     "->../../../devices/platform/a003e00.virtio_mmio/virtio4",
+	})
+	for id, want := range map[string][]string{
+		"0000:03:00.0": {"enp3s0f0", "aaa_rep"}, // its own before that of a virtual function
+		"0000:04:00.0": {"second", "port1"},
+		"0000:05:00.0": {"eth0"},
+		"0000:03:01.4": nil,
+		"0000:09:00.0": nil,
+	} {
+		if got := f.netdevs(id); !slices.Equal(got, want) {
+			t.Errorf("netdevs of %s: %v, want %v", id, got, want)
+		}
+	}
+	if got := f.driver("0000:03:00.0"); got != "mlx5_core" {
+		t.Errorf("driver %q", got)
+	}
+	if got := f.driver("0000:04:00.0"); got != "" {
+		t.Errorf("driver %q", got)
+	}
+	if got := f.physicalFunction("0000:03:01.4"); got != "0000:03:00.0" {
+		t.Errorf("physical function %q", got)
+	}
+	if n, ok := f.virtualIndex("0000:03:00.0", "0000:03:01.4"); n != 10 || !ok {
+		t.Errorf("virtual function %d, %v", n, ok)
+	}
+	if _, ok := f.virtualIndex("0000:03:00.0", "0000:03:07.7"); ok {
+		t.Error("a virtual function that is none")
+	}
+	for name, want := range map[[2]string]string{
+		{"pci", "0000:03:00.0"}: "0000:03:00.0", {"virtio", "virtio3"}: "0000:05:00.0",
+		{"virtio", "virtio4"}: "", {"usb", "1-1:1.0"}: "", {"auxiliary", "mlx5_core.sf.4"}: "",
+	} {
+		if got := f.deviceID(name[0], name[1]); got != want {
+			t.Errorf("device of %v: %q, want %q", name, got, want)
+		}
+	}
+	for id, want := range map[string]bool{"0000:03:00.0": true, "0000:09:00.0": false, "if:eth0": false, "": false, "../devices": false} {
+		if f.exists(id) != want {
+			t.Errorf("%q exists: %v", id, !want)
+		}
+	}
+}
