@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -26,11 +27,13 @@ func TestSessions(t *testing.T) {
 		t.Fatal("no sessions", err)
 	}
 	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) { replay(t, file) })
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) { replay(t, file, nil) })
 	}
 }
 
-func replay(t *testing.T, file string) {
+// replay runs a session. Commands other than plumbline are done by other.
+func replay(t *testing.T, file string, other func(t *testing.T, command string)) {
+	t.Helper()
 	archive, err := txtar.ParseFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -58,12 +61,18 @@ func replay(t *testing.T, file string) {
 		t.Fatal(err)
 	}
 	t.Chdir(dir)
-	t.Setenv("COLUMNS", "80")
 	var got bytes.Buffer
 	for line := range strings.Lines(string(archive.Files[session].Data)) {
-		if command, ok := strings.CutPrefix(line, "$ plumbline "); ok {
-			fmt.Fprint(&got, line)
-			execute(t, &got, strings.TrimSpace(command))
+		command, ok := strings.CutPrefix(line, "$ ")
+		if !ok {
+			continue
+		}
+		fmt.Fprint(&got, line)
+		command = strings.TrimSpace(command)
+		if args, ours := strings.CutPrefix(command, "plumbline "); ours {
+			execute(t, &got, args)
+		} else {
+			other(t, command)
 		}
 	}
 	if *update {
@@ -76,6 +85,28 @@ func replay(t *testing.T, file string) {
 	if diff := cmp.Diff(string(archive.Files[session].Data), got.String()); diff != "" {
 		t.Errorf("session (-want +got; -update rewrites it):\n%s", diff)
 	}
+}
+
+// What is different each time: times, and the MAC addresses that a driver draws.
+// Those of the sessions begin with 02:00:00.
+var (
+	times = regexp.MustCompile(`\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?Z?`)
+	macs  = regexp.MustCompile(`\b[0-9a-f]{2}(:[0-9a-f]{2}){5}\b`)
+)
+
+func same(t *testing.T, text string) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = strings.ReplaceAll(times.ReplaceAllString(text, "TIME"), dir, "DIR")
+	return macs.ReplaceAllStringFunc(text, func(mac string) string {
+		if strings.HasPrefix(mac, "02:00:00:") {
+			return mac
+		}
+		return "(its own MAC)"
+	})
 }
 
 func execute(t *testing.T, w io.Writer, command string) {
@@ -93,8 +124,8 @@ func execute(t *testing.T, w io.Writer, command string) {
 	var out, errs bytes.Buffer
 	std.out, std.err = &out, &errs
 	code := run(t.Context(), strings.Fields(command), std)
-	fmt.Fprint(w, out.String())
-	for line := range strings.Lines(errs.String()) {
+	fmt.Fprint(w, same(t, out.String()))
+	for line := range strings.Lines(same(t, errs.String())) {
 		fmt.Fprint(w, "! ", line)
 	}
 	if code != 0 {

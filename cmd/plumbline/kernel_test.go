@@ -1,0 +1,367 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/kernel"
+	"github.com/plumbline/plumbline/reconcile/watch"
+)
+
+// inMachine skips a test that changes namespaces or devices, unless it runs in
+// the machine of integration/vm.
+func inMachine(t *testing.T) {
+	t.Helper()
+	if os.Getenv("PLUMBLINE_LANE") == "" {
+		t.Skip("changes the kernel's state: runs in the machine of integration/vm")
+	}
+}
+
+// TestKernelSessions replays testdata/kernel/*.txtar on real namespaces. Beside
+// plumbline a few commands of ip are understood, to make namespaces and to spoil
+// them.
+func TestKernelSessions(t *testing.T) {
+	inMachine(t)
+	files, err := filepath.Glob("testdata/kernel/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no sessions", err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
+		t.Run(name, func(t *testing.T) {
+			if strings.HasPrefix(name, "vf-") && os.Getenv("PLUMBLINE_LANE") == "uml" {
+				t.Skip("needs SR-IOV, which user-mode Linux has not")
+			}
+			replay(t, file, ip)
+		})
+	}
+}
+
+var (
+	netnsCommand = regexp.MustCompile(`^ip netns (add|delete) (\S+)$`)
+	setCommand   = regexp.MustCompile(`^ip -n (\S+) link set (\S+) mtu (\d+)$`)
+	delCommand   = regexp.MustCompile(`^ip -n (\S+) link delete (\S+)$`)
+)
+
+// ip does what the command of that name does.
+func ip(t *testing.T, command string) {
+	t.Helper()
+	if m := netnsCommand.FindStringSubmatch(command); m != nil {
+		if m[1] == "add" {
+			addNetns(t, m[2])
+		} else if err := kernel.DeleteNamed("/run/netns/" + m[2]); err != nil {
+			t.Fatal(err)
+		}
+	} else if m := setCommand.FindStringSubmatch(command); m != nil {
+		mtu, err := strconv.ParseUint(m[3], 10, 32)
+		if err != nil {
+			t.Fatal(err)
+		}
+		meddle(t, m[1], netstate.Change{Before: netstate.Link{Name: m[2], MTU: new(uint32(0))}, After: netstate.Link{Name: m[2], MTU: new(uint32(mtu))}})
+	} else if m := delCommand.FindStringSubmatch(command); m != nil {
+		meddle(t, m[1], netstate.Change{Before: netstate.Link{Name: m[2]}})
+	} else {
+		t.Fatalf("do not know how to %q", command)
+	}
+}
+
+// addNetns makes a namespace, which goes with the test.
+func addNetns(t *testing.T, name string) string {
+	t.Helper()
+	path, err := kernel.AddNamed(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = kernel.DeleteNamed(path) })
+	return path
+}
+
+// meddle makes a change as a stranger would.
+func meddle(t *testing.T, netns string, c netstate.Change) {
+	t.Helper()
+	inside(t, netns, func(s *kernel.Sandbox) {
+		if err := s.Apply(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func inside(t *testing.T, netns string, f func(*kernel.Sandbox)) {
+	t.Helper()
+	host, err := kernel.Open(kernel.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	s, err := host.Sandbox("/run/netns/" + netns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	f(s)
+}
+
+// links lists the links of a namespace but lo, with their MTUs.
+func links(t *testing.T, netns string) string {
+	t.Helper()
+	var out []string
+	inside(t, netns, func(s *kernel.Sandbox) {
+		snap, err := s.Observe(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range netstate.All[netstate.Link](snap) {
+			if l.Name != "lo" {
+				out = append(out, fmt.Sprintf("%s/%d", l.Name, *l.MTU))
+			}
+		}
+	})
+	return strings.Join(out, " ")
+}
+
+// until waits until a namespace holds these links. It looks whenever the kernel
+// gives notice of a change there.
+func until(t *testing.T, netns, want string) {
+	t.Helper()
+	w, err := watch.New(watch.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := w.Add("test", "/run/netns/"+netns); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = w.Run(t.Context()) }()
+	limit := time.After(2 * time.Minute)
+	for {
+		got := links(t, netns)
+		if got == want {
+			return
+		}
+		select {
+		case <-w.Events():
+		case <-limit:
+			t.Fatalf("%s holds %q, want %q", netns, got, want)
+		}
+	}
+}
+
+// background is a running `plumbline run`.
+type background struct {
+	url    string
+	stop   context.CancelFunc
+	ended  chan int
+	stderr *bytes.Buffer
+}
+
+var listens = regexp.MustCompile(`listen=(\S+)`)
+
+// start runs the daemon and returns when it serves.
+func start(t *testing.T, args ...string) *background {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	r, w := io.Pipe()
+	b := &background{stop: cancel, ended: make(chan int, 1), stderr: &bytes.Buffer{}}
+	go func() {
+		b.ended <- run(ctx, append([]string{"run", "--listen", "127.0.0.1:0"}, args...), stdio{strings.NewReader(""), io.Discard, w})
+		w.Close()
+	}()
+	serving := make(chan string, 1)
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for lines := bufio.NewScanner(r); lines.Scan(); {
+			fmt.Fprintln(b.stderr, lines.Text())
+			if m := listens.FindStringSubmatch(lines.Text()); m != nil {
+				serving <- m[1]
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-read
+		if t.Failed() {
+			t.Logf("the daemon said:\n%s", b.stderr)
+		}
+	})
+	select {
+	case address := <-serving:
+		b.url = "http://" + address
+	case code := <-b.ended:
+		t.Fatalf("the daemon ended with %d", code)
+	}
+	return b
+}
+
+func (b *background) get(t *testing.T, path string) (int, string) {
+	t.Helper()
+	resp, err := http.Get(b.url + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+const oneDummy = `apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: ai}
+spec:
+  steps:
+  - {name: a, type: dummy, config: {mtu: MTU}}
+`
+
+// file writes a file of the daemon's directory.
+func file(t *testing.T, dir, name, text string) {
+	t.Helper()
+	// As an editor does: a file is never seen half written.
+	temp := filepath.Join(dir, "."+name)
+	if err := os.WriteFile(temp, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(temp, filepath.Join(dir, name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRun(t *testing.T) {
+	inMachine(t)
+	dir, state := t.TempDir(), filepath.Join(t.TempDir(), "state")
+	addNetns(t, "plt-blue")
+	addNetns(t, "plt-hand")
+	file(t, dir, "ai.yaml", strings.Replace(oneDummy, "MTU", "1400", 1))
+	file(t, dir, "blue.yaml", "netns: plt-blue\ntopologyFile: ai.yaml\n")
+	file(t, dir, "late.yaml", "netns: plt-late\ntopologyFile: ai.yaml\n")
+	hand := filepath.Join(t.TempDir(), "hand.yaml")
+	if err := os.WriteFile(hand, []byte(strings.Replace(oneDummy, "MTU", "1300", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command := func(want int, args ...string) string {
+		t.Helper()
+		var out, errs bytes.Buffer
+		if code := run(t.Context(), append(args, "--state-dir", state), stdio{strings.NewReader(""), &out, &errs}); code != want {
+			t.Errorf("plumbline %s: exit %d, want %d\n%s%s", strings.Join(args, " "), code, want, &out, &errs)
+		}
+		return out.String() + errs.String()
+	}
+	command(0, "apply", "-f", hand, "--netns", "plt-hand")
+
+	d := start(t, "--config", dir, "--state-dir", state)
+	until(t, "plt-blue", "net1/1400")
+	addNetns(t, "plt-late")
+	until(t, "plt-late", "net1/1400")
+
+	for _, spoil := range []netstate.Change{
+		{Before: netstate.Link{Name: "net1", MTU: new(uint32(0))}, After: netstate.Link{Name: "net1", MTU: new(uint32(1280))}},
+		{Before: netstate.Link{Name: "net1"}},
+	} {
+		meddle(t, "plt-blue", spoil)
+		until(t, "plt-blue", "net1/1400")
+	}
+	meddle(t, "plt-hand", netstate.Change{Before: netstate.Link{Name: "net1"}})
+	until(t, "plt-hand", "net1/1300")
+	command(0, "status")
+
+	for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ok\n"} {
+		if code, body := d.get(t, path); code != http.StatusOK || body != want {
+			t.Errorf("%s: %d %q", path, code, body)
+		}
+	}
+	_, metrics := d.get(t, "/metrics")
+	for _, want := range []string{
+		`plumbline_repairs_total{outcome="Success",topology="ai"} 3`,
+		`plumbline_sandboxes{state="InSync"} 3`,
+		`plumbline_changes_total{action="create",step_type="dummy"} 4`,
+		"plumbline_time_to_repair_seconds_count 3",
+		"plumbline_journal_damaged_files 0",
+	} {
+		if !strings.Contains(metrics, want+"\n") {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(metrics)
+	}
+
+	if said := command(exitError, "run", "--config", dir, "--listen", "127.0.0.1:0"); !strings.Contains(said, "another loop is running on it") {
+		t.Errorf("a second daemon on one journal said:\n%s", said)
+	}
+
+	file(t, dir, "ai.yaml", strings.Replace(oneDummy, "MTU", "1450", 1))
+	until(t, "plt-blue", "net1/1450")
+	until(t, "plt-late", "net1/1450")
+	if err := os.Remove(filepath.Join(dir, "late.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "plt-late", "")
+
+	d.stop()
+	if code := <-d.ended; code != 0 {
+		t.Errorf("the daemon ended with %d", code)
+	}
+	if got := links(t, "plt-blue"); got != "net1/1450" {
+		t.Errorf("after the daemon was stopped plt-blue holds %q", got)
+	}
+	command(0, "status")
+	command(0, "delete", "--netns", "plt-hand")
+	if got := links(t, "plt-hand"); got != "" {
+		t.Errorf("after delete plt-hand holds %q", got)
+	}
+}
+
+// An apply that is interrupted undoes what it did and says so.
+func TestInterrupt(t *testing.T) {
+	inMachine(t)
+	path := addNetns(t, "plt-stop")
+	var text strings.Builder
+	text.WriteString("apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: many}\nspec:\n  steps:\n")
+	for i := range 200 { // takes longer than it takes to hear of the first
+		fmt.Fprintf(&text, "  - {name: s%d, type: dummy, config: {addresses: [10.0.%d.1/24]}}\n", i, i)
+	}
+	topo := filepath.Join(t.TempDir(), "many.yaml")
+	if err := os.WriteFile(topo, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w, err := watch.New(watch.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := w.Add("test", path); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = w.Run(t.Context()) }()
+	ctx, interrupt := context.WithCancel(t.Context())
+	go func() {
+		for e := range w.Events() {
+			if e.ID == "test" && e.Reason == watch.Changed {
+				interrupt()
+				return
+			}
+		}
+	}()
+	var out, errs bytes.Buffer
+	code := run(ctx, []string{"apply", "-f", topo, "--netns", "plt-stop", "--state-dir", filepath.Join(t.TempDir(), "state")}, stdio{strings.NewReader(""), &out, &errs})
+	if code != exitInterrupted || !strings.Contains(errs.String(), "plumbline: interrupted\n") {
+		t.Errorf("exit %d, want %d:\n%s%s", code, exitInterrupted, &out, &errs)
+	}
+	if got := links(t, "plt-stop"); got != "" {
+		t.Errorf("after the interrupt: %s", got)
+	}
+}
