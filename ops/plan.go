@@ -24,6 +24,9 @@ type Request struct {
 	// Owned is the history of what we did to this sandbox before
 	// (netstate.Coalesce): only what we made may be replaced or removed.
 	Owned []netstate.Change
+	// Interrupted says that the last pass over this sandbox did not end: what it
+	// took along of others' objects may not have been made again.
+	Interrupted bool
 }
 
 // Plan is what has to be done, as data.

@@ -174,6 +174,13 @@ func (q *sequencer) do(c netstate.Change) {
 func (q *sequencer) bringBack() {
 	lost := q.lost
 	q.lost = nil
+	if q.p.req.Interrupted {
+		for _, c := range q.p.req.Owned {
+			if c.Foreign && c.After != nil {
+				lost = append(lost, netstate.Change{Step: c.Step, Before: c.After, Foreign: true})
+			}
+		}
+	}
 	for _, c := range byReachability(lost) {
 		if !c.Foreign {
 			continue

@@ -30,7 +30,7 @@ func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstat
 }
 
 // Absent lists the devices of a history that are nowhere to be found although
-// they exist: a namespace that is being torn down has not sent them back yet,
+// a driver holds them: a namespace that is being torn down has not sent them back yet,
 // or somebody took them elsewhere.
 func Absent(have *netstate.Snapshot, history []netstate.Change) []string {
 	var out []string
@@ -39,7 +39,7 @@ func Absent(have *netstate.Snapshot, history []netstate.Change) []string {
 		if !ok {
 			continue
 		}
-		if d, ok := have.Device(o.ID); ok && d.At == nil && !UserspaceDriver(d.Driver) {
+		if d, ok := have.Device(o.ID); ok && d.At == nil && d.Driver != "" && !UserspaceDriver(d.Driver) {
 			out = append(out, o.ID)
 		}
 	}

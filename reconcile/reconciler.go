@@ -276,7 +276,7 @@ func (p *pass) plan(ctx context.Context) (*ops.Plan, error) {
 	for range 32 {
 		plan, err := p.r.opts.Registry.Plan(ops.Request{
 			Topology: p.sandbox.Topology, Netns: p.sandbox.Netns, Devices: p.sandbox.Devices,
-			Have: snap, Owned: p.record.History,
+			Have: snap, Owned: p.record.History, Interrupted: p.known && p.before.Phase == Applying,
 		})
 		if err != nil || len(plan.Missing) == 0 {
 			return plan, p.nameHolder(err)

@@ -168,18 +168,20 @@ func readObjects(data []byte) ([]netstate.Object, error) {
 type World struct {
 	*netstate.Snapshot
 	appears map[netstate.Key]netstate.Object
+	// interrupted says that a crash came before.
+	interrupted bool
 }
 
 // NewWorld returns the world a case starts in.
 func NewWorld(c *Case) *World {
-	w := &World{netstate.NewSnapshot(c.Have...), map[netstate.Key]netstate.Object{}}
+	w := &World{Snapshot: netstate.NewSnapshot(c.Have...), appears: map[netstate.Key]netstate.Object{}}
 	for _, o := range c.Appears {
 		w.appears[o.Key()] = o
 	}
 	return w
 }
 
-func (w *World) clone() *World { return &World{w.Clone(), w.appears} }
+func (w *World) clone() *World { return &World{w.Clone(), w.appears, w.interrupted} }
 
 // observe answers what a plan or an undo misses: what is not there is absent.
 func (w *World) observe(missing []netstate.Object) {
@@ -210,7 +212,7 @@ func (w *World) linkThere(o netstate.Object) bool {
 // plan plans until nothing is missing.
 func plan(reg *ops.Registry, c *Case, w *World, owned []netstate.Change) (*ops.Plan, error) {
 	for range 32 {
-		p, err := reg.Plan(ops.Request{Topology: c.Topology, Netns: "/run/netns/pod", Devices: c.Devices, Have: w.Snapshot, Owned: owned})
+		p, err := reg.Plan(ops.Request{Topology: c.Topology, Netns: "/run/netns/pod", Devices: c.Devices, Have: w.Snapshot, Owned: owned, Interrupted: w.interrupted})
 		if err != nil || len(p.Missing) == 0 {
 			return p, err
 		}
@@ -274,16 +276,25 @@ func Laws(t *testing.T, reg *ops.Registry, c *Case, changes []netstate.Change) {
 		}
 		history := netstate.Coalesce(nil, changes...)
 		again := w.clone()
-		if _, _, err := converge(reg, c, again, history); err != nil {
+		again.interrupted = true
+		more, _, err := converge(reg, c, again, history)
+		if err != nil {
 			t.Errorf("after %d of %d changes, planning again does not converge: %v", n, len(changes), err)
 		}
-		if err := undo(w, history); err != nil {
-			t.Errorf("after %d of %d changes: %v", n, len(changes), err)
-			continue
-		}
-		if diff := NewWorld(c).Equal(w.Snapshot); len(diff) > 0 {
-			t.Errorf("after %d of %d changes, undo does not restore the start:\n%s", n, len(changes), strings.Join(diff, "\n"))
-		}
+		checkUndo(t, c, again, netstate.Compact(netstate.Coalesce(history, more...)), fmt.Sprintf("after %d of %d changes and planning again", n, len(changes)))
+		checkUndo(t, c, w, history, fmt.Sprintf("after %d of %d changes", n, len(changes)))
+	}
+}
+
+// checkUndo undoes a history and wants the start back.
+func checkUndo(t *testing.T, c *Case, w *World, history []netstate.Change, when string) {
+	t.Helper()
+	if err := undo(w, history); err != nil {
+		t.Errorf("%s: %v", when, err)
+		return
+	}
+	if diff := NewWorld(c).Equal(w.Snapshot); len(diff) > 0 {
+		t.Errorf("%s, undo does not restore the start:\n%s", when, strings.Join(diff, "\n"))
 	}
 }
 
@@ -305,12 +316,7 @@ func Hold(t *testing.T, reg *ops.Registry, c *Case, drift func(*World, []netstat
 	if err != nil {
 		return fmt.Errorf("after drift: %w", err)
 	}
-	if err := undo(w, netstate.Coalesce(history, repairs...)); err != nil {
-		t.Errorf("after drift and repair: %v", err)
-	}
-	if diff := NewWorld(c).Equal(w.Snapshot); len(diff) > 0 {
-		t.Errorf("after drift and repair, undo does not restore the start:\n%s", strings.Join(diff, "\n"))
-	}
+	checkUndo(t, c, w, netstate.Compact(netstate.Coalesce(history, repairs...)), "after drift and repair")
 	return nil
 }
 
