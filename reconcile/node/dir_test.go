@@ -20,9 +20,9 @@ spec:
   - {name: a, type: dummy}
 `
 
-// inline is a file that describes a topology of one dummy in a namespace.
-func inline(netns, topology, config string) string {
-	return "netns: " + netns + "\ntopology:\n  apiVersion: networking.dra.io/v1alpha1\n  kind: NetworkTopology\n  metadata: {name: " + topology + "}\n" +
+// inline is a file that describes a topology "ai" of one dummy in a namespace.
+func inline(netns, config string) string {
+	return "netns: " + netns + "\ntopology:\n  apiVersion: networking.dra.io/v1alpha1\n  kind: NetworkTopology\n  metadata: {name: ai}\n" +
 		"  spec:\n    steps:\n    - {name: a, type: dummy, config: {" + config + "}}\n"
 }
 
@@ -41,19 +41,19 @@ func TestReadDir(t *testing.T) {
 	write(t, dir, map[string]string{
 		"blue.yaml":    "netns: blue\ntopologyFile: ai.yaml\ndevices: {a: eth0}\n",
 		"far.yaml":     "netns: far\ntopologyFile: " + elsewhere + "/far.yaml\n",
-		"red.yaml":     inline("/proc/7/ns/net", "ai", ""),
-		"twice.yaml":   inline("/run/netns/blue", "ai", "mtu: 1400"),
+		"red.yaml":     inline("/proc/7/ns/net", ""),
+		"twice.yaml":   inline("/run/netns/blue", "mtu: 1400"),
 		"ai.yaml":      topologyFile, // not a sandbox
 		"notes.txt":    "not a sandbox",
 		".hidden.yaml": "not a sandbox",
 
-		"broken-both.yaml":    inline("x", "ai", "") + "topologyFile: ai.yaml\n",
+		"broken-both.yaml":    inline("x", "") + "topologyFile: ai.yaml\n",
 		"broken-field.yaml":   "netns: x\ntopologyFyle: ai.yaml\n",
 		"broken-file.yaml":    "netns: blue\ntopologyFile: missing.yaml\n",
 		"broken-netns.yaml":   "netns: ..\ntopologyFile: ai.yaml\n",
 		"broken-neither.yaml": "netns: blue\n",
 		"broken-nowhere.yaml": "topologyFile: ai.yaml\n",
-		"broken-steps.yaml":   inline("x", "ai", "mtu: wide"),
+		"broken-steps.yaml":   inline("x", "mtu: wide"),
 		"broken-syntax.yaml":  "netns: [\n",
 	})
 	r, err := readDir(dir, registry(t))
@@ -120,11 +120,11 @@ func TestTake(t *testing.T) {
 		}
 	}
 	ids := func(ids ...reconcile.SandboxID) []reconcile.SandboxID { return ids }
-	a, b, broken := inline("a", "ai", ""), inline("b", "ai", ""), "netns: [\n"
+	a, b, broken := inline("a", ""), inline("b", ""), "netns: [\n"
 
 	check("two files", take(map[string]string{"a.yaml": a, "b.yaml": b}), ids("run/a/ai", "run/b/ai"), false)
 	check("nothing new", take(map[string]string{"a.yaml": a, "b.yaml": b}), nil, false)
-	check("one changes", take(map[string]string{"a.yaml": inline("a", "ai", "mtu: 1400"), "b.yaml": b}), ids("run/a/ai"), false)
+	check("one changes", take(map[string]string{"a.yaml": inline("a", "mtu: 1400"), "b.yaml": b}), ids("run/a/ai"), false)
 	check("one breaks and keeps what it said", take(map[string]string{"a.yaml": broken, "b.yaml": b}), nil, false)
 	check("a new one is broken", take(map[string]string{"a.yaml": broken, "b.yaml": b, "c.yaml": broken}), nil, true)
 	check("one is renamed", take(map[string]string{"a.yaml": broken, "z.yaml": b}), nil, false)

@@ -293,7 +293,7 @@ func (n *node) kill(name string) {
 // wants writes a file that describes one dummy in a namespace.
 func (n *node) wants(file, netns, config string) {
 	n.t.Helper()
-	write(n.t, n.Dir, map[string]string{file: inline(n.path(netns), "ai", config)})
+	write(n.t, n.Dir, map[string]string{file: inline(n.path(netns), config)})
 }
 
 // reread reads the directory again and waits until nothing is left to do.
@@ -319,9 +319,8 @@ func (n *node) expect(what string, netns, links string) {
 	}
 }
 
-func mtu(from, to uint32) netstate.Change {
-	return netstate.Change{Before: netstate.Link{Name: "net1", MTU: &from}, After: netstate.Link{Name: "net1", MTU: &to}}
-}
+// spoilt is somebody's change of an MTU.
+var spoilt = netstate.Change{Before: netstate.Link{Name: "net1", MTU: new(uint32(1400))}, After: netstate.Link{Name: "net1", MTU: new(uint32(1500))}}
 
 func TestFilesBecomeSandboxes(t *testing.T) {
 	running(t, func(n *node) {
@@ -379,7 +378,7 @@ func TestDriftIsRepaired(t *testing.T) {
 		if w := n.world.written(); w != 0 {
 			t.Errorf("%d writes although nothing had changed", w)
 		}
-		n.world.change(t, n.path("blue"), mtu(1400, 1500))
+		n.world.change(t, n.path("blue"), spoilt)
 		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
 		n.expect("after a notice", "blue", "net1/1400")
 		if len(n.told.repaired) != 1 {
@@ -401,7 +400,7 @@ func TestFailingRepair(t *testing.T) {
 		n.world.mu.Lock()
 		n.world.refuse = errors.New("operation not permitted")
 		n.world.mu.Unlock()
-		n.world.change(t, n.path("blue"), mtu(1400, 1500))
+		n.world.change(t, n.path("blue"), spoilt)
 		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
@@ -424,11 +423,11 @@ func TestFailingRepair(t *testing.T) {
 func TestObservedDriftIsReportedOnly(t *testing.T) {
 	running(t, func(n *node) {
 		n.make("blue")
-		text := inline(n.path("blue"), "ai", "mtu: 1400")
+		text := inline(n.path("blue"), "mtu: 1400")
 		write(t, n.Dir, map[string]string{"blue.yaml": strings.Replace(text, "  spec:\n", "  spec:\n    driftPolicy: Observe\n", 1)})
 	}, func(n *node) {
 		n.log.take()
-		n.world.change(t, n.path("blue"), mtu(1400, 1500))
+		n.world.change(t, n.path("blue"), spoilt)
 		for range 3 {
 			n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
 			time.Sleep(time.Minute)
@@ -490,7 +489,7 @@ func TestSandboxesOfOthers(t *testing.T) {
 	}, func(n *node) {
 		n.expect("no file describes it, and none did", "blue", "net1/1400")
 		n.expect("its file has gone", "red", "")
-		n.world.change(t, n.path("blue"), mtu(1400, 1500))
+		n.world.change(t, n.path("blue"), spoilt)
 		n.tell(watch.Event{ID: "blue/ai", Reason: watch.Changed})
 		n.expect("it drifted", "blue", "net1/1400")
 
@@ -525,7 +524,7 @@ func TestNothingIsReleasedWhileAFileIsUnknown(t *testing.T) {
 		write(t, n.Dir, map[string]string{"red.yaml": "netns: [\n"})
 	}, func(n *node) {
 		n.expect("its file is broken", "red", "net1/1400")
-		n.world.change(t, n.path("red"), mtu(1400, 1500))
+		n.world.change(t, n.path("red"), spoilt)
 		n.tell(watch.Event{ID: "run/red/ai", Reason: watch.Changed})
 		n.expect("it drifted", "red", "net1/1400")
 		if err := os.Remove(filepath.Join(n.Dir, "red.yaml")); err != nil {
@@ -560,7 +559,7 @@ func TestReleaseThatWasUnderWayIsFinished(t *testing.T) {
 func TestMistakeWaitsForTheFile(t *testing.T) {
 	running(t, func(n *node) {
 		n.make("blue")
-		write(t, n.Dir, map[string]string{"blue.yaml": inline(n.path("blue"), "ai", "") + "devices: {b: eth0}\n"})
+		write(t, n.Dir, map[string]string{"blue.yaml": inline(n.path("blue"), "") + "devices: {b: eth0}\n"})
 	}, func(n *node) {
 		if got := n.log.take(); !strings.Contains(got, "kind=Invalid") {
 			t.Errorf("log:\n%s", got)

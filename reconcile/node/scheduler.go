@@ -14,10 +14,11 @@ import (
 const (
 	backoffFirst = 100 * time.Millisecond
 	backoffMost  = 30 * time.Second
-	// Whoever keeps changing a sandbox is answered at once, noticesBurst times,
-	// and then noticesPerSecond: plumbline never fights at full speed.
-	noticesPerSecond = 5
-	noticesBurst     = 20
+	// Whoever keeps changing a sandbox is answered at once for a while, and then
+	// at a fixed pace: plumbline never fights at full speed. A repair takes two
+	// notices, that of the change and that of the repair itself.
+	noticesPerSecond = 10
+	noticesBurst     = 50
 )
 
 // verdict is what becomes of a sandbox after a pass.
