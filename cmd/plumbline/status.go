@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/node"
 )
@@ -48,8 +49,14 @@ Exit status: 0 all is in sync, 2 something is not or a journal file is damaged, 
 					continue
 				}
 				st, err := e.Check(cmd.Context(), rec.Sandbox.ID)
-				if err != nil {
-					return err
+				if cmd.Context().Err() != nil {
+					return cmd.Context().Err()
+				}
+				if err != nil { // of this sandbox; the others are looked at all the same
+					st = reconcile.Status{
+						Sandbox: rec.Sandbox.ID, Topology: rec.Sandbox.Topology.Name, Netns: rec.Sandbox.Netns, Updated: rec.Updated,
+						State: reconcile.StateFailed, Failure: err.Error(), Kind: fault.Of(err),
+					}
 				}
 				if st.State != reconcile.InSync {
 					code = exitDiffers

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology"
+)
+
+func vlan(id uint16) netstate.Link {
+	return netstate.Link{Name: "data0", LinkKind: "vlan", VLAN: &netstate.VLAN{ID: &id}}
+}
+
+// What the kernel cannot change is deleted and created: one line says so, and
+// the tally counts what is done.
+func TestReplacementIsOneLine(t *testing.T) {
+	topo := &topology.Topology{Name: "ai", Steps: []topology.Step{{Name: "data", Type: "vlan"}, {Name: "bond", Type: "bond"}}}
+	plan := &ops.Plan{
+		Changes: []netstate.Change{
+			{Step: "data", Before: vlan(100)},
+			{Step: "", Before: netstate.Link{Name: "old"}},
+			{Step: "data", Before: netstate.Addr{Link: "data0", Address: "10.0.0.1/24"}, Implied: true},
+			{Step: "bond", Before: netstate.Link{Name: "bond0", MTU: new(uint32(1500))}, After: netstate.Link{Name: "bond0", MTU: new(uint32(9000))}},
+			{Step: "data", After: vlan(200)},
+			{Step: "data", After: netstate.Addr{Link: "data0", Address: "10.0.0.1/24"}},
+		},
+		Pending: []ops.Pending{{Step: "late", Needs: "data.mac"}},
+		Notes:   []string{"bond0 goes down for a moment"},
+	}
+	sb := reconcile.Sandbox{ID: "blue/ai", Netns: "/run/netns/blue", Topology: topo, Devices: map[string]string{"vf0": "0000:01:10.0"}}
+	var out bytes.Buffer
+	text{&out, false}.plan(sb, plan)
+	want := `topology "ai" in namespace "blue" (sandbox blue/ai)
+  step "vf0" has device 0000:01:10.0
+
+step "data" (vlan)
+  ∓ link data0 vlan.id 100 → 200
+  + address 10.0.0.1/24 on data0
+
+wanted by no step any more
+  - link old
+
+step "bond" (bond)
+  ~ link bond0 mtu 1500 → 9000
+
+? step "late" needs data.mac (known after apply)
+
+note: bond0 goes down for a moment
+
+Plan: 2 to create, 1 to change, 2 to delete. 1 step to be planned then.
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("plan (-want +got):\n%s", diff)
+	}
+
+	var coloured bytes.Buffer
+	text{&coloured, true}.plan(sb, plan)
+	if got := coloured.String(); !strings.Contains(got, "\x1b[35m∓ link data0 vlan.id 100 → 200\x1b[0m\n") || !strings.Contains(got, "\x1b[31m- link old\x1b[0m\n") {
+		t.Errorf("no colours:\n%q", got)
+	}
+}
+
+func TestNoColoursForFilesAndPipes(t *testing.T) {
+	f, err := os.Create(t.TempDir() + "/out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	a := &app{stdio: stdio{out: f}}
+	if a.colours() {
+		t.Error("colours in a file")
+	}
+	a.out = &bytes.Buffer{}
+	if a.colours() {
+		t.Error("colours in a pipe")
+	}
+}
+
+func TestDriftLines(t *testing.T) {
+	link := netstate.LinkKey("data0")
+	for want, d := range map[string]reconcile.Drift{
+		`~ step "data": link data0: mtu is 1400, not 9000`: {Step: "data", Action: netstate.Update, Object: link, Field: "mtu", Want: 9000, Have: 1400},
+		`+ step "data": link data0 is missing`:             {Step: "data", Action: netstate.Create, Object: link},
+		`- link data0 is not wanted`:                       {Action: netstate.Delete, Object: link},
+		`? step "data": needs bond.mac`:                    {Step: "data", Action: netstate.Update, Field: "bond.mac"},
+	} {
+		if got := driftLine(d); got != want {
+			t.Errorf("have %s\nwant %s", got, want)
+		}
+	}
+}
+
+// Without the capabilities nothing is begun: no journal is made.
+func TestCapabilitiesAreMissing(t *testing.T) {
+	runtime.LockOSThread() // capabilities are a thread's
+	defer runtime.UnlockOSThread()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var have [2]unix.CapUserData
+	if err := unix.Capget(&header, &have[0]); err != nil {
+		t.Fatal(err)
+	}
+	none := have
+	none[0].Effective, none[1].Effective = 0, 0
+	if err := unix.Capset(&header, &none[0]); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Capset(&header, &have[0]); err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Chdir(t.TempDir())
+	for name, text := range map[string]string{"netns": "", "ai.yaml": "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: ai}\nspec: {steps: [{name: a, type: dummy}]}\n"} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range []string{
+		"plan -f ai.yaml --netns ./netns", "apply -f ai.yaml --netns ./netns", "status", "delete --netns ./netns", "run --config .",
+	} {
+		var out, errs bytes.Buffer
+		code := run(t.Context(), append(strings.Fields(args), "--state-dir", "state"), stdio{strings.NewReader(""), &out, &errs})
+		command, _, _ := strings.Cut(args, " ")
+		want := "plumbline: " + command + " enters network namespaces, for which the capabilities CAP_NET_ADMIN and CAP_SYS_ADMIN are missing: run it as root\n"
+		if code != exitError || errs.String() != want {
+			t.Errorf("%s: exit %d, %q", args, code, errs.String())
+		}
+	}
+	if _, err := os.Stat("state"); err == nil {
+		t.Error("a journal was made")
+	}
+}
