@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -42,26 +41,10 @@ func DeleteNamed(path string) error {
 // Within calls f on a thread inside the namespace at path. Sockets that f opens
 // stay there.
 func Within(path string, f func() error) error {
-	return away(func() error {
-		ns, err := netns.GetFromPath(path)
-		if err != nil {
-			return fmt.Errorf("enter network namespace %q: %w", path, err)
-		}
-		defer ns.Close()
-		if err := netns.Set(ns); err != nil {
-			return fmt.Errorf("enter network namespace %q: %w", path, err)
-		}
-		return f()
-	})
-}
-
-// away calls f on a thread of its own, which ends with it: no thread is left in
-// another namespace, whatever f does.
-func away(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread goes with the goroutine
-		done <- f()
-	}()
-	return <-done
+	ns, err := openNetns(path)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return enter(ns, f)
 }

@@ -47,24 +47,21 @@ func isNetns(f *os.File) error {
 	return nil
 }
 
-// enter runs f on a thread in the namespace. The thread is back in its own
-// afterwards, or ends: no code of others ever runs on it in the wrong place.
-func enter(ns *os.File, f func() error) error {
+// away calls f on a thread that is back in its own namespace afterwards, or
+// ends: whatever f does, no code of others ever runs on it in the wrong place.
+// (To let the thread end in any case would not do: the main thread cannot, and
+// would stay in the other namespace for good, holding it alive.)
+func away(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		back, err := os.Open("/proc/thread-self/ns/net")
 		if err != nil {
 			runtime.UnlockOSThread()
-			done <- err
+			done <- fmt.Errorf("own network namespace: %w", err)
 			return
 		}
 		defer back.Close()
-		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			runtime.UnlockOSThread()
-			done <- fmt.Errorf("enter network namespace: %w", err)
-			return
-		}
 		err = f()
 		if unix.Setns(int(back.Fd()), unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread() // otherwise the thread ends with the goroutine
@@ -72,6 +69,16 @@ func enter(ns *os.File, f func() error) error {
 		done <- err
 	}()
 	return <-done
+}
+
+// enter calls f on a thread in the namespace.
+func enter(ns *os.File, f func() error) error {
+	return away(func() error {
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter network namespace: %w", err)
+		}
+		return f()
+	})
 }
 
 // identify returns the identity of the namespace a socket fd lives in. The

@@ -222,3 +222,28 @@ func TestRouteRefused(t *testing.T) {
 	b.refused(fault.Invalid, create(netstate.Route{Link: "d0", Dst: "203.0.113.0"}), "not a prefix")
 	b.refused(fault.Invalid, create(netstate.Route{Link: "d0", Dst: "203.0.113.0/24", Scope: new("near")}), "near", "global")
 }
+
+// Routes and addresses of the host are asked for one by one.
+func TestHostRoutes(t *testing.T) {
+	b := newBench(t)
+	b.create(up(dummy("host:d0")))
+	for _, r := range []netstate.Route{
+		{Link: "host:d0", Dst: "203.0.113.0/24", Table: 254, Metric: 5},
+		{Link: "host:d0", Dst: "2001:db8:4::/48", Table: 100, Metric: 1024},
+	} {
+		b.absent(r)
+		b.create(r)
+		b.holds(r)
+		r.MTU = new(uint32(1400))
+		b.update(r)
+		b.holds(r)
+		b.remove(r)
+		b.absent(r)
+	}
+	b.absent(netstate.Route{Link: "host:nowhere", Dst: "203.0.113.0/24", Table: 254})
+	b.absent(netstate.Addr{Link: "host:nowhere", Address: "203.0.113.1/24"})
+	b.refused(fault.NotReady, netstate.Change{
+		Before: netstate.Route{Link: "host:d0", Dst: "203.0.113.0/24", Table: 254, MTU: new(uint32(0))},
+		After:  netstate.Route{Link: "host:d0", Dst: "203.0.113.0/24", Table: 254, MTU: new(uint32(1400))},
+	}, "not there any more")
+}

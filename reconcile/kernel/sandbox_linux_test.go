@@ -252,3 +252,53 @@ func TestCancelled(t *testing.T) {
 	}
 	b.absent(dummy("d0"))
 }
+
+// A snapshot is extended without reading the sandbox again.
+func TestExtend(t *testing.T) {
+	b := newBench(t)
+	b.create(up(dummy("host:eth1")), up(dummy("d0")))
+	b.apply(b.move("if:eth1", "net1"))
+	s := b.open()
+	snap, err := s.Observe(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dumps, _, _ := s.Counters()
+	ask := []netstate.Object{
+		netstate.Device{ID: "if:eth1"},
+		netstate.Link{Name: "host:lo"},
+		netstate.Link{Name: "host:eth1"},
+		netstate.Sysctl{Path: "net/ipv4/conf/net1/rp_filter"},
+		feature("net1", "rx-gro", ""),
+		netstate.Link{Name: "d0"},
+		netstate.Addr{Link: "d0", Address: "192.0.2.1/24"},
+		netstate.BridgeVLAN{Link: "d0", VID: 1},
+	}
+	if err := s.Extend(t.Context(), snap, ask); err != nil {
+		t.Fatal(err)
+	}
+	if now, _, _ := s.Counters(); now != dumps {
+		t.Errorf("%d dumps", now-dumps)
+	}
+	for i, o := range ask {
+		_, there := snap.Get(o.Key())
+		if want := i != 2 && i < 6; !snap.Known(o) || there != want {
+			t.Errorf("%s: known %v, there %v", o.Key(), snap.Known(o), there)
+		}
+	}
+	if d, _ := snap.Device("if:eth1"); *d.At != "net1" {
+		t.Errorf("got %+v", d)
+	}
+}
+
+func TestChangeOfNothing(t *testing.T) {
+	b := newBench(t)
+	b.refused(fault.Invalid, netstate.Change{Before: netstate.Device{ID: "if:d0"}})
+	b.apply(netstate.Change{After: dummy("d0"), Implied: true}) // the kernel's to do
+	b.absent(dummy("d0"))
+	for _, o := range []netstate.Object{
+		netstate.Sysctl{Path: "net/ipv4/ip_forward", Value: new("1")}, feature("lo", "rx-gro", "on"), netstate.VF{ID: "0000:ff:1f.7"},
+	} {
+		b.apply(netstate.Change{Before: o}) // what cannot be deleted goes with what it belongs to
+	}
+}
