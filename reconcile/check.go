@@ -3,8 +3,6 @@ package reconcile
 import (
 	"context"
 	"encoding/json"
-	"iter"
-	"maps"
 	"time"
 
 	"github.com/plumbline/plumbline/ops"
@@ -66,6 +64,7 @@ func (r *Reconciler) Check(ctx context.Context, id SandboxID) (Status, error) {
 		st.State, st.Failure, st.Kind = StateFailed, err.Error(), fault.Of(err)
 		return st, nil
 	}
+	r.remember(id, p.asked)
 	st.Changes = plan.Changes
 	st.Drift = drifts(rec.Sandbox.Topology, plan)
 	switch {
@@ -121,5 +120,3 @@ func sameSpec(a, b Sandbox) bool {
 	y, errY := json.Marshal(b)
 	return errX == nil && errY == nil && string(x) == string(y)
 }
-
-func mapsKeys(m map[string]string) iter.Seq[string] { return maps.Keys(m) }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/plumbline/plumbline/ops"
@@ -35,6 +37,11 @@ type Options struct {
 // use; passes over one sandbox exclude each other, also between processes.
 type Reconciler struct {
 	opts Options
+
+	mu sync.Mutex
+	// asked remembers, per sandbox, what was observed on demand, so that the
+	// next pass observes it at once instead of planning to find out.
+	asked map[SandboxID][]netstate.Object
 }
 
 // New returns a Reconciler.
@@ -48,7 +55,7 @@ func New(opts Options) *Reconciler {
 	if opts.Recorder == nil {
 		opts.Recorder = nopRecorder{}
 	}
-	return &Reconciler{opts}
+	return &Reconciler{opts: opts, asked: map[SandboxID][]netstate.Object{}}
 }
 
 // Report is what a pass did.
@@ -170,7 +177,33 @@ type pass struct {
 	counts   [3]uint64 // dumps, gets, writes
 }
 
+// expect returns what a pass will want to observe on demand: what the last one
+// did, else the devices.
+func (r *Reconciler) expect(sb Sandbox) []netstate.Object {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if asked, ok := r.asked[sb.ID]; ok {
+		return slices.Clone(asked)
+	}
+	var out []netstate.Object
+	for _, step := range slices.Sorted(maps.Keys(sb.Devices)) {
+		out = append(out, netstate.Device{ID: sb.Devices[step]}, netstate.VF{ID: sb.Devices[step]})
+	}
+	return out
+}
+
+func (r *Reconciler) remember(id SandboxID, asked []netstate.Object) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if asked == nil {
+		delete(r.asked, id)
+		return
+	}
+	r.asked[id] = asked
+}
+
 func (p *pass) load() error {
+	p.asked = p.r.expect(p.sandbox)
 	rec, ok, err := p.r.opts.Store.Get(p.sandbox.ID)
 	if err != nil {
 		return err
@@ -211,12 +244,19 @@ func (p *pass) close() {
 // refuseTaken refuses devices another sandbox holds. One whose namespace is gone
 // is released on the way when free is set.
 func (p *pass) refuseTaken(ctx context.Context, free bool) error {
+	// What the sandbox's own record holds already nobody else can hold: asking
+	// all the others costs a read each.
+	wanted := maps.Clone(p.sandbox.Devices)
+	maps.DeleteFunc(wanted, func(_, device string) bool { return holds(p.record, device) })
+	if len(wanted) == 0 {
+		return nil
+	}
 	records, _ := p.r.opts.Store.List() // damaged records are reported by List's other callers
 	for _, other := range records {
 		if other.Sandbox.ID == p.sandbox.ID || other.BootID != p.r.opts.BootID {
 			continue
 		}
-		step, device := sharedDevice(p.sandbox.Devices, other)
+		step, device := sharedDevice(wanted, other)
 		if device == "" {
 			continue
 		}
@@ -247,18 +287,17 @@ func (p *pass) alive(rec Record) bool {
 }
 
 func sharedDevice(devices map[string]string, other Record) (step, device string) {
-	held := map[string]bool{}
-	for _, c := range other.History {
-		if d, ok := c.Object().(netstate.Device); ok {
-			held[d.ID] = true
-		}
-	}
-	for _, step := range slices.Sorted(mapsKeys(devices)) {
-		if held[devices[step]] {
+	for _, step := range slices.Sorted(maps.Keys(devices)) {
+		if holds(other, devices[step]) {
 			return step, devices[step]
 		}
 	}
 	return "", ""
+}
+
+// holds reports whether the record's sandbox has the device.
+func holds(rec Record, device string) bool {
+	return slices.ContainsFunc(rec.History, func(c netstate.Change) bool { return c.Key() == netstate.DeviceKey(device) })
 }
 
 // plan observes until the planner misses nothing, and plans.
@@ -469,6 +508,7 @@ func made(changes []netstate.Change) []netstate.Change {
 
 // settle ends a pass whose last plan was empty.
 func (p *pass) settle(plan *ops.Plan) (Report, error) {
+	p.r.remember(p.sandbox.ID, p.asked)
 	rep := Report{
 		Sandbox: p.sandbox.ID, Changes: made(p.executed), Results: plan.Results, Notes: plan.Notes,
 		Unchanged: len(p.executed) == 0,
@@ -562,6 +602,28 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 // came back late, once because a setting had to wait for another.
 const maxUndoRounds = 4
 
+// onHost lists what the way back needs to know beyond the sandbox: the devices,
+// the names they had, and what was set for them.
+func onHost(history []netstate.Change) []netstate.Object {
+	var out []netstate.Object
+	for _, c := range history {
+		switch o := c.Object().(type) {
+		case netstate.Device:
+			out = append(out, o)
+			if before, ok := c.Before.(netstate.Device); ok && before.At != nil && netstate.OnHost(*before.At) {
+				out = append(out, netstate.Link{Name: *before.At})
+			}
+		case netstate.VF:
+			out = append(out, o)
+		case netstate.Link:
+			if netstate.OnHost(o.Name) {
+				out = append(out, o)
+			}
+		}
+	}
+	return out
+}
+
 func (p *pass) planUndo(ctx context.Context, history []netstate.Change) (changes []netstate.Change, absent []string, err error) {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Observe += p.r.opts.Now().Sub(start) }()
@@ -593,13 +655,14 @@ func (p *pass) release(ctx context.Context) error {
 		return err
 	}
 	defer p.close()
-	p.asked = nil
+	p.asked = onHost(p.record.History)
 	if len(p.record.History) > 0 {
 		if err := p.undo(ctx, p.record.History); err != nil {
 			return err
 		}
 	}
 	p.known = false
+	p.r.remember(p.sandbox.ID, nil)
 	return p.r.opts.Store.Remove(p.sandbox.ID)
 }
 

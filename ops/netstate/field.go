@@ -44,7 +44,24 @@ type fieldPlan struct {
 	index []int // through nested pointers
 }
 
-var plans sync.Map // reflect.Type -> []fieldPlan
+var (
+	plans  sync.Map // reflect.Type -> []fieldPlan
+	nested sync.Map // reflect.Type -> []int, the fields tagged nested
+)
+
+func nestedOf(t reflect.Type) []int {
+	if n, ok := nested.Load(t); ok {
+		return n.([]int)
+	}
+	n := []int{}
+	for i := range t.NumField() {
+		if t.Field(i).Tag.Get("plan") == "nested" {
+			n = append(n, i)
+		}
+	}
+	nested.Store(t, n)
+	return n
+}
 
 func planOf(t reflect.Type) []fieldPlan {
 	if p, ok := plans.Load(t); ok {
@@ -188,10 +205,9 @@ func clone(o Object) reflect.Value {
 	src := reflect.ValueOf(o)
 	dst := reflect.New(src.Type()).Elem()
 	dst.Set(src)
-	t := src.Type()
-	for i := range t.NumField() {
-		if t.Field(i).Tag.Get("plan") == "nested" && !src.Field(i).IsNil() {
-			n := reflect.New(t.Field(i).Type.Elem())
+	for _, i := range nestedOf(src.Type()) {
+		if !src.Field(i).IsNil() {
+			n := reflect.New(src.Field(i).Type().Elem())
 			n.Elem().Set(src.Field(i).Elem())
 			dst.Field(i).Set(n)
 		}
@@ -227,9 +243,8 @@ func Restrict[T Object](o T, keep func(path string) bool) T {
 // pruneNested drops nested structs without a set field, so that equal content
 // prints and compares equal.
 func pruneNested(v reflect.Value) {
-	t := v.Type()
-	for i := range t.NumField() {
-		if t.Field(i).Tag.Get("plan") == "nested" && !v.Field(i).IsNil() && v.Field(i).Elem().IsZero() {
+	for _, i := range nestedOf(v.Type()) {
+		if !v.Field(i).IsNil() && v.Field(i).Elem().IsZero() {
 			v.Field(i).SetZero()
 		}
 	}

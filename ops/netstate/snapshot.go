@@ -89,13 +89,17 @@ func (s *Snapshot) Device(id string) (Device, bool) { return Lookup(s, Device{ID
 
 // All returns every object of one type, in key order.
 func All[T Object](s *Snapshot) []T {
-	var out []T
-	for _, o := range s.objects {
-		if t, ok := o.(T); ok {
-			out = append(out, t)
+	keys := make([]Key, 0, len(s.objects))
+	for k, o := range s.objects {
+		if _, ok := o.(T); ok {
+			keys = append(keys, k)
 		}
 	}
-	slices.SortFunc(out, func(a, b T) int { return strings.Compare(a.Key().ID, b.Key().ID) })
+	slices.SortFunc(keys, func(a, b Key) int { return strings.Compare(a.ID, b.ID) }) // keys are small, objects are not
+	out := make([]T, len(keys))
+	for i, k := range keys {
+		out[i] = s.objects[k].(T)
+	}
 	return out
 }
 
