@@ -92,16 +92,11 @@ func (r *Reconciler) Ensure(ctx context.Context, sb Sandbox) (Report, error) {
 }
 
 // Repair is Ensure for a sandbox that is in use: what a failure leaves working
-// is kept, and the record says Failed.
+// is kept, and the record says Failed. Steps whose drift policy is Observe are
+// left as they are. A sandbox that is unknown or being released is an error of
+// kind Gone: a repair never brings one back.
 func (r *Reconciler) Repair(ctx context.Context, id SandboxID) (Report, error) {
-	rec, ok, err := r.opts.Store.Get(id)
-	if err != nil {
-		return Report{}, err
-	}
-	if !ok {
-		return Report{}, fault.New(fault.Gone, errNoSandbox(id))
-	}
-	return r.run(ctx, rec.Sandbox, TriggerRepair)
+	return r.run(ctx, Sandbox{ID: id}, TriggerRepair)
 }
 
 func (r *Reconciler) run(ctx context.Context, sb Sandbox, trigger Trigger) (rep Report, err error) {
@@ -114,6 +109,12 @@ func (r *Reconciler) run(ctx context.Context, sb Sandbox, trigger Trigger) (rep 
 	defer func() { p.report(err) }()
 	if err := p.load(); err != nil {
 		return Report{}, err
+	}
+	if trigger == TriggerRepair {
+		if !p.known || p.record.Phase == Releasing {
+			return Report{}, fault.New(fault.Gone, errNoSandbox(sb.ID))
+		}
+		p.sandbox = p.record.Sandbox
 	}
 	if p.known && p.record.Phase == Releasing {
 		if err := p.release(ctx); err != nil {
@@ -377,6 +378,9 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 		if err != nil {
 			return Report{}, p.fail(ctx, err)
 		}
+		if p.trigger == TriggerRepair {
+			p.spareObserved(plan)
+		}
 		if plan.Empty() {
 			return p.settle(plan)
 		}
@@ -391,6 +395,17 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 	}
 	return Report{}, p.fail(ctx, fault.New(fault.NotConverged, fmt.Errorf("topology %q: still changing after %d stages, lastly %s",
 		p.sandbox.Topology.Name, maxStages, strings.ReplaceAll(strings.TrimSpace(last), "\n", "; "))))
+}
+
+// spareObserved drops from a repair what concerns steps whose drift is only to
+// be reported.
+func (p *pass) spareObserved(plan *ops.Plan) {
+	observed := func(step string) bool {
+		s, ok := p.sandbox.Topology.Step(step)
+		return ok && s.DriftPolicy == topology.Observe
+	}
+	plan.Changes = slices.DeleteFunc(plan.Changes, func(c netstate.Change) bool { return observed(c.Step) })
+	plan.Pending = slices.DeleteFunc(plan.Pending, func(w ops.Pending) bool { return observed(w.Step) })
 }
 
 // begin readies the record: a namespace other than the recorded one means that

@@ -345,3 +345,34 @@ func TestDeviceVanishes(t *testing.T) {
 	back, _ := l.state("").Device(device)
 	l.meddle("", netstate.Change{Before: back, After: netstate.Device{ID: device, At: home.At}})
 }
+
+// TestObservedStepIsSpared: a repair leaves alone what its step only wants
+// reported, also when other steps drifted with it.
+func TestObservedStepIsSpared(t *testing.T) {
+	l, path := newLane(t), newNetns(t)
+	r := l.engine(nil)
+	sb := box(path, parse(t, "t", "    - {name: a, type: dummy, driftPolicy: Observe, config: {name: a0, mtu: 1400}}\n    - {name: b, type: dummy, config: {name: b0, mtu: 1400}}\n"))
+	if _, err := r.Ensure(ctxFor(t), sb); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a0", "b0"} {
+		l.meddle(path, netstate.Change{Before: netstate.Link{Name: name, MTU: new(uint32(1400))}, After: netstate.Link{Name: name, MTU: new(uint32(1300))}})
+	}
+	rep, err := r.Repair(ctxFor(t), sb.ID)
+	if err != nil || len(rep.Changes) != 1 || rep.Changes[0].Step != "b" {
+		t.Fatalf("repair: %v, %v", err, rep.Changes)
+	}
+	st, err := r.Check(ctxFor(t), sb.ID)
+	if err != nil || st.State != reconcile.Drifted || len(st.Drift) != 1 || st.Drift[0].Step != "a" {
+		t.Errorf("check: %v, %+v", err, st)
+	}
+	if _, err := r.Release(ctxFor(t), sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Repair(ctxFor(t), sb.ID); fault.Of(err) != fault.Gone {
+		t.Errorf("repair after release: %v", err)
+	}
+	if recs, _ := r.List(); len(recs) != 0 {
+		t.Errorf("a repair brought the sandbox back: %+v", recs)
+	}
+}
