@@ -38,17 +38,19 @@ func (s *Sandbox) identity(w ifLink) string {
 	return s.host.sysfs.deviceID(w.bus, w.parent)
 }
 
-// noteDevices remembers where the devices of the sandbox were seen.
-func (s *Sandbox) noteDevices(links []ifLink) {
-	found := map[string]string{}
+// noteDevices finds the devices among the sandbox's links and remembers where
+// they were seen.
+func (s *Sandbox) noteDevices(links []ifLink) map[string]ifLink {
+	found, seen := map[string]ifLink{}, map[string]string{}
 	for _, w := range links {
 		if id := s.identity(w); id != "" {
-			found[id] = w.link.Name
+			found[id], seen[id] = w, w.link.Name
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.devices = found
+	s.seen = seen
+	return found
 }
 
 // locate finds a device wherever it is by now: in the sandbox where it was seen
@@ -57,7 +59,7 @@ func (s *Sandbox) noteDevices(links []ifLink) {
 // a device that is nowhere.
 func (s *Sandbox) locate(ctx context.Context, id string, thorough bool) (*place, error) {
 	s.mu.Lock()
-	seen, ok := s.devices[id]
+	seen, ok := s.seen[id]
 	s.mu.Unlock()
 	if ok && s.inside != nil {
 		p, err := s.lookAt(ctx, s.inside, id, seen)
@@ -83,6 +85,16 @@ func (s *Sandbox) locate(ctx context.Context, id string, thorough bool) (*place,
 		return s.search(ctx, s.outside, id)
 	}
 	return nil, nil
+}
+
+// unmarked finds a device that has lost its mark, which a privileged pod can
+// take away: by the name it is said to have in the sandbox, if what bears that
+// name is no other device.
+func (s *Sandbox) unmarked(ctx context.Context, d netstate.Device) (*place, error) {
+	if !strings.HasPrefix(d.ID, virtualPrefix) || d.At == nil || netstate.OnHost(*d.At) || s.inside == nil {
+		return nil, nil
+	}
+	return s.lookAt(ctx, s.inside, "", *d.At)
 }
 
 func (s *Sandbox) locateOutside(ctx context.Context, id string) (*place, error) {
@@ -133,12 +145,26 @@ func (s *Sandbox) search(ctx context.Context, c *conn, id string) (*place, error
 	return nil, nil
 }
 
+// find is locate for an observation: what the sandbox's links have just told is
+// not asked again.
+func (o *observer) find(ctx context.Context, ask netstate.Device) (*place, error) {
+	if w, ok := o.devices[ask.ID]; ok {
+		return &place{o.inside, w}, nil
+	}
+	p, err := o.locate(ctx, ask.ID, false)
+	if p != nil || err != nil {
+		return p, err
+	}
+	return o.unmarked(ctx, ask)
+}
+
 // askDevice reads a device wherever it is.
-func (o *observer) askDevice(ctx context.Context, id string) error {
+func (o *observer) askDevice(ctx context.Context, ask netstate.Device) error {
+	id := ask.ID
 	if id == defaultRoute {
 		return o.askDefaultRoute(ctx)
 	}
-	p, err := o.locate(ctx, id, false)
+	p, err := o.find(ctx, ask)
 	if err != nil {
 		return err
 	}
@@ -268,6 +294,9 @@ func (s *Sandbox) applyDevice(ctx context.Context, c netstate.Change) error {
 		return invalid("a device is not deleted, it goes home")
 	}
 	p, err := s.locate(ctx, after.ID, true)
+	if err == nil && p == nil {
+		p, err = s.unmarked(ctx, before)
+	}
 	if err != nil {
 		return err
 	}
@@ -295,12 +324,12 @@ func (s *Sandbox) applyDevice(ctx context.Context, c netstate.Change) error {
 func (s *Sandbox) noteDevice(id string, at *conn, base string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.devices, id)
+	delete(s.seen, id)
 	if !at.host {
-		if s.devices == nil {
-			s.devices = map[string]string{}
+		if s.seen == nil {
+			s.seen = map[string]string{}
 		}
-		s.devices[id] = base
+		s.seen[id] = base
 	}
 }
 

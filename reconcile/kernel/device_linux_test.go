@@ -5,8 +5,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/kernel"
 )
 
 // device returns a device as it is now.
@@ -79,6 +82,35 @@ func TestDeviceWasRenamed(t *testing.T) {
 	other := &bench{TB: b.TB, ctx: b.ctx, host: b.host, ns: b.ns, Sandbox: b.open()}
 	other.update(netstate.Device{ID: "if:eth1", At: new("mine")})
 	b.apply(there.Inverse()) // it has seen it as net1
+	same(t, start, b.everything("if:eth1"))
+}
+
+// A pod can take away what marks the device; under the name it was given it is
+// found still.
+func TestDeviceLostItsMark(t *testing.T) {
+	b := newBench(t)
+	b.create(up(dummy("host:eth1")))
+	start := b.everything("if:eth1")
+	there := b.move("if:eth1", "net1")
+	b.apply(there)
+	err := kernel.Within(b.ns.path(), func() error {
+		h, err := netlink.NewHandle()
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		l, err := h.LinkByName("net1")
+		if err != nil {
+			return err
+		}
+		return h.LinkSetAlias(l, "")
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.absent(netstate.Device{ID: "if:eth1"})
+	b.holds(netstate.Device{ID: "if:eth1", At: new("net1")})
+	b.apply(there.Inverse())
 	same(t, start, b.everything("if:eth1"))
 }
 

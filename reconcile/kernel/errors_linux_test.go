@@ -37,6 +37,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		"name taken":                {create(dummy("low")), fault.Conflict, []string{`create link "low"`, "file exists"}},
 		"VLAN id taken":             {create(vlan("v3", "low", 1)), fault.Conflict, []string{`create link "v3"`, `VLAN 1 on "low" in the sandbox`, "file exists"}},
+		"other end taken":           {create(l{Name: "e0", LinkKind: "veth", Veth: &netstate.Veth{Peer: new("low")}}), fault.Conflict, []string{`other end, "low" in the sandbox`, "file exists"}},
 		"no parent":                 {create(vlan("v3", "nowhere", 3)), fault.NotReady, []string{`no link "nowhere" in the sandbox`}},
 		"no parent on the host":     {create(vlan("v3", "host:nowhere", 3)), fault.NotReady, []string{`no link "nowhere" on the host`}},
 		"parent not said":           {create(l{Name: "v3", LinkKind: "vlan"}), fault.Invalid, []string{"needs a parent"}},

@@ -19,76 +19,90 @@ import (
 	"github.com/plumbline/plumbline/reconcile/kernel/ethtoolnl"
 )
 
-// ethtoolSockets are the clients of one namespace.
+// ethtoolSockets are the clients of one namespace, opened when they are first
+// needed: few sandboxes ever do.
 type ethtoolSockets struct {
 	settings *ethtoolnl.Client
 	flags    *ethtool.Client // private flags
 }
 
 func (e *ethtoolSockets) close() error {
-	if e == nil {
-		return nil
+	var errs []error
+	if e.settings != nil {
+		errs = append(errs, e.settings.Close())
 	}
-	return errors.Join(e.settings.Close(), e.flags.Close())
+	if e.flags != nil {
+		errs = append(errs, e.flags.Close())
+	}
+	*e = ethtoolSockets{}
+	return errors.Join(errs...)
 }
 
-// ethtoolClients opens the clients when they are first needed: few sandboxes
-// ever do.
-func (s *socket) ethtoolClients() (*ethtoolSockets, error) {
+func (s *socket) ethtoolSettings() (_ *ethtoolnl.Client, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ethtool != nil {
-		return s.ethtool, nil
-	}
-	e := &ethtoolSockets{}
-	err := enter(s.ns, func() (err error) {
-		if e.settings, err = ethtoolnl.Dial(0); err != nil {
+	if s.ethtool.settings == nil {
+		err = enter(s.ns, func() (err error) {
+			s.ethtool.settings, err = ethtoolnl.Dial(0)
 			return err
-		}
-		if e.flags, err = ethtool.New(); err != nil {
-			e.settings.Close()
-		}
-		return err
-	})
-	if err != nil {
-		return nil, err
+		})
 	}
-	s.ethtool = e
-	return e, nil
+	return s.ethtool.settings, err
 }
 
-// ethtoolSettings reads one class of settings of a link, by name; none for a
-// link that has no such thing.
-func (c *conn) ethtoolSettings(ctx context.Context, class string, index int) (map[string]netstate.Ethtool, error) {
+func (s *socket) ethtoolFlags() (_ *ethtool.Client, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ethtool.flags == nil {
+		err = enter(s.ns, func() (err error) {
+			s.ethtool.flags, err = ethtool.New()
+			return err
+		})
+	}
+	return s.ethtool.flags, err
+}
+
+// ethtoolOf reads one class of settings of a link, by name; none for a link that
+// has no such thing.
+func (c *conn) ethtoolOf(ctx context.Context, class string, index int) (map[string]netstate.Ethtool, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	clients, err := c.ethtoolClients()
+	c.count.gets.Add(1)
+	if class == netstate.EthtoolPrivateFlag {
+		return c.privateFlags(index)
+	}
+	client, err := c.ethtoolSettings()
 	if err != nil {
 		return nil, err
 	}
-	c.count.gets.Add(1)
-	out := map[string]netstate.Ethtool{}
-	if class == netstate.EthtoolPrivateFlag {
-		flags, err := clients.flags.PrivateFlags(ethtool.Interface{Index: index})
-		if err != nil {
-			return nil, ignoreAbsent(err)
-		}
-		for name, on := range flags.Flags {
-			out[name] = netstate.Ethtool{Class: class, Name: name, Value: new(onOff(on))}
-		}
-		return out, nil
-	}
-	settings, err := clients.settings.Get(ctx, ethtoolnl.Class(class), index)
+	settings, err := client.Get(ctx, ethtoolnl.Class(class), index)
 	if err != nil {
 		return nil, ignoreAbsent(err)
 	}
+	out := map[string]netstate.Ethtool{}
 	for _, s := range settings {
 		value := strconv.FormatUint(uint64(s.Value), 10)
 		if class == netstate.EthtoolFeature {
 			value = onOff(s.Value != 0)
 		}
 		out[s.Name] = netstate.Ethtool{Class: class, Name: s.Name, Value: &value, Fixed: s.Fixed}
+	}
+	return out, nil
+}
+
+func (c *conn) privateFlags(index int) (map[string]netstate.Ethtool, error) {
+	client, err := c.ethtoolFlags()
+	if err != nil {
+		return nil, err
+	}
+	flags, err := client.PrivateFlags(ethtool.Interface{Index: index})
+	if err != nil {
+		return nil, ignoreAbsent(err)
+	}
+	out := map[string]netstate.Ethtool{}
+	for name, on := range flags.Flags {
+		out[name] = netstate.Ethtool{Class: netstate.EthtoolPrivateFlag, Name: name, Value: new(onOff(on))}
 	}
 	return out, nil
 }
@@ -146,7 +160,7 @@ func (s *Sandbox) readEthtool(ctx context.Context, g ethtoolGroup) (map[string]n
 	if err != nil {
 		return nil, err
 	}
-	out, err := c.ethtoolSettings(ctx, g.class, index)
+	out, err := c.ethtoolOf(ctx, g.class, index)
 	for name, e := range out {
 		e.Link = g.link
 		out[name] = e
@@ -192,13 +206,13 @@ func (s *Sandbox) setEthtool(ctx context.Context, e netstate.Ethtool) error {
 	if err != nil {
 		return err
 	}
-	clients, err := c.ethtoolClients()
-	if err != nil {
-		return err
-	}
 	c.count.writes.Add(1)
 	if e.Class == netstate.EthtoolPrivateFlag {
-		return clients.flags.SetPrivateFlags(ethtool.PrivateFlags{
+		client, err := c.ethtoolFlags()
+		if err != nil {
+			return err
+		}
+		return client.SetPrivateFlags(ethtool.PrivateFlags{
 			Interface: ethtool.Interface{Index: index}, Flags: map[string]bool{e.Name: *e.Value == "on"},
 		})
 	}
@@ -206,7 +220,11 @@ func (s *Sandbox) setEthtool(ctx context.Context, e netstate.Ethtool) error {
 	if err != nil {
 		return err
 	}
-	return clients.settings.Set(ctx, ethtoolnl.Class(e.Class), index, e.Name, value)
+	client, err := c.ethtoolSettings()
+	if err != nil {
+		return err
+	}
+	return client.Set(ctx, ethtoolnl.Class(e.Class), index, e.Name, value)
 }
 
 func ethtoolValue(e netstate.Ethtool) (uint32, error) {

@@ -377,14 +377,11 @@ func (c *conn) deleteIndex(ctx context.Context, index int) error {
 // explainCreate adds the reason where the kernel's words for a refused creation
 // hide it.
 func (s *Sandbox) explainCreate(ctx context.Context, l netstate.Link, err error) error {
+	if errors.Is(err, unix.EEXIST) {
+		return s.explainExists(ctx, l, err)
+	}
 	if l.LinkKind != "vlan" || l.Parent == nil {
 		return err
-	}
-	if errors.Is(err, unix.EEXIST) {
-		if _, e := s.readLink(ctx, l.Name); !errors.Is(e, unix.ENODEV) || l.VLAN == nil {
-			return err
-		}
-		return because(fault.Conflict, err, "VLAN %d on %s exists already, if not here then in another namespace", deref(l.VLAN.ID), where(*l.Parent))
 	}
 	parent, readErr := s.readLink(ctx, *l.Parent)
 	if readErr != nil {
@@ -402,6 +399,20 @@ func (s *Sandbox) explainCreate(ctx context.Context, l netstate.Link, err error)
 		// one talk to it since it was reset (clear-to-send), and it has to know
 		// the VLAN. A bond passes the refusal on.
 		return because(fault.NotReady, err, "its parent %s has no carrier yet (a virtual function without clear-to-send cannot take a VLAN)", where(*l.Parent))
+	}
+	return err
+}
+
+// explainExists says what exists when it is not the name of the new link.
+func (s *Sandbox) explainExists(ctx context.Context, l netstate.Link, err error) error {
+	if _, e := s.readLink(ctx, l.Name); !errors.Is(e, unix.ENODEV) {
+		return err
+	}
+	switch {
+	case l.VLAN != nil && l.Parent != nil:
+		return because(fault.Conflict, err, "VLAN %d on %s exists already, if not here then in another namespace", deref(l.VLAN.ID), where(*l.Parent))
+	case l.Veth != nil && l.Veth.Peer != nil:
+		return because(fault.Conflict, err, "the name of its other end, %s, is taken", where(*l.Veth.Peer))
 	}
 	return err
 }

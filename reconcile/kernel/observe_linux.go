@@ -46,10 +46,15 @@ type observer struct {
 	// names holds the sandbox's links by index, hostNames those of the host that
 	// came up.
 	names, hostNames map[int]string
+	// devices holds those of the sandbox's links that are devices, by identity;
+	// nil when they were not read in this observation. functions holds the
+	// physical functions that were asked about their virtual ones.
+	devices   map[string]ifLink
+	functions map[string]*place
 }
 
 func (s *Sandbox) observer(snap *netstate.Snapshot) *observer {
-	return &observer{Sandbox: s, snap: snap, names: map[int]string{}, hostNames: map[int]string{}}
+	return &observer{Sandbox: s, snap: snap, names: map[int]string{}, hostNames: map[int]string{}, functions: map[string]*place{}}
 }
 
 func (o *observer) whole(ctx context.Context) error {
@@ -64,7 +69,7 @@ func (o *observer) whole(ctx context.Context) error {
 		o.indexes[w.link.Name] = w.link.Index
 	}
 	o.mu.Unlock()
-	o.noteDevices(links)
+	o.devices = o.noteDevices(links)
 	bridged := false
 	for _, w := range links {
 		l, err := o.resolve(ctx, o.inside, w)
@@ -219,7 +224,7 @@ func (o *observer) ask(ctx context.Context, ask []netstate.Object) error {
 		case netstate.BridgeVLAN:
 			err = o.askBridgeVLAN(ctx, obj)
 		case netstate.Device:
-			err = o.askDevice(ctx, obj.ID)
+			err = o.askDevice(ctx, obj)
 		case netstate.VF:
 			err = o.askVF(ctx, obj.ID)
 		case netstate.Sysctl:

@@ -27,8 +27,8 @@ type Sandbox struct {
 	// one is out of date the kernel says ENODEV and it is looked up anew.
 	indexes map[string]int
 	nsids   map[*conn]int32 // how the other side is numbered in a namespace
-	// devices holds the name of each device that was seen in the sandbox.
-	devices map[string]string
+	// seen holds the name of each device that was seen in the sandbox.
+	seen map[string]string
 }
 
 var _ reconcile.Domain = (*Sandbox)(nil)

@@ -27,7 +27,7 @@ type socket struct {
 	strict bool
 
 	mu      sync.Mutex
-	ethtool *ethtoolSockets // opened when first needed
+	ethtool ethtoolSockets
 }
 
 // replyTimeout bounds the wait for an answer. The kernel handles rtnetlink while
@@ -64,9 +64,7 @@ func openSocket(ns *os.File) (*socket, error) {
 func (s *socket) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := errors.Join(s.handle.Socket.Close(), s.ethtool.close())
-	s.ethtool = nil
-	return errors.Join(err, s.ns.Close())
+	return errors.Join(s.handle.Socket.Close(), s.ethtool.close(), s.ns.Close())
 }
 
 // counters count what one sandbox asked of the kernel.

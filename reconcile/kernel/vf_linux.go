@@ -85,34 +85,68 @@ func (s *Sandbox) readVF(ctx context.Context, id string) (*place, netstate.VF, e
 	if pf == "" {
 		return nil, netstate.VF{}, nil
 	}
-	index, ok := s.host.sysfs.virtualIndex(pf, id)
-	if !ok {
-		return nil, netstate.VF{}, nil
-	}
-	p, err := s.locate(ctx, pf, false)
+	p, err := s.readPF(ctx, pf)
 	if p == nil || err != nil {
 		return nil, netstate.VF{}, err
 	}
-	w, err := p.c.linkWithVFs(ctx, p.w.link.Name)
-	if err != nil {
-		return nil, netstate.VF{}, err
-	}
-	vf, ok := w.vfs[index]
+	vf, ok := s.vfOf(p, pf, id)
 	if !ok {
 		return nil, netstate.VF{}, nil
 	}
-	vf.ID, vf.PF = id, p.name()
-	return &place{p.c, w}, vf, nil
+	return p, vf, nil
 }
 
+// readPF reads a physical function with the settings of all its virtual ones. As
+// a rule it is on the host, and one question does; it may be in the sandbox.
+func (s *Sandbox) readPF(ctx context.Context, id string) (*place, error) {
+	for _, name := range s.host.sysfs.netdevs(id) {
+		w, err := s.outside.linkWithVFs(ctx, name)
+		if err == nil && s.identity(w) == id {
+			return &place{s.outside, w}, nil
+		}
+		if err != nil && !errors.Is(err, unix.ENODEV) {
+			return nil, err
+		}
+	}
+	p, err := s.locate(ctx, id, false)
+	if p == nil || err != nil {
+		return nil, err
+	}
+	w, err := p.c.linkWithVFs(ctx, p.w.link.Name)
+	return &place{p.c, w}, err
+}
+
+// vfOf finds a virtual function among those its physical function told about.
+func (s *Sandbox) vfOf(p *place, pf, id string) (netstate.VF, bool) {
+	index, ok := s.host.sysfs.virtualIndex(pf, id)
+	if !ok {
+		return netstate.VF{}, false
+	}
+	vf, ok := p.w.vfs[index]
+	vf.ID, vf.PF = id, p.name()
+	return vf, ok
+}
+
+// askVF reads the settings of a virtual function. Those of one physical function
+// are asked for once in an observation.
 func (o *observer) askVF(ctx context.Context, id string) error {
-	p, vf, err := o.readVF(ctx, id)
-	switch {
-	case err != nil:
-		return err
-	case p == nil:
-		o.snap.PutAbsent(netstate.VFKey(id))
-	default:
+	o.snap.PutAbsent(netstate.VFKey(id))
+	pf := o.host.sysfs.physicalFunction(id)
+	if pf == "" {
+		return nil
+	}
+	p, asked := o.functions[pf]
+	if !asked {
+		var err error
+		if p, err = o.readPF(ctx, pf); err != nil {
+			return err
+		}
+		o.functions[pf] = p
+	}
+	if p == nil {
+		return nil
+	}
+	if vf, ok := o.vfOf(p, pf, id); ok {
 		o.snap.Put(vf)
 	}
 	return nil
@@ -142,7 +176,7 @@ func (s *Sandbox) applyVF(ctx context.Context, c netstate.Change) error {
 	if readErr != nil {
 		return errors.Join(err, readErr)
 	}
-	err = explainVF(netstate.Diff(after, now), err)
+	err = explainVF(netstate.Diff(after, now), p.w.link.Carrier, err)
 	return notPutBack(err, s.setVF(ctx, p, now, netstate.Merge(now, have)))
 }
 
@@ -259,7 +293,7 @@ func firstRefused(left []netstate.FieldDiff) []netstate.FieldDiff {
 // explainVF names the setting that was refused. A driver without a setting says
 // so in different ways: igb has EOPNOTSUPP for the link state, EPROTONOSUPPORT
 // for 802.1ad and EINVAL for a minimum rate.
-func explainVF(left []netstate.FieldDiff, err error) error {
+func explainVF(left []netstate.FieldDiff, carrier bool, err error) error {
 	refused := firstRefused(left)
 	if len(refused) == 0 {
 		return err
@@ -275,8 +309,10 @@ func explainVF(left []netstate.FieldDiff, err error) error {
 	switch {
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EINVAL) && wantsMinimum:
 		return because(fault.Unsupported, err, "%s: the driver of the physical function does not have it", what)
+	case errors.Is(err, unix.EINVAL) && isRate && !carrier:
+		return because(fault.NotReady, err, "%s: the physical function has no link yet, and so no speed to compare with", what)
 	case errors.Is(err, unix.EINVAL) && isRate:
-		return because(fault.NotReady, err, "%s: refused, as for a rate above the link's speed or without a link", what)
+		return because(fault.Invalid, err, "%s: refused, as for a rate above the link's speed", what)
 	}
 	return because(kindOf(err), err, "%s", what)
 }

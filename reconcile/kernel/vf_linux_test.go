@@ -22,10 +22,7 @@ const pf = "enp3s0f0"
 // where the cards are.
 func newCardBench(t testing.TB) *bench {
 	t.Helper()
-	inMachine(t)
-	if os.Getenv("PLUMBLINE_LANE") == "uml" {
-		t.Skip("user-mode Linux has no network cards")
-	}
+	inMachineWithCards(t)
 	host, err := kernel.Open(kernel.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -34,10 +31,18 @@ func newCardBench(t testing.TB) *bench {
 	return newBenchOn(t, host)
 }
 
+func inMachineWithCards(t testing.TB) {
+	t.Helper()
+	inMachine(t)
+	if os.Getenv("PLUMBLINE_LANE") == "uml" {
+		t.Skip("user-mode Linux has no network cards")
+	}
+}
+
 // vfs returns the identities of the virtual functions of a physical one.
 func vfs(t testing.TB, pf string) []string {
 	t.Helper()
-	inMachine(t)
+	inMachineWithCards(t)
 	links, err := filepath.Glob("/sys/class/net/" + pf + "/device/virtfn*")
 	if err != nil || len(links) < 4 {
 		t.Fatalf("%s has the virtual functions %v: %v", pf, links, err)
@@ -163,7 +168,7 @@ func TestVFUnsupported(t *testing.T) {
 		same(t, start, b.at(id))
 	}
 	c, _ := changeTo(start, netstate.VF{ID: id, MaxTxRateMbps: new(uint32(100000))})
-	b.refused(fault.NotReady, c, "maxTxRate 100000", "link's speed")
+	b.refused(fault.Invalid, c, "maxTxRate 100000", "link's speed")
 	same(t, start, b.at(id))
 }
 
@@ -302,6 +307,27 @@ func TestVLANBeforeClearToSend(t *testing.T) {
 	b.apply(there.Inverse())
 	same(t, start, b.at(ids[2]))
 	b.settle(pf)
+}
+
+// A look at two virtual functions of one card costs one question beyond the
+// dumps: their links were just dumped, and the physical function tells of both.
+func TestVFsCost(t *testing.T) {
+	b := newCardBench(t)
+	ids := vfs(t, pf)[:2]
+	var ask []netstate.Object
+	for i, id := range ids {
+		there := b.move(id, "net"+string(rune('1'+i)))
+		b.apply(there)
+		defer b.apply(there.Inverse())
+		ask = append(ask, netstate.Device{ID: id}, netstate.VF{ID: id})
+	}
+	s := b.open()
+	if _, err := s.Observe(t.Context(), ask); err != nil {
+		t.Fatal(err)
+	}
+	if dumps, gets, writes := s.Counters(); dumps != 4 || gets != 1 || writes != 0 {
+		t.Errorf("%d dumps, %d questions, %d writes; want 4, 1, 0", dumps, gets, writes)
+	}
 }
 
 // The whole chain on real devices, and all of it taken back.
