@@ -79,14 +79,16 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 	done
 
 .PHONY: bench
-bench: ## benchmarks: of packages here, of the engine in a virtual machine (PLUGINS=folder of CNI binaries)
+# PLUGINS=folder adds a chain of CNI binaries to the comparison: sriov, bond, vlan,
+# tuning and static.
+bench: ## benchmarks: of packages here, of the engine in a virtual machine (BENCH='-n 5 -only apply')
 	@. .ci/lib
 	begin 'benchmarks of packages'
 	packages_with '^func Benchmark' | xargs -r $(GO) test -run '^$$' -bench '$(RUN)' -benchmem
 	end
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/benchmark ./integration/benchmark
 	begin 'benchmark of the engine, in a virtual machine: only ratios count'
-	integration/vm --nics hub -- $(BIN)/benchmark $(if $(PLUGINS),-plugins $(abspath $(PLUGINS))) </dev/null
+	integration/vm --nics hub -- $(BIN)/benchmark $(if $(PLUGINS),-plugins $(abspath $(PLUGINS))) $(BENCH) </dev/null
 	end
 
 # --- Keeping it in order ----------------------------------------------------------
