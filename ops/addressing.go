@@ -3,6 +3,7 @@ package ops
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/plumbline/plumbline/ops/fault"
@@ -241,10 +242,8 @@ func (p *Planner) onLink(d deferredRoute, r netstate.Route) bool {
 			return true
 		}
 	}
-	for _, a := range p.Addrs(d.link) {
-		if reaches(a) {
-			return true
-		}
+	if slices.ContainsFunc(p.Addrs(d.link), reaches) {
+		return true
 	}
 	for _, o := range p.deferred {
 		if o.link != d.link || o.route.Gateway != "" {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -72,11 +71,8 @@ func (p *Planner) Inputs() topology.Result { return p.current.inputs }
 // LastInput returns the last interface of the dependencies that is in the
 // sandbox, which is what "{{ step.interfaceName }}" means.
 func (p *Planner) LastInput() (string, error) {
-	in := p.current.inputs.Interfaces
-	for i := len(in) - 1; i >= 0; i-- {
-		if in[i].Sandbox != "" {
-			return in[i].Name, nil
-		}
+	if i, ok := p.current.inputs.Last(); ok {
+		return i.Name, nil
 	}
 	return "", fault.New(fault.Invalid, errors.New("no dependency provides an interface"))
 }
@@ -86,15 +82,8 @@ func (p *Planner) LastInput() (string, error) {
 func (p *Planner) LastInputs() []string {
 	var out []string
 	for _, dep := range p.current.step.DependOn {
-		in := p.results[dep].Interfaces
-		for i := len(in) - 1; i >= 0; i-- {
-			if in[i].Sandbox == "" {
-				continue
-			}
-			if !slices.Contains(out, in[i].Name) {
-				out = append(out, in[i].Name)
-			}
-			break
+		if i, ok := p.results[dep].Last(); ok && !slices.Contains(out, i.Name) {
+			out = append(out, i.Name)
 		}
 	}
 	return out
@@ -414,7 +403,7 @@ func resultRoute(r netstate.Route) topology.Route {
 	if r.Table != netstate.TableMain {
 		out.Table = new(int(r.Table))
 	}
-	if r.Metric != 0 && !(r.IPv6() && r.Metric == ipv6DefaultMetric) {
+	if r.Metric != 0 && (!r.IPv6() || r.Metric != ipv6DefaultMetric) {
 		out.Priority = int(r.Metric)
 	}
 	if r.MTU != nil {
@@ -434,5 +423,3 @@ func resultRoute(r netstate.Route) topology.Route {
 // ipv6DefaultMetric is what the kernel gives an IPv6 route that names none
 // (IP6_RT_PRIO_USER).
 const ipv6DefaultMetric = 1024
-
-func quoteList(names []string) string { return "[" + strings.Join(names, ", ") + "]" }

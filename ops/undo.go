@@ -129,7 +129,7 @@ func (u *undoer) do(c netstate.Change) {
 func (u *undoer) bringBack(have *netstate.Snapshot, history []netstate.Change) {
 	ours := map[netstate.Key]bool{}
 	for _, c := range history {
-		ours[c.Key()] = true
+		ours[c.Key()] = c.Before == nil
 	}
 	var again []netstate.Change
 	for _, c := range u.lost {

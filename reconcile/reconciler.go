@@ -266,11 +266,11 @@ func (p *pass) refuseTaken(ctx context.Context, free bool) error {
 			if !free {
 				continue // it will be let go of
 			}
-			if _, err := p.r.Release(ctx, other.Sandbox.ID); err == nil {
+			_, err := p.r.Release(ctx, other.Sandbox.ID)
+			if err == nil {
 				continue
-			} else {
-				held = fmt.Errorf("device %q is held by sandbox %q, whose namespace is gone: %w", device, other.Sandbox.ID, err)
 			}
+			held = fmt.Errorf("device %q is held by sandbox %q, whose namespace is gone: %w", device, other.Sandbox.ID, err)
 		}
 		return &ops.StepError{Topology: p.sandbox.Topology.Name, Step: step, Err: fault.New(fault.Conflict, held)}
 	}

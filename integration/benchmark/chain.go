@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -79,10 +80,7 @@ func (c *chain) remove(ctx context.Context, netns string) error {
 }
 
 func (c *chain) call(ctx context.Context, verb string, call pluginCall, netns string) (json.RawMessage, error) {
-	config := map[string]any{}
-	for k, v := range call.config {
-		config[k] = v
-	}
+	config := maps.Clone(call.config)
 	if c.last != nil {
 		config["prevResult"] = c.last
 	}

@@ -152,15 +152,9 @@ func fillMove(req *nl.NetlinkRequest, index, nsFD int, name string, up bool) {
 // moveFrom is moveAs from within another namespace.
 func moveFrom(ns netns.NsHandle, index, target int, name string) error {
 	return inside(ns, func() error {
-		sock, err := nl.Subscribe(unix.NETLINK_ROUTE)
-		if err != nil {
-			return err
-		}
-		defer sock.Close()
 		req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 		fillMove(req, index, target, name, false)
-		req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: sock}}
-		_, err = req.Execute(unix.NETLINK_ROUTE, 0)
+		_, err := req.Execute(unix.NETLINK_ROUTE, 0) // on a socket of this thread's namespace
 		return err
 	})
 }

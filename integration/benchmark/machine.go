@@ -18,12 +18,24 @@ type vf struct {
 	index int
 }
 
-// firstVFs returns the first VF of each of two PFs.
-func firstVFs() ([2]vf, error) {
+// pairs returns n pairs of VFs, one of each of two PFs.
+func pairs(n int) ([][2]vf, error) {
+	var out [][2]vf
+	for i := range n {
+		p, err := pair(i)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+func pair(index int) ([2]vf, error) {
 	var out [2]vf
-	links, _ := filepath.Glob("/sys/class/net/*/device/virtfn0") // the pattern is constant
+	links, _ := filepath.Glob(fmt.Sprintf("/sys/class/net/*/device/virtfn%d", index)) // the pattern is sound
 	if len(links) < 2 {
-		return out, fmt.Errorf("two network cards with VFs are needed, found %d", len(links))
+		return out, fmt.Errorf("two network cards with %d VFs are needed, found %d", index+1, len(links))
 	}
 	for i := range out {
 		target, err := os.Readlink(links[i])
@@ -35,7 +47,7 @@ func firstVFs() ([2]vf, error) {
 		if err != nil || len(nets) == 0 {
 			return out, fmt.Errorf("VF %s has no interface: %w", pci, err)
 		}
-		out[i] = vf{pci: pci, name: nets[0].Name(), pf: filepath.Base(filepath.Dir(filepath.Dir(links[i])))}
+		out[i] = vf{pci: pci, name: nets[0].Name(), pf: filepath.Base(filepath.Dir(filepath.Dir(links[i]))), index: index}
 	}
 	return out, nil
 }

@@ -60,17 +60,19 @@ type samples struct {
 }
 
 func applyAndDelete(ctx context.Context, n int, plugins string) error {
-	vfs, err := firstVFs()
+	// Each contender has VFs of its own: a function that was reset a moment ago
+	// answers late, and nobody is to wait for what another did.
+	vfs, err := pairs(3)
 	if err != nil {
 		return err
 	}
-	ours, err := newEngine(vfs)
+	ours, err := newEngine(vfs[0])
 	if err != nil {
 		return err
 	}
-	contenders := []contender{ours, &floor{vfs: vfs}}
+	contenders := []contender{ours, &floor{vfs: vfs[1]}}
 	if plugins != "" {
-		chain, err := newChain(plugins, vfs)
+		chain, err := newChain(plugins, vfs[2])
 		if err != nil {
 			return err
 		}

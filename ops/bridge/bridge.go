@@ -196,7 +196,7 @@ func onHost(p *ops.Planner, c config) error {
 	if err := wantPort(p, peer, br, c, vids); err != nil {
 		return err
 	}
-	if err := gateway(p, br, name, &c); err != nil {
+	if err := gateway(p, br, &c); err != nil {
 		return err
 	}
 	p.Produce(br)
@@ -283,7 +283,7 @@ func vlans(c config) ([]netstate.BridgeVLAN, error) {
 
 // gateway gives the bridge an address on each subnet, and the sandbox a default
 // route to it when asked.
-func gateway(p *ops.Planner, br, name string, c *config) error {
+func gateway(p *ops.Planner, br string, c *config) error {
 	if !c.IsGateway && !c.IsDefaultGateway {
 		return nil
 	}

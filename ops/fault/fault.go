@@ -44,8 +44,7 @@ func Of(err error) Kind {
 	if err == nil {
 		return ""
 	}
-	var k *kinded
-	if errors.As(err, &k) {
+	if k, ok := errors.AsType[*kinded](err); ok {
 		return k.kind
 	}
 	return Internal
