@@ -13,16 +13,20 @@ import (
 // itself with something else is left to the kernel, and only what we made is
 // deleted. It returns the changes, or what must be observed first.
 //
+// What others have on a link and the undo takes along is listed too, as implied
+// and foreign, and made again at the end; to survive a crash in between, a
+// caller adds the foreign changes to its history before it makes the first.
+//
 // Undo of a whole record is a release, undo of one pass a rollback, undo of
 // what no step wants any more a pruning.
 func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstate.Change, missing []netstate.Object) {
-	u := &undoer{now: have.Clone(), missing: map[netstate.Key]netstate.Object{}, doomed: map[string]bool{}, touched: map[string]bool{}, adminMAC: map[string]string{}, where: map[string]string{}}
+	u := &undoer{have: have, now: have.Clone(), made: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{}, doomed: map[string]bool{}, touched: map[string]bool{}, adminMAC: map[string]string{}, where: map[string]string{}}
 	u.locate(history)
 	u.doom(history)
 	for _, c := range slices.Backward(history) {
 		u.undo(c)
 	}
-	u.bringBack(have, history)
+	u.bringBack()
 	if len(u.missing) > 0 {
 		return nil, sortedObjects(u.missing)
 	}
@@ -53,6 +57,8 @@ func UserspaceDriver(driver string) bool {
 }
 
 type undoer struct {
+	have    *netstate.Snapshot
+	made    map[netstate.Key]bool // what the history says we made
 	now     *netstate.Snapshot
 	changes []netstate.Change
 	lost    []netstate.Change // what went along with the changes
@@ -90,6 +96,7 @@ func (u *undoer) locate(history []netstate.Change) {
 // doom lists the links that the undo deletes.
 func (u *undoer) doom(history []netstate.Change) {
 	for _, c := range history {
+		u.made[c.Key()] = c.Before == nil
 		made, ok := c.After.(netstate.Link)
 		if ok {
 			u.touched[made.Name] = true
@@ -117,28 +124,24 @@ func sameIdentity(have, made netstate.Link) bool {
 func (u *undoer) do(c netstate.Change) {
 	u.changes = append(u.changes, c)
 	for _, gone := range u.now.Apply(c) {
-		if gone.Before != nil && gone.After == nil {
-			gone.Step = c.Step
-			u.lost = append(u.lost, gone)
+		_, was := u.have.Get(gone.Key())
+		_, stays := survivor(u.now, gone.Before)
+		if gone.Before == nil || gone.After != nil || !was || !stays || u.made[gone.Key()] {
+			continue
 		}
+		gone.Step, gone.Foreign = c.Step, true
+		u.changes = append(u.changes, gone)
+		u.lost = append(u.lost, gone)
 	}
 }
 
 // bringBack makes again what others have on a link that stays and that the undo
 // took along, as leaving a VRF does.
-func (u *undoer) bringBack(have *netstate.Snapshot, history []netstate.Change) {
-	ours := map[netstate.Key]bool{}
-	for _, c := range history {
-		ours[c.Key()] = c.Before == nil
+func (u *undoer) bringBack() {
+	for i := range u.lost {
+		u.lost[i].Why = "kept for its owner"
 	}
-	var again []netstate.Change
-	for _, c := range u.lost {
-		if _, was := have.Get(c.Key()); was && !ours[c.Key()] {
-			c.Foreign, c.Why = true, "kept for its owner"
-			again = append(again, c)
-		}
-	}
-	for _, c := range byReachability(append(again, u.later...)) {
+	for _, c := range byReachability(append(u.lost, u.later...)) {
 		o, ok := survivor(u.now, c.Before)
 		if !ok {
 			continue

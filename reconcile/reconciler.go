@@ -439,7 +439,7 @@ func (p *pass) apply(ctx context.Context, changes []netstate.Change) error {
 		if c.Implied {
 			continue
 		}
-		if err := p.applyOne(ctx, c); err != nil {
+		if err := p.applyOne(ctx, c, p.r.opts.Patience); err != nil {
 			return p.stepError(c, err)
 		}
 	}
@@ -468,13 +468,13 @@ func (p *pass) intend(changes []netstate.Change) error {
 }
 
 // applyOne makes one change and waits, within reason, for what is not ready.
-func (p *pass) applyOne(ctx context.Context, c netstate.Change) error {
+func (p *pass) applyOne(ctx context.Context, c netstate.Change, patience time.Duration) error {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Apply += p.r.opts.Now().Sub(start) }()
 	wait := 10 * time.Millisecond
 	for {
 		err := p.domain.Apply(ctx, c)
-		if err == nil || fault.Of(err) != fault.NotReady || p.r.opts.Now().Sub(start) > p.r.opts.Patience {
+		if err == nil || fault.Of(err) != fault.NotReady || p.r.opts.Now().Sub(start) >= patience {
 			return err
 		}
 		if !sleep(ctx, wait) {
@@ -583,7 +583,7 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 			return err
 		}
 		if len(changes) == 0 && len(absent) == 0 {
-			return failed
+			return nil // also when a change failed: what it was about is gone by now
 		}
 		switch {
 		case len(changes) > 0 && rounds > maxUndoRounds:
@@ -601,8 +601,17 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 		}
 		rounds++
 		failed = nil
-		for _, c := range changes {
-			if err := p.applyOne(ctx, c); err != nil {
+		// At first nothing is waited for: what seems not ready may be going, with
+		// a namespace that is being torn down.
+		patience := p.r.opts.Patience
+		if rounds == 1 {
+			patience = 0
+		}
+		if history, err = p.noteForeign(history, changes); err != nil {
+			return err
+		}
+		for _, c := range made(changes) {
+			if err := p.applyOne(ctx, c, patience); err != nil {
 				failed = errors.Join(failed, p.stepError(c, err)) // the others are undone all the same
 				continue
 			}
@@ -611,6 +620,20 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 			}
 		}
 	}
+}
+
+// noteForeign adds to the history, and to the record, what an undo takes along
+// of others for a moment: a crash before it is made again must not lose it.
+func (p *pass) noteForeign(history, changes []netstate.Change) ([]netstate.Change, error) {
+	foreign := slices.DeleteFunc(slices.Clone(changes), func(c netstate.Change) bool { return !c.Foreign })
+	if len(foreign) == 0 {
+		return history, nil
+	}
+	p.record.History = netstate.Coalesce(p.record.History, foreign...)
+	if err := p.r.opts.Store.Intend(p.sandbox.ID, foreign); err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	return netstate.Coalesce(history, foreign...), nil
 }
 
 // maxUndoRounds bounds how often an undo is planned again: once because a device
