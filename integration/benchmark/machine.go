@@ -4,10 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
-
-	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
 )
 
 // vf is one virtual function of the machine.
@@ -50,26 +46,4 @@ func pair(index int) ([2]vf, error) {
 		out[i] = vf{pci: pci, name: nets[0].Name(), pf: filepath.Base(filepath.Dir(filepath.Dir(links[i]))), index: index}
 	}
 	return out, nil
-}
-
-// addNetns makes a named network namespace and returns its path.
-func addNetns(name string) (string, error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	home, err := netns.Get()
-	if err != nil {
-		return "", err
-	}
-	defer home.Close()
-	ns, err := netns.NewNamed(name)
-	if err != nil {
-		return "", fmt.Errorf("make namespace %q: %w", name, err)
-	}
-	ns.Close()
-	return "/run/netns/" + name, netns.Set(home)
-}
-
-func removeNetns(path string) {
-	_ = unix.Unmount(path, unix.MNT_DETACH) // gone already is fine
-	_ = os.Remove(path)
 }

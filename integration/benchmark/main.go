@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/plumbline/plumbline/reconcile/kernel"
 )
 
 func main() {
@@ -102,11 +104,11 @@ func applyAndDelete(ctx context.Context, n int, plugins string) error {
 }
 
 func once(ctx context.Context, c contender, name string) (apply, remove time.Duration, err error) {
-	path, err := addNetns(name)
+	path, err := kernel.AddNamed(name)
 	if err != nil {
 		return 0, 0, err
 	}
-	defer removeNetns(path)
+	defer func() { _ = kernel.DeleteNamed(path) }() // the machine is thrown away
 	start := time.Now()
 	if err := c.apply(ctx, path); err != nil {
 		return 0, 0, fmt.Errorf("apply: %w", err)

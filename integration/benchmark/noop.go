@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/kernel"
 )
 
 // virtual has the flagship's shape on roots that any machine has.
@@ -40,11 +41,11 @@ func noop(ctx context.Context, n, sandboxes int) error {
 	defer func() {
 		for _, p := range paths {
 			_ = e.remove(context.WithoutCancel(ctx), p) // the machine is thrown away
-			removeNetns(p)
+			_ = kernel.DeleteNamed(p)
 		}
 	}()
 	for i := range sandboxes {
-		path, err := addNetns(fmt.Sprintf("noop-%d", i))
+		path, err := kernel.AddNamed(fmt.Sprintf("noop-%d", i))
 		if err != nil {
 			return err
 		}

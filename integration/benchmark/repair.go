@@ -16,6 +16,7 @@ import (
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/watch"
 )
@@ -28,11 +29,11 @@ func repair(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	path, err := addNetns("repair")
+	path, err := kernel.AddNamed("repair")
 	if err != nil {
 		return err
 	}
-	defer removeNetns(path)
+	defer func() { _ = kernel.DeleteNamed(path) }() // the machine is thrown away
 	if err := e.apply(ctx, path); err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/all"
@@ -100,20 +99,8 @@ func newNetns(t *testing.T) string {
 		return r
 	}, t.Name())
 	name = fmt.Sprintf("%.40s-%d", name, time.Now().UnixNano()%1e6)
-	path := "/run/netns/" + name
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	home, err := netns.Get()
+	path, err := kernel.AddNamed(name)
 	if err != nil {
-		t.Fatal(err)
-	}
-	defer home.Close()
-	ns, err := netns.NewNamed(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ns.Close()
-	if err := netns.Set(home); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { deleteNetns(path) })
@@ -121,8 +108,7 @@ func newNetns(t *testing.T) string {
 }
 
 func deleteNetns(path string) {
-	_ = unix.Unmount(path, unix.MNT_DETACH) // the path may be gone already: then there is nothing to delete
-	_ = os.Remove(path)
+	_ = kernel.DeleteNamed(path) // cleaning up: the machine is thrown away
 }
 
 // watched lists the host objects whose state a case may touch: every device and
