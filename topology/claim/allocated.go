@@ -1,0 +1,134 @@
+package claim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+// Device is one allocated device and the root step it is for.
+type Device struct {
+	Step string `json:"step"`
+	// Request names the request, or "request/subrequest" of a prioritised list.
+	Request string     `json:"request"`
+	Pool    string     `json:"pool"`
+	Name    string     `json:"name"` // in its ResourceSlice
+	ShareID *types.UID `json:"shareID,omitempty"`
+}
+
+// Assignment is what a claim gives to one topology.
+type Assignment struct {
+	Topology TopologyRef `json:"topology"`
+	Devices  []Device    `json:"devices"` // at most one a step, in order of allocation
+}
+
+// Allocated returns what the claim's allocation gives to each topology, in
+// order of allocation; nothing when none of its devices are ours.
+//
+// Errors are of kind Invalid: the claim is not allocated, a device of ours comes
+// without a class's config or with config from the claim, two devices are for
+// one step, or classes of one topology pin different generations of it.
+func Allocated(c *resourceapi.ResourceClaim) ([]Assignment, error) {
+	if c.Status.Allocation == nil {
+		return nil, fault.New(fault.NotReady, fmt.Errorf("ResourceClaim %q is not allocated", c.Name))
+	}
+	var out []Assignment
+	for _, r := range c.Status.Allocation.Devices.Results {
+		if r.Driver != Driver {
+			continue
+		}
+		cfg, err := configFor(c.Status.Allocation.Devices.Config, r)
+		if err != nil {
+			return nil, fault.New(fault.Invalid, fmt.Errorf("ResourceClaim %q request %q: %w", c.Name, r.Request, err))
+		}
+		if r.AdminAccess != nil && *r.AdminAccess {
+			return nil, fault.New(fault.Invalid, fmt.Errorf("ResourceClaim %q request %q: admin access is for watching a device, and a topology would move it: remove adminAccess", c.Name, r.Request))
+		}
+		d := Device{Step: cfg.Step, Request: r.Request, Pool: r.Pool, Name: r.Device, ShareID: r.ShareID}
+		if err := add(&out, cfg.NetworkTopologyRef, d); err != nil {
+			return nil, fault.New(fault.Invalid, fmt.Errorf("ResourceClaim %q: %w", c.Name, err))
+		}
+	}
+	return out, nil
+}
+
+// configFor returns the class's config for one device. An allocation entry
+// without requests is for all of them (the 1.37 allocator empties the list).
+func configFor(entries []resourceapi.DeviceAllocationConfiguration, r resourceapi.DeviceRequestAllocationResult) (Config, error) {
+	var found *Config
+	for _, e := range resourceclaim.ConfigForResult(entries, r) {
+		if e.Opaque == nil || e.Opaque.Driver != Driver {
+			continue
+		}
+		if e.Source != resourceapi.AllocationConfigSourceClass {
+			return Config{}, errFromClaim
+		}
+		cfg, err := ParseConfig(e.Opaque.Parameters.Raw)
+		if err != nil {
+			return Config{}, fmt.Errorf("config of the DeviceClass: %w", err)
+		}
+		if found != nil && *found != cfg {
+			return Config{}, fmt.Errorf("its DeviceClass has config for step %q of NetworkTopology %q and for step %q of %q: one class serves one step",
+				found.Step, found.NetworkTopologyRef.Name, cfg.Step, cfg.NetworkTopologyRef.Name)
+		}
+		found = &cfg
+	}
+	if found == nil {
+		return Config{}, fmt.Errorf("device %q was allocated without a NetworkTopology: request one of the DeviceClasses that bear the label %q", r.Device, LabelTopology)
+	}
+	return *found, nil
+}
+
+func add(to *[]Assignment, ref TopologyRef, d Device) error {
+	i := slices.IndexFunc(*to, func(a Assignment) bool { return a.Topology.Name == ref.Name })
+	if i < 0 {
+		*to = append(*to, Assignment{Topology: ref, Devices: []Device{d}})
+		return nil
+	}
+	a := &(*to)[i]
+	if a.Topology != ref {
+		return fmt.Errorf("it was allocated while NetworkTopology %q changed: request %q has generation %d of it, request %q generation %d. Delete the claim, or its pod, and create it again",
+			ref.Name, a.Devices[0].Request, a.Topology.Generation, d.Request, ref.Generation)
+	}
+	for _, other := range a.Devices {
+		if other.Step == d.Step {
+			return errTwice(ref.Name, d.Step, other.Request, d.Request)
+		}
+	}
+	a.Devices = append(a.Devices, d)
+	return nil
+}
+
+// Incomplete returns an error of kind Invalid unless the assignment has a device
+// for each of Roots, and none for a step that
+// is not there. The sentences are those of seed 000 section 8.2.
+func Incomplete(t *topology.Topology, set contract.Set, a Assignment, claimName string) error {
+	roots := rootNames(t, set)
+	steps := make([]string, len(a.Devices))
+	for i, d := range a.Devices {
+		steps[i] = d.Step
+	}
+	for _, s := range roots {
+		if !slices.Contains(steps, s) {
+			return fault.New(fault.Invalid, fmt.Errorf(
+				"NetworkTopology %q root step %q has no matching device request in ResourceClaim %q. The ResourceClaim must contain a request named %q with deviceClassName %q.",
+				t.Name, s, claimName, s, ClassName(t.Name, s)))
+		}
+	}
+	for _, s := range steps {
+		if !slices.Contains(roots, s) {
+			return fault.New(fault.Invalid, fmt.Errorf(
+				"ResourceClaim %q has a device for step %q, which NetworkTopology %q does not have as a root step; it has [%s]",
+				claimName, s, t.Name, strings.Join(roots, ", ")))
+		}
+	}
+	return nil
+}

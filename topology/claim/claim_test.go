@@ -1,0 +1,195 @@
+package claim_test
+
+import (
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+func pair() *topology.Topology {
+	return &topology.Topology{Name: "ai-bonded-rdma", Steps: []topology.Step{
+		{Name: "vf0", Type: "sriov"},
+		{Name: "vf1", Type: "sriov"},
+		{Name: "lo1", Type: "dummy"},
+		{Name: "bond0", Type: "bond", DependOn: []string{"vf0", "vf1"}},
+	}}
+}
+
+func contracts(t *testing.T) contract.Set {
+	t.Helper()
+	r, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func params(step string) *resourceapi.OpaqueDeviceConfiguration {
+	return &resourceapi.OpaqueDeviceConfiguration{Driver: claim.Driver, Parameters: runtime.RawExtension{
+		Raw: []byte(`{"networkTopologyRef":{"name":"ai-bonded-rdma","uid":"u","generation":2},"step":"` + step + `"}`),
+	}}
+}
+
+func classes(name string) (*resourceapi.DeviceClass, error) {
+	step, ours := map[string]string{"ai-bonded-rdma-vf0": "vf0", "ai-bonded-rdma-vf1": "vf1"}[name]
+	class := &resourceapi.DeviceClass{}
+	if ours {
+		class.Spec.Config = []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: params(step)}}}
+	}
+	return class, nil
+}
+
+func exactly(name, class string) resourceapi.DeviceRequest {
+	return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class}}
+}
+
+func TestRequests(t *testing.T) {
+	two := exactly("vf0", "ai-bonded-rdma-vf0")
+	two.Exactly.Count = 2
+	either := resourceapi.DeviceRequest{Name: "any", FirstAvailable: []resourceapi.DeviceSubRequest{
+		{Name: "a", DeviceClassName: "ai-bonded-rdma-vf0"}, {Name: "b", DeviceClassName: "ai-bonded-rdma-vf1"},
+	}}
+	same := resourceapi.DeviceRequest{Name: "any", FirstAvailable: []resourceapi.DeviceSubRequest{
+		{Name: "a", DeviceClassName: "ai-bonded-rdma-vf0"}, {Name: "b", DeviceClassName: "ai-bonded-rdma-vf0"},
+	}}
+	partly := resourceapi.DeviceRequest{Name: "any", FirstAvailable: []resourceapi.DeviceSubRequest{
+		{Name: "a", DeviceClassName: "gpu"}, {Name: "b", DeviceClassName: "ai-bonded-rdma-vf0"},
+	}}
+	for _, c := range []struct {
+		name string
+		spec resourceapi.DeviceClaim
+		want string // the mismatch, "" for none
+	}{
+		{name: "complete, with another driver's", spec: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{
+			exactly("gpu", "gpu"), exactly("x", "ai-bonded-rdma-vf1"), exactly("vf0", "ai-bonded-rdma-vf0"),
+		}}},
+		{name: "alternatives for one step", spec: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{same, exactly("vf1", "ai-bonded-rdma-vf1")}}},
+		{
+			name: "seed 8.1", spec: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{exactly("vf0", "ai-bonded-rdma-vf0")}},
+			want: "NetworkTopology \"ai-bonded-rdma\" requires root step requests [vf0, vf1],\nbut ResourceClaimTemplate \"ai-gpu-bonded-rdma\" only provides requests [vf0].\nMissing: [vf1]",
+		},
+		{
+			name: "config from the claim", spec: resourceapi.DeviceClaim{Config: []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: params("vf0")}}}},
+			want: `opaque config for driver "dra.networking" comes from DeviceClasses only: remove it from the claim. What a device is for is the class's to say`,
+		},
+		{
+			name: "count", spec: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{two}},
+			want: `request "vf0": DeviceClass "ai-bonded-rdma-vf0" is for one device, root step "vf0" of NetworkTopology "ai-bonded-rdma": leave out allocationMode and count`,
+		},
+		{
+			name: "one step twice", spec: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{exactly("a", "ai-bonded-rdma-vf0"), exactly("b", "ai-bonded-rdma-vf0")}},
+			want: `requests "a" and "b" are both for root step "vf0" of NetworkTopology "ai-bonded-rdma": a topology takes one device for each of its root steps; request another topology's class for a second network`,
+		},
+		{
+			name: "alternatives for two steps", spec: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{either}},
+			want: `request "any": its alternatives "any/a" and "any/b" are for different steps ("vf0" of NetworkTopology "ai-bonded-rdma", "vf1" of "ai-bonded-rdma"): which one would be allocated is open, so a topology could lack a device`,
+		},
+		{
+			name: "alternatives of others", spec: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{partly}},
+			want: `request "any": alternative "any/b" is for root step "vf0" of NetworkTopology "ai-bonded-rdma", and others are not: which one would be allocated is open, so the topology could lack a device`,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			demands, err := claim.Requests(&c.spec, classes)
+			if err == nil && len(demands) != 1 {
+				t.Fatalf("%d demands, want 1", len(demands))
+			}
+			if err == nil {
+				err = claim.Mismatch(pair(), contracts(t), demands[0], "ResourceClaimTemplate", "ai-gpu-bonded-rdma")
+			}
+			check(t, err, c.want)
+		})
+	}
+}
+
+func check(t *testing.T, err error, want string) {
+	t.Helper()
+	switch {
+	case want == "" && err != nil:
+		t.Errorf("error:\n%v", err)
+	case want != "" && (err == nil || err.Error() != want):
+		t.Errorf("error:\n%v\nwant:\n%s", err, want)
+	case want != "" && fault.Of(err) != fault.Invalid:
+		t.Errorf("kind %s, want Invalid", fault.Of(err))
+	}
+}
+
+func TestAllocated(t *testing.T) {
+	class := func(step string, requests ...string) resourceapi.DeviceAllocationConfiguration {
+		return resourceapi.DeviceAllocationConfiguration{
+			Source: resourceapi.AllocationConfigSourceClass, Requests: requests,
+			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: params(step)},
+		}
+	}
+	result := func(request, device string) resourceapi.DeviceRequestAllocationResult {
+		return resourceapi.DeviceRequestAllocationResult{Request: request, Driver: claim.Driver, Pool: "n", Device: device}
+	}
+	fromClaim := class("vf0", "vf0")
+	fromClaim.Source = resourceapi.AllocationConfigSourceClaim
+	type results = []resourceapi.DeviceRequestAllocationResult
+	type config = []resourceapi.DeviceAllocationConfiguration
+	for _, c := range []struct {
+		name    string
+		results results
+		config  config
+		want    string
+	}{
+		{name: "both", results: results{result("vf0", "d0"), result("r/sub", "d1")}, config: config{class("vf0", "vf0"), class("vf1", "r")}},
+		{
+			name: "seed 8.2; config without requests is for all", results: results{result("vf0", "d0")}, config: config{class("vf0")},
+			want: `NetworkTopology "ai-bonded-rdma" root step "vf1" has no matching device request in ResourceClaim "c". The ResourceClaim must contain a request named "vf1" with deviceClassName "ai-bonded-rdma-vf1".`,
+		},
+		{
+			name: "a step that is gone", results: results{result("vf0", "d0"), result("vf1", "d1"), result("vf2", "d2")}, config: config{class("vf0", "vf0"), class("vf1", "vf1"), class("vf2", "vf2")},
+			want: `ResourceClaim "c" has a device for step "vf2", which NetworkTopology "ai-bonded-rdma" does not have as a root step; it has [vf0, vf1]`,
+		},
+		{
+			name: "a tenant's config", results: results{result("vf0", "d0")}, config: config{class("vf0"), fromClaim},
+			want: `ResourceClaim "c" request "vf0": opaque config for driver "dra.networking" comes from DeviceClasses only: remove it from the claim. What a device is for is the class's to say`,
+		},
+		{
+			name: "no config at all", results: results{result("vf0", "d0")},
+			want: `ResourceClaim "c" request "vf0": device "d0" was allocated without a NetworkTopology: request one of the DeviceClasses that bear the label "networking.dra.io/topology"`,
+		},
+		{
+			name: "two devices for a step", results: results{result("a", "d0"), result("b", "d1")}, config: config{class("vf0")},
+			want: `ResourceClaim "c": requests "a" and "b" are both for root step "vf0" of NetworkTopology "ai-bonded-rdma": a topology takes one device for each of its root steps; request another topology's class for a second network`,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			rc := &resourceapi.ResourceClaim{}
+			rc.Name = "c"
+			rc.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: c.results, Config: c.config}}
+			as, err := claim.Allocated(rc)
+			if err == nil && len(as) != 1 {
+				t.Fatalf("%d assignments, want 1", len(as))
+			}
+			if err == nil {
+				err = claim.Incomplete(pair(), contracts(t), as[0], rc.Name)
+			}
+			check(t, err, c.want)
+			if c.want == "" && (as[0].Devices[1] != claim.Device{Step: "vf1", Request: "r/sub", Pool: "n", Name: "d1"}) {
+				t.Errorf("device %+v", as[0].Devices[1])
+			}
+		})
+	}
+}
+
+func FuzzParseConfig(f *testing.F) {
+	f.Add([]byte(`{"networkTopologyRef":{"name":"a","uid":"u","generation":1},"step":"vf0"}`))
+	f.Add([]byte(`{"networkTopologyRef":{"name":"a"},"step":"vf0"} {}`))
+	f.Add([]byte(`{"networkTopologyRef":{"name":"a"},"step":"vf0","mac":"x"}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := claim.ParseConfig(data)
+		if err == nil && (c.NetworkTopologyRef.Name == "" || c.Step == "") {
+			t.Errorf("%q names no topology or no step, and is no error", data)
+		}
+	})
+}

@@ -1,0 +1,68 @@
+package claim
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Driver is the name of the DRA driver: in classes, slices and claims.
+const Driver = "dra.networking"
+
+// The labels of a generated DeviceClass (seed 000 section 4.1).
+const (
+	LabelTopology = "networking.dra.io/topology"
+	LabelStep     = "networking.dra.io/step"
+)
+
+// Config is the opaque config of a generated DeviceClass.
+type Config struct {
+	NetworkTopologyRef TopologyRef `json:"networkTopologyRef"`
+	// Step is the root step the class is for.
+	Step string `json:"step"`
+}
+
+// TopologyRef names a topology. UID and generation pin the one the class was
+// made of; a class written by hand need not bear them.
+type TopologyRef struct {
+	Name       string    `json:"name"`
+	UID        types.UID `json:"uid,omitempty"`
+	Generation int64     `json:"generation,omitempty"`
+}
+
+// ConfigOf returns the config of the class for a root step.
+func ConfigOf(t *v1alpha1.NetworkTopology, step string) Config {
+	return Config{TopologyRef{Name: t.Name, UID: t.UID, Generation: t.Generation}, step}
+}
+
+// ClassName returns the name of the DeviceClass for a root step. Two topologies
+// may ask for the same name ("a-b" with "c", "a" with "b-c"): the controller
+// refuses the later one.
+func ClassName(topology, step string) string { return topology + "-" + step }
+
+// ParseConfig decodes opaque parameters. Unknown keys are errors: a class that
+// says more than we understand must not be taken for less.
+func ParseConfig(parameters []byte) (Config, error) {
+	var c Config
+	dec := json.NewDecoder(bytes.NewReader(parameters))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&c); err != nil {
+		return Config{}, fmt.Errorf("opaque parameters: %w", err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return Config{}, errors.New("opaque parameters: more than one JSON value")
+	}
+	if c.NetworkTopologyRef.Name == "" {
+		return Config{}, errors.New("opaque parameters: networkTopologyRef.name is missing")
+	}
+	if c.Step == "" {
+		return Config{}, errors.New("opaque parameters: step is missing")
+	}
+	return c, nil
+}

@@ -1,0 +1,175 @@
+package claim
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+var errFromClaim = errors.New("opaque config for driver \"" + Driver + "\" comes from DeviceClasses only: remove it from the claim. What a device is for is the class's to say")
+
+func errTwice(topology, step, one, other string) error {
+	return fmt.Errorf("requests %q and %q are both for root step %q of NetworkTopology %q: a topology takes one device for each of its root steps; request another topology's class for a second network", one, other, step, topology)
+}
+
+// Demand is what the requests of a claim ask of one topology.
+type Demand struct {
+	Topology TopologyRef
+	Steps    []Demanded // in order of the requests
+}
+
+// Demanded is one root step and the request for it.
+type Demanded struct {
+	Step    string
+	Request string // "request", or "request/subrequest" of a prioritised list
+}
+
+// Classes returns the DeviceClass of a name; nil when there is none (yet).
+type Classes func(name string) (*resourceapi.DeviceClass, error)
+
+// Requests returns what the requests of a claim ask of each topology, by the
+// config of their classes. Classes that are not there, or are not ours, are
+// passed over: the scheduler waits for them, others answer for them.
+//
+// An error that is the user's is of kind Invalid: config for our driver in the
+// claim, more than one device of a class, or two requests for one step. The
+// subrequests of a prioritised list are alternatives and must all be for the same
+// step, since any of them may be allocated.
+func Requests(spec *resourceapi.DeviceClaim, classes Classes) ([]Demand, error) {
+	for _, c := range spec.Config {
+		if c.Opaque != nil && c.Opaque.Driver == Driver {
+			return nil, fault.New(fault.Invalid, errFromClaim)
+		}
+	}
+	var out []Demand
+	for _, r := range spec.Requests {
+		asks, err := asksOf(r, classes)
+		if err != nil {
+			return nil, err
+		}
+		for i, a := range asks {
+			if i > 0 && a.config == asks[0].config {
+				continue
+			}
+			if i > 0 {
+				return nil, fault.New(fault.Invalid, fmt.Errorf("request %q: its alternatives %q and %q are for different steps (%q of NetworkTopology %q, %q of %q): which one would be allocated is open, so a topology could lack a device",
+					r.Name, asks[0].request, a.request, asks[0].config.Step, asks[0].config.NetworkTopologyRef.Name, a.config.Step, a.config.NetworkTopologyRef.Name))
+			}
+			if err := demand(&out, a); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+// ask is one request, or alternative of one, for a class of ours.
+type ask struct {
+	request string
+	config  Config
+}
+
+func asksOf(r resourceapi.DeviceRequest, classes Classes) ([]ask, error) {
+	var out []ask
+	one := func(request, class string, mode resourceapi.DeviceAllocationMode, count int64) error {
+		cfg, ours, err := classConfig(class, classes)
+		if err != nil || !ours {
+			return err
+		}
+		if mode == resourceapi.DeviceAllocationModeAll || count > 1 {
+			return fault.New(fault.Invalid, fmt.Errorf("request %q: DeviceClass %q is for one device, root step %q of NetworkTopology %q: leave out allocationMode and count",
+				request, class, cfg.Step, cfg.NetworkTopologyRef.Name))
+		}
+		out = append(out, ask{request, cfg})
+		return nil
+	}
+	if e := r.Exactly; e != nil {
+		if err := one(r.Name, e.DeviceClassName, e.AllocationMode, e.Count); err != nil {
+			return nil, err
+		}
+		if e.AdminAccess != nil && *e.AdminAccess && len(out) > 0 {
+			return nil, fault.New(fault.Invalid, fmt.Errorf("request %q: admin access is for watching a device, and a topology would move it: remove adminAccess", r.Name))
+		}
+	}
+	for _, s := range r.FirstAvailable {
+		if err := one(r.Name+"/"+s.Name, s.DeviceClassName, s.AllocationMode, s.Count); err != nil {
+			return nil, err
+		}
+	}
+	if n := len(r.FirstAvailable); len(out) > 0 && n > len(out) {
+		return nil, fault.New(fault.Invalid, fmt.Errorf("request %q: alternative %q is for root step %q of NetworkTopology %q, and others are not: which one would be allocated is open, so the topology could lack a device",
+			r.Name, out[0].request, out[0].config.Step, out[0].config.NetworkTopologyRef.Name))
+	}
+	return out, nil
+}
+
+// classConfig returns the config of a class of ours.
+func classConfig(name string, classes Classes) (cfg Config, ours bool, err error) {
+	class, err := classes(name)
+	if err != nil {
+		return Config{}, false, fmt.Errorf("DeviceClass %q: %w", name, err)
+	}
+	if class == nil {
+		return Config{}, false, nil
+	}
+	for _, c := range class.Spec.Config {
+		if c.Opaque == nil || c.Opaque.Driver != Driver {
+			continue
+		}
+		parsed, err := ParseConfig(c.Opaque.Parameters.Raw)
+		if err != nil {
+			return Config{}, false, fault.New(fault.Invalid, fmt.Errorf("DeviceClass %q: %w", name, err))
+		}
+		if ours && parsed != cfg {
+			return Config{}, false, fault.New(fault.Invalid, fmt.Errorf("DeviceClass %q has config for steps %q and %q: one class serves one step", name, cfg.Step, parsed.Step))
+		}
+		cfg, ours = parsed, true
+	}
+	return cfg, ours, nil
+}
+
+func demand(to *[]Demand, a ask) error {
+	i := slices.IndexFunc(*to, func(d Demand) bool { return d.Topology.Name == a.config.NetworkTopologyRef.Name })
+	if i < 0 {
+		*to = append(*to, Demand{Topology: a.config.NetworkTopologyRef})
+		i = len(*to) - 1
+	}
+	d := &(*to)[i]
+	for _, s := range d.Steps {
+		if s.Step == a.config.Step {
+			return fault.New(fault.Invalid, errTwice(d.Topology.Name, s.Step, s.Request, a.request))
+		}
+	}
+	d.Steps = append(d.Steps, Demanded{Step: a.config.Step, Request: a.request})
+	return nil
+}
+
+// Mismatch returns an error of kind Invalid unless the demand covers the Roots
+// of the topology. kind and name are those of the object that holds the
+// requests. The sentences are those of seed 000 section 8.1.
+func Mismatch(t *topology.Topology, set contract.Set, d Demand, kind, name string) error {
+	roots := rootNames(t, set)
+	var provided []string
+	for _, s := range d.Steps {
+		provided = append(provided, s.Step)
+	}
+	var missing []string
+	for _, s := range roots {
+		if !slices.Contains(provided, s) {
+			missing = append(missing, s)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fault.New(fault.Invalid, fmt.Errorf(
+		"NetworkTopology %q requires root step requests [%s],\nbut %s %q only provides requests [%s].\nMissing: [%s]",
+		t.Name, strings.Join(roots, ", "), kind, name, strings.Join(provided, ", "), strings.Join(missing, ", ")))
+}
