@@ -114,19 +114,15 @@ type changeJSON struct {
 
 // MarshalJSON writes the change with the kind of its object.
 func (c Change) MarshalJSON() ([]byte, error) {
-	j := changeJSON{Step: c.Step, Type: c.Key().Kind, Implied: c.Implied, Foreign: c.Foreign, Why: c.Why}
-	var err error
-	if c.Before != nil {
-		if j.Before, err = json.Marshal(c.Before); err != nil {
-			return nil, err
-		}
-	}
-	if c.After != nil {
-		if j.After, err = json.Marshal(c.After); err != nil {
-			return nil, err
-		}
-	}
-	return json.Marshal(j)
+	return json.Marshal(struct { // a changeJSON whose objects are written in the same go
+		Step    string `json:"step,omitempty"`
+		Type    Kind   `json:"type"`
+		Before  Object `json:"before,omitempty"`
+		After   Object `json:"after,omitempty"`
+		Implied bool   `json:"implied,omitempty"`
+		Foreign bool   `json:"foreign,omitempty"`
+		Why     string `json:"why,omitempty"`
+	}{c.Step, c.Key().Kind, c.Before, c.After, c.Implied, c.Foreign, c.Why})
 }
 
 var objectTypes = map[Kind]reflect.Type{

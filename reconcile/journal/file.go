@@ -76,7 +76,7 @@ func (j *Journal) path(name, suffix string) string {
 // load reads the log at path and checks that it belongs to name. An absent
 // file is an empty log. Damage is told apart by isDamage.
 func load(path, name string) (state, error) {
-	data, err := read(path)
+	data, inode, err := read(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return state{}, nil
@@ -89,6 +89,7 @@ func load(path, name string) (state, error) {
 	if err != nil {
 		return state{}, &damage{err}
 	}
+	s.inode = inode
 	if !s.found {
 		return s, nil
 	}
@@ -100,32 +101,69 @@ func load(path, name string) (state, error) {
 	return s, nil
 }
 
-func read(path string) ([]byte, error) {
+func read(path string) (data []byte, inode uint64, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, 0, err
 	}
-	if !info.Mode().IsRegular() {
-		return nil, errors.New("not a regular file")
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, 0, errors.New("not a regular file")
 	}
-	data, err := io.ReadAll(io.LimitReader(f, limitBytes+1))
-	if err != nil {
-		return nil, err
+	if st.Size > limitBytes {
+		return nil, 0, fmt.Errorf("larger than %d bytes", limitBytes)
 	}
-	if len(data) > limitBytes {
-		return nil, fmt.Errorf("larger than %d bytes", limitBytes)
+	data = make([]byte, st.Size) // what is appended meanwhile is for the next reader
+	n, err := io.ReadFull(f, data)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, 0, err
 	}
-	return data, nil
+	return data[:n], st.Ino, nil
+}
+
+// look is load for a writer, who knows what it has read or written before under
+// the same lock: nobody else has written since. The record is set only where the
+// log had to be read.
+func look(path, name string, g *gate) (state, error) {
+	if g.log != nil {
+		var st unix.Stat_t
+		err := unix.Lstat(path, &st)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && !g.log.found && g.log.size == 0:
+			return *g.log, nil
+		case err == nil && st.Ino == g.log.inode && st.Size == int64(g.log.size):
+			return *g.log, nil
+		}
+	}
+	s, err := load(path, name)
+	g.know(s, err)
+	return s, err
+}
+
+// know remembers what a log amounts to; nothing when it could not be read or
+// written.
+func (g *gate) know(s state, err error) {
+	s.record = reconcile.Record{}
+	if g.log = &s; err != nil {
+		g.log = nil
+	}
 }
 
 // append adds a line behind the whole ones and cuts off what is torn. When it
 // fails the log is as it was.
-func (j *Journal) append(name string, s state, line []byte, durable bool) error {
+func (j *Journal) append(name string, g *gate, s state, line []byte, durable bool) error {
+	err := j.appendTo(name, s, line, durable)
+	s.good += len(line)
+	s.size = s.good
+	g.know(s, err)
+	return err
+}
+
+func (j *Journal) appendTo(name string, s state, line []byte, durable bool) error {
 	f, err := os.OpenFile(j.path(name, logSuffix), os.O_WRONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
@@ -152,30 +190,40 @@ func (j *Journal) append(name string, s state, line []byte, durable bool) error 
 }
 
 // replace makes line the whole log, durably and at once.
-func (j *Journal) replace(name string, line []byte) (err error) {
+func (j *Journal) replace(name string, g *gate, line []byte) error {
+	inode, err := j.replaceBy(name, line)
+	g.know(state{found: true, good: len(line), size: len(line), inode: inode}, err)
+	return err
+}
+
+func (j *Journal) replaceBy(name string, line []byte) (inode uint64, err error) {
 	temp := j.path(name, tempSuffix)
 	// What a crash has left there is in nobody's way.
 	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return 0, err
 	}
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	_, err = f.Write(line)
 	if err == nil {
 		err = j.fsync(f)
+	}
+	var st unix.Stat_t
+	if err == nil {
+		err = unix.Fstat(int(f.Fd()), &st)
 	}
 	err = errors.Join(err, f.Close())
 	if err == nil {
 		err = os.Rename(temp, j.path(name, logSuffix))
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(temp))
+		return 0, errors.Join(err, os.Remove(temp))
 	}
 	// Without this a later append could be durable in a file that a crash
 	// leaves without a name.
-	return j.syncDir(j.dir)
+	return st.Ino, j.syncDir(j.dir)
 }
 
 func (j *Journal) syncDir(dir string) error {

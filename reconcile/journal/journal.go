@@ -106,7 +106,14 @@ func (j *Journal) Get(id reconcile.SandboxID) (reconcile.Record, bool, error) {
 	if err != nil {
 		return reconcile.Record{}, false, fmt.Errorf("get record: %w", err)
 	}
-	s, err := load(j.path(name, logSuffix), name)
+	var s state
+	locked := j.underLock(name, func(g *gate) {
+		s, err = load(j.path(name, logSuffix), name)
+		g.know(s, err)
+	})
+	if !locked {
+		s, err = load(j.path(name, logSuffix), name)
+	}
 	if isDamage(err) {
 		s, err = j.examine(name, err)
 	}
@@ -118,15 +125,15 @@ func (j *Journal) Get(id reconcile.SandboxID) (reconcile.Record, bool, error) {
 
 // Put writes the whole record, durably. What was damaged is set aside first.
 func (j *Journal) Put(r reconcile.Record) error {
-	err := j.write(r.Sandbox.ID, func(name string) error {
-		line, s, err := j.prepare(name, r)
+	err := j.write(r.Sandbox.ID, func(name string, g *gate) error {
+		line, s, err := j.prepare(name, g, r)
 		if err != nil {
 			return err
 		}
 		if !s.found || s.good+len(line) > compactBytes {
-			return j.replace(name, line)
+			return j.replace(name, g, line)
 		}
-		return j.append(name, s, line, true)
+		return j.append(name, g, s, line, true)
 	})
 	if err != nil {
 		return fmt.Errorf("put record of sandbox %q: %w", r.Sandbox.ID, err)
@@ -137,16 +144,16 @@ func (j *Journal) Put(r reconcile.Record) error {
 // Settle writes the whole record. It is there for the next reader at once, but
 // after a crash of the machine the previous one may be found.
 func (j *Journal) Settle(r reconcile.Record) error {
-	err := j.write(r.Sandbox.ID, func(name string) error {
-		line, s, err := j.prepare(name, r)
+	err := j.write(r.Sandbox.ID, func(name string, g *gate) error {
+		line, s, err := j.prepare(name, g, r)
 		if err != nil {
 			return err
 		}
 		// A record that is itself large must not be rewritten every time.
 		if !s.found || s.good+len(line) > max(compactBytes, 4*len(line)) {
-			return j.replace(name, line)
+			return j.replace(name, g, line)
 		}
-		return j.append(name, s, line, false)
+		return j.append(name, g, s, line, false)
 	})
 	if err != nil {
 		return fmt.Errorf("settle record of sandbox %q: %w", r.Sandbox.ID, err)
@@ -161,8 +168,8 @@ func (j *Journal) Intend(id reconcile.SandboxID, changes []netstate.Change) erro
 	if len(changes) == 0 {
 		return nil
 	}
-	err := j.write(id, func(name string) error {
-		s, err := load(j.path(name, logSuffix), name)
+	err := j.write(id, func(name string, g *gate) error {
+		s, err := look(j.path(name, logSuffix), name, g)
 		if isDamage(err) {
 			return j.setAside(name, err)
 		}
@@ -177,12 +184,15 @@ func (j *Journal) Intend(id reconcile.SandboxID, changes []netstate.Change) erro
 			return err
 		}
 		if s.good+len(line) > limitBytes/2 { // a loop of crashes: no pass ever settled
+			if s, err = load(j.path(name, logSuffix), name); err != nil { // for its record
+				return err
+			}
 			if line, err = encode(entry{Record: new(intended(s.record, changes))}); err != nil {
 				return err
 			}
-			return j.replace(name, line)
+			return j.replace(name, g, line)
 		}
-		return j.append(name, s, line, true)
+		return j.append(name, g, s, line, true)
 	})
 	if err != nil {
 		return fmt.Errorf("record %d intended changes of sandbox %q: %w", len(changes), id, err)
@@ -192,7 +202,8 @@ func (j *Journal) Intend(id reconcile.SandboxID, changes []netstate.Change) erro
 
 // Remove forgets a record, durably; an absent one is no error.
 func (j *Journal) Remove(id reconcile.SandboxID) error {
-	err := j.write(id, func(name string) error {
+	err := j.write(id, func(name string, g *gate) error {
+		g.log = nil
 		if err := os.Remove(j.path(name, tempSuffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -210,22 +221,22 @@ func (j *Journal) Remove(id reconcile.SandboxID) error {
 }
 
 // write runs fn as the only writer of a sandbox's files.
-func (j *Journal) write(id reconcile.SandboxID, fn func(name string) error) error {
+func (j *Journal) write(id reconcile.SandboxID, fn func(name string, g *gate) error) error {
 	name, err := fileName(id)
 	if err != nil {
 		return err
 	}
-	release, err := j.exclusive(name)
+	g, release, err := j.exclusive(name)
 	if err != nil {
 		return err
 	}
 	defer release()
-	return fn(name)
+	return fn(name, g)
 }
 
 // prepare encodes a record and reads the log it goes to. A damaged log is set
 // aside, and then counts as absent.
-func (j *Journal) prepare(name string, r reconcile.Record) ([]byte, state, error) {
+func (j *Journal) prepare(name string, g *gate, r reconcile.Record) ([]byte, state, error) {
 	line, err := encode(entry{Record: &r})
 	if err != nil {
 		return nil, state{}, err
@@ -233,7 +244,7 @@ func (j *Journal) prepare(name string, r reconcile.Record) ([]byte, state, error
 	if len(line) > limitBytes/4 {
 		return nil, state{}, fault.New(fault.Invalid, fmt.Errorf("record of %d bytes is too large", len(line)))
 	}
-	s, err := load(j.path(name, logSuffix), name)
+	s, err := look(j.path(name, logSuffix), name, g)
 	if isDamage(err) {
 		if err := j.setAside(name, err); !isDamage(err) {
 			return nil, state{}, err
@@ -247,7 +258,7 @@ func (j *Journal) prepare(name string, r reconcile.Record) ([]byte, state, error
 // reader that raced with a writer may have seen a mixture. What is damaged
 // still is set aside.
 func (j *Journal) examine(name string, damage error) (state, error) {
-	release, err := j.exclusive(name)
+	_, release, err := j.exclusive(name)
 	if err != nil {
 		return state{}, fmt.Errorf("%s; not set aside: %w", damage.Error(), err)
 	}

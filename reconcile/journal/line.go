@@ -29,6 +29,7 @@ type state struct {
 	found  bool
 	good   int // bytes of whole lines; what lies behind is torn
 	size   int
+	inode  uint64
 }
 
 func checksum(payload []byte) uint32 {

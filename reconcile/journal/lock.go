@@ -30,6 +30,9 @@ type gate struct {
 	turn  chan struct{} // holds one token while somebody has the lock
 	op    sync.Mutex    // held while the files are written
 	held  bool          // somebody has the lock; under op
+	// log is what the log amounted to when it was last read or written under
+	// the present lock, without its record; nil when it has not been. Under op.
+	log *state
 }
 
 // Lock holds off every other process, and every other caller of Lock in this
@@ -65,11 +68,11 @@ func (j *Journal) lock(ctx context.Context, name string) (func(), error) {
 		return nil, err
 	}
 	g.op.Lock()
-	g.held = true
+	g.held, g.log = true, nil
 	g.op.Unlock()
 	return sync.OnceFunc(func() {
 		g.op.Lock()
-		g.held = false
+		g.held, g.log = false, nil
 		j.unlockFile(f, name)
 		g.op.Unlock()
 		<-g.turn
@@ -79,11 +82,11 @@ func (j *Journal) lock(ctx context.Context, name string) (func(), error) {
 
 // exclusive makes the caller the only writer of a sandbox's files: under the
 // lock that this process holds already, else under one of its own.
-func (j *Journal) exclusive(name string) (release func(), err error) {
-	g := j.enter(name)
+func (j *Journal) exclusive(name string) (g *gate, release func(), err error) {
+	g = j.enter(name)
 	g.op.Lock()
 	if g.held {
-		return func() {
+		return g, func() {
 			g.op.Unlock()
 			j.leave(name, g)
 		}, nil
@@ -94,13 +97,34 @@ func (j *Journal) exclusive(name string) (release func(), err error) {
 	defer cancel()
 	unlock, err := j.lock(ctx, name)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	g.op.Lock()
-	return func() {
+	return g, func() {
 		g.op.Unlock()
 		unlock()
 	}, nil
+}
+
+// underLock calls f as the only user of a sandbox's files if this process has
+// the sandbox's lock, and reports whether it has.
+func (j *Journal) underLock(name string, f func(*gate)) bool {
+	j.mu.Lock()
+	g := j.gates[name]
+	if g != nil {
+		g.users++
+	}
+	j.mu.Unlock()
+	if g == nil {
+		return false
+	}
+	defer j.leave(name, g)
+	g.op.Lock()
+	defer g.op.Unlock()
+	if g.held {
+		f(g)
+	}
+	return g.held
 }
 
 func (j *Journal) enter(name string) *gate {
