@@ -1,0 +1,54 @@
+package publish
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+)
+
+// Cause is what an error of the kubelet helper comes down to.
+type Cause string
+
+// The causes.
+const (
+	Dropped   Cause = "Dropped"   // the API server left out fields it does not know
+	Refused   Cause = "Refused"   // the slice is invalid: trying again cannot help
+	Forbidden Cause = "Forbidden" // by RBAC or an admission policy: somebody has to change that
+	Fatal     Cause = "Fatal"     // the helper has ended
+	Retried   Cause = "Retried"   // anything else; the helper tries again by itself
+)
+
+// Explanation is an error of the kubelet helper in words for an operator.
+type Explanation struct {
+	Cause   Cause
+	Message string
+	// NoTaints says that the cluster has no device taints.
+	NoTaints bool
+}
+
+// Explain classifies what kubeletplugin hands to HandleError. It hands over
+// almost everything as recoverable, also what no attempt will cure.
+func Explain(err error) Explanation {
+	if dropped, ok := errors.AsType[*resourceslice.DroppedFieldsError](err); ok {
+		features := dropped.DisabledFeatures()
+		return Explanation{
+			Cause:    Dropped,
+			Message:  fmt.Sprintf("the API server dropped fields of slice %d: it has no %s", dropped.SliceIndex, strings.Join(features, ", ")),
+			NoTaints: slices.Contains(features, "DRADeviceTaints"),
+		}
+	}
+	switch {
+	case apierrors.IsInvalid(err):
+		return Explanation{Cause: Refused, Message: "the API server finds the devices invalid and none of the slice is published: " + err.Error()}
+	case apierrors.IsForbidden(err):
+		return Explanation{Cause: Forbidden, Message: "the agent may not write ResourceSlices of this node; check its ClusterRole and the policy on slices: " + err.Error()}
+	case !errors.Is(err, kubeletplugin.ErrRecoverable):
+		return Explanation{Cause: Fatal, Message: err.Error()}
+	}
+	return Explanation{Cause: Retried, Message: err.Error()}
+}

@@ -1,0 +1,205 @@
+package publish
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"github.com/plumbline/plumbline/inventory"
+)
+
+// The taints. All have the effect NoSchedule: a pod that has the device already
+// is not evicted, for what it lacks it has lacked or will be repaired there.
+const (
+	TaintLinkDown = inventory.Driver + "/link-down" // no carrier, although somebody has set the link up
+	TaintDirty    = inventory.Driver + "/dirty"     // came back from a pod, and not as it left
+	TaintGone     = inventory.Driver + "/gone"      // in use, and no longer in the machine
+)
+
+// sliceMax is how many devices one slice may hold as soon as one of them has a
+// taint: half of what it may hold otherwise. A slice that had to be split when a
+// link goes down would move devices between slices.
+const sliceMax = resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures
+
+// known is what a scan and the records say about the node.
+type known struct {
+	devices []inventory.Device // guarded
+	inUse   map[string]bool    // by device name: prepared for a claim
+	dirty   map[string]bool    // by device ID
+	down    map[string]bool    // by device name, for long enough
+	before  map[string]entry   // by device name: what was published last
+	plain   bool               // the API server knows no taints
+}
+
+// entry is a device as it is published.
+type entry struct {
+	ID     string             `json:"id"` // inventory.Device.ID
+	Device resourceapi.Device `json:"device"`
+}
+
+// Withheld is a device that is not offered, and why.
+type Withheld struct {
+	Name, Reason string
+}
+
+// offer decides what is published, in the order in which it is to be allocated.
+func (k known) offer() (offered []entry, withheld []Withheld) {
+	seen := map[string]bool{}
+	used := map[string]bool{} // by device ID
+	for _, d := range k.devices {
+		used[d.ID] = k.inUse[d.Name]
+	}
+	for _, d := range k.devices {
+		seen[d.Name] = true
+		e, reason := k.describe(d, used)
+		if reason == "" {
+			reason = e.tainted(k, d.ID)
+		}
+		if reason != "" {
+			withheld = append(withheld, Withheld{d.Name, reason})
+			continue
+		}
+		offered = append(offered, e)
+	}
+	// A device without a PCI address is found by its name alone, and not at all
+	// while it is in a pod. A PCI function that is not found has been unplugged.
+	for name := range k.inUse {
+		e, ok := k.before[name]
+		if seen[name] || !ok || !k.inUse[name] {
+			continue
+		}
+		e.Device.Taints = nil
+		if (inventory.Device{ID: e.ID}).PCIAddress() != "" && !k.plain {
+			e.Device.Taints = taints(TaintGone)
+		}
+		offered = append(offered, e)
+	}
+	slices.SortFunc(offered, func(a, b entry) int {
+		return inventory.Compare(inventory.Device{ID: a.ID}, inventory.Device{ID: b.ID})
+	})
+	return offered, withheld
+}
+
+// describe returns the device as it is to be published, or why it is not.
+func (k known) describe(d inventory.Device, used map[string]bool) (entry, string) {
+	if d.HostUse == inventory.DefaultRoute {
+		return entry{}, d.State() // whoever has prepared it for whom: never
+	}
+	if k.inUse[d.Name] {
+		if e, ok := k.before[d.Name]; ok {
+			return e, ""
+		}
+	} else if reason := obstacle(d, used); reason != "" {
+		return entry{}, reason
+	}
+	e := entry{d.ID, resourceapi.Device{Name: d.Name, Attributes: inventory.Attributes(d)}}
+	return e, invalid(e.Device)
+}
+
+// obstacle says why a device that nobody uses cannot be given to a pod.
+func obstacle(d inventory.Device, used map[string]bool) string {
+	uppers := slices.DeleteFunc(slices.Clone(d.Uppers), func(name string) bool { return name == d.Master })
+	switch {
+	case d.HostUse != "":
+		return d.State()
+	case d.Kind == inventory.KindVirtual:
+		return "virtual: it would be gone for good with the pod"
+	case d.Kind == inventory.KindPF && d.NumVFs > 0:
+		return fmt.Sprintf("has %d virtual functions, which would lose their network", d.NumVFs)
+	case d.Kind == inventory.KindVF && used[d.PF.PCIAddress]:
+		return fmt.Sprintf("its PF %q is in use as a whole", d.PF.PCIAddress)
+	case d.LinkType == "" || d.DevType == "wlan" || d.DevType == "wwan":
+		return "neither Ethernet nor InfiniBand"
+	case d.IfName == "": // in another namespace, or with no driver that makes one
+		return d.State()
+	case len(uppers) > 0:
+		return "carries " + strings.Join(uppers, ", ")
+	}
+	return ""
+}
+
+// tainted sets the taints, or says why the device is withheld where there are none.
+func (e *entry) tainted(k known, id string) string {
+	var keys []string
+	if k.dirty[id] {
+		keys = append(keys, TaintDirty)
+	}
+	if k.down[e.Device.Name] {
+		keys = append(keys, TaintLinkDown)
+	}
+	e.Device.Taints = nil
+	switch {
+	case !k.plain:
+		e.Device.Taints = taints(keys...)
+	case len(keys) > 0 && !k.inUse[e.Device.Name]:
+		return "would be tainted with " + strings.Join(keys, ", ") + ", which the API server does not know"
+	}
+	return ""
+}
+
+func taints(keys ...string) []resourceapi.DeviceTaint {
+	var out []resourceapi.DeviceTaint
+	for _, key := range keys {
+		out = append(out, resourceapi.DeviceTaint{Key: key, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+	}
+	return out
+}
+
+// invalid says why the API server would refuse a device: with it, it would
+// refuse the whole slice.
+func invalid(d resourceapi.Device) string {
+	if problems := validation.IsDNS1123Label(d.Name); len(problems) > 0 {
+		return fmt.Sprintf("name %q: %s", d.Name, problems[0])
+	}
+	if n := len(d.Attributes); n > resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
+		return fmt.Sprintf("%d attributes, at most %d are allowed", n, resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice)
+	}
+	for name, a := range d.Attributes {
+		if a.StringValue != nil && len(*a.StringValue) > resourceapi.DeviceAttributeMaxValueLength {
+			return fmt.Sprintf("attribute %q is longer than %d bytes", name, resourceapi.DeviceAttributeMaxValueLength)
+		}
+	}
+	return ""
+}
+
+// down returns the names of the devices whose wire is dead: the interface has
+// been set up and has no carrier. For a virtual function it is that of its PF.
+//
+// A link that is down is no sign of anything: that of a free device is, as a
+// rule, and the kernel does not know the carrier then.
+func down(devices []inventory.Device) map[string]bool {
+	dead := map[string]bool{} // by device ID
+	for _, d := range devices {
+		dead[d.ID] = d.IfName != "" && d.Up && !d.Carrier
+	}
+	out := map[string]bool{}
+	for _, d := range devices {
+		if d.PF != nil && dead[d.PF.PCIAddress] || d.PF == nil && dead[d.ID] {
+			out[d.Name] = true
+		}
+	}
+	return out
+}
+
+// pools makes the pool of a node. A node without devices has one empty slice:
+// no slice at all would mean that nobody knows.
+func pools(node string, offered []entry) resourceslice.DriverResources {
+	out := []resourceslice.Slice{}
+	for chunk := range slices.Chunk(offered, sliceMax) {
+		s := resourceslice.Slice{}
+		for _, e := range chunk {
+			s.Devices = append(s.Devices, *e.Device.DeepCopy())
+		}
+		out = append(out, s)
+	}
+	if len(out) == 0 {
+		out = append(out, resourceslice.Slice{})
+	}
+	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{node: {Slices: out}}}
+}
+
+func isLinkDown(t resourceapi.DeviceTaint) bool { return t.Key == TaintLinkDown }

@@ -1,0 +1,240 @@
+package publish
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/inventory/sysfstest"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func discover(t *testing.T, tree string, routes ...string) []inventory.Device {
+	t.Helper()
+	devices, _ := inventory.Discover(sysfstest.Open(t, "../testdata/tree/"+tree+".txtar"), inventory.Options{})
+	if len(devices) == 0 {
+		t.Fatalf("no devices in %s", tree)
+	}
+	return inventory.GuardUplinks(devices, inventory.Uplinks{Routes: routes})
+}
+
+// TestOffer shows for whole machines what is offered, and why the rest is not.
+func TestOffer(t *testing.T) {
+	for tree, routes := range map[string][]string{
+		"igb": {"enp3s0f0"}, "stack": {"bond0.100"}, "mlx5": nil, "ovn": {"br-ex"}, "others": {"eth0"}, "broken": nil,
+	} {
+		t.Run(tree, func(t *testing.T) {
+			devices := discover(t, tree, routes...)
+			offered, withheld := known{devices: devices, down: down(devices)}.offer()
+			var b bytes.Buffer
+			for _, e := range offered {
+				fmt.Fprintf(&b, "%s\n", e.Device.Name)
+				for _, name := range slices.Sorted(maps.Keys(e.Device.Attributes)) {
+					fmt.Fprintf(&b, "  %s: %s\n", name, value(e.Device.Attributes[name]))
+				}
+				for _, taint := range e.Device.Taints {
+					fmt.Fprintf(&b, "  taint %s: %s\n", taint.Key, taint.Effect)
+				}
+			}
+			for _, w := range withheld {
+				fmt.Fprintf(&b, "- %s: %s\n", w.Name, w.Reason)
+			}
+			if len(offered)+len(withheld) != len(devices) {
+				t.Errorf("%d devices became %d offered and %d withheld", len(devices), len(offered), len(withheld))
+			}
+			golden(t, "testdata/"+tree+".txt", b.Bytes())
+		})
+	}
+}
+
+func value(a resourceapi.DeviceAttribute) string {
+	switch {
+	case a.StringValue != nil:
+		return fmt.Sprintf("%q", *a.StringValue)
+	case a.BoolValue != nil:
+		return fmt.Sprint(*a.BoolValue)
+	case a.IntValue != nil:
+		return fmt.Sprint(*a.IntValue)
+	}
+	return "?"
+}
+
+func golden(t *testing.T, file string, have []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, have, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(have, want) {
+		t.Errorf("%s\nhave\n%s\nwant\n%s", file, have, want)
+	}
+}
+
+func vf(i int) inventory.Device {
+	return inventory.Device{
+		ID: fmt.Sprintf("0000:%02x:00.1", i), Name: fmt.Sprintf("pci-0000-%02x-00-1", i), Kind: inventory.KindVF,
+		IfName: fmt.Sprintf("v%d", i), LinkType: inventory.Ethernet, PF: &inventory.PF{PCIAddress: "0000:ff:00.0", IfName: "pf0"},
+	}
+}
+
+func TestSplit(t *testing.T) {
+	for count, want := range map[int][]int{0: {0}, 1: {1}, 64: {64}, 65: {64, 1}, 129: {64, 64, 1}} {
+		var devices []inventory.Device
+		for i := range count {
+			devices = append(devices, vf(i))
+		}
+		offered, _ := known{devices: devices}.offer()
+		var have []int
+		names := map[string]bool{}
+		for _, s := range pools("n", offered).Pools["n"].Slices {
+			have = append(have, len(s.Devices))
+			for _, d := range s.Devices {
+				names[d.Name] = true
+			}
+		}
+		if !slices.Equal(have, want) || len(names) != count {
+			t.Errorf("%d devices: slices of %v with %d names, want %v", count, have, len(names), want)
+		}
+	}
+}
+
+func TestInUse(t *testing.T) {
+	before := vf(1)
+	before.RDMA = true
+	published := map[string]entry{before.Name: {before.ID, resourceapi.Device{Name: before.Name, Attributes: inventory.Attributes(before)}}}
+	away := before
+	away.IfName, away.RDMA = "", false
+
+	attributes := func(k known) (string, []string) {
+		offered, _ := k.offer()
+		if len(offered) == 0 {
+			return "", nil
+		}
+		var keys []string
+		for _, taint := range offered[0].Device.Taints {
+			keys = append(keys, taint.Key)
+		}
+		return value(offered[0].Device.Attributes["ifName"]) + value(offered[0].Device.Attributes["rdma"]), keys
+	}
+	inUse := map[string]bool{before.Name: true}
+	guarded := before
+	guarded.HostUse = inventory.DefaultRoute
+	virtual := inventory.Device{ID: "if:usb0", Name: "net-usb0"}
+	for _, c := range []struct {
+		name       string
+		k          known
+		want       string
+		wantTaints []string
+	}{
+		{"free", known{devices: []inventory.Device{before}, before: published}, `"v1"true`, nil},
+		{"in a pod", known{devices: []inventory.Device{away}, inUse: inUse, before: published}, `"v1"true`, nil},
+		{"in a pod, and the file is lost", known{devices: []inventory.Device{away}, inUse: inUse}, `""false`, nil},
+		{"in a pod nobody knows of", known{devices: []inventory.Device{away}, before: published}, "", nil},
+		{"unplugged in a pod", known{inUse: inUse, before: published}, `"v1"true`, []string{TaintGone}},
+		{"a card of no PCI address in a pod", known{inUse: map[string]bool{"net-usb0": true}, before: map[string]entry{
+			"net-usb0": {virtual.ID, resourceapi.Device{Name: "net-usb0", Attributes: inventory.Attributes(before)}},
+		}}, `"v1"true`, nil},
+		{"in use of a claim, and then of the host", known{devices: []inventory.Device{guarded}, inUse: inUse, before: published}, "", nil},
+		{"dirty", known{devices: []inventory.Device{before}, dirty: map[string]bool{before.ID: true}}, `"v1"true`, []string{TaintDirty}},
+		{"dirty and dead", known{devices: []inventory.Device{before}, dirty: map[string]bool{before.ID: true}, down: inUse}, `"v1"true`, []string{TaintDirty, TaintLinkDown}},
+		{"dirty, and the cluster has no taints", known{devices: []inventory.Device{before}, dirty: map[string]bool{before.ID: true}, plain: true}, "", nil},
+		{"dead in use, and the cluster has no taints", known{devices: []inventory.Device{before}, down: inUse, inUse: inUse, plain: true}, `"v1"true`, nil},
+	} {
+		have, taints := attributes(c.k)
+		if have != c.want || !slices.Equal(taints, c.wantTaints) {
+			t.Errorf("%s: have %s %v, want %s %v", c.name, have, taints, c.want, c.wantTaints)
+		}
+	}
+}
+
+func TestObstacles(t *testing.T) {
+	pf := inventory.Device{ID: "0000:ff:00.0", Name: "pci-0000-ff-00-0", Kind: inventory.KindPF, IfName: "pf0", LinkType: inventory.Ethernet}
+	with := func(change func(*inventory.Device)) inventory.Device {
+		d := pf
+		change(&d)
+		return d
+	}
+	for _, c := range []struct {
+		d    inventory.Device
+		want string
+	}{
+		{pf, ""},
+		{with(func(d *inventory.Device) { d.NumVFs = 2 }), "has 2 virtual functions"},
+		{with(func(d *inventory.Device) { d.Uppers = []string{"pf0.7"} }), "carries pf0.7"},
+		{with(func(d *inventory.Device) {
+			d.Uppers, d.Master, d.HostUse = []string{"br0"}, "br0", inventory.BridgePort
+		}), "bridge port of br0"},
+		{with(func(d *inventory.Device) { d.DevType = "wlan" }), "neither Ethernet"},
+		{with(func(d *inventory.Device) { d.LinkType = "" }), "neither Ethernet"},
+		{with(func(d *inventory.Device) { d.IfName, d.Driver = "", "vfio-pci" }), "userspace"},
+		{with(func(d *inventory.Device) { d.Kind = inventory.KindVirtual }), "virtual"},
+		{with(func(d *inventory.Device) { d.HostUse = inventory.DefaultRoute }), "default route"},
+		{vf(1), ""},
+	} {
+		have := obstacle(c.d, nil)
+		if (have == "") != (c.want == "") || !strings.HasPrefix(have, c.want) {
+			t.Errorf("%+v: have %q, want %q", c.d, have, c.want)
+		}
+	}
+	// Virtual functions that were made while a pod has their PF.
+	_, withheld := known{devices: []inventory.Device{pf, vf(1)}, inUse: map[string]bool{pf.Name: true}}.offer()
+	if len(withheld) != 1 || withheld[0].Name != vf(1).Name {
+		t.Errorf("a VF of a PF in use: withheld %v", withheld)
+	}
+}
+
+func TestInvalid(t *testing.T) {
+	long := strings.Repeat("x", 65)
+	many := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}
+	for i := range 33 {
+		many[resourceapi.QualifiedName(fmt.Sprintf("a%d", i))] = resourceapi.DeviceAttribute{BoolValue: new(true)}
+	}
+	for _, d := range []resourceapi.Device{
+		{Name: "Not_a_label"},
+		{Name: "a", Attributes: many},
+		{Name: "a", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"a": {StringValue: &long}}},
+	} {
+		if invalid(d) == "" {
+			t.Errorf("%s with %d attributes is taken for valid", d.Name, len(d.Attributes))
+		}
+	}
+	// What comes from a machine is made valid before.
+	odd := vf(1)
+	odd.IfName, odd.Driver, odd.Vendor = long, long, "\xff"
+	if reason := invalid(resourceapi.Device{Name: odd.Name, Attributes: inventory.Attributes(odd)}); reason != "" {
+		t.Error(reason)
+	}
+}
+
+func TestDown(t *testing.T) {
+	pf := inventory.Device{ID: "0000:ff:00.0", Name: "pf", IfName: "pf0", Kind: inventory.KindPF}
+	for _, c := range []struct {
+		name             string
+		up, carrier, out bool
+	}{
+		{"nobody has set it up", false, false, false},
+		{"set up and dead", true, false, true},
+		{"set up and alive", true, true, false},
+	} {
+		pf.Up, pf.Carrier = c.up, c.carrier
+		have := down([]inventory.Device{pf, vf(1)})
+		if have["pf"] != c.out || have[vf(1).Name] != c.out {
+			t.Errorf("%s: %v, want %v of both", c.name, have, c.out)
+		}
+	}
+}

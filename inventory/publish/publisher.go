@@ -1,0 +1,303 @@
+package publish
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"github.com/plumbline/plumbline/inventory"
+)
+
+// Slices writes ResourceSlices: a kubeletplugin.Helper.
+type Slices interface {
+	PublishResources(ctx context.Context, resources resourceslice.DriverResources) error
+}
+
+// Options is what a Publisher works with.
+type Options struct {
+	// NodeName is the name of the pool.
+	NodeName string
+	// Sysfs is os.DirFS("/sys").
+	Sysfs fs.FS
+	// Uplinks says what carries a default route. It is asked on every scan; as
+	// long as it fails nothing is published that was not before.
+	Uplinks func(ctx context.Context, devices []inventory.Device) (inventory.Uplinks, error)
+	// InUse lists the names of the devices that are prepared for a claim, as
+	// the claim's allocation has them.
+	InUse func() []string
+	// Dirty lists the IDs of the devices that came back from a pod and could
+	// not be put back as they were; nil is none.
+	Dirty func() []string
+	// PhysicalNetworks names the network a device is wired to, by interface
+	// name or PCI address.
+	PhysicalNetworks map[string]string
+	// StateFile is where what was published is kept, below the state directory.
+	StateFile string
+	Log       *slog.Logger
+
+	// Resync is how long after a scan the next one begins without notice, give
+	// or take a tenth. Default one minute.
+	Resync time.Duration
+	// Settle is how long Rescan waits for further calls. Default 300 ms: a PF
+	// that gets 64 virtual functions tells of each.
+	Settle time.Duration
+	// LinkDownAfter is how long a link must have had no carrier to be tainted;
+	// it is untainted at once. Default 10 s: a link that is set up, or whose
+	// driver resets, has none for some seconds.
+	LinkDownAfter time.Duration
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// maxSettle bounds the wait for quiet.
+const maxSettle = 5 // times Settle
+
+// Publisher keeps the ResourceSlices of one node as the node is.
+type Publisher struct {
+	opts  Options
+	poked chan struct{}
+
+	mu       sync.Mutex
+	plain    bool // the API server knows no taints
+	offered  []entry
+	withheld []Withheld
+
+	// Of Run alone.
+	before    map[string]entry
+	published bool
+	since     map[string]time.Time // by device name: when its carrier was missed
+	said      string               // what was logged of the last scan
+}
+
+// New returns a Publisher that does nothing until Run.
+func New(o Options) *Publisher {
+	o.Resync = cmp.Or(o.Resync, time.Minute)
+	o.Settle = cmp.Or(o.Settle, 300*time.Millisecond)
+	o.LinkDownAfter = cmp.Or(o.LinkDownAfter, 10*time.Second)
+	if o.Now == nil {
+		o.Now = time.Now //nolint:forbidigo // the default of the value that callers give
+	}
+	if o.Dirty == nil {
+		o.Dirty = func() []string { return nil }
+	}
+	return &Publisher{opts: o, poked: make(chan struct{}, 1), since: map[string]time.Time{}}
+}
+
+// Rescan says that something may have changed: a link, notices that were lost,
+// a claim. It does not block.
+func (p *Publisher) Rescan() {
+	select {
+	case p.poked <- struct{}{}:
+	default: // a scan that has not begun will see it
+	}
+}
+
+// Handle takes an error that the helper has handed back and returns what it
+// means. Where the API server knows no taints, devices that would have one are
+// withheld from then on.
+func (p *Publisher) Handle(err error) Explanation {
+	e := Explain(err)
+	p.mu.Lock()
+	changed := e.NoTaints && !p.plain
+	p.plain = p.plain || e.NoTaints
+	p.mu.Unlock()
+	if changed {
+		p.Rescan()
+	}
+	return e
+}
+
+// Counts returns how many devices are offered, how many of them are tainted,
+// and how many are withheld.
+func (p *Publisher) Counts() (offered, tainted, withheld int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.offered {
+		if len(e.Device.Taints) > 0 {
+			tainted++
+		}
+	}
+	return len(p.offered), tainted, len(p.withheld)
+}
+
+// Withheld returns the devices that are not offered, as of the last scan.
+func (p *Publisher) Withheld() []Withheld {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.withheld)
+}
+
+// Run publishes until ctx ends. What is published stays then: the kubelet
+// removes it when no agent comes back.
+func (p *Publisher) Run(ctx context.Context, to Slices) error {
+	if p.opts.NodeName == "" {
+		return errors.New("publish devices: the name of the node is missing")
+	}
+	before, err := load(p.opts.StateFile)
+	if err != nil {
+		// Attributes of devices in use may change once; better than no offer.
+		p.opts.Log.Error("devices in use are published as they look now", "error", err)
+	}
+	p.before = before
+	failures := 0
+	for {
+		wait, err := p.pass(ctx, to)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			p.opts.Log.Error("publish devices", "error", err)
+			wait = min(wait, time.Second<<min(failures, 6))
+			failures++
+		} else {
+			failures = 0
+		}
+		if !p.wait(ctx, wait) {
+			return nil
+		}
+	}
+}
+
+// wait returns when it is time for the next scan, false when there is none.
+func (p *Publisher) wait(ctx context.Context, at time.Duration) bool {
+	timer := time.NewTimer(at)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	case <-p.poked:
+	}
+	last := time.NewTimer(maxSettle * p.opts.Settle)
+	defer last.Stop()
+	for {
+		timer.Reset(p.opts.Settle)
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			return true
+		case <-last.C:
+			return true
+		case <-p.poked:
+		}
+	}
+}
+
+// pass scans and publishes what has changed. It returns when to look again.
+func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) {
+	next := p.opts.Resync + time.Duration((rand.Float64()-0.5)/5*float64(p.opts.Resync))
+	devices, partial := inventory.Discover(p.opts.Sysfs, inventory.Options{PhysicalNetworks: p.opts.PhysicalNetworks})
+	if partial != nil && len(devices) == 0 {
+		return next, partial
+	}
+	uplinks, err := p.opts.Uplinks(ctx, devices)
+	if err != nil {
+		// Without it the way to the host could be given away.
+		return next, fmt.Errorf("default routes: %w", err)
+	}
+	k := known{
+		devices: inventory.GuardUplinks(devices, uplinks),
+		inUse:   set(p.opts.InUse()), dirty: set(p.opts.Dirty()), before: p.before,
+	}
+	var soon time.Duration
+	k.down, soon = p.lasting(down(k.devices))
+	p.mu.Lock()
+	k.plain = p.plain
+	p.mu.Unlock()
+	offered, withheld := k.offer()
+	p.mu.Lock()
+	p.offered, p.withheld = offered, withheld
+	p.mu.Unlock()
+	p.say(withheld, partial)
+	if soon > 0 {
+		next = min(next, soon)
+	}
+	return next, p.publish(ctx, to, offered)
+}
+
+func (p *Publisher) publish(ctx context.Context, to Slices, offered []entry) error {
+	now := byName(offered)
+	if p.published && reflect.DeepEqual(now, p.before) {
+		return nil
+	}
+	// First to the disk: what the scheduler has seen can be allocated, and must
+	// be found there by the next agent.
+	if !reflect.DeepEqual(now, p.before) {
+		if err := save(p.opts.StateFile, offered); err != nil {
+			return err
+		}
+	}
+	p.before = now
+	p.published = false // until it has worked
+	if err := to.PublishResources(ctx, pools(p.opts.NodeName, offered)); err != nil {
+		return err
+	}
+	p.published = true
+	p.opts.Log.Info("published devices", "devices", len(offered))
+	return nil
+}
+
+// lasting returns which of the dead links have been so for long enough, and
+// when the next one will.
+func (p *Publisher) lasting(dead map[string]bool) (map[string]bool, time.Duration) {
+	now, out, soon := p.opts.Now(), map[string]bool{}, time.Duration(0)
+	for name := range p.since {
+		if !dead[name] {
+			delete(p.since, name)
+		}
+	}
+	for name := range dead {
+		began, ok := p.since[name]
+		if !ok {
+			began = now
+			// One that was tainted when the agent was started anew stays so.
+			if slices.ContainsFunc(p.before[name].Device.Taints, isLinkDown) {
+				began = now.Add(-p.opts.LinkDownAfter)
+			}
+			p.since[name] = began
+		}
+		left := p.opts.LinkDownAfter - now.Sub(began)
+		switch {
+		case left <= 0:
+			out[name] = true
+		case soon == 0 || left < soon:
+			soon = left
+		}
+	}
+	return out, soon
+}
+
+// say logs what is withheld, and what could not be read, when that has changed.
+func (p *Publisher) say(withheld []Withheld, partial error) {
+	said := fmt.Sprint(withheld, partial)
+	if said == p.said {
+		return
+	}
+	p.said = said
+	if partial != nil {
+		p.opts.Log.Warn("some devices could not be read in full", "error", partial)
+	}
+	for _, w := range withheld {
+		p.opts.Log.Debug("device is not offered", "device", w.Name, "reason", w.Reason)
+	}
+}
+
+func set(names []string) map[string]bool {
+	out := make(map[string]bool, len(names))
+	for _, name := range names {
+		out[name] = true
+	}
+	return out
+}

@@ -1,0 +1,339 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/inventory/sysfstest"
+)
+
+// node is a machine made of one virtio card, eth1, besides its uplink.
+type node struct {
+	*Publisher
+	dir string
+	out []resourceslice.DriverResources // as it was published
+
+	mu     sync.Mutex
+	inUse  []string
+	failed error // of what asks for default routes
+}
+
+const card = "pci-0000-00-04-0"
+
+func newNode(t *testing.T, stateFile string) *node {
+	t.Helper()
+	n := &node{dir: t.TempDir()}
+	n.plug(t, "0000:00:03.0", "eth0")
+	n.plug(t, "0000:00:04.0", "eth1")
+	n.Publisher = New(Options{
+		NodeName: "n1", Sysfs: os.DirFS(n.dir), StateFile: stateFile, Log: slog.New(slog.DiscardHandler),
+		InUse: func() []string { n.mu.Lock(); defer n.mu.Unlock(); return n.inUse },
+		Uplinks: func(context.Context, []inventory.Device) (inventory.Uplinks, error) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return inventory.Uplinks{Routes: []string{"eth0"}}, n.failed
+		},
+	})
+	return n
+}
+
+func (n *node) plug(t *testing.T, address, ifName string) {
+	t.Helper()
+	dir := filepath.Join(n.dir, "devices/pci0000:00", address)
+	n.write(t, filepath.Join(dir, "class"), "0x020000")
+	n.write(t, filepath.Join(dir, "vendor"), "0x1af4")
+	n.write(t, filepath.Join(dir, "device"), "0x1041")
+	n.link(t, "../../../devices/pci0000:00/"+address, "bus/pci/devices/"+address)
+	n.addNetdev(t, address, ifName)
+}
+
+func (n *node) addNetdev(t *testing.T, address, ifName string) {
+	t.Helper()
+	dir := filepath.Join(n.dir, "devices/pci0000:00", address, "net", ifName)
+	for file, text := range map[string]string{"type": "1", "mtu": "1500", "address": "02:00:00:00:00:01", "flags": "0x1003", "carrier": "1"} {
+		n.write(t, filepath.Join(dir, file), text)
+	}
+	n.link(t, "../../devices/pci0000:00/"+address+"/net/"+ifName, "class/net/"+ifName)
+}
+
+func (n *node) removeNetdev(t *testing.T, address, ifName string) {
+	t.Helper()
+	must(t, os.Remove(filepath.Join(n.dir, "class/net", ifName)))
+	must(t, os.RemoveAll(filepath.Join(n.dir, "devices/pci0000:00", address, "net")))
+}
+
+func (n *node) write(t *testing.T, file, text string) {
+	t.Helper()
+	must(t, os.MkdirAll(filepath.Dir(file), 0o755))
+	must(t, os.WriteFile(file, []byte(text+"\n"), 0o644))
+}
+
+func (n *node) link(t *testing.T, target, name string) {
+	t.Helper()
+	must(t, os.MkdirAll(filepath.Dir(filepath.Join(n.dir, name)), 0o755))
+	must(t, os.Symlink(target, filepath.Join(n.dir, name)))
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *node) use(names ...string) {
+	n.mu.Lock()
+	n.inUse = names
+	n.mu.Unlock()
+	n.Rescan()
+}
+
+func (n *node) fail(err error) {
+	n.mu.Lock()
+	n.failed = err
+	n.mu.Unlock()
+	n.Rescan()
+}
+
+// PublishResources implements Slices.
+func (n *node) PublishResources(_ context.Context, r resourceslice.DriverResources) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.out = append(n.out, r)
+	return nil
+}
+
+// last returns the devices that were published last, and how often something was.
+func (n *node) last() ([]resourceapi.Device, int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.out) == 0 {
+		return nil, 0
+	}
+	return n.out[len(n.out)-1].Pools["n1"].Slices[0].Devices, len(n.out)
+}
+
+func (n *node) want(t *testing.T, when string, writes int, ifNames ...string) {
+	t.Helper()
+	synctest.Wait()
+	devices, have := n.last()
+	var names []string
+	for _, d := range devices {
+		names = append(names, *d.Attributes["ifName"].StringValue)
+	}
+	if have != writes || !slices.Equal(names, ifNames) {
+		t.Errorf("%s: published %d times, last %q; want %d times, %q", when, have, names, writes, ifNames)
+	}
+}
+
+func run(t *testing.T, n *node) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := n.Run(ctx, n); err != nil {
+			t.Error(err)
+		}
+	})
+	return func() { cancel(); wg.Wait() }
+}
+
+func TestPublisher(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "sub", "published.json")
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, file)
+		n.failed = errors.New("no answer")
+		stop := run(t, n)
+		n.want(t, "while the default routes are unknown", 0)
+		n.fail(nil)
+		time.Sleep(time.Second)
+		n.want(t, "at first", 1, "eth1")
+		time.Sleep(10 * time.Minute)
+		n.want(t, "when nothing changes", 1, "eth1")
+
+		n.plug(t, "0000:00:05.0", "eth2")
+		n.Rescan()
+		time.Sleep(time.Second)
+		n.want(t, "with a new card", 2, "eth1", "eth2")
+		n.plug(t, "0000:00:06.0", "eth3")
+		time.Sleep(2 * time.Minute)
+		n.want(t, "with one that nobody told of", 3, "eth1", "eth2", "eth3")
+
+		n.use(card)
+		n.removeNetdev(t, "0000:00:04.0", "eth1")
+		time.Sleep(time.Second)
+		n.want(t, "in a pod", 3, "eth1", "eth2", "eth3")
+		stop()
+
+		// The agent is started again; the device is still in the pod.
+		next := &node{Publisher: New(n.opts), dir: n.dir}
+		n.use(card)
+		stop = run(t, next)
+		time.Sleep(time.Second)
+		next.want(t, "after a restart", 1, "eth1", "eth2", "eth3")
+
+		next.addNetdev(t, "0000:00:04.0", "dev7")
+		next.Rescan()
+		time.Sleep(time.Second)
+		next.want(t, "home, and not yet released", 1, "eth1", "eth2", "eth3")
+		n.use()
+		next.Rescan()
+		time.Sleep(time.Second)
+		next.want(t, "released", 2, "dev7", "eth2", "eth3")
+
+		n.fail(errors.New("no answer"))
+		next.removeNetdev(t, "0000:00:05.0", "eth2")
+		next.Rescan()
+		time.Sleep(time.Second)
+		next.want(t, "while the default routes are unknown again", 2, "dev7", "eth2", "eth3")
+		if offered, tainted, withheld := next.Counts(); offered != 3 || tainted != 0 || withheld != 1 {
+			t.Errorf("counts %d, %d, %d", offered, tainted, withheld)
+		}
+		stop()
+	})
+}
+
+// TestStorm counts scans while links come and go all the time.
+func TestStorm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, filepath.Join(t.TempDir(), "f"))
+		scans := 0
+		n.opts.InUse = func() []string { scans++; return nil }
+		stop := run(t, n)
+		for range 1000 {
+			n.Rescan()
+			time.Sleep(10 * time.Millisecond)
+		}
+		synctest.Wait()
+		if scans < 5 || scans > 8 {
+			t.Errorf("%d scans in 10 s of notices, want one in 1.5 s", scans)
+		}
+		stop()
+	})
+}
+
+func TestLinkDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, filepath.Join(t.TempDir(), "f"))
+		stop := run(t, n)
+		carrier := func(c string) {
+			n.write(t, filepath.Join(n.dir, "devices/pci0000:00/0000:00:04.0/net/eth1/carrier"), c)
+			n.Rescan()
+		}
+		count := func(when string, want int) {
+			t.Helper()
+			synctest.Wait()
+			devices, _ := n.last()
+			if have := len(devices[0].Taints); have != want {
+				t.Errorf("%s: %d taints, want %d", when, have, want)
+			}
+		}
+		carrier("0")
+		time.Sleep(9 * time.Second)
+		count("for 9 s", 0)
+		time.Sleep(2 * time.Second)
+		count("for 11 s", 1)
+		stop()
+
+		next := &node{Publisher: New(n.opts), dir: n.dir}
+		n, stop = next, run(t, next)
+		count("after a restart", 1)
+		carrier("1")
+		time.Sleep(time.Second)
+		count("alive", 0)
+		carrier("0")
+		time.Sleep(5 * time.Second)
+		carrier("1")
+		time.Sleep(time.Second)
+		carrier("0")
+		time.Sleep(9 * time.Second)
+		count("flapping", 0)
+		// A cluster without taints is told by withholding the device.
+		time.Sleep(5 * time.Second)
+		count("dead again", 1)
+		n.Handle(&resourceslice.DroppedFieldsError{
+			DesiredSlice: &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Devices: []resourceapi.Device{{Taints: taints(TaintLinkDown)}}}},
+			ActualSlice:  &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Devices: []resourceapi.Device{{}}}},
+		})
+		time.Sleep(time.Second)
+		if devices, _ := n.last(); len(devices) != 0 {
+			t.Errorf("without taints: %d devices, want none", len(devices))
+		}
+		if w := n.Withheld(); len(w) != 2 || w[1].Name != card {
+			t.Errorf("withheld %v", w)
+		}
+		stop()
+	})
+}
+
+func TestState(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "published.json")
+	if have, err := load(file); len(have) != 0 || err != nil {
+		t.Errorf("no file: %v, %v", have, err)
+	}
+	d := vf(1)
+	want := []entry{{d.ID, resourceapi.Device{Name: d.Name, Attributes: inventory.Attributes(d)}}}
+	must(t, save(file, want))
+	have, err := load(file)
+	if err != nil || fmt.Sprint(byName(want)[d.Name].ID) != have[d.Name].ID || len(have[d.Name].Device.Attributes) != len(want[0].Device.Attributes) {
+		t.Errorf("have %v, %v", have, err)
+	}
+	for _, text := range []string{"", "{", `{"version":2}`, `{"version":1,"more":1}`} {
+		must(t, os.WriteFile(file, []byte(text), 0o600))
+		if have, err := load(file); len(have) != 0 || err == nil {
+			t.Errorf("%q: %v, %v", text, have, err)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(file), ".*")); len(left) != 0 {
+		t.Errorf("left behind %v", left)
+	}
+}
+
+func TestExplain(t *testing.T) {
+	resource := schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceslices"}
+	dropped := &resourceslice.DroppedFieldsError{DesiredSlice: &resourceapi.ResourceSlice{}, ActualSlice: &resourceapi.ResourceSlice{}}
+	for _, c := range []struct {
+		err  error
+		want Cause
+	}{
+		{fmt.Errorf("sync: %w", dropped), Dropped},
+		{fmt.Errorf("sync: %w", apierrors.NewInvalid(schema.GroupKind{}, "s", nil)), Refused},
+		{apierrors.NewForbidden(resource, "s", errors.New("no")), Forbidden},
+		{errors.New("gRPC server failed"), Fatal},
+	} {
+		if have := Explain(c.err); have.Cause != c.want || have.Message == "" || have.NoTaints {
+			t.Errorf("%v: %+v, want %s", c.err, have, c.want)
+		}
+	}
+}
+
+// TestFixturesArePublished keeps every known machine within what the API allows.
+func TestFixturesArePublished(t *testing.T) {
+	trees, _ := filepath.Glob("../testdata/tree/*.txtar")
+	if len(trees) < 5 {
+		t.Fatalf("fixtures %v", trees)
+	}
+	for _, tree := range trees {
+		devices, _ := inventory.Discover(sysfstest.Open(t, tree), inventory.Options{})
+		offered, _ := known{devices: devices}.offer()
+		for _, e := range offered {
+			if reason := invalid(e.Device); reason != "" {
+				t.Errorf("%s: %s", tree, reason)
+			}
+		}
+	}
+}
