@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -118,9 +119,7 @@ func Incomplete(t *topology.Topology, set contract.Set, a Assignment, claimName 
 	}
 	for _, s := range roots {
 		if !slices.Contains(steps, s) {
-			return fault.New(fault.Invalid, fmt.Errorf(
-				"NetworkTopology %q root step %q has no matching device request in ResourceClaim %q. The ResourceClaim must contain a request named %q with deviceClassName %q.",
-				t.Name, s, claimName, s, ClassName(t.Name, s)))
+			return fault.New(fault.Invalid, errors.New(noRequest(t.Name, s, claimName)))
 		}
 	}
 	for _, s := range steps {
@@ -131,4 +130,11 @@ func Incomplete(t *topology.Topology, set contract.Set, a Assignment, claimName 
 		}
 	}
 	return nil
+}
+
+// noRequest is the text of seed 000 section 8.2: two sentences for a pod's event.
+func noRequest(topology, step, claimName string) string {
+	return fmt.Sprintf("NetworkTopology %q root step %q has no matching device request in ResourceClaim %q. "+
+		"The ResourceClaim must contain a request named %q with deviceClassName %q.",
+		topology, step, claimName, step, ClassName(topology, step))
 }
