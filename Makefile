@@ -67,6 +67,13 @@ test-kernel: ## tests that change a kernel, in a virtual machine, on two kernels
 		end
 	done
 
+.PHONY: test-cluster
+test-cluster: ## tests on a real Kubernetes, its nodes virtual machines (CLUSTER_PKG=./integration/cluster)
+	@. .ci/lib
+	begin 'tests on a cluster'
+	env -u PLUMBLINE_LANE $(GO) test -tags cluster -count=1 -p 1 -timeout 40m -run '$(RUN)' $(or $(CLUSTER_PKG),$$(packages_with '^//go:build cluster')) </dev/null
+	end
+
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (20s)
 	@. .ci/lib

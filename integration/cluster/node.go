@@ -1,0 +1,488 @@
+package cluster
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// NodeOptions are what may be said about a node; the zero value is a good one.
+type NodeOptions struct {
+	// Name is node-1, node-2 and so on, unless it is said.
+	Name string
+	// Containerd is "2.4", built from its module, or "1.7", Debian's. Default 2.4.
+	Containerd string
+	// Kernel is "stable" or "backports". Default stable.
+	Kernel string
+	// NICs is "none", "hub" or "quad": see integration/README.md. Default hub.
+	NICs string
+	// VFs of each card. Zero is the bench's default, 4; negative is none.
+	VFs int
+	// CPUs of the machine, default 2. Memory as QEMU reads it, default 3G.
+	CPUs   int
+	Memory string
+	// NRITimeout is how long a plugin may take to answer containerd. Default:
+	// containerd's own, 2 s.
+	NRITimeout time.Duration
+	// Wired joins the first wire to that of the node of this name, which must be
+	// up; a wire has two ends.
+	Wired string
+	// Images are archives to load before the kubelet starts.
+	Images []string
+	// Kubelet is more of its configuration, in YAML, such as "featureGates: {X: true}".
+	Kubelet string
+}
+
+// Node is a machine of a cluster. Its methods may be called by several goroutines.
+type Node struct {
+	Name string
+	// Address is that of the node inside the cluster; this host has no route to it.
+	Address string
+	options NodeOptions
+	cluster *Cluster
+	index   int
+	dir     string
+	port    int // of the host's loopback, leads to the node's forwarder
+	keeper  *process
+}
+
+// What is the same on every node.
+const (
+	// forwarderPort is where a node's forwarder listens.
+	forwarderPort = 7000
+	// PodImage is the image of integration/cluster/pod, loaded into every node.
+	PodImage = "plumbline.test/pod:1"
+	// pauseImage keeps the namespaces of pods.
+	pauseImage = "plumbline.test/pause:1"
+	diskBytes  = 8 << 30 // sparse
+)
+
+// AddNode boots a machine into the cluster and returns when its node is Ready.
+// The machine ends with the cluster. The first node of all builds the machine's
+// file system, which takes a minute and needs root.
+func (c *Cluster) AddNode(ctx context.Context, options NodeOptions) (*Node, error) {
+	c.mu.Lock()
+	index := len(c.nodes) + 1
+	options.Name = cmp.Or(options.Name, "node-"+strconv.Itoa(index))
+	options.Containerd = cmp.Or(options.Containerd, "2.4")
+	options.Kernel = cmp.Or(options.Kernel, "stable")
+	options.NICs = cmp.Or(options.NICs, "hub")
+	options.Memory = cmp.Or(options.Memory, "3G")
+	options.CPUs = cmp.Or(options.CPUs, 2)
+	options.VFs = max(0, cmp.Or(options.VFs, 4))
+	n := &Node{
+		Name:    options.Name,
+		Address: fmt.Sprintf("10.0.%d.15", 10+index),
+		options: options,
+		cluster: c,
+		index:   index,
+		dir:     filepath.Join(c.dir, options.Name),
+	}
+	_, taken := c.nodes[n.Name]
+	if !taken && !c.closing {
+		c.nodes[n.Name] = n
+	}
+	c.mu.Unlock()
+	if taken {
+		return nil, fmt.Errorf("add node %q: there is one of that name", n.Name)
+	}
+	if err := n.add(ctx); err != nil {
+		return nil, fmt.Errorf("add node %q: %w", n.Name, err)
+	}
+	return n, nil
+}
+
+func (n *Node) add(ctx context.Context) error {
+	if path := n.cluster.wire(n.options.Wired); n.options.Wired != "" && len(path) > longestSocket {
+		return fmt.Errorf("wire to %q: the path of its socket is too long: %q", n.options.Wired, path)
+	}
+	ports, err := freePorts(1)
+	if err != nil {
+		return err
+	}
+	n.port = ports[0]
+	if err := n.furnish(ctx); err != nil {
+		return err
+	}
+	return n.boot(ctx)
+}
+
+// pods is the range of the node's pods.
+func (n *Node) pods() string { return fmt.Sprintf("10.244.%d.0/24", n.index) }
+
+// furnish fills the node's folder.
+func (n *Node) furnish(ctx context.Context) error {
+	c := n.cluster
+	tools, err := c.tools(ctx)
+	if err != nil {
+		return err
+	}
+	containerd := ""
+	switch n.options.Containerd {
+	case "1.7":
+	case "2.4":
+		if containerd, err = containerdBuild.ensure(ctx, c.places, c.options.Log); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("containerd is \"1.7\" or \"2.4\", not %q", n.options.Containerd)
+	}
+	if err := os.Mkdir(n.dir, 0o755); err != nil {
+		return err
+	}
+	certificate, key, err := c.ca.client("system:node:"+n.Name, "system:nodes")
+	if err != nil {
+		return err
+	}
+	// As the node sees this host.
+	server := "https://" + net.JoinHostPort(hostInNode, strconv.Itoa(c.port))
+	who := &clientcmdapi.AuthInfo{ClientCertificateData: certificate, ClientKeyData: key}
+	if _, err := c.kubeconfigAt(n.Name+"/kubelet", server, who); err != nil {
+		return err
+	}
+	var settings strings.Builder
+	for _, setting := range [][2]string{
+		{"name", n.Name},
+		{"address", n.Address},
+		{"pods", n.pods()},
+		{"service", serviceAddress},
+		{"containerd", n.options.Containerd},
+		{"api_port", strconv.Itoa(c.port)},
+		{"programs", c.programs},
+		{"containerd_programs", containerd},
+		{"tools", tools},
+		{"pause", pauseImage},
+	} {
+		fmt.Fprintf(&settings, "%s='%s'\n", setting[0], strings.ReplaceAll(setting[1], "'", `'\''`))
+	}
+	for name, content := range map[string]string{
+		"settings":          settings.String(),
+		"10-bench.conflist": n.podNetwork(),
+		"containerd.toml":   n.containerdConfig(),
+		"kubelet.yaml":      n.kubeletConfig(),
+	} {
+		if err := os.WriteFile(filepath.Join(n.dir, name), []byte(content), 0o644); err != nil {
+			return err
+		}
+	}
+	disk, err := os.Create(filepath.Join(n.dir, "disk"))
+	if err != nil {
+		return err
+	}
+	defer disk.Close()
+	return disk.Truncate(diskBytes)
+}
+
+func (n *Node) podNetwork() string {
+	return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "bench", "plugins": [{
+  "type": "ptp",
+  "ipam": {"type": "host-local", "ranges": [[{"subnet": %q}]], "routes": [{"dst": "0.0.0.0/0"}], "dataDir": "/var/lib/cni/networks"}
+}]}
+`, n.pods())
+}
+
+func (n *Node) containerdConfig() string {
+	timeout := ""
+	if n.options.NRITimeout > 0 {
+		timeout = fmt.Sprintf("  plugin_request_timeout = %q\n", n.options.NRITimeout)
+	}
+	if n.options.Containerd == "1.7" {
+		// NRI and CDI are off unless asked for.
+		return fmt.Sprintf(`version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = %q
+  enable_cdi = true
+  cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
+[plugins."io.containerd.grpc.v1.cri".cni]
+  bin_dir = "/usr/lib/cni"
+[plugins."io.containerd.nri.v1.nri"]
+  disable = false
+%s`, pauseImage, timeout)
+	}
+	return fmt.Sprintf(`version = 3
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+  sandbox = %q
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+  bin_dirs = ["/usr/lib/cni"]
+[plugins.'io.containerd.nri.v1.nri']
+  disable = false
+%s`, pauseImage, timeout)
+}
+
+func (n *Node) kubeletConfig() string {
+	return fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+address: %s
+authentication:
+  anonymous: {enabled: false}
+  webhook: {enabled: true}
+  x509: {clientCAFile: %s}
+authorization: {mode: Webhook}
+cgroupDriver: cgroupfs
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+evictionHard: {memory.available: 1Mi}
+failSwapOn: false
+imageGCHighThresholdPercent: 100
+localStorageCapacityIsolation: false
+makeIPTablesUtilChains: false
+resolvConf: ""
+%s
+`, n.Address, n.cluster.ca.path("ca.crt"), n.options.Kubelet)
+}
+
+// boot powers the machine on and waits until the node is Ready.
+func (n *Node) boot(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*patience, fmt.Errorf("not Ready after %s", 2*patience))
+	defer cancel()
+	began := time.Now()
+	if err := n.powerOn(ctx); err != nil {
+		return err
+	}
+	up := time.Since(began)
+	if _, err := n.Exec(ctx, n.script(), n.dir, "up"); err != nil {
+		return err
+	}
+	for _, archive := range n.options.Images {
+		if err := n.Import(ctx, archive); err != nil {
+			return err
+		}
+	}
+	if err := n.WaitReady(ctx, began); err != nil {
+		return err
+	}
+	fmt.Fprintf(n.cluster.options.Log, "cluster: %s: machine up after %.1f s, node Ready after %.1f s\n",
+		n.Name, up.Seconds(), time.Since(began).Seconds())
+	return nil
+}
+
+func (n *Node) script() string { return filepath.Join(n.cluster.places.source, "node", "node") }
+
+func (n *Node) vm() string { return filepath.Join(n.cluster.places.checkout, "integration", "vm") }
+
+func (n *Node) powerOn(ctx context.Context) error {
+	// In the open, and with this process's own environment: it may have to build the
+	// machine's file system, and need a proxy for that.
+	build := exec.CommandContext(ctx, filepath.Join(n.cluster.places.checkout, "integration", "machine", "root"), "cluster")
+	build.Stderr = n.cluster.options.Log
+	if err := build.Run(); err != nil {
+		return fmt.Errorf("build the machine's file system: %w", errors.Join(err, ctx.Err()))
+	}
+	arguments := []string{
+		"serve", "--timeout", "0", "--with", "cluster", "--uplink", "--address", n.Address,
+		"--forward", fmt.Sprintf("%d:%d", n.port, forwarderPort),
+		"--disk", filepath.Join(n.dir, "disk"),
+		"--kernel", n.options.Kernel, "--nics", n.options.NICs, "--vfs", strconv.Itoa(n.options.VFs),
+		"--cpus", strconv.Itoa(n.options.CPUs), "--memory", n.options.Memory,
+	}
+	switch {
+	case n.options.Wired != "":
+		arguments = append(arguments, "--wire", "connect:"+n.cluster.wire(n.options.Wired))
+	case n.options.NICs != "none" && len(n.cluster.wire(n.Name)) <= longestSocket:
+		arguments = append(arguments, "--wire", "listen:"+n.cluster.wire(n.Name))
+	}
+	var environment []string
+	for _, variable := range os.Environ() {
+		if strings.HasPrefix(variable, "PLUMBLINE_") {
+			environment = append(environment, variable)
+		}
+	}
+	// What the machine serves is a command that says that it is up, and waits.
+	ready := filepath.Join(n.dir, "up")
+	if err := os.RemoveAll(ready); err != nil {
+		return err
+	}
+	arguments = append(arguments, "--", "sh", "-c", `echo "$PLUMBLINE_VM" >"$0".new && mv "$0".new "$0" && exec sleep infinity`, ready)
+	keeper, err := n.cluster.launcher.launch(n.dir, "vm", n.vm(), environment, arguments...)
+	if err != nil {
+		return err
+	}
+	n.keeper = keeper
+	return poll(ctx, 50*time.Millisecond, func(context.Context) error {
+		_, err := os.Stat(ready)
+		return err
+	}, keeper)
+}
+
+// wire is the socket by which machines are joined to that of the named node.
+// In a checkout at the end of a long path, nodes cannot be wired.
+func (c *Cluster) wire(node string) string { return filepath.Join(c.dir, node+".wire") }
+
+// Exec runs a program in the node's machine, as root and in the node's folder,
+// and returns its standard output; an error includes what else it said. What it
+// starts in the background goes on.
+func (n *Node) Exec(ctx context.Context, program string, arguments ...string) (string, error) {
+	running, err := os.ReadFile(filepath.Join(n.dir, "up"))
+	if err != nil {
+		return "", fmt.Errorf("%s is not up: %w", n.Name, err)
+	}
+	command := exec.CommandContext(ctx, n.vm(), append([]string{"exec", "--timeout", "0", "--", program}, arguments...)...)
+	command.Dir = n.dir
+	command.Env = []string{
+		"PATH=" + os.Getenv("PATH"),
+		"PLUMBLINE_VM=" + string(bytes.TrimSpace(running)),
+	}
+	// It passes an interruption on to what runs in the machine.
+	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
+	command.WaitDelay = 10 * time.Second
+	var output, complaint bytes.Buffer
+	command.Stdout, command.Stderr = &output, &complaint
+	if err := command.Run(); err != nil {
+		return output.String(), fmt.Errorf("on %s: %s: %w: %s", n.Name, program, errors.Join(err, context.Cause(ctx)), bytes.TrimSpace(complaint.Bytes()))
+	}
+	return output.String(), nil
+}
+
+// Shell runs a script of bash in the node's machine.
+func (n *Node) Shell(ctx context.Context, script string) (string, error) {
+	return n.Exec(ctx, "bash", "-euo", "pipefail", "-c", script)
+}
+
+// Dir is a folder that has the same path, and the same content, on this host and
+// in the machine. In it are containerd.log and kubelet.log.
+func (n *Node) Dir() string { return n.dir }
+
+// Import loads the images of an archive, which may lie anywhere on this host.
+func (n *Node) Import(ctx context.Context, archive string) error {
+	// The machine sees the checkout, and of that what is no link to elsewhere.
+	content, err := os.ReadFile(archive)
+	if err != nil {
+		return fmt.Errorf("import images: %w", err)
+	}
+	file, err := os.CreateTemp(n.dir, "images-*.tar")
+	if err != nil {
+		return fmt.Errorf("import images: %w", err)
+	}
+	defer os.Remove(file.Name())
+	_, err = file.Write(content)
+	if err := errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("import images: %w", err)
+	}
+	_, err = n.Exec(ctx, n.script(), n.dir, "import", file.Name())
+	return err
+}
+
+// Daemon is a program of a node that tests may end and start.
+type Daemon string
+
+// The daemons of a node.
+const (
+	Containerd Daemon = "containerd"
+	Kubelet    Daemon = "kubelet"
+)
+
+// Stop ends a daemon by SIGTERM, and waits for its end.
+func (n *Node) Stop(ctx context.Context, daemon Daemon) error {
+	return n.verb(ctx, "stop", daemon)
+}
+
+// Kill ends a daemon by SIGKILL.
+func (n *Node) Kill(ctx context.Context, daemon Daemon) error {
+	return n.verb(ctx, "kill", daemon)
+}
+
+// Start starts a daemon that does not run. It waits until containerd answers, but
+// not for the kubelet: see [Node.WaitReady].
+func (n *Node) Start(ctx context.Context, daemon Daemon) error {
+	return n.verb(ctx, "start", daemon)
+}
+
+// Restart is Stop and Start.
+func (n *Node) Restart(ctx context.Context, daemon Daemon) error {
+	if err := n.Stop(ctx, daemon); err != nil {
+		return err
+	}
+	return n.Start(ctx, daemon)
+}
+
+func (n *Node) verb(ctx context.Context, verb string, daemon Daemon) error {
+	_, err := n.Exec(ctx, n.script(), n.dir, verb, string(daemon))
+	return err
+}
+
+// Reboot cuts the machine's power and boots it again; it returns when the node is
+// Ready. What survives is /var/lib/{kubelet,containerd,cni,plumbline}, and of
+// that what had been written out, as on any machine.
+func (n *Node) Reboot(ctx context.Context) error {
+	n.PowerOff()
+	if err := n.boot(ctx); err != nil {
+		return fmt.Errorf("reboot %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// PowerOff cuts the machine's power. Reboot brings it back.
+func (n *Node) PowerOff() {
+	if n.keeper != nil {
+		_ = os.Remove(filepath.Join(n.dir, "up"))
+		n.keeper.stop(10 * time.Second)
+	}
+}
+
+// WaitReady waits until the kubelet has said, after the given time, that the node
+// is Ready.
+func (n *Node) WaitReady(ctx context.Context, after time.Time) error {
+	client, err := n.cluster.Client()
+	if err != nil {
+		return err
+	}
+	err = poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
+		node, err := client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, condition := range node.Status.Conditions {
+			if condition.Type != corev1.NodeReady {
+				continue
+			}
+			// The API's times have whole seconds.
+			if condition.Status == corev1.ConditionTrue && condition.LastHeartbeatTime.After(after.Truncate(time.Second)) {
+				return nil
+			}
+			return fmt.Errorf("%s: %s", condition.Reason, condition.Message)
+		}
+		return errors.New("it has no condition Ready")
+	}, n.keeper)
+	if err != nil {
+		return fmt.Errorf("wait for %s: %w; the end of its kubelet's log:\n%s", n.Name, err, tail(filepath.Join(n.dir, "kubelet.log"), 15))
+	}
+	return nil
+}
+
+// address is the way from the API server to an address inside the cluster:
+// through the forwarder of the node that has it. What is none of a node is this
+// host's own.
+func (c *Cluster) address(address string) (via string, connect bool, err error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", false, err
+	}
+	ip := net.ParseIP(host)
+	if ip != nil && ip.IsLoopback() {
+		return address, false, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.nodes {
+		_, pods, err := net.ParseCIDR(n.pods())
+		if err != nil {
+			return "", false, err
+		}
+		if host == n.Address || host == n.Name || ip != nil && pods.Contains(ip) {
+			return net.JoinHostPort("127.0.0.1", strconv.Itoa(n.port)), true, nil
+		}
+	}
+	return "", false, fmt.Errorf("no node has %s", address)
+}

@@ -1,0 +1,171 @@
+//go:build cluster
+
+package cluster_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plumbline/plumbline/integration/cluster"
+)
+
+func addNode(t *testing.T, c *cluster.Cluster, options cluster.NodeOptions) *cluster.Node {
+	t.Helper()
+	began := time.Now()
+	n, err := c.AddNode(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s Ready after %s", n.Name, time.Since(began).Round(10*time.Millisecond))
+	return n
+}
+
+func kubectl(t *testing.T, c *cluster.Cluster, input string, arguments ...string) string {
+	t.Helper()
+	output, err := c.Kubectl(t.Context(), strings.NewReader(input), arguments...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return output
+}
+
+// runPod creates a pod on a node and waits until it is Ready.
+func runPod(t *testing.T, c *cluster.Cluster, name, node string) {
+	t.Helper()
+	began := time.Now()
+	kubectl(t, c, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: default}
+spec:
+  nodeSelector: {kubernetes.io/hostname: %s}
+  terminationGracePeriodSeconds: 10
+  containers: [{name: pod, image: %q, imagePullPolicy: Never}]
+`, name, node, cluster.PodImage), "create", "-f", "-")
+	kubectl(t, c, "", "wait", "--for=condition=Ready", "--timeout=120s", "pod/"+name)
+	t.Logf("pod %s Ready after %s", name, time.Since(began).Round(10*time.Millisecond))
+}
+
+// hasAddress fails the test unless the pod itself reports an address in the range
+// of its node on an interface eth0, by its log: so this also shows that the API
+// server reaches the kubelet.
+func hasAddress(t *testing.T, c *cluster.Cluster, pod, prefix string) {
+	t.Helper()
+	var network struct {
+		Interfaces []struct {
+			Name      string
+			Addresses []string
+		}
+	}
+	said := kubectl(t, c, "", "logs", pod)
+	if err := json.Unmarshal([]byte(said), &network); err != nil {
+		t.Fatalf("pod %s said %q: %v", pod, said, err)
+	}
+	for _, link := range network.Interfaces {
+		for _, address := range link.Addresses {
+			if link.Name == "eth0" && strings.HasPrefix(address, prefix) {
+				return
+			}
+		}
+	}
+	t.Errorf("pod %s has no address %s... on eth0: %s", pod, prefix, said)
+}
+
+// TestNodeReady holds for both versions of containerd what every other test
+// builds upon.
+func TestNodeReady(t *testing.T) {
+	for _, containerd := range []string{"1.7", "2.4"} {
+		t.Run(containerd, func(t *testing.T) {
+			c := start(t, cluster.Options{})
+			n := addNode(t, c, cluster.NodeOptions{Containerd: containerd})
+			version := kubectl(t, c, "", "get", "node", n.Name, "-o", "jsonpath={.status.nodeInfo.containerRuntimeVersion}")
+			if !strings.HasPrefix(strings.TrimPrefix(version, "containerd://v"), containerd) &&
+				!strings.HasPrefix(strings.TrimPrefix(version, "containerd://"), containerd) {
+				t.Errorf("want containerd %s, have %q", containerd, version)
+			}
+			// NRI's socket, where plugins register.
+			if _, err := n.Exec(t.Context(), "test", "-S", "/var/run/nri/nri.sock"); err != nil {
+				t.Error(err)
+			}
+			links, err := n.Shell(t.Context(), "echo /sys/class/net/*v[0-9]")
+			if err != nil || len(strings.Fields(links)) != 8 {
+				t.Errorf("want 8 virtual functions, have %q (%v)", links, err)
+			}
+
+			runPod(t, c, "first", n.Name)
+			hasAddress(t, c, "first", "10.244.1.")
+			// The node, as kubectl exec reaches it: by way of the pod's own program.
+			answer := kubectl(t, c, "", "exec", "first", "--", "/pod", "ping", n.Address)
+			if !strings.Contains(answer, "answer from "+n.Address) {
+				t.Errorf("ping from the pod: %q", answer)
+			}
+
+			for _, daemon := range []cluster.Daemon{cluster.Containerd, cluster.Kubelet} {
+				if err := n.Kill(t.Context(), daemon); err != nil {
+					t.Error(err)
+				}
+				if err := n.Start(t.Context(), daemon); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := n.WaitReady(t.Context(), time.Now()); err != nil {
+				t.Error(err)
+			}
+			if restarts := kubectl(t, c, "", "get", "pod", "first", "-o", "jsonpath={.status.containerStatuses[0].restartCount}"); restarts != "0" {
+				t.Errorf("the pod was restarted %s times with its node's daemons", restarts)
+			}
+
+			boot := bootID(t, n)
+			if err := n.Reboot(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if bootID(t, n) == boot {
+				t.Error("the boot ID is the same after a reboot")
+			}
+			// The pod is of the same UID, in a new sandbox.
+			kubectl(t, c, "", "wait", "--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "--timeout=120s", "pod/first")
+			kubectl(t, c, "", "wait", "--for=condition=Ready", "--timeout=120s", "pod/first")
+			hasAddress(t, c, "first", "10.244.1.")
+			kubectl(t, c, "", "delete", "pod", "first", "--timeout=120s")
+		})
+	}
+}
+
+func bootID(t *testing.T, n *cluster.Node) string {
+	t.Helper()
+	id, err := n.Exec(t.Context(), "cat", "/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// TestTwoNodes has one of each containerd, on one wire.
+func TestTwoNodes(t *testing.T) {
+	c := start(t, cluster.Options{})
+	one := addNode(t, c, cluster.NodeOptions{Containerd: "2.4", CPUs: 1})
+	two := addNode(t, c, cluster.NodeOptions{Containerd: "1.7", CPUs: 1, Wired: one.Name})
+	runPod(t, c, "on-one", one.Name)
+	runPod(t, c, "on-two", two.Name)
+	hasAddress(t, c, "on-one", "10.244.1.")
+	hasAddress(t, c, "on-two", "10.244.2.")
+
+	for side, n := range []*cluster.Node{one, two} {
+		if _, err := n.Shell(t.Context(), fmt.Sprintf("ip link set enp3s0f0v0 up && ip addr add 192.0.2.%d/24 dev enp3s0f0v0", side+1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	// A virtual function needs a moment to its carrier.
+	if _, err := one.Shell(ctx, "until ping -c 1 -W 1 192.0.2.2 >/dev/null; do sleep 0.2; done"); err != nil {
+		t.Errorf("no way from one virtual function to that of the other node: %v", err)
+	}
+	if _, err := two.Exec(t.Context(), "true"); err != nil {
+		t.Error(err)
+	}
+}

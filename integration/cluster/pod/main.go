@@ -1,0 +1,88 @@
+// Command pod is what test pods run. It prints the network it was started in as
+// one line of JSON, and then waits to be told to end:
+//
+//	pod                 print, and wait
+//	pod show            print, and end
+//	pod ping ADDRESS    one ICMP echo, for at most 5 s; for kubectl exec
+//	pod listen PORT     print, and answer HTTP on the port with the same
+//	pod pause           only wait, as the process that keeps a pod's namespaces
+//
+// It has no shell and needs no file: it is the only thing in its image.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	// First of all: the first process of a pod ignores signals nobody asked for.
+	end := make(chan os.Signal, 1)
+	signal.Notify(end, syscall.SIGTERM, syscall.SIGINT)
+	if err := run(os.Args[1:], end); err != nil {
+		fmt.Fprintln(os.Stderr, "pod:", err)
+		os.Exit(1)
+	}
+}
+
+func run(arguments []string, end <-chan os.Signal) error {
+	verb := ""
+	if len(arguments) > 0 {
+		verb = arguments[0]
+	}
+	switch {
+	case len(arguments) == 0:
+		if err := show(os.Stdout); err != nil {
+			return err
+		}
+	case verb == "pause":
+	case verb == "show":
+		return show(os.Stdout)
+	case verb == "ping" && len(arguments) == 2:
+		return ping(arguments[1], 5*time.Second)
+	case verb == "listen" && len(arguments) == 2:
+		if err := show(os.Stdout); err != nil {
+			return err
+		}
+		return listen(":"+arguments[1], end)
+	default:
+		return fmt.Errorf("no such use: %q", arguments)
+	}
+	<-end
+	return nil
+}
+
+func show(w io.Writer) error {
+	network, err := look()
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(w).Encode(network)
+}
+
+func listen(address string, end <-chan os.Signal) error {
+	server := &http.Server{
+		Addr:              address,
+		ReadHeaderTimeout: 10 * time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if err := show(w); err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+			}
+		}),
+	}
+	go func() {
+		<-end
+		_ = server.Close()
+	}()
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
