@@ -174,6 +174,7 @@ func (o *observer) askDevice(ctx context.Context, ask netstate.Device) error {
 		if err := o.describe(ctx, &d, *p); err != nil {
 			return err
 		}
+		o.glimpse(func(g *glance) { g.devices[id] = *p })
 	case !o.host.sysfs.exists(id):
 		o.snap.PutAbsent(d.Key())
 		return nil
@@ -293,6 +294,19 @@ func (s *Sandbox) applyDevice(ctx context.Context, c netstate.Change) error {
 	if c.After == nil {
 		return invalid("a device is not deleted, it goes home")
 	}
+	var seen *place
+	s.glimpse(func(g *glance) {
+		if p, ok := g.devices[after.ID]; ok {
+			seen = &p
+		}
+		delete(g.devices, after.ID) // it will look different
+	})
+	if seen != nil {
+		err := s.takeDevice(ctx, before, after, seen)
+		if !errors.Is(err, unix.ENODEV) {
+			return err
+		}
+	}
 	p, err := s.locate(ctx, after.ID, true)
 	if err == nil && p == nil {
 		p, err = s.unmarked(ctx, before)
@@ -303,6 +317,11 @@ func (s *Sandbox) applyDevice(ctx context.Context, c netstate.Change) error {
 	if p == nil {
 		return s.vanished(after.ID)
 	}
+	return s.takeDevice(ctx, before, after, p)
+}
+
+// takeDevice moves the device from where it is.
+func (s *Sandbox) takeDevice(ctx context.Context, before, after netstate.Device, p *place) (err error) {
 	dst, base := p.c, p.w.link.Name
 	if after.At != nil {
 		if dst, base, err = s.at(*after.At); err != nil {
@@ -407,6 +426,21 @@ func (t *travel) withoutMAC(ctx context.Context, refused error) error {
 }
 
 func (t *travel) nameIsFree(ctx context.Context) error {
+	seen, free := false, false
+	t.glimpse(func(g *glance) {
+		if t.to.host {
+			seen, free = g.free[t.to.name(t.base)], true
+			delete(g.free, t.to.name(t.base))
+			return
+		}
+		seen, free = g.names != nil, !g.names[t.base]
+		if g.names != nil {
+			g.names[t.base] = true
+		}
+	})
+	if seen && free {
+		return nil
+	}
 	w, err := t.to.linkByName(ctx, t.base)
 	if errors.Is(err, unix.ENODEV) {
 		return nil
@@ -489,7 +523,7 @@ func differs[T comparable](want, have *T) bool {
 // them, but the one equal to the target name had to go, and udev gives names of
 // its own.
 func (t *travel) restoreAltNames(ctx context.Context) error {
-	if t.want.AltNames == nil {
+	if t.want.AltNames == nil || t.keepsAltNames() {
 		return nil
 	}
 	w, err := t.to.linkByName(ctx, t.base)
@@ -514,6 +548,14 @@ func (t *travel) restoreAltNames(ctx context.Context) error {
 		return because(kindOf(err), err, "the device is %s, but not under its other names %v", where(t.to.name(t.base)), t.want.AltNames)
 	}
 	return nil
+}
+
+// keepsAltNames reports whether the names that travel along are those wanted.
+func (t *travel) keepsAltNames() bool {
+	own := func(names []string) []string {
+		return slices.DeleteFunc(slices.Sorted(slices.Values(names)), func(n string) bool { return n == t.base })
+	}
+	return slices.Equal(own(t.want.AltNames), own(t.from.w.link.AltNames))
 }
 
 // altNames adds or deletes other names.

@@ -43,7 +43,7 @@ func (s *Sandbox) Dump(ctx context.Context, ask ...netstate.Object) (*netstate.S
 func (s *Sandbox) listSysctls() ([]netstate.Object, error) {
 	root := filepath.Join(s.host.proc, "sys")
 	var out []netstate.Object
-	err := enter(s.inside.ns, func() error {
+	err := s.inside.enter(func() error {
 		for _, top := range []string{"net/ipv4", "net/ipv6"} {
 			err := filepath.WalkDir(filepath.Join(root, top), func(path string, d fs.DirEntry, err error) error {
 				if errors.Is(err, os.ErrNotExist) {

@@ -42,7 +42,7 @@ func (s *socket) ethtoolSettings() (_ *ethtoolnl.Client, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ethtool.settings == nil {
-		err = enter(s.ns, func() (err error) {
+		err = s.enter(func() (err error) {
 			s.ethtool.settings, err = ethtoolnl.Dial(0)
 			return err
 		})
@@ -54,7 +54,7 @@ func (s *socket) ethtoolFlags() (_ *ethtool.Client, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ethtool.flags == nil {
-		err = enter(s.ns, func() (err error) {
+		err = s.enter(func() (err error) {
 			s.ethtool.flags, err = ethtool.New()
 			return err
 		})

@@ -1,10 +1,12 @@
 package kernel
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -26,10 +28,12 @@ type Options struct {
 // Host is the host's side of all sandboxes: its network namespace, its sysfs and
 // its boot. It is safe for concurrent use.
 type Host struct {
-	socket *socket
-	sysfs  sysfs
-	proc   string
-	bootID string
+	socket  *socket
+	home    home
+	buffers *sync.Pool // for all sockets
+	sysfs   sysfs
+	proc    string
+	bootID  string
 }
 
 // Open opens the host's side.
@@ -51,11 +55,18 @@ func Open(o Options) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open host: %w", err)
 	}
-	s, err := openSocket(ns)
+	h, err := openHome()
 	if err != nil {
+		ns.Close()
 		return nil, fmt.Errorf("open host: %w", err)
 	}
-	return &Host{socket: s, sysfs: sysfs{o.Sysfs}, proc: o.Proc, bootID: strings.TrimSpace(string(boot))}, nil
+	buffers := newBuffers()
+	s, err := openSocket(ns, h, buffers)
+	if err != nil {
+		h.ns.Close()
+		return nil, fmt.Errorf("open host: %w", err)
+	}
+	return &Host{socket: s, home: h, buffers: buffers, sysfs: sysfs{o.Sysfs}, proc: o.Proc, bootID: strings.TrimSpace(string(boot))}, nil
 }
 
 // BootID identifies this boot of the machine.
@@ -65,7 +76,7 @@ func (h *Host) BootID() string { return h.bootID }
 func (h *Host) NetnsID() reconcile.NetnsID { return h.socket.id }
 
 // Close releases the host's side. Sandboxes opened from it must be closed first.
-func (h *Host) Close() error { return h.socket.close() }
+func (h *Host) Close() error { return errors.Join(h.socket.close(), h.home.ns.Close()) }
 
 // Sandbox opens the view of the namespace at path. A path that is missing or no
 // namespace any more is an error of kind Gone; the host's own namespace is
@@ -76,7 +87,7 @@ func (h *Host) Sandbox(path string) (*Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := openSocket(ns)
+	s, err := openSocket(ns, h.home, h.buffers)
 	if err != nil {
 		return nil, fmt.Errorf("open %q: %w", path, err)
 	}
@@ -92,7 +103,7 @@ func (h *Host) Sandbox(path string) (*Sandbox, error) {
 func (h *Host) WithoutSandbox() *Sandbox { return h.view(nil) }
 
 func (h *Host) view(s *socket) *Sandbox {
-	out := &Sandbox{host: h, indexes: map[string]int{}}
+	out := &Sandbox{host: h, indexes: map[string]int{}, last: newGlance()}
 	out.outside = &conn{h.socket, &out.count, true}
 	if s != nil {
 		out.inside = &conn{s, &out.count, false}

@@ -17,6 +17,9 @@ import (
 
 func (s *Sandbox) applyLink(ctx context.Context, c netstate.Change) error {
 	before, after := typed[netstate.Link](c)
+	if at, _, err := s.at(c.Key().ID); err == nil {
+		s.changing(at)
+	}
 	switch c.Action() {
 	case netstate.Create:
 		return s.createLink(ctx, after)
@@ -39,11 +42,11 @@ func (s *Sandbox) createLink(ctx context.Context, l netstate.Link) error {
 	}
 	born, rest := splitBirth(l)
 	names := referred(born)
+	s.forget(l.Name)
 	err := s.fresh(func() error { return s.newLink(ctx, kind, born, born.Name) }, names...)
 	if errors.Is(err, unix.EEXIST) {
 		err = s.createAside(ctx, kind, born, err)
 	}
-	s.forget(l.Name)
 	if err != nil {
 		return s.explainCreate(ctx, l, err)
 	}
@@ -124,7 +127,15 @@ func (s *Sandbox) newLink(ctx context.Context, kind linkKind, l netstate.Link, n
 		return err
 	}
 	parts = append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, 0, flags, change), attr(unix.IFLA_IFNAME, nl.ZeroTerminated(netstate.BaseName(name)))}, parts...)
-	return src.write(ctx, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, append(append(parts, common...), info)...)
+	parts = append(append(parts, common...), info)
+	if src != dst { // the notice would tell of another namespace
+		return src.write(ctx, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, parts...)
+	}
+	index, err := src.create(ctx, unix.RTM_NEWLINK, parts...)
+	if err == nil && index > 0 && name == l.Name {
+		s.remember(l.Name, index)
+	}
+	return err
 }
 
 // createAside makes a link of the sandbox whose name, until 6.13, the kernel

@@ -14,8 +14,13 @@ import (
 // AddNamed makes a network namespace of that name, as `ip netns add` does, and
 // returns its path.
 func AddNamed(name string) (string, error) {
+	h, err := openHome()
+	if err != nil {
+		return "", err
+	}
+	defer h.ns.Close()
 	var path string
-	err := away(func() error {
+	err = h.away(func() error {
 		ns, err := netns.NewNamed(name) // leaves this thread in the new one
 		if err != nil {
 			return fmt.Errorf("make network namespace %q: %w", name, err)
@@ -46,5 +51,10 @@ func Within(path string, f func() error) error {
 		return err
 	}
 	defer ns.Close()
-	return enter(ns, f)
+	h, err := openHome()
+	if err != nil {
+		return err
+	}
+	defer h.ns.Close()
+	return h.enter(ns, f)
 }

@@ -47,23 +47,27 @@ func isNetns(f *os.File) error {
 	return nil
 }
 
-// away calls f on a thread that is back in its own namespace afterwards, or
-// ends: whatever f does, no code of others ever runs on it in the wrong place.
-// (To let the thread end in any case would not do: the main thread cannot, and
-// would stay in the other namespace for good, holding it alive.)
-func away(f func() error) error {
+// home is the network namespace that the threads of this process live in.
+type home struct{ ns *os.File }
+
+func openHome() (home, error) {
+	ns, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return home{}, fmt.Errorf("own network namespace: %w", err)
+	}
+	return home{ns}, nil
+}
+
+// away calls f on a thread that is back home afterwards, or ends: whatever f
+// does, no code of others ever runs on it in the wrong place. (To let the thread
+// end in any case would not do: the main thread cannot, and would stay in the
+// other namespace for good, holding it alive.)
+func (h home) away(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		back, err := os.Open("/proc/thread-self/ns/net")
-		if err != nil {
-			runtime.UnlockOSThread()
-			done <- fmt.Errorf("own network namespace: %w", err)
-			return
-		}
-		defer back.Close()
-		err = f()
-		if unix.Setns(int(back.Fd()), unix.CLONE_NEWNET) == nil {
+		err := f()
+		if unix.Setns(int(h.ns.Fd()), unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread() // otherwise the thread ends with the goroutine
 		}
 		done <- err
@@ -72,8 +76,8 @@ func away(f func() error) error {
 }
 
 // enter calls f on a thread in the namespace.
-func enter(ns *os.File, f func() error) error {
-	return away(func() error {
+func (h home) enter(ns *os.File, f func() error) error {
+	return h.away(func() error {
 		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("enter network namespace: %w", err)
 		}

@@ -15,6 +15,11 @@ import (
 // Observe dumps the sandbox's links, addresses and routes (and the VLANs of its
 // bridges where it has any), and reads the objects asked for.
 func (s *Sandbox) Observe(ctx context.Context, ask []netstate.Object) (*netstate.Snapshot, error) {
+	s.glimpse(func(g *glance) {
+		home := g.home // sysfs says the same as long as there is the function
+		*g = newGlance()
+		g.home = home
+	})
 	o := s.observer(netstate.NewSnapshot())
 	if s.inside != nil {
 		if err := o.whole(ctx); err != nil {
@@ -64,9 +69,14 @@ func (o *observer) whole(ctx context.Context) error {
 	}
 	o.mu.Lock()
 	clear(o.indexes)
+	o.last.names = map[string]bool{}
 	for _, w := range links {
 		o.names[w.link.Index] = w.link.Name
 		o.indexes[w.link.Name] = w.link.Index
+		o.last.names[w.link.Name] = true
+		for _, n := range w.link.AltNames {
+			o.last.names[n] = true
+		}
 	}
 	o.mu.Unlock()
 	o.devices = o.noteDevices(links)
@@ -252,6 +262,7 @@ func (o *observer) askLink(ctx context.Context, ask netstate.Link) error {
 	w, err := o.outside.linkByName(ctx, netstate.BaseName(ask.Name))
 	if errors.Is(err, unix.ENODEV) {
 		o.snap.PutAbsent(ask.Key())
+		o.glimpse(func(g *glance) { g.free[ask.Name] = true })
 		return nil
 	}
 	if err != nil {

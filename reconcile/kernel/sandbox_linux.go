@@ -29,6 +29,32 @@ type Sandbox struct {
 	nsids   map[*conn]int32 // how the other side is numbered in a namespace
 	// seen holds the name of each device that was seen in the sandbox.
 	seen map[string]string
+	last glance
+}
+
+// glance is what the last observation saw of the world beside the sandbox's own
+// objects. The changes planned from it need not ask again: an index that has
+// gone is ENODEV, and whatever else was changed since fails or is found by the
+// next observation, as if it had been changed a moment later.
+type glance struct {
+	devices map[string]place       // devices, wherever they were
+	vfs     map[string]functionOf  // what their physical functions held
+	names   map[string]bool        // names and other names in the sandbox; nil: not looked
+	free    map[string]bool        // names that nobody had on the host
+	home    map[string]homeAddress // of virtual functions, as sysfs has them
+}
+
+// functionOf is a physical function and what it holds for a virtual one.
+type functionOf struct {
+	place
+	vf netstate.VF
+}
+
+// homeAddress is which physical function a virtual one belongs to, and as the
+// how-manieth; pf is "" for a device that is no virtual function.
+type homeAddress struct {
+	pf    string
+	index int
 }
 
 var _ reconcile.Domain = (*Sandbox)(nil)
@@ -98,6 +124,32 @@ func (s *Sandbox) index(ctx context.Context, name string) (int, error) {
 	}
 	s.remember(name, w.link.Index)
 	return w.link.Index, nil
+}
+
+// changing says that a link is about to change: what was seen of devices beside
+// it may look different then, as a bond's ports do when it goes.
+func (s *Sandbox) changing(c *conn) {
+	s.glimpse(func(g *glance) {
+		for id, p := range g.devices {
+			if p.c == c {
+				delete(g.devices, id)
+			}
+		}
+	})
+}
+
+// glimpse lets f read or change what the last observation saw.
+func (s *Sandbox) glimpse(f func(*glance)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f(&s.last)
+}
+
+func newGlance() glance {
+	return glance{
+		devices: map[string]place{}, vfs: map[string]functionOf{},
+		free: map[string]bool{}, home: map[string]homeAddress{},
+	}
 }
 
 func (s *Sandbox) remember(name string, index int) {

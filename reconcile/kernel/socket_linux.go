@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 
 	"github.com/vishvananda/netlink/nl"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/fault"
@@ -18,13 +17,20 @@ import (
 
 // socket talks rtnetlink with one network namespace.
 type socket struct {
-	ns     *os.File
-	id     reconcile.NetnsID
-	handle *nl.SocketHandle
+	ns   *os.File
+	home home
+	id   reconcile.NetnsID
 	// strict says that the kernel checks dump requests and honours the filters
 	// in them (NETLINK_GET_STRICT_CHK, since 4.20). Filters are applied here
 	// again, so without it dumps are only longer.
-	strict bool
+	strict  bool
+	buffers *sync.Pool // of *[]byte, receiveBytes long
+
+	// turn is held for one exchange: a request and all its answers.
+	turn sync.Mutex
+	fd   int // -1 once closed
+	port uint32
+	seq  uint32
 
 	mu      sync.Mutex
 	ethtool ethtoolSockets
@@ -34,37 +40,71 @@ type socket struct {
 // the request is being sent, so an answer that is not there at once never comes.
 var replyTimeout = unix.Timeval{Sec: 10}
 
+// receiveBytes is the room for one datagram. The parts of a dump have 32 KiB at
+// most (af_netlink.c, netlink_recvmsg); a link with 256 virtual functions is
+// told in one piece of some 50.
+const receiveBytes = 64 << 10
+
+func newBuffers() *sync.Pool {
+	return &sync.Pool{New: func() any { return new(make([]byte, receiveBytes)) }}
+}
+
 // openSocket takes over ns.
-func openSocket(ns *os.File) (*socket, error) {
-	s := &socket{ns: ns}
-	err := enter(ns, func() error {
-		rt, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
-		if err != nil {
-			return fmt.Errorf("netlink socket: %w", err)
-		}
-		s.handle = &nl.SocketHandle{Socket: rt}
-		return nil
+func openSocket(ns *os.File, home home, buffers *sync.Pool) (*socket, error) {
+	s := &socket{ns: ns, home: home, buffers: buffers, fd: -1}
+	err := s.enter(func() (err error) {
+		// It blocks: what is asked is answered by the time it has been sent.
+		s.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+		return err
 	})
-	if err != nil {
-		ns.Close()
-		return nil, err
+	if err == nil {
+		err = s.bind()
 	}
-	rt := s.handle.Socket
-	_ = rt.SetSendTimeout(&replyTimeout) // these two only store it
-	_ = rt.SetReceiveTimeout(&replyTimeout)
-	_ = rt.SetExtAck(true) // since 4.12; without it errors lack the kernel's reason
-	s.strict = unix.SetsockoptInt(rt.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1) == nil
-	if s.id, err = identify(ns, rt.GetFd()); err != nil {
+	if err != nil {
+		s.close()
+		return nil, fmt.Errorf("netlink socket: %w", err)
+	}
+	_ = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1) // since 4.12; without it errors lack the kernel's reason
+	s.strict = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1) == nil
+	if s.id, err = identify(ns, s.fd); err != nil {
 		s.close()
 		return nil, err
 	}
 	return s, nil
 }
 
+// enter calls f on a thread in the namespace.
+func (s *socket) enter(f func() error) error { return s.home.enter(s.ns, f) }
+
+func (s *socket) bind() error {
+	if err := unix.Bind(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
+	}
+	name, err := unix.Getsockname(s.fd)
+	if err != nil {
+		return err
+	}
+	own, ok := name.(*unix.SockaddrNetlink)
+	if !ok {
+		return fmt.Errorf("its address is a %T", name)
+	}
+	s.port = own.Pid
+	return errors.Join(
+		unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &replyTimeout),
+		unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &replyTimeout))
+}
+
 func (s *socket) close() error {
+	s.turn.Lock()
+	defer s.turn.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return errors.Join(s.handle.Socket.Close(), s.ethtool.close(), s.ns.Close())
+	var err error
+	if s.fd >= 0 {
+		err = unix.Close(s.fd)
+		s.fd = -1
+	}
+	return errors.Join(err, s.ethtool.close(), s.ns.Close())
 }
 
 // counters count what one sandbox asked of the kernel.
@@ -92,29 +132,35 @@ type body []byte
 func (b body) Len() int          { return len(b) }
 func (b body) Serialize() []byte { return b }
 
-func (c *conn) send(ctx context.Context, req *nl.NetlinkRequest, reply uint16) ([][]byte, error) {
+func (c *conn) send(ctx context.Context, typ, flags int, parts []nl.NetlinkRequestData, reply uint16) ([][]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: c.handle}
-	return req.Execute(unix.NETLINK_ROUTE, reply)
+	return c.exchange(uint16(typ), uint16(flags), parts, reply)
 }
 
 // write sends a request that changes something and waits for its ack.
 func (c *conn) write(ctx context.Context, typ, flags int, parts ...nl.NetlinkRequestData) error {
 	c.count.writes.Add(1)
-	req := nl.NewNetlinkRequest(typ, flags|unix.NLM_F_ACK)
-	req.Data = parts
-	_, err := c.send(ctx, req, 0)
+	_, err := c.send(ctx, typ, flags|unix.NLM_F_ACK, parts, 0)
 	return err
+}
+
+// create makes a link and returns its index, which the kernel tells when it is
+// asked to (NLM_F_ECHO, since 6.2); 0 where it does not.
+func (c *conn) create(ctx context.Context, typ int, parts ...nl.NetlinkRequestData) (int, error) {
+	c.count.writes.Add(1)
+	out, err := c.send(ctx, typ, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ECHO|unix.NLM_F_ACK, parts, uint16(typ))
+	if err != nil || len(out) != 1 || len(out[0]) < unix.SizeofIfInfomsg {
+		return 0, err
+	}
+	return int(u32(out[0][4:])), nil
 }
 
 // get asks for one thing.
 func (c *conn) get(ctx context.Context, typ int, reply uint16, parts ...nl.NetlinkRequestData) ([]byte, error) {
 	c.count.gets.Add(1)
-	req := nl.NewNetlinkRequest(typ, 0)
-	req.Data = parts
-	out, err := c.send(ctx, req, reply)
+	out, err := c.send(ctx, typ, 0, parts, reply)
 	if err != nil {
 		return nil, err
 	}
@@ -133,10 +179,8 @@ const dumpAttempts = 16
 func (c *conn) dump(ctx context.Context, typ int, reply uint16, parts ...nl.NetlinkRequestData) ([][]byte, error) {
 	for range dumpAttempts {
 		c.count.dumps.Add(1)
-		req := nl.NewNetlinkRequest(typ, unix.NLM_F_DUMP)
-		req.Data = parts
-		out, err := c.send(ctx, req, reply)
-		if !errors.Is(err, nl.ErrDumpInterrupted) {
+		out, err := c.send(ctx, typ, unix.NLM_F_DUMP, parts, reply)
+		if !errors.Is(err, errInterrupted) {
 			return out, err
 		}
 	}

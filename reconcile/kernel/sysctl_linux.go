@@ -36,7 +36,7 @@ func (o *observer) askSysctls(ask []netstate.Sysctl) error {
 		}
 		return nil
 	}
-	return enter(o.inside.ns, func() error {
+	return o.inside.enter(func() error {
 		for _, a := range ask {
 			v, err := o.readSysctl(a.Path)
 			switch {
@@ -81,7 +81,7 @@ func (s *Sandbox) applySysctl(ctx context.Context, c netstate.Change) error {
 		return err
 	}
 	s.count.writes.Add(1)
-	err = enter(s.inside.ns, func() error {
+	err = s.inside.enter(func() error {
 		f, err := os.OpenFile(file, os.O_WRONLY, 0)
 		if err != nil {
 			return err

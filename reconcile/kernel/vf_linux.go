@@ -81,7 +81,7 @@ func vfProtocol(b []byte) *string {
 // physical function's place; nil when the device is no virtual function, or its
 // physical function has no interface that could be asked.
 func (s *Sandbox) readVF(ctx context.Context, id string) (*place, netstate.VF, error) {
-	pf := s.host.sysfs.physicalFunction(id)
+	pf := s.homeOf(id).pf
 	if pf == "" {
 		return nil, netstate.VF{}, nil
 	}
@@ -89,7 +89,7 @@ func (s *Sandbox) readVF(ctx context.Context, id string) (*place, netstate.VF, e
 	if p == nil || err != nil {
 		return nil, netstate.VF{}, err
 	}
-	vf, ok := s.vfOf(p, pf, id)
+	vf, ok := s.vfOf(p, id)
 	if !ok {
 		return nil, netstate.VF{}, nil
 	}
@@ -116,13 +116,32 @@ func (s *Sandbox) readPF(ctx context.Context, id string) (*place, error) {
 	return &place{p.c, w}, err
 }
 
+// homeOf says which physical function a device belongs to. It is looked up once
+// in a view: sysfs takes a dozen calls to tell.
+func (s *Sandbox) homeOf(id string) (h homeAddress) {
+	known := false
+	s.glimpse(func(g *glance) { h, known = g.home[id] })
+	if known {
+		return h
+	}
+	if h.pf = s.host.sysfs.physicalFunction(id); h.pf == "" {
+		return h // perhaps not there yet
+	}
+	var ok bool
+	if h.index, ok = s.host.sysfs.virtualIndex(h.pf, id); !ok {
+		return homeAddress{}
+	}
+	s.glimpse(func(g *glance) { g.home[id] = h })
+	return h
+}
+
 // vfOf finds a virtual function among those its physical function told about.
-func (s *Sandbox) vfOf(p *place, pf, id string) (netstate.VF, bool) {
-	index, ok := s.host.sysfs.virtualIndex(pf, id)
-	if !ok {
+func (s *Sandbox) vfOf(p *place, id string) (netstate.VF, bool) {
+	h := s.homeOf(id)
+	if h.pf == "" {
 		return netstate.VF{}, false
 	}
-	vf, ok := p.w.vfs[index]
+	vf, ok := p.w.vfs[h.index]
 	vf.ID, vf.PF = id, p.name()
 	return vf, ok
 }
@@ -131,7 +150,7 @@ func (s *Sandbox) vfOf(p *place, pf, id string) (netstate.VF, bool) {
 // are asked for once in an observation.
 func (o *observer) askVF(ctx context.Context, id string) error {
 	o.snap.PutAbsent(netstate.VFKey(id))
-	pf := o.host.sysfs.physicalFunction(id)
+	pf := o.homeOf(id).pf
 	if pf == "" {
 		return nil
 	}
@@ -146,8 +165,9 @@ func (o *observer) askVF(ctx context.Context, id string) error {
 	if p == nil {
 		return nil
 	}
-	if vf, ok := o.vfOf(p, pf, id); ok {
+	if vf, ok := o.vfOf(p, id); ok {
 		o.snap.Put(vf)
+		o.glimpse(func(g *glance) { g.vfs[id] = functionOf{*p, vf} })
 	}
 	return nil
 }
@@ -161,12 +181,27 @@ func (s *Sandbox) applyVF(ctx context.Context, c netstate.Change) error {
 	if c.After == nil {
 		return nil // the settings go with the virtual function
 	}
+	var seen functionOf
+	known := false
+	s.glimpse(func(g *glance) {
+		seen, known = g.vfs[after.ID]
+		delete(g.vfs, after.ID) // it will look different
+		if after.MAC != nil {
+			delete(g.devices, after.ID) // a driver may hand it on
+		}
+	})
+	if known && s.setVF(ctx, &seen.place, seen.vf, after) == nil {
+		return nil
+	}
 	p, have, err := s.readVF(ctx, after.ID)
 	if err != nil {
 		return err
 	}
 	if p == nil {
 		return fault.New(fault.Gone, errors.New("no physical function holds it"))
+	}
+	if known { // what was refused is taken back from what was seen
+		have = seen.vf
 	}
 	err = s.setVF(ctx, p, have, after)
 	if err == nil {

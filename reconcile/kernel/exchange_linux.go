@@ -1,0 +1,160 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// errInterrupted says that something changed under a dump (NLM_F_DUMP_INTR).
+var errInterrupted = errors.New("dump interrupted")
+
+// exchange sends one request and returns the payloads of its answers of type
+// reply, all of them when that is 0. The kernel's refusal is an error that wraps
+// its unix.Errno, with the reason it gives.
+//
+// It is our own because the one of nl makes and clears 64 KiB for each datagram,
+// which was most of what a pass allocated (docs/adr/0009).
+func (s *socket) exchange(typ, flags uint16, parts []nl.NetlinkRequestData, reply uint16) ([][]byte, error) {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	s.seq++
+	if err := again(func() error {
+		return unix.Sendto(s.fd, request(typ, flags, s.seq, parts), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	}); err != nil {
+		return nil, fmt.Errorf("send: %w", err)
+	}
+	buffer := s.buffers.Get().(*[]byte)
+	defer s.buffers.Put(buffer)
+	a := answers{seq: s.seq, port: s.port, reply: reply, acked: flags&unix.NLM_F_ACK != 0}
+	for !a.done {
+		b, err := s.receive(*buffer)
+		if err != nil {
+			return nil, fmt.Errorf("receive: %w", err)
+		}
+		if err := a.take(b); err != nil {
+			return nil, err
+		}
+	}
+	if a.interrupted {
+		return nil, errInterrupted
+	}
+	return a.payloads, nil
+}
+
+// receive reads one datagram of the kernel.
+func (s *socket) receive(buffer []byte) ([]byte, error) {
+	for {
+		var n int
+		var from unix.Sockaddr
+		err := again(func() (err error) {
+			n, from, err = unix.Recvfrom(s.fd, buffer, unix.MSG_TRUNC) // tells the size also of what has no room
+			return err
+		})
+		switch sender, ok := from.(*unix.SockaddrNetlink); {
+		case err != nil:
+			return nil, err
+		case !ok || sender.Pid != nl.PidKernel:
+			continue // any process may send to a netlink socket
+		case n > len(buffer):
+			return nil, fmt.Errorf("an answer of %d bytes, there is room for %d", n, len(buffer))
+		}
+		return buffer[:n], nil
+	}
+}
+
+// again repeats a call that a signal has interrupted. The runtime preempts
+// goroutines by signals, so that is nothing unusual.
+func again(f func() error) error {
+	for {
+		if err := f(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// request writes a message: struct nlmsghdr and its parts.
+func request(typ, flags uint16, seq uint32, parts []nl.NetlinkRequestData) []byte {
+	out := make([]byte, unix.SizeofNlMsghdr, 256)
+	for _, p := range parts {
+		out = append(out, p.Serialize()...)
+	}
+	binary.NativeEndian.PutUint32(out, uint32(len(out)))
+	binary.NativeEndian.PutUint16(out[4:], typ)
+	binary.NativeEndian.PutUint16(out[6:], flags|unix.NLM_F_REQUEST)
+	binary.NativeEndian.PutUint32(out[8:], seq)
+	return out
+}
+
+// answers collects what the kernel says to one request.
+type answers struct {
+	seq, port   uint32
+	reply       uint16
+	payloads    [][]byte
+	interrupted bool
+	acked       bool // an ack ends it, whatever comes before
+	done        bool
+}
+
+// take reads one datagram. What it keeps it copies.
+func (a *answers) take(b []byte) error {
+	for !a.done && len(b) >= unix.SizeofNlMsghdr {
+		size := int(u32(b))
+		if size < unix.SizeofNlMsghdr || size > len(b) {
+			return fmt.Errorf("the kernel sent a message of %d bytes in %d", size, len(b))
+		}
+		if err := a.message(b[:size]); err != nil {
+			return err
+		}
+		b = b[min((size+3)&^3, len(b)):]
+	}
+	return nil
+}
+
+func (a *answers) message(b []byte) error {
+	typ, flags := u16(b[4:]), u16(b[6:])
+	if u32(b[8:]) != a.seq || u32(b[12:]) != a.port {
+		return nil // the late answer to a request that was given up
+	}
+	a.interrupted = a.interrupted || flags&unix.NLM_F_DUMP_INTR != 0
+	payload := b[unix.SizeofNlMsghdr:]
+	switch {
+	case typ == unix.NLMSG_ERROR, typ == unix.NLMSG_DONE:
+		a.done = true
+		return refusal(typ, flags, payload)
+	case a.reply == 0 || typ == a.reply:
+		a.payloads = append(a.payloads, append([]byte(nil), payload...))
+	}
+	a.done = flags&unix.NLM_F_MULTI == 0 && !a.acked
+	return nil
+}
+
+// refusal reads the number that ends an exchange, nil for 0, and the kernel's
+// words (NLMSGERR_ATTR_MSG), which follow the request where that is sent back.
+func refusal(typ, flags uint16, b []byte) error {
+	errno := -int32(u32(b))
+	if errno == 0 {
+		return nil
+	}
+	var err error = unix.Errno(errno)
+	b = b[min(4, len(b)):]
+	if typ == unix.NLMSG_ERROR {
+		size := unix.SizeofNlMsghdr
+		if flags&unix.NLM_F_CAPPED == 0 {
+			size = (int(u32(b)) + 3) &^ 3
+		}
+		b = b[min(max(size, 0), len(b)):]
+	}
+	if flags&unix.NLM_F_ACK_TLVS == 0 {
+		return err
+	}
+	for typ, v := range attributes(b) {
+		if typ == nl.NLMSGERR_ATTR_MSG {
+			return fmt.Errorf("%w: %s", err, text(v))
+		}
+	}
+	return err
+}
