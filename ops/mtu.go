@@ -14,7 +14,11 @@ import (
 func (p *Planner) settleMTU() error {
 	for changed := true; changed; {
 		changed = false
-		for _, l := range p.Links() {
+		claimed := func(l netstate.Link) bool {
+			_, ok := p.mtuClaim(l.Name)
+			return ok && !netstate.OnHost(l.Name)
+		}
+		for _, l := range p.view.LinksWhere(claimed) {
 			more, err := p.demandMTU(l)
 			if err != nil {
 				return err
@@ -52,10 +56,9 @@ func (p *Planner) demandMTU(l netstate.Link) (bool, error) {
 	if l.LinkKind != "bond" {
 		return changed, nil
 	}
-	for _, port := range p.Links() {
-		if port.Master == nil || *port.Master != l.Name {
-			continue
-		}
+	for _, port := range p.view.LinksWhere(func(port netstate.Link) bool {
+		return !netstate.OnHost(port.Name) && port.Master != nil && *port.Master == l.Name
+	}) {
 		prev, had := p.mtuClaim(port.Name)
 		switch {
 		case had && !prev.derived && prev.value != own.value:

@@ -44,6 +44,8 @@ type Plan struct {
 	Missing []netstate.Object
 	// Notes are remarks for the user, one line each.
 	Notes []string
+	// leadsTo is what holds after Changes, for Confirm.
+	leadsTo *prospect
 }
 
 // Pending is a step that cannot be planned yet.

@@ -184,7 +184,7 @@ func (p *Planner) Link(name string) (netstate.Link, error) {
 
 // Links returns all links of the sandbox as they will be.
 func (p *Planner) Links() []netstate.Link {
-	return slices.DeleteFunc(netstate.All[netstate.Link](p.view), func(l netstate.Link) bool { return netstate.OnHost(l.Name) })
+	return p.view.LinksWhere(func(l netstate.Link) bool { return !netstate.OnHost(l.Name) })
 }
 
 // Routes returns all routes of the sandbox as they will be.

@@ -61,7 +61,7 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 		}
 		q.bringBack()
 	}
-	plan := &Plan{Changes: q.changes, Notes: p.notes}
+	plan := &Plan{Changes: q.changes, Notes: p.notes, leadsTo: &prospect{p, q.now, order}}
 	results := map[string]topology.Result{}
 	for _, step := range order {
 		st := p.steps[step.Name]
@@ -486,7 +486,7 @@ func (q *sequencer) ownsField(k netstate.Key, path string) bool {
 }
 
 func (q *sequencer) ports(master string) []netstate.Link {
-	return slices.DeleteFunc(netstate.All[netstate.Link](q.now), func(l netstate.Link) bool { return l.Master == nil || *l.Master != master })
+	return q.now.LinksWhere(func(l netstate.Link) bool { return l.Master != nil && *l.Master == master })
 }
 
 func hasMode(diff []netstate.FieldDiff, m netstate.Mode) bool {

@@ -256,10 +256,10 @@ func (u *undoer) dropLink(c netstate.Change, made netstate.Link) {
 				return // others are in it still
 			}
 		}
-		for _, l := range netstate.All[netstate.Link](u.now) {
-			if l.Master != nil && *l.Master == have.Name && !u.doomed[l.Name] && !u.released(l.Name) {
-				return // others are in it still
-			}
+		if len(u.now.LinksWhere(func(l netstate.Link) bool {
+			return l.Master != nil && *l.Master == have.Name && !u.doomed[l.Name] && !u.released(l.Name)
+		})) > 0 {
+			return // others are in it still
 		}
 	}
 	u.do(netstate.Change{Step: c.Step, Before: have})

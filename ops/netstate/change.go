@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -191,11 +192,9 @@ func NewUpdate[T Object](step string, have, want T) (Change, bool) {
 	if len(diff) == 0 {
 		return Change{}, false
 	}
-	differs := map[string]bool{}
-	for _, d := range diff {
-		differs[d.Path] = true
+	keep := func(path string) bool {
+		return slices.ContainsFunc(diff, func(d FieldDiff) bool { return d.Path == path })
 	}
-	keep := func(path string) bool { return differs[path] }
 	return Change{Step: step, Before: Restrict(have, keep), After: Restrict(want, keep)}, true
 }
 
@@ -296,7 +295,7 @@ func mergeAny(base, over Object) Object {
 		return over
 	}
 	for _, p := range planOf(src.Type()) {
-		if p.read(src) != nil {
+		if isSet(p.at(src)) {
 			p.copyTo(dst, src)
 		}
 	}

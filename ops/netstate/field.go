@@ -93,35 +93,47 @@ func buildPlan(t reflect.Type, prefix string, at []int) []fieldPlan {
 	return out
 }
 
-// read returns the plain value at the plan's place, nil when it is not set.
-func (p fieldPlan) read(v reflect.Value) any {
+// at returns the field at the plan's place, not valid when what holds it is not
+// there.
+func (p fieldPlan) at(v reflect.Value) reflect.Value {
 	for _, i := range p.index {
 		if v.Kind() == reflect.Pointer {
 			if v.IsNil() {
-				return nil
+				return reflect.Value{}
 			}
 			v = v.Elem()
 		}
 		v = v.Field(i)
 	}
+	return v
+}
+
+// isSet reports whether a field says something.
+func isSet(v reflect.Value) bool {
 	switch v.Kind() {
-	case reflect.Pointer:
-		if v.IsNil() {
-			return nil
-		}
-		return v.Elem().Interface()
-	case reflect.Slice:
-		if v.IsNil() {
-			return nil
-		}
-		return v.Interface()
+	case reflect.Invalid:
+		return false
+	case reflect.Pointer, reflect.Slice:
+		return !v.IsNil()
 	default:
-		if v.IsZero() {
-			return nil
-		}
+		return !v.IsZero()
+	}
+}
+
+// plain takes the value out of a field, nil when it is not set.
+func plain(v reflect.Value) any {
+	switch {
+	case !isSet(v):
+		return nil
+	case v.Kind() == reflect.Pointer:
+		return v.Elem().Interface()
+	default:
 		return v.Interface()
 	}
 }
+
+// read returns the plain value at the plan's place, nil when it is not set.
+func (p fieldPlan) read(v reflect.Value) any { return plain(p.at(v)) }
 
 // copyTo copies the field from src to dst (addressable), making nested structs
 // as needed. src's nested pointers must lead to the field.
@@ -174,19 +186,38 @@ func Diff(want, have Object) []FieldDiff {
 	}
 	var out []FieldDiff
 	for _, p := range planOf(wv.Type()) {
-		w := p.read(wv)
-		if w == nil {
+		at := p.at(wv)
+		if !isSet(at) {
 			continue
 		}
 		var h any
 		if have != nil {
-			h = p.read(hv)
+			there := p.at(hv)
+			if sameField(at, there) {
+				continue
+			}
+			h = plain(there)
 		}
-		if !sameValue(w, h) {
+		if w := plain(at); !sameValue(w, h) {
 			out = append(out, FieldDiff{p.path, p.mode, h, w})
 		}
 	}
 	return out
+}
+
+// sameField reports whether two fields of one type surely hold the same. To know
+// it without taking the values out of them is what makes comparing cheap.
+func sameField(a, b reflect.Value) bool {
+	if !b.IsValid() || a.Kind() != reflect.Pointer {
+		return a.IsValid() && b.IsValid() && a.Kind() == reflect.String && a.String() == b.String()
+	}
+	if b.IsNil() {
+		return false
+	}
+	if a.Pointer() == b.Pointer() {
+		return true
+	}
+	return a.Elem().Comparable() && a.Elem().Equal(b.Elem())
 }
 
 func sameValue(a, b any) bool {
@@ -205,39 +236,57 @@ func clone(o Object) reflect.Value {
 	src := reflect.ValueOf(o)
 	dst := reflect.New(src.Type()).Elem()
 	dst.Set(src)
-	for _, i := range nestedOf(src.Type()) {
-		if !src.Field(i).IsNil() {
-			n := reflect.New(src.Field(i).Type().Elem())
-			n.Elem().Set(src.Field(i).Elem())
-			dst.Field(i).Set(n)
+	return unshare(dst)
+}
+
+// unshare makes v's nested structs copies of its own.
+func unshare(v reflect.Value) reflect.Value {
+	for _, i := range nestedOf(v.Type()) {
+		if f := v.Field(i); !f.IsNil() {
+			n := reflect.New(f.Type().Elem())
+			n.Elem().Set(f.Elem())
+			f.Set(n)
 		}
 	}
-	return dst
+	return v
+}
+
+// edit returns what f makes of an addressable copy of o.
+func edit[T Object](o T, f func(dst reflect.Value)) T {
+	v := reflect.ValueOf(&o).Elem()
+	if v.Kind() == reflect.Interface {
+		dst := clone(o)
+		f(dst)
+		return dst.Interface().(T)
+	}
+	f(unshare(v))
+	return o
 }
 
 // Merge returns base with every field that is set in over replaced by over's.
 // Both must be of one type; the key and what is only observed stay base's.
 func Merge[T Object](base, over T) T {
-	dst, src := clone(base), reflect.ValueOf(over)
-	for _, p := range planOf(src.Type()) {
-		if p.read(src) != nil {
-			p.copyTo(dst, src)
+	src := reflect.ValueOf(over)
+	return edit(base, func(dst reflect.Value) {
+		for _, p := range planOf(src.Type()) {
+			if isSet(p.at(src)) {
+				p.copyTo(dst, src)
+			}
 		}
-	}
-	return dst.Interface().(T)
+	})
 }
 
 // Restrict returns the key of o and those of its fields whose path keep
 // accepts.
 func Restrict[T Object](o T, keep func(path string) bool) T {
-	dst := clone(o)
-	for _, p := range planOf(dst.Type()) {
-		if !keep(p.path) {
-			p.clear(dst)
+	return edit(o, func(dst reflect.Value) {
+		for _, p := range planOf(dst.Type()) {
+			if isSet(p.at(dst)) && !keep(p.path) {
+				p.clear(dst)
+			}
 		}
-	}
-	pruneNested(dst)
-	return dst.Interface().(T)
+		pruneNested(dst)
+	})
 }
 
 // pruneNested drops nested structs without a set field, so that equal content

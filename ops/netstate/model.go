@@ -106,11 +106,9 @@ func (m *model) createLink(l Link) {
 // deleting them first.
 func (m *model) dropLink(l Link, moved bool) {
 	if !moved {
-		for _, c := range All[Link](m.Snapshot) {
-			if c.Parent != nil && *c.Parent == l.Name {
-				m.imply(c, nil)
-				m.dropLink(c, false)
-			}
+		for _, c := range m.LinksWhere(func(c Link) bool { return c.Parent != nil && *c.Parent == l.Name }) {
+			m.imply(c, nil)
+			m.dropLink(c, false)
 		}
 	}
 	if l.Veth != nil && l.Veth.Peer != nil {
@@ -120,19 +118,17 @@ func (m *model) dropLink(l Link, moved bool) {
 			m.dropLink(p, false)
 		}
 	}
-	for _, p := range All[Link](m.Snapshot) {
-		if p.Master != nil && *p.Master == l.Name {
-			after := Link{Name: p.Name, Master: new("")}
-			if l.LinkKind == "bond" {
-				after.Up = new(false) // a released port is down, with its own MAC and MTU
-			}
-			m.imply(Restrict(p, func(f string) bool { return f == "master" || f == "up" && after.Up != nil }), after)
-			p = Merge(p, after)
-			if l.LinkKind == "bond" {
-				p.MTU, p.MAC = nil, nil
-			}
-			m.put(p)
+	for _, p := range m.LinksWhere(func(p Link) bool { return p.Master != nil && *p.Master == l.Name }) {
+		after := Link{Name: p.Name, Master: new("")}
+		if l.LinkKind == "bond" {
+			after.Up = new(false) // a released port is down, with its own MAC and MTU
 		}
+		m.imply(Restrict(p, func(f string) bool { return f == "master" || f == "up" && after.Up != nil }), after)
+		p = Merge(p, after)
+		if l.LinkKind == "bond" {
+			p.MTU, p.MAC = nil, nil
+		}
+		m.put(p)
 	}
 	for _, o := range All[Object](m.Snapshot) {
 		k := o.Key()
@@ -196,11 +192,9 @@ func (m *model) linkDown(l Link) {
 			}
 		}
 	}
-	for _, c := range All[Link](m.Snapshot) {
-		if c.Parent != nil && *c.Parent == l.Name && c.Up != nil && *c.Up {
-			m.put(Merge(c, Link{Up: new(false)}))
-			m.linkDown(c)
-		}
+	for _, c := range m.LinksWhere(func(c Link) bool { return c.Parent != nil && *c.Parent == l.Name && c.Up != nil && *c.Up }) {
+		m.put(Merge(c, Link{Up: new(false)}))
+		m.linkDown(c)
 	}
 }
 
@@ -275,7 +269,10 @@ func deref(s *string) string {
 }
 
 func (m *model) mtuChanged(l Link, mtu uint32) {
-	for _, c := range All[Link](m.Snapshot) {
+	below := func(c Link) bool {
+		return c.Master != nil && *c.Master == l.Name || c.Parent != nil && *c.Parent == l.Name
+	}
+	for _, c := range m.LinksWhere(below) {
 		switch {
 		case c.Master != nil && *c.Master == l.Name && l.LinkKind == "bond":
 			m.put(Merge(c, Link{MTU: &mtu}))
@@ -288,7 +285,10 @@ func (m *model) mtuChanged(l Link, mtu uint32) {
 }
 
 func (m *model) macChanged(l Link, mac string) {
-	for _, c := range All[Link](m.Snapshot) {
+	touched := func(c Link) bool {
+		return c.Master != nil && *c.Master == l.Name || c.Parent != nil && *c.Parent == l.Name
+	}
+	for _, c := range m.LinksWhere(touched) {
 		follows := c.Parent != nil && *c.Parent == l.Name && (c.LinkKind == "vlan" || c.LinkKind == "ipvlan")
 		port := c.Master != nil && *c.Master == l.Name && l.LinkKind == "bond"
 		if follows || port {

@@ -103,6 +103,26 @@ func All[T Object](s *Snapshot) []T {
 	return out
 }
 
+// LinksWhere returns the links that match, in key order. Those that do not are
+// not copied.
+func (s *Snapshot) LinksWhere(match func(Link) bool) []Link {
+	var names []string
+	for k, o := range s.objects {
+		if k.Kind != KindLink {
+			continue
+		}
+		if l, ok := o.(Link); ok && match(l) {
+			names = append(names, l.Name)
+		}
+	}
+	slices.Sort(names)
+	out := make([]Link, len(names))
+	for i, n := range names {
+		out[i], _ = s.Link(n)
+	}
+	return out
+}
+
 // Fresh reports whether the link appeared through Apply.
 func (s *Snapshot) Fresh(link string) bool { return s.fresh[link] }
 
@@ -127,6 +147,38 @@ func (s *Snapshot) Equal(other *Snapshot) []string {
 		}
 	}
 	return out
+}
+
+// ForeseenIn reports whether have is what s foresaw: every object with its
+// fields, what is absent absent, and nothing else but what the kernel makes by
+// itself on a link.
+func (s *Snapshot) ForeseenIn(have *Snapshot) bool {
+	for k, o := range s.objects {
+		got, ok := have.objects[k]
+		if !ok || len(Diff(o, got)) > 0 {
+			return false
+		}
+	}
+	for k, o := range have.objects {
+		if _, ok := s.objects[k]; !ok && !kernelMade(o) {
+			return false
+		}
+	}
+	return true
+}
+
+// kernelMade reports whether the kernel made the object, as it does on every
+// link: its link-local address, the routes to the networks of its addresses.
+func kernelMade(o Object) bool {
+	const routeProtocolKernel = 2 // RTPROT_KERNEL
+	switch o := o.(type) {
+	case Addr:
+		return o.Kernel
+	case Route:
+		return o.Protocol == routeProtocolKernel && !o.IsDefault()
+	default:
+		return false
+	}
 }
 
 func compareKeys(a, b Key) int {

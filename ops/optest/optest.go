@@ -22,6 +22,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -241,9 +243,13 @@ func (w *World) settle(changes []netstate.Change) {
 func converge(reg *ops.Registry, c *Case, w *World, owned []netstate.Change) ([]netstate.Change, string, error) {
 	var all []netstate.Change
 	var text strings.Builder
+	var confirmed *ops.Plan
 	for stage := range 8 {
 		p, err := plan(reg, c, w, netstate.Coalesce(owned, all...))
 		if err != nil {
+			return all, "", err
+		}
+		if err := agree(confirmed, p); err != nil {
 			return all, "", err
 		}
 		if stage > 0 && !p.Empty() {
@@ -260,9 +266,28 @@ func converge(reg *ops.Registry, c *Case, w *World, owned []netstate.Change) ([]
 			return all, text.String(), fmt.Errorf("stuck:\n%s", p)
 		}
 		w.settle(p.Changes)
+		w.observe(slices.DeleteFunc(p.Asks(), func(o netstate.Object) bool { return w.Known(o) }))
+		ok := false
+		if confirmed, ok = p.Confirm(w.Snapshot); !ok && len(p.Pending) == 0 {
+			return all, "", fmt.Errorf("the plan led elsewhere than it foresaw:\n%s", p)
+		}
 		all = append(all, p.Changes...)
 	}
 	return all, "", fmt.Errorf("no end of changes:\n%s", text.String())
+}
+
+// agree holds a plan to what was said of the world before it was made: that
+// everything is as foreseen, so that this plan finds nothing to do.
+func agree(confirmed, p *ops.Plan) error {
+	switch {
+	case confirmed == nil:
+		return nil
+	case !p.Empty():
+		return fmt.Errorf("confirmed, but still to do:\n%s", p)
+	case !reflect.DeepEqual(confirmed.Results, p.Results), !slices.Equal(confirmed.Notes, p.Notes):
+		return fmt.Errorf("confirmed %+v %q, planned %+v %q", confirmed.Results, confirmed.Notes, p.Results, p.Notes)
+	}
+	return nil
 }
 
 // Laws checks the laws for a case whose changes are given.

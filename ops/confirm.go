@@ -1,0 +1,53 @@
+package ops
+
+import (
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
+)
+
+// prospect is what a plan leads to.
+type prospect struct {
+	p     *Planner
+	now   *netstate.Snapshot // with all changes made
+	order []*topology.Step
+}
+
+// Asks lists what a look at the outcome has to ask for beyond what is observed
+// anyway: the settings of links that the plan makes could not be asked for
+// before.
+func (p *Plan) Asks() []netstate.Object {
+	if p.leadsTo == nil {
+		return nil
+	}
+	var out []netstate.Object
+	for _, w := range p.leadsTo.p.wants {
+		switch w.obj.(type) {
+		case netstate.Sysctl, netstate.Ethtool:
+			out = append(out, w.obj)
+		}
+	}
+	return out
+}
+
+// Confirm compares what is there now with what the plan leads to. When they
+// agree, and nothing waited for values yet unknown, there is nothing left to do,
+// by the first law: it returns the plan that says so, with the results as they
+// are. Otherwise it is false, and only planning anew can tell.
+//
+// To disagree is not to be wrong: the kernel may have done what the model does
+// not know. What the kernel makes by itself on every link is no disagreement,
+// nor is a field the model left open.
+func (p *Plan) Confirm(have *netstate.Snapshot) (*Plan, bool) {
+	to := p.leadsTo
+	if to == nil || len(p.Pending) > 0 || len(p.Missing) > 0 || !to.now.ForeseenIn(have) {
+		return nil, false
+	}
+	out := &Plan{Notes: p.Notes}
+	results := map[string]topology.Result{}
+	for _, step := range to.order {
+		res := to.p.result(to.p.steps[step.Name], have, pick(results, step.DependOn))
+		results[step.Name] = res
+		out.Results = append(out.Results, topology.StepResult{Name: step.Name, Type: step.Type, Result: res})
+	}
+	return out, true
+}
