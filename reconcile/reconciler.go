@@ -303,21 +303,30 @@ func holds(rec Record, device string) bool {
 
 // plan observes until the planner misses nothing, and plans.
 func (p *pass) plan(ctx context.Context) (*ops.Plan, error) {
-	if p.known && p.record.NetnsID != (NetnsID{}) && p.record.NetnsID != p.domain.NetnsID() {
-		p.record.History = nil
+	if err := p.observe(ctx); err != nil {
+		return nil, err
 	}
+	return p.planObserved(ctx)
+}
+
+func (p *pass) observe(ctx context.Context) error {
 	start := p.r.opts.Now()
 	snap, err := p.domain.Observe(ctx, p.asked)
 	p.timing.Observe += p.r.opts.Now().Sub(start)
 	if err != nil {
-		return nil, fmt.Errorf("observe: %w", err)
+		return fmt.Errorf("observe: %w", err)
 	}
 	p.snapshot = snap
+	return nil
+}
+
+// planObserved plans from what was observed last, and observes what it misses.
+func (p *pass) planObserved(ctx context.Context) (*ops.Plan, error) {
+	if p.known && p.record.NetnsID != (NetnsID{}) && p.record.NetnsID != p.domain.NetnsID() {
+		p.record.History = nil
+	}
 	for range 32 {
-		plan, err := p.r.opts.Registry.Plan(ops.Request{
-			Topology: p.sandbox.Topology, Netns: p.sandbox.Netns, Devices: p.sandbox.Devices,
-			Have: snap, Owned: p.record.History, Interrupted: p.known && p.before.Phase == Applying,
-		})
+		plan, err := p.think()
 		if err != nil || len(plan.Missing) == 0 {
 			return plan, p.nameHolder(err)
 		}
@@ -326,6 +335,36 @@ func (p *pass) plan(ctx context.Context) (*ops.Plan, error) {
 		}
 	}
 	return nil, errors.New("planning asks for ever more observations")
+}
+
+func (p *pass) think() (*ops.Plan, error) {
+	start := p.r.opts.Now()
+	defer func() { p.timing.Plan += p.r.opts.Now().Sub(start) }()
+	return p.r.opts.Registry.Plan(ops.Request{
+		Topology: p.sandbox.Topology, Netns: p.sandbox.Netns, Devices: p.sandbox.Devices,
+		Have: p.snapshot, Owned: p.record.History, Interrupted: p.known && p.before.Phase == Applying,
+	})
+}
+
+// verify looks at what applying a plan has led to, and returns what is left to
+// do. Where everything is as the plan foresaw, that is nothing, and no second
+// plan is needed to know it.
+func (p *pass) verify(ctx context.Context, done *ops.Plan) (*ops.Plan, error) {
+	for _, o := range done.Asks() {
+		if !slices.ContainsFunc(p.asked, func(a netstate.Object) bool { return a.Key() == o.Key() }) {
+			p.asked = append(p.asked, o)
+		}
+	}
+	if err := p.observe(ctx); err != nil {
+		return nil, err
+	}
+	start := p.r.opts.Now()
+	rest, ok := done.Confirm(p.snapshot)
+	p.timing.Plan += p.r.opts.Now().Sub(start)
+	if ok {
+		return rest, nil
+	}
+	return p.planObserved(ctx)
 }
 
 func (p *pass) extend(ctx context.Context, missing []netstate.Object) error {
@@ -372,9 +411,9 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 	if err := p.begin(ctx); err != nil {
 		return Report{}, err
 	}
-	var last string
+	var last *ops.Plan
+	plan, err := p.plan(ctx)
 	for range maxStages {
-		plan, err := p.plan(ctx)
 		if err != nil {
 			return Report{}, p.fail(ctx, err)
 		}
@@ -384,17 +423,17 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 		if plan.Empty() {
 			return p.settle(plan)
 		}
-		text := plan.String()
-		if len(plan.Changes) == 0 || text == last {
+		if len(plan.Changes) == 0 || last != nil && plan.String() == last.String() {
 			return Report{}, p.fail(ctx, notConverged(p.sandbox.Topology.Name, plan))
 		}
-		last = text
+		last = plan
 		if err := p.apply(ctx, plan.Changes); err != nil {
 			return Report{}, p.fail(ctx, err)
 		}
+		plan, err = p.verify(ctx, plan)
 	}
 	return Report{}, p.fail(ctx, fault.New(fault.NotConverged, fmt.Errorf("topology %q: still changing after %d stages, lastly %s",
-		p.sandbox.Topology.Name, maxStages, strings.ReplaceAll(strings.TrimSpace(last), "\n", "; "))))
+		p.sandbox.Topology.Name, maxStages, strings.ReplaceAll(strings.TrimSpace(last.String()), "\n", "; "))))
 }
 
 // spareObserved drops from a repair what concerns steps whose drift is only to

@@ -22,7 +22,7 @@ const (
 
 // Timing is where a pass spent its time.
 type Timing struct {
-	Observe, Journal, Apply, Total time.Duration
+	Observe, Plan, Journal, Apply, Total time.Duration
 }
 
 // Pass is what a Recorder is told of a pass.
