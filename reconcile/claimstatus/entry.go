@@ -1,0 +1,299 @@
+package claimstatus
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/netip"
+	"reflect"
+	"slices"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/claim"
+)
+
+// The conditions of a device.
+const (
+	// Ready says that the topology has been seen to be true in the pod since
+	// its network was last made. Its reason when it is not is a fault.Kind.
+	Ready = "Ready"
+	// InSync says that nothing was found altered since.
+	InSync = "InSync"
+)
+
+// The reasons that are no fault.Kind.
+const (
+	reasonReady    = "NetworkReady"
+	reasonDetached = "Detached" // the pod's network has been taken down
+	reasonInSync   = "InSync"
+	reasonDrifted  = "Drifted"
+)
+
+// condition is what is to be said of a device. Its time of transition is found
+// when it is written.
+type condition struct {
+	status          metav1.ConditionStatus
+	reason, message string
+}
+
+// verdict is what was told about the devices of one topology in a claim. What
+// is nil was not told and stays as it is.
+type verdict struct {
+	ready, inSync *condition
+	steps         []topology.StepResult
+	failure       *failure
+	// bare says that the devices are not in the pod: what was written about
+	// them there is no longer so.
+	bare bool
+}
+
+// failure is why a topology did not come true.
+type failure struct {
+	Step    string `json:"step,omitempty"` // the failing one
+	Kind    string `json:"kind"`           // a fault.Kind
+	Message string `json:"message"`
+}
+
+// after returns what holds when v was told after old.
+func (v verdict) after(old verdict) verdict {
+	if v.ready == nil {
+		v.ready = old.ready
+	}
+	if v.inSync == nil {
+		v.inSync = old.inSync
+	}
+	if v.steps == nil && v.failure == nil && !v.bare {
+		v.steps, v.failure, v.bare = old.steps, old.failure, old.bare
+	}
+	return v
+}
+
+// every is the key of a verdict about all topologies of a claim.
+const every = ""
+
+// data is what an entry's data holds.
+type data struct {
+	Topology string `json:"topology,omitempty"`
+	// Step is the root step the device is for.
+	Step string `json:"step,omitempty"`
+	// Steps are the steps built on the device, in the order they were made.
+	Steps   []topology.StepResult `json:"steps,omitempty"`
+	Failure *failure              `json:"failure,omitempty"`
+	Note    string                `json:"note,omitempty"`
+}
+
+// entries returns our part of status.devices as it should be: what verdicts by
+// topology say, and for devices nothing was told about what is there already.
+// Only devices that are allocated may have an entry.
+func entries(c *resourceapi.ResourceClaim, verdicts map[string]verdict, now time.Time) []resourceapi.AllocatedDeviceStatus {
+	if c.Status.Allocation == nil {
+		return nil
+	}
+	uses := usesOf(c)
+	var out []resourceapi.AllocatedDeviceStatus
+	for _, r := range c.Status.Allocation.Devices.Results {
+		if r.Driver != claim.Driver {
+			continue
+		}
+		e := resourceapi.AllocatedDeviceStatus{Driver: r.Driver, Pool: r.Pool, Device: r.Device, ShareID: (*string)(r.ShareID)}
+		if slices.ContainsFunc(out, func(o resourceapi.AllocatedDeviceStatus) bool { return sameDevice(o, e) }) {
+			continue
+		}
+		known := false
+		if i := slices.IndexFunc(c.Status.Devices, func(o resourceapi.AllocatedDeviceStatus) bool { return sameDevice(o, e) }); i >= 0 {
+			e, known = own(c.Status.Devices[i]), true
+		}
+		u := uses[deviceKey(e)]
+		all, toldAll := verdicts[every]
+		v, told := verdicts[u.topology]
+		if told && u.topology != every {
+			v = v.after(all)
+		} else {
+			v, told = all, toldAll
+		}
+		if told {
+			fill(&e, v, u, now)
+		}
+		if told || known {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// own returns a copy of an entry with no conditions but ours.
+func own(e resourceapi.AllocatedDeviceStatus) resourceapi.AllocatedDeviceStatus {
+	e = *e.DeepCopy()
+	e.Conditions = slices.DeleteFunc(e.Conditions, func(c metav1.Condition) bool { return c.Type != Ready && c.Type != InSync })
+	return e
+}
+
+// use is what a device is for.
+type use struct {
+	topology, step string
+	first          bool     // of the topology's devices in the claim
+	others         []string // root steps of the topology that have devices
+}
+
+// usesOf says what each of our devices is for, as far as the claim is in order.
+func usesOf(c *resourceapi.ResourceClaim) map[string]use {
+	out := map[string]use{}
+	assignments, err := claim.Allocated(c)
+	if err != nil {
+		return out // told by whoever prepares the claim
+	}
+	for _, a := range assignments {
+		var steps []string
+		for _, d := range a.Devices {
+			steps = append(steps, d.Step)
+		}
+		for i, d := range a.Devices {
+			key := deviceKey(resourceapi.AllocatedDeviceStatus{Driver: claim.Driver, Pool: d.Pool, Device: d.Name, ShareID: (*string)(d.ShareID)})
+			out[key] = use{a.Topology.Name, d.Step, i == 0, steps}
+		}
+	}
+	return out
+}
+
+func deviceKey(e resourceapi.AllocatedDeviceStatus) string {
+	key := e.Driver + "/" + e.Pool + "/" + e.Device
+	if e.ShareID != nil {
+		key += "/" + *e.ShareID
+	}
+	return key
+}
+
+func sameDevice(a, b resourceapi.AllocatedDeviceStatus) bool { return deviceKey(a) == deviceKey(b) }
+
+// fill writes a verdict into an entry.
+func fill(e *resourceapi.AllocatedDeviceStatus, v verdict, u use, now time.Time) {
+	for name, c := range map[string]*condition{Ready: v.ready, InSync: v.inSync} {
+		if c != nil {
+			meta.SetStatusCondition(&e.Conditions, metav1.Condition{
+				Type: name, Status: c.status, Reason: c.reason, Message: cut(c.message, messageMax), LastTransitionTime: metav1.NewTime(now),
+			})
+		}
+	}
+	slices.SortFunc(e.Conditions, func(a, b metav1.Condition) int { return bytes.Compare([]byte(b.Type), []byte(a.Type)) }) // Ready first
+	switch {
+	case v.steps != nil:
+		e.NetworkData = networkData(v.steps, u.step)
+		e.Data = raw(data{Topology: u.topology, Step: u.step, Steps: builtOn(v.steps, u)})
+	case v.failure != nil:
+		e.NetworkData = nil
+		f := *v.failure
+		f.Message = cut(f.Message, messageMax)
+		e.Data = raw(data{Topology: u.topology, Step: u.step, Failure: &f})
+	case v.bare:
+		e.NetworkData = nil
+		e.Data = raw(data{Topology: u.topology, Step: u.step})
+	}
+}
+
+// identity is what tells interfaces of a topology apart.
+type identity struct{ sandbox, name string }
+
+// interfaceOf returns the interface in the pod that a root step made of its device.
+func interfaceOf(steps []topology.StepResult, step string) (topology.Interface, bool) {
+	for _, s := range steps {
+		if s.Name == step {
+			return s.Result.Last()
+		}
+	}
+	return topology.Interface{}, false
+}
+
+// networkData returns the interface of a device and the addresses any step gave
+// it; nil for a device without an interface. A port of a bond has no addresses
+// of its own: those of the bond stand in the data.
+func networkData(steps []topology.StepResult, step string) *resourceapi.NetworkDeviceData {
+	iface, ok := interfaceOf(steps, step)
+	if !ok {
+		return nil
+	}
+	out := &resourceapi.NetworkDeviceData{InterfaceName: iface.Name, HardwareAddress: iface.MAC}
+	for _, s := range steps {
+		for _, ip := range s.Result.IPs {
+			if ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(s.Result.Interfaces) {
+				continue
+			}
+			of := s.Result.Interfaces[*ip.Interface]
+			address, ok := canonical(ip.Address)
+			if of.Name != iface.Name || of.Sandbox != iface.Sandbox || !ok || slices.Contains(out.IPs, address) || len(out.IPs) == resourceapi.NetworkDeviceDataMaxIPs {
+				continue
+			}
+			out.IPs = append(out.IPs, address)
+		}
+	}
+	return out
+}
+
+// canonical returns an address with its prefix length in the one spelling that
+// the API server accepts.
+func canonical(address string) (string, bool) {
+	p, err := netip.ParsePrefix(address)
+	if err != nil || p.Addr().Zone() != "" {
+		return "", false
+	}
+	return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()).String(), !p.Addr().Is4In6()
+}
+
+// builtOn returns the results of the steps built on a device. What is built on
+// no device of the claim stands with the first of them.
+func builtOn(steps []topology.StepResult, u use) []topology.StepResult {
+	devices := map[identity]string{} // to the root step
+	for _, step := range u.others {
+		if i, ok := interfaceOf(steps, step); ok {
+			devices[identity{i.Sandbox, i.Name}] = step
+		}
+	}
+	var out []topology.StepResult
+	for _, s := range steps {
+		if slices.Contains(u.others, s.Name) {
+			continue
+		}
+		below := map[string]bool{}
+		for _, i := range s.Result.Interfaces {
+			if step, ok := devices[identity{i.Sandbox, i.Name}]; ok {
+				below[step] = true
+			}
+		}
+		if below[u.step] || len(below) == 0 && u.first {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// same reports whether an apply of want would change nothing of have.
+func same(have, want []resourceapi.AllocatedDeviceStatus) bool {
+	for _, w := range want {
+		i := slices.IndexFunc(have, func(h resourceapi.AllocatedDeviceStatus) bool { return sameDevice(h, w) })
+		if i < 0 {
+			return false
+		}
+		h := own(have[i])
+		if !slices.EqualFunc(h.Conditions, w.Conditions, sameCondition) || !reflect.DeepEqual(h.NetworkData, w.NetworkData) || !sameJSON(h.Data, w.Data) {
+			return false
+		}
+	}
+	return true
+}
+
+// sameCondition compares all but the time, which is that of the transition.
+func sameCondition(a, b metav1.Condition) bool {
+	return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
+}
+
+func sameJSON(a, b *runtime.RawExtension) bool {
+	if a == nil || b == nil {
+		return a == nil && b == nil
+	}
+	var x, y any
+	return json.Unmarshal(a.Raw, &x) == nil && json.Unmarshal(b.Raw, &y) == nil && reflect.DeepEqual(x, y)
+}

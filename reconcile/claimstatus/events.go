@@ -1,0 +1,51 @@
+package claimstatus
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+)
+
+// component is the source of our Events.
+const component = "plumbline"
+
+// events makes Events. The library counts those that repeat, joins those that
+// are alike, and lets few pass of an object that has too many; what cannot be
+// delivered in time is dropped. Nobody waits for it.
+type events struct {
+	client      kubernetes.Interface
+	broadcaster record.EventBroadcaster
+	recorder    record.EventRecorder
+}
+
+func newEvents(client kubernetes.Interface, node string) *events {
+	b := record.NewBroadcaster()
+	return &events{client, b, b.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: component, Host: node})}
+}
+
+func (e *events) start() (stop func()) {
+	e.broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: e.client.CoreV1().Events("")})
+	return e.broadcaster.Shutdown
+}
+
+func (e *events) normal(s Subject, reason, message string) {
+	e.event(s, corev1.EventTypeNormal, reason, message)
+}
+
+func (e *events) warning(s Subject, reason, message string) {
+	e.event(s, corev1.EventTypeWarning, reason, message)
+}
+
+func (e *events) event(s Subject, eventType, reason, message string) {
+	message = cut(message, messageMax)
+	for _, of := range []corev1.ObjectReference{
+		{APIVersion: "v1", Kind: "Pod", Namespace: s.Pod.Namespace, Name: s.Pod.Name, UID: s.Pod.UID},
+		{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim", Namespace: s.Claim.Namespace, Name: s.Claim.Name, UID: s.Claim.UID},
+	} {
+		if of.UID != "" {
+			e.recorder.Event(&of, eventType, reason, message)
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package claimstatus
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology"
+)
+
+func attached(topologyName string, steps []topology.StepResult) verdict {
+	if steps == nil {
+		steps = []topology.StepResult{}
+	}
+	return verdict{
+		ready:  &condition{metav1.ConditionTrue, reasonReady, readyMessage(topologyName, steps)},
+		inSync: &condition{metav1.ConditionTrue, reasonInSync, ""},
+		steps:  steps,
+	}
+}
+
+func failed(topologyName string, err error) verdict {
+	f := &failure{Kind: kindOf(err), Message: err.Error()}
+	if step, ok := errors.AsType[*ops.StepError](err); ok {
+		f.Step = step.Step
+	}
+	if prefix := fmt.Sprintf("topology %q: ", topologyName); topologyName != "" && !strings.Contains(f.Message, prefix) {
+		f.Message = prefix + f.Message
+	}
+	return verdict{
+		ready:   &condition{metav1.ConditionFalse, f.Kind, f.Message},
+		inSync:  &condition{metav1.ConditionUnknown, f.Kind, ""},
+		failure: f,
+	}
+}
+
+func readyMessage(topologyName string, steps []topology.StepResult) string {
+	var names []string
+	for _, s := range steps {
+		for _, i := range s.Result.Interfaces {
+			if i.Sandbox != "" && !slices.Contains(names, i.Name) {
+				names = append(names, i.Name)
+			}
+		}
+	}
+	message := fmt.Sprintf("topology %q: %d steps done", topologyName, len(steps))
+	if len(names) > 0 {
+		message += ", interfaces " + strings.Join(names, ", ")
+	}
+	return message
+}
+
+// driftMax is how many differences a message names.
+const driftMax = 3
+
+func driftMessage(topologyName string, drift []reconcile.Drift) string {
+	var lines []string
+	for _, d := range drift {
+		if len(lines) == driftMax {
+			lines = append(lines, fmt.Sprintf("and %d more", len(drift)-driftMax))
+			break
+		}
+		lines = append(lines, driftLine(d))
+	}
+	return fmt.Sprintf("topology %q: %s", topologyName, strings.Join(lines, "; "))
+}
+
+func driftLine(d reconcile.Drift) string {
+	step := ""
+	if d.Step != "" {
+		step = fmt.Sprintf("step %q: ", d.Step)
+	}
+	switch {
+	case d.Object == (netstate.Key{}):
+		return step + "needs " + d.Field
+	case d.Action == netstate.Create:
+		return fmt.Sprintf("%s%s is missing", step, d.Object)
+	case d.Action == netstate.Delete:
+		return fmt.Sprintf("%s%s is not wanted", step, d.Object)
+	default:
+		return fmt.Sprintf("%s%s: %s is %s, not %s", step, d.Object, d.Field, netstate.FormatValue(d.Have), netstate.FormatValue(d.Want))
+	}
+}
