@@ -1,0 +1,121 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/plumbline/plumbline/integration/cluster/image"
+)
+
+// ProductNamespace is where [Cluster.Install] installs plumbline.
+const ProductNamespace = "plumbline-system"
+
+const productImage = "plumbline.test/plumbline"
+
+// ProductImage builds plumbline and an image of it, and returns the archive.
+func (c *Cluster) ProductImage(ctx context.Context) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	archive := filepath.Join(c.dir, "product.tar")
+	if exists(archive) {
+		return archive, nil
+	}
+	program := filepath.Join(c.dir, "plumbline")
+	if err := c.goBuild(ctx, program, "-trimpath", "./cmd/plumbline"); err != nil {
+		return "", err
+	}
+	return archive, image.WriteFile(archive, image.Image{
+		Names:      []string{productImage + ":dev"},
+		Files:      map[string]string{"/plumbline": program},
+		Entrypoint: []string{"/plumbline"},
+	})
+}
+
+// Chart renders plumbline's chart as helm template does. Each value is what
+// follows helm's --set.
+func (c *Cluster) Chart(ctx context.Context, values ...string) (string, error) {
+	helm, err := c.helm(ctx)
+	if err != nil {
+		return "", err
+	}
+	arguments := []string{
+		"template", "plumbline", filepath.Join(c.places.checkout, "chart", "plumbline"),
+		"--namespace", ProductNamespace, "--kube-version", "1.37.0",
+	}
+	for _, v := range values {
+		arguments = append(arguments, "--set", v)
+	}
+	command := exec.CommandContext(ctx, helm, arguments...)
+	command.Env = append(os.Environ(), "HOME="+c.dir)
+	var complaint strings.Builder
+	command.Stderr = &complaint
+	manifest, err := command.Output()
+	if err != nil {
+		return "", fmt.Errorf("render the chart: %w: %s", err, strings.TrimSpace(complaint.String()))
+	}
+	return string(manifest), nil
+}
+
+// Install installs plumbline by its chart on all nodes there are and returns when
+// controller and agents are ready. Each value is what follows helm's --set.
+func (c *Cluster) Install(ctx context.Context, values ...string) error {
+	archive, err := c.ProductImage(ctx)
+	if err != nil {
+		return fmt.Errorf("install plumbline: %w", err)
+	}
+	c.mu.Lock()
+	nodes := make([]*Node, 0, len(c.nodes))
+	for _, n := range c.nodes {
+		nodes = append(nodes, n)
+	}
+	c.mu.Unlock()
+	for _, n := range nodes {
+		if err := n.Import(ctx, archive); err != nil {
+			return fmt.Errorf("install plumbline: %w", err)
+		}
+	}
+	manifest, err := c.Chart(ctx, append([]string{
+		"image.repository=" + productImage, "image.tag=dev", "image.pullPolicy=Never", "controller.replicas=1",
+	}, values...)...)
+	if err != nil {
+		return fmt.Errorf("install plumbline: %w", err)
+	}
+	namespace := "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + ProductNamespace + "}\n---\n"
+	if _, err := c.Kubectl(ctx, strings.NewReader(namespace+manifest), "apply", "--server-side", "-f", "-"); err != nil {
+		return fmt.Errorf("install plumbline: %w", err)
+	}
+	for _, workload := range []string{"deployment/plumbline-controller", "daemonset/plumbline-agent"} {
+		if _, err := c.Kubectl(ctx, nil, "-n", ProductNamespace, "rollout", "status", "--timeout=180s", workload); err != nil {
+			logs, _ := c.Kubectl(ctx, nil, "-n", ProductNamespace, "logs", "--tail=20", workload)
+			return fmt.Errorf("install plumbline: %w\n%s", err, logs)
+		}
+	}
+	return nil
+}
+
+// helm returns the program, which is built once from its module.
+func (c *Cluster) helm(ctx context.Context) (string, error) {
+	program := filepath.Join(c.places.checkout, ".cache", "bin", "helm")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if exists(program) {
+		return program, nil
+	}
+	fmt.Fprintln(c.options.Log, "building helm, once")
+	return program, c.goBuild(ctx, program, "-modfile=chart/helm.mod", "-trimpath", "-ldflags=-s -w", "helm.sh/helm/v3/cmd/helm")
+}
+
+// goBuild builds a program in the checkout.
+func (c *Cluster) goBuild(ctx context.Context, program string, arguments ...string) error {
+	command := exec.CommandContext(ctx, "go", append([]string{"build", "-buildvcs=false", "-o", program}, arguments...)...)
+	command.Dir = c.places.checkout
+	command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if said, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w:\n%s", filepath.Base(program), err, said)
+	}
+	return nil
+}
