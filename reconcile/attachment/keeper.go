@@ -1,0 +1,432 @@
+package attachment
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/claims"
+	"github.com/plumbline/plumbline/reconcile/gate"
+	"github.com/plumbline/plumbline/topology"
+)
+
+// Engine makes topologies true; a reconcile.Reconciler does.
+type Engine interface {
+	Ensure(ctx context.Context, sb reconcile.Sandbox) (reconcile.Report, error)
+	Release(ctx context.Context, id reconcile.SandboxID) (reconcile.Report, error)
+	List() ([]reconcile.Record, []error)
+}
+
+// Reporter is told what has become of claims. It must not block.
+type Reporter interface {
+	// Attached tells the results per topology, in the order of the claim's.
+	Attached(pod Pod, c claims.Claim, reports []reconcile.Report)
+	Failed(pod Pod, c claims.Claim, err error)
+	Detached(c claims.Claim)
+}
+
+// Pod is a runtime's sandbox of a pod.
+type Pod struct {
+	Sandbox   string // ID
+	UID       types.UID
+	Namespace string
+	Name      string
+	Netns     string // path; "" when the pod uses the host's
+}
+
+// Options is what a Keeper works with.
+type Options struct {
+	Store    *claims.Store
+	Engine   Engine
+	Gate     gate.Dir
+	Reporter Reporter
+	// Refine is told the results per topology before the gate opens. A failure
+	// is logged and stands in no pod's way.
+	Refine func(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) error
+	Log    *slog.Logger
+	// Identify tells which namespace a path leads to; an error of kind Gone when
+	// none. Default: by device and inode.
+	Identify func(path string) (reconcile.NetnsID, error)
+	// ReleaseTimeout bounds the release of one sandbox; default 30 s.
+	ReleaseTimeout time.Duration
+	// Sweep is the time between two searches for sandboxes whose end nobody
+	// told; default 30 s.
+	Sweep time.Duration
+	Now   func() time.Time
+}
+
+// Keeper brings claims and sandboxes together. It is safe for concurrent use,
+// also by several processes on one store.
+type Keeper struct {
+	Options
+
+	mu    sync.Mutex
+	queue map[string]Pod  // sandboxes that Run is to attach, or to detach when they have no namespace
+	seen  map[string]bool // sandboxes whose namespace this process has seen
+	wake  chan struct{}
+}
+
+// New returns a Keeper.
+func New(o Options) *Keeper {
+	o.ReleaseTimeout = cmp.Or(o.ReleaseTimeout, 30*time.Second)
+	o.Sweep = cmp.Or(o.Sweep, 30*time.Second)
+	if o.Identify == nil {
+		o.Identify = identify
+	}
+	return &Keeper{Options: o, queue: map[string]Pod{}, seen: map[string]bool{}, wake: make(chan struct{}, 1)}
+}
+
+// Attach makes all claims of the pod true in its sandbox, or none. A pod without
+// claims costs a look at the records. The error of a failing step is returned as
+// the engine words it; what was done is undone then.
+//
+// It is for a sandbox that has just been made: what a claim has in an earlier
+// sandbox of the pod ends.
+func (k *Keeper) Attach(ctx context.Context, pod Pod) error {
+	return k.attachAll(ctx, pod, true)
+}
+
+func (k *Keeper) attachAll(ctx context.Context, pod Pod, newest bool) error {
+	entries := k.ofPod(pod.UID)
+	for i, e := range entries {
+		if err := k.attach(ctx, e.UID, pod, newest); err != nil {
+			k.Reporter.Failed(pod, e.Claim, err)
+			for _, done := range entries[:i] {
+				err = errors.Join(err, k.undo(ctx, done.UID, pod.Sandbox, claims.Failed, "another claim of the pod failed"))
+			}
+			return fmt.Errorf("claim %q: %w", e.Name, err)
+		}
+	}
+	return nil
+}
+
+// list returns all records. One that is damaged is logged, and stands in nobody's
+// way: whose it was nobody can say, and its gate is closed by the next
+// Synchronize.
+func (k *Keeper) list() []claims.Entry {
+	entries, errs := k.Store.List()
+	for _, err := range errs {
+		k.Log.Error("claims", "error", err)
+	}
+	return entries
+}
+
+func (k *Keeper) ofPod(uid types.UID) []claims.Entry {
+	return slices.DeleteFunc(k.list(), func(e claims.Entry) bool { return e.Pod.UID != uid })
+}
+
+func invalid(format string, args ...any) error {
+	return fault.New(fault.Invalid, fmt.Errorf(format, args...))
+}
+
+// attach makes one claim true in a sandbox and opens its gate. The newest sandbox
+// of a pod takes the claim from an earlier one.
+func (k *Keeper) attach(ctx context.Context, uid types.UID, pod Pod, newest bool) error {
+	unlock, err := k.Store.Lock(ctx, uid)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	e, known, err := k.Store.Get(uid)
+	if err != nil {
+		return err
+	}
+	switch {
+	case !known:
+		return fault.New(fault.NotReady, errors.New("it is not prepared any more"))
+	case e.Pod.UID != pod.UID:
+		return fault.New(fault.Conflict, fmt.Errorf("it is prepared for pod %q, and a device is in one pod at a time", e.Pod.Name))
+	case pod.Netns == "":
+		return invalid("the pod uses the host's network (hostNetwork), where no topology is applied: remove hostNetwork, or the claim")
+	}
+	netns, err := k.Identify(pod.Netns)
+	if err != nil {
+		return err
+	}
+	if done, err := k.mayAttach(&e, pod, netns); done || err != nil {
+		return err
+	}
+	k.saw(pod.Sandbox)
+	if err := k.partFromOthers(ctx, &e, pod, newest); err != nil {
+		return err
+	}
+	sandboxes, err := e.Sandboxes(pod.Sandbox, pod.Netns)
+	if err != nil {
+		return fault.New(fault.Invalid, err)
+	}
+	e.Set(claims.Sandbox{ID: pod.Sandbox, PodUID: pod.UID, Netns: pod.Netns, NetnsID: netns, Phase: claims.Attaching})
+	if err := k.Store.PutSandboxes(e); err != nil {
+		return err
+	}
+	reports, err := k.ensure(ctx, &e, sandboxes)
+	if err == nil {
+		k.refine(ctx, &e.Claim, reports)
+		e.Sandbox(pod.Sandbox).Phase = claims.Attached
+		if err = k.Store.PutSandboxes(e); err == nil {
+			err = k.Gate.Open(uid, pod.Sandbox, pod.Netns)
+		}
+	}
+	if err != nil {
+		return errors.Join(err, k.release(ctx, &e, pod.Sandbox, claims.Failed, err.Error()))
+	}
+	k.Reporter.Attached(pod, e.Claim, reports)
+	return nil
+}
+
+func (k *Keeper) refine(ctx context.Context, c *claims.Claim, reports []reconcile.Report) {
+	var results [][]topology.StepResult
+	for _, r := range reports {
+		results = append(results, r.Results)
+	}
+	if err := k.Refine(ctx, c, results); err != nil {
+		k.Log.Warn("metadata", "claim", c.Namespace+"/"+c.Name, "error", err)
+	}
+}
+
+// mayAttach reports whether the claim is attached to the sandbox already; an
+// error says why it must not be.
+func (k *Keeper) mayAttach(e *claims.Entry, pod Pod, netns reconcile.NetnsID) (done bool, err error) {
+	s := e.Sandbox(pod.Sandbox)
+	if s == nil {
+		return false, nil
+	}
+	switch s.Phase {
+	case claims.Stopping, claims.Released:
+		return false, fault.New(fault.Gone, fmt.Errorf("sandbox %q has been stopped", pod.Sandbox))
+	case claims.Attached:
+		return s.NetnsID == netns && k.Gate.OpenFor(e.UID) == pod.Sandbox, nil
+	default: // a crash, or a failure: once more
+		return false, nil
+	}
+}
+
+// partFromOthers ends what the claim has in other sandboxes. A runtime makes a
+// new sandbox for a pod when it is done with the old one; of any other sandbox
+// nobody knows whether it is the newest.
+func (k *Keeper) partFromOthers(ctx context.Context, e *claims.Entry, pod Pod, newest bool) error {
+	for _, s := range slices.Clone(e.In) {
+		if s.ID == pod.Sandbox || !s.Held() {
+			continue
+		}
+		if !newest && s.Phase == claims.Attached && k.stands(s) {
+			return fault.New(fault.Conflict, fmt.Errorf("it is attached to sandbox %q of the pod", s.ID))
+		}
+		if err := k.release(ctx, e, s.ID, claims.Released, ""); err != nil {
+			return fmt.Errorf("release its earlier sandbox %q: %w", s.ID, err)
+		}
+	}
+	return nil
+}
+
+// ensure makes all topologies of a claim true.
+func (k *Keeper) ensure(ctx context.Context, e *claims.Entry, sandboxes []reconcile.Sandbox) ([]reconcile.Report, error) {
+	var reports []reconcile.Report
+	for _, sb := range sandboxes {
+		begun := k.Now()
+		rep, err := k.Engine.Ensure(ctx, sb)
+		if err != nil {
+			return nil, err
+		}
+		k.Log.Info("attached", "sandbox", sb.ID, "claim", e.Namespace+"/"+e.Name, "pod", e.Pod.Name,
+			"changes", len(rep.Changes), "took", k.Now().Sub(begun).Round(time.Microsecond))
+		reports = append(reports, rep)
+	}
+	return reports, nil
+}
+
+// undo is release for who does not have the claim's lock.
+func (k *Keeper) undo(ctx context.Context, uid types.UID, sandbox string, then claims.Phase, why string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ReleaseTimeout)
+	defer cancel()
+	unlock, err := k.Store.Lock(ctx, uid)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	e, known, err := k.Store.Get(uid)
+	if err != nil || !known || e.Sandbox(sandbox) == nil {
+		return err
+	}
+	return k.release(ctx, &e, sandbox, then, why)
+}
+
+// release closes the gate and undoes all topologies of a claim in a sandbox. The
+// caller has the claim's lock. What cannot be released leaves the sandbox
+// Stopping, unless it may be tried again (then is Failed).
+func (k *Keeper) release(ctx context.Context, e *claims.Entry, sandbox string, then claims.Phase, why string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ReleaseTimeout)
+	defer cancel()
+	s := e.Sandbox(sandbox)
+	var errs []error
+	if open := k.Gate.OpenFor(e.UID); open == sandbox || open == "" {
+		errs = append(errs, k.Gate.Close(e.UID))
+	}
+	if then == claims.Released {
+		// Recorded first: from here on nobody attaches it again.
+		s.Phase = claims.Stopping
+		if err := k.Store.PutSandboxes(*e); err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+	}
+	for i := range slices.Backward(e.Topologies) {
+		id := e.SandboxID(sandbox, &e.Topologies[i])
+		rep, err := k.Engine.Release(ctx, id)
+		if err == nil && !rep.Unchanged {
+			k.Log.Info("released", "sandbox", id, "claim", e.Namespace+"/"+e.Name, "changes", len(rep.Changes))
+		}
+		errs = append(errs, err)
+	}
+	err := errors.Join(errs...)
+	if err == nil || then == claims.Failed {
+		s.Phase, s.Failure = then, why
+		err = errors.Join(err, k.Store.PutSandboxes(*e))
+	}
+	return err
+}
+
+// Admit returns an error unless all claims of the pod, and all that the
+// container's environment says it consumes, are attached to the sandbox the
+// container is for. What is missing it tries to attach first.
+func (k *Keeper) Admit(ctx context.Context, pod Pod, env []string) error {
+	consumed := gate.Consumed(env)
+	for _, e := range k.ofPod(pod.UID) {
+		s := e.Sandbox(pod.Sandbox)
+		in := s != nil && s.Phase == claims.Attached
+		if opened, consumes := consumed[e.UID]; in && consumes && opened != pod.Sandbox {
+			return fault.New(fault.Conflict, fmt.Errorf("claim %q: the container was made for sandbox %q, which is no more; the next one will do", e.Name, opened))
+		}
+		delete(consumed, e.UID)
+		if in {
+			continue
+		}
+		if err := k.attach(ctx, e.UID, pod, false); err != nil {
+			k.Reporter.Failed(pod, e.Claim, err)
+			return fmt.Errorf("claim %q: %w", e.Name, err)
+		}
+	}
+	for _, uid := range slices.Sorted(maps.Keys(consumed)) {
+		return fault.New(fault.Conflict, fmt.Errorf("the container consumes claim %q, which is not prepared for this pod: a device is in one pod at a time", uid))
+	}
+	return nil
+}
+
+// Detach ends what claims have in a sandbox that stops. Errors are collected; the
+// rest is done all the same, and Run tries again what failed.
+func (k *Keeper) Detach(ctx context.Context, pod Pod) error {
+	var errs []error
+	for _, e := range k.list() {
+		if e.Pod.UID != pod.UID && e.Sandbox(pod.Sandbox) == nil {
+			continue
+		}
+		if err := k.detach(ctx, e.UID, pod); err != nil {
+			errs = append(errs, fmt.Errorf("claim %q: %w", e.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (k *Keeper) detach(ctx context.Context, uid types.UID, pod Pod) error {
+	unlock, err := k.Store.Lock(ctx, uid)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	e, known, err := k.Store.Get(uid)
+	if err != nil || !known {
+		return err
+	}
+	s := e.Sandbox(pod.Sandbox)
+	switch {
+	case s == nil: // an attachment that is on its way must not come after this
+		e.Set(claims.Sandbox{ID: pod.Sandbox, PodUID: pod.UID, Netns: pod.Netns, Phase: claims.Released})
+		return k.Store.PutSandboxes(e)
+	case !s.Held():
+		return nil
+	}
+	if err := k.release(ctx, &e, pod.Sandbox, claims.Released, ""); err != nil {
+		return err
+	}
+	k.Reporter.Detached(e.Claim)
+	return nil
+}
+
+// Forget is Detach for a sandbox that is gone: it also releases what the engine
+// knows of it and no claim does.
+func (k *Keeper) Forget(ctx context.Context, pod Pod) error {
+	errs := []error{k.Detach(ctx, pod)}
+	records, _ := k.Engine.List() // damage is reported by the loop that looks after the journal
+	for _, r := range records {
+		if strings.HasPrefix(string(r.Sandbox.ID), pod.Sandbox+"/") {
+			errs = append(errs, k.releaseRecord(ctx, r))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (k *Keeper) releaseRecord(ctx context.Context, r reconcile.Record) error {
+	ctx, cancel := context.WithTimeout(ctx, k.ReleaseTimeout)
+	defer cancel()
+	_, err := k.Engine.Release(ctx, r.Sandbox.ID)
+	return err
+}
+
+// Withdraw ends all there is of a claim and forgets it, the record last. A claim
+// that is not known is no error.
+func (k *Keeper) Withdraw(ctx context.Context, uid types.UID) error {
+	unlock, err := k.Store.Lock(ctx, uid)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	e, known, err := k.Store.Get(uid)
+	if err != nil {
+		return err
+	}
+	if known {
+		for _, s := range slices.Clone(e.In) {
+			if !s.Held() {
+				continue
+			}
+			if err := k.release(ctx, &e, s.ID, claims.Released, ""); err != nil {
+				return err
+			}
+		}
+	}
+	if err := k.Gate.Close(uid); err != nil {
+		return err
+	}
+	// The sandboxes of another boot, or of a record that was damaged.
+	records, _ := k.Engine.List()
+	for _, r := range records {
+		if claimOf(r.Sandbox.ID) != uid {
+			continue
+		}
+		if err := k.releaseRecord(ctx, r); err != nil {
+			return err
+		}
+	}
+	if !known {
+		return nil
+	}
+	return k.Store.Remove(uid)
+}
+
+// claimOf returns the claim in an ID that claims.Claim.SandboxID has made.
+func claimOf(id reconcile.SandboxID) types.UID {
+	parts := strings.Split(string(id), "/")
+	if len(parts) != 3 {
+		return ""
+	}
+	return types.UID(parts[1])
+}
