@@ -1,0 +1,20 @@
+// Package nriplugin is the container runtime's side of the node agent: it hears
+// of sandboxes and containers over the Node Resource Interface and passes that on
+// to reconcile/attachment.
+//
+// The interface fails open. A hook that answers later than the runtime allows (two
+// seconds unless it is configured) is cut off, and the pod goes on without it; so
+// it does while nobody is connected. Two rules follow. A hook gives up at three
+// quarters of its time, has what it did undone, and answers an error: that a
+// runtime does respect. And what really holds a container back is the claim's gate
+// (reconcile/gate), not an answer.
+//
+// All hooks of a node run one after the other: the time of ours is added to the
+// start of every pod. They ask no API server and run no program, and for a pod
+// without claims they look at the records and no more.
+//
+// Run connects, and when the connection is lost connects again with a new stub,
+// later each time: a stub that has failed does not dial again. What happened
+// meanwhile the runtime's list tells (Synchronize). Ready says whether hooks come
+// through at present.
+package nriplugin

@@ -1,0 +1,63 @@
+package nriplugin
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/plumbline/plumbline/ops/fault"
+)
+
+// Metrics counts hooks. It is a Recorder and a prometheus.Collector.
+type Metrics struct {
+	hooks     *prometheus.HistogramVec
+	connected prometheus.Gauge
+}
+
+var (
+	_ Recorder             = (*Metrics)(nil)
+	_ prometheus.Collector = (*Metrics)(nil)
+)
+
+// NewMetrics returns metrics of nothing yet.
+func NewMetrics() *Metrics {
+	return &Metrics{
+		hooks: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "plumbline_hook_duration_seconds", Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16),
+			Help: "Time a hook of the container runtime took, pods without claims included; outcome is Success or the kind of the error.",
+		}, []string{"hook", "outcome"}),
+		connected: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "plumbline_runtime_connected", Help: "1 while the container runtime is connected; pods with claims wait while it is not.",
+		}),
+	}
+}
+
+// Hook implements Recorder.
+func (m *Metrics) Hook(name string, outcome fault.Kind, took time.Duration) {
+	label := string(outcome)
+	if label == "" {
+		label = "Success"
+	}
+	m.hooks.WithLabelValues(name, label).Observe(took.Seconds())
+}
+
+// Connected implements Recorder.
+func (m *Metrics) Connected(up bool) {
+	if up {
+		m.connected.Set(1)
+	} else {
+		m.connected.Set(0)
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	m.hooks.Describe(ch)
+	m.connected.Describe(ch)
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	m.hooks.Collect(ch)
+	m.connected.Collect(ch)
+}
