@@ -16,22 +16,22 @@ const ProductNamespace = "plumbline-system"
 
 const productImage = "plumbline.test/plumbline"
 
-// ProductImage builds plumbline and an image of it, and returns the archive.
-func (c *Cluster) ProductImage(ctx context.Context) (string, error) {
+// Image builds a command of the checkout, such as "./integration/cluster/gpu",
+// and an image of that name with nothing but it, and returns the archive.
+func (c *Cluster) Image(ctx context.Context, name, command string) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	archive := filepath.Join(c.dir, "product.tar")
+	program := filepath.Join(c.dir, "image-"+filepath.Base(command))
+	archive := program + ".tar"
 	if exists(archive) {
 		return archive, nil
 	}
-	program := filepath.Join(c.dir, "plumbline")
-	if err := c.goBuild(ctx, program, "-trimpath", "./cmd/plumbline"); err != nil {
+	if err := c.goBuild(ctx, program, "-trimpath", command); err != nil {
 		return "", err
 	}
+	inside := "/" + filepath.Base(command)
 	return archive, image.WriteFile(archive, image.Image{
-		Names:      []string{productImage + ":dev"},
-		Files:      map[string]string{"/plumbline": program},
-		Entrypoint: []string{"/plumbline"},
+		Names: []string{name}, Files: map[string]string{inside: program}, Entrypoint: []string{inside},
 	})
 }
 
@@ -63,7 +63,7 @@ func (c *Cluster) Chart(ctx context.Context, values ...string) (string, error) {
 // Install installs plumbline by its chart on all nodes there are and returns when
 // controller and agents are ready. Each value is what follows helm's --set.
 func (c *Cluster) Install(ctx context.Context, values ...string) error {
-	archive, err := c.ProductImage(ctx)
+	archive, err := c.Image(ctx, productImage+":dev", "./cmd/plumbline")
 	if err != nil {
 		return fmt.Errorf("install plumbline: %w", err)
 	}

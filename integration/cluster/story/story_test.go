@@ -1,0 +1,128 @@
+//go:build cluster
+
+package story_test
+
+import (
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/plumbline/plumbline/integration/cluster"
+	"github.com/plumbline/plumbline/integration/cluster/story"
+)
+
+// TestStory is seed 000 section 6 on a real cluster, from kubectl apply to every
+// VF home again.
+func TestStory(t *testing.T) {
+	c, err := cluster.Start(t.Context(), cluster.Options{Log: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	node, err := c.AddNode(t.Context(), cluster.NodeOptions{RDMA: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubectl := func(input string, arguments ...string) string {
+		t.Helper()
+		said, err := c.Kubectl(t.Context(), strings.NewReader(input), arguments...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return said
+	}
+	vfs := func() string {
+		t.Helper()
+		said, err := node.Shell(t.Context(), "ip -br link | awk '/v[0-9]/ { print $1, $3 }' | sort")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return said
+	}
+	if err := c.Install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := story.InstallGPU(t.Context(), c, node); err != nil {
+		t.Fatal(err)
+	}
+	home := vfs()
+
+	kubectl(story.Topology, "apply", "-f", "-")
+	kubectl("", "wait", "--for=create", "--timeout=60s", "deviceclass/ai-bonded-rdma-vf0", "deviceclass/ai-bonded-rdma-vf1")
+	kubectl(story.Claim, "apply", "-f", "-")
+	kubectl(story.Pod(), "apply", "-f", "-")
+	if _, err := c.Kubectl(t.Context(), nil, "wait", "--for=condition=Ready", "--timeout=120s", "pod/ai-training"); err != nil {
+		t.Fatalf("%v\n%s\n%s", err, kubectl("", "describe", "pod", "ai-training"),
+			kubectl("", "-n", cluster.ProductNamespace, "logs", "--tail=40", "daemonset/plumbline-agent"))
+	}
+
+	t.Run("network", func(t *testing.T) {
+		var network struct {
+			Interfaces []struct {
+				Name, Kind, Master, Parent string
+				MTU, VLAN                  int
+				Addresses                  []string
+			}
+			Routes []struct{ Destination, Gateway, Interface string }
+		}
+		said := kubectl("", "logs", "ai-training")
+		if err := json.Unmarshal([]byte(said), &network); err != nil {
+			t.Fatalf("the pod said %q: %v", said, err)
+		}
+		found := 0
+		for _, link := range network.Interfaces {
+			switch link.Name {
+			case "net1", "net2":
+				found++
+				if link.Master != "bond0" {
+					t.Errorf("%s has master %q, want bond0", link.Name, link.Master)
+				}
+			case "bond0":
+				found++
+			case "data0", "mgmt0":
+				found++
+				want := map[string]struct {
+					mtu, vlan int
+					address   string
+				}{"data0": {9000, 100, "10.100.0.5/24"}, "mgmt0": {1500, 200, "10.200.0.5/24"}}[link.Name]
+				if link.MTU != want.mtu || link.VLAN != want.vlan || link.Parent != "bond0" || !slices.Contains(link.Addresses, want.address) {
+					t.Errorf("%s: %+v, want %+v on bond0", link.Name, link, want)
+				}
+			}
+		}
+		if found != 5 {
+			t.Errorf("found %d of net1, net2, bond0, data0, mgmt0: %s", found, said)
+		}
+	})
+	t.Run("co-location", func(t *testing.T) {
+		devices := kubectl("", "get", "resourceclaims", "-o", `jsonpath={range .items[*].status.allocation.devices.results[*]}{.request}={.device}{"\n"}{end}`)
+		if !strings.Contains(devices, "gpu=gpu-1\n") {
+			t.Errorf("want the GPU below the cards' PCIe root, gpu-1; allocated:\n%s", devices)
+		}
+	})
+	t.Run("status", func(t *testing.T) {
+		kubectl("", "wait", `--for=jsonpath={.status.devices[0].networkData.interfaceName}`, "--timeout=30s", "resourceclaims", "--all")
+		names := strings.Fields(kubectl("", "get", "resourceclaims", "-o", `jsonpath={.items[*].status.devices[*].networkData.interfaceName}`))
+		slices.Sort(names)
+		if !slices.Equal(names, []string{"net1", "net2"}) {
+			t.Errorf("interfaces in the claim's status: %q", names)
+		}
+		if ready := kubectl("", "get", "resourceclaims", "-o", `jsonpath={.items[*].status.devices[*].conditions[?(@.type=="Ready")].status}`); ready != "True True" {
+			t.Errorf("conditions Ready: %q, want \"True True\"", ready)
+		}
+	})
+	t.Run("home", func(t *testing.T) {
+		kubectl("", "delete", "pod", "ai-training", "--timeout=120s")
+		if now := vfs(); now != home {
+			t.Errorf("VFs after the pod:\n%s\nbefore:\n%s", now, home)
+		}
+		kubectl("", "delete", "networktopology", "ai-bonded-rdma", "--timeout=60s")
+		kubectl("", "wait", "--for=delete", "--timeout=60s", "deviceclass/ai-bonded-rdma-vf0", "deviceclass/ai-bonded-rdma-vf1")
+	})
+}
