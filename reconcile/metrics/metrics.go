@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"cmp"
+	"maps"
 	"sync"
 	"time"
 
@@ -29,6 +31,7 @@ type Metrics struct {
 	messages     *prometheus.CounterVec
 	damaged      prometheus.Gauge
 	build        prometheus.Gauge
+	detected     *prometheus.CounterVec
 	current      current
 }
 
@@ -58,6 +61,7 @@ func New(b Build) *Metrics {
 		phaseSeconds: histogram("plumbline_phase_duration_seconds", "Time a pass spent in a phase it entered.", phaseBuckets, "phase"),
 		changes:      counter("plumbline_changes_total", "Changes made to kernel objects, those of a rollback not counted.", "step_type", "action"),
 		repairs:      counter("plumbline_repairs_total", "Repairs of drifted sandboxes; outcome is Success or the kind of the error.", "topology", "outcome"),
+		detected:     counter("plumbline_drift_detected_total", "Fields found not to be as their step wants them, counted when they are found first; labels as of plumbline_drift_fields.", driftLabels...),
 		timeToRepair: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "plumbline_time_to_repair_seconds", Buckets: passBuckets,
 			Help: "Time from the first notice of a drift to the end of its repair.",
@@ -86,7 +90,7 @@ func New(b Build) *Metrics {
 func (m *Metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.passes, m.passSeconds, m.phaseSeconds, m.changes, m.repairs,
-		m.timeToRepair, m.messages, m.damaged, m.build, &m.current,
+		m.timeToRepair, m.messages, m.damaged, m.build, m.detected, &m.current,
 	}
 }
 
@@ -138,7 +142,9 @@ func (m *Metrics) Pass(p reconcile.Pass) {
 
 // Drift implements reconcile.Recorder.
 func (m *Metrics) Drift(id reconcile.SandboxID, topology string, drift []reconcile.Drift) {
-	m.current.drifted(id, topology, drift)
+	for k, n := range m.current.drifted(id, topology, drift) {
+		m.detected.WithLabelValues(k.values()...).Add(float64(n))
+	}
 }
 
 // Forget implements reconcile.Recorder.
@@ -162,12 +168,19 @@ func stepType(typ string) string {
 }
 
 // driftKey is one series of plumbline_drift_fields.
-type driftKey struct{ topology, stepType, object, field string }
+type driftKey struct{ topology, step, stepType, object, field string }
+
+// driftLabels are bounded by what topologies say: no pod, no object's name.
+var driftLabels = []string{"topology", "step", "step_type", "object", "field"}
+
+func (k driftKey) values() []string {
+	return []string{k.topology, k.step, k.stepType, k.object, k.field}
+}
 
 var (
 	driftDesc = prometheus.NewDesc("plumbline_drift_fields",
 		"Fields that are not as their step wants them, over all sandboxes; field is \"missing\" or \"unwanted\" where a whole object is.",
-		[]string{"topology", "step_type", "object", "field"}, nil)
+		driftLabels, nil)
 	sandboxesDesc = prometheus.NewDesc("plumbline_sandboxes", "Sandboxes by what the last pass found.", []string{"state"}, nil)
 )
 
@@ -200,7 +213,7 @@ func (c *current) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	for k, n := range fields {
-		ch <- prometheus.MustNewConstMetric(driftDesc, prometheus.GaugeValue, float64(n), k.topology, k.stepType, k.object, k.field)
+		ch <- prometheus.MustNewConstMetric(driftDesc, prometheus.GaugeValue, float64(n), k.values()...)
 	}
 }
 
@@ -220,13 +233,15 @@ func (c *current) pass(p reconcile.Pass) {
 	delete(c.drift, p.Sandbox)
 }
 
-func (c *current) drifted(id reconcile.SandboxID, topology string, drift []reconcile.Drift) {
+// drifted takes what drifts now and returns what did not before.
+func (c *current) drifted(id reconcile.SandboxID, topology string, drift []reconcile.Drift) map[driftKey]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	known := c.drift[id]
 	c.states[id] = reconcile.InSync
 	delete(c.drift, id)
 	if len(drift) == 0 {
-		return
+		return nil
 	}
 	c.states[id] = reconcile.Drifted
 	of := map[driftKey]int{}
@@ -234,6 +249,13 @@ func (c *current) drifted(id reconcile.SandboxID, topology string, drift []recon
 		of[keyOf(topology, d)]++
 	}
 	c.drift[id] = of
+	fresh := maps.Clone(of)
+	for k, n := range known {
+		if fresh[k] -= n; fresh[k] <= 0 {
+			delete(fresh, k)
+		}
+	}
+	return fresh
 }
 
 func (c *current) forget(id reconcile.SandboxID) {
@@ -246,7 +268,7 @@ func (c *current) forget(id reconcile.SandboxID) {
 // keyOf leaves out what would make series without bound: names and keys of
 // objects, and the reference a pending step waits for.
 func keyOf(topology string, d reconcile.Drift) driftKey {
-	k := driftKey{topology: topology, stepType: stepType(d.Type), object: string(d.Object.Kind), field: d.Field}
+	k := driftKey{topology: topology, step: cmp.Or(d.Step, noStep), stepType: stepType(d.Type), object: string(d.Object.Kind), field: d.Field}
 	switch {
 	case d.Object.Kind == "":
 		k.object, k.field = "step", "pending"

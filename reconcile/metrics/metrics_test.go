@@ -118,6 +118,7 @@ func TestDriftEndsWithItsRepairAndWithTheSandbox(t *testing.T) {
 		}
 	}
 	m.Drift("a", "t", drift)
+	m.Drift("a", "t", drift) // seen again, found once
 	m.Drift("b", "t", drift)
 	check("both drifted", 1, states("0", "2", "0"))
 	m.Pass(reconcile.Pass{Sandbox: "a", Topology: "t", Trigger: reconcile.TriggerRepair, Outcome: fault.Internal})
@@ -126,6 +127,11 @@ func TestDriftEndsWithItsRepairAndWithTheSandbox(t *testing.T) {
 	check("a was repaired", 1, states("1", "1", "0"))
 	m.Forget("b")
 	check("b was released", 0, states("1", "0", "0"))
+	m.Drift("a", "t", drift)
+	want := []string{`plumbline_drift_detected_total{field="mtu",object="link",step="b",step_type="bond",topology="t"} 3`}
+	if diff := cmp.Diff(want, lines(t, m, "plumbline_drift_detected_total{")); diff != "" {
+		t.Errorf("detected (-want +got):\n%s", diff)
+	}
 	if got := lines(t, m, "plumbline_repairs_total{"); len(got) != 2 {
 		t.Errorf("repairs: %q, want one success and one failure", got)
 	}
