@@ -38,36 +38,43 @@ type Classes func(name string) (*resourceapi.DeviceClass, error)
 // config of their classes. Classes that are not there, or are not ours, are
 // passed over: the scheduler waits for them, others answer for them.
 //
-// An error that is the user's is of kind Invalid: config for our driver in the
-// claim, more than one device of a class, or two requests for one step. The
-// subrequests of a prioritised list are alternatives and must all be for the same
-// step, since any of them may be allocated.
+// An error that is the user's is of kind Invalid, and says everything that is
+// wrong, a line each: config for our driver in the claim, more than one device of
+// a class, or two requests for one step. The subrequests of a prioritised list are
+// alternatives and must all be for the same step, since any of them may be
+// allocated. The demands are returned beside it, as far as they are clear.
 func Requests(spec *resourceapi.DeviceClaim, classes Classes) ([]Demand, error) {
+	var problems []error
 	for _, c := range spec.Config {
 		if c.Opaque != nil && c.Opaque.Driver == Driver {
-			return nil, fault.New(fault.Invalid, errFromClaim)
+			problems = append(problems, fault.New(fault.Invalid, errFromClaim))
+			break
 		}
 	}
 	var out []Demand
 	for _, r := range spec.Requests {
 		asks, err := asksOf(r, classes)
-		if err != nil {
+		if err != nil && fault.Of(err) != fault.Invalid {
 			return nil, err
+		}
+		if err != nil {
+			problems = append(problems, err)
 		}
 		for i, a := range asks {
 			if i > 0 && a.config == asks[0].config {
 				continue
 			}
 			if i > 0 {
-				return nil, fault.New(fault.Invalid, fmt.Errorf("request %q: its alternatives %q and %q are for different steps (%q of NetworkTopology %q, %q of %q): which one would be allocated is open, so a topology could lack a device",
-					r.Name, asks[0].request, a.request, asks[0].config.Step, asks[0].config.NetworkTopologyRef.Name, a.config.Step, a.config.NetworkTopologyRef.Name))
+				problems = append(problems, fault.New(fault.Invalid, fmt.Errorf("request %q: its alternatives %q and %q are for different steps (%q of NetworkTopology %q, %q of %q): which one would be allocated is open, so a topology could lack a device",
+					r.Name, asks[0].request, a.request, asks[0].config.Step, asks[0].config.NetworkTopologyRef.Name, a.config.Step, a.config.NetworkTopologyRef.Name)))
+				continue
 			}
 			if err := demand(&out, a); err != nil {
-				return nil, err
+				problems = append(problems, err)
 			}
 		}
 	}
-	return out, nil
+	return out, errors.Join(problems...)
 }
 
 // ask is one request, or alternative of one, for a class of ours.
@@ -76,18 +83,27 @@ type ask struct {
 	config  Config
 }
 
+// asksOf returns what one request asks of us, also where the way it asks is wrong.
 func asksOf(r resourceapi.DeviceRequest, classes Classes) ([]ask, error) {
 	var out []ask
+	var problems []error
+	invalid := func(format string, args ...any) {
+		problems = append(problems, fault.New(fault.Invalid, fmt.Errorf("request %q: "+format, append([]any{r.Name}, args...)...)))
+	}
 	one := func(request, class string, mode resourceapi.DeviceAllocationMode, count int64) error {
 		cfg, ours, err := classConfig(class, classes)
-		if err != nil || !ours {
+		switch {
+		case fault.Of(err) == fault.Invalid:
+			problems = append(problems, err)
+		case err != nil:
 			return err
+		case ours:
+			out = append(out, ask{request, cfg})
+			if mode == resourceapi.DeviceAllocationModeAll || count > 1 {
+				invalid("DeviceClass %q is for one device, root step %q of NetworkTopology %q: leave out allocationMode and count",
+					class, cfg.Step, cfg.NetworkTopologyRef.Name)
+			}
 		}
-		if mode == resourceapi.DeviceAllocationModeAll || count > 1 {
-			return fault.New(fault.Invalid, fmt.Errorf("request %q: DeviceClass %q is for one device, root step %q of NetworkTopology %q: leave out allocationMode and count",
-				request, class, cfg.Step, cfg.NetworkTopologyRef.Name))
-		}
-		out = append(out, ask{request, cfg})
 		return nil
 	}
 	if e := r.Exactly; e != nil {
@@ -95,7 +111,7 @@ func asksOf(r resourceapi.DeviceRequest, classes Classes) ([]ask, error) {
 			return nil, err
 		}
 		if e.AdminAccess != nil && *e.AdminAccess && len(out) > 0 {
-			return nil, fault.New(fault.Invalid, fmt.Errorf("request %q: admin access is for watching a device, and a topology would move it: remove adminAccess", r.Name))
+			invalid("admin access is for watching a device, and a topology would move it: remove adminAccess")
 		}
 	}
 	for _, s := range r.FirstAvailable {
@@ -104,10 +120,10 @@ func asksOf(r resourceapi.DeviceRequest, classes Classes) ([]ask, error) {
 		}
 	}
 	if n := len(r.FirstAvailable); len(out) > 0 && n > len(out) {
-		return nil, fault.New(fault.Invalid, fmt.Errorf("request %q: alternative %q is for root step %q of NetworkTopology %q, and others are not: which one would be allocated is open, so the topology could lack a device",
-			r.Name, out[0].request, out[0].config.Step, out[0].config.NetworkTopologyRef.Name))
+		invalid("alternative %q is for root step %q of NetworkTopology %q, and others are not: which one would be allocated is open, so the topology could lack a device",
+			out[0].request, out[0].config.Step, out[0].config.NetworkTopologyRef.Name)
 	}
-	return out, nil
+	return out, errors.Join(problems...)
 }
 
 // classConfig returns the config of a class of ours.
