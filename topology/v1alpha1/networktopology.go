@@ -10,6 +10,7 @@ import (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=nettopo,categories=dra
+// +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Classes",type=integer,JSONPath=`.status.deviceClasses`
@@ -53,9 +54,9 @@ type NetworkTopologySpec struct {
 	// +optional
 	DriftPolicy DriftPolicy `json:"driftPolicy,omitempty"`
 
-	// UpdatePolicy says whether the steps may change while pods use the
-	// topology: never (Immutable), or changes are applied to running pods
-	// (InPlace).
+	// UpdatePolicy says what becomes of running pods when the steps change: they
+	// keep what they were started with, and only new pods get the change
+	// (Immutable), or the change is applied to them (InPlace).
 	//
 	// +kubebuilder:default=Immutable
 	// +optional
@@ -93,8 +94,9 @@ type Step struct {
 	// +optional
 	Selector *Selector `json:"selector,omitempty"`
 
-	// Config of the step; the step type says which keys it takes. Values may
-	// refer to results of dependencies, as in "{{ vf0.interfaceName }}".
+	// Config of the step; the step type says which keys it takes, and kubectl get
+	// cnipluginschema TYPE -o yaml shows them. Values may refer to results of
+	// dependencies: vf0.interfaceName in double braces.
 	//
 	// +kubebuilder:validation:Type=object
 	// +kubebuilder:pruning:PreserveUnknownFields
@@ -128,7 +130,7 @@ const (
 	Observe DriftPolicy = "Observe"
 )
 
-// UpdatePolicy says whether a topology in use may change.
+// UpdatePolicy says what becomes of running pods when a topology changes.
 //
 // +kubebuilder:validation:Enum=Immutable;InPlace
 type UpdatePolicy string
@@ -146,7 +148,9 @@ type NetworkTopologyStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Conditions of the topology: Ready.
+	// Conditions of the topology: Valid (the steps make sense), Programmed (the
+	// DeviceClasses are as the steps say), Ready (both), InUse (claims are
+	// allocated for it, so it is not deleted before they are).
 	//
 	// +listType=map
 	// +listMapKey=type
@@ -163,8 +167,19 @@ type NetworkTopologyStatus struct {
 	// +optional
 	Sandboxes int32 `json:"sandboxes,omitempty"`
 
-	// Degraded is the number of those whose network is not as it should be.
+	// Degraded is the number of claims whose network is not as it should be.
 	//
 	// +optional
 	Degraded int32 `json:"degraded,omitempty"`
 }
+
+// The conditions of a topology.
+const (
+	ConditionReady      = "Ready"      // valid and programmed; also the condition of a device in a claim's status
+	ConditionValid      = "Valid"      // the steps make sense
+	ConditionProgrammed = "Programmed" // the DeviceClasses are as the steps say
+	ConditionInUse      = "InUse"      // claims are allocated for it
+)
+
+// Finalizer keeps a topology for as long as claims are allocated for it.
+const Finalizer = "networking.dra.io/in-use"
