@@ -1,0 +1,13 @@
+// Package deviceclass stands for the real one.
+package deviceclass
+
+import (
+	"log/slog"
+
+	"github.com/plumbline/plumbline/ops/all" // want depguard
+)
+
+var (
+	_ = all.Known
+	_ slog.Level
+)

@@ -1,0 +1,16 @@
+// Package v1alpha1 holds the Kubernetes API types of group
+// cni.networking.k8s.io: the cluster-scoped CNIPluginSchema, which describes a
+// step type to people and to the admission webhook (seed 000 section 9.2).
+//
+// It owns the wire form alone. What a schema means, and how it becomes a
+// contract, is in package pluginschema. The CRD manifest and the deep copies are
+// generated from here. Parameters nest, which a structural schema cannot say:
+// below the first level the API server stores what it is given, and the webhook
+// checks it.
+//
+// +kubebuilder:object:generate=true
+// +groupName=cni.networking.k8s.io
+package v1alpha1
+
+//go:generate go tool controller-gen object paths=.
+//go:generate go tool controller-gen crd paths=. output:crd:dir=../../../chart/plumbline/templates/crds
