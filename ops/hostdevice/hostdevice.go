@@ -42,7 +42,7 @@ command line; they are looked up on the host before planning.`,
 		ops.MACParam("MAC address; default: as it is"),
 		ops.MTUParam("as it is"),
 	}, ops.AddressParams()),
-	Input:  contract.Input{Device: true},
+	Input:  contract.Input{Device: true, DeviceTypes: []string{"nic", "pf"}},
 	Output: contract.Output{Interfaces: contract.Flow{Appends: 1}, IPs: contract.Flow{Appends: -1}, Routes: contract.Flow{Appends: -1}},
 }, plan)
 

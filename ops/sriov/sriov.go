@@ -63,7 +63,7 @@ instance knows no minTxRate, linkState or 802.1ad.`,
 		{Name: "trust", Type: contract.String, Enum: onOff, OnOff: true, Description: "let the VF change its MAC and enter promiscuous mode"},
 		{Name: "linkState", Aliases: []string{"link_state"}, Type: contract.String, Enum: []string{"auto", "enable", "disable"}, Description: "link state the VF sees"},
 	}, ops.AddressParams(), ops.LogParams()),
-	Input:  contract.Input{Device: true},
+	Input:  contract.Input{Device: true, DeviceTypes: []string{"vf"}},
 	Output: contract.Output{Interfaces: contract.Flow{Appends: 1}, IPs: contract.Flow{Appends: -1}, Routes: contract.Flow{Appends: -1}},
 	Check:  check,
 }, plan)

@@ -94,8 +94,12 @@ func (e FieldError) Error() string {
 
 // Input is what a step needs from the merged results of its dependencies.
 type Input struct {
-	Required      bool // the step cannot be a root step
-	Device        bool // as a root step it consumes one device; see RootOnly
+	Required bool // the step cannot be a root step
+	Device   bool // as a root step it consumes one device; see RootOnly
+	// DeviceTypes are the kinds of device that fit, in the words of the attribute
+	// "type" of a published device; empty for any. They choose the device of a
+	// root step without a selector.
+	DeviceTypes   []string
 	MinInterfaces int
 	MaxInterfaces int // 0: no limit
 }
