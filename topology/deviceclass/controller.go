@@ -1,0 +1,472 @@
+package deviceclass
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/pluginschema"
+	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Controller keeps the DeviceClasses and the status of NetworkTopologies. Its
+// rights, and no more:
+//
+//	networking.dra.io     networktopologies         get list watch patch (finalizers)
+//	networking.dra.io     networktopologies/status  update
+//	resource.k8s.io       deviceclasses             get list watch create update delete
+//	resource.k8s.io       resourceclaims            get list watch
+//	cni.networking.k8s.io cnipluginschemas          get list watch create update delete
+//	events.k8s.io         events                    create patch
+//
+// and in its own namespace leases of coordination.k8s.io (get, create, update;
+// events beside them), by which one of several replicas leads.
+type Controller struct {
+	Client client.Client // reads from caches
+	// Live reads from the API server: that nobody uses a topology is believed on
+	// first-hand knowledge only.
+	Live     client.Reader
+	Recorder events.EventRecorder
+	BuiltIn  contract.Set
+	Log      *slog.Logger
+}
+
+// Fields that caches are indexed by.
+const (
+	IndexTopology = "topology" // of claims: the names of topologies they are allocated for
+	indexUID      = "uid"      // of classes: the UIDs of the topologies they are of
+)
+
+// recheck is when to look again at a deletion that the API server contradicts.
+const recheck = 2 * time.Second
+
+// Setup registers the controller with a manager.
+func (c *Controller) Setup(ctx context.Context, mgr manager.Manager) error {
+	indexes := mgr.GetFieldIndexer()
+	if err := indexes.IndexField(ctx, &resourceapi.ResourceClaim{}, IndexTopology, topologiesOfClaim); err != nil {
+		return fmt.Errorf("index claims: %w", err)
+	}
+	if err := indexes.IndexField(ctx, &resourceapi.DeviceClass{}, indexUID, uidsOfClass); err != nil {
+		return fmt.Errorf("index classes: %w", err)
+	}
+	return builder.ControllerManagedBy(mgr).
+		For(&v1alpha1.NetworkTopology{}).
+		Watches(&resourceapi.DeviceClass{}, handler.EnqueueRequestsFromMapFunc(c.forClass)).
+		Watches(&resourceapi.ResourceClaim{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+			return requests(topologiesOfClaim(o)...)
+		})).
+		Watches(&schemav1alpha1.CNIPluginSchema{}, handler.EnqueueRequestsFromMapFunc(c.forSchema)).
+		Complete(c)
+}
+
+func topologiesOfClaim(o client.Object) []string {
+	rc, ok := o.(*resourceapi.ResourceClaim)
+	if !ok {
+		return nil
+	}
+	var names []string
+	for _, r := range claim.Uses(rc) {
+		names = append(names, r.Name)
+	}
+	return names
+}
+
+func uidsOfClass(o client.Object) []string {
+	class, ok := o.(*resourceapi.DeviceClass)
+	if !ok {
+		return nil
+	}
+	if ref := metav1.GetControllerOf(class); ref != nil {
+		return []string{string(ref.UID)}
+	}
+	var uids []string
+	for _, r := range refsOfClass(class) {
+		uids = append(uids, string(r.UID))
+	}
+	return uids
+}
+
+func refsOfClass(class *resourceapi.DeviceClass) []claim.TopologyRef {
+	var out []claim.TopologyRef
+	for _, e := range class.Spec.Config {
+		if e.Opaque == nil || e.Opaque.Driver != claim.Driver {
+			continue
+		}
+		if cfg, err := claim.ParseConfig(e.Opaque.Parameters.Raw); err == nil {
+			out = append(out, cfg.NetworkTopologyRef)
+		}
+	}
+	return out
+}
+
+func requests(names ...string) []reconcile.Request {
+	out := make([]reconcile.Request, len(names))
+	for i, n := range names {
+		out[i] = reconcile.Request{NamespacedName: types.NamespacedName{Name: n}}
+	}
+	return out
+}
+
+// forClass returns the topologies a class is of, and those that would have a
+// class of its name.
+func (c *Controller) forClass(ctx context.Context, o client.Object) []reconcile.Request {
+	class, ok := o.(*resourceapi.DeviceClass)
+	if !ok {
+		return nil
+	}
+	names := map[string]bool{}
+	if ref := metav1.GetControllerOf(class); ref != nil && ref.Kind == v1alpha1.Kind {
+		names[ref.Name] = true
+	}
+	for _, r := range refsOfClass(class) {
+		names[r.Name] = true
+	}
+	var all v1alpha1.NetworkTopologyList
+	if err := c.Client.List(ctx, &all); err != nil {
+		c.Log.Error("a DeviceClass changed, and whose it is cannot be looked up", "class", class.Name, "error", err)
+	}
+	for i := range all.Items {
+		for _, s := range all.Items[i].Spec.Steps {
+			if claim.ClassName(all.Items[i].Name, s.Name) == class.Name {
+				names[all.Items[i].Name] = true
+			}
+		}
+	}
+	return requests(slices.Sorted(maps.Keys(names))...)
+}
+
+// forSchema returns the topologies with a step of the type described.
+func (c *Controller) forSchema(ctx context.Context, o client.Object) []reconcile.Request {
+	schema, ok := o.(*schemav1alpha1.CNIPluginSchema)
+	if !ok {
+		return nil
+	}
+	if _, builtIn := c.BuiltIn.Contract(schema.Spec.CNIType); builtIn {
+		return nil
+	}
+	var all v1alpha1.NetworkTopologyList
+	if err := c.Client.List(ctx, &all); err != nil {
+		c.Log.Error("a CNIPluginSchema changed, and who uses it cannot be looked up", "schema", schema.Name, "error", err)
+	}
+	var names []string
+	for i := range all.Items {
+		if slices.ContainsFunc(all.Items[i].Spec.Steps, func(s v1alpha1.Step) bool { return s.Type == schema.Spec.CNIType }) {
+			names = append(names, all.Items[i].Name)
+		}
+	}
+	return requests(names...)
+}
+
+// Reconcile makes one topology's classes and status as they should be.
+func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+	o := &v1alpha1.NetworkTopology{}
+	if err := c.Client.Get(ctx, r.NamespacedName, o); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	o = o.DeepCopy() // the cache's is everybody's
+	result, err := c.reconcile(ctx, o)
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		// The cache lags behind our own last write, or somebody else was quicker.
+		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil
+	}
+	if err != nil {
+		return result, fmt.Errorf("NetworkTopology %q: %w", o.Name, err)
+	}
+	return result, nil
+}
+
+func (c *Controller) reconcile(ctx context.Context, o *v1alpha1.NetworkTopology) (reconcile.Result, error) {
+	use, err := c.use(ctx, c.Client, o, client.MatchingFields{IndexTopology: o.Name})
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if !o.DeletionTimestamp.IsZero() {
+		return c.finalize(ctx, o, use)
+	}
+	// Before the first class, without which nobody can use it.
+	if err := c.patch(ctx, o, controllerutil.AddFinalizer); err != nil {
+		return reconcile.Result{}, err
+	}
+	found := Outcome{Use: use}
+	c.program(ctx, o, &found)
+	if apierrors.IsConflict(found.Err) || apierrors.IsAlreadyExists(found.Err) {
+		return reconcile.Result{}, found.Err // no condition is worth a pass that is repeated at once
+	}
+	return reconcile.Result{}, errors.Join(found.Err, c.report(ctx, o, found))
+}
+
+// use returns who uses a topology, as a reader knows.
+func (c *Controller) use(ctx context.Context, from client.Reader, o *v1alpha1.NetworkTopology, options ...client.ListOption) (Use, error) {
+	var claims resourceapi.ResourceClaimList
+	if err := from.List(ctx, &claims, options...); err != nil {
+		return Use{}, fmt.Errorf("list claims: %w", err)
+	}
+	return UseOf(o, claims.Items), nil
+}
+
+// patch changes the finalizers.
+func (c *Controller) patch(ctx context.Context, o *v1alpha1.NetworkTopology, change func(client.Object, string) bool) error {
+	before := o.DeepCopy()
+	if !change(o, v1alpha1.Finalizer) {
+		return nil
+	}
+	if err := c.Client.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("write finalizer: %w", err)
+	}
+	return nil
+}
+
+// finalize lets a topology go that nobody uses. Its classes go first: without
+// them no new claim is allocated for it, and then those that are get counted.
+func (c *Controller) finalize(ctx context.Context, o *v1alpha1.NetworkTopology, use Use) (reconcile.Result, error) {
+	if !controllerutil.ContainsFinalizer(o, v1alpha1.Finalizer) {
+		return reconcile.Result{}, nil
+	}
+	classes, err := c.classes(ctx, o)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if len(use.Claims) > 0 {
+		return reconcile.Result{}, c.reportUse(ctx, o, len(classes), use)
+	}
+	for i := range classes {
+		if err := c.delete(ctx, &classes[i]); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	if use, err = c.use(ctx, c.Live, o); err != nil {
+		return reconcile.Result{}, err
+	}
+	if len(use.Claims) > 0 {
+		return reconcile.Result{RequeueAfter: recheck}, c.reportUse(ctx, o, 0, use)
+	}
+	if err := c.patch(ctx, o, controllerutil.RemoveFinalizer); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	c.Log.Info("deleted", "topology", o.Name, "classes", len(classes))
+	return reconcile.Result{}, nil
+}
+
+// reportUse says who keeps a topology from going; nothing else is looked at.
+func (c *Controller) reportUse(ctx context.Context, o *v1alpha1.NetworkTopology, classes int, use Use) error {
+	s := *o.Status.DeepCopy()
+	s.DeviceClasses, s.Sandboxes, s.Degraded = int32(classes), int32(use.Pods), int32(use.Degraded)
+	used := usage(o, use)
+	used.ObservedGeneration = o.Generation
+	if meta.SetStatusCondition(&s.Conditions, used) {
+		c.event(o, corev1.EventTypeWarning, "InUse", "Delete", used.Message)
+	}
+	return c.write(ctx, o, s)
+}
+
+// program makes the classes of a valid topology, all or none of them.
+func (c *Controller) program(ctx context.Context, o *v1alpha1.NetworkTopology, found *Outcome) {
+	have, err := c.classes(ctx, o)
+	if err != nil {
+		found.Err = err
+		return
+	}
+	found.Classes = len(have)
+	set, err := c.contracts(ctx)
+	if err != nil {
+		found.Err = err
+		return
+	}
+	t, err := Judge(o, set)
+	if err != nil {
+		found.Invalid = err
+		return
+	}
+	found.Steps = len(t.Steps)
+	if found.Unknown = Unknown(t, c.BuiltIn); len(found.Unknown) > 0 {
+		return
+	}
+	want, err := Classes(o, t, set)
+	if err != nil {
+		found.Err = err
+		return
+	}
+	if found.Clashes, found.Err = c.clashes(ctx, o, want); found.Err != nil || len(found.Clashes) > 0 {
+		return
+	}
+	found.Classes, found.Err = c.apply(ctx, o, have, want)
+}
+
+// contracts returns those of all types that are built in or described.
+func (c *Controller) contracts(ctx context.Context) (contract.Set, error) {
+	var schemas schemav1alpha1.CNIPluginSchemaList
+	if err := c.Client.List(ctx, &schemas); err != nil {
+		return nil, fmt.Errorf("list schemas: %w", err)
+	}
+	set, _ := pluginschema.Known(c.BuiltIn, schemas.Items) // Schemas reports what cannot be read
+	return set, nil
+}
+
+// classes returns the classes that are of this topology.
+func (c *Controller) classes(ctx context.Context, o *v1alpha1.NetworkTopology) ([]resourceapi.DeviceClass, error) {
+	var all resourceapi.DeviceClassList
+	if err := c.Client.List(ctx, &all, client.MatchingFields{indexUID: string(o.UID)}); err != nil {
+		return nil, fmt.Errorf("list classes: %w", err)
+	}
+	return slices.DeleteFunc(all.Items, func(d resourceapi.DeviceClass) bool { return !Owned(&d, o) }), nil
+}
+
+func (c *Controller) clashes(ctx context.Context, o *v1alpha1.NetworkTopology, want []*resourceapi.DeviceClass) ([]string, error) {
+	var out []string
+	for _, w := range want {
+		other := &resourceapi.DeviceClass{}
+		err := c.Client.Get(ctx, client.ObjectKeyFromObject(w), other)
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return nil, fmt.Errorf("get DeviceClass %q: %w", w.Name, err)
+		case !Owned(other, o):
+			out = append(out, Clash(other))
+		}
+	}
+	return out, nil
+}
+
+// apply makes what is wanted of what is there and returns how many there are then.
+func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, have []resourceapi.DeviceClass, want []*resourceapi.DeviceClass) (int, error) {
+	there := map[string]*resourceapi.DeviceClass{}
+	for i := range have {
+		there[have[i].Name] = &have[i]
+	}
+	var created, updated []string
+	for _, w := range want {
+		h, exists := there[w.Name]
+		delete(there, w.Name)
+		if !exists {
+			if err := c.Client.Create(ctx, w); err != nil {
+				return len(have), fmt.Errorf("create DeviceClass %q: %w", w.Name, err)
+			}
+			created = append(created, w.Name)
+			continue
+		}
+		fixed := h.DeepCopy()
+		if !Mend(fixed, w) {
+			continue
+		}
+		if err := c.Client.Update(ctx, fixed); err != nil {
+			return len(have), fmt.Errorf("update DeviceClass %q: %w", w.Name, err)
+		}
+		updated = append(updated, w.Name)
+		// Not the topology changed, but somebody changed what is made of it.
+		if o.Status.ObservedGeneration == o.Generation {
+			c.event(o, corev1.EventTypeWarning, "Repaired", "Update", fmt.Sprintf("DeviceClass %q was not as the topology says, and is again: change the topology instead", w.Name))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(there)) {
+		if err := c.delete(ctx, there[name]); err != nil {
+			return len(have), err
+		}
+	}
+	if len(created)+len(updated)+len(there) > 0 {
+		c.Log.Info("programmed", "topology", o.Name, "generation", o.Generation, "created", created, "updated", updated, "deleted", slices.Sorted(maps.Keys(there)))
+	}
+	return len(want), nil
+}
+
+// delete removes a class, as it was when it was seen to be of this topology.
+func (c *Controller) delete(ctx context.Context, class *resourceapi.DeviceClass) error {
+	err := c.Client.Delete(ctx, class, client.Preconditions{UID: &class.UID, ResourceVersion: &class.ResourceVersion})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete DeviceClass %q: %w", class.Name, err)
+	}
+	return nil
+}
+
+// Mend makes a class of ours as it should be and reports whether it was not.
+// Labels and annotations of others stay, as do owners that do not control it.
+func Mend(have, want *resourceapi.DeviceClass) (changed bool) {
+	for k, v := range want.Labels {
+		if have.Labels[k] != v {
+			changed = true
+			metav1.SetMetaDataLabel(&have.ObjectMeta, k, v)
+		}
+	}
+	owner := want.OwnerReferences[0]
+	if ref := metav1.GetControllerOf(have); ref == nil || !equality.Semantic.DeepEqual(*ref, owner) {
+		changed = true
+		have.OwnerReferences = append(slices.DeleteFunc(have.OwnerReferences, func(r metav1.OwnerReference) bool {
+			return r.UID == owner.UID || r.Controller != nil && *r.Controller
+		}), owner)
+	}
+	if !equality.Semantic.DeepEqual(plain(have.Spec), plain(want.Spec)) {
+		changed = true
+		have.Spec = *want.Spec.DeepCopy()
+	}
+	return changed
+}
+
+// plain is a spec with its opaque JSON in one spelling.
+func plain(s resourceapi.DeviceClassSpec) resourceapi.DeviceClassSpec {
+	s = *s.DeepCopy()
+	for i := range s.Config {
+		o := s.Config[i].Opaque
+		if o == nil {
+			continue
+		}
+		var v any
+		if json.Unmarshal(o.Parameters.Raw, &v) != nil {
+			continue
+		}
+		if raw, err := json.Marshal(v); err == nil {
+			o.Parameters.Raw = raw
+		}
+	}
+	return s
+}
+
+// report writes the status, and says in Events what became of it.
+func (c *Controller) report(ctx context.Context, o *v1alpha1.NetworkTopology, found Outcome) error {
+	s := StatusOf(o, found)
+	before, after := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionReady), meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReady)
+	switch {
+	case before != nil && before.Status == after.Status && before.Message == after.Message:
+	case after.Status != metav1.ConditionTrue:
+		c.event(o, corev1.EventTypeWarning, after.Reason, "Program", after.Message)
+	case before == nil || before.Status != metav1.ConditionTrue:
+		c.event(o, corev1.EventTypeNormal, "Programmed", "Program", after.Message)
+	}
+	return c.write(ctx, o, s)
+}
+
+func (c *Controller) event(o client.Object, kind, reason, action, message string) {
+	c.Recorder.Eventf(o, nil, kind, reason, action, "%s", cut(message, maxNote))
+}
+
+func (c *Controller) write(ctx context.Context, o *v1alpha1.NetworkTopology, s v1alpha1.NetworkTopologyStatus) error {
+	if equality.Semantic.DeepEqual(o.Status, s) {
+		return nil
+	}
+	o.Status = s
+	if err := client.IgnoreNotFound(c.Client.Status().Update(ctx, o)); err != nil {
+		return fmt.Errorf("write status: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,17 @@
+// Package deviceclass is the controller of NetworkTopologies: one DeviceClass
+// for every root step that is given a device, and the topology's status.
+//
+// Classes is the pure half: what a topology asks for, exactly as seed 000
+// section 4.1 has it, plus a pin (UID and generation of the topology). Judge says
+// whether a topology can be programmed at all, StatusOf what is said of it.
+// Controller is the edge: it writes the classes, puts back what was edited by
+// hand, removes them with the topology, and lets a topology go only when no
+// claim is allocated for it any more. Schemas keeps the CNIPluginSchema objects
+// of the built-in step types.
+//
+// It refuses to touch what is not its own: a DeviceClass of somebody else, or of
+// another topology, is left alone, and the topology says so. A topology that is
+// not valid changes nothing: its classes stay as they were.
+//
+// What it needs of the API is listed at Controller.
+package deviceclass
