@@ -1,0 +1,124 @@
+package admission
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/open-policy-agent/cert-controller/pkg/rotator"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// Certificates keeps the certificate the webhook is served with, and the
+// authority that the API server is told to trust. Both are our own, kept in a
+// Secret that all replicas share: the leader makes and renews them and writes
+// the authority into the webhooks' registrations, every replica serves what the
+// Secret holds, at once. The private key never is in a file.
+//
+// The Secret must exist, be it empty: creating any Secret is a right we do not
+// want. Rights, in the own namespace: secrets get, list, watch, update. In the
+// cluster: validatingwebhookconfigurations get, list, watch, and update on those
+// of Registrations.
+type Certificates struct {
+	Secret        types.NamespacedName
+	Hosts         []string // names the API server calls us by; at least one
+	Registrations []string // ValidatingWebhookConfigurations to write the authority into
+	Dir           string   // an empty folder of our own
+	// Server is how long a certificate is good for, Ahead how long before its end
+	// it is renewed, Check how often that is looked at. Zero: a year, 90 days, 12
+	// hours.
+	Server, Ahead, Check time.Duration
+
+	current atomic.Pointer[tls.Certificate]
+}
+
+// Cache restricts a manager's cache to the one Secret.
+func (c *Certificates) Cache() map[client.Object]cache.ByObject {
+	return map[client.Object]cache.ByObject{&corev1.Secret{}: {
+		Namespaces: map[string]cache.Config{c.Secret.Namespace: {}},
+		Field:      fields.OneTermEqualSelector("metadata.name", c.Secret.Name),
+	}}
+}
+
+// Setup adds rotation to a manager, and the look-out for what it makes.
+func (c *Certificates) Setup(mgr manager.Manager) error {
+	if len(c.Hosts) == 0 {
+		return errors.New("certificate: no host name")
+	}
+	r := &rotator.CertRotator{
+		SecretKey: c.Secret, CertDir: c.Dir,
+		CAName: "plumbline", CAOrganization: "plumbline", DNSName: c.Hosts[0], ExtraDNSNames: c.Hosts[1:],
+		IsReady: make(chan struct{}), FieldOwner: "plumbline-controller", RequireLeaderElection: true,
+		ServerCertDuration: c.Server, LookaheadInterval: c.Ahead, RotationCheckFrequency: c.Check,
+	}
+	for _, name := range c.Registrations {
+		r.Webhooks = append(r.Webhooks, rotator.WebhookInfo{Name: name, Type: rotator.Validating})
+	}
+	if err := rotator.AddRotator(mgr, r); err != nil {
+		return fmt.Errorf("certificate rotation: %w", err)
+	}
+	return builder.ControllerManagedBy(mgr).Named("webhook-certificate").
+		For(&corev1.Secret{}).
+		WithOptions(controller.Options{NeedLeaderElection: new(false)}).
+		Complete(reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+			return reconcile.Result{}, c.load(ctx, mgr.GetClient(), request.NamespacedName)
+		}))
+}
+
+func (c *Certificates) load(ctx context.Context, from client.Reader, name types.NamespacedName) error {
+	if name != c.Secret {
+		return nil
+	}
+	secret := &corev1.Secret{}
+	if err := from.Get(ctx, name, secret); err != nil {
+		return client.IgnoreNotFound(err) // what was loaded is served on
+	}
+	crt, key := secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]
+	if len(crt) == 0 || len(key) == 0 {
+		return nil // not made yet
+	}
+	pair, err := tls.X509KeyPair(crt, key)
+	if err != nil {
+		return fmt.Errorf("secret %q: %w", name, err)
+	}
+	c.current.Store(&pair)
+	// The rotator waits for a file, as it expects the Secret to be mounted.
+	if err := os.WriteFile(filepath.Join(c.Dir, corev1.TLSCertKey), crt, 0o600); err != nil {
+		return fmt.Errorf("certificate: %w", err)
+	}
+	return nil
+}
+
+// TLS makes a server use the certificate of the moment.
+func (c *Certificates) TLS(config *tls.Config) {
+	config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		if pair := c.current.Load(); pair != nil {
+			return pair, nil
+		}
+		return nil, errNone
+	}
+}
+
+var errNone = errors.New("there is no certificate yet")
+
+// Ready is a readiness check: there is a certificate to serve with.
+func (c *Certificates) Ready(*http.Request) error {
+	if c.current.Load() == nil {
+		return errNone
+	}
+	return nil
+}

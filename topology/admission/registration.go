@@ -1,0 +1,89 @@
+package admission
+
+import (
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plumbline/plumbline/topology/claim"
+	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Name is what kubectl prints of who refuses. Within one object the names of
+// webhooks differ, hence one object for each failure policy.
+const Name = "validate.networking.dra.io"
+
+// The objects that register the webhook, and what the two fail as.
+const (
+	// Definitions is about topologies and schemas. An invalid one harms every pod
+	// that uses it, and administrators can wait: nothing passes unchecked (Fail).
+	Definitions = "plumbline-definitions"
+	// Requests is about claims, templates and classes. An invalid claim harms its
+	// own pod alone, the node says the same later, and claims of other drivers must
+	// not depend on us: they pass when nobody answers (Ignore).
+	Requests = "plumbline-requests"
+)
+
+// timeout of an answer, in seconds. It takes milliseconds; the API server's
+// callers should not wait for one that does not come.
+const timeout = 5
+
+// Webhooks returns the objects that register the webhook at the API server.
+// client says where it is, by service or by URL without the path; its caBundle
+// is filled in by Certificates or by hand.
+//
+// Match conditions keep at the API server what is not ours to decide: what
+// leaves the spec as it is (finalizers, labels), and classes of other drivers.
+// Whose a claim is shows in its classes only, so every new claim is looked at, in
+// a cache. No namespace is exempt.
+func Webhooks(client admissionregistrationv1.WebhookClientConfig) []*admissionregistrationv1.ValidatingWebhookConfiguration {
+	if client.URL != nil {
+		client.URL = new(*client.URL + Path)
+	} else if client.Service != nil {
+		client.Service = client.Service.DeepCopy()
+		client.Service.Path = new(Path)
+	}
+	return []*admissionregistrationv1.ValidatingWebhookConfiguration{
+		configuration(Definitions, client, admissionregistrationv1.Fail,
+			[]admissionregistrationv1.RuleWithOperations{
+				rule(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "networktopologies"),
+				rule(schemav1alpha1.GroupVersion.Group, schemav1alpha1.GroupVersion.Version, "cnipluginschemas"),
+			},
+			// The API server counts a custom resource's specs.
+			match("new-spec", `request.operation == "CREATE" || object.metadata.generation != oldObject.metadata.generation`)),
+		configuration(Requests, client, admissionregistrationv1.Ignore,
+			[]admissionregistrationv1.RuleWithOperations{
+				rule(resourceapi.GroupName, resourceapi.SchemeGroupVersion.Version, "resourceclaims", "resourceclaimtemplates", "deviceclasses"),
+			},
+			match("new-spec", `request.operation == "CREATE" || object.spec != oldObject.spec`),
+			match("not-others-class", `request.resource.resource != "deviceclasses" || object.spec.?config.orValue([]).exists(c, c.?opaque.?driver.orValue("") == "`+claim.Driver+`")`)),
+	}
+}
+
+func configuration(name string, client admissionregistrationv1.WebhookClientConfig, policy admissionregistrationv1.FailurePolicyType,
+	rules []admissionregistrationv1.RuleWithOperations, conditions ...admissionregistrationv1.MatchCondition,
+) *admissionregistrationv1.ValidatingWebhookConfiguration {
+	return &admissionregistrationv1.ValidatingWebhookConfiguration{
+		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingWebhookConfiguration"},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name: Name, ClientConfig: client, Rules: rules, MatchConditions: conditions,
+			FailurePolicy: new(policy), MatchPolicy: new(admissionregistrationv1.Equivalent),
+			SideEffects: new(admissionregistrationv1.SideEffectClassNone), TimeoutSeconds: new(int32(timeout)),
+			AdmissionReviewVersions: []string{"v1"},
+		}},
+	}
+}
+
+func rule(group, version string, resources ...string) admissionregistrationv1.RuleWithOperations {
+	scope := admissionregistrationv1.AllScopes
+	return admissionregistrationv1.RuleWithOperations{
+		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
+		Rule:       admissionregistrationv1.Rule{APIGroups: []string{group}, APIVersions: []string{version}, Resources: resources, Scope: &scope},
+	}
+}
+
+func match(name, expression string) admissionregistrationv1.MatchCondition {
+	return admissionregistrationv1.MatchCondition{Name: name, Expression: expression}
+}
