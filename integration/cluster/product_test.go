@@ -3,6 +3,7 @@
 package cluster_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -14,22 +15,25 @@ func TestChart(t *testing.T) {
 	c := start(t, cluster.Options{APIServerOnly: true})
 	kubectl(t, c, "", "create", "namespace", cluster.ProductNamespace)
 	// The operator's types are not ours to bring.
-	kubectl(t, c, `
+	for _, kind := range []string{"ServiceMonitor", "PrometheusRule"} {
+		singular := strings.ToLower(kind)
+		kubectl(t, c, fmt.Sprintf(`
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
-metadata: {name: servicemonitors.monitoring.coreos.com}
+metadata: {name: %[1]ss.monitoring.coreos.com}
 spec:
   group: monitoring.coreos.com
   scope: Namespaced
-  names: {plural: servicemonitors, singular: servicemonitor, kind: ServiceMonitor, listKind: ServiceMonitorList}
+  names: {plural: %[1]ss, singular: %[1]s, kind: %[2]s, listKind: %[2]sList}
   versions:
     - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
-`, "create", "-f", "-")
-	kubectl(t, c, "", "wait", "--for=condition=Established", "crd/servicemonitors.monitoring.coreos.com")
+`, singular, kind), "create", "-f", "-")
+		kubectl(t, c, "", "wait", "--for=condition=Established", "crd/"+singular+"s.monitoring.coreos.com")
+	}
 	for _, values := range [][]string{
 		nil,
 		{"webhook.enabled=false", "policies.enabled=false", "controller.replicas=1"},
-		{"serviceMonitor.enabled=true", "serviceMonitor.labels.release=x", "agent.physicalNetworks.enp3s0f0=dc", "agent.metricsAddress=$(HOST_IP):9808"},
+		{"serviceMonitor.enabled=true", "serviceMonitor.labels.release=x", "prometheusRule.enabled=true", "dashboard.enabled=true", "agent.physicalNetworks.enp3s0f0=dc", "agent.metricsAddress=$(HOST_IP):9808"},
 	} {
 		manifest, err := c.Chart(t.Context(), values...)
 		if err != nil {
