@@ -28,7 +28,7 @@ func start(t *testing.T, options cluster.Options) *cluster.Cluster {
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
-		if _, err := os.Stat(c.Dir()); !os.IsNotExist(err) {
+		if _, err := os.Stat(c.Dir()); !os.IsNotExist(err) && os.Getenv("PLUMBLINE_KEEP") == "" {
 			t.Errorf("after Close %q is still there (%v)", c.Dir(), err)
 		}
 	})

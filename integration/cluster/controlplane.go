@@ -48,6 +48,7 @@ func (c *Cluster) controlPlane(ctx context.Context) error {
 		"--client-ca-file=" + c.ca.path("ca.crt"),
 		"--kubelet-client-certificate=" + c.ca.path("apiserver-kubelet.crt"),
 		"--kubelet-client-key=" + c.ca.path("apiserver-kubelet.key"),
+		"--kubelet-preferred-address-types=InternalIP",
 		"--service-account-issuer=" + issuer,
 		"--service-account-key-file=" + c.ca.path("tokens.pub"),
 		"--service-account-signing-key-file=" + c.ca.path("tokens.key"),

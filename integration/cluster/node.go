@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +32,8 @@ type NodeOptions struct {
 	NICs string
 	// VFs of each card. Zero is the bench's default, 4; negative is none.
 	VFs int
+	// RDMA gives every virtual function a soft RDMA device.
+	RDMA bool
 	// CPUs of the machine, default 2. Memory as QEMU reads it, default 3G.
 	CPUs   int
 	Memory string
@@ -115,6 +118,10 @@ func (n *Node) add(ctx context.Context) error {
 	}
 	n.port = ports[0]
 	if err := n.furnish(ctx); err != nil {
+		return err
+	}
+	// Before the limit on a boot begins.
+	if err := n.buildRoot(ctx); err != nil {
 		return err
 	}
 	return n.boot(ctx)
@@ -243,9 +250,13 @@ resolvConf: ""
 `, n.Address, n.cluster.ca.path("ca.crt"), n.options.Kubelet)
 }
 
+// bootPatience is long for what takes half a minute: emulation on a busy host may
+// be twenty times slower than on an idle one.
+const bootPatience = 10 * time.Minute
+
 // boot powers the machine on and waits until the node is Ready.
 func (n *Node) boot(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, 2*patience, fmt.Errorf("not Ready after %s", 2*patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, bootPatience, fmt.Errorf("not Ready after %s", bootPatience))
 	defer cancel()
 	began := time.Now()
 	if err := n.powerOn(ctx); err != nil {
@@ -272,20 +283,30 @@ func (n *Node) script() string { return filepath.Join(n.cluster.places.source, "
 
 func (n *Node) vm() string { return filepath.Join(n.cluster.places.checkout, "integration", "vm") }
 
-func (n *Node) powerOn(ctx context.Context) error {
-	// In the open, and with this process's own environment: it may have to build the
-	// machine's file system, and need a proxy for that.
+// buildRoot builds the machine's file system, unless it is there. With this process's own
+// environment: it may need a proxy for that.
+func (n *Node) buildRoot(ctx context.Context) error {
 	build := exec.CommandContext(ctx, filepath.Join(n.cluster.places.checkout, "integration", "machine", "root"), "cluster")
 	build.Stderr = n.cluster.options.Log
+	// It ends what it has started, if it is asked to.
+	build.Cancel = func() error { return build.Process.Signal(syscall.SIGTERM) }
+	build.WaitDelay = 10 * time.Second
 	if err := build.Run(); err != nil {
-		return fmt.Errorf("build the machine's file system: %w", errors.Join(err, ctx.Err()))
+		return fmt.Errorf("build the machine's file system: %w", errors.Join(err, context.Cause(ctx)))
 	}
+	return nil
+}
+
+func (n *Node) powerOn(ctx context.Context) error {
 	arguments := []string{
-		"serve", "--timeout", "0", "--with", "cluster", "--uplink", "--address", n.Address,
+		"serve", "--timeout", "0", "--with", "cluster", "--address", n.Address,
 		"--forward", fmt.Sprintf("%d:%d", n.port, forwarderPort),
 		"--disk", filepath.Join(n.dir, "disk"),
 		"--kernel", n.options.Kernel, "--nics", n.options.NICs, "--vfs", strconv.Itoa(n.options.VFs),
 		"--cpus", strconv.Itoa(n.options.CPUs), "--memory", n.options.Memory,
+	}
+	if n.options.RDMA {
+		arguments = append(arguments, "--rdma")
 	}
 	switch {
 	case n.options.Wired != "":
@@ -480,7 +501,7 @@ func (c *Cluster) address(address string) (via string, connect bool, err error) 
 		if err != nil {
 			return "", false, err
 		}
-		if host == n.Address || host == n.Name || ip != nil && pods.Contains(ip) {
+		if host == n.Address || ip != nil && pods.Contains(ip) {
 			return net.JoinHostPort("127.0.0.1", strconv.Itoa(n.port)), true, nil
 		}
 	}

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -18,7 +19,11 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Stdout)
+	stay := flag.Bool("stay", false, "leave it up until interrupted")
+	containerd := flag.String("containerd", "2.4", "the nodes' containerd: 2.4 or 1.7")
+	nodes := flag.Int("nodes", 1, "how many nodes")
+	flag.Parse()
+	err := run(ctx, os.Stdout, *nodes, *containerd, *stay)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
@@ -32,10 +37,8 @@ type demo struct {
 	out io.Writer
 }
 
-func run(ctx context.Context, out io.Writer) (err error) {
+func run(ctx context.Context, out io.Writer, nodes int, containerd string, stay bool) (err error) {
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Minute)
-	defer cancel()
 	c, err := cluster.Start(ctx, cluster.Options{Log: out})
 	if err != nil {
 		return err
@@ -49,15 +52,22 @@ func run(ctx context.Context, out io.Writer) (err error) {
 			d.say("all gone after %d s", int(time.Since(began).Seconds()))
 		}
 	}()
-	d.say("a control plane, and a node in a virtual machine with two SR-IOV cards")
-	if _, err := c.AddNode(ctx, cluster.NodeOptions{}); err != nil {
-		return err
+	d.say("a control plane, and %d node(s) in virtual machines with two SR-IOV cards", nodes)
+	for range nodes {
+		if _, err := c.AddNode(ctx, cluster.NodeOptions{Containerd: containerd}); err != nil {
+			return err
+		}
 	}
 	if err := d.kubectl(ctx, "", "get", "nodes", "-o", "wide"); err != nil {
 		return err
 	}
 	// The story of plumbline itself stands here: its chart, a topology, a claim.
-	return d.pod(ctx)
+	if err := d.pod(ctx); err != nil || !stay {
+		return err
+	}
+	d.say("up until it is interrupted: export KUBECONFIG=%s PATH=%s:$PATH", c.Admin(), c.Programs())
+	<-ctx.Done()
+	return nil
 }
 
 const hello = `apiVersion: v1

@@ -1,0 +1,793 @@
+//go:build cluster
+
+package cluster_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"text/template"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"sigs.k8s.io/yaml"
+
+	"github.com/plumbline/plumbline/integration/cluster"
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/inventory/publish"
+	"github.com/plumbline/plumbline/inventory/sysfstest"
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/claimstatus"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/claim"
+)
+
+// release is what the chart's templates are rendered for, as far as the tests
+// here need them: rights and policies.
+const (
+	releaseNamespace = "plumbline"
+	agentAccount     = "plumbline-agent"
+)
+
+// rendered returns the objects of some templates of the chart.
+func rendered(t *testing.T, files ...string) string {
+	t.Helper()
+	const chart = "../../chart/plumbline"
+	var root *template.Template
+	include := func(name string, data any) (string, error) {
+		var b strings.Builder
+		err := root.ExecuteTemplate(&b, name, data)
+		return b.String(), err
+	}
+	root = template.New("chart").Funcs(template.FuncMap{
+		"include": include,
+		"nindent": func(n int, s string) string {
+			return "\n" + strings.Repeat(" ", n) + strings.ReplaceAll(s, "\n", "\n"+strings.Repeat(" ", n))
+		},
+		"contains":   func(part, s string) bool { return strings.Contains(s, part) },
+		"trunc":      func(n int, s string) string { return s[:min(n, len(s))] },
+		"trimSuffix": func(suffix, s string) string { return strings.TrimSuffix(s, suffix) },
+		"replace":    func(from, to, s string) string { return strings.ReplaceAll(s, from, to) },
+		"quote":      func(v any) string { return fmt.Sprintf("%q", v) },
+		"default": func(d, v any) any {
+			if v == nil || v == "" {
+				return d
+			}
+			return v
+		},
+	})
+	var values map[string]any
+	b, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
+	check(t, err)
+	check(t, yaml.Unmarshal(b, &values))
+	var out strings.Builder
+	for _, file := range append([]string{"_helpers.tpl"}, files...) {
+		b, err := os.ReadFile(filepath.Join(chart, "templates", file))
+		check(t, err)
+		one, err := root.New(file).Parse(string(b))
+		check(t, err)
+		out.WriteString("\n---\n")
+		check(t, one.Execute(&out, map[string]any{
+			"Values":  values,
+			"Release": map[string]any{"Name": "plumbline", "Namespace": releaseNamespace, "Service": "Helm"},
+			"Chart":   map[string]any{"Name": "plumbline", "Version": "0.1.0", "AppVersion": "0.1.0"},
+		}))
+	}
+	return out.String()
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bench is a control plane with the agent's rights and the policies, two nodes
+// that are names only, and an agent on each.
+type bench struct {
+	*cluster.Cluster
+	admin  kubernetes.Interface
+	agents map[string]kubernetes.Interface // by node
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	b := &bench{Cluster: start(t, cluster.Options{}), agents: map[string]kubernetes.Interface{}}
+	var err error
+	b.admin, err = b.Client()
+	check(t, err)
+	b.apply(t, `
+apiVersion: v1
+kind: Namespace
+metadata: {name: plumbline}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: plumbline-agent, namespace: plumbline}
+---
+`+rendered(t, "agent-rbac.yaml", "policies/slices.yaml", "policies/one-pod.yaml"))
+	for _, node := range []string{"n1", "n2"} {
+		b.apply(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Node
+metadata: {name: %[1]s}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: agent-%[1]s, namespace: plumbline}
+spec:
+  serviceAccountName: plumbline-agent
+  nodeName: %[1]s
+  containers: [{name: agent, image: %[2]s}]
+`, node, cluster.PodImage))
+		config, err := b.ServiceAccount(t.Context(), releaseNamespace, agentAccount, cluster.TokenFor{Pod: "agent-" + node})
+		check(t, err)
+		b.agents[node], err = kubernetes.NewForConfig(config)
+		check(t, err)
+	}
+	return b
+}
+
+func (b *bench) apply(t *testing.T, manifest string) {
+	t.Helper()
+	if out, err := b.Kubectl(t.Context(), strings.NewReader(manifest), "apply", "-f", "-"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// eventually waits until what is said to be wrong is nothing.
+func eventually(t *testing.T, what string, wrong func() string) {
+	t.Helper()
+	last := ""
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if last = wrong(); last == "" {
+			return
+		}
+	}
+	t.Fatalf("%s: after 30 s still %s", what, last)
+}
+
+// TestEdges holds the rights, the policies, what is published and what is
+// reported against a real API server.
+func TestEdges(t *testing.T) {
+	b := newBench(t)
+	// A policy holds some time after it was made only.
+	eventually(t, "the policy on slices", func() string {
+		err := b.writeSlice(t, b.agents["n1"], "probe", "n2", claim.Driver)
+		if err == nil {
+			return "lets through what it must not"
+		}
+		return ""
+	})
+	t.Run("slices", b.slices)
+	t.Run("publish", b.publish)
+	t.Run("fixtures", b.fixtures)
+	t.Run("status", b.status)
+	t.Run("one-pod", b.onePod)
+}
+
+func (b *bench) writeSlice(t *testing.T, who kubernetes.Interface, name, node, driver string) error {
+	t.Helper()
+	s := &resourceapi.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: resourceapi.ResourceSliceSpec{
+			Driver: driver, Pool: resourceapi.ResourcePool{Name: "pool-" + name, Generation: 1, ResourceSliceCount: 1},
+			Devices: []resourceapi.Device{{Name: "d"}},
+		},
+	}
+	if node == "" {
+		s.Spec.AllNodes = new(true)
+	} else {
+		s.Spec.NodeName = &node
+	}
+	_, err := who.ResourceV1().ResourceSlices().Create(t.Context(), s, metav1.CreateOptions{})
+	if err == nil {
+		t.Cleanup(func() {
+			_ = b.admin.ResourceV1().ResourceSlices().Delete(context.Background(), name, metav1.DeleteOptions{})
+		})
+	}
+	return err
+}
+
+// refused wants an error that contains a text, or none when it is empty.
+func refused(t *testing.T, what string, err error, want string) {
+	t.Helper()
+	switch {
+	case want == "" && err != nil:
+		t.Errorf("%s: %v", what, err)
+	case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+		t.Errorf("%s: have %v, want an error with %q", what, err, want)
+	}
+}
+
+func (b *bench) slices(t *testing.T) {
+	agent := b.agents["n1"]
+	refused(t, "a slice of the own node", b.writeSlice(t, agent, "own", "n1", claim.Driver), "")
+	refused(t, "a slice of another node", b.writeSlice(t, agent, "other", "n2", claim.Driver), "an agent on node n1 may not write a ResourceSlice of node n2")
+	refused(t, "a slice of all nodes", b.writeSlice(t, agent, "all", "", claim.Driver), "may not write a ResourceSlice of more than one node")
+	refused(t, "a slice of another driver", b.writeSlice(t, agent, "gpu", "n1", "gpu.example.com"), "may not write a ResourceSlice of driver gpu.example.com")
+	refused(t, "another node's slice, by the admin", b.writeSlice(t, b.admin, "theirs", "n2", claim.Driver), "")
+
+	slices := agent.ResourceV1().ResourceSlices()
+	theirs, err := slices.Get(t.Context(), "theirs", metav1.GetOptions{})
+	check(t, err)
+	theirs.Spec.Devices[0].Name = "forged"
+	_, err = slices.Update(t.Context(), theirs, metav1.UpdateOptions{})
+	refused(t, "an update of another node's slice", err, "may not write a ResourceSlice of node n2")
+	_, err = slices.Patch(t.Context(), "theirs", types.MergePatchType, []byte(`{"metadata":{"labels":{"x":"y"}}}`), metav1.PatchOptions{})
+	refused(t, "a patch of another node's slice", err, "may not write a ResourceSlice of node n2")
+	refused(t, "a deletion of another node's slice", slices.Delete(t.Context(), "theirs", metav1.DeleteOptions{}), "may not write a ResourceSlice of node n2")
+	refused(t, "a deletion of the own slice", slices.Delete(t.Context(), "own", metav1.DeleteOptions{}), "")
+
+	config, err := b.ServiceAccount(t.Context(), releaseNamespace, agentAccount, cluster.TokenFor{})
+	check(t, err)
+	unbound, err := kubernetes.NewForConfig(config)
+	check(t, err)
+	refused(t, "a token of no pod", b.writeSlice(t, unbound, "unbound", "n1", claim.Driver), "the token names no node")
+}
+
+// plugin is the part of a DRA plugin that publishing needs.
+type plugin struct {
+	mu   sync.Mutex
+	errs []error
+}
+
+func (*plugin) PrepareResourceClaims(context.Context, []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+	return nil, errors.New("not here")
+}
+
+func (*plugin) UnprepareResourceClaims(context.Context, []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+	return nil, errors.New("not here")
+}
+
+func (*plugin) WatchHealthStatus(context.Context, chan<- kubeletplugin.DeviceHealthReport) error {
+	return kubeletplugin.ErrHealthNotSupported
+}
+
+func (p *plugin) HandleError(_ context.Context, err error, _ string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.errs = append(p.errs, err)
+}
+
+// errors returns what the helper has handed back, in words.
+func (p *plugin) causes() []publish.Explanation {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []publish.Explanation
+	for _, err := range p.errs {
+		out = append(out, publish.Explain(err))
+	}
+	return out
+}
+
+func (b *bench) helper(t *testing.T, agent, node string, options ...kubeletplugin.Option) (*kubeletplugin.Helper, *plugin) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "dra") // a socket's path is short
+	check(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	p := &plugin{}
+	h, err := kubeletplugin.Start(t.Context(), p, append([]kubeletplugin.Option{
+		kubeletplugin.DriverName(claim.Driver), kubeletplugin.NodeName(node), kubeletplugin.KubeClient(b.agents[agent]),
+		kubeletplugin.RegistrarDirectoryPath(dir), kubeletplugin.PluginDataDirectoryPath(dir), kubeletplugin.HealthService(false),
+	}, options...)...)
+	check(t, err)
+	t.Cleanup(h.Stop)
+	return h, p
+}
+
+// nicTree makes a sysfs with so many cards, each a PCI function with an interface.
+func nicTree(t *testing.T, count int) string {
+	t.Helper()
+	dir := t.TempDir()
+	for i := range count {
+		addNIC(t, dir, i)
+	}
+	return dir
+}
+
+func nicAddress(i int) string { return fmt.Sprintf("0000:%02x:%02x.0", 1+i/32, i%32) }
+
+func addNIC(t *testing.T, sys string, i int) {
+	t.Helper()
+	address, ifName := nicAddress(i), fmt.Sprintf("eth%d", i)
+	dir := filepath.Join(sys, "devices/pci0000:00", address)
+	for file, text := range map[string]string{
+		"class": "0x020000", "vendor": "0x1af4", "device": "0x1041", "numa_node": "0",
+		"net/" + ifName + "/type": "1", "net/" + ifName + "/mtu": "1500", "net/" + ifName + "/address": "02:00:00:00:00:01",
+		"net/" + ifName + "/flags": "0x1002",
+	} {
+		check(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o755))
+		check(t, os.WriteFile(filepath.Join(dir, file), []byte(text+"\n"), 0o644))
+	}
+	for link, target := range map[string]string{
+		"bus/pci/devices/" + address: "../../../devices/pci0000:00/" + address,
+		"class/net/" + ifName:        "../../devices/pci0000:00/" + address + "/net/" + ifName,
+	} {
+		check(t, os.MkdirAll(filepath.Dir(filepath.Join(sys, link)), 0o755))
+		check(t, os.Symlink(target, filepath.Join(sys, link)))
+	}
+}
+
+func removeNetdev(t *testing.T, sys string, i int) {
+	t.Helper()
+	check(t, os.Remove(filepath.Join(sys, fmt.Sprintf("class/net/eth%d", i))))
+	check(t, os.RemoveAll(filepath.Join(sys, "devices/pci0000:00", nicAddress(i), "net")))
+}
+
+// published returns the devices of a node's pool as the scheduler sees them, and
+// how many slices hold them; nothing while the pool is being rewritten.
+func (b *bench) published(t *testing.T, node string) (devices map[string]resourceapi.Device, count int) {
+	t.Helper()
+	list, err := b.admin.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{FieldSelector: "spec.driver=" + claim.Driver})
+	check(t, err)
+	own := slices.DeleteFunc(list.Items, func(s resourceapi.ResourceSlice) bool { return s.Spec.Pool.Name != node })
+	devices, count = map[string]resourceapi.Device{}, len(own)
+	for _, s := range own {
+		if s.Spec.Pool.ResourceSliceCount != int64(count) || s.Spec.Pool.Generation != own[0].Spec.Pool.Generation {
+			return nil, 0
+		}
+		for _, d := range s.Spec.Devices {
+			devices[d.Name] = d
+		}
+	}
+	return devices, count
+}
+
+func (b *bench) publish(t *testing.T) {
+	sys, state := nicTree(t, 130), filepath.Join(t.TempDir(), "published.json")
+	var mu sync.Mutex
+	var inUse, dirty []string
+	options := publish.Options{
+		NodeName: "n1", Sysfs: os.DirFS(sys), StateFile: state, Log: slog.New(slog.DiscardHandler),
+		InUse: func() []string { mu.Lock(); defer mu.Unlock(); return inUse },
+		Dirty: func() []string { mu.Lock(); defer mu.Unlock(); return dirty },
+		Uplinks: func(context.Context, []inventory.Device) (inventory.Uplinks, error) {
+			return inventory.Uplinks{Routes: []string{"eth0"}}, nil
+		},
+	}
+	run := func(p *publish.Publisher, to publish.Slices) (stop func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := p.Run(ctx, to); err != nil {
+				t.Error(err)
+			}
+		})
+		return func() { cancel(); wg.Wait() }
+	}
+	want := func(what string, devices, slices int, more func(map[string]resourceapi.Device) string) {
+		t.Helper()
+		eventually(t, what, func() string {
+			have, n := b.published(t, "n1")
+			if len(have) != devices || n != slices {
+				return fmt.Sprintf("%d devices in %d slices, want %d in %d", len(have), n, devices, slices)
+			}
+			if more == nil {
+				return ""
+			}
+			return more(have)
+		})
+	}
+	const first, second = "pci-0000-01-01-0", "pci-0000-01-02-0" // eth1, eth2
+
+	helper, plug := b.helper(t, "n1", "n1")
+	p := publish.New(options)
+	stop := run(p, helper)
+	want("129 devices besides the uplink", 129, 3, func(have map[string]resourceapi.Device) string {
+		a := have[first].Attributes
+		if *a["ifName"].StringValue != "eth1" || *a["resource.kubernetes.io/pcieRoot"].StringValue != "pci0000:00" ||
+			*a["device.k8s.io/pcieRoot"].StringValue != "pci0000:00" || *a["resource.kubernetes.io/pciBusID"].StringValue != "0000:01:01.0" ||
+			*a["numaNode"].IntValue != 0 || *a["type"].StringValue != "nic" {
+			return fmt.Sprintf("attributes %v", a)
+		}
+		return ""
+	})
+
+	mu.Lock()
+	inUse, dirty = []string{first}, []string{"0000:01:02.0"}
+	mu.Unlock()
+	removeNetdev(t, sys, 1) // into a pod
+	removeNetdev(t, sys, 3) // somebody else's doing
+	p.Rescan()
+	frozen := func(have map[string]resourceapi.Device) string {
+		if name := *have[first].Attributes["ifName"].StringValue; name != "eth1" {
+			return fmt.Sprintf("ifName %q of a device in use", name)
+		}
+		if taints := have[second].Taints; len(taints) != 1 || taints[0].Key != publish.TaintDirty || taints[0].TimeAdded == nil {
+			return fmt.Sprintf("taints %v of a dirty device", taints)
+		}
+		return ""
+	}
+	want("one in a pod, one dirty, one gone", 128, 2, frozen)
+	stop()
+	helper.Stop()
+
+	helper, plug2 := b.helper(t, "n1", "n1")
+	p = publish.New(options)
+	stop = run(p, helper)
+	addNIC(t, sys, 130)
+	p.Rescan()
+	want("after a restart, with a new card", 129, 3, frozen)
+	if causes := append(plug.causes(), plug2.causes()...); len(causes) > 0 {
+		t.Errorf("errors: %+v", causes)
+	}
+	stop()
+
+	// Nobody's agent publishes for another node: it is told, in words.
+	options.NodeName = "n2"
+	options.StateFile = filepath.Join(t.TempDir(), "n2.json")
+	helper, plug = b.helper(t, "n1", "n2")
+	defer run(publish.New(options), helper)()
+	eventually(t, "publishing for another node", func() string {
+		causes := plug.causes()
+		if i := slices.IndexFunc(causes, func(e publish.Explanation) bool { return e.Cause == publish.Forbidden }); i >= 0 {
+			if !strings.Contains(causes[i].Message, "an agent on node n1 may not write a ResourceSlice of node n2") {
+				return causes[i].Message
+			}
+			return ""
+		}
+		return fmt.Sprintf("%+v", causes)
+	})
+	if have, _ := b.published(t, "n2"); len(have) != 0 {
+		t.Errorf("%d devices of n2 were published", len(have))
+	}
+	// What the API server finds invalid is told as that.
+	helper, plug = b.helper(t, "n2", "n2")
+	check(t, helper.PublishResources(t.Context(), resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
+		"n2": {Slices: []resourceslice.Slice{{Devices: []resourceapi.Device{{Name: "Not_a_label"}}}}},
+	}}))
+	eventually(t, "an invalid device", func() string {
+		if causes := plug.causes(); len(causes) == 0 || causes[0].Cause != publish.Refused {
+			return fmt.Sprintf("%+v", causes)
+		}
+		return ""
+	})
+}
+
+// fixtures publishes every machine whose sysfs is known.
+func (b *bench) fixtures(t *testing.T) {
+	trees, err := filepath.Glob("../../inventory/testdata/tree/*.txtar")
+	check(t, err)
+	if len(trees) < 5 {
+		t.Fatalf("fixtures %v", trees)
+	}
+	helper, plug := b.helper(t, "n2", "n2")
+	for _, tree := range trees {
+		p := publish.New(publish.Options{
+			NodeName: "n2", Sysfs: sysfstest.Open(t, tree), StateFile: filepath.Join(t.TempDir(), "f"), Log: slog.New(slog.DiscardHandler),
+			InUse: func() []string { return nil }, PhysicalNetworks: map[string]string{"enp3s0f0": "datacentre"},
+			Uplinks: func(context.Context, []inventory.Device) (inventory.Uplinks, error) { return inventory.Uplinks{}, nil },
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = p.Run(ctx, helper) })
+		eventually(t, tree, func() string {
+			have, _ := b.published(t, "n2")
+			if causes := plug.causes(); len(causes) > 0 {
+				return fmt.Sprintf("%+v", causes)
+			}
+			if offered, _, _ := p.Counts(); offered == 0 || len(have) != offered {
+				return fmt.Sprintf("%d of %d devices", len(have), offered)
+			}
+			return ""
+		})
+		cancel()
+		wg.Wait()
+	}
+}
+
+const aiTopology = "ai-bonded"
+
+// allocate makes a claim in namespace default and allocates it on a node as the
+// scheduler would: a GPU and devices for two root steps.
+func (b *bench) allocate(t *testing.T, name, node string) *resourceapi.ResourceClaim {
+	t.Helper()
+	claims := b.admin.ResourceV1().ResourceClaims("default")
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}
+	var results []resourceapi.DeviceRequestAllocationResult
+	var configs []resourceapi.DeviceAllocationConfiguration
+	for i, request := range []string{"gpu", "vf0", "vf1"} {
+		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, resourceapi.DeviceRequest{Name: request, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "class"}})
+		r := resourceapi.DeviceRequestAllocationResult{Request: request, Driver: claim.Driver, Pool: node, Device: fmt.Sprintf("pci-0000-0%d-10-0", i)}
+		if request == "gpu" {
+			r.Driver, r.Device = "gpu.example.com", "gpu-0"
+		} else {
+			parameters, err := json.Marshal(claim.Config{NetworkTopologyRef: claim.TopologyRef{Name: aiTopology}, Step: request})
+			check(t, err)
+			configs = append(configs, resourceapi.DeviceAllocationConfiguration{
+				Source: resourceapi.AllocationConfigSourceClass, Requests: []string{request},
+				DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: claim.Driver, Parameters: runtime.RawExtension{Raw: parameters}}},
+			})
+		}
+		results = append(results, r)
+	}
+	c, err := claims.Create(t.Context(), c, metav1.CreateOptions{})
+	check(t, err)
+	c.Status.Allocation = &resourceapi.AllocationResult{
+		Devices: resourceapi.DeviceAllocationResult{Results: results, Config: configs},
+		NodeSelector: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
+			{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node}},
+		}}}},
+	}
+	c, err = claims.UpdateStatus(t.Context(), c, metav1.UpdateOptions{})
+	check(t, err)
+	return c
+}
+
+func (b *bench) reporter(t *testing.T, node string) (r *claimstatus.Reporter, log *bytes.Buffer, stop func()) {
+	t.Helper()
+	log = &bytes.Buffer{}
+	r = claimstatus.New(claimstatus.Options{Client: b.agents[node], NodeName: node, Log: slog.New(slog.NewTextHandler(log, nil))})
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = r.Run(ctx) })
+	return r, log, func() { cancel(); wg.Wait() }
+}
+
+func (b *bench) status(t *testing.T) {
+	c := b.allocate(t, "net", "n1")
+	pod, err := b.admin.CoreV1().Pods(releaseNamespace).Get(t.Context(), "agent-n1", metav1.GetOptions{})
+	check(t, err)
+	who := claimstatus.Subject{
+		Claim: claimstatus.Object{Namespace: c.Namespace, Name: c.Name, UID: c.UID},
+		Pod:   claimstatus.Object{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+	}
+	// The GPU's driver has its own entry, and writes it the other way.
+	claims := b.admin.ResourceV1().ResourceClaims(c.Namespace)
+	c.Status.Devices = []resourceapi.AllocatedDeviceStatus{{Driver: "gpu.example.com", Pool: "n1", Device: "gpu-0", Data: &runtime.RawExtension{Raw: []byte(`{"temperature":40}`)}}}
+	_, err = claims.UpdateStatus(t.Context(), c, metav1.UpdateOptions{})
+	check(t, err)
+
+	device := func(i int) (resourceapi.AllocatedDeviceStatus, string) {
+		t.Helper()
+		c, err := claims.Get(t.Context(), c.Name, metav1.GetOptions{})
+		check(t, err)
+		if len(c.Status.Devices) != 3 || c.Status.Devices[0].Driver != "gpu.example.com" || c.Status.Devices[0].Data == nil {
+			return resourceapi.AllocatedDeviceStatus{}, fmt.Sprintf("entries %+v", c.Status.Devices)
+		}
+		return c.Status.Devices[i], ""
+	}
+	want := func(what, ready, inSync, iface, data string) metav1.Time {
+		t.Helper()
+		var at metav1.Time
+		eventually(t, what, func() string {
+			for i := 1; i <= 2; i++ {
+				d, wrong := device(i)
+				if wrong != "" {
+					return wrong
+				}
+				have := []string{"", "", "", string(d.Data.Raw)}
+				if c := meta.FindStatusCondition(d.Conditions, claimstatus.Ready); c != nil {
+					have[0], at = string(c.Status)+" "+c.Reason, c.LastTransitionTime
+				}
+				if c := meta.FindStatusCondition(d.Conditions, claimstatus.InSync); c != nil {
+					have[1] = string(c.Status) + " " + c.Reason
+				}
+				if d.NetworkData != nil {
+					have[2] = fmt.Sprintf("%s %s %v", d.NetworkData.InterfaceName, d.NetworkData.HardwareAddress, d.NetworkData.IPs)
+				}
+				name := strings.Replace(iface, "#", fmt.Sprint(i), 1)
+				if have[0] != ready || have[1] != inSync || have[2] != name || !strings.Contains(have[3], data) {
+					return fmt.Sprintf("%q", have)
+				}
+			}
+			return ""
+		})
+		return at
+	}
+
+	r, log, stop := b.reporter(t, "n1")
+	r.Failed(who, aiTopology, &ops.StepError{Topology: aiTopology, Step: "bond0", Err: fault.New(fault.Unsupported, errors.New("no bonding"))})
+	want("failed", "False Unsupported", "Unknown Unsupported", "", `"step":"bond0"`)
+	iface := func(name, mac string) topology.Interface {
+		return topology.Interface{Name: name, MAC: mac, Sandbox: "/run/netns/p"}
+	}
+	steps := []topology.StepResult{
+		{Name: "vf0", Type: "sriov", Result: topology.Result{Interfaces: []topology.Interface{iface("net1", "02:00:00:00:00:01")}}},
+		{Name: "vf1", Type: "sriov", Result: topology.Result{Interfaces: []topology.Interface{iface("net2", "02:00:00:00:00:01")}}},
+		{Name: "bond0", Type: "bond", Result: topology.Result{Interfaces: []topology.Interface{iface("net1", ""), iface("net2", ""), iface("bond0", "02:00:00:00:00:01")}}},
+		{Name: "tune", Type: "tuning", Result: topology.Result{
+			Interfaces: []topology.Interface{iface("net1", ""), iface("net2", ""), iface("bond0", "02:00:00:00:00:01")},
+			IPs:        []topology.IP{{Address: "2001:DB8::0:5/64", Interface: new(0)}, {Address: "2001:db8::5/64", Interface: new(1)}, {Address: "10.0.0.5/24", Interface: new(2)}},
+		}},
+	}
+	r.Attached(who, aiTopology, steps)
+	since := want("attached", "True NetworkReady", "True InSync", "net# 02:00:00:00:00:01 [2001:db8::5/64]", `"name":"bond0"`)
+	stop()
+
+	// Another agent knows nothing of what the first one wrote, and keeps it.
+	drift := []reconcile.Drift{{Step: "bond0", Action: netstate.Update, Object: netstate.Key{Kind: "link", ID: "bond0"}, Field: "mtu", Want: 9000, Have: 1500}}
+	r, log2, stop := b.reporter(t, "n1")
+	r.Drifted(who, aiTopology, drift)
+	if at := want("drifted", "True NetworkReady", "False Drifted", "net# 02:00:00:00:00:01 [2001:db8::5/64]", `"name":"bond0"`); !at.Equal(&since) {
+		t.Errorf("Ready did not change, but its time did: from %s to %s", since, at)
+	}
+	r.Repaired(who, aiTopology, steps)
+	if at := want("repaired", "True NetworkReady", "True InSync", "net# 02:00:00:00:00:01 [2001:db8::5/64]", `"name":"bond0"`); !at.Equal(&since) {
+		t.Errorf("Ready did not change, but its time did: from %s to %s", since, at)
+	}
+	for range 30 { // somebody fights us
+		r.Drifted(who, aiTopology, drift)
+		r.Repaired(who, aiTopology, steps)
+	}
+	stale := who
+	stale.Claim.UID = "00000000-0000-0000-0000-000000000000"
+	r.Failed(stale, aiTopology, errors.New("of a claim of the same name that is no more"))
+	want("still", "True NetworkReady", "True InSync", "net# 02:00:00:00:00:01 [2001:db8::5/64]", `"name":"bond0"`)
+
+	b.events(t, who)
+	r.Detached(who)
+	want("detached", "False Detached", "Unknown Detached", "", `"topology":"`+aiTopology+`"`)
+	eventually(t, "the queue", func() string {
+		if n, dropped := r.Waiting(); n != 0 || dropped != 0 {
+			return fmt.Sprintf("%d wait, %d dropped", n, dropped)
+		}
+		return ""
+	})
+	stop()
+	if log.Len()+log2.Len() > 0 {
+		t.Errorf("logged:\n%s%s", log, log2)
+	}
+
+	// The agent of another node has no business here.
+	r, log, stop = b.reporter(t, "n2")
+	r.Attached(who, aiTopology, steps)
+	eventually(t, "a report from another node", func() string {
+		if n, _ := r.Waiting(); n == 0 {
+			return "not refused yet"
+		}
+		return ""
+	})
+	time.Sleep(time.Second)
+	stop()
+	if !strings.Contains(log.String(), "forbidden") {
+		t.Errorf("the report of another node's agent: %s", log)
+	}
+	want("after it", "False Detached", "Unknown Detached", "", "")
+}
+
+// events wants the story of status, told to the pod and to the claim.
+func (b *bench) events(t *testing.T, who claimstatus.Subject) {
+	t.Helper()
+	for _, of := range []claimstatus.Object{who.Pod, who.Claim} {
+		eventually(t, "events of "+of.Name, func() string {
+			list, err := b.admin.CoreV1().Events(of.Namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(of.UID)})
+			check(t, err)
+			have := map[string]string{}
+			for _, e := range list.Items {
+				if e.Source.Component == "plumbline" {
+					have[e.Reason] = e.Type + " " + e.Message
+				}
+			}
+			for reason, message := range map[string]string{
+				"NetworkFailed":   `Warning topology "ai-bonded": step "bond0": no bonding`,
+				"NetworkReady":    `Normal topology "ai-bonded": 4 steps done, interfaces net1, net2, bond0`,
+				"NetworkDrift":    `Warning topology "ai-bonded": step "bond0": link bond0: mtu is 1500, not 9000`,
+				"NetworkRepaired": `Normal topology "ai-bonded": is as wanted again`,
+			} {
+				if have[reason] != message {
+					return fmt.Sprintf("%s %q, want %q", reason, have[reason], message)
+				}
+			}
+			if len(list.Items) > 6 {
+				return fmt.Sprintf("%d events", len(list.Items))
+			}
+			return ""
+		})
+	}
+}
+
+// onePod lets two pods share a claim: by hand, and as the scheduler would.
+func (b *bench) onePod(t *testing.T) {
+	c := b.allocate(t, "shared", "n1")
+	claims := b.admin.ResourceV1().ResourceClaims("default")
+	reserve := func(names ...string) error {
+		c, err := claims.Get(t.Context(), c.Name, metav1.GetOptions{})
+		check(t, err)
+		c.Status.ReservedFor = nil
+		for _, name := range names {
+			c.Status.ReservedFor = append(c.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: name, UID: types.UID(name)})
+		}
+		_, err = claims.UpdateStatus(t.Context(), c, metav1.UpdateOptions{})
+		return err
+	}
+	refused(t, "two at once", reserve("a", "b"), "ResourceClaim shared has network devices, which are in one pod at a time, and a has them")
+	// The controller of claims soon finds that there is no such pod.
+	refused(t, "one", reserve("a"), "")
+
+	b.apply(t, `
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: nic}
+spec:
+  selectors: [{cel: {expression: 'device.driver == "dra.networking"'}}]
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceSlice
+metadata: {name: n2-nics}
+spec:
+  driver: dra.networking
+  nodeName: n2
+  pool: {name: onepod, generation: 1, resourceSliceCount: 1}
+  devices: [{name: a}, {name: b}]
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: common, namespace: default}
+spec:
+  devices:
+    requests: [{name: nic, exactly: {deviceClassName: nic}}]
+`)
+	b.apply(t, `
+apiVersion: v1
+kind: Node
+metadata: {name: n2}
+`)
+	status := []byte(`{"status":{"capacity":{"cpu":"4","memory":"4Gi","pods":"10"},"allocatable":{"cpu":"4","memory":"4Gi","pods":"10"},"conditions":[{"type":"Ready","status":"True","reason":"Test","lastHeartbeatTime":"2026-01-01T00:00:00Z","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
+	for _, name := range []string{"one", "two"} {
+		b.apply(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: default}
+spec:
+  tolerations: [{operator: Exists}]
+  resourceClaims: [{name: nic, resourceClaimName: common}]
+  containers: [{name: pod, image: %s, resources: {claims: [{name: nic}]}}]
+`, name, cluster.PodImage))
+		if name == "two" {
+			break
+		}
+		eventually(t, "the first pod", func() string {
+			// A node nobody speaks for is soon thought to be lost.
+			_, err := b.admin.CoreV1().Nodes().Patch(t.Context(), "n2", types.StrategicMergePatchType, status, metav1.PatchOptions{}, "status")
+			check(t, err)
+			p, err := b.admin.CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{})
+			check(t, err)
+			if p.Spec.NodeName != "n2" {
+				return fmt.Sprintf("%+v", p.Status.Conditions)
+			}
+			return ""
+		})
+	}
+	eventually(t, "the second pod", func() string {
+		p, err := b.admin.CoreV1().Pods("default").Get(t.Context(), "two", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return err.Error()
+		}
+		check(t, err)
+		if p.Spec.NodeName != "" {
+			t.Fatalf("it is on node %q, with a device that another pod has", p.Spec.NodeName)
+		}
+		list, err := b.admin.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=two"})
+		check(t, err)
+		for _, e := range list.Items {
+			if strings.Contains(e.Message, "ResourceClaim common has network devices, which are in one pod at a time, and one has them: give each pod a claim of its own, by a ResourceClaimTemplate") {
+				return ""
+			}
+		}
+		return fmt.Sprintf("no event says why: %+v", list.Items)
+	})
+}
