@@ -1,10 +1,12 @@
 package ops
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
-	"strings"
+	"sync"
 
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -34,28 +36,81 @@ type op[C any] struct {
 func (o op[C]) Contract() contract.Contract { return o.contract }
 
 func (o op[C]) Plan(p *Planner, config map[string]any) error {
+	c, err := o.prepare(config)
+	if err != nil {
+		return err
+	}
+	return o.planPrepared(p, c)
+}
+
+// prepare makes a C of a canonical config.
+func (o op[C]) prepare(config map[string]any) (any, error) {
 	raw, err := json.Marshal(config)
 	if err != nil {
-		return fmt.Errorf("encode config: %w", err)
+		return nil, fmt.Errorf("encode config: %w", err)
 	}
 	var c C
-	dec := json.NewDecoder(strings.NewReader(string(raw)))
+	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&c); err != nil {
-		return fmt.Errorf("config and contract of type %q disagree: %w", o.contract.Type, err)
+		return nil, fmt.Errorf("config and contract of type %q disagree: %w", o.contract.Type, err)
 	}
-	return o.plan(p, c)
+	return c, nil
+}
+
+func (o op[C]) planPrepared(p *Planner, config any) error { return o.plan(p, config.(C)) }
+
+// preparer is an Op that can be given its config decoded.
+type preparer interface {
+	prepare(config map[string]any) (any, error)
+	planPrepared(p *Planner, config any) error
+}
+
+// prepared remembers decoded configs by step type. The topologies of a node are
+// few and planned again and again, and decoding them is a third of that.
+type prepared struct {
+	mu     sync.Mutex
+	byType map[string][]preparedConfig // the latest last
+}
+
+// preparedConfig is what the user wrote, without references, and what it decodes
+// to. Nobody changes either.
+type preparedConfig struct {
+	written map[string]any
+	decoded any
+}
+
+// preparedPerType bounds what is remembered.
+const preparedPerType = 64
+
+func (r *prepared) get(typ string, written map[string]any) (any, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range slices.Backward(r.byType[typ]) {
+		if reflect.DeepEqual(c.written, written) {
+			return c.decoded, true
+		}
+	}
+	return nil, false
+}
+
+func (r *prepared) put(typ string, written map[string]any, decoded any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := append(r.byType[typ], preparedConfig{written, decoded})
+	r.byType[typ] = slices.Delete(all, 0, max(0, len(all)-preparedPerType))
 }
 
 // Registry holds the known step types. It implements contract.Set.
 type Registry struct {
-	ops map[string]Op
+	ops      map[string]Op
+	prepared *prepared
 }
 
 // NewRegistry returns a registry of the given types; two of one name are a
 // programming error and refused.
 func NewRegistry(ops ...Op) (*Registry, error) {
-	r := &Registry{ops: map[string]Op{}}
+	r := &Registry{ops: map[string]Op{}, prepared: &prepared{byType: map[string][]preparedConfig{}}}
 	for _, o := range ops {
 		typ := o.Contract().Type
 		if _, ok := r.ops[typ]; ok {

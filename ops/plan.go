@@ -148,6 +148,12 @@ func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]
 		return err
 	}
 	config, _ := expanded.(map[string]any)
+	known, canPrepare := op.(preparer)
+	if canPrepare {
+		if c, ok := r.prepared.get(step.Type, config); ok {
+			return known.planPrepared(p, c)
+		}
+	}
 	canonical, problems := op.Contract().Decode(config, contract.Options{})
 	if len(problems) > 0 {
 		errs := make([]error, len(problems))
@@ -156,7 +162,15 @@ func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]
 		}
 		return fault.New(fault.Invalid, errors.Join(errs...))
 	}
-	return op.Plan(p, canonical)
+	if !canPrepare {
+		return op.Plan(p, canonical)
+	}
+	c, err := known.prepare(canonical)
+	if err != nil {
+		return err
+	}
+	r.prepared.put(step.Type, config, c)
+	return known.planPrepared(p, c)
 }
 
 // unknownRef is a reference to a value that only applying makes known.

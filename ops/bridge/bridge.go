@@ -3,6 +3,7 @@ package bridge
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/plumbline/plumbline/ops"
@@ -311,7 +312,7 @@ func gateway(p *ops.Planner, br string, c *config) error {
 			if strings.Contains(gw, ":") {
 				dst = "::/0"
 			}
-			c.Routes = append(c.Routes, ops.Route{Destination: dst, Gateway: gw})
+			c.Routes = append(slices.Clip(c.Routes), ops.Route{Destination: dst, Gateway: gw})
 		}
 	}
 	return nil

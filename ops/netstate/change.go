@@ -1,6 +1,7 @@
 package netstate
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -153,6 +154,9 @@ func ReadObject(kind Kind, raw []byte) (Object, error) {
 // UnmarshalJSON reads what MarshalJSON writes. It refuses an unknown kind and
 // a change of nothing, and never panics on foreign input.
 func (c *Change) UnmarshalJSON(data []byte) error {
+	if c.unmarshalTyped(data) {
+		return nil
+	}
 	var j changeJSON
 	if err := json.Unmarshal(data, &j); err != nil {
 		return fmt.Errorf("change: %w", err)
@@ -183,6 +187,61 @@ func (c *Change) UnmarshalJSON(data []byte) error {
 	}
 	*c = out
 	return nil
+}
+
+// unmarshalTyped reads a change of a kind that stands where MarshalJSON writes
+// it, in one go. It is false for everything else, also for what is wrong: that
+// is for the thorough way to say.
+func (c *Change) unmarshalTyped(data []byte) bool {
+	_, rest, _ := bytes.Cut(data, []byte(`"type":"`))
+	kind, _, _ := bytes.Cut(rest, []byte(`"`))
+	switch Kind(kind) {
+	case KindLink:
+		return readTyped[Link](c, data, KindLink)
+	case KindAddress:
+		return readTyped[Addr](c, data, KindAddress)
+	case KindRoute:
+		return readTyped[Route](c, data, KindRoute)
+	case KindSysctl:
+		return readTyped[Sysctl](c, data, KindSysctl)
+	case KindDevice:
+		return readTyped[Device](c, data, KindDevice)
+	case KindVF:
+		return readTyped[VF](c, data, KindVF)
+	case KindEthtool:
+		return readTyped[Ethtool](c, data, KindEthtool)
+	case KindBridgeVLAN:
+		return readTyped[BridgeVLAN](c, data, KindBridgeVLAN)
+	default:
+		return false
+	}
+}
+
+func readTyped[T Object](c *Change, data []byte, kind Kind) bool {
+	var j struct {
+		Step    string `json:"step"`
+		Type    Kind   `json:"type"`
+		Before  *T     `json:"before"`
+		After   *T     `json:"after"`
+		Implied bool   `json:"implied"`
+		Foreign bool   `json:"foreign"`
+		Why     string `json:"why"`
+	}
+	if err := json.Unmarshal(data, &j); err != nil || j.Type != kind || j.Before == nil && j.After == nil {
+		return false
+	}
+	out := Change{Step: j.Step, Implied: j.Implied, Foreign: j.Foreign, Why: j.Why}
+	if j.Before != nil {
+		out.Before = *j.Before
+	}
+	if j.After != nil {
+		out.After = *j.After
+	}
+	if out.Before != nil && out.After != nil && out.Before.Key() != out.After.Key() {
+		return false
+	}
+	*c = out
+	return true
 }
 
 // NewUpdate returns the change that makes have hold what want says, or false
