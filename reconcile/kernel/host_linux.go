@@ -34,6 +34,11 @@ type Host struct {
 	sysfs   sysfs
 	proc    string
 	bootID  string
+
+	mu sync.Mutex
+	// Where functions were found last. Each use looks whether it is so still.
+	homes   map[string]homeAddress // of virtual functions
+	indexes map[string]int         // of the links of physical functions
 }
 
 // Open opens the host's side.
@@ -66,7 +71,21 @@ func Open(o Options) (*Host, error) {
 		h.ns.Close()
 		return nil, fmt.Errorf("open host: %w", err)
 	}
-	return &Host{socket: s, home: h, buffers: buffers, sysfs: sysfs{o.Sysfs}, proc: o.Proc, bootID: strings.TrimSpace(string(boot))}, nil
+	return &Host{socket: s, home: h, buffers: buffers, sysfs: sysfs{o.Sysfs}, proc: o.Proc, bootID: strings.TrimSpace(string(boot)), homes: map[string]homeAddress{}, indexes: map[string]int{}}, nil
+}
+
+// known looks up what m remembers of a function.
+func known[T any](h *Host, m map[string]T, id string) (T, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	v, ok := m[id]
+	return v, ok
+}
+
+func note[T any](h *Host, m map[string]T, id string, v T) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m[id] = v
 }
 
 // BootID identifies this boot of the machine.

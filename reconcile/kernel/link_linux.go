@@ -234,8 +234,12 @@ func (c *conn) linkByIndex(ctx context.Context, index int) (ifLink, error) {
 	return c.link(ctx, index, 0)
 }
 
-// linkWithVFs is linkByName with the settings of its virtual functions.
-func (c *conn) linkWithVFs(ctx context.Context, base string) (ifLink, error) {
+// linkWithVFs reads a link, by name where the index is 0, with the settings of
+// its virtual functions.
+func (c *conn) linkWithVFs(ctx context.Context, index int, base string) (ifLink, error) {
+	if index != 0 {
+		return c.link(ctx, index, filterVF|filterSkipStats)
+	}
 	return c.link(ctx, 0, filterVF|filterSkipStats, attr(unix.IFLA_IFNAME, nl.ZeroTerminated(base)))
 }
 

@@ -61,8 +61,28 @@ func (s *Sandbox) readSysctl(path string) (string, error) {
 		return "", err
 	}
 	s.count.gets.Add(1)
-	b, err := os.ReadFile(file)
+	b, err := readFile(file)
 	return strings.Join(strings.Fields(string(b)), " "), err
+}
+
+// readFile is os.ReadFile without what concerns files that may block.
+func readFile(path string) ([]byte, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	var out []byte
+	buffer := make([]byte, 4<<10) // what procfs tells at a time
+	for {
+		n := 0
+		if err := again(func() (err error) { n, err = unix.Read(fd, buffer); return err }); err != nil {
+			return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+		}
+		if out = append(out, buffer[:n]...); n < len(buffer)/2 {
+			return out, nil // a sysctl is told in one piece
+		}
+	}
 }
 
 func (s *Sandbox) applySysctl(ctx context.Context, c netstate.Change) error {

@@ -44,15 +44,18 @@ var (
 // mounted in: the one that is the function's own first, representors of its
 // virtual functions last. The netdev of a virtio card hangs one level deeper.
 func (f sysfs) netdevs(id string) []string {
-	dir := f.function(id)
-	dirs, _ := filepath.Glob(filepath.Join(dir, "virtio[0-9]*"))
+	dirs := []string{f.function(id)}
+	if entries, err := os.ReadDir(filepath.Join(dirs[0], "net")); err == nil && len(entries) == 1 {
+		return []string{entries[0].Name()} // as nearly always
+	}
+	virtio, _ := filepath.Glob(filepath.Join(dirs[0], "virtio[0-9]*"))
 	type netdev struct {
 		name string
 		rank int
 		port uint64
 	}
 	var all []netdev
-	for _, d := range append([]string{dir}, dirs...) {
+	for _, d := range append(dirs, virtio...) {
 		entries, _ := os.ReadDir(filepath.Join(d, "net"))
 		for _, e := range entries {
 			n := netdev{name: e.Name()}
@@ -100,6 +103,11 @@ func (f sysfs) deviceID(bus, name string) string {
 // physicalFunction returns the function a virtual one belongs to, "" for one
 // that is not virtual.
 func (f sysfs) physicalFunction(id string) string { return f.target(f.function(id), "physfn") }
+
+// isVirtual reports whether a virtual function is the index-th of pf.
+func (f sysfs) isVirtual(id, pf string, index int) bool {
+	return f.physicalFunction(id) == pf && f.target(f.function(pf), "virtfn"+strconv.Itoa(index)) == id
+}
 
 // virtualIndex returns which of its virtual functions a physical function has at
 // that address.

@@ -99,9 +99,16 @@ func (s *Sandbox) readVF(ctx context.Context, id string) (*place, netstate.VF, e
 // readPF reads a physical function with the settings of all its virtual ones. As
 // a rule it is on the host, and one question does; it may be in the sandbox.
 func (s *Sandbox) readPF(ctx context.Context, id string) (*place, error) {
-	for _, name := range s.host.sysfs.netdevs(id) {
-		w, err := s.outside.linkWithVFs(ctx, name)
+	if index, ok := known(s.host, s.host.indexes, id); ok {
+		w, err := s.outside.linkWithVFs(ctx, index, "")
 		if err == nil && s.identity(w) == id {
+			return &place{s.outside, w}, nil
+		}
+	}
+	for _, name := range s.host.sysfs.netdevs(id) {
+		w, err := s.outside.linkWithVFs(ctx, 0, name)
+		if err == nil && s.identity(w) == id {
+			note(s.host, s.host.indexes, id, w.link.Index)
 			return &place{s.outside, w}, nil
 		}
 		if err != nil && !errors.Is(err, unix.ENODEV) {
@@ -112,24 +119,28 @@ func (s *Sandbox) readPF(ctx context.Context, id string) (*place, error) {
 	if p == nil || err != nil {
 		return nil, err
 	}
-	w, err := p.c.linkWithVFs(ctx, p.w.link.Name)
+	w, err := p.c.linkWithVFs(ctx, 0, p.w.link.Name)
 	return &place{p.c, w}, err
 }
 
-// homeOf says which physical function a device belongs to. It is looked up once
-// in a view: sysfs takes a dozen calls to tell.
+// homeOf says which physical function a device belongs to. To find out takes
+// sysfs a reading of the whole function; to see that it is so still takes two
+// links, and is done once in a view.
 func (s *Sandbox) homeOf(id string) (h homeAddress) {
-	known := false
-	s.glimpse(func(g *glance) { h, known = g.home[id] })
-	if known {
+	seen := false
+	s.glimpse(func(g *glance) { h, seen = g.home[id] })
+	if seen {
 		return h
 	}
-	if h.pf = s.host.sysfs.physicalFunction(id); h.pf == "" {
-		return h // perhaps not there yet
-	}
-	var ok bool
-	if h.index, ok = s.host.sysfs.virtualIndex(h.pf, id); !ok {
-		return homeAddress{}
+	h, ok := known(s.host, s.host.homes, id)
+	if !ok || !s.host.sysfs.isVirtual(id, h.pf, h.index) {
+		if h.pf = s.host.sysfs.physicalFunction(id); h.pf == "" {
+			return h // perhaps not there yet
+		}
+		if h.index, ok = s.host.sysfs.virtualIndex(h.pf, id); !ok {
+			return homeAddress{}
+		}
+		note(s.host, s.host.homes, id, h)
 	}
 	s.glimpse(func(g *glance) { g.home[id] = h })
 	return h
