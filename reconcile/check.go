@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"encoding/json"
+	"reflect"
 	"time"
 
 	"github.com/plumbline/plumbline/ops"
@@ -115,7 +116,11 @@ func drifts(t *topology.Topology, plan *ops.Plan) []Drift {
 	return out
 }
 
+// sameSpec reports whether two sandboxes would be written alike.
 func sameSpec(a, b Sandbox) bool {
+	if reflect.DeepEqual(a, b) {
+		return true // as a rule, and much cheaper to know
+	}
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)
 	return errX == nil && errY == nil && string(x) == string(y)

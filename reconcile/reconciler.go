@@ -252,8 +252,7 @@ func (p *pass) refuseTaken(ctx context.Context, free bool) error {
 	if len(wanted) == 0 {
 		return nil
 	}
-	records, _ := p.r.opts.Store.List() // damaged records are reported by List's other callers
-	for _, other := range records {
+	for _, other := range p.r.holders(wanted) {
 		if other.Sandbox.ID == p.sandbox.ID || other.BootID != p.r.opts.BootID {
 			continue
 		}
@@ -275,6 +274,18 @@ func (p *pass) refuseTaken(ctx context.Context, free bool) error {
 		return &ops.StepError{Topology: p.sandbox.Topology.Name, Step: step, Err: fault.New(fault.Conflict, held)}
 	}
 	return nil
+}
+
+// holders returns the records that may hold one of the devices. A Store that can
+// tell them apart without reading all of them is asked to.
+func (r *Reconciler) holders(devices map[string]string) []Record {
+	if s, ok := r.opts.Store.(interface {
+		Holders(devices []string) []Record
+	}); ok {
+		return s.Holders(slices.Collect(maps.Values(devices)))
+	}
+	records, _ := r.opts.Store.List() // damaged records are reported by List's other callers
+	return records
 }
 
 // alive reports whether the namespace of a record is there still.
@@ -387,7 +398,7 @@ func (p *pass) nameHolder(err error) error {
 	if fault.Of(err) != fault.Conflict {
 		return err
 	}
-	records, _ := p.r.opts.Store.List()
+	records, _ := p.r.opts.Store.List() // as above
 	for _, other := range records {
 		if other.Sandbox.ID == p.sandbox.ID || other.Sandbox.Netns != p.sandbox.Netns {
 			continue
@@ -413,11 +424,15 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 	}
 	var last *ops.Plan
 	plan, err := p.plan(ctx)
+	if err != nil && p.trigger == TriggerRepair {
+		return Report{}, err // nothing was tried, so nothing has come of it
+	}
 	for range maxStages {
 		if err != nil {
 			return Report{}, p.fail(ctx, err)
 		}
 		if p.trigger == TriggerRepair {
+			p.r.opts.Recorder.Drift(p.sandbox.ID, p.sandbox.Topology.Name, drifts(p.sandbox.Topology, plan))
 			p.spareObserved(plan)
 		}
 		if plan.Empty() {
@@ -572,7 +587,9 @@ func (p *pass) settle(plan *ops.Plan) (Report, error) {
 	if rep.Unchanged && p.known && p.before.Phase == Applied && sameSpec(p.before.Sandbox, p.sandbox) {
 		return rep, nil
 	}
-	p.record.Updated = p.r.opts.Now()
+	start := p.r.opts.Now()
+	defer func() { p.timing.Journal += p.r.opts.Now().Sub(start) }()
+	p.record.Updated = start
 	put := p.r.opts.Store.Settle
 	if rep.Unchanged {
 		put = p.r.opts.Store.Put
@@ -702,14 +719,13 @@ func onHost(history []netstate.Change) []netstate.Object {
 }
 
 func (p *pass) planUndo(ctx context.Context, history []netstate.Change) (changes []netstate.Change, absent []string, err error) {
-	start := p.r.opts.Now()
-	defer func() { p.timing.Observe += p.r.opts.Now().Sub(start) }()
-	p.snapshot, err = p.domain.Observe(ctx, p.asked)
-	if err != nil {
-		return nil, nil, fmt.Errorf("observe: %w", err)
+	if err := p.observe(ctx); err != nil {
+		return nil, nil, err
 	}
 	for range 32 {
+		start := p.r.opts.Now()
 		changes, missing := ops.Undo(p.snapshot, history)
+		p.timing.Plan += p.r.opts.Now().Sub(start)
 		if len(missing) == 0 {
 			return changes, ops.Absent(p.snapshot, history), nil
 		}
@@ -723,8 +739,11 @@ func (p *pass) planUndo(ctx context.Context, history []netstate.Change) (changes
 // release undoes the record's whole history and removes it.
 func (p *pass) release(ctx context.Context) error {
 	if p.record.Phase != Releasing {
-		p.record.Phase, p.record.Updated = Releasing, p.r.opts.Now()
-		if err := p.r.opts.Store.Put(p.record); err != nil {
+		start := p.r.opts.Now()
+		p.record.Phase, p.record.Updated = Releasing, start
+		err := p.r.opts.Store.Put(p.record)
+		p.timing.Journal += p.r.opts.Now().Sub(start)
+		if err != nil {
 			return fmt.Errorf("journal: %w", err)
 		}
 	}
@@ -740,6 +759,8 @@ func (p *pass) release(ctx context.Context) error {
 	}
 	p.known = false
 	p.r.remember(p.sandbox.ID, nil)
+	start := p.r.opts.Now()
+	defer func() { p.timing.Journal += p.r.opts.Now().Sub(start) }()
 	return p.r.opts.Store.Remove(p.sandbox.ID)
 }
 

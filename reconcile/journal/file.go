@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -76,7 +77,7 @@ func (j *Journal) path(name, suffix string) string {
 // load reads the log at path and checks that it belongs to name. An absent
 // file is an empty log. Damage is told apart by isDamage.
 func load(path, name string) (state, error) {
-	data, inode, err := read(path)
+	data, inode, mtime, err := read(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return state{}, nil
@@ -89,7 +90,7 @@ func load(path, name string) (state, error) {
 	if err != nil {
 		return state{}, &damage{err}
 	}
-	s.inode = inode
+	s.inode, s.mtime = inode, mtime
 	if !s.found {
 		return s, nil
 	}
@@ -101,28 +102,67 @@ func load(path, name string) (state, error) {
 	return s, nil
 }
 
-func read(path string) (data []byte, inode uint64, err error) {
+func read(path string) (data []byte, inode uint64, mtime unix.Timespec, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, mtime, err
 	}
 	defer f.Close()
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return nil, 0, err
+		return nil, 0, mtime, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, 0, errors.New("not a regular file")
+		return nil, 0, mtime, errors.New("not a regular file")
 	}
 	if st.Size > limitBytes {
-		return nil, 0, fmt.Errorf("larger than %d bytes", limitBytes)
+		return nil, 0, mtime, fmt.Errorf("larger than %d bytes", limitBytes)
 	}
 	data = make([]byte, st.Size) // what is appended meanwhile is for the next reader
 	n, err := io.ReadFull(f, data)
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, 0, err
+		return nil, 0, mtime, err
 	}
-	return data[:n], st.Ino, nil
+	return data[:n], st.Ino, st.Mtim, nil
+}
+
+// recent is a log that was read a moment ago.
+type recent struct {
+	name string
+	state
+}
+
+// recentLogs is how many logs are remembered: those of the passes under way. A
+// pass looks several times at its record, and decoding it is most of the work.
+const recentLogs = 8
+
+// reload is load, but what was read a moment ago and is the same file still, as
+// inode, size and time of change tell, is not read again. Logs only grow, or are
+// other files.
+func (j *Journal) reload(name string) (state, error) {
+	path := j.path(name, logSuffix)
+	var st unix.Stat_t
+	found := unix.Lstat(path, &st) == nil
+	j.mu.Lock()
+	i := slices.IndexFunc(j.recent, func(r recent) bool { return r.name == name })
+	if i >= 0 {
+		r := j.recent[i]
+		if found && r.inode == st.Ino && int64(r.size) == st.Size && r.mtime == st.Mtim {
+			j.mu.Unlock()
+			return r.state, nil
+		}
+		j.recent = slices.Delete(j.recent, i, i+1)
+	}
+	j.mu.Unlock()
+	s, err := load(path, name)
+	if err == nil && s.found {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.recent = slices.DeleteFunc(j.recent, func(r recent) bool { return r.name == name })
+		j.recent = slices.Insert(j.recent, 0, recent{name, s})
+		j.recent = slices.Delete(j.recent, min(len(j.recent), recentLogs), len(j.recent))
+	}
+	return s, err
 }
 
 // look is load for a writer, who knows what it has read or written before under

@@ -36,7 +36,9 @@ type Journal struct {
 
 	mu       sync.Mutex
 	gates    map[string]*gate // by file name
-	reported []error          // damage met outside List, told by the next List
+	recent   []recent         // read last, the latest first
+	holdings map[string]holding
+	reported []error // damage met outside List, told by the next List
 }
 
 var _ reconcile.Store = (*Journal)(nil)
@@ -100,7 +102,8 @@ func (j *Journal) Damaged() ([]string, error) {
 }
 
 // Get returns one record; false when there is none. A damaged file is set
-// aside and is an error once: from then on there is no record.
+// aside and is an error once: from then on there is no record. What the record
+// points to may be shared with other callers, and is not to be changed.
 func (j *Journal) Get(id reconcile.SandboxID) (reconcile.Record, bool, error) {
 	name, err := fileName(id)
 	if err != nil {
@@ -108,11 +111,11 @@ func (j *Journal) Get(id reconcile.SandboxID) (reconcile.Record, bool, error) {
 	}
 	var s state
 	locked := j.underLock(name, func(g *gate) {
-		s, err = load(j.path(name, logSuffix), name)
+		s, err = j.reload(name)
 		g.know(s, err)
 	})
 	if !locked {
-		s, err = load(j.path(name, logSuffix), name)
+		s, err = j.reload(name)
 	}
 	if isDamage(err) {
 		s, err = j.examine(name, err)

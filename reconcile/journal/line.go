@@ -9,6 +9,8 @@ import (
 	"io"
 	"strconv"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 )
@@ -30,6 +32,7 @@ type state struct {
 	good   int // bytes of whole lines; what lies behind is torn
 	size   int
 	inode  uint64
+	mtime  unix.Timespec
 }
 
 func checksum(payload []byte) uint32 {

@@ -443,6 +443,9 @@ func (l *Loop) guard(ctx context.Context, rec reconcile.Record) (verdict, error)
 	}
 	l.depends(rec.Sandbox, rec.History)
 	begun := l.Now()
+	if repairsAll(rec.Sandbox.Topology) {
+		return l.repair(ctx, id, begun) // which looks first
+	}
 	st, err := l.Reconciler.Check(ctx, id)
 	switch {
 	case fault.Of(err) == fault.Gone: // its record went meanwhile
@@ -461,11 +464,26 @@ func (l *Loop) guard(ctx context.Context, rec reconcile.Record) (verdict, error)
 	if now, known, err := l.Store.Get(id); err != nil || !known || now.Phase != rec.Phase {
 		return again, err // somebody deletes or applies it right now: that is no drift
 	}
+	return l.repair(ctx, id, begun)
+}
+
+// repairsAll reports whether all drift of a topology is to be repaired, so that
+// nobody has to look at it first.
+func repairsAll(t *topology.Topology) bool {
+	return t.DriftPolicy != topology.Observe && !slices.ContainsFunc(t.Steps, func(s topology.Step) bool { return s.DriftPolicy == topology.Observe })
+}
+
+func (l *Loop) repair(ctx context.Context, id reconcile.SandboxID, begun time.Time) (verdict, error) {
 	since := l.sched.noticed(id)
 	if since.IsZero() {
 		since = begun
 	}
 	rep, err := l.Reconciler.Repair(ctx, id)
+	if fault.Of(err) == fault.Gone {
+		if now, known, e := l.Store.Get(id); e == nil && (!known || now.Phase == reconcile.Releasing) {
+			return again, nil // somebody deletes it right now: that is no drift
+		}
+	}
 	if err != nil {
 		return again, err
 	}

@@ -1,0 +1,58 @@
+package journal
+
+import (
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+)
+
+// What another process writes counts at once, and what did not change is not
+// read again.
+func TestHolders(t *testing.T) {
+	dir := t.TempDir()
+	ours, theirs := open(t, dir), open(t, dir)
+	moved := func(id string) netstate.Change {
+		return netstate.Change{Step: "s", Before: netstate.Device{ID: id, At: new("host:eth0")}, After: netstate.Device{ID: id, At: new("net1")}}
+	}
+	expect := func(when string, want ...reconcile.SandboxID) {
+		t.Helper()
+		var got []reconcile.SandboxID
+		for _, r := range ours.Holders([]string{"0000:03:00.2", "0000:03:00.4"}) {
+			got = append(got, r.Sandbox.ID)
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s: %s", when, d)
+		}
+	}
+	expect("in an empty directory")
+	must(t, theirs.Put(record("blue/ai", reconcile.Applied, moved("0000:03:00.2"))))
+	must(t, theirs.Put(record("green/ai", reconcile.Applied, moved("0000:03:00.3"))))
+	expect("after two were made", "blue/ai")
+	must(t, theirs.Intend("green/ai", []netstate.Change{moved("0000:03:00.4")}))
+	expect("after the other took one too", "blue/ai", "green/ai")
+	must(t, theirs.Remove("blue/ai"))
+	expect("after the first went", "green/ai")
+	must(t, os.WriteFile(ours.path("red", logSuffix), []byte("no log\n"), 0o600))
+	expect("beside a damaged file", "green/ai")
+	if _, errs := ours.List(); len(errs) != 1 {
+		t.Errorf("the damaged file is reported by %v", errs)
+	}
+}
+
+// BenchmarkHolders is what a new sandbox pays for those that are there.
+func BenchmarkHolders(b *testing.B) {
+	j := open(b, b.TempDir())
+	j.fsync = func(*os.File) error { return nil }
+	for i := range 500 {
+		must(b, j.Put(record(reconcile.SandboxID(string(rune('a'+i%26))+string(rune('a'+i/26))+"/ai"), reconcile.Applied, made("bond0"), made("data0"))))
+	}
+	for b.Loop() {
+		if got := j.Holders([]string{"0000:03:00.2"}); len(got) > 0 {
+			b.Fatal(got)
+		}
+	}
+}
