@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
 
@@ -81,6 +82,8 @@ func applyAndDelete(ctx context.Context, n int, plugins string) error {
 		contenders = append(contenders, chain)
 	}
 	got := make([]samples, len(contenders))
+	var passes []reconcile.Pass
+	ours.recorder = recorderFunc(func(p reconcile.Pass) { passes = append(passes, p) })
 	for i := range n + 1 {
 		for k, c := range contenders {
 			// In turn, so that a drift of the machine's speed hits all alike.
@@ -100,7 +103,29 @@ func applyAndDelete(ctx context.Context, n int, plugins string) error {
 			millis(median(got[k].apply)), ratio(got[k].apply, got[1].apply),
 			millis(median(got[k].remove)), ratio(got[k].remove, got[1].remove))
 	}
+	phases(passes[2:]) // as above, without the first apply and delete
 	return nil
+}
+
+// phases says where the engine's passes spent their time, and what they asked
+// of the kernel.
+func phases(passes []reconcile.Pass) {
+	fmt.Println("\n| median of a pass, ms | observe | plan | journal | apply | the rest | dumps | gets | writes |\n|---|---|---|---|---|---|---|---|---|")
+	for _, trigger := range []reconcile.Trigger{reconcile.TriggerEnsure, reconcile.TriggerRelease} {
+		var observe, plan, journal, apply, rest []time.Duration
+		var last reconcile.Pass
+		for _, p := range passes {
+			if p.Trigger != trigger {
+				continue
+			}
+			t := p.Timing
+			observe, plan, journal, apply = append(observe, t.Observe), append(plan, t.Plan), append(journal, t.Journal), append(apply, t.Apply)
+			rest = append(rest, t.Total-t.Observe-t.Plan-t.Journal-t.Apply)
+			last = p
+		}
+		fmt.Printf("| %s | %s | %s | %s | %s | %s | %d | %d | %d |\n", trigger, millis(median(observe)), millis(median(plan)), millis(median(journal)),
+			millis(median(apply)), millis(median(rest)), last.Dumps, last.Gets, last.Writes)
+	}
 }
 
 func once(ctx context.Context, c contender, name string) (apply, remove time.Duration, err error) {
