@@ -1,6 +1,8 @@
 package claimstatus
 
 import (
+	"sync"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -18,15 +20,28 @@ type events struct {
 	client      kubernetes.Interface
 	broadcaster record.EventBroadcaster
 	recorder    record.EventRecorder
+
+	mu      sync.Mutex
+	started bool
+	early   []func() // told before start, when the library would not listen
 }
+
+// earlyMax is how many Events wait for start: what the library holds afterwards.
+const earlyMax = 1000
 
 func newEvents(client kubernetes.Interface, node string) *events {
 	b := record.NewBroadcaster()
-	return &events{client, b, b.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: component, Host: node})}
+	return &events{client: client, broadcaster: b, recorder: b.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: component, Host: node})}
 }
 
 func (e *events) start() (stop func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: e.client.CoreV1().Events("")})
+	for _, tell := range e.early {
+		tell()
+	}
+	e.started, e.early = true, nil
 	return e.broadcaster.Shutdown
 }
 
@@ -45,7 +60,18 @@ func (e *events) event(s Subject, eventType, reason, message string) {
 		{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim", Namespace: s.Claim.Namespace, Name: s.Claim.Name, UID: s.Claim.UID},
 	} {
 		if of.UID != "" {
-			e.recorder.Event(&of, eventType, reason, message)
+			e.tell(func() { e.recorder.Event(&of, eventType, reason, message) })
 		}
+	}
+}
+
+func (e *events) tell(event func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.started:
+		event() // never waits
+	case len(e.early) < earlyMax:
+		e.early = append(e.early, event)
 	}
 }
