@@ -42,7 +42,7 @@ func (a *app) engine(command string, writes bool, recorder reconcile.Recorder) (
 		}
 		e.journal, e.store = j, j
 	}
-	if e.host, err = kernel.Open(kernel.Options{}); err != nil {
+	if e.host, err = kernel.Open(a.host); err != nil {
 		return nil, err
 	}
 	if recorder == nil {
@@ -128,18 +128,28 @@ func discover(ctx context.Context) ([]inventory.Device, error) {
 // route. Devices that could be read in part are listed with the error.
 func discoverOn(ctx context.Context, host *kernel.Host) ([]inventory.Device, error) {
 	devices, err := inventory.Discover(os.DirFS("/sys"), inventory.Options{})
+	uplinks, failed := uplinksOf(ctx, host)
+	if failed != nil {
+		// Without it the way to the host could be given away.
+		return nil, failed
+	}
+	return inventory.GuardUplinks(devices, uplinks), err
+}
+
+// uplinksOf says what carries the default route of a host.
+func uplinksOf(ctx context.Context, host *kernel.Host) (inventory.Uplinks, error) {
 	outside := host.WithoutSandbox()
 	defer outside.Close()
 	uplink := netstate.Device{ID: ops.DefaultRouteDevice}
-	snap, observed := outside.Observe(ctx, []netstate.Object{uplink})
-	if observed != nil {
-		// Without it the way to the host could be given away.
-		return nil, fmt.Errorf("default route: %w", observed)
+	snap, err := outside.Observe(ctx, []netstate.Object{uplink})
+	if err != nil {
+		return inventory.Uplinks{}, fmt.Errorf("default route: %w", err)
 	}
+	var out inventory.Uplinks
 	if d, ok := snap.Device(uplink.ID); ok && d.At != nil {
-		devices = inventory.GuardUplinks(devices, inventory.Uplinks{Routes: []string{netstate.BaseName(*d.At)}})
+		out.Routes = []string{netstate.BaseName(*d.At)}
 	}
-	return devices, err
+	return out, nil
 }
 
 // privileged refuses to begin what the kernel would refuse halfway.

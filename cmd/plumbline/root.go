@@ -16,6 +16,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/nearest"
@@ -28,6 +29,7 @@ type app struct {
 	stateDir string
 	timeout  time.Duration
 	verbose  bool
+	host     kernel.Options // where the host is found; not a matter of flags but for agent
 }
 
 func newRoot(std stdio) *cobra.Command {
@@ -78,7 +80,7 @@ Exit status: 0 done, or nothing to do; 1 an error, and nothing was changed;
 	f.StringVar(&a.stateDir, "state-dir", "/var/lib/plumbline", "`directory` of the journal")
 	f.DurationVar(&a.timeout, "timeout", time.Minute, "`time` that apply and delete may take")
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "log what is done on standard error")
-	root.AddCommand(a.validate(), a.plan(), a.apply(), a.status(), a.delete(), a.run(), a.controller(), a.graph(), a.devices(), a.demo(), a.version())
+	root.AddCommand(a.validate(), a.plan(), a.apply(), a.status(), a.delete(), a.run(), a.agent(), a.controller(), a.graph(), a.devices(), a.demo(), a.version())
 	return root
 }
 

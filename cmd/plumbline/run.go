@@ -121,8 +121,9 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 	return err
 }
 
-func handler(counts *metrics.Metrics, loop *node.Loop) http.Handler {
+func handler(counts *metrics.Metrics, loop *node.Loop, more ...prometheus.Collector) http.Handler {
 	reg := prometheus.NewRegistry()
+	reg.MustRegister(more...)
 	reg.MustRegister(counts, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))

@@ -1,0 +1,397 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/inventory/publish"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/attachment"
+	"github.com/plumbline/plumbline/reconcile/claims"
+	"github.com/plumbline/plumbline/reconcile/claimstatus"
+	"github.com/plumbline/plumbline/reconcile/draplugin"
+	"github.com/plumbline/plumbline/reconcile/gate"
+	"github.com/plumbline/plumbline/reconcile/kernel"
+	"github.com/plumbline/plumbline/reconcile/metrics"
+	"github.com/plumbline/plumbline/reconcile/node"
+	"github.com/plumbline/plumbline/reconcile/nriplugin"
+	"github.com/plumbline/plumbline/reconcile/watch"
+	"github.com/plumbline/plumbline/topology"
+)
+
+// agent is the flags of agent.
+type agent struct {
+	nodeName   string
+	kubeconfig string
+	podUID     string
+
+	nriSocket, nriIndex     string
+	pluginDir, registrarDir string
+	cdiDir, proc            string
+	physicalNetworks        map[string]string
+
+	metricsAddress string
+	logLevel       string
+	resync         time.Duration
+}
+
+func (a *app) agent() *cobra.Command {
+	var g agent
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "Serve one node of a Kubernetes cluster",
+		Long: `Serves the node it runs on: offers its devices to the scheduler, prepares
+ResourceClaims for the kubelet, makes their topologies true in a pod's network
+namespace before its containers start, keeps them so, and puts everything back
+when the pod ends. A container that consumes a claim is not started unless all of
+the claim's topologies have been verified in its sandbox.
+
+It needs the capabilities NET_ADMIN and SYS_ADMIN, the host's network namespace,
+and the directories below at the paths the host has them. In a container, where
+/proc/sys is read-only, --proc names a folder with the host's /proc/sys.
+
+It serves /metrics, /healthz and /readyz. When it is stopped all pods stay as they
+are; two agents may overlap for a while.`,
+		Example: `  plumbline agent --node-name n1 --kubeconfig /etc/kubernetes/agent.conf`,
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return g.run(cmd.Context(), a) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&g.nodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node; from NODE_NAME if that is set")
+	f.StringVar(&g.kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server; by the pod's service account when empty")
+	f.StringVar(&g.podUID, "pod-uid", os.Getenv("POD_UID"), "`UID` of the agent's own pod, which lets two agents overlap; from POD_UID if that is set")
+	f.StringVar(&g.nriSocket, "nri-socket", "/var/run/nri/nri.sock", "`socket` of the container runtime's Node Resource Interface")
+	f.StringVar(&g.nriIndex, "nri-index", "30", "`position` among the runtime's plugins, two digits")
+	f.StringVar(&g.pluginDir, "plugin-dir", "/var/lib/kubelet/plugins/dra.networking", "`directory` of the plugin's socket")
+	f.StringVar(&g.registrarDir, "registrar-dir", "/var/lib/kubelet/plugins_registry", "`directory` in which the kubelet looks for plugins")
+	f.StringVar(&g.cdiDir, "cdi-dir", "/var/run/cdi", "`directory` in which the container runtime looks for CDI devices")
+	f.StringVar(&g.proc, "proc", "/proc", "`directory` whose sys can be written to")
+	f.StringToStringVar(&g.physicalNetworks, "physical-network", nil, "`interface=network`: what a device is wired to; may be repeated")
+	f.StringVar(&g.metricsAddress, "metrics-address", "127.0.0.1:9808", "`address` to serve metrics and probes on")
+	f.StringVar(&g.logLevel, "log-level", "info", "`level`: debug, info, warn, error")
+	f.DurationVar(&g.resync, "resync", time.Minute, "`time` after which a sandbox is looked at unasked, as not all changes send word")
+	return cmd
+}
+
+var twoDigits = regexp.MustCompile(`^[0-9]{2}$`)
+
+func (g *agent) check() error {
+	switch {
+	case g.nodeName == "":
+		return errors.New("--node-name: is missing, and NODE_NAME is not set")
+	case !twoDigits.MatchString(g.nriIndex):
+		return fmt.Errorf("--nri-index: %q is not two digits", g.nriIndex)
+	case g.resync <= 0:
+		return errors.New("--resync must be positive")
+	}
+	return nil
+}
+
+// clients returns ways to the API server.
+func (g *agent) clients() (kubernetes.Interface, dynamic.Interface, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", g.kubeconfig)
+	if err != nil {
+		return nil, nil, fmt.Errorf("API server: %w", err)
+	}
+	config.UserAgent = "plumbline-agent/" + build().Version
+	config.QPS, config.Burst = 50, 100
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("API server: %w", err)
+	}
+	dyn, err := dynamic.NewForConfig(rest.CopyConfig(config))
+	if err != nil {
+		return nil, nil, fmt.Errorf("API server: %w", err)
+	}
+	return kube, dyn, nil
+}
+
+// serving is an agent with all it was wired of.
+type serving struct {
+	*agent
+	app       *app
+	log       *slog.Logger
+	engine    *engine
+	kube      kubernetes.Interface
+	dynamic   dynamic.Interface
+	store     *claims.Store
+	counts    *metrics.Metrics
+	hooks     *nriplugin.Metrics
+	status    *claimstatus.Reporter
+	keeper    *attachment.Keeper
+	plugin    *draplugin.Plugin
+	runtime   *nriplugin.Plugin
+	publisher *publish.Publisher
+	watcher   *watch.Watcher
+	events    hostEvents
+	loop      *node.Loop
+}
+
+func (g *agent) run(ctx context.Context, a *app) error {
+	if err := g.check(); err != nil {
+		return err
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(g.logLevel)); err != nil {
+		return fmt.Errorf("--log-level: %w", err)
+	}
+	s := &serving{agent: g, app: a, log: a.log(level)}
+	klog.SetSlogLogger(s.log.With("library", "kubernetes"))
+	var err error
+	if s.kube, s.dynamic, err = g.clients(); err != nil {
+		return err
+	}
+	if err := s.wire(ctx); err != nil {
+		return err
+	}
+	defer s.engine.close()
+	defer s.watcher.Close()
+	return s.serve(ctx)
+}
+
+// wire puts the parts together; nothing runs yet.
+func (s *serving) wire(ctx context.Context) (err error) {
+	s.counts, s.hooks = metrics.New(build()), nriplugin.NewMetrics()
+	s.status = claimstatus.New(claimstatus.Options{Client: s.kube, NodeName: s.nodeName, Log: s.log, Now: time.Now})
+	recorder := &driftReport{Metrics: s.counts, status: s.status}
+	s.app.host = kernel.Options{Netns: "/proc/thread-self/ns/net", Proc: s.proc}
+	if s.engine, err = s.app.engine("agent", true, recorder); err != nil {
+		return err
+	}
+	if s.store, err = claims.Open(claims.Options{
+		Dir: filepath.Join(s.app.stateDir, "claims"), Locker: s.engine.journal, BootID: s.engine.host.BootID(), Now: time.Now,
+	}); err != nil {
+		return err
+	}
+	recorder.store, recorder.journal = s.store, s.engine.journal
+	s.keeper = attachment.New(attachment.Options{
+		Store: s.store, Engine: s.engine, Gate: gate.Dir(s.cdiDir), Reporter: claimReport{s.status},
+		Refine: func(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) error {
+			return s.plugin.Refine(ctx, c, results)
+		},
+		Log: s.log, Now: time.Now,
+	})
+	s.runtime = nriplugin.New(nriplugin.Options{
+		Keeper: s.keeper, Recorder: s.hooks, Socket: s.nriSocket, Index: s.nriIndex, Log: s.log, Now: time.Now,
+	})
+	s.publisher = publish.New(publish.Options{
+		NodeName: s.nodeName, Sysfs: os.DirFS("/sys"), PhysicalNetworks: s.physicalNetworks,
+		Uplinks: s.uplinks, InUse: s.inUse, StateFile: filepath.Join(s.app.stateDir, "published.json"), Log: s.log, Now: time.Now,
+	})
+	s.plugin = draplugin.New(draplugin.Options{
+		Store: s.store, Keeper: s.keeper, Cluster: draplugin.NewCluster(s.kube, s.dynamic), Contracts: s.app.registry,
+		Discover: func() ([]inventory.Device, error) { return discoverOn(ctx, s.engine.host) },
+		Results:  s.results, HandleError: s.handle, Changed: s.publisher.Rescan, Log: s.log, Now: time.Now,
+	})
+	return s.wireLoop(ctx)
+}
+
+// wireLoop makes the loop that looks after drift. It is the one of run, with no
+// files to follow unless somebody puts some there.
+func (s *serving) wireLoop(ctx context.Context) (err error) {
+	if s.watcher, err = watch.New(watch.Options{Resync: s.resync}); err != nil {
+		return err
+	}
+	if why := s.watcher.Fallback(); why != nil {
+		s.log.Warn("each namespace is watched by a socket of its own", "reason", why)
+	}
+	s.events = hostEvents{Watcher: s.watcher, out: make(chan watch.Event), heard: s.publisher.Rescan, taken: &atomic.Bool{}}
+	files := filepath.Join(s.app.stateDir, "files")
+	if err := os.MkdirAll(files, 0o700); err != nil {
+		return err
+	}
+	s.loop = node.New(node.Options{
+		Dir: files, StateDir: s.app.stateDir, Reconciler: s.engine.Reconciler, Store: s.engine.store, Damaged: s.damaged,
+		Contracts: s.app.registry, BootID: s.engine.host.BootID(), Sys: os.DirFS("/sys"),
+		Discover: func() ([]inventory.Device, error) { return discoverOn(ctx, s.engine.host) },
+		Watcher:  s.events, Recorder: s.counts, Log: s.log, Now: time.Now,
+		Workers: 2, Timeout: s.app.timeout, Resync: s.resync, // attaching pods needs the machine more
+	})
+	return nil
+}
+
+// damaged lists all records that lie set aside.
+func (s *serving) damaged() ([]string, error) {
+	a, errA := s.engine.damaged()
+	b, errB := s.store.Damaged()
+	return append(a, b...), errors.Join(errA, errB)
+}
+
+func (s *serving) results(id reconcile.SandboxID) []topology.StepResult {
+	rec, known, err := s.engine.store.Get(id)
+	if err != nil || !known {
+		return nil
+	}
+	return rec.Results
+}
+
+func (s *serving) inUse() []string {
+	used, err := s.store.InUse()
+	if err != nil {
+		s.log.Error("claims", "error", err)
+	}
+	var out []string
+	for name := range used {
+		out = append(out, name)
+	}
+	return out
+}
+
+// uplinks says what carries a default route.
+func (s *serving) uplinks(ctx context.Context, _ []inventory.Device) (inventory.Uplinks, error) {
+	return uplinksOf(ctx, s.engine.host)
+}
+
+func (s *serving) handle(err error, msg string) {
+	e := s.publisher.Handle(err)
+	s.log.Error(msg, "explanation", fmt.Sprint(e), "error", err)
+}
+
+// serve runs everything until ctx ends. The order of the start is that in which
+// each part can rely on the others: claims are not prepared before the runtime
+// has told which sandboxes there are.
+func (s *serving) serve(ctx context.Context) error {
+	listener, err := listenShared(ctx, s.metricsAddress)
+	if err != nil {
+		return fmt.Errorf("--metrics-address: %w", err)
+	}
+	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second}
+	s.log.Info("running", "node", s.nodeName, "state", s.app.stateDir, "listen", listener.Addr().String(), "version", build().Version)
+
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.status.Run(ctx) })
+	group.Go(func() error { return s.watcher.Run(ctx) })
+	group.Go(func() error { s.events.run(ctx); return nil })
+	group.Go(func() error { s.keepTrue(ctx); return nil })
+	group.Go(func() error { s.keeper.Run(ctx); return nil })
+	group.Go(func() error { return s.runtime.Run(ctx) })
+	group.Go(func() error { return s.prepare(ctx) })
+	group.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve: %w", err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		return server.Close()
+	})
+	err = group.Wait()
+	s.log.Info("stopped: all networks stay as they are")
+	return err
+}
+
+// prepare serves the kubelet once the runtime is connected.
+func (s *serving) prepare(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.runtime.Connected():
+	}
+	return s.plugin.Run(ctx, draplugin.Serving{
+		Kube: s.kube, NodeName: s.nodeName, PluginDir: s.pluginDir, RegistrarDir: s.registrarDir, CDIDir: s.cdiDir, PodUID: types.UID(s.podUID),
+	}, func(ctx context.Context, to draplugin.Publisher) error { return s.publisher.Run(ctx, to) })
+}
+
+// keepTrue looks after drift. While another agent does, as during a rolling
+// update, it waits for its turn.
+func (s *serving) keepTrue(ctx context.Context) {
+	said := ""
+	for ctx.Err() == nil {
+		s.events.taken.Store(true)
+		err := s.loop.Run(ctx)
+		s.events.taken.Store(false)
+		if err != nil && err.Error() != said {
+			said = err.Error()
+			s.log.Warn("drift is not looked after by this agent yet", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+func (s *serving) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", handler(s.counts, s.loop, s.hooks))
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := cmp.Or(s.runtime.Ready(), s.plugin.Ready()); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	return mux
+}
+
+// listenShared listens where another agent on the same host may listen as well,
+// for the time of a rolling update.
+func listenShared(ctx context.Context, address string) (net.Listener, error) {
+	config := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
+		var err error
+		return errors.Join(conn.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+		}), err)
+	}}
+	return config.Listen(ctx, "tcp", address)
+}
+
+// hostEvents is a watcher that also tells whoever wants to know that something
+// was heard of the host. While no loop takes events they are dropped: one that
+// begins looks at everything.
+type hostEvents struct {
+	*watch.Watcher
+	out   chan watch.Event
+	heard func()
+	taken *atomic.Bool
+}
+
+// Events implements node.Watcher.
+func (h hostEvents) Events() <-chan watch.Event { return h.out }
+
+func (h hostEvents) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case e, ok := <-h.Watcher.Events():
+			if !ok {
+				return
+			}
+			if e.Host {
+				h.heard()
+			}
+			if !h.taken.Load() {
+				continue
+			}
+			select {
+			case h.out <- e:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}

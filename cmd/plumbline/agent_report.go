@@ -1,0 +1,121 @@
+package main
+
+import (
+	"errors"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/attachment"
+	"github.com/plumbline/plumbline/reconcile/claims"
+	"github.com/plumbline/plumbline/reconcile/claimstatus"
+	"github.com/plumbline/plumbline/reconcile/metrics"
+)
+
+func subject(c *claims.Claim) claimstatus.Subject {
+	return claimstatus.Subject{
+		Claim: claimstatus.Object{Namespace: c.Namespace, Name: c.Name, UID: c.UID},
+		Pod:   claimstatus.Object{Namespace: c.Namespace, Name: c.Pod.Name, UID: c.Pod.UID},
+	}
+}
+
+// claimReport tells the API server what has become of claims.
+type claimReport struct{ to *claimstatus.Reporter }
+
+// Attached implements attachment.Reporter.
+func (r claimReport) Attached(_ attachment.Pod, c claims.Claim, reports []reconcile.Report) {
+	for i, rep := range reports {
+		r.to.Attached(subject(&c), c.Topologies[i].Object.Name, rep.Results)
+	}
+}
+
+// Failed implements attachment.Reporter.
+func (r claimReport) Failed(_ attachment.Pod, c claims.Claim, err error) {
+	name := ""
+	if step, ok := errors.AsType[*ops.StepError](err); ok {
+		name = step.Topology
+	}
+	r.to.Failed(subject(&c), name, err)
+}
+
+// Detached implements attachment.Reporter.
+func (r claimReport) Detached(c claims.Claim) { r.to.Detached(subject(&c)) }
+
+// driftReport is the engine's Recorder: it counts, and tells the API server of
+// drift in what belongs to claims.
+type driftReport struct {
+	*metrics.Metrics
+	status  *claimstatus.Reporter
+	store   *claims.Store
+	journal reconcile.Store
+
+	mu   sync.Mutex
+	said map[reconcile.SandboxID]string // what was told last of a sandbox that drifted
+}
+
+// Drift implements reconcile.Recorder.
+func (d *driftReport) Drift(id reconcile.SandboxID, topology string, drift []reconcile.Drift) {
+	d.Metrics.Drift(id, topology, drift)
+	text := ""
+	for _, x := range drift {
+		text += x.Step + "/" + x.Object.String() + "/" + x.Field + "\n"
+	}
+	if c, ok := d.claim(id); ok && d.news(id, text) && text != "" {
+		d.status.Drifted(subject(&c), topology, drift)
+	}
+}
+
+// Pass implements reconcile.Recorder.
+func (d *driftReport) Pass(p reconcile.Pass) {
+	d.Metrics.Pass(p)
+	if p.Trigger != reconcile.TriggerRepair {
+		return
+	}
+	c, ok := d.claim(p.Sandbox)
+	if !ok {
+		return
+	}
+	rec, known, err := d.journal.Get(p.Sandbox)
+	switch {
+	case err != nil || !known:
+	case p.Outcome == "" && len(p.Changes) > 0:
+		d.news(p.Sandbox, "")
+		d.status.Repaired(subject(&c), p.Topology, rec.Results)
+	case p.Outcome != "" && d.news(p.Sandbox, rec.Failure):
+		d.status.Degraded(subject(&c), p.Topology, fault.New(p.Outcome, errors.New(rec.Failure)))
+	}
+}
+
+// Forget implements reconcile.Recorder.
+func (d *driftReport) Forget(id reconcile.SandboxID) {
+	d.Metrics.Forget(id)
+	d.news(id, "")
+}
+
+// news reports whether a sandbox has something to tell that was not told last.
+func (d *driftReport) news(id reconcile.SandboxID, text string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.said == nil {
+		d.said = map[reconcile.SandboxID]string{}
+	}
+	was := d.said[id]
+	if d.said[id] = text; text == "" {
+		delete(d.said, id)
+	}
+	return was != text
+}
+
+// claim returns the claim a sandbox belongs to.
+func (d *driftReport) claim(id reconcile.SandboxID) (claims.Claim, bool) {
+	parts := strings.Split(string(id), "/")
+	if len(parts) != 3 || d.store == nil {
+		return claims.Claim{}, false
+	}
+	e, known, err := d.store.Get(types.UID(parts[1]))
+	return e.Claim, known && err == nil
+}
