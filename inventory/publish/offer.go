@@ -84,6 +84,22 @@ func (k known) offer() (offered []entry, withheld []Withheld) {
 	return offered, withheld
 }
 
+// remember returns how devices were published last, for when they are in use. A
+// device whose interface is away is remembered also while nobody says that it is
+// in use: the record of its claim may be unreadable for a moment.
+func (k known) remember(offered []entry) map[string]entry {
+	out := map[string]entry{}
+	for _, d := range k.devices {
+		if e, ok := k.before[d.Name]; ok && d.IfName == "" {
+			out[d.Name] = e
+		}
+	}
+	for _, e := range offered {
+		out[e.Device.Name] = e
+	}
+	return out
+}
+
 // describe returns the device as it is to be published, or why it is not.
 func (k known) describe(d inventory.Device, used map[string]bool) (entry, string) {
 	if d.HostUse == inventory.DefaultRoute {

@@ -73,7 +73,8 @@ type Publisher struct {
 	withheld []Withheld
 
 	// Of Run alone.
-	before    map[string]entry
+	before    map[string]entry // by device name: how it was published last, see remember
+	last      []entry          // what is published, once published is true
 	published bool
 	since     map[string]time.Time // by device name: when its carrier was missed
 	said      string               // what was logged of the last scan
@@ -224,27 +225,26 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 	if soon > 0 {
 		next = min(next, soon)
 	}
+	// First to the disk: what the scheduler has seen can be allocated, and must
+	// be found there by the next agent.
+	if known := k.remember(offered); !reflect.DeepEqual(known, p.before) {
+		if err := save(p.opts.StateFile, known); err != nil {
+			return next, err
+		}
+		p.before = known
+	}
 	return next, p.publish(ctx, to, offered)
 }
 
 func (p *Publisher) publish(ctx context.Context, to Slices, offered []entry) error {
-	now := byName(offered)
-	if p.published && reflect.DeepEqual(now, p.before) {
+	if p.published && reflect.DeepEqual(offered, p.last) {
 		return nil
 	}
-	// First to the disk: what the scheduler has seen can be allocated, and must
-	// be found there by the next agent.
-	if !reflect.DeepEqual(now, p.before) {
-		if err := save(p.opts.StateFile, offered); err != nil {
-			return err
-		}
-	}
-	p.before = now
 	p.published = false // until it has worked
 	if err := to.PublishResources(ctx, pools(p.opts.NodeName, offered)); err != nil {
 		return err
 	}
-	p.published = true
+	p.last, p.published = offered, true
 	p.opts.Log.Info("published devices", "devices", len(offered))
 	return nil
 }

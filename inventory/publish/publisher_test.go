@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -186,20 +187,30 @@ func TestPublisher(t *testing.T) {
 		time.Sleep(time.Second)
 		next.want(t, "after a restart", 1, "eth1", "eth2", "eth3")
 
-		next.addNetdev(t, "0000:00:04.0", "dev7")
-		next.Rescan()
-		time.Sleep(time.Second)
-		next.want(t, "home, and not yet released", 1, "eth1", "eth2", "eth3")
+		// The claim's record cannot be read for a while.
 		n.use()
 		next.Rescan()
 		time.Sleep(time.Second)
-		next.want(t, "released", 2, "dev7", "eth2", "eth3")
+		next.want(t, "in a pod nobody knows of", 2, "eth2", "eth3")
+		n.use(card)
+		next.Rescan()
+		time.Sleep(time.Second)
+		next.want(t, "in a pod again", 3, "eth1", "eth2", "eth3")
+
+		next.addNetdev(t, "0000:00:04.0", "dev7")
+		next.Rescan()
+		time.Sleep(time.Second)
+		next.want(t, "home, and not yet released", 3, "eth1", "eth2", "eth3")
+		n.use()
+		next.Rescan()
+		time.Sleep(time.Second)
+		next.want(t, "released", 4, "dev7", "eth2", "eth3")
 
 		n.fail(errors.New("no answer"))
 		next.removeNetdev(t, "0000:00:05.0", "eth2")
 		next.Rescan()
 		time.Sleep(time.Second)
-		next.want(t, "while the default routes are unknown again", 2, "dev7", "eth2", "eth3")
+		next.want(t, "while the default routes are unknown again", 4, "dev7", "eth2", "eth3")
 		if offered, tainted, withheld := next.Counts(); offered != 3 || tainted != 0 || withheld != 1 {
 			t.Errorf("counts %d, %d, %d", offered, tainted, withheld)
 		}
@@ -286,10 +297,10 @@ func TestState(t *testing.T) {
 		t.Errorf("no file: %v, %v", have, err)
 	}
 	d := vf(1)
-	want := []entry{{d.ID, resourceapi.Device{Name: d.Name, Attributes: inventory.Attributes(d)}}}
+	want := map[string]entry{d.Name: {d.ID, resourceapi.Device{Name: d.Name, Attributes: inventory.Attributes(d)}}}
 	must(t, save(file, want))
 	have, err := load(file)
-	if err != nil || fmt.Sprint(byName(want)[d.Name].ID) != have[d.Name].ID || len(have[d.Name].Device.Attributes) != len(want[0].Device.Attributes) {
+	if err != nil || !reflect.DeepEqual(have, want) {
 		t.Errorf("have %v, %v", have, err)
 	}
 	for _, text := range []string{"", "{", `{"version":2}`, `{"version":1,"more":1}`} {

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // stateVersion is that of the file's form.
@@ -37,26 +39,26 @@ func load(file string) (map[string]entry, error) {
 	if err != nil {
 		return map[string]entry{}, fmt.Errorf("read published devices %q: %w", file, err)
 	}
-	return byName(s.Devices), nil
-}
-
-func byName(entries []entry) map[string]entry {
 	out := map[string]entry{}
-	for _, e := range entries {
+	for _, e := range s.Devices {
 		out[e.Device.Name] = e
 	}
-	return out
+	return out, nil
 }
 
 // save replaces the file. After a crash it is the old or the new one; which of
 // two agents that overlap writes last does not matter, as they see the same.
-func save(file string, entries []entry) (err error) {
+func save(file string, known map[string]entry) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("write published devices: %w", err)
 		}
 	}()
-	b, err := json.Marshal(state{stateVersion, entries})
+	s := state{Version: stateVersion}
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		s.Devices = append(s.Devices, known[name])
+	}
+	b, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
