@@ -18,6 +18,11 @@ type Options struct {
 	// or PCI address. Virtual functions do not inherit it from their PF: a
 	// shared uplink and its virtual functions are different offers.
 	PhysicalNetworks map[string]string
+	// UplinkOf returns the interface of a PF that has several, as one in
+	// switchdev mode has: its own and a representor for each virtual function.
+	// LookupUplink asks devlink, which knows. Where it is nil or fails, the
+	// interfaces' port names decide.
+	UplinkOf func(pciAddress string) (ifName string, err error)
 }
 
 // Discover lists the network devices in a sysfs tree: os.DirFS("/sys") or a
@@ -36,7 +41,7 @@ func Discover(sys fs.FS, opt Options) ([]Device, error) {
 	s := &scan{tree: tree, dirs: map[string]string{}, functions: map[string]*Device{}, netdevs: map[string]*netdev{}}
 	s.readNetdevs()
 	s.readFunctions()
-	s.assignNetdevs()
+	s.assignNetdevs(opt.UplinkOf)
 	s.readRDMA()
 	s.linkFunctions()
 
@@ -309,7 +314,7 @@ func (s *scan) function(address, dir string, class int) *Device {
 }
 
 // assignNetdevs gives every netdev to its PCI function, or makes a device of it.
-func (s *scan) assignNetdevs() {
+func (s *scan) assignNetdevs(uplinkOf func(string) (string, error)) {
 	byFunction := map[string][]*netdev{}
 	for _, name := range slices.Sorted(maps.Keys(s.netdevs)) {
 		n := s.netdevs[name]
@@ -328,7 +333,8 @@ func (s *scan) assignNetdevs() {
 	for address, ns := range byFunction {
 		slices.SortStableFunc(ns, compareNetdevs)
 		d := s.functions[address]
-		if ns[0].rank() < subfunction {
+		known := d.Kind == KindPF && len(ns) > 1 && first(ns, address, uplinkOf)
+		if known || ns[0].rank() < subfunction {
 			s.describe(d, ns[0])
 			ns = ns[1:]
 		}
@@ -336,6 +342,22 @@ func (s *scan) assignNetdevs() {
 			d.OtherIfNames = append(d.OtherIfNames, n.name)
 		}
 	}
+}
+
+// first puts the uplink first, if it can be asked for.
+func first(ns []*netdev, address string, uplinkOf func(string) (string, error)) bool {
+	if uplinkOf == nil {
+		return false
+	}
+	name, err := uplinkOf(address)
+	i := slices.IndexFunc(ns, func(n *netdev) bool { return n.name == name })
+	if err != nil || i < 0 {
+		return false
+	}
+	n := ns[i]
+	copy(ns[1:], ns[:i])
+	ns[0] = n
+	return true
 }
 
 const (

@@ -20,6 +20,17 @@ func LookupIfName(pciAddress string) (string, error) {
 	return names[0], nil
 }
 
+// LookupUplink returns the interface of a PF in switchdev mode, where its
+// function has many: for Options.UplinkOf. A PF that is in no such mode is an
+// error.
+func LookupUplink(pciAddress string) (string, error) {
+	name, err := sriovnet.GetUplinkRepresentor(pciAddress)
+	if err != nil {
+		return "", fmt.Errorf("device %q: uplink: %w", pciAddress, err)
+	}
+	return name, nil
+}
+
 // LookupRepresentor returns the representor of a virtual function whose PF is
 // in switchdev mode: the port to plug into Open vSwitch.
 func LookupRepresentor(d Device) (string, error) {

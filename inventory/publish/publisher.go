@@ -41,6 +41,8 @@ type Options struct {
 	// PhysicalNetworks names the network a device is wired to, by interface
 	// name or PCI address.
 	PhysicalNetworks map[string]string
+	// UplinkOf is inventory.LookupUplink; nil leaves it to port names.
+	UplinkOf func(pciAddress string) (ifName string, err error)
 	// StateFile is where what was published is kept, below the state directory.
 	StateFile string
 	Log       *slog.Logger
@@ -199,7 +201,7 @@ func (p *Publisher) wait(ctx context.Context, at time.Duration) bool {
 // pass scans and publishes what has changed. It returns when to look again.
 func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) {
 	next := p.opts.Resync + time.Duration((rand.Float64()-0.5)/5*float64(p.opts.Resync))
-	devices, partial := inventory.Discover(p.opts.Sysfs, inventory.Options{PhysicalNetworks: p.opts.PhysicalNetworks})
+	devices, partial := inventory.Discover(p.opts.Sysfs, inventory.Options{PhysicalNetworks: p.opts.PhysicalNetworks, UplinkOf: p.opts.UplinkOf})
 	if partial != nil && len(devices) == 0 {
 		return next, partial
 	}
