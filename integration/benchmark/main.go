@@ -91,6 +91,9 @@ func applyAndDelete(ctx context.Context, n int, plugins string) error {
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.name(), err)
 			}
+			// The kernel takes a namespace apart in the background, with the lock
+			// that everybody needs: the next one is not to wait for that.
+			time.Sleep(500 * time.Millisecond)
 			if i > 0 { // the first warms up
 				got[k].apply, got[k].remove = append(got[k].apply, a), append(got[k].remove, r)
 			}
