@@ -137,12 +137,20 @@ func (n *Node) furnish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	containerd := ""
+	programs := []string{
+		filepath.Join(c.programs, "kubelet"),
+		filepath.Join(tools, "forward"),
+		filepath.Join(c.dir, "images.tar"),
+	}
 	switch n.options.Containerd {
 	case "1.7":
 	case "2.4":
-		if containerd, err = containerdBuild.ensure(ctx, c.places, c.options.Log); err != nil {
+		containerd, err := containerdBuild.ensure(ctx, c.places, c.options.Log)
+		if err != nil {
 			return err
+		}
+		for _, program := range containerdBuild.programs {
+			programs = append(programs, filepath.Join(containerd, program))
 		}
 	default:
 		return fmt.Errorf("containerd is \"1.7\" or \"2.4\", not %q", n.options.Containerd)
@@ -168,9 +176,6 @@ func (n *Node) furnish(ctx context.Context) error {
 		{"service", serviceAddress},
 		{"containerd", n.options.Containerd},
 		{"api_port", strconv.Itoa(c.port)},
-		{"programs", c.programs},
-		{"containerd_programs", containerd},
-		{"tools", tools},
 		{"pause", pauseImage},
 	} {
 		fmt.Fprintf(&settings, "%s='%s'\n", setting[0], strings.ReplaceAll(setting[1], "'", `'\''`))
@@ -184,6 +189,17 @@ func (n *Node) furnish(ctx context.Context) error {
 		if err := os.WriteFile(filepath.Join(n.dir, name), []byte(content), 0o644); err != nil {
 			return err
 		}
+	}
+	// Of its own, so that a change of the checkout does not meet a node that is up.
+	script, err := os.ReadFile(filepath.Join(c.places.source, "node", "node"))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(n.script(), script, 0o755); err != nil {
+		return err
+	}
+	if err := pack(filepath.Join(n.dir, "programs.tar"), programs); err != nil {
+		return err
 	}
 	disk, err := os.Create(filepath.Join(n.dir, "disk"))
 	if err != nil {
@@ -279,7 +295,7 @@ func (n *Node) boot(ctx context.Context) error {
 	return nil
 }
 
-func (n *Node) script() string { return filepath.Join(n.cluster.places.source, "node", "node") }
+func (n *Node) script() string { return filepath.Join(n.dir, "node") }
 
 func (n *Node) vm() string { return filepath.Join(n.cluster.places.checkout, "integration", "vm") }
 
@@ -301,7 +317,7 @@ func (n *Node) powerOn(ctx context.Context) error {
 	arguments := []string{
 		"serve", "--timeout", "0", "--with", "cluster", "--address", n.Address,
 		"--forward", fmt.Sprintf("%d:%d", n.port, forwarderPort),
-		"--disk", filepath.Join(n.dir, "disk"),
+		"--disk", filepath.Join(n.dir, "disk"), "--disk-ro", filepath.Join(n.dir, "programs.tar"),
 		"--kernel", n.options.Kernel, "--nics", n.options.NICs, "--vfs", strconv.Itoa(n.options.VFs),
 		"--cpus", strconv.Itoa(n.options.CPUs), "--memory", n.options.Memory,
 	}

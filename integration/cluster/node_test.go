@@ -46,7 +46,7 @@ spec:
   terminationGracePeriodSeconds: 10
   containers: [{name: pod, image: %q, imagePullPolicy: Never}]
 `, name, node, cluster.PodImage), "create", "-f", "-")
-	kubectl(t, c, "", "wait", "--for=condition=Ready", "--timeout=120s", "pod/"+name)
+	kubectl(t, c, "", "wait", "--for=condition=Ready", "--timeout=300s", "pod/"+name)
 	t.Logf("pod %s Ready after %s", name, time.Since(began).Round(10*time.Millisecond))
 }
 
@@ -127,10 +127,10 @@ func TestNodeReady(t *testing.T) {
 				t.Error("the boot ID is the same after a reboot")
 			}
 			// The pod is of the same UID, in a new sandbox.
-			kubectl(t, c, "", "wait", "--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "--timeout=120s", "pod/first")
-			kubectl(t, c, "", "wait", "--for=condition=Ready", "--timeout=120s", "pod/first")
+			kubectl(t, c, "", "wait", "--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "--timeout=300s", "pod/first")
+			kubectl(t, c, "", "wait", "--for=condition=Ready", "--timeout=300s", "pod/first")
 			hasAddress(t, c, "first", "10.244.1.")
-			kubectl(t, c, "", "delete", "pod", "first", "--timeout=120s")
+			kubectl(t, c, "", "delete", "pod", "first", "--timeout=300s")
 		})
 	}
 }

@@ -1,8 +1,11 @@
 package cluster
 
 import (
+	"archive/tar"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,4 +40,41 @@ func (c *Cluster) tools(ctx context.Context) (string, error) {
 	pause := pod
 	pause.Names, pause.Entrypoint = []string{pauseImage}, []string{"/pod", "pause"}
 	return folder, image.WriteFile(filepath.Join(c.dir, "images.tar"), pod, pause)
+}
+
+// pack writes an archive of programs, without the folders they lie in.
+func pack(name string, programs []string) (err error) {
+	file, err := os.Create(name)
+	if err != nil {
+		return fmt.Errorf("pack programs: %w", err)
+	}
+	archive := tar.NewWriter(file)
+	for _, program := range programs {
+		if err = packOne(archive, program); err != nil {
+			break
+		}
+	}
+	if err := errors.Join(err, archive.Close(), file.Close()); err != nil {
+		return fmt.Errorf("pack programs: %w", err)
+	}
+	return nil
+}
+
+func packOne(archive *tar.Writer, program string) error {
+	// Of a link, what it leads to.
+	file, err := os.Open(program)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	header := &tar.Header{Typeflag: tar.TypeReg, Name: filepath.Base(program), Size: info.Size(), Mode: 0o755}
+	if err := archive.WriteHeader(header); err != nil {
+		return err
+	}
+	_, err = io.Copy(archive, file)
+	return err
 }

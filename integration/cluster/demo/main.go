@@ -85,7 +85,7 @@ func (d demo) pod(ctx context.Context) error {
 		arguments []string
 	}{
 		{hello, []string{"apply", "-f", "-"}},
-		{"", []string{"wait", "--for=condition=Ready", "--timeout=120s", "pod/hello"}},
+		{"", []string{"wait", "--for=condition=Ready", "--timeout=300s", "pod/hello"}},
 		{"", []string{"get", "pods", "-o", "wide"}},
 		{"", []string{"logs", "hello"}},
 		{"", []string{"delete", "pod", "hello"}},
