@@ -1,0 +1,331 @@
+//go:build cluster
+
+package controlplane_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/tools/txtar"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	runtimelog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/plumbline/plumbline/integration/cluster"
+	"github.com/plumbline/plumbline/topology/admission"
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/deviceclass"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+const seeds = "../../../topology/testdata/topology/"
+
+// bench is an API server with plumbline's chart in it, as far as it concerns
+// the controller.
+type bench struct {
+	*cluster.Cluster
+	client.Client
+	webhooks string // the manifest that registers them
+	program  string
+	port     int
+	process  *exec.Cmd
+	logs     *bytes.Buffer
+	health   string
+}
+
+func start(t *testing.T) *bench {
+	t.Helper()
+	runtimelog.SetLogger(logr.Discard()) // or the client complains that nobody has
+	program := filepath.Join(t.TempDir(), "plumbline")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "github.com/plumbline/plumbline/cmd/plumbline")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	began := time.Now()
+	c, err := cluster.Start(t.Context(), cluster.Options{Log: t.Output(), APIServerOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{Cluster: c, program: program}
+	t.Cleanup(func() {
+		b.stop(t)
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Logf("API server ready after %s", time.Since(began).Round(time.Millisecond))
+	scheme, err := deviceclass.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Client, err = client.New(c.Config(), client.Options{Scheme: scheme}); err != nil {
+		t.Fatal(err)
+	}
+	b.port = freePort(t)
+	b.install(t)
+	return b
+}
+
+// install applies what of the chart concerns the controller, without its
+// Deployment, and keeps the webhooks for later.
+func (b *bench) install(t *testing.T) {
+	t.Helper()
+	manifest, err := b.Chart(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var now, webhooks []string
+	for _, doc := range strings.Split(manifest, "\n---\n") {
+		switch kind := field(doc, "kind: "); kind {
+		case "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding":
+			now = append(now, doc)
+		case "Secret":
+			now = append(now, doc)
+		case "ValidatingWebhookConfiguration":
+			url := fmt.Sprintf(`url: "https://localhost:%d%s"`, b.port, admission.Path)
+			lines := strings.Split(doc, "\n")
+			for i, l := range lines {
+				if strings.Contains(l, "service: {") {
+					lines[i] = strings.Repeat(" ", len(l)-len(strings.TrimLeft(l, " "))) + url
+				}
+			}
+			webhooks = append(webhooks, strings.Join(lines, "\n"))
+		}
+	}
+	b.webhooks = strings.Join(webhooks, "\n---\n")
+	b.mustKubectl(t, "", "create", "namespace", cluster.ProductNamespace)
+	b.mustKubectl(t, strings.Join(now, "\n---\n"), "apply", "-f", "-")
+	// Renders or not, the Secret is there.
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.ProductNamespace, Name: "plumbline-webhook"}}
+	if err := b.Create(t.Context(), secret); client.IgnoreAlreadyExists(err) != nil {
+		t.Fatal(err)
+	}
+	b.mustKubectl(t, "", "wait", "--for=condition=Established", "--timeout=30s", "crd/networktopologies.networking.dra.io", "crd/cnipluginschemas.cni.networking.k8s.io")
+}
+
+func field(doc, key string) string {
+	for line := range strings.Lines(doc) {
+		if rest, ok := strings.CutPrefix(line, key); ok {
+			return strings.TrimSpace(rest)
+		}
+	}
+	return ""
+}
+
+// run starts the controller and waits until it is ready.
+func (b *bench) run(t *testing.T, flags ...string) {
+	t.Helper()
+	began := time.Now()
+	if _, err := b.ServiceAccount(t.Context(), cluster.ProductNamespace, "plumbline-controller", cluster.TokenFor{}); err != nil {
+		t.Fatal(err)
+	}
+	b.health = net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(t)))
+	b.logs = &bytes.Buffer{}
+	b.process = exec.Command(b.program, append([]string{
+		"controller",
+		"--kubeconfig", filepath.Join(b.Dir(), cluster.ProductNamespace+"-plumbline-controller.kubeconfig"),
+		"--namespace", cluster.ProductNamespace, "--webhook-host", "localhost",
+		"--webhook-port", strconv.Itoa(b.port), "--metrics-address", "0", "--health-address", b.health,
+	}, flags...)...)
+	b.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	log, err := os.Create(filepath.Join(b.Dir(), "controller.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.process.Stderr = io.MultiWriter(log, b.logs)
+	if err := b.process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually(t, "the controller is ready", func() error {
+		answer, err := http.Get("http://" + b.health + "/readyz")
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		if answer.StatusCode != http.StatusOK {
+			body, _ := io.ReadAll(answer.Body)
+			return errors.New(string(body))
+		}
+		return nil
+	})
+	t.Logf("controller ready after %s", time.Since(began).Round(time.Millisecond))
+}
+
+// stop asks the controller to end, as kubelet does.
+func (b *bench) stop(t *testing.T) {
+	t.Helper()
+	if b.process == nil {
+		return
+	}
+	_ = b.process.Process.Signal(syscall.SIGTERM)
+	err := b.process.Wait()
+	if err != nil || t.Failed() {
+		t.Logf("controller: %v\n%s", err, b.logs)
+	}
+	b.process = nil
+}
+
+// eventually waits until what is checked is no error any more.
+func (b *bench) eventually(t *testing.T, what string, check func() error) {
+	t.Helper()
+	const patience = 40 * time.Second
+	began := time.Now()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Since(began) > patience {
+			t.Fatalf("%s: not after %s: %v\n%s", what, patience, err, tail(b.logs))
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func tail(logs *bytes.Buffer) string {
+	if logs == nil {
+		return ""
+	}
+	text := logs.String()
+	if len(text) > 4000 {
+		text = text[len(text)-4000:]
+	}
+	return text
+}
+
+func (b *bench) mustKubectl(t *testing.T, input string, arguments ...string) string {
+	t.Helper()
+	out, err := b.Kubectl(t.Context(), strings.NewReader(input), arguments...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// refused applies a manifest and returns what kubectl says when that fails.
+func (b *bench) refused(t *testing.T, manifest string) string {
+	t.Helper()
+	_, err := b.Kubectl(t.Context(), strings.NewReader(manifest), "create", "-f", "-")
+	if err == nil {
+		t.Fatalf("accepted:\n%s", manifest)
+	}
+	_, said, found := strings.Cut(err.Error(), "exit status 1: ")
+	if !found {
+		t.Fatal(err)
+	}
+	return said
+}
+
+func (b *bench) topology(t *testing.T, name string) *v1alpha1.NetworkTopology {
+	t.Helper()
+	o := &v1alpha1.NetworkTopology{}
+	if err := b.Get(t.Context(), client.ObjectKey{Name: name}, o); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func (b *bench) class(t *testing.T, name string) *resourceapi.DeviceClass {
+	t.Helper()
+	o := &resourceapi.DeviceClass{}
+	if err := b.Get(t.Context(), client.ObjectKey{Name: name}, o); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// seed is a topology of topology/testdata, as the proposal writes it.
+func seed(t *testing.T, name string) string {
+	t.Helper()
+	archive, err := txtar.ParseFile(seeds + name + ".txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range archive.Files {
+		if f.Name == "topology.yaml" {
+			return string(f.Data)
+		}
+	}
+	t.Fatalf("%s has no topology.yaml", name)
+	return ""
+}
+
+// simple is a topology of root steps alone, each of type sriov.
+func simple(name string, steps ...string) string {
+	out := "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: " + name + "}\nspec:\n  steps:\n"
+	for _, s := range steps {
+		out += "    - {name: " + s + ", type: sriov}\n"
+	}
+	return out
+}
+
+// allocate writes a claim and its allocation, as the scheduler would.
+func (b *bench) allocate(t *testing.T, name string, classes ...string) *resourceapi.ResourceClaim {
+	t.Helper()
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	allocation := &resourceapi.AllocationResult{}
+	for i, class := range classes {
+		request := "r" + strconv.Itoa(i)
+		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, resourceapi.DeviceRequest{
+			Name: request, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1},
+		})
+		allocation.Devices.Results = append(allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{
+			Request: request, Driver: claim.Driver, Pool: "node-1", Device: fmt.Sprintf("%s-%d", name, i),
+		})
+		for _, e := range b.class(t, class).Spec.Config {
+			allocation.Devices.Config = append(allocation.Devices.Config, resourceapi.DeviceAllocationConfiguration{
+				Source: resourceapi.AllocationConfigSourceClass, Requests: []string{request}, DeviceConfiguration: e.DeviceConfiguration,
+			})
+		}
+	}
+	if err := b.Create(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	c.Status.Allocation = allocation
+	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: "1234"}}
+	if err := b.Client.Status().Update(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// serving returns the certificate the webhook is served with.
+func (b *bench) serving(t *testing.T) *x509.Certificate {
+	t.Helper()
+	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} // its authority is what is looked at
+	conn, err := dialer.DialContext(t.Context(), "tcp", net.JoinHostPort("localhost", strconv.Itoa(b.port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	return conn.(*tls.Conn).ConnectionState().PeerCertificates[0]
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}

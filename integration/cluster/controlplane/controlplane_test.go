@@ -1,0 +1,662 @@
+//go:build cluster
+
+package controlplane_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/plumbline/plumbline/integration/cluster"
+	"github.com/plumbline/plumbline/topology/admission"
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
+	topologyv1alpha1 "github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// TestControlPlane is one story on one API server: each part relies on those
+// before it.
+func TestControlPlane(t *testing.T) {
+	b := start(t)
+	for _, part := range []struct {
+		name string
+		test func(*testing.T)
+	}{
+		{"the CRDs are structural", b.structural},
+		{"the proposal's schemas are accepted", b.seedSchemas},
+		{"what the API server refuses by itself", b.rules},
+		{"the controller starts", func(t *testing.T) {
+			b.run(t, "--webhook-certificate-life", "2h", "--webhook-certificate-renewal", "1h")
+		}},
+		{"built-in types are described", b.builtIn},
+		{"the proposal's classes", b.flagship},
+		{"edits by hand are undone", b.handEdits},
+		{"names that others have", b.clash},
+		{"an invalid topology changes nothing", b.invalid},
+		{"a type no node can run", b.unknown},
+		{"a topology in use stays", b.inUse},
+		{"the webhook is registered", b.register},
+		{"topologies are refused", b.refusedTopologies},
+		{"claims are refused", b.refusedClaims},
+		{"classes are refused", b.refusedClasses},
+		{"the certificate is renewed", b.renewal},
+		{"nobody answers", b.nobody},
+	} {
+		if !t.Run(part.name, part.test) {
+			t.Fatal("the rest relies on this")
+		}
+	}
+}
+
+// rewrites fails when an object is still being written, again and again.
+func (b *bench) still(t *testing.T, objects ...client.Object) {
+	t.Helper()
+	versions := make([]string, len(objects))
+	for i, o := range objects {
+		if err := b.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+			t.Fatal(err)
+		}
+		versions[i] = o.GetResourceVersion()
+	}
+	time.Sleep(time.Second)
+	for i, o := range objects {
+		if err := b.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+			t.Fatal(err)
+		}
+		if o.GetResourceVersion() != versions[i] {
+			t.Errorf("%T %q is written again though nothing changed", o, o.GetName())
+		}
+	}
+}
+
+func (b *bench) structural(t *testing.T) {
+	for _, name := range []string{"networktopologies.networking.dra.io", "cnipluginschemas.cni.networking.k8s.io"} {
+		conditions := b.mustKubectl(t, "", "get", "crd", name, "-o", `jsonpath={range .status.conditions[*]}{.type}={.status} {end}`)
+		for _, want := range []string{"NamesAccepted=True", "Established=True"} {
+			if !strings.Contains(conditions, want) {
+				t.Errorf("%s: conditions %s", name, conditions)
+			}
+		}
+		if strings.Contains(conditions, "NonStructuralSchema=True") {
+			t.Errorf("%s: conditions %s", name, conditions)
+		}
+	}
+}
+
+func (b *bench) seedSchemas(t *testing.T) {
+	files, err := filepath.Glob("../../../topology/pluginschema/testdata/seed/*.yaml")
+	if err != nil || len(files) != 6 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.mustKubectl(t, string(raw), "create", "--validate=strict", "-f", "-")
+		want, got := &v1alpha1.CNIPluginSchema{}, &v1alpha1.CNIPluginSchema{}
+		if err := yaml.Unmarshal(raw, want); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Get(t.Context(), client.ObjectKeyFromObject(want), got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want.Spec, got.Spec); diff != "" {
+			t.Errorf("%s comes back as (-want +got):\n%s", file, diff)
+		}
+		if err := b.Delete(t.Context(), got); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (b *bench) rules(t *testing.T) {
+	for _, c := range []struct{ from, to, want string }{
+		{"name: ai-bonded-rdma", "name: ai.bonded", "the name must be a DNS label of at most 63 characters"},
+		{"dependOn: [vf0, vf1]", "dependOn: [vf0, vf1]\n      selector: {cel: 'true'}", "only a root step allocates a device: remove the selector, or dependOn"},
+		{"name: vf1\n", "name: vf0\n", `Duplicate value`},
+		{"spec:\n", "spec:\n  driftPolicy: Ignore\n", `Unsupported value: "Ignore": supported values: "Repair", "Observe"`},
+		{"type: bond", "typ: bond", `unknown field "spec.steps[2].typ"`},
+	} {
+		manifest := seed(t, "seed-6.1-full")
+		if !strings.Contains(manifest, c.from) {
+			t.Fatalf("the seed has no %q", c.from)
+		}
+		said := b.refused(t, strings.Replace(manifest, c.from, c.to, 1))
+		if !strings.Contains(said, c.want) {
+			t.Errorf("%s: said\n%s\nwant %s", c.to, said, c.want)
+		}
+	}
+}
+
+func (b *bench) builtIn(t *testing.T) {
+	goldens, err := filepath.Glob("../../../topology/pluginschema/testdata/built-in/*.yaml")
+	if err != nil || len(goldens) == 0 {
+		t.Fatal(err)
+	}
+	b.eventually(t, "all built-in types are described", func() error {
+		var list v1alpha1.CNIPluginSchemaList
+		if err := b.List(t.Context(), &list); err != nil {
+			return err
+		}
+		if len(list.Items) != len(goldens) {
+			return fmt.Errorf("%d schemas, want %d", len(list.Items), len(goldens))
+		}
+		return nil
+	})
+	for _, file := range goldens {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, got := &v1alpha1.CNIPluginSchema{}, &v1alpha1.CNIPluginSchema{}
+		if err := yaml.Unmarshal(raw, want); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Get(t.Context(), client.ObjectKeyFromObject(want), got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want.Spec, got.Spec); diff != "" {
+			t.Errorf("%s comes back as (-want +got):\n%s", file, diff)
+		}
+	}
+	out := b.mustKubectl(t, "", "get", "cnipluginschema", "bond", "-o", "yaml")
+	for _, want := range []string{"cniType: bond", "802.3ad", "minItems: 2", "passthrough: true", "appends: 1"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("kubectl get cnipluginschema bond -o yaml lacks %q:\n%s", want, out)
+		}
+	}
+	b.mustKubectl(t, "", "patch", "cnipluginschema", "bond", "--type=merge", "-p", `{"spec":{"version":"9"}}`)
+	b.eventually(t, "an edited schema is written anew", func() error {
+		if v := b.mustKubectl(t, "", "get", "cnipluginschema", "bond", "-o", "jsonpath={.spec.version}"); v != "" {
+			return fmt.Errorf("version %q", v)
+		}
+		return nil
+	})
+	bond := &v1alpha1.CNIPluginSchema{}
+	bond.Name = "bond"
+	b.still(t, bond)
+}
+
+func (b *bench) ready(t *testing.T, name string, want metav1.ConditionStatus) *topologyv1alpha1.NetworkTopology {
+	t.Helper()
+	var o *topologyv1alpha1.NetworkTopology
+	b.eventually(t, fmt.Sprintf("topology %q is Ready: %s", name, want), func() error {
+		o = b.topology(t, name)
+		c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionReady)
+		if c == nil || c.Status != want || c.ObservedGeneration != o.Generation {
+			return fmt.Errorf("conditions %+v", o.Status.Conditions)
+		}
+		return nil
+	})
+	return o
+}
+
+func (b *bench) flagship(t *testing.T) {
+	began := time.Now()
+	b.mustKubectl(t, seed(t, "seed-6.1-full"), "create", "--validate=strict", "-f", "-")
+	o := b.ready(t, "ai-bonded-rdma", metav1.ConditionTrue)
+	t.Logf("programmed %s after kubectl create began", time.Since(began).Round(time.Millisecond))
+	want, err := os.ReadFile("testdata/classes.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, step := range []string{"vf0", "vf1"} {
+		class := b.class(t, claim.ClassName(o.Name, step))
+		if ref := metav1.GetControllerOf(class); ref == nil || ref.UID != o.UID || ref.Name != o.Name {
+			t.Errorf("class %q is owned by %+v", class.Name, class.OwnerReferences)
+		}
+		cfg, err := claim.ParseConfig(class.Spec.Config[0].Opaque.Parameters.Raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cfg != claim.ConfigOf(o, step) {
+			t.Errorf("class %q has config %+v", class.Name, cfg)
+		}
+		// Without the pin, and what the API server adds, it is the proposal's.
+		pin := fmt.Sprintf(`,"uid":%q,"generation":%d`, o.UID, o.Generation)
+		raw := bytes.Replace(class.Spec.Config[0].Opaque.Parameters.Raw, []byte(pin), nil, 1)
+		class.Spec.Config[0].Opaque.Parameters.Raw = raw
+		plain := &resourceapi.DeviceClass{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "DeviceClass"},
+			ObjectMeta: metav1.ObjectMeta{Name: class.Name, Labels: class.Labels}, Spec: class.Spec,
+		}
+		text, err := yaml.Marshal(plain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, string(text))
+	}
+	var wants []string
+	for _, doc := range strings.Split(string(want), "---\n") {
+		var v any
+		if err := yaml.Unmarshal([]byte(doc), &v); err != nil {
+			t.Fatal(err)
+		}
+		text, err := yaml.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wants = append(wants, string(text))
+	}
+	if diff := cmp.Diff(wants, got); diff != "" {
+		t.Errorf("classes (-want +got):\n%s", diff)
+	}
+	if o.Status.DeviceClasses != 2 || o.Status.Sandboxes != 0 || o.Status.ObservedGeneration != o.Generation {
+		t.Errorf("status %+v", o.Status)
+	}
+	if table := b.mustKubectl(t, "", "get", "nettopo"); !strings.Contains(table, "READY") || !strings.Contains(table, "True") {
+		t.Errorf("kubectl get nettopo:\n%s", table)
+	}
+	b.still(t, o, b.class(t, "ai-bonded-rdma-vf0"))
+	// An edit of the spec pins anew, and leaves nothing behind.
+	b.mustKubectl(t, "", "patch", "nettopo", o.Name, "--type=merge", "-p", `{"spec":{"driftPolicy":"Observe"}}`)
+	b.eventually(t, "the class pins the new generation", func() error {
+		cfg, err := claim.ParseConfig(b.class(t, "ai-bonded-rdma-vf0").Spec.Config[0].Opaque.Parameters.Raw)
+		if err != nil || cfg.NetworkTopologyRef.Generation != o.Generation+1 {
+			return fmt.Errorf("pin %+v, %v", cfg, err)
+		}
+		return nil
+	})
+	again := b.ready(t, o.Name, metav1.ConditionTrue)
+	for _, c := range o.Status.Conditions {
+		if now := meta.FindStatusCondition(again.Status.Conditions, c.Type); !now.LastTransitionTime.Equal(&c.LastTransitionTime) {
+			t.Errorf("condition %s was %s already, and its transition time changed", c.Type, c.Status)
+		}
+	}
+}
+
+func (b *bench) handEdits(t *testing.T) {
+	const name = "ai-bonded-rdma-vf0"
+	want := b.class(t, name)
+	for what, edit := range map[string]func(*resourceapi.DeviceClass){
+		"labels":    func(c *resourceapi.DeviceClass) { c.Labels = map[string]string{"mine": "stays"} },
+		"selectors": func(c *resourceapi.DeviceClass) { c.Spec.Selectors = nil },
+		"config":    func(c *resourceapi.DeviceClass) { c.Spec.Config = nil },
+		"owner":     func(c *resourceapi.DeviceClass) { c.OwnerReferences = nil },
+	} {
+		c := b.class(t, name)
+		edit(c)
+		if err := b.Update(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		b.eventually(t, what+" are put back", func() error {
+			got := b.class(t, name)
+			delete(got.Labels, "mine")
+			if diff := cmp.Diff([]any{want.Labels, want.OwnerReferences, want.Spec}, []any{got.Labels, got.OwnerReferences, got.Spec}); diff != "" {
+				return fmt.Errorf("-want +got:\n%s", diff)
+			}
+			return nil
+		})
+	}
+	if b.class(t, name).Labels["mine"] != "stays" {
+		t.Error("the label of somebody else is gone")
+	}
+	if err := b.Delete(t.Context(), b.class(t, name)); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually(t, "a deleted class is made again", func() error {
+		c := &resourceapi.DeviceClass{}
+		return b.Get(t.Context(), client.ObjectKey{Name: name}, c)
+	})
+	b.event(t, "ai-bonded-rdma", "Repaired", name)
+}
+
+// event waits for an Event about a topology.
+func (b *bench) event(t *testing.T, name, reason, words string) {
+	t.Helper()
+	b.eventually(t, fmt.Sprintf("event %s about %q", reason, name), func() error {
+		out, err := b.Kubectl(t.Context(), nil, "get", "events", "-A", "--field-selector", "involvedObject.name="+name, "-o", `jsonpath={range .items[*]}{.reason}: {.message}{"\n"}{end}`)
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(out) {
+			if strings.HasPrefix(line, reason+": ") && strings.Contains(out, words) {
+				return nil
+			}
+		}
+		return fmt.Errorf("events:\n%s", out)
+	})
+}
+
+func (b *bench) clash(t *testing.T) {
+	foreign := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "red-vf0"}}
+	if err := b.Create(t.Context(), foreign); err != nil {
+		t.Fatal(err)
+	}
+	b.mustKubectl(t, simple("red", "vf0", "vf1"), "create", "-f", "-")
+	o := b.ready(t, "red", metav1.ConditionFalse)
+	c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionProgrammed)
+	const said = `DeviceClass "red-vf0" exists and is not this topology's: delete it, or rename the topology or the step`
+	if c.Reason != "Conflict" || !strings.Contains(c.Message, said) {
+		t.Errorf("condition %+v", c)
+	}
+	if !meta.IsStatusConditionTrue(o.Status.Conditions, topologyv1alpha1.ConditionValid) {
+		t.Errorf("conditions %+v", o.Status.Conditions)
+	}
+	b.event(t, "red", "Conflict", said)
+	if now := b.class(t, "red-vf0"); now.ResourceVersion != foreign.ResourceVersion {
+		t.Error("the foreign class was touched")
+	}
+	if err := b.Get(t.Context(), client.ObjectKey{Name: "red-vf1"}, &resourceapi.DeviceClass{}); !apierrors.IsNotFound(err) {
+		t.Errorf("one of two classes was made: %v", err)
+	}
+	if err := b.Delete(t.Context(), foreign); err != nil {
+		t.Fatal(err)
+	}
+	b.ready(t, "red", metav1.ConditionTrue)
+
+	b.mustKubectl(t, simple("a-b", "c"), "create", "-f", "-")
+	b.ready(t, "a-b", metav1.ConditionTrue)
+	b.mustKubectl(t, simple("a", "b-c"), "create", "-f", "-")
+	o = b.ready(t, "a", metav1.ConditionFalse)
+	if c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionProgrammed); !strings.Contains(c.Message, `DeviceClass "a-b-c" belongs to NetworkTopology "a-b": rename the topology or the step`) {
+		t.Errorf("condition %+v", c)
+	}
+	if ref := metav1.GetControllerOf(b.class(t, "a-b-c")); ref.Name != "a-b" {
+		t.Errorf("the class is %q's now", ref.Name)
+	}
+	b.mustKubectl(t, "", "delete", "nettopo", "a-b", "--timeout=30s")
+	b.ready(t, "a", metav1.ConditionTrue)
+	b.mustKubectl(t, "", "delete", "nettopo", "a", "red", "--timeout=30s")
+	var left resourceapi.DeviceClassList
+	if err := b.List(t.Context(), &left); err != nil {
+		t.Fatal(err)
+	}
+	if len(left.Items) != 2 {
+		t.Errorf("%d classes are left, want those of one topology", len(left.Items))
+	}
+}
+
+func (b *bench) invalid(t *testing.T) {
+	b.mustKubectl(t, simple("blue", "vf0"), "create", "-f", "-")
+	b.ready(t, "blue", metav1.ConditionTrue)
+	before := b.class(t, "blue-vf0")
+	b.mustKubectl(t, "", "patch", "nettopo", "blue", "--type=merge", "-p", `{"spec":{"steps":[{"name":"vf0","type":"sriov","config":{"vlan":5000}},{"name":"vf1","type":"sriov","selector":{"cel":"device."}}]}}`)
+	o := b.ready(t, "blue", metav1.ConditionFalse)
+	c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionValid)
+	if c.Reason != "Invalid" || !strings.Contains(c.Message, `step "vf0": config.vlan: `) || !strings.Contains(c.Message, `step "vf1": selector.cel: `) {
+		t.Errorf("condition %+v", c)
+	}
+	if now := b.class(t, "blue-vf0"); now.ResourceVersion != before.ResourceVersion {
+		t.Error("the class changed")
+	}
+	b.event(t, "blue", "Invalid", "selector.cel")
+	b.mustKubectl(t, "", "patch", "nettopo", "blue", "--type=merge", "-p", `{"spec":{"steps":[{"name":"vf1","type":"sriov"}]}}`)
+	b.ready(t, "blue", metav1.ConditionTrue)
+	if err := b.Get(t.Context(), client.ObjectKeyFromObject(before), before); !apierrors.IsNotFound(err) {
+		t.Errorf("the class of a step that is gone: %v", err)
+	}
+	selector := b.class(t, "blue-vf1").Spec.Selectors[0].CEL.Expression
+	if want := `device.driver == "dra.networking" && device.attributes["dra.networking"].type == "vf"`; selector != want {
+		t.Errorf("a root step without selector has %s", selector)
+	}
+	b.mustKubectl(t, "", "delete", "nettopo", "blue", "--timeout=30s")
+}
+
+func (b *bench) unknown(t *testing.T) {
+	manifest := simple("dpdk", "vf0")
+	b.mustKubectl(t, strings.Replace(manifest, "sriov", "vfio-pci", 1), "create", "-f", "-")
+	o := b.ready(t, "dpdk", metav1.ConditionFalse)
+	if c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionValid); c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, `unknown step type "vfio-pci"`) {
+		t.Errorf("without a schema: %+v", c)
+	}
+	raw, err := os.ReadFile("../../../topology/pluginschema/testdata/seed/vfio-pci.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.mustKubectl(t, string(raw), "create", "-f", "-")
+	b.eventually(t, "a schema makes it valid", func() error {
+		o = b.topology(t, "dpdk")
+		if !meta.IsStatusConditionTrue(o.Status.Conditions, topologyv1alpha1.ConditionValid) {
+			return fmt.Errorf("conditions %+v", o.Status.Conditions)
+		}
+		return nil
+	})
+	if c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionProgrammed); c.Status != metav1.ConditionFalse || c.Reason != "Unsupported" || !strings.Contains(c.Message, `no node can run step "vf0": type "vfio-pci"`) {
+		t.Errorf("condition %+v", c)
+	}
+	b.mustKubectl(t, "", "delete", "nettopo", "dpdk", "--timeout=30s")
+}
+
+func (b *bench) inUse(t *testing.T) {
+	c := b.allocate(t, "training", "ai-bonded-rdma-vf0", "ai-bonded-rdma-vf1")
+	b.eventually(t, "the use is counted", func() error {
+		if o := b.topology(t, "ai-bonded-rdma"); o.Status.Sandboxes != 1 || !meta.IsStatusConditionTrue(o.Status.Conditions, topologyv1alpha1.ConditionInUse) {
+			return fmt.Errorf("status %+v", o.Status)
+		}
+		return nil
+	})
+	b.mustKubectl(t, "", "delete", "nettopo", "ai-bonded-rdma", "--wait=false")
+	b.eventually(t, "the topology says what it waits for", func() error {
+		used := meta.FindStatusCondition(b.topology(t, "ai-bonded-rdma").Status.Conditions, topologyv1alpha1.ConditionInUse)
+		if want := "1 claim and 1 pod: default/training. The topology goes when they are gone"; used.Message != want {
+			return fmt.Errorf("condition %+v", used)
+		}
+		return nil
+	})
+	b.class(t, "ai-bonded-rdma-vf0")
+	if err := b.Delete(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually(t, "the topology goes with its last claim", func() error {
+		err := b.Get(t.Context(), client.ObjectKey{Name: "ai-bonded-rdma"}, &topologyv1alpha1.NetworkTopology{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("it is there: %v", err)
+	})
+	if err := b.Get(t.Context(), client.ObjectKey{Name: "ai-bonded-rdma-vf0"}, &resourceapi.DeviceClass{}); !apierrors.IsNotFound(err) {
+		t.Errorf("its class: %v", err)
+	}
+}
+
+func (b *bench) register(t *testing.T) {
+	b.mustKubectl(t, b.webhooks, "apply", "-f", "-")
+	url := fmt.Sprintf("https://localhost:%d", b.port)
+	for _, want := range admission.Webhooks(admissionregistrationv1.WebhookClientConfig{URL: &url}) {
+		got := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+		b.eventually(t, "the authority is written into "+want.Name, func() error {
+			if err := b.Get(t.Context(), client.ObjectKeyFromObject(want), got); err != nil {
+				return err
+			}
+			if len(got.Webhooks[0].ClientConfig.CABundle) == 0 {
+				return fmt.Errorf("caBundle is empty")
+			}
+			return nil
+		})
+		// The chart says what the code says.
+		w := &got.Webhooks[0]
+		w.ClientConfig.CABundle, w.NamespaceSelector, w.ObjectSelector = nil, nil, nil
+		if diff := cmp.Diff(want.Webhooks, got.Webhooks); diff != "" {
+			t.Errorf("%s in the chart (-code +chart):\n%s", want.Name, diff)
+		}
+	}
+	// The API server takes a moment to hear of webhooks.
+	b.eventually(t, "the webhook is asked", func() error {
+		_, err := b.Kubectl(t.Context(), strings.NewReader(seed(t, "seed-9.3-broken-topology")), "create", "--dry-run=server", "-f", "-")
+		if err == nil || !strings.Contains(err.Error(), "denied the request") {
+			return fmt.Errorf("said: %v", err)
+		}
+		return nil
+	})
+	b.mustKubectl(t, seed(t, "seed-6.1-full"), "create", "-f", "-")
+	b.ready(t, "ai-bonded-rdma", metav1.ConditionTrue)
+}
+
+// denied is what kubectl prints before the words of the webhook.
+const denied = `admission webhook "validate.networking.dra.io" denied the request: `
+
+func (b *bench) says(t *testing.T, manifest, want string) {
+	t.Helper()
+	said := b.refused(t, manifest)
+	_, got, found := strings.Cut(said, denied)
+	if !found || got != want {
+		t.Errorf("said:\n%s\nwant, after the webhook's name:\n%s", said, want)
+	}
+}
+
+func (b *bench) refusedTopologies(t *testing.T) {
+	b.says(t, seed(t, "seed-9.3-broken-topology"), `
+  NetworkTopology "broken-topology", step "bond0":
+    CNIPluginSchema "bond" requires at least 2 interfaces in prevResult,
+    but step "bond0" depends on [vf0] which produces only 1 interface.
+    Add another VF step to dependOn.`)
+	// The built-in vlan takes vlanId; the sentence is the same for another key.
+	b.says(t, strings.Replace(seed(t, "seed-9.3-bad-config"), "vlanId:", "vlanIdd:", 1), `
+  NetworkTopology "bad-config", step "vlan100":
+    CNIPluginSchema "vlan" does not accept parameter "vlanIdd".
+    Did you mean "id"?`)
+	b.says(t, seed(t, "seed-9.2-bad-dpdk"), `
+  NetworkTopology "bad-dpdk", step "bond0":
+    CNIPluginSchema "bond" requires at least 2 interfaces in prevResult,
+    but dependency "dpdk-vf" uses plugin "vfio-pci" which produces 0 interfaces.
+  NetworkTopology "bad-dpdk", step "vlan100":
+    CNIPluginSchema "vlan" requires at least 1 interface in prevResult,
+    but dependency "dpdk-vf" uses plugin "vfio-pci" which produces 0 interfaces.
+  NetworkTopology "bad-dpdk", step "vlan100": config.master: {{ dpdk-vf.interfaceName }}: step "dpdk-vf" of type "vfio-pci" has no interface: it has pciAddress, iommuGroup, deviceNodes, deviceNodes[N]`)
+	b.says(t, simple("ai-bonded", "rdma-vf0"), `NetworkTopology "ai-bonded", step "rdma-vf0": DeviceClass "ai-bonded-rdma-vf0" belongs to NetworkTopology "ai-bonded-rdma": rename the topology or the step`)
+	b.says(t, strings.Replace(simple("t", "vf0", "vf1"), "type: sriov}", "type: sriov, selector: {cel: device.}}", 2), `
+  NetworkTopology "t", step "vf0": selector.cel: 1:8: Syntax error: no viable alternative at input '.'
+  NetworkTopology "t", step "vf1": selector.cel: 1:8: Syntax error: no viable alternative at input '.'`)
+	many := make([]string, 33)
+	for i := range many {
+		many[i] = fmt.Sprintf("vf%d", i)
+	}
+	b.says(t, simple("many", many...), `NetworkTopology "many": spec.steps: 33 root steps take a device, and a ResourceClaim can request 32 at most`)
+	// A step of a type that is only described passes, with a warning.
+	out, err := b.Kubectl(t.Context(), strings.NewReader(strings.Replace(simple("dpdk", "vf0"), "sriov", "vfio-pci", 1)), "create", "--dry-run=server", "--warnings-as-errors", "-f", "-")
+	if err == nil || !strings.Contains(err.Error(), `Warning: no node can run step "vf0": type "vfio-pci"`) {
+		t.Errorf("said: %v %s", err, out)
+	}
+	b.says(t, `{apiVersion: cni.networking.k8s.io/v1alpha1, kind: CNIPluginSchema, metadata: {name: x}, spec: {cniType: x, configParameters: {optional: [{name: a, type: string, minimum: 1}]}}}`,
+		`CNIPluginSchema "x": contract of type "x": parameter "a": only integers have bounds`)
+}
+
+// template is a ResourceClaimTemplate of the proposal's section 6.3 with these
+// requests, as they are written in YAML.
+func template(name string, requests ...string) string {
+	return "apiVersion: resource.k8s.io/v1\nkind: ResourceClaimTemplate\nmetadata: {name: " + name + "}\nspec:\n  spec:\n    devices:\n      requests:\n        - " + strings.Join(requests, "\n        - ") + "\n"
+}
+
+func (b *bench) refusedClaims(t *testing.T) {
+	const (
+		gpu = "{name: gpu, exactly: {deviceClassName: nvidia-gpu-h100}}"
+		vf0 = "{name: vf0, exactly: {deviceClassName: ai-bonded-rdma-vf0}}"
+		vf1 = "{name: vf1, exactly: {deviceClassName: ai-bonded-rdma-vf1}}"
+	)
+	b.says(t, template("ai-gpu-bonded-rdma", gpu, vf0), `
+  NetworkTopology "ai-bonded-rdma" requires root step requests [vf0, vf1],
+  but ResourceClaimTemplate "ai-gpu-bonded-rdma" only provides requests [vf0].
+  Missing: [vf1]`)
+	asClaim := func(manifest string) string {
+		manifest = strings.Replace(manifest, "ResourceClaimTemplate", "ResourceClaim", 1)
+		return strings.Replace(manifest, "spec:\n  spec:\n", "spec:\n", 1)
+	}
+	b.says(t, asClaim(template("direct", vf1)), `
+  NetworkTopology "ai-bonded-rdma" requires root step requests [vf0, vf1],
+  but ResourceClaim "direct" only provides requests [vf1].
+  Missing: [vf0]`)
+	b.says(t, template("twice", vf0, strings.Replace(vf1, "-vf1", "-vf0", 1), strings.Replace(vf1, "name: vf1,", "name: vf2,", 1)),
+		`ResourceClaimTemplate "twice": requests "vf0" and "vf1" are both for root step "vf0" of NetworkTopology "ai-bonded-rdma": a topology takes one device for each of its root steps; request another topology's class for a second network`)
+	b.says(t, template("count", strings.Replace(vf0, "rdma-vf0}", "rdma-vf0, allocationMode: ExactCount, count: 2}", 1), vf1),
+		`ResourceClaimTemplate "count": request "vf0": DeviceClass "ai-bonded-rdma-vf0" is for one device, root step "vf0" of NetworkTopology "ai-bonded-rdma": leave out allocationMode and count`)
+	b.says(t, template("any", vf0, "{name: vf1, firstAvailable: [{name: a, deviceClassName: ai-bonded-rdma-vf1}, {name: b, deviceClassName: nvidia-gpu-h100}]}"),
+		`ResourceClaimTemplate "any": request "vf1": alternative "vf1/a" is for root step "vf1" of NetworkTopology "ai-bonded-rdma", and others are not: which one would be allocated is open, so the topology could lack a device`)
+	// A tenant's own config, and a missing request: both are said.
+	own := template("own", vf0) + `      config:
+        - opaque: {driver: dra.networking, parameters: {networkTopologyRef: {name: other}, step: vf0}}
+`
+	b.says(t, own, `
+  ResourceClaimTemplate "own": opaque config for driver "dra.networking" comes from DeviceClasses only: remove it from the claim. What a device is for is the class's to say
+  NetworkTopology "ai-bonded-rdma" requires root step requests [vf0, vf1],
+  but ResourceClaimTemplate "own" only provides requests [vf0].
+  Missing: [vf1]`)
+
+	for _, good := range []string{
+		template("good", gpu, vf0, vf1) + "      constraints: [{matchAttribute: device.k8s.io/pcieRoot, requests: [gpu, vf0, vf1]}]\n",
+		template("sub", "{name: vf0, firstAvailable: [{name: a, deviceClassName: ai-bonded-rdma-vf0}]}", vf1),
+		template("others", gpu),
+		asClaim(template("others", gpu)),
+	} {
+		b.mustKubectl(t, good, "create", "-f", "-")
+	}
+	// A class by hand for a topology that is not there.
+	b.mustKubectl(t, `{apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: hand}, spec: {config: [{opaque: {driver: dra.networking, parameters: {networkTopologyRef: {name: nowhere}, step: vf0}}}]}}`, "create", "-f", "-")
+	b.eventually(t, "the class is known to the webhook", func() error {
+		_, err := b.Kubectl(t.Context(), strings.NewReader(template("hand", "{name: x, exactly: {deviceClassName: hand}}")), "create", "--dry-run=server", "-f", "-")
+		if err == nil || !strings.Contains(err.Error(), `ResourceClaimTemplate "hand" request "x": its DeviceClass is for NetworkTopology "nowhere", which does not exist`) {
+			return fmt.Errorf("said: %v", err)
+		}
+		return nil
+	})
+	// A topology's claims are held against it from the moment the webhook's cache
+	// has it, be its classes there or not.
+	b.mustKubectl(t, simple("fresh", "vf0", "vf1"), "create", "-f", "-")
+	b.eventually(t, "a fresh topology is known to the webhook", func() error {
+		_, err := b.Kubectl(t.Context(), strings.NewReader(template("fresh", "{name: vf0, exactly: {deviceClassName: fresh-vf0}}")), "create", "--dry-run=server", "-f", "-")
+		if err == nil || !strings.Contains(err.Error(), "Missing: [vf1]") {
+			return fmt.Errorf("said: %v", err)
+		}
+		return nil
+	})
+}
+
+func (b *bench) refusedClasses(t *testing.T) {
+	b.says(t, `{apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: typo}, spec: {config: [{opaque: {driver: dra.networking, parameters: {networkTopologyRef: {name: x}, stp: vf0}}}]}}`,
+		`DeviceClass "typo": spec.config[0].opaque: opaque parameters: json: unknown field "stp"`)
+	b.mustKubectl(t, `{apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: others}, spec: {config: [{opaque: {driver: gpu.example.com, parameters: {stp: 1}}}]}}`, "create", "-f", "-")
+}
+
+func (b *bench) renewal(t *testing.T) {
+	secret := &corev1.Secret{}
+	key := client.ObjectKey{Namespace: cluster.ProductNamespace, Name: "plumbline-webhook"}
+	if err := b.Get(t.Context(), key, secret); err != nil {
+		t.Fatal(err)
+	}
+	before, authority := b.serving(t), secret.Data["ca.crt"]
+	// To the next process the certificate is one that ends too soon.
+	b.stop(t)
+	b.run(t)
+	b.eventually(t, "another certificate is served", func() error {
+		if now := b.serving(t); now.NotAfter.Sub(before.NotAfter) < 24*time.Hour {
+			return fmt.Errorf("it ends %s, the old one %s", now.NotAfter, before.NotAfter)
+		}
+		return nil
+	})
+	if err := b.Get(t.Context(), key, secret); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(authority, secret.Data["ca.crt"]) {
+		t.Error("the authority changed with it")
+	}
+	said := b.refused(t, template("after", "{name: vf0, exactly: {deviceClassName: ai-bonded-rdma-vf0}}"))
+	if !strings.Contains(said, "Missing: [vf1]") {
+		t.Errorf("said:\n%s", said)
+	}
+}
+
+func (b *bench) nobody(t *testing.T) {
+	b.stop(t)
+	b.mustKubectl(t, template("unanswered", "{name: vf0, exactly: {deviceClassName: ai-bonded-rdma-vf0}}"), "create", "-f", "-")
+	if said := b.refused(t, simple("unanswered", "vf0")); !strings.Contains(said, `failed calling webhook "validate.networking.dra.io"`) {
+		t.Errorf("said:\n%s", said)
+	}
+	// What leaves the spec as it is needs no answer.
+	b.mustKubectl(t, "", "label", "nettopo", "ai-bonded-rdma", "a=b")
+}
