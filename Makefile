@@ -18,6 +18,7 @@ RUN ?= .
 KERNELS ?= stable backports
 KERNEL_PKG ?= ./cmd/... ./integration/... ./reconcile/kernel/... ./reconcile/watch
 FUZZTIME ?= 20s
+IMAGE ?= ghcr.io/plumbline/plumbline:0.1.0
 
 .PHONY: help
 help: ## what there is
@@ -38,6 +39,17 @@ demo: ## the flagship topology on real SR-IOV VFs, in a virtual machine
 	end
 	begin 'the demo, in a virtual machine'
 	integration/vm --nics quad --rdma -- $(BIN)/plumbline demo </dev/null
+	end
+
+.PHONY: image
+image: build ## the container image, an archive for ctr images import: .cache/image/plumbline.tar (IMAGE=NAME:TAG)
+	@$(GO) run ./integration/cluster/image/save -o $(CACHE)/image/plumbline.tar $(IMAGE) $(BIN)/plumbline
+
+.PHONY: demo-cluster
+demo-cluster: ## a Kubernetes with a node in a virtual machine, and a pod in it
+	@. .ci/lib
+	begin 'the demo on a cluster'
+	$(GO) run ./integration/cluster/demo </dev/null
 	end
 
 # --- Testing it -------------------------------------------------------------------
