@@ -197,7 +197,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Keeper: s.keeper, Recorder: s.hooks, Socket: s.nriSocket, Index: s.nriIndex, Log: s.log, Now: time.Now,
 	})
 	s.publisher = publish.New(publish.Options{
-		NodeName: s.nodeName, Sysfs: os.DirFS("/sys"), PhysicalNetworks: s.physicalNetworks,
+		NodeName: s.nodeName, Sysfs: os.DirFS("/sys"), PhysicalNetworks: s.physicalNetworks, UplinkOf: inventory.LookupUplink,
 		Uplinks: s.uplinks, InUse: s.inUse, StateFile: filepath.Join(s.app.stateDir, "published.json"), Log: s.log, Now: time.Now,
 	})
 	s.plugin = draplugin.New(draplugin.Options{
@@ -260,8 +260,8 @@ func (s *serving) inUse() []string {
 }
 
 // uplinks says what carries a default route.
-func (s *serving) uplinks(ctx context.Context, _ []inventory.Device) (inventory.Uplinks, error) {
-	return uplinksOf(ctx, s.engine.host)
+func (s *serving) uplinks(ctx context.Context, devices []inventory.Device) (inventory.Uplinks, error) {
+	return uplinksOf(ctx, s.engine.host, devices)
 }
 
 func (s *serving) handle(err error, msg string) {

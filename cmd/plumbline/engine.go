@@ -127,8 +127,8 @@ func discover(ctx context.Context) ([]inventory.Device, error) {
 // discoverOn lists the devices of a host and marks those that carry its default
 // route. Devices that could be read in part are listed with the error.
 func discoverOn(ctx context.Context, host *kernel.Host) ([]inventory.Device, error) {
-	devices, err := inventory.Discover(os.DirFS("/sys"), inventory.Options{})
-	uplinks, failed := uplinksOf(ctx, host)
+	devices, err := inventory.Discover(os.DirFS("/sys"), inventory.Options{UplinkOf: inventory.LookupUplink})
+	uplinks, failed := uplinksOf(ctx, host, devices)
 	if failed != nil {
 		// Without it the way to the host could be given away.
 		return nil, failed
@@ -136,18 +136,31 @@ func discoverOn(ctx context.Context, host *kernel.Host) ([]inventory.Device, err
 	return inventory.GuardUplinks(devices, uplinks), err
 }
 
-// uplinksOf says what carries the default route of a host.
-func uplinksOf(ctx context.Context, host *kernel.Host) (inventory.Uplinks, error) {
+// uplinksOf says which of these devices carry a default route of the host, IPv4
+// or IPv6. Each interface that is up is asked about: the best route alone would
+// leave out the second uplink of a machine that has two.
+func uplinksOf(ctx context.Context, host *kernel.Host, devices []inventory.Device) (inventory.Uplinks, error) {
 	outside := host.WithoutSandbox()
 	defer outside.Close()
-	uplink := netstate.Device{ID: ops.DefaultRouteDevice}
-	snap, err := outside.Observe(ctx, []netstate.Object{uplink})
+	best := netstate.Device{ID: ops.DefaultRouteDevice}
+	ask := []netstate.Object{best}
+	for _, d := range devices {
+		if d.IfName != "" && d.Up {
+			ask = append(ask, netstate.Device{ID: d.ID})
+		}
+		for _, name := range d.OtherIfNames {
+			ask = append(ask, netstate.Device{ID: "if:" + name})
+		}
+	}
+	snap, err := outside.Observe(ctx, ask)
 	if err != nil {
-		return inventory.Uplinks{}, fmt.Errorf("default route: %w", err)
+		return inventory.Uplinks{}, fmt.Errorf("default routes: %w", err)
 	}
 	var out inventory.Uplinks
-	if d, ok := snap.Device(uplink.ID); ok && d.At != nil {
-		out.Routes = []string{netstate.BaseName(*d.At)}
+	for _, d := range netstate.All[netstate.Device](snap) {
+		if d.At != nil && (d.ID == best.ID || d.Use == string(inventory.DefaultRoute)) {
+			out.Routes = append(out.Routes, netstate.BaseName(*d.At))
+		}
 	}
 	return out, nil
 }
