@@ -1,0 +1,80 @@
+package admission
+
+import (
+	"encoding/json"
+	"testing"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/topology/deviceclass"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+func TestMessage(t *testing.T) {
+	for _, c := range []struct {
+		problems []string
+		want     string
+	}{
+		{[]string{"one line"}, "one line"},
+		{[]string{"a,\nb"}, "\n  a,\n  b"},
+		{[]string{"a", "b:\n  c\n"}, "\n  a\n  b:\n    c"},
+	} {
+		if got := message(c.problems); got != c.want {
+			t.Errorf("%q is laid out as %q, want %q", c.problems, got, c.want)
+		}
+	}
+}
+
+// TestPasses answers what needs no look at the cluster: there is none here.
+func TestPasses(t *testing.T) {
+	w := &Webhook{}
+	for name, r := range map[string]admissionv1.AdmissionRequest{
+		"deletion":    {Operation: admissionv1.Delete},
+		"subresource": {Operation: admissionv1.Update, SubResource: "status"},
+		"others":      {Operation: admissionv1.Create},
+	} {
+		if a := w.Handle(t.Context(), admission.Request{AdmissionRequest: r}); !a.Allowed {
+			t.Errorf("%s: %+v", name, a.Result)
+		}
+	}
+	r := admissionv1.AdmissionRequest{Operation: admissionv1.Create}
+	r.Object.Raw = make([]byte, maxObject+1)
+	if a := w.Handle(t.Context(), admission.Request{AdmissionRequest: r}); a.Allowed {
+		t.Error("an object without bounds is looked at")
+	}
+	r.Kind.Group, r.Kind.Kind, r.Object.Raw = v1alpha1.GroupVersion.Group, v1alpha1.Kind, []byte(`{"spec":7}`)
+	if a := w.Handle(t.Context(), admission.Request{AdmissionRequest: r}); a.Allowed || a.Result.Code != 400 {
+		t.Errorf("an object that is none: %+v", a.Result)
+	}
+}
+
+// FuzzTopology reads hostile objects as the webhook and the controller do.
+func FuzzTopology(f *testing.F) {
+	registry, err := all.Registry()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add([]byte(`{"metadata":{"name":"t"},"spec":{"steps":[{"name":"vf0","type":"sriov","selector":{"cel":"true"},"config":{"vlan":1}},{"name":"b","type":"vlan","dependOn":["vf0"],"config":{"id":1,"master":"{{ vf0.interfaceName }}"}}]}}`))
+	f.Add([]byte(`{"metadata":{"name":"t"},"spec":{"steps":[{"name":"a","type":"bond","dependOn":["a"],"config":[[[]]]}]}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		o := &v1alpha1.NetworkTopology{}
+		if json.Unmarshal(data, o) != nil {
+			return
+		}
+		decoded, err := deviceclass.Judge(o, registry)
+		if err != nil {
+			return
+		}
+		classes, err := deviceclass.Classes(o, decoded, registry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range classes {
+			if len(c.Spec.Selectors) != 1 || c.Spec.Selectors[0].CEL.Expression == "" {
+				t.Errorf("class %q would match devices of other drivers", c.Name)
+			}
+		}
+	})
+}
