@@ -81,6 +81,9 @@ it is yours to look after. It serves /metrics, and on another address /healthz a
 const ownNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 func (c *controller) run(ctx context.Context, a *app) error {
+	if c.before <= 0 || c.before >= c.certificateLife {
+		return errors.New("--webhook-certificate-renewal: must be less than --webhook-certificate-life, or each certificate is renewed at once")
+	}
 	log := a.log(c.level)
 	runtimelog.SetLogger(logr.FromSlogHandler(log.Handler()))
 	klog.SetSlogLogger(log)
