@@ -198,7 +198,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	})
 	s.publisher = publish.New(publish.Options{
 		NodeName: s.nodeName, Sysfs: os.DirFS("/sys"), PhysicalNetworks: s.physicalNetworks, UplinkOf: inventory.LookupUplink,
-		Uplinks: s.uplinks, InUse: s.inUse, StateFile: filepath.Join(s.app.stateDir, "published.json"), Log: s.log, Now: time.Now,
+		Uplinks: s.uplinks, InUse: s.inUse, Dirty: s.dirty, StateFile: filepath.Join(s.app.stateDir, "published.json"), Log: s.log, Now: time.Now,
 	})
 	s.plugin = draplugin.New(draplugin.Options{
 		Store: s.store, Keeper: s.keeper, Cluster: draplugin.NewCluster(s.kube, s.dynamic), Contracts: s.app.registry,
@@ -257,6 +257,13 @@ func (s *serving) inUse() []string {
 		out = append(out, name)
 	}
 	return out
+}
+
+// dirty lists the devices that could not be put back as they were. Records that
+// cannot be read are told of by the loop.
+func (s *serving) dirty() []string {
+	records, _ := s.engine.List()
+	return unreleased(records, time.Now())
 }
 
 // uplinks says what carries a default route.
