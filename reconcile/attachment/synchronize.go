@@ -47,9 +47,6 @@ func (k *Keeper) checkGate(e claims.Entry, listed map[string]Pod) error {
 	for _, s := range e.In {
 		p, there := listed[s.ID]
 		if there && s.Phase == claims.Attached && k.stands(s) {
-			if k.Gate.OpenFor(e.UID) == s.ID {
-				return nil
-			}
 			return k.Gate.Open(e.UID, s.ID, p.Netns)
 		}
 	}

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,9 +20,10 @@ import (
 
 const (
 	kind = claim.Driver + "/gate"
-	// cdiVersion is the oldest that knows all we use; runtimes refuse a version
-	// later than theirs.
-	cdiVersion = "0.3.0"
+	// cdiVersion is the oldest that knows all we use, which is device names that
+	// begin with a digit, as UIDs do. Runtimes ignore a file of a version later
+	// than theirs, and one that uses what its version does not know.
+	cdiVersion = "0.5.0"
 	filePrefix = claim.Driver + "-gate-"
 	fileSuffix = ".json"
 	envPrefix  = "PLUMBLINE_CLAIM_"
@@ -47,15 +49,16 @@ func (d Dir) path(uid types.UID) (string, error) {
 
 // Open lets containers of a sandbox be created that consume the claim. netns is
 // the path of the sandbox's network namespace. What was open before for another
-// sandbox is closed by it.
+// sandbox is closed by it; a gate that is open as it should be is left alone.
 func (d Dir) Open(uid types.UID, sandbox, netns string) error {
 	path, err := d.path(uid)
 	if err != nil {
 		return fmt.Errorf("open gate: %w", err)
 	}
 	data, err := json.Marshal(spec(uid, sandbox, netns))
-	if err == nil {
-		err = write(path, append(data, '\n'))
+	data = append(data, '\n')
+	if have, read := os.ReadFile(path); err == nil && (read != nil || !bytes.Equal(have, data)) {
+		err = write(path, data)
 	}
 	if err != nil {
 		return fmt.Errorf("open gate of claim %q: %w", uid, err)

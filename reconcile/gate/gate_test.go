@@ -58,7 +58,7 @@ func TestSpec(t *testing.T) {
 		t.Fatal(err)
 	}
 	var spec, want any
-	const golden = `{"cdiVersion":"0.3.0","kind":"dra.networking/gate","containerEdits":{},"devices":[{
+	const golden = `{"cdiVersion":"0.5.0","kind":"dra.networking/gate","containerEdits":{},"devices":[{
 		"name":"0b1c7a3e-1d2f-4c5a-9b8e-112233445566","containerEdits":{
 			"env":["PLUMBLINE_CLAIM_0B1C7A3E_1D2F_4C5A_9B8E_112233445566=0b1c7a3e-1d2f-4c5a-9b8e-112233445566/aa"],
 			"mounts":[{"hostPath":"/var/run/netns/cni-1","containerPath":"/var/run/dra.networking/gate/0b1c7a3e-1d2f-4c5a-9b8e-112233445566",
