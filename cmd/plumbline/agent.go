@@ -111,7 +111,10 @@ func (g *agent) check() error {
 
 // clients returns ways to the API server.
 func (g *agent) clients() (kubernetes.Interface, dynamic.Interface, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", g.kubeconfig)
+	config, err := rest.InClusterConfig()
+	if g.kubeconfig != "" {
+		config, err = clientcmd.BuildConfigFromFlags("", g.kubeconfig)
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("API server: %w", err)
 	}
