@@ -29,7 +29,7 @@ help: ## what there is
 
 .PHONY: build
 build: ## the binary, static: .cache/bin/plumbline
-	@CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/plumbline ./cmd/plumbline
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o $(BIN)/plumbline ./cmd/plumbline
 
 .PHONY: demo
 demo: ## the flagship topology on real SR-IOV VFs, in a virtual machine

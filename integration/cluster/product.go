@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/plumbline/plumbline/integration/cluster/image"
 )
@@ -26,7 +27,7 @@ func (c *Cluster) Image(ctx context.Context, name, command string) (string, erro
 	if exists(archive) {
 		return archive, nil
 	}
-	if err := c.goBuild(ctx, program, "-trimpath", command); err != nil {
+	if err := c.goBuild(ctx, program, "-trimpath", "-ldflags=-s -w", command); err != nil {
 		return "", err
 	}
 	inside := "/" + filepath.Base(command)
@@ -95,6 +96,17 @@ func (c *Cluster) Install(ctx context.Context, values ...string) error {
 		}
 	}
 	return nil
+}
+
+// Await returns when all these objects, such as "deviceclass/x", are there.
+// kubectl wait --for=create gives up at once when the first of several is not.
+func (c *Cluster) Await(ctx context.Context, objects ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
+		_, err := c.Kubectl(ctx, nil, append([]string{"get", "-o", "name"}, objects...)...)
+		return err
+	})
 }
 
 // helm returns the program, which is built once from its module.

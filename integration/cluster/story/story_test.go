@@ -54,7 +54,10 @@ func TestStory(t *testing.T) {
 	home := vfs()
 
 	kubectl(story.Topology, "apply", "-f", "-")
-	kubectl("", "wait", "--for=create", "--timeout=60s", "deviceclass/ai-bonded-rdma-vf0", "deviceclass/ai-bonded-rdma-vf1")
+	if err := c.Await(t.Context(), "deviceclass/ai-bonded-rdma-vf0", "deviceclass/ai-bonded-rdma-vf1"); err != nil {
+		t.Fatalf("%v\n%s\n%s", err, kubectl("", "get", "networktopology", "-o", "yaml"),
+			kubectl("", "-n", cluster.ProductNamespace, "logs", "--tail=40", "deployment/plumbline-controller"))
+	}
 	kubectl(story.Claim, "apply", "-f", "-")
 	kubectl(story.Pod(), "apply", "-f", "-")
 	if _, err := c.Kubectl(t.Context(), nil, "wait", "--for=condition=Ready", "--timeout=120s", "pod/ai-training"); err != nil {
