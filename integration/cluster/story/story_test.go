@@ -29,7 +29,7 @@ func TestStory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kubectl := func(input string, arguments ...string) string {
+	kubectl := func(t *testing.T, input string, arguments ...string) string {
 		t.Helper()
 		said, err := c.Kubectl(t.Context(), strings.NewReader(input), arguments...)
 		if err != nil {
@@ -37,7 +37,7 @@ func TestStory(t *testing.T) {
 		}
 		return said
 	}
-	vfs := func() string {
+	vfs := func(t *testing.T) string {
 		t.Helper()
 		said, err := node.Shell(t.Context(), "ip -br link | awk '/v[0-9]/ { print $1, $3 }' | sort")
 		if err != nil {
@@ -51,18 +51,18 @@ func TestStory(t *testing.T) {
 	if err := story.InstallGPU(t.Context(), c, node); err != nil {
 		t.Fatal(err)
 	}
-	home := vfs()
+	home := vfs(t)
 
-	kubectl(story.Topology, "apply", "-f", "-")
+	kubectl(t, story.Topology, "apply", "-f", "-")
 	if err := c.Await(t.Context(), "deviceclass/ai-bonded-rdma-vf0", "deviceclass/ai-bonded-rdma-vf1"); err != nil {
-		t.Fatalf("%v\n%s\n%s", err, kubectl("", "get", "networktopology", "-o", "yaml"),
-			kubectl("", "-n", cluster.ProductNamespace, "logs", "--tail=40", "deployment/plumbline-controller"))
+		t.Fatalf("%v\n%s\n%s", err, kubectl(t, "", "get", "networktopology", "-o", "yaml"),
+			kubectl(t, "", "-n", cluster.ProductNamespace, "logs", "--tail=40", "deployment/plumbline-controller"))
 	}
-	kubectl(story.Claim, "apply", "-f", "-")
-	kubectl(story.Pod(), "apply", "-f", "-")
+	kubectl(t, story.Claim, "apply", "-f", "-")
+	kubectl(t, story.Pod(), "apply", "-f", "-")
 	if _, err := c.Kubectl(t.Context(), nil, "wait", "--for=condition=Ready", "--timeout=120s", "pod/ai-training"); err != nil {
-		t.Fatalf("%v\n%s\n%s", err, kubectl("", "describe", "pod", "ai-training"),
-			kubectl("", "-n", cluster.ProductNamespace, "logs", "--tail=40", "daemonset/plumbline-agent"))
+		t.Fatalf("%v\n%s\n%s", err, kubectl(t, "", "describe", "pod", "ai-training"),
+			kubectl(t, "", "-n", cluster.ProductNamespace, "logs", "--tail=40", "daemonset/plumbline-agent"))
 	}
 
 	t.Run("network", func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestStory(t *testing.T) {
 			}
 			Routes []struct{ Destination, Gateway, Interface string }
 		}
-		said := kubectl("", "logs", "ai-training")
+		said := kubectl(t, "", "logs", "ai-training")
 		if err := json.Unmarshal([]byte(said), &network); err != nil {
 			t.Fatalf("the pod said %q: %v", said, err)
 		}
@@ -104,28 +104,31 @@ func TestStory(t *testing.T) {
 		}
 	})
 	t.Run("co-location", func(t *testing.T) {
-		devices := kubectl("", "get", "resourceclaims", "-o", `jsonpath={range .items[*].status.allocation.devices.results[*]}{.request}={.device}{"\n"}{end}`)
+		devices := kubectl(t, "", "get", "resourceclaims", "-o", `jsonpath={range .items[*].status.allocation.devices.results[*]}{.request}={.device}{"\n"}{end}`)
 		if !strings.Contains(devices, "gpu=gpu-1\n") {
 			t.Errorf("want the GPU below the cards' PCIe root, gpu-1; allocated:\n%s", devices)
 		}
 	})
 	t.Run("status", func(t *testing.T) {
-		kubectl("", "wait", `--for=jsonpath={.status.devices[0].networkData.interfaceName}`, "--timeout=30s", "resourceclaims", "--all")
-		names := strings.Fields(kubectl("", "get", "resourceclaims", "-o", `jsonpath={.items[*].status.devices[*].networkData.interfaceName}`))
+		if _, err := c.Kubectl(t.Context(), nil, "wait", `--for=jsonpath={.status.devices[1].networkData.interfaceName}`, "--timeout=30s", "resourceclaims", "--all"); err != nil {
+			t.Fatalf("%v\n%s\n%s", err, kubectl(t, "", "get", "resourceclaims", "-o", "yaml"),
+				kubectl(t, "", "-n", cluster.ProductNamespace, "logs", "--tail=60", "daemonset/plumbline-agent"))
+		}
+		names := strings.Fields(kubectl(t, "", "get", "resourceclaims", "-o", `jsonpath={.items[*].status.devices[*].networkData.interfaceName}`))
 		slices.Sort(names)
 		if !slices.Equal(names, []string{"net1", "net2"}) {
 			t.Errorf("interfaces in the claim's status: %q", names)
 		}
-		if ready := kubectl("", "get", "resourceclaims", "-o", `jsonpath={.items[*].status.devices[*].conditions[?(@.type=="Ready")].status}`); ready != "True True" {
+		if ready := kubectl(t, "", "get", "resourceclaims", "-o", `jsonpath={.items[*].status.devices[*].conditions[?(@.type=="Ready")].status}`); ready != "True True" {
 			t.Errorf("conditions Ready: %q, want \"True True\"", ready)
 		}
 	})
 	t.Run("home", func(t *testing.T) {
-		kubectl("", "delete", "pod", "ai-training", "--timeout=120s")
-		if now := vfs(); now != home {
+		kubectl(t, "", "delete", "pod", "ai-training", "--timeout=120s")
+		if now := vfs(t); now != home {
 			t.Errorf("VFs after the pod:\n%s\nbefore:\n%s", now, home)
 		}
-		kubectl("", "delete", "networktopology", "ai-bonded-rdma", "--timeout=60s")
-		kubectl("", "wait", "--for=delete", "--timeout=60s", "deviceclass/ai-bonded-rdma-vf0", "deviceclass/ai-bonded-rdma-vf1")
+		kubectl(t, "", "delete", "networktopology", "ai-bonded-rdma", "--timeout=60s")
+		kubectl(t, "", "wait", "--for=delete", "--timeout=60s", "deviceclass/ai-bonded-rdma-vf0", "deviceclass/ai-bonded-rdma-vf1")
 	})
 }
