@@ -20,6 +20,9 @@ const (
 	InSync      State = "InSync"  // as the topology says
 	Drifted     State = "Drifted" // something was changed behind our back
 	StateFailed State = "Failed"  // the last pass failed, or the sandbox cannot be looked at
+	// Fighting: somebody changes it back after each repair. It holds for a while
+	// after the last time, whatever is found now.
+	Fighting State = "Fighting"
 )
 
 // Drift is one field that is not as a step wants it.
@@ -40,6 +43,7 @@ type Status struct {
 	Netns    string                `json:"netns"`
 	State    State                 `json:"state"`
 	Drift    []Drift               `json:"drift,omitempty"`
+	Fighting []Fight               `json:"fighting,omitempty"`
 	Failure  string                `json:"failure,omitempty"`
 	Kind     fault.Kind            `json:"kind,omitempty"`
 	Updated  time.Time             `json:"updated"`
@@ -57,7 +61,7 @@ func (r *Reconciler) Check(ctx context.Context, id SandboxID) (Status, error) {
 	if !ok {
 		return Status{}, fault.New(fault.Gone, errNoSandbox(id))
 	}
-	st := Status{Sandbox: id, Topology: rec.Sandbox.Topology.Name, Netns: rec.Sandbox.Netns, Updated: rec.Updated, Steps: rec.Results, Failure: rec.Failure, State: InSync}
+	st := Status{Sandbox: id, Topology: rec.Sandbox.Topology.Name, Netns: rec.Sandbox.Netns, Updated: rec.Updated, Steps: rec.Results, Failure: rec.Failure, Fighting: rec.Fighting, State: InSync}
 	p := &pass{r: r, sandbox: rec.Sandbox, trigger: TriggerCheck, began: r.opts.Now()}
 	plan, err := p.check(ctx)
 	p.report(err)
@@ -69,6 +73,8 @@ func (r *Reconciler) Check(ctx context.Context, id SandboxID) (Status, error) {
 	st.Changes = plan.Changes
 	st.Drift = drifts(rec.Sandbox.Topology, plan)
 	switch {
+	case len(st.Fighting) > 0:
+		st.State = Fighting
 	case len(st.Drift) > 0:
 		st.State = Drifted
 	case rec.Phase == Failed:

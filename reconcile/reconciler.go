@@ -66,6 +66,9 @@ type Report struct {
 	Notes   []string
 	// Unchanged is set when nothing had to be done.
 	Unchanged bool
+	// Drift is what a Repair set out to put right, also when it failed. What it
+	// found again after having written it stands there more than once.
+	Drift []Drift
 }
 
 // Plan says what Ensure would do first. It writes nothing.
@@ -128,7 +131,9 @@ func (r *Reconciler) run(ctx context.Context, sb Sandbox, trigger Trigger) (rep 
 	if err := p.refuseTaken(ctx, true); err != nil {
 		return Report{}, err
 	}
-	return p.ensure(ctx)
+	rep, err = p.ensure(ctx)
+	rep.Sandbox, rep.Drift = sb.ID, p.drift
+	return rep, err
 }
 
 // Release undoes everything that was done to a sandbox and forgets it. An
@@ -174,6 +179,8 @@ type pass struct {
 	snapshot *netstate.Snapshot
 	asked    []netstate.Object // on-demand objects of this pass, for re-observation
 	executed []netstate.Change
+	drift    []Drift // what a repair is to put right
+	left     []Drift // and what it is not to
 	timing   Timing
 	counts   [3]uint64 // dumps, gets, writes
 }
@@ -213,6 +220,7 @@ func (p *pass) load() error {
 	if ok && rec.BootID != p.r.opts.BootID {
 		// Nothing of an earlier boot is left in the kernel.
 		p.record.History, p.record.NetnsID, p.record.BootID = nil, NetnsID{}, p.r.opts.BootID
+		p.record.Fighting = nil
 		if p.record.Phase != Releasing {
 			p.record.Phase = Applying
 		}
@@ -432,8 +440,10 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 			return Report{}, p.fail(ctx, err)
 		}
 		if p.trigger == TriggerRepair {
-			p.r.opts.Recorder.Drift(p.sandbox.ID, p.sandbox.Topology.Name, drifts(p.sandbox.Topology, plan))
+			p.left = drifts(p.sandbox.Topology, plan)
+			p.r.opts.Recorder.Drift(p.sandbox.ID, p.sandbox.Topology.Name, p.left)
 			p.spareObserved(plan)
+			p.drift = append(p.drift, drifts(p.sandbox.Topology, plan)...)
 		}
 		if plan.Empty() {
 			return p.settle(plan)
@@ -452,14 +462,66 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 }
 
 // spareObserved drops from a repair what concerns steps whose drift is only to
-// be reported.
+// be reported, and what cannot be made without it: an address wanted by one step
+// has to wait when the link it goes on is another's, and missing. What the
+// repair itself takes away on its way, it makes again, whosever it is.
 func (p *pass) spareObserved(plan *ops.Plan) {
 	observed := func(step string) bool {
-		s, ok := p.sandbox.Topology.Step(step)
-		return ok && s.DriftPolicy == topology.Observe
+		if s, ok := p.sandbox.Topology.Step(step); ok {
+			return s.DriftPolicy == topology.Observe
+		}
+		return p.sandbox.Topology.DriftPolicy == topology.Observe // of no step any more
 	}
-	plan.Changes = slices.DeleteFunc(plan.Changes, func(c netstate.Change) bool { return observed(c.Step) })
+	absent := map[string]bool{}      // links that will not be made, or stay what they are
+	taken := map[netstate.Key]bool{} // what goes along with a change that is made
+	spared := false                  // the change before, with which go the implied ones
+	plan.Changes = slices.DeleteFunc(plan.Changes, func(c netstate.Change) bool {
+		if c.Implied {
+			taken[c.Key()] = taken[c.Key()] || !spared
+			return spared
+		}
+		spared = observed(c.Step) && !taken[c.Key()] ||
+			slices.ContainsFunc(standsOn(c.Object()), func(link string) bool { return absent[link] })
+		if !spared {
+			return false
+		}
+		switch o := c.After.(type) {
+		case netstate.Link:
+			absent[o.Name] = absent[o.Name] || c.Action() == netstate.Create
+		case netstate.Device:
+			if o.At != nil {
+				absent[*o.At] = true
+			}
+		}
+		return true
+	})
 	plan.Pending = slices.DeleteFunc(plan.Pending, func(w ops.Pending) bool { return observed(w.Step) })
+}
+
+// standsOn lists the links that must be there for an object to be changed.
+func standsOn(o netstate.Object) []string {
+	switch o := o.(type) {
+	case netstate.Link:
+		out := []string{o.Name}
+		for _, other := range []*string{o.Parent, o.Master} {
+			if other != nil && *other != "" {
+				out = append(out, *other)
+			}
+		}
+		return out
+	case netstate.Addr:
+		return []string{o.Link}
+	case netstate.Route:
+		return []string{o.Link}
+	case netstate.Sysctl:
+		return []string{o.Link()}
+	case netstate.Ethtool:
+		return []string{o.Link}
+	case netstate.BridgeVLAN:
+		return []string{o.Link}
+	default:
+		return nil
+	}
 }
 
 // begin readies the record: a namespace other than the recorded one means that
@@ -584,6 +646,9 @@ func (p *pass) settle(plan *ops.Plan) (Report, error) {
 	}
 	p.record.Phase, p.record.Results, p.record.Failure = Applied, plan.Results, ""
 	p.record.History = netstate.Compact(p.record.History)
+	if p.trigger != TriggerRepair {
+		p.record.Fighting = nil // of what it was before; the loop says anew what goes on
+	}
 	if rep.Unchanged && p.known && p.before.Phase == Applied && sameSpec(p.before.Sandbox, p.sandbox) {
 		return rep, nil
 	}

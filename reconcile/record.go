@@ -33,6 +33,9 @@ type Pass struct {
 	Outcome  fault.Kind // "" is success
 	Timing   Timing
 	Changes  []netstate.Change
+	// Left is what a repair that succeeded has left as it is: the drift of steps
+	// that is only to be observed.
+	Left []Drift
 	// StepTypes maps the steps named by Changes to their types.
 	StepTypes map[string]string
 	Dumps     uint64 // netlink dumps
@@ -61,7 +64,7 @@ type counter interface {
 func (p *pass) report(err error) {
 	info := Pass{
 		Sandbox: p.sandbox.ID, Trigger: p.trigger, Outcome: fault.Of(err), Timing: p.timing,
-		Changes: made(p.executed), StepTypes: map[string]string{}, Dumps: p.counts[0], Gets: p.counts[1], Writes: p.counts[2],
+		Changes: made(p.executed), Left: p.left, StepTypes: map[string]string{}, Dumps: p.counts[0], Gets: p.counts[1], Writes: p.counts[2],
 	}
 	info.Timing.Total = p.r.opts.Now().Sub(p.began)
 	if t := p.sandbox.Topology; t != nil {

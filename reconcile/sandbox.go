@@ -50,7 +50,10 @@ type Record struct {
 	History []netstate.Change     `json:"history,omitempty"`
 	Results []topology.StepResult `json:"results,omitempty"`
 	Failure string                `json:"failure,omitempty"` // the last pass's error
-	Updated time.Time             `json:"updated"`
+	// Fighting is what others kept changing back when the loop that repairs
+	// looked last.
+	Fighting []Fight   `json:"fighting,omitempty"`
+	Updated  time.Time `json:"updated"`
 }
 
 // Store keeps records. An implementation must survive a crash at any byte:

@@ -74,7 +74,7 @@ func New(b Build) *Metrics {
 			Name: "plumbline_build_info", Help: "Always 1; the labels say which program this is.",
 			ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision, "goversion": b.GoVersion},
 		}),
-		current: current{states: map[reconcile.SandboxID]reconcile.State{}, drift: map[reconcile.SandboxID]map[driftKey]int{}},
+		current: current{states: map[reconcile.SandboxID]reconcile.State{}, drift: map[reconcile.SandboxID]map[driftKey]int{}, fights: map[reconcile.SandboxID]map[fightKey]int{}},
 	}
 	m.build.Set(1)
 	// Series that are there before the first event let rate() see that event.
@@ -147,6 +147,11 @@ func (m *Metrics) Drift(id reconcile.SandboxID, topology string, drift []reconci
 	}
 }
 
+// Fighting implements node.Recorder: what others keep changing back in a sandbox.
+func (m *Metrics) Fighting(id reconcile.SandboxID, topology string, fights []reconcile.Fight) {
+	m.current.fought(id, topology, fights)
+}
+
 // Forget implements reconcile.Recorder.
 func (m *Metrics) Forget(id reconcile.SandboxID) { m.current.forget(id) }
 
@@ -177,7 +182,13 @@ func (k driftKey) values() []string {
 	return []string{k.topology, k.step, k.stepType, k.object, k.field}
 }
 
+// fightKey is one series of plumbline_fighting_fields.
+type fightKey struct{ topology, step, object, field string }
+
 var (
+	fightDesc = prometheus.NewDesc("plumbline_fighting_fields",
+		"Fields that somebody else changes back after each repair, over all sandboxes; labels as of plumbline_drift_fields.",
+		[]string{"topology", "step", "object", "field"}, nil)
 	driftDesc = prometheus.NewDesc("plumbline_drift_fields",
 		"Fields that are not as their step wants them, over all sandboxes; field is \"missing\" or \"unwanted\" where a whole object is.",
 		driftLabels, nil)
@@ -189,10 +200,12 @@ type current struct {
 	mu     sync.Mutex
 	states map[reconcile.SandboxID]reconcile.State
 	drift  map[reconcile.SandboxID]map[driftKey]int
+	fights map[reconcile.SandboxID]map[fightKey]int
 }
 
 func (c *current) Describe(ch chan<- *prometheus.Desc) {
 	ch <- driftDesc
+	ch <- fightDesc
 	ch <- sandboxesDesc
 }
 
@@ -215,10 +228,20 @@ func (c *current) Collect(ch chan<- prometheus.Metric) {
 	for k, n := range fields {
 		ch <- prometheus.MustNewConstMetric(driftDesc, prometheus.GaugeValue, float64(n), k.values()...)
 	}
+	fought := map[fightKey]int{}
+	for _, of := range c.fights {
+		for k, n := range of {
+			fought[k] += n
+		}
+	}
+	for k, n := range fought {
+		ch <- prometheus.MustNewConstMetric(fightDesc, prometheus.GaugeValue, float64(n), k.topology, k.step, k.object, k.field)
+	}
 }
 
 // pass takes the state of a sandbox from a pass. A check that succeeds says by
-// Drift what it found, and a plan says nothing of what is.
+// Drift what it found, and a plan says nothing of what is. So does a repair of
+// what it has left to others.
 func (c *current) pass(p reconcile.Pass) {
 	if p.Trigger == reconcile.TriggerPlan || p.Trigger == reconcile.TriggerCheck && p.Outcome == "" {
 		return
@@ -229,8 +252,27 @@ func (c *current) pass(p reconcile.Pass) {
 		c.states[p.Sandbox] = reconcile.StateFailed
 		return
 	}
+	if len(p.Left) > 0 {
+		c.states[p.Sandbox] = reconcile.Drifted
+		return
+	}
 	c.states[p.Sandbox] = reconcile.InSync
 	delete(c.drift, p.Sandbox)
+}
+
+func (c *current) fought(id reconcile.SandboxID, topology string, fights []reconcile.Fight) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.fights, id)
+	if len(fights) == 0 {
+		return
+	}
+	of := map[fightKey]int{}
+	for _, f := range fights {
+		k := keyOf(topology, reconcile.Drift{Step: f.Step, Action: f.Action, Object: f.Object, Field: f.Field})
+		of[fightKey{k.topology, k.step, k.object, k.field}]++
+	}
+	c.fights[id] = of
 }
 
 // drifted takes what drifts now and returns what did not before.
@@ -263,6 +305,7 @@ func (c *current) forget(id reconcile.SandboxID) {
 	defer c.mu.Unlock()
 	delete(c.states, id)
 	delete(c.drift, id)
+	delete(c.fights, id)
 }
 
 // keyOf leaves out what would make series without bound: names and keys of

@@ -70,6 +70,11 @@ func TestExposition(t *testing.T) {
 	})
 	m.Pass(reconcile.Pass{Sandbox: "red/ai", Topology: "ai", Trigger: reconcile.TriggerRepair, Outcome: fault.Internal})
 	m.Damaged(1)
+	m.Fighting("blue/ai", "ai", []reconcile.Fight{{Step: "bond0", Object: netstate.LinkKey("bond0"), Field: "mtu", Action: netstate.Update}})
+	m.Fighting("red/ai", "ai", []reconcile.Fight{
+		{Step: "bond0", Object: netstate.LinkKey("bond0"), Field: "mtu", Action: netstate.Update},
+		{Step: "vlan100", Object: netstate.LinkKey("data0"), Action: netstate.Create},
+	})
 
 	const file = "testdata/exposition.txt"
 	got := exposition(t, m)
@@ -135,6 +140,39 @@ func TestDriftEndsWithItsRepairAndWithTheSandbox(t *testing.T) {
 	if got := lines(t, m, "plumbline_repairs_total{"); len(got) != 2 {
 		t.Errorf("repairs: %q, want one success and one failure", got)
 	}
+}
+
+// What a repair leaves alone, as its step says, drifts on.
+func TestDriftThatIsLeft(t *testing.T) {
+	m := metrics.New(metrics.Build{})
+	observed := []reconcile.Drift{{Step: "a", Type: "dummy", Action: netstate.Update, Object: netstate.LinkKey("a0"), Field: "mtu"}}
+	m.Drift("s", "t", observed)
+	m.Pass(reconcile.Pass{Sandbox: "s", Topology: "t", Trigger: reconcile.TriggerRepair, Changes: []netstate.Change{create("b", "x")}, Left: observed})
+	got := append(lines(t, m, "plumbline_drift_fields{"), lines(t, m, `plumbline_sandboxes{state="Drifted"}`)...)
+	want := []string{`plumbline_drift_fields{field="mtu",object="link",step="a",step_type="dummy",topology="t"} 1`, `plumbline_sandboxes{state="Drifted"} 1`}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("after a repair of another step (-want +got):\n%s", diff)
+	}
+}
+
+func TestFightEndsWhenToldAndWithTheSandbox(t *testing.T) {
+	m := metrics.New(metrics.Build{})
+	fight := []reconcile.Fight{{Step: "b", Object: netstate.LinkKey("bond0"), Field: "mtu", Action: netstate.Update}}
+	series := func(when string, want ...string) {
+		t.Helper()
+		if diff := cmp.Diff(want, lines(t, m, "plumbline_fighting_fields{")); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", when, diff)
+		}
+	}
+	const name = `plumbline_fighting_fields{field="mtu",object="link",step="b",topology="t"} `
+	m.Fighting("x", "t", fight)
+	m.Fighting("x", "t", fight)
+	m.Fighting("y", "t", fight)
+	series("two fight", name+"2")
+	m.Fighting("x", "t", nil)
+	series("one has ended", name+"1")
+	m.Forget("y")
+	series("the other was released")
 }
 
 // A repair that found nothing to do was no repair.

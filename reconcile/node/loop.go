@@ -39,6 +39,9 @@ type Watcher interface {
 type Recorder interface {
 	// Repaired tells how long a drift lasted that was put right.
 	Repaired(took time.Duration)
+	// Fighting tells what others keep changing back in a sandbox, whenever that
+	// is something else than before; none ends it.
+	Fighting(id reconcile.SandboxID, topology string, fights []reconcile.Fight)
 	// Damaged tells how many journal files lie set aside.
 	Damaged(files int)
 	// Forget drops what is known of a sandbox that is no more.
@@ -77,7 +80,8 @@ const stopGrace = 5 * time.Second
 // Loop keeps the sandboxes of one node as they are wanted.
 type Loop struct {
 	Options
-	sched *scheduler
+	sched  *scheduler
+	fights *fights
 
 	mu      sync.Mutex
 	config  config
@@ -95,7 +99,7 @@ func New(o Options) *Loop {
 	o.Timeout = cmp.Or(o.Timeout, time.Minute)
 	o.Resync = cmp.Or(o.Resync, time.Minute)
 	return &Loop{
-		Options: o, sched: newScheduler(o.Now),
+		Options: o, sched: newScheduler(o.Now), fights: newFights(),
 		paths:   map[reconcile.SandboxID]string{},
 		onHost:  map[reconcile.SandboxID]bool{},
 		waiting: map[reconcile.SandboxID]bool{},
@@ -217,6 +221,11 @@ func (l *Loop) Ready() error {
 	}
 	return nil
 }
+
+// Yield lets the loop begin nothing until done is called: something is under way
+// that somebody waits for, such as the start of a pod. What the loop is at it ends
+// first, and what has been due for a second it does all the same, one at a time.
+func (l *Loop) Yield() (done func()) { return l.sched.yield() }
 
 // take lets the loop follow a reading of the directory and the journal as it is
 // now, and gives a turn to what has come, gone or changed.
@@ -382,7 +391,10 @@ func (l *Loop) keep(ctx context.Context, w wish, rec reconcile.Record, known boo
 // what differs is drift. One whose repair failed is; where drift is only
 // observed nothing is repaired, and it was the making that failed.
 func (l *Loop) stands(rec reconcile.Record) bool {
-	made := rec.Phase == reconcile.Applied || rec.Phase == reconcile.Failed && rec.Sandbox.Topology.DriftPolicy != topology.Observe
+	t := rec.Sandbox.Topology
+	repaired := t.DriftPolicy != topology.Observe ||
+		len(rec.Results) > 0 && slices.ContainsFunc(t.Steps, func(s topology.Step) bool { return s.DriftPolicy != topology.Observe })
+	made := rec.Phase == reconcile.Applied || rec.Phase == reconcile.Failed && repaired
 	return made && rec.BootID == l.BootID && Alive(rec, l.BootID)
 }
 
@@ -444,7 +456,7 @@ func (l *Loop) guard(ctx context.Context, rec reconcile.Record) (verdict, error)
 	l.depends(rec.Sandbox, rec.History)
 	begun := l.Now()
 	if repairsAll(rec.Sandbox.Topology) {
-		return l.repair(ctx, id, begun) // which looks first
+		return l.repair(ctx, rec, begun) // which looks first
 	}
 	st, err := l.Reconciler.Check(ctx, id)
 	switch {
@@ -454,17 +466,19 @@ func (l *Loop) guard(ctx context.Context, rec reconcile.Record) (verdict, error)
 		return again, err
 	case st.Kind != "":
 		return again, fault.New(st.Kind, errors.New(st.Failure))
-	case st.State == reconcile.InSync:
+	case st.State == reconcile.InSync, st.State == reconcile.Fighting && len(st.Drift) == 0 && rec.Phase == reconcile.Applied:
 		l.sched.answered(id, begun)
+		l.judge(ctx, rec, nil, true)
 		return settled, nil
 	case !mayRepair(rec.Sandbox.Topology, st.Drift):
 		l.sched.answered(id, begun)
+		l.judge(ctx, rec, nil, true)
 		return settled, errors.New("drifted, and only observed: " + describe(st.Drift))
 	}
 	if now, known, err := l.Store.Get(id); err != nil || !known || now.Phase != rec.Phase {
 		return again, err // somebody deletes or applies it right now: that is no drift
 	}
-	return l.repair(ctx, id, begun)
+	return l.repair(ctx, rec, begun)
 }
 
 // repairsAll reports whether all drift of a topology is to be repaired, so that
@@ -473,7 +487,8 @@ func repairsAll(t *topology.Topology) bool {
 	return t.DriftPolicy != topology.Observe && !slices.ContainsFunc(t.Steps, func(s topology.Step) bool { return s.DriftPolicy == topology.Observe })
 }
 
-func (l *Loop) repair(ctx context.Context, id reconcile.SandboxID, begun time.Time) (verdict, error) {
+func (l *Loop) repair(ctx context.Context, rec reconcile.Record, begun time.Time) (verdict, error) {
+	id := rec.Sandbox.ID
 	since := l.sched.noticed(id)
 	if since.IsZero() {
 		since = begun
@@ -482,6 +497,12 @@ func (l *Loop) repair(ctx context.Context, id reconcile.SandboxID, begun time.Ti
 	if fault.Of(err) == fault.Gone {
 		if now, known, e := l.Store.Get(id); e == nil && (!known || now.Phase == reconcile.Releasing) {
 			return again, nil // somebody deletes it right now: that is no drift
+		}
+	}
+	if err == nil || fault.Of(err) == fault.NotConverged {
+		contested := l.judge(ctx, rec, rep.Drift, err == nil)
+		if contested && err != nil {
+			return settled, nil // it has been said, and the pause is longer than a retry's
 		}
 	}
 	if err != nil {
@@ -493,6 +514,36 @@ func (l *Loop) repair(ctx context.Context, id reconcile.SandboxID, begun time.Ti
 	l.wrote(rep, reconcile.TriggerRepair, begun)
 	l.sched.answered(id, begun)
 	return settled, nil
+}
+
+// judge takes what a pass has repaired, and leaves a sandbox alone for a while
+// where somebody else changes that back each time. It reports whether so it is.
+func (l *Loop) judge(ctx context.Context, rec reconcile.Record, repaired []reconcile.Drift, converged bool) (contested bool) {
+	id, name := rec.Sandbox.ID, rec.Sandbox.Topology.Name
+	s := l.fights.passed(id, repaired, converged, l.Now())
+	if !s.hold.IsZero() {
+		l.sched.hold(id, s.hold)
+	}
+	if !s.look.IsZero() {
+		l.sched.expect(id, s.look)
+	}
+	switch {
+	case s.began:
+		f := s.fights[0]
+		l.Log.Warn("somebody else changes back what is repaired, so it is repaired later each time", "sandbox", id, "topology", name,
+			"step", f.Step, "object", f.Object.String(), "field", f.Field, "want", f.Want, "have", f.Have, "fields", len(s.fights))
+	case s.ended:
+		l.Log.Info("nobody changes back what is repaired any more", "sandbox", id, "topology", name)
+	}
+	if sameFights(rec.Fighting, s.fights) {
+		return s.contested
+	}
+	// A record that could not be written is found to differ by the next pass.
+	if err := l.Reconciler.NoteFights(ctx, id, s.fights); err != nil {
+		l.Log.Error("journal", "error", err)
+	}
+	l.Recorder.Fighting(id, name, s.fights)
+	return s.contested
 }
 
 // mayRepair reports whether one of the drifts belongs to a step that is to be
@@ -539,6 +590,7 @@ func (l *Loop) release(ctx context.Context, id reconcile.SandboxID) (verdict, er
 func (l *Loop) drop(id reconcile.SandboxID) {
 	l.Watcher.Remove(id)
 	l.sched.forget(id)
+	l.fights.forget(id)
 	l.Recorder.Forget(id)
 	l.mu.Lock()
 	delete(l.paths, id)

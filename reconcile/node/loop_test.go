@@ -167,6 +167,7 @@ type told struct {
 	mu       sync.Mutex
 	repaired []time.Duration
 	damaged  int
+	fights   [][]reconcile.Fight
 }
 
 func (r *told) Repaired(took time.Duration) {
@@ -179,6 +180,12 @@ func (r *told) Damaged(files int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.damaged = files
+}
+
+func (r *told) Fighting(_ reconcile.SandboxID, _ string, fights []reconcile.Fight) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fights = append(r.fights, fights)
 }
 
 func (r *told) Forget(reconcile.SandboxID) {}

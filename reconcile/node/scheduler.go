@@ -19,6 +19,8 @@ const (
 	// notices, that of the change and that of the repair itself.
 	noticesPerSecond = 10
 	noticesBurst     = 50
+	// urgentMost is how long a turn is put off for what is urgent.
+	urgentMost = time.Second
 )
 
 // verdict is what becomes of a sandbox after a pass.
@@ -38,11 +40,15 @@ type scheduler struct {
 	mu    sync.Mutex
 	turns map[reconcile.SandboxID]*turn
 	busy  int
+	// urgent is how many things go on outside that are to have the machine.
+	urgent int
 }
 
 // turn is when a sandbox has its next one, and what is remembered of the last.
 type turn struct {
 	due      time.Time // zero: none
+	held     time.Time // no turn before, unless it is asked for
+	asked    bool      // due because it was asked for
 	busy     bool
 	failures int // in a row
 	dropped  bool
@@ -66,6 +72,11 @@ func (s *scheduler) with(id reconcile.SandboxID, f func(*turn, time.Time)) {
 		s.turns[id] = t
 	}
 	f(t, s.now())
+	s.rouse()
+}
+
+// rouse lets run look anew whose turn it is.
+func (s *scheduler) rouse() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -79,12 +90,51 @@ func (t *turn) at(due time.Time) {
 	}
 }
 
+// later is at, but not while the sandbox is held.
+func (t *turn) later(due time.Time) {
+	if due.Before(t.held) {
+		due = t.held
+	}
+	t.at(due)
+}
+
 // ask gives a sandbox a turn as soon as a worker is free, and forgets that it
 // failed before: something is different now.
 func (s *scheduler) ask(id reconcile.SandboxID) {
 	s.with(id, func(t *turn, now time.Time) {
-		t.failures = 0
+		t.failures, t.asked = 0, true
 		t.at(now)
+	})
+}
+
+// hold gives a sandbox its next turn at a time, and none before it unless one is
+// asked for.
+func (s *scheduler) hold(id reconcile.SandboxID, until time.Time) {
+	s.with(id, func(t *turn, _ time.Time) {
+		t.held = until
+		if !t.asked {
+			t.due = time.Time{} // of what was noticed meanwhile
+		}
+		t.at(until)
+	})
+}
+
+// expect gives a sandbox a turn at a time if it has none before.
+func (s *scheduler) expect(id reconcile.SandboxID, due time.Time) {
+	s.with(id, func(t *turn, _ time.Time) { t.later(due) })
+}
+
+// yield lets no turn begin until done is called, but for those that have been due
+// for urgentMost, one at a time. Those that have begun are not stopped.
+func (s *scheduler) yield() (done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.urgent++
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		s.urgent--
+		s.mu.Unlock()
+		s.rouse()
 	})
 }
 
@@ -92,7 +142,7 @@ func (s *scheduler) ask(id reconcile.SandboxID) {
 func (s *scheduler) look(id reconcile.SandboxID) {
 	s.with(id, func(t *turn, now time.Time) {
 		if t.failures == 0 { // else it has its turn when its time has come
-			t.at(now)
+			t.later(now)
 		}
 	})
 }
@@ -105,7 +155,7 @@ func (s *scheduler) notice(id reconcile.SandboxID) {
 		}
 		if !t.told {
 			t.told = true
-			t.at(now.Add(t.notices.ReserveN(now, 1).DelayFrom(now)))
+			t.later(now.Add(t.notices.ReserveN(now, 1).DelayFrom(now)))
 		}
 	})
 }
@@ -186,10 +236,17 @@ func (s *scheduler) next(workers int) (reconcile.SandboxID, time.Duration) {
 		return "", 0
 	}
 	t := s.turns[first]
-	if wait := t.due.Sub(s.now()); wait > 0 {
+	begin := t.due
+	if s.urgent > 0 {
+		if s.busy > 0 {
+			return "", 0
+		}
+		begin = begin.Add(urgentMost)
+	}
+	if wait := begin.Sub(s.now()); wait > 0 {
 		return "", wait
 	}
-	t.busy, t.told, t.due = true, false, time.Time{}
+	t.busy, t.told, t.asked, t.due = true, false, false, time.Time{}
 	s.busy++
 	return first, 0
 }
@@ -202,7 +259,7 @@ func (s *scheduler) done(id reconcile.SandboxID, v verdict) {
 		case t.dropped:
 			delete(s.turns, id)
 		case v == again:
-			t.at(now.Add(backoff(t.failures)))
+			t.later(now.Add(backoff(t.failures)))
 			t.failures++
 		default:
 			t.failures = 0

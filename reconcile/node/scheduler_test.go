@@ -191,3 +191,100 @@ func TestStop(t *testing.T) {
 		}
 	})
 }
+
+// What is urgent waits for the passes under way at most, however many sandboxes
+// are to be repaired, and repairs go on slowly where it never ends.
+func TestYield(t *testing.T) {
+	const took = 50 * time.Millisecond
+	var mu sync.Mutex
+	running, most := 0, 0
+	inBubble(t, 2, func(reconcile.SandboxID, int) verdict {
+		mu.Lock()
+		running++
+		most = max(most, running)
+		mu.Unlock()
+		time.Sleep(took)
+		mu.Lock()
+		running--
+		mu.Unlock()
+		return settled
+	}, func(s *turns) {
+		begun := func() int { return begunOf(s) }
+		for i := range 500 {
+			s.notice(reconcile.SandboxID(string(rune('a' + i))))
+		}
+		time.Sleep(3*took + took/2) // in the middle of the fourth pass
+		done := s.yield()
+		second := s.yield()
+		before := begun()
+		time.Sleep(took)
+		synctest.Wait()
+		mu.Lock()
+		if running != 0 {
+			t.Errorf("%d passes are still under way after the time of one", running)
+		}
+		mu.Unlock()
+		time.Sleep(urgentMost / 2)
+		if n := begun() - before; n != 0 {
+			t.Errorf("%d passes began while something was urgent", n)
+		}
+		second()
+		second() // once is enough
+		time.Sleep(took)
+		if n := begun() - before; n != 0 {
+			t.Errorf("%d passes began while one of two was urgent still", n)
+		}
+		done()
+		synctest.Wait()
+		if n := begun() - before; n != 2 {
+			t.Errorf("%d passes began at the end, want as many as there are workers", n)
+		}
+
+		time.Sleep(urgentMost)
+		defer s.yield()()
+		before = begun()
+		time.Sleep(2 * took)
+		mu.Lock()
+		most = 0
+		mu.Unlock()
+		time.Sleep(10 * took)
+		mu.Lock()
+		defer mu.Unlock()
+		if n := begun() - before; most != 1 || n < 10 || n > 14 {
+			t.Errorf("%d passes, %d at a time, among those that are overdue, want one after the other", n, most)
+		}
+	})
+}
+
+func begunOf(s *turns) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, at := range s.at {
+		n += len(at)
+	}
+	return n
+}
+
+func TestHold(t *testing.T) {
+	inBubble(t, 1, func(reconcile.SandboxID, int) verdict { return settled }, func(s *turns) {
+		s.notice("a")
+		s.after(0, "a")
+		s.notice("a")
+		s.hold("a", time.Now().Add(10*time.Second)) // also what was noticed before
+		time.Sleep(time.Second)
+		s.notice("a")
+		s.look("a")
+		s.expect("a", time.Now())
+		if got := s.after(0, "a"); len(got) > 2 {
+			t.Errorf("turns while it is held: %v", got)
+		}
+		s.ask("a")
+		if got := s.after(0, "a"); len(got) < 2 || got[len(got)-1] != time.Second {
+			t.Errorf("turns: %v, want one when it was asked for", got)
+		}
+		s.notice("a")
+		if got := s.after(time.Minute, "a"); got[len(got)-1] != 10*time.Second {
+			t.Errorf("turns: %v, want the last when the hold ends", got)
+		}
+	})
+}

@@ -1,0 +1,378 @@
+package node
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/watch"
+)
+
+func drifted(link, field string) reconcile.Drift {
+	d := reconcile.Drift{Step: "a", Type: "dummy", Action: netstate.Update, Object: netstate.LinkKey(link), Field: field, Want: uint32(1400), Have: uint32(1500)}
+	if field == "" {
+		d.Action, d.Want, d.Have = netstate.Create, nil, nil
+	}
+	return d
+}
+
+// Each line is a pass: the time since the last, what it repaired, and how it
+// went. The answer is how things stand after it.
+func TestFights(t *testing.T) {
+	mtu, up, gone := drifted("net1", "mtu"), drifted("net1", "up"), drifted("net1", "")
+	ms, s := time.Millisecond, time.Second
+	type pass struct {
+		after    time.Duration
+		repaired []reconcile.Drift
+		failed   bool // it had not converged
+		want     string
+	}
+	repeat := func(n int, p pass) (out []pass) {
+		for range n {
+			out = append(out, p)
+		}
+		return out
+	}
+	one := []reconcile.Drift{mtu}
+	begun := "mtu; began, contested, hold 375ms"
+	for name, passes := range map[string][]pass{
+		"a change now and then is none": repeat(20, pass{3 * s, one, false, ""}),
+		"nothing to repair":             {{s, nil, false, ""}},
+		"different fields are none": slices.Concat(
+			repeat(4, pass{100 * ms, one, false, ""}),
+			repeat(4, pass{100 * ms, []reconcile.Drift{up}, false, ""})),
+		"five repairs in ten seconds": slices.Concat(
+			repeat(4, pass{2 * s, one, false, ""}),
+			[]pass{{2 * s, one, false, begun}}),
+		"twice in one pass counts once": slices.Concat(
+			repeat(4, pass{s, []reconcile.Drift{mtu, mtu}, false, ""}),
+			[]pass{{s, []reconcile.Drift{mtu, mtu}, false, begun}}),
+		"the pause doubles up to a limit": slices.Concat(
+			repeat(4, pass{100 * ms, one, false, ""}),
+			[]pass{
+				{100 * ms, one, false, begun},
+				{s, one, false, "mtu; contested, hold 750ms"},
+				{s, one, false, "mtu; contested, hold 1.5s"},
+				{2 * s, one, false, "mtu; contested, hold 3s"},
+				{4 * s, one, false, "mtu; contested, hold 6s"},
+				{8 * s, one, true, "mtu; contested, hold 12s"},
+				{16 * s, one, false, "mtu; contested, hold 22.5s"},
+				{30 * s, one, false, "mtu; contested, hold 22.5s"},
+			}),
+		"it ends when it is quiet": slices.Concat(
+			repeat(4, pass{100 * ms, one, false, ""}),
+			[]pass{
+				{100 * ms, one, false, begun},
+				{s, nil, false, "mtu"},
+				{9 * s, nil, false, "mtu"},
+				{500 * ms, nil, false, "ended"},
+				{s, one, false, ""},
+			}),
+		"other drift does not feed it": slices.Concat(
+			repeat(4, pass{100 * ms, one, false, ""}),
+			[]pass{
+				{100 * ms, one, false, begun},
+				{s, []reconcile.Drift{up}, false, "mtu"},
+				{s, []reconcile.Drift{up, mtu}, false, "mtu; contested, hold 750ms"},
+			}),
+		"an object that goes each time": slices.Concat(
+			repeat(4, pass{100 * ms, []reconcile.Drift{gone}, false, ""}),
+			[]pass{{100 * ms, []reconcile.Drift{gone}, false, "missing; began, contested, hold 375ms"}}),
+		"what never holds is no fight": repeat(20, pass{100 * ms, one, true, ""}),
+		"what held once is": slices.Concat(
+			repeat(3, pass{100 * ms, one, true, ""}),
+			[]pass{{100 * ms, one, false, ""}, {100 * ms, one, true, begun}}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFights()
+			f.random = func() float64 { return 0.5 }
+			now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+			for i, p := range passes {
+				now = now.Add(p.after)
+				got := describeStanding(f.passed("x", p.repaired, !p.failed, now), now)
+				if got != p.want {
+					t.Fatalf("pass %d: %q, want %q", i+1, got, p.want)
+				}
+			}
+			f.forget("x")
+			if len(f.of) != 0 {
+				t.Error("remembered after it was forgotten")
+			}
+		})
+	}
+}
+
+func describeStanding(s standing, now time.Time) string {
+	var fields, how []string
+	for _, f := range s.fights {
+		name := f.Field
+		if f.Action == netstate.Create {
+			name = "missing"
+		}
+		fields = append(fields, name)
+	}
+	for what, is := range map[string]bool{"began": s.began, "contested": s.contested, "ended": s.ended} {
+		if is {
+			how = append(how, what)
+		}
+	}
+	slices.Sort(how)
+	if !s.hold.IsZero() {
+		how = append(how, "hold "+s.hold.Sub(now).String())
+	}
+	out := slices.DeleteFunc([]string{strings.Join(fields, " "), strings.Join(how, ", ")}, func(s string) bool { return s == "" })
+	return strings.Join(out, "; ")
+}
+
+// Whoever deletes a link takes a lot with it: few are named, and nothing is kept
+// once it is over.
+func TestFightsAreBounded(t *testing.T) {
+	f := newFights()
+	now := time.Now()
+	var all []reconcile.Drift
+	for i := range 100 {
+		all = append(all, drifted(fmt.Sprintf("net%d", i), ""))
+	}
+	var s standing
+	for range 2 * fightRepairs {
+		now = now.Add(100 * time.Millisecond)
+		s = f.passed("x", all, true, now)
+	}
+	if len(s.fights) != fightsMax || s.fights[0].Object != netstate.LinkKey("net0") {
+		t.Errorf("%d fights, the first is %+v", len(s.fights), s.fights[0])
+	}
+	for _, r := range f.of["x"].spots {
+		if len(r.at) > fightRepairs {
+			t.Fatalf("%d repairs remembered of one field", len(r.at))
+		}
+	}
+	f.passed("x", nil, true, now.Add(time.Hour))
+	if len(f.of) != 0 {
+		t.Errorf("after an hour of peace %d are remembered", len(f.of))
+	}
+}
+
+// flip lets somebody change an MTU every so often, and has the watcher tell of it
+// as it would, until stop is called.
+func (n *node) flip(netns string, id reconcile.SandboxID, every time.Duration) (stop func()) {
+	end := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-end:
+				return
+			case <-time.After(every):
+				n.world.change(n.t, n.path(netns), spoilt)
+				n.watched.events <- watch.Event{ID: id, Reason: watch.Changed}
+			}
+		}
+	})
+	return func() { close(end); wg.Wait(); synctest.Wait() }
+}
+
+func TestNobodyIsFoughtAtFullSpeed(t *testing.T) {
+	running(t, func(n *node) {
+		for _, name := range []string{"blue", "red"} {
+			n.make(name)
+			n.wants(name+".yaml", name, "mtu: 1400")
+		}
+	}, func(n *node) {
+		n.log.take()
+		n.world.written()
+		stop := n.flip("blue", "run/blue/ai", 20*time.Millisecond)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		// Five, seven until the pause is longest, and one each 15 to 30 s then.
+		if w := n.world.written(); w < 20 || w > 60 {
+			t.Errorf("%d repairs in ten minutes", w)
+		}
+		got := n.log.take()
+		if c := strings.Count(got, "level=WARN"); c != 1 || !strings.Contains(got, `sandbox=run/blue/ai topology=ai step=a object="link net1" field=mtu want=1400 have=1500`) {
+			t.Errorf("want one warning about the episode, have %d:\n%s", c, got)
+		}
+		st, err := n.engine.Check(n.t.Context(), "run/blue/ai")
+		if err != nil || st.State != reconcile.Fighting || len(st.Fighting) != 1 {
+			t.Fatalf("status: %v, %+v", err, st)
+		}
+		if want := `step "a": link net1: mtu is set to 1500 by somebody else each time it is set to 1400`; st.Fighting[0].String() != want {
+			t.Errorf("it says %q, want %q", st.Fighting[0], want)
+		}
+
+		// Another sandbox is repaired at once, and other drift of this one with
+		// the next repair.
+		n.world.change(t, n.path("red"), spoilt)
+		n.tell(watch.Event{ID: "run/red/ai", Reason: watch.Changed})
+		n.expect("while blue is fought over", "red", "net1/1400")
+		n.world.change(t, n.path("blue"), netstate.Change{Before: netstate.Link{Name: "net1"}})
+		time.Sleep(truceMost)
+		synctest.Wait()
+		if got := n.world.links(t, n.path("blue")); !strings.Contains(got, "net1/") {
+			t.Errorf("blue holds %q: other drift was not repaired", got)
+		}
+
+		stop()
+		time.Sleep(truceMost)
+		synctest.Wait()
+		n.expect("it has stopped", "blue", "net1/1400")
+		time.Sleep(truceMost + peaceAfter)
+		synctest.Wait()
+		if st, err := n.engine.Check(n.t.Context(), "run/blue/ai"); err != nil || st.State != reconcile.InSync {
+			t.Errorf("status when all is quiet: %v, %+v", err, st)
+		}
+		if got := n.log.take(); strings.Count(got, "nobody changes back") != 1 {
+			t.Errorf("log:\n%s", got)
+		}
+		if f := n.told.fights; len(f) < 2 || len(f[0]) != 1 || len(f[len(f)-1]) != 0 {
+			t.Errorf("told: %+v", f)
+		}
+		n.world.written()
+		n.world.change(t, n.path("blue"), spoilt)
+		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
+		n.expect("a new change is answered at once", "blue", "net1/1400")
+	})
+}
+
+// A new topology need not wait for the end of a pause.
+func TestFightDoesNotHoldAFileUp(t *testing.T) {
+	running(t, func(n *node) {
+		n.make("blue")
+		n.wants("blue.yaml", "blue", "mtu: 1400")
+	}, func(n *node) {
+		stop := n.flip("blue", "run/blue/ai", 20*time.Millisecond)
+		time.Sleep(5 * time.Minute)
+		stop()
+		n.wants("blue.yaml", "blue", "mtu: 1300")
+		n.reread()
+		n.expect("the file changed in a pause", "blue", "net1/1300")
+	})
+}
+
+// What an earlier loop wrote of fights ends with it.
+func TestFightsOfAnEarlierLoop(t *testing.T) {
+	running(t, func(n *node) {
+		n.make("blue")
+		n.byHand("blue/ai", "blue", "mtu: 1400")
+		if err := n.engine.NoteFights(n.t.Context(), "blue/ai", []reconcile.Fight{{Step: "a", Object: netstate.LinkKey("net1"), Field: "mtu", Action: netstate.Update}}); err != nil {
+			t.Fatal(err)
+		}
+		if st, err := n.engine.Check(n.t.Context(), "blue/ai"); err != nil || st.State != reconcile.Fighting {
+			t.Errorf("before: %v, %+v", err, st)
+		}
+	}, func(n *node) {
+		if st, err := n.engine.Check(n.t.Context(), "blue/ai"); err != nil || st.State != reconcile.InSync {
+			t.Errorf("after: %v, %+v", err, st)
+		}
+	})
+}
+
+// A topology with both policies: only what may be is repaired and fought over.
+func TestBothPolicies(t *testing.T) {
+	two := `netns: %s
+topology:
+  apiVersion: networking.dra.io/v1alpha1
+  kind: NetworkTopology
+  metadata: {name: ai}
+  spec:
+    driftPolicy: Observe
+    steps:
+    - {name: seen, type: dummy, config: {name: net0, mtu: 1400}}
+    - {name: a, type: dummy, driftPolicy: Repair, config: {name: net1, mtu: 1400}}
+`
+	running(t, func(n *node) {
+		n.make("blue")
+		write(t, n.Dir, map[string]string{"blue.yaml": fmt.Sprintf(two, n.path("blue"))})
+	}, func(n *node) {
+		n.expect("at the start", "blue", "net0/1400 net1/1400")
+		n.world.written()
+		observed := netstate.Change{Before: netstate.Link{Name: "net0", MTU: new(uint32(1400))}, After: netstate.Link{Name: "net0", MTU: new(uint32(1500))}}
+		n.world.change(t, n.path("blue"), observed)
+		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
+		n.expect("only the observed step drifted", "blue", "net0/1500 net1/1400")
+		n.world.change(t, n.path("blue"), spoilt)
+		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
+		n.expect("both drifted", "blue", "net0/1500 net1/1400")
+		if w := n.world.written(); w != 1 {
+			t.Errorf("%d writes, want one", w)
+		}
+		st, err := n.engine.Check(n.t.Context(), "run/blue/ai")
+		if err != nil || st.State != reconcile.Drifted || len(st.Drift) != 1 || st.Drift[0].Step != "seen" || st.Drift[0].Field != "mtu" {
+			t.Errorf("check: %v, %+v", err, st)
+		}
+
+		stop := n.flip("blue", "run/blue/ai", 20*time.Millisecond)
+		time.Sleep(time.Minute)
+		stop()
+		n.told.mu.Lock()
+		for _, fights := range n.told.fights {
+			for _, f := range fights {
+				if f.Step != "a" {
+					t.Errorf("fighting for an observed step: %+v", f)
+				}
+			}
+		}
+		if len(n.told.fights) == 0 {
+			t.Error("no fight was told of")
+		}
+		n.told.mu.Unlock()
+
+		// A repair that fails is repeated as a repair, not by making all anew.
+		n.world.mu.Lock()
+		n.world.refuse = fmt.Errorf("operation not permitted")
+		n.world.mu.Unlock()
+		time.Sleep(2 * time.Minute)
+		n.world.change(t, n.path("blue"), spoilt)
+		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
+		n.world.mu.Lock()
+		n.world.refuse = nil
+		n.world.mu.Unlock()
+		time.Sleep(2 * backoffMost)
+		synctest.Wait()
+		n.expect("after a repair that failed", "blue", "net0/1500 net1/1400")
+	})
+}
+
+// What stands on a link that is only observed has to wait for it, and says so.
+func TestRepairOnWhatIsOnlyObserved(t *testing.T) {
+	two := `netns: %s
+topology:
+  apiVersion: networking.dra.io/v1alpha1
+  kind: NetworkTopology
+  metadata: {name: ai}
+  spec:
+    steps:
+    - {name: seen, type: dummy, driftPolicy: Observe, config: {name: net0, mtu: 1400}}
+    - {name: v, type: vlan, dependOn: [seen], config: {name: net1, id: 5, mtu: 1400}}
+    - {name: b, type: dummy, config: {name: net2, mtu: 1400}}
+`
+	running(t, func(n *node) {
+		n.make("blue")
+		write(t, n.Dir, map[string]string{"blue.yaml": fmt.Sprintf(two, n.path("blue"))})
+	}, func(n *node) {
+		n.log.take()
+		for _, name := range []string{"net1", "net0", "net2"} {
+			n.world.change(t, n.path("blue"), netstate.Change{Before: netstate.Link{Name: name}})
+		}
+		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
+		n.expect("all were deleted", "blue", "net2/1400")
+		if got := n.log.take(); strings.Contains(got, "level=WARN") {
+			t.Errorf("the repair failed:\n%s", got)
+		}
+		st, err := n.engine.Check(n.t.Context(), "run/blue/ai")
+		var steps []string
+		for _, d := range st.Drift {
+			steps = append(steps, d.Step)
+		}
+		if diff := cmp.Diff([]string{"seen", "v"}, steps); err != nil || st.State != reconcile.Drifted || diff != "" {
+			t.Errorf("check: %v, %s (-want +got):\n%s", err, st.State, diff)
+		}
+	})
+}
