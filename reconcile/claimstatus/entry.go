@@ -32,6 +32,7 @@ const (
 	reasonDetached = "Detached" // the pod's network has been taken down
 	reasonInSync   = "InSync"
 	reasonDrifted  = "Drifted"
+	reasonFighting = "Fighting" // somebody changes back what is repaired
 )
 
 // condition is what is to be said of a device. Its time of transition is found

@@ -71,6 +71,19 @@ func driftMessage(topologyName string, drift []reconcile.Drift) string {
 	return fmt.Sprintf("topology %q: %s", topologyName, strings.Join(lines, "; "))
 }
 
+// fightMessage names what is fought over, and that it goes on more slowly.
+func fightMessage(topologyName string, fights []reconcile.Fight) string {
+	var lines []string
+	for _, f := range fights {
+		if len(lines) == driftMax {
+			lines = append(lines, fmt.Sprintf("and %d more", len(fights)-driftMax))
+			break
+		}
+		lines = append(lines, f.String())
+	}
+	return fmt.Sprintf("topology %q: %s; it is repaired later each time", topologyName, strings.Join(lines, "; "))
+}
+
 func driftLine(d reconcile.Drift) string {
 	step := ""
 	if d.Step != "" {
