@@ -141,6 +141,7 @@ type serving struct {
 	dynamic   dynamic.Interface
 	store     *claims.Store
 	counts    *metrics.Metrics
+	drift     *driftReport
 	hooks     *nriplugin.Metrics
 	status    *claimstatus.Reporter
 	keeper    *attachment.Keeper
@@ -178,9 +179,9 @@ func (g *agent) run(ctx context.Context, a *app) error {
 func (s *serving) wire(ctx context.Context) (err error) {
 	s.counts, s.hooks = metrics.New(build()), nriplugin.NewMetrics()
 	s.status = claimstatus.New(claimstatus.Options{Client: s.kube, NodeName: s.nodeName, Log: s.log, Now: time.Now})
-	recorder := &driftReport{Metrics: s.counts, status: s.status}
+	s.drift = &driftReport{Metrics: s.counts, status: s.status}
 	s.app.host = kernel.Options{Netns: "/proc/thread-self/ns/net", Proc: s.proc}
-	if s.engine, err = s.app.engine("agent", true, recorder); err != nil {
+	if s.engine, err = s.app.engine("agent", true, s.drift); err != nil {
 		return err
 	}
 	if s.store, err = claims.Open(claims.Options{
@@ -188,9 +189,9 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
-	recorder.store, recorder.journal = s.store, s.engine.journal
+	s.drift.store, s.drift.journal = s.store, s.engine.journal
 	s.keeper = attachment.New(attachment.Options{
-		Store: s.store, Engine: s.engine, Gate: gate.Dir(s.cdiDir), Reporter: claimReport{s.status},
+		Store: s.store, Engine: urgent{s.engine.Reconciler, func() func() { return s.loop.Yield() }}, Gate: gate.Dir(s.cdiDir), Reporter: claimReport{s.status},
 		Refine: func(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) error {
 			return s.plugin.Refine(ctx, c, results)
 		},
@@ -229,7 +230,7 @@ func (s *serving) wireLoop(ctx context.Context) (err error) {
 		Dir: files, StateDir: s.app.stateDir, Reconciler: s.engine.Reconciler, Store: s.engine.store, Damaged: s.damaged,
 		Contracts: s.app.registry, BootID: s.engine.host.BootID(), Sys: os.DirFS("/sys"),
 		Discover: func() ([]inventory.Device, error) { return discoverOn(ctx, s.engine.host) },
-		Watcher:  s.events, Recorder: s.counts, Log: s.log, Now: time.Now,
+		Watcher:  s.events, Recorder: s.drift, Log: s.log, Now: time.Now,
 		Workers: 2, Timeout: s.app.timeout, Resync: s.resync, // attaching pods needs the machine more
 	})
 	return nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync"
@@ -45,8 +46,21 @@ func (r claimReport) Failed(_ attachment.Pod, c claims.Claim, err error) {
 // Detached implements attachment.Reporter.
 func (r claimReport) Detached(c claims.Claim) { r.to.Detached(subject(&c)) }
 
-// driftReport is the engine's Recorder: it counts, and tells the API server of
-// drift in what belongs to claims.
+// urgent is the engine as the runtime's hooks call it: while a pod waits for its
+// network the loop begins no repair.
+type urgent struct {
+	*reconcile.Reconciler
+	yield func() (done func())
+}
+
+// Ensure implements attachment.Engine.
+func (u urgent) Ensure(ctx context.Context, sb reconcile.Sandbox) (reconcile.Report, error) {
+	defer u.yield()()
+	return u.Reconciler.Ensure(ctx, sb)
+}
+
+// driftReport is the Recorder of the engine and of the loop: it counts, and tells
+// the API server of drift in what belongs to claims.
 type driftReport struct {
 	*metrics.Metrics
 	status  *claimstatus.Reporter
@@ -55,15 +69,23 @@ type driftReport struct {
 
 	mu   sync.Mutex
 	said map[reconcile.SandboxID]string // what was told last of a sandbox that drifted
+	// fought are the sandboxes in which somebody changes back what is repaired,
+	// with what was found to differ there last. That they drift and are repaired
+	// by turns is not told while it goes on.
+	fought map[reconcile.SandboxID][]reconcile.Drift
 }
 
 // Drift implements reconcile.Recorder.
 func (d *driftReport) Drift(id reconcile.SandboxID, topology string, drift []reconcile.Drift) {
 	d.Metrics.Drift(id, topology, drift)
-	text := ""
-	for _, x := range drift {
-		text += x.Step + "/" + x.Object.String() + "/" + x.Field + "\n"
+	if d.fights(id, drift) {
+		return
 	}
+	var lines []string
+	for _, x := range drift {
+		lines = append(lines, x.Step+"/"+x.Object.String()+"/"+x.Field)
+	}
+	text := strings.Join(lines, "\n")
 	if c, ok := d.claim(id); ok && d.news(id, text) && text != "" {
 		d.status.Drifted(subject(&c), topology, drift)
 	}
@@ -72,7 +94,7 @@ func (d *driftReport) Drift(id reconcile.SandboxID, topology string, drift []rec
 // Pass implements reconcile.Recorder.
 func (d *driftReport) Pass(p reconcile.Pass) {
 	d.Metrics.Pass(p)
-	if p.Trigger != reconcile.TriggerRepair {
+	if p.Trigger != reconcile.TriggerRepair || d.fights(p.Sandbox, p.Left) && (p.Outcome == "" || p.Outcome == fault.NotConverged) {
 		return
 	}
 	c, ok := d.claim(p.Sandbox)
@@ -82,6 +104,7 @@ func (d *driftReport) Pass(p reconcile.Pass) {
 	rec, known, err := d.journal.Get(p.Sandbox)
 	switch {
 	case err != nil || !known:
+	case p.Outcome == "" && len(p.Left) > 0: // Drift has told of that
 	case p.Outcome == "" && len(p.Changes) > 0:
 		d.news(p.Sandbox, "")
 		d.status.Repaired(subject(&c), p.Topology, rec.Results)
@@ -90,10 +113,62 @@ func (d *driftReport) Pass(p reconcile.Pass) {
 	}
 }
 
+// Fighting implements node.Recorder.
+func (d *driftReport) Fighting(id reconcile.SandboxID, topology string, fights []reconcile.Fight) {
+	d.Metrics.Fighting(id, topology, fights)
+	left := d.fight(id, len(fights) > 0)
+	c, ok := d.claim(id)
+	if !ok {
+		return
+	}
+	if len(fights) > 0 {
+		d.status.Fighting(subject(&c), topology, fights)
+		return
+	}
+	d.news(id, "")
+	if len(left) > 0 { // what may only be observed
+		d.Drift(id, topology, left)
+		return
+	}
+	if rec, known, err := d.journal.Get(id); err == nil && known && rec.Phase == reconcile.Applied {
+		d.status.Repaired(subject(&c), topology, rec.Results)
+	}
+}
+
 // Forget implements reconcile.Recorder.
 func (d *driftReport) Forget(id reconcile.SandboxID) {
 	d.Metrics.Forget(id)
+	d.fight(id, false)
 	d.news(id, "")
+}
+
+// fight notes whether there is a fight in a sandbox, and returns what was found
+// to differ there last.
+func (d *driftReport) fight(id reconcile.SandboxID, on bool) (left []reconcile.Drift) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	left = d.fought[id]
+	if !on {
+		delete(d.fought, id)
+		return left
+	}
+	if d.fought == nil {
+		d.fought = map[reconcile.SandboxID][]reconcile.Drift{}
+	}
+	d.fought[id] = left
+	return left
+}
+
+// fights reports whether there is a fight in a sandbox, and if so notes what
+// differs there now.
+func (d *driftReport) fights(id reconcile.SandboxID, drift []reconcile.Drift) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, on := d.fought[id]
+	if on {
+		d.fought[id] = drift
+	}
+	return on
 }
 
 // news reports whether a sandbox has something to tell that was not told last.

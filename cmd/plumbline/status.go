@@ -16,8 +16,9 @@ func (a *app) status() *cobra.Command {
 		Use:   "status [--netns NAMESPACE]",
 		Short: "Compare what was applied with what is",
 		Long: `Compares every sandbox with its topology and writes nothing. A sandbox is InSync;
-Drifted, and then each field that differs is named with its object and its step; or
-Failed, with the reason.
+Drifted, and then each field that differs is named with its object and its step;
+Fighting, where somebody else changes a field back after each repair and is answered
+later each time, with both values; or Failed, with the reason.
 
 Exit status: 0 all is in sync, 2 something is not or a journal file is damaged, 1 an error.`,
 		Example: `  plumbline status

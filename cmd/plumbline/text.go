@@ -27,7 +27,7 @@ func (a *app) text() text { return text{a.out, a.colours()} }
 func (t text) line(format string, args ...any) { fmt.Fprintf(t, format+"\n", args...) }
 
 // The colours of the verbs (ECMA-48 SGR).
-var colourOf = map[string]string{"+": "32", "~": "33", "-": "31", "∓": "35", "?": "36"}
+var colourOf = map[string]string{"+": "32", "~": "33", "-": "31", "∓": "35", "?": "36", "!": "31"}
 
 // mark colours a line by the verb it begins with.
 func (t text) mark(line string) string {
@@ -252,6 +252,9 @@ func (t text) status(all []sandboxStatus) {
 		t.line("%s", t.bold(fmt.Sprintf("%s  %s", st.Sandbox, st.State))+fmt.Sprintf("  (namespace %s%s, applied %s)", st.Netns, by, st.Updated.Format("2006-01-02 15:04:05")))
 		if st.Failure != "" {
 			t.line("  %s", strings.ReplaceAll(st.Failure, "\n", "\n  "))
+		}
+		for _, f := range st.Fighting {
+			t.line("  %s", t.mark(fmt.Sprintf("! %s, since %s", f, f.Since.Format("2006-01-02 15:04:05"))))
 		}
 		for _, d := range st.Drift {
 			t.line("  %s", t.mark(driftLine(d)))

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -137,5 +138,25 @@ func TestCapabilitiesAreMissing(t *testing.T) {
 	}
 	if _, err := os.Stat("state"); err == nil {
 		t.Error("a journal was made")
+	}
+}
+
+// A fight is named with both values, and the state says it.
+func TestStatusOfAFight(t *testing.T) {
+	var out bytes.Buffer
+	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	text{&out, false}.status([]sandboxStatus{{Status: reconcile.Status{
+		Sandbox: "blue/ai", Netns: "/run/netns/blue", State: reconcile.Fighting, Updated: at,
+		Fighting: []reconcile.Fight{
+			{Step: "tune", Object: netstate.LinkKey("data0"), Field: "mtu", Action: netstate.Update, Want: "4000", Have: "1400", Since: at},
+			{Step: "data", Object: netstate.LinkKey("data0"), Action: netstate.Create, Since: at},
+		},
+	}}})
+	want := `blue/ai  Fighting  (namespace /run/netns/blue, applied 2026-11-21 12:00:00)
+  ! step "tune": link data0: mtu is set to 1400 by somebody else each time it is set to 4000, since 2026-11-21 12:00:00
+  ! step "data": link data0 is deleted by somebody else each time it is made again, since 2026-11-21 12:00:00
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("status (-want +got):\n%s", diff)
 	}
 }
