@@ -1,0 +1,378 @@
+//go:build cluster
+
+package cluster_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plumbline/plumbline/integration/cluster"
+)
+
+// oneVF is a topology with one virtual function of the first card, by its name on
+// the host: whoever asks for it asks for that one device.
+const oneVF = `
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: %[1]s}
+spec:
+  steps:
+  - name: vf
+    type: sriov
+    selector: {cel: 'device.driver == "dra.networking" && device.attributes["dra.networking"].ifName == "%[2]s"'}
+    config: {vlan: 0}
+  - name: tune
+    type: tuning
+    dependOn: [vf]
+    config: {dev: "{{ vf.interfaceName }}", addresses: ["%[3]s"]}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: %[1]s, namespace: default}
+spec: {spec: {devices: {requests: [{name: vf, exactly: {deviceClassName: %[1]s-vf}}]}}}
+`
+
+// claimingPod is a pod with a claim of each of the templates.
+func claimingPod(name string, templates ...string) string {
+	var claims, uses strings.Builder
+	for _, t := range templates {
+		fmt.Fprintf(&claims, "  - {name: %s, resourceClaimTemplateName: %s}\n", t, t)
+		fmt.Fprintf(&uses, "{name: %s},", t)
+	}
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: default}
+spec:
+  terminationGracePeriodSeconds: 5
+  resourceClaims:
+%s
+  containers:
+  - name: pod
+    image: %q
+    imagePullPolicy: Never
+    resources: {claims: [%s]}
+`, name, claims.String(), cluster.PodImage, strings.TrimSuffix(uses.String(), ","))
+}
+
+// agentBench is a node with the product installed.
+type agentBench struct {
+	*cluster.Cluster
+	node *cluster.Node
+	home string // the virtual functions on the host before any pod
+}
+
+func newAgentBench(t *testing.T, containerd string) *agentBench {
+	t.Helper()
+	b := &agentBench{Cluster: start(t, cluster.Options{})}
+	b.node = addNode(t, b.Cluster, cluster.NodeOptions{Containerd: containerd})
+	began := time.Now()
+	if err := b.Install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("installed after %s", time.Since(began).Round(10*time.Millisecond))
+	t.Cleanup(func() {
+		if t.Failed() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
+			defer cancel()
+			for _, what := range [][]string{
+				{"get", "pods,resourceclaims", "-A", "-o", "wide"}, {"get", "events", "-A"},
+				{"-n", cluster.ProductNamespace, "logs", "--tail=120", "daemonset/plumbline-agent"},
+			} {
+				said, err := b.Kubectl(ctx, nil, what...)
+				t.Logf("kubectl %s (%v):\n%s", strings.Join(what, " "), err, said)
+			}
+		}
+	})
+	b.home = b.vfs(t)
+	for i, ifName := range []string{"enp3s0f0v0", "enp3s0f0v1"} {
+		topology := fmt.Sprintf("net-%d", i+1)
+		kubectl(t, b.Cluster, fmt.Sprintf(oneVF, topology, ifName, fmt.Sprintf("192.0.2.%d/24", 65+64*i)), "apply", "-f", "-")
+		kubectl(t, b.Cluster, "", "wait", "--for=create", "--timeout=60s", "deviceclass/"+topology+"-vf")
+	}
+	return b
+}
+
+func (b *agentBench) shell(t *testing.T, script string) string {
+	t.Helper()
+	said, err := b.node.Shell(t.Context(), script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return said
+}
+
+func (b *agentBench) vfs(t *testing.T) string {
+	t.Helper()
+	return b.shell(t, "ip -br link | awk '/v[0-9]/ { print $1, $3 }' | sort")
+}
+
+// agent sends the agent's process a signal.
+func (b *agentBench) agent(t *testing.T, signal string) {
+	t.Helper()
+	b.signal(t, signal, `labels."io.kubernetes.container.name"==agent`)
+}
+
+// signal sends a signal to the first processes of the containers that a filter of
+// containerd finds; that there are any is part of the test.
+func (b *agentBench) signal(t *testing.T, signal, filter string) {
+	t.Helper()
+	b.shell(t, `ids=$(ctr -n k8s.io containers ls -q '`+filter+`')
+sent=0
+for id in $ids; do if ctr -n k8s.io tasks kill -s SIG`+signal+` "$id" 2>/dev/null; then sent=1; fi; done
+[[ $sent = 1 ]]`)
+}
+
+// place lets the agent run on the node, or takes it away and waits until it is.
+func (b *agentBench) place(t *testing.T, there bool) {
+	t.Helper()
+	selector := `{"plumbline.test/none":null}`
+	if !there {
+		selector = `{"plumbline.test/none":"true"}`
+	}
+	kubectl(t, b.Cluster, "", "-n", cluster.ProductNamespace, "patch", "daemonset/plumbline-agent", "-p", `{"spec":{"template":{"spec":{"nodeSelector":`+selector+`}}}}`)
+	if !there {
+		kubectl(t, b.Cluster, "", "-n", cluster.ProductNamespace, "wait", "--for=delete", "--timeout=60s", "pod", "-l", "app.kubernetes.io/component=agent")
+		return
+	}
+	kubectl(t, b.Cluster, "", "-n", cluster.ProductNamespace, "rollout", "status", "--timeout=120s", "daemonset/plumbline-agent")
+}
+
+func (b *agentBench) create(t *testing.T, pod string) {
+	t.Helper()
+	t.Cleanup(func() { // of a case that failed, so that the next one finds the devices free
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+		defer cancel()
+		if t.Failed() {
+			_, _ = b.Kubectl(ctx, nil, "delete", "pod", "--all", "--wait=false")
+		}
+	})
+	kubectl(t, b.Cluster, pod, "create", "-f", "-")
+}
+
+func (b *agentBench) ready(t *testing.T, pod string) {
+	t.Helper()
+	began := time.Now()
+	kubectl(t, b.Cluster, "", "wait", "--for=condition=Ready", "--timeout=120s", "pod/"+pod)
+	t.Logf("pod %s Ready after %s", pod, time.Since(began).Round(10*time.Millisecond))
+}
+
+// has fails the test unless the container was started with these interfaces, by
+// what it printed first of all.
+func (b *agentBench) has(t *testing.T, pod string, names ...string) {
+	t.Helper()
+	var network struct {
+		Interfaces []struct {
+			Name      string
+			Addresses []string
+		}
+	}
+	said := kubectl(t, b.Cluster, "", "logs", pod)
+	if err := json.Unmarshal([]byte(said), &network); err != nil {
+		t.Fatalf("pod %s said %q: %v", pod, said, err)
+	}
+	found := 0
+	for _, link := range network.Interfaces {
+		for _, name := range names {
+			if link.Name == name && len(link.Addresses) > 0 {
+				found++
+			}
+		}
+	}
+	if found != len(names) {
+		t.Errorf("pod %s was started with %+v, want %q with addresses", pod, network.Interfaces, names)
+	}
+}
+
+func (b *agentBench) drop(t *testing.T, pods ...string) {
+	t.Helper()
+	kubectl(t, b.Cluster, "", append([]string{"delete", "pod", "--timeout=120s"}, pods...)...)
+	b.nothingLeft(t)
+}
+
+// nothingLeft fails the test unless all virtual functions are home and no record
+// and no gate is left.
+func (b *agentBench) nothingLeft(t *testing.T) {
+	t.Helper()
+	if now := b.vfs(t); now != b.home {
+		t.Errorf("virtual functions:\n%s\nbefore:\n%s", now, b.home)
+	}
+	if left := b.shell(t, "ls /var/lib/plumbline/claims /var/run/cdi | grep -E '[.](claim|sandboxes)$|-gate-' || true; ls /var/lib/plumbline | grep '[.]journal$' || true"); left != "" {
+		t.Errorf("left behind: %s", left)
+	}
+}
+
+// get returns a field of a pod.
+func (b *agentBench) get(t *testing.T, pod, path string) string {
+	t.Helper()
+	return kubectl(t, b.Cluster, "", "get", "pod", pod, "-o", "jsonpath={"+path+"}")
+}
+
+// until waits for something the API has no wait for.
+func until(t *testing.T, what string, limit time.Duration, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		if holds() {
+			return
+		}
+	}
+	t.Fatalf("not within %s: %s", limit, what)
+}
+
+// newSandbox ends the process that keeps the pod's namespaces, so that kubelet
+// makes a new sandbox. It prepares no claim again for that.
+func (b *agentBench) newSandbox(t *testing.T, pod string) {
+	t.Helper()
+	b.signal(t, "KILL", `labels."io.kubernetes.pod.uid"=="`+b.get(t, pod, ".metadata.uid")+`",labels."io.cri-containerd.kind"==sandbox`)
+}
+
+func (b *agentBench) waiting(t *testing.T, pod string) string {
+	t.Helper()
+	return b.get(t, pod, ".status.containerStatuses[0].state.waiting.reason") + " " + b.get(t, pod, ".status.containerStatuses[0].state.waiting.message")
+}
+
+// TestAgent holds the life of claims on a node, on both versions of containerd:
+// no container without its network, no virtual function lost, nothing left.
+func TestAgent(t *testing.T) {
+	for _, containerd := range []string{"2.4", "1.7"} {
+		t.Run(containerd, func(t *testing.T) {
+			b := newAgentBench(t, containerd)
+			t.Run("attach and detach", func(t *testing.T) {
+				b.create(t, claimingPod("one", "net-1"))
+				b.ready(t, "one")
+				b.has(t, "one", "net1")
+				b.drop(t, "one")
+			})
+			t.Run("gate", b.testGate)
+			t.Run("agent restarted", b.testRestart)
+			t.Run("deleted while the agent is down", b.testDownDelete)
+			t.Run("two claims", func(t *testing.T) {
+				b.create(t, claimingPod("two", "net-1", "net-2"))
+				b.ready(t, "two")
+				b.has(t, "two", "net1", "net2")
+				b.drop(t, "two")
+			})
+			t.Run("force delete and use again", b.testForce)
+			t.Run("host network", b.testHostNetwork)
+			t.Run("daemons restarted", b.testDaemons)
+			t.Run("reboot", b.testReboot)
+		})
+	}
+}
+
+// testGate makes a new sandbox while the agent hangs: its hook times out, the
+// runtime goes on without it, and all that holds the container back is the gate,
+// which is still open for the old sandbox.
+func (b *agentBench) testGate(t *testing.T) {
+	b.create(t, claimingPod("gated", "net-1"))
+	b.ready(t, "gated")
+	b.agent(t, "STOP")
+	b.newSandbox(t, "gated")
+	until(t, "the container is refused", 90*time.Second, func() bool {
+		return strings.Contains(b.waiting(t, "gated"), "Error") || strings.Contains(b.waiting(t, "gated"), "BackOff")
+	})
+	t.Logf("refused: %s", b.waiting(t, "gated"))
+	if now := b.get(t, "gated", ".status.containerStatuses[0].state.running"); now != "" {
+		t.Errorf("the container runs in a sandbox without network: %s", now)
+	}
+	b.agent(t, "CONT")
+	kubectl(t, b.Cluster, "", "wait", "--for=condition=Ready", "--timeout=180s", "pod/gated")
+	b.has(t, "gated", "net1")
+	b.drop(t, "gated")
+}
+
+func (b *agentBench) testRestart(t *testing.T) {
+	b.create(t, claimingPod("kept", "net-1"))
+	b.ready(t, "kept")
+	before := b.shell(t, "cat /var/run/cdi/dra.networking-gate-*")
+	b.agent(t, "KILL")
+	until(t, "the agent runs again", 60*time.Second, func() bool {
+		return strings.TrimSpace(kubectl(t, b.Cluster, "", "-n", cluster.ProductNamespace, "get", "daemonset/plumbline-agent", "-o", "jsonpath={.status.numberUnavailable}")) == ""
+	})
+	if after := b.shell(t, "cat /var/run/cdi/dra.networking-gate-*"); after != before {
+		t.Errorf("gate after the agent's restart:\n%s\nbefore:\n%s", after, before)
+	}
+	if n := b.get(t, "kept", ".status.containerStatuses[0].restartCount"); n != "0" {
+		t.Errorf("the pod was restarted %s times with the agent", n)
+	}
+	b.drop(t, "kept")
+}
+
+func (b *agentBench) testDownDelete(t *testing.T) {
+	b.create(t, claimingPod("orphan", "net-1"))
+	b.ready(t, "orphan")
+	b.place(t, false)
+	kubectl(t, b.Cluster, "", "delete", "pod", "orphan", "--wait=false")
+	b.create(t, claimingPod("early", "net-2"))
+	until(t, "the process of the pod ends", 60*time.Second, func() bool {
+		return strings.Contains(b.get(t, "orphan", ".status.containerStatuses[0].state"), "terminated")
+	})
+	if now := b.get(t, "early", ".status.containerStatuses[0].state.running"); now != "" {
+		t.Errorf("a pod with a claim runs without the agent: %s", now)
+	}
+	b.place(t, true)
+	kubectl(t, b.Cluster, "", "wait", "--for=delete", "--timeout=120s", "pod/orphan")
+	b.ready(t, "early")
+	b.has(t, "early", "net1")
+	b.drop(t, "early")
+}
+
+func (b *agentBench) testForce(t *testing.T) {
+	b.create(t, claimingPod("first", "net-1"))
+	b.ready(t, "first")
+	kubectl(t, b.Cluster, "", "delete", "pod", "first", "--force", "--grace-period=0")
+	b.create(t, claimingPod("second", "net-1"))
+	b.ready(t, "second")
+	b.has(t, "second", "net1")
+	b.drop(t, "second")
+}
+
+func (b *agentBench) testHostNetwork(t *testing.T) {
+	b.create(t, strings.Replace(claimingPod("bare", "net-1"), "spec:\n", "spec:\n  hostNetwork: true\n", 1))
+	until(t, "the pod is refused", 60*time.Second, func() bool {
+		return strings.Contains(kubectl(t, b.Cluster, "", "get", "events", "--field-selector", "involvedObject.name=bare"), "hostNetwork")
+	})
+	if now := b.get(t, "bare", ".status.containerStatuses[0].state.running"); now != "" {
+		t.Errorf("it runs: %s", now)
+	}
+	b.drop(t, "bare")
+}
+
+// testDaemons restarts kubelet and containerd below a running pod. After that
+// containerd tells plugins nothing of the pod's end.
+func (b *agentBench) testDaemons(t *testing.T) {
+	b.create(t, claimingPod("still", "net-1"))
+	b.ready(t, "still")
+	for _, daemon := range []cluster.Daemon{cluster.Kubelet, cluster.Containerd} {
+		if err := b.node.Kill(t.Context(), daemon); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.node.Start(t.Context(), daemon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.node.WaitReady(t.Context(), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	b.ready(t, "still")
+	if n := b.get(t, "still", ".status.containerStatuses[0].restartCount"); n != "0" {
+		t.Errorf("the pod was restarted %s times with its node's daemons", n)
+	}
+	b.drop(t, "still")
+}
+
+func (b *agentBench) testReboot(t *testing.T) {
+	b.create(t, claimingPod("risen", "net-1"))
+	b.ready(t, "risen")
+	if err := b.node.Reboot(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	kubectl(t, b.Cluster, "", "wait", "--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "--timeout=180s", "pod/risen")
+	b.ready(t, "risen")
+	b.has(t, "risen", "net1")
+	b.drop(t, "risen")
+}
