@@ -106,6 +106,9 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		if r.Gateway != "" && strings.Contains(r.Gateway, ":") != v6 {
 			return Invalid(fmt.Sprintf("routes[%d].gateway", i), "%q and destination %q are of different families", r.Gateway, r.Destination)
 		}
+		if err := p.req.imagined.spend(costOther); err != nil {
+			return err
+		}
 		p.deferred = append(p.deferred, deferredRoute{p.current, link, fmt.Sprintf("routes[%d]", i), r})
 	}
 	return nil
@@ -232,6 +235,9 @@ func (p *Planner) onLink(d deferredRoute, r netstate.Route) bool {
 	gw, err := netip.ParseAddr(r.Gateway)
 	if err != nil || gw.IsLinkLocalUnicast() {
 		return true // the kernel judges it
+	}
+	if im := p.req.imagined; im != nil && im.links[d.link] != nil {
+		return true // whatever addresses it has
 	}
 	reaches := func(a netstate.Addr) bool {
 		pre, err := netip.ParsePrefix(a.Address)

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/plumbline/plumbline/ops/fault"
@@ -117,6 +118,9 @@ func (p *Planner) mtuConflict(upper string, c claim, lower string, prev claim, w
 }
 
 func (p *Planner) stepError(step string, err error) error {
+	if already, ok := errors.AsType[*StepError](err); ok {
+		return already
+	}
 	typ := ""
 	if st, ok := p.steps[step]; ok {
 		typ = st.step.Type

@@ -27,6 +27,8 @@ type Request struct {
 	// Interrupted says that the last pass over this sandbox did not end: what it
 	// took along of others' objects may not have been made again.
 	Interrupted bool
+	// imagined says that Have is filled with what is asked for, see Vet.
+	imagined *imagination
 }
 
 // Plan is what has to be done, as data.
@@ -87,6 +89,7 @@ func (r *Registry) Plan(req Request) (*Plan, error) {
 		missing: map[netstate.Key]netstate.Object{},
 		steps:   map[string]*stepState{},
 		results: map[string]topology.Result{},
+		makers:  map[string]string{},
 	}
 	results := p.results
 	blocked := map[string]bool{}
@@ -101,7 +104,11 @@ func (r *Registry) Plan(req Request) (*Plan, error) {
 			st.pending = "step " + dep
 			continue
 		}
-		st.inputs = topology.Merge(pick(results, step.DependOn)...)
+		inputs := pick(results, step.DependOn)
+		if err := req.imagined.spendMerge(inputs); err != nil {
+			return nil, err
+		}
+		st.inputs = topology.Merge(inputs...)
 		err := r.planStep(p, step, results)
 		var unknown *unknownRef
 		switch {
@@ -112,7 +119,7 @@ func (r *Registry) Plan(req Request) (*Plan, error) {
 			st.pending = unknown.Error()
 			continue
 		case err != nil:
-			return nil, &StepError{req.Topology.Name, step.Name, step.Type, err}
+			return nil, p.stepError(step.Name, err)
 		}
 		results[step.Name] = p.result(st, p.view, pick(results, step.DependOn))
 	}
@@ -130,6 +137,9 @@ func (r *Registry) Plan(req Request) (*Plan, error) {
 
 func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]topology.Result) error {
 	op, ok := r.ops[step.Type]
+	if !ok && p.req.imagined != nil {
+		return &unknownRef{ref.Ref{Step: step.Name, Field: "type"}} // described by a schema, for others to run
+	}
 	if !ok {
 		return fault.New(fault.Invalid, fmt.Errorf("type: unknown step type %q; known types are %s", step.Type, strings.Join(r.Types(), ", ")))
 	}
@@ -140,6 +150,9 @@ func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]
 		}
 		v, err := res.Field(t)
 		if errors.Is(err, topology.ErrUnknown) {
+			if imagined, ok := p.req.imagined.value(t); ok {
+				return imagined, nil
+			}
 			return nil, &unknownRef{t}
 		}
 		return v, err
@@ -149,6 +162,7 @@ func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]
 	}
 	config, _ := expanded.(map[string]any)
 	known, canPrepare := op.(preparer)
+	canPrepare = canPrepare && p.req.imagined == nil // what others send us to judge is not kept
 	if canPrepare {
 		if c, ok := r.prepared.get(step.Type, config); ok {
 			return known.planPrepared(p, c)

@@ -26,6 +26,7 @@ type Planner struct {
 	notes   []string
 	// deferred are routes that wait for all steps, see settleRoutes.
 	deferred []deferredRoute
+	makers   map[string]string // link to the step that makes it
 }
 
 // claim is one field's wanted value and the step that wants it.
@@ -105,6 +106,7 @@ func (p *Planner) Wanted(k netstate.Key) bool {
 // link does not have is an error of kind Unsupported.
 func (p *Planner) Ethtool(link, class, name string) (netstate.Ethtool, bool, error) {
 	want := netstate.Ethtool{Link: link, Class: class, Name: name}
+	p.imagineEthtool(want)
 	if got, ok := netstate.Lookup(p.view, want); ok {
 		return got, true, nil
 	}
@@ -171,7 +173,7 @@ func (p *Planner) Link(name string) (netstate.Link, error) {
 	if ok {
 		return l, nil
 	}
-	if !p.view.Known(netstate.Link{Name: name}) {
+	if !p.view.Known(netstate.Link{Name: name}) && p.req.imagined == nil {
 		p.need(netstate.Link{Name: name})
 		return netstate.Link{}, errMissing
 	}
@@ -179,7 +181,7 @@ func (p *Planner) Link(name string) (netstate.Link, error) {
 	if netstate.OnHost(name) {
 		where = "on the host"
 	}
-	return netstate.Link{}, fault.New(fault.NotReady, fmt.Errorf("no link %q %s", netstate.BaseName(name), where))
+	return p.imagineLink(name, fault.New(fault.NotReady, fmt.Errorf("no link %q %s", netstate.BaseName(name), where)))
 }
 
 // Links returns all links of the sandbox as they will be.
@@ -197,6 +199,7 @@ func (p *Planner) Addrs(link string) []netstate.Addr {
 
 // Lookup returns an object as it will be, observing it first when needed.
 func Lookup[T netstate.Object](p *Planner, o T) (T, bool, error) {
+	p.imagine(o)
 	got, ok := netstate.Lookup(p.view, o)
 	if !ok && !p.view.Known(o) {
 		p.need(o)
@@ -208,6 +211,9 @@ func Lookup[T netstate.Object](p *Planner, o T) (T, bool, error) {
 // DeviceID returns the identity of the device assigned to this root step.
 func (p *Planner) DeviceID() (string, error) {
 	id, ok := p.req.Devices[p.StepName()]
+	if im := p.req.imagined; im != nil && !ok {
+		id, ok = im.devices[p.StepName()]
+	}
 	if !ok {
 		return "", fault.New(fault.Invalid, fmt.Errorf("no device is assigned to root step %q", p.StepName()))
 	}
@@ -249,6 +255,9 @@ func (p *Planner) Attach(id, name string, link netstate.Link) error {
 	if d.Use != "" && netstate.OnHost(*d.At) {
 		return fault.New(fault.Conflict, fmt.Errorf("device %q (%s) is used by the host: %s", id, netstate.BaseName(*d.At), d.Use))
 	}
+	if err := p.make(name); err != nil {
+		return err
+	}
 	if err := p.Want(netstate.Device{ID: id, At: &name}); err != nil {
 		return err
 	}
@@ -286,6 +295,15 @@ func (p *Planner) Want(o netstate.Object) error { return p.want(o, false) }
 func (p *Planner) Adopt(o netstate.Object) error { return p.want(o, true) }
 
 func (p *Planner) want(o netstate.Object, adopt bool) error {
+	if err := p.req.imagined.spendWant(o); err != nil {
+		return err
+	}
+	l, isLink := o.(netstate.Link)
+	if isLink && l.LinkKind != "" && !adopt {
+		if err := p.makeLink(l); err != nil {
+			return err
+		}
+	}
 	if err := p.claim(o); err != nil {
 		return err
 	}
@@ -296,14 +314,16 @@ func (p *Planner) want(o netstate.Object, adopt bool) error {
 	case netstate.Route:
 		p.current.routes = append(p.current.routes, o)
 	}
+	builtOn := isLink && l.LinkKind == ""
+	if !builtOn {
+		p.imagine(o)
+	} else if _, err := p.Link(l.Name); err != nil && !errors.Is(err, errMissing) {
+		return err
+	}
 	have, ok := p.view.Get(o.Key())
 	if !ok {
 		if !p.view.Known(o) {
 			p.need(o)
-		}
-		if l, isLink := o.(netstate.Link); isLink && l.LinkKind == "" && !p.isMissing(o) {
-			_, err := p.Link(l.Name)
-			return err
 		}
 		p.view.Apply(netstate.Change{After: o})
 		return nil
@@ -312,6 +332,16 @@ func (p *Planner) want(o netstate.Object, adopt bool) error {
 		p.view.Apply(c)
 	}
 	return nil
+}
+
+// makeLink records that the step makes a link, of a pair both.
+func (p *Planner) makeLink(l netstate.Link) error {
+	if l.Veth != nil && l.Veth.Peer != nil {
+		if err := p.make(*l.Veth.Peer); err != nil {
+			return err
+		}
+	}
+	return p.make(l.Name)
 }
 
 // claim records each field of o for the current step.
@@ -332,11 +362,6 @@ func (p *Planner) claim(o netstate.Object) error {
 }
 
 func (p *Planner) need(o netstate.Object) { p.missing[o.Key()] = o }
-
-func (p *Planner) isMissing(o netstate.Object) bool {
-	_, ok := p.missing[o.Key()]
-	return ok
-}
 
 // result builds the step's result from a snapshot: what the dependencies had,
 // then the links this step made, then its addresses and routes.

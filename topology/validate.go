@@ -14,12 +14,25 @@ import (
 
 // Validate says everything that is wrong with a topology, given the contracts
 // of the known step types: its structure, each step's config, and whether each
-// step is given the interfaces and the fields it needs. The error is an
-// *Invalid.
+// step is given the interfaces and the fields it needs. A set that is a Vetter is
+// asked about what passes. The error is an *Invalid.
 func Validate(t *Topology, set contract.Set) error {
 	v := &validator{t: t, set: set, graph: newGraph(t), inv: &Invalid{Topology: t.Name}}
 	v.run()
-	return v.inv.orNil(t)
+	if err := v.inv.orNil(t); err != nil {
+		return err
+	}
+	if vetter, ok := set.(Vetter); ok {
+		return vetter.Vet(t)
+	}
+	return nil
+}
+
+// Vetter knows more of its step types than their contracts: what they would do.
+type Vetter interface {
+	// Vet says what is wrong with a topology in which each step by itself is
+	// right. The error is an *Invalid.
+	Vet(t *Topology) error
 }
 
 type validator struct {

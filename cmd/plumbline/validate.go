@@ -12,8 +12,9 @@ func (a *app) validate() *cobra.Command {
 		Use:   "validate -f FILE",
 		Short: "Say everything that is wrong with a topology",
 		Long: `Checks a NetworkTopology as the admission webhook of a cluster does: its steps and
-their order, each step's config, the references between steps, and the CEL
-selectors of root steps. It needs neither root nor a cluster.`,
+their order, each step's config, the references between steps, the CEL selectors of
+root steps, and what the steps would do together on a node that has all they ask
+for. It needs neither root nor a cluster.`,
 		Example: `  plumbline validate -f topology.yaml
   kubectl get networktopology ai -o yaml | plumbline validate -f -`,
 		Args: noArgs,

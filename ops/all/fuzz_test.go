@@ -6,10 +6,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/ops/optest"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
 )
 
 // FuzzLaws holds the laws on random topologies and random drift.
@@ -24,20 +26,36 @@ func FuzzLaws(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b uint64) {
 		g := &generator{Rand: rand.New(rand.NewPCG(a, b))}
 		c := g.build(t)
-		if err := topology.Validate(c.Topology, reg); err != nil {
+		contracts, err := contract.NewSet(contractsOf(reg)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := topology.Validate(c.Topology, contracts); err != nil {
 			t.Fatalf("generated an invalid topology: %v", err)
 		}
+		refused := reg.Vet(c.Topology)
 		if err := optest.Hold(t, reg, c, func(w *optest.World, history []netstate.Change) { g.drift(w, history) }); err != nil {
 			// A contradiction between random steps is a fine answer; a planner
 			// that cannot stop is not.
 			if strings.Contains(err.Error(), "no end") || strings.Contains(err.Error(), "stuck") {
 				t.Fatalf("%v\n%s", err, g.text.String())
 			}
+		} else if refused != nil {
+			t.Errorf("refused, though this node takes it: %v", refused)
 		}
 		if t.Failed() {
 			t.Log(g.text.String())
 		}
 	})
+}
+
+func contractsOf(reg *ops.Registry) []contract.Contract {
+	var out []contract.Contract
+	for _, typ := range reg.Types() {
+		c, _ := reg.Contract(typ)
+		out = append(out, c)
+	}
+	return out
 }
 
 // generator draws a topology and drift.

@@ -1,0 +1,209 @@
+package all_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/ops/optest"
+	"github.com/plumbline/plumbline/topology"
+)
+
+func vetted(t testing.TB, steps string) (*ops.Registry, *topology.Topology) {
+	t.Helper()
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	top, err := topology.Decode([]byte("apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec:\n  steps:\n" + steps))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reg, top
+}
+
+// TestVetRefuses holds what is wrong with a topology on every node.
+func TestVetRefuses(t *testing.T) {
+	for name, c := range map[string]struct{ steps, want string }{
+		"one name for two devices": {
+			`
+    - {name: a, type: sriov, config: {name: data0}}
+    - {name: b, type: sriov, config: {name: data0}}`,
+			`step "b": makes an interface "data0", as step "a" does already: give one of them another name`,
+		},
+		"one name for two equal links": {
+			`
+    - {name: a, type: dummy, config: {name: d0}}
+    - {name: b, type: dummy, config: {name: d0}}`,
+			`step "b": makes an interface "d0", as step "a" does already: give one of them another name`,
+		},
+		"the name a root step gets": {
+			`
+    - {name: a, type: sriov}
+    - {name: b, type: dummy, dependOn: [a], config: {name: net1}}`,
+			`step "b": makes an interface "net1", as step "a" does already: give one of them another name`,
+		},
+		"one end of two pairs": {
+			`
+    - {name: a, type: bridge, config: {hostIfName: p0}}
+    - {name: b, type: bridge, config: {hostIfName: p0}}`,
+			`step "b": makes an interface "p0", as step "a" does already: give one of them another name`,
+		},
+		"the loopback device": {
+			`
+    - {name: a, type: dummy, config: {name: lo}}`,
+			`step "a": the name "lo" is taken in the sandbox by a device link that is not ours`,
+		},
+		"a link that is made only later": {
+			`
+    - {name: a, type: dummy, config: {name: d0}}
+    - {name: b, type: tuning, dependOn: [a], config: {dev: z9, mtu: 1400}}
+    - {name: z9, type: dummy, dependOn: [b]}`,
+			`step "b": no link "z9" in the sandbox`,
+		},
+		"contradiction above a value of the device": {
+			`
+    - {name: a, type: sriov}
+    - {name: b, type: dummy, dependOn: [a], config: {name: d0, mac: "{{ a.mac }}", mtu: 1400}}
+    - {name: c, type: tuning, dependOn: [b], config: {mtu: 1500}}`,
+			`step "c": wants link d0 mtu = 1500, but step "b" wants 1400: remove one of them`,
+		},
+		"one device twice": {
+			`
+    - {name: a, type: sriov, config: {deviceID: "0000:01:10.0"}}
+    - {name: b, type: sriov, config: {deviceID: "0000:01:10.0"}}`,
+			`step "b": wants device 0000:01:10.0 at = net2, but step "a" wants net1: remove one of them`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg, top := vetted(t, c.steps)
+			err := topology.Validate(top, reg)
+			if want := `NetworkTopology "t", ` + c.want; err == nil || err.Error() != want {
+				t.Errorf("got  %v\nwant %s", err, want)
+			}
+		})
+	}
+}
+
+// TestVetAccepts holds that nothing is refused which some node would take.
+func TestVetAccepts(t *testing.T) {
+	for name, steps := range map[string]string{
+		"the pod's own interface": `
+    - {name: a, type: dummy}
+    - {name: b, type: tuning, dependOn: [a], config: {dev: eth0, mtu: 9000, routes: [{dst: 192.0.2.0/24, gw: 10.0.0.1}], ethtool: {features: {tso: on}, rings: {rx: 512}}, addresses: ["2001:db8::1/64"]}}
+    - {name: c, type: vlan, dependOn: [a], config: {master: eth0, id: 5, mtu: 9000}}`,
+		"VRF of the pod": `
+    - {name: a, type: dummy}
+    - {name: b, type: tuning, dependOn: [a], config: {dev: blue, txQLen: 9}}
+    - {name: c, type: vrf, dependOn: [a], config: {vrfname: blue}}`,
+		"links of the host": `
+    - {name: a, type: macvlan, config: {master: eth1, mtu: 9000}}
+    - {name: b, type: ipvlan, config: {master: eth2}}
+    - {name: c, type: macvlan, config: {master: br0}}
+    - {name: d, type: bridge, config: {bridge: br0, vlan: 7}}`,
+		"one bridge of the host": `
+    - {name: a, type: bridge, config: {bridge: br0, mtu: 1400, isGateway: true, addresses: [192.0.2.2/24]}}
+    - {name: b, type: bridge, config: {bridge: br0, mtu: 1500, isGateway: true, addresses: [192.0.2.3/24]}}`,
+		"the default route's interface": `
+    - {name: a, type: ipvlan, config: {linkInContainer: true}}
+    - {name: b, type: macvlan}`,
+		"shared kinds on devices of their own": `
+    - {name: a, type: ipvlan, selector: {cel: "true"}}
+    - {name: b, type: macvlan, selector: {cel: "true"}}`,
+		"values of devices that agree on some node": `
+    - {name: a, type: sriov}
+    - {name: b, type: dummy, dependOn: [a], config: {name: d0, mtu: "{{ a.interfaces[0].mtu }}", mac: "{{ a.mac }}"}}
+    - {name: c, type: tuning, dependOn: [b], config: {mtu: 1500, mac: "52:54:00:aa:bb:01"}}`,
+		"settings of all kinds": `
+    - {name: a, type: sriov, config: {vlan: 5, trust: on, maxTxRate: 100, linkState: auto, mac: "02:00:00:00:00:01"}}
+    - {name: b, type: tuning, dependOn: [a], config: {sysctl: {net.core.somaxconn: 5, net.ipv4.conf.IFNAME.rp_filter: 2}, ethtool: {features: {rx: off, gro: on}, coalesce: {rx-usecs: 3}, privateFlags: {x: on}}}}`,
+		"different MACs of devices": `
+    - {name: a, type: sriov}
+    - {name: b, type: sriov}
+    - {name: c, type: bond, dependOn: [a, b], config: {mode: balance-alb, miimon: 100}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg, top := vetted(t, steps)
+			if err := topology.Validate(top, reg); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestVetCases holds that every plan of every step type passes. (That what is
+// wrong on every node is refused, their goldens hold.)
+func TestVetCases(t *testing.T) {
+	reg, _ := vetted(t, "    - {name: a, type: dummy}")
+	files, err := filepath.Glob("../*/testdata/*.txtar")
+	if err != nil || len(files) < 40 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), "\n-- plan.txt --") {
+			continue
+		}
+		c, err := optest.Read(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := reg.Vet(c.Topology); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+}
+
+// BenchmarkVet is what validation adds, for a topology as it should be and for
+// those that cost most.
+func BenchmarkVet(b *testing.B) {
+	hostile := func(step func(i int) string) string {
+		var s strings.Builder
+		for i := range 256 {
+			s.WriteString(step(i))
+		}
+		return s.String()
+	}
+	flagship, err := os.ReadFile("testdata/flagship.txtar")
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(flagship), "  steps:\n")
+	text, _, _ = strings.Cut(text, "\n-- ")
+	for name, steps := range map[string]string{
+		"flagship": text,
+		"steps":    hostile(func(i int) string { return fmt.Sprintf("    - {name: a%d, type: dummy, config: {name: d%d}}\n", i, i) }),
+		"trunks": hostile(func(i int) string {
+			return fmt.Sprintf("    - {name: a%d, type: bridge, config: {vlanTrunk: [{minID: 1, maxID: 4094}]}}\n", i)
+		}),
+		"links": "    - {name: a, type: dummy}\n    - {name: b, type: vrf, dependOn: [a], config: {vrfname: v, interfaces: [" + list(4000, "x%d") + "]}}\n",
+		"routes": "    - {name: a, type: dummy, config: {addresses: [" + list(600, "'2001:db8:%x::1/64'") + "], routes: [" +
+			list(900, "{dst: '2001:db9:%x::/64', gw: '2001:db8:258::2'}") + "]}}\n",
+		"addresses": "    - {name: b0, type: dummy, config: {addresses: [" + list(2000, "'2001:db8:%x::1/64'") + "]}}\n" +
+			strings.ReplaceAll(hostile(func(i int) string {
+				return fmt.Sprintf("    - {name: b%d, type: tuning, dependOn: [b%d]}\n", i+1, i)
+			}), "b256", "z"),
+	} {
+		b.Run(name, func(b *testing.B) {
+			reg, top := vetted(b, strings.Replace(steps, "    - {name: z, type: tuning, dependOn: [b255]}\n", "", 1))
+			for b.Loop() {
+				_ = reg.Vet(top)
+			}
+		})
+	}
+}
+
+func list(n int, format string) string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf(format, i+1)
+	}
+	return strings.Join(out, ", ")
+}

@@ -1,0 +1,286 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/ref"
+)
+
+// Vet plans a valid topology on an imagined node and says what is wrong with it
+// whatever the node: steps that contradict each other or want one name, a
+// gateway out of reach. The error is a *topology.Invalid in the planner's words.
+//
+// Nothing is refused that some node would accept. The node has what is asked
+// for: a device with generous limits per root step, every link a config names,
+// every sysctl and setting. And a refusal counts only when a second node, with
+// other values and with links of other kinds, refuses in the same words. A VF
+// counts as one with an interface. Steps of unknown type, and what depends on
+// them, are passed over, and so is a topology that costs too much to plan.
+func (r *Registry) Vet(t *topology.Topology) error {
+	if !affordable(t) {
+		return nil
+	}
+	first := r.vet(t, imagination{mtu: 65535, domain: "ffff", uplink: true})
+	if first == nil || errors.Is(first, errUnaffordable) {
+		return nil
+	}
+	second := r.vet(t, imagination{mtu: 65534, domain: "fffe", occupied: true})
+	if second == nil || second.Error() != first.Error() {
+		return nil
+	}
+	return &topology.Invalid{Topology: t.Name, Problems: []topology.Problem{problemOf(first)}}
+}
+
+func (r *Registry) vet(t *topology.Topology, im imagination) error {
+	im.devices, im.links = map[string]string{}, map[string]error{}
+	req := Request{Topology: t, Netns: "/run/netns/pod", Devices: map[string]string{}, Have: netstate.NewSnapshot(), imagined: &im}
+	for i, s := range t.Roots() {
+		id := fmt.Sprintf("%s:%02x:10.0", im.domain, i)
+		im.devices[s.Name] = id
+		if c, ok := r.Contract(s.Type); ok && !c.Input.Device && (s.Selector != "" || im.occupied) {
+			req.Devices[s.Name] = id // it may take a device, and need not
+		}
+	}
+	req.Have.Put(netstate.Link{Name: "lo", LinkKind: "device", Up: new(true), Master: new("")})
+	if im.uplink {
+		req.Have.Put(im.link(podUplink))
+		for _, dst := range []string{"0.0.0.0/0", "::/0"} {
+			req.Have.Put(netstate.Route{Link: podUplink, Dst: dst, Table: netstate.TableMain})
+		}
+	}
+	_, err := r.Plan(req)
+	return err
+}
+
+// podUplink is the pod's own interface; no config can name it.
+const podUplink = "pod's own"
+
+// problemOf is the planner's error with its step, and its field where it says one.
+func problemOf(err error) topology.Problem {
+	step, ok := errors.AsType[*StepError](err)
+	if !ok {
+		return topology.Problem{Message: err.Error()}
+	}
+	p := topology.Problem{Step: step.Step, Message: step.Err.Error()}
+	if f, ok := errors.AsType[contract.FieldError](step.Err); ok && f.Field != "" && f.Error() == p.Message {
+		p.Field, p.Message, p.Complete = "config."+f.Field, f.Message, f.Complete
+	}
+	return p
+}
+
+// imagination is a sandbox, and its host, of which nothing is known but what the
+// topology asks for. It is filled while the planner asks.
+type imagination struct {
+	mtu    uint32 // of every device and link, in bytes
+	domain string // of PCI addresses
+	uplink bool   // the sandbox has a default route
+	// occupied says that links of the host are bridges and those of the sandbox
+	// VRFs; otherwise they are devices, and a bridge that a step may make is not
+	// there.
+	occupied bool
+	devices  map[string]string // of root steps that name none themselves
+	links    map[string]error  // taken to be in the sandbox, with what is wrong when a step makes them
+	macs     uint16            // given out
+	cost     int
+}
+
+// The costs of planning, in numbers that bound hostile topologies: of what a
+// step asks for, where many of a kind are compared with each other, and of all.
+const (
+	costLink   = 32
+	costOther  = 8
+	costVLAN   = 2 // a full trunk is 4094
+	costBudget = 20_000
+	maxValues  = 4096 // in all configs together
+)
+
+var errUnaffordable = errors.New("too much to imagine")
+
+// affordable reports whether the configs have few enough values.
+func affordable(t *topology.Topology) bool {
+	n := 0
+	var count func(v any)
+	count = func(v any) {
+		n++
+		switch v := v.(type) {
+		case map[string]any:
+			for _, e := range v {
+				count(e)
+			}
+		case []any:
+			for _, e := range v {
+				count(e)
+			}
+		}
+	}
+	for i := range t.Steps {
+		count(t.Steps[i].Config)
+	}
+	return n <= maxValues
+}
+
+// spend counts what planning costs; on a real node nothing is counted.
+func (im *imagination) spend(cost int) error {
+	if im == nil {
+		return nil
+	}
+	if im.cost += cost; im.cost > costBudget {
+		return errUnaffordable
+	}
+	return nil
+}
+
+func (im *imagination) spendWant(o netstate.Object) error {
+	switch o.(type) {
+	case netstate.Link, netstate.Device:
+		return im.spend(costLink)
+	case netstate.BridgeVLAN:
+		return im.spend(costVLAN)
+	default:
+		return im.spend(costOther)
+	}
+}
+
+// spendMerge is for the entries of results, which are compared pair by pair.
+func (im *imagination) spendMerge(results []topology.Result) error {
+	n := 0
+	for _, r := range results {
+		n += len(r.Interfaces) + len(r.IPs) + len(r.Routes)
+	}
+	return im.spend(n * n / 256)
+}
+
+func (im *imagination) link(name string) netstate.Link {
+	l := netstate.Link{
+		Name: name, LinkKind: "device", MTU: &im.mtu, MAC: new(im.mac()), Up: new(true), Master: new(""),
+		Promisc: new(false), AllMulti: new(false), TxQueueLen: new(uint32(1000)),
+	}
+	switch {
+	case im.occupied && netstate.OnHost(name):
+		l.LinkKind, l.Bridge = "bridge", &netstate.Bridge{VLANFiltering: new(true)}
+	case im.occupied:
+		l.LinkKind, l.VRF = "vrf", &netstate.VRF{Table: new(uint32(1<<32 - 1))}
+	}
+	return l
+}
+
+// mac returns another address every time, locally administered.
+func (im *imagination) mac() string {
+	im.macs++
+	return fmt.Sprintf("02:%s:%s:00:%02x:%02x", im.domain[:2], im.domain[2:], im.macs>>8, im.macs&0xff)
+}
+
+// value is a field of a result that only applying makes known.
+func (im *imagination) value(r ref.Ref) (any, bool) {
+	field := r.Field
+	if r.Index != nil {
+		field = r.Sub
+	}
+	switch {
+	case im == nil:
+		return nil, false
+	case field == "mac":
+		return im.mac(), true
+	case field == "mtu":
+		return int64(im.mtu), true
+	default:
+		return nil, false
+	}
+}
+
+// imagine makes an object known that has to be observed on a real node. Links
+// of the sandbox are always known; see imagineLink.
+func (p *Planner) imagine(o netstate.Object) {
+	im := p.req.imagined
+	if im == nil || p.view.Known(o) {
+		return
+	}
+	switch o := o.(type) {
+	case netstate.Device:
+		at := netstate.HostName(o.ID)
+		l := im.link(at)
+		l.LinkKind, l.Bridge, l.DeviceID, l.Up = "device", nil, o.ID, new(false)
+		p.put(netstate.Device{ID: o.ID, At: &at, MAC: l.MAC, MTU: l.MTU, Up: l.Up})
+		p.put(l)
+	case netstate.VF:
+		p.put(netstate.VF{
+			ID: o.ID, MAC: new(im.mac()), VLAN: new(uint16(0)), QoS: new(uint8(0)), Protocol: new("802.1q"), SpoofCheck: new(true),
+			Trust: new(false), MinTxRateMbps: new(uint32(0)), MaxTxRateMbps: new(uint32(0)), LinkState: new("auto"),
+		})
+	case netstate.Sysctl:
+		p.put(netstate.Sysctl{Path: o.Path, Value: new("as it is")})
+	case netstate.Link:
+		if im.occupied {
+			p.put(im.link(o.Name))
+			return
+		}
+		p.putAbsent(o.Key())
+	default:
+		p.putAbsent(o.Key())
+	}
+}
+
+func (p *Planner) put(o netstate.Object) {
+	p.req.Have.Put(o)
+	p.view.Put(o)
+}
+
+func (p *Planner) putAbsent(k netstate.Key) {
+	p.req.Have.PutAbsent(k)
+	p.view.PutAbsent(k)
+}
+
+// imagineLink takes a link to be there that a step builds on and no step before
+// has made: the pod's own, or the host's. Should a step make it after all, then
+// missing, which is what a node says now, is what is wrong.
+func (p *Planner) imagineLink(name string, missing error) (netstate.Link, error) {
+	im := p.req.imagined
+	if im == nil {
+		return netstate.Link{}, missing
+	}
+	if err := im.spend(costLink); err != nil {
+		return netstate.Link{}, err
+	}
+	if !netstate.OnHost(name) {
+		im.links[name] = p.stepError(p.StepName(), missing)
+	}
+	l := im.link(name)
+	p.put(l)
+	return l, nil
+}
+
+// imagineEthtool gives a link the setting that is asked for. A device that has
+// moved had it on the host already.
+func (p *Planner) imagineEthtool(want netstate.Ethtool) {
+	if _, known := netstate.Lookup(p.view, want); known || p.req.imagined == nil {
+		return
+	}
+	l, ok := p.view.Link(want.Link)
+	if !ok || p.view.Fresh(want.Link) && l.DeviceID == "" {
+		return // asked for again once the link is made
+	}
+	want.Value = new("as it is")
+	p.view.Put(want)
+	if d, ok := p.req.Have.Device(l.DeviceID); ok && d.At != nil {
+		want.Link = *d.At
+	}
+	p.req.Have.Put(want)
+}
+
+// make records that the step makes a link, by whatever means: a name is given
+// once.
+func (p *Planner) make(name string) error {
+	if im := p.req.imagined; im != nil && im.links[name] != nil {
+		return im.links[name]
+	}
+	if other, taken := p.makers[name]; taken && other != p.StepName() {
+		return fault.New(fault.Invalid, fmt.Errorf("makes an interface %q, as step %q does already: give one of them another name", netstate.BaseName(name), other))
+	}
+	p.makers[name] = p.StepName()
+	return nil
+}
