@@ -12,12 +12,10 @@ import (
 // sequencer turns merged wants into changes in an order the kernel accepts: it
 // walks the wants once more, on a fresh overlay, now knowing all of them.
 type sequencer struct {
-	p       *Planner
-	now     *netstate.Snapshot // as it will be after the changes so far
-	full    map[netstate.Key]netstate.Link
-	made    map[netstate.Key]bool // created by us, by the record
-	changes []netstate.Change
-	lost    []netstate.Change // what others made and our changes take along
+	overlay
+	p    *Planner
+	full map[netstate.Key]netstate.Link
+	made map[netstate.Key]bool // created by us, by the record
 }
 
 // sequence orders: what is no longer wanted goes first; then links, devices and
@@ -25,7 +23,8 @@ type sequencer struct {
 // before they are addressed, since joining a VRF or a bond drops routes and
 // IPv6 addresses.
 func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
-	q := &sequencer{p: p, now: p.req.Have.Clone(), full: map[netstate.Key]netstate.Link{}, made: map[netstate.Key]bool{}}
+	q := &sequencer{p: p, full: map[netstate.Key]netstate.Link{}, made: map[netstate.Key]bool{}}
+	q.overlay = newOverlay(p.req.Have, q.lose)
 	for _, c := range p.req.Owned {
 		if c.Before == nil {
 			q.made[c.Key()] = true
@@ -59,7 +58,7 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 				return nil, p.stepError(w.step, err)
 			}
 		}
-		q.bringBack()
+		q.bringBack(q.interrupted()...)
 	}
 	plan := &Plan{Changes: q.changes, Notes: p.notes, leadsTo: &prospect{p, q.now, order}}
 	results := map[string]topology.Result{}
@@ -150,107 +149,31 @@ func (q *sequencer) prune() []netstate.Object {
 	return missing
 }
 
-// do appends a change and makes it true in the overlay. What the kernel takes
-// along is listed too, as implied: a rollback must bring it back.
-func (q *sequencer) do(c netstate.Change) {
-	q.changes = append(q.changes, c)
-	for _, gone := range q.now.Apply(c) {
-		if gone.Before == nil || gone.After != nil {
-			continue
-		}
-		if _, observed := q.p.req.Have.Get(gone.Key()); !observed {
-			continue
-		}
-		_, wanted := q.p.claims[gone.Key()]
-		gone.Step, gone.Foreign = c.Step, !wanted && !q.owned(gone.Key())
-		q.changes = append(q.changes, gone)
-		q.lost = append(q.lost, gone)
-	}
+// lose judges what the kernel takes along: all of it is listed, and others' is
+// what no step wants and the record does not speak of.
+func (q *sequencer) lose(gone netstate.Change) (listed, foreign bool) {
+	_, wanted := q.p.claims[gone.Key()]
+	return true, !wanted && !q.owned(gone.Key())
 }
 
-// bringBack makes again the addresses and routes of others that our changes
-// took along, where their link is still there. A route of the main table
-// follows its link into a VRF.
-func (q *sequencer) bringBack() {
-	lost := q.lost
-	q.lost = nil
-	if q.p.req.Interrupted {
-		for _, c := range q.p.req.Owned {
-			if c.Foreign && c.After != nil {
-				lost = append(lost, netstate.Change{Step: c.Step, Before: c.After, Foreign: true})
-			}
+// interrupted lists what the last pass took along of others' objects, when it
+// did not come to its end.
+func (q *sequencer) interrupted() []netstate.Change {
+	if !q.p.req.Interrupted {
+		return nil
+	}
+	var out []netstate.Change
+	for _, c := range q.p.req.Owned {
+		if c.Foreign && c.After != nil {
+			out = append(out, netstate.Change{Step: c.Step, Before: c.After, Foreign: true, Why: keptForOwner})
 		}
 	}
-	for _, c := range byReachability(lost) {
-		if !c.Foreign {
-			continue
-		}
-		o, ok := survivor(q.now, c.Before)
-		if !ok {
-			continue
-		}
-		if _, there := q.now.Get(o.Key()); !there {
-			q.do(netstate.Change{Step: c.Step, After: o, Foreign: true, Why: "kept for its owner"})
-		}
-	}
-}
-
-// byReachability puts addresses first, then routes on the link, then routes
-// whose gateway those make reachable.
-func byReachability(changes []netstate.Change) []netstate.Change {
-	rank := func(c netstate.Change) int {
-		switch o := c.Before.(type) {
-		case netstate.Addr:
-			return 0
-		case netstate.Route:
-			if o.Gateway == "" {
-				return 1
-			}
-			return 2
-		default:
-			return 3
-		}
-	}
-	out := slices.Clone(changes)
-	slices.SortStableFunc(out, func(a, b netstate.Change) int { return rank(a) - rank(b) })
 	return out
 }
-
-// survivor returns the object to make again, false for what the kernel makes or
-// what has no link any more.
-func survivor(now *netstate.Snapshot, o netstate.Object) (netstate.Object, bool) {
-	switch o := o.(type) {
-	case netstate.Addr:
-		_, there := now.Link(o.Link)
-		return o, there && !o.Kernel
-	case netstate.Route:
-		l, there := now.Link(o.Link)
-		if !there || o.Protocol == routeProtocolKernel {
-			return nil, false
-		}
-		if l.Master != nil && *l.Master != "" && o.Table == netstate.TableMain {
-			if m, ok := now.Link(*l.Master); ok && m.VRF != nil && m.VRF.Table != nil {
-				o.Table = *m.VRF.Table
-			}
-		}
-		return o, true
-	default:
-		return nil, false
-	}
-}
-
-// routeProtocolKernel marks the connected routes the kernel makes (RTPROT_KERNEL).
-const routeProtocolKernel = 2
 
 // owned reports whether the record speaks of the object.
 func (q *sequencer) owned(k netstate.Key) bool {
 	return slices.ContainsFunc(q.p.req.Owned, func(c netstate.Change) bool { return c.Key() == k })
-}
-
-func (q *sequencer) update(step string, have, want netstate.Object) {
-	if c, differs := netstate.NewUpdate(step, have, want); differs {
-		q.do(c)
-	}
 }
 
 func (q *sequencer) emit(w want) error {

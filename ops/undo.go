@@ -20,13 +20,14 @@ import (
 // Undo of a whole record is a release, undo of one pass a rollback, undo of
 // what no step wants any more a pruning.
 func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstate.Change, missing []netstate.Object) {
-	u := &undoer{have: have, now: have.Clone(), made: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{}, doomed: map[string]bool{}, touched: map[string]bool{}, adminMAC: map[string]string{}, where: map[string]string{}}
+	u := &undoer{made: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{}, doomed: map[string]bool{}, touched: map[string]bool{}, adminMAC: map[string]string{}, where: map[string]string{}}
+	u.overlay = newOverlay(have, u.lose)
 	u.locate(history)
 	u.doom(history)
 	for _, c := range slices.Backward(history) {
 		u.undo(c)
 	}
-	u.bringBack()
+	u.bringBack(u.later...)
 	if len(u.missing) > 0 {
 		return nil, sortedObjects(u.missing)
 	}
@@ -57,12 +58,9 @@ func UserspaceDriver(driver string) bool {
 }
 
 type undoer struct {
-	have    *netstate.Snapshot
+	overlay
 	made    map[netstate.Key]bool // what the history says we made
-	now     *netstate.Snapshot
-	changes []netstate.Change
-	lost    []netstate.Change // what went along with the changes
-	later   []netstate.Change // addresses and routes to make again
+	later   []netstate.Change     // addresses and routes to make again
 	missing map[netstate.Key]netstate.Object
 	doomed  map[string]bool // links that will be deleted
 	touched map[string]bool // links the history speaks of
@@ -121,35 +119,12 @@ func sameIdentity(have, made netstate.Link) bool {
 	return len(netstate.Diff(netstate.Link{Name: made.Name, VLAN: made.VLAN, VRF: made.VRF}, have)) == 0
 }
 
-func (u *undoer) do(c netstate.Change) {
-	u.changes = append(u.changes, c)
-	for _, gone := range u.now.Apply(c) {
-		_, was := u.have.Get(gone.Key())
-		_, stays := survivor(u.now, gone.Before)
-		if gone.Before == nil || gone.After != nil || !was || !stays || u.made[gone.Key()] {
-			continue
-		}
-		gone.Step, gone.Foreign = c.Step, true
-		u.changes = append(u.changes, gone)
-		u.lost = append(u.lost, gone)
-	}
-}
-
-// bringBack makes again what others have on a link that stays and that the undo
-// took along, as leaving a VRF does.
-func (u *undoer) bringBack() {
-	for i := range u.lost {
-		u.lost[i].Why = "kept for its owner"
-	}
-	for _, c := range byReachability(append(u.lost, u.later...)) {
-		o, ok := survivor(u.now, c.Before)
-		if !ok {
-			continue
-		}
-		if _, there := u.now.Get(o.Key()); !there {
-			u.do(netstate.Change{Step: c.Step, After: o, Foreign: c.Foreign, Why: c.Why})
-		}
-	}
+// lose judges what the kernel takes along: what others have on a link that
+// stays.
+func (u *undoer) lose(gone netstate.Change) (listed, foreign bool) {
+	_, stays := survivor(u.now, gone.Before)
+	stays = stays && !u.made[gone.Key()]
+	return stays, stays
 }
 
 func (u *undoer) undo(c netstate.Change) {
@@ -412,12 +387,6 @@ func (u *undoer) adminMACPending(id string) bool {
 	vf, there := netstate.Lookup(u.now, netstate.VF{ID: id})
 	trusted := vf.Trust != nil && *vf.Trust
 	return ok && there && !trusted && vf.MAC != nil && *vf.MAC != mac
-}
-
-func (u *undoer) update(step string, have, want netstate.Object) {
-	if c, differs := netstate.NewUpdate(step, have, want); differs {
-		u.do(c)
-	}
 }
 
 // fallbackName is the name a device goes home under when its own is taken.

@@ -1,0 +1,121 @@
+package ops
+
+import (
+	"slices"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+)
+
+// overlay is a snapshot as it will be after the changes planned so far. A plan
+// and the way back are both written on one.
+type overlay struct {
+	have    *netstate.Snapshot // as observed
+	now     *netstate.Snapshot
+	changes []netstate.Change
+	lost    []netstate.Change // what others have, and our changes take along
+	// gone judges what the kernel takes along and was there before us: whether it
+	// is listed, and whether it is another's.
+	gone func(netstate.Change) (listed, foreign bool)
+}
+
+func newOverlay(have *netstate.Snapshot, gone func(netstate.Change) (listed, foreign bool)) overlay {
+	return overlay{have: have, now: have.Clone(), gone: gone}
+}
+
+// do appends a change and makes it true. What the kernel takes along is listed
+// too, as implied: a rollback must bring it back.
+func (o *overlay) do(c netstate.Change) {
+	o.changes = append(o.changes, c)
+	for _, gone := range o.now.Apply(c) {
+		if gone.Before == nil || gone.After != nil {
+			continue
+		}
+		if _, observed := o.have.Get(gone.Key()); !observed {
+			continue
+		}
+		listed, foreign := o.gone(gone)
+		if !listed {
+			continue
+		}
+		gone.Step, gone.Foreign = c.Step, foreign
+		o.changes = append(o.changes, gone)
+		if foreign {
+			o.lost = append(o.lost, gone)
+		}
+	}
+}
+
+func (o *overlay) update(step string, have, want netstate.Object) {
+	if c, differs := netstate.NewUpdate(step, have, want); differs {
+		o.do(c)
+	}
+}
+
+// bringBack makes again what others had and our changes took along, and what
+// else is given, where its link is still there. A route of the main table
+// follows its link into a VRF.
+func (o *overlay) bringBack(more ...netstate.Change) {
+	all := o.lost
+	o.lost = nil
+	for i := range all {
+		all[i].Why = keptForOwner
+	}
+	for _, c := range byReachability(append(all, more...)) {
+		again, ok := survivor(o.now, c.Before)
+		if !ok {
+			continue
+		}
+		if _, there := o.now.Get(again.Key()); !there {
+			o.do(netstate.Change{Step: c.Step, After: again, Foreign: c.Foreign, Why: c.Why})
+		}
+	}
+}
+
+const keptForOwner = "kept for its owner"
+
+// byReachability puts addresses first, then routes on the link, then routes
+// whose gateway those make reachable.
+func byReachability(changes []netstate.Change) []netstate.Change {
+	rank := func(c netstate.Change) int {
+		switch o := c.Before.(type) {
+		case netstate.Addr:
+			return 0
+		case netstate.Route:
+			if o.Gateway == "" {
+				return 1
+			}
+			return 2
+		default:
+			return 3
+		}
+	}
+	out := slices.Clone(changes)
+	slices.SortStableFunc(out, func(a, b netstate.Change) int { return rank(a) - rank(b) })
+	return out
+}
+
+// survivor returns the object to make again, false for what the kernel makes or
+// what has no link any more.
+func survivor(now *netstate.Snapshot, o netstate.Object) (netstate.Object, bool) {
+	switch o := o.(type) {
+	case netstate.Addr:
+		_, there := now.Link(o.Link)
+		return o, there && !o.Kernel
+	case netstate.Route:
+		l, there := now.Link(o.Link)
+		if !there || o.Protocol == routeProtocolKernel {
+			return nil, false
+		}
+		if l.Master != nil && *l.Master != "" && o.Table == netstate.TableMain {
+			if m, ok := now.Link(*l.Master); ok && m.VRF != nil && m.VRF.Table != nil {
+				o.Table = *m.VRF.Table
+			}
+		}
+		return o, true
+	default:
+		return nil, false
+	}
+}
+
+// routeProtocolKernel marks the connected routes the kernel makes (RTPROT_KERNEL).
+const routeProtocolKernel = 2
