@@ -245,9 +245,14 @@ func (p *Planner) Device(id string) (netstate.Device, error) {
 	return d, nil
 }
 
-// Attach wants the device of this root step in the sandbox under the given
-// name, up, and adds the interface to the step's result.
-func (p *Planner) Attach(id, name string, link netstate.Link) error {
+// Attach wants the device of this root step in the sandbox, up, under the name
+// its config says or DefaultName gives, with its addresses and routes, and adds
+// the interface to the step's result.
+func (p *Planner) Attach(id, configured string, link netstate.Link, cfg AddressConfig) error {
+	name, err := p.DefaultName(configured)
+	if err != nil {
+		return err
+	}
 	d, err := p.Device(id)
 	if err != nil {
 		return err
@@ -266,7 +271,7 @@ func (p *Planner) Attach(id, name string, link netstate.Link) error {
 		return err
 	}
 	p.Produce(name)
-	return nil
+	return p.Address(name, cfg)
 }
 
 // Produce adds a link to the step's result.

@@ -126,14 +126,7 @@ func plan(p *ops.Planner, c config) error {
 		p.ProduceDevices(topology.Devices{PCIAddress: id})
 		return nil
 	}
-	name, err := p.DefaultName(c.Name)
-	if err != nil {
-		return err
-	}
-	if err := p.Attach(id, name, netstate.Link{MTU: c.MTU, MAC: c.MAC}); err != nil {
-		return err
-	}
-	return p.Address(name, c.AddressConfig)
+	return p.Attach(id, c.Name, netstate.Link{MTU: c.MTU, MAC: c.MAC}, c.AddressConfig)
 }
 
 // planVF wants the settings on the physical function, if there are any.
