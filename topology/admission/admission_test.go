@@ -9,6 +9,8 @@ import (
 
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/topology/deviceclass"
+	"github.com/plumbline/plumbline/topology/pluginschema"
+	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -47,6 +49,33 @@ func TestPasses(t *testing.T) {
 	r.Kind.Group, r.Kind.Kind, r.Object.Raw = v1alpha1.GroupVersion.Group, v1alpha1.Kind, []byte(`{"spec":7}`)
 	if a := w.Handle(t.Context(), admission.Request{AdmissionRequest: r}); a.Allowed || a.Result.Code != 400 {
 		t.Errorf("an object that is none: %+v", a.Result)
+	}
+}
+
+// TestVetted holds that the types described by schemas do not keep a topology
+// from being planned, and are passed over themselves.
+func TestVetted(t *testing.T) {
+	registry, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, problems := pluginschema.Known(registry, []schemav1alpha1.CNIPluginSchema{{Spec: schemav1alpha1.CNIPluginSchemaSpec{CNIType: "theirs"}}})
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	o := &v1alpha1.NetworkTopology{}
+	text := `{"metadata":{"name":"t"},"spec":{"steps":[{"name":"x","type":"theirs"},{"name":"a","type":"dummy","config":{"name":"d0"}},{"name":"b","type":"dummy","config":{"name":"d0"}}]}}`
+	if err := json.Unmarshal([]byte(text), o); err != nil {
+		t.Fatal(err)
+	}
+	_, err = deviceclass.Judge(o, vetted{set, registry})
+	want := `NetworkTopology "t", step "b": makes an interface "d0", as step "a" does already: give one of them another name`
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	o.Spec.Steps = o.Spec.Steps[:2]
+	if _, err := deviceclass.Judge(o, vetted{set, registry}); err != nil {
+		t.Error(err)
 	}
 }
 
