@@ -53,6 +53,7 @@ type agent struct {
 	physicalNetworks        map[string]string
 
 	metricsAddress string
+	probeSocket    string
 	logLevel       string
 	resync         time.Duration
 }
@@ -90,6 +91,7 @@ are; two agents may overlap for a while.`,
 	f.StringVar(&g.proc, "proc", "/proc", "`directory` whose sys can be written to")
 	f.StringToStringVar(&g.physicalNetworks, "physical-network", nil, "`interface=network`: what a device is wired to; may be repeated")
 	f.StringVar(&g.metricsAddress, "metrics-address", "127.0.0.1:9808", "`address` to serve metrics and probes on")
+	f.StringVar(&g.probeSocket, "probe-socket", "", "`socket` to answer probes on, which no other agent shares; none when empty")
 	f.StringVar(&g.logLevel, "log-level", "info", "`level`: debug, info, warn, error")
 	f.DurationVar(&g.resync, "resync", time.Minute, "`time` after which a sandbox is looked at unasked, as not all changes send word")
 	return cmd
@@ -288,6 +290,14 @@ func (s *serving) serve(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("--metrics-address: %w", err)
 	}
+	listeners := []net.Listener{listener}
+	if s.probeSocket != "" {
+		own, err := listenProbe(ctx, s.probeSocket)
+		if err != nil {
+			return errors.Join(fmt.Errorf("--probe-socket: %w", err), listener.Close())
+		}
+		listeners = append(listeners, own)
+	}
 	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second}
 	s.log.Info("running", "node", s.nodeName, "state", s.app.stateDir, "listen", listener.Addr().String(), "version", build().Version)
 
@@ -299,12 +309,14 @@ func (s *serving) serve(ctx context.Context) error {
 	group.Go(func() error { s.keeper.Run(ctx); return nil })
 	group.Go(func() error { return s.runtime.Run(ctx) })
 	group.Go(func() error { return s.prepare(ctx) })
-	group.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve: %w", err)
-		}
-		return nil
-	})
+	for _, l := range listeners {
+		group.Go(func() error {
+			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve: %w", err)
+			}
+			return nil
+		})
+	}
 	group.Go(func() error {
 		<-ctx.Done()
 		return server.Close()

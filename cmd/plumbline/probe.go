@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// probe asks one agent, by a socket that is its own. Two agents of a rolling
+// update share the port of the metrics, so a question there may be answered by
+// the other one.
+func (a *app) probe() *cobra.Command {
+	return &cobra.Command{
+		Use:     "probe SOCKET PATH",
+		Short:   "Ask an agent whether it is well",
+		Long:    "Exits 0 when the agent that serves the socket answers a path, such as /readyz, well. For the probes of its own container.",
+		Example: "  plumbline probe /run/plumbline/probe.sock /readyz",
+		Args:    cobra.ExactArgs(2),
+		Hidden:  true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return ask(cmd.Context(), args[0], args[1])
+		},
+	}
+}
+
+func ask(ctx context.Context, socket, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, nil)
+	if err != nil {
+		return err
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		said, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
+		return fmt.Errorf("%s: %s: %s", path, answer.Status, strings.TrimSpace(string(said)))
+	}
+	return nil
+}
+
+// listenProbe listens on a socket for probe. One that is left over from an agent
+// that was killed is replaced.
+func listenProbe(ctx context.Context, socket string) (net.Listener, error) {
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	return new(net.ListenConfig).Listen(ctx, "unix", socket)
+}
