@@ -134,6 +134,26 @@ func own(e resourceapi.AllocatedDeviceStatus) resourceapi.AllocatedDeviceStatus 
 	return e
 }
 
+// replaced returns the claim with our entries in place of what there is of them.
+// Conditions others have added to them stay.
+func replaced(c *resourceapi.ResourceClaim, want []resourceapi.AllocatedDeviceStatus) *resourceapi.ResourceClaim {
+	c = c.DeepCopy()
+	for _, w := range want {
+		i := slices.IndexFunc(c.Status.Devices, func(o resourceapi.AllocatedDeviceStatus) bool { return sameDevice(o, w) })
+		if i < 0 {
+			c.Status.Devices = append(c.Status.Devices, w)
+			continue
+		}
+		for _, o := range c.Status.Devices[i].Conditions {
+			if o.Type != Ready && o.Type != InSync {
+				w.Conditions = append(w.Conditions, o)
+			}
+		}
+		c.Status.Devices[i] = w
+	}
+	return c
+}
+
 // use is what a device is for.
 type use struct {
 	topology, step string

@@ -312,6 +312,12 @@ func (r *Reporter) write(ctx context.Context, p *report) error {
 		return nil
 	}
 	_, err = api.ApplyStatus(ctx, apply(c, want), metav1.ApplyOptions{FieldManager: FieldManager, Force: true})
+	if apierrors.IsInvalid(err) {
+		// Apply writes the opaque parameters in the allocation anew, with sorted
+		// keys, and an allocation must not change (1.37). Those of other drivers'
+		// classes are as their authors wrote them.
+		_, err = api.UpdateStatus(ctx, replaced(c, want), metav1.UpdateOptions{FieldManager: FieldManager})
+	}
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -30,15 +30,19 @@ type Config struct {
 
 // TopologyRef names a topology. UID and generation pin the one the class was
 // made of; a class written by hand need not bear them.
+//
+// The fields stand in the order of their keys: server-side apply to a claim's
+// status writes the opaque parameters of its allocation with sorted keys, and the
+// API server refuses that as a change when they were not sorted before (1.37).
 type TopologyRef struct {
+	Generation int64     `json:"generation,omitempty"`
 	Name       string    `json:"name"`
 	UID        types.UID `json:"uid,omitempty"`
-	Generation int64     `json:"generation,omitempty"`
 }
 
 // ConfigOf returns the config of the class for a root step.
 func ConfigOf(t *v1alpha1.NetworkTopology, step string) Config {
-	return Config{TopologyRef{Name: t.Name, UID: t.UID, Generation: t.Generation}, step}
+	return Config{NetworkTopologyRef: TopologyRef{Name: t.Name, UID: t.UID, Generation: t.Generation}, Step: step}
 }
 
 // ClassName returns the name of the DeviceClass for a root step. Two topologies
