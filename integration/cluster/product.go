@@ -81,6 +81,7 @@ func (c *Cluster) Install(ctx context.Context, values ...string) error {
 	}
 	manifest, err := c.Chart(ctx, append([]string{
 		"image.repository=" + productImage, "image.tag=dev", "image.pullPolicy=Never", "controller.replicas=1",
+		"webhook.timeoutSeconds=30", // the machine is emulated
 	}, values...)...)
 	if err != nil {
 		return fmt.Errorf("install plumbline: %w", err)
