@@ -80,7 +80,8 @@ func newAgentBench(t *testing.T, containerd string) *agentBench {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
 			defer cancel()
 			for _, what := range [][]string{
-				{"get", "pods,resourceclaims", "-A", "-o", "wide"}, {"get", "events", "-A"},
+				{"get", "pods,resourceclaims", "-A", "-o", "wide"},
+				{"get", "events", "-A"},
 				{"-n", cluster.ProductNamespace, "logs", "--tail=120", "daemonset/plumbline-agent"},
 			} {
 				said, err := b.Kubectl(ctx, nil, what...)

@@ -285,7 +285,7 @@ func (p *plugin) causes() []publish.Explanation {
 
 func (b *bench) helper(t *testing.T, agent, node string, options ...kubeletplugin.Option) (*kubeletplugin.Helper, *plugin) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "dra") // a socket's path is short
+	dir, err := os.MkdirTemp("", "dra") //nolint:usetesting // a socket's path is short, a test's directory's is not
 	check(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	p := &plugin{}

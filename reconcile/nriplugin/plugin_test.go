@@ -138,7 +138,7 @@ func newKeeper() *keeper { return &keeper{synced: make(chan []attachment.Pod, 8)
 // shortDir is a directory with a path that a socket's fits into.
 func shortDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "nri")
+	dir, err := os.MkdirTemp("", "nri") //nolint:usetesting // a socket's path is short, a test's directory's is not
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,7 +94,7 @@ func (b *bench) install(t *testing.T) {
 		t.Fatal(err)
 	}
 	var now, webhooks []string
-	for _, doc := range strings.Split(manifest, "\n---\n") {
+	for doc := range strings.SplitSeq(manifest, "\n---\n") {
 		switch kind := field(doc, "kind: "); kind {
 		case "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding":
 			now = append(now, doc)

@@ -243,7 +243,7 @@ func (b *bench) flagship(t *testing.T) {
 		got = append(got, string(text))
 	}
 	var wants []string
-	for _, doc := range strings.Split(string(want), "---\n") {
+	for doc := range strings.SplitSeq(string(want), "---\n") {
 		var v any
 		if err := yaml.Unmarshal([]byte(doc), &v); err != nil {
 			t.Fatal(err)
@@ -269,7 +269,7 @@ func (b *bench) flagship(t *testing.T) {
 	b.eventually(t, "the class pins the new generation", func() error {
 		cfg, err := claim.ParseConfig(b.class(t, "ai-bonded-rdma-vf0").Spec.Config[0].Opaque.Parameters.Raw)
 		if err != nil || cfg.NetworkTopologyRef.Generation != o.Generation+1 {
-			return fmt.Errorf("pin %+v, %v", cfg, err)
+			return fmt.Errorf("pin %+v, %w", cfg, err)
 		}
 		return nil
 	})
@@ -459,7 +459,7 @@ func (b *bench) inUse(t *testing.T) {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("it is there: %v", err)
+		return fmt.Errorf("it is there: %w", err)
 	})
 	if err := b.Get(t.Context(), client.ObjectKey{Name: "ai-bonded-rdma-vf0"}, &resourceapi.DeviceClass{}); !apierrors.IsNotFound(err) {
 		t.Errorf("its class: %v", err)
@@ -491,7 +491,7 @@ func (b *bench) register(t *testing.T) {
 	b.eventually(t, "the webhook is asked", func() error {
 		_, err := b.Kubectl(t.Context(), strings.NewReader(seed(t, "seed-9.3-broken-topology")), "create", "--dry-run=server", "-f", "-")
 		if err == nil || !strings.Contains(err.Error(), "denied the request") {
-			return fmt.Errorf("said: %v", err)
+			return fmt.Errorf("said: %w", err)
 		}
 		return nil
 	})
@@ -601,7 +601,7 @@ func (b *bench) refusedClaims(t *testing.T) {
 	b.eventually(t, "the class is known to the webhook", func() error {
 		_, err := b.Kubectl(t.Context(), strings.NewReader(template("hand", "{name: x, exactly: {deviceClassName: hand}}")), "create", "--dry-run=server", "-f", "-")
 		if err == nil || !strings.Contains(err.Error(), `ResourceClaimTemplate "hand" request "x": its DeviceClass is for NetworkTopology "nowhere", which does not exist`) {
-			return fmt.Errorf("said: %v", err)
+			return fmt.Errorf("said: %w", err)
 		}
 		return nil
 	})
@@ -611,7 +611,7 @@ func (b *bench) refusedClaims(t *testing.T) {
 	b.eventually(t, "a fresh topology is known to the webhook", func() error {
 		_, err := b.Kubectl(t.Context(), strings.NewReader(template("fresh", "{name: vf0, exactly: {deviceClassName: fresh-vf0}}")), "create", "--dry-run=server", "-f", "-")
 		if err == nil || !strings.Contains(err.Error(), "Missing: [vf1]") {
-			return fmt.Errorf("said: %v", err)
+			return fmt.Errorf("said: %w", err)
 		}
 		return nil
 	})

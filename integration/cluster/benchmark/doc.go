@@ -1,0 +1,10 @@
+// Command benchmark measures, on a cluster of the test bench, how long a pod
+// takes from its creation to Ready: without a network of ours, with one VF, with
+// three steps and with the seven of the flagship, and, given a rival's binary, with
+// one VF by that. All contenders take turns on one node in one run, since the
+// machine is emulated and only ratios count.
+//
+//	go run ./integration/cluster/benchmark -n 20 -dranet PATH
+//
+// It also prints how long the agent took to attach, by its own log.
+package main

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/plumbline/plumbline/integration/cluster"
+	"github.com/plumbline/plumbline/integration/cluster/image"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "benchmark:", err)
+		os.Exit(1)
+	}
+}
+
+// contender is one way for a pod to get its network.
+type contender struct {
+	name  string
+	claim string // name of the ResourceClaimTemplate; "" for none
+	took  []time.Duration
+}
+
+type bench struct {
+	*cluster.Cluster
+	client kubernetes.Interface
+	node   *cluster.Node
+	out    io.Writer
+}
+
+func run(ctx context.Context, out io.Writer) (err error) {
+	n := flag.Int("n", 20, "`pods` of each kind")
+	dranet := flag.String("dranet", "", "the rival's `binary`, static")
+	containerd := flag.String("containerd", "2.4", "`version` of containerd, 2.4 or 1.7")
+	flag.Parse()
+	c, err := cluster.Start(ctx, cluster.Options{Log: os.Stderr})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	b := &bench{Cluster: c, out: out}
+	if b.client, err = c.Client(); err != nil {
+		return err
+	}
+	if b.node, err = c.AddNode(ctx, cluster.NodeOptions{Containerd: *containerd}); err != nil {
+		return err
+	}
+	if err := c.Install(ctx); err != nil {
+		return err
+	}
+	contenders := []*contender{{name: "no claim"}, {name: "plumbline, 1 step", claim: "one"}, {name: "plumbline, 3 steps", claim: "three"}, {name: "plumbline, 7 steps", claim: "seven"}}
+	if err := b.topologies(ctx); err != nil {
+		return err
+	}
+	if *dranet != "" {
+		if err := b.rival(ctx, *dranet); err != nil {
+			return err
+		}
+		contenders = append(contenders, &contender{name: "DRANET, 1 VF", claim: "rival"})
+	}
+	for round := range *n + 1 {
+		for _, c := range contenders {
+			took, err := b.pod(ctx, fmt.Sprintf("pod-%d", round), c.claim)
+			if err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+			fmt.Fprintf(os.Stderr, "%d %s: %s\n", round, c.name, took.Round(time.Millisecond))
+			if round > 0 { // the first warms caches
+				c.took = append(c.took, took)
+			}
+		}
+	}
+	b.table(contenders)
+	return b.hooks(ctx)
+}
+
+// topologies makes the topologies and a claim template for each.
+func (b *bench) topologies(ctx context.Context) error {
+	for name, roots := range map[string][]string{"one": {"vf0"}, "three": {"vf0"}, "seven": {"vf0", "vf1"}} {
+		manifest, err := os.ReadFile(filepath.Join("integration", "cluster", "benchmark", name+".yaml"))
+		if err != nil {
+			return err
+		}
+		if _, err := b.Kubectl(ctx, strings.NewReader(string(manifest)), "apply", "-f", "-"); err != nil {
+			return err
+		}
+		var requests []string
+		for _, root := range roots {
+			class := name + "-" + root
+			if err := b.Await(ctx, "deviceclass/"+class); err != nil {
+				return err
+			}
+			requests = append(requests, fmt.Sprintf("{name: %s, exactly: {deviceClassName: %s}}", root, class))
+		}
+		if err := b.template(ctx, name, strings.Join(requests, ", ")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) template(ctx context.Context, name, requests string) error {
+	manifest := fmt.Sprintf(`
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: %s, namespace: default}
+spec: {spec: {devices: {requests: [%s]}}}
+`, name, requests)
+	_, err := b.Kubectl(ctx, strings.NewReader(manifest), "apply", "-f", "-")
+	return err
+}
+
+// pod creates a pod, waits until it is Ready, deletes it and waits until it is
+// gone. The time is that from before the creation to the notice of Ready.
+func (b *bench) pod(ctx context.Context, name, claim string) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
+		Spec: corev1.PodSpec{
+			TerminationGracePeriodSeconds: new(int64(5)),
+			Containers:                    []corev1.Container{{Name: "pod", Image: cluster.PodImage, ImagePullPolicy: corev1.PullNever}},
+		},
+	}
+	if claim != "" {
+		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "net", ResourceClaimTemplateName: &claim}}
+		pod.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "net"}}
+	}
+	pods := b.client.CoreV1().Pods("default")
+	notices, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
+	if err != nil {
+		return 0, err
+	}
+	defer notices.Stop()
+	began := time.Now()
+	if _, err := pods.Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		return 0, err
+	}
+	if err := until(notices, ready); err != nil {
+		said, _ := b.Kubectl(context.WithoutCancel(ctx), nil, "describe", "pod", name)
+		return 0, fmt.Errorf("pod %q: %w\n%s", name, err, said)
+	}
+	took := time.Since(began)
+	if err := pods.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		return 0, err
+	}
+	return took, until(notices, func(e watch.Event) bool { return e.Type == watch.Deleted })
+}
+
+func ready(e watch.Event) bool {
+	pod, ok := e.Object.(*corev1.Pod)
+	return ok && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+func until(notices watch.Interface, is func(watch.Event) bool) error {
+	for e := range notices.ResultChan() {
+		if is(e) {
+			return nil
+		}
+	}
+	return errors.New("what was waited for did not come")
+}
+
+// rival installs DRANET and offers one VF of the second card by it.
+func (b *bench) rival(ctx context.Context, program string) error {
+	archive := filepath.Join(b.Dir(), "dranet.tar")
+	err := image.WriteFile(archive, image.Image{
+		Names: []string{"plumbline.test/dranet:1"}, Files: map[string]string{"/dranet": program}, Entrypoint: []string{"/dranet"},
+	})
+	if err != nil {
+		return err
+	}
+	if err := b.node.Import(ctx, archive); err != nil {
+		return err
+	}
+	address, err := b.node.Shell(ctx, "basename $(readlink /sys/class/net/*f1v3/device /sys/class/net/*f1v3/device | head -n 1)")
+	if err != nil {
+		return err
+	}
+	manifest, err := os.ReadFile(filepath.Join("integration", "cluster", "benchmark", "dranet.yaml"))
+	if err != nil {
+		return err
+	}
+	text := strings.ReplaceAll(string(manifest), "ADDRESS", strings.TrimSpace(address))
+	if _, err := b.Kubectl(ctx, strings.NewReader(text), "apply", "-f", "-"); err != nil {
+		return err
+	}
+	if _, err := b.Kubectl(ctx, nil, "-n", "kube-system", "rollout", "status", "--timeout=120s", "daemonset/dranet"); err != nil {
+		return err
+	}
+	return b.template(ctx, "rival", "{name: vf, exactly: {deviceClassName: rival}}")
+}
+
+func quantile(took []time.Duration, q float64) time.Duration {
+	sorted := slices.Sorted(slices.Values(took))
+	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
+}
+
+func (b *bench) table(contenders []*contender) {
+	base := quantile(contenders[0].took, 0.5)
+	fmt.Fprintf(b.out, "\nPod created to Ready, n=%d:\n\n| | median, s | p99, s | median × no claim |\n|---|---|---|---|\n", len(contenders[0].took))
+	for _, c := range contenders {
+		m := quantile(c.took, 0.5)
+		fmt.Fprintf(b.out, "| %s | %.2f | %.2f | %.2f |\n", c.name, m.Seconds(), quantile(c.took, 0.99).Seconds(), float64(m)/float64(base))
+	}
+}
+
+// attached is what the agent logs of each topology it attaches.
+var attached = regexp.MustCompile(`msg=attached sandbox="?[^ "/]+/[^ "/]+/([^ "]+)"? .*took=([^ ]+)`)
+
+// hooks prints how long the engine took within the hook, by topology.
+func (b *bench) hooks(ctx context.Context) error {
+	log, err := b.Kubectl(ctx, nil, "-n", cluster.ProductNamespace, "logs", "daemonset/plumbline-agent")
+	if err != nil {
+		return err
+	}
+	took := map[string][]time.Duration{}
+	for lines := bufio.NewScanner(strings.NewReader(log)); lines.Scan(); {
+		if m := attached.FindStringSubmatch(lines.Text()); m != nil {
+			d, err := time.ParseDuration(m[2])
+			if err != nil {
+				return fmt.Errorf("log of the agent: %w", err)
+			}
+			took[m[1]] = append(took[m[1]], d)
+		}
+	}
+	fmt.Fprint(b.out, "\nWithin the hook:\n\n| steps | median, ms | p99, ms | n |\n|---|---|---|---|\n")
+	for _, name := range []string{"one", "three", "seven"} {
+		of := took[name]
+		if len(of) == 0 {
+			return fmt.Errorf("the agent's log says nothing of topology %q:\n%s", name, log)
+		}
+		fmt.Fprintf(b.out, "| %s | %.1f | %.1f | %d |\n", name, 1e3*quantile(of, 0.5).Seconds(), 1e3*quantile(of, 0.99).Seconds(), len(of))
+	}
+	return nil
+}
