@@ -46,7 +46,7 @@ image: build ## the container image, an archive for ctr images import: .cache/im
 	@$(GO) run ./integration/cluster/image/save -o $(CACHE)/image/plumbline.tar $(IMAGE) $(BIN)/plumbline
 
 .PHONY: demo-cluster
-demo-cluster: ## a Kubernetes with a node in a virtual machine, and a pod in it
+demo-cluster: ## from kubectl apply to a pod with its network, on a Kubernetes with a node in a virtual machine
 	@. .ci/lib
 	begin 'the demo on a cluster'
 	$(GO) run ./integration/cluster/demo </dev/null

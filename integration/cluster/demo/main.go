@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/integration/cluster"
+	"github.com/plumbline/plumbline/integration/cluster/story"
 )
 
 func main() {
@@ -34,7 +35,8 @@ func main() {
 // demo is a cluster and where to tell about it.
 type demo struct {
 	*cluster.Cluster
-	out io.Writer
+	node *cluster.Node // the last one
+	out  io.Writer
 }
 
 func run(ctx context.Context, out io.Writer, nodes int, containerd string, stay bool) (err error) {
@@ -54,15 +56,14 @@ func run(ctx context.Context, out io.Writer, nodes int, containerd string, stay 
 	}()
 	d.say("a control plane, and %d node(s) in virtual machines with two SR-IOV cards", nodes)
 	for range nodes {
-		if _, err := c.AddNode(ctx, cluster.NodeOptions{Containerd: containerd}); err != nil {
+		if d.node, err = c.AddNode(ctx, cluster.NodeOptions{Containerd: containerd, RDMA: true}); err != nil {
 			return err
 		}
 	}
 	if err := d.kubectl(ctx, "", "get", "nodes", "-o", "wide"); err != nil {
 		return err
 	}
-	// The story of plumbline itself stands here: its chart, a topology, a claim.
-	if err := d.pod(ctx); err != nil || !stay {
+	if err := d.story(ctx); err != nil || !stay {
 		return err
 	}
 	d.say("up until it is interrupted: export KUBECONFIG=%s PATH=%s:$PATH", c.Admin(), c.Programs())
@@ -70,31 +71,92 @@ func run(ctx context.Context, out io.Writer, nodes int, containerd string, stay 
 	return nil
 }
 
-const hello = `apiVersion: v1
-kind: Pod
-metadata: {name: hello}
-spec:
-  terminationGracePeriodSeconds: 5
-  containers: [{name: pod, image: ` + cluster.PodImage + `, imagePullPolicy: Never}]
-`
-
-func (d demo) pod(ctx context.Context) error {
-	d.say("a pod with nothing but the cluster's network")
-	for _, step := range []struct {
-		input     string
-		arguments []string
-	}{
-		{hello, []string{"apply", "-f", "-"}},
-		{"", []string{"wait", "--for=condition=Ready", "--timeout=300s", "pod/hello"}},
-		{"", []string{"get", "pods", "-o", "wide"}},
-		{"", []string{"logs", "hello"}},
-		{"", []string{"delete", "pod", "hello"}},
+// story is seed 000 section 6, from kubectl apply to every VF home again.
+func (d demo) story(ctx context.Context) error {
+	d.say("plumbline, by its chart, and a stand-in for a GPU vendor's driver")
+	if err := d.Install(ctx); err != nil {
+		return err
+	}
+	if err := story.InstallGPU(ctx, d.Cluster, d.node); err != nil {
+		return err
+	}
+	home, err := d.vfs(ctx)
+	if err != nil {
+		return err
+	}
+	d.say("the platform team's topology, and the DeviceClasses made of it")
+	if err := d.kubectl(ctx, story.Topology, "apply", "-f", "-"); err != nil {
+		return err
+	}
+	if err := d.Await(ctx, "deviceclass/ai-bonded-rdma-vf0", "deviceclass/ai-bonded-rdma-vf1"); err != nil {
+		return err
+	}
+	for _, arguments := range [][]string{
+		{"wait", "--for=condition=Programmed", "--timeout=60s", "networktopology/ai-bonded-rdma"},
+		{"get", "networktopologies"},
+		{"get", "deviceclasses"},
+		{"get", "resourceslices"},
 	} {
-		if err := d.kubectl(ctx, step.input, step.arguments...); err != nil {
+		if err := d.kubectl(ctx, "", arguments...); err != nil {
 			return err
 		}
 	}
-	return nil
+	d.say("a claim that lacks vf1 is refused")
+	lacking := strings.Replace(story.Claim, "ai-bonded-rdma-vf1", "nvidia-gpu-h100", 1)
+	refusal := d.kubectl(ctx, lacking, "apply", "-f", "-")
+	if refusal == nil || !strings.Contains(refusal.Error(), "Missing: [vf1]") {
+		return fmt.Errorf("a claim that lacks vf1 was not refused for that: %v", refusal) //nolint:errorlint // nil, as a rule
+	}
+	fmt.Fprintln(d.out, refusal)
+	d.say("the user's claim: a GPU and two VFs below one PCIe root; and the pod")
+	if err := d.kubectl(ctx, story.Claim, "apply", "-f", "-"); err != nil {
+		return err
+	}
+	if err := d.kubectl(ctx, story.Pod(), "apply", "-f", "-"); err != nil {
+		return err
+	}
+	for _, arguments := range [][]string{
+		{"wait", "--for=condition=Ready", "--timeout=180s", "pod/ai-training"},
+		{"wait", "--for=jsonpath={.status.devices[1].networkData.interfaceName}", "--timeout=60s", "resourceclaims", "--all"},
+		{"get", "resourceclaims", "-o", `jsonpath={range .items[*].status.devices[*]}{.device}: {.networkData.interfaceName} {.networkData.hardwareAddress} {.conditions[*].reason}{"\n"}{end}`},
+		{"get", "events", "--field-selector=involvedObject.name=ai-training"},
+	} {
+		if err := d.kubectl(ctx, "", arguments...); err != nil {
+			return err
+		}
+	}
+	said, err := story.Said(ctx, d.Cluster)
+	if err != nil {
+		return err
+	}
+	d.say("what the pod sees:")
+	fmt.Fprint(d.out, said)
+	if err := story.CheckNetwork(said); err != nil {
+		return err
+	}
+	return d.goHome(ctx, home)
+}
+
+// goHome deletes the pod and the topology, and shows every VF where it was.
+func (d demo) goHome(ctx context.Context, home string) error {
+	d.say("the pod goes, and the VFs are home")
+	if err := d.kubectl(ctx, "", "delete", "pod", "ai-training", "--timeout=120s"); err != nil {
+		return err
+	}
+	now, err := d.vfs(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(d.out, now)
+	if now != home {
+		return fmt.Errorf("VFs now:\n%s\nbefore:\n%s", now, home)
+	}
+	return d.kubectl(ctx, "", "delete", "networktopology", "ai-bonded-rdma", "--timeout=60s")
+}
+
+// vfs lists the names and MACs of the node's VFs.
+func (d demo) vfs(ctx context.Context) (string, error) {
+	return d.node.Shell(ctx, "ip -br link | awk '/v[0-9]/ { print $1, $3 }' | sort")
 }
 
 func (d demo) say(format string, arguments ...any) {

@@ -10,7 +10,12 @@ package story
 import (
 	"context"
 	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/plumbline/plumbline/integration/cluster"
 )
@@ -52,4 +57,69 @@ func InstallGPU(ctx context.Context, c *cluster.Cluster, n *cluster.Node) error 
 func Pod() string {
 	return strings.Replace(pod, "image: nvcr.io/nvidia/pytorch:24.05-py3",
 		"image: "+cluster.PodImage+"\n      imagePullPolicy: Never", 1)
+}
+
+// Said returns what the pod told in its log, which it does soon after it is Ready.
+func Said(ctx context.Context, c *cluster.Cluster) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		said, err := c.Kubectl(ctx, nil, "logs", "ai-training")
+		if err != nil || said != "" {
+			return said, err
+		}
+		select {
+		case <-ctx.Done():
+			return "", errors.New("the pod says nothing")
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+type link struct {
+	Name, Master, Parent string
+	MTU, VLAN            int
+	Addresses            []string
+}
+
+// CheckNetwork returns what is wrong with the network that the pod told in its
+// log: the bond of both VFs, and two VLANs on it with MTU, address and routes.
+func CheckNetwork(log string) error {
+	var said struct {
+		Interfaces []link
+		Routes     []struct{ Destination, Gateway, Interface string }
+	}
+	if err := json.Unmarshal([]byte(log), &said); err != nil {
+		return fmt.Errorf("the pod said %q: %w", log, err)
+	}
+	var errs []error
+	for _, want := range []link{
+		{Name: "net1", Master: "bond0"},
+		{Name: "net2", Master: "bond0"},
+		{Name: "bond0"},
+		{Name: "data0", Parent: "bond0", MTU: 9000, VLAN: 100, Addresses: []string{"10.100.0.5/24"}},
+		{Name: "mgmt0", Parent: "bond0", MTU: 1500, VLAN: 200, Addresses: []string{"10.200.0.5/24"}},
+	} {
+		i := slices.IndexFunc(said.Interfaces, func(l link) bool { return l.Name == want.Name })
+		if i < 0 {
+			errs = append(errs, fmt.Errorf("no interface %s", want.Name))
+			continue
+		}
+		have := said.Interfaces[i]
+		if have.Master != want.Master || have.Parent != want.Parent || have.VLAN != want.VLAN || want.MTU != 0 && have.MTU != want.MTU ||
+			slices.ContainsFunc(want.Addresses, func(a string) bool { return !slices.Contains(have.Addresses, a) }) {
+			errs = append(errs, fmt.Errorf("have %+v, want %+v", have, want))
+		}
+	}
+	for _, want := range []struct{ Destination, Gateway, Interface string }{
+		{"10.100.0.0/16", "10.100.0.1", "data0"},
+	} {
+		if !slices.Contains(said.Routes, want) {
+			errs = append(errs, fmt.Errorf("no route %+v", want))
+		}
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("%w\nthe pod said %s", errors.Join(errs...), log)
+	}
+	return nil
 }

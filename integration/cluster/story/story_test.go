@@ -3,7 +3,6 @@
 package story_test
 
 import (
-	"encoding/json"
 	"os"
 	"slices"
 	"strings"
@@ -66,41 +65,12 @@ func TestStory(t *testing.T) {
 	}
 
 	t.Run("network", func(t *testing.T) {
-		var network struct {
-			Interfaces []struct {
-				Name, Kind, Master, Parent string
-				MTU, VLAN                  int
-				Addresses                  []string
-			}
-			Routes []struct{ Destination, Gateway, Interface string }
+		said, err := story.Said(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
 		}
-		said := kubectl(t, "", "logs", "ai-training")
-		if err := json.Unmarshal([]byte(said), &network); err != nil {
-			t.Fatalf("the pod said %q: %v", said, err)
-		}
-		found := 0
-		for _, link := range network.Interfaces {
-			switch link.Name {
-			case "net1", "net2":
-				found++
-				if link.Master != "bond0" {
-					t.Errorf("%s has master %q, want bond0", link.Name, link.Master)
-				}
-			case "bond0":
-				found++
-			case "data0", "mgmt0":
-				found++
-				want := map[string]struct {
-					mtu, vlan int
-					address   string
-				}{"data0": {9000, 100, "10.100.0.5/24"}, "mgmt0": {1500, 200, "10.200.0.5/24"}}[link.Name]
-				if link.MTU != want.mtu || link.VLAN != want.vlan || link.Parent != "bond0" || !slices.Contains(link.Addresses, want.address) {
-					t.Errorf("%s: %+v, want %+v on bond0", link.Name, link, want)
-				}
-			}
-		}
-		if found != 5 {
-			t.Errorf("found %d of net1, net2, bond0, data0, mgmt0: %s", found, said)
+		if err := story.CheckNetwork(said); err != nil {
+			t.Error(err)
 		}
 	})
 	t.Run("co-location", func(t *testing.T) {
