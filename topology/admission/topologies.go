@@ -95,7 +95,10 @@ func left(class *resourceapi.DeviceClass, o *v1alpha1.NetworkTopology) bool {
 
 // used warns whoever edits a topology that running pods use.
 func (w *Webhook) used(ctx context.Context, o *v1alpha1.NetworkTopology, r admission.Request, a *answer) error {
-	if len(r.OldObject.Raw) == 0 || o.Spec.UpdatePolicy == v1alpha1.InPlace {
+	if o.Spec.UpdatePolicy == v1alpha1.InPlace {
+		a.warn("NetworkTopology %q: updatePolicy InPlace is not carried out yet: as with Immutable, a change is for new pods", o.Name)
+	}
+	if len(r.OldObject.Raw) == 0 {
 		return nil
 	}
 	var claims resourceapi.ResourceClaimList
