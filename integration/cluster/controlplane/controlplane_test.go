@@ -4,6 +4,7 @@ package controlplane_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -229,9 +230,10 @@ func (b *bench) flagship(t *testing.T) {
 			t.Errorf("class %q has config %+v", class.Name, cfg)
 		}
 		// Without the pin, and what the API server adds, it is the proposal's.
-		pin := fmt.Sprintf(`,"uid":%q,"generation":%d`, o.UID, o.Generation)
-		raw := bytes.Replace(class.Spec.Config[0].Opaque.Parameters.Raw, []byte(pin), nil, 1)
-		class.Spec.Config[0].Opaque.Parameters.Raw = raw
+		cfg.NetworkTopologyRef = claim.TopologyRef{Name: cfg.NetworkTopologyRef.Name}
+		if class.Spec.Config[0].Opaque.Parameters.Raw, err = json.Marshal(cfg); err != nil {
+			t.Fatal(err)
+		}
 		plain := &resourceapi.DeviceClass{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "DeviceClass"},
 			ObjectMeta: metav1.ObjectMeta{Name: class.Name, Labels: class.Labels}, Spec: class.Spec,
