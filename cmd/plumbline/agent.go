@@ -309,18 +309,7 @@ func (s *serving) serve(ctx context.Context) error {
 	group.Go(func() error { s.keeper.Run(ctx); return nil })
 	group.Go(func() error { return s.runtime.Run(ctx) })
 	group.Go(func() error { return s.prepare(ctx) })
-	for _, l := range listeners {
-		group.Go(func() error {
-			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-				return fmt.Errorf("serve: %w", err)
-			}
-			return nil
-		})
-	}
-	group.Go(func() error {
-		<-ctx.Done()
-		return server.Close()
-	})
+	serveHTTP(ctx, group, server, listeners...)
 	err = group.Wait()
 	s.log.Info("stopped: all networks stay as they are")
 	return err

@@ -106,19 +106,26 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return watcher.Run(ctx) })
 	group.Go(func() error { return loop.Run(ctx) })
-	group.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve: %w", err)
-		}
-		return nil
-	})
+	serveHTTP(ctx, group, server, listener)
+	err = group.Wait()
+	log.Info("stopped: all networks stay as they are")
+	return err
+}
+
+// serveHTTP serves on all listeners until ctx ends, as part of a group.
+func serveHTTP(ctx context.Context, group *errgroup.Group, server *http.Server, listeners ...net.Listener) {
+	for _, l := range listeners {
+		group.Go(func() error {
+			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve: %w", err)
+			}
+			return nil
+		})
+	}
 	group.Go(func() error {
 		<-ctx.Done()
 		return server.Close()
 	})
-	err = group.Wait()
-	log.Info("stopped: all networks stay as they are")
-	return err
 }
 
 func handler(counts *metrics.Metrics, loop *node.Loop, more ...prometheus.Collector) http.Handler {

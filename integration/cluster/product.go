@@ -122,7 +122,8 @@ func (c *Cluster) helm(ctx context.Context) (string, error) {
 	return program, c.goBuild(ctx, program, "-modfile=chart/helm.mod", "-trimpath", "-ldflags=-s -w", "helm.sh/helm/v3/cmd/helm")
 }
 
-// goBuild builds a program in the checkout.
+// goBuild builds a program of the checkout, or several into a folder whose path
+// ends in a slash.
 func (c *Cluster) goBuild(ctx context.Context, program string, arguments ...string) error {
 	command := exec.CommandContext(ctx, "go", append([]string{"build", "-buildvcs=false", "-o", program}, arguments...)...)
 	command.Dir = c.places.checkout

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 
 	"github.com/plumbline/plumbline/integration/cluster/image"
@@ -25,12 +24,8 @@ func (c *Cluster) tools(ctx context.Context) (string, error) {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return "", err
 	}
-	command := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", folder+"/",
-		"./integration/cluster/forward", "./integration/cluster/pod")
-	command.Dir = c.places.checkout
-	command.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if said, err := command.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the nodes' tools: %w:\n%s", err, said)
+	if err := c.goBuild(ctx, folder+"/", "./integration/cluster/forward", "./integration/cluster/pod"); err != nil {
+		return "", err
 	}
 	pod := image.Image{
 		Names:      []string{PodImage},
