@@ -68,13 +68,13 @@ func TestVetted(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), o); err != nil {
 		t.Fatal(err)
 	}
-	_, err = deviceclass.Judge(o, vetted{set, registry})
+	_, err = deviceclass.Judge(o, set)
 	want := `NetworkTopology "t", step "b": makes an interface "d0", as step "a" does already: give one of them another name`
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 	o.Spec.Steps = o.Spec.Steps[:2]
-	if _, err := deviceclass.Judge(o, vetted{set, registry}); err != nil {
+	if _, err := deviceclass.Judge(o, set); err != nil {
 		t.Error(err)
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/plumbline/plumbline/ops/fault"
-	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/pluginschema"
 	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
@@ -123,16 +122,7 @@ func (w *Webhook) contracts(ctx context.Context) (contract.Set, error) {
 		return nil, fmt.Errorf("list schemas: %w", err)
 	}
 	set, _ := pluginschema.Known(w.BuiltIn, schemas.Items)
-	if vetter, ok := w.BuiltIn.(topology.Vetter); ok {
-		return vetted{set, vetter}, nil
-	}
 	return set, nil
-}
-
-// vetted are contracts of all types, with what the built-in ones would do.
-type vetted struct {
-	contract.Set
-	topology.Vetter
 }
 
 // get reads an object from the cache; found is false when there is none.

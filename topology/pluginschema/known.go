@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 )
@@ -12,7 +13,8 @@ import (
 // Known returns the contracts of all step types: the built-in ones, and those
 // that schemas describe. A schema of a built-in type changes nothing. A schema
 // that cannot be read is left out and named in problems; of two for one type
-// the first by name counts.
+// the first by name counts. The set is a topology.Vetter when the built-in one is:
+// what the described types would do nobody knows, and the others are planned.
 func Known(builtIn contract.Set, schemas []v1alpha1.CNIPluginSchema) (set contract.Set, problems []error) {
 	var all []contract.Contract
 	for _, typ := range builtIn.Types() {
@@ -43,5 +45,14 @@ func Known(builtIn contract.Set, schemas []v1alpha1.CNIPluginSchema) (set contra
 	if err != nil { // two of one type, which was looked after above
 		return builtIn, append(problems, err)
 	}
+	if vetter, ok := builtIn.(topology.Vetter); ok {
+		set = vetted{set, vetter}
+	}
 	return set, problems
+}
+
+// vetted are contracts of all types, with what the built-in ones would do.
+type vetted struct {
+	contract.Set
+	topology.Vetter
 }
