@@ -173,6 +173,7 @@ func (g *agent) run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer s.engine.close()
+	defer s.store.Close()
 	defer s.watcher.Close()
 	return s.serve(ctx)
 }

@@ -14,7 +14,8 @@
 //
 // A claim file that is damaged is set aside as NAME.damaged-N and reported; it
 // stands in nobody else's way. Nothing is kept in memory alone: two processes may
-// use one directory, under the locks the caller takes with Lock and LockAll.
+// use one directory, under the locks the caller takes with Lock and LockAll. What
+// a file held is remembered until the kernel gives notice that it has changed.
 //
 // The package decides nothing and touches no network; see reconcile/attachment.
 package claims

@@ -30,9 +30,6 @@ const (
 	sandboxesSuffix = ".sandboxes"
 	damagedInfix    = ".damaged-"
 	limitBytes      = 8 << 20
-	// settledAfter is the age from which a file's time tells versions of it
-	// apart: the kernel stamps files in ticks of at most 10 ms.
-	settledAfter = time.Second
 )
 
 // Locker keeps goroutines and processes out of each other's way, by name; the
@@ -51,18 +48,17 @@ type Options struct {
 
 // Store keeps the records of one directory. It is safe for concurrent use; who
 // reads in order to write holds the claim's lock meanwhile.
+//
+// Hooks ask it while pods wait, and there are hundreds of claims on a node: what
+// was read is remembered until the kernel says that the file has changed, whoever
+// changed it.
 type Store struct {
 	Options
 
-	mu       sync.Mutex
-	cache    map[string]cached // by file name
+	mu       sync.Mutex // held while files are read: what is remembered is never older than the last notice
+	changes  *changes
+	known    map[string]any // by path: the *Claim or *boot it holds, nil if it has not been read
 	reported []error
-}
-
-// cached is a file's content as it was read.
-type cached struct {
-	info    os.FileInfo
-	payload []byte
 }
 
 // Open opens the store, and makes its directory when it does not exist.
@@ -70,8 +66,11 @@ func Open(o Options) (*Store, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("claims: %w", err)
 	}
-	return &Store{Options: o, cache: map[string]cached{}}, nil
+	return &Store{Options: o, changes: newChanges(o.Dir)}, nil
 }
+
+// Close lets go of the directory. Nothing is asked of the store afterwards.
+func (s *Store) Close() error { return s.changes.close() }
 
 // Lock holds off everybody else from one claim.
 func (s *Store) Lock(ctx context.Context, uid types.UID) (unlock func(), err error) {
@@ -95,16 +94,27 @@ func (s *Store) path(uid types.UID, suffix string) (string, error) {
 }
 
 // Get returns what is recorded of a claim; false when it is not prepared. A
-// damaged record is set aside, and is an error once.
+// damaged record is set aside, and is an error once. What the topologies and
+// devices of the claim point to is shared with other callers, and is not to be
+// changed.
 func (s *Store) Get(uid types.UID) (Entry, bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.refresh(); err != nil {
+		return Entry{}, false, err
+	}
+	return s.get(uid)
+}
+
+// get is Get for who has mu and has refreshed.
+func (s *Store) get(uid types.UID) (Entry, bool, error) {
 	path, err := s.path(uid, claimSuffix)
 	if err != nil {
 		return Entry{}, false, err
 	}
-	var e Entry
-	err = s.read(path, &e.Claim)
-	if err == nil && e.UID != uid {
-		err = &damage{fmt.Errorf("is of claim %q", e.UID)}
+	c, err := read[Claim](s, path)
+	if err == nil && c.UID != uid {
+		err = &damage{fmt.Errorf("is of claim %q", c.UID)}
 	}
 	if isDamage(err) {
 		err = s.setAside(path, err)
@@ -115,6 +125,8 @@ func (s *Store) Get(uid types.UID) (Entry, bool, error) {
 	case err != nil:
 		return Entry{}, false, fmt.Errorf("record of claim %q: %w", uid, err)
 	}
+	e := Entry{Claim: *c}
+	e.Topologies = slices.Clone(e.Topologies)
 	e.In, err = s.sandboxes(uid)
 	return e, true, err
 }
@@ -130,8 +142,7 @@ func (s *Store) sandboxes(uid types.UID) ([]Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	var b boot
-	err = s.read(path, &b)
+	b, err := read[boot](s, path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), isDamage(err):
 		// It was not made to survive a crash of the machine, and if the machine
@@ -142,43 +153,68 @@ func (s *Store) sandboxes(uid types.UID) ([]Sandbox, error) {
 	case b.BootID != s.BootID:
 		return nil, nil
 	}
-	return b.Sandboxes, nil
+	return slices.Clone(b.Sandboxes), nil
 }
 
 // List returns all records in order of UID, and an error for each that could not
-// be read.
+// be read. What they share with other callers Get says.
 func (s *Store) List() ([]Entry, []error) {
-	files, err := os.ReadDir(s.Dir)
-	if err != nil {
-		return nil, []error{fmt.Errorf("claims: %w", err)}
+	return s.list(func(*Claim) bool { return true })
+}
+
+// list is List for the claims that are asked for.
+func (s *Store) list(asked func(*Claim) bool) ([]Entry, []error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.refresh(); err != nil {
+		return nil, []error{err}
 	}
 	var out []Entry
 	var errs []error
-	for _, f := range files {
-		uid, ok := strings.CutSuffix(f.Name(), claimSuffix)
-		if !ok {
+	for path, v := range s.known {
+		uid, ok := strings.CutSuffix(filepath.Base(path), claimSuffix)
+		if c, read := v.(*Claim); !ok || read && !asked(c) {
 			continue
 		}
-		e, known, err := s.Get(types.UID(uid))
+		e, known, err := s.get(types.UID(uid))
 		switch {
 		case err != nil && !isDamage(err):
 			errs = append(errs, err)
-		case err == nil && known:
+		case err == nil && known && asked(&e.Claim):
 			out = append(out, e)
 		}
 	}
 	slices.SortFunc(out, func(a, b Entry) int { return cmp.Compare(a.UID, b.UID) })
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	errs = append(errs, s.reported...)
 	s.reported = nil
 	return out, errs
 }
 
+// refresh drops what is remembered of files that have changed since.
+func (s *Store) refresh() error {
+	names, all := s.changes.since()
+	if all {
+		files, err := os.ReadDir(s.Dir)
+		if err != nil {
+			return fmt.Errorf("claims: %w", err)
+		}
+		s.known = map[string]any{}
+		for _, f := range files {
+			names = append(names, f.Name())
+		}
+	}
+	for _, name := range names {
+		if filepath.Ext(name) == claimSuffix || filepath.Ext(name) == sandboxesSuffix {
+			s.known[filepath.Join(s.Dir, name)] = nil
+		}
+	}
+	return nil
+}
+
 // OfPod returns the claims that are prepared for a pod.
 func (s *Store) OfPod(uid types.UID) ([]Entry, error) {
-	entries, errs := s.List()
-	return slices.DeleteFunc(entries, func(e Entry) bool { return e.Pod.UID != uid }), errors.Join(errs...)
+	entries, errs := s.list(func(c *Claim) bool { return c.Pod.UID == uid })
+	return entries, errors.Join(errs...)
 }
 
 // InUse returns, by name, the devices that claims hold, as they were on the host
@@ -227,7 +263,6 @@ func (s *Store) Remove(uid types.UID) error {
 		if err == nil {
 			err = os.Remove(path)
 		}
-		s.forget(path)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("forget claim %q: %w", uid, err)
 		}
@@ -265,58 +300,44 @@ func isDamage(err error) bool {
 	return ok
 }
 
-// read decodes a file. Hooks read all claims of the node: what a file held is
-// remembered for as long as the file is the same.
-func (s *Store) read(path string, into any) error {
-	info, err := os.Lstat(path)
+// read returns what a file holds, decoded once for all.
+func read[T any](s *Store, path string) (*T, error) {
+	if v, ok := s.known[path].(*T); ok {
+		return v, nil
+	}
+	payload, err := load(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		delete(s.known, path)
+	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	s.mu.Lock()
-	c, ok := s.cache[path]
-	s.mu.Unlock()
-	same := ok && os.SameFile(c.info, info) && c.info.ModTime().Equal(info.ModTime()) && c.info.Size() == info.Size()
-	if !same {
-		if c, err = load(path); err != nil {
-			return err
-		}
-		if s.Now().Sub(c.info.ModTime()) > settledAfter {
-			s.mu.Lock()
-			s.cache[path] = c
-			s.mu.Unlock()
-		}
+	v := new(T)
+	if err := json.Unmarshal(payload, v); err != nil {
+		return nil, &damage{err}
 	}
-	if err := json.Unmarshal(c.payload, into); err != nil {
-		return &damage{err}
-	}
-	return nil
+	s.known[path] = v
+	return v, nil
 }
 
-func (s *Store) forget(path string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.cache, path)
-}
-
-func load(path string) (cached, error) {
+func load(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return cached{}, err
+		return nil, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return cached{}, err
+		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > limitBytes {
-		return cached{}, &damage{errors.New("not a regular file of at most 8 MiB")}
+		return nil, &damage{errors.New("not a regular file of at most 8 MiB")}
 	}
 	data := make([]byte, info.Size())
 	if _, err := f.ReadAt(data, 0); err != nil && len(data) > 0 {
-		return cached{}, err
+		return nil, err
 	}
-	payload, err := unframe(data)
-	return cached{info, payload}, err
+	return unframe(data)
 }
 
 func unframe(data []byte) ([]byte, error) {
@@ -347,7 +368,6 @@ func (s *Store) write(path string, v any, durable bool) error {
 	if err != nil {
 		return err
 	}
-	s.forget(path)
 	f, err := os.CreateTemp(s.Dir, "."+filepath.Base(path)+".new-*")
 	if err != nil {
 		return err
@@ -380,7 +400,6 @@ func syncDir(dir string) error {
 
 // setAside renames a damaged file and returns the damage with its new name.
 func (s *Store) setAside(path string, why error) error {
-	s.forget(path)
 	for n := 1; ; n++ {
 		to := fmt.Sprintf("%s%s%d", path, damagedInfix, n)
 		if _, err := os.Lstat(to); err == nil {
@@ -392,9 +411,7 @@ func (s *Store) setAside(path string, why error) error {
 			return fmt.Errorf("%s; not set aside: %w", why.Error(), err)
 		}
 		why = fmt.Errorf("claims: %q: %w; kept as %q", filepath.Base(path), why, filepath.Base(to))
-		s.mu.Lock()
 		s.reported = append(s.reported, why)
-		s.mu.Unlock()
 		return why
 	}
 }

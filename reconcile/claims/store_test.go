@@ -21,7 +21,7 @@ import (
 )
 
 // open opens a store as an agent of its own does.
-func open(t *testing.T, dir, bootID string) *claims.Store {
+func open(t testing.TB, dir, bootID string) *claims.Store {
 	t.Helper()
 	j, err := journal.Open(dir)
 	if err != nil {

@@ -1,0 +1,109 @@
+package claims
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// changesMask is what may make a file of the directory another than it was, and
+// what ends the watch.
+const changesMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE |
+	unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
+
+// changes tells which files of a directory have changed. The kernel queues a
+// notice before the call that makes the change returns, whoever makes it, so who
+// asks after a write knows of it. Nothing runs in between.
+type changes struct {
+	dir     string
+	file    *os.File // an inotify instance; nil when none is to be had
+	conn    syscall.RawConn
+	watched bool
+	buf     [16 << 10]byte
+}
+
+func newChanges(dir string) *changes {
+	c := &changes{dir: dir}
+	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	if err != nil {
+		return c // a limit of the machine: everything is read every time
+	}
+	c.file = os.NewFile(uintptr(fd), "changes")
+	if c.conn, err = c.file.SyscallConn(); err != nil {
+		c.file.Close()
+		c.file = nil
+	}
+	return c
+}
+
+func (c *changes) close() error {
+	if c.file == nil {
+		return nil
+	}
+	return c.file.Close()
+}
+
+// since returns the names of the files that have changed since it was asked last;
+// all when it cannot tell.
+func (c *changes) since() (names []string, all bool) {
+	if c.file == nil {
+		return nil, true
+	}
+	if !c.watched {
+		_ = c.conn.Control(func(fd uintptr) {
+			_, err := unix.InotifyAddWatch(int(fd), c.dir, changesMask)
+			c.watched = err == nil // else it is tried again, and all is read until then
+		})
+		return nil, true
+	}
+	for {
+		n, err := c.read()
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			return names, all
+		case err != nil || n <= 0:
+			return nil, true
+		}
+		more, lost := c.parse(c.buf[:n])
+		names, all = append(names, more...), all || lost
+	}
+}
+
+// read reads once, and does not wait for there to be something.
+func (c *changes) read() (n int, err error) {
+	var failed error
+	err = c.conn.Read(func(fd uintptr) bool {
+		n, failed = unix.Read(int(fd), c.buf[:])
+		return true // whatever came of it
+	})
+	return n, cmp.Or(failed, err)
+}
+
+// parse reads notices; lost when some were, or the directory is another one now.
+func (c *changes) parse(b []byte) (names []string, lost bool) {
+	for len(b) >= unix.SizeofInotifyEvent {
+		mask, length := binary.NativeEndian.Uint32(b[4:]), int(binary.NativeEndian.Uint32(b[12:]))
+		name := b[unix.SizeofInotifyEvent:]
+		if len(name) < length {
+			return nil, true
+		}
+		name, b = name[:length], name[length:]
+		if mask&(unix.IN_IGNORED|unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_UNMOUNT) != 0 {
+			c.watched, lost = false, true
+		}
+		if mask&unix.IN_Q_OVERFLOW != 0 {
+			lost = true
+		}
+		if length > 0 {
+			names = append(names, string(bytes.TrimRight(name, "\x00")))
+		}
+	}
+	return names, lost
+}
