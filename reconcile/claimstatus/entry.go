@@ -51,6 +51,8 @@ type verdict struct {
 	// bare says that the devices are not in the pod: what was written about
 	// them there is no longer so.
 	bare bool
+	// runs is which generation the pod has; its topology is not looked at.
+	runs *claim.Report
 }
 
 // failure is why a topology did not come true.
@@ -68,6 +70,9 @@ func (v verdict) after(old verdict) verdict {
 	if v.inSync == nil {
 		v.inSync = old.inSync
 	}
+	if v.runs == nil {
+		v.runs = old.runs
+	}
 	if v.steps == nil && v.failure == nil && !v.bare {
 		v.steps, v.failure, v.bare = old.steps, old.failure, old.bare
 	}
@@ -79,7 +84,7 @@ const every = ""
 
 // data is what an entry's data holds.
 type data struct {
-	Topology string `json:"topology,omitempty"`
+	claim.Report
 	// Step is the root step the device is for.
 	Step string `json:"step,omitempty"`
 	// Steps are the steps built on the device, in the order they were made.
@@ -201,19 +206,37 @@ func fill(e *resourceapi.AllocatedDeviceStatus, v verdict, u use, now time.Time)
 		}
 	}
 	slices.SortFunc(e.Conditions, func(a, b metav1.Condition) int { return bytes.Compare([]byte(b.Type), []byte(a.Type)) }) // Ready first
+	if v.steps == nil && v.failure == nil && !v.bare && v.runs == nil {
+		return
+	}
+	d := written(e)
+	d.Topology, d.Step = u.topology, u.step
+	if v.runs != nil {
+		d.Generation, d.Update = v.runs.Generation, v.runs.Update
+	}
 	switch {
 	case v.steps != nil:
 		e.NetworkData = networkData(v.steps, u.step)
-		e.Data = raw(data{Topology: u.topology, Step: u.step, Steps: builtOn(v.steps, u)})
+		d.Steps, d.Failure, d.Note = builtOn(v.steps, u), nil, ""
 	case v.failure != nil:
 		e.NetworkData = nil
 		f := *v.failure
 		f.Message = cut(f.Message, messageMax)
-		e.Data = raw(data{Topology: u.topology, Step: u.step, Failure: &f})
+		d.Steps, d.Failure, d.Note = nil, &f, ""
 	case v.bare:
 		e.NetworkData = nil
-		e.Data = raw(data{Topology: u.topology, Step: u.step})
+		d.Steps, d.Failure, d.Note = nil, nil, ""
 	}
+	e.Data = raw(d)
+}
+
+// written reads the data of an entry, which we have written.
+func written(e *resourceapi.AllocatedDeviceStatus) data {
+	var d data
+	if e.Data == nil || json.Unmarshal(e.Data.Raw, &d) != nil {
+		return data{}
+	}
+	return d
 }
 
 // identity is what tells interfaces of a topology apart.

@@ -269,7 +269,7 @@ func TestTooLarge(t *testing.T) {
 			}
 			steps = append(steps, topology.StepResult{Name: fmt.Sprintf("step-%d", i), Type: "vlan", Result: r})
 		}
-		b := raw(data{Topology: "t", Step: "s", Steps: steps})
+		b := raw(data{Report: claim.Report{Topology: "t"}, Step: "s", Steps: steps})
 		var d data
 		if err := json.Unmarshal(b.Raw, &d); err != nil {
 			t.Fatal(err)

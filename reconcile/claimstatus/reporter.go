@@ -171,6 +171,38 @@ func (r *Reporter) Degraded(s Subject, topologyName string, err error) {
 	r.events.warning(s, "NetworkDegraded", f.Message)
 }
 
+// Runs reports which generation of a topology the pod has. Without an update
+// nothing keeps it from the one it was to get.
+func (r *Reporter) Runs(s Subject, topologyName string, generation int64, update *claim.Update) {
+	if update != nil {
+		update = &claim.Update{Generation: update.Generation, State: update.State, Step: update.Step, Message: cut(update.Message, messageMax)}
+	}
+	r.tell(s, topologyName, verdict{runs: &claim.Report{Generation: generation, Update: update}})
+}
+
+// Updated reports that the pod has got a later generation of a topology in place,
+// with the results of all its steps.
+func (r *Reporter) Updated(s Subject, topologyName string, from, to int64, steps []topology.StepResult) {
+	v := attached(topologyName, steps)
+	v.runs = &claim.Report{Generation: to}
+	r.tell(s, topologyName, v)
+	r.events.normal(s, "NetworkUpdated", fmt.Sprintf("topology %q: updated in place from generation %d to %d", topologyName, from, to))
+}
+
+// UpdateFailed reports that a later generation did not come true in the pod, which
+// keeps the one it had.
+func (r *Reporter) UpdateFailed(s Subject, topologyName string, from, to int64, err error) {
+	f := failed(topologyName, err).failure
+	r.Runs(s, topologyName, from, &claim.Update{Generation: to, State: claim.UpdateFailed, Step: f.Step, Message: f.Message})
+	r.events.warning(s, "NetworkUpdateFailed", fmt.Sprintf("the pod keeps generation %d, as generation %d failed: %s", from, to, f.Message))
+}
+
+// HeldBack reports that a pod cannot be given a later generation, and why.
+func (r *Reporter) HeldBack(s Subject, topologyName string, from, to int64, why error) {
+	r.Runs(s, topologyName, from, &claim.Update{Generation: to, State: claim.UpdateHeldBack, Message: why.Error()})
+	r.events.warning(s, "NetworkHeldBack", fmt.Sprintf("topology %q: the pod keeps generation %d, as generation %d needs a new pod: %s", topologyName, from, to, why))
+}
+
 // Detached reports that the pod's network has been taken down and the devices
 // are back. It makes no Event: every pod ends so.
 func (r *Reporter) Detached(s Subject) {
@@ -178,6 +210,7 @@ func (r *Reporter) Detached(s Subject) {
 		ready:  &condition{metav1.ConditionFalse, reasonDetached, "the pod's network has been taken down"},
 		inSync: &condition{metav1.ConditionUnknown, reasonDetached, ""},
 		bare:   true,
+		runs:   &claim.Report{},
 	})
 }
 

@@ -3,6 +3,7 @@ package v1alpha1
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // NetworkTopology describes a pod's network as a directed acyclic graph of
@@ -15,6 +16,8 @@ import (
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Classes",type=integer,JSONPath=`.status.deviceClasses`
 // +kubebuilder:printcolumn:name="Sandboxes",type=integer,JSONPath=`.status.sandboxes`
+// +kubebuilder:printcolumn:name="Updated",type=string,JSONPath=`.status.updated`,description="pods that run this generation, of all"
+// +kubebuilder:printcolumn:name="Generations",type=string,JSONPath=`.status.podsByGeneration`,description="generation:pods, the newest first"
 // +kubebuilder:printcolumn:name="Degraded",type=integer,JSONPath=`.status.degraded`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')",message="the name must be a DNS label of at most 63 characters: it becomes a label of the generated DeviceClasses"
@@ -61,6 +64,26 @@ type NetworkTopologySpec struct {
 	// +kubebuilder:default=Immutable
 	// +optional
 	UpdatePolicy UpdatePolicy `json:"updatePolicy,omitempty"`
+
+	// Rollout says how a change reaches running pods. It counts with the update
+	// policy InPlace only.
+	//
+	// +optional
+	Rollout *Rollout `json:"rollout,omitempty"`
+}
+
+// Rollout says how a change reaches running pods.
+type Rollout struct {
+	// MaxUnavailable is how many nodes update their pods at a time: a number, or a
+	// percentage of the nodes that have pods of the topology, rounded up. A node
+	// updates one pod after the other, so it is also how many pods are being
+	// updated at a time.
+	//
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self > 0 : self.matches('^([1-9][0-9]?|100)%$')",message="must be a number above 0, or 1% to 100%"
+	// +optional
+	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
 }
 
 // Step is one node of the graph.
@@ -150,7 +173,8 @@ type NetworkTopologyStatus struct {
 
 	// Conditions of the topology: Valid (the steps make sense), Programmed (the
 	// DeviceClasses are as the steps say), Ready (both), InUse (claims are
-	// allocated for it, so it is not deleted before they are).
+	// allocated for it, so it is not deleted before they are), and with the update
+	// policy InPlace Updated (all running pods run this generation).
 	//
 	// +listType=map
 	// +listMapKey=type
@@ -171,6 +195,73 @@ type NetworkTopologyStatus struct {
 	//
 	// +optional
 	Degraded int32 `json:"degraded,omitempty"`
+
+	// Generations says how many pods run which generation of the topology, the
+	// newest first. Pods of which no node has told yet are not among them.
+	//
+	// +listType=map
+	// +listMapKey=generation
+	// +optional
+	Generations []GenerationStatus `json:"generations,omitempty"`
+
+	// Updated is the number of pods that run the newest generation, and of those
+	// that run any: 3/5.
+	//
+	// +optional
+	Updated string `json:"updated,omitempty"`
+
+	// PodsByGeneration is Generations for the eye: 4:3 3:2.
+	//
+	// +optional
+	PodsByGeneration string `json:"podsByGeneration,omitempty"`
+
+	// Rollout is how far the change in place has come; absent with the update
+	// policy Immutable.
+	//
+	// +optional
+	Rollout *RolloutStatus `json:"rollout,omitempty"`
+}
+
+// GenerationStatus is how many pods run a generation.
+type GenerationStatus struct {
+	Generation int64 `json:"generation"`
+	Pods       int32 `json:"pods"`
+}
+
+// RolloutStatus is how far a change in place has come.
+type RolloutStatus struct {
+	// Generation that running pods are to get.
+	Generation int64 `json:"generation"`
+
+	// Nodes that may update their pods now. A node is named until all its pods
+	// are updated or held back.
+	//
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=256
+	// +optional
+	Nodes []string `json:"nodes,omitempty"`
+
+	// HeldBack is the number of pods that need to be made anew to get the change.
+	//
+	// +optional
+	HeldBack int32 `json:"heldBack,omitempty"`
+
+	// Failure stopped the rollout. It goes on with the next edit.
+	//
+	// +optional
+	Failure *RolloutFailure `json:"failure,omitempty"`
+}
+
+// RolloutFailure is why a rollout was stopped.
+type RolloutFailure struct {
+	Node string `json:"node"`
+	// Claim and Pod in which it failed; the pod keeps the network it had.
+	Namespace string `json:"namespace"`
+	Claim     string `json:"claim"`
+	Pod       string `json:"pod,omitempty"`
+	// Step that failed, if it was one.
+	Step    string `json:"step,omitempty"`
+	Message string `json:"message"`
 }
 
 // The conditions of a topology.
@@ -179,6 +270,7 @@ const (
 	ConditionValid      = "Valid"      // the steps make sense
 	ConditionProgrammed = "Programmed" // the DeviceClasses are as the steps say
 	ConditionInUse      = "InUse"      // claims are allocated for it
+	ConditionUpdated    = "Updated"    // all running pods run this generation
 )
 
 // Finalizer keeps a topology for as long as claims are allocated for it.
