@@ -37,8 +37,10 @@ import (
 	"github.com/plumbline/plumbline/reconcile/metrics"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/nriplugin"
+	"github.com/plumbline/plumbline/reconcile/rollout"
 	"github.com/plumbline/plumbline/reconcile/watch"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // agent is the flags of agent.
@@ -150,6 +152,7 @@ type serving struct {
 	plugin    *draplugin.Plugin
 	runtime   *nriplugin.Plugin
 	publisher *publish.Publisher
+	edits     *rollout.Follower
 	watcher   *watch.Watcher
 	events    hostEvents
 	loop      *node.Loop
@@ -198,6 +201,9 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Refine: func(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) error {
 			return s.plugin.Refine(ctx, c, results)
 		},
+		Follow: func(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology) error {
+			return rollout.Follow(ctx, t, o, s.app.registry)
+		},
 		Log: s.log, Now: time.Now,
 	})
 	s.runtime = nriplugin.New(nriplugin.Options{
@@ -210,7 +216,10 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	s.plugin = draplugin.New(draplugin.Options{
 		Store: s.store, Keeper: s.keeper, Cluster: draplugin.NewCluster(s.kube, s.dynamic), Contracts: s.app.registry,
 		Discover: func() ([]inventory.Device, error) { return discoverOn(ctx, s.engine.host) },
-		Results:  s.results, HandleError: s.handle, Changed: s.publisher.Rescan, Log: s.log, Now: time.Now,
+		Results:  s.results, HandleError: s.handle, Changed: s.claimsChanged, Log: s.log, Now: time.Now,
+	})
+	s.edits = rollout.New(rollout.Options{
+		Client: s.dynamic, NodeName: s.nodeName, Claims: s.claims, Update: s.keeper.Update, Reporter: claimReport{s.status}, Log: s.log,
 	})
 	return s.wireLoop(ctx)
 }
@@ -252,6 +261,21 @@ func (s *serving) results(id reconcile.SandboxID) []topology.StepResult {
 		return nil
 	}
 	return rec.Results
+}
+
+// claimsChanged is told that a claim was prepared or has ended.
+func (s *serving) claimsChanged() {
+	s.publisher.Rescan()
+	s.edits.Changed()
+}
+
+// claims lists the claims of the node.
+func (s *serving) claims() []claims.Entry {
+	entries, errs := s.store.List()
+	for _, err := range errs {
+		s.log.Error("claims", "error", err)
+	}
+	return entries
 }
 
 func (s *serving) inUse() []string {
@@ -308,6 +332,7 @@ func (s *serving) serve(ctx context.Context) error {
 	group.Go(func() error { s.events.run(ctx); return nil })
 	group.Go(func() error { s.keepTrue(ctx); return nil })
 	group.Go(func() error { s.keeper.Run(ctx); return nil })
+	group.Go(func() error { s.edits.Run(ctx); return nil })
 	group.Go(func() error { return s.runtime.Run(ctx) })
 	group.Go(func() error { return s.prepare(ctx) })
 	serveHTTP(ctx, group, server, listeners...)

@@ -30,8 +30,32 @@ type claimReport struct{ to *claimstatus.Reporter }
 // Attached implements attachment.Reporter.
 func (r claimReport) Attached(_ attachment.Pod, c claims.Claim, reports []reconcile.Report) {
 	for i, rep := range reports {
-		r.to.Attached(subject(&c), c.Topologies[i].Object.Name, rep.Results)
+		o := &c.Topologies[i].Object
+		r.to.Attached(subject(&c), o.Name, rep.Results)
+		r.to.Runs(subject(&c), o.Name, o.Generation, nil)
 	}
+}
+
+// Updated implements attachment.Reporter.
+func (r claimReport) Updated(c claims.Claim, topology string, from int64, rep reconcile.Report) {
+	if t := c.Topology(topology); t != nil {
+		r.to.Updated(subject(&c), topology, from, t.Object.Generation, rep.Results)
+	}
+}
+
+// Runs implements rollout.Reporter.
+func (r claimReport) Runs(c claims.Claim, topology string, generation int64) {
+	r.to.Runs(subject(&c), topology, generation, nil)
+}
+
+// HeldBack implements rollout.Reporter.
+func (r claimReport) HeldBack(c claims.Claim, topology string, from, to int64, why error) {
+	r.to.HeldBack(subject(&c), topology, from, to, why)
+}
+
+// UpdateFailed implements rollout.Reporter.
+func (r claimReport) UpdateFailed(c claims.Claim, topology string, from, to int64, err error) {
+	r.to.UpdateFailed(subject(&c), topology, from, to, err)
 }
 
 // Failed implements attachment.Reporter.
@@ -41,6 +65,10 @@ func (r claimReport) Failed(_ attachment.Pod, c claims.Claim, err error) {
 		name = step.Topology
 	}
 	r.to.Failed(subject(&c), name, err)
+	for i := range c.Topologies {
+		o := &c.Topologies[i].Object
+		r.to.Runs(subject(&c), o.Name, o.Generation, nil)
+	}
 }
 
 // Detached implements attachment.Reporter.

@@ -12,6 +12,10 @@
 // attached again. Everything is keyed by the runtime's sandbox ID, so what comes
 // late for an old sandbox does not touch the new one of the same pod.
 //
+// A third side (reconcile/rollout) brings a later generation of a topology to a
+// pod that runs (Update). The gate stays open meanwhile, and no container is
+// admitted between two generations.
+//
 // Run does what a hook has no time for, and from time to time looks for sandboxes
 // whose end nobody told: a runtime that was restarted does not tell it.
 //

@@ -19,6 +19,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/claims"
 	"github.com/plumbline/plumbline/reconcile/gate"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // Engine makes topologies true; a reconcile.Reconciler does.
@@ -33,6 +34,8 @@ type Reporter interface {
 	// Attached tells the results per topology, in the order of the claim's.
 	Attached(pod Pod, c claims.Claim, reports []reconcile.Report)
 	Failed(pod Pod, c claims.Claim, err error)
+	// Updated tells that a topology has a later generation than from in the pod.
+	Updated(c claims.Claim, topology string, from int64, report reconcile.Report)
 	Detached(c claims.Claim)
 }
 
@@ -54,6 +57,9 @@ type Options struct {
 	// Refine is told the results per topology before the gate opens. A failure
 	// is logged and stands in no pod's way.
 	Refine func(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) error
+	// Follow returns an error unless a topology of a claim can be given a later
+	// generation with the devices the claim has.
+	Follow func(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology) error
 	Log    *slog.Logger
 	// Identify tells which namespace a path leads to; an error of kind Gone when
 	// none. Default: by device and inode.
@@ -171,7 +177,10 @@ func (k *Keeper) attach(ctx context.Context, uid types.UID, pod Pod, newest bool
 	}
 	reports, err := k.ensure(ctx, &e, sandboxes)
 	if err == nil {
-		k.refine(ctx, &e.Claim, reports)
+		err = k.abandon(&e)
+	}
+	if err == nil {
+		k.refine(ctx, &e.Claim, resultsOf(reports))
 		e.Sandbox(pod.Sandbox).Phase = claims.Attached
 		if err = k.Store.PutSandboxes(e); err == nil {
 			err = k.Gate.Open(uid, pod.Sandbox, pod.Netns)
@@ -184,11 +193,15 @@ func (k *Keeper) attach(ctx context.Context, uid types.UID, pod Pod, newest bool
 	return nil
 }
 
-func (k *Keeper) refine(ctx context.Context, c *claims.Claim, reports []reconcile.Report) {
+func resultsOf(reports []reconcile.Report) [][]topology.StepResult {
 	var results [][]topology.StepResult
 	for _, r := range reports {
 		results = append(results, r.Results)
 	}
+	return results
+}
+
+func (k *Keeper) refine(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) {
 	if err := k.Refine(ctx, c, results); err != nil {
 		k.Log.Warn("metadata", "claim", c.Namespace+"/"+c.Name, "error", err)
 	}
@@ -307,7 +320,13 @@ func (k *Keeper) Admit(ctx context.Context, pod Pod, env []string) error {
 			return fault.New(fault.Conflict, fmt.Errorf("claim %q: the container was made for sandbox %q, which is no more; the next one will do", e.Name, opened))
 		}
 		delete(consumed, e.UID)
-		if in {
+		if in && !e.Updating() {
+			continue
+		}
+		if in { // between two generations, perhaps because nobody ended it
+			if err := k.Settle(ctx, e.UID); err != nil {
+				return fmt.Errorf("claim %q: %w", e.Name, err)
+			}
 			continue
 		}
 		if err := k.attach(ctx, e.UID, pod, false); err != nil {

@@ -39,8 +39,11 @@ type world struct {
 	netns  map[string]uint64 // inode by path
 	done   []string          // what was asked of the engine
 	held   map[reconcile.SandboxID]reconcile.Record
-	failAt string // the topology whose Ensure fails
-	stuck  string // the topology whose Release fails
+	failAt string         // the topology whose Ensure fails
+	stuck  string         // the topology whose Release fails
+	fails  map[int64]bool // generations whose Ensure fails
+	half   bool           // what fails is left half made
+	follow error
 	told   []string
 }
 
@@ -66,6 +69,7 @@ func (w *world) restart(dir, bootID string) {
 	w.Keeper = attachment.New(attachment.Options{
 		Store: w.store, Engine: w, Gate: w.gate, Reporter: w, Identify: w.identify, Now: time.Now,
 		Refine: func(context.Context, *claims.Claim, [][]topology.StepResult) error { return nil },
+		Follow: func(context.Context, *claims.Topology, *v1alpha1.NetworkTopology) error { return w.follow },
 		Log:    slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 }
@@ -87,7 +91,13 @@ func (w *world) Ensure(_ context.Context, sb reconcile.Sandbox) (reconcile.Repor
 	if sb.Topology.Name == w.failAt {
 		return reconcile.Report{}, fault.New(fault.Unsupported, errors.New("no such thing"))
 	}
-	w.held[sb.ID] = reconcile.Record{Sandbox: sb, BootID: w.store.BootID}
+	if w.fails[sb.Topology.Generation] {
+		if w.half {
+			w.held[sb.ID] = reconcile.Record{Sandbox: sb, BootID: w.store.BootID, Phase: reconcile.Failed}
+		}
+		return reconcile.Report{}, fault.New(fault.Unsupported, errors.New("not this generation"))
+	}
+	w.held[sb.ID] = reconcile.Record{Sandbox: sb, BootID: w.store.BootID, Phase: reconcile.Applied}
 	return reconcile.Report{Sandbox: sb.ID}, nil
 }
 
@@ -127,6 +137,11 @@ func (w *world) Failed(_ attachment.Pod, c claims.Claim, _ error) {
 	w.told = append(w.told, "failed "+c.Name)
 }
 
+// Updated implements attachment.Reporter.
+func (w *world) Updated(c claims.Claim, topology string, from int64, _ reconcile.Report) {
+	w.told = append(w.told, fmt.Sprintf("updated %s from %d to %d", topology, from, c.Topology(topology).Object.Generation))
+}
+
 // Detached implements attachment.Reporter.
 func (w *world) Detached(c claims.Claim) { w.told = append(w.told, "detached "+c.Name) }
 
@@ -136,7 +151,7 @@ func (w *world) prepare(uid types.UID, topologies ...string) {
 	c := claims.Claim{UID: uid, Namespace: "ns", Name: "claim-" + string(uid), Pod: claims.Pod{Name: "p", UID: "p"}}
 	for _, name := range topologies {
 		c.Topologies = append(c.Topologies, claims.Topology{Object: v1alpha1.NetworkTopology{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: "t-uid", Generation: 1},
 			Spec:       v1alpha1.NetworkTopologySpec{Steps: []v1alpha1.Step{{Name: "d", Type: "dummy"}}},
 		}})
 	}

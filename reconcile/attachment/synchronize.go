@@ -132,6 +132,7 @@ func (k *Keeper) Pending() int {
 // machine, until ctx ends.
 func (k *Keeper) Run(ctx context.Context) {
 	k.bury(ctx)
+	k.settleAll(ctx)
 	sweep := time.NewTicker(k.Sweep)
 	defer sweep.Stop()
 	for {
@@ -142,6 +143,7 @@ func (k *Keeper) Run(ctx context.Context) {
 		case <-k.wake:
 		case <-sweep.C:
 			k.sweep()
+			k.settleAll(ctx)
 		}
 	}
 }

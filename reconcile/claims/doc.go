@@ -6,9 +6,10 @@
 //	UID.claim      the claim as prepared: topologies as they were then, devices, pod
 //	UID.sandboxes  where it is now: sandbox, namespace, phase
 //
-// The first is durable (fsync and rename) and never changes while a pod uses it,
-// so that neither an edited topology nor an API server that is away reaches a
-// running pod, and a reboot needs no new decision. The second is of this boot
+// The first is durable (fsync and rename) and does not follow the API server, so
+// that neither an edited topology nor an API server that is away reaches a running
+// pod, and a reboot needs no new decision. Where an edit is to reach the pod, both
+// generations are in it until one of them is in the pod. The second is of this boot
 // only: after another boot, or damaged, it counts as empty, because a namespace
 // does not survive either. Both are one line: version, CRC-32C, JSON.
 //

@@ -1,12 +1,16 @@
 package claims
 
 import (
+	"context"
+	"fmt"
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
@@ -34,8 +38,53 @@ type Pod struct {
 type Topology struct {
 	// Object is the topology as it was read, without status and managed fields:
 	// UID and generation in it are the pin.
-	Object  v1alpha1.NetworkTopology `json:"object"`
-	Devices []Device                 `json:"devices"`
+	Object v1alpha1.NetworkTopology `json:"object"`
+	// Next is the later generation that is being made of it: what is in the pod
+	// is one of both, or on the way between them.
+	Next    *v1alpha1.NetworkTopology `json:"next,omitempty"`
+	Devices []Device                  `json:"devices"`
+}
+
+// Pinned is what is kept of a topology.
+func Pinned(o *v1alpha1.NetworkTopology) v1alpha1.NetworkTopology {
+	return v1alpha1.NetworkTopology{
+		TypeMeta:   o.TypeMeta,
+		ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, Generation: o.Generation},
+		Spec:       *o.Spec.DeepCopy(),
+	}
+}
+
+// Topology returns what the claim gives to a topology, nil when nothing.
+func (c *Claim) Topology(name string) *Topology {
+	i := slices.IndexFunc(c.Topologies, func(t Topology) bool { return t.Object.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &c.Topologies[i]
+}
+
+// Updating reports whether a topology is, or was left, between two generations.
+func (c *Claim) Updating() bool {
+	return slices.ContainsFunc(c.Topologies, func(t Topology) bool { return t.Next != nil })
+}
+
+// Unchosen returns a device that its step's selector does not choose: the device
+// was given to an earlier generation of the topology. Nil when all are chosen.
+func Unchosen(ctx context.Context, t *topology.Topology, devices []Device) (*Device, error) {
+	for i := range devices {
+		s, ok := t.Step(devices[i].Step)
+		if !ok || s.Selector == "" {
+			continue
+		}
+		selector, err := inventory.Compile(s.Selector)
+		if err != nil {
+			return nil, fault.New(fault.Invalid, fmt.Errorf("NetworkTopology %q step %q: %w", t.Name, s.Name, err))
+		}
+		if matches, err := selector.Match(ctx, devices[i].Host); err != nil || !matches {
+			return &devices[i], err
+		}
+	}
+	return nil, nil
 }
 
 // Device is an allocated device.
@@ -55,17 +104,29 @@ func (c *Claim) Sandboxes(sandbox, netns string) ([]reconcile.Sandbox, error) {
 	var out []reconcile.Sandbox
 	for i := range c.Topologies {
 		t := &c.Topologies[i]
-		decoded, err := topology.FromObject(&t.Object)
+		sb, err := c.SandboxOf(t, &t.Object, sandbox, netns)
 		if err != nil {
 			return nil, err
 		}
-		devices := map[string]string{}
-		for _, d := range t.Devices {
-			devices[d.Step] = d.Host.ID
-		}
-		out = append(out, reconcile.Sandbox{ID: c.SandboxID(sandbox, t), Netns: netns, Topology: decoded, Devices: devices})
+		out = append(out, sb)
 	}
 	return out, nil
+}
+
+// SandboxOf returns what must come true of one generation of a topology. A device
+// whose step is no more stays where it is at home.
+func (c *Claim) SandboxOf(t *Topology, o *v1alpha1.NetworkTopology, sandbox, netns string) (reconcile.Sandbox, error) {
+	decoded, err := topology.FromObject(o)
+	if err != nil {
+		return reconcile.Sandbox{}, err
+	}
+	devices := map[string]string{}
+	for _, d := range t.Devices {
+		if s, ok := decoded.Step(d.Step); ok && len(s.DependOn) == 0 {
+			devices[d.Step] = d.Host.ID
+		}
+	}
+	return reconcile.Sandbox{ID: c.SandboxID(sandbox, t), Netns: netns, Topology: decoded, Devices: devices}, nil
 }
 
 // Phase is how far a claim has come in a sandbox.

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/plumbline/plumbline/inventory"
@@ -102,7 +101,7 @@ func (p *Plugin) resolve(ctx context.Context, claimName string, assigned []claim
 		if err != nil {
 			return nil, err
 		}
-		ct := claims.Topology{Object: pinned(o)}
+		ct := claims.Topology{Object: claims.Pinned(o)}
 		for _, d := range a.Devices {
 			host, err := locate(found, d.Name)
 			if err != nil {
@@ -118,15 +117,6 @@ func (p *Plugin) resolve(ctx context.Context, claimName string, assigned []claim
 		out = append(out, ct)
 	}
 	return out, nil
-}
-
-// pinned is what is kept of a topology.
-func pinned(o *v1alpha1.NetworkTopology) v1alpha1.NetworkTopology {
-	return v1alpha1.NetworkTopology{
-		TypeMeta:   o.TypeMeta,
-		ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, Generation: o.Generation},
-		Spec:       o.Spec,
-	}
 }
 
 // check refuses a topology that is wrong, is another than the one the classes
@@ -160,22 +150,13 @@ func locate(devices []inventory.Device, name string) (inventory.Device, error) {
 
 // stillMatches refuses a device that an edited topology would not have chosen.
 func stillMatches(ctx context.Context, t *topology.Topology, devices []claims.Device, allocated int64) error {
-	for _, d := range devices {
-		s, ok := t.Step(d.Step)
-		if !ok || s.Selector == "" {
-			continue
-		}
-		selector, err := inventory.Compile(s.Selector)
-		if err != nil {
-			return invalid("NetworkTopology %q step %q: %w", t.Name, s.Name, err)
-		}
-		if matches, err := selector.Match(ctx, d.Host); err != nil || !matches {
-			return fault.New(fault.Invalid, errors.Join(fmt.Errorf(
-				"NetworkTopology %q was edited since device %q was allocated for step %q (generation %d then, %d now), and the step's selector does not choose it any more: delete the claim, or its pod, and create it again",
-				t.Name, d.Name, s.Name, allocated, t.Generation), err))
-		}
+	d, err := claims.Unchosen(ctx, t, devices)
+	if d == nil {
+		return err
 	}
-	return nil
+	return fault.New(fault.Invalid, errors.Join(fmt.Errorf(
+		"NetworkTopology %q was edited since device %q was allocated for step %q (generation %d then, %d now), and the step's selector does not choose it any more: delete the claim, or its pod, and create it again",
+		t.Name, d.Name, d.Step, allocated, t.Generation), err))
 }
 
 // refuseTaken refuses devices that another claim has. The scheduler may give a
