@@ -161,8 +161,11 @@ func (r *Reconciler) Release(ctx context.Context, id SandboxID) (rep Report, err
 	return Report{Sandbox: id, Changes: p.executed, Unchanged: len(p.executed) == 0}, nil
 }
 
-// List returns all records.
+// List returns all records. Reading them takes a while where there are hundreds.
 func (r *Reconciler) List() ([]Record, []error) { return r.opts.Store.List() }
+
+// IDs returns the IDs of all records.
+func (r *Reconciler) IDs() ([]SandboxID, []error) { return r.opts.Store.IDs() }
 
 // pass is one run over one sandbox.
 type pass struct {

@@ -62,6 +62,9 @@ type Store interface {
 	// List returns all records in order of ID, and one error per file that
 	// could not be read; such a file is set aside and never fatal to others.
 	List() ([]Record, []error)
+	// IDs returns what List would return records of, in order, and its errors,
+	// but reads none: a file that has become damaged may be among them still.
+	IDs() ([]SandboxID, []error)
 	// Get returns one record; false when there is none.
 	Get(id SandboxID) (Record, bool, error)
 	// Put writes the whole record, durably.

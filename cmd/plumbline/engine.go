@@ -96,18 +96,30 @@ type noRecords struct{ reconcile.Store }
 
 func (noRecords) List() ([]reconcile.Record, []error) { return nil, nil }
 
+func (noRecords) IDs() ([]reconcile.SandboxID, []error) { return nil, nil }
+
 func (noRecords) Get(reconcile.SandboxID) (reconcile.Record, bool, error) {
 	return reconcile.Record{}, false, nil
 }
 
 // sandbox makes a sandbox of what the command line says.
 func (e *engine) sandbox(ctx context.Context, a *app, t *topology.Topology, ns node.Netns, asked map[string]string) (reconcile.Sandbox, error) {
-	records, errs := e.List()
-	for _, err := range errs {
+	id := ns.ID(t.Name)
+	var own *reconcile.Record
+	if rec, known, err := e.store.Get(id); err != nil {
 		complain(a.err, err)
+	} else if known {
+		own = &rec
 	}
 	return node.Assignment{
-		ID: ns.ID(t.Name), Netns: ns, Topology: t, Asked: asked, Contracts: a.registry, Records: records,
+		ID: id, Netns: ns, Topology: t, Asked: asked, Contracts: a.registry, Own: own,
+		Records: func() []reconcile.Record {
+			records, errs := e.List()
+			for _, err := range errs {
+				complain(a.err, err)
+			}
+			return records
+		},
 		Alive:    func(rec reconcile.Record) bool { return node.Alive(rec, e.host.BootID()) },
 		Discover: func() ([]inventory.Device, error) { return discoverOn(ctx, e.host) },
 		Sys:      os.DirFS("/sys"),

@@ -27,6 +27,7 @@ type Engine interface {
 	Ensure(ctx context.Context, sb reconcile.Sandbox) (reconcile.Report, error)
 	Release(ctx context.Context, id reconcile.SandboxID) (reconcile.Report, error)
 	List() ([]reconcile.Record, []error)
+	IDs() ([]reconcile.SandboxID, []error)
 }
 
 // Reporter is told what has become of claims. It must not block.
@@ -384,19 +385,19 @@ func (k *Keeper) detach(ctx context.Context, uid types.UID, pod Pod) error {
 // knows of it and no claim does.
 func (k *Keeper) Forget(ctx context.Context, pod Pod) error {
 	errs := []error{k.Detach(ctx, pod)}
-	records, _ := k.Engine.List() // damage is reported by the loop that looks after the journal
-	for _, r := range records {
-		if strings.HasPrefix(string(r.Sandbox.ID), pod.Sandbox+"/") {
-			errs = append(errs, k.releaseRecord(ctx, r))
+	ids, _ := k.Engine.IDs() // damage is reported by the loop that looks after the journal
+	for _, id := range ids {
+		if strings.HasPrefix(string(id), pod.Sandbox+"/") {
+			errs = append(errs, k.releaseRecord(ctx, id))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (k *Keeper) releaseRecord(ctx context.Context, r reconcile.Record) error {
+func (k *Keeper) releaseRecord(ctx context.Context, id reconcile.SandboxID) error {
 	ctx, cancel := context.WithTimeout(ctx, k.ReleaseTimeout)
 	defer cancel()
-	_, err := k.Engine.Release(ctx, r.Sandbox.ID)
+	_, err := k.Engine.Release(ctx, id)
 	return err
 }
 
@@ -426,12 +427,12 @@ func (k *Keeper) Withdraw(ctx context.Context, uid types.UID) error {
 		return err
 	}
 	// The sandboxes of another boot, or of a record that was damaged.
-	records, _ := k.Engine.List()
-	for _, r := range records {
-		if claimOf(r.Sandbox.ID) != uid {
+	ids, _ := k.Engine.IDs()
+	for _, id := range ids {
+		if claimOf(id) != uid {
 			continue
 		}
-		if err := k.releaseRecord(ctx, r); err != nil {
+		if err := k.releaseRecord(ctx, id); err != nil {
 			return err
 		}
 	}

@@ -116,6 +116,16 @@ func (w *world) Release(_ context.Context, id reconcile.SandboxID) (reconcile.Re
 	return reconcile.Report{}, nil
 }
 
+// IDs implements attachment.Engine.
+func (w *world) IDs() ([]reconcile.SandboxID, []error) {
+	var out []reconcile.SandboxID
+	records, errs := w.List()
+	for _, r := range records {
+		out = append(out, r.Sandbox.ID)
+	}
+	return out, errs
+}
+
 // List implements attachment.Engine.
 func (w *world) List() ([]reconcile.Record, []error) {
 	w.mu.Lock()

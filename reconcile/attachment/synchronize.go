@@ -159,7 +159,7 @@ func (k *Keeper) bury(ctx context.Context) {
 		if r.BootID == k.Store.BootID || !ofRuntime.MatchString(string(r.Sandbox.ID)) {
 			continue
 		}
-		if err := k.releaseRecord(ctx, r); err != nil {
+		if err := k.releaseRecord(ctx, r.Sandbox.ID); err != nil {
 			k.Log.Warn("sandbox of an earlier boot", "sandbox", r.Sandbox.ID, "error", err)
 		}
 	}

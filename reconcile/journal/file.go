@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -68,6 +69,17 @@ func fileName(id reconcile.SandboxID) (string, error) {
 		name = name[:maxName-len(hash)] + hash
 	}
 	return name, nil
+}
+
+// idOf is the inverse of fileName; false when the name ends in a hash, or is none
+// that fileName makes.
+func idOf(name string) (reconcile.SandboxID, bool) {
+	id, err := url.PathUnescape(name)
+	if err != nil {
+		return "", false
+	}
+	own, err := fileName(reconcile.SandboxID(id))
+	return reconcile.SandboxID(id), err == nil && own == name
 }
 
 func (j *Journal) path(name, suffix string) string {

@@ -38,7 +38,8 @@ type Journal struct {
 	gates    map[string]*gate // by file name
 	recent   []recent         // read last, the latest first
 	holdings map[string]holding
-	reported []error // damage met outside List, told by the next List
+	long     map[string]reconcile.SandboxID // by file name, where that does not tell
+	reported []error                        // damage met outside List, told by the next List
 }
 
 var _ reconcile.Store = (*Journal)(nil)
@@ -83,11 +84,70 @@ func (j *Journal) List() ([]reconcile.Record, []error) {
 		}
 	}
 	slices.SortFunc(records, func(a, b reconcile.Record) int { return cmp.Compare(a.Sandbox.ID, b.Sandbox.ID) })
+	return records, append(errs, j.unreported()...)
+}
+
+// unreported returns the damage that was met and has not been told yet.
+func (j *Journal) unreported() []error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	errs = append(errs, j.reported...)
+	errs := j.reported
 	j.reported = nil
-	return records, errs
+	return errs
+}
+
+// IDs returns the IDs of all logs, in order, by their names: of a sandbox among
+// them there may be no record after all. Damage that was met since is told as
+// List tells it.
+func (j *Journal) IDs() ([]reconcile.SandboxID, []error) {
+	entries, err := os.ReadDir(j.dir)
+	if err != nil {
+		return nil, []error{fmt.Errorf("journal %q: %w", j.dir, err)}
+	}
+	var ids []reconcile.SandboxID
+	var errs []error
+	long := map[string]reconcile.SandboxID{}
+	for _, e := range entries {
+		name, isLog := strings.CutSuffix(e.Name(), logSuffix)
+		if !isLog {
+			continue
+		}
+		id, told := idOf(name)
+		if !told {
+			if id, err = j.ofLong(name); err != nil {
+				errs = append(errs, j.wrap(name, err))
+			}
+			if long[name] = id; id == "" {
+				delete(long, name)
+			}
+		}
+		if id != "" {
+			ids = append(ids, id)
+		}
+	}
+	j.mu.Lock()
+	j.long = long
+	j.mu.Unlock()
+	slices.Sort(ids)
+	return ids, append(errs, j.unreported()...)
+}
+
+// ofLong returns the ID of the log of a name that ends in a hash; "" when it
+// holds no record.
+func (j *Journal) ofLong(name string) (reconcile.SandboxID, error) {
+	j.mu.Lock()
+	id := j.long[name]
+	j.mu.Unlock()
+	if id != "" {
+		return id, nil // one name is of one ID
+	}
+	s, err := load(j.path(name, logSuffix), name)
+	if isDamage(err) {
+		if s, err = j.examine(name, err); isDamage(err) {
+			return "", nil // told with the rest
+		}
+	}
+	return s.record.Sandbox.ID, err
 }
 
 // Damaged returns the paths of the files that were set aside and still lie in

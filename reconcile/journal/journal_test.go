@@ -542,3 +542,71 @@ func BenchmarkIntend(b *testing.B) {
 		})
 	}
 }
+
+// TestIDs holds that IDs are those of List, also where the name of the file does
+// not tell, and that no log is read for those whose name does.
+func TestIDs(t *testing.T) {
+	dir := t.TempDir()
+	ours, theirs := open(t, dir), open(t, dir)
+	long := reconcile.SandboxID(strings.Repeat("long/", 60))
+	want := []reconcile.SandboxID{"a%2Fb", "a/b", "blue/ai", "b~c", long, "ü/."}
+	for _, id := range want {
+		must(t, theirs.Put(record(id, reconcile.Applied, made("bond0"))))
+	}
+	for range 2 { // the second time the long one is remembered
+		got, errs := ours.IDs()
+		if d := cmp.Diff(want, got); d != "" || len(errs) > 0 {
+			t.Errorf("%v: %s", errs, d)
+		}
+	}
+	must(t, theirs.Remove(long))
+	must(t, os.WriteFile(ours.path("a%2Fb", logSuffix), []byte("no log\n"), 0o600))
+	got, errs := ours.IDs()
+	if d := cmp.Diff([]reconcile.SandboxID{"a%2Fb", "a/b", "blue/ai", "b~c", "ü/."}, got); d != "" || len(errs) > 0 {
+		t.Errorf("beside one that has become damaged: %v: %s", errs, d)
+	}
+	if _, _, err := ours.Get("a/b"); err == nil {
+		t.Error("it is not found to be damaged")
+	}
+	if got, errs = ours.IDs(); len(got) != 4 || len(errs) != 1 {
+		t.Errorf("afterwards: %v, %v", got, errs)
+	}
+	if _, errs = ours.IDs(); len(errs) > 0 {
+		t.Errorf("told twice: %v", errs)
+	}
+}
+
+// BenchmarkIDs is what the end of a pod pays for the sandboxes that are there,
+// BenchmarkList what it would pay if it read them.
+func BenchmarkIDs(b *testing.B) {
+	j := five(b)
+	for b.Loop() {
+		if got, errs := j.IDs(); len(got) != 500 || len(errs) > 0 {
+			b.Fatal(got, errs)
+		}
+	}
+}
+
+func BenchmarkList(b *testing.B) {
+	j := five(b)
+	for b.Loop() {
+		if got, errs := j.List(); len(got) != 500 || len(errs) > 0 {
+			b.Fatal(got, errs)
+		}
+	}
+}
+
+// five returns a journal of five hundred.
+func five(b *testing.B) *Journal {
+	b.Helper()
+	j := open(b, b.TempDir())
+	j.fsync = func(*os.File) error { return nil }
+	var history []netstate.Change
+	for i := range 20 {
+		history = append(history, made(fmt.Sprintf("link%d", i)))
+	}
+	for i := range 500 {
+		must(b, j.Put(record(reconcile.SandboxID(fmt.Sprintf("sandbox-%d/claim/ai", i)), reconcile.Applied, history...)))
+	}
+	return j
+}

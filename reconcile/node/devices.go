@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops"
@@ -31,9 +32,12 @@ type Assignment struct {
 	// a root step.
 	Asked     map[string]string
 	Contracts contract.Set
-	// Records are all sandboxes: this one keeps its devices, the devices of
-	// the others are not free.
-	Records []reconcile.Record
+	// Own is the record of this sandbox, nil when there is none: it keeps its
+	// devices.
+	Own *reconcile.Record
+	// Records lists all sandboxes: the devices of the others are not free. It is
+	// called at most once, and not at all when nothing has to be chosen.
+	Records func() []reconcile.Record
 	// Alive reports whether the namespace of a record is still there; one that
 	// is gone holds no device.
 	Alive func(reconcile.Record) bool
@@ -52,12 +56,11 @@ type Assignment struct {
 // or namespace than the sandbox was applied with, NotReady when no device is
 // free.
 func (a Assignment) Sandbox(ctx context.Context) (reconcile.Sandbox, error) {
+	a.Records = sync.OnceValue(a.Records)
 	r := &assigner{Assignment: a, out: map[string]string{}, holder: map[string]string{}}
-	for _, rec := range a.Records {
-		if rec.Sandbox.ID == a.ID {
-			r.own, r.known = rec, true
-			r.alive = rec.Phase != reconcile.Releasing && a.Alive(rec)
-		}
+	if a.Own != nil {
+		r.own, r.known = *a.Own, true
+		r.alive = r.own.Phase != reconcile.Releasing && a.Alive(r.own)
 	}
 	if r.alive && r.own.Sandbox.Netns != a.Netns.Path {
 		return reconcile.Sandbox{}, fault.New(fault.Conflict, fmt.Errorf("sandbox %q is in network namespace %q, which has the same name: delete it first", a.ID, r.own.Sandbox.Netns))
@@ -256,7 +259,7 @@ func (r *assigner) taken(need need) map[string]bool {
 			out[id] = true
 		}
 	}
-	for _, rec := range r.Records {
+	for _, rec := range r.Records() {
 		if rec.Sandbox.ID == r.ID || !r.Alive(rec) {
 			continue
 		}

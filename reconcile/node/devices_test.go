@@ -161,9 +161,19 @@ func TestAssignment(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			discovered := 0
+			discovered, listed := 0, 0
+			var own *reconcile.Record
+			for _, rec := range c.records {
+				if rec.Sandbox.ID == "blue/ai" {
+					own = &rec
+				}
+			}
 			sb, err := Assignment{
-				ID: "blue/ai", Netns: Netns{"blue", "/run/netns/blue"}, Topology: steps(t, c.steps), Asked: c.asked, Contracts: registry(t), Records: c.records,
+				ID: "blue/ai", Netns: Netns{"blue", "/run/netns/blue"}, Topology: steps(t, c.steps), Asked: c.asked, Contracts: registry(t), Own: own,
+				Records: func() []reconcile.Record {
+					listed++
+					return c.records
+				},
 				Alive: func(rec reconcile.Record) bool { return !c.dead[rec.Sandbox.ID] },
 				Discover: func() ([]inventory.Device, error) {
 					discovered++
@@ -173,6 +183,9 @@ func TestAssignment(t *testing.T) {
 			}.Sandbox(t.Context())
 			if discovered > 1 {
 				t.Errorf("discovered %d times", discovered)
+			}
+			if listed > 1 || discovered == 0 && listed > 0 && len(c.dead) == 0 {
+				t.Errorf("all records read %d times, with %d discoveries", listed, discovered)
 			}
 			if c.err != "" {
 				if err == nil || err.Error() != c.err || fault.Of(err) != c.kind {

@@ -230,15 +230,11 @@ func (l *Loop) Yield() (done func()) { return l.sched.yield() }
 // take lets the loop follow a reading of the directory and the journal as it is
 // now, and gives a turn to what has come, gone or changed.
 func (l *Loop) take(r reading) {
-	records, errs := l.Reconciler.List()
-	for _, err := range errs {
-		l.Log.Error("journal", "error", err)
-	}
+	records := l.unknown()
 	if files, err := l.Damaged(); err == nil {
 		l.Recorder.Damaged(len(files))
 	}
 	l.mu.Lock()
-	known := maps.Clone(l.paths)
 	broken := l.config.broken
 	turns := l.config.take(r)
 	l.read = r.dirs
@@ -250,9 +246,7 @@ func (l *Loop) take(r reading) {
 		if _, ok := l.paths[id]; !ok {
 			l.paths[id] = rec.Sandbox.Netns
 		}
-		if _, ok := known[id]; !ok {
-			turns = append(turns, id)
-		}
+		turns = append(turns, id)
 	}
 	if len(broken) > 0 && !l.config.unknown {
 		for id := range l.paths { // what an unreadable file kept from being released
@@ -270,6 +264,32 @@ func (l *Loop) take(r reading) {
 	for _, id := range turns {
 		l.sched.ask(id)
 	}
+}
+
+// unknown returns the records of sandboxes the loop has not seen yet. Reading those
+// it knows is left to their turns: with each pod that starts there is a new one.
+func (l *Loop) unknown() []reconcile.Record {
+	ids, errs := l.Reconciler.IDs()
+	var out []reconcile.Record
+	for _, id := range ids {
+		l.mu.Lock()
+		_, known := l.paths[id]
+		l.mu.Unlock()
+		if known {
+			continue
+		}
+		rec, found, err := l.Store.Get(id)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if found {
+			out = append(out, rec)
+		}
+	}
+	for _, err := range errs {
+		l.Log.Error("journal", "error", err)
+	}
+	return out
 }
 
 func (l *Loop) wish(id reconcile.SandboxID) (w wish, wanted, unknown bool) {
@@ -366,7 +386,7 @@ func (l *Loop) keep(ctx context.Context, w wish, rec reconcile.Record, known boo
 		}
 		return again, err
 	}
-	sb, err := l.sandbox(ctx, w)
+	sb, err := l.sandbox(ctx, w, rec, known)
 	if err != nil {
 		return l.retry(err), err
 	}
@@ -428,10 +448,17 @@ func (l *Loop) retry(err error) verdict {
 }
 
 // sandbox gives a wish its devices.
-func (l *Loop) sandbox(ctx context.Context, w wish) (reconcile.Sandbox, error) {
-	records, _ := l.Reconciler.List() // damage is reported by take
+func (l *Loop) sandbox(ctx context.Context, w wish, rec reconcile.Record, known bool) (reconcile.Sandbox, error) {
+	var own *reconcile.Record
+	if known {
+		own = &rec
+	}
 	return Assignment{
-		ID: w.id, Netns: w.netns, Topology: w.topology, Asked: w.asked, Contracts: l.Contracts, Records: records,
+		ID: w.id, Netns: w.netns, Topology: w.topology, Asked: w.asked, Contracts: l.Contracts, Own: own,
+		Records: func() []reconcile.Record {
+			records, _ := l.Reconciler.List() // damage is reported by take
+			return records
+		},
 		Alive:    func(rec reconcile.Record) bool { return Alive(rec, l.BootID) },
 		Discover: l.Discover, Sys: l.Sys,
 	}.Sandbox(ctx)
