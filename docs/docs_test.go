@@ -5,9 +5,11 @@ package docs
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -116,42 +118,82 @@ var (
 	metricLabel  = regexp.MustCompile(`(\w+)="`)
 )
 
-// TestMetricsPage lists the metrics in the golden file of their package, which
-// holds every one.
+// boundOf says what bounds the values of a label; a label that is not here is not
+// documented, and the page cannot be written.
+var boundOf = map[string]string{
+	"action":    "`create`, `update`, `delete`",
+	"field":     "the fields plumbline manages, a list in the program, and `missing`, `unwanted`, `pending`",
+	"goversion": "one for a process",
+	"hook":      "`Synchronize`, `RunPodSandbox`, `CreateContainer`, `StopPodSandbox`, `RemovePodSandbox`",
+	"kind":      "`dump`, `get`, `write`",
+	"object":    "the kinds of objects, eight, and `step`",
+	"outcome":   "`Success` and the kinds of errors, seven",
+	"phase":     "`observe`, `journal`, `apply`",
+	"revision":  "one for a process",
+	"state":     "`InSync`, `Drifted`, `Failed`",
+	"step":      "the steps of the topologies on the node, and `none`",
+	"step_type": "the step types, and `none`",
+	"topology":  "the topologies with a sandbox on the node now, or within the last 15 minutes",
+	"trigger":   "`plan`, `ensure`, `check`, `repair`, `release`",
+	"version":   "one for a process",
+}
+
+// TestMetricsPage lists the metrics in the golden files of the packages that have
+// some, which hold every one.
 func TestMetricsPage(t *testing.T) {
-	data, err := os.ReadFile("../reconcile/metrics/testdata/exposition.txt")
-	if err != nil {
-		t.Fatal(err)
+	files, err := filepath.Glob("../reconcile/*/testdata/exposition.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no metrics", err)
 	}
 	type metric struct{ name, kind, help, labels string }
 	var metrics []metric
-	for line := range strings.Lines(string(data)) {
-		head := metricHead.FindStringSubmatch(line)
-		switch {
-		case head != nil && head[1] == "HELP":
-			metrics = append(metrics, metric{name: head[2], help: head[3]})
-		case head != nil:
-			metrics[len(metrics)-1].kind = head[3]
-		default:
-			m := &metrics[len(metrics)-1]
-			labels := metricLabels.FindStringSubmatch(line)
-			if labels == nil || m.labels != "" {
-				continue
-			}
-			var names []string
-			for _, l := range metricLabel.FindAllStringSubmatch(labels[1], -1) {
-				if l[1] != "le" {
-					names = append(names, "`"+l[1]+"`")
+	used := map[string]bool{}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(data)) {
+			head := metricHead.FindStringSubmatch(line)
+			switch {
+			case head != nil && head[1] == "HELP":
+				metrics = append(metrics, metric{name: head[2], help: head[3]})
+			case head != nil:
+				metrics[len(metrics)-1].kind = head[3]
+			default:
+				m := &metrics[len(metrics)-1]
+				labels := metricLabels.FindStringSubmatch(line)
+				if labels == nil || m.labels != "" {
+					continue
 				}
+				var names []string
+				for _, l := range metricLabel.FindAllStringSubmatch(labels[1], -1) {
+					if l[1] != "le" {
+						names = append(names, "`"+l[1]+"`")
+						used[l[1]] = true
+					}
+				}
+				m.labels = strings.Join(names, ", ")
 			}
-			m.labels = strings.Join(names, ", ")
 		}
 	}
+	slices.SortFunc(metrics, func(a, b metric) int { return strings.Compare(a.name, b.name) })
+	head, err := os.ReadFile("testdata/metrics.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
 	var page strings.Builder
-	page.WriteString(generated + "# Metrics\n\nNo label names a pod or a sandbox, so their number does not grow with either.\n\n" +
-		"| metric | type | labels | meaning |\n| --- | --- | --- | --- |\n")
+	page.WriteString(generated + string(head) + "\n| metric | type | labels | meaning |\n| --- | --- | --- | --- |\n")
 	for _, m := range metrics {
 		fmt.Fprintf(&page, "| `%s` | %s | %s | %s |\n", m.name, m.kind, m.labels, m.help)
+	}
+	page.WriteString("\n## What bounds each label\n\nTests hold these bounds.\n\n| label | values |\n| --- | --- |\n")
+	for _, label := range slices.Sorted(maps.Keys(used)) {
+		bound, ok := boundOf[label]
+		if !ok {
+			t.Errorf("nobody says what bounds the label %q", label)
+		}
+		fmt.Fprintf(&page, "| `%s` | %s |\n", label, bound)
 	}
 	generates(t, "metrics.md", page.String())
 }

@@ -183,7 +183,7 @@ func (g *agent) run(ctx context.Context, a *app) error {
 
 // wire puts the parts together; nothing runs yet.
 func (s *serving) wire(ctx context.Context) (err error) {
-	s.counts, s.hooks = metrics.New(build()), nriplugin.NewMetrics()
+	s.counts, s.hooks = metrics.New(build(), time.Now), nriplugin.NewMetrics()
 	s.status = claimstatus.New(claimstatus.Options{Client: s.kube, NodeName: s.nodeName, Log: s.log, Now: time.Now})
 	s.drift = &driftReport{Metrics: s.counts, status: s.status}
 	s.app.host = kernel.Options{Netns: "/proc/thread-self/ns/net", Proc: s.proc}
@@ -374,7 +374,11 @@ func (s *serving) keepTrue(ctx context.Context) {
 
 func (s *serving) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/", handler(s.counts, s.loop, s.hooks))
+	mux.Handle("/", handler(s.loop, s.counts, s.hooks, metrics.Health{
+		Loop:       func() metrics.Work { return metrics.Work(s.loop.Work()) },
+		Registered: func() bool { return s.plugin.Ready() == nil },
+		Reports:    s.status.Waiting,
+	}))
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := cmp.Or(s.runtime.Ready(), s.plugin.Ready()); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)

@@ -74,7 +74,7 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 		return fmt.Errorf("--config: %q is not a directory", d.dir)
 	}
 	log := a.log(slog.LevelInfo)
-	counts := metrics.New(build())
+	counts := metrics.New(build(), time.Now)
 	e, err := a.engine("run", true, counts)
 	if err != nil {
 		return err
@@ -99,7 +99,7 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
-	server := &http.Server{Handler: handler(counts, loop), ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: handler(loop, counts, metrics.Health{Loop: func() metrics.Work { return metrics.Work(loop.Work()) }}), ReadHeaderTimeout: 10 * time.Second}
 	log.Info("running", "config", d.dir, "state", a.stateDir, "listen", listener.Addr().String(), "version", build().Version)
 
 	// Whatever ends ends all; being asked to stop is no error.
@@ -128,10 +128,10 @@ func serveHTTP(ctx context.Context, group *errgroup.Group, server *http.Server, 
 	})
 }
 
-func handler(counts *metrics.Metrics, loop *node.Loop, more ...prometheus.Collector) http.Handler {
+func handler(loop *node.Loop, ours ...prometheus.Collector) http.Handler {
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(more...)
-	reg.MustRegister(counts, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg.MustRegister(ours...)
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })

@@ -33,6 +33,7 @@ type Metrics struct {
 	build        prometheus.Gauge
 	detected     *prometheus.CounterVec
 	current      current
+	topologies   topologies
 }
 
 var (
@@ -48,7 +49,7 @@ var passBuckets = prometheus.ExponentialBuckets(0.001, 2, 16)
 var phaseBuckets = prometheus.ExponentialBuckets(0.0001, 4, 10)
 
 // New returns metrics of nothing yet.
-func New(b Build) *Metrics {
+func New(b Build, now func() time.Time) *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
@@ -74,7 +75,8 @@ func New(b Build) *Metrics {
 			Name: "plumbline_build_info", Help: "Always 1; the labels say which program this is.",
 			ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision, "goversion": b.GoVersion},
 		}),
-		current: current{states: map[reconcile.SandboxID]reconcile.State{}, drift: map[reconcile.SandboxID]map[driftKey]int{}, fights: map[reconcile.SandboxID]map[fightKey]int{}},
+		current:    current{states: map[reconcile.SandboxID]reconcile.State{}, drift: map[reconcile.SandboxID]map[driftKey]int{}, fights: map[reconcile.SandboxID]map[fightKey]int{}},
+		topologies: topologies{now: now, of: map[reconcile.SandboxID]string{}, gone: map[string]time.Time{}},
 	}
 	m.build.Set(1)
 	// Series that are there before the first event let rate() see that event.
@@ -103,6 +105,11 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	for _, name := range m.topologies.stale() {
+		for _, c := range []*prometheus.CounterVec{m.repairs, m.detected} {
+			c.DeletePartialMatch(prometheus.Labels{"topology": name})
+		}
+	}
 	for _, c := range m.collectors() {
 		c.Collect(ch)
 	}
@@ -121,6 +128,9 @@ func outcome(k fault.Kind) string {
 // Pass implements reconcile.Recorder.
 func (m *Metrics) Pass(p reconcile.Pass) {
 	trigger := string(p.Trigger)
+	if p.Trigger != reconcile.TriggerPlan {
+		m.seen(p.Sandbox, p.Topology)
+	}
 	m.passes.WithLabelValues(trigger, outcome(p.Outcome)).Inc()
 	m.passSeconds.WithLabelValues(trigger).Observe(p.Timing.Total.Seconds())
 	for phase, took := range map[string]time.Duration{"observe": p.Timing.Observe, "journal": p.Timing.Journal, "apply": p.Timing.Apply} {
@@ -142,6 +152,7 @@ func (m *Metrics) Pass(p reconcile.Pass) {
 
 // Drift implements reconcile.Recorder.
 func (m *Metrics) Drift(id reconcile.SandboxID, topology string, drift []reconcile.Drift) {
+	m.seen(id, topology)
 	for k, n := range m.current.drifted(id, topology, drift) {
 		m.detected.WithLabelValues(k.values()...).Add(float64(n))
 	}
@@ -149,11 +160,23 @@ func (m *Metrics) Drift(id reconcile.SandboxID, topology string, drift []reconci
 
 // Fighting implements node.Recorder: what others keep changing back in a sandbox.
 func (m *Metrics) Fighting(id reconcile.SandboxID, topology string, fights []reconcile.Fight) {
+	m.seen(id, topology)
 	m.current.fought(id, topology, fights)
 }
 
 // Forget implements reconcile.Recorder.
-func (m *Metrics) Forget(id reconcile.SandboxID) { m.current.forget(id) }
+func (m *Metrics) Forget(id reconcile.SandboxID) {
+	m.current.forget(id)
+	m.topologies.forget(id)
+}
+
+// seen notes of which topology a sandbox is. A counter of repairs that is there
+// before the first of them lets rate() see that one.
+func (m *Metrics) seen(id reconcile.SandboxID, topology string) {
+	if m.topologies.seen(id, topology) {
+		m.repairs.WithLabelValues(topology, success)
+	}
+}
 
 // Repaired records how long a drift lasted, from its first notice to the end
 // of the pass that put it right.

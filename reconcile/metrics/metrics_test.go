@@ -3,13 +3,17 @@ package metrics_test
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/plumbline/plumbline/ops/fault"
@@ -20,18 +24,25 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-func exposition(t *testing.T, m *metrics.Metrics) string {
+func gather(t *testing.T, of ...prometheus.Collector) []*dto.MetricFamily {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
-	if err := reg.Register(m); err != nil {
-		t.Fatal(err)
+	for _, c := range of {
+		if err := reg.Register(c); err != nil {
+			t.Fatal(err)
+		}
 	}
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return families
+}
+
+func exposition(t *testing.T, of ...prometheus.Collector) string {
+	t.Helper()
 	var out bytes.Buffer
-	for _, f := range families {
+	for _, f := range gather(t, of...) {
 		if _, err := expfmt.MetricFamilyToText(&out, f); err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +55,7 @@ func create(step, link string) netstate.Change {
 }
 
 func TestExposition(t *testing.T) {
-	m := metrics.New(metrics.Build{Version: "v1.2.3", Revision: "0123456789ab", GoVersion: "go1.26"})
+	m := metrics.New(metrics.Build{Version: "v1.2.3", Revision: "0123456789ab", GoVersion: "go1.26"}, time.Now)
 	types := map[string]string{"bond0": "bond", "vlan100": "vlan"}
 
 	m.Pass(reconcile.Pass{
@@ -77,7 +88,18 @@ func TestExposition(t *testing.T) {
 	})
 
 	const file = "testdata/exposition.txt"
-	got := exposition(t, m)
+	health := metrics.Health{
+		Loop: func() metrics.Work {
+			return metrics.Work{Running: true, Waiting: 3, Busy: 2, Delay: 1500 * time.Millisecond, Resync: time.UnixMilli(1700000000250)}
+		},
+		Registered: func() bool { return true },
+		Reports:    func() (int, uint64) { return 4, 5 },
+	}
+	problems, err := promlint.NewWithMetricFamilies(gather(t, m, health)).Lint()
+	if err != nil || len(problems) > 0 {
+		t.Errorf("against Prometheus' conventions: %v, %v", problems, err)
+	}
+	got := exposition(t, m, health)
 	if *update {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
@@ -104,7 +126,7 @@ func lines(t *testing.T, m *metrics.Metrics, prefix string) []string {
 }
 
 func TestDriftEndsWithItsRepairAndWithTheSandbox(t *testing.T) {
-	m := metrics.New(metrics.Build{})
+	m := metrics.New(metrics.Build{}, time.Now)
 	drift := []reconcile.Drift{{Step: "b", Type: "bond", Action: netstate.Update, Object: netstate.LinkKey("bond0"), Field: "mtu"}}
 	states := func(inSync, drifted, failed string) []string {
 		return []string{
@@ -144,7 +166,7 @@ func TestDriftEndsWithItsRepairAndWithTheSandbox(t *testing.T) {
 
 // What a repair leaves alone, as its step says, drifts on.
 func TestDriftThatIsLeft(t *testing.T) {
-	m := metrics.New(metrics.Build{})
+	m := metrics.New(metrics.Build{}, time.Now)
 	observed := []reconcile.Drift{{Step: "a", Type: "dummy", Action: netstate.Update, Object: netstate.LinkKey("a0"), Field: "mtu"}}
 	m.Drift("s", "t", observed)
 	m.Pass(reconcile.Pass{Sandbox: "s", Topology: "t", Trigger: reconcile.TriggerRepair, Changes: []netstate.Change{create("b", "x")}, Left: observed})
@@ -156,7 +178,7 @@ func TestDriftThatIsLeft(t *testing.T) {
 }
 
 func TestFightEndsWhenToldAndWithTheSandbox(t *testing.T) {
-	m := metrics.New(metrics.Build{})
+	m := metrics.New(metrics.Build{}, time.Now)
 	fight := []reconcile.Fight{{Step: "b", Object: netstate.LinkKey("bond0"), Field: "mtu", Action: netstate.Update}}
 	series := func(when string, want ...string) {
 		t.Helper()
@@ -177,9 +199,162 @@ func TestFightEndsWhenToldAndWithTheSandbox(t *testing.T) {
 
 // A repair that found nothing to do was no repair.
 func TestRepairOfNothingIsNotCounted(t *testing.T) {
-	m := metrics.New(metrics.Build{})
+	m := metrics.New(metrics.Build{}, time.Now)
 	m.Pass(reconcile.Pass{Sandbox: "a", Topology: "t", Trigger: reconcile.TriggerRepair})
-	if got := lines(t, m, "plumbline_repairs_total{"); len(got) != 0 {
-		t.Errorf("repairs: %q", got)
+	want := []string{`plumbline_repairs_total{outcome="Success",topology="t"} 0`}
+	if diff := cmp.Diff(want, lines(t, m, "plumbline_repairs_total{")); diff != "" {
+		t.Errorf("repairs (-want +got):\n%s", diff)
+	}
+}
+
+// A loop without a cluster says nothing of one, and nothing of a time it has not.
+func TestHealthLeavesOutWhatIsNotThere(t *testing.T) {
+	got := exposition(t, metrics.Health{Loop: func() metrics.Work { return metrics.Work{} }})
+	for _, name := range []string{"kubelet", "claim", "resync"} {
+		if strings.Contains(got, name) {
+			t.Errorf("something is said of %q:\n%s", name, got)
+		}
+	}
+	if !strings.Contains(got, "plumbline_loop_running 0\n") {
+		t.Errorf("not said that no loop runs:\n%s", got)
+	}
+}
+
+// fieldPaths lists the fields that a step can want of an object, by their tags.
+func fieldPaths(of reflect.Type, prefix string) []string {
+	var out []string
+	for f := range of.Fields() {
+		tag, options, _ := strings.Cut(f.Tag.Get("plan"), ",")
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if other, ok := strings.CutPrefix(options, "name="); ok {
+			name = other
+		}
+		switch tag {
+		case "", "-", "key":
+		case "nested":
+			out = append(out, fieldPaths(f.Type.Elem(), prefix+name+".")...)
+		default:
+			out = append(out, prefix+name)
+		}
+	}
+	return out
+}
+
+// objects are all kinds of objects with all their fields set: what the labels
+// object and field can be.
+func objects() map[netstate.Kind][]string {
+	out := map[netstate.Kind][]string{}
+	for _, o := range []netstate.Object{
+		netstate.Link{}, netstate.Addr{}, netstate.Route{}, netstate.Sysctl{}, netstate.Ethtool{}, netstate.BridgeVLAN{}, netstate.Device{}, netstate.VF{},
+	} {
+		out[o.Key().Kind] = append(fieldPaths(reflect.TypeOf(o), ""), "missing", "unwanted")
+	}
+	return out
+}
+
+// The number of series is bounded by what topologies say, however many pods there
+// are and whatever drifts in them; and it shrinks when a topology goes.
+func TestSeriesAreBounded(t *testing.T) {
+	now := time.Unix(1700000000, 0)
+	m := metrics.New(metrics.Build{}, func() time.Time { return now })
+	const sandboxes, topologies, steps = 500, 2, 3
+	fields := 0
+	for _, paths := range objects() {
+		fields += len(paths)
+	}
+	kinds := []fault.Kind{"", fault.Invalid, fault.NotReady, fault.Conflict, fault.Unsupported, fault.NotConverged, fault.Gone, fault.Internal}
+	var ids []reconcile.SandboxID
+	for i := range sandboxes {
+		id := reconcile.SandboxID(fmt.Sprintf("pod-%d/uid/t", i))
+		ids = append(ids, id)
+		name := fmt.Sprintf("t%d", i%topologies)
+		var drift []reconcile.Drift
+		var fights []reconcile.Fight
+		for step := range steps {
+			s := fmt.Sprintf("s%d", step)
+			for kind, paths := range objects() {
+				key := netstate.Key{Kind: kind, ID: fmt.Sprintf("of-%s", id)} // the pod's own names are no label
+				for _, path := range paths {
+					d := reconcile.Drift{Step: s, Type: "dummy", Action: netstate.Update, Object: key, Field: path}
+					switch path {
+					case "missing":
+						d.Action, d.Field = netstate.Create, ""
+					case "unwanted":
+						d.Action, d.Field = netstate.Delete, ""
+					}
+					drift = append(drift, d)
+					fights = append(fights, reconcile.Fight{Step: s, Object: key, Field: d.Field, Action: d.Action})
+				}
+			}
+		}
+		m.Drift(id, name, drift)
+		m.Fighting(id, name, fights)
+		for _, k := range kinds {
+			m.Pass(reconcile.Pass{Sandbox: id, Topology: name, Trigger: reconcile.TriggerRepair, Outcome: k, Left: drift, Changes: []netstate.Change{create("s0", string(id))}, StepTypes: map[string]string{"s0": "dummy"}})
+		}
+	}
+	most := map[string]int{
+		"plumbline_drift_fields":         topologies * steps * fields,
+		"plumbline_drift_detected_total": topologies * steps * fields,
+		"plumbline_fighting_fields":      topologies * steps * fields,
+		"plumbline_repairs_total":        topologies * len(kinds),
+	}
+	count := func() map[string]int {
+		of := map[string]int{}
+		for _, f := range gather(t, m) {
+			for _, series := range f.GetMetric() {
+				labelled := false
+				for _, l := range series.GetLabel() {
+					if strings.Contains(l.GetValue(), "pod-") {
+						t.Errorf("%s has a label %s=%q", f.GetName(), l.GetName(), l.GetValue())
+					}
+					labelled = labelled || l.GetName() == "topology"
+				}
+				if labelled {
+					of[f.GetName()]++
+				}
+			}
+		}
+		return of
+	}
+	if diff := cmp.Diff(most, count()); diff != "" {
+		t.Errorf("series with a topology, %d sandboxes (-want +got):\n%s", sandboxes, diff)
+	}
+	for i, id := range ids {
+		if i%topologies == 0 {
+			m.Forget(id)
+		}
+	}
+	now = now.Add(14 * time.Minute)
+	half := map[string]int{
+		"plumbline_drift_fields":         steps * fields,
+		"plumbline_drift_detected_total": topologies * steps * fields, // its last repairs can still be scraped
+		"plumbline_fighting_fields":      steps * fields,
+		"plumbline_repairs_total":        topologies * len(kinds),
+	}
+	if diff := cmp.Diff(half, count()); diff != "" {
+		t.Errorf("soon after a topology has gone (-want +got):\n%s", diff)
+	}
+	now = now.Add(time.Minute)
+	half["plumbline_drift_detected_total"], half["plumbline_repairs_total"] = steps*fields, len(kinds)
+	if diff := cmp.Diff(half, count()); diff != "" {
+		t.Errorf("later (-want +got):\n%s", diff)
+	}
+}
+
+// A topology that comes back in time keeps its counters.
+func TestTopologyThatComesBack(t *testing.T) {
+	now := time.Unix(1700000000, 0)
+	m := metrics.New(metrics.Build{}, func() time.Time { return now })
+	repair := reconcile.Pass{Sandbox: "a", Topology: "t", Trigger: reconcile.TriggerRepair, Changes: []netstate.Change{create("b", "x")}}
+	m.Pass(repair)
+	m.Forget("a")
+	now = now.Add(10 * time.Minute)
+	repair.Sandbox = "b"
+	m.Pass(repair)
+	now = now.Add(10 * time.Minute)
+	want := []string{`plumbline_repairs_total{outcome="Success",topology="t"} 2`}
+	if diff := cmp.Diff(want, lines(t, m, "plumbline_repairs_total{")); diff != "" {
+		t.Errorf("repairs (-want +got):\n%s", diff)
 	}
 }

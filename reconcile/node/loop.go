@@ -90,6 +90,8 @@ type Loop struct {
 	onHost  map[reconcile.SandboxID]bool   // those that depend on the host's devices
 	waiting map[reconcile.SandboxID]bool   // for their first pass
 	started bool
+	running bool
+	resync  time.Time                      // of the last reading
 	said    map[reconcile.SandboxID]string // what was logged last
 }
 
@@ -125,6 +127,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	}
 	defer files.close()
 	l.begin(r)
+	defer l.end()
 	files.follow(l.dirs(r))
 
 	var wg sync.WaitGroup
@@ -161,7 +164,34 @@ func (l *Loop) begin(r reading) {
 	for id := range l.paths {
 		l.waiting[id] = true
 	}
-	l.started = true
+	l.started, l.running = true, true
+}
+
+func (l *Loop) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running = false
+}
+
+// Work is what a Loop is at.
+type Work struct {
+	Running bool
+	Waiting int           // sandboxes whose turn has come, and no worker is free
+	Busy    int           // sandboxes that are being looked at
+	Delay   time.Duration // of the turn that has been due for longest
+	Resync  time.Time     // when the directory and the journal were read last; zero: never
+}
+
+// Work returns what the loop is at now.
+func (l *Loop) Work() Work {
+	waiting, busy, since := l.sched.load()
+	delay := time.Duration(0)
+	if !since.IsZero() {
+		delay = l.Now().Sub(since)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return Work{Running: l.running, Waiting: waiting, Busy: busy, Delay: delay, Resync: l.resync}
 }
 
 // listen turns the watcher's events into turns, until ctx ends.
@@ -230,11 +260,14 @@ func (l *Loop) Yield() (done func()) { return l.sched.yield() }
 // take lets the loop follow a reading of the directory and the journal as it is
 // now, and gives a turn to what has come, gone or changed.
 func (l *Loop) take(r reading) {
-	records := l.unknown()
+	records, complete := l.unknown()
 	if files, err := l.Damaged(); err == nil {
 		l.Recorder.Damaged(len(files))
 	}
 	l.mu.Lock()
+	if complete {
+		l.resync = l.Now()
+	}
 	broken := l.config.broken
 	turns := l.config.take(r)
 	l.read = r.dirs
@@ -266,11 +299,11 @@ func (l *Loop) take(r reading) {
 	}
 }
 
-// unknown returns the records of sandboxes the loop has not seen yet. Reading those
-// it knows is left to their turns: with each pod that starts there is a new one.
-func (l *Loop) unknown() []reconcile.Record {
+// unknown returns the records of sandboxes the loop has not seen yet, and whether
+// all could be read. Reading those it knows is left to their turns: with each pod
+// that starts there is a new one.
+func (l *Loop) unknown() (out []reconcile.Record, complete bool) {
 	ids, errs := l.Reconciler.IDs()
-	var out []reconcile.Record
 	for _, id := range ids {
 		l.mu.Lock()
 		_, known := l.paths[id]
@@ -289,7 +322,7 @@ func (l *Loop) unknown() []reconcile.Record {
 	for _, err := range errs {
 		l.Log.Error("journal", "error", err)
 	}
-	return out
+	return out, len(errs) == 0
 }
 
 func (l *Loop) wish(id reconcile.SandboxID) (w wish, wanted, unknown bool) {

@@ -271,3 +271,21 @@ func (s *scheduler) done(id reconcile.SandboxID, v verdict) {
 func backoff(failures int) time.Duration {
 	return min(backoffFirst<<min(failures, 16), backoffMost)
 }
+
+// load returns how many turns have come that no worker has taken, how many are
+// being had, and since when the first of those that wait has been due.
+func (s *scheduler) load() (waiting, busy int, since time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	for _, t := range s.turns {
+		if t.busy || t.due.IsZero() || t.due.After(now) {
+			continue
+		}
+		waiting++
+		if since.IsZero() || t.due.Before(since) {
+			since = t.due
+		}
+	}
+	return waiting, s.busy, since
+}

@@ -288,3 +288,33 @@ func TestHold(t *testing.T) {
 		}
 	})
 }
+
+func TestLoadOfTheScheduler(t *testing.T) {
+	var hold chan struct{}
+	pass := func(reconcile.SandboxID, int) verdict { <-hold; return settled }
+	inBubble(t, 1, pass, func(s *turns) {
+		hold = make(chan struct{}) // of the bubble, so that it knows of who waits
+		load := func(when string, waiting, busy int, delay time.Duration) {
+			t.Helper()
+			synctest.Wait()
+			w, b, since := s.load()
+			late := time.Duration(0)
+			if !since.IsZero() {
+				late = time.Since(since)
+			}
+			if w != waiting || b != busy || late != delay {
+				t.Errorf("%s: %d wait, %d are busy, the first for %s; want %d, %d, %s", when, w, b, late, waiting, busy, delay)
+			}
+		}
+		load("at first", 0, 0, 0)
+		s.ask("a")
+		load("one was asked for", 0, 1, 0)
+		s.ask("b")
+		time.Sleep(2 * time.Second)
+		s.ask("c")
+		s.expect("d", time.Now().Add(time.Hour)) // is not due
+		load("one works, two wait", 2, 1, 2*time.Second)
+		close(hold)
+		load("all had their turn", 0, 0, 0)
+	})
+}
