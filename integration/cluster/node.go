@@ -387,6 +387,19 @@ func (n *Node) Shell(ctx context.Context, script string) (string, error) {
 	return n.Exec(ctx, "bash", "-euo", "pipefail", "-c", script)
 }
 
+// Dial connects to an address in the node's machine, such as "127.0.0.1:9808" or
+// "unix:/run/containerd/containerd.sock".
+func (n *Node) Dial(ctx context.Context, address string) (net.Conn, error) {
+	far, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(n.port)))
+	if err != nil {
+		return nil, fmt.Errorf("on %s: %w", n.Name, err)
+	}
+	if err := ask(far, address); err != nil {
+		return nil, fmt.Errorf("on %s: %w", n.Name, errors.Join(err, far.Close()))
+	}
+	return far, nil
+}
+
 // Dir is a folder that has the same path, and the same content, on this host and
 // in the machine. In it are containerd.log and kubelet.log.
 func (n *Node) Dir() string { return n.dir }

@@ -1,7 +1,8 @@
 // Command forward runs in a node's machine and is the API server's way to what
 // is behind it: the kubelet, pods, endpoints of webhook services. On every
 // connection it is told an address in one line, answers "ok" or what is wrong in
-// one line, and passes on all else both ways.
+// one line, and passes on all else both ways. An address is HOST:PORT, or unix:PATH
+// for a socket of the machine.
 //
 //	forward LISTEN-ADDRESS
 package main
@@ -62,7 +63,11 @@ func serve(near net.Conn) error {
 	if err := near.SetReadDeadline(time.Time{}); err != nil {
 		return err
 	}
-	far, err := net.DialTimeout("tcp", strings.TrimSpace(line), connectWithin)
+	kind, address := "tcp", strings.TrimSpace(line)
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		kind, address = "unix", path
+	}
+	far, err := net.DialTimeout(kind, address, connectWithin)
 	if err != nil {
 		_, answerErr := fmt.Fprintln(near, strings.ReplaceAll(err.Error(), "\n", " "))
 		return errors.Join(err, answerErr)
