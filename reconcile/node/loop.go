@@ -518,7 +518,7 @@ func (l *Loop) guard(ctx context.Context, rec reconcile.Record) (verdict, error)
 	if repairsAll(rec.Sandbox.Topology) {
 		return l.repair(ctx, rec, begun) // which looks first
 	}
-	st, err := l.Reconciler.Check(ctx, id)
+	rec, st, err := l.look(ctx, rec)
 	switch {
 	case fault.Of(err) == fault.Gone: // its record went meanwhile
 		return again, nil
@@ -539,6 +539,22 @@ func (l *Loop) guard(ctx context.Context, rec reconcile.Record) (verdict, error)
 		return again, err // somebody deletes or applies it right now: that is no drift
 	}
 	return l.repair(ctx, rec, begun)
+}
+
+// look checks a sandbox while nobody is at work on it: what an update is at is not
+// drift. It returns the record that was checked.
+func (l *Loop) look(ctx context.Context, rec reconcile.Record) (reconcile.Record, reconcile.Status, error) {
+	id := rec.Sandbox.ID
+	unlock, err := l.Store.Lock(ctx, id)
+	if err != nil {
+		return rec, reconcile.Status{}, err
+	}
+	defer unlock()
+	if now, known, err := l.Store.Get(id); err == nil && known {
+		rec = now
+	}
+	st, err := l.Reconciler.Check(ctx, id)
+	return rec, st, err
 }
 
 // repairsAll reports whether all drift of a topology is to be repaired, so that
