@@ -167,6 +167,9 @@ func (r *Reconciler) List() ([]Record, []error) { return r.opts.Store.List() }
 // IDs returns the IDs of all records.
 func (r *Reconciler) IDs() ([]SandboxID, []error) { return r.opts.Store.IDs() }
 
+// Record returns the record of one sandbox; false when there is none.
+func (r *Reconciler) Record(id SandboxID) (Record, bool, error) { return r.opts.Store.Get(id) }
+
 // pass is one run over one sandbox.
 type pass struct {
 	r       *Reconciler

@@ -28,6 +28,7 @@ type Engine interface {
 	Release(ctx context.Context, id reconcile.SandboxID) (reconcile.Report, error)
 	List() ([]reconcile.Record, []error)
 	IDs() ([]reconcile.SandboxID, []error)
+	Record(id reconcile.SandboxID) (reconcile.Record, bool, error)
 }
 
 // Reporter is told what has become of claims. It must not block.

@@ -137,6 +137,14 @@ func (w *world) List() ([]reconcile.Record, []error) {
 	return out, nil
 }
 
+// Record implements attachment.Engine.
+func (w *world) Record(id reconcile.SandboxID) (reconcile.Record, bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	rec, known := w.held[id]
+	return rec, known, nil
+}
+
 // Attached implements attachment.Reporter.
 func (w *world) Attached(_ attachment.Pod, c claims.Claim, _ []reconcile.Report) {
 	w.told = append(w.told, "attached "+c.Name)

@@ -144,7 +144,10 @@ func attachedIn(e *claims.Entry) *claims.Sandbox {
 // is in place, and stays when nobody can say what is.
 func (k *Keeper) advance(ctx context.Context, e *claims.Entry, t *claims.Topology, s *claims.Sandbox) error {
 	from, next := t.Object, t.Next
-	before, _ := k.recordOf(e.SandboxID(s.ID, t))
+	before, _, err := k.Engine.Record(e.SandboxID(s.ID, t))
+	if err != nil {
+		return err // the next attempt begins anew, whatever was set aside
+	}
 	begun := k.Now()
 	rep, err := k.ensureGeneration(ctx, e, t, next, s)
 	if err != nil {
@@ -187,24 +190,14 @@ func (k *Keeper) restore(ctx context.Context, e *claims.Entry, t *claims.Topolog
 	if err != nil {
 		return err
 	}
-	now, known := k.recordOf(sb.ID)
-	if known && now.Phase != reconcile.Applying && now.Phase == before.Phase && sameSpec(now.Sandbox, sb) {
+	now, known, err := k.Engine.Record(sb.ID)
+	if err == nil && known && now.Phase != reconcile.Applying && now.Phase == before.Phase && sameSpec(now.Sandbox, sb) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ReleaseTimeout)
 	defer cancel()
 	_, err = k.Engine.Ensure(ctx, sb)
 	return err
-}
-
-// recordOf returns the engine's record of a sandbox.
-func (k *Keeper) recordOf(id reconcile.SandboxID) (reconcile.Record, bool) {
-	records, _ := k.Engine.List() // damage is reported by the loop that looks after the journal
-	i := slices.IndexFunc(records, func(r reconcile.Record) bool { return r.Sandbox.ID == id })
-	if i < 0 {
-		return reconcile.Record{}, false
-	}
-	return records[i], true
 }
 
 // sameSpec reports whether two sandboxes would be written alike.
@@ -225,7 +218,10 @@ func (k *Keeper) refineAgain(e *claims.Entry, s *claims.Sandbox, rep *reconcile.
 			results = append(results, rep.Results)
 			continue
 		}
-		rec, _ := k.recordOf(id)
+		rec, _, err := k.Engine.Record(id)
+		if err != nil {
+			k.Log.Warn("metadata", "sandbox", id, "error", err)
+		}
 		results = append(results, rec.Results)
 	}
 	k.refine(ctx, &e.Claim, results)

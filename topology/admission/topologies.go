@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -9,7 +10,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/deviceclass"
 	"github.com/plumbline/plumbline/topology/pluginschema"
 	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
@@ -55,7 +58,7 @@ func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, 
 			a.problems = append(a.problems, fmt.Sprintf("NetworkTopology %q, step %q: %s", o.Name, c.Labels[claim.LabelStep], clash))
 		}
 	}
-	return a, w.used(ctx, o, r, &a)
+	return a, w.used(ctx, o, t, set, r, &a)
 }
 
 // clash says who else has, or wants, a DeviceClass of a name.
@@ -94,9 +97,10 @@ func left(class *resourceapi.DeviceClass, o *v1alpha1.NetworkTopology) bool {
 }
 
 // used warns whoever edits a topology that running pods use.
-func (w *Webhook) used(ctx context.Context, o *v1alpha1.NetworkTopology, r admission.Request, a *answer) error {
-	if o.Spec.UpdatePolicy == v1alpha1.InPlace {
-		a.warn("NetworkTopology %q: updatePolicy InPlace is not carried out yet: as with Immutable, a change is for new pods", o.Name)
+func (w *Webhook) used(ctx context.Context, o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set, r admission.Request, a *answer) error {
+	inPlace := o.Spec.UpdatePolicy == v1alpha1.InPlace
+	if o.Spec.Rollout != nil && !inPlace {
+		a.warn("NetworkTopology %q: spec.rollout counts with updatePolicy InPlace only", o.Name)
 	}
 	if len(r.OldObject.Raw) == 0 {
 		return nil
@@ -105,10 +109,48 @@ func (w *Webhook) used(ctx context.Context, o *v1alpha1.NetworkTopology, r admis
 	if err := w.Reader.List(ctx, &claims, client.MatchingFields{deviceclass.IndexTopology: o.Name}); err != nil {
 		return fmt.Errorf("list claims: %w", err)
 	}
-	if use := deviceclass.UseOf(o, claims.Items); len(use.Claims) > 0 {
+	use := deviceclass.UseOf(o, claims.Items)
+	if len(use.Claims) == 0 {
+		return nil
+	}
+	if !inPlace {
 		a.warn("NetworkTopology %q is in use by %d claims: their pods keep the network they have, the change is for new pods", o.Name, len(use.Claims))
+		return nil
+	}
+	a.warn("NetworkTopology %q is in use by %d claims: the change is brought to their pods while they run, node by node; where a link is made anew its connections are interrupted", o.Name, len(use.Claims))
+	old := &v1alpha1.NetworkTopology{}
+	if err := json.Unmarshal(r.OldObject.Raw, old); err != nil {
+		return &malformed{err}
+	}
+	was, err := topology.FromObject(old)
+	if err != nil {
+		return nil // it was not one a pod could run
+	}
+	for _, why := range holdsBack(was, t, set) {
+		a.warn("NetworkTopology %q: %s", o.Name, why)
 	}
 	return nil
+}
+
+// holdsBack says of which steps an edit takes, or may take, another device: a
+// running pod has those its claim was given.
+func holdsBack(was, is *topology.Topology, set contract.Set) []string {
+	roots := map[string]*topology.Step{}
+	for _, s := range claim.Roots(was, set) {
+		roots[s.Name] = s
+	}
+	var out []string
+	for _, s := range claim.Roots(is, set) {
+		switch before, known := roots[s.Name]; {
+		case !known:
+			out = append(out, fmt.Sprintf("step %q takes a device that running pods do not have: they keep what they have until they are made anew", s.Name))
+		case before.Type != s.Type:
+			out = append(out, fmt.Sprintf("step %q is of another type: running pods whose device does not fit it keep what they have until they are made anew", s.Name))
+		case before.Selector != s.Selector:
+			out = append(out, fmt.Sprintf("step %q has another selector: running pods whose device it does not choose keep what they have until they are made anew", s.Name))
+		}
+	}
+	return out
 }
 
 // schema decides on a CNIPluginSchema: it can be read.

@@ -453,7 +453,24 @@ func (c *Controller) report(ctx context.Context, o *v1alpha1.NetworkTopology, fo
 	case before == nil || before.Status != metav1.ConditionTrue:
 		c.event(o, corev1.EventTypeNormal, "Programmed", "Program", after.Message)
 	}
+	c.tellRollout(o, &s)
 	return c.write(ctx, o, s)
+}
+
+// tellRollout says in Events that a rollout has begun, has ended, or was stopped.
+func (c *Controller) tellRollout(o *v1alpha1.NetworkTopology, s *v1alpha1.NetworkTopologyStatus) {
+	before, after := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionUpdated), meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionUpdated)
+	if after == nil || before != nil && before.Reason == after.Reason && before.ObservedGeneration == after.ObservedGeneration {
+		return
+	}
+	switch {
+	case after.Reason == reasonRollingOut:
+		c.event(o, corev1.EventTypeNormal, "RollingOut", "Update", after.Message)
+	case after.Reason == reasonComplete && before != nil && before.Reason != reasonComplete:
+		c.event(o, corev1.EventTypeNormal, "Updated", "Update", after.Message)
+	case after.Reason == reasonFailed, after.Reason == reasonHeldBack:
+		c.event(o, corev1.EventTypeWarning, "Update"+after.Reason, "Update", after.Message)
+	}
 }
 
 func (c *Controller) event(o client.Object, kind, reason, action, message string) {

@@ -61,6 +61,7 @@ func StatusOf(o *v1alpha1.NetworkTopology, found Outcome) v1alpha1.NetworkTopolo
 	}
 	set(ready)
 	set(usage(o, found.Use))
+	rollOut(o, found, &s)
 	return s
 }
 
@@ -102,12 +103,8 @@ func usage(o *v1alpha1.NetworkTopology, u Use) metav1.Condition {
 	if len(u.Claims) == 0 {
 		return c
 	}
-	names := strings.Join(u.Claims[:min(len(u.Claims), maxNames)], ", ")
-	if more := len(u.Claims) - maxNames; more > 0 {
-		names += fmt.Sprintf(" and %d more", more)
-	}
 	c.Status, c.Reason = metav1.ConditionTrue, reasonUsed
-	c.Message = fmt.Sprintf("%s and %s: %s", count(len(u.Claims), "claim"), count(u.Pods, "pod"), names)
+	c.Message = fmt.Sprintf("%s and %s: %s", count(len(u.Claims), "claim"), count(u.Pods, "pod"), names(u.Claims))
 	if !o.DeletionTimestamp.IsZero() {
 		c.Message += ". The topology goes when they are gone"
 	}

@@ -17,6 +17,7 @@ type Use struct {
 	Claims   []string // "namespace/name" of claims that are allocated for it, sorted
 	Pods     int      // for which they are reserved
 	Degraded int      // claims with a device whose condition Ready is False
+	Runs     []Run    // what nodes say of the claims
 }
 
 // UseOf counts the claims that are allocated for this very topology: one that
@@ -31,9 +32,16 @@ func UseOf(o *v1alpha1.NetworkTopology, claims []resourceapi.ResourceClaim) Use 
 			continue
 		}
 		u.Claims = append(u.Claims, c.Namespace+"/"+c.Name)
+		run := Run{Namespace: c.Namespace, Claim: c.Name}
 		for _, r := range c.Status.ReservedFor {
 			if r.APIGroup == "" && r.Resource == "pods" {
 				u.Pods++
+				run.Pod, run.PodUID = r.Name, r.UID
+			}
+		}
+		for _, run.Reported = range claim.Reports(c) {
+			if run.Topology == o.Name {
+				u.Runs = append(u.Runs, run)
 			}
 		}
 		if slices.ContainsFunc(c.Status.Devices, func(d resourceapi.AllocatedDeviceStatus) bool {

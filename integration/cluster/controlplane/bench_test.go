@@ -26,6 +26,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	runtimelog "sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -281,6 +282,12 @@ func simple(name string, steps ...string) string {
 // allocate writes a claim and its allocation, as the scheduler would.
 func (b *bench) allocate(t *testing.T, name string, classes ...string) *resourceapi.ResourceClaim {
 	t.Helper()
+	return b.allocateOn(t, "node-1", name, classes...)
+}
+
+// allocateOn is allocate on one of several nodes.
+func (b *bench) allocateOn(t *testing.T, node, name string, classes ...string) *resourceapi.ResourceClaim {
+	t.Helper()
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
 	allocation := &resourceapi.AllocationResult{}
 	for i, class := range classes {
@@ -289,7 +296,7 @@ func (b *bench) allocate(t *testing.T, name string, classes ...string) *resource
 			Name: request, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1},
 		})
 		allocation.Devices.Results = append(allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{
-			Request: request, Driver: claim.Driver, Pool: "node-1", Device: fmt.Sprintf("%s-%d", name, i),
+			Request: request, Driver: claim.Driver, Pool: node, Device: fmt.Sprintf("%s-%d", name, i),
 		})
 		for _, e := range b.class(t, class).Spec.Config {
 			allocation.Devices.Config = append(allocation.Devices.Config, resourceapi.DeviceAllocationConfiguration{
@@ -301,7 +308,7 @@ func (b *bench) allocate(t *testing.T, name string, classes ...string) *resource
 		t.Fatal(err)
 	}
 	c.Status.Allocation = allocation
-	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: "1234"}}
+	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: types.UID("uid-" + name)}}
 	if err := b.Client.Status().Update(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,168 @@
+//go:build cluster
+
+package controlplane_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plumbline/plumbline/reconcile/claimstatus"
+	topologyv1alpha1 "github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+const edited = `apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: edited}
+spec:
+  updatePolicy: InPlace
+  rollout: {maxUnavailable: MOST}
+  steps:
+    - {name: vf0, type: sriov}
+    - {name: v, type: vlan, dependOn: [vf0], config: {id: ID, name: data0}}
+`
+
+func (b *bench) edit(t *testing.T, id int, most string) int64 {
+	t.Helper()
+	b.mustKubectl(t, strings.NewReplacer("ID", fmt.Sprint(id), "MOST", most).Replace(edited), "apply", "-f", "-")
+	return b.topology(t, "edited").Generation
+}
+
+// rolled waits for what the status of the rollout says: the nodes whose turn it
+// is, how many are updated, and the reason.
+func (b *bench) rolled(t *testing.T, generation int64, nodes, updated, reason string) *topologyv1alpha1.NetworkTopology {
+	t.Helper()
+	var o *topologyv1alpha1.NetworkTopology
+	b.eventually(t, "the rollout of "+updated, func() error {
+		o = b.topology(t, "edited")
+		c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionUpdated)
+		r := o.Status.Rollout
+		if r == nil || c == nil || r.Generation != generation || strings.Join(r.Nodes, " ") != nodes || o.Status.Updated != updated || c.Reason != reason {
+			return fmt.Errorf("rollout %+v, updated %q, condition %+v", r, o.Status.Updated, c)
+		}
+		return nil
+	})
+	return o
+}
+
+// rollout is an edit in a cluster of three nodes, of whose agents nothing is there
+// but what they write.
+func (b *bench) rollout(t *testing.T) {
+	first := b.edit(t, 100, "1")
+	b.eventually(t, "its class", func() error {
+		return b.Get(t.Context(), client.ObjectKey{Name: "edited-vf0"}, &resourceapi.DeviceClass{})
+	})
+	kube, err := kubernetes.NewForConfig(b.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	agents := claimstatus.New(claimstatus.Options{Client: kube, NodeName: "n", Log: slog.New(slog.DiscardHandler), Settle: time.Millisecond})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- agents.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+
+	who := map[string]claimstatus.Subject{}
+	var claims []*resourceapi.ResourceClaim
+	for name, node := range map[string]string{"a": "n1", "b": "n1", "c": "n2", "d": "n3"} {
+		c := b.allocateOn(t, node, name, "edited-vf0")
+		claims = append(claims, c)
+		who[name] = claimstatus.Subject{Claim: claimstatus.Object{Namespace: c.Namespace, Name: c.Name, UID: c.UID}}
+	}
+	run := func(generation int64, names ...string) {
+		for _, name := range names {
+			agents.Runs(who[name], "edited", generation, nil)
+		}
+	}
+	b.rolled(t, first, "", "", "Complete") // nobody has told of a pod yet
+	run(first, "a", "b", "c", "d")
+	b.rolled(t, first, "", "4/4", "Complete")
+
+	second := b.edit(t, 101, "1")
+	b.rolled(t, second, "n1", "0/4", "RollingOut")
+	b.event(t, "edited", "RollingOut", "0 of 4 pods")
+	run(second, "a")
+	b.rolled(t, second, "n1", "1/4", "RollingOut")
+	run(second, "b")
+	b.rolled(t, second, "n2", "2/4", "RollingOut")
+	table := b.mustKubectl(t, "", "get", "nettopo", "edited")
+	if want := fmt.Sprintf("%d:2 %d:2", second, first); !strings.Contains(table, "UPDATED") || !strings.Contains(table, "2/4") || !strings.Contains(table, want) {
+		t.Errorf("kubectl get shows, without %q:\n%s", want, table)
+	}
+
+	agents.UpdateFailed(who["c"], "edited", first, second, errors.New("no such thing"))
+	o := b.rolled(t, second, "", "2/4", "Failed")
+	if f := o.Status.Rollout.Failure; f == nil || f.Node != "n2" || f.Claim != "c" || f.Pod != "c" || !strings.Contains(f.Message, "no such thing") {
+		t.Errorf("failure %+v", f)
+	}
+	b.event(t, "edited", "UpdateFailed", "no such thing")
+
+	third := b.edit(t, 102, "60%") // of three nodes: two
+	b.rolled(t, third, "n1 n2", "0/4", "RollingOut")
+	agents.HeldBack(who["a"], "edited", second, third, errors.New("it takes another device"))
+	run(third, "b", "c")
+	b.rolled(t, third, "n3", "2/4", "RollingOut")
+	for _, c := range claims {
+		if c.Name == "d" { // its pod ends before it was updated
+			if err := b.Delete(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	o = b.rolled(t, third, "", "2/3", "HeldBack")
+	if o.Status.Rollout.HeldBack != 1 {
+		t.Errorf("rollout %+v", o.Status.Rollout)
+	}
+	run(third, "a")
+	b.rolled(t, third, "", "3/3", "Complete")
+	b.event(t, "edited", "Updated", "3 of 3 pods")
+	b.mustKubectl(t, "", "wait", "--for=condition=Updated", "nettopo/edited", "--timeout=10s")
+
+	for _, wrong := range []string{"0", "0%", "101%", "some"} {
+		if said := b.refused(t, strings.NewReplacer("ID", "1", "MOST", wrong, "name: edited", "name: wrong").Replace(edited)); !strings.Contains(said, "must be a number above 0, or 1% to 100%") {
+			t.Errorf("maxUnavailable %s: %s", wrong, said)
+		}
+	}
+	b.mustKubectl(t, "", "patch", "nettopo", "edited", "--type=merge", "-p", `{"spec":{"updatePolicy":"Immutable"}}`)
+	b.eventually(t, "nobody updates any more", func() error {
+		if o := b.topology(t, "edited"); o.Status.Rollout != nil || o.Status.Updated != "0/3" {
+			return fmt.Errorf("status %+v", o.Status)
+		}
+		return nil
+	})
+	b.mustKubectl(t, "", "patch", "nettopo", "edited", "--type=merge", "-p", `{"spec":{"updatePolicy":"InPlace"}}`)
+}
+
+// editedInUse holds what whoever edits a topology is told.
+func (b *bench) editedInUse(t *testing.T) {
+	apply := func(manifest string) string {
+		t.Helper()
+		_, err := b.Kubectl(t.Context(), strings.NewReader(manifest), "apply", "--dry-run=server", "--warnings-as-errors", "-f", "-")
+		if err == nil {
+			t.Fatal("no warning")
+		}
+		return err.Error()
+	}
+	now := strings.NewReplacer("ID", "105", "MOST", "1").Replace(edited)
+	for _, c := range []struct{ name, manifest, want string }{
+		{"an edit", now, `is in use by 3 claims: the change is brought to their pods while they run`},
+		{"a device more", now + "    - {name: vf1, type: sriov}\n", `step "vf1" takes a device that running pods do not have`},
+		{"another selector", strings.Replace(now, "{name: vf0, type: sriov}", `{name: vf0, type: sriov, selector: {cel: "true"}}`, 1), `step "vf0" has another selector`},
+		{"immutable again", strings.Replace(now, "InPlace", "Immutable", 1), `spec.rollout counts with updatePolicy InPlace only`},
+	} {
+		if said := apply(c.manifest); !strings.Contains(said, c.want) {
+			t.Errorf("%s: said %q, want %q", c.name, said, c.want)
+		}
+	}
+	b.mustKubectl(t, "", "delete", "resourceclaim", "a", "b", "c", "--timeout=30s")
+	b.mustKubectl(t, "", "delete", "nettopo", "edited", "--timeout=30s")
+}
