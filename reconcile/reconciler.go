@@ -651,7 +651,7 @@ func (p *pass) settle(plan *ops.Plan) (Report, error) {
 		Unchanged: len(p.executed) == 0,
 	}
 	p.record.Phase, p.record.Results, p.record.Failure = Applied, plan.Results, ""
-	p.record.History = netstate.Compact(p.record.History)
+	p.record.History = netstate.Unmade(netstate.Compact(p.record.History), p.unmade)
 	if p.trigger != TriggerRepair {
 		p.record.Fighting = nil // of what it was before; the loop says anew what goes on
 	}
@@ -669,6 +669,19 @@ func (p *pass) settle(plan *ops.Plan) (Report, error) {
 		return rep, fmt.Errorf("journal: %w", err)
 	}
 	return rep, nil
+}
+
+// unmade reports whether what we made once is there no more, and wanted by no
+// step: this pass deleted it, or one before it that was cut off.
+func (p *pass) unmade(c netstate.Change) bool {
+	for _, done := range slices.Backward(p.executed) {
+		if done.Key() == c.Key() {
+			return done.After == nil
+		}
+	}
+	_, there := p.snapshot.Get(c.Key())
+	// A repair leaves undone what is only to be observed, and that is ours still.
+	return p.trigger == TriggerEnsure && !there && p.snapshot.Known(c.Object())
 }
 
 // fail ends a pass that cannot go on. A pass at the user's request is rolled

@@ -260,6 +260,10 @@ func NewUpdate[T Object](step string, have, want T) (Change, bool) {
 // Coalesce folds later changes into a history that keeps, per object, the
 // state before the first change and the one after the last. It is what a
 // release undoes; order is that of the first change of each object.
+//
+// What we made stays ours when it is to be deleted: changes are recorded before
+// they are made, and what a crash in between leaves there nobody else would take
+// away. Who knows that it is gone drops it with Unmade.
 func Coalesce(history []Change, more ...Change) []Change {
 	at := map[Key]int{}
 	out := make([]Change, 0, len(history)+len(more))
@@ -272,15 +276,12 @@ func Coalesce(history []Change, more ...Change) []Change {
 		}
 		out[i] = fold(out[i], c)
 	}
-	n := 0
-	for _, c := range out {
-		if c.Before == nil && c.After == nil {
-			continue // made and unmade by us
-		}
-		out[n] = c
-		n++
-	}
-	return out[:n]
+	return out
+}
+
+// Unmade drops from a history what we made and is gone.
+func Unmade(history []Change, gone func(Change) bool) []Change {
+	return slices.DeleteFunc(slices.Clone(history), func(c Change) bool { return c.Before == nil && gone(c) })
 }
 
 // Compact drops from a history what was put back as it was. It is for a pass
@@ -308,11 +309,8 @@ func (c Change) Temporary() bool { return c.Foreign && c.restored() }
 func fold(first, then Change) Change {
 	first.Step = firstNonEmpty(then.Step, first.Step)
 	switch {
-	case first.Before == nil && first.After == nil:
-		return then // made and unmade by us before: starts afresh
 	case first.Before == nil: // created by us
 		if then.After == nil {
-			first.After = nil
 			return first
 		}
 		if then.Before == nil {

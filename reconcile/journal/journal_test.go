@@ -112,8 +112,8 @@ func TestStore(t *testing.T) {
 	sameRecord(t, mustGet(t, open(t, dir), testID), record(testID, reconcile.Applied, bond0))
 
 	must(t, j.Put(record(testID, reconcile.Releasing, bond0)))
-	must(t, j.Intend(testID, []netstate.Change{bond0.Inverse()}))
-	sameRecord(t, mustGet(t, open(t, dir), testID), record(testID, reconcile.Releasing))
+	must(t, j.Intend(testID, []netstate.Change{bond0.Inverse()})) // it is about to go, and ours until then
+	sameRecord(t, mustGet(t, open(t, dir), testID), record(testID, reconcile.Releasing, bond0))
 
 	must(t, j.Settle(record("a", reconcile.Failed))) // creates, too
 	must(t, j.Put(record("z", reconcile.Applied)))
