@@ -19,6 +19,9 @@ func (s *Snapshot) Apply(c Change) []Change {
 	default:
 		if c.After == nil {
 			s.PutAbsent(c.Key())
+			if a, ok := o.(Addr); ok {
+				m.addressGone(a)
+			}
 		} else if have, ok := s.objects[c.Key()]; ok {
 			s.Put(mergeAny(have, c.After))
 		} else {
@@ -195,6 +198,26 @@ func (m *model) linkDown(l Link) {
 	for _, c := range m.LinksWhere(func(c Link) bool { return c.Parent != nil && *c.Parent == l.Name && c.Up != nil && *c.Up }) {
 		m.put(Merge(c, Link{Up: new(false)}))
 		m.linkDown(c)
+	}
+}
+
+// addressGone drops what a link loses with its last IPv4 address: every IPv4 route
+// through it, those of other tables included (fib_disable_ip in
+// net/ipv4/fib_frontend.c). IPv6 has no such rule.
+func (m *model) addressGone(a Addr) {
+	if strings.Contains(a.Address, ":") {
+		return
+	}
+	for _, o := range m.objects {
+		if other, ok := o.(Addr); ok && other.Link == a.Link && !strings.Contains(other.Address, ":") {
+			return
+		}
+	}
+	for _, o := range All[Object](m.Snapshot) {
+		if r, ok := o.(Route); ok && r.Link == a.Link && !strings.Contains(r.Dst, ":") {
+			m.imply(r, nil)
+			delete(m.objects, r.Key())
+		}
 	}
 }
 
