@@ -80,7 +80,7 @@ func (u *undoer) locate(history []netstate.Change) {
 			}
 		}
 		after, ok := c.After.(netstate.Device)
-		if !ok || after.At == nil {
+		if !ok || after.At == nil || cameHome(c) {
 			continue
 		}
 		if d, ok := u.now.Device(after.ID); ok && d.At != nil {
@@ -89,6 +89,13 @@ func (u *undoer) locate(history []netstate.Change) {
 			u.missing[after.Key()] = after
 		}
 	}
+}
+
+// cameHome reports whether the change sends a device home, so that its undoing
+// brings it back and what belongs to its link with it.
+func cameHome(c netstate.Change) bool {
+	before, ok := c.Before.(netstate.Device)
+	return ok && before.At != nil && !netstate.OnHost(*before.At)
 }
 
 // doom lists the links that the undo deletes.
