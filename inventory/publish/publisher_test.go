@@ -32,6 +32,8 @@ type node struct {
 	mu     sync.Mutex
 	inUse  []string
 	failed error // of what asks for default routes
+	away   error // of what publishes
+	tries  int
 }
 
 const card = "pci-0000-00-04-0"
@@ -115,6 +117,9 @@ func (n *node) fail(err error) {
 func (n *node) PublishResources(_ context.Context, r resourceslice.DriverResources) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.tries++; n.away != nil {
+		return n.away
+	}
 	n.out = append(n.out, r)
 	return nil
 }
@@ -213,6 +218,35 @@ func TestPublisher(t *testing.T) {
 		next.want(t, "while the default routes are unknown again", 4, "dev7", "eth2", "eth3")
 		if offered, tainted, withheld := next.Counts(); offered != 3 || tainted != 0 || withheld != 1 {
 			t.Errorf("counts %d, %d, %d", offered, tainted, withheld)
+		}
+		stop()
+	})
+}
+
+// TestAnHourWithoutServer: while nothing can be published it is tried about once
+// a minute, whatever happens on the node, and then once, as the node is by then.
+func TestAnHourWithoutServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, filepath.Join(t.TempDir(), "f"))
+		n.away = errors.New("connection refused")
+		stop := run(t, n)
+		for i := range 12 {
+			n.plug(t, fmt.Sprintf("0000:00:%02x.0", 5+i), fmt.Sprintf("eth%d", 2+i))
+			n.Rescan()
+			time.Sleep(5 * time.Minute)
+		}
+		n.want(t, "while the server is away", 0)
+		n.mu.Lock()
+		n.away = nil
+		tries := n.tries
+		n.mu.Unlock()
+		if tries > 100 {
+			t.Errorf("%d attempts in an hour", tries)
+		}
+		time.Sleep(2 * time.Minute)
+		devices, writes := n.last()
+		if writes != 1 || len(devices) != 13 {
+			t.Errorf("published %d times, %d devices in the end; want once, 13", writes, len(devices))
 		}
 		stop()
 	})

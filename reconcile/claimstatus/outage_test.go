@@ -1,0 +1,124 @@
+package claimstatus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/plumbline/plumbline/reconcile"
+)
+
+// network is the way to an API server. While it is down nothing gets there; else
+// each request is noted and answered by "not found", as for a claim that has gone.
+type network struct {
+	mu    sync.Mutex
+	down  bool
+	tried int
+	asked map[string]int // by path
+}
+
+func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if r.Body != nil {
+		r.Body.Close()
+	}
+	if n.tried++; n.down {
+		return nil, errors.New("connection refused")
+	}
+	n.asked[r.URL.Path]++
+	return &http.Response{
+		StatusCode: http.StatusNotFound, Request: r,
+		Header: http.Header{"Content-Type": {"application/json"}},
+		Body:   io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)),
+	}, nil
+}
+
+func (n *network) set(down bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.down = down
+}
+
+func (n *network) tries() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.tried
+}
+
+// TestAnHourWithoutServer: while the API server is away nothing piles up however
+// much happens, and it is not asked all the time; when it is back every claim is
+// brought up to date.
+func TestAnHourWithoutServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{down: true, asked: map[string]int{}}
+		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://server", Transport: n, QPS: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := New(Options{Client: client, NodeName: "node", Log: slog.New(slog.DiscardHandler), Limit: 100})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- r.Run(ctx) }()
+
+		const claims, minutes = 120, 60 // more than may wait
+		subject := func(i int) Subject {
+			return Subject{
+				Claim: Object{"ns", fmt.Sprintf("claim-%d", i), types.UID(fmt.Sprintf("c%d", i))},
+				Pod:   Object{"ns", fmt.Sprintf("pod-%d", i), types.UID(fmt.Sprintf("p%d", i))},
+			}
+		}
+		for range minutes {
+			for i := range claims {
+				r.Drifted(subject(i), "t", []reconcile.Drift{{Step: "a"}})
+				r.Repaired(subject(i), "t", nil)
+			}
+			time.Sleep(time.Minute)
+		}
+		synctest.Wait()
+		if waiting, dropped := r.Waiting(); waiting > 100 || dropped == 0 {
+			t.Errorf("%d claims wait and %d reports were dropped, with room for 100 claims", waiting, dropped)
+		}
+		if len(r.fought) > claims || len(r.events.early) > 0 {
+			t.Errorf("%d fights and %d Events are remembered", len(r.fought), len(r.events.early))
+		}
+		// At most one attempt a minute for each claim and its news, and some of
+		// the library's for Events.
+		if tries := n.tries(); tries > 3*claims*minutes {
+			t.Errorf("%d requests in an hour", tries)
+		}
+
+		n.set(false)
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		if waiting, _ := r.Waiting(); waiting != 0 {
+			t.Errorf("%d claims wait still", waiting)
+		}
+		told := 0
+		for i := range claims {
+			if n.asked[fmt.Sprintf("/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims/claim-%d", i)] > 0 {
+				told++
+			}
+		}
+		if told < 100 {
+			t.Errorf("%d claims are brought up to date, want the 100 that could wait", told)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Hour) // for what the library still waits for
+	})
+}
