@@ -76,7 +76,11 @@ func (c *conn) ethtoolOf(ctx context.Context, class string, index int) (map[stri
 	if err != nil {
 		return nil, err
 	}
-	settings, err := client.Get(ctx, ethtoolnl.Class(class), index)
+	var settings []ethtoolnl.Setting
+	err = c.count.ask(false, func() (err error) {
+		settings, err = client.Get(ctx, ethtoolnl.Class(class), index)
+		return err
+	})
 	if err != nil {
 		return nil, ignoreAbsent(err)
 	}
@@ -96,7 +100,11 @@ func (c *conn) privateFlags(index int) (map[string]netstate.Ethtool, error) {
 	if err != nil {
 		return nil, err
 	}
-	flags, err := client.PrivateFlags(ethtool.Interface{Index: index})
+	var flags *ethtool.PrivateFlags
+	err = c.count.ask(false, func() (err error) {
+		flags, err = client.PrivateFlags(ethtool.Interface{Index: index})
+		return err
+	})
 	if err != nil {
 		return nil, ignoreAbsent(err)
 	}
@@ -212,8 +220,10 @@ func (s *Sandbox) setEthtool(ctx context.Context, e netstate.Ethtool) error {
 		if err != nil {
 			return err
 		}
-		return client.SetPrivateFlags(ethtool.PrivateFlags{
-			Interface: ethtool.Interface{Index: index}, Flags: map[string]bool{e.Name: *e.Value == "on"},
+		return c.count.ask(true, func() error {
+			return client.SetPrivateFlags(ethtool.PrivateFlags{
+				Interface: ethtool.Interface{Index: index}, Flags: map[string]bool{e.Name: *e.Value == "on"},
+			})
 		})
 	}
 	value, err := ethtoolValue(e)
@@ -224,7 +234,7 @@ func (s *Sandbox) setEthtool(ctx context.Context, e netstate.Ethtool) error {
 	if err != nil {
 		return err
 	}
-	return client.Set(ctx, ethtoolnl.Class(e.Class), index, e.Name, value)
+	return c.count.ask(true, func() error { return client.Set(ctx, ethtoolnl.Class(e.Class), index, e.Name, value) })
 }
 
 func ethtoolValue(e netstate.Ethtool) (uint32, error) {

@@ -23,6 +23,18 @@ type Options struct {
 	Sysfs string
 	// Proc is where procfs is mounted; /proc when empty.
 	Proc string
+	// Disturb, for tests, is asked before each message is sent, and again when
+	// it was answered. An error it returns stands for the kernel's. It may be
+	// called from several goroutines.
+	Disturb func(Message) error
+}
+
+// Message is a request of a sandbox to the kernel, as Options.Disturb sees it:
+// one to rtnetlink or ethtool, or the reading or writing of a sysctl.
+type Message struct {
+	Write bool // it changes something
+	// Answered: the kernel has done it, and only its answer can be lost.
+	Answered bool
 }
 
 // Host is the host's side of all sandboxes: its network namespace, its sysfs and
@@ -34,6 +46,7 @@ type Host struct {
 	sysfs   sysfs
 	proc    string
 	bootID  string
+	disturb func(Message) error // may be nil
 
 	mu sync.Mutex
 	// Where functions were found last. Each use looks whether it is so still.
@@ -71,7 +84,7 @@ func Open(o Options) (*Host, error) {
 		h.ns.Close()
 		return nil, fmt.Errorf("open host: %w", err)
 	}
-	return &Host{socket: s, home: h, buffers: buffers, sysfs: sysfs{o.Sysfs}, proc: o.Proc, bootID: strings.TrimSpace(string(boot)), homes: map[string]homeAddress{}, indexes: map[string]int{}}, nil
+	return &Host{socket: s, home: h, buffers: buffers, sysfs: sysfs{o.Sysfs}, proc: o.Proc, bootID: strings.TrimSpace(string(boot)), disturb: o.Disturb, homes: map[string]homeAddress{}, indexes: map[string]int{}}, nil
 }
 
 // known looks up what m remembers of a function.
@@ -123,6 +136,7 @@ func (h *Host) WithoutSandbox() *Sandbox { return h.view(nil) }
 
 func (h *Host) view(s *socket) *Sandbox {
 	out := &Sandbox{host: h, indexes: map[string]int{}, last: newGlance()}
+	out.count.disturb = h.disturb
 	out.outside = &conn{h.socket, &out.count, true}
 	if s != nil {
 		out.inside = &conn{s, &out.count, false}

@@ -108,7 +108,25 @@ func (s *socket) close() error {
 }
 
 // counters count what one sandbox asked of the kernel.
-type counters struct{ dumps, gets, writes atomic.Uint64 }
+type counters struct {
+	dumps, gets, writes atomic.Uint64
+	disturb             func(Message) error // see Options; nil as a rule
+}
+
+// ask sends a message by f, between the two questions to whoever may disturb it.
+func (c *counters) ask(write bool, f func() error) error {
+	if c.disturb == nil {
+		return f()
+	}
+	if err := c.disturb(Message{Write: write}); err != nil {
+		return err
+	}
+	err := f()
+	if lost := c.disturb(Message{Write: write, Answered: true}); lost != nil && err == nil {
+		return lost
+	}
+	return err
+}
 
 // conn is a socket as one sandbox uses it.
 type conn struct {
@@ -136,7 +154,12 @@ func (c *conn) send(ctx context.Context, typ, flags int, parts []nl.NetlinkReque
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return c.exchange(uint16(typ), uint16(flags), parts, reply)
+	var out [][]byte
+	err := c.count.ask(flags&unix.NLM_F_ACK != 0, func() (err error) {
+		out, err = c.exchange(uint16(typ), uint16(flags), parts, reply)
+		return err
+	})
+	return out, err
 }
 
 // write sends a request that changes something and waits for its ack.

@@ -61,7 +61,8 @@ func (s *Sandbox) readSysctl(path string) (string, error) {
 		return "", err
 	}
 	s.count.gets.Add(1)
-	b, err := readFile(file)
+	var b []byte
+	err = s.count.ask(false, func() (err error) { b, err = readFile(file); return err })
 	return strings.Join(strings.Fields(string(b)), " "), err
 }
 
@@ -101,13 +102,15 @@ func (s *Sandbox) applySysctl(ctx context.Context, c netstate.Change) error {
 		return err
 	}
 	s.count.writes.Add(1)
-	err = s.inside.enter(func() error {
-		f, err := os.OpenFile(file, os.O_WRONLY, 0)
-		if err != nil {
-			return err
-		}
-		_, err = f.WriteString(*after.Value)
-		return errors.Join(err, f.Close())
+	err = s.count.ask(true, func() error {
+		return s.inside.enter(func() error {
+			f, err := os.OpenFile(file, os.O_WRONLY, 0)
+			if err != nil {
+				return err
+			}
+			_, err = f.WriteString(*after.Value)
+			return errors.Join(err, f.Close())
+		})
 	})
 	return explainSysctl(after, err)
 }
