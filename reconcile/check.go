@@ -48,6 +48,8 @@ type Status struct {
 	Kind     fault.Kind            `json:"kind,omitempty"`
 	Updated  time.Time             `json:"updated"`
 	Steps    []topology.StepResult `json:"steps,omitempty"`
+	// Err is why it could not be looked at, nil when it could.
+	Err error `json:"-"`
 	// Changes is the plan behind Drift.
 	Changes []netstate.Change `json:"-"`
 }
@@ -66,7 +68,7 @@ func (r *Reconciler) Check(ctx context.Context, id SandboxID) (Status, error) {
 	plan, err := p.check(ctx)
 	p.report(err)
 	if err != nil {
-		st.State, st.Failure, st.Kind = StateFailed, err.Error(), fault.Of(err)
+		st.State, st.Failure, st.Kind, st.Err = StateFailed, err.Error(), fault.Of(err), err
 		return st, nil
 	}
 	r.remember(id, p.asked)
@@ -92,8 +94,8 @@ func (p *pass) check(ctx context.Context) (*ops.Plan, error) {
 		return nil, err
 	}
 	defer p.close()
-	if p.record.NetnsID != (NetnsID{}) && p.record.NetnsID != p.domain.NetnsID() {
-		return nil, fault.New(fault.Gone, errReplaced(p.sandbox.Netns))
+	if p.replaced() {
+		return nil, errReplaced(p.sandbox.Netns)
 	}
 	return p.plan(ctx)
 }

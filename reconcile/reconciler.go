@@ -97,7 +97,8 @@ func (r *Reconciler) Ensure(ctx context.Context, sb Sandbox) (Report, error) {
 // Repair is Ensure for a sandbox that is in use: what a failure leaves working
 // is kept, and the record says Failed. Steps whose drift policy is Observe are
 // left as they are. A sandbox that is unknown or being released is an error of
-// kind Gone: a repair never brings one back.
+// kind Gone: a repair never brings one back. So is one whose path leads to
+// another namespace by now (ErrReplaced), which may be anybody's.
 func (r *Reconciler) Repair(ctx context.Context, id SandboxID) (Report, error) {
 	return r.run(ctx, Sandbox{ID: id}, TriggerRepair)
 }
@@ -128,6 +129,9 @@ func (r *Reconciler) run(ctx context.Context, sb Sandbox, trigger Trigger) (rep 
 		return Report{}, err
 	}
 	defer p.close()
+	if trigger == TriggerRepair && p.replaced() {
+		return Report{}, errReplaced(p.sandbox.Netns)
+	}
 	if err := p.refuseTaken(ctx, true); err != nil {
 		return Report{}, err
 	}
@@ -234,8 +238,7 @@ func (p *pass) load() error {
 	return nil
 }
 
-// open opens the namespace. When another one has come to bear its path, what
-// was done to the old one is released first.
+// open opens the namespace.
 func (p *pass) open() error {
 	d, err := p.r.opts.Open(p.sandbox.Netns)
 	if err != nil {
@@ -243,6 +246,12 @@ func (p *pass) open() error {
 	}
 	p.domain = d
 	return nil
+}
+
+// replaced reports whether the namespace that is open is another one than the
+// record speaks of.
+func (p *pass) replaced() bool {
+	return p.known && p.record.NetnsID != (NetnsID{}) && p.record.NetnsID != p.domain.NetnsID()
 }
 
 func (p *pass) close() {
@@ -347,7 +356,7 @@ func (p *pass) observe(ctx context.Context) error {
 
 // planObserved plans from what was observed last, and observes what it misses.
 func (p *pass) planObserved(ctx context.Context) (*ops.Plan, error) {
-	if p.known && p.record.NetnsID != (NetnsID{}) && p.record.NetnsID != p.domain.NetnsID() {
+	if p.replaced() {
 		p.record.History = nil
 	}
 	for range 32 {
@@ -534,7 +543,7 @@ func standsOn(o netstate.Object) []string {
 // the recorded one is gone and what it left on the host must be put back.
 func (p *pass) begin(ctx context.Context) error {
 	id := p.domain.NetnsID()
-	if p.known && p.record.NetnsID != (NetnsID{}) && p.record.NetnsID != id {
+	if p.replaced() {
 		p.close()
 		if err := p.release(ctx); err != nil {
 			return fmt.Errorf("release what sandbox %q was before: %w", p.sandbox.ID, err)

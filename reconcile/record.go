@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -81,6 +82,10 @@ func (p *pass) report(err error) {
 
 func errNoSandbox(id SandboxID) error { return fmt.Errorf("no sandbox %q", id) }
 
+// ErrReplaced says that a path leads to another network namespace than the one
+// the sandbox was made in.
+var ErrReplaced = errors.New("another one bears its path")
+
 func errReplaced(netns string) error {
-	return fmt.Errorf("network namespace %q is gone, and another one bears its path", netns)
+	return fault.New(fault.Gone, fmt.Errorf("network namespace %q is gone, and %w", netns, ErrReplaced))
 }

@@ -424,7 +424,11 @@ func (l *Loop) keep(ctx context.Context, w wish, rec reconcile.Record, known boo
 		return l.retry(err), err
 	}
 	if known && l.stands(rec) && sameSandbox(rec.Sandbox, sb) {
-		return l.guard(ctx, rec)
+		// A new namespace may have the number of the old one, and is found to be
+		// another only when it is opened. What the file describes is made there.
+		if v, err := l.guard(ctx, rec); !errors.Is(err, reconcile.ErrReplaced) {
+			return v, err
+		}
 	}
 	if err := l.Watcher.Add(w.id, sb.Netns); err != nil {
 		return again, err
@@ -525,7 +529,7 @@ func (l *Loop) guard(ctx context.Context, rec reconcile.Record) (verdict, error)
 	case err != nil:
 		return again, err
 	case st.Kind != "":
-		return again, fault.New(st.Kind, errors.New(st.Failure))
+		return again, st.Err
 	case st.State == reconcile.InSync, st.State == reconcile.Fighting && len(st.Drift) == 0 && rec.Phase == reconcile.Applied:
 		l.sched.answered(id, begun)
 		l.judge(ctx, rec, nil, true)

@@ -25,6 +25,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/watch"
+	"github.com/plumbline/plumbline/topology"
 )
 
 // world is namespaces in memory, by path, as package netstate models them. A
@@ -32,7 +33,8 @@ import (
 type world struct {
 	mu       sync.Mutex
 	netns    map[reconcile.NetnsID]*netstate.Snapshot
-	refuse   error // what changes are answered with
+	cookie   uint64 // of all namespaces: another one makes others of them
+	refuse   error  // what changes are answered with
 	writes   int
 	changing chan struct{} // holds a token after a change
 }
@@ -46,13 +48,21 @@ func (w *world) open(path string) (reconcile.Domain, error) {
 	if err := unix.Stat(path, &st); err != nil {
 		return nil, fault.New(fault.Gone, err)
 	}
-	id := reconcile.NetnsID{Device: st.Dev, Inode: st.Ino}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	id := reconcile.NetnsID{Device: st.Dev, Inode: st.Ino, Cookie: w.cookie}
 	if w.netns[id] == nil {
 		w.netns[id] = netstate.NewSnapshot()
 	}
 	return &view{w, id, w.netns[id]}, nil
+}
+
+// identity is what bears a path, while the world is locked.
+func (w *world) identity(t *testing.T, path string) reconcile.NetnsID {
+	t.Helper()
+	id := identity(t, path)
+	id.Cookie = w.cookie
+	return id
 }
 
 // change is somebody else's change.
@@ -60,7 +70,7 @@ func (w *world) change(t *testing.T, path string, c netstate.Change) {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.netns[identity(t, path)].Apply(c)
+	w.netns[w.identity(t, path)].Apply(c)
 }
 
 // links lists the links of the namespace at a path, with their MTUs.
@@ -69,7 +79,7 @@ func (w *world) links(t *testing.T, path string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var out []string
-	if s := w.netns[identity(t, path)]; s != nil {
+	if s := w.netns[w.identity(t, path)]; s != nil {
 		for _, l := range netstate.All[netstate.Link](s) {
 			mtu := uint32(0)
 			if l.MTU != nil {
@@ -643,5 +653,37 @@ func TestMayRepair(t *testing.T) {
 		if got := mayRepair(topo, c.drift); got != c.want {
 			t.Errorf("%v: %t, want %t", c.drift, got, c.want)
 		}
+	}
+}
+
+// TestNumberReused: another namespace has come to bear the path, and has the
+// number of the old one, so that it looks the same until it is opened. What a
+// file describes is made there too, and what an agent made is not.
+func TestNumberReused(t *testing.T) {
+	for _, policy := range []topology.DriftPolicy{topology.Repair, topology.Observe} {
+		t.Run(string(policy), func(t *testing.T) {
+			running(t, func(n *node) {
+				n.make("blue")
+				n.make("red")
+				n.wants("blue.yaml", "blue", "mtu: 1400, name: net1}}\n    driftPolicy: "+string(policy)+" # {{")
+				top := &topology.Topology{Name: "t", DriftPolicy: policy, Steps: []topology.Step{{Name: "d", Type: "dummy", DriftPolicy: policy, Config: map[string]any{"name": "net1"}}}}
+				if _, err := n.engine.Ensure(n.t.Context(), reconcile.Sandbox{ID: "agent", Netns: n.path("red"), Topology: top}); err != nil {
+					n.t.Fatal(err)
+				}
+			}, func(n *node) {
+				n.expect("at first", "blue", "net1/1400")
+				n.expect("at first", "red", "net1/1500")
+				n.world.mu.Lock()
+				n.world.cookie++
+				n.world.mu.Unlock()
+				n.tell(watch.Event{ID: "agent"})
+				n.tell(watch.Event{ID: "run/blue/ai"})
+				n.expect("afterwards", "blue", "net1/1400")
+				n.expect("afterwards", "red", "")
+				if log := n.log.take(); !strings.Contains(log, "another one bears its path") {
+					n.t.Errorf("nothing is said of it: %s", log)
+				}
+			})
+		})
 	}
 }
