@@ -189,6 +189,7 @@ type pass struct {
 	snapshot *netstate.Snapshot
 	asked    []netstate.Object // on-demand objects of this pass, for re-observation
 	executed []netstate.Change
+	unnoted  error   // the journal's, where the pass went on without it
 	drift    []Drift // what a repair is to put right
 	left     []Drift // and what it is not to
 	timing   Timing
@@ -756,9 +757,7 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 		if rounds == 1 {
 			patience = 0
 		}
-		if history, err = p.noteForeign(history, changes); err != nil {
-			return err
-		}
+		history = p.noteForeign(history, changes)
 		for _, c := range made(changes) {
 			if err := p.applyOne(ctx, c, patience); err != nil {
 				failed = errors.Join(failed, p.stepError(c, err)) // the others are undone all the same
@@ -773,16 +772,23 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 
 // noteForeign adds to the history, and to the record, what an undo takes along
 // of others for a moment: a crash before it is made again must not lose it.
-func (p *pass) noteForeign(history, changes []netstate.Change) ([]netstate.Change, error) {
+// Where it cannot be written down the way back is gone all the same: half of it
+// would lose more.
+func (p *pass) noteForeign(history, changes []netstate.Change) []netstate.Change {
 	foreign := slices.DeleteFunc(slices.Clone(changes), func(c netstate.Change) bool { return !c.Foreign })
 	if len(foreign) == 0 {
-		return history, nil
+		return history
 	}
 	p.record.History = netstate.Coalesce(p.record.History, foreign...)
-	if err := p.r.opts.Store.Intend(p.sandbox.ID, foreign); err != nil {
-		return nil, fmt.Errorf("journal: %w", err)
+	p.noted(p.r.opts.Store.Intend(p.sandbox.ID, foreign))
+	return netstate.Coalesce(history, foreign...)
+}
+
+// noted keeps the error of a write to the journal that the pass goes on without.
+func (p *pass) noted(err error) {
+	if err != nil {
+		p.unnoted = fmt.Errorf("journal: %w", err)
 	}
-	return netstate.Coalesce(history, foreign...), nil
 }
 
 // maxUndoRounds bounds how often an undo is planned again: once because a device
@@ -834,20 +840,20 @@ func (p *pass) release(ctx context.Context) error {
 	if p.record.Phase != Releasing {
 		start := p.r.opts.Now()
 		p.record.Phase, p.record.Updated = Releasing, start
-		err := p.r.opts.Store.Put(p.record)
+		// A full disk must not keep devices from going home: pods are deleted to
+		// make room on it. What may be lost is that the release had begun, and
+		// whoever began it comes again.
+		p.noted(p.r.opts.Store.Put(p.record))
 		p.timing.Journal += p.r.opts.Now().Sub(start)
-		if err != nil {
-			return fmt.Errorf("journal: %w", err)
-		}
 	}
 	if err := p.openForRelease(); err != nil {
-		return err
+		return errors.Join(err, p.unnoted)
 	}
 	defer p.close()
 	p.asked = onHost(p.record.History)
 	if len(p.record.History) > 0 {
 		if err := p.undo(ctx, p.record.History); err != nil {
-			return err
+			return errors.Join(err, p.unnoted)
 		}
 	}
 	p.known = false
