@@ -84,13 +84,14 @@ func (r *Registry) Plan(req Request) (*Plan, error) {
 	}
 	p := &Planner{
 		req:     req,
-		view:    req.Have.Clone(),
 		claims:  map[netstate.Key]map[string]claim{},
 		missing: map[netstate.Key]netstate.Object{},
 		steps:   map[string]*stepState{},
 		results: map[string]topology.Result{},
 		makers:  map[string]string{},
 	}
+	p.recognize()
+	p.view = p.req.Have.Clone()
 	results := p.results
 	blocked := map[string]bool{}
 	for _, step := range order {
@@ -126,6 +127,9 @@ func (r *Registry) Plan(req Request) (*Plan, error) {
 	if len(p.missing) > 0 {
 		return &Plan{Missing: sortedObjects(p.missing)}, nil
 	}
+	if err := p.callBack(req.Have); err != nil {
+		return nil, err
+	}
 	if err := p.settleMTU(); err != nil {
 		return nil, err
 	}
@@ -133,6 +137,48 @@ func (r *Registry) Plan(req Request) (*Plan, error) {
 		return nil, err
 	}
 	return p.sequence(order)
+}
+
+// recognize finds what we made and somebody has renamed. It is planned around as
+// if it had its name, which the plan gives back first.
+func (p *Planner) recognize() {
+	for _, c := range p.req.Owned {
+		made, ok := c.After.(netstate.Link)
+		if !ok || c.Before != nil {
+			continue
+		}
+		l, ok := renamed(p.req.Have, made)
+		if !ok {
+			continue
+		}
+		p.renamed = append(p.renamed, netstate.Change{
+			Before: netstate.Link{Name: made.Name, Called: &l.Name}, After: netstate.Link{Name: made.Name, Called: &made.Name},
+		})
+		if _, taken := p.req.Have.Link(made.Name); !taken {
+			p.req.Have = p.req.Have.Clone()
+			p.req.Have.Rename(l.Name, made.Name)
+		}
+	}
+}
+
+// callBack lays the changes of recognize at the steps that make the links, or at
+// none where no step does any more and the link goes.
+func (p *Planner) callBack(have *netstate.Snapshot) error {
+	var out []netstate.Change
+	for _, c := range p.renamed {
+		name := c.Key().ID
+		c.Step = p.makers[name]
+		other, taken := have.Link(name)
+		switch {
+		case !taken:
+			out = append(out, c)
+		case c.Step != "":
+			return p.stepError(c.Step, fault.New(fault.Conflict, fmt.Errorf("the name %q is taken in the sandbox by a %s that is not ours; ours was renamed to %q",
+				name, describeKind(other), *c.Before.(netstate.Link).Called)))
+		}
+	}
+	p.renamed = out
+	return nil
 }
 
 func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]topology.Result) error {

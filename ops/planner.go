@@ -27,6 +27,7 @@ type Planner struct {
 	// deferred are routes that wait for all steps, see settleRoutes.
 	deferred []deferredRoute
 	makers   map[string]string // link to the step that makes it
+	renamed  []netstate.Change // that give links of ours their names back
 }
 
 // claim is one field's wanted value and the step that wants it.

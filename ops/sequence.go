@@ -45,6 +45,7 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 			q.full[l.Key()] = merged
 		}
 	}
+	q.changes = append(q.changes, p.renamed...) // here they have their names already
 	missing := q.prune()
 	if len(missing) > 0 {
 		return &Plan{Missing: missing}, nil
@@ -281,7 +282,9 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 		case !ours && !w.adopt:
 			return fault.New(fault.Conflict, fmt.Errorf("the name %q is taken in the sandbox by a %s that is not ours", o.Name, describeKind(have)))
 		case needsReplace(netstate.Diff(o, have)):
-			if !ours {
+			// On the host a link of another kind is another's, whatever we made
+			// there under its name.
+			if !ours || netstate.OnHost(o.Name) && have.LinkKind != o.LinkKind {
 				return fault.New(fault.Conflict, fmt.Errorf("%s %q exists and differs in %s", describeKind(have), netstate.BaseName(o.Name), diffText(netstate.Diff(o, have))))
 			}
 			q.do(netstate.Change{Step: w.step, Before: have, Why: "cannot be changed in place"})

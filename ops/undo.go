@@ -109,12 +109,36 @@ func (u *undoer) doom(history []netstate.Change) {
 		if !ok || c.Before != nil {
 			continue
 		}
-		if l, ok := u.now.Link(made.Name); ok && sameIdentity(l, made) {
-			u.doomed[made.Name] = true
+		if l, ok := remade(u.now, made); ok {
+			u.doomed[l.Name] = true
 		} else if !u.now.Known(made) {
 			u.missing[made.Key()] = made
 		}
 	}
+}
+
+// remade finds a link we made, by whatever name it goes now.
+func remade(now *netstate.Snapshot, made netstate.Link) (netstate.Link, bool) {
+	if l, ok := now.Link(made.Name); ok && sameIdentity(l, made) {
+		return l, true
+	}
+	return renamed(now, made)
+}
+
+// renamed finds a link of the sandbox that we made and somebody has renamed. Its
+// index tells, which the record has from when it was seen last: in one namespace
+// the kernel gives none twice until it has given them all.
+func renamed(now *netstate.Snapshot, made netstate.Link) (netstate.Link, bool) {
+	if made.Index == 0 || netstate.OnHost(made.Name) {
+		return netstate.Link{}, false
+	}
+	found := now.LinksWhere(func(l netstate.Link) bool {
+		return l.Index == made.Index && l.LinkKind == made.LinkKind && l.Name != made.Name && !netstate.OnHost(l.Name)
+	})
+	if len(found) != 1 {
+		return netstate.Link{}, false
+	}
+	return found[0], true
 }
 
 // sameIdentity guards against deleting a foreign link that took the name of
@@ -222,8 +246,8 @@ func (u *undoer) restore(c netstate.Change, have netstate.Object) {
 // deleting a parent costs one wait in the kernel, deleting each child costs one
 // each.
 func (u *undoer) dropLink(c netstate.Change, made netstate.Link) {
-	have, ok := u.now.Link(made.Name)
-	if !ok || !u.doomed[made.Name] {
+	have, ok := remade(u.now, made)
+	if !ok || !u.doomed[have.Name] {
 		return
 	}
 	if have.Parent != nil && u.doomed[*have.Parent] {

@@ -503,7 +503,7 @@ func (p *pass) spareObserved(plan *ops.Plan) {
 		}
 		switch o := c.After.(type) {
 		case netstate.Link:
-			absent[o.Name] = absent[o.Name] || c.Action() == netstate.Create
+			absent[o.Name] = absent[o.Name] || c.Action() == netstate.Create || o.Called != nil
 		case netstate.Device:
 			if o.At != nil {
 				absent[*o.At] = true
@@ -661,7 +661,7 @@ func (p *pass) settle(plan *ops.Plan) (Report, error) {
 		Unchanged: len(p.executed) == 0,
 	}
 	p.record.Phase, p.record.Results, p.record.Failure = Applied, plan.Results, ""
-	p.record.History = netstate.Unmade(netstate.Compact(p.record.History), p.unmade)
+	p.record.History = recognizable(netstate.Unmade(netstate.Compact(p.record.History), p.unmade), p.snapshot)
 	if p.trigger != TriggerRepair {
 		p.record.Fighting = nil // of what it was before; the loop says anew what goes on
 	}
@@ -692,6 +692,22 @@ func (p *pass) unmade(c netstate.Change) bool {
 	_, there := p.snapshot.Get(c.Key())
 	// A repair leaves undone what is only to be observed, and that is ours still.
 	return p.trigger == TriggerEnsure && !there && p.snapshot.Known(c.Object())
+}
+
+// recognizable notes in a history the indexes of the links we made, by which
+// they are found when somebody renames them.
+func recognizable(history []netstate.Change, seen *netstate.Snapshot) []netstate.Change {
+	for i, c := range history {
+		made, ok := c.After.(netstate.Link)
+		if !ok || c.Before != nil {
+			continue
+		}
+		if l, ok := seen.Link(made.Name); ok && l.LinkKind == made.LinkKind {
+			made.Index = l.Index
+			history[i].After = made
+		}
+	}
+	return history
 }
 
 // fail ends a pass that cannot go on. A pass at the user's request is rolled

@@ -135,7 +135,7 @@ func (m *model) dropLink(l Link, moved bool) {
 	}
 	for _, o := range All[Object](m.Snapshot) {
 		k := o.Key()
-		if m.livesOn(o, l.Name) {
+		if livesOn(o, l.Name) {
 			m.imply(o, nil)
 			delete(m.objects, k)
 			delete(m.known, k)
@@ -144,7 +144,7 @@ func (m *model) dropLink(l Link, moved bool) {
 	m.PutAbsent(l.Key())
 }
 
-func (m *model) livesOn(o Object, link string) bool {
+func livesOn(o Object, link string) bool {
 	switch o := o.(type) {
 	case Addr:
 		return o.Link == link
@@ -321,6 +321,69 @@ func (m *model) macChanged(l Link, mac string) {
 	}
 }
 
+// Rename gives a link another name where it is. What lives on it stays, and what
+// refers to it goes by its index. To what is observed on demand it is new.
+func (s *Snapshot) Rename(old, name string) {
+	l, ok := s.Link(old)
+	if !ok {
+		return
+	}
+	follow := func(ref *string) *string {
+		if ref != nil && *ref == old {
+			return &name
+		}
+		return ref
+	}
+	for _, o := range All[Object](s) {
+		if livesOn(o, old) {
+			delete(s.objects, o.Key())
+			delete(s.known, o.Key())
+			s.Put(renamedOn(o, name))
+			continue
+		}
+		if o, ok := o.(Link); ok && o.Name != old {
+			o.Parent, o.Master = follow(o.Parent), follow(o.Master)
+			if o.Veth != nil {
+				o.Veth = &Veth{Peer: follow(o.Veth.Peer)}
+			}
+			if o.Bond != nil {
+				bond := *o.Bond
+				bond.Primary = follow(bond.Primary)
+				o.Bond = &bond
+			}
+			s.Put(o)
+		}
+	}
+	s.PutAbsent(l.Key())
+	l.Name = name
+	s.Put(l)
+	s.fresh[name] = true
+}
+
+// renamedOn is an object that lives on a link, once that has another name.
+func renamedOn(o Object, link string) Object {
+	switch o := o.(type) {
+	case Addr:
+		o.Link = link
+		return o
+	case Route:
+		o.Link = link
+		return o
+	case Sysctl:
+		parts := strings.Split(o.Path, "/")
+		parts[3] = link // see Sysctl.Link
+		o.Path = strings.Join(parts, "/")
+		return o
+	case Ethtool:
+		o.Link = link
+		return o
+	case BridgeVLAN:
+		o.Link = link
+		return o
+	}
+	return o
+}
+
 // device moves a device. It arrives down, without addresses, routes, master or
 // per-interface sysctls; name, MAC, MTU and ethtool settings travel with it.
 func (m *model) device(c Change) {
@@ -338,6 +401,12 @@ func (m *model) device(c Change) {
 		if l, ok := m.Link(deref(next.At)); ok {
 			m.Put(Merge(l, Link{MAC: after.MAC, MTU: after.MTU, Up: after.Up}))
 		}
+		return
+	}
+	if l, ok := m.Link(*have.At); ok && OnHost(l.Name) == OnHost(*after.At) {
+		m.Rename(l.Name, *after.At)
+		l, _ = m.Link(*after.At)
+		m.put(Merge(l, Link{MAC: after.MAC, MTU: after.MTU, Up: after.Up}))
 		return
 	}
 	link := Link{LinkKind: "device", MTU: have.MTU, MAC: have.MAC}

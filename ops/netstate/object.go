@@ -50,6 +50,9 @@ type Object interface {
 // Source: Linux rtnetlink(7), IFLA_* attributes.
 type Link struct {
 	Name string `json:"name" plan:"key"`
+	// Called is set only in the change that gives back its name to a link of ours
+	// which somebody has renamed: before, how it is called now.
+	Called *string `json:"called,omitempty" plan:"live,name=name"`
 	// LinkKind is IFLA_INFO_KIND ("bond", "vlan", ...), "device" for a link
 	// without link ops, "" when the kind is not ours to say.
 	LinkKind   string   `json:"kind,omitempty" plan:"replace,name=kind"`

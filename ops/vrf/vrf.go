@@ -78,7 +78,8 @@ func tableFor(p *ops.Planner, c config) (uint32, error) {
 	used := map[uint32]bool{0: true, 253: true, 254: true, 255: true}
 	for _, l := range p.Links() {
 		if l.VRF == nil || l.VRF.Table == nil {
-			if l.Name == c.Name {
+			// One we made that is something else by now is made anew.
+			if l.Name == c.Name && !p.Owned(l.Key()) {
 				return 0, ops.Conflict("%q is not a VRF but a %s link", l.Name, l.LinkKind)
 			}
 			continue

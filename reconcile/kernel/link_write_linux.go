@@ -26,8 +26,44 @@ func (s *Sandbox) applyLink(ctx context.Context, c netstate.Change) error {
 	case netstate.Delete:
 		return s.deleteLink(ctx, before.Name)
 	default:
+		if after.Called != nil {
+			return s.renameLink(ctx, before, after)
+		}
 		return s.updateLink(ctx, before, after)
 	}
+}
+
+// renameLink gives a link another name. Until 6.2 the kernel renames only what is
+// down.
+func (s *Sandbox) renameLink(ctx context.Context, before, after netstate.Link) error {
+	old := after.Name
+	if before.Called != nil {
+		old = *before.Called
+	}
+	c, base, err := s.at(*after.Called)
+	if err != nil {
+		return err
+	}
+	defer s.forget(old, *after.Called)
+	s.forget(old)
+	index, err := s.index(ctx, old)
+	if err != nil {
+		return err
+	}
+	rename := func() error {
+		return c.write(ctx, unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, index, 0, 0), attr(unix.IFLA_IFNAME, nl.ZeroTerminated(base)))
+	}
+	if err = rename(); !errors.Is(err, unix.EBUSY) {
+		return err
+	}
+	set := func(up bool) error {
+		flags, change := ifFlags(netstate.Link{Up: &up})
+		return c.write(ctx, unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, index, flags, change))
+	}
+	if err := set(false); err != nil {
+		return err
+	}
+	return errors.Join(rename(), set(true))
 }
 
 // createLink makes a link with everything the kernel takes at birth, in one

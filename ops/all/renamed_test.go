@@ -1,0 +1,80 @@
+package all_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
+)
+
+// A link we made is known by its index when somebody has renamed it.
+func TestRenamed(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	top := &topology.Topology{Name: "t", DriftPolicy: topology.Repair, Steps: []topology.Step{
+		{Name: "d", Type: "dummy", Config: map[string]any{"name": "d0"}},
+		{Name: "v", Type: "vlan", DependOn: []string{"d"}, Config: map[string]any{"id": int64(100), "name": "data0", "addresses": []any{"192.0.2.5/24"}}},
+	}}
+	d0 := netstate.Link{Name: "d0", LinkKind: "dummy", MTU: new(uint32(1500)), Up: new(true), Master: new(""), Index: 6}
+	data0 := netstate.Link{
+		Name: "data0", LinkKind: "vlan", Parent: new("d0"), VLAN: &netstate.VLAN{ID: new(uint16(100)), Protocol: new("802.1q")},
+		MTU: new(uint32(1500)), Up: new(true), Master: new(""), Index: 7,
+	}
+	owned := []netstate.Change{{Step: "d", After: d0}, {Step: "v", After: data0}, {Step: "v", After: netstate.Addr{Link: "data0", Address: "192.0.2.5/24"}}}
+	spare0 := data0
+	spare0.Name = "spare0"
+	addr := netstate.Addr{Link: "spare0", Address: "192.0.2.5/24"}
+	spared := d0
+	spared.Name = "spare0"
+	upon := data0
+	upon.Parent = new("spare0")
+	other0 := netstate.Link{Name: "d0", LinkKind: "veth", MTU: new(uint32(1500)), Up: new(true), Master: new(""), Index: 9}
+	later := spare0 // another link, which has the name only
+	later.Index = 8
+	for name, c := range map[string]struct {
+		have       []netstate.Object
+		plan, undo string
+		conflict   string
+	}{
+		"renamed":          {have: []netstate.Object{d0, spare0, addr}, plan: "~ link data0 name spare0 → data0", undo: "- link d0"},
+		"its name taken":   {have: []netstate.Object{other0, spared, upon}, conflict: `step "d": the name "d0" is taken in the sandbox by a veth link that is not ours; ours was renamed to "spare0"`, undo: "- link spare0"},
+		"another of these": {have: []netstate.Object{d0, later}, conflict: `VLAN 100 on "d0" exists already as "spare0"`, undo: "- link d0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			have := netstate.NewSnapshot(c.have...)
+			plan, err := reg.Plan(ops.Request{Topology: top, Netns: "/run/netns/x", Have: have, Owned: owned})
+			switch {
+			case c.conflict != "":
+				if fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), c.conflict) {
+					t.Errorf("plan: %v, want %q", err, c.conflict)
+				}
+			case err != nil:
+				t.Fatal(err)
+			case len(plan.Changes) != 1 || plan.Changes[0].String() != c.plan || plan.Changes[0].Step != "v":
+				t.Errorf("plan: %v, want %q", plan.Changes, c.plan)
+			}
+			changes, missing := ops.Undo(have, owned)
+			if len(missing) > 0 || len(changes) != 1 || changes[0].String() != c.undo {
+				t.Errorf("undo: %v, want %q; missing %v", changes, c.undo, missing)
+			}
+		})
+	}
+	// What no step makes any more is deleted all the same.
+	less := &topology.Topology{Name: "t", DriftPolicy: topology.Repair, Steps: top.Steps[:1]}
+	have := netstate.NewSnapshot(d0, spare0, addr)
+	plan, err := reg.Plan(ops.Request{Topology: less, Netns: "/run/netns/x", Have: have, Owned: owned})
+	if err != nil || len(plan.Changes) < 2 || plan.Changes[0].String() != "~ link data0 name spare0 → data0" || plan.Changes[1].String() != "- link data0" {
+		t.Errorf("plan without its step: %v, %v", err, plan)
+	}
+	// Where its parent is not ours the link goes by itself.
+	changes, _ := ops.Undo(netstate.NewSnapshot(d0, spare0, addr), owned[1:])
+	if len(changes) != 1 || changes[0].String() != "- link spare0" {
+		t.Errorf("undo of the VLAN alone: %v", changes)
+	}
+}
