@@ -39,5 +39,6 @@ The JSON form holds the changes and the result of each step, as CNI 1.1 prints i
 		},
 	}
 	t.flags(cmd)
+	_ = cmd.MarkFlagRequired("netns")
 	return cmd
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -21,7 +22,6 @@ type target struct {
 func (t *target) flags(cmd *cobra.Command) {
 	topologyFlag(cmd, &t.file)
 	netnsFlag(cmd, &t.netns, "`namespace`: a name in "+node.NetnsDir+", or a path")
-	_ = cmd.MarkFlagRequired("netns")
 	cmd.Flags().StringArrayVar(&t.devices, "device", nil, "give a root step its device: `STEP=DEVICE`, by PCI address or interface name")
 	_ = cmd.RegisterFlagCompletionFunc("device", cobra.NoFileCompletions)
 	outputFlag(cmd, &t.format, formatText, formatJSON)
@@ -64,18 +64,33 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 
 func (a *app) plan() *cobra.Command {
 	var t target
+	var running bool
 	cmd := &cobra.Command{
-		Use:   "plan -f FILE --netns NAMESPACE",
+		Use:   "plan -f FILE {--netns NAMESPACE | --running}",
 		Short: "Show what apply would change",
 		Long: `Shows what would be changed in a network namespace, and writes nothing.
 ` + targetHelp + `
 
+With --running it shows what an edit of the topology would change in each sandbox
+of this node that runs it: which steps are changed live, which are replaced, added
+or removed, which links are interrupted by that, and which sandboxes would keep
+what they have, as the edit takes a device they do not have.
+
 Exit status: 0 nothing would change, 2 something would, 1 an error.`,
 		Example: `  plumbline plan -f topology.yaml --netns blue
   plumbline plan -f topology.yaml --netns /proc/4711/ns/net --device vf0=0000:03:10.0
-  plumbline plan -f topology.yaml --netns blue -o json | jq '.changes[].object'`,
+  plumbline plan -f topology.yaml --netns blue -o json | jq '.changes[].object'
+  plumbline plan -f edited.yaml --running`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case running && (t.netns != "" || len(t.devices) > 0):
+				return errors.New("--running: is about all sandboxes, with the devices they have: leave out --netns and --device")
+			case running:
+				return a.planRunning(cmd.Context(), &t)
+			case t.netns == "":
+				return fmt.Errorf("--netns, or --running: is missing: see `%s --help`", cmd.CommandPath())
+			}
 			e, sb, err := t.sandbox(cmd.Context(), a, "plan", false)
 			if err != nil {
 				return err
@@ -97,5 +112,6 @@ Exit status: 0 nothing would change, 2 something would, 1 an error.`,
 		},
 	}
 	t.flags(cmd)
+	cmd.Flags().BoolVar(&running, "running", false, "the sandboxes of this node that run the topology")
 	return cmd
 }

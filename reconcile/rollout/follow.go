@@ -37,18 +37,24 @@ func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology
 	if err := topology.Validate(decoded, set); err != nil {
 		return fault.New(fault.Invalid, err)
 	}
-	for _, s := range claim.Roots(decoded, set) {
-		i := slices.IndexFunc(t.Devices, func(d claims.Device) bool { return d.Step == s.Name })
+	return Fits(ctx, decoded, t.Devices, set)
+}
+
+// Fits returns a HeldBack unless a claim's devices are those that a valid topology
+// takes. One whose step is no more is no hindrance: it goes home.
+func Fits(ctx context.Context, t *topology.Topology, devices []claims.Device, set contract.Set) error {
+	for _, s := range claim.Roots(t, set) {
+		i := slices.IndexFunc(devices, func(d claims.Device) bool { return d.Step == s.Name })
 		if i < 0 {
 			return &HeldBack{s.Name, errors.New("it takes a device, and the claim has none for it")}
 		}
-		d := t.Devices[i].Host
+		d := devices[i].Host
 		c, _ := set.Contract(s.Type)
 		if fits := c.Input.DeviceTypes; len(fits) > 0 && !slices.Contains(fits, string(d.Kind)) {
 			return &HeldBack{s.Name, fmt.Errorf("type %q takes a %s, and device %q is a %s", s.Type, strings.Join(fits, " or "), d.Name, d.Kind)}
 		}
 	}
-	d, err := claims.Unchosen(ctx, decoded, t.Devices)
+	d, err := claims.Unchosen(ctx, t, devices)
 	if d != nil {
 		return &HeldBack{d.Step, errors.Join(fmt.Errorf("its selector does not choose device %q", d.Name), err)}
 	}
