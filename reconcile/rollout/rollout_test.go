@@ -79,8 +79,9 @@ func TestFollow(t *testing.T) {
 		{name: "another selector", edit: func(o *v1alpha1.NetworkTopology) {
 			o.Spec.Steps[1].Selector = &v1alpha1.Selector{CEL: `device.attributes["dra.networking"].pfName == "enp9s0"`}
 		}, held: `step "vf1": its selector does not choose device "pci-0000-03-10-1"`},
-		{name: "another type of device", edit: func(o *v1alpha1.NetworkTopology) { o.Spec.Steps[1].Type = "host-device" },
-			held: `step "vf1": type "host-device" takes a nic or pf, and device "pci-0000-03-10-1" is a vf`},
+		{name: "another type of device", edit: func(o *v1alpha1.NetworkTopology) {
+			o.Spec.Steps[1].Type = "host-device"
+		}, held: `step "vf1": type "host-device" takes a nic or pf, and device "pci-0000-03-10-1" is a vf`},
 		{name: "nonsense", edit: func(o *v1alpha1.NetworkTopology) { o.Spec.Steps[1].Type = "srov" }, kind: fault.Invalid},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -235,7 +236,7 @@ func TestPass(t *testing.T) {
 		n.want("a runs 1")
 		n.saw("pair", pair(2))
 		ctx, cancel := context.WithCancel(t.Context())
-		n.Options.Update = func(ctx context.Context, _ types.UID, _ *v1alpha1.NetworkTopology) error {
+		n.Update = func(ctx context.Context, _ types.UID, _ *v1alpha1.NetworkTopology) error {
 			cancel()
 			return ctx.Err()
 		}

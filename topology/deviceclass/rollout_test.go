@@ -20,7 +20,7 @@ import (
 func runs(t *testing.T, text string) []deviceclass.Run {
 	t.Helper()
 	var out []deviceclass.Run
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		node, rest, _ := strings.Cut(word, "/")
 		rest, pod, shared := strings.Cut(rest, "=")
 		name, generation, ok := strings.Cut(rest, "@")
