@@ -57,7 +57,7 @@ type Store struct {
 
 	mu       sync.Mutex // held while files are read: what is remembered is never older than the last notice
 	changes  *changes
-	known    map[string]any // by path: the *Claim or *boot it holds, nil if it has not been read
+	known    map[string]any // by path: the *Claim or *boot it holds, nil for a claim that has not been read
 	reported []error
 }
 
@@ -204,8 +204,11 @@ func (s *Store) refresh() error {
 		}
 	}
 	for _, name := range names {
-		if filepath.Ext(name) == claimSuffix || filepath.Ext(name) == sandboxesSuffix {
-			s.known[filepath.Join(s.Dir, name)] = nil
+		switch path := filepath.Join(s.Dir, name); filepath.Ext(name) {
+		case claimSuffix:
+			s.known[path] = nil
+		case sandboxesSuffix: // asked for by claim alone
+			delete(s.known, path)
 		}
 	}
 	return nil
