@@ -62,7 +62,7 @@ func (q *queue) add(id reconcile.SandboxID, checkEvery time.Duration) {
 	it := &item{id: id, checkEvery: checkEvery}
 	q.items[id] = it
 	now := q.opts.Now()
-	it.resyncAt = now.Add(q.resyncAfter(it))
+	it.resyncAt = now.Add(q.resyncAfter(it, true))
 	it.arm(now)
 	it.schedule()
 	heap.Push(&q.order, it)
@@ -214,7 +214,7 @@ func (q *queue) told(o offer) {
 		it.first, it.noticeAt = now, now.Add(q.opts.Debounce)
 	}
 	it.rounds++
-	it.resyncAt = now.Add(q.resyncAfter(it))
+	it.resyncAt = now.Add(q.resyncAfter(it, o.event.Reason == Overflow))
 	it.arm(now)
 	q.fix(it)
 }
@@ -256,15 +256,19 @@ func (q *queue) run(ctx context.Context, stop <-chan struct{}) {
 	}
 }
 
-// resyncAfter spreads the resyncs by a tenth to both sides, so that what was
-// added at one time is not looked at at one time.
-func (q *queue) resyncAfter(it *item) time.Duration {
+// resyncAfter spreads the resyncs by a tenth to both sides. What comes to all at
+// one time, as a start and an overflow do, is followed by resyncs all over the
+// period, or they would be looked at all at one time for many periods.
+func (q *queue) resyncAfter(it *item, all bool) time.Duration {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(it.id))
 	_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, it.rounds))
 	const steps = 1 << 10
-	spread := time.Duration(h.Sum64()>>20%steps) * (q.opts.Resync / 5) / steps
-	return q.opts.Resync - q.opts.Resync/10 + spread
+	part := func(of time.Duration) time.Duration { return time.Duration(h.Sum64()>>20%steps) * of / steps }
+	if all {
+		return q.opts.Resync/10 + part(q.opts.Resync)
+	}
+	return q.opts.Resync - q.opts.Resync/10 + part(q.opts.Resync/5)
 }
 
 // arm sets the next check, with the next event that has not been noticed, and

@@ -195,7 +195,11 @@ func TestResync(t *testing.T) {
 		for range 5 * n {
 			e := <-b.events
 			now := time.Since(b.began)
-			if after := now - last[e.ID]; e.Reason != Resync || e.Gone || after < 54*time.Second || after > 66*time.Second {
+			earliest := 54 * time.Second
+			if last[e.ID] == 0 {
+				earliest = 6 * time.Second
+			}
+			if after := now - last[e.ID]; e.Reason != Resync || e.Gone || after < earliest || after > 66*time.Second {
 				t.Fatalf("%+v after %v", e, after)
 			}
 			last[e.ID] = now
@@ -221,6 +225,45 @@ func TestResync(t *testing.T) {
 		if e := <-b.events; e != (Event{Host: true, Reason: Resync}) {
 			t.Errorf("%+v", e)
 		}
+	})
+}
+
+// TestResyncsAreSpread holds that what happens to all sandboxes of a node at one
+// time does not have them all looked at at one time later.
+func TestResyncsAreSpread(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		const n, bins = 500, 10
+		for i := range n {
+			b.add(reconcile.SandboxID(fmt.Sprint("s", i)), 0)
+		}
+		spread := func(when string) {
+			t.Helper()
+			began := time.Since(b.began)
+			var in [bins + 2]int
+			for range n {
+				e := <-b.events
+				if e.Reason != Resync {
+					t.Fatalf("%s: %+v", when, e)
+				}
+				in[(time.Since(b.began)-began)/(time.Minute/bins)]++
+			}
+			for i, looks := range in {
+				if looks > n/bins*3/2 {
+					t.Errorf("%s: %d of %d within the %d. tenth of the period: %v", when, looks, n, i+1, in)
+				}
+			}
+		}
+		spread("after they were added")
+		spread("in the next period")
+		for i := range n {
+			b.overflow(reconcile.SandboxID(fmt.Sprint("s", i)))
+		}
+		for range n {
+			if e := <-b.events; e.Reason == Changed {
+				t.Fatalf("%+v", e)
+			}
+		}
+		spread("after an overflow")
 	})
 }
 

@@ -37,7 +37,8 @@ type Options struct {
 	// 50 ms.
 	MaxDelay time.Duration
 	// Resync is how long after its last event a sandbox is looked at without
-	// notice, give or take a tenth. Default 60 s.
+	// notice, give or take a tenth; after it was added, or notices were lost, at
+	// some time within that, another one for each. Default 60 s.
 	Resync time.Duration
 	// ReceiveBufferBytes is how much the kernel holds for us. Default 4 MiB
 	// for the shared socket, and 256 KiB for a socket in one namespace.
