@@ -293,8 +293,7 @@ func (s *serving) inUse() []string {
 // dirty lists the devices that could not be put back as they were. Records that
 // cannot be read are told of by the loop.
 func (s *serving) dirty() []string {
-	records, _ := s.engine.List()
-	return unreleased(records, time.Now())
+	return unreleased(s.engine.journal.Releasing(), time.Now())
 }
 
 // uplinks says what carries a default route.

@@ -11,21 +11,34 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// holding is which devices a log speaks of, and which state of the file it was
-// read from.
+// holding is which devices a log speaks of and whether they are being let go of,
+// and which state of the file that was read from.
 type holding struct {
-	inode   uint64
-	size    int64
-	mtime   unix.Timespec
-	devices []string
+	inode     uint64
+	size      int64
+	mtime     unix.Timespec
+	devices   []string
+	releasing bool
 }
 
-// Holders returns the records whose history speaks of one of the devices. It
-// looks at every file, so that what another process has written counts, but
-// reads only those that are not as they were when it read them last: every new
-// sandbox asks, and there are hundreds. A file that cannot be read is passed
-// over; List reports it.
+// Holders returns the records whose history speaks of one of the devices. Every
+// new sandbox asks.
 func (j *Journal) Holders(devices []string) []reconcile.Record {
+	return j.those(func(h holding) bool {
+		return slices.ContainsFunc(h.devices, func(d string) bool { return slices.Contains(devices, d) })
+	})
+}
+
+// Releasing returns the records of sandboxes whose release has begun.
+func (j *Journal) Releasing() []reconcile.Record {
+	return j.those(func(h holding) bool { return h.releasing })
+}
+
+// those returns some of the records. It looks at every file, so that what another
+// process has written counts, but reads only those that are not as they were when
+// it read them last: there are hundreds. A file that cannot be read is passed
+// over; List reports it.
+func (j *Journal) those(asked func(holding) bool) []reconcile.Record {
 	entries, err := os.ReadDir(j.dir)
 	if err != nil {
 		return nil
@@ -47,10 +60,10 @@ func (j *Journal) Holders(devices []string) []reconcile.Record {
 			if err != nil || !s.found {
 				continue
 			}
-			h = holding{s.inode, int64(s.size), s.mtime, heldBy(s.record)}
+			h = holding{s.inode, int64(s.size), s.mtime, heldBy(s.record), s.record.Phase == reconcile.Releasing}
 		}
 		now[name] = h
-		if !slices.ContainsFunc(h.devices, func(d string) bool { return slices.Contains(devices, d) }) {
+		if !asked(h) {
 			continue
 		}
 		if s, err := j.reload(name); err == nil && s.found {

@@ -34,6 +34,13 @@ func TestHolders(t *testing.T) {
 	expect("after two were made", "blue/ai")
 	must(t, theirs.Intend("green/ai", []netstate.Change{moved("0000:03:00.4")}))
 	expect("after the other took one too", "blue/ai", "green/ai")
+	if got := ours.Releasing(); len(got) > 0 {
+		t.Errorf("nobody lets go, but %v", got)
+	}
+	must(t, theirs.Put(record("blue/ai", reconcile.Releasing, moved("0000:03:00.2"))))
+	if got := ours.Releasing(); len(got) != 1 || got[0].Sandbox.ID != "blue/ai" {
+		t.Errorf("one lets go, but %v", got)
+	}
 	must(t, theirs.Remove("blue/ai"))
 	expect("after the first went", "green/ai")
 	must(t, os.WriteFile(ours.path("red", logSuffix), []byte("no log\n"), 0o600))
