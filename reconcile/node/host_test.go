@@ -1,0 +1,80 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/watch"
+)
+
+// TestHostIsHeardAtAPace holds that a change of the host's devices has all looked
+// at that may be concerned, at once when it is one change and soon when it is one
+// of many, and that many changes do not cost a pass each for everybody.
+func TestHostIsHeardAtAPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 100
+		events := make(chan watch.Event)
+		l := New(Options{Watcher: &watched{events: events}, Now: time.Now})
+		for i := range n {
+			id := reconcile.SandboxID(fmt.Sprint("s", i))
+			l.paths[id], l.onHost[id] = "/n", true
+		}
+		var mu sync.Mutex
+		last, passes := map[reconcile.SandboxID]time.Time{}, 0
+		since := func(when time.Time) (looked, passed int) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, at := range last {
+				if !at.Before(when) {
+					looked++
+				}
+			}
+			passed, passes = passes, 0
+			return looked, passed
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { l.listen(ctx) })
+		wg.Go(func() {
+			l.sched.run(ctx, 2, func(_ context.Context, id reconcile.SandboxID) verdict {
+				mu.Lock()
+				defer mu.Unlock()
+				last[id] = time.Now()
+				passes++
+				return settled
+			})
+		})
+
+		began := time.Now()
+		events <- watch.Event{Host: true}
+		synctest.Wait()
+		if looked, passed := since(began); looked != n || passed != n {
+			t.Errorf("after one change %d are looked at, in %d passes", looked, passed)
+		}
+		var changed time.Time
+		for range 100 { // ten seconds of pods that start
+			changed = time.Now()
+			events <- watch.Event{Host: true}
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(n*hostPace + time.Millisecond)
+		looked, passed := since(changed)
+		if looked != n {
+			t.Errorf("after the last change %d of %d were looked at", looked, n)
+		}
+		if most := int(12*time.Second/hostPace) + n; passed > most {
+			t.Errorf("%d passes in twelve seconds, want %d at most", passed, most)
+		}
+		time.Sleep(time.Minute)
+		if _, passed := since(changed); passed != 0 {
+			t.Errorf("%d passes for nothing", passed)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
