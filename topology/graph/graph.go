@@ -26,9 +26,16 @@ const (
 // Formats returns the known formats.
 func Formats() []string { return []string{Mermaid, Dot, SVG} }
 
-// Render draws a topology. status holds a word per step; steps without one are
-// coloured by whether they are root steps. The topology's graph must be sound.
-func Render(t *topology.Topology, format string, status map[string]string) (string, error) {
+// Status is what is known of a step in one place.
+type Status struct {
+	Word  string   // see OK; shown behind the type
+	Notes []string // what is wrong, a line each; shown below
+}
+
+// Render draws a topology. status holds what is known of each step; steps of which
+// there is no word are coloured by whether they are root steps. The topology's
+// graph must be sound.
+func Render(t *topology.Topology, format string, status map[string]Status) (string, error) {
 	g, err := newPicture(t, status)
 	if err != nil {
 		return "", err
@@ -55,6 +62,7 @@ type picture struct {
 type node struct {
 	name   string
 	detail string // type, and status if any
+	notes  []string
 	class  class
 }
 
@@ -77,7 +85,7 @@ var (
 // edgeColour is legible on white and on black.
 const edgeColour = "#848d97"
 
-func newPicture(t *topology.Topology, status map[string]string) (picture, error) {
+func newPicture(t *topology.Topology, status map[string]Status) (picture, error) {
 	if _, err := topology.Order(t); err != nil {
 		return picture{}, err
 	}
@@ -90,9 +98,12 @@ func newPicture(t *topology.Topology, status map[string]string) (picture, error)
 		if s.Root() {
 			n.class = root
 		}
-		if word := clean(status[s.Name]); word != "" {
+		if word := clean(status[s.Name].Word); word != "" {
 			n.detail += ": " + word
 			n.class = classOf(word)
+		}
+		for _, note := range status[s.Name].Notes {
+			n.notes = append(n.notes, clean(note))
 		}
 		p.nodes = append(p.nodes, n)
 	}

@@ -45,11 +45,14 @@ func crossed() *topology.Topology {
 }
 
 func TestRender(t *testing.T) {
-	status := map[string]string{"vf0": graph.OK, "vf1": graph.OK, "bond0": graph.OK, "data-vlan": "link \"data0\" <missing>", "tune-data": graph.Pending}
+	status := map[string]graph.Status{
+		"vf0": {Word: graph.OK}, "vf1": {Word: graph.OK}, "bond0": {Word: graph.OK}, "tune-data": {Word: graph.Pending},
+		"data-vlan": {Word: "drifted", Notes: []string{"link \"data0\" is <missing>", `its link is gone: no such device "data0"`}},
+	}
 	for _, tt := range []struct {
 		name   string
 		top    *topology.Topology
-		status map[string]string
+		status map[string]graph.Status
 	}{
 		{"flagship", flagship(), nil},
 		{"flagship-status", flagship(), status},
@@ -98,7 +101,7 @@ func TestRenderOddities(t *testing.T) {
 	}
 	for _, top := range []*topology.Topology{odd, complete, {Name: "empty"}} {
 		for _, format := range graph.Formats() {
-			got, err := graph.Render(top, format, map[string]string{"": "<>"})
+			got, err := graph.Render(top, format, map[string]graph.Status{"": {Word: "<>", Notes: []string{"]]>", "\x00"}}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -26,7 +26,8 @@ type item struct {
 }
 
 const (
-	boxHeight      = 44
+	boxHeight      = 44 // of a box without notes
+	noteHeight     = 15
 	waypointHeight = 8
 	rowGap         = 16
 	// maxWaypoints bounds the layout of huge graphs; beyond it edges are drawn
@@ -59,7 +60,7 @@ func (l *layout) place(p picture) {
 		}
 	}
 	for i := range p.nodes {
-		l.add(item{node: i, layer: layer[i], height: boxHeight})
+		l.add(item{node: i, layer: layer[i], height: boxHeight + noteHeight*float64(len(p.nodes[i].notes))})
 	}
 }
 

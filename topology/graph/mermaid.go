@@ -12,7 +12,11 @@ func (p picture) mermaid() string {
 	var b strings.Builder
 	b.WriteString("flowchart LR\n")
 	for i, n := range p.nodes {
-		fmt.Fprintf(&b, "  s%d[\"<b>%s</b><br/>%s\"]:::%s\n", i, quote(n.name), quote(n.detail), n.class.name)
+		fmt.Fprintf(&b, "  s%d[\"<b>%s</b><br/>%s", i, quote(n.name), quote(n.detail))
+		for _, note := range n.notes {
+			fmt.Fprintf(&b, "<br/>%s", quote(note))
+		}
+		fmt.Fprintf(&b, "\"]:::%s\n", n.class.name)
 	}
 	for _, e := range p.edges {
 		fmt.Fprintf(&b, "  s%d --> s%d\n", e[0], e[1])

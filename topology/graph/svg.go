@@ -53,10 +53,16 @@ func (p picture) svg() string {
 		if it.node < 0 {
 			continue
 		}
-		n, x, w, y := p.nodes[it.node], left[it.layer], widths[it.layer], px(it.y)+margin
-		fmt.Fprintf(&b, "<g class=\"%s\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"6\"/>", n.class.name, x, y-boxHeight/2, w, boxHeight)
+		n, x, w := p.nodes[it.node], left[it.layer], widths[it.layer]
+		above := px(it.y-it.height/2) + margin
+		y := above + boxHeight/2
+		fmt.Fprintf(&b, "<g class=\"%s\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"6\"/>", n.class.name, x, above, w, px(it.height))
 		fmt.Fprintf(&b, "<text class=\"name\" x=\"%d\" y=\"%d\">%s</text>", x+w/2, y-3, html.EscapeString(n.name))
-		fmt.Fprintf(&b, "<text class=\"detail\" x=\"%d\" y=\"%d\">%s</text></g>\n", x+w/2, y+13, html.EscapeString(n.detail))
+		fmt.Fprintf(&b, "<text class=\"detail\" x=\"%d\" y=\"%d\">%s</text>", x+w/2, y+13, html.EscapeString(n.detail))
+		for i, note := range n.notes {
+			fmt.Fprintf(&b, "<text class=\"detail\" x=\"%d\" y=\"%d\">%s</text>", x+w/2, y+13+noteHeight*(i+1), html.EscapeString(note))
+		}
+		b.WriteString("</g>\n")
 	}
 	b.WriteString("</svg>\n")
 	return b.String()
@@ -81,6 +87,9 @@ func (p picture) columns(l *layout) (left, widths []int) {
 func (n node) width() int {
 	name := float64(utf8.RuneCountInString(n.name)) * nameSize * glyphWidth
 	detail := float64(utf8.RuneCountInString(n.detail)) * detailSize * glyphWidth
+	for _, note := range n.notes {
+		detail = max(detail, float64(utf8.RuneCountInString(note))*detailSize*glyphWidth)
+	}
 	w := int(math.Ceil(max(name, detail))) + 2*padding
 	return max(w+w%2, minBoxWidth) // even, so that halves are whole
 }
