@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -65,6 +66,12 @@ func (o *overlay) bringBack(more ...netstate.Change) {
 		if !ok {
 			continue
 		}
+		if r, isRoute := again.(netstate.Route); isRoute && !reachable(o.now, r) {
+			if c.Foreign {
+				o.lost = append(o.lost, c) // perhaps later
+			}
+			continue
+		}
 		if _, there := o.now.Get(again.Key()); !there {
 			o.do(netstate.Change{Step: c.Step, After: again, Foreign: c.Foreign, Why: c.Why})
 		}
@@ -115,6 +122,31 @@ func survivor(now *netstate.Snapshot, o netstate.Object) (netstate.Object, bool)
 	default:
 		return nil, false
 	}
+}
+
+// reachable reports whether the kernel would take a route's gateway: an IPv4 one
+// must be in the subnet of an address of the link, or behind a route of the link
+// that has no gateway. What cannot be told is left to the kernel.
+func reachable(now *netstate.Snapshot, r netstate.Route) bool {
+	gateway, err := netip.ParseAddr(r.Gateway)
+	if err != nil || !gateway.Is4() || r.OnLink != nil && *r.OnLink {
+		return true
+	}
+	covers := func(prefix string) bool {
+		p, err := netip.ParsePrefix(prefix)
+		return err == nil && p.Masked().Contains(gateway)
+	}
+	for _, a := range netstate.All[netstate.Addr](now) {
+		if a.Link == r.Link && covers(a.Address) {
+			return true
+		}
+	}
+	for _, other := range netstate.All[netstate.Route](now) {
+		if other.Link == r.Link && other.Gateway == "" && covers(other.Dst) {
+			return true
+		}
+	}
+	return false
 }
 
 // routeProtocolKernel marks the connected routes the kernel makes (RTPROT_KERNEL).

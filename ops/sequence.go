@@ -59,7 +59,7 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 				return nil, p.stepError(w.step, err)
 			}
 		}
-		q.bringBack(q.interrupted()...)
+		q.bringBack(q.interrupted()...) // what lacks its gateway still has its turn after the addresses
 	}
 	plan := &Plan{Changes: q.changes, Notes: p.notes, leadsTo: &prospect{p, q.now, order}}
 	results := map[string]topology.Result{}
@@ -145,7 +145,11 @@ func (q *sequencer) prune() []netstate.Object {
 	}
 	changes, missing := Undo(q.now, gone)
 	for _, c := range changes {
-		q.do(c)
+		// What goes along with them is seen anew, knowing what is wanted, and made
+		// again when there is what it needs.
+		if !c.Implied && !c.Foreign {
+			q.do(c)
+		}
 	}
 	return missing
 }
