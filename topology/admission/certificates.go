@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -43,7 +45,9 @@ type Certificates struct {
 	// hours.
 	Server, Ahead, Check time.Duration
 
-	current atomic.Pointer[tls.Certificate]
+	current   atomic.Pointer[tls.Certificate]
+	authority atomic.Pointer[[]byte]
+	reader    client.Reader
 }
 
 // Cache restricts a manager's cache to the one Secret.
@@ -71,6 +75,7 @@ func (c *Certificates) Setup(mgr manager.Manager) error {
 	if err := rotator.AddRotator(mgr, r); err != nil {
 		return fmt.Errorf("certificate rotation: %w", err)
 	}
+	c.reader = mgr.GetClient()
 	return builder.ControllerManagedBy(mgr).Named("webhook-certificate").
 		For(&corev1.Secret{}).
 		WithOptions(controller.Options{NeedLeaderElection: new(false)}).
@@ -96,6 +101,7 @@ func (c *Certificates) load(ctx context.Context, from client.Reader, name types.
 		return fmt.Errorf("secret %q: %w", name, err)
 	}
 	c.current.Store(&pair)
+	c.authority.Store(new(secret.Data[authorityKey]))
 	// The rotator waits for a file, as it expects the Secret to be mounted.
 	if err := os.WriteFile(filepath.Join(c.Dir, corev1.TLSCertKey), crt, 0o600); err != nil {
 		return fmt.Errorf("certificate: %w", err)
@@ -115,10 +121,29 @@ func (c *Certificates) TLS(config *tls.Config) {
 
 var errNone = errors.New("there is no certificate yet")
 
-// Ready is a readiness check: there is a certificate to serve with.
-func (c *Certificates) Ready(*http.Request) error {
-	if c.current.Load() == nil {
+// authorityKey is where in the Secret the authority's certificate is.
+const authorityKey = "ca.crt"
+
+// Ready is a readiness check: there is a certificate to serve with, and the API
+// server has been told to trust it. A registration that is not there is nobody's
+// business here.
+func (c *Certificates) Ready(r *http.Request) error {
+	authority := c.authority.Load()
+	if c.current.Load() == nil || authority == nil {
 		return errNone
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), time.Second)
+	defer cancel()
+	for _, name := range c.Registrations {
+		var registration admissionregistrationv1.ValidatingWebhookConfiguration
+		if err := c.reader.Get(ctx, types.NamespacedName{Name: name}, &registration); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("registration %q: %w", name, err)
+		}
+		for _, w := range registration.Webhooks {
+			if !bytes.Contains(w.ClientConfig.CABundle, bytes.TrimSpace(*authority)) {
+				return fmt.Errorf("registration %q does not name our authority yet", name)
+			}
+		}
 	}
 	return nil
 }

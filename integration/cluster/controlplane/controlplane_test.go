@@ -636,7 +636,13 @@ func (b *bench) renewal(t *testing.T) {
 	before, authority := b.serving(t), secret.Data["ca.crt"]
 	// To the next process the certificate is one that ends too soon.
 	b.stop(t)
+	registration := admission.Webhooks(admissionregistrationv1.WebhookClientConfig{})[0].Name
+	b.mustKubectl(t, "", "patch", "validatingwebhookconfiguration", registration, "--type=json", "-p", `[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`)
 	b.run(t)
+	// Who is ready is asked, so the API server must trust it by then.
+	if bundle := b.mustKubectl(t, "", "get", "validatingwebhookconfiguration", registration, "-o", "jsonpath={.webhooks[0].clientConfig.caBundle}"); bundle == "" {
+		t.Error("the controller is ready, and the API server does not trust it yet")
+	}
 	b.eventually(t, "another certificate is served", func() error {
 		if now := b.serving(t); now.NotAfter.Sub(before.NotAfter) < 24*time.Hour {
 			return fmt.Errorf("it ends %s, the old one %s", now.NotAfter, before.NotAfter)
