@@ -83,6 +83,7 @@ test-kernel: ## tests that change a kernel, in a virtual machine, on two kernels
 test-apiserver: ## the part of test-cluster that needs no node: ten minutes to build, one to run
 	@$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/controlplane
 	$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster RUN='^(TestAPIServerOnly|TestControlPlane|TestChart|TestEdges)$$'
+	$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/monitoring RUN='^TestRules$$'
 
 .PHONY: test-cluster
 test-cluster: ## tests on a real Kubernetes, its nodes virtual machines (CLUSTER_PKG=./integration/cluster)
