@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -91,7 +92,17 @@ func (r *Reconciler) Plan(ctx context.Context, sb Sandbox) (*ops.Plan, error) {
 // anything fails, what this call did is undone in reverse order. Calling it
 // again is safe and, when nothing changed, writes nothing.
 func (r *Reconciler) Ensure(ctx context.Context, sb Sandbox) (Report, error) {
-	return r.run(ctx, sb, TriggerEnsure)
+	rep, err := r.run(ctx, sb, TriggerEnsure)
+	// Somebody has made an object since we looked, such as another sandbox the
+	// bridge on the host that both have a port of. All is undone, and planned anew
+	// from what is there now.
+	for range 2 {
+		if !errors.Is(err, fs.ErrExist) {
+			break
+		}
+		rep, err = r.run(ctx, sb, TriggerEnsure)
+	}
+	return rep, err
 }
 
 // Repair is Ensure for a sandbox that is in use: what a failure leaves working
@@ -189,6 +200,7 @@ type pass struct {
 	snapshot *netstate.Snapshot
 	asked    []netstate.Object // on-demand objects of this pass, for re-observation
 	executed []netstate.Change
+	intended bool    // the record speaks of changes of this pass
 	unnoted  error   // the journal's, where the pass went on without it
 	drift    []Drift // what a repair is to put right
 	left     []Drift // and what it is not to
@@ -572,16 +584,27 @@ func (p *pass) apply(ctx context.Context, changes []netstate.Change) error {
 			continue
 		}
 		if err := p.applyOne(ctx, c, p.r.opts.Patience); err != nil {
+			if c.Action() == netstate.Create && errors.Is(err, fs.ErrExist) {
+				p.disown()
+			}
 			return p.stepError(c, err)
 		}
 	}
 	return nil
 }
 
+// disown drops the last change, as somebody else was faster to make the same: what
+// is there now is not ours to take back.
+func (p *pass) disown() {
+	p.executed = p.executed[:len(p.executed)-1]
+	p.record.History = netstate.Coalesce(slices.Clone(p.before.History), p.executed...)
+}
+
 // intend makes the changes part of the record before the first is made.
 func (p *pass) intend(changes []netstate.Change) error {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Journal += p.r.opts.Now().Sub(start) }()
+	p.intended = true
 	p.record.History = netstate.Coalesce(p.record.History, changes...)
 	first := !p.known || len(p.executed) == 0
 	p.record.Phase = Applying
@@ -720,7 +743,7 @@ func (p *pass) fail(ctx context.Context, cause error) error {
 		}
 		return cause
 	}
-	if len(p.executed) == 0 {
+	if len(p.executed) == 0 && !p.intended {
 		return cause
 	}
 	// The caller's deadline is what made it fail, perhaps; the way back has its own.
