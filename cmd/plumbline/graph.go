@@ -1,27 +1,60 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/graph"
 )
 
 func (a *app) graph() *cobra.Command {
-	var file, format string
+	var file, format, netns string
+	var withStatus bool
+	formats := append(graph.Formats(), formatText)
 	cmd := &cobra.Command{
-		Use:   "graph -f FILE [-o " + strings.Join(graph.Formats(), "|") + "]",
-		Short: "Draw a topology",
+		Use:   "graph {-f FILE | --status [--netns NAMESPACE]} [-o " + strings.Join(formats, "|") + "]",
+		Short: "Draw a topology, or what has become of it",
+		Long: `Draws a topology; with --status one that was applied, as status finds it: what is in
+order in green, what waits in yellow, what is broken in red, with the fields that
+differ, what somebody else keeps changing back, and the error at the step it is of.
+
+With --status the default format is text, and all sandboxes are drawn, one below the
+other; a picture (dot, svg) shows one, which --netns chooses where there are more.
+
+Exit status with --status: that of status.`,
 		Example: `  plumbline graph -f topology.yaml
   plumbline graph -f topology.yaml -o svg > topology.svg
-  plumbline graph -f topology.yaml -o dot | dot -Tpng > topology.png`,
+  plumbline graph -f topology.yaml -o dot | dot -Tpng > topology.png
+  plumbline graph --status
+  plumbline graph --status --netns blue -o svg > blue.svg`,
 		Args: noArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case withStatus && file != "":
+				return errors.New("--status draws what was applied: leave out --filename")
+			case withStatus:
+				if !cmd.Flags().Changed("output") {
+					format = formatText
+				}
+				return a.graphStatus(cmd, netns, format)
+			case file == "":
+				return fmt.Errorf("--filename: is missing: see `%s --help`", cmd.CommandPath())
+			case cmd.Flags().Changed("netns"):
+				return errors.New("--netns is of use with --status only")
+			}
 			t, err := a.load(file)
 			if err != nil {
 				return err
+			}
+			if format == formatText {
+				return a.text().graph(t, nil)
 			}
 			text, err := graph.Render(t, format, nil)
 			if err != nil {
@@ -31,7 +64,170 @@ func (a *app) graph() *cobra.Command {
 			return err
 		},
 	}
-	topologyFlag(cmd, &file)
-	outputFlag(cmd, &format, graph.Formats()...)
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "`file` with a NetworkTopology; - is standard input")
+	_ = cmd.MarkFlagFilename("filename", "yaml", "yml", "json")
+	cmd.Flags().BoolVar(&withStatus, "status", false, "draw what was applied, and how it is now")
+	netnsFlag(cmd, &netns, "with --status: only the sandboxes of this `namespace`")
+	outputFlag(cmd, &format, formats...)
 	return cmd
+}
+
+func (a *app) graphStatus(cmd *cobra.Command, netns, format string) error {
+	e, err := a.engine("graph --status", false, nil)
+	if err != nil {
+		return err
+	}
+	defer e.close()
+	found, err := e.look(cmd, netns)
+	if err != nil {
+		return err
+	}
+	damaged := damagedFiles(e, found.damaged)
+	for _, d := range damaged {
+		fmt.Fprintf(a.err, "plumbline: %s\n", d)
+	}
+	if format != formatText && len(found.verdicts) != 1 {
+		var names []string
+		for _, v := range found.verdicts {
+			names = append(names, string(v.Sandbox))
+		}
+		return fmt.Errorf("a picture shows one sandbox, and there are %d: %s", len(names), strings.Join(names, ", "))
+	}
+	if len(found.verdicts) == 0 {
+		a.text().line("No sandboxes.")
+	}
+	for _, v := range found.verdicts {
+		if err := a.drawn(v, format); err != nil {
+			return err
+		}
+	}
+	if code := found.code(damaged); code != 0 {
+		return code
+	}
+	return nil
+}
+
+func (a *app) drawn(v verdict, format string) error {
+	t, of := stepsOf(v)
+	if format == formatText {
+		a.text().sandbox(v.Status)
+		return a.text().graph(t, of)
+	}
+	picture, err := graph.Render(t, format, of)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprint(a.out, picture)
+	return err
+}
+
+// What is wrong, and in the word of a step.
+const (
+	wordDrifted  = "drifted"
+	wordFighting = "fighting"
+	wordFailed   = "failed"
+)
+
+// elsewhere is the name under which is drawn what concerns no step; no step can
+// bear it.
+const elsewhere = "(no step)"
+
+var failedStep = regexp.MustCompile(`step "([^"]+)": `)
+
+// stepsOf spreads what was found of a sandbox over its steps. What concerns none of
+// them gets a box of its own, in a copy of the topology.
+func stepsOf(v verdict) (*topology.Topology, map[string]graph.Status) {
+	of := map[string]graph.Status{}
+	note := func(step, word, text string) {
+		if _, ok := v.topology.Step(step); !ok {
+			step = elsewhere
+		}
+		s := of[step]
+		if s.Word == "" || s.Word == graph.OK || s.Word == graph.Pending {
+			s.Word = word
+		}
+		s.Notes = append(s.Notes, strings.TrimPrefix(text, fmt.Sprintf("step %q: ", step)))
+		of[step] = s
+	}
+	if v.Kind == "" { // else nobody could look
+		for i := range v.topology.Steps {
+			of[v.topology.Steps[i].Name] = graph.Status{Word: graph.OK}
+		}
+	}
+	for line := range strings.SplitSeq(v.Failure, "\n") {
+		if at := failedStep.FindStringSubmatchIndex(line); at != nil {
+			note(line[at[2]:at[3]], wordFailed, line[at[1]:])
+		} else if line != "" {
+			note("", wordFailed, line)
+		}
+	}
+	for _, f := range v.Fighting {
+		note(f.Step, wordFighting, f.String())
+	}
+	for _, d := range v.Drift {
+		word := wordDrifted
+		if d.Object == (netstate.Key{}) {
+			word = graph.Pending
+		}
+		_, text, _ := strings.Cut(driftLine(d), " ")
+		note(d.Step, word, text)
+	}
+	t := v.topology
+	if _, ok := of[elsewhere]; ok {
+		more := *t
+		more.Steps = append(append([]topology.Step{}, t.Steps...), topology.Step{Name: elsewhere, Type: "sandbox"})
+		t = &more
+	}
+	return t, of
+}
+
+// graph draws the steps in order, each below those it depends on, with what is
+// wrong below it.
+func (t text) graph(top *topology.Topology, of map[string]graph.Status) error {
+	order, err := topology.Order(top)
+	if err != nil {
+		return err
+	}
+	wide := 0
+	for _, s := range of {
+		wide = max(wide, len(s.Word))
+	}
+	for _, s := range order {
+		line := fmt.Sprintf("%s (%s)", s.Name, s.Type)
+		if len(s.DependOn) > 0 {
+			line += " ← " + strings.Join(s.DependOn, ", ")
+		}
+		st := of[s.Name]
+		if of != nil {
+			line = fmt.Sprintf("%-*s  %s", wide, dash(st.Word), line)
+		}
+		t.line("  %s", t.coloured(st.Word, line))
+		for _, n := range st.Notes {
+			t.line("  %*s    %s", wide, "", t.coloured(st.Word, n))
+		}
+	}
+	return nil
+}
+
+// coloured paints a line by the word of its step.
+func (t text) coloured(word, line string) string {
+	code := ""
+	switch word {
+	case "":
+	case graph.OK:
+		code = colourOf["+"]
+	case graph.Pending:
+		code = colourOf["~"]
+	default:
+		code = colourOf["!"]
+	}
+	if !t.colours || code == "" {
+		return line
+	}
+	return "\x1b[" + code + "m" + line + "\x1b[0m"
+}
+
+// sandbox writes the line above what is said of a sandbox.
+func (t text) sandbox(st reconcile.Status) {
+	t.line("%s", t.bold(fmt.Sprintf("%s  %s", st.Sandbox, st.State))+fmt.Sprintf("  (namespace %s, topology %s)", st.Netns, st.Topology))
 }

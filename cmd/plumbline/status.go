@@ -1,13 +1,16 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/node"
+	"github.com/plumbline/plumbline/topology"
 )
 
 func (a *app) status() *cobra.Command {
@@ -26,43 +29,19 @@ Exit status: 0 all is in sync, 2 something is not or a journal file is damaged, 
   plumbline status -o json | jq -r '.sandboxes[] | select(.state != "InSync") | .sandbox'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			path := ""
-			if cmd.Flags().Changed("netns") {
-				ns, err := node.ParseNetns(netns)
-				if err != nil {
-					return fmt.Errorf("--netns: %w", err)
-				}
-				path = ns.Path
-			}
 			e, err := a.engine("status", false, nil)
 			if err != nil {
 				return err
 			}
 			defer e.close()
-			records, damaged := e.List()
-			doc := statusDocument{Sandboxes: []sandboxStatus{}, Damaged: damagedFiles(e, damaged)}
-			code := status(0)
-			if len(doc.Damaged) > 0 {
-				code = exitDiffers
+			found, err := e.look(cmd, netns)
+			if err != nil {
+				return err
 			}
-			for _, rec := range records {
-				if path != "" && rec.Sandbox.Netns != path {
-					continue
-				}
-				st, err := e.Check(cmd.Context(), rec.Sandbox.ID)
-				if cmd.Context().Err() != nil {
-					return cmd.Context().Err()
-				}
-				if err != nil { // of this sandbox; the others are looked at all the same
-					st = reconcile.Status{
-						Sandbox: rec.Sandbox.ID, Topology: rec.Sandbox.Topology.Name, Netns: rec.Sandbox.Netns, Updated: rec.Updated,
-						State: reconcile.StateFailed, Failure: err.Error(), Kind: fault.Of(err),
-					}
-				}
-				if st.State != reconcile.InSync {
-					code = exitDiffers
-				}
-				doc.Sandboxes = append(doc.Sandboxes, sandboxStatus{Status: st, Steps: stepDocuments(st.Steps)})
+			doc := statusDocument{Sandboxes: []sandboxStatus{}, Damaged: damagedFiles(e, found.damaged)}
+			code := found.code(doc.Damaged)
+			for _, st := range found.verdicts {
+				doc.Sandboxes = append(doc.Sandboxes, sandboxStatus{Status: st.Status, Steps: stepDocuments(st.Steps)})
 			}
 			for _, d := range doc.Damaged {
 				fmt.Fprintf(a.err, "plumbline: %s\n", d)
@@ -81,4 +60,66 @@ Exit status: 0 all is in sync, 2 something is not or a journal file is damaged, 
 	netnsFlag(cmd, &netns, "only the sandboxes of this `namespace`")
 	outputFlag(cmd, &format, formatText, formatJSON)
 	return cmd
+}
+
+// findings are what was found of the sandboxes.
+type findings struct {
+	verdicts []verdict
+	damaged  []error
+}
+
+// verdict is what was found of one sandbox.
+type verdict struct {
+	reconcile.Status
+	topology *topology.Topology
+}
+
+// look compares the sandboxes with their topologies: all, or those of the namespace
+// that the flag --netns names.
+func (e *engine) look(cmd *cobra.Command, netns string) (findings, error) {
+	path := ""
+	if cmd.Flags().Changed("netns") {
+		ns, err := node.ParseNetns(netns)
+		if err != nil {
+			return findings{}, fmt.Errorf("--netns: %w", err)
+		}
+		path = ns.Path
+	}
+	records, damaged := e.List()
+	out := findings{damaged: damaged}
+	for _, rec := range records {
+		if path != "" && rec.Sandbox.Netns != path {
+			continue
+		}
+		st, err := e.verdict(cmd.Context(), rec)
+		if err != nil {
+			return findings{}, err
+		}
+		out.verdicts = append(out.verdicts, verdict{st, rec.Sandbox.Topology})
+	}
+	return out, nil
+}
+
+// verdict compares a sandbox with its topology. It fails only when ctx ends: what
+// is wrong with one sandbox keeps nobody from looking at the others.
+func (e *engine) verdict(ctx context.Context, rec reconcile.Record) (reconcile.Status, error) {
+	st, err := e.Check(ctx, rec.Sandbox.ID)
+	if ctx.Err() != nil {
+		return st, ctx.Err()
+	}
+	if err != nil {
+		st = reconcile.Status{
+			Sandbox: rec.Sandbox.ID, Topology: rec.Sandbox.Topology.Name, Netns: rec.Sandbox.Netns, Updated: rec.Updated,
+			State: reconcile.StateFailed, Failure: err.Error(), Kind: fault.Of(err),
+		}
+	}
+	return st, nil
+}
+
+// code is the exit status: whether something is not in sync, or damaged.
+func (f findings) code(damaged []string) status {
+	if len(damaged) > 0 || slices.ContainsFunc(f.verdicts, func(v verdict) bool { return v.State != reconcile.InSync }) {
+		return exitDiffers
+	}
+	return 0
 }
