@@ -86,7 +86,10 @@ func (a *app) graphStatus(cmd *cobra.Command, netns, format string) error {
 	for _, d := range damaged {
 		fmt.Fprintf(a.err, "plumbline: %s\n", d)
 	}
-	if format != formatText && len(found.verdicts) != 1 {
+	if format != formatText && len(found.verdicts) == 0 {
+		return errors.New("there is no sandbox to draw")
+	}
+	if format != formatText && len(found.verdicts) > 1 {
 		var names []string
 		for _, v := range found.verdicts {
 			names = append(names, string(v.Sandbox))
