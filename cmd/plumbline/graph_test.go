@@ -17,7 +17,8 @@ import (
 
 func drawn() *topology.Topology {
 	return &topology.Topology{Name: "ai", Steps: []topology.Step{
-		{Name: "vf0", Type: "sriov"}, {Name: "vf1", Type: "sriov"},
+		{Name: "vf0", Type: "sriov"},
+		{Name: "vf1", Type: "sriov"},
 		{Name: "bond0", Type: "bond", DependOn: []string{"vf0", "vf1"}},
 		{Name: "data", Type: "vlan", DependOn: []string{"bond0"}},
 		{Name: "tune", Type: "tuning", DependOn: []string{"data"}},

@@ -1,15 +1,20 @@
 package main
 
 import (
+	"archive/tar"
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -363,5 +368,107 @@ func TestInterrupt(t *testing.T) {
 	}
 	if got := links(t, "plt-stop"); got != "" {
 		t.Errorf("after the interrupt: %s", got)
+	}
+}
+
+// A bundle holds what there is, says what there is not, and is whole or not there.
+func TestSupportBundle(t *testing.T) {
+	inMachine(t)
+	dir, state, cdi := t.TempDir(), filepath.Join(t.TempDir(), "state"), t.TempDir()
+	for _, name := range []string{"plt-well", "plt-bad", "plt-gone"} {
+		addNetns(t, name)
+	}
+	topo := filepath.Join(dir, "ai.yaml")
+	file(t, dir, "ai.yaml", strings.Replace(oneDummy, "MTU", "1400", 1))
+	file(t, cdi, "dra.networking-gate-1.json", "{}")
+	file(t, cdi, "nvidia.json", "not ours")
+	file(t, state+"/..", "agent.log", "a line")
+	command := func(ctx context.Context, args ...string) (int, string) {
+		var out, errs bytes.Buffer
+		code := run(ctx, append(args, "--state-dir", state), stdio{strings.NewReader(""), &out, &errs})
+		return code, out.String() + errs.String()
+	}
+	for _, name := range []string{"plt-well", "plt-bad", "plt-gone"} {
+		if code, said := command(t.Context(), "apply", "-f", topo, "--netns", name); code != 0 {
+			t.Fatal(said)
+		}
+	}
+	meddle(t, "plt-bad", netstate.Change{Before: netstate.Link{Name: "net1", MTU: new(uint32(0))}, After: netstate.Link{Name: "net1", MTU: new(uint32(1280))}})
+	if err := kernel.DeleteNamed("/run/netns/plt-gone"); err != nil {
+		t.Fatal(err)
+	}
+	file(t, state, "torn.journal", "1 00000000 nonsense\n1 00000000 nonsense\n")
+	file(t, state, "notes", "not ours")
+
+	for _, to := range []string{"one.tar.gz", "two.tar.gz"} { // the same twice
+		to = filepath.Join(dir, to)
+		code, said := command(t.Context(), "support-bundle", "--to", to, "--cdi-dir", cdi, "--log", state+"/../agent.log", "--metrics-address", "127.0.0.1:1")
+		if code != 0 {
+			t.Fatalf("exit %d: %s", code, said)
+		}
+		held := archive(t, to)
+		for name, want := range map[string]string{
+			"version.txt": "plumbline ", "host/kernel.txt": "Linux ", "host/sysctls.txt": "net.ipv4.ip_forward = ", "host/devices.json": "",
+			"state/plt-well%2Fai.journal": `"record"`, "cdi/dra.networking-gate-1.json": "{}",
+			"sandboxes/plt-well_ai.status.json": `"InSync"`, "sandboxes/plt-bad_ai.status.json": `"Drifted"`, "sandboxes/plt-gone_ai.status.json": `"Failed"`,
+			"sandboxes/plt-bad_ai.graph.txt": "mtu is 1280, not 1400", "sandboxes/plt-bad_ai.observed.json": `"mtu": 1280`,
+			"problems.txt": "sandboxes/plt-gone_ai.observed.json: ",
+		} {
+			if text, ok := held[name]; !ok || !strings.Contains(text, want) {
+				t.Errorf("%s holds %q, want %q in it", name, text, want)
+			}
+		}
+		for name := range held {
+			if strings.Contains(name, "notes") || strings.Contains(name, "nvidia") {
+				t.Errorf("it holds %s, which is not ours", name)
+			}
+		}
+		if !strings.Contains(held["problems.txt"], "metrics/127.0.0.1_1.txt: ") {
+			t.Errorf("the agent that does not answer is no problem:\n%s", held["problems.txt"])
+		}
+		if t.Failed() {
+			t.Log(slices.Sorted(maps.Keys(held)), held["problems.txt"])
+		}
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	if code, said := command(ctx, "support-bundle", "--to", filepath.Join(dir, "half.tar.gz")); code != exitInterrupted {
+		t.Errorf("interrupted: exit %d: %s", code, said)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "*half*")); err != nil || len(left) > 0 {
+		t.Errorf("left of the one that was interrupted: %q, %v", left, err)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, ".*half*")); err != nil || len(left) > 0 {
+		t.Errorf("left of the one that was interrupted: %q, %v", left, err)
+	}
+}
+
+// archive reads a bundle: text by name, without the folder all is in.
+func archive(t *testing.T, path string) map[string]string {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	zip, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for files := tar.NewReader(zip); ; {
+		header, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, name, _ := strings.Cut(header.Name, "/")
+		out[name] = string(text)
 	}
 }

@@ -1,0 +1,244 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/bundle"
+)
+
+// support is the flags of support-bundle.
+type support struct {
+	to        string
+	cdiDir    string
+	addresses []string
+	logs      []string
+}
+
+func (a *app) support() *cobra.Command {
+	var s support
+	cmd := &cobra.Command{
+		Use:   "support-bundle [--to FILE]",
+		Short: "Pack what somebody needs who is to help",
+		Long: `Packs into one tar.gz what is known of this node's networks: the program's version;
+the records and claims below the state directory, damaged ones included, copied as
+they are; the gate files; the status of all sandboxes with their drift; what the
+kernel says of each sandbox's namespace; the devices, kernel version and network
+settings of the host; the metrics of the agent; and the log files that are named.
+
+It writes nothing but that file, and needs no agent. What cannot be had, such as a
+namespace that is gone, is listed in problems.txt in it. It takes a minute at most
+(--timeout) and 128 MiB before compression.
+
+It holds no token, key, environment or command line of any process, and nothing from
+the API server. It does hold names of pods, namespaces and topologies, and addresses
+of interfaces: read it before you send it where those are not to be known.`,
+		Example: `  plumbline support-bundle
+  plumbline support-bundle --to case-4711.tar.gz --log /var/log/containers/agent.log
+  kubectl -n plumbline-system exec ds/plumbline-agent -- /plumbline support-bundle --to - > node.tar.gz`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context(), a) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&s.to, "to", "", "`file` to write, which must not be there; - is standard output; default plumbline-HOST-TIME.tar.gz")
+	f.StringVar(&s.cdiDir, "cdi-dir", "/var/run/cdi", "`directory` of the gate files")
+	f.StringSliceVar(&s.addresses, "metrics-address", []string{"127.0.0.1:9808", "127.0.0.1:9477"}, "`address` to ask for metrics; may be repeated")
+	f.StringArrayVar(&s.logs, "log", nil, "log `file` to add; may be repeated")
+	return cmd
+}
+
+func (s *support) run(ctx context.Context, a *app) error {
+	if err := privileged("support-bundle"); err != nil {
+		return err
+	}
+	now := time.Now()
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("support-bundle: %w", err)
+	}
+	name := fmt.Sprintf("plumbline-%s-%s", host, now.UTC().Format("20060102T150405Z"))
+	fill := func(to io.Writer) error {
+		b := bundle.New(to, name, bundle.Default, time.Now)
+		s.fill(ctx, a, b)
+		// One that was interrupted is none, while one that took too long is worth having.
+		return errors.Join(context.Cause(ctx), b.Close())
+	}
+	if s.to == "-" {
+		return fill(a.out)
+	}
+	file := s.to
+	if file == "" {
+		file = name + ".tar.gz"
+	}
+	if err := bundle.Create(file, fill); err != nil {
+		return fmt.Errorf("support-bundle: %w", err)
+	}
+	fmt.Fprintf(a.out, "Written: %s. It holds names of pods and addresses: look into it before you send it.\n", file)
+	return nil
+}
+
+// fill adds all parts. The files come first: looking at sandboxes sets aside what
+// is damaged.
+func (s *support) fill(ctx context.Context, a *app, b *bundle.Bundle) {
+	ctx, cancel := a.limited(ctx)
+	defer cancel()
+	b.Part(ctx, "version.txt", func(_ context.Context, w io.Writer) error {
+		v := build()
+		_, err := fmt.Fprintf(w, "plumbline %s (revision %s, %s)\nwritten %s\n", v.Version, v.Revision, v.GoVersion, time.Now().UTC().Format(time.RFC3339))
+		return err
+	})
+	b.Tree("state", a.stateDir, ofState)
+	b.Tree("cdi", s.cdiDir, func(path string) bool { return strings.HasPrefix(path, gatePrefix) })
+	for _, file := range s.logs {
+		b.File(path.Join("logs", strings.ReplaceAll(strings.Trim(file, "/"), "/", "_")), file)
+	}
+	b.Part(ctx, "host/kernel.txt", kernelRelease)
+	b.Part(ctx, "host/sysctls.txt", sysctls)
+	b.Part(ctx, "host/devices.json", func(ctx context.Context, w io.Writer) error {
+		devices, err := discover(ctx)
+		return errors.Join(inventory.JSON(w, devices), err)
+	})
+	for _, address := range s.addresses {
+		b.Part(ctx, "metrics/"+strings.ReplaceAll(address, ":", "_")+".txt", func(ctx context.Context, w io.Writer) error { return fetch(ctx, address, w) })
+	}
+	e, err := a.engine("support-bundle", false, nil)
+	if err != nil {
+		b.Problem("sandboxes", err)
+		return
+	}
+	defer e.close()
+	e.sandboxes(ctx, b)
+}
+
+const gatePrefix = "dra.networking-gate-"
+
+// ofState are the files of the state directory that say what was done: records,
+// those set aside, claims, and what was published.
+func ofState(path string) bool {
+	name := filepath.Base(path)
+	return strings.HasSuffix(name, ".journal") || strings.HasSuffix(name, ".claim") || strings.HasSuffix(name, ".sandboxes") ||
+		strings.Contains(name, ".damaged-") || name == "published.json"
+}
+
+func kernelRelease(_ context.Context, w io.Writer) error {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return err
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "%s %s %s %s\nboot %s", unix.ByteSliceToString(u.Sysname[:]), unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Version[:]), unix.ByteSliceToString(u.Machine[:]), boot)
+	return err
+}
+
+// sysctls are the settings of the host that decide how much a node can hold, and
+// what a namespace that is made begins with.
+func sysctls(_ context.Context, w io.Writer) error {
+	var errs []error
+	for _, pattern := range []string{
+		"net/core/[rw]mem_*", "net/core/netdev_*", "net/core/devconf_inherit_init_net", "net/ipv4/ip_forward", "net/ipv4/conf/default/*", "net/ipv6/conf/default/*",
+		"net/ipv4/neigh/default/gc_*", "net/ipv6/neigh/default/gc_*", "net/ipv6/route/max_size", "user/max_net_namespaces", "fs/inotify/*", "fs/file-nr", "fs/nr_open",
+	} {
+		files, err := filepath.Glob("/proc/sys/" + pattern)
+		errs = append(errs, err)
+		for _, file := range files {
+			if strings.HasSuffix(file, "/stable_secret") {
+				continue // addresses are made of it
+			}
+			text, err := os.ReadFile(file)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			fmt.Fprintf(w, "%s = %s\n", strings.ReplaceAll(strings.TrimPrefix(file, "/proc/sys/"), "/", "."), strings.TrimSpace(string(text)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// fetch asks an agent or a daemon for its metrics.
+func fetch(ctx context.Context, address string, w io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
+	if err != nil {
+		return err
+	}
+	// Of this host: no proxy.
+	answer, err := (&http.Client{Transport: &http.Transport{}}).Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	_, err = io.Copy(w, answer.Body)
+	return err
+}
+
+// sandboxes adds, of each sandbox, its status, that drawn, and what is in its
+// namespace.
+func (e *engine) sandboxes(ctx context.Context, b *bundle.Bundle) {
+	records, found := e.List()
+	for _, d := range damagedFiles(e, found) {
+		b.Problem("state", errors.New(d))
+	}
+	for _, rec := range records {
+		name := "sandboxes/" + strings.ReplaceAll(string(rec.Sandbox.ID), "/", "_")
+		b.Part(ctx, name+".status.json", func(ctx context.Context, w io.Writer) error {
+			st, err := e.verdict(ctx, rec)
+			if err != nil {
+				return err
+			}
+			return writeJSON(w, sandboxStatus{Status: st, Steps: stepDocuments(st.Steps)})
+		})
+		b.Part(ctx, name+".graph.txt", func(ctx context.Context, w io.Writer) error {
+			st, err := e.verdict(ctx, rec)
+			if err != nil {
+				return err
+			}
+			t := text{Writer: w}
+			t.sandbox(st)
+			top, of := stepsOf(verdict{st, rec.Sandbox.Topology})
+			return t.graph(top, of)
+		})
+		b.Part(ctx, name+".observed.json", func(ctx context.Context, w io.Writer) error { return e.observe(ctx, rec, w) })
+	}
+}
+
+// observe writes what is in the namespace of a sandbox, and what its record speaks
+// of elsewhere.
+func (e *engine) observe(ctx context.Context, rec reconcile.Record, w io.Writer) error {
+	d, err := e.open(rec.Sandbox.Netns)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	ask := make([]netstate.Object, 0, len(rec.History))
+	for _, c := range rec.History {
+		ask = append(ask, c.Object())
+	}
+	snap, err := d.Observe(ctx, ask)
+	if err != nil {
+		return err
+	}
+	objects := map[netstate.Kind][]netstate.Object{}
+	for _, o := range netstate.All[netstate.Object](snap) {
+		objects[o.Key().Kind] = append(objects[o.Key().Kind], o)
+	}
+	return writeJSON(w, objects)
+}
