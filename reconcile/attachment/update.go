@@ -1,9 +1,7 @@
 package attachment
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -144,14 +142,10 @@ func attachedIn(e *claims.Entry) *claims.Sandbox {
 // is in place, and stays when nobody can say what is.
 func (k *Keeper) advance(ctx context.Context, e *claims.Entry, t *claims.Topology, s *claims.Sandbox) error {
 	from, next := t.Object, t.Next
-	before, _, err := k.Engine.Record(e.SandboxID(s.ID, t))
-	if err != nil {
-		return err // the next attempt begins anew, whatever was set aside
-	}
 	begun := k.Now()
 	rep, err := k.ensureGeneration(ctx, e, t, next, s)
 	if err != nil {
-		if back := k.restore(ctx, e, t, s, before); back != nil {
+		if back := k.restore(ctx, e, t, s); back != nil {
 			return errors.Join(err, fmt.Errorf("roll back to generation %d: %w", from.Generation, back))
 		}
 		t.Next = nil
@@ -182,29 +176,14 @@ func (k *Keeper) ensureGeneration(ctx context.Context, e *claims.Entry, t *claim
 	return k.Engine.Ensure(ctx, sb)
 }
 
-// restore makes sure that the earlier generation is in place. As a rule the engine
-// has put back what it changed, and then nothing is touched: what was altered
-// there before, and was only to be observed, stays as it was.
-func (k *Keeper) restore(ctx context.Context, e *claims.Entry, t *claims.Topology, s *claims.Sandbox, before reconcile.Record) error {
-	sb, err := e.SandboxOf(t, &t.Object, s.ID, s.Netns)
-	if err != nil {
-		return err
-	}
-	now, known, err := k.Engine.Record(sb.ID)
-	if err == nil && known && now.Phase != reconcile.Applying && now.Phase == before.Phase && sameSpec(now.Sandbox, sb) {
-		return nil
-	}
+// restore makes the earlier generation true once more. The engine has put back what
+// it changed, so as a rule this is a look; but a pod that runs is not left with
+// what nobody has verified.
+func (k *Keeper) restore(ctx context.Context, e *claims.Entry, t *claims.Topology, s *claims.Sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ReleaseTimeout)
 	defer cancel()
-	_, err = k.Engine.Ensure(ctx, sb)
+	_, err := k.ensureGeneration(ctx, e, t, &t.Object, s)
 	return err
-}
-
-// sameSpec reports whether two sandboxes would be written alike.
-func sameSpec(a, b reconcile.Sandbox) bool {
-	x, errX := json.Marshal(a)
-	y, errY := json.Marshal(b)
-	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
 // refineAgain lets containers that are made from now on know what there is.

@@ -130,7 +130,7 @@ func TestUpdateFails(t *testing.T) {
 		w.ok(w.Attach(t.Context(), w.sandbox("s1", 1)))
 		w.done, w.fails = nil, map[int64]bool{2: true}
 		w.refused(w.Update(t.Context(), "a", edited("t1", 2)), fault.Unsupported, "not this generation")
-		w.want("+s1/a/t1") // and nothing is touched that the engine has put back
+		w.want("+s1/a/t1", "+s1/a/t1") // what the engine has put back is verified
 		w.wantGeneration("a", "s1", "t1", 1, false)
 		w.wantGate("a", "s1")
 		w.wantPhase("a", "s1", claims.Attached)

@@ -47,8 +47,8 @@ type Options struct {
 	Log      *slog.Logger
 	// Timeout bounds the update of one claim; default one minute.
 	Timeout time.Duration
-	// Again is the time after which what could not be done is tried again;
-	// default 10 s.
+	// Again is the time after which what could not be done is tried again; default
+	// 10 s. Six times as long is the time after which claims are looked at unasked.
 	Again time.Duration
 }
 
@@ -101,8 +101,6 @@ func (f *Follower) Run(ctx context.Context) {
 			stop()
 		}
 	}()
-	again := time.NewTicker(f.Again)
-	defer again.Stop()
 	for {
 		entries := f.Claims()
 		names := namesOf(entries)
@@ -120,13 +118,19 @@ func (f *Follower) Run(ctx context.Context) {
 				f.saw(name, nil)
 			}
 		}
-		f.pass(ctx, entries)
+		next := 6 * f.Again
+		if f.pass(ctx, entries) {
+			next = f.Again
+		}
+		again := time.NewTimer(next)
 		select {
 		case <-ctx.Done():
+			again.Stop()
 			return
 		case <-f.wake:
 		case <-again.C:
 		}
+		again.Stop()
 	}
 }
 
@@ -188,8 +192,8 @@ func (f *Follower) turn(name string) *v1alpha1.NetworkTopology {
 	return nil
 }
 
-// pass updates what may be updated.
-func (f *Follower) pass(ctx context.Context, entries []claims.Entry) {
+// pass updates what may be updated, and reports whether something is left to do.
+func (f *Follower) pass(ctx context.Context, entries []claims.Entry) (left bool) {
 	there := map[key]bool{}
 	stopped := map[string]int64{} // topologies of which a generation failed here
 	for _, e := range entries {
@@ -215,8 +219,10 @@ func (f *Follower) pass(ctx context.Context, entries []claims.Entry) {
 			if f.update(ctx, &e, t, o) {
 				stopped[o.Name] = o.Generation
 			}
+			left = left || f.told[key{e.UID, o.Name}].generation < o.Generation
 		}
 	}
+	return left
 }
 
 // update brings a generation to one claim, and reports whether that failed.
