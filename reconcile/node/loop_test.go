@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -685,5 +686,59 @@ func TestNumberReused(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// fullDisk is a store on a disk that may be full: what makes a file longer fails.
+type fullDisk struct {
+	reconcile.Store
+	full bool
+}
+
+func (s *fullDisk) room() error {
+	if s.full {
+		return unix.ENOSPC
+	}
+	return nil
+}
+
+func (s *fullDisk) Put(r reconcile.Record) error {
+	return cmp.Or(s.room(), s.Store.Put(r))
+}
+
+func (s *fullDisk) Intend(id reconcile.SandboxID, changes []netstate.Change) error {
+	return cmp.Or(s.room(), s.Store.Intend(id, changes))
+}
+
+// TestReleaseOnFullDisk: a full disk refuses what makes something new, and nobody
+// who gives back.
+func TestReleaseOnFullDisk(t *testing.T) {
+	n := newNode(t)
+	n.make("blue")
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &fullDisk{Store: n.Store}
+	engine := reconcile.New(reconcile.Options{Registry: reg, Store: store, Open: n.world.open, BootID: "boot"})
+	sb := reconcile.Sandbox{ID: "blue/t", Netns: n.path("blue"), Topology: &topology.Topology{
+		Name: "t", DriftPolicy: topology.Repair, Steps: []topology.Step{{Name: "d", Type: "dummy", Config: map[string]any{"name": "net1"}}},
+	}}
+	store.full = true
+	if _, err := engine.Ensure(t.Context(), sb); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("made on a full disk: %v", err)
+	}
+	n.expect("on a full disk", "blue", "")
+	store.full = false
+	if _, err := engine.Ensure(t.Context(), sb); err != nil {
+		t.Fatal(err)
+	}
+	store.full = true
+	if _, err := engine.Release(t.Context(), sb.ID); err != nil {
+		t.Errorf("released on a full disk: %v", err)
+	}
+	n.expect("released", "blue", "")
+	if recs, _ := engine.List(); len(recs) != 0 {
+		t.Errorf("left: %+v", recs)
 	}
 }
