@@ -167,7 +167,7 @@ func (p *Planner) callBack(have *netstate.Snapshot) error {
 	var out []netstate.Change
 	for _, c := range p.renamed {
 		name := c.Key().ID
-		c.Step = p.makers[name]
+		c.Step = p.maker(name)
 		other, taken := have.Link(name)
 		switch {
 		case !taken:
@@ -179,6 +179,17 @@ func (p *Planner) callBack(have *netstate.Snapshot) error {
 	}
 	p.renamed = out
 	return nil
+}
+
+// maker returns the step that makes a link, or would if nobody else had, "" where
+// none does.
+func (p *Planner) maker(link string) string {
+	for _, w := range p.wants {
+		if l, ok := w.obj.(netstate.Link); ok && l.Name == link && l.LinkKind != "" {
+			return w.step
+		}
+	}
+	return ""
 }
 
 func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]topology.Result) error {

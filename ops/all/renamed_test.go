@@ -77,4 +77,18 @@ func TestRenamed(t *testing.T) {
 	if len(changes) != 1 || changes[0].String() != "- link spare0" {
 		t.Errorf("undo of the VLAN alone: %v", changes)
 	}
+
+	// A VRF is used as it is where it is another's; one of ours is still that of
+	// its step.
+	red := &topology.Topology{Name: "t", DriftPolicy: topology.Repair, Steps: []topology.Step{
+		top.Steps[0], {Name: "red", Type: "vrf", DependOn: []string{"d"}, Config: map[string]any{"vrfname": "red", "table": int64(9)}},
+	}}
+	vrf := netstate.Link{Name: "red", LinkKind: "vrf", VRF: &netstate.VRF{Table: new(uint32(9))}, Up: new(true), Master: new(""), Index: 8}
+	owned = append(owned[:1:1], netstate.Change{Step: "red", After: vrf})
+	vrf.Name = "spare0"
+	d0.Master = new("spare0")
+	plan, err = reg.Plan(ops.Request{Topology: red, Netns: "/run/netns/x", Have: netstate.NewSnapshot(d0, vrf), Owned: owned})
+	if err != nil || len(plan.Changes) != 1 || plan.Changes[0].Step != "red" || plan.Changes[0].String() != "~ link red name spare0 → red" {
+		t.Errorf("plan of a VRF: %v, %v", err, plan)
+	}
 }
