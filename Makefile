@@ -144,6 +144,13 @@ generate: build ## what is made of other files: deep copies, pages and pictures 
 	$(GO) test ./docs -count=1 -update >/dev/null
 	.ci/cli-page $(BIN)/plumbline >docs/cli.md
 
+.PHONY: picture
+picture: ## the picture of the dashboard in docs, from pods, drift and a fight on a cluster
+	@. .ci/lib
+	begin 'the dashboard, from a cluster'
+	$(GO) test -tags cluster -count=1 -timeout 40m -run '^TestDashboard$$' ./integration/cluster/monitoring -picture $(CURDIR)/docs/dashboard.svg </dev/null
+	end
+
 .PHONY: verify
 verify: ## that make generate changes nothing
 	@state() { git ls-files -dmo --exclude-standard | while read -r f; do echo "$$f $$(sha256sum <"$$f" 2>/dev/null)"; done; }
