@@ -111,6 +111,7 @@ bench: ## benchmarks: of packages here, of the engine in a virtual machine (BENC
 	begin 'benchmarks of packages'
 	packages_with '^func Benchmark' | xargs -r $(GO) test -run '^$$' -bench '$(RUN)' -benchmem
 	end
+	$(MAKE) build
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/benchmark ./integration/benchmark
 	begin 'benchmark of the engine, in a virtual machine: only ratios count'
 	integration/vm --nics hub -- $(BIN)/benchmark $(if $(PLUGINS),-plugins $(abspath $(PLUGINS))) $(BENCH) </dev/null

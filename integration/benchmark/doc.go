@@ -1,10 +1,15 @@
 // Command benchmark measures plumbline against its rivals in one run, in the
-// virtual machine of integration/vm: applying and deleting one topology by
-// plumbline's engine, by a minimal netlink program (the kernel floor), and by
-// the chain of CNI binaries run as a runtime would; a pass that finds nothing
-// to do and memory with many sandboxes; and the time from a change behind our
-// back to its repair.
+// virtual machine of integration/vm:
 //
-// It prints Markdown: medians with n, and ratios. The machine is emulated, so
-// only ratios count.
+//   - apply: applying and deleting one topology by plumbline's engine, by a
+//     minimal netlink program (the kernel floor), and by the chain of CNI binaries
+//     run as a runtime would;
+//   - scale: what 1, 100 and 500 sandboxes cost an agent that has nothing to do,
+//     its restart, and its repairs, beside a loop of ip(8) that says everything
+//     again every ten seconds; and a storm over all of them;
+//   - cycles: what an agent holds after many pods have come and gone.
+//
+// It prints Markdown: medians with n, and ratios, and fails where a number has to
+// be zero and is not. The machine is emulated, so only ratios count. Part scale
+// needs the program plumbline beside its own.
 package main

@@ -23,7 +23,6 @@ type engine struct {
 	registry   *ops.Registry
 	store      *journal.Journal
 	host       *kernel.Host
-	dir        string // of the journal
 }
 
 const compared = `apiVersion: networking.dra.io/v1alpha1
@@ -73,7 +72,7 @@ func bareEngine(document string) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{topology: t, registry: reg, store: store, host: host, dir: filepath.Join(dir, "journal")}
+	e := &engine{topology: t, registry: reg, store: store, host: host}
 	e.reconciler = reconcile.New(reconcile.Options{
 		Registry: reg, Store: store, BootID: host.BootID(), Recorder: recorderFunc(func(p reconcile.Pass) {
 			if e.recorder != nil {

@@ -17,30 +17,39 @@ import (
 
 func main() {
 	n := flag.Int("n", 20, "counted runs of each contender")
-	sandboxes := flag.Int("sandboxes", 500, "sandboxes held at once")
+	sandboxes := flag.Int("sandboxes", 500, "sandboxes held at once, at most")
+	idle := flag.Duration("idle", time.Minute, "time for which an idle agent, and its rival, are watched")
+	cycles := flag.Int("cycles", 2000, "pods that come and go")
 	plugins := flag.String("plugins", "", "folder with the CNI binaries sriov, bond, vlan, tuning and static; empty leaves the chain out")
-	only := flag.String("only", "", "run one part: apply, noop, repair")
+	only := flag.String("only", "", "run one part: apply, scale, cycles")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *n, *sandboxes, *plugins, *only); err != nil {
+	if err := run(ctx, options{*n, *sandboxes, *cycles, *idle, *plugins, *only}); err != nil {
 		fmt.Fprintln(os.Stderr, "benchmark:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, n, sandboxes int, plugins, only string) error {
+// options are the flags.
+type options struct {
+	n, sandboxes, cycles int
+	idle                 time.Duration
+	plugins, only        string
+}
+
+func run(ctx context.Context, o options) error {
 	parts := []struct {
 		name string
 		run  func() error
 	}{
-		{"apply", func() error { return applyAndDelete(ctx, n, plugins) }},
-		{"noop", func() error { return noop(ctx, n, sandboxes) }},
-		{"repair", func() error { return repair(ctx, n*5) }},
+		{"apply", func() error { return applyAndDelete(ctx, o.n, o.plugins) }},
+		{"scale", func() error { return scale(ctx, o) }},
+		{"cycles", func() error { return comeAndGo(ctx, o.cycles) }},
 	}
 	fmt.Printf("Kernel %s, %d CPUs, emulated.\n", release(), cpus())
 	for _, p := range parts {
-		if only != "" && only != p.name {
+		if o.only != "" && o.only != p.name {
 			continue
 		}
 		if err := p.run(); err != nil {
