@@ -200,3 +200,19 @@ func TestRemembersReleased(t *testing.T) {
 		t.Errorf("%d remembered: %v", len(e.In), e.In)
 	}
 }
+
+// TestSandboxOf holds that the device of a root step that is no more stays at home,
+// and with the claim.
+func TestSandboxOf(t *testing.T) {
+	c := example("aa")
+	next := claims.Pinned(&c.Topologies[0].Object)
+	next.Generation = 4
+	next.Spec.Steps = []v1alpha1.Step{{Name: "d", Type: "dummy"}, {Name: "vf0", Type: "vlan", DependOn: []string{"d"}}}
+	sb, err := c.SandboxOf(&c.Topologies[0], &next, "s1", "/netns")
+	if err != nil || sb.ID != "s1/aa/t" || sb.Topology.Generation != 4 || len(sb.Devices) != 0 {
+		t.Errorf("sandbox %+v, %v", sb, err)
+	}
+	if c.Topologies[0].Object.Generation != 3 || len(c.Topologies[0].Devices) != 1 || c.Updating() {
+		t.Errorf("the claim is another: %+v", c)
+	}
+}
