@@ -29,6 +29,10 @@ func TestMain(m *testing.M) {
 		child()
 		return
 	}
+	if os.Getenv(updateEnv) != "" {
+		updateChild()
+		return
+	}
 	os.Exit(m.Run())
 }
 
