@@ -13,6 +13,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/plumbline/plumbline/integration/cluster"
@@ -296,8 +298,8 @@ func (b *agentBench) testRollingUpdate(t *testing.T) {
 	b.nothingLeft(t)
 }
 
-// testLateStop lets the kubelet stop and remove the old sandbox of a pod that has
-// long had a new one, as it does when it collects what is left over.
+// testLateStop stops and removes the old sandbox of a pod that has long had a new
+// one, as the kubelet does when it collects what is left over.
 func (b *agentBench) testLateStop(t *testing.T) {
 	b.create(t, claimingPod("renewed", "net-2"))
 	b.ready(t, "renewed")
@@ -306,14 +308,16 @@ func (b *agentBench) testLateStop(t *testing.T) {
 	until(t, "the pod has another sandbox", 180*time.Second, func() bool { return b.get(t, "renewed", ".status.containerStatuses[0].restartCount") == "1" })
 	b.ready(t, "renewed")
 	b.has(t, "renewed", "net2")
-	// It collects when it starts.
-	if err := b.node.Kill(t.Context(), cluster.Kubelet); err != nil {
-		t.Fatal(err)
+	runtime := b.ask(t, "/run/containerd/containerd.sock")
+	for _, verb := range []string{"StopPodSandbox", "RemovePodSandbox"} {
+		// Both requests are a message whose first field is the ID, as a StringValue is.
+		if err := runtime.Invoke(t.Context(), "/runtime.v1.RuntimeService/"+verb, wrapperspb.String(old), &emptypb.Empty{}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := b.node.Start(t.Context(), cluster.Kubelet); err != nil {
-		t.Fatal(err)
+	if left := b.sandboxes(t, "renewed"); strings.Contains(left, old) {
+		t.Errorf("the old sandbox %s is not removed: %s", old, left)
 	}
-	until(t, "the old sandbox is removed", 120*time.Second, func() bool { return !strings.Contains(b.sandboxes(t, "renewed"), old) })
 	b.hasNow(t, "renewed", "net2")
 	if n := b.get(t, "renewed", ".status.containerStatuses[0].restartCount"); n != "1" {
 		t.Errorf("restarts: %s, want the one of the new sandbox", n)
@@ -322,6 +326,16 @@ func (b *agentBench) testLateStop(t *testing.T) {
 		t.Errorf("the gate is not open for the new sandbox %s: %s", b.sandboxes(t, "renewed"), open)
 	}
 	b.drop(t, "renewed")
+}
+
+// ask connects to a gRPC server of the node by its socket.
+func (b *agentBench) ask(t *testing.T, socket string) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///socket", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return b.node.Dial(ctx, "unix:"+socket) }))
+	check(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
 }
 
 // sandboxes returns the runtime's sandboxes of a pod.
@@ -457,11 +471,7 @@ func (b *agentBench) testUnprepareOne(t *testing.T) {
 		t.Fatalf("claims of the pod: %+v", claims)
 	}
 	socket := strings.TrimSpace(b.shell(t, "ls -t /var/lib/kubelet/plugins/dra.networking/*.sock | head -n 1"))
-	conn, err := grpc.NewClient("passthrough:///plugin", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return b.node.Dial(ctx, "unix:"+socket) }))
-	check(t, err)
-	defer conn.Close()
-	said, err := drapb.NewDRAPluginClient(conn).NodeUnprepareResources(t.Context(), &drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{one}})
+	said, err := drapb.NewDRAPluginClient(b.ask(t, socket)).NodeUnprepareResources(t.Context(), &drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{one}})
 	if err != nil || said.GetClaims()[one.GetUid()].GetError() != "" {
 		t.Fatalf("unprepare: %v, %v", said, err)
 	}
