@@ -41,6 +41,8 @@ type lane struct {
 	t    *testing.T
 	host *kernel.Host
 	dir  string // of the journal
+	// devices are those of the host whose state is looked at; nil: all functions.
+	devices []string
 }
 
 func newLane(t *testing.T) *lane {
@@ -51,7 +53,7 @@ func newLane(t *testing.T) *lane {
 	}
 	t.Cleanup(func() { host.Close() })
 	dir := filepath.Join(t.TempDir(), "journal")
-	return &lane{t, host, dir}
+	return &lane{t: t, host: host, dir: dir}
 }
 
 // engine returns a reconciler on the lane's journal. wrap may put something
@@ -116,13 +118,18 @@ func deleteNetns(path string) {
 }
 
 // watched lists the host objects whose state a case may touch: every device and
-// VF of the machine.
+// VF of the machine, unless it says which.
 func (l *lane) watched() []netstate.Object {
 	l.t.Helper()
 	var out []netstate.Object
-	dirs, _ := filepath.Glob("/sys/bus/pci/devices/*/physfn")
-	for _, d := range dirs {
-		id := filepath.Base(filepath.Dir(d))
+	ids := l.devices
+	if ids == nil {
+		dirs, _ := filepath.Glob("/sys/bus/pci/devices/*/physfn")
+		for _, d := range dirs {
+			ids = append(ids, filepath.Base(filepath.Dir(d)))
+		}
+	}
+	for _, id := range ids {
 		out = append(out, netstate.Device{ID: id}, netstate.VF{ID: id})
 	}
 	return out

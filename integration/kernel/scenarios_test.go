@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -51,79 +50,6 @@ func (l *lane) meddle(path string, changes ...netstate.Change) {
 		if err := d.Apply(context.Background(), c); err != nil {
 			l.t.Fatalf("%s: %v", c, err)
 		}
-	}
-}
-
-const driftSteps = `
-    - {name: a, type: dummy, config: {name: a0, mac: "02:00:00:00:00:01"}}
-    - {name: b, type: dummy, config: {name: b0, mac: "02:00:00:00:00:02"}}
-    - {name: bond, type: bond, dependOn: [a, b], config: {name: bond0, mode: active-backup, miimon: 100}}
-    - {name: data, type: vlan, dependOn: [bond], config: {id: 100, name: data0, addresses: [192.0.2.5/24], routes: [{dst: 198.51.100.0/24, gw: 192.0.2.1}]}}
-    - {name: tune, type: tuning, dependOn: [data], config: {mtu: 4000, sysctl: {net.ipv4.conf.IFNAME.rp_filter: 2}}}
-    - {name: mgmt, type: vlan, dependOn: [bond], config: {id: 200, name: mgmt0}}
-    - {name: blue, type: vrf, dependOn: [mgmt], config: {vrfname: blue, table: 1001}}
-`
-
-// TestDrift: each way to spoil a sandbox is seen, laid at the right step and
-// field, and repaired.
-func TestDrift(t *testing.T) {
-	link := func(before, after netstate.Link) netstate.Change {
-		return netstate.Change{Before: before, After: after}
-	}
-	cases := map[string]struct {
-		meddle            netstate.Change
-		step, kind, field string
-	}{
-		"vlan deleted":    {netstate.Change{Before: netstate.Link{Name: "data0", LinkKind: "vlan"}}, "data", "link", ""},
-		"bond deleted":    {netstate.Change{Before: netstate.Link{Name: "bond0", LinkKind: "bond"}}, "bond", "link", ""},
-		"root deleted":    {netstate.Change{Before: netstate.Link{Name: "a0", LinkKind: "dummy"}}, "a", "link", ""},
-		"mtu lowered":     {link(netstate.Link{Name: "data0", MTU: new(uint32(4000))}, netstate.Link{Name: "data0", MTU: new(uint32(1400))}), "tune", "link", "mtu"},
-		"bond mtu":        {link(netstate.Link{Name: "bond0", MTU: new(uint32(4000))}, netstate.Link{Name: "bond0", MTU: new(uint32(1400))}), "tune", "link", "mtu"},
-		"port out":        {link(netstate.Link{Name: "b0", Master: new("bond0")}, netstate.Link{Name: "b0", Master: new("")}), "bond", "link", "master"},
-		"port mtu":        {link(netstate.Link{Name: "b0", MTU: new(uint32(4000))}, netstate.Link{Name: "b0", MTU: new(uint32(1300))}), "", "link", "mtu"},
-		"down":            {link(netstate.Link{Name: "data0", Up: new(true)}, netstate.Link{Name: "data0", Up: new(false)}), "data", "link", "up"},
-		"miimon":          {link(netstate.Link{Name: "bond0", Bond: &netstate.Bond{MIIMonMillis: new(uint32(100))}}, netstate.Link{Name: "bond0", Bond: &netstate.Bond{MIIMonMillis: new(uint32(50))}}), "bond", "link", "bond.miimon"},
-		"mac of a root":   {link(netstate.Link{Name: "data0", MAC: new("x")}, netstate.Link{Name: "data0", MAC: new("02:00:00:00:00:77")}), "", "", ""},
-		"address removed": {netstate.Change{Before: netstate.Addr{Link: "data0", Address: "192.0.2.5/24"}}, "data", "address", ""},
-		"route removed":   {netstate.Change{Before: netstate.Route{Link: "data0", Dst: "198.51.100.0/24", Gateway: "192.0.2.1", Table: netstate.TableMain}}, "data", "route", ""},
-		"out of the vrf":  {link(netstate.Link{Name: "mgmt0", Master: new("blue")}, netstate.Link{Name: "mgmt0", Master: new("")}), "blue", "link", "master"},
-		"vrf deleted":     {netstate.Change{Before: netstate.Link{Name: "blue", LinkKind: "vrf"}}, "blue", "link", ""},
-		"sysctl":          {netstate.Change{Before: netstate.Sysctl{Path: "net/ipv4/conf/data0/rp_filter", Value: new("2")}, After: netstate.Sysctl{Path: "net/ipv4/conf/data0/rp_filter", Value: new("1")}}, "tune", "sysctl", "value"},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			l, path := newLane(t), newNetns(t)
-			start := l.state(path)
-			sb := box(path, parse(t, "drift", driftSteps))
-			r := l.engine(nil)
-			if _, err := r.Ensure(ctxFor(t), sb); err != nil {
-				t.Fatal(err)
-			}
-			l.meddle(path, c.meddle)
-			st, err := r.Check(ctxFor(t), sb.ID)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if c.kind == "" { // no step says what it must be
-				if st.State != reconcile.InSync {
-					t.Errorf("state %s: %+v", st.State, st.Drift)
-				}
-			} else if st.State != reconcile.Drifted || !slices.ContainsFunc(st.Drift, func(d reconcile.Drift) bool {
-				return (c.step == "" || d.Step == c.step) && string(d.Object.Kind) == c.kind && d.Field == c.field
-			}) {
-				t.Errorf("want drift of step %q, %s %q; got %s: %+v", c.step, c.kind, c.field, st.State, st.Drift)
-			}
-			if _, err := r.Repair(ctxFor(t), sb.ID); err != nil {
-				t.Fatalf("repair: %v", err)
-			}
-			if st, err := r.Check(ctxFor(t), sb.ID); err != nil || st.State != reconcile.InSync {
-				t.Errorf("after repair: %v, %+v", err, st)
-			}
-			if _, err := r.Release(ctxFor(t), sb.ID); err != nil {
-				t.Fatal(err)
-			}
-			l.mustEqual(start, path, "after release")
-		})
 	}
 }
 

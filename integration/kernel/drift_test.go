@@ -1,0 +1,468 @@
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/journal"
+)
+
+// ground is a topology with what lies around it, on which drift is made.
+type ground struct {
+	name  string
+	pod   string // what the pod has of its own, commands in its namespace
+	steps string
+	// devices maps root steps to "PF/n"; such a ground needs hardware.
+	devices map[string]string
+	rows    []drifted
+}
+
+// drifted is a row of the table: somebody runs a command, and this is what the
+// engine says and does.
+type drifted struct {
+	name  string
+	spoil string // run by sh; $NS is the namespace, $ip and $bridge work in it, $VF0 is the first device
+	// drift is what is found, a line each: the step, the change that puts it
+	// right, the object, the field. None: it is the pod's own affair.
+	drift string
+	// refused is the kind of the error of a repair that cannot be made.
+	refused fault.Kind
+	// unsaid are differences that remain, since no step says how it should be.
+	unsaid string
+	// mend is run after a repair that cannot be made, and takes back what is left
+	// alone and would outlive the sandbox.
+	mend string
+}
+
+var grounds = []ground{
+	{
+		name: "links",
+		pod: `
+ip link add eth0 type dummy
+ip address add 10.244.0.7/24 dev eth0
+ip link set eth0 up
+ip route add default via 10.244.0.1
+ip rule add from 10.244.0.7 lookup 500 priority 5000
+ip route add 203.0.113.0/24 dev eth0 table 500
+tc qdisc add dev eth0 root netem delay 1ms
+`,
+		steps: `
+    - {name: a, type: dummy, config: {name: a0, mac: "02:00:00:00:00:01"}}
+    - {name: b, type: dummy, config: {name: b0, mac: "02:00:00:00:00:02"}}
+    - {name: bond, type: bond, dependOn: [a, b], config: {name: bond0, mode: active-backup, miimon: 100, updelay: 200, downdelay: 200, primary: a0, failOverMac: none}}
+    - {name: data, type: vlan, dependOn: [bond], config: {id: 100, name: data0, addresses: [192.0.2.5/24, "2001:db8::5/64"], routes: [{dst: 198.51.100.0/24, gw: 192.0.2.1}, {dst: "2001:db8:1::/48", gw: "2001:db8::1"}]}}
+    - {name: tune, type: tuning, dependOn: [data], config: {mtu: 4000, txQLen: 500, promisc: true, allmulti: true, mac: "02:00:00:00:00:03", sysctl: {net.ipv4.conf.IFNAME.rp_filter: 2}, ethtool: {features: {generic-receive-offload: true}}}}
+    - {name: mgmt, type: vlan, dependOn: [bond], config: {id: 200, name: mgmt0}}
+    - {name: blue, type: vrf, dependOn: [mgmt], config: {vrfname: blue, table: 1001}}
+    - {name: mgmtip, type: tuning, dependOn: [blue], config: {dev: mgmt0, addresses: [192.0.3.5/24]}}
+`,
+		rows: []drifted{
+			{name: "link gone", spoil: `$ip link delete data0`, drift: "data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, data +address, data +route, tune waits"},
+			{name: "link gone with all upon it", spoil: `$ip link delete bond0`, drift: "bond +link bond0, bond ~link a0.master, bond ~link b0.master, bond ~link bond0.bond.primary, data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, mgmt +link mgmt0, blue ~link mgmt0.master, blue ~link mgmt0.up, data +address, mgmtip +address, data +route, tune waits", unsaid: "mgmt0"},
+			{name: "root link gone", spoil: `$ip link delete b0`, drift: "b +link b0, bond ~link b0.master"},
+			{name: "link of another kind", spoil: `$ip link delete data0 && $ip link add data0 type dummy`, drift: "data -link data0, data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, tune +ethtool, data +address, data +route"},
+			{name: "device instead of a VRF", spoil: `$ip link delete blue && $ip link add blue type dummy`, drift: "blue -link blue, blue +link blue, blue ~link mgmt0.master", unsaid: "blue"},
+			{name: "renamed", spoil: `$ip link set data0 down && $ip link set data0 name spare0`, drift: "data ~link data0.name, data ~link data0.up, data +sysctl, tune +sysctl, data +route, tune waits"},
+			{name: "bond renamed", spoil: `$ip link set bond0 down && $ip link set bond0 name spare0`, drift: "bond ~link bond0.name, bond ~link bond0.up, data ~link data0.up, mgmt ~link mgmt0.up, data +route", unsaid: "mgmt0"},
+			{name: "VRF renamed", spoil: `$ip link set blue down && $ip link set blue name spare0`, drift: "blue ~link blue.name, blue ~link blue.up", unsaid: "blue"},
+			{name: "renamed, its name taken", spoil: `$ip link set mgmt0 down && $ip link set mgmt0 name spare0 && $ip link add mgmt0 type dummy`, refused: fault.Conflict, mend: `$ip link delete mgmt0`},
+			{name: "moved to another namespace", spoil: `$ip link set a0 netns $OTHER`, drift: "a +link a0, bond ~link a0.master, bond ~link bond0.bond.primary"},
+			{name: "VLAN in another namespace", spoil: `$ip link set data0 netns $OTHER`, drift: "data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, data +address, data +route, tune waits", refused: fault.Conflict, mend: `ip -n $OTHER link delete data0`},
+			{name: "other parent", spoil: `$ip link delete data0 && $ip link add data0 link eth0 type vlan id 100`, drift: "data -link data0, data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, tune +ethtool, data +address, data +route"},
+			{name: "other VLAN", spoil: `$ip link delete data0 && $ip link add data0 link bond0 mtu 1500 type vlan id 101`, drift: "data -link data0, data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, tune +ethtool, data +address, data +route"},
+			{name: "other VLAN protocol", spoil: `$ip link delete data0 && $ip link add data0 link bond0 mtu 1500 type vlan id 100 protocol 802.1ad`, drift: "data -link data0, data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, tune +ethtool, data +address, data +route"},
+			{name: "down", spoil: `$ip link set data0 down`, drift: "data ~link data0.up, data +route"},
+			{name: "bond down", spoil: `$ip link set bond0 down`, drift: "bond ~link bond0.up, data ~link data0.up, mgmt ~link mgmt0.up, data +route"},
+			{name: "MTU", spoil: `$ip link set data0 mtu 1400`, drift: "tune ~link data0.mtu"},
+			{name: "MTU of the bond", spoil: `$ip link set bond0 mtu 1400`, drift: "tune ~link bond0.mtu, tune ~link data0.mtu", unsaid: "mgmt0 mtu"},
+			{name: "MTU of a port", spoil: `$ip link set b0 mtu 1300`, drift: "tune ~link b0.mtu"},
+			{name: "MAC", spoil: `$ip link set data0 address 02:00:00:00:00:77`, drift: "tune ~link data0.mac"},
+			{name: "queue length", spoil: `$ip link set data0 txqueuelen 9`, drift: "tune ~link data0.txQueueLen"},
+			{name: "promiscuous", spoil: `$ip link set data0 promisc off`, drift: "tune ~link data0.promisc"},
+			{name: "all multicast", spoil: `$ip link set data0 allmulticast off`, drift: "tune ~link data0.allMulti"},
+			{name: "port out", spoil: `$ip link set b0 nomaster`, drift: "bond ~link b0.master"},
+			{name: "primary port out", spoil: `$ip link set a0 nomaster`, drift: "bond ~link a0.master, bond ~link bond0.bond.primary"},
+			{name: "port in another bond", spoil: `$ip link add bond9 type bond && $ip link set b0 nomaster && $ip link set b0 down && $ip link set b0 master bond9`, drift: "bond ~link b0.master", unsaid: "bond9"},
+			{name: "out of the VRF", spoil: `$ip link set mgmt0 nomaster`, drift: "blue ~link mgmt0.master"},
+			{name: "in another VRF", spoil: `$ip link add red type vrf table 7 && $ip link set mgmt0 master red`, drift: "blue ~link mgmt0.master", unsaid: "red"},
+			{name: "VRF gone", spoil: `$ip link delete blue`, drift: "blue +link blue, blue ~link mgmt0.master", unsaid: "blue"},
+			{name: "VRF with another table", spoil: `$ip link delete blue && $ip link add blue type vrf table 8 && $ip link set blue up`, drift: "blue -link blue, blue +link blue, blue ~link mgmt0.master", unsaid: "blue"},
+			{name: "bond mode", spoil: `$ip link set a0 nomaster && $ip link set b0 nomaster && $ip link set bond0 down && $ip link set bond0 type bond mode balance-xor && $ip link set a0 down && $ip link set a0 master bond0 && $ip link set b0 down && $ip link set b0 master bond0`, drift: "bond ~link a0.master, bond ~link b0.master, bond ~link bond0.bond.mode, bond ~link bond0.up, bond ~link bond0.bond.primary, data ~link data0.up, mgmt ~link mgmt0.up, data +route"},
+			{name: "bond fail_over_mac", spoil: `$ip link set a0 nomaster && $ip link set b0 nomaster && $ip link set bond0 down && $ip link set bond0 type bond fail_over_mac active && $ip link set a0 down && $ip link set a0 master bond0 && $ip link set b0 down && $ip link set b0 master bond0`, drift: "bond ~link a0.master, bond ~link b0.master, bond ~link bond0.bond.failOverMac, bond ~link bond0.up, data ~link data0.up, mgmt ~link mgmt0.up, data +route"},
+			{name: "bond miimon", spoil: `$ip link set bond0 type bond miimon 50`, drift: "bond ~link bond0.bond.miimon, bond ~link bond0.bond.updelay, bond ~link bond0.bond.downdelay"},
+			{name: "bond updelay", spoil: `$ip link set bond0 type bond updelay 300`, drift: "bond ~link bond0.bond.updelay"},
+			{name: "bond downdelay", spoil: `$ip link set bond0 type bond downdelay 300`, drift: "bond ~link bond0.bond.downdelay"},
+			{name: "bond primary", spoil: `$ip link set bond0 type bond primary b0`, drift: "bond ~link bond0.bond.primary"},
+			{name: "address missing", spoil: `$ip address delete 192.0.2.5/24 dev data0`, drift: "data +address, data +route"},
+			{name: "IPv6 address missing", spoil: `$ip address delete 2001:db8::5/64 dev data0`, drift: "data +address"},
+			{name: "addresses flushed", spoil: `$ip address flush dev mgmt0`, drift: "mgmtip +address"},
+			{name: "route missing", spoil: `$ip route delete 198.51.100.0/24`, drift: "data +route"},
+			{name: "IPv6 route missing", spoil: `$ip -6 route delete 2001:db8:1::/48`, drift: "data +route"},
+			{name: "route elsewhere", spoil: `$ip route replace 198.51.100.0/24 via 10.244.0.1 dev eth0`, drift: "data +route", unsaid: "via 10.244.0.1 dev eth0"},
+			{name: "sysctl", spoil: `ip netns exec $NS sysctl -qw net.ipv4.conf.data0.rp_filter=1`, drift: "tune ~sysctl.value"},
+			{name: "IPv6 off", spoil: `ip netns exec $NS sysctl -qw net.ipv6.conf.data0.disable_ipv6=1`, drift: "data ~sysctl.value, data +address, data +route"},
+			{name: "ethtool feature", spoil: `ip netns exec $NS ethtool -K data0 gro off`, drift: "tune ~ethtool.value"},
+
+			{name: "own address", spoil: `$ip address add 192.0.2.77/24 dev data0`},
+			{name: "own route over our link", spoil: `$ip route add 203.0.113.0/24 via 192.0.2.9`},
+			{name: "own route beside ours", spoil: `$ip route add 198.51.100.0/24 via 192.0.2.9 metric 5`},
+			{name: "own rule and table", spoil: `$ip rule add from 192.0.2.5 lookup 600 priority 6000 && $ip route add default via 192.0.2.1 table 600`},
+			{name: "rule of the pod gone", spoil: `$ip rule delete priority 5000`},
+			{name: "own link on ours", spoil: `$ip link add link data0 name own0 type macvlan && $ip link set own0 up && $ip address add 192.0.4.1/24 dev own0`},
+			{name: "own VLAN on our bond", spoil: `$ip link add link bond0 name own1 type vlan id 300 && $ip link set own1 up`},
+			{name: "own member of our VRF", spoil: `$ip link add own2 type dummy && $ip link set own2 master blue`},
+			{name: "own qdisc", spoil: `ip netns exec $NS tc qdisc replace dev data0 root tbf rate 1mbit burst 10k latency 50ms`},
+			{name: "own sysctl", spoil: `ip netns exec $NS sysctl -qw net.ipv4.conf.data0.arp_notify=1`},
+			{name: "own alias and other name", spoil: `$ip link set data0 alias mine && $ip link property add dev data0 altname data-too`},
+			{name: "own bond option", spoil: `$ip link set bond0 type bond resend_igmp 3`},
+			{name: "MAC nobody asked for", spoil: `$ip link set mgmt0 address 02:00:00:00:00:78`},
+		},
+	},
+	{
+		name: "bonds",
+		steps: `
+    - {name: a, type: dummy, config: {name: a0, mac: "02:00:00:00:00:01"}}
+    - {name: b, type: dummy, config: {name: b0, mac: "02:00:00:00:00:02"}}
+    - {name: c, type: dummy, config: {name: c0, mac: "02:00:00:00:00:03"}}
+    - {name: d, type: dummy, config: {name: d0, mac: "02:00:00:00:00:04"}}
+    - {name: e, type: dummy, config: {name: e0, mac: "02:00:00:00:00:05"}}
+    - {name: f, type: dummy, config: {name: f0, mac: "02:00:00:00:00:06"}}
+    - {name: lacp, type: bond, dependOn: [a, b], config: {name: lacp0, mode: 802.3ad, miimon: 100, lacpRate: fast, adSelect: bandwidth, xmitHashPolicy: layer3+4, minLinks: 1, allSlavesActive: 1}}
+    - {name: tlb, type: bond, dependOn: [c, d], config: {name: tlb0, mode: balance-tlb, miimon: 100, tlbDynamicLb: 0}}
+    - {name: arp, type: bond, dependOn: [e, f], config: {name: arp0, mode: active-backup, arpInterval: 500, arpIpTargets: [192.0.2.1]}}
+`,
+		rows: []drifted{
+			{name: "xmit_hash_policy", spoil: `$ip link set lacp0 type bond xmit_hash_policy layer2`, drift: "lacp ~link lacp0.bond.xmitHashPolicy"},
+			{name: "lacp_rate", spoil: `$ip link set lacp0 down && $ip link set lacp0 type bond lacp_rate slow && $ip link set lacp0 up`, drift: "lacp ~link lacp0.up, lacp ~link lacp0.bond.lacpRate"},
+			{name: "ad_select", spoil: `$ip link set lacp0 down && $ip link set lacp0 type bond ad_select count && $ip link set lacp0 up`, drift: "lacp ~link lacp0.up, lacp ~link lacp0.bond.adSelect"},
+			{name: "min_links", spoil: `$ip link set lacp0 type bond min_links 2`, drift: "lacp ~link lacp0.bond.minLinks"},
+			{name: "all_slaves_active", spoil: `$ip link set lacp0 type bond all_slaves_active 0`, drift: "lacp ~link lacp0.bond.allSlavesActive"},
+			{name: "tlb_dynamic_lb", spoil: `$ip link set tlb0 down && $ip link set tlb0 type bond tlb_dynamic_lb 1 && $ip link set tlb0 up`, drift: "tlb ~link tlb0.up, tlb ~link tlb0.bond.tlbDynamicLb"},
+			{name: "arp_interval", spoil: `$ip link set arp0 type bond arp_interval 900`, drift: "arp ~link arp0.bond.arpInterval"},
+			{name: "arp_ip_target", spoil: `$ip link set arp0 type bond arp_ip_target 192.0.2.2`, drift: "arp ~link arp0.bond.arpIpTargets"},
+		},
+	},
+	{
+		name: "stacked",
+		steps: `
+    - {name: d, type: dummy, config: {name: d0, mac: "02:00:00:00:00:01"}}
+    - {name: e, type: dummy, config: {name: e0, mac: "02:00:00:00:00:02"}}
+    - {name: p, type: dummy, config: {name: p0, mac: "02:00:00:00:00:03"}}
+    - {name: q, type: dummy, config: {name: q0, mac: "02:00:00:00:00:04"}}
+    - {name: iv, type: ipvlan, dependOn: [d], config: {mode: l3, name: i0, addresses: [192.0.2.1/24]}}
+    - {name: mv, type: macvlan, dependOn: [e], config: {mode: vepa, name: m0, mac: "02:00:00:00:00:0c", bcqueuelen: 2000}}
+    - {name: br, type: bridge, dependOn: [p, q], config: {name: br0, vlan: 5, vlanTrunk: [{id: 7}], hairpinMode: true, portIsolation: true}}
+`,
+		rows: []drifted{
+			{name: "ipvlan mode", spoil: `$ip link set i0 type ipvlan mode l2`, drift: "iv ~link i0.ipvlan.mode"},
+			{name: "ipvlan on another link", spoil: `$ip link add x0 type dummy && $ip link delete i0 && $ip link add i0 link x0 type ipvlan mode l3`, drift: "iv -link i0, iv +link i0, iv +address", unsaid: "x0"},
+			{name: "macvlan mode", spoil: `$ip link set m0 type macvlan mode private`, drift: "mv ~link m0.macvlan.mode"},
+			{name: "macvlan queue", spoil: `$ip link set m0 type macvlan bcqueuelen 1500`, drift: "mv ~link m0.macvlan.bcQueueLen"},
+			{name: "macvlan MAC", spoil: `$ip link set m0 address 02:00:00:00:00:0d`, drift: "mv ~link m0.mac"},
+			{name: "macvlan renamed", spoil: `$ip link set m0 down && $ip link set m0 name spare0`, drift: "mv ~link m0.name, mv ~link m0.up"},
+			{name: "VLAN of a port missing", spoil: `$bridge vlan delete dev p0 vid 7`, drift: "br +bridge-vlan"},
+			{name: "VLAN of a port tagged", spoil: `$bridge vlan add dev p0 vid 5`, drift: "br ~bridge-vlan.pvid, br ~bridge-vlan.untagged"},
+			{name: "bridge does not filter", spoil: `$ip link set br0 type bridge vlan_filtering 0`, drift: "br ~link br0.bridge.vlanFiltering"},
+			{name: "port out of the bridge", spoil: `$ip link set p0 nomaster`, drift: "br ~link p0.port.hairpin, br ~link p0.port.isolated, br ~link p0.master, br +bridge-vlan"},
+			{name: "port not isolated", spoil: `$bridge link set dev p0 isolated off`, drift: "br ~link p0.port.isolated"},
+			{name: "port without hairpin", spoil: `$bridge link set dev p0 hairpin off`, drift: "br ~link p0.port.hairpin"},
+			{name: "bridge gone", spoil: `$ip link delete br0`, drift: "br +link br0, br ~link p0.port.hairpin, br ~link p0.port.isolated, br ~link p0.master, br +bridge-vlan, br ~link q0.port.hairpin, br ~link q0.port.isolated, br ~link q0.master", unsaid: "br0"},
+
+			{name: "own VLAN of a port", spoil: `$bridge vlan add dev p0 vid 99`},
+			{name: "own forwarding", spoil: `$bridge fdb add 02:00:00:00:00:99 dev p0 master static vlan 7`},
+		},
+	},
+	{
+		name:    "functions",
+		devices: map[string]string{"vf0": "enp3s0f0/1", "vf1": "enp3s0f1/1"},
+		steps: `
+    - {name: vf0, type: sriov, config: {vlan: 1234, vlanQoS: 3, mac: "02:00:00:00:00:0a", maxTxRate: 100, spoofchk: off, trust: on, mtu: 2000, addresses: [192.0.2.10/24]}}
+    - {name: vf1, type: sriov}
+    - {name: tune, type: tuning, dependOn: [vf1], config: {dev: net2, ethtool: {features: {tso: false}}}}
+    - {name: up, type: vlan, dependOn: [vf1], config: {id: 9, name: up0}}
+`,
+		rows: []drifted{
+			{name: "VLAN of a function", spoil: `ip link set enp3s0f0 vf 1 vlan 99 qos 3`, drift: "vf0 ~vf.vlan"},
+			{name: "QoS of a function", spoil: `ip link set enp3s0f0 vf 1 vlan 1234 qos 5`, drift: "vf0 ~vf.qos"},
+			{name: "MAC of a function", spoil: `ip link set enp3s0f0 vf 1 mac 02:00:00:00:00:0b`, drift: "vf0 ~vf.mac"},
+			{name: "rate of a function", spoil: `ip link set enp3s0f0 vf 1 max_tx_rate 50`, drift: "vf0 ~vf.maxTxRate"},
+			{name: "spoof check", spoil: `ip link set enp3s0f0 vf 1 spoofchk on`, drift: "vf0 ~vf.spoofchk"},
+			{name: "trust", spoil: `ip link set enp3s0f0 vf 1 trust off`, drift: "vf0 ~vf.trust"},
+			{name: "function down", spoil: `$ip link set net1 down`, drift: "vf0 ~link net1.up"},
+			{name: "MTU of a function", spoil: `$ip link set net1 mtu 1500`, drift: "vf0 ~link net1.mtu"},
+			{name: "function renamed", spoil: `$ip link set net2 down && $ip link set net2 name eth9`, drift: "vf1 ~device.at, vf1 ~link net2.up, up ~link up0.up"},
+			{name: "function in another namespace", spoil: `$ip link set net2 netns $OTHER`, refused: fault.NotReady, mend: `ip -n $OTHER link set net2 netns $NS`},
+			{name: "function renamed, its name taken", spoil: `$ip link set net2 down && $ip link set net2 name eth9 && $ip link add net2 type dummy`, refused: fault.Conflict, mend: `$ip link delete net2`},
+			{name: "function on the host", spoil: `$ip link set net2 netns 1`, drift: "vf1 ~device.at, vf1 ~link net2.up, up -link up0, up +link up0"},
+			{name: "ethtool feature", spoil: `ip netns exec $NS ethtool -K net2 tso on`, drift: "tune ~ethtool.value"},
+
+			{name: "own other name", spoil: `$ip link property add dev net2 altname mine0`, mend: `$ip link property del dev net2 altname mine0`},
+			{name: "spoof check nobody asked for", spoil: `ip link set enp3s0f1 vf 1 spoofchk off`, mend: `ip link set enp3s0f1 vf 1 spoofchk on`},
+		},
+	},
+}
+
+// TestDrift: each way to spoil a sandbox is seen and laid at the right step and
+// field; it is reported and left where it is only to be observed, be it by the
+// topology or by its steps, and repaired where the steps say so against their
+// topology. Nothing else is written, and what is the pod's is left alone.
+func TestDrift(t *testing.T) {
+	for _, g := range grounds {
+		if g.devices != nil && os.Getenv("PLUMBLINE_LANE") == "uml" {
+			continue // no PCI there; the other lane runs it
+		}
+		t.Run(g.name, g.run)
+	}
+}
+
+func (g ground) run(t *testing.T) {
+	l, path, other := newLane(t), newNetns(t), newNetns(t)
+	devices := functions(t, g.devices)
+	l.devices = append([]string{}, slices.Sorted(maps.Values(devices))...) // none is not all
+	home := l.state("")
+	s := &stranger{t, filepath.Base(path), filepath.Base(other)}
+	s.run("ip -n $NS link set lo up")
+	s.inside(g.pod)
+	start := l.state(path)
+	made := g.sandbox(t, path, devices)
+	r := l.engine(nil)
+	fine := false
+	for n, row := range g.rows {
+		if !fine { // else it is as the row before has left it
+			if _, err := r.Ensure(ctxFor(t), made.repair); err != nil {
+				t.Fatal(err)
+			}
+		}
+		observed := made.observe
+		if n%2 == 1 {
+			observed = made.observers
+		}
+		fine = t.Run(row.name, func(t *testing.T) {
+			(&lane{t, l.host, l.dir, l.devices}).row(r, &stranger{t, s.ns, s.other}, made.repair, observed, row)
+		})
+	}
+	if _, err := r.Release(ctxFor(t), made.repair.ID); err != nil {
+		t.Fatal(err)
+	}
+	l.mustEqual(home, "", "after release")
+	for _, d := range start.Equal(l.state(path)) {
+		if !strings.HasPrefix(d, "+ ") { // that is what rows have left there
+			t.Errorf("after release: %s", d)
+		}
+	}
+}
+
+// policies are one sandbox under the policies that rows are shown with: repaired
+// by its steps' policy against its topology's; observed by its topology's, or by
+// its steps' against it, in turn.
+type policies struct {
+	repair    reconcile.Sandbox // the topology says Observe, all its steps Repair
+	observe   reconcile.Sandbox // the topology says Observe
+	observers reconcile.Sandbox // the topology says Repair, all its steps Observe
+}
+
+func (g ground) sandbox(t *testing.T, path string, devices map[string]string) policies {
+	t.Helper()
+	with := func(all, each string) reconcile.Sandbox {
+		steps := strings.TrimLeft(g.steps, "\n")
+		if each != "" {
+			steps = strings.ReplaceAll(steps, "- {name:", "- {driftPolicy: "+each+", name:")
+		}
+		sb := box(path, parse(t, "t", steps+"  driftPolicy: "+all+"\n"))
+		sb.Devices = devices
+		return sb
+	}
+	return policies{with("Observe", "Repair"), with("Observe", ""), with("Repair", "Observe")}
+}
+
+// row plays one row: on a sandbox as it should be, under a topology that has all
+// drift repaired, and one that has all of it observed.
+func (l *lane) row(r *reconcile.Reconciler, s *stranger, repaired, observed reconcile.Sandbox, row drifted) {
+	t := l.t
+	t.Helper()
+	id, path := repaired.ID, repaired.Netns
+	before := l.state(path)
+	s.run(row.spoil)
+	spoiled := l.state(path)
+	odds := ""
+	if row.drift == "" {
+		odds = s.odds()
+	}
+
+	st, err := r.Check(ctxFor(t), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := summary(st.Drift); found != row.drift {
+		t.Errorf("found\n\t%q, want\n\t%q (%s %s)", found, row.drift, st.State, st.Failure)
+	}
+	want := reconcile.InSync
+	switch {
+	case row.drift != "":
+		want = reconcile.Drifted
+	case row.refused != "":
+		want = reconcile.StateFailed
+	}
+	if st.State != want || st.State == reconcile.StateFailed && st.Kind != row.refused {
+		t.Errorf("it is %s (%s: %s), want %s", st.State, st.Kind, st.Failure, want)
+	}
+
+	l.replace(id, observed)
+	rep, err := r.Repair(ctxFor(t), id)
+	if len(rep.Changes) > 0 || err != nil && fault.Of(err) != row.refused {
+		t.Errorf("observed: %v, %v", err, rep.Changes)
+	}
+	if diff := spoiled.Equal(l.state(path)); len(diff) > 0 {
+		t.Errorf("observed, and changed: %v", diff)
+	}
+
+	l.replace(id, repaired)
+	_, err = r.Repair(ctxFor(t), id)
+	if row.refused != "" {
+		if fault.Of(err) != row.refused {
+			t.Errorf("repair: %v, want it refused (%s)", err, row.refused)
+		}
+		s.run(row.mend)
+		_, err = r.Repair(ctxFor(t), id)
+	}
+	if err != nil {
+		t.Fatalf("repair: %v", err)
+	}
+	if row.drift == "" && row.refused == "" {
+		before = spoiled
+		if now := s.odds(); now != odds {
+			t.Errorf("rules and queues were\n%sand are\n%s", odds, now)
+		}
+	}
+	var left []string
+	for range 20 { // a VF reports its carrier and MTU with delay
+		left = slices.DeleteFunc(before.Equal(l.state(path)), func(d string) bool {
+			return row.unsaid != "" && strings.Contains(d, row.unsaid)
+		})
+		if len(left) == 0 {
+			break
+		}
+	}
+	if len(left) > 0 {
+		t.Errorf("after repair: %v", left)
+	}
+	if row.refused == "" {
+		s.run(row.mend)
+	}
+}
+
+// summary names what drifted: the step, what would be done to which object, and
+// the field. Of links, devices and functions it says which.
+func summary(all []reconcile.Drift) string {
+	var out []string
+	for _, d := range all {
+		text := d.Step + " waits"
+		if d.Object.Kind != "" {
+			sign := map[netstate.Action]string{netstate.Create: "+", netstate.Update: "~", netstate.Delete: "-"}[d.Action]
+			text = d.Step + " " + sign + string(d.Object.Kind)
+		}
+		if d.Object.Kind == netstate.KindLink {
+			text += " " + d.Object.ID
+		}
+		if d.Object.Kind != "" && d.Field != "" {
+			text += "." + d.Field
+		}
+		if !slices.Contains(out, text) {
+			out = append(out, text)
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// replace makes the record speak of another topology, as if it had been applied.
+func (l *lane) replace(id reconcile.SandboxID, sb reconcile.Sandbox) {
+	l.t.Helper()
+	store, err := journal.Open(l.dir)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	rec, ok, err := store.Get(id)
+	if err != nil || !ok {
+		l.t.Fatalf("record: %v, %v", ok, err)
+	}
+	rec.Sandbox = sb
+	if err := store.Settle(rec); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// functions finds the devices of root steps, given as "PF/n".
+func functions(t *testing.T, at map[string]string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for step, d := range at {
+		pf, n, _ := strings.Cut(d, "/")
+		link, err := os.Readlink(fmt.Sprintf("/sys/class/net/%s/device/virtfn%s", pf, n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[step] = filepath.Base(link)
+	}
+	return out
+}
+
+// stranger changes things by the programs everybody has.
+type stranger struct {
+	t         *testing.T
+	ns, other string // names of namespaces
+}
+
+func (s *stranger) run(script string) string {
+	s.t.Helper()
+	out, err := s.try(script)
+	if err != nil {
+		s.t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+	return out
+}
+
+func (s *stranger) try(script string) (string, error) {
+	if script == "" {
+		return "", nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "sh", "-ec", script)
+	cmd.Env = append(os.Environ(), "NS="+s.ns, "OTHER="+s.other, "ip=ip -n "+s.ns, "bridge=bridge -n "+s.ns)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// inside runs a script with all its commands in the namespace.
+func (s *stranger) inside(script string) {
+	s.t.Helper()
+	if script != "" {
+		s.run("ip netns exec $NS sh -ec '" + script + "'")
+	}
+}
+
+// odds is what the engine does not look at: rules and queueing disciplines. The
+// rule for VRFs the kernel makes with the first one, and keeps; links that never
+// had a queue come and go.
+func (s *stranger) odds() string {
+	s.t.Helper()
+	return s.run(`{ $ip rule; $ip -6 rule; ip netns exec $NS tc qdisc; } | grep -vE 'l3mdev-table|qdisc noqueue' || true`)
+}
+
+// machine is what the host has, and no sandbox may touch: its links by name, its
+// addresses, routes and rules.
+func (s *stranger) machine() string {
+	s.t.Helper()
+	return s.run(`ls /sys/class/net; ip -4 -o address; ip route; ip rule`)
+}
