@@ -150,6 +150,13 @@ func planVF(p *ops.Planner, id string, c config) error {
 		return err
 	}
 	if !ok {
+		_, there, err := ops.Lookup(p, netstate.Device{ID: id})
+		if err == nil && !there { // unplugged, and no mistake of the user's
+			_, err = p.Device(id)
+		}
+		if err != nil {
+			return err
+		}
 		return ops.Invalid("", "device %q is not a virtual function: settings on a physical function do not apply to it; use type host-device", id)
 	}
 	return p.Want(vf)
