@@ -292,6 +292,8 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 				return fault.New(fault.Conflict, fmt.Errorf("%s %q exists and differs in %s", describeKind(have), netstate.BaseName(o.Name), diffText(netstate.Diff(o, have))))
 			}
 			q.do(netstate.Change{Step: w.step, Before: have, Why: "cannot be changed in place"})
+			// Until it is made the record means the old one, and knows it by that.
+			full.Index = have.Index
 			q.create(w, full)
 			return nil
 		}

@@ -119,7 +119,7 @@ func (u *undoer) doom(history []netstate.Change) {
 
 // remade finds a link we made, by whatever name it goes now.
 func remade(now *netstate.Snapshot, made netstate.Link) (netstate.Link, bool) {
-	if l, ok := now.Link(made.Name); ok && sameIdentity(l, made) {
+	if l, ok := now.Link(made.Name); ok && (sameIdentity(l, made) || made.Index != 0 && l.Index == made.Index && l.LinkKind == made.LinkKind) {
 		return l, true
 	}
 	return renamed(now, made)
@@ -190,6 +190,9 @@ func (u *undoer) undo(c netstate.Change) {
 		return
 	}
 	switch {
+	case c.Before == nil && setting(c.After):
+		// What it was before is not known: it came with a link of ours, and has
+		// gone with it or comes with the next.
 	case c.Before == nil: // we created it
 		if ok {
 			u.do(netstate.Change{Step: c.Step, Before: have})
@@ -202,6 +205,15 @@ func (u *undoer) undo(c netstate.Change) {
 	default:
 		u.restore(c, have)
 	}
+}
+
+// setting reports whether an object is neither made nor deleted by itself.
+func setting(o netstate.Object) bool {
+	switch o.(type) {
+	case netstate.Sysctl, netstate.Ethtool:
+		return true
+	}
+	return false
 }
 
 // makeAgain brings back what a change of ours deleted or replaced. Addresses

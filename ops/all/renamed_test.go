@@ -92,3 +92,29 @@ func TestRenamed(t *testing.T) {
 		t.Errorf("plan of a VRF: %v, %v", err, plan)
 	}
 }
+
+// TestCutOff: an update died before it deleted what it was to make anew, which the
+// record by then describes as it was to become.
+func TestCutOff(t *testing.T) {
+	d0 := netstate.Link{Name: "d0", LinkKind: "device", MTU: new(uint32(1500)), Up: new(true), Master: new("")}
+	up0 := func(id uint16) netstate.Link {
+		return netstate.Link{Name: "up0", LinkKind: "vlan", Parent: new("d0"), VLAN: &netstate.VLAN{ID: &id, Protocol: new("802.1q")}, Up: new(true), Index: 7}
+	}
+	sysctl := netstate.Sysctl{Path: "net/ipv4/conf/up0/rp_filter", Value: new("2")}
+	owned := []netstate.Change{{Step: "v", After: up0(9)}, {Step: "t", After: sysctl}}
+	owned = netstate.Coalesce(owned, netstate.Change{Step: "v", Before: up0(9)}, netstate.Change{Step: "v", After: up0(10)})
+	changes, missing := ops.Undo(netstate.NewSnapshot(d0, up0(9), sysctl), owned)
+	if len(missing) > 0 || len(changes) != 1 || changes[0].String() != "- link up0" {
+		t.Errorf("the old one: %v, missing %v", changes, missing)
+	}
+	// One that a stranger made meanwhile is no more ours than before.
+	other := up0(11)
+	other.Index = 8
+	if changes, _ := ops.Undo(netstate.NewSnapshot(d0, other, sysctl), owned); len(changes) != 0 {
+		t.Errorf("a stranger's: %v", changes)
+	}
+	// A setting on a link that was made anew is not there to be taken away.
+	if changes, _ := ops.Undo(netstate.NewSnapshot(d0, other, sysctl), owned[len(owned)-1:]); len(changes) != 0 {
+		t.Errorf("a setting: %v", changes)
+	}
+}
