@@ -78,3 +78,34 @@ func TestHostIsHeardAtAPace(t *testing.T) {
 		wg.Wait()
 	})
 }
+
+// TestChangesOvertakeLooks holds that a sandbox that was changed does not wait for
+// all the others that are only looked at, and that those have their turn at last.
+func TestChangesOvertakeLooks(t *testing.T) {
+	now := time.Unix(0, 0)
+	s := newScheduler(func() time.Time { return now })
+	for i := range 100 {
+		id := reconcile.SandboxID(fmt.Sprintf("looked%02d", i))
+		if i%2 == 0 {
+			s.host(id)
+		} else {
+			s.look(id)
+		}
+	}
+	now = now.Add(time.Second)
+	s.notice("changed")
+	s.ask("asked")
+	s.notice("looked50")
+	for _, want := range []reconcile.SandboxID{"looked50", "asked", "changed"} { // by the time they are due
+		if id, _ := s.next(200); id != want {
+			t.Errorf("the turn is %q's, want %q's", id, want)
+		}
+	}
+	now = now.Add(patience)
+	s.notice("later")
+	for i := range 100 {
+		if id, _ := s.next(200); id == "later" && i != 99 || id == "" {
+			t.Errorf("%q comes after %d of 99 that have waited for longer", id, i)
+		}
+	}
+}

@@ -238,7 +238,7 @@ func (l *Loop) listen(ctx context.Context) {
 func (l *Loop) heardHost() int {
 	ids := l.concernedByHost()
 	for _, id := range ids {
-		l.sched.notice(id)
+		l.sched.host(id)
 	}
 	return len(ids)
 }

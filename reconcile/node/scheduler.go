@@ -21,6 +21,10 @@ const (
 	noticesBurst     = 50
 	// urgentMost is how long a turn is put off for what is urgent.
 	urgentMost = time.Second
+	// patience is by how much a turn that nothing but a look is the reason of
+	// stands back behind those of sandboxes that were changed: there may be one
+	// for every sandbox of the node at a time.
+	patience = 5 * time.Second
 )
 
 // verdict is what becomes of a sandbox after a pass.
@@ -55,6 +59,7 @@ type turn struct {
 
 	notices *rate.Limiter
 	told    bool      // due because of a notice
+	patient bool      // due for a look alone
 	since   time.Time // of the first notice that no pass has answered
 }
 
@@ -102,7 +107,7 @@ func (t *turn) later(due time.Time) {
 // failed before: something is different now.
 func (s *scheduler) ask(id reconcile.SandboxID) {
 	s.with(id, func(t *turn, now time.Time) {
-		t.failures, t.asked = 0, true
+		t.failures, t.asked, t.patient = 0, true, false
 		t.at(now)
 	})
 }
@@ -142,14 +147,42 @@ func (s *scheduler) yield() (done func()) {
 func (s *scheduler) look(id reconcile.SandboxID) {
 	s.with(id, func(t *turn, now time.Time) {
 		if t.failures == 0 { // else it has its turn when its time has come
+			t.patient = t.patient || t.due.IsZero()
 			t.later(now)
 		}
 	})
 }
 
+// host gives a sandbox a turn because the host was changed, and the sandbox may be.
+func (s *scheduler) host(id reconcile.SandboxID) {
+	s.with(id, func(t *turn, now time.Time) {
+		if t.since.IsZero() {
+			t.since = now
+		}
+		t.patient = t.patient || t.due.IsZero()
+		t.later(now)
+	})
+}
+
+// before reports whether a turn comes before another: what is due before what is
+// not, and of what is due that which was changed before what is only looked at.
+func (t *turn) before(o *turn, now time.Time) bool {
+	if a, b := t.due.After(now), o.due.After(now); a || b {
+		return t.due.Before(o.due)
+	}
+	rank := func(t *turn) time.Time {
+		if t.patient {
+			return t.due.Add(patience)
+		}
+		return t.due
+	}
+	return rank(t).Before(rank(o))
+}
+
 // notice gives a sandbox a turn because it seems to have been changed.
 func (s *scheduler) notice(id reconcile.SandboxID) {
 	s.with(id, func(t *turn, now time.Time) {
+		t.patient = false
 		if t.since.IsZero() {
 			t.since = now
 		}
@@ -223,12 +256,13 @@ func (s *scheduler) next(workers int) (reconcile.SandboxID, time.Duration) {
 	if s.busy >= workers {
 		return "", 0
 	}
+	now := s.now()
 	var first reconcile.SandboxID
 	for id, t := range s.turns { // one node has hundreds of sandboxes at most
 		if t.busy || t.due.IsZero() {
 			continue
 		}
-		if first == "" || t.due.Before(s.turns[first].due) || t.due.Equal(s.turns[first].due) && id < first {
+		if o := s.turns[first]; first == "" || t.before(o, now) || id < first && !o.before(t, now) {
 			first = id
 		}
 	}
@@ -243,10 +277,10 @@ func (s *scheduler) next(workers int) (reconcile.SandboxID, time.Duration) {
 		}
 		begin = begin.Add(urgentMost)
 	}
-	if wait := begin.Sub(s.now()); wait > 0 {
+	if wait := begin.Sub(now); wait > 0 {
 		return "", wait
 	}
-	t.busy, t.told, t.asked, t.due = true, false, false, time.Time{}
+	t.busy, t.told, t.asked, t.patient, t.due = true, false, false, false, time.Time{}
 	s.busy++
 	return first, 0
 }
