@@ -684,7 +684,7 @@ func (p *pass) settle(plan *ops.Plan) (Report, error) {
 		Unchanged: len(p.executed) == 0,
 	}
 	p.record.Phase, p.record.Results, p.record.Failure = Applied, plan.Results, ""
-	p.record.History = recognizable(netstate.Unmade(netstate.Compact(p.record.History), p.unmade), p.snapshot)
+	p.record.History = recognizable(netstate.Unmade(netstate.Compact(p.whereTheyAre(p.record.History)), p.unmade), p.snapshot)
 	if p.trigger != TriggerRepair {
 		p.record.Fighting = nil // of what it was before; the loop says anew what goes on
 	}
@@ -702,6 +702,23 @@ func (p *pass) settle(plan *ops.Plan) (Report, error) {
 		return rep, fmt.Errorf("journal: %w", err)
 	}
 	return rep, nil
+}
+
+// whereTheyAre corrects a history that says of a device that it went home, as was
+// intended by a pass that did not come so far, where the device is in the sandbox:
+// it is ours to send home still.
+func (p *pass) whereTheyAre(history []netstate.Change) []netstate.Change {
+	out := slices.Clone(history)
+	for i, c := range out {
+		after, ok := c.After.(netstate.Device)
+		if !ok || after.At == nil || !netstate.OnHost(*after.At) {
+			continue
+		}
+		if have, there := p.snapshot.Device(after.ID); there && have.At != nil && !netstate.OnHost(*have.At) {
+			out[i].After = netstate.Merge(after, netstate.Device{ID: after.ID, At: have.At})
+		}
+	}
+	return out
 }
 
 // unmade reports whether what we made once is there no more, and wanted by no
