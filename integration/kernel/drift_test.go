@@ -459,10 +459,3 @@ func (s *stranger) odds() string {
 	s.t.Helper()
 	return s.run(`{ $ip rule; $ip -6 rule; ip netns exec $NS tc qdisc; } | grep -vE 'l3mdev-table|qdisc noqueue' || true`)
 }
-
-// machine is what the host has, and no sandbox may touch: its links by name, its
-// addresses, routes and rules.
-func (s *stranger) machine() string {
-	s.t.Helper()
-	return s.run(`ls /sys/class/net; ip -4 -o address; ip route; ip rule`)
-}

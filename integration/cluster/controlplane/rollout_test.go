@@ -69,7 +69,12 @@ func (b *bench) rollout(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- agents.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 
 	who := map[string]claimstatus.Subject{}
 	var claims []*resourceapi.ResourceClaim
