@@ -79,7 +79,7 @@ test-kernel: ## tests that change a kernel, in a virtual machine, on two kernels
 $(KERNELS:%=test-kernel-%): test-kernel-%:
 	@. .ci/lib
 	begin "kernel tests, Debian's $* kernel"
-	integration/vm test --kernel $* --nics quad -- -run '$(RUN)' $(KERNEL_PKG) </dev/null 2>&1 | sed -u '/\[no test files\]/d; s/^/$*: /'
+	integration/vm test --kernel $* --nics quad --timeout 3000 -- -timeout 25m -run '$(RUN)' $(KERNEL_PKG) </dev/null 2>&1 | sed -u '/\[no test files\]/d; s/^/$*: /'
 	end
 
 .PHONY: test-apiserver
