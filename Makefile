@@ -18,6 +18,8 @@ RUN ?= .
 KERNELS ?= stable backports
 KERNEL_PKG ?= ./cmd/... ./integration/... ./reconcile/kernel/... ./reconcile/watch
 FUZZTIME ?= 20s
+SOAK ?= 10m
+SEED ?=
 IMAGE ?= ghcr.io/plumbline/plumbline:0.1.0
 
 .PHONY: help
@@ -81,6 +83,15 @@ $(KERNELS:%=test-kernel-%): test-kernel-%:
 	begin "kernel tests, Debian's $* kernel"
 	integration/vm test --kernel $* --nics quad --timeout 3000 -- -timeout 25m -run '$(RUN)' $(KERNEL_PKG) </dev/null 2>&1 | sed -u '/\[no test files\]/d; s/^/$*: /'
 	end
+
+.PHONY: soak
+soak: ## crashes and faults, at every change and at random (SOAK=10m SEED=number of a run to repeat, KERNELS=stable)
+	@. .ci/lib
+	for kernel in $(KERNELS); do
+		begin "crashes and faults, Debian's $$kernel kernel"
+		PLUMBLINE_SOAK=$(SOAK) PLUMBLINE_SEED=$(SEED) integration/vm test --kernel $$kernel --nics quad --timeout 0 -- -tags soak -timeout 0 -run '$(RUN)' -v ./integration/kernel </dev/null
+		end
+	done
 
 .PHONY: test-apiserver
 test-apiserver: ## the part of test-cluster that needs no node: ten minutes to build, one to run

@@ -221,9 +221,10 @@ type childSpec struct {
 	Dir     string
 	At      int
 	Release bool
+	Repair  bool
 }
 
-// child applies or releases and kills itself after the nth change.
+// child applies, repairs or releases and kills itself after the nth change.
 func child() {
 	var spec childSpec
 	err := json.Unmarshal([]byte(os.Getenv(childEnv)), &spec)
@@ -244,9 +245,12 @@ func child() {
 		}}
 	})
 	die(err)
-	if spec.Release {
+	switch {
+	case spec.Release:
 		_, err = r.Release(context.Background(), spec.Sandbox.ID)
-	} else {
+	case spec.Repair:
+		_, err = r.Repair(context.Background(), spec.Sandbox.ID)
+	default:
 		_, err = r.Ensure(context.Background(), spec.Sandbox)
 	}
 	die(err)

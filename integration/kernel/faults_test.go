@@ -1,0 +1,533 @@
+//go:build soak
+
+package kernel
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/journal"
+	"github.com/plumbline/plumbline/reconcile/kernel"
+)
+
+// play is what the matrix of crashes and faults is played on: a sandbox with
+// things of the pod's in it, an edit of its topology, and drift.
+type play struct {
+	name    string
+	pod     string // commands in the namespace
+	steps   string
+	edited  string
+	spoil   string
+	devices map[string]string // "PF/n" of root steps
+}
+
+var plays = []play{
+	{
+		name: "links",
+		pod: `
+ip link add eth0 type dummy
+ip address add 10.244.0.7/24 dev eth0
+ip link set eth0 up
+ip route add default via 10.244.0.1
+ip rule add from 10.244.0.7 lookup 500 priority 5000
+`,
+		steps: `
+    - {name: a, type: dummy, config: {name: a0, mac: "02:00:00:00:00:01"}}
+    - {name: b, type: dummy, config: {name: b0, mac: "02:00:00:00:00:02"}}
+    - {name: bond, type: bond, dependOn: [a, b], config: {name: bond0, mode: active-backup, miimon: 100}}
+    - {name: data, type: vlan, dependOn: [bond], config: {id: 100, name: data0, mtu: 2000, addresses: [192.0.2.5/24, "2001:db8::5/64"], routes: [{dst: 198.51.100.0/24, gw: 192.0.2.1}]}}
+    - {name: tune, type: tuning, dependOn: [data], config: {sysctl: {net.ipv4.conf.IFNAME.rp_filter: 2}}}
+`,
+		edited: `
+    - {name: a, type: dummy, config: {name: a0, mac: "02:00:00:00:00:01"}}
+    - {name: b, type: dummy, config: {name: b0, mac: "02:00:00:00:00:02"}}
+    - {name: bond, type: bond, dependOn: [a, b], config: {name: bond0, mode: active-backup, miimon: 50}}
+    - {name: data, type: vlan, dependOn: [bond], config: {id: 101, name: data0, mtu: 1800, addresses: [192.0.2.6/24]}}
+    - {name: blue, type: vrf, dependOn: [data], config: {vrfname: blue, table: 9}}
+`,
+		spoil: `$ip link set b0 nomaster; $ip link delete data0; $ip link set bond0 type bond miimon 70`,
+	},
+	{
+		name:    "function",
+		devices: map[string]string{"vf": "enp3s0f0/2"},
+		steps: `
+    - {name: vf, type: sriov, config: {vlan: 7, mac: "02:00:00:00:00:0a", trust: on, mtu: 2000, addresses: [192.0.2.10/24]}}
+    - {name: up, type: vlan, dependOn: [vf], config: {id: 9, name: up0}}
+    - {name: tune, type: tuning, dependOn: [vf], config: {txQLen: 500, ethtool: {features: {tso: false}}}}
+`,
+		edited: `
+    - {name: vf, type: sriov, config: {vlan: 8, mac: "02:00:00:00:00:0b", trust: on, mtu: 1800, addresses: [192.0.2.11/24]}}
+    - {name: up, type: vlan, dependOn: [vf], config: {id: 10, name: up0}}
+`,
+		spoil: `ip link set enp3s0f0 vf 2 vlan 99; $ip link set net1 down; $ip link set net1 name eth9; $ip link delete up0`,
+	},
+}
+
+// acts are what may be under way when something fails.
+var acts = []string{"attach", "repair", "update", "release"}
+
+// stage is a play being played.
+type stage struct {
+	*lane
+	*stranger
+	play
+	path        string
+	sandbox     reconcile.Sandbox
+	edit        reconcile.Sandbox // the same with the edited topology
+	start, home *netstate.Snapshot
+	odd         string
+	calm        *reconcile.Reconciler // nothing happens to it
+}
+
+func (p play) stage(t *testing.T) *stage {
+	t.Helper()
+	l, path, other := newLane(t), newNetns(t), newNetns(t)
+	s := &stage{lane: l, stranger: &stranger{t, filepath.Base(path), filepath.Base(other)}, play: p, path: path}
+	s.run("ip -n $NS link set lo up")
+	s.inside(p.pod)
+	s.sandbox = box(path, parse(t, "t", p.steps))
+	s.sandbox.Devices = functions(t, p.devices)
+	l.devices = append([]string{}, slices.Sorted(maps.Values(s.sandbox.Devices))...) // none is not all
+	s.edit = s.sandbox
+	s.edit.Topology = parse(t, "t", p.edited)
+	s.start, s.home, s.odd = l.state(path), l.state(""), s.odds()
+	s.calm = l.engine(nil)
+	return s
+}
+
+// eachStage runs f for the given plays, as far as this lane can play them, and
+// every act in them.
+func eachStage(t *testing.T, plays []play, f func(t *testing.T, s *stage, act string)) {
+	t.Helper()
+	for _, p := range plays {
+		if p.devices != nil && os.Getenv("PLUMBLINE_LANE") == "uml" {
+			continue // no PCI there; the other lane plays it
+		}
+		t.Run(p.name, func(t *testing.T) {
+			for _, act := range acts {
+				t.Run(act, func(t *testing.T) {
+					s := p.stage(t)
+					host := s.machine()
+					f(t, s, act)
+					if now := s.machine(); now != host {
+						t.Errorf("the host was\n%sand is\n%s", host, now)
+					}
+					if odd := s.odds(); odd != s.odd {
+						t.Errorf("rules and queues were\n%sand are\n%s", s.odd, odd)
+					}
+				})
+			}
+		})
+	}
+}
+
+// prepare brings about what an act begins with.
+func (s *stage) prepare(act string) {
+	s.lane.t.Helper()
+	if act == "attach" {
+		return
+	}
+	if _, err := s.calm.Ensure(ctxFor(s.lane.t), s.sandbox); err != nil {
+		s.lane.t.Fatal(err)
+	}
+	if act == "repair" {
+		s.run(s.spoil)
+	}
+}
+
+// act does it.
+func (s *stage) act(act string, r *reconcile.Reconciler) (err error) {
+	ctx := ctxFor(s.lane.t)
+	switch act {
+	case "attach":
+		_, err = r.Ensure(ctx, s.sandbox)
+	case "repair":
+		_, err = r.Repair(ctx, s.sandbox.ID)
+	case "update":
+		_, err = r.Ensure(ctx, s.edit)
+	default:
+		_, err = r.Release(ctx, s.sandbox.ID)
+	}
+	return err
+}
+
+// invariants hold after whatever has happened: the sandbox is what its record
+// says, or the engine says clearly that it is not; nothing that is the pod's was
+// touched, no device is lost, and the host is as it was, but for the devices that
+// are lent. Then it recovers, in turn by the same act, by a repair and by a
+// release, and in the end everything is as it was at first.
+func (s *stage) invariants(act, when string, turn int) {
+	t := s.lane.t
+	t.Helper()
+	s.honest(when)
+	s.untouched(when)
+	rec, known, err := s.record()
+	if err != nil {
+		t.Fatalf("%s: %v", when, err)
+	}
+	wanted := s.sandbox
+	if act == "update" {
+		wanted = s.edit
+	}
+	how := [...]string{"again", "repair", "release"}[turn%3]
+	switch {
+	case act == "release", how == "release":
+		how = "release"
+	case how == "repair" && known && rec.Phase != reconcile.Releasing:
+		wanted = rec.Sandbox
+		_, err = s.calm.Repair(ctxFor(t), wanted.ID)
+	default:
+		_, err = s.calm.Ensure(ctxFor(t), wanted)
+	}
+	if err != nil {
+		t.Fatalf("%s: recover (%s): %v", when, how, err)
+	}
+	if how != "release" {
+		s.whole(wanted, fmt.Sprintf("%s, recovered (%s)", when, how))
+		s.untouched(when)
+	}
+	s.over(when)
+}
+
+// record is the sandbox's record, by a reader of its own.
+func (s *stage) record() (reconcile.Record, bool, error) {
+	store, err := journal.Open(s.dir)
+	if err != nil {
+		return reconcile.Record{}, false, err
+	}
+	return store.Get(s.sandbox.ID)
+}
+
+// whole asserts that a sandbox is what its topology says, to the last field, and
+// that nothing would be written.
+func (s *stage) whole(sb reconcile.Sandbox, when string) {
+	t := s.lane.t
+	t.Helper()
+	st, err := s.calm.Check(ctxFor(t), sb.ID)
+	if err != nil || st.State != reconcile.InSync {
+		t.Fatalf("%s: %v, %s %s\n%s", when, err, st.State, st.Failure, summary(st.Drift))
+	}
+	if rep, err := s.calm.Ensure(ctxFor(t), sb); err != nil || len(rep.Changes) > 0 {
+		t.Fatalf("%s: applied again: %v, %v", when, err, rep.Changes)
+	}
+}
+
+// honest asserts that what the engine says of the sandbox is true.
+func (s *stage) honest(when string) {
+	t := s.lane.t
+	t.Helper()
+	_, known, err := s.record()
+	if err != nil {
+		t.Fatalf("%s: record: %v", when, err)
+	}
+	if !known {
+		s.mustEqual(s.start, s.path, when+", and no record is left")
+		return
+	}
+	st, err := s.calm.Check(ctxFor(t), s.sandbox.ID)
+	switch {
+	case err != nil:
+		t.Fatalf("%s: check: %v", when, err)
+	case st.State == reconcile.StateFailed && (st.Failure == "" || st.Kind == fault.Internal):
+		t.Fatalf("%s: failed, and says %q, of kind %q", when, st.Failure, st.Kind)
+	}
+}
+
+// untouched asserts that what was in the namespace before is there, and that the
+// host and its devices are as they were, or lent.
+func (s *stage) untouched(when string) {
+	t := s.lane.t
+	t.Helper()
+	inside := s.state(s.path)
+	for _, d := range s.start.Equal(inside) {
+		if !strings.HasPrefix(d, "+ ") && !s.lent(d) {
+			t.Fatalf("%s: what is the pod's: %s", when, d)
+		}
+	}
+	now := s.state("")
+	for _, d := range s.home.Equal(now) {
+		if !s.lent(d) {
+			t.Fatalf("%s: on the host: %s", when, d)
+		}
+	}
+	for _, id := range s.sandbox.Devices {
+		if d, ok := inside.Device(id); !ok || d.At == nil {
+			t.Fatalf("%s: device %q is nowhere", when, id)
+		}
+	}
+}
+
+// lent reports whether a difference is about a device of the sandbox.
+func (s *stage) lent(diff string) bool {
+	for _, id := range s.sandbox.Devices {
+		if strings.Contains(diff, id) {
+			return true
+		}
+	}
+	return false
+}
+
+// over releases the sandbox, and asserts that nothing is left of it.
+func (s *stage) over(when string) {
+	t := s.lane.t
+	t.Helper()
+	if _, err := s.calm.Release(ctxFor(t), s.sandbox.ID); err != nil {
+		t.Fatalf("%s: release: %v", when, err)
+	}
+	s.mustEqual(s.start, s.path, when+", released")
+	s.mustEqual(s.home, "", when+", released")
+	records, errs := s.calm.List()
+	if len(records) > 0 || len(errs) > 0 {
+		t.Fatalf("%s: left: %v, %v", when, records, errs)
+	}
+}
+
+var errDead = errors.New("the process is dead")
+
+// mortal is an engine's life: when it is over, nothing it does reaches the kernel
+// or the disk any more.
+type mortal struct{ dead bool }
+
+type mortalDomain struct {
+	reconcile.Domain
+	*mortal
+	// changed is called after each change; it may end the life.
+	changed func()
+}
+
+func (d mortalDomain) Apply(ctx context.Context, c netstate.Change) error {
+	if d.dead {
+		return errDead
+	}
+	err := d.Domain.Apply(ctx, c)
+	if d.changed(); d.dead {
+		return errDead
+	}
+	return err
+}
+
+func (d mortalDomain) Observe(ctx context.Context, ask []netstate.Object) (*netstate.Snapshot, error) {
+	if d.dead {
+		return nil, errDead
+	}
+	return d.Domain.Observe(ctx, ask)
+}
+
+func (d mortalDomain) Extend(ctx context.Context, s *netstate.Snapshot, ask []netstate.Object) error {
+	if d.dead {
+		return errDead
+	}
+	return d.Domain.Extend(ctx, s, ask)
+}
+
+// mortalStore calls writing around each write: with the write to be done, which
+// it may do, spoil, or let be.
+type mortalStore struct {
+	reconcile.Store
+	*mortal
+	writing func(write func() error) error
+}
+
+func (s mortalStore) write(f func() error) error {
+	if s.dead {
+		return errDead
+	}
+	err := s.writing(f)
+	if s.dead {
+		return errDead
+	}
+	return err
+}
+
+func (s mortalStore) Put(r reconcile.Record) error {
+	return s.write(func() error { return s.Store.Put(r) })
+}
+
+func (s mortalStore) Intend(id reconcile.SandboxID, changes []netstate.Change) error {
+	return s.write(func() error { return s.Store.Intend(id, changes) })
+}
+
+func (s mortalStore) Settle(r reconcile.Record) error {
+	return s.write(func() error { return s.Store.Settle(r) })
+}
+
+func (s mortalStore) Remove(id reconcile.SandboxID) error {
+	return s.write(func() error { return s.Store.Remove(id) })
+}
+
+// fated returns an engine with a life of its own. changed and writing may be nil.
+func (l *lane) fated(life *mortal, changed func(), writing func(write func() error) error) *reconcile.Reconciler {
+	l.t.Helper()
+	if changed == nil {
+		changed = func() {}
+	}
+	if writing == nil {
+		writing = func(write func() error) error { return write() }
+	}
+	store, err := journal.Open(l.dir)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	reg, err := all.Registry()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return reconcile.New(reconcile.Options{
+		Registry: reg, Store: mortalStore{store, life, writing}, BootID: l.host.BootID(),
+		Open: func(path string) (reconcile.Domain, error) {
+			if life.dead {
+				return nil, errDead
+			}
+			d, err := open(l.host, path)
+			return mortalDomain{d, life, changed}, err
+		},
+	})
+}
+
+// TestDeathAtEveryChange: the process ends after any change of any act.
+func TestDeathAtEveryChange(t *testing.T) {
+	eachStage(t, plays, func(t *testing.T, s *stage, act string) {
+		for n, reached := 1, true; reached; n++ {
+			s.prepare(act)
+			life, made := &mortal{}, 0
+			err := s.act(act, s.fated(life, func() { made++; life.dead = made == n }, nil))
+			if reached = life.dead; !reached && err != nil {
+				t.Fatal(err)
+			}
+			s.invariants(act, fmt.Sprintf("%s, dead after change %d", act, n), n)
+		}
+	})
+}
+
+// TestKilledInRepairAndUpdate is that with a real process and a real signal,
+// after every third change.
+func TestKilledInRepairAndUpdate(t *testing.T) {
+	for _, act := range []string{"repair", "update"} {
+		t.Run(act, func(t *testing.T) {
+			s := plays[0].stage(t)
+			for n, reached := 1, true; reached; n += 3 {
+				s.prepare(act)
+				spec := childSpec{Sandbox: s.sandbox, Dir: s.dir, At: n, Repair: act == "repair"}
+				if act == "update" {
+					spec.Sandbox = s.edit
+				}
+				reached = s.runKilled(spec)
+				s.invariants(act, fmt.Sprintf("%s, killed after change %d", act, n), n/3)
+			}
+		})
+	}
+}
+
+// tearParts is into how many parts a write is torn: each is a passage through
+// the whole act.
+const tearParts = 3
+
+// tear lets a write of the journal happen by so many parts of what it adds, and
+// reports whether that was all of it.
+func (l *lane) tear(write func() error, part int) (whole bool) {
+	l.t.Helper()
+	before := l.files()
+	if err := write(); err != nil {
+		l.t.Fatal(err)
+	}
+	after := l.files()
+	for name, now := range after {
+		was, old := before[name]
+		switch {
+		case old && bytes.Equal(was, now):
+		case old && bytes.HasPrefix(now, was): // appended to
+			cut := len(was) + (len(now)-len(was))*part/tearParts
+			if err := os.Truncate(filepath.Join(l.dir, name), int64(cut)); err != nil {
+				l.t.Fatal(err)
+			}
+			return part == tearParts
+		default: // a new file, which gets its name last
+			if part == tearParts {
+				return true
+			}
+			if err := os.WriteFile(filepath.Join(l.dir, strings.TrimSuffix(name, ".journal")+".new"), now[:len(now)*part/tearParts], 0o600); err != nil {
+				l.t.Fatal(err)
+			}
+			l.restore(name, was, old)
+			return false
+		}
+	}
+	for name, was := range before {
+		if _, there := after[name]; !there && part == 0 { // removed: a name is there, or it is not
+			l.restore(name, was, true)
+			return false
+		}
+	}
+	return true
+}
+
+func (l *lane) restore(name string, content []byte, there bool) {
+	l.t.Helper()
+	path := filepath.Join(l.dir, name)
+	err := os.Remove(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if there {
+		err = errors.Join(err, os.WriteFile(path, content, 0o600))
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// files reads the journal's logs.
+func (l *lane) files() map[string][]byte {
+	l.t.Helper()
+	out := map[string][]byte{}
+	paths, _ := filepath.Glob(filepath.Join(l.dir, "*.journal"))
+	for _, p := range paths {
+		b, err := os.ReadFile(p)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		out[filepath.Base(p)] = b
+	}
+	return out
+}
+
+// errnos are what the kernel may answer without anybody's fault.
+var errnos = []unix.Errno{unix.EBUSY, unix.ENODEV, unix.EINTR, unix.ENOBUFS, unix.ENOMEM}
+
+// disturbed returns an engine, one of whose messages fails: the nth that counts.
+// lost says that the kernel does what it is asked to, and its answer is lost.
+func (l *lane) disturbed(n int64, lost bool, errno unix.Errno) (r *reconcile.Reconciler, fired func() bool) {
+	l.t.Helper()
+	var count atomic.Int64
+	host, err := kernel.Open(kernel.Options{Disturb: func(m kernel.Message) error {
+		if m.Answered == lost && (m.Write || !lost) && count.Add(1) == n {
+			return errno
+		}
+		return nil
+	}})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { host.Close() })
+	if r, err = engine(host, l.dir, nil); err != nil {
+		l.t.Fatal(err)
+	}
+	return r, func() bool { return count.Load() >= n }
+}
+

@@ -1,0 +1,354 @@
+//go:build soak
+
+package kernel
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/kernel"
+)
+
+// The long run is told how long by PLUMBLINE_SOAK, e.g. "10m", and both runs
+// which one they are by PLUMBLINE_SEED.
+const shortRun = 20 * time.Second
+
+// actor is a sandbox of the random run.
+type actor struct {
+	*stranger
+	*lane      // that looks at the devices of this one alone
+	path, name string
+	pod        string
+	versions   []reconcile.Sandbox // of its topology; the first is whole
+	spoils     []drifted
+	owns       []drifted // what the pod may do
+	devices    map[string]string
+	// meddled: somebody did something since it was attached, and things of
+	// theirs may be left.
+	meddled bool
+	start   *netstate.Snapshot
+}
+
+// chaos is a random run.
+type chaos struct {
+	*lane
+	rng    *rand.Rand
+	seed   uint64
+	actors []*actor
+	home   *netstate.Snapshot
+	calm   *reconcile.Reconciler
+	story  []string // the last steps
+}
+
+// TestRandom: sandboxes are attached, edited, spoilt, repaired and released at
+// random, by engines that die, fail and misread at random, and after every step
+// all is as the records say, and what was not meant is as it was.
+func TestRandom(t *testing.T) {
+	length, seed := shortRun, rand.Uint64()
+	if v := os.Getenv("PLUMBLINE_SOAK"); v != "" {
+		d, err := time.ParseDuration(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		length = d
+	}
+	if v := os.Getenv("PLUMBLINE_SEED"); v != "" {
+		n, err := strconv.ParseUint(v, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seed = n
+	}
+	fmt.Printf("random run: PLUMBLINE_SEED=%d\n", seed)
+	l := newLane(t)
+	l.devices = []string{} // none is not all
+	for _, g := range grounds {
+		if os.Getenv("PLUMBLINE_LANE") != "uml" { // no PCI there
+			l.devices = slices.AppendSeq(l.devices, maps.Values(functions(t, g.devices)))
+		}
+	}
+	c := &chaos{lane: l, rng: rand.New(rand.NewPCG(seed, 0)), seed: seed, home: l.state(""), calm: l.engine(nil)}
+	for _, g := range grounds {
+		if g.devices == nil || os.Getenv("PLUMBLINE_LANE") != "uml" {
+			c.enroll(g)
+		}
+	}
+	steps := 0
+	for end := time.Now().Add(length); time.Now().Before(end); steps++ {
+		c.step()
+	}
+	for _, a := range c.actors {
+		c.release(a)
+	}
+	l.mustEqual(c.home, "", c.when("at the end"))
+	if records, errs := c.calm.List(); len(records) > 0 || len(errs) > 0 {
+		c.fatal("left: %v, %v", records, errs)
+	}
+	fmt.Printf("random run: %d steps\n", steps)
+}
+
+func (c *chaos) enroll(g ground) {
+	path, other := newNetns(c.t), newNetns(c.t)
+	devices := functions(c.t, g.devices)
+	a := &actor{
+		stranger: &stranger{c.t, filepath.Base(path), filepath.Base(other)}, path: path, name: g.name, pod: g.pod, devices: devices,
+		lane: &lane{c.t, c.host, c.dir, append([]string{}, slices.Sorted(maps.Values(devices))...)}, // none is not all
+	}
+	lines := strings.Split(strings.Trim(g.steps, "\n"), "\n")
+	for _, n := range []int{len(lines), len(lines) - 1, len(lines) - 2} { // steps that are removed and added
+		sb := box(path, parse(c.t, "t", strings.Join(lines[:n], "\n")+"\n"))
+		sb.Devices = devices
+		a.versions = append(a.versions, sb)
+	}
+	for _, row := range g.rows {
+		switch {
+		case row.refused != "", row.mend != "": // nobody would take it back
+		case row.drift == "":
+			a.owns = append(a.owns, row)
+		default:
+			a.spoils = append(a.spoils, row)
+		}
+	}
+	c.furnish(a)
+	c.actors = append(c.actors, a)
+}
+
+// furnish makes a namespace what the pod makes of it.
+func (c *chaos) furnish(a *actor) {
+	a.run("ip -n $NS link set lo up")
+	a.inside(a.pod)
+	a.start, a.meddled = a.state(a.path), false
+}
+
+// when tells how a failure came about, and how to have it again.
+func (c *chaos) when(what string) string {
+	return fmt.Sprintf("%s\n%s\nagain with PLUMBLINE_SEED=%d", what, strings.Join(c.story[max(0, len(c.story)-12):], "\n"), c.seed)
+}
+
+func (c *chaos) fatal(format string, args ...any) {
+	c.t.Helper()
+	c.t.Fatal(c.when(fmt.Sprintf(format, args...)))
+}
+
+func pick[T any](rng *rand.Rand, from []T) T { return from[rng.IntN(len(from))] }
+
+// step does something to one sandbox, and looks at all of them.
+func (c *chaos) step() {
+	a := pick(c.rng, c.actors)
+	others := map[*actor]*netstate.Snapshot{}
+	for _, o := range c.actors {
+		if o != a {
+			others[o] = o.state(o.path)
+		}
+	}
+	rec, known := c.record(a)
+	switch dice := c.rng.IntN(100); {
+	case !known && dice < 90, known && rec.Phase == reconcile.Releasing && dice < 50:
+		c.act(a, "attach", pick(c.rng, a.versions))
+	case !known:
+		c.reuse(a)
+	case dice < 35:
+		c.meddle(a, pick(c.rng, a.spoils))
+	case dice < 42 && len(a.owns) > 0:
+		c.meddle(a, pick(c.rng, a.owns))
+	case dice < 75:
+		c.act(a, "repair", rec.Sandbox)
+	case dice < 90:
+		c.act(a, "update", pick(c.rng, a.versions))
+	default:
+		c.act(a, "release", rec.Sandbox)
+	}
+	for o, was := range others {
+		if diff := was.Equal(o.state(o.path)); len(diff) > 0 {
+			c.fatal("sandbox %q was not meant: %v", o.name, diff)
+		}
+	}
+	c.look()
+}
+
+func (c *chaos) tell(format string, args ...any) {
+	c.story = append(c.story, fmt.Sprintf(format, args...))
+	if os.Getenv("PLUMBLINE_SOAK") == "" {
+		c.t.Log(c.story[len(c.story)-1])
+	}
+}
+
+func (c *chaos) record(a *actor) (reconcile.Record, bool) {
+	recs, errs := c.calm.List()
+	if len(errs) > 0 {
+		c.fatal("records: %v", errs)
+	}
+	for _, r := range recs {
+		if r.Sandbox.ID == a.versions[0].ID {
+			return r, true
+		}
+	}
+	return reconcile.Record{}, false
+}
+
+// meddle runs a command, which need not succeed: others were there before.
+func (c *chaos) meddle(a *actor, row drifted) {
+	out, err := a.try(row.spoil)
+	c.tell("%s: %s (%v %s)", a.name, row.name, err, strings.TrimSpace(out))
+	a.meddled = true
+}
+
+// act does something to a sandbox, as a rule by an engine to which something
+// happens, and then once more by one to which nothing does.
+func (c *chaos) act(a *actor, act string, sb reconcile.Sandbox) {
+	r, fate := c.engine()
+	do := func(r *reconcile.Reconciler) (err error) {
+		switch act {
+		case "repair":
+			_, err = r.Repair(ctxFor(c.t), sb.ID)
+		case "release":
+			_, err = r.Release(ctxFor(c.t), sb.ID)
+		default:
+			_, err = r.Ensure(ctxFor(c.t), sb)
+		}
+		return err
+	}
+	err := do(r)
+	c.tell("%s: %s, %s (%v)", a.name, act, fate, err)
+	c.honest(a)
+	if fate != "undisturbed" && c.rng.IntN(3) == 0 {
+		return // it stays so for now
+	}
+	rec, known := c.record(a)
+	switch {
+	case act == "release" || known && rec.Phase == reconcile.Releasing:
+		c.release(a)
+		return
+	case !known && act == "repair":
+		return
+	case known && c.rng.IntN(2) == 0:
+		act = "repair"
+	}
+	if err = do(c.calm); fault.Of(err) == fault.Conflict && a.meddled {
+		c.tell("%s: %v", a.name, err)
+		c.release(a) // what is in the way goes with the namespace
+		return
+	}
+	if err != nil {
+		c.fatal("%s: %s, undisturbed: %v", a.name, act, err)
+	}
+	if st, err := c.calm.Check(ctxFor(c.t), sb.ID); err != nil || st.State != reconcile.InSync {
+		c.fatal("%s: after %s: %v, %s %s: %s", a.name, act, err, st.State, st.Failure, summary(st.Drift))
+	}
+}
+
+// engine returns an engine with a fate.
+func (c *chaos) engine() (*reconcile.Reconciler, string) {
+	n, life := 1+c.rng.IntN(12), &mortal{}
+	count := 0
+	switch c.rng.IntN(6) {
+	case 0:
+		return c.fated(life, func() { count++; life.dead = life.dead || count == n }, nil), fmt.Sprintf("dead after change %d", n)
+	case 1:
+		return c.lane.engine(func(d reconcile.Domain) reconcile.Domain {
+			return faulty{Domain: d, applied: &count, at: n, before: func() error { return errInjected }}
+		}), fmt.Sprintf("change %d failed", n)
+	case 2:
+		lost, errno := c.rng.IntN(2) == 0, pick(c.rng, errnos)
+		n := 1 + c.rng.IntN(60)
+		r, _ := c.disturbed(int64(n), lost, errno)
+		return r, fmt.Sprintf("message %d: %v, lost: %v", n, errno, lost)
+	case 3:
+		n, part := 1+c.rng.IntN(3), c.rng.IntN(tearParts)
+		return c.fated(life, nil, func(write func() error) error {
+			if count++; count != n {
+				return write()
+			}
+			life.dead = true
+			c.tear(write, part)
+			return nil
+		}), fmt.Sprintf("journal torn in write %d, part %d", n, part)
+	default:
+		return c.calm, "undisturbed"
+	}
+}
+
+// honest asserts that the engine knows what it does not know.
+func (c *chaos) honest(a *actor) {
+	c.t.Helper()
+	if _, known := c.record(a); !known {
+		return
+	}
+	st, err := c.calm.Check(ctxFor(c.t), a.versions[0].ID)
+	if err != nil || st.State == reconcile.StateFailed && (st.Failure == "" || st.Kind == fault.Internal) {
+		c.fatal("%s: check: %v, %+v", a.name, err, st)
+	}
+}
+
+// release ends a sandbox, with its namespace; the next one has its path.
+func (c *chaos) release(a *actor) {
+	c.t.Helper()
+	if _, err := c.calm.Release(ctxFor(c.t), a.versions[0].ID); err != nil {
+		c.fatal("%s: release: %v", a.name, err)
+	}
+	if _, known := c.record(a); known {
+		c.fatal("%s: released, and there is a record", a.name)
+	}
+	if !a.meddled {
+		a.mustEqual(a.start, a.path, c.when(a.name+" is released"))
+	}
+	c.reuse(a)
+}
+
+// reuse puts another namespace at the path.
+func (c *chaos) reuse(a *actor) {
+	c.t.Helper()
+	deleteNetns(a.path)
+	if _, err := kernel.AddNamed(a.ns); err != nil {
+		c.t.Fatal(err)
+	}
+	c.furnish(a)
+}
+
+// look asserts that no device is lost, and that the host is as it was but for
+// those that are lent.
+func (c *chaos) look() {
+	c.t.Helper()
+	lent := map[string]*actor{}
+	for _, a := range c.actors {
+		if _, known := c.record(a); !known {
+			continue
+		}
+		for _, id := range a.devices {
+			lent[id] = a
+		}
+	}
+	var diff []string
+	for range 200 { // a VF reports its carrier and MTU with delay
+		diff = slices.DeleteFunc(c.home.Equal(c.state("")), func(d string) bool {
+			for id := range lent {
+				if strings.Contains(d, id) {
+					return true
+				}
+			}
+			return false
+		})
+		if len(diff) == 0 {
+			break
+		}
+	}
+	if len(diff) > 0 {
+		c.fatal("on the host: %v", diff)
+	}
+	for id, a := range lent {
+		if d, ok := a.state(a.path).Device(id); !ok || d.At == nil {
+			c.fatal("%s: device %q is nowhere", a.name, id)
+		}
+	}
+}
