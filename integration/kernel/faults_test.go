@@ -531,3 +531,9 @@ func (l *lane) disturbed(n int64, lost bool, errno unix.Errno) (r *reconcile.Rec
 	return r, func() bool { return count.Load() >= n }
 }
 
+// machine is what the host has, and no sandbox may touch: its links by name, its
+// addresses, routes and rules.
+func (s *stranger) machine() string {
+	s.t.Helper()
+	return s.run(`ls /sys/class/net; ip -4 -o address; ip route; ip rule`)
+}

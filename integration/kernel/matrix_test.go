@@ -1,0 +1,198 @@
+//go:build soak
+
+package kernel
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/journal"
+)
+
+// TestFailureAtEveryChange: any change of any act fails once. A repair keeps what
+// works, all else is as it was before.
+func TestFailureAtEveryChange(t *testing.T) {
+	eachStage(t, plays, func(t *testing.T, s *stage, act string) {
+		if act == "attach" && len(s.sandbox.Devices) > 0 {
+			return // TestEveryChangeFailsOnce
+		}
+		for n, reached := 1, true; reached; n++ {
+			s.prepare(act)
+			before := s.state(s.path)
+			applied := 0
+			err := s.act(act, s.engine(func(d reconcile.Domain) reconcile.Domain {
+				return faulty{Domain: d, applied: &applied, at: n, before: func() error { return errInjected }}
+			}))
+			when := fmt.Sprintf("%s, change %d failed", act, n)
+			switch reached = applied >= n; {
+			case err == nil && act != "release" && reached:
+				t.Fatalf("%s: it says nothing", when)
+			case err != nil && !errors.Is(err, errInjected):
+				t.Fatalf("%s: %v", when, err)
+			case err != nil && (act == "attach" || act == "update"):
+				s.mustEqual(before, s.path, when)
+			case err != nil && act == "repair":
+				if rec, _, _ := s.record(); rec.Phase != reconcile.Failed || !strings.Contains(rec.Failure, errInjected.Error()) {
+					t.Fatalf("%s: the record says %s: %q", when, rec.Phase, rec.Failure)
+				}
+			}
+			s.invariants(act, when, n)
+		}
+	})
+}
+
+// TestEveryMessageFails: any message of any act is refused, or its answer is
+// lost. Each message meets one of the numbers, and each kernel one of two
+// messages, of which the other kernel takes the other; where there is time for a
+// long run they meet all.
+func TestEveryMessageFails(t *testing.T) {
+	eachStage(t, plays, func(t *testing.T, s *stage, act string) {
+		first, step, numbers := 1, 2, 1
+		switch {
+		case os.Getenv("PLUMBLINE_SOAK") != "":
+			step, numbers = 1, len(errnos)
+		case os.Getenv("PLUMBLINE_KERNEL") == "backports":
+			first = 2
+		}
+		for _, lost := range []bool{false, true} {
+			for n, reached := first, true; reached; n += step {
+				for i := range numbers {
+					errno := errnos[(n/step+i)%len(errnos)]
+					s.prepare(act)
+					r, fired := s.disturbed(int64(n), lost, errno)
+					err := s.act(act, r)
+					reached = fired()
+					when := fmt.Sprintf("%s, message %d: %v, lost: %v (%v)", act, n, errno, lost, err)
+					if !reached && err != nil {
+						t.Fatal(when)
+					}
+					s.invariants(act, when, n/step+i)
+				}
+			}
+		}
+	})
+}
+
+// TestDiskFull: the journal has no room, from any write of any act on. A release
+// is carried out nevertheless, the rest is left, and goes on when there is room.
+func TestDiskFull(t *testing.T) {
+	eachStage(t, plays, func(t *testing.T, s *stage, act string) {
+		disk := t.TempDir()
+		if err := unix.Mount("plumbline", disk, "tmpfs", 0, "size=128k,mode=0700"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := unix.Unmount(disk, unix.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		})
+		s.dir = filepath.Join(disk, "journal")
+		s.calm = s.engine(nil)
+		filler := filepath.Join(disk, "filler")
+		for n, reached := 1, true; reached; n++ {
+			s.prepare(act)
+			before := s.state(s.path)
+			writes := 0
+			err := s.act(act, s.fated(&mortal{}, nil, func(write func() error) error {
+				if writes++; writes == n {
+					fill(t, filler)
+				}
+				return write()
+			}))
+			reached = writes >= n
+			when := fmt.Sprintf("%s, disk full from write %d on (%v)", act, n, err)
+			switch {
+			case err != nil && !errors.Is(err, unix.ENOSPC), err != nil && act == "release":
+				t.Fatal(when)
+			case err != nil && n == 1 && act != "repair":
+				s.mustEqual(before, s.path, when)
+			}
+			if err := os.Remove(filler); err != nil && reached {
+				t.Fatal(err)
+			}
+			s.invariants(act, when, n)
+		}
+	})
+}
+
+// fill takes all that is left of a disk.
+func fill(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	zeros := bytes.NewReader(make([]byte, 1<<20))
+	if _, err := io.Copy(f, zeros); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("the disk does not become full: %v", err)
+	}
+}
+
+// TestEngineClockJumps: an engine whose clock shows another hour whenever it
+// looks leaves nothing half done.
+func TestEngineClockJumps(t *testing.T) {
+	eachStage(t, plays, func(t *testing.T, s *stage, act string) {
+		s.prepare(act)
+		store, err := journal.Open(s.dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reg, err := all.Registry()
+		if err != nil {
+			t.Fatal(err)
+		}
+		looks := 0
+		r := reconcile.New(reconcile.Options{
+			Registry: reg, Store: store, BootID: s.host.BootID(),
+			Open: func(path string) (reconcile.Domain, error) { return open(s.host, path) },
+			Now: func() time.Time {
+				looks++
+				return time.Now().Round(0).Add(time.Duration(looks%7-3) * time.Hour)
+			},
+		})
+		err = s.act(act, r)
+		s.invariants(act, fmt.Sprintf("%s with a jumping clock (%v)", act, err), 0)
+	})
+}
+
+// TestTornJournal: power fails while the journal is written, at any write of any
+// act; of what was being written, some part is on the disk.
+func TestTornJournal(t *testing.T) {
+	eachStage(t, plays[:1], func(t *testing.T, s *stage, act string) {
+		turn := 0
+		for n, reached := 1, true; reached; n++ {
+			for part := 0; reached; part++ {
+				s.prepare(act)
+				life, writes, whole := &mortal{}, 0, false
+				err := s.act(act, s.fated(life, nil, func(write func() error) error {
+					if writes++; writes != n {
+						return write()
+					}
+					life.dead = true
+					whole = s.tear(write, part)
+					return nil
+				}))
+				if reached = life.dead; !reached && err != nil {
+					t.Fatal(err)
+				}
+				turn++
+				s.invariants(act, fmt.Sprintf("%s, journal torn in write %d, part %d", act, n, part), turn)
+				if whole {
+					break
+				}
+			}
+		}
+	})
+}
