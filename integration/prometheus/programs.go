@@ -14,7 +14,7 @@ import (
 // programs are what Debian's package has for us.
 var programs = []string{"prometheus", "promtool"}
 
-// Programs returns a folder with prometheus and promtool, after unpacking them into
+// Programs returns the path of a folder with prometheus and promtool, after unpacking them into
 // the cache if need be. That takes apt's lists, and root to fetch them when there
 // are none.
 func Programs(ctx context.Context, cache string, log io.Writer) (string, error) {
@@ -22,6 +22,10 @@ func Programs(ctx context.Context, cache string, log io.Writer) (string, error) 
 		if second, err := exec.LookPath(programs[1]); err == nil && filepath.Dir(onPath) == filepath.Dir(second) {
 			return filepath.Dir(onPath), nil
 		}
+	}
+	cache, err := filepath.Abs(cache)
+	if err != nil {
+		return "", err
 	}
 	folder := filepath.Join(cache, "prometheus")
 	if _, err := os.Stat(filepath.Join(folder, programs[0])); err == nil {
@@ -53,8 +57,11 @@ func unpack(ctx context.Context, cache, folder string) error {
 		}
 	}
 	archives, err := filepath.Glob(filepath.Join(work, "*.deb"))
-	if err != nil || len(archives) != 1 {
-		return fmt.Errorf("apt-get has fetched %q: %w", archives, err)
+	if err != nil {
+		return err
+	}
+	if len(archives) != 1 {
+		return fmt.Errorf("apt-get has fetched %q, not one package", archives)
 	}
 	if err := command(ctx, work, "dpkg-deb", "--extract", archives[0], "root"); err != nil {
 		return err

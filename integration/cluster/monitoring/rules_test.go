@@ -4,7 +4,6 @@ package monitoring_test
 
 import (
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -21,10 +20,6 @@ const (
 func programs(t *testing.T) string {
 	t.Helper()
 	folder, err := prometheus.Programs(t.Context(), checkout+"/.cache", t.Output())
-	if err != nil {
-		t.Fatal(err)
-	}
-	folder, err = filepath.Abs(folder)
 	if err != nil {
 		t.Fatal(err)
 	}
