@@ -138,18 +138,27 @@ func invalid(format string, args ...any) error {
 	return fault.New(fault.Invalid, fmt.Errorf(format, args...))
 }
 
+// hold locks a claim and reads what is recorded of it. Without an error the caller
+// unlocks it.
+func (k *Keeper) hold(ctx context.Context, uid types.UID) (e claims.Entry, known bool, unlock func(), err error) {
+	if unlock, err = k.Store.Lock(ctx, uid); err != nil {
+		return e, false, nil, err
+	}
+	if e, known, err = k.Store.Get(uid); err != nil {
+		unlock()
+		return e, false, nil, err
+	}
+	return e, known, unlock, nil
+}
+
 // attach makes one claim true in a sandbox and opens its gate. The newest sandbox
 // of a pod takes the claim from an earlier one.
 func (k *Keeper) attach(ctx context.Context, uid types.UID, pod Pod, newest bool) error {
-	unlock, err := k.Store.Lock(ctx, uid)
+	e, known, unlock, err := k.hold(ctx, uid)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	e, known, err := k.Store.Get(uid)
-	if err != nil {
-		return err
-	}
 	switch {
 	case !known:
 		return fault.New(fault.NotReady, errors.New("it is not prepared any more"))
@@ -264,14 +273,13 @@ func (k *Keeper) ensure(ctx context.Context, e *claims.Entry, sandboxes []reconc
 func (k *Keeper) undo(ctx context.Context, uid types.UID, sandbox string, then claims.Phase, why string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ReleaseTimeout)
 	defer cancel()
-	unlock, err := k.Store.Lock(ctx, uid)
+	e, known, unlock, err := k.hold(ctx, uid)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	e, known, err := k.Store.Get(uid)
-	if err != nil || !known || e.Sandbox(sandbox) == nil {
-		return err
+	if !known || e.Sandbox(sandbox) == nil {
+		return nil
 	}
 	return k.release(ctx, &e, sandbox, then, why)
 }
@@ -358,14 +366,13 @@ func (k *Keeper) Detach(ctx context.Context, pod Pod) error {
 }
 
 func (k *Keeper) detach(ctx context.Context, uid types.UID, pod Pod) error {
-	unlock, err := k.Store.Lock(ctx, uid)
+	e, known, unlock, err := k.hold(ctx, uid)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	e, known, err := k.Store.Get(uid)
-	if err != nil || !known {
-		return err
+	if !known {
+		return nil
 	}
 	s := e.Sandbox(pod.Sandbox)
 	switch {
@@ -405,15 +412,11 @@ func (k *Keeper) releaseRecord(ctx context.Context, id reconcile.SandboxID) erro
 // Withdraw ends all there is of a claim and forgets it, the record last. A claim
 // that is not known is no error.
 func (k *Keeper) Withdraw(ctx context.Context, uid types.UID) error {
-	unlock, err := k.Store.Lock(ctx, uid)
+	e, known, unlock, err := k.hold(ctx, uid)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	e, known, err := k.Store.Get(uid)
-	if err != nil {
-		return err
-	}
 	if known {
 		for _, s := range slices.Clone(e.In) {
 			if !s.Held() {

@@ -26,15 +26,11 @@ import (
 // the failing step. The error of Options.Follow is returned as it is, and an error
 // of kind Gone says that the claim, or its sandbox, is no more.
 func (k *Keeper) Update(ctx context.Context, uid types.UID, o *v1alpha1.NetworkTopology) error {
-	unlock, err := k.Store.Lock(ctx, uid)
+	e, known, unlock, err := k.hold(ctx, uid)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	e, known, err := k.Store.Get(uid)
-	if err != nil {
-		return err
-	}
 	if !known {
 		return fault.New(fault.Gone, errors.New("it is not prepared any more"))
 	}
@@ -75,14 +71,13 @@ func ended(s *claims.Sandbox) error {
 // generation is made true or, when it fails, the earlier one. A claim that is in
 // no sandbox any more has the earlier one.
 func (k *Keeper) Settle(ctx context.Context, uid types.UID) error {
-	unlock, err := k.Store.Lock(ctx, uid)
+	e, known, unlock, err := k.hold(ctx, uid)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	e, known, err := k.Store.Get(uid)
-	if err != nil || !known {
-		return err
+	if !known {
+		return nil
 	}
 	return k.settle(ctx, &e)
 }
@@ -138,8 +133,8 @@ func attachedIn(e *claims.Entry) *claims.Sandbox {
 }
 
 // advance makes what is recorded as the next generation of a topology true in a
-// sandbox, and then the one the claim has; the caller has the lock. On an error Next is nil when the earlier one
-// is in place, and stays when nobody can say what is.
+// sandbox, and then the one the claim has; the caller has the lock. On an error Next
+// is nil when the earlier one is in place, and stays when nobody can say what is.
 func (k *Keeper) advance(ctx context.Context, e *claims.Entry, t *claims.Topology, s *claims.Sandbox) error {
 	from, next := t.Object, t.Next
 	begun := k.Now()

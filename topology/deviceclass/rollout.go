@@ -164,9 +164,10 @@ func turns(o *v1alpha1.NetworkTopology, runs []Run, before []string) []string {
 			all[runs[i].Node] = true
 		}
 	}
+	most := limit(o, len(all))
 	var out []string
 	for _, n := range slices.Concat(before, slices.Sorted(maps.Keys(left))) {
-		if len(out) < limit(o, len(all)) && left[n] && !slices.Contains(out, n) {
+		if len(out) < most && left[n] && !slices.Contains(out, n) {
 			out = append(out, n)
 		}
 	}
