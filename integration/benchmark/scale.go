@@ -43,11 +43,7 @@ func scale(ctx context.Context, o options) error {
 		return err
 	}
 	binary := filepath.Join(filepath.Dir(self), "plumbline")
-	dir, err := os.MkdirTemp("", "plumbline-benchmark-")
-	if err != nil {
-		return err
-	}
-	a, err := newAgent(filepath.Join(dir, "state"))
+	a, err := newAgent()
 	if err != nil {
 		return err
 	}
@@ -79,8 +75,12 @@ func scale(ctx context.Context, o options) error {
 	return storm(ctx, a.Dir, pods, o.n)
 }
 
-func newAgent(dir string) (*fleet.Agent, error) {
-	return fleet.New(fleet.Options{Dir: dir, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+func newAgent() (*fleet.Agent, error) {
+	dir, err := os.MkdirTemp("", "plumbline-benchmark-")
+	if err != nil {
+		return nil, err
+	}
+	return fleet.New(fleet.Options{Dir: filepath.Join(dir, "state"), Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 }
 
 func (r *row) measure(ctx context.Context, o options, a *fleet.Agent, pods []fleet.Pod, binary string) error {
@@ -291,11 +291,7 @@ func storm(ctx context.Context, dir string, pods []fleet.Pod, n int) error {
 // comeAndGo attaches and releases many pods, and says what the agent holds then
 // that it did not hold before.
 func comeAndGo(ctx context.Context, cycles int) error {
-	dir, err := os.MkdirTemp("", "plumbline-benchmark-")
-	if err != nil {
-		return err
-	}
-	a, err := newAgent(filepath.Join(dir, "state"))
+	a, err := newAgent()
 	if err != nil {
 		return err
 	}

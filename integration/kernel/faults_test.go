@@ -427,7 +427,7 @@ func TestKilledInRepairAndUpdate(t *testing.T) {
 				if act == "update" {
 					spec.Sandbox = s.edit
 				}
-				reached = s.runKilled(spec)
+				reached = s.runKilled(childEnv, spec)
 				s.invariants(act, fmt.Sprintf("%s, killed after change %d", act, n), n/3)
 			}
 		})

@@ -227,23 +227,10 @@ type childSpec struct {
 // child applies, repairs or releases and kills itself after the nth change.
 func child() {
 	var spec childSpec
-	err := json.Unmarshal([]byte(os.Getenv(childEnv)), &spec)
-	die := func(err error) {
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(3)
-		}
-	}
-	die(err)
+	die(json.Unmarshal([]byte(os.Getenv(childEnv)), &spec))
 	host, err := kernel.Open(kernel.Options{})
 	die(err)
-	applied := 0
-	r, err := engine(host, spec.Dir, func(d reconcile.Domain) reconcile.Domain {
-		return faulty{Domain: d, applied: &applied, at: spec.At, after: func() {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // cannot fail on oneself
-			select {}
-		}}
-	})
+	r, err := engine(host, spec.Dir, dying(spec.At))
 	die(err)
 	switch {
 	case spec.Release:
@@ -256,16 +243,35 @@ func child() {
 	die(err)
 }
 
-// runKilled runs a child that is killed after change n, and reports whether it
-// got there.
-func (l *lane) runKilled(spec childSpec) bool {
+// dying is a domain whose process is killed after its nth change.
+func dying(n int) func(reconcile.Domain) reconcile.Domain {
+	applied := 0
+	return func(d reconcile.Domain) reconcile.Domain {
+		return faulty{Domain: d, applied: &applied, at: n, after: func() {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // cannot fail on oneself
+			select {}
+		}}
+	}
+}
+
+// die ends a child that cannot do what it is for.
+func die(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(3)
+	}
+}
+
+// runKilled runs the child that finds what to do in an environment variable, and
+// reports whether it was killed before it came to its end.
+func (l *lane) runKilled(variable string, spec any) bool {
 	l.t.Helper()
 	raw, err := json.Marshal(spec)
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+string(raw))
+	cmd.Env = append(os.Environ(), variable+"="+string(raw))
 	out, err := cmd.CombinedOutput()
 	if err == nil {
 		return false
@@ -286,7 +292,7 @@ func TestKilledBetweenChanges(t *testing.T) {
 		start := l.state(path)
 		sb := c.sandbox(path)
 		for n := 1; ; n++ {
-			if !l.runKilled(childSpec{Sandbox: sb, Dir: l.dir, At: n}) {
+			if !l.runKilled(childEnv, childSpec{Sandbox: sb, Dir: l.dir, At: n}) {
 				if n == 1 {
 					t.Fatal("no change was made at all")
 				}
@@ -303,7 +309,7 @@ func TestKilledBetweenChanges(t *testing.T) {
 			l.mustEqual(start, path, "killed after change "+strconv.Itoa(n)+", then released")
 		}
 		// The last child was not killed: everything is in place. Kill the release.
-		for n := 1; l.runKilled(childSpec{Sandbox: sb, Dir: l.dir, At: n, Release: true}); n++ {
+		for n := 1; l.runKilled(childEnv, childSpec{Sandbox: sb, Dir: l.dir, At: n, Release: true}); n++ {
 			if n > 64 {
 				t.Fatal("release finds no end")
 			}

@@ -8,11 +8,9 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -184,46 +182,12 @@ type updateSpec struct {
 // updateChild updates claim "c" and kills itself after the nth change.
 func updateChild() {
 	var spec updateSpec
-	die := func(err error) {
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(3)
-		}
-	}
 	die(json.Unmarshal([]byte(os.Getenv(updateEnv)), &spec))
 	host, err := kernel.Open(kernel.Options{})
 	die(err)
-	applied := 0
-	k, err := newKeeper(host, spec.Dir, func(d reconcile.Domain) reconcile.Domain {
-		return faulty{Domain: d, applied: &applied, at: spec.At, after: func() {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // cannot fail on oneself
-			select {}
-		}}
-	})
+	k, err := newKeeper(host, spec.Dir, dying(spec.At))
 	die(err)
 	die(k.Update(context.Background(), "c", spec.Object))
-}
-
-// updateKilled runs an update that is killed after change n, and reports whether
-// it got there.
-func (l *lane) updateKilled(o *v1alpha1.NetworkTopology, n int) bool {
-	l.t.Helper()
-	raw, err := json.Marshal(updateSpec{l.dir, o, n})
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), updateEnv+"="+string(raw))
-	out, err := cmd.CombinedOutput()
-	if err == nil {
-		return false
-	}
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
-		return true
-	}
-	l.t.Fatalf("child: %v\n%s", err, out)
-	return false
 }
 
 // pod is a claim of one topology, attached to a namespace.
@@ -361,7 +325,7 @@ func TestUpdateKilled(t *testing.T) {
 			p.updated(c.after)
 			after := p.state(p.path)
 			p.updated(c.before)
-			for n := 1; p.updateKilled(object(t, c.after, p.generation+1), n); n++ {
+			for n := 1; p.runKilled(updateEnv, updateSpec{p.dir, object(t, c.after, p.generation+1), n}); n++ {
 				when := fmt.Sprintf("killed after change %d", n)
 				switch n % 3 {
 				case 0: // the loop is quicker than the keeper
