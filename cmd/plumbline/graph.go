@@ -78,13 +78,9 @@ func (a *app) graphStatus(cmd *cobra.Command, netns, format string) error {
 		return err
 	}
 	defer e.close()
-	found, err := e.look(cmd, netns)
+	found, err := a.look(cmd, e, netns)
 	if err != nil {
 		return err
-	}
-	damaged := damagedFiles(e, found.damaged)
-	for _, d := range damaged {
-		fmt.Fprintf(a.err, "plumbline: %s\n", d)
 	}
 	if format != formatText && len(found.verdicts) == 0 {
 		return errors.New("there is no sandbox to draw")
@@ -104,7 +100,7 @@ func (a *app) graphStatus(cmd *cobra.Command, netns, format string) error {
 			return err
 		}
 	}
-	if code := found.code(damaged); code != 0 {
+	if code := found.code(); code != 0 {
 		return code
 	}
 	return nil

@@ -34,17 +34,14 @@ Exit status: 0 all is in sync, 2 something is not or a journal file is damaged, 
 				return err
 			}
 			defer e.close()
-			found, err := e.look(cmd, netns)
+			found, err := a.look(cmd, e, netns)
 			if err != nil {
 				return err
 			}
-			doc := statusDocument{Sandboxes: []sandboxStatus{}, Damaged: damagedFiles(e, found.damaged)}
-			code := found.code(doc.Damaged)
+			doc := statusDocument{Sandboxes: []sandboxStatus{}, Damaged: found.damaged}
+			code := found.code()
 			for _, st := range found.verdicts {
 				doc.Sandboxes = append(doc.Sandboxes, sandboxStatus{Status: st.Status, Steps: stepDocuments(st.Steps)})
-			}
-			for _, d := range doc.Damaged {
-				fmt.Fprintf(a.err, "plumbline: %s\n", d)
 			}
 			if format == formatJSON {
 				err = writeJSON(a.out, doc)
@@ -65,7 +62,7 @@ Exit status: 0 all is in sync, 2 something is not or a journal file is damaged, 
 // findings are what was found of the sandboxes.
 type findings struct {
 	verdicts []verdict
-	damaged  []error
+	damaged  []string
 }
 
 // verdict is what was found of one sandbox.
@@ -75,8 +72,8 @@ type verdict struct {
 }
 
 // look compares the sandboxes with their topologies: all, or those of the namespace
-// that the flag --netns names.
-func (e *engine) look(cmd *cobra.Command, netns string) (findings, error) {
+// that the flag --netns names. What is damaged it tells at once.
+func (a *app) look(cmd *cobra.Command, e *engine, netns string) (findings, error) {
 	path := ""
 	if cmd.Flags().Changed("netns") {
 		ns, err := node.ParseNetns(netns)
@@ -86,7 +83,7 @@ func (e *engine) look(cmd *cobra.Command, netns string) (findings, error) {
 		path = ns.Path
 	}
 	records, damaged := e.List()
-	out := findings{damaged: damaged}
+	var out findings
 	for _, rec := range records {
 		if path != "" && rec.Sandbox.Netns != path {
 			continue
@@ -96,6 +93,10 @@ func (e *engine) look(cmd *cobra.Command, netns string) (findings, error) {
 			return findings{}, err
 		}
 		out.verdicts = append(out.verdicts, verdict{st, rec.Sandbox.Topology})
+	}
+	out.damaged = damagedFiles(e, damaged)
+	for _, d := range out.damaged {
+		fmt.Fprintf(a.err, "plumbline: %s\n", d)
 	}
 	return out, nil
 }
@@ -117,8 +118,8 @@ func (e *engine) verdict(ctx context.Context, rec reconcile.Record) (reconcile.S
 }
 
 // code is the exit status: whether something is not in sync, or damaged.
-func (f findings) code(damaged []string) status {
-	if len(damaged) > 0 || slices.ContainsFunc(f.verdicts, func(v verdict) bool { return v.State != reconcile.InSync }) {
+func (f findings) code() status {
+	if len(f.damaged) > 0 || slices.ContainsFunc(f.verdicts, func(v verdict) bool { return v.State != reconcile.InSync }) {
 		return exitDiffers
 	}
 	return 0
