@@ -71,6 +71,16 @@ func (s Selector) Match(ctx context.Context, d Device) (bool, error) {
 	return matches, nil
 }
 
+// PassesOver reports whether the selector says no, rather than yes or an error,
+// to a device of another driver, which has none of our attributes.
+func (s Selector) PassesOver(ctx context.Context) bool {
+	if s.expr == "" {
+		return false
+	}
+	matches, _, err := s.compiled.DeviceMatches(ctx, cel.Device{Driver: "another." + Driver})
+	return err == nil && !matches
+}
+
 // First returns the first device, in the order of Compare, that satisfies the
 // selector, is not in taken (by ID) and is not kept by the host. Devices on
 // which the evaluation fails are passed over.

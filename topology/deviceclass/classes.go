@@ -1,6 +1,7 @@
 package deviceclass
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -43,7 +45,7 @@ func Classes(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set
 				}},
 			},
 			Spec: resourceapi.DeviceClassSpec{
-				Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: selector}}},
+				Selectors: selectors(selector),
 				Config: []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
 					Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: claim.Driver, Parameters: runtime.RawExtension{Raw: parameters}},
 				}}},
@@ -53,11 +55,29 @@ func Classes(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set
 	return out, nil
 }
 
+// selectors returns those of a class: the step's, as written, and before it one for
+// our driver when the step's is not enough to pass over the devices of others. The
+// scheduler takes selectors in order and stops at the first no; on an error, such
+// as that of an attribute a device lacks, it gives the pod up.
+func selectors(expr string) []resourceapi.DeviceSelector {
+	one := func(expr string) resourceapi.DeviceSelector {
+		return resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expr}}
+	}
+	compiled, err := inventory.Compile(expr)
+	if err != nil || compiled.PassesOver(context.Background()) { // Judge refuses what does not compile
+		return []resourceapi.DeviceSelector{one(expr)}
+	}
+	return []resourceapi.DeviceSelector{one(ofOurs), one(expr)}
+}
+
+// ofOurs selects the devices of our driver.
+var ofOurs = fmt.Sprintf("device.driver == %q", claim.Driver)
+
 // AnyDevice is the selector of a root step without one: any of our devices that
 // fits the step's type. A class without selectors would match those of all
 // drivers.
 func AnyDevice(c contract.Contract) string {
-	expr := fmt.Sprintf("device.driver == %q", claim.Driver)
+	expr := ofOurs
 	kind := fmt.Sprintf("device.attributes[%q].type", claim.Driver)
 	switch types := c.Input.DeviceTypes; len(types) {
 	case 0:

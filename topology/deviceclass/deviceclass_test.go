@@ -63,8 +63,8 @@ func TestClasses(t *testing.T) {
 			t.Fatal(err)
 		}
 		fmt.Fprintf(&got, "---\n%s", text)
-		if _, err := inventory.Compile(c.Spec.Selectors[0].CEL.Expression); err != nil {
-			t.Errorf("class %q: %v", c.Name, err)
+		if first, err := inventory.Compile(c.Spec.Selectors[0].CEL.Expression); err != nil || !first.PassesOver(t.Context()) {
+			t.Errorf("class %q: another driver's device gets to its second selector, or %v", c.Name, err)
 		}
 		mended := c.DeepCopy()
 		if deviceclass.Mend(mended, c) {
