@@ -95,7 +95,7 @@ are; two agents may overlap for a while.`,
 	f.StringVar(&g.metricsAddress, "metrics-address", "127.0.0.1:9808", "`address` to serve metrics and probes on")
 	f.StringVar(&g.probeSocket, "probe-socket", "", "`socket` to answer probes on, which no other agent shares; none when empty")
 	f.StringVar(&g.logLevel, "log-level", "info", "`level`: debug, info, warn, error")
-	f.DurationVar(&g.resync, "resync", time.Minute, "`time` after which a sandbox is looked at unasked, as not all changes send word")
+	f.DurationVar(&g.resync, "resync", time.Minute, "`time` after which a sandbox is looked at unasked, as not all changes send word; longer where more than two a second would be due")
 	return cmd
 }
 

@@ -60,7 +60,7 @@ It serves /metrics, /healthz and /readyz.`,
 	_ = cmd.MarkFlagDirname("config")
 	f.StringVar(&d.listen, "listen", "127.0.0.1:9477", "`address` to serve metrics on")
 	f.IntVar(&d.workers, "workers", 4, "`number` of sandboxes worked on at a time")
-	f.DurationVar(&d.resync, "resync", time.Minute, "`time` after which a sandbox is looked at unasked, as not all changes send word")
+	f.DurationVar(&d.resync, "resync", time.Minute, "`time` after which a sandbox is looked at unasked, as not all changes send word; longer where more than two a second would be due")
 	return cmd
 }
 

@@ -265,10 +265,11 @@ func (q *queue) resyncAfter(it *item, all bool) time.Duration {
 	_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, it.rounds))
 	const steps = 1 << 10
 	part := func(of time.Duration) time.Duration { return time.Duration(h.Sum64()>>20%steps) * of / steps }
+	period := max(q.opts.Resync, time.Duration(len(q.items))*resyncPace)
 	if all {
-		return q.opts.Resync/10 + part(q.opts.Resync)
+		return period/10 + part(period)
 	}
-	return q.opts.Resync - q.opts.Resync/10 + part(q.opts.Resync/5)
+	return period - period/10 + part(period/5)
 }
 
 // arm sets the next check, with the next event that has not been noticed, and

@@ -38,7 +38,8 @@ type Options struct {
 	MaxDelay time.Duration
 	// Resync is how long after its last event a sandbox is looked at without
 	// notice, give or take a tenth; after it was added, or notices were lost, at
-	// some time within that, another one for each. Default 60 s.
+	// some time within that, another one for each. Default 60 s. It is longer
+	// where there are so many sandboxes that more than two a second would be due.
 	Resync time.Duration
 	// ReceiveBufferBytes is how much the kernel holds for us. Default 4 MiB
 	// for the shared socket, and 256 KiB for a socket in one namespace.
@@ -55,6 +56,9 @@ const (
 	// sandbox: whoever floods one namespace must not have us look at all of
 	// them all the time.
 	overflowEvery = time.Second
+	// resyncPace is the least time between two looks without notice, on average:
+	// a node at rest is to be at rest, however many sandboxes it has.
+	resyncPace = 500 * time.Millisecond
 	// livenessEvery is how often a namespace is looked for that our own socket
 	// holds alive, so that it does not for long.
 	livenessEvery = 2 * time.Second
