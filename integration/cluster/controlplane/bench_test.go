@@ -148,7 +148,7 @@ func (b *bench) run(t *testing.T, flags ...string) {
 		"--webhook-port", strconv.Itoa(b.port), "--metrics-address", "0", "--health-address", b.health,
 	}, flags...)...)
 	b.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	log, err := os.Create(filepath.Join(b.Dir(), "controller.log"))
+	log, err := os.Create(filepath.Join(b.Dir(), fmt.Sprintf("controller-%d.log", b.port)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,9 @@ package controlplane_test
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,6 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -40,9 +43,7 @@ func TestControlPlane(t *testing.T) {
 		{"the CRDs are structural", b.structural},
 		{"the proposal's schemas are accepted", b.seedSchemas},
 		{"what the API server refuses by itself", b.rules},
-		{"the controller starts", func(t *testing.T) {
-			b.run(t, "--webhook-certificate-life", "2h", "--webhook-certificate-renewal", "1h")
-		}},
+		{"the controller starts", func(t *testing.T) { b.run(t, shortLived...) }},
 		{"built-in types are described", b.builtIn},
 		{"the proposal's classes", b.flagship},
 		{"edits by hand are undone", b.handEdits},
@@ -51,6 +52,7 @@ func TestControlPlane(t *testing.T) {
 		{"a type no node can run", b.unknown},
 		{"a topology in use stays", b.inUse},
 		{"an edit reaches running pods", b.rollout},
+		{"another replica takes over", b.failover},
 		{"the webhook is registered", b.register},
 		{"topologies are refused", b.refusedTopologies},
 		{"edits of what pods run", b.editedInUse},
@@ -58,12 +60,16 @@ func TestControlPlane(t *testing.T) {
 		{"classes are refused", b.refusedClasses},
 		{"the certificate is renewed", b.renewal},
 		{"nobody answers", b.nobody},
+		{"a certificate of one's own", b.ownCertificate},
 	} {
 		if !t.Run(part.name, part.test) {
 			t.Fatal("the rest relies on this")
 		}
 	}
 }
+
+// shortLived has the controller make certificates that its default would renew.
+var shortLived = []string{"--webhook-certificate-life", "2h", "--webhook-certificate-renewal", "1h"}
 
 // rewrites fails when an object is still being written, again and again.
 func (b *bench) still(t *testing.T, objects ...client.Object) {
@@ -470,6 +476,29 @@ func (b *bench) inUse(t *testing.T) {
 	}
 }
 
+// failover kills the replica that leads while a second one stands by.
+func (b *bench) failover(t *testing.T) {
+	b.mustKubectl(t, simple("handed", "vf0"), "create", "-f", "-")
+	b.ready(t, "handed", metav1.ConditionTrue)
+	leader, port := b.process, b.port
+	b.port = freePort(t)
+	b.run(t, shortLived...)
+	if err := leader.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = leader.Wait() // says that it was killed
+	if err := b.Delete(t.Context(), b.class(t, "handed-vf0")); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually(t, "the other replica makes a class again", func() error {
+		return b.Get(t.Context(), client.ObjectKey{Name: "handed-vf0"}, &resourceapi.DeviceClass{})
+	})
+	b.mustKubectl(t, "", "delete", "nettopo", "handed", "--timeout=30s")
+	b.stop(t)
+	b.port = port
+	b.run(t, shortLived...)
+}
+
 func (b *bench) register(t *testing.T) {
 	b.mustKubectl(t, b.webhooks, "apply", "-f", "-")
 	url := fmt.Sprintf("https://localhost:%d", b.port)
@@ -492,6 +521,14 @@ func (b *bench) register(t *testing.T) {
 		}
 	}
 	// The API server takes a moment to hear of webhooks.
+	b.asked(t)
+	b.mustKubectl(t, seed(t, "seed-6.1-full"), "create", "-f", "-")
+	b.ready(t, "ai-bonded-rdma", metav1.ConditionTrue)
+}
+
+// asked waits until the webhook answers the API server.
+func (b *bench) asked(t *testing.T) {
+	t.Helper()
 	b.eventually(t, "the webhook is asked", func() error {
 		_, err := b.Kubectl(t.Context(), strings.NewReader(seed(t, "seed-9.3-broken-topology")), "create", "--dry-run=server", "-f", "-")
 		if err == nil || !strings.Contains(err.Error(), "denied the request") {
@@ -499,8 +536,6 @@ func (b *bench) register(t *testing.T) {
 		}
 		return nil
 	})
-	b.mustKubectl(t, seed(t, "seed-6.1-full"), "create", "-f", "-")
-	b.ready(t, "ai-bonded-rdma", metav1.ConditionTrue)
 }
 
 // denied is what kubectl prints before the words of the webhook.
@@ -669,4 +704,36 @@ func (b *bench) nobody(t *testing.T) {
 	}
 	// What leaves the spec as it is needs no answer.
 	b.mustKubectl(t, "", "label", "nettopo", "ai-bonded-rdma", "a=b")
+}
+
+// ownCertificate brings a certificate as cert-manager would, and then the next.
+func (b *bench) ownCertificate(t *testing.T) {
+	dir := t.TempDir()
+	bring := func() {
+		certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, data := range map[string][]byte{"tls.crt": certificate, "tls.key": key} {
+			if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, w := range admission.Webhooks(admissionregistrationv1.WebhookClientConfig{}) {
+			patch := fmt.Sprintf(`[{"op":"replace","path":"/webhooks/0/clientConfig/caBundle","value":%q}]`, base64.StdEncoding.EncodeToString(certificate))
+			b.mustKubectl(t, "", "patch", "validatingwebhookconfiguration", w.Name, "--type=json", "-p", patch)
+		}
+	}
+	bring()
+	b.run(t, "--tls-dir", dir)
+	b.asked(t)
+	first := b.serving(t)
+	bring()
+	b.eventually(t, "the next certificate is served", func() error {
+		if b.serving(t).Equal(first) {
+			return errors.New("it is the first still")
+		}
+		return nil
+	})
+	b.asked(t)
 }
