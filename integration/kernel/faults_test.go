@@ -507,8 +507,14 @@ func (l *lane) files() map[string][]byte {
 	return out
 }
 
-// errnos are what the kernel may answer without anybody's fault.
-var errnos = []unix.Errno{unix.EBUSY, unix.ENODEV, unix.EINTR, unix.ENOBUFS, unix.ENOMEM}
+// errnos are what may come back without anybody's fault: when a message is refused,
+// or when what the kernel answered is lost. It does not refuse what it has done.
+func errnos(lost bool) []unix.Errno {
+	if lost {
+		return []unix.Errno{unix.EAGAIN, unix.ENOBUFS, unix.ENOMEM}
+	}
+	return []unix.Errno{unix.EBUSY, unix.ENODEV, unix.EINTR, unix.ENOBUFS, unix.ENOMEM}
+}
 
 // disturbed returns an engine, one of whose messages fails: the nth that counts.
 // lost says that the kernel does what it is asked to, and its answer is lost.

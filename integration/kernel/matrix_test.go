@@ -58,14 +58,18 @@ func TestFailureAtEveryChange(t *testing.T) {
 // long run they meet all.
 func TestEveryMessageFails(t *testing.T) {
 	eachStage(t, plays, func(t *testing.T, s *stage, act string) {
-		first, step, numbers := 1, 2, 1
+		first, step, all := 1, 2, false
 		switch {
 		case os.Getenv("PLUMBLINE_SOAK") != "":
-			step, numbers = 1, len(errnos)
+			step, all = 1, true
 		case os.Getenv("PLUMBLINE_KERNEL") == "backports":
 			first = 2
 		}
 		for _, lost := range []bool{false, true} {
+			errnos, numbers := errnos(lost), 1
+			if all {
+				numbers = len(errnos)
+			}
 			for n, reached := first, true; reached; n += step {
 				for i := range numbers {
 					errno := errnos[(n/step+i)%len(errnos)]

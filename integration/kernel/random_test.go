@@ -260,7 +260,8 @@ func (c *chaos) engine() (*reconcile.Reconciler, string) {
 			return faulty{Domain: d, applied: &count, at: n, before: func() error { return errInjected }}
 		}), fmt.Sprintf("change %d failed", n)
 	case 2:
-		lost, errno := c.rng.IntN(2) == 0, pick(c.rng, errnos)
+		lost := c.rng.IntN(2) == 0
+		errno := pick(c.rng, errnos(lost))
 		n := 1 + c.rng.IntN(60)
 		r, _ := c.disturbed(int64(n), lost, errno)
 		return r, fmt.Sprintf("message %d: %v, lost: %v", n, errno, lost)

@@ -41,6 +41,8 @@ func kindOf(err error) fault.Kind {
 	}
 	var errno unix.Errno
 	switch {
+	case errors.Is(err, errUnanswered): // whatever it was that lost it
+		return fault.Internal
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return fault.NotReady
 	case errors.As(err, &errno):

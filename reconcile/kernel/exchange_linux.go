@@ -33,7 +33,7 @@ func (s *socket) exchange(typ, flags uint16, parts []nl.NetlinkRequestData, repl
 	for !a.done {
 		b, err := s.receive(*buffer)
 		if err != nil {
-			return nil, fmt.Errorf("receive: %w", err)
+			return nil, unanswered(err)
 		}
 		if err := a.take(b); err != nil {
 			return nil, err
@@ -44,6 +44,13 @@ func (s *socket) exchange(typ, flags uint16, parts []nl.NetlinkRequestData, repl
 	}
 	return a.payloads, nil
 }
+
+// errUnanswered says that nobody knows whether the kernel did what it was asked to:
+// to ask once more would meet what the first time made, and take it for somebody
+// else's.
+var errUnanswered = errors.New("the kernel's answer is lost")
+
+func unanswered(err error) error { return fmt.Errorf("%w: %w", errUnanswered, err) }
 
 // receive reads one datagram of the kernel.
 func (s *socket) receive(buffer []byte) ([]byte, error) {

@@ -123,7 +123,7 @@ func (c *counters) ask(write bool, f func() error) error {
 	}
 	err := f()
 	if lost := c.disturb(Message{Write: write, Answered: true}); lost != nil && err == nil {
-		return lost
+		return unanswered(lost)
 	}
 	return err
 }
