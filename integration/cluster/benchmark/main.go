@@ -95,7 +95,9 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		{contenders: []*contender{{name: "no agent, no claim"}}},
 		{agent: agent, pods: "app.kubernetes.io/component=agent", contenders: []*contender{
 			{name: "plumbline, no claim"},
-			{name: "plumbline, 1 step", claim: "one"}, {name: "plumbline, 3 steps", claim: "three"}, {name: "plumbline, 7 steps", claim: "seven"},
+			{name: "plumbline, 1 step", claim: "one"},
+			{name: "plumbline, 3 steps", claim: "three"},
+			{name: "plumbline, 7 steps", claim: "seven"},
 		}},
 	}
 	if *dranet != "" {
@@ -297,18 +299,17 @@ func (b *bench) rival(ctx context.Context, program string) error {
 	return b.template(ctx, "rival", "{name: vf, exactly: {deviceClassName: rival}}")
 }
 
-func quantile(took []time.Duration, q float64) time.Duration {
-	sorted := slices.Sorted(slices.Values(took))
-	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
+func median(took []time.Duration) time.Duration {
+	return slices.Sorted(slices.Values(took))[len(took)/2]
 }
 
 func (b *bench) table(fields []field) {
 	first := fields[0].contenders[0]
-	base := quantile(first.took, 0.5)
+	base := median(first.took)
 	fmt.Fprintf(b.out, "\nPod created to Ready, n=%d:\n\n| | median, s | largest, s | median × no agent |\n|---|---|---|---|\n", len(first.took))
 	for _, f := range fields {
 		for _, c := range f.contenders {
-			m := quantile(c.took, 0.5)
+			m := median(c.took)
 			fmt.Fprintf(b.out, "| %s | %.2f | %.2f | %.2f |\n", c.name, m.Seconds(), slices.Max(c.took).Seconds(), float64(m)/float64(base))
 		}
 	}
@@ -355,9 +356,9 @@ func (b *bench) hooks() error {
 		}
 		part := "–"
 		if len(in) > 0 {
-			part = fmt.Sprintf("%.1f", 1e3*quantile(in, 0.5).Seconds())
+			part = fmt.Sprintf("%.1f", 1e3*median(in).Seconds())
 		}
-		fmt.Fprintf(b.out, "| %s | %.1f | %.1f | %s | %d |\n", row[0], 1e3*quantile(of, 0.5).Seconds(), 1e3*slices.Max(of).Seconds(), part, len(of))
+		fmt.Fprintf(b.out, "| %s | %.1f | %.1f | %s | %d |\n", row[0], 1e3*median(of).Seconds(), 1e3*slices.Max(of).Seconds(), part, len(of))
 	}
 	return nil
 }
