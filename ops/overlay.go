@@ -28,7 +28,7 @@ func newOverlay(have *netstate.Snapshot, gone func(netstate.Change) (listed, for
 func (o *overlay) do(c netstate.Change) {
 	o.changes = append(o.changes, c)
 	for _, gone := range o.now.Apply(c) {
-		if gone.Before == nil {
+		if gone.Before == nil || gone.After != nil {
 			continue
 		}
 		if _, observed := o.have.Get(gone.Key()); !observed {
@@ -40,7 +40,7 @@ func (o *overlay) do(c netstate.Change) {
 		}
 		gone.Step, gone.Foreign = c.Step, foreign
 		o.changes = append(o.changes, gone)
-		if foreign && gone.After == nil {
+		if foreign {
 			o.lost = append(o.lost, gone)
 		}
 	}

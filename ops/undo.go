@@ -220,7 +220,7 @@ func setting(o netstate.Object) bool {
 // and routes wait until all links are as they were, which decides what they can
 // reach and what would be lost once more.
 func (u *undoer) makeAgain(c netstate.Change) {
-	if c.After != nil && !whole(c.Before) && !c.Restored() {
+	if c.After != nil && !whole(c.Before) && !c.Temporary() {
 		return
 	}
 	switch c.Before.(type) {
@@ -417,9 +417,6 @@ func (u *undoer) device(c netstate.Change) {
 		why = fmt.Sprintf("its own name %q is taken", netstate.BaseName(*before.At))
 	}
 	if *have.At == home {
-		if cameHome(c) {
-			after.Up = nil // in the pod that is its link's to say
-		}
 		u.update(c.Step, have, after)
 		return
 	}

@@ -578,7 +578,7 @@ func (p *pass) apply(ctx context.Context, changes []netstate.Change) error {
 	if err := p.intend(changes); err != nil {
 		return err
 	}
-	for i, c := range changes {
+	for _, c := range changes {
 		p.executed = append(p.executed, c) // before it is made: a failed change may be half made
 		if c.Implied {
 			continue
@@ -586,13 +586,6 @@ func (p *pass) apply(ctx context.Context, changes []netstate.Change) error {
 		if err := p.applyOne(ctx, c, p.r.opts.Patience); err != nil {
 			if c.Action() == netstate.Create && errors.Is(err, fs.ErrExist) {
 				p.disown()
-				return p.stepError(c, err)
-			}
-			for _, along := range changes[i+1:] {
-				if !along.Implied {
-					break
-				}
-				p.executed = append(p.executed, along)
 			}
 			return p.stepError(c, err)
 		}

@@ -290,21 +290,21 @@ func Unmade(history []Change, gone func(Change) bool) []Change {
 func Compact(history []Change) []Change {
 	var out []Change
 	for _, c := range history {
-		if !c.Restored() {
+		if !c.restored() {
 			out = append(out, c)
 		}
 	}
 	return out
 }
 
-// Restored reports whether the change leaves the object as it was.
-func (c Change) Restored() bool {
+// restored reports whether the change leaves the object as it was.
+func (c Change) restored() bool {
 	return c.Action() == Update && len(Diff(c.Before, c.After)) == 0 && len(Diff(c.After, c.Before)) == 0
 }
 
 // Temporary reports whether the object was there before and is to be there
 // again, as it was.
-func (c Change) Temporary() bool { return c.Foreign && c.Restored() }
+func (c Change) Temporary() bool { return c.Foreign && c.restored() }
 
 func fold(first, then Change) Change {
 	first.Step = firstNonEmpty(then.Step, first.Step)
