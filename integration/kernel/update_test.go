@@ -289,6 +289,7 @@ func TestUpdate(t *testing.T) {
 func TestUpdateFailsAnywhere(t *testing.T) {
 	for _, c := range updateCases() {
 		t.Run(c.name, func(t *testing.T) {
+			host := newLane(t).state("")
 			p := c.attached(t)
 			before := p.state(p.path)
 			p.explain(c.after)
@@ -311,6 +312,7 @@ func TestUpdateFailsAnywhere(t *testing.T) {
 			if err := p.keeper(nil).Withdraw(ctxFor(t), "c"); err != nil {
 				t.Fatal(err)
 			}
+			p.mustEqual(host, "", "after the claim's end")
 		})
 	}
 }

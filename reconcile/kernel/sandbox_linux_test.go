@@ -225,18 +225,26 @@ func TestObserveUnderChange(t *testing.T) {
 			}
 		}
 	})
+	seen := 0
 	for range 20 {
 		s, err := b.Observe(t.Context(), nil)
+		if fault.Of(err) == fault.NotReady {
+			continue // a slow machine is overtaken each time, and says so
+		}
 		if err != nil {
 			t.Error(err)
 			break
 		}
+		seen++
 		if n := len(netstate.All[netstate.Link](s)); n < 151 || n > 152 {
 			t.Errorf("%d links", n)
 		}
 	}
 	stop()
 	wg.Wait()
+	if seen == 0 {
+		t.Error("no look came to an end")
+	}
 }
 
 func TestCancelled(t *testing.T) {
