@@ -242,8 +242,8 @@ func TestObserveUnderChange(t *testing.T) {
 	}
 	stop()
 	wg.Wait()
-	if seen == 0 {
-		t.Error("no look came to an end")
+	if seen < 10 {
+		t.Errorf("%d of 20 looks came to an end", seen)
 	}
 }
 

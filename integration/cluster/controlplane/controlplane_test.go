@@ -71,7 +71,7 @@ func TestControlPlane(t *testing.T) {
 // shortLived has the controller make certificates that its default would renew.
 var shortLived = []string{"--webhook-certificate-life", "2h", "--webhook-certificate-renewal", "1h"}
 
-// rewrites fails when an object is still being written, again and again.
+// still fails when an object is still being written, again and again.
 func (b *bench) still(t *testing.T, objects ...client.Object) {
 	t.Helper()
 	versions := make([]string, len(objects))
