@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
@@ -68,11 +69,7 @@ func (l *lane) engine(wrap func(reconcile.Domain) reconcile.Domain) *reconcile.R
 }
 
 func engine(host *kernel.Host, dir string, wrap func(reconcile.Domain) reconcile.Domain) (*reconcile.Reconciler, error) {
-	store, err := journal.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	reg, err := all.Registry()
+	store, reg, err := parts(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -87,6 +84,20 @@ func engine(host *kernel.Host, dir string, wrap func(reconcile.Domain) reconcile
 		},
 	}), nil
 }
+
+// parts are what every engine is made of: the journal in dir and the step types.
+func parts(dir string) (*journal.Journal, *ops.Registry, error) {
+	store, err := journal.Open(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	reg, err := all.Registry()
+	return store, reg, err
+}
+
+// hasCards reports whether this lane has network cards; user-mode Linux has no PCI,
+// and what needs them is left to the other lane.
+func hasCards() bool { return os.Getenv("PLUMBLINE_LANE") != "uml" }
 
 func open(host *kernel.Host, path string) (reconcile.Domain, error) {
 	if path == "" {

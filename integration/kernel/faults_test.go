@@ -18,7 +18,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
@@ -40,13 +39,7 @@ type play struct {
 var plays = []play{
 	{
 		name: "links",
-		pod: `
-ip link add eth0 type dummy
-ip address add 10.244.0.7/24 dev eth0
-ip link set eth0 up
-ip route add default via 10.244.0.1
-ip rule add from 10.244.0.7 lookup 500 priority 5000
-`,
+		pod:  firstNetwork,
 		steps: `
     - {name: a, type: dummy, config: {name: a0, mac: "02:00:00:00:00:01"}}
     - {name: b, type: dummy, config: {name: b0, mac: "02:00:00:00:00:02"}}
@@ -116,7 +109,7 @@ func (p play) stage(t *testing.T) *stage {
 func eachStage(t *testing.T, plays []play, f func(t *testing.T, s *stage, act string)) {
 	t.Helper()
 	for _, p := range plays {
-		if p.devices != nil && os.Getenv("PLUMBLINE_LANE") == "uml" {
+		if p.devices != nil && !hasCards() {
 			continue // no PCI there; the other lane plays it
 		}
 		t.Run(p.name, func(t *testing.T) {
@@ -380,11 +373,7 @@ func (l *lane) fated(life *mortal, changed func(), writing func(write func() err
 	if writing == nil {
 		writing = func(write func() error) error { return write() }
 	}
-	store, err := journal.Open(l.dir)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	reg, err := all.Registry()
+	store, reg, err := parts(l.dir)
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -11,10 +11,8 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/inventory"
-	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/metrics"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/watch"
@@ -34,11 +32,7 @@ func (c tallied) Apply(ctx context.Context, change netstate.Change) error {
 // loop runs the loop of a node on the lane's journal until the test ends.
 func (l *lane) loop(r *reconcile.Reconciler) {
 	l.t.Helper()
-	store, err := journal.Open(l.dir)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	reg, err := all.Registry()
+	store, reg, err := parts(l.dir)
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -15,9 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/journal"
 )
 
 // TestFailureAtEveryChange: any change of any act fails once. A repair keeps what
@@ -149,11 +147,7 @@ func fill(t *testing.T, path string) {
 func TestEngineClockJumps(t *testing.T) {
 	eachStage(t, plays, func(t *testing.T, s *stage, act string) {
 		s.prepare(act)
-		store, err := journal.Open(s.dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		reg, err := all.Registry()
+		store, reg, err := parts(s.dir)
 		if err != nil {
 			t.Fatal(err)
 		}
