@@ -39,6 +39,8 @@ type item struct {
 	checkEvery time.Duration // 0: at resync only
 	noted      uint64        // counts what came in, to see what came in between
 	rounds     uint64        // of resyncing
+	resyncFrom time.Time     // when resyncAt was set
+	period     time.Duration // of resyncs, at that time
 
 	due   time.Time
 	index int // in the heap
@@ -62,7 +64,7 @@ func (q *queue) add(id reconcile.SandboxID, checkEvery time.Duration) {
 	it := &item{id: id, checkEvery: checkEvery}
 	q.items[id] = it
 	now := q.opts.Now()
-	it.resyncAt = now.Add(q.resyncAfter(it, true))
+	q.resync(it, now, true)
 	it.arm(now)
 	it.schedule()
 	heap.Push(&q.order, it)
@@ -158,6 +160,10 @@ func (q *queue) next() (o offer, wait time.Duration) {
 		return offer{}, -1
 	}
 	it, now := q.order[0], q.opts.Now()
+	for due(it.resyncAt, now) && q.putOff(it) {
+		q.fix(it)
+		it = q.order[0]
+	}
 	if it.due.After(now) {
 		return offer{}, it.due.Sub(now)
 	}
@@ -214,7 +220,7 @@ func (q *queue) told(o offer) {
 		it.first, it.noticeAt = now, now.Add(q.opts.Debounce)
 	}
 	it.rounds++
-	it.resyncAt = now.Add(q.resyncAfter(it, o.event.Reason == Overflow))
+	q.resync(it, now, o.event.Reason == Overflow)
 	it.arm(now)
 	q.fix(it)
 }
@@ -256,20 +262,43 @@ func (q *queue) run(ctx context.Context, stop <-chan struct{}) {
 	}
 }
 
-// resyncAfter spreads the resyncs by a tenth to both sides. What comes to all at
-// one time, as a start and an overflow do, is followed by resyncs all over the
-// period, or they would be looked at all at one time for many periods.
-func (q *queue) resyncAfter(it *item, all bool) time.Duration {
+// resync sets the next look without notice. Looks are spread by a tenth of the period
+// to both sides. What comes to all at one time, as a start and an overflow do, is
+// followed by looks all over the period, or they would be looked at all at one time
+// for many periods.
+func (q *queue) resync(it *item, now time.Time, all bool) {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(it.id))
 	_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, it.rounds))
 	const steps = 1 << 10
 	part := func(of time.Duration) time.Duration { return time.Duration(h.Sum64()>>20%steps) * of / steps }
-	period := max(q.opts.Resync, time.Duration(len(q.items))*resyncPace)
+	it.resyncFrom, it.period = now, q.period()
+	after := it.period - it.period/10 + part(it.period/5)
 	if all {
-		return period/10 + part(period)
+		after = it.period/10 + part(it.period)
 	}
-	return period - period/10 + part(period/5)
+	it.resyncAt = now.Add(after)
+}
+
+// period is the time from one look without notice to the next.
+func (q *queue) period() time.Duration {
+	return max(q.opts.Resync, time.Duration(len(q.items))*resyncPace)
+}
+
+// putOff puts a look without notice off by as much as the period has grown since it
+// was set: sandboxes come one after the other, and the first do not know how many
+// there will be.
+func (q *queue) putOff(it *item) bool {
+	grown := float64(q.period()) / float64(it.period)
+	if grown <= 1 {
+		return false
+	}
+	at := it.resyncFrom.Add(time.Duration(grown * float64(it.resyncAt.Sub(it.resyncFrom))))
+	if it.checkAt.Equal(it.resyncAt) {
+		it.checkAt = at
+	}
+	it.resyncAt, it.period = at, q.period()
+	return true
 }
 
 // arm sets the next check, with the next event that has not been noticed, and

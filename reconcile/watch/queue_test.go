@@ -255,9 +255,8 @@ func TestResyncsAreSpread(t *testing.T) {
 				}
 			}
 		}
-		// The first did not know yet how many there would be.
-		spread("after they were added", n/bins*3)
-		spread("in the next period", n/bins*3)
+		spread("after they were added", n/bins*3/2)
+		spread("in the next period", n/bins*3/2)
 		for i := range n {
 			b.overflow(reconcile.SandboxID(fmt.Sprint("s", i)))
 		}
