@@ -28,7 +28,7 @@ func newOverlay(have *netstate.Snapshot, gone func(netstate.Change) (listed, for
 func (o *overlay) do(c netstate.Change) {
 	o.changes = append(o.changes, c)
 	for _, gone := range o.now.Apply(c) {
-		if gone.Before == nil || gone.After != nil {
+		if gone.Before == nil {
 			continue
 		}
 		if _, observed := o.have.Get(gone.Key()); !observed {
@@ -40,7 +40,7 @@ func (o *overlay) do(c netstate.Change) {
 		}
 		gone.Step, gone.Foreign = c.Step, foreign
 		o.changes = append(o.changes, gone)
-		if foreign {
+		if foreign && gone.After == nil {
 			o.lost = append(o.lost, gone)
 		}
 	}
@@ -50,6 +50,17 @@ func (o *overlay) update(step string, have, want netstate.Object) {
 	if c, differs := netstate.NewUpdate(step, have, want); differs {
 		o.do(c)
 	}
+}
+
+// enslave makes a link a bond's port. The bond takes one that is down only, and
+// brings it up itself.
+func (o *overlay) enslave(step string, have, want netstate.Link) {
+	if have.Up != nil && *have.Up {
+		o.update(step, have, netstate.Link{Name: have.Name, Up: new(false)})
+		have, _ = o.now.Link(have.Name)
+	}
+	want.Up = nil
+	o.update(step, have, want)
 }
 
 // bringBack makes again what others had and our changes took along, and what

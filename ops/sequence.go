@@ -337,7 +337,7 @@ func (q *sequencer) updateLink(w want, o, full, have netstate.Link) error {
 		o.Up = nil // the step that enslaves it brings it up
 	}
 	if joins && o.Master != nil {
-		return q.enslave(w, o, full, have)
+		return q.join(w, o, full, have)
 	}
 	diff := netstate.Diff(o, have)
 	down, noPorts := hasMode(diff, netstate.Down), hasMode(diff, netstate.NoPorts)
@@ -377,9 +377,9 @@ func (q *sequencer) bondSetsMAC(l netstate.Link) bool {
 	return ok && m.LinkKind == "bond" && (m.Bond == nil || m.Bond.FailOverMAC == nil || *m.Bond.FailOverMAC == "none")
 }
 
-// enslave makes a link a port or member. A bond wants the port down and brings
-// it up itself; everything else takes it as it is, and up goes along.
-func (q *sequencer) enslave(w want, o, full, have netstate.Link) error {
+// join makes a link a port or member. What is no bond takes it as it is, and up
+// goes along.
+func (q *sequencer) join(w want, o, full, have netstate.Link) error {
 	master, ok := q.now.Link(*o.Master)
 	if !ok {
 		return fault.New(fault.NotReady, fmt.Errorf("no link %q in the sandbox to be the master of %q", *o.Master, o.Name))
@@ -392,12 +392,7 @@ func (q *sequencer) enslave(w want, o, full, have netstate.Link) error {
 		have, _ = q.now.Link(o.Name)
 	}
 	if master.LinkKind == "bond" {
-		if have.Up != nil && *have.Up {
-			q.update(w.step, have, netstate.Link{Name: o.Name, Up: new(false)})
-			have, _ = q.now.Link(o.Name)
-		}
-		o.Up = nil
-		q.update(w.step, have, o)
+		q.enslave(w.step, have, o)
 		return nil
 	}
 	if o.Up == nil {

@@ -220,7 +220,7 @@ func setting(o netstate.Object) bool {
 // and routes wait until all links are as they were, which decides what they can
 // reach and what would be lost once more.
 func (u *undoer) makeAgain(c netstate.Change) {
-	if c.After != nil && !whole(c.Before) && !c.Temporary() {
+	if c.After != nil && !whole(c.Before) && !c.Restored() {
 		return
 	}
 	switch c.Before.(type) {
@@ -247,8 +247,13 @@ func (u *undoer) restore(c netstate.Change, have netstate.Object) {
 		return
 	}
 	if l, ok := back.After.(netstate.Link); ok && l.Master != nil && *l.Master != "" {
-		if _, there := u.now.Link(*l.Master); !there {
+		master, there := u.now.Link(*l.Master)
+		if !there {
 			return // its old master is gone
+		}
+		if master.LinkKind == "bond" {
+			u.enslave(c.Step, have.(netstate.Link), l)
+			return
 		}
 	}
 	u.do(back)
@@ -417,6 +422,9 @@ func (u *undoer) device(c netstate.Change) {
 		why = fmt.Sprintf("its own name %q is taken", netstate.BaseName(*before.At))
 	}
 	if *have.At == home {
+		if cameHome(c) {
+			after.Up = nil // in the pod that is its link's to say
+		}
 		u.update(c.Step, have, after)
 		return
 	}

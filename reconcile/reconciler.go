@@ -578,7 +578,7 @@ func (p *pass) apply(ctx context.Context, changes []netstate.Change) error {
 	if err := p.intend(changes); err != nil {
 		return err
 	}
-	for _, c := range changes {
+	for i, c := range changes {
 		p.executed = append(p.executed, c) // before it is made: a failed change may be half made
 		if c.Implied {
 			continue
@@ -586,6 +586,13 @@ func (p *pass) apply(ctx context.Context, changes []netstate.Change) error {
 		if err := p.applyOne(ctx, c, p.r.opts.Patience); err != nil {
 			if c.Action() == netstate.Create && errors.Is(err, fs.ErrExist) {
 				p.disown()
+				return p.stepError(c, err)
+			}
+			for _, along := range changes[i+1:] {
+				if !along.Implied {
+					break
+				}
+				p.executed = append(p.executed, along)
 			}
 			return p.stepError(c, err)
 		}
@@ -597,7 +604,7 @@ func (p *pass) apply(ctx context.Context, changes []netstate.Change) error {
 // is there now is not ours to take back.
 func (p *pass) disown() {
 	p.executed = p.executed[:len(p.executed)-1]
-	p.record.History = netstate.Coalesce(slices.Clone(p.before.History), p.executed...)
+	p.record.History = netstate.Coalesce(slices.Clone(p.before.History), netstate.Lasting(p.executed)...)
 }
 
 // intend makes the changes part of the record before the first is made.
@@ -605,6 +612,7 @@ func (p *pass) intend(changes []netstate.Change) error {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Journal += p.r.opts.Now().Sub(start) }()
 	p.intended = true
+	changes = netstate.Lasting(changes)
 	p.record.History = netstate.Coalesce(p.record.History, changes...)
 	first := !p.known || len(p.executed) == 0
 	p.record.Phase = Applying
@@ -684,7 +692,7 @@ func (p *pass) settle(plan *ops.Plan) (Report, error) {
 		Unchanged: len(p.executed) == 0,
 	}
 	p.record.Phase, p.record.Results, p.record.Failure = Applied, plan.Results, ""
-	p.record.History = recognizable(netstate.Unmade(netstate.Compact(p.whereTheyAre(p.record.History)), p.unmade), p.snapshot)
+	p.record.History = recognizable(netstate.Unmade(netstate.Compact(p.record.History, p.snapshot), p.unmade), p.snapshot)
 	if p.trigger != TriggerRepair {
 		p.record.Fighting = nil // of what it was before; the loop says anew what goes on
 	}
@@ -702,23 +710,6 @@ func (p *pass) settle(plan *ops.Plan) (Report, error) {
 		return rep, fmt.Errorf("journal: %w", err)
 	}
 	return rep, nil
-}
-
-// whereTheyAre corrects a history that says of a device that it went home, as was
-// intended by a pass that did not come so far, where the device is in the sandbox:
-// it is ours to send home still.
-func (p *pass) whereTheyAre(history []netstate.Change) []netstate.Change {
-	out := slices.Clone(history)
-	for i, c := range out {
-		after, ok := c.After.(netstate.Device)
-		if !ok || after.At == nil || !netstate.OnHost(*after.At) {
-			continue
-		}
-		if have, there := p.snapshot.Device(after.ID); there && have.At != nil && !netstate.OnHost(*have.At) {
-			out[i].After = netstate.Merge(after, netstate.Device{ID: after.ID, At: have.At})
-		}
-	}
-	return out
 }
 
 // unmade reports whether what we made once is there no more, and wanted by no

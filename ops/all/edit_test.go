@@ -1,12 +1,15 @@
 package all_test
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/optest"
 	"github.com/plumbline/plumbline/topology"
 )
 
@@ -78,5 +81,214 @@ func TestEditedAddress(t *testing.T) {
 	}
 	if rest := plan(version("192.0.2.6/24"), now, netstate.Coalesce(owned, second.Changes...)); !rest.Empty() {
 		t.Errorf("left to do:\n%s", rest)
+	}
+}
+
+// world is a sandbox and its host in memory.
+type world struct {
+	t       *testing.T
+	reg     *ops.Registry
+	have    *netstate.Snapshot
+	devices map[string]string
+}
+
+// observed is what is seen of it later: nothing is fresh then.
+func observed(s *netstate.Snapshot) *netstate.Snapshot {
+	return netstate.NewSnapshot(netstate.All[netstate.Object](s)...)
+}
+
+// plan is one stage.
+func (w *world) plan(top *topology.Topology, owned []netstate.Change) *ops.Plan {
+	w.t.Helper()
+	for {
+		p, err := w.reg.Plan(ops.Request{Topology: top, Netns: "/run/netns/pod", Devices: w.devices, Have: w.have, Owned: owned})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if len(p.Missing) == 0 {
+			return p
+		}
+		for _, o := range p.Missing {
+			w.have.PutAbsent(o.Key())
+		}
+	}
+}
+
+// recorded is the record after more changes.
+func recorded(owned, more []netstate.Change) []netstate.Change {
+	return netstate.Coalesce(owned, netstate.Lasting(more)...)
+}
+
+// ensure makes a topology true, and returns the changes.
+func (w *world) ensure(top *topology.Topology, owned []netstate.Change) []netstate.Change {
+	w.t.Helper()
+	var all []netstate.Change
+	for range 8 {
+		p := w.plan(top, recorded(owned, all))
+		if p.Empty() {
+			return all
+		}
+		for _, c := range p.Changes {
+			if err := optest.Apply(w.have, c); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		w.have = observed(w.have)
+		all = append(all, p.Changes...)
+	}
+	w.t.Fatal("no end of changes")
+	return nil
+}
+
+func (w *world) undo(history []netstate.Change) error {
+	var text []string
+	for range 16 {
+		changes, missing := ops.Undo(w.have, netstate.Coalesce(nil, history...))
+		for _, o := range missing {
+			w.have.PutAbsent(o.Key())
+		}
+		if len(missing) > 0 {
+			continue
+		}
+		if len(changes) == 0 {
+			return nil
+		}
+		text = append(text, "round:")
+		for _, c := range changes {
+			text = append(text, c.String())
+			if err := optest.Apply(w.have, c); err != nil {
+				return err
+			}
+		}
+		w.have = observed(w.have)
+	}
+	return fmt.Errorf("no end:\n%s", strings.Join(text, "\n"))
+}
+
+// TestEditUndone holds that an edit that fails at any of its changes, made or half
+// made, is undone to what was there.
+func TestEditUndone(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const header = "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec:\n  steps:\n"
+	vf := func(n int) []netstate.Object {
+		id, at, mac := fmt.Sprintf("0000:01:10.%d", n), netstate.HostName(fmt.Sprintf("enp3s0f%dv0", n)), fmt.Sprintf("52:54:00:aa:bb:0%d", n+1)
+		return []netstate.Object{
+			netstate.Device{ID: id, At: &at, MAC: &mac, MTU: new(uint32(1500)), Up: new(false)},
+			netstate.Link{Name: at, LinkKind: "device", DeviceID: id, MAC: &mac, MTU: new(uint32(1500)), Up: new(false), Master: new("")},
+			netstate.VF{ID: id, MAC: &mac, VLAN: new(uint16(0)), QoS: new(uint8(0)), Protocol: new("802.1q"), SpoofCheck: new(true), Trust: new(false)},
+		}
+	}
+	for _, c := range []struct {
+		name          string
+		have          []netstate.Object
+		devices       map[string]string
+		before, after string
+	}{
+		{name: "replaced, removed, added", before: `
+  - {name: d, type: dummy, config: {name: d0, mac: "02:00:00:00:00:01"}}
+  - {name: v, type: vlan, dependOn: [d], config: {id: 100, name: data0, addresses: [192.0.2.5/24], routes: [{dst: 198.51.100.0/24, gw: 192.0.2.1}]}}
+  - {name: inner, type: vlan, dependOn: [v], config: {id: 7, name: inner0}}
+  - {name: w, type: vlan, dependOn: [d], config: {id: 200, name: mgmt0}}
+  - {name: tune, type: tuning, dependOn: [v], config: {mtu: 2000}}
+`, after: `
+  - {name: d, type: dummy, config: {name: d0, mac: "02:00:00:00:00:01"}}
+  - {name: v, type: vlan, dependOn: [d], config: {id: 101, name: data0, addresses: [192.0.2.6/24], routes: [{dst: 198.51.100.0/24, gw: 192.0.2.1}]}}
+  - {name: inner, type: vlan, dependOn: [v], config: {id: 7, name: inner0}}
+  - {name: tune, type: tuning, dependOn: [v], config: {mtu: 3000}}
+  - {name: e, type: dummy, config: {name: extra0, mac: "02:00:00:00:00:02"}}
+`},
+		{name: "above a bond", before: `
+  - {name: a, type: dummy, config: {name: a0, mac: "02:00:00:00:00:01"}}
+  - {name: b, type: dummy, config: {name: b0, mac: "02:00:00:00:00:02"}}
+  - {name: bond, type: bond, dependOn: [a, b], config: {name: bond0, mode: active-backup, miimon: 100}}
+  - {name: data, type: vlan, dependOn: [bond], config: {id: 100, name: data0, mtu: 2000, addresses: [192.0.2.5/24], routes: [{dst: 198.51.100.0/24, gw: 192.0.2.1}]}}
+`, after: `
+  - {name: a, type: dummy, config: {name: a0, mac: "02:00:00:00:00:01"}}
+  - {name: b, type: dummy, config: {name: b0, mac: "02:00:00:00:00:02"}}
+  - {name: bond, type: bond, dependOn: [a, b], config: {name: bond0, mode: active-backup, miimon: 50}}
+  - {name: data, type: vlan, dependOn: [bond], config: {id: 101, name: data0, mtu: 1800, addresses: [192.0.2.6/24]}}
+  - {name: blue, type: vrf, dependOn: [data], config: {vrfname: blue, table: 9}}
+`},
+		{
+			name: "a function with a VLAN", have: vf(0), devices: map[string]string{"vf": "0000:01:10.0"},
+			before: `
+  - {name: vf, type: sriov, config: {vlan: 7, mac: "02:00:00:00:00:0a", mtu: 2000, addresses: [192.0.2.10/24]}}
+  - {name: up, type: vlan, dependOn: [vf], config: {id: 9, name: up0}}
+`, after: `
+  - {name: vf, type: sriov, config: {vlan: 8, mac: "02:00:00:00:00:0b", mtu: 1800, addresses: [192.0.2.11/24]}}
+  - {name: up, type: vlan, dependOn: [vf], config: {id: 10, name: up0}}
+`,
+		},
+		{
+			name: "a device goes home", have: append(vf(0), vf(1)...), devices: map[string]string{"vf0": "0000:01:10.0", "vf1": "0000:01:10.1"},
+			before: `
+  - {name: vf0, type: sriov, config: {name: net1}}
+  - {name: vf1, type: sriov, config: {name: net2, trust: "on", spoofchk: "off"}}
+  - {name: bond, type: bond, dependOn: [vf0, vf1], config: {name: bond0, mode: active-backup, miimon: 100}}
+  - {name: v, type: vlan, dependOn: [bond], config: {id: 100, name: data0}}
+`, after: `
+  - {name: vf0, type: sriov, config: {name: net1}}
+  - {name: v, type: vlan, dependOn: [vf0], config: {id: 100, name: data0}}
+`,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			decode := func(steps string) *topology.Topology {
+				top, err := topology.Decode([]byte(header + strings.TrimPrefix(steps, "\n")))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return top
+			}
+			w := &world{t: t, reg: reg, have: netstate.NewSnapshot(c.have...), devices: c.devices}
+			owned := recorded(nil, w.ensure(decode(c.before), nil))
+			start := observed(w.have)
+			changes := w.ensure(decode(c.after), owned)
+			released := func(when string, owned []netstate.Change) {
+				t.Helper()
+				if err := w.undo(owned); err != nil {
+					t.Errorf("%s: release: %v", when, err)
+				}
+				if diff := netstate.NewSnapshot(c.have...).Equal(w.have); len(diff) > 0 {
+					t.Errorf("%s, is released to:\n%s", when, strings.Join(diff, "\n"))
+				}
+			}
+			released("edited", netstate.Compact(recorded(owned, changes), w.have))
+			for n := range changes {
+				if changes[n].Implied {
+					continue
+				}
+				end := n + 1 // what goes along with a change is on record with it
+				for end < len(changes) && changes[end].Implied {
+					end++
+				}
+				for _, made := range []bool{true, false} {
+					w.have = observed(start)
+					for i, ch := range changes[:n+1] {
+						if i < n || made {
+							w.have.Apply(ch)
+						}
+					}
+					w.have = observed(w.have)
+					if err := w.undo(changes[:end]); err != nil {
+						t.Errorf("change %d, made %t: %v", n+1, made, err)
+						continue
+					}
+					if diff := start.Equal(w.have); len(diff) > 0 {
+						t.Errorf("change %d (%s), made %t, is undone to:\n%s", n+1, changes[n], made, strings.Join(diff, "\n"))
+						continue
+					}
+					released(fmt.Sprintf("change %d, made %t, undone", n+1, made), owned)
+				}
+			}
+			if t.Failed() {
+				for i, ch := range changes {
+					t.Logf("%d %s implied %t foreign %t", i+1, ch, ch.Implied, ch.Foreign)
+				}
+			}
+		})
 	}
 }

@@ -279,6 +279,14 @@ func Coalesce(history []Change, more ...Change) []Change {
 	return out
 }
 
+// Lasting leaves out what links become by themselves with a change of another
+// link, such as the MTU of a parent. It matters to the way back of the pass that
+// makes the change; a release that took it for what was there before us would put
+// back what we had made ourselves.
+func Lasting(changes []Change) []Change {
+	return slices.DeleteFunc(slices.Clone(changes), func(c Change) bool { return c.Implied && c.Action() == Update })
+}
+
 // Unmade drops from a history what we made and is gone.
 func Unmade(history []Change, gone func(Change) bool) []Change {
 	return slices.DeleteFunc(slices.Clone(history), func(c Change) bool { return c.Before == nil && gone(c) })
@@ -287,24 +295,41 @@ func Unmade(history []Change, gone func(Change) bool) []Change {
 // Compact drops from a history what was put back as it was. It is for a pass
 // that is over: while one is under way, its history also holds what is taken
 // away for a moment and must not be lost in a crash.
-func Compact(history []Change) []Change {
+//
+// A history holds what was intended. Where a pass was cut off or could not undo all,
+// the object may be as we had made it still, such as a device in the sandbox that
+// was to go home; then the history is corrected by what is there now.
+func Compact(history []Change, now *Snapshot) []Change {
 	var out []Change
 	for _, c := range history {
-		if !c.restored() {
+		have, there := now.Get(c.Key())
+		if there && c.Action() == Update && mistaken(c, have) {
+			c.After = mergeAny(c.After, Restrict(have, func(path string) bool { return Value(c.Before, path) != nil }))
+		}
+		if !c.Restored() {
 			out = append(out, c)
 		}
 	}
 	return out
 }
 
-// restored reports whether the change leaves the object as it was.
-func (c Change) restored() bool {
-	return c.Action() == Update && len(Diff(c.Before, c.After)) == 0 && len(Diff(c.After, c.Before)) == 0
+// mistaken reports whether an update may have intended what has not come about: a
+// device that is to be on the host is in the sandbox, or something else is to be
+// as it was.
+func mistaken(c Change, have Object) bool {
+	switch have := have.(type) {
+	case Device:
+		home := c.After.(Device).At
+		return home != nil && OnHost(*home) && have.At != nil && !OnHost(*have.At)
+	default:
+		return c.Restored()
+	}
 }
 
-// Temporary reports whether the object was there before and is to be there
-// again, as it was.
-func (c Change) Temporary() bool { return c.Foreign && c.restored() }
+// Restored reports whether the change leaves the object as it was.
+func (c Change) Restored() bool {
+	return c.Action() == Update && len(Diff(c.Before, c.After)) == 0 && len(Diff(c.After, c.Before)) == 0
+}
 
 func fold(first, then Change) Change {
 	first.Step = firstNonEmpty(then.Step, first.Step)

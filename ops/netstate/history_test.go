@@ -1,6 +1,7 @@
 package netstate_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -23,5 +24,35 @@ func TestOursUntilGone(t *testing.T) {
 	left := netstate.Unmade(append(history, others), func(netstate.Change) bool { return true })
 	if len(left) != 1 || left[0].Key() != others.Key() {
 		t.Errorf("left %v, want what was not ours", left)
+	}
+}
+
+// TestCompactBelievesWhatIsThere holds that what a pass intended to put back, and did
+// not, stays ours.
+func TestCompactBelievesWhatIsThere(t *testing.T) {
+	home, inside := netstate.HostName("enp3s0f0v0"), "net1"
+	history := []netstate.Change{
+		{Before: netstate.Device{ID: "a", At: &home}, After: netstate.Device{ID: "a", At: &home}},
+		{Before: netstate.VF{ID: "a", Trust: new(false)}, After: netstate.VF{ID: "a", Trust: new(false)}},
+		{Before: netstate.Link{Name: "eth0", MTU: new(uint32(1500))}, After: netstate.Link{Name: "eth0", MTU: new(uint32(1500))}},
+	}
+	if left := netstate.Compact(history, netstate.NewSnapshot(
+		netstate.Device{ID: "a", At: &home, Up: new(true)},
+		netstate.VF{ID: "a", Trust: new(false), SpoofCheck: new(true)},
+	)); len(left) > 0 {
+		t.Errorf("it is as it was, and this is left: %v", left)
+	}
+	left := netstate.Compact(history, netstate.NewSnapshot(
+		netstate.Device{ID: "a", At: &inside, Up: new(true)},
+		netstate.VF{ID: "a", Trust: new(true), SpoofCheck: new(true)},
+		netstate.Link{Name: "eth0", MTU: new(uint32(9000)), Up: new(true)},
+	))
+	want := []string{"~ device a at host:enp3s0f0v0 → net1", "~ vf a trust off → on", "~ link eth0 mtu 1500 → 9000"}
+	var got []string
+	for _, c := range left {
+		got = append(got, c.String())
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("left %q, want %q", got, want)
 	}
 }

@@ -196,6 +196,7 @@ func (m *model) linkDown(l Link) {
 		}
 	}
 	for _, c := range m.LinksWhere(func(c Link) bool { return c.Parent != nil && *c.Parent == l.Name && c.Up != nil && *c.Up }) {
+		m.imply(Link{Name: c.Name, Up: c.Up}, Link{Name: c.Name, Up: new(false)})
 		m.put(Merge(c, Link{Up: new(false)}))
 		m.linkDown(c)
 	}
@@ -247,6 +248,9 @@ func (m *model) masterChanged(have, l Link) {
 	case have.Master != nil && *have.Master != "":
 		if old, ok := m.Link(*have.Master); ok && old.LinkKind == "bond" {
 			p := Merge(l, Link{Up: new(false)})
+			if l.Up != nil && *l.Up {
+				m.imply(Link{Name: l.Name, Up: l.Up}, Link{Name: l.Name, Up: p.Up})
+			}
 			p.MAC, p.MTU = nil, nil // its own again; observed when needed
 			m.Put(p)
 			m.linkDown(p)
@@ -300,7 +304,8 @@ func (m *model) mtuChanged(l Link, mtu uint32) {
 		case c.Master != nil && *c.Master == l.Name && l.LinkKind == "bond":
 			m.put(Merge(c, Link{MTU: &mtu}))
 		case c.Parent == nil || *c.Parent != l.Name || c.MTU == nil:
-		case c.LinkKind == "ipvlan", *c.MTU > mtu:
+		case c.LinkKind == "ipvlan" && *c.MTU != mtu, *c.MTU > mtu:
+			m.imply(Link{Name: c.Name, MTU: c.MTU}, Link{Name: c.Name, MTU: &mtu})
 			m.put(Merge(c, Link{MTU: &mtu}))
 			m.mtuChanged(c, mtu)
 		}
@@ -315,6 +320,9 @@ func (m *model) macChanged(l Link, mac string) {
 		follows := c.Parent != nil && *c.Parent == l.Name && (c.LinkKind == "vlan" || c.LinkKind == "ipvlan")
 		port := c.Master != nil && *c.Master == l.Name && l.LinkKind == "bond"
 		if follows || port {
+			if follows && c.MAC != nil && *c.MAC != mac {
+				m.imply(Link{Name: c.Name, MAC: c.MAC}, Link{Name: c.Name, MAC: &mac})
+			}
 			m.put(Merge(c, Link{MAC: &mac}))
 			m.macChanged(c, mac)
 		}

@@ -225,9 +225,11 @@ func plan(reg *ops.Registry, c *Case, w *World, owned []netstate.Change) (*ops.P
 
 // settle is what happens between two stages: a link that was made now has
 // everything a kernel gives it, so nothing about it is fresh any more.
-func (w *World) settle(changes []netstate.Change) {
+func (w *World) settle(changes []netstate.Change) error {
 	for _, c := range changes {
-		w.Apply(c)
+		if err := Apply(w.Snapshot, c); err != nil {
+			return err
+		}
 	}
 	all := netstate.All[netstate.Object](w.Snapshot)
 	for i, o := range all {
@@ -236,6 +238,21 @@ func (w *World) settle(changes []netstate.Change) {
 		}
 	}
 	w.Snapshot = netstate.NewSnapshot(all...)
+	return nil
+}
+
+// Apply makes the snapshot what the kernel would be after the change, or says what
+// the kernel would: that a bond takes only a port that is down.
+func Apply(s *netstate.Snapshot, c netstate.Change) error {
+	if want, ok := c.After.(netstate.Link); ok && !c.Implied && want.Master != nil {
+		have, _ := s.Link(want.Name)
+		master, _ := s.Link(*want.Master)
+		if master.LinkKind == "bond" && (have.Up != nil && *have.Up || want.Up != nil && *want.Up) {
+			return fmt.Errorf("%s: device can not be enslaved while up", c)
+		}
+	}
+	s.Apply(c)
+	return nil
 }
 
 // converge plans and applies in stages until nothing is left to do. It returns
@@ -265,7 +282,9 @@ func converge(reg *ops.Registry, c *Case, w *World, owned []netstate.Change) ([]
 		if len(p.Changes) == 0 {
 			return all, text.String(), fmt.Errorf("stuck:\n%s", p)
 		}
-		w.settle(p.Changes)
+		if err := w.settle(p.Changes); err != nil {
+			return all, "", err
+		}
 		w.observe(slices.DeleteFunc(p.Asks(), func(o netstate.Object) bool { return w.Known(o) }))
 		ok := false
 		if confirmed, ok = p.Confirm(w.Snapshot); !ok && len(p.Pending) == 0 {
@@ -297,7 +316,9 @@ func Laws(t *testing.T, reg *ops.Registry, c *Case, changes []netstate.Change) {
 		// A crash after n changes; the record knows all that were intended.
 		w := NewWorld(c)
 		for _, ch := range changes[:n] {
-			w.settle([]netstate.Change{ch})
+			if err := w.settle([]netstate.Change{ch}); err != nil {
+				t.Fatal(err)
+			}
 		}
 		history := netstate.Coalesce(nil, changes...)
 		again := w.clone()
@@ -306,7 +327,7 @@ func Laws(t *testing.T, reg *ops.Registry, c *Case, changes []netstate.Change) {
 		if err != nil {
 			t.Errorf("after %d of %d changes, planning again does not converge: %v", n, len(changes), err)
 		}
-		checkUndo(t, c, again, netstate.Compact(netstate.Coalesce(history, more...)), fmt.Sprintf("after %d of %d changes and planning again", n, len(changes)))
+		checkUndo(t, c, again, netstate.Compact(netstate.Coalesce(history, more...), again.Snapshot), fmt.Sprintf("after %d of %d changes and planning again", n, len(changes)))
 		checkUndo(t, c, w, history, fmt.Sprintf("after %d of %d changes", n, len(changes)))
 	}
 }
@@ -341,7 +362,7 @@ func Hold(t *testing.T, reg *ops.Registry, c *Case, drift func(*World, []netstat
 	if err != nil {
 		return fmt.Errorf("after drift: %w", err)
 	}
-	checkUndo(t, c, w, netstate.Compact(netstate.Coalesce(history, repairs...)), "after drift and repair")
+	checkUndo(t, c, w, netstate.Compact(netstate.Coalesce(history, repairs...), w.Snapshot), "after drift and repair")
 	return nil
 }
 
@@ -356,7 +377,9 @@ func undo(w *World, history []netstate.Change) error {
 			return nil
 		}
 		for _, c := range changes {
-			w.Apply(c)
+			if err := Apply(w.Snapshot, c); err != nil {
+				return fmt.Errorf("undo: %w", err)
+			}
 		}
 	}
 	return fmt.Errorf("undo finds no end")
