@@ -90,7 +90,7 @@ $(KERNELS:%=test-kernel-%): test-kernel-%:
 	end
 
 .PHONY: soak
-soak: ## crashes and faults, at every change and at random (SOAK=10m SEED=number of a run to repeat, KERNELS=stable)
+soak: ## crashes and faults, everywhere and at random (SOAK=10m SEED=number of a run to repeat, KERNELS=stable)
 	@. .ci/lib
 	for kernel in $(KERNELS); do
 		begin "crashes and faults, Debian's $$kernel kernel"

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -18,34 +17,17 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// TestFailureAtEveryChange: any change of any act fails once. A repair keeps what
-// works, all else is as it was before.
-func TestFailureAtEveryChange(t *testing.T) {
+// TestDeathAtEveryChange: the process ends after any change of any act.
+func TestDeathAtEveryChange(t *testing.T) {
 	eachStage(t, plays, func(t *testing.T, s *stage, act string) {
-		if act == "attach" && len(s.sandbox.Devices) > 0 {
-			return // TestEveryChangeFailsOnce
-		}
 		for n, reached := 1, true; reached; n++ {
 			s.prepare(act)
-			before := s.state(s.path)
-			applied := 0
-			err := s.act(act, s.engine(func(d reconcile.Domain) reconcile.Domain {
-				return faulty{Domain: d, applied: &applied, at: n, before: func() error { return errInjected }}
-			}))
-			when := fmt.Sprintf("%s, change %d failed", act, n)
-			switch reached = applied >= n; {
-			case err == nil && act != "release" && reached:
-				t.Fatalf("%s: it says nothing", when)
-			case err != nil && !errors.Is(err, errInjected):
-				t.Fatalf("%s: %v", when, err)
-			case err != nil && (act == "attach" || act == "update"):
-				s.mustEqual(before, s.path, when)
-			case err != nil && act == "repair":
-				if rec, _, _ := s.record(); rec.Phase != reconcile.Failed || !strings.Contains(rec.Failure, errInjected.Error()) {
-					t.Fatalf("%s: the record says %s: %q", when, rec.Phase, rec.Failure)
-				}
+			life, made := &mortal{}, 0
+			err := s.act(act, s.fated(life, func() { made++; life.dead = made == n }, nil))
+			if reached = life.dead; !reached && err != nil {
+				t.Fatal(err)
 			}
-			s.invariants(act, when, n)
+			s.invariants(act, fmt.Sprintf("%s, dead after change %d", act, n), n)
 		}
 	})
 }
