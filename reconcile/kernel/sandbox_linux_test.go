@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -213,11 +215,18 @@ func TestObserveUnderChange(t *testing.T) {
 	for i := range 150 {
 		b.create(dummy(fmt.Sprintf("d%d", i)))
 	}
+	began := time.Now()
+	if _, err := b.Observe(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	undisturbed := time.Since(began)
 	ctx, stop := context.WithCancel(t.Context())
 	other := b.open()
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for ctx.Err() == nil {
+			// Some looks are overtaken and some are not, however slow the machine.
+			time.Sleep(rand.N(2 * undisturbed))
 			for _, c := range []netstate.Change{{After: dummy("flicker")}, {Before: dummy("flicker")}} {
 				if err := other.Apply(t.Context(), c); err != nil {
 					t.Error(err)
