@@ -24,7 +24,7 @@ func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstat
 	u.overlay = newOverlay(have, u.lose)
 	u.locate(history)
 	u.doom(history)
-	for _, c := range slices.Backward(history) {
+	for _, c := range backward(history) {
 		u.undo(c)
 	}
 	u.bringBack(u.later...)
@@ -32,6 +32,26 @@ func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstat
 		return nil, sortedObjects(u.missing)
 	}
 	return u.changes, nil
+}
+
+// backward is a history from its end, but for what ethtool sets: that comes in the
+// order in which it was set, all of it where the last is. A feature that others need
+// has to be on before they can be (netdev_fix_features in net/core/dev.c).
+func backward(history []netstate.Change) []netstate.Change {
+	var out, settings []netstate.Change
+	for _, c := range history {
+		if c.Key().Kind == netstate.KindEthtool {
+			settings = append(settings, c)
+		}
+	}
+	for _, c := range slices.Backward(history) {
+		if c.Key().Kind == netstate.KindEthtool {
+			out, settings = append(out, settings...), nil
+			continue
+		}
+		out = append(out, c)
+	}
+	return out
 }
 
 // Absent lists the devices of a history that are nowhere to be found although

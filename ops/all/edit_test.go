@@ -292,3 +292,32 @@ func TestEditUndone(t *testing.T) {
 		})
 	}
 }
+
+// TestFeaturesInOrder holds that a feature is put back after the one it needs, and
+// while its link is where it was.
+func TestFeaturesInOrder(t *testing.T) {
+	feature := func(name, value string) netstate.Ethtool {
+		return netstate.Ethtool{Link: "net1", Class: netstate.EthtoolFeature, Name: name, Value: &value}
+	}
+	at, inside := netstate.HostName("enp3s0f0v0"), "net1"
+	history := []netstate.Change{
+		{Before: netstate.Device{ID: "a", At: &at}, After: netstate.Device{ID: "a", At: &inside}},
+		{Before: feature("tx-tcp-segmentation", "on"), After: feature("tx-tcp-segmentation", "off")},
+		{Before: netstate.Link{Name: "net1", MTU: new(uint32(1500))}, After: netstate.Link{Name: "net1", MTU: new(uint32(1400))}},
+		{Before: feature("tx-tcp-mangleid-segmentation", "on"), After: feature("tx-tcp-mangleid-segmentation", "off")},
+	}
+	have := netstate.NewSnapshot(
+		netstate.Device{ID: "a", At: &inside}, netstate.Link{Name: "net1", LinkKind: "device", DeviceID: "a", MTU: new(uint32(1400))},
+		feature("tx-tcp-segmentation", "off"), feature("tx-tcp-mangleid-segmentation", "off"),
+	)
+	have.PutAbsent(netstate.LinkKey(at))
+	changes, missing := ops.Undo(have, history)
+	var got []string
+	for _, c := range changes {
+		got = append(got, c.Key().ID)
+	}
+	want := []string{feature("tx-tcp-segmentation", "").Key().ID, feature("tx-tcp-mangleid-segmentation", "").Key().ID, "a"}
+	if !slices.Equal(got, want) || len(missing) > 0 {
+		t.Errorf("undone are %q, and missing %v; want %q", got, missing, want)
+	}
+}
