@@ -36,6 +36,11 @@ type Plan struct {
 	// Changes in order of execution. Implied ones are not to be made: they say
 	// what goes by itself with the change before them.
 	Changes []netstate.Change
+	// Held are the settings that outlive the sandbox and that steps want, changed
+	// or not, as they were and as they will be. A record has them from the first
+	// pass on, so that a release gives back what was before us, and not what
+	// somebody made of it since.
+	Held []netstate.Change
 	// Results of the steps as they will be, in topological order; pending
 	// steps have none.
 	Results []topology.StepResult

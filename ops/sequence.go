@@ -16,6 +16,7 @@ type sequencer struct {
 	p    *Planner
 	full map[netstate.Key]netstate.Link
 	made map[netstate.Key]bool // created by us, by the record
+	held []netstate.Change     // see Plan
 }
 
 // sequence orders: what is no longer wanted goes first; then links, devices and
@@ -61,7 +62,7 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 		}
 		q.bringBack(q.interrupted()...) // what lacks its gateway still has its turn after the addresses
 	}
-	plan := &Plan{Changes: q.changes, Notes: p.notes, leadsTo: &prospect{p, q.now, order}}
+	plan := &Plan{Changes: q.changes, Held: q.held, Notes: p.notes, leadsTo: &prospect{p, q.now, order}}
 	results := map[string]topology.Result{}
 	for _, step := range order {
 		st := p.steps[step.Name]
@@ -191,13 +192,17 @@ func (q *sequencer) emit(w want) error {
 		return q.ethtool(w, o)
 	case netstate.Sysctl:
 		return q.sysctl(w, o)
+	case netstate.VF:
+		have, ok := netstate.Lookup(q.now, o)
+		if !ok {
+			return fault.New(fault.Gone, fmt.Errorf("no physical function holds VF %q", o.ID))
+		}
+		q.set(w.step, have, o)
+		return nil
 	}
 	have, ok := q.now.Get(w.obj.Key())
 	switch {
 	case !ok:
-		if _, isVF := w.obj.(netstate.VF); isVF {
-			return fault.New(fault.Gone, fmt.Errorf("no physical function holds VF %q", w.obj.Key().ID))
-		}
 		q.do(netstate.Change{Step: w.step, After: w.obj})
 	case needsReplace(netstate.Diff(w.obj, have)):
 		q.do(netstate.Change{Step: w.step, Before: have})
@@ -206,6 +211,13 @@ func (q *sequencer) emit(w want) error {
 		q.update(w.step, have, w.obj)
 	}
 	return nil
+}
+
+// set makes a setting that outlives the sandbox what it is to be.
+func (q *sequencer) set(step string, have, want netstate.Object) {
+	wanted := func(path string) bool { return netstate.Value(want, path) != nil }
+	q.held = append(q.held, netstate.Change{Step: step, Before: netstate.Restrict(have, wanted), After: want})
+	q.update(step, have, want)
 }
 
 func needsReplace(diff []netstate.FieldDiff) bool {
@@ -235,7 +247,7 @@ func (q *sequencer) ethtool(w want, o netstate.Ethtool) error {
 	case have.Fixed && len(netstate.Diff(o, have)) > 0:
 		return fault.New(fault.Unsupported, fmt.Errorf("link %q: ethtool %s %q is %s and its driver does not let it change", o.Link, o.Class, o.Name, *have.Value))
 	default:
-		q.update(w.step, have, o)
+		q.set(w.step, have, o)
 	}
 	return nil
 }

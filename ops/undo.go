@@ -230,7 +230,7 @@ func (u *undoer) undo(c netstate.Change) {
 // setting reports whether an object is neither made nor deleted by itself.
 func setting(o netstate.Object) bool {
 	switch o.(type) {
-	case netstate.Sysctl, netstate.Ethtool:
+	case netstate.Sysctl, netstate.Ethtool, netstate.VF:
 		return true
 	}
 	return false
@@ -240,7 +240,7 @@ func setting(o netstate.Object) bool {
 // and routes wait until all links are as they were, which decides what they can
 // reach and what would be lost once more.
 func (u *undoer) makeAgain(c netstate.Change) {
-	if c.After != nil && !whole(c.Before) && !c.Restored() {
+	if setting(c.Before) || c.After != nil && !whole(c.Before) && !c.Restored() {
 		return
 	}
 	switch c.Before.(type) {
@@ -392,7 +392,7 @@ func (u *undoer) linkThere(o netstate.Object) bool {
 			return true
 		}
 		link = *o.Parent
-	case netstate.Sysctl, netstate.Ethtool, netstate.BridgeVLAN:
+	case netstate.BridgeVLAN:
 		return false // they come and go with their link
 	default:
 		return true

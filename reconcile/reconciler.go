@@ -480,7 +480,7 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 			return Report{}, p.fail(ctx, notConverged(p.sandbox.Topology.Name, plan))
 		}
 		last = plan
-		if err := p.apply(ctx, plan.Changes); err != nil {
+		if err := p.apply(ctx, plan); err != nil {
 			return Report{}, p.fail(ctx, err)
 		}
 		plan, err = p.verify(ctx, plan)
@@ -574,11 +574,11 @@ func (p *pass) begin(ctx context.Context) error {
 }
 
 // apply journals the changes, then makes them one by one.
-func (p *pass) apply(ctx context.Context, changes []netstate.Change) error {
-	if err := p.intend(changes); err != nil {
+func (p *pass) apply(ctx context.Context, plan *ops.Plan) error {
+	if err := p.intend(append(netstate.Lasting(plan.Changes), plan.Held...)); err != nil {
 		return err
 	}
-	for i, c := range changes {
+	for i, c := range plan.Changes {
 		p.executed = append(p.executed, c) // before it is made: a failed change may be half made
 		if c.Implied {
 			continue
@@ -588,7 +588,7 @@ func (p *pass) apply(ctx context.Context, changes []netstate.Change) error {
 				p.disown()
 				return p.stepError(c, err)
 			}
-			for _, along := range changes[i+1:] {
+			for _, along := range plan.Changes[i+1:] {
 				if !along.Implied {
 					break
 				}
@@ -612,7 +612,6 @@ func (p *pass) intend(changes []netstate.Change) error {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Journal += p.r.opts.Now().Sub(start) }()
 	p.intended = true
-	changes = netstate.Lasting(changes)
 	p.record.History = netstate.Coalesce(p.record.History, changes...)
 	first := !p.known || len(p.executed) == 0
 	p.record.Phase = Applying
@@ -692,7 +691,7 @@ func (p *pass) settle(plan *ops.Plan) (Report, error) {
 		Unchanged: len(p.executed) == 0,
 	}
 	p.record.Phase, p.record.Results, p.record.Failure = Applied, plan.Results, ""
-	p.record.History = recognizable(netstate.Unmade(netstate.Compact(p.record.History, p.snapshot), p.unmade), p.snapshot)
+	p.record.History = recognizable(netstate.Unmade(netstate.Compact(netstate.Coalesce(p.record.History, plan.Held...), p.snapshot, plan.Held...), p.unmade), p.snapshot)
 	if p.trigger != TriggerRepair {
 		p.record.Fighting = nil // of what it was before; the loop says anew what goes on
 	}

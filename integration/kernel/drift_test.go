@@ -192,7 +192,7 @@ tc qdisc add dev eth0 root netem delay 1ms
 		devices: map[string]string{"vf0": "enp3s0f0/1", "vf1": "enp3s0f1/1"},
 		steps: `
     - {name: vf0, type: sriov, config: {vlan: 1234, vlanQoS: 3, mac: "02:00:00:00:00:0a", maxTxRate: 100, spoofchk: off, trust: on, mtu: 2000, addresses: [192.0.2.10/24]}}
-    - {name: vf1, type: sriov}
+    - {name: vf1, type: sriov, config: {trust: off}}
     - {name: tune, type: tuning, dependOn: [vf1], config: {dev: net2, ethtool: {features: {tso: false}}}}
     - {name: up, type: vlan, dependOn: [vf1], config: {id: 9, name: up0}}
 `,
@@ -203,6 +203,7 @@ tc qdisc add dev eth0 root netem delay 1ms
 			{name: "rate of a function", spoil: `ip link set enp3s0f0 vf 1 max_tx_rate 50`, drift: "vf0 ~vf.maxTxRate"},
 			{name: "spoof check", spoil: `ip link set enp3s0f0 vf 1 spoofchk on`, drift: "vf0 ~vf.spoofchk"},
 			{name: "trust", spoil: `ip link set enp3s0f0 vf 1 trust off`, drift: "vf0 ~vf.trust"},
+			{name: "trust it had not before either", spoil: `ip link set enp3s0f1 vf 1 trust on`, drift: "vf1 ~vf.trust"},
 			{name: "function down", spoil: `$ip link set net1 down`, drift: "vf0 ~link net1.up"},
 			{name: "MTU of a function", spoil: `$ip link set net1 mtu 1500`, drift: "vf0 ~link net1.mtu"},
 			{name: "function renamed", spoil: `$ip link set net2 down && $ip link set net2 name eth9`, drift: "vf1 ~device.at, vf1 ~link net2.up, up ~link up0.up"},

@@ -20,13 +20,8 @@ func TestEditedAddress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const header = "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec:\n  steps:\n"
 	version := func(address string) *topology.Topology {
-		top, err := topology.Decode([]byte(header + "  - {name: d, type: dummy, config: {name: d0, mac: \"02:00:00:00:00:01\", addresses: [" + address + "], routes: [{dst: 198.51.100.0/24, gw: 192.0.2.1}]}}\n"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return top
+		return steps(t, "  - {name: d, type: dummy, config: {name: d0, mac: \"02:00:00:00:00:01\", addresses: ["+address+"], routes: [{dst: 198.51.100.0/24, gw: 192.0.2.1}]}}\n")
 	}
 	plan := func(top *topology.Topology, have *netstate.Snapshot, owned []netstate.Change) *ops.Plan {
 		t.Helper()
@@ -165,21 +160,32 @@ func (w *world) undo(history []netstate.Change) error {
 	return fmt.Errorf("no end:\n%s", strings.Join(text, "\n"))
 }
 
+// steps is a topology of the steps.
+func steps(t *testing.T, steps string) *topology.Topology {
+	t.Helper()
+	top, err := topology.Decode([]byte("apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec:\n  steps:\n" + strings.TrimPrefix(steps, "\n")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return top
+}
+
+// vf is a virtual function on the host.
+func vf(n int) []netstate.Object {
+	id, at, mac := fmt.Sprintf("0000:01:10.%d", n), netstate.HostName(fmt.Sprintf("enp3s0f%dv0", n)), fmt.Sprintf("52:54:00:aa:bb:0%d", n+1)
+	return []netstate.Object{
+		netstate.Device{ID: id, At: &at, MAC: &mac, MTU: new(uint32(1500)), Up: new(false)},
+		netstate.Link{Name: at, LinkKind: "device", DeviceID: id, MAC: &mac, MTU: new(uint32(1500)), Up: new(false), Master: new("")},
+		netstate.VF{ID: id, MAC: &mac, VLAN: new(uint16(0)), QoS: new(uint8(0)), Protocol: new("802.1q"), SpoofCheck: new(true), Trust: new(false)},
+	}
+}
+
 // TestEditUndone holds that an edit that fails at any of its changes, made or half
 // made, is undone to what was there.
 func TestEditUndone(t *testing.T) {
 	reg, err := all.Registry()
 	if err != nil {
 		t.Fatal(err)
-	}
-	const header = "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec:\n  steps:\n"
-	vf := func(n int) []netstate.Object {
-		id, at, mac := fmt.Sprintf("0000:01:10.%d", n), netstate.HostName(fmt.Sprintf("enp3s0f%dv0", n)), fmt.Sprintf("52:54:00:aa:bb:0%d", n+1)
-		return []netstate.Object{
-			netstate.Device{ID: id, At: &at, MAC: &mac, MTU: new(uint32(1500)), Up: new(false)},
-			netstate.Link{Name: at, LinkKind: "device", DeviceID: id, MAC: &mac, MTU: new(uint32(1500)), Up: new(false), Master: new("")},
-			netstate.VF{ID: id, MAC: &mac, VLAN: new(uint16(0)), QoS: new(uint8(0)), Protocol: new("802.1q"), SpoofCheck: new(true), Trust: new(false)},
-		}
 	}
 	for _, c := range []struct {
 		name          string
@@ -236,17 +242,10 @@ func TestEditUndone(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			decode := func(steps string) *topology.Topology {
-				top, err := topology.Decode([]byte(header + strings.TrimPrefix(steps, "\n")))
-				if err != nil {
-					t.Fatal(err)
-				}
-				return top
-			}
 			w := &world{t: t, reg: reg, have: netstate.NewSnapshot(c.have...), devices: c.devices}
-			owned := recorded(nil, w.ensure(decode(c.before), nil))
+			owned := recorded(nil, w.ensure(steps(t, c.before), nil))
 			start := observed(w.have)
-			changes := w.ensure(decode(c.after), owned)
+			changes := w.ensure(steps(t, c.after), owned)
 			released := func(when string, owned []netstate.Change) {
 				t.Helper()
 				if err := w.undo(owned); err != nil {
@@ -290,6 +289,30 @@ func TestEditUndone(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestDriftIsNotGivenBack holds that a card's setting which was as wanted before us
+// is so after us too, though somebody changed it in between.
+func TestDriftIsNotGivenBack(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	top := steps(t, `  - {name: vf, type: sriov, config: {name: net1, vlan: 7, trust: "off", mtu: 2000}}`)
+	w := &world{t: t, reg: reg, have: netstate.NewSnapshot(vf(0)...), devices: map[string]string{"vf": "0000:01:10.0"}}
+	held := w.plan(top, nil).Held
+	owned := recorded(nil, slices.Concat(w.ensure(top, nil), held))
+	w.have.Apply(netstate.Change{Before: netstate.VF{ID: "0000:01:10.0", Trust: new(false)}, After: netstate.VF{ID: "0000:01:10.0", Trust: new(true)}})
+	repairs := w.ensure(top, owned)
+	if len(repairs) != 1 {
+		t.Errorf("repaired by %v, want trust", repairs)
+	}
+	if err := w.undo(netstate.Compact(recorded(owned, repairs), w.have, held...)); err != nil {
+		t.Error(err)
+	}
+	if diff := netstate.NewSnapshot(vf(0)...).Equal(w.have); len(diff) > 0 {
+		t.Errorf("released to:\n%s", strings.Join(diff, "\n"))
 	}
 }
 

@@ -111,7 +111,7 @@ func (g *generator) build(t *testing.T) *optest.Case {
 		c.Have = append(c.Have,
 			netstate.Device{ID: id, At: &host, MAC: &mac, MTU: new(uint32(1500)), Up: &up},
 			netstate.Link{Name: host, LinkKind: "device", DeviceID: id, MAC: &mac, MTU: new(uint32(1500)), Up: &up, Master: new(""), TxQueueLen: new(uint32(1000))},
-			netstate.VF{ID: id, MAC: &mac, VLAN: new(uint16(0)), QoS: new(uint8(0)), Protocol: new("802.1q"), SpoofCheck: new(true), Trust: new(false)})
+			netstate.VF{ID: id, MAC: &mac, VLAN: new(uint16(0)), QoS: new(uint8(0)), Protocol: new("802.1q"), SpoofCheck: new(true), Trust: new(g.IntN(2) == 0)})
 		g.ports = append(g.ports, s)
 	}
 	for range g.IntN(6) {
@@ -188,6 +188,10 @@ func (g *generator) drift(w *optest.World, history []netstate.Change) {
 			}
 		case netstate.Addr, netstate.Route:
 			w.Apply(netstate.Change{Before: have})
+		case netstate.VF:
+			if wanted := o.(netstate.VF); wanted.Trust != nil {
+				w.Apply(netstate.Change{Before: netstate.VF{ID: have.ID, Trust: have.Trust}, After: netstate.VF{ID: have.ID, Trust: new(!*have.Trust)}})
+			}
 		}
 	}
 }

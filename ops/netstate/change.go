@@ -292,21 +292,22 @@ func Unmade(history []Change, gone func(Change) bool) []Change {
 	return slices.DeleteFunc(slices.Clone(history), func(c Change) bool { return c.Before == nil && gone(c) })
 }
 
-// Compact drops from a history what was put back as it was. It is for a pass
-// that is over: while one is under way, its history also holds what is taken
-// away for a moment and must not be lost in a crash.
+// Compact drops from a history what was put back as it was, but for what is held:
+// settings that are wanted, if only as they were. It is for a pass that is over:
+// while one is under way, its history also holds what is taken away for a moment
+// and must not be lost in a crash.
 //
 // A history holds what was intended. Where a pass was cut off or could not undo all,
 // the object may be as we had made it still, such as a device in the sandbox that
 // was to go home; then the history is corrected by what is there now.
-func Compact(history []Change, now *Snapshot) []Change {
+func Compact(history []Change, now *Snapshot, held ...Change) []Change {
 	var out []Change
 	for _, c := range history {
 		have, there := now.Get(c.Key())
 		if there && c.Action() == Update && mistaken(c, have) {
 			c.After = mergeAny(c.After, Restrict(have, func(path string) bool { return Value(c.Before, path) != nil }))
 		}
-		if !c.Restored() {
+		if !c.Restored() || slices.ContainsFunc(held, func(h Change) bool { return h.Key() == c.Key() }) {
 			out = append(out, c)
 		}
 	}

@@ -1,6 +1,7 @@
 package netstate_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -54,5 +55,32 @@ func TestCompactBelievesWhatIsThere(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("left %q, want %q", got, want)
+	}
+}
+
+// TestDriftIsNotTheOriginal holds that a setting which was as wanted before us is
+// remembered as it was then, whatever somebody makes of it until it is put right.
+func TestDriftIsNotTheOriginal(t *testing.T) {
+	held := netstate.Change{
+		Before: netstate.VF{ID: "a", VLAN: new(uint16(0)), Trust: new(false)},
+		After:  netstate.VF{ID: "a", VLAN: new(uint16(7)), Trust: new(false)},
+	}
+	asWas := netstate.Change{Before: netstate.VF{ID: "b", Trust: new(false)}, After: netstate.VF{ID: "b", Trust: new(false)}}
+	history := netstate.Coalesce(nil, netstate.Change{Before: netstate.VF{ID: "a", VLAN: new(uint16(0))}, After: netstate.VF{ID: "a", VLAN: new(uint16(7))}}, held, asWas)
+	now := netstate.NewSnapshot(held.After, asWas.After)
+	history = netstate.Compact(history, now, held, asWas)
+	for _, id := range []string{"a", "b"} {
+		history = netstate.Coalesce(history, netstate.Change{Before: netstate.VF{ID: id, Trust: new(true)}, After: netstate.VF{ID: id, Trust: new(false)}})
+	}
+	var got []string
+	for _, c := range netstate.Compact(history, now, held, asWas) {
+		got = append(got, fmt.Sprint(c, netstate.Fields(c.Before)))
+	}
+	want := []string{"~ vf a vlan 0 → 7 [{vlan live 0} {trust live false}]", "~ vf b [{trust live false}]"}
+	if !slices.Equal(got, want) {
+		t.Errorf("remembered %q, want %q", got, want)
+	}
+	if left := netstate.Compact(history, now); len(left) != 1 || left[0].Key().ID != "a" {
+		t.Errorf("no step wants them any more, and this is left: %v", left)
 	}
 }

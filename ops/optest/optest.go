@@ -355,14 +355,18 @@ func Hold(t *testing.T, reg *ops.Registry, c *Case, drift func(*World, []netstat
 		return err
 	}
 	Laws(t, reg, c, changes)
-	history := netstate.Coalesce(nil, changes...)
+	settled, err := plan(reg, c, w, netstate.Coalesce(nil, changes...))
+	if err != nil {
+		return err
+	}
+	history := netstate.Coalesce(changes, settled.Held...)
 	drift(w, history)
 	w.Snapshot = netstate.NewSnapshot(netstate.All[netstate.Object](w.Snapshot)...)
 	repairs, _, err := converge(reg, c, w, history)
 	if err != nil {
 		return fmt.Errorf("after drift: %w", err)
 	}
-	checkUndo(t, c, w, netstate.Compact(netstate.Coalesce(history, repairs...), w.Snapshot), "after drift and repair")
+	checkUndo(t, c, w, netstate.Compact(netstate.Coalesce(history, repairs...), w.Snapshot, settled.Held...), "after drift and repair")
 	return nil
 }
 
