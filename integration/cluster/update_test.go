@@ -33,9 +33,16 @@ spec: {spec: {devices: {requests: [{name: vf, exactly: {deviceClassName: %[1]s-v
 `
 
 // TestUpdate holds that an edit reaches a pod that runs, where the topology says
-// so, and that one which fails leaves the pod what it had.
+// so, and that one which fails leaves the pod what it had, on both versions of
+// containerd.
 func TestUpdate(t *testing.T) {
-	b := newAgentBench(t, "2.4")
+	for _, containerd := range []string{"2.4", "1.7"} {
+		t.Run(containerd, func(t *testing.T) { testUpdate(t, newAgentBench(t, containerd)) })
+	}
+}
+
+func testUpdate(t *testing.T, b *agentBench) {
+	t.Helper()
 	live := func(id, mtu int) string { return fmt.Sprintf(edited, "live", "InPlace", "enp3s0f0v0", id, mtu) }
 	still := func(id, mtu int) string { return fmt.Sprintf(edited, "still", "Immutable", "enp3s0f0v1", id, mtu) }
 	for name, manifest := range map[string]string{"live": live(100, 1400), "still": still(100, 1400)} {
