@@ -413,12 +413,7 @@ func (b *agentBench) testDaemons(t *testing.T) {
 func (b *agentBench) testReboot(t *testing.T) {
 	b.create(t, claimingPod("risen", "net-1"))
 	b.ready(t, "risen")
-	// What libcni caches of the pod's first network is not durable; containerd cannot
-	// take down a sandbox whose cache the power has cut to nothing.
-	b.shell(t, "sync /var/lib/cni/results/* /var/lib/cni/results")
-	if err := b.node.Reboot(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	reboot(t, b.node)
 	kubectl(t, b.Cluster, "", "wait", "--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "--timeout=180s", "pod/risen")
 	b.ready(t, "risen")
 	b.has(t, "risen", "net1")
