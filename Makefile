@@ -114,7 +114,7 @@ test-apiserver: ## the part of test-cluster that needs no node: ten minutes to b
 test-cluster: ## tests on a real Kubernetes, its nodes virtual machines (CLUSTER_PKG=./integration/cluster)
 	@. .ci/lib
 	begin 'tests on a cluster'
-	env -u PLUMBLINE_LANE $(GO) test -tags cluster -count=1 -p 1 -timeout 40m -run '$(RUN)' $(or $(CLUSTER_PKG),$$(packages_with '^//go:build cluster')) </dev/null
+	env -u PLUMBLINE_LANE $(GO) test -tags cluster -count=1 -p 1 -timeout 120m -run '$(RUN)' $(or $(CLUSTER_PKG),$$(packages_with '^//go:build cluster')) </dev/null
 	end
 
 .PHONY: fuzz
