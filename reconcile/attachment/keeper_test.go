@@ -423,12 +423,26 @@ func TestSynchronize(t *testing.T) {
 	inBubble(t, "the end of one that was missed", func(t *testing.T) {
 		w := newWorld(t)
 		w.prepare("a", "t1")
-		w.ok(w.Attach(t.Context(), w.sandbox("s1", 1)))
+		pod := w.sandbox("s1", 1)
+		w.ok(w.Attach(t.Context(), pod))
+		delete(w.netns, pod.Netns)
 		w.ok(w.Synchronize(nil))
 		w.wantGate("a", "") // at once
 		w.run()
 		w.want("+s1/a/t1", "-s1/a/t1")
 		w.wantPhase("a", "s1", claims.Released)
+	})
+	inBubble(t, "one that is being made", func(t *testing.T) {
+		w := newWorld(t)
+		w.prepare("a", "t1")
+		pod := w.sandbox("s1", 1)
+		w.ok(w.Attach(t.Context(), pod)) // by the agent before this one
+		w.ok(w.Synchronize(nil))
+		w.run()
+		w.want("+s1/a/t1")
+		w.wantPhase("a", "s1", claims.Attached)
+		w.wantGate("a", "s1")
+		w.ok(w.Admit(t.Context(), pod, nil))
 	})
 	inBubble(t, "both, of one pod", func(t *testing.T) {
 		w := newWorld(t)

@@ -16,7 +16,9 @@ import (
 
 // Synchronize compares the sandboxes a runtime has with the records. Gates that
 // must not be open are closed before it returns; the rest is left to Run. The
-// list may hold sandboxes that have stopped.
+// list may hold sandboxes that have stopped, and lack one that is being made:
+// containerd 1.7 lists it when its hooks are done, which the agent before this
+// one may be called for.
 func (k *Keeper) Synchronize(pods []Pod) error {
 	var errs []error
 	listed := map[string]Pod{}
@@ -45,10 +47,14 @@ func (k *Keeper) Synchronize(pods []Pod) error {
 // that was lost.
 func (k *Keeper) checkGate(e claims.Entry, listed map[string]Pod) error {
 	for _, s := range e.In {
-		p, there := listed[s.ID]
-		if there && s.Phase == claims.Attached && k.stands(s) {
-			return k.Gate.Open(e.UID, s.ID, p.Netns)
+		if s.Phase != claims.Attached || !k.stands(s) {
+			continue
 		}
+		netns := s.Netns
+		if p, there := listed[s.ID]; there {
+			netns = p.Netns
+		}
+		return k.Gate.Open(e.UID, s.ID, netns)
 	}
 	return k.Gate.Close(e.UID)
 }
@@ -84,7 +90,7 @@ func (k *Keeper) fell(s claims.Sandbox) bool {
 // queueEnded leaves to Run the sandboxes that are no more.
 func (k *Keeper) queueEnded(e claims.Entry, listed map[string]Pod) {
 	for _, s := range e.In {
-		if _, there := listed[s.ID]; s.Held() && (!there || s.Phase == claims.Stopping || k.fell(s)) {
+		if _, there := listed[s.ID]; s.Held() && (!there && !k.stands(s) || s.Phase == claims.Stopping || k.fell(s)) {
 			k.later(Pod{Sandbox: s.ID, UID: s.PodUID, Namespace: e.Namespace, Name: e.Pod.Name}) // without a namespace: to be detached
 		}
 	}
