@@ -28,7 +28,7 @@ func (k *Keeper) Synchronize(pods []Pod) error {
 	known := map[types.UID]bool{}
 	for _, e := range k.list() {
 		known[e.UID] = true
-		errs = append(errs, k.checkGate(e, listed))
+		errs = append(errs, k.checkGate(e))
 		k.queueEnded(e, listed)
 		k.queueMissed(e, pods)
 	}
@@ -45,16 +45,11 @@ func (k *Keeper) Synchronize(pods []Pod) error {
 
 // checkGate closes a gate that is open for no good reason, and opens one again
 // that was lost.
-func (k *Keeper) checkGate(e claims.Entry, listed map[string]Pod) error {
+func (k *Keeper) checkGate(e claims.Entry) error {
 	for _, s := range e.In {
-		if s.Phase != claims.Attached || !k.stands(s) {
-			continue
+		if s.Phase == claims.Attached && k.stands(s) {
+			return k.Gate.Open(e.UID, s.ID, s.Netns)
 		}
-		netns := s.Netns
-		if p, there := listed[s.ID]; there {
-			netns = p.Netns
-		}
-		return k.Gate.Open(e.UID, s.ID, netns)
 	}
 	return k.Gate.Close(e.UID)
 }
