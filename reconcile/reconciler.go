@@ -690,13 +690,15 @@ func (p *pass) settle(plan *ops.Plan) (Report, error) {
 		Sandbox: p.sandbox.ID, Changes: made(p.executed), Results: plan.Results, Notes: plan.Notes,
 		Unchanged: len(p.executed) == 0,
 	}
-	p.record.Phase, p.record.Results, p.record.Failure = Applied, plan.Results, ""
-	p.record.History = recognizable(netstate.Unmade(netstate.Compact(netstate.Coalesce(p.record.History, plan.Held...), p.snapshot, plan.Held...), p.unmade), p.snapshot)
-	if p.trigger != TriggerRepair {
-		p.record.Fighting = nil // of what it was before; the loop says anew what goes on
-	}
 	if rep.Unchanged && p.known && p.before.Phase == Applied && sameSpec(p.before.Sandbox, p.sandbox) {
 		return rep, nil
+	}
+	p.record.Phase, p.record.Results, p.record.Failure = Applied, plan.Results, ""
+	history := netstate.Coalesce(p.record.History, plan.Held...)
+	history = netstate.Unmade(netstate.Compact(history, p.snapshot, plan.Held...), p.unmade)
+	p.record.History = recognizable(history, p.snapshot)
+	if p.trigger != TriggerRepair {
+		p.record.Fighting = nil // of what it was before; the loop says anew what goes on
 	}
 	start := p.r.opts.Now()
 	defer func() { p.timing.Journal += p.r.opts.Now().Sub(start) }()
