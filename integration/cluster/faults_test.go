@@ -162,31 +162,43 @@ func (b *agentBench) claims(t *testing.T, pod string) string {
 const trapScript = `shopt -s nullglob
 cd /var/lib/plumbline
 agent=$(pgrep -o -f '^/plumbline agent ')
+pause() { read -t 0.005 <>/run/trap.never; }
 more() {
 	local before files
 	files=($1) before=${#files[@]}
 	echo >/run/trap.armed
-	until files=($1); ((${#files[@]} > before)); do read -t 0.005 <>/run/trap.never; done
+	until files=($1); ((${#files[@]} > before)); do pause; done
 }
+# applying finds out whether a new journal is at its changes (found=struck) or has
+# them behind it (found=late).
 applying() {
 	local file log
 	for file in *.journal; do
+		[[ -z ${old[$file]-} ]] || continue
 		IFS= read -rd '' log <"$file"
-		[[ ${log##*'"phase":"'} != Applying* ]] || return 0
+		[[ $log == *'"phase":"'* ]] || continue
+		found=late
+		[[ ${log##*'"phase":"'} != Applying* ]] || found=struck
+		return 0
 	done
 	return 1
 }
 rm -f /run/trap.never
 mkfifo /run/trap.never
+found=struck
 case $1 in
 preparing) more 'claims/*.claim' ;;
 sandbox) more '/var/run/netns/cni-*' ;;
-applying) echo >/run/trap.armed; until applying; do :; done ;;
+applying)
+	declare -A old=()
+	for file in *.journal; do old[$file]=old; done
+	echo >/run/trap.armed
+	until applying; do pause; done
+	;;
 open) more '/var/run/cdi/dra.networking-gate-*.json' ;;
 esac
 kill -STOP "$agent"
-found=struck
-[[ $1 != applying ]] || applying || found=late
+[[ $1 != applying ]] || applying
 kill -"$2" "$agent"
 echo "$found" >/run/trap
 `
@@ -198,7 +210,7 @@ func (b *agentBench) trap(t *testing.T, when, signal string) {
 	b.shell(t, `rm -f /run/trap /run/trap.armed
 cat >/run/trap.sh <<'END'
 `+trapScript+`END
-setsid bash /run/trap.sh `+when+` `+signal+` >/run/trap.log 2>&1 </dev/null &
+setsid chrt -f 1 bash /run/trap.sh `+when+` `+signal+` >/run/trap.log 2>&1 </dev/null &
 until [[ -e /run/trap.armed ]]; do sleep 0.02; done`)
 }
 
@@ -238,7 +250,7 @@ func (b *agentBench) testStruck(t *testing.T, when, signal string) {
 		if hit || t.Failed() {
 			return
 		}
-		if try == 3 {
+		if try == 6 {
 			t.Fatalf("the agent was never caught %s", when)
 		}
 	}
