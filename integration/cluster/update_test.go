@@ -56,9 +56,11 @@ func testUpdate(t *testing.T, b *agentBench) {
 		t.Helper()
 		return b.shell(t, `for n in $(ls /run/netns); do ip -n $n -d -o link show 2>/dev/null | sed -nE 's/^[0-9]+: (data-[a-z]+)@.* mtu ([0-9]+) .*vlan .* id ([0-9]+) .*/\1 \3 \2/p'; done | sort`)
 	}
-	indexes := func() string {
+	// A card keeps its index on its way through the host to another sandbox, so
+	// that the sandbox belongs to where it is.
+	places := func() string {
 		t.Helper()
-		return b.shell(t, `for n in $(ls /run/netns); do ip -n $n -o link show net1 2>/dev/null | cut -d: -f1,2 || true; done`)
+		return b.shell(t, `for n in $(ls /run/netns); do ip -n $n -o link show net1 2>/dev/null | sed "s/:.*//; s/^/$n /" || true; done`)
 	}
 	topology := func(name, path string) string {
 		t.Helper()
@@ -91,7 +93,7 @@ func testUpdate(t *testing.T, b *agentBench) {
 	}
 	updated("Complete", "1/1")
 	has("data-live 100 1400 data-still 100 1400")
-	cards := indexes()
+	cards := places()
 
 	t.Run("in place", func(t *testing.T) {
 		began := time.Now()
@@ -99,7 +101,7 @@ func testUpdate(t *testing.T, b *agentBench) {
 		updated("Complete", "1/1")
 		t.Logf("in the pod, and told, after %s", time.Since(began).Round(10*time.Millisecond))
 		has("data-live 101 1300 data-still 100 1400")
-		if now := indexes(); now != cards {
+		if now := places(); now != cards {
 			t.Errorf("the cards were moved: %q, before %q", now, cards)
 		}
 		event("NetworkUpdated", "from generation 1 to 2")
@@ -137,7 +139,7 @@ func testUpdate(t *testing.T, b *agentBench) {
 	t.Run("a new sandbox has it too", func(t *testing.T) {
 		b.newSandbox(t, "live")
 		until(t, "a new sandbox", 90*time.Second, func() bool {
-			return strings.Join(strings.Fields(links()), " ") == "data-live 104 1250 data-still 100 1400" && indexes() != cards
+			return strings.Join(strings.Fields(links()), " ") == "data-live 104 1250 data-still 100 1400" && places() != cards
 		})
 	})
 	b.drop(t, "live", "still")
