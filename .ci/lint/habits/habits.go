@@ -32,3 +32,6 @@ func Exported(k kind) error { // want revive
 
 // Ends without a full stop // want godot
 func Ends() kind { return two } // want revive
+
+// Says prints a number as if it were text.
+func Says() string { return fmt.Sprintf("%s", 1) } // want govet
