@@ -4,23 +4,18 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
-
-// The long run is told how long by PLUMBLINE_SOAK, e.g. "10m", and both runs
-// which one they are by PLUMBLINE_SEED.
-const shortRun = 20 * time.Second
 
 // actor is a sandbox of the random run.
 type actor struct {
@@ -53,22 +48,7 @@ type chaos struct {
 // random, by engines that die, fail and misread at random, and after every step
 // all is as the records say, and what was not meant is as it was.
 func TestRandom(t *testing.T) {
-	length, seed := shortRun, rand.Uint64()
-	if v := os.Getenv("PLUMBLINE_SOAK"); v != "" {
-		d, err := time.ParseDuration(v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		length = d
-	}
-	if v := os.Getenv("PLUMBLINE_SEED"); v != "" {
-		n, err := strconv.ParseUint(v, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		seed = n
-	}
-	fmt.Printf("random run: PLUMBLINE_SEED=%d\n", seed)
+	length, seed := effort.Duration(t, 20*time.Second), effort.Seed(t)
 	l := newLane(t)
 	l.devices = []string{} // none is not all
 	for _, g := range grounds {
@@ -93,7 +73,7 @@ func TestRandom(t *testing.T) {
 	if records, errs := c.calm.List(); len(records) > 0 || len(errs) > 0 {
 		c.fatal("left: %v, %v", records, errs)
 	}
-	fmt.Printf("random run: %d steps\n", steps)
+	t.Logf("%d steps", steps)
 }
 
 func (c *chaos) enroll(g ground) {
@@ -177,7 +157,7 @@ func (c *chaos) step() {
 
 func (c *chaos) tell(format string, args ...any) {
 	c.story = append(c.story, fmt.Sprintf(format, args...))
-	if os.Getenv("PLUMBLINE_SOAK") == "" {
+	if !effort.Long() {
 		c.t.Log(c.story[len(c.story)-1])
 	}
 }

@@ -3,11 +3,10 @@ package kernel_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 
+	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
@@ -114,23 +113,16 @@ func (d draw) change(l netstate.Link) netstate.Link {
 	return out
 }
 
-// seeds returns how many random cases of each kind a test runs through;
-// PLUMBLINE_SEEDS asks for more.
-func seeds(t testing.TB) uint64 {
-	n, err := strconv.ParseUint(os.Getenv("PLUMBLINE_SEEDS"), 10, 32)
-	if err != nil {
-		return 4
-	}
-	t.Logf("%d seeds", n)
-	return n
-}
-
 var linkKindNames = []string{"dummy", "vlan", "vrf", "ipvlan", "macvlan", "bridge", "bond", "veth"}
 
 // TestLaws holds the two laws of the codecs on the kernel: what was written is
 // what is read, and a change followed by its inverse changes nothing.
 func TestLaws(t *testing.T) {
-	for seed := range seeds(t) {
+	first, count := uint64(0), uint64(4)
+	if effort.Long() {
+		first, count = effort.Seed(t), 40
+	}
+	for seed := first; seed != first+count; seed++ {
 		for i, kind := range linkKindNames {
 			d := draw{rand.New(rand.NewPCG(seed, uint64(i)))}
 			if !t.Run(fmt.Sprintf("%s/%d", kind, seed), func(t *testing.T) { lawsOfLink(t, d, kind) }) {

@@ -1,0 +1,56 @@
+package effort
+
+import (
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// The variables of the environment.
+const (
+	soakEnv = "PLUMBLINE_SOAK" // how long a random test goes on in the long form, such as "10m"
+	seedEnv = "PLUMBLINE_SEED" // the seed of a run to repeat
+)
+
+// longDuration is short enough for make test-all to have many random tests.
+const longDuration = 2 * time.Minute
+
+// Long reports whether tests run in their long form.
+func Long() bool { return long }
+
+// Duration returns how long a random test goes on: as given in the short form,
+// as long as PLUMBLINE_SOAK says or two minutes in the long form. It fails the
+// test if PLUMBLINE_SOAK is not a duration.
+func Duration(t testing.TB, short time.Duration) time.Duration {
+	t.Helper()
+	value := os.Getenv(soakEnv)
+	switch {
+	case !long:
+		return short
+	case value == "":
+		return longDuration
+	}
+	d, err := time.ParseDuration(value)
+	if err != nil {
+		t.Fatalf("%s: %v", soakEnv, err)
+	}
+	return d
+}
+
+// Seed returns the seed of a random test: PLUMBLINE_SEED, or another one at
+// each call. It is logged, and how to repeat the run. It fails the test if
+// PLUMBLINE_SEED is not a number.
+func Seed(t testing.TB) uint64 {
+	t.Helper()
+	seed := rand.Uint64()
+	if value := os.Getenv(seedEnv); value != "" {
+		var err error
+		if seed, err = strconv.ParseUint(value, 10, 64); err != nil {
+			t.Fatalf("%s: %v", seedEnv, err)
+		}
+	}
+	t.Logf("%s=%d repeats this run", seedEnv, seed)
+	return seed
+}
