@@ -95,7 +95,7 @@ func valid(t *testing.T, file string) *topology.Topology {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := topology.Validate(top, registry(t)); err != nil {
+	if err := topology.Validate(t.Context(), top, registry(t)); err != nil {
 		t.Fatal(err)
 	}
 	return top
@@ -230,7 +230,7 @@ func TestExamples(t *testing.T) {
 			}
 			top, err := topology.Decode([]byte(block[1]))
 			if err == nil {
-				err = topology.Validate(top, reg)
+				err = topology.Validate(t.Context(), top, reg)
 			}
 			if err != nil {
 				t.Errorf("%s: %v\n%s", file, err, block[1])

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -13,7 +14,8 @@ import (
 
 // Vet plans a valid topology on an imagined node and says what is wrong with it
 // whatever the node: steps that contradict each other or want one name, a
-// gateway out of reach. The error is a *topology.Invalid in the planner's words.
+// gateway out of reach. The error is a *topology.Invalid in the planner's words, or
+// that of a context that has ended.
 //
 // Nothing is refused that some node would accept. The node has what is asked
 // for: a device with generous limits per root step, every link a config names,
@@ -21,22 +23,25 @@ import (
 // other values and with links of other kinds, refuses in the same words. A VF
 // counts as one with an interface. Steps of unknown type, and what depends on
 // them, are passed over, and so is a topology that costs too much to plan.
-func (r *Registry) Vet(t *topology.Topology) error {
+func (r *Registry) Vet(ctx context.Context, t *topology.Topology) error {
 	if !affordable(t) {
 		return nil
 	}
-	first := r.vet(t, imagination{mtu: 65535, domain: "ffff", uplink: true})
+	first := r.vet(ctx, t, imagination{mtu: 65535, domain: "ffff", uplink: true})
 	if first == nil || errors.Is(first, errUnaffordable) {
 		return nil
 	}
-	second := r.vet(t, imagination{mtu: 65534, domain: "fffe", occupied: true})
+	second := r.vet(ctx, t, imagination{mtu: 65534, domain: "fffe", occupied: true})
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	if second == nil || second.Error() != first.Error() {
 		return nil
 	}
 	return &topology.Invalid{Topology: t.Name, Problems: []topology.Problem{problemOf(first)}}
 }
 
-func (r *Registry) vet(t *topology.Topology, im imagination) error {
+func (r *Registry) vet(ctx context.Context, t *topology.Topology, im imagination) error {
 	im.devices, im.links = map[string]string{}, map[string]error{}
 	req := Request{Topology: t, Netns: "/run/netns/pod", Devices: map[string]string{}, Have: netstate.NewSnapshot(), imagined: &im}
 	for i, s := range t.Roots() {
@@ -53,7 +58,7 @@ func (r *Registry) vet(t *topology.Topology, im imagination) error {
 			req.Have.Put(netstate.Route{Link: podUplink, Dst: dst, Table: netstate.TableMain})
 		}
 	}
-	_, err := r.Plan(req)
+	_, err := r.Plan(ctx, req)
 	return err
 }
 

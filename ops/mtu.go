@@ -1,8 +1,10 @@
 package ops
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -10,70 +12,93 @@ import (
 
 // settleMTU raises MTUs bottom-up. The kernel refuses an upper link whose MTU
 // exceeds its parent's (EINVAL at create, ERANGE later) and forces a bond's MTU
-// on its ports, so what a step wants of a VLAN is a demand on all below it. A
-// demand never lowers anything, and never contradicts a step silently.
+// on its ports, so what a step wants of a VLAN is a demand on all below it, and
+// on a port one on the bond. A demand never lowers anything, and never
+// contradicts a step silently.
+//
+// It terminates because claims only grow, to values that steps wrote: a demand
+// passes its own value on, and the steps' own values are settled from the
+// largest down, so that no link is raised twice. That is one visit per link and
+// per port of a bond, whatever the topology.
 func (p *Planner) settleMTU() error {
-	for changed := true; changed; {
-		changed = false
-		claimed := func(l netstate.Link) bool {
-			_, ok := p.mtuClaim(l.Name)
-			return ok && !netstate.OnHost(l.Name)
+	var own []string
+	ports := map[string][]string{} // of bonds
+	for _, l := range p.view.LinksWhere(func(l netstate.Link) bool { return p.managed(l.Name) }) {
+		if _, ok := p.mtuClaim(l.Name); ok {
+			own = append(own, l.Name)
 		}
-		for _, l := range p.view.LinksWhere(claimed) {
-			more, err := p.demandMTU(l)
+		if bond, ok := p.bondOf(l.Name); ok {
+			ports[bond] = append(ports[bond], l.Name)
+		}
+	}
+	slices.SortStableFunc(own, func(a, b string) int { return cmp.Compare(p.mtu(b), p.mtu(a)) })
+	for _, name := range own {
+		raised := []string{name}
+		for len(raised) > 0 {
+			if err := p.ended(); err != nil {
+				return err
+			}
+			more, err := p.demandMTU(raised[0], ports)
 			if err != nil {
 				return err
 			}
-			changed = changed || more
+			raised = append(raised[1:], more...)
 		}
 	}
 	return nil
 }
 
-// demandMTU passes a link's wanted MTU on to its parent, its bond, or its
-// ports, and reports whether that changed a claim.
-func (p *Planner) demandMTU(l netstate.Link) (bool, error) {
-	own, ok := p.mtuClaim(l.Name)
-	if !ok {
-		return false, nil
+// demandMTU passes a link's wanted MTU on to its parent, its bond, and its
+// ports, and returns those whose claim that raised.
+func (p *Planner) demandMTU(name string, ports map[string][]string) (raised []string, err error) {
+	l, _ := p.view.Link(name)
+	own, _ := p.mtuClaim(name)
+	demand := func(lower, why string) error {
+		more, err := p.raiseMTU(name, own, lower, why)
+		if more {
+			raised = append(raised, lower)
+		}
+		return err
 	}
-	changed := false
 	if l.Parent != nil {
-		more, err := p.raiseMTU(l.Name, own, *l.Parent)
-		if err != nil {
-			return false, err
-		}
-		changed = changed || more
-	}
-	if l.Master != nil {
-		if bond, ok := p.view.Link(*l.Master); ok && bond.LinkKind == "bond" && !own.derived {
-			more, err := p.raiseMTU(l.Name, own, bond.Name)
-			if err != nil {
-				return false, err
-			}
-			changed = changed || more
+		if err := demand(*l.Parent, "it is below"); err != nil {
+			return nil, err
 		}
 	}
-	if l.LinkKind != "bond" {
-		return changed, nil
+	if bond, ok := p.bondOf(name); ok {
+		if err := demand(bond, bondRule); err != nil {
+			return nil, err
+		}
 	}
-	for _, port := range p.view.LinksWhere(func(port netstate.Link) bool {
-		return !netstate.OnHost(port.Name) && port.Master != nil && *port.Master == l.Name
-	}) {
-		prev, had := p.mtuClaim(port.Name)
+	for _, port := range ports[name] {
+		prev, had := p.mtuClaim(port)
 		switch {
 		case had && !prev.derived && prev.value != own.value:
-			return false, p.mtuConflict(port.Name, prev, l.Name, own, "a bond has the MTU of its ports")
-		case !had || prev.derived && prev.value != own.value:
-			p.setMTUClaim(port.Name, claim{own.step, own.value, true})
-			changed = true
+			return nil, p.mtuConflict(port, prev, name, own, bondRule)
+		case p.mtu(port) < own.value.(uint32):
+			p.setMTUClaim(port, claim{own.step, own.value, true})
+			raised = append(raised, port)
 		}
 	}
-	return changed, nil
+	return raised, nil
 }
 
-// raiseMTU demands at least c's value of the lower link.
-func (p *Planner) raiseMTU(upper string, c claim, lower string) (bool, error) {
+// bondOf returns the bond that a step wants the link in. One the pod put it in
+// by itself does not count: it is the pod's, and decides nothing.
+func (p *Planner) bondOf(port string) (string, bool) {
+	c, ok := p.claims[netstate.LinkKey(port)]["master"]
+	if !ok {
+		return "", false
+	}
+	bond, ok := p.view.Link(c.value.(string))
+	return bond.Name, ok && bond.LinkKind == "bond"
+}
+
+const bondRule = "a bond has the MTU of its ports"
+
+// raiseMTU demands at least c's value of the lower link; why is the reason, for
+// the message.
+func (p *Planner) raiseMTU(upper string, c claim, lower, why string) (bool, error) {
 	want := c.value.(uint32)
 	prev, had := p.mtuClaim(lower)
 	low, _ := p.view.Link(lower)
@@ -81,7 +106,7 @@ func (p *Planner) raiseMTU(upper string, c claim, lower string) (bool, error) {
 	case had && prev.value.(uint32) >= want:
 		return false, nil
 	case had && !prev.derived:
-		return false, p.mtuConflict(upper, c, lower, prev, "it is below")
+		return false, p.mtuConflict(upper, c, lower, prev, why)
 	case low.MTU != nil && *low.MTU >= want && !had && !p.managed(lower):
 		return false, nil
 	case !p.managed(lower):
@@ -107,6 +132,15 @@ func (p *Planner) mtuClaim(link string) (claim, bool) {
 	return c, ok
 }
 
+// mtu returns the claimed MTU of a link, in bytes, 0 where none is.
+func (p *Planner) mtu(link string) uint32 {
+	c, ok := p.mtuClaim(link)
+	if !ok {
+		return 0
+	}
+	return c.value.(uint32)
+}
+
 func (p *Planner) setMTUClaim(link string, c claim) {
 	p.claims[netstate.LinkKey(link)]["mtu"] = c
 }
@@ -120,6 +154,9 @@ func (p *Planner) mtuConflict(upper string, c claim, lower string, prev claim, w
 func (p *Planner) stepError(step string, err error) error {
 	if already, ok := errors.AsType[*StepError](err); ok {
 		return already
+	}
+	if errors.As(err, new(*cutShort)) {
+		return err
 	}
 	typ := ""
 	if st, ok := p.steps[step]; ok {

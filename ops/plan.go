@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -81,13 +82,15 @@ func (p *Plan) String() string {
 }
 
 // Plan computes what makes the topology true. It is pure. An error is always a
-// *StepError or concerns the topology as a whole.
-func (r *Registry) Plan(req Request) (*Plan, error) {
+// *StepError or concerns the topology as a whole, or is that of a context that
+// has ended.
+func (r *Registry) Plan(ctx context.Context, req Request) (*Plan, error) {
 	order, err := topology.Order(req.Topology)
 	if err != nil {
 		return nil, err
 	}
 	p := &Planner{
+		ctx:     ctx,
 		req:     req,
 		claims:  map[netstate.Key]map[string]claim{},
 		missing: map[netstate.Key]netstate.Object{},
@@ -100,6 +103,9 @@ func (r *Registry) Plan(req Request) (*Plan, error) {
 	results := p.results
 	blocked := map[string]bool{}
 	for _, step := range order {
+		if err := p.ended(); err != nil {
+			return nil, err
+		}
 		st := &stepState{step: step, gateway: map[netstate.Key]string{}}
 		p.steps[step.Name], p.current = st, st
 		if dep := firstIn(step.DependOn, blocked); dep != "" {

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -15,6 +16,7 @@ import (
 // Planner is what a step type sees while it plans: the sandbox as it will be
 // after everything wanted so far.
 type Planner struct {
+	ctx     context.Context // of this one plan, see ended
 	req     Request
 	view    *netstate.Snapshot // as observed, with all wants so far come true
 	claims  map[netstate.Key]map[string]claim
@@ -60,6 +62,22 @@ type stepState struct {
 
 // errMissing stops a step whose plan depends on something not yet observed.
 var errMissing = errors.New("not observed yet")
+
+// ended is why planning stops before it is done: its context has ended. It is
+// asked for every object that is wanted or planned, so that no topology, however
+// large, keeps a program from a signal or a deadline.
+func (p *Planner) ended() error {
+	if p.ctx.Err() == nil {
+		return nil
+	}
+	return fault.New(fault.NotReady, &cutShort{context.Cause(p.ctx)})
+}
+
+// cutShort is planning that was not finished; it is the fault of no step.
+type cutShort struct{ err error }
+
+func (c *cutShort) Error() string { return "plan: " + c.err.Error() }
+func (c *cutShort) Unwrap() error { return c.err }
 
 // StepName returns the name of the step being planned.
 func (p *Planner) StepName() string { return p.current.step.Name }
@@ -301,6 +319,9 @@ func (p *Planner) Want(o netstate.Object) error { return p.want(o, false) }
 func (p *Planner) Adopt(o netstate.Object) error { return p.want(o, true) }
 
 func (p *Planner) want(o netstate.Object, adopt bool) error {
+	if err := p.ended(); err != nil {
+		return err
+	}
 	if err := p.req.imagined.spendWant(o); err != nil {
 		return err
 	}

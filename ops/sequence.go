@@ -56,6 +56,9 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 			if phaseOf(w.obj) != phase {
 				continue
 			}
+			if err := p.ended(); err != nil {
+				return nil, err
+			}
 			if err := q.emit(w); err != nil {
 				return nil, p.stepError(w.step, err)
 			}
@@ -107,10 +110,8 @@ func (q *sequencer) withDerivedMTU(wants []want) []want {
 			continue
 		}
 		mtu := netstate.Link{Name: l.Name, MTU: new(c.value.(uint32))}
-		if v, _ := q.p.view.Link(l.Name); v.Master != nil && *v.Master != "" && l.Master == nil {
-			if m, ok := q.p.view.Link(*v.Master); ok && m.LinkKind == "bond" {
-				continue
-			}
+		if _, port := q.p.bondOf(l.Name); port && l.Master == nil {
+			continue
 		}
 		done[l.Key()] = true
 		if l.LinkKind == "" && l.Master == nil {

@@ -373,7 +373,7 @@ func (p *pass) planObserved(ctx context.Context) (*ops.Plan, error) {
 		p.record.History = nil
 	}
 	for range 32 {
-		plan, err := p.think()
+		plan, err := p.think(ctx)
 		if err != nil || len(plan.Missing) == 0 {
 			return plan, p.nameHolder(err)
 		}
@@ -384,10 +384,10 @@ func (p *pass) planObserved(ctx context.Context) (*ops.Plan, error) {
 	return nil, errors.New("planning asks for ever more observations")
 }
 
-func (p *pass) think() (*ops.Plan, error) {
+func (p *pass) think(ctx context.Context) (*ops.Plan, error) {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Plan += p.r.opts.Now().Sub(start) }()
-	return p.r.opts.Registry.Plan(ops.Request{
+	return p.r.opts.Registry.Plan(ctx, ops.Request{
 		Topology: p.sandbox.Topology, Netns: p.sandbox.Netns, Devices: p.sandbox.Devices,
 		Have: p.snapshot, Owned: p.record.History, Interrupted: p.known && p.before.Phase == Applying,
 	})

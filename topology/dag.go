@@ -96,7 +96,7 @@ func newGraph(t *Topology) *graph {
 }
 
 // order sorts what can be sorted; steps in a cycle, and those behind one, are
-// left out.
+// left out. It terminates because each round but the last places one step.
 func (g *graph) order() []int {
 	out := make([]int, 0, len(g.deps))
 	done := make([]bool, len(g.deps))

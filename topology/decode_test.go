@@ -107,7 +107,7 @@ func TestFromObject(t *testing.T) {
 	if err := json.Unmarshal(raw, &again); err != nil {
 		t.Fatal(err)
 	}
-	if err := topology.Validate(&again, seedSet(t)); err != nil {
+	if err := topology.Validate(t.Context(), &again, seedSet(t)); err != nil {
 		t.Errorf("read back from JSON: %v", err)
 	}
 
@@ -141,10 +141,10 @@ func TestValidateHostile(t *testing.T) {
 		}
 		knot.Steps = append(knot.Steps, s)
 	}
-	if err := topology.Validate(complete, seedSet(t)); err == nil || strings.Contains(err.Error(), "cycle") {
+	if err := topology.Validate(t.Context(), complete, seedSet(t)); err == nil || strings.Contains(err.Error(), "cycle") {
 		t.Errorf("the complete graph: %v", err)
 	}
-	err := topology.Validate(knot, seedSet(t))
+	err := topology.Validate(t.Context(), knot, seedSet(t))
 	if n := strings.Count(errString(err), "forms a cycle: s0 → s1 → s0"); n != 1 {
 		t.Errorf("%d cycles reported of the knot", n)
 	}
@@ -163,7 +163,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if err := topology.Validate(top, set); err != nil {
+		if err := topology.Validate(t.Context(), top, set); err != nil {
 			if err.Error() == "" {
 				t.Error("an error says nothing")
 			}

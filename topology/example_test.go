@@ -1,6 +1,7 @@
 package topology_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 
@@ -51,7 +52,7 @@ func ExampleValidate() {
 	t := &topology.Topology{Name: "t", Steps: []topology.Step{
 		{Name: "v", Type: "vlan", Config: map[string]any{"id": 4095}},
 	}}
-	fmt.Println(topology.Validate(t, set))
+	fmt.Println(topology.Validate(context.Background(), t, set))
 	// Output: NetworkTopology "t", step "v": config.id: 4095 is above the maximum 4094
 }
 

@@ -37,7 +37,7 @@ func TestTopologies(t *testing.T) {
 			if input == nil {
 				t.Fatal("no section topology.yaml")
 			}
-			golden(t, file, archive, outcome(t, input, func(top *topology.Topology) error { return topology.Validate(top, set) }))
+			golden(t, file, archive, outcome(t, input, func(top *topology.Topology) error { return topology.Validate(t.Context(), top, set) }))
 		})
 	}
 }
@@ -99,7 +99,7 @@ func golden(t *testing.T, file string, a *txtar.Archive, got txtar.File) {
 }
 
 func TestInvalidCarriesProblems(t *testing.T) {
-	err := topology.Validate(&topology.Topology{Name: "t", Steps: []topology.Step{
+	err := topology.Validate(t.Context(), &topology.Topology{Name: "t", Steps: []topology.Step{
 		{Name: "v", Type: "vlan", Config: map[string]any{"id": 5000, "master": "eth0"}},
 	}}, seedSet(t))
 	var inv *topology.Invalid

@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -15,27 +16,30 @@ import (
 // Validate says everything that is wrong with a topology, given the contracts
 // of the known step types: its structure, each step's config, and whether each
 // step is given the interfaces and the fields it needs. A set that is a Vetter is
-// asked about what passes. The error is an *Invalid.
-func Validate(t *Topology, set contract.Set) error {
-	v := &validator{t: t, set: set, graph: newGraph(t), inv: &Invalid{Topology: t.Name}}
+// asked about what passes. The error is an *Invalid, or that of a context that
+// has ended.
+func Validate(ctx context.Context, t *Topology, set contract.Set) error {
+	v := &validator{ctx: ctx, t: t, set: set, graph: newGraph(t), inv: &Invalid{Topology: t.Name}}
 	v.run()
-	if err := v.inv.orNil(t); err != nil {
-		return err
+	err := v.inv.orNil(t)
+	if vetter, ok := set.(Vetter); ok && err == nil && ctx.Err() == nil {
+		err = vetter.Vet(ctx, t)
 	}
-	if vetter, ok := set.(Vetter); ok {
-		return vetter.Vet(t)
+	if ctx.Err() != nil { // what was found until then is not all
+		return fmt.Errorf("NetworkTopology %q: validation was stopped: %w", t.Name, context.Cause(ctx))
 	}
-	return nil
+	return err
 }
 
 // Vetter knows more of its step types than their contracts: what they would do.
 type Vetter interface {
 	// Vet says what is wrong with a topology in which each step by itself is
-	// right. The error is an *Invalid.
-	Vet(t *Topology) error
+	// right. The error is an *Invalid, or that of a context that has ended.
+	Vet(ctx context.Context, t *Topology) error
 }
 
 type validator struct {
+	ctx       context.Context
 	t         *Topology
 	set       contract.Set
 	graph     *graph
@@ -59,9 +63,15 @@ func (v *validator) run() {
 		v.flows[i] = unknownFlow() // of steps that cannot be ordered
 	}
 	for _, i := range v.graph.order() {
+		if v.ctx.Err() != nil {
+			return
+		}
 		v.input(i)
 	}
 	for i := range v.t.Steps {
+		if v.ctx.Err() != nil {
+			return
+		}
 		v.config(i)
 	}
 }

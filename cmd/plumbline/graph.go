@@ -49,7 +49,7 @@ Exit status with --status: that of status.`,
 			case cmd.Flags().Changed("netns"):
 				return errors.New("--netns is of use with --status only")
 			}
-			t, err := a.load(file)
+			t, err := a.load(cmd.Context(), file)
 			if err != nil {
 				return err
 			}

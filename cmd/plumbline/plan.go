@@ -39,7 +39,7 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 	if err != nil {
 		return fail(fmt.Errorf("--device: %w", err))
 	}
-	topo, err := a.load(t.file)
+	topo, err := a.load(ctx, t.file)
 	if err != nil {
 		return fail(err)
 	}

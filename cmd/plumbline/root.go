@@ -131,7 +131,7 @@ func topologyFlag(cmd *cobra.Command, file *string) {
 }
 
 // load reads a topology and refuses what is wrong with it.
-func (a *app) load(file string) (*topology.Topology, error) {
+func (a *app) load(ctx context.Context, file string) (*topology.Topology, error) {
 	var data []byte
 	var err error
 	if file == "-" {
@@ -143,7 +143,7 @@ func (a *app) load(file string) (*topology.Topology, error) {
 	if err != nil {
 		return nil, fmt.Errorf("topology: %w", err)
 	}
-	t, err := node.Load(data, a.registry)
+	t, err := node.Load(ctx, data, a.registry)
 	if err != nil && !strings.HasPrefix(err.Error(), "NetworkTopology ") {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}

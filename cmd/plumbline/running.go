@@ -44,7 +44,7 @@ type runningDocument struct {
 
 // planRunning shows what a topology would change where it runs.
 func (a *app) planRunning(ctx context.Context, t *target) error {
-	topo, err := a.load(t.file)
+	topo, err := a.load(ctx, t.file)
 	if err != nil {
 		return err
 	}

@@ -18,8 +18,8 @@ for. It needs neither root nor a cluster.`,
 		Example: `  plumbline validate -f topology.yaml
   kubectl get networktopology ai -o yaml | plumbline validate -f -`,
 		Args: noArgs,
-		RunE: func(*cobra.Command, []string) error {
-			t, err := a.load(file)
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			t, err := a.load(cmd.Context(), file)
 			if err != nil {
 				return err
 			}

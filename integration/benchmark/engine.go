@@ -57,7 +57,7 @@ func bareEngine(document string) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := topology.Validate(t, reg); err != nil {
+	if err := topology.Validate(context.Background(), t, reg); err != nil {
 		return nil, err
 	}
 	dir, err := os.MkdirTemp("", "plumbline-benchmark-")

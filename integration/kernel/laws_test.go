@@ -86,7 +86,7 @@ func readCase(t *testing.T, file string) kernelCase {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := topology.Validate(c.topology, reg); err != nil {
+	if err := topology.Validate(t.Context(), c.topology, reg); err != nil {
 		t.Fatal(err)
 	}
 	return c

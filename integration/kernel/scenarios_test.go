@@ -28,7 +28,7 @@ func parse(t *testing.T, name, steps string) *topology.Topology {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := topology.Validate(top, reg); err != nil {
+	if err := topology.Validate(t.Context(), top, reg); err != nil {
 		t.Fatal(err)
 	}
 	return top

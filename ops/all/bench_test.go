@@ -20,7 +20,7 @@ func BenchmarkPlan(b *testing.B) {
 	}
 	req := ops.Request{Topology: c.Topology, Netns: "/run/netns/pod", Devices: c.Devices, Have: optest.NewWorld(c).Snapshot}
 	for b.Loop() {
-		if _, err := reg.Plan(req); err != nil {
+		if _, err := reg.Plan(b.Context(), req); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -26,7 +26,7 @@ func TestEditedAddress(t *testing.T) {
 	plan := func(top *topology.Topology, have *netstate.Snapshot, owned []netstate.Change) *ops.Plan {
 		t.Helper()
 		for {
-			p, err := reg.Plan(ops.Request{Topology: top, Netns: "/run/netns/pod", Have: have, Owned: owned})
+			p, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Have: have, Owned: owned})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -96,7 +96,7 @@ func observed(s *netstate.Snapshot) *netstate.Snapshot {
 func (w *world) plan(top *topology.Topology, owned []netstate.Change) *ops.Plan {
 	w.t.Helper()
 	for {
-		p, err := w.reg.Plan(ops.Request{Topology: top, Netns: "/run/netns/pod", Devices: w.devices, Have: w.have, Owned: owned})
+		p, err := w.reg.Plan(w.t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Devices: w.devices, Have: w.have, Owned: owned})
 		if err != nil {
 			w.t.Fatal(err)
 		}

@@ -30,11 +30,11 @@ func FuzzLaws(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := topology.Validate(c.Topology, contracts); err != nil {
+		if err := topology.Validate(t.Context(), c.Topology, contracts); err != nil {
 			t.Fatalf("generated an invalid topology: %v", err)
 		}
-		refused := reg.Vet(c.Topology)
-		if err := optest.Hold(t, reg, c, func(w *optest.World, history []netstate.Change) { g.drift(w, history) }); err != nil {
+		refused := reg.Vet(t.Context(), c.Topology)
+		if err := optest.Hold(t.Context(), t, reg, c, func(w *optest.World, history []netstate.Change) { g.drift(w, history) }); err != nil {
 			// A contradiction between random steps is a fine answer; a planner
 			// that cannot stop is not.
 			if strings.Contains(err.Error(), "no end") || strings.Contains(err.Error(), "stuck") {

@@ -48,7 +48,7 @@ func TestRenamed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			have := netstate.NewSnapshot(c.have...)
-			plan, err := reg.Plan(ops.Request{Topology: top, Netns: "/run/netns/x", Have: have, Owned: owned})
+			plan, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/x", Have: have, Owned: owned})
 			switch {
 			case c.conflict != "":
 				if fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), c.conflict) {
@@ -68,7 +68,7 @@ func TestRenamed(t *testing.T) {
 	// What no step makes any more is deleted all the same.
 	less := &topology.Topology{Name: "t", DriftPolicy: topology.Repair, Steps: top.Steps[:1]}
 	have := netstate.NewSnapshot(d0, spare0, addr)
-	plan, err := reg.Plan(ops.Request{Topology: less, Netns: "/run/netns/x", Have: have, Owned: owned})
+	plan, err := reg.Plan(t.Context(), ops.Request{Topology: less, Netns: "/run/netns/x", Have: have, Owned: owned})
 	if err != nil || len(plan.Changes) < 2 || plan.Changes[0].String() != "~ link data0 name spare0 → data0" || plan.Changes[1].String() != "- link data0" {
 		t.Errorf("plan without its step: %v, %v", err, plan)
 	}
@@ -87,7 +87,7 @@ func TestRenamed(t *testing.T) {
 	owned = append(owned[:1:1], netstate.Change{Step: "red", After: vrf})
 	vrf.Name = "spare0"
 	d0.Master = new("spare0")
-	plan, err = reg.Plan(ops.Request{Topology: red, Netns: "/run/netns/x", Have: netstate.NewSnapshot(d0, vrf), Owned: owned})
+	plan, err = reg.Plan(t.Context(), ops.Request{Topology: red, Netns: "/run/netns/x", Have: netstate.NewSnapshot(d0, vrf), Owned: owned})
 	if err != nil || len(plan.Changes) != 1 || plan.Changes[0].Step != "red" || plan.Changes[0].String() != "~ link red name spare0 → red" {
 		t.Errorf("plan of a VRF: %v, %v", err, plan)
 	}

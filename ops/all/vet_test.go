@@ -81,7 +81,7 @@ func TestVetRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			reg, top := vetted(t, c.steps)
-			err := topology.Validate(top, reg)
+			err := topology.Validate(t.Context(), top, reg)
 			if want := `NetworkTopology "t", ` + c.want; err == nil || err.Error() != want {
 				t.Errorf("got  %v\nwant %s", err, want)
 			}
@@ -128,7 +128,7 @@ func TestVetAccepts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			reg, top := vetted(t, steps)
-			if err := topology.Validate(top, reg); err != nil {
+			if err := topology.Validate(t.Context(), top, reg); err != nil {
 				t.Error(err)
 			}
 		})
@@ -155,7 +155,7 @@ func TestVetCases(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := reg.Vet(c.Topology); err != nil {
+		if err := reg.Vet(t.Context(), c.Topology); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
 	}
@@ -194,7 +194,7 @@ func BenchmarkVet(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			reg, top := vetted(b, strings.Replace(steps, "    - {name: z, type: tuning, dependOn: [b255]}\n", "", 1))
 			for b.Loop() {
-				_ = reg.Vet(top)
+				_ = reg.Vet(b.Context(), top)
 			}
 		})
 	}

@@ -17,6 +17,7 @@
 package optest
 
 import (
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -65,17 +66,17 @@ func runFile(t *testing.T, reg *ops.Registry, file string) {
 	var got string
 	var planned []netstate.Change
 	if err == nil {
-		err = topology.Validate(c.Topology, reg)
+		err = topology.Validate(t.Context(), c.Topology, reg)
 	}
 	if err == nil {
-		planned, got, err = converge(reg, c, NewWorld(c), nil)
+		planned, got, err = converge(t.Context(), reg, c, NewWorld(c), nil)
 	}
 	if err != nil {
 		golden(t, c, file, "error.txt", err.Error()+"\n")
 		return
 	}
 	golden(t, c, file, "plan.txt", got)
-	Laws(t, reg, c, planned)
+	Laws(t.Context(), t, reg, c, planned)
 }
 
 func golden(t *testing.T, c *Case, file, name, got string) {
@@ -212,9 +213,9 @@ func (w *World) linkThere(o netstate.Object) bool {
 }
 
 // plan plans until nothing is missing.
-func plan(reg *ops.Registry, c *Case, w *World, owned []netstate.Change) (*ops.Plan, error) {
+func plan(ctx context.Context, reg *ops.Registry, c *Case, w *World, owned []netstate.Change) (*ops.Plan, error) {
 	for range 32 {
-		p, err := reg.Plan(ops.Request{Topology: c.Topology, Netns: "/run/netns/pod", Devices: c.Devices, Have: w.Snapshot, Owned: owned, Interrupted: w.interrupted})
+		p, err := reg.Plan(ctx, ops.Request{Topology: c.Topology, Netns: "/run/netns/pod", Devices: c.Devices, Have: w.Snapshot, Owned: owned, Interrupted: w.interrupted})
 		if err != nil || len(p.Missing) == 0 {
 			return p, err
 		}
@@ -257,12 +258,12 @@ func Apply(s *netstate.Snapshot, c netstate.Change) error {
 
 // converge plans and applies in stages until nothing is left to do. It returns
 // all changes and their text, stages set apart by a line.
-func converge(reg *ops.Registry, c *Case, w *World, owned []netstate.Change) ([]netstate.Change, string, error) {
+func converge(ctx context.Context, reg *ops.Registry, c *Case, w *World, owned []netstate.Change) ([]netstate.Change, string, error) {
 	var all []netstate.Change
 	var text strings.Builder
 	var confirmed *ops.Plan
 	for stage := range 8 {
-		p, err := plan(reg, c, w, netstate.Coalesce(owned, all...))
+		p, err := plan(ctx, reg, c, w, netstate.Coalesce(owned, all...))
 		if err != nil {
 			return all, "", err
 		}
@@ -310,7 +311,7 @@ func agree(confirmed, p *ops.Plan) error {
 }
 
 // Laws checks the laws for a case whose changes are given.
-func Laws(t *testing.T, reg *ops.Registry, c *Case, changes []netstate.Change) {
+func Laws(ctx context.Context, t *testing.T, reg *ops.Registry, c *Case, changes []netstate.Change) {
 	t.Helper()
 	for n := range len(changes) + 1 {
 		// A crash after n changes; the record knows all that were intended.
@@ -323,7 +324,7 @@ func Laws(t *testing.T, reg *ops.Registry, c *Case, changes []netstate.Change) {
 		history := netstate.Coalesce(nil, changes...)
 		again := w.clone()
 		again.interrupted = true
-		more, _, err := converge(reg, c, again, history)
+		more, _, err := converge(ctx, reg, c, again, history)
 		if err != nil {
 			t.Errorf("after %d of %d changes, planning again does not converge: %v", n, len(changes), err)
 		}
@@ -347,22 +348,22 @@ func checkUndo(t *testing.T, c *Case, w *World, history []netstate.Change, when 
 // Hold checks the laws for a case that has no golden plan, and one more: after
 // drift, planning again converges, and undoing still restores the start. An
 // error is one of planning.
-func Hold(t *testing.T, reg *ops.Registry, c *Case, drift func(*World, []netstate.Change)) error {
+func Hold(ctx context.Context, t *testing.T, reg *ops.Registry, c *Case, drift func(*World, []netstate.Change)) error {
 	t.Helper()
 	w := NewWorld(c)
-	changes, _, err := converge(reg, c, w, nil)
+	changes, _, err := converge(ctx, reg, c, w, nil)
 	if err != nil {
 		return err
 	}
-	Laws(t, reg, c, changes)
-	settled, err := plan(reg, c, w, netstate.Coalesce(nil, changes...))
+	Laws(ctx, t, reg, c, changes)
+	settled, err := plan(ctx, reg, c, w, netstate.Coalesce(nil, changes...))
 	if err != nil {
 		return err
 	}
 	history := netstate.Coalesce(changes, settled.Held...)
 	drift(w, history)
 	w.Snapshot = netstate.NewSnapshot(netstate.All[netstate.Object](w.Snapshot)...)
-	repairs, _, err := converge(reg, c, w, history)
+	repairs, _, err := converge(ctx, reg, c, w, history)
 	if err != nil {
 		return fmt.Errorf("after drift: %w", err)
 	}

@@ -97,7 +97,7 @@ func (p *Plugin) resolve(ctx context.Context, claimName string, assigned []claim
 		if err != nil {
 			return nil, err
 		}
-		t, err := p.check(o, a, claimName)
+		t, err := p.check(ctx, o, a, claimName)
 		if err != nil {
 			return nil, err
 		}
@@ -122,7 +122,7 @@ func (p *Plugin) resolve(ctx context.Context, claimName string, assigned []claim
 // check refuses a topology that is wrong, is another than the one the classes
 // were made of, or lacks devices. It is what admission checks, once more: nobody
 // need have been there to be asked.
-func (p *Plugin) check(o *v1alpha1.NetworkTopology, a claim.Assignment, claimName string) (*topology.Topology, error) {
+func (p *Plugin) check(ctx context.Context, o *v1alpha1.NetworkTopology, a claim.Assignment, claimName string) (*topology.Topology, error) {
 	if pin := a.Topology.UID; pin != "" && pin != o.UID {
 		return nil, invalid("NetworkTopology %q was deleted and created again since ResourceClaim %q was allocated: delete the claim, or its pod, and create it again", o.Name, claimName)
 	}
@@ -130,7 +130,10 @@ func (p *Plugin) check(o *v1alpha1.NetworkTopology, a claim.Assignment, claimNam
 	if err != nil {
 		return nil, invalid("NetworkTopology %q: %w", o.Name, err)
 	}
-	if err := topology.Validate(t, p.Contracts); err != nil {
+	if err := topology.Validate(ctx, t, p.Contracts); err != nil {
+		if ctx.Err() != nil {
+			return nil, fault.New(fault.NotReady, err)
+		}
 		return nil, fault.New(fault.Invalid, err)
 	}
 	return t, claim.Incomplete(t, p.Contracts, a, claimName)

@@ -29,7 +29,7 @@ func registry(t *testing.T) contract.Set {
 func steps(t *testing.T, list string) *topology.Topology {
 	t.Helper()
 	text := "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: ai}\nspec:\n  steps:\n" + list
-	topo, err := Load([]byte(text), registry(t))
+	topo, err := Load(t.Context(), []byte(text), registry(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +209,7 @@ spec:
   - {name: a, type: sriov, selector: {cel: 'true &&'}}
   - {name: b, type: nothing}
 `
-	_, err := Load([]byte(text), registry(t))
+	_, err := Load(t.Context(), []byte(text), registry(t))
 	if err == nil || fault.Of(err) != fault.Invalid {
 		t.Fatal(err)
 	}

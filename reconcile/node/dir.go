@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -71,7 +72,7 @@ type reading struct {
 // readDir reads all files "*.yaml" of a directory but those that hold a
 // NetworkTopology themselves, for others to name. What is wrong with one file
 // does not keep the others from being read.
-func readDir(dir string, set contract.Set) (reading, error) {
+func readDir(ctx context.Context, dir string, set contract.Set) (reading, error) {
 	dir = filepath.Clean(dir)
 	out := reading{wishes: map[string]wish{}, broken: map[string]error{}, dirs: []string{dir}}
 	entries, err := os.ReadDir(dir)
@@ -92,7 +93,10 @@ func readDir(dir string, set contract.Set) (reading, error) {
 		}
 		var w wish
 		if err == nil {
-			w, err = out.parse(dir, data, set)
+			w, err = out.parse(ctx, dir, data, set)
+		}
+		if ctx.Err() != nil {
+			return out, context.Cause(ctx) // the file is not to blame
 		}
 		if err != nil {
 			out.broken[name] = fmt.Errorf("config file %q: %w", name, err)
@@ -116,7 +120,7 @@ func isTopology(data []byte) bool {
 	return yaml.Unmarshal(data, &head) == nil && head.Kind == v1alpha1.Kind && head.APIVersion != ""
 }
 
-func (r *reading) parse(dir string, data []byte, set contract.Set) (wish, error) {
+func (r *reading) parse(ctx context.Context, dir string, data []byte, set contract.Set) (wish, error) {
 	var f file
 	if err := yaml.UnmarshalStrict(data, &f); err != nil {
 		return wish{}, fault.New(fault.Invalid, oneLine(err))
@@ -145,7 +149,7 @@ func (r *reading) parse(dir string, data []byte, set contract.Set) (wish, error)
 			return wish{}, fmt.Errorf("topologyFile: %w", err)
 		}
 	}
-	if w.topology, err = Load(text, set); err != nil {
+	if w.topology, err = Load(ctx, text, set); err != nil {
 		return wish{}, err
 	}
 	w.id = idPrefix + w.netns.ID(w.topology.Name)

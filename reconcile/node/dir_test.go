@@ -56,7 +56,7 @@ func TestReadDir(t *testing.T) {
 		"broken-steps.yaml":   inline("x", "mtu: wide"),
 		"broken-syntax.yaml":  "netns: [\n",
 	})
-	r, err := readDir(dir, registry(t))
+	r, err := readDir(t.Context(), dir, registry(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestReadDir(t *testing.T) {
 	if want := []string{dir, elsewhere}; !slices.Equal(r.dirs, slices.Sorted(slices.Values(want))) {
 		t.Errorf("directories: %q, want %q", r.dirs, want)
 	}
-	if _, err := readDir(filepath.Join(dir, "missing"), registry(t)); err == nil {
+	if _, err := readDir(t.Context(), filepath.Join(dir, "missing"), registry(t)); err == nil {
 		t.Error("no error for a missing directory")
 	}
 }
@@ -107,7 +107,7 @@ func TestTake(t *testing.T) {
 			os.Remove(filepath.Join(dir, e.Name()))
 		}
 		write(t, dir, files)
-		r, err := readDir(dir, registry(t))
+		r, err := readDir(t.Context(), dir, registry(t))
 		if err != nil {
 			t.Fatal(err)
 		}

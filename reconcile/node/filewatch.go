@@ -87,7 +87,7 @@ func (l *Loop) follow(ctx context.Context, files *fileWatch) {
 	quiet := time.NewTimer(debounce) // what happened before the watch began is read now
 	defer quiet.Stop()
 	reread := func() {
-		if l.reread(files) {
+		if l.reread(ctx, files) {
 			quiet.Reset(debounce)
 		}
 	}
@@ -149,8 +149,8 @@ func (l *Loop) appeared(path string) {
 	}
 }
 
-func (l *Loop) reread(files *fileWatch) (fresh bool) {
-	r, err := readDir(l.Dir, l.Contracts)
+func (l *Loop) reread(ctx context.Context, files *fileWatch) (fresh bool) {
+	r, err := readDir(ctx, l.Dir, l.Contracts)
 	if err != nil {
 		// What was wanted stays wanted.
 		l.Log.Error("config", "error", err)

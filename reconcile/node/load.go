@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,25 +14,32 @@ import (
 )
 
 // Load reads a topology and says everything that is wrong with it: its syntax,
-// its steps, and the selectors of its root steps. An error is of kind Invalid.
-func Load(data []byte, set contract.Set) (*topology.Topology, error) {
+// its steps, and the selectors of its root steps. An error is of kind Invalid, or
+// that of a context that has ended.
+func Load(ctx context.Context, data []byte, set contract.Set) (*topology.Topology, error) {
 	t, err := topology.Decode(data)
 	if err != nil {
 		return nil, fault.New(fault.Invalid, err)
 	}
-	if err := validate(t, set); err != nil {
+	if err := validate(ctx, t, set); err != nil {
+		if ctx.Err() != nil {
+			return nil, err
+		}
 		return nil, fault.New(fault.Invalid, err)
 	}
 	return t, nil
 }
 
-func validate(t *topology.Topology, set contract.Set) error {
-	err := topology.Validate(t, set)
+func validate(ctx context.Context, t *topology.Topology, set contract.Set) error {
+	err := topology.Validate(ctx, t, set)
 	invalid := &topology.Invalid{Topology: t.Name}
 	if err != nil && !errors.As(err, &invalid) {
 		return err
 	}
 	for i := range t.Steps {
+		if ctx.Err() != nil {
+			return fmt.Errorf("NetworkTopology %q: validation was stopped: %w", t.Name, context.Cause(ctx))
+		}
 		s := &t.Steps[i]
 		if s.Selector == "" || !s.Root() {
 			continue

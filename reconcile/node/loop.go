@@ -117,7 +117,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	r, err := readDir(l.Dir, l.Contracts)
+	r, err := readDir(ctx, l.Dir, l.Contracts)
 	if err != nil {
 		return err
 	}

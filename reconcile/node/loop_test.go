@@ -269,7 +269,7 @@ func running(t *testing.T, prepare func(n *node), f func(n *node)) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		prepare(n)
-		r, err := readDir(n.Dir, n.Contracts)
+		r, err := readDir(t.Context(), n.Dir, n.Contracts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -317,7 +317,7 @@ func (n *node) wants(file, netns, config string) {
 // reread reads the directory again and waits until nothing is left to do.
 func (n *node) reread() {
 	n.t.Helper()
-	r, err := readDir(n.Dir, n.Contracts)
+	r, err := readDir(n.t.Context(), n.Dir, n.Contracts)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -487,7 +487,7 @@ func TestNamespaceComesAndGoes(t *testing.T) {
 // byHand applies a topology as the command line does.
 func (n *node) byHand(id reconcile.SandboxID, netns, config string) {
 	n.t.Helper()
-	topo, err := Load([]byte(strings.Replace(topologyFile, "type: dummy", "type: dummy, config: {"+config+"}", 1)), n.Contracts)
+	topo, err := Load(n.t.Context(), []byte(strings.Replace(topologyFile, "type: dummy", "type: dummy, config: {"+config+"}", 1)), n.Contracts)
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -34,7 +34,10 @@ func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology
 	if err != nil {
 		return fault.New(fault.Invalid, fmt.Errorf("NetworkTopology %q: %w", o.Name, err))
 	}
-	if err := topology.Validate(decoded, set); err != nil {
+	if err := topology.Validate(ctx, decoded, set); err != nil {
+		if ctx.Err() != nil {
+			return fault.New(fault.NotReady, err)
+		}
 		return fault.New(fault.Invalid, err)
 	}
 	return Fits(ctx, decoded, t.Devices, set)

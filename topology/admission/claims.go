@@ -119,17 +119,17 @@ func (c *classes) class(ctx context.Context, name string) (*resourceapi.DeviceCl
 	if c.coming == nil {
 		c.coming = map[string]*resourceapi.DeviceClass{}
 		for _, o := range c.topologies {
-			c.expect(o)
+			c.expect(ctx, o)
 		}
 	}
 	return c.coming[name], nil
 }
 
-func (c *classes) expect(o *v1alpha1.NetworkTopology) {
+func (c *classes) expect(ctx context.Context, o *v1alpha1.NetworkTopology) {
 	if o.Status.ObservedGeneration == o.Generation || !o.DeletionTimestamp.IsZero() {
 		return // seen by the controller: what is not there does not come
 	}
-	t, err := deviceclass.Judge(o, c.set)
+	t, err := deviceclass.Judge(ctx, o, c.set)
 	if err != nil {
 		return
 	}

@@ -33,7 +33,10 @@ func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, 
 	if err != nil {
 		return a, err
 	}
-	t, err := deviceclass.Judge(o, set)
+	t, err := deviceclass.Judge(ctx, o, set)
+	if err != nil && ctx.Err() != nil {
+		return a, err
+	}
 	if err != nil {
 		a.wrong(err)
 		return a, nil

@@ -295,7 +295,11 @@ func (c *Controller) program(ctx context.Context, o *v1alpha1.NetworkTopology, f
 		found.Err = err
 		return
 	}
-	t, err := Judge(o, set)
+	t, err := Judge(ctx, o, set)
+	if err != nil && ctx.Err() != nil {
+		found.Err = err
+		return
+	}
 	if err != nil {
 		found.Invalid = err
 		return

@@ -48,7 +48,7 @@ func TestClasses(t *testing.T) {
 		v1alpha1.Step{Name: "loop", Type: "dummy"}, // takes no device
 		v1alpha1.Step{Name: "tune", Type: "tuning", DependOn: []string{"vf0"}, Config: &runtime.RawExtension{Raw: []byte(`{"mtu":9000}`)}},
 	)
-	decoded, err := deviceclass.Judge(o, set)
+	decoded, err := deviceclass.Judge(t.Context(), o, set)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestClasses(t *testing.T) {
 func TestMend(t *testing.T) {
 	set := contracts(t)
 	o := topologyOf(v1alpha1.Step{Name: "vf0", Type: "sriov"})
-	decoded, err := deviceclass.Judge(o, set)
+	decoded, err := deviceclass.Judge(t.Context(), o, set)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package deviceclass
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -17,16 +18,19 @@ import (
 // the selectors as the scheduler's CEL, and how many devices it takes. set holds
 // the contracts of all types, described by schemas or built in. The error is of
 // package topology's making, one line per problem or more.
-func Judge(o *v1alpha1.NetworkTopology, set contract.Set) (*topology.Topology, error) {
+func Judge(ctx context.Context, o *v1alpha1.NetworkTopology, set contract.Set) (*topology.Topology, error) {
 	t, err := topology.FromObject(o)
 	if err != nil {
 		return nil, fmt.Errorf("NetworkTopology %q: %w", o.Name, err)
 	}
 	invalid := &topology.Invalid{Topology: t.Name}
-	if err := topology.Validate(t, set); err != nil && !errors.As(err, &invalid) {
+	if err := topology.Validate(ctx, t, set); err != nil && !errors.As(err, &invalid) {
 		return nil, err
 	}
 	for i := range t.Steps {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("NetworkTopology %q: validation was stopped: %w", t.Name, context.Cause(ctx))
+		}
 		s := &t.Steps[i]
 		if s.Selector == "" {
 			continue
