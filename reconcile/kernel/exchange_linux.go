@@ -7,6 +7,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/fault"
 )
 
 // errInterrupted says that something changed under a dump (NLM_F_DUMP_INTR).
@@ -52,25 +54,31 @@ var errUnanswered = errors.New("the kernel's answer is lost")
 
 func unanswered(err error) error { return fmt.Errorf("%w: %w", errUnanswered, err) }
 
-// receive reads one datagram of the kernel.
+// receive reads one datagram of the kernel, into buffer where it has room. What
+// has none would be lost with the reading, so its size is asked for first.
 func (s *socket) receive(buffer []byte) ([]byte, error) {
-	for {
-		var n int
-		var from unix.Sockaddr
-		err := again(func() (err error) {
-			n, from, err = unix.Recvfrom(s.fd, buffer, unix.MSG_TRUNC) // tells the size also of what has no room
-			return err
-		})
-		switch sender, ok := from.(*unix.SockaddrNetlink); {
-		case err != nil:
-			return nil, err
-		case !ok || sender.Pid != nl.PidKernel:
-			continue // any process may send to a netlink socket
-		case n > len(buffer):
-			return nil, fmt.Errorf("an answer of %d bytes, there is room for %d", n, len(buffer))
-		}
-		return buffer[:n], nil
+	size, err := s.recv(nil, unix.MSG_PEEK|unix.MSG_TRUNC)
+	switch {
+	case err != nil:
+		return nil, err
+	case size > datagramBytes:
+		return nil, fault.New(fault.Unsupported, fmt.Errorf("an answer of %d bytes: at most %d are read", size, datagramBytes))
+	case size > len(buffer):
+		buffer = make([]byte, size)
 	}
+	n, err := s.recv(buffer, 0)
+	if err != nil {
+		return nil, err
+	}
+	return buffer[:n], nil
+}
+
+func (s *socket) recv(buffer []byte, flags int) (n int, err error) {
+	err = again(func() (err error) {
+		n, _, err = unix.Recvfrom(s.fd, buffer, flags)
+		return err
+	})
+	return n, err
 }
 
 // again repeats a call that a signal has interrupted. The runtime preempts

@@ -40,10 +40,15 @@ type socket struct {
 // the request is being sent, so an answer that is not there at once never comes.
 var replyTimeout = unix.Timeval{Sec: 10}
 
-// receiveBytes is the room for one datagram. The parts of a dump have 32 KiB at
-// most (af_netlink.c, netlink_recvmsg); a link with 256 virtual functions is
-// told in one piece of some 50.
+// receiveBytes is the room for one datagram as a rule. The parts of a dump have
+// 32 KiB at most (af_netlink.c, netlink_recvmsg); a link with 256 virtual
+// functions is told in one piece of some 50.
 const receiveBytes = 64 << 10
+
+// datagramBytes bounds what is read in one piece. A link's message may be larger
+// than receiveBytes: the owner of a namespace can give a link alternative names of
+// 64 KiB in all (rtnetlink.c, rtnl_alt_ifname), and no attribute is larger.
+const datagramBytes = 1 << 20
 
 func newBuffers() *sync.Pool {
 	return &sync.Pool{New: func() any { return new(make([]byte, receiveBytes)) }}
@@ -89,6 +94,12 @@ func (s *socket) bind() error {
 		return fmt.Errorf("its address is a %T", name)
 	}
 	s.port = own.Pid
+	// A connected socket takes messages of its peer alone (af_netlink.c,
+	// netlink_getsockbyportid). Without it CAP_NET_ADMIN in the namespace is
+	// enough to send us forged answers, or so many that the kernel's are dropped.
+	if err := unix.Connect(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fmt.Errorf("connect to the kernel: %w", err)
+	}
 	return errors.Join(
 		unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &replyTimeout),
 		unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &replyTimeout))
