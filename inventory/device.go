@@ -38,10 +38,13 @@ const (
 type HostUse string
 
 // The uses. The kernel would let any of these be moved into a pod, and the host
-// would lose a link it works with. DefaultRoute is set by GuardUplinks, and no
-// policy may override it; OtherPort is that of a team, a vrf or another master.
+// would lose a link it works with. DefaultRoute and Unread are set by GuardUplinks,
+// and no policy may override them; Unread is a device of which nobody can say
+// whether it carries a default route. OtherPort is that of a team, a vrf or another
+// master.
 const (
 	DefaultRoute    HostUse = "default route"
+	Unread          HostUse = "perhaps a default route: it cannot be read"
 	BridgePort      HostUse = "bridge port"
 	BondPort        HostUse = "bond port"
 	OpenVSwitchPort HostUse = "openvswitch port"
@@ -112,6 +115,9 @@ type PF struct {
 	VFIndex int `json:"vfIndex"`
 }
 
+// Uplink reports whether the node reaches others over the device, or may do so.
+func (d Device) Uplink() bool { return d.HostUse == DefaultRoute || d.HostUse == Unread }
+
 // PCIAddress returns the PCI address, or "" for a device without one.
 func (d Device) PCIAddress() string {
 	if strings.HasPrefix(d.ID, ifPrefix) {
@@ -123,7 +129,7 @@ func (d Device) PCIAddress() string {
 // State says in a few words what the device is doing.
 func (d Device) State() string {
 	switch {
-	case d.HostUse != "" && d.Master != "" && d.HostUse != DefaultRoute:
+	case d.HostUse != "" && d.Master != "" && !d.Uplink():
 		return string(d.HostUse) + " of " + d.Master
 	case d.HostUse != "":
 		return string(d.HostUse)

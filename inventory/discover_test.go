@@ -2,6 +2,7 @@ package inventory_test
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -283,11 +284,13 @@ func TestGuardUplinks(t *testing.T) {
 		{ID: "if:bond0.6", IfName: "bond0.6"},
 		{ID: "if:red", IfName: "red"},
 	}
+	unread := map[string]error{"bond0": errors.New("cannot be read")}
 	for _, c := range []struct {
 		name    string
 		uplinks inventory.Uplinks
 		want    []string
 	}{
+		{"what cannot be read, and all below it", inventory.Uplinks{Unread: unread}, []string{"0000:01:00.0", "0000:01:00.1", "if:bond0"}},
 		{"no route", inventory.Uplinks{}, nil},
 		{"a route on nothing we have", inventory.Uplinks{Routes: []string{"wg0", ""}}, nil},
 		{"a card", inventory.Uplinks{Routes: []string{"p2"}}, []string{"0000:02:00.0"}},
@@ -301,7 +304,7 @@ func TestGuardUplinks(t *testing.T) {
 			before := fmt.Sprintf("%+v", bond)
 			var have []string
 			for _, d := range inventory.GuardUplinks(bond, c.uplinks) {
-				if d.HostUse == inventory.DefaultRoute {
+				if d.Uplink() {
 					have = append(have, d.ID)
 				}
 			}

@@ -1,6 +1,11 @@
 package inventory
 
-import "slices"
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+)
 
 // Uplinks is what the caller knows about the node's own connection.
 type Uplinks struct {
@@ -10,12 +15,26 @@ type Uplinks struct {
 	// relations sysfs does not show (an Open vSwitch port and its bridge). Those
 	// that sysfs shows need not be repeated.
 	Masters map[string][]string
+	// Unread are the interfaces that could not be asked whether they carry a
+	// default route, with the reason.
+	Unread map[string]error
+}
+
+// Problem says which interfaces could not be asked and why; nil when all could.
+func (u Uplinks) Problem() error {
+	var out []error
+	for _, ifName := range slices.Sorted(maps.Keys(u.Unread)) {
+		out = append(out, fmt.Errorf("withheld %q, as it may carry a default route: %w", ifName, u.Unread[ifName]))
+	}
+	return errors.Join(out...)
 }
 
 // GuardUplinks returns the devices with those marked that carry a default
 // route: the route's interface, everything below it down to the cards (a port
-// of a bridge, the bond under a VLAN), and the master it is enslaved to. Only
-// the netdev itself is marked: a PF in use keeps its virtual functions on offer.
+// of a bridge, the bond under a VLAN), and the master it is enslaved to. What
+// could not be asked is marked in the same way: one interface that cannot be read
+// costs itself, not the others. Only the netdev itself is marked: a PF in use keeps
+// its virtual functions on offer.
 //
 // The guard is a hard rule. It must be computed on every scan, since routes
 // move, and no policy may override it.
@@ -42,19 +61,20 @@ func GuardUplinks(devices []Device, u Uplinks) []Device {
 			lowers[upper] = append(lowers[upper], ifName)
 		}
 	}
-	guarded := reach(u.Routes, lowers)
-	for ifName := range reach(u.Routes, masters) {
-		guarded[ifName] = true
-	}
-
 	out := slices.Clone(devices)
-	for i := range out {
-		d := &out[i]
-		names := append([]string{d.IfName}, d.OtherIfNames...)
-		if slices.ContainsFunc(names, func(name string) bool { return guarded[name] }) {
-			d.HostUse = DefaultRoute
+	mark := func(starts []string, use HostUse) {
+		guarded := reach(starts, lowers)
+		maps.Copy(guarded, reach(starts, masters))
+		for i := range out {
+			d := &out[i]
+			names := append([]string{d.IfName}, d.OtherIfNames...)
+			if slices.ContainsFunc(names, func(name string) bool { return guarded[name] }) {
+				d.HostUse = use
+			}
 		}
 	}
+	mark(slices.Collect(maps.Keys(u.Unread)), Unread)
+	mark(u.Routes, DefaultRoute)
 	return out
 }
 

@@ -145,36 +145,52 @@ func discoverOn(ctx context.Context, host *kernel.Host) ([]inventory.Device, err
 		// Without it the way to the host could be given away.
 		return nil, failed
 	}
-	return inventory.GuardUplinks(devices, uplinks), err
+	return inventory.GuardUplinks(devices, uplinks), errors.Join(err, uplinks.Problem())
 }
 
 // uplinksOf says which of these devices carry a default route of the host, IPv4
 // or IPv6. Each interface that is up is asked about: the best route alone would
-// leave out the second uplink of a machine that has two.
+// leave out the second uplink of a machine that has two. One that cannot be read is
+// listed as such: it may come from a pod, and must not cost the others.
 func uplinksOf(ctx context.Context, host *kernel.Host, devices []inventory.Device) (inventory.Uplinks, error) {
 	outside := host.WithoutSandbox()
 	defer outside.Close()
-	best := netstate.Device{ID: ops.DefaultRouteDevice}
-	ask := []netstate.Object{best}
-	for _, d := range devices {
-		if d.IfName != "" && d.Up {
-			ask = append(ask, netstate.Device{ID: d.ID})
-		}
-		for _, name := range d.OtherIfNames {
-			ask = append(ask, netstate.Device{ID: "if:" + name})
-		}
-	}
-	snap, err := outside.Observe(ctx, ask)
+	best, err := askUplink(ctx, outside, ops.DefaultRouteDevice)
 	if err != nil {
 		return inventory.Uplinks{}, fmt.Errorf("default routes: %w", err)
 	}
-	var out inventory.Uplinks
-	for _, d := range netstate.All[netstate.Device](snap) {
-		if d.At != nil && (d.ID == best.ID || d.Use == string(inventory.DefaultRoute)) {
+	out := inventory.Uplinks{Unread: map[string]error{}}
+	if best.At != nil {
+		out.Routes = append(out.Routes, netstate.BaseName(*best.At))
+	}
+	ask := func(id, name string) {
+		d, err := askUplink(ctx, outside, id)
+		switch {
+		case err != nil:
+			out.Unread[name] = err
+		case d.At != nil && d.Use == string(inventory.DefaultRoute):
 			out.Routes = append(out.Routes, netstate.BaseName(*d.At))
 		}
 	}
-	return out, nil
+	for _, d := range devices {
+		if d.IfName != "" && d.Up {
+			ask(d.ID, d.IfName)
+		}
+		for _, name := range d.OtherIfNames {
+			ask("if:"+name, name)
+		}
+	}
+	return out, ctx.Err()
+}
+
+// askUplink reads a device of the host, the zero Device when it is not there.
+func askUplink(ctx context.Context, outside *kernel.Sandbox, id string) (netstate.Device, error) {
+	snap, err := outside.Observe(ctx, []netstate.Object{netstate.Device{ID: id}})
+	if err != nil {
+		return netstate.Device{}, err
+	}
+	d, _ := snap.Device(id)
+	return d, nil
 }
 
 // privileged refuses to begin what the kernel would refuse halfway.

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile/kernel"
@@ -27,7 +29,16 @@ func TestUplinks(t *testing.T) {
 	} {
 		meddle(t, "plt-uplinks", netstate.Change{After: o})
 	}
-	host, err := kernel.Open(kernel.Options{Netns: netns})
+	message, failing := 0, 0
+	host, err := kernel.Open(kernel.Options{Netns: netns, Disturb: func(m kernel.Message) error {
+		if m.Answered {
+			return nil
+		}
+		if message++; message == failing {
+			return unix.EMSGSIZE
+		}
+		return nil
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,5 +54,25 @@ func TestUplinks(t *testing.T) {
 	routes := slices.Compact(slices.Sorted(slices.Values(have.Routes)))
 	if !slices.Equal(routes, []string{"four0", "six0"}) {
 		t.Errorf("uplinks %q", have.Routes)
+	} // A link that cannot be read is withheld, and costs no other.
+	unread := 0
+	for last := message; failing <= last; {
+		message, failing = 0, failing+1
+		have, err := uplinksOf(t.Context(), host, devices)
+		if err != nil {
+			continue // it was about the best route itself
+		}
+		unread += len(have.Unread)
+		for _, name := range []string{"four0", "six0"} {
+			if !slices.Contains(have.Routes, name) && have.Unread[name] == nil {
+				t.Errorf("message %d failed: %q is given away: %+v", failing, name, have)
+			}
+		}
+		if len(have.Unread) > 1 || (have.Problem() == nil) != (len(have.Unread) == 0) {
+			t.Errorf("message %d failed: %v", failing, have.Problem())
+		}
+	}
+	if unread < 3 {
+		t.Errorf("%d times a link could not be read, want each once at least", unread)
 	}
 }

@@ -102,7 +102,7 @@ func (k known) remember(offered []entry) map[string]entry {
 
 // describe returns the device as it is to be published, or why it is not.
 func (k known) describe(d inventory.Device, used map[string]bool) (entry, string) {
-	if d.HostUse == inventory.DefaultRoute {
+	if d.Uplink() {
 		return entry{}, d.State() // whoever has prepared it for whom: never
 	}
 	if k.inUse[d.Name] {

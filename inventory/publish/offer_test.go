@@ -2,6 +2,7 @@ package publish
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -89,6 +90,24 @@ func vf(i int) inventory.Device {
 	return inventory.Device{
 		ID: fmt.Sprintf("0000:%02x:00.1", i), Name: fmt.Sprintf("pci-0000-%02x-00-1", i), Kind: inventory.KindVF,
 		IfName: fmt.Sprintf("v%d", i), LinkType: inventory.Ethernet, PF: &inventory.PF{PCIAddress: "0000:ff:00.0", IfName: "pf0"},
+	}
+}
+
+// A device whose interface cannot be read costs nobody but itself, also when it was
+// published before and is in use.
+func TestUnreadDevice(t *testing.T) {
+	all := []inventory.Device{vf(1), vf(2), vf(3)}
+	offered, _ := known{devices: all}.offer()
+	before := map[string]entry{}
+	for _, e := range offered {
+		before[e.Device.Name] = e
+	}
+	unread := inventory.GuardUplinks(all, inventory.Uplinks{Unread: map[string]error{"v2": errors.New("message too long")}})
+	for _, inUse := range []map[string]bool{nil, {all[1].Name: true}} {
+		offered, withheld := known{devices: unread, inUse: inUse, before: before}.offer()
+		if len(offered) != 2 || len(withheld) != 1 || withheld[0].Name != all[1].Name || withheld[0].Reason != string(inventory.Unread) {
+			t.Errorf("in use %v: %d offered, withheld %v", inUse, len(offered), withheld)
+		}
 	}
 }
 

@@ -223,7 +223,7 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 	p.mu.Lock()
 	p.offered, p.withheld = offered, withheld
 	p.mu.Unlock()
-	p.say(withheld, partial)
+	p.say(withheld, errors.Join(partial, uplinks.Problem()))
 	if soon > 0 {
 		next = min(next, soon)
 	}
