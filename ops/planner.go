@@ -114,6 +114,13 @@ func (p *Planner) Owned(k netstate.Key) bool {
 	return slices.ContainsFunc(p.req.Owned, func(c netstate.Change) bool { return c.Key() == k && c.Before == nil })
 }
 
+// Foreign reports whether the object is observed and the record does not say
+// that we made it.
+func (p *Planner) Foreign(k netstate.Key) bool {
+	_, there := p.req.Have.Get(k)
+	return there && !p.Owned(k)
+}
+
 // Wanted reports whether a step before wants the object.
 func (p *Planner) Wanted(k netstate.Key) bool {
 	_, ok := p.claims[k]

@@ -214,7 +214,7 @@ func wantHostBridge(p *ops.Planner, br string, c config, filtering bool) error {
 	if exists && have.LinkKind != "bridge" {
 		return ops.Conflict("%q already exists but is not a bridge: it is a %s link", c.Bridge, have.LinkKind)
 	}
-	if exists && !p.Owned(have.Key()) {
+	if exists && p.Foreign(have.Key()) {
 		on := have.Bridge != nil && have.Bridge.VLANFiltering != nil && *have.Bridge.VLANFiltering
 		if filtering && !on {
 			return ops.Conflict("bridge %q does not filter VLANs, so tags would do nothing: turn vlan_filtering on, or use another bridge", c.Bridge)

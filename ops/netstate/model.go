@@ -177,9 +177,26 @@ func (m *model) updateLink(have, want Link) {
 	}
 }
 
-// linkDown drops what a link loses when it goes down: every route through it
-// and its IPv6 addresses; its VLANs follow it down.
+// linkDown drops what a link loses when it goes down; its VLANs follow it down
+// (vlan_device_event in net/8021q/vlan.c). An ipvlan or macvlan does not: it loses
+// its carrier.
 func (m *model) linkDown(l Link) {
+	m.flush(l)
+	for _, c := range m.vlansUp(l) {
+		m.imply(Link{Name: c.Name, Up: c.Up}, Link{Name: c.Name, Up: new(false)})
+		m.put(Merge(c, Link{Up: new(false)}))
+		m.linkDown(c)
+	}
+}
+
+func (m *model) vlansUp(l Link) []Link {
+	return m.LinksWhere(func(c Link) bool {
+		return c.LinkKind == "vlan" && c.Parent != nil && *c.Parent == l.Name && c.Up != nil && *c.Up
+	})
+}
+
+// flush drops every route through a link and its IPv6 addresses.
+func (m *model) flush(l Link) {
 	for _, o := range All[Object](m.Snapshot) {
 		k := o.Key()
 		switch o := o.(type) {
@@ -194,11 +211,6 @@ func (m *model) linkDown(l Link) {
 				delete(m.objects, k)
 			}
 		}
-	}
-	for _, c := range m.LinksWhere(func(c Link) bool { return c.Parent != nil && *c.Parent == l.Name && c.Up != nil && *c.Up }) {
-		m.imply(Link{Name: c.Name, Up: c.Up}, Link{Name: c.Name, Up: new(false)})
-		m.put(Merge(c, Link{Up: new(false)}))
-		m.linkDown(c)
 	}
 }
 
@@ -262,15 +274,17 @@ func (m *model) masterChanged(have, l Link) {
 	}
 }
 
-// bounce is what entering or leaving a VRF does to a running link: routes and
-// global IPv6 addresses go, IPv4 addresses stay.
+// bounce is what entering or leaving a VRF does to a running link: it goes down
+// and up again, and its VLANs with it. Routes and global IPv6 addresses go, IPv4
+// addresses stay.
 func (m *model) bounce(l Link) {
 	if l.Up == nil || !*l.Up {
 		return
 	}
-	up := *l.Up
-	m.linkDown(l)
-	m.put(Merge(l, Link{Up: &up}))
+	m.flush(l)
+	for _, c := range m.vlansUp(l) {
+		m.bounce(c)
+	}
 }
 
 // macChosen says the bond's MAC was set rather than inherited; such a bond
