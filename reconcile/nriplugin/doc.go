@@ -14,7 +14,8 @@
 // without claims they look at the records and no more.
 //
 // Run connects, and when the connection is lost connects again with a new stub,
-// later each time: a stub that has failed does not dial again. What happened
-// meanwhile the runtime's list tells (Synchronize). Ready says whether hooks come
-// through at present.
+// later each time: a stub that has failed does not dial again. A runtime may stop
+// at any point of the conversation: each part of it has a time limit, and a stub
+// that does not end with its connection is abandoned. Synchronize tells what
+// happened meanwhile. Ready says whether hooks are called at present.
 package nriplugin
