@@ -26,7 +26,8 @@ type Options struct {
 	// BootID tells whether a record's history belongs to this boot.
 	BootID string
 	// Patience bounds the wait for what is not ready yet, such as a VF whose
-	// driver has no clear-to-send (igbvf: 10 s). Default 15 s.
+	// driver has no clear-to-send (igbvf: 10 s). Default 15 s. Release and Repair
+	// wait a second at most: whoever calls them comes again.
 	Patience time.Duration
 	// Recorder is told of every pass; nil is none.
 	Recorder Recorder
@@ -151,10 +152,17 @@ func (r *Reconciler) run(ctx context.Context, sb Sandbox, trigger Trigger) (rep 
 	return rep, err
 }
 
+// ErrAbsent says that a device is neither on the host nor in its sandbox: it is on
+// its way back from a namespace that is being torn down, or the pod keeps it
+// somewhere. The kind of an error that wraps it is NotReady.
+var ErrAbsent = errors.New("neither the host nor the sandbox has it")
+
 // Release undoes everything that was done to a sandbox and forgets it. An
 // unknown sandbox, a namespace that is gone and objects that are gone are no
 // errors. When something cannot be undone the record is kept and Release can be
-// called again.
+// called again. It does not wait for a device that is absent (ErrAbsent), which may
+// last for ever, and only shortly for what is not ready: nobody else is held up by a
+// sandbox that cannot be released.
 func (r *Reconciler) Release(ctx context.Context, id SandboxID) (rep Report, err error) {
 	unlock, err := r.opts.Store.Lock(ctx, id)
 	if err != nil {
@@ -170,10 +178,29 @@ func (r *Reconciler) Release(ctx context.Context, id SandboxID) (rep Report, err
 		return Report{Sandbox: id, Unchanged: true}, nil
 	}
 	p.sandbox = p.record.Sandbox
-	if err := p.release(ctx); err != nil {
-		return Report{}, fmt.Errorf("release sandbox %q: %w", id, err)
+	rep = Report{Sandbox: id}
+	err = p.release(ctx)
+	rep.Changes, rep.Unchanged = p.executed, len(p.executed) == 0
+	if err != nil {
+		return rep, fmt.Errorf("release sandbox %q: %w", id, err)
 	}
-	return Report{Sandbox: id, Changes: p.executed, Unchanged: len(p.executed) == 0}, nil
+	return rep, nil
+}
+
+// AwaitRelease is Release for who needs it to be finished: what is not ready, such
+// as an absent device, is waited for until Patience is over or ctx ends. The sandbox
+// is not locked between two attempts.
+func (r *Reconciler) AwaitRelease(ctx context.Context, id SandboxID) (Report, error) {
+	deadline := r.opts.Now().Add(r.opts.Patience)
+	var changes []netstate.Change
+	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
+		rep, err := r.Release(ctx, id)
+		changes = append(changes, rep.Changes...)
+		rep.Changes, rep.Unchanged = changes, len(changes) == 0
+		if fault.Of(err) != fault.NotReady || !r.opts.Now().Before(deadline) || !sleep(ctx, wait) {
+			return rep, err
+		}
+	}
 }
 
 // List returns all records. Reading them takes a while where there are hundreds.
@@ -191,6 +218,8 @@ type pass struct {
 	sandbox Sandbox
 	trigger Trigger
 	began   time.Time
+	// lenient is until when an undo waits for what is not ready; see undo.
+	lenient time.Time
 
 	record Record
 	known  bool // a record was there
@@ -301,7 +330,7 @@ func (p *pass) refuseTaken(ctx context.Context, free bool) error {
 			if !free {
 				continue // it will be let go of
 			}
-			_, err := p.r.Release(ctx, other.Sandbox.ID)
+			_, err := p.r.AwaitRelease(ctx, other.Sandbox.ID)
 			if err == nil {
 				continue
 			}
@@ -768,11 +797,20 @@ func (p *pass) fail(ctx context.Context, cause error) error {
 	return errors.Join(cause, p.r.opts.Store.Put(p.before))
 }
 
+// shortWait bounds the waits of a release: long enough for a driver that answers
+// EBUSY for a moment, short enough for the workers that other sandboxes need.
+const shortWait = time.Second
+
 // undo takes back a history against what is there now, until nothing is left to
-// take back.
+// take back. What an Ensure undoes it waits for, as its caller wants all of it or
+// nothing; any other pass leaves what is not ready to the next.
 func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 	history = netstate.Coalesce(nil, history...)
-	deadline := p.r.opts.Now().Add(p.r.opts.Patience)
+	patience := shortWait
+	if p.trigger == TriggerEnsure {
+		patience = p.r.opts.Patience
+	}
+	p.lenient = p.r.opts.Now().Add(patience)
 	wait := 5 * time.Millisecond
 	var failed error
 	for rounds := 0; ; {
@@ -786,8 +824,8 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 		switch {
 		case len(changes) > 0 && rounds > maxUndoRounds:
 			return errors.Join(failed, fault.New(fault.NotConverged, fmt.Errorf("still to undo: %v", changes)))
-		case len(changes) == 0 && p.r.opts.Now().After(deadline):
-			return errors.Join(failed, fault.New(fault.NotReady, fmt.Errorf("device %q has not come back: neither the host nor the sandbox has it", absent[0])))
+		case len(changes) == 0 && (p.trigger != TriggerEnsure || p.patience() == 0):
+			return errors.Join(failed, fault.New(fault.NotReady, fmt.Errorf("device %q has not come back: %w", absent[0], ErrAbsent)))
 		case len(changes) == 0:
 			if !sleep(ctx, wait) {
 				return ctx.Err()
@@ -798,24 +836,34 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 			return failed
 		}
 		rounds++
-		failed = nil
 		// At first nothing is waited for: what seems not ready may be going, with
 		// a namespace that is being torn down.
-		patience := p.r.opts.Patience
-		if rounds == 1 {
-			patience = 0
-		}
 		history = p.noteForeign(history, changes)
-		for _, c := range made(changes) {
-			if err := p.applyOne(ctx, c, patience); err != nil {
-				failed = errors.Join(failed, p.stepError(c, err)) // the others are undone all the same
-				continue
-			}
-			if p.trigger == TriggerRelease {
-				p.executed = append(p.executed, c)
-			}
+		failed = p.takeBack(ctx, changes, rounds > 1)
+	}
+}
+
+// patience is what is left of the time an undo may wait.
+func (p *pass) patience() time.Duration {
+	return max(0, p.lenient.Sub(p.r.opts.Now()))
+}
+
+// takeBack makes the changes of an undo, all of them whatever fails.
+func (p *pass) takeBack(ctx context.Context, changes []netstate.Change, patient bool) (failed error) {
+	for _, c := range made(changes) {
+		patience := time.Duration(0)
+		if patient {
+			patience = p.patience()
+		}
+		if err := p.applyOne(ctx, c, patience); err != nil {
+			failed = errors.Join(failed, p.stepError(c, err))
+			continue
+		}
+		if p.trigger == TriggerRelease {
+			p.executed = append(p.executed, c)
 		}
 	}
+	return failed
 }
 
 // noteForeign adds to the history, and to the record, what an undo takes along

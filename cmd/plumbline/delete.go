@@ -47,7 +47,7 @@ something cannot be undone, it can be tried again.`,
 				if node.FromFile(rec.Sandbox.ID) {
 					fmt.Fprintf(a.err, "plumbline: note: sandbox %q is described by a file of `plumbline run`, which will make it again\n", rec.Sandbox.ID)
 				}
-				rep, err := e.Release(ctx, rec.Sandbox.ID)
+				rep, err := e.AwaitRelease(ctx, rec.Sandbox.ID)
 				if err != nil {
 					failed = errors.Join(failed, err)
 					continue

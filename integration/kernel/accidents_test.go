@@ -48,7 +48,7 @@ func TestPathReused(t *testing.T) {
 				}
 			}
 			spared("after a repair")
-			if _, err := s.calm.Release(ctxFor(t), s.sandbox.ID); err != nil {
+			if _, err := s.calm.AwaitRelease(ctxFor(t), s.sandbox.ID); err != nil {
 				t.Fatalf("release: %v", err)
 			}
 			spared("after release")
@@ -152,7 +152,7 @@ done
 	if st, err := r.Check(ctxFor(t), sb.ID); err != nil || st.State != reconcile.InSync {
 		t.Fatalf("plugged in again: %v, %+v", err, st)
 	}
-	if _, err := r.Release(ctxFor(t), sb.ID); err != nil {
+	if _, err := r.AwaitRelease(ctxFor(t), sb.ID); err != nil {
 		t.Fatal(err)
 	}
 	var left []string

@@ -257,7 +257,7 @@ func (g ground) run(t *testing.T) {
 			(&lane{t, l.host, l.dir, l.devices}).row(r, &stranger{t, s.ns, s.other}, made.repair, observed, row)
 		})
 	}
-	if _, err := r.Release(ctxFor(t), made.repair.ID); err != nil {
+	if _, err := r.AwaitRelease(ctxFor(t), made.repair.ID); err != nil {
 		t.Fatal(err)
 	}
 	l.mustEqual(home, "", "after release")

@@ -278,7 +278,7 @@ func (s *stage) lent(diff string) bool {
 func (s *stage) over(when string) {
 	t := s.lane.t
 	t.Helper()
-	if _, err := s.calm.Release(ctxFor(t), s.sandbox.ID); err != nil {
+	if _, err := s.calm.AwaitRelease(ctxFor(t), s.sandbox.ID); err != nil {
 		t.Fatalf("%s: release: %v", when, err)
 	}
 	s.mustEqual(s.start, s.path, when+", released")

@@ -66,7 +66,7 @@ func TestForestalled(t *testing.T) {
 			if !done || !there() {
 				t.Errorf("made by the other one: %t, and there afterwards: %t", done, there())
 			}
-			if _, err := r.Release(ctxFor(t), sb.ID); err != nil {
+			if _, err := r.AwaitRelease(ctxFor(t), sb.ID); err != nil {
 				t.Errorf("release: %v", err)
 			}
 			if !there() {

@@ -196,7 +196,7 @@ func TestEveryChangeFailsOnce(t *testing.T) {
 				if n == 1 {
 					t.Fatal("no change was made at all")
 				}
-				if _, err := l.engine(nil).Release(ctxFor(t), c.sandbox(path).ID); err != nil {
+				if _, err := l.engine(nil).AwaitRelease(ctxFor(t), c.sandbox(path).ID); err != nil {
 					t.Fatal(err)
 				}
 				l.mustEqual(start, path, "after release")
@@ -303,7 +303,7 @@ func TestKilledBetweenChanges(t *testing.T) {
 					t.Fatalf("killed after change %d: apply again: %v", n, err)
 				}
 			}
-			if _, err := l.engine(nil).Release(ctxFor(t), sb.ID); err != nil {
+			if _, err := l.engine(nil).AwaitRelease(ctxFor(t), sb.ID); err != nil {
 				t.Fatalf("killed after change %d: release: %v", n, err)
 			}
 			l.mustEqual(start, path, "killed after change "+strconv.Itoa(n)+", then released")
@@ -329,7 +329,7 @@ func TestNamespaceDies(t *testing.T) {
 			t.Fatal(err)
 		}
 		deleteNetns(path)
-		if _, err := l.engine(nil).Release(ctxFor(t), sb.ID); err != nil {
+		if _, err := l.engine(nil).AwaitRelease(ctxFor(t), sb.ID); err != nil {
 			t.Fatalf("release after the namespace died: %v", err)
 		}
 		l.mustEqual(hostStart, "", "after the namespace died and release")

@@ -191,7 +191,7 @@ func (c *chaos) act(a *actor, act string, sb reconcile.Sandbox) {
 		case "repair":
 			_, err = r.Repair(ctxFor(c.t), sb.ID)
 		case "release":
-			_, err = r.Release(ctxFor(c.t), sb.ID)
+			_, err = r.AwaitRelease(ctxFor(c.t), sb.ID)
 		default:
 			_, err = r.Ensure(ctxFor(c.t), sb)
 		}
@@ -273,7 +273,7 @@ func (c *chaos) honest(a *actor) {
 // release ends a sandbox, with its namespace; the next one has its path.
 func (c *chaos) release(a *actor) {
 	c.t.Helper()
-	if _, err := c.calm.Release(ctxFor(c.t), a.versions[0].ID); err != nil {
+	if _, err := c.calm.AwaitRelease(ctxFor(c.t), a.versions[0].ID); err != nil {
 		c.fatal("%s: release: %v", a.name, err)
 	}
 	if _, known := c.record(a); known {

@@ -72,13 +72,13 @@ func TestTwoTopologiesOneNamespace(t *testing.T) {
 	if _, err := r.Ensure(ctxFor(t), two); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Release(ctxFor(t), one.ID); err != nil {
+	if _, err := r.AwaitRelease(ctxFor(t), one.ID); err != nil {
 		t.Fatal(err)
 	}
 	if st, err := r.Check(ctxFor(t), two.ID); err != nil || st.State != reconcile.InSync {
 		t.Fatalf("the other topology was touched: %v, %+v", err, st)
 	}
-	if _, err := r.Release(ctxFor(t), two.ID); err != nil {
+	if _, err := r.AwaitRelease(ctxFor(t), two.ID); err != nil {
 		t.Fatal(err)
 	}
 	l.mustEqual(start, path, "after both are released")
@@ -163,7 +163,7 @@ func TestEditedTopology(t *testing.T) {
 	if !ok || data.VLAN == nil || *data.VLAN.ID != 101 || *data.MTU != 3000 {
 		t.Errorf("data0: %+v", data)
 	}
-	if _, err := r.Release(ctxFor(t), first.ID); err != nil {
+	if _, err := r.AwaitRelease(ctxFor(t), first.ID); err != nil {
 		t.Fatal(err)
 	}
 	l.mustEqual(start, path, "after release")
@@ -193,13 +193,13 @@ func TestDeviceIsHeld(t *testing.T) {
 	if _, err := r.Ensure(ctxFor(t), two); err != nil {
 		t.Fatalf("the device is free again: %v", err)
 	}
-	if _, err := r.Release(ctxFor(t), one.ID); err != nil {
+	if _, err := r.AwaitRelease(ctxFor(t), one.ID); err != nil {
 		t.Fatalf("late release: %v", err)
 	}
 	if st, err := r.Check(ctxFor(t), two.ID); err != nil || st.State != reconcile.InSync {
 		t.Fatalf("a late release touched the new owner: %v, %+v", err, st)
 	}
-	if _, err := r.Release(ctxFor(t), two.ID); err != nil {
+	if _, err := r.AwaitRelease(ctxFor(t), two.ID); err != nil {
 		t.Fatal(err)
 	}
 	l.mustEqual(hostStart, "", "after both are released")
@@ -222,7 +222,7 @@ func TestOwnNameTaken(t *testing.T) {
 	}
 	squatter := netstate.Link{Name: *start.At, LinkKind: "dummy"}
 	l.meddle("", netstate.Change{After: squatter})
-	if _, err := r.Release(ctxFor(t), sb.ID); err != nil {
+	if _, err := r.AwaitRelease(ctxFor(t), sb.ID); err != nil {
 		t.Fatal(err)
 	}
 	got, ok := l.state("").Device(device)
@@ -264,7 +264,7 @@ func TestDeviceVanishes(t *testing.T) {
 	if _, err := r.Repair(ctxFor(t), sb.ID); err == nil || !strings.Contains(err.Error(), device) {
 		t.Errorf("repair: %v", err)
 	}
-	if _, err := r.Release(ctxFor(t), sb.ID); err != nil {
+	if _, err := r.AwaitRelease(ctxFor(t), sb.ID); err != nil {
 		t.Errorf("release: %v", err)
 	}
 	write("bind")
@@ -292,7 +292,7 @@ func TestObservedStepIsSpared(t *testing.T) {
 	if err != nil || st.State != reconcile.Drifted || len(st.Drift) != 1 || st.Drift[0].Step != "a" {
 		t.Errorf("check: %v, %+v", err, st)
 	}
-	if _, err := r.Release(ctxFor(t), sb.ID); err != nil {
+	if _, err := r.AwaitRelease(ctxFor(t), sb.ID); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.Repair(ctxFor(t), sb.ID); fault.Of(err) != fault.Gone {

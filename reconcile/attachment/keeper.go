@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile"
@@ -25,6 +27,7 @@ import (
 // Engine makes topologies true; a reconcile.Reconciler does.
 type Engine interface {
 	Ensure(ctx context.Context, sb reconcile.Sandbox) (reconcile.Report, error)
+	// Release does not wait for a device that is absent: it is called again.
 	Release(ctx context.Context, id reconcile.SandboxID) (reconcile.Report, error)
 	List() ([]reconcile.Record, []error)
 	IDs() ([]reconcile.SandboxID, []error)
@@ -80,9 +83,9 @@ type Keeper struct {
 	Options
 
 	mu    sync.Mutex
-	queue map[string]Pod  // sandboxes that Run is to attach, or to detach when they have no namespace
-	seen  map[string]bool // sandboxes whose namespace this process has seen
-	wake  chan struct{}
+	todo  map[string]Pod                               // sandboxes that Run is to attach, or to detach when they have no namespace
+	queue workqueue.TypedRateLimitingInterface[string] // of the sandboxes in todo, while Run runs
+	seen  map[string]bool                              // sandboxes whose namespace this process has seen
 }
 
 // New returns a Keeper.
@@ -92,7 +95,7 @@ func New(o Options) *Keeper {
 	if o.Identify == nil {
 		o.Identify = identify
 	}
-	return &Keeper{Options: o, queue: map[string]Pod{}, seen: map[string]bool{}, wake: make(chan struct{}, 1)}
+	return &Keeper{Options: o, todo: map[string]Pod{}, seen: map[string]bool{}}
 }
 
 // Attach makes all claims of the pod true in its sandbox, or none. A pod without
@@ -246,11 +249,33 @@ func (k *Keeper) partFromOthers(ctx context.Context, e *claims.Entry, pod Pod, n
 		if !newest && s.Phase == claims.Attached && k.stands(s) {
 			return fault.New(fault.Conflict, fmt.Errorf("it is attached to sandbox %q of the pod", s.ID))
 		}
-		if err := k.release(ctx, e, s.ID, claims.Released, ""); err != nil {
+		if err := k.awaitRelease(ctx, e, s.ID); err != nil {
 			return fmt.Errorf("release its earlier sandbox %q: %w", s.ID, err)
 		}
 	}
 	return nil
+}
+
+// awaitRelease is release for the next sandbox of the pod, which needs the devices:
+// they are on their way back while the namespace of the old one is torn down.
+func (k *Keeper) awaitRelease(ctx context.Context, e *claims.Entry, sandbox string) error {
+	var err error
+	pace := wait.Backoff{Duration: 5 * time.Millisecond, Factor: 2, Steps: 1 << 10, Cap: 200 * time.Millisecond}
+	within, cancel := context.WithTimeout(ctx, k.ReleaseTimeout)
+	defer cancel()
+	for {
+		err = k.release(ctx, e, sandbox, claims.Released, "")
+		if fault.Of(err) != fault.NotReady {
+			return err
+		}
+		timer := time.NewTimer(pace.Step())
+		select {
+		case <-within.Done():
+			timer.Stop()
+			return err
+		case <-timer.C:
+		}
+	}
 }
 
 // ensure makes all topologies of a claim true.
@@ -286,7 +311,7 @@ func (k *Keeper) undo(ctx context.Context, uid types.UID, sandbox string, then c
 
 // release closes the gate and undoes all topologies of a claim in a sandbox. The
 // caller has the claim's lock. What cannot be released leaves the sandbox
-// Stopping, unless it may be tried again (then is Failed).
+// Stopping, unless it may be tried again (then is Failed), and Run tries again.
 func (k *Keeper) release(ctx context.Context, e *claims.Entry, sandbox string, then claims.Phase, why string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ReleaseTimeout)
 	defer cancel()
@@ -299,6 +324,7 @@ func (k *Keeper) release(ctx context.Context, e *claims.Entry, sandbox string, t
 		// Recorded first: from here on nobody attaches it again.
 		s.Phase = claims.Stopping
 		if err := k.Store.PutSandboxes(*e); err != nil {
+			k.again(e, s)
 			return errors.Join(append(errs, err)...)
 		}
 	}
@@ -314,6 +340,9 @@ func (k *Keeper) release(ctx context.Context, e *claims.Entry, sandbox string, t
 	if err == nil || then == claims.Failed {
 		s.Phase, s.Failure = then, why
 		err = errors.Join(err, k.Store.PutSandboxes(*e))
+	}
+	if s.Phase == claims.Stopping {
+		k.again(e, s)
 	}
 	return err
 }
@@ -410,7 +439,8 @@ func (k *Keeper) releaseRecord(ctx context.Context, id reconcile.SandboxID) erro
 }
 
 // Withdraw ends all there is of a claim and forgets it, the record last. A claim
-// that is not known is no error.
+// that is not known is no error. It does not wait for a device that is absent: Run
+// goes on, and Withdraw is called again.
 func (k *Keeper) Withdraw(ctx context.Context, uid types.UID) error {
 	e, known, unlock, err := k.hold(ctx, uid)
 	if err != nil {

@@ -509,6 +509,83 @@ func TestSweep(t *testing.T) {
 	})
 }
 
+// TestStuckReleases holds that sandboxes that cannot be released hold up no other,
+// and that they are released soon after they can be, though nobody asks.
+func TestStuckReleases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for _, uid := range []types.UID{"a", "b", "c"} {
+			w.prepare(uid, "t1")
+		}
+		w.ok(w.Attach(t.Context(), w.sandbox("s1", 1)))
+		ctx, cancel := context.WithCancel(t.Context())
+		go w.Run(ctx)
+		w.stuck = "t1"
+		begun := time.Now()
+		for _, uid := range []types.UID{"a", "b", "c"} {
+			if err := w.Withdraw(t.Context(), uid); fault.Of(err) != fault.NotReady {
+				t.Errorf("withdraw %s: %v", uid, err)
+			}
+		}
+		if took := time.Since(begun); took != 0 {
+			t.Errorf("kubelet waited %s", took)
+		}
+		time.Sleep(2 * time.Second)
+		w.mu.Lock()
+		w.stuck = ""
+		w.mu.Unlock()
+		begun = time.Now()
+		for w.attachedAnywhere("a", "b", "c") {
+			time.Sleep(10 * time.Millisecond)
+			if time.Since(begun) > 5*time.Second { // long before the next sweep
+				t.Fatal("nobody tries again")
+			}
+		}
+		for _, uid := range []types.UID{"a", "b", "c"} {
+			w.ok(w.Withdraw(t.Context(), uid))
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// attachedAnywhere reports whether a sandbox has something of the claims.
+func (w *world) attachedAnywhere(uids ...types.UID) bool {
+	w.t.Helper()
+	return slices.ContainsFunc(uids, func(uid types.UID) bool {
+		e, _, err := w.store.Get(uid)
+		w.ok(err)
+		return e.Held()
+	})
+}
+
+// TestNextSandboxWaits holds that the next sandbox of a pod waits for what the one
+// before it has, as long as its caller does.
+func TestNextSandboxWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.prepare("a", "t1")
+		w.ok(w.Attach(t.Context(), w.sandbox("s1", 1)))
+		w.stuck = "t1"
+		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		defer cancel()
+		if err := w.Attach(ctx, w.sandbox("s2", 2)); fault.Of(err) != fault.NotReady {
+			t.Errorf("error %v", err)
+		}
+		time.AfterFunc(time.Second, func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.stuck = ""
+		})
+		begun := time.Now()
+		w.ok(w.Attach(t.Context(), w.sandbox("s3", 3)))
+		if took := time.Since(begun); took < time.Second || took > 1500*time.Millisecond {
+			t.Errorf("it took %s", took)
+		}
+		w.wantGate("a", "s3")
+	})
+}
+
 // TestReboot holds that the sandboxes of an earlier boot are buried, and those
 // that are not of a runtime left alone.
 func TestReboot(t *testing.T) { synctest.Test(t, testReboot) }

@@ -6,9 +6,11 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile/claims"
@@ -39,7 +41,6 @@ func (k *Keeper) Synchronize(pods []Pod) error {
 			errs = append(errs, k.Gate.Close(uid))
 		}
 	}
-	k.nudge()
 	return errors.Join(errs...)
 }
 
@@ -109,16 +110,24 @@ func (k *Keeper) queueMissed(e claims.Entry, pods []Pod) {
 	}
 }
 
+// later leaves a sandbox to Run.
 func (k *Keeper) later(p Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.queue[p.Sandbox] = p
+	k.todo[p.Sandbox] = p
+	if k.queue != nil {
+		k.queue.Add(p.Sandbox)
+	}
 }
 
-func (k *Keeper) nudge() {
-	select {
-	case k.wake <- struct{}{}:
-	default:
+// again leaves a sandbox that could not be released to Run, later each time: its
+// device may come back at any moment, or never.
+func (k *Keeper) again(e *claims.Entry, s *claims.Sandbox) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.todo[s.ID] = Pod{Sandbox: s.ID, UID: s.PodUID, Namespace: e.Namespace, Name: e.Pod.Name} // without a namespace: to be detached
+	if k.queue != nil && k.queue.NumRequeues(s.ID) == 0 {
+		k.queue.AddRateLimited(s.ID)
 	}
 }
 
@@ -126,26 +135,59 @@ func (k *Keeper) nudge() {
 func (k *Keeper) Pending() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return len(k.queue)
+	return len(k.todo)
 }
 
-// Run does what was left for it, one sandbox at a time so that hooks have the
-// machine, until ctx ends.
+// The pace of Run: how many sandboxes it works on at a time, so that hooks have the
+// machine and one that takes its time holds up no other, and how long after a
+// failure a sandbox is tried again.
+const (
+	workers    = 4
+	retryFirst = 100 * time.Millisecond
+	retryMost  = 30 * time.Second
+)
+
+// Run does what was left for it until ctx ends.
 func (k *Keeper) Run(ctx context.Context) {
 	k.bury(ctx)
 	k.settleAll(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	stop := k.start()
+	defer stop()
+	for range workers {
+		wg.Go(func() {
+			for k.next(ctx) {
+			}
+		})
+	}
 	sweep := time.NewTicker(k.Sweep)
 	defer sweep.Stop()
 	for {
-		k.work(ctx)
 		select {
 		case <-ctx.Done():
 			return
-		case <-k.wake:
 		case <-sweep.C:
 			k.sweep()
 			k.settleAll(ctx)
 		}
+	}
+}
+
+// start makes the queue, with what has been left to Run before.
+func (k *Keeper) start() (stop func()) {
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryFirst, retryMost))
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for sandbox := range k.todo {
+		queue.Add(sandbox)
+	}
+	k.queue = queue
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.queue = nil
+		queue.ShutDown()
 	}
 }
 
@@ -166,32 +208,52 @@ func (k *Keeper) bury(ctx context.Context) {
 	}
 }
 
-func (k *Keeper) work(ctx context.Context) {
-	for ctx.Err() == nil {
-		k.mu.Lock()
-		ids := slices.Sorted(maps.Keys(k.queue))
-		if len(ids) == 0 {
-			k.mu.Unlock()
-			return
-		}
-		p := k.queue[ids[0]]
-		k.mu.Unlock()
-
-		what, err := "attach", error(nil)
-		if p.Netns != "" {
-			err = k.attachAll(ctx, p, false)
-		} else {
-			what, err = "detach", k.Detach(ctx, p)
-		}
-		if err != nil && fault.Of(err) != fault.Gone {
-			// An attachment is tried again when the runtime tries to make a
-			// container, a detachment by the next sweep.
-			k.Log.Warn("sandbox", "do", what, "sandbox", p.Sandbox, "pod", p.Namespace+"/"+p.Name, "kind", fault.Of(err), "error", err)
-		}
-		k.mu.Lock()
-		delete(k.queue, p.Sandbox)
-		k.mu.Unlock()
+// next does what is to be done for one sandbox; false when Run is to end.
+func (k *Keeper) next(ctx context.Context) bool {
+	k.mu.Lock()
+	queue := k.queue
+	k.mu.Unlock()
+	if queue == nil {
+		return false
 	}
+	sandbox, stopped := queue.Get()
+	if stopped {
+		return false
+	}
+	defer queue.Done(sandbox)
+	k.mu.Lock()
+	p, there := k.todo[sandbox]
+	k.mu.Unlock()
+	if !there || ctx.Err() != nil {
+		return ctx.Err() == nil
+	}
+	err := k.do(ctx, p)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if p.Netns == "" && err != nil && fault.Of(err) != fault.Gone {
+		queue.AddRateLimited(sandbox)
+		return true
+	}
+	if k.todo[sandbox] == p { // else something else is to be done by now
+		delete(k.todo, sandbox)
+	}
+	queue.Forget(sandbox)
+	return true
+}
+
+// do attaches or detaches a sandbox. An attachment that fails is tried again when
+// the runtime tries to make a container.
+func (k *Keeper) do(ctx context.Context, p Pod) error {
+	what, err := "attach", error(nil)
+	if p.Netns != "" {
+		err = k.attachAll(ctx, p, false)
+	} else {
+		what, err = "detach", k.Detach(ctx, p)
+	}
+	if err != nil && fault.Of(err) != fault.Gone {
+		k.Log.Warn("sandbox", "do", what, "sandbox", p.Sandbox, "pod", p.Namespace+"/"+p.Name, "kind", fault.Of(err), "error", err)
+	}
+	return err
 }
 
 // sweep finds sandboxes that have ended although no hook was called: after a

@@ -454,8 +454,13 @@ func (l *Loop) keep(ctx context.Context, w wish, rec reconcile.Record, known boo
 	if known && l.stands(rec) && sameSandbox(rec.Sandbox, sb) {
 		// A new namespace may have the number of the old one, and is found to be
 		// another only when it is opened. What the file describes is made there.
-		if v, err := l.guard(ctx, rec); !errors.Is(err, reconcile.ErrReplaced) {
+		v, err := l.guard(ctx, rec)
+		if !errors.Is(err, reconcile.ErrReplaced) {
 			return v, err
+		}
+		// Ensure would wait for the devices of the old one, and hold a worker.
+		if _, err := l.release(ctx, w.id); err != nil {
+			return again, err
 		}
 	}
 	if err := l.Watcher.Add(w.id, sb.Netns); err != nil {

@@ -1,0 +1,185 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/journal"
+	"github.com/plumbline/plumbline/topology"
+)
+
+const vf = "0000:01:10.2"
+
+// host is a node with one virtual function, as package netstate models it: on the
+// host, in a pod, or nowhere to be seen.
+type host struct {
+	mu   sync.Mutex
+	at   *string
+	busy error // what changes are answered with
+}
+
+func (h *host) move(at *string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.at = at
+}
+
+func (h *host) see(s *netstate.Snapshot, ask []netstate.Object) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, o := range ask {
+		if d, ok := o.(netstate.Device); ok && d.ID == vf {
+			s.Put(netstate.Device{ID: vf, Driver: "igbvf", At: h.at})
+		} else if !s.Known(o) {
+			s.PutAbsent(o.Key())
+		}
+	}
+}
+
+func (h *host) Observe(_ context.Context, ask []netstate.Object) (*netstate.Snapshot, error) {
+	s := netstate.NewSnapshot()
+	h.see(s, ask)
+	return s, nil
+}
+
+func (h *host) Extend(_ context.Context, s *netstate.Snapshot, ask []netstate.Object) error {
+	h.see(s, ask)
+	return nil
+}
+
+func (h *host) Apply(_ context.Context, c netstate.Change) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.busy != nil {
+		return h.busy
+	}
+	if d, ok := c.After.(netstate.Device); ok && d.At != nil {
+		h.at = d.At
+	}
+	return nil
+}
+
+func (h *host) NetnsID() reconcile.NetnsID { return reconcile.NetnsID{} }
+func (h *host) Close() error               { return nil }
+
+// attached is an engine with a sandbox that has the virtual function, which is home
+// under this name when it has come back.
+func attached(t *testing.T) (r *reconcile.Reconciler, h *host, id reconcile.SandboxID, home *string) {
+	t.Helper()
+	store, err := journal.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, id, home = &host{}, "s1/c1/t", new(netstate.HostName("enp1s0v2"))
+	r = reconcile.New(reconcile.Options{
+		Registry: registry, Store: store, BootID: "boot", Now: time.Now,
+		Open: func(string) (reconcile.Domain, error) { return h, nil },
+	})
+	if err := store.Put(reconcile.Record{
+		Sandbox: reconcile.Sandbox{ID: id, Netns: "/netns/s1", Topology: &topology.Topology{Name: "t"}, Devices: map[string]string{"vf": vf}},
+		BootID:  "boot", Phase: reconcile.Applied,
+		History: []netstate.Change{{Step: "vf", Before: netstate.Device{ID: vf, At: home}, After: netstate.Device{ID: vf, At: new("net1")}}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return r, h, id, home
+}
+
+// TestReleaseDoesNotWait: a device that does not come back costs whoever releases
+// its sandbox no time, and nobody else the sandbox's lock.
+func TestReleaseDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, h, id, home := attached(t)
+		for range 3 {
+			begun := time.Now()
+			_, err := r.Release(t.Context(), id)
+			if fault.Of(err) != fault.NotReady || !errors.Is(err, reconcile.ErrAbsent) {
+				t.Fatalf("error %v", err)
+			}
+			if took := time.Since(begun); took != 0 {
+				t.Errorf("a release of an absent device took %s", took)
+			}
+		}
+		if rec, known, err := r.Record(id); err != nil || !known || rec.Phase != reconcile.Releasing {
+			t.Errorf("record %+v, %t, %v", rec, known, err)
+		}
+		h.move(home)
+		if _, err := r.Release(t.Context(), id); err != nil {
+			t.Errorf("when it is back: %v", err)
+		}
+		if _, known, _ := r.Record(id); known {
+			t.Error("the record is still there")
+		}
+	})
+}
+
+// TestReleaseOfABusyDevice: a driver that refuses for ever is waited for a second.
+func TestReleaseOfABusyDevice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, h, id, _ := attached(t)
+		h.move(new("net1"))
+		h.busy = fault.New(fault.NotReady, errors.New("device or resource busy"))
+		begun := time.Now()
+		if _, err := r.Release(t.Context(), id); fault.Of(err) != fault.NotReady {
+			t.Errorf("error %v", err)
+		}
+		if took := time.Since(begun); took > 2*time.Second {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+func TestAwaitRelease(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		back, cancel time.Duration // 0: never
+		ok           bool
+		least, most  time.Duration
+	}{
+		{name: "comes back", back: 3 * time.Second, ok: true, least: 3 * time.Second, most: 3200 * time.Millisecond},
+		{name: "never", least: 15 * time.Second, most: 15200 * time.Millisecond},
+		{name: "given up", cancel: time.Second, least: time.Second, most: time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, h, id, home := attached(t)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if c.back > 0 {
+					time.AfterFunc(c.back, func() { h.move(home) })
+				}
+				if c.cancel > 0 {
+					time.AfterFunc(c.cancel, cancel)
+				}
+				// Somebody else asks for the sandbox while it is waited for.
+				asked := make(chan time.Duration, 1)
+				go func() {
+					time.Sleep(500 * time.Millisecond)
+					begun := time.Now()
+					_, _ = r.Release(t.Context(), id)
+					asked <- time.Since(begun)
+				}()
+				begun := time.Now()
+				_, err := r.AwaitRelease(ctx, id)
+				if took := time.Since(begun); (err == nil) != c.ok || took < c.least || took > c.most {
+					t.Errorf("after %s: %v", took, err)
+				}
+				if took := <-asked; took > 10*time.Millisecond {
+					t.Errorf("the sandbox was locked for %s", took)
+				}
+			})
+		})
+	}
+}
