@@ -6,7 +6,10 @@
 // attaches a kind.
 package fault
 
-import "errors"
+import (
+	"errors"
+	"strings"
+)
 
 // Kind is a class of failure.
 type Kind string
@@ -48,4 +51,43 @@ func Of(err error) Kind {
 		return k.kind
 	}
 	return Internal
+}
+
+type detailed struct {
+	detail string
+	err    error
+}
+
+func (e *detailed) Error() string { return e.err.Error() }
+func (e *detailed) Unwrap() error { return e.err }
+
+// Detailed attaches to an error what is for the operators of the node alone, such
+// as which tenant's pod has a device. It is no part of Error, which users of the
+// cluster read in events and statuses; Detail returns it. nil stays nil.
+func Detailed(err error, detail string) error {
+	if err == nil || detail == "" {
+		return err
+	}
+	return &detailed{detail, err}
+}
+
+// Detail returns what Detailed has attached to err and to the errors in it, in
+// order; "" when nothing.
+func Detail(err error) string {
+	return strings.Join(details(err, nil), "; ")
+}
+
+func details(err error, found []string) []string {
+	if d, ok := err.(*detailed); ok { //nolint:errorlint // the tree is walked here
+		found = append(found, d.detail)
+	}
+	switch e := err.(type) { //nolint:errorlint // as above
+	case interface{ Unwrap() error }:
+		return details(e.Unwrap(), found)
+	case interface{ Unwrap() []error }:
+		for _, in := range e.Unwrap() {
+			found = details(in, found)
+		}
+	}
+	return found
 }

@@ -78,7 +78,8 @@ func (s *Store) Lock(ctx context.Context, uid types.UID) (unlock func(), err err
 }
 
 // LockAll holds off everybody else who decides which claim gets a device. It is
-// taken before a claim's lock, never after.
+// taken after a claim's lock, and no other lock after it; whoever has it waits for
+// nothing.
 func (s *Store) LockAll(ctx context.Context) (unlock func(), err error) {
 	return s.Locker.Lock(ctx, "claims")
 }

@@ -1,6 +1,7 @@
 package draplugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ type Keeper interface {
 	Withdraw(ctx context.Context, uid types.UID) error
 }
 
-// Options is what a Plugin works with. All must be given.
+// Options is what a Plugin works with. All but Patience must be given.
 type Options struct {
 	Store     *claims.Store
 	Keeper    Keeper
@@ -44,6 +45,9 @@ type Options struct {
 	Results func(id reconcile.SandboxID) []topology.StepResult
 	// HandleError is told of what goes wrong while slices are published.
 	HandleError func(err error, msg string)
+	// Patience bounds how long the preparation of a pod's claims waits for what
+	// will pass by itself. Default 30 s: the kubelet gives up after 45.
+	Patience time.Duration
 	// Changed is called when a claim has been prepared or ended.
 	Changed func()
 	Log     *slog.Logger
@@ -61,7 +65,10 @@ type Plugin struct {
 var _ kubeletplugin.DRAPlugin = (*Plugin)(nil)
 
 // New returns a plugin that is not served yet.
-func New(o Options) *Plugin { return &Plugin{Options: o} }
+func New(o Options) *Plugin {
+	o.Patience = cmp.Or(o.Patience, 30*time.Second)
+	return &Plugin{Options: o}
+}
 
 // Serving is where kubelet finds the plugin.
 type Serving struct {
@@ -95,6 +102,9 @@ func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Contex
 		kubeletplugin.CDIDirectory(s.CDIDir),
 		kubeletplugin.RollingUpdate(s.PodUID),
 		kubeletplugin.HealthService(false),
+		// Each claim has a lock of its own: a claim that cannot be prepared or released
+		// holds up no other, nor another agent.
+		kubeletplugin.Serialize(false),
 		kubeletplugin.EnableDeviceMetadata(true, []schema.GroupVersion{metadatav1beta1.SchemeGroupVersion}),
 	)
 	if err != nil {
@@ -135,6 +145,8 @@ func (p *Plugin) Ready() error {
 
 // PrepareResourceClaims implements kubeletplugin.DRAPlugin.
 func (p *Plugin) PrepareResourceClaims(ctx context.Context, all []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.Patience)
+	defer cancel()
 	out := map[types.UID]kubeletplugin.PrepareResult{}
 	for _, rc := range all {
 		devices, err := p.prepare(ctx, rc)
@@ -144,7 +156,8 @@ func (p *Plugin) PrepareResourceClaims(ctx context.Context, all []*resourceapi.R
 	return out, nil
 }
 
-// UnprepareResourceClaims implements kubeletplugin.DRAPlugin.
+// UnprepareResourceClaims implements kubeletplugin.DRAPlugin. It waits for no device:
+// what is not released yet goes on being released, and the kubelet asks again.
 func (p *Plugin) UnprepareResourceClaims(ctx context.Context, all []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
 	out := map[types.UID]error{}
 	for _, c := range all {

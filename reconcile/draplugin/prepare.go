@@ -22,7 +22,9 @@ func invalid(format string, args ...any) error {
 	return fault.New(fault.Invalid, fmt.Errorf(format, args...))
 }
 
-// prepare decides what a claim is for and records it. It is idempotent by UID.
+// prepare decides what a claim is for and records it. It is idempotent by UID. What
+// will pass by itself it waits for, until ctx ends, and holds no lock meanwhile: the
+// kubelet comes again only a minute after a failure.
 func (p *Plugin) prepare(ctx context.Context, rc *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
 	assigned, err := claim.Allocated(rc)
 	if err != nil || len(assigned) == 0 {
@@ -32,41 +34,89 @@ func (p *Plugin) prepare(ctx context.Context, rc *resourceapi.ResourceClaim) ([]
 	if err != nil {
 		return nil, err
 	}
-	unlockAll, err := p.Store.LockAll(ctx)
+	d := decision{p, rc, pod, assigned}
+	devices, err := patiently(ctx, func() ([]kubeletplugin.Device, error) { return d.try(ctx) }, func(err error) {
+		p.Log.Info("preparing waits", "claim", rc.Namespace+"/"+rc.Name, "pod", pod.Name, "reason", err, "detail", fault.Detail(err))
+	})
 	if err != nil {
-		return nil, err
+		p.Log.Warn("not prepared", "claim", rc.Namespace+"/"+rc.Name, "pod", pod.Name, "kind", fault.Of(err), "error", err, "detail", fault.Detail(err))
 	}
-	defer unlockAll()
-	e, known, err := p.Store.Get(rc.UID)
+	return devices, err
+}
+
+// decision is a claim that is to be prepared for a pod.
+type decision struct {
+	*Plugin
+	rc       *resourceapi.ResourceClaim
+	pod      claims.Pod
+	assigned []claim.Assignment
+}
+
+// try prepares the claim, or makes room for the next try.
+func (d *decision) try(ctx context.Context) ([]kubeletplugin.Device, error) {
+	for {
+		devices, err := d.record(ctx)
+		t, ok := errors.AsType[*taken](err)
+		if !ok {
+			return devices, err
+		}
+		if err := d.giveOn(ctx, t); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// record answers from the record, or makes it. The claim is locked meanwhile, and
+// all claims only for the moment in which its devices are reserved.
+func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
+	unlock, err := d.Store.Lock(ctx, d.rc.UID)
 	if err != nil {
-		p.Log.Error("claims", "error", err) // it is set aside, and decided anew
+		return nil, passing(err)
 	}
+	defer unlock()
+	e, known, err := d.Store.Get(d.rc.UID)
+	if err != nil {
+		d.Log.Error("claims", "error", err) // it is set aside, and decided anew
+	}
+	pinned := known && pins(&e.Claim, d.assigned)
 	switch {
-	case known && e.Pod.UID == pod.UID:
-		return p.devices(e), nil
+	case pinned && e.Pod.UID == d.pod.UID:
+		return d.devices(e), nil
 	case known && e.Held():
-		return nil, fault.New(fault.Conflict, fmt.Errorf("ResourceClaim %q is attached to pod %q still: it will be let go of when that pod has ended", rc.Name, e.Pod.Name))
+		return nil, passing(fault.New(fault.Conflict, fmt.Errorf("ResourceClaim %q is still attached to pod %q: it is released when that pod has ended", d.rc.Name, e.Pod.Name)))
+	case known && !pinned:
+		// It was allocated anew while the node did not hear of it.
+		return nil, &taken{e, errors.New("it is prepared for devices of an earlier allocation")}
 	}
-	c := claims.Claim{UID: rc.UID, Namespace: rc.Namespace, Name: rc.Name, Pod: pod, Prepared: p.Now().UTC()}
+	c := claims.Claim{UID: d.rc.UID, Namespace: d.rc.Namespace, Name: d.rc.Name, Pod: d.pod, Prepared: d.Now().UTC()}
 	if known {
 		// The claim outlived its pod. What was decided for it stays.
 		c.Topologies = e.Topologies
-	} else if c.Topologies, err = p.resolve(ctx, rc.Name, assigned); err != nil {
+	} else if c.Topologies, err = d.resolve(ctx, d.rc.Name, d.assigned); err != nil {
 		return nil, err
 	}
-	if err := p.refuseTaken(ctx, &c); err != nil {
+	if err := d.reserve(ctx, &c); err != nil {
 		return nil, err
 	}
-	unlock, err := p.Store.Lock(ctx, c.UID)
-	if err != nil {
-		return nil, err
+	d.Log.Info("prepared", "claim", c.Namespace+"/"+c.Name, "pod", c.Pod.Name, "topologies", len(c.Topologies))
+	return d.devices(claims.Entry{Claim: c}), nil
+}
+
+// pins reports whether a record is of the devices, and of the topologies, that a
+// claim is allocated for.
+func pins(c *claims.Claim, assigned []claim.Assignment) bool {
+	return slices.EqualFunc(c.Topologies, assigned, func(t claims.Topology, a claim.Assignment) bool {
+		return t.Object.Name == a.Topology.Name && (a.Topology.UID == "" || a.Topology.UID == t.Object.UID) &&
+			slices.EqualFunc(t.Devices, a.Devices, func(x claims.Device, y claim.Device) bool { return sameDevice(x.Device, y) })
+	})
+}
+
+func sameDevice(x, y claim.Device) bool {
+	if (x.ShareID == nil) != (y.ShareID == nil) || x.ShareID != nil && *x.ShareID != *y.ShareID {
+		return false
 	}
-	defer unlock()
-	if err := p.Store.Put(c); err != nil {
-		return nil, err
-	}
-	p.Log.Info("prepared", "claim", c.Namespace+"/"+c.Name, "pod", c.Pod.Name, "topologies", len(c.Topologies))
-	return p.devices(claims.Entry{Claim: c}), nil
+	x.ShareID, y.ShareID = nil, nil
+	return x == y
 }
 
 // onlyPod returns the pod a claim is reserved for.
@@ -105,7 +155,10 @@ func (p *Plugin) resolve(ctx context.Context, claimName string, assigned []claim
 		for _, d := range a.Devices {
 			host, err := locate(found, d.Name)
 			if err != nil {
-				return nil, fmt.Errorf("request %q: %w", d.Request, errors.Join(err, partial))
+				if partial != nil { // what could not be read is perhaps another pod's
+					err = fault.Detailed(err, partial.Error())
+				}
+				return nil, fmt.Errorf("request %q: %w", d.Request, err)
 			}
 			ct.Devices = append(ct.Devices, claims.Device{Device: d, Host: host})
 		}
@@ -144,7 +197,8 @@ func locate(devices []inventory.Device, name string) (inventory.Device, error) {
 	i := slices.IndexFunc(devices, func(d inventory.Device) bool { return d.Name == name })
 	switch {
 	case i < 0:
-		return inventory.Device{}, fault.New(fault.NotReady, fmt.Errorf("device %q is not on this node any more", name))
+		// It may be on its way back from a pod, or its driver be loaded again.
+		return inventory.Device{}, passing(fault.New(fault.NotReady, fmt.Errorf("device %q is not on this node any more", name)))
 	case devices[i].HostUse != "":
 		return inventory.Device{}, fault.New(fault.Conflict, fmt.Errorf("device %q is kept by the node (%s)", name, devices[i].State()))
 	}
@@ -162,33 +216,59 @@ func stillMatches(ctx context.Context, t *topology.Topology, devices []claims.De
 		t.Name, d.Name, d.Step, allocated, t.Generation), err))
 }
 
-// refuseTaken refuses devices that another claim has. The scheduler may give a
-// device away up to seconds before it is let go of, as when a pod is deleted by
-// force.
-func (p *Plugin) refuseTaken(ctx context.Context, c *claims.Claim) error {
+// taken is a record that stands in the way.
+type taken struct {
+	by  claims.Entry
+	err error
+}
+
+func (t *taken) Error() string { return t.err.Error() }
+func (t *taken) Unwrap() error { return t.err }
+
+// reserve records a claim unless another has one of its devices. The scheduler may
+// give a device away up to seconds before it is released, as when a pod is deleted
+// by force.
+func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
+	unlock, err := p.Store.LockAll(ctx)
+	if err != nil {
+		return passing(err)
+	}
+	defer unlock()
 	others, errs := p.Store.List()
 	for _, err := range errs {
 		p.Log.Error("claims", "error", err)
 	}
 	for _, other := range others {
-		if other.UID == c.UID {
-			continue
+		if other.UID == c.UID || !other.Held() && len(other.In) > 0 {
+			continue // that has been in a sandbox, and out of it: only its record waits for kubelet
 		}
-		device := common(c, &other.Claim)
-		if device == "" {
-			continue
+		if device := common(c, &other.Claim); device != "" {
+			// Whose it is, is not for other tenants.
+			return &taken{other, fault.Detailed(
+				fmt.Errorf("device %q is still in use by another pod: it is given on when that pod's network is undone", device),
+				fmt.Sprintf("ResourceClaim %q of pod %q in namespace %q has it", other.Name, other.Pod.Name, other.Namespace))}
 		}
-		held := fmt.Errorf("device %q is held by ResourceClaim %q of pod %q in namespace %q: it is given on when that pod's network is undone", device, other.Name, other.Pod.Name, other.Namespace)
-		if over := !other.Held() && len(other.In) > 0; over {
-			continue // it has been in a sandbox and is home: only its record waits for kubelet
+	}
+	if err := ctx.Err(); err != nil { // the kubelet has given up: it may have unprepared the claim already
+		return fault.New(fault.NotReady, err)
+	}
+	return passing(p.Store.Put(*c))
+}
+
+// giveOn ends a record that stands in the way, when it may.
+func (d *decision) giveOn(ctx context.Context, t *taken) error {
+	held := passing(fault.New(fault.Conflict, t.err))
+	if t.by.UID != d.rc.UID {
+		lost, err := d.lost(ctx, &t.by)
+		switch {
+		case err != nil:
+			return fault.Detailed(held, err.Error())
+		case !lost:
+			return held
 		}
-		lost, err := p.lost(ctx, &other)
-		if err != nil || !lost {
-			return fault.New(fault.Conflict, errors.Join(held, err))
-		}
-		if err := p.Keeper.Withdraw(ctx, other.UID); err != nil {
-			return fault.New(fault.Conflict, fmt.Errorf("%w: %w", held, err))
-		}
+	}
+	if err := d.Keeper.Withdraw(ctx, t.by.UID); err != nil {
+		return fault.Detailed(held, err.Error())
 	}
 	return nil
 }

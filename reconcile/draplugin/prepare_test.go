@@ -6,8 +6,11 @@ import (
 	"io"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -120,7 +123,7 @@ func (g *given) prepare(rc *resourceapi.ResourceClaim) ([]kubeletplugin.Device, 
 	g.t.Helper()
 	out, err := g.PrepareResourceClaims(g.t.Context(), []*resourceapi.ResourceClaim{rc})
 	if err != nil || len(out) != 1 {
-		g.t.Fatalf("%v, %v: want an entry per claim", out, err)
+		g.t.Errorf("%v, %v: want an entry per claim", out, err)
 	}
 	return out[rc.UID].Devices, out[rc.UID].Err
 }
@@ -133,6 +136,11 @@ func (g *given) refused(rc *resourceapi.ResourceClaim, kind fault.Kind, text str
 	}
 	if _, known, _ := g.store.Get(rc.UID); known {
 		g.t.Error("refused, and recorded")
+	}
+	for _, secret := range []string{"claim-c1", "pod-p1"} { // of another tenant
+		if rc.UID != "c1" && strings.Contains(err.Error(), secret) {
+			g.t.Errorf("the error tells of %s: %v", secret, err)
+		}
 	}
 }
 
@@ -175,38 +183,53 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
+// patience is how long a claim waits for what may pass by itself.
+const patience = 30 * time.Second
+
+// inBubble is a test whose time passes when nothing else does.
+func inBubble(t *testing.T, name string, f func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
+}
+
 func TestRefused(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		turn func(g *given, rc *resourceapi.ResourceClaim)
 		kind fault.Kind
 		text string
+		// waits is how long it takes: what may pass by itself is waited for.
+		waits time.Duration
 	}{
 		{"seed 8.2", func(_ *given, rc *resourceapi.ResourceClaim) {
 			rc.Status.Allocation.Devices.Results = rc.Status.Allocation.Devices.Results[:1]
-		}, fault.Invalid, `NetworkTopology "pair" root step "vf1" has no matching device request in ResourceClaim "claim-c1". The ResourceClaim must contain a request named "vf1" with deviceClassName "pair-vf1".`},
+		}, fault.Invalid, `NetworkTopology "pair" root step "vf1" has no matching device request in ResourceClaim "claim-c1". The ResourceClaim must contain a request named "vf1" with deviceClassName "pair-vf1".`, 0},
 		{"two pods", func(_ *given, rc *resourceapi.ResourceClaim) {
 			rc.Status.ReservedFor = append(rc.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: "q"})
-		}, fault.Invalid, "is shared by pods/pod-p1, pods/q"},
+		}, fault.Invalid, "is shared by pods/pod-p1, pods/q", 0},
 		{"a group of pods", func(_ *given, rc *resourceapi.ResourceClaim) {
 			rc.Status.ReservedFor[0] = resourceapi.ResourceClaimConsumerReference{APIGroup: "scheduling.k8s.io", Resource: "podgroups", Name: "g"}
-		}, fault.Invalid, `reserved for podgroups "g"`},
-		{"no pod", func(_ *given, rc *resourceapi.ResourceClaim) { rc.Status.ReservedFor = nil }, fault.NotReady, "reserved for no pod"},
-		{"no topology", func(g *given, _ *resourceapi.ResourceClaim) { g.topology = nil }, fault.NotReady, "does not exist"},
-		{"another topology of the name", func(g *given, _ *resourceapi.ResourceClaim) { g.topology.UID = "other" }, fault.Invalid, "deleted and created again"},
-		{"a topology that is wrong", func(g *given, _ *resourceapi.ResourceClaim) { g.topology.Spec.Steps[1].Type = "srov" }, fault.Invalid, "srov"},
+		}, fault.Invalid, `reserved for podgroups "g"`, 0},
+		{"no pod", func(_ *given, rc *resourceapi.ResourceClaim) { rc.Status.ReservedFor = nil }, fault.NotReady, "reserved for no pod", 0},
+		{"no topology", func(g *given, _ *resourceapi.ResourceClaim) { g.topology = nil }, fault.NotReady, "does not exist", 0},
+		{"another topology of the name", func(g *given, _ *resourceapi.ResourceClaim) { g.topology.UID = "other" }, fault.Invalid, "deleted and created again", 0},
+		{"a topology that is wrong", func(g *given, _ *resourceapi.ResourceClaim) { g.topology.Spec.Steps[1].Type = "srov" }, fault.Invalid, "srov", 0},
 		{"an edit that chooses another device", func(g *given, _ *resourceapi.ResourceClaim) {
 			g.topology.Generation = 3
 			g.topology.Spec.Steps[0].Selector.CEL = `device.attributes["dra.networking"].pfName == "enp9s0"`
-		}, fault.Invalid, "generation 2 then, 3 now"},
-		{"a device that went", func(g *given, _ *resourceapi.ResourceClaim) { g.devices = g.devices[1:] }, fault.NotReady, `device "pci-0000-03-10-0" is not on this node any more`},
-		{"the node's uplink", func(g *given, _ *resourceapi.ResourceClaim) { g.devices[0].HostUse = inventory.DefaultRoute }, fault.Conflict, "kept by the node"},
+		}, fault.Invalid, "generation 2 then, 3 now", 0},
+		{"a device that went", func(g *given, _ *resourceapi.ResourceClaim) { g.devices = g.devices[1:] }, fault.NotReady, `device "pci-0000-03-10-0" is not on this node any more`, patience},
+		{"the node's uplink", func(g *given, _ *resourceapi.ResourceClaim) { g.devices[0].HostUse = inventory.DefaultRoute }, fault.Conflict, "kept by the node", 0},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		inBubble(t, c.name, func(t *testing.T) {
 			g := newGiven(t)
 			rc := allocated("c1", "p1", "0", "1")
 			c.turn(g, rc)
+			begun := time.Now()
 			g.refused(rc, c.kind, c.text)
+			if took := time.Since(begun); took != c.waits {
+				t.Errorf("refused after %s, want %s", took, c.waits)
+			}
 		})
 	}
 }
@@ -223,34 +246,37 @@ func TestEdited(t *testing.T) {
 	}
 }
 
-func TestExclusive(t *testing.T) {
-	in := func(g *given, phase claims.Phase) {
-		e, _, _ := g.store.Get("c1")
-		e.Set(claims.Sandbox{ID: "s", PodUID: "p1", Phase: phase})
-		if err := g.store.PutSandboxes(e); err != nil {
-			g.t.Fatal(err)
-		}
+// in says how far a claim is in a sandbox.
+func (g *given) in(uid, pod types.UID, phase claims.Phase) {
+	g.t.Helper()
+	e, _, _ := g.store.Get(uid)
+	e.Set(claims.Sandbox{ID: "s", PodUID: pod, Phase: phase})
+	if err := g.store.PutSandboxes(e); err != nil {
+		g.t.Error(err)
 	}
+}
+
+func TestExclusive(t *testing.T) {
 	next := allocated("c2", "p2", "1", "2")
 	for _, c := range []struct {
 		name   string
 		before func(g *given)
 		free   bool
 	}{
-		{"attached", func(g *given) { in(g, claims.Attached) }, false},
-		{"stopping", func(g *given) { in(g, claims.Stopping) }, false},
-		{"released", func(g *given) { in(g, claims.Released) }, true},
+		{"attached", func(g *given) { g.in("c1", "p1", claims.Attached) }, false},
+		{"stopping", func(g *given) { g.in("c1", "p1", claims.Stopping) }, false},
+		{"released", func(g *given) { g.in("c1", "p1", claims.Released) }, true},
 		{"prepared, to be attached", func(g *given) { g.claims["claim-c1"] = allocated("c1", "p1", "0", "1") }, false},
 		{"prepared, and its pod gone", func(*given) {}, true},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		inBubble(t, c.name, func(t *testing.T) {
 			g := newGiven(t)
 			if _, err := g.prepare(allocated("c1", "p1", "0", "1")); err != nil {
 				t.Fatal(err)
 			}
 			c.before(g)
 			if !c.free {
-				g.refused(next, fault.Conflict, `device "pci-0000-03-10-1" is held by ResourceClaim "claim-c1" of pod "pod-p1"`)
+				g.refused(next, fault.Conflict, `device "pci-0000-03-10-1" is still in use by another pod`)
 			} else if _, err := g.prepare(next); err != nil {
 				t.Error(err)
 			}
@@ -260,28 +286,127 @@ func TestExclusive(t *testing.T) {
 
 // TestNextPod holds that a claim that outlives its pod is given to the next one
 // when the first is out of it.
-func TestNextPod(t *testing.T) {
+func TestNextPod(t *testing.T) { synctest.Test(t, testNextPod) }
+
+func testNextPod(t *testing.T) {
 	g := newGiven(t)
 	if _, err := g.prepare(allocated("c1", "p1", "0", "1")); err != nil {
 		t.Fatal(err)
 	}
-	e, _, _ := g.store.Get("c1")
-	e.Set(claims.Sandbox{ID: "s", PodUID: "p1", Phase: claims.Attached})
-	if err := g.store.PutSandboxes(e); err != nil {
-		t.Fatal(err)
-	}
+	g.in("c1", "p1", claims.Attached)
 	if _, err := g.prepare(allocated("c1", "p2", "0", "1")); fault.Of(err) != fault.Conflict {
 		t.Errorf("in two pods: %v", err)
 	}
-	e.Set(claims.Sandbox{ID: "s", PodUID: "p1", Phase: claims.Released})
-	if err := g.store.PutSandboxes(e); err != nil {
-		t.Fatal(err)
-	}
+	time.AfterFunc(10*time.Second, func() { g.in("c1", "p1", claims.Released) })
+	begun := time.Now()
 	if _, err := g.prepare(allocated("c1", "p2", "0", "1")); err != nil {
 		t.Error(err)
 	}
+	if took := time.Since(begun); took < 10*time.Second || took > 11*time.Second {
+		t.Errorf("prepared after %s", took)
+	}
 	if e, _, _ := g.store.Get("c1"); e.Pod.UID != "p2" {
 		t.Errorf("recorded for pod %q", e.Pod.UID)
+	}
+}
+
+// TestAllocatedAnew holds that a claim that was allocated anew while the node was
+// down gets what it was allocated, not what its record is of (finding B2).
+func TestAllocatedAnew(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		topology types.UID
+		devices  []string
+		pod      types.UID
+		kept     bool
+	}{
+		{"the same", "t-uid", []string{"0", "1"}, "p2", true},
+		{"another device", "t-uid", []string{"2", "1"}, "p2", false},
+		{"the devices exchanged", "t-uid", []string{"1", "0"}, "p2", false},
+		{"another topology of the name", "t-uid-2", []string{"0", "1"}, "p2", false},
+		{"another device for the same pod", "t-uid", []string{"2", "1"}, "p1", false},
+	} {
+		inBubble(t, c.name, func(t *testing.T) {
+			g := newGiven(t)
+			if _, err := g.prepare(allocated("c1", "p1", "0", "1")); err != nil {
+				t.Fatal(err)
+			}
+			g.topology.UID, g.topology.Generation = c.topology, 3
+			rc := allocated("c1", c.pod, c.devices...)
+			for i := range rc.Status.Allocation.Devices.Config {
+				p := &rc.Status.Allocation.Devices.Config[i].Opaque.Parameters
+				p.Raw = []byte(strings.ReplaceAll(string(p.Raw), `"t-uid"`, `"`+string(c.topology)+`"`))
+			}
+			devices, err := g.prepare(rc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, d := range devices {
+				if want := "pci-0000-03-10-" + c.devices[i]; d.DeviceName != want {
+					t.Errorf("kubelet is told %s, want %s", d.DeviceName, want)
+				}
+			}
+			e, _, _ := g.store.Get("c1")
+			generation := int64(3)
+			if c.kept {
+				generation = 2
+			}
+			if o := e.Topologies[0].Object; e.Pod.UID != c.pod || o.UID != c.topology || o.Generation != generation {
+				t.Errorf("recorded for pod %q: topology %q, generation %d", e.Pod.UID, o.UID, o.Generation)
+			}
+			if released := slices.Contains(g.withdrawn, "c1"); released == c.kept {
+				t.Errorf("what the record was of: released %t", released)
+			}
+		})
+	}
+}
+
+// TestAllocatedAnewWaits holds that what the earlier allocation has in a sandbox is
+// released before the new one is recorded.
+func TestAllocatedAnewWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGiven(t)
+		if _, err := g.prepare(allocated("c1", "p1", "0", "1")); err != nil {
+			t.Fatal(err)
+		}
+		g.in("c1", "p1", claims.Stopping)
+		time.AfterFunc(5*time.Second, func() { g.in("c1", "p1", claims.Released) })
+		begun := time.Now()
+		if devices, err := g.prepare(allocated("c1", "p2", "2", "1")); err != nil || devices[0].DeviceName != "pci-0000-03-10-2" {
+			t.Errorf("%+v, %v", devices, err)
+		}
+		if took := time.Since(begun); took < 5*time.Second || took > 6*time.Second {
+			t.Errorf("prepared after %s", took)
+		}
+	})
+}
+
+// TestAtOnce holds that of claims that are prepared at the same time no two get the
+// same device.
+func TestAtOnce(t *testing.T) {
+	g := newGiven(t)
+	g.Patience = 100 * time.Millisecond
+	pods := []types.UID{"a", "b", "c", "d", "e", "f"}
+	for _, uid := range pods { // all of them exist, so that none is lost
+		g.claims["claim-"+string(uid)] = allocated(uid, uid, "0", "1")
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, len(pods))
+	for i, uid := range pods {
+		wg.Go(func() { _, errs[i] = g.prepare(allocated(uid, uid, "0", "1")) })
+	}
+	wg.Wait()
+	prepared := 0
+	for _, err := range errs {
+		switch {
+		case err == nil:
+			prepared++
+		case fault.Of(err) != fault.Conflict:
+			t.Error(err)
+		}
+	}
+	if entries, errs := g.store.List(); prepared != 1 || len(entries) != 1 || len(errs) > 0 {
+		t.Errorf("%d claims are prepared, %d recorded: %v", prepared, len(entries), errs)
 	}
 }
 

@@ -3,6 +3,7 @@ package draplugin
 import (
 	"context"
 	"fmt"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -38,13 +39,19 @@ func NewCluster(kube kubernetes.Interface, dyn dynamic.Interface) Cluster {
 	return client{kube, dyn}
 }
 
+// attemptTimeout bounds one request: a connection that has died unnoticed is given
+// up in time for another.
+const attemptTimeout = 10 * time.Second
+
 func (c client) Topology(ctx context.Context, name string) (*v1alpha1.NetworkTopology, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
 	o, err := c.dynamic.Resource(v1alpha1.Resource()).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, fault.New(fault.NotReady, fmt.Errorf("NetworkTopology %q does not exist: create it, or use the DeviceClasses of another", name))
 	}
 	if err != nil {
-		return nil, fault.New(fault.NotReady, fmt.Errorf("NetworkTopology %q: %w", name, err))
+		return nil, passing(fault.New(fault.NotReady, fmt.Errorf("NetworkTopology %q: %w", name, err)))
 	}
 	t := &v1alpha1.NetworkTopology{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, t); err != nil {
@@ -54,12 +61,14 @@ func (c client) Topology(ctx context.Context, name string) (*v1alpha1.NetworkTop
 }
 
 func (c client) Claim(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
 	rc, err := c.kube.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fault.New(fault.NotReady, fmt.Errorf("ResourceClaim %q: %w", name, err))
+		return nil, passing(fault.New(fault.NotReady, fmt.Errorf("ResourceClaim %q: %w", name, err)))
 	}
 	return rc, nil
 }
