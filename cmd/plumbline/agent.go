@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
 
 	"github.com/plumbline/plumbline/inventory"
@@ -34,6 +35,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/draplugin"
 	"github.com/plumbline/plumbline/reconcile/gate"
 	"github.com/plumbline/plumbline/reconcile/kernel"
+	"github.com/plumbline/plumbline/reconcile/liveness"
 	"github.com/plumbline/plumbline/reconcile/metrics"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/nriplugin"
@@ -156,6 +158,7 @@ type serving struct {
 	watcher   *watch.Watcher
 	events    hostEvents
 	loop      *node.Loop
+	alive     *liveness.Registry
 }
 
 func (g *agent) run(ctx context.Context, a *app) error {
@@ -166,7 +169,7 @@ func (g *agent) run(ctx context.Context, a *app) error {
 	if err := level.UnmarshalText([]byte(g.logLevel)); err != nil {
 		return fmt.Errorf("--log-level: %w", err)
 	}
-	s := &serving{agent: g, app: a, log: a.log(level)}
+	s := &serving{agent: g, app: a, log: a.log(level), alive: liveness.New(time.Now)}
 	klog.SetSlogLogger(s.log.With("library", "kubernetes"))
 	var err error
 	if s.kube, s.dynamic, err = g.clients(); err != nil {
@@ -208,6 +211,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	})
 	s.runtime = nriplugin.New(nriplugin.Options{
 		Keeper: s.keeper, Recorder: s.hooks, Socket: s.nriSocket, Index: s.nriIndex, Log: s.log, Now: time.Now,
+		Alive: func(within time.Duration) { s.alive.Alive(partRuntime, within) },
 	})
 	s.publisher = publish.New(publish.Options{
 		NodeName: s.nodeName, Sysfs: os.DirFS("/sys"), PhysicalNetworks: s.physicalNetworks, UplinkOf: inventory.LookupUplink,
@@ -302,6 +306,9 @@ func (s *serving) uplinks(ctx context.Context, devices []inventory.Device) (inve
 }
 
 func (s *serving) handle(err error, msg string) {
+	if !errors.Is(err, kubeletplugin.ErrRecoverable) { // a server of the plugin has failed, and is not started again
+		s.alive.Ended(partKubelet, fmt.Errorf("%s: %w", msg, err))
+	}
 	e := s.publisher.Handle(err)
 	s.log.Error(msg, "explanation", fmt.Sprint(e), "error", err)
 }
@@ -326,18 +333,37 @@ func (s *serving) serve(ctx context.Context) error {
 	s.log.Info("running", "node", s.nodeName, "state", s.app.stateDir, "listen", listener.Addr().String(), "version", build().Version)
 
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.status.Run(ctx) })
-	group.Go(func() error { return s.watcher.Run(ctx) })
-	group.Go(func() error { s.events.run(ctx); return nil })
-	group.Go(func() error { s.keepTrue(ctx); return nil })
-	group.Go(func() error { s.keeper.Run(ctx); return nil })
-	group.Go(func() error { s.edits.Run(ctx); return nil })
-	group.Go(func() error { return s.runtime.Run(ctx) })
-	group.Go(func() error { return s.prepare(ctx) })
+	for name, work := range s.parts() {
+		group.Go(func() error { return s.alive.Run(ctx, name, work) })
+	}
 	serveHTTP(ctx, group, server, listeners...)
 	err = group.Wait()
 	s.log.Info("stopped: all networks stay as they are")
 	return err
+}
+
+// The parts of an agent, as its liveness probe names them.
+const (
+	partRuntime = "connection to the container runtime"
+	partKubelet = "server for the kubelet"
+)
+
+// parts returns what runs until the agent is stopped. A part that ends earlier with
+// an error ends the agent; one that ends without fails the liveness probe.
+func (s *serving) parts() map[string]func(context.Context) error {
+	forever := func(f func(context.Context)) func(context.Context) error {
+		return func(ctx context.Context) error { f(ctx); return nil }
+	}
+	return map[string]func(context.Context) error{
+		"reports of claims":    s.status.Run,
+		"watch of the kernel":  s.watcher.Run,
+		"events of the kernel": forever(s.events.run),
+		"drift loop":           forever(s.keepTrue),
+		"sandboxes":            forever(s.keeper.Run),
+		"topology updates":     forever(s.edits.Run),
+		partRuntime:            s.runtime.Run,
+		partKubelet:            s.prepare,
+	}
 }
 
 // prepare serves the kubelet once the runtime is connected.
@@ -378,6 +404,13 @@ func (s *serving) handler() http.Handler {
 		Registered: func() bool { return s.plugin.Ready() == nil },
 		Reports:    s.status.Waiting,
 	}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := s.alive.Check(); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := cmp.Or(s.runtime.Ready(), s.plugin.Ready()); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
