@@ -227,6 +227,7 @@ type pass struct {
 
 	domain   Domain
 	snapshot *netstate.Snapshot
+	partial  error             // why the snapshot of a release lacks what is in the sandbox
 	asked    []netstate.Object // on-demand objects of this pass, for re-observation
 	executed []netstate.Change
 	intended bool    // the record speaks of changes of this pass
@@ -389,6 +390,11 @@ func (p *pass) observe(ctx context.Context) error {
 	start := p.r.opts.Now()
 	snap, err := p.domain.Observe(ctx, p.asked)
 	p.timing.Observe += p.r.opts.Now().Sub(start)
+	p.partial = nil
+	if p.record.Phase == Releasing && errors.Is(err, ErrPartial) {
+		// What lives in the namespace goes with it. The devices have to come back.
+		p.partial, err = fmt.Errorf("observe: %w", err), nil
+	}
 	if err != nil {
 		return fmt.Errorf("observe: %w", err)
 	}
@@ -819,7 +825,7 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 			return err
 		}
 		if len(changes) == 0 && len(absent) == 0 {
-			return nil // also when a change failed: what it was about is gone by now
+			return p.partial // also when a change failed: what it was about is gone by now
 		}
 		switch {
 		case len(changes) > 0 && rounds > maxUndoRounds:

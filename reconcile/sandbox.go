@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -83,11 +84,16 @@ type Store interface {
 	Lock(ctx context.Context, id SandboxID) (unlock func(), err error)
 }
 
+// ErrPartial says that a sandbox cannot be read in full: it holds more than is read
+// of one, or changes faster than it can be read.
+var ErrPartial = errors.New("cannot be read in full")
+
 // Domain is an open view of one sandbox and the host objects it borrows: the
 // only place that touches the kernel.
 type Domain interface {
 	// Observe dumps the sandbox's links, addresses and routes (one dump each),
-	// and reads the objects asked for (only their keys matter).
+	// and reads the objects asked for (only their keys matter). With an error that
+	// wraps ErrPartial it returns what there is of the host and the devices.
 	Observe(ctx context.Context, ask []netstate.Object) (*netstate.Snapshot, error)
 	// Extend reads further objects into a snapshot.
 	Extend(ctx context.Context, s *netstate.Snapshot, ask []netstate.Object) error

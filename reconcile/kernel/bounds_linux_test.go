@@ -1,8 +1,10 @@
 package kernel_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"testing"
@@ -10,7 +12,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
 
@@ -98,5 +102,182 @@ func TestForgedAnswersAreRefused(t *testing.T) {
 	}
 	if _, ok := b.observe().Link("lo"); !ok {
 		t.Error("lo is missing")
+	}
+}
+
+// newBoundedBench opens a sandbox of which little is read. Its loopback is up.
+func newBoundedBench(t *testing.T, bounds kernel.Bounds) *bench {
+	t.Helper()
+	host, err := kernel.Open(kernel.Options{Netns: newNetns(t).path(), Bounds: bounds})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { host.Close() })
+	b := newBenchOn(t, host)
+	b.as(func(h *netlink.Handle) error {
+		lo, err := h.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return h.LinkSetUp(lo)
+	})
+	return b
+}
+
+func host32(i int) *net.IPNet {
+	return &net.IPNet{IP: net.IPv4(10, 99, byte(i>>8), byte(i)), Mask: net.CIDRMask(32, 32)}
+}
+
+// addRoutes adds routes over the loopback.
+func addRoutes(h *netlink.Handle, protocol, from, count int) error {
+	for i := range count {
+		r := &netlink.Route{LinkIndex: 1, Dst: host32(from + i), Protocol: netlink.RouteProtocol(protocol), Scope: netlink.SCOPE_LINK}
+		if err := h.RouteAdd(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A sandbox that holds more than is read of one is an error that says what and how
+// many, of that sandbox alone; the devices asked for are read all the same, and all
+// of it when the owner has deleted some.
+func TestFullSandbox(t *testing.T) {
+	const most = 24
+	for _, tc := range []struct {
+		what       string
+		fill, free func(*netlink.Handle) error
+	}{
+		{
+			what: "links",
+			fill: func(h *netlink.Handle) error {
+				for i := range most {
+					if err := h.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("own%d", i)}, PeerName: fmt.Sprintf("peer%d", i)}); err != nil {
+						return err
+					}
+				}
+				return nil
+			},
+			free: func(h *netlink.Handle) error {
+				for i := range most {
+					if err := h.LinkDel(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("own%d", i)}}); err != nil {
+						return err
+					}
+				}
+				return nil
+			},
+		},
+		{
+			what: "addresses",
+			fill: func(h *netlink.Handle) error {
+				for i := range most {
+					if err := h.AddrAdd(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: 1}}, &netlink.Addr{IPNet: host32(i)}); err != nil {
+						return err
+					}
+				}
+				return nil
+			},
+			free: func(h *netlink.Handle) error {
+				for i := range most {
+					if err := h.AddrDel(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: 1}}, &netlink.Addr{IPNet: host32(i)}); err != nil {
+						return err
+					}
+				}
+				return nil
+			},
+		},
+		{
+			what: "IPv4 routes of protocol 112",
+			fill: func(h *netlink.Handle) error { return addRoutes(h, netstate.RouteProtocol, 0, most+1) },
+			free: func(h *netlink.Handle) error {
+				return h.RouteDel(&netlink.Route{LinkIndex: 1, Dst: host32(0), Scope: netlink.SCOPE_LINK})
+			},
+		},
+		{
+			what: "IPv4 routes of protocol 3",
+			fill: func(h *netlink.Handle) error { return addRoutes(h, unix.RTPROT_BOOT, 0, most+1) },
+			free: func(h *netlink.Handle) error {
+				return h.RouteDel(&netlink.Route{LinkIndex: 1, Dst: host32(0), Scope: netlink.SCOPE_LINK})
+			},
+		},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			b := newBoundedBench(t, kernel.Bounds{Links: most, Addresses: most, Routes: most})
+			b.veth("host:eth1", "host:other1")
+			other := newBenchOn(t, b.host)
+			b.as(tc.fill)
+			snap, err := b.Observe(t.Context(), []netstate.Object{netstate.Device{ID: "if:eth1"}})
+			if !errors.Is(err, reconcile.ErrPartial) || fault.Of(err) != fault.Conflict {
+				t.Fatalf("observed with %v (%s)", err, fault.Of(err))
+			}
+			if said := fmt.Sprintf("more than %d %s", most, tc.what); !strings.Contains(err.Error(), said) || !strings.Contains(err.Error(), b.ns.path()) {
+				t.Errorf("%q does not say %q, or not where", err, said)
+			}
+			if d, ok := snap.Device("if:eth1"); !ok || d.At == nil || *d.At != "host:eth1" {
+				t.Errorf("device: %v, %+v", ok, d)
+			}
+			other.observe()
+			b.as(tc.free)
+			if _, ok := b.observe().Link("lo"); !ok {
+				t.Error("lo is missing")
+			}
+		})
+	}
+}
+
+// What a routing daemon brings is not read where there is too much of it; what is
+// ours and what the pod's network is made of is.
+func TestRoutesOfADaemon(t *testing.T) {
+	const most = 24
+	b := newBoundedBench(t, kernel.Bounds{Routes: most})
+	ours := netstate.Route{Link: "lo", Dst: "203.0.113.0/24", Table: netstate.TableMain}
+	b.create(ours)
+	b.as(func(h *netlink.Handle) error {
+		if err := h.RouteAdd(&netlink.Route{LinkIndex: 1, Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, Scope: netlink.SCOPE_LINK}); err != nil {
+			return err
+		}
+		return addRoutes(h, unix.RTPROT_BIRD, 0, 10*most)
+	})
+	b.holds(ours)
+	b.holds(netstate.Route{Link: "lo", Dst: "0.0.0.0/0", Table: netstate.TableMain})
+	if n := len(netstate.All[netstate.Route](b.observe())); n > most {
+		t.Errorf("%d routes are read", n)
+	}
+	b.update(netstate.Route{Link: "lo", Dst: ours.Dst, Table: ours.Table, MTU: new(uint32(1400))})
+	b.remove(ours)
+	b.absent(ours)
+}
+
+// endless is a context that ends after so many questions whether it has.
+type endless struct {
+	context.Context
+	left int
+}
+
+func (e *endless) Err() error {
+	if e.left--; e.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// A pass that is out of time ends within a dump, and what it left of the dump is in
+// nobody's way.
+func TestDumpEndsWithItsContext(t *testing.T) {
+	b := newBoundedBench(t, kernel.Bounds{})
+	b.as(func(h *netlink.Handle) error { return addRoutes(h, unix.RTPROT_BOOT, 0, 4000) })
+	ends := 0
+	for left := range 16 {
+		_, err := b.Observe(&endless{t.Context(), left}, nil)
+		if err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		if err != nil {
+			ends++
+		}
+		b.observe()
+	}
+	if ends <= 4 { // before each of the four dumps
+		t.Errorf("ended %d times: no dump of several parts among them", ends)
 	}
 }

@@ -59,7 +59,18 @@ func (c *conn) bridgeVLANs(ctx context.Context, index int) (map[int][]netstate.B
 	header := make(body, sizeofBrVlanMsg)
 	header[0] = unix.AF_BRIDGE
 	copy(header[4:], nl.Uint32Attr(uint32(index)))
-	msgs, err := c.dump(ctx, unix.RTM_GETVLAN, unix.RTM_NEWVLAN, header)
+	type entry struct {
+		index int
+		netstate.BridgeVLAN
+	}
+	q := query{typ: unix.RTM_GETVLAN, reply: unix.RTM_NEWVLAN, what: "VLANs of bridges", most: c.bounds.VLANs, read: c.bounds.VLANs, parts: []nl.NetlinkRequestData{header}}
+	all, err := dump(ctx, c, q, func(b []byte, keep func(entry)) error {
+		index, vlans := decodeBridgeVLANs(b)
+		for _, v := range vlans {
+			keep(entry{index, v})
+		}
+		return nil
+	})
 	for _, none := range []error{unix.EINVAL, unix.EOPNOTSUPP, unix.ENODEV} {
 		if errors.Is(err, none) {
 			return nil, nil
@@ -69,9 +80,8 @@ func (c *conn) bridgeVLANs(ctx context.Context, index int) (map[int][]netstate.B
 		return nil, err
 	}
 	out := map[int][]netstate.BridgeVLAN{}
-	for _, b := range msgs {
-		i, vlans := decodeBridgeVLANs(b)
-		out[i] = append(out[i], vlans...)
+	for _, e := range all {
+		out[e.index] = append(out[e.index], e.BridgeVLAN)
 	}
 	return out, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
 )
 
 // Devices that have no PCI address are known by this prefix and the name they
@@ -134,7 +135,7 @@ func (s *Sandbox) lookAt(ctx context.Context, c *conn, id, base string) (*place,
 
 func (s *Sandbox) search(ctx context.Context, c *conn, id string) (*place, error) {
 	links, err := c.links(ctx)
-	if err != nil {
+	if err != nil && !errors.Is(err, reconcile.ErrPartial) {
 		return nil, err
 	}
 	for _, w := range links {

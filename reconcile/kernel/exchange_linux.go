@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,37 +15,48 @@ import (
 // errInterrupted says that something changed under a dump (NLM_F_DUMP_INTR).
 var errInterrupted = errors.New("dump interrupted")
 
-// exchange sends one request and returns the payloads of its answers of type
-// reply, all of them when that is 0. The kernel's refusal is an error that wraps
-// its unix.Errno, with the reason it gives.
+// exchange sends one request and gives the payloads of its answers of type reply,
+// all of them when that is 0, to take, which copies what it keeps. An error of take
+// ends the exchange. The kernel's refusal is an error that wraps its unix.Errno,
+// with the reason it gives.
 //
 // It is our own because the one of nl makes and clears 64 KiB for each datagram,
-// which was most of what a pass allocated (docs/adr/0009).
-func (s *socket) exchange(typ, flags uint16, parts []nl.NetlinkRequestData, reply uint16) ([][]byte, error) {
+// which was most of what a pass allocated (docs/adr/0009), and collects a dump
+// before anybody can say that it is too long.
+func (s *socket) exchange(ctx context.Context, typ, flags uint16, parts []nl.NetlinkRequestData, reply uint16, take func([]byte) error) (err error) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	s.seq++
 	if err := again(func() error {
 		return unix.Sendto(s.fd, request(typ, flags, s.seq, parts), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	}); err != nil {
-		return nil, fmt.Errorf("send: %w", err)
+		return fmt.Errorf("send: %w", err)
 	}
 	buffer := s.buffers.Get().(*[]byte)
 	defer s.buffers.Put(buffer)
-	a := answers{seq: s.seq, port: s.port, reply: reply, acked: flags&unix.NLM_F_ACK != 0}
+	a := answers{seq: s.seq, port: s.port, reply: reply, take: take, acked: flags&unix.NLM_F_ACK != 0}
+	dumps := flags&unix.NLM_F_DUMP == unix.NLM_F_DUMP
+	defer func() {
+		if dumps && !a.done {
+			s.abandon()
+		}
+	}()
 	for !a.done {
 		b, err := s.receive(*buffer)
 		if err != nil {
-			return nil, unanswered(err)
+			return unanswered(err)
 		}
-		if err := a.take(b); err != nil {
-			return nil, err
+		if err := a.read(b); err != nil {
+			return err
+		}
+		if err := ctx.Err(); dumps && !a.done && err != nil {
+			return err
 		}
 	}
 	if a.interrupted {
-		return nil, errInterrupted
+		return errInterrupted
 	}
-	return a.payloads, nil
+	return nil
 }
 
 // errUnanswered says that nobody knows whether the kernel did what it was asked to:
@@ -104,18 +116,18 @@ func request(typ, flags uint16, seq uint32, parts []nl.NetlinkRequestData) []byt
 	return out
 }
 
-// answers collects what the kernel says to one request.
+// answers reads what the kernel says to one request.
 type answers struct {
 	seq, port   uint32
 	reply       uint16
-	payloads    [][]byte
+	take        func(payload []byte) error
 	interrupted bool
 	acked       bool // an ack ends it, whatever comes before
 	done        bool
 }
 
-// take reads one datagram. What it keeps it copies.
-func (a *answers) take(b []byte) error {
+// read reads one datagram.
+func (a *answers) read(b []byte) error {
 	for !a.done && len(b) >= unix.SizeofNlMsghdr {
 		size := int(u32(b))
 		if size < unix.SizeofNlMsghdr || size > len(b) {
@@ -136,12 +148,14 @@ func (a *answers) message(b []byte) error {
 	}
 	a.interrupted = a.interrupted || flags&unix.NLM_F_DUMP_INTR != 0
 	payload := b[unix.SizeofNlMsghdr:]
-	switch {
-	case typ == unix.NLMSG_ERROR, typ == unix.NLMSG_DONE:
+	if typ == unix.NLMSG_ERROR || typ == unix.NLMSG_DONE {
 		a.done = true
 		return refusal(typ, flags, payload)
-	case a.reply == 0 || typ == a.reply:
-		a.payloads = append(a.payloads, append([]byte(nil), payload...))
+	}
+	if a.reply == 0 || typ == a.reply {
+		if err := a.take(payload); err != nil {
+			return err
+		}
 	}
 	a.done = flags&unix.NLM_F_MULTI == 0 && !a.acked
 	return nil

@@ -23,6 +23,8 @@ type Options struct {
 	Sysfs string
 	// Proc is where procfs is mounted; /proc when empty.
 	Proc string
+	// Bounds are how much is read of a sandbox.
+	Bounds Bounds
 	// Disturb, for tests, is asked before each message is sent, and again when
 	// it was answered. An error it returns stands for the kernel's. It may be
 	// called from several goroutines.
@@ -46,6 +48,7 @@ type Host struct {
 	sysfs   sysfs
 	proc    string
 	bootID  string
+	bounds  Bounds
 	disturb func(Message) error // may be nil
 
 	mu sync.Mutex
@@ -84,7 +87,7 @@ func Open(o Options) (*Host, error) {
 		h.ns.Close()
 		return nil, fmt.Errorf("open host: %w", err)
 	}
-	return &Host{socket: s, home: h, buffers: buffers, sysfs: sysfs{o.Sysfs}, proc: o.Proc, bootID: strings.TrimSpace(string(boot)), disturb: o.Disturb, homes: map[string]homeAddress{}, indexes: map[string]int{}}, nil
+	return &Host{socket: s, home: h, buffers: buffers, sysfs: sysfs{o.Sysfs}, proc: o.Proc, bootID: strings.TrimSpace(string(boot)), bounds: o.Bounds.withDefaults(), disturb: o.Disturb, homes: map[string]homeAddress{}, indexes: map[string]int{}}, nil
 }
 
 // known looks up what m remembers of a function.
@@ -137,9 +140,9 @@ func (h *Host) WithoutSandbox() *Sandbox { return h.view(nil) }
 func (h *Host) view(s *socket) *Sandbox {
 	out := &Sandbox{host: h, indexes: map[string]int{}, last: newGlance()}
 	out.count.disturb = h.disturb
-	out.outside = &conn{h.socket, &out.count, true}
+	out.outside = &conn{h.socket, &out.count, true, h.bounds}
 	if s != nil {
-		out.inside = &conn{s, &out.count, false}
+		out.inside = &conn{s, &out.count, false, h.bounds}
 	}
 	return out
 }

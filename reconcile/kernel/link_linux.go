@@ -3,13 +3,16 @@ package kernel
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
 )
 
 // ifLink is a link as one RTM_NEWLINK message tells it: other links are still
@@ -257,21 +260,35 @@ func (c *conn) link(ctx context.Context, index int, filter uint32, by ...nl.Netl
 	return decodeLink(b)
 }
 
+// links lists the links, or those a filter leaves. Of a sandbox that has more than
+// are read, the first are listed and all devices, with reconcile.ErrPartial.
 func (c *conn) links(ctx context.Context, filter ...nl.NetlinkRequestData) ([]ifLink, error) {
-	parts := append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, 0, 0, 0), extMask(filterSkipStats)}, filter...)
-	msgs, err := c.dump(ctx, unix.RTM_GETLINK, unix.RTM_NEWLINK, parts...)
-	if err != nil {
-		return nil, err
+	q := query{typ: unix.RTM_GETLINK, reply: unix.RTM_NEWLINK, what: "links", most: c.bounds.Links, read: c.bounds.Links}
+	q.parts = append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, 0, 0, 0), extMask(filterSkipStats)}, filter...)
+	all, err := dump(ctx, c, q, decodeLinks)
+	if !errors.Is(err, reconcile.ErrPartial) {
+		return all, err
 	}
-	out := make([]ifLink, 0, len(msgs))
-	for _, b := range msgs {
-		w, err := decodeLink(b)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, w)
+	q.read = 0
+	devices, failed := dump(ctx, c, q, func(b []byte, keep func(ifLink)) error {
+		return decodeLinks(b, func(w ifLink) {
+			if w.link.LinkKind == "device" && !slices.ContainsFunc(all, func(have ifLink) bool { return have.link.Index == w.link.Index }) {
+				keep(w)
+			}
+		})
+	})
+	if failed != nil && !errors.Is(failed, reconcile.ErrPartial) {
+		return nil, failed
 	}
-	return out, nil
+	return append(all, devices...), err
+}
+
+func decodeLinks(b []byte, keep func(ifLink)) error {
+	w, err := decodeLink(b)
+	if err == nil {
+		keep(w)
+	}
+	return err
 }
 
 // markerPrefix begins the alias of a device that has no PCI address while it is

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
 )
 
 // Observe dumps the sandbox's links, addresses and routes (and the VLANs of its
@@ -21,15 +22,16 @@ func (s *Sandbox) Observe(ctx context.Context, ask []netstate.Object) (*netstate
 		g.home = home
 	})
 	o := s.observer(netstate.NewSnapshot())
+	var partial error
 	if s.inside != nil {
-		if err := o.whole(ctx); err != nil {
-			return nil, err
+		if partial = o.whole(ctx); partial != nil && !errors.Is(partial, reconcile.ErrPartial) {
+			return nil, partial
 		}
 	}
 	if err := o.ask(ctx, ask); err != nil {
-		return nil, err
+		return nil, errors.Join(partial, err)
 	}
-	return o.snap, nil
+	return o.snap, partial
 }
 
 // Extend reads further objects into a snapshot. The sandbox's links, addresses
@@ -63,9 +65,9 @@ func (s *Sandbox) observer(snap *netstate.Snapshot) *observer {
 }
 
 func (o *observer) whole(ctx context.Context) error {
-	links, err := o.inside.links(ctx)
-	if err != nil {
-		return err
+	links, partial := o.inside.links(ctx)
+	if partial != nil && !errors.Is(partial, reconcile.ErrPartial) {
+		return partial
 	}
 	o.mu.Lock()
 	clear(o.indexes)
@@ -80,6 +82,9 @@ func (o *observer) whole(ctx context.Context) error {
 	}
 	o.mu.Unlock()
 	o.devices = o.noteDevices(links)
+	if partial != nil {
+		return partial
+	}
 	bridged := false
 	for _, w := range links {
 		l, err := o.resolve(ctx, o.inside, w)

@@ -3,6 +3,7 @@ package kernel
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
 )
 
 var routeScopes = words{
@@ -132,59 +134,104 @@ func prefixOf(family uint8, b []byte, bits uint8) string {
 
 // routeQuery narrows a dump; zero fields are any.
 type routeQuery struct {
-	family uint8
-	table  uint32
-	index  int
+	family   uint8
+	protocol uint8
+	table    uint32
+	index    int
 }
 
-func (c *conn) routes(ctx context.Context, q routeQuery) ([]ifRoute, error) {
+func (q routeQuery) parts(strict bool) []nl.NetlinkRequestData {
 	header := make(body, unix.SizeofRtMsg)
 	header[0] = q.family
 	parts := []nl.NetlinkRequestData{header}
-	if c.strict {
-		header[7] = unix.RTN_UNICAST
-		if q.table != 0 {
-			parts = append(parts, attr(unix.RTA_TABLE, nl.Uint32Attr(q.table)))
-		}
-		if q.index != 0 {
-			parts = append(parts, attr(unix.RTA_OIF, nl.Uint32Attr(uint32(q.index))))
-		}
+	if !strict {
+		return parts
 	}
-	msgs, err := c.dump(ctx, unix.RTM_GETROUTE, unix.RTM_NEWROUTE, parts...)
+	header[5], header[7] = q.protocol, unix.RTN_UNICAST
+	if q.table != 0 {
+		parts = append(parts, attr(unix.RTA_TABLE, nl.Uint32Attr(q.table)))
+	}
+	if q.index != 0 {
+		parts = append(parts, attr(unix.RTA_OIF, nl.Uint32Attr(uint32(q.index))))
+	}
+	return parts
+}
+
+func (q routeQuery) matches(r ifRoute) bool {
+	return (q.table == 0 || r.Table == q.table) && (q.index == 0 || r.index == q.index) && (q.protocol == 0 || r.Protocol == int(q.protocol))
+}
+
+// routes lists the routes of a query that wanted accepts. read bounds how many are
+// looked at, 0 is all.
+func (c *conn) routes(ctx context.Context, q routeQuery, read int, wanted func(ifRoute) bool) ([]ifRoute, error) {
+	family := "IPv4"
+	if q.family == unix.AF_INET6 {
+		family = "IPv6"
+	}
+	asked := query{typ: unix.RTM_GETROUTE, reply: unix.RTM_NEWROUTE, parts: q.parts(c.strict), what: family + " routes", most: c.bounds.Routes, read: read}
+	if q.protocol != 0 {
+		asked.what += fmt.Sprintf(" of protocol %d", q.protocol)
+	}
+	out, err := dump(ctx, c, asked, func(b []byte, keep func(ifRoute)) error {
+		if len(b) >= unix.SizeofRtMsg && u32(b[8:])&unix.RTM_F_CLONED != 0 {
+			return nil // an exception the kernel learned, such as a path MTU
+		}
+		for _, r := range decodeRoutes(b) {
+			if q.matches(r) && wanted(r) {
+				keep(r)
+			}
+		}
+		return nil
+	})
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil, nil // the table does not exist
 	case errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EOPNOTSUPP):
 		return nil, nil // a kernel without IPv6
-	case err != nil:
-		return nil, err
 	}
-	var out []ifRoute
-	for _, b := range msgs {
-		if len(b) >= unix.SizeofRtMsg && u32(b[8:])&unix.RTM_F_CLONED != 0 {
-			continue // an exception the kernel learned, such as a path MTU
-		}
-		for _, r := range decodeRoutes(b) {
-			if (q.table == 0 || r.Table == q.table) && (q.index == 0 || r.index == q.index) {
-				out = append(out, r)
-			}
-		}
-	}
-	return out, nil
+	return out, err
 }
 
-// routes puts the sandbox's routes into the snapshot: not those of the local
-// table, nor the link-local prefix the kernel gives every IPv6 link.
+// ownersProtocols are those of the routes that are read of a sandbox with too many
+// of them: ours, and what a pod's network is made of, which is the kernel's, ip's,
+// static ones, and those of router advertisements and DHCP. What is left out is
+// what routing daemons bring, by the hundred thousand.
+var ownersProtocols = []uint8{
+	netstate.RouteProtocol, unix.RTPROT_KERNEL, unix.RTPROT_BOOT, unix.RTPROT_STATIC, unix.RTPROT_RA, unix.RTPROT_DHCP,
+}
+
+// managedRoutes lists the routes of a family that a plan is about: all of them, or
+// those of ownersProtocols where they are too many.
+func (c *conn) managedRoutes(ctx context.Context, family uint8) ([]ifRoute, error) {
+	all, err := c.routes(ctx, routeQuery{family: family}, c.bounds.Routes, planned)
+	if !errors.Is(err, reconcile.ErrPartial) || !c.strict {
+		return all, err
+	}
+	all = nil
+	for _, protocol := range ownersProtocols {
+		some, err := c.routes(ctx, routeQuery{family: family, protocol: protocol}, c.bounds.Routes, planned)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+// planned leaves out the routes of the local table, and the link-local prefix that
+// the kernel gives every IPv6 link.
+func planned(r ifRoute) bool {
+	return r.Table != unix.RT_TABLE_LOCAL && (r.Protocol != unix.RTPROT_KERNEL || r.Dst != "fe80::/64") && r.Dst != "ff00::/8"
+}
+
+// routes puts the sandbox's routes into the snapshot.
 func (o *observer) routes(ctx context.Context) error {
 	for _, f := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		all, err := o.inside.routes(ctx, routeQuery{family: f})
+		all, err := o.inside.managedRoutes(ctx, f)
 		if err != nil {
 			return err
 		}
 		for _, r := range all {
-			if r.Table == unix.RT_TABLE_LOCAL || r.Protocol == unix.RTPROT_KERNEL && r.Dst == "fe80::/64" || r.Dst == "ff00::/8" {
-				continue
-			}
 			if r.Link, err = o.nameOf(ctx, o.inside, r.index); err != nil {
 				return err
 			}
@@ -217,6 +264,11 @@ func (o *observer) askRoute(ctx context.Context, ask netstate.Route) error {
 // same returns the routes that share r's destination, table and metric: for the
 // kernel they are one group.
 func (s *Sandbox) same(ctx context.Context, r netstate.Route) ([]netstate.Route, error) {
+	return s.group(ctx, r, routeQuery{table: r.Table})
+}
+
+// group returns those of a query that share r's destination, table and metric.
+func (s *Sandbox) group(ctx context.Context, r netstate.Route, q routeQuery) ([]netstate.Route, error) {
 	c, _, err := s.at(r.Link)
 	if err != nil {
 		return nil, err
@@ -225,19 +277,16 @@ func (s *Sandbox) same(ctx context.Context, r netstate.Route) ([]netstate.Route,
 	if err != nil {
 		return nil, err
 	}
-	f := uint8(unix.AF_INET)
+	q.family = unix.AF_INET
 	if r.IPv6() {
-		f = unix.AF_INET6
+		q.family = unix.AF_INET6
 	}
-	all, err := c.routes(ctx, routeQuery{family: f, table: r.Table})
+	all, err := c.routes(ctx, q, 0, func(have ifRoute) bool { return have.Dst == r.Dst && have.Metric == r.Metric })
 	if err != nil {
 		return nil, err
 	}
 	var out []netstate.Route
 	for _, have := range all {
-		if have.Dst != r.Dst || have.Metric != r.Metric {
-			continue
-		}
 		if have.index == index {
 			have.Link = r.Link
 		}
@@ -268,7 +317,7 @@ func (s *Sandbox) deleteRoute(ctx context.Context, r netstate.Route) error {
 	// would take the next best route of that gateway (fib_semantics.c,
 	// fib_nh_match; IPv6 routes always have a metric).
 	if r.Metric == 0 {
-		same, err := s.same(ctx, r)
+		same, err := s.group(ctx, r, routeQuery{table: r.Table, protocol: uint8(protocolOf(r))})
 		if errors.Is(err, unix.ENODEV) || errors.Is(err, errGone) {
 			return nil
 		}

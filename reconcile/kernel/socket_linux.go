@@ -11,7 +11,6 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile"
 )
 
@@ -57,6 +56,19 @@ func newBuffers() *sync.Pool {
 // openSocket takes over ns.
 func openSocket(ns *os.File, home home, buffers *sync.Pool) (*socket, error) {
 	s := &socket{ns: ns, home: home, buffers: buffers, fd: -1}
+	err := s.dial()
+	if err == nil {
+		s.id, err = identify(ns, s.fd)
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// dial opens the socket.
+func (s *socket) dial() error {
 	err := s.enter(func() (err error) {
 		// It blocks: what is asked is answered by the time it has been sent.
 		s.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
@@ -66,16 +78,19 @@ func openSocket(ns *os.File, home home, buffers *sync.Pool) (*socket, error) {
 		err = s.bind()
 	}
 	if err != nil {
-		s.close()
-		return nil, fmt.Errorf("netlink socket: %w", err)
+		return fmt.Errorf("netlink socket: %w", err)
 	}
 	_ = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1) // since 4.12; without it errors lack the kernel's reason
 	s.strict = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1) == nil
-	if s.id, err = identify(ns, s.fd); err != nil {
-		s.close()
-		return nil, err
-	}
-	return s, nil
+	return nil
+}
+
+// abandon ends a dump that is not read to its end: the kernel goes on with it for
+// as long as the socket is open, and refuses another one meanwhile.
+func (s *socket) abandon() {
+	unix.Close(s.fd)
+	s.fd = -1
+	_ = s.dial() // without a socket the next request says so
 }
 
 // enter calls f on a thread in the namespace.
@@ -144,7 +159,8 @@ type conn struct {
 	*socket
 	count *counters
 	// host says that names here are the host's.
-	host bool
+	host   bool
+	bounds Bounds // of what is read of a sandbox
 }
 
 // name gives a name its place.
@@ -161,14 +177,22 @@ type body []byte
 func (b body) Len() int          { return len(b) }
 func (b body) Serialize() []byte { return b }
 
-func (c *conn) send(ctx context.Context, typ, flags int, parts []nl.NetlinkRequestData, reply uint16) ([][]byte, error) {
+// send sends a request, and gives the answers of type reply, all of them when that
+// is 0, to take.
+func (c *conn) send(ctx context.Context, typ, flags int, parts []nl.NetlinkRequestData, reply uint16, take func([]byte) error) error {
 	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	var out [][]byte
-	err := c.count.ask(flags&unix.NLM_F_ACK != 0, func() (err error) {
-		out, err = c.exchange(uint16(typ), uint16(flags), parts, reply)
 		return err
+	}
+	return c.count.ask(flags&unix.NLM_F_ACK != 0, func() error {
+		return c.exchange(ctx, uint16(typ), uint16(flags), parts, reply, take)
+	})
+}
+
+// collect is send for requests that have few answers.
+func (c *conn) collect(ctx context.Context, typ, flags int, parts []nl.NetlinkRequestData, reply uint16) (out [][]byte, err error) {
+	err = c.send(ctx, typ, flags, parts, reply, func(b []byte) error {
+		out = append(out, append([]byte(nil), b...))
+		return nil
 	})
 	return out, err
 }
@@ -176,7 +200,7 @@ func (c *conn) send(ctx context.Context, typ, flags int, parts []nl.NetlinkReque
 // write sends a request that changes something and waits for its ack.
 func (c *conn) write(ctx context.Context, typ, flags int, parts ...nl.NetlinkRequestData) error {
 	c.count.writes.Add(1)
-	_, err := c.send(ctx, typ, flags|unix.NLM_F_ACK, parts, 0)
+	_, err := c.collect(ctx, typ, flags|unix.NLM_F_ACK, parts, 0)
 	return err
 }
 
@@ -184,7 +208,7 @@ func (c *conn) write(ctx context.Context, typ, flags int, parts ...nl.NetlinkReq
 // asked to (NLM_F_ECHO, since 6.2); 0 where it does not.
 func (c *conn) create(ctx context.Context, typ int, parts ...nl.NetlinkRequestData) (int, error) {
 	c.count.writes.Add(1)
-	out, err := c.send(ctx, typ, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ECHO|unix.NLM_F_ACK, parts, uint16(typ))
+	out, err := c.collect(ctx, typ, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ECHO|unix.NLM_F_ACK, parts, uint16(typ))
 	if err != nil || len(out) != 1 || len(out[0]) < unix.SizeofIfInfomsg {
 		return 0, err
 	}
@@ -194,7 +218,7 @@ func (c *conn) create(ctx context.Context, typ int, parts ...nl.NetlinkRequestDa
 // get asks for one thing.
 func (c *conn) get(ctx context.Context, typ int, reply uint16, parts ...nl.NetlinkRequestData) ([]byte, error) {
 	c.count.gets.Add(1)
-	out, err := c.send(ctx, typ, 0, parts, reply)
+	out, err := c.collect(ctx, typ, 0, parts, reply)
 	if err != nil {
 		return nil, err
 	}
@@ -202,21 +226,4 @@ func (c *conn) get(ctx context.Context, typ int, reply uint16, parts ...nl.Netli
 		return nil, fmt.Errorf("kernel sent %d replies instead of one", len(out))
 	}
 	return out[0], nil
-}
-
-// dumpAttempts bounds how often an interrupted dump is repeated. Something that
-// changes that often is better looked at later.
-const dumpAttempts = 16
-
-// dump asks for everything of a kind. A dump that something changed under is
-// marked by the kernel (NLM_F_DUMP_INTR) and asked for again.
-func (c *conn) dump(ctx context.Context, typ int, reply uint16, parts ...nl.NetlinkRequestData) ([][]byte, error) {
-	for range dumpAttempts {
-		c.count.dumps.Add(1)
-		out, err := c.send(ctx, typ, unix.NLM_F_DUMP, parts, reply)
-		if !errors.Is(err, errInterrupted) {
-			return out, err
-		}
-	}
-	return nil, fault.New(fault.NotReady, errors.New("the namespace keeps changing while it is read"))
 }
