@@ -13,7 +13,7 @@ import (
 // first. An unknown dependency, a duplicate name or a cycle is an *Invalid.
 func Order(t *Topology) ([]*Step, error) {
 	g := newGraph(t)
-	inv := &Invalid{Topology: t.Name}
+	inv := newInvalid(t.Name)
 	g.check(inv)
 	if err := inv.orNil(t); err != nil {
 		return nil, err
@@ -185,6 +185,16 @@ func (g *graph) shortestCycle(i int) []int {
 
 // check reports what keeps the steps from being ordered.
 func (g *graph) check(inv *Invalid) {
+	for _, cycle := range g.cycles() { // first: they say most
+		names := make([]string, 0, len(cycle)+1)
+		for _, i := range append(cycle, cycle[0]) {
+			names = append(names, g.t.Steps[i].Name)
+		}
+		if n := len(names); n > maxListed+2 {
+			names = append(names[:maxListed:maxListed], fmt.Sprintf("%d more", n-maxListed-1), names[n-1])
+		}
+		inv.add(names[0], "dependOn", "forms a cycle: %s", strings.Join(names, " → "))
+	}
 	for i := range g.t.Steps {
 		s := &g.t.Steps[i]
 		if s.Name != "" && g.index[s.Name] != i {
@@ -192,18 +202,15 @@ func (g *graph) check(inv *Invalid) {
 		}
 		g.checkDependOn(s, inv)
 	}
-	for _, cycle := range g.cycles() {
-		names := make([]string, 0, len(cycle)+1)
-		for _, i := range append(cycle, cycle[0]) {
-			names = append(names, g.t.Steps[i].Name)
-		}
-		inv.add(names[0], "dependOn", "forms a cycle: %s", strings.Join(names, " → "))
-	}
 }
 
 func (g *graph) checkDependOn(s *Step, inv *Invalid) {
 	listed := map[string]bool{}
 	for i, dep := range s.DependOn {
+		if inv.Full() {
+			inv.More = true
+			return
+		}
 		field := fmt.Sprintf("dependOn[%d]", i)
 		switch _, exists := g.index[dep]; {
 		case dep == s.Name:
@@ -232,6 +239,6 @@ func (g *graph) unknownStep(s *Step, name string) string {
 	case len(others) == 0:
 		return msg + ": there is no other step"
 	default:
-		return msg + ": the other steps are " + strings.Join(others, ", ")
+		return msg + ": the other steps are " + few(others)
 	}
 }

@@ -28,6 +28,9 @@ const (
 	maxNodes     = 100_000 // after YAML aliases are expanded
 	maxText      = 4 << 20 // bytes, likewise
 	maxSteps     = 256     // as in the CRD
+	maxDependOn  = 256     // as in the CRD
+	maxNested    = 16      // levels of a config
+	maxKey       = 253     // bytes of a key in a config, and of a name
 )
 
 // Decode reads the one NetworkTopology of a YAML or JSON file. Documents of
@@ -72,8 +75,11 @@ func Decode(data []byte) (*Topology, error) {
 	return found[0], nil
 }
 
-// FromObject converts an API object.
+// FromObject converts an API object. It applies the limits of the CRD once more:
+// an object need not have come through the API server's validation. The error is
+// an *Invalid.
 func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
+	inv := newInvalid(o.Name)
 	t := &Topology{
 		Name:         o.Name,
 		Generation:   o.Generation,
@@ -86,10 +92,13 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 	if t.UpdatePolicy == "" {
 		t.UpdatePolicy = Immutable
 	}
-	if len(o.Spec.Steps) > maxSteps {
-		return nil, fmt.Errorf("spec.steps: has %d entries, at most %d are accepted", len(o.Spec.Steps), maxSteps)
+	if n := len(o.Spec.Steps); n > maxSteps {
+		inv.add("", "spec.steps", "has %d entries, at most %d are accepted", n, maxSteps)
+		return nil, inv
 	}
+	b := &budget{depth: maxNested, key: maxKey}
 	for i, s := range o.Spec.Steps {
+		checkSizes(inv, i, &s)
 		step := Step{Name: s.Name, Type: s.Type, DependOn: s.DependOn, DriftPolicy: s.DriftPolicy}
 		if s.Selector != nil {
 			step.Selector = s.Selector.CEL
@@ -98,19 +107,41 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 			step.DriftPolicy = t.DriftPolicy
 		}
 		if s.Config != nil && len(s.Config.Raw) > 0 {
-			config, err := decodeConfig(s.Config.Raw)
+			config, err := decodeConfig(s.Config.Raw, b)
 			if err != nil {
-				return nil, fmt.Errorf("spec.steps[%d].config: %w", i, err)
+				inv.add("", fmt.Sprintf("spec.steps[%d].config", i), "%v", err)
 			}
 			step.Config = config
 		}
 		t.Steps = append(t.Steps, step)
 	}
+	if len(inv.Problems) > 0 {
+		return nil, inv
+	}
 	return t, nil
 }
 
+// checkSizes bounds what a step says of itself. A name that is only a little too
+// long is left to Validate, which says more.
+func checkSizes(inv *Invalid, i int, s *v1alpha1.Step) {
+	long := func(field, value string) {
+		if len(value) > maxKey {
+			inv.add("", fmt.Sprintf("spec.steps[%d].%s", i, field), "has %d bytes, at most %d are accepted", len(value), maxKey)
+		}
+	}
+	long("name", s.Name)
+	long("type", s.Type)
+	if n := len(s.DependOn); n > maxDependOn {
+		inv.add("", fmt.Sprintf("spec.steps[%d].dependOn", i), "has %d entries, at most %d are accepted", n, maxDependOn)
+		return
+	}
+	for j, d := range s.DependOn {
+		long(fmt.Sprintf("dependOn[%d]", j), d)
+	}
+}
+
 // decodeConfig reads a JSON object, whole numbers as int64.
-func decodeConfig(raw []byte) (map[string]any, error) {
+func decodeConfig(raw []byte, b *budget) (map[string]any, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
 	var v any
@@ -124,7 +155,7 @@ func decodeConfig(raw []byte) (map[string]any, error) {
 	if !ok {
 		return nil, fmt.Errorf("want an object, got %s", kindOf(v))
 	}
-	if _, err := (&budget{}).plain(config, 0); err != nil {
+	if _, err := b.plain(config, 0); err != nil {
 		return nil, err
 	}
 	return exact(config).(map[string]any), nil
@@ -172,7 +203,7 @@ func (d document) text(keys ...string) string {
 }
 
 func (d document) title() string {
-	return fmt.Sprintf("%s %q", d.text("kind"), d.text("metadata", "name"))
+	return fmt.Sprintf("%s %q", clip(d.text("kind"), maxKey), clip(d.text("metadata", "name"), maxKey))
 }
 
 // documents splits and parses the input; empty documents are left out.
@@ -261,16 +292,24 @@ func checkNode(n *yamlv3.Node, depth int, nodes *int) error {
 var (
 	errTooDeep = fmt.Errorf("nested deeper than %d levels", maxDepth)
 	errTooMany = fmt.Errorf("more than %d values", maxNodes)
+	errTooLong = fmt.Errorf("more than %d bytes of text", maxText)
 )
 
 // budget bounds what a document may grow to once its aliases are expanded: a
 // text of a few lines can stand for gigabytes.
-type budget struct{ nodes, text int }
+type budget struct {
+	nodes, text int // spent
+	depth       int // levels; 0 is maxDepth
+	key         int // bytes of a key; 0 is any number
+}
 
 // plain turns what the YAML parser gives into what a JSON parser would.
 func (b *budget) plain(v any, depth int) (any, error) {
 	if depth > maxDepth {
 		return nil, errTooDeep
+	}
+	if b.depth > 0 && depth > b.depth {
+		return nil, fmt.Errorf("nested deeper than %d levels", b.depth)
 	}
 	if b.nodes++; b.nodes > maxNodes {
 		return nil, errTooMany
@@ -279,7 +318,13 @@ func (b *budget) plain(v any, depth int) (any, error) {
 	case map[any]any:
 		return b.object(v, depth)
 	case map[string]any:
-		for _, e := range v {
+		for k, e := range v {
+			if b.key > 0 && len(k) > b.key {
+				return nil, fmt.Errorf("a key has %d bytes, at most %d are accepted", len(k), b.key)
+			}
+			if b.text += len(k); b.text > maxText {
+				return nil, errTooLong
+			}
 			if _, err := b.plain(e, depth+1); err != nil {
 				return nil, err
 			}
@@ -297,7 +342,7 @@ func (b *budget) plain(v any, depth int) (any, error) {
 		return out, nil
 	case string:
 		if b.text += len(v); b.text > maxText {
-			return nil, fmt.Errorf("more than %d bytes of text", maxText)
+			return nil, errTooLong
 		}
 		return v, nil
 	case float64:
@@ -326,7 +371,7 @@ func (b *budget) object(in map[any]any, depth int) (any, error) {
 			return nil, fmt.Errorf("key %q is given twice", key)
 		}
 		if b.text += len(key); b.text > maxText {
-			return nil, fmt.Errorf("more than %d bytes of text", maxText)
+			return nil, errTooLong
 		}
 		v, err := b.plain(e, depth+1)
 		if err != nil {
@@ -353,7 +398,7 @@ func decodeDocument(d document) (*Topology, error) {
 	case kind != v1alpha1.Kind:
 		return nil, nil
 	}
-	inv := &Invalid{Topology: d.text("metadata", "name")}
+	inv := newInvalid(d.text("metadata", "name"))
 	unknownFields(inv, "", d.value, reflect.TypeFor[v1alpha1.NetworkTopology]())
 	if len(inv.Problems) > 0 {
 		return nil, inv
@@ -366,16 +411,15 @@ func decodeDocument(d document) (*Topology, error) {
 	if err := json.Unmarshal(raw, &o); err != nil {
 		return nil, fmt.Errorf("%s: %w", d.title(), err)
 	}
-	t, err := FromObject(&o)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", d.title(), err)
-	}
-	return t, nil
+	return FromObject(&o)
 }
 
 // unknownFields compares a value with the Go type it is meant for and names
 // every field the type lacks and every value of a wrong kind.
 func unknownFields(inv *Invalid, path string, v any, t reflect.Type) {
+	if inv.Full() {
+		return
+	}
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -445,7 +489,7 @@ func kindOf(v any) string {
 	case nil:
 		return "nothing"
 	case string:
-		return "the string " + strconv.Quote(v)
+		return "the string " + strconv.Quote(clip(v, maxKey))
 	case bool:
 		return "a boolean"
 	case []any:

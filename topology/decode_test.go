@@ -113,7 +113,7 @@ func TestFromObject(t *testing.T) {
 
 	for _, bad := range []string{"[]", `{"a":`, `"x"`} {
 		object.Spec.Steps[0].Config.Raw = []byte(bad)
-		if _, err := topology.FromObject(object); err == nil || !strings.HasPrefix(err.Error(), "spec.steps[0].config: ") {
+		if _, err := topology.FromObject(object); err == nil || !strings.HasPrefix(err.Error(), `NetworkTopology "t": spec.steps[0].config: `) {
 			t.Errorf("config %s: got %v", bad, err)
 		}
 	}

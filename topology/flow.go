@@ -10,24 +10,26 @@ import (
 // told apart by who made them, so that what reaches a step on two ways counts
 // once, as in Merge.
 type flow struct {
-	interfaces tokens
-	ips        tokens
+	interfaces entries
+	ips        entries
 }
 
-// tokens is a set of entries in order.
-type tokens struct {
-	set  []token
+// entries are counted by the step that appends them. A step's own always come
+// together, so that a list holds one element per step, whatever a schema says
+// about their number.
+type entries struct {
+	from []appended
 	open bool // there may be more: as many as configured, or not known
 }
 
-type token struct {
+type appended struct {
 	step  int
-	index int
+	n     int
 	maybe bool // may be missing at run time
 }
 
 // unknownFlow is the result of a step of which nothing is known.
-func unknownFlow() flow { return flow{tokens{open: true}, tokens{open: true}} }
+func unknownFlow() flow { return flow{entries{open: true}, entries{open: true}} }
 
 // flowOf computes a step's output from its input.
 func flowOf(step int, c contract.Contract, in flow) flow {
@@ -37,10 +39,10 @@ func flowOf(step int, c contract.Contract, in flow) flow {
 	}
 }
 
-func through(step int, f contract.Flow, in tokens) tokens {
-	var out tokens
+func through(step int, f contract.Flow, in entries) entries {
+	var out entries
 	if f.Passthrough {
-		out = tokens{slices.Clone(in.set), in.open}
+		out = entries{slices.Clone(in.from), in.open}
 	}
 	n := f.Appends
 	switch {
@@ -49,8 +51,8 @@ func through(step int, f contract.Flow, in tokens) tokens {
 	case n == 0 && f.Conditional:
 		n = 1 // "appends: 0, conditional: true" may still append, seed 000 section 9.2
 	}
-	for i := range n {
-		out.set = append(out.set, token{step, i, f.Conditional})
+	if n > 0 {
+		out.from = append(out.from, appended{step, n, f.Conditional})
 	}
 	return out
 }
@@ -65,29 +67,35 @@ func union(flows ...flow) flow {
 	return out
 }
 
-func (t tokens) union(o tokens) tokens {
-	seen := make(map[token]bool, len(t.set))
-	for _, k := range t.set {
-		seen[k] = true
+func (e entries) union(o entries) entries {
+	seen := make(map[int]bool, len(e.from))
+	for _, a := range e.from {
+		seen[a.step] = true
 	}
-	for _, k := range o.set {
-		if !seen[k] {
-			t.set = append(t.set, k)
+	for _, a := range o.from {
+		if !seen[a.step] {
+			e.from = append(e.from, a)
 		}
 	}
-	t.open = t.open || o.open
-	return t
+	e.open = e.open || o.open
+	return e
 }
 
 // atMost is the number of entries there can be; false when there is no limit.
-func (t tokens) atMost() (int, bool) { return len(t.set), !t.open }
+func (e entries) atMost() (int, bool) {
+	n := 0
+	for _, a := range e.from {
+		n += a.n
+	}
+	return n, !e.open
+}
 
 // atLeast is the number of entries that are there for certain.
-func (t tokens) atLeast() int {
+func (e entries) atLeast() int {
 	n := 0
-	for _, k := range t.set {
-		if !k.maybe {
-			n++
+	for _, a := range e.from {
+		if !a.maybe {
+			n += a.n
 		}
 	}
 	return n

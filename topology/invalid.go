@@ -6,10 +6,55 @@ import (
 	"strings"
 )
 
-// Invalid is everything that is wrong with a topology.
+// Invalid is everything that is wrong with a topology, up to a limit: whoever
+// may write a topology must not be able to make an answer of gigabytes.
 type Invalid struct {
 	Topology string
 	Problems []Problem // in order of declaration of their steps
+	// More says that validation stopped here: there may be other problems.
+	More bool
+}
+
+// Bounds of an answer. Together they keep Error below 128 KiB.
+const (
+	MaxProblems = 64
+	maxMessage  = 1000 // bytes
+	maxField    = 250  // bytes of a path
+	maxListed   = 6    // names in a message
+)
+
+// newInvalid returns an error about nothing yet.
+func newInvalid(topology string) *Invalid { return &Invalid{Topology: clip(topology, maxKey)} }
+
+// Add adds a problem, cut to a length an answer can bear. Beyond MaxProblems it
+// it only notes that there are more.
+func (e *Invalid) Add(p Problem) {
+	if e.Full() {
+		e.More = true
+		return
+	}
+	p.Step, p.Field, p.Message = clip(p.Step, maxKey), clip(p.Field, maxField), clip(p.Message, maxMessage)
+	e.Problems = append(e.Problems, p)
+}
+
+// Full reports whether no more problems are listed, so that there is no use in
+// looking for them.
+func (e *Invalid) Full() bool { return len(e.Problems) >= MaxProblems }
+
+// clip cuts a text to at most n bytes and an ellipsis.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "") + "…"
+}
+
+// few lists the first names.
+func few(names []string) string {
+	if len(names) <= maxListed {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxListed], ", "), len(names)-maxListed)
 }
 
 // Problem is one thing that is wrong, and how to mend it.
@@ -28,6 +73,9 @@ func (e *Invalid) Error() string {
 	lines := make([]string, len(e.Problems))
 	for i, p := range e.Problems {
 		lines[i] = p.in(e.Topology)
+	}
+	if e.More {
+		lines = append(lines, fmt.Sprintf("NetworkTopology %q: validation stopped after %d problems: there may be more", e.Topology, len(e.Problems)))
 	}
 	return strings.Join(lines, "\n")
 }
@@ -52,7 +100,11 @@ func (p Problem) String() string {
 }
 
 func (e *Invalid) add(step, field, format string, args ...any) {
-	e.Problems = append(e.Problems, Problem{Step: step, Field: field, Message: fmt.Sprintf(format, args...)})
+	if e.Full() {
+		e.More = true
+		return
+	}
+	e.Add(Problem{Step: step, Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
 // orNil returns the error with its problems in order of declaration of their

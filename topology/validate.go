@@ -19,7 +19,7 @@ import (
 // asked about what passes. The error is an *Invalid, or that of a context that
 // has ended.
 func Validate(ctx context.Context, t *Topology, set contract.Set) error {
-	v := &validator{ctx: ctx, t: t, set: set, graph: newGraph(t), inv: &Invalid{Topology: t.Name}}
+	v := &validator{ctx: ctx, t: t, set: set, graph: newGraph(t), inv: newInvalid(t.Name)}
 	v.run()
 	err := v.inv.orNil(t)
 	if vetter, ok := set.(Vetter); ok && err == nil && ctx.Err() == nil {
@@ -63,17 +63,24 @@ func (v *validator) run() {
 		v.flows[i] = unknownFlow() // of steps that cannot be ordered
 	}
 	for _, i := range v.graph.order() {
-		if v.ctx.Err() != nil {
+		if v.stop() {
 			return
 		}
 		v.input(i)
 	}
 	for i := range v.t.Steps {
-		if v.ctx.Err() != nil {
+		if v.stop() {
 			return
 		}
 		v.config(i)
 	}
+}
+
+// stop reports whether looking further is of no use: enough was found, or nobody
+// waits for it any more.
+func (v *validator) stop() bool {
+	v.inv.More = v.inv.More || v.inv.Full()
+	return v.inv.More || v.ctx.Err() != nil
 }
 
 var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
@@ -152,13 +159,13 @@ func (v *validator) input(i int) {
 	}
 	in := union(deps...)
 	if msg := v.inputProblem(i, *c, in.interfaces); msg != "" {
-		v.inv.Problems = append(v.inv.Problems, Problem{Step: s.Name, Field: "dependOn", Message: msg, Complete: true})
+		v.inv.Add(Problem{Step: s.Name, Field: "dependOn", Message: msg, Complete: true})
 		return // the steps behind it are not blamed for what they are not given
 	}
 	v.flows[i] = flowOf(i, *c, in)
 }
 
-func (v *validator) inputProblem(i int, c contract.Contract, in tokens) string {
+func (v *validator) inputProblem(i int, c contract.Contract, in entries) string {
 	s := &v.t.Steps[i]
 	switch most, bounded := in.atMost(); {
 	case s.Root() && c.Input.Required:
@@ -217,7 +224,7 @@ func produce(names []string) string {
 	return "together produce"
 }
 
-func bracket(names []string) string { return "[" + strings.Join(names, ", ") + "]" }
+func bracket(names []string) string { return "[" + few(names) + "]" }
 
 // config checks a step's config and the references in it.
 func (v *validator) config(i int) {
@@ -231,9 +238,7 @@ func (v *validator) config(i int) {
 		if slices.ContainsFunc(said, func(path string) bool { return within(p.Field, path) }) {
 			continue
 		}
-		v.inv.Problems = append(v.inv.Problems, Problem{
-			Step: s.Name, Field: join("config", p.Field), Message: p.Message, Complete: p.Complete,
-		})
+		v.inv.Add(Problem{Step: s.Name, Field: join("config", p.Field), Message: p.Message, Complete: p.Complete})
 	}
 }
 
@@ -256,6 +261,9 @@ func (v *validator) references(i int) (said []string) {
 	}
 	ancestors := v.graph.ancestors(i)
 	for _, u := range uses {
+		if v.inv.Full() {
+			return said
+		}
 		if msg := v.referenceProblem(i, u.Ref, ancestors); msg != "" {
 			said = append(said, u.Path)
 			v.inv.add(s.Name, join("config", u.Path), "%s", msg)

@@ -181,7 +181,7 @@ func (p *Plugin) check(ctx context.Context, o *v1alpha1.NetworkTopology, a claim
 	}
 	t, err := topology.FromObject(o)
 	if err != nil {
-		return nil, invalid("NetworkTopology %q: %w", o.Name, err)
+		return nil, fault.New(fault.Invalid, err)
 	}
 	if err := topology.Validate(ctx, t, p.Contracts); err != nil {
 		if ctx.Err() != nil {

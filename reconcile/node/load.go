@@ -41,11 +41,11 @@ func validate(ctx context.Context, t *topology.Topology, set contract.Set) error
 			return fmt.Errorf("NetworkTopology %q: validation was stopped: %w", t.Name, context.Cause(ctx))
 		}
 		s := &t.Steps[i]
-		if s.Selector == "" || !s.Root() {
+		if s.Selector == "" || !s.Root() || invalid.Full() {
 			continue
 		}
 		if _, err := inventory.Compile(s.Selector); err != nil {
-			invalid.Problems = append(invalid.Problems, topology.Problem{
+			invalid.Add(topology.Problem{
 				Step: s.Name, Field: "selector.cel", Message: strings.TrimPrefix(err.Error(), "selector.cel: "),
 			})
 		}

@@ -32,7 +32,7 @@ func (h *HeldBack) Unwrap() error { return h.Err }
 func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology, set contract.Set) error {
 	decoded, err := topology.FromObject(o)
 	if err != nil {
-		return fault.New(fault.Invalid, fmt.Errorf("NetworkTopology %q: %w", o.Name, err))
+		return fault.New(fault.Invalid, err)
 	}
 	if err := topology.Validate(ctx, decoded, set); err != nil {
 		if ctx.Err() != nil {

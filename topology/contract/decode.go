@@ -23,7 +23,8 @@ type Options struct {
 
 // Decode checks a step's config and returns it in canonical form: canonical
 // key names, values in the form the kernel reads back, integers as int64,
-// defaults filled in. The input is not changed. With any error the map is nil.
+// defaults filled in. The input is not changed. With any error the map is nil;
+// of many errors the first 64 or so are returned.
 func (c Contract) Decode(config map[string]any, opt Options) (map[string]any, []FieldError) {
 	d := decoder{typ: c.Type, opt: opt, unresolved: map[string]bool{}}
 	out := d.object("", c.Params, config, false)
@@ -76,13 +77,23 @@ type decoder struct {
 	unresolved map[string]bool // paths, and the top-level keys above them
 }
 
+// maxErrors bounds what is said of one config; a decoder looks no further then.
+const maxErrors = 64
+
+func (d *decoder) full() bool { return len(d.errs) >= maxErrors }
+
 func (d *decoder) fail(path, format string, args ...any) {
-	d.errs = append(d.errs, FieldError{Field: path, Message: fmt.Sprintf(format, args...)})
+	if !d.full() {
+		d.errs = append(d.errs, FieldError{Field: path, Message: fmt.Sprintf(format, args...)})
+	}
 }
 
 // object decodes a map by its parameters. A projected one, an entry of another
 // step's result, may hold keys the parameters lack.
 func (d *decoder) object(path string, params []Param, in map[string]any, projected bool) map[string]any {
+	if d.full() {
+		return nil
+	}
 	var meant map[string]bool
 	if !projected {
 		meant = d.unknownKeys(path, params, in)
@@ -100,7 +111,7 @@ func (d *decoder) object(path string, params []Param, in map[string]any, project
 			}
 		case p.Required && meant[p.Name]:
 			// said with the misspelt key
-		case p.Required:
+		case p.Required && !d.full():
 			d.errs = append(d.errs, FieldError{
 				Field:    child(path, p.Name),
 				Message:  fmt.Sprintf("CNIPluginSchema %q requires parameter %q.", d.typ, child(path, p.Name)),
@@ -138,7 +149,7 @@ func (d *decoder) unknownKeys(path string, params []Param, in map[string]any) ma
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(in)) {
-		if _, known := canonical[key]; known {
+		if _, known := canonical[key]; known || d.full() {
 			continue
 		}
 		msg := fmt.Sprintf("CNIPluginSchema %q does not accept parameter %q.", d.typ, child(path, key))
@@ -175,6 +186,9 @@ func (d *decoder) spelling(path string, p Param, in map[string]any) (key string,
 
 // value decodes one value; ok is false when it was refused.
 func (d *decoder) value(path string, p Param, v any) (out any, ok bool) {
+	if d.full() {
+		return nil, false
+	}
 	if s, isString := v.(string); isString && ref.Has(s) {
 		if plain, done, ok := d.template(path, p, s); done {
 			return s, ok

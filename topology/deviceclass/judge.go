@@ -21,7 +21,7 @@ import (
 func Judge(ctx context.Context, o *v1alpha1.NetworkTopology, set contract.Set) (*topology.Topology, error) {
 	t, err := topology.FromObject(o)
 	if err != nil {
-		return nil, fmt.Errorf("NetworkTopology %q: %w", o.Name, err)
+		return nil, err
 	}
 	invalid := &topology.Invalid{Topology: t.Name}
 	if err := topology.Validate(ctx, t, set); err != nil && !errors.As(err, &invalid) {
@@ -32,16 +32,16 @@ func Judge(ctx context.Context, o *v1alpha1.NetworkTopology, set contract.Set) (
 			return nil, fmt.Errorf("NetworkTopology %q: validation was stopped: %w", t.Name, context.Cause(ctx))
 		}
 		s := &t.Steps[i]
-		if s.Selector == "" {
+		if s.Selector == "" || invalid.Full() {
 			continue
 		}
 		if _, err := inventory.Compile(s.Selector); err != nil {
-			invalid.Problems = append(invalid.Problems, topology.Problem{Step: s.Name, Message: err.Error()})
+			invalid.Add(topology.Problem{Step: s.Name, Message: err.Error()})
 		}
 	}
 	// A claim has at most so many requests, and all roots are in one claim.
 	if n := len(claim.Roots(t, set)); n > resourceapi.DeviceRequestsMaxSize {
-		invalid.Problems = append(invalid.Problems, topology.Problem{
+		invalid.Add(topology.Problem{
 			Field:   "spec.steps",
 			Message: fmt.Sprintf("%d root steps take a device, and a ResourceClaim can request %d at most", n, resourceapi.DeviceRequestsMaxSize),
 		})

@@ -54,7 +54,7 @@ func distance(name, candidate string) (cost int, near bool) {
 	} else if n < 3 {
 		limit = 0
 	}
-	if d := levenshtein(strings.ToLower(name), strings.ToLower(candidate)); d <= limit {
+	if d := levenshtein(strings.ToLower(name), strings.ToLower(candidate), limit); d <= limit {
 		return d, true
 	}
 	if sharesWords(words(name), words(candidate)) {
@@ -64,18 +64,25 @@ func distance(name, candidate string) (cost int, near bool) {
 }
 
 // levenshtein counts insertions, deletions, replacements and swaps of
-// neighbours (optimal string alignment).
-func levenshtein(a, b string) int {
+// neighbours (optimal string alignment), up to a limit: what is above it is at
+// least one more.
+func levenshtein(a, b string, limit int) int {
 	x, y := []rune(a), []rune(b)
-	var before []int
-	prev := make([]int, len(y)+1)
+	if n := len(x) - len(y); n > limit || -n > limit {
+		return limit + 1
+	}
+	before, prev, row := make([]int, len(y)+1), make([]int, len(y)+1), make([]int, len(y)+1)
 	for j := range prev {
 		prev[j] = j
 	}
 	for i := 1; i <= len(x); i++ {
-		row := make([]int, len(y)+1)
+		// Further than limit from the diagonal everything is above it.
+		first, last := max(1, i-limit), min(len(y), i+limit)
 		row[0] = i
-		for j := 1; j <= len(y); j++ {
+		if first > 1 {
+			row[first-1] = limit + 1
+		}
+		for j := first; j <= last; j++ {
 			cost := 1
 			if x[i-1] == y[j-1] {
 				cost = 0
@@ -85,7 +92,10 @@ func levenshtein(a, b string) int {
 				row[j] = min(row[j], before[j-2]+1)
 			}
 		}
-		before, prev = prev, row
+		if last < len(y) {
+			row[last+1] = limit + 1
+		}
+		before, prev, row = prev, row, before
 	}
 	return prev[len(y)]
 }

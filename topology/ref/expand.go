@@ -46,16 +46,24 @@ func (e *Error) Unwrap() error { return e.Err }
 // Has reports whether a string must be parsed to know its value.
 func Has(s string) bool { return strings.Contains(s, opening) }
 
+// maxErrors bounds what is said of one value.
+const maxErrors = 64
+
 // Walk collects the references of a value made of maps, lists and scalars, in
-// order of path. Malformed templates are joined errors, each an *Error; the
-// references found elsewhere are returned all the same.
+// order of path. Malformed templates are joined errors, each an *Error, the first
+// 64 of them; the references found elsewhere are returned all the same.
 func Walk(value any) ([]Use, error) {
 	var uses []Use
 	var errs []error
+	add := func(err error) {
+		if len(errs) < maxErrors {
+			errs = append(errs, err)
+		}
+	}
 	_, err := transform(value, "", func(path, s string) (any, error) {
 		t, err := Parse(s)
 		if err != nil {
-			errs = append(errs, &Error{Path: path, Err: err})
+			add(&Error{Path: path, Err: err})
 			return s, nil
 		}
 		_, whole := t.Whole()
@@ -64,7 +72,7 @@ func Walk(value any) ([]Use, error) {
 		}
 		return s, nil
 	}, func(err *Error) error {
-		errs = append(errs, err)
+		add(err)
 		return nil
 	})
 	return uses, errors.Join(append(errs, err)...)

@@ -40,7 +40,26 @@ type SyntaxError struct {
 }
 
 func (e *SyntaxError) Error() string {
-	return fmt.Sprintf("column %d of %q: %s", e.Column, e.Text, e.Reason)
+	return fmt.Sprintf("column %d of %q: %s", e.Column, around(e.Text, e.Column), e.Reason)
+}
+
+// around cuts a long text to what is about a column, so that a message can bear
+// it.
+func around(text string, column int) string {
+	const reach = 60 // characters on both sides
+	runes := []rune(text)
+	if len(runes) <= 2*reach {
+		return text
+	}
+	from, to := max(0, column-reach), min(len(runes), column+reach)
+	cut := string(runes[from:to])
+	if from > 0 {
+		cut = "…" + cut
+	}
+	if to < len(runes) {
+		cut += "…"
+	}
+	return cut
 }
 
 // Template is a parsed string: text and references.
