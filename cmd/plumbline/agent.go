@@ -223,7 +223,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Results:  s.results, HandleError: s.handle, Changed: s.claimsChanged, Log: s.log, Now: time.Now,
 	})
 	s.edits = rollout.New(rollout.Options{
-		Client: s.dynamic, NodeName: s.nodeName, Claims: s.claims, Update: s.keeper.Update, Reporter: claimReport{s.status}, Log: s.log,
+		Client: s.dynamic, NodeName: s.nodeName, Claims: s.claims, Update: s.keeper.Update, Reporter: claimReport{s.status}, Log: s.log, Now: time.Now,
 	})
 	return s.wireLoop(ctx)
 }

@@ -58,6 +58,11 @@ func (r claimReport) UpdateFailed(c claims.Claim, topology string, from, to int6
 	r.to.UpdateFailed(subject(&c), topology, from, to, err)
 }
 
+// UpdateDelayed implements rollout.Reporter.
+func (r claimReport) UpdateDelayed(c claims.Claim, topology string, from, to int64, attempts int, err error) {
+	r.to.UpdateDelayed(subject(&c), topology, from, to, attempts, err)
+}
+
 // Failed implements attachment.Reporter.
 func (r claimReport) Failed(_ attachment.Pod, c claims.Claim, err error) {
 	name := ""

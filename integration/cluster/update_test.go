@@ -116,13 +116,14 @@ func testUpdate(t *testing.T, b *agentBench) {
 		has("data-live 101 1300 data-still 100 1400")
 		why := topology("live", `.status.conditions[?(@.type=="Updated")].message`)
 		t.Log(why)
-		if !strings.Contains(why, `node "`+b.node.Name+`"`) || !strings.Contains(why, `pod "live"`) || !strings.Contains(why, "mtu") {
+		if !strings.Contains(why, `node "`+b.node.Name+`"`) || strings.Contains(why, `"live"`) || strings.Contains(why, "mtu") {
 			t.Errorf("the condition says %q", why)
 		}
 		if ready := kubectl(t, b.Cluster, "", "get", "resourceclaims", "-o", `jsonpath={.items[*].status.devices[*].conditions[?(@.type=="Ready")].status}`); ready != "True True" {
 			t.Errorf("conditions Ready: %q, want \"True True\"", ready)
 		}
 		event("NetworkUpdateFailed", "keeps generation 2")
+		event("NetworkUpdateFailed", "mtu")
 	})
 	t.Run("held back", func(t *testing.T) {
 		kubectl(t, b.Cluster, live(103, 1200)+"  - {name: second, type: sriov}\n", "apply", "-f", "-")

@@ -25,6 +25,11 @@ const (
 	Internal     Kind = "Internal"     // everything else, including the kernel's own errors
 )
 
+// Kinds lists them all.
+func Kinds() []Kind {
+	return []Kind{Invalid, NotReady, Conflict, Unsupported, NotConverged, Gone, Internal}
+}
+
 type kinded struct {
 	kind Kind
 	err  error

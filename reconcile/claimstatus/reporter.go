@@ -175,7 +175,9 @@ func (r *Reporter) Degraded(s Subject, topologyName string, err error) {
 // nothing keeps it from the one it was to get.
 func (r *Reporter) Runs(s Subject, topologyName string, generation int64, update *claim.Update) {
 	if update != nil {
-		update = &claim.Update{Generation: update.Generation, State: update.State, Step: update.Step, Message: cut(update.Message, messageMax)}
+		cutShort := *update
+		cutShort.Message = cut(update.Message, messageMax)
+		update = &cutShort
 	}
 	r.tell(s, topologyName, verdict{runs: &claim.Report{Generation: generation, Update: update}})
 }
@@ -193,8 +195,18 @@ func (r *Reporter) Updated(s Subject, topologyName string, from, to int64, steps
 // keeps the one it had.
 func (r *Reporter) UpdateFailed(s Subject, topologyName string, from, to int64, err error) {
 	f := failed(topologyName, err).failure
-	r.Runs(s, topologyName, from, &claim.Update{Generation: to, State: claim.UpdateFailed, Step: f.Step, Message: f.Message})
+	r.Runs(s, topologyName, from, &claim.Update{Generation: to, State: claim.UpdateFailed, Step: f.Step, Kind: f.Kind, Message: f.Message})
 	r.events.warning(s, "NetworkUpdateFailed", fmt.Sprintf("the pod keeps generation %d, as generation %d failed: %s", from, to, f.Message))
+}
+
+// UpdateDelayed reports that something of the pod, or of its node, is in the way of a
+// later generation: the pod keeps the one it had, and is tried again.
+func (r *Reporter) UpdateDelayed(s Subject, topologyName string, from, to int64, attempts int, err error) {
+	f := failed(topologyName, err).failure
+	r.Runs(s, topologyName, from, &claim.Update{
+		Generation: to, State: claim.UpdateRetrying, Step: f.Step, Kind: f.Kind, Message: f.Message, Attempts: attempts,
+	})
+	r.events.warning(s, "NetworkUpdateDelayed", fmt.Sprintf("the pod keeps generation %d until generation %d can be tried again: %s", from, to, f.Message))
 }
 
 // HeldBack reports that a pod cannot be given a later generation, and why.

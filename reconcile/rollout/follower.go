@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile/claims"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -32,6 +34,9 @@ type Reporter interface {
 	HeldBack(c claims.Claim, topology string, from, to int64, why error)
 	// UpdateFailed tells that a later generation failed, and was undone.
 	UpdateFailed(c claims.Claim, topology string, from, to int64, err error)
+	// UpdateDelayed tells that something of the pod or the node is in the way of a
+	// later generation, for the so manieth time.
+	UpdateDelayed(c claims.Claim, topology string, from, to int64, attempts int, err error)
 }
 
 // Options is what a Follower works with.
@@ -50,7 +55,12 @@ type Options struct {
 	// Again is the time after which what could not be done is tried again; default
 	// 10 s. Six times as long is the time after which claims are looked at unasked.
 	Again time.Duration
+	Now   func() time.Time
 }
+
+// againMost is the longest time after which a pod is tried again that something is in
+// the way of: each try is written to the API server.
+const againMost = 5 * time.Minute
 
 // Follower brings edits to the claims of one node.
 type Follower struct {
@@ -74,6 +84,33 @@ type verdict struct {
 	generation int64
 	failed     bool
 	heldBack   string
+	// attempts is how often it was tried while something was in the way, and next
+	// when it is tried again.
+	attempts int
+	next     time.Time
+}
+
+// provesNothing reports whether an error is about the pod or the node it came up in:
+// what the pod has made, a lock, a deadline, a full disk. It says nothing about what
+// becomes of the same generation in another pod.
+func provesNothing(err error) bool {
+	switch fault.Of(err) {
+	case fault.Invalid, fault.Unsupported, fault.NotConverged:
+		return false
+	case fault.Internal:
+		// The kernel's own word on a step is about the step, unless the node lacks
+		// something for which nobody's step can be blamed.
+		_, ofStep := errors.AsType[*ops.StepError](err)
+		return !ofStep || slices.ContainsFunc(ofNode, func(e error) bool { return errors.Is(err, e) })
+	default:
+		return true
+	}
+}
+
+// ofNode are errors that say how the node is.
+var ofNode = []error{
+	context.DeadlineExceeded, context.Canceled,
+	syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EIO, syscall.ENOBUFS,
 }
 
 // New returns a Follower.
@@ -195,14 +232,9 @@ func (f *Follower) turn(name string) *v1alpha1.NetworkTopology {
 // pass updates what may be updated, and reports whether something is left to do.
 func (f *Follower) pass(ctx context.Context, entries []claims.Entry) (left bool) {
 	there := map[key]bool{}
-	stopped := map[string]int64{} // topologies of which a generation failed here
 	for _, e := range entries {
 		for _, t := range e.Topologies {
-			k := key{e.UID, t.Object.Name}
-			there[k] = true
-			if v := f.told[k]; v.failed {
-				stopped[k.topology] = max(stopped[k.topology], v.generation)
-			}
+			there[key{e.UID, t.Object.Name}] = true
 		}
 	}
 	maps.DeleteFunc(f.told, func(k key, _ verdict) bool { return !there[k] })
@@ -213,24 +245,28 @@ func (f *Follower) pass(ctx context.Context, entries []claims.Entry) (left bool)
 			// Asked anew each time: an update takes a while, and the rollout may
 			// have been stopped, or be about another generation by now.
 			o := f.turn(t.Object.Name)
-			if ctx.Err() != nil || o == nil || o.UID != t.Object.UID || stopped[o.Name] >= o.Generation {
+			if ctx.Err() != nil || o == nil || o.UID != t.Object.UID {
 				continue
 			}
-			if f.update(ctx, &e, t, o) {
-				stopped[o.Name] = o.Generation
-			}
-			left = left || f.told[key{e.UID, o.Name}].generation < o.Generation
+			f.update(ctx, &e, t, o)
+			v := f.told[key{e.UID, o.Name}]
+			left = left || v.generation < o.Generation || v.attempts > 0
 		}
 	}
 	return left
 }
 
-// update brings a generation to one claim, and reports whether that failed.
-func (f *Follower) update(ctx context.Context, e *claims.Entry, t *claims.Topology, o *v1alpha1.NetworkTopology) (failed bool) {
+// update brings a generation to one claim, unless it failed there or it is too early
+// to try it again. A failure holds up no other claim: it may be the pod's doing. That
+// a generation fails everywhere the controller finds, which then takes the turn away.
+func (f *Follower) update(ctx context.Context, e *claims.Entry, t *claims.Topology, o *v1alpha1.NetworkTopology) {
 	k := key{e.UID, o.Name}
 	was, from := f.told[k], t.Object.Generation
 	if from >= o.Generation && t.Next == nil {
-		return false
+		return
+	}
+	if was.generation == o.Generation && (was.failed || f.Now().Before(was.next)) {
+		return
 	}
 	within, cancel := context.WithTimeout(ctx, f.Timeout)
 	defer cancel()
@@ -253,12 +289,26 @@ func (f *Follower) update(ctx context.Context, e *claims.Entry, t *claims.Topolo
 		// We stop, or the pod does: nothing is to be said of it.
 		f.Log.Debug("not updated", "claim", e.Namespace+"/"+e.Name, "topology", o.Name, "error", err)
 	default:
-		f.told[k] = verdict{generation: o.Generation, failed: true}
-		f.Log.Warn("not updated", "claim", e.Namespace+"/"+e.Name, "topology", o.Name, "from", from, "to", o.Generation, "kind", fault.Of(err), "error", err)
-		f.Reporter.UpdateFailed(e.Claim, o.Name, from, o.Generation, err)
-		return true
+		f.Log.Warn("not updated", "claim", e.Namespace+"/"+e.Name, "topology", o.Name, "from", from, "to", o.Generation, "kind", fault.Of(err), "error", err, "detail", fault.Detail(err))
+		f.failed(e, t, o, err)
 	}
-	return false
+}
+
+// failed tells that an update has failed, and whether it is tried again.
+func (f *Follower) failed(e *claims.Entry, t *claims.Topology, o *v1alpha1.NetworkTopology, err error) {
+	k := key{e.UID, o.Name}
+	if !provesNothing(err) {
+		f.told[k] = verdict{generation: o.Generation, failed: true}
+		f.Reporter.UpdateFailed(e.Claim, o.Name, t.Object.Generation, o.Generation, err)
+		return
+	}
+	attempts := 1
+	if was := f.told[k]; was.generation == o.Generation {
+		attempts += was.attempts
+	}
+	pause := min(f.Again<<min(attempts-1, 16), againMost)
+	f.told[k] = verdict{generation: o.Generation, attempts: attempts, next: f.Now().Add(pause)}
+	f.Reporter.UpdateDelayed(e.Claim, o.Name, t.Object.Generation, o.Generation, attempts, err)
 }
 
 // tell says which generation a pod runs that nothing was said of: an agent before

@@ -8,11 +8,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile/claims"
@@ -141,7 +145,7 @@ func newNode(t *testing.T, uids ...types.UID) *node {
 		})
 	}
 	n.Follower = New(Options{
-		NodeName: "n1", Claims: func() []claims.Entry { return n.entries }, Reporter: n, Log: slog.New(slog.DiscardHandler),
+		NodeName: "n1", Claims: func() []claims.Entry { return n.entries }, Reporter: n, Log: slog.New(slog.DiscardHandler), Now: time.Now,
 		Update: func(_ context.Context, uid types.UID, o *v1alpha1.NetworkTopology) error {
 			if err := n.fails[uid]; err != nil {
 				return err
@@ -168,6 +172,10 @@ func (n *node) HeldBack(c claims.Claim, _ string, from, to int64, _ error) {
 
 func (n *node) UpdateFailed(c claims.Claim, _ string, from, to int64, _ error) {
 	n.done = append(n.done, fmt.Sprintf("%s failed at %d, not %d", c.UID, from, to))
+}
+
+func (n *node) UpdateDelayed(c claims.Claim, _ string, from, to int64, attempts int, _ error) {
+	n.done = append(n.done, fmt.Sprintf("%s delayed at %d, not %d: attempt %d", c.UID, from, to, attempts))
 }
 
 func (n *node) want(done ...string) {
@@ -198,12 +206,54 @@ func TestPass(t *testing.T) {
 		n.want("a runs 1", "b runs 1")
 		n.fails["a"] = fault.New(fault.Unsupported, errors.New("no"))
 		n.saw("pair", pair(2))
-		n.want("a failed at 1, not 2") // and b is not tried
+		n.want("a failed at 1, not 2", "update b to 2", "b runs 2")
 		n.want()
 		n.fails["a"] = nil
 		n.want() // it has been said
 		n.saw("pair", pair(3))
 		n.want("update a to 3", "a runs 3", "update b to 3", "b runs 3")
+	})
+	t.Run("what fails", func(t *testing.T) {
+		for _, err := range []error{
+			fault.New(fault.Invalid, errors.New("no")),
+			fault.New(fault.NotConverged, errors.New("somebody changes it back")),
+			&ops.StepError{Step: "vf0", Err: unix.EINVAL}, // the kernel, of an MTU
+		} {
+			n := newNode(t, "a", "b")
+			n.want("a runs 1", "b runs 1")
+			n.fails["a"] = err
+			n.saw("pair", pair(2))
+			n.want("a failed at 1, not 2", "update b to 2", "b runs 2")
+			n.want()
+		}
+	})
+	t.Run("in the way", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			for _, err := range []error{
+				fault.New(fault.Conflict, errors.New("the name mv0 is taken")), // by the pod
+				fault.New(fault.NotReady, errors.New("lock")),
+				fmt.Errorf("journal: %w", unix.ENOSPC),
+				context.DeadlineExceeded,
+				&ops.StepError{Step: "vf0", Err: unix.ENOMEM},
+			} {
+				n := newNode(t, "a", "b")
+				n.want("a runs 1", "b runs 1")
+				n.fails["a"] = err
+				n.saw("pair", pair(2))
+				n.want("a delayed at 1, not 2: attempt 1", "update b to 2", "b runs 2")
+				n.want()
+				time.Sleep(10 * time.Second)
+				n.want("a delayed at 1, not 2: attempt 2")
+				time.Sleep(10 * time.Second)
+				n.want() // less and less often
+				time.Sleep(10 * time.Second)
+				n.fails["a"] = nil
+				n.want("update a to 2", "a runs 2")
+				n.fails["a"] = err
+				n.saw("pair", pair(3))
+				n.want("a delayed at 2, not 3: attempt 1", "update b to 3", "b runs 3")
+			}
+		})
 	})
 	t.Run("held back", func(t *testing.T) {
 		n := newNode(t, "a", "b")

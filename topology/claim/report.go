@@ -24,7 +24,11 @@ type Update struct {
 	Generation int64  `json:"generation"`
 	State      State  `json:"state"`
 	Step       string `json:"step,omitempty"` // the failing one
-	Message    string `json:"message"`
+	// Kind is the fault.Kind of what failed.
+	Kind    string `json:"kind,omitempty"`
+	Message string `json:"message"`
+	// Attempts is how often a change that is Retrying has been tried.
+	Attempts int `json:"attempts,omitempty"`
 }
 
 // State is why a pod did not get a change.
@@ -32,7 +36,8 @@ type State string
 
 // The states.
 const (
-	UpdateFailed   State = "Failed"   // it was tried and undone
+	UpdateFailed   State = "Failed"   // it was tried and undone, and is not tried again
+	UpdateRetrying State = "Retrying" // something of the pod or the node is in its way: it is tried again
 	UpdateHeldBack State = "HeldBack" // it takes a new pod
 )
 

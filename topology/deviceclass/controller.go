@@ -472,7 +472,7 @@ func (c *Controller) tellRollout(o *v1alpha1.NetworkTopology, s *v1alpha1.Networ
 		c.event(o, corev1.EventTypeNormal, "RollingOut", "Update", after.Message)
 	case after.Reason == reasonComplete && before != nil && before.Reason != reasonComplete:
 		c.event(o, corev1.EventTypeNormal, "Updated", "Update", after.Message)
-	case after.Reason == reasonFailed, after.Reason == reasonHeldBack:
+	case after.Reason == reasonFailed, after.Reason == reasonHeldBack, after.Reason == reasonRetrying:
 		c.event(o, corev1.EventTypeWarning, "Update"+after.Reason, "Update", after.Message)
 	}
 }

@@ -150,7 +150,7 @@ func TestStatusOf(t *testing.T) {
 		"Valid True AsDescribed: 2 steps",
 		"Programmed False Conflict: the DeviceClasses stay as they were:\nDeviceClass x is theirs",
 		"Ready False Conflict: the DeviceClasses stay as they were:\nDeviceClass x is theirs",
-		"InUse True Claims: 6 claims and 6 pods: a/1, a/2, a/3, a/4, a/5 and 1 more",
+		"InUse True Claims: 6 claims and 6 pods",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

@@ -25,6 +25,9 @@ type Run struct {
 	claim.Reported
 }
 
+// key tells pods apart.
+func (r *Run) key() string { return cmp.Or(string(r.PodUID), r.Namespace+"/"+r.Claim) }
+
 // state is how far a claim is with a generation.
 type state int
 
@@ -32,6 +35,7 @@ const (
 	silent   state = iota // its node has not told what runs
 	pending               // it is to get it
 	heldBack              // it takes a new pod
+	retrying              // something of the pod or the node is in the way
 	failed                // it was tried and undone
 	updated
 )
@@ -48,6 +52,8 @@ func (r *Run) state(generation int64) state {
 		return failed
 	case r.Update.State == claim.UpdateHeldBack:
 		return heldBack
+	case r.Update.State == claim.UpdateRetrying:
+		return retrying
 	default:
 		return pending
 	}
@@ -59,6 +65,7 @@ const (
 	reasonRollingOut = "RollingOut"
 	reasonFailed     = "Failed"
 	reasonHeldBack   = "HeldBack"
+	reasonRetrying   = "Retrying"
 )
 
 // maxNodes bounds how many nodes update at a time, whatever the topology says: all
@@ -92,14 +99,17 @@ func rollOut(o *v1alpha1.NetworkTopology, found Outcome, s *v1alpha1.NetworkTopo
 		}
 	}
 	for _, p := range pods {
-		if p.state(o.Generation) == heldBack {
+		switch p.state(o.Generation) {
+		case heldBack:
 			r.HeldBack++
+		case retrying:
+			r.Retrying++
+		case failed:
+			r.Failed++
 		}
 	}
-	for i := range runs {
-		if r.Failure == nil && runs[i].state(o.Generation) == failed {
-			r.Failure = failureOf(&runs[i])
-		}
+	if r.Failure == nil {
+		r.Failure = stopping(o, runs)
 	}
 	if r.Failure == nil && found.Invalid == nil && len(found.Unknown) == 0 {
 		r.Nodes = turns(o, runs, before)
@@ -120,7 +130,7 @@ func byPod(runs []Run) []Run {
 		if r.Generation == 0 {
 			continue
 		}
-		key := cmp.Or(string(r.PodUID), r.Namespace+"/"+r.Claim)
+		key := r.key()
 		i, known := at[key]
 		switch {
 		case !known:
@@ -150,27 +160,96 @@ func countGenerations(newest int64, pods []Run, s *v1alpha1.NetworkTopologyStatu
 	}
 }
 
+// A change that fails has to fail in so many pods, on so many nodes and in so many
+// namespaces until it is the change that is taken to be wrong: a pod may be the
+// reason of what fails in it, as its owner may change its network, and a node of what
+// fails on it. Where there are fewer, all of them count.
+const (
+	stopPods       = 3
+	stopNodes      = 2
+	stopNamespaces = 2
+)
+
+// spread is how many pods, nodes and namespaces some runs are of.
+type spread struct{ pods, nodes, namespaces map[string]bool }
+
+func newSpread() spread {
+	return spread{map[string]bool{}, map[string]bool{}, map[string]bool{}}
+}
+
+func (s spread) add(r *Run) {
+	s.pods[r.key()], s.nodes[r.Node], s.namespaces[r.Namespace] = true, true, true
+}
+
+// stopping returns the first of the failures that stop a rollout; nil when it goes on.
+func stopping(o *v1alpha1.NetworkTopology, runs []Run) *v1alpha1.RolloutFailure {
+	all, bad := newSpread(), newSpread()
+	var first *Run
+	for i := range runs {
+		r := &runs[i]
+		switch r.state(o.Generation) {
+		case silent:
+			continue
+		case failed:
+			bad.add(r)
+			if first == nil {
+				first = r
+			}
+		}
+		all.add(r)
+	}
+	if first == nil || len(bad.pods) < min(stopPods, len(all.pods)) ||
+		len(bad.nodes) < min(stopNodes, len(all.nodes)) || len(bad.namespaces) < min(stopNamespaces, len(all.namespaces)) {
+		return nil
+	}
+	out := &v1alpha1.RolloutFailure{Node: first.Node}
+	// The status of a claim is written by others too: of what it says only words of
+	// ours are passed on.
+	if slices.ContainsFunc(o.Spec.Steps, func(s v1alpha1.Step) bool { return s.Name == first.Update.Step }) {
+		out.Step = first.Update.Step
+	}
+	if slices.Contains(fault.Kinds(), fault.Kind(first.Update.Kind)) {
+		out.Reason = first.Update.Kind
+	}
+	return out
+}
+
 // turns returns the nodes that may update now: those that have begun first, also
 // when they began with an earlier edit, so that never more are at it than may be.
+// When no node has pods left that were not tried, those that are to be tried again
+// have their turn, the least tried first: none keeps another from it.
 func turns(o *v1alpha1.NetworkTopology, runs []Run, before []string) []string {
-	all, left := map[string]bool{}, map[string]bool{}
+	all, left, again := map[string]bool{}, map[string]bool{}, map[string]int{}
 	for i := range runs {
-		switch runs[i].state(o.Generation) {
+		r := &runs[i]
+		switch r.state(o.Generation) {
 		case silent:
+			continue
 		case pending:
-			left[runs[i].Node] = true
-			fallthrough
-		default:
-			all[runs[i].Node] = true
+			left[r.Node] = true
+		case retrying:
+			if n, known := again[r.Node]; !known || r.Update.Attempts < n {
+				again[r.Node] = r.Update.Attempts
+			}
 		}
+		all[r.Node] = true
 	}
+	byAttempts := slices.SortedFunc(maps.Keys(again), func(a, b string) int {
+		return cmp.Or(cmp.Compare(again[a], again[b]), cmp.Compare(a, b))
+	})
 	most := limit(o, len(all))
 	var out []string
-	for _, n := range slices.Concat(before, slices.Sorted(maps.Keys(left))) {
-		if len(out) < most && left[n] && !slices.Contains(out, n) {
-			out = append(out, n)
+	take := func(nodes []string, may func(node string) bool) {
+		for _, n := range nodes {
+			if len(out) < most && may(n) && !slices.Contains(out, n) {
+				out = append(out, n)
+			}
 		}
 	}
+	isLeft := func(node string) bool { return left[node] }
+	take(before, isLeft)
+	take(slices.Sorted(maps.Keys(left)), isLeft)
+	take(byAttempts, func(node string) bool { return !left[node] })
 	slices.Sort(out)
 	return out
 }
@@ -188,44 +267,53 @@ func limit(o *v1alpha1.NetworkTopology, nodes int) int {
 	return min(max(n, 1), maxNodes)
 }
 
-func failureOf(r *Run) *v1alpha1.RolloutFailure {
-	return &v1alpha1.RolloutFailure{
-		Node: r.Node, Namespace: r.Namespace, Claim: r.Claim, Pod: r.Pod, Step: r.Update.Step, Message: cut(r.Update.Message, maxNote),
-	}
-}
-
-// updating is the condition Updated.
+// updating is the condition Updated. It names no pods: all who use a topology read
+// it, and whose they are is for those who may read the claims.
 func updating(o *v1alpha1.NetworkTopology, found Outcome, pods []Run, r *v1alpha1.RolloutStatus) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionUpdated, Status: metav1.ConditionFalse}
-	var done, waiting int
-	var held []string
+	of := map[state]int{}
 	for i := range pods {
-		switch p := &pods[i]; p.state(o.Generation) {
-		case updated:
-			done++
-		case heldBack:
-			held = append(held, fmt.Sprintf("pod %q in namespace %q: %s", p.Pod, p.Namespace, p.Update.Message))
-		default:
-			waiting++
+		of[pods[i].state(o.Generation)]++
+	}
+	progress := fmt.Sprintf("%d of %s on generation %d", of[updated], count(len(pods), "pod"), o.Generation)
+	for _, kind := range []struct {
+		state
+		words string
+	}{{failed, "failed"}, {retrying, "to be tried again"}, {heldBack, "to be recreated"}} {
+		if n := of[kind.state]; n > 0 {
+			progress += fmt.Sprintf(", %d %s", n, kind.words)
 		}
 	}
-	progress := fmt.Sprintf("%d of %s on generation %d", done, count(len(pods), "pod"), o.Generation)
 	switch {
-	case done == len(pods):
+	case of[updated] == len(pods):
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonComplete, progress
 	case found.Invalid != nil:
 		c.Reason, c.Message = string(fault.Invalid), progress+"; the topology is not valid, and pods keep what they have"
 	case len(found.Unknown) > 0:
 		c.Reason, c.Message = string(fault.Unsupported), progress+"; no node can run the topology, and pods keep what they have"
 	case r.Failure != nil:
-		c.Reason, c.Message = reasonFailed, fmt.Sprintf("%s; stopped until the next edit, as it failed on node %q in pod %q of namespace %q, which keeps what it has: %s",
-			progress, r.Failure.Node, r.Failure.Pod, r.Failure.Namespace, r.Failure.Message)
-	case waiting > 0:
+		c.Reason, c.Message = reasonFailed, fmt.Sprintf("%s; stopped until the next edit, and pods keep what they have: %s", progress, failure(r.Failure))
+	case of[pending] > 0:
 		c.Reason, c.Message = reasonRollingOut, fmt.Sprintf("%s; updating on %s: %s", progress, count(len(r.Nodes), "node"), names(r.Nodes))
+	case of[retrying] > 0:
+		c.Reason, c.Message = reasonRetrying, fmt.Sprintf("%s; trying again on %s: %s", progress, count(len(r.Nodes), "node"), names(r.Nodes))
+	case of[failed] > 0:
+		c.Reason, c.Message = reasonFailed, progress+"; those in which it failed keep what they have until the next edit"
 	default:
-		c.Reason, c.Message = reasonHeldBack, fmt.Sprintf("%s; %s to be made anew:\n%s", progress, count(len(held), "pod"), strings.Join(held[:min(len(held), maxNames)], "\n"))
+		c.Reason, c.Message = reasonHeldBack, progress
 	}
 	return c
+}
+
+func failure(f *v1alpha1.RolloutFailure) string {
+	out := fmt.Sprintf("it failed on node %q", f.Node)
+	if f.Step != "" {
+		out += fmt.Sprintf(" in step %q", f.Step)
+	}
+	if f.Reason != "" {
+		out += " (" + f.Reason + ")"
+	}
+	return out
 }
 
 // names lists the first few of some names.

@@ -15,13 +15,18 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// runs spells claims: "node/claim@generation", with "!" for a failure and "~" for
-// one held back at generation 5, and "=pod" where it is not a pod of its own.
+// runs spells claims: "node/claim@generation", with "!" for a failure, "~" for one
+// held back and "?2" for one that was tried twice at generation 5, "=pod" where it
+// is not a pod of its own, and "namespace:" before all where it is not "ns".
 func runs(t *testing.T, text string) []deviceclass.Run {
 	t.Helper()
 	var out []deviceclass.Run
 	for word := range strings.FieldsSeq(text) {
-		node, rest, _ := strings.Cut(word, "/")
+		namespace, after, found := strings.Cut(word, ":")
+		if !found {
+			namespace, after = "ns", word
+		}
+		node, rest, _ := strings.Cut(after, "/")
 		rest, pod, shared := strings.Cut(rest, "=")
 		name, generation, ok := strings.Cut(rest, "@")
 		if !ok {
@@ -30,10 +35,12 @@ func runs(t *testing.T, text string) []deviceclass.Run {
 		if !shared {
 			pod = "p-" + name
 		}
-		r := deviceclass.Run{Namespace: "ns", Claim: name, Pod: pod, PodUID: types.UID(pod), Reported: claim.Reported{Node: node}}
+		r := deviceclass.Run{Namespace: namespace, Claim: name, Pod: pod, PodUID: types.UID(pod), Reported: claim.Reported{Node: node}}
 		switch {
 		case strings.HasSuffix(generation, "!"):
-			r.Update = &claim.Update{Generation: 5, State: claim.UpdateFailed, Step: "tune", Message: `step "tune": no such thing`}
+			r.Update = &claim.Update{Generation: 5, State: claim.UpdateFailed, Step: "tune", Kind: "Unsupported", Message: `step "tune": no such thing`}
+		case strings.Contains(generation, "?"):
+			r.Update = &claim.Update{Generation: 5, State: claim.UpdateRetrying, Attempts: int(generation[2] - '0'), Message: "the name is taken"}
 		case strings.HasSuffix(generation, "~"):
 			r.Update = &claim.Update{Generation: 5, State: claim.UpdateHeldBack, Message: `step "vf2": no device`}
 		}
@@ -44,7 +51,7 @@ func runs(t *testing.T, text string) []deviceclass.Run {
 }
 
 func TestRollout(t *testing.T) {
-	failure := &v1alpha1.RolloutFailure{Node: "n1", Namespace: "ns", Claim: "a", Pod: "p-a", Step: "tune", Message: `step "tune": no such thing`}
+	failure := &v1alpha1.RolloutFailure{Node: "n1", Step: "tune", Reason: "Unsupported"}
 	for _, c := range []struct {
 		name   string
 		runs   string
@@ -71,9 +78,19 @@ func TestRollout(t *testing.T) {
 		{name: "the limit was lowered", runs: "n1/a@4 n2/b@4 n3/c@4", before: &v1alpha1.RolloutStatus{Generation: 4, Nodes: []string{"n2", "n3"}}, nodes: "n2", updated: "0/3", generations: "4:3", reason: "RollingOut"},
 		{name: "an edit in the middle", runs: "n1/a@4 n1/b@3 n2/c@3", before: &v1alpha1.RolloutStatus{Generation: 4, Nodes: []string{"n1"}}, nodes: "n1", updated: "0/3", generations: "4:1 3:2", reason: "RollingOut"},
 		{name: "an edit after a failure", runs: "n1/a@3 n2/c@3", before: &v1alpha1.RolloutStatus{Generation: 4, Failure: failure}, nodes: "n1", updated: "0/2", generations: "3:2", reason: "RollingOut"},
-		{name: "a failure stops all", runs: "n1/a@4! n2/b@4 n3/c@5", most: 3, before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n1", "n2"}}, updated: "1/3", generations: "5:1 4:2", reason: "Failed", message: `failed on node "n1" in pod "p-a" of namespace "ns", which keeps what it has: step "tune": no such thing`, failure: true},
+		{name: "one failure stops nothing", runs: "n1/a@4! n1/b@4 n2/c@4 n3/d@5", nodes: "n1", updated: "1/4", generations: "5:1 4:3", reason: "RollingOut", message: "1 of 4 pods on generation 5, 1 failed; updating on 1 node: n1"},
+		{name: "nor do those of one node", runs: "n1/a@4! n1/b@4! m:n1/c@4! n2/d@4", nodes: "n2", updated: "0/4", generations: "4:4", reason: "RollingOut"},
+		{name: "nor those of one namespace", runs: "n1/a@4! n2/b@4! n3/c@4! m:n3/d@4", nodes: "n3", updated: "0/4", generations: "4:4", reason: "RollingOut"},
+		{name: "nor two", runs: "n1/a@4! m:n2/b@4! n3/c@4", nodes: "n3", updated: "0/3", generations: "4:3", reason: "RollingOut"},
+		{name: "nor those of a pod with many claims", runs: "n1/a@4!=p n1/b@4!=p m:n2/c@4! n2/d@4", nodes: "n2", updated: "0/3", generations: "4:3", reason: "RollingOut"},
+		{name: "failures everywhere stop all", runs: "n1/a@4! m:n2/b@4! n3/c@5 n4/d@4!", most: 3, before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n1", "n2"}}, updated: "1/4", generations: "5:1 4:3", reason: "Failed", message: `1 of 4 pods on generation 5, 3 failed; stopped until the next edit, and pods keep what they have: it failed on node "n1" in step "tune" (Unsupported)`, failure: true},
+		{name: "all there are is enough", runs: "n1/a@4!", updated: "0/1", generations: "4:1", reason: "Failed", failure: true},
+		{name: "failed in some, and done", runs: "n1/a@4! n2/b@5", updated: "1/2", generations: "5:1 4:1", reason: "Failed", message: "1 of 2 pods on generation 5, 1 failed; those in which it failed keep what they have"},
+		{name: "what is tried again stops nothing", runs: "n1/a@4?1 n2/b@4?1 m:n3/c@4?1 n4/d@4", nodes: "n4", updated: "0/4", generations: "4:4", reason: "RollingOut", message: "3 to be tried again; updating on 1 node: n4"},
+		{name: "and is tried again in the end", runs: "n1/a@4?2 n2/b@4?1 n3/c@4?2 n4/d@5", before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n1"}}, nodes: "n2", updated: "1/4", generations: "5:1 4:3", reason: "Retrying", message: "trying again on 1 node: n2"},
+		{name: "by turns", runs: "n1/a@4?2 n2/b@4?2 n3/c@4?2", most: 2, nodes: "n1 n2", updated: "0/3", generations: "4:3", reason: "Retrying"},
 		{name: "also when its pod has gone", runs: "n2/b@4", before: &v1alpha1.RolloutStatus{Generation: 5, Failure: failure}, updated: "0/1", generations: "4:1", reason: "Failed", failure: true},
-		{name: "held back", runs: "n1/a@4~ n2/b@5", before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n1"}}, updated: "1/2", generations: "5:1 4:1", reason: "HeldBack", message: "1 pod to be made anew:\npod \"p-a\" in namespace \"ns\": step \"vf2\": no device"},
+		{name: "held back", runs: "n1/a@4~ n2/b@5", before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n1"}}, updated: "1/2", generations: "5:1 4:1", reason: "HeldBack", message: "1 of 2 pods on generation 5, 1 to be recreated"},
 		{name: "held back holds nobody else back", runs: "n1/a@4~ n1/b@4 n2/c@4", nodes: "n1", updated: "0/3", generations: "4:3", reason: "RollingOut"},
 		{name: "a node that is gone with its claims", runs: "n2/c@4", before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n1"}}, nodes: "n2", updated: "0/1", generations: "4:1", reason: "RollingOut"},
 		{name: "a claim nobody has told of", runs: "n1/a@0 n2/b@5", updated: "1/1", generations: "5:1", reason: "Complete"},
@@ -83,6 +100,7 @@ func TestRollout(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			o := &v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "t", Generation: 5}}
 			o.Spec.UpdatePolicy = v1alpha1.InPlace
+			o.Spec.Steps = []v1alpha1.Step{{Name: "tune"}}
 			switch most := c.most.(type) {
 			case int:
 				o.Spec.Rollout = &v1alpha1.Rollout{MaxUnavailable: new(intstr.FromInt(most))}
@@ -99,6 +117,13 @@ func TestRollout(t *testing.T) {
 			if c.failure && *r.Failure != *failure {
 				t.Errorf("failure %+v", r.Failure)
 			}
+			for _, secret := range []string{"p-a", `"ns"`, "taken", "no such thing"} { // of a tenant
+				for _, cond := range s.Conditions {
+					if strings.Contains(cond.Message, secret) {
+						t.Errorf("the topology tells of %s: %s", secret, cond.Message)
+					}
+				}
+			}
 			if s.Updated != c.updated || s.PodsByGeneration != c.generations {
 				t.Errorf("updated %q, generations %q; want %q, %q", s.Updated, s.PodsByGeneration, c.updated, c.generations)
 			}
@@ -107,6 +132,19 @@ func TestRollout(t *testing.T) {
 				t.Errorf("condition %+v, want reason %s and %q", cond, c.reason, c.message)
 			}
 		})
+	}
+}
+
+// TestForeignWords holds that a topology's status passes on no word that somebody
+// has written into a claim.
+func TestForeignWords(t *testing.T) {
+	o := &v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "t", Generation: 5}}
+	o.Spec.UpdatePolicy = v1alpha1.InPlace
+	of := runs(t, "n1/a@4!")
+	of[0].Update.Step, of[0].Update.Kind = "see my pod", "call me"
+	s := deviceclass.StatusOf(o, deviceclass.Outcome{Use: deviceclass.Use{Runs: of}})
+	if f := s.Rollout.Failure; f == nil || *f != (v1alpha1.RolloutFailure{Node: "n1"}) {
+		t.Errorf("failure %+v", f)
 	}
 }
 

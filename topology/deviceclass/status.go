@@ -104,7 +104,9 @@ func usage(o *v1alpha1.NetworkTopology, u Use) metav1.Condition {
 		return c
 	}
 	c.Status, c.Reason = metav1.ConditionTrue, reasonUsed
-	c.Message = fmt.Sprintf("%s and %s: %s", count(len(u.Claims), "claim"), count(u.Pods, "pod"), names(u.Claims))
+	// Which ones is for those who may read the claims: a topology is read by all
+	// who use it.
+	c.Message = fmt.Sprintf("%s and %s", count(len(u.Claims), "claim"), count(u.Pods, "pod"))
 	if !o.DeletionTimestamp.IsZero() {
 		c.Message += ". The topology goes when they are gone"
 	}

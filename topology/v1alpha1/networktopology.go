@@ -234,7 +234,7 @@ type RolloutStatus struct {
 	Generation int64 `json:"generation"`
 
 	// Nodes that may update their pods now. A node is named until all its pods
-	// are updated or held back.
+	// have been tried.
 	//
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256
@@ -246,22 +246,34 @@ type RolloutStatus struct {
 	// +optional
 	HeldBack int32 `json:"heldBack,omitempty"`
 
-	// Failure stopped the rollout. It goes on with the next edit.
+	// Retrying is the number of pods in which, or on whose node, something is in
+	// the way of the change. They are tried again when all others have it.
+	//
+	// +optional
+	Retrying int32 `json:"retrying,omitempty"`
+
+	// Failed is the number of pods in which the change was tried and undone.
+	//
+	// +optional
+	Failed int32 `json:"failed,omitempty"`
+
+	// Failure stopped the rollout: the change failed in three pods, on two nodes and
+	// in two namespaces, or in all there are if they are fewer. It goes on with the
+	// next edit.
 	//
 	// +optional
 	Failure *RolloutFailure `json:"failure,omitempty"`
 }
 
-// RolloutFailure is why a rollout was stopped.
+// RolloutFailure is one of the failures that stopped a rollout. Whose pod it was,
+// and what the kernel said, is in the status of that pod's claim: a topology is
+// read by all who use it.
 type RolloutFailure struct {
 	Node string `json:"node"`
-	// Claim and Pod in which it failed; the pod keeps the network it had.
-	Namespace string `json:"namespace"`
-	Claim     string `json:"claim"`
-	Pod       string `json:"pod,omitempty"`
 	// Step that failed, if it was one.
-	Step    string `json:"step,omitempty"`
-	Message string `json:"message"`
+	Step string `json:"step,omitempty"`
+	// Reason is the kind of the failure, as in the conditions of a claim's devices.
+	Reason string `json:"reason,omitempty"`
 }
 
 // The conditions of a topology.

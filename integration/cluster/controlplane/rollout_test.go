@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile/claimstatus"
 	topologyv1alpha1 "github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -104,12 +105,26 @@ func (b *bench) rollout(t *testing.T) {
 		t.Errorf("kubectl get shows, without %q:\n%s", want, table)
 	}
 
-	agents.UpdateFailed(who["c"], "edited", first, second, errors.New("no such thing"))
-	o := b.rolled(t, second, "", "2/4", "Failed")
-	if f := o.Status.Rollout.Failure; f == nil || f.Node != "n2" || f.Claim != "c" || f.Pod != "c" || !strings.Contains(f.Message, "no such thing") {
+	// One pod stops nothing, whatever its owner did to it.
+	invalid := fault.New(fault.Invalid, errors.New("no such thing"))
+	agents.UpdateFailed(who["c"], "edited", first, second, invalid)
+	b.rolled(t, second, "n3", "2/4", "RollingOut")
+	agents.UpdateDelayed(who["d"], "edited", first, second, 1, errors.New("the name is taken"))
+	o := b.rolled(t, second, "n3", "2/4", "Retrying")
+	if r := o.Status.Rollout; r.Failure != nil || r.Failed != 1 || r.Retrying != 1 {
+		t.Errorf("rollout %+v", r)
+	}
+
+	bad := b.edit(t, 4000, "100%")
+	b.rolled(t, bad, "n1 n2 n3", "0/4", "RollingOut")
+	for _, name := range []string{"a", "b", "c"} {
+		agents.UpdateFailed(who[name], "edited", second, bad, invalid)
+	}
+	o = b.rolled(t, bad, "", "0/4", "Failed")
+	if f := o.Status.Rollout.Failure; f == nil || f.Node != "n1" || f.Reason != "Invalid" {
 		t.Errorf("failure %+v", f)
 	}
-	b.event(t, "edited", "UpdateFailed", "no such thing")
+	b.event(t, "edited", "UpdateFailed", "stopped until the next edit")
 
 	third := b.edit(t, 102, "60%") // of three nodes: two
 	b.rolled(t, third, "n1 n2", "0/4", "RollingOut")
