@@ -31,7 +31,7 @@ type vetter struct {
 }
 
 func (v *vetter) check(bad bool, path, format string, args ...any) {
-	if !bad {
+	if !bad || len(v.errs) >= maxErrors {
 		return
 	}
 	msg := fmt.Sprintf(format, args...)

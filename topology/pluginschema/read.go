@@ -17,11 +17,17 @@ import (
 // Bounds of what is read: parameters nest, and below the first level the API
 // server checks nothing.
 const (
-	maxDepth  = 8
-	maxParams = 1024
+	maxDepth   = 8
+	maxParams  = 1024
+	maxName    = 63  // bytes, of a parameter
+	maxWords   = 128 // of an enumeration
+	maxAliases = 8
+	maxErrors  = 64
+	maxMessage = 1000 // bytes
 )
 
-// Contract reads a schema. The error says everything that is wrong with it.
+// Contract reads a schema. The error says everything that is wrong with it, up
+// to 64 things.
 func Contract(s *v1alpha1.CNIPluginSchema) (contract.Contract, error) {
 	r := &reader{}
 	c := contract.Contract{
@@ -40,8 +46,10 @@ func Contract(s *v1alpha1.CNIPluginSchema) (contract.Contract, error) {
 	if prev.Interfaces != nil {
 		c.Input.MinInterfaces, c.Input.MaxInterfaces = int(prev.Interfaces.MinItems), int(prev.Interfaces.MaxItems)
 	}
-	c.Output.Interfaces, c.Output.IPs, c.Output.Routes = readFlow(out.Interfaces), readFlow(out.IPs), readFlow(out.Routes)
+	c.Output.Interfaces = r.flow("output.interfaces", out.Interfaces)
+	c.Output.IPs, c.Output.Routes = r.flow("output.ips", out.IPs), r.flow("output.routes", out.Routes)
 	if d := out.Devices; d != nil {
+		r.appends("output.devices", d.Appends)
 		c.Output.Devices = r.devices(d.Properties)
 	}
 	if d := s.Spec.Input.Device; d != nil {
@@ -59,15 +67,22 @@ func Contract(s *v1alpha1.CNIPluginSchema) (contract.Contract, error) {
 	return c, nil
 }
 
-func readFlow(f *v1alpha1.Flow) contract.Flow {
+func (r *reader) flow(at string, f *v1alpha1.Flow) contract.Flow {
 	if f == nil {
 		return contract.Flow{}
 	}
+	r.appends(at, f.Appends)
 	out := contract.Flow{Passthrough: f.Passthrough, Modifies: f.Modifies, Conditional: f.Conditional}
 	if f.Appends != nil {
 		out.Appends = int(*f.Appends)
 	}
 	return out
+}
+
+func (r *reader) appends(at string, a *v1alpha1.Appends) {
+	if a != nil && *a == v1alpha1.Unreadable {
+		r.fail(at+".appends", "want a number of entries from 0 to 65535, or a boolean")
+	}
 }
 
 // reader collects what is wrong while it walks.
@@ -77,10 +92,23 @@ type reader struct {
 }
 
 func (r *reader) fail(at, format string, args ...any) {
-	r.errs = append(r.errs, fmt.Errorf("%s: %s", at, fmt.Sprintf(format, args...)))
+	if r.full() {
+		return
+	}
+	text := at + ": " + fmt.Sprintf(format, args...)
+	if len(text) > maxMessage {
+		text = strings.ToValidUTF8(text[:maxMessage], "") + "…"
+	}
+	r.errs = append(r.errs, errors.New(text))
 }
 
+func (r *reader) full() bool { return len(r.errs) >= maxErrors || r.params > maxParams }
+
 func (r *reader) param(at string, p v1alpha1.Parameter) contract.Param {
+	if len(p.Name) > maxName {
+		r.fail(at, "a name has %d bytes, at most %d are accepted", len(p.Name), maxName)
+		return contract.Param{}
+	}
 	out := r.property(fmt.Sprintf("%s[%s]", at, p.Name), p.Property, 0)
 	out.Name = p.Name
 	return out
@@ -98,6 +126,14 @@ func (r *reader) devices(ps []v1alpha1.Parameter) []contract.Param {
 }
 
 func (r *reader) property(at string, p v1alpha1.Property, depth int) contract.Param {
+	if p.Wrong != "" {
+		r.fail(at, "cannot be read: %s", p.Wrong)
+		return contract.Param{}
+	}
+	if n := len(p.Aliases); n > maxAliases {
+		r.fail(at, "has %d aliases, at most %d are accepted", n, maxAliases)
+		return contract.Param{}
+	}
 	items := p.Items
 	if items == nil {
 		items = &v1alpha1.Items{}
@@ -110,7 +146,7 @@ func (r *reader) property(at string, p v1alpha1.Property, depth int) contract.Pa
 	out.Description = orElse(p.Description, "not described")
 	out.Aliases, out.Required = p.Aliases, p.Required
 	out.MinItems, out.MaxItems = int(p.MinItems), int(p.MaxItems)
-	r.narrow(&out, p.Format, p.Enum, p.Minimum, p.Maximum)
+	r.narrow(at, &out, p.Format, p.Enum, p.Minimum, p.Maximum)
 	if p.Default != nil {
 		dec := json.NewDecoder(bytes.NewReader(p.Default.Raw))
 		dec.UseNumber()
@@ -130,7 +166,11 @@ func (r *reader) property(at string, p v1alpha1.Property, depth int) contract.Pa
 }
 
 // narrow sets what a value of simple type must be.
-func (r *reader) narrow(p *contract.Param, format string, enum []string, minimum, maximum *int64) {
+func (r *reader) narrow(at string, p *contract.Param, format string, enum []string, minimum, maximum *int64) {
+	if n := len(enum); n > maxWords {
+		r.fail(at, "has %d words, at most %d are accepted", n, maxWords)
+		return
+	}
 	p.Format, p.Minimum, p.Maximum = contract.Format(format), minimum, maximum
 	p.Enum = enum
 	// YAML reads an unquoted on as true.
@@ -148,7 +188,7 @@ func (r *reader) typed(at, typ string, props map[string]v1alpha1.Property, items
 	}
 	if r.params > maxParams {
 		if r.params == maxParams+1 {
-			r.fail(at, "more than %d parameters", maxParams)
+			r.errs = append(r.errs, fmt.Errorf("more than %d parameters", maxParams))
 		}
 		return contract.Param{Type: contract.Any}
 	}
@@ -161,8 +201,12 @@ func (r *reader) typed(at, typ string, props map[string]v1alpha1.Property, items
 		if inner == nil {
 			inner = &v1alpha1.Items{}
 		}
+		if items.Wrong != "" {
+			r.fail(at+"[]", "cannot be read: %s", items.Wrong)
+			return contract.Param{Type: kind}
+		}
 		entry := r.typed(at+"[]", rest, items.Properties, inner, depth+1)
-		r.narrow(&entry, items.Format, items.Enum, items.Minimum, items.Maximum)
+		r.narrow(at+"[]", &entry, items.Format, items.Enum, items.Minimum, items.Maximum)
 		entry.MinItems, entry.MaxItems = int(items.MinItems), int(items.MaxItems)
 		return contract.Param{Type: kind, Items: &entry}
 	}
@@ -186,6 +230,13 @@ func (r *reader) object(at string, props map[string]v1alpha1.Property, depth int
 	}
 	out := contract.Param{Type: contract.Object}
 	for _, name := range slices.Sorted(maps.Keys(props)) {
+		if r.full() {
+			return out
+		}
+		if len(name) > maxName {
+			r.fail(at, "a name has %d bytes, at most %d are accepted", len(name), maxName)
+			continue
+		}
 		p := r.property(at+"."+name, props[name], depth+1)
 		p.Name = name
 		out.Properties = append(out.Properties, p)

@@ -90,7 +90,7 @@ func writeProperty(p contract.Param) (v1alpha1.Property, error) {
 	return w, err
 }
 
-func writeProperties(params []contract.Param) (map[string]v1alpha1.Property, error) {
+func writeProperties(params []contract.Param) (v1alpha1.Properties, error) {
 	if len(params) == 0 {
 		return nil, nil
 	}

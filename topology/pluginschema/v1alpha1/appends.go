@@ -2,7 +2,6 @@ package v1alpha1
 
 import (
 	"bytes"
-	"fmt"
 	"strconv"
 )
 
@@ -10,18 +9,26 @@ import (
 // configured, which is AsConfigured here.
 type Appends int32
 
-// AsConfigured stands for true.
-const AsConfigured Appends = -1
+const (
+	// AsConfigured stands for true.
+	AsConfigured Appends = -1
+	// Unreadable stands for what is neither a number up to 65535 nor a boolean.
+	Unreadable Appends = -2
+)
 
-// MarshalJSON writes a number or true.
+// MarshalJSON writes a number or true; what could not be read is null.
 func (a Appends) MarshalJSON() ([]byte, error) {
-	if a < 0 {
+	switch {
+	case a == Unreadable:
+		return []byte("null"), nil
+	case a < 0:
 		return []byte("true"), nil
 	}
 	return strconv.AppendInt(nil, int64(a), 10), nil
 }
 
-// UnmarshalJSON reads a number or a boolean; false is 0.
+// UnmarshalJSON reads a number or a boolean; false is 0. It never fails: an
+// error would be one of the whole list the object is in, see Properties.
 func (a *Appends) UnmarshalJSON(data []byte) error {
 	switch data = bytes.TrimSpace(data); string(data) {
 	case "null":
@@ -35,7 +42,8 @@ func (a *Appends) UnmarshalJSON(data []byte) error {
 	}
 	n, err := strconv.ParseUint(string(data), 10, 16)
 	if err != nil {
-		return fmt.Errorf("appends is %.20s, want a number of entries or a boolean", data)
+		*a = Unreadable
+		return nil
 	}
 	*a = Appends(n)
 	return nil

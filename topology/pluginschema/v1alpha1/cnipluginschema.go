@@ -187,19 +187,23 @@ type Property struct {
 	// +kubebuilder:validation:Type=object
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +optional
-	Properties map[string]Property `json:"properties,omitempty"`
+	Properties Properties `json:"properties,omitempty"`
+
+	// Wrong says why the property could not be read.
+	Wrong string `json:"-"`
 }
 
 // Items describes the entries of a list or map, whose type is in the list's.
 type Items struct {
-	Format     string              `json:"format,omitempty"`
-	Enum       []string            `json:"enum,omitempty"`
-	Minimum    *int64              `json:"minimum,omitempty"`
-	Maximum    *int64              `json:"maximum,omitempty"`
-	MinItems   int32               `json:"minItems,omitempty"`
-	MaxItems   int32               `json:"maxItems,omitempty"`
-	Items      *Items              `json:"items,omitempty"`
-	Properties map[string]Property `json:"properties,omitempty"`
+	Format     string     `json:"format,omitempty"`
+	Enum       []string   `json:"enum,omitempty"`
+	Minimum    *int64     `json:"minimum,omitempty"`
+	Maximum    *int64     `json:"maximum,omitempty"`
+	MinItems   int32      `json:"minItems,omitempty"`
+	MaxItems   int32      `json:"maxItems,omitempty"`
+	Items      *Items     `json:"items,omitempty"`
+	Properties Properties `json:"properties,omitempty"`
+	Wrong      string     `json:"-"` // why it could not be read
 }
 
 // Input is what a step needs.

@@ -1,0 +1,50 @@
+package v1alpha1
+
+import "encoding/json"
+
+// Properties are properties by name.
+//
+// The API server cannot check what refers to itself, so anything may stand here.
+// A client decodes a list of objects as a whole: were one property an error, no
+// schema could be listed any more, no cache would ever be filled, and nobody
+// could look at a claim. So what cannot be read is decoded as such, and refused
+// where the schema is used.
+type Properties map[string]Property
+
+// UnmarshalJSON reads an object. It never fails.
+func (p *Properties) UnmarshalJSON(data []byte) error {
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(data, &raw); err != nil {
+		*p = Properties{"": {Wrong: cut(err)}}
+		return nil
+	}
+	*p = make(Properties, len(raw))
+	for name, r := range raw {
+		var one Property
+		if err := json.Unmarshal(r, &one); err != nil {
+			one = Property{Wrong: cut(err)}
+		}
+		(*p)[name] = one
+	}
+	return nil
+}
+
+// UnmarshalJSON reads an object. It never fails, see Properties.
+func (i *Items) UnmarshalJSON(data []byte) error {
+	type plain Items
+	var p plain
+	if err := json.Unmarshal(data, &p); err != nil {
+		p = plain{Wrong: cut(err)}
+	}
+	*i = Items(p)
+	return nil
+}
+
+// cut is an error's text, of a length to be kept.
+func cut(err error) string {
+	s := err.Error()
+	if len(s) > 200 {
+		s = s[:200]
+	}
+	return s
+}
