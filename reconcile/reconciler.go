@@ -14,6 +14,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/topology"
 )
 
@@ -339,7 +340,46 @@ func (p *pass) refuseTaken(ctx context.Context, free bool) error {
 		}
 		return &ops.StepError{Topology: p.sandbox.Topology.Name, Step: step, Err: fault.New(fault.Conflict, held)}
 	}
+	return p.refuseOtherVersions(wanted)
+}
+
+// refuseOtherVersions refuses to take devices that a record of another version speaks
+// of: whether it has let go of them only that version can tell.
+func (p *pass) refuseOtherVersions(wanted map[string]string) error {
+	maps.DeleteFunc(wanted, func(step, _ string) bool { return !p.takes(step) })
+	for _, other := range p.r.OtherVersions() {
+		for _, step := range slices.Sorted(maps.Keys(wanted)) {
+			if device := wanted[step]; other.Mentions[device] {
+				err := fmt.Errorf("device %q is held by record %q: %w", device, other.Path, other)
+				return &ops.StepError{Topology: p.sandbox.Topology.Name, Step: step, Err: fault.New(fault.Conflict, err)}
+			}
+		}
+	}
 	return nil
+}
+
+// takes reports whether a step takes its device away from the host, where others
+// could use it too.
+func (p *pass) takes(step string) bool {
+	s, ok := p.sandbox.Topology.Step(step)
+	if !ok {
+		return false
+	}
+	c, ok := p.r.opts.Registry.Contract(s.Type)
+	return ok && c.Input.Device
+}
+
+// OtherVersions returns the records that other versions of plumbline have written
+// about this boot, or one that they do not tell. They are left alone, and the devices
+// they mention count as held. Those are told that List, Record or a pass has met.
+func (r *Reconciler) OtherVersions() []*frame.OtherVersion {
+	s, ok := r.opts.Store.(interface {
+		OtherVersions() []*frame.OtherVersion
+	})
+	if !ok {
+		return nil
+	}
+	return slices.DeleteFunc(s.OtherVersions(), func(o *frame.OtherVersion) bool { return o.BootID != "" && o.BootID != r.opts.BootID })
 }
 
 // holders returns the records that may hold one of the devices. A Store that can

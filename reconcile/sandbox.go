@@ -61,12 +61,14 @@ type Record struct {
 // what a method has returned for is there after it.
 type Store interface {
 	// List returns all records in order of ID, and one error per file that
-	// could not be read; such a file is set aside and never fatal to others.
+	// could not be read; such a file is set aside, or left alone when it is of
+	// another version (frame.OtherVersion), and never fatal to others.
 	List() ([]Record, []error)
 	// IDs returns what List would return records of, in order, and its errors,
 	// but reads none: a file that has become damaged may be among them still.
 	IDs() ([]SandboxID, []error)
-	// Get returns one record; false when there is none.
+	// Get returns one record; false when there is none. One of another version
+	// is an error (frame.OtherVersion), and so is writing or removing it.
 	Get(id SandboxID) (Record, bool, error)
 	// Put writes the whole record, durably.
 	Put(r Record) error

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -33,6 +35,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/claims"
 	"github.com/plumbline/plumbline/reconcile/claimstatus"
 	"github.com/plumbline/plumbline/reconcile/draplugin"
+	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/gate"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/liveness"
@@ -215,7 +218,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	})
 	s.publisher = publish.New(publish.Options{
 		NodeName: s.nodeName, Sysfs: os.DirFS("/sys"), PhysicalNetworks: s.physicalNetworks, UplinkOf: inventory.LookupUplink,
-		Uplinks: s.uplinks, InUse: s.inUse, Dirty: s.dirty, StateFile: filepath.Join(s.app.stateDir, "published.json"), Log: s.log, Now: time.Now,
+		Uplinks: s.uplinks, InUse: s.inUse, Dirty: s.dirty, StateFile: filepath.Join(s.app.stateDir, publishedFile), Log: s.log, Now: time.Now,
 	})
 	s.plugin = draplugin.New(draplugin.Options{
 		Store: s.store, Keeper: s.keeper, Cluster: draplugin.NewCluster(s.kube, s.dynamic), Contracts: s.app.registry,
@@ -243,7 +246,7 @@ func (s *serving) wireLoop(ctx context.Context) (err error) {
 		return err
 	}
 	s.loop = node.New(node.Options{
-		Dir: files, StateDir: s.app.stateDir, Reconciler: s.engine.Reconciler, Store: s.engine.store, Damaged: s.damaged,
+		Dir: files, StateDir: s.app.stateDir, Reconciler: s.engine.Reconciler, Store: s.engine.store, Damaged: s.damaged, OtherVersions: s.otherVersions,
 		Contracts: s.app.registry, BootID: s.engine.host.BootID(), Sys: os.DirFS("/sys"),
 		Discover: func() ([]inventory.Device, error) { return discoverOn(ctx, s.engine.host) },
 		Watcher:  s.events, Recorder: s.drift, Log: s.log, Now: time.Now,
@@ -257,6 +260,16 @@ func (s *serving) damaged() ([]string, error) {
 	a, errA := s.engine.damaged()
 	b, errB := s.store.Damaged()
 	return append(a, b...), errors.Join(errA, errB)
+}
+
+// otherVersions lists all records that other versions have written.
+func (s *serving) otherVersions() []*frame.OtherVersion {
+	ofClaims, err := s.store.OtherVersions()
+	if err != nil {
+		s.log.Error("claims", "error", err)
+	}
+	published := ofPublished(filepath.Join(s.app.stateDir, publishedFile), s.publisher.OtherVersion())
+	return slices.Concat(s.engine.journal.OtherVersions(), ofClaims, published)
 }
 
 func (s *serving) results(id reconcile.SandboxID) []topology.StepResult {
@@ -294,10 +307,15 @@ func (s *serving) inUse() []string {
 	return out
 }
 
-// dirty lists the devices that could not be put back as they were. Records that
-// cannot be read are told of by the loop.
+// dirty lists the devices that could not be put back as they were, and what the records
+// of other versions mention: a device among that is given to nobody. Records that cannot
+// be read are told of by the loop.
 func (s *serving) dirty() []string {
-	return unreleased(s.engine.journal.Releasing(), time.Now())
+	out := unreleased(s.engine.journal.Releasing(), time.Now())
+	for _, other := range s.engine.OtherVersions() {
+		out = slices.AppendSeq(out, maps.Keys(other.Mentions))
+	}
+	return out
 }
 
 // uplinks says what carries a default route.

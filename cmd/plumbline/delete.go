@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/node"
 )
 
@@ -33,12 +34,19 @@ something cannot be undone, it can be tried again.`,
 			defer e.close()
 			records, damaged := e.List()
 			for _, err := range damaged {
-				complain(a.err, err)
+				if frame.AsOtherVersion(err) == nil {
+					complain(a.err, err)
+				}
 			}
 			ctx, cancel := a.limited(cmd.Context())
 			defer cancel()
 			var failed error
-			found := false
+			for _, other := range e.OtherVersions() {
+				if other.Mentions[ns.Path] {
+					failed = errors.Join(failed, fmt.Errorf("record %q, which speaks of namespace %q, was %w", other.Path, ns.Name, other))
+				}
+			}
+			found := failed != nil
 			for _, rec := range records {
 				if rec.Sandbox.Netns != ns.Path || topology != "" && rec.Sandbox.Topology.Name != topology {
 					continue

@@ -6,13 +6,17 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/inventory/publish"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/claims"
+	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/node"
@@ -75,6 +79,28 @@ func (e *engine) damaged() ([]string, error) {
 	return e.journal.Damaged()
 }
 
+// publishedFile is where the agent keeps what it has published, below the state directory.
+const publishedFile = "published.json"
+
+// otherVersions lists the records below the state directory that other versions of
+// plumbline have written; those of sandboxes as far as they were met.
+func (e *engine) otherVersions(stateDir string) []*frame.OtherVersion {
+	var out []*frame.OtherVersion
+	if e.journal != nil {
+		out = e.journal.OtherVersions()
+	}
+	out = append(out, claims.OtherVersionsIn(filepath.Join(stateDir, "claims"))...)
+	file := filepath.Join(stateDir, publishedFile)
+	return append(out, ofPublished(file, publish.OtherVersion(file))...)
+}
+
+func ofPublished(file string, other error) []*frame.OtherVersion {
+	if other == nil {
+		return nil
+	}
+	return []*frame.OtherVersion{{Path: file, Err: other}}
+}
+
 // passLog logs what passes do and what they cost.
 type passLog struct{ log *slog.Logger }
 
@@ -120,9 +146,10 @@ func (e *engine) sandbox(ctx context.Context, a *app, t *topology.Topology, ns n
 			}
 			return records
 		},
-		Alive:    func(rec reconcile.Record) bool { return node.Alive(rec, e.host.BootID()) },
-		Discover: func() ([]inventory.Device, error) { return discoverOn(ctx, e.host) },
-		Sys:      os.DirFS("/sys"),
+		OtherVersions: e.OtherVersions,
+		Alive:         func(rec reconcile.Record) bool { return node.Alive(rec, e.host.BootID()) },
+		Discover:      func() ([]inventory.Device, error) { return discoverOn(ctx, e.host) },
+		Sys:           os.DirFS("/sys"),
 	}.Sandbox(ctx)
 }
 

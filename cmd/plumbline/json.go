@@ -8,6 +8,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/topology"
 )
 
@@ -52,6 +53,8 @@ type stepDocument struct {
 type statusDocument struct {
 	Sandboxes []sandboxStatus `json:"sandboxes"`
 	Damaged   []string        `json:"damaged"`
+	// OtherVersions are the records that another version of plumbline has written.
+	OtherVersions []string `json:"otherVersions"`
 }
 
 type sandboxStatus struct {
@@ -120,7 +123,9 @@ func stepDocuments(results []topology.StepResult) []stepDocument {
 func damagedFiles(e *engine, found []error) []string {
 	out := []string{}
 	for _, err := range found {
-		out = append(out, err.Error())
+		if frame.AsOtherVersion(err) == nil {
+			out = append(out, err.Error())
+		}
 	}
 	files, err := e.damaged()
 	if err != nil {
@@ -128,6 +133,15 @@ func damagedFiles(e *engine, found []error) []string {
 	}
 	for _, f := range files {
 		out = append(out, fmt.Sprintf("journal file %q was damaged and set aside: remove it when its sandbox is in order", f))
+	}
+	return out
+}
+
+// otherVersions tells of the records that other versions have written.
+func otherVersions(found []*frame.OtherVersion) []string {
+	out := []string{}
+	for _, o := range found {
+		out = append(out, fmt.Sprintf("record %q: %v", o.Path, o))
 	}
 	return out
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/metrics"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/watch"
@@ -89,7 +90,7 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 		log.Warn("each namespace is watched by a socket of its own", "reason", why)
 	}
 	loop := node.New(node.Options{
-		Dir: d.dir, StateDir: a.stateDir, Reconciler: e.Reconciler, Store: e.store, Damaged: e.damaged,
+		Dir: d.dir, StateDir: a.stateDir, Reconciler: e.Reconciler, Store: e.store, Damaged: e.damaged, OtherVersions: func() []*frame.OtherVersion { return e.otherVersions(a.stateDir) },
 		Contracts: a.registry, BootID: e.host.BootID(), Sys: os.DirFS("/sys"),
 		Discover: func() ([]inventory.Device, error) { return discoverOn(ctx, e.host) },
 		Watcher:  watcher, Recorder: counts, Log: log, Now: time.Now,

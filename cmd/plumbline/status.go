@@ -23,7 +23,10 @@ Drifted, and then each field that differs is named with its object and its step;
 Fighting, where somebody else changes a field back after each repair and is answered
 later each time, with both values; or Failed, with the reason.
 
-Exit status: 0 all is in sync, 2 something is not or a journal file is damaged, 1 an error.`,
+A record that another version of plumbline has written is left alone, and named.
+
+Exit status: 0 all is in sync, 2 something is not, a journal file is damaged or a record
+is of another version, 1 an error.`,
 		Example: `  plumbline status
   plumbline status --netns blue
   plumbline status -o json | jq -r '.sandboxes[] | select(.state != "InSync") | .sandbox'`,
@@ -38,7 +41,7 @@ Exit status: 0 all is in sync, 2 something is not or a journal file is damaged, 
 			if err != nil {
 				return err
 			}
-			doc := statusDocument{Sandboxes: []sandboxStatus{}, Damaged: found.damaged}
+			doc := statusDocument{Sandboxes: []sandboxStatus{}, Damaged: found.damaged, OtherVersions: found.others}
 			code := found.code()
 			for _, st := range found.verdicts {
 				doc.Sandboxes = append(doc.Sandboxes, sandboxStatus{Status: st.Status, Steps: stepDocuments(st.Steps)})
@@ -63,6 +66,7 @@ Exit status: 0 all is in sync, 2 something is not or a journal file is damaged, 
 type findings struct {
 	verdicts []verdict
 	damaged  []string
+	others   []string // records of other versions
 }
 
 // verdict is what was found of one sandbox.
@@ -72,7 +76,7 @@ type verdict struct {
 }
 
 // look compares the sandboxes with their topologies: all, or those of the namespace
-// that the flag --netns names. What is damaged it tells at once.
+// that the flag --netns names. What is damaged or of another version it tells at once.
 func (a *app) look(cmd *cobra.Command, e *engine, netns string) (findings, error) {
 	path := ""
 	if cmd.Flags().Changed("netns") {
@@ -95,7 +99,8 @@ func (a *app) look(cmd *cobra.Command, e *engine, netns string) (findings, error
 		out.verdicts = append(out.verdicts, verdict{st, rec.Sandbox.Topology})
 	}
 	out.damaged = damagedFiles(e, damaged)
-	for _, d := range out.damaged {
+	out.others = otherVersions(e.otherVersions(a.stateDir))
+	for _, d := range slices.Concat(out.damaged, out.others) {
 		fmt.Fprintf(a.err, "plumbline: %s\n", d)
 	}
 	return out, nil
@@ -117,9 +122,9 @@ func (e *engine) verdict(ctx context.Context, rec reconcile.Record) (reconcile.S
 	return st, nil
 }
 
-// code is the exit status: whether something is not in sync, or damaged.
+// code is the exit status: whether something is not in sync, damaged, or of another version.
 func (f findings) code() status {
-	if len(f.damaged) > 0 || slices.ContainsFunc(f.verdicts, func(v verdict) bool { return v.State != reconcile.InSync }) {
+	if len(f.damaged)+len(f.others) > 0 || slices.ContainsFunc(f.verdicts, func(v verdict) bool { return v.State != reconcile.InSync }) {
 		return exitDiffers
 	}
 	return 0

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -121,7 +122,7 @@ func (s *support) fill(ctx context.Context, a *app, b *bundle.Bundle) {
 		return
 	}
 	defer e.close()
-	e.sandboxes(ctx, b)
+	e.sandboxes(ctx, b, a.stateDir)
 }
 
 const gatePrefix = "dra.networking-gate-"
@@ -131,7 +132,7 @@ const gatePrefix = "dra.networking-gate-"
 func ofState(path string) bool {
 	name := filepath.Base(path)
 	return strings.HasSuffix(name, ".journal") || strings.HasSuffix(name, ".claim") || strings.HasSuffix(name, ".sandboxes") ||
-		strings.Contains(name, ".damaged-") || name == "published.json"
+		strings.Contains(name, ".damaged-") || name == publishedFile
 }
 
 func kernelRelease(_ context.Context, w io.Writer) error {
@@ -192,9 +193,9 @@ func fetch(ctx context.Context, address string, w io.Writer) error {
 
 // sandboxes adds, of each sandbox, its status, that drawn, and what is in its
 // namespace.
-func (e *engine) sandboxes(ctx context.Context, b *bundle.Bundle) {
+func (e *engine) sandboxes(ctx context.Context, b *bundle.Bundle, stateDir string) {
 	records, found := e.List()
-	for _, d := range damagedFiles(e, found) {
+	for _, d := range slices.Concat(damagedFiles(e, found), otherVersions(e.otherVersions(stateDir))) {
 		b.Problem("state", errors.New(d))
 	}
 	for _, rec := range records {

@@ -115,7 +115,7 @@ func New(o Options) (a *Agent, err error) {
 		return nil, errors.Join(err, a.Stop())
 	}
 	a.loop = node.New(node.Options{
-		Dir: files, StateDir: o.Dir, Reconciler: a.Reconciler, Store: records, Damaged: records.Damaged, Contracts: reg,
+		Dir: files, StateDir: o.Dir, Reconciler: a.Reconciler, Store: records, Damaged: records.Damaged, OtherVersions: records.OtherVersions, Contracts: reg,
 		BootID: a.host.BootID(), Sys: noDevices{}, Discover: func() ([]inventory.Device, error) { return nil, nil },
 		Watcher: a.ear, Recorder: a.Tally, Log: o.Log, Now: time.Now, Workers: 2, // as an agent has
 	})

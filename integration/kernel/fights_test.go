@@ -41,7 +41,7 @@ func (l *lane) loop(r *reconcile.Reconciler) {
 		l.t.Fatal(err)
 	}
 	loop := node.New(node.Options{
-		Dir: l.t.TempDir(), StateDir: l.dir, Reconciler: r, Store: store, Damaged: store.Damaged, Contracts: reg, BootID: l.host.BootID(),
+		Dir: l.t.TempDir(), StateDir: l.dir, Reconciler: r, Store: store, Damaged: store.Damaged, OtherVersions: store.OtherVersions, Contracts: reg, BootID: l.host.BootID(),
 		Discover: func() ([]inventory.Device, error) { return nil, nil }, Sys: os.DirFS("/sys"),
 		Watcher: watcher, Recorder: metrics.New(metrics.Build{}, time.Now), Log: slog.New(slog.NewTextHandler(l.t.Output(), nil)), Now: time.Now,
 		Workers: 2,

@@ -73,6 +73,7 @@ type Publisher struct {
 	plain    bool // the API server knows no taints
 	offered  []entry
 	withheld []Withheld
+	unsaved  error // why the state file does not hold what is published; Run alone writes it
 
 	// Of Run alone.
 	before    map[string]entry // by device name: how it was published last, see remember
@@ -150,6 +151,7 @@ func (p *Publisher) Run(ctx context.Context, to Slices) error {
 	if err != nil {
 		// Attributes of devices in use may change once; better than no offer.
 		p.opts.Log.Error("devices in use are published as they look now", "error", err)
+		p.setUnsaved(err)
 	}
 	p.before = before
 	failures := 0
@@ -229,13 +231,44 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 	}
 	// First to the disk: what the scheduler has seen can be allocated, and must
 	// be found there by the next agent.
-	if known := k.remember(offered); !reflect.DeepEqual(known, p.before) {
-		if err := save(p.opts.StateFile, known); err != nil {
-			return next, err
-		}
-		p.before = known
+	if err := p.save(k.remember(offered)); err != nil {
+		return next, err
 	}
 	return next, p.publish(ctx, to, offered)
+}
+
+// save keeps how devices were published. Where the file is another version's that is in
+// memory only, until this agent ends.
+func (p *Publisher) save(known map[string]entry) error {
+	if p.unsaved == nil && reflect.DeepEqual(known, p.before) {
+		return nil
+	}
+	err := save(p.opts.StateFile, known)
+	if err != nil && !isOtherVersion(err) {
+		return err
+	}
+	if err != nil && p.unsaved == nil {
+		p.opts.Log.Warn("what is published is not recorded", "error", err)
+	}
+	p.before = known
+	p.setUnsaved(err)
+	return nil
+}
+
+func (p *Publisher) setUnsaved(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.unsaved = err
+}
+
+// OtherVersion is OtherVersion of the state file, as of the last scan.
+func (p *Publisher) OtherVersion() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if other, ok := errors.AsType[*otherVersion](p.unsaved); ok {
+		return other.why
+	}
+	return nil
 }
 
 func (p *Publisher) publish(ctx context.Context, to Slices, offered []entry) error {

@@ -223,6 +223,43 @@ func TestPublisher(t *testing.T) {
 	})
 }
 
+// TestStateOfAnotherVersion holds that a file that another version has written, before
+// or while this one runs, is left as it is, and that devices are published all the same.
+func TestStateOfAnotherVersion(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "published.json")
+	const later = `{"version":2,"devices":[{"name":"x"}]}`
+	is := func(when, want string) {
+		t.Helper()
+		if b, _ := os.ReadFile(file); (string(b) == later) != (want == later) {
+			t.Errorf("%s: the file is %s", when, b)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		must(t, os.WriteFile(file, []byte(later), 0o600))
+		n := newNode(t, file)
+		stop := run(t, n)
+		time.Sleep(time.Second)
+		n.want(t, "at first", 1, "eth1")
+		n.use(card)
+		n.removeNetdev(t, "0000:00:04.0", "eth1")
+		n.Rescan()
+		time.Sleep(2 * time.Minute)
+		n.want(t, "in a pod", 1, "eth1") // known from memory
+		is("after some scans", later)
+
+		must(t, os.Remove(file))
+		time.Sleep(2 * time.Minute)
+		is("when it was removed", "ours")
+		must(t, os.WriteFile(file, []byte(later), 0o600))
+		n.plug(t, "0000:00:05.0", "eth2")
+		n.Rescan()
+		time.Sleep(time.Second)
+		n.want(t, "with a new card", 2, "eth1", "eth2")
+		is("written while this one runs", later)
+		stop()
+	})
+}
+
 // TestAnHourWithoutServer: while nothing can be published it is tried about once
 // a minute, whatever happens on the node, and then once, as the node is by then.
 func TestAnHourWithoutServer(t *testing.T) {
@@ -337,11 +374,25 @@ func TestState(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(have, want) {
 		t.Errorf("have %v, %v", have, err)
 	}
-	for _, text := range []string{"", "{", `{"version":2}`, `{"version":1,"more":1}`} {
+	for text, other := range map[string]bool{"": false, "{": false, `{"version":2,"devices":[]}`: true, `{"version":"1.1"}`: true, `{"version":1,"devices":{}}`: true} {
 		must(t, os.WriteFile(file, []byte(text), 0o600))
-		if have, err := load(file); len(have) != 0 || err == nil {
+		if have, err := load(file); len(have) != 0 || err == nil || isOtherVersion(err) != other {
 			t.Errorf("%q: %v, %v", text, have, err)
 		}
+		if err := OtherVersion(file); (err != nil) != other {
+			t.Errorf("%q: of another version: %v", text, err)
+		}
+		err := save(file, want)
+		if b, _ := os.ReadFile(file); isOtherVersion(err) != other || (string(b) == text) != other {
+			t.Errorf("%q: %v, now %s", text, err, b)
+		}
+	}
+	must(t, save(filepath.Join(filepath.Dir(file), "own.json"), want))
+	b, err := os.ReadFile(filepath.Join(filepath.Dir(file), "own.json"))
+	must(t, err)
+	must(t, os.WriteFile(file, append([]byte(`{"later":{"x":[1]},`), b[1:]...), 0o600))
+	if have, err := load(file); err != nil || !reflect.DeepEqual(have, want) {
+		t.Errorf("with a field that is unknown: %v, %v", have, err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(file), ".*")); len(left) != 0 {
 		t.Errorf("left behind %v", left)

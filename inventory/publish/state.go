@@ -1,7 +1,6 @@
 package publish
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,12 +28,7 @@ func load(file string) (map[string]entry, error) {
 	}
 	var s state
 	if err == nil {
-		dec := json.NewDecoder(bytes.NewReader(b))
-		dec.DisallowUnknownFields()
-		err = dec.Decode(&s)
-	}
-	if err == nil && s.Version != stateVersion {
-		err = fmt.Errorf("version %d is not %d", s.Version, stateVersion)
+		s, err = decode(b)
 	}
 	if err != nil {
 		return map[string]entry{}, fmt.Errorf("read published devices %q: %w", file, err)
@@ -46,7 +40,43 @@ func load(file string) (map[string]entry, error) {
 	return out, nil
 }
 
-// save replaces the file. After a crash it is the old or the new one; which of
+// otherVersion says that a file is whole, and another version has written it.
+type otherVersion struct{ why error }
+
+func (o *otherVersion) Error() string {
+	return fmt.Sprintf("written by another version of plumbline and left alone (%v): run the version that wrote it, or remove the file", o.why)
+}
+
+func isOtherVersion(err error) bool {
+	_, ok := errors.AsType[*otherVersion](err)
+	return ok
+}
+
+// decode reads a file's content. Fields that are unknown are ignored; what is JSON and
+// has another version or shape is an otherVersion.
+func decode(b []byte) (state, error) {
+	var s state
+	err := json.Unmarshal(b, &s)
+	if err == nil && s.Version != stateVersion {
+		err = fmt.Errorf("version %d is not %d", s.Version, stateVersion)
+	}
+	if err != nil && json.Valid(b) {
+		err = &otherVersion{err}
+	}
+	return s, err
+}
+
+// OtherVersion returns what this version of plumbline does not know of a file that
+// another one has written, nil when it can use the file.
+func OtherVersion(file string) error {
+	_, err := load(file)
+	if other, ok := errors.AsType[*otherVersion](err); ok {
+		return other.why
+	}
+	return nil
+}
+
+// save replaces the file, but not one of another version. After a crash it is the old or the new one; which of
 // two agents that overlap writes last does not matter, as they see the same.
 func save(file string, known map[string]entry) (err error) {
 	defer func() {
@@ -54,6 +84,9 @@ func save(file string, known map[string]entry) (err error) {
 			err = fmt.Errorf("write published devices: %w", err)
 		}
 	}()
+	if _, err := load(file); isOtherVersion(err) {
+		return err
+	}
 	s := state{Version: stateVersion}
 	for _, name := range slices.Sorted(maps.Keys(known)) {
 		s.Devices = append(s.Devices, known[name])

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -471,6 +472,25 @@ func TestSynchronize(t *testing.T) {
 		w.ok(w.gate.Open("zz", "s1", "/n"))
 		w.ok(w.Synchronize(nil))
 		w.wantGate("zz", "")
+	})
+	inBubble(t, "a claim of another version", func(t *testing.T) {
+		w := newWorld(t)
+		w.prepare("a", "t1")
+		pod := w.sandbox("s1", 1)
+		w.ok(w.Attach(t.Context(), pod))
+		w.want("+s1/a/t1")
+		w.prepare("b", "t2")
+		path := filepath.Join(w.store.Dir, "a.claim")
+		data, err := os.ReadFile(path)
+		w.ok(err)
+		w.ok(os.WriteFile(path, append([]byte("2"), data[1:]...), 0o600))
+		delete(w.netns, pod.Netns)
+		w.ok(w.Synchronize(nil))
+		w.run()
+		w.wantGate("a", "s1") // it is the other version's to close
+		w.refused(w.Withdraw(t.Context(), "a"), fault.Conflict, "written by another version")
+		w.want()
+		w.ok(w.Withdraw(t.Context(), "b"))
 	})
 	inBubble(t, "namespaces out of sight", func(t *testing.T) {
 		w := newWorld(t)

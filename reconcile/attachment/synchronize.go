@@ -14,6 +14,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile/claims"
+	"github.com/plumbline/plumbline/reconcile/frame"
 )
 
 // Synchronize compares the sandboxes a runtime has with the records. Gates that
@@ -37,7 +38,7 @@ func (k *Keeper) Synchronize(pods []Pod) error {
 	open, err := k.Gate.List()
 	errs = append(errs, err)
 	for _, uid := range open {
-		if !known[uid] {
+		if _, _, err := k.Store.Get(uid); !known[uid] && frame.AsOtherVersion(err) == nil {
 			errs = append(errs, k.Gate.Close(uid))
 		}
 	}

@@ -11,10 +11,11 @@
 // pod, and a reboot needs no new decision. Where an edit is to reach the pod, both
 // generations are in it until one of them is in the pod. The second is of this boot
 // only: after another boot, or damaged, it counts as empty, because a namespace
-// does not survive either. Both are one line: version, CRC-32C, JSON.
+// does not survive either. Both are one frame.
 //
-// A claim file that is damaged is set aside as NAME.damaged-N and reported; it
-// stands in nobody else's way. Nothing is kept in memory alone: two processes may
+// A claim file that is damaged is set aside as NAME.damaged-N and reported, and one
+// that another version has written is left alone (package frame); both are in nobody
+// else's way. Nothing is kept in memory alone: two processes may
 // use one directory, under the locks the caller takes with Lock and LockAll. What
 // a file held is remembered until the kernel gives notice that it has changed.
 //

@@ -7,8 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -22,14 +22,15 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/frame"
 )
 
 const (
-	version         = "1"
 	claimSuffix     = ".claim"
 	sandboxesSuffix = ".sandboxes"
 	damagedInfix    = ".damaged-"
-	limitBytes      = 8 << 20
+	// limitBytes is the size above which a file is neither written nor read.
+	limitBytes = 8 << 20
 )
 
 // Locker keeps goroutines and processes out of each other's way, by name; the
@@ -57,7 +58,7 @@ type Store struct {
 
 	mu       sync.Mutex // held while files are read: what is remembered is never older than the last notice
 	changes  *changes
-	known    map[string]any // by path: the *Claim or *boot it holds, nil for a claim that has not been read
+	known    map[string]any // by path: the *Claim, *boot or *frame.OtherVersion it holds, nil for a claim that has not been read
 	reported []error
 }
 
@@ -95,7 +96,9 @@ func (s *Store) path(uid types.UID, suffix string) (string, error) {
 }
 
 // Get returns what is recorded of a claim; false when it is not prepared. A
-// damaged record is set aside, and is an error once. What the topologies and
+// damaged record is set aside, and is an error once. One of another version is left
+// alone, and stays an error (frame.OtherVersion, of kind fault.Conflict): it can be
+// neither written over nor removed. What the topologies and
 // devices of the claim point to is shared with other callers, and is not to be
 // changed.
 func (s *Store) Get(uid types.UID) (Entry, bool, error) {
@@ -115,9 +118,9 @@ func (s *Store) get(uid types.UID) (Entry, bool, error) {
 	}
 	c, err := read[Claim](s, path)
 	if err == nil && c.UID != uid {
-		err = &damage{fmt.Errorf("is of claim %q", c.UID)}
+		err = &frame.Damage{Err: fmt.Errorf("is of claim %q", c.UID)}
 	}
-	if isDamage(err) {
+	if frame.IsDamage(err) {
 		err = s.setAside(path, err)
 	}
 	switch {
@@ -129,7 +132,23 @@ func (s *Store) get(uid types.UID) (Entry, bool, error) {
 	e := Entry{Claim: *c}
 	e.Topologies = slices.Clone(e.Topologies)
 	e.In, err = s.sandboxes(uid)
+	if other := frame.AsOtherVersion(err); other != nil {
+		err = fault.New(fault.Conflict, fmt.Errorf("sandboxes of claim %q: %w", uid, withDevices(other, c)))
+	}
 	return e, true, err
+}
+
+// withDevices adds to the sandboxes of a claim, which only another version can read,
+// the devices that the claim names.
+func withDevices(sandboxes *frame.OtherVersion, c *Claim) *frame.OtherVersion {
+	out := *sandboxes
+	out.Mentions = maps.Clone(out.Mentions)
+	for _, t := range c.Topologies {
+		for _, d := range t.Devices {
+			out.Mentions[d.Name], out.Mentions[d.Host.ID] = true, true
+		}
+	}
+	return &out
 }
 
 // boot is the content of a file of sandboxes.
@@ -145,7 +164,7 @@ func (s *Store) sandboxes(uid types.UID) ([]Sandbox, error) {
 	}
 	b, err := read[boot](s, path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist), isDamage(err):
+	case errors.Is(err, fs.ErrNotExist), frame.IsDamage(err):
 		// It was not made to survive a crash of the machine, and if the machine
 		// has not crashed the engine's journal knows what is to be released.
 		return nil, nil
@@ -157,8 +176,23 @@ func (s *Store) sandboxes(uid types.UID) ([]Sandbox, error) {
 	return slices.Clone(b.Sandboxes), nil
 }
 
+// check refuses what this version never writes.
+func (b *boot) check() error {
+	for _, s := range b.Sandboxes {
+		switch s.Phase {
+		case "", Attaching, Attached, Failed, Stopping, Released:
+		default:
+			return fmt.Errorf("unknown phase %q", s.Phase)
+		}
+	}
+	return nil
+}
+
+func (*Claim) check() error { return nil }
+
 // List returns all records in order of UID, and an error for each that could not
-// be read. What they share with other callers Get says.
+// be read. Those of other versions OtherVersions lists. What the records share with
+// other callers Get says.
 func (s *Store) List() ([]Entry, []error) {
 	return s.list(func(*Claim) bool { return true })
 }
@@ -179,7 +213,8 @@ func (s *Store) list(asked func(*Claim) bool) ([]Entry, []error) {
 		}
 		e, known, err := s.get(types.UID(uid))
 		switch {
-		case err != nil && !isDamage(err):
+		case frame.AsOtherVersion(err) != nil:
+		case err != nil && !frame.IsDamage(err):
 			errs = append(errs, err)
 		case err == nil && known && asked(&e.Claim):
 			out = append(out, e)
@@ -215,6 +250,50 @@ func (s *Store) refresh() error {
 	return nil
 }
 
+// OtherVersions returns the records of other versions, in order of path. The devices
+// whose names or IDs they mention count as held.
+func (s *Store) OtherVersions() ([]*frame.OtherVersion, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.refresh(); err != nil {
+		return nil, err
+	}
+	var out []*frame.OtherVersion
+	for path := range s.known {
+		uid, ok := strings.CutSuffix(filepath.Base(path), claimSuffix)
+		if !ok {
+			continue
+		}
+		if _, _, err := s.get(types.UID(uid)); err != nil {
+			if other := frame.AsOtherVersion(err); other != nil {
+				out = append(out, other)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b *frame.OtherVersion) int { return cmp.Compare(a.Path, b.Path) })
+	return out, nil
+}
+
+// OtherVersionsIn is OtherVersions for who only looks at a directory. It writes
+// nothing, and passes over what cannot be read.
+func OtherVersionsIn(dir string) []*frame.OtherVersion {
+	var out []*frame.OtherVersion
+	files, _ := os.ReadDir(dir) // in order of name
+	for _, f := range files {
+		path, err := filepath.Join(dir, f.Name()), error(nil)
+		switch filepath.Ext(path) {
+		case claimSuffix:
+			_, err = decode[Claim](path)
+		case sandboxesSuffix:
+			_, err = decode[boot](path)
+		}
+		if other := frame.AsOtherVersion(err); other != nil {
+			out = append(out, other)
+		}
+	}
+	return out
+}
+
 // OfPod returns the claims that are prepared for a pod.
 func (s *Store) OfPod(uid types.UID) ([]Entry, error) {
 	entries, errs := s.list(func(c *Claim) bool { return c.Pod.UID == uid })
@@ -222,10 +301,18 @@ func (s *Store) OfPod(uid types.UID) ([]Entry, error) {
 }
 
 // InUse returns, by name, the devices that claims hold, as they were on the host
-// when they were prepared: what is to be said of a device while a pod has it.
+// when they were prepared: what is to be said of a device while a pod has it. What
+// records of other versions mention may be a device too, and nothing is known of it.
 func (s *Store) InUse() (map[string]inventory.Device, error) {
 	entries, errs := s.List()
+	others, err := s.OtherVersions()
+	errs = append(errs, err)
 	out := map[string]inventory.Device{}
+	for _, o := range others {
+		for name := range o.Mentions {
+			out[name] = inventory.Device{}
+		}
+	}
 	for _, e := range entries {
 		for _, t := range e.Topologies {
 			for _, d := range t.Devices {
@@ -236,9 +323,26 @@ func (s *Store) InUse() (map[string]inventory.Device, error) {
 	return out, errors.Join(errs...)
 }
 
-// Put records a claim, durably.
+// writable refuses to write over, or to remove, a record of another version.
+func (s *Store) writable(uid types.UID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.refresh(); err != nil {
+		return err
+	}
+	if _, _, err := s.get(uid); frame.AsOtherVersion(err) != nil {
+		return err
+	}
+	return nil
+}
+
+// Put records a claim, durably. It fails with fault.Invalid when the record is larger
+// than a record may be, and nothing is written then.
 func (s *Store) Put(c Claim) error {
 	path, err := s.path(c.UID, claimSuffix)
+	if err == nil {
+		err = s.writable(c.UID)
+	}
 	if err == nil {
 		err = s.write(path, c, true)
 	}
@@ -252,6 +356,9 @@ func (s *Store) Put(c Claim) error {
 func (s *Store) PutSandboxes(e Entry) error {
 	path, err := s.path(e.UID, sandboxesSuffix)
 	if err == nil {
+		err = s.writable(e.UID)
+	}
+	if err == nil {
 		err = s.write(path, boot{s.BootID, e.In}, false)
 	}
 	if err != nil {
@@ -262,6 +369,9 @@ func (s *Store) PutSandboxes(e Entry) error {
 
 // Remove forgets a claim; an absent one is no error.
 func (s *Store) Remove(uid types.UID) error {
+	if err := s.writable(uid); err != nil {
+		return fmt.Errorf("forget claim %q: %w", uid, err)
+	}
 	for _, suffix := range []string{sandboxesSuffix, claimSuffix} {
 		path, err := s.path(uid, suffix)
 		if err == nil {
@@ -289,38 +399,52 @@ func (s *Store) Damaged() ([]string, error) {
 	return out, nil
 }
 
-func checksum(payload []byte) uint32 {
-	return crc32.Checksum(payload, crc32.MakeTable(crc32.Castagnoli))
-}
-
-// damage is an error that a file will not recover from by itself.
-type damage struct{ err error }
-
-func (d *damage) Error() string { return "damaged: " + d.err.Error() }
-func (d *damage) Unwrap() error { return d.err }
-
-func isDamage(err error) bool {
-	_, ok := errors.AsType[*damage](err)
-	return ok
-}
-
 // read returns what a file holds, decoded once for all.
-func read[T any](s *Store, path string) (*T, error) {
-	if v, ok := s.known[path].(*T); ok {
+func read[T Claim | boot, P content[T]](s *Store, path string) (*T, error) {
+	switch v := s.known[path].(type) {
+	case *T:
 		return v, nil
+	case *frame.OtherVersion:
+		return nil, fault.New(fault.Conflict, v)
 	}
-	payload, err := load(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	v, err := decode[T, P](path)
+	other := frame.AsOtherVersion(err)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		delete(s.known, path)
+	case other != nil:
+		s.known[path] = other
+	case err == nil:
+		s.known[path] = v
+	}
+	return v, err
+}
+
+// content is what a file may hold.
+type content[T any] interface {
+	*T
+	check() error
+}
+
+// decode reads a file. It fails with frame.Damage or frame.OtherVersion when it holds
+// something else.
+func decode[T Claim | boot, P content[T]](path string) (*T, error) {
+	payload, err := load(path)
+	v := new(T)
+	if err == nil {
+		if err = json.Unmarshal(payload, v); err == nil {
+			err = P(v).check()
+		}
+		if err != nil {
+			err = frame.Misfit(payload, err)
+		}
+	}
+	if other := frame.AsOtherVersion(err); other != nil {
+		other.Path = path
 	}
 	if err != nil {
 		return nil, err
 	}
-	v := new(T)
-	if err := json.Unmarshal(payload, v); err != nil {
-		return nil, &damage{err}
-	}
-	s.known[path] = v
 	return v, nil
 }
 
@@ -335,7 +459,7 @@ func load(path string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > limitBytes {
-		return nil, &damage{errors.New("not a regular file of at most 8 MiB")}
+		return nil, &frame.Damage{Err: errors.New("not a regular file of at most 8 MiB")}
 	}
 	data := make([]byte, info.Size())
 	if _, err := f.ReadAt(data, 0); err != nil && len(data) > 0 {
@@ -346,31 +470,20 @@ func load(path string) ([]byte, error) {
 
 func unframe(data []byte) ([]byte, error) {
 	line, ended := bytes.CutSuffix(data, []byte("\n"))
-	parts := bytes.SplitN(line, []byte(" "), 3)
-	switch {
-	case !ended || len(parts) != 3:
-		return nil, &damage{errors.New("cut off")}
-	case string(parts[0]) != version:
-		return nil, &damage{fmt.Errorf("version %.20q is not %q", parts[0], version)}
-	case string(parts[1]) != fmt.Sprintf("%08x", checksum(parts[2])):
-		return nil, &damage{errors.New("the checksum is another")}
+	if !ended {
+		return nil, &frame.Damage{Err: errors.New("cut off")}
 	}
-	return parts[2], nil
-}
-
-func frame(v any) ([]byte, error) {
-	payload, err := json.Marshal(v)
-	if err != nil {
-		return nil, err
-	}
-	return fmt.Appendf(nil, "%s %08x %s\n", version, checksum(payload), payload), nil
+	return frame.Decode(line)
 }
 
 // write replaces a file at once; durably if asked to.
 func (s *Store) write(path string, v any, durable bool) error {
-	data, err := frame(v)
+	data, err := frame.Encode(v)
 	if err != nil {
 		return err
+	}
+	if len(data) > limitBytes { // what load would call damaged
+		return fault.New(fault.Invalid, fmt.Errorf("%d bytes are more than the %d that a record may have: use fewer or smaller topologies in one claim", len(data), limitBytes))
 	}
 	f, err := os.CreateTemp(s.Dir, "."+filepath.Base(path)+".new-*")
 	if err != nil {

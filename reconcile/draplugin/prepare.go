@@ -13,6 +13,7 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile/claims"
+	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -75,6 +76,9 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 	}
 	defer unlock()
 	e, known, err := d.Store.Get(d.rc.UID)
+	if frame.AsOtherVersion(err) != nil {
+		return nil, err
+	}
 	if err != nil {
 		d.Log.Error("claims", "error", err) // it is set aside, and decided anew
 	}
@@ -249,10 +253,17 @@ func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
 				fmt.Sprintf("ResourceClaim %q of pod %q in namespace %q has it", other.Name, other.Pod.Name, other.Namespace))}
 		}
 	}
+	if err := p.refuseOtherVersions(c); err != nil {
+		return err
+	}
 	if err := ctx.Err(); err != nil { // the kubelet has given up: it may have unprepared the claim already
 		return fault.New(fault.NotReady, err)
 	}
-	return passing(p.Store.Put(*c))
+	err = p.Store.Put(*c)
+	if fault.Of(err) == fault.Invalid {
+		return err // it stays too large
+	}
+	return passing(err)
 }
 
 // giveOn ends a record that stands in the way, when it may.
@@ -269,6 +280,26 @@ func (d *decision) giveOn(ctx context.Context, t *taken) error {
 	}
 	if err := d.Keeper.Withdraw(ctx, t.by.UID); err != nil {
 		return fault.Detailed(held, err.Error())
+	}
+	return nil
+}
+
+// refuseOtherVersions refuses devices that the record of a claim speaks of that
+// another version has written. A device of which each claim has a share is in no
+// claim's way.
+func (p *Plugin) refuseOtherVersions(c *claims.Claim) error {
+	others, err := p.Store.OtherVersions()
+	if err != nil {
+		return err
+	}
+	for _, other := range others {
+		for _, t := range c.Topologies {
+			for _, d := range t.Devices {
+				if d.ShareID == nil && (other.Mentions[d.Name] || other.Mentions[d.Host.ID]) {
+					return fault.New(fault.Conflict, fmt.Errorf("device %q is held by another ResourceClaim: its record was %w", d.Name, other))
+				}
+			}
+		}
 	}
 	return nil
 }

@@ -1,10 +1,12 @@
 package draplugin_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -281,6 +283,39 @@ func TestExclusive(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestOtherVersion holds that a claim whose record another version has written is not
+// decided anew, that its devices are given to no other claim, and that claims for other
+// devices are in nobody's way.
+func TestOtherVersion(t *testing.T) {
+	g := newGiven(t)
+	claim := allocated("c1", "p1", "0", "1")
+	if _, err := g.prepare(claim); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(g.store.Dir, "c1.claim")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := append([]byte("2"), data[1:]...)
+	if err := os.WriteFile(path, later, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g.refused(claim, fault.Conflict, `record of claim "c1": written by another version of plumbline and left alone (version "2" is not "1")`)
+	g.refused(allocated("c2", "p2", "1", "2"), fault.Conflict, `device "pci-0000-03-10-1" is held by another ResourceClaim: its record was written by another version`)
+	g.topology.Spec.Steps = g.topology.Spec.Steps[:1]
+	alone := allocated("c3", "p3", "2")
+	if _, err := g.prepare(alone); err != nil {
+		t.Errorf("a claim for another device: %v", err)
+	}
+	if have, err := os.ReadFile(path); err != nil || !bytes.Equal(have, later) {
+		t.Errorf("the record is another: %v\n%s", err, have)
+	}
+	if len(g.withdrawn) > 0 {
+		t.Errorf("withdrawn: %q", g.withdrawn)
 	}
 }
 

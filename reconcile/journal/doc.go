@@ -14,7 +14,9 @@
 //
 // The end of a log may be torn by a crash in the middle of an append: cut off,
 // or with sectors that were not written. It is dropped, as the append had not
-// returned, so none of its changes had begun (or it was no promise: Settle). Any
+// returned, so none of its changes had begun (or it was no promise: Settle). A log
+// that another version of plumbline has written is left alone, and is an error for
+// who asks for it (package frame). Any
 // other fault sets the file aside as NAME.damaged-N, for a person to look at,
 // and is reported by List; it never stands in the way of other sandboxes.
 //

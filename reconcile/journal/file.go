@@ -18,6 +18,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/frame"
 )
 
 const (
@@ -30,17 +31,6 @@ const (
 	// systems allow.
 	maxName = 200
 )
-
-// damage is an error that a file will not recover from by itself.
-type damage struct{ err error }
-
-func (d *damage) Error() string { return "damaged: " + d.err.Error() }
-func (d *damage) Unwrap() error { return d.err }
-
-func isDamage(err error) bool {
-	var d *damage
-	return errors.As(err, &d)
-}
 
 // fileName turns an ID into the name of its files, without suffix. Letters,
 // digits, '-', '_' and inner dots stand for themselves, other bytes are written
@@ -87,7 +77,8 @@ func (j *Journal) path(name, suffix string) string {
 }
 
 // load reads the log at path and checks that it belongs to name. An absent
-// file is an empty log. Damage is told apart by isDamage.
+// file is an empty log. It fails with frame.Damage, or with frame.OtherVersion and
+// the state of the file.
 func load(path, name string) (state, error) {
 	data, inode, mtime, err := read(path)
 	switch {
@@ -96,20 +87,20 @@ func load(path, name string) (state, error) {
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
 		return state{}, err // of us, not of the file
 	case err != nil:
-		return state{}, &damage{err}
+		return state{}, &frame.Damage{Err: err}
 	}
 	s, err := replay(data)
-	if err != nil {
-		return state{}, &damage{err}
+	s.size, s.inode, s.mtime = len(data), inode, mtime
+	if other := frame.AsOtherVersion(err); other != nil {
+		other.Path = path
 	}
-	s.inode, s.mtime = inode, mtime
-	if !s.found {
-		return s, nil
+	if err != nil || !s.found {
+		return s, err
 	}
 	if own, err := fileName(s.record.Sandbox.ID); err != nil {
-		return state{}, &damage{err}
+		return state{}, &frame.Damage{Err: err}
 	} else if own != name {
-		return state{}, &damage{fmt.Errorf("holds a record of sandbox %q", s.record.Sandbox.ID)}
+		return state{}, &frame.Damage{Err: fmt.Errorf("holds a record of sandbox %q", s.record.Sandbox.ID)}
 	}
 	return s, nil
 }
@@ -166,7 +157,7 @@ func (j *Journal) reload(name string) (state, error) {
 		j.recent = slices.Delete(j.recent, i, i+1)
 	}
 	j.mu.Unlock()
-	s, err := load(path, name)
+	s, err := j.load(name)
 	if err == nil && s.found {
 		j.mu.Lock()
 		defer j.mu.Unlock()
@@ -180,10 +171,10 @@ func (j *Journal) reload(name string) (state, error) {
 // look is load for a writer, who knows what it has read or written before under
 // the same lock: nobody else has written since. The record is set only where the
 // log had to be read.
-func look(path, name string, g *gate) (state, error) {
+func (j *Journal) look(name string, g *gate) (state, error) {
 	if g.log != nil {
 		var st unix.Stat_t
-		err := unix.Lstat(path, &st)
+		err := unix.Lstat(j.path(name, logSuffix), &st)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && !g.log.found && g.log.size == 0:
 			return *g.log, nil
@@ -191,7 +182,7 @@ func look(path, name string, g *gate) (state, error) {
 			return *g.log, nil
 		}
 	}
-	s, err := load(path, name)
+	s, err := j.load(name)
 	g.know(s, err)
 	return s, err
 }

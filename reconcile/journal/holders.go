@@ -22,7 +22,7 @@ type holding struct {
 }
 
 // Holders returns the records whose history speaks of one of the devices. Every
-// new sandbox asks.
+// new sandbox asks. What other versions hold OtherVersions tells afterwards.
 func (j *Journal) Holders(devices []string) []reconcile.Record {
 	return j.those(func(h holding) bool {
 		return slices.ContainsFunc(h.devices, func(d string) bool { return slices.Contains(devices, d) })
@@ -51,12 +51,12 @@ func (j *Journal) those(asked func(holding) bool) []reconcile.Record {
 	for _, e := range entries {
 		name, isLog := strings.CutSuffix(e.Name(), logSuffix)
 		var st unix.Stat_t
-		if !isLog || unix.Lstat(j.path(name, logSuffix), &st) != nil {
+		if !isLog || j.knownOther(name) || unix.Lstat(j.path(name, logSuffix), &st) != nil {
 			continue
 		}
 		h, ok := known[name]
 		if !ok || h.inode != st.Ino || h.size != st.Size || h.mtime != st.Mtim {
-			s, err := load(j.path(name, logSuffix), name)
+			s, err := j.load(name)
 			if err != nil || !s.found {
 				continue
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/frame"
 )
 
 const (
@@ -38,6 +39,7 @@ type Journal struct {
 	gates    map[string]*gate // by file name
 	recent   []recent         // read last, the latest first
 	holdings map[string]holding
+	others   map[string]other               // by file name: logs of other versions that were met
 	long     map[string]reconcile.SandboxID // by file name, where that does not tell
 	reported []error                        // damage met outside List, told by the next List
 }
@@ -48,7 +50,7 @@ var _ reconcile.Store = (*Journal)(nil)
 // does not exist. It fails with fault.Invalid when others could plant files in
 // dir: what a log says is done with the powers of its reader.
 func Open(dir string) (*Journal, error) {
-	j := &Journal{dir: dir, fsync: (*os.File).Sync, gates: map[string]*gate{}}
+	j := &Journal{dir: dir, fsync: (*os.File).Sync, gates: map[string]*gate{}, others: map[string]other{}}
 	if err := j.makeDir(dir); err != nil {
 		return nil, fmt.Errorf("journal %q: %w", dir, err)
 	}
@@ -59,7 +61,9 @@ func Open(dir string) (*Journal, error) {
 }
 
 // List returns all records in order of ID. A file that is damaged is set aside
-// and reported by one error, whoever met it first; see Damaged.
+// and reported by one error, whoever met it first; see Damaged. One that another
+// version has written is left where it is, and is an error each time
+// (frame.OtherVersion).
 func (j *Journal) List() ([]reconcile.Record, []error) {
 	entries, err := os.ReadDir(j.dir)
 	if err != nil {
@@ -72,12 +76,12 @@ func (j *Journal) List() ([]reconcile.Record, []error) {
 		if !isLog {
 			continue
 		}
-		s, err := load(j.path(name, logSuffix), name)
-		if isDamage(err) {
+		s, err := j.load(name)
+		if frame.IsDamage(err) {
 			s, err = j.examine(name, err)
 		}
 		switch {
-		case err != nil && !isDamage(err):
+		case err != nil && !frame.IsDamage(err):
 			errs = append(errs, j.wrap(name, err))
 		case s.found:
 			records = append(records, s.record)
@@ -98,7 +102,7 @@ func (j *Journal) unreported() []error {
 
 // IDs returns the IDs of all logs, in order, by their names: of a sandbox among
 // them there may be no record after all. Damage that was met since is told as
-// List tells it.
+// List tells it. A log that is known to be of another version is left out.
 func (j *Journal) IDs() ([]reconcile.SandboxID, []error) {
 	entries, err := os.ReadDir(j.dir)
 	if err != nil {
@@ -109,7 +113,7 @@ func (j *Journal) IDs() ([]reconcile.SandboxID, []error) {
 	long := map[string]reconcile.SandboxID{}
 	for _, e := range entries {
 		name, isLog := strings.CutSuffix(e.Name(), logSuffix)
-		if !isLog {
+		if !isLog || j.knownOther(name) {
 			continue
 		}
 		id, told := idOf(name)
@@ -141,11 +145,14 @@ func (j *Journal) ofLong(name string) (reconcile.SandboxID, error) {
 	if id != "" {
 		return id, nil // one name is of one ID
 	}
-	s, err := load(j.path(name, logSuffix), name)
-	if isDamage(err) {
-		if s, err = j.examine(name, err); isDamage(err) {
+	s, err := j.load(name)
+	if frame.IsDamage(err) {
+		if s, err = j.examine(name, err); frame.IsDamage(err) {
 			return "", nil // told with the rest
 		}
+	}
+	if frame.AsOtherVersion(err) != nil {
+		return "", nil // see OtherVersions
 	}
 	return s.record.Sandbox.ID, err
 }
@@ -162,7 +169,8 @@ func (j *Journal) Damaged() ([]string, error) {
 }
 
 // Get returns one record; false when there is none. A damaged file is set
-// aside and is an error once: from then on there is no record. What the record
+// aside and is an error once: from then on there is no record. A file of another
+// version stays an error (frame.OtherVersion, of kind fault.Conflict). What the record
 // points to may be shared with other callers, and is not to be changed.
 func (j *Journal) Get(id reconcile.SandboxID) (reconcile.Record, bool, error) {
 	name, err := fileName(id)
@@ -177,7 +185,7 @@ func (j *Journal) Get(id reconcile.SandboxID) (reconcile.Record, bool, error) {
 	if !locked {
 		s, err = j.reload(name)
 	}
-	if isDamage(err) {
+	if frame.IsDamage(err) {
 		s, err = j.examine(name, err)
 	}
 	if err != nil {
@@ -186,7 +194,9 @@ func (j *Journal) Get(id reconcile.SandboxID) (reconcile.Record, bool, error) {
 	return s.record, s.found, nil
 }
 
-// Put writes the whole record, durably. What was damaged is set aside first.
+// Put writes the whole record, durably. What was damaged is set aside first. A
+// record of another version is not written over: like Settle, Intend and Remove it
+// fails with frame.OtherVersion then.
 func (j *Journal) Put(r reconcile.Record) error {
 	err := j.write(r.Sandbox.ID, func(name string, g *gate) error {
 		line, s, err := j.prepare(name, g, r)
@@ -232,8 +242,8 @@ func (j *Journal) Intend(id reconcile.SandboxID, changes []netstate.Change) erro
 		return nil
 	}
 	err := j.write(id, func(name string, g *gate) error {
-		s, err := look(j.path(name, logSuffix), name, g)
-		if isDamage(err) {
+		s, err := j.look(name, g)
+		if frame.IsDamage(err) {
 			return j.setAside(name, err)
 		}
 		if err != nil {
@@ -242,7 +252,7 @@ func (j *Journal) Intend(id reconcile.SandboxID, changes []netstate.Change) erro
 		if !s.found {
 			return errors.New("no record")
 		}
-		line, err := encode(entry{Intend: changes})
+		line, err := frame.Encode(entry{Intend: changes})
 		if err != nil {
 			return err
 		}
@@ -250,7 +260,7 @@ func (j *Journal) Intend(id reconcile.SandboxID, changes []netstate.Change) erro
 			if s, err = load(j.path(name, logSuffix), name); err != nil { // for its record
 				return err
 			}
-			if line, err = encode(entry{Record: new(intended(s.record, changes))}); err != nil {
+			if line, err = frame.Encode(entry{Record: new(intended(s.record, changes))}); err != nil {
 				return err
 			}
 			return j.replace(name, g, line)
@@ -266,6 +276,9 @@ func (j *Journal) Intend(id reconcile.SandboxID, changes []netstate.Change) erro
 // Remove forgets a record, durably; an absent one is no error.
 func (j *Journal) Remove(id reconcile.SandboxID) error {
 	err := j.write(id, func(name string, g *gate) error {
+		if _, err := j.look(name, g); frame.AsOtherVersion(err) != nil {
+			return err
+		}
 		g.log = nil
 		if err := os.Remove(j.path(name, tempSuffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -300,16 +313,16 @@ func (j *Journal) write(id reconcile.SandboxID, fn func(name string, g *gate) er
 // prepare encodes a record and reads the log it goes to. A damaged log is set
 // aside, and then counts as absent.
 func (j *Journal) prepare(name string, g *gate, r reconcile.Record) ([]byte, state, error) {
-	line, err := encode(entry{Record: &r})
+	line, err := frame.Encode(entry{Record: &r})
 	if err != nil {
 		return nil, state{}, err
 	}
 	if len(line) > limitBytes/4 {
 		return nil, state{}, fault.New(fault.Invalid, fmt.Errorf("record of %d bytes is too large", len(line)))
 	}
-	s, err := look(j.path(name, logSuffix), name, g)
-	if isDamage(err) {
-		if err := j.setAside(name, err); !isDamage(err) {
+	s, err := j.look(name, g)
+	if frame.IsDamage(err) {
+		if err := j.setAside(name, err); !frame.IsDamage(err) {
 			return nil, state{}, err
 		}
 		return line, state{}, nil
@@ -327,7 +340,7 @@ func (j *Journal) examine(name string, damage error) (state, error) {
 	}
 	defer release()
 	s, err := load(j.path(name, logSuffix), name)
-	if isDamage(err) {
+	if frame.IsDamage(err) {
 		return state{}, j.setAside(name, err)
 	}
 	return s, err

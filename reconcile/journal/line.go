@@ -2,10 +2,10 @@ package journal
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"strconv"
 
@@ -13,11 +13,8 @@ import (
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/frame"
 )
-
-// version is the format's. A reader takes no other: a log of a later plumbline
-// may hold what this one would drop.
-const version = "1"
 
 // entry is the payload of a line; one of its fields is set.
 type entry struct {
@@ -35,44 +32,36 @@ type state struct {
 	mtime  unix.Timespec
 }
 
-func checksum(payload []byte) uint32 {
-	return crc32.Checksum(payload, crc32.MakeTable(crc32.Castagnoli))
-}
-
-// encode writes an entry as one line.
-func encode(e entry) ([]byte, error) {
-	payload, err := json.Marshal(e)
-	if err != nil {
-		return nil, fmt.Errorf("encode: %w", err)
-	}
-	return fmt.Appendf(nil, "%s %08x %s\n", version, checksum(payload), payload), nil
-}
-
-// decode reads a line without its end.
+// decode reads a line without its end. Its errors are those of frame.Decode.
 func decode(line []byte) (entry, error) {
-	v, rest, ok := bytes.Cut(line, []byte(" "))
-	if !ok {
-		return entry{}, errors.New("not a line of a journal")
-	}
-	if string(v) != version {
-		return entry{}, fmt.Errorf("version %.20q is not %q", v, version)
-	}
-	sum, payload, _ := bytes.Cut(rest, []byte(" "))
-	want, err := strconv.ParseUint(string(sum), 16, 32)
-	if err != nil || len(sum) != 8 {
-		return entry{}, fmt.Errorf("no checksum: %.20q", sum)
-	}
-	if got := checksum(payload); got != uint32(want) {
-		return entry{}, fmt.Errorf("checksum is %08x, content has %08x", want, got)
+	payload, err := frame.Decode(line)
+	if err != nil {
+		return entry{}, err
 	}
 	var e entry
-	if err := unmarshal(payload, &e); err != nil {
-		return entry{}, fmt.Errorf("content: %w", err)
+	if err = unmarshal(payload, &e); err == nil {
+		err = e.check()
 	}
-	if (e.Record != nil) == (len(e.Intend) > 0) {
-		return entry{}, errors.New("content: neither a record nor intended changes")
+	if err != nil {
+		return entry{}, frame.Misfit(payload, err)
 	}
 	return e, nil
+}
+
+// check refuses what this version never writes.
+func (e *entry) check() error {
+	if (e.Record != nil) == (len(e.Intend) > 0) {
+		return errors.New("neither a record nor intended changes")
+	}
+	if e.Record == nil {
+		return nil
+	}
+	switch e.Record.Phase {
+	case "", reconcile.Applying, reconcile.Applied, reconcile.Failed, reconcile.Releasing:
+		return nil
+	default:
+		return fmt.Errorf("unknown phase %q", e.Record.Phase)
+	}
 }
 
 // unmarshal is json.Unmarshal, but gives whole numbers in step configs back as
@@ -120,9 +109,61 @@ func exact(v any) any {
 	return v
 }
 
-// replay reads a log. An error says that the log is damaged; a torn end is
-// none.
+// replay reads a log. An error says that the log is damaged or of another version;
+// a torn end is none. A log is of another version when one of its lines is: what
+// the others say is not all.
 func replay(data []byte) (state, error) {
+	s, err := replayLines(data)
+	if err == nil {
+		return s, nil
+	}
+	if other := otherVersion(data); other != nil {
+		return state{}, other
+	}
+	return state{}, &frame.Damage{Err: err}
+}
+
+// otherVersion returns the frame.OtherVersion of a log, with what all its lines
+// speak of; nil when it is of this version.
+func otherVersion(data []byte) error {
+	var found error
+	var payloads [][]byte
+	for n := 1; ; n++ {
+		line, rest, ended := bytes.Cut(data, []byte("\n"))
+		if !ended {
+			break
+		}
+		data = rest
+		if _, err := decode(line); found == nil && frame.AsOtherVersion(err) != nil {
+			found = fmt.Errorf("line %d: %w", n, err)
+		}
+		if payload, _ := frame.Decode(line); payload != nil {
+			payloads = append(payloads, payload)
+		}
+	}
+	if found == nil {
+		return nil
+	}
+	other := frame.AsOtherVersion(found)
+	for _, payload := range payloads {
+		other.Mention(payload)
+		other.BootID = cmp.Or(bootID(payload), other.BootID)
+	}
+	return found
+}
+
+// bootID returns the boot that a line speaks of, "" when it does not say.
+func bootID(payload []byte) string {
+	var e struct {
+		Record struct {
+			BootID string `json:"bootID"`
+		} `json:"record"`
+	}
+	_ = json.Unmarshal(payload, &e) // what can be known
+	return e.Record.BootID
+}
+
+func replayLines(data []byte) (state, error) {
 	s := state{size: len(data)}
 	for n := 1; s.good < len(data); n++ {
 		line, _, ended := bytes.Cut(data[s.good:], []byte("\n"))
@@ -135,6 +176,9 @@ func replay(data []byte) (state, error) {
 			// its name.
 			if n > 1 && unwritten(data, s.good, len(line)) {
 				return s, nil
+			}
+			if d, ok := errors.AsType[*frame.Damage](err); ok {
+				err = d.Err // of the file, not of the line alone
 			}
 			return state{}, fmt.Errorf("line %d: %w", n, err)
 		}

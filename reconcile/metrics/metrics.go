@@ -30,6 +30,7 @@ type Metrics struct {
 	timeToRepair prometheus.Histogram
 	messages     *prometheus.CounterVec
 	damaged      prometheus.Gauge
+	others       prometheus.Gauge
 	build        prometheus.Gauge
 	detected     *prometheus.CounterVec
 	current      current
@@ -71,6 +72,9 @@ func New(b Build, now func() time.Time) *Metrics {
 		damaged: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "plumbline_journal_damaged_files", Help: "Journal files that could not be read and were set aside.",
 		}),
+		others: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "plumbline_other_version_records", Help: "Records written by another version of plumbline, which are left alone.",
+		}),
 		build: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "plumbline_build_info", Help: "Always 1; the labels say which program this is.",
 			ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision, "goversion": b.GoVersion},
@@ -92,7 +96,7 @@ func New(b Build, now func() time.Time) *Metrics {
 func (m *Metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.passes, m.passSeconds, m.phaseSeconds, m.changes, m.repairs,
-		m.timeToRepair, m.messages, m.damaged, m.build, m.detected, &m.current,
+		m.timeToRepair, m.messages, m.damaged, m.others, m.build, m.detected, &m.current,
 	}
 }
 
@@ -184,6 +188,9 @@ func (m *Metrics) Repaired(took time.Duration) { m.timeToRepair.Observe(took.Sec
 
 // Damaged sets the number of journal files that were set aside.
 func (m *Metrics) Damaged(files int) { m.damaged.Set(float64(files)) }
+
+// OtherVersions sets the number of records that other versions have written.
+func (m *Metrics) OtherVersions(files int) { m.others.Set(float64(files)) }
 
 // noStep is the type of changes that no step wants any more.
 const noStep = "none"

@@ -81,6 +81,7 @@ func TestExposition(t *testing.T) {
 	})
 	m.Pass(reconcile.Pass{Sandbox: "red/ai", Topology: "ai", Trigger: reconcile.TriggerRepair, Outcome: fault.Internal})
 	m.Damaged(1)
+	m.OtherVersions(2)
 	m.Fighting("blue/ai", "ai", []reconcile.Fight{{Step: "bond0", Object: netstate.LinkKey("bond0"), Field: "mtu", Action: netstate.Update}})
 	m.Fighting("red/ai", "ai", []reconcile.Fight{
 		{Step: "bond0", Object: netstate.LinkKey("bond0"), Field: "mtu", Action: netstate.Update},

@@ -17,6 +17,7 @@ import (
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/nearest"
@@ -38,6 +39,9 @@ type Assignment struct {
 	// Records lists all sandboxes: the devices of the others are not free. It is
 	// called at most once, and not at all when nothing has to be chosen.
 	Records func() []reconcile.Record
+	// OtherVersions lists the records of other versions: the devices they mention
+	// are not free. It is called after Records.
+	OtherVersions func() []*frame.OtherVersion
 	// Alive reports whether the namespace of a record is still there; one that
 	// is gone holds no device.
 	Alive func(reconcile.Record) bool
@@ -273,6 +277,11 @@ func (r *assigner) taken(need need) map[string]bool {
 			if d, ok := c.Object().(netstate.Device); ok {
 				out[d.ID] = true
 			}
+		}
+	}
+	if need == takesOne {
+		for _, other := range r.OtherVersions() {
+			maps.Copy(out, other.Mentions)
 		}
 	}
 	return out

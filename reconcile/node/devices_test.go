@@ -12,6 +12,7 @@ import (
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
 )
@@ -89,6 +90,7 @@ func TestAssignment(t *testing.T) {
 		asked   map[string]string
 		records []reconcile.Record
 		dead    map[reconcile.SandboxID]bool
+		others  map[string]bool // what a record of another version mentions
 		want    map[string]string
 		err     string
 		kind    fault.Kind
@@ -133,6 +135,10 @@ func TestAssignment(t *testing.T) {
 			steps: twoVFs, records: []reconcile.Record{record("red/ai", steps(t, onPF1), map[string]string{"a": "0000:01:10.0"}, nil), record("red/x", steps(t, dummy), nil, map[string]string{"0000:02:10.0": "pf1v0"})},
 			want: map[string]string{"a": "0000:01:10.2", "b": "0000:02:11.2"},
 		},
+		"those that a record of another version mentions are not": {
+			steps: twoVFs, others: map[string]bool{"blue/ai": true, "0000:01:10.0": true, "0000:02:10.0": true},
+			want: map[string]string{"a": "0000:01:10.2", "b": "0000:02:11.2"},
+		},
 		"those of the dead are": {
 			steps: onPF1, records: []reconcile.Record{record("red/ai", steps(t, onPF1), map[string]string{"a": "0000:02:10.0"}, nil)}, dead: map[reconcile.SandboxID]bool{"red/ai": true},
 			want: map[string]string{"a": "0000:02:10.0"},
@@ -174,7 +180,8 @@ func TestAssignment(t *testing.T) {
 					listed++
 					return c.records
 				},
-				Alive: func(rec reconcile.Record) bool { return !c.dead[rec.Sandbox.ID] },
+				OtherVersions: func() []*frame.OtherVersion { return []*frame.OtherVersion{{Mentions: c.others}} },
+				Alive:         func(rec reconcile.Record) bool { return !c.dead[rec.Sandbox.ID] },
 				Discover: func() ([]inventory.Device, error) {
 					discovered++
 					return host(), errors.New("a file could not be read")

@@ -23,6 +23,7 @@ import (
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/watch"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -44,6 +45,8 @@ type Recorder interface {
 	Fighting(id reconcile.SandboxID, topology string, fights []reconcile.Fight)
 	// Damaged tells how many journal files lie set aside.
 	Damaged(files int)
+	// OtherVersions tells how many records other versions have written.
+	OtherVersions(files int)
 	// Forget drops what is known of a sandbox that is no more.
 	Forget(id reconcile.SandboxID)
 }
@@ -55,9 +58,11 @@ type Options struct {
 	Reconciler *reconcile.Reconciler
 	Store      reconcile.Store
 	// Damaged lists the journal files that lie set aside.
-	Damaged   func() ([]string, error)
-	Contracts contract.Set
-	BootID    string
+	Damaged func() ([]string, error)
+	// OtherVersions lists the records of other versions that were met.
+	OtherVersions func() []*frame.OtherVersion
+	Contracts     contract.Set
+	BootID        string
 	// Discover lists the devices of the host, Sys is its sysfs.
 	Discover func() ([]inventory.Device, error)
 	Sys      fs.FS
@@ -93,6 +98,7 @@ type Loop struct {
 	running bool
 	resync  time.Time                      // of the last reading
 	said    map[reconcile.SandboxID]string // what was logged last
+	others  map[string]string              // what was logged of records of other versions, by path
 }
 
 // New returns a loop that does nothing until Run.
@@ -292,6 +298,7 @@ func (l *Loop) take(r reading) {
 	if files, err := l.Damaged(); err == nil {
 		l.Recorder.Damaged(len(files))
 	}
+	l.reportOtherVersions()
 	l.mu.Lock()
 	if complete {
 		l.resync = l.Now()
@@ -340,7 +347,7 @@ func (l *Loop) unknown() (out []reconcile.Record, complete bool) {
 			continue
 		}
 		rec, found, err := l.Store.Get(id)
-		if err != nil {
+		if err != nil && frame.AsOtherVersion(err) == nil {
 			errs = append(errs, err)
 		}
 		if found {
@@ -351,6 +358,24 @@ func (l *Loop) unknown() (out []reconcile.Record, complete bool) {
 		l.Log.Error("journal", "error", err)
 	}
 	return out, len(errs) == 0
+}
+
+// reportOtherVersions counts the records of other versions, and logs each once.
+func (l *Loop) reportOtherVersions() {
+	others := l.OtherVersions()
+	l.Recorder.OtherVersions(len(others))
+	l.mu.Lock()
+	before := l.others
+	l.others = map[string]string{}
+	for _, o := range others {
+		l.others[o.Path] = o.Error()
+	}
+	l.mu.Unlock()
+	for _, o := range others {
+		if before[o.Path] != o.Error() {
+			l.Log.Warn("record of another version", "file", o.Path, "error", o)
+		}
+	}
 }
 
 func (l *Loop) wish(id reconcile.SandboxID) (w wish, wanted, unknown bool) {
@@ -401,6 +426,9 @@ func (l *Loop) say(id reconcile.SandboxID, err error) {
 func (l *Loop) reconcile(ctx context.Context, id reconcile.SandboxID) (verdict, error) {
 	w, wanted, unknown := l.wish(id)
 	rec, known, err := l.record(ctx, id)
+	if frame.AsOtherVersion(err) != nil {
+		return settled, err // until it changes
+	}
 	if err != nil {
 		return again, err
 	}
@@ -529,8 +557,9 @@ func (l *Loop) sandbox(ctx context.Context, w wish, rec reconcile.Record, known 
 			records, _ := l.Reconciler.List() // damage is reported by take
 			return records
 		},
-		Alive:    func(rec reconcile.Record) bool { return Alive(rec, l.BootID) },
-		Discover: l.Discover, Sys: l.Sys,
+		OtherVersions: l.Reconciler.OtherVersions,
+		Alive:         func(rec reconcile.Record) bool { return Alive(rec, l.BootID) },
+		Discover:      l.Discover, Sys: l.Sys,
 	}.Sandbox(ctx)
 }
 

@@ -178,6 +178,7 @@ type told struct {
 	mu       sync.Mutex
 	repaired []time.Duration
 	damaged  int
+	others   int
 	fights   [][]reconcile.Fight
 }
 
@@ -191,6 +192,12 @@ func (r *told) Damaged(files int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.damaged = files
+}
+
+func (r *told) OtherVersions(files int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.others = files
 }
 
 func (r *told) Fighting(_ reconcile.SandboxID, _ string, fights []reconcile.Fight) {
@@ -250,7 +257,7 @@ func newNode(t *testing.T) *node {
 	}
 	n.engine = reconcile.New(reconcile.Options{Registry: reg, Store: store, Open: n.world.open, BootID: "boot"})
 	n.Loop = New(Options{
-		Dir: t.TempDir(), StateDir: state, Reconciler: n.engine, Store: store, Damaged: store.Damaged, Contracts: reg, BootID: "boot",
+		Dir: t.TempDir(), StateDir: state, Reconciler: n.engine, Store: store, Damaged: store.Damaged, OtherVersions: store.OtherVersions, Contracts: reg, BootID: "boot",
 		Discover: func() ([]inventory.Device, error) { return nil, nil }, Sys: os.DirFS(t.TempDir()),
 		Watcher: n.watched, Recorder: n.told, Now: time.Now,
 		Log: slog.New(slog.NewTextHandler(n.log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {

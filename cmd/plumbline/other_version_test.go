@@ -1,0 +1,63 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/journal"
+)
+
+// TestOtherVersionsAreReported holds that status names every record that another version
+// has written, changes none, and that the agent gives the devices they mention to nobody.
+func TestOtherVersionsAreReported(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	j, err := journal.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, err := frame.Encode(map[string]any{"record": map[string]any{"bootID": "boot", "function": "0000:03:00.2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{
+		"blue%2Fai.journal": "2" + string(line[1:]),
+		"claims/aa.claim":   "2" + string(line[1:]),
+		publishedFile:       `{"version":2}`,
+	}
+	for name, text := range files {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var said bytes.Buffer
+	a := &app{stateDir: dir, stdio: stdio{err: &said}}
+	e := &engine{journal: j, store: j, Reconciler: reconcile.New(reconcile.Options{Store: j, BootID: "boot"})}
+	found, err := a.look(&cobra.Command{}, e, "")
+	if err != nil || len(found.others) != len(files) || len(found.damaged) != 0 || found.code() != exitDiffers {
+		t.Errorf("found %+v, %v", found, err)
+	}
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		want := `plumbline: record "` + path + `": written by another version of plumbline and left alone (`
+		if !strings.Contains(said.String(), want) || !ofState(path) {
+			t.Errorf("%s is not named:\n%s", name, said.String())
+		}
+		if have, err := os.ReadFile(path); err != nil || string(have) != text {
+			t.Errorf("%s is %q, %v", name, have, err)
+		}
+	}
+	if dirty := (&serving{engine: e}).dirty(); !slices.Contains(dirty, "0000:03:00.2") {
+		t.Errorf("dirty: %q", dirty)
+	}
+}

@@ -1,0 +1,104 @@
+package node
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/watch"
+)
+
+// later makes the log of a sandbox one that a later version has written, which speaks
+// of a device, and returns its path and content.
+func (n *node) later(name string) (path string, log []byte) {
+	n.t.Helper()
+	path = filepath.Join(n.StateDir, name+".journal")
+	own, err := os.ReadFile(path)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	line, err := frame.Encode(map[string]any{"record": map[string]any{"sandbox": map[string]any{"devices": []string{"0000:03:00.2"}}, "bootID": "boot"}})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	log = append(own, append([]byte("2"), line[1:]...)...)
+	if err := os.WriteFile(path, log, 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	return path, log
+}
+
+// TestRecordOfAnotherVersion holds that the sandbox of a record of another version is
+// neither repaired nor released nor forgotten, whoever meets it, that this is said
+// once, and that it is in nobody else's way.
+func TestRecordOfAnotherVersion(t *testing.T) {
+	var path string
+	var log []byte
+	running(t, func(n *node) {
+		for id, name := range map[reconcile.SandboxID]string{"blue/ai": "blue", "red/ai": "red", "run/file/ai": "file"} {
+			n.make(name)
+			n.byHand(id, name, "mtu: 1400")
+		}
+		path, log = n.later("blue%2Fai")
+		n.later("run%2Ffile%2Fai") // and no file describes it any more
+	}, func(n *node) {
+		for id, name := range map[reconcile.SandboxID]string{"blue/ai": "blue", "red/ai": "red", "run/file/ai": "file"} {
+			n.world.change(t, n.path(name), spoilt)
+			n.tell(watch.Event{ID: id, Reason: watch.Changed})
+		}
+		n.expect("of another version", "blue", "net1/1500")
+		n.expect("of another version, and no file describes it", "file", "net1/1500")
+		n.expect("of this version", "red", "net1/1400")
+		if n.told.others != 2 {
+			t.Errorf("%d records of other versions are reported, want 2", n.told.others)
+		}
+		n.reread()
+		said := n.log.take()
+		if c := strings.Count(said, "record of another version"); c != 2 || strings.Contains(said, "level=ERROR") {
+			t.Errorf("said %d times:\n%s", c, said)
+		}
+		n.refused(path)
+		if have, err := os.ReadFile(path); err != nil || !bytes.Equal(have, log) {
+			t.Errorf("the record is another: %v\n%s", err, have)
+		}
+
+		// The later version has gone, and left a record that this one knows.
+		if err := os.WriteFile(path, log[:bytes.LastIndexByte(log[:len(log)-1], '\n')+1], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n.reread()
+		n.expect("of this version again", "blue", "net1/1400")
+		if n.told.others != 1 {
+			t.Errorf("%d records of other versions are reported, want 1", n.told.others)
+		}
+	})
+}
+
+// refused holds that the engine refuses a sandbox of another version's record, and
+// the device it mentions to all others.
+func (n *node) refused(path string) {
+	n.t.Helper()
+	sb := reconcile.Sandbox{ID: "green/ai", Netns: n.path("red"), Topology: steps(n.t, twoVFs), Devices: map[string]string{"a": "0000:03:00.2"}}
+	_, err := n.engine.Ensure(n.t.Context(), sb)
+	if fault.Of(err) != fault.Conflict || frame.AsOtherVersion(err) == nil || !strings.Contains(err.Error(), `device "0000:03:00.2" is held by record "`+path) {
+		n.t.Errorf("Ensure of its device: %v", err)
+	}
+	sb.ID = "blue/ai"
+	if _, err := n.engine.Ensure(n.t.Context(), sb); frame.AsOtherVersion(err) == nil {
+		n.t.Errorf("Ensure: %v", err)
+	}
+	for what, do := range map[string]func() error{
+		"Release": func() error { _, err := n.engine.Release(n.t.Context(), "blue/ai"); return err },
+		"Repair":  func() error { _, err := n.engine.Repair(n.t.Context(), "blue/ai"); return err },
+		"Check":   func() error { _, err := n.engine.Check(n.t.Context(), "blue/ai"); return err },
+	} {
+		if err := do(); frame.AsOtherVersion(err) == nil || fault.Of(err) != fault.Conflict {
+			n.t.Errorf("%s: %v", what, err)
+		}
+	}
+}
