@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"strings"
@@ -12,10 +13,12 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	runtimelog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -148,8 +151,11 @@ func (c *controller) manager(config *rest.Config, certificates *admission.Certif
 	}
 	options := manager.Options{
 		Scheme: scheme,
-		// Nobody here reads who wrote which field.
-		Cache:            cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
+		Cache: cache.Options{
+			// Nobody here reads who wrote which field.
+			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject:         map[client.Object]cache.ByObject{&resourceapi.DeviceClass{}: {Transform: deviceclass.StripClass}},
+		},
 		LeaderElection:   c.elect,
 		LeaderElectionID: "plumbline-controller", LeaderElectionNamespace: c.namespace, LeaderElectionReleaseOnCancel: true,
 		Metrics:                server.Options{BindAddress: c.metrics},
@@ -159,7 +165,7 @@ func (c *controller) manager(config *rest.Config, certificates *admission.Certif
 		serving := webhook.Options{Port: c.port, CertDir: c.tlsDir}
 		if c.tlsDir == "" {
 			serving.TLSOpts = append(serving.TLSOpts, certificates.TLS)
-			options.Cache.ByObject = certificates.Cache()
+			maps.Copy(options.Cache.ByObject, certificates.Cache())
 		}
 		options.WebhookServer = webhook.NewServer(serving)
 	}
@@ -173,8 +179,19 @@ func (c *controller) manager(config *rest.Config, certificates *admission.Certif
 // serve adds everything to the manager.
 func (c *controller) serve(ctx context.Context, a *app, log *slog.Logger, mgr manager.Manager, certificates *admission.Certificates) error {
 	recorder := mgr.GetEventRecorder("plumbline-controller")
-	topologies := &deviceclass.Controller{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, BuiltIn: a.registry, Log: log}
-	if err := topologies.Setup(ctx, mgr); err != nil {
+	if err := deviceclass.Index(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	claims, err := deviceclass.NewClaims(mgr.GetConfig())
+	if err != nil {
+		return err
+	}
+	if err := mgr.Add(claims); err != nil {
+		return fmt.Errorf("claims: %w", err)
+	}
+	contracts := &deviceclass.Contracts{Reader: mgr.GetClient(), BuiltIn: a.registry}
+	topologies := &deviceclass.Controller{Client: mgr.GetClient(), Claims: claims, Contracts: contracts, Recorder: recorder, Log: log}
+	if err := topologies.Setup(mgr); err != nil {
 		return err
 	}
 	schemas := &deviceclass.Schemas{Client: mgr.GetClient(), Recorder: recorder, BuiltIn: a.registry, Log: log}
@@ -184,13 +201,13 @@ func (c *controller) serve(ctx context.Context, a *app, log *slog.Logger, mgr ma
 	ready := map[string]healthz.Checker{"caches": func(r *http.Request) error {
 		ctx, cancel := context.WithTimeout(r.Context(), time.Second)
 		defer cancel()
-		if !mgr.GetCache().WaitForCacheSync(ctx) {
+		if !mgr.GetCache().WaitForCacheSync(ctx) || !claims.Synced() {
 			return errors.New("the caches are not filled yet")
 		}
 		return nil
 	}}
 	if c.port != 0 {
-		(&admission.Webhook{Reader: mgr.GetClient(), BuiltIn: a.registry}).Register(mgr.GetWebhookServer())
+		(&admission.Webhook{Reader: mgr.GetClient(), Contracts: contracts, Users: claims.Users}).Register(mgr.GetWebhookServer())
 		ready["webhook"] = mgr.GetWebhookServer().StartedChecker()
 		if c.tlsDir == "" {
 			if err := certificates.Setup(mgr); err != nil {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
-	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/deviceclass"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -24,11 +23,7 @@ func (w *Webhook) claim(ctx context.Context, r admission.Request) (a answer, err
 	if err != nil {
 		return a, err
 	}
-	known, err := w.classes(ctx)
-	if err != nil {
-		return a, err
-	}
-	demands, err := claim.Requests(spec, func(name string) (*resourceapi.DeviceClass, error) { return known.class(ctx, name) })
+	demands, err := claim.Requests(spec, func(name string) (*resourceapi.DeviceClass, error) { return w.deviceClass(ctx, name) })
 	if err != nil && !invalid(err) {
 		return a, err
 	}
@@ -38,9 +33,12 @@ func (w *Webhook) claim(ctx context.Context, r admission.Request) (a answer, err
 		}
 	}
 	for _, d := range demands {
-		o, exists := known.topologies[d.Topology.Name]
+		o := &v1alpha1.NetworkTopology{}
+		exists, err := w.get(ctx, d.Topology.Name, o)
 		where := fmt.Sprintf("%s %q request %q", r.Kind.Kind, name, d.Steps[0].Request)
 		switch {
+		case err != nil:
+			return a, err
 		case !exists:
 			a.problems = append(a.problems, fmt.Sprintf("%s: its DeviceClass is for NetworkTopology %q, which does not exist", where, d.Topology.Name))
 			continue
@@ -53,7 +51,11 @@ func (w *Webhook) claim(ctx context.Context, r admission.Request) (a answer, err
 			a.warn("NetworkTopology %q is not valid, so no pod can use it now", o.Name)
 			continue
 		}
-		a.wrong(claim.Mismatch(t, known.set, d, r.Kind.Kind, name))
+		set, err := w.Contracts.Set(ctx)
+		if err != nil {
+			return a, err
+		}
+		a.wrong(claim.Mismatch(t, set, d, r.Kind.Kind, name))
 	}
 	return a, nil
 }
@@ -81,65 +83,46 @@ func claimOf(r admission.Request) (string, *resourceapi.DeviceClaim, error) {
 	return named(&o.ObjectMeta), &o.Spec.Devices, nil
 }
 
-// classes is what a claim is held against, all from caches.
-type classes struct {
-	reader     *Webhook
-	topologies map[string]*v1alpha1.NetworkTopology
-	set        contract.Set
-	coming     map[string]*resourceapi.DeviceClass
-}
-
-func (w *Webhook) classes(ctx context.Context) (*classes, error) {
-	set, err := w.contracts(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var all v1alpha1.NetworkTopologyList
-	if err := w.Reader.List(ctx, &all); err != nil {
-		return nil, fmt.Errorf("list topologies: %w", err)
-	}
-	c := &classes{reader: w, set: set, topologies: map[string]*v1alpha1.NetworkTopology{}}
-	for i := range all.Items {
-		c.topologies[all.Items[i].Name] = &all.Items[i]
-	}
-	return c, nil
-}
-
-// class returns a DeviceClass: the one there is, or the one the controller is
-// about to make of a topology that was written a moment ago.
-func (c *classes) class(ctx context.Context, name string) (*resourceapi.DeviceClass, error) {
+// deviceClass returns a DeviceClass: the one there is, or the one the controller is
+// about to make of a topology that was written a moment ago. Nobody judges that
+// topology for a claim: when it turns out to be invalid, its pods wait.
+func (w *Webhook) deviceClass(ctx context.Context, name string) (*resourceapi.DeviceClass, error) {
 	have := &resourceapi.DeviceClass{}
-	found, err := c.reader.get(ctx, name, have)
+	found, err := w.get(ctx, name, have)
 	if err != nil {
 		return nil, err
 	}
 	if found {
 		return have, nil
 	}
-	if c.coming == nil {
-		c.coming = map[string]*resourceapi.DeviceClass{}
-		for _, o := range c.topologies {
-			c.expect(ctx, o)
+	wanting, err := deviceclass.Wanting(ctx, w.Reader, name)
+	if err != nil {
+		return nil, err
+	}
+	for i := range wanting {
+		o := &wanting[i]
+		if o.Status.ObservedGeneration == o.Generation || !o.DeletionTimestamp.IsZero() {
+			continue // seen by the controller: what is not there does not come
+		}
+		t, err := topology.FromObject(o)
+		if err != nil {
+			continue
+		}
+		set, err := w.Contracts.Set(ctx)
+		if err != nil {
+			return nil, err
+		}
+		coming, err := deviceclass.Classes(o, t, set)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range coming {
+			if c.Name == name {
+				return c, nil
+			}
 		}
 	}
-	return c.coming[name], nil
-}
-
-func (c *classes) expect(ctx context.Context, o *v1alpha1.NetworkTopology) {
-	if o.Status.ObservedGeneration == o.Generation || !o.DeletionTimestamp.IsZero() {
-		return // seen by the controller: what is not there does not come
-	}
-	t, err := deviceclass.Judge(ctx, o, c.set)
-	if err != nil {
-		return
-	}
-	classes, err := deviceclass.Classes(o, t, c.set)
-	if err != nil {
-		return
-	}
-	for _, class := range classes {
-		c.coming[class.Name] = class
-	}
+	return nil, nil
 }
 
 // class decides on a DeviceClass that bears config of ours: it can be read.

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/plumbline/plumbline/topology"
@@ -29,7 +28,7 @@ func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, 
 	if !o.DeletionTimestamp.IsZero() {
 		return a, nil // on its way out: only finalizers are left to change
 	}
-	set, err := w.contracts(ctx)
+	set, err := w.Contracts.Set(ctx)
 	if err != nil {
 		return a, err
 	}
@@ -41,19 +40,15 @@ func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, 
 		a.wrong(err)
 		return a, nil
 	}
-	for _, s := range deviceclass.Unknown(t, w.BuiltIn) {
+	for _, s := range deviceclass.Unknown(t, w.Contracts.BuiltIn) {
 		a.warn("no node can run step %q: type %q is described by a CNIPluginSchema, and is not one of plumbline's", s.Name, s.Type)
 	}
 	classes, err := deviceclass.Classes(o, t, set)
 	if err != nil {
 		return a, err
 	}
-	var others v1alpha1.NetworkTopologyList
-	if err := w.Reader.List(ctx, &others); err != nil {
-		return a, fmt.Errorf("list topologies: %w", err)
-	}
 	for _, c := range classes {
-		clash, err := w.clash(ctx, o, c.Name, others.Items)
+		clash, err := w.clash(ctx, o, c.Name)
 		if err != nil {
 			return a, err
 		}
@@ -61,11 +56,11 @@ func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, 
 			a.problems = append(a.problems, fmt.Sprintf("NetworkTopology %q, step %q: %s", o.Name, c.Labels[claim.LabelStep], clash))
 		}
 	}
-	return a, w.used(ctx, o, t, set, r, &a)
+	return a, w.used(o, t, set, r, &a)
 }
 
 // clash says who else has, or wants, a DeviceClass of a name.
-func (w *Webhook) clash(ctx context.Context, o *v1alpha1.NetworkTopology, class string, others []v1alpha1.NetworkTopology) (string, error) {
+func (w *Webhook) clash(ctx context.Context, o *v1alpha1.NetworkTopology, class string) (string, error) {
 	have := &resourceapi.DeviceClass{}
 	found, err := w.get(ctx, class, have)
 	if err != nil {
@@ -73,6 +68,10 @@ func (w *Webhook) clash(ctx context.Context, o *v1alpha1.NetworkTopology, class 
 	}
 	if found && !deviceclass.Owned(have, o) && !left(have, o) {
 		return deviceclass.Clash(have), nil
+	}
+	others, err := deviceclass.Wanting(ctx, w.Reader, class)
+	if err != nil {
+		return "", err
 	}
 	for i := range others {
 		other := &others[i]
@@ -100,7 +99,7 @@ func left(class *resourceapi.DeviceClass, o *v1alpha1.NetworkTopology) bool {
 }
 
 // used warns whoever edits a topology that running pods use.
-func (w *Webhook) used(ctx context.Context, o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set, r admission.Request, a *answer) error {
+func (w *Webhook) used(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set, r admission.Request, a *answer) error {
 	inPlace := o.Spec.UpdatePolicy == v1alpha1.InPlace
 	if o.Spec.Rollout != nil && !inPlace {
 		a.warn("NetworkTopology %q: spec.rollout counts with updatePolicy InPlace only", o.Name)
@@ -108,19 +107,15 @@ func (w *Webhook) used(ctx context.Context, o *v1alpha1.NetworkTopology, t *topo
 	if len(r.OldObject.Raw) == 0 {
 		return nil
 	}
-	var claims resourceapi.ResourceClaimList
-	if err := w.Reader.List(ctx, &claims, client.MatchingFields{deviceclass.IndexTopology: o.Name}); err != nil {
-		return fmt.Errorf("list claims: %w", err)
-	}
-	use := deviceclass.UseOf(o, claims.Items)
-	if len(use.Claims) == 0 {
+	users := w.Users(o.Name, o.UID)
+	if users == 0 {
 		return nil
 	}
 	if !inPlace {
-		a.warn("NetworkTopology %q is in use by %d claims: their pods keep the network they have, the change is for new pods", o.Name, len(use.Claims))
+		a.warn("NetworkTopology %q is in use by %d claims: their pods keep the network they have, the change is for new pods", o.Name, users)
 		return nil
 	}
-	a.warn("NetworkTopology %q is in use by %d claims: the change is brought to their pods while they run, node by node; where a link is made anew its connections are interrupted", o.Name, len(use.Claims))
+	a.warn("NetworkTopology %q is in use by %d claims: the change is brought to their pods while they run, node by node; where a link is made anew its connections are interrupted", o.Name, users)
 	old := &v1alpha1.NetworkTopology{}
 	if err := json.Unmarshal(r.OldObject.Raw, old); err != nil {
 		return &malformed{err}
@@ -166,7 +161,7 @@ func (w *Webhook) schema(_ context.Context, r admission.Request) (a answer, err 
 		a.wrong(fmt.Errorf("CNIPluginSchema %q: %s", o.Name, strings.ReplaceAll(err.Error(), "\n", fmt.Sprintf("\nCNIPluginSchema %q: ", o.Name))))
 		return a, nil
 	}
-	if _, builtIn := w.BuiltIn.Contract(o.Spec.CNIType); builtIn && o.Labels[pluginschema.LabelBuiltIn] != "true" {
+	if _, builtIn := w.Contracts.BuiltIn.Contract(o.Spec.CNIType); builtIn && o.Labels[pluginschema.LabelBuiltIn] != "true" {
 		a.warn("step type %q is built in and validated by its own contract: CNIPluginSchema %q changes nothing", o.Spec.CNIType, o.Name)
 	}
 	return a, nil

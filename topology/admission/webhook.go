@@ -11,22 +11,26 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/plumbline/plumbline/ops/fault"
-	"github.com/plumbline/plumbline/topology/contract"
-	"github.com/plumbline/plumbline/topology/pluginschema"
+	"github.com/plumbline/plumbline/topology/deviceclass"
 	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // Webhook decides. It needs the rights get, list and watch on all kinds it
-// looks at: networktopologies, cnipluginschemas, deviceclasses, resourceclaims.
+// looks at: networktopologies, cnipluginschemas, deviceclasses.
 type Webhook struct {
-	Reader  client.Reader // a cache: an answer must not take longer than a look-up
-	BuiltIn contract.Set
+	// Reader is a cache with the indexes of deviceclass.Index: an answer takes some
+	// look-ups, and no walk through all objects.
+	Reader    client.Reader
+	Contracts *deviceclass.Contracts
+	// Users returns how many claims are allocated for a topology.
+	Users func(name string, uid types.UID) int
 }
 
 // maxObject bounds what is looked at; the API server stores less.
@@ -115,19 +119,10 @@ func decode(r admission.Request, into any) error {
 	return nil
 }
 
-// contracts returns those of all types that are built in or described.
-func (w *Webhook) contracts(ctx context.Context) (contract.Set, error) {
-	var schemas schemav1alpha1.CNIPluginSchemaList
-	if err := w.Reader.List(ctx, &schemas); err != nil {
-		return nil, fmt.Errorf("list schemas: %w", err)
-	}
-	set, _ := pluginschema.Known(w.BuiltIn, schemas.Items)
-	return set, nil
-}
-
-// get reads an object from the cache; found is false when there is none.
+// get reads an object from the cache, which is not to be changed; found is false
+// when there is none.
 func (w *Webhook) get(ctx context.Context, name string, into client.Object) (found bool, err error) {
-	err = w.Reader.Get(ctx, client.ObjectKey{Name: name}, into)
+	err = w.Reader.Get(ctx, client.ObjectKey{Name: name}, into, client.UnsafeDisableDeepCopy)
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}

@@ -1,7 +1,6 @@
 package deviceclass
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -11,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -63,8 +61,7 @@ func selectors(expr string) []resourceapi.DeviceSelector {
 	one := func(expr string) resourceapi.DeviceSelector {
 		return resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expr}}
 	}
-	compiled, err := inventory.Compile(expr)
-	if err != nil || compiled.PassesOver(context.Background()) { // Judge refuses what does not compile
+	if c := compiled(expr); c.err != nil || c.passesOver { // Judge refuses what does not compile
 		return []resourceapi.DeviceSelector{one(expr)}
 	}
 	return []resourceapi.DeviceSelector{one(ofOurs), one(expr)}

@@ -18,16 +18,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/plumbline/plumbline/topology/claim"
-	"github.com/plumbline/plumbline/topology/contract"
-	"github.com/plumbline/plumbline/topology/pluginschema"
 	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -45,69 +45,39 @@ import (
 // and in its own namespace leases of coordination.k8s.io (get, create, update;
 // events beside them), by which one of several replicas leads.
 type Controller struct {
-	Client client.Client // reads from caches
-	// Live reads from the API server: that nobody uses a topology is believed on
-	// first-hand knowledge only.
-	Live     client.Reader
-	Recorder events.EventRecorder
-	BuiltIn  contract.Set
-	Log      *slog.Logger
+	Client    client.Client // reads from caches that are indexed (Index)
+	Claims    *Claims
+	Contracts *Contracts
+	Recorder  events.EventRecorder
+	Log       *slog.Logger
 }
 
-// Fields that caches are indexed by.
-const (
-	IndexTopology = "topology" // of claims: the names of topologies they are allocated for
-	indexUID      = "uid"      // of classes: the UIDs of the topologies they are of
-)
-
-// recheck is when to look again at a deletion that the API server contradicts.
-const recheck = 2 * time.Second
+// workers is how many topologies are reconciled at a time. A pass waits for the API
+// server most of its time.
+const workers = 4
 
 // Setup registers the controller with a manager.
-func (c *Controller) Setup(ctx context.Context, mgr manager.Manager) error {
-	indexes := mgr.GetFieldIndexer()
-	if err := indexes.IndexField(ctx, &resourceapi.ResourceClaim{}, IndexTopology, topologiesOfClaim); err != nil {
-		return fmt.Errorf("index claims: %w", err)
-	}
-	if err := indexes.IndexField(ctx, &resourceapi.DeviceClass{}, indexUID, uidsOfClass); err != nil {
-		return fmt.Errorf("index classes: %w", err)
-	}
+func (c *Controller) Setup(mgr manager.Manager) error {
 	return builder.ControllerManagedBy(mgr).
 		For(&v1alpha1.NetworkTopology{}).
 		Watches(&resourceapi.DeviceClass{}, handler.EnqueueRequestsFromMapFunc(c.forClass)).
-		Watches(&resourceapi.ResourceClaim{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
-			return requests(topologiesOfClaim(o)...)
-		})).
 		Watches(&schemav1alpha1.CNIPluginSchema{}, handler.EnqueueRequestsFromMapFunc(c.forSchema)).
+		WatchesRawSource(changes{c}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 		Complete(c)
 }
 
-func topologiesOfClaim(o client.Object) []string {
-	rc, ok := o.(*resourceapi.ResourceClaim)
-	if !ok {
-		return nil
-	}
-	var names []string
-	for _, r := range claim.Uses(rc) {
-		names = append(names, r.Name)
-	}
-	return names
+// changes has topologies reconciled when claims of theirs change.
+type changes struct{ *Controller }
+
+// Start implements source.Source.
+func (c changes) Start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	c.Claims.OnChange(func(topology string) { queue.Add(requests(topology)[0]) })
+	return nil
 }
 
-func uidsOfClass(o client.Object) []string {
-	class, ok := o.(*resourceapi.DeviceClass)
-	if !ok {
-		return nil
-	}
-	if ref := metav1.GetControllerOf(class); ref != nil {
-		return []string{string(ref.UID)}
-	}
-	var uids []string
-	for _, r := range refsOfClass(class) {
-		uids = append(uids, string(r.UID))
-	}
-	return uids
-}
+// WaitForSync implements source.SyncingSource.
+func (c changes) WaitForSync(ctx context.Context) error { return c.Claims.WaitForSync(ctx) }
 
 func refsOfClass(class *resourceapi.DeviceClass) []claim.TopologyRef {
 	var out []claim.TopologyRef
@@ -144,16 +114,12 @@ func (c *Controller) forClass(ctx context.Context, o client.Object) []reconcile.
 	for _, r := range refsOfClass(class) {
 		names[r.Name] = true
 	}
-	var all v1alpha1.NetworkTopologyList
-	if err := c.Client.List(ctx, &all); err != nil {
+	wanting, err := Wanting(ctx, c.Client, class.Name)
+	if err != nil {
 		c.Log.Error("a DeviceClass changed, and whose it is cannot be looked up", "class", class.Name, "error", err)
 	}
-	for i := range all.Items {
-		for _, s := range all.Items[i].Spec.Steps {
-			if claim.ClassName(all.Items[i].Name, s.Name) == class.Name {
-				names[all.Items[i].Name] = true
-			}
-		}
+	for i := range wanting {
+		names[wanting[i].Name] = true
 	}
 	return requests(slices.Sorted(maps.Keys(names))...)
 }
@@ -164,18 +130,16 @@ func (c *Controller) forSchema(ctx context.Context, o client.Object) []reconcile
 	if !ok {
 		return nil
 	}
-	if _, builtIn := c.BuiltIn.Contract(schema.Spec.CNIType); builtIn {
+	if _, builtIn := c.Contracts.BuiltIn.Contract(schema.Spec.CNIType); builtIn {
 		return nil
 	}
-	var all v1alpha1.NetworkTopologyList
-	if err := c.Client.List(ctx, &all); err != nil {
+	var using v1alpha1.NetworkTopologyList
+	if err := c.Client.List(ctx, &using, client.MatchingFields{indexType: schema.Spec.CNIType}, client.UnsafeDisableDeepCopy); err != nil {
 		c.Log.Error("a CNIPluginSchema changed, and who uses it cannot be looked up", "schema", schema.Name, "error", err)
 	}
-	var names []string
-	for i := range all.Items {
-		if slices.ContainsFunc(all.Items[i].Spec.Steps, func(s v1alpha1.Step) bool { return s.Type == schema.Spec.CNIType }) {
-			names = append(names, all.Items[i].Name)
-		}
+	names := make([]string, len(using.Items))
+	for i := range using.Items {
+		names[i] = using.Items[i].Name
 	}
 	return requests(names...)
 }
@@ -186,7 +150,6 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	if err := c.Client.Get(ctx, r.NamespacedName, o); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	o = o.DeepCopy() // the cache's is everybody's
 	result, err := c.reconcile(ctx, o)
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		// The cache lags behind our own last write, or somebody else was quicker.
@@ -199,10 +162,7 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 }
 
 func (c *Controller) reconcile(ctx context.Context, o *v1alpha1.NetworkTopology) (reconcile.Result, error) {
-	use, err := c.use(ctx, c.Client, o, client.MatchingFields{IndexTopology: o.Name})
-	if err != nil {
-		return reconcile.Result{}, err
-	}
+	use := c.Claims.Use(o.Name, o.UID)
 	if !o.DeletionTimestamp.IsZero() {
 		return c.finalize(ctx, o, use)
 	}
@@ -216,15 +176,6 @@ func (c *Controller) reconcile(ctx context.Context, o *v1alpha1.NetworkTopology)
 		return reconcile.Result{}, found.Err // no condition is worth a pass that is repeated at once
 	}
 	return reconcile.Result{}, errors.Join(found.Err, c.report(ctx, o, found))
-}
-
-// use returns who uses a topology, as a reader knows.
-func (c *Controller) use(ctx context.Context, from client.Reader, o *v1alpha1.NetworkTopology, options ...client.ListOption) (Use, error) {
-	var claims resourceapi.ResourceClaimList
-	if err := from.List(ctx, &claims, options...); err != nil {
-		return Use{}, fmt.Errorf("list claims: %w", err)
-	}
-	return UseOf(o, claims.Items), nil
 }
 
 // patch changes the finalizers.
@@ -257,12 +208,6 @@ func (c *Controller) finalize(ctx context.Context, o *v1alpha1.NetworkTopology, 
 			return reconcile.Result{}, err
 		}
 	}
-	if use, err = c.use(ctx, c.Live, o); err != nil {
-		return reconcile.Result{}, err
-	}
-	if len(use.Claims) > 0 {
-		return reconcile.Result{RequeueAfter: recheck}, c.reportUse(ctx, o, 0, use)
-	}
 	if err := c.patch(ctx, o, controllerutil.RemoveFinalizer); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -290,7 +235,7 @@ func (c *Controller) program(ctx context.Context, o *v1alpha1.NetworkTopology, f
 		return
 	}
 	found.Classes = len(have)
-	set, err := c.contracts(ctx)
+	set, err := c.Contracts.Set(ctx)
 	if err != nil {
 		found.Err = err
 		return
@@ -305,7 +250,7 @@ func (c *Controller) program(ctx context.Context, o *v1alpha1.NetworkTopology, f
 		return
 	}
 	found.Steps = len(t.Steps)
-	if found.Unknown = Unknown(t, c.BuiltIn); len(found.Unknown) > 0 {
+	if found.Unknown = Unknown(t, c.Contracts.BuiltIn); len(found.Unknown) > 0 {
 		return
 	}
 	want, err := Classes(o, t, set)
@@ -319,20 +264,10 @@ func (c *Controller) program(ctx context.Context, o *v1alpha1.NetworkTopology, f
 	found.Classes, found.Err = c.apply(ctx, o, have, want)
 }
 
-// contracts returns those of all types that are built in or described.
-func (c *Controller) contracts(ctx context.Context) (contract.Set, error) {
-	var schemas schemav1alpha1.CNIPluginSchemaList
-	if err := c.Client.List(ctx, &schemas); err != nil {
-		return nil, fmt.Errorf("list schemas: %w", err)
-	}
-	set, _ := pluginschema.Known(c.BuiltIn, schemas.Items) // Schemas reports what cannot be read
-	return set, nil
-}
-
-// classes returns the classes that are of this topology.
+// classes returns the classes that are of this topology, as the cache has them.
 func (c *Controller) classes(ctx context.Context, o *v1alpha1.NetworkTopology) ([]resourceapi.DeviceClass, error) {
 	var all resourceapi.DeviceClassList
-	if err := c.Client.List(ctx, &all, client.MatchingFields{indexUID: string(o.UID)}); err != nil {
+	if err := c.Client.List(ctx, &all, client.MatchingFields{indexUID: string(o.UID)}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list classes: %w", err)
 	}
 	return slices.DeleteFunc(all.Items, func(d resourceapi.DeviceClass) bool { return !Owned(&d, o) }), nil
@@ -342,7 +277,7 @@ func (c *Controller) clashes(ctx context.Context, o *v1alpha1.NetworkTopology, w
 	var out []string
 	for _, w := range want {
 		other := &resourceapi.DeviceClass{}
-		err := c.Client.Get(ctx, client.ObjectKeyFromObject(w), other)
+		err := c.Client.Get(ctx, client.ObjectKeyFromObject(w), other, client.UnsafeDisableDeepCopy)
 		switch {
 		case apierrors.IsNotFound(err):
 		case err != nil:

@@ -7,7 +7,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -35,7 +34,7 @@ func Judge(ctx context.Context, o *v1alpha1.NetworkTopology, set contract.Set) (
 		if s.Selector == "" || invalid.Full() {
 			continue
 		}
-		if _, err := inventory.Compile(s.Selector); err != nil {
+		if err := compiled(s.Selector).err; err != nil {
 			invalid.Add(topology.Problem{Step: s.Name, Message: err.Error()})
 		}
 	}
