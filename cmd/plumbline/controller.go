@@ -207,7 +207,7 @@ func (c *controller) serve(ctx context.Context, a *app, log *slog.Logger, mgr ma
 		return nil
 	}}
 	if c.port != 0 {
-		(&admission.Webhook{Reader: mgr.GetClient(), Contracts: contracts, Users: claims.Users}).Register(mgr.GetWebhookServer())
+		admission.New(mgr.GetClient(), contracts, claims.Users).Register(mgr.GetWebhookServer())
 		ready["webhook"] = mgr.GetWebhookServer().StartedChecker()
 		if c.tlsDir == "" {
 			if err := certificates.Setup(mgr); err != nil {

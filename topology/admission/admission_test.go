@@ -32,7 +32,7 @@ func TestMessage(t *testing.T) {
 
 // TestPasses answers what needs no look at the cluster: there is none here.
 func TestPasses(t *testing.T) {
-	w := &Webhook{}
+	w := New(nil, nil, nil)
 	for name, r := range map[string]admissionv1.AdmissionRequest{
 		"deletion":    {Operation: admissionv1.Delete},
 		"subresource": {Operation: admissionv1.Update, SubResource: "status"},
@@ -43,11 +43,11 @@ func TestPasses(t *testing.T) {
 		}
 	}
 	r := admissionv1.AdmissionRequest{Operation: admissionv1.Create}
-	r.Object.Raw = make([]byte, maxObject+1)
-	if a := w.Handle(t.Context(), admission.Request{AdmissionRequest: r}); a.Allowed {
-		t.Error("an object without bounds is looked at")
+	r.Kind.Group, r.Kind.Kind, r.Object.Raw = v1alpha1.GroupVersion.Group, v1alpha1.Kind, make([]byte, maxObject+1)
+	if a := w.Handle(t.Context(), admission.Request{AdmissionRequest: r}); a.Allowed || a.Result.Code != 400 {
+		t.Errorf("a topology without bounds: %+v", a.Result)
 	}
-	r.Kind.Group, r.Kind.Kind, r.Object.Raw = v1alpha1.GroupVersion.Group, v1alpha1.Kind, []byte(`{"spec":7}`)
+	r.Object.Raw = []byte(`{"spec":7}`)
 	if a := w.Handle(t.Context(), admission.Request{AdmissionRequest: r}); a.Allowed || a.Result.Code != 400 {
 		t.Errorf("an object that is none: %+v", a.Result)
 	}

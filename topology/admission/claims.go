@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -51,7 +52,7 @@ func (w *Webhook) claim(ctx context.Context, r admission.Request) (a answer, err
 			a.warn("NetworkTopology %q is not valid, so no pod can use it now", o.Name)
 			continue
 		}
-		set, err := w.Contracts.Set(ctx)
+		set, err := w.contracts.Set(ctx)
 		if err != nil {
 			return a, err
 		}
@@ -74,13 +75,25 @@ func claimOf(r admission.Request) (string, *resourceapi.DeviceClaim, error) {
 		if err := decode(r, o); err != nil {
 			return "", nil, err
 		}
-		return named(&o.ObjectMeta), &o.Spec.Spec.Devices, nil
+		return named(&o.ObjectMeta), &o.Spec.Spec.Devices, limits(&o.Spec.Spec.Devices)
 	}
 	o := &resourceapi.ResourceClaim{}
 	if err := decode(r, o); err != nil {
 		return "", nil, err
 	}
-	return named(&o.ObjectMeta), &o.Spec.Devices, nil
+	return named(&o.ObjectMeta), &o.Spec.Devices, limits(&o.Spec.Devices)
+}
+
+// limits holds a claim that did not come from an API server to what that lets pass.
+func limits(spec *resourceapi.DeviceClaim) error {
+	many := len(spec.Requests) > resourceapi.DeviceRequestsMaxSize || len(spec.Config) > resourceapi.DeviceConfigMaxSize
+	for i := range spec.Requests {
+		many = many || len(spec.Requests[i].FirstAvailable) > resourceapi.FirstAvailableDeviceRequestMaxSize
+	}
+	if many {
+		return &malformed{errors.New("it has more requests, alternatives or configs than the API takes")}
+	}
+	return nil
 }
 
 // deviceClass returns a DeviceClass: the one there is, or the one the controller is
@@ -95,7 +108,7 @@ func (w *Webhook) deviceClass(ctx context.Context, name string) (*resourceapi.De
 	if found {
 		return have, nil
 	}
-	wanting, err := deviceclass.Wanting(ctx, w.Reader, name)
+	wanting, err := deviceclass.Wanting(ctx, w.reader, name)
 	if err != nil {
 		return nil, err
 	}
@@ -108,18 +121,12 @@ func (w *Webhook) deviceClass(ctx context.Context, name string) (*resourceapi.De
 		if err != nil {
 			continue
 		}
-		set, err := w.Contracts.Set(ctx)
+		set, err := w.contracts.Set(ctx)
 		if err != nil {
 			return nil, err
 		}
-		coming, err := deviceclass.Classes(o, t, set)
-		if err != nil {
-			return nil, err
-		}
-		for _, c := range coming {
-			if c.Name == name {
-				return c, nil
-			}
+		if c, err := deviceclass.Unselective(o, t, set, name); c != nil || err != nil {
+			return c, err
 		}
 	}
 	return nil, nil
@@ -130,6 +137,9 @@ func (w *Webhook) class(ctx context.Context, r admission.Request) (a answer, err
 	o := &resourceapi.DeviceClass{}
 	if err := decode(r, o); err != nil {
 		return a, err
+	}
+	if len(o.Spec.Config) > resourceapi.DeviceConfigMaxSize {
+		return a, &malformed{errors.New("it has more configs than the API takes")}
 	}
 	var ours []claim.Config
 	for i, e := range o.Spec.Config {

@@ -28,7 +28,7 @@ func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, 
 	if !o.DeletionTimestamp.IsZero() {
 		return a, nil // on its way out: only finalizers are left to change
 	}
-	set, err := w.Contracts.Set(ctx)
+	set, err := w.contracts.Set(ctx)
 	if err != nil {
 		return a, err
 	}
@@ -40,7 +40,7 @@ func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, 
 		a.wrong(err)
 		return a, nil
 	}
-	for _, s := range deviceclass.Unknown(t, w.Contracts.BuiltIn) {
+	for _, s := range deviceclass.Unknown(t, w.contracts.BuiltIn) {
 		a.warn("no node can run step %q: type %q is described by a CNIPluginSchema, and is not one of plumbline's", s.Name, s.Type)
 	}
 	classes, err := deviceclass.Classes(o, t, set)
@@ -69,7 +69,7 @@ func (w *Webhook) clash(ctx context.Context, o *v1alpha1.NetworkTopology, class 
 	if found && !deviceclass.Owned(have, o) && !left(have, o) {
 		return deviceclass.Clash(have), nil
 	}
-	others, err := deviceclass.Wanting(ctx, w.Reader, class)
+	others, err := deviceclass.Wanting(ctx, w.reader, class)
 	if err != nil {
 		return "", err
 	}
@@ -107,7 +107,7 @@ func (w *Webhook) used(o *v1alpha1.NetworkTopology, t *topology.Topology, set co
 	if len(r.OldObject.Raw) == 0 {
 		return nil
 	}
-	users := w.Users(o.Name, o.UID)
+	users := w.users(o.Name, o.UID)
 	if users == 0 {
 		return nil
 	}
@@ -161,7 +161,7 @@ func (w *Webhook) schema(_ context.Context, r admission.Request) (a answer, err 
 		a.wrong(fmt.Errorf("CNIPluginSchema %q: %s", o.Name, strings.ReplaceAll(err.Error(), "\n", fmt.Sprintf("\nCNIPluginSchema %q: ", o.Name))))
 		return a, nil
 	}
-	if _, builtIn := w.Contracts.BuiltIn.Contract(o.Spec.CNIType); builtIn && o.Labels[pluginschema.LabelBuiltIn] != "true" {
+	if _, builtIn := w.contracts.BuiltIn.Contract(o.Spec.CNIType); builtIn && o.Labels[pluginschema.LabelBuiltIn] != "true" {
 		a.warn("step type %q is built in and validated by its own contract: CNIPluginSchema %q changes nothing", o.Spec.CNIType, o.Name)
 	}
 	return a, nil

@@ -6,13 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime/debug"
 	"strings"
 
+	"golang.org/x/sync/semaphore"
 	admissionv1 "k8s.io/api/admission/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -25,15 +28,24 @@ import (
 // Webhook decides. It needs the rights get, list and watch on all kinds it
 // looks at: networktopologies, cnipluginschemas, deviceclasses.
 type Webhook struct {
-	// Reader is a cache with the indexes of deviceclass.Index: an answer takes some
-	// look-ups, and no walk through all objects.
-	Reader    client.Reader
-	Contracts *deviceclass.Contracts
-	// Users returns how many claims are allocated for a topology.
-	Users func(name string, uid types.UID) int
+	reader    client.Reader
+	contracts *deviceclass.Contracts
+	users     func(name string, uid types.UID) int
+
+	judging *semaphore.Weighted
 }
 
-// maxObject bounds what is looked at; the API server stores less.
+// maxJudging is how many topologies are judged at a time.
+const maxJudging = 2
+
+// New returns a Webhook. reader is a cache with the indexes of deviceclass.Index, so
+// that an answer takes some look-ups and no walk through all objects; users returns
+// how many claims are allocated for a topology.
+func New(reader client.Reader, contracts *deviceclass.Contracts, users func(name string, uid types.UID) int) *Webhook {
+	return &Webhook{reader: reader, contracts: contracts, users: users, judging: semaphore.NewWeighted(maxJudging)}
+}
+
+// maxObject bounds what is decoded; the API server stores less.
 const maxObject = 4 << 20
 
 // Path is where the decisions are served, all of them.
@@ -41,7 +53,7 @@ const Path = "/validate"
 
 // Register serves the decisions.
 func (w *Webhook) Register(server webhook.Server) {
-	server.Register(Path, &webhook.Admission{Handler: w})
+	server.Register(Path, bounded(&webhook.Admission{Handler: w}))
 }
 
 // answer is nothing (allowed), or what is wrong or worth a warning.
@@ -57,36 +69,75 @@ func (a *answer) wrong(err error) {
 }
 
 func (a *answer) warn(format string, args ...any) {
-	a.warnings = append(a.warnings, fmt.Sprintf(format, args...))
+	if len(a.warnings) < maxWarnings {
+		a.warnings = append(a.warnings, shorten(fmt.Sprintf(format, args...), maxWarning))
+	}
 }
 
-// Handle implements admission.Handler. What cannot be decided is answered with
-// an error, and the failure policy decides.
-func (w *Webhook) Handle(ctx context.Context, r admission.Request) admission.Response {
+// Bounds of an answer, in bytes and numbers.
+const (
+	maxMessage  = 16 << 10
+	maxWarning  = 1 << 10
+	maxWarnings = 16
+)
+
+// shorten cuts a text to so many bytes.
+func shorten(s string, most int) string {
+	const more = " ..."
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most-len(more)], "") + more
+}
+
+// Handle implements admission.Handler. What cannot be decided is refused when it is
+// a definition, and passes with a warning when it is a request: an answer that is no
+// answer would be a refusal to the API server, whatever the failure policy says.
+func (w *Webhook) Handle(ctx context.Context, r admission.Request) (response admission.Response) {
 	if r.Operation != admissionv1.Create && r.Operation != admissionv1.Update || r.SubResource != "" {
 		return admission.Allowed("")
 	}
-	if n := len(r.Object.Raw); n > maxObject {
-		return admission.Denied(fmt.Sprintf("the object has %d bytes, at most %d are looked at", n, maxObject))
-	}
+	defer func() {
+		if p := recover(); p != nil {
+			log.FromContext(ctx).Error(fmt.Errorf("panic: %v", p), "not decided", "stack", string(debug.Stack()))
+			response = undecided(r, errors.New("a fault of the webhook, see its log"))
+		}
+	}()
 	a, err := w.decide(ctx, r)
 	switch {
-	case errors.As(err, new(*malformed)):
-		return admission.Errored(http.StatusBadRequest, err)
 	case err != nil:
-		return admission.Errored(http.StatusInternalServerError, err)
+		log.FromContext(ctx).Error(err, "not decided")
+		return undecided(r, err)
 	case len(a.problems) > 0:
 		return admission.Denied(message(a.problems)).WithWarnings(a.warnings...)
 	}
 	return admission.Allowed("").WithWarnings(a.warnings...)
 }
 
+// defines reports whether an object is a definition (see registration.go).
+func defines(r admission.Request) bool {
+	return r.Kind.Group == v1alpha1.GroupVersion.Group || r.Kind.Group == schemav1alpha1.GroupVersion.Group
+}
+
+func undecided(r admission.Request, err error) admission.Response {
+	switch {
+	case !defines(r):
+		return admission.Allowed("").WithWarnings(shorten(fmt.Sprintf("%s %q passes unchecked, its node will check it: %v", r.Kind.Kind, r.Name, err), maxWarning))
+	case errors.As(err, new(*malformed)):
+		return admission.Errored(http.StatusBadRequest, err)
+	}
+	return admission.Errored(http.StatusInternalServerError, err)
+}
+
 func (w *Webhook) decide(ctx context.Context, r admission.Request) (answer, error) {
+	if n := len(r.Object.Raw); n > maxObject {
+		return answer{}, &malformed{fmt.Errorf("it has %d bytes, at most %d are read", n, maxObject)}
+	}
 	switch r.Kind.Group + "/" + r.Kind.Kind {
 	case v1alpha1.GroupVersion.Group + "/" + v1alpha1.Kind:
-		return w.topology(ctx, r)
+		return w.definition(ctx, func() (answer, error) { return w.topology(ctx, r) })
 	case schemav1alpha1.GroupVersion.Group + "/" + schemav1alpha1.Kind:
-		return w.schema(ctx, r)
+		return w.definition(ctx, func() (answer, error) { return w.schema(ctx, r) })
 	case resourceapi.GroupName + "/DeviceClass":
 		return w.class(ctx, r)
 	case resourceapi.GroupName + "/ResourceClaim", resourceapi.GroupName + "/ResourceClaimTemplate":
@@ -96,10 +147,20 @@ func (w *Webhook) decide(ctx context.Context, r admission.Request) (answer, erro
 	}
 }
 
+// definition judges a topology or a schema, of which each may take a core for
+// seconds: few at a time, so that claims are answered meanwhile.
+func (w *Webhook) definition(ctx context.Context, judge func() (answer, error)) (answer, error) {
+	if err := w.judging.Acquire(ctx, 1); err != nil {
+		return answer{}, fmt.Errorf("the webhook is busy with other topologies: %w", err)
+	}
+	defer w.judging.Release(1)
+	return judge()
+}
+
 // message lays problems out behind "denied the request: ": one line as it is,
 // more on lines of their own, indented, as seed 000 section 8.1 shows it.
 func message(problems []string) string {
-	text := strings.TrimRight(strings.Join(problems, "\n"), "\n")
+	text := shorten(strings.TrimRight(strings.Join(problems, "\n"), "\n"), maxMessage)
 	if !strings.Contains(text, "\n") {
 		return text
 	}
@@ -122,7 +183,7 @@ func decode(r admission.Request, into any) error {
 // get reads an object from the cache, which is not to be changed; found is false
 // when there is none.
 func (w *Webhook) get(ctx context.Context, name string, into client.Object) (found bool, err error) {
-	err = w.Reader.Get(ctx, client.ObjectKey{Name: name}, into, client.UnsafeDisableDeepCopy)
+	err = w.reader.Get(ctx, client.ObjectKey{Name: name}, into, client.UnsafeDisableDeepCopy)
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}

@@ -22,9 +22,9 @@ import (
 func Classes(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set) ([]*resourceapi.DeviceClass, error) {
 	var out []*resourceapi.DeviceClass
 	for _, s := range claim.Roots(t, set) {
-		parameters, err := json.Marshal(claim.ConfigOf(o, s.Name))
+		config, err := configOf(o, s.Name)
 		if err != nil {
-			return nil, fmt.Errorf("DeviceClass %q: %w", claim.ClassName(o.Name, s.Name), err)
+			return nil, err
 		}
 		selector := s.Selector
 		if selector == "" {
@@ -44,13 +44,38 @@ func Classes(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set
 			},
 			Spec: resourceapi.DeviceClassSpec{
 				Selectors: selectors(selector),
-				Config: []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
-					Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: claim.Driver, Parameters: runtime.RawExtension{Raw: parameters}},
-				}}},
+				Config:    config,
 			},
 		})
 	}
 	return out, nil
+}
+
+// configOf says which step of which topology a class is for.
+func configOf(o *v1alpha1.NetworkTopology, step string) ([]resourceapi.DeviceClassConfiguration, error) {
+	parameters, err := json.Marshal(claim.ConfigOf(o, step))
+	if err != nil {
+		return nil, fmt.Errorf("DeviceClass %q: %w", claim.ClassName(o.Name, step), err)
+	}
+	return []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
+		Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: claim.Driver, Parameters: runtime.RawExtension{Raw: parameters}},
+	}}}, nil
+}
+
+// Unselective returns the DeviceClass of a name that Classes would make, without its
+// selectors and so without compiling any; nil when it would make none.
+func Unselective(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set, name string) (*resourceapi.DeviceClass, error) {
+	for _, s := range claim.Roots(t, set) {
+		if claim.ClassName(o.Name, s.Name) != name {
+			continue
+		}
+		config, err := configOf(o, s.Name)
+		if err != nil {
+			return nil, err
+		}
+		return &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.DeviceClassSpec{Config: config}}, nil
+	}
+	return nil, nil
 }
 
 // selectors returns those of a class: the step's, as written, and before it one for
