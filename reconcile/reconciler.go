@@ -431,7 +431,7 @@ func (p *pass) observe(ctx context.Context) error {
 	snap, err := p.domain.Observe(ctx, p.asked)
 	p.timing.Observe += p.r.opts.Now().Sub(start)
 	p.partial = nil
-	if p.record.Phase == Releasing && errors.Is(err, ErrPartial) {
+	if p.record.Phase == Releasing && snap != nil && errors.Is(err, ErrPartial) {
 		// What lives in the namespace goes with it. The devices have to come back.
 		p.partial, err = fmt.Errorf("observe: %w", err), nil
 	}

@@ -29,7 +29,7 @@ func (s *Sandbox) Observe(ctx context.Context, ask []netstate.Object) (*netstate
 		}
 	}
 	if err := o.ask(ctx, ask); err != nil {
-		return nil, errors.Join(partial, err)
+		return nil, err
 	}
 	return o.snap, partial
 }
