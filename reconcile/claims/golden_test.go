@@ -1,0 +1,48 @@
+package claims_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/plumbline/plumbline/reconcile/claims"
+)
+
+// TestRecordsOfC3bdea8 holds that the records of a claim as commit c3bdea8 wrote them, with
+// every field that it knew, are read in full, and are written for it byte by byte as it
+// wrote them: an agent can be upgraded, and rolled back. The files are never rewritten.
+// See docs/adr/0015 for what may be added.
+func TestRecordsOfC3bdea8(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir, "boot")
+	files := []string{"aa.claim", "aa.sandboxes"}
+	for _, name := range files {
+		data, err := os.ReadFile(filepath.Join("testdata/c3bdea8", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "claims", name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e := get(t, s, "aa")
+	if len(e.In) != 5 || e.Sandbox("s4").Phase != claims.Attached || !e.Updating() || len(e.Topologies[0].Devices) != 2 {
+		t.Errorf("entry: %+v", e)
+	}
+	if err := s.Put(e.Claim); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.PutSandboxes(e); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		want, err := os.ReadFile(filepath.Join("testdata/c3bdea8", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if have, err := os.ReadFile(filepath.Join(dir, "claims", name)); err != nil || !bytes.Equal(have, want) {
+			t.Errorf("%s, read and written again: %v\nhave %s\nwant %s", name, err, have, want)
+		}
+	}
+}

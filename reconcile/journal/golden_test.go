@@ -1,0 +1,62 @@
+package journal
+
+import (
+	"bytes"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/frame"
+)
+
+// TestRecordsOfC3bdea8 holds that a log as commit c3bdea8 wrote it, with every field of
+// every object type that it knew, is read in full, and that what it knew is written for it
+// byte by byte as it wrote it: an agent can be upgraded, and rolled back. The files are
+// never rewritten. See docs/adr/0015 for what may be added.
+func TestRecordsOfC3bdea8(t *testing.T) {
+	want, err := os.ReadFile("testdata/c3bdea8/blue-ai.journal")
+	must(t, err)
+	var again []byte
+	for line := range bytes.Lines(want) {
+		e, err := decode(bytes.TrimSuffix(line, []byte("\n")))
+		must(t, err)
+		out, err := frame.Encode(e)
+		must(t, err)
+		if !bytes.Equal(out, line) {
+			t.Errorf("read and written again:\nhave %s\nwant %s", out, line)
+		}
+		again = append(again, out...)
+	}
+	j := open(t, t.TempDir())
+	must(t, os.WriteFile(j.path("blue%2Fai", logSuffix), want, 0o600))
+	r := mustGet(t, j, testID)
+	if r.Phase != reconcile.Releasing || r.BootID != "boot" || len(r.Results) != 1 || len(r.Fighting) != 1 || r.Sandbox.Topology.Steps[0].Config["vlan"] != int64(9007199254740993) {
+		t.Errorf("record: %+v", r)
+	}
+	for _, kind := range []netstate.Kind{
+		netstate.KindLink, netstate.KindAddress, netstate.KindRoute, netstate.KindSysctl, netstate.KindEthtool, netstate.KindBridgeVLAN, netstate.KindDevice, netstate.KindVF,
+	} {
+		if !slices.ContainsFunc(r.History, func(c netstate.Change) bool { return c.Key().Kind == kind }) {
+			t.Errorf("no change of a %s", kind)
+		}
+	}
+	must(t, j.Put(r))
+	if log, err := os.ReadFile(j.path("blue%2Fai", logSuffix)); err != nil || !bytes.HasPrefix(log, again) {
+		t.Errorf("the log is another: %v", err)
+	}
+}
+
+// TestUnknownFields holds that fields that this version does not know change nothing: a
+// later version may add what may be ignored, and lost.
+func TestUnknownFields(t *testing.T) {
+	s, err := replay(framed(`{"record":{"sandbox":{"id":"blue/ai","more":{}},"more":[1],"phase":"Applied",` +
+		`"history":[{"type":"device","before":{"id":"0000:03:00.2","permanent":"02:00:00:00:00:01"},"after":{"id":"0000:03:00.2","at":"net1@pod"},"more":1}]},"more":null}`))
+	must(t, err)
+	want := reconcile.Record{
+		Sandbox: reconcile.Sandbox{ID: testID}, Phase: reconcile.Applied,
+		History: []netstate.Change{{Before: netstate.Device{ID: "0000:03:00.2"}, After: netstate.Device{ID: "0000:03:00.2", At: new("net1@pod")}}},
+	}
+	sameRecord(t, s.record, want)
+}
