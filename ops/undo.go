@@ -437,6 +437,11 @@ func (u *undoer) device(c netstate.Change) {
 		// next round sets it, when that is restored.
 		after.MAC = nil
 	}
+	if have.Made() && have.LinkKind != inert {
+		// Nothing proves that it is the one which left: a pod can make a link of the
+		// same kind and index, and feed packets to it. It stays down.
+		after.Up = nil
+	}
 	why := ""
 	if home != *before.At {
 		why = fmt.Sprintf("its own name %q is taken", netstate.BaseName(*before.At))
@@ -450,6 +455,9 @@ func (u *undoer) device(c netstate.Change) {
 	}
 	u.do(netstate.Change{Step: c.Step, Before: have, After: after, Why: why})
 }
+
+// inert is the kind of link that nobody can send anything through.
+const inert = "dummy"
 
 // adminMACPending reports whether the physical function still holds a MAC of
 // ours for the device.

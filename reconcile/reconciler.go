@@ -428,7 +428,7 @@ func (p *pass) plan(ctx context.Context) (*ops.Plan, error) {
 
 func (p *pass) observe(ctx context.Context) error {
 	start := p.r.opts.Now()
-	snap, err := p.domain.Observe(ctx, p.asked)
+	snap, err := p.domain.Observe(ctx, p.recorded(p.asked))
 	p.timing.Observe += p.r.opts.Now().Sub(start)
 	p.partial = nil
 	if p.record.Phase == Releasing && snap != nil && errors.Is(err, ErrPartial) {
@@ -440,6 +440,17 @@ func (p *pass) observe(ctx context.Context) error {
 	}
 	p.snapshot = snap
 	return nil
+}
+
+// recorded adds to the devices that are asked for what the record knows them by.
+func (p *pass) recorded(ask []netstate.Object) []netstate.Object {
+	out := slices.Clone(ask)
+	for i, o := range out {
+		if d, ok := o.(netstate.Device); ok {
+			out[i] = netstate.Recorded(p.record.History, d)
+		}
+	}
+	return out
 }
 
 // planObserved plans from what was observed last, and observes what it misses.
@@ -492,7 +503,7 @@ func (p *pass) verify(ctx context.Context, done *ops.Plan) (*ops.Plan, error) {
 func (p *pass) extend(ctx context.Context, missing []netstate.Object) error {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Observe += p.r.opts.Now().Sub(start) }()
-	if err := p.domain.Extend(ctx, p.snapshot, missing); err != nil {
+	if err := p.domain.Extend(ctx, p.snapshot, p.recorded(missing)); err != nil {
 		return fmt.Errorf("observe: %w", err)
 	}
 	p.asked = append(p.asked, missing...)
@@ -801,10 +812,17 @@ func (p *pass) unmade(c netstate.Change) bool {
 	return p.trigger == TriggerEnsure && !there && p.snapshot.Known(c.Object())
 }
 
-// recognizable notes in a history the indexes of the links we made, by which
-// they are found when somebody renames them.
+// recognizable notes in a history the indexes of the links we made and of the
+// devices we moved, by which they are found when somebody renames them.
 func recognizable(history []netstate.Change, seen *netstate.Snapshot) []netstate.Change {
 	for i, c := range history {
+		if moved, ok := c.After.(netstate.Device); ok && moved.At != nil {
+			if d, ok := seen.Device(moved.ID); ok && d.At != nil && *d.At == *moved.At {
+				moved.Index = d.Index
+				history[i].After = moved
+			}
+			continue
+		}
 		made, ok := c.After.(netstate.Link)
 		if !ok || c.Before != nil {
 			continue

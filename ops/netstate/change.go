@@ -353,7 +353,8 @@ func fold(first, then Change) Change {
 		return first
 	default: // updated by us: originals are write-once
 		if then.Before != nil {
-			first.Before = mergeAny(then.Before, first.Before)
+			// What was only observed stays the first's, too: a device is known by it.
+			first.Before = mergeAny(mergeAny(first.Before, then.Before), first.Before)
 		}
 		if then.After == nil {
 			first.After = nil

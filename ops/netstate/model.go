@@ -40,7 +40,7 @@ type model struct {
 func (m *model) put(l Link) {
 	m.Put(l)
 	if d, ok := m.Device(l.DeviceID); ok && d.At != nil && *d.At == l.Name {
-		m.Put(Merge(d, Device{MAC: l.MAC, MTU: l.MTU, Up: l.Up}))
+		m.Put(Merge(d, Device{MAC: l.MAC, MTU: l.MTU, Up: l.Up, Alias: l.Alias}))
 	}
 }
 
@@ -421,14 +421,14 @@ func (m *model) device(c Change) {
 	m.Put(next)
 	if after.At == nil || have.At == nil || *after.At == *have.At {
 		if l, ok := m.Link(deref(next.At)); ok {
-			m.Put(Merge(l, Link{MAC: after.MAC, MTU: after.MTU, Up: after.Up}))
+			m.Put(Merge(l, Link{MAC: after.MAC, MTU: after.MTU, Up: after.Up, Alias: after.Alias}))
 		}
 		return
 	}
 	if l, ok := m.Link(*have.At); ok && OnHost(l.Name) == OnHost(*after.At) {
 		m.Rename(l.Name, *after.At)
 		l, _ = m.Link(*after.At)
-		m.put(Merge(l, Link{MAC: after.MAC, MTU: after.MTU, Up: after.Up}))
+		m.put(Merge(l, Link{MAC: after.MAC, MTU: after.MTU, Up: after.Up, Alias: after.Alias}))
 		return
 	}
 	link := Link{LinkKind: "device", MTU: have.MTU, MAC: have.MAC}
@@ -444,7 +444,7 @@ func (m *model) device(c Change) {
 		m.dropLink(l, true)
 	}
 	link.Name, link.DeviceID = *after.At, after.ID
-	link = Merge(link, Link{Up: new(false), Master: new(""), MTU: after.MTU, MAC: after.MAC})
+	link = Merge(link, Link{Up: new(false), Master: new(""), MTU: after.MTU, MAC: after.MAC, Alias: after.Alias})
 	if after.Up != nil {
 		link.Up = after.Up
 	}

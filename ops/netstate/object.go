@@ -280,12 +280,55 @@ type Device struct {
 	MTU      *uint32  `json:"mtu,omitempty" plan:"live"`
 	Up       *bool    `json:"up,omitempty" plan:"live"`
 	AltNames []string `json:"altNames,omitempty" plan:"live"`
+	Alias    *string  `json:"alias,omitempty" plan:"live"`
+	// Observed only: what the kernel tells the device by, and nobody who owns the
+	// namespace it is in can set. LinkKind is that of Link, "" when not known;
+	// Parent is bus and name of what the link hangs on ("pci/0000:03:00.2"), ""
+	// for nothing; PortName is the driver's name of the port.
+	LinkKind string `json:"kind,omitempty" plan:"-"`
+	Parent   string `json:"parent,omitempty" plan:"-"`
+	PortName string `json:"portName,omitempty" plan:"-"`
+	PermMAC  string `json:"permMac,omitempty" plan:"-"`
+	// Index is the link's in the namespace At names. HomeIndex is set only where a
+	// device is asked for: the one it had on the host before it left.
+	Index     int `json:"index,omitempty" plan:"-"`
+	HomeIndex int `json:"-" plan:"-"`
 	// Observed only.
 	Driver string `json:"driver,omitempty" plan:"-"`
 	// Use says what the host needs it for ("default route", "bridge port"); such
 	// a device is not taken away.
-	Use   string `json:"use,omitempty" plan:"-"`
-	Index int    `json:"index,omitempty" plan:"-"`
+	Use string `json:"use,omitempty" plan:"-"`
+}
+
+// VirtualPrefix begins the identity of a device that has no PCI address; the name
+// it had on the host follows.
+const VirtualPrefix = "if:"
+
+// HasPCIAddress reports whether the device is known by its PCI address.
+func (d Device) HasPCIAddress() bool { return !strings.HasPrefix(d.ID, VirtualPrefix) }
+
+// Made reports whether the device is a link that somebody has made, rather than
+// hardware. Whoever owns the namespace it is in can make another one like it.
+func (d Device) Made() bool {
+	return !d.HasPCIAddress() && d.LinkKind != "" && d.LinkKind != "device"
+}
+
+// Recorded returns what is asked for when a device of a history is to be found:
+// where it was taken to, and what it is known by.
+func Recorded(history []Change, ask Device) Device {
+	for _, c := range history {
+		if c.Key() != ask.Key() {
+			continue
+		}
+		if before, ok := c.Before.(Device); ok {
+			ask.LinkKind, ask.Parent, ask.PortName, ask.PermMAC = before.LinkKind, before.Parent, before.PortName, before.PermMAC
+			ask.HomeIndex = before.Index
+		}
+		if after, ok := c.After.(Device); ok {
+			ask.At, ask.Index = after.At, after.Index
+		}
+	}
+	return ask
 }
 
 // Key is the device's identity.

@@ -197,23 +197,6 @@ func TestDecodeRoutes(t *testing.T) {
 	}
 }
 
-func TestAlias(t *testing.T) {
-	for raw, want := range map[string][2]string{
-		"":                            {"", ""},
-		"uplink to rack 7":            {"", "uplink to rack 7"},
-		"plumbline:if:eth0":           {"if:eth0", ""},
-		"plumbline:if:eth0 to rack 7": {"if:eth0", "to rack 7"},
-	} {
-		id, alias := splitAlias(raw)
-		if id != want[0] || alias != want[1] || joinAlias(id, alias) != raw {
-			t.Errorf("%q: got %q, %q", raw, id, alias)
-		}
-	}
-	if got := joinAlias("if:eth0", strings.Repeat("x", 255)); len(got) != 255 {
-		t.Errorf("%d bytes", len(got))
-	}
-}
-
 // FuzzDecode holds that no bytes make a decoder panic or read beyond their end.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte{})

@@ -13,150 +13,22 @@ import (
 
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
-	"github.com/plumbline/plumbline/reconcile"
 )
 
-// Devices that have no PCI address are known by this prefix and the name they
-// had on the host, or are the one the host's default route goes over.
-const (
-	virtualPrefix = "if:"
-	defaultRoute  = "default-route"
-)
+// defaultRoute is the device that the host's default route goes over.
+const defaultRoute = "default-route"
 
-// place is where a device was found.
-type place struct {
-	c *conn
-	w ifLink
-}
-
-func (p place) name() string { return p.c.name(p.w.link.Name) }
-
-// identity returns which device a link is, "" when it is none that travels.
-func (s *Sandbox) identity(w ifLink) string {
-	if w.marker != "" {
-		return w.marker
-	}
-	return s.host.sysfs.deviceID(w.bus, w.parent)
-}
-
-// noteDevices finds the devices among the sandbox's links and remembers where
-// they were seen.
-func (s *Sandbox) noteDevices(links []ifLink) map[string]ifLink {
-	found, seen := map[string]ifLink{}, map[string]string{}
-	for _, w := range links {
-		if id := s.identity(w); id != "" {
-			found[id], seen[id] = w, w.link.Name
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.seen = seen
-	return found
-}
-
-// locate finds a device wherever it is by now: in the sandbox where it was seen
-// last, on the host by its PCI address or name. A thorough search also looks at
-// every link of the sandbox, for one that was renamed since. It returns nil for
-// a device that is nowhere.
-func (s *Sandbox) locate(ctx context.Context, id string, thorough bool) (*place, error) {
-	s.mu.Lock()
-	seen, ok := s.seen[id]
-	s.mu.Unlock()
-	if ok && s.inside != nil {
-		p, err := s.lookAt(ctx, s.inside, id, seen)
-		if p != nil || err != nil {
-			return p, err
-		}
-		thorough = true
-	}
-	p, err := s.locateOutside(ctx, id)
-	if p != nil || err != nil {
-		return p, err
-	}
-	if thorough && s.inside != nil {
-		p, err := s.search(ctx, s.inside, id)
-		if p != nil || err != nil {
-			return p, err
-		}
-	}
-	if strings.HasPrefix(id, virtualPrefix) {
-		// Its namespace may have died, which sent it home under the name it had
-		// there; only its mark tells. This is the one dump of the host's links,
-		// for a device that is nowhere else.
-		return s.search(ctx, s.outside, id)
-	}
-	return nil, nil
-}
-
-// unmarked finds a device that has lost its mark, which a privileged pod can
-// take away: by the name it is said to have in the sandbox, if what bears that
-// name is no other device.
-func (s *Sandbox) unmarked(ctx context.Context, d netstate.Device) (*place, error) {
-	if !strings.HasPrefix(d.ID, virtualPrefix) || d.At == nil || netstate.OnHost(*d.At) || s.inside == nil {
-		return nil, nil
-	}
-	return s.lookAt(ctx, s.inside, "", *d.At)
-}
-
-func (s *Sandbox) locateOutside(ctx context.Context, id string) (*place, error) {
-	if name, ok := strings.CutPrefix(id, virtualPrefix); ok {
-		w, err := s.outside.linkByName(ctx, name)
-		switch {
-		case errors.Is(err, unix.ENODEV):
-			return nil, nil
-		case err != nil:
-			return nil, err
-		case w.marker != "" && w.marker != id:
-			return nil, nil // another device that came home under this name
-		}
-		return &place{s.outside, w}, nil
-	}
-	for _, name := range s.host.sysfs.netdevs(id) {
-		if p, err := s.lookAt(ctx, s.outside, id, name); p != nil || err != nil {
-			return p, err
-		}
-	}
-	return nil, nil
-}
-
-// lookAt returns the link of that name if it is the device.
-func (s *Sandbox) lookAt(ctx context.Context, c *conn, id, base string) (*place, error) {
-	w, err := c.linkByName(ctx, base)
-	switch {
-	case errors.Is(err, unix.ENODEV):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	case s.identity(w) != id:
-		return nil, nil
-	}
-	return &place{c, w}, nil
-}
-
-func (s *Sandbox) search(ctx context.Context, c *conn, id string) (*place, error) {
-	links, err := c.links(ctx)
-	if err != nil && !errors.Is(err, reconcile.ErrPartial) {
-		return nil, err
-	}
-	for _, w := range links {
-		if s.identity(w) == id {
-			return &place{c, w}, nil
-		}
-	}
-	return nil, nil
-}
-
-// find is locate for an observation: what the sandbox's links have just told is
-// not asked again.
+// find is locate for an observation: the sandbox's links are known already.
 func (o *observer) find(ctx context.Context, ask netstate.Device) (*place, error) {
-	if w, ok := o.devices[ask.ID]; ok {
-		return &place{o.inside, w}, nil
+	var links []ifLink
+	o.glimpse(func(g *glance) { links = g.links })
+	if o.inside != nil {
+		p, err := o.among(o.inside, links, ask)
+		if p != nil || err != nil {
+			return p, err
+		}
 	}
-	p, err := o.locate(ctx, ask.ID, false)
-	if p != nil || err != nil {
-		return p, err
-	}
-	return o.unmarked(ctx, ask)
+	return o.locateOutside(ctx, ask)
 }
 
 // askDevice reads a device wherever it is.
@@ -169,14 +41,14 @@ func (o *observer) askDevice(ctx context.Context, ask netstate.Device) error {
 	if err != nil {
 		return err
 	}
-	d := netstate.Device{ID: id, Driver: o.host.sysfs.driver(id)}
+	d := netstate.Device{ID: id, Driver: o.host.sysfs.driver(ask)}
 	switch {
 	case p != nil:
 		if err := o.describe(ctx, &d, *p); err != nil {
 			return err
 		}
 		o.glimpse(func(g *glance) { g.devices[id] = *p })
-	case !o.host.sysfs.exists(id):
+	case !o.host.sysfs.exists(ask):
 		o.snap.PutAbsent(d.Key())
 		return nil
 	}
@@ -189,7 +61,8 @@ func (o *observer) askDevice(ctx context.Context, ask netstate.Device) error {
 func (o *observer) describe(ctx context.Context, d *netstate.Device, p place) error {
 	l := p.w.link
 	d.At, d.Index = new(p.name()), l.Index
-	d.MAC, d.MTU, d.Up = l.MAC, l.MTU, l.Up
+	d.LinkKind, d.Parent, d.PortName, d.PermMAC = l.LinkKind, parentOf(p.w), p.w.portName, p.w.permMAC
+	d.MAC, d.MTU, d.Up, d.Alias = l.MAC, l.MTU, l.Up, l.Alias
 	d.AltNames = slices.Sorted(slices.Values(l.AltNames))
 	if d.AltNames == nil {
 		d.AltNames = []string{} // none, as opposed to unknown
@@ -293,8 +166,9 @@ func (o *observer) askDefaultRoute(ctx context.Context) error {
 func (s *Sandbox) applyDevice(ctx context.Context, c netstate.Change) error {
 	before, after := typed[netstate.Device](c)
 	if c.After == nil {
-		return invalid("a device is not deleted, it goes home")
+		return invalid("a device is not deleted, it is moved back")
 	}
+	before.ID = after.ID
 	var seen *place
 	s.glimpse(func(g *glance) {
 		if p, ok := g.devices[after.ID]; ok {
@@ -308,15 +182,12 @@ func (s *Sandbox) applyDevice(ctx context.Context, c netstate.Change) error {
 			return err
 		}
 	}
-	p, err := s.locate(ctx, after.ID, true)
-	if err == nil && p == nil {
-		p, err = s.unmarked(ctx, before)
-	}
+	p, err := s.locate(ctx, before)
 	if err != nil {
 		return err
 	}
 	if p == nil {
-		return s.vanished(after.ID)
+		return s.vanished(before)
 	}
 	return s.takeDevice(ctx, before, after, p)
 }
@@ -333,30 +204,23 @@ func (s *Sandbox) takeDevice(ctx context.Context, before, after netstate.Device,
 	if before.At != nil {
 		s.forget(*before.At)
 	}
-	t := &travel{Sandbox: s, id: after.ID, from: *p, to: dst, base: base, want: after}
-	if err := t.run(ctx); err != nil {
-		return err
-	}
-	s.noteDevice(after.ID, dst, base)
-	return nil
+	t := &travel{Sandbox: s, device: seenAs(before, *p), from: *p, to: dst, base: base, want: after}
+	return t.run(ctx)
 }
 
-func (s *Sandbox) noteDevice(id string, at *conn, base string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.seen, id)
-	if !at.host {
-		if s.seen == nil {
-			s.seen = map[string]string{}
-		}
-		s.seen[id] = base
-	}
+// seenAs is what a device is to be recognised by wherever it may be now: what it
+// was when it was seen last, and its index there.
+func seenAs(d netstate.Device, p place) netstate.Device {
+	at := p.name()
+	d.LinkKind, d.Parent, d.PortName, d.PermMAC = p.w.link.LinkKind, parentOf(p.w), p.w.portName, p.w.permMAC
+	d.At, d.Index, d.HomeIndex = &at, p.w.link.Index, p.w.link.Index
+	return d
 }
 
-func (s *Sandbox) vanished(id string) error {
-	driver := s.host.sysfs.driver(id)
+func (s *Sandbox) vanished(d netstate.Device) error {
+	driver := s.host.sysfs.driver(d)
 	switch {
-	case strings.HasPrefix(id, virtualPrefix), !s.host.sysfs.exists(id):
+	case !s.host.sysfs.exists(d):
 		return fault.New(fault.Gone, fmt.Errorf("the device does not exist any more"))
 	case driver == "":
 		return fault.New(fault.Gone, fmt.Errorf("it has no network interface: no driver is bound to it"))
@@ -364,66 +228,152 @@ func (s *Sandbox) vanished(id string) error {
 	return fault.New(fault.Gone, fmt.Errorf("it has no network interface here: driver %q gave it none, or it is in another namespace", driver))
 }
 
-// travel is one journey of a device.
+// travel is one move or rename of a device.
 type travel struct {
 	*Sandbox
-	id   string
-	from place
-	to   *conn
-	base string // name there
-	want netstate.Device
+	device netstate.Device // what it is known by
+	from   place
+	to     *conn
+	base   string // name there
+	want   netstate.Device
+	// arrived is the index with which the device has come to the host, 0 before.
+	arrived int
+	// lacking says what the device lacks although it is where it should be.
+	lacking error
 }
 
-// run makes the journey, or leaves the device where it was.
+// run moves the device, or leaves it where it was.
 //
 // One message moves and renames, but not as one act (net/core/rtnetlink.c,
 // do_setlink): the device is moved under its old name first, and when the new
 // one is taken there the call fails with the device on the other side. So the
-// name is looked up before, and after a failure the device is looked for and put
-// back.
+// name is looked up before, and after a failure the device is looked for and
+// moved back.
 func (t *travel) run(ctx context.Context) error {
 	if err := t.nameIsFree(ctx); err != nil {
 		return err
 	}
-	if slices.Contains(t.from.w.link.AltNames, t.base) {
-		// Its other name is its own obstacle: a rename to it is "file exists".
-		if err := t.from.c.altNames(ctx, unix.RTM_DELLINKPROP, t.from.w.link.Index, []string{t.base}); err != nil {
-			return err
-		}
+	if err := t.dropNames(ctx); err != nil {
+		return err
 	}
-	err := t.send(ctx)
-	if errors.Is(err, unix.EADDRNOTAVAIL) && t.to == t.from.c && t.base == t.from.w.link.Name {
-		err = t.adoptMAC(ctx, netstate.Link{Name: t.from.name(), MAC: t.want.MAC, MTU: t.want.MTU, Up: t.want.Up}, err)
+	start := t.from
+	err := t.carryOut(ctx)
+	if errors.Is(err, unix.EADDRNOTAVAIL) && t.want.MAC != nil {
+		err = t.despiteMAC(ctx, start, err)
 	}
 	if err != nil {
+		if errors.Is(err, errExchanged) {
+			return err
+		}
 		err = t.explain(err)
+		t.from = start
 		if undo := t.putBack(ctx); undo != nil {
 			return notPutBack(err, undo)
 		}
-		if errors.Is(err, unix.EADDRNOTAVAIL) && t.want.MAC != nil && t.to.host && !t.from.c.host {
-			return t.withoutMAC(ctx, err)
-		}
 		return err
 	}
-	return t.restoreAltNames(ctx)
+	if err := t.restoreAltNames(ctx); err != nil {
+		return err
+	}
+	return t.lacking
 }
 
-// withoutMAC brings a virtual function home although it may not have its own
-// address back yet: being home matters more.
-func (t *travel) withoutMAC(ctx context.Context, refused error) error {
-	now, err := t.find(ctx)
-	if now == nil || err != nil {
+// carryOut sends what moves, renames and sets the device.
+func (t *travel) carryOut(ctx context.Context) error {
+	if t.to.host && !t.from.c.host {
+		if err := t.arrive(ctx); err != nil {
+			return err
+		}
+	}
+	return t.send(ctx)
+}
+
+// arrive brings the device to the host and makes sure that it is the device
+// before it has a name there or is up. The message names an index of the sandbox,
+// and whoever owns that namespace may have put another link at that index in the
+// meantime. What has come arrives down, under a name nobody knows; what is not
+// the device is sent back.
+func (t *travel) arrive(ctx context.Context) error {
+	aside := "pl" + randomName()
+	err := t.from.c.write(ctx, unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, t.from.w.link.Index, 0, 0),
+		attr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(t.to.ns.Fd()))), attr(unix.IFLA_IFNAME, nl.ZeroTerminated(aside)))
+	if err != nil {
+		return err
+	}
+	w, err := t.to.linkByName(ctx, aside)
+	if err != nil {
+		return err
+	}
+	if !t.proven(w) {
+		return t.sendBack(ctx, w)
+	}
+	t.from = place{t.to, w}
+	t.arrived = w.link.Index
+	return nil
+}
+
+// proven reports whether a link that has come to the host is the device. Its
+// index may be another one now.
+func (t *travel) proven(w ifLink) bool {
+	d := t.device
+	d.Index, d.HomeIndex = w.link.Index, w.link.Index
+	return t.isDevice(t.to, w, d)
+}
+
+// sendBack returns what came to the host and is not the device. A link that was
+// made is deleted when the namespace does not take it back: it is its maker's.
+func (t *travel) sendBack(ctx context.Context, w ifLink) error {
+	why := fmt.Errorf("%w: link %d of the sandbox was %s link when it arrived", errExchanged, t.device.Index, describeLink(w))
+	err := t.to.write(ctx, unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, w.link.Index, 0, 0),
+		attr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(t.from.c.ns.Fd()))), attr(unix.IFLA_IFNAME, nl.ZeroTerminated("dev%d")))
+	if err != nil && !w.hardware() {
+		err = t.to.deleteIndex(ctx, w.link.Index)
+	}
+	return errors.Join(why, err)
+}
+
+var errExchanged = fault.New(fault.NotReady, errors.New("another link was put in the device's place while it was moved"))
+
+func describeLink(w ifLink) string {
+	if w.hardware() {
+		return "another device's"
+	}
+	return "a " + w.link.LinkKind
+}
+
+// dropNames takes away other names that are in the way: that which the device is
+// to have, because a rename to it is "file exists", and before it comes to the
+// host those which it did not leave with. A pod gives it any, and one that a link
+// of the host has keeps it from coming.
+func (t *travel) dropNames(ctx context.Context) error {
+	var extra []string
+	for _, n := range t.from.w.link.AltNames {
+		if n == t.base || t.to.host && !t.from.c.host && !slices.Contains(t.want.AltNames, n) {
+			extra = append(extra, n)
+		}
+	}
+	return t.from.c.altNames(ctx, unix.RTM_DELLINKPROP, t.from.w.link.Index, extra)
+}
+
+// despiteMAC deals with an address that was refused. A virtual function may not
+// have its own back yet; on the host it matters more that it is in its place.
+func (t *travel) despiteMAC(ctx context.Context, start place, refused error) error {
+	link := netstate.Link{Name: t.to.name(t.base), MAC: t.want.MAC, MTU: t.want.MTU, Up: t.want.Up}
+	switch {
+	case t.to == start.c && t.base == start.w.link.Name:
+		return t.adoptMAC(ctx, link, refused)
+	case !t.to.host:
+		return refused
+	}
+	t.want.MAC = nil
+	if err := t.send(ctx); err != nil {
+		t.want.MAC = link.MAC
 		return errors.Join(refused, err)
 	}
-	own := t.want.MAC
-	t.from, t.want.MAC = *now, nil
-	if err := t.run(ctx); err != nil {
-		return errors.Join(refused, err)
+	if t.adoptMAC(ctx, link, refused) != nil {
+		t.lacking = because(fault.NotReady, refusedMAC(*link.MAC, refused), "the device is on the host as %q, but not with its own MAC", t.base)
 	}
-	if t.adoptMAC(ctx, netstate.Link{Name: t.to.name(t.base), MAC: own}, refused) == nil {
-		return nil
-	}
-	return because(fault.NotReady, refused, "the device is home as %q, but not with its own MAC", t.base)
+	return nil
 }
 
 func (t *travel) nameIsFree(ctx context.Context) error {
@@ -477,8 +427,8 @@ func (t *travel) send(ctx context.Context) error {
 	if differs(t.want.MTU, have.MTU) {
 		parts = append(parts, attr(unix.IFLA_MTU, nl.Uint32Attr(*t.want.MTU)))
 	}
-	if moves && strings.HasPrefix(t.id, virtualPrefix) {
-		parts = append(parts, attr(unix.IFLA_IFALIAS, []byte(t.alias())))
+	if alias := t.alias(); differs(alias, have.Alias) {
+		parts = append(parts, attr(unix.IFLA_IFALIAS, []byte(*alias)))
 	}
 	// It arrives down, so only coming up is worth a word then.
 	var flags, change uint32
@@ -508,13 +458,23 @@ func (t *travel) renameDown(ctx context.Context) error {
 	return t.send(ctx)
 }
 
-// alias marks a device that leaves and unmarks one that is home.
-func (t *travel) alias() string {
-	if t.to.host {
-		return *t.from.w.link.Alias
+// alias is the alias the device is to have. A version before this one marked
+// devices in it; that goes when the device is moved next.
+func (t *travel) alias() *string {
+	if t.want.Alias != nil {
+		return t.want.Alias
 	}
-	return joinAlias(t.id, *t.from.w.link.Alias)
+	rest, marked := strings.CutPrefix(*t.from.w.link.Alias, markerPrefix)
+	if !marked {
+		return nil
+	}
+	_, own, _ := strings.Cut(rest, " ")
+	return &own
 }
+
+// markerPrefix began the alias of a device while it was in a sandbox; its identity
+// and what the alias was before followed.
+const markerPrefix = "plumbline:"
 
 func differs[T comparable](want, have *T) bool {
 	return want != nil && (have == nil || *want != *have)
@@ -575,7 +535,7 @@ func (c *conn) altNames(ctx context.Context, typ, index int, names []string) err
 	return c.write(ctx, typ, flags, ifInfo(unix.AF_UNSPEC, index, 0, 0), list)
 }
 
-// putBack finds the device after a failed journey and makes it what it was.
+// putBack finds the device after a failed move and makes it what it was.
 func (t *travel) putBack(ctx context.Context) error {
 	was := t.from.w.link
 	now, err := t.find(ctx)
@@ -583,11 +543,11 @@ func (t *travel) putBack(ctx context.Context) error {
 		return err
 	}
 	if now == nil {
-		return t.vanished(t.id)
+		return t.vanished(t.device)
 	}
 	back := &travel{
-		Sandbox: t.Sandbox, id: t.id, from: *now, to: t.from.c, base: was.Name,
-		want: netstate.Device{ID: t.id, MAC: was.MAC, MTU: was.MTU, Up: was.Up, AltNames: append([]string{}, was.AltNames...)},
+		Sandbox: t.Sandbox, device: t.device, from: *now, to: t.from.c, base: was.Name,
+		want: netstate.Device{ID: t.device.ID, MAC: was.MAC, MTU: was.MTU, Up: was.Up, Alias: was.Alias, AltNames: append([]string{}, was.AltNames...)},
 	}
 	if err := back.send(ctx); err != nil {
 		return err
@@ -595,30 +555,22 @@ func (t *travel) putBack(ctx context.Context) error {
 	return back.restoreAltNames(ctx)
 }
 
-// find looks for the device on both sides, where a failed journey can have left
-// it: under either name.
+// find looks for the device on both sides, where a failed move can have left it.
 func (t *travel) find(ctx context.Context) (*place, error) {
+	if t.arrived != 0 {
+		w, err := t.to.linkByIndex(ctx, t.arrived)
+		if err != nil {
+			return nil, err
+		}
+		return &place{t.to, w}, nil
+	}
 	for _, c := range []*conn{t.from.c, t.to} {
-		for _, name := range []string{t.from.w.link.Name, t.base} {
-			w, err := c.linkByName(ctx, name)
-			if errors.Is(err, unix.ENODEV) {
-				continue
-			}
-			if err != nil {
-				return nil, err
-			}
-			id := t.identity(w)
-			if id == t.id || id == "" && strings.HasPrefix(t.id, virtualPrefix) && sameDevice(w, t.from.w) {
-				return &place{c, w}, nil
-			}
+		p, err := t.search(ctx, c, t.device)
+		if p != nil || err != nil {
+			return p, err
 		}
 	}
 	return nil, nil
-}
-
-// sameDevice recognises a device that has not been marked yet.
-func sameDevice(a, b ifLink) bool {
-	return a.link.Index == b.link.Index && a.link.LinkKind == b.link.LinkKind && !differs(a.link.MAC, b.link.MAC)
 }
 
 func (t *travel) explain(err error) error {

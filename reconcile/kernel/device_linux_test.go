@@ -5,11 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
-	"github.com/plumbline/plumbline/reconcile/kernel"
 )
 
 // device returns a device as it is now.
@@ -52,8 +49,8 @@ func TestDeviceTravels(t *testing.T) {
 		b.holds(netstate.Link{Name: "net1", LinkKind: "dummy", MTU: new(uint32(1400)), MAC: new("02:00:00:00:00:01"), Up: new(false), Alias: &alias})
 		b.absent(netstate.Link{Name: "host:eth1"})
 		b.holds(netstate.Device{ID: "if:eth1", At: new("net1")})
-		// Another view finds it too: what marks it goes with it.
-		s, err := b.open().Observe(t.Context(), []netstate.Object{netstate.Device{ID: "if:eth1"}})
+		// Another view finds it too, by what the record holds.
+		s, err := b.open().Observe(t.Context(), b.recorded(netstate.Device{ID: "if:eth1"}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,39 +76,53 @@ func TestDeviceWasRenamed(t *testing.T) {
 	start := b.everything("if:eth1")
 	there := b.move("if:eth1", "net1")
 	b.apply(there)
-	other := &bench{TB: b.TB, ctx: b.ctx, host: b.host, ns: b.ns, Sandbox: b.open()}
+	other := &bench{TB: b.TB, ctx: b.ctx, host: b.host, ns: b.ns, Sandbox: b.open(), moved: slices.Clone(b.moved)}
 	other.update(netstate.Device{ID: "if:eth1", At: new("mine")})
 	b.apply(there.Inverse()) // it has seen it as net1
 	same(t, start, b.everything("if:eth1"))
 }
 
-// A pod can take away what marks the device; under the name it was given it is
-// found still.
-func TestDeviceLostItsMark(t *testing.T) {
+// A version before this one recorded only the index, and marked the device in its
+// alias. Such a device is found, and the mark goes when it comes to the host.
+func TestDeviceMarkedByOldVersion(t *testing.T) {
 	b := newBench(t)
-	b.create(up(dummy("host:eth1")))
+	b.create(up(netstate.Link{Name: "host:eth1", LinkKind: "dummy", Alias: new("to rack 7")}))
 	start := b.everything("if:eth1")
 	there := b.move("if:eth1", "net1")
 	b.apply(there)
-	err := kernel.Within(b.ns.path(), func() error {
-		h, err := netlink.NewHandle()
-		if err != nil {
-			return err
-		}
-		defer h.Close()
-		l, err := h.LinkByName("net1")
-		if err != nil {
-			return err
-		}
-		return h.LinkSetAlias(l, "")
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.absent(netstate.Device{ID: "if:eth1"})
+	before := there.Before.(netstate.Device)
+	before.LinkKind, before.Alias = "", nil
+	b.moved = []netstate.Change{{Before: before, After: there.After}}
+	b.update(netstate.Link{Name: "net1", Alias: new("plumbline:if:eth1 to rack 7")})
 	b.holds(netstate.Device{ID: "if:eth1", At: new("net1")})
-	b.apply(there.Inverse())
+	back := netstate.Change{Before: b.device("if:eth1"), After: before}
+	b.apply(back)
 	same(t, start, b.everything("if:eth1"))
+}
+
+// What a pod says of a link is no evidence: an alias, a name, another name, and for
+// a device that is no hardware not even kind and name.
+func TestForgedDevice(t *testing.T) {
+	for _, forged := range []netstate.Link{
+		{Name: "evil", LinkKind: "dummy", Alias: new("plumbline:if:eth1")},
+		{Name: "net1", LinkKind: "dummy"},
+		{Name: "net1", LinkKind: "bridge"},
+	} {
+		b := newBench(t)
+		b.create(up(dummy("host:eth1")))
+		there := b.move("if:eth1", "net1")
+		b.apply(there)
+		b.moved[0].After = b.device("if:eth1") // a record has the index of its arrival
+		b.create(dummy("next"))                // takes the index that a new link would have
+		device, _ := b.observe().Link("net1")
+		b.remove(device)
+		b.create(forged)
+		sandbox := b.everything()
+		b.absent(netstate.Device{ID: "if:eth1"})
+		b.refused(fault.Gone, there.Inverse(), "does not exist any more")
+		same(t, sandbox, b.everything())
+		b.absent(netstate.Link{Name: "host:eth1"})
+	}
 }
 
 func TestDeviceIsRenamed(t *testing.T) {

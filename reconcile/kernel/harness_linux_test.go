@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +76,7 @@ type bench struct {
 	host *kernel.Host
 	ns   *netns
 	*kernel.Sandbox
+	moved []netstate.Change // devices, as a record has them
 }
 
 // newBench opens a sandbox beside a host namespace that is throw-away too.
@@ -110,17 +112,40 @@ func (b *bench) open() *kernel.Sandbox {
 
 func (b *bench) observe(ask ...netstate.Object) *netstate.Snapshot {
 	b.Helper()
-	s, err := b.Observe(b.ctx, ask)
+	s, err := b.Observe(b.ctx, b.recorded(ask...))
 	if err != nil {
 		b.Fatal(err)
 	}
 	return s
 }
 
+// recorded adds to the devices among what is asked for what a record would hold.
+func (b *bench) recorded(ask ...netstate.Object) []netstate.Object {
+	out := slices.Clone(ask)
+	for i, o := range out {
+		if d, ok := o.(netstate.Device); ok {
+			out[i] = netstate.Recorded(b.moved, d)
+		}
+	}
+	return out
+}
+
+// identified adds to a device what it is known by, as the observation does from
+// which a change is planned.
+func (b *bench) identified(c netstate.Change) netstate.Change {
+	if d, ok := c.Before.(netstate.Device); ok && d.LinkKind == "" {
+		c.Before = netstate.Recorded(b.moved, d)
+	}
+	return c
+}
+
 func (b *bench) apply(c netstate.Change) {
 	b.Helper()
-	if err := b.Apply(b.ctx, c); err != nil {
+	if err := b.Apply(b.ctx, b.identified(c)); err != nil {
 		b.Fatal(err)
+	}
+	if d, ok := c.After.(netstate.Device); ok && d.At != nil {
+		b.moved = netstate.Coalesce(b.moved, c)
 	}
 }
 
@@ -229,7 +254,7 @@ func settled(s *netstate.Snapshot) *netstate.Snapshot {
 // message.
 func (b *bench) refused(kind fault.Kind, c netstate.Change, words ...string) {
 	b.Helper()
-	err := b.Apply(b.ctx, c)
+	err := b.Apply(b.ctx, b.identified(c))
 	if err == nil {
 		b.Errorf("%s: no error", c)
 		return

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -19,7 +18,6 @@ import (
 // numbers.
 type ifLink struct {
 	link    netstate.Link // Name without its place
-	marker  string        // device identity in the alias, see alias
 	master  int
 	lower   int   // IFLA_LINK
 	lowerNS int32 // namespace of lower, numbered as in this one; -1 is this one
@@ -27,7 +25,10 @@ type ifLink struct {
 	port    string
 	bus     string
 	parent  string // device name on bus
-	vfs     map[int]netstate.VF
+	permMAC string
+	// portName is the name the driver gives the port, "pf0vf1" of a representor.
+	portName string
+	vfs      map[int]netstate.VF
 }
 
 // decodeLink reads the payload of an RTM_NEWLINK message.
@@ -70,7 +71,7 @@ func (w *ifLink) attribute(typ uint16, v []byte) {
 	case unix.IFLA_TXQLEN:
 		l.TxQueueLen = new(u32(v))
 	case unix.IFLA_IFALIAS:
-		w.marker, *l.Alias = splitAlias(text(v))
+		*l.Alias = text(v)
 	case unix.IFLA_MASTER:
 		w.master = int(u32(v))
 	case unix.IFLA_LINK:
@@ -79,6 +80,10 @@ func (w *ifLink) attribute(typ uint16, v []byte) {
 		w.lowerNS = int32(u32(v))
 	case unix.IFLA_PARENT_DEV_NAME:
 		w.parent = text(v)
+	case unix.IFLA_PERM_ADDRESS:
+		w.permMAC = mac(v)
+	case unix.IFLA_PHYS_PORT_NAME:
+		w.portName = text(v)
 	case unix.IFLA_PARENT_DEV_BUS_NAME:
 		w.bus = text(v)
 	case unix.IFLA_PROP_LIST:
@@ -272,7 +277,7 @@ func (c *conn) links(ctx context.Context, filter ...nl.NetlinkRequestData) ([]if
 	q.read = 0
 	devices, failed := dump(ctx, c, q, func(b []byte, keep func(ifLink)) error {
 		return decodeLinks(b, func(w ifLink) {
-			if w.link.LinkKind == "device" && !slices.ContainsFunc(all, func(have ifLink) bool { return have.link.Index == w.link.Index }) {
+			if w.hardware() && !slices.ContainsFunc(all, func(have ifLink) bool { return have.link.Index == w.link.Index }) {
 				keep(w)
 			}
 		})
@@ -289,30 +294,4 @@ func decodeLinks(b []byte, keep func(ifLink)) error {
 		keep(w)
 	}
 	return err
-}
-
-// markerPrefix begins the alias of a device that has no PCI address while it is
-// in a sandbox. The alias goes wherever the device goes, also home when its
-// namespace dies; the name may not.
-const markerPrefix = "plumbline:"
-
-// splitAlias takes an alias apart into the identity of the device that bears it
-// and what was there before.
-func splitAlias(raw string) (id, alias string) {
-	rest, marked := strings.CutPrefix(raw, markerPrefix)
-	if !marked {
-		return "", raw
-	}
-	id, alias, _ = strings.Cut(rest, " ")
-	return id, alias
-}
-
-// joinAlias is the inverse of splitAlias. An alias has room for 255 bytes; the
-// marker takes some 30 of them.
-func joinAlias(id, alias string) string {
-	if id == "" {
-		return alias
-	}
-	raw := strings.TrimRight(markerPrefix+id+" "+alias, " ")
-	return raw[:min(len(raw), 255)]
 }

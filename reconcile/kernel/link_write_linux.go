@@ -330,7 +330,7 @@ func (s *Sandbox) setLink(ctx context.Context, l netstate.Link) error {
 }
 
 func (s *Sandbox) setLinkOnce(ctx context.Context, l netstate.Link) error {
-	c, base, err := s.at(l.Name)
+	c, _, err := s.at(l.Name)
 	if err != nil {
 		return err
 	}
@@ -343,11 +343,7 @@ func (s *Sandbox) setLinkOnce(ctx context.Context, l netstate.Link) error {
 		return err
 	}
 	if l.Alias != nil {
-		raw, err := c.markedAlias(ctx, base, *l.Alias)
-		if err != nil {
-			return err
-		}
-		parts = append(parts, attr(unix.IFLA_IFALIAS, []byte(raw)))
+		parts = append(parts, attr(unix.IFLA_IFALIAS, []byte(*l.Alias)))
 	}
 	info, err := s.changeInfo(ctx, l)
 	if err != nil {
@@ -357,15 +353,6 @@ func (s *Sandbox) setLinkOnce(ctx context.Context, l netstate.Link) error {
 		parts = append(parts, info)
 	}
 	return c.write(ctx, unix.RTM_NEWLINK, 0, append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, index, flags, change)}, parts...)...)
-}
-
-// markedAlias keeps the mark of a device when its alias changes.
-func (c *conn) markedAlias(ctx context.Context, base, alias string) (string, error) {
-	w, err := c.linkByName(ctx, base)
-	if err != nil {
-		return "", err
-	}
-	return joinAlias(w.marker, alias), nil
 }
 
 // changeInfo writes IFLA_LINKINFO for a link that exists, nil when no option of

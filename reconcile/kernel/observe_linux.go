@@ -53,10 +53,8 @@ type observer struct {
 	// names holds the sandbox's links by index, hostNames those of the host that
 	// came up.
 	names, hostNames map[int]string
-	// devices holds those of the sandbox's links that are devices, by identity;
-	// nil when they were not read in this observation. functions holds the
-	// physical functions that were asked about their virtual ones.
-	devices   map[string]ifLink
+	// functions holds the physical functions that were asked about their virtual
+	// ones.
 	functions map[string]*place
 }
 
@@ -80,8 +78,8 @@ func (o *observer) whole(ctx context.Context) error {
 			o.last.names[n] = true
 		}
 	}
+	o.last.links = links
 	o.mu.Unlock()
-	o.devices = o.noteDevices(links)
 	if partial != nil {
 		return partial
 	}
@@ -110,7 +108,9 @@ func (o *observer) whole(ctx context.Context) error {
 func (o *observer) resolve(ctx context.Context, c *conn, w ifLink) (netstate.Link, error) {
 	l := w.link
 	l.Name = c.name(l.Name)
-	l.DeviceID = o.host.sysfs.deviceID(w.bus, w.parent)
+	if w.hardware() {
+		l.DeviceID = o.host.sysfs.deviceID(w.bus, w.parent)
+	}
 	l.Master = new("")
 	if w.master != 0 {
 		name, err := o.nameOf(ctx, c, w.master)

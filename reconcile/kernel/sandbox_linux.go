@@ -27,9 +27,7 @@ type Sandbox struct {
 	// one is out of date the kernel says ENODEV and it is looked up anew.
 	indexes map[string]int
 	nsids   map[*conn]int32 // how the other side is numbered in a namespace
-	// seen holds the name of each device that was seen in the sandbox.
-	seen map[string]string
-	last glance
+	last    glance
 }
 
 // glance is what the last observation saw of the world beside the sandbox's own
@@ -37,6 +35,7 @@ type Sandbox struct {
 // gone is ENODEV, and whatever else was changed since fails or is found by the
 // next observation, as if it had been changed a moment later.
 type glance struct {
+	links   []ifLink               // all of the sandbox
 	devices map[string]place       // devices, wherever they were
 	vfs     map[string]functionOf  // what their physical functions held
 	names   map[string]bool        // names and other names in the sandbox; nil: not looked

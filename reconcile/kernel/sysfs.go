@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/plumbline/plumbline/ops/netstate"
 )
 
 // sysfs reads what only sysfs tells: which netdev hangs on which PCI function,
@@ -17,14 +19,38 @@ type sysfs struct{ root string }
 
 func (f sysfs) function(id string) string { return filepath.Join(f.root, "bus/pci/devices", id) }
 
-// exists reports whether there is a PCI function of that address.
-func (f sysfs) exists(id string) bool {
-	_, err := os.Stat(f.function(id))
-	return err == nil && pciAddress.MatchString(id)
+// dir is where a device is that has an address on some bus, "" for another.
+func (f sysfs) dir(d netstate.Device) string {
+	if d.HasPCIAddress() {
+		if !pciAddress.MatchString(d.ID) {
+			return ""
+		}
+		return f.function(d.ID)
+	}
+	if bus, name, ok := strings.Cut(d.Parent, "/"); ok {
+		return filepath.Join(f.root, "bus", bus, "devices", name)
+	}
+	return ""
 }
 
-// driver returns the name of the driver bound to a function, "" for none.
-func (f sysfs) driver(id string) string { return f.target(f.function(id), "driver") }
+// exists reports whether there is a device at the device's address.
+func (f sysfs) exists(d netstate.Device) bool {
+	dir := f.dir(d)
+	if dir == "" {
+		return false
+	}
+	_, err := os.Stat(dir)
+	return err == nil
+}
+
+// driver returns the name of the driver bound to a device, "" for none.
+func (f sysfs) driver(d netstate.Device) string {
+	dir := f.dir(d)
+	if dir == "" {
+		return ""
+	}
+	return f.target(dir, "driver")
+}
 
 // target returns the last component of what a link points to, "" without one.
 func (f sysfs) target(dir, link string) string {

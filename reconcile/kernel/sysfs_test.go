@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/plumbline/plumbline/ops/netstate"
 )
 
 // tree makes a sysfs of files and links; a link's value begins with "->".
@@ -56,10 +58,10 @@ func TestSysfs(t *testing.T) {
 			t.Errorf("netdevs of %s: %v, want %v", id, got, want)
 		}
 	}
-	if got := f.driver("0000:03:00.0"); got != "mlx5_core" {
+	if got := f.driver(netstate.Device{ID: "0000:03:00.0"}); got != "mlx5_core" {
 		t.Errorf("driver %q", got)
 	}
-	if got := f.driver("0000:04:00.0"); got != "" {
+	if got := f.driver(netstate.Device{ID: "0000:04:00.0"}); got != "" {
 		t.Errorf("driver %q", got)
 	}
 	if got := f.physicalFunction("0000:03:01.4"); got != "0000:03:00.0" {
@@ -80,7 +82,7 @@ func TestSysfs(t *testing.T) {
 		}
 	}
 	for id, want := range map[string]bool{"0000:03:00.0": true, "0000:09:00.0": false, "if:eth0": false, "": false, "../devices": false} {
-		if f.exists(id) != want {
+		if f.exists(netstate.Device{ID: id}) != want {
 			t.Errorf("%q exists: %v", id, !want)
 		}
 	}

@@ -101,13 +101,13 @@ func (s *Sandbox) readVF(ctx context.Context, id string) (*place, netstate.VF, e
 func (s *Sandbox) readPF(ctx context.Context, id string) (*place, error) {
 	if index, ok := known(s.host, s.host.indexes, id); ok {
 		w, err := s.outside.linkWithVFs(ctx, index, "")
-		if err == nil && s.identity(w) == id {
+		if err == nil && s.pciFunction(w) == id {
 			return &place{s.outside, w}, nil
 		}
 	}
 	for _, name := range s.host.sysfs.netdevs(id) {
 		w, err := s.outside.linkWithVFs(ctx, 0, name)
-		if err == nil && s.identity(w) == id {
+		if err == nil && s.pciFunction(w) == id {
 			note(s.host, s.host.indexes, id, w.link.Index)
 			return &place{s.outside, w}, nil
 		}
@@ -115,11 +115,22 @@ func (s *Sandbox) readPF(ctx context.Context, id string) (*place, error) {
 			return nil, err
 		}
 	}
-	p, err := s.locate(ctx, id, false)
+	return s.readPFInside(ctx, id)
+}
+
+// readPFInside reads a physical function that is in the sandbox, if it was seen
+// there.
+func (s *Sandbox) readPFInside(ctx context.Context, id string) (*place, error) {
+	if s.inside == nil {
+		return nil, nil
+	}
+	var links []ifLink
+	s.glimpse(func(g *glance) { links = g.links })
+	p, err := s.among(s.inside, links, netstate.Device{ID: id})
 	if p == nil || err != nil {
 		return nil, err
 	}
-	w, err := p.c.linkWithVFs(ctx, 0, p.w.link.Name)
+	w, err := p.c.linkWithVFs(ctx, p.w.link.Index, "")
 	return &place{p.c, w}, err
 }
 

@@ -265,7 +265,7 @@ func TestVFHomeWithoutMAC(t *testing.T) {
 	b.apply(there)
 	mac := b.update(netstate.Link{Name: "net1", MAC: new("02:00:00:00:00:41")})
 	b.refused(fault.NotReady, mac.Inverse(), "physical function holds another MAC")
-	b.refused(fault.NotReady, there.Inverse(), `home as "enp3s0f0v0"`, "not with its own MAC")
+	b.refused(fault.NotReady, there.Inverse(), `on the host as "enp3s0f0v0"`, "not with its own MAC")
 	b.holds(netstate.Device{ID: id, At: new("host:enp3s0f0v0"), MAC: new("02:00:00:00:00:41")})
 	b.apply(settings.Inverse())
 	back, _ := start.Device(id)

@@ -1,0 +1,187 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+)
+
+// A device is known by what the kernel says of it and nobody who owns the
+// namespace it is in can write (docs/adr/0015): what it hangs on, its kind, its
+// permanent address, its index. Names, other names and the alias are never
+// evidence: a pod sets them as it likes.
+
+// place is where a device was found.
+type place struct {
+	c *conn
+	w ifLink
+}
+
+func (p place) name() string { return p.c.name(p.w.link.Name) }
+
+// hardware reports whether a link is a device's own. Whoever makes a link gives it
+// a kind; only InfiniBand interfaces have one by themselves, and those that are
+// made on them have a lower link (drivers/infiniband/ulp/ipoib/ipoib_main.c,
+// ipoib_get_iflink).
+func (w ifLink) hardware() bool {
+	return w.link.LinkKind == "device" || w.link.LinkKind == "ipoib" && w.lower == 0
+}
+
+// pciFunction returns the PCI address of the function a link is the interface of,
+// "" for a link that somebody made, and for a representor, which hangs on the
+// function it belongs to and is not it.
+func (s *Sandbox) pciFunction(w ifLink) string {
+	if !w.hardware() || representor.MatchString(w.portName) {
+		return ""
+	}
+	return s.host.sysfs.deviceID(w.bus, w.parent)
+}
+
+// parentOf is what a link hangs on, as netstate.Device has it.
+func parentOf(w ifLink) string {
+	if w.bus == "" || w.parent == "" {
+		return ""
+	}
+	return w.bus + "/" + w.parent
+}
+
+// isDevice reports whether a link can be the device that d describes. Where d
+// knows nothing of a device without PCI address, only a name on the host can say
+// which it is, see locateOutside.
+func (s *Sandbox) isDevice(c *conn, w ifLink, d netstate.Device) bool {
+	switch {
+	case d.HasPCIAddress():
+		return s.pciFunction(w) == d.ID
+	case d.LinkKind == "":
+		// Recorded by a version that kept the index only. It must be hardware, or of
+		// a kind that carries nothing anywhere.
+		return d.HomeIndex != 0 && w.link.Index == d.HomeIndex && (w.hardware() || w.link.LinkKind == "dummy")
+	case w.link.LinkKind != d.LinkKind || parentOf(w) != d.Parent || w.portName != d.PortName:
+		return false
+	case d.Made() || d.Parent == "" && d.PermMAC == "":
+		return hasIndex(c, w, d)
+	}
+	return w.permMAC == d.PermMAC
+}
+
+// hasIndex reports whether a link has the index of the device there. A move keeps
+// the index where it is free, so a device that was not seen yet since has the one
+// it had.
+func hasIndex(c *conn, w ifLink, d netstate.Device) bool {
+	if d.Index != 0 && (w.link.Index == d.Index || !c.host) {
+		return w.link.Index == d.Index
+	}
+	return w.link.Index == d.HomeIndex || d.Index == 0 && d.At != nil && *d.At == c.name(w.link.Name)
+}
+
+// among returns the link that is the device. Where several can be it, as with a
+// card that has two ports on one function, the record's permanent address and
+// index decide, or nothing does.
+func (s *Sandbox) among(c *conn, links []ifLink, d netstate.Device) (*place, error) {
+	links = matching(links, func(w ifLink) bool { return s.isDevice(c, w, d) })
+	for _, better := range []func(ifLink) bool{
+		func(w ifLink) bool { return d.PermMAC != "" && w.permMAC == d.PermMAC },
+		func(w ifLink) bool { return d.Index != 0 && w.link.Index == d.Index },
+	} {
+		if best := matching(links, better); len(links) > 1 && len(best) > 0 {
+			links = best
+		}
+	}
+	switch len(links) {
+	case 0:
+		return nil, nil
+	case 1:
+		return &place{c, links[0]}, nil
+	}
+	var names []string
+	for _, w := range links {
+		names = append(names, w.link.Name)
+	}
+	return nil, fault.New(fault.Conflict, fmt.Errorf("%d links can be it, %q: all but one have to go", len(names), names))
+}
+
+func matching(links []ifLink, f func(ifLink) bool) []ifLink {
+	return slices.DeleteFunc(slices.Clone(links), func(w ifLink) bool { return !f(w) })
+}
+
+// locate finds a device wherever it is by now. It returns nil for one that is
+// neither on the host nor in the sandbox.
+func (s *Sandbox) locate(ctx context.Context, d netstate.Device) (*place, error) {
+	if d.At == nil || netstate.OnHost(*d.At) {
+		p, err := s.locateOutside(ctx, d)
+		if p != nil || err != nil {
+			return p, err
+		}
+		return s.search(ctx, s.inside, d)
+	}
+	p, err := s.search(ctx, s.inside, d)
+	if p != nil || err != nil {
+		return p, err
+	}
+	return s.locateOutside(ctx, d)
+}
+
+// search looks at every link of a namespace.
+func (s *Sandbox) search(ctx context.Context, c *conn, d netstate.Device) (*place, error) {
+	if c == nil {
+		return nil, nil
+	}
+	links, err := c.links(ctx)
+	if err != nil && !errors.Is(err, reconcile.ErrPartial) {
+		return nil, err
+	}
+	return s.among(c, links, d)
+}
+
+// locateOutside finds a device on the host: by its PCI address, or by its name
+// there, which no pod can set. Its namespace may have died, which sent it home
+// under the name it had in it: only then all links of the host are looked at.
+func (s *Sandbox) locateOutside(ctx context.Context, d netstate.Device) (*place, error) {
+	if d.HasPCIAddress() {
+		return s.locateFunction(ctx, d)
+	}
+	w, err := s.outside.linkByName(ctx, strings.TrimPrefix(d.ID, netstate.VirtualPrefix))
+	moved := d.HomeIndex != 0 || d.Index != 0 || d.At != nil && !netstate.OnHost(*d.At)
+	switch {
+	case errors.Is(err, unix.ENODEV) && !moved:
+		return nil, nil
+	case err != nil && !errors.Is(err, unix.ENODEV):
+		return nil, err
+	case err == nil && (!moved || s.isDevice(s.outside, w, d) || d.LinkKind == "" && w.hardware()):
+		return &place{s.outside, w}, nil
+	}
+	return s.search(ctx, s.outside, d)
+}
+
+// locateFunction finds the interface of a PCI function on the host. Where it has
+// several, the one with the recorded permanent address, else the first.
+func (s *Sandbox) locateFunction(ctx context.Context, d netstate.Device) (*place, error) {
+	var found *place
+	for _, name := range s.host.sysfs.netdevs(d.ID) {
+		w, err := s.outside.linkByName(ctx, name)
+		switch {
+		case errors.Is(err, unix.ENODEV):
+			continue
+		case err != nil:
+			return nil, err
+		case !s.isDevice(s.outside, w, d):
+			continue
+		}
+		p := &place{s.outside, w}
+		if d.PermMAC == "" || w.permMAC == d.PermMAC {
+			return p, nil
+		}
+		if found == nil {
+			found = p
+		}
+	}
+	return found, nil
+}
