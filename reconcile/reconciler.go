@@ -664,7 +664,14 @@ func (p *pass) apply(ctx context.Context, plan *ops.Plan) error {
 	if err := p.intend(append(netstate.Lasting(plan.Changes), plan.Held...)); err != nil {
 		return err
 	}
+	report, before := ReportProgress(ctx), len(p.executed)
 	for i, c := range plan.Changes {
+		if !c.Implied {
+			if ctx.Err() != nil { // nothing is begun that nobody waits for
+				return p.stepError(c, context.Cause(ctx))
+			}
+			report(Progress{Step: c.Step, Done: len(p.executed), Planned: before + len(plan.Changes)})
+		}
 		p.executed = append(p.executed, c) // before it is made: a failed change may be half made
 		if c.Implied {
 			continue

@@ -63,6 +63,7 @@ type agent struct {
 	probeSocket    string
 	logLevel       string
 	resync         time.Duration
+	attachTimeout  time.Duration
 }
 
 func (a *app) agent() *cobra.Command {
@@ -100,6 +101,7 @@ are; two agents may overlap for a while.`,
 	f.StringVar(&g.metricsAddress, "metrics-address", "127.0.0.1:9808", "`address` to serve metrics and probes on")
 	f.StringVar(&g.probeSocket, "probe-socket", "", "`socket` to answer probes on, which no other agent shares; none when empty")
 	f.StringVar(&g.logLevel, "log-level", "info", "`level`: debug, info, warn, error")
+	f.DurationVar(&g.attachTimeout, "attach-timeout", 5*time.Minute, "`time` an attachment gets that goes on after the runtime's hook; then it is rolled back, and tried again")
 	f.DurationVar(&g.resync, "resync", time.Minute, "`time` after which a sandbox is looked at unasked, as not all changes send word; longer where more than two a second would be due")
 	return cmd
 }
@@ -114,6 +116,8 @@ func (g *agent) check() error {
 		return fmt.Errorf("--nri-index: %q is not two digits", g.nriIndex)
 	case g.resync <= 0:
 		return errors.New("--resync must be positive")
+	case g.attachTimeout <= 0:
+		return errors.New("--attach-timeout must be positive")
 	}
 	return nil
 }
@@ -210,7 +214,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Follow: func(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology) error {
 			return rollout.Follow(ctx, t, o, s.app.registry)
 		},
-		Log: s.log, Now: time.Now,
+		AttachTimeout: s.attachTimeout, Log: s.log, Now: time.Now,
 	})
 	s.runtime = nriplugin.New(nriplugin.Options{
 		Keeper: s.keeper, Recorder: s.hooks, Socket: s.nriSocket, Index: s.nriIndex, Log: s.log, Now: time.Now,

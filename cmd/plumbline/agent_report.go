@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -26,6 +27,11 @@ func subject(c *claims.Claim) claimstatus.Subject {
 
 // claimReport tells the API server what has become of claims.
 type claimReport struct{ to *claimstatus.Reporter }
+
+// Attaching implements attachment.Reporter.
+func (r claimReport) Attaching(_ attachment.Pod, c claims.Claim, at attachment.Progress) {
+	r.to.Attaching(subject(&c), at.Topology, at.String())
+}
 
 // Attached implements attachment.Reporter.
 func (r claimReport) Attached(_ attachment.Pod, c claims.Claim, reports []reconcile.Report) {
@@ -79,8 +85,8 @@ func (r claimReport) Failed(_ attachment.Pod, c claims.Claim, err error) {
 // Detached implements attachment.Reporter.
 func (r claimReport) Detached(c claims.Claim) { r.to.Detached(subject(&c)) }
 
-// urgent is the engine as the runtime's hooks call it: while a pod waits for its
-// network the loop begins no repair.
+// urgent is the engine as the runtime's hooks call it: while a hook waits for a
+// pod's network the loop begins no repair.
 type urgent struct {
 	*reconcile.Reconciler
 	yield func() (done func())
@@ -88,9 +94,15 @@ type urgent struct {
 
 // Ensure implements attachment.Engine.
 func (u urgent) Ensure(ctx context.Context, sb reconcile.Sandbox) (reconcile.Report, error) {
-	defer u.yield()()
+	done := sync.OnceFunc(u.yield())
+	defer done()
+	defer time.AfterFunc(urgentFor, done).Stop()
 	return u.Reconciler.Ensure(ctx, sb)
 }
+
+// urgentFor is how long repairs are held up by one topology: what takes longer than
+// a hook goes on behind the gate, for minutes perhaps.
+const urgentFor = 2 * time.Second
 
 // driftReport is the Recorder of the engine and of the loop: it counts, and tells
 // the API server of drift in what belongs to claims.

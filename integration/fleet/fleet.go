@@ -293,10 +293,11 @@ func (e *ear) forward(ctx context.Context) {
 // unheard is an API server that nobody hears from.
 type unheard struct{}
 
-func (unheard) Attached(attachment.Pod, claims.Claim, []reconcile.Report) {}
-func (unheard) Failed(attachment.Pod, claims.Claim, error)                {}
-func (unheard) Updated(claims.Claim, string, int64, reconcile.Report)     {}
-func (unheard) Detached(claims.Claim)                                     {}
+func (unheard) Attaching(attachment.Pod, claims.Claim, attachment.Progress) {}
+func (unheard) Attached(attachment.Pod, claims.Claim, []reconcile.Report)   {}
+func (unheard) Failed(attachment.Pod, claims.Claim, error)                  {}
+func (unheard) Updated(claims.Claim, string, int64, reconcile.Report)       {}
+func (unheard) Detached(claims.Claim)                                       {}
 
 // noDevices is the sysfs of a machine without any: no topology here asks for one.
 type noDevices struct{}

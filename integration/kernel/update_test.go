@@ -135,6 +135,7 @@ type keeper struct {
 // untold is a Reporter nobody listens to.
 type untold struct{}
 
+func (untold) Attaching(attachment.Pod, claims.Claim, attachment.Progress)               {}
 func (untold) Attached(attachment.Pod, claims.Claim, []reconcile.Report)                 {}
 func (untold) Failed(attachment.Pod, claims.Claim, error)                                {}
 func (untold) Updated(claims.Claim, string, int64, reconcile.Report)                     {}

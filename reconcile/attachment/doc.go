@@ -12,6 +12,11 @@
 // attached again. Everything is keyed by the runtime's sandbox ID, so what comes
 // late for an old sandbox does not touch the new one of the same pod.
 //
+// An attachment belongs to the Keeper, not to the hook that asked for it. When the
+// hook has no time left it goes on behind the gate, one attempt per sandbox, with a
+// time limit of its own; a failure is rolled back, reported and tried again. The end
+// of the sandbox, of the claim or of the agent cancels it.
+//
 // A third side (reconcile/rollout) brings a later generation of a topology to a
 // pod that runs (Update). The gate stays open meanwhile, and no container is
 // admitted between two generations.

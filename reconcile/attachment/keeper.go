@@ -36,6 +36,9 @@ type Engine interface {
 
 // Reporter is told what has become of claims. It must not block.
 type Reporter interface {
+	// Attaching tells that a claim is still being attached, and how far that is,
+	// when the runtime's hook is over; and from time to time afterwards.
+	Attaching(pod Pod, c claims.Claim, at Progress)
 	// Attached tells the results per topology, in the order of the claim's.
 	Attached(pod Pod, c claims.Claim, reports []reconcile.Report)
 	Failed(pod Pod, c claims.Claim, err error)
@@ -69,6 +72,8 @@ type Options struct {
 	// Identify tells which namespace a path leads to; an error of kind Gone when
 	// none. Default: by device and inode.
 	Identify func(path string) (reconcile.NetnsID, error)
+	// AttachTimeout bounds one attachment of a sandbox; default 5 min.
+	AttachTimeout time.Duration
 	// ReleaseTimeout bounds the release of one sandbox; default 30 s.
 	ReleaseTimeout time.Duration
 	// Sweep is the time between two searches for sandboxes whose end nobody
@@ -82,41 +87,60 @@ type Options struct {
 type Keeper struct {
 	Options
 
-	mu    sync.Mutex
-	todo  map[string]Pod                               // sandboxes that Run is to attach, or to detach when they have no namespace
-	queue workqueue.TypedRateLimitingInterface[string] // of the sandboxes in todo, while Run runs
-	seen  map[string]bool                              // sandboxes whose namespace this process has seen
+	mu       sync.Mutex
+	attempts map[string]*attempt                          // attachments at work, by sandbox
+	stopping bool                                         // Run has ended: nothing is attached behind the gate any more
+	todo     map[string]Pod                               // sandboxes that Run is to attach, or to detach when they have no namespace
+	queue    workqueue.TypedRateLimitingInterface[string] // of the sandboxes in todo, while Run runs
+	seen     map[string]bool                              // sandboxes whose namespace this process has seen
 }
 
 // New returns a Keeper.
 func New(o Options) *Keeper {
+	o.AttachTimeout = cmp.Or(o.AttachTimeout, 5*time.Minute)
 	o.ReleaseTimeout = cmp.Or(o.ReleaseTimeout, 30*time.Second)
 	o.Sweep = cmp.Or(o.Sweep, 30*time.Second)
 	if o.Identify == nil {
 		o.Identify = identify
 	}
-	return &Keeper{Options: o, todo: map[string]Pod{}, seen: map[string]bool{}}
+	return &Keeper{Options: o, attempts: map[string]*attempt{}, todo: map[string]Pod{}, seen: map[string]bool{}}
 }
 
-// Attach makes all claims of the pod true in its sandbox, or none. A pod without
+// Attach applies all claims of the pod in its sandbox, or none. A pod without
 // claims costs a look at the records. The error of a failing step is returned as
-// the engine words it; what was done is undone then.
+// the engine words it; what was done is rolled back then.
+//
+// What has not ended when ctx does goes on behind the gate, which keeps the
+// containers of the pod from starting: that is no error.
 //
 // It is for a sandbox that has just been made: what a claim has in an earlier
 // sandbox of the pod ends.
 func (k *Keeper) Attach(ctx context.Context, pod Pod) error {
-	return k.attachAll(ctx, pod, true)
+	if len(k.ofPod(pod.UID)) == 0 {
+		return nil
+	}
+	_, err := k.await(ctx, k.begin(pod, true))
+	return err
 }
 
-func (k *Keeper) attachAll(ctx context.Context, pod Pod, newest bool) error {
-	entries := k.ofPod(pod.UID)
-	for i, e := range entries {
-		if err := k.attach(ctx, e.UID, pod, newest); err != nil {
-			k.Reporter.Failed(pod, e.Claim, err)
-			for _, done := range entries[:i] {
-				err = errors.Join(err, k.undo(ctx, done.UID, pod.Sandbox, claims.Failed, "another claim of the pod failed"))
+// attachAll attaches all claims of the pod. When one fails, those that were
+// attached before it are released; what was attached earlier stays.
+func (k *Keeper) attachAll(ctx context.Context, a *attempt) error {
+	var fresh []types.UID
+	for _, e := range k.ofPod(a.pod.UID) {
+		attached, err := k.attach(ctx, e.UID, a)
+		if err != nil {
+			err = a.explain(ctx, err)
+			if a.reports(ctx) && !errors.Is(err, errSuperseded) {
+				k.Reporter.Failed(a.pod, e.Claim, err)
+			}
+			for _, uid := range fresh {
+				err = errors.Join(err, k.undo(ctx, uid, a.pod.Sandbox, claims.Failed, "another claim of the pod failed"))
 			}
 			return fmt.Errorf("claim %q: %w", e.Name, err)
+		}
+		if attached {
+			fresh = append(fresh, e.UID)
 		}
 	}
 	return nil
@@ -154,54 +178,77 @@ func (k *Keeper) hold(ctx context.Context, uid types.UID) (e claims.Entry, known
 	return e, known, unlock, nil
 }
 
-// attach makes one claim true in a sandbox and opens its gate. The newest sandbox
-// of a pod takes the claim from an earlier one.
-func (k *Keeper) attach(ctx context.Context, uid types.UID, pod Pod, newest bool) error {
+// attach applies one claim in a sandbox and opens its gate; false when it was
+// attached already. The newest sandbox of a pod takes the claim from an earlier
+// one.
+func (k *Keeper) attach(ctx context.Context, uid types.UID, a *attempt) (attached bool, err error) {
+	pod := a.pod
 	e, known, unlock, err := k.hold(ctx, uid)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer unlock()
 	switch {
 	case !known:
-		return fault.New(fault.NotReady, errors.New("it is not prepared any more"))
+		return false, fault.New(fault.NotReady, errors.New("it is not prepared any more"))
 	case e.Pod.UID != pod.UID:
-		return fault.New(fault.Conflict, fmt.Errorf("it is prepared for pod %q, and a device is in one pod at a time", e.Pod.Name))
+		return false, fault.New(fault.Conflict, fmt.Errorf("it is prepared for pod %q, and a device is in one pod at a time", e.Pod.Name))
 	case pod.Netns == "":
-		return invalid("the pod uses the host's network (hostNetwork), where no topology is applied: remove hostNetwork, or the claim")
+		return false, invalid("the pod uses the host's network (hostNetwork), where no topology is applied: remove hostNetwork, or the claim")
 	}
 	netns, err := k.Identify(pod.Netns)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if done, err := k.mayAttach(&e, pod, netns); done || err != nil {
-		return err
+		return false, err
 	}
 	k.saw(pod.Sandbox)
-	if err := k.partFromOthers(ctx, &e, pod, newest); err != nil {
-		return err
+	done := k.holdGate(a, uid)
+	defer done()
+	if err := k.partFromOthers(ctx, &e, pod, a.newest); err != nil {
+		return false, err
 	}
+	return true, k.apply(ctx, &e, a, netns, done)
+}
+
+// apply is the part of attach that changes the sandbox. ready is called before the
+// gate is opened.
+func (k *Keeper) apply(ctx context.Context, e *claims.Entry, a *attempt, netns reconcile.NetnsID, ready func()) error {
+	pod := a.pod
 	sandboxes, err := e.Sandboxes(pod.Sandbox, pod.Netns)
 	if err != nil {
 		return fault.New(fault.Invalid, err)
 	}
-	e.Set(claims.Sandbox{ID: pod.Sandbox, PodUID: pod.UID, Netns: pod.Netns, NetnsID: netns, Phase: claims.Attaching})
-	if err := k.Store.PutSandboxes(e); err != nil {
+	next := claims.Sandbox{ID: pod.Sandbox, PodUID: pod.UID, Netns: pod.Netns, NetnsID: netns, Phase: claims.Attaching}
+	if s := e.Sandbox(pod.Sandbox); s != nil {
+		next.Failure = s.Failure // the reason to give until this attempt has ended
+	}
+	e.Set(next)
+	if err := k.Store.PutSandboxes(*e); err != nil {
 		return err
 	}
-	reports, err := k.ensure(ctx, &e, sandboxes)
+	a.attends(&e.Claim)
+	reports, err := k.ensure(ctx, e, a, sandboxes)
+	a.attends(nil)
 	if err == nil {
-		err = k.abandon(&e)
+		err = k.abandon(e)
 	}
 	if err == nil {
 		k.refine(ctx, &e.Claim, resultsOf(reports))
-		e.Sandbox(pod.Sandbox).Phase = claims.Attached
-		if err = k.Store.PutSandboxes(e); err == nil {
-			err = k.Gate.Open(uid, pod.Sandbox, pod.Netns)
+		s := e.Sandbox(pod.Sandbox)
+		s.Phase, s.Failure = claims.Attached, ""
+		if err = k.Store.PutSandboxes(*e); err == nil {
+			ready()
+			err = k.Gate.Open(e.UID, pod.Sandbox, pod.Netns)
 		}
 	}
 	if err != nil {
-		return errors.Join(err, k.release(ctx, &e, pod.Sandbox, claims.Failed, err.Error()))
+		err = errors.Join(err, k.release(ctx, e, pod.Sandbox, claims.Failed, a.explain(ctx, err).Error()))
+		if a.isBehind() && a.reports(ctx) { // release has removed it
+			err = errors.Join(err, k.Gate.Hold(e.UID))
+		}
+		return err
 	}
 	k.Reporter.Attached(pod, e.Claim, reports)
 	return nil
@@ -247,7 +294,7 @@ func (k *Keeper) partFromOthers(ctx context.Context, e *claims.Entry, pod Pod, n
 			continue
 		}
 		if !newest && s.Phase == claims.Attached && k.stands(s) {
-			return fault.New(fault.Conflict, fmt.Errorf("it is attached to sandbox %q of the pod", s.ID))
+			return fault.New(fault.Conflict, fmt.Errorf("%w: it is attached to sandbox %q of the pod", errSuperseded, s.ID))
 		}
 		if err := k.awaitRelease(ctx, e, s.ID); err != nil {
 			return fmt.Errorf("release its earlier sandbox %q: %w", s.ID, err)
@@ -278,12 +325,14 @@ func (k *Keeper) awaitRelease(ctx context.Context, e *claims.Entry, sandbox stri
 	}
 }
 
-// ensure makes all topologies of a claim true.
-func (k *Keeper) ensure(ctx context.Context, e *claims.Entry, sandboxes []reconcile.Sandbox) ([]reconcile.Report, error) {
+// ensure applies all topologies of a claim.
+func (k *Keeper) ensure(ctx context.Context, e *claims.Entry, a *attempt, sandboxes []reconcile.Sandbox) ([]reconcile.Report, error) {
 	var reports []reconcile.Report
 	for _, sb := range sandboxes {
 		begun := k.Now()
-		rep, err := k.Engine.Ensure(ctx, sb)
+		rep, err := k.Engine.Ensure(reconcile.WithProgress(ctx, func(p reconcile.Progress) {
+			k.note(a, Progress{Progress: p, Claim: e.Claim.Name, Topology: sb.Topology.Name})
+		}), sb)
 		if err != nil {
 			return nil, err
 		}
@@ -349,45 +398,85 @@ func (k *Keeper) release(ctx context.Context, e *claims.Entry, sandbox string, t
 
 // Admit returns an error unless all claims of the pod, and all that the
 // container's environment says it consumes, are attached to the sandbox the
-// container is for. What is missing it tries to attach first.
+// container is for. What is missing it tries to attach first, unless that is under
+// way; the error says how far it is.
 func (k *Keeper) Admit(ctx context.Context, pod Pod, env []string) error {
 	consumed := gate.Consumed(env)
+	missing, late := false, false
 	for _, e := range k.ofPod(pod.UID) {
 		s := e.Sandbox(pod.Sandbox)
 		in := s != nil && s.Phase == claims.Attached
-		if opened, consumes := consumed[e.UID]; in && consumes && opened != pod.Sandbox {
-			return fault.New(fault.Conflict, fmt.Errorf("claim %q: the container was made for sandbox %q, which is no more; the next one will do", e.Name, opened))
-		}
+		opened, consumes := consumed[e.UID]
+		late = late || consumes && opened == ""
 		delete(consumed, e.UID)
-		if in && !e.Updating() {
-			continue
-		}
-		if in { // between two generations, perhaps because nobody ended it
+		switch {
+		case in && consumes && opened == "":
+			return fault.New(fault.NotReady, fmt.Errorf("claim %q: it was attached after the container had been made; the next one will do", e.Name))
+		case in && consumes && opened != pod.Sandbox:
+			return fault.New(fault.Conflict, fmt.Errorf("claim %q: the container was made for sandbox %q, which no longer exists; the next one will do", e.Name, opened))
+		case in && e.Updating(): // between two generations, perhaps because nobody ended it
 			if err := k.Settle(ctx, e.UID); err != nil {
 				return fmt.Errorf("claim %q: %w", e.Name, err)
 			}
-			continue
-		}
-		if err := k.attach(ctx, e.UID, pod, false); err != nil {
-			k.Reporter.Failed(pod, e.Claim, err)
-			return fmt.Errorf("claim %q: %w", e.Name, err)
+		case !in:
+			missing = true
 		}
 	}
 	for _, uid := range slices.Sorted(maps.Keys(consumed)) {
 		return fault.New(fault.Conflict, fmt.Errorf("the container consumes claim %q, which is not prepared for this pod: a device is in one pod at a time", uid))
 	}
+	if !missing {
+		return nil
+	}
+	return k.admitLate(ctx, pod, late)
+}
+
+// admitLate is Admit for a pod that is not attached. A container that was made
+// while a gate was closed is refused in any case, and waits for nothing.
+func (k *Keeper) admitLate(ctx context.Context, pod Pod, refused bool) error {
+	failure := k.failure(pod)
+	a := k.begin(pod, false)
+	if refused || a.isBehind() {
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		ctx = ended
+	}
+	over, err := k.await(ctx, a)
+	switch {
+	case over && err == nil && refused:
+		return fault.New(fault.NotReady, errors.New("the claims of the pod were attached after the container had been made; the next one will do"))
+	case over:
+		return err
+	}
+	return errors.Join(k.progressOf(a).unfinished(k.Now().Sub(a.begun)), failure)
+}
+
+// failure returns why the claims of the pod could not be attached to its sandbox
+// the last time, nil when it has not been tried.
+func (k *Keeper) failure(pod Pod) error {
+	for _, e := range k.ofPod(pod.UID) {
+		if s := e.Sandbox(pod.Sandbox); s != nil && s.Failure != "" {
+			return fmt.Errorf("the last attempt failed: claim %q: %s", e.Name, s.Failure)
+		}
+	}
 	return nil
 }
 
-// Detach ends what claims have in a sandbox that stops. Errors are collected; the
-// rest is done all the same, and Run tries again what failed.
+// Detach ends what claims have in a sandbox that stops. An attachment that is under
+// way is cancelled first. Errors are collected; the rest is done all the same, and
+// Run tries again what failed, or had not ended when ctx did.
 func (k *Keeper) Detach(ctx context.Context, pod Pod) error {
+	if err := k.interrupt(ctx, errStopped, func(a *attempt) bool { return a.pod.Sandbox == pod.Sandbox }); err != nil {
+		k.detachLater(pod)
+		return err
+	}
 	var errs []error
 	for _, e := range k.list() {
 		if e.Pod.UID != pod.UID && e.Sandbox(pod.Sandbox) == nil {
 			continue
 		}
 		if err := k.detach(ctx, e.UID, pod); err != nil {
+			k.detachLater(pod)
 			errs = append(errs, fmt.Errorf("claim %q: %w", e.Name, err))
 		}
 	}
@@ -442,6 +531,11 @@ func (k *Keeper) releaseRecord(ctx context.Context, id reconcile.SandboxID) erro
 // that is not known is no error. It does not wait for a device that is absent: Run
 // goes on, and Withdraw is called again.
 func (k *Keeper) Withdraw(ctx context.Context, uid types.UID) error {
+	if e, known, err := k.Store.Get(uid); err == nil && known {
+		if err := k.interrupt(ctx, errWithdrawn, func(a *attempt) bool { return a.pod.UID == e.Pod.UID }); err != nil {
+			return err
+		}
+	}
 	e, known, unlock, err := k.hold(ctx, uid)
 	if err != nil {
 		return err

@@ -46,11 +46,14 @@ type world struct {
 	half   bool           // what fails is left half made
 	follow error
 	told   []string
+	slow   map[string]time.Duration // by topology: how long each of its changes takes
+	slips  map[string]int           // by topology: how many attempts fail at their last change
+	made   int                      // changes of slow topologies
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, netns: map[string]uint64{}, held: map[reconcile.SandboxID]reconcile.Record{}}
+	w := &world{t: t, netns: map[string]uint64{}, held: map[reconcile.SandboxID]reconcile.Record{}, slow: map[string]time.Duration{}, slips: map[string]int{}}
 	w.restart(t.TempDir(), "boot")
 	return w
 }
@@ -85,7 +88,10 @@ func (w *world) identify(path string) (reconcile.NetnsID, error) {
 }
 
 // Ensure implements attachment.Engine.
-func (w *world) Ensure(_ context.Context, sb reconcile.Sandbox) (reconcile.Report, error) {
+func (w *world) Ensure(ctx context.Context, sb reconcile.Sandbox) (reconcile.Report, error) {
+	if err := w.takeTime(ctx, sb); err != nil {
+		return reconcile.Report{}, err
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.done = append(w.done, "+"+string(sb.ID))
@@ -146,13 +152,24 @@ func (w *world) Record(id reconcile.SandboxID) (reconcile.Record, bool, error) {
 	return rec, known, nil
 }
 
+// Attaching implements attachment.Reporter.
+func (w *world) Attaching(_ attachment.Pod, c claims.Claim, at attachment.Progress) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told = append(w.told, fmt.Sprintf("attaching %s: %d of %d", c.Name, at.Done, at.Planned))
+}
+
 // Attached implements attachment.Reporter.
 func (w *world) Attached(_ attachment.Pod, c claims.Claim, _ []reconcile.Report) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.told = append(w.told, "attached "+c.Name)
 }
 
 // Failed implements attachment.Reporter.
 func (w *world) Failed(_ attachment.Pod, c claims.Claim, _ error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.told = append(w.told, "failed "+c.Name)
 }
 
@@ -167,7 +184,13 @@ func (w *world) Detached(c claims.Claim) { w.told = append(w.told, "detached "+c
 // prepare records a claim with these topologies for pod "p".
 func (w *world) prepare(uid types.UID, topologies ...string) {
 	w.t.Helper()
-	c := claims.Claim{UID: uid, Namespace: "ns", Name: "claim-" + string(uid), Pod: claims.Pod{Name: "p", UID: "p"}}
+	w.prepareFor(uid, "p", topologies...)
+}
+
+// prepareFor records a claim for another pod.
+func (w *world) prepareFor(uid, pod types.UID, topologies ...string) {
+	w.t.Helper()
+	c := claims.Claim{UID: uid, Namespace: "ns", Name: "claim-" + string(uid), Pod: claims.Pod{Name: string(pod), UID: pod}}
 	for _, name := range topologies {
 		c.Topologies = append(c.Topologies, claims.Topology{Object: v1alpha1.NetworkTopology{
 			ObjectMeta: metav1.ObjectMeta{Name: name, UID: "t-uid", Generation: 1},
@@ -306,10 +329,11 @@ func TestFailure(t *testing.T) {
 	w.wantGate("b", "")
 	w.wantPhase("a", "s1", claims.Failed)
 	w.refused(w.Admit(t.Context(), pod, nil), fault.Unsupported, "no such thing")
+	w.wantPhase("a", "s1", claims.Failed)
 	w.failAt = ""
 	w.done = nil
 	w.ok(w.Admit(t.Context(), pod, nil))
-	w.want("+s1/b/t3")
+	w.want("+s1/a/t1", "+s1/a/t2", "+s1/b/t3")
 	w.wantGate("a", "s1")
 	w.wantGate("b", "s1")
 }
@@ -580,7 +604,7 @@ func (w *world) attachedAnywhere(uids ...types.UID) bool {
 }
 
 // TestNextSandboxWaits holds that the next sandbox of a pod waits for what the one
-// before it has, as long as its caller does.
+// before it has, with its gate closed.
 func TestNextSandboxWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -589,9 +613,8 @@ func TestNextSandboxWaits(t *testing.T) {
 		w.stuck = "t1"
 		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 		defer cancel()
-		if err := w.Attach(ctx, w.sandbox("s2", 2)); fault.Of(err) != fault.NotReady {
-			t.Errorf("error %v", err)
-		}
+		w.ok(w.Attach(ctx, w.sandbox("s2", 2)))
+		w.wantGate("a", "")
 		time.AfterFunc(time.Second, func() {
 			w.mu.Lock()
 			defer w.mu.Unlock()

@@ -46,14 +46,40 @@ func (k *Keeper) Synchronize(pods []Pod) error {
 }
 
 // checkGate closes a gate that is open for no good reason, and opens one again
-// that was lost.
+// that was lost. Who attaches or releases the claim meanwhile sees to its gate.
 func (k *Keeper) checkGate(e claims.Entry) error {
-	for _, s := range e.In {
-		if s.Phase == claims.Attached && k.stands(s) {
-			return k.Gate.Open(e.UID, s.ID, s.Netns)
-		}
+	if k.Gate.OpenFor(e.UID) == k.opens(&e).ID {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), gateWait)
+	defer cancel()
+	unlock, err := k.Store.Lock(ctx, e.UID)
+	if err != nil {
+		return nil
+	}
+	defer unlock()
+	e, known, err := k.Store.Get(e.UID)
+	if err != nil || !known {
+		return errors.Join(err, k.Gate.Close(e.UID))
+	}
+	if s := k.opens(&e); s.ID != "" {
+		return k.Gate.Open(e.UID, s.ID, s.Netns)
 	}
 	return k.Gate.Close(e.UID)
+}
+
+// gateWait is how long checkGate waits for a claim's lock.
+const gateWait = 100 * time.Millisecond
+
+// opens returns the sandbox the gate of a claim is to be open for, the zero value
+// when for none.
+func (k *Keeper) opens(e *claims.Entry) claims.Sandbox {
+	for _, s := range e.In {
+		if s.Phase == claims.Attached && k.stands(s) {
+			return s
+		}
+	}
+	return claims.Sandbox{}
 }
 
 // stands reports whether the namespace of a sandbox is still there.
@@ -121,14 +147,25 @@ func (k *Keeper) later(p Pod) {
 	}
 }
 
-// again leaves a sandbox that could not be released to Run, later each time: its
-// device may come back at any moment, or never.
+// again leaves a sandbox that could not be released to Run.
 func (k *Keeper) again(e *claims.Entry, s *claims.Sandbox) {
+	k.detachLater(Pod{Sandbox: s.ID, UID: s.PodUID, Namespace: e.Namespace, Name: e.Pod.Name})
+}
+
+// detachLater leaves a sandbox that could not be released to Run, later each time:
+// its device may come back at any moment, or never.
+func (k *Keeper) detachLater(pod Pod) {
+	pod.Netns = "" // to be detached
+	k.retry(pod)
+}
+
+// retry leaves a sandbox to Run, later each time.
+func (k *Keeper) retry(pod Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.todo[s.ID] = Pod{Sandbox: s.ID, UID: s.PodUID, Namespace: e.Namespace, Name: e.Pod.Name} // without a namespace: to be detached
-	if k.queue != nil && k.queue.NumRequeues(s.ID) == 0 {
-		k.queue.AddRateLimited(s.ID)
+	k.todo[pod.Sandbox] = pod
+	if k.queue != nil && (pod.Netns != "" || k.queue.NumRequeues(pod.Sandbox) == 0) {
+		k.queue.AddRateLimited(pod.Sandbox)
 	}
 }
 
@@ -148,8 +185,13 @@ const (
 	retryMost  = 30 * time.Second
 )
 
-// Run does what was left for it until ctx ends.
+// Run does what was left for it until ctx ends. Then attachments that go on behind
+// the gate are rolled back, for the next agent to begin anew.
 func (k *Keeper) Run(ctx context.Context) {
+	k.mu.Lock()
+	k.stopping = false
+	k.mu.Unlock()
+	defer k.endAttempts(ctx)
 	k.bury(ctx)
 	k.settleAll(ctx)
 	var wg sync.WaitGroup
@@ -228,10 +270,19 @@ func (k *Keeper) next(ctx context.Context) bool {
 	if !there || ctx.Err() != nil {
 		return ctx.Err() == nil
 	}
-	err := k.do(ctx, p)
+	if p.Netns != "" {
+		k.attachQueued(queue, p)
+		return true
+	}
+	within, cancel := context.WithTimeout(ctx, k.ReleaseTimeout)
+	defer cancel()
+	err := k.Detach(within, p)
+	if err != nil && fault.Of(err) != fault.Gone {
+		k.Log.Warn("sandbox is not released", "sandbox", p.Sandbox, "pod", p.Namespace+"/"+p.Name, "kind", fault.Of(err), "error", err)
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if p.Netns == "" && err != nil && fault.Of(err) != fault.Gone {
+	if err != nil && fault.Of(err) != fault.Gone {
 		queue.AddRateLimited(sandbox)
 		return true
 	}
@@ -242,19 +293,19 @@ func (k *Keeper) next(ctx context.Context) bool {
 	return true
 }
 
-// do attaches or detaches a sandbox. An attachment that fails is tried again when
-// the runtime tries to make a container.
-func (k *Keeper) do(ctx context.Context, p Pod) error {
-	what, err := "attach", error(nil)
-	if p.Netns != "" {
-		err = k.attachAll(ctx, p, false)
-	} else {
-		what, err = "detach", k.Detach(ctx, p)
+// attachQueued begins to attach a sandbox; what comes of it the attempt leaves to
+// the queue again.
+func (k *Keeper) attachQueued(queue workqueue.TypedRateLimitingInterface[string], p Pod) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.attempts) >= maxAttempts {
+		queue.AddRateLimited(p.Sandbox)
+		return
 	}
-	if err != nil && fault.Of(err) != fault.Gone {
-		k.Log.Warn("sandbox", "do", what, "sandbox", p.Sandbox, "pod", p.Namespace+"/"+p.Name, "kind", fault.Of(err), "error", err)
+	if k.todo[p.Sandbox] == p {
+		delete(k.todo, p.Sandbox)
 	}
-	return err
+	k.goBehind(k.beginLocked(p, false))
 }
 
 // sweep finds sandboxes that have ended although no hook was called: after a

@@ -28,11 +28,12 @@ const (
 
 // The reasons that are no fault.Kind.
 const (
-	reasonReady    = "NetworkReady"
-	reasonDetached = "Detached" // the pod's network has been taken down
-	reasonInSync   = "InSync"
-	reasonDrifted  = "Drifted"
-	reasonFighting = "Fighting" // somebody changes back what is repaired
+	reasonReady     = "NetworkReady"
+	reasonAttaching = "Attaching" // it takes longer than the runtime's hook
+	reasonDetached  = "Detached"  // the pod's network has been taken down
+	reasonInSync    = "InSync"
+	reasonDrifted   = "Drifted"
+	reasonFighting  = "Fighting" // somebody changes back what is repaired
 )
 
 // condition is what is to be said of a device. Its time of transition is found

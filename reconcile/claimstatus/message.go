@@ -25,6 +25,14 @@ func attached(topologyName string, steps []topology.StepResult) verdict {
 	}
 }
 
+func attaching(at string) verdict {
+	return verdict{
+		ready:  &condition{metav1.ConditionFalse, reasonAttaching, at},
+		inSync: &condition{metav1.ConditionUnknown, reasonAttaching, ""},
+		bare:   true,
+	}
+}
+
 func failed(topologyName string, err error) verdict {
 	f := &failure{Kind: kindOf(err), Message: err.Error()}
 	if step, ok := errors.AsType[*ops.StepError](err); ok {

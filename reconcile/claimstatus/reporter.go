@@ -112,6 +112,14 @@ func New(o Options) *Reporter {
 	}
 }
 
+// Attaching reports that a topology is still being attached when the runtime's hook
+// is over, and where it is. It is reported again as it goes on; the Events about it
+// are counted as one.
+func (r *Reporter) Attaching(s Subject, topologyName, at string) {
+	r.tell(s, topologyName, attaching(at))
+	r.events.normal(s, "NetworkAttaching", "the containers wait: "+at)
+}
+
 // Attached reports that a topology has been verified in the pod, with the
 // results of all its steps.
 func (r *Reporter) Attached(s Subject, topologyName string, steps []topology.StepResult) {

@@ -58,3 +58,23 @@ func TestLimit(t *testing.T) {
 		t.Errorf("%d wait and %d were dropped, want 2 and 2", waiting, dropped)
 	}
 }
+
+// TestAttaching holds what is said of a claim while its pod waits, and afterwards.
+func TestAttaching(t *testing.T) {
+	r := New(Options{Log: slog.New(slog.DiscardHandler)})
+	defer r.events.broadcaster.Shutdown()
+	defer r.queue.ShutDown()
+	who := Subject{Pod: Object{"ns", "pod", "p1"}, Claim: Object{"ns", "claim", "c1"}}
+	ready := func() condition { return *r.pending["c1"].verdicts["t"].ready }
+	r.Attaching(who, "t", `at step "vf3"`)
+	if have, want := ready(), (condition{"False", "Attaching", `at step "vf3"`}); have != want {
+		t.Errorf("condition %+v, want %+v", have, want)
+	}
+	if len(r.events.early) != 2 {
+		t.Errorf("%d Events, want one of the pod and one of the claim", len(r.events.early))
+	}
+	r.Attached(who, "t", nil)
+	if have := ready(); have.status != "True" {
+		t.Errorf("condition %+v", have)
+	}
+}

@@ -16,5 +16,10 @@
 // the mount and is not started, even while nobody is there to close the gate or
 // the runtime remembers a gate that was closed.
 //
+// A gate that is held (Hold) is closed, but its device can be resolved: the runtime
+// asks the hook about the container, which says why it is refused. The device's
+// mount has no source that could exist, so that an answer is not needed to keep the
+// container from starting.
+//
 // The package writes files and decides nothing.
 package gate

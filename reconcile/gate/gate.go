@@ -66,6 +66,30 @@ func (d Dir) Open(uid types.UID, sandbox, netns string) error {
 	return nil
 }
 
+// Hold keeps the gate closed, and lets a container of the claim get as far as the
+// runtime's hook, which can say why it is refused; without a file the runtime says
+// only that it does not know the device. The file names no sandbox, and a mount
+// that cannot be made: when nobody answers the hook, the container does not start
+// either.
+func (d Dir) Hold(uid types.UID) error {
+	path, err := d.path(uid)
+	var data []byte
+	if err == nil {
+		data, err = json.Marshal(spec(uid, "", nowhere))
+	}
+	if err == nil {
+		err = write(path, append(data, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("hold gate of claim %q: %w", uid, err)
+	}
+	return nil
+}
+
+// nowhere is a path that nothing can be at: what it is below is no directory. A
+// runtime that fails to mount it shows it to the user.
+const nowhere = "/dev/null/the network of the pod is not attached yet"
+
 func spec(uid types.UID, sandbox, netns string) cdi.Spec {
 	return cdi.Spec{Version: cdiVersion, Kind: kind, Devices: []cdi.Device{{
 		Name: string(uid),

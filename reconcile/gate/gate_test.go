@@ -111,3 +111,45 @@ func TestPath(t *testing.T) {
 		}
 	}
 }
+
+// TestHold holds that a held gate is closed: what it adds to a container names no
+// sandbox, and cannot be mounted.
+func TestHold(t *testing.T) {
+	dir := t.TempDir()
+	g := gate.Dir(dir)
+	if err := g.Hold(uid); err != nil {
+		t.Fatal(err)
+	}
+	if open := g.OpenFor(uid); open != "" {
+		t.Errorf("open for %q", open)
+	}
+	files, _ := filepath.Glob(filepath.Join(dir, "*.json"))
+	data, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var spec struct {
+		Devices []struct {
+			ContainerEdits struct {
+				Env    []string
+				Mounts []struct{ HostPath string }
+			}
+		}
+	}
+	if err := json.Unmarshal(data, &spec); err != nil {
+		t.Fatal(err)
+	}
+	edits := spec.Devices[0].ContainerEdits
+	if sandbox, consumed := gate.Consumed(edits.Env)[uid]; !consumed || sandbox != "" {
+		t.Errorf("environment %q", edits.Env)
+	}
+	if err := os.MkdirAll(edits.Mounts[0].HostPath, 0o755); err == nil {
+		t.Errorf("%q can be made", edits.Mounts[0].HostPath)
+	}
+	if err := g.Open(uid, "aa", "/var/run/netns/cni-1"); err != nil || g.OpenFor(uid) != "aa" {
+		t.Errorf("opened: %v, for %q", err, g.OpenFor(uid))
+	}
+	if err := g.Close(uid); err != nil {
+		t.Error(err)
+	}
+}

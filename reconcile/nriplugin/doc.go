@@ -4,10 +4,9 @@
 //
 // The interface fails open. A hook that answers later than the runtime allows (two
 // seconds unless it is configured) is cut off, and the pod goes on without it; so
-// it does while nobody is connected. Two rules follow. A hook gives up at three
-// quarters of its time, has what it did undone, and answers an error: that a
-// runtime does respect. And what really holds a container back is the claim's gate
-// (reconcile/gate), not an answer.
+// it does while nobody is connected. Two rules follow. A hook is answered at three
+// quarters of its time; what has not ended by then goes on without it. And what
+// really holds a container back is the claim's gate (reconcile/gate), not an answer.
 //
 // All hooks of a node run one after the other: the time of ours is added to the
 // start of every pod. They ask no API server and run no program, and for a pod

@@ -63,7 +63,7 @@ func (s *session) hook(ctx context.Context, name string, pod *api.PodSandbox, f 
 }
 
 // within gives a hook three quarters of the time its runtime allows, and a little
-// more to undo what it did; then it is answered for, and goes on undoing behind.
+// more to answer; then it is answered for, and goes on without the runtime.
 func (p *Plugin) within(ctx context.Context, hook, sandbox string, f func(context.Context) error) error {
 	begun := p.Now()
 	whole := api.DefaultPluginRequestTimeout
@@ -82,7 +82,7 @@ func (p *Plugin) within(ctx context.Context, hook, sandbox string, f func(contex
 	case <-answer.Done():
 		// What f does goes on, and is waited for by whoever comes next for the
 		// same claim.
-		err = fault.New(fault.NotReady, fmt.Errorf("plumbline: %s was not done in time and is being undone: it is tried again", hook))
+		err = fault.New(fault.NotReady, fmt.Errorf("plumbline: %s was not done in time, and goes on: it is tried again", hook))
 	}
 	took := p.Now().Sub(begun)
 	p.Recorder.Hook(hook, fault.Of(err), took)
