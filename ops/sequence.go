@@ -17,6 +17,7 @@ type sequencer struct {
 	full map[netstate.Key]netstate.Link
 	made map[netstate.Key]bool // created by us, by the record
 	held []netstate.Change     // see Plan
+	down []want                // VLANs that come up once their parent is, see underDown
 }
 
 // sequence orders: what is no longer wanted goes first; then links, devices and
@@ -63,6 +64,11 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 				return nil, p.stepError(w.step, err)
 			}
 		}
+		for _, w := range q.down {
+			have, _ := q.now.Link(w.obj.(netstate.Link).Name)
+			q.update(w.step, have, w.obj)
+		}
+		q.down = nil
 		q.bringBack(q.interrupted()...) // what lacks its gateway still has its turn after the addresses
 	}
 	plan := &Plan{Changes: q.changes, Held: q.held, Notes: p.notes, leadsTo: &prospect{p, q.now, order}}
@@ -290,6 +296,10 @@ func describeKind(l netstate.Link) string {
 func (q *sequencer) link(w want, o netstate.Link) error {
 	full := q.full[o.Key()]
 	have, exists := q.now.Link(o.Name)
+	if q.underDown(full) {
+		q.down = append(q.down, want{step: w.step, obj: netstate.Link{Name: o.Name, Up: full.Up}})
+		o.Up, full.Up = nil, nil
+	}
 	if o.LinkKind != "" && o.LinkKind != "device" {
 		ours := q.made[o.Key()] || q.now.Fresh(o.Name)
 		switch {
@@ -314,6 +324,20 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 		return fault.New(fault.NotReady, fmt.Errorf("no link %q in the sandbox", netstate.BaseName(o.Name)))
 	}
 	return q.updateLink(w, o, full, have)
+}
+
+// underDown reports whether the link is a VLAN that is to be up while its parent
+// is down, because a later step makes that a port: the kernel refuses it
+// (ENETDOWN, vlan_dev_open in net/8021q/vlan_dev.c).
+func (q *sequencer) underDown(l netstate.Link) bool {
+	if l.LinkKind != "vlan" || l.Parent == nil || l.Up == nil || !*l.Up {
+		return false
+	}
+	if _, port := q.p.bondOf(l.Name); port {
+		return false // the bond brings it up
+	}
+	parent, ok := q.now.Link(*l.Parent)
+	return ok && parent.Up != nil && !*parent.Up
 }
 
 func diffText(diff []netstate.FieldDiff) string {

@@ -243,13 +243,26 @@ func (w *World) settle(changes []netstate.Change) error {
 }
 
 // Apply makes the snapshot what the kernel would be after the change, or says what
-// the kernel would: that a bond takes only a port that is down.
+// the kernel would: that a bond takes only a port that is down, and that a VLAN
+// comes up only over a parent that is up.
 func Apply(s *netstate.Snapshot, c netstate.Change) error {
 	if want, ok := c.After.(netstate.Link); ok && !c.Implied && want.Master != nil {
 		have, _ := s.Link(want.Name)
 		master, _ := s.Link(*want.Master)
 		if master.LinkKind == "bond" && (have.Up != nil && *have.Up || want.Up != nil && *want.Up) {
 			return fmt.Errorf("%s: device can not be enslaved while up", c)
+		}
+	}
+	if want, ok := c.After.(netstate.Link); ok && !c.Implied && want.Up != nil && *want.Up {
+		vlan := want
+		if have, ok := s.Link(want.Name); ok {
+			vlan = netstate.Merge(have, want)
+			vlan.LinkKind = have.LinkKind
+		}
+		if vlan.LinkKind == "vlan" && vlan.Parent != nil {
+			if parent, ok := s.Link(*vlan.Parent); ok && parent.Up != nil && !*parent.Up {
+				return fmt.Errorf("%s: network is down", c)
+			}
 		}
 	}
 	s.Apply(c)
