@@ -24,7 +24,7 @@ giving one away. Selectors see them as the scheduler of a cluster would.`,
 			if format == formatJSON {
 				return inventory.JSON(a.out, devices)
 			}
-			return inventory.Table(a.out, devices)
+			return inventory.Table(a.text(), devices)
 		},
 	}
 	outputFlag(cmd, &format, formatText, formatJSON)

@@ -61,6 +61,7 @@ func run(ctx context.Context, args []string, std stdio) int {
 // complain writes an error, one line per problem; lines that continue one are
 // indented already.
 func complain(w io.Writer, err error) {
+	w = printable{Writer: w}
 	for line := range strings.Lines(strings.TrimSpace(err.Error())) {
 		line = strings.TrimRight(line, "\n")
 		if !strings.HasPrefix(line, " ") {

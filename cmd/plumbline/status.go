@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -101,7 +102,7 @@ func (a *app) look(cmd *cobra.Command, e *engine, netns string) (findings, error
 	out.damaged = damagedFiles(e, damaged)
 	out.others = otherVersions(e.otherVersions(a.stateDir))
 	for _, d := range slices.Concat(out.damaged, out.others) {
-		fmt.Fprintf(a.err, "plumbline: %s\n", d)
+		complain(a.err, errors.New(d))
 	}
 	return out, nil
 }

@@ -22,7 +22,7 @@ type text struct {
 	colours bool
 }
 
-func (a *app) text() text { return text{a.out, a.colours()} }
+func (a *app) text() text { return text{printable{a.out, a.colours()}, a.colours()} }
 
 func (t text) line(format string, args ...any) { fmt.Fprintf(t, format+"\n", args...) }
 

@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Mode says what it takes to change a field of an object that exists.
@@ -310,6 +313,15 @@ func Value(o Object, path string) any {
 	return nil
 }
 
+// printable returns text as it is, or quoted when a terminal, a log or an event
+// would act on a part of it: names are set by whoever owns the namespace.
+func printable(s string) string {
+	if utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return s
+	}
+	return strconv.Quote(s)
+}
+
 // FormatValue writes a field value as plans and messages show it.
 func FormatValue(v any) string {
 	switch v := v.(type) {
@@ -324,9 +336,9 @@ func FormatValue(v any) string {
 		if v == "" {
 			return "(none)"
 		}
-		return v
+		return printable(v)
 	case []string:
-		return strings.Join(v, ",")
+		return printable(strings.Join(v, ","))
 	default:
 		return fmt.Sprint(v)
 	}

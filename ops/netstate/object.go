@@ -38,7 +38,8 @@ type Key struct {
 	ID   string `json:"id"`
 }
 
-func (k Key) String() string { return string(k.Kind) + " " + k.ID }
+// String writes the key as plans and messages show it.
+func (k Key) String() string { return string(k.Kind) + " " + printable(k.ID) }
 
 // Object is one thing the kernel keeps. The types below implement it, as
 // values, never as pointers.
