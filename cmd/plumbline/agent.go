@@ -215,6 +215,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 			return rollout.Follow(ctx, t, o, s.app.registry)
 		},
 		AttachTimeout: s.attachTimeout, Log: s.log, Now: time.Now,
+		Alive: func(within time.Duration) { s.alive.Alive(partSandboxes, within) },
 	})
 	s.runtime = nriplugin.New(nriplugin.Options{
 		Keeper: s.keeper, Recorder: s.hooks, Socket: s.nriSocket, Index: s.nriIndex, Log: s.log, Now: time.Now,
@@ -366,8 +367,9 @@ func (s *serving) serve(ctx context.Context) error {
 
 // The parts of an agent, as its liveness probe names them.
 const (
-	partRuntime = "connection to the container runtime"
-	partKubelet = "server for the kubelet"
+	partRuntime   = "connection to the container runtime"
+	partKubelet   = "server for the kubelet"
+	partSandboxes = "sandboxes"
 )
 
 // parts returns what runs until the agent is stopped. A part that ends earlier with
@@ -381,7 +383,7 @@ func (s *serving) parts() map[string]func(context.Context) error {
 		"watch of the kernel":  s.watcher.Run,
 		"events of the kernel": forever(s.events.run),
 		"drift loop":           forever(s.keepTrue),
-		"sandboxes":            forever(s.keeper.Run),
+		partSandboxes:          forever(s.keeper.Run),
 		"topology updates":     forever(s.edits.Run),
 		partRuntime:            s.runtime.Run,
 		partKubelet:            s.prepare,

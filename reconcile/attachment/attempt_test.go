@@ -339,3 +339,26 @@ func TestSlowRestart(t *testing.T) {
 		})
 	}
 }
+
+// TestFailingPodsHoldUpNobody holds that the hook of a container of a pod whose
+// network fails again and again takes little of the runtime's time.
+func TestFailingPodsHoldUpNobody(t *testing.T) {
+	inBubble(t, "", func(t *testing.T) {
+		w := newWorld(t)
+		defer w.serve(t)()
+		w.prepare("a", "t1")
+		w.slow["t1"], w.slips["t1"] = 100*time.Millisecond, 1000
+		pod := w.sandbox("s1", 1)
+		w.ok(w.Attach(hook(t), pod))
+		var spent time.Duration
+		for range 20 {
+			time.Sleep(12 * time.Second)
+			begun := time.Now()
+			w.refused(w.Admit(hook(t), pod, nil), fault.NotReady, "no carrier")
+			spent += time.Since(begun)
+		}
+		if spent > 20*100*time.Millisecond {
+			t.Errorf("20 hooks took %s", spent)
+		}
+	})
+}

@@ -76,6 +76,9 @@ type Options struct {
 	AttachTimeout time.Duration
 	// ReleaseTimeout bounds the release of one sandbox; default 30 s.
 	ReleaseTimeout time.Duration
+	// Alive is called by Run each time it has got on; the next call comes within the
+	// time given. May be nil.
+	Alive func(within time.Duration)
 	// Sweep is the time between two searches for sandboxes whose end nobody
 	// told; default 30 s.
 	Sweep time.Duration
@@ -100,6 +103,9 @@ func New(o Options) *Keeper {
 	o.AttachTimeout = cmp.Or(o.AttachTimeout, 5*time.Minute)
 	o.ReleaseTimeout = cmp.Or(o.ReleaseTimeout, 30*time.Second)
 	o.Sweep = cmp.Or(o.Sweep, 30*time.Second)
+	if o.Alive == nil {
+		o.Alive = func(time.Duration) {}
+	}
 	if o.Identify == nil {
 		o.Identify = identify
 	}
@@ -431,17 +437,26 @@ func (k *Keeper) Admit(ctx context.Context, pod Pod, env []string) error {
 	return k.admitLate(ctx, pod, late)
 }
 
+// retryPatience is how long the hook of a container waits for an attachment that has
+// failed before: meanwhile the runtime serves no other pod, and the kubelet comes
+// again and again.
+const retryPatience = 100 * time.Millisecond
+
 // admitLate is Admit for a pod that is not attached. A container that was made
 // while a gate was closed is refused in any case, and waits for nothing.
 func (k *Keeper) admitLate(ctx context.Context, pod Pod, refused bool) error {
 	failure := k.failure(pod)
 	a := k.begin(pod, false)
-	if refused || a.isBehind() {
-		ended, cancel := context.WithCancel(ctx)
-		cancel()
-		ctx = ended
+	patience := k.ReleaseTimeout // the hook's own is shorter
+	switch {
+	case refused || a.isBehind():
+		patience = 0
+	case failure != nil:
+		patience = retryPatience
 	}
-	over, err := k.await(ctx, a)
+	within, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	over, err := k.await(within, a)
 	switch {
 	case over && err == nil && refused:
 		return fault.New(fault.NotReady, errors.New("the claims of the pod were attached after the container had been made; the next one will do"))

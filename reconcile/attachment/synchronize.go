@@ -207,6 +207,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	sweep := time.NewTicker(k.Sweep)
 	defer sweep.Stop()
 	for {
+		k.Alive(2 * k.Sweep)
 		select {
 		case <-ctx.Done():
 			return

@@ -118,10 +118,14 @@ func (k *Keeper) settle(ctx context.Context, e *claims.Entry) error {
 // settleAll settles all claims.
 func (k *Keeper) settleAll(ctx context.Context) {
 	for _, e := range k.list() {
-		if !e.Updating() {
+		if !e.Updating() || k.attaching(e.UID) { // an attachment abandons the update
 			continue
 		}
-		if err := k.Settle(ctx, e.UID); err != nil && fault.Of(err) != fault.Gone {
+		k.Alive(2 * k.Sweep)
+		within, cancel := context.WithTimeout(ctx, k.ReleaseTimeout)
+		err := k.Settle(within, e.UID)
+		cancel()
+		if err != nil && fault.Of(err) != fault.Gone {
 			k.Log.Warn("an update that was cut off is not settled", "claim", e.Namespace+"/"+e.Name, "kind", fault.Of(err), "error", err)
 		}
 	}
