@@ -38,6 +38,7 @@ type controller struct {
 	service, secret, tlsDir string
 	hosts, registrations    []string
 	level                   slog.Level
+	interval                time.Duration
 	certificateLife, before time.Duration
 }
 
@@ -74,6 +75,7 @@ it is yours to look after. It serves /metrics, and on another address /healthz a
 	f.DurationVar(&c.certificateLife, "webhook-certificate-life", 365*24*time.Hour, "`time` a certificate is good for")
 	f.DurationVar(&c.before, "webhook-certificate-renewal", 90*24*time.Hour, "`time` before its end at which it is renewed")
 	f.StringVar(&c.tlsDir, "tls-dir", "", "`directory` with tls.crt and tls.key to serve the webhook with, in place of a certificate of its own")
+	f.DurationVar(&c.interval, "status-interval", 10*time.Second, "`time` for which changes of the counts in a topology's status are collected; every node that runs it is sent each status")
 	f.TextVar(&c.level, "log-level", slog.LevelInfo, "least `level` to log: debug, info, warn or error")
 	_ = cmd.MarkFlagFilename("kubeconfig")
 	_ = cmd.MarkFlagDirname("tls-dir")
@@ -190,7 +192,7 @@ func (c *controller) serve(ctx context.Context, a *app, log *slog.Logger, mgr ma
 		return fmt.Errorf("claims: %w", err)
 	}
 	contracts := &deviceclass.Contracts{Reader: mgr.GetClient(), BuiltIn: a.registry}
-	topologies := &deviceclass.Controller{Client: mgr.GetClient(), Claims: claims, Contracts: contracts, Recorder: recorder, Log: log}
+	topologies := &deviceclass.Controller{Client: mgr.GetClient(), Claims: claims, Contracts: contracts, Recorder: recorder, Log: log, Now: time.Now, Interval: c.interval}
 	if err := topologies.Setup(mgr); err != nil {
 		return err
 	}

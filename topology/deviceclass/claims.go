@@ -91,8 +91,7 @@ func (c *Claims) WaitForSync(ctx context.Context) error {
 	}
 }
 
-// OnChange has f called with the name of a topology whose Use may have changed. f
-// must not block, and may call nothing of Claims.
+// OnChange has f called with the name of a topology whose Use has changed.
 func (c *Claims) OnChange(f func(topology string)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,17 +125,19 @@ func (c *Claims) Users(name string, uid types.UID) int {
 
 // put replaces the record of one claim; nil when the claim uses no topology.
 func (c *Claims) put(key string, r *record) {
+	touched := map[string]bool{}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.replace(key, r)
+	c.replace(key, r, touched)
+	c.mu.Unlock()
+	c.notify(touched)
 }
 
-func (c *Claims) replace(key string, r *record) {
+// replace is put while mu is locked, and adds the topologies whose use changes.
+func (c *Claims) replace(key string, r *record, touched map[string]bool) {
 	before := c.records[key]
 	if before == nil && r == nil || before != nil && r != nil && before.same(r) {
 		return
 	}
-	touched := map[string]bool{}
 	if before != nil {
 		for _, t := range before.topologies {
 			touched[t.Name] = true
@@ -157,10 +158,17 @@ func (c *Claims) replace(key string, r *record) {
 			c.of[t.Name][key] = r
 		}
 	}
-	if c.changed != nil {
-		for name := range touched {
-			c.changed(name)
-		}
+}
+
+func (c *Claims) notify(touched map[string]bool) {
+	c.mu.RLock()
+	changed := c.changed
+	c.mu.RUnlock()
+	if changed == nil {
+		return
+	}
+	for name := range touched {
+		changed(name)
 	}
 }
 
@@ -306,17 +314,19 @@ func (s *store) Replace(all []any, _ string) error {
 		now[key] = r
 	}
 	c := (*Claims)(s)
+	touched := map[string]bool{}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	for key := range maps.Clone(c.records) {
 		if now[key] == nil {
-			c.replace(key, nil)
+			c.replace(key, nil, touched)
 		}
 	}
 	for key, r := range now {
-		c.replace(key, r)
+		c.replace(key, r, touched)
 	}
+	c.mu.Unlock()
 	c.once.Do(func() { close(c.synced) })
+	c.notify(touched)
 	return nil
 }
 

@@ -50,6 +50,10 @@ type Controller struct {
 	Contracts *Contracts
 	Recorder  events.EventRecorder
 	Log       *slog.Logger
+	Now       func() time.Time
+	// Interval is for how long changes of what is only counted are collected, before
+	// a status is written that every node with a claim of the topology watches.
+	Interval time.Duration
 }
 
 // workers is how many topologies are reconciled at a time. A pass waits for the API
@@ -71,13 +75,33 @@ func (c *Controller) Setup(mgr manager.Manager) error {
 type changes struct{ *Controller }
 
 // Start implements source.Source.
-func (c changes) Start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	c.Claims.OnChange(func(topology string) { queue.Add(requests(topology)[0]) })
+func (c changes) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	c.Claims.OnChange(func(topology string) { queue.AddAfter(requests(topology)[0], c.collect(ctx, topology)) })
 	return nil
 }
 
 // WaitForSync implements source.SyncingSource.
 func (c changes) WaitForSync(ctx context.Context) error { return c.Claims.WaitForSync(ctx) }
+
+// prompt is the most for which changes are collected that somebody waits for.
+const prompt = time.Second
+
+// collect returns for how long changes of a topology's claims are collected. The
+// first of them starts that time.
+func (c *Controller) collect(ctx context.Context, topology string) time.Duration {
+	o := &v1alpha1.NetworkTopology{}
+	err := c.Client.Get(ctx, client.ObjectKey{Name: topology}, o, client.UnsafeDisableDeepCopy)
+	if err == nil && awaited(o) {
+		return min(prompt, c.Interval)
+	}
+	return c.Interval
+}
+
+// awaited reports whether more than a number depends on what becomes of the claims:
+// the next nodes of a rollout, or the end of the topology.
+func awaited(o *v1alpha1.NetworkTopology) bool {
+	return !o.DeletionTimestamp.IsZero() || o.Status.Rollout != nil && len(o.Status.Rollout.Nodes) > 0
+}
 
 func refsOfClass(class *resourceapi.DeviceClass) []claim.TopologyRef {
 	var out []claim.TopologyRef
@@ -190,8 +214,9 @@ func (c *Controller) patch(ctx context.Context, o *v1alpha1.NetworkTopology, cha
 	return nil
 }
 
-// finalize lets a topology go that nobody uses. Its classes go first: without
-// them no new claim is allocated for it, and then those that are get counted.
+// finalize deletes the classes of a topology that is being deleted, at once: without
+// them no claim is allocated for it any more. Then the topology goes, whoever uses
+// it, when grace says so.
 func (c *Controller) finalize(ctx context.Context, o *v1alpha1.NetworkTopology, use Use) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(o, v1alpha1.Finalizer) {
 		return reconcile.Result{}, nil
@@ -200,28 +225,49 @@ func (c *Controller) finalize(ctx context.Context, o *v1alpha1.NetworkTopology, 
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if len(use.Claims) > 0 {
-		return reconcile.Result{}, c.reportUse(ctx, o, len(classes), use)
-	}
 	for i := range classes {
 		if err := c.delete(ctx, &classes[i]); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
+	if left := grace(o, use, c.Now()); left > 0 {
+		return reconcile.Result{RequeueAfter: left}, c.reportUse(ctx, o, use)
+	}
 	if err := c.patch(ctx, o, controllerutil.RemoveFinalizer); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	c.Log.Info("deleted", "topology", o.Name, "classes", len(classes))
+	c.Log.Info("deleted", "topology", o.Name, "claims", len(use.Claims), "unprepared", use.Unprepared)
 	return reconcile.Result{}, nil
 }
 
-// reportUse says who keeps a topology from going; nothing else is looked at.
-func (c *Controller) reportUse(ctx context.Context, o *v1alpha1.NetworkTopology, classes int, use Use) error {
+// Bounds of the time from the deletion of a topology to its end.
+const (
+	// lag is for what the scheduler allocates and we hear of shortly after the
+	// classes are deleted. Deletion timestamps are cut to seconds.
+	lag = 2 * time.Second
+	// maxGrace is for claims that are allocated and not prepared yet: a kubelet tries
+	// again every 60 to 90 seconds.
+	maxGrace = 5 * time.Minute
+)
+
+// grace returns how long a topology stays that is being deleted. The claims that
+// nodes have prepared need it no longer, and nobody keeps it longer than maxGrace by
+// having others allocated.
+func grace(o *v1alpha1.NetworkTopology, use Use, now time.Time) time.Duration {
+	until := o.DeletionTimestamp.Add(lag)
+	if use.Unprepared > 0 {
+		until = o.DeletionTimestamp.Add(maxGrace)
+	}
+	return max(0, until.Sub(now))
+}
+
+// reportUse says who keeps a topology from going; nothing else is decided then.
+func (c *Controller) reportUse(ctx context.Context, o *v1alpha1.NetworkTopology, use Use) error {
 	s := *o.Status.DeepCopy()
-	s.DeviceClasses, s.Sandboxes, s.Degraded = int32(classes), int32(use.Pods), int32(use.Degraded)
+	s.DeviceClasses, s.Sandboxes, s.Degraded = 0, int32(use.Pods), int32(use.Degraded)
 	used := usage(o, use)
 	used.ObservedGeneration = o.Generation
-	if meta.SetStatusCondition(&s.Conditions, used) {
+	if meta.SetStatusCondition(&s.Conditions, used) && used.Status == metav1.ConditionTrue {
 		c.event(o, corev1.EventTypeWarning, "InUse", "Delete", used.Message)
 	}
 	return c.write(ctx, o, s)

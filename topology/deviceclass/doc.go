@@ -5,8 +5,8 @@
 // section 4.1 has it, plus a pin (UID and generation of the topology). Judge says
 // whether a topology can be programmed at all, StatusOf what is said of it.
 // Controller is the edge: it writes the classes, puts back what was edited by
-// hand, removes them with the topology, and lets a topology go only when no
-// claim is allocated for it any more. Schemas keeps the CNIPluginSchema objects
+// hand, and removes them with the topology. Claims knows who uses which topology,
+// Contracts what its steps may be. Schemas keeps the CNIPluginSchema objects
 // of the built-in step types.
 //
 // It refuses to touch what is not its own: a DeviceClass of somebody else, or of

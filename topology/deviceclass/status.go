@@ -3,6 +3,7 @@ package deviceclass
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -108,7 +109,11 @@ func usage(o *v1alpha1.NetworkTopology, u Use) metav1.Condition {
 	// who use it.
 	c.Message = fmt.Sprintf("%s and %s", count(len(u.Claims), "claim"), count(u.Pods, "pod"))
 	if !o.DeletionTimestamp.IsZero() {
-		c.Message += ". The topology goes when they are gone"
+		c.Message += ". Pods keep the network they have"
+		if u.Unprepared > 0 {
+			c.Message += fmt.Sprintf("; %s not prepared yet, for which the topology stays until %s",
+				count(u.Unprepared, "claim"), o.DeletionTimestamp.Add(maxGrace).UTC().Format(time.RFC3339))
+		}
 	}
 	return c
 }

@@ -15,6 +15,9 @@ type Use struct {
 	Pods     int      // for which they are reserved
 	Degraded int      // claims with a device whose condition Ready is False
 	Runs     []Run    // what nodes say of the claims
+	// Unprepared is how many claims no node has reported to have prepared. Their
+	// nodes still read the topology; of a claim that is prepared the node keeps it.
+	Unprepared int
 }
 
 // count adds a claim to the use of a topology, if it is allocated for that one.
@@ -28,6 +31,9 @@ func (r *record) count(u *Use, key, name string, uid types.UID) {
 		u.Degraded++
 	}
 	i := slices.IndexFunc(r.reports, func(s claim.Reported) bool { return s.Topology == name })
+	if i < 0 || r.reports[i].Generation == 0 {
+		u.Unprepared++
+	}
 	if i < 0 {
 		return
 	}

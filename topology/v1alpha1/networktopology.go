@@ -174,8 +174,8 @@ type NetworkTopologyStatus struct {
 
 	// Conditions of the topology: Valid (the steps make sense), Programmed (the
 	// DeviceClasses are as the steps say), Ready (both), InUse (claims are
-	// allocated for it, so it is not deleted before they are), and with the update
-	// policy InPlace Updated (all running pods run this generation).
+	// allocated for it), and with the update policy InPlace Updated (all running
+	// pods run this generation).
 	//
 	// +listType=map
 	// +listMapKey=type
@@ -286,5 +286,6 @@ const (
 	ConditionUpdated    = "Updated"    // all running pods run this generation
 )
 
-// Finalizer keeps a topology for as long as claims are allocated for it.
+// Finalizer keeps a topology until its classes are deleted, and some minutes for
+// claims that are allocated for it and not prepared yet.
 const Finalizer = "networking.dra.io/in-use"

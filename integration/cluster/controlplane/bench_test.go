@@ -145,7 +145,7 @@ func (b *bench) run(t *testing.T, flags ...string) {
 		"controller",
 		"--kubeconfig", filepath.Join(b.Dir(), cluster.ProductNamespace+"-plumbline-controller.kubeconfig"),
 		"--namespace", cluster.ProductNamespace, "--webhook-host", "localhost",
-		"--webhook-port", strconv.Itoa(b.port), "--metrics-address", "0", "--health-address", b.health,
+		"--webhook-port", strconv.Itoa(b.port), "--metrics-address", "0", "--health-address", b.health, "--status-interval", "500ms",
 	}, flags...)...)
 	b.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	log, err := os.Create(filepath.Join(b.Dir(), fmt.Sprintf("controller-%d.log", b.port)))

@@ -50,7 +50,7 @@ func TestControlPlane(t *testing.T) {
 		{"names that others have", b.clash},
 		{"an invalid topology changes nothing", b.invalid},
 		{"a type no node can run", b.unknown},
-		{"a topology in use stays", b.inUse},
+		{"a topology in use is deleted", b.inUse},
 		{"an edit reaches running pods", b.rollout},
 		{"another replica takes over", b.failover},
 		{"the webhook is registered", b.register},
@@ -453,27 +453,38 @@ func (b *bench) inUse(t *testing.T) {
 		return nil
 	})
 	b.mustKubectl(t, "", "delete", "nettopo", "ai-bonded-rdma", "--wait=false")
+	b.gone(t, "the classes go at once", &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "ai-bonded-rdma-vf0"}})
+	var end time.Time
 	b.eventually(t, "the topology says what it waits for", func() error {
-		used := meta.FindStatusCondition(b.topology(t, "ai-bonded-rdma").Status.Conditions, topologyv1alpha1.ConditionInUse)
-		if want := "1 claim and 1 pod: default/training. The topology goes when they are gone"; used.Message != want {
+		o := b.topology(t, "ai-bonded-rdma")
+		end = o.DeletionTimestamp.Add(5 * time.Minute)
+		used := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionInUse)
+		if want := "1 claim and 1 pod: default/training. Pods keep the network they have; 1 claim not prepared yet, for which the topology stays until " + end.UTC().Format(time.RFC3339); used.Message != want {
 			return fmt.Errorf("condition %+v", used)
 		}
 		return nil
 	})
-	b.class(t, "ai-bonded-rdma-vf0")
+	// The claim stays as it is, for as long as its tenant likes.
+	b.agents(t).Runs(subject(c), "ai-bonded-rdma", 1, nil)
+	b.gone(t, "the topology goes when its claims are prepared", &topologyv1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "ai-bonded-rdma"}})
+	if now := time.Now(); !now.Before(end) {
+		t.Errorf("it went at %s, when it would have gone anyway", now)
+	}
 	if err := b.Delete(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	b.eventually(t, "the topology goes with its last claim", func() error {
-		err := b.Get(t.Context(), client.ObjectKey{Name: "ai-bonded-rdma"}, &topologyv1alpha1.NetworkTopology{})
+}
+
+// gone waits until an object no longer exists.
+func (b *bench) gone(t *testing.T, what string, o client.Object) {
+	t.Helper()
+	b.eventually(t, what, func() error {
+		err := b.Get(t.Context(), client.ObjectKeyFromObject(o), o)
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
 		return fmt.Errorf("it is there: %w", err)
 	})
-	if err := b.Get(t.Context(), client.ObjectKey{Name: "ai-bonded-rdma-vf0"}, &resourceapi.DeviceClass{}); !apierrors.IsNotFound(err) {
-		t.Errorf("its class: %v", err)
-	}
 }
 
 // failover kills the replica that leads while a second one stands by.

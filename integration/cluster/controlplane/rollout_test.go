@@ -55,13 +55,9 @@ func (b *bench) rolled(t *testing.T, generation int64, nodes, updated, reason st
 	return o
 }
 
-// rollout is an edit in a cluster of three nodes, of whose agents nothing is there
-// but what they write.
-func (b *bench) rollout(t *testing.T) {
-	first := b.edit(t, 100, "1")
-	b.eventually(t, "its class", func() error {
-		return b.Get(t.Context(), client.ObjectKey{Name: "edited-vf0"}, &resourceapi.DeviceClass{})
-	})
+// agents writes into claims what agents report.
+func (b *bench) agents(t *testing.T) *claimstatus.Reporter {
+	t.Helper()
 	kube, err := kubernetes.NewForConfig(b.Config())
 	if err != nil {
 		t.Fatal(err)
@@ -76,13 +72,28 @@ func (b *bench) rollout(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	return agents
+}
+
+func subject(c *resourceapi.ResourceClaim) claimstatus.Subject {
+	return claimstatus.Subject{Claim: claimstatus.Object{Namespace: c.Namespace, Name: c.Name, UID: c.UID}}
+}
+
+// rollout is an edit in a cluster of three nodes, of whose agents nothing is there
+// but what they write.
+func (b *bench) rollout(t *testing.T) {
+	first := b.edit(t, 100, "1")
+	b.eventually(t, "its class", func() error {
+		return b.Get(t.Context(), client.ObjectKey{Name: "edited-vf0"}, &resourceapi.DeviceClass{})
+	})
+	agents := b.agents(t)
 
 	who := map[string]claimstatus.Subject{}
 	var claims []*resourceapi.ResourceClaim
 	for name, node := range map[string]string{"a": "n1", "b": "n1", "c": "n2", "d": "n3"} {
 		c := b.allocateOn(t, node, name, "edited-vf0")
 		claims = append(claims, c)
-		who[name] = claimstatus.Subject{Claim: claimstatus.Object{Namespace: c.Namespace, Name: c.Name, UID: c.UID}}
+		who[name] = subject(c)
 	}
 	run := func(generation int64, names ...string) {
 		for _, name := range names {
