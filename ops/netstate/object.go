@@ -282,23 +282,22 @@ type Device struct {
 	Up       *bool    `json:"up,omitempty" plan:"live"`
 	AltNames []string `json:"altNames,omitempty" plan:"live"`
 	Alias    *string  `json:"alias,omitempty" plan:"live"`
-	// Observed only: what the kernel tells the device by, and nobody who owns the
-	// namespace it is in can set. LinkKind is that of Link, "" when not known;
-	// Parent is bus and name of what the link hangs on ("pci/0000:03:00.2"), ""
-	// for nothing; PortName is the driver's name of the port.
-	LinkKind string `json:"kind,omitempty" plan:"-"`
-	Parent   string `json:"parent,omitempty" plan:"-"`
-	PortName string `json:"portName,omitempty" plan:"-"`
-	PermMAC  string `json:"permMac,omitempty" plan:"-"`
-	// Index is the link's in the namespace At names. HomeIndex is set only where a
-	// device is asked for: the one it had on the host before it left.
-	Index     int `json:"index,omitempty" plan:"-"`
-	HomeIndex int `json:"-" plan:"-"`
 	// Observed only.
 	Driver string `json:"driver,omitempty" plan:"-"`
 	// Use says what the host needs it for ("default route", "bridge port"); such
 	// a device is not taken away.
-	Use string `json:"use,omitempty" plan:"-"`
+	Use   string `json:"use,omitempty" plan:"-"`
+	Index int    `json:"index,omitempty" plan:"-"` // in the namespace At names
+	// What the kernel tells the device by, and nobody who owns the namespace it is
+	// in can set. LinkKind is that of Link, "" when not known; Parent is bus and
+	// name of what the link hangs on ("pci/0000:03:00.2"), "" for nothing; PortName
+	// is the driver's name of the port. HomeIndex is set only where a device is
+	// asked for: the index it had on the host before it left.
+	LinkKind  string `json:"kind,omitempty" plan:"-"`
+	Parent    string `json:"parent,omitempty" plan:"-"`
+	PortName  string `json:"portName,omitempty" plan:"-"`
+	PermMAC   string `json:"permMac,omitempty" plan:"-"`
+	HomeIndex int    `json:"-" plan:"-"`
 }
 
 // VirtualPrefix begins the identity of a device that has no PCI address; the name
