@@ -327,7 +327,9 @@ func (p *pass) refuseTaken(ctx context.Context, free bool) error {
 		if device == "" {
 			continue
 		}
-		held := fmt.Errorf("device %q is held by sandbox %q: delete that first, or choose another device", device, other.Sandbox.ID)
+		// Whose it is, is not for other tenants.
+		held := fault.Detailed(fmt.Errorf("device %q is held by another sandbox: delete that first, or choose another device", device),
+			fmt.Sprintf("sandbox %q has it", other.Sandbox.ID))
 		if !p.alive(other) {
 			if !free {
 				continue // it will be let go of
@@ -336,7 +338,7 @@ func (p *pass) refuseTaken(ctx context.Context, free bool) error {
 			if err == nil {
 				continue
 			}
-			held = fmt.Errorf("device %q is held by sandbox %q, whose namespace is gone: %w", device, other.Sandbox.ID, err)
+			held = fault.Detailed(fmt.Errorf("device %q is held by another sandbox, whose namespace is gone", device), err.Error())
 		}
 		return &ops.StepError{Topology: p.sandbox.Topology.Name, Step: step, Err: fault.New(fault.Conflict, held)}
 	}

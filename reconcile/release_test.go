@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -182,4 +183,23 @@ func TestAwaitRelease(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestHolderIsNotNamed holds that who asks for a device that another sandbox has is
+// not told which: the error goes to a tenant (finding L3).
+func TestHolderIsNotNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, h, id, _ := attached(t)
+		h.move(new("net1"))
+		steps := []topology.Step{{Name: "vf", Type: "sriov"}}
+		_, err := r.Ensure(t.Context(), reconcile.Sandbox{
+			ID: "s2/c2/t", Netns: "/netns/s2", Topology: &topology.Topology{Name: "t", Steps: steps}, Devices: map[string]string{"vf": vf},
+		})
+		if fault.Of(err) != fault.Conflict || strings.Contains(err.Error(), string(id)) || !strings.Contains(err.Error(), vf) {
+			t.Errorf("error %v", err)
+		}
+		if detail := fault.Detail(err); !strings.Contains(detail, string(id)) {
+			t.Errorf("detail %q", detail)
+		}
+	})
 }

@@ -9,6 +9,8 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+
+	"github.com/plumbline/plumbline/ops/fault"
 )
 
 // The exit statuses beside 0.
@@ -59,10 +61,14 @@ func run(ctx context.Context, args []string, std stdio) int {
 }
 
 // complain writes an error, one line per problem; lines that continue one are
-// indented already.
+// indented already. Who runs a command on the node may know the details.
 func complain(w io.Writer, err error) {
 	w = printable{Writer: w}
-	for line := range strings.Lines(strings.TrimSpace(err.Error())) {
+	text := strings.TrimSpace(err.Error())
+	if detail := fault.Detail(err); detail != "" {
+		text += "\n  " + detail
+	}
+	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\n")
 		if !strings.HasPrefix(line, " ") {
 			line = "plumbline: " + line

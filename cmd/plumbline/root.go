@@ -16,6 +16,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
@@ -112,7 +113,19 @@ func (a *app) log(level slog.Level) *slog.Logger {
 	if a.verbose {
 		level = slog.LevelDebug
 	}
-	return slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
+	return slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level, ReplaceAttr: withDetail}))
+}
+
+// withDetail lets the log say what an error has for operators alone.
+func withDetail(_ []string, a slog.Attr) slog.Attr {
+	err, ok := a.Value.Any().(error)
+	if !ok {
+		return a
+	}
+	if detail := fault.Detail(err); detail != "" {
+		a.Value = slog.StringValue(err.Error() + " (" + detail + ")")
+	}
+	return a
 }
 
 // limited bounds what apply and delete may take; no limit is one of 0.

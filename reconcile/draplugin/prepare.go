@@ -37,10 +37,10 @@ func (p *Plugin) prepare(ctx context.Context, rc *resourceapi.ResourceClaim) ([]
 	}
 	d := decision{p, rc, pod, assigned}
 	devices, err := patiently(ctx, func() ([]kubeletplugin.Device, error) { return d.try(ctx) }, func(err error) {
-		p.Log.Info("preparing waits", "claim", rc.Namespace+"/"+rc.Name, "pod", pod.Name, "reason", err, "detail", fault.Detail(err))
+		p.Log.Info("preparing waits", "claim", rc.Namespace+"/"+rc.Name, "pod", pod.Name, "reason", err)
 	})
 	if err != nil {
-		p.Log.Warn("not prepared", "claim", rc.Namespace+"/"+rc.Name, "pod", pod.Name, "kind", fault.Of(err), "error", err, "detail", fault.Detail(err))
+		p.Log.Warn("not prepared", "claim", rc.Namespace+"/"+rc.Name, "pod", pod.Name, "kind", fault.Of(err), "error", err)
 	}
 	return devices, err
 }

@@ -417,9 +417,9 @@ func (l *Loop) say(id reconcile.SandboxID, err error) {
 	switch {
 	case text == "":
 	case news:
-		l.Log.Warn("not as wanted", "sandbox", id, "kind", fault.Of(err), "error", text)
+		l.Log.Warn("not as wanted", "sandbox", id, "kind", fault.Of(err), "error", err)
 	default:
-		l.Log.Debug("not as wanted still", "sandbox", id, "kind", fault.Of(err), "error", text)
+		l.Log.Debug("not as wanted still", "sandbox", id, "kind", fault.Of(err), "error", err)
 	}
 }
 

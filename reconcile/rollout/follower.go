@@ -289,7 +289,7 @@ func (f *Follower) update(ctx context.Context, e *claims.Entry, t *claims.Topolo
 		// We stop, or the pod does: nothing is to be said of it.
 		f.Log.Debug("not updated", "claim", e.Namespace+"/"+e.Name, "topology", o.Name, "error", err)
 	default:
-		f.Log.Warn("not updated", "claim", e.Namespace+"/"+e.Name, "topology", o.Name, "from", from, "to", o.Generation, "kind", fault.Of(err), "error", err, "detail", fault.Detail(err))
+		f.Log.Warn("not updated", "claim", e.Namespace+"/"+e.Name, "topology", o.Name, "from", from, "to", o.Generation, "kind", fault.Of(err), "error", err)
 		f.failed(e, t, o, err)
 	}
 }
