@@ -122,6 +122,10 @@ func (g *agent) check() error {
 	return nil
 }
 
+// readTimeout is how long the API server may be silent before a read is repeated over
+// another connection.
+const readTimeout = 10 * time.Second
+
 // clients returns ways to the API server.
 func (g *agent) clients() (kubernetes.Interface, dynamic.Interface, error) {
 	config, err := rest.InClusterConfig()
@@ -133,6 +137,7 @@ func (g *agent) clients() (kubernetes.Interface, dynamic.Interface, error) {
 	}
 	config.UserAgent = "plumbline-agent/" + build().Version
 	config.QPS, config.Burst = 50, 100
+	draplugin.BoundReads(config, readTimeout)
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, nil, fmt.Errorf("API server: %w", err)

@@ -58,6 +58,9 @@ type Options struct {
 type Plugin struct {
 	Options
 
+	calls calls
+	began time.Time // of Run
+
 	mu     sync.Mutex
 	helper *kubeletplugin.Helper
 }
@@ -86,14 +89,17 @@ type Publisher interface {
 	PublishResources(ctx context.Context, r resourceslice.DriverResources) error
 }
 
-// Run serves kubelet until ctx ends, then deregisters. publish is run meanwhile.
+// Run serves kubelet until ctx ends and requests that are under way have ended, as far
+// as they do so soon, then deregisters. publish is run meanwhile.
 func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Context, Publisher) error) error {
 	for _, dir := range []string{s.PluginDir, s.CDIDir} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("kubelet plugin: %w", err)
 		}
 	}
-	helper, err := kubeletplugin.Start(ctx, p,
+	p.began = p.Now()
+	// The helper stops at once when its context ends, in the middle of a request.
+	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx), p,
 		kubeletplugin.DriverName(claim.Driver),
 		kubeletplugin.KubeClient(s.Kube),
 		kubeletplugin.NodeName(s.NodeName),
@@ -105,6 +111,7 @@ func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Contex
 		// Each claim has a lock of its own: a claim that cannot be prepared or released
 		// holds up no other, nor another agent.
 		kubeletplugin.Serialize(false),
+		kubeletplugin.GRPCInterceptor(p.intercept),
 		kubeletplugin.EnableDeviceMetadata(true, []schema.GroupVersion{metadatav1beta1.SchemeGroupVersion}),
 	)
 	if err != nil {
@@ -118,6 +125,7 @@ func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Contex
 		return err
 	}
 	<-ctx.Done()
+	p.calls.drain(stopGrace)
 	return nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -42,7 +41,39 @@ type given struct {
 	claims    map[string]*resourceapi.ResourceClaim
 	devices   []inventory.Device
 	withdrawn []types.UID
+	withdraw  func(uid types.UID) // called first
 	results   []topology.StepResult
+
+	mu   sync.Mutex
+	cond *sync.Cond
+	log  []string // messages about claims
+}
+
+// Enabled, Handle, WithAttrs and WithGroup implement slog.Handler: which claims wait is
+// to be read in the log alone.
+func (g *given) Enabled(context.Context, slog.Level) bool { return true }
+func (g *given) WithAttrs([]slog.Attr) slog.Handler       { return g }
+func (g *given) WithGroup(string) slog.Handler            { return g }
+func (g *given) Handle(_ context.Context, r slog.Record) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "claim" {
+			g.log = append(g.log, r.Message+" "+a.Value.String())
+		}
+		return true
+	})
+	g.cond.Broadcast()
+	return nil
+}
+
+// logged returns when a message about a claim has been logged.
+func (g *given) logged(message, uid string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for !slices.Contains(g.log, message+" ns/claim-"+uid) {
+		g.cond.Wait()
+	}
 }
 
 // Topology implements draplugin.Cluster.
@@ -60,6 +91,11 @@ func (g *given) Claim(_ context.Context, _, name string) (*resourceapi.ResourceC
 
 // Withdraw implements draplugin.Keeper.
 func (g *given) Withdraw(_ context.Context, uid types.UID) error {
+	if g.withdraw != nil {
+		g.withdraw(uid)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	g.withdrawn = append(g.withdrawn, uid)
 	return g.store.Remove(uid)
 }
@@ -76,6 +112,7 @@ func newGiven(t *testing.T) *given {
 		t.Fatal(err)
 	}
 	g := &given{t: t, claims: map[string]*resourceapi.ResourceClaim{}}
+	g.cond = sync.NewCond(&g.mu)
 	if g.store, err = claims.Open(claims.Options{Dir: filepath.Join(dir, "claims"), Locker: j, BootID: "b", Now: time.Now}); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +134,7 @@ func newGiven(t *testing.T) *given {
 		Discover: func() ([]inventory.Device, error) { return g.devices, nil },
 		Results:  func(reconcile.SandboxID) []topology.StepResult { return g.results },
 		Changed:  func() {}, HandleError: func(error, string) {},
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Now: time.Now,
+		Log: slog.New(g), Now: time.Now,
 	})
 	return g
 }

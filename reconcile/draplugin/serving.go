@@ -1,0 +1,179 @@
+package draplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+// stopGrace is what requests of the kubelet that are under way get to end when the
+// plugin is stopped: one that is cut off costs its pod a minute.
+const stopGrace = 5 * time.Second
+
+// flushGrace is what the server gets to write the last answer: stopped, it closes its
+// connections at once.
+const flushGrace = 250 * time.Millisecond
+
+// calls counts requests that are under way.
+type calls struct {
+	mu   sync.Mutex
+	n    int
+	idle chan struct{} // closed when n becomes 0, for who waits
+}
+
+func (c *calls) begin() (end func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n++
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.n--; c.n == 0 && c.idle != nil {
+			close(c.idle)
+			c.idle = nil
+		}
+	}
+}
+
+// drain waits until none is under way, at most so long.
+func (c *calls) drain(most time.Duration) {
+	c.mu.Lock()
+	if c.n == 0 {
+		c.mu.Unlock()
+		return
+	}
+	if c.idle == nil {
+		c.idle = make(chan struct{})
+	}
+	idle := c.idle
+	c.mu.Unlock()
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-idle:
+		timer.Reset(flushGrace)
+		<-timer.C
+	case <-timer.C:
+	}
+}
+
+// intercept counts the kubelet's requests. One to prepare claims it repeats while the
+// API server does not answer: the helper reads the claims before the plugin is asked.
+func (p *Plugin) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	context.AfterFunc(ctx, p.calls.begin()) // which ends with the answer
+	switch path.Base(info.FullMethod) {
+	case "NodePrepareResources":
+	case "NotifyRegistrationStatus":
+		resp, err := handler(ctx, req)
+		if err == nil {
+			p.Log.Info("registered with the kubelet", "took", p.Now().Sub(p.began).Round(time.Millisecond))
+		}
+		return resp, err
+	default:
+		return handler(ctx, req)
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.Patience)
+	defer cancel()
+	return patiently(ctx, func() (any, error) {
+		resp, err := handler(ctx, req)
+		if unanswered(err) {
+			err = passing(err)
+		}
+		return resp, err
+	}, func(err error) { p.Log.Info("preparing waits", "reason", err) })
+}
+
+// unanswered reports whether the API server could not be asked, or could not answer.
+func unanswered(err error) bool {
+	switch apierrors.ReasonForError(err) {
+	case metav1.StatusReasonUnknown: // no answer of its, or one that it did not mean
+		_, ok := errors.AsType[net.Error](err)
+		return ok || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.ErrUnexpectedEOF)
+	case metav1.StatusReasonServerTimeout, metav1.StatusReasonTimeout, metav1.StatusReasonTooManyRequests,
+		metav1.StatusReasonInternalError, metav1.StatusReasonServiceUnavailable:
+		return true
+	default:
+		return false
+	}
+}
+
+// BoundReads lets a client give up a read that the API server has not begun to answer
+// after so long, so that it is repeated over another connection in time: client-go
+// notices only after 45 s that a connection is dead, when the kubelet has given up.
+func BoundReads(c *rest.Config, most time.Duration) {
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return boundReads{next, most} })
+}
+
+type boundReads struct {
+	next http.RoundTripper
+	most time.Duration
+}
+
+// errSilent is the cause of a read that was given up.
+var errSilent = errors.New("the API server does not answer")
+
+func (b boundReads) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method != http.MethodGet || r.URL.Query().Has("watch") {
+		return b.next.RoundTrip(r)
+	}
+	ctx, cancel := context.WithCancelCause(r.Context())
+	timer := time.AfterFunc(b.most, func() { cancel(errSilent) })
+	resp, err := b.next.RoundTrip(r.WithContext(ctx))
+	timer.Stop()
+	if err != nil {
+		defer cancel(nil)
+		return nil, b.silence(ctx, err)
+	}
+	resp.Body = &body{resp.Body, b, ctx, cancel, timer}
+	return resp, nil
+}
+
+// silence returns err, or that it was given up.
+func (b boundReads) silence(ctx context.Context, err error) error {
+	if !errors.Is(context.Cause(ctx), errSilent) {
+		return err
+	}
+	return &silence{fmt.Errorf("%w for %s", errSilent, b.most)}
+}
+
+// silence is a timeout to those who ask.
+type silence struct{ error }
+
+func (*silence) Timeout() bool   { return true }
+func (*silence) Temporary() bool { return true }
+func (s *silence) Unwrap() error { return s.error }
+
+// body is an answer of which each part has to come in time.
+type body struct {
+	io.ReadCloser
+	boundReads
+	ctx    context.Context //nolint:containedctx // of the request whose answer it is
+	cancel context.CancelCauseFunc
+	timer  *time.Timer
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	b.timer.Reset(b.most)
+	defer b.timer.Stop()
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = b.silence(b.ctx, err)
+	}
+	return n, err
+}
+
+func (b *body) Close() error {
+	defer b.cancel(nil)
+	return b.ReadCloser.Close()
+}
