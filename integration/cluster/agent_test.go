@@ -288,6 +288,7 @@ func TestAgent(t *testing.T) {
 			})
 			t.Run("gate", b.testGate)
 			t.Run("agent restarted", b.testRestart)
+			t.Run("registered again", b.testRegistered)
 			t.Run("deleted while the agent is down", b.testDownDelete)
 			t.Run("two claims", func(t *testing.T) {
 				b.create(t, claimingPod("two", "net-1", "net-2"))
@@ -340,6 +341,33 @@ func (b *agentBench) testRestart(t *testing.T) {
 		t.Errorf("the pod was restarted %s times with the agent", n)
 	}
 	b.drop(t, "kept")
+}
+
+// testRegistered measures how long no agent is registered with the kubelet after one
+// has died, and after one has been stopped: what a pod costs a minute that starts then.
+func (b *agentBench) testRegistered(t *testing.T) {
+	registered := func() (times []string) {
+		said := kubectl(t, b.Cluster, "", "-n", cluster.ProductNamespace, "logs", "daemonset/plumbline-agent")
+		for line := range strings.Lines(said) {
+			if strings.Contains(line, `"registered with the kubelet"`) {
+				at, _, _ := strings.Cut(strings.TrimPrefix(line, "time="), " ")
+				times = append(times, at)
+			}
+		}
+		return times
+	}
+	for _, signal := range []string{"KILL", "TERM"} {
+		began := strings.TrimSpace(b.shell(t, "date +%s.%N"))
+		b.agent(t, signal)
+		took := ""
+		until(t, "the agent is registered again", 120*time.Second, func() bool {
+			for _, at := range registered() {
+				took = strings.TrimSpace(b.shell(t, "awk -v a="+began+` -v b=$(date -d `+at+` +%s.%N) 'BEGIN { if (b > a) printf "%.1f", b - a }'`))
+			}
+			return took != ""
+		})
+		t.Logf("SIG%s: registered again after %s s", signal, took)
+	}
 }
 
 func (b *agentBench) testDownDelete(t *testing.T) {

@@ -67,28 +67,25 @@ func (d *decision) try(ctx context.Context) ([]kubeletplugin.Device, error) {
 	}
 }
 
-// record answers from the record, or makes it. The claim is locked meanwhile, and
-// all claims only for the moment in which its devices are reserved.
+// record answers from the record, or makes it. To make it the claim is locked, and
+// all claims only for the moment in which its devices are reserved. An attachment may
+// have the claim's lock for minutes, and changes nothing of the answer.
 func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
+	if e, _, answers, err := d.recorded(); answers || err != nil {
+		return d.devices(e), err
+	}
 	unlock, err := d.Store.Lock(ctx, d.rc.UID)
 	if err != nil {
 		return nil, passing(err)
 	}
 	defer unlock()
-	e, known, err := d.Store.Get(d.rc.UID)
-	if frame.AsOtherVersion(err) != nil {
-		return nil, err
-	}
-	if err != nil {
-		d.Log.Error("claims", "error", err) // it is set aside, and decided anew
-	}
-	pinned := known && pins(&e.Claim, d.assigned)
+	e, known, answers, err := d.recorded()
 	switch {
-	case pinned && e.Pod.UID == d.pod.UID:
-		return d.devices(e), nil
+	case answers || err != nil:
+		return d.devices(e), err
 	case known && e.Held():
 		return nil, passing(fault.New(fault.Conflict, fmt.Errorf("ResourceClaim %q is still attached to pod %q: it is released when that pod has ended", d.rc.Name, e.Pod.Name)))
-	case known && !pinned:
+	case known && !pins(&e.Claim, d.assigned):
 		// It was allocated anew while the node did not hear of it.
 		return nil, &taken{e, errors.New("it is prepared for devices of an earlier allocation")}
 	}
@@ -104,6 +101,20 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 	}
 	d.Log.Info("prepared", "claim", c.Namespace+"/"+c.Name, "pod", c.Pod.Name, "topologies", len(c.Topologies))
 	return d.devices(claims.Entry{Claim: c}), nil
+}
+
+// recorded returns what is recorded of the claim, and whether that answers for the pod.
+// A record of another version of plumbline is an error.
+func (d *decision) recorded() (e claims.Entry, known, answers bool, err error) {
+	e, known, err = d.Store.Get(d.rc.UID)
+	switch {
+	case frame.AsOtherVersion(err) != nil:
+		return claims.Entry{}, false, false, err
+	case err != nil:
+		d.Log.Error("claims", "error", err) // it is set aside, and decided anew
+		return claims.Entry{}, false, false, nil
+	}
+	return e, known, known && e.Pod.UID == d.pod.UID && pins(&e.Claim, d.assigned), nil
 }
 
 // pins reports whether a record is of the devices, and of the topologies, that a

@@ -199,8 +199,14 @@ func TestPrepare(t *testing.T) {
 		}
 	}
 
-	// From then on it is answered from the record, whatever has become of the rest.
+	// From then on it is answered from the record, whatever has become of the rest, and
+	// while the claim is being attached.
 	g.topology, g.devices = nil, nil
+	unlock, err := g.store.Lock(t.Context(), "c1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
 	e, _, _ := g.store.Get("c1")
 	e.Set(claims.Sandbox{ID: "s", PodUID: "p1", Phase: claims.Attached})
 	if err := g.store.PutSandboxes(e); err != nil {
@@ -455,9 +461,10 @@ func TestAllocatedAnewWaits(t *testing.T) {
 
 // TestAtOnce holds that of claims that are prepared at the same time no two get the
 // same device.
-func TestAtOnce(t *testing.T) {
+func TestAtOnce(t *testing.T) { synctest.Test(t, testAtOnce) }
+
+func testAtOnce(t *testing.T) {
 	g := newGiven(t)
-	g.Patience = 100 * time.Millisecond
 	pods := []types.UID{"a", "b", "c", "d", "e", "f"}
 	for _, uid := range pods { // all of them exist, so that none is lost
 		g.claims["claim-"+string(uid)] = allocated(uid, uid, "0", "1")
