@@ -30,6 +30,7 @@ var (
 	errStopped    = fault.New(fault.Gone, errors.New("the sandbox is being stopped"))
 	errWithdrawn  = fault.New(fault.Gone, errors.New("the claim is being withdrawn"))
 	errSuperseded = errors.New("another sandbox of the pod has the claim")
+	errEnded      = errors.New("it is not attached any more") // to a sandbox that has been stopped
 	errStopping   = fault.New(fault.NotReady, errors.New("the agent is being stopped"))
 )
 
@@ -81,13 +82,14 @@ func (a *attempt) explain(ctx context.Context, err error) error {
 	return fault.New(fault.Of(cause), fmt.Errorf("%w: %w", cause, err))
 }
 
-// reports tells whether a failure is to be reported: not when somebody wants it.
-func (a *attempt) reports(ctx context.Context) bool {
+// fails tells whether an error is a failure of the attempt: it is none when the
+// attempt was cancelled, or the sandbox is not to have the claims any more.
+func (a *attempt) fails(ctx context.Context, err error) bool {
 	switch context.Cause(ctx) { //nolint:errorlint // the cause itself, not what wraps it
 	case errStopped, errWithdrawn, errSuperseded, errStopping:
 		return false
 	}
-	return true
+	return !errors.Is(err, errSuperseded) && !errors.Is(err, errEnded)
 }
 
 // begin begins to attach a sandbox, or returns the attempt that is under way. The
@@ -120,26 +122,32 @@ func (k *Keeper) pursue(a *attempt) {
 	late := fault.New(fault.NotReady, fmt.Errorf("not attached within %s (--attach-timeout)", k.AttachTimeout))
 	ctx, cancel := context.WithTimeoutCause(a.ctx, k.AttachTimeout, late)
 	err := k.attachAll(ctx, a)
+	again := err != nil && a.fails(ctx, err) && k.standing(a.pod)
 	cancel()
 	k.mu.Lock()
 	delete(k.attempts, a.pod.Sandbox)
 	a.err = err
 	close(a.done)
-	behind, stopping := a.isBehind(), k.stopping
+	again = again && a.isBehind() && !k.stopping
 	if err == nil && k.queue != nil {
 		k.queue.Forget(a.pod.Sandbox)
 	}
 	k.mu.Unlock()
 	a.cancel(nil)
 	a.detach()
-	if err == nil || !behind {
-		return
+	if err != nil {
+		k.Log.Warn("sandbox is not attached", "sandbox", a.pod.Sandbox, "pod", a.pod.Namespace+"/"+a.pod.Name, "kind", fault.Of(err),
+			"took", k.Now().Sub(a.begun).Round(time.Millisecond), "again", again, "error", err)
 	}
-	k.Log.Warn("sandbox is not attached", "sandbox", a.pod.Sandbox, "pod", a.pod.Namespace+"/"+a.pod.Name, "kind", fault.Of(err),
-		"took", k.Now().Sub(a.begun).Round(time.Millisecond), "error", err)
-	if !stopping && fault.Of(err) != fault.Gone && !errors.Is(err, errSuperseded) {
+	if again {
 		k.retry(a.pod)
 	}
+}
+
+// standing reports whether a sandbox may still be attached.
+func (k *Keeper) standing(pod Pod) bool {
+	_, err := k.Identify(pod.Netns)
+	return fault.Of(err) != fault.Gone
 }
 
 // await waits for an attempt until ctx ends; then it goes on behind the gate.

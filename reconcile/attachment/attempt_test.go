@@ -29,6 +29,9 @@ func (w *world) takeTime(ctx context.Context, sb reconcile.Sandbox) error {
 	name := sb.Topology.Name
 	w.mu.Lock()
 	pace, report := w.slow[name], reconcile.ReportProgress(ctx)
+	if w.deaf[name] {
+		ctx = context.WithoutCancel(ctx)
+	}
 	w.mu.Unlock()
 	if pace == 0 {
 		return nil
@@ -361,4 +364,71 @@ func TestFailingPodsHoldUpNobody(t *testing.T) {
 			t.Errorf("20 hooks took %s", spent)
 		}
 	})
+}
+
+// TestStuckRollbacksHoldUpNobody holds that sandboxes whose attachment cannot be
+// cancelled soon take no worker from others.
+func TestStuckRollbacksHoldUpNobody(t *testing.T) {
+	inBubble(t, "", func(t *testing.T) {
+		w := newWorld(t)
+		defer w.serve(t)()
+		for i := range 8 {
+			uid, topology := types.UID(fmt.Sprintf("p%d", i)), fmt.Sprintf("t%d", i)
+			w.prepareFor("c"+uid, uid, topology)
+			w.slow[topology], w.deaf[topology] = 20*time.Second, true
+			pod := w.sandbox("s"+string(uid), uint64(i+1))
+			pod.UID = uid
+			w.ok(w.Attach(hook(t), pod))
+			if err := w.Detach(hook(t), pod); err == nil {
+				t.Error("released while its attachment is at work")
+			}
+		}
+		w.prepare("a", "fast")
+		pod := w.sandbox("s1", 100)
+		w.ok(w.Attach(hook(t), pod))
+		w.setStuck("fast")
+		if err := w.Detach(hook(t), pod); err == nil {
+			t.Error("released although it cannot be")
+		}
+		w.setStuck("")
+		time.Sleep(2 * time.Second)
+		w.wantPhase("a", "s1", claims.Released)
+		time.Sleep(10 * time.Minute)
+		for i := range 8 {
+			w.wantPhase(types.UID(fmt.Sprintf("cp%d", i)), fmt.Sprintf("sp%d", i), claims.Released)
+		}
+		if slices.ContainsFunc(w.heard(), func(s string) bool { return strings.HasPrefix(s, "failed") }) {
+			t.Errorf("told %q", w.heard())
+		}
+	})
+}
+
+// TestEndOfARetry holds that nothing is attached, or reported, after the end of a
+// sandbox whose attachment was to be tried again.
+func TestEndOfARetry(t *testing.T) {
+	inBubble(t, "", func(t *testing.T) {
+		w := newWorld(t)
+		defer w.serve(t)()
+		w.prepare("a", "t1")
+		w.slow["t1"], w.slips["t1"] = 100*time.Millisecond, 1000
+		pod := w.sandbox("s1", 1)
+		w.ok(w.Attach(hook(t), pod))
+		time.Sleep(time.Minute)
+		w.ok(w.Detach(hook(t), pod))
+		failures, changes := count(w.heard(), "failed claim-a"), w.changes()
+		time.Sleep(10 * time.Minute)
+		if n := count(w.heard(), "failed claim-a"); n != failures || w.changes() != changes || failures < 3 {
+			t.Errorf("%d failures and %d changes, then %d and %d", failures, changes, n, w.changes())
+		}
+		w.wantPhase("a", "s1", claims.Released)
+		if listed, _ := w.gate.List(); len(listed) != 0 {
+			t.Errorf("gates left: %v", listed)
+		}
+	})
+}
+
+func (w *world) setStuck(topology string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stuck = topology
 }

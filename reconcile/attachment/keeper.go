@@ -137,7 +137,7 @@ func (k *Keeper) attachAll(ctx context.Context, a *attempt) error {
 		attached, err := k.attach(ctx, e.UID, a)
 		if err != nil {
 			err = a.explain(ctx, err)
-			if a.reports(ctx) && !errors.Is(err, errSuperseded) {
+			if a.fails(ctx, err) {
 				k.Reporter.Failed(a.pod, e.Claim, err)
 			}
 			for _, uid := range fresh {
@@ -251,7 +251,7 @@ func (k *Keeper) apply(ctx context.Context, e *claims.Entry, a *attempt, netns r
 	}
 	if err != nil {
 		err = errors.Join(err, k.release(ctx, e, pod.Sandbox, claims.Failed, a.explain(ctx, err).Error()))
-		if a.isBehind() && a.reports(ctx) { // release has removed it
+		if a.isBehind() && a.fails(ctx, err) { // release has removed it
 			err = errors.Join(err, k.Gate.Hold(e.UID))
 		}
 		return err
@@ -283,7 +283,7 @@ func (k *Keeper) mayAttach(e *claims.Entry, pod Pod, netns reconcile.NetnsID) (d
 	}
 	switch s.Phase {
 	case claims.Stopping, claims.Released:
-		return false, fault.New(fault.Gone, fmt.Errorf("sandbox %q has been stopped", pod.Sandbox))
+		return false, fault.New(fault.Gone, fmt.Errorf("%w: sandbox %q has been stopped", errEnded, pod.Sandbox))
 	case claims.Attached:
 		return s.NetnsID == netns && k.Gate.OpenFor(e.UID) == pod.Sandbox, nil
 	default: // a crash, or a failure: once more
@@ -494,6 +494,11 @@ func (k *Keeper) Detach(ctx context.Context, pod Pod) error {
 			k.detachLater(pod)
 			errs = append(errs, fmt.Errorf("claim %q: %w", e.Name, err))
 		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.todo[pod.Sandbox].Netns != "" { // an attempt that was to be repeated
+		delete(k.todo, pod.Sandbox)
 	}
 	return errors.Join(errs...)
 }

@@ -47,13 +47,14 @@ type world struct {
 	follow error
 	told   []string
 	slow   map[string]time.Duration // by topology: how long each of its changes takes
+	deaf   map[string]bool          // by topology: they are not cancelled
 	slips  map[string]int           // by topology: how many attempts fail at their last change
 	made   int                      // changes of slow topologies
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, netns: map[string]uint64{}, held: map[reconcile.SandboxID]reconcile.Record{}, slow: map[string]time.Duration{}, slips: map[string]int{}}
+	w := &world{t: t, netns: map[string]uint64{}, held: map[reconcile.SandboxID]reconcile.Record{}, slow: map[string]time.Duration{}, deaf: map[string]bool{}, slips: map[string]int{}}
 	w.restart(t.TempDir(), "boot")
 	return w
 }

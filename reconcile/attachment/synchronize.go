@@ -275,6 +275,10 @@ func (k *Keeper) next(ctx context.Context) bool {
 		k.attachQueued(queue, p)
 		return true
 	}
+	if under := k.cancelAttempts(errStopped, func(a *attempt) bool { return a.pod.Sandbox == sandbox }); len(under) > 0 {
+		queue.AddRateLimited(sandbox) // a rollback takes its time, and other sandboxes need the worker
+		return true
+	}
 	within, cancel := context.WithTimeout(ctx, k.ReleaseTimeout)
 	defer cancel()
 	err := k.Detach(within, p)
