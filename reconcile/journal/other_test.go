@@ -61,8 +61,10 @@ func TestOtherVersion(t *testing.T) {
 		{"later version before lines of this one", `line 1: `, [][]byte{later("2", lines[0]), lines[1]}},
 		{"later version with a torn end", `line 1: `, [][]byte{later("2", lines[0]), lines[1][:9]}},
 		{"object type", `unknown object type "qdisc"`, [][]byte{lines[0], framed(`{"intend":[{"type":"qdisc","after":{"handle":"1:"}}]}`)}},
-		{"object type in the record", `unknown object type "qdisc"`,
-			[][]byte{framed(`{"record":{"bootID":"boot","sandbox":{"id":"blue/ai","devices":{"nic":"0000:03:00.2"}},"history":[{"type":"qdisc","after":{}},{"type":"device","after":{"id":"0000:03:00.2"}}]}}`)}},
+		{
+			"object type in the record", `unknown object type "qdisc"`,
+			[][]byte{framed(`{"record":{"bootID":"boot","sandbox":{"id":"blue/ai","devices":{"nic":"0000:03:00.2"}},"history":[{"type":"qdisc","after":{}},{"type":"device","after":{"id":"0000:03:00.2"}}]}}`)},
+		},
 		{"phase", `unknown phase "Paused"`, [][]byte{framed(`{"record":{"sandbox":{"id":"blue/ai"},"phase":"Paused"}}`)}},
 		{"entry", "neither a record nor intended changes", [][]byte{lines[0], framed(`{"forget":["x"]}`)}},
 		{"shape", "cannot unmarshal", [][]byte{framed(`{"record":{"sandbox":["blue/ai"]}}`)}},
