@@ -97,6 +97,10 @@ func TestBusy(t *testing.T) {
 	if a := w.Handle(gone, request(v1alpha1.GroupVersion.Group, v1alpha1.Kind, someTopology)); a.Allowed || !strings.Contains(a.Result.Message, "busy") {
 		t.Errorf("a topology: %+v", a.Result)
 	}
+	asking := `{"spec":{"devices":{"requests":[{"name":"gpu","exactly":{"deviceClassName":"gpu"}}]}}}`
+	if a := w.Handle(gone, request(resourceapi.GroupName, "ResourceClaim", asking)); !a.Allowed || len(a.Warnings) != 1 || !strings.Contains(a.Warnings[0], "context canceled") {
+		t.Errorf("a claim whose time is over: %+v %q", a.Result, a.Warnings)
+	}
 	if a := w.Handle(t.Context(), request(resourceapi.GroupName, "ResourceClaim", `{}`)); !a.Allowed || len(a.Warnings) > 0 {
 		t.Errorf("a claim: %+v %q", a.Result, a.Warnings)
 	}

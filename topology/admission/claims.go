@@ -100,6 +100,9 @@ func limits(spec *resourceapi.DeviceClaim) error {
 // about to make of a topology that was written a moment ago. Nobody judges that
 // topology for a claim: when it turns out to be invalid, its pods wait.
 func (w *Webhook) deviceClass(ctx context.Context, name string) (*resourceapi.DeviceClass, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	have := &resourceapi.DeviceClass{}
 	found, err := w.get(ctx, name, have)
 	if err != nil {

@@ -106,7 +106,6 @@ func (c *Claims) Use(name string, uid types.UID) Use {
 	for key, r := range c.of[name] {
 		r.count(&u, key, name, uid)
 	}
-	slices.Sort(u.Claims)
 	return u
 }
 
@@ -191,7 +190,7 @@ func recordOf(c *resourceapi.ResourceClaim) *record {
 	r := &record{topologies: topologies, reports: claim.Reports(c)}
 	for i := range r.reports {
 		if u := r.reports[i].Update; u != nil {
-			u.Step, u.Message = cut(u.Step, maxNote), cut(u.Message, maxNote)
+			u.State, u.Step, u.Message = claim.State(cut(string(u.State), maxNote)), cut(u.Step, maxNote), cut(u.Message, maxNote)
 		}
 	}
 	for _, p := range c.Status.ReservedFor {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // allocated is a claim as API server, scheduler and node leave it, for a driver.
@@ -71,7 +72,7 @@ func TestClaims(t *testing.T) {
 	uses := func(name string, claims, pods, degraded, runs int) {
 		t.Helper()
 		u := c.Use(name, types.UID("uid-"+name))
-		if len(u.Claims) != claims || u.Pods != pods || u.Degraded != degraded || len(u.Runs) != runs || c.Users(name, types.UID("uid-"+name)) != claims {
+		if u.Claims != claims || u.Pods != pods || u.Degraded != degraded || len(u.Runs) != runs || c.Users(name, types.UID("uid-"+name)) != claims {
 			t.Errorf("%s: %+v and %d users, want %d claims, %d pods, %d degraded, %d runs", name, u, c.Users(name, types.UID("uid-"+name)), claims, pods, degraded, runs)
 		}
 	}
@@ -79,7 +80,7 @@ func TestClaims(t *testing.T) {
 	feed(t, c, watch.Event{Type: watch.Added, Object: one}, watch.Event{Type: watch.Added, Object: allocated("gpu.example.com", "theirs", "red", 1)})
 	heard("red")
 	uses("red", 1, 1, 0, 1)
-	if u := c.Use("red", "another"); len(u.Claims) != 0 {
+	if u := c.Use("red", "another"); u.Claims != 0 {
 		t.Errorf("a topology of the same name has %+v", u)
 	}
 
@@ -154,4 +155,31 @@ func TestClaimsMemory(t *testing.T) {
 		t.Errorf("%d bytes for each claim of ours", each)
 	}
 	runtime.KeepAlive(c)
+}
+
+// BenchmarkPass is what a pass over a topology with 20,000 claims has to work out.
+func BenchmarkPass(b *testing.B) {
+	c := emptyClaims()
+	for i := range 20_000 {
+		key := fmt.Sprintf("ns/claim-%05d", i)
+		c.put(key, recordOf(allocated(claim.Driver, key, "red", 1)))
+	}
+	o := &v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "red", UID: "uid-red", Generation: 1}}
+	b.ReportAllocs()
+	for b.Loop() {
+		StatusOf(o, Outcome{Use: c.Use("red", "uid-red")})
+	}
+}
+
+// BenchmarkEvent is what an event of a claim costs.
+func BenchmarkEvent(b *testing.B) {
+	c := emptyClaims()
+	ours := allocated(claim.Driver, "one", "red", 1)
+	b.ReportAllocs()
+	for b.Loop() {
+		e, _ := keep(watch.Event{Type: watch.Modified, Object: ours})
+		if err := (*store)(c).Update(e.Object); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

@@ -236,7 +236,7 @@ func (c *Controller) finalize(ctx context.Context, o *v1alpha1.NetworkTopology, 
 	if err := c.patch(ctx, o, controllerutil.RemoveFinalizer); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	c.Log.Info("deleted", "topology", o.Name, "claims", len(use.Claims), "unprepared", use.Unprepared)
+	c.Log.Info("deleted", "topology", o.Name, "claims", use.Claims, "unprepared", use.Unprepared)
 	return reconcile.Result{}, nil
 }
 

@@ -23,9 +23,9 @@ func TestGrace(t *testing.T) {
 	}{
 		{"the scheduler may be late", Use{}, 0, lag},
 		{"nobody uses it", Use{}, lag, 0},
-		{"prepared claims", Use{Claims: []string{"a/1", "a/2"}, Pods: 2}, lag, 0},
-		{"a claim that is not prepared", Use{Claims: []string{"a/1", "a/2"}, Unprepared: 1}, time.Minute, maxGrace - time.Minute},
-		{"a claim that never is", Use{Claims: []string{"a/1"}, Unprepared: 1}, maxGrace, 0},
+		{"prepared claims", Use{Claims: 2, Pods: 2}, lag, 0},
+		{"a claim that is not prepared", Use{Claims: 2, Unprepared: 1}, time.Minute, maxGrace - time.Minute},
+		{"a claim that never is", Use{Claims: 1, Unprepared: 1}, maxGrace, 0},
 	} {
 		o := &v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{Time: began}}}
 		if got := grace(o, c.use, began.Add(c.after)); got != c.want {
@@ -39,7 +39,7 @@ func TestUnprepared(t *testing.T) {
 	feed(t, c,
 		watch.Event{Type: watch.Added, Object: allocated(claim.Driver, "prepared", "red", 1)},
 		watch.Event{Type: watch.Added, Object: allocated(claim.Driver, "allocated", "red", 0)})
-	if u := c.Use("red", "uid-red"); len(u.Claims) != 2 || u.Unprepared != 1 {
+	if u := c.Use("red", "uid-red"); u.Claims != 2 || u.Unprepared != 1 {
 		t.Errorf("%+v", u)
 	}
 }

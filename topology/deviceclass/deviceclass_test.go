@@ -140,7 +140,7 @@ func TestStatusOf(t *testing.T) {
 	o.Status.Conditions = []metav1.Condition{{Type: "Valid", Status: "True", Reason: "AsDescribed", LastTransitionTime: long}}
 	s := deviceclass.StatusOf(o, deviceclass.Outcome{
 		Steps: 2, Classes: 1, Clashes: []string{"DeviceClass x is theirs"},
-		Use: deviceclass.Use{Claims: []string{"a/1", "a/2", "a/3", "a/4", "a/5", "a/6"}, Pods: 6, Degraded: 1},
+		Use: deviceclass.Use{Claims: 6, Pods: 6, Degraded: 1},
 	})
 	var got []string
 	for _, c := range s.Conditions {

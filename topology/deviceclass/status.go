@@ -101,13 +101,13 @@ func programming(found Outcome) metav1.Condition {
 
 func usage(o *v1alpha1.NetworkTopology, u Use) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionInUse, Status: metav1.ConditionFalse, Reason: reasonUnused, Message: "no claim is allocated for it"}
-	if len(u.Claims) == 0 {
+	if u.Claims == 0 {
 		return c
 	}
 	c.Status, c.Reason = metav1.ConditionTrue, reasonUsed
 	// Which ones is for those who may read the claims: a topology is read by all
 	// who use it.
-	c.Message = fmt.Sprintf("%s and %s", count(len(u.Claims), "claim"), count(u.Pods, "pod"))
+	c.Message = fmt.Sprintf("%s and %s", count(u.Claims, "claim"), count(u.Pods, "pod"))
 	if !o.DeletionTimestamp.IsZero() {
 		c.Message += ". Pods keep the network they have"
 		if u.Unprepared > 0 {

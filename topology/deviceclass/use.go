@@ -11,10 +11,10 @@ import (
 
 // Use is who uses a topology.
 type Use struct {
-	Claims   []string // "namespace/name" of claims that are allocated for it, sorted
-	Pods     int      // for which they are reserved
-	Degraded int      // claims with a device whose condition Ready is False
-	Runs     []Run    // what nodes say of the claims
+	Claims   int   // that are allocated for it
+	Pods     int   // for which they are reserved
+	Degraded int   // claims with a device whose condition Ready is False
+	Runs     []Run // what nodes say of the claims
 	// Unprepared is how many claims no node has reported to have prepared. Their
 	// nodes still read the topology; of a claim that is prepared the node keeps it.
 	Unprepared int
@@ -25,7 +25,7 @@ func (r *record) count(u *Use, key, name string, uid types.UID) {
 	if !r.uses(name, uid) {
 		return
 	}
-	u.Claims = append(u.Claims, key)
+	u.Claims++
 	u.Pods += r.pods
 	if r.degraded {
 		u.Degraded++
