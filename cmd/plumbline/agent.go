@@ -96,7 +96,7 @@ are; two agents may overlap for a while.`,
 	f.StringVar(&g.pluginDir, "plugin-dir", "/var/lib/kubelet/plugins/dra.networking", "`directory` of the plugin's socket")
 	f.StringVar(&g.registrarDir, "registrar-dir", "/var/lib/kubelet/plugins_registry", "`directory` in which the kubelet looks for plugins")
 	f.StringVar(&g.cdiDir, "cdi-dir", "/var/run/cdi", "`directory` in which the container runtime looks for CDI devices")
-	f.StringVar(&g.proc, "proc", "/proc", "`directory` whose sys can be written to")
+	f.StringVar(&g.proc, "proc", "/proc", "`directory` whose sys/net can be written to")
 	f.StringToStringVar(&g.physicalNetworks, "physical-network", nil, "`interface=network`: what a device is wired to; may be repeated")
 	f.StringVar(&g.metricsAddress, "metrics-address", "127.0.0.1:9808", "`address` to serve metrics and probes on")
 	f.StringVar(&g.probeSocket, "probe-socket", "", "`socket` to answer probes on, which no other agent shares; none when empty")
@@ -345,29 +345,69 @@ func (s *serving) handle(err error, msg string) {
 // each part can rely on the others: claims are not prepared before the runtime
 // has told which sandboxes there are.
 func (s *serving) serve(ctx context.Context) error {
-	listener, err := listenShared(ctx, s.metricsAddress)
-	if err != nil {
-		return fmt.Errorf("--metrics-address: %w", err)
-	}
-	listeners := []net.Listener{listener}
+	var listeners []net.Listener
 	if s.probeSocket != "" {
 		own, err := listenProbe(ctx, s.probeSocket)
 		if err != nil {
-			return errors.Join(fmt.Errorf("--probe-socket: %w", err), listener.Close())
+			return fmt.Errorf("--probe-socket: %w", err)
 		}
 		listeners = append(listeners, own)
 	}
+	listener, unserved := listenShared(ctx, s.metricsAddress)
+	switch {
+	case unserved == nil:
+		listeners = append(listeners, listener)
+	case !errors.Is(unserved, syscall.EADDRINUSE) || s.probeSocket == "": // of use to nobody
+		return fmt.Errorf("--metrics-address: %w", unserved)
+	}
 	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second}
-	s.log.Info("running", "node", s.nodeName, "state", s.app.stateDir, "listen", listener.Addr().String(), "version", build().Version)
+	s.log.Info("running", "node", s.nodeName, "state", s.app.stateDir, "listen", s.metricsAddress, "version", build().Version)
 
 	group, ctx := errgroup.WithContext(ctx)
 	for name, work := range s.parts() {
 		group.Go(func() error { return s.alive.Run(ctx, name, work) })
 	}
 	serveHTTP(ctx, group, server, listeners...)
-	err = group.Wait()
+	if unserved != nil {
+		group.Go(func() error { return s.serveLater(ctx, server, unserved) })
+	}
+	err := group.Wait()
 	s.log.Info("stopped: all networks stay as they are")
 	return err
+}
+
+// retryListen is how often a taken address is tried again.
+const retryListen = 10 * time.Second
+
+// serveLater serves the metrics once their address is free. Any program in the
+// host's network can take a port, and must not end the agent by that: pods need it
+// more than Prometheus does.
+func (s *serving) serveLater(ctx context.Context, server *http.Server, taken error) error {
+	s.log.Error("no metrics are served: the address is tried again until it is free", "every", retryListen, "error", taken)
+	listener, err := listenFree(ctx, s.metricsAddress, retryListen)
+	if err != nil {
+		return nil //nolint:nilerr // the agent is stopped
+	}
+	s.log.Info("metrics are served", "listen", listener.Addr().String())
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		s.log.Error("no metrics are served", "error", err)
+	}
+	return nil
+}
+
+// listenFree listens as listenShared does, as soon as it can. It fails only when ctx
+// ends.
+func listenFree(ctx context.Context, address string, every time.Duration) (net.Listener, error) {
+	for {
+		if listener, err := listenShared(ctx, address); err == nil {
+			return listener, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(every):
+		}
+	}
 }
 
 // The parts of an agent, as its liveness probe names them.

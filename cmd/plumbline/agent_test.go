@@ -1,12 +1,15 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -38,4 +41,35 @@ func TestHealthz(t *testing.T) {
 	if code, body := probe(); code != 500 || !strings.Contains(body, "server for the kubelet has ended: DRA gRPC server failed: accept: no such socket") {
 		t.Errorf("after the server has failed: %d %s", code, body)
 	}
+}
+
+// TestTakenAddress holds that an address which another program has is served once
+// it is free, and that stopping does not wait for that.
+func TestTakenAddress(t *testing.T) {
+	other, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := other.Addr().String()
+	if _, err := listenShared(t.Context(), address); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Fatalf("got %v, want that the address is in use", err)
+	}
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	if _, err := listenFree(stopped, address, time.Hour); !errors.Is(err, context.Canceled) {
+		t.Errorf("stopped: got %v", err)
+	}
+	freed := make(chan net.Listener)
+	go func() {
+		l, _ := listenFree(t.Context(), address, time.Millisecond)
+		freed <- l
+	}()
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l := <-freed
+	if l == nil || l.Addr().String() != address {
+		t.Fatalf("listens on %v, want %s", l, address)
+	}
+	l.Close()
 }
