@@ -127,7 +127,7 @@ apiVersion: v1
 kind: ServiceAccount
 metadata: {name: plumbline-agent, namespace: plumbline}
 ---
-`+rendered(t, "agent-rbac.yaml", "policies/slices.yaml", "policies/one-pod.yaml"))
+`+rendered(t, "agent-rbac.yaml", "policies/slices.yaml", "policies/claims.yaml", "policies/one-pod.yaml"))
 	for _, node := range []string{"n1", "n2"} {
 		b.apply(t, fmt.Sprintf(`
 apiVersion: v1
@@ -175,7 +175,7 @@ func TestEdges(t *testing.T) {
 	b := newBench(t)
 	// A policy holds some time after it was made only.
 	eventually(t, "the policy on slices", func() string {
-		err := b.writeSlice(t, b.agents["n1"], "probe", "n2", claim.Driver)
+		err := b.writeSlice(t, b.agents["n1"], "probe", "n2", "n2", claim.Driver)
 		if err == nil || !strings.Contains(err.Error(), "may not write") {
 			return fmt.Sprintf("lets through what it must not (%v)", err)
 		}
@@ -185,15 +185,16 @@ func TestEdges(t *testing.T) {
 	t.Run("publish", b.publish)
 	t.Run("fixtures", b.fixtures)
 	t.Run("status", b.status)
+	t.Run("claims", b.foreignStatus)
 	t.Run("one-pod", b.onePod)
 }
 
-func (b *bench) writeSlice(t *testing.T, who kubernetes.Interface, name, node, driver string) error {
+func (b *bench) writeSlice(t *testing.T, who kubernetes.Interface, name, node, pool, driver string) error {
 	t.Helper()
 	s := &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: resourceapi.ResourceSliceSpec{
-			Driver: driver, Pool: resourceapi.ResourcePool{Name: "pool-" + name, Generation: 1, ResourceSliceCount: 1},
+			Driver: driver, Pool: resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: 1},
 			Devices: []resourceapi.Device{{Name: "d"}},
 		},
 	}
@@ -224,11 +225,12 @@ func refused(t *testing.T, what string, err error, want string) {
 
 func (b *bench) slices(t *testing.T) {
 	agent := b.agents["n1"]
-	refused(t, "a slice of the own node", b.writeSlice(t, agent, "own", "n1", claim.Driver), "")
-	refused(t, "a slice of another node", b.writeSlice(t, agent, "other", "n2", claim.Driver), "an agent on node n1 may not write a ResourceSlice of node n2")
-	refused(t, "a slice of all nodes", b.writeSlice(t, agent, "all", "", claim.Driver), "may not write a ResourceSlice of more than one node")
-	refused(t, "a slice of another driver", b.writeSlice(t, agent, "gpu", "n1", "gpu.example.com"), "may not write a ResourceSlice of driver gpu.example.com")
-	refused(t, "another node's slice, by the admin", b.writeSlice(t, b.admin, "theirs", "n2", claim.Driver), "")
+	refused(t, "a slice of the own node", b.writeSlice(t, agent, "own", "n1", "n1", claim.Driver), "")
+	refused(t, "a slice of another node", b.writeSlice(t, agent, "other", "n2", "n2", claim.Driver), "an agent on node n1 may not write a ResourceSlice of node n2")
+	refused(t, "a slice of all nodes", b.writeSlice(t, agent, "all", "", "n1", claim.Driver), "may not write a ResourceSlice of more than one node")
+	refused(t, "a slice of another driver", b.writeSlice(t, agent, "gpu", "n1", "n1", "gpu.example.com"), "may not write a ResourceSlice of driver gpu.example.com")
+	refused(t, "a slice of another node's pool", b.writeSlice(t, agent, "pool", "n1", "n2", claim.Driver), "an agent on node n1 may not write a ResourceSlice of pool n2")
+	refused(t, "another node's slice, by the admin", b.writeSlice(t, b.admin, "theirs", "n2", "n2", claim.Driver), "")
 
 	slices := agent.ResourceV1().ResourceSlices()
 	theirs, err := slices.Get(t.Context(), "theirs", metav1.GetOptions{})
@@ -245,7 +247,7 @@ func (b *bench) slices(t *testing.T) {
 	check(t, err)
 	unbound, err := kubernetes.NewForConfig(config)
 	check(t, err)
-	refused(t, "a token of no pod", b.writeSlice(t, unbound, "unbound", "n1", claim.Driver), "the token names no node")
+	refused(t, "a token of no pod", b.writeSlice(t, unbound, "unbound", "n1", "n1", claim.Driver), "the token names no node")
 }
 
 // plugin is the part of a DRA plugin that publishing needs.
@@ -708,6 +710,72 @@ func (b *bench) events(t *testing.T, who claimstatus.Subject) {
 }
 
 // onePod lets two pods share a claim: by hand, and as the scheduler would.
+// foreignStatus holds what an agent cannot do to a claim on its own node, whatever
+// rights it has: those that the API server asks for beside are given to it here.
+func (b *bench) foreignStatus(t *testing.T) {
+	b.apply(t, `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: more}
+rules:
+  - {apiGroups: [resource.k8s.io], resources: [resourceclaims/binding], verbs: [update, patch]}
+  - {apiGroups: [resource.k8s.io], resources: [resourceclaims/driver], resourceNames: [gpu.example.com], verbs: ["associated-node:update", "arbitrary-node:update"]}
+  - {apiGroups: [resource.k8s.io], resources: [resourceclaims], verbs: [update, delete]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: more}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: more}
+subjects: [{kind: ServiceAccount, name: plumbline-agent, namespace: plumbline}]
+`)
+	defer func() {
+		_, err := b.Kubectl(t.Context(), nil, "delete", "clusterrole/more", "clusterrolebinding/more")
+		check(t, err)
+	}()
+	c := b.allocate(t, "victim", "n1")
+	claims := b.admin.ResourceV1().ResourceClaims(c.Namespace)
+	c.Status.Devices = []resourceapi.AllocatedDeviceStatus{{Driver: "gpu.example.com", Pool: "n1", Device: "gpu-0", Data: &runtime.RawExtension{Raw: []byte(`{"temperature":40}`)}}}
+	_, err := claims.UpdateStatus(t.Context(), c, metav1.UpdateOptions{})
+	check(t, err)
+	agent := b.agents["n1"].ResourceV1().ResourceClaims(c.Namespace)
+	for _, tt := range []struct {
+		what   string
+		change func(*resourceapi.ResourceClaim)
+		want   string
+	}{
+		{"its own device", func(c *resourceapi.ResourceClaim) {
+			for _, r := range c.Status.Allocation.Devices.Results {
+				if r.Driver == claim.Driver {
+					c.Status.Devices = append(c.Status.Devices, resourceapi.AllocatedDeviceStatus{Driver: r.Driver, Pool: r.Pool, Device: r.Device})
+					return
+				}
+			}
+		}, ""},
+		{"the allocation", func(c *resourceapi.ResourceClaim) {
+			c.Status.Allocation, c.Status.ReservedFor, c.Status.Devices = nil, nil, nil
+		}, "may not change the allocation"},
+		{"the reservation", func(c *resourceapi.ResourceClaim) {
+			c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "thief", UID: "thief"}}
+		}, "may not change for whom"},
+		{"another driver's device", func(c *resourceapi.ResourceClaim) {
+			c.Status.Devices[0].Data = &runtime.RawExtension{Raw: []byte(`{"temperature":90}`)}
+		}, "may not change what another driver reports"},
+		{"labels", func(c *resourceapi.ResourceClaim) { c.Labels = map[string]string{"a": "b"} }, "may not change the metadata"},
+	} {
+		eventually(t, tt.what, func() string { // rights hold some time after they were given only
+			c, err := claims.Get(t.Context(), c.Name, metav1.GetOptions{})
+			check(t, err)
+			tt.change(c)
+			_, err = agent.UpdateStatus(t.Context(), c, metav1.UpdateOptions{})
+			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+				return fmt.Sprintf("answered with %v, want %q", err, tt.want)
+			}
+			return ""
+		})
+	}
+	refused(t, "its deletion", agent.Delete(t.Context(), c.Name, metav1.DeleteOptions{}), "an agent may not create, change or delete a ResourceClaim")
+}
+
 func (b *bench) onePod(t *testing.T) {
 	c := b.allocate(t, "shared", "n1")
 	claims := b.admin.ResourceV1().ResourceClaims("default")
