@@ -34,6 +34,7 @@ spec:
 		nil,
 		{"webhook.enabled=false", "policies.enabled=false", "controller.replicas=1"},
 		{"serviceMonitor.enabled=true", "serviceMonitor.labels.release=x", "prometheusRule.enabled=true", "dashboard.enabled=true", "agent.physicalNetworks.enp3s0f0=dc", "agent.metricsAddress=$(HOST_IP):9808"},
+		{"networkPolicy.enabled=true", "networkPolicy.apiServer[0].ipBlock.cidr=192.0.2.0/28", "agent.resources.limits=null"},
 	} {
 		manifest, err := c.Chart(t.Context(), values...)
 		if err != nil {
@@ -46,7 +47,13 @@ spec:
 			}
 		}
 	}
-	if _, err := c.Chart(t.Context(), "agent.nope=1"); err == nil || !strings.Contains(err.Error(), "nope") {
-		t.Errorf("a value that is not there: error %v, want one that names it", err)
+	for value, want := range map[string]string{
+		"agent.nope=1":                "nope",
+		"serviceMonitor.enabled=true": "which nobody but the node itself can scrape",
+		"networkPolicy.enabled=true":  "networkPolicy.apiServer: is empty",
+	} {
+		if _, err := c.Chart(t.Context(), value); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want one with %q", value, err, want)
+		}
 	}
 }

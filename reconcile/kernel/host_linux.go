@@ -68,7 +68,7 @@ func Open(o Options) (*Host, error) {
 	if o.Netns == "" {
 		o.Netns = filepath.Join(o.Proc, "thread-self/ns/net")
 	}
-	boot, err := os.ReadFile(filepath.Join(o.Proc, "sys/kernel/random/boot_id"))
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id") // not o.Proc, of which only sys/net need be there
 	if err != nil {
 		return nil, fmt.Errorf("open host: boot id: %w", err)
 	}

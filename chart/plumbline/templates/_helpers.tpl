@@ -11,3 +11,16 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- define "plumbline.image" -}}{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{- end }}
+
+{{/*
+The memory limit, if there is one, as the Go runtime's: it collects garbage more often near it instead
+of being killed at it.
+*/}}
+{{- define "plumbline.memoryLimit" -}}
+{{- with .limits }}
+{{- if .memory -}}
+- name: GOMEMLIMIT
+  valueFrom: {resourceFieldRef: {resource: limits.memory}}
+{{- end }}
+{{- end }}
+{{- end -}}

@@ -104,7 +104,7 @@ func (b *bench) config(t *testing.T) string {
 // relabelings are those of the chart's ServiceMonitor.
 func (b *bench) relabelings(t *testing.T) []map[string]any {
 	t.Helper()
-	manifest, err := b.Chart(t.Context(), "serviceMonitor.enabled=true")
+	manifest, err := b.Chart(t.Context(), "serviceMonitor.enabled=true", "agent.metricsAddress=$(HOST_IP):9808")
 	if err != nil {
 		t.Fatal(err)
 	}
