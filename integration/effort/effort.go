@@ -54,3 +54,15 @@ func Seed(t testing.TB) uint64 {
 	t.Logf("%s=%d repeats this run", seedEnv, seed)
 	return seed
 }
+
+// Stride returns where a test begins that goes through a numbered series from
+// one on, and its step: one and one in the long form. In the short form the step
+// is as given, and the beginning is drawn from the first numbers, so that runs
+// together go through all. It is logged, and PLUMBLINE_SEED repeats it.
+func Stride(t testing.TB, step int) (first, stride int) {
+	t.Helper()
+	if long || step <= 1 {
+		return 1, 1
+	}
+	return 1 + int(Seed(t)%uint64(step)), step
+}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/tools/txtar"
 	"sigs.k8s.io/yaml"
 
+	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
@@ -181,19 +182,21 @@ func TestApplyTwiceRelease(t *testing.T) {
 	})
 }
 
-// TestEveryChangeFailsOnce: a failure at any change leaves the start.
+// TestEveryChangeFailsOnce: a failure at any change leaves the start. The short
+// form takes every second change.
 func TestEveryChangeFailsOnce(t *testing.T) {
 	each(t, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
 		start := l.state(path)
-		for n := 1; ; n++ {
+		first, stride := effort.Stride(t, 2)
+		for n := first; ; n += stride {
 			applied := 0
 			r := l.engine(func(d reconcile.Domain) reconcile.Domain {
 				return faulty{Domain: d, applied: &applied, at: n, before: func() error { return errInjected }}
 			})
 			_, err := r.Ensure(ctxFor(t), c.sandbox(path))
 			if err == nil {
-				if n == 1 {
+				if applied == 0 {
 					t.Fatal("no change was made at all")
 				}
 				if _, err := l.engine(nil).AwaitRelease(ctxFor(t), c.sandbox(path).ID); err != nil {
@@ -285,31 +288,29 @@ func (l *lane) runKilled(variable string, spec any) bool {
 }
 
 // TestKilledBetweenChanges: kill -9 after any change of an apply, then either
-// apply again and release, or release at once.
+// apply again and release, or release at once. The short form takes every fourth
+// change.
 func TestKilledBetweenChanges(t *testing.T) {
 	each(t, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
 		start := l.state(path)
 		sb := c.sandbox(path)
-		for n := 1; ; n++ {
-			if !l.runKilled(childEnv, childSpec{Sandbox: sb, Dir: l.dir, At: n}) {
-				if n == 1 {
-					t.Fatal("no change was made at all")
-				}
-				break
-			}
-			if n%2 == 1 {
+		first, stride := effort.Stride(t, 4)
+		again := first%2 == 1
+		for n := first; l.runKilled(childEnv, childSpec{Sandbox: sb, Dir: l.dir, At: n}); n += stride {
+			if again {
 				if _, err := l.engine(nil).Ensure(ctxFor(t), sb); err != nil {
 					t.Fatalf("killed after change %d: apply again: %v", n, err)
 				}
 			}
+			again = !again
 			if _, err := l.engine(nil).AwaitRelease(ctxFor(t), sb.ID); err != nil {
 				t.Fatalf("killed after change %d: release: %v", n, err)
 			}
 			l.mustEqual(start, path, "killed after change "+strconv.Itoa(n)+", then released")
 		}
 		// The last child was not killed: everything is in place. Kill the release.
-		for n := 1; l.runKilled(childEnv, childSpec{Sandbox: sb, Dir: l.dir, At: n, Release: true}); n++ {
+		for n := first; l.runKilled(childEnv, childSpec{Sandbox: sb, Dir: l.dir, At: n, Release: true}); n += stride {
 			if n > 64 {
 				t.Fatal("release finds no end")
 			}

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
@@ -319,7 +320,8 @@ func TestUpdateFailsAnywhere(t *testing.T) {
 }
 
 // TestUpdateKilled: kill -9 after any change of an update, and the next agent ends
-// it: with the later generation or, when that fails, with the earlier one.
+// it: with the later generation or, when that fails, with the earlier one. The
+// short form takes every second change.
 func TestUpdateKilled(t *testing.T) {
 	for _, c := range updateCases() {
 		t.Run(c.name, func(t *testing.T) {
@@ -328,7 +330,8 @@ func TestUpdateKilled(t *testing.T) {
 			p.updated(c.after)
 			after := p.state(p.path)
 			p.updated(c.before)
-			for n := 1; p.runKilled(updateEnv, updateSpec{p.dir, object(t, c.after, p.generation+1), n}); n++ {
+			first, stride := effort.Stride(t, 2)
+			for n := first; p.runKilled(updateEnv, updateSpec{p.dir, object(t, c.after, p.generation+1), n}); n += stride {
 				when := fmt.Sprintf("killed after change %d", n)
 				switch n % 3 {
 				case 0: // the loop is quicker than the keeper
