@@ -103,15 +103,18 @@ func (b *bench) settle(pf string) {
 		b.update(netstate.Device{ID: id, Up: new(true)})
 	}
 	for _, id := range vfs(b, pf) {
-		eventually(b, "the virtual function has a carrier", func() bool { return b.carrier(*b.device(id).At) })
+		b.awaitCarrier(*b.device(id).At)
 		b.update(netstate.Device{ID: id, Up: new(false)})
 	}
 }
 
-func (b *bench) carrier(link string) bool {
+// awaitCarrier waits until a virtual function may send.
+func (b *bench) awaitCarrier(link string) {
 	b.Helper()
-	l, _ := b.observe(netstate.Link{Name: link}).Link(link)
-	return l.Carrier
+	eventually(b, "the virtual function has a carrier", func() bool {
+		l, _ := b.observe(netstate.Link{Name: link}).Link(link)
+		return l.Carrier
+	})
 }
 
 func TestVFSettings(t *testing.T) {
@@ -309,7 +312,7 @@ func TestVLANBeforeClearToSend(t *testing.T) {
 	// (igbvf_reset_task). To close the device before the end of that, as a move does,
 	// waits for ever and holds the kernel's lock (napi_disable, twice): a bug of igbvf,
 	// seen in Linux 7.3. The carrier comes when the reset is done.
-	eventually(t, "the virtual function has a carrier", func() bool { return b.carrier("net1") })
+	b.awaitCarrier("net1")
 	b.remove(vlan) // or it would stay behind, holding its id
 	b.apply(there.Inverse())
 	same(t, start, b.at(ids[2]))
