@@ -546,9 +546,27 @@ func (b *bench) allocate(t *testing.T, name, node string) *resourceapi.ResourceC
 	return c
 }
 
-func (b *bench) reporter(t *testing.T, node string) (r *claimstatus.Reporter, log *bytes.Buffer, stop func()) {
+// transcript is a log that is read while it is written.
+type transcript struct {
+	mu  sync.Mutex
+	log bytes.Buffer
+}
+
+func (l *transcript) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.log.Write(p)
+}
+
+func (l *transcript) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.log.String()
+}
+
+func (b *bench) reporter(t *testing.T, node string) (r *claimstatus.Reporter, log *transcript, stop func()) {
 	t.Helper()
-	log = &bytes.Buffer{}
+	log = &transcript{}
 	r = claimstatus.New(claimstatus.Options{Client: b.agents[node], NodeName: node, Log: slog.New(slog.NewTextHandler(log, nil))})
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -657,7 +675,7 @@ func (b *bench) status(t *testing.T) {
 		return ""
 	})
 	stop()
-	if log.Len()+log2.Len() > 0 {
+	if log.String()+log2.String() != "" {
 		t.Errorf("logged:\n%s%s", log, log2)
 	}
 
@@ -670,11 +688,13 @@ func (b *bench) status(t *testing.T) {
 		}
 		return ""
 	})
-	time.Sleep(time.Second)
+	eventually(t, "the API server's answer to another node's agent", func() string {
+		if said := log.String(); !strings.Contains(said, "forbidden") {
+			return "logged: " + said
+		}
+		return ""
+	})
 	stop()
-	if !strings.Contains(log.String(), "forbidden") {
-		t.Errorf("the report of another node's agent: %s", log)
-	}
 	want("after it", "False Detached", "Unknown Detached", "", "")
 }
 
