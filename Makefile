@@ -21,8 +21,15 @@ export GOFLAGS := $(filter-out -trimpath -vet=off,$(shell $(GO) env GOFLAGS)) -t
 # What one may want to say: make unit PKG=./ops/... RUN=TestLaws
 PKG ?= ./...
 RUN ?= .
+# LONG=1 is the long form of tests that have one, the build tag soak.
+LONG ?=
+TAGS = $(if $(LONG),-tags soak)
 KERNELS ?= stable backports
 KERNEL_PKG ?= ./cmd/... ./integration/... ./reconcile/kernel/... ./reconcile/watch
+# What the short form has on one kernel only: faults at changes, which are ours and not
+# the kernel's, and what takes longest.
+ONE_KERNEL := ^(Test(KilledBetweenChanges|EveryChangeFailsOnce|FailureAtEveryChange|KilledInRepairAndUpdate|Update(Killed|FailsAnywhere)|Drift|AnotherWriter|Restart|NothingGrows|Storm|KernelSessions))$$
+RACELESS := /(cmd/plumbline|reconcile/rollout|topology/admission|topology/deviceclass)$$
 FUZZTIME ?= 20s
 SOAK ?= 10m
 SEED ?=
@@ -63,37 +70,67 @@ demo-cluster: ## from kubectl apply to a pod with its network, on a Kubernetes w
 # --- Testing it -------------------------------------------------------------------
 
 .PHONY: test
-test: unit test-kernel ## all tests: unit and test-kernel
+test: ## unit and test-kernel, side by side
+	@.ci/lanes machine compile -- $(KERNELS:%=test-kernel-%) unit
+
+.PHONY: test-all
+# The nodes of test-cluster are machines too, so they come after those of test-kernel.
+test-all: ## every test in its long form, lint, verify and fuzz: hours (LANES='unit lint')
+	@LONG=1 .ci/lanes $(or $(LANES),'machine machine-cluster' compile -- $(KERNELS:%=test-kernel-%) -- test-cluster 'unit lint verify fuzz')
+
+.PHONY: compile
+# Two lanes that begin at a time would both compile what they have in common. Nothing is
+# linked, for go does not keep that.
+compile:
+	@. .ci/lib
+	begin 'compiling'
+	$(GO) list -tags 'cluster $(if $(LONG),soak)' -test -deps -export $(or $(COMPILE),./...) >/dev/null
+	end
+
+.PHONY: machine machine-cluster
+machine machine-cluster: machine%:
+	@. .ci/lib
+	begin 'the root file system of the virtual machines'
+	integration/machine/root $(*:-%=%) >/dev/null
+	end
 
 .PHONY: unit
-unit: ## tests that need neither root nor network (PKG=./ops/... RUN=TestLaws)
+# For the packages of RACELESS, controller-runtime and most of client-go are compiled once more with
+# -race: the short form tests them without, unless one names them. It leaves out packages
+# that have no test, for go test compiles those too.
+unit: ## tests that need neither root nor network (PKG=./ops/... RUN=TestLaws LONG=1)
 	@. .ci/lib
+	packages='$(PKG)' raceless=
+	if [[ -z '$(LONG)' && $$packages = ./... ]]; then
+		packages=$$($(GO) list -f '{{ if or .TestGoFiles .XTestGoFiles }}{{ .ImportPath }}{{ end }}' ./...)
+		raceless=$$(grep -E '$(RACELESS)' <<<"$$packages")
+		packages=$$(grep -vE '$(RACELESS)' <<<"$$packages")
+	fi
 	race=-race
-	export CGO_ENABLED=1
 	if ! need gcc gcc libc6-dev; then
 		say 'no C compiler, so no -race'
-		race= CGO_ENABLED=0
+		race=
 	fi
 	begin "unit tests$${race:+ with $$race}"
-	env -u PLUMBLINE_LANE $(GO) test $$race -shuffle=on -run '$(RUN)' $(PKG)
+	CGO_ENABLED=$$(( $${#race} > 0 )) env -u PLUMBLINE_LANE $(GO) test $$race $(TAGS) -shuffle=on -run '$(RUN)' $$packages
 	end
+	if [[ -n $$raceless ]]; then
+		begin 'unit tests without -race'
+		env -u PLUMBLINE_LANE $(GO) test -shuffle=on -run '$(RUN)' $$raceless
+		end
+	fi
 
 .PHONY: test-kernel
-# The two go side by side. What they test is built before, or each would build it.
-# One has a single CPU: that is quicker where it has to be emulated, and another kind
-# of machine.
-test-kernel: ## tests that change a kernel, in a virtual machine, on two kernels (KERNELS=stable)
-	@. .ci/lib
-	begin 'building the kernel tests'
-	$(GO) test -count=1 -run '^$$' -exec true $(KERNEL_PKG) >/dev/null
-	end
-	$(MAKE) -j$(words $(KERNELS)) $(KERNELS:%=test-kernel-%)
+test-kernel: ## tests that change a kernel, in a virtual machine, on two kernels (KERNELS=stable LONG=1)
+	@COMPILE='$(KERNEL_PKG)' .ci/lanes machine compile -- $(KERNELS:%=test-kernel-%)
 
 .PHONY: $(KERNELS:%=test-kernel-%)
+# One has a single CPU: that is quicker where it has to be emulated, and another kind of
+# machine. Its short form leaves out ONE_KERNEL, unless one asks for a test by name.
 $(KERNELS:%=test-kernel-%): test-kernel-%:
 	@. .ci/lib
 	begin "kernel tests, Debian's $* kernel"
-	integration/vm test --kernel $* --cpus $(if $(filter backports,$*),1,2) --nics quad --timeout 3000 -- -timeout 25m -run '$(RUN)' $(KERNEL_PKG) </dev/null 2>&1 | sed -u '/\[no test files\]/d; s/^/$*: /'
+	integration/vm test --kernel $* --cpus $(if $(filter backports,$*),1,2) --nics quad --timeout $(if $(LONG),14400,3000) -- $(TAGS) -timeout $(if $(LONG),4h,25m) -run '$(RUN)' $(if $(LONG)$(filter stable,$*)$(filter-out .,$(RUN)),,-skip '$(ONE_KERNEL)') $(KERNEL_PKG) </dev/null 2>&1 | sed -u '/\[no test files\]/d'
 	end
 
 .PHONY: soak
@@ -111,11 +148,15 @@ test-apiserver: ## the part of test-cluster that needs no node: ten minutes to b
 	$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster RUN='^(TestAPIServerOnly|TestControlPlane|TestChart|TestEdges)$$'
 	$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/monitoring RUN='^TestRules$$'
 
+.PHONY: test-story
+test-story: ## the part of test-cluster that CI runs on a node
+	@$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/story
+
 .PHONY: test-cluster
 test-cluster: ## tests on a real Kubernetes, its nodes virtual machines (CLUSTER_PKG=./integration/cluster)
 	@. .ci/lib
 	begin 'tests on a cluster'
-	env -u PLUMBLINE_LANE $(GO) test -tags cluster -count=1 -p 1 -timeout 120m -run '$(RUN)' $(or $(CLUSTER_PKG),$$(packages_with '^//go:build cluster')) </dev/null
+	env -u PLUMBLINE_LANE $(GO) test -tags 'cluster $(if $(LONG),soak)' -count=1 -p 1 -timeout 240m -run '$(RUN)' $(or $(CLUSTER_PKG),$$(packages_with '^//go:build cluster')) </dev/null
 	end
 
 .PHONY: fuzz
