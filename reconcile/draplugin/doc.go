@@ -10,10 +10,15 @@
 // (reconcile/attachment). What kubelet gets is the CDI device of the claim's gate
 // (reconcile/gate), which is closed then.
 //
+// A claim waits for no other: each has a lock of its own, and all are locked only
+// while devices are reserved. What passes by itself, such as an API server that is
+// away or a device that another pod is about to return, is waited for inside the
+// kubelet's request, as it comes again a minute later only. See docs/adr/0019.
+//
 // It refuses a claim that is reserved for more than one pod, since a device that
 // is moved is in one pod at a time, and one whose topology is another than its
 // classes were made of. The errors are for users: kubelet shows them as Events of
-// the pod.
+// the pod. They do not name what other tenants have.
 //
 // New makes the plugin, Run serves it; one and the same process may overlap with
 // another during a rolling update.

@@ -99,6 +99,8 @@ func silentInAnswer(w http.ResponseWriter, r *http.Request) {
 type kubelet struct {
 	*given
 	api      *apiServer
+	socket   string
+	conn     *grpc.ClientConn
 	dra      drapb.DRAPluginClient
 	register registerapi.RegistrationClient
 	stop     func() // ends the plugin, and returns when it has ended
@@ -148,13 +150,20 @@ func servedWithin(t *testing.T, most time.Duration) *kubelet {
 	})
 	t.Cleanup(k.stop)
 	<-ready
-	k.dra = drapb.NewDRAPluginClient(dial(t, filepath.Join(dir, "dra-u.sock")))
+	k.socket = filepath.Join(dir, "dra-u.sock")
+	k.connect()
 	regs, _ := filepath.Glob(filepath.Join(dir, "*reg*.sock"))
 	if len(regs) != 1 {
 		t.Fatalf("registration sockets %v", regs)
 	}
 	k.register = registerapi.NewRegistrationClient(dial(t, regs[0]))
 	return k
+}
+
+func (k *kubelet) connect() {
+	k.t.Helper()
+	k.conn = dial(k.t, k.socket)
+	k.dra = drapb.NewDRAPluginClient(k.conn)
 }
 
 func dial(t *testing.T, socket string) *grpc.ClientConn {
@@ -277,14 +286,25 @@ func TestAskedTwice(t *testing.T) {
 // TestGivenUp holds that a kubelet that gives a request up, or dies, while it waits
 // for a device leaves no record behind, and that the next one gets the device.
 func TestGivenUp(t *testing.T) {
+	for name, end := range map[string]func(k *kubelet, cancel func()){
+		"gives up": func(_ *kubelet, cancel func()) { cancel() },
+		"dies":     func(k *kubelet, _ func()) { k.conn.Close() },
+	} {
+		t.Run(name, func(t *testing.T) { testGivenUp(t, end) })
+	}
+}
+
+func testGivenUp(t *testing.T, end func(k *kubelet, cancel func())) {
+	t.Helper()
 	k := served(t)
 	k.prepared("c1")
 	k.in("c1", "pod-of-c1", claims.Attached)
 	k.claims["claim-c1"] = nil // deleted by force: the scheduler gives the devices to c2
 	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	go func() {
 		k.logged("preparing waits", "c2")
-		cancel()
+		end(k, cancel)
 	}()
 	if _, _, err := k.ask(ctx, "c2"); err == nil {
 		t.Error("it was prepared")
@@ -294,6 +314,7 @@ func TestGivenUp(t *testing.T) {
 	if _, known, err := k.store.Get("c2"); known || err != nil {
 		t.Errorf("recorded: %t, %v", known, err)
 	}
+	k.connect() // the kubelet that comes next
 	k.prepared("c2")
 }
 

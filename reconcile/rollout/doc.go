@@ -6,8 +6,9 @@
 // node has claims of, and while the node is named it updates one claim after the
 // other; attachment.Keeper makes each of them true or leaves it as it was. What
 // became of it the claim's status tells (reconcile/claimstatus), and from that the
-// controller knows how the rollout goes. At the first failure nothing more is
-// tried here until there is another generation.
+// controller knows how the rollout goes. A failure ends the attempt in that claim
+// until there is another generation; what only the pod or the node is the reason of
+// is tried again. See docs/adr/0015.
 //
 // Follow says whether a claim can be given a later generation with the devices it
 // has. Where it cannot it is held back, which is no failure: it takes a new pod.
