@@ -68,7 +68,7 @@ func testUpdate(t *testing.T, b *agentBench) {
 	}
 	updated := func(reason, counts string) {
 		t.Helper()
-		until(t, "the rollout: "+reason, 90*time.Second, func() bool {
+		until(t, "the rollout: "+reason, 5*time.Minute, func() bool {
 			generation := topology("live", ".metadata.generation")
 			return topology("live", `.status.conditions[?(@.type=="Updated")].observedGeneration`) == generation &&
 				topology("live", `.status.conditions[?(@.type=="Updated")].reason`) == reason && topology("live", ".status.updated") == counts
@@ -139,7 +139,9 @@ func testUpdate(t *testing.T, b *agentBench) {
 	})
 	t.Run("a new sandbox has it too", func(t *testing.T) {
 		b.newSandbox(t, "live")
-		until(t, "a new sandbox", 90*time.Second, func() bool {
+		// The agent was killed just now. A kubelet that finds none tries again at the pod's
+		// next resync, 60 to 90 s later.
+		until(t, "a new sandbox", 5*time.Minute, func() bool {
 			return strings.Join(strings.Fields(links()), " ") == "data-live 104 1250 data-still 100 1400" && places() != cards
 		})
 	})
