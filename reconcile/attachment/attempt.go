@@ -85,11 +85,13 @@ func (a *attempt) explain(ctx context.Context, err error) error {
 // fails tells whether an error is a failure of the attempt: it is none when the
 // attempt was cancelled, or the sandbox is not to have the claims any more.
 func (a *attempt) fails(ctx context.Context, err error) bool {
-	switch context.Cause(ctx) { //nolint:errorlint // the cause itself, not what wraps it
-	case errStopped, errWithdrawn, errSuperseded, errStopping:
-		return false
+	cause := context.Cause(ctx)
+	for _, wanted := range []error{errStopped, errWithdrawn, errSuperseded, errStopping, errEnded} {
+		if errors.Is(cause, wanted) || errors.Is(err, wanted) {
+			return false
+		}
 	}
-	return !errors.Is(err, errSuperseded) && !errors.Is(err, errEnded)
+	return true
 }
 
 // begin begins to attach a sandbox, or returns the attempt that is under way. The

@@ -337,7 +337,7 @@ func (k *Keeper) ensure(ctx context.Context, e *claims.Entry, a *attempt, sandbo
 	for _, sb := range sandboxes {
 		begun := k.Now()
 		rep, err := k.Engine.Ensure(reconcile.WithProgress(ctx, func(p reconcile.Progress) {
-			k.note(a, Progress{Progress: p, Claim: e.Claim.Name, Topology: sb.Topology.Name})
+			k.note(a, Progress{Progress: p, Claim: e.Name, Topology: sb.Topology.Name})
 		}), sb)
 		if err != nil {
 			return nil, err
@@ -463,7 +463,11 @@ func (k *Keeper) admitLate(ctx context.Context, pod Pod, refused bool) error {
 	case over:
 		return err
 	}
-	return errors.Join(k.progressOf(a).unfinished(k.Now().Sub(a.begun)), failure)
+	err = k.progressOf(a).unfinished(k.Now().Sub(a.begun))
+	if failure != nil {
+		err = fmt.Errorf("%w; %w", err, failure) // on one line, as it becomes an event
+	}
+	return err
 }
 
 // failure returns why the claims of the pod could not be attached to its sandbox

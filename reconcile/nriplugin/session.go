@@ -98,7 +98,8 @@ func (s *session) serve(ctx context.Context) error {
 	timer := time.NewTimer(farewell)
 	defer timer.Stop()
 	select {
-	case <-ended:
+	case ending := <-ended:
+		s.plugin.Log.Debug("the stub of a connection has ended", "error", ending)
 	case <-timer.C:
 		s.plugin.Log.Warn("a lost connection's stub is abandoned", "after", farewell)
 	}
