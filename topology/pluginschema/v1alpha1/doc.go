@@ -14,3 +14,4 @@ package v1alpha1
 
 //go:generate go tool controller-gen object paths=.
 //go:generate go tool controller-gen crd paths=. output:crd:dir=../../../chart/plumbline/templates/crds
+//go:generate go run appends_schema.go ../../../chart/plumbline/templates/crds/cni.networking.k8s.io_cnipluginschemas.yaml
