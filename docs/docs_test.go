@@ -124,7 +124,7 @@ var boundOf = map[string]string{
 	"action":    "`create`, `update`, `delete`",
 	"field":     "the fields plumbline manages, a list in the program, and `missing`, `unwanted`, `pending`",
 	"goversion": "one for a process",
-	"hook":      "`Synchronize`, `RunPodSandbox`, `CreateContainer`, `StopPodSandbox`, `RemovePodSandbox`",
+	"hook":      "`Synchronize`, `RunPodSandbox`, `CreateContainer`, `StopPodSandbox`, `RemovePodSandbox`; `BehindGate`: not a hook, but what went on when it was over",
 	"kind":      "`dump`, `get`, `write`",
 	"object":    "the kinds of objects, eight, and `step`",
 	"outcome":   "`Success` and the kinds of errors, seven",

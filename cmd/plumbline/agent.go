@@ -30,6 +30,7 @@ import (
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/inventory/publish"
+	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/attachment"
 	"github.com/plumbline/plumbline/reconcile/claims"
@@ -221,6 +222,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		},
 		AttachTimeout: s.attachTimeout, Log: s.log, Now: time.Now,
 		Alive: func(within time.Duration) { s.alive.Alive(partSandboxes, within) },
+		Ended: func(outcome fault.Kind, took time.Duration) { s.hooks.Hook("BehindGate", outcome, took) },
 	})
 	s.runtime = nriplugin.New(nriplugin.Options{
 		Keeper: s.keeper, Recorder: s.hooks, Socket: s.nriSocket, Index: s.nriIndex, Log: s.log, Now: time.Now,

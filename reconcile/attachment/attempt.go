@@ -124,19 +124,24 @@ func (k *Keeper) pursue(a *attempt) {
 	late := fault.New(fault.NotReady, fmt.Errorf("not attached within %s (--attach-timeout)", k.AttachTimeout))
 	ctx, cancel := context.WithTimeoutCause(a.ctx, k.AttachTimeout, late)
 	err := k.attachAll(ctx, a)
-	again := err != nil && a.fails(ctx, err) && k.standing(a.pod)
+	failed := err != nil && a.fails(ctx, err)
+	again := failed && k.standing(a.pod)
 	cancel()
 	k.mu.Lock()
 	delete(k.attempts, a.pod.Sandbox)
 	a.err = err
 	close(a.done)
-	again = again && a.isBehind() && !k.stopping
+	behind := a.isBehind()
+	again = again && behind && !k.stopping
 	if err == nil && k.queue != nil {
 		k.queue.Forget(a.pod.Sandbox)
 	}
 	k.mu.Unlock()
 	a.cancel(nil)
 	a.detach()
+	if behind && (failed || err == nil) {
+		k.Ended(fault.Of(err), k.Now().Sub(a.begun))
+	}
 	if err != nil {
 		k.Log.Warn("sandbox is not attached", "sandbox", a.pod.Sandbox, "pod", a.pod.Namespace+"/"+a.pod.Name, "kind", fault.Of(err),
 			"took", k.Now().Sub(a.begun).Round(time.Millisecond), "again", again, "error", err)

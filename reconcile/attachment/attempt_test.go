@@ -201,6 +201,9 @@ func TestSlowFailure(t *testing.T) {
 		if n := count(w.heard(), "failed claim-a"); n != 2 {
 			t.Errorf("told %q, want two failures", w.heard())
 		}
+		if want := []fault.Kind{fault.NotReady, fault.NotReady, ""}; !slices.Equal(w.ended, want) {
+			t.Errorf("counted %q, want %q", w.ended, want)
+		}
 	})
 	inBubble(t, "not within its limit", func(t *testing.T) {
 		w := newWorld(t)

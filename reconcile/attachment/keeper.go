@@ -76,6 +76,9 @@ type Options struct {
 	AttachTimeout time.Duration
 	// ReleaseTimeout bounds the release of one sandbox; default 30 s.
 	ReleaseTimeout time.Duration
+	// Ended is called with what came of an attachment behind the gate, and the time it
+	// took from its beginning; "" is success. May be nil.
+	Ended func(outcome fault.Kind, took time.Duration)
 	// Alive is called by Run each time it has got on; the next call comes within the
 	// time given. May be nil.
 	Alive func(within time.Duration)
@@ -103,6 +106,9 @@ func New(o Options) *Keeper {
 	o.AttachTimeout = cmp.Or(o.AttachTimeout, 5*time.Minute)
 	o.ReleaseTimeout = cmp.Or(o.ReleaseTimeout, 30*time.Second)
 	o.Sweep = cmp.Or(o.Sweep, 30*time.Second)
+	if o.Ended == nil {
+		o.Ended = func(fault.Kind, time.Duration) {}
+	}
 	if o.Alive == nil {
 		o.Alive = func(time.Duration) {}
 	}

@@ -46,6 +46,7 @@ type world struct {
 	half   bool           // what fails is left half made
 	follow error
 	told   []string
+	ended  []fault.Kind             // what came of attachments behind the gate
 	slow   map[string]time.Duration // by topology: how long each of its changes takes
 	deaf   map[string]bool          // by topology: they are not cancelled
 	slips  map[string]int           // by topology: how many attempts fail at their last change
@@ -74,6 +75,11 @@ func (w *world) restart(dir, bootID string) {
 	w.Keeper = attachment.New(attachment.Options{
 		Store: w.store, Engine: w, Gate: w.gate, Reporter: w, Identify: w.identify, Now: time.Now,
 		Refine: func(context.Context, *claims.Claim, [][]topology.StepResult) error { return nil },
+		Ended: func(outcome fault.Kind, _ time.Duration) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.ended = append(w.ended, outcome)
+		},
 		Follow: func(context.Context, *claims.Topology, *v1alpha1.NetworkTopology) error { return w.follow },
 		Log:    slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})

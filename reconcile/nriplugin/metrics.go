@@ -24,7 +24,7 @@ func NewMetrics() *Metrics {
 	return &Metrics{
 		hooks: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "plumbline_hook_duration_seconds", Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16),
-			Help: "Time a hook of the container runtime took, pods without claims included; outcome is Success or the kind of the error.",
+			Help: "Time a hook of the container runtime took, pods without claims included, or an attachment that went on behind the gate (BehindGate); outcome is Success or the kind of the error.",
 		}, []string{"hook", "outcome"}),
 		connected: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "plumbline_runtime_connected", Help: "1 while the container runtime is connected; pods with claims wait while it is not.",
