@@ -9,7 +9,7 @@ import (
 
 // TestStateOfC3bdea8 holds that the file as commit c3bdea8 wrote it is read in full, and is
 // written for it as it wrote it: it takes no field that it does not know.
-// The file is never rewritten. See docs/adr/0015.
+// The file is never rewritten. See docs/adr/0016.
 func TestStateOfC3bdea8(t *testing.T) {
 	const golden = "testdata/c3bdea8/published.json"
 	known, err := load(golden)

@@ -16,7 +16,7 @@ import (
 // TestRecordsOfC3bdea8 holds that the records of a claim as commit c3bdea8 wrote them, with
 // every field that it knew, are read in full, and are written for it as it wrote them,
 // but for the order of fields: an agent can be upgraded, and rolled back. The files are never rewritten.
-// See docs/adr/0015 for what may be added.
+// See docs/adr/0016 for what may be added.
 func TestRecordsOfC3bdea8(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, "boot")

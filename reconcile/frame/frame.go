@@ -13,7 +13,7 @@
 // checksum does not fit is Damage.
 //
 // Within a version, fields that are unknown are ignored, and lost when the record
-// is written again: docs/adr/0015 says what may be added how.
+// is written again: docs/adr/0016 says what may be added how.
 package frame
 
 import (

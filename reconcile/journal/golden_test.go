@@ -17,7 +17,7 @@ import (
 // TestRecordsOfC3bdea8 holds that a log as commit c3bdea8 wrote it, with every field of
 // every object type that it knew, is read in full, and that what it knew is written for it
 // as it wrote it, but for the order of fields: an agent can be upgraded, and rolled back.
-// The files are never rewritten. See docs/adr/0015 for what may be added.
+// The files are never rewritten. See docs/adr/0016 for what may be added.
 func TestRecordsOfC3bdea8(t *testing.T) {
 	want, err := os.ReadFile("testdata/c3bdea8/blue-ai.journal")
 	must(t, err)

@@ -260,7 +260,7 @@ func (j *Journal) Intend(id reconcile.SandboxID, changes []netstate.Change) erro
 			if s, err = load(j.path(name, logSuffix), name); err != nil { // for its record
 				return err
 			}
-			if line, err = frame.Encode(entry{Record: new(intended(s.record, changes))}); err != nil {
+			if line, err = encodeRecord(intended(s.record, changes)); err != nil {
 				return err
 			}
 			return j.replace(name, g, line)
@@ -310,15 +310,22 @@ func (j *Journal) write(id reconcile.SandboxID, fn func(name string, g *gate) er
 	return fn(name, g)
 }
 
+// encodeRecord writes a record as one line, unless it is so large that a log with it
+// could not be read.
+func encodeRecord(r reconcile.Record) ([]byte, error) {
+	line, err := frame.Encode(entry{Record: &r})
+	if err == nil && len(line) > limitBytes/4 {
+		err = fault.New(fault.Invalid, fmt.Errorf("record of %d bytes is too large", len(line)))
+	}
+	return line, err
+}
+
 // prepare encodes a record and reads the log it goes to. A damaged log is set
 // aside, and then counts as absent.
 func (j *Journal) prepare(name string, g *gate, r reconcile.Record) ([]byte, state, error) {
-	line, err := frame.Encode(entry{Record: &r})
+	line, err := encodeRecord(r)
 	if err != nil {
 		return nil, state{}, err
-	}
-	if len(line) > limitBytes/4 {
-		return nil, state{}, fault.New(fault.Invalid, fmt.Errorf("record of %d bytes is too large", len(line)))
 	}
 	s, err := j.look(name, g)
 	if frame.IsDamage(err) {

@@ -166,3 +166,19 @@ func TestOtherVersionOfLongName(t *testing.T) {
 		t.Errorf("Get: %v", err)
 	}
 }
+
+// TestNothingIsWrittenThatCannotBeRead holds that changes whose record would be larger
+// than what is read are refused, and leave the log as it was.
+func TestNothingIsWrittenThatCannotBeRead(t *testing.T) {
+	j := open(t, t.TempDir())
+	must(t, j.Put(record(testID, reconcile.Applied)))
+	large := made("bond0")
+	large.Why = strings.Repeat("x", limitBytes+1)
+	if err := j.Intend(testID, []netstate.Change{large}); fault.Of(err) != fault.Invalid || !strings.Contains(err.Error(), "too large") {
+		t.Errorf("Intend: %v", err)
+	}
+	sameRecord(t, mustGet(t, j, testID), record(testID, reconcile.Applied))
+	if kept, err := j.Damaged(); err != nil || len(kept) > 0 {
+		t.Errorf("set aside: %q, %v", kept, err)
+	}
+}
