@@ -103,7 +103,8 @@ func (q *queue) overflow(id reconcile.SandboxID) {
 			return
 		}
 		it.overflowAt = now.Add(q.opts.Debounce)
-		if free := it.overflowed.Add(overflowEvery); !it.overflowed.IsZero() && free.After(it.overflowAt) {
+		every := max(overflowEvery, time.Duration(len(q.items))*overflowPace)
+		if free := it.overflowed.Add(every); !it.overflowed.IsZero() && free.After(it.overflowAt) {
 			it.overflowAt = free
 		}
 		it.checkAt = earliest(it.checkAt, it.overflowAt)

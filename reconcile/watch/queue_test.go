@@ -295,6 +295,42 @@ func TestOverflowIsRateLimited(t *testing.T) {
 	})
 }
 
+// One namespace that is flooded for a minute must not cost a look at each of
+// hundreds of others every second.
+func TestOverflowOfManyIsPaced(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		const n = 500
+		for i := range n {
+			b.add(reconcile.SandboxID(fmt.Sprint("s", i)), 0)
+		}
+		looks := 0
+		b.flood(n, time.Minute, func(e Event) {
+			if e.Reason == Overflow {
+				looks++
+			}
+		})
+		if most := n + int(time.Minute/overflowPace); looks < n || looks > most {
+			t.Errorf("%d looks, want %d to %d", looks, n, most)
+		}
+	})
+}
+
+// flood has every sandbox lose notices all the time, and receives the events.
+func (b *bench) flood(n int, length time.Duration, f func(Event)) {
+	tick := time.NewTicker(100 * ms)
+	defer tick.Stop()
+	for end := time.Now().Add(length); time.Now().Before(end); {
+		select {
+		case e := <-b.events:
+			f(e)
+		case <-tick.C:
+			for i := range n {
+				b.overflow(reconcile.SandboxID(fmt.Sprint("s", i)))
+			}
+		}
+	}
+}
+
 func TestGone(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.add("a", 0)

@@ -53,9 +53,11 @@ const (
 	singleBufferBytes = 256 << 10
 
 	// overflowEvery is the shortest time between two Overflow events of a
-	// sandbox: whoever floods one namespace must not have us look at all of
-	// them all the time.
+	// sandbox, and overflowPace that between two of all sandboxes, on average:
+	// whoever floods one namespace must not have us look at all of them all the
+	// time. The first overflow is told of all at once.
 	overflowEvery = time.Second
+	overflowPace  = 20 * time.Millisecond
 	// resyncPace is the least time between two looks without notice, on average:
 	// a node at rest is to be at rest, however many sandboxes it has.
 	resyncPace = 500 * time.Millisecond
