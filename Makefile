@@ -186,6 +186,13 @@ bench: ## benchmarks: of packages here, of the engine in a virtual machine (BENC
 	integration/vm --nics hub -- $(BIN)/benchmark $(if $(PLUGINS),-plugins $(abspath $(PLUGINS))) $(BENCH) </dev/null
 	end
 
+.PHONY: bench-scale
+bench-scale: ## benchmark of the controller, and of one of another commit, on a large cluster (PART=10 BEFORE=commit)
+	@. .ci/lib
+	begin 'benchmark of the controller: only ratios count'
+	$(GO) run ./integration/cluster/scale -part $(or $(PART),1) $(if $(BEFORE),-before $(BEFORE)) </dev/null
+	end
+
 # --- Keeping it in order ----------------------------------------------------------
 
 .PHONY: lint
