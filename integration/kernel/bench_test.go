@@ -30,6 +30,10 @@ func TestMain(m *testing.M) {
 		child()
 		return
 	}
+	if os.Getenv(attachEnv) != "" {
+		attachChild()
+		return
+	}
 	if os.Getenv(updateEnv) != "" {
 		updateChild()
 		return
