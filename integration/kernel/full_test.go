@@ -19,9 +19,13 @@ import (
 func virtualCard(t *testing.T, name string) string {
 	t.Helper()
 	s := &stranger{t: t}
-	s.run(fmt.Sprintf("ip link add %s type veth peer %s-x", name, name))
-	t.Cleanup(func() { _, _ = s.try(fmt.Sprintf("ip link delete %s-x", name)) })
+	s.run(makeCard(name))
+	t.Cleanup(func() { _, _ = s.try("ip link delete " + name) })
 	return "if:" + name
+}
+
+func makeCard(name string) string {
+	return fmt.Sprintf("ip link add %s address 02:00:00:00:0c:01 type ifb", name)
 }
 
 // TestFullSandbox: a pod has more in its namespace than is read of one. The

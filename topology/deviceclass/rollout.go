@@ -98,8 +98,16 @@ func rollOut(o *v1alpha1.NetworkTopology, found Outcome, s *v1alpha1.NetworkTopo
 			r.Failure = old.Failure
 		}
 	}
-	of := countStates(pods, o.Generation)
-	r.HeldBack, r.Retrying, r.Failed = int32(of[heldBack]), int32(of[retrying]), int32(of[failed])
+	for _, p := range pods {
+		switch p.state(o.Generation) {
+		case heldBack:
+			r.HeldBack++
+		case retrying:
+			r.Retrying++
+		case failed:
+			r.Failed++
+		}
+	}
 	if r.Failure == nil {
 		r.Failure = stopping(o, runs)
 	}
@@ -133,15 +141,6 @@ func byPod(runs []Run) []Run {
 		}
 	}
 	return out
-}
-
-// countStates counts how far pods are with a generation.
-func countStates(pods []Run, generation int64) map[state]int {
-	of := map[state]int{}
-	for i := range pods {
-		of[pods[i].state(generation)]++
-	}
-	return of
 }
 
 func countGenerations(newest int64, pods []Run, s *v1alpha1.NetworkTopologyStatus) {
@@ -188,15 +187,16 @@ func stopping(o *v1alpha1.NetworkTopology, runs []Run) *v1alpha1.RolloutFailure 
 	var first *Run
 	for i := range runs {
 		r := &runs[i]
-		now := r.state(o.Generation)
-		if now == silent {
+		switch r.state(o.Generation) {
+		case silent:
 			continue
+		case failed:
+			bad.add(r)
+			if first == nil {
+				first = r
+			}
 		}
 		all.add(r)
-		if now == failed {
-			bad.add(r)
-			first = cmp.Or(first, r)
-		}
 	}
 	if first == nil || len(bad.pods) < min(stopPods, len(all.pods)) ||
 		len(bad.nodes) < min(stopNodes, len(all.nodes)) || len(bad.namespaces) < min(stopNamespaces, len(all.namespaces)) {
@@ -222,15 +222,17 @@ func turns(o *v1alpha1.NetworkTopology, runs []Run, before []string) []string {
 	all, left, again := map[string]bool{}, map[string]bool{}, map[string]int{}
 	for i := range runs {
 		r := &runs[i]
-		now := r.state(o.Generation)
-		if now == silent {
+		switch r.state(o.Generation) {
+		case silent:
 			continue
+		case pending:
+			left[r.Node] = true
+		case retrying:
+			if n, known := again[r.Node]; !known || r.Update.Attempts < n {
+				again[r.Node] = r.Update.Attempts
+			}
 		}
 		all[r.Node] = true
-		left[r.Node] = left[r.Node] || now == pending
-		if n, known := again[r.Node]; now == retrying && (!known || r.Update.Attempts < n) {
-			again[r.Node] = r.Update.Attempts
-		}
 	}
 	byAttempts := slices.SortedFunc(maps.Keys(again), func(a, b string) int {
 		return cmp.Or(cmp.Compare(again[a], again[b]), cmp.Compare(a, b))
@@ -269,17 +271,19 @@ func limit(o *v1alpha1.NetworkTopology, nodes int) int {
 // it, and whose they are is for those who may read the claims.
 func updating(o *v1alpha1.NetworkTopology, found Outcome, pods []Run, r *v1alpha1.RolloutStatus) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionUpdated, Status: metav1.ConditionFalse}
-	of := countStates(pods, o.Generation)
-	parts := []string{fmt.Sprintf("%d of %s on generation %d", of[updated], count(len(pods), "pod"), o.Generation)}
+	of := map[state]int{}
+	for i := range pods {
+		of[pods[i].state(o.Generation)]++
+	}
+	progress := fmt.Sprintf("%d of %s on generation %d", of[updated], count(len(pods), "pod"), o.Generation)
 	for _, kind := range []struct {
 		state
 		words string
 	}{{failed, "failed"}, {retrying, "to be tried again"}, {heldBack, "to be recreated"}} {
 		if n := of[kind.state]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, kind.words))
+			progress += fmt.Sprintf(", %d %s", n, kind.words)
 		}
 	}
-	progress := strings.Join(parts, ", ")
 	switch {
 	case of[updated] == len(pods):
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonComplete, progress

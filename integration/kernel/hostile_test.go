@@ -1,0 +1,404 @@
+//go:build soak
+
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/plumbline/plumbline/integration/effort"
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/kernel"
+)
+
+// What the law allows.
+const (
+	// passTime bounds a pass over the intruder's sandbox, whatever it does.
+	passTime = time.Minute
+	// returnTime bounds how long after the end of all its namespaces its devices are
+	// on the host, as they were. A virtual function may reset itself meanwhile.
+	returnTime = 20 * time.Second
+	// heapGrowth bounds what is left in memory after an episode, passBytes what a pass
+	// allocates in all.
+	heapGrowth = 32 << 20
+	passBytes  = 256 << 20
+)
+
+// realCard reports whether the intruder is given a virtual function; else it is a
+// link that stands for a card. On the backports kernel igbvf blocks the lock for
+// links for ever when its link is closed within a reset, which an intruder brings
+// about soon (integration/README.md, pitfalls).
+func realCard() bool { return hasCards() && os.Getenv("PLUMBLINE_KERNEL") == "stable" }
+
+// hostile is a run in which one pod after the other means harm.
+type hostile struct {
+	*lane
+	rng     *rand.Rand
+	seed    uint64
+	story   []string
+	devices map[string]string // of the intruder's root steps
+	before  hostState
+	heap    uint64
+	// beside is another pod's sandbox, which costs so many messages to check.
+	beside   reconcile.Sandbox
+	messages uint64
+	own      *kernel.Host // of the engine, closed when it is restarted
+	engine   *reconcile.Reconciler
+	steps    int
+}
+
+// TestHostilePod: whatever the owner of a namespace does there, before, between and
+// during passes: the host is as it was but for what is recorded, its devices come
+// back as they left or the record says why not, another sandbox costs what it did,
+// and the engine stays small.
+func TestHostilePod(t *testing.T) {
+	length, seed := effort.Duration(t, 20*time.Second), effort.Seed(t)
+	h := &hostile{lane: newLane(t), rng: rand.New(rand.NewPCG(seed, 0)), seed: seed, devices: map[string]string{"nic": virtualCard(t, "nic0")}}
+	if realCard() {
+		h.devices = functions(t, map[string]string{"nic": "enp3s0f0/2"})
+	}
+	h.restart()
+	h.beside = box(newNetns(t), parse(t, "beside", "    - {name: br, type: bridge, config: {name: br0}}\n"))
+	if _, err := h.engine.Ensure(ctxFor(t), h.beside); err != nil {
+		t.Fatal(err)
+	}
+	h.messages = h.besideCosts()
+	h.before = readHost(t, true)
+	h.heap = heapNow()
+	episodes := 0
+	for end := time.Now().Add(length); time.Now().Before(end); episodes++ {
+		h.episode()
+	}
+	t.Logf("%d pods, %d steps", episodes, h.steps)
+}
+
+func (h *hostile) fatal(format string, args ...any) {
+	h.t.Helper()
+	h.t.Fatalf("%s\n%s\nagain with PLUMBLINE_SEED=%d", fmt.Sprintf(format, args...), strings.Join(h.story[max(0, len(h.story)-40):], "\n"), h.seed)
+}
+
+func (h *hostile) tell(format string, args ...any) {
+	h.story = append(h.story, fmt.Sprintf(format, args...))
+}
+
+// restart replaces the engine by one that knows no more than the journal.
+func (h *hostile) restart() {
+	h.t.Helper()
+	if h.own != nil {
+		h.own.Close()
+	}
+	var err error
+	if h.own, err = kernel.Open(kernel.Options{Bounds: h.bounds()}); err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { h.own.Close() })
+	store, reg, err := parts(h.dir)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.engine = reconcile.New(reconcile.Options{
+		Registry: reg, Store: store, BootID: h.own.BootID(), Patience: time.Second,
+		Open: func(path string) (reconcile.Domain, error) { return open(h.own, path) },
+	})
+}
+
+// bounds are the real ones for some engines, and small ones that an intruder passes
+// at once for others.
+func (h *hostile) bounds() kernel.Bounds {
+	if h.rng.IntN(2) == 0 {
+		return kernel.Bounds{}
+	}
+	return kernel.Bounds{Links: 100, Addresses: 150, Routes: 400}
+}
+
+// floods is how much an intruder makes of what it makes many of. It is ten times as
+// much of routes, which passes the real bound.
+const floods = 2000
+
+// hostileVersions are what the intruder's topology is, and is edited to. What is red
+// keeps out: links stacked on the device (its owner moves them away and they outlive
+// the device's return), and settings that a return does not restore yet (S5).
+var hostileVersions = []string{
+	"    - {name: nic, type: TYPE, config: {mtu: 1400, addresses: [192.0.2.10/24]}}\n",
+	"    - {name: nic, type: TYPE, config: {addresses: [192.0.2.11/24], routes: [{dst: 198.51.100.0/24, gw: 192.0.2.1}]}}\n",
+	"    - {name: nic, type: TYPE, config: {mtu: 1400, addresses: [192.0.2.10/24, \"2001:db8::5/64\"]}}\n    - {name: tune, type: tuning, dependOn: [nic], config: {sysctl: {net.ipv4.conf.IFNAME.rp_filter: 2}}}\n",
+}
+
+func (h *hostile) version(path string) reconcile.Sandbox {
+	typ := "host-device"
+	if realCard() && h.rng.IntN(2) == 0 {
+		typ = "sriov"
+	}
+	sb := box(path, parse(h.t, "t", strings.ReplaceAll(pick(h.rng, hostileVersions), "TYPE", typ)))
+	sb.Devices = h.devices
+	return sb
+}
+
+// episode is the life of a pod.
+func (h *hostile) episode() {
+	path := newNetns(h.t)
+	in := newIntruder(h.t, path, slices.Collect(maps.Values(h.devices)), h.names(), floods)
+	sb := h.version(path)
+	h.tell("pod %s", filepath.Base(path))
+	h.actions(in, h.rng.IntN(3))
+	h.pass(in, "attach", func() error { _, err := h.engine.Ensure(h.ctx(), sb); return err })
+	for range 2 + h.rng.IntN(8) {
+		h.actions(in, 1+h.rng.IntN(4))
+		switch h.rng.IntN(8) {
+		case 0:
+			h.restart()
+			h.tell("engine restarted")
+		case 1, 2:
+			h.pass(in, "check", func() error { _, err := h.engine.Check(h.ctx(), sb.ID); return err })
+		case 3:
+			edit := h.version(path)
+			h.pass(in, "update", func() error { _, err := h.engine.Ensure(h.ctx(), edit); return err })
+		default:
+			h.pass(in, "repair", func() error { _, err := h.engine.Repair(h.ctx(), sb.ID); return err })
+		}
+		h.law(sb.ID, false)
+	}
+	h.end(in, sb)
+	if now := heapNow(); now > h.heap+heapGrowth {
+		h.fatal("%d MiB in use after an episode, %d before the first", now>>20, h.heap>>20)
+	}
+}
+
+// names are those that mean something to somebody.
+func (h *hostile) names() []string {
+	return []string{"net1", "net2", "up0", "br0", "nic0", "eth0", "enp3s0f0", "enp3s0f0v2", "enp3s0f1", "own0"}
+}
+
+// actions lets the intruder do something.
+func (h *hostile) actions(in *intruder, times int) {
+	for range times {
+		what, err := in.act(h.rng, sound())
+		h.tell("  %s (%v)", what, err)
+		h.steps++
+	}
+}
+
+// pass does something to the sandbox, half of the time while its owner goes on.
+func (h *hostile) pass(in *intruder, what string, do func() error) {
+	h.t.Helper()
+	h.steps++
+	var before, after runtime.MemStats
+	took := time.Duration(0)
+	timed := func() error {
+		start := time.Now()
+		defer func() { took = time.Since(start) }()
+		return do()
+	}
+	if h.rng.IntN(2) == 0 {
+		runtime.ReadMemStats(&before)
+		err := timed()
+		runtime.ReadMemStats(&after)
+		h.tell("%s (%v)", what, err)
+		if bytes := after.TotalAlloc - before.TotalAlloc; bytes > passBytes {
+			h.fatal("%s allocated %d MiB", what, bytes>>20)
+		}
+	} else {
+		err := h.meanwhile(in, timed)
+		h.tell("%s, while it goes on (%v)", what, err)
+	}
+	if took > passTime {
+		h.fatal("%s took %v", what, took)
+	}
+}
+
+// meanwhile does something while the intruder acts.
+func (h *hostile) meanwhile(in *intruder, do func() error) error {
+	rng, stop := rand.New(rand.NewPCG(h.rng.Uint64(), 1)), make(chan struct{})
+	var wg sync.WaitGroup
+	var done []string
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				what, err := in.act(rng, sound())
+				done = append(done, fmt.Sprintf("  meanwhile %s (%v)", what, err))
+			}
+		}
+	})
+	err := do()
+	close(stop)
+	wg.Wait()
+	h.steps += len(done)
+	h.story = append(h.story, done...)
+	return err
+}
+
+// law asserts what holds at any time: the host is as it was, but for the devices of
+// the sandbox while there is a record of it, and the other sandbox costs what it
+// did. Settings are looked at where there is no record.
+func (h *hostile) law(id reconcile.SandboxID, settings bool) {
+	h.t.Helper()
+	_, known, err := h.engine.Record(id)
+	if err != nil {
+		h.fatal("record: %v", err)
+	}
+	var diff []string
+	for end := time.Now().Add(returnTime); ; {
+		diff = h.before.differs(readHost(h.t, settings), func(what string) bool {
+			return !settings && unread(what) || known && h.lent(what)
+		})
+		if len(diff) == 0 || time.Now().After(end) {
+			break // a virtual function reports what it is with delay
+		}
+	}
+	if len(diff) > 0 {
+		h.fatal("on the host (record: %v):\n%s", known, strings.Join(diff, "\n"))
+	}
+	if now := h.besideCosts(); now != h.messages {
+		h.fatal("to check the other sandbox costs %d messages, %d before", now, h.messages)
+	}
+}
+
+// unread is what is not looked at each time.
+func unread(what string) bool {
+	if strings.HasPrefix(what, "sysctl ") {
+		return true
+	}
+	link, rest, _ := strings.Cut(strings.TrimPrefix(what, "link "), " ")
+	return link != what && rest != "" && !strings.HasPrefix(rest, "attribute")
+}
+
+// lent is what is said of the devices of the intruder's sandbox.
+func (h *hostile) lent(what string) bool {
+	for _, mine := range []string{"link nic0 ", "link enp3s0f0v2 ", "function enp3s0f0/2 ", "/nic0/", "/enp3s0f0v2/"} {
+		if strings.Contains(what+" ", mine) {
+			return true
+		}
+	}
+	return false
+}
+
+// besideCosts checks the other sandbox and returns the messages it took.
+func (h *hostile) besideCosts() uint64 {
+	h.t.Helper()
+	var dumps, gets, writes uint64
+	r := h.lane.engine(func(d reconcile.Domain) reconcile.Domain { return counting{d, &dumps, &gets, &writes} })
+	if st, err := r.Check(h.ctx(), h.beside.ID); err != nil || st.State != reconcile.InSync {
+		h.fatal("the other sandbox: %v, %s: %s", err, st.State, st.Failure)
+	}
+	if writes > 0 {
+		h.fatal("a check has written")
+	}
+	return dumps + gets
+}
+
+// end ends the pod: its sandbox is released, then its namespace goes, then what it
+// has given to others, and then at the latest its devices are back.
+func (h *hostile) end(in *intruder, sb reconcile.Sandbox) {
+	h.t.Helper()
+	release := func() error { _, err := h.engine.Release(h.ctx(), sb.ID); return err }
+	h.pass(in, "release", func() error { return h.honest(sb.ID, release()) })
+	h.law(sb.ID, false)
+	if _, known, _ := h.engine.Record(sb.ID); !known {
+		h.clear(in)
+	}
+	deleteNetns(in.path)
+	h.tell("its namespace is deleted (%v)", h.honest(sb.ID, release()))
+	if realCard() { // a virtual one may have gone with it
+		h.law(sb.ID, false)
+	}
+	in.letGo()
+	for _, path := range in.nested {
+		deleteNetns(path)
+	}
+	h.replaceCard(sb.ID)
+	var err error
+	for end := time.Now().Add(returnTime); time.Now().Before(end); {
+		if err = release(); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		h.fatal("nothing of the pod is left, and its release says: %v", err)
+	}
+	h.law(sb.ID, true)
+}
+
+// honest passes on the error of a release, which says why the record is still there.
+func (h *hostile) honest(id reconcile.SandboxID, err error) error {
+	h.t.Helper()
+	rec, known, failed := h.engine.Record(id)
+	switch {
+	case failed != nil:
+		h.fatal("record: %v", failed)
+	case err == nil && known:
+		h.fatal("released, and there is a record")
+	case err != nil && (!known || rec.Phase != reconcile.Releasing || fault.Of(err) == fault.Internal):
+		h.fatal("not released: %v (%s), and the record is there: %v, %s", err, fault.Of(err), known, rec.Phase)
+	}
+	return err
+}
+
+// clear asserts that nothing of the pod stands on a device that was returned,
+// wherever it is: a macvlan in passthru mode can only be made where nothing else
+// receives for the device, and VLANs are listed by the name of theirs.
+func (h *hostile) clear(in *intruder) {
+	h.t.Helper()
+	for _, name := range []string{"nic0", "enp3s0f0v2"} {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			continue
+		}
+		probe := &netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{Name: "probe0", ParentIndex: l.Attrs().Index, TxQLen: -1}, Mode: netlink.MACVLAN_MODE_PASSTHRU}
+		if err := netlink.LinkAdd(probe); err != nil {
+			h.fatal("something of the pod stands on %q, which was returned: %v", name, err)
+		}
+		if err := netlink.LinkDel(probe); err != nil {
+			h.fatal("%v", err)
+		}
+	}
+	for _, path := range append([]string{in.path}, in.nested...) {
+		var list []byte
+		err := kernel.Within(path, func() (err error) {
+			list, err = os.ReadFile("/proc/thread-self/net/vlan/config")
+			return err
+		})
+		if err == nil && strings.Contains(string(list), "enp3s0f0v2") {
+			h.fatal("a VLAN of the pod stands on a device that was returned:\n%s", list)
+		}
+	}
+}
+
+// replaceCard makes the virtual card again where it went with a namespace, which no
+// real card does.
+func (h *hostile) replaceCard(id reconcile.SandboxID) {
+	h.t.Helper()
+	if realCard() {
+		return
+	}
+	for end := time.Now().Add(returnTime); time.Now().Before(end); {
+		if _, err := h.engine.Release(h.ctx(), id); err == nil {
+			break
+		}
+	}
+	(&stranger{t: h.t}).run("ip link show nic0 >/dev/null 2>&1 || " + makeCard("nic0"))
+}
+
+func (h *hostile) ctx() context.Context { return ctxFor(h.t) }
+
+func heapNow() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
