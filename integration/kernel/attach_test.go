@@ -151,7 +151,7 @@ func TestSlowAttach(t *testing.T) {
 		t.Fatalf("the gate is open for %q", open)
 	}
 	err := k.Admit(ctxFor(t), w.pod, []string{"PLUMBLINE_CLAIM_C=c/"})
-	if fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), `claim "c": topology "t": at step "d`) {
+	if fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), "is being attached") {
 		t.Errorf("a container is told %v", err)
 	}
 	w.opens("attached")
