@@ -780,7 +780,6 @@ subjects: [{kind: ServiceAccount, name: plumbline-agent, namespace: plumbline}]
 		{"another driver's device", func(c *resourceapi.ResourceClaim) {
 			c.Status.Devices[0].Data = &runtime.RawExtension{Raw: []byte(`{"temperature":90}`)}
 		}, "may not change what another driver reports"},
-		{"labels", func(c *resourceapi.ResourceClaim) { c.Labels = map[string]string{"a": "b"} }, "may not change the metadata"},
 	} {
 		eventually(t, tt.what, func() string { // rights hold some time after they were given only
 			c, err := claims.Get(t.Context(), c.Name, metav1.GetOptions{})
