@@ -13,10 +13,12 @@ export CACHE := $(CURDIR)/.cache
 BIN := $(CACHE)/bin
 
 # One way to compile, so that a lane finds what another has compiled: cold, it takes
-# minutes each time. To vet, which go test does too, reads all dependencies once more, a
-# minute in each lane; the linter does it, on all files.
+# minutes each time, a quarter of them for what debuggers want to know (-dwarf). To vet,
+# which go test does too, reads all dependencies once more, a minute in each lane; the
+# linter does it, on all files.
+OURS := -trimpath -vet=off -gcflags=all=-dwarf=false
 export CGO_ENABLED := 0
-export GOFLAGS := $(filter-out -trimpath -vet=off,$(shell $(GO) env GOFLAGS)) -trimpath -vet=off
+export GOFLAGS := $(filter-out $(OURS),$(shell $(GO) env GOFLAGS)) $(OURS)
 
 # What one may want to say: make unit PKG=./ops/... RUN=TestLaws
 PKG ?= ./...
@@ -182,6 +184,13 @@ bench: ## benchmarks: of packages here, of the engine in a virtual machine (BENC
 	$(GO) build -o $(BIN)/benchmark ./integration/benchmark
 	begin 'benchmark of the engine, in a virtual machine: only ratios count'
 	integration/vm --nics hub -- $(BIN)/benchmark $(if $(PLUGINS),-plugins $(abspath $(PLUGINS))) $(BENCH) </dev/null
+	end
+
+.PHONY: bench-scale
+bench-scale: ## benchmark of the controller, and of one of another commit, on a large cluster (PART=10 BEFORE=commit)
+	@. .ci/lib
+	begin 'benchmark of the controller: only ratios count'
+	$(GO) run ./integration/cluster/scale -part $(or $(PART),1) $(if $(BEFORE),-before $(BEFORE)) </dev/null
 	end
 
 # --- Keeping it in order ----------------------------------------------------------

@@ -35,6 +35,7 @@ func hostile() map[string]*v1alpha1.NetworkTopology {
 		"policies":                       many(v1alpha1.Step{Type: "sriov", DriftPolicy: v1alpha1.DriftPolicy(strings.Repeat("p", 10_000))}),
 		"name":                           {ObjectMeta: metav1.ObjectMeta{Name: strings.Repeat("n", 1<<20)}, Spec: many(v1alpha1.Step{}).Spec},
 		"every step on all":              knot(),
+		"selectors":                      many(v1alpha1.Step{Type: "sriov", Selector: &v1alpha1.Selector{CEL: strings.Repeat("x", 10<<10)}}),
 	}
 }
 

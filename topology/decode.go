@@ -25,12 +25,13 @@ const (
 	maxBytes     = 1 << 20
 	maxDocuments = 256
 	maxDepth     = 64
-	maxNodes     = 100_000 // after YAML aliases are expanded
-	maxText      = 4 << 20 // bytes, likewise
-	maxSteps     = 256     // as in the CRD
-	maxDependOn  = 256     // as in the CRD
-	maxNested    = 16      // levels of a config
-	maxKey       = 253     // bytes of a key in a config, and of a name
+	maxNodes     = 100_000  // after YAML aliases are expanded
+	maxText      = 4 << 20  // bytes, likewise
+	maxSteps     = 256      // as in the CRD
+	maxDependOn  = 256      // as in the CRD
+	maxSelectors = 64 << 10 // bytes of all selectors: compiling 10 KiB takes up to half a second
+	maxNested    = 16       // levels of a config
+	maxKey       = 253      // bytes of a key in a config, and of a name
 )
 
 // Decode reads the one NetworkTopology of a YAML or JSON file. Documents of
@@ -97,11 +98,13 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 		return nil, inv
 	}
 	b := &budget{depth: maxNested, key: maxKey}
+	selectors := 0
 	for i, s := range o.Spec.Steps {
 		checkSizes(inv, i, &s)
 		step := Step{Name: s.Name, Type: s.Type, DependOn: s.DependOn, DriftPolicy: s.DriftPolicy}
 		if s.Selector != nil {
 			step.Selector = s.Selector.CEL
+			selectors += len(s.Selector.CEL)
 		}
 		if step.DriftPolicy == "" {
 			step.DriftPolicy = t.DriftPolicy
@@ -114,6 +117,9 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 			step.Config = config
 		}
 		t.Steps = append(t.Steps, step)
+	}
+	if selectors > maxSelectors {
+		inv.add("", "spec.steps", "the selectors have %d bytes together, at most %d are accepted", selectors, maxSelectors)
 	}
 	if len(inv.Problems) > 0 {
 		return nil, inv

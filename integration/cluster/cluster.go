@@ -46,6 +46,7 @@ type Cluster struct {
 	ca       *authority
 	launcher *launcher
 	port     int // of the API server, on the loopback
+	etcd     string
 	admin    *rest.Config
 	egress   *egress
 
@@ -195,6 +196,13 @@ func (c *Cluster) Dir() string { return c.dir }
 
 // Address is the API server's HOST:PORT on this host.
 func (c *Cluster) Address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(c.port)) }
+
+// Etcd is the URL of the API server's storage, for who wants more objects than the
+// API server takes in a reasonable time.
+func (c *Cluster) Etcd() string { return c.etcd }
+
+// Checkout is the folder of the repository.
+func (c *Cluster) Checkout() string { return c.places.checkout }
 
 // CA is the certificate of the cluster's authority, in PEM.
 func (c *Cluster) CA() []byte { return bytes.Clone(c.ca.bundle) }

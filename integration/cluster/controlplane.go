@@ -27,6 +27,7 @@ func (c *Cluster) controlPlane(ctx context.Context) error {
 	}
 
 	client, peer := fmt.Sprintf("http://127.0.0.1:%d", ports[0]), fmt.Sprintf("http://127.0.0.1:%d", ports[1])
+	c.etcd = client
 	if err := os.RemoveAll(c.ca.path("etcd")); err != nil {
 		return err
 	}

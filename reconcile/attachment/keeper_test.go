@@ -324,7 +324,9 @@ func TestStrangers(t *testing.T) {
 
 // TestFailure holds that one failing claim leaves none attached, and that the
 // next container tries again.
-func TestFailure(t *testing.T) {
+func TestFailure(t *testing.T) { synctest.Test(t, testFailure) }
+
+func testFailure(t *testing.T) {
 	w := newWorld(t)
 	w.prepare("a", "t1", "t2")
 	w.prepare("b", "t3")

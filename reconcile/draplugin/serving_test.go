@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -130,11 +129,7 @@ func servedWithin(t *testing.T, most time.Duration) *kubelet {
 		t.Fatal(err)
 	}
 	k.Cluster = draplugin.NewCluster(kube, dyn)
-	dir, err := os.MkdirTemp("", "dra") // a socket's path is short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	ready := make(chan struct{})

@@ -98,16 +98,8 @@ func rollOut(o *v1alpha1.NetworkTopology, found Outcome, s *v1alpha1.NetworkTopo
 			r.Failure = old.Failure
 		}
 	}
-	for _, p := range pods {
-		switch p.state(o.Generation) {
-		case heldBack:
-			r.HeldBack++
-		case retrying:
-			r.Retrying++
-		case failed:
-			r.Failed++
-		}
-	}
+	of := countStates(pods, o.Generation)
+	r.HeldBack, r.Retrying, r.Failed = int32(of[heldBack]), int32(of[retrying]), int32(of[failed])
 	if r.Failure == nil {
 		r.Failure = stopping(o, runs)
 	}
@@ -141,6 +133,15 @@ func byPod(runs []Run) []Run {
 		}
 	}
 	return out
+}
+
+// countStates counts how far pods are with a generation.
+func countStates(pods []Run, generation int64) map[state]int {
+	of := map[state]int{}
+	for i := range pods {
+		of[pods[i].state(generation)]++
+	}
+	return of
 }
 
 func countGenerations(newest int64, pods []Run, s *v1alpha1.NetworkTopologyStatus) {
@@ -187,16 +188,15 @@ func stopping(o *v1alpha1.NetworkTopology, runs []Run) *v1alpha1.RolloutFailure 
 	var first *Run
 	for i := range runs {
 		r := &runs[i]
-		switch r.state(o.Generation) {
-		case silent:
+		now := r.state(o.Generation)
+		if now == silent {
 			continue
-		case failed:
-			bad.add(r)
-			if first == nil {
-				first = r
-			}
 		}
 		all.add(r)
+		if now == failed {
+			bad.add(r)
+			first = cmp.Or(first, r)
+		}
 	}
 	if first == nil || len(bad.pods) < min(stopPods, len(all.pods)) ||
 		len(bad.nodes) < min(stopNodes, len(all.nodes)) || len(bad.namespaces) < min(stopNamespaces, len(all.namespaces)) {
@@ -222,17 +222,15 @@ func turns(o *v1alpha1.NetworkTopology, runs []Run, before []string) []string {
 	all, left, again := map[string]bool{}, map[string]bool{}, map[string]int{}
 	for i := range runs {
 		r := &runs[i]
-		switch r.state(o.Generation) {
-		case silent:
+		now := r.state(o.Generation)
+		if now == silent {
 			continue
-		case pending:
-			left[r.Node] = true
-		case retrying:
-			if n, known := again[r.Node]; !known || r.Update.Attempts < n {
-				again[r.Node] = r.Update.Attempts
-			}
 		}
 		all[r.Node] = true
+		left[r.Node] = left[r.Node] || now == pending
+		if n, known := again[r.Node]; now == retrying && (!known || r.Update.Attempts < n) {
+			again[r.Node] = r.Update.Attempts
+		}
 	}
 	byAttempts := slices.SortedFunc(maps.Keys(again), func(a, b string) int {
 		return cmp.Or(cmp.Compare(again[a], again[b]), cmp.Compare(a, b))
@@ -271,19 +269,17 @@ func limit(o *v1alpha1.NetworkTopology, nodes int) int {
 // it, and whose they are is for those who may read the claims.
 func updating(o *v1alpha1.NetworkTopology, found Outcome, pods []Run, r *v1alpha1.RolloutStatus) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionUpdated, Status: metav1.ConditionFalse}
-	of := map[state]int{}
-	for i := range pods {
-		of[pods[i].state(o.Generation)]++
-	}
-	progress := fmt.Sprintf("%d of %s on generation %d", of[updated], count(len(pods), "pod"), o.Generation)
+	of := countStates(pods, o.Generation)
+	parts := []string{fmt.Sprintf("%d of %s on generation %d", of[updated], count(len(pods), "pod"), o.Generation)}
 	for _, kind := range []struct {
 		state
 		words string
 	}{{failed, "failed"}, {retrying, "to be tried again"}, {heldBack, "to be recreated"}} {
 		if n := of[kind.state]; n > 0 {
-			progress += fmt.Sprintf(", %d %s", n, kind.words)
+			parts = append(parts, fmt.Sprintf("%d %s", n, kind.words))
 		}
 	}
+	progress := strings.Join(parts, ", ")
 	switch {
 	case of[updated] == len(pods):
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonComplete, progress

@@ -1,0 +1,9 @@
+// Command scale measures the controller on an API server with as many objects as a
+// large cluster has (package population): 10,000 topologies, 20,000 classes, 250,000
+// claims of which 50,000 are ours, 5,000 nodes' slices, or a part of that.
+//
+//	go run ./integration/cluster/scale -part 10 -before c3bdea8
+//
+// With -before it measures the controller of another commit, too, on the same
+// objects in the same run, since the machine may be busy: only ratios count.
+package main
