@@ -93,13 +93,13 @@ func (e exchanged) Apply(ctx context.Context, c netstate.Change) error {
 	if d, ok := c.After.(netstate.Device); ok && !*e.done && d.At != nil && netstate.OnHost(*d.At) {
 		*e.done = true
 		e.script()
-		err := e.faulty.Domain.Apply(ctx, c)
+		err := e.Domain.Apply(ctx, c)
 		if fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), "another link was put in the device's place") {
 			return fmt.Errorf("the exchange was not noticed: %w", err)
 		}
 		return err
 	}
-	return e.faulty.Domain.Apply(ctx, c)
+	return e.Domain.Apply(ctx, c)
 }
 
 // TestExchangedWhileMoved: between the look and the move the pod puts a link of
