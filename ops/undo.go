@@ -64,11 +64,23 @@ func Absent(have *netstate.Snapshot, history []netstate.Change) []string {
 		if !ok {
 			continue
 		}
-		if d, ok := have.Device(o.ID); ok && d.At == nil && d.Driver != "" && !UserspaceDriver(d.Driver) {
+		if d, ok := have.Device(o.ID); ok && absent(d) {
 			out = append(out, o.ID)
 		}
 	}
 	return out
+}
+
+// absent reports whether a device has an interface somewhere else. Hardware that
+// hangs on nothing has no driver to be asked about, and does not go away.
+func absent(d netstate.Device) bool {
+	switch {
+	case d.At != nil || UserspaceDriver(d.Driver):
+		return false
+	case d.Driver != "":
+		return true
+	}
+	return !d.HasPCIAddress() && d.LinkKind != "" && !d.Made() && d.Parent == ""
 }
 
 // UserspaceDriver reports whether a driver hands the device to user space, so
@@ -447,6 +459,9 @@ func (u *undoer) device(c netstate.Change) {
 		why = fmt.Sprintf("its own name %q is taken", netstate.BaseName(*before.At))
 	}
 	if *have.At == home {
+		if have.Settings == nil {
+			after.Settings = nil // nobody can say whether they differ
+		}
 		if cameHome(c) {
 			after.Up = nil // in the pod that is its link's to say
 		}

@@ -72,6 +72,9 @@ type Report struct {
 	// Drift is what a Repair set out to put right, also when it failed. What it
 	// found again after having written it stands there more than once.
 	Drift []Drift
+	// Unclean is why a device is not as it left the host, after a release that has
+	// taken back everything else. The record is kept, with that device alone.
+	Unclean string
 }
 
 // Plan says what Ensure would do first. It writes nothing.
@@ -158,6 +161,10 @@ func (r *Reconciler) run(ctx context.Context, sb Sandbox, trigger Trigger) (rep 
 // somewhere. The kind of an error that wraps it is NotReady.
 var ErrAbsent = errors.New("neither the host nor the sandbox has it")
 
+// errUnclean says that everything is undone but settings that a pod has left on a
+// device, which is on the host again.
+var errUnclean = errors.New("a device is on the host again, but not as it left")
+
 // Release undoes everything that was done to a sandbox and forgets it. An
 // unknown sandbox, a namespace that is gone and objects that are gone are no
 // errors. When something cannot be undone the record is kept and Release can be
@@ -182,6 +189,12 @@ func (r *Reconciler) Release(ctx context.Context, id SandboxID) (rep Report, err
 	rep = Report{Sandbox: id}
 	err = p.release(ctx)
 	rep.Changes, rep.Unchanged = p.executed, len(p.executed) == 0
+	if errors.Is(err, errUnclean) {
+		// Nobody is to wait for what may never be: whoever looks after records tries
+		// again, and offers the device to nobody meanwhile.
+		rep.Unclean = err.Error()
+		return rep, nil
+	}
 	if err != nil {
 		return rep, fmt.Errorf("release sandbox %q: %w", id, err)
 	}
@@ -334,9 +347,12 @@ func (p *pass) refuseTaken(ctx context.Context, free bool) error {
 			if !free {
 				continue // it will be let go of
 			}
-			_, err := p.r.AwaitRelease(ctx, other.Sandbox.ID)
-			if err == nil {
+			rep, err := p.r.AwaitRelease(ctx, other.Sandbox.ID)
+			if err == nil && rep.Unclean == "" {
 				continue
+			}
+			if err == nil {
+				err = errors.New(rep.Unclean)
 			}
 			held = fault.Detailed(fmt.Errorf("device %q is held by another sandbox, whose namespace is gone", device), err.Error())
 		}
@@ -449,10 +465,21 @@ func (p *pass) recorded(ask []netstate.Object) []netstate.Object {
 	out := slices.Clone(ask)
 	for i, o := range out {
 		if d, ok := o.(netstate.Device); ok {
-			out[i] = netstate.Recorded(p.record.History, d)
+			d = netstate.Recorded(p.record.History, d)
+			if d.HomeIndex == 0 && p.mayTake(d.ID) {
+				d.Settings = netstate.Settings{}
+			}
+			out[i] = d
 		}
 	}
 	return out
+}
+
+// mayTake reports whether this pass may be the first to move the device, which
+// has to record its settings then.
+func (p *pass) mayTake(device string) bool {
+	return (p.trigger == TriggerEnsure || p.trigger == TriggerPlan) &&
+		slices.Contains(slices.Collect(maps.Values(p.sandbox.Devices)), device)
 }
 
 // planObserved plans from what was observed last, and observes what it misses.
@@ -906,6 +933,9 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 			wait = min(2*wait, 200*time.Millisecond)
 			continue
 		case failed != nil && rounds > 1:
+			if unclean(changes) {
+				return fmt.Errorf("%w: %w", errUnclean, failed)
+			}
 			return failed
 		}
 		rounds++
@@ -914,6 +944,16 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 		history = p.noteForeign(history, changes)
 		failed = p.takeBack(ctx, changes, rounds > 1)
 	}
+}
+
+// unclean reports whether all that an undo still has to do are settings of devices
+// that are where they belong.
+func unclean(left []netstate.Change) bool {
+	return !slices.ContainsFunc(made(left), func(c netstate.Change) bool {
+		after, isDevice := c.After.(netstate.Device)
+		return !isDevice || after.Settings == nil ||
+			slices.ContainsFunc(c.Fields(), func(f netstate.FieldDiff) bool { return f.Path != "settings" && f.Path != "up" })
+	})
 }
 
 // patience is what is left of the time an undo may wait.
@@ -1008,7 +1048,7 @@ func (p *pass) planUndo(ctx context.Context, history []netstate.Change) (changes
 func (p *pass) release(ctx context.Context) error {
 	if p.record.Phase != Releasing {
 		start := p.r.opts.Now()
-		p.record.Phase, p.record.Updated = Releasing, start
+		p.record.Phase, p.record.Updated, p.record.Failure = Releasing, start, ""
 		// A full disk must not keep devices from going home: pods are deleted to
 		// make room on it. What may be lost is that the release had begun, and
 		// whoever began it comes again.
@@ -1022,6 +1062,7 @@ func (p *pass) release(ctx context.Context) error {
 	p.asked = onHost(p.record.History)
 	if len(p.record.History) > 0 {
 		if err := p.undo(ctx, p.record.History); err != nil {
+			p.noteUnclean(err)
 			return errors.Join(err, p.unnoted)
 		}
 	}
@@ -1030,6 +1071,23 @@ func (p *pass) release(ctx context.Context) error {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Journal += p.r.opts.Now().Sub(start) }()
 	return p.r.opts.Store.Remove(p.sandbox.ID)
+}
+
+// noteUnclean keeps in the record what a release could not restore, and why.
+func (p *pass) noteUnclean(err error) {
+	if !errors.Is(err, errUnclean) || p.record.Failure == err.Error() {
+		return
+	}
+	p.record.Failure = err.Error()
+	p.record.History = slices.DeleteFunc(slices.Clone(p.record.History), func(c netstate.Change) bool {
+		before, ok := c.Before.(netstate.Device)
+		if !ok {
+			return true
+		}
+		have, _ := p.snapshot.Device(before.ID)
+		return len(netstate.Diff(netstate.Device{ID: before.ID, Settings: before.Settings}, have)) == 0
+	})
+	p.noted(p.r.opts.Store.Put(p.record))
 }
 
 // openForRelease opens the namespace of the record, or the host alone when the

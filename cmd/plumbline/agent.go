@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -319,13 +318,15 @@ func (s *serving) inUse() []string {
 	return out
 }
 
-// dirty lists the devices that could not be put back as they were, and what the records
-// of other versions mention: a device among that is given to nobody. Records that cannot
-// be read are told of by the loop.
-func (s *serving) dirty() []string {
+// dirty lists the devices that could not be restored, and what the records of other
+// versions mention, with the reason: a device among that is given to nobody. Records
+// that cannot be read are told of by the loop.
+func (s *serving) dirty() map[string]string {
 	out := unreleased(s.engine.journal.Releasing(), time.Now())
 	for _, other := range s.engine.OtherVersions() {
-		out = slices.AppendSeq(out, maps.Keys(other.Mentions))
+		for id := range other.Mentions {
+			out[id] = "a record of another version mentions it"
+		}
 	}
 	return out
 }

@@ -61,6 +61,9 @@ something cannot be undone, it can be tried again.`,
 					continue
 				}
 				a.text().deleted(rec.Sandbox, rep)
+				if rep.Unclean != "" {
+					failed = errors.Join(failed, errors.New(rep.Unclean))
+				}
 			}
 			if !found {
 				fmt.Fprintf(a.out, "Nothing to delete: %s.\n", nothingThere(ns, topology))

@@ -1,10 +1,11 @@
 package main
 
 import (
-	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 )
 
@@ -13,11 +14,14 @@ func TestUnreleased(t *testing.T) {
 	record := func(phase reconcile.Phase, age time.Duration, device string) reconcile.Record {
 		return reconcile.Record{Phase: phase, Updated: now.Add(-age), Sandbox: reconcile.Sandbox{Devices: map[string]string{"vf0": device}}}
 	}
+	unclean := record(reconcile.Releasing, time.Second, "clean")
+	unclean.Failure = "settings of the pod could not be taken back: ring.rx"
+	unclean.History = []netstate.Change{{Before: netstate.Device{ID: "unclean"}, After: netstate.Device{ID: "unclean"}}}
 	have := unreleased([]reconcile.Record{
 		record(reconcile.Applied, time.Hour, "in a pod"), record(reconcile.Failed, time.Hour, "in a pod, and not repaired"),
-		record(reconcile.Releasing, time.Second, "on its way"), record(reconcile.Releasing, time.Minute, "stuck"),
+		record(reconcile.Releasing, time.Second, "on its way"), record(reconcile.Releasing, time.Minute, "stuck"), unclean,
 	}, now)
-	if !slices.Equal(have, []string{"stuck"}) {
+	if len(have) != 2 || have["unclean"] != unclean.Failure || !strings.Contains(have["stuck"], "has not ended") {
 		t.Errorf("have %q", have)
 	}
 }

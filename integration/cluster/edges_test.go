@@ -361,11 +361,12 @@ func (b *bench) published(t *testing.T, node string) (devices map[string]resourc
 func (b *bench) publish(t *testing.T) {
 	sys, state := nicTree(t, 130), filepath.Join(t.TempDir(), "published.json")
 	var mu sync.Mutex
-	var inUse, dirty []string
+	var inUse []string
+	var dirty map[string]string
 	options := publish.Options{
 		NodeName: "n1", Sysfs: os.DirFS(sys), StateFile: state, Log: slog.New(slog.DiscardHandler),
 		InUse: func() []string { mu.Lock(); defer mu.Unlock(); return inUse },
-		Dirty: func() []string { mu.Lock(); defer mu.Unlock(); return dirty },
+		Dirty: func() map[string]string { mu.Lock(); defer mu.Unlock(); return dirty },
 		Uplinks: func(context.Context, []inventory.Device) (inventory.Uplinks, error) {
 			return inventory.Uplinks{Routes: []string{"eth0"}}, nil
 		},
@@ -409,7 +410,7 @@ func (b *bench) publish(t *testing.T) {
 	})
 
 	mu.Lock()
-	inUse, dirty = []string{first}, []string{"0000:01:02.0"}
+	inUse, dirty = []string{first}, map[string]string{"0000:01:02.0": "for the test"}
 	mu.Unlock()
 	removeNetdev(t, sys, 1) // into a pod
 	removeNetdev(t, sys, 3) // somebody else's doing

@@ -29,7 +29,7 @@ func TestForgedIdentity(t *testing.T) {
 	const disown = "$ip link set net1 alias plumbline:nobody; "
 	for _, tc := range []struct{ name, pod string }{
 		{"alias", disown},
-		{"tap with its alias", disown + `ip netns exec $NS ip tuntap add dev evil mode tap; $ip link set evil up; $ip link set evil alias plumbline:$VF`},
+		{"tap with its alias", disown + `modprobe tun; ip netns exec $NS ip tuntap add dev evil mode tap; $ip link set evil up; $ip link set evil alias plumbline:$VF`},
 		{"veth with its alias", disown + `$ip link add evil type veth peer name far; $ip link set evil up alias plumbline:$VF; $ip link set far up`},
 		{"dummy with its name", `$ip link set net1 down; $ip link set net1 name hidden; $ip link add net1 type dummy; $ip link set net1 up`},
 		{"names of the host", `$ip link property add dev net1 altname enp3s0f1; $ip link property add dev net1 altname other`},
@@ -43,7 +43,7 @@ func TestForgedIdentity(t *testing.T) {
 				if end == "death" {
 					deleteNetns(s.path)
 				}
-				if _, err := s.calm.Release(ctxFor(t), s.sandbox.ID); err != nil {
+				if _, err := s.calm.AwaitRelease(ctxFor(t), s.sandbox.ID); err != nil {
 					t.Fatal(err)
 				}
 				s.mustEqual(s.home, "", "after release")
@@ -72,7 +72,7 @@ func TestHiddenInNestedNamespace(t *testing.T) {
 		t.Error("released although the function is away")
 	}
 	s.run("ip netns delete $OTHER")
-	if _, err := s.calm.Release(ctxFor(t), s.sandbox.ID); err != nil {
+	if _, err := s.calm.AwaitRelease(ctxFor(t), s.sandbox.ID); err != nil {
 		t.Fatal(err)
 	}
 	s.mustEqual(s.home, "", "after release")

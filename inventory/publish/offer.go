@@ -29,7 +29,7 @@ const sliceMax = resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures
 type known struct {
 	devices []inventory.Device // guarded
 	inUse   map[string]bool    // by device name: prepared for a claim
-	dirty   map[string]bool    // by device ID
+	dirty   map[string]string  // by device ID: why
 	down    map[string]bool    // by device name, for long enough
 	before  map[string]entry   // by device name: what was published last
 	plain   bool               // the API server knows no taints
@@ -141,7 +141,7 @@ func obstacle(d inventory.Device, used map[string]bool) string {
 // tainted sets the taints, or says why the device is withheld where there are none.
 func (e *entry) tainted(k known, id string) string {
 	var keys []string
-	if k.dirty[id] {
+	if _, dirty := k.dirty[id]; dirty {
 		keys = append(keys, TaintDirty)
 	}
 	if k.down[e.Device.Name] {

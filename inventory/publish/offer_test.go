@@ -169,9 +169,9 @@ func TestInUse(t *testing.T) {
 			"net-usb0": {virtual.ID, resourceapi.Device{Name: "net-usb0", Attributes: inventory.Attributes(before)}},
 		}}, `"v1"true`, nil},
 		{"in use of a claim, and then of the host", known{devices: []inventory.Device{guarded}, inUse: inUse, before: published}, "", nil},
-		{"dirty", known{devices: []inventory.Device{before}, dirty: map[string]bool{before.ID: true}}, `"v1"true`, []string{TaintDirty}},
-		{"dirty and dead", known{devices: []inventory.Device{before}, dirty: map[string]bool{before.ID: true}, down: inUse}, `"v1"true`, []string{TaintDirty, TaintLinkDown}},
-		{"dirty, and the cluster has no taints", known{devices: []inventory.Device{before}, dirty: map[string]bool{before.ID: true}, plain: true}, "", nil},
+		{"dirty", known{devices: []inventory.Device{before}, dirty: map[string]string{before.ID: "why"}}, `"v1"true`, []string{TaintDirty}},
+		{"dirty and dead", known{devices: []inventory.Device{before}, dirty: map[string]string{before.ID: "why"}, down: inUse}, `"v1"true`, []string{TaintDirty, TaintLinkDown}},
+		{"dirty, and the cluster has no taints", known{devices: []inventory.Device{before}, dirty: map[string]string{before.ID: "why"}, plain: true}, "", nil},
 		{"dead in use, and the cluster has no taints", known{devices: []inventory.Device{before}, down: inUse, inUse: inUse, plain: true}, `"v1"true`, nil},
 	} {
 		have, taints := attributes(c.k)

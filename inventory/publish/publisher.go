@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -35,9 +36,9 @@ type Options struct {
 	// InUse lists the names of the devices that are prepared for a claim, as
 	// the claim's allocation has them.
 	InUse func() []string
-	// Dirty lists the IDs of the devices that came back from a pod and could
-	// not be put back as they were; nil is none.
-	Dirty func() []string
+	// Dirty says by device ID why a device that came back from a pod could not be
+	// restored; nil is none.
+	Dirty func() map[string]string
 	// PhysicalNetworks names the network a device is wired to, by interface
 	// name or PCI address.
 	PhysicalNetworks map[string]string
@@ -81,6 +82,7 @@ type Publisher struct {
 	published bool
 	since     map[string]time.Time // by device name: when its carrier was missed
 	said      string               // what was logged of the last scan
+	saidDirty map[string]string    // the reasons that were logged, by device ID
 }
 
 // New returns a Publisher that does nothing until Run.
@@ -92,7 +94,7 @@ func New(o Options) *Publisher {
 		o.Now = time.Now //nolint:forbidigo // the default of the value that callers give
 	}
 	if o.Dirty == nil {
-		o.Dirty = func() []string { return nil }
+		o.Dirty = func() map[string]string { return nil }
 	}
 	return &Publisher{opts: o, poked: make(chan struct{}, 1), since: map[string]time.Time{}}
 }
@@ -214,7 +216,7 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 	}
 	k := known{
 		devices: inventory.GuardUplinks(devices, uplinks),
-		inUse:   set(p.opts.InUse()), dirty: set(p.opts.Dirty()), before: p.before,
+		inUse:   set(p.opts.InUse()), dirty: p.opts.Dirty(), before: p.before,
 	}
 	var soon time.Duration
 	k.down, soon = p.lasting(down(k.devices))
@@ -269,6 +271,16 @@ func (p *Publisher) OtherVersion() error {
 		return other.why
 	}
 	return nil
+}
+
+// sayDirty logs why devices are tainted, once for each reason.
+func (p *Publisher) sayDirty(dirty map[string]string) {
+	for id, reason := range dirty {
+		if p.saidDirty[id] != reason {
+			p.opts.Log.Warn("device is tainted: it could not be restored after a pod had it", "device", id, "taint", TaintDirty, "reason", reason)
+		}
+	}
+	p.saidDirty = maps.Clone(dirty)
 }
 
 func (p *Publisher) publish(ctx context.Context, to Slices, offered []entry) error {

@@ -227,6 +227,10 @@ func sameValue(a, b any) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
 	}
+	if want, ok := a.(Settings); ok {
+		have, ok := b.(Settings)
+		return ok && len(want.Differing(have)) == 0
+	}
 	if as, ok := a.([]string); ok {
 		bs, ok := b.([]string)
 		return ok && slices.Equal(slices.Sorted(slices.Values(as)), slices.Sorted(slices.Values(bs)))
@@ -339,6 +343,8 @@ func FormatValue(v any) string {
 		return printable(v)
 	case []string:
 		return printable(strings.Join(v, ","))
+	case Settings:
+		return fmt.Sprintf("%d recorded", len(v))
 	default:
 		return fmt.Sprint(v)
 	}

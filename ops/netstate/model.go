@@ -418,6 +418,9 @@ func (m *model) device(c Change) {
 		return
 	}
 	next := Merge(have, after)
+	if !OnHost(deref(next.At)) {
+		next.Settings = nil // they are read on the host only
+	}
 	m.Put(next)
 	if after.At == nil || have.At == nil || *after.At == *have.At {
 		if l, ok := m.Link(deref(next.At)); ok {

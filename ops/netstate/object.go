@@ -280,8 +280,11 @@ type Device struct {
 	MAC      *string  `json:"mac,omitempty" plan:"live"`
 	MTU      *uint32  `json:"mtu,omitempty" plan:"live"`
 	Up       *bool    `json:"up,omitempty" plan:"live"`
-	AltNames []string `json:"altNames,omitempty" plan:"live"`
+	AltNames []string `json:"altNames,omitzero" plan:"live"` // empty is none, nil unknown
 	Alias    *string  `json:"alias,omitempty" plan:"live"`
+	// Settings are read on the host only, and only where they are asked for: by a
+	// device that has some, if empty.
+	Settings Settings `json:"settings,omitzero" plan:"live"`
 	// Observed only.
 	Driver string `json:"driver,omitempty" plan:"-"`
 	// Use says what the host needs it for ("default route", "bridge port"); such
@@ -322,7 +325,7 @@ func Recorded(history []Change, ask Device) Device {
 		}
 		if before, ok := c.Before.(Device); ok {
 			ask.LinkKind, ask.Parent, ask.PortName, ask.PermMAC = before.LinkKind, before.Parent, before.PortName, before.PermMAC
-			ask.HomeIndex = before.Index
+			ask.HomeIndex, ask.Settings = before.Index, before.Settings
 		}
 		if after, ok := c.After.(Device); ok {
 			ask.At, ask.Index = after.At, after.Index

@@ -395,6 +395,9 @@ func (k *Keeper) release(ctx context.Context, e *claims.Entry, sandbox string, t
 		if err == nil && !rep.Unchanged {
 			k.Log.Info("released", "sandbox", id, "claim", e.Namespace+"/"+e.Name, "changes", len(rep.Changes))
 		}
+		if rep.Unclean != "" {
+			k.Log.Warn("released, but a device is not clean", "sandbox", id, "claim", e.Namespace+"/"+e.Name, "reason", rep.Unclean)
+		}
 		errs = append(errs, err)
 	}
 	err := errors.Join(errs...)

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
 )
 
 // defaultRoute is the device that the host's default route goes over.
@@ -47,13 +49,25 @@ func (o *observer) askDevice(ctx context.Context, ask netstate.Device) error {
 		if err := o.describe(ctx, &d, *p); err != nil {
 			return err
 		}
+		if p.c.host && ask.Settings != nil {
+			if d.Settings, err = p.c.settingsOf(ctx, p.w); err != nil {
+				return err
+			}
+		}
 		o.glimpse(func(g *glance) { g.devices[id] = *p })
-	case !o.host.sysfs.exists(ask):
+	case !o.host.sysfs.exists(ask) && !lost(ask):
 		o.snap.PutAbsent(d.Key())
 		return nil
 	}
+	d.LinkKind, d.Parent = cmp.Or(d.LinkKind, ask.LinkKind), cmp.Or(d.Parent, ask.Parent)
 	o.snap.Put(d)
 	return nil
+}
+
+// lost reports whether a device that is nowhere has to be somewhere: hardware that
+// hangs on nothing whose absence would show.
+func lost(d netstate.Device) bool {
+	return !d.HasPCIAddress() && d.LinkKind != "" && !d.Made() && d.Parent == ""
 }
 
 // describe fills in what the device looks like where it is, and on the host what
@@ -256,7 +270,10 @@ func (t *travel) run(ctx context.Context) error {
 	if err := t.dropNames(ctx); err != nil {
 		return err
 	}
-	start := t.from
+	start, up := t.from, t.want.Up
+	if t.cleans() {
+		t.want.Up = nil // not before it is clean
+	}
 	err := t.carryOut(ctx)
 	if errors.Is(err, unix.EADDRNOTAVAIL) && t.want.MAC != nil {
 		err = t.despiteMAC(ctx, start, err)
@@ -272,10 +289,32 @@ func (t *travel) run(ctx context.Context) error {
 		}
 		return err
 	}
-	if err := t.restoreAltNames(ctx); err != nil {
+	return errors.Join(t.lacking, t.clean(ctx, up), t.restoreAltNames(ctx))
+}
+
+// cleans reports whether settings are restored after the move. Of a device that a
+// version before this one recorded they are not known; what is attached to it when
+// it comes to the host is a pod's all the same.
+func (t *travel) cleans() bool {
+	return t.to.host && (t.want.Settings != nil || t.arrived != 0 || !t.from.c.host)
+}
+
+// clean restores the settings of a device that is on the host now, and then its
+// state. It stays on the host with what could not be restored, and down.
+func (t *travel) clean(ctx context.Context, up *bool) error {
+	if !t.cleans() {
+		return nil
+	}
+	index := t.from.w.link.Index
+	if err := t.to.restoreSettings(ctx, index, t.want.Settings); err != nil {
 		return err
 	}
-	return t.lacking
+	w, err := t.to.linkByIndex(ctx, index)
+	if err != nil || !differs(up, w.link.Up) {
+		return err
+	}
+	flags, change := ifFlags(netstate.Link{Up: up})
+	return t.to.write(ctx, unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, index, flags, change))
 }
 
 // carryOut sends what moves, renames and sets the device.
@@ -309,6 +348,35 @@ func (t *travel) arrive(ctx context.Context) error {
 	}
 	t.from = place{t.to, w}
 	t.arrived = w.link.Index
+	return t.dropUppers(ctx)
+}
+
+// dropUppers deletes what stands on the device in the sandbox still. A macvlan, an
+// ipvlan or a VLAN outlives the move of the link below it and works on, in the
+// namespace it is in (drivers/net/macvlan.c, macvlan_device_event).
+func (t *travel) dropUppers(ctx context.Context) error {
+	links, err := t.inside.links(ctx)
+	if err != nil && !errors.Is(err, reconcile.ErrPartial) {
+		return err
+	}
+	uppers := matching(links, func(w ifLink) bool {
+		return w.lower == t.arrived && w.lowerNS >= 0 && w.link.LinkKind != "veth" // its lower link is its other end
+	})
+	if len(uppers) == 0 {
+		return nil
+	}
+	host, err := t.nsid(ctx, t.inside, t.outside)
+	if err != nil {
+		return err
+	}
+	for _, w := range uppers {
+		if w.lowerNS != host {
+			continue
+		}
+		if err := t.inside.deleteIndex(ctx, w.link.Index); err != nil && !errors.Is(err, unix.ENODEV) {
+			return fmt.Errorf("delete %s %q, which the pod has on the device: %w", w.link.LinkKind, w.link.Name, err)
+		}
+	}
 	return nil
 }
 
@@ -484,7 +552,9 @@ func differs[T comparable](want, have *T) bool {
 // them, but the one equal to the target name had to go, and udev gives names of
 // its own.
 func (t *travel) restoreAltNames(ctx context.Context) error {
-	if t.want.AltNames == nil || t.keepsAltNames() {
+	// A device that has just come has none that are not recorded: no version
+	// recorded a device without its other names.
+	if t.want.AltNames == nil && t.arrived == 0 || t.keepsAltNames() {
 		return nil
 	}
 	w, err := t.to.linkByName(ctx, t.base)

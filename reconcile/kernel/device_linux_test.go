@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 )
@@ -122,6 +124,40 @@ func TestForgedDevice(t *testing.T) {
 		b.refused(fault.Gone, there.Inverse(), "does not exist any more")
 		same(t, sandbox, b.everything())
 		b.absent(netstate.Link{Name: "host:eth1"})
+	}
+}
+
+// What a pod has made on a device would go on working after the move, also when it
+// is not known under its name.
+func TestUppersGo(t *testing.T) {
+	b := newBench(t)
+	b.create(up(dummy("host:eth1")))
+	start := b.everything("if:eth1")
+	b.apply(b.move("if:eth1", "net1"))
+	b.update(netstate.Link{Name: "net1", Up: new(true)})
+	b.create(netstate.Link{Name: "up0", LinkKind: "macvlan", Parent: new("net1"), MACVLAN: &netstate.MACVLAN{Mode: new("bridge")}, Up: new(true)})
+	b.create(netstate.Link{Name: "e0", LinkKind: "veth", Veth: &netstate.Veth{Peer: new("host:e1")}})
+	before, _ := start.Device("if:eth1")
+	b.apply(netstate.Change{Before: b.device("if:eth1"), After: before})
+	b.absent(netstate.Link{Name: "up0"})
+	b.holds(netstate.Link{Name: "e0", LinkKind: "veth"})
+	b.remove(netstate.Link{Name: "e0"})
+	same(t, start, b.everything("if:eth1"))
+}
+
+// Other names that the pod gives after the look at the device do not come along.
+func TestAltNamesGivenLate(t *testing.T) {
+	for _, recorded := range [][]string{{}, nil} {
+		b := newBench(t)
+		b.create(up(dummy("host:eth1")))
+		start := b.everything("if:eth1")
+		before := b.device("if:eth1")
+		b.apply(b.move("if:eth1", "net1"))
+		seen := b.device("if:eth1")
+		b.inPod("net1", func(h *netlink.Handle, l netlink.Link) error { return h.LinkAddAltName(l, "late") })
+		before.AltNames = recorded
+		b.apply(netstate.Change{Before: seen, After: before})
+		same(t, start, b.everything("if:eth1"))
 	}
 }
 

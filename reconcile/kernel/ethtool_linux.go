@@ -214,6 +214,11 @@ func (s *Sandbox) setEthtool(ctx context.Context, e netstate.Ethtool) error {
 	if err != nil {
 		return err
 	}
+	return c.writeEthtool(ctx, index, e)
+}
+
+// writeEthtool sets one setting of the link with that index.
+func (c *conn) writeEthtool(ctx context.Context, index int, e netstate.Ethtool) error {
 	c.count.writes.Add(1)
 	if e.Class == netstate.EthtoolPrivateFlag {
 		client, err := c.ethtoolFlags()

@@ -15,7 +15,7 @@ import (
 )
 
 // A device is known by what the kernel says of it and nobody who owns the
-// namespace it is in can write (docs/adr/0015): what it hangs on, its kind, its
+// namespace it is in can write (docs/adr/0017): what it hangs on, its kind, its
 // permanent address, its index. Names, other names and the alias are never
 // evidence: a pod sets them as it likes.
 

@@ -29,6 +29,8 @@ type ifLink struct {
 	// portName is the name the driver gives the port, "pf0vf1" of a representor.
 	portName string
 	vfs      map[int]netstate.VF
+	// raw is the message itself, of a link that was asked for alone.
+	raw []byte
 }
 
 // decodeLink reads the payload of an RTM_NEWLINK message.
@@ -262,7 +264,9 @@ func (c *conn) link(ctx context.Context, index int, filter uint32, by ...nl.Netl
 	if err != nil {
 		return ifLink{}, err
 	}
-	return decodeLink(b)
+	w, err := decodeLink(b)
+	w.raw = b
+	return w, err
 }
 
 // links lists the links, or those a filter leaves. Of a sandbox that has more than

@@ -1,0 +1,52 @@
+package netstate
+
+import (
+	"slices"
+	"strings"
+)
+
+// Settings is what the owner of a namespace can change on a device that is in it
+// and what goes along when the device moves: one "name=value" each, sorted. The
+// name begins with its class: "link.txqlen", "feature.rx-gro", "xdp.native".
+type Settings []string
+
+// The classes of what is attached to a device rather than set. Attached things
+// that were not there before are taken away; those that are missing nobody can
+// bring back.
+var attachedClasses = []string{"xdp", "tcx", "rule"}
+
+// Attached reports whether a setting is something attached to a device.
+func Attached(name string) bool {
+	class, _, _ := strings.Cut(name, ".")
+	return slices.Contains(attachedClasses, class)
+}
+
+// All returns the values by name.
+func (s Settings) All() map[string]string {
+	out := make(map[string]string, len(s))
+	for _, line := range s {
+		name, value, _ := strings.Cut(line, "=")
+		out[name] = value
+	}
+	return out
+}
+
+// Differing lists the names of what have does not hold as s does, sorted. What
+// only have speaks of could not be read before and is no difference, unless it is
+// attached.
+func (s Settings) Differing(have Settings) []string {
+	want, got := s.All(), have.All()
+	var out []string
+	for name, value := range want {
+		if v, ok := got[name]; !ok || v != value {
+			out = append(out, name)
+		}
+	}
+	for name := range got {
+		if _, ok := want[name]; !ok && Attached(name) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,315 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ethtoolIoctl speaks ethtool by SIOCETHTOOL, for settings that the ethtool family
+// of netlink cannot write in every kernel we support. Every driver has both. A
+// link is meant by its name, so this is for the host's alone.
+type ethtoolIoctl struct {
+	fd   int
+	name string
+}
+
+// openEthtoolIoctl opens a socket in the namespace of the calling thread.
+func openEthtoolIoctl(name string) (*ethtoolIoctl, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	return &ethtoolIoctl{fd, name}, err
+}
+
+func (e *ethtoolIoctl) close() { unix.Close(e.fd) }
+
+// call hands the kernel a struct of its own, which begins with the command where
+// that is one of ethtool's.
+func (e *ethtoolIoctl) call(request uintptr, data []byte) error {
+	ifr := make([]byte, 40) // struct ifreq
+	copy(ifr[:unix.IFNAMSIZ-1], e.name)
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	pin.Pin(&data[0])
+	binary.NativeEndian.PutUint64(ifr[unix.IFNAMSIZ:], uint64(uintptr(unsafe.Pointer(&data[0]))))
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(e.fd), request, uintptr(unsafe.Pointer(&ifr[0]))); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func (e *ethtoolIoctl) command(cmd uint32, data []byte) error {
+	binary.NativeEndian.PutUint32(data, cmd)
+	return e.call(unix.SIOCETHTOOL, data)
+}
+
+// part is a range of bytes of a struct.
+type part struct{ from, to int }
+
+// plainSetting is one whose struct has a fixed size: it is read, and the parts of
+// it that can be set are what counts. The rest is what the device does at the
+// moment.
+type plainSetting struct {
+	name     string
+	get, set uint32
+	request  uint32 // 0 is SIOCETHTOOL; another has no command in its data
+	size     int
+	parts    []part
+	fill     func(data []byte) // what is to be asked for
+}
+
+func tunable(name string, id, typ uint32, size int) plainSetting {
+	return plainSetting{name: name, get: 0x48, set: 0x49, size: 16 + size, parts: []part{{16, 16 + size}}, fill: func(b []byte) {
+		for i, n := range []uint32{id, typ, uint32(size)} {
+			binary.NativeEndian.PutUint32(b[4+4*i:], n)
+		}
+	}}
+}
+
+func rxHash(name string, flow uint32) plainSetting {
+	return plainSetting{name: "rxhash." + name, get: 0x29, set: 0x2a, size: rxnfcSize, parts: []part{{8, 16}}, fill: func(b []byte) {
+		binary.NativeEndian.PutUint32(b[4:], flow)
+	}}
+}
+
+// rxnfcSize is the size of struct ethtool_rxnfc.
+const rxnfcSize = 192
+
+// What drivers tell of speed, offered modes, pause and FEC changes with the link,
+// so it is no setting that could be compared.
+// Source: include/uapi/linux/ethtool.h, net_tstamp.h.
+var plainSettings = []plainSetting{
+	{name: "ethtool.wol", get: 0x05, set: 0x06, size: 20, parts: []part{{8, 20}}},
+	{name: "ethtool.msglvl", get: 0x07, set: 0x08, size: 8, parts: []part{{4, 8}}},
+	{name: "ethtool.eee", get: 0x44, set: 0x45, size: 40, parts: []part{{20, 24}}}, // whether it is enabled
+	tunable("ethtool.rx-copybreak", 1, 3, 4),
+	tunable("ethtool.tx-copybreak", 2, 3, 4),
+	tunable("ethtool.pfc-prevention", 3, 2, 2),
+	tunable("ethtool.tx-copybreak-buffer", 4, 3, 4),
+	rxHash("tcp4", 0x01), rxHash("udp4", 0x02), rxHash("sctp4", 0x03),
+	rxHash("tcp6", 0x05), rxHash("udp6", 0x06), rxHash("sctp6", 0x07),
+	{name: "ethtool.timestamp", get: unix.SIOCGHWTSTAMP, set: unix.SIOCSHWTSTAMP, request: 1, size: 12, parts: []part{{0, 12}}},
+}
+
+func (e *ethtoolIoctl) plain(s plainSetting, cmd uint32, data []byte) error {
+	if s.request != 0 {
+		return e.call(uintptr(cmd), data)
+	}
+	return e.command(cmd, data)
+}
+
+func (e *ethtoolIoctl) read(s plainSetting) ([]byte, error) {
+	data := make([]byte, s.size)
+	if s.fill != nil {
+		s.fill(data)
+	}
+	return data, e.plain(s, s.get, data)
+}
+
+func (s plainSetting) value(data []byte) string {
+	var out []byte
+	for _, p := range s.parts {
+		out = append(out, data[p.from:p.to]...)
+	}
+	return hex.EncodeToString(out)
+}
+
+// write sets the parts to a value that value has given.
+func (e *ethtoolIoctl) write(s plainSetting, value string) error {
+	want, err := hex.DecodeString(value)
+	if err != nil {
+		return err
+	}
+	data, err := e.read(s)
+	if err != nil {
+		return err
+	}
+	for _, p := range s.parts {
+		if len(want) < p.to-p.from {
+			return fmt.Errorf("the record is of %d bytes", len(want))
+		}
+		copy(data[p.from:p.to], want)
+		want = want[p.to-p.from:]
+	}
+	return e.plain(s, s.set, data)
+}
+
+// list reads all that the driver has.
+func (e *ethtoolIoctl) list(out map[string]string) {
+	for _, s := range plainSettings {
+		if data, err := e.read(s); err == nil {
+			out[s.name] = s.value(data)
+		}
+	}
+	if v, err := e.rss(); err == nil {
+		out["ethtool.rss"] = v
+	}
+	if rules, err := e.rules(); err == nil {
+		for _, location := range rules {
+			out["rule."+strconv.FormatUint(uint64(location), 10)] = "present"
+		}
+	}
+}
+
+// set restores one setting. It is false for one that is none of these.
+func (e *ethtoolIoctl) set(name, value string) (known bool, err error) {
+	if i := slices.IndexFunc(plainSettings, func(s plainSetting) bool { return s.name == name }); i >= 0 {
+		return true, e.write(plainSettings[i], value)
+	}
+	if name == "ethtool.rss" {
+		return true, e.setRSS(value)
+	}
+	return false, nil
+}
+
+const rssHeader = 24 // of struct ethtool_rxfh
+
+// readRSS reads struct ethtool_rxfh with its table and key.
+func (e *ethtoolIoctl) readRSS() ([]byte, error) {
+	const get = 0x46
+	data := make([]byte, rssHeader)
+	if err := e.command(get, data); err != nil {
+		return nil, err
+	}
+	table, key := binary.NativeEndian.Uint32(data[8:]), binary.NativeEndian.Uint32(data[12:])
+	if table+key == 0 {
+		return nil, unix.EOPNOTSUPP
+	}
+	sized := make([]byte, rssHeader+4*table+key)
+	binary.NativeEndian.PutUint32(sized[8:], table)
+	binary.NativeEndian.PutUint32(sized[12:], key)
+	return sized, e.command(get, sized)
+}
+
+// rss is the hash function, the key, and the table of queues, which is as a rule
+// that of the driver: one queue after the other.
+func (e *ethtoolIoctl) rss() (string, error) {
+	data, err := e.readRSS()
+	if err != nil {
+		return "", err
+	}
+	table := binary.NativeEndian.Uint32(data[8:])
+	queues := make([]uint32, table)
+	for i := range queues {
+		queues[i] = binary.NativeEndian.Uint32(data[rssHeader+4*i:])
+	}
+	return fmt.Sprintf("%d %s %s", data[16], queueTable(queues), hex.EncodeToString(data[rssHeader+4*table:])), nil
+}
+
+// queueTable writes a table, shortly where it counts the queues over and over.
+func queueTable(queues []uint32) string {
+	if len(queues) == 0 {
+		return "none"
+	}
+	n := slices.Max(queues) + 1
+	even := true
+	var all []string
+	for i, q := range queues {
+		even = even && q == uint32(i)%n
+		all = append(all, strconv.FormatUint(uint64(q), 10))
+	}
+	if even {
+		return fmt.Sprintf("even:%d", n)
+	}
+	return strings.Join(all, ",")
+}
+
+func (e *ethtoolIoctl) setRSS(value string) error {
+	const set = 0x47
+	fields := strings.Split(value, " ")
+	data, err := e.readRSS()
+	if err != nil {
+		return err
+	}
+	table := int(binary.NativeEndian.Uint32(data[8:]))
+	if len(fields) != 3 {
+		return errors.New("the record of it is not readable")
+	}
+	function, err := strconv.ParseUint(fields[0], 10, 8)
+	if err != nil {
+		return err
+	}
+	key, err := hex.DecodeString(fields[2])
+	if err != nil || len(key) != len(data)-rssHeader-4*table {
+		return fmt.Errorf("the record has a key of %d bytes: %w", len(key), err)
+	}
+	queues, err := parseQueueTable(fields[1], table)
+	if err != nil {
+		return err
+	}
+	data[16] = uint8(function)
+	for i, q := range queues {
+		binary.NativeEndian.PutUint32(data[rssHeader+4*i:], q)
+	}
+	copy(data[rssHeader+4*table:], key)
+	return e.command(set, data)
+}
+
+func parseQueueTable(text string, size int) ([]uint32, error) {
+	out := make([]uint32, size)
+	if n, ok := strings.CutPrefix(text, "even:"); ok {
+		queues, err := strconv.ParseUint(n, 10, 32)
+		if err != nil || queues == 0 {
+			return nil, fmt.Errorf("the record has a table for %q queues", n)
+		}
+		for i := range out {
+			out[i] = uint32(i) % uint32(queues)
+		}
+		return out, nil
+	}
+	words := strings.Split(text, ",")
+	if text == "none" {
+		words = nil
+	}
+	if len(words) != size {
+		return nil, fmt.Errorf("the record has a table of %d entries, there are %d", len(words), size)
+	}
+	for i, w := range words {
+		q, err := strconv.ParseUint(w, 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = uint32(q)
+	}
+	return out, nil
+}
+
+// maxRules bounds how many receive rules are listed.
+const maxRules = 1 << 16
+
+// rules lists the locations of the receive rules.
+func (e *ethtoolIoctl) rules() ([]uint32, error) {
+	const count, all, countAt, locationsAt = 0x2e, 0x30, 184, 188
+	data := make([]byte, rxnfcSize)
+	if err := e.command(count, data); err != nil {
+		return nil, err
+	}
+	n := min(binary.NativeEndian.Uint32(data[countAt:]), maxRules)
+	if n == 0 {
+		return nil, nil
+	}
+	data = make([]byte, max(rxnfcSize, locationsAt+4*int(n)))
+	binary.NativeEndian.PutUint32(data[countAt:], n)
+	if err := e.command(all, data); err != nil {
+		return nil, err
+	}
+	var out []uint32
+	for i := range min(n, binary.NativeEndian.Uint32(data[countAt:])) {
+		out = append(out, binary.NativeEndian.Uint32(data[locationsAt+4*i:]))
+	}
+	return out, nil
+}
+
+func (e *ethtoolIoctl) deleteRule(location uint32) error {
+	const remove, specAt, locationIn = 0x31, 16, 160
+	data := make([]byte, rxnfcSize)
+	binary.NativeEndian.PutUint32(data[specAt+locationIn:], location)
+	return e.command(remove, data)
+}

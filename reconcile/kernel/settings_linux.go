@@ -1,0 +1,328 @@
+package kernel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+)
+
+// Who owns the namespace a device is in can change much of it that goes along
+// when it moves (docs/adr/0021). It is read here before a device first leaves the
+// host, and compared and restored when it is back. What the kernel itself drops
+// when a device moves is not here: addresses, neighbours, multicast groups,
+// queueing disciplines, XDP sockets, netfilter hooks.
+
+// linkWords are the settings in a link message that are one number each.
+var linkWords = map[string]int{
+	"link.txqlen":            unix.IFLA_TXQLEN,
+	"link.group":             unix.IFLA_GROUP,
+	"link.gso-max-size":      unix.IFLA_GSO_MAX_SIZE,
+	"link.gso-max-segs":      unix.IFLA_GSO_MAX_SEGS,
+	"link.gro-max-size":      unix.IFLA_GRO_MAX_SIZE,
+	"link.gso-ipv4-max-size": unix.IFLA_GSO_IPV4_MAX_SIZE,
+	"link.gro-ipv4-max-size": unix.IFLA_GRO_IPV4_MAX_SIZE,
+}
+
+// linkBytes are those that are one byte.
+var linkBytes = map[string]int{
+	"link.mode":       unix.IFLA_LINKMODE,
+	"link.proto-down": unix.IFLA_PROTO_DOWN,
+}
+
+// linkFlags are the flags that somebody can set (dev_change_flags).
+const linkFlags = unix.IFF_PROMISC | unix.IFF_ALLMULTI | unix.IFF_MULTICAST | unix.IFF_NOARP |
+	unix.IFF_DEBUG | unix.IFF_NOTRAILERS | unix.IFF_DYNAMIC | unix.IFF_PORTSEL | unix.IFF_AUTOMEDIA
+
+// xdpModes are the ways to attach an XDP program: the attribute of IFLA_XDP that
+// names it, and the flag that means it.
+var xdpModes = map[string]struct{ attribute, flag int }{
+	"xdp.native":  {unix.IFLA_XDP_DRV_PROG_ID, unix.XDP_FLAGS_DRV_MODE},
+	"xdp.generic": {unix.IFLA_XDP_SKB_PROG_ID, unix.XDP_FLAGS_SKB_MODE},
+	"xdp.offload": {unix.IFLA_XDP_HW_PROG_ID, unix.XDP_FLAGS_HW_MODE},
+}
+
+// linkSettings reads the settings in the payload of a link message.
+func linkSettings(b []byte) map[string]string {
+	out := map[string]string{}
+	if len(b) < unix.SizeofIfInfomsg {
+		return out
+	}
+	out["link.flags"] = fmt.Sprintf("%#x", u32(b[8:])&linkFlags)
+	for typ, v := range attributes(b[unix.SizeofIfInfomsg:]) {
+		for name, t := range linkWords {
+			if uint16(t) == typ {
+				out[name] = strconv.FormatUint(uint64(u32(v)), 10)
+			}
+		}
+		for name, t := range linkBytes {
+			if uint16(t) == typ {
+				out[name] = strconv.Itoa(int(u8(v)))
+			}
+		}
+		switch typ {
+		case unix.IFLA_BROADCAST:
+			out["link.broadcast"] = mac(v)
+		case unix.IFLA_XDP:
+			maps.Copy(out, xdpSettings(v))
+		}
+	}
+	return out
+}
+
+func xdpSettings(b []byte) map[string]string {
+	out := map[string]string{}
+	for typ, v := range attributes(b) {
+		for name, m := range xdpModes {
+			if uint16(m.attribute) == typ {
+				out[name] = strconv.FormatUint(uint64(u32(v)), 10)
+			}
+		}
+	}
+	return out
+}
+
+// settingClasses are the classes of ethtool settings that netlink reads.
+var settingClasses = []string{
+	netstate.EthtoolFeature, netstate.EthtoolRing, netstate.EthtoolChannel, netstate.EthtoolCoalesce, netstate.EthtoolPrivateFlag,
+}
+
+// settingsOf reads all settings of a link of the host. What its driver does not
+// have, or does not tell, is not among them.
+func (c *conn) settingsOf(ctx context.Context, w ifLink) (netstate.Settings, error) {
+	if w.raw == nil {
+		fresh, err := c.linkByIndex(ctx, w.link.Index)
+		if err != nil {
+			return nil, err
+		}
+		w = fresh
+	}
+	all := linkSettings(w.raw)
+	for _, class := range settingClasses {
+		have, err := c.ethtoolOf(ctx, class, w.link.Index)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		for name, e := range have {
+			if err == nil && !e.Fixed {
+				all[class+"."+name] = *e.Value
+			}
+		}
+	}
+	err := c.enter(func() error {
+		e, err := openEthtoolIoctl(w.link.Name)
+		if err != nil {
+			return err
+		}
+		defer e.close()
+		e.list(all)
+		for name, point := range tcxPoints {
+			attached, err := tcxPrograms(w.link.Index, point)
+			if err == nil && len(attached) > 0 {
+				all[name] = programList(attached)
+			}
+		}
+		return nil
+	})
+	out := netstate.Settings{}
+	for name, value := range all {
+		out = append(out, name+"="+value)
+	}
+	slices.Sort(out)
+	return out, err
+}
+
+// settingRounds bounds how often what still differs is set again: one setting may
+// have to wait for another.
+const settingRounds = 3
+
+// restoreSettings makes the settings of a link of the host those that are wanted,
+// and says which it could not restore. The link should be down: a program of the
+// pod's must not see a packet of the host's.
+func (c *conn) restoreSettings(ctx context.Context, index int, want netstate.Settings) error {
+	var failed map[string]error
+	for round := 0; ; round++ {
+		w, err := c.linkByIndex(ctx, index)
+		if err != nil {
+			return err
+		}
+		have, err := c.settingsOf(ctx, w)
+		if err != nil {
+			return err
+		}
+		differing := want.Differing(have)
+		if len(differing) == 0 {
+			return nil
+		}
+		if round == settingRounds {
+			return notRestored(differing, failed)
+		}
+		failed = c.setSettings(ctx, w, differing, want.All(), have.All())
+	}
+}
+
+// notRestored names what differs still, with the reasons known.
+func notRestored(names []string, failed map[string]error) error {
+	var errs []error
+	for _, name := range names {
+		err := failed[name]
+		if err == nil {
+			err = errors.New("it stays as the pod has left it")
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", name, err))
+	}
+	return fault.New(fault.Unsupported, fmt.Errorf("settings of the pod could not be taken back: %w", errors.Join(errs...)))
+}
+
+// setSettings sets what differs and returns what failed by name. What is attached
+// goes first, then features in the order of their names.
+func (c *conn) setSettings(ctx context.Context, w ifLink, names []string, want, have map[string]string) map[string]error {
+	failed := map[string]error{}
+	slices.SortStableFunc(names, func(a, b string) int { return rank(a) - rank(b) })
+	for _, name := range names {
+		if err := c.setSetting(ctx, w, name, want, have); err != nil {
+			failed[name] = err
+		}
+	}
+	return failed
+}
+
+func rank(name string) int {
+	if netstate.Attached(name) {
+		return 0
+	}
+	return 1
+}
+
+func (c *conn) setSetting(ctx context.Context, w ifLink, name string, want, have map[string]string) error {
+	class, rest, _ := strings.Cut(name, ".")
+	value, recorded := want[name]
+	switch {
+	case netstate.Attached(name):
+		return c.detach(ctx, w, name, recorded, have[name])
+	case have[name] == "":
+		return errors.New("the driver does not tell it any more")
+	case class == "link":
+		return c.setLinkSetting(ctx, w, name, value)
+	case slices.Contains(settingClasses, class):
+		return c.writeEthtool(ctx, w.link.Index, netstate.Ethtool{Class: class, Name: rest, Value: &value})
+	}
+	c.count.writes.Add(1)
+	return c.count.ask(true, func() error {
+		return c.withIoctl(w.link.Name, func(e *ethtoolIoctl) error {
+			_, err := e.set(name, value)
+			return err
+		})
+	})
+}
+
+func (c *conn) withIoctl(link string, f func(*ethtoolIoctl) error) error {
+	return c.enter(func() error {
+		e, err := openEthtoolIoctl(link)
+		if err != nil {
+			return err
+		}
+		defer e.close()
+		return f(e)
+	})
+}
+
+func (c *conn) setLinkSetting(ctx context.Context, w ifLink, name, value string) error {
+	var flags, change uint32
+	var parts []nl.NetlinkRequestData
+	if name == "link.broadcast" {
+		hw, err := net.ParseMAC(value)
+		if err != nil {
+			return err
+		}
+		parts = append(parts, attr(unix.IFLA_BROADCAST, hw))
+	} else {
+		n, err := strconv.ParseUint(value, 0, 32)
+		if err != nil {
+			return err
+		}
+		switch {
+		case name == "link.flags":
+			flags, change = uint32(n), linkFlags
+		case linkWords[name] != 0:
+			parts = append(parts, attr(linkWords[name], nl.Uint32Attr(uint32(n))))
+		case linkBytes[name] != 0:
+			parts = append(parts, attr(linkBytes[name], []byte{uint8(n)}))
+		}
+	}
+	return c.write(ctx, unix.RTM_NEWLINK, 0, append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, w.link.Index, flags, change)}, parts...)...)
+}
+
+// detach takes away what is attached and was not there before. What was there and
+// is not any more nobody can bring back.
+func (c *conn) detach(ctx context.Context, w ifLink, name string, recorded bool, have string) error {
+	if have != "" {
+		if err := c.detachAll(ctx, w, name, have); err != nil {
+			return err
+		}
+	}
+	if recorded {
+		return errors.New("it was attached on the host, and is not any more: attach it again")
+	}
+	return nil
+}
+
+func (c *conn) detachAll(ctx context.Context, w ifLink, name, have string) error {
+	class, rest, _ := strings.Cut(name, ".")
+	if class == "xdp" {
+		return c.detachXDP(ctx, w, name, have)
+	}
+	c.count.writes.Add(1)
+	return c.count.ask(true, func() error {
+		if class == "rule" {
+			location, err := strconv.ParseUint(rest, 10, 32)
+			if err != nil {
+				return err
+			}
+			return c.withIoctl(w.link.Name, func(e *ethtoolIoctl) error { return e.deleteRule(uint32(location)) })
+		}
+		return c.enter(func() error {
+			attached, err := tcxPrograms(w.link.Index, tcxPoints[name])
+			for _, a := range attached {
+				err = errors.Join(err, detachTCX(w.link.Index, tcxPoints[name], a))
+			}
+			return err
+		})
+	})
+}
+
+// detachXDP takes a program away. One that a link holds can be taken away by that
+// link alone: the kernel refuses the netlink way then (net/core/dev.c,
+// dev_xdp_attach).
+func (c *conn) detachXDP(ctx context.Context, w ifLink, name, program string) error {
+	list := attr(unix.IFLA_XDP|unix.NLA_F_NESTED, nil)
+	list.AddRtAttr(unix.IFLA_XDP_FD, binary.NativeEndian.AppendUint32(nil, ^uint32(0)))
+	list.AddRtAttr(unix.IFLA_XDP_FLAGS, nl.Uint32Attr(uint32(xdpModes[name].flag)))
+	err := c.write(ctx, unix.RTM_SETLINK, 0, ifInfo(unix.AF_UNSPEC, w.link.Index, 0, 0), list)
+	if !errors.Is(err, unix.EBUSY) {
+		return err
+	}
+	id, err := strconv.ParseUint(program, 10, 32)
+	if err != nil {
+		return err
+	}
+	c.count.writes.Add(1)
+	return c.count.ask(true, func() error {
+		links, err := xdpLinks(w.link.Index, uint32(id))
+		for _, l := range links {
+			err = errors.Join(err, detachLink(l))
+		}
+		return err
+	})
+}
