@@ -57,6 +57,7 @@ type hostile struct {
 	messages uint64
 	own      *kernel.Host // of the engine, closed when it is restarted
 	engine   *reconcile.Reconciler
+	cancel   context.CancelFunc // of the last context
 	steps    int
 }
 
@@ -90,7 +91,12 @@ func (h *hostile) fatal(format string, args ...any) {
 	h.t.Fatalf("%s\n%s\nagain with PLUMBLINE_SEED=%d", fmt.Sprintf(format, args...), strings.Join(h.story[max(0, len(h.story)-40):], "\n"), h.seed)
 }
 
+// tell keeps the last steps, for a failure.
 func (h *hostile) tell(format string, args ...any) {
+	const most = 200
+	if len(h.story) > 2*most {
+		h.story = slices.Clone(h.story[len(h.story)-most:])
+	}
 	h.story = append(h.story, fmt.Sprintf(format, args...))
 }
 
@@ -239,7 +245,9 @@ func (h *hostile) meanwhile(in *intruder, do func() error) error {
 	close(stop)
 	wg.Wait()
 	h.steps += len(done)
-	h.story = append(h.story, done...)
+	for _, line := range done {
+		h.tell("%s", line)
+	}
 	return err
 }
 
@@ -394,7 +402,15 @@ func (h *hostile) replaceCard(id reconcile.SandboxID) {
 	(&stranger{t: h.t}).run("ip link show nic0 >/dev/null 2>&1 || " + makeCard("nic0"))
 }
 
-func (h *hostile) ctx() context.Context { return ctxFor(h.t) }
+// ctx bounds what begins now, and ends the one before.
+func (h *hostile) ctx() context.Context {
+	if h.cancel != nil {
+		h.cancel()
+	}
+	ctx, cancel := context.WithTimeout(h.t.Context(), 2*passTime)
+	h.cancel = cancel
+	return ctx
+}
 
 func heapNow() uint64 {
 	runtime.GC()

@@ -4,7 +4,6 @@ package kernel
 
 import (
 	"bytes"
-	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -142,7 +141,7 @@ func (s hostState) settings(t *testing.T, links map[int]string) {
 	defer client.Close()
 	for index, name := range links {
 		for _, class := range []ethtoolnl.Class{ethtoolnl.Feature, ethtoolnl.Ring, ethtoolnl.Channel, ethtoolnl.Coalesce} {
-			all, err := client.Get(context.Background(), class, index)
+			all, err := client.Get(t.Context(), class, index)
 			if err != nil {
 				continue // it has none of these
 			}

@@ -3,7 +3,6 @@
 package kernel
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -370,7 +369,7 @@ func (v view) ethtool(index int) error {
 	}
 	defer client.Close()
 	class := pick(v.rng, []ethtoolnl.Class{ethtoolnl.Feature, ethtoolnl.Feature, ethtoolnl.Ring, ethtoolnl.Coalesce})
-	all, err := client.Get(context.Background(), class, index)
+	all, err := client.Get(v.t.Context(), class, index)
 	if err != nil || len(all) == 0 {
 		return err
 	}
@@ -379,7 +378,7 @@ func (v view) ethtool(index int) error {
 	if class != ethtoolnl.Feature {
 		value = one.Value/2 + 1
 	}
-	return client.Set(context.Background(), class, index, one.Name, value)
+	return client.Set(v.t.Context(), class, index, one.Name, value)
 }
 
 // sysctls turns some of those of the namespace's links.
