@@ -134,9 +134,10 @@ func (h *hostile) bounds() kernel.Bounds {
 // much of routes, which passes the real bound.
 const floods = 2000
 
-// hostileVersions are what the intruder's topology is, and is edited to. What is red
-// keeps out: links stacked on the device (its owner moves them away and they outlive
-// the device's return), and settings that a return does not restore yet (S5).
+// hostileVersions are what the intruder's topology is, and is edited to. Two things
+// are red, and left out: a link on the device, see intruder_test.go, and a tuning
+// step that sets what the device's record holds too (txQLen, allmulti): when the pod
+// had set it before, each undo takes back the other, and the release never ends.
 var hostileVersions = []string{
 	"    - {name: nic, type: TYPE, config: {mtu: 1400, addresses: [192.0.2.10/24]}}\n",
 	"    - {name: nic, type: TYPE, config: {addresses: [192.0.2.11/24], routes: [{dst: 198.51.100.0/24, gw: 192.0.2.1}]}}\n",
@@ -208,7 +209,9 @@ func (h *hostile) pass(in *intruder, what string, do func() error) {
 		defer func() { took = time.Since(start) }()
 		return do()
 	}
-	if h.rng.IntN(2) == 0 {
+	// What stands for a card is known by its index alone, which an attach that is cut
+	// off has not written down yet.
+	if alone := h.rng.IntN(2) == 0; alone || what == "attach" && !realCard() {
 		runtime.ReadMemStats(&before)
 		err := timed()
 		runtime.ReadMemStats(&after)
