@@ -228,6 +228,7 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 	p.offered, p.withheld = offered, withheld
 	p.mu.Unlock()
 	p.say(withheld, errors.Join(partial, uplinks.Problem()))
+	p.sayDirty(k.dirty)
 	if soon > 0 {
 		next = min(next, soon)
 	}
