@@ -70,8 +70,9 @@ func setXDP(t *testing.T, path, name string, program *os.File) {
 
 var (
 	indexOfLink = regexp.MustCompile(`(?m)^[0-9]+: `)
-	// What a link that is down says of its carrier and its permanent address.
-	ownMotion = regexp.MustCompile(`(?m)^(\s*Link detected|\s*Speed|\s*Duplex).*$`)
+	// What a link that is down says of its carrier; and what the kernel itself gives a
+	// link when it is up: a queueing discipline without a handle, and all-nodes.
+	ownMotion = regexp.MustCompile(`(?m)^(\s*Link detected|\s*Speed|\s*Duplex|qdisc \S+ 0: root|\tlink  33:33:00:00:00:01).*\n|qdisc (noop|fq_codel) state`)
 )
 
 // looks is all that the programs everybody has tell of a link of the host.

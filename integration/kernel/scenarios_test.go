@@ -66,7 +66,7 @@ func TestTwoTopologiesOneNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := r.Ensure(ctxFor(t), same)
-	if fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), string(one.ID)) {
+	if fault.Of(err) != fault.Conflict || !strings.Contains(fault.Detail(err), string(one.ID)) {
 		t.Fatalf("the second topology wants the same name: %v", err)
 	}
 	if _, err := r.Ensure(ctxFor(t), two); err != nil {
@@ -186,7 +186,7 @@ func TestDeviceIsHeld(t *testing.T) {
 	if _, err := r.Ensure(ctxFor(t), one); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Ensure(ctxFor(t), two); fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), string(one.ID)) {
+	if _, err := r.Ensure(ctxFor(t), two); fault.Of(err) != fault.Conflict || !strings.Contains(fault.Detail(err), string(one.ID)) {
 		t.Fatalf("the device is held: %v", err)
 	}
 	deleteNetns(path)

@@ -344,7 +344,7 @@ func FormatValue(v any) string {
 	case []string:
 		return printable(strings.Join(v, ","))
 	case Settings:
-		return fmt.Sprintf("%d recorded", len(v))
+		return "as recorded" // how many there are depends on the kernel and the driver
 	default:
 		return fmt.Sprint(v)
 	}
