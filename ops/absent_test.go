@@ -32,3 +32,34 @@ func TestAbsent(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// A step that was edited in records what the pod had set by then. The device is
+// given back with what the host had, and nothing of the pod's.
+func TestSettingsOfThePodAreNotRestored(t *testing.T) {
+	const id = "0000:01:10.0"
+	own := netstate.Settings{"feature.rx-gro=on", "link.flags=0x0", "link.txqlen=1000"}
+	history := []netstate.Change{
+		{Before: netstate.Device{ID: id, At: new("host:v0"), Settings: own}, After: netstate.Device{ID: id, At: new("net1")}},
+		{Before: netstate.Link{Name: "net1", TxQueueLen: new(uint32(7)), AllMulti: new(true)}, After: netstate.Link{Name: "net1", TxQueueLen: new(uint32(500)), AllMulti: new(false)}},
+		{Before: netstate.Ethtool{Link: "net1", Class: netstate.EthtoolFeature, Name: "rx-gro", Value: new("off")}, After: netstate.Ethtool{Link: "net1", Class: netstate.EthtoolFeature, Name: "rx-gro", Value: new("on")}},
+	}
+	for _, at := range []string{"net1", "host:v0"} {
+		snap := netstate.NewSnapshot()
+		snap.Put(netstate.Device{ID: id, Driver: "igbvf", At: &at, Settings: own})
+		snap.Put(netstate.Link{Name: at, LinkKind: "device", DeviceID: id, TxQueueLen: new(uint32(500)), AllMulti: new(false)})
+		snap.Put(netstate.Ethtool{Link: at, Class: netstate.EthtoolFeature, Name: "rx-gro", Value: new("on")})
+		snap.PutAbsent(netstate.LinkKey("host:v0"))
+		if at == "host:v0" {
+			snap.Put(netstate.Link{Name: at, LinkKind: "device", DeviceID: id, TxQueueLen: new(uint32(500)), AllMulti: new(false)})
+		}
+		changes, missing := ops.Undo(snap, history)
+		if len(missing) > 0 {
+			t.Fatalf("at %s: missing %v", at, missing)
+		}
+		for _, c := range changes {
+			if _, ok := c.Object().(netstate.Device); !ok {
+				t.Errorf("at %s: %s", at, c)
+			}
+		}
+	}
+}

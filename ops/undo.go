@@ -20,7 +20,7 @@ import (
 // Undo of a whole record is a release, undo of one pass a rollback, undo of
 // what no step wants any more a pruning.
 func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstate.Change, missing []netstate.Object) {
-	u := &undoer{made: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{}, doomed: map[string]bool{}, touched: map[string]bool{}, adminMAC: map[string]string{}, where: map[string]string{}}
+	u := &undoer{made: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{}, doomed: map[string]bool{}, touched: map[string]bool{}, adminMAC: map[string]string{}, where: map[string]string{}, settings: map[string]map[string]string{}}
 	u.overlay = newOverlay(have, u.lose)
 	u.locate(history)
 	u.doom(history)
@@ -99,6 +99,8 @@ type undoer struct {
 	// adminMAC is the MAC the physical function held for a VF before.
 	adminMAC map[string]string
 	where    map[string]string // name we gave a device -> name it bears now
+	// settings are what a device is given back with, by the name it bears now.
+	settings map[string]map[string]string
 }
 
 // locate finds the devices of the history, wherever they are by now: a
@@ -117,6 +119,9 @@ func (u *undoer) locate(history []netstate.Change) {
 		}
 		if d, ok := u.now.Device(after.ID); ok && d.At != nil {
 			u.where[*after.At] = *d.At
+			if before, ok := c.Before.(netstate.Device); ok {
+				u.settings[*d.At] = before.Settings.All()
+			}
 		} else if !u.now.Known(after) {
 			u.missing[after.Key()] = after
 		}
@@ -207,11 +212,10 @@ func (u *undoer) undo(c netstate.Change) {
 	}
 	c = u.retarget(c)
 	if l, ok := c.Before.(netstate.Link); ok && u.released(l.Name) {
-		// A device goes home with its own MAC, MTU and state: only what its
-		// record does not hold is undone here.
-		c.Before = netstate.Restrict(l, func(path string) bool {
-			return !slices.Contains([]string{"mtu", "mac", "up", "master"}, path)
-		})
+		c.Before = netstate.Restrict(l, func(path string) bool { return !u.withDevice(l.Name, path) })
+	}
+	if e, ok := c.Before.(netstate.Ethtool); ok && u.hasSetting(e.Link, e.Class+"."+e.Name) {
+		return
 	}
 	if u.goesAnyway(c) {
 		return
@@ -237,6 +241,27 @@ func (u *undoer) undo(c netstate.Change) {
 	default:
 		u.restore(c, have)
 	}
+}
+
+// withDevice reports whether a field of a device's link is restored with the
+// device. What a step recorded of such a field may be the pod's doing, and to
+// restore that too would never end.
+func (u *undoer) withDevice(link, path string) bool {
+	switch path {
+	case "mtu", "mac", "up", "master":
+		return true
+	case "txQueueLen":
+		return u.hasSetting(link, "link.txqlen")
+	case "promisc", "allMulti":
+		return u.hasSetting(link, "link.flags")
+	}
+	return false
+}
+
+// hasSetting reports whether a device's record holds one of its settings.
+func (u *undoer) hasSetting(link, name string) bool {
+	_, ok := u.settings[link][name]
+	return ok
 }
 
 // setting reports whether an object is neither made nor deleted by itself.
