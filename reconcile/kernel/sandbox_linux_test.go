@@ -291,6 +291,7 @@ func TestExtend(t *testing.T) {
 		netstate.Addr{Link: "d0", Address: "192.0.2.1/24"},
 		netstate.BridgeVLAN{Link: "d0", VID: 1},
 	}
+	ask = b.recorded(ask...)
 	if err := s.Extend(t.Context(), snap, ask); err != nil {
 		t.Fatal(err)
 	}
