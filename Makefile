@@ -161,6 +161,10 @@ test-cluster: ## tests on a real Kubernetes, its nodes virtual machines (CLUSTER
 	env -u PLUMBLINE_LANE $(GO) test -tags 'cluster $(if $(LONG),soak)' -count=1 -p 1 -timeout 240m -run '$(RUN)' $(or $(CLUSTER_PKG),$$(packages_with '^//go:build cluster')) </dev/null
 	end
 
+.PHONY: test-upgrade
+test-upgrade: ## an upgrade from an earlier commit and a rollback, below running pods; needs the history
+	@$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster RUN='^TestUpgrade$$'
+
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (20s)
 	@. .ci/lib

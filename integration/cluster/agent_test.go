@@ -72,6 +72,12 @@ type agentBench struct {
 
 func newAgentBench(t *testing.T, containerd string) *agentBench {
 	t.Helper()
+	return newAgentBenchOf(t, containerd, func(context.Context, *cluster.Cluster) (cluster.Release, error) { return cluster.Release{}, nil })
+}
+
+// newAgentBenchOf is newAgentBench with the release that choose returns.
+func newAgentBenchOf(t *testing.T, containerd string, choose func(context.Context, *cluster.Cluster) (cluster.Release, error)) *agentBench {
+	t.Helper()
 	b := &agentBench{Cluster: start(t, cluster.Options{})}
 	b.node = addNode(t, b.Cluster, cluster.NodeOptions{
 		Containerd: containerd,
@@ -80,8 +86,12 @@ func newAgentBench(t *testing.T, containerd string) *agentBench {
 		NRITimeout: 10 * time.Second,
 		Kubelet:    "crashLoopBackOff: {maxContainerRestartPeriod: 1s}", // agents are killed in close succession
 	})
+	release, err := choose(t.Context(), b.Cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
 	began := time.Now()
-	if err := b.Install(t.Context()); err != nil {
+	if err := b.InstallRelease(t.Context(), release); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("installed after %s", time.Since(began).Round(10*time.Millisecond))

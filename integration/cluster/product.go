@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -16,6 +17,50 @@ import (
 const ProductNamespace = "plumbline-system"
 
 const productImage = "plumbline.test/plumbline"
+
+// Release is a plumbline that can be installed. The zero Release is that of the
+// checkout.
+type Release struct {
+	commit  string
+	archive string // the image
+	chart   string // the folder of its chart
+}
+
+// tag is that of the release's image.
+func (r Release) tag() string { return cmp.Or(r.commit, "dev") }
+
+// Release builds plumbline as of a commit of the checkout, which it must hold: a
+// clone without history does not.
+func (c *Cluster) Release(ctx context.Context, commit string) (Release, error) {
+	r := Release{commit: commit}
+	tree := filepath.Join(c.dir, "release-"+commit)
+	r.chart, r.archive = filepath.Join(tree, "chart", "plumbline"), tree+".tar"
+	if err := c.export(ctx, commit, tree); err != nil {
+		return r, fmt.Errorf("plumbline of commit %s: %w", commit, err)
+	}
+	program := filepath.Join(c.dir, "plumbline-"+commit)
+	if err := c.goBuildIn(ctx, tree, program, "-trimpath", "-ldflags=-s -w", "./cmd/plumbline"); err != nil {
+		return r, fmt.Errorf("plumbline of commit %s: %w", commit, err)
+	}
+	return r, image.WriteFile(r.archive, image.Image{
+		Names: []string{productImage + ":" + r.tag()}, Files: map[string]string{"/plumbline": program}, Entrypoint: []string{"/plumbline"},
+	})
+}
+
+// export writes the files of a commit into a folder.
+func (c *Cluster) export(ctx context.Context, commit, folder string) error {
+	if err := exec.CommandContext(ctx, "git", "-C", c.places.checkout, "cat-file", "-e", commit+"^{commit}").Run(); err != nil {
+		return fmt.Errorf("%q does not hold it: get the whole history with git fetch --unshallow: %w", c.places.checkout, err)
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	const script = `set -eo pipefail; git -C "$1" archive "$2" | tar -x -C "$3"`
+	if said, err := exec.CommandContext(ctx, "bash", "-c", script, "export", c.places.checkout, commit, folder).CombinedOutput(); err != nil {
+		return fmt.Errorf("git archive: %w: %s", err, said)
+	}
+	return nil
+}
 
 // Image builds a command of the checkout, such as "./integration/cluster/gpu",
 // and an image of that name with nothing but it, and returns the archive.
@@ -39,12 +84,16 @@ func (c *Cluster) Image(ctx context.Context, name, command string) (string, erro
 // Chart renders plumbline's chart as helm template does. Each value is what
 // follows helm's --set.
 func (c *Cluster) Chart(ctx context.Context, values ...string) (string, error) {
+	return c.render(ctx, filepath.Join(c.places.checkout, "chart", "plumbline"), values...)
+}
+
+func (c *Cluster) render(ctx context.Context, chart string, values ...string) (string, error) {
 	helm, err := c.helm(ctx)
 	if err != nil {
 		return "", err
 	}
 	arguments := []string{
-		"template", "plumbline", filepath.Join(c.places.checkout, "chart", "plumbline"),
+		"template", "plumbline", chart,
 		"--namespace", ProductNamespace, "--kube-version", "1.37.0",
 	}
 	for _, v := range values {
@@ -64,9 +113,17 @@ func (c *Cluster) Chart(ctx context.Context, values ...string) (string, error) {
 // Install installs plumbline by its chart on all nodes there are and returns when
 // controller and agents are ready. Each value is what follows helm's --set.
 func (c *Cluster) Install(ctx context.Context, values ...string) error {
-	archive, err := c.Image(ctx, productImage+":dev", "./cmd/plumbline")
-	if err != nil {
-		return fmt.Errorf("install plumbline: %w", err)
+	return c.InstallRelease(ctx, Release{}, values...)
+}
+
+// InstallRelease is Install of another release. Where one is installed already it is
+// upgraded, or rolled back.
+func (c *Cluster) InstallRelease(ctx context.Context, r Release, values ...string) (err error) {
+	if r == (Release{}) {
+		r.chart = filepath.Join(c.places.checkout, "chart", "plumbline")
+		if r.archive, err = c.Image(ctx, productImage+":dev", "./cmd/plumbline"); err != nil {
+			return fmt.Errorf("install plumbline: %w", err)
+		}
 	}
 	c.mu.Lock()
 	nodes := make([]*Node, 0, len(c.nodes))
@@ -75,19 +132,19 @@ func (c *Cluster) Install(ctx context.Context, values ...string) error {
 	}
 	c.mu.Unlock()
 	for _, n := range nodes {
-		if err := n.Import(ctx, archive); err != nil {
+		if err := n.Import(ctx, r.archive); err != nil {
 			return fmt.Errorf("install plumbline: %w", err)
 		}
 	}
-	manifest, err := c.Chart(ctx, append([]string{
-		"image.repository=" + productImage, "image.tag=dev", "image.pullPolicy=Never", "controller.replicas=1",
+	manifest, err := c.render(ctx, r.chart, append([]string{
+		"image.repository=" + productImage, "image.tag=" + r.tag(), "image.pullPolicy=Never", "controller.replicas=1",
 		"webhook.timeoutSeconds=30", // the machine is emulated
 	}, values...)...)
 	if err != nil {
 		return fmt.Errorf("install plumbline: %w", err)
 	}
 	namespace := "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + ProductNamespace + "}\n---\n"
-	if _, err := c.Kubectl(ctx, strings.NewReader(namespace+manifest), "apply", "--server-side", "-f", "-"); err != nil {
+	if _, err := c.Kubectl(ctx, strings.NewReader(namespace+manifest), "apply", "--server-side", "--force-conflicts", "-f", "-"); err != nil {
 		return fmt.Errorf("install plumbline: %w", err)
 	}
 	for _, workload := range []string{"deployment/plumbline-controller", "daemonset/plumbline-agent"} {
@@ -125,8 +182,12 @@ func (c *Cluster) helm(ctx context.Context) (string, error) {
 // goBuild builds a program of the checkout, or several into a folder whose path
 // ends in a slash.
 func (c *Cluster) goBuild(ctx context.Context, program string, arguments ...string) error {
+	return c.goBuildIn(ctx, c.places.checkout, program, arguments...)
+}
+
+func (c *Cluster) goBuildIn(ctx context.Context, folder, program string, arguments ...string) error {
 	command := exec.CommandContext(ctx, "go", append([]string{"build", "-buildvcs=false", "-o", program}, arguments...)...)
-	command.Dir = c.places.checkout
+	command.Dir = folder
 	command.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := command.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w:\n%s", filepath.Base(program), err, said)

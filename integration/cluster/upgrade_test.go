@@ -1,0 +1,233 @@
+//go:build cluster
+
+package cluster_test
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plumbline/plumbline/integration/cluster"
+	"github.com/plumbline/plumbline/reconcile/frame"
+)
+
+// upgradedFrom is the commit that TestUpgrade upgrades from, and rolls back to.
+const upgradedFrom = "c3bdea83d204510565ce01261d169a2d96bffca1"
+
+// TestUpgrade holds that pods keep their network, and that others get theirs, while
+// plumbline is upgraded from an earlier commit, rolled while a record is of a version that
+// the agent does not know, and rolled back; and that no record is set aside and no virtual
+// function is lost.
+//
+// The agent of the earlier commit sets aside what it does not know, which cannot be mended
+// any more. So the older agent of the second part is today's, and the later one is played:
+// a line that a later version would have written is added to the record of a pod.
+func TestUpgrade(t *testing.T) {
+	var before cluster.Release
+	b := newAgentBenchOf(t, "", func(ctx context.Context, c *cluster.Cluster) (_ cluster.Release, err error) {
+		before, err = c.Release(ctx, upgradedFrom)
+		return before, err
+	})
+	kubectl(t, b.Cluster, fmt.Sprintf(oneVF, "net-3", "enp3s0f0v2", "192.0.2.193/26", "net3"), "apply", "-f", "-")
+	kubectl(t, b.Cluster, "", "wait", "--for=create", "--timeout=60s", "deviceclass/net-3-vf")
+	u := &upgrade{agentBench: b, kept: map[string]string{}}
+	u.keep(t, "old-1", "net-1", "net1")
+	u.keep(t, "old-3", "net-3", "net3")
+
+	t.Log("upgrade")
+	u.roll(t, func(ctx context.Context) error { return b.InstallRelease(ctx, cluster.Release{}) })
+	u.runs(t, ":dev")
+
+	t.Log("a record of a later version")
+	log, added := u.later(t, "old-1")
+	u.roll(t, u.restart)
+	u.leftAlone(t, "old-1", log, added)
+
+	t.Log("rollback")
+	u.keep(t, "new-1", "net-1", "net1")
+	u.roll(t, func(ctx context.Context) error { return b.InstallRelease(ctx, before) })
+	u.runs(t, ":"+upgradedFrom)
+	for pod := range u.kept {
+		u.unwatch(t, pod)
+	}
+	b.drop(t, "new-1", "old-3")
+}
+
+// upgrade is a bench whose product is replaced.
+type upgrade struct {
+	*agentBench
+	kept    map[string]string // by pod: the state of its link when it was ready
+	started int
+}
+
+// keep starts a pod that runs on, and watches its links from then on.
+func (u *upgrade) keep(t *testing.T, pod, template, link string) {
+	t.Helper()
+	u.create(t, claimingPod(pod, template))
+	u.ready(t, pod)
+	u.has(t, pod, link)
+	u.shell(t, "setsid ip -n "+u.netns(t, pod)+" monitor link address </dev/null >/tmp/watch-"+pod+" 2>&1 & echo $! >/tmp/watch-"+pod+".pid")
+	u.kept[pod] = u.network(t, pod)
+}
+
+// unwatch ends what keep began: it would keep the namespace when the pod has ended.
+func (u *upgrade) unwatch(t *testing.T, pod string) {
+	t.Helper()
+	u.shell(t, "kill $(cat /tmp/watch-"+pod+".pid)")
+	delete(u.kept, pod)
+}
+
+// netns returns the name of the namespace for which the gate of the pod's claim is open.
+func (u *upgrade) netns(t *testing.T, pod string) string {
+	t.Helper()
+	return strings.TrimSpace(u.shell(t, `basename "$(jq -r '.devices[0].containerEdits.mounts[0].hostPath' "$(ls /var/run/cdi/dra.networking-gate-* | grep -E '`+u.claims(t, pod)+`')")"`))
+}
+
+// network is what the pod's links, addresses and routes are, with interface indexes and
+// hardware addresses.
+func (u *upgrade) network(t *testing.T, pod string) string {
+	t.Helper()
+	ns := u.netns(t, pod)
+	return u.shell(t, "ip -d -o -n "+ns+" link; ip -o -n "+ns+" address | sed 's/valid_lft.*//'; ip -n "+ns+" route; ip -n "+ns+" -6 route")
+}
+
+// journal returns the path of the engine's log of a pod.
+func (u *upgrade) journal(t *testing.T, pod string) string {
+	t.Helper()
+	return strings.TrimSpace(u.shell(t, `ls /var/lib/plumbline/*.journal | grep -E '`+u.claims(t, pod)+`'`))
+}
+
+// unchanged fails the test unless the pods that were kept have had no change since.
+func (u *upgrade) unchanged(t *testing.T) {
+	t.Helper()
+	for pod, before := range u.kept {
+		if now := u.network(t, pod); now != before {
+			t.Errorf("network of pod %s:\n%s\nbefore:\n%s", pod, now, before)
+		}
+		if said := u.shell(t, "kill -0 $(cat /tmp/watch-"+pod+".pid); cat /tmp/watch-"+pod); said != "" {
+			t.Errorf("links of pod %s were changed:\n%s", pod, said)
+		}
+		if n := u.get(t, pod, ".status.containerStatuses[0].restartCount"); n != "0" {
+			t.Errorf("pod %s was restarted %s times", pod, n)
+		}
+	}
+	if aside := u.shell(t, "ls /var/lib/plumbline /var/lib/plumbline/claims | grep damaged || true"); aside != "" {
+		t.Errorf("set aside:\n%s", aside)
+	}
+}
+
+// roll replaces the agent while pods come and go, and makes one more round after that.
+func (u *upgrade) roll(t *testing.T, replace func(context.Context) error) {
+	t.Helper()
+	logs := map[string]string{}
+	for pod := range u.kept {
+		logs[pod] = u.shell(t, "cat "+u.journal(t, pod))
+	}
+	old := u.agents(t)
+	replaced := make(chan error, 1)
+	go func() { replaced <- replace(t.Context()) }()
+	first := u.started
+	for rolled, last := false, false; !last; {
+		last = rolled
+		select {
+		case err := <-replaced:
+			if err != nil {
+				t.Fatal(err)
+			}
+			rolled = true
+		default:
+		}
+		u.started++
+		name := fmt.Sprintf("churn-%d", u.started)
+		u.create(t, claimingPod(name, "net-2"))
+		u.ready(t, name)
+		u.startedOnceWith(t, name, "net2")
+		kubectl(t, u.Cluster, "", "delete", "pod", "--timeout=120s", name)
+		if u.started > first+60 {
+			t.Fatalf("the update does not end: agents %s, before %s", u.agents(t), old)
+		}
+	}
+	if now := u.agents(t); now == old {
+		t.Errorf("the agent is %s still", old)
+	}
+	t.Logf("%d pods meanwhile", u.started-first)
+	u.unchanged(t)
+	for pod, before := range logs {
+		if now := u.shell(t, "cat "+u.journal(t, pod)); !strings.HasPrefix(now, strings.TrimSpace(before)) {
+			t.Errorf("the log of pod %s is another:\n%s\nbefore:\n%s", pod, now, before)
+		}
+	}
+}
+
+func (u *upgrade) agents(t *testing.T) string {
+	t.Helper()
+	return kubectl(t, u.Cluster, "", "-n", cluster.ProductNamespace, "get", "pods", "-l", "app.kubernetes.io/component=agent", "-o", "jsonpath={.items[*].metadata.name}")
+}
+
+// runs fails the test unless the agent is of this image.
+func (u *upgrade) runs(t *testing.T, tag string) {
+	t.Helper()
+	if image := kubectl(t, u.Cluster, "", "-n", cluster.ProductNamespace, "get", "pods", "-l", "app.kubernetes.io/component=agent", "-o", "jsonpath={.items[*].spec.containers[*].image}"); !strings.HasSuffix(image, tag) {
+		t.Errorf("the agent's image is %s, want %s", image, tag)
+	}
+}
+
+// restart replaces the agent by one of the same release.
+func (u *upgrade) restart(ctx context.Context) error {
+	if _, err := u.Kubectl(ctx, nil, "-n", cluster.ProductNamespace, "rollout", "restart", "daemonset/plumbline-agent"); err != nil {
+		return err
+	}
+	_, err := u.Kubectl(ctx, nil, "-n", cluster.ProductNamespace, "rollout", "status", "--timeout=180s", "daemonset/plumbline-agent")
+	return err
+}
+
+// later adds to the log of a pod a change of an object that this version does not know, and
+// returns the path of the log and the length of what was added.
+func (u *upgrade) later(t *testing.T, pod string) (log string, added int) {
+	t.Helper()
+	line, err := frame.Encode(map[string]any{"intend": []any{map[string]any{"step": "qos", "type": "of-a-later-version", "after": map[string]any{"link": "net1"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log = u.journal(t, pod)
+	u.shell(t, "base64 -d <<<"+base64.StdEncoding.EncodeToString(line)+" >>'"+log+"'")
+	return log, len(line)
+}
+
+// leftAlone ends a pod whose log is of a later version. The agent must say so once, and
+// leave the log alone, until the later version is back, which is played by a log without
+// what was added.
+func (u *upgrade) leftAlone(t *testing.T, pod, log string, added int) {
+	t.Helper()
+	said := u.agentLog(t)
+	if n := strings.Count(said, "record of another version"); n != 1 || !strings.Contains(said, "of-a-later-version") {
+		t.Errorf("the agent has reported it %d times, want once:\n%s", n, said)
+	}
+	sum := u.shell(t, "sha256sum '"+log+"'")
+	claim := u.claims(t, pod)
+	u.unwatch(t, pod)
+	kubectl(t, u.Cluster, "", "delete", "pod", pod, "--wait=false")
+	until(t, "the release is refused", 2*time.Minute, func() bool {
+		return strings.Count(u.agentLog(t), "of-a-later-version") > strings.Count(said, "of-a-later-version") && strings.Contains(u.get(t, pod, ".status.containerStatuses[0].state"), "terminated")
+	})
+	if left := u.shell(t, "ls /var/lib/plumbline/claims | grep -E '"+claim+"' || true"); !strings.Contains(left, ".claim") {
+		t.Errorf("the claim was forgotten: %q", left)
+	}
+	if now := u.shell(t, "sha256sum '"+log+"'"); now != sum {
+		t.Errorf("the log is another: %s, before %s", now, sum)
+	}
+	u.shell(t, fmt.Sprintf("truncate -s -%d '%s'", added, log))
+	kubectl(t, u.Cluster, "", "wait", "--for=delete", "--timeout=180s", "pod/"+pod)
+	if left := u.shell(t, "ls /var/lib/plumbline/claims /var/lib/plumbline | grep -E '"+claim+"' || true"); left != "" {
+		t.Errorf("left behind: %s", left)
+	}
+}
+
+// agentLog is what the agent has logged since it was started.
+func (u *upgrade) agentLog(t *testing.T) string {
+	t.Helper()
+	return kubectl(t, u.Cluster, "", "-n", cluster.ProductNamespace, "logs", "daemonset/plumbline-agent")
+}
