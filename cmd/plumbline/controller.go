@@ -13,12 +13,10 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	runtimelog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -156,7 +154,7 @@ func (c *controller) manager(config *rest.Config, certificates *admission.Certif
 		Cache: cache.Options{
 			// Nobody here reads who wrote which field.
 			DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject:         map[client.Object]cache.ByObject{&resourceapi.DeviceClass{}: {Transform: deviceclass.StripClass}},
+			ByObject:         deviceclass.Cached(),
 		},
 		LeaderElection:   c.elect,
 		LeaderElectionID: "plumbline-controller", LeaderElectionNamespace: c.namespace, LeaderElectionReleaseOnCancel: true,

@@ -7,6 +7,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plumbline/plumbline/topology/claim"
@@ -92,6 +93,11 @@ func Wanting(ctx context.Context, cache client.Reader, class string) ([]v1alpha1
 		return nil, fmt.Errorf("list topologies with a step of DeviceClass %q: %w", class, err)
 	}
 	return list.Items, nil
+}
+
+// Cached says what a manager's cache keeps of the objects that this package reads.
+func Cached() map[client.Object]cache.ByObject {
+	return map[client.Object]cache.ByObject{&resourceapi.DeviceClass{}: {Transform: StripClass}}
 }
 
 // StripClass reduces a DeviceClass that is no topology's to its name and owner, for

@@ -56,7 +56,7 @@ func object(namespace, name string, kind, n int) metav1.ObjectMeta {
 		Namespace: namespace, Name: name, UID: types.UID(fmt.Sprintf("%08x-0000-4000-8000-%012x", kind, n)), CreationTimestamp: created, Generation: 1,
 		ManagedFields: []metav1.ManagedFieldsEntry{{
 			Manager: "a-controller", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Time: &created, FieldsType: "FieldsV1",
-			FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:labels":{".":{},"f:a":{}}},"f:status":{"f:allocation":{".":{},"f:devices":{".":{},"f:config":{},"f:results":{}},"f:nodeSelector":{}},"f:reservedFor":{".":{},"k:{\"uid\":\"u\"}":{}}}}`)},
+			FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{".":{},"f:a":{}}},"f:status":{"f:allocation":{".":{},"f:devices":{".":{},"f:config":{},"f:results":{}},"f:nodeSelector":{}},"f:reservedFor":{".":{},"k:{\"uid\":\"u\"}":{}}}}`),
 		}},
 	}
 }
@@ -75,7 +75,7 @@ func Objects(size Size, set contract.Set) iter.Seq2[client.Object, error] {
 				return
 			}
 			for n, c := range classes {
-				c.ObjectMeta.UID, c.CreationTimestamp, c.Generation = types.UID(fmt.Sprintf("00000002-0000-4000-8000-%012x", 2*i+n)), created, 1
+				c.UID, c.CreationTimestamp, c.Generation = types.UID(fmt.Sprintf("00000002-0000-4000-8000-%012x", 2*i+n)), created, 1
 				if !yield(c, nil) {
 					return
 				}
