@@ -27,7 +27,7 @@ RUN ?= .
 LONG ?=
 TAGS = $(if $(LONG),-tags soak)
 KERNELS ?= stable backports
-KERNEL_PKG ?= ./cmd/... ./integration/... ./reconcile/kernel/... ./reconcile/watch
+KERNEL_PKG ?= ./cmd/... ./integration/kernel ./reconcile/kernel/... ./reconcile/watch
 # What the short form has on one kernel only: faults at changes, which are ours and not
 # the kernel's, and what takes longest.
 ONE_KERNEL := ^(Test(KilledBetweenChanges|EveryChangeFailsOnce|FailureAtEveryChange|KilledInRepairAndUpdate|Update(Killed|FailsAnywhere)|Drift|AnotherWriter|Restart|NothingGrows|Storm|KernelSessions))$$
