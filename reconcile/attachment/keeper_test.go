@@ -182,11 +182,17 @@ func (w *world) Failed(_ attachment.Pod, c claims.Claim, _ error) {
 
 // Updated implements attachment.Reporter.
 func (w *world) Updated(c claims.Claim, topology string, from int64, _ reconcile.Report) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.told = append(w.told, fmt.Sprintf("updated %s from %d to %d", topology, from, c.Topology(topology).Object.Generation))
 }
 
 // Detached implements attachment.Reporter.
-func (w *world) Detached(c claims.Claim) { w.told = append(w.told, "detached "+c.Name) }
+func (w *world) Detached(c claims.Claim) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told = append(w.told, "detached "+c.Name)
+}
 
 // prepare records a claim with these topologies for pod "p".
 func (w *world) prepare(uid types.UID, topologies ...string) {
