@@ -132,7 +132,7 @@ test-kernel: ## tests that change a kernel, in a virtual machine, on two kernels
 $(KERNELS:%=test-kernel-%): test-kernel-%:
 	@. .ci/lib
 	begin "kernel tests, Debian's $* kernel"
-	integration/vm test --kernel $* --cpus $(if $(filter backports,$*),1,2) --nics quad --timeout $(if $(LONG),14400,3000) -- $(TAGS) -timeout $(if $(LONG),4h,25m) -run '$(RUN)' $(if $(LONG)$(filter stable,$*)$(filter-out .,$(RUN)),,-skip '$(ONE_KERNEL)') $(KERNEL_PKG) </dev/null 2>&1 | sed -u '/\[no test files\]/d'
+	integration/vm test --kernel $* --cpus $(if $(filter backports,$*),1,2) --nics quad --timeout $(if $(LONG),14400,4500) -- $(TAGS) -timeout $(if $(LONG),4h,60m) -run '$(RUN)' $(if $(LONG)$(filter stable,$*)$(filter-out .,$(RUN)),,-skip '$(ONE_KERNEL)') $(KERNEL_PKG) </dev/null 2>&1 | sed -u '/\[no test files\]/d'
 	end
 
 .PHONY: soak
