@@ -66,7 +66,7 @@ func TestTwoTopologiesOneNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := r.Ensure(ctxFor(t), same)
-	if fault.Of(err) != fault.Conflict || !strings.Contains(fault.Detail(err), string(one.ID)) {
+	if fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), string(one.ID)) {
 		t.Fatalf("the second topology wants the same name: %v", err)
 	}
 	if _, err := r.Ensure(ctxFor(t), two); err != nil {
