@@ -273,8 +273,9 @@ func TestCancelled(t *testing.T) {
 // A snapshot is extended without reading the sandbox again.
 func TestExtend(t *testing.T) {
 	b := newBench(t)
-	b.create(up(dummy("host:eth1")), up(dummy("d0")))
+	b.create(up(dummy("host:eth1")))
 	b.apply(b.move("if:eth1", "net1"))
+	b.create(up(dummy("d0"))) // later, so that the device keeps its index, which it is known by
 	s := b.open()
 	snap, err := s.Observe(t.Context(), nil)
 	if err != nil {
