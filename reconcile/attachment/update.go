@@ -24,7 +24,7 @@ import (
 //
 // When it fails the pod has the network it had before, and the error is that of
 // the failing step. The error of Options.Follow is returned as it is, and an error
-// of kind Gone says that the claim, or its sandbox, is no more, or is not attached
+// of kind Gone says that the claim, or its sandbox, no longer exists, or is not attached
 // yet: nothing is to be said of it, and it may be tried again.
 func (k *Keeper) Update(ctx context.Context, uid types.UID, o *v1alpha1.NetworkTopology) error {
 	if k.attaching(uid) {
