@@ -176,6 +176,9 @@ func TestEdges(t *testing.T) {
 	// A policy holds some time after it was made only.
 	eventually(t, "the policy on slices", func() string {
 		err := b.writeSlice(t, b.agents["n1"], "probe", "n2", "n2", claim.Driver)
+		if err == nil { // until then it is written, and n2 must have no slice when it is published
+			check(t, b.admin.ResourceV1().ResourceSlices().Delete(t.Context(), "probe", metav1.DeleteOptions{}))
+		}
 		if err == nil || !strings.Contains(err.Error(), "may not write") {
 			return fmt.Sprintf("lets through what it must not (%v)", err)
 		}
