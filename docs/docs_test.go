@@ -17,6 +17,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/graph"
@@ -118,6 +119,15 @@ var (
 	metricLabel  = regexp.MustCompile(`(\w+)="`)
 )
 
+// kinds lists the kinds of objects.
+func kinds(separator string) string {
+	var out []string
+	for _, k := range netstate.Kinds() {
+		out = append(out, string(k))
+	}
+	return strings.Join(out, separator)
+}
+
 // boundOf says what bounds the values of a label; a label that is not here is not
 // documented, and the page cannot be written.
 var boundOf = map[string]string{
@@ -126,7 +136,7 @@ var boundOf = map[string]string{
 	"goversion": "one for a process",
 	"hook":      "`Synchronize`, `RunPodSandbox`, `CreateContainer`, `StopPodSandbox`, `RemovePodSandbox`; `BehindGate`: not a hook, but what went on when it was over",
 	"kind":      "`dump`, `get`, `write`",
-	"object":    "the kinds of objects, eight, and `step`",
+	"object":    "the kinds of objects, `" + kinds("`, `") + "`, and `step`",
 	"outcome":   "`Success` and the kinds of errors, seven",
 	"phase":     "`observe`, `journal`, `apply`",
 	"revision":  "one for a process",

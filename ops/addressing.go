@@ -106,7 +106,7 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		if r.Gateway != "" && strings.Contains(r.Gateway, ":") != v6 {
 			return Invalid(fmt.Sprintf("routes[%d].gateway", i), "%q and destination %q are of different families", r.Gateway, r.Destination)
 		}
-		if err := p.req.imagined.spend(costOther); err != nil {
+		if err := p.req.imagined.spend(netstate.Route{}.Traits().Cost); err != nil {
 			return err
 		}
 		p.deferred = append(p.deferred, deferredRoute{p.current, link, fmt.Sprintf("routes[%d]", i), r})

@@ -12,8 +12,8 @@ type prospect struct {
 	order []*topology.Step
 }
 
-// Asks lists what a look at the outcome has to ask for beyond what is observed
-// anyway: the settings of links that the plan makes could not be asked for
+// Asks lists what an observation of the outcome has to ask for beyond what is
+// observed anyway. The settings of links that the plan makes could not be asked for
 // before.
 func (p *Plan) Asks() []netstate.Object {
 	if p.leadsTo == nil {
@@ -21,8 +21,7 @@ func (p *Plan) Asks() []netstate.Object {
 	}
 	var out []netstate.Object
 	for _, w := range p.leadsTo.p.wants {
-		switch w.obj.(type) {
-		case netstate.Sysctl, netstate.Ethtool:
+		if !w.obj.Traits().Whole {
 			out = append(out, w.obj)
 		}
 	}

@@ -94,12 +94,9 @@ type imagination struct {
 	cost     int
 }
 
-// The costs of planning, in numbers that bound hostile topologies: of what a
-// step asks for, where many of a kind are compared with each other, and of all.
+// The costs of planning, in numbers that bound hostile topologies. What a step asks
+// for costs what netstate.Traits says, as many of a kind are compared with each other.
 const (
-	costLink   = 32
-	costOther  = 8
-	costVLAN   = 2 // a full trunk is 4094
 	costBudget = 20_000
 	maxValues  = 4096 // in all configs together
 )
@@ -141,14 +138,7 @@ func (im *imagination) spend(cost int) error {
 }
 
 func (im *imagination) spendWant(o netstate.Object) error {
-	switch o.(type) {
-	case netstate.Link, netstate.Device:
-		return im.spend(costLink)
-	case netstate.BridgeVLAN:
-		return im.spend(costVLAN)
-	default:
-		return im.spend(costOther)
-	}
+	return im.spend(o.Traits().Cost)
 }
 
 // spendMerge is for the entries of results, which are compared pair by pair.
@@ -248,7 +238,7 @@ func (p *Planner) imagineLink(name string, missing error) (netstate.Link, error)
 	if im == nil {
 		return netstate.Link{}, missing
 	}
-	if err := im.spend(costLink); err != nil {
+	if err := im.spend(netstate.Link{}.Traits().Cost); err != nil {
 		return netstate.Link{}, err
 	}
 	if !netstate.OnHost(name) {

@@ -91,7 +91,7 @@ func (p *Planner) bondOf(port string) (string, bool) {
 		return "", false
 	}
 	bond, ok := p.view.Link(c.value.(string))
-	return bond.Name, ok && bond.LinkKind == "bond"
+	return bond.Name, ok && bond.KindTraits().ForcesPorts
 }
 
 const bondRule = "a bond has the MTU of its ports"

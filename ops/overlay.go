@@ -95,17 +95,11 @@ const keptForOwner = "kept for its owner"
 // whose gateway those make reachable.
 func byReachability(changes []netstate.Change) []netstate.Change {
 	rank := func(c netstate.Change) int {
-		switch o := c.Before.(type) {
-		case netstate.Addr:
-			return 0
-		case netstate.Route:
-			if o.Gateway == "" {
-				return 1
-			}
-			return 2
-		default:
-			return 3
+		n := 2 * int(c.Before.Traits().Phase)
+		if r, ok := c.Before.(netstate.Route); ok && r.Gateway != "" {
+			n++
 		}
+		return n
 	}
 	out := slices.Clone(changes)
 	slices.SortStableFunc(out, func(a, b netstate.Change) int { return rank(a) - rank(b) })
@@ -115,24 +109,23 @@ func byReachability(changes []netstate.Change) []netstate.Change {
 // survivor returns the object to make again, false for what the kernel makes or
 // what has no link any more.
 func survivor(now *netstate.Snapshot, o netstate.Object) (netstate.Object, bool) {
-	switch o := o.(type) {
-	case netstate.Addr:
-		_, there := now.Link(o.Link)
-		return o, there && !o.Kernel
-	case netstate.Route:
-		l, there := now.Link(o.Link)
-		if !there || o.Protocol == routeProtocolKernel {
-			return nil, false
-		}
-		if l.Master != nil && *l.Master != "" && o.Table == netstate.TableMain {
-			if m, ok := now.Link(*l.Master); ok && m.VRF != nil && m.VRF.Table != nil {
-				o.Table = *m.VRF.Table
-			}
-		}
-		return o, true
-	default:
+	l, there := now.Link(netstate.LinkOf(o))
+	if !there || o.Traits().Phase == netstate.PhaseLinks || netstate.KernelMade(o) {
 		return nil, false
 	}
+	r, isRoute := o.(netstate.Route)
+	if !isRoute {
+		return o, true
+	}
+	if r.Protocol == netstate.RouteProtocolKernel {
+		return nil, false // a default route too
+	}
+	if l.Master != nil && *l.Master != "" && r.Table == netstate.TableMain {
+		if m, ok := now.Link(*l.Master); ok && m.VRF != nil && m.VRF.Table != nil {
+			r.Table = *m.VRF.Table
+		}
+	}
+	return r, true
 }
 
 // reachable reports whether the kernel would take a route's gateway: an IPv4 one
@@ -159,6 +152,3 @@ func reachable(now *netstate.Snapshot, r netstate.Route) bool {
 	}
 	return false
 }
-
-// routeProtocolKernel marks the connected routes the kernel makes (RTPROT_KERNEL).
-const routeProtocolKernel = 2

@@ -52,9 +52,9 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 	if len(missing) > 0 {
 		return &Plan{Missing: missing}, nil
 	}
-	for phase := range 3 {
+	for _, phase := range netstate.Phases() {
 		for _, w := range wants {
-			if phaseOf(w.obj) != phase {
+			if w.obj.Traits().Phase != phase {
 				continue
 			}
 			if err := p.ended(); err != nil {
@@ -87,17 +87,6 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 		plan.Results = append(plan.Results, topology.StepResult{Name: step.Name, Type: step.Type, Result: res})
 	}
 	return plan, nil
-}
-
-func phaseOf(o netstate.Object) int {
-	switch o.(type) {
-	case netstate.Addr:
-		return 1
-	case netstate.Route:
-		return 2
-	default:
-		return 0
-	}
 }
 
 // withDerivedMTU adds the MTUs that follow from other steps' wants: to a bond's
@@ -195,17 +184,9 @@ func (q *sequencer) emit(w want) error {
 		return q.link(w, o)
 	case netstate.Device:
 		return q.device(w, o)
-	case netstate.Ethtool:
-		return q.ethtool(w, o)
-	case netstate.Sysctl:
-		return q.sysctl(w, o)
-	case netstate.VF:
-		have, ok := netstate.Lookup(q.now, o)
-		if !ok {
-			return fault.New(fault.Gone, fmt.Errorf("no physical function holds VF %q", o.ID))
-		}
-		q.set(w.step, have, o)
-		return nil
+	}
+	if w.obj.Traits().Setting {
+		return q.setting(w)
 	}
 	have, ok := q.now.Get(w.obj.Key())
 	switch {
@@ -220,43 +201,29 @@ func (q *sequencer) emit(w want) error {
 	return nil
 }
 
-// set makes a setting that outlives the sandbox what it is to be.
-func (q *sequencer) set(step string, have, want netstate.Object) {
-	wanted := func(path string) bool { return netstate.Value(want, path) != nil }
-	q.held = append(q.held, netstate.Change{Step: step, Before: netstate.Restrict(have, wanted), After: want})
-	q.update(step, have, want)
+// setting brings about what is never created. One that outlives the sandbox is held.
+func (q *sequencer) setting(w want) error {
+	have, ok := q.now.Get(w.obj.Key())
+	switch {
+	case !ok && q.now.Fresh(netstate.LinkOf(w.obj)):
+		q.do(netstate.Change{Step: w.step, After: w.obj})
+		return nil
+	case !ok:
+		return netstate.Absent(w.obj)
+	}
+	if e, ok := have.(netstate.Ethtool); ok && e.Fixed && len(netstate.Diff(w.obj, have)) > 0 {
+		return fault.New(fault.Unsupported, fmt.Errorf("link %q: ethtool %s %q is %s and its driver does not let it change", e.Link, e.Class, e.Name, *e.Value))
+	}
+	if w.obj.Traits().Held {
+		wanted := func(path string) bool { return netstate.Value(w.obj, path) != nil }
+		q.held = append(q.held, netstate.Change{Step: w.step, Before: netstate.Restrict(have, wanted), After: w.obj})
+	}
+	q.update(w.step, have, w.obj)
+	return nil
 }
 
 func needsReplace(diff []netstate.FieldDiff) bool {
 	return slices.ContainsFunc(diff, func(d netstate.FieldDiff) bool { return d.Mode == netstate.Replace })
-}
-
-func (q *sequencer) sysctl(w want, o netstate.Sysctl) error {
-	have, ok := netstate.Lookup(q.now, o)
-	if !ok {
-		if link := o.Link(); link != "" && q.now.Fresh(link) {
-			q.do(netstate.Change{Step: w.step, After: o})
-			return nil
-		}
-		return fault.New(fault.Unsupported, fmt.Errorf("sysctl %q does not exist in this network namespace", o.Path))
-	}
-	q.update(w.step, have, o)
-	return nil
-}
-
-func (q *sequencer) ethtool(w want, o netstate.Ethtool) error {
-	have, ok := netstate.Lookup(q.now, o)
-	switch {
-	case !ok && q.now.Fresh(o.Link):
-		q.do(netstate.Change{Step: w.step, After: o})
-	case !ok:
-		return fault.New(fault.Unsupported, fmt.Errorf("link %q has no ethtool %s %q", o.Link, o.Class, o.Name))
-	case have.Fixed && len(netstate.Diff(o, have)) > 0:
-		return fault.New(fault.Unsupported, fmt.Errorf("link %q: ethtool %s %q is %s and its driver does not let it change", o.Link, o.Class, o.Name, *have.Value))
-	default:
-		q.set(w.step, have, o)
-	}
-	return nil
 }
 
 func (q *sequencer) device(w want, o netstate.Device) error {
@@ -330,7 +297,7 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 // is down, because a later step makes that a port: the kernel refuses it
 // (ENETDOWN, vlan_dev_open in net/8021q/vlan_dev.c).
 func (q *sequencer) underDown(l netstate.Link) bool {
-	if l.LinkKind != "vlan" || l.Parent == nil || l.Up == nil || !*l.Up {
+	if !l.KindTraits().ParentState || l.Parent == nil || l.Up == nil || !*l.Up {
 		return false
 	}
 	if _, port := q.p.bondOf(l.Name); port {
@@ -411,7 +378,7 @@ func (q *sequencer) bondSetsMAC(l netstate.Link) bool {
 		return false
 	}
 	m, ok := q.now.Link(*l.Master)
-	return ok && m.LinkKind == "bond" && (m.Bond == nil || m.Bond.FailOverMAC == nil || *m.Bond.FailOverMAC == "none")
+	return ok && m.KindTraits().ForcesPorts && (m.Bond == nil || m.Bond.FailOverMAC == nil || *m.Bond.FailOverMAC == "none")
 }
 
 // join makes a link a port or member. What is no bond takes it as it is, and up
@@ -428,7 +395,7 @@ func (q *sequencer) join(w want, o, full, have netstate.Link) error {
 		q.update(w.step, have, netstate.Link{Name: o.Name, Master: new("")})
 		have, _ = q.now.Link(o.Name)
 	}
-	if master.LinkKind == "bond" {
+	if master.KindTraits().ForcesPorts {
 		q.enslave(w.step, have, o)
 		return nil
 	}

@@ -34,19 +34,18 @@ func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstat
 	return u.changes, nil
 }
 
-// backward is a history from its end, but for what ethtool sets: that comes in the
-// order in which it was set, all of it where the last is. A feature that others need
-// has to be on before they can be (netdev_fix_features in net/core/dev.c).
+// backward is a history from its end, but for kinds that are restored in the order
+// in which they were changed: all of them come where the last is.
 func backward(history []netstate.Change) []netstate.Change {
-	var out, settings []netstate.Change
+	var out, ordered []netstate.Change
 	for _, c := range history {
-		if c.Key().Kind == netstate.KindEthtool {
-			settings = append(settings, c)
+		if c.Object().Traits().InOrder {
+			ordered = append(ordered, c)
 		}
 	}
 	for _, c := range slices.Backward(history) {
-		if c.Key().Kind == netstate.KindEthtool {
-			out, settings = append(out, settings...), nil
+		if c.Object().Traits().InOrder {
+			out, ordered = append(out, ordered...), nil
 			continue
 		}
 		out = append(out, c)
@@ -184,7 +183,7 @@ func sameIdentity(have, made netstate.Link) bool {
 	if made.LinkKind != "" && have.LinkKind != made.LinkKind {
 		return false
 	}
-	return len(netstate.Diff(netstate.Link{Name: made.Name, VLAN: made.VLAN, VRF: made.VRF}, have)) == 0
+	return len(netstate.Diff(made.Identity(), have)) == 0
 }
 
 // lose judges what the kernel takes along: what others have on a link that
@@ -226,7 +225,7 @@ func (u *undoer) undo(c netstate.Change) {
 		return
 	}
 	switch {
-	case c.Before == nil && setting(c.After):
+	case c.Before == nil && c.After.Traits().Setting:
 		// What it was before is not known: it came with a link of ours, and has
 		// gone with it or comes with the next.
 	case c.Before == nil: // we created it
@@ -264,29 +263,18 @@ func (u *undoer) hasSetting(link, name string) bool {
 	return ok
 }
 
-// setting reports whether an object is neither made nor deleted by itself.
-func setting(o netstate.Object) bool {
-	switch o.(type) {
-	case netstate.Sysctl, netstate.Ethtool, netstate.VF:
-		return true
-	}
-	return false
-}
-
 // makeAgain brings back what a change of ours deleted or replaced. Addresses
 // and routes wait until all links are as they were, which decides what they can
 // reach and what would be lost once more.
 func (u *undoer) makeAgain(c netstate.Change) {
-	if setting(c.Before) || c.After != nil && !whole(c.Before) && !c.Restored() {
+	if c.Before.Traits().Setting || c.After != nil && !whole(c.Before) && !c.Restored() {
 		return
 	}
-	switch c.Before.(type) {
-	case netstate.Addr, netstate.Route:
+	switch {
+	case c.Before.Traits().Phase > netstate.PhaseLinks:
 		u.later = append(u.later, c)
-	default:
-		if u.linkThere(c.Before) {
-			u.do(netstate.Change{Step: c.Step, After: c.Before})
-		}
+	case !c.Before.Traits().Inherent && u.parentThere(c.Before):
+		u.do(netstate.Change{Step: c.Step, After: c.Before})
 	}
 }
 
@@ -308,7 +296,7 @@ func (u *undoer) restore(c netstate.Change, have netstate.Object) {
 		if !there {
 			return // its old master is gone
 		}
-		if master.LinkKind == "bond" {
+		if master.KindTraits().ForcesPorts {
 			u.enslave(c.Step, have.(netstate.Link), l)
 			return
 		}
@@ -330,7 +318,7 @@ func (u *undoer) dropLink(c netstate.Change, made netstate.Link) {
 	if have.Veth != nil && have.Veth.Peer != nil && u.doomed[*have.Veth.Peer] && strings.Compare(have.Name, *have.Veth.Peer) > 0 {
 		return
 	}
-	if have.LinkKind == "vrf" || have.LinkKind == "bridge" {
+	if have.KindTraits().Shared {
 		for _, port := range have.Ports {
 			if !u.touched[netstate.HostName(port)] {
 				return // others are in it still
@@ -358,25 +346,12 @@ func (u *undoer) released(link string) bool {
 // goesAnyway reports whether the object disappears with a link that is deleted
 // or sent home, so that undoing it alone would be work for nothing.
 func (u *undoer) goesAnyway(c netstate.Change) bool {
-	link := ""
-	switch o := c.Object().(type) {
-	case netstate.Addr:
-		link = o.Link
-	case netstate.Route:
-		link = o.Link
-	case netstate.Sysctl:
-		link = o.Link()
-	case netstate.BridgeVLAN:
-		link = o.Link
-	case netstate.Ethtool:
-		return u.dies(o.Link)
-	case netstate.Link:
-		if u.dies(o.Name) {
-			return true
-		}
-		return false
+	o := c.Object()
+	if l, ok := o.(netstate.Link); ok {
+		return u.dies(l.Name)
 	}
-	return link != "" && (u.dies(link) || u.released(link) && !netstate.OnHost(link))
+	link := netstate.LinkOf(o)
+	return link != "" && (u.dies(link) || !o.Traits().Travels && u.released(link) && !netstate.OnHost(link))
 }
 
 // dies reports whether the link will be deleted, itself or with a parent.
@@ -397,20 +372,16 @@ func (u *undoer) dies(link string) bool {
 // retarget points a change of a device's link at the name it bears now.
 func (u *undoer) retarget(c netstate.Change) netstate.Change {
 	rename := func(o netstate.Object) netstate.Object {
-		switch o := o.(type) {
-		case netstate.Link:
-			if at, ok := u.where[o.Name]; ok {
-				o.Name = at
+		if l, ok := o.(netstate.Link); ok {
+			if at, ok := u.where[l.Name]; ok {
+				l.Name = at
 			}
-			return o
-		case netstate.Ethtool:
-			if at, ok := u.where[o.Link]; ok {
-				o.Link = at
-			}
-			return o
-		default:
-			return o
+			return l
 		}
+		if at, ok := u.where[netstate.LinkOf(o)]; ok && o.Traits().Travels {
+			return o.On(netstate.LinkKey(at))
+		}
+		return o
 	}
 	if c.Before != nil {
 		c.Before = rename(c.Before)
@@ -421,20 +392,13 @@ func (u *undoer) retarget(c netstate.Change) netstate.Change {
 	return c
 }
 
-func (u *undoer) linkThere(o netstate.Object) bool {
-	link := ""
-	switch o := o.(type) {
-	case netstate.Link:
-		if o.Parent == nil {
-			return true
-		}
-		link = *o.Parent
-	case netstate.BridgeVLAN:
-		return false // they come and go with their link
-	default:
+// parentThere reports whether the parent of a link is there, true for what is none.
+func (u *undoer) parentThere(o netstate.Object) bool {
+	l, isLink := o.(netstate.Link)
+	if !isLink || l.Parent == nil {
 		return true
 	}
-	_, ok := u.now.Link(link)
+	_, ok := u.now.Link(*l.Parent)
 	return ok
 }
 
@@ -474,7 +438,7 @@ func (u *undoer) device(c netstate.Change) {
 		// next round sets it, when that is restored.
 		after.MAC = nil
 	}
-	if have.Made() && have.LinkKind != inert {
+	if have.Made() && !netstate.LinkTraitsOf(have.LinkKind).Inert {
 		// Nothing proves that it is the one which left: a pod can make a link of the
 		// same kind and index, and feed packets to it. It stays down.
 		after.Up = nil
@@ -495,9 +459,6 @@ func (u *undoer) device(c netstate.Change) {
 	}
 	u.do(netstate.Change{Step: c.Step, Before: have, After: after, Why: why})
 }
-
-// inert is the kind of link that nobody can send anything through.
-const inert = "dummy"
 
 // adminMACPending reports whether the physical function still holds a MAC of
 // ours for the device.

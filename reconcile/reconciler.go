@@ -624,7 +624,7 @@ func (p *pass) spareObserved(plan *ops.Plan) {
 			return spared
 		}
 		spared = observed(c.Step) && !taken[c.Key()] ||
-			slices.ContainsFunc(standsOn(c.Object()), func(link string) bool { return absent[link] })
+			slices.ContainsFunc(netstate.StandsOn(c.Object()), func(link string) bool { return absent[link] })
 		if !spared {
 			return false
 		}
@@ -639,32 +639,6 @@ func (p *pass) spareObserved(plan *ops.Plan) {
 		return true
 	})
 	plan.Pending = slices.DeleteFunc(plan.Pending, func(w ops.Pending) bool { return observed(w.Step) })
-}
-
-// standsOn lists the links that must be there for an object to be changed.
-func standsOn(o netstate.Object) []string {
-	switch o := o.(type) {
-	case netstate.Link:
-		out := []string{o.Name}
-		for _, other := range []*string{o.Parent, o.Master} {
-			if other != nil && *other != "" {
-				out = append(out, *other)
-			}
-		}
-		return out
-	case netstate.Addr:
-		return []string{o.Link}
-	case netstate.Route:
-		return []string{o.Link}
-	case netstate.Sysctl:
-		return []string{o.Link()}
-	case netstate.Ethtool:
-		return []string{o.Link}
-	case netstate.BridgeVLAN:
-		return []string{o.Link}
-	default:
-		return nil
-	}
 }
 
 // begin readies the record: a namespace other than the recorded one means that
@@ -1009,18 +983,12 @@ const maxUndoRounds = 4
 func onHost(history []netstate.Change) []netstate.Object {
 	var out []netstate.Object
 	for _, c := range history {
-		switch o := c.Object().(type) {
-		case netstate.Device:
+		o := c.Object()
+		if netstate.OfHost(o) && netstate.LinkOf(o) == "" {
 			out = append(out, o)
-			if before, ok := c.Before.(netstate.Device); ok && before.At != nil && netstate.OnHost(*before.At) {
-				out = append(out, netstate.Link{Name: *before.At})
-			}
-		case netstate.VF:
-			out = append(out, o)
-		case netstate.Link:
-			if netstate.OnHost(o.Name) {
-				out = append(out, o)
-			}
+		}
+		if before, ok := c.Before.(netstate.Device); ok && before.At != nil && netstate.OnHost(*before.At) {
+			out = append(out, netstate.Link{Name: *before.At})
 		}
 	}
 	return out

@@ -236,11 +236,13 @@ func (g *generator) drift(w *optest.World, history []netstate.Change) {
 			default:
 				w.Apply(netstate.Change{Before: netstate.Link{Name: have.Name, MTU: have.MTU}, After: netstate.Link{Name: have.Name, MTU: new(uint32(1280))}})
 			}
-		case netstate.Addr, netstate.Route:
-			w.Apply(netstate.Change{Before: have})
 		case netstate.VF:
 			if wanted := o.(netstate.VF); wanted.Trust != nil {
 				w.Apply(netstate.Change{Before: netstate.VF{ID: have.ID, Trust: have.Trust}, After: netstate.VF{ID: have.ID, Trust: new(!*have.Trust)}})
+			}
+		default:
+			if have.Traits().Phase > netstate.PhaseLinks {
+				w.Apply(netstate.Change{Before: have})
 			}
 		}
 	}

@@ -127,30 +127,6 @@ func (c Change) MarshalJSON() ([]byte, error) {
 	}{c.Step, c.Key().Kind, c.Before, c.After, c.Implied, c.Foreign, c.Why})
 }
 
-var objectTypes = map[Kind]reflect.Type{
-	KindLink:       reflect.TypeFor[Link](),
-	KindAddress:    reflect.TypeFor[Addr](),
-	KindRoute:      reflect.TypeFor[Route](),
-	KindSysctl:     reflect.TypeFor[Sysctl](),
-	KindEthtool:    reflect.TypeFor[Ethtool](),
-	KindBridgeVLAN: reflect.TypeFor[BridgeVLAN](),
-	KindDevice:     reflect.TypeFor[Device](),
-	KindVF:         reflect.TypeFor[VF](),
-}
-
-// ReadObject reads one object of the given kind from JSON.
-func ReadObject(kind Kind, raw []byte) (Object, error) {
-	t, ok := objectTypes[kind]
-	if !ok {
-		return nil, fmt.Errorf("unknown object type %q", kind)
-	}
-	v := reflect.New(t)
-	if err := json.Unmarshal(raw, v.Interface()); err != nil {
-		return nil, fmt.Errorf("%s: %w", kind, err)
-	}
-	return v.Elem().Interface().(Object), nil
-}
-
 // UnmarshalJSON reads what MarshalJSON writes. It refuses an unknown kind and
 // a change of nothing, and never panics on foreign input.
 func (c *Change) UnmarshalJSON(data []byte) error {
@@ -195,29 +171,11 @@ func (c *Change) UnmarshalJSON(data []byte) error {
 func (c *Change) unmarshalTyped(data []byte) bool {
 	_, rest, _ := bytes.Cut(data, []byte(`"type":"`))
 	kind, _, _ := bytes.Cut(rest, []byte(`"`))
-	switch Kind(kind) {
-	case KindLink:
-		return readTyped[Link](c, data, KindLink)
-	case KindAddress:
-		return readTyped[Addr](c, data, KindAddress)
-	case KindRoute:
-		return readTyped[Route](c, data, KindRoute)
-	case KindSysctl:
-		return readTyped[Sysctl](c, data, KindSysctl)
-	case KindDevice:
-		return readTyped[Device](c, data, KindDevice)
-	case KindVF:
-		return readTyped[VF](c, data, KindVF)
-	case KindEthtool:
-		return readTyped[Ethtool](c, data, KindEthtool)
-	case KindBridgeVLAN:
-		return readTyped[BridgeVLAN](c, data, KindBridgeVLAN)
-	default:
-		return false
-	}
+	r, ok := kinds[Kind(kind)]
+	return ok && r.change(c, data)
 }
 
-func readTyped[T Object](c *Change, data []byte, kind Kind) bool {
+func readTyped[T Object](c *Change, data []byte) bool {
 	var j struct {
 		Step    string `json:"step"`
 		Type    Kind   `json:"type"`
@@ -227,7 +185,7 @@ func readTyped[T Object](c *Change, data []byte, kind Kind) bool {
 		Foreign bool   `json:"foreign"`
 		Why     string `json:"why"`
 	}
-	if err := json.Unmarshal(data, &j); err != nil || j.Type != kind || j.Before == nil && j.After == nil {
+	if err := json.Unmarshal(data, &j); err != nil || j.Before == nil && j.After == nil {
 		return false
 	}
 	out := Change{Step: j.Step, Implied: j.Implied, Foreign: j.Foreign, Why: j.Why}

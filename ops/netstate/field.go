@@ -45,6 +45,8 @@ type fieldPlan struct {
 	path  string
 	mode  Mode
 	index []int // through nested pointers
+	// identity fields tell a link from another of its name and kind.
+	identity bool
 }
 
 var (
@@ -81,8 +83,12 @@ func buildPlan(t reflect.Type, prefix string, at []int) []fieldPlan {
 		f := t.Field(i)
 		tag, opts, _ := strings.Cut(f.Tag.Get("plan"), ",")
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if n, ok := strings.CutPrefix(opts, "name="); ok {
-			name = n
+		identity := false
+		for opt := range strings.SplitSeq(opts, ",") {
+			if n, ok := strings.CutPrefix(opt, "name="); ok {
+				name = n
+			}
+			identity = identity || opt == "identity"
 		}
 		index := append(slices.Clone(at), i)
 		switch tag {
@@ -90,7 +96,7 @@ func buildPlan(t reflect.Type, prefix string, at []int) []fieldPlan {
 		case "nested":
 			out = append(out, buildPlan(f.Type.Elem(), prefix+name+".", index)...)
 		default:
-			out = append(out, fieldPlan{prefix + name, Mode(tag), index})
+			out = append(out, fieldPlan{prefix + name, Mode(tag), index, identity})
 		}
 	}
 	return out

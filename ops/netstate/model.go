@@ -11,22 +11,10 @@ import "strings"
 // drivers/net/vrf.c, net/8021q/vlan.c, each fact observed on Linux 6.1 to 6.18.
 func (s *Snapshot) Apply(c Change) []Change {
 	m := &model{Snapshot: s}
-	switch o := c.Object().(type) {
-	case Link:
-		m.link(c, o)
-	case Device:
-		m.device(c)
-	default:
-		if c.After == nil {
-			s.PutAbsent(c.Key())
-			if a, ok := o.(Addr); ok {
-				m.addressGone(a)
-			}
-		} else if have, ok := s.objects[c.Key()]; ok {
-			s.Put(mergeAny(have, c.After))
-		} else {
-			s.Put(c.After)
-		}
+	if effects := c.Object().Traits().effects; effects != nil {
+		effects(m, c)
+	} else {
+		m.store(c)
 	}
 	return m.implied
 }
@@ -48,7 +36,28 @@ func (m *model) imply(before, after Object) {
 	m.implied = append(m.implied, Change{Before: before, After: after, Implied: true})
 }
 
-func (m *model) link(c Change, o Link) {
+// store is all that a change of most objects does.
+func (m *model) store(c Change) {
+	have, ok := m.objects[c.Key()]
+	switch {
+	case c.After == nil:
+		m.PutAbsent(c.Key())
+	case ok:
+		m.Put(mergeAny(have, c.After))
+	default:
+		m.Put(c.After)
+	}
+}
+
+func (m *model) address(c Change) {
+	m.store(c)
+	if c.After == nil {
+		m.addressGone(c.Before.(Addr))
+	}
+}
+
+func (m *model) link(c Change) {
+	o := c.Object().(Link)
 	switch c.Action() {
 	case Delete:
 		if l, ok := m.Link(o.Name); ok {
@@ -77,27 +86,24 @@ func (m *model) createLink(l Link) {
 	if l.AllMulti == nil {
 		l.AllMulti = new(false)
 	}
+	kind := l.KindTraits()
 	if l.Parent != nil {
 		if p, ok := m.Link(*l.Parent); ok {
 			if l.MTU == nil {
 				l.MTU = p.MTU
 			}
-			// vlan and ipvlan copy the parent's address, macvlan draws one.
-			if l.MAC == nil && (l.LinkKind == "vlan" || l.LinkKind == "ipvlan") {
+			if l.MAC == nil && kind.ParentMAC {
 				l.MAC = p.MAC
 			}
 		}
 	}
-	if l.MTU == nil {
-		switch l.LinkKind {
-		case "bond", "bridge", "dummy", "veth":
-			l.MTU = new(uint32(1500))
-		}
+	if l.MTU == nil && kind.DefaultMTU != 0 {
+		l.MTU = &kind.DefaultMTU
 	}
 	m.Put(l)
 	m.fresh[l.Name] = true
-	if l.LinkKind == "veth" && l.Veth != nil && l.Veth.Peer != nil {
-		peer := Link{Name: *l.Veth.Peer, LinkKind: "veth", Veth: &Veth{Peer: new(l.Name)}, MTU: l.MTU, Up: new(false), Master: new("")}
+	if l.Veth != nil && l.Veth.Peer != nil {
+		peer := Link{Name: *l.Veth.Peer, LinkKind: l.LinkKind, Veth: &Veth{Peer: new(l.Name)}, MTU: l.MTU, Up: new(false), Master: new("")}
 		m.Put(peer)
 		m.fresh[peer.Name] = true
 		m.imply(nil, peer)
@@ -123,39 +129,38 @@ func (m *model) dropLink(l Link, moved bool) {
 	}
 	for _, p := range m.LinksWhere(func(p Link) bool { return p.Master != nil && *p.Master == l.Name }) {
 		after := Link{Name: p.Name, Master: new("")}
-		if l.LinkKind == "bond" {
+		forced := l.KindTraits().ForcesPorts
+		if forced {
 			after.Up = new(false) // a released port is down, with its own MAC and MTU
 		}
 		m.imply(Restrict(p, func(f string) bool { return f == "master" || f == "up" && after.Up != nil }), after)
 		p = Merge(p, after)
-		if l.LinkKind == "bond" {
+		if forced {
 			p.MTU, p.MAC = nil, nil
 		}
 		m.put(p)
 	}
 	for _, o := range All[Object](m.Snapshot) {
-		k := o.Key()
-		if livesOn(o, l.Name) {
+		if m.carriedBy(o, l.Name) {
 			m.imply(o, nil)
-			delete(m.objects, k)
-			delete(m.known, k)
+			delete(m.objects, o.Key())
+			delete(m.known, o.Key())
 		}
 	}
 	m.PutAbsent(l.Key())
 }
 
-func livesOn(o Object, link string) bool {
-	switch o := o.(type) {
-	case Addr:
-		return o.Link == link
-	case Route:
-		return o.Link == link
-	case Sysctl:
-		return o.Link() == link
-	case Ethtool:
-		return o.Link == link
-	case BridgeVLAN:
-		return o.Link == link
+// carriedBy reports whether an object is on a link, itself or what carries it.
+func (s *Snapshot) carriedBy(o Object, link string) bool {
+	for o.Key().Kind != KindLink {
+		if on := LinkOf(o); on != "" {
+			return on == link
+		}
+		carrier, ok := s.objects[o.LivesOn()]
+		if !ok {
+			return false
+		}
+		o = carrier
 	}
 	return false
 }
@@ -191,7 +196,7 @@ func (m *model) linkDown(l Link) {
 
 func (m *model) vlansUp(l Link) []Link {
 	return m.LinksWhere(func(c Link) bool {
-		return c.LinkKind == "vlan" && c.Parent != nil && *c.Parent == l.Name && c.Up != nil && *c.Up
+		return c.KindTraits().ParentState && c.Parent != nil && *c.Parent == l.Name && c.Up != nil && *c.Up
 	})
 }
 
@@ -237,7 +242,7 @@ func (m *model) addressGone(a Addr) {
 func (m *model) masterChanged(have, l Link) {
 	master, ok := m.Link(*l.Master)
 	switch {
-	case ok && master.LinkKind == "bond":
+	case ok && master.KindTraits().ForcesPorts:
 		// The bond opens the port, forces its MTU on it, and either takes the
 		// first port's MAC or gives the port its own.
 		up := Link{Up: new(true), MTU: master.MTU}
@@ -258,7 +263,7 @@ func (m *model) masterChanged(have, l Link) {
 			}
 		}
 	case have.Master != nil && *have.Master != "":
-		if old, ok := m.Link(*have.Master); ok && old.LinkKind == "bond" {
+		if old, ok := m.Link(*have.Master); ok && old.KindTraits().ForcesPorts {
 			p := Merge(l, Link{Up: new(false)})
 			if l.Up != nil && *l.Up {
 				m.imply(Link{Name: l.Name, Up: l.Up}, Link{Name: l.Name, Up: p.Up})
@@ -269,7 +274,7 @@ func (m *model) masterChanged(have, l Link) {
 			return
 		}
 		m.bounce(l)
-	case ok && master.LinkKind == "vrf":
+	case ok && master.KindTraits().Bounces:
 		m.bounce(l)
 	}
 }
@@ -315,10 +320,10 @@ func (m *model) mtuChanged(l Link, mtu uint32) {
 	}
 	for _, c := range m.LinksWhere(below) {
 		switch {
-		case c.Master != nil && *c.Master == l.Name && l.LinkKind == "bond":
+		case c.Master != nil && *c.Master == l.Name && l.KindTraits().ForcesPorts:
 			m.put(Merge(c, Link{MTU: &mtu}))
 		case c.Parent == nil || *c.Parent != l.Name || c.MTU == nil:
-		case c.LinkKind == "ipvlan" && *c.MTU != mtu, *c.MTU > mtu:
+		case c.KindTraits().ParentMTU && *c.MTU != mtu, *c.MTU > mtu:
 			m.imply(Link{Name: c.Name, MTU: c.MTU}, Link{Name: c.Name, MTU: &mtu})
 			m.put(Merge(c, Link{MTU: &mtu}))
 			m.mtuChanged(c, mtu)
@@ -331,8 +336,8 @@ func (m *model) macChanged(l Link, mac string) {
 		return c.Master != nil && *c.Master == l.Name || c.Parent != nil && *c.Parent == l.Name
 	}
 	for _, c := range m.LinksWhere(touched) {
-		follows := c.Parent != nil && *c.Parent == l.Name && (c.LinkKind == "vlan" || c.LinkKind == "ipvlan")
-		port := c.Master != nil && *c.Master == l.Name && l.LinkKind == "bond"
+		follows := c.Parent != nil && *c.Parent == l.Name && c.KindTraits().ParentMAC
+		port := c.Master != nil && *c.Master == l.Name && l.KindTraits().ForcesPorts
 		if follows || port {
 			if follows && c.MAC != nil && *c.MAC != mac {
 				m.imply(Link{Name: c.Name, MAC: c.MAC}, Link{Name: c.Name, MAC: &mac})
@@ -357,10 +362,10 @@ func (s *Snapshot) Rename(old, name string) {
 		return ref
 	}
 	for _, o := range All[Object](s) {
-		if livesOn(o, old) {
+		if LinkOf(o) == old {
 			delete(s.objects, o.Key())
 			delete(s.known, o.Key())
-			s.Put(renamedOn(o, name))
+			s.Put(o.On(LinkKey(name)))
 			continue
 		}
 		if o, ok := o.(Link); ok && o.Name != old {
@@ -380,30 +385,6 @@ func (s *Snapshot) Rename(old, name string) {
 	l.Name = name
 	s.Put(l)
 	s.fresh[name] = true
-}
-
-// renamedOn is an object that lives on a link, once that has another name.
-func renamedOn(o Object, link string) Object {
-	switch o := o.(type) {
-	case Addr:
-		o.Link = link
-		return o
-	case Route:
-		o.Link = link
-		return o
-	case Sysctl:
-		parts := strings.Split(o.Path, "/")
-		parts[3] = link // see Sysctl.Link
-		o.Path = strings.Join(parts, "/")
-		return o
-	case Ethtool:
-		o.Link = link
-		return o
-	case BridgeVLAN:
-		o.Link = link
-		return o
-	}
-	return o
 }
 
 // device moves a device. It arrives down, without addresses, routes, master or
@@ -435,11 +416,10 @@ func (m *model) device(c Change) {
 		return
 	}
 	link := Link{LinkKind: "device", MTU: have.MTU, MAC: have.MAC}
-	for _, e := range All[Ethtool](m.Snapshot) {
-		if e.Link == *have.At { // offload settings survive the move
-			m.PutAbsent(e.Key())
-			e.Link = *after.At
-			m.Put(e)
+	for _, o := range All[Object](m.Snapshot) {
+		if o.Traits().Travels && LinkOf(o) == *have.At {
+			m.PutAbsent(o.Key())
+			m.Put(o.On(LinkKey(*after.At)))
 		}
 	}
 	if l, ok := m.Link(*have.At); ok {

@@ -3,6 +3,8 @@ package netstate
 import (
 	"fmt"
 	"strings"
+
+	"github.com/plumbline/plumbline/ops/fault"
 )
 
 // HostPrefix marks the name of a link that lives in the host's namespace.
@@ -17,21 +19,6 @@ func BaseName(name string) string { return strings.TrimPrefix(name, HostPrefix) 
 // HostName gives a kernel interface name its place on the host.
 func HostName(base string) string { return HostPrefix + base }
 
-// Kind tells the kinds of object apart.
-type Kind string
-
-// The kinds of object. The word is what plans, metrics and status show.
-const (
-	KindLink       Kind = "link"
-	KindAddress    Kind = "address"
-	KindRoute      Kind = "route"
-	KindSysctl     Kind = "sysctl"
-	KindEthtool    Kind = "ethtool"
-	KindBridgeVLAN Kind = "bridge-vlan"
-	KindDevice     Kind = "device"
-	KindVF         Kind = "vf"
-)
-
 // Key identifies an object within one sandbox.
 type Key struct {
 	Kind Kind   `json:"kind"`
@@ -40,12 +27,6 @@ type Key struct {
 
 // String writes the key as plans and messages show it.
 func (k Key) String() string { return string(k.Kind) + " " + printable(k.ID) }
-
-// Object is one thing the kernel keeps. The types below implement it, as
-// values, never as pointers.
-type Object interface {
-	Key() Key
-}
 
 // Link is a network interface.
 // Source: Linux rtnetlink(7), IFLA_* attributes.
@@ -85,8 +66,8 @@ type Link struct {
 
 // VLAN is the identity of a VLAN link; the kernel ignores a change of it.
 type VLAN struct {
-	ID       *uint16 `json:"id,omitempty" plan:"replace"`
-	Protocol *string `json:"protocol,omitempty" plan:"replace"` // "802.1q" or "802.1ad"
+	ID       *uint16 `json:"id,omitempty" plan:"replace,identity"`
+	Protocol *string `json:"protocol,omitempty" plan:"replace,identity"` // "802.1q" or "802.1ad"
 }
 
 // Bond holds the options of a bond. Mode and fail_over_mac change only without
@@ -111,7 +92,7 @@ type Bond struct {
 
 // VRF is a virtual routing and forwarding domain; its table is immutable.
 type VRF struct {
-	Table *uint32 `json:"table,omitempty" plan:"replace"`
+	Table *uint32 `json:"table,omitempty" plan:"replace,identity"`
 }
 
 // IPVLAN holds the options of an ipvlan link. The mode belongs to the parent:
@@ -147,6 +128,25 @@ type Port struct {
 // Key is the name with its place.
 func (l Link) Key() Key { return LinkKey(l.Name) }
 
+// LivesOn is the parent: a link is gone with it.
+func (l Link) LivesOn() Key {
+	if l.Parent == nil || *l.Parent == "" {
+		return Key{}
+	}
+	return LinkKey(*l.Parent)
+}
+
+// On puts the link on another parent.
+func (l Link) On(carrier Key) Object {
+	l.Parent = &carrier.ID
+	return l
+}
+
+var linkTraits = Traits{Whole: true, Cost: 32, effects: (*model).link}
+
+// Traits are those of links.
+func (Link) Traits() *Traits { return &linkTraits }
+
 // LinkKey is the key of the link of that name.
 func LinkKey(name string) Key { return Key{KindLink, name} }
 
@@ -165,6 +165,23 @@ type Addr struct {
 // Key is link and address.
 func (a Addr) Key() Key { return Key{KindAddress, a.Address + " on " + a.Link} }
 
+// LivesOn is the link.
+func (a Addr) LivesOn() Key { return LinkKey(a.Link) }
+
+// On is the same on another link.
+func (a Addr) On(carrier Key) Object {
+	a.Link = carrier.ID
+	return a
+}
+
+var addrTraits = Traits{
+	Whole: true, Phase: PhaseAddresses, Cost: 8, effects: (*model).address,
+	kernelMade: func(o Object) bool { return o.(Addr).Kernel },
+}
+
+// Traits are those of addresses.
+func (Addr) Traits() *Traits { return &addrTraits }
+
 // Table numbers with a name.
 const (
 	TableMain uint32 = 254
@@ -174,6 +191,9 @@ const (
 // ours and the pod's can be told apart (RTPROT_* values from 5 up are free for
 // routing daemons; see rt_protos).
 const RouteProtocol = 112
+
+// RouteProtocolKernel marks the connected routes the kernel makes (RTPROT_KERNEL).
+const RouteProtocolKernel = 2
 
 // Route is a unicast route out of one link. Two routes to one destination with
 // different gateways are two objects, as the kernel keeps IPv4 ones; IPv6 next
@@ -212,6 +232,23 @@ func (r Route) Key() Key {
 	return Key{KindRoute, b.String()}
 }
 
+// LivesOn is the link.
+func (r Route) LivesOn() Key { return LinkKey(r.Link) }
+
+// On is the same on another link.
+func (r Route) On(carrier Key) Object {
+	r.Link = carrier.ID
+	return r
+}
+
+var routeTraits = Traits{
+	Whole: true, Phase: PhaseRoutes, Cost: 8,
+	kernelMade: func(o Object) bool { return o.(Route).Protocol == RouteProtocolKernel && !o.(Route).IsDefault() },
+}
+
+// Traits are those of routes.
+func (Route) Traits() *Traits { return &routeTraits }
+
 // IsDefault reports whether the route matches every destination of its family.
 func (r Route) IsDefault() bool { return r.Dst == "0.0.0.0/0" || r.Dst == "::/0" }
 
@@ -226,6 +263,32 @@ type Sysctl struct {
 
 // Key is the path.
 func (s Sysctl) Key() Key { return Key{KindSysctl, s.Path} }
+
+// LivesOn is the link of a per-interface sysctl.
+func (s Sysctl) LivesOn() Key {
+	if link := s.Link(); link != "" {
+		return LinkKey(link)
+	}
+	return Key{}
+}
+
+// On is the same sysctl of another link.
+func (s Sysctl) On(carrier Key) Object {
+	parts := strings.Split(s.Path, "/")
+	parts[3] = carrier.ID // see Link
+	s.Path = strings.Join(parts, "/")
+	return s
+}
+
+var sysctlTraits = Traits{
+	Setting: true, Cost: 8,
+	absent: func(o Object) error {
+		return fault.New(fault.Unsupported, fmt.Errorf("sysctl %q does not exist in this network namespace", o.(Sysctl).Path))
+	},
+}
+
+// Traits are those of sysctls.
+func (Sysctl) Traits() *Traits { return &sysctlTraits }
 
 // Link returns the interface a per-interface sysctl belongs to, or "".
 func (s Sysctl) Link() string {
@@ -258,6 +321,29 @@ type Ethtool struct {
 // Key is link, class and name.
 func (e Ethtool) Key() Key { return Key{KindEthtool, e.Class + " " + e.Name + " on " + e.Link} }
 
+// LivesOn is the link.
+func (e Ethtool) LivesOn() Key { return LinkKey(e.Link) }
+
+// On is the same on another link.
+func (e Ethtool) On(carrier Key) Object {
+	e.Link = carrier.ID
+	return e
+}
+
+var ethtoolTraits = Traits{
+	Setting: true, Held: true, Travels: true, Cost: 8,
+	// A feature that others need has to be on before they can be
+	// (netdev_fix_features in net/core/dev.c).
+	InOrder: true,
+	absent: func(o Object) error {
+		e := o.(Ethtool)
+		return fault.New(fault.Unsupported, fmt.Errorf("link %q has no ethtool %s %q", e.Link, e.Class, e.Name))
+	},
+}
+
+// Traits are those of ethtool settings.
+func (Ethtool) Traits() *Traits { return &ethtoolTraits }
+
 // BridgeVLAN is one VLAN a bridge port (or the bridge itself) carries.
 type BridgeVLAN struct {
 	Link     string `json:"link" plan:"key"`
@@ -268,6 +354,20 @@ type BridgeVLAN struct {
 
 // Key is link and VLAN.
 func (b BridgeVLAN) Key() Key { return Key{KindBridgeVLAN, fmt.Sprintf("%d on %s", b.VID, b.Link)} }
+
+// LivesOn is the link.
+func (b BridgeVLAN) LivesOn() Key { return LinkKey(b.Link) }
+
+// On is the same on another link.
+func (b BridgeVLAN) On(carrier Key) Object {
+	b.Link = carrier.ID
+	return b
+}
+
+var bridgeVLANTraits = Traits{Whole: true, Inherent: true, Cost: 2} // a full trunk is 4094
+
+// Traits are those of VLANs of bridge ports.
+func (BridgeVLAN) Traits() *Traits { return &bridgeVLANTraits }
 
 // Device is a network device that travels between the host and the sandbox. It
 // is known by its PCI address ("0000:03:00.2"), or "if:NAME" when it has none,
@@ -337,6 +437,17 @@ func Recorded(history []Change, ask Device) Device {
 // Key is the device's identity.
 func (d Device) Key() Key { return Key{KindDevice, d.ID} }
 
+// LivesOn is none: a device is where it is by itself.
+func (Device) LivesOn() Key { return Key{} }
+
+// On is the device.
+func (d Device) On(Key) Object { return d }
+
+var deviceTraits = Traits{Host: true, Cost: 32, effects: (*model).device}
+
+// Traits are those of devices.
+func (Device) Traits() *Traits { return &deviceTraits }
+
 // DeviceKey is the key of the device with that identity.
 func DeviceKey(id string) Key { return Key{KindDevice, id} }
 
@@ -360,6 +471,23 @@ type VF struct {
 
 // Key is the VF's PCI address.
 func (v VF) Key() Key { return Key{KindVF, v.ID} }
+
+// LivesOn is none: the physical function holds the settings, wherever the virtual
+// one is.
+func (VF) LivesOn() Key { return Key{} }
+
+// On is the same.
+func (v VF) On(Key) Object { return v }
+
+var vfTraits = Traits{
+	Host: true, Setting: true, Held: true, Cost: 8,
+	absent: func(o Object) error {
+		return fault.New(fault.Gone, fmt.Errorf("no physical function holds VF %q", o.(VF).ID))
+	},
+}
+
+// Traits are those of the settings of virtual functions.
+func (VF) Traits() *Traits { return &vfTraits }
 
 // VFKey is the key of the PF-side settings of the VF with that PCI address.
 func VFKey(id string) Key { return Key{KindVF, id} }

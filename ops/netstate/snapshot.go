@@ -53,26 +53,7 @@ func (s *Snapshot) Get(k Key) (Object, bool) {
 
 // Known reports whether the snapshot can say if the object exists.
 func (s *Snapshot) Known(o Object) bool {
-	k := o.Key()
-	if s.known[k] {
-		return true
-	}
-	switch o := o.(type) {
-	case Link:
-		return !OnHost(o.Name)
-	case Addr:
-		return !OnHost(o.Link)
-	case Route:
-		return !OnHost(o.Link)
-	case Sysctl:
-		return s.fresh[o.Link()]
-	case Ethtool:
-		return s.fresh[o.Link]
-	case BridgeVLAN:
-		return s.fresh[o.Link] || !OnHost(o.Link)
-	default:
-		return false
-	}
+	return s.known[o.Key()] || o.Traits().Whole && !OfHost(o) || s.fresh[LinkOf(o)]
 }
 
 // Lookup returns the object with o's key, typed.
@@ -160,25 +141,11 @@ func (s *Snapshot) ForeseenIn(have *Snapshot) bool {
 		}
 	}
 	for k, o := range have.objects {
-		if _, ok := s.objects[k]; !ok && !kernelMade(o) {
+		if _, ok := s.objects[k]; !ok && !KernelMade(o) {
 			return false
 		}
 	}
 	return true
-}
-
-// kernelMade reports whether the kernel made the object, as it does on every
-// link: its link-local address, the routes to the networks of its addresses.
-func kernelMade(o Object) bool {
-	const routeProtocolKernel = 2 // RTPROT_KERNEL
-	switch o := o.(type) {
-	case Addr:
-		return o.Kernel
-	case Route:
-		return o.Protocol == routeProtocolKernel && !o.IsDefault()
-	default:
-		return false
-	}
 }
 
 func compareKeys(a, b Key) int {

@@ -201,14 +201,7 @@ func (w *World) observe(missing []netstate.Object) {
 
 // linkThere reports whether the link an object lives on exists.
 func (w *World) linkThere(o netstate.Object) bool {
-	link := ""
-	switch o := o.(type) {
-	case netstate.Ethtool:
-		link = o.Link
-	case netstate.Sysctl:
-		link = o.Link()
-	}
-	_, ok := w.Link(link)
+	_, ok := w.Link(netstate.LinkOf(o))
 	return ok
 }
 
@@ -249,7 +242,7 @@ func Apply(s *netstate.Snapshot, c netstate.Change) error {
 	if want, ok := c.After.(netstate.Link); ok && !c.Implied && want.Master != nil {
 		have, _ := s.Link(want.Name)
 		master, _ := s.Link(*want.Master)
-		if master.LinkKind == "bond" && (have.Up != nil && *have.Up || want.Up != nil && *want.Up) {
+		if master.KindTraits().ForcesPorts && (have.Up != nil && *have.Up || want.Up != nil && *want.Up) {
 			return fmt.Errorf("%s: device can not be enslaved while up", c)
 		}
 	}
@@ -259,7 +252,7 @@ func Apply(s *netstate.Snapshot, c netstate.Change) error {
 			vlan = netstate.Merge(have, want)
 			vlan.LinkKind = have.LinkKind
 		}
-		if vlan.LinkKind == "vlan" && vlan.Parent != nil {
+		if vlan.KindTraits().ParentState && vlan.Parent != nil {
 			if parent, ok := s.Link(*vlan.Parent); ok && parent.Up != nil && !*parent.Up {
 				return fmt.Errorf("%s: network is down", c)
 			}

@@ -136,7 +136,12 @@ func onOff(b bool) string {
 // ethtoolGroup is what one message tells about.
 type ethtoolGroup struct{ link, class string }
 
-func (o *observer) askEthtool(ctx context.Context, ask map[ethtoolGroup][]netstate.Ethtool) error {
+func (o *observer) askEthtool(ctx context.Context, settings []netstate.Ethtool) error {
+	ask := map[ethtoolGroup][]netstate.Ethtool{}
+	for _, e := range settings {
+		g := ethtoolGroup{e.Link, e.Class}
+		ask[g] = append(ask[g], e)
+	}
 	groups := slices.SortedFunc(maps.Keys(ask), func(a, b ethtoolGroup) int {
 		return cmp.Or(cmp.Compare(a.link, b.link), cmp.Compare(a.class, b.class))
 	})

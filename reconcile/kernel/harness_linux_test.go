@@ -173,34 +173,15 @@ func (b *bench) update(want netstate.Object) netstate.Change {
 
 // changeTo is the update that makes want hold.
 func changeTo(have *netstate.Snapshot, want netstate.Object) (netstate.Change, bool) {
-	switch want := want.(type) {
-	case netstate.Link:
-		h, _ := netstate.Lookup(have, want)
-		want.LinkKind = ""
-		return netstate.NewUpdate("", h, want)
-	case netstate.Addr:
-		h, _ := netstate.Lookup(have, want)
-		return netstate.NewUpdate("", h, want)
-	case netstate.Route:
-		h, _ := netstate.Lookup(have, want)
-		return netstate.NewUpdate("", h, want)
-	case netstate.Sysctl:
-		h, _ := netstate.Lookup(have, want)
-		return netstate.NewUpdate("", h, want)
-	case netstate.Ethtool:
-		h, _ := netstate.Lookup(have, want)
-		return netstate.NewUpdate("", h, want)
-	case netstate.BridgeVLAN:
-		h, _ := netstate.Lookup(have, want)
-		return netstate.NewUpdate("", h, want)
-	case netstate.Device:
-		h, _ := netstate.Lookup(have, want)
-		return netstate.NewUpdate("", h, want)
-	case netstate.VF:
-		h, _ := netstate.Lookup(have, want)
-		return netstate.NewUpdate("", h, want)
+	h, ok := have.Get(want.Key())
+	if !ok {
+		h = netstate.Restrict(want, func(string) bool { return false })
 	}
-	panic("unknown object")
+	if l, isLink := want.(netstate.Link); isLink {
+		l.LinkKind = ""
+		want = l
+	}
+	return netstate.NewUpdate("", h, want)
 }
 
 // holds fails unless the kernel holds what want says.
@@ -235,15 +216,8 @@ func same(t testing.TB, want, got *netstate.Snapshot) {
 func settled(s *netstate.Snapshot) *netstate.Snapshot {
 	out := netstate.NewSnapshot()
 	for _, o := range netstate.All[netstate.Object](s) {
-		switch o := o.(type) {
-		case netstate.Addr:
-			if o.Kernel {
-				continue
-			}
-		case netstate.Route:
-			if o.Protocol == unix.RTPROT_KERNEL {
-				continue
-			}
+		if r, ok := o.(netstate.Route); netstate.KernelMade(o) || ok && r.Protocol == netstate.RouteProtocolKernel {
+			continue
 		}
 		out.Put(o)
 	}

@@ -63,7 +63,7 @@ func (s *Sandbox) isDevice(c *conn, w ifLink, d netstate.Device) bool {
 	case d.LinkKind == "":
 		// Recorded by a version that kept the index only. It must be hardware, or of
 		// a kind that carries nothing anywhere.
-		return d.HomeIndex != 0 && w.link.Index == d.HomeIndex && (w.hardware() || w.link.LinkKind == "dummy")
+		return d.HomeIndex != 0 && w.link.Index == d.HomeIndex && (w.hardware() || w.link.KindTraits().Inert)
 	case w.link.LinkKind != d.LinkKind || parentOf(w) != d.Parent || w.portName != d.PortName:
 		return false
 	case d.Made() || d.Parent == "" && d.PermMAC == "":

@@ -113,8 +113,6 @@ func (d draw) change(l netstate.Link) netstate.Link {
 	return out
 }
 
-var linkKindNames = []string{"dummy", "vlan", "vrf", "ipvlan", "macvlan", "bridge", "bond", "veth"}
-
 // TestLaws holds the two laws of the codecs on the kernel: what was written is
 // what is read, and a change followed by its inverse changes nothing.
 func TestLaws(t *testing.T) {
@@ -123,7 +121,7 @@ func TestLaws(t *testing.T) {
 		first, count = effort.Seed(t), 40
 	}
 	for seed := first; seed != first+count; seed++ {
-		for i, kind := range linkKindNames {
+		for i, kind := range netstate.LinkKinds() {
 			d := draw{rand.New(rand.NewPCG(seed, uint64(i)))}
 			if !t.Run(fmt.Sprintf("%s/%d", kind, seed), func(t *testing.T) { lawsOfLink(t, d, kind) }) {
 				return

@@ -125,9 +125,7 @@ func (w *ifLink) info(b []byte) {
 
 // linkKind is the codec of the links of one kind, IFLA_INFO_KIND.
 type linkKind struct {
-	// stacked links have a lower link, IFLA_LINK.
-	stacked bool
-	decode  func(w *ifLink, data []byte)
+	decode func(w *ifLink, data []byte)
 	// encode adds what is set in l.
 	encode func(e *infoData, l netstate.Link)
 }
@@ -136,33 +134,11 @@ var linkKinds = map[string]linkKind{
 	"bond":    {decode: decodeBond, encode: encodeBond},
 	"bridge":  {decode: decodeBridge, encode: encodeBridge},
 	"dummy":   {decode: func(*ifLink, []byte) {}, encode: func(*infoData, netstate.Link) {}},
-	"ipvlan":  {stacked: true, decode: decodeIPVLAN, encode: encodeIPVLAN},
-	"macvlan": {stacked: true, decode: decodeMACVLAN, encode: encodeMACVLAN},
+	"ipvlan":  {decode: decodeIPVLAN, encode: encodeIPVLAN},
+	"macvlan": {decode: decodeMACVLAN, encode: encodeMACVLAN},
 	"veth":    {decode: func(*ifLink, []byte) {}, encode: encodeVeth},
-	"vlan":    {stacked: true, decode: decodeVLAN, encode: encodeVLAN},
+	"vlan":    {decode: decodeVLAN, encode: encodeVLAN},
 	"vrf":     {decode: decodeVRF, encode: encodeVRF},
-}
-
-// nestedKind is the kind whose options an update holds; an update does not name
-// it where it does not differ.
-func nestedKind(l netstate.Link) string {
-	switch {
-	case l.Bond != nil:
-		return "bond"
-	case l.Bridge != nil:
-		return "bridge"
-	case l.IPVLAN != nil:
-		return "ipvlan"
-	case l.MACVLAN != nil:
-		return "macvlan"
-	case l.VLAN != nil:
-		return "vlan"
-	case l.VRF != nil:
-		return "vrf"
-	case l.Veth != nil:
-		return "veth"
-	}
-	return ""
 }
 
 // infoData is IFLA_INFO_DATA while it is written.

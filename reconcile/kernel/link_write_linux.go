@@ -77,7 +77,7 @@ func (s *Sandbox) createLink(ctx context.Context, l netstate.Link) error {
 		return fault.New(fault.Unsupported, fmt.Errorf("a link of kind %q cannot be made", l.LinkKind))
 	}
 	born, rest := splitBirth(l)
-	names := referred(born)
+	names := netstate.StandsOn(born)
 	s.forget(l.Name)
 	err := s.fresh(func() error { return s.newLink(ctx, kind, born, born.Name) }, names...)
 	if errors.Is(err, unix.EEXIST) {
@@ -116,17 +116,6 @@ func splitBirth(l netstate.Link) (born, rest netstate.Link) {
 	return born, rest
 }
 
-// referred lists the links whose index a message about l holds.
-func referred(l netstate.Link) []string {
-	names := []string{l.Name}
-	for _, n := range []*string{l.Parent, l.Master} {
-		if n != nil && *n != "" {
-			names = append(names, *n)
-		}
-	}
-	return names
-}
-
 // newLink sends the one message. A link whose parent lives in the other
 // namespace is made by that namespace's socket with IFLA_NET_NS_FD: it is then
 // born where it belongs. (IFLA_LINK_NETNSID would have it born beside its parent
@@ -138,7 +127,7 @@ func (s *Sandbox) newLink(ctx context.Context, kind linkKind, l netstate.Link, n
 	}
 	src := dst
 	var parts []nl.NetlinkRequestData
-	if kind.stacked {
+	if l.KindTraits().Stacked {
 		if l.Parent == nil {
 			return invalid("a link of kind %q needs a parent", l.LinkKind)
 		}
@@ -189,7 +178,7 @@ func (s *Sandbox) createAside(ctx context.Context, kind linkKind, l netstate.Lin
 	aside := dst.name("pl" + randomName())
 	up := l.Up
 	l.Up = nil
-	if err := s.fresh(func() error { return s.newLink(ctx, kind, l, aside) }, referred(l)...); err != nil {
+	if err := s.fresh(func() error { return s.newLink(ctx, kind, l, aside) }, netstate.StandsOn(l)...); err != nil {
 		return err
 	}
 	w, err := dst.linkByName(ctx, netstate.BaseName(aside))
@@ -215,8 +204,7 @@ func (s *Sandbox) commonAttributes(ctx context.Context, l netstate.Link) (parts 
 	if l.MTU != nil {
 		parts = append(parts, attr(unix.IFLA_MTU, nl.Uint32Attr(*l.MTU)))
 	}
-	// An ipvlan has its parent's address, whatever it is told.
-	if l.MAC != nil && l.LinkKind != "ipvlan" {
+	if l.MAC != nil && !l.KindTraits().FixedMAC {
 		hw, err := net.ParseMAC(*l.MAC)
 		if err != nil {
 			return nil, 0, 0, invalid("mac: %q is not a MAC address", *l.MAC)
@@ -326,7 +314,7 @@ func (s *Sandbox) setLink(ctx context.Context, l netstate.Link) error {
 		}
 		return s.setLink(ctx, port)
 	}
-	return s.fresh(func() error { return s.setLinkOnce(ctx, l) }, referred(l)...)
+	return s.fresh(func() error { return s.setLinkOnce(ctx, l) }, netstate.StandsOn(l)...)
 }
 
 func (s *Sandbox) setLinkOnce(ctx context.Context, l netstate.Link) error {
@@ -361,7 +349,7 @@ func (s *Sandbox) changeInfo(ctx context.Context, l netstate.Link) (*nl.RtAttr, 
 	info := attr(unix.IFLA_LINKINFO, nil)
 	some := false
 	index := func(n string) (int, error) { return s.index(ctx, n) }
-	if name := nestedKind(l); name != "" {
+	if name := l.OptionsKind(); name != "" {
 		e := &infoData{attr: attr(nl.IFLA_INFO_DATA, nil), index: index}
 		linkKinds[name].encode(e, l)
 		if e.err != nil {

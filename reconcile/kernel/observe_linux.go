@@ -126,7 +126,7 @@ func (o *observer) resolve(ctx context.Context, c *conn, w ifLink) (netstate.Lin
 		}
 		l.Bond.Primary = &name
 	}
-	if w.lower == 0 || l.LinkKind != "veth" && !linkKinds[l.LinkKind].stacked {
+	if w.lower == 0 || l.LinkKind != "veth" && !l.KindTraits().Stacked {
 		return l, nil
 	}
 	lower, err := o.lowerName(ctx, c, w)
@@ -225,37 +225,20 @@ func (s *Sandbox) readLink(ctx context.Context, name string) (netstate.Link, err
 
 // ask reads objects on demand. What is not there is recorded as absent.
 func (o *observer) ask(ctx context.Context, ask []netstate.Object) error {
-	var sysctls []netstate.Sysctl
-	settings := map[ethtoolGroup][]netstate.Ethtool{}
+	byKind := map[netstate.Kind][]netstate.Object{}
 	for _, obj := range ask {
-		var err error
-		switch obj := obj.(type) {
-		case netstate.Link:
-			err = o.askLink(ctx, obj)
-		case netstate.Addr:
-			err = o.askAddr(ctx, obj)
-		case netstate.Route:
-			err = o.askRoute(ctx, obj)
-		case netstate.BridgeVLAN:
-			err = o.askBridgeVLAN(ctx, obj)
-		case netstate.Device:
-			err = o.askDevice(ctx, obj)
-		case netstate.VF:
-			err = o.askVF(ctx, obj.ID)
-		case netstate.Sysctl:
-			sysctls = append(sysctls, obj)
-		case netstate.Ethtool:
-			g := ethtoolGroup{obj.Link, obj.Class}
-			settings[g] = append(settings[g], obj)
+		k := obj.Key().Kind
+		byKind[k] = append(byKind[k], obj)
+	}
+	for _, c := range codecs {
+		if len(byKind[c.kind]) == 0 {
+			continue
 		}
-		if err != nil {
-			return reading(obj, err)
+		if err := c.ask(o, ctx, byKind[c.kind]); err != nil {
+			return err
 		}
 	}
-	if err := o.askSysctls(sysctls); err != nil {
-		return err
-	}
-	return o.askEthtool(ctx, settings)
+	return nil
 }
 
 // askLink reads a link of the host. A bridge there comes with its ports, asked
@@ -279,7 +262,7 @@ func (o *observer) askLink(ctx context.Context, ask netstate.Link) error {
 	}
 	l.Name = ask.Name
 	o.remember(l.Name, l.Index)
-	if l.LinkKind == "bridge" || l.LinkKind == "vrf" {
+	if l.KindTraits().Shared {
 		if l.Ports, err = o.outside.ports(ctx, l.Index); err != nil {
 			return err
 		}

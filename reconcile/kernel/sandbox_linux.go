@@ -194,25 +194,56 @@ func (s *Sandbox) Apply(ctx context.Context, c netstate.Change) error {
 }
 
 func (s *Sandbox) apply(ctx context.Context, c netstate.Change) error {
-	switch o := c.Object().(type) {
-	case netstate.Link:
-		return s.applyLink(ctx, c)
-	case netstate.Addr:
-		return s.applyAddr(ctx, c)
-	case netstate.Route:
-		return s.applyRoute(ctx, c)
-	case netstate.Sysctl:
-		return s.applySysctl(ctx, c)
-	case netstate.Ethtool:
-		return s.applyEthtool(ctx, c)
-	case netstate.BridgeVLAN:
-		return s.applyBridgeVLAN(ctx, c)
-	case netstate.Device:
-		return s.applyDevice(ctx, c)
-	case netstate.VF:
-		return s.applyVF(ctx, c)
-	default:
-		return fmt.Errorf("no codec for %T", o)
+	for _, codec := range codecs {
+		if codec.kind == c.Key().Kind {
+			return codec.apply(s, ctx, c)
+		}
+	}
+	return fmt.Errorf("no codec for %q", c.Key().Kind)
+}
+
+// codec reads and writes the objects of one kind.
+type codec struct {
+	kind netstate.Kind
+	// ask reads the objects asked for into the snapshot. What does not exist is
+	// recorded as absent.
+	ask   func(*observer, context.Context, []netstate.Object) error
+	apply func(*Sandbox, context.Context, netstate.Change) error
+}
+
+// codecs is the only list of codecs, in the order in which kinds are asked for:
+// what is read of a device saves asking for its function.
+var codecs = []codec{
+	{netstate.KindLink, each((*observer).askLink), (*Sandbox).applyLink},
+	{netstate.KindAddress, each((*observer).askAddr), (*Sandbox).applyAddr},
+	{netstate.KindRoute, each((*observer).askRoute), (*Sandbox).applyRoute},
+	{netstate.KindBridgeVLAN, each((*observer).askBridgeVLAN), (*Sandbox).applyBridgeVLAN},
+	{netstate.KindDevice, each((*observer).askDevice), (*Sandbox).applyDevice},
+	{netstate.KindVF, each((*observer).askVF), (*Sandbox).applyVF},
+	{netstate.KindSysctl, together((*observer).askSysctls), (*Sandbox).applySysctl},
+	{netstate.KindEthtool, together((*observer).askEthtool), (*Sandbox).applyEthtool},
+}
+
+// together is ask for a kind whose objects are read at once.
+func together[T netstate.Object](ask func(*observer, context.Context, []T) error) func(*observer, context.Context, []netstate.Object) error {
+	return func(o *observer, ctx context.Context, all []netstate.Object) error {
+		typed := make([]T, len(all))
+		for i, obj := range all {
+			typed[i] = obj.(T)
+		}
+		return ask(o, ctx, typed)
+	}
+}
+
+// each is ask for a kind whose objects are read one by one.
+func each[T netstate.Object](ask func(*observer, context.Context, T) error) func(*observer, context.Context, []netstate.Object) error {
+	return func(o *observer, ctx context.Context, all []netstate.Object) error {
+		for _, obj := range all {
+			if err := ask(o, ctx, obj.(T)); err != nil {
+				return reading(obj, err)
+			}
+		}
+		return nil
 	}
 }
 

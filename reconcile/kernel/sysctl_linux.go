@@ -26,10 +26,7 @@ func (h *Host) sysctlFile(path string) (string, error) {
 
 // askSysctls reads sysctls of the sandbox, all on one visit. One that cannot be
 // read (it is write-only, or has no value yet) is there without a value.
-func (o *observer) askSysctls(ask []netstate.Sysctl) error {
-	if len(ask) == 0 {
-		return nil
-	}
+func (o *observer) askSysctls(_ context.Context, ask []netstate.Sysctl) error {
 	if o.inside == nil {
 		for _, a := range ask {
 			o.snap.PutAbsent(a.Key())

@@ -170,8 +170,9 @@ func (s *Sandbox) vfOf(p *place, id string) (netstate.VF, bool) {
 
 // askVF reads the settings of a virtual function. Those of one physical function
 // are asked for once in an observation.
-func (o *observer) askVF(ctx context.Context, id string) error {
-	o.snap.PutAbsent(netstate.VFKey(id))
+func (o *observer) askVF(ctx context.Context, ask netstate.VF) error {
+	id := ask.ID
+	o.snap.PutAbsent(ask.Key())
 	pf := o.homeOf(id).pf
 	if pf == "" {
 		return nil

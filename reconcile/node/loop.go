@@ -519,14 +519,8 @@ func (l *Loop) stands(rec reconcile.Record) bool {
 // depends notes whether a sandbox depends on the host's devices.
 func (l *Loop) depends(sb reconcile.Sandbox, changes []netstate.Change) {
 	host := len(sb.Devices) > 0 || slices.ContainsFunc(changes, func(c netstate.Change) bool {
-		switch o := c.Object().(type) {
-		case netstate.Link:
-			return netstate.OnHost(o.Name) || o.Parent != nil && netstate.OnHost(*o.Parent)
-		case netstate.Device, netstate.VF:
-			return true
-		default:
-			return false
-		}
+		o := c.Object()
+		return netstate.OfHost(o) || netstate.OnHost(o.LivesOn().ID)
 	})
 	if !host {
 		return

@@ -1,0 +1,208 @@
+package netstate
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/plumbline/plumbline/ops/fault"
+)
+
+// Kind tells the kinds of object apart.
+type Kind string
+
+// The kinds of object. The word is what plans, metrics and status show.
+const (
+	KindLink       Kind = "link"
+	KindAddress    Kind = "address"
+	KindRoute      Kind = "route"
+	KindSysctl     Kind = "sysctl"
+	KindEthtool    Kind = "ethtool"
+	KindBridgeVLAN Kind = "bridge-vlan"
+	KindDevice     Kind = "device"
+	KindVF         Kind = "vf"
+)
+
+// kinds is the only list of kinds: how an object of each is read. It is a
+// variable of the package because json.Unmarshaler takes no argument that could
+// hold it.
+var kinds = map[Kind]reader{
+	KindLink:       readerOf[Link](),
+	KindAddress:    readerOf[Addr](),
+	KindRoute:      readerOf[Route](),
+	KindSysctl:     readerOf[Sysctl](),
+	KindEthtool:    readerOf[Ethtool](),
+	KindBridgeVLAN: readerOf[BridgeVLAN](),
+	KindDevice:     readerOf[Device](),
+	KindVF:         readerOf[VF](),
+}
+
+// Kinds lists the kinds, sorted.
+func Kinds() []Kind { return slices.Sorted(maps.Keys(kinds)) }
+
+// TraitsOf returns the traits of a kind, nil when there is no such kind.
+func TraitsOf(k Kind) *Traits {
+	r, ok := kinds[k]
+	if !ok {
+		return nil
+	}
+	return r.zero.Traits()
+}
+
+// Object is one thing that a plan can change. The types below implement it, as
+// values, never as pointers.
+type Object interface {
+	Key() Key
+	// LivesOn is the key of what the object lives on, goes with and is renamed
+	// with: the link of an address. It is zero for what stands by itself.
+	LivesOn() Key
+	// On returns the object as it is on another carrier, of the same kind.
+	On(carrier Key) Object
+	// Traits are what all objects of the kind have in common.
+	Traits() *Traits
+}
+
+// Phase is when in a plan an object is created: after all objects of the phases
+// before.
+type Phase int
+
+// The phases.
+const (
+	PhaseLinks     Phase = iota // links, devices and their settings
+	PhaseAddresses              // once links are where they belong: joining a VRF or a bond drops IPv6 addresses
+	PhaseRoutes                 // once gateways can be reached
+	phases
+)
+
+// Phases lists the phases in order.
+func Phases() []Phase {
+	out := make([]Phase, phases)
+	for i := range out {
+		out[i] = Phase(i)
+	}
+	return out
+}
+
+// Traits are what planning, undo and the engine know of a kind. What differs
+// between two objects of a kind is no trait.
+type Traits struct {
+	// Whole kinds are in every observation of a sandbox; objects of other kinds,
+	// and all of the host, are only read where they are asked for.
+	Whole bool
+	// Host kinds belong to the host, wherever the link behind them is.
+	Host bool
+	// Setting: the object exists as long as its carrier, or by itself; it is
+	// neither created nor deleted.
+	Setting bool
+	// Held settings outlive the sandbox, so a record has them from the first pass
+	// that wants them, changed or not.
+	Held bool
+	// Travels: the object goes along when its carrier moves to another namespace,
+	// instead of being lost.
+	Travels bool
+	// Inherent objects come with their carrier. One that was deleted is not created
+	// again: that would outlast what it came with.
+	Inherent bool
+	// InOrder: an undo restores the objects in the order in which they were changed,
+	// not in reverse.
+	InOrder bool
+	// Phase is when objects of the kind are created.
+	Phase Phase
+	// Cost is what it costs to plan one, compared with others. Planning for somebody
+	// unknown is bounded by it.
+	Cost int
+
+	// kernelMade reports whether the kernel made the object by itself.
+	kernelMade func(Object) bool
+	// absent is the error for a setting that is wanted and does not exist.
+	absent func(Object) error
+	// effects applies a change to the model, with what the kernel does by itself;
+	// nil is to store the object.
+	effects func(*model, Change)
+}
+
+// Absent is the error for a setting that is wanted and does not exist.
+func Absent(o Object) error {
+	if absent := o.Traits().absent; absent != nil {
+		return absent(o)
+	}
+	return fault.New(fault.Unsupported, fmt.Errorf("there is no %s", o.Key()))
+}
+
+// KernelMade reports whether the kernel made the object, as it does on every link:
+// its link-local address, the routes to the networks of its addresses.
+func KernelMade(o Object) bool {
+	made := o.Traits().kernelMade
+	return made != nil && made(o)
+}
+
+// LinkOf is the name of the link that an object lives on, "" when it is on
+// none. A link is on no other in this sense, see StandsOn.
+func LinkOf(o Object) string {
+	if k := o.LivesOn(); k.Kind == KindLink && o.Key().Kind != KindLink {
+		return k.ID
+	}
+	return ""
+}
+
+// StandsOn lists the links that must be there for an object to be changed.
+func StandsOn(o Object) []string {
+	l, isLink := o.(Link)
+	if !isLink {
+		if on := LinkOf(o); on != "" {
+			return []string{on}
+		}
+		return nil
+	}
+	out := []string{l.Name}
+	for _, other := range []*string{l.Parent, l.Master} {
+		if other != nil && *other != "" {
+			out = append(out, *other)
+		}
+	}
+	return out
+}
+
+// OfHost reports whether the object is one of the host, or on a link that is.
+func OfHost(o Object) bool {
+	if l, ok := o.(Link); ok {
+		return OnHost(l.Name)
+	}
+	return o.Traits().Host || OnHost(LinkOf(o))
+}
+
+// reader reads objects of one kind.
+type reader struct {
+	zero   Object
+	object func(raw []byte) (Object, error)
+	change func(c *Change, data []byte) bool
+}
+
+func readerOf[T Object]() reader {
+	var zero T
+	return reader{
+		zero: zero,
+		object: func(raw []byte) (Object, error) {
+			var o T
+			if err := json.Unmarshal(raw, &o); err != nil {
+				return nil, err
+			}
+			return o, nil
+		},
+		change: readTyped[T],
+	}
+}
+
+// ReadObject reads one object of the given kind from JSON.
+func ReadObject(kind Kind, raw []byte) (Object, error) {
+	r, ok := kinds[kind]
+	if !ok {
+		return nil, fmt.Errorf("unknown object type %q", kind)
+	}
+	o, err := r.object(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", kind, err)
+	}
+	return o, nil
+}

@@ -1,0 +1,184 @@
+package netstate_test
+
+import (
+	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+)
+
+// examples has an object of every kind, with a field set.
+var examples = []netstate.Object{
+	netstate.Link{Name: "data0", LinkKind: "vlan", Parent: new("bond0"), VLAN: &netstate.VLAN{ID: new(uint16(7))}},
+	netstate.Addr{Link: "net1", Address: "192.0.2.1/24", NoDAD: new(true)},
+	netstate.Route{Link: "net1", Dst: "192.0.2.0/24", Table: 254, MTU: new(uint32(1400))},
+	netstate.Sysctl{Path: "net/ipv4/conf/net1/rp_filter", Value: new("2")},
+	netstate.Ethtool{Link: "net1", Class: "feature", Name: "rx-gro", Value: new("on")},
+	netstate.BridgeVLAN{Link: "net1", VID: 7, PVID: new(true)},
+	netstate.Device{ID: "0000:01:10.0", At: new("net1"), MTU: new(uint32(1500))},
+	netstate.VF{ID: "0000:01:10.0", VLAN: new(uint16(7))},
+}
+
+// TestKinds walks all kinds: what is said of each is complete, and its objects
+// survive a record.
+func TestKinds(t *testing.T) {
+	for _, k := range declaredKinds(t) {
+		i := slices.IndexFunc(examples, func(o netstate.Object) bool { return o.Key().Kind == k })
+		if i < 0 || netstate.TraitsOf(k) == nil {
+			t.Errorf("kind %q has no example here, or is not in the list of kinds", k)
+			continue
+		}
+		o := examples[i]
+		traits := o.Traits()
+		if traits != netstate.TraitsOf(k) || traits.Cost == 0 || !slices.Contains(netstate.Phases(), traits.Phase) {
+			t.Errorf("%s: traits %+v: want those of the kind, with a cost and a phase", k, traits)
+		}
+		if traits.Setting && strings.HasPrefix(netstate.Absent(o).Error(), "there is no") {
+			t.Errorf("%s: a setting needs an error for one that does not exist", k)
+		}
+		survives(t, o)
+		carried(t, o)
+	}
+}
+
+// declaredKinds reads the constants of type Kind from the source, so that one
+// which is in no list is found.
+func declaredKinds(t *testing.T) []netstate.Kind {
+	src, err := os.ReadFile("kind.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := parser.ParseFile(token.NewFileSet(), "kind.go", src, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []netstate.Kind
+	ast.Inspect(file, func(n ast.Node) bool {
+		v, ok := n.(*ast.ValueSpec)
+		if !ok || len(v.Values) != 1 {
+			return true
+		}
+		name, isName := v.Type.(*ast.Ident)
+		lit, isLit := v.Values[0].(*ast.BasicLit)
+		if isName && isLit && name.Name == "Kind" {
+			word, err := strconv.Unquote(lit.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, netstate.Kind(word))
+		}
+		return true
+	})
+	if len(out) != len(netstate.Kinds()) {
+		t.Fatalf("%d kinds are declared: %v, the list has %v", len(out), out, netstate.Kinds())
+	}
+	return out
+}
+
+// survives holds that an object is read from a record as it was written.
+func survives(t *testing.T, o netstate.Object) {
+	t.Helper()
+	for _, c := range []netstate.Change{{After: o}, {Before: o}, {Before: o, After: o}} {
+		data, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got netstate.Change
+		if err := json.Unmarshal(data, &got); err != nil || !reflect.DeepEqual(got, c) {
+			t.Errorf("%s: %v: read as %+v (%v), want %+v", o.Key(), string(data), got, err, c)
+		}
+	}
+	if len(netstate.Fields(o)) == 0 {
+		t.Errorf("%s: no field", o.Key())
+	}
+}
+
+// carried holds that what an object lives on is of a known kind, and that it can
+// be put on another.
+func carried(t *testing.T, o netstate.Object) {
+	t.Helper()
+	on := o.LivesOn()
+	if on == (netstate.Key{}) {
+		if got := o.On(netstate.LinkKey("x")); !reflect.DeepEqual(got, o) {
+			t.Errorf("%s lives on nothing, but becomes %v on another link", o.Key(), got)
+		}
+		return
+	}
+	other := netstate.Key{Kind: on.Kind, ID: "other"}
+	moved := o.On(other)
+	if netstate.TraitsOf(on.Kind) == nil || moved.LivesOn() != other {
+		t.Errorf("%s lives on %s; moved to %s it lives on %s", o.Key(), on, other, moved.LivesOn())
+	}
+	if back := moved.On(on); !reflect.DeepEqual(back, o) {
+		t.Errorf("%s: moved and back it is %+v", o.Key(), back)
+	}
+}
+
+// TestLinkKinds holds that options are those of one kind, and tell it.
+func TestLinkKinds(t *testing.T) {
+	for _, kind := range netstate.LinkKinds() {
+		traits := netstate.LinkTraitsOf(kind)
+		if (traits.ParentMAC || traits.ParentMTU || traits.ParentState) && !traits.Stacked {
+			t.Errorf("%s follows a parent, which it does not have: %+v", kind, traits)
+		}
+		if traits.Stacked && traits.DefaultMTU != 0 {
+			t.Errorf("%s: a stacked link has its parent's MTU: %+v", kind, traits)
+		}
+	}
+	for _, l := range []netstate.Link{
+		{LinkKind: "bond", Bond: &netstate.Bond{}},
+		{LinkKind: "bridge", Bridge: &netstate.Bridge{}},
+		{LinkKind: "dummy"},
+		{LinkKind: "ipvlan", IPVLAN: &netstate.IPVLAN{}},
+		{LinkKind: "macvlan", MACVLAN: &netstate.MACVLAN{}},
+		{LinkKind: "veth", Veth: &netstate.Veth{}},
+		{LinkKind: "vlan", VLAN: &netstate.VLAN{}},
+		{LinkKind: "vrf", VRF: &netstate.VRF{}},
+	} {
+		if got := l.OptionsKind(); got != l.LinkKind && l.LinkKind != "dummy" {
+			t.Errorf("options of %s are taken for those of %q", l.LinkKind, got)
+		}
+	}
+}
+
+// TestIdentity holds what tells a link from another of its name: not what can be
+// changed, nor where it is.
+func TestIdentity(t *testing.T) {
+	l := netstate.Link{
+		Name: "data0", LinkKind: "vlan", Parent: new("bond0"), MTU: new(uint32(9000)),
+		VLAN: &netstate.VLAN{ID: new(uint16(7)), Protocol: new("802.1q")}, Bond: &netstate.Bond{Mode: new("802.3ad")},
+	}
+	want := netstate.Link{Name: "data0", VLAN: l.VLAN}
+	if got := l.Identity(); !reflect.DeepEqual(got, want) {
+		t.Errorf("identity %+v, want %+v", got, want)
+	}
+}
+
+// TestKnownByCarrier holds that nothing on a link that has just appeared has to be
+// observed, and everything on demand on another.
+func TestKnownByCarrier(t *testing.T) {
+	s := netstate.NewSnapshot()
+	s.Apply(netstate.Change{After: netstate.Link{Name: "new0", LinkKind: "dummy"}})
+	for _, o := range examples {
+		if o.LivesOn() == (netstate.Key{}) || o.Key().Kind == netstate.KindLink {
+			continue
+		}
+		if !s.Known(o.On(netstate.LinkKey("new0"))) {
+			t.Errorf("%s on a new link is not known", o.Key().Kind)
+		}
+		if got, want := s.Known(o), o.Traits().Whole; got != want {
+			t.Errorf("%s on a link of the sandbox: known %v, want %v", o.Key().Kind, got, want)
+		}
+		if s.Known(o.On(netstate.LinkKey("host:eth0"))) {
+			t.Errorf("%s on a link of the host is known", o.Key().Kind)
+		}
+	}
+}
