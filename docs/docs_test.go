@@ -131,7 +131,7 @@ func kinds(separator string) string {
 // boundOf says what bounds the values of a label; a label that is not here is not
 // documented, and the page cannot be written.
 var boundOf = map[string]string{
-	"action":    "`create`, `update`, `delete`",
+	"action":    "`create`, `update`, `replace`, `delete`",
 	"field":     "the fields plumbline manages, a list in the program, and `missing`, `unwanted`, `pending`",
 	"goversion": "one for a process",
 	"hook":      "`Synchronize`, `RunPodSandbox`, `CreateContainer`, `StopPodSandbox`, `RemovePodSandbox`; `BehindGate`: not a hook, but what went on when it was over",

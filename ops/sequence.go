@@ -193,8 +193,7 @@ func (q *sequencer) emit(w want) error {
 	case !ok:
 		q.do(netstate.Change{Step: w.step, After: w.obj})
 	case needsReplace(netstate.Diff(w.obj, have)):
-		q.do(netstate.Change{Step: w.step, Before: have})
-		q.do(netstate.Change{Step: w.step, After: w.obj})
+		q.do(netstate.Change{Step: w.step, Before: have, After: w.obj, Anew: true})
 	default:
 		q.update(w.step, have, w.obj)
 	}
@@ -223,7 +222,7 @@ func (q *sequencer) setting(w want) error {
 }
 
 func needsReplace(diff []netstate.FieldDiff) bool {
-	return slices.ContainsFunc(diff, func(d netstate.FieldDiff) bool { return d.Mode == netstate.Replace })
+	return slices.ContainsFunc(diff, func(d netstate.FieldDiff) bool { return d.Mode == netstate.Immutable })
 }
 
 func (q *sequencer) device(w want, o netstate.Device) error {
@@ -271,7 +270,7 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 		ours := q.made[o.Key()] || q.now.Fresh(o.Name)
 		switch {
 		case !exists:
-			q.create(w, full)
+			q.do(netstate.Change{Step: w.step, After: atBirth(full)})
 			return nil
 		case !ours && !w.adopt:
 			return fault.New(fault.Conflict, fmt.Errorf("the name %q is taken in the sandbox by a %s that is not ours", o.Name, describeKind(have)))
@@ -281,10 +280,9 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 			if !ours || netstate.OnHost(o.Name) && have.LinkKind != o.LinkKind {
 				return fault.New(fault.Conflict, fmt.Errorf("%s %q exists and differs in %s", describeKind(have), netstate.BaseName(o.Name), diffText(netstate.Diff(o, have))))
 			}
-			q.do(netstate.Change{Step: w.step, Before: have, Why: "cannot be changed in place"})
 			// Until it is made the record means the old one, and knows it by that.
 			full.Index = have.Index
-			q.create(w, full)
+			q.do(netstate.Change{Step: w.step, Before: have, After: atBirth(full), Anew: true})
 			return nil
 		}
 	} else if !exists {
@@ -309,16 +307,16 @@ func (q *sequencer) underDown(l netstate.Link) bool {
 
 func diffText(diff []netstate.FieldDiff) string {
 	for _, d := range diff {
-		if d.Mode == netstate.Replace {
+		if d.Mode == netstate.Immutable {
 			return fmt.Sprintf("%s (%s, wanted %s)", d.Path, netstate.FormatValue(d.Before), netstate.FormatValue(d.After))
 		}
 	}
 	return ""
 }
 
-// create makes a link with all that is wanted of it and can be given at birth,
-// so that it never exists half made and costs one message.
-func (q *sequencer) create(w want, full netstate.Link) {
+// atBirth is all that is wanted of a link and can be given when it is created, so
+// that it never exists half made and costs one message.
+func atBirth(full netstate.Link) netstate.Link {
 	l := full
 	later := l.Master != nil && *l.Master != ""
 	l.Master, l.Promisc, l.AllMulti, l.Alias, l.Port = nil, nil, nil, nil, nil
@@ -328,7 +326,7 @@ func (q *sequencer) create(w want, full netstate.Link) {
 	if l.Bond != nil && l.Bond.Primary != nil {
 		l = netstate.Restrict(l, func(path string) bool { return path != "bond.primary" })
 	}
-	q.do(netstate.Change{Step: w.step, After: l})
+	return l
 }
 
 func (q *sequencer) updateLink(w want, o, full, have netstate.Link) error {

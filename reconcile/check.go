@@ -31,7 +31,7 @@ type Drift struct {
 	Type   string          `json:"type"` // of the step
 	Action netstate.Action `json:"action"`
 	Object netstate.Key    `json:"object"`
-	Field  string          `json:"field,omitempty"` // "" when the object as a whole is missing or too much
+	Field  string          `json:"field,omitempty"` // "" when the whole object is missing or unexpected
 	Want   any             `json:"want,omitempty"`
 	Have   any             `json:"have,omitempty"`
 }
@@ -109,11 +109,11 @@ func drifts(t *topology.Topology, plan *ops.Plan) []Drift {
 	var out []Drift
 	for _, c := range made(plan.Changes) {
 		d := Drift{Step: c.Step, Type: types[c.Step], Action: c.Action(), Object: c.Key()}
-		if c.Action() != netstate.Update {
+		if c.Action() == netstate.Create || c.Action() == netstate.Delete {
 			out = append(out, d)
 			continue
 		}
-		for _, f := range c.Fields() {
+		for _, f := range c.Reasons() {
 			d.Field, d.Want, d.Have = f.Path, f.After, f.Before
 			out = append(out, d)
 		}

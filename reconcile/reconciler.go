@@ -630,7 +630,7 @@ func (p *pass) spareObserved(plan *ops.Plan) {
 		}
 		switch o := c.After.(type) {
 		case netstate.Link:
-			absent[o.Name] = absent[o.Name] || c.Action() == netstate.Create || o.Called != nil
+			absent[o.Name] = absent[o.Name] || c.Action() == netstate.Create || c.Action() == netstate.Replace || o.Called != nil
 		case netstate.Device:
 			if o.At != nil {
 				absent[*o.At] = true
@@ -680,7 +680,7 @@ func (p *pass) apply(ctx context.Context, plan *ops.Plan) error {
 			continue
 		}
 		if err := p.applyOne(ctx, c, p.r.opts.Patience); err != nil {
-			if c.Action() == netstate.Create && errors.Is(err, fs.ErrExist) {
+			if (c.Action() == netstate.Create || c.Action() == netstate.Replace) && errors.Is(err, fs.ErrExist) {
 				p.disown()
 				return p.stepError(c, err)
 			}
@@ -696,10 +696,11 @@ func (p *pass) apply(ctx context.Context, plan *ops.Plan) error {
 	return nil
 }
 
-// disown drops the last change, as somebody else was faster to make the same: what
+// disown drops the last creation, as somebody else was faster to make the same: what
 // is there now is not ours to take back.
 func (p *pass) disown() {
-	p.executed = p.executed[:len(p.executed)-1]
+	parts := p.executed[len(p.executed)-1].Parts()
+	p.executed = append(p.executed[:len(p.executed)-1], parts[:len(parts)-1]...)
 	p.record.History = netstate.Coalesce(slices.Clone(p.before.History), netstate.Lasting(p.executed)...)
 }
 

@@ -171,8 +171,10 @@ func effects(was, is *topology.Topology, changes []netstate.Change) map[string]s
 			out[c.Step] = added
 		case !after:
 			out[c.Step] = removed
-		case isLink && c.Action() == netstate.Delete:
-			deleted[link.Key()] = true
+		case isLink && c.Action() == netstate.Replace:
+			out[c.Step] = replaced
+		case isLink && c.Implied && c.Action() == netstate.Delete:
+			deleted[link.Key()] = true // with the link below it
 		case isLink && c.Action() == netstate.Create && deleted[link.Key()]:
 			out[c.Step] = replaced
 		case !c.Implied && out[c.Step] == "":
@@ -196,7 +198,7 @@ func interrupted(changes []netstate.Change) []string {
 			case netstate.OnHost(o.Name):
 			case !was:
 				made[o.Name] = !names[o.Name]
-			case !is, after.Up != nil && !*after.Up && (before.Up == nil || *before.Up):
+			case !is, c.Action() == netstate.Replace, after.Up != nil && !*after.Up && (before.Up == nil || *before.Up):
 				names[o.Name] = names[o.Name] || !made[o.Name]
 			}
 		case netstate.Device:

@@ -81,12 +81,11 @@ func (t text) plan(sb reconcile.Sandbox, p *ops.Plan) {
 		t.line("Nothing to do.")
 		return
 	}
-	n := tally(changes)
 	more := ""
 	if len(p.Pending) > 0 {
 		more = fmt.Sprintf(" %s to be planned then.", count(len(p.Pending), "step"))
 	}
-	t.line("%s", t.bold(fmt.Sprintf("Plan: %d to create, %d to change, %d to delete.%s", n[netstate.Create], n[netstate.Update], n[netstate.Delete], more)))
+	t.line("%s", t.bold(fmt.Sprintf("Plan: %s.%s", tally(changes, "to create", "to change", "to replace", "to delete"), more)))
 }
 
 // toMake returns the changes that apply would make, without what goes by itself
@@ -106,8 +105,7 @@ func (t text) apply(sb reconcile.Sandbox, rep reconcile.Report) {
 		t.line("Nothing to do.")
 		return
 	}
-	n := tally(rep.Changes)
-	t.line("%s", t.bold(fmt.Sprintf("Applied: %d created, %d changed, %d deleted.", n[netstate.Create], n[netstate.Update], n[netstate.Delete])))
+	t.line("%s", t.bold(fmt.Sprintf("Applied: %s.", tally(rep.Changes, "created", "changed", "replaced", "deleted"))))
 }
 
 // deleted writes what was undone.
@@ -127,12 +125,18 @@ func (t text) notes(notes []string) {
 	}
 }
 
-func tally(changes []netstate.Change) map[netstate.Action]int {
+// tally counts changes by action. Replacements are rare, and named only where there
+// are some.
+func tally(changes []netstate.Change, create, update, replace, remove string) string {
 	n := map[netstate.Action]int{}
 	for _, c := range changes {
 		n[c.Action()]++
 	}
-	return n
+	parts := []string{fmt.Sprintf("%d %s", n[netstate.Create], create), fmt.Sprintf("%d %s", n[netstate.Update], update)}
+	if n[netstate.Replace] > 0 {
+		parts = append(parts, fmt.Sprintf("%d %s", n[netstate.Replace], replace))
+	}
+	return strings.Join(append(parts, fmt.Sprintf("%d %s", n[netstate.Delete], remove)), ", ")
 }
 
 // changes writes changes by step, in the order in which the steps begin.
@@ -152,47 +156,10 @@ func (t text) changes(topo *topology.Topology, changes []netstate.Change) {
 		} else {
 			t.line("wanted by no step any more")
 		}
-		for _, line := range lines(of[name]) {
-			t.line("  %s", t.mark(line))
+		for _, c := range of[name] {
+			t.line("  %s", t.mark(c.String()))
 		}
 	}
-}
-
-// lines writes one change a line. Where an object is deleted to be created
-// again, which is how the kernel is told of what it cannot change, that is one.
-func lines(changes []netstate.Change) []string {
-	var out []string
-	replaced := map[netstate.Key]int{} // by what, in changes
-	created := map[int]bool{}          // are part of a line already
-	for i, c := range changes {
-		if c.Action() == netstate.Create {
-			for j := range i {
-				if d := changes[j]; d.Key() == c.Key() && d.Action() == netstate.Delete {
-					replaced[c.Key()] = i
-					created[i] = true
-				}
-			}
-		}
-	}
-	for i, c := range changes {
-		by, ok := replaced[c.Key()]
-		switch {
-		case created[i]:
-		case ok && c.Action() == netstate.Delete && i < by:
-			out = append(out, replacement(c, changes[by]))
-		default:
-			out = append(out, c.String())
-		}
-	}
-	return out
-}
-
-func replacement(old, made netstate.Change) string {
-	var fields []string
-	for _, d := range netstate.Diff(made.After, old.Before) {
-		fields = append(fields, fmt.Sprintf("%s %s → %s", d.Path, netstate.FormatValue(d.Before), netstate.FormatValue(d.After)))
-	}
-	return strings.TrimSpace(fmt.Sprintf("∓ %s %s", made.Key(), strings.Join(fields, ", ")))
 }
 
 // interfaces writes the interfaces that the steps made, with their addresses.
@@ -275,6 +242,10 @@ func driftLine(d reconcile.Drift) string {
 	case d.Action == netstate.Delete:
 		return fmt.Sprintf("- %s%s is not wanted", step, d.Object)
 	default:
-		return fmt.Sprintf("~ %s%s: %s is %s, not %s", step, d.Object, d.Field, netstate.FormatValue(d.Have), netstate.FormatValue(d.Want))
+		sign := "~"
+		if d.Action == netstate.Replace {
+			sign = "∓"
+		}
+		return fmt.Sprintf("%s %s%s: %s is %s, not %s", sign, step, d.Object, d.Field, netstate.FormatValue(d.Have), netstate.FormatValue(d.Want))
 	}
 }

@@ -21,17 +21,15 @@ func vlan(id uint16) netstate.Link {
 	return netstate.Link{Name: "data0", LinkKind: "vlan", VLAN: &netstate.VLAN{ID: &id}}
 }
 
-// What the kernel cannot change is deleted and created: one line says so, and
-// the tally counts what is done.
+// What the kernel cannot change is deleted and created: one line says so.
 func TestReplacementIsOneLine(t *testing.T) {
 	topo := &topology.Topology{Name: "ai", Steps: []topology.Step{{Name: "data", Type: "vlan"}, {Name: "bond", Type: "bond"}}}
 	plan := &ops.Plan{
 		Changes: []netstate.Change{
-			{Step: "data", Before: vlan(100)},
+			{Step: "data", Before: vlan(100), After: vlan(200), Anew: true},
 			{Step: "", Before: netstate.Link{Name: "old"}},
 			{Step: "data", Before: netstate.Addr{Link: "data0", Address: "10.0.0.1/24"}, Implied: true},
 			{Step: "bond", Before: netstate.Link{Name: "bond0", MTU: new(uint32(1500))}, After: netstate.Link{Name: "bond0", MTU: new(uint32(9000))}},
-			{Step: "data", After: vlan(200)},
 			{Step: "data", After: netstate.Addr{Link: "data0", Address: "10.0.0.1/24"}},
 		},
 		Pending: []ops.Pending{{Step: "late", Needs: "data.mac"}},
@@ -57,7 +55,7 @@ step "bond" (bond)
 
 note: bond0 goes down for a moment
 
-Plan: 2 to create, 1 to change, 2 to delete. 1 step to be planned then.
+Plan: 1 to create, 1 to change, 1 to replace, 1 to delete. 1 step to be planned then.
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
@@ -89,10 +87,11 @@ func TestNoColoursForFilesAndPipes(t *testing.T) {
 func TestDriftLines(t *testing.T) {
 	link := netstate.LinkKey("data0")
 	for want, d := range map[string]reconcile.Drift{
-		`~ step "data": link data0: mtu is 1400, not 9000`: {Step: "data", Action: netstate.Update, Object: link, Field: "mtu", Want: 9000, Have: 1400},
-		`+ step "data": link data0 is missing`:             {Step: "data", Action: netstate.Create, Object: link},
-		`- link data0 is not wanted`:                       {Action: netstate.Delete, Object: link},
-		`? step "data": needs bond.mac`:                    {Step: "data", Action: netstate.Update, Field: "bond.mac"},
+		`~ step "data": link data0: mtu is 1400, not 9000`:   {Step: "data", Action: netstate.Update, Object: link, Field: "mtu", Want: 9000, Have: 1400},
+		`+ step "data": link data0 is missing`:               {Step: "data", Action: netstate.Create, Object: link},
+		`∓ step "data": link data0: vlan.id is 101, not 100`: {Step: "data", Action: netstate.Replace, Object: link, Field: "vlan.id", Want: 100, Have: 101},
+		`- link data0 is not wanted`:                         {Action: netstate.Delete, Object: link},
+		`? step "data": needs bond.mac`:                      {Step: "data", Action: netstate.Update, Field: "bond.mac"},
 	} {
 		if got := driftLine(d); got != want {
 			t.Errorf("have %s\nwant %s", got, want)

@@ -75,17 +75,17 @@ tc qdisc add dev eth0 root netem delay 1ms
 			{name: "link gone", spoil: `$ip link delete data0`, drift: "data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, data +address, data +route, tune waits"},
 			{name: "link gone with all upon it", spoil: `$ip link delete bond0`, drift: "bond +link bond0, bond ~link a0.master, bond ~link b0.master, bond ~link bond0.bond.primary, data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, mgmt +link mgmt0, blue ~link mgmt0.master, blue ~link mgmt0.up, data +address, mgmtip +address, data +route, tune waits", unsaid: "mgmt0"},
 			{name: "root link gone", spoil: `$ip link delete b0`, drift: "b +link b0, bond ~link b0.master"},
-			{name: "link of another kind", spoil: `$ip link delete data0 && $ip link add data0 type dummy`, drift: "data -link data0, data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, tune +ethtool, data +address, data +route"},
-			{name: "device instead of a VRF", spoil: `$ip link delete blue && $ip link add blue type dummy`, drift: "blue -link blue, blue +link blue, blue ~link mgmt0.master", unsaid: "blue"},
+			{name: "link of another kind", spoil: `$ip link delete data0 && $ip link add data0 type dummy`, drift: "data ∓link data0.kind, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, tune +ethtool, data +address, data +route"},
+			{name: "device instead of a VRF", spoil: `$ip link delete blue && $ip link add blue type dummy`, drift: "blue ∓link blue.kind, blue ~link mgmt0.master", unsaid: "blue"},
 			{name: "renamed", spoil: `$ip link set data0 down && $ip link set data0 name spare0`, drift: "data ~link data0.name, data ~link data0.up, data +sysctl, tune +sysctl, data +route, tune waits"},
 			{name: "bond renamed", spoil: `$ip link set bond0 down && $ip link set bond0 name spare0`, drift: "bond ~link bond0.name, bond ~link bond0.up, data ~link data0.up, mgmt ~link mgmt0.up, data +route", unsaid: "mgmt0"},
 			{name: "VRF renamed", spoil: `$ip link set blue down && $ip link set blue name spare0`, drift: "blue ~link blue.name, blue ~link blue.up", unsaid: "blue"},
 			{name: "renamed, its name taken", spoil: `$ip link set mgmt0 down && $ip link set mgmt0 name spare0 && $ip link add mgmt0 type dummy`, refused: fault.Conflict, mend: `$ip link delete mgmt0`},
 			{name: "moved to another namespace", spoil: `$ip link set a0 netns $OTHER`, drift: "a +link a0, bond ~link a0.master, bond ~link bond0.bond.primary"},
 			{name: "VLAN in another namespace", spoil: `$ip link set data0 netns $OTHER`, drift: "data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, data +address, data +route, tune waits", refused: fault.Conflict, mend: `ip -n $OTHER link delete data0`},
-			{name: "other parent", spoil: `$ip link delete data0 && $ip link add data0 link eth0 type vlan id 100`, drift: "data -link data0, data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, tune +ethtool, data +address, data +route"},
-			{name: "other VLAN", spoil: `$ip link delete data0 && $ip link add data0 link bond0 mtu 1500 type vlan id 101`, drift: "data -link data0, data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, tune +ethtool, data +address, data +route"},
-			{name: "other VLAN protocol", spoil: `$ip link delete data0 && $ip link add data0 link bond0 mtu 1500 type vlan id 100 protocol 802.1ad`, drift: "data -link data0, data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, tune +ethtool, data +address, data +route"},
+			{name: "other parent", spoil: `$ip link delete data0 && $ip link add data0 link eth0 type vlan id 100`, drift: "data ∓link data0.parent, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, tune +ethtool, data +address, data +route"},
+			{name: "other VLAN", spoil: `$ip link delete data0 && $ip link add data0 link bond0 mtu 1500 type vlan id 101`, drift: "data ∓link data0.vlan.id, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, tune +ethtool, data +address, data +route"},
+			{name: "other VLAN protocol", spoil: `$ip link delete data0 && $ip link add data0 link bond0 mtu 1500 type vlan id 100 protocol 802.1ad`, drift: "data ∓link data0.vlan.protocol, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, tune +ethtool, data +address, data +route"},
 			{name: "down", spoil: `$ip link set data0 down`, drift: "data ~link data0.up, data +route"},
 			{name: "bond down", spoil: `$ip link set bond0 down`, drift: "bond ~link bond0.up, data ~link data0.up, mgmt ~link mgmt0.up, data +route"},
 			{name: "MTU", spoil: `$ip link set data0 mtu 1400`, drift: "tune ~link data0.mtu"},
@@ -101,7 +101,7 @@ tc qdisc add dev eth0 root netem delay 1ms
 			{name: "out of the VRF", spoil: `$ip link set mgmt0 nomaster`, drift: "blue ~link mgmt0.master"},
 			{name: "in another VRF", spoil: `$ip link add red type vrf table 7 && $ip link set mgmt0 master red`, drift: "blue ~link mgmt0.master", unsaid: "red"},
 			{name: "VRF gone", spoil: `$ip link delete blue`, drift: "blue +link blue, blue ~link mgmt0.master", unsaid: "blue"},
-			{name: "VRF with another table", spoil: `$ip link delete blue && $ip link add blue type vrf table 8 && $ip link set blue up`, drift: "blue -link blue, blue +link blue, blue ~link mgmt0.master", unsaid: "blue"},
+			{name: "VRF with another table", spoil: `$ip link delete blue && $ip link add blue type vrf table 8 && $ip link set blue up`, drift: "blue ∓link blue.vrf.table, blue ~link mgmt0.master", unsaid: "blue"},
 			{name: "bond mode", spoil: `$ip link set a0 nomaster && $ip link set b0 nomaster && $ip link set bond0 down && $ip link set bond0 type bond mode balance-xor && $ip link set a0 down && $ip link set a0 master bond0 && $ip link set b0 down && $ip link set b0 master bond0`, drift: "bond ~link a0.master, bond ~link b0.master, bond ~link bond0.bond.mode, bond ~link bond0.up, bond ~link bond0.bond.primary, data ~link data0.up, mgmt ~link mgmt0.up, data +route"},
 			{name: "bond fail_over_mac", spoil: `$ip link set a0 nomaster && $ip link set b0 nomaster && $ip link set bond0 down && $ip link set bond0 type bond fail_over_mac active && $ip link set a0 down && $ip link set a0 master bond0 && $ip link set b0 down && $ip link set b0 master bond0`, drift: "bond ~link a0.master, bond ~link b0.master, bond ~link bond0.bond.failOverMac, bond ~link bond0.up, data ~link data0.up, mgmt ~link mgmt0.up, data +route"},
 			{name: "bond miimon", spoil: `$ip link set bond0 type bond miimon 50`, drift: "bond ~link bond0.bond.miimon, bond ~link bond0.bond.updelay, bond ~link bond0.bond.downdelay"},
@@ -170,7 +170,7 @@ tc qdisc add dev eth0 root netem delay 1ms
 `,
 		rows: []drifted{
 			{name: "ipvlan mode", spoil: `$ip link set i0 type ipvlan mode l2`, drift: "iv ~link i0.ipvlan.mode"},
-			{name: "ipvlan on another link", spoil: `$ip link add x0 type dummy && $ip link delete i0 && $ip link add i0 link x0 type ipvlan mode l3`, drift: "iv -link i0, iv +link i0, iv +address", unsaid: "x0"},
+			{name: "ipvlan on another link", spoil: `$ip link add x0 type dummy && $ip link delete i0 && $ip link add i0 link x0 type ipvlan mode l3`, drift: "iv ∓link i0.parent, iv +address", unsaid: "x0"},
 			{name: "macvlan mode", spoil: `$ip link set m0 type macvlan mode private`, drift: "mv ~link m0.macvlan.mode"},
 			{name: "macvlan queue", spoil: `$ip link set m0 type macvlan bcqueuelen 1500`, drift: "mv ~link m0.macvlan.bcQueueLen"},
 			{name: "macvlan MAC", spoil: `$ip link set m0 address 02:00:00:00:00:0d`, drift: "mv ~link m0.mac"},
@@ -209,7 +209,7 @@ tc qdisc add dev eth0 root netem delay 1ms
 			{name: "function renamed", spoil: `$ip link set net2 down && $ip link set net2 name eth9`, drift: "vf1 ~device.at, vf1 ~link net2.up, up ~link up0.up"},
 			{name: "function in another namespace", spoil: `$ip link set net2 netns $OTHER`, refused: fault.NotReady, mend: `ip -n $OTHER link set net2 netns $NS`},
 			{name: "function renamed, its name taken", spoil: `$ip link set net2 down && $ip link set net2 name eth9 && $ip link add net2 type dummy`, refused: fault.Conflict, mend: `$ip link delete net2`},
-			{name: "function on the host", spoil: `$ip link set net2 netns 1`, drift: "vf1 ~device.at, vf1 ~link net2.up, up -link up0, up +link up0"},
+			{name: "function on the host", spoil: `$ip link set net2 netns 1`, drift: "vf1 ~device.at, vf1 ~link net2.up, up ∓link up0.parent"},
 			{name: "ethtool feature", spoil: `ip netns exec $NS ethtool -K net2 tso on`, drift: "tune ~ethtool.value"},
 
 			{name: "own other name", spoil: `$ip link property add dev net2 altname mine0`, mend: `$ip link property del dev net2 altname mine0`},
@@ -374,7 +374,7 @@ func summary(all []reconcile.Drift) string {
 	for _, d := range all {
 		text := d.Step + " waits"
 		if d.Object.Kind != "" {
-			sign := map[netstate.Action]string{netstate.Create: "+", netstate.Update: "~", netstate.Delete: "-"}[d.Action]
+			sign := map[netstate.Action]string{netstate.Create: "+", netstate.Update: "~", netstate.Delete: "-", netstate.Replace: "∓"}[d.Action]
 			text = d.Step + " " + sign + string(d.Object.Kind)
 		}
 		if d.Object.Kind == netstate.KindLink {

@@ -14,18 +14,20 @@ type Action string
 
 // The actions, as plans and JSON name them.
 const (
-	Create Action = "create"
-	Update Action = "update"
-	Delete Action = "delete"
+	Create  Action = "create"
+	Update  Action = "update"
+	Delete  Action = "delete"
+	Replace Action = "replace" // of an object that cannot be changed in place: deleted, and created anew
 )
 
 // Change takes one object from one state to another. Before is nil for a
 // creation, After for a deletion. In an update both hold the same key and only
-// the fields that differ.
+// the fields that differ; in a replacement both are whole.
 type Change struct {
 	Step    string // the step that wants it; "" for what no step wants any more
 	Before  Object
 	After   Object
+	Anew    bool   // Before is deleted and After created, see Parts
 	Implied bool   // the kernel does it by itself, nothing is sent
 	Foreign bool   // the object is not ours: it was lost with a change of ours, or made again for its owner
 	Why     string // shown when the reason is not obvious
@@ -38,9 +40,48 @@ func (c Change) Action() Action {
 		return Create
 	case c.After == nil:
 		return Delete
+	case c.Anew:
+		return Replace
 	default:
 		return Update
 	}
+}
+
+// Parts are the deletion and the creation that a replacement consists of; any other
+// change is its only part. Histories and records hold parts: that is what happens
+// to the object, what a crash can come between, and what every version can read.
+func (c Change) Parts() []Change {
+	if c.Action() != Replace {
+		return []Change{c}
+	}
+	gone, made := c, c
+	gone.After, gone.Anew = nil, false
+	made.Before, made.Anew, made.Why = nil, false, ""
+	return []Change{gone, made}
+}
+
+// Parts lists the parts of changes, in order.
+func Parts(changes []Change) []Change {
+	out := make([]Change, 0, len(changes))
+	for _, c := range changes {
+		out = append(out, c.Parts()...)
+	}
+	return out
+}
+
+// Reasons returns the fields that an update or a replacement is made for. Of a
+// replaced object those are the ones that cannot be changed, but not what it did not
+// have, such as the VLAN ID of a link that was none.
+func (c Change) Reasons() []FieldDiff {
+	if c.Action() != Replace {
+		return c.Fields()
+	}
+	immutable := slices.DeleteFunc(c.Fields(), func(f FieldDiff) bool { return f.Mode != Immutable })
+	had := slices.DeleteFunc(slices.Clone(immutable), func(f FieldDiff) bool { return f.Before == nil })
+	if len(had) == 0 {
+		return immutable
+	}
+	return had
 }
 
 // Object returns After, or Before where there is no after.
@@ -80,7 +121,7 @@ func (c Change) Fields() []FieldDiff {
 // "~ link data0 mtu 1500 → 9000", "- address 10.0.0.1/24 on net1".
 func (c Change) String() string {
 	var b strings.Builder
-	b.WriteString(map[Action]string{Create: "+ ", Update: "~ ", Delete: "- "}[c.Action()])
+	b.WriteString(map[Action]string{Create: "+ ", Update: "~ ", Delete: "- ", Replace: "∓ "}[c.Action()])
 	b.WriteString(c.Key().String())
 	if c.Action() != Delete {
 		for i, f := range c.Fields() {
@@ -89,7 +130,7 @@ func (c Change) String() string {
 			} else {
 				b.WriteString(", ")
 			}
-			if c.Action() == Create {
+			if c.Action() == Create || c.Action() == Replace && f.Before == nil {
 				fmt.Fprintf(&b, "%s %s", f.Path, FormatValue(f.After))
 			} else {
 				fmt.Fprintf(&b, "%s %s → %s", f.Path, FormatValue(f.Before), FormatValue(f.After))
@@ -109,6 +150,7 @@ type changeJSON struct {
 	Type    Kind            `json:"type"`
 	Before  json.RawMessage `json:"before,omitempty"`
 	After   json.RawMessage `json:"after,omitempty"`
+	Anew    bool            `json:"anew,omitempty"`
 	Implied bool            `json:"implied,omitempty"`
 	Foreign bool            `json:"foreign,omitempty"`
 	Why     string          `json:"why,omitempty"`
@@ -121,10 +163,11 @@ func (c Change) MarshalJSON() ([]byte, error) {
 		Type    Kind   `json:"type"`
 		Before  Object `json:"before,omitempty"`
 		After   Object `json:"after,omitempty"`
+		Anew    bool   `json:"anew,omitempty"`
 		Implied bool   `json:"implied,omitempty"`
 		Foreign bool   `json:"foreign,omitempty"`
 		Why     string `json:"why,omitempty"`
-	}{c.Step, c.Key().Kind, c.Before, c.After, c.Implied, c.Foreign, c.Why})
+	}{c.Step, c.Key().Kind, c.Before, c.After, c.Anew, c.Implied, c.Foreign, c.Why})
 }
 
 // UnmarshalJSON reads what MarshalJSON writes. It refuses an unknown kind and
@@ -147,7 +190,7 @@ func (c *Change) UnmarshalJSON(data []byte) error {
 		}
 		return o, nil
 	}
-	out := Change{Step: j.Step, Implied: j.Implied, Foreign: j.Foreign, Why: j.Why}
+	out := Change{Step: j.Step, Anew: j.Anew, Implied: j.Implied, Foreign: j.Foreign, Why: j.Why}
 	var err error
 	if out.Before, err = read(j.Before); err != nil {
 		return err
@@ -181,6 +224,7 @@ func readTyped[T Object](c *Change, data []byte) bool {
 		Type    Kind   `json:"type"`
 		Before  *T     `json:"before"`
 		After   *T     `json:"after"`
+		Anew    bool   `json:"anew"`
 		Implied bool   `json:"implied"`
 		Foreign bool   `json:"foreign"`
 		Why     string `json:"why"`
@@ -188,7 +232,7 @@ func readTyped[T Object](c *Change, data []byte) bool {
 	if err := json.Unmarshal(data, &j); err != nil || j.Before == nil && j.After == nil {
 		return false
 	}
-	out := Change{Step: j.Step, Implied: j.Implied, Foreign: j.Foreign, Why: j.Why}
+	out := Change{Step: j.Step, Anew: j.Anew, Implied: j.Implied, Foreign: j.Foreign, Why: j.Why}
 	if j.Before != nil {
 		out.Before = *j.Before
 	}
@@ -225,7 +269,7 @@ func NewUpdate[T Object](step string, have, want T) (Change, bool) {
 func Coalesce(history []Change, more ...Change) []Change {
 	at := map[Key]int{}
 	out := make([]Change, 0, len(history)+len(more))
-	for _, c := range append(append([]Change(nil), history...), more...) {
+	for _, c := range Parts(append(append([]Change(nil), history...), more...)) {
 		i, seen := at[c.Key()]
 		if !seen {
 			at[c.Key()] = len(out)
@@ -242,7 +286,7 @@ func Coalesce(history []Change, more ...Change) []Change {
 // makes the change; a release that took it for what was there before us would put
 // back what we had made ourselves.
 func Lasting(changes []Change) []Change {
-	return slices.DeleteFunc(slices.Clone(changes), func(c Change) bool { return c.Implied && c.Action() == Update })
+	return slices.DeleteFunc(Parts(changes), func(c Change) bool { return c.Implied && c.Action() == Update })
 }
 
 // Unmade drops from a history what we made and is gone.

@@ -17,11 +17,11 @@ type Mode string
 // The modes, from cheap to dear. They are written in the plan tags of the
 // object types.
 const (
-	Live    Mode = "live"    // in place, at any time
-	Ports   Mode = "ports"   // in place, once the ports are in
-	Down    Mode = "down"    // the link must be down
-	NoPorts Mode = "noports" // the link must be down and have no ports
-	Replace Mode = "replace" // delete and create
+	Live      Mode = "live"    // in place, at any time
+	Ports     Mode = "ports"   // in place, once the ports are in
+	Down      Mode = "down"    // the link must be down
+	NoPorts   Mode = "noports" // the link must be down and have no ports
+	Immutable Mode = "replace" // not at all: the object is replaced
 )
 
 // Field is one managed field of an object.

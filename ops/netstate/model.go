@@ -11,10 +11,12 @@ import "strings"
 // drivers/net/vrf.c, net/8021q/vlan.c, each fact observed on Linux 6.1 to 6.18.
 func (s *Snapshot) Apply(c Change) []Change {
 	m := &model{Snapshot: s}
-	if effects := c.Object().Traits().effects; effects != nil {
-		effects(m, c)
-	} else {
-		m.store(c)
+	for _, c := range c.Parts() {
+		if effects := c.Object().Traits().effects; effects != nil {
+			effects(m, c)
+		} else {
+			m.store(c)
+		}
 	}
 	return m.implied
 }
@@ -65,7 +67,7 @@ func (m *model) link(c Change) {
 		}
 	case Create:
 		m.createLink(o)
-	case Update:
+	default:
 		if l, ok := m.Link(o.Name); ok {
 			m.updateLink(l, c.After.(Link))
 		}

@@ -319,6 +319,7 @@ func agree(confirmed, p *ops.Plan) error {
 // Laws checks the laws for a case whose changes are given.
 func Laws(ctx context.Context, t *testing.T, reg *ops.Registry, c *Case, changes []netstate.Change) {
 	t.Helper()
+	changes = netstate.Parts(changes)
 	for n := range len(changes) + 1 {
 		// A crash after n changes; the record knows all that were intended.
 		w := NewWorld(c)

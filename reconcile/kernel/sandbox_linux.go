@@ -190,7 +190,14 @@ func (s *Sandbox) Apply(ctx context.Context, c netstate.Change) error {
 	if c.Implied {
 		return nil
 	}
-	return failed(c, s.apply(ctx, c))
+	for i, part := range c.Parts() {
+		if err := failed(c, s.apply(ctx, part)); err != nil && i > 0 {
+			return fmt.Errorf("it was deleted, and cannot be created: %w", err)
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *Sandbox) apply(ctx context.Context, c netstate.Change) error {

@@ -136,7 +136,7 @@ func (c *contest) count(repaired []reconcile.Drift, converged bool, now time.Tim
 		}
 		if r.fight == nil && len(r.at) == fightRepairs && !r.converged.Before(r.at[0]) {
 			r.fight = &reconcile.Fight{Step: d.Step, Object: d.Object, Field: d.Field, Action: d.Action, Since: r.at[0]}
-			if d.Action == netstate.Update {
+			if d.Field != "" {
 				r.fight.Want, r.fight.Have = netstate.FormatValue(d.Want), netstate.FormatValue(d.Have)
 			}
 		}
