@@ -149,6 +149,7 @@ test-apiserver: ## the part of test-cluster that needs no node: ten minutes to b
 	@$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/controlplane
 	$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster RUN='^(TestAPIServerOnly|TestControlPlane|TestChart|TestEdges)$$'
 	$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/monitoring RUN='^TestRules$$'
+	$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/scale
 
 .PHONY: test-story
 test-story: ## the part of test-cluster that CI runs on a node

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -63,12 +64,37 @@ const workers = 4
 // Setup registers the controller with a manager.
 func (c *Controller) Setup(mgr manager.Manager) error {
 	return builder.ControllerManagedBy(mgr).
-		For(&v1alpha1.NetworkTopology{}).
+		Named("networktopology").
+		Watches(&v1alpha1.NetworkTopology{}, &edits{Controller: c}).
 		Watches(&resourceapi.DeviceClass{}, handler.EnqueueRequestsFromMapFunc(c.forClass)).
 		Watches(&schemav1alpha1.CNIPluginSchema{}, handler.EnqueueRequestsFromMapFunc(c.forSchema)).
 		WatchesRawSource(changes{c}).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 		Complete(c)
+}
+
+// edits has topologies reconciled when they come, go or are edited.
+type edits struct {
+	handler.EnqueueRequestForObject
+	*Controller
+}
+
+// Update implements handler.EventHandler. Of a status that is written, by us as a
+// rule, nothing follows at once: else the pass after each write would find what has
+// been counted meanwhile, and write again, as fast as pods come and go.
+func (e *edits) Update(ctx context.Context, u event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	if edited(u.ObjectOld, u.ObjectNew) {
+		e.EnqueueRequestForObject.Update(ctx, u, queue)
+		return
+	}
+	queue.AddAfter(requests(u.ObjectNew.GetName())[0], e.collect(ctx, u.ObjectNew.GetName()))
+}
+
+// edited reports whether two versions of an object differ in more than its status.
+func edited(before, after client.Object) bool {
+	return before.GetUID() != after.GetUID() || before.GetGeneration() != after.GetGeneration() ||
+		before.GetDeletionTimestamp().IsZero() != after.GetDeletionTimestamp().IsZero() ||
+		!slices.Equal(before.GetFinalizers(), after.GetFinalizers())
 }
 
 // changes has topologies reconciled when claims of theirs change.

@@ -44,6 +44,27 @@ func TestUnprepared(t *testing.T) {
 	}
 }
 
+// TestEdited holds that the status alone is no edit.
+func TestEdited(t *testing.T) {
+	before := &v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "red", UID: "u", ResourceVersion: "1", Generation: 1, Finalizers: []string{v1alpha1.Finalizer}}}
+	for name, c := range map[string]struct {
+		change func(*v1alpha1.NetworkTopology)
+		want   bool
+	}{
+		"status":     {func(o *v1alpha1.NetworkTopology) { o.ResourceVersion, o.Status.Sandboxes = "2", 1 }, false},
+		"spec":       {func(o *v1alpha1.NetworkTopology) { o.Generation = 2 }, true},
+		"made again": {func(o *v1alpha1.NetworkTopology) { o.UID = "v" }, true},
+		"deletion":   {func(o *v1alpha1.NetworkTopology) { o.DeletionTimestamp = new(metav1.Now()) }, true},
+		"finalizer":  {func(o *v1alpha1.NetworkTopology) { o.Finalizers = nil }, true},
+	} {
+		after := before.DeepCopy()
+		c.change(after)
+		if got := edited(before, after); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 // TestAwaited holds when a change of claims is more than a count.
 func TestAwaited(t *testing.T) {
 	rolling := &v1alpha1.NetworkTopology{}

@@ -5,5 +5,6 @@
 //	go run ./integration/cluster/scale -part 10 -before c3bdea8
 //
 // With -before it measures the controller of another commit, too, on the same
-// objects in the same run, since the machine may be busy: only ratios count.
+// objects in the same run, since the machine may be busy: only ratios count. Its test
+// counts, on a small part, what does not depend on the machine.
 package main

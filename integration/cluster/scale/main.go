@@ -81,15 +81,18 @@ func start(ctx context.Context, log io.Writer, size population.Size) (*bench, er
 	if err != nil {
 		return nil, err
 	}
-	b := &bench{Cluster: c, size: size, log: log, rest: 20 * time.Second, asks: 1000}
-	if err := b.fill(ctx); err != nil {
+	b := &bench{Cluster: c, log: log, rest: 20 * time.Second, asks: 1000}
+	if err := b.define(ctx); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	if err := b.fill(ctx, size); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return b, nil
 }
 
-// fill makes the custom resources and all objects.
-func (b *bench) fill(ctx context.Context) error {
+// define makes the custom resources.
+func (b *bench) define(ctx context.Context) error {
 	crds, err := filepath.Glob(filepath.Join(b.Checkout(), "chart/plumbline/templates/crds/*.yaml"))
 	if err != nil {
 		return err
@@ -106,15 +109,19 @@ func (b *bench) fill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if b.client, err = client.NewWithWatch(b.Config(), client.Options{Scheme: scheme}); err != nil {
-		return err
-	}
+	b.client, err = client.NewWithWatch(b.Config(), client.Options{Scheme: scheme})
+	return err
+}
+
+// fill makes all objects of a size; those of a smaller one are among them.
+func (b *bench) fill(ctx context.Context, size population.Size) error {
+	b.size = size
 	registry, err := all.Registry()
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	n, err := population.Load(ctx, b.Etcd(), population.Objects(b.size, registry))
+	n, err := population.Load(ctx, b.Etcd(), population.Objects(size, registry))
 	if err != nil {
 		return err
 	}
