@@ -63,8 +63,14 @@ func (n *realNetns) do(f func(*netlink.Handle) error) {
 // within runs f on a thread in the namespace.
 func (n *realNetns) within(f func() error) {
 	n.t.Helper()
+	must(n.t, n.inside(f))
+}
+
+func (n *realNetns) inside(f func() error) error {
 	file, err := os.Open(n.path)
-	must(n.t, err)
+	if err != nil {
+		return err
+	}
 	defer file.Close()
 	done := make(chan error)
 	go func() {
@@ -75,7 +81,7 @@ func (n *realNetns) within(f func() error) {
 		}
 		done <- err
 	}()
-	must(n.t, <-done)
+	return <-done
 }
 
 func (n *realNetns) sysctl(name, value string) {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -133,7 +134,7 @@ func TestNeighboursAreNotHeard(t *testing.T) {
 			})
 		})
 		red.change()
-		listenTo(t, w).want(changed("red"))
+		listenTo(t, w).next()
 	})
 }
 
@@ -313,6 +314,60 @@ func TestOverflow(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestFloodOfAnother holds that a pod that sends notices of its own making, as fast
+// as it can, keeps nobody from hearing of another.
+func TestFloodOfAnother(t *testing.T) {
+	modes(t, func(t *testing.T, share bool) {
+		blue, red := newRealNetns(t), newRealNetns(t)
+		w := running(t, share, Options{Debounce: 10 * time.Millisecond, MaxDelay: 50 * time.Millisecond})
+		must(t, w.Add("blue", blue.path))
+		must(t, w.Add("red", red.path))
+		ctx, cancel := context.WithCancel(t.Context())
+		done, sent := make(chan error), 0
+		go func() {
+			done <- red.inside(func() (err error) { sent, err = forge(ctx); return err })
+		}()
+		listenTo(t, w).next()
+		var took []time.Duration
+		for range 10 {
+			blue.change()
+			at, late := time.Now(), time.After(patience)
+			for heard := false; !heard; {
+				select {
+				case e := <-w.Events():
+					heard = e.ID == "blue"
+				case <-late:
+					t.Fatal("the change of the other one is not told")
+				}
+			}
+			took = append(took, time.Since(at))
+		}
+		cancel()
+		must(t, <-done)
+		slices.Sort(took)
+		t.Logf("%d datagrams; told after %s, %s at most", sent, took[len(took)/2], took[len(took)-1])
+	})
+}
+
+// forge sends notices until ctx ends, each datagram as large as a socket takes it.
+func forge(ctx context.Context) (sent int, err error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	var all []byte
+	for len(all) < 32<<10 {
+		all = append(all, message(typeNewLink, make([]byte, 16)...)...)
+	}
+	for ; ctx.Err() == nil; sent++ {
+		if err := unix.Sendto(fd, all, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: linkGroup}); err != nil {
+			return sent, err
+		}
+	}
+	return sent, nil
 }
 
 // The host's devices are watched in the process's namespace, here a namespace
