@@ -70,15 +70,22 @@ func TestLinkWithAllItsNames(t *testing.T) {
 // Ours takes nothing but the kernel's answers.
 func TestForgedAnswersAreRefused(t *testing.T) {
 	b := newBench(t)
+	for _, class := range []string{netstate.EthtoolFeature, netstate.EthtoolPrivateFlag} { // has their socket opened
+		b.absent(netstate.Ethtool{Link: "lo", Class: class, Name: "none"})
+	}
 	forged := make([]byte, unix.SizeofNlMsghdr+64)
 	forged[0] = byte(len(forged))
-	sent := 0
+	sent := map[int]int{}
 	err := kernel.Within(b.ns.path(), func() error {
-		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
-		if err != nil {
-			return err
+		own := map[int]int{}
+		for _, protocol := range []int{unix.NETLINK_ROUTE, unix.NETLINK_GENERIC} {
+			fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			own[protocol] = fd
 		}
-		defer unix.Close(fd)
 		sockets, err := os.ReadFile("/proc/thread-self/net/netlink")
 		if err != nil {
 			return err
@@ -87,18 +94,22 @@ func TestForgedAnswersAreRefused(t *testing.T) {
 			var sk string
 			var protocol int
 			var port uint32
-			if _, err := fmt.Sscan(line, &sk, &protocol, &port); err != nil || protocol != unix.NETLINK_ROUTE || port == 0 {
+			if _, err := fmt.Sscan(line, &sk, &protocol, &port); err != nil || port == 0 {
 				continue
 			}
-			sent++
+			fd, asked := own[protocol]
+			if !asked {
+				continue
+			}
+			sent[protocol]++
 			if err := unix.Sendto(fd, forged, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port}); !errors.Is(err, unix.ECONNREFUSED) {
-				t.Errorf("port %d: %v, want it refused", port, err)
+				t.Errorf("protocol %d, port %d: %v, want it refused", protocol, port, err)
 			}
 		}
 		return nil
 	})
-	if err != nil || sent == 0 {
-		t.Fatalf("sent to %d sockets: %v", sent, err)
+	if err != nil || sent[unix.NETLINK_ROUTE] == 0 || sent[unix.NETLINK_GENERIC] == 0 {
+		t.Fatalf("sent to %v sockets of each protocol: %v", sent, err)
 	}
 	if _, ok := b.observe().Link("lo"); !ok {
 		t.Error("lo is missing")

@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 
-	"github.com/mdlayher/ethtool"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -19,47 +17,18 @@ import (
 	"github.com/plumbline/plumbline/reconcile/kernel/ethtoolnl"
 )
 
-// ethtoolSockets are the clients of one namespace, opened when they are first
+// ethtoolClient returns the client of the namespace. It is opened when it is first
 // needed: few sandboxes ever do.
-type ethtoolSockets struct {
-	settings *ethtoolnl.Client
-	flags    *ethtool.Client // private flags
-}
-
-func (e *ethtoolSockets) close() error {
-	var errs []error
-	if e.settings != nil {
-		errs = append(errs, e.settings.Close())
-	}
-	if e.flags != nil {
-		errs = append(errs, e.flags.Close())
-	}
-	*e = ethtoolSockets{}
-	return errors.Join(errs...)
-}
-
-func (s *socket) ethtoolSettings() (_ *ethtoolnl.Client, err error) {
+func (s *socket) ethtoolClient() (_ *ethtoolnl.Client, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ethtool.settings == nil {
+	if s.ethtool == nil {
 		err = s.enter(func() (err error) {
-			s.ethtool.settings, err = ethtoolnl.Dial(0)
+			s.ethtool, err = ethtoolnl.Dial(0)
 			return err
 		})
 	}
-	return s.ethtool.settings, err
-}
-
-func (s *socket) ethtoolFlags() (_ *ethtool.Client, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ethtool.flags == nil {
-		err = s.enter(func() (err error) {
-			s.ethtool.flags, err = ethtool.New()
-			return err
-		})
-	}
-	return s.ethtool.flags, err
+	return s.ethtool, err
 }
 
 // ethtoolOf reads one class of settings of a link, by name; none for a link that
@@ -69,10 +38,7 @@ func (c *conn) ethtoolOf(ctx context.Context, class string, index int) (map[stri
 		return nil, err
 	}
 	c.count.gets.Add(1)
-	if class == netstate.EthtoolPrivateFlag {
-		return c.privateFlags(index)
-	}
-	client, err := c.ethtoolSettings()
+	client, err := c.ethtoolClient()
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +53,7 @@ func (c *conn) ethtoolOf(ctx context.Context, class string, index int) (map[stri
 	out := map[string]netstate.Ethtool{}
 	for _, s := range settings {
 		value := strconv.FormatUint(uint64(s.Value), 10)
-		if class == netstate.EthtoolFeature {
+		if ethtoolnl.Class(class).Switches() {
 			value = onOff(s.Value != 0)
 		}
 		out[s.Name] = netstate.Ethtool{Class: class, Name: s.Name, Value: &value, Fixed: s.Fixed}
@@ -95,33 +61,11 @@ func (c *conn) ethtoolOf(ctx context.Context, class string, index int) (map[stri
 	return out, nil
 }
 
-func (c *conn) privateFlags(index int) (map[string]netstate.Ethtool, error) {
-	client, err := c.ethtoolFlags()
-	if err != nil {
-		return nil, err
-	}
-	var flags *ethtool.PrivateFlags
-	err = c.count.ask(false, func() (err error) {
-		flags, err = client.PrivateFlags(ethtool.Interface{Index: index})
-		return err
-	})
-	if err != nil {
-		return nil, ignoreAbsent(err)
-	}
-	out := map[string]netstate.Ethtool{}
-	for name, on := range flags.Flags {
-		out[name] = netstate.Ethtool{Class: netstate.EthtoolPrivateFlag, Name: name, Value: new(onOff(on))}
-	}
-	return out, nil
-}
-
 // ignoreAbsent drops the errors that say that a device has no such settings, or
-// is not there (mdlayher/ethtool makes os.ErrNotExist of both).
+// is not there.
 func ignoreAbsent(err error) error {
-	for _, none := range []error{os.ErrNotExist, unix.EOPNOTSUPP, unix.ENODEV} {
-		if errors.Is(err, none) {
-			return nil
-		}
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENODEV) {
+		return nil
 	}
 	return err
 }
@@ -225,22 +169,11 @@ func (s *Sandbox) setEthtool(ctx context.Context, e netstate.Ethtool) error {
 // writeEthtool sets one setting of the link with that index.
 func (c *conn) writeEthtool(ctx context.Context, index int, e netstate.Ethtool) error {
 	c.count.writes.Add(1)
-	if e.Class == netstate.EthtoolPrivateFlag {
-		client, err := c.ethtoolFlags()
-		if err != nil {
-			return err
-		}
-		return c.count.ask(true, func() error {
-			return client.SetPrivateFlags(ethtool.PrivateFlags{
-				Interface: ethtool.Interface{Index: index}, Flags: map[string]bool{e.Name: *e.Value == "on"},
-			})
-		})
-	}
 	value, err := ethtoolValue(e)
 	if err != nil {
 		return err
 	}
-	client, err := c.ethtoolSettings()
+	client, err := c.ethtoolClient()
 	if err != nil {
 		return err
 	}
@@ -248,7 +181,7 @@ func (c *conn) writeEthtool(ctx context.Context, index int, e netstate.Ethtool) 
 }
 
 func ethtoolValue(e netstate.Ethtool) (uint32, error) {
-	if e.Class == netstate.EthtoolFeature {
+	if ethtoolnl.Class(e.Class).Switches() {
 		return uint32(bit(*e.Value == "on")), nil
 	}
 	n, err := strconv.ParseUint(*e.Value, 10, 32)
@@ -265,7 +198,7 @@ func explainEthtool(err error) error {
 		err = fmt.Errorf("%w: %s", op.Err, op.Message)
 	}
 	switch {
-	case errors.Is(err, ethtoolnl.ErrUnknown), errors.Is(err, os.ErrNotExist), errors.Is(err, unix.EOPNOTSUPP):
+	case errors.Is(err, ethtoolnl.ErrUnknown), errors.Is(err, unix.EOPNOTSUPP):
 		return because(fault.Unsupported, err, "the link does not have it")
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE):
 		return because(fault.Invalid, err, "the driver refuses the value")

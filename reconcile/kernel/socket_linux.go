@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/kernel/ethtoolnl"
 )
 
 // socket talks rtnetlink with one network namespace.
@@ -32,7 +33,7 @@ type socket struct {
 	seq  uint32
 
 	mu      sync.Mutex
-	ethtool ethtoolSockets
+	ethtool *ethtoolnl.Client // nil until it is needed
 }
 
 // replyTimeout bounds the wait for an answer. The kernel handles rtnetlink while
@@ -130,7 +131,11 @@ func (s *socket) close() error {
 		err = unix.Close(s.fd)
 		s.fd = -1
 	}
-	return errors.Join(err, s.ethtool.close(), s.ns.Close())
+	if s.ethtool != nil {
+		err = errors.Join(err, s.ethtool.Close())
+		s.ethtool = nil
+	}
+	return errors.Join(err, s.ns.Close())
 }
 
 // counters count what one sandbox asked of the kernel.

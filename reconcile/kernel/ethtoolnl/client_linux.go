@@ -7,6 +7,7 @@ import (
 
 	"github.com/mdlayher/genetlink"
 	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // Client speaks with the ethtool family of one network namespace. It is safe
@@ -19,15 +20,34 @@ type Client struct {
 // Dial opens a client in the network namespace with that file descriptor, or in
 // the one of the calling thread for 0. It does not keep the descriptor.
 func Dial(netns int) (*Client, error) {
-	conn, err := genetlink.Dial(&netlink.Config{NetNS: netns, Strict: true})
+	bare, err := netlink.Dial(unix.NETLINK_GENERIC, &netlink.Config{NetNS: netns, Strict: true})
 	if err != nil {
 		return nil, fmt.Errorf("ethtool: %w", err)
 	}
+	if err := connect(bare); err != nil {
+		return nil, errors.Join(fmt.Errorf("ethtool: connect to the kernel: %w", err), bare.Close())
+	}
+	conn := genetlink.NewConn(bare)
 	f, err := conn.GetFamily("ethtool")
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("ethtool: %w", err), conn.Close())
 	}
 	return &Client{conn, f.ID}, nil
+}
+
+// connect has a socket take messages of the kernel alone (af_netlink.c,
+// netlink_getsockbyportid). Without it whoever has CAP_NET_ADMIN in the namespace
+// can send it answers, which at best make a request fail.
+func connect(conn *netlink.Conn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		failed = unix.Connect(int(fd), &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	})
+	return errors.Join(failed, err)
 }
 
 // Close closes the client.

@@ -1,7 +1,7 @@
-// Package ethtoolnl reads and writes the settings of the kernel's ethtool
-// netlink family that github.com/mdlayher/ethtool does not know: offload
-// features, ring sizes, channel counts and interrupt coalescing, in any network
-// namespace. It uses the same stack, github.com/mdlayher/genetlink.
+// Package ethtoolnl reads and writes settings by the kernel's ethtool netlink
+// family: offload features, private flags, ring sizes, channel counts and interrupt
+// coalescing, in any network namespace. Its sockets are connected to the kernel,
+// which those of github.com/mdlayher/ethtool are not.
 //
 // Source: Documentation/networking/ethtool-netlink.rst.
 package ethtoolnl

@@ -7,7 +7,8 @@ import (
 	"github.com/mdlayher/netlink"
 )
 
-// The attributes of features and bit sets, and of the header all messages share.
+// The attributes of features, private flags and bit sets, and of the header all
+// messages share.
 const (
 	version = 1
 
@@ -19,6 +20,7 @@ const (
 	featuresWanted = 3
 	featuresActive = 4
 	featuresFixed  = 5 // ETHTOOL_A_FEATURES_NOCHANGE
+	privateFlags   = 2
 	bitsetNoMask   = 1
 	bitsetBits     = 3
 	bitsetBitsBit  = 1
@@ -55,8 +57,8 @@ func encodeSet(c Class, index int, name string, value uint32) (genetlink.Message
 	}
 	ae := netlink.NewAttributeEncoder()
 	header(ae, index, flagOmitReply)
-	if c == Feature {
-		wantBit(ae, name, value != 0)
+	if k.bits != 0 {
+		wantBit(ae, k.bits, name, value != 0)
 		return message(k.set, ae)
 	}
 	for _, f := range k.fields {
@@ -75,8 +77,8 @@ func encodeSet(c Class, index int, name string, value uint32) (genetlink.Message
 
 // wantBit adds a bit set that speaks of one bit: without ETHTOOL_A_BITSET_NOMASK
 // the bits that are not listed stay.
-func wantBit(ae *netlink.AttributeEncoder, name string, on bool) {
-	ae.Nested(featuresWanted, func(set *netlink.AttributeEncoder) error {
+func wantBit(ae *netlink.AttributeEncoder, in uint16, name string, on bool) {
+	ae.Nested(in, func(set *netlink.AttributeEncoder) error {
 		set.Nested(bitsetBits, func(bits *netlink.AttributeEncoder) error {
 			bits.Nested(bitsetBitsBit, func(bit *netlink.AttributeEncoder) error {
 				bit.String(bitsetBitName, name)
@@ -96,8 +98,11 @@ func message(command uint8, ae *netlink.AttributeEncoder) (genetlink.Message, er
 
 // decode reads a reply.
 func decode(c Class, data []byte) ([]Setting, error) {
-	if c == Feature {
+	switch c {
+	case Feature:
 		return decodeFeatures(data)
+	case PrivateFlag:
+		return decodeFlags(data)
 	}
 	at := map[uint16]field{}
 	for _, f := range classes[c].fields {
@@ -164,6 +169,33 @@ func decodeFeatures(data []byte) ([]Setting, error) {
 		out = append(out, s)
 	}
 	return out, nil
+}
+
+// decodeFlags reads the private flags of a driver. Their bit set comes with a mask,
+// and so lists each of them.
+func decodeFlags(data []byte) ([]Setting, error) {
+	ad, err := netlink.NewAttributeDecoder(data)
+	if err != nil {
+		return nil, err
+	}
+	var out []Setting
+	for ad.Next() {
+		if ad.Type() != privateFlags {
+			continue
+		}
+		ad.Nested(func(set *netlink.AttributeDecoder) error {
+			bits, err := decodeBits(set)
+			for _, b := range bits {
+				s := Setting{Name: b.name}
+				if b.on {
+					s.Value = 1
+				}
+				out = append(out, s)
+			}
+			return err
+		})
+	}
+	return out, ad.Err()
 }
 
 type bit struct {

@@ -64,6 +64,13 @@ func TestEncode(t *testing.T) {
 			1400 0180 0800 0100 04000000 0800 0300 02000000
 			1800 0380 1400 0380 1000 0180 0b00 0200 72782d67726f00 00
 		`},
+		{"private flag on", set(PrivateFlag, "legacy-rx", 1), 14, `
+			1400 0180 0800 0100 04000000 0800 0300 02000000
+			2000 0280            # ETHTOOL_A_PRIVFLAGS_FLAGS
+			  1c00 0380 1800 0180
+			    0e00 0200 6c65676163792d727800 0000 # its name
+			    0400 0300        # set
+		`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, command, err := tc.encode()
@@ -106,7 +113,8 @@ func TestEncodeUnknown(t *testing.T) {
 	}
 }
 
-// The replies are of igbvf on Linux 6.12; that of its features is shortened.
+// The replies are of igbvf on Linux 6.12; that of its features is shortened. It has no
+// private flags: those are as Documentation/networking/ethtool-netlink.rst has them.
 func TestDecode(t *testing.T) {
 	const header = `1c00 0180 0800 0100 04000000 0f00 0200 656e7033733066307630 00 00 # index, "enp3s0f0v0"
 		`
@@ -145,6 +153,13 @@ func TestDecode(t *testing.T) {
 			  2000 0380
 			    1c00 0180 0800 0100 05000000 0c00 0200 68696768646d6100 0400 0300
 		`, []Setting{{"rx-gro", 1, false}, {"rx-lro", 0, true}, {"highdma", 1, true}, {"rx-hash", 0, false}}},
+		{PrivateFlag, header + `
+			4400 0280                   # FLAGS, with a mask: every bit is listed
+			  0800 0200 02000000        # SIZE
+			  3800 0380                 # BITS
+			    1c00 0180 0800 0100 00000000 0e00 0200 6c65676163792d727800 0000        # 0 legacy-rx
+			    1800 0180 0800 0100 01000000 0600 0200 7800 0000 0400 0300              # 1 x, on
+		`, []Setting{{Name: "legacy-rx"}, {Name: "x", Value: 1}}},
 	} {
 		got, err := decode(tc.class, wire(t, tc.reply))
 		if err != nil {
@@ -161,6 +176,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add("ring", []byte{8, 0, 6, 0, 0, 4, 0, 0})
 	m, _ := encodeSet(Feature, 4, "rx-gro", 1)
 	f.Add("feature", m.Data)
+	m, _ = encodeSet(PrivateFlag, 4, "legacy-rx", 1)
+	f.Add("private-flag", m.Data)
 	f.Fuzz(func(_ *testing.T, class string, b []byte) {
 		_, _ = decode(Class(class), b)
 	})

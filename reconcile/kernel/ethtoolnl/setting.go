@@ -7,10 +7,11 @@ type Class string
 
 // The classes.
 const (
-	Feature  Class = "feature"
-	Ring     Class = "ring"
-	Channel  Class = "channel"
-	Coalesce Class = "coalesce"
+	Feature     Class = "feature"
+	PrivateFlag Class = "private-flag"
+	Ring        Class = "ring"
+	Channel     Class = "channel"
+	Coalesce    Class = "coalesce"
 )
 
 // Setting is one setting of a device. A switch has the value 0 or 1.
@@ -28,17 +29,21 @@ type field struct {
 	size int // bytes
 }
 
-// class is how settings of one class travel. Features are bit sets with names
-// and have no fields.
+// class is how settings of one class travel: in fields, or as bits with names.
 type class struct {
 	get, set uint8
 	fields   []field
+	bits     uint16 // the bit set that is written
 }
+
+// Switches reports whether the settings of a class are on or off.
+func (c Class) Switches() bool { return classes[c].bits != 0 }
 
 // Commands and attributes: linux/ethtool_netlink.h.
 var classes = map[Class]class{
-	Feature: {get: 11, set: 12},
-	Ring: {15, 16, []field{
+	Feature:     {get: 11, set: 12, bits: featuresWanted},
+	PrivateFlag: {get: 13, set: 14, bits: privateFlags},
+	Ring: {get: 15, set: 16, fields: []field{
 		{"rx", 6, 4},
 		{"rx-mini", 7, 4},
 		{"rx-jumbo", 8, 4},
@@ -49,10 +54,10 @@ var classes = map[Class]class{
 		{"rx-push", 14, 1},
 		{"tx-push-buf-len", 15, 4},
 	}},
-	Channel: {17, 18, []field{
+	Channel: {get: 17, set: 18, fields: []field{
 		{"rx", 6, 4}, {"tx", 7, 4}, {"other", 8, 4}, {"combined", 9, 4},
 	}},
-	Coalesce: {19, 20, []field{
+	Coalesce: {get: 19, set: 20, fields: []field{
 		{"rx-usecs", 2, 4},
 		{"rx-frames", 3, 4},
 		{"rx-usecs-irq", 4, 4},
