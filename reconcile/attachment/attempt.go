@@ -255,6 +255,34 @@ func (k *Keeper) holdGate(a *attempt, uid types.UID) (done func()) {
 	}
 }
 
+// holdWaiting lets containers of the pod's other claims fail with a reason as well,
+// which are attached one after the other. One that somebody else is at is left to them.
+func (k *Keeper) holdWaiting(a *attempt, all []claims.Entry) {
+	for _, e := range all {
+		if err := k.holdOne(a, e.UID); err != nil {
+			k.Log.Warn("gate", "claim", e.UID, "error", err)
+		}
+	}
+}
+
+func (k *Keeper) holdOne(a *attempt, uid types.UID) error {
+	ctx, cancel := context.WithTimeout(a.ctx, gateWait)
+	defer cancel()
+	e, known, unlock, err := k.hold(ctx, uid)
+	if err != nil {
+		return nil //nolint:nilerr // it is being attached, or the attempt is over
+	}
+	defer unlock()
+	s := e.Sandbox(a.pod.Sandbox)
+	switch {
+	case !known || e.Pod.UID != a.pod.UID || a.ctx.Err() != nil:
+		return nil // it has been withdrawn
+	case s != nil && s.Phase != claims.Attaching && s.Phase != claims.Failed, k.Gate.OpenFor(uid) != "":
+		return nil // attached, or never to be
+	}
+	return k.Gate.Hold(uid)
+}
+
 // interrupt cancels attempts, and waits until they are rolled back or ctx ends.
 func (k *Keeper) interrupt(ctx context.Context, cause error, which func(*attempt) bool) error {
 	for _, a := range k.cancelAttempts(cause, which) {

@@ -137,6 +137,24 @@ func TestSlowAttach(t *testing.T) {
 			t.Errorf("told %q, want %q", w.heard(), want)
 		}
 	})
+	inBubble(t, "a claim whose turn has not come", func(t *testing.T) {
+		w := newWorld(t)
+		defer w.serve(t)()
+		w.prepare("a", "t1")
+		w.prepare("b", "t2")
+		w.slow["t1"] = 10 * time.Second / devices
+		pod := w.sandbox("s1", 1)
+		w.ok(w.Attach(hook(t), pod))
+		time.Sleep(time.Second)
+		// Each has a device that the runtime can resolve, so that it asks the hook.
+		w.wantGates("a", "b")
+		w.wantGate("b", "")
+		w.refused(w.Admit(hook(t), pod, env("b", "")), fault.NotReady, `being attached for 2.5s: claim "claim-a"`)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		w.wantGate("a", "s1")
+		w.wantGate("b", "s1")
+	})
 	inBubble(t, "ten pods at once", func(t *testing.T) {
 		w := newWorld(t)
 		defer w.serve(t)()

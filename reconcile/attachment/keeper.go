@@ -139,7 +139,9 @@ func (k *Keeper) Attach(ctx context.Context, pod Pod) error {
 // attached before it are released; what was attached earlier stays.
 func (k *Keeper) attachAll(ctx context.Context, a *attempt) error {
 	var fresh []types.UID
-	for _, e := range k.ofPod(a.pod.UID) {
+	all := k.ofPod(a.pod.UID)
+	defer context.AfterFunc(a.behind, func() { k.holdWaiting(a, all) })()
+	for _, e := range all {
 		attached, err := k.attach(ctx, e.UID, a)
 		if err != nil {
 			err = a.explain(ctx, err)

@@ -238,6 +238,15 @@ func (w *world) wantGate(uid types.UID, sandbox string) {
 	}
 }
 
+// wantGates holds that these claims, and no others, have a gate that the runtime finds.
+func (w *world) wantGates(uids ...types.UID) {
+	w.t.Helper()
+	have, err := w.gate.List()
+	if err != nil || !slices.Equal(have, uids) {
+		w.t.Errorf("gates of claims %q (%v), want %q", have, err, uids)
+	}
+}
+
 func (w *world) wantPhase(uid types.UID, sandbox string, phase claims.Phase) {
 	w.t.Helper()
 	e, known, err := w.store.Get(uid)
