@@ -19,7 +19,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -52,7 +51,6 @@ import (
 type agent struct {
 	nodeName   string
 	kubeconfig string
-	podUID     string
 
 	nriSocket, nriIndex     string
 	pluginDir, registrarDir string
@@ -90,7 +88,6 @@ are; two agents may overlap for a while.`,
 	f := cmd.Flags()
 	f.StringVar(&g.nodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node; from NODE_NAME if that is set")
 	f.StringVar(&g.kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server; by the pod's service account when empty")
-	f.StringVar(&g.podUID, "pod-uid", os.Getenv("POD_UID"), "`UID` of the agent's own pod, which lets two agents overlap; from POD_UID if that is set")
 	f.StringVar(&g.nriSocket, "nri-socket", "/var/run/nri/nri.sock", "`socket` of the container runtime's Node Resource Interface")
 	f.StringVar(&g.nriIndex, "nri-index", "30", "`position` among the runtime's plugins, two digits")
 	f.StringVar(&g.pluginDir, "plugin-dir", "/var/lib/kubelet/plugins/dra.networking", "`directory` of the plugin's socket")
@@ -446,7 +443,7 @@ func (s *serving) prepare(ctx context.Context) error {
 	case <-s.runtime.Connected():
 	}
 	return s.plugin.Run(ctx, draplugin.Serving{
-		Kube: s.kube, NodeName: s.nodeName, PluginDir: s.pluginDir, RegistrarDir: s.registrarDir, CDIDir: s.cdiDir, PodUID: types.UID(s.podUID),
+		Kube: s.kube, NodeName: s.nodeName, PluginDir: s.pluginDir, RegistrarDir: s.registrarDir, CDIDir: s.cdiDir,
 	}, func(ctx context.Context, to draplugin.Publisher) error { return s.publisher.Run(ctx, to) })
 }
 

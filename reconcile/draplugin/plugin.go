@@ -14,6 +14,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes"
 	metadatav1beta1 "k8s.io/dynamic-resource-allocation/api/metadata/v1beta1"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -80,8 +81,9 @@ type Serving struct {
 	PluginDir    string // of the socket; made when absent
 	RegistrarDir string // kubelet's own
 	CDIDir       string // of the metadata's CDI files; made when absent
-	// PodUID tells overlapping processes apart; "" when there is only one.
-	PodUID types.UID
+	// Instance tells this process apart from any other there was or is, in the names of
+	// its sockets. Default: a random UUID.
+	Instance types.UID
 }
 
 // Publisher gets hold of what writes ResourceSlices.
@@ -97,6 +99,9 @@ func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Contex
 			return fmt.Errorf("kubelet plugin: %w", err)
 		}
 	}
+	if err := removeDead(ctx, p.Log, s, p.Now()); err != nil {
+		p.Log.Warn("sockets of earlier agents", "error", err)
+	}
 	p.began = p.Now()
 	// The helper stops at once when its context ends, in the middle of a request.
 	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx), p,
@@ -106,7 +111,10 @@ func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Contex
 		kubeletplugin.PluginDataDirectoryPath(s.PluginDir),
 		kubeletplugin.RegistrarDirectoryPath(s.RegistrarDir),
 		kubeletplugin.CDIDirectory(s.CDIDir),
-		kubeletplugin.RollingUpdate(s.PodUID),
+		// Not the UID of the pod, which a container that is started again has too: the
+		// kubelet ends a registration in one pass over its plugins, and begins one of the
+		// same name in the next pass, a second later.
+		kubeletplugin.RollingUpdate(cmp.Or(s.Instance, uuid.NewUUID())),
 		kubeletplugin.HealthService(false),
 		// Each claim has a lock of its own: a claim that cannot be prepared or released
 		// holds up no other, nor another agent.

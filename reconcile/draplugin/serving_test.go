@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -111,6 +113,12 @@ func served(t *testing.T) *kubelet { return servedWithin(t, time.Minute) }
 // servedWithin is served with so much time for the API server to begin an answer.
 func servedWithin(t *testing.T, most time.Duration) *kubelet {
 	t.Helper()
+	return servedIn(t, t.TempDir(), most)
+}
+
+// servedIn is servedWithin with the directory of the sockets.
+func servedIn(t *testing.T, dir string, most time.Duration) *kubelet {
+	t.Helper()
 	k := &kubelet{given: newGiven(t)}
 	for _, uid := range []types.UID{"c1", "c2", "c3", "c4"} {
 		k.claims["claim-"+string(uid)] = allocated(uid, "pod-of-"+uid, "0", "1")
@@ -129,12 +137,11 @@ func servedWithin(t *testing.T, most time.Duration) *kubelet {
 		t.Fatal(err)
 	}
 	k.Cluster = draplugin.NewCluster(kube, dyn)
-	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	ready := make(chan struct{})
 	go func() {
-		ended <- k.Run(ctx, draplugin.Serving{Kube: kube, NodeName: "n", PluginDir: dir, RegistrarDir: dir, CDIDir: dir, PodUID: "u"},
+		ended <- k.Run(ctx, draplugin.Serving{Kube: kube, NodeName: "n", PluginDir: dir, RegistrarDir: dir, CDIDir: dir, Instance: "u"},
 			func(context.Context, draplugin.Publisher) error { close(ready); return nil })
 	}()
 	k.stop = sync.OnceFunc(func() {
@@ -147,11 +154,7 @@ func servedWithin(t *testing.T, most time.Duration) *kubelet {
 	<-ready
 	k.socket = filepath.Join(dir, "dra-u.sock")
 	k.connect()
-	regs, _ := filepath.Glob(filepath.Join(dir, "*reg*.sock"))
-	if len(regs) != 1 {
-		t.Fatalf("registration sockets %v", regs)
-	}
-	k.register = registerapi.NewRegistrationClient(dial(t, regs[0]))
+	k.register = registerapi.NewRegistrationClient(dial(t, filepath.Join(dir, "dra.networking-u-reg.sock")))
 	return k
 }
 
@@ -356,5 +359,48 @@ func TestRegistration(t *testing.T) {
 	}
 	if err := k.Ready(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestDeadSockets holds that the sockets of an agent that was killed are removed by
+// the next one, and those of others are not.
+func TestDeadSockets(t *testing.T) {
+	const uuid = "-00000000-0000-4000-8000-00000000000"
+	dir, err := os.MkdirTemp("", "") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	old := time.Now().Add(-time.Minute)
+	left := func(name string, at time.Time) *net.UnixListener {
+		t.Helper()
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, name), Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.SetUnlinkOnClose(false)
+		t.Cleanup(func() { l.Close() })
+		if err := os.Chtimes(filepath.Join(dir, name), at, at); err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	for _, name := range []string{"dra.networking" + uuid + "1-reg.sock", "dra" + uuid + "1.sock", "dra.other-reg.sock"} {
+		left(name, old).Close()
+	}
+	left("dra.networking"+uuid+"2-reg.sock", time.Now()).Close() // perhaps about to listen
+	left("dra.networking"+uuid+"3-reg.sock", old)                // another agent, in a rolling update
+	k := servedIn(t, dir, time.Minute)
+	k.prepared("c1")
+	var have []string
+	files, err := os.ReadDir(dir)
+	for _, f := range files {
+		if strings.HasSuffix(f.Name(), ".sock") {
+			have = append(have, f.Name())
+		}
+	}
+	want := []string{"dra-u.sock", "dra.networking" + uuid + "2-reg.sock", "dra.networking" + uuid + "3-reg.sock", "dra.networking-u-reg.sock", "dra.other-reg.sock"}
+	if !slices.Equal(have, want) {
+		t.Errorf("sockets %q (%v), want %q", have, err, want)
 	}
 }

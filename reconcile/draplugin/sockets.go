@@ -1,0 +1,65 @@
+package draplugin
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"time"
+
+	"github.com/plumbline/plumbline/topology/claim"
+)
+
+// The names of the sockets, as kubeletplugin.RollingUpdate makes them of a UUID.
+var (
+	ownSocket       = regexp.MustCompile(`^dra-[0-9a-f-]{36}\.sock$`)
+	ownRegistration = regexp.MustCompile(`^` + regexp.QuoteMeta(claim.Driver) + `-([0-9a-f-]{36}|[A-Za-z0-9_-]{11})-reg\.sock$`)
+)
+
+// deadAfter is how old a socket must be to be taken for dead: between its making and
+// the moment its process listens, it looks so.
+const deadAfter = 10 * time.Second
+
+// removeDead removes the sockets of agents that were killed, and could not do so
+// themselves. A kubelet tries to reach each of them again and again, also after its
+// own restart.
+func removeDead(ctx context.Context, log *slog.Logger, s Serving, now time.Time) error {
+	var errs []error
+	for _, in := range []struct {
+		dir string
+		own *regexp.Regexp
+	}{{s.RegistrarDir, ownRegistration}, {s.PluginDir, ownSocket}} {
+		files, err := os.ReadDir(in.dir)
+		errs = append(errs, err)
+		for _, f := range files {
+			path := filepath.Join(in.dir, f.Name())
+			if !in.own.MatchString(f.Name()) || !dead(ctx, path, f, now) {
+				continue
+			}
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+				continue
+			}
+			log.Info("removed the socket of an agent that is gone", "path", path)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// dead reports whether nobody listens on a socket.
+func dead(ctx context.Context, path string, f fs.DirEntry, now time.Time) bool {
+	info, err := f.Info()
+	if err != nil || info.Mode()&fs.ModeSocket == 0 || now.Sub(info.ModTime()) < deadAfter {
+		return false
+	}
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", path)
+	if err == nil {
+		_ = conn.Close()
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
