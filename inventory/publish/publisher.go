@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -228,7 +227,7 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 	p.offered, p.withheld = offered, withheld
 	p.mu.Unlock()
 	p.say(withheld, errors.Join(partial, uplinks.Problem()))
-	p.sayDirty(k.dirty)
+	p.sayDirty(k)
 	if soon > 0 {
 		next = min(next, soon)
 	}
@@ -274,14 +273,21 @@ func (p *Publisher) OtherVersion() error {
 	return nil
 }
 
-// sayDirty logs why devices are tainted, once for each reason.
-func (p *Publisher) sayDirty(dirty map[string]string) {
-	for id, reason := range dirty {
-		if p.saidDirty[id] != reason {
-			p.opts.Log.Warn("device is tainted: it could not be restored after a pod had it", "device", id, "taint", TaintDirty, "reason", reason)
+// sayDirty logs why devices are tainted, once for each reason. What is no device of
+// this node is left out: a record of another version tells only words.
+func (p *Publisher) sayDirty(k known) {
+	said := map[string]string{}
+	for _, d := range k.devices {
+		reason, dirty := k.dirty[d.ID]
+		if !dirty {
+			continue
 		}
+		if p.saidDirty[d.ID] != reason {
+			p.opts.Log.Warn("device is tainted", "device", d.ID, "taint", TaintDirty, "reason", reason)
+		}
+		said[d.ID] = reason
 	}
-	p.saidDirty = maps.Clone(dirty)
+	p.saidDirty = said
 }
 
 func (p *Publisher) publish(ctx context.Context, to Slices, offered []entry) error {

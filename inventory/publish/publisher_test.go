@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -432,4 +433,23 @@ func TestFixturesArePublished(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestSayDirty holds that the log names the reason of each taint once, and nothing but
+// devices of the node: a record of another version tells words of which few are.
+func TestSayDirty(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, filepath.Join(t.TempDir(), "published.json"))
+		var log strings.Builder
+		n.opts.Log = slog.New(slog.NewTextHandler(&log, nil))
+		n.opts.Dirty = func() map[string]string {
+			return map[string]string{"0000:00:04.0": "mentioned", "sriov": "mentioned", "net1": "mentioned"}
+		}
+		stop := run(t, n)
+		time.Sleep(10 * time.Minute)
+		stop()
+		if said := log.String(); strings.Count(said, "device is tainted") != 1 || !strings.Contains(said, "device=0000:00:04.0") {
+			t.Errorf("logged:\n%s", said)
+		}
+	})
 }
