@@ -5,6 +5,7 @@ package docs
 import (
 	"flag"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -249,18 +250,110 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-var link = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)|(?:src|href)="([^"#:]+)"`)
+var (
+	link    = regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]*))?\)|(?:src|href)="([^"#:]+)"`)
+	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	notSlug = regexp.MustCompile("[^a-z0-9 _-]")
+)
 
-// TestLinks follows each relative link.
+// anchors returns the anchors of a page's headings, as GitHub makes them.
+func anchors(page string) map[string]bool {
+	out := map[string]bool{}
+	for _, m := range heading.FindAllStringSubmatch(page, -1) {
+		out[strings.ReplaceAll(notSlug.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")] = true
+	}
+	return out
+}
+
+// TestLinks follows each relative link, up to the heading that it names.
 func TestLinks(t *testing.T) {
-	for file, text := range pages(t) {
+	all := pages(t)
+	for file, text := range all {
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
-			target := filepath.Join(filepath.Dir(file), m[1]+m[3])
+			target := file
+			if path := m[1] + m[3]; path != "" {
+				target = filepath.Join(filepath.Dir(file), path)
+			}
 			if _, err := os.Stat(target); err != nil {
-				t.Errorf("%s: link to %q: %v", file, m[1]+m[3], err)
+				t.Errorf("%s: link to %q: %v", file, target, err)
+			}
+			if m[2] != "" && !anchors(all[target])[m[2]] {
+				t.Errorf("%s: %q has no heading %q", file, target, m[2])
 			}
 		}
 	}
+}
+
+// TestArchitecture compares the list of packages in architecture.md with the tree:
+// a package without a line fails, and so does a line without a package.
+func TestArchitecture(t *testing.T) {
+	data, err := os.ReadFile("architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(data)
+	listed := map[string]bool{}
+	for _, m := range packageLine.FindAllStringSubmatch(page, -1) {
+		if listed[m[1]] {
+			t.Errorf("the package %q has two lines", m[1])
+		}
+		listed[m[1]] = true
+		if got := filepath.Join("docs", m[2]); got != m[1] {
+			t.Errorf("the line of package %q links to %q", m[1], got)
+		}
+	}
+	for _, pkg := range packages(t) {
+		if !listed[pkg] {
+			t.Errorf("the package %q has no line in architecture.md: add it to the table of its folder", pkg)
+		}
+		delete(listed, pkg)
+	}
+	for pkg := range listed {
+		t.Errorf("architecture.md lists a package %q, which does not exist", pkg)
+	}
+	for _, m := range namedFuncs.FindAllStringSubmatch(page, -1) {
+		source, err := os.ReadFile(m[1])
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, name := range codeWord.FindAllStringSubmatch(m[2], -1) {
+			if !regexp.MustCompile(`(?m)^func (\([^)]*\) )?` + name[1] + `[(\[]`).Match(source) {
+				t.Errorf("architecture.md names the function %q of %s, which has none", name[1], m[1])
+			}
+		}
+	}
+}
+
+var (
+	packageLine = regexp.MustCompile(`(?m)^\| \[([a-z0-9/]+)\]\(([./a-z0-9]+)\) \| \S`)
+	// A link to a Go file is followed by functions of it.
+	namedFuncs = regexp.MustCompile("\\]\\((\\S+\\.go)\\)((?:(?:,| and)?\\s+`\\w+`)+)")
+	codeWord   = regexp.MustCompile("`(\\w+)`")
+)
+
+// packages returns the folders of the module that hold Go files. Like go list
+// ./... it leaves out testdata and what begins with a dot; unlike it, it includes
+// modules of their own and files with build tags.
+func packages(t *testing.T) []string {
+	t.Helper()
+	found := map[string]bool{}
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		name := d.Name()
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && path != ".." && (name[0] == '.' || name[0] == '_' || name == "testdata"):
+			return filepath.SkipDir
+		case filepath.Ext(name) == ".go":
+			found[strings.TrimPrefix(filepath.Dir(path), "../")] = true
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Sorted(maps.Keys(found))
 }
 
 var makeTarget = regexp.MustCompile("`make ([a-z][a-z-]*)")
