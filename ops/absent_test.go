@@ -18,8 +18,9 @@ func TestAbsent(t *testing.T) {
 		{ID: "0000:01:10.3"},
 		{ID: "if:vmbus", LinkKind: "device", Parent: "vmbus/1", Driver: "hv_netvsc"},
 		{ID: "if:unbound", LinkKind: "device", Parent: "vmbus/2"},
-		{ID: "if:nic", LinkKind: "device"},
+		{ID: "if:nic", LinkKind: "device", Lost: true},
 		{ID: "if:dummy0", LinkKind: "dummy"},
+		{ID: "if:dummy1", LinkKind: "dummy", Lost: true},
 		{ID: "if:old"},
 	}
 	snap := netstate.NewSnapshot()
@@ -28,7 +29,7 @@ func TestAbsent(t *testing.T) {
 		snap.Put(d)
 		history = append(history, netstate.Change{Before: d, After: netstate.Device{ID: d.ID, At: new("net1")}})
 	}
-	if got := ops.Absent(snap, history); !slices.Equal(got, []string{"0000:01:10.0", "if:vmbus", "if:nic"}) {
+	if got := ops.Absent(snap, history); !slices.Equal(got, []string{"0000:01:10.0", "if:vmbus", "if:nic", "if:dummy1"}) {
 		t.Errorf("got %q", got)
 	}
 }

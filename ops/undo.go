@@ -70,16 +70,9 @@ func Absent(have *netstate.Snapshot, history []netstate.Change) []string {
 	return out
 }
 
-// absent reports whether a device has an interface somewhere else. Hardware that
-// hangs on nothing has no driver to be asked about, and does not go away.
+// absent reports whether a device has an interface somewhere else.
 func absent(d netstate.Device) bool {
-	switch {
-	case d.At != nil || UserspaceDriver(d.Driver):
-		return false
-	case d.Driver != "":
-		return true
-	}
-	return !d.HasPCIAddress() && d.LinkKind != "" && !d.Made() && d.Parent == ""
+	return d.At == nil && !UserspaceDriver(d.Driver) && (d.Driver != "" || d.Lost)
 }
 
 // UserspaceDriver reports whether a driver hands the device to user space, so

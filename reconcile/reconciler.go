@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -900,7 +901,7 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 		case len(changes) > 0 && rounds > maxUndoRounds:
 			return errors.Join(failed, fault.New(fault.NotConverged, fmt.Errorf("still to undo: %v", changes)))
 		case len(changes) == 0 && (p.trigger != TriggerEnsure || p.patience() == 0):
-			return errors.Join(failed, fault.New(fault.NotReady, fmt.Errorf("device %q has not come back: %w", absent[0], ErrAbsent)))
+			return errors.Join(failed, p.notBack(absent[0]))
 		case len(changes) == 0:
 			if !sleep(ctx, wait) {
 				return ctx.Err()
@@ -919,6 +920,17 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 		history = p.noteForeign(history, changes)
 		failed = p.takeBack(ctx, changes, rounds > 1)
 	}
+}
+
+// notBack says that a device is absent.
+func (p *pass) notBack(id string) error {
+	err := fmt.Errorf("device %q has not come back: %w", id, ErrAbsent)
+	if d := netstate.Recorded(p.record.History, netstate.Device{ID: id}); !d.HasPCIAddress() && d.Index == 0 && (d.Made() || d.LinkKind == "") {
+		// The attachment was cut off, or a version before this one has recorded it.
+		err = fmt.Errorf("%w, or its record does not tell which link it is: if the sandbox has it under another name than %q, move it to the host by hand; the record goes with the namespace",
+			err, *cmp.Or(d.At, new("")))
+	}
+	return fault.New(fault.NotReady, err)
 }
 
 // unclean reports whether all that an undo still has to do are settings of devices

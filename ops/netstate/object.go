@@ -389,8 +389,10 @@ type Device struct {
 	Driver string `json:"driver,omitempty" plan:"-"`
 	// Use says what the host needs it for ("default route", "bridge port"); such
 	// a device is not taken away.
-	Use   string `json:"use,omitempty" plan:"-"`
-	Index int    `json:"index,omitempty" plan:"-"` // in the namespace At names
+	Use string `json:"use,omitempty" plan:"-"`
+	// Lost says that it is nowhere to be found and has to be somewhere.
+	Lost  bool `json:"-" plan:"-"`
+	Index int  `json:"index,omitempty" plan:"-"` // in the namespace At names
 	// What the kernel tells the device by, and nobody who owns the namespace it is
 	// in can set. LinkKind is that of Link, "" when not known; Parent is bus and
 	// name of what the link hangs on ("pci/0000:03:00.2"), "" for nothing; PortName

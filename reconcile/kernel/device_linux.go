@@ -24,6 +24,14 @@ const defaultRoute = "default-route"
 func (o *observer) find(ctx context.Context, ask netstate.Device) (*place, error) {
 	var links []ifLink
 	o.glimpse(func(g *glance) { links = g.links })
+	if !ask.HasPCIAddress() && ask.Index == 0 {
+		// Its index in the sandbox is not known, and another link may have the one it
+		// had on the host. So the host comes first, where no pod gives names.
+		p, err := o.locateOutside(ctx, ask)
+		if p != nil || err != nil {
+			return p, err
+		}
+	}
 	if o.inside != nil {
 		p, err := o.among(o.inside, links, ask)
 		if p != nil || err != nil {
@@ -55,7 +63,9 @@ func (o *observer) askDevice(ctx context.Context, ask netstate.Device) error {
 			}
 		}
 		o.glimpse(func(g *glance) { g.devices[id] = *p })
-	case !o.host.sysfs.exists(ask) && !lost(ask):
+	case o.lost(ask):
+		d.Lost = true
+	case !o.host.sysfs.exists(ask):
 		o.snap.PutAbsent(d.Key())
 		return nil
 	}
@@ -64,10 +74,17 @@ func (o *observer) askDevice(ctx context.Context, ask netstate.Device) error {
 	return nil
 }
 
-// lost reports whether a device that is nowhere has to be somewhere: hardware that
-// hangs on nothing whose absence would show.
-func lost(d netstate.Device) bool {
-	return !d.HasPCIAddress() && d.LinkKind != "" && !d.Made() && d.Parent == ""
+// lost reports whether a device that was not found has to be somewhere: hardware
+// that hangs on nothing whose absence would show; and a link in a namespace that
+// lives, where its index was never noted, for it may have another name by now.
+func (o *observer) lost(d netstate.Device) bool {
+	switch {
+	case d.HasPCIAddress():
+		return false
+	case d.LinkKind != "" && !d.Made() && d.Parent == "":
+		return true
+	}
+	return o.inside != nil && d.HomeIndex != 0 && d.Index == 0 && d.At != nil && !netstate.OnHost(*d.At)
 }
 
 // describe fills in what the device looks like where it is, and on the host what

@@ -61,9 +61,12 @@ func (s *Sandbox) isDevice(c *conn, w ifLink, d netstate.Device) bool {
 	case d.HasPCIAddress():
 		return s.pciFunction(w) == d.ID
 	case d.LinkKind == "":
-		// Recorded by a version that kept the index only. It must be hardware, or of
-		// a kind that carries nothing anywhere.
-		return d.HomeIndex != 0 && w.link.Index == d.HomeIndex && (w.hardware() || w.link.KindTraits().Inert)
+		// Recorded by a version that kept the index on the host only. Another link of
+		// the namespace may have that index, such as the one of the pod's own network:
+		// what could carry packets has to have the name as well, which proves nothing
+		// but tells the two apart.
+		return d.HomeIndex != 0 && w.link.Index == d.HomeIndex &&
+			(w.hardware() || w.link.KindTraits().Inert || d.At != nil && *d.At == c.name(w.link.Name))
 	case w.link.LinkKind != d.LinkKind || parentOf(w) != d.Parent || w.portName != d.PortName:
 		return false
 	case d.Made() || d.Parent == "" && d.PermMAC == "":
@@ -74,8 +77,11 @@ func (s *Sandbox) isDevice(c *conn, w ifLink, d netstate.Device) bool {
 
 // hasIndex reports whether a link has the index of the device there. A move keeps
 // the index where it is free, so a device that was not seen yet since has the one
-// it had.
+// it had. On the host it may have got another one, and has its name.
 func hasIndex(c *conn, w ifLink, d netstate.Device) bool {
+	if c.host && d.Made() && w.link.Name == strings.TrimPrefix(d.ID, netstate.VirtualPrefix) {
+		return true
+	}
 	if d.Index != 0 && (w.link.Index == d.Index || !c.host) {
 		return w.link.Index == d.Index
 	}
@@ -90,6 +96,11 @@ func (s *Sandbox) among(c *conn, links []ifLink, d netstate.Device) (*place, err
 	for _, better := range []func(ifLink) bool{
 		func(w ifLink) bool { return d.PermMAC != "" && w.permMAC == d.PermMAC },
 		func(w ifLink) bool { return d.Index != 0 && w.link.Index == d.Index },
+		// Its index was not noted when the attachment was cut off, and may have been
+		// another link's before it came.
+		func(w ifLink) bool {
+			return d.Made() && d.Index == 0 && d.At != nil && *d.At == c.name(w.link.Name)
+		},
 	} {
 		if best := matching(links, better); len(links) > 1 && len(best) > 0 {
 			links = best
@@ -155,7 +166,7 @@ func (s *Sandbox) locateOutside(ctx context.Context, d netstate.Device) (*place,
 		return nil, nil
 	case err != nil && !errors.Is(err, unix.ENODEV):
 		return nil, err
-	case err == nil && (!moved || s.isDevice(s.outside, w, d) || d.LinkKind == "" && w.hardware()):
+	case err == nil && (!moved || s.isDevice(s.outside, w, d) || d.LinkKind == "" && (w.hardware() || w.link.Index == d.HomeIndex)):
 		return &place{s.outside, w}, nil
 	}
 	return s.search(ctx, s.outside, d)

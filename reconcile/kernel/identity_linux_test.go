@@ -34,6 +34,10 @@ func TestIsDevice(t *testing.T) {
 	of := func(kind string, index int) ifLink {
 		return hw(index, func(w *ifLink) { w.link.LinkKind = kind; alias(w) })
 	}
+	named := func(name string, w ifLink) ifLink {
+		w.link.Name = name
+		return w
+	}
 	address := func(f func(*ifLink), perm string) func(*ifLink) {
 		return func(w *ifLink) { f(w); w.permMAC = perm }
 	}
@@ -68,6 +72,9 @@ func TestIsDevice(t *testing.T) {
 		"old record":                         {inside, hw(5, nil), old, true},
 		"old record, another index":          {inside, hw(7, nil), old, false},
 		"old record, a tap":                  {inside, of("tun", 5), old, false},
+		"old record, a veth of that name":    {inside, named("net1", of("veth", 5)), old, true},
+		"old record, the pod's own veth":     {inside, named("eth0", of("veth", 5)), old, false},
+		"old record, another veth renamed":   {inside, named("net1", of("veth", 6)), old, false},
 		"no record":                          {inside, hw(5, nil), netstate.Device{ID: "if:eth1"}, false},
 	} {
 		if got := sb.isDevice(tc.c, tc.w, tc.d); got != tc.want {
@@ -94,6 +101,13 @@ func TestSeveralLinksOfOneFunction(t *testing.T) {
 		if err != nil || p == nil || p.w.link.Index != index {
 			t.Errorf("want %d, got %+v, %v", index, p, err)
 		}
+	}
+	veth := func(index int, name string) ifLink {
+		return hw(index, func(w *ifLink) { w.link.Name, w.link.LinkKind = name, "veth" })
+	}
+	cutOff := netstate.Device{ID: "if:v0", LinkKind: "veth", At: new("net1"), HomeIndex: 3}
+	if p, err := sb.among(&conn{}, []ifLink{veth(3, "eth0"), veth(8, "net1")}, cutOff); err != nil || p == nil || p.w.link.Index != 8 {
+		t.Errorf("its index was the pod's already: got %+v, %v", p, err)
 	}
 	if p, err := sb.among(&conn{}, links, netstate.Device{ID: pf}); p != nil || fault.Of(err) != fault.Conflict {
 		t.Errorf("got %+v, %v", p, err)

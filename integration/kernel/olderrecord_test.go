@@ -1,0 +1,109 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/journal"
+)
+
+// rewrite changes what the record of a sandbox says of its devices.
+func (l *lane) rewrite(id reconcile.SandboxID, change func(before, after *netstate.Device)) {
+	l.t.Helper()
+	store, err := journal.Open(l.dir)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	rec, known, err := store.Get(id)
+	if err != nil || !known {
+		l.t.Fatal(known, err)
+	}
+	for i, c := range rec.History {
+		before, isDevice := c.Before.(netstate.Device)
+		after, _ := c.After.(netstate.Device)
+		if isDevice {
+			change(&before, &after)
+			rec.History[i].Before, rec.History[i].After = before, after
+		}
+	}
+	if err := store.Put(rec); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// asBefore makes of a device's record what commit c3bdea8 wrote: of the facts that
+// tell which link it is, the index on the host alone.
+func asBefore(before, after *netstate.Device) {
+	for _, d := range []*netstate.Device{before, after} {
+		d.LinkKind, d.Parent, d.PortName, d.PermMAC, d.Settings = "", "", "", "", nil
+	}
+	after.Index = 0
+}
+
+// notNoted makes of a record that of an attachment that was cut off after the device
+// had been moved.
+func notNoted(_, after *netstate.Device) { after.Index = 0 }
+
+// TestDeviceKnownByIndex: of a link that was made somewhere the record may hold no
+// more than the index it had on the host: a version before this one has written it,
+// or the attachment was cut off. The link is returned, and if it cannot be told from
+// the pod's own the release says so and the record stays.
+func TestDeviceKnownByIndex(t *testing.T) {
+	const index = 4711
+	for _, tc := range []struct {
+		name   string
+		record func(before, after *netstate.Device)
+		kind   string
+		pod    string // commands, before
+		spoil  string // and after the attachment
+		mend   string // what makes it known again
+	}{
+		{"older veth", asBefore, "veth peer name far0", "", "", ""},
+		{"older dummy", asBefore, "dummy", "", "", ""},
+		{"older veth, renamed", asBefore, "veth peer name far0", "", "$ip link set net1 down name other", "$ip link set other name net1"},
+		{"cut off", notNoted, "veth peer name far0", "", "", ""},
+		{"cut off, index taken", notNoted, "veth peer name far0", "$ip link add index 4711 name eth0 type veth peer name far1", "", ""},
+		{"cut off, index taken and renamed", notNoted, "dummy", "$ip link add index 4711 name eth0 type veth peer name far1", "$ip link set net1 name other", "$ip link set other name net1"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l, path := newLane(t), newNetns(t)
+			l.devices = []string{"if:lent0"}
+			s := &stranger{t, strings.TrimPrefix(path, "/run/netns/"), ""}
+			s.run(fmt.Sprintf("ip link add index %d name lent0 type %s", index, tc.kind))
+			t.Cleanup(func() { s.try("ip link delete lent0") })
+			s.run(tc.pod)
+			home := l.state("")
+			sb := box(path, parse(t, "t", "    - {name: a, type: host-device}\n"))
+			sb.Devices = map[string]string{"a": "if:lent0"}
+			r := l.engine(nil)
+			if _, err := r.Ensure(ctxFor(t), sb); err != nil {
+				t.Fatal(err)
+			}
+			l.rewrite(sb.ID, tc.record)
+			s.run(tc.spoil)
+			rep, err := r.Release(ctxFor(t), sb.ID)
+			if tc.mend != "" {
+				if fault.Of(err) != fault.NotReady || !errors.Is(err, reconcile.ErrAbsent) || !strings.Contains(err.Error(), `under another name than "net1"`) {
+					t.Fatalf("release: %v", err)
+				}
+				if _, known, err := r.Record(sb.ID); !known || err != nil {
+					t.Fatalf("the record is gone: %v", err)
+				}
+				s.run(tc.mend)
+				rep, err = r.Release(ctxFor(t), sb.ID)
+			}
+			if err != nil || rep.Unclean != "" {
+				t.Fatal(err, rep.Unclean)
+			}
+			l.mustEqual(home, "", "after release")
+			if tc.pod != "" && !strings.Contains(s.run("$ip link show eth0"), "eth0") {
+				t.Error("the pod's own link was taken")
+			}
+		})
+	}
+}
