@@ -10,10 +10,14 @@ import (
 // name begins with its class: "link.txqlen", "feature.rx-gro", "xdp.native".
 type Settings []string
 
+// upperClass is the class of links that stand on a device in a namespace nobody
+// knows. What is recorded of them is no wish: only what has come is a difference.
+const upperClass = "upper."
+
 // The classes of what is attached to a device rather than set. Attached things
 // that were not there before are taken away; those that are missing nobody can
 // bring back.
-var attachedClasses = []string{"xdp", "tcx", "rule"}
+var attachedClasses = []string{"xdp", "tcx", "rule", strings.TrimSuffix(upperClass, ".")}
 
 // Attached reports whether a setting is something attached to a device.
 func Attached(name string) bool {
@@ -38,7 +42,7 @@ func (s Settings) Differing(have Settings) []string {
 	want, got := s.All(), have.All()
 	var out []string
 	for name, value := range want {
-		if v, ok := got[name]; !ok || v != value {
+		if v, ok := got[name]; (!ok || v != value) && !strings.HasPrefix(name, upperClass) {
 			out = append(out, name)
 		}
 	}

@@ -58,7 +58,11 @@ func (o *observer) askDevice(ctx context.Context, ask netstate.Device) error {
 			return err
 		}
 		if p.c.host && ask.Settings != nil {
-			if d.Settings, err = p.c.settingsOf(ctx, p.w); err != nil {
+			read := p.c.settingsOf
+			if ask.HomeIndex != 0 { // it has been in a pod
+				read = o.settingsAfter
+			}
+			if d.Settings, err = read(ctx, p.w); err != nil {
 				return err
 			}
 		}
@@ -288,6 +292,11 @@ func (t *travel) run(ctx context.Context) error {
 		return err
 	}
 	start, up := t.from, t.want.Up
+	if !t.to.host {
+		t.mu.Lock()
+		delete(t.uppers, t.from.w.link.Index)
+		t.mu.Unlock()
+	}
 	if t.cleans() {
 		t.want.Up = nil // not before it is clean
 	}
@@ -327,6 +336,9 @@ func (t *travel) clean(ctx context.Context, up *bool) error {
 		return err
 	}
 	w, err := t.to.linkByIndex(ctx, index)
+	if err == nil {
+		err = t.refuseUppers(ctx, w)
+	}
 	if err != nil || !differs(up, w.link.Up) {
 		return err
 	}

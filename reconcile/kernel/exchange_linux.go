@@ -59,6 +59,46 @@ func (s *socket) exchange(ctx context.Context, typ, flags uint16, parts []nl.Net
 	return nil
 }
 
+// refusalsAtOnce is how many answers have room in the socket, each of which takes a
+// page at most.
+const refusalsAtOnce = 48
+
+// refusals sends a request that is refused, once for each variant, of which there are
+// at most refusalsAtOnce. Vary makes the variant of a copy. It gives the reason of each
+// to take, nil for one that was not refused.
+func (s *socket) refusals(typ, flags uint16, parts []nl.NetlinkRequestData, variants int, vary func(i int, message []byte), take func(i int, err error)) error {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	first := s.seq + 1
+	one := request(typ, flags|unix.NLM_F_ACK, 0, parts)
+	all := make([]byte, 0, variants*len(one))
+	for i := range variants {
+		s.seq++
+		message := append(all[len(all):], one...)
+		binary.NativeEndian.PutUint32(message[8:], s.seq)
+		vary(i, message)
+		all = append(all, message...)
+	}
+	if err := again(func() error { return unix.Sendto(s.fd, all, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}) }); err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	buffer := s.buffers.Get().(*[]byte)
+	defer s.buffers.Put(buffer)
+	for i := range variants {
+		a := answers{seq: first + uint32(i), port: s.port, acked: true, take: func([]byte) error { return nil }}
+		var refused error
+		for !a.done {
+			n, err := s.recv(*buffer, 0) // an answer with the kernel's words is no longer than its room
+			if err != nil {
+				return unanswered(err)
+			}
+			refused = a.read((*buffer)[:n])
+		}
+		take(i, refused)
+	}
+	return nil
+}
+
 // errUnanswered says that nobody knows whether the kernel did what it was asked to:
 // to ask once more would meet what the first time made, and take it for somebody
 // else's.

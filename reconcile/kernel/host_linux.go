@@ -55,6 +55,7 @@ type Host struct {
 	// Where functions were found last. Each use looks whether it is so still.
 	homes   map[string]homeAddress // of virtual functions
 	indexes map[string]int         // of the links of physical functions
+	away    scratch                // zero until it is needed
 }
 
 // Open opens the host's side.
@@ -111,7 +112,11 @@ func (h *Host) BootID() string { return h.bootID }
 func (h *Host) NetnsID() reconcile.NetnsID { return h.socket.id }
 
 // Close releases the host's side. Sandboxes opened from it must be closed first.
-func (h *Host) Close() error { return errors.Join(h.socket.close(), h.home.ns.Close()) }
+func (h *Host) Close() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return errors.Join(h.socket.close(), h.away.close(), h.home.ns.Close())
+}
 
 // Sandbox opens the view of the namespace at path. A path that is missing or no
 // namespace any more is an error of kind Gone; the host's own namespace is
@@ -138,7 +143,7 @@ func (h *Host) Sandbox(path string) (*Sandbox, error) {
 func (h *Host) WithoutSandbox() *Sandbox { return h.view(nil) }
 
 func (h *Host) view(s *socket) *Sandbox {
-	out := &Sandbox{host: h, indexes: map[string]int{}, last: newGlance()}
+	out := &Sandbox{host: h, indexes: map[string]int{}, uppers: map[int]map[string]string{}, last: newGlance()}
 	out.count.disturb = h.disturb
 	out.outside = &conn{h.socket, &out.count, true, h.bounds}
 	if s != nil {

@@ -27,7 +27,9 @@ type Sandbox struct {
 	// one is out of date the kernel says ENODEV and it is looked up anew.
 	indexes map[string]int
 	nsids   map[*conn]int32 // how the other side is numbered in a namespace
-	last    glance
+	// uppers is what was found on devices of the host, by their index; see uppersOf.
+	uppers map[int]map[string]string
+	last   glance
 }
 
 // glance is what the last observation saw of the world beside the sandbox's own

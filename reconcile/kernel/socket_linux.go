@@ -82,6 +82,7 @@ func (s *socket) dial() error {
 		return fmt.Errorf("netlink socket: %w", err)
 	}
 	_ = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1) // since 4.12; without it errors lack the kernel's reason
+	_ = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1) // since 4.3; without it an error comes with the whole request
 	s.strict = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1) == nil
 	return nil
 }

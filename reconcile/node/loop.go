@@ -716,6 +716,9 @@ func (l *Loop) release(ctx context.Context, id reconcile.SandboxID) (verdict, er
 		return again, err
 	}
 	l.wrote(rep, reconcile.TriggerRelease, begun)
+	if rep.Unclean != "" {
+		return again, nil // the device may be clean soon, and is kept from others until then
+	}
 	if _, wanted, _ := l.wish(id); !wanted {
 		l.drop(id)
 	}

@@ -1,0 +1,116 @@
+package kernel
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plumbline/plumbline/integration/effort"
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+)
+
+// cleanTime bounds how long after the end of all that a pod had its device is clean.
+const cleanTime = 20 * time.Second
+
+// TestHiddenUpper: a pod leaves a link on the function it was lent, in a namespace
+// that outlives it. The release does not wait for it. The function stays down, the
+// record says what is on it, and nobody is given it until that has gone.
+func TestHiddenUpper(t *testing.T) {
+	if !hasCards() {
+		return // no PCI there
+	}
+	for _, tc := range []struct{ name, end, pod, found string }{
+		{"macvlan", "release", "type macvlan mode bridge", "upper.receiver"},
+		{"passthru", "", "type macvlan mode passthru", "upper.receiver"},
+		{"macvtap", "", "type macvtap mode vepa", "upper.receiver"},
+		{"ipvlan", "death", "type ipvlan mode l2", "upper.receiver"},
+		{"vlan", "release", "type vlan id 100", "upper.802.1q: VLAN 100 "},
+		{"last vlan", "", "type vlan id 4094", "upper.802.1q: VLAN 4094 "},
+		{"provider vlan", "death", "type vlan proto 802.1ad id 7", "upper.802.1ad: VLAN 7 "},
+	} {
+		for _, end := range []string{"release", "death"} {
+			if end != tc.end && !effort.Long() {
+				continue // either takes some ten seconds
+			}
+			t.Run(tc.name+"/"+end, func(t *testing.T) {
+				s := lentFunction.stage(t)
+				machine := s.machine()
+				s.prepare("release")
+				s.run("$ip link add link net1 name up0 " + tc.pod + "; $ip link set up0 netns $OTHER; ip -n $OTHER link set up0 up")
+				if end == "death" {
+					deleteNetns(s.path)
+				}
+				rep, err := s.calm.AwaitRelease(ctxFor(t), s.sandbox.ID)
+				if err != nil || !strings.Contains(rep.Unclean, tc.found) || !strings.Contains(rep.Unclean, "rebind its driver: echo "+s.sandbox.Devices["vf"]) {
+					t.Fatalf("release: %v, %q", err, rep.Unclean)
+				}
+				t.Log(rep.Unclean)
+				rec, known, err := s.record()
+				if err != nil || !known || rec.Failure != rep.Unclean {
+					t.Errorf("record: %v, %v, %q", known, err, rec.Failure)
+				}
+				if d, ok := s.state("").Device(s.sandbox.Devices["vf"]); !ok || d.At == nil || !netstate.OnHost(*d.At) || *d.Up {
+					t.Errorf("the device: %+v", d)
+				}
+				next := box(newNetns(t), parse(t, "next", lentSteps))
+				next.Devices = s.sandbox.Devices
+				if _, err := s.calm.Ensure(ctxFor(t), next); fault.Of(err) != fault.Conflict {
+					t.Errorf("the next pod got it: %v", err)
+				}
+				if strings.Contains(s.run("ip link"), "up0") || !strings.Contains(s.run("ip -n $OTHER link"), "up0") {
+					t.Error("the link is not where the pod has it")
+				}
+				s.run("ip netns delete $OTHER")
+				s.comesClean()
+				s.mustEqual(s.home, "", "after release")
+				if now := s.machine(); now != machine {
+					t.Errorf("the host was\n%sand is\n%s", machine, now)
+				}
+				if _, err := s.calm.Ensure(ctxFor(t), next); err != nil {
+					t.Error(err)
+				}
+				if rep, err := s.calm.AwaitRelease(ctxFor(t), next.ID); err != nil || rep.Unclean != "" {
+					t.Error(err, rep.Unclean)
+				}
+			})
+		}
+	}
+}
+
+// comesClean repeats the release until nothing is left, as the loop does.
+func (s *stage) comesClean() {
+	t := s.lane.t
+	t.Helper()
+	for end := time.Now().Add(cleanTime); ; {
+		rep, err := s.calm.Release(ctxFor(t), s.sandbox.ID)
+		if err == nil && rep.Unclean == "" {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%v, %s", err, rep.Unclean)
+		}
+	}
+}
+
+// TestOwnUppers: what the host itself has on a device is its administrator's, and no
+// reason to keep it from the next pod.
+func TestOwnUppers(t *testing.T) {
+	l, path := newLane(t), newNetns(t)
+	l.devices = []string{}
+	s := &stranger{t: t}
+	s.run("ip link add lent0 type dummy; ip link add link lent0 name own0 type vlan id 5; ip link add link lent0 name own1 type macvlan mode bridge")
+	t.Cleanup(func() { s.run("ip link delete lent0") })
+	sb := box(path, parse(t, "t", "    - {name: a, type: host-device}\n"))
+	sb.Devices = map[string]string{"a": "if:lent0"}
+	r := l.engine(nil)
+	if _, err := r.Ensure(ctxFor(t), sb); err != nil {
+		t.Fatal(err)
+	}
+	if rep, err := r.Release(ctxFor(t), sb.ID); err != nil || rep.Unclean != "" {
+		t.Fatal(err, rep.Unclean)
+	}
+	if _, known, err := r.Record(sb.ID); known || err != nil {
+		t.Errorf("its record is left: %v", err)
+	}
+}

@@ -1,0 +1,375 @@
+package kernel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+)
+
+// A pod can make links on a device (macvlan, ipvlan, VLAN) and move them into a
+// namespace that a descriptor keeps alive for longer than the pod. They outlive the
+// return of the device, and the kernel shows them to nobody outside that namespace:
+// sysfs lists neighbours of the same namespace only. But it refuses what cannot stand
+// beside them. So links are created here that are refused in any case, for a reason
+// that comes after the one that is asked for; no such link is ever registered, and
+// udev sees none (docs/adr/0022).
+
+// The settings that tell of links on a device. They are no property that could be
+// set: where there is one, somebody else still has the device.
+const (
+	upperReceiver = "upper.receiver"
+	upperUnknown  = "upper.unknown"
+)
+
+// vlanUppers are the settings that list VLANs, by protocol.
+var vlanUppers = map[string]uint16{"upper.802.1q": unix.ETH_P_8021Q, "upper.802.1ad": unix.ETH_P_8021AD}
+
+const (
+	// vlanIDs is how many VLANs of one protocol there can be (vlan_validate).
+	vlanIDs = 4095
+	// vlansNamed bounds how many are looked for: one is enough.
+	vlansNamed = 8
+	// refusedMTU is larger than that of any Ethernet device, and the largest that a
+	// VLAN may ask for. vlan_newlink compares it with the device's after it has looked
+	// for a VLAN of the same ID.
+	refusedMTU = 65535
+)
+
+// uppersOf returns what stands on a device of the host and is not in the host's
+// namespace. Once nothing does nothing can any more: to make a link on a device of the
+// host takes CAP_NET_ADMIN there.
+func (s *Sandbox) uppersOf(ctx context.Context, w ifLink) (map[string]string, error) {
+	if !s.mayHaveUppers(w) {
+		return nil, nil
+	}
+	s.mu.Lock()
+	last, known := s.uppers[w.link.Index]
+	s.mu.Unlock()
+	if known && len(last) == 0 {
+		return nil, nil
+	}
+	s.outside.count.gets.Add(1)
+	var found map[string]string
+	err := s.outside.count.ask(false, func() (err error) {
+		found, err = s.probeUppers(ctx, w, last)
+		return err
+	})
+	var errno unix.Errno
+	switch {
+	case errors.Is(err, unix.ENODEV), err != nil && !errors.As(err, &errno), errors.Is(err, errUnanswered):
+		return nil, err
+	case err != nil:
+		return map[string]string{upperUnknown: err.Error()}, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.uppers[w.link.Index] = found
+	return found, nil
+}
+
+// mayHaveUppers reports whether the probes mean something for a link. On a macvlan
+// they would be about the link below it, and on what is not Ethernet nothing stacks.
+func (s *Sandbox) mayHaveUppers(w ifLink) bool {
+	return len(w.raw) >= 4 && u16(w.raw[2:]) == unix.ARPHRD_ETHER &&
+		(w.hardware() || slices.Contains([]string{"dummy", "ifb", "veth"}, w.link.LinkKind))
+}
+
+// probeUppers looks for links on a device, at first for those that were there the
+// last time.
+func (s *Sandbox) probeUppers(ctx context.Context, w ifLink, last map[string]string) (map[string]string, error) {
+	found := map[string]string{}
+	receiver, err := s.receiver(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	if receiver != "" {
+		found[upperReceiver] = receiver
+	}
+	if !s.knowsVLANs() || w.link.MTU == nil || *w.link.MTU >= refusedMTU {
+		return s.withoutOwn(ctx, w, found, nil)
+	}
+	look := func(ids func(name string) []uint16) error {
+		for name, protocol := range vlanUppers {
+			vlans, err := s.outside.vlansOn(ctx, w.link.Index, protocol, ids(name))
+			if err != nil {
+				return err
+			}
+			if len(vlans) > 0 {
+				found[name] = vlanList(vlans)
+			}
+		}
+		return nil
+	}
+	if len(last) > 0 {
+		err := look(func(name string) []uint16 { return vlansIn(last[name]) })
+		if left, err := s.withoutOwn(ctx, w, found, err); err != nil || len(left) > 0 {
+			return left, err
+		}
+	}
+	return s.withoutOwn(ctx, w, found, look(func(string) []uint16 { return everyVLAN }))
+}
+
+var everyVLAN = func() []uint16 {
+	out := make([]uint16, vlanIDs)
+	for i := range out {
+		out[i] = uint16(i)
+	}
+	return out
+}()
+
+func vlanList(ids []uint16) string {
+	var out []string
+	for _, id := range ids {
+		out = append(out, strconv.Itoa(int(id)))
+	}
+	return strings.Join(out, " ")
+}
+
+func vlansIn(list string) []uint16 {
+	var out []uint16
+	for _, s := range strings.Fields(list) {
+		if id, err := strconv.ParseUint(s, 10, 16); err == nil {
+			out = append(out, uint16(id))
+		}
+	}
+	return out
+}
+
+// withoutOwn drops what the host itself has on the device, which its administrator
+// made. A receiver that the host has hides another one beside it.
+func (s *Sandbox) withoutOwn(ctx context.Context, w ifLink, found map[string]string, failed error) (map[string]string, error) {
+	if failed != nil || len(found) == 0 {
+		return found, failed
+	}
+	links, err := s.outside.links(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, own := range links {
+		if own.lower != w.link.Index || own.lowerNS >= 0 {
+			continue
+		}
+		switch v := own.link.VLAN; {
+		case v == nil:
+			delete(found, upperReceiver)
+		case v.ID != nil && v.Protocol != nil:
+			name := "upper." + *v.Protocol
+			found[name] = vlanList(slices.DeleteFunc(vlansIn(found[name]), func(id uint16) bool { return id == *v.ID }))
+			if found[name] == "" {
+				delete(found, name)
+			}
+		}
+	}
+	if w.master != 0 {
+		delete(found, upperReceiver)
+	}
+	return found, nil
+}
+
+// receiver says what receives the traffic of a device in its place, "" for nothing.
+// There is one receiver at most (netdev_rx_handler_register), so a macvlan in passthru
+// mode is refused beside any, with EBUSY, and beside other macvlans with EINVAL. Else
+// it is refused because its name is taken.
+func (s *Sandbox) receiver(ctx context.Context, w ifLink) (string, error) {
+	away, err := s.host.scratchSpace()
+	if err != nil {
+		return "", err
+	}
+	data := attr(nl.IFLA_INFO_DATA|unix.NLA_F_NESTED, nil)
+	data.AddRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(macvlanPassthru))
+	info := attr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("macvlan"))
+	info.AddChild(data)
+	// Not NLM_F_EXCL: the name is to be found taken when the link is registered, not
+	// before (rtnl_newlink looks in the namespace of this socket then).
+	err = s.outside.exchange(ctx, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_ACK, []nl.NetlinkRequestData{
+		ifInfo(unix.AF_UNSPEC, 0, 0, 0),
+		attr(unix.IFLA_IFNAME, nl.ZeroTerminated(away.taken)),
+		attr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(away.socket.ns.Fd()))),
+		attr(unix.IFLA_LINK, nl.Uint32Attr(uint32(w.link.Index))),
+		info,
+	}, 0, func([]byte) error { return nil })
+	switch {
+	case errors.Is(err, unix.EEXIST), errors.Is(err, unix.EOPNOTSUPP): // or this kernel has no macvlan
+		return "", nil
+	case errors.Is(err, unix.EINVAL):
+		return "macvlan", nil
+	case errors.Is(err, unix.EBUSY):
+		return "ipvlan or the like", nil
+	case err == nil:
+		return "", errors.New("a link was created beside another one of the same name")
+	}
+	return "", err
+}
+
+const macvlanPassthru = 8 // MACVLAN_MODE_PASSTHRU
+
+// scratch is a namespace of our own with nothing in it. A link that is to be created
+// there cannot be, as its name is taken.
+type scratch struct {
+	socket *socket
+	taken  string
+}
+
+func (s scratch) close() error {
+	if s.socket == nil {
+		return nil
+	}
+	return s.socket.close()
+}
+
+// scratchSpace makes the scratch namespace, once. It goes with this process.
+func (h *Host) scratchSpace() (scratch, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.away.socket != nil {
+		return h.away, nil
+	}
+	var ns *os.File
+	err := h.home.away(func() (err error) {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("make a network namespace: %w", err)
+		}
+		ns, err = os.Open("/proc/thread-self/ns/net")
+		return err
+	})
+	if err != nil {
+		return scratch{}, err
+	}
+	s, err := openSocket(ns, h.home, h.buffers)
+	if err != nil {
+		return scratch{}, err
+	}
+	taken := "pl" + randomName()
+	const loopback = 1 // its index in every namespace
+	c := &conn{s, &counters{}, false, Bounds{}}
+	err = c.write(context.Background(), unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, loopback, 0, 0), attr(unix.IFLA_IFNAME, nl.ZeroTerminated(taken)))
+	if err != nil {
+		return scratch{}, errors.Join(fmt.Errorf("prepare a network namespace: %w", err), s.close())
+	}
+	h.away = scratch{s, taken}
+	return h.away, nil
+}
+
+// knowsVLANs reports whether the kernel has VLANs at all. To probe for them would
+// load the module, which adds a filter to every device (vlan_device_event).
+func (s *Sandbox) knowsVLANs() bool {
+	return s.outside.enter(func() error {
+		_, err := os.Stat("/proc/thread-self/net/vlan")
+		return err
+	}) == nil
+}
+
+// vlansOn returns the first of the VLANs of a protocol that there are on a link of
+// the host.
+func (c *conn) vlansOn(ctx context.Context, index int, protocol uint16, ids []uint16) ([]uint16, error) {
+	var found []uint16
+	request := vlanThatIsRefused(index, protocol)
+	for batch := range slices.Chunk(ids, refusalsAtOnce) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		var failed error
+		setID := func(i int, message []byte) { binary.NativeEndian.PutUint16(message[len(message)-4:], batch[i]) }
+		err := c.refusals(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, request, len(batch), setID, func(i int, err error) {
+			switch {
+			case errors.Is(err, unix.EEXIST):
+				found = append(found, batch[i])
+			case !errors.Is(err, unix.EINVAL):
+				failed = err
+			}
+		})
+		if errors.Is(failed, unix.EOPNOTSUPP) {
+			return nil, nil // no VLAN can stand on this device
+		}
+		if err := errors.Join(err, failed); err != nil {
+			return nil, err
+		}
+		if len(found) >= vlansNamed {
+			break
+		}
+	}
+	return found[:min(len(found), vlansNamed)], nil
+}
+
+// vlanThatIsRefused is the request for a VLAN, with its ID as the last word.
+func vlanThatIsRefused(index int, protocol uint16) []nl.NetlinkRequestData {
+	data := attr(nl.IFLA_INFO_DATA|unix.NLA_F_NESTED, nil)
+	data.AddRtAttr(nl.IFLA_VLAN_PROTOCOL, []byte{byte(protocol >> 8), byte(protocol)})
+	data.AddRtAttr(nl.IFLA_VLAN_ID, nl.Uint16Attr(0))
+	info := attr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("vlan"))
+	info.AddChild(data)
+	return []nl.NetlinkRequestData{
+		ifInfo(unix.AF_UNSPEC, 0, 0, 0),
+		attr(unix.IFLA_LINK, nl.Uint32Attr(uint32(index))),
+		attr(unix.IFLA_MTU, nl.Uint32Attr(refusedMTU)),
+		info,
+	}
+}
+
+// refuseUppers is an error when something stands on a device that is on the host
+// again. It says how to get rid of it.
+func (s *Sandbox) refuseUppers(ctx context.Context, w ifLink) error {
+	found, err := s.uppersOf(ctx, w)
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	var what []string
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		what = append(what, describeUpper(name, found[name]))
+	}
+	way := "make the link anew"
+	if w.bus != "" {
+		way = fmt.Sprintf("rebind its driver: echo %s to unbind, then to bind, in /sys/bus/%s/drivers/DRIVER", w.parent, w.bus)
+	}
+	return fault.New(fault.NotReady, fmt.Errorf("%s: it goes when the last process and descriptor of its network namespace has gone (lsns -t net); to be rid of it at once, %s",
+		strings.Join(what, "; "), way))
+}
+
+func describeUpper(name, value string) string {
+	const where = "is on the device, in a network namespace that a pod has made"
+	switch {
+	case name == upperReceiver:
+		return fmt.Sprintf("%s: a link (%s) %s", name, value, where)
+	case name == upperUnknown:
+		return fmt.Sprintf("%s: nobody can tell what is on the device: %s", name, value)
+	}
+	return fmt.Sprintf("%s: VLAN %s %s", name, value, where)
+}
+
+// settingsAfter are settingsOf a device that has been away, with what stands on it.
+func (s *Sandbox) settingsAfter(ctx context.Context, w ifLink) (netstate.Settings, error) {
+	if w.raw == nil {
+		fresh, err := s.outside.linkByIndex(ctx, w.link.Index)
+		if err != nil {
+			return nil, err
+		}
+		w = fresh
+	}
+	out, err := s.outside.settingsOf(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	uppers, err := s.uppersOf(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range uppers {
+		out = append(out, name+"="+value)
+	}
+	slices.Sort(out)
+	return out, nil
+}
