@@ -1,0 +1,101 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/reconcile/kernel"
+)
+
+// openTap makes a tap in a namespace. It is there for as long as it is open.
+func openTap(t *testing.T, path, name string) *os.File {
+	t.Helper()
+	var fd int
+	err := kernel.Within(path, func() (err error) {
+		if fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+			return err
+		}
+		request, err := unix.NewIfreq(name)
+		if err != nil {
+			return err
+		}
+		request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
+		return unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// advertisement is the frame of a router advertisement: a default route, and a
+// prefix for addresses (RFC 4861, 4.2).
+func advertisement() []byte {
+	from, all := net.ParseIP("fe80::9"), net.ParseIP("ff02::1")
+	body := []byte{134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0} // lifetime 1800 s
+	body = append(body, 3, 4, 64, 0xc0, 0, 0, 7, 8, 0, 0, 7, 8, 0, 0, 0, 0) // prefix, on link, autonomous
+	body = append(body, net.ParseIP("2001:db8:bad::")...)
+	sum := uint32(len(body)) + unix.IPPROTO_ICMPV6
+	for _, part := range [][]byte{from, all, body} {
+		for i := 0; i < len(part); i += 2 {
+			sum += uint32(binary.BigEndian.Uint16(part[i:]))
+		}
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	binary.BigEndian.PutUint16(body[2:], ^uint16(sum))
+	frame := []byte{0x33, 0x33, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9, 0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(body)), unix.IPPROTO_ICMPV6, 255}
+	frame = append(append(frame, from...), all...)
+	return append(frame, body...)
+}
+
+// TestRouterAdvertisement: a pod gives a tap of its own the alias of the function it
+// was lent, and advertises itself as a router on it when the function has returned.
+// The tap is where it was, so the pod's own namespace hears of the router, and the
+// host does not.
+func TestRouterAdvertisement(t *testing.T) {
+	if !hasCards() {
+		return // no PCI there
+	}
+	const function = "enp3s0f0v2"
+	up := &stranger{t: t}
+	up.run("modprobe tun; ip link set " + function + " up; until [ \"$(cat /sys/class/net/" + function + "/carrier)\" = 1 ]; do sleep 0.1; done")
+	t.Cleanup(func() { up.run("ip link set " + function + " down") })
+	s := lentFunction.stage(t)
+	machine := s.machine()
+	s.prepare("release")
+	tap := openTap(t, s.path, "evil")
+	s.run("$ip link set net1 alias plumbline:nobody; $ip link set evil up; $ip link set evil alias plumbline:" + s.sandbox.Devices["vf"])
+	if _, err := s.calm.AwaitRelease(ctxFor(t), s.sandbox.ID); err != nil {
+		t.Fatal(err)
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(cleanTime); ; <-tick.C {
+		if _, err := tap.Write(advertisement()); err != nil {
+			t.Fatal(err)
+		}
+		if routes := s.run("ip -6 route show proto ra"); routes != "" {
+			t.Fatalf("the host has routes of the pod's making:\n%s", routes)
+		}
+		if strings.Contains(s.run("$ip -6 route show default proto ra"), "via fe80::9 dev evil") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("nobody heard the advertisement")
+		}
+	}
+	s.mustEqual(s.home, "", "after release")
+	if now := s.machine(); now != machine {
+		t.Errorf("the host was\n%sand is\n%s", machine, now)
+	}
+}
