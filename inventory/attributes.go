@@ -23,6 +23,20 @@ const (
 	AttrLinkType        resourceapi.QualifiedName = "linkType"            // string: ethernet or infiniband
 )
 
+// attributeNames are all of them.
+var attributeNames = []resourceapi.QualifiedName{
+	AttrType, AttrIfName, AttrPFName, AttrRDMA, AttrPhysicalNetwork, AttrVendor, AttrDevice, AttrDriver, AttrNUMANode, AttrLinkType,
+}
+
+// AttributeNames returns the names of the attributes in our own domain.
+func AttributeNames() []string {
+	out := make([]string, len(attributeNames))
+	for i, n := range attributeNames {
+		out[i] = string(n)
+	}
+	return out
+}
+
 // AttrDeviceK8sPCIeRoot is an old spelling of resource.kubernetes.io/pcieRoot
 // which claims in the field use in constraints; it carries the same value.
 const AttrDeviceK8sPCIeRoot resourceapi.QualifiedName = "device.k8s.io/pcieRoot"

@@ -40,7 +40,7 @@ func ExampleFirst() {
 func ExampleCompile() {
 	_, err := inventory.Compile(`device.attribute["dra.networking"].rdma = true`)
 	fmt.Println(err)
-	// Output: selector.cel: 1:41: Syntax error: token recognition error at: '= '; 1:43: Syntax error: extraneous input 'true' expecting <EOF>
+	// Output: selector.cel: 1:41: "=" is no operator, did you mean "=="?
 }
 
 func ExampleDiscover() {

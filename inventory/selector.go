@@ -71,6 +71,19 @@ func (s Selector) Match(ctx context.Context, d Device) (bool, error) {
 	return matches, nil
 }
 
+// Unknown returns the attributes of our domain that the expression reads and no
+// device ever has. Reading one is an evaluation error, on which the scheduler
+// gives the pod up.
+func (s Selector) Unknown() []string {
+	var out []string
+	for _, name := range s.reads {
+		if !strings.Contains(string(name), "/") && !slices.Contains(attributeNames, name) {
+			out = append(out, string(name))
+		}
+	}
+	return out
+}
+
 // PassesOver reports whether the selector says no, rather than yes or an error,
 // to a device of another driver, which has none of our attributes.
 func (s Selector) PassesOver(ctx context.Context) bool {
@@ -196,9 +209,15 @@ func quote(s string) string {
 func oneLine(report string) string {
 	var found []string
 	for line := range strings.Lines(report) {
-		if _, message, ok := strings.Cut(line, "ERROR: <input>:"); ok {
-			found = append(found, strings.TrimSpace(message))
+		_, message, ok := strings.Cut(line, "ERROR: <input>:")
+		if !ok {
+			continue
 		}
+		if at, rest, ok := strings.Cut(message, ": Syntax error: token recognition error at: '="); ok && !strings.HasPrefix(rest, "=") {
+			// What the parser says of the rest follows from it.
+			return at + `: "=" is no operator, did you mean "=="?`
+		}
+		found = append(found, strings.TrimSpace(message))
 	}
 	if len(found) == 0 {
 		return strings.Join(strings.Fields(report), " ")

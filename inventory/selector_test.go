@@ -3,6 +3,7 @@ package inventory_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -109,7 +110,7 @@ func TestCompileErrors(t *testing.T) {
 		{"syntax", "device.driver == ", `selector.cel: 1:18: Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}`},
 		{"second line", "device.driver == 'a' &&\n  device.nam == 'b'", `selector.cel: 2:9: undefined field 'nam'`},
 		{"two errors", "device.x == dev.y", `selector.cel: 1:7: undefined field 'x'; 1:13: undeclared reference to 'dev' (in container '')`},
-		{"single equals sign", "device.driver = 'a'", `selector.cel: 1:15: Syntax error: token recognition error at: '= '; 1:17: Syntax error: extraneous input ''a'' expecting <EOF>`},
+		{"single equals sign", "device.driver = 'a'", `selector.cel: 1:15: "=" is no operator, did you mean "=="?`},
 		{"types", `device.driver == 1`, `selector.cel: 1:15: found no matching overload for '_==_' applied to '(string, int)'`},
 		{"not a bool", `device.driver`, `selector.cel: must evaluate to bool or the unknown type, not string`},
 		{"too long", `device.driver == "` + strings.Repeat("x", 10<<10) + `"`, `selector.cel: the expression is 10259 bytes long, at most 10240 are allowed`},
@@ -310,4 +311,29 @@ func FuzzCompile(f *testing.F) {
 			t.Errorf("%q: %v", expr, err)
 		}
 	})
+}
+
+// TestUnknown holds which attributes of a selector no device has.
+func TestUnknown(t *testing.T) {
+	for name, tt := range map[string]struct {
+		expr string
+		want []string
+	}{
+		"misspelt":        {`device.attributes["dra.networking"].pfname == "enp3s0f0" && device.attributes["dra.networking"].rdma`, []string{"pfname"}},
+		"of other domain": {`device.attributes["resource.kubernetes.io"].pcieRoot == "pci0000:00"`, nil},
+		"asked for first": {`has(device.attributes["dra.networking"].colour)`, []string{"colour"}},
+	} {
+		s, err := inventory.Compile(tt.expr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Unknown(); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
+	}
+	for name := range inventory.Attributes(inventory.Device{ID: "0000:03:10.0", Kind: inventory.KindVF, PF: &inventory.PF{IfName: "a"}, Vendor: "8086", DeviceID: "10ca", Driver: "igbvf", LinkType: "ethernet", NUMANode: new(0)}) {
+		if !strings.Contains(string(name), "/") && !slices.Contains(inventory.AttributeNames(), string(name)) {
+			t.Errorf("attribute %q is published, and not known", name)
+		}
+	}
 }

@@ -116,6 +116,9 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 
 func (p *Planner) address(link, field string, a Address) error {
 	addr := netstate.Addr{Link: link, Address: a.Address}
+	if err := p.checkAddress(field, addr); err != nil {
+		return err
+	}
 	if strings.Contains(a.Address, ":") {
 		// A link whose MTU is below 1280 has no IPv6 at all (RFC 8200 section 5).
 		if l, ok := p.view.Link(link); ok && l.MTU != nil && *l.MTU < 1280 {
@@ -131,6 +134,32 @@ func (p *Planner) address(link, field string, a Address) error {
 		p.current.gateway[addr.Key()] = a.Gateway
 	}
 	return p.Want(addr)
+}
+
+// checkAddress refuses what the kernel does: ipv6_add_addr in net/ipv6/addrconf.c,
+// and inet_insert_ifa in net/ipv4/devinet.c, which ignores 0.0.0.0 in silence.
+func (p *Planner) checkAddress(field string, addr netstate.Addr) error {
+	pre, err := netip.ParsePrefix(addr.Address)
+	if err != nil {
+		return Invalid(field, "%q is not an address with a prefix", addr.Address)
+	}
+	ip := pre.Addr()
+	switch l, _ := p.view.Link(addr.Link); {
+	case ip.IsUnspecified():
+		return Invalid(field, "%q is no address that an interface can have: it stands for none", addr.Address)
+	case ip.Is6() && ip.IsMulticast():
+		return Invalid(field, "%q is a multicast address, which the kernel lets programs join and no interface have", addr.Address)
+	case ip.Is6() && ip.IsLoopback() && l.LinkKind != "vrf":
+		return Invalid(field, "%q belongs to the loopback device alone", addr.Address)
+	case !ip.Is6():
+		return nil
+	}
+	key := addr.Link + " " + ip.String()
+	if other, twice := p.ipv6[key]; twice && other.Address != addr.Address {
+		return Invalid(field, "%q is wanted on %q as %q already: the kernel takes an IPv6 address with one prefix length only", addr.Address, addr.Link, other.Address)
+	}
+	p.ipv6[key] = addr
+	return nil
 }
 
 // deferredRoute waits until all steps are planned: its table depends on the VRF

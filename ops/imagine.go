@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -20,28 +22,67 @@ import (
 // Nothing is refused that some node would accept. The node has what is asked
 // for: a device with generous limits per root step, every link a config names,
 // every sysctl and setting. And a refusal counts only when a second node, with
-// other values and with links of other kinds, refuses in the same words. A VF
-// counts as one with an interface. Steps of unknown type, and what depends on
-// them, are passed over, and so is a topology that costs too much to plan.
-func (r *Registry) Vet(ctx context.Context, t *topology.Topology) error {
+// other values and with links of other kinds, refuses in the same words; so do
+// notes. A VF counts as one with an interface. Steps of unknown type, and what
+// depends on them, are passed over. A topology that costs too much to plan is not
+// planned, which a note says.
+func (r *Registry) Vet(ctx context.Context, t *topology.Topology) (notes []string, err error) {
 	if !affordable(t) {
-		return nil
+		return []string{NotPlanned}, nil
 	}
-	first := r.vet(ctx, t, imagination{mtu: 65535, domain: "ffff", uplink: true})
-	if first == nil || errors.Is(first, errUnaffordable) {
-		return nil
+	notes, first := r.vet(ctx, t, imagination{mtu: 65535, domain: "ffff", uplink: true})
+	if first == nil && len(notes) == 0 {
+		return nil, nil
 	}
-	second := r.vet(ctx, t, imagination{mtu: 65534, domain: "fffe", occupied: true})
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+	again, second := r.vet(ctx, t, imagination{mtu: 65534, domain: "fffe", occupied: true})
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case errors.Is(first, errUnaffordable) || errors.Is(second, errUnaffordable):
+		return []string{NotPlanned}, nil
+	case first == nil:
+		return bounded(slices.DeleteFunc(notes, func(n string) bool { return !slices.Contains(again, n) })), nil
 	}
-	if second == nil || second.Error() != first.Error() {
-		return nil
+	inv := &topology.Invalid{Topology: t.Name}
+	agreed := refusals(second)
+	for _, refusal := range refusals(first) {
+		if slices.ContainsFunc(agreed, func(e error) bool { return e.Error() == refusal.Error() }) {
+			for _, p := range problemsOf(refusal) {
+				inv.Add(p)
+			}
+		}
 	}
-	return &topology.Invalid{Topology: t.Name, Problems: []topology.Problem{problemOf(first)}}
+	if len(inv.Problems) == 0 {
+		return nil, nil
+	}
+	return nil, inv
 }
 
-func (r *Registry) vet(ctx context.Context, t *topology.Topology, im imagination) error {
+// NotPlanned is the note on a topology of which Vet says nothing.
+const NotPlanned = "the topology is too large to be planned in advance: steps that contradict each other are not found by validation, only by a node, as with plumbline plan"
+
+// maxNotes bounds what is remarked on one topology.
+const maxNotes = 16
+
+func bounded(notes []string) []string {
+	if more := len(notes) - maxNotes; more > 0 {
+		notes = append(notes[:maxNotes:maxNotes], fmt.Sprintf("and %d notes more", more))
+	}
+	return notes
+}
+
+// refusals are the errors that one planning found.
+func refusals(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // of Plan itself, not of an error it wraps
+		return joined.Unwrap()
+	}
+	if err == nil {
+		return nil
+	}
+	return []error{err}
+}
+
+func (r *Registry) vet(ctx context.Context, t *topology.Topology, im imagination) (notes []string, err error) {
 	im.devices, im.links = map[string]string{}, map[string]error{}
 	req := Request{Topology: t, Netns: "/run/netns/pod", Devices: map[string]string{}, Have: netstate.NewSnapshot(), imagined: &im}
 	for i, s := range t.Roots() {
@@ -58,24 +99,44 @@ func (r *Registry) vet(ctx context.Context, t *topology.Topology, im imagination
 			req.Have.Put(netstate.Route{Link: podUplink, Dst: dst, Table: netstate.TableMain})
 		}
 	}
-	_, err := r.Plan(ctx, req)
-	return err
+	p, err := r.Plan(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return p.Notes, nil
 }
 
 // podUplink is the pod's own interface; no config can name it.
 const podUplink = "pod's own"
 
-// problemOf is the planner's error with its step, and its field where it says one.
-func problemOf(err error) topology.Problem {
+// problemsOf is one planner's error with its step, and its field where it says one.
+func problemsOf(err error) []topology.Problem {
 	step, ok := errors.AsType[*StepError](err)
 	if !ok {
-		return topology.Problem{Message: err.Error()}
+		return []topology.Problem{{Message: err.Error()}}
 	}
-	p := topology.Problem{Step: step.Step, Message: step.Err.Error()}
-	if f, ok := errors.AsType[contract.FieldError](step.Err); ok && f.Field != "" && f.Error() == p.Message {
-		p.Field, p.Message, p.Complete = "config."+f.Field, f.Message, f.Complete
+	var out []topology.Problem
+	for _, err := range each(step.Err) {
+		p := topology.Problem{Step: step.Step, Message: err.Error()}
+		if f, ok := errors.AsType[contract.FieldError](err); ok && f.Field != "" && f.Error() == p.Message {
+			p.Field, p.Message, p.Complete = "config."+f.Field, f.Message, f.Complete
+		}
+		if at, ok := errors.AsType[*ref.Error](err); ok && at.Path != "" && at.Error() == p.Message {
+			p.Field, p.Message = "config."+at.Path, strings.TrimPrefix(p.Message, at.Path+": ")
+		}
+		out = append(out, p)
 	}
-	return p
+	return out
+}
+
+// each splits what is wrong with a step's config, where it is several things.
+func each(err error) []error {
+	for e := err; e != nil; e = errors.Unwrap(e) {
+		if joined, ok := e.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the chain is walked here
+			return joined.Unwrap()
+		}
+	}
+	return []error{err}
 }
 
 // imagination is a sandbox, and its host, of which nothing is known but what the

@@ -107,7 +107,7 @@ func (p *Planner) raiseMTU(upper string, c claim, lower, why string) (bool, erro
 		return false, nil
 	case had && !prev.derived:
 		return false, p.mtuConflict(upper, c, lower, prev, why)
-	case low.MTU != nil && *low.MTU >= want && !had && !p.managed(lower):
+	case !had && why != bondRule && p.standingMTU(lower, 0) >= want:
 		return false, nil
 	case !p.managed(lower):
 		have := "unknown"
@@ -119,6 +119,53 @@ func (p *Planner) raiseMTU(upper string, c claim, lower, why string) (bool, erro
 	}
 	p.setMTUClaim(lower, claim{c.step, want, true})
 	return true, nil
+}
+
+// defaultMTU is what the kernel gives a link of Ethernet (ETH_DATA_LEN).
+const defaultMTU = 1500
+
+// standingMTU is the MTU that a link has without any claim on it, in bytes, 0 when
+// it is not known. What a step wanted before does not count: it would be given up
+// as soon as it held.
+func (p *Planner) standingMTU(name string, depth int) uint32 {
+	l, there := p.req.Have.Link(name)
+	have := uint32(0)
+	if there && l.MTU != nil {
+		have = *l.MTU
+	}
+	for _, c := range p.req.Owned {
+		if c.Key() != netstate.LinkKey(name) {
+			continue
+		}
+		if before, ok := c.Before.(netstate.Link); ok && before.MTU != nil {
+			return *before.MTU
+		}
+	}
+	made := !there || p.Owned(netstate.LinkKey(name))
+	if !made {
+		return have
+	}
+	view, _ := p.view.Link(name)
+	born := uint32(0)
+	switch view.LinkKind {
+	case "device": // on its way here
+		if view.MTU != nil {
+			born = *view.MTU
+		}
+	case "dummy", "bond", "veth":
+		born = defaultMTU
+	case "vlan", "macvlan", "ipvlan": // its parent's
+		if view.Parent == nil || depth > maxNesting {
+			return 0
+		}
+		if born = p.mtu(*view.Parent); born == 0 {
+			born = p.standingMTU(*view.Parent, depth+1)
+		}
+	}
+	if there {
+		return min(born, have)
+	}
+	return born
 }
 
 // managed reports whether some step wants the link.

@@ -85,11 +85,19 @@ func (p *Plan) String() string {
 // *StepError or concerns the topology as a whole, or is that of a context that
 // has ended.
 func (r *Registry) Plan(ctx context.Context, req Request) (*Plan, error) {
-	order, err := topology.Order(req.Topology)
-	if err != nil {
-		return nil, err
+	settled := map[string]uint32{}
+	for range len(req.Topology.Steps) + 1 {
+		p := newPlanner(ctx, req, settled)
+		plan, err := r.plan(p)
+		if err != nil || !p.misread(plan) {
+			return plan, err
+		}
 	}
-	p := &Planner{
+	return nil, fault.New(fault.Invalid, errors.New("the MTUs that steps refer to depend on one another: write one of them as a number"))
+}
+
+func newPlanner(ctx context.Context, req Request, settled map[string]uint32) *Planner {
+	return &Planner{
 		ctx:     ctx,
 		req:     req,
 		claims:  map[netstate.Key]map[string]claim{},
@@ -97,11 +105,38 @@ func (r *Registry) Plan(ctx context.Context, req Request) (*Plan, error) {
 		steps:   map[string]*stepState{},
 		results: map[string]topology.Result{},
 		makers:  map[string]string{},
+		ipv6:    map[string]netstate.Addr{},
+		settled: settled,
+	}
+}
+
+// misread reports whether a reference to an MTU was resolved to another value than
+// the plan leads to, because a step behind raises it. The right values are settled
+// for the next try. It ends: a try that finds nothing new is the last.
+func (p *Planner) misread(plan *Plan) bool {
+	if plan == nil || plan.leadsTo == nil {
+		return false
+	}
+	again := false
+	for link, read := range p.mtusRead {
+		if l, ok := plan.leadsTo.now.Link(link); ok && l.MTU != nil && *l.MTU != read {
+			p.settled[link], again = *l.MTU, true
+		}
+	}
+	return again
+}
+
+func (r *Registry) plan(p *Planner) (*Plan, error) {
+	req := p.req
+	order, err := topology.Order(req.Topology)
+	if err != nil {
+		return nil, err
 	}
 	p.recognize()
 	p.view = p.req.Have.Clone()
 	results := p.results
 	blocked := map[string]bool{}
+	var refused []error
 	for _, step := range order {
 		if err := p.ended(); err != nil {
 			return nil, err
@@ -130,15 +165,27 @@ func (r *Registry) Plan(ctx context.Context, req Request) (*Plan, error) {
 		case errors.As(err, &unknown):
 			st.pending = unknown.Error()
 			continue
+		case err != nil && req.imagined != nil && !errors.Is(err, errUnaffordable) && p.ctx.Err() == nil:
+			// To say everything that is wrong, Vet goes on; what builds on the step is
+			// passed over.
+			refused = append(refused, p.stepError(step.Name, err))
+			blocked[step.Name] = true
+			continue
 		case err != nil:
 			return nil, p.stepError(step.Name, err)
 		}
-		results[step.Name] = p.result(st, p.view, pick(results, step.DependOn))
+		results[step.Name] = p.withSettled(p.result(st, p.view, pick(results, step.DependOn)))
+	}
+	if len(refused) > 0 {
+		return nil, errors.Join(refused...)
 	}
 	if len(p.missing) > 0 {
 		return &Plan{Missing: sortedObjects(p.missing)}, nil
 	}
 	if err := p.callBack(req.Have); err != nil {
+		return nil, err
+	}
+	if err := p.checkStacking(); err != nil {
 		return nil, err
 	}
 	if err := p.settleMTU(); err != nil {
@@ -147,6 +194,7 @@ func (r *Registry) Plan(ctx context.Context, req Request) (*Plan, error) {
 	if err := p.settleRoutes(); err != nil {
 		return nil, err
 	}
+	p.noteOverlaps()
 	return p.sequence(order)
 }
 
@@ -217,6 +265,7 @@ func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]
 			return nil, fault.New(fault.Invalid, fmt.Errorf("reference to step %q, which is not among its dependencies", t.Step))
 		}
 		v, err := res.Field(t)
+		p.noteMTU(res, t, v)
 		if errors.Is(err, topology.ErrUnknown) {
 			if imagined, ok := p.req.imagined.value(t); ok {
 				return imagined, nil
@@ -253,6 +302,36 @@ func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]
 	}
 	r.prepared.put(step.Type, config, c)
 	return known.planPrepared(p, c)
+}
+
+// withSettled gives a result the MTUs that an earlier try has led to.
+func (p *Planner) withSettled(res topology.Result) topology.Result {
+	for i := range res.Interfaces {
+		if mtu, ok := p.settled[placeOf(res.Interfaces[i])]; ok {
+			res.Interfaces[i].MTU = int(mtu)
+		}
+	}
+	return res
+}
+
+// noteMTU remembers which MTU a reference was resolved to.
+func (p *Planner) noteMTU(res topology.Result, t ref.Ref, v any) {
+	mtu, ok := v.(int64)
+	if !ok || t.Sub != "mtu" || t.Index == nil || *t.Index >= len(res.Interfaces) {
+		return
+	}
+	if p.mtusRead == nil {
+		p.mtusRead = map[string]uint32{}
+	}
+	p.mtusRead[placeOf(res.Interfaces[*t.Index])] = uint32(mtu)
+}
+
+// placeOf is the name of a result's interface as snapshots have it.
+func placeOf(i topology.Interface) string {
+	if i.Sandbox == "" {
+		return netstate.HostName(i.Name)
+	}
+	return i.Name
 }
 
 // unknownRef is a reference to a value that only applying makes known.

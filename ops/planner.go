@@ -28,8 +28,13 @@ type Planner struct {
 	notes   []string
 	// deferred are routes that wait for all steps, see settleRoutes.
 	deferred []deferredRoute
-	makers   map[string]string // link to the step that makes it
-	renamed  []netstate.Change // that give links of ours their names back
+	makers   map[string]string        // link to the step that makes it
+	ipv6     map[string]netstate.Addr // wanted, by link and address without its prefix length
+	renamed  []netstate.Change        // that give links of ours their names back
+	// MTUs by link, in bytes: those that references were resolved to, and those that
+	// an earlier try of the plan has led to, see misread.
+	mtusRead map[string]uint32
+	settled  map[string]uint32
 }
 
 // claim is one field's wanted value and the step that wants it.
@@ -92,6 +97,9 @@ func (p *Planner) Inputs() topology.Result { return p.current.inputs }
 // sandbox, which is what "{{ step.interfaceName }}" means.
 func (p *Planner) LastInput() (string, error) {
 	if i, ok := p.current.inputs.Last(); ok {
+		if names := p.LastInputs(); len(names) > 1 {
+			p.Note("takes %q, the interface of the last step in dependOn %v: name it in the config, so that the order of dependOn decides nothing", i.Name, p.current.step.DependOn)
+		}
 		return i.Name, nil
 	}
 	return "", fault.New(fault.Invalid, errors.New("no dependency provides an interface"))
@@ -126,6 +134,10 @@ func (p *Planner) Wanted(k netstate.Key) bool {
 	_, ok := p.claims[k]
 	return ok
 }
+
+// Leaves reports whether we made the object and no step before wants it: unless a
+// later one does, it goes before anything is made.
+func (p *Planner) Leaves(k netstate.Key) bool { return p.Owned(k) && !p.Wanted(k) }
 
 // Ethtool returns an ethtool setting of a link as it is. It is false for a link
 // that does not exist yet: the step is planned on once it does. A setting the
@@ -337,6 +349,9 @@ func (p *Planner) want(o netstate.Object, adopt bool) error {
 		if err := p.makeLink(l); err != nil {
 			return err
 		}
+	}
+	if err := p.guard(o); err != nil {
+		return err
 	}
 	if err := p.claim(o); err != nil {
 		return err

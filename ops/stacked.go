@@ -76,7 +76,7 @@ func (c StackedConfig) Parent(p *Planner) (string, error) {
 // CheckStack refuses what the kernel would refuse, or do to others silently.
 func CheckStack(p *Planner, parent, name, kind string) error {
 	for _, l := range p.Links() {
-		if l.Name == name || l.Parent == nil || *l.Parent != parent {
+		if l.Name == name || l.Parent == nil || *l.Parent != parent || p.Leaves(l.Key()) {
 			continue
 		}
 		if other := l.LinkKind; other != kind && (other == "ipvlan" || other == "macvlan") {

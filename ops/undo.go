@@ -78,7 +78,11 @@ func absent(d netstate.Device) bool {
 // UserspaceDriver reports whether a driver hands the device to user space, so
 // that it has no network interface.
 func UserspaceDriver(driver string) bool {
-	return slices.Contains([]string{"vfio-pci", "igb_uio", "uio_pci_generic"}, driver)
+	switch driver {
+	case "uio_pci_generic", "igb_uio", "pci-stub", "pciback", "xen-pciback":
+		return true
+	}
+	return strings.Contains(driver, "vfio") // vfio-pci and its variants, such as mlx5_vfio_pci
 }
 
 type undoer struct {

@@ -9,7 +9,7 @@ import (
 	"maps"
 	"math"
 	"reflect"
-	"slices"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -22,7 +22,7 @@ import (
 
 // Bounds of what is read. Files come from users and objects from the network.
 const (
-	maxBytes     = 1 << 20
+	MaxBytes     = 1 << 20
 	maxDocuments = 256
 	maxDepth     = 64
 	maxNodes     = 100_000  // after YAML aliases are expanded
@@ -35,11 +35,13 @@ const (
 )
 
 // Decode reads the one NetworkTopology of a YAML or JSON file. Documents of
-// other kinds are listed in Ignored. Unknown and repeated fields are refused;
-// what the steps mean is checked by Validate.
+// other kinds are listed in Ignored, and the items of a List are documents.
+// Unknown and repeated fields are refused; what the steps mean is checked by
+// Validate. With an *Invalid comes the topology as it was probably meant, where
+// there is one, so that what else is wrong with it can be said, too.
 func Decode(data []byte) (*Topology, error) {
-	if len(data) > maxBytes {
-		return nil, fmt.Errorf("the input has %d bytes, at most %d are read", len(data), maxBytes)
+	if len(data) > MaxBytes {
+		return nil, fmt.Errorf("the input has more than %d bytes", MaxBytes)
 	}
 	docs, err := documents(data)
 	if err != nil {
@@ -53,7 +55,7 @@ func Decode(data []byte) (*Topology, error) {
 		case err != nil && len(docs) > 1 && !errors.As(err, new(*Invalid)):
 			return nil, fmt.Errorf("document %d: %w", d.number, err)
 		case err != nil:
-			return nil, err
+			return t, err
 		case t != nil:
 			found = append(found, t)
 		default:
@@ -78,7 +80,7 @@ func Decode(data []byte) (*Topology, error) {
 
 // FromObject converts an API object. It applies the limits of the CRD once more:
 // an object need not have come through the API server's validation. The error is
-// an *Invalid.
+// an *Invalid; the topology comes with it unless it is too large to look at.
 func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 	inv := newInvalid(o.Name)
 	t := &Topology{
@@ -86,6 +88,8 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 		Generation:   o.Generation,
 		DriftPolicy:  o.Spec.DriftPolicy,
 		UpdatePolicy: o.Spec.UpdatePolicy,
+
+		AllowPodUplink: o.Spec.AllowPodUplink,
 	}
 	if t.DriftPolicy == "" {
 		t.DriftPolicy = Repair
@@ -97,14 +101,20 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 		inv.add("", "spec.steps", "has %d entries, at most %d are accepted", n, maxSteps)
 		return nil, inv
 	}
+	checkRollout(inv, o.Spec.Rollout)
 	b := &budget{depth: maxNested, key: maxKey}
-	selectors := 0
+	selectors, large := 0, false
 	for i, s := range o.Spec.Steps {
+		before := len(inv.Problems)
 		checkSizes(inv, i, &s)
+		large = large || len(inv.Problems) > before
 		step := Step{Name: s.Name, Type: s.Type, DependOn: s.DependOn, DriftPolicy: s.DriftPolicy}
 		if s.Selector != nil {
 			step.Selector = s.Selector.CEL
 			selectors += len(s.Selector.CEL)
+			if step.Selector == "" {
+				addTo(inv, i, s.Name, "selector.cel", "is empty: write an expression, or remove the selector")
+			}
 		}
 		if step.DriftPolicy == "" {
 			step.DriftPolicy = t.DriftPolicy
@@ -112,19 +122,45 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 		if s.Config != nil && len(s.Config.Raw) > 0 {
 			config, err := decodeConfig(s.Config.Raw, b)
 			if err != nil {
-				inv.add("", fmt.Sprintf("spec.steps[%d].config", i), "%v", err)
+				addTo(inv, i, s.Name, "config", "%v", err)
 			}
 			step.Config = config
 		}
 		t.Steps = append(t.Steps, step)
 	}
 	if selectors > maxSelectors {
+		large = true
 		inv.add("", "spec.steps", "the selectors have %d bytes together, at most %d are accepted", selectors, maxSelectors)
 	}
-	if len(inv.Problems) > 0 {
+	switch {
+	case large:
 		return nil, inv
+	case len(inv.Problems) > 0:
+		return t, inv
 	}
 	return t, nil
+}
+
+// addTo adds a problem of a step, which is named by its place where it has no name.
+func addTo(inv *Invalid, i int, name, field, format string, args ...any) {
+	if name == "" {
+		field = join(fmt.Sprintf("spec.steps[%d]", i), field)
+	}
+	inv.add(name, field, format, args...)
+}
+
+var percentage = regexp.MustCompile(`^([1-9][0-9]?|100)%$`)
+
+// checkRollout is the CRD's rule for maxUnavailable.
+func checkRollout(inv *Invalid, r *v1alpha1.Rollout) {
+	if r == nil || r.MaxUnavailable == nil {
+		return
+	}
+	text := r.MaxUnavailable.StrVal
+	if text == "" && r.MaxUnavailable.IntVal > 0 || percentage.MatchString(text) {
+		return
+	}
+	inv.add("", "spec.rollout.maxUnavailable", "%s is neither a number of nodes above 0 nor a percentage from 1%% to 100%%", clip(r.MaxUnavailable.String(), maxKey))
 }
 
 // checkSizes bounds what a step says of itself. A name that is only a little too
@@ -132,13 +168,13 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 func checkSizes(inv *Invalid, i int, s *v1alpha1.Step) {
 	long := func(field, value string) {
 		if len(value) > maxKey {
-			inv.add("", fmt.Sprintf("spec.steps[%d].%s", i, field), "has %d bytes, at most %d are accepted", len(value), maxKey)
+			addTo(inv, i, "", field, "has %d bytes, at most %d are accepted", len(value), maxKey)
 		}
 	}
 	long("name", s.Name)
 	long("type", s.Type)
 	if n := len(s.DependOn); n > maxDependOn {
-		inv.add("", fmt.Sprintf("spec.steps[%d].dependOn", i), "has %d entries, at most %d are accepted", n, maxDependOn)
+		addTo(inv, i, "", "dependOn", "has %d entries, at most %d are accepted", n, maxDependOn)
 		return
 	}
 	for j, d := range s.DependOn {
@@ -209,13 +245,44 @@ func (d document) text(keys ...string) string {
 }
 
 func (d document) title() string {
-	return fmt.Sprintf("%s %q", clip(d.text("kind"), maxKey), clip(d.text("metadata", "name"), maxKey))
+	title := fmt.Sprintf("%s %q", clip(d.text("kind"), maxKey), clip(d.text("metadata", "name"), maxKey))
+	if why, ok := unsupportedKinds[d.text("kind")]; ok {
+		title += " (" + why + ")"
+	}
+	return title
+}
+
+// unsupportedKinds are kinds that users of other drivers may expect here.
+var unsupportedKinds = map[string]string{
+	"CNIPlugin":                   "not supported: step types are built in",
+	"DeviceExposurePolicy":        "not supported yet",
+	"NetworkAttachmentDefinition": "not supported: write its plugins as steps",
+	"NetworkQoS":                  "not supported yet",
+}
+
+// items returns the documents of a List, as kubectl get -o yaml prints them; any
+// other document is its only item.
+func (d document) items() []document {
+	list, ok := d.value["items"].([]any)
+	if kind := d.text("kind"); !ok || kind != "List" && kind != v1alpha1.Kind+"List" {
+		return []document{d}
+	}
+	var out []document
+	for _, item := range list {
+		if m, ok := item.(map[string]any); ok {
+			out = append(out, document{d.number, m})
+		}
+	}
+	return out
 }
 
 // documents splits and parses the input; empty documents are left out.
 func documents(data []byte) ([]document, error) {
-	if err := precheck(data); err != nil {
+	if err := checkText(data); err != nil {
 		return nil, err
+	}
+	if err := precheck(data); err != nil {
+		return nil, explainSyntax(data, err)
 	}
 	dec := yamlv2.NewDecoder(bytes.NewReader(data))
 	b := &budget{}
@@ -227,7 +294,7 @@ func documents(data []byte) ([]document, error) {
 			return out, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("document %d: %w", n, err)
+			return nil, explainSyntax(data, fmt.Errorf("document %d: %w", n, err))
 		}
 		if v == nil {
 			continue
@@ -240,7 +307,7 @@ func documents(data []byte) ([]document, error) {
 		if !ok {
 			return nil, fmt.Errorf("document %d: want an object with apiVersion and kind, got %s", n, kindOf(plain))
 		}
-		out = append(out, document{n, m})
+		out = append(out, document{n, m}.items()...)
 	}
 }
 
@@ -261,7 +328,7 @@ func precheck(data []byte) error {
 			return nil
 		}
 		if err == nil {
-			err = checkNode(&doc, 0, &nodes)
+			err = checkNode(&doc, 0, &nodes, ofOurs(&doc))
 		}
 		if err != nil {
 			return fmt.Errorf("document %d: %w", n, err)
@@ -269,7 +336,24 @@ func precheck(data []byte) error {
 	}
 }
 
-func checkNode(n *yamlv3.Node, depth int, nodes *int) error {
+// ofOurs reports whether a document is, or may hold, a NetworkTopology. In others
+// a number may mean what it likes, such as the mode of a file.
+func ofOurs(doc *yamlv3.Node) bool {
+	if len(doc.Content) != 1 || doc.Content[0].Kind != yamlv3.MappingNode {
+		return false
+	}
+	root := doc.Content[0].Content
+	for i := 0; i+1 < len(root); i += 2 {
+		if root[i].Value == "kind" {
+			return root[i+1].Value == v1alpha1.Kind || root[i+1].Value == "List" || root[i+1].Value == v1alpha1.Kind+"List"
+		}
+	}
+	return false
+}
+
+var leadingZero = regexp.MustCompile(`^[-+]?0[0-9]+$`)
+
+func checkNode(n *yamlv3.Node, depth int, nodes *int, ours bool) error {
 	*nodes++
 	switch {
 	case depth > maxDepth:
@@ -277,10 +361,15 @@ func checkNode(n *yamlv3.Node, depth int, nodes *int) error {
 	case *nodes > 2*maxNodes: // keys count here, too
 		return errTooMany
 	}
+	if ours && n.Kind == yamlv3.ScalarNode && n.Style == 0 && leadingZero.MatchString(n.Value) {
+		return fmt.Errorf("line %d: %s begins with 0, which YAML takes for an octal number: write it without the 0, or in quotes if it is text", n.Line, n.Value)
+	}
 	seen := map[string]bool{}
 	for i, c := range n.Content {
 		key := n.Kind == yamlv3.MappingNode && i%2 == 0
 		switch {
+		case key && c.Kind == yamlv3.MappingNode && c.Style&yamlv3.FlowStyle != 0 && n.Style&yamlv3.FlowStyle != 0:
+			return fmt.Errorf("line %d: %s", c.Line, unquoted)
 		case key && (c.Kind == yamlv3.MappingNode || c.Kind == yamlv3.SequenceNode):
 			return fmt.Errorf("line %d: a key must be a string", c.Line)
 		case key && c.Kind == yamlv3.ScalarNode && seen[c.Value]:
@@ -288,7 +377,7 @@ func checkNode(n *yamlv3.Node, depth int, nodes *int) error {
 		case key && c.Kind == yamlv3.ScalarNode:
 			seen[c.Value] = true
 		}
-		if err := checkNode(c, depth+1, nodes); err != nil { // aliases are not followed
+		if err := checkNode(c, depth+1, nodes, ours); err != nil { // aliases are not followed
 			return err
 		}
 	}
@@ -404,67 +493,30 @@ func decodeDocument(d document) (*Topology, error) {
 	case kind != v1alpha1.Kind:
 		return nil, nil
 	}
-	inv := newInvalid(d.text("metadata", "name"))
-	unknownFields(inv, "", d.value, reflect.TypeFor[v1alpha1.NetworkTopology]())
-	if len(inv.Problems) > 0 {
-		return nil, inv
-	}
-	raw, err := json.Marshal(d.value)
+	r := reader{inv: newInvalid(d.text("metadata", "name"))}
+	meant := r.read("", d.value, reflect.TypeFor[v1alpha1.NetworkTopology]())
+	raw, err := json.Marshal(meant)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", d.title(), err)
 	}
 	var o v1alpha1.NetworkTopology
 	if err := json.Unmarshal(raw, &o); err != nil {
+		if len(r.inv.Problems) > 0 {
+			return nil, r.inv
+		}
 		return nil, fmt.Errorf("%s: %w", d.title(), err)
 	}
-	return FromObject(&o)
-}
-
-// unknownFields compares a value with the Go type it is meant for and names
-// every field the type lacks and every value of a wrong kind.
-func unknownFields(inv *Invalid, path string, v any, t reflect.Type) {
-	if inv.Full() {
-		return
-	}
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	if v == nil || reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
-		return
-	}
-	object, isObject := v.(map[string]any)
-	list, isList := v.([]any)
-	_, isString := v.(string)
-	switch kind := t.Kind(); {
-	case kind == reflect.Struct && isObject:
-		fields := jsonFields(t)
-		names := slices.Sorted(maps.Keys(fields))
-		for _, k := range slices.Sorted(maps.Keys(object)) {
-			if ft, ok := fields[k]; ok {
-				unknownFields(inv, join(path, k), object[k], ft)
-				continue
-			}
-			hint := nearest.Hint(k, names)
-			if hint == "" {
-				hint = ": known here are " + strings.Join(names, ", ")
-			}
-			inv.add("", "", "unknown field %q%s", join(path, k), hint)
+	t, err := FromObject(&o)
+	if more, ok := errors.AsType[*Invalid](err); ok {
+		r.inv.More = r.inv.More || more.More
+		for _, p := range more.Problems {
+			r.inv.Add(p)
 		}
-	case kind == reflect.Map && isObject:
-		for _, k := range slices.Sorted(maps.Keys(object)) {
-			unknownFields(inv, join(path, k), object[k], t.Elem())
-		}
-	case kind == reflect.Slice && isList:
-		for i := range list {
-			unknownFields(inv, path+"["+strconv.Itoa(i)+"]", list[i], t.Elem())
-		}
-	case kind == reflect.Struct, kind == reflect.Map:
-		inv.add("", path, "want an object, got %s", kindOf(v))
-	case kind == reflect.Slice:
-		inv.add("", path, "want a list, got %s", kindOf(v))
-	case kind == reflect.String && !isString:
-		inv.add("", path, "want a string, got %s", kindOf(v))
 	}
+	if len(r.inv.Problems) > 0 {
+		return t, r.inv
+	}
+	return t, err
 }
 
 // jsonFields returns the fields of a struct by JSON name, inlined ones included.
@@ -497,12 +549,12 @@ func kindOf(v any) string {
 	case string:
 		return "the string " + strconv.Quote(clip(v, maxKey))
 	case bool:
-		return "a boolean"
+		return fmt.Sprintf("the boolean %t", v)
 	case []any:
 		return "a list"
 	case map[string]any, map[any]any:
 		return "an object"
 	default:
-		return "a number"
+		return clip(fmt.Sprintf("the number %v", v), maxKey)
 	}
 }

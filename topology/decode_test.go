@@ -46,7 +46,7 @@ func TestDecodeHostile(t *testing.T) {
 	text := header + "      t: &t " + strings.Repeat("x", 500_000) + "\n      l: [" + strings.Repeat("*t, ", 1000) + "*t]\n"
 	wide := header + "      t: &t {" + strings.Repeat("a", 10) + ": 1}\n      l: [" + strings.Repeat("*t, ", 60_000) + "*t]\n"
 	for _, tt := range []struct{ name, input, want string }{
-		{"too large", strings.Repeat("#", 1<<20) + "\n", "at most 1048576 are read"},
+		{"too large", strings.Repeat("#", 1<<20) + "\n", "the input has more than 1048576 bytes"},
 		{"bomb of lists", bomb(9), "document 1: "},
 		{"bomb of text", text, "more than 4194304 bytes of text"},
 		{"bomb of maps", wide, "document 1: "},
@@ -59,8 +59,8 @@ func TestDecodeHostile(t *testing.T) {
 		{"itself", header + "      a: &a [*a]\n", "document 1: "},
 		{"a map as a key", header + "      ? {a: b}\n      : c\n", "line 9: a key must be a string"},
 		{"two keys of one text", header + "      {1: a, '1': b}\n", `key "1" is given twice`},
-		{"not UTF-8", header + "      a: \"\xff\xfe\"\n", "document 1: "},
-		{"control character", header + "      a: \x01\n", "document 1: "},
+		{"not UTF-8", header + "      a: \"\xff\xfe\"\n", "line 9: the byte 0xff is not UTF-8: save the file as UTF-8"},
+		{"control character", header + "      a: \x01\n", "line 9: the control character U+0001 cannot be part of YAML: remove it"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := topology.Decode([]byte(tt.input))
@@ -113,7 +113,7 @@ func TestFromObject(t *testing.T) {
 
 	for _, bad := range []string{"[]", `{"a":`, `"x"`} {
 		object.Spec.Steps[0].Config.Raw = []byte(bad)
-		if _, err := topology.FromObject(object); err == nil || !strings.HasPrefix(err.Error(), `NetworkTopology "t": spec.steps[0].config: `) {
+		if _, err := topology.FromObject(object); err == nil || !strings.HasPrefix(err.Error(), `NetworkTopology "t", step "vf0": config: `) {
 			t.Errorf("config %s: got %v", bad, err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 type flow struct {
 	interfaces entries
 	ips        entries
+	routes     entries
 }
 
 // entries are counted by the step that appends them. A step's own always come
@@ -29,13 +30,14 @@ type appended struct {
 }
 
 // unknownFlow is the result of a step of which nothing is known.
-func unknownFlow() flow { return flow{entries{open: true}, entries{open: true}} }
+func unknownFlow() flow { return flow{entries{open: true}, entries{open: true}, entries{open: true}} }
 
 // flowOf computes a step's output from its input.
 func flowOf(step int, c contract.Contract, in flow) flow {
 	return flow{
 		interfaces: through(step, c.Output.Interfaces, in.interfaces),
 		ips:        through(step, c.Output.IPs, in.ips),
+		routes:     through(step, c.Output.Routes, in.routes),
 	}
 }
 
@@ -63,6 +65,7 @@ func union(flows ...flow) flow {
 	for _, f := range flows {
 		out.interfaces = out.interfaces.union(f.interfaces)
 		out.ips = out.ips.union(f.ips)
+		out.routes = out.routes.union(f.routes)
 	}
 	return out
 }

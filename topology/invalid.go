@@ -113,6 +113,12 @@ func (e *Invalid) orNil(t *Topology) error {
 	if len(e.Problems) == 0 {
 		return nil
 	}
+	e.Sort(t)
+	return e
+}
+
+// Sort brings the problems in order of declaration of their steps.
+func (e *Invalid) Sort(t *Topology) {
 	at := map[string]int{"": -1}
 	for i := range t.Steps {
 		if _, twice := at[t.Steps[i].Name]; !twice {
@@ -120,5 +126,4 @@ func (e *Invalid) orNil(t *Topology) error {
 		}
 	}
 	slices.SortStableFunc(e.Problems, func(a, b Problem) int { return at[a.Step] - at[b.Step] })
-	return e
 }

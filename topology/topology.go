@@ -12,7 +12,9 @@ type Topology struct {
 	Generation   int64        `json:"generation,omitempty"`
 	DriftPolicy  DriftPolicy  `json:"driftPolicy,omitempty"`
 	UpdatePolicy UpdatePolicy `json:"updatePolicy,omitempty"`
-	Steps        []Step       `json:"steps"`
+	// AllowPodUplink lets steps change the pod's own interface to the cluster.
+	AllowPodUplink bool   `json:"allowPodUplink,omitempty"`
+	Steps          []Step `json:"steps"`
 	// Ignored lists the other documents of the file, as in `Pod "ai-training"`.
 	Ignored []string `json:"-"`
 }

@@ -19,23 +19,31 @@ import (
 // asked about what passes. The error is an *Invalid, or that of a context that
 // has ended.
 func Validate(ctx context.Context, t *Topology, set contract.Set) error {
+	_, err := Inspect(ctx, t, set)
+	return err
+}
+
+// Inspect is Validate with notes: what is not wrong but worth a remark, one line
+// each, naming its step. An invalid topology has none.
+func Inspect(ctx context.Context, t *Topology, set contract.Set) (notes []string, err error) {
 	v := &validator{ctx: ctx, t: t, set: set, graph: newGraph(t), inv: newInvalid(t.Name)}
 	v.run()
-	err := v.inv.orNil(t)
+	err = v.inv.orNil(t)
 	if vetter, ok := set.(Vetter); ok && err == nil && ctx.Err() == nil {
-		err = vetter.Vet(ctx, t)
+		notes, err = vetter.Vet(ctx, t)
 	}
 	if ctx.Err() != nil { // what was found until then is not all
-		return fmt.Errorf("NetworkTopology %q: validation was stopped: %w", t.Name, context.Cause(ctx))
+		return nil, fmt.Errorf("NetworkTopology %q: validation was stopped: %w", t.Name, context.Cause(ctx))
 	}
-	return err
+	return notes, err
 }
 
 // Vetter knows more of its step types than their contracts: what they would do.
 type Vetter interface {
 	// Vet says what is wrong with a topology in which each step by itself is
-	// right. The error is an *Invalid, or that of a context that has ended.
-	Vet(ctx context.Context, t *Topology) error
+	// right. The error is an *Invalid, or that of a context that has ended. Notes
+	// are remarks on one that is right, one line each, few and short.
+	Vet(ctx context.Context, t *Topology) (notes []string, err error)
 }
 
 type validator struct {
@@ -137,11 +145,23 @@ func (v *validator) unknownType(s *Step) {
 		v.inv.add(s.Name, "type", "is missing: known types are %s", known)
 		return
 	}
+	if why, ok := unsupportedTypes[s.Type]; ok {
+		v.inv.add(s.Name, "type", "step type %q is %s: known types are %s", s.Type, why, known)
+		return
+	}
 	hint := nearest.Hint(s.Type, v.set.Types())
 	if hint == "" {
 		hint = ": known types are " + known
 	}
 	v.inv.add(s.Name, "type", "unknown step type %q%s", s.Type, hint)
+}
+
+// unsupportedTypes are types that users of other drivers may expect here. One that
+// a schema describes, or that is built in by now, is known and not looked up.
+var unsupportedTypes = map[string]string{
+	"ovn-k8s-cni-overlay": "not supported yet",
+	"rdma":                "not supported yet",
+	"vfio-pci":            "not supported yet",
 }
 
 // input checks what a step is given and computes what it gives.
@@ -158,7 +178,11 @@ func (v *validator) input(i int) {
 		}
 	}
 	in := union(deps...)
-	if msg := v.inputProblem(i, *c, in.interfaces); msg != "" {
+	msg := v.inputProblem(i, *c, in.interfaces)
+	if msg == "" && !s.Root() {
+		msg = v.lacks(i, *c, in)
+	}
+	if msg != "" {
 		v.inv.Add(Problem{Step: s.Name, Field: "dependOn", Message: msg, Complete: true})
 		return // the steps behind it are not blamed for what they are not given
 	}
@@ -183,6 +207,22 @@ func (v *validator) inputProblem(i int, c contract.Contract, in entries) string 
 	case c.Input.MaxInterfaces > 0 && in.atLeast() > c.Input.MaxInterfaces:
 		return fmt.Sprintf("CNIPluginSchema %q takes at most %s in prevResult,\nbut step %q depends on %s which %s %s.\nRemove steps from dependOn.",
 			c.Type, interfaces(c.Input.MaxInterfaces), s.Name, bracket(s.DependOn), produce(s.DependOn), interfaces(in.atLeast()))
+	}
+	return ""
+}
+
+// lacks says which part of prevResult a step needs and none of its dependencies has.
+func (v *validator) lacks(i int, c contract.Contract, in flow) string {
+	s := &v.t.Steps[i]
+	for _, part := range []struct {
+		name   string
+		needed bool
+		given  entries
+	}{{"IP address", c.Input.IPs, in.ips}, {"route", c.Input.Routes, in.routes}} {
+		if most, bounded := part.given.atMost(); part.needed && bounded && most == 0 {
+			return fmt.Sprintf("CNIPluginSchema %q requires at least 1 %s in prevResult,\nbut step %q depends on %s which %s none.\nAdd a step that makes one to dependOn.",
+				c.Type, part.name, s.Name, bracket(s.DependOn), produce(s.DependOn))
+		}
 	}
 	return ""
 }
@@ -295,6 +335,11 @@ func (v *validator) referenceProblem(i int, r ref.Ref, ancestors []bool) string 
 		return fmt.Sprintf("%s: step %q is not among the dependencies: add it to dependOn", r, r.Step)
 	}
 	f, err := r.Lookup()
+	if unknown, ok := errors.AsType[*ref.UnknownField](err); ok && unknown.Near == "" && v.contracts[target] != nil {
+		if has := v.offered(target, r.Step); len(has) > 0 {
+			return fmt.Sprintf("unknown field %q in %s: step %q of type %q has %s", r.Path(), r, r.Step, v.contracts[target].Type, strings.Join(has, ", "))
+		}
+	}
 	if err != nil {
 		return err.Error()
 	}
@@ -310,12 +355,7 @@ func (v *validator) fieldProblem(target int, r ref.Ref, f ref.Field) string {
 	if n, _ := v.flows[target].interfaces.atMost(); f.Source == ref.Interfaces && n > 0 {
 		return fmt.Sprintf("%s: step %q has only %s, counted from 0", r, r.Step, interfaces(n))
 	}
-	var has []string
-	for _, other := range ref.Fields() {
-		if v.offers(target, other.Of(r.Step), other) {
-			has = append(has, other.Path)
-		}
-	}
+	has := v.offered(target, r.Step)
 	what := r.Path()
 	if f.Source == ref.Interfaces {
 		what = "interface"
@@ -324,6 +364,17 @@ func (v *validator) fieldProblem(target int, r ref.Ref, f ref.Field) string {
 		return fmt.Sprintf("%s: step %q of type %q has no %s, nor anything else to refer to", r, r.Step, c.Type, what)
 	}
 	return fmt.Sprintf("%s: step %q of type %q has no %s: it has %s", r, r.Step, c.Type, what, strings.Join(has, ", "))
+}
+
+// offered lists what a step may have that can be referred to.
+func (v *validator) offered(target int, step string) []string {
+	var has []string
+	for _, f := range ref.Fields() {
+		if v.offers(target, f.Of(step), f) {
+			has = append(has, f.Path)
+		}
+	}
+	return has
 }
 
 // offers reports whether a step of known type may have a field.

@@ -150,6 +150,7 @@ func (e *engine) sandbox(ctx context.Context, a *app, t *topology.Topology, ns n
 		Alive:         func(rec reconcile.Record) bool { return node.Alive(rec, e.host.BootID()) },
 		Discover:      func() ([]inventory.Device, error) { return discoverOn(ctx, e.host) },
 		Sys:           os.DirFS("/sys"),
+		Note:          func(text string) { fmt.Fprintf(a.err, "plumbline: note: %s\n", text) },
 	}.Sandbox(ctx)
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -52,17 +53,8 @@ Exit status: 0 done, or nothing to do; 1 an error, and nothing was changed;
   plumbline delete --netns blue`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			var names []string
-			for _, c := range cmd.Commands() {
-				names = append(names, c.Name())
-			}
-			return fmt.Errorf("unknown command %q%s", args[0], nearest.Hint(args[0], names))
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:          func(cmd *cobra.Command, args []string) error { return unknownCommand(cmd, args) },
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if err := complete(cmd); err != nil {
 				return err
@@ -75,6 +67,12 @@ Exit status: 0 done, or nothing to do; 1 an error, and nothing was changed;
 	root.SetOut(std.out)
 	root.SetErr(std.err)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if !cmd.HasParent() {
+			// A misspelt command's flags are taken for those of the root.
+			if unknown := unknownCommand(cmd, cmd.Flags().Args()); unknown != nil {
+				return unknown
+			}
+		}
 		return fmt.Errorf("%w: see `%s --help`", err, cmd.CommandPath())
 	})
 	f := root.PersistentFlags()
@@ -83,6 +81,18 @@ Exit status: 0 done, or nothing to do; 1 an error, and nothing was changed;
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "log what is done on standard error")
 	root.AddCommand(a.validate(), a.plan(), a.apply(), a.status(), a.delete(), a.run(), a.agent(), a.controller(), a.graph(), a.devices(), a.support(), a.demo(), a.version(), a.probe())
 	return root
+}
+
+// unknownCommand refuses arguments of the root command, which has none.
+func unknownCommand(root *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, c := range root.Commands() {
+		names = append(names, c.Name())
+	}
+	return fmt.Errorf("unknown command %q%s", args[0], nearest.Hint(args[0], names))
 }
 
 // complete refuses a command without a flag it cannot do without. Cobra would,
@@ -145,22 +155,43 @@ func topologyFlag(cmd *cobra.Command, file *string) {
 
 // load reads a topology and refuses what is wrong with it.
 func (a *app) load(ctx context.Context, file string) (*topology.Topology, error) {
+	t, _, err := a.loadNoting(ctx, file)
+	return t, err
+}
+
+// loadNoting is load with the notes on the topology.
+func (a *app) loadNoting(ctx context.Context, file string) (*topology.Topology, []string, error) {
 	var data []byte
 	var err error
 	if file == "-" {
 		file = "standard input"
-		data, err = io.ReadAll(a.in)
+		data, err = readBounded(a.in)
 	} else {
-		data, err = os.ReadFile(file)
+		data, err = readFile(file)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("topology: %w", err)
+		return nil, nil, fmt.Errorf("topology: %w", err)
 	}
-	t, err := node.Load(ctx, data, a.registry)
-	if err != nil && !strings.HasPrefix(err.Error(), "NetworkTopology ") {
-		return nil, fmt.Errorf("%s: %w", file, err)
+	t, notes, err := node.Load(ctx, data, a.registry)
+	if err != nil && !errors.As(err, new(*topology.Invalid)) {
+		return nil, nil, fmt.Errorf("%s: %w", file, err)
 	}
-	return t, err
+	return t, notes, err
+}
+
+// readBounded reads what Decode would take, and one byte more, by which it knows
+// that there is too much.
+func readBounded(r io.Reader) ([]byte, error) {
+	return io.ReadAll(io.LimitReader(r, topology.MaxBytes+1))
+}
+
+func readFile(file string) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readBounded(f)
 }
 
 // outputFlag adds -o with these formats, of which the first is the default.

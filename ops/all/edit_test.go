@@ -344,3 +344,24 @@ func TestFeaturesInOrder(t *testing.T) {
 		t.Errorf("undone are %q, and missing %v; want %q", got, missing, want)
 	}
 }
+
+// TestNameEdited holds that an edit may give another name to a link of which the
+// kernel allows one: the old one goes first.
+func TestNameEdited(t *testing.T) {
+	for _, config := range []string{"type: vlan, dependOn: [d], config: {id: 100, name: NAME}", "type: macvlan, dependOn: [d], config: {mode: passthru, name: NAME}"} {
+		reg, err := all.Registry()
+		if err != nil {
+			t.Fatal(err)
+		}
+		version := func(name string) *topology.Topology {
+			return steps(t, "  - {name: d, type: dummy, config: {name: d0, mac: \"02:00:00:00:00:01\"}}\n  - {name: v, "+strings.ReplaceAll(config, "NAME", name)+"}\n")
+		}
+		w := &world{t: t, reg: reg, have: netstate.NewSnapshot()}
+		owned := recorded(nil, w.ensure(version("data0"), nil))
+		w.ensure(version("data1"), owned)
+		_, old := w.have.Link("data0")
+		if _, renamed := w.have.Link("data1"); old || !renamed {
+			t.Errorf("%s: data0 %t, data1 %t", config, old, renamed)
+		}
+	}
+}

@@ -41,7 +41,7 @@ func FuzzLaws(f *testing.F) {
 		// would never end, so that the run names them.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		refused := reg.Vet(ctx, c.Topology)
+		_, refused := reg.Vet(ctx, c.Topology)
 		err = optest.Hold(ctx, t, reg, c, func(w *optest.World, history []netstate.Change) { g.drift(w, history) })
 		// A contradiction between random steps is a fine answer: the planner says
 		// whose. Anything else it says is a law broken.

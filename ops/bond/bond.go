@@ -3,6 +3,7 @@ package bond
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -115,6 +116,7 @@ func check(c map[string]any, unresolved map[string]bool) []contract.FieldError {
 	only("lacpRate", "802.3ad")
 	only("adSelect", "802.3ad")
 	only("tlbDynamicLb", "balance-tlb", "balance-alb")
+	out = append(out, checkMonitor(c, mode, unresolved)...)
 	only("primary", "active-backup", "balance-tlb", "balance-alb")
 	if _, arp := c["arpInterval"]; arp {
 		if _, mii := c["miimon"]; mii {
@@ -123,12 +125,45 @@ func check(c map[string]any, unresolved map[string]bool) []contract.FieldError {
 		if _, targets := c["arpIpTargets"]; !targets && !unresolved["arpIpTargets"] {
 			say("arpInterval", "needs arpIpTargets")
 		}
-		if slices.Contains([]string{"802.3ad", "balance-tlb", "balance-alb"}, mode) {
+		if slices.Contains(miiModes, mode) {
 			say("arpInterval", "does not work in mode %q: use miimon", mode)
 		}
 	}
 	return out
 }
+
+// checkMonitor holds what the kernel refuses or rounds among the options of link
+// monitoring (drivers/net/bonding/bond_options.c).
+func checkMonitor(c map[string]any, mode string, unresolved map[string]bool) []contract.FieldError {
+	var out []contract.FieldError
+	say := func(field, format string, args ...any) {
+		out = append(out, contract.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
+	}
+	miimon, given := c["miimon"].(int64)
+	if !given && !unresolved["miimon"] && slices.Contains(miiModes, mode) {
+		miimon, given = 100, true // BOND_DEFAULT_MIIMON, where ARP monitoring does not work
+	}
+	for _, field := range []string{"updelay", "downdelay"} {
+		delay, ok := c[field].(int64)
+		switch {
+		case !ok || unresolved["miimon"]:
+		case !given || miimon == 0:
+			say(field, "needs miimon, whose multiple it is: add miimon: 100")
+		case delay%miimon != 0:
+			say(field, "%d is not a multiple of miimon, %d, and the kernel rounds it down: write %d or %d", delay, miimon, delay-delay%miimon, delay-delay%miimon+miimon)
+		}
+	}
+	targets, _ := c["arpIpTargets"].([]any)
+	for i, target := range targets {
+		if text, ok := target.(string); ok && strings.Contains(text, ":") {
+			say(fmt.Sprintf("arpIpTargets[%d]", i), "%q is IPv6, and ARP asks for IPv4 addresses only", text)
+		}
+	}
+	return out
+}
+
+// miiModes are those in which the kernel turns MII monitoring on by itself.
+var miiModes = []string{"802.3ad", "balance-tlb", "balance-alb"}
 
 func plan(p *ops.Planner, c config) error {
 	if !c.LinksInContainer {
@@ -145,6 +180,9 @@ func plan(p *ops.Planner, c config) error {
 	}
 	if err := distinctMACs(p, c.Mode, ports); err != nil {
 		return err
+	}
+	if c.MinLinks != nil && int(*c.MinLinks) > len(ports) {
+		return ops.Invalid("minLinks", "%d is more than the %d links, so the bond would never have carrier", *c.MinLinks, len(ports))
 	}
 	if c.Primary != nil && !slices.Contains(ports, *c.Primary) {
 		return ops.Invalid("primary", "%q is not one of the links %v", *c.Primary, ports)

@@ -186,6 +186,11 @@ func onHost(p *ops.Planner, c config) error {
 	if err != nil {
 		return err
 	}
+	for _, have := range p.Links() { // else the pair would not be planned, and its other end be missing
+		if have.Name == name && p.Foreign(have.Key()) && have.DeviceID == "" {
+			return ops.Conflict("the name %q is taken in the sandbox by a %s link that is not ours: say another ifName", name, have.LinkKind)
+		}
+	}
 	peer := netstate.HostName(c.HostIfName)
 	if c.HostIfName == "" {
 		peer = netstate.HostName(p.HostLinkName())

@@ -47,7 +47,7 @@ func plan(p *ops.Planner, c config) error {
 		return err
 	}
 	for _, l := range p.Links() {
-		if l.LinkKind != "ipvlan" || l.Name == name || l.Parent == nil || *l.Parent != parent || l.IPVLAN == nil || p.Owned(l.Key()) && !p.Wanted(l.Key()) {
+		if l.LinkKind != "ipvlan" || l.Name == name || l.Parent == nil || *l.Parent != parent || l.IPVLAN == nil || p.Leaves(l.Key()) {
 			continue
 		}
 		if m := l.IPVLAN.Mode; m != nil && *m != c.Mode {

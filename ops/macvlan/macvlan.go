@@ -61,7 +61,7 @@ func plan(p *ops.Planner, c config) error {
 		return err
 	}
 	for _, l := range p.Links() {
-		if l.LinkKind != "macvlan" || l.Name == name || l.Parent == nil || *l.Parent != parent || l.MACVLAN == nil || l.MACVLAN.Mode == nil {
+		if l.LinkKind != "macvlan" || l.Name == name || l.Parent == nil || *l.Parent != parent || l.MACVLAN == nil || l.MACVLAN.Mode == nil || p.Leaves(l.Key()) {
 			continue
 		}
 		if (*l.MACVLAN.Mode == "passthru") != (c.Mode == "passthru") || c.Mode == "passthru" {

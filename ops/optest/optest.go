@@ -19,6 +19,7 @@ package optest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -49,19 +50,27 @@ type Case struct {
 	archive  *txtar.Archive
 }
 
-// Run checks every case below testdata with the given step types.
-func Run(t *testing.T, reg *ops.Registry) {
+// Run checks every case in a folder with the given step types. One of them at
+// least must have a plan, and one an error.
+func Run(t *testing.T, reg *ops.Registry, dir string) {
 	t.Helper()
-	files, err := filepath.Glob("testdata/*.txtar")
+	files, err := filepath.Glob(filepath.Join(dir, "*.txtar"))
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no cases in testdata: %v", err)
+		t.Fatalf("no cases in %s: %v", dir, err)
 	}
+	kinds := map[string]bool{}
+	defer func() {
+		if !kinds["plan.txt"] || !kinds["error.txt"] {
+			t.Errorf("%s needs a case with a plan and a case with an error", dir)
+		}
+	}()
 	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) { runFile(t, reg, file) })
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) { kinds[runFile(t, reg, file)] = true })
 	}
 }
 
-func runFile(t *testing.T, reg *ops.Registry, file string) {
+// runFile returns what the case has, plan.txt or error.txt.
+func runFile(t *testing.T, reg *ops.Registry, file string) string {
 	c, err := Read(file)
 	var got string
 	var planned []netstate.Change
@@ -72,12 +81,25 @@ func runFile(t *testing.T, reg *ops.Registry, file string) {
 		planned, got, err = converge(t.Context(), reg, c, NewWorld(c), nil)
 	}
 	if err != nil {
+		var broken *brokenLaw
+		if errors.As(err, &broken) { // never what a case expects, so not written down either
+			t.Fatal(err)
+		}
 		golden(t, c, file, "error.txt", err.Error()+"\n")
-		return
+		return "error.txt"
 	}
 	golden(t, c, file, "plan.txt", got)
 	Laws(t.Context(), t, reg, c, planned)
+	Disobey(t.Context(), t, reg, c)
+	return "plan.txt"
 }
+
+// brokenLaw is a plan that does not do what plans must.
+type brokenLaw struct{ text string }
+
+func (b *brokenLaw) Error() string { return b.text }
+
+func broken(format string, args ...any) error { return &brokenLaw{fmt.Sprintf(format, args...)} }
 
 func golden(t *testing.T, c *Case, file, name, got string) {
 	t.Helper()
@@ -214,7 +236,7 @@ func plan(ctx context.Context, reg *ops.Registry, c *Case, w *World, owned []net
 		}
 		w.observe(p.Missing)
 	}
-	return nil, fmt.Errorf("planning asks for ever more observations")
+	return nil, broken("planning asks for ever more observations")
 }
 
 // settle is what happens between two stages: a link that was made now has
@@ -287,19 +309,19 @@ func converge(ctx context.Context, reg *ops.Registry, c *Case, w *World, owned [
 			return all, text.String(), nil
 		}
 		if len(p.Changes) == 0 {
-			return all, text.String(), fmt.Errorf("stuck:\n%s", p)
+			return all, text.String(), broken("stuck:\n%s", p)
 		}
 		if err := w.settle(p.Changes); err != nil {
-			return all, "", err
+			return all, "", broken("the kernel would refuse: %v", err)
 		}
 		w.observe(slices.DeleteFunc(p.Asks(), func(o netstate.Object) bool { return w.Known(o) }))
 		ok := false
 		if confirmed, ok = p.Confirm(w.Snapshot); !ok && len(p.Pending) == 0 {
-			return all, "", fmt.Errorf("the plan led elsewhere than it foresaw:\n%s", p)
+			return all, "", broken("the plan led elsewhere than it foresaw:\n%s", p)
 		}
 		all = append(all, p.Changes...)
 	}
-	return all, "", fmt.Errorf("no end of changes:\n%s", text.String())
+	return all, "", broken("no end of changes:\n%s", text.String())
 }
 
 // agree holds a plan to what was said of the world before it was made: that
@@ -309,9 +331,9 @@ func agree(confirmed, p *ops.Plan) error {
 	case confirmed == nil:
 		return nil
 	case !p.Empty():
-		return fmt.Errorf("confirmed, but still to do:\n%s", p)
+		return broken("confirmed, but still to do:\n%s", p)
 	case !reflect.DeepEqual(confirmed.Results, p.Results), !slices.Equal(confirmed.Notes, p.Notes):
-		return fmt.Errorf("confirmed %+v %q, planned %+v %q", confirmed.Results, confirmed.Notes, p.Results, p.Notes)
+		return broken("confirmed %+v %q, planned %+v %q", confirmed.Results, confirmed.Notes, p.Results, p.Notes)
 	}
 	return nil
 }
@@ -337,6 +359,41 @@ func Laws(ctx context.Context, t *testing.T, reg *ops.Registry, c *Case, changes
 		}
 		checkUndo(t, c, again, netstate.Compact(netstate.Coalesce(history, more...), again.Snapshot), fmt.Sprintf("after %d of %d changes and planning again", n, len(changes)))
 		checkUndo(t, c, w, history, fmt.Sprintf("after %d of %d changes", n, len(changes)))
+	}
+}
+
+// Disobey holds the verification: where the world did not make one of the changes
+// of a plan, Confirm does not say that it did.
+func Disobey(ctx context.Context, t *testing.T, reg *ops.Registry, c *Case) {
+	t.Helper()
+	w := NewWorld(c)
+	p, err := plan(ctx, reg, c, w, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Pending) > 0 {
+		return // only planning anew can tell
+	}
+	after := func(skip int) *World {
+		v := w.clone()
+		for i, ch := range p.Changes {
+			if i != skip {
+				v.Apply(ch)
+			}
+		}
+		v.Snapshot = netstate.NewSnapshot(netstate.All[netstate.Object](v.Snapshot)...)
+		v.observe(slices.DeleteFunc(p.Asks(), func(o netstate.Object) bool { return v.Known(o) }))
+		return v
+	}
+	obeyed := after(-1)
+	for i, ch := range p.Changes {
+		v := after(i)
+		if ch.Implied || len(obeyed.Equal(v.Snapshot)) == 0 {
+			continue // one that a later change takes back or makes anew
+		}
+		if _, ok := p.Confirm(v.Snapshot); ok {
+			t.Errorf("confirmed, although this was not done: %s", ch)
+		}
 	}
 }
 

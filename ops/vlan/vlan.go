@@ -63,6 +63,9 @@ func plan(p *ops.Planner, c config) error {
 		}
 	}
 	for _, l := range p.Links() {
+		if p.Leaves(l.Key()) {
+			continue // an edit may give the VLAN another name
+		}
 		if l.LinkKind == "vlan" && l.Name != c.Name && l.Parent != nil && *l.Parent == master && sameTag(l.VLAN, c) {
 			return ops.Conflict("VLAN %d on %q exists already as %q: the kernel allows one per interface", c.ID, netstate.BaseName(master), l.Name)
 		}

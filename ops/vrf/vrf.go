@@ -42,7 +42,22 @@ The VRF is removed with its last member.`,
 		IPs:        contract.Flow{Passthrough: true},
 		Routes:     contract.Flow{Passthrough: true, Modifies: true},
 	},
+	Check: check,
 }, plan)
+
+// check refuses the kernel's own tables: in them a VRF would separate nothing.
+func check(c map[string]any, _ map[string]bool) []contract.FieldError {
+	name, own := map[int64]string{253: "default", 254: "main", 255: "local"}[integer(c["table"])]
+	if !own {
+		return nil
+	}
+	return []contract.FieldError{{Field: "table", Message: fmt.Sprintf("%v is the kernel's table %q: use another, or none for the lowest that is free", c["table"], name)}}
+}
+
+func integer(v any) int64 {
+	n, _ := v.(int64)
+	return n
+}
 
 func plan(p *ops.Planner, c config) error {
 	members := c.Interfaces
@@ -62,8 +77,8 @@ func plan(p *ops.Planner, c config) error {
 		return err
 	}
 	for i, name := range members {
-		if name == "lo" || name == c.Name {
-			return ops.Invalid(fmt.Sprintf("interfaces[%d]", i), "%q cannot be in a VRF", name)
+		if name == c.Name {
+			return ops.Invalid(fmt.Sprintf("interfaces[%d]", i), "%q is the VRF itself", name)
 		}
 		if err := p.Want(netstate.Link{Name: name, Master: &c.Name}); err != nil {
 			return fmt.Errorf("interfaces: %w", err)

@@ -17,6 +17,7 @@ import (
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
 )
 
 func invalid(format string, args ...any) error {
@@ -194,11 +195,8 @@ func (p *Plugin) check(ctx context.Context, o *v1alpha1.NetworkTopology, a claim
 	if pin := a.Topology.UID; pin != "" && pin != o.UID {
 		return nil, invalid("NetworkTopology %q was deleted and created again since ResourceClaim %q was allocated: delete the claim, or its pod, and create it again", o.Name, claimName)
 	}
-	t, err := topology.FromObject(o)
+	t, _, err := validity.Object(ctx, o, p.Contracts)
 	if err != nil {
-		return nil, fault.New(fault.Invalid, err)
-	}
-	if err := topology.Validate(ctx, t, p.Contracts); err != nil {
 		if ctx.Err() != nil {
 			return nil, fault.New(fault.NotReady, err)
 		}

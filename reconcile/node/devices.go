@@ -50,6 +50,8 @@ type Assignment struct {
 	Discover func() ([]inventory.Device, error)
 	// Sys is a sysfs tree; a step may name its device by a path in it.
 	Sys fs.FS
+	// Note, unless it is nil, is told what the user may want to know of the choice.
+	Note func(string)
 }
 
 // Sandbox returns the sandbox, with a device for each root step that takes one:
@@ -99,7 +101,7 @@ func (r *assigner) assign(ctx context.Context) error {
 	roots := r.Topology.Roots()
 	// What somebody chose goes first, so that no other step is given it.
 	for _, s := range roots {
-		if err := r.chosen(s); err != nil {
+		if err := r.chosen(ctx, s); err != nil {
 			return r.stepError(s.Name, err)
 		}
 	}
@@ -175,7 +177,7 @@ func (r *assigner) checkAsked() error {
 
 // chosen settles a step whose device the user, its config or an earlier apply
 // has chosen.
-func (r *assigner) chosen(s *topology.Step) error {
+func (r *assigner) chosen(ctx context.Context, s *topology.Step) error {
 	need := r.need(s)
 	if need == takesNone {
 		return nil
@@ -210,7 +212,28 @@ func (r *assigner) chosen(s *topology.Step) error {
 	if id == "" {
 		return nil
 	}
+	r.noteSelector(ctx, s, id)
 	return r.give(s, need, id)
+}
+
+// noteSelector remarks on a device that was chosen by name and that the step's
+// selector would not choose. The name counts: in a cluster a scheduler chooses, and
+// there are no names.
+func (r *assigner) noteSelector(ctx context.Context, s *topology.Step, id string) {
+	if s.Selector == "" || r.Note == nil || !r.listed {
+		return
+	}
+	i := slices.IndexFunc(r.devices, func(d inventory.Device) bool { return d.ID == id })
+	selector, err := inventory.Compile(s.Selector)
+	if i < 0 || err != nil {
+		return
+	}
+	switch matches, err := selector.Match(ctx, r.devices[i]); {
+	case err != nil:
+		r.Note(fmt.Sprintf("step %q: takes device %q, which was named, though its selector fails on it: %v", s.Name, id, err))
+	case !matches:
+		r.Note(fmt.Sprintf("step %q: takes device %q, which was named, though its selector does not choose it", s.Name, id))
+	}
 }
 
 func (r *assigner) give(s *topology.Step, need need, id string) error {

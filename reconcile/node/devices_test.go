@@ -8,6 +8,7 @@ import (
 	"testing/fstest"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -30,7 +31,7 @@ func registry(t *testing.T) contract.Set {
 func steps(t *testing.T, list string) *topology.Topology {
 	t.Helper()
 	text := "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: ai}\nspec:\n  steps:\n" + list
-	topo, err := Load(t.Context(), []byte(text), registry(t))
+	topo, _, err := Load(t.Context(), []byte(text), registry(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,11 +217,45 @@ spec:
   - {name: a, type: sriov, selector: {cel: 'true &&'}}
   - {name: b, type: nothing}
 `
-	_, err := Load(t.Context(), []byte(text), registry(t))
+	_, _, err := Load(t.Context(), []byte(text), registry(t))
 	if err == nil || fault.Of(err) != fault.Invalid {
 		t.Fatal(err)
 	}
 	if a, b := strings.Index(err.Error(), `step "a": selector.cel: `), strings.Index(err.Error(), `step "b": type: `); a < 0 || b < a {
 		t.Error(err)
+	}
+}
+
+// TestNamedAgainstSelector holds that a device which was named is taken, and that a
+// selector that would not choose it is not passed over in silence.
+func TestNamedAgainstSelector(t *testing.T) {
+	for asked, want := range map[string]string{
+		"pf0v0": `step "a": takes device "0000:01:10.0", which was named, though its selector does not choose it`,
+		"pf1v0": "",
+	} {
+		said := ""
+		sb, err := Assignment{
+			ID: "blue/ai", Netns: Netns{Path: "/run/netns/blue"}, Topology: steps(t, onPF1), Contracts: registry(t),
+			Asked: map[string]string{"a": asked}, Discover: func() ([]inventory.Device, error) { return host(), nil },
+			Records: func() []reconcile.Record { return nil }, OtherVersions: func() []*frame.OtherVersion { return nil },
+			Note: func(text string) { said = text },
+		}.Sandbox(t.Context())
+		if err != nil || sb.Devices["a"] == "" || said != want {
+			t.Errorf("%s: %v, %v, %q", asked, sb.Devices, err, said)
+		}
+	}
+}
+
+// TestUserspaceDrivers holds that what is listed as handed to user space is planned
+// as that.
+func TestUserspaceDrivers(t *testing.T) {
+	for driver, want := range map[string]bool{
+		"vfio-pci": true, "mlx5_vfio_pci": true, "hisi-acc-vfio-pci": true, "igb_uio": true, "uio_pci_generic": true, "pci-stub": true, "xen-pciback": true,
+		"igbvf": false, "mlx5_core": false, "": false,
+	} {
+		listed := inventory.Device{ID: "0000:01:10.0", Driver: driver}.State() == "userspace"
+		if listed != want || ops.UserspaceDriver(driver) != want {
+			t.Errorf("%q: listed %t, planned %t, want %t", driver, listed, ops.UserspaceDriver(driver), want)
+		}
 	}
 }

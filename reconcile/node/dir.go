@@ -149,7 +149,7 @@ func (r *reading) parse(ctx context.Context, dir string, data []byte, set contra
 			return wish{}, fmt.Errorf("topologyFile: %w", err)
 		}
 	}
-	if w.topology, err = Load(ctx, text, set); err != nil {
+	if w.topology, _, err = Load(ctx, text, set); err != nil {
 		return wish{}, err
 	}
 	w.id = idPrefix + w.netns.ID(w.topology.Name)

@@ -2,63 +2,23 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
-	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/validity"
 )
 
-// Load reads a topology and says everything that is wrong with it: its syntax,
-// its steps, and the selectors of its root steps. An error is of kind Invalid, or
-// that of a context that has ended.
-func Load(ctx context.Context, data []byte, set contract.Set) (*topology.Topology, error) {
-	t, err := topology.Decode(data)
-	if err != nil {
-		return nil, fault.New(fault.Invalid, err)
+// Load reads a topology and says everything that is wrong with it, see package
+// validity. An error is of kind Invalid, or that of a context that has ended.
+func Load(ctx context.Context, data []byte, set contract.Set) (*topology.Topology, []string, error) {
+	t, notes, err := validity.File(ctx, data, set)
+	if err != nil && ctx.Err() == nil {
+		err = fault.New(fault.Invalid, err)
 	}
-	if err := validate(ctx, t, set); err != nil {
-		if ctx.Err() != nil {
-			return nil, err
-		}
-		return nil, fault.New(fault.Invalid, err)
-	}
-	return t, nil
-}
-
-func validate(ctx context.Context, t *topology.Topology, set contract.Set) error {
-	err := topology.Validate(ctx, t, set)
-	invalid := &topology.Invalid{Topology: t.Name}
-	if err != nil && !errors.As(err, &invalid) {
-		return err
-	}
-	for i := range t.Steps {
-		if ctx.Err() != nil {
-			return fmt.Errorf("NetworkTopology %q: validation was stopped: %w", t.Name, context.Cause(ctx))
-		}
-		s := &t.Steps[i]
-		if s.Selector == "" || !s.Root() || invalid.Full() {
-			continue
-		}
-		if _, err := inventory.Compile(s.Selector); err != nil {
-			invalid.Add(topology.Problem{
-				Step: s.Name, Field: "selector.cel", Message: strings.TrimPrefix(err.Error(), "selector.cel: "),
-			})
-		}
-	}
-	if len(invalid.Problems) == 0 {
-		return nil
-	}
-	at := map[string]int{}
-	for i, name := range slices.Backward(t.Names()) {
-		at[name] = i + 1
-	}
-	slices.SortStableFunc(invalid.Problems, func(a, b topology.Problem) int { return at[a.Step] - at[b.Step] })
-	return invalid
+	return t, notes, err
 }
 
 // ParseDevices reads assignments "STEP=DEVICE", as the command line takes them.

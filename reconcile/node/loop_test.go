@@ -494,7 +494,7 @@ func TestNamespaceComesAndGoes(t *testing.T) {
 // byHand applies a topology as the command line does.
 func (n *node) byHand(id reconcile.SandboxID, netns, config string) {
 	n.t.Helper()
-	topo, err := Load(n.t.Context(), []byte(strings.Replace(topologyFile, "type: dummy", "type: dummy, config: {"+config+"}", 1)), n.Contracts)
+	topo, _, err := Load(n.t.Context(), []byte(strings.Replace(topologyFile, "type: dummy", "type: dummy, config: {"+config+"}", 1)), n.Contracts)
 	if err != nil {
 		n.t.Fatal(err)
 	}

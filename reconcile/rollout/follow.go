@@ -13,6 +13,7 @@ import (
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
 )
 
 // HeldBack is why a pod can have a later generation only as a new pod.
@@ -30,11 +31,8 @@ func (h *HeldBack) Unwrap() error { return h.Err }
 // generation makes no sense here: admission need not have been asked, and may be
 // of another version.
 func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology, set contract.Set) error {
-	decoded, err := topology.FromObject(o)
+	decoded, _, err := validity.Object(ctx, o, set)
 	if err != nil {
-		return fault.New(fault.Invalid, err)
-	}
-	if err := topology.Validate(ctx, decoded, set); err != nil {
 		if ctx.Err() != nil {
 			return fault.New(fault.NotReady, err)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/plumbline/plumbline/topology/pluginschema"
 	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
 )
 
 func TestMessage(t *testing.T) {
@@ -69,13 +70,13 @@ func TestVetted(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), o); err != nil {
 		t.Fatal(err)
 	}
-	_, err = deviceclass.Judge(t.Context(), o, set)
+	_, _, err = validity.Object(t.Context(), o, set)
 	want := `NetworkTopology "t", step "b": makes an interface "d0", as step "a" does already: give one of them another name`
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 	o.Spec.Steps = o.Spec.Steps[:2]
-	if _, err := deviceclass.Judge(t.Context(), o, set); err != nil {
+	if _, _, err := validity.Object(t.Context(), o, set); err != nil {
 		t.Error(err)
 	}
 }
@@ -93,7 +94,7 @@ func FuzzTopology(f *testing.F) {
 		if json.Unmarshal(data, o) != nil {
 			return
 		}
-		decoded, err := deviceclass.Judge(t.Context(), o, registry)
+		decoded, _, err := validity.Object(t.Context(), o, registry)
 		if err != nil {
 			return
 		}

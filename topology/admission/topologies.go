@@ -16,6 +16,7 @@ import (
 	"github.com/plumbline/plumbline/topology/pluginschema"
 	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
 )
 
 // topology decides on a NetworkTopology: it is valid, and nobody else has a
@@ -32,13 +33,16 @@ func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, 
 	if err != nil {
 		return a, err
 	}
-	t, err := deviceclass.Judge(ctx, o, set)
+	t, notes, err := validity.Object(ctx, o, set)
 	if err != nil && ctx.Err() != nil {
 		return a, err
 	}
 	if err != nil {
 		a.wrong(err)
 		return a, nil
+	}
+	for _, n := range notes {
+		a.warn("NetworkTopology %q: %s", o.Name, n)
 	}
 	for _, s := range deviceclass.Unknown(t, w.contracts.BuiltIn) {
 		a.warn("no node can run step %q: type %q is described by a CNIPluginSchema, and is not one of plumbline's", s.Name, s.Type)

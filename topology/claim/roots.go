@@ -1,9 +1,15 @@
 package claim
 
 import (
+	resourceapi "k8s.io/api/resource/v1"
+
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
 )
+
+// MaxRequests is how many devices one ResourceClaim can request. All roots of a
+// topology are requested by one claim.
+const MaxRequests = resourceapi.DeviceRequestsMaxSize
 
 // Roots returns the root steps that are given a device, and so have a
 // DeviceClass, in order of declaration: those that bear a selector or whose type

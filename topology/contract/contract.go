@@ -101,7 +101,8 @@ type Input struct {
 	// root step without a selector.
 	DeviceTypes   []string
 	MinInterfaces int
-	MaxInterfaces int // 0: no limit
+	MaxInterfaces int  // 0: no limit
+	IPs, Routes   bool // at least one of them is needed
 }
 
 // Output is what a step's result holds beyond its input.

@@ -345,6 +345,9 @@ func (d *decoder) nested(path string, p Param, v any) (any, bool) {
 	before := len(d.errs)
 	switch v := v.(type) {
 	case map[string]any:
+		if d.otherVariant(path, p, v) {
+			return nil, false
+		}
 		out := d.object(path, p.Properties, v, false)
 		return out, len(d.errs) == before
 	case ref.Object:
@@ -362,6 +365,27 @@ func (d *decoder) nested(path string, p Param, v any) (any, bool) {
 	}
 	out := d.object(path, p.Properties, map[string]any{short.Name: v}, false)
 	return out, len(d.errs) == before
+}
+
+// otherVariant refuses an object that names another variant than the one there is,
+// such as ipam of type host-local. Its other keys are that variant's, and nothing is
+// said of them.
+func (d *decoder) otherVariant(path string, p Param, v map[string]any) bool {
+	for _, q := range p.Properties {
+		named, ok := v[q.Name].(string)
+		if !q.Required || len(q.Enum) != 1 || !ok || ref.Has(named) || named == q.Enum[0] {
+			continue
+		}
+		var takes []string
+		for _, other := range p.Properties {
+			if other.Name != q.Name {
+				takes = append(takes, other.Name)
+			}
+		}
+		d.fail(child(path, q.Name), "%s is not supported, only %s, which takes %s", quote(named), q.Enum[0], strings.Join(takes, ", "))
+		return true
+	}
+	return false
 }
 
 // shorthand returns the property a bare value stands for.

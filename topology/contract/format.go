@@ -47,7 +47,7 @@ func canonicalMAC(s string) (string, error) {
 }
 
 func canonicalCIDR(s string) (string, error) {
-	p, err := parsePrefix(s, "an address with its prefix length")
+	p, err := parsePrefix(s, "an address with its prefix length", func(a netip.Addr, bits int) netip.Prefix { return netip.PrefixFrom(a, bits) })
 	if err != nil {
 		return "", err
 	}
@@ -58,7 +58,7 @@ func canonicalPrefix(s string) (string, error) {
 	if s == "default" {
 		return s, nil
 	}
-	p, err := parsePrefix(s, "a network with its prefix length")
+	p, err := parsePrefix(s, "a network with its prefix length", func(a netip.Addr, bits int) netip.Prefix { return netip.PrefixFrom(a, bits).Masked() })
 	if err != nil {
 		return "", err
 	}
@@ -68,9 +68,13 @@ func canonicalPrefix(s string) (string, error) {
 	return p.String(), nil
 }
 
-func parsePrefix(s, what string) (netip.Prefix, error) {
+func parsePrefix(s, what string, subnet func(netip.Addr, int) netip.Prefix) (netip.Prefix, error) {
 	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
-		return netip.Prefix{}, fmt.Errorf("%s has no prefix length: write it as in \"%s/%d\"", quote(s), a, a.BitLen())
+		usual := 24
+		if a.Is6() {
+			usual = 64
+		}
+		return netip.Prefix{}, fmt.Errorf("%s has no prefix length: write that of the subnet, as in %q, or \"%s/%d\" for the one address", quote(s), subnet(a, usual), a, a.BitLen())
 	}
 	p, err := netip.ParsePrefix(s)
 	if err != nil {

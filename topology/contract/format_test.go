@@ -22,7 +22,7 @@ func TestCanonical(t *testing.T) {
 
 		{contract.CIDR, "10.100.0.5/24", "10.100.0.5/24"},
 		{contract.CIDR, "2001:DB8:0::5/64", "2001:db8::5/64"},
-		{contract.CIDR, "10.100.0.5", `!"10.100.0.5" has no prefix length: write it as in "10.100.0.5/32"`},
+		{contract.CIDR, "10.100.0.5", `!"10.100.0.5" has no prefix length: write that of the subnet, as in "10.100.0.5/24", or "10.100.0.5/32" for the one address`},
 		{contract.CIDR, "10.100.0.5/33", `!"10.100.0.5/33" is not an address with its prefix length, as in 10.100.0.5/24`},
 		{contract.CIDR, "fe80::1%eth0/64", `!"fe80::1%eth0/64" is not an address with its prefix length, as in 10.100.0.5/24`},
 		{contract.CIDR, "::ffff:10.0.0.1/120", `!"::ffff:10.0.0.1/120" is IPv4 written as IPv6: write "10.0.0.1"`},
@@ -32,7 +32,7 @@ func TestCanonical(t *testing.T) {
 		{contract.Prefix, "default", "default"},
 		{contract.Prefix, "2001:db8:0:0::/64", "2001:db8::/64"},
 		{contract.Prefix, "10.100.0.5/16", `!"10.100.0.5/16" has host bits set: write "10.100.0.0/16" for the network or "10.100.0.5/32" for the one address`},
-		{contract.Prefix, "10.100.0.5", `!"10.100.0.5" has no prefix length: write it as in "10.100.0.5/32"`},
+		{contract.Prefix, "10.100.0.5", `!"10.100.0.5" has no prefix length: write that of the subnet, as in "10.100.0.0/24", or "10.100.0.5/32" for the one address`},
 
 		{contract.IP, "10.100.0.1", "10.100.0.1"},
 		{contract.IP, "2001:DB8::0001", "2001:db8::1"},

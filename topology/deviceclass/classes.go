@@ -14,6 +14,7 @@ import (
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
 )
 
 // Classes returns the DeviceClass of every root step that is given a device, in
@@ -86,7 +87,7 @@ func selectors(expr string) []resourceapi.DeviceSelector {
 	one := func(expr string) resourceapi.DeviceSelector {
 		return resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expr}}
 	}
-	if c := compiled(expr); c.err != nil || c.passesOver { // Judge refuses what does not compile
+	if c := validity.Compiled(expr); c.Err != nil || c.PassesOver { // package validity refuses what does not compile
 		return []resourceapi.DeviceSelector{one(expr)}
 	}
 	return []resourceapi.DeviceSelector{one(ofOurs), one(expr)}

@@ -31,6 +31,7 @@ import (
 	"github.com/plumbline/plumbline/topology/claim"
 	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
 )
 
 // Controller keeps the DeviceClasses and the status of NetworkTopologies. Its
@@ -312,7 +313,7 @@ func (c *Controller) program(ctx context.Context, o *v1alpha1.NetworkTopology, f
 		found.Err = err
 		return
 	}
-	t, err := Judge(ctx, o, set)
+	t, _, err := validity.Object(ctx, o, set)
 	if err != nil && ctx.Err() != nil {
 		found.Err = err
 		return

@@ -20,6 +20,7 @@ import (
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/deviceclass"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -48,7 +49,7 @@ func TestClasses(t *testing.T) {
 		v1alpha1.Step{Name: "loop", Type: "dummy"}, // takes no device
 		v1alpha1.Step{Name: "tune", Type: "tuning", DependOn: []string{"vf0"}, Config: &runtime.RawExtension{Raw: []byte(`{"mtu":9000}`)}},
 	)
-	decoded, err := deviceclass.Judge(t.Context(), o, set)
+	decoded, _, err := validity.Object(t.Context(), o, set)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +90,7 @@ func TestClasses(t *testing.T) {
 func TestMend(t *testing.T) {
 	set := contracts(t)
 	o := topologyOf(v1alpha1.Step{Name: "vf0", Type: "sriov"})
-	decoded, err := deviceclass.Judge(t.Context(), o, set)
+	decoded, _, err := validity.Object(t.Context(), o, set)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,5 +161,18 @@ func TestStatusOf(t *testing.T) {
 	}
 	if s.Sandboxes != 6 || s.Degraded != 1 || s.DeviceClasses != 1 || s.ObservedGeneration != 3 {
 		t.Errorf("status %+v", s)
+	}
+}
+
+// TestStatusWithoutDevices holds that a topology which no pod can use is not Ready.
+func TestStatusWithoutDevices(t *testing.T) {
+	s := deviceclass.StatusOf(topologyOf(), deviceclass.Outcome{Steps: 1})
+	for _, typ := range []string{v1alpha1.ConditionProgrammed, v1alpha1.ConditionReady} {
+		if c := meta.FindStatusCondition(s.Conditions, typ); c.Status != metav1.ConditionFalse || c.Reason != "NoDevice" || !strings.HasPrefix(c.Message, "no root step takes a device") {
+			t.Errorf("%s: %+v", typ, c)
+		}
+	}
+	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionValid); c.Status != metav1.ConditionTrue {
+		t.Errorf("Valid: %+v", c)
 	}
 }

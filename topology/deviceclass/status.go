@@ -11,6 +11,7 @@ import (
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
 )
 
 // Outcome is what a pass over a topology has found.
@@ -29,6 +30,8 @@ const (
 	reasonGood   = "AsDescribed"
 	reasonUsed   = "Claims"
 	reasonUnused = "Unused"
+	// reasonNoDevice: there is nothing that a claim could request.
+	reasonNoDevice = "NoDevice"
 )
 
 // Bounds of what the API takes, and of what people read.
@@ -52,7 +55,7 @@ func StatusOf(o *v1alpha1.NetworkTopology, found Outcome) v1alpha1.NetworkTopolo
 		meta.SetStatusCondition(&s.Conditions, c)
 		return c
 	}
-	valid := set(validity(found))
+	valid := set(validCondition(found))
 	programmed := set(programming(found))
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonGood, Message: programmed.Message}
 	for _, c := range []metav1.Condition{programmed, valid} { // what is wrong first is said
@@ -66,7 +69,7 @@ func StatusOf(o *v1alpha1.NetworkTopology, found Outcome) v1alpha1.NetworkTopolo
 	return s
 }
 
-func validity(found Outcome) metav1.Condition {
+func validCondition(found Outcome) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue, Reason: reasonGood, Message: count(found.Steps, "step")}
 	if found.Invalid != nil {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, string(fault.Invalid), found.Invalid.Error()
@@ -93,6 +96,8 @@ func programming(found Outcome) metav1.Condition {
 		c.Reason, c.Message = string(fault.Conflict), stay+":\n"+strings.Join(found.Clashes, "\n")
 	case found.Err != nil:
 		c.Reason, c.Message = string(fault.Internal), found.Err.Error()
+	case found.Classes == 0:
+		c.Reason, c.Message = reasonNoDevice, validity.NoDevice
 	default:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonGood, count(found.Classes, "DeviceClass")
 	}

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/pluginschema"
 	"github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
@@ -253,4 +254,42 @@ func FuzzContract(f *testing.F) {
 			t.Errorf("%d problems, and the config is %v", len(problems), out)
 		}
 	})
+}
+
+// TestNeeds holds that a schema which needs addresses or routes is given some.
+func TestNeeds(t *testing.T) {
+	schema := func(text string) v1alpha1.CNIPluginSchema {
+		t.Helper()
+		var s v1alpha1.CNIPluginSchema
+		if err := yaml.UnmarshalStrict([]byte("spec: "+text), &s); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	builtIn, err := contract.NewSet()
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, problems := pluginschema.Known(builtIn, []v1alpha1.CNIPluginSchema{
+		schema(`{cniType: bare, input: {prevResult: {required: false}}, output: {interfaces: {appends: 1}}}`),
+		schema(`{cniType: addressed, input: {prevResult: {required: false}}, output: {interfaces: {appends: 1}, ips: {appends: 1}, routes: {appends: 1}}}`),
+		schema(`{cniType: needs-ips, input: {prevResult: {required: true, ips: {required: true}}}}`),
+		schema(`{cniType: needs-routes, input: {prevResult: {required: true, routes: {required: true}}}}`),
+	})
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	for _, tt := range []struct{ root, typ, want string }{
+		{"bare", "needs-ips", "requires at least 1 IP address in prevResult"},
+		{"bare", "needs-routes", "requires at least 1 route in prevResult"},
+		{"addressed", "needs-ips", ""},
+		{"addressed", "needs-routes", ""},
+	} {
+		err := topology.Validate(t.Context(), &topology.Topology{Name: "t", Steps: []topology.Step{
+			{Name: "a", Type: tt.root}, {Name: "b", Type: tt.typ, DependOn: []string{"a"}},
+		}}, set)
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%s on %s: %v", tt.typ, tt.root, err)
+		}
+	}
 }

@@ -46,6 +46,8 @@ func Contract(s *v1alpha1.CNIPluginSchema) (contract.Contract, error) {
 	if prev.Interfaces != nil {
 		c.Input.MinInterfaces, c.Input.MaxInterfaces = int(prev.Interfaces.MinItems), int(prev.Interfaces.MaxItems)
 	}
+	c.Input.IPs = prev.IPs != nil && prev.IPs.Required
+	c.Input.Routes = prev.Routes != nil && prev.Routes.Required
 	c.Output.Interfaces = r.flow("output.interfaces", out.Interfaces)
 	c.Output.IPs, c.Output.Routes = r.flow("output.ips", out.IPs), r.flow("output.routes", out.Routes)
 	if d := out.Devices; d != nil {

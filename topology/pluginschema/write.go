@@ -37,6 +37,12 @@ func FromContract(c contract.Contract) (*v1alpha1.CNIPluginSchema, error) {
 	}
 	s.Input.Device = new(c.Input.Device)
 	s.Input.PrevResult.Required = c.Input.Required
+	if c.Input.IPs {
+		s.Input.PrevResult.IPs = &v1alpha1.Needed{Required: true}
+	}
+	if c.Input.Routes {
+		s.Input.PrevResult.Routes = &v1alpha1.Needed{Required: true}
+	}
 	if c.Input.MinInterfaces > 0 || c.Input.MaxInterfaces > 0 {
 		s.Input.PrevResult.Interfaces = &v1alpha1.Interfaces{MinItems: int32(c.Input.MinInterfaces), MaxItems: int32(c.Input.MaxInterfaces)}
 	}

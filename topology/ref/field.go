@@ -73,8 +73,34 @@ func (f Field) Of(step string) Ref {
 	return r
 }
 
-// Lookup returns what is known of the field a reference names. The error names
-// the known fields.
+// UnknownField is a reference to a field that no step has.
+type UnknownField struct {
+	Ref  Ref
+	Near string // the field that was probably meant, "" when none is near
+}
+
+func (e *UnknownField) Error() string {
+	if e.Near != "" {
+		return fmt.Sprintf("unknown field %q in %s, did you mean %q?", e.Ref.Path(), e.Ref, e.Near)
+	}
+	names := make([]string, len(fields))
+	for i, f := range fields {
+		names[i] = f.Path
+	}
+	return fmt.Sprintf("unknown field %q in %s: known fields are %s", e.Ref.Path(), e.Ref, strings.Join(names, ", "))
+}
+
+// synonyms are what the fields are called elsewhere, in lower case.
+var synonyms = map[string]string{
+	"dev": "interfaceName", "device": "interfaceName", "iface": "interfaceName", "ifname": "interfaceName", "interface": "interfaceName",
+	"link": "interfaceName", "name": "interfaceName",
+	"hwaddr": "mac", "macaddress": "mac",
+	"netns": "sandbox", "mtu": "interfaces[N].mtu", "pciid": "interfaces[N].pciID", "pcibusid": "interfaces[N].pciID",
+	"address": "ips[N].address", "ip": "ips[N].address", "ipaddress": "ips[N].address", "gateway": "ips[N].gateway", "gw": "ips[N].gateway",
+}
+
+// Lookup returns what is known of the field a reference names. The error is an
+// *UnknownField.
 func (r Ref) Lookup() (Field, error) {
 	want := r.Field
 	if r.Index != nil {
@@ -90,17 +116,17 @@ func (r Ref) Lookup() (Field, error) {
 		}
 		names = append(names, f.Path)
 	}
-	near := nearest.Name(want, names)
+	near := synonyms[strings.ToLower(r.Field)]
+	if near == "" || r.Index != nil || r.Sub != "" {
+		near = nearest.Name(want, names)
+	}
 	for _, n := range names { // a forgotten or needless index comes first
 		if withoutIndex(n) == withoutIndex(want) {
 			near = n
 			break
 		}
 	}
-	if near != "" {
-		return Field{}, fmt.Errorf("unknown field %q in %s, did you mean %q?", r.Path(), r, near)
-	}
-	return Field{}, fmt.Errorf("unknown field %q in %s: known fields are %s", r.Path(), r, strings.Join(names, ", "))
+	return Field{}, &UnknownField{r, near}
 }
 
 func withoutIndex(path string) string { return strings.Replace(path, "[N]", "", 1) }

@@ -65,6 +65,14 @@ type NetworkTopologySpec struct {
 	// +optional
 	UpdatePolicy UpdatePolicy `json:"updatePolicy,omitempty"`
 
+	// AllowPodUplink lets steps change the pod's own interface to the cluster, eth0
+	// as a rule: its MTU, MAC address, addresses, master and settings. Without it a
+	// step that names this interface is refused. To stack a link on it needs no
+	// permission. The loopback device is refused in any case.
+	//
+	// +optional
+	AllowPodUplink bool `json:"allowPodUplink,omitempty"`
+
 	// Rollout says how a change reaches running pods. It counts with the update
 	// policy InPlace only.
 	//

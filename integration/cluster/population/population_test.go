@@ -10,8 +10,8 @@ import (
 
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/topology/claim"
-	"github.com/plumbline/plumbline/topology/deviceclass"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
 )
 
 // TestObjects holds that a cluster is as described, and at rest: what topologies say
@@ -43,7 +43,7 @@ func TestObjects(t *testing.T) {
 		case *v1alpha1.NetworkTopology:
 			count["topologies"]++
 			said[o.Name] = o.Status
-			if _, err := deviceclass.Judge(t.Context(), o, registry); err != nil {
+			if _, _, err := validity.Object(t.Context(), o, registry); err != nil {
 				t.Error(err)
 			}
 		case *resourceapi.DeviceClass:

@@ -1,0 +1,130 @@
+package ops
+
+import "github.com/plumbline/plumbline/ops/netstate"
+
+// maxNesting is how many links may stand on one another (MAX_NEST_DEV in
+// net/core/dev.c, which counts the lowest).
+const maxNesting = 8
+
+// checkStacking refuses links upon links that the kernel always refuses. It looks
+// at what the steps want together, so that no order of theirs matters.
+func (p *Planner) checkStacking() error {
+	heights := heights{p, map[string]int{}, map[string][]string{}}
+	for k, fields := range p.claims {
+		if c, ok := fields["master"]; ok && k.Kind == netstate.KindLink {
+			if master, _ := c.value.(string); master != "" {
+				heights.members[master] = append(heights.members[master], k.ID)
+			}
+		}
+	}
+	for _, l := range p.view.LinksWhere(func(l netstate.Link) bool { return p.claims[l.Key()] != nil }) {
+		if err := p.ended(); err != nil {
+			return err
+		}
+		if step, err := p.checkMaster(l); err != nil {
+			return p.stepError(step, err)
+		}
+		if err := p.checkParent(l); err != nil {
+			return p.stepError(p.maker(l.Name), err)
+		}
+		if c, claimed := p.claims[l.Key()]["mac"]; claimed && l.LinkKind == "ipvlan" {
+			// ipvlan has no ndo_set_mac_address (drivers/net/ipvlan/ipvlan_main.c).
+			return p.stepError(c.step, Invalid("mac", "%q is an ipvlan link, which has its master's MAC and cannot be given another: remove mac", l.Name))
+		}
+		n, loop := heights.of(l.Name)
+		switch step := p.responsible(l); {
+		case step == "": // a link of others that happens to stand below
+		case loop:
+			return p.stepError(step, Invalid("", "link %q would stand on itself, by way of its ports or of the links below: remove one of them", netstate.BaseName(l.Name)))
+		case n > maxNesting:
+			return p.stepError(step, Invalid("", "link %q would be the %dth of links that stand on one another, and the kernel takes %d at most", netstate.BaseName(l.Name), n, maxNesting))
+		}
+	}
+	return nil
+}
+
+// responsible is the step that makes a link, or puts it where it is.
+func (p *Planner) responsible(l netstate.Link) string {
+	if step := p.maker(l.Name); step != "" {
+		return step
+	}
+	return p.claims[l.Key()]["master"].step
+}
+
+// checkMaster judges a link as a port or member, by the step that makes it one.
+func (p *Planner) checkMaster(l netstate.Link) (step string, err error) {
+	c, claimed := p.claims[l.Key()]["master"]
+	if !claimed || l.Master == nil || *l.Master == "" {
+		return "", nil
+	}
+	m, ok := p.view.Link(*l.Master)
+	if !ok {
+		return "", nil
+	}
+	name, master := netstate.BaseName(l.Name), netstate.BaseName(m.Name)
+	switch {
+	case l.LinkKind == "vrf": // IFF_MASTER and IFF_NO_RX_HANDLER in drivers/net/vrf.c
+		err = Invalid("", "%q is a VRF, and a VRF cannot be in the %s %q", name, m.LinkKind, master)
+	case l.LinkKind == "bridge" && m.LinkKind == "bridge": // ELOOP, br_add_if
+		err = Invalid("", "%q is a bridge, and a bridge cannot be a port of the bridge %q", name, master)
+	}
+	return c.step, err
+}
+
+// checkParent judges what a link stands on.
+func (p *Planner) checkParent(l netstate.Link) error {
+	if l.Parent == nil {
+		return nil
+	}
+	below, ok := p.view.Link(*l.Parent)
+	if !ok {
+		return nil
+	}
+	name := netstate.BaseName(below.Name)
+	if below.LinkKind == "vrf" { // NETIF_F_VLAN_CHALLENGED and IFF_NO_RX_HANDLER
+		return Invalid("master", "%q is a VRF, which cannot carry a %s link: name one of its members", name, l.LinkKind)
+	}
+	if l.LinkKind != "macvlan" && l.LinkKind != "ipvlan" {
+		return nil
+	}
+	// A link has one receive handler: a bond's, a bridge's, macvlan's or ipvlan's.
+	c, claimed := p.claims[below.Key()]["master"]
+	if !claimed {
+		return nil // in a master of others, or of a step that is no more
+	}
+	master, _ := c.value.(string)
+	if m, ok := p.view.Link(master); ok && (m.LinkKind == "bond" || m.LinkKind == "bridge") {
+		master = netstate.BaseName(m.Name)
+		return Invalid("master", "%q is a port of the %s %q, and a port carries no %s link: stack it on %q", name, m.LinkKind, master, l.LinkKind, master)
+	}
+	return nil
+}
+
+// heights counts how many links stand on one another.
+type heights struct {
+	p       *Planner
+	known   map[string]int
+	members map[string][]string // that steps want in a master
+}
+
+// of returns the number of links that stand on one another up to this one; loop
+// says that one of them is itself below.
+func (h heights) of(link string) (n int, loop bool) {
+	if n, ok := h.known[link]; ok {
+		return n, n < 0
+	}
+	h.known[link] = -1 // on the way down
+	below := h.members[link]
+	if l, ok := h.p.view.Link(link); ok && l.Parent != nil {
+		below = append(below[:len(below):len(below)], *l.Parent)
+	}
+	for _, b := range below {
+		m, again := h.of(b)
+		if again {
+			return 0, true
+		}
+		n = max(n, m)
+	}
+	h.known[link] = n + 1
+	return n + 1, false
+}

@@ -1,0 +1,48 @@
+package ops
+
+import (
+	"slices"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+)
+
+// podInterface is what a container runtime calls the interface of the pod's own
+// network (containerd and CRI-O: "eth0" for the first, "lo" for the loopback).
+const podInterface = "eth0"
+
+// guard refuses to change the loopback device, and, unless the topology says
+// allowPodUplink, the interface by which the pod reaches the cluster. To stack a
+// link on that one changes nothing of it, and is allowed.
+func (p *Planner) guard(o netstate.Object) error {
+	link := linkOf(o)
+	switch {
+	case link == "" || netstate.OnHost(link) || p.makers[link] != "":
+		return nil
+	case link == "lo":
+		return Invalid("", "%q is the loopback device of the pod, which no step may change: use an interface of type dummy instead", link)
+	case p.req.Topology.AllowPodUplink || !p.uplink(link):
+		return nil
+	case slices.ContainsFunc(p.req.Owned, func(c netstate.Change) bool { return linkOf(c.Object()) == link }):
+		return nil // a running pod keeps what an earlier version did to it
+	}
+	return Invalid("", "%q is the pod's own interface to the cluster: set spec.allowPodUplink to true if this topology is meant to change it", link)
+}
+
+// uplink reports whether a link carries a default route of others or has the
+// name of the pod's own interface.
+func (p *Planner) uplink(link string) bool {
+	if link == podInterface {
+		return true
+	}
+	return slices.ContainsFunc(netstate.All[netstate.Route](p.req.Have), func(r netstate.Route) bool {
+		return r.Link == link && r.IsDefault() && r.Table == netstate.TableMain && r.Protocol != netstate.RouteProtocol
+	})
+}
+
+// linkOf is the link that an object is, or lives on, "" for none.
+func linkOf(o netstate.Object) string {
+	if l, ok := o.(netstate.Link); ok {
+		return l.Name
+	}
+	return netstate.LinkOf(o)
+}

@@ -1,0 +1,213 @@
+package topology
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/plumbline/plumbline/topology/nearest"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// reader compares a value with the Go type it is meant for. It names every field
+// that the type lacks and every value of a wrong kind.
+type reader struct {
+	inv   *Invalid
+	steps []any // as written, once they are reached
+}
+
+// numberOrText is the type of spec.rollout.maxUnavailable.
+var numberOrText = reflect.TypeOf(v1alpha1.Rollout{}.MaxUnavailable).Elem()
+
+// read returns the value as it was probably meant, so that the rest of it can be
+// checked: a misspelt field under its right name, a bare value in its list. What
+// has no meaning is left out.
+func (r *reader) read(path string, v any, t reflect.Type) any {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if path == "spec.steps" {
+		r.steps, _ = v.([]any)
+	}
+	switch {
+	case v == nil || r.inv.Full():
+		return v
+	case t == numberOrText:
+		return r.numberOrText(path, v)
+	case reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()):
+		return v
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		return r.object(path, v, t)
+	case reflect.Map:
+		return r.free(path, v, t)
+	case reflect.Slice:
+		return r.list(path, v, t)
+	case reflect.String:
+		return r.text(path, v)
+	case reflect.Int32, reflect.Int64:
+		return r.integer(path, v)
+	}
+	return v
+}
+
+func (r *reader) object(path string, v any, t reflect.Type) any {
+	fields := jsonFields(t)
+	in, ok := v.(map[string]any)
+	if _, text := v.(string); text && len(fields) == 1 { // a selector written as its expression
+		for only, ft := range fields {
+			r.wrong(path, "want an object, got %s: write {%s: %s}", kindOf(v), only, "…")
+			return map[string]any{only: r.read(join(path, only), v, ft)}
+		}
+	}
+	if !ok {
+		r.wrong(path, "want an object, got %s", kindOf(v))
+		return nil
+	}
+	names := slices.Sorted(maps.Keys(fields))
+	out := map[string]any{}
+	for _, k := range slices.Sorted(maps.Keys(in)) {
+		if ft, known := fields[k]; known {
+			out[k] = r.read(join(path, k), in[k], ft)
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(in)) {
+		if _, known := fields[k]; known {
+			continue
+		}
+		meant := nearest.Name(k, names)
+		if meant == "" {
+			r.unknown(path, k, ": known here are "+strings.Join(names, ", "))
+			continue
+		}
+		r.unknown(path, k, fmt.Sprintf(", did you mean %q?", meant))
+		if _, given := out[meant]; !given {
+			out[meant] = r.read(join(path, meant), in[k], fields[meant])
+		}
+	}
+	return out
+}
+
+func (r *reader) free(path string, v any, t reflect.Type) any {
+	in, ok := v.(map[string]any)
+	if !ok {
+		r.wrong(path, "want an object, got %s", kindOf(v))
+		return nil
+	}
+	out := map[string]any{}
+	for _, k := range slices.Sorted(maps.Keys(in)) {
+		out[k] = r.read(join(path, k), in[k], t.Elem())
+	}
+	return out
+}
+
+func (r *reader) list(path string, v any, t reflect.Type) any {
+	in, ok := v.([]any)
+	if !ok && t.Elem().Kind() == reflect.String {
+		text := r.bare(v)
+		if text != "" {
+			r.wrong(path, "want a list, got %s: write [%s]", kindOf(v), text)
+			return []any{text}
+		}
+	}
+	if !ok {
+		r.wrong(path, "want a list, got %s", kindOf(v))
+		return nil
+	}
+	out := make([]any, 0, len(in))
+	for i, e := range in {
+		if got := r.read(path+"["+strconv.Itoa(i)+"]", e, t.Elem()); got != nil || e == nil {
+			out = append(out, got)
+		}
+	}
+	return out
+}
+
+// bare returns a scalar as text, "" for anything else.
+func (r *reader) bare(v any) string {
+	switch v.(type) {
+	case string, bool, int, int64, uint64, float64, json.Number:
+		return fmt.Sprint(v)
+	}
+	return ""
+}
+
+func (r *reader) text(path string, v any) any {
+	if _, ok := v.(string); ok {
+		return v
+	}
+	text := r.bare(v)
+	switch {
+	case text == "":
+		r.wrong(path, "want a string, got %s", kindOf(v))
+		return nil
+	case text == "true" || text == "false":
+		r.wrong(path, "want a string, got %s: put it in quotes (YAML reads y, yes and on as true, n, no and off as false)", kindOf(v))
+	default:
+		r.wrong(path, "want a string, got %s: put it in quotes", kindOf(v))
+	}
+	return text
+}
+
+func (r *reader) integer(path string, v any) any {
+	switch n := v.(type) {
+	case int, int64, uint64, json.Number:
+		return v
+	case float64:
+		if n == float64(int64(n)) {
+			return int64(n)
+		}
+	}
+	r.wrong(path, "want an integer, got %s", kindOf(v))
+	return nil
+}
+
+func (r *reader) numberOrText(path string, v any) any {
+	switch n := v.(type) {
+	case string:
+		return v
+	case int, int64, uint64:
+		if text := fmt.Sprint(n); len(text) <= 10 {
+			return v
+		}
+	}
+	r.wrong(path, "want a number of nodes, or a percentage as in \"25%%\", got %s", kindOf(v))
+	return nil
+}
+
+func (r *reader) unknown(path, key, hint string) {
+	step, path := r.place(path)
+	r.inv.add(step, "", "unknown field %q%s", join(path, key), hint)
+}
+
+func (r *reader) wrong(path, format string, args ...any) {
+	step, path := r.place(path)
+	r.inv.add(step, path, format, args...)
+}
+
+var inStep = regexp.MustCompile(`^spec\.steps\[(\d+)\](?:\.|$)`)
+
+// place splits a path into the name of the step it lies in and the rest. Where the
+// step has no name, the path stays.
+func (r *reader) place(path string) (step, rest string) {
+	m := inStep.FindStringSubmatch(path)
+	if m == nil {
+		return "", path
+	}
+	i, err := strconv.Atoi(m[1])
+	if err != nil || i >= len(r.steps) {
+		return "", path
+	}
+	object, _ := r.steps[i].(map[string]any)
+	name, _ := object["name"].(string)
+	if name == "" {
+		return "", path
+	}
+	return name, path[len(m[0]):]
+}

@@ -1,0 +1,68 @@
+package topology
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+)
+
+// unquoted is the commonest mistake in a config.
+const unquoted = `a reference must be in quotes, as in "{{ step.field }}": YAML takes bare braces for a mapping`
+
+// checkText says in which line a file is no text. The YAML parser names none.
+func checkText(data []byte) error {
+	if bytes.HasPrefix(data, []byte{0xff, 0xfe}) || bytes.HasPrefix(data, []byte{0xfe, 0xff}) {
+		return nil // UTF-16, which the parser reads
+	}
+	n := 0
+	for line := range bytes.Lines(data) {
+		n++
+		if !utf8.Valid(line) {
+			return fmt.Errorf("line %d: the byte 0x%02x is not UTF-8: save the file as UTF-8", n, firstInvalid(line))
+		}
+		if i := bytes.IndexFunc(line, control); i >= 0 {
+			return fmt.Errorf("line %d: the control character U+%04X cannot be part of YAML: remove it", n, line[i])
+		}
+	}
+	return nil
+}
+
+func firstInvalid(line []byte) byte {
+	for len(line) > 0 {
+		r, size := utf8.DecodeRune(line)
+		if r == utf8.RuneError && size == 1 {
+			break
+		}
+		line = line[size:]
+	}
+	return line[0]
+}
+
+func control(r rune) bool { return r < ' ' && r != '\t' && r != '\n' && r != '\r' || r == 0x7f }
+
+var (
+	tabbed       = regexp.MustCompile(`^ *\t`)
+	bareTemplate = regexp.MustCompile(`^[^"'#]*[-:,\[{] *\{\{`)
+)
+
+// explainSyntax adds to an error of the YAML parser what users get wrong. The
+// parser's own line is at times that before.
+func explainSyntax(data []byte, err error) error {
+	tab := strings.Contains(err.Error(), "tab character") || strings.Contains(err.Error(), "cannot start any token")
+	if strings.Contains(err.Error(), unquoted) {
+		return err
+	}
+	n := 0
+	for line := range bytes.Lines(data) {
+		n++
+		switch {
+		case tab && tabbed.Match(line):
+			return fmt.Errorf("line %d is indented with a tab: YAML takes spaces only", n)
+		case bareTemplate.Match(line) && strings.Contains(err.Error(), "yaml: "):
+			return fmt.Errorf("%w; line %d: %s", err, n, unquoted)
+		}
+	}
+	return err
+}

@@ -1,0 +1,111 @@
+package validity
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Object decodes an API object and checks it, see Check. It returns the topology
+// only when nothing is wrong.
+func Object(ctx context.Context, o *v1alpha1.NetworkTopology, set contract.Set) (*topology.Topology, []string, error) {
+	t, err := topology.FromObject(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	notes, err := Check(ctx, t, set)
+	if err != nil {
+		return nil, nil, err
+	}
+	return t, notes, nil
+}
+
+// File decodes the one topology of a YAML or JSON file and checks it. Problems of
+// both are reported together, so that a field with a wrong name hides nothing.
+func File(ctx context.Context, data []byte, set contract.Set) (*topology.Topology, []string, error) {
+	t, err := topology.Decode(data)
+	misread := &topology.Invalid{}
+	if t == nil || err != nil && !errors.As(err, &misread) {
+		return nil, nil, err
+	}
+	notes, err := Check(ctx, t, set)
+	invalid := &topology.Invalid{Topology: t.Name}
+	if err != nil && !errors.As(err, &invalid) {
+		return nil, nil, err
+	}
+	if len(misread.Problems) == 0 {
+		return t, notes, err
+	}
+	all := &topology.Invalid{Topology: misread.Topology, More: misread.More || invalid.More}
+	for _, p := range slices.Concat(misread.Problems, invalid.Problems) {
+		all.Add(p)
+	}
+	all.Sort(t)
+	return nil, nil, all
+}
+
+// Check says everything that is wrong with a topology: its steps, the selectors,
+// and how many devices it takes. set holds the contracts of all step types. The
+// error is a *topology.Invalid, or that of a context that has ended. Notes are
+// remarks on a topology that is valid, each naming its step.
+func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes []string, err error) {
+	invalid := &topology.Invalid{Topology: t.Name}
+	notes, err = topology.Inspect(ctx, t, set)
+	if err != nil && !errors.As(err, &invalid) {
+		return nil, err
+	}
+	for i := range t.Steps {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("NetworkTopology %q: validation was stopped: %w", t.Name, context.Cause(ctx))
+		}
+		s := &t.Steps[i]
+		if s.Selector == "" || invalid.Full() {
+			continue
+		}
+		c := Compiled(s.Selector)
+		if c.Err != nil {
+			invalid.Add(topology.Problem{Step: s.Name, Field: "selector.cel", Message: strings.TrimPrefix(c.Err.Error(), "selector.cel: ")})
+		}
+		for _, text := range c.Unknown {
+			notes = append(notes, fmt.Sprintf("step %q: selector.cel: %s", s.Name, text))
+		}
+	}
+	// A claim has at most so many requests, and all roots are in one claim.
+	roots := claim.Roots(t, set)
+	if n := len(roots); n > claim.MaxRequests {
+		invalid.Add(topology.Problem{
+			Field:   "spec.steps",
+			Message: fmt.Sprintf("%d root steps take a device, and a ResourceClaim can request %d at most", n, claim.MaxRequests),
+		})
+	}
+	if len(invalid.Problems) > 0 {
+		invalid.Sort(t)
+		return nil, invalid
+	}
+	if len(roots) == 0 {
+		notes = append(notes, NoDevice)
+	}
+	return notes, nil
+}
+
+// NoDevice is the note on a topology that no pod of a cluster can have.
+const NoDevice = "no root step takes a device, so there is no DeviceClass that a claim could request: " +
+	"in a cluster no pod can use it; add a step of type host-device or sriov, or a selector to a root step"
+
+// Text joins the lines of notes as they are shown to people, sorted, each once.
+func Text(topologyName string, notes []string) []string {
+	out := make([]string, len(notes))
+	for i, n := range notes {
+		out[i] = fmt.Sprintf("NetworkTopology %q: %s", topologyName, n)
+	}
+	slices.SortFunc(out, cmp.Compare)
+	return slices.Compact(out)
+}
