@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -26,6 +27,7 @@ const agentClaims = 500
 // the API server all the time.
 type agent struct {
 	requests, bytes atomic.Int64
+	followed        time.Time // when it had been sent all topologies
 	stop            func()
 }
 
@@ -59,7 +61,7 @@ func (c *counted) Read(p []byte) (int, error) {
 }
 
 // follow has a node with claims of as many topologies as there are, up to one each,
-// follow them, and returns when each is followed.
+// follow them, and returns when each is followed and has been sent.
 func (b *bench) follow(ctx context.Context) (*agent, error) {
 	a := &agent{}
 	config := b.Config()
@@ -87,11 +89,18 @@ func (b *bench) follow(ctx context.Context) (*agent, error) {
 		follower.Run(ctx)
 	}()
 	a.stop = func() { cancel(); <-done }
-	watched := int64(min(agentClaims, b.size.Topologies))
+	watched, sent, since := int64(min(agentClaims, b.size.Topologies)), int64(0), time.Now()
 	if err := b.wait(ctx, func(context.Context) error {
 		if n := a.requests.Load(); n < watched {
 			return fmt.Errorf("%d requests for %d topologies", n, watched)
 		}
+		if n := a.bytes.Load(); n != sent {
+			sent, since = n, time.Now()
+		}
+		if time.Since(since) < time.Second {
+			return errors.New("it is being sent something still")
+		}
+		a.followed = since
 		return nil
 	}); err != nil {
 		a.stop()
