@@ -81,7 +81,7 @@ func (s *stranger) looks(link string) string {
 	s.t.Helper()
 	out := s.run(strings.ReplaceAll(`ip -d link show dev LINK; ip -o address show dev LINK; ip neigh show dev LINK; ip maddr show dev LINK
 		ethtool LINK; ethtool -k LINK; ethtool -g LINK; ethtool -c LINK; ethtool -l LINK 2>&1 || true; ethtool -a LINK 2>&1 || true
-		ethtool --show-priv-flags LINK 2>&1 || true; tc qdisc show dev LINK; tc filter show dev LINK ingress 2>&1 || true`, "LINK", link))
+		ethtool --show-priv-flags LINK 2>&1 || true; cat /proc/sys/net/ipv6/conf/LINK/accept_dad; tc qdisc show dev LINK; tc filter show dev LINK ingress 2>&1 || true`, "LINK", link))
 	return ownMotion.ReplaceAllString(indexOfLink.ReplaceAllString(out, ""), "")
 }
 
@@ -200,12 +200,18 @@ func TestCostOfCleaning(t *testing.T) {
 	if _, err := count(&pass).Repair(ctxFor(t), s.sandbox.ID); err != nil {
 		t.Fatal(err)
 	}
-	s.run("modprobe 8021q") // or VLANs are not looked for
 	begun := time.Now()
 	if _, err := count(&release).Release(ctxFor(t), s.sandbox.ID); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("dumps, questions, writes: attach %v, pass %v, release %v in %v", attach, pass, release, time.Since(begun))
+	s.run("modprobe 8021q") // now VLANs are looked for
+	s.prepare("release")
+	begun = time.Now()
+	if _, err := s.calm.Release(ctxFor(t), s.sandbox.ID); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("release in %v where the kernel has VLANs", time.Since(begun))
 	if pass[0] > 4 || pass[1] > 4 || pass[2] != 0 {
 		t.Errorf("a pass that finds everything in order: %v", pass)
 	}

@@ -337,7 +337,7 @@ func (t *travel) clean(ctx context.Context, up *bool) error {
 	}
 	w, err := t.to.linkByIndex(ctx, index)
 	if err == nil {
-		err = t.refuseUppers(ctx, w)
+		err = errors.Join(t.detectDuplicates(ctx, w), t.refuseUppers(ctx, w))
 	}
 	if err != nil || !differs(up, w.link.Up) {
 		return err

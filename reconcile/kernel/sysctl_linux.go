@@ -112,6 +112,34 @@ func (s *Sandbox) applySysctl(ctx context.Context, c netstate.Change) error {
 	return explainSysctl(after, err)
 }
 
+// detectDuplicates lets a device of the host look for duplicates of its addresses
+// again. One that comes without ARP, which a pod can turn off, loses that for good
+// (net/ipv6/addrconf.c, ipv6_add_dev: accept_dad is -1); any other has the default.
+func (s *Sandbox) detectDuplicates(ctx context.Context, w ifLink) error {
+	if err := ctx.Err(); err != nil || len(w.raw) < unix.SizeofIfInfomsg || u32(w.raw[8:])&(unix.IFF_NOARP|unix.IFF_LOOPBACK) != 0 {
+		return err
+	}
+	own, err := s.host.sysctlFile("net/ipv6/conf/" + w.link.Name + "/accept_dad")
+	if err != nil {
+		return err
+	}
+	s.count.gets.Add(1)
+	return s.count.ask(false, func() error {
+		return s.outside.enter(func() error {
+			now, err := readFile(own)
+			if err != nil || strings.TrimSpace(string(now)) != "-1" {
+				return nil // without IPv6 there is none
+			}
+			usual, err := readFile(strings.Replace(own, "/"+w.link.Name+"/accept_dad", "/default/accept_dad", 1))
+			if err != nil {
+				return err
+			}
+			s.count.writes.Add(1)
+			return os.WriteFile(own, usual, 0)
+		})
+	})
+}
+
 func explainSysctl(o netstate.Sysctl, err error) error {
 	// The path of the file says nothing that the object does not.
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
