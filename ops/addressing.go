@@ -11,12 +11,16 @@ import (
 	"github.com/plumbline/plumbline/topology/contract"
 )
 
-// AddressConfig is the part of a step's config that gives its link addresses
-// and routes. Every interface-making step and tuning embed it.
+// AddressConfig is the part of a step's config that gives its link addresses, routes
+// and what goes with them. Every interface-making step and tuning embed it.
 type AddressConfig struct {
 	Addresses []Address `json:"addresses,omitempty"`
 	Routes    []Route   `json:"routes,omitempty"`
 	IPAM      *IPAM     `json:"ipam,omitempty"`
+
+	Rules         []Rule     `json:"rules,omitempty"`
+	Neighbors     []Neighbor `json:"neighbors,omitempty"`
+	SourceRouting bool       `json:"sourceRouting,omitempty"`
 }
 
 // Address is one address, with the gateway its routes use when they name none.
@@ -71,23 +75,24 @@ func AddressParams() []contract.Param {
 			{Name: "onlink", Type: contract.Boolean, Description: "the gateway is on this link although no address says so"},
 		}},
 	}
-	return []contract.Param{
+	return append([]contract.Param{
 		addresses, routes,
 		{Name: "ipam", Type: contract.Object, Description: "CNI spelling of addresses and routes; only type static, given here, needs no daemon", Properties: []contract.Param{
 			{Name: "type", Type: contract.String, Required: true, Enum: []string{"static"}, Description: "static"},
 			addresses, routes,
 			{Name: "dns", Type: contract.Any, Description: "accepted, not used: a pod's DNS is Kubernetes'"},
 		}},
-	}
+	}, policyParams()...)
 }
 
-// Address wants the addresses and routes of a config on a link.
+// Address wants the addresses, routes, rules and neighbors of a config on a link.
 func (p *Planner) Address(link string, cfg AddressConfig) error {
 	if cfg.IPAM != nil {
 		cfg.Addresses = append(cfg.Addresses, cfg.IPAM.Addresses...)
 		cfg.Routes = append(cfg.Routes, cfg.IPAM.Routes...)
 	}
-	gateways := map[bool]string{} // by "is IPv6"
+	cfg.Routes = slices.Clone(cfg.Routes) // the config is planned again
+	gateways := map[bool]string{}         // by "is IPv6"
 	for i, a := range cfg.Addresses {
 		field := fmt.Sprintf("addresses[%d]", i)
 		if err := p.address(link, field, a); err != nil {
@@ -98,7 +103,8 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 			gateways[v6] = a.Gateway
 		}
 	}
-	for i, r := range cfg.Routes {
+	for i := range cfg.Routes {
+		r := &cfg.Routes[i]
 		v6 := strings.Contains(r.Destination, ":")
 		if r.Gateway == "" && r.Scope == nil {
 			r.Gateway = gateways[v6]
@@ -109,9 +115,9 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		if err := p.req.imagined.spend(netstate.Route{}.Traits().Cost); err != nil {
 			return err
 		}
-		p.deferred = append(p.deferred, deferredRoute{p.current, link, fmt.Sprintf("routes[%d]", i), r})
+		p.deferred = append(p.deferred, deferredRoute{step: p.current, link: link, field: fmt.Sprintf("routes[%d]", i), route: *r})
 	}
-	return nil
+	return p.policy(link, cfg)
 }
 
 func (p *Planner) address(link, field string, a Address) error {
@@ -169,6 +175,8 @@ type deferredRoute struct {
 	link  string
 	field string
 	route Route
+	// sourced is one of the table that sourceRouting gives the link.
+	sourced bool
 }
 
 // YieldMetric is the metric of a default route that says none while another's
@@ -200,6 +208,9 @@ func (p *Planner) route(d deferredRoute) (netstate.Route, error) {
 		if strings.Contains(r.Gateway, ":") {
 			r.Dst = "::/0"
 		}
+	}
+	if vrf, member := p.vrfTable(d.link); d.sourced && member {
+		return r, Invalid("sourceRouting", "%q is in a VRF, which routes by its table %d alone: leave out sourceRouting, or take the interface out of the VRF", d.link, vrf)
 	}
 	if d.route.Table != nil {
 		r.Table = *d.route.Table

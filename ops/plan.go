@@ -107,6 +107,7 @@ func newPlanner(ctx context.Context, req Request, settled map[string]uint32) *Pl
 		makers:  map[string]string{},
 		ipv6:    map[string]netstate.Addr{},
 		settled: settled,
+		sourced: map[uint32]string{},
 	}
 }
 

@@ -35,6 +35,7 @@ type Planner struct {
 	// an earlier try of the plan has led to, see misread.
 	mtusRead map[string]uint32
 	settled  map[string]uint32
+	sourced  map[uint32]string // tables of sourceRouting, and their links
 }
 
 // claim is one field's wanted value and the step that wants it.

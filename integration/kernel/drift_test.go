@@ -188,6 +188,30 @@ tc qdisc add dev eth0 root netem delay 1ms
 		},
 	},
 	{
+		name: "policy",
+		pod:  firstNetwork,
+		steps: `
+    - {name: d, type: dummy, config: {name: p0, mac: "02:00:00:00:00:01", addresses: [{address: 192.0.2.5/24, gateway: 192.0.2.1}, "2001:db8::5/64"], sourceRouting: true}}
+    - {name: p, type: tuning, dependOn: [d], config: {rules: [{priority: 100, from: 192.0.2.0/24, table: 9}, {priority: 101, to: "2001:db8:1::/48", table: 9}], neighbors: [{address: 192.0.2.9, mac: "02:00:00:00:00:09"}, {address: "2001:db8::9", mac: "02:00:00:00:00:09"}]}}
+`,
+		rows: []drifted{
+			{name: "rule missing", spoil: `$ip rule delete priority 100`, drift: "p +rule"},
+			{name: "IPv6 rule missing", spoil: `$ip -6 rule delete priority 101`, drift: "p +rule"},
+			{name: "rule to another table", spoil: `$ip rule delete priority 100 && $ip rule add from 192.0.2.0/24 lookup 600 priority 100`, drift: "p +rule"},
+			{name: "all rules flushed", spoil: `$ip rule flush && $ip rule add lookup main priority 32766 && $ip rule add lookup default priority 32767`, drift: "d +rule, p +rule"},
+			{name: "routes of the source flushed", spoil: `$ip route flush table 1884215309`, drift: "d +route"},
+			{name: "neighbor missing", spoil: `$ip neighbor delete 192.0.2.9 dev p0`, drift: "p +neighbor"},
+			{name: "neighbor with another MAC", spoil: `$ip neighbor replace 192.0.2.9 lladdr 02:00:00:00:00:99 dev p0 nud permanent`, drift: "p ~neighbor.mac"},
+			{name: "neighbor no longer static", spoil: `$ip neighbor replace 2001:db8::9 lladdr 02:00:00:00:00:99 dev p0 nud stale`, drift: "p +neighbor"},
+			{name: "link down", spoil: `$ip link set p0 down`, drift: "d ~link p0.up, p +neighbor, d +route"},
+			{name: "link with another MAC", spoil: `$ip link set p0 address 02:00:00:00:00:77`, drift: "d ~link p0.mac, p +neighbor"},
+
+			{name: "own rule beside ours", spoil: `$ip rule add from 192.0.2.0/24 lookup 700 priority 100`},
+			{name: "own rule of the other family", spoil: `$ip -6 rule add to 2001:db8:1::/48 lookup 700 priority 90`},
+			{name: "own neighbor", spoil: `$ip neighbor add 192.0.2.44 lladdr 02:00:00:00:00:44 dev p0 nud permanent`},
+		},
+	},
+	{
 		name:    "functions",
 		devices: map[string]string{"vf0": "enp3s0f0/1", "vf1": "enp3s0f1/1"},
 		steps: `

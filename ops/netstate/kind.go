@@ -22,6 +22,8 @@ const (
 	KindBridgeVLAN Kind = "bridge-vlan"
 	KindDevice     Kind = "device"
 	KindVF         Kind = "vf"
+	KindRule       Kind = "rule"
+	KindNeighbor   Kind = "neighbor"
 )
 
 // kinds is the only list of kinds: how an object of each is read. It is a
@@ -36,6 +38,8 @@ var kinds = map[Kind]reader{
 	KindBridgeVLAN: readerOf[BridgeVLAN](),
 	KindDevice:     readerOf[Device](),
 	KindVF:         readerOf[VF](),
+	KindRule:       readerOf[Rule](),
+	KindNeighbor:   readerOf[Neighbor](),
 }
 
 // Kinds lists the kinds, sorted.
@@ -72,6 +76,7 @@ const (
 	PhaseLinks     Phase = iota // links, devices and their settings
 	PhaseAddresses              // once links are where they belong: joining a VRF or a bond drops IPv6 addresses
 	PhaseRoutes                 // once gateways can be reached
+	PhaseRules                  // once there are routes where they lead
 	phases
 )
 
@@ -104,6 +109,9 @@ type Traits struct {
 	// Inherent objects come with their carrier. One that was deleted is not created
 	// again: that would outlast what it came with.
 	Inherent bool
+	// Flushed: the object is lost when its link goes down for a moment, or gets
+	// another MAC.
+	Flushed bool
 	// InOrder: an undo restores the objects in the order in which they were changed,
 	// not in reverse.
 	InOrder bool

@@ -25,6 +25,8 @@ var examples = []netstate.Object{
 	netstate.BridgeVLAN{Link: "net1", VID: 7, PVID: new(true)},
 	netstate.Device{ID: "0000:01:10.0", At: new("net1"), MTU: new(uint32(1500))},
 	netstate.VF{ID: "0000:01:10.0", VLAN: new(uint16(7))},
+	netstate.Rule{Family: netstate.IPv4, Priority: 1000, From: "192.0.2.0/24", Mark: 1, Mask: 0xff, Table: 7, SuppressPrefixLength: new(uint32(0))},
+	netstate.Neighbor{Link: "net1", Address: "192.0.2.9", MAC: new("02:00:00:00:00:09")},
 }
 
 // TestKinds walks all kinds: what is said of each is complete, and its objects
@@ -95,9 +97,6 @@ func survives(t *testing.T, o netstate.Object) {
 		if err := json.Unmarshal(data, &got); err != nil || !reflect.DeepEqual(got, c) {
 			t.Errorf("%s: %v: read as %+v (%v), want %+v", o.Key(), string(data), got, err, c)
 		}
-	}
-	if len(netstate.Fields(o)) == 0 {
-		t.Errorf("%s: no field", o.Key())
 	}
 }
 

@@ -202,28 +202,24 @@ func (m *model) vlansUp(l Link) []Link {
 	})
 }
 
-// flush drops every route through a link and its IPv6 addresses.
+// flush drops every route and neighbor of a link, and its IPv6 addresses.
 func (m *model) flush(l Link) {
 	for _, o := range All[Object](m.Snapshot) {
 		k := o.Key()
-		switch o := o.(type) {
-		case Route:
-			if o.Link == l.Name {
-				m.imply(o, nil)
-				delete(m.objects, k)
-			}
-		case Addr:
-			if o.Link == l.Name && strings.Contains(o.Address, ":") {
-				m.imply(o, nil)
-				delete(m.objects, k)
-			}
+		if LinkOf(o) != l.Name {
+			continue
+		}
+		a, isAddr := o.(Addr)
+		if o.Traits().Flushed || isAddr && strings.Contains(a.Address, ":") {
+			m.imply(o, nil)
+			delete(m.objects, k)
 		}
 	}
 }
 
 // addressGone drops what a link loses with its last IPv4 address: every IPv4 route
-// through it, those of other tables included (fib_disable_ip in
-// net/ipv4/fib_frontend.c). IPv6 has no such rule.
+// through it, those of other tables included, and every IPv4 neighbor
+// (fib_disable_ip in net/ipv4/fib_frontend.c). IPv6 has no such rule.
 func (m *model) addressGone(a Addr) {
 	if strings.Contains(a.Address, ":") {
 		return
@@ -234,9 +230,11 @@ func (m *model) addressGone(a Addr) {
 		}
 	}
 	for _, o := range All[Object](m.Snapshot) {
-		if r, ok := o.(Route); ok && r.Link == a.Link && !strings.Contains(r.Dst, ":") {
-			m.imply(r, nil)
-			delete(m.objects, r.Key())
+		r, isRoute := o.(Route)
+		n, isNeighbor := o.(Neighbor)
+		if LinkOf(o) == a.Link && (isRoute && !r.IPv6() || isNeighbor && !strings.Contains(n.Address, ":")) {
+			m.imply(o, nil)
+			delete(m.objects, o.Key())
 		}
 	}
 }
@@ -334,6 +332,12 @@ func (m *model) mtuChanged(l Link, mtu uint32) {
 }
 
 func (m *model) macChanged(l Link, mac string) {
+	for _, n := range All[Neighbor](m.Snapshot) {
+		if n.Link == l.Name {
+			m.imply(n, nil)
+			delete(m.objects, n.Key())
+		}
+	}
 	touched := func(c Link) bool {
 		return c.Master != nil && *c.Master == l.Name || c.Parent != nil && *c.Parent == l.Name
 	}

@@ -36,3 +36,35 @@ func TestLastAddress(t *testing.T) {
 		}
 	}
 }
+
+// TestNeighborsAreLost holds what a link's changes do to its static neighbors, which
+// a repair of the link has to recreate.
+func TestNeighborsAreLost(t *testing.T) {
+	up := netstate.Link{Name: "d0", LinkKind: "dummy", MTU: new(uint32(1500)), MAC: new("02:00:00:00:00:01"), Up: new(true), Master: new("")}
+	child := netstate.Link{Name: "v0", LinkKind: "vlan", Parent: new("d0"), MTU: new(uint32(1500)), MAC: up.MAC, Up: new(true), Master: new("")}
+	addr := netstate.Addr{Link: "d0", Address: "192.0.2.1/24"}
+	v4, v6 := netstate.Neighbor{Link: "d0", Address: "192.0.2.9"}, netstate.Neighbor{Link: "d0", Address: "2001:db8::9"}
+	onChild := netstate.Neighbor{Link: "v0", Address: "192.0.2.9"}
+	rule := netstate.Rule{Family: netstate.IPv4, Priority: 1, OIF: "d0", Table: 7}
+	for name, c := range map[string]struct {
+		change netstate.Change
+		left   []netstate.Object
+	}{
+		"down":              {netstate.Change{Before: netstate.Link{Name: "d0", Up: new(true)}, After: netstate.Link{Name: "d0", Up: new(false)}}, []netstate.Object{rule}},
+		"another MAC":       {netstate.Change{Before: netstate.Link{Name: "d0", MAC: up.MAC}, After: netstate.Link{Name: "d0", MAC: new("02:00:00:00:00:02")}}, []netstate.Object{rule}},
+		"another MTU":       {netstate.Change{Before: netstate.Link{Name: "d0", MTU: up.MTU}, After: netstate.Link{Name: "d0", MTU: new(uint32(1400))}}, []netstate.Object{v4, v6, onChild, rule}},
+		"last IPv4 address": {netstate.Change{Before: addr}, []netstate.Object{v6, onChild, rule}},
+		"link deleted":      {netstate.Change{Before: up}, []netstate.Object{rule}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := netstate.NewSnapshot(up, child, addr, v4, v6, onChild, rule)
+			s.Apply(c.change)
+			for _, o := range []netstate.Object{v4, v6, onChild, rule} {
+				_, there := s.Get(o.Key())
+				if want := slices.Contains(c.left, o); there != want {
+					t.Errorf("%s: there %v, want %v", o.Key(), there, want)
+				}
+			}
+		})
+	}
+}

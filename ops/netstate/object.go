@@ -242,7 +242,7 @@ func (r Route) On(carrier Key) Object {
 }
 
 var routeTraits = Traits{
-	Whole: true, Phase: PhaseRoutes, Cost: 8,
+	Whole: true, Phase: PhaseRoutes, Cost: 8, Flushed: true,
 	kernelMade: func(o Object) bool { return o.(Route).Protocol == RouteProtocolKernel && !o.(Route).IsDefault() },
 }
 

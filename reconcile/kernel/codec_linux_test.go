@@ -197,6 +197,83 @@ func TestDecodeRoutes(t *testing.T) {
 	}
 }
 
+func TestEncodeRule(t *testing.T) {
+	r := netstate.Rule{
+		Family: netstate.IPv4, Priority: 1000, From: "192.0.2.0/24", To: "198.51.100.7/32", IIF: "d0", OIF: "d1",
+		Mark: 0x10, Mask: 0xff, Table: 1001, SuppressPrefixLength: new(uint32(0)),
+	}
+	parts, err := encodeRule(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bytes := wire(t, `
+		02 20 18 00 00 00 00 01 00000000 # AF_INET, to /32, from /24, table in an attribute, lookup
+		0800 0100 c6336407               # FRA_DST
+		0800 0200 c0000200               # FRA_SRC
+		0800 0600 e8030000               # FRA_PRIORITY 1000
+		0800 0f00 e9030000               # FRA_TABLE 1001
+		0700 0300 643000 00              # FRA_IIFNAME d0
+		0700 1100 643100 00              # FRA_OIFNAME d1
+		0800 0a00 10000000               # FRA_FWMARK
+		0800 1000 ff000000               # FRA_FWMASK
+		0800 0e00 00000000               # FRA_SUPPRESS_PREFIXLEN 0
+		0500 1500 70 000000              # FRA_PROTOCOL 112
+	`)
+	sameBytes(t, bytes, sent(parts...))
+	got, ok := decodeRule(bytes)
+	if !ok || got.Key() != r.Key() || got.Protocol != netstate.RouteProtocol {
+		t.Errorf("read as %+v, %v", got, ok)
+	}
+}
+
+// What a rule matches or does beyond what we know makes it none of ours.
+func TestDecodeRuleOfOthers(t *testing.T) {
+	for name, message := range map[string]string{
+		"blackhole":      `02 00 00 00 fe 00 00 06 00000000`,
+		"inverted":       `02 00 00 00 fe 00 00 01 02000000`,
+		"with TOS":       `02 00 00 10 fe 00 00 01 00000000`,
+		"of a protocol":  `02 00 00 00 fe 00 00 01 00000000 0500 1600 06 000000`,
+		"of a VRF":       `02 00 00 00 00 00 00 01 00000000 0500 1300 01 000000`,
+		"of a user":      `02 00 00 00 fe 00 00 01 00000000 0c00 1400 00000000 00000000`,
+		"of another net": `07 00 00 00 fe 00 00 01 00000000`,
+	} {
+		if r, ok := decodeRule(wire(t, message)); ok {
+			t.Errorf("%s: read as %+v", name, r)
+		}
+	}
+	all, ok := decodeRule(wire(t, `
+		0a 00 00 00 fe 00 00 01 00000000
+		0800 0e00 ffffffff               # FRA_SUPPRESS_PREFIXLEN -1: none
+		0800 0600 fe7f0000               # FRA_PRIORITY 32766
+		0500 1500 02 000000
+	`))
+	if want := (netstate.Rule{Family: netstate.IPv6, Priority: 32766, Table: 254, Protocol: 2}); !ok || all != want {
+		t.Errorf("read as %+v, %v, want %+v", all, ok, want)
+	}
+}
+
+func TestEncodeNeighbor(t *testing.T) {
+	n := netstate.Neighbor{Address: "192.0.2.9", MAC: new("02:00:00:00:00:09")}
+	parts, err := encodeNeighbor(n, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bytes := wire(t, `
+		02 00 0000 07000000 8000 00 00 # AF_INET, link 7, NUD_PERMANENT
+		0800 0100 c0000209             # NDA_DST
+		0a00 0200 020000000009 0000    # NDA_LLADDR
+	`)
+	sameBytes(t, bytes, sent(parts...))
+	got, index, static := decodeNeighbor(bytes)
+	if !static || index != 7 || len(netstate.Diff(n, got)) > 0 || got.Address != n.Address {
+		t.Errorf("read as %+v of link %d, static %v", got, index, static)
+	}
+	bytes[8] = 2 // NUD_REACHABLE
+	if _, _, static := decodeNeighbor(bytes); static {
+		t.Error("what the kernel has learned is taken for a static entry")
+	}
+}
+
 // FuzzDecode holds that no bytes make a decoder panic or read beyond their end.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte{})
@@ -214,6 +291,8 @@ func FuzzDecode(f *testing.F) {
 		decodeBridgeVLANs(b)
 		decodeVFs(b)
 		decodePort(b)
+		decodeRule(b)
+		_, _, _ = decodeNeighbor(b)
 		for _, k := range linkKinds {
 			k.decode(&ifLink{}, b)
 		}

@@ -8,12 +8,15 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
 // Dump observes everything there is of the sandbox, also what is otherwise read
-// on demand: its sysctls, the ethtool settings of its links, its devices and
-// what physical functions hold for them; and of the host what is asked for. It
+// on demand: its rules, neighbors and sysctls, the ethtool settings of its links, its
+// devices and what physical functions hold for them; and of the host what is asked for. It
 // costs many messages and is meant for tests: "rolled back to a state equal to
 // the start, field by field".
 func (s *Sandbox) Dump(ctx context.Context, ask ...netstate.Object) (*netstate.Snapshot, error) {
@@ -27,6 +30,12 @@ func (s *Sandbox) Dump(ctx context.Context, ask ...netstate.Object) (*netstate.S
 			return nil, err
 		}
 		ask = append(ask, sysctls...)
+		if err := o.allRules(ctx); err != nil {
+			return nil, err
+		}
+		if err := o.allNeighbors(ctx); err != nil {
+			return nil, err
+		}
 	}
 	for _, l := range netstate.All[netstate.Link](o.snap) {
 		if l.DeviceID != "" {
@@ -64,6 +73,34 @@ func (s *Sandbox) listSysctls() ([]netstate.Object, error) {
 		return nil
 	})
 	return out, err
+}
+
+func (o *observer) allRules(ctx context.Context) error {
+	for family := range ruleFamilies {
+		all, err := o.inside.rules(ctx, family, func(netstate.Rule) bool { return true })
+		if err != nil {
+			return err
+		}
+		for _, r := range all {
+			o.snap.Put(r)
+		}
+	}
+	return nil
+}
+
+func (o *observer) allNeighbors(ctx context.Context) error {
+	q := query{typ: unix.RTM_GETNEIGH, reply: unix.RTM_NEWNEIGH, parts: []nl.NetlinkRequestData{make(body, unix.SizeofNdMsg)}, what: "neighbors", most: 1 << 16}
+	all, err := dump(ctx, o.inside, q, func(b []byte, keep func(netstate.Neighbor)) error {
+		if n, index, ok := decodeNeighbor(b); ok {
+			n.Link = o.names[index]
+			keep(n)
+		}
+		return nil
+	})
+	for _, n := range all {
+		o.snap.Put(n)
+	}
+	return err
 }
 
 func (o *observer) allEthtool(ctx context.Context, link string) error {

@@ -231,6 +231,8 @@ var codecs = []codec{
 	{netstate.KindVF, each((*observer).askVF), (*Sandbox).applyVF},
 	{netstate.KindSysctl, together((*observer).askSysctls), (*Sandbox).applySysctl},
 	{netstate.KindEthtool, together((*observer).askEthtool), (*Sandbox).applyEthtool},
+	{netstate.KindRule, together((*observer).askRules), (*Sandbox).applyRule},
+	{netstate.KindNeighbor, each((*observer).askNeighbor), (*Sandbox).applyNeighbor},
 }
 
 // together is ask for a kind whose objects are read at once.

@@ -1,0 +1,191 @@
+package ops
+
+import (
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"strings"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+// Rule is one policy rule. It is of the sandbox, not of the step's link.
+type Rule struct {
+	Priority             uint32  `json:"priority"`
+	Family               string  `json:"family,omitempty"`
+	From                 string  `json:"from,omitempty"`
+	To                   string  `json:"to,omitempty"`
+	IIF                  string  `json:"iif,omitempty"`
+	OIF                  string  `json:"oif,omitempty"`
+	Mark                 *uint32 `json:"fwmark,omitempty"`
+	Mask                 *uint32 `json:"fwmask,omitempty"`
+	Table                uint32  `json:"table"`
+	SuppressPrefixLength *uint32 `json:"suppressPrefixLength,omitempty"`
+}
+
+// Neighbor is one static entry of the neighbor table of the step's link.
+type Neighbor struct {
+	Address string `json:"address"`
+	MAC     string `json:"mac"`
+}
+
+// policyParams describes the keys of AddressConfig beyond addresses and routes.
+func policyParams() []contract.Param {
+	mark := func(name, description string) contract.Param {
+		return contract.Param{Name: name, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: description}
+	}
+	return []contract.Param{
+		{Name: "rules", Type: contract.List, Description: "policy routing rules of the sandbox", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
+			{Name: "priority", Type: contract.Integer, Required: true, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1), Description: "the lowest is asked first; the main table is asked at 32766"},
+			{Name: "table", Type: contract.Integer, Required: true, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1), Description: "routing table to look into"},
+			{Name: "from", Type: contract.String, Format: contract.Prefix, Description: "source prefix"},
+			{Name: "to", Type: contract.String, Format: contract.Prefix, Description: "destination prefix"},
+			{Name: "iif", Type: contract.String, Format: contract.InterfaceName, Description: "interface a packet came in by; lo is for those sent here"},
+			{Name: "oif", Type: contract.String, Format: contract.InterfaceName, Description: "interface that a socket is bound to"},
+			mark("fwmark", "mark of the packet"),
+			mark("fwmask", "bits of the mark that are compared; default: all"),
+			{Name: "suppressPrefixLength", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(128), Description: "passes over routes whose prefix is this long or shorter; 0 passes over default routes"},
+			{Name: "family", Type: contract.String, Enum: []string{netstate.IPv4, netstate.IPv6}, Description: "needed where neither from nor to tells it"},
+		}}},
+		{Name: "neighbors", Type: contract.List, Description: "static entries of the interface's neighbor table (ARP, NDP)", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
+			{Name: "address", Type: contract.String, Format: contract.IP, Required: true, Description: "IP address of the neighbor"},
+			{Name: "mac", Type: contract.String, Format: contract.MAC, Required: true, Description: "MAC address of the neighbor"},
+		}}},
+		{Name: "sourceRouting", Type: contract.Boolean, Description: "what is sent from an address of this step leaves by its interface: " +
+			"a rule for each address leads to a table of the interface, which has the networks of the addresses, the routes of this step and a default route by the addresses' gateway"},
+	}
+}
+
+// policy wants the rules and neighbors of a config.
+func (p *Planner) policy(link string, cfg AddressConfig) error {
+	for i, r := range cfg.Rules {
+		rule, err := r.object(fmt.Sprintf("rules[%d]", i))
+		if err != nil {
+			return err
+		}
+		if err := p.Want(rule); err != nil {
+			return err
+		}
+	}
+	for _, n := range cfg.Neighbors {
+		if err := p.Want(netstate.Neighbor{Link: link, Address: n.Address, MAC: &n.MAC}); err != nil {
+			return err
+		}
+	}
+	if !cfg.SourceRouting {
+		return nil
+	}
+	return p.sourceRouting(link, cfg)
+}
+
+// object checks a rule beyond its contract.
+func (r Rule) object(field string) (netstate.Rule, error) {
+	out := netstate.Rule{Family: r.Family, Priority: r.Priority, IIF: r.IIF, OIF: r.OIF, Table: r.Table, SuppressPrefixLength: r.SuppressPrefixLength}
+	for _, f := range []struct {
+		name, prefix string
+		into         *string
+	}{{"from", r.From, &out.From}, {"to", r.To, &out.To}} {
+		pre, err := netip.ParsePrefix(f.prefix)
+		if err != nil {
+			continue // none, or "default", which matches anything
+		}
+		family := netstate.IPv4
+		if pre.Addr().Is6() {
+			family = netstate.IPv6
+		}
+		if out.Family != "" && out.Family != family {
+			return out, Invalid(field+"."+f.name, "%q is not %s, as the rest of the rule is", f.prefix, out.Family)
+		}
+		out.Family = family
+		if pre.Bits() > 0 {
+			*f.into = f.prefix
+		}
+	}
+	switch {
+	case out.Family == "":
+		return out, Invalid(field+".family", "is needed, %s or %s: neither from nor to tells it", netstate.IPv4, netstate.IPv6)
+	case out.Family == netstate.IPv4 && r.SuppressPrefixLength != nil && *r.SuppressPrefixLength > 32:
+		return out, Invalid(field+".suppressPrefixLength", "is %d, and an IPv4 prefix has at most 32 bits", *r.SuppressPrefixLength)
+	case r.Mask != nil && r.Mark == nil:
+		return out, Invalid(field+".fwmask", "needs fwmark")
+	case r.Mark != nil:
+		out.Mark, out.Mask = *r.Mark, 1<<32-1
+		if r.Mask != nil {
+			out.Mask = *r.Mask
+		}
+		if out.Mask == 0 || out.Mark&^out.Mask != 0 {
+			return out, Invalid(field+".fwmark", "%#x has bits that fwmask %#x leaves out, so that nothing matches", out.Mark, out.Mask)
+		}
+	}
+	return out, nil
+}
+
+// SourceRulePriority is the priority of the rules that sourceRouting makes: after
+// the rules that others write, before the main table, which is asked at 32766.
+const SourceRulePriority = 30000
+
+// sourceTable is the routing table of an interface for sourceRouting. It depends on
+// nothing but the name, so that it stays the same whatever else is planned, and is
+// far from the small numbers that people and VRFs use.
+func sourceTable(link string) uint32 {
+	h := fnv.New32a()
+	h.Write([]byte(link))
+	return 0x70000000 | h.Sum32()&0x00ffffff
+}
+
+// sourceRouting lets what is sent from an address leave by its link.
+func (p *Planner) sourceRouting(link string, cfg AddressConfig) error {
+	if len(cfg.Addresses) == 0 {
+		return Invalid("sourceRouting", "needs addresses in the same step")
+	}
+	table := sourceTable(link)
+	if other, ok := p.sourced[table]; ok && other != link {
+		return Invalid("sourceRouting", "the names %q and %q lead to one routing table: rename one of them", link, other)
+	}
+	p.sourced[table] = link
+	var routes []deferredRoute
+	add := func(field string, r Route) {
+		r.Table = &table
+		routes = append(routes, deferredRoute{step: p.current, link: link, field: field, route: r, sourced: true})
+	}
+	defaults := map[bool]bool{} // by "is IPv6"
+	for _, r := range cfg.Routes {
+		if pre, err := netip.ParsePrefix(r.Destination); r.Table == nil && (err != nil || pre.Bits() == 0) {
+			defaults[strings.Contains(r.Destination+r.Gateway, ":")] = true
+		}
+	}
+	for i, a := range cfg.Addresses {
+		field := fmt.Sprintf("addresses[%d]", i)
+		pre, err := netip.ParsePrefix(a.Address)
+		if err != nil || pre.Addr().IsLinkLocalUnicast() {
+			continue
+		}
+		host := netip.PrefixFrom(pre.Addr(), pre.Addr().BitLen())
+		rule, err := Rule{Priority: SourceRulePriority, From: host.String(), Table: table}.object(field)
+		if err != nil {
+			return err
+		}
+		if err := p.Want(rule); err != nil {
+			return err
+		}
+		if pre != host {
+			add(field, Route{Destination: pre.Masked().String()})
+		}
+	}
+	for i, a := range cfg.Addresses {
+		v6 := strings.Contains(a.Address, ":")
+		if a.Gateway == "" || defaults[v6] {
+			continue
+		}
+		defaults[v6] = true
+		add(fmt.Sprintf("addresses[%d]", i), Route{Destination: map[bool]string{false: "0.0.0.0/0", true: "::/0"}[v6], Gateway: a.Gateway})
+	}
+	for i, r := range cfg.Routes {
+		if r.Table == nil {
+			add(fmt.Sprintf("routes[%d]", i), r)
+		}
+	}
+	p.deferred = append(p.deferred, routes...)
+	return nil
+}

@@ -1,0 +1,124 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/ops/netstate"
+)
+
+// encodeNeighbor writes a static entry, or which one is meant where it has no MAC.
+func encodeNeighbor(n netstate.Neighbor, index int) ([]nl.NetlinkRequestData, error) {
+	ip, err := netip.ParseAddr(n.Address)
+	if err != nil {
+		return nil, invalid("%q is not an address", n.Address)
+	}
+	header := make(body, unix.SizeofNdMsg)
+	header[0] = family(ip)
+	copy(header[4:], nl.Uint32Attr(uint32(index)))
+	parts := []nl.NetlinkRequestData{header, attr(unix.NDA_DST, ip.AsSlice())}
+	if n.MAC == nil {
+		return parts, nil
+	}
+	hw, err := net.ParseMAC(*n.MAC)
+	if err != nil {
+		return nil, invalid("mac: %q is not a MAC address", *n.MAC)
+	}
+	copy(header[8:], nl.Uint16Attr(unix.NUD_PERMANENT))
+	return append(parts, attr(unix.NDA_LLADDR, hw)), nil
+}
+
+// decodeNeighbor reads a static entry, and the index of its link, from the payload
+// of an RTM_NEWNEIGH message; false for one that the kernel has learned.
+func decodeNeighbor(b []byte) (n netstate.Neighbor, index int, static bool) {
+	if len(b) < unix.SizeofNdMsg || u16(b[8:])&unix.NUD_PERMANENT == 0 {
+		return n, 0, false
+	}
+	for typ, v := range attributes(b[unix.SizeofNdMsg:]) {
+		switch typ {
+		case unix.NDA_DST:
+			n.Address = ipText(v)
+		case unix.NDA_LLADDR:
+			n.MAC = new(net.HardwareAddr(v).String())
+		}
+	}
+	return n, int(u32(b[4:])), n.Address != ""
+}
+
+// askNeighbor reads one entry: the kernel tells single ones since 5.0.
+func (o *observer) askNeighbor(ctx context.Context, ask netstate.Neighbor) error {
+	o.snap.PutAbsent(ask.Key())
+	c, _, err := o.at(ask.Link)
+	if err != nil {
+		return nil // it went with its namespace
+	}
+	index, err := o.index(ctx, ask.Link)
+	if errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ask.MAC = nil
+	parts, err := encodeNeighbor(ask, index)
+	if err != nil {
+		return err
+	}
+	b, err := c.get(ctx, unix.RTM_GETNEIGH, unix.RTM_NEWNEIGH, parts...)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if n, _, static := decodeNeighbor(b); static {
+		n.Link = ask.Link
+		o.snap.Put(n)
+	}
+	return nil
+}
+
+func (s *Sandbox) applyNeighbor(ctx context.Context, c netstate.Change) error {
+	before, after := typed[netstate.Neighbor](c)
+	if c.Action() != netstate.Delete {
+		// What the kernel has learned of that address gives way.
+		return explainNeighbor(after, s.sendNeighbor(ctx, unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, after))
+	}
+	before.MAC = nil
+	err := s.sendNeighbor(ctx, unix.RTM_DELNEIGH, 0, before)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, errGone) {
+		return nil
+	}
+	return err
+}
+
+func (s *Sandbox) sendNeighbor(ctx context.Context, typ, flags int, n netstate.Neighbor) error {
+	c, _, err := s.at(n.Link)
+	if err != nil {
+		return err
+	}
+	return s.fresh(func() error {
+		index, err := s.index(ctx, n.Link)
+		if err != nil {
+			return err
+		}
+		parts, err := encodeNeighbor(n, index)
+		if err != nil {
+			return err
+		}
+		return c.write(ctx, typ, flags, parts...)
+	}, n.Link)
+}
+
+func explainNeighbor(n netstate.Neighbor, err error) error {
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENXIO) {
+		return because(fault.Invalid, err, "%s cannot have a neighbor %s with mac %s", where(n.Link), n.Address, deref(n.MAC))
+	}
+	return err
+}

@@ -1,0 +1,200 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+)
+
+// linux/fib_rules.h.
+const (
+	sizeofRuleHeader = 12
+	ruleToTable      = 1 // FR_ACT_TO_TBL
+	ruleInvert       = 2 // FIB_RULE_INVERT
+
+	fraDst               = 1
+	fraSrc               = 2
+	fraIIF               = 3
+	fraPriority          = 6
+	fraMark              = 10
+	fraSuppressPrefixLen = 14
+	fraTable             = 15
+	fraMask              = 16
+	fraOIF               = 17
+	fraPad               = 18
+	fraProtocol          = 21
+)
+
+var ruleFamilies = words{unix.AF_INET: netstate.IPv4, unix.AF_INET6: netstate.IPv6}
+
+// decodeRule reads the payload of an RTM_NEWRULE message; false for a rule that
+// matches or does what netstate has no word for, such as ports, users or another
+// action than a lookup.
+func decodeRule(b []byte) (netstate.Rule, bool) {
+	if len(b) < sizeofRuleHeader || b[3] != 0 || b[7] != ruleToTable || u32(b[8:])&ruleInvert != 0 {
+		return netstate.Rule{}, false
+	}
+	family := ruleFamilies.word(uint32(b[0]))
+	if family == nil {
+		return netstate.Rule{}, false
+	}
+	r := netstate.Rule{Family: *family, Table: uint32(b[4])}
+	for typ, v := range attributes(b[sizeofRuleHeader:]) {
+		switch typ {
+		case fraDst:
+			r.To = prefixOf(b[0], v, b[1])
+		case fraSrc:
+			r.From = prefixOf(b[0], v, b[2])
+		case fraIIF:
+			r.IIF = text(v)
+		case fraOIF:
+			r.OIF = text(v)
+		case fraPriority:
+			r.Priority = u32(v)
+		case fraMark:
+			r.Mark = u32(v)
+		case fraMask:
+			r.Mask = u32(v)
+		case fraTable:
+			r.Table = u32(v)
+		case fraProtocol:
+			r.Protocol = int(u8(v))
+		case fraSuppressPrefixLen:
+			if n := u32(v); n != ^uint32(0) { // -1 is none
+				r.SuppressPrefixLength = &n
+			}
+		case fraPad:
+		default:
+			return netstate.Rule{}, false
+		}
+	}
+	return r, true
+}
+
+// encodeRule writes a rule.
+func encodeRule(r netstate.Rule) ([]nl.NetlinkRequestData, error) {
+	family, ok := ruleFamilies.number(r.Family)
+	if !ok {
+		return nil, oneOf("family", r.Family, ruleFamilies)
+	}
+	header := make(body, sizeofRuleHeader)
+	header[0], header[7] = uint8(family), ruleToTable
+	parts := []nl.NetlinkRequestData{header}
+	add := func(typ int, v []byte) { parts = append(parts, attr(typ, v)) }
+	for _, f := range []struct {
+		prefix    string
+		typ, bits int
+	}{{r.To, fraDst, 1}, {r.From, fraSrc, 2}} {
+		if f.prefix == "" {
+			continue
+		}
+		p, err := netip.ParsePrefix(f.prefix)
+		if err != nil {
+			return nil, invalid("%q is not a prefix", f.prefix)
+		}
+		header[f.bits] = uint8(p.Bits())
+		add(f.typ, p.Addr().AsSlice())
+	}
+	add(fraPriority, nl.Uint32Attr(r.Priority))
+	add(fraTable, nl.Uint32Attr(r.Table)) // the header has room for 255
+	if r.IIF != "" {
+		add(fraIIF, nl.ZeroTerminated(r.IIF))
+	}
+	if r.OIF != "" {
+		add(fraOIF, nl.ZeroTerminated(r.OIF))
+	}
+	if r.Mask != 0 {
+		add(fraMark, nl.Uint32Attr(r.Mark))
+		add(fraMask, nl.Uint32Attr(r.Mask))
+	}
+	if r.SuppressPrefixLength != nil {
+		add(fraSuppressPrefixLen, nl.Uint32Attr(*r.SuppressPrefixLength))
+	}
+	add(fraProtocol, []byte{netstate.RouteProtocol})
+	return parts, nil
+}
+
+// askRules reads rules of the sandbox, each family in one dump: the kernel has no
+// query for one rule. Of a sandbox with more rules than are read, or whose rules
+// change faster than they can be read, it takes what was read: a pod that fills its
+// own list of rules is no reason to keep a device from the host. To create a rule
+// that exists is refused.
+func (o *observer) askRules(ctx context.Context, ask []netstate.Rule) error {
+	wanted := map[netstate.Key]bool{}
+	families := map[string]bool{}
+	for _, r := range ask {
+		o.snap.PutAbsent(r.Key())
+		wanted[r.Key()] = true
+		families[r.Family] = true
+	}
+	if o.inside == nil {
+		return nil
+	}
+	for family, text := range ruleFamilies {
+		if !families[text] {
+			continue
+		}
+		have, err := o.inside.rules(ctx, family, func(r netstate.Rule) bool { return wanted[r.Key()] })
+		if err != nil && !errors.Is(err, reconcile.ErrPartial) {
+			return reading(ask[0], err)
+		}
+		for _, r := range have {
+			o.snap.Put(r)
+		}
+	}
+	return nil
+}
+
+// rules lists the rules of a family that are wanted, with reconcile.ErrPartial where
+// not all were read.
+func (c *conn) rules(ctx context.Context, family uint32, wanted func(netstate.Rule) bool) ([]netstate.Rule, error) {
+	header := make(body, sizeofRuleHeader)
+	header[0] = uint8(family)
+	q := query{typ: unix.RTM_GETRULE, reply: unix.RTM_NEWRULE, parts: []nl.NetlinkRequestData{header}, what: ruleFamilies[family] + " rules", most: c.bounds.Routes, read: c.bounds.Routes}
+	out, err := dump(ctx, c, q, func(b []byte, keep func(netstate.Rule)) error {
+		if r, ok := decodeRule(b); ok && wanted(r) {
+			keep(r)
+		}
+		return nil
+	})
+	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil, nil // a kernel without that family, or without rules for it
+	}
+	return out, err
+}
+
+func (s *Sandbox) applyRule(ctx context.Context, c netstate.Change) error {
+	before, after := typed[netstate.Rule](c)
+	switch c.Action() {
+	case netstate.Create:
+		return s.sendRule(ctx, unix.RTM_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, after)
+	case netstate.Delete:
+		// What a request to delete does not name matches anything (rule_find in
+		// net/core/fib_rules.c). A rule of the pod that differs from ours by what we
+		// do not name, and comes before it, would be deleted first.
+		err := s.sendRule(ctx, unix.RTM_DELRULE, 0, before)
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, errGone) {
+			return nil
+		}
+		return err
+	default:
+		return invalid("a rule cannot change: another one has to be created")
+	}
+}
+
+func (s *Sandbox) sendRule(ctx context.Context, typ, flags int, r netstate.Rule) error {
+	if s.inside == nil {
+		return errGone
+	}
+	parts, err := encodeRule(r)
+	if err != nil {
+		return err
+	}
+	return s.inside.write(ctx, typ, flags, parts...)
+}
