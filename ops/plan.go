@@ -60,6 +60,9 @@ type Plan struct {
 type Pending struct {
 	Step  string `json:"step"`
 	Needs string `json:"needs"` // e.g. "dummy0.mac"
+	// Withheld is set where it waits for what cannot be observed, and not for a
+	// value that Changes make known.
+	Withheld error `json:"-"`
 }
 
 // Empty reports whether nothing is left to do.
@@ -159,7 +162,11 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 		st.inputs = topology.Merge(inputs...)
 		err := r.planStep(p, step, results)
 		var unknown *unknownRef
+		var held *withheld
 		switch {
+		case errors.As(err, &held):
+			st.pending, st.withheld = held.Error(), held.err
+			continue
 		case errors.Is(err, errMissing):
 			blocked[step.Name] = true
 			continue
@@ -334,6 +341,11 @@ func placeOf(i topology.Interface) string {
 	}
 	return i.Name
 }
+
+// withheld stops a step that depends on what cannot be observed.
+type withheld struct{ err error }
+
+func (w *withheld) Error() string { return w.err.Error() }
 
 // unknownRef is a reference to a value that only applying makes known.
 type unknownRef struct{ ref ref.Ref }

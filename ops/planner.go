@@ -64,6 +64,8 @@ type stepState struct {
 	devices *topology.Devices
 	pending string // what it waits for, "" when planned
 	later   string // what part of it waits for, the rest being planned
+	// withheld is why what it waits for cannot be observed, nil where it can.
+	withheld error
 }
 
 // errMissing stops a step whose plan depends on something not yet observed.
@@ -239,6 +241,9 @@ func (p *Planner) Addrs(link string) []netstate.Addr {
 // Lookup returns an object as it will be, observing it first when needed.
 func Lookup[T netstate.Object](p *Planner, o T) (T, bool, error) {
 	p.imagine(o)
+	if err := p.view.Withheld(o); err != nil {
+		return o, false, &withheld{err}
+	}
 	got, ok := netstate.Lookup(p.view, o)
 	if !ok && !p.view.Known(o) {
 		p.need(o)
@@ -356,6 +361,10 @@ func (p *Planner) want(o netstate.Object, adopt bool) error {
 	}
 	if err := p.claim(o); err != nil {
 		return err
+	}
+	if err := p.view.Withheld(o); err != nil {
+		p.current.later, p.current.withheld = err.Error(), err
+		return nil
 	}
 	p.wants = append(p.wants, want{p.StepName(), o, adopt})
 	switch o := o.(type) {

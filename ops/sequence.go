@@ -13,11 +13,12 @@ import (
 // walks the wants once more, on a fresh overlay, now knowing all of them.
 type sequencer struct {
 	overlay
-	p    *Planner
-	full map[netstate.Key]netstate.Link
-	made map[netstate.Key]bool // created by us, by the record
-	held []netstate.Change     // see Plan
-	down []want                // VLANs that come up once their parent is, see underDown
+	p       *Planner
+	full    map[netstate.Key]netstate.Link
+	made    map[netstate.Key]bool // created by us, by the record
+	held    []netstate.Change     // see Plan
+	waiting []Pending             // what cannot be taken back now
+	down    []want                // VLANs that come up once their parent is, see underDown
 }
 
 // sequence orders: what is no longer wanted goes first; then links, devices and
@@ -71,16 +72,16 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 		q.down = nil
 		q.bringBack(q.interrupted()...) // what lacks its gateway still has its turn after the addresses
 	}
-	plan := &Plan{Changes: q.changes, Held: q.held, Notes: p.notes, leadsTo: &prospect{p, q.now, order}}
+	plan := &Plan{Pending: q.waiting, Changes: q.changes, Held: q.held, Notes: p.notes, leadsTo: &prospect{p, q.now, order}}
 	results := map[string]topology.Result{}
 	for _, step := range order {
 		st := p.steps[step.Name]
 		if st.pending != "" {
-			plan.Pending = append(plan.Pending, Pending{step.Name, st.pending})
+			plan.Pending = append(plan.Pending, Pending{Step: step.Name, Needs: st.pending, Withheld: st.withheld})
 			continue
 		}
 		if st.later != "" {
-			plan.Pending = append(plan.Pending, Pending{step.Name, st.later})
+			plan.Pending = append(plan.Pending, Pending{Step: step.Name, Needs: st.later, Withheld: st.withheld})
 		}
 		res := p.result(st, q.now, pick(results, step.DependOn))
 		results[step.Name] = res
@@ -127,6 +128,10 @@ func (q *sequencer) prune() []netstate.Object {
 			continue
 		}
 		claims, wanted := q.p.claims[c.Key()]
+		if why := q.now.Withheld(c.Object()); why != nil && !wanted {
+			q.waiting = append(q.waiting, Pending{Step: c.Step, Needs: why.Error(), Withheld: why})
+			continue
+		}
 		if !wanted {
 			gone = append(gone, c)
 			continue

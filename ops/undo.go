@@ -192,6 +192,9 @@ func (u *undoer) lose(gone netstate.Change) (listed, foreign bool) {
 }
 
 func (u *undoer) undo(c netstate.Change) {
+	if u.now.Withheld(c.Object()) != nil {
+		return // whoever keeps the history keeps this of it
+	}
 	switch o := c.Object().(type) {
 	case netstate.Device:
 		u.device(c)

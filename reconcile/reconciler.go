@@ -25,6 +25,8 @@ type Options struct {
 	Store    Store
 	// Open opens a sandbox's namespace; "" opens the host's side alone.
 	Open func(netns string) (Domain, error)
+	// External are the domains beside the kernel.
+	External []ExternalDomain
 	// BootID tells whether a record's history belongs to this boot.
 	BootID string
 	// Patience bounds the wait for what is not ready yet, such as a VF whose
@@ -240,17 +242,19 @@ type pass struct {
 	known  bool // a record was there
 	before Record
 
-	domain   Domain
-	snapshot *netstate.Snapshot
-	partial  error             // why the snapshot of a release lacks what is in the sandbox
-	asked    []netstate.Object // on-demand objects of this pass, for re-observation
-	executed []netstate.Change
-	intended bool    // the record speaks of changes of this pass
-	unnoted  error   // the journal's, where the pass went on without it
-	drift    []Drift // what a repair is to put right
-	left     []Drift // and what it is not to
-	timing   Timing
-	counts   [3]uint64 // dumps, gets, writes
+	domain Domain
+	// externals are the domains of Options.External that are open.
+	externals map[int]External
+	snapshot  *netstate.Snapshot
+	partial   error             // why the snapshot of a release lacks what is in the sandbox
+	asked     []netstate.Object // on-demand objects of this pass, for re-observation
+	executed  []netstate.Change
+	intended  bool    // the record speaks of changes of this pass
+	unnoted   error   // the journal's, where the pass went on without it
+	drift     []Drift // what a repair is to put right
+	left      []Drift // and what it is not to
+	timing    Timing
+	counts    [3]uint64 // dumps, gets, writes
 }
 
 // expect returns what a pass will want to observe on demand: what the last one
@@ -287,7 +291,8 @@ func (p *pass) load() error {
 	p.record, p.known = rec, ok
 	if ok && rec.BootID != p.r.opts.BootID {
 		// Nothing of an earlier boot is left in the kernel.
-		p.record.History, p.record.NetnsID, p.record.BootID = nil, NetnsID{}, p.r.opts.BootID
+		p.record.History = p.r.outlasting(p.record.History)
+		p.record.NetnsID, p.record.BootID = NetnsID{}, p.r.opts.BootID
 		p.record.Fighting = nil
 		if p.record.Phase != Releasing {
 			p.record.Phase = Applying
@@ -313,6 +318,7 @@ func (p *pass) replaced() bool {
 }
 
 func (p *pass) close() {
+	p.closeExternal()
 	if p.domain != nil {
 		if c, ok := p.domain.(counter); ok {
 			dumps, gets, writes := c.Counters()
@@ -447,17 +453,20 @@ func (p *pass) plan(ctx context.Context) (*ops.Plan, error) {
 
 func (p *pass) observe(ctx context.Context) error {
 	start := p.r.opts.Now()
-	snap, err := p.domain.Observe(ctx, p.recorded(p.asked))
-	p.timing.Observe += p.r.opts.Now().Sub(start)
+	snap, err := p.domain.Observe(ctx, p.recorded(p.kernels(p.asked)))
 	p.partial = nil
 	if p.record.Phase == Releasing && snap != nil && errors.Is(err, ErrPartial) {
 		// What lives in the namespace goes with it. The devices have to come back.
 		p.partial, err = fmt.Errorf("observe: %w", err), nil
 	}
+	if err == nil {
+		p.snapshot = snap
+		p.extendExternal(ctx, p.asked)
+	}
+	p.timing.Observe += p.r.opts.Now().Sub(start)
 	if err != nil {
 		return fmt.Errorf("observe: %w", err)
 	}
-	p.snapshot = snap
 	return nil
 }
 
@@ -533,12 +542,15 @@ func (p *pass) verify(ctx context.Context, done *ops.Plan) (*ops.Plan, error) {
 func (p *pass) extend(ctx context.Context, missing []netstate.Object) error {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Observe += p.r.opts.Now().Sub(start) }()
-	if err := p.domain.Extend(ctx, p.snapshot, p.recorded(missing)); err != nil {
-		return fmt.Errorf("observe: %w", err)
+	if kernels := p.kernels(missing); len(kernels) > 0 {
+		if err := p.domain.Extend(ctx, p.snapshot, p.recorded(kernels)); err != nil {
+			return fmt.Errorf("observe: %w", err)
+		}
 	}
+	p.extendExternal(ctx, missing)
 	p.asked = append(p.asked, missing...)
 	for _, o := range missing {
-		if !p.snapshot.Known(o) {
+		if !p.snapshot.Known(o) && p.snapshot.Withheld(o) == nil {
 			return fmt.Errorf("observe: %s was not answered for", o.Key())
 		}
 	}
@@ -591,6 +603,9 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 		}
 		if plan.Empty() {
 			return p.settle(plan)
+		}
+		if why := onlyWithheld(plan); why != nil {
+			return Report{}, p.fail(ctx, why)
 		}
 		if len(plan.Changes) == 0 || last != nil && plan.String() == last.String() {
 			return Report{}, p.fail(ctx, notConverged(p.sandbox.Topology.Name, plan))
@@ -733,7 +748,7 @@ func (p *pass) applyOne(ctx context.Context, c netstate.Change, patience time.Du
 	defer func() { p.timing.Apply += p.r.opts.Now().Sub(start) }()
 	wait := 10 * time.Millisecond
 	for {
-		err := p.domain.Apply(ctx, c)
+		err := p.applyTo(ctx, c)
 		if err == nil || fault.Of(err) != fault.NotReady || p.r.opts.Now().Sub(start) >= patience {
 			return err
 		}
@@ -763,6 +778,20 @@ func (p *pass) stepError(c netstate.Change, err error) error {
 		}
 	}
 	return &ops.StepError{Topology: p.sandbox.Topology.Name, Step: c.Step, Type: typ, Err: err}
+}
+
+// onlyWithheld is the error of a plan that has nothing to do but what waits for a
+// domain that cannot be observed, nil for any other.
+func onlyWithheld(plan *ops.Plan) error {
+	if len(plan.Changes) > 0 {
+		return nil
+	}
+	for _, w := range plan.Pending {
+		if w.Withheld != nil {
+			return fault.New(fault.NotReady, fmt.Errorf("step %q waits: %w", w.Step, w.Withheld))
+		}
+	}
+	return nil
 }
 
 func notConverged(name string, plan *ops.Plan) error {
@@ -895,6 +924,9 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 			return err
 		}
 		if len(changes) == 0 && len(absent) == 0 {
+			if _, why := p.withheld(history); why != nil {
+				return why
+			}
 			return p.partial // also when a change failed: what it was about is gone by now
 		}
 		switch {
@@ -1044,6 +1076,7 @@ func (p *pass) release(ctx context.Context) error {
 	if len(p.record.History) > 0 {
 		if err := p.undo(ctx, p.record.History); err != nil {
 			p.noteUnclean(err)
+			p.noteWithheld(err)
 			return errors.Join(err, p.unnoted)
 		}
 	}
@@ -1068,6 +1101,19 @@ func (p *pass) noteUnclean(err error) {
 		have, _ := p.snapshot.Device(before.ID)
 		return len(netstate.Diff(netstate.Device{ID: before.ID, Settings: before.Settings}, have)) == 0
 	})
+	p.noted(p.r.opts.Store.Put(p.record))
+}
+
+// noteWithheld keeps in the record what a release could not undo yet.
+func (p *pass) noteWithheld(err error) {
+	if !errors.Is(err, errWithheld) {
+		return
+	}
+	left, _ := p.withheld(p.record.History)
+	if p.record.Failure == err.Error() && len(left) == len(p.record.History) {
+		return
+	}
+	p.record.Failure, p.record.History = err.Error(), left
 	p.noted(p.r.opts.Store.Put(p.record))
 }
 

@@ -16,11 +16,13 @@ type Snapshot struct {
 	// fresh holds links that appeared through Apply: nothing observed on
 	// demand exists for them yet.
 	fresh map[string]bool
+	// withheld holds why the objects of a kind cannot be observed at all.
+	withheld map[Kind]error
 }
 
 // NewSnapshot returns a snapshot of the given objects, all of them known.
 func NewSnapshot(objects ...Object) *Snapshot {
-	s := &Snapshot{objects: map[Key]Object{}, known: map[Key]bool{}, fresh: map[string]bool{}}
+	s := &Snapshot{objects: map[Key]Object{}, known: map[Key]bool{}, fresh: map[string]bool{}, withheld: map[Kind]error{}}
 	for _, o := range objects {
 		s.Put(o)
 	}
@@ -29,7 +31,7 @@ func NewSnapshot(objects ...Object) *Snapshot {
 
 // Clone returns an independent copy. Objects are values and are shared.
 func (s *Snapshot) Clone() *Snapshot {
-	return &Snapshot{maps.Clone(s.objects), maps.Clone(s.known), maps.Clone(s.fresh)}
+	return &Snapshot{maps.Clone(s.objects), maps.Clone(s.known), maps.Clone(s.fresh), maps.Clone(s.withheld)}
 }
 
 // Put records an observed object.
@@ -44,6 +46,13 @@ func (s *Snapshot) PutAbsent(k Key) {
 	delete(s.objects, k)
 	s.known[k] = true
 }
+
+// Withhold records that the objects of a kind cannot be observed, and why. What is
+// wanted of them waits, and what the history has of them stays there.
+func (s *Snapshot) Withhold(k Kind, why error) { s.withheld[k] = why }
+
+// Withheld is why the object cannot be observed, nil when it can.
+func (s *Snapshot) Withheld(o Object) error { return s.withheld[o.Key().Kind] }
 
 // Get returns an object by key.
 func (s *Snapshot) Get(k Key) (Object, bool) {
