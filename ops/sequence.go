@@ -198,7 +198,7 @@ func (q *sequencer) emit(w want) error {
 	case !ok:
 		q.do(netstate.Change{Step: w.step, After: w.obj})
 	case needsReplace(netstate.Diff(w.obj, have)):
-		q.do(netstate.Change{Step: w.step, Before: have, After: w.obj, Anew: true})
+		q.do(netstate.Change{Step: w.step, Before: have, After: w.obj, Recreate: true})
 	default:
 		q.update(w.step, have, w.obj)
 	}
@@ -287,7 +287,7 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 			}
 			// Until it is made the record means the old one, and knows it by that.
 			full.Index = have.Index
-			q.do(netstate.Change{Step: w.step, Before: have, After: atBirth(full), Anew: true})
+			q.do(netstate.Change{Step: w.step, Before: have, After: atBirth(full), Recreate: true})
 			return nil
 		}
 	} else if !exists {

@@ -235,7 +235,7 @@ func (u *undoer) undo(c netstate.Change) {
 	case !ok:
 		u.makeAgain(c)
 	case whole(c.Before) && needsReplace(netstate.Diff(c.Before, have)):
-		u.do(netstate.Change{Step: c.Step, Before: have, After: c.Before, Anew: true})
+		u.do(netstate.Change{Step: c.Step, Before: have, After: c.Before, Recreate: true})
 	default:
 		u.restore(c, have)
 	}

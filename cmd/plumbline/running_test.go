@@ -19,7 +19,7 @@ func TestEffects(t *testing.T) {
 	changes := []netstate.Change{
 		{Step: "mgmt", Before: link("mgmt0")},
 		{Step: "vf1", Before: netstate.Device{ID: "1", At: new("net2")}, After: netstate.Device{ID: "1", At: new(netstate.HostName("enp3s0f0v1"))}},
-		{Step: "data", Before: link("data0"), After: link("data0"), Anew: true},
+		{Step: "data", Before: link("data0"), After: link("data0"), Recreate: true},
 		{Step: "data", Before: link("inner0"), Implied: true},
 		{Step: "inner", After: link("inner0")},
 		{Step: "data", Before: up("data0", false), After: up("data0", true)},

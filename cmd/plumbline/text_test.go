@@ -26,7 +26,7 @@ func TestReplacementIsOneLine(t *testing.T) {
 	topo := &topology.Topology{Name: "ai", Steps: []topology.Step{{Name: "data", Type: "vlan"}, {Name: "bond", Type: "bond"}}}
 	plan := &ops.Plan{
 		Changes: []netstate.Change{
-			{Step: "data", Before: vlan(100), After: vlan(200), Anew: true},
+			{Step: "data", Before: vlan(100), After: vlan(200), Recreate: true},
 			{Step: "", Before: netstate.Link{Name: "old"}},
 			{Step: "data", Before: netstate.Addr{Link: "data0", Address: "10.0.0.1/24"}, Implied: true},
 			{Step: "bond", Before: netstate.Link{Name: "bond0", MTU: new(uint32(1500))}, After: netstate.Link{Name: "bond0", MTU: new(uint32(9000))}},

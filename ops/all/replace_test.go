@@ -68,7 +68,7 @@ func inRecord(t *testing.T, have *netstate.Snapshot, changes []netstate.Change) 
 	t.Helper()
 	lasting := netstate.Lasting(changes)
 	data, err := json.Marshal(lasting)
-	if err != nil || strings.Contains(string(data), "anew") {
+	if err != nil || strings.Contains(string(data), "recreate") {
 		t.Fatalf("a record has what earlier versions do not know: %s, %v", data, err)
 	}
 	var read []netstate.Change

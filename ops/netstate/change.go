@@ -17,20 +17,20 @@ const (
 	Create  Action = "create"
 	Update  Action = "update"
 	Delete  Action = "delete"
-	Replace Action = "replace" // of an object that cannot be changed in place: deleted, and created anew
+	Replace Action = "replace" // of an object that cannot be changed in place: delete and create it
 )
 
 // Change takes one object from one state to another. Before is nil for a
 // creation, After for a deletion. In an update both hold the same key and only
 // the fields that differ; in a replacement both are whole.
 type Change struct {
-	Step    string // the step that wants it; "" for what no step wants any more
-	Before  Object
-	After   Object
-	Anew    bool   // Before is deleted and After created, see Parts
-	Implied bool   // the kernel does it by itself, nothing is sent
-	Foreign bool   // the object is not ours: it was lost with a change of ours, or made again for its owner
-	Why     string // shown when the reason is not obvious
+	Step     string // the step that wants it; "" for what no step wants any more
+	Before   Object
+	After    Object
+	Recreate bool   // Before is deleted and After created, see Parts
+	Implied  bool   // the kernel does it by itself, nothing is sent
+	Foreign  bool   // the object is not ours: it was lost with a change of ours, or made again for its owner
+	Why      string // shown when the reason is not obvious
 }
 
 // Action returns the verb.
@@ -40,7 +40,7 @@ func (c Change) Action() Action {
 		return Create
 	case c.After == nil:
 		return Delete
-	case c.Anew:
+	case c.Recreate:
 		return Replace
 	default:
 		return Update
@@ -55,8 +55,8 @@ func (c Change) Parts() []Change {
 		return []Change{c}
 	}
 	gone, made := c, c
-	gone.After, gone.Anew = nil, false
-	made.Before, made.Anew, made.Why = nil, false, ""
+	gone.After, gone.Recreate = nil, false
+	made.Before, made.Recreate, made.Why = nil, false, ""
 	return []Change{gone, made}
 }
 
@@ -146,28 +146,28 @@ func (c Change) String() string {
 // changeJSON is the wire form of a change, used by the journal. The object's
 // type is named so that it can be read back.
 type changeJSON struct {
-	Step    string          `json:"step,omitempty"`
-	Type    Kind            `json:"type"`
-	Before  json.RawMessage `json:"before,omitempty"`
-	After   json.RawMessage `json:"after,omitempty"`
-	Anew    bool            `json:"anew,omitempty"`
-	Implied bool            `json:"implied,omitempty"`
-	Foreign bool            `json:"foreign,omitempty"`
-	Why     string          `json:"why,omitempty"`
+	Step     string          `json:"step,omitempty"`
+	Type     Kind            `json:"type"`
+	Before   json.RawMessage `json:"before,omitempty"`
+	After    json.RawMessage `json:"after,omitempty"`
+	Recreate bool            `json:"recreate,omitempty"`
+	Implied  bool            `json:"implied,omitempty"`
+	Foreign  bool            `json:"foreign,omitempty"`
+	Why      string          `json:"why,omitempty"`
 }
 
 // MarshalJSON writes the change with the kind of its object.
 func (c Change) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct { // a changeJSON whose objects are written in the same go
-		Step    string `json:"step,omitempty"`
-		Type    Kind   `json:"type"`
-		Before  Object `json:"before,omitempty"`
-		After   Object `json:"after,omitempty"`
-		Anew    bool   `json:"anew,omitempty"`
-		Implied bool   `json:"implied,omitempty"`
-		Foreign bool   `json:"foreign,omitempty"`
-		Why     string `json:"why,omitempty"`
-	}{c.Step, c.Key().Kind, c.Before, c.After, c.Anew, c.Implied, c.Foreign, c.Why})
+		Step     string `json:"step,omitempty"`
+		Type     Kind   `json:"type"`
+		Before   Object `json:"before,omitempty"`
+		After    Object `json:"after,omitempty"`
+		Recreate bool   `json:"recreate,omitempty"`
+		Implied  bool   `json:"implied,omitempty"`
+		Foreign  bool   `json:"foreign,omitempty"`
+		Why      string `json:"why,omitempty"`
+	}{c.Step, c.Key().Kind, c.Before, c.After, c.Recreate, c.Implied, c.Foreign, c.Why})
 }
 
 // UnmarshalJSON reads what MarshalJSON writes. It refuses an unknown kind and
@@ -190,7 +190,7 @@ func (c *Change) UnmarshalJSON(data []byte) error {
 		}
 		return o, nil
 	}
-	out := Change{Step: j.Step, Anew: j.Anew, Implied: j.Implied, Foreign: j.Foreign, Why: j.Why}
+	out := Change{Step: j.Step, Recreate: j.Recreate, Implied: j.Implied, Foreign: j.Foreign, Why: j.Why}
 	var err error
 	if out.Before, err = read(j.Before); err != nil {
 		return err
@@ -220,19 +220,19 @@ func (c *Change) unmarshalTyped(data []byte) bool {
 
 func readTyped[T Object](c *Change, data []byte) bool {
 	var j struct {
-		Step    string `json:"step"`
-		Type    Kind   `json:"type"`
-		Before  *T     `json:"before"`
-		After   *T     `json:"after"`
-		Anew    bool   `json:"anew"`
-		Implied bool   `json:"implied"`
-		Foreign bool   `json:"foreign"`
-		Why     string `json:"why"`
+		Step     string `json:"step"`
+		Type     Kind   `json:"type"`
+		Before   *T     `json:"before"`
+		After    *T     `json:"after"`
+		Recreate bool   `json:"recreate"`
+		Implied  bool   `json:"implied"`
+		Foreign  bool   `json:"foreign"`
+		Why      string `json:"why"`
 	}
 	if err := json.Unmarshal(data, &j); err != nil || j.Before == nil && j.After == nil {
 		return false
 	}
-	out := Change{Step: j.Step, Anew: j.Anew, Implied: j.Implied, Foreign: j.Foreign, Why: j.Why}
+	out := Change{Step: j.Step, Recreate: j.Recreate, Implied: j.Implied, Foreign: j.Foreign, Why: j.Why}
 	if j.Before != nil {
 		out.Before = *j.Before
 	}
