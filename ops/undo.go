@@ -349,7 +349,7 @@ func (u *undoer) goesAnyway(c netstate.Change) bool {
 	if l, ok := o.(netstate.Link); ok {
 		return u.dies(l.Name)
 	}
-	link := netstate.LinkOf(o)
+	link := u.now.LinkUnder(o)
 	return link != "" && (u.dies(link) || !o.Traits().Travels && u.released(link) && !netstate.OnHost(link))
 }
 

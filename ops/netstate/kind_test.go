@@ -181,3 +181,37 @@ func TestKnownByCarrier(t *testing.T) {
 		}
 	}
 }
+
+// leaf is an object two levels above a link, such as a filter on a queueing
+// discipline.
+type leaf struct{ Neighbor netstate.Neighbor }
+
+func (l leaf) Key() netstate.Key     { return netstate.Key{Kind: "leaf", ID: l.Neighbor.Key().ID} }
+func (l leaf) LivesOn() netstate.Key { return l.Neighbor.Key() }
+
+func (l leaf) On(carrier netstate.Key) netstate.Object {
+	l.Neighbor.Address = carrier.ID
+	return l
+}
+
+func (leaf) Traits() *netstate.Traits { return &netstate.Traits{Phase: netstate.PhaseRules, Cost: 1} }
+
+// TestCarriedOverLevels: what stands on something else is gone with the link under
+// both.
+func TestCarriedOverLevels(t *testing.T) {
+	n := netstate.Neighbor{Link: "a0", Address: "192.0.2.9"}
+	l := leaf{n}
+	s := netstate.NewSnapshot(netstate.Link{Name: "a0"}, netstate.Link{Name: "b0"}, n, l)
+	if got := s.LinkUnder(l); got != "a0" {
+		t.Fatalf("it is on %q", got)
+	}
+	s.Apply(netstate.Change{Before: netstate.Link{Name: "b0"}})
+	if _, there := s.Get(l.Key()); !there {
+		t.Error("gone with another link")
+	}
+	implied := s.Apply(netstate.Change{Before: netstate.Link{Name: "a0"}})
+	_, neighbor := s.Get(n.Key())
+	if _, there := s.Get(l.Key()); there || neighbor || len(implied) != 2 {
+		t.Errorf("left: it %v, its carrier %v; implied %v", there, neighbor, implied)
+	}
+}

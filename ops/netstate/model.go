@@ -142,29 +142,18 @@ func (m *model) dropLink(l Link, moved bool) {
 		}
 		m.put(p)
 	}
+	var gone []Object
 	for _, o := range All[Object](m.Snapshot) {
-		if m.carriedBy(o, l.Name) {
-			m.imply(o, nil)
-			delete(m.objects, o.Key())
-			delete(m.known, o.Key())
+		if m.LinkUnder(o) == l.Name {
+			gone = append(gone, o)
 		}
+	}
+	for _, o := range gone {
+		m.imply(o, nil)
+		delete(m.objects, o.Key())
+		delete(m.known, o.Key())
 	}
 	m.PutAbsent(l.Key())
-}
-
-// carriedBy reports whether an object is on a link, itself or what carries it.
-func (s *Snapshot) carriedBy(o Object, link string) bool {
-	for o.Key().Kind != KindLink {
-		if on := LinkOf(o); on != "" {
-			return on == link
-		}
-		carrier, ok := s.objects[o.LivesOn()]
-		if !ok {
-			return false
-		}
-		o = carrier
-	}
-	return false
 }
 
 func (m *model) updateLink(have, want Link) {

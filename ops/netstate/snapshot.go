@@ -93,6 +93,22 @@ func All[T Object](s *Snapshot) []T {
 	return out
 }
 
+// LinkUnder is the link that an object is on, by itself or with what carries it, ""
+// for a link and for what is on none.
+func (s *Snapshot) LinkUnder(o Object) string {
+	for o.Key().Kind != KindLink {
+		if on := LinkOf(o); on != "" {
+			return on
+		}
+		carrier, ok := s.objects[o.LivesOn()]
+		if !ok {
+			return ""
+		}
+		o = carrier
+	}
+	return ""
+}
+
 // LinksWhere returns the links that match, in key order. Those that do not are
 // not copied.
 func (s *Snapshot) LinksWhere(match func(Link) bool) []Link {
