@@ -1,0 +1,28 @@
+package ops
+
+import (
+	"testing"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+)
+
+// TestSettingsAreImagined: a setting exists on some node, so validation must not
+// refuse a topology because it is absent on the imagined one.
+func TestSettingsAreImagined(t *testing.T) {
+	for _, k := range netstate.Kinds() {
+		if !netstate.TraitsOf(k).Setting || k == netstate.KindEthtool { // see imagineEthtool
+			continue
+		}
+		o, err := netstate.ReadObject(k, []byte(`{}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		have := netstate.NewSnapshot()
+		p := &Planner{req: Request{Have: have, imagined: &imagination{mtu: 1500, domain: "ffff"}}, view: have}
+		p.imagine(o)
+		got, there := have.Get(o.Key())
+		if !there || len(netstate.Fields(got)) == 0 {
+			t.Errorf("%s: %+v, there %v; want one with values", k, got, there)
+		}
+	}
+}
