@@ -20,6 +20,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/inventory/publish"
 	"github.com/plumbline/plumbline/inventory/sysfstest"
 )
 
@@ -97,10 +98,11 @@ func TestDiscover(t *testing.T) {
 				add("error.txt", strings.ReplaceAll(err.Error(), n.dir, "/sys")+"\n")
 			}
 			var table, js bytes.Buffer
-			if err := inventory.Table(&table, found); err != nil {
+			list := inventory.List(found, publish.Why(found))
+			if err := inventory.Table(&table, list); err != nil {
 				t.Fatal(err)
 			}
-			if err := inventory.JSON(&js, found); err != nil {
+			if err := inventory.JSON(&js, list); err != nil {
 				t.Fatal(err)
 			}
 			add("table.txt", table.String())

@@ -16,7 +16,7 @@ func Example() {
 		fmt.Fprintln(os.Stderr, err) // the list is good nevertheless
 	}
 	found = inventory.GuardUplinks(found, inventory.Uplinks{Routes: []string{"eth0"}})
-	if err := inventory.Table(os.Stderr, found); err != nil {
+	if err := inventory.Table(os.Stderr, inventory.List(found, nil)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
 }

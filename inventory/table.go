@@ -9,10 +9,26 @@ import (
 	"text/tabwriter"
 )
 
+// Listed is a device as the command line lists it.
+type Listed struct {
+	Device
+	// Withheld is why the device is not offered to pods, "" when it is.
+	Withheld string `json:"withheld,omitempty"`
+}
+
+// List joins devices with the reasons why some are not offered, by name.
+func List(devices []Device, withheld map[string]string) []Listed {
+	out := make([]Listed, len(devices))
+	for i, d := range devices {
+		out[i] = Listed{d, withheld[d.Name]}
+	}
+	return out
+}
+
 // JSON writes devices as one indented array; an empty one is "[]", not "null".
-func JSON(w io.Writer, devices []Device) error {
+func JSON(w io.Writer, devices []Listed) error {
 	if devices == nil {
-		devices = []Device{}
+		devices = []Listed{}
 	}
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
@@ -21,16 +37,19 @@ func JSON(w io.Writer, devices []Device) error {
 }
 
 // Table writes devices one a line, for people.
-func Table(w io.Writer, devices []Device) error {
+func Table(w io.Writer, devices []Listed) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "DEVICE\tKIND\tIFNAME\tPF\tDRIVER\tNUMA\tRDMA\tMTU\tMAC\tSTATE")
+	fmt.Fprintln(tw, "DEVICE\tKIND\tIFNAME\tPF\tDRIVER\tNUMA\tRDMA\tMTU\tMAC\tSTATE\tOFFERED")
 	for _, d := range devices {
-		cells := []string{d.Name, string(d.Kind), d.IfName, d.PF.String(), d.Driver, "", strings.Join(d.RDMADevices, ","), "", d.MAC, d.State()}
+		cells := []string{d.Name, string(d.Kind), d.IfName, d.PF.String(), d.Driver, "", strings.Join(d.RDMADevices, ","), "", d.MAC, d.State(), "yes"}
 		if d.NUMANode != nil {
 			cells[5] = strconv.Itoa(*d.NUMANode)
 		}
 		if d.MTU != 0 {
 			cells[7] = strconv.Itoa(d.MTU)
+		}
+		if d.Withheld != "" {
+			cells[10] = "no: " + d.Withheld
 		}
 		for i, cell := range cells {
 			if cell == "" {

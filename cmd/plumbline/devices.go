@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/inventory/publish"
 )
 
 func (a *app) devices() *cobra.Command {
@@ -11,8 +12,9 @@ func (a *app) devices() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "devices [-o text|json]",
 		Short: "List the network devices of this host",
-		Long: `Lists the network devices that root steps can be given, and what keeps the host from
-giving one away. Selectors see them as the scheduler of a cluster would.`,
+		Long: `Lists the network devices of this host, and for each whether it is offered to pods, or
+why not. Selectors see them as the scheduler of a cluster would. A device that a pod
+has now is listed as far as the host sees it.`,
 		Example: `  plumbline devices
   plumbline devices -o json | jq -r '.[] | select(.kind == "vf") | .id'`,
 		Args: noArgs,
@@ -21,10 +23,11 @@ giving one away. Selectors see them as the scheduler of a cluster would.`,
 			if err != nil {
 				complain(a.err, err)
 			}
+			list := inventory.List(devices, publish.Why(devices))
 			if format == formatJSON {
-				return inventory.JSON(a.out, devices)
+				return inventory.JSON(a.out, list)
 			}
-			return inventory.Table(a.text(), devices)
+			return inventory.Table(a.text(), list)
 		},
 	}
 	outputFlag(cmd, &format, formatText, formatJSON)

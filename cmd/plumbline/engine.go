@@ -188,7 +188,7 @@ func uplinksOf(ctx context.Context, host *kernel.Host, devices []inventory.Devic
 		return inventory.Uplinks{}, fmt.Errorf("default routes: %w", err)
 	}
 	out := inventory.Uplinks{Unread: map[string]error{}}
-	if best.At != nil {
+	if best.At != nil && best.Use == string(inventory.DefaultRoute) {
 		out.Routes = append(out.Routes, netstate.BaseName(*best.At))
 	}
 	ask := func(id, name string) {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/inventory/publish"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/bundle"
@@ -111,7 +112,7 @@ func (s *support) fill(ctx context.Context, a *app, b *bundle.Bundle) {
 	b.Part(ctx, "host/sysctls.txt", sysctls)
 	b.Part(ctx, "host/devices.json", func(ctx context.Context, w io.Writer) error {
 		devices, err := discover(ctx)
-		return errors.Join(inventory.JSON(w, devices), err)
+		return errors.Join(inventory.JSON(w, inventory.List(devices, publish.Why(devices))), err)
 	})
 	for _, address := range s.addresses {
 		b.Part(ctx, "metrics/"+strings.ReplaceAll(address, ":", "_")+".txt", func(ctx context.Context, w io.Writer) error { return fetch(ctx, address, w) })

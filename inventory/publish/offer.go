@@ -102,8 +102,11 @@ func (k known) remember(offered []entry) map[string]entry {
 
 // describe returns the device as it is to be published, or why it is not.
 func (k known) describe(d inventory.Device, used map[string]bool) (entry, string) {
+	if d.HostUse == inventory.DefaultRoute {
+		return entry{}, d.State() + ": the node reaches others over it" // whoever has prepared it for whom: never
+	}
 	if d.Uplink() {
-		return entry{}, d.State() // whoever has prepared it for whom: never
+		return entry{}, d.State()
 	}
 	if k.inUse[d.Name] {
 		if e, ok := k.before[d.Name]; ok {

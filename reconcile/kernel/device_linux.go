@@ -122,15 +122,57 @@ func (o *observer) use(ctx context.Context, p place) (string, error) {
 		return strings.TrimSpace(kind + "port of " + netstate.BaseName(name)), err
 	}
 	for _, dst := range probes {
-		index, err := p.c.defaultOver(ctx, dst, p.w.link.Index)
+		way, err := p.c.defaultOver(ctx, dst, p.w.link.Index)
 		if err != nil {
 			return "", err
 		}
-		if index == p.w.link.Index {
-			return "default route", nil
+		if way.index != p.w.link.Index {
+			continue
 		}
+		if way.advertised {
+			other, err := p.c.waysOut(ctx, p.w.link.Index)
+			if err != nil {
+				return "", err
+			}
+			if other {
+				continue
+			}
+		}
+		return "default route", nil
 	}
 	return "", nil
+}
+
+// way is a default route: the link it goes over, 0 for no route, and whether a
+// router has advertised it (RTPROT_RA).
+type way struct {
+	index      int
+	advertised bool
+}
+
+// waysOut reports whether the host needs no default route over a link that has
+// only an advertised one: another link has one of IPv6 too, and one of that link's
+// was configured. Any router on any network can advertise a route, and it must
+// not withhold a device for as long as it does so. Where nothing but
+// advertisements says which link is the host's own, each of them is kept.
+func (c *conn) waysOut(ctx context.Context, over int) (bool, error) {
+	for _, dst := range probes {
+		best, err := c.defaultOver(ctx, dst, 0)
+		if err != nil {
+			return false, err
+		}
+		if best.index == 0 || best.index == over {
+			continue
+		}
+		six, err := c.defaultOver(ctx, probes[1], best.index)
+		if err != nil {
+			return false, err
+		}
+		if six.index == best.index && !(best.advertised && six.advertised) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // probes are addresses that nothing but a default route leads to: of the
@@ -141,10 +183,10 @@ var probes = [][]byte{
 }
 
 // defaultOver asks which default route leads to dst, over the link of that index
-// when it is not 0, and returns the link it goes over; 0 when there is none. It
+// when it is not 0. It
 // asks for the entry of the table itself (RTM_F_FIB_MATCH): one question where a
 // dump would be thousands of routes.
-func (c *conn) defaultOver(ctx context.Context, dst []byte, over int) (int, error) {
+func (c *conn) defaultOver(ctx context.Context, dst []byte, over int) (way, error) {
 	header := make(body, unix.SizeofRtMsg)
 	header[0], header[1] = unix.AF_INET, uint8(8*len(dst))
 	if len(dst) == net.IPv6len {
@@ -158,32 +200,32 @@ func (c *conn) defaultOver(ctx context.Context, dst []byte, over int) (int, erro
 	b, err := c.get(ctx, unix.RTM_GETROUTE, unix.RTM_NEWROUTE, parts...)
 	for _, none := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.ENODEV, unix.EAFNOSUPPORT, unix.EOPNOTSUPP, unix.EACCES, unix.EINVAL} {
 		if errors.Is(err, none) {
-			return 0, nil
+			return way{}, nil
 		}
 	}
 	if err != nil {
-		return 0, err
+		return way{}, err
 	}
 	for _, r := range decodeRoutes(b) {
 		if r.IsDefault() && (over == 0 || r.index == over) {
-			return r.index, nil
+			return way{r.index, r.Protocol == unix.RTPROT_RA}, nil
 		}
 	}
-	return 0, nil
+	return way{}, nil
 }
 
 // askDefaultRoute reads the device the host's default route goes over.
 func (o *observer) askDefaultRoute(ctx context.Context) error {
 	d := netstate.Device{ID: defaultRoute}
 	for _, dst := range probes {
-		index, err := o.outside.defaultOver(ctx, dst, 0)
+		best, err := o.outside.defaultOver(ctx, dst, 0)
 		if err != nil {
 			return err
 		}
-		if index == 0 {
+		if best.index == 0 {
 			continue
 		}
-		w, err := o.outside.linkByIndex(ctx, index)
+		w, err := o.outside.linkByIndex(ctx, best.index)
 		if err != nil {
 			return err
 		}

@@ -311,6 +311,21 @@ func TestDeviceUse(t *testing.T) {
 	if d := b.device("default-route"); *d.At != "host:up4" {
 		t.Errorf("default route over %s", *d.At)
 	}
+	// A default route that a router has advertised withholds a link only while no
+	// other link is known to be the host's own.
+	const advertised = 9 // RTPROT_RA
+	b.create(
+		netstate.Addr{Link: "host:free", Address: "2001:db8:8::1/64", NoDAD: new(true)},
+		netstate.Route{Link: "host:free", Dst: "::/0", Gateway: "2001:db8:8::2", Table: 254, Metric: 2048, Protocol: advertised},
+	)
+	if d := b.device("if:free"); d.Use != "" {
+		t.Errorf("an advertised default route beside a configured one: use %q", d.Use)
+	}
+	b.remove(netstate.Route{Link: "host:up6", Dst: "::/0", Gateway: "2001:db8:7::2", Table: 254, Metric: 1024})
+	if d := b.device("if:free"); d.Use != "default route" {
+		t.Errorf("the only default route of IPv6, advertised: use %q", d.Use)
+	}
+	b.create(netstate.Route{Link: "host:up6", Dst: "::/0", Gateway: "2001:db8:7::2", Table: 254, Metric: 1024})
 	b.remove(netstate.Route{Link: "host:up4", Dst: "0.0.0.0/0", Gateway: "192.0.2.2", Table: 254})
 	if d := b.device("default-route"); *d.At != "host:up6" {
 		t.Errorf("default route over %s", *d.At)
