@@ -65,6 +65,8 @@ func (p *Planner) checkMaster(l netstate.Link) (step string, err error) {
 	switch {
 	case l.LinkKind == "vrf": // IFF_MASTER and IFF_NO_RX_HANDLER in drivers/net/vrf.c
 		err = Invalid("", "%q is a VRF, and a VRF cannot be in the %s %q", name, m.LinkKind, master)
+	case l.LinkKind == "ipvlan" && m.LinkKind != "vrf": // EINVAL: it has its master's MAC
+		err = Invalid("", "%q is an ipvlan link, and an ipvlan link can be in a VRF only, not in the %s %q", name, m.LinkKind, master)
 	case l.LinkKind == "bridge" && m.LinkKind == "bridge": // ELOOP, br_add_if
 		err = Invalid("", "%q is a bridge, and a bridge cannot be a port of the bridge %q", name, master)
 	}
@@ -83,6 +85,12 @@ func (p *Planner) checkParent(l netstate.Link) error {
 	name := netstate.BaseName(below.Name)
 	if below.LinkKind == "vrf" { // NETIF_F_VLAN_CHALLENGED and IFF_NO_RX_HANDLER
 		return Invalid("master", "%q is a VRF, which cannot carry a %s link: name one of its members", name, l.LinkKind)
+	}
+	if below.LinkKind == "ipvlan" { // EINVAL, and another ipvlan is put on its master
+		return Invalid("master", "%q is an ipvlan link, which carries no other link: name what it stands on", name)
+	}
+	if below.LinkKind == "macvlan" && l.LinkKind == "macvlan" {
+		return Invalid("master", "%q is a macvlan link, and the kernel puts a macvlan of it on its master: name that", name)
 	}
 	if l.LinkKind != "macvlan" && l.LinkKind != "ipvlan" {
 		return nil
