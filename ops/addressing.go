@@ -336,6 +336,21 @@ func MAC(field, mac string) error {
 	return nil
 }
 
+// InTheWay is a conflict with a link that is there and is not ours. The record of
+// another sandbox may say whose it is.
+type InTheWay struct {
+	Link string // with its place
+	err  error
+}
+
+func (e *InTheWay) Error() string { return e.err.Error() }
+func (e *InTheWay) Unwrap() error { return e.err }
+
+// ConflictWith is an error of kind fault.Conflict about a link that is in the way.
+func ConflictWith(link, format string, args ...any) error {
+	return fault.New(fault.Conflict, &InTheWay{link, fmt.Errorf(format, args...)})
+}
+
 // Conflict is an error of kind fault.Conflict.
 func Conflict(format string, args ...any) error {
 	return fault.New(fault.Conflict, fmt.Errorf(format, args...))

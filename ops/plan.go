@@ -240,8 +240,8 @@ func (p *Planner) callBack(have *netstate.Snapshot) error {
 		case !taken:
 			out = append(out, c)
 		case c.Step != "":
-			return p.stepError(c.Step, fault.New(fault.Conflict, fmt.Errorf("the name %q is taken in the sandbox by a %s that is not ours; ours was renamed to %q",
-				name, describeKind(other), *c.Before.(netstate.Link).Called)))
+			return p.stepError(c.Step, ConflictWith(name, "the name %q is taken in the sandbox by a %s that is not ours; ours was renamed to %q",
+				name, describeKind(other), *c.Before.(netstate.Link).Called))
 		}
 	}
 	p.renamed = out

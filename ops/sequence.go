@@ -242,7 +242,7 @@ func (q *sequencer) device(w want, o netstate.Device) error {
 		return nil
 	}
 	if taken, ok := q.now.Link(*o.At); ok {
-		return fault.New(fault.Conflict, fmt.Errorf("the name %q is taken in the sandbox by a %s that is not ours", taken.Name, describeKind(taken)))
+		return ConflictWith(taken.Name, "the name %q is taken in the sandbox by a %s that is not ours", taken.Name, describeKind(taken))
 	}
 	if !netstate.OnHost(*have.At) && !q.moved(o.ID) {
 		return fault.New(fault.Conflict, fmt.Errorf("device %q is in the sandbox as %q already, and not by us", o.ID, *have.At))
@@ -278,12 +278,12 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 			q.do(netstate.Change{Step: w.step, After: atBirth(full)})
 			return nil
 		case !ours && !w.adopt:
-			return fault.New(fault.Conflict, fmt.Errorf("the name %q is taken in the sandbox by a %s that is not ours", o.Name, describeKind(have)))
+			return ConflictWith(o.Name, "the name %q is taken in the sandbox by a %s that is not ours", o.Name, describeKind(have))
 		case needsReplace(netstate.Diff(o, have)):
 			// On the host a link of another kind is another's, whatever we made
 			// there under its name.
 			if !ours || netstate.OnHost(o.Name) && have.LinkKind != o.LinkKind {
-				return fault.New(fault.Conflict, fmt.Errorf("%s %q exists and differs in %s", describeKind(have), netstate.BaseName(o.Name), diffText(netstate.Diff(o, have))))
+				return ConflictWith(o.Name, "%s %q exists and differs in %s", describeKind(have), netstate.BaseName(o.Name), diffText(netstate.Diff(o, have)))
 			}
 			// Until it is made the record means the old one, and knows it by that.
 			full.Index = have.Index
@@ -393,7 +393,7 @@ func (q *sequencer) join(w want, o, full, have netstate.Link) error {
 	}
 	if have.Master != nil && *have.Master != "" {
 		if !q.ownsField(o.Key(), "master") {
-			return fault.New(fault.Conflict, fmt.Errorf("link %q belongs to %q already, and not by us", o.Name, *have.Master))
+			return ConflictWith(o.Name, "link %q belongs to %q already, and not by us", o.Name, *have.Master)
 		}
 		q.update(w.step, have, netstate.Link{Name: o.Name, Master: new("")})
 		have, _ = q.now.Link(o.Name)

@@ -45,6 +45,7 @@ type Status struct {
 	Drift    []Drift               `json:"drift,omitempty"`
 	Fighting []Fight               `json:"fighting,omitempty"`
 	Failure  string                `json:"failure,omitempty"`
+	Failures []StepFailure         `json:"failures,omitempty"` // what Failure says, by step
 	Kind     fault.Kind            `json:"kind,omitempty"`
 	Updated  time.Time             `json:"updated"`
 	Steps    []topology.StepResult `json:"steps,omitempty"`
@@ -63,12 +64,13 @@ func (r *Reconciler) Check(ctx context.Context, id SandboxID) (Status, error) {
 	if !ok {
 		return Status{}, fault.New(fault.Gone, errNoSandbox(id))
 	}
-	st := Status{Sandbox: id, Topology: rec.Sandbox.Topology.Name, Netns: rec.Sandbox.Netns, Updated: rec.Updated, Steps: rec.Results, Failure: rec.Failure, Fighting: rec.Fighting, State: InSync}
+	st := Status{Sandbox: id, Topology: rec.Sandbox.Topology.Name, Netns: rec.Sandbox.Netns, Updated: rec.Updated, Steps: rec.Results, Failure: rec.Failure, Failures: rec.Failures, Fighting: rec.Fighting, State: InSync}
 	p := &pass{r: r, sandbox: rec.Sandbox, trigger: TriggerCheck, began: r.opts.Now()}
 	plan, err := p.check(ctx)
 	p.report(err)
 	if err != nil {
 		st.State, st.Failure, st.Kind, st.Err = StateFailed, err.Error(), fault.Of(err), err
+		st.Failures = FailuresOf(err)
 		return st, nil
 	}
 	r.remember(id, p.asked)

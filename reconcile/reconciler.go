@@ -559,7 +559,8 @@ func (p *pass) extend(ctx context.Context, missing []netstate.Object) error {
 
 // nameHolder adds to a conflict which sandbox holds what is in the way.
 func (p *pass) nameHolder(err error) error {
-	if fault.Of(err) != fault.Conflict {
+	way, ok := errors.AsType[*ops.InTheWay](err)
+	if !ok {
 		return err
 	}
 	records, _ := p.r.opts.Store.List() // as above
@@ -568,7 +569,7 @@ func (p *pass) nameHolder(err error) error {
 			continue
 		}
 		for _, c := range other.History {
-			if l, ok := c.Object().(netstate.Link); ok && strings.Contains(err.Error(), fmt.Sprintf("%q", l.Name)) {
+			if l, ok := c.Object().(netstate.Link); ok && l.Name == way.Link {
 				return fmt.Errorf("%w (sandbox %q made it)", err, other.Sandbox.ID)
 			}
 		}
@@ -820,7 +821,8 @@ func (p *pass) settle(plan *ops.Plan) (Report, error) {
 	if rep.Unchanged && p.known && p.before.Phase == Applied && sameSpec(p.before.Sandbox, p.sandbox) {
 		return rep, nil
 	}
-	p.record.Phase, p.record.Results, p.record.Failure = Applied, plan.Results, ""
+	p.record.Phase, p.record.Results = Applied, plan.Results
+	p.record.fail(nil)
 	history := netstate.Coalesce(p.record.History, plan.Held...)
 	history = netstate.Unmade(netstate.Compact(history, p.snapshot, plan.Held...), p.unmade)
 	p.record.History = recognizable(history, p.snapshot)
@@ -880,7 +882,8 @@ func recognizable(history []netstate.Change, seen *netstate.Snapshot) []netstate
 // back; a repair keeps what works.
 func (p *pass) fail(ctx context.Context, cause error) error {
 	if p.trigger == TriggerRepair {
-		p.record.Phase, p.record.Failure, p.record.Updated = Failed, cause.Error(), p.r.opts.Now()
+		p.record.Phase, p.record.Updated = Failed, p.r.opts.Now()
+		p.record.fail(cause)
 		if p.known {
 			return errors.Join(cause, p.r.opts.Store.Settle(p.record))
 		}
@@ -893,7 +896,8 @@ func (p *pass) fail(ctx context.Context, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.r.opts.Patience)
 	defer cancel()
 	if err := p.undo(ctx, p.executed); err != nil {
-		p.record.Phase, p.record.Failure, p.record.Updated = Failed, cause.Error(), p.r.opts.Now()
+		p.record.Phase, p.record.Updated = Failed, p.r.opts.Now()
+		p.record.fail(cause)
 		return errors.Join(cause, fmt.Errorf("roll back: %w", err), p.r.opts.Store.Settle(p.record))
 	}
 	if p.before.Sandbox.ID == "" {
@@ -1061,7 +1065,8 @@ func (p *pass) planUndo(ctx context.Context, history []netstate.Change) (changes
 func (p *pass) release(ctx context.Context) error {
 	if p.record.Phase != Releasing {
 		start := p.r.opts.Now()
-		p.record.Phase, p.record.Updated, p.record.Failure = Releasing, start, ""
+		p.record.Phase, p.record.Updated = Releasing, start
+		p.record.fail(nil)
 		// A full disk must not keep devices from going home: pods are deleted to
 		// make room on it. What may be lost is that the release had begun, and
 		// whoever began it comes again.
@@ -1092,7 +1097,7 @@ func (p *pass) noteUnclean(err error) {
 	if !errors.Is(err, errUnclean) || p.record.Failure == err.Error() {
 		return
 	}
-	p.record.Failure = err.Error()
+	p.record.fail(err)
 	p.record.History = slices.DeleteFunc(slices.Clone(p.record.History), func(c netstate.Change) bool {
 		before, ok := c.Before.(netstate.Device)
 		if !ok {

@@ -51,6 +51,8 @@ type Record struct {
 	History []netstate.Change     `json:"history,omitempty"`
 	Results []topology.StepResult `json:"results,omitempty"`
 	Failure string                `json:"failure,omitempty"` // the last pass's error
+	// Failures are what Failure says, by step.
+	Failures []StepFailure `json:"failures,omitempty"`
 	// Fighting is what others kept changing back when the loop that repairs
 	// looked last.
 	Fighting []Fight   `json:"fighting,omitempty"`

@@ -154,7 +154,7 @@ func (d *driftReport) Pass(p reconcile.Pass) {
 		d.news(p.Sandbox, "")
 		d.status.Repaired(subject(&c), p.Topology, rec.Results)
 	case p.Outcome != "" && d.news(p.Sandbox, rec.Failure):
-		d.status.Degraded(subject(&c), p.Topology, fault.New(p.Outcome, errors.New(rec.Failure)))
+		d.status.Degraded(subject(&c), p.Topology, fault.New(p.Outcome, rec.FailureError()))
 	}
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -131,8 +130,6 @@ const (
 // bear it.
 const elsewhere = "(no step)"
 
-var failedStep = regexp.MustCompile(`step "([^"]+)": `)
-
 // stepsOf spreads what was found of a sandbox over its steps. What concerns none of
 // them gets a box of its own, in a copy of the topology.
 func stepsOf(v verdict) (*topology.Topology, map[string]graph.Status) {
@@ -153,12 +150,13 @@ func stepsOf(v verdict) (*topology.Topology, map[string]graph.Status) {
 			of[v.topology.Steps[i].Name] = graph.Status{Word: graph.OK}
 		}
 	}
-	for line := range strings.SplitSeq(v.Failure, "\n") {
-		if at := failedStep.FindStringSubmatchIndex(line); at != nil {
-			note(line[at[2]:at[3]], wordFailed, line[at[1]:])
-		} else if line != "" {
-			note("", wordFailed, line)
+	for _, f := range v.Failures {
+		for line := range strings.SplitSeq(f.Message, "\n") {
+			note(f.Step, wordFailed, line)
 		}
+	}
+	if len(v.Failures) == 0 && v.Failure != "" { // of an earlier version
+		note("", wordFailed, v.Failure)
 	}
 	for _, f := range v.Fighting {
 		note(f.Step, wordFighting, f.String())

@@ -117,7 +117,7 @@ func (e *engine) verdict(ctx context.Context, rec reconcile.Record) (reconcile.S
 	if err != nil {
 		st = reconcile.Status{
 			Sandbox: rec.Sandbox.ID, Topology: rec.Sandbox.Topology.Name, Netns: rec.Sandbox.Netns, Updated: rec.Updated,
-			State: reconcile.StateFailed, Failure: err.Error(), Kind: fault.Of(err),
+			State: reconcile.StateFailed, Failure: err.Error(), Failures: reconcile.FailuresOf(err), Kind: fault.Of(err),
 		}
 	}
 	return st, nil

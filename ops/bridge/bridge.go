@@ -188,7 +188,7 @@ func onHost(p *ops.Planner, c config) error {
 	}
 	for _, have := range p.Links() { // else the pair would not be planned, and its other end be missing
 		if have.Name == name && p.Foreign(have.Key()) && have.DeviceID == "" {
-			return ops.Conflict("the name %q is taken in the sandbox by a %s link that is not ours: say another ifName", name, have.LinkKind)
+			return ops.ConflictWith(name, "the name %q is taken in the sandbox by a %s link that is not ours: say another ifName", name, have.LinkKind)
 		}
 	}
 	peer := netstate.HostName(c.HostIfName)
@@ -217,12 +217,12 @@ func wantHostBridge(p *ops.Planner, br string, c config, filtering bool) error {
 		return err
 	}
 	if exists && have.LinkKind != "bridge" {
-		return ops.Conflict("%q already exists but is not a bridge: it is a %s link", c.Bridge, have.LinkKind)
+		return ops.ConflictWith(br, "%q already exists but is not a bridge: it is a %s link", c.Bridge, have.LinkKind)
 	}
 	if exists && p.Foreign(have.Key()) {
 		on := have.Bridge != nil && have.Bridge.VLANFiltering != nil && *have.Bridge.VLANFiltering
 		if filtering && !on {
-			return ops.Conflict("bridge %q does not filter VLANs, so tags would do nothing: turn vlan_filtering on, or use another bridge", c.Bridge)
+			return ops.ConflictWith(br, "bridge %q does not filter VLANs, so tags would do nothing: turn vlan_filtering on, or use another bridge", c.Bridge)
 		}
 		return p.Adopt(netstate.Link{Name: br, LinkKind: "bridge", Up: new(true)})
 	}

@@ -67,7 +67,7 @@ func plan(p *ops.Planner, c config) error {
 			continue // an edit may give the VLAN another name
 		}
 		if l.LinkKind == "vlan" && l.Name != c.Name && l.Parent != nil && *l.Parent == master && sameTag(l.VLAN, c) {
-			return ops.Conflict("VLAN %d on %q exists already as %q: the kernel allows one per interface", c.ID, netstate.BaseName(master), l.Name)
+			return ops.ConflictWith(l.Name, "VLAN %d on %q exists already as %q: the kernel allows one per interface", c.ID, netstate.BaseName(master), l.Name)
 		}
 	}
 	err = p.Want(netstate.Link{

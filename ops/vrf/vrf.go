@@ -95,13 +95,13 @@ func tableFor(p *ops.Planner, c config) (uint32, error) {
 		if l.VRF == nil || l.VRF.Table == nil {
 			// One we made that is something else by now is made anew.
 			if l.Name == c.Name && !p.Owned(l.Key()) {
-				return 0, ops.Conflict("%q is not a VRF but a %s link", l.Name, l.LinkKind)
+				return 0, ops.ConflictWith(l.Name, "%q is not a VRF but a %s link", l.Name, l.LinkKind)
 			}
 			continue
 		}
 		if l.Name == c.Name {
 			if c.Table != 0 && c.Table != *l.VRF.Table && !p.Owned(l.Key()) && !p.Wanted(l.Key()) {
-				return 0, ops.Conflict("VRF %q exists with table %d, wanted %d: use that table, or another name", l.Name, *l.VRF.Table, c.Table)
+				return 0, ops.ConflictWith(l.Name, "VRF %q exists with table %d, wanted %d: use that table, or another name", l.Name, *l.VRF.Table, c.Table)
 			}
 			if c.Table == 0 {
 				return *l.VRF.Table, nil
