@@ -4,6 +4,7 @@ package kernel
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -134,14 +135,13 @@ func (h *hostile) bounds() kernel.Bounds {
 // much of routes, which passes the real bound.
 const floods = 2000
 
-// hostileVersions are what the intruder's topology is, and is edited to. Two things
-// are red, and left out: a link on the device, see intruder_test.go, and a tuning
-// step that sets what the device's record holds too (txQLen, allmulti): when the pod
-// had set it before, each undo takes back the other, and the release never ends.
+// hostileVersions are what the intruder's topology is, and is edited to. The last one
+// sets what a device's record holds too, and what the pod may have set before.
 var hostileVersions = []string{
 	"    - {name: nic, type: TYPE, config: {mtu: 1400, addresses: [192.0.2.10/24]}}\n",
 	"    - {name: nic, type: TYPE, config: {addresses: [192.0.2.11/24], routes: [{dst: 198.51.100.0/24, gw: 192.0.2.1}]}}\n",
 	"    - {name: nic, type: TYPE, config: {mtu: 1400, addresses: [192.0.2.10/24, \"2001:db8::5/64\"]}}\n    - {name: tune, type: tuning, dependOn: [nic], config: {sysctl: {net.ipv4.conf.IFNAME.rp_filter: 2}}}\n",
+	"    - {name: nic, type: TYPE, config: {addresses: [192.0.2.10/24]}}\n    - {name: tune, type: tuning, dependOn: [nic], config: {txQLen: 500, allmulti: true}}\n",
 }
 
 func (h *hostile) version(path string) reconcile.Sandbox {
@@ -192,7 +192,7 @@ func (h *hostile) names() []string {
 // actions lets the intruder do something.
 func (h *hostile) actions(in *intruder, times int) {
 	for range times {
-		what, err := in.act(h.rng, sound())
+		what, err := in.act(h.rng, actions)
 		h.tell("  %s (%v)", what, err)
 		h.steps++
 	}
@@ -209,9 +209,7 @@ func (h *hostile) pass(in *intruder, what string, do func() error) {
 		defer func() { took = time.Since(start) }()
 		return do()
 	}
-	// What stands for a card is known by its index alone, which an attach that is cut
-	// off has not written down yet.
-	if alone := h.rng.IntN(2) == 0; alone || what == "attach" && !realCard() {
+	if h.rng.IntN(2) == 0 {
 		runtime.ReadMemStats(&before)
 		err := timed()
 		runtime.ReadMemStats(&after)
@@ -239,7 +237,7 @@ func (h *hostile) meanwhile(in *intruder, do func() error) error {
 			case <-stop:
 				return
 			default:
-				what, err := in.act(rng, sound())
+				what, err := in.act(rng, actions)
 				done = append(done, fmt.Sprintf("  meanwhile %s (%v)", what, err))
 			}
 		}
@@ -317,7 +315,7 @@ func (h *hostile) besideCosts() uint64 {
 // has given to others, and then at the latest its devices are back.
 func (h *hostile) end(in *intruder, sb reconcile.Sandbox) {
 	h.t.Helper()
-	release := func() error { _, err := h.engine.Release(h.ctx(), sb.ID); return err }
+	release := func() error { return h.release(sb.ID) }
 	h.pass(in, "release", func() error { return h.honest(sb.ID, release()) })
 	h.law(sb.ID, false)
 	if _, known, _ := h.engine.Record(sb.ID); !known {
@@ -343,6 +341,20 @@ func (h *hostile) end(in *intruder, sb reconcile.Sandbox) {
 		h.fatal("nothing of the pod is left, and its release says: %v", err)
 	}
 	h.law(sb.ID, true)
+}
+
+// release releases a sandbox. That a device is not clean is an error here: the record
+// says why, and the device is tainted for it.
+func (h *hostile) release(id reconcile.SandboxID) error {
+	h.t.Helper()
+	rep, err := h.engine.Release(h.ctx(), id)
+	if err != nil || rep.Unclean == "" {
+		return err
+	}
+	if rec, _, _ := h.engine.Record(id); rec.Failure != rep.Unclean {
+		h.fatal("the release says %q, and the record %q", rep.Unclean, rec.Failure)
+	}
+	return fault.New(fault.NotReady, errors.New(rep.Unclean))
 }
 
 // honest passes on the error of a release, which says why the record is still there.
@@ -398,7 +410,7 @@ func (h *hostile) replaceCard(id reconcile.SandboxID) {
 		return
 	}
 	for end := time.Now().Add(returnTime); time.Now().Before(end); {
-		if _, err := h.engine.Release(h.ctx(), id); err == nil {
+		if h.release(id) == nil {
 			break
 		}
 	}

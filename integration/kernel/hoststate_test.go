@@ -36,6 +36,9 @@ var volatile = map[uint16]bool{
 	unix.IFLA_LINK_NETNSID: true, unix.IFLA_AF_SPEC: true, unix.IFLA_VFINFO_LIST: true,
 	// The queueing discipline is there while the link is up.
 	unix.IFLA_QDISC: true,
+	// igbvf takes the address that it has when it resets itself for the permanent one
+	// (igbvf_reset), and nobody can set it back.
+	unix.IFLA_PERM_ADDRESS: true,
 }
 
 const ifaCacheInfo, rtaCacheInfo = unix.IFA_CACHEINFO, unix.RTA_CACHEINFO
