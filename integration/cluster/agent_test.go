@@ -3,6 +3,7 @@
 package cluster_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -72,20 +73,18 @@ type agentBench struct {
 
 func newAgentBench(t *testing.T, containerd string) *agentBench {
 	t.Helper()
-	return newAgentBenchOf(t, containerd, func(context.Context, *cluster.Cluster) (cluster.Release, error) { return cluster.Release{}, nil })
+	return newAgentBenchOf(t, cluster.NodeOptions{Containerd: containerd}, func(context.Context, *cluster.Cluster) (cluster.Release, error) { return cluster.Release{}, nil })
 }
 
 // newAgentBenchOf is newAgentBench with the release that choose returns.
-func newAgentBenchOf(t *testing.T, containerd string, choose func(context.Context, *cluster.Cluster) (cluster.Release, error)) *agentBench {
+func newAgentBenchOf(t *testing.T, options cluster.NodeOptions, choose func(context.Context, *cluster.Cluster) (cluster.Release, error)) *agentBench {
 	t.Helper()
 	b := &agentBench{Cluster: start(t, cluster.Options{})}
-	b.node = addNode(t, b.Cluster, cluster.NodeOptions{
-		Containerd: containerd,
-		// The machine is emulated: what takes a tenth of a second takes three when
-		// its host is busy. What happens when the time is up has cases of its own.
-		NRITimeout: 10 * time.Second,
-		Kubelet:    "crashLoopBackOff: {maxContainerRestartPeriod: 1s}", // agents are killed in close succession
-	})
+	// The machine is emulated: what takes a tenth of a second takes three when its host
+	// is busy. What happens when the time is up has cases of its own.
+	options.NRITimeout = cmp.Or(options.NRITimeout, 10*time.Second)
+	options.Kubelet = "crashLoopBackOff: {maxContainerRestartPeriod: 1s}" // agents are killed in close succession
+	b.node = addNode(t, b.Cluster, options)
 	release, err := choose(t.Context(), b.Cluster)
 	if err != nil {
 		t.Fatal(err)
@@ -357,32 +356,56 @@ func (b *agentBench) testRestart(t *testing.T) {
 // testRegistered measures how long no agent is registered with the kubelet after one
 // has died, and after one has been stopped: what a pod costs a minute that starts then.
 func (b *agentBench) testRegistered(t *testing.T) {
-	for _, signal := range []string{"KILL", "TERM"} {
-		nanoseconds, err := strconv.ParseInt(strings.TrimSpace(b.shell(t, "date +%s%N")), 10, 64)
-		if err != nil {
-			t.Fatal(err)
+	sockets := func() string {
+		return b.shell(t, "cd /var/lib/kubelet && ls plugins_registry plugins/dra.networking | grep -c '^dra.*sock$'")
+	}
+	before := sockets()
+	for range 3 {
+		for _, signal := range []string{"KILL", "TERM"} {
+			b.shell(t, "touch -d '1 minute ago' $(find /var/lib/kubelet/plugins_registry /var/lib/kubelet/plugins/dra.networking -name 'dra*.sock')") // that are young enough to be kept
+			b.registeredSince(t, "SIG"+signal, b.clock(t, signalScript(signal, agentFilter)+"\ndate +%s%N"))
 		}
-		began := time.Unix(0, nanoseconds)
-		b.agent(t, signal)
-		var took time.Duration
-		until(t, "the agent is registered again", 120*time.Second, func() bool {
-			took = b.registered(t).Sub(began)
-			return took > 0
-		})
-		t.Logf("SIG%s: registered again after %s", signal, took.Round(10*time.Millisecond))
+	}
+	if now := sockets(); now != before {
+		t.Errorf("%s sockets, before %s", strings.TrimSpace(now), strings.TrimSpace(before))
 	}
 }
 
-// registered returns when the agent was registered with the kubelet, by the node's
-// clock; zero when it has not been, or is not to be asked.
-func (b *agentBench) registered(t *testing.T) (at time.Time) {
+// clock returns a time that a command on the node prints in nanoseconds.
+func (b *agentBench) clock(t *testing.T, command string) time.Time {
+	t.Helper()
+	nanoseconds, err := strconv.ParseInt(strings.TrimSpace(b.shell(t, command)), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.Unix(0, nanoseconds)
+}
+
+// registeredSince waits for an agent that is registered after a time of the node's, and
+// logs what the time since went into.
+func (b *agentBench) registeredSince(t *testing.T, what string, began time.Time) {
+	t.Helper()
+	var at time.Time
+	until(t, "the agent is registered again", 5*time.Minute, func() bool {
+		at = b.logged(t, `"registered with the kubelet"`)
+		return at.After(began)
+	})
+	running, connected := b.logged(t, "running"), b.logged(t, "connected")
+	t.Logf("%s: registered after %s: its container ran after %s, the runtime was connected after %s, the kubelet after %s", what,
+		at.Sub(began).Round(10*time.Millisecond), running.Sub(began).Round(10*time.Millisecond),
+		connected.Sub(running).Round(10*time.Millisecond), at.Sub(connected).Round(10*time.Millisecond))
+}
+
+// logged returns when the agent's process logged a message for the last time, by the
+// node's clock; zero when it has not, or is not to be asked.
+func (b *agentBench) logged(t *testing.T, message string) (at time.Time) {
 	t.Helper()
 	said, err := b.Kubectl(t.Context(), nil, "-n", cluster.ProductNamespace, "logs", "daemonset/plumbline-agent")
 	if err != nil { // its container is being made
 		return time.Time{}
 	}
 	for line := range strings.Lines(said) {
-		if !strings.Contains(line, `msg="registered with the kubelet"`) {
+		if !strings.Contains(line, "msg="+message+" ") {
 			continue
 		}
 		word, _, _ := strings.Cut(strings.TrimPrefix(line, "time="), " ")
@@ -391,6 +414,17 @@ func (b *agentBench) registered(t *testing.T) (at time.Time) {
 		}
 	}
 	return at
+}
+
+// unregistered fails the test when the kubelet has found no agent for a pod.
+func (b *agentBench) unregistered(t *testing.T) {
+	t.Helper()
+	said := kubectl(t, b.Cluster, "", "get", "events", "--field-selector", "reason=FailedPrepareDynamicResources", "-o", `jsonpath={range .items[*]}{.involvedObject.name} {.message}{"\n"}{end}`)
+	for line := range strings.Lines(said) {
+		if strings.HasPrefix(line, "churn-") {
+			t.Errorf("not prepared at once: %s", line)
+		}
+	}
 }
 
 func (b *agentBench) testDownDelete(t *testing.T) {
@@ -465,6 +499,7 @@ func (b *agentBench) testReboot(t *testing.T) {
 	b.create(t, claimingPod("risen", "net-1"))
 	b.ready(t, "risen")
 	reboot(t, b.node)
+	b.registeredSince(t, "reboot, since the kubelet was started", b.clock(t, "date -r /run/node/kubelet +%s%N"))
 	kubectl(t, b.Cluster, "", "wait", "--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "--timeout=180s", "pod/risen")
 	b.ready(t, "risen")
 	b.has(t, "risen", "net1")

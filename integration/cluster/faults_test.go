@@ -307,6 +307,7 @@ func (b *agentBench) testRollingUpdate(t *testing.T) {
 		}
 	}
 	t.Logf("%d pods", started)
+	b.unregistered(t)
 	b.nothingLeft(t)
 }
 

@@ -27,7 +27,7 @@ const upgradedFrom = "c3bdea83d204510565ce01261d169a2d96bffca1"
 // a line that a later version would have written is added to the record of a pod.
 func TestUpgrade(t *testing.T) {
 	var before cluster.Release
-	b := newAgentBenchOf(t, "", func(ctx context.Context, c *cluster.Cluster) (_ cluster.Release, err error) {
+	b := newAgentBenchOf(t, cluster.NodeOptions{}, func(ctx context.Context, c *cluster.Cluster) (_ cluster.Release, err error) {
 		before, err = c.Release(ctx, upgradedFrom)
 		return before, err
 	})
@@ -145,7 +145,7 @@ func (u *upgrade) roll(t *testing.T, replace func(context.Context) error) {
 		u.create(t, claimingPod(name, "net-2"))
 		u.ready(t, name)
 		u.startedOnceWith(t, name, "net2")
-		kubectl(t, u.Cluster, "", "delete", "pod", "--timeout=120s", name)
+		kubectl(t, u.Cluster, "", "delete", "pod", "--timeout=300s", name)
 		if u.started > first+60 {
 			t.Fatalf("the update does not end: agents %s, before %s", u.agents(t), old)
 		}
@@ -155,6 +155,7 @@ func (u *upgrade) roll(t *testing.T, replace func(context.Context) error) {
 	}
 	t.Logf("%d pods meanwhile", u.started-first)
 	u.unchanged(t)
+	u.unregistered(t)
 	for pod, before := range logs {
 		if now := u.shell(t, "cat "+u.journal(t, pod)); !strings.HasPrefix(now, strings.TrimSpace(before)) {
 			t.Errorf("the log of pod %s is another:\n%s\nbefore:\n%s", pod, now, before)
@@ -180,7 +181,7 @@ func (u *upgrade) restart(ctx context.Context) error {
 	if _, err := u.Kubectl(ctx, nil, "-n", cluster.ProductNamespace, "rollout", "restart", "daemonset/plumbline-agent"); err != nil {
 		return err
 	}
-	_, err := u.Kubectl(ctx, nil, "-n", cluster.ProductNamespace, "rollout", "status", "--timeout=180s", "daemonset/plumbline-agent")
+	_, err := u.Kubectl(ctx, nil, "-n", cluster.ProductNamespace, "rollout", "status", "--timeout=540s", "daemonset/plumbline-agent")
 	return err
 }
 
@@ -203,7 +204,7 @@ func (u *upgrade) later(t *testing.T, pod string) (log string, added int) {
 func (u *upgrade) leftAlone(t *testing.T, pod, log string, added int) {
 	t.Helper()
 	said := u.agentLog(t)
-	if n := strings.Count(said, "record of another version"); n != 1 || !strings.Contains(said, "of-a-later-version") {
+	if n := strings.Count(said, `msg="record of another version"`); n != 1 || !strings.Contains(said, "of-a-later-version") {
 		t.Errorf("the agent has reported it %d times, want once:\n%s", n, said)
 	}
 	sum := u.shell(t, "sha256sum '"+log+"'")
