@@ -366,11 +366,7 @@ func TestRegistration(t *testing.T) {
 // the next one, and those of others are not.
 func TestDeadSockets(t *testing.T) {
 	const uuid = "-00000000-0000-4000-8000-00000000000"
-	dir, err := os.MkdirTemp("", "") // a socket's path is short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := t.TempDir()
 	old := time.Now().Add(-time.Minute)
 	left := func(name string, at time.Time) *net.UnixListener {
 		t.Helper()
