@@ -198,7 +198,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	s.counts, s.hooks = metrics.New(build(), time.Now), nriplugin.NewMetrics()
 	s.status = claimstatus.New(claimstatus.Options{Client: s.kube, NodeName: s.nodeName, Log: s.log, Now: time.Now})
 	s.drift = &driftReport{Metrics: s.counts, status: s.status}
-	s.app.host = kernel.Options{Netns: "/proc/thread-self/ns/net", Proc: s.proc}
+	s.app.host = kernel.Options{Netns: "/proc/thread-self/ns/net", Proc: s.proc, Disturb: disturb()}
 	if s.engine, err = s.app.engine("agent", true, s.drift); err != nil {
 		return err
 	}

@@ -21,18 +21,18 @@ const productImage = "plumbline.test/plumbline"
 // Release is a plumbline that can be installed. The zero Release is that of the
 // checkout.
 type Release struct {
-	commit  string
+	version string // the tag of its image; "" for that of the checkout
 	archive string // the image
 	chart   string // the folder of its chart
 }
 
 // tag is that of the release's image.
-func (r Release) tag() string { return cmp.Or(r.commit, "dev") }
+func (r Release) tag() string { return cmp.Or(r.version, "dev") }
 
 // Release builds plumbline as of a commit of the checkout, which it must hold: a
 // clone without history does not.
 func (c *Cluster) Release(ctx context.Context, commit string) (Release, error) {
-	r := Release{commit: commit}
+	r := Release{version: commit}
 	tree := filepath.Join(c.dir, "release-"+commit)
 	r.chart, r.archive = filepath.Join(tree, "chart", "plumbline"), tree+".tar"
 	if err := c.export(ctx, commit, tree); err != nil {
@@ -42,9 +42,21 @@ func (c *Cluster) Release(ctx context.Context, commit string) (Release, error) {
 	if err := c.goBuildIn(ctx, tree, program, "-trimpath", "-ldflags=-s -w", "./cmd/plumbline"); err != nil {
 		return r, fmt.Errorf("plumbline of commit %s: %w", commit, err)
 	}
-	return r, image.WriteFile(r.archive, image.Image{
-		Names: []string{productImage + ":" + r.tag()}, Files: map[string]string{"/plumbline": program}, Entrypoint: []string{"/plumbline"},
-	})
+	return r, image.WriteFile(r.archive, productOf(r, program))
+}
+
+// Variant builds plumbline of the checkout with build tags, for what only tests need.
+func (c *Cluster) Variant(ctx context.Context, tags string) (Release, error) {
+	program := filepath.Join(c.dir, "plumbline-"+tags)
+	r := Release{version: tags, archive: program + ".tar", chart: filepath.Join(c.places.checkout, "chart", "plumbline")}
+	if err := c.goBuild(ctx, program, "-trimpath", "-ldflags=-s -w", "-tags", tags, "./cmd/plumbline"); err != nil {
+		return r, err
+	}
+	return r, image.WriteFile(r.archive, productOf(r, program))
+}
+
+func productOf(r Release, program string) image.Image {
+	return image.Image{Names: []string{productImage + ":" + r.tag()}, Files: map[string]string{"/plumbline": program}, Entrypoint: []string{"/plumbline"}}
 }
 
 // export writes the files of a commit into a folder.
@@ -148,7 +160,7 @@ func (c *Cluster) InstallRelease(ctx context.Context, r Release, values ...strin
 		return fmt.Errorf("install plumbline: %w", err)
 	}
 	for _, workload := range []string{"deployment/plumbline-controller", "daemonset/plumbline-agent"} {
-		if _, err := c.Kubectl(ctx, nil, "-n", ProductNamespace, "rollout", "status", "--timeout=180s", workload); err != nil {
+		if _, err := c.Kubectl(ctx, nil, "-n", ProductNamespace, "rollout", "status", "--timeout=540s", workload); err != nil {
 			logs, _ := c.Kubectl(ctx, nil, "-n", ProductNamespace, "logs", "--tail=20", workload)
 			return fmt.Errorf("install plumbline: %w\n%s", err, logs)
 		}
