@@ -244,6 +244,9 @@ func (m *model) masterChanged(have, l Link) {
 			up.MAC = master.MAC
 		}
 		m.put(Merge(l, up))
+		if master.MTU != nil {
+			m.mtuChanged(l, *master.MTU)
+		}
 		for _, o := range All[Object](m.Snapshot) {
 			k := o.Key()
 			if a, isAddr := o.(Addr); isAddr && a.Link == l.Name && strings.Contains(a.Address, ":") {
@@ -311,6 +314,7 @@ func (m *model) mtuChanged(l Link, mtu uint32) {
 		switch {
 		case c.Master != nil && *c.Master == l.Name && l.KindTraits().ForcesPorts:
 			m.put(Merge(c, Link{MTU: &mtu}))
+			m.mtuChanged(c, mtu) // it may be a bond itself
 		case c.Parent == nil || *c.Parent != l.Name || c.MTU == nil:
 		case c.KindTraits().ParentMTU && *c.MTU != mtu, *c.MTU > mtu:
 			m.imply(Link{Name: c.Name, MTU: c.MTU}, Link{Name: c.Name, MTU: &mtu})

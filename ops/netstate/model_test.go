@@ -68,3 +68,28 @@ func TestNeighborsAreLost(t *testing.T) {
 		})
 	}
 }
+
+// TestMTUOfNestedBonds: a bond gives its MTU to its ports, and a port that is a bond
+// to its own (bond_enslave and bond_change_mtu set it by dev_set_mtu).
+func TestMTUOfNestedBonds(t *testing.T) {
+	link := func(name, kind, master string, mtu uint32) netstate.Link {
+		return netstate.Link{Name: name, LinkKind: kind, MTU: &mtu, Up: new(false), Master: &master}
+	}
+	for name, change := range map[string]netstate.Change{
+		"changed": {Before: netstate.Link{Name: "outer", MTU: new(uint32(1300))}, After: netstate.Link{Name: "outer", MTU: new(uint32(1400))}},
+		"joined":  {Before: netstate.Link{Name: "inner", Master: new("")}, After: netstate.Link{Name: "inner", Master: new("outer")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			outer, want := link("outer", "bond", "", 1300), uint32(1400)
+			inner := link("inner", "bond", "outer", 1300)
+			if name == "joined" {
+				inner, want = link("inner", "bond", "", 1500), 1300
+			}
+			s := netstate.NewSnapshot(outer, inner, link("port", "dummy", "inner", *inner.MTU))
+			s.Apply(change)
+			if port, _ := s.Link("port"); *port.MTU != want {
+				t.Errorf("the port of the inner bond has %d, want %d", *port.MTU, want)
+			}
+		})
+	}
+}
