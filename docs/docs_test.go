@@ -1,5 +1,5 @@
-// Package docs holds the pages to the code: what is generated is as the code
-// would write it now, examples are valid, and links lead somewhere.
+// Package docs tests the pages: generated ones are up to date, examples are valid,
+// and links lead to a file and a heading.
 package docs
 
 import (
@@ -26,7 +26,7 @@ import (
 
 var update = flag.Bool("update", false, "write the generated pages and pictures")
 
-const generated = "<!-- Written by make generate; change the code that it speaks of instead. -->\n\n"
+const generated = "<!-- Written by make generate; change the code instead. -->\n\n"
 
 func registry(t *testing.T) *ops.Registry {
 	t.Helper()
@@ -129,28 +129,28 @@ func kinds(separator string) string {
 	return strings.Join(out, separator)
 }
 
-// boundOf says what bounds the values of a label; a label that is not here is not
-// documented, and the page cannot be written.
+// boundOf is the set of values of each label; a label that is missing here fails the
+// test.
 var boundOf = map[string]string{
 	"action":    "`create`, `update`, `replace`, `delete`",
-	"field":     "the fields plumbline manages, a list in the program, and `missing`, `unwanted`, `pending`",
-	"goversion": "one for a process",
-	"hook":      "`Synchronize`, `RunPodSandbox`, `CreateContainer`, `StopPodSandbox`, `RemovePodSandbox`; `BehindGate`: not a hook, but what went on when it was over",
+	"field":     "the fields plumbline manages, and `missing`, `unwanted`, `pending`",
+	"goversion": "one per process",
+	"hook":      "`Synchronize`, `RunPodSandbox`, `CreateContainer`, `StopPodSandbox`, `RemovePodSandbox`; `BehindGate`: an attachment that continued after its hook",
 	"kind":      "`dump`, `get`, `write`",
 	"object":    "the kinds of objects, `" + kinds("`, `") + "`, and `step`",
-	"outcome":   "`Success` and the kinds of errors, seven",
+	"outcome":   "`Success` and the seven error kinds",
 	"phase":     "`observe`, `journal`, `apply`",
-	"revision":  "one for a process",
+	"revision":  "one per process",
 	"state":     "`InSync`, `Drifted`, `Failed`",
 	"step":      "the steps of the topologies on the node, and `none`",
 	"step_type": "the step types, and `none`",
-	"topology":  "the topologies with a sandbox on the node now, or within the last 15 minutes",
+	"topology":  "the topologies with a sandbox on the node in the last 15 minutes",
 	"trigger":   "`plan`, `ensure`, `check`, `repair`, `release`",
-	"version":   "one for a process",
+	"version":   "one per process",
 }
 
-// TestMetricsPage lists the metrics in the golden files of the packages that have
-// some, which hold every one.
+// TestMetricsPage writes the page of metrics from the golden files of the packages
+// that define them; these contain every metric.
 func TestMetricsPage(t *testing.T) {
 	files, err := filepath.Glob("../reconcile/*/testdata/exposition.txt")
 	if err != nil || len(files) == 0 {
@@ -198,11 +198,11 @@ func TestMetricsPage(t *testing.T) {
 	for _, m := range metrics {
 		fmt.Fprintf(&page, "| `%s` | %s | %s | %s |\n", m.name, m.kind, m.labels, m.help)
 	}
-	page.WriteString("\n## What bounds each label\n\nTests hold these bounds.\n\n| label | values |\n| --- | --- |\n")
+	page.WriteString("\n## Values of each label\n\nTests check these bounds.\n\n| label | values |\n| --- | --- |\n")
 	for _, label := range slices.Sorted(maps.Keys(used)) {
 		bound, ok := boundOf[label]
 		if !ok {
-			t.Errorf("nobody says what bounds the label %q", label)
+			t.Errorf("label %q: add its values to boundOf", label)
 		}
 		fmt.Fprintf(&page, "| `%s` | %s |\n", label, bound)
 	}

@@ -6,16 +6,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Work is what the loop that repairs drift is at.
+// Work is the state of the loop that repairs drift.
 type Work struct {
 	Running bool          // in this process
-	Waiting int           // sandboxes whose turn has come, and no worker is free
-	Busy    int           // sandboxes that are being looked at
-	Delay   time.Duration // of the turn that has been due for longest
-	Resync  time.Time     // when all that is wanted and known was read last; zero: never
+	Waiting int           // sandboxes that are due and wait for a worker
+	Busy    int           // workers that have a sandbox
+	Delay   time.Duration // of the sandbox that has been due for longest
+	Resync  time.Time     // last complete read of wanted topologies and records; zero: never
 }
 
-// Health is asked when metrics are collected. What is nil is left out: a loop
+// Health is read when metrics are collected. A nil function is left out: a loop
 // without a cluster has no kubelet.
 type Health struct {
 	Loop func() Work
@@ -31,14 +31,14 @@ var _ prometheus.Collector = Health{}
 func describe(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }
 
 var (
-	runningDesc    = describe("plumbline_loop_running", "1 while this process looks after drift; in a rolling update the agent before it may be the one that does.")
-	waitingDesc    = describe("plumbline_turns_waiting", "Sandboxes whose turn to be looked at has come and for which no worker is free.")
-	busyDesc       = describe("plumbline_turns_running", "Sandboxes that are being looked at.")
-	delayDesc      = describe("plumbline_turn_delay_seconds", "How long the sandbox whose turn came first has been waiting for it.")
-	resyncDesc     = describe("plumbline_last_resync_timestamp_seconds", "Unix time at which all that is wanted and recorded was last read without an error.")
-	registeredDesc = describe("plumbline_kubelet_registered", "1 while kubelet has the plugin registered; without that no pod with a claim starts.")
-	reportsDesc    = describe("plumbline_claim_reports_waiting", "Claims whose status is still to be written to the API server.")
-	droppedDesc    = describe("plumbline_claim_reports_dropped_total", "Reports on claims that were dropped because too many were waiting.")
+	runningDesc    = describe("plumbline_loop_running", "1 while this process repairs drift; during a rolling update it may be the previous agent that does.")
+	waitingDesc    = describe("plumbline_queue_depth", "Sandboxes that are due for a check and wait for a free worker.")
+	busyDesc       = describe("plumbline_workers_busy", "Workers that are checking or repairing a sandbox.")
+	delayDesc      = describe("plumbline_queue_oldest_seconds", "Time for which the oldest sandbox in the work queue has been waiting.")
+	resyncDesc     = describe("plumbline_last_resync_timestamp_seconds", "Unix time of the last complete read of the wanted topologies and of the records.")
+	registeredDesc = describe("plumbline_kubelet_registered", "1 while the agent is registered with the kubelet; otherwise no pod with a claim starts.")
+	reportsDesc    = describe("plumbline_claim_reports_waiting", "Claims whose status is not yet written to the API server.")
+	droppedDesc    = describe("plumbline_claim_reports_dropped_total", "Claim status reports dropped because the queue was full.")
 )
 
 // Describe implements prometheus.Collector.

@@ -13,7 +13,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// Build says which program the metrics are of.
+// Build identifies the program.
 type Build struct {
 	Version   string
 	Revision  string
@@ -49,7 +49,7 @@ var passBuckets = prometheus.ExponentialBuckets(0.001, 2, 16)
 // phaseBuckets reach down to one fsync on a fast disk: 0.1 ms, 0.2 ms, ... 26 s.
 var phaseBuckets = prometheus.ExponentialBuckets(0.0001, 4, 10)
 
-// New returns metrics of nothing yet.
+// New returns metrics without events.
 func New(b Build, now func() time.Time) *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -58,32 +58,32 @@ func New(b Build, now func() time.Time) *Metrics {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
 	}
 	m := &Metrics{
-		passes:       counter("plumbline_passes_total", "Passes over a sandbox; outcome is Success or the kind of the error.", "trigger", "outcome"),
-		passSeconds:  histogram("plumbline_pass_duration_seconds", "Time a pass over a sandbox took.", passBuckets, "trigger"),
-		phaseSeconds: histogram("plumbline_phase_duration_seconds", "Time a pass spent in a phase it entered.", phaseBuckets, "phase"),
-		changes:      counter("plumbline_changes_total", "Changes made to kernel objects, those of a rollback not counted.", "step_type", "action"),
-		repairs:      counter("plumbline_repairs_total", "Repairs of drifted sandboxes; outcome is Success or the kind of the error.", "topology", "outcome"),
-		detected:     counter("plumbline_drift_detected_total", "Fields found not to be as their step wants them, counted when they are found first; labels as of plumbline_drift_fields.", driftLabels...),
+		passes:       counter("plumbline_passes_total", "Passes of the engine over a sandbox; outcome is Success or the error kind.", "trigger", "outcome"),
+		passSeconds:  histogram("plumbline_pass_duration_seconds", "Duration of a pass over a sandbox.", passBuckets, "trigger"),
+		phaseSeconds: histogram("plumbline_phase_duration_seconds", "Time that a pass spent in each phase.", phaseBuckets, "phase"),
+		changes:      counter("plumbline_changes_total", "Changes made to kernel objects, without those of rollbacks.", "step_type", "action"),
+		repairs:      counter("plumbline_repairs_total", "Repairs of drifted sandboxes; outcome is Success or the error kind.", "topology", "outcome"),
+		detected:     counter("plumbline_drift_detected_total", "Fields that were found to differ from what their step wants; each is counted when it is first found. Labels as for plumbline_drift_fields.", driftLabels...),
 		timeToRepair: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "plumbline_time_to_repair_seconds", Buckets: passBuckets,
-			Help: "Time from the first notice of a drift to the end of its repair.",
+			Help: "Time from the first notification of a drift to the end of its repair.",
 		}),
-		messages: counter("plumbline_netlink_messages_total", "Requests to the kernel: dumps, reads of single objects, and writes.", "kind"),
+		messages: counter("plumbline_netlink_messages_total", "Netlink requests: dumps, reads of single objects (get), and writes.", "kind"),
 		damaged: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "plumbline_journal_damaged_files", Help: "Journal files that could not be read and were set aside.",
+			Name: "plumbline_journal_damaged_files", Help: "Journal files that could not be read and were renamed.",
 		}),
 		others: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "plumbline_other_version_records", Help: "Records written by another version of plumbline, which are left alone.",
+			Name: "plumbline_other_version_records", Help: "Records written by another version of plumbline, which this one does not change.",
 		}),
 		build: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "plumbline_build_info", Help: "Always 1; the labels say which program this is.",
+			Name: "plumbline_build_info", Help: "Always 1; the labels identify the program.",
 			ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision, "goversion": b.GoVersion},
 		}),
 		current:    current{states: map[reconcile.SandboxID]reconcile.State{}, drift: map[reconcile.SandboxID]map[driftKey]int{}, fights: map[reconcile.SandboxID]map[fightKey]int{}},
 		topologies: topologies{now: now, of: map[reconcile.SandboxID]string{}, gone: map[string]time.Time{}},
 	}
 	m.build.Set(1)
-	// Series that are there before the first event let rate() see that event.
+	// A series that exists before its first event lets rate() count that event.
 	for _, t := range []reconcile.Trigger{reconcile.TriggerEnsure, reconcile.TriggerCheck, reconcile.TriggerRepair, reconcile.TriggerRelease} {
 		m.passes.WithLabelValues(string(t), success)
 	}
@@ -162,7 +162,7 @@ func (m *Metrics) Drift(id reconcile.SandboxID, topology string, drift []reconci
 	}
 }
 
-// Fighting implements node.Recorder: what others keep changing back in a sandbox.
+// Fighting implements node.Recorder: fields that another writer keeps changing back.
 func (m *Metrics) Fighting(id reconcile.SandboxID, topology string, fights []reconcile.Fight) {
 	m.seen(id, topology)
 	m.current.fought(id, topology, fights)
@@ -174,16 +174,16 @@ func (m *Metrics) Forget(id reconcile.SandboxID) {
 	m.topologies.forget(id)
 }
 
-// seen notes of which topology a sandbox is. A counter of repairs that is there
-// before the first of them lets rate() see that one.
+// seen records the topology of a sandbox. A counter of repairs that exists before
+// the first repair lets rate() count that one.
 func (m *Metrics) seen(id reconcile.SandboxID, topology string) {
 	if m.topologies.seen(id, topology) {
 		m.repairs.WithLabelValues(topology, success)
 	}
 }
 
-// Repaired records how long a drift lasted, from its first notice to the end
-// of the pass that put it right.
+// Repaired records how long a drift lasted, from its first notification to the
+// end of the pass that repaired it.
 func (m *Metrics) Repaired(took time.Duration) { m.timeToRepair.Observe(took.Seconds()) }
 
 // Damaged sets the number of journal files that were set aside.
@@ -192,7 +192,7 @@ func (m *Metrics) Damaged(files int) { m.damaged.Set(float64(files)) }
 // OtherVersions sets the number of records that other versions have written.
 func (m *Metrics) OtherVersions(files int) { m.others.Set(float64(files)) }
 
-// noStep is the type of changes that no step wants any more.
+// noStep is the step type of changes that belong to no step of the topology.
 const noStep = "none"
 
 func stepType(typ string) string {
@@ -217,15 +217,15 @@ type fightKey struct{ topology, step, object, field string }
 
 var (
 	fightDesc = prometheus.NewDesc("plumbline_fighting_fields",
-		"Fields that somebody else changes back after each repair, over all sandboxes; labels as of plumbline_drift_fields.",
+		"Fields that another writer changes back after each repair, in all sandboxes. Labels as for plumbline_drift_fields.",
 		[]string{"topology", "step", "object", "field"}, nil)
 	driftDesc = prometheus.NewDesc("plumbline_drift_fields",
-		"Fields that are not as their step wants them, over all sandboxes; field is \"missing\" or \"unwanted\" where a whole object is.",
+		"Fields that differ from what their step wants, in all sandboxes; field is \"missing\" or \"unwanted\" for a whole object.",
 		driftLabels, nil)
-	sandboxesDesc = prometheus.NewDesc("plumbline_sandboxes", "Sandboxes by what the last pass found.", []string{"state"}, nil)
+	sandboxesDesc = prometheus.NewDesc("plumbline_sandboxes", "Sandboxes by the result of the last pass.", []string{"state"}, nil)
 )
 
-// current is what holds now, per sandbox; it is summed when it is collected.
+// current is the state of each sandbox; it is summed when metrics are collected.
 type current struct {
 	mu     sync.Mutex
 	states map[reconcile.SandboxID]reconcile.State
@@ -269,9 +269,9 @@ func (c *current) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// pass takes the state of a sandbox from a pass. A check that succeeds says by
-// Drift what it found, and a plan says nothing of what is. So does a repair of
-// what it has left to others.
+// pass takes the state of a sandbox from a pass. A check that succeeds reports by
+// Drift what it found, and so does a repair for what it left; a plan says nothing
+// about the state.
 func (c *current) pass(p reconcile.Pass) {
 	if p.Trigger == reconcile.TriggerPlan || p.Trigger == reconcile.TriggerCheck && p.Outcome == "" {
 		return
@@ -305,7 +305,7 @@ func (c *current) fought(id reconcile.SandboxID, topology string, fights []recon
 	c.fights[id] = of
 }
 
-// drifted takes what drifts now and returns what did not before.
+// drifted stores the drift of a sandbox and returns what is new in it.
 func (c *current) drifted(id reconcile.SandboxID, topology string, drift []reconcile.Drift) map[driftKey]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

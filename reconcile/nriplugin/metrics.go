@@ -24,10 +24,10 @@ func NewMetrics() *Metrics {
 	return &Metrics{
 		hooks: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "plumbline_hook_duration_seconds", Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16),
-			Help: "Time a hook of the container runtime took, pods without claims included, or an attachment that went on behind the gate (BehindGate); outcome is Success or the kind of the error.",
+			Help: "Duration of a container runtime hook, also for pods without claims, or of an attachment that continued after its hook (BehindGate); outcome is Success or the error kind.",
 		}, []string{"hook", "outcome"}),
 		connected: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "plumbline_runtime_connected", Help: "1 while the container runtime is connected; pods with claims wait while it is not.",
+			Name: "plumbline_runtime_connected", Help: "1 while the agent is connected to the container runtime; otherwise pods with claims wait.",
 		}),
 	}
 }
