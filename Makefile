@@ -201,11 +201,12 @@ bench-scale: ## benchmark of the controller, and of one of another commit, on a 
 # --- Keeping it in order ----------------------------------------------------------
 
 .PHONY: lint
-lint: lint-selftest ## golangci-lint and shellcheck
+lint: lint-selftest ## golangci-lint, shellcheck and the words of CONTRIBUTING
 	@. .ci/lib
 	begin 'golangci-lint'
 	$(BIN)/golangci-lint run ./...
 	end
+	$(GO) run ./.ci/words
 	if need shellcheck shellcheck; then
 		begin 'shellcheck'
 		git grep -lE '^#!/bin/(ba)?sh' | xargs shellcheck .ci/lib
@@ -215,6 +216,7 @@ lint: lint-selftest ## golangci-lint and shellcheck
 .PHONY: lint-selftest
 lint-selftest: $(BIN)/golangci-lint ## that each lint rule of ours finds what it forbids
 	@.ci/lint/run $<
+	$(GO) run ./.ci/words -selftest
 
 .PHONY: fmt
 fmt: $(BIN)/golangci-lint ## format all Go files
