@@ -68,38 +68,38 @@ func (a *app) agent() *cobra.Command {
 	var g agent
 	cmd := &cobra.Command{
 		Use:   "agent",
-		Short: "Serve one node of a Kubernetes cluster",
-		Long: `Serves the node it runs on: offers its devices to the scheduler, prepares
-ResourceClaims for the kubelet, makes their topologies true in a pod's network
-namespace before its containers start, keeps them so, and puts everything back
-when the pod ends. A container that consumes a claim is not started unless all of
-the claim's topologies have been verified in its sandbox.
+		Short: "Run the agent of a node",
+		Long: `Runs on each node of a Kubernetes cluster: publishes its devices, prepares
+ResourceClaims for the kubelet, applies their topologies to a pod's network
+namespace before its containers start, repairs drift, and restores everything when
+the pod ends. A container that uses a claim starts only after all of the claim's
+topologies are verified in its sandbox.
 
-It needs the capabilities NET_ADMIN and SYS_ADMIN, the host's network namespace,
-and the directories below at the paths the host has them. In a container, where
-/proc/sys is read-only, --proc names a folder with the host's /proc/sys.
+Needs the capabilities NET_ADMIN and SYS_ADMIN, the host's network namespace, and
+the directories below at their paths on the host. In a container, where /proc/sys
+is read-only, --proc names a directory with the host's /proc/sys.
 
-It serves /metrics, /healthz and /readyz. When it is stopped all pods stay as they
-are; two agents may overlap for a while.`,
+Serves /metrics, /healthz and /readyz. When it stops, the networks of all pods stay.
+Two agents may run at the same time during an update.`,
 		Example: `  plumbline agent --node-name n1 --kubeconfig /etc/kubernetes/agent.conf`,
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return g.run(cmd.Context(), a) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&g.nodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node; from NODE_NAME if that is set")
-	f.StringVar(&g.kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server; by the pod's service account when empty")
+	f.StringVar(&g.nodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node; default: NODE_NAME")
+	f.StringVar(&g.kubeconfig, "kubeconfig", "", "kubeconfig `file`; default: the service account of the pod")
 	f.StringVar(&g.nriSocket, "nri-socket", "/var/run/nri/nri.sock", "`socket` of the container runtime's Node Resource Interface")
-	f.StringVar(&g.nriIndex, "nri-index", "30", "`position` among the runtime's plugins, two digits")
-	f.StringVar(&g.pluginDir, "plugin-dir", "/var/lib/kubelet/plugins/dra.networking", "`directory` of the plugin's socket")
+	f.StringVar(&g.nriIndex, "nri-index", "30", "`position` among the NRI plugins, two digits")
+	f.StringVar(&g.pluginDir, "plugin-dir", "/var/lib/kubelet/plugins/dra.networking", "`directory` of the DRA plugin's socket")
 	f.StringVar(&g.registrarDir, "registrar-dir", "/var/lib/kubelet/plugins_registry", "`directory` in which the kubelet looks for plugins")
 	f.StringVar(&g.cdiDir, "cdi-dir", "/var/run/cdi", "`directory` in which the container runtime looks for CDI devices")
-	f.StringVar(&g.proc, "proc", "/proc", "`directory` whose sys/net can be written to")
-	f.StringToStringVar(&g.physicalNetworks, "physical-network", nil, "`interface=network`: what a device is wired to; may be repeated")
+	f.StringVar(&g.proc, "proc", "/proc", "`directory` with a writable sys/net")
+	f.StringToStringVar(&g.physicalNetworks, "physical-network", nil, "`interface=network`: the physical network of a PF; may be repeated")
 	f.StringVar(&g.metricsAddress, "metrics-address", "127.0.0.1:9808", "`address` to serve metrics and probes on")
-	f.StringVar(&g.probeSocket, "probe-socket", "", "`socket` to answer probes on, which no other agent shares; none when empty")
-	f.StringVar(&g.logLevel, "log-level", "info", "`level`: debug, info, warn, error")
-	f.DurationVar(&g.attachTimeout, "attach-timeout", 5*time.Minute, "`time` an attachment gets that goes on after the runtime's hook; then it is rolled back, and tried again")
-	f.DurationVar(&g.resync, "resync", time.Minute, "`time` after which a sandbox is looked at unasked, as not all changes send word; longer where more than two a second would be due")
+	f.StringVar(&g.probeSocket, "probe-socket", "", "`socket` to serve probes on, not shared with another agent; none if empty")
+	f.StringVar(&g.logLevel, "log-level", "info", "lowest `level` to log: debug, info, warn or error")
+	f.DurationVar(&g.attachTimeout, "attach-timeout", 5*time.Minute, "`time` limit of an attachment that continues after the runtime's hook; then it is rolled back and tried again")
+	f.DurationVar(&g.resync, "resync", time.Minute, "`interval` of the periodic check of each sandbox, because not every change produces a notification; longer if more than two sandboxes a second would be due")
 	return cmd
 }
 
@@ -246,7 +246,7 @@ func (s *serving) wireLoop(ctx context.Context) (err error) {
 		return err
 	}
 	if why := s.watcher.Fallback(); why != nil {
-		s.log.Warn("each namespace is watched by a socket of its own", "reason", why)
+		s.log.Warn("each namespace is watched with its own socket", "reason", why)
 	}
 	s.events = hostEvents{Watcher: s.watcher, out: make(chan watch.Event), heard: s.publisher.Rescan, taken: &atomic.Bool{}}
 	files := filepath.Join(s.app.stateDir, "files")
@@ -274,7 +274,7 @@ func (s *serving) damaged() ([]string, error) {
 func (s *serving) otherVersions() []*frame.OtherVersion {
 	ofClaims, err := s.store.OtherVersions()
 	if err != nil {
-		s.log.Error("claims", "error", err)
+		s.log.Error("cannot read claim records", "error", err)
 	}
 	published := ofPublished(filepath.Join(s.app.stateDir, publishedFile), s.publisher.OtherVersion())
 	return slices.Concat(s.engine.journal.OtherVersions(), ofClaims, published)
@@ -298,7 +298,7 @@ func (s *serving) claimsChanged() {
 func (s *serving) claims() []claims.Entry {
 	entries, errs := s.store.List()
 	for _, err := range errs {
-		s.log.Error("claims", "error", err)
+		s.log.Error("cannot read claim records", "error", err)
 	}
 	return entries
 }
@@ -306,7 +306,7 @@ func (s *serving) claims() []claims.Entry {
 func (s *serving) inUse() []string {
 	used, err := s.store.InUse()
 	if err != nil {
-		s.log.Error("claims", "error", err)
+		s.log.Error("cannot read claim records", "error", err)
 	}
 	var out []string
 	for name := range used {
@@ -383,14 +383,14 @@ const retryListen = 10 * time.Second
 // host's network can take a port, and must not end the agent by that: pods need it
 // more than Prometheus does.
 func (s *serving) serveLater(ctx context.Context, server *http.Server, taken error) error {
-	s.log.Error("no metrics are served: the address is tried again until it is free", "every", retryListen, "error", taken)
+	s.log.Error("metrics are not served: the address is in use and is tried again", "every", retryListen, "error", taken)
 	listener, err := listenFree(ctx, s.metricsAddress, retryListen)
 	if err != nil {
 		return nil //nolint:nilerr // the agent is stopped
 	}
-	s.log.Info("metrics are served", "listen", listener.Addr().String())
+	s.log.Info("serving metrics", "listen", listener.Addr().String())
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		s.log.Error("no metrics are served", "error", err)
+		s.log.Error("metrics are not served", "error", err)
 	}
 	return nil
 }
@@ -457,7 +457,7 @@ func (s *serving) keepTrue(ctx context.Context) {
 		s.events.taken.Store(false)
 		if err != nil && err.Error() != said {
 			said = err.Error()
-			s.log.Warn("drift is not looked after by this agent yet", "error", err)
+			s.log.Warn("this agent does not repair drift yet", "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -8,10 +8,10 @@ func (a *app) apply() *cobra.Command {
 	var t target
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE --netns NAMESPACE",
-		Short: "Make a network namespace what a topology says",
-		Long: `Makes the network of a topology in a network namespace, and prints what was changed
-and what came of it. When anything fails, everything this call did is undone. What
-is right already is left alone: applying twice changes nothing.
+		Short: "Apply a topology to a network namespace",
+		Long: `Applies a topology to a network namespace, and prints the changes and the result. If
+anything fails, all changes of this call are rolled back. Only what differs is
+changed: a second apply changes nothing.
 ` + targetHelp + `
 
 The JSON form holds the changes and the result of each step, as CNI 1.1 prints it.`,

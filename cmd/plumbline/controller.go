@@ -44,37 +44,37 @@ func (a *app) controller() *cobra.Command {
 	var c controller
 	cmd := &cobra.Command{
 		Use:   "controller",
-		Short: "Serve NetworkTopologies in a cluster",
-		Long: `Makes a DeviceClass for every root step of every NetworkTopology, keeps it as it
-should be, and says in the topology's status what became of it. Describes the step
-types as CNIPluginSchemas. Answers the API server's questions whether a topology,
-a claim or a claim template makes sense (admission webhook).
+		Short: "Run the controller of a cluster",
+		Long: `Creates and restores a DeviceClass for every root step of every NetworkTopology, and
+reports the result in the topology's status. Describes the step types as
+CNIPluginSchemas. Serves the admission webhook, which validates topologies, claims
+and claim templates.
 
-Of several replicas one leads and writes; all of them answer. The webhook's
-certificate is made, renewed and told to the API server by itself; with --tls-dir
-it is yours to look after. It serves /metrics, and on another address /healthz and
-/readyz.`,
+One of several replicas leads and writes; all of them serve the webhook. The
+controller creates and renews the webhook's certificate and writes its authority
+into the webhook configurations; with --tls-dir that is up to you. It serves
+/metrics, and on another address /healthz and /readyz.`,
 		Example: `  plumbline controller --kubeconfig ~/.kube/config --namespace plumbline --leader-elect=false --webhook-port 0
   kubectl get networktopologies`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context(), a) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&c.kubeconfig, "kubeconfig", "", "`file` to reach the API server with; the pod's own account by default")
-	f.StringVar(&c.namespace, "namespace", "", "`namespace` of the lease and the certificate; the pod's own by default")
-	f.BoolVar(&c.elect, "leader-elect", true, "let one of several replicas lead")
+	f.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig `file`; default: the service account of the pod")
+	f.StringVar(&c.namespace, "namespace", "", "`namespace` of the lease and the certificate; default: the namespace of the pod")
+	f.BoolVar(&c.elect, "leader-elect", true, "elect a leader among several replicas")
 	f.StringVar(&c.metrics, "metrics-address", ":9478", "`address` to serve metrics on; 0 for none")
 	f.StringVar(&c.health, "health-address", ":9479", "`address` to serve health and readiness on; 0 for none")
 	f.IntVar(&c.port, "webhook-port", 9443, "`port` of the admission webhook; 0 for none")
-	f.StringVar(&c.service, "webhook-service", "plumbline-webhook", "`name` of the Service the API server reaches the webhook by")
-	f.StringSliceVar(&c.hosts, "webhook-host", nil, "`names` it reaches the webhook by when not by a Service")
-	f.StringVar(&c.secret, "webhook-secret", "plumbline-webhook", "`name` of the Secret that keeps the webhook's certificate; it must exist")
-	f.StringSliceVar(&c.registrations, "webhook-configuration", []string{admission.Definitions, admission.Requests}, "`names` of the ValidatingWebhookConfigurations to write the authority into")
-	f.DurationVar(&c.certificateLife, "webhook-certificate-life", 365*24*time.Hour, "`time` a certificate is good for")
-	f.DurationVar(&c.before, "webhook-certificate-renewal", 90*24*time.Hour, "`time` before its end at which it is renewed")
-	f.StringVar(&c.tlsDir, "tls-dir", "", "`directory` with tls.crt and tls.key to serve the webhook with, in place of a certificate of its own")
-	f.DurationVar(&c.interval, "status-interval", 10*time.Second, "`time` for which changes of the counts in a topology's status are collected; every node that runs it is sent each status")
-	f.TextVar(&c.level, "log-level", slog.LevelInfo, "least `level` to log: debug, info, warn or error")
+	f.StringVar(&c.service, "webhook-service", "plumbline-webhook", "`name` of the Service of the webhook")
+	f.StringSliceVar(&c.hosts, "webhook-host", nil, "host `names` of the webhook if the API server does not reach it through a Service")
+	f.StringVar(&c.secret, "webhook-secret", "plumbline-webhook", "`name` of the Secret with the webhook's certificate; it must exist")
+	f.StringSliceVar(&c.registrations, "webhook-configuration", []string{admission.Definitions, admission.Requests}, "`names` of the ValidatingWebhookConfigurations that get the certificate authority")
+	f.DurationVar(&c.certificateLife, "webhook-certificate-life", 365*24*time.Hour, "`time` for which a certificate is valid")
+	f.DurationVar(&c.before, "webhook-certificate-renewal", 90*24*time.Hour, "`time` before the end of its validity at which a certificate is renewed")
+	f.StringVar(&c.tlsDir, "tls-dir", "", "`directory` with tls.crt and tls.key for the webhook, instead of a certificate of its own")
+	f.DurationVar(&c.interval, "status-interval", 10*time.Second, "`time` for which changes of the counts in a topology's status are collected before a write; each write is sent to every node that runs the topology")
+	f.TextVar(&c.level, "log-level", slog.LevelInfo, "lowest `level` to log: debug, info, warn or error")
 	_ = cmd.MarkFlagFilename("kubeconfig")
 	_ = cmd.MarkFlagDirname("tls-dir")
 	return cmd

@@ -15,10 +15,10 @@ func (a *app) delete() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete --netns NAMESPACE [--topology NAME]",
 		Short: "Undo what was applied to a network namespace",
-		Long: `Undoes everything that was applied to a network namespace, in reverse: devices go home
-as they came, settings get their old values back, what was made is removed. A
-namespace that is gone is no error; what it left on the host is put right. When
-something cannot be undone, it can be tried again.`,
+		Long: `Undoes everything that was applied to a network namespace, in reverse order: devices
+return to the host with their old name and settings, other settings get their old
+values, and what was created is removed. If the namespace no longer exists, what it
+left on the host is undone. If something cannot be undone, run the command again.`,
 		Example: `  plumbline delete --netns blue
   plumbline delete --netns blue --topology ai-bonded`,
 		Args: noArgs,
@@ -71,9 +71,9 @@ something cannot be undone, it can be tried again.`,
 			return failed
 		},
 	}
-	netnsFlag(cmd, &netns, "`namespace`: a name in "+node.NetnsDir+", or a path; it may be gone")
+	netnsFlag(cmd, &netns, "`namespace`: a name in "+node.NetnsDir+", or a path; it may no longer exist")
 	_ = cmd.MarkFlagRequired("netns")
-	cmd.Flags().StringVar(&topology, "topology", "", "delete this topology only; default all of the namespace")
+	cmd.Flags().StringVar(&topology, "topology", "", "delete only this topology; default: all topologies of the namespace")
 	_ = cmd.RegisterFlagCompletionFunc("topology", cobra.NoFileCompletions)
 	return cmd
 }

@@ -29,15 +29,15 @@ var demoFiles embed.FS
 func (a *app) demo() *cobra.Command {
 	return &cobra.Command{
 		Use:   "demo",
-		Short: "Show it all on the SR-IOV functions of this machine",
-		Long: `Runs the topology of the design's section 2.4 on real virtual functions, from the
-plan to the ping and back: it makes two network namespaces, applies a topology to
-each, spoils one behind plumbline's back, shows the drift and the repair, deletes
-both and checks that every virtual function came home as it was.
+		Short: "Run a demo on the SR-IOV functions of this machine",
+		Long: `Runs a topology on real virtual functions, from the plan to a ping and back: creates
+two network namespaces, applies a topology to each, changes one of them from
+outside, shows the drift and the repair, deletes both and checks that every virtual
+function is back on the host as it was.
 
-It needs the cards enp3s0f0, enp3s0f1, enp4s0f0 and enp4s0f1 with virtual functions
-and RDMA, which the virtual machine of ` + "`make demo`" + ` has. It exits with 1 when
-anything is not as it should be.`,
+Needs the cards enp3s0f0, enp3s0f1, enp4s0f0 and enp4s0f1 with virtual functions and
+RDMA, which the virtual machine of ` + "`make demo`" + ` has. Exits with 1 if a check
+fails.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dir, err := os.MkdirTemp("", "plumbline-demo-")
@@ -52,7 +52,7 @@ anything is not as it should be.`,
 	}
 }
 
-// demo tells its story with the commands a user would type.
+// demo runs the commands that a user would type.
 type demo struct {
 	*app
 	ctx  context.Context
@@ -71,7 +71,7 @@ func (d *demo) run() error {
 		return err
 	}
 	defer d.host.Close()
-	before, err := d.home()
+	before, err := d.functions()
 	if err != nil {
 		return err
 	}
@@ -89,28 +89,28 @@ func (d *demo) run() error {
 			return err
 		}
 	}
-	for _, part := range []func() error{d.look, d.apply, d.ping, d.spoil, d.release} {
+	for _, part := range []func() error{d.show, d.apply, d.ping, d.disturb, d.release} {
 		if err := part(); err != nil {
 			return err
 		}
 	}
-	after, err := d.home()
+	after, err := d.functions()
 	if err != nil {
 		return err
 	}
 	if gone := differences(before, after); len(gone) > 0 {
-		return fmt.Errorf("not every virtual function is home as it was:\n  %s", strings.Join(gone, "\n  "))
+		return fmt.Errorf("not every virtual function is back as it was:\n  %s", strings.Join(gone, "\n  "))
 	}
-	d.say("%d virtual functions are home under their own names, with their own MAC and MTU.", len(after))
+	d.say("%d virtual functions are back on the host with their own name, MAC and MTU.", len(after))
 	return nil
 }
 
-func (d *demo) look() error {
-	d.title("What this machine has")
+func (d *demo) show() error {
+	d.title("The devices of this machine")
 	if err := d.must(0, "devices"); err != nil {
 		return err
 	}
-	d.title("The topology, from the design's section 2.4, and what it would change")
+	d.title("The topology, and what it would change")
 	if err := d.must(0, "validate", "-f", d.file("topology.yaml")); err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (d *demo) apply() error {
 	if err := d.must(0, "apply", "-f", d.file("topology.yaml"), "--netns", demoPod); err != nil {
 		return err
 	}
-	d.title("The results of the steps, as a CNI runtime reads them, of a second apply that changes nothing")
+	d.title("A second apply changes nothing; the results of the steps, as CNI results")
 	if err := d.must(0, "apply", "-f", d.file("topology.yaml"), "--netns", demoPod, "-o", "json"); err != nil {
 		return err
 	}
@@ -145,10 +145,10 @@ func (d *demo) ping() error {
 	return nil
 }
 
-// spoil deletes a VLAN, changes an MTU and removes a route behind plumbline's
-// back, and has the drift shown and repaired.
-func (d *demo) spoil() error {
-	d.title("Behind its back: the route goes, mgmt0 gets another MTU, data0 is deleted")
+// disturb deletes a VLAN, changes an MTU and removes a route from outside, and shows
+// the drift and its repair.
+func (d *demo) disturb() error {
+	d.title("From outside: the routes are deleted, mgmt0 gets another MTU, data0 is deleted")
 	box, err := d.host.Sandbox(kernelPath(demoPod))
 	if err != nil {
 		return err
@@ -170,7 +170,7 @@ func (d *demo) spoil() error {
 	}
 	for _, want := range []string{"data0", "mtu", "0.0.0.0/0"} {
 		if !strings.Contains(out, want) {
-			return fmt.Errorf("status does not speak of %q", want)
+			return fmt.Errorf("status does not report %q", want)
 		}
 	}
 	d.title("Repaired")
@@ -186,7 +186,7 @@ func (d *demo) spoil() error {
 	return d.watched(box)
 }
 
-// watched has the daemon repair what is spoiled while it looks.
+// watched shows that the daemon repairs drift.
 func (d *demo) watched(box *kernel.Sandbox) error {
 	d.title("With the daemon watching: data0 is deleted once more")
 	config := d.file("run")
@@ -199,12 +199,12 @@ func (d *demo) watched(box *kernel.Sandbox) error {
 		ended <- run(ctx, []string{"--state-dir", d.file("state"), "run", "--config", config, "--listen", "127.0.0.1:0"}, stdio{strings.NewReader(""), d.out, d.out})
 	}()
 	defer func() { stop(); <-ended }()
-	if err := d.eventually("the daemon looks at the sandbox", func() (bool, error) {
+	if err := d.eventually("the daemon watches the sandbox", func() (bool, error) {
 		return d.quiet(0, "status", "--netns", demoPod) == nil, nil
 	}); err != nil {
 		return err
 	}
-	// The daemon has begun when it put something right.
+	// The daemon has started when it has repaired something.
 	for i := range 2 {
 		start := time.Now()
 		if err := box.Apply(d.ctx, netstate.Change{Before: netstate.Link{Name: "data0", LinkKind: "vlan"}}); err != nil {
@@ -278,7 +278,7 @@ func (d *demo) output(want int, args ...string) (string, error) {
 	return copied.String(), nil
 }
 
-// quiet is must without a word.
+// quiet is must without output.
 func (d *demo) quiet(want int, args ...string) error {
 	if got := run(d.ctx, append([]string{"--state-dir", d.file("state")}, args...), stdio{strings.NewReader(""), io.Discard, io.Discard}); got != want {
 		return fmt.Errorf("plumbline %s: exit status %d, want %d", args[0], got, want)
@@ -304,8 +304,8 @@ func (d *demo) eventually(what string, ok func() (bool, error)) error {
 	}
 }
 
-// home lists the virtual functions of the host as they are.
-func (d *demo) home() ([]string, error) {
+// functions lists the virtual functions on the host.
+func (d *demo) functions() ([]string, error) {
 	devices, err := discoverOn(d.ctx, d.host)
 	if err != nil {
 		return nil, err

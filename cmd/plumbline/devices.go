@@ -13,8 +13,8 @@ func (a *app) devices() *cobra.Command {
 		Use:   "devices [-o text|json]",
 		Short: "List the network devices of this host",
 		Long: `Lists the network devices of this host, and for each whether it is offered to pods, or
-why not. Selectors see them as the scheduler of a cluster would. A device that a pod
-has now is listed as far as the host sees it.`,
+why not, with the attributes that the selectors of topologies see. A device that is in
+a pod now is listed as far as the host can see it.`,
 		Example: `  plumbline devices
   plumbline devices -o json | jq -r '.[] | select(.kind == "vf") | .id'`,
 		Args: noArgs,

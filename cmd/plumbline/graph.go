@@ -19,13 +19,13 @@ func (a *app) graph() *cobra.Command {
 	formats := append(graph.Formats(), formatText)
 	cmd := &cobra.Command{
 		Use:   "graph {-f FILE | --status [--netns NAMESPACE]} [-o " + strings.Join(formats, "|") + "]",
-		Short: "Draw a topology, or what has become of it",
-		Long: `Draws a topology; with --status one that was applied, as status finds it: what is in
-order in green, what waits in yellow, what is broken in red, with the fields that
-differ, what somebody else keeps changing back, and the error at the step it is of.
+		Short: "Draw a topology, or the state of a sandbox",
+		Long: `Draws a topology. With --status, draws applied topologies with the state of each step:
+in sync in green, waiting in yellow, broken in red, with the fields that differ, the
+fields that another writer changes back, and the error of a step that failed.
 
 With --status the default format is text, and all sandboxes are drawn, one below the
-other; a picture (dot, svg) shows one, which --netns chooses where there are more.
+other. A picture (dot, svg) shows one sandbox; --netns selects it.
 
 Exit status with --status: that of status.`,
 		Example: `  plumbline graph -f topology.yaml
@@ -65,7 +65,7 @@ Exit status with --status: that of status.`,
 	}
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "`file` with a NetworkTopology; - is standard input")
 	_ = cmd.MarkFlagFilename("filename", "yaml", "yml", "json")
-	cmd.Flags().BoolVar(&withStatus, "status", false, "draw what was applied, and how it is now")
+	cmd.Flags().BoolVar(&withStatus, "status", false, "draw the applied topologies with their state")
 	netnsFlag(cmd, &netns, "with --status: only the sandboxes of this `namespace`")
 	outputFlag(cmd, &format, formats...)
 	return cmd

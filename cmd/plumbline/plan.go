@@ -22,7 +22,7 @@ type target struct {
 func (t *target) flags(cmd *cobra.Command) {
 	topologyFlag(cmd, &t.file)
 	netnsFlag(cmd, &t.netns, "`namespace`: a name in "+node.NetnsDir+", or a path")
-	cmd.Flags().StringArrayVar(&t.devices, "device", nil, "give a root step its device: `STEP=DEVICE`, by PCI address or interface name")
+	cmd.Flags().StringArrayVar(&t.devices, "device", nil, "device of a root step: `STEP=DEVICE`, by PCI address or interface name")
 	_ = cmd.RegisterFlagCompletionFunc("device", cobra.NoFileCompletions)
 	outputFlag(cmd, &t.format, formatText, formatJSON)
 }
@@ -68,15 +68,15 @@ func (a *app) plan() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan -f FILE {--netns NAMESPACE | --running}",
 		Short: "Show what apply would change",
-		Long: `Shows what would be changed in a network namespace, and writes nothing.
+		Long: `Shows what apply would change in a network namespace, and writes nothing.
 ` + targetHelp + `
 
-With --running it shows what an edit of the topology would change in each sandbox
-of this node that runs it: which steps are changed live, which are replaced, added
-or removed, which links are interrupted by that, and which sandboxes would keep
-what they have, as the edit takes a device they do not have.
+With --running, shows what an edit of the topology would change in each sandbox of
+this node that has it: which steps are changed live, replaced, added or removed,
+which links are interrupted, and which sandboxes would keep their network because
+the edit takes a device they do not have.
 
-Exit status: 0 nothing would change, 2 something would, 1 an error.`,
+Exit status: 0 nothing would change; 2 something would; 1 an error.`,
 		Example: `  plumbline plan -f topology.yaml --netns blue
   plumbline plan -f topology.yaml --netns /proc/4711/ns/net --device vf0=0000:03:10.0
   plumbline plan -f topology.yaml --netns blue -o json | jq '.changes[].object'
@@ -112,6 +112,6 @@ Exit status: 0 nothing would change, 2 something would, 1 an error.`,
 		},
 	}
 	t.flags(cmd)
-	cmd.Flags().BoolVar(&running, "running", false, "the sandboxes of this node that run the topology")
+	cmd.Flags().BoolVar(&running, "running", false, "plan the edit for the sandboxes of this node that have the topology")
 	return cmd
 }

@@ -20,8 +20,8 @@ import (
 func (a *app) probe() *cobra.Command {
 	return &cobra.Command{
 		Use:     "probe SOCKET PATH",
-		Short:   "Ask an agent whether it is well",
-		Long:    "Exits 0 when the agent that serves the socket answers a path, such as /readyz, well. For the probes of its own container.",
+		Short:   "Query the probes of an agent",
+		Long:    "Exits with 0 if the agent that serves the socket answers a path, such as /readyz, with success. Used by the probes of its own container.",
 		Example: "  plumbline probe /run/plumbline/probe.sock /readyz",
 		Args:    cobra.ExactArgs(2),
 		Hidden:  true,

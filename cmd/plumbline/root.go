@@ -39,13 +39,12 @@ func newRoot(std stdio) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "plumbline",
 		Short: "Chained container networks from one description",
-		Long: `plumbline makes the network that a NetworkTopology describes: devices, bonds,
-VLANs, VRFs, addresses and settings, in one network namespace, in order. It shows
-what it would change before, undoes everything when a step fails, and keeps the
-result as described.
+		Long: `plumbline applies a NetworkTopology to a network namespace: devices, bonds, VLANs,
+VRFs, addresses and settings. It shows the plan before, rolls everything back if a
+step fails, and repairs drift afterwards.
 
-Exit status: 0 done, or nothing to do; 1 an error, and nothing was changed;
-2 something differs (plan, status); 130 interrupted, and undone.`,
+Exit status: 0 success, or nothing to do; 1 an error, and nothing was changed;
+2 something differs (plan, status); 130 interrupted and rolled back.`,
 		Example: `  plumbline validate -f topology.yaml
   plumbline plan -f topology.yaml --netns blue
   plumbline apply -f topology.yaml --netns blue
@@ -77,8 +76,8 @@ Exit status: 0 done, or nothing to do; 1 an error, and nothing was changed;
 	})
 	f := root.PersistentFlags()
 	f.StringVar(&a.stateDir, "state-dir", "/var/lib/plumbline", "`directory` of the journal")
-	f.DurationVar(&a.timeout, "timeout", time.Minute, "`time` that apply and delete may take")
-	f.BoolVarP(&a.verbose, "verbose", "v", false, "log what is done on standard error")
+	f.DurationVar(&a.timeout, "timeout", time.Minute, "`time` limit of apply and delete")
+	f.BoolVarP(&a.verbose, "verbose", "v", false, "log to standard error")
 	root.AddCommand(a.validate(), a.plan(), a.apply(), a.status(), a.delete(), a.run(), a.agent(), a.controller(), a.graph(), a.devices(), a.support(), a.demo(), a.version(), a.probe())
 	return root
 }
@@ -95,8 +94,8 @@ func unknownCommand(root *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown command %q%s", args[0], nearest.Hint(args[0], names))
 }
 
-// complete refuses a command without a flag it cannot do without. Cobra would,
-// in words of its own.
+// complete refuses a command without a required flag. Cobra would too, but in other
+// words.
 func complete(cmd *cobra.Command) error {
 	var missing []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

@@ -35,19 +35,19 @@ func (a *app) run() *cobra.Command {
 	var d daemon
 	cmd := &cobra.Command{
 		Use:   "run --config DIRECTORY",
-		Short: "Keep the sandboxes described in a directory",
-		Long: `Keeps every sandbox that a file *.yaml of the directory describes:
+		Short: "Apply the topologies in a directory, and repair drift",
+		Long: `Applies every sandbox that a file *.yaml of the directory describes, and repairs it:
 
   netns: blue                  # a name in ` + node.NetnsDir + `, or a path; it may come later
   topologyFile: ai.yaml        # relative to the directory; or the whole object as topology:
   devices:                     # optional, as --device of apply
     vf0: 0000:03:10.0
 
-A file that appears is applied, one that changes is applied anew, one that goes is
-undone; one that cannot be read keeps what it said before. Changes in a namespace
-are noticed and put right within milliseconds, or only reported where the topology
-or the step says driftPolicy: Observe. What ` + "`plumbline apply`" + ` made is watched too,
-and never undone. When the daemon stops, all networks stay.
+A new or changed file is applied; the sandbox of a deleted file is released; a file that
+cannot be read leaves its sandbox as it was. Drift is repaired within milliseconds, or
+only reported if the topology or the step has driftPolicy: Observe. Sandboxes of
+` + "`plumbline apply`" + ` are repaired too, and never released. When the daemon stops, all
+networks stay.
 
 It serves /metrics, /healthz and /readyz.`,
 		Example: `  plumbline run --config /etc/plumbline
@@ -56,12 +56,12 @@ It serves /metrics, /healthz and /readyz.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return d.run(cmd.Context(), a) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&d.dir, "config", "", "`directory` of the files")
+	f.StringVar(&d.dir, "config", "", "`directory` with the files")
 	_ = cmd.MarkFlagRequired("config")
 	_ = cmd.MarkFlagDirname("config")
 	f.StringVar(&d.listen, "listen", "127.0.0.1:9477", "`address` to serve metrics on")
-	f.IntVar(&d.workers, "workers", 4, "`number` of sandboxes worked on at a time")
-	f.DurationVar(&d.resync, "resync", time.Minute, "`time` after which a sandbox is looked at unasked, as not all changes send word; longer where more than two a second would be due")
+	f.IntVar(&d.workers, "workers", 4, "`number` of sandboxes checked at the same time")
+	f.DurationVar(&d.resync, "resync", time.Minute, "`interval` of the periodic check of each sandbox, because not every change produces a notification; longer if more than two sandboxes a second would be due")
 	return cmd
 }
 
@@ -87,7 +87,7 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 	}
 	defer watcher.Close()
 	if why := watcher.Fallback(); why != nil {
-		log.Warn("each namespace is watched by a socket of its own", "reason", why)
+		log.Warn("each namespace is watched with its own socket", "reason", why)
 	}
 	loop := node.New(node.Options{
 		Dir: d.dir, StateDir: a.stateDir, Reconciler: e.Reconciler, Store: e.store, Damaged: e.damaged, OtherVersions: func() []*frame.OtherVersion { return e.otherVersions(a.stateDir) },

@@ -18,16 +18,16 @@ func (a *app) status() *cobra.Command {
 	var netns, format string
 	cmd := &cobra.Command{
 		Use:   "status [--netns NAMESPACE]",
-		Short: "Compare what was applied with what is",
-		Long: `Compares every sandbox with its topology and writes nothing. A sandbox is InSync;
-Drifted, and then each field that differs is named with its object and its step;
-Fighting, where somebody else changes a field back after each repair and is answered
-later each time, with both values; or Failed, with the reason.
+		Short: "Compare sandboxes with their topologies",
+		Long: `Compares every sandbox with its topology and writes nothing. The state of a sandbox is
+one of: InSync; Drifted, with each field that differs, its object and its step;
+Fighting, if another writer changes a field back after each repair, with both values;
+Failed, with the reason.
 
-A record that another version of plumbline has written is left alone, and named.
+A record that was written by another version of plumbline is listed and not changed.
 
-Exit status: 0 all is in sync, 2 something is not, a journal file is damaged or a record
-is of another version, 1 an error.`,
+Exit status: 0 everything is in sync; 2 something is not, a journal file is damaged, or a
+record is of another version; 1 an error.`,
 		Example: `  plumbline status
   plumbline status --netns blue
   plumbline status -o json | jq -r '.sandboxes[] | select(.state != "InSync") | .sandbox'`,

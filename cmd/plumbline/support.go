@@ -35,20 +35,20 @@ func (a *app) support() *cobra.Command {
 	var s support
 	cmd := &cobra.Command{
 		Use:   "support-bundle [--to FILE]",
-		Short: "Pack what somebody needs who is to help",
-		Long: `Packs into one tar.gz what is known of this node's networks: the program's version;
-the records and claims below the state directory, damaged ones included, copied as
-they are; the gate files; the status of all sandboxes with their drift; what the
-kernel says of each sandbox's namespace; the devices, kernel version and network
-settings of the host; the metrics of the agent; and the log files that are named.
+		Short: "Collect the data for a support request",
+		Long: `Writes one tar.gz about the networks of this node: the version; the records and claims
+in the state directory, also damaged ones, unchanged; the gate files; the status of
+all sandboxes with their drift; the kernel objects in each sandbox's namespace; the
+devices, kernel version and network settings of the host; the metrics of the agent;
+and the log files given with --log.
 
-It writes nothing but that file, and needs no agent. What cannot be had, such as a
-namespace that is gone, is listed in problems.txt in it. It takes a minute at most
-(--timeout) and 128 MiB before compression.
+It writes only that file and needs no running agent. What cannot be read, such as a
+namespace that no longer exists, is listed in problems.txt. It takes at most a
+minute (--timeout) and 128 MiB before compression.
 
-It holds no token, key, environment or command line of any process, and nothing from
-the API server. It does hold names of pods, namespaces and topologies, and addresses
-of interfaces: read it before you send it where those are not to be known.`,
+It contains no token, key, environment or command line of any process, and nothing
+from the API server. It does contain names of pods, namespaces and topologies, and
+addresses of interfaces: check it before you send it if these are confidential.`,
 		Example: `  plumbline support-bundle
   plumbline support-bundle --to case-4711.tar.gz --log /var/log/containers/agent.log
   kubectl -n plumbline-system exec ds/plumbline-agent -- /plumbline support-bundle --to - > node.tar.gz`,
@@ -56,9 +56,9 @@ of interfaces: read it before you send it where those are not to be known.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context(), a) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&s.to, "to", "", "`file` to write, which must not be there; - is standard output; default plumbline-HOST-TIME.tar.gz")
+	f.StringVar(&s.to, "to", "", "`file` to write, which must not exist; - is standard output; default: plumbline-HOST-TIME.tar.gz")
 	f.StringVar(&s.cdiDir, "cdi-dir", "/var/run/cdi", "`directory` of the gate files")
-	f.StringSliceVar(&s.addresses, "metrics-address", []string{"127.0.0.1:9808", "127.0.0.1:9477"}, "`address` to ask for metrics; may be repeated")
+	f.StringSliceVar(&s.addresses, "metrics-address", []string{"127.0.0.1:9808", "127.0.0.1:9477"}, "`address` to read metrics from; may be repeated")
 	f.StringArrayVar(&s.logs, "log", nil, "log `file` to add; may be repeated")
 	return cmd
 }

@@ -10,12 +10,12 @@ func (a *app) validate() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "validate -f FILE",
-		Short: "Say everything that is wrong with a topology",
-		Long: `Checks a NetworkTopology as the admission webhook of a cluster does: its steps and
-their order, each step's config, the references between steps, the CEL selectors of
-root steps, and what the steps would do together on a node that has all they ask
-for. What is allowed but can hardly be meant is a note. It needs neither root nor a
-cluster.`,
+		Short: "Validate a topology",
+		Long: `Validates a NetworkTopology like the admission webhook of a cluster, and reports every
+problem: its steps and their order, each step's config, the references between steps,
+the CEL selectors of root steps, and whether the steps contradict each other, planned
+for a node that has everything they need. What is allowed, but probably a mistake, is a
+note. Needs neither root nor a cluster.`,
 		Example: `  plumbline validate -f topology.yaml
   kubectl get networktopology ai -o yaml | plumbline validate -f -`,
 		Args: noArgs,

@@ -37,7 +37,7 @@ func build() metrics.Build {
 func (a *app) version() *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
-		Short:   "Say which plumbline this is",
+		Short:   "Print the version",
 		Example: `  plumbline version`,
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
