@@ -5,10 +5,6 @@ import (
 	"github.com/plumbline/plumbline/topology/contract"
 )
 
-// DefaultRouteDevice is the identity of the host's link that carries its
-// default route, whatever that is; it can be looked up, not moved.
-const DefaultRouteDevice = "default-route"
-
 // StackedConfig is what ipvlan and macvlan share: a link on a parent that stays
 // where it is.
 type StackedConfig struct {
@@ -56,13 +52,13 @@ func (c StackedConfig) Parent(p *Planner) (string, error) {
 		id = c.RuntimeConfig.DeviceID
 	}
 	if id == "" {
-		id = DefaultRouteDevice
+		id = netstate.DefaultRouteDevice
 	}
 	d, exists, err := Lookup(p, netstate.Device{ID: id})
 	switch {
 	case err != nil:
 		return "", err
-	case !exists && id == DefaultRouteDevice:
+	case !exists && id == netstate.DefaultRouteDevice:
 		return "", Invalid("master", "is needed: no interface of the host has a default route")
 	case !exists || d.At == nil || !netstate.OnHost(*d.At):
 		return "", Conflict("device %q has no interface on the host to stack on", id)

@@ -9,9 +9,6 @@ import (
 	"github.com/plumbline/plumbline/topology"
 )
 
-// SandboxID names one topology in one network namespace, e.g. "blue/ai-bonded-rdma".
-type SandboxID string
-
 // Sandbox is what must come true where.
 type Sandbox struct {
 	ID       SandboxID          `json:"id"`

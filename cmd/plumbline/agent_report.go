@@ -232,10 +232,10 @@ func (d *driftReport) news(id reconcile.SandboxID, text string) bool {
 
 // claim returns the claim a sandbox belongs to.
 func (d *driftReport) claim(id reconcile.SandboxID) (claims.Claim, bool) {
-	parts := strings.Split(string(id), "/")
-	if len(parts) != 3 || d.store == nil {
+	uid := id.Origin().ClaimUID
+	if uid == "" || d.store == nil {
 		return claims.Claim{}, false
 	}
-	e, known, err := d.store.Get(types.UID(parts[1]))
+	e, known, err := d.store.Get(types.UID(uid))
 	return e.Claim, known && err == nil
 }

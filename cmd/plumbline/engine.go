@@ -12,7 +12,6 @@ import (
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/inventory/publish"
-	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/claims"
@@ -183,7 +182,7 @@ func discoverOn(ctx context.Context, host *kernel.Host) ([]inventory.Device, err
 func uplinksOf(ctx context.Context, host *kernel.Host, devices []inventory.Device) (inventory.Uplinks, error) {
 	outside := host.WithoutSandbox()
 	defer outside.Close()
-	best, err := askUplink(ctx, outside, ops.DefaultRouteDevice)
+	best, err := askUplink(ctx, outside, netstate.DefaultRouteDevice)
 	if err != nil {
 		return inventory.Uplinks{}, fmt.Errorf("default routes: %w", err)
 	}
@@ -205,7 +204,7 @@ func uplinksOf(ctx context.Context, host *kernel.Host, devices []inventory.Devic
 			ask(d.ID, d.IfName)
 		}
 		for _, name := range d.OtherIfNames {
-			ask("if:"+name, name)
+			ask(netstate.VirtualPrefix+name, name)
 		}
 	}
 	return out, ctx.Err()

@@ -122,18 +122,18 @@ func (a *app) edit(ctx context.Context, e *engine, rec reconcile.Record, topo *t
 // devicesOf returns the devices a sandbox may use: those of its claim, else those
 // it was given on the command line or by a file.
 func (a *app) devicesOf(e *engine, rec reconcile.Record) ([]claims.Device, error) {
-	parts := strings.Split(string(rec.Sandbox.ID), "/")
+	origin := rec.Sandbox.ID.Origin()
 	dir := filepath.Join(a.stateDir, "claims")
-	if _, err := os.Stat(dir); err == nil && len(parts) == 3 {
+	if _, err := os.Stat(dir); err == nil && origin.ClaimUID != "" {
 		store, err := claims.Open(claims.Options{Dir: dir, Locker: e.journal, BootID: e.host.BootID(), Now: time.Now})
 		if err != nil {
 			return nil, err
 		}
-		entry, known, err := store.Get(types.UID(parts[1]))
+		entry, known, err := store.Get(types.UID(origin.ClaimUID))
 		if err != nil {
 			return nil, err
 		}
-		if t := entry.Topology(parts[2]); known && t != nil {
+		if t := entry.Topology(origin.Topology); known && t != nil {
 			return t.Devices, nil
 		}
 	}

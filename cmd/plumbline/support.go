@@ -21,6 +21,7 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/bundle"
+	"github.com/plumbline/plumbline/reconcile/gate"
 )
 
 // support is the flags of support-bundle.
@@ -104,7 +105,7 @@ func (s *support) fill(ctx context.Context, a *app, b *bundle.Bundle) {
 		return err
 	})
 	b.Tree("state", a.stateDir, ofState)
-	b.Tree("cdi", s.cdiDir, func(path string) bool { return strings.HasPrefix(path, gatePrefix) })
+	b.Tree("cdi", s.cdiDir, func(path string) bool { return strings.HasPrefix(path, gate.FilePrefix) })
 	for _, file := range s.logs {
 		b.File(path.Join("logs", strings.ReplaceAll(strings.Trim(file, "/"), "/", "_")), file)
 	}
@@ -125,8 +126,6 @@ func (s *support) fill(ctx context.Context, a *app, b *bundle.Bundle) {
 	defer e.close()
 	e.sandboxes(ctx, b, a.stateDir)
 }
-
-const gatePrefix = "dra.networking-gate-"
 
 // ofState are the files of the state directory that say what was done: records,
 // those set aside, claims, and what was published.

@@ -409,6 +409,10 @@ type Device struct {
 // it had on the host follows.
 const VirtualPrefix = "if:"
 
+// DefaultRouteDevice is the identity of the host's link that carries its
+// default route, whatever that is; it can be looked up, not moved.
+const DefaultRouteDevice = "default-route"
+
 // HasPCIAddress reports whether the device is known by its PCI address.
 func (d Device) HasPCIAddress() bool { return !strings.HasPrefix(d.ID, VirtualPrefix) }
 

@@ -606,10 +606,4 @@ func (k *Keeper) Withdraw(ctx context.Context, uid types.UID) error {
 }
 
 // claimOf returns the claim in an ID that claims.Claim.SandboxID has made.
-func claimOf(id reconcile.SandboxID) types.UID {
-	parts := strings.Split(string(id), "/")
-	if len(parts) != 3 {
-		return ""
-	}
-	return types.UID(parts[1])
-}
+func claimOf(id reconcile.SandboxID) types.UID { return types.UID(id.Origin().ClaimUID) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -235,15 +234,12 @@ func (k *Keeper) start() (stop func()) {
 	}
 }
 
-// ofRuntime is a runtime's sandbox, as the first part of the engine's ID.
-var ofRuntime = regexp.MustCompile(`^[0-9a-f]{64}/`)
-
 // bury lets the engine forget the sandboxes of an earlier boot. Nothing of them
 // is left, and their IDs never come again.
 func (k *Keeper) bury(ctx context.Context) {
 	records, _ := k.Engine.List()
 	for _, r := range records {
-		if r.BootID == k.Store.BootID || !ofRuntime.MatchString(string(r.Sandbox.ID)) {
+		if r.BootID == k.Store.BootID || !r.Sandbox.ID.Origin().OfRuntime() {
 			continue
 		}
 		if err := k.releaseRecord(ctx, r.Sandbox.ID); err != nil {

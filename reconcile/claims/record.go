@@ -96,7 +96,7 @@ type Device struct {
 
 // SandboxID returns what the engine calls the topology in a runtime's sandbox.
 func (c *Claim) SandboxID(sandbox string, t *Topology) reconcile.SandboxID {
-	return reconcile.SandboxID(sandbox + "/" + string(c.UID) + "/" + t.Object.Name)
+	return reconcile.IDOfClaim(sandbox, string(c.UID), t.Object.Name)
 }
 
 // Sandboxes returns what must come true in a runtime's sandbox.

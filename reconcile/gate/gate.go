@@ -18,13 +18,15 @@ import (
 	"github.com/plumbline/plumbline/topology/claim"
 )
 
+// FilePrefix begins the names of the files that gates are in.
+const FilePrefix = claim.Driver + "-gate-"
+
 const (
 	kind = claim.Driver + "/gate"
 	// cdiVersion is the oldest that knows all we use, which is device names that
 	// begin with a digit, as UIDs do. Runtimes ignore a file of a version later
 	// than theirs, and one that uses what its version does not know.
 	cdiVersion = "0.5.0"
-	filePrefix = claim.Driver + "-gate-"
 	fileSuffix = ".json"
 	envPrefix  = "PLUMBLINE_CLAIM_"
 	// mountDir is where a container finds the namespace: beside what kubelet's
@@ -44,7 +46,7 @@ func (d Dir) path(uid types.UID) (string, error) {
 	if !uidForm.MatchString(string(uid)) {
 		return "", fault.New(fault.Invalid, fmt.Errorf("claim UID %q is not of the form of a UID", uid))
 	}
-	return filepath.Join(string(d), filePrefix+string(uid)+fileSuffix), nil
+	return filepath.Join(string(d), FilePrefix+string(uid)+fileSuffix), nil
 }
 
 // Open lets containers of a sandbox be created that consume the claim. netns is
@@ -169,7 +171,7 @@ func (d Dir) List() ([]types.UID, error) {
 	}
 	var out []types.UID
 	for _, f := range files {
-		if name, ok := strings.CutPrefix(f.Name(), filePrefix); ok {
+		if name, ok := strings.CutPrefix(f.Name(), FilePrefix); ok {
 			if uid, ok := strings.CutSuffix(name, fileSuffix); ok && uidForm.MatchString(uid) {
 				out = append(out, types.UID(uid))
 			}

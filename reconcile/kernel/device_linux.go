@@ -17,9 +17,6 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// defaultRoute is the device that the host's default route goes over.
-const defaultRoute = "default-route"
-
 // find is locate for an observation: the sandbox's links are known already.
 func (o *observer) find(ctx context.Context, ask netstate.Device) (*place, error) {
 	var links []ifLink
@@ -44,7 +41,7 @@ func (o *observer) find(ctx context.Context, ask netstate.Device) (*place, error
 // askDevice reads a device wherever it is.
 func (o *observer) askDevice(ctx context.Context, ask netstate.Device) error {
 	id := ask.ID
-	if id == defaultRoute {
+	if id == netstate.DefaultRouteDevice {
 		return o.askDefaultRoute(ctx)
 	}
 	p, err := o.find(ctx, ask)
@@ -216,7 +213,7 @@ func (c *conn) defaultOver(ctx context.Context, dst []byte, over int) (way, erro
 
 // askDefaultRoute reads the device the host's default route goes over.
 func (o *observer) askDefaultRoute(ctx context.Context) error {
-	d := netstate.Device{ID: defaultRoute}
+	d := netstate.Device{ID: netstate.DefaultRouteDevice}
 	for _, dst := range probes {
 		best, err := o.outside.defaultOver(ctx, dst, 0)
 		if err != nil {

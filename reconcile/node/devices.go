@@ -333,7 +333,7 @@ func (r *assigner) find(word string) (string, error) {
 		}
 		return r.lookup(fmt.Sprintf("device %q", word), func(d inventory.Device) bool { return d.ID == address })
 	}
-	name := strings.TrimPrefix(word, ifPrefix)
+	name := strings.TrimPrefix(word, netstate.VirtualPrefix)
 	if _, err := contract.InterfaceName.Canonical(name); err != nil {
 		return "", invalid("device %q is neither a PCI address nor an interface name", word)
 	}
@@ -346,8 +346,6 @@ func (r *assigner) find(word string) (string, error) {
 		return d.IfName == name || slices.Contains(d.OtherIfNames, name)
 	})
 }
-
-const ifPrefix = "if:"
 
 // moved returns the device this sandbox has taken from where match says.
 func (r *assigner) moved(match func(before netstate.Device) bool) string {

@@ -52,15 +52,9 @@ func (w wish) same(o wish) bool {
 	return errA == nil && errB == nil && bytes.Equal(a, b)
 }
 
-// idPrefix marks the sandboxes that the loop makes of files; only those does it
-// ever release. The name of a namespace holds no slash, so that no sandbox made
-// by hand has such an ID.
-const idPrefix = "run/"
-
-// FromFile reports whether a sandbox is one that a loop keeps.
-func FromFile(id reconcile.SandboxID) bool {
-	return strings.HasPrefix(string(id), idPrefix) && strings.Count(string(id), "/") == 2
-}
+// FromFile reports whether a sandbox is one that a loop keeps: only those does it
+// ever release.
+func FromFile(id reconcile.SandboxID) bool { return id.Origin().File }
 
 // reading is one reading of the directory.
 type reading struct {
@@ -152,7 +146,7 @@ func (r *reading) parse(ctx context.Context, dir string, data []byte, set contra
 	if w.topology, _, err = Load(ctx, text, set); err != nil {
 		return wish{}, err
 	}
-	w.id = idPrefix + w.netns.ID(w.topology.Name)
+	w.id = reconcile.IDOfFile(w.netns.Name, w.topology.Name)
 	return w, nil
 }
 

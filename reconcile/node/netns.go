@@ -76,7 +76,7 @@ func (n Netns) Exists() error {
 
 // ID returns the ID of the sandbox of a topology in the namespace.
 func (n Netns) ID(topology string) reconcile.SandboxID {
-	return reconcile.SandboxID(n.Name + "/" + topology)
+	return reconcile.IDByHand(n.Name, topology)
 }
 
 // Alive reports whether the namespace of a record is still there: its path
