@@ -28,6 +28,7 @@ func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstat
 		u.undo(c)
 	}
 	u.bringBack(u.later...)
+	u.sweep(history)
 	if len(u.missing) > 0 {
 		return nil, sortedObjects(u.missing)
 	}
@@ -317,19 +318,45 @@ func (u *undoer) dropLink(c netstate.Change, made netstate.Link) {
 	if have.Veth != nil && have.Veth.Peer != nil && u.doomed[*have.Veth.Peer] && strings.Compare(have.Name, *have.Veth.Peer) > 0 {
 		return
 	}
-	if have.KindTraits().Shared {
-		for _, port := range have.Ports {
-			if !u.touched[netstate.HostName(port)] {
-				return // others are in it still
-			}
+	if have.KindTraits().Shared && u.occupied(have) {
+		if have.Alias != nil && *have.Alias == "" {
+			u.update(c.Step, have, netstate.Link{Name: have.Name, Alias: new(leftBehind)})
 		}
-		if len(u.now.LinksWhere(func(l netstate.Link) bool {
-			return l.Master != nil && *l.Master == have.Name && !u.doomed[l.Name] && !u.released(l.Name)
-		})) > 0 {
-			return // others are in it still
-		}
+		return
 	}
 	u.do(netstate.Change{Step: c.Step, Before: have})
+}
+
+// leftBehind is the alias of a bridge or VRF whose maker has left while others were
+// in it: no record speaks of it any more, and the last one to leave deletes it. One
+// that has an alias already keeps that, and stays.
+const leftBehind = "plumbline: deleted with its last port"
+
+// occupied reports whether others are in a bridge or VRF.
+func (u *undoer) occupied(master netstate.Link) bool {
+	if slices.ContainsFunc(master.Ports, func(port string) bool { return !u.touched[netstate.HostName(port)] }) {
+		return true
+	}
+	return len(u.now.LinksWhere(func(l netstate.Link) bool {
+		return l.Master != nil && *l.Master == master.Name && !u.doomed[l.Name] && !u.released(l.Name)
+	})) > 0
+}
+
+// sweep deletes what was left behind and has no port now but those of the history.
+func (u *undoer) sweep(history []netstate.Change) {
+	for _, c := range history {
+		port, ok := c.After.(netstate.Link)
+		if !ok || port.Master == nil || *port.Master == "" || u.made[netstate.LinkKey(*port.Master)] {
+			continue
+		}
+		master, there := u.now.Link(*port.Master)
+		switch {
+		case !there && !u.now.Known(netstate.Link{Name: *port.Master}):
+			u.missing[netstate.LinkKey(*port.Master)] = netstate.Link{Name: *port.Master}
+		case there && master.KindTraits().Shared && master.Alias != nil && *master.Alias == leftBehind && !u.occupied(master):
+			u.do(netstate.Change{Step: c.Step, Before: master})
+		}
+	}
 }
 
 // released reports whether the link is one of the devices on their way home.

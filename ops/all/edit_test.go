@@ -365,3 +365,46 @@ func TestNameEdited(t *testing.T) {
 		}
 	}
 }
+
+// TestLastLeaves holds that a bridge of the host and a VRF that several topologies
+// share go with the last of them, whichever made them.
+func TestLastLeaves(t *testing.T) {
+	for name, tt := range map[string]struct{ a, b, shared string }{
+		"bridge": {
+			"  - {name: a, type: bridge, config: {bridge: br7, ifName: net1, vlan: 5}}\n",
+			"  - {name: b, type: bridge, config: {bridge: br7, ifName: net2, vlan: 6}}\n", netstate.HostName("br7"),
+		},
+		"VRF": {
+			"  - {name: a, type: dummy, config: {name: a0}}\n  - {name: v, type: vrf, dependOn: [a], config: {vrfname: red}}\n",
+			"  - {name: b, type: dummy, config: {name: b0}}\n  - {name: v, type: vrf, dependOn: [b], config: {vrfname: red}}\n", "red",
+		},
+	} {
+		for _, makerFirst := range []bool{true, false} {
+			reg, err := all.Registry()
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := &world{t: t, reg: reg, have: netstate.NewSnapshot()}
+			first, last := recorded(nil, w.ensure(steps(t, tt.a), nil)), recorded(nil, w.ensure(steps(t, tt.b), nil))
+			// What is made has no alias, which an observation says.
+			l, _ := w.have.Link(tt.shared)
+			l.Alias = new("")
+			w.have.Put(l)
+			if !makerFirst {
+				first, last = last, first
+			}
+			if err := w.undo(first); err != nil {
+				t.Fatal(err)
+			}
+			if _, there := w.have.Link(tt.shared); !there {
+				t.Errorf("%s, maker first %t: gone while one is in it", name, makerFirst)
+			}
+			if err := w.undo(last); err != nil {
+				t.Fatal(err)
+			}
+			if _, there := w.have.Link(tt.shared); there {
+				t.Errorf("%s, maker first %t: outlives its last port", name, makerFirst)
+			}
+		}
+	}
+}
