@@ -193,12 +193,13 @@ tc qdisc add dev eth0 root netem delay 1ms
 		steps: `
     - {name: d, type: dummy, config: {name: p0, mac: "02:00:00:00:00:01", addresses: [{address: 192.0.2.5/24, gateway: 192.0.2.1}, "2001:db8::5/64"], sourceRouting: true}}
     - {name: p, type: tuning, dependOn: [d], config: {rules: [{priority: 100, from: 192.0.2.0/24, table: 9}, {priority: 101, to: "2001:db8:1::/48", table: 9}], neighbors: [{address: 192.0.2.9, mac: "02:00:00:00:00:09"}, {address: "2001:db8::9", mac: "02:00:00:00:00:09"}]}}
+    - {name: e, type: dummy, config: {name: e0, addresses: [198.51.100.5/24], sourceRouting: true}}
 `,
 		rows: []drifted{
 			{name: "rule missing", spoil: `$ip rule delete priority 100`, drift: "p +rule"},
 			{name: "IPv6 rule missing", spoil: `$ip -6 rule delete priority 101`, drift: "p +rule"},
 			{name: "rule to another table", spoil: `$ip rule delete priority 100 && $ip rule add from 192.0.2.0/24 lookup 600 priority 100`, drift: "p +rule"},
-			{name: "all rules flushed", spoil: `$ip rule flush && $ip rule add lookup main priority 32766 && $ip rule add lookup default priority 32767`, drift: "d +rule, p +rule"},
+			{name: "all rules flushed", spoil: `$ip rule flush && $ip rule add lookup main priority 32766 && $ip rule add lookup default priority 32767`, drift: "d +rule, p +rule, e +rule"},
 			{name: "routes of the source flushed", spoil: `$ip route flush table 1884215309`, drift: "d +route"},
 			{name: "neighbor missing", spoil: `$ip neighbor delete 192.0.2.9 dev p0`, drift: "p +neighbor"},
 			{name: "neighbor with another MAC", spoil: `$ip neighbor replace 192.0.2.9 lladdr 02:00:00:00:00:99 dev p0 nud permanent`, drift: "p ~neighbor.mac"},
