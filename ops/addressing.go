@@ -303,7 +303,7 @@ func (p *Planner) onLink(d deferredRoute, r netstate.Route) bool {
 }
 
 // fillGateway notes r's gateway as that of the step's address on the same
-// subnet, as a CNI result shows it (seed 000 section 3.5).
+// subnet, as in a CNI result.
 func (p *Planner) fillGateway(d deferredRoute, r netstate.Route) {
 	gw, err := netip.ParseAddr(r.Gateway)
 	if err != nil {

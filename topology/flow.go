@@ -51,7 +51,7 @@ func through(step int, f contract.Flow, in entries) entries {
 	case n < 0:
 		out.open, n = true, 0
 	case n == 0 && f.Conditional:
-		n = 1 // "appends: 0, conditional: true" may still append, seed 000 section 9.2
+		n = 1 // "appends: 0, conditional: true" may still append
 	}
 	if n > 0 {
 		out.from = append(out.from, appended{step, n, f.Conditional})

@@ -62,8 +62,8 @@ type Problem struct {
 	Step    string // "" for the topology as a whole
 	Field   string // path within the step, e.g. "config.links[1].name"; "" for the step as a whole
 	Message string
-	// Complete says that Message names the field itself and stands alone, as
-	// the sentences of seed 000 section 9.3 do.
+	// Complete says that Message names the field itself and is a sentence by
+	// itself.
 	Complete bool
 }
 

@@ -19,7 +19,7 @@ import (
 var ErrUnknown = errors.New("not known yet")
 
 // Result is what a step hands to the steps that depend on it, modelled after
-// the result of CNI ADD (seed 000 section 3.1).
+// the result of CNI ADD.
 type Result struct {
 	Interfaces []Interface `json:"interfaces,omitempty"`
 	IPs        []IP        `json:"ips,omitempty"`

@@ -14,7 +14,7 @@ import (
 
 const netns = "/var/run/netns/pod-abc"
 
-// Results of seed 000 section 3.3 to 3.5.
+// Results of a bond, a VLAN and tuning.
 var (
 	net1  = topology.Interface{Name: "net1", MAC: "52:54:00:aa:bb:01", Sandbox: netns, PCIID: "0000:03:00.2"}
 	net2  = topology.Interface{Name: "net2", MAC: "52:54:00:aa:bb:02", Sandbox: netns}
@@ -113,7 +113,7 @@ func TestResultJSON(t *testing.T) {
   ]
 }`
 	if diff := cmp.Diff(want, string(got)); diff != "" {
-		t.Errorf("not as in seed 000 section 3.1 (-want +got):\n%s", diff)
+		t.Errorf("unexpected CNI result (-want +got):\n%s", diff)
 	}
 }
 

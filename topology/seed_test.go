@@ -6,7 +6,7 @@ import (
 	"github.com/plumbline/plumbline/topology/contract"
 )
 
-// seedSet holds the CNIPluginSchema examples of seed 000 section 9.2, and two
+// seedSet holds the CNIPluginSchema examples of the original proposal, and two
 // types of our own for what the seed has no example of.
 func seedSet(t testing.TB) contract.Set {
 	t.Helper()

@@ -227,8 +227,8 @@ func (v *validator) lacks(i int, c contract.Contract, in flow) string {
 	return ""
 }
 
-// tooFew words a lack of interfaces as seed 000 sections 9.2 and 9.3 do: by the
-// dependency that gives none, else by all of them.
+// tooFew describes a lack of interfaces: by the dependency that gives none, else by
+// all of them.
 func (v *validator) tooFew(i int, c contract.Contract, have int) string {
 	s := &v.t.Steps[i]
 	requires := fmt.Sprintf("CNIPluginSchema %q requires at least %s in prevResult,\n", c.Type, interfaces(c.Input.MinInterfaces))

@@ -499,8 +499,7 @@ func (b *agentBench) testUnprepareOne(t *testing.T) {
 }
 
 // testNoWebhook has a claim that lacks a device: refused by the webhook, and by
-// the node when nobody asked the webhook. The sentences are those of seed 000
-// sections 8.1 and 8.2.
+// the node when nobody asked the webhook.
 func (b *agentBench) testNoWebhook(t *testing.T) {
 	lacking := claimTemplate("lacking", exactly("vf0", "wide-vf0"))
 	_, err := b.Kubectl(t.Context(), strings.NewReader(lacking), "create", "-f", "-")

@@ -3,5 +3,5 @@
 //
 // The VF is known by its PCI address. PF-side settings come before the move,
 // so that the interface never runs with another tenant's VLAN or trust, and
-// are restored after it went home. Sources: seed 000 section 9.2, sriov-cni.
+// are restored after the device has returned to the host. Source: sriov-cni.
 package sriov

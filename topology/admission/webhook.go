@@ -158,7 +158,7 @@ func (w *Webhook) definition(ctx context.Context, judge func() (answer, error)) 
 }
 
 // message lays problems out behind "denied the request: ": one line as it is,
-// more on lines of their own, indented, as seed 000 section 8.1 shows it.
+// more on lines of their own, indented.
 func message(problems []string) string {
 	text := shorten(strings.TrimRight(strings.Join(problems, "\n"), "\n"), maxMessage)
 	if !strings.Contains(text, "\n") {

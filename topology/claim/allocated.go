@@ -110,7 +110,7 @@ func add(to *[]Assignment, ref TopologyRef, d Device) error {
 
 // Incomplete returns an error of kind Invalid unless the assignment has a device
 // for each of Roots, and none for a step that
-// is not there. The sentences are those of seed 000 section 8.2.
+// is not there.
 func Incomplete(t *topology.Topology, set contract.Set, a Assignment, claimName string) error {
 	roots := rootNames(t, set)
 	steps := make([]string, len(a.Devices))
@@ -132,7 +132,7 @@ func Incomplete(t *topology.Topology, set contract.Set, a Assignment, claimName 
 	return nil
 }
 
-// noRequest is the text of seed 000 section 8.2: two sentences for a pod's event.
+// noRequest is two sentences for a pod's Event.
 func noRequest(topology, step, claimName string) string {
 	return fmt.Sprintf("NetworkTopology %q root step %q has no matching device request in ResourceClaim %q. "+
 		"The ResourceClaim must contain a request named %q with deviceClassName %q.",

@@ -15,7 +15,7 @@ import (
 // Driver is the name of the DRA driver: in classes, slices and claims.
 const Driver = "dra.networking"
 
-// The labels of a generated DeviceClass (seed 000 section 4.1).
+// The labels of a generated DeviceClass.
 const (
 	LabelTopology = "networking.dra.io/topology"
 	LabelStep     = "networking.dra.io/step"

@@ -3,7 +3,7 @@
 //
 // A claim names no topology itself. Its requests name DeviceClasses, and the
 // class generated for a root step carries the topology and the step in its
-// opaque config (seed 000 section 4.1). The same functions serve the webhook,
+// opaque config. The same functions serve the webhook,
 // which resolves the classes of a claim that has no devices yet (Requests), and
 // the node, which reads the allocation (Allocated), so that both say the same.
 //

@@ -169,7 +169,7 @@ func demand(to *[]Demand, a ask) error {
 
 // Mismatch returns an error of kind Invalid unless the demand covers the Roots
 // of the topology. kind and name are those of the object that holds the
-// requests. The sentences are those of seed 000 section 8.1.
+// requests.
 func Mismatch(t *topology.Topology, set contract.Set, d Demand, kind, name string) error {
 	roots := rootNames(t, set)
 	var provided []string

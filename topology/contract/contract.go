@@ -1,6 +1,6 @@
 package contract
 
-// Type is the type of a config value, in the words of seed 000 section 9.2.
+// Type is the type of a config value, in the words of a CNIPluginSchema.
 type Type string
 
 // The types a parameter can have. A value that is one "{{ step.field }}" token
@@ -80,8 +80,8 @@ type Contract struct {
 type FieldError struct {
 	Field   string // path within config, e.g. "links[1].name"
 	Message string // lower case, names the value and the fix
-	// Complete says that Message names the field itself and stands alone, as
-	// the sentences of seed 000 section 9.3 do.
+	// Complete says that Message names the field itself and is a sentence by
+	// itself.
 	Complete bool
 }
 

@@ -1,7 +1,7 @@
 // Package contract says what a step type accepts, needs and produces.
 //
 // One Contract per step type is the only description of it: strict decoding of
-// a step's config, the semantic checks over the graph (seed 000 section 9.3),
+// a step's config, the semantic checks over the graph,
 // the documentation page and the CNIPluginSchema object are all read off it.
 // The package is pure and knows no step type by name.
 //

@@ -27,8 +27,8 @@ func (s set) Contract(typ string) (Contract, bool) {
 
 func (s set) Types() []string { return slices.Sorted(maps.Keys(s)) }
 
-// TypeName returns the type of a parameter in the words of seed 000 section
-// 9.2: "[]object", "map[string]bool".
+// TypeName returns the type of a parameter in the words of a CNIPluginSchema:
+// "[]object", "map[string]bool".
 func (p Param) TypeName() string {
 	elem := "any"
 	if p.Items != nil {

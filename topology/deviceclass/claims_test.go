@@ -32,7 +32,7 @@ func allocated(driver, name, topology string, generation int64) *resourceapi.Res
 	c.Status.Devices = []resourceapi.AllocatedDeviceStatus{{
 		Driver: driver, Pool: "node-1", Device: "d-" + name,
 		Data:       &apiruntime.RawExtension{Raw: fmt.Appendf(nil, `{"topology":%q,"generation":%d,"interfaces":[{"name":"net1","mac":"02:00:00:00:00:01"}]}`, topology, generation)},
-		Conditions: []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: "AsDescribed", Message: "attached"}},
+		Conditions: []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Succeeded", Message: "attached"}},
 	}}
 	return c
 }

@@ -138,7 +138,7 @@ func TestMend(t *testing.T) {
 func TestStatusOf(t *testing.T) {
 	o := topologyOf()
 	long := metav1.NewTime(time.Unix(1, 0))
-	o.Status.Conditions = []metav1.Condition{{Type: "Valid", Status: "True", Reason: "AsDescribed", LastTransitionTime: long}}
+	o.Status.Conditions = []metav1.Condition{{Type: "Valid", Status: "True", Reason: "Succeeded", LastTransitionTime: long}}
 	s := deviceclass.StatusOf(o, deviceclass.Outcome{
 		Steps: 2, Classes: 1, Clashes: []string{"DeviceClass x is theirs"},
 		Use: deviceclass.Use{Claims: 6, Pods: 6, Degraded: 1},
@@ -148,9 +148,9 @@ func TestStatusOf(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s %s: %s", c.Type, c.Status, c.Reason, c.Message))
 	}
 	want := []string{
-		"Valid True AsDescribed: 2 steps",
-		"Programmed False Conflict: the DeviceClasses stay as they were:\nDeviceClass x is theirs",
-		"Ready False Conflict: the DeviceClasses stay as they were:\nDeviceClass x is theirs",
+		"Valid True Succeeded: 2 steps",
+		"Programmed False Conflict: the DeviceClasses are not changed:\nDeviceClass x is theirs",
+		"Ready False Conflict: the DeviceClasses are not changed:\nDeviceClass x is theirs",
 		"InUse True Claims: 6 claims and 6 pods",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -1,8 +1,8 @@
 // Package deviceclass is the controller of NetworkTopologies: one DeviceClass
 // for every root step that is given a device, and the topology's status.
 //
-// Classes is the pure half: what a topology asks for, exactly as seed 000
-// section 4.1 has it, plus a pin (UID and generation of the topology). Judge says
+// Classes is the pure half: the DeviceClasses of a topology, with a pin (UID and
+// generation of the topology). Judge says
 // whether a topology can be programmed at all, StatusOf what is said of it.
 // Controller is the edge: it writes the classes, puts back what was edited by
 // hand, and removes them with the topology. Claims knows who uses which topology,

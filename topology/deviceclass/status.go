@@ -27,9 +27,9 @@ type Outcome struct {
 
 // The reasons of conditions that are not fault kinds.
 const (
-	reasonGood   = "AsDescribed"
-	reasonUsed   = "Claims"
-	reasonUnused = "Unused"
+	reasonSucceeded = "Succeeded"
+	reasonUsed      = "Claims"
+	reasonUnused    = "Unused"
 	// reasonNoDevice: there is nothing that a claim could request.
 	reasonNoDevice = "NoDevice"
 )
@@ -57,7 +57,7 @@ func StatusOf(o *v1alpha1.NetworkTopology, found Outcome) v1alpha1.NetworkTopolo
 	}
 	valid := set(validCondition(found))
 	programmed := set(programming(found))
-	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonGood, Message: programmed.Message}
+	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonSucceeded, Message: programmed.Message}
 	for _, c := range []metav1.Condition{programmed, valid} { // what is wrong first is said
 		if c.Status != metav1.ConditionTrue {
 			ready.Status, ready.Reason, ready.Message = c.Status, c.Reason, c.Message
@@ -70,7 +70,7 @@ func StatusOf(o *v1alpha1.NetworkTopology, found Outcome) v1alpha1.NetworkTopolo
 }
 
 func validCondition(found Outcome) metav1.Condition {
-	c := metav1.Condition{Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue, Reason: reasonGood, Message: count(found.Steps, "step")}
+	c := metav1.Condition{Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue, Reason: reasonSucceeded, Message: count(found.Steps, "step")}
 	if found.Invalid != nil {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, string(fault.Invalid), found.Invalid.Error()
 	}
@@ -79,9 +79,9 @@ func validCondition(found Outcome) metav1.Condition {
 
 func programming(found Outcome) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionProgrammed, Status: metav1.ConditionFalse}
-	stay := "no DeviceClass is made"
+	stay := "no DeviceClass is created"
 	if found.Classes > 0 {
-		stay = "the DeviceClasses stay as they were"
+		stay = "the DeviceClasses are not changed"
 	}
 	switch {
 	case found.Invalid != nil:
@@ -99,7 +99,7 @@ func programming(found Outcome) metav1.Condition {
 	case found.Classes == 0:
 		c.Reason, c.Message = reasonNoDevice, validity.NoDevice
 	default:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonGood, count(found.Classes, "DeviceClass")
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonSucceeded, count(found.Classes, "DeviceClass")
 	}
 	return c
 }

@@ -23,7 +23,7 @@ func step(name, typ string, deps ...string) topology.Step {
 	return topology.Step{Name: name, Type: typ, DependOn: deps}
 }
 
-// flagship is seed 000 section 6.1.
+// flagship has a GPU's neighbor VFs, a bond and two VLANs, each tuned.
 func flagship() *topology.Topology {
 	return &topology.Topology{Name: "ai-bonded-rdma", Steps: []topology.Step{
 		step("vf0", "sriov"), step("vf1", "sriov"), step("bond0", "bond", "vf0", "vf1"),

@@ -15,7 +15,7 @@ func TestName(t *testing.T) {
 		{"mastr", []string{"id", "master"}, "master"},
 		{"amster", []string{"id", "master"}, "master"}, // a swap is one error
 		{"MTU", []string{"id", "mtu"}, "mtu"},
-		{"vlanId", []string{"id", "master", "name"}, "id"}, // seed 000 section 9.3
+		{"vlanId", []string{"id", "master", "name"}, "id"},
 		{"hashPolicy", []string{"mode", "xmitHashPolicy"}, "xmitHashPolicy"},
 		{"dependsOn", []string{"name", "dependOn"}, "dependOn"},
 		{"vf2", []string{"vf0", "vf1"}, "vf0"}, // among equals the first

@@ -81,7 +81,7 @@ func load(t *testing.T, file string) *v1alpha1.CNIPluginSchema {
 	return o
 }
 
-// TestSeed reads the schemas of seed 000 section 9.2 as they are written there.
+// TestSeed reads the schemas of the original proposal, unchanged.
 func TestSeed(t *testing.T) {
 	for typ, want := range map[string]contract.Contract{
 		"bond": {

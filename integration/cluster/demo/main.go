@@ -71,7 +71,7 @@ func run(ctx context.Context, out io.Writer, nodes int, containerd string, stay 
 	return nil
 }
 
-// story is seed 000 section 6, from kubectl apply to every VF home again.
+// story runs from kubectl apply until every VF is back on the host.
 func (d demo) story(ctx context.Context) error {
 	d.say("plumbline, by its chart, and a stand-in for a GPU vendor's driver")
 	if err := d.Install(ctx); err != nil {

@@ -1,7 +1,6 @@
-// Package story holds the example that plumbline's proposal tells from end to end
-// (seed 000 section 6), as written there: a GPU and two VFs below one PCIe root,
+// Package story is one example from end to end: a GPU and two VFs below one PCIe root,
 // a bond over the VFs, two VLANs on it, each with its addresses and routes. The
-// demo shows it and the cluster tests hold it.
+// demo shows it and the cluster tests run it.
 //
 // The only change is [Pod]'s: the image, which no test machine can pull, is
 // replaced by the test pod's, which tells what network it finds.

@@ -13,8 +13,8 @@ import (
 	"github.com/plumbline/plumbline/integration/cluster/story"
 )
 
-// TestStory is seed 000 section 6 on a real cluster, from kubectl apply to every
-// VF home again.
+// TestStory runs the whole example on a real cluster, from kubectl apply until every
+// VF is back on the host.
 func TestStory(t *testing.T) {
 	c, err := cluster.Start(t.Context(), cluster.Options{Log: os.Stderr})
 	if err != nil {

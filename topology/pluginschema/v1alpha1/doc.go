@@ -1,6 +1,6 @@
 // Package v1alpha1 holds the Kubernetes API types of group
 // cni.networking.k8s.io: the cluster-scoped CNIPluginSchema, which describes a
-// step type to people and to the admission webhook (seed 000 section 9.2).
+// step type to people and to the admission webhook.
 //
 // It owns the wire form alone. What a schema means, and how it becomes a
 // contract, is in package pluginschema. The CRD manifest and the deep copies are
