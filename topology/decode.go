@@ -200,20 +200,20 @@ func decodeConfig(raw []byte, b *budget) (map[string]any, error) {
 	if _, err := b.plain(config, 0); err != nil {
 		return nil, err
 	}
-	return exact(config).(map[string]any), nil
+	return Exact(config).(map[string]any), nil
 }
 
-// exact turns json.Number into int64, else float64, else leaves it for the
-// contract to refuse with the number as written.
-func exact(v any) any {
+// Exact turns the json.Numbers within a value into int64, else float64. What fits
+// neither stays as it was written, for the contract to refuse.
+func Exact(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for k := range v {
-			v[k] = exact(v[k])
+			v[k] = Exact(v[k])
 		}
 	case []any:
 		for i := range v {
-			v[i] = exact(v[i])
+			v[i] = Exact(v[i])
 		}
 	case json.Number:
 		if n, err := strconv.ParseInt(v.String(), 10, 64); err == nil {

@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/topology"
 )
 
 // entry is the payload of a line; one of its fields is set.
@@ -78,35 +78,10 @@ func unmarshal(payload []byte, e *entry) error {
 	}
 	if e.Record != nil && e.Record.Sandbox.Topology != nil {
 		for _, step := range e.Record.Sandbox.Topology.Steps {
-			exact(step.Config)
+			topology.Exact(step.Config)
 		}
 	}
 	return nil
-}
-
-// exact turns the numbers within v into int64, else float64. What fits neither
-// stays as it was written.
-func exact(v any) any {
-	switch v := v.(type) {
-	case map[string]any:
-		for k := range v {
-			v[k] = exact(v[k])
-		}
-	case []any:
-		for i := range v {
-			v[i] = exact(v[i])
-		}
-	case json.Number:
-		if n, err := v.Int64(); err == nil {
-			return n
-		} else if errors.Is(err, strconv.ErrRange) {
-			return v
-		}
-		if f, err := v.Float64(); err == nil {
-			return f
-		}
-	}
-	return v
 }
 
 // replay reads a log. An error says that the log is damaged or of another version;

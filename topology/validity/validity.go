@@ -1,7 +1,6 @@
 package validity
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,13 +98,3 @@ func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes [
 // NoDevice is the note on a topology that no pod of a cluster can have.
 const NoDevice = "no root step takes a device, so there is no DeviceClass that a claim could request: " +
 	"in a cluster no pod can use it; add a step of type host-device or sriov, or a selector to a root step"
-
-// Text joins the lines of notes as they are shown to people, sorted, each once.
-func Text(topologyName string, notes []string) []string {
-	out := make([]string, len(notes))
-	for i, n := range notes {
-		out[i] = fmt.Sprintf("NetworkTopology %q: %s", topologyName, n)
-	}
-	slices.SortFunc(out, cmp.Compare)
-	return slices.Compact(out)
-}
