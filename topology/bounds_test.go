@@ -25,7 +25,7 @@ func hostile() map[string]*v1alpha1.NetworkTopology {
 		"788 kB of names of 3 kB":        unknownDependencies(1, 3000),
 		"names that are nearly alike":    unknownDependencies(256, 60),
 		"references":                     oneConfig(`"k%05d": "{{ nobody%05d.mac }}"`, 50_000),
-		"references that are no more":    oneConfig(`"k%05d": "{{ x%05d"`, 50_000),
+		"references without an end":      oneConfig(`"k%05d": "{{ x%05d"`, 50_000),
 		"keys":                           oneConfig(`"vlanx%05d": %d`, 99_000),
 		"text that is no reference":      oneConfig(`"k%d": "{{ `+strings.Repeat("x ", 500_000)+`%d"`, 2),
 		"long keys":                      oneConfig(`"`+strings.Repeat("k", 10_000)+`%d": [%d]`, 100),

@@ -311,7 +311,7 @@ func documents(data []byte) ([]document, error) {
 	}
 }
 
-// precheck looks at the documents as written, before any alias is expanded,
+// precheck checks the documents as written, before any alias is expanded,
 // and refuses a key that is given twice in one mapping. Values are read by YAML
 // 1.1 rules (package v2), as kubectl reads them, but the strict mode there takes
 // a key that overrides one merged in by "<<" for a duplicate.

@@ -57,7 +57,7 @@ func few(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxListed], ", "), len(names)-maxListed)
 }
 
-// Problem is one thing that is wrong, and how to mend it.
+// Problem is one thing that is wrong, and how to fix it.
 type Problem struct {
 	Step    string // "" for the topology as a whole
 	Field   string // path within the step, e.g. "config.links[1].name"; "" for the step as a whole

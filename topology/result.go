@@ -148,7 +148,7 @@ func (r Result) Last() (Interface, bool) {
 	return Interface{}, false
 }
 
-// Field returns the value a reference names; its step is not looked at. A
+// Field returns the value a reference names; its step is not checked. A
 // value that will only be known later is an error wrapping ErrUnknown, a value
 // that does not exist an error listing what does.
 func (r Result) Field(f ref.Ref) (any, error) {

@@ -229,7 +229,7 @@ func TestEditUndone(t *testing.T) {
 `,
 		},
 		{
-			name: "a device goes home", have: append(vf(0), vf(1)...), devices: map[string]string{"vf0": "0000:01:10.0", "vf1": "0000:01:10.1"},
+			name: "a device returns to the host", have: append(vf(0), vf(1)...), devices: map[string]string{"vf0": "0000:01:10.0", "vf1": "0000:01:10.1"},
 			before: `
   - {name: vf0, type: sriov, config: {name: net1}}
   - {name: vf1, type: sriov, config: {name: net2, trust: "on", spoofchk: "off"}}
@@ -316,7 +316,7 @@ func TestDriftIsNotGivenBack(t *testing.T) {
 	}
 }
 
-// TestFeaturesInOrder holds that a feature is put back after the one it needs, and
+// TestFeaturesInOrder holds that a feature is restored after the one it needs, and
 // while its link is where it was.
 func TestFeaturesInOrder(t *testing.T) {
 	feature := func(name, value string) netstate.Ethtool {

@@ -216,7 +216,7 @@ func (g *generator) stack() {
 	}
 }
 
-// drift changes a few of our objects behind our back.
+// drift changes a few of our objects from outside.
 func (g *generator) drift(w *optest.World, history []netstate.Change) {
 	for range g.IntN(4) {
 		if len(history) == 0 {

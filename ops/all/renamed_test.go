@@ -93,7 +93,7 @@ func TestRenamed(t *testing.T) {
 	}
 }
 
-// TestCutOff: an update died before it deleted what it was to make anew, which the
+// TestCutOff: an update died before it deleted what it was to recreate, which the
 // record by then describes as it was to become.
 func TestCutOff(t *testing.T) {
 	d0 := netstate.Link{Name: "d0", LinkKind: "device", MTU: new(uint32(1500)), Up: new(true), Master: new("")}
@@ -107,13 +107,13 @@ func TestCutOff(t *testing.T) {
 	if len(missing) > 0 || len(changes) != 1 || changes[0].String() != "- link up0" {
 		t.Errorf("the old one: %v, missing %v", changes, missing)
 	}
-	// One that a stranger made meanwhile is no more ours than before.
+	// A foreign one that was made meanwhile is not ours either.
 	other := up0(11)
 	other.Index = 8
 	if changes, _ := ops.Undo(netstate.NewSnapshot(d0, other, sysctl), owned); len(changes) != 0 {
-		t.Errorf("a stranger's: %v", changes)
+		t.Errorf("a foreign link: %v", changes)
 	}
-	// A setting on a link that was made anew is not there to be taken away.
+	// A setting on a link that was recreated is not there to be taken away.
 	if changes, _ := ops.Undo(netstate.NewSnapshot(d0, other, sysctl), owned[len(owned)-1:]); len(changes) != 0 {
 		t.Errorf("a setting: %v", changes)
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // TestReplace: what cannot be changed in place is one change that names the field
-// and both values, whatever else has to be made again.
+// and both values, whatever else has to be recreated.
 func TestReplace(t *testing.T) {
 	reg, err := all.Registry()
 	if err != nil {

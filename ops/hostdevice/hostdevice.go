@@ -22,7 +22,7 @@ var Op = ops.New(contract.Contract{
 	Type:    "host-device",
 	Summary: "Bring a whole network device of the host into the sandbox.",
 	Description: `Moves the allocated device into the sandbox, renames it and brings it up. On release it is
-found by its PCI address, whatever name or namespace it is in by then, and goes home under its
+found by its PCI address, whatever name or namespace it is in by then, and returns under its
 own name, MAC, MTU and state; when its name is taken on the host, it gets a free one and the plan
 says so. A device the host itself needs (its default route, a bridge or bond port) is refused.
 

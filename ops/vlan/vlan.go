@@ -25,7 +25,7 @@ var Op = ops.New(contract.Contract{
 	Summary: "Make a VLAN link on an interface.",
 	Description: `Makes a VLAN link on the master, by default the last interface of the step's dependencies. The
 kernel allows one link per master, protocol and id, in all namespaces together, and ignores a later
-change of the id: when it changes here, the link is made anew.
+change of the id: when it changes here, the link is recreated.
 
 An mtu above the master's raises the master's, down to the devices, unless another step says
 otherwise; then both steps are named and nothing is changed. Without an mtu the link has its

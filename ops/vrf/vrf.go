@@ -93,7 +93,7 @@ func tableFor(p *ops.Planner, c config) (uint32, error) {
 	used := map[uint32]bool{0: true, 253: true, 254: true, 255: true}
 	for _, l := range p.Links() {
 		if l.VRF == nil || l.VRF.Table == nil {
-			// One we made that is something else by now is made anew.
+			// One we made that is something else by now is recreated.
 			if l.Name == c.Name && !p.Owned(l.Key()) {
 				return 0, ops.ConflictWith(l.Name, "%q is not a VRF but a %s link", l.Name, l.LinkKind)
 			}

@@ -26,12 +26,12 @@ import (
 )
 
 // Certificates keeps the certificate the webhook is served with, and the
-// authority that the API server is told to trust. Both are our own, kept in a
+// authority that the API server trusts. Both are our own, kept in a
 // Secret that all replicas share: the leader makes and renews them and writes
 // the authority into the webhooks' registrations, every replica serves what the
 // Secret holds, at once. The private key never is in a file.
 //
-// The Secret must exist, be it empty: creating any Secret is a right we do not
+// The Secret must exist, even if empty: creating any Secret is a right we do not
 // want. Rights, in the own namespace: secrets get, list, watch, update. In the
 // cluster: validatingwebhookconfigurations get, list, watch, and update on those
 // of Registrations.
@@ -41,7 +41,7 @@ type Certificates struct {
 	Registrations []string // ValidatingWebhookConfigurations to write the authority into
 	Dir           string   // an empty folder of our own
 	// Server is how long a certificate is good for, Ahead how long before its end
-	// it is renewed, Check how often that is looked at. Zero: a year, 90 days, 12
+	// it is renewed, Check how often that is checked. Zero: a year, 90 days, 12
 	// hours.
 	Server, Ahead, Check time.Duration
 

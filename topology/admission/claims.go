@@ -18,7 +18,7 @@ import (
 
 // claim decides on a ResourceClaim or ResourceClaimTemplate: for every topology
 // it asks a device of, it asks one for each root step. Requests for classes of
-// others are not looked at.
+// others are not checked.
 func (w *Webhook) claim(ctx context.Context, r admission.Request) (a answer, err error) {
 	name, spec, err := claimOf(r)
 	if err != nil {
@@ -171,7 +171,7 @@ func (w *Webhook) class(ctx context.Context, r admission.Request) (a answer, err
 	case !found:
 		a.warn("DeviceClass %q is for NetworkTopology %q, which does not exist", o.Name, name)
 	case !deviceclass.Owned(o, of):
-		a.warn("DeviceClass %q is made by hand: plumbline makes one for every root step, and does not look after this one", o.Name)
+		a.warn("DeviceClass %q was not created by plumbline, which creates one for every root step: it does not update this one", o.Name)
 	}
 	return a, nil
 }

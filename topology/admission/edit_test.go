@@ -22,10 +22,10 @@ func TestHoldsBack(t *testing.T) {
 		"the same":           {was, nil},
 		"less":               {of(was.Steps[0]), nil},
 		"more of nothing":    {of(was.Steps[0], topology.Step{Name: "e", Type: "dummy"}), nil},
-		"a device more":      {of(was.Steps[0], topology.Step{Name: "vf2", Type: "sriov"}), []string{`step "vf2" takes a device that running pods do not have: they keep what they have until they are made anew`}},
-		"a device for d":     {of(topology.Step{Name: "d", Type: "sriov"}), []string{`step "d" takes a device that running pods do not have: they keep what they have until they are made anew`}},
-		"another selector":   {of(topology.Step{Name: "vf0", Type: "sriov", Selector: "b"}), []string{`step "vf0" has another selector: running pods whose device it does not choose keep what they have until they are made anew`}},
-		"another type":       {of(topology.Step{Name: "vf1", Type: "host-device"}), []string{`step "vf1" is of another type: running pods whose device does not fit it keep what they have until they are made anew`}},
+		"a device more":      {of(was.Steps[0], topology.Step{Name: "vf2", Type: "sriov"}), []string{`step "vf2" takes a device that running pods do not have: they keep their network until they are recreated`}},
+		"a device for d":     {of(topology.Step{Name: "d", Type: "sriov"}), []string{`step "d" takes a device that running pods do not have: they keep their network until they are recreated`}},
+		"another selector":   {of(topology.Step{Name: "vf0", Type: "sriov", Selector: "b"}), []string{`step "vf0" has another selector: running pods whose device it does not choose keep their network until they are recreated`}},
+		"another type":       {of(topology.Step{Name: "vf1", Type: "host-device"}), []string{`step "vf1" is of another type: running pods whose device does not fit it keep their network until they are recreated`}},
 		"a device no longer": {of(topology.Step{Name: "vf1", Type: "dummy"}), nil},
 	} {
 		if got := holdsBack(was, c.is, set); !slices.Equal(got, c.want) {

@@ -35,7 +35,7 @@ const timeout = 5
 //
 // Match conditions keep at the API server what is not ours to decide: what
 // leaves the spec as it is (finalizers, labels), and classes of other drivers.
-// Whose a claim is shows in its classes only, so every new claim is looked at, in
+// Whose a claim is shows in its classes only, so every new claim is checked, in
 // a cache. No namespace is exempt.
 func Webhooks(client admissionregistrationv1.WebhookClientConfig) []*admissionregistrationv1.ValidatingWebhookConfiguration {
 	if client.URL != nil {

@@ -119,7 +119,7 @@ func (w *Webhook) used(o *v1alpha1.NetworkTopology, t *topology.Topology, set co
 		a.warn("NetworkTopology %q is in use by %d claims: their pods keep the network they have, the change is for new pods", o.Name, users)
 		return nil
 	}
-	a.warn("NetworkTopology %q is in use by %d claims: the change is brought to their pods while they run, node by node; where a link is made anew its connections are interrupted", o.Name, users)
+	a.warn("NetworkTopology %q is in use by %d claims: the change is applied to their running pods, node by node; connections over a recreated link are interrupted", o.Name, users)
 	old := &v1alpha1.NetworkTopology{}
 	if err := json.Unmarshal(r.OldObject.Raw, old); err != nil {
 		return &malformed{err}
@@ -145,11 +145,11 @@ func holdsBack(was, is *topology.Topology, set contract.Set) []string {
 	for _, s := range claim.Roots(is, set) {
 		switch before, known := roots[s.Name]; {
 		case !known:
-			out = append(out, fmt.Sprintf("step %q takes a device that running pods do not have: they keep what they have until they are made anew", s.Name))
+			out = append(out, fmt.Sprintf("step %q takes a device that running pods do not have: they keep their network until they are recreated", s.Name))
 		case before.Type != s.Type:
-			out = append(out, fmt.Sprintf("step %q is of another type: running pods whose device does not fit it keep what they have until they are made anew", s.Name))
+			out = append(out, fmt.Sprintf("step %q is of another type: running pods whose device does not fit it keep their network until they are recreated", s.Name))
 		case before.Selector != s.Selector:
-			out = append(out, fmt.Sprintf("step %q has another selector: running pods whose device it does not choose keep what they have until they are made anew", s.Name))
+			out = append(out, fmt.Sprintf("step %q has another selector: running pods whose device it does not choose keep their network until they are recreated", s.Name))
 		}
 	}
 	return out

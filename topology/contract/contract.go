@@ -76,7 +76,7 @@ type Contract struct {
 	Explain string
 }
 
-// FieldError is what is wrong with one key of a config and how to mend it.
+// FieldError is what is wrong with one key of a config and how to fix it.
 type FieldError struct {
 	Field   string // path within config, e.g. "links[1].name"
 	Message string // lower case, names the value and the fix

@@ -51,11 +51,11 @@ func TestEdited(t *testing.T) {
 		change func(*v1alpha1.NetworkTopology)
 		want   bool
 	}{
-		"status":     {func(o *v1alpha1.NetworkTopology) { o.ResourceVersion, o.Status.Sandboxes = "2", 1 }, false},
-		"spec":       {func(o *v1alpha1.NetworkTopology) { o.Generation = 2 }, true},
-		"made again": {func(o *v1alpha1.NetworkTopology) { o.UID = "v" }, true},
-		"deletion":   {func(o *v1alpha1.NetworkTopology) { o.DeletionTimestamp = new(metav1.Now()) }, true},
-		"finalizer":  {func(o *v1alpha1.NetworkTopology) { o.Finalizers = nil }, true},
+		"status":    {func(o *v1alpha1.NetworkTopology) { o.ResourceVersion, o.Status.Sandboxes = "2", 1 }, false},
+		"spec":      {func(o *v1alpha1.NetworkTopology) { o.Generation = 2 }, true},
+		"recreated": {func(o *v1alpha1.NetworkTopology) { o.UID = "v" }, true},
+		"deletion":  {func(o *v1alpha1.NetworkTopology) { o.DeletionTimestamp = new(metav1.Now()) }, true},
+		"finalizer": {func(o *v1alpha1.NetworkTopology) { o.Finalizers = nil }, true},
 	} {
 		after := before.DeepCopy()
 		c.change(after)

@@ -86,7 +86,7 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// TestMend spoils a class in every way there is, and keeps what is others'.
+// TestMend changes a class in every way there is, and keeps what is others'.
 func TestMend(t *testing.T) {
 	set := contracts(t)
 	o := topologyOf(v1alpha1.Step{Name: "vf0", Type: "sriov"})

@@ -120,7 +120,7 @@ func TestRollout(t *testing.T) {
 			for _, secret := range []string{"p-a", `"ns"`, "taken", "no such thing"} { // of a tenant
 				for _, cond := range s.Conditions {
 					if strings.Contains(cond.Message, secret) {
-						t.Errorf("the topology tells of %s: %s", secret, cond.Message)
+						t.Errorf("the topology reports %s: %s", secret, cond.Message)
 					}
 				}
 			}

@@ -37,7 +37,7 @@ type Schemas struct {
 
 // Setup registers the controller with a manager.
 func (s *Schemas) Setup(mgr manager.Manager) error {
-	// All objects are looked at together, so there is but one request.
+	// All objects are checked together, so there is but one request.
 	one := reconcile.Request{NamespacedName: types.NamespacedName{Name: "all"}}
 	return builder.ControllerManagedBy(mgr).Named("cnipluginschema").
 		Watches(&v1alpha1.CNIPluginSchema{}, handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
@@ -50,7 +50,7 @@ func (s *Schemas) Setup(mgr manager.Manager) error {
 		Complete(s)
 }
 
-// Reconcile looks at all schemas.
+// Reconcile checks all schemas.
 func (s *Schemas) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	var list v1alpha1.CNIPluginSchemaList
 	if err := s.Client.List(ctx, &list); err != nil {
@@ -101,7 +101,7 @@ func (s *Schemas) keep(ctx context.Context, c contract.Contract, have *v1alpha1.
 	if err := s.Client.Update(ctx, fixed); err != nil {
 		return fmt.Errorf("update CNIPluginSchema %q: %w", want.Name, err)
 	}
-	s.Log.Info("described a step type anew", "schema", want.Name)
+	s.Log.Info("updated the description of a step type", "schema", want.Name)
 	return nil
 }
 

@@ -42,7 +42,7 @@ func Known(builtIn contract.Set, schemas []v1alpha1.CNIPluginSchema) (set contra
 		all = append(all, c)
 	}
 	set, err := contract.NewSet(all...)
-	if err != nil { // two of one type, which was looked after above
+	if err != nil { // two of one type, which was handled above
 		return builtIn, append(problems, err)
 	}
 	if vetter, ok := builtIn.(topology.Vetter); ok {

@@ -250,7 +250,7 @@ type RolloutStatus struct {
 	// +optional
 	Nodes []string `json:"nodes,omitempty"`
 
-	// HeldBack is the number of pods that need to be made anew to get the change.
+	// HeldBack is the number of pods that need to be recreated to get the change.
 	//
 	// +optional
 	HeldBack int32 `json:"heldBack,omitempty"`
