@@ -73,7 +73,7 @@ func bounded(notes []string) []string {
 
 // refusals are the errors that one planning found.
 func refusals(err error) []error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // of Plan itself, not of an error it wraps
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return joined.Unwrap()
 	}
 	if err == nil {
@@ -132,7 +132,7 @@ func problemsOf(err error) []topology.Problem {
 // each splits what is wrong with a step's config, where it is several things.
 func each(err error) []error {
 	for e := err; e != nil; e = errors.Unwrap(e) {
-		if joined, ok := e.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the chain is walked here
+		if joined, ok := e.(interface{ Unwrap() []error }); ok {
 			return joined.Unwrap()
 		}
 	}

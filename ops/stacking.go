@@ -1,6 +1,10 @@
 package ops
 
-import "github.com/plumbline/plumbline/ops/netstate"
+import (
+	"slices"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+)
 
 // maxNesting is how many links may stand on one another (MAX_NEST_DEV in
 // net/core/dev.c, which counts the lowest).
@@ -124,7 +128,7 @@ func (h heights) of(link string) (n int, loop bool) {
 	h.known[link] = -1 // on the way down
 	below := h.members[link]
 	if l, ok := h.p.view.Link(link); ok && l.Parent != nil {
-		below = append(below[:len(below):len(below)], *l.Parent)
+		below = append(slices.Clip(below), *l.Parent)
 	}
 	for _, b := range below {
 		m, again := h.of(b)

@@ -26,7 +26,7 @@ func FailuresOf(err error) []StepFailure {
 	var out []StepFailure
 	var walk func(err error)
 	walk = func(err error) {
-		if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the tree is walked here
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
 			for _, e := range joined.Unwrap() {
 				walk(e)
 			}

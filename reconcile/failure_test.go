@@ -25,8 +25,10 @@ func TestFailures(t *testing.T) {
 		"none":                {nil, nil},
 		"of a step":           {of("a", "taken"), []StepFailure{{"a", fault.Conflict, "taken"}}},
 		"a step in the words": {errors.New(`step "b": not a step's`), []StepFailure{{"", fault.Internal, `step "b": not a step's`}}},
-		"several": {errors.Join(of("a", "taken"), fault.New(fault.NotReady, errors.New("busy")), of("b", "gone")),
-			[]StepFailure{{"a", fault.Conflict, "taken"}, {"", fault.NotReady, "busy"}, {"b", fault.Conflict, "gone"}}},
+		"several": {
+			errors.Join(of("a", "taken"), fault.New(fault.NotReady, errors.New("busy")), of("b", "gone")),
+			[]StepFailure{{"a", fault.Conflict, "taken"}, {"", fault.NotReady, "busy"}, {"b", fault.Conflict, "gone"}},
+		},
 		"with words in front": {fmt.Errorf("roll back: %w", of("a", "taken")), []StepFailure{{"a", fault.Conflict, `roll back: topology "ai": step "a": taken`}}},
 	} {
 		r := Record{Sandbox: Sandbox{Topology: &topology.Topology{Name: "ai"}}}

@@ -53,8 +53,9 @@ func (r *reader) read(path string, v any, t reflect.Type) any {
 		return r.text(path, v)
 	case reflect.Int32, reflect.Int64:
 		return r.integer(path, v)
+	default:
+		return v
 	}
-	return v
 }
 
 func (r *reader) object(path string, v any, t reflect.Type) any {
@@ -143,11 +144,11 @@ func (r *reader) text(path string, v any) any {
 		return v
 	}
 	text := r.bare(v)
-	switch {
-	case text == "":
+	switch text {
+	case "":
 		r.wrong(path, "want a string, got %s", kindOf(v))
 		return nil
-	case text == "true" || text == "false":
+	case "true", "false":
 		r.wrong(path, "want a string, got %s: put it in quotes (YAML reads y, yes and on as true, n, no and off as false)", kindOf(v))
 	default:
 		r.wrong(path, "want a string, got %s: put it in quotes", kindOf(v))

@@ -68,8 +68,10 @@ func TestStepsOf(t *testing.T) {
   ok        data (vlan) ← bond0
   ok        tune (tuning) ← data
 `},
-		"a repair failed": {reconcile.Status{State: reconcile.StateFailed, Failure: `topology "ai": step "data": create link "data0": file exists (kernel: x)`,
-			Failures: []reconcile.StepFailure{{Step: "data", Message: `create link "data0": file exists (kernel: x)`}}}, `
+		"a repair failed": {reconcile.Status{
+			State: reconcile.StateFailed, Failure: `topology "ai": step "data": create link "data0": file exists (kernel: x)`,
+			Failures: []reconcile.StepFailure{{Step: "data", Message: `create link "data0": file exists (kernel: x)`}},
+		}, `
   ok      vf0 (sriov)
   ok      vf1 (sriov)
   ok      bond0 (bond) ← vf0, vf1

@@ -81,8 +81,7 @@ func runFile(t *testing.T, reg *ops.Registry, file string) string {
 		planned, got, err = converge(t.Context(), reg, c, NewWorld(c), nil)
 	}
 	if err != nil {
-		var broken *brokenLaw
-		if errors.As(err, &broken) { // never what a case expects, so not written down either
+		if _, isLaw := errors.AsType[*brokenLaw](err); isLaw { // never what a case expects, so not written down either
 			t.Fatal(err)
 		}
 		golden(t, c, file, "error.txt", err.Error()+"\n")

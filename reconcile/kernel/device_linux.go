@@ -165,7 +165,7 @@ func (c *conn) waysOut(ctx context.Context, over int) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if six.index == best.index && !(best.advertised && six.advertised) {
+		if six.index == best.index && (!best.advertised || !six.advertised) {
 			return true, nil
 		}
 	}

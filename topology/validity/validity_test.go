@@ -100,15 +100,23 @@ func TestObject(t *testing.T) {
 		want  string
 	}{
 		{"as it should be", func(*v1alpha1.NetworkTopologySpec) {}, ""},
-		{"no node at a time", func(s *v1alpha1.NetworkTopologySpec) { s.Rollout.MaxUnavailable = new(intstr.FromInt32(0)) },
-			`NetworkTopology "t": spec.rollout.maxUnavailable: 0 is neither a number of nodes above 0 nor a percentage from 1% to 100%`},
-		{"half a node", func(s *v1alpha1.NetworkTopologySpec) { s.Rollout.MaxUnavailable = new(intstr.FromString("1")) },
-			`NetworkTopology "t": spec.rollout.maxUnavailable: 1 is neither a number of nodes above 0 nor a percentage from 1% to 100%`},
-		{"more than all", func(s *v1alpha1.NetworkTopologySpec) { s.Rollout.MaxUnavailable = new(intstr.FromString("150%")) },
-			`NetworkTopology "t": spec.rollout.maxUnavailable: 150% is neither a number of nodes above 0 nor a percentage from 1% to 100%`},
+		{
+			"no node at a time", func(s *v1alpha1.NetworkTopologySpec) { s.Rollout.MaxUnavailable = new(intstr.FromInt32(0)) },
+			`NetworkTopology "t": spec.rollout.maxUnavailable: 0 is neither a number of nodes above 0 nor a percentage from 1% to 100%`,
+		},
+		{
+			"half a node", func(s *v1alpha1.NetworkTopologySpec) { s.Rollout.MaxUnavailable = new(intstr.FromString("1")) },
+			`NetworkTopology "t": spec.rollout.maxUnavailable: 1 is neither a number of nodes above 0 nor a percentage from 1% to 100%`,
+		},
+		{
+			"more than all", func(s *v1alpha1.NetworkTopologySpec) { s.Rollout.MaxUnavailable = new(intstr.FromString("150%")) },
+			`NetworkTopology "t": spec.rollout.maxUnavailable: 150% is neither a number of nodes above 0 nor a percentage from 1% to 100%`,
+		},
 		{"a share", func(s *v1alpha1.NetworkTopologySpec) { s.Rollout.MaxUnavailable = new(intstr.FromString("25%")) }, ""},
-		{"an empty selector", func(s *v1alpha1.NetworkTopologySpec) { s.Steps[0].Selector = &v1alpha1.Selector{} },
-			`NetworkTopology "t", step "a": selector.cel: is empty: write an expression, or remove the selector`},
+		{
+			"an empty selector", func(s *v1alpha1.NetworkTopologySpec) { s.Steps[0].Selector = &v1alpha1.Selector{} },
+			`NetworkTopology "t", step "a": selector.cel: is empty: write an expression, or remove the selector`,
+		},
 	} {
 		o := &v1alpha1.NetworkTopology{}
 		text := header + "  rollout: {maxUnavailable: 1}\n  steps: [{name: a, type: sriov}]\n"
