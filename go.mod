@@ -12,6 +12,7 @@ require (
 	github.com/google/go-cmp v0.7.0
 	github.com/k8snetworkplumbingwg/sriovnet v1.3.0
 	github.com/mattn/go-isatty v0.0.20
+	github.com/mdlayher/ethtool v0.7.0
 	github.com/mdlayher/genetlink v1.4.0
 	github.com/mdlayher/netlink v1.11.2
 	github.com/mdlayher/socket v0.6.1

@@ -82,7 +82,7 @@ func rxHash(name string, flow uint32) plainSetting {
 // rxnfcSize is the size of struct ethtool_rxnfc.
 const rxnfcSize = 192
 
-// What drivers tell of speed, offered modes, pause and FEC changes with the link,
+// What drivers report of speed, offered modes and pause frames changes with the link,
 // so it is no setting that could be compared.
 // Source: include/uapi/linux/ethtool.h, net_tstamp.h.
 var plainSettings = []plainSetting{

@@ -127,6 +127,9 @@ func (c *conn) settingsOf(ctx context.Context, w ifLink) (netstate.Settings, err
 		}
 		defer e.close()
 		e.list(all)
+		if v := readFEC(w.link.Index); v != "" {
+			all[fecSetting] = v
+		}
 		for name, point := range tcxPoints {
 			attached, err := tcxPrograms(w.link.Index, point)
 			if err == nil && len(attached) > 0 {
@@ -220,6 +223,9 @@ func (c *conn) setSetting(ctx context.Context, w ifLink, name string, want, have
 	}
 	c.count.writes.Add(1)
 	return c.count.ask(true, func() error {
+		if name == fecSetting {
+			return c.enter(func() error { return writeFEC(w.link.Index, value) })
+		}
 		return c.withIoctl(w.link.Name, func(e *ethtoolIoctl) error {
 			_, err := e.set(name, value)
 			return err
