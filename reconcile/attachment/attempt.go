@@ -244,7 +244,7 @@ func (k *Keeper) holdGate(a *attempt, uid types.UID) (done func()) {
 			return
 		}
 		if err := k.Gate.Hold(uid); err != nil {
-			k.Log.Warn("gate", "claim", uid, "error", err)
+			k.Log.Warn("cannot change the gate", "claim", uid, "error", err)
 		}
 	})
 	return func() {
@@ -260,7 +260,7 @@ func (k *Keeper) holdGate(a *attempt, uid types.UID) (done func()) {
 func (k *Keeper) holdWaiting(a *attempt, all []claims.Entry) {
 	for _, e := range all {
 		if err := k.holdOne(a, e.UID); err != nil {
-			k.Log.Warn("gate", "claim", e.UID, "error", err)
+			k.Log.Warn("cannot change the gate", "claim", e.UID, "error", err)
 		}
 	}
 }
@@ -343,7 +343,7 @@ func (k *Keeper) endAttempts(ctx context.Context) {
 		select {
 		case <-a.done:
 		case <-timer.C:
-			k.Log.Warn("an attachment is not rolled back: the next agent does it", "sandbox", a.pod.Sandbox, "error", context.Cause(ctx))
+			k.Log.Warn("attachment not rolled back: the next agent will do it", "sandbox", a.pod.Sandbox, "error", context.Cause(ctx))
 			return
 		}
 	}

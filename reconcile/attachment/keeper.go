@@ -166,7 +166,7 @@ func (k *Keeper) attachAll(ctx context.Context, a *attempt) error {
 func (k *Keeper) list() []claims.Entry {
 	entries, errs := k.Store.List()
 	for _, err := range errs {
-		k.Log.Error("claims", "error", err)
+		k.Log.Error("cannot read claim records", "error", err)
 	}
 	return entries
 }
@@ -278,7 +278,7 @@ func resultsOf(reports []reconcile.Report) [][]topology.StepResult {
 
 func (k *Keeper) refine(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) {
 	if err := k.Refine(ctx, c, results); err != nil {
-		k.Log.Warn("metadata", "claim", c.Namespace+"/"+c.Name, "error", err)
+		k.Log.Warn("cannot write the metadata of a claim", "claim", c.Namespace+"/"+c.Name, "error", err)
 	}
 }
 

@@ -109,7 +109,7 @@ func (k *Keeper) settle(ctx context.Context, e *claims.Entry) error {
 		if t.Next != nil {
 			return err
 		}
-		k.Log.Info("an update that was cut off is settled", "claim", e.Namespace+"/"+e.Name, "topology", t.Object.Name,
+		k.Log.Info("interrupted update finished", "claim", e.Namespace+"/"+e.Name, "topology", t.Object.Name,
 			"generation", t.Object.Generation, "of", to, "error", err)
 	}
 	return nil
@@ -126,7 +126,7 @@ func (k *Keeper) settleAll(ctx context.Context) {
 		err := k.Settle(within, e.UID)
 		cancel()
 		if err != nil && fault.Of(err) != fault.Gone {
-			k.Log.Warn("an update that was cut off is not settled", "claim", e.Namespace+"/"+e.Name, "kind", fault.Of(err), "error", err)
+			k.Log.Warn("cannot finish an interrupted update", "claim", e.Namespace+"/"+e.Name, "kind", fault.Of(err), "error", err)
 		}
 	}
 }
@@ -202,7 +202,7 @@ func (k *Keeper) refineAgain(e *claims.Entry, s *claims.Sandbox, rep *reconcile.
 		}
 		rec, _, err := k.Engine.Record(id)
 		if err != nil {
-			k.Log.Warn("metadata", "sandbox", id, "error", err)
+			k.Log.Warn("cannot write the metadata of a claim", "sandbox", id, "error", err)
 		}
 		results = append(results, rec.Results)
 	}

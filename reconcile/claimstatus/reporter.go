@@ -253,7 +253,7 @@ func (r *Reporter) tell(s Subject, topologyName string, v verdict) {
 		first := r.dropped == 1
 		r.mu.Unlock()
 		if first {
-			r.opts.Log.Error("reports on claims are dropped: the API server takes too few", "waiting", r.opts.Limit)
+			r.opts.Log.Error("claim reports dropped: the API server is too slow", "waiting", r.opts.Limit)
 		}
 		return
 	}
@@ -321,7 +321,7 @@ func (r *Reporter) next(ctx context.Context) bool {
 		return true
 	}
 	if r.queue.NumRequeues(uid) == 0 {
-		log.Warn("the status of a claim could not be written, will be tried again")
+		log.Warn("the status of a claim could not be written: retrying")
 	}
 	r.keep(uid, p)
 	r.queue.AddRateLimited(uid)

@@ -38,7 +38,7 @@ func (p *Plugin) prepare(ctx context.Context, rc *resourceapi.ResourceClaim) ([]
 	}
 	d := decision{p, rc, pod, assigned}
 	devices, err := patiently(ctx, func() ([]kubeletplugin.Device, error) { return d.try(ctx) }, func(err error) {
-		p.Log.Info("preparing waits", "claim", rc.Namespace+"/"+rc.Name, "pod", pod.Name, "reason", err)
+		p.Log.Info("waiting to prepare", "claim", rc.Namespace+"/"+rc.Name, "pod", pod.Name, "reason", err)
 	})
 	if err != nil {
 		p.Log.Warn("not prepared", "claim", rc.Namespace+"/"+rc.Name, "pod", pod.Name, "kind", fault.Of(err), "error", err)
@@ -112,7 +112,7 @@ func (d *decision) recorded() (e claims.Entry, known, answers bool, err error) {
 	case frame.AsOtherVersion(err) != nil:
 		return claims.Entry{}, false, false, err
 	case err != nil:
-		d.Log.Error("claims", "error", err) // it is set aside, and decided anew
+		d.Log.Error("cannot read claim records", "error", err) // it is set aside, and decided anew
 		return claims.Entry{}, false, false, nil
 	}
 	return e, known, known && e.Pod.UID == d.pod.UID && pins(&e.Claim, d.assigned), nil
@@ -249,7 +249,7 @@ func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
 	defer unlock()
 	others, errs := p.Store.List()
 	for _, err := range errs {
-		p.Log.Error("claims", "error", err)
+		p.Log.Error("cannot read claim records", "error", err)
 	}
 	for _, other := range others {
 		if other.UID == c.UID || !other.Held() && len(other.In) > 0 {

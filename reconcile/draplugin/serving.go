@@ -91,7 +91,7 @@ func (p *Plugin) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 			err = passing(err)
 		}
 		return resp, err
-	}, func(err error) { p.Log.Info("preparing waits", "reason", err) })
+	}, func(err error) { p.Log.Info("waiting to prepare", "reason", err) })
 }
 
 // unanswered reports whether the API server could not be asked, or could not answer.

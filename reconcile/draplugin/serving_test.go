@@ -301,7 +301,7 @@ func testGivenUp(t *testing.T, end func(k *kubelet, cancel func())) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
-		k.logged("preparing waits", "c2")
+		k.logged("waiting to prepare", "c2")
 		end(k, cancel)
 	}()
 	if _, _, err := k.ask(ctx, "c2"); err == nil {
@@ -323,7 +323,7 @@ func TestStopped(t *testing.T) {
 	k.prepared("c1")
 	k.in("c1", "pod-of-c1", claims.Attached)
 	go func() { _, _, _ = k.ask(context.WithoutCancel(t.Context()), "c2") }()
-	k.logged("preparing waits", "c2")
+	k.logged("waiting to prepare", "c2")
 	stopped := make(chan struct{})
 	go func() {
 		k.stop()

@@ -228,7 +228,7 @@ func TestNobodyIsFoughtAtFullSpeed(t *testing.T) {
 		if st, err := n.engine.Check(n.t.Context(), "run/blue/ai"); err != nil || st.State != reconcile.InSync {
 			t.Errorf("status when all is quiet: %v, %+v", err, st)
 		}
-		if got := n.log.take(); strings.Count(got, "nobody changes back") != 1 {
+		if got := n.log.take(); strings.Count(got, "contention has ended") != 1 {
 			t.Errorf("log:\n%s", got)
 		}
 		if f := n.told.fights; len(f) < 2 || len(f[0]) != 1 || len(f[len(f)-1]) != 0 {

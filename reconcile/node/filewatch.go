@@ -104,7 +104,7 @@ func (l *Loop) follow(ctx context.Context, files *fileWatch) {
 			}
 		case err := <-files.watcher.Errors:
 			// Events were lost: look at everything.
-			l.Log.Warn("watching files", "error", err)
+			l.Log.Warn("cannot watch files", "error", err)
 			quiet.Reset(debounce)
 		case <-quiet.C:
 			reread()
@@ -153,7 +153,7 @@ func (l *Loop) reread(ctx context.Context, files *fileWatch) (fresh bool) {
 	r, err := readDir(ctx, l.Dir, l.Contracts)
 	if err != nil {
 		// What was wanted stays wanted.
-		l.Log.Error("config", "error", err)
+		l.Log.Error("cannot use a file of the directory", "error", err)
 		return false
 	}
 	l.take(r)

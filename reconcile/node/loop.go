@@ -326,7 +326,7 @@ func (l *Loop) take(r reading) {
 	l.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(r.broken)) {
 		if old, ok := broken[name]; !ok || old.Error() != r.broken[name].Error() {
-			l.Log.Error("config", "error", r.broken[name])
+			l.Log.Error("cannot use a file of the directory", "error", r.broken[name])
 		}
 	}
 	for _, id := range turns {
@@ -355,7 +355,7 @@ func (l *Loop) unknown() (out []reconcile.Record, complete bool) {
 		}
 	}
 	for _, err := range errs {
-		l.Log.Error("journal", "error", err)
+		l.Log.Error("cannot use the journal", "error", err)
 	}
 	return out, len(errs) == 0
 }
@@ -417,9 +417,9 @@ func (l *Loop) say(id reconcile.SandboxID, err error) {
 	switch {
 	case text == "":
 	case news:
-		l.Log.Warn("not as wanted", "sandbox", id, "kind", fault.Of(err), "error", err)
+		l.Log.Warn("reconcile failed", "sandbox", id, "kind", fault.Of(err), "error", err)
 	default:
-		l.Log.Debug("not as wanted still", "sandbox", id, "kind", fault.Of(err), "error", err)
+		l.Log.Debug("reconcile still fails", "sandbox", id, "kind", fault.Of(err), "error", err)
 	}
 }
 
@@ -666,17 +666,17 @@ func (l *Loop) judge(ctx context.Context, rec reconcile.Record, repaired []recon
 	switch {
 	case s.began:
 		f := s.fights[0]
-		l.Log.Warn("somebody else changes back what is repaired, so it is repaired later each time", "sandbox", id, "topology", name,
+		l.Log.Warn("another writer changes back what is repaired: repairs are slowed down", "sandbox", id, "topology", name,
 			"step", f.Step, "object", f.Object.String(), "field", f.Field, "want", f.Want, "have", f.Have, "fields", len(s.fights))
 	case s.ended:
-		l.Log.Info("nobody changes back what is repaired any more", "sandbox", id, "topology", name)
+		l.Log.Info("contention has ended", "sandbox", id, "topology", name)
 	}
 	if sameFights(rec.Fighting, s.fights) {
 		return s.contested
 	}
 	// A record that could not be written is found to differ by the next pass.
 	if err := l.Reconciler.NoteFights(ctx, id, s.fights); err != nil {
-		l.Log.Error("journal", "error", err)
+		l.Log.Error("cannot use the journal", "error", err)
 	}
 	l.Recorder.Fighting(id, name, s.fights)
 	return s.contested

@@ -374,7 +374,7 @@ func TestFilesBecomeSandboxes(t *testing.T) {
 		write(t, n.Dir, map[string]string{"blue.yaml": "netns: [\n"})
 		n.reread()
 		n.expect("a file broke", "blue", "net1/1450")
-		if got := n.log.take(); !strings.Contains(got, "level=ERROR msg=config") {
+		if got := n.log.take(); !strings.Contains(got, "level=ERROR msg=\"cannot use a file of the directory\"") {
 			t.Errorf("a broken file is not reported:\n%s", got)
 		}
 		n.reread()

@@ -29,7 +29,7 @@ func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, _ []*
 	p := s.plugin
 	err := p.within(ctx, "Synchronize", "", func(context.Context) error { return p.Keeper.Synchronize(all) })
 	if err != nil {
-		p.Log.Error("synchronize", "error", err)
+		p.Log.Error("synchronize failed", "error", err)
 	}
 	p.set(s, true, nil)
 	s.synchronized.fire()
@@ -87,7 +87,7 @@ func (p *Plugin) within(ctx context.Context, hook, sandbox string, f func(contex
 	took := p.Now().Sub(begun)
 	p.Recorder.Hook(hook, fault.Of(err), took)
 	if err != nil {
-		p.Log.Warn("hook", "hook", hook, "sandbox", sandbox, "kind", fault.Of(err), "took", took.Round(time.Microsecond), "error", err)
+		p.Log.Warn("hook failed", "hook", hook, "sandbox", sandbox, "kind", fault.Of(err), "took", took.Round(time.Microsecond), "error", err)
 	} else {
 		p.Log.Debug("hook", "hook", hook, "sandbox", sandbox, "took", took.Round(time.Microsecond))
 	}

@@ -84,7 +84,7 @@ func New(o Options) *Plugin {
 func (p *Plugin) Run(ctx context.Context) error {
 	defer func() {
 		if !p.hooks.wait(stopLimit) {
-			p.Log.Error("a hook has not ended", "after", stopLimit)
+			p.Log.Error("hook has not finished", "after", stopLimit)
 		}
 	}()
 	for wait := p.Backoff; ; wait = min(2*wait, 60*p.Backoff) {
@@ -96,7 +96,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 		if p.Now().Sub(begun) > time.Minute { // it was a long connection
 			wait = p.Backoff
 		}
-		p.Log.Warn("the runtime is not connected: pods with claims wait", "socket", p.Socket, "again", wait, "error", err)
+		p.Log.Warn("the runtime is not connected: pods with claims wait", "socket", p.Socket, "retryAfter", wait, "error", err)
 		p.Alive(wait)
 		timer := time.NewTimer(wait)
 		select {

@@ -99,9 +99,9 @@ func (s *session) serve(ctx context.Context) error {
 	defer timer.Stop()
 	select {
 	case ending := <-ended:
-		s.plugin.Log.Debug("the stub of a connection has ended", "error", ending)
+		s.plugin.Log.Debug("NRI stub ended", "error", ending)
 	case <-timer.C:
-		s.plugin.Log.Warn("a lost connection's stub is abandoned", "after", farewell)
+		s.plugin.Log.Warn("NRI stub of a lost connection did not end", "after", farewell)
 	}
 	return err
 }

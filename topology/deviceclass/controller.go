@@ -167,7 +167,7 @@ func (c *Controller) forClass(ctx context.Context, o client.Object) []reconcile.
 	}
 	wanting, err := Wanting(ctx, c.Client, class.Name)
 	if err != nil {
-		c.Log.Error("a DeviceClass changed, and whose it is cannot be looked up", "class", class.Name, "error", err)
+		c.Log.Error("cannot find the topology of a changed DeviceClass", "class", class.Name, "error", err)
 	}
 	for i := range wanting {
 		names[wanting[i].Name] = true
@@ -186,7 +186,7 @@ func (c *Controller) forSchema(ctx context.Context, o client.Object) []reconcile
 	}
 	var using v1alpha1.NetworkTopologyList
 	if err := c.Client.List(ctx, &using, client.MatchingFields{indexType: schema.Spec.CNIType}, client.UnsafeDisableDeepCopy); err != nil {
-		c.Log.Error("a CNIPluginSchema changed, and who uses it cannot be looked up", "schema", schema.Name, "error", err)
+		c.Log.Error("cannot find the topologies of a changed CNIPluginSchema", "schema", schema.Name, "error", err)
 	}
 	names := make([]string, len(using.Items))
 	for i := range using.Items {
