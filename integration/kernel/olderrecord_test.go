@@ -75,7 +75,7 @@ func TestDeviceKnownByIndex(t *testing.T) {
 			l.devices = []string{"if:lent0"}
 			s := &stranger{t, strings.TrimPrefix(path, "/run/netns/"), ""}
 			s.run(fmt.Sprintf("ip link add index %d name lent0 type %s", index, tc.kind))
-			t.Cleanup(func() { s.try("ip link delete lent0") })
+			t.Cleanup(func() { _, _ = s.try("ip link delete lent0") })
 			s.run(tc.pod)
 			home := l.state("")
 			sb := box(path, parse(t, "t", "    - {name: a, type: host-device}\n"))

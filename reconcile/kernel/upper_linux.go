@@ -139,7 +139,7 @@ func vlanList(ids []uint16) string {
 
 func vlansIn(list string) []uint16 {
 	var out []uint16
-	for _, s := range strings.Fields(list) {
+	for s := range strings.FieldsSeq(list) {
 		if id, err := strconv.ParseUint(s, 10, 16); err == nil {
 			out = append(out, uint16(id))
 		}
@@ -341,10 +341,10 @@ func (s *Sandbox) refuseUppers(ctx context.Context, w ifLink) error {
 
 func describeUpper(name, value string) string {
 	const where = "is on the device, in a network namespace that a pod has made"
-	switch {
-	case name == upperReceiver:
+	switch name {
+	case upperReceiver:
 		return fmt.Sprintf("%s: a link (%s) %s", name, value, where)
-	case name == upperUnknown:
+	case upperUnknown:
 		return fmt.Sprintf("%s: nobody can tell what is on the device: %s", name, value)
 	}
 	return fmt.Sprintf("%s: VLAN %s %s", name, value, where)

@@ -98,10 +98,10 @@ func message(command uint8, ae *netlink.AttributeEncoder) (genetlink.Message, er
 
 // decode reads a reply.
 func decode(c Class, data []byte) ([]Setting, error) {
-	switch c {
-	case Feature:
+	if c == Feature {
 		return decodeFeatures(data)
-	case PrivateFlag:
+	}
+	if c == PrivateFlag {
 		return decodeFlags(data)
 	}
 	at := map[uint16]field{}
