@@ -28,6 +28,9 @@ type Request struct {
 	// Interrupted says that the last pass over this sandbox did not end: what it
 	// took along of others' objects may not have been made again.
 	Interrupted bool
+	// Kept says that all of this topology was applied in this sandbox before, perhaps
+	// by an earlier version: see Planner.Kept.
+	Kept bool
 	// imagined says that Have is filled with what is asked for, see Vet.
 	imagined *imagination
 }

@@ -125,6 +125,12 @@ func (p *Planner) Owned(k netstate.Key) bool {
 	return slices.ContainsFunc(p.req.Owned, func(c netstate.Change) bool { return c.Key() == k && c.Before == nil })
 }
 
+// Kept reports whether all of the topology was applied in this sandbox before. What
+// the kernel takes and we refuse is refused only where it is not: a version that
+// refuses more than the one before it would otherwise repair nothing any more in a
+// pod that runs.
+func (p *Planner) Kept() bool { return p.req.Kept }
+
 // Foreign reports whether the object is observed and the record does not say
 // that we made it.
 func (p *Planner) Foreign(k netstate.Key) bool {

@@ -16,14 +16,14 @@ const podInterface = "eth0"
 func (p *Planner) guard(o netstate.Object) error {
 	link := linkOf(o)
 	switch {
-	case link == "" || netstate.OnHost(link) || p.makers[link] != "":
+	case p.Kept() || link == "" || netstate.OnHost(link) || p.makers[link] != "":
 		return nil
 	case link == "lo":
 		return Invalid("", "%q is the loopback device of the pod, which no step may change: use an interface of type dummy instead", link)
 	case p.req.Topology.AllowPodUplink || !p.uplink(link):
 		return nil
 	case slices.ContainsFunc(p.req.Owned, func(c netstate.Change) bool { return linkOf(c.Object()) == link }):
-		return nil // a running pod keeps what an earlier version did to it
+		return nil // an edit leaves in a running pod what an earlier version did to it
 	}
 	return Invalid("", "%q is the pod's own interface to the cluster: set spec.allowPodUplink to true if this topology is meant to change it", link)
 }

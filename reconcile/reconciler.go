@@ -240,6 +240,8 @@ type pass struct {
 
 	record Record
 	known  bool // a record was there
+	// had is the topology that the record says was applied as a whole, nil for none.
+	had    *topology.Topology
 	before Record
 
 	domain Domain
@@ -289,6 +291,9 @@ func (p *pass) load() error {
 		return err
 	}
 	p.record, p.known = rec, ok
+	if ok && len(rec.Results) > 0 {
+		p.had = rec.Sandbox.Topology
+	}
 	if ok && rec.BootID != p.r.opts.BootID {
 		// Nothing of an earlier boot is left in the kernel.
 		p.record.History = p.r.outlasting(p.record.History)
@@ -515,7 +520,15 @@ func (p *pass) think(ctx context.Context) (*ops.Plan, error) {
 	return p.r.opts.Registry.Plan(ctx, ops.Request{
 		Topology: p.sandbox.Topology, Netns: p.sandbox.Netns, Devices: p.sandbox.Devices,
 		Have: p.snapshot, Owned: p.record.History, Interrupted: p.known && p.before.Phase == Applying,
+		Kept: p.kept(),
 	})
+}
+
+// kept reports whether the topology of this pass is the one that was applied last,
+// as a repair's always is.
+func (p *pass) kept() bool {
+	t := p.sandbox.Topology
+	return p.had != nil && (p.had == t || sameSpec(Sandbox{Topology: p.had}, Sandbox{Topology: t}))
 }
 
 // verify looks at what applying a plan has led to, and returns what is left to

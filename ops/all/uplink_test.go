@@ -19,17 +19,19 @@ func TestUplink(t *testing.T) {
 	for name, tt := range map[string]struct {
 		have    []netstate.Object
 		owned   []netstate.Change
+		kept    bool
 		refused bool
 	}{
-		"default route of the pod":   {[]netstate.Object{ext, route(3, netstate.TableMain)}, nil, true},
-		"default route of ours":      {[]netstate.Object{ext, route(netstate.RouteProtocol, netstate.TableMain)}, nil, false},
-		"default route of a VRF":     {[]netstate.Object{ext, route(3, 1001)}, nil, false},
-		"no default route":           {[]netstate.Object{ext}, nil, false},
-		"changed by an earlier pass": {[]netstate.Object{ext, route(3, netstate.TableMain)}, []netstate.Change{tuned}, false},
+		"default route of the pod":   {[]netstate.Object{ext, route(3, netstate.TableMain)}, nil, false, true},
+		"default route of ours":      {[]netstate.Object{ext, route(netstate.RouteProtocol, netstate.TableMain)}, nil, false, false},
+		"default route of a VRF":     {[]netstate.Object{ext, route(3, 1001)}, nil, false, false},
+		"no default route":           {[]netstate.Object{ext}, nil, false, false},
+		"changed by an earlier pass": {[]netstate.Object{ext, route(3, netstate.TableMain)}, []netstate.Change{tuned}, false, false},
+		"applied before":             {[]netstate.Object{ext, route(3, netstate.TableMain)}, nil, true, false},
 	} {
 		reg, top := vetted(t, "    - {name: d, type: dummy, config: {name: d0}}\n    - {name: t, type: tuning, dependOn: [d], config: {dev: ext0, mtu: 9000}}\n")
 		plan := func() error {
-			_, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Have: netstate.NewSnapshot(tt.have...), Owned: tt.owned})
+			_, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Have: netstate.NewSnapshot(tt.have...), Owned: tt.owned, Kept: tt.kept})
 			return err
 		}
 		if err := plan(); (err != nil) != tt.refused || tt.refused && !strings.Contains(err.Error(), `step "t": "ext0" is the pod's own interface to the cluster: set spec.allowPodUplink`) {

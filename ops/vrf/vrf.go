@@ -42,24 +42,15 @@ The VRF is removed with its last member.`,
 		IPs:        contract.Flow{Passthrough: true},
 		Routes:     contract.Flow{Passthrough: true, Modifies: true},
 	},
-	Check: check,
 }, plan)
 
-// check refuses the kernel's own tables: in them a VRF would separate nothing.
-func check(c map[string]any, _ map[string]bool) []contract.FieldError {
-	name, own := map[int64]string{253: "default", 254: "main", 255: "local"}[integer(c["table"])]
-	if !own {
-		return nil
-	}
-	return []contract.FieldError{{Field: "table", Message: fmt.Sprintf("%v is the kernel's table %q: use another, or none for the lowest that is free", c["table"], name)}}
-}
-
-func integer(v any) int64 {
-	n, _ := v.(int64)
-	return n
-}
+// reserved are the kernel's own tables: in them a VRF would separate nothing.
+var reserved = map[uint32]string{253: "default", 254: "main", 255: "local"}
 
 func plan(p *ops.Planner, c config) error {
+	if name, ok := reserved[c.Table]; ok && !p.Kept() {
+		return ops.Invalid("table", "%d is the kernel's table %q: use another, or none for the lowest that is free", c.Table, name)
+	}
 	members := c.Interfaces
 	if len(members) == 0 {
 		last, err := p.LastInput()
