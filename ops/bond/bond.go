@@ -88,7 +88,7 @@ which is checked before anything is changed.`,
 		{Name: "xmitHashPolicy", Type: contract.String, Enum: []string{"layer2", "layer2+3", "layer3+4", "encap2+3", "encap3+4", "vlan+srcmac"}, Description: "how a port is chosen for a flow"},
 		{Name: "lacpRate", Type: contract.String, Enum: []string{"slow", "fast"}, Description: "LACPDU rate requested from the partner; mode 802.3ad only"},
 		{Name: "adSelect", Type: contract.String, Enum: []string{"stable", "bandwidth", "count"}, Description: "aggregator selection; mode 802.3ad only"},
-		{Name: "minLinks", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<31 - 1), Description: "ports that must be up for the bond to have carrier"},
+		{Name: "minLinks", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<31 - 1), Description: "ports that must be up for the bond to have carrier, in mode 802.3ad"},
 		{Name: "failOverMac", Type: contract.String, Enum: []string{"none", "active", "follow", "0", "1", "2"}, NumericString: true, Description: "which MAC the ports bear in active-backup; 0, 1, 2 are none, active, follow"},
 		{Name: "allSlavesActive", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1), Description: "1 delivers duplicate frames that arrive on inactive ports"},
 		{Name: "tlbDynamicLb", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1), Description: "0 turns off shuffling by load; modes balance-tlb and balance-alb only"},
@@ -181,7 +181,9 @@ func plan(p *ops.Planner, c config) error {
 	if err := distinctMACs(p, c.Mode, ports); err != nil {
 		return err
 	}
-	if c.MinLinks != nil && int(*c.MinLinks) > len(ports) {
+	// Only the carrier of a bond of mode 802.3ad depends on it (bond_set_carrier in
+	// drivers/net/bonding/bond_main.c).
+	if c.Mode == "802.3ad" && c.MinLinks != nil && int(*c.MinLinks) > len(ports) && !p.Kept() {
 		return ops.Invalid("minLinks", "%d is more than the %d links, so the bond would never have carrier", *c.MinLinks, len(ports))
 	}
 	if c.Primary != nil && !slices.Contains(ports, *c.Primary) {
