@@ -131,29 +131,30 @@ func (v *validator) step(i int) {
 	if c, ok := v.set.Contract(s.Type); ok {
 		v.contracts[i] = &c
 	} else {
-		v.unknownType(s)
+		v.unknownType(i)
 	}
 	if s.Selector != "" && !s.Root() {
-		v.inv.add(s.Name, "selector", "only a root step allocates a device: remove the selector, or dependOn")
+		addTo(v.inv, i, s.Name, "selector", "only a root step allocates a device: remove the selector, or dependOn")
 	}
 	v.word(s.Name, "driftPolicy", string(s.DriftPolicy), string(Repair), string(Observe))
 }
 
-func (v *validator) unknownType(s *Step) {
+func (v *validator) unknownType(i int) {
+	s := &v.t.Steps[i]
 	known := strings.Join(v.set.Types(), ", ")
 	if s.Type == "" {
-		v.inv.add(s.Name, "type", "is missing: known types are %s", known)
+		addTo(v.inv, i, s.Name, "type", "is missing: known types are %s", known)
 		return
 	}
 	if why, ok := unsupportedTypes[s.Type]; ok {
-		v.inv.add(s.Name, "type", "step type %q is %s: known types are %s", s.Type, why, known)
+		addTo(v.inv, i, s.Name, "type", "step type %q is %s: known types are %s", s.Type, why, known)
 		return
 	}
 	hint := nearest.Hint(s.Type, v.set.Types())
 	if hint == "" {
 		hint = ": known types are " + known
 	}
-	v.inv.add(s.Name, "type", "unknown step type %q%s", s.Type, hint)
+	addTo(v.inv, i, s.Name, "type", "unknown step type %q%s", s.Type, hint)
 }
 
 // unsupportedTypes are types that users of other drivers may expect here. One that
