@@ -373,6 +373,36 @@ func TestTargets(t *testing.T) {
 	}
 }
 
+var alert = regexp.MustCompile(`- alert: (\w+)`)
+
+// TestAlerts holds that the page on troubleshooting has a line for each alert, and
+// names no other.
+func TestAlerts(t *testing.T) {
+	rules, err := os.ReadFile("../chart/plumbline/rules/plumbline.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## Alerts\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	named := map[string]bool{}
+	for _, m := range regexp.MustCompile("`(Plumbline\\w+)`").FindAllStringSubmatch(section, -1) {
+		named[m[1]] = true
+	}
+	for _, m := range alert.FindAllStringSubmatch(string(rules), -1) {
+		if !named[m[1]] {
+			t.Errorf("troubleshooting.md says nothing of the alert %q", m[1])
+		}
+		delete(named, m[1])
+	}
+	for name := range named {
+		t.Errorf("troubleshooting.md names %q, and there is no such alert", name)
+	}
+}
+
 // TestRecords checks that decisions are numbered without gaps and name what
 // they must.
 func TestRecords(t *testing.T) {
