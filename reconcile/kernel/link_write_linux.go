@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -402,6 +403,9 @@ func (s *Sandbox) explainCreate(ctx context.Context, l netstate.Link, err error)
 	if errors.Is(err, unix.EEXIST) {
 		return s.explainExists(ctx, l, err)
 	}
+	if unknownKind(err) {
+		return because(fault.Unsupported, err, "the kernel has no links of kind %q: install the module that modprobe finds as rtnl-link-%s", l.LinkKind, l.LinkKind)
+	}
 	if l.LinkKind != "vlan" || l.Parent == nil {
 		return err
 	}
@@ -423,6 +427,12 @@ func (s *Sandbox) explainCreate(ctx context.Context, l netstate.Link, err error)
 		return because(fault.NotReady, err, "its parent %s has no carrier yet (a virtual function without clear-to-send cannot take a VLAN)", where(*l.Parent))
 	}
 	return err
+}
+
+// unknownKind reports whether the kernel has no links of a kind, and could load no
+// module for them (rtnl_newlink in net/core/rtnetlink.c).
+func unknownKind(err error) bool {
+	return errors.Is(err, unix.EOPNOTSUPP) && strings.Contains(err.Error(), "Unknown device type")
 }
 
 // explainExists says what exists when it is not the name of the new link.
