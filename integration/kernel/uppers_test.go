@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -109,6 +110,51 @@ func TestOwnUppers(t *testing.T) {
 	}
 	if rep, err := r.Release(ctxFor(t), sb.ID); err != nil || rep.Unclean != "" {
 		t.Fatal(err, rep.Unclean)
+	}
+	if _, known, err := r.Record(sb.ID); known || err != nil {
+		t.Errorf("its record is left: %v", err)
+	}
+}
+
+// TestLeftAllmulti: an ipvlan that is deleted with its flag set leaves a count on the
+// device below it for good, which receives all multicast then. Nobody is given the
+// device until it has been made anew.
+func TestLeftAllmulti(t *testing.T) {
+	l, path := newLane(t), newNetns(t)
+	l.devices = []string{}
+	s := &stranger{t, filepath.Base(path), ""}
+	const create = "ip link add lent0 type dummy"
+	s.run(create)
+	t.Cleanup(func() { s.run("ip link delete lent0") })
+	sb := box(path, parse(t, "t", "    - {name: a, type: host-device}\n"))
+	sb.Devices = map[string]string{"a": "if:lent0"}
+	r := l.engine(nil)
+	for _, tc := range []struct {
+		name, pod string
+		left      bool
+	}{
+		{"the pod's flag", "$ip link set net1 allmulticast on", false},
+		{"taken back", "$ip link add link net1 name up0 type ipvlan mode l2; $ip link set up0 allmulticast on; $ip link set up0 allmulticast off; $ip link del up0", false},
+		{"left", "$ip link add link net1 name up0 type ipvlan mode l2; $ip link set up0 allmulticast on; $ip link del up0", true},
+	} {
+		if _, err := r.Ensure(ctxFor(t), sb); err != nil {
+			t.Fatal(tc.name, err)
+		}
+		s.run(tc.pod)
+		rep, err := r.Release(ctxFor(t), sb.ID)
+		if err != nil || strings.Contains(rep.Unclean, "upper.allmulti") != tc.left || !tc.left && rep.Unclean != "" {
+			t.Fatalf("%s: %v, %q", tc.name, err, rep.Unclean)
+		}
+		t.Log(rep.Unclean)
+	}
+	next := box(newNetns(t), parse(t, "next", "    - {name: a, type: host-device}\n"))
+	next.Devices = sb.Devices
+	if _, err := r.Ensure(ctxFor(t), next); fault.Of(err) != fault.Conflict {
+		t.Errorf("the next pod got it: %v", err)
+	}
+	s.run("ip link delete lent0; " + create)
+	if rep, err := r.Release(ctxFor(t), sb.ID); err != nil || rep.Unclean != "" {
+		t.Errorf("release: %v, %q", err, rep.Unclean)
 	}
 	if _, known, err := r.Record(sb.ID); known || err != nil {
 		t.Errorf("its record is left: %v", err)

@@ -31,6 +31,7 @@ import (
 const (
 	upperReceiver = "upper.receiver"
 	upperUnknown  = "upper.unknown"
+	upperAllmulti = "upper.allmulti"
 )
 
 // vlanUppers are the settings that list VLANs, by protocol.
@@ -90,6 +91,9 @@ func (s *Sandbox) mayHaveUppers(w ifLink) bool {
 // last time.
 func (s *Sandbox) probeUppers(ctx context.Context, w ifLink, last map[string]string) (map[string]string, error) {
 	found := map[string]string{}
+	if users := allmultiUsers(w.raw); users > 0 {
+		found[upperAllmulti] = strconv.FormatUint(uint64(users), 10)
+	}
 	receiver, err := s.receiver(ctx, w)
 	if err != nil {
 		return nil, err
@@ -161,6 +165,7 @@ func (s *Sandbox) withoutOwn(ctx context.Context, w ifLink, found map[string]str
 		if own.lower != w.link.Index || own.lowerNS >= 0 {
 			continue
 		}
+		delete(found, upperAllmulti) // it may be the user
 		switch v := own.link.VLAN; {
 		case v == nil:
 			delete(found, upperReceiver)
@@ -174,8 +179,29 @@ func (s *Sandbox) withoutOwn(ctx context.Context, w ifLink, found map[string]str
 	}
 	if w.master != 0 {
 		delete(found, upperReceiver)
+		delete(found, upperAllmulti)
 	}
 	return found, nil
+}
+
+// allmultiUsers returns how many users of all multicast a link message counts beside
+// the flag that somebody has set. All of a pod's go when the device moves, but for two:
+// links on it, and a count that nobody can take back, which an ipvlan leaves that is
+// deleted with its flag IFF_ALLMULTI (ipvlan_change_rx_flags is its only place; neither
+// ipvlan_stop nor ipvlan_uninit has it). Promiscuity says nothing of the kind: of a
+// device without a unicast filter the kernel corrects it when it comes up, not before
+// (__dev_set_rx_mode).
+func allmultiUsers(message []byte) uint32 {
+	var users uint32
+	for typ, v := range attributes(message[unix.SizeofIfInfomsg:]) {
+		if typ == unix.IFLA_ALLMULTI {
+			users = u32(v)
+		}
+	}
+	if users > 0 && u32(message[8:])&unix.IFF_ALLMULTI != 0 {
+		users--
+	}
+	return users
 }
 
 // receiver says what receives the traffic of a device in its place, "" for nothing.
@@ -335,6 +361,9 @@ func (s *Sandbox) refuseUppers(ctx context.Context, w ifLink) error {
 	if w.bus != "" {
 		way = fmt.Sprintf("rebind its driver: echo %s to unbind, then to bind, in /sys/bus/%s/drivers/DRIVER", w.parent, w.bus)
 	}
+	if _, counted := found[upperAllmulti]; counted && len(found) == 1 {
+		return fault.New(fault.Unsupported, fmt.Errorf("%s: to be rid of it, %s", what[0], way))
+	}
 	return fault.New(fault.NotReady, fmt.Errorf("%s: it goes when the last process and descriptor of its network namespace has gone (lsns -t net); to be rid of it at once, %s",
 		strings.Join(what, "; "), way))
 }
@@ -344,6 +373,8 @@ func describeUpper(name, value string) string {
 	switch name {
 	case upperReceiver:
 		return fmt.Sprintf("%s: a link (%s) %s", name, value, where)
+	case upperAllmulti:
+		return fmt.Sprintf("%s: the device receives all multicast for a user that does not exist any more, as an ipvlan of the pod leaves behind", name)
 	case upperUnknown:
 		return fmt.Sprintf("%s: nobody can tell what is on the device: %s", name, value)
 	}
