@@ -5,6 +5,7 @@ import (
 	"os"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
@@ -200,18 +202,30 @@ func TestCostOfCleaning(t *testing.T) {
 	if _, err := count(&pass).Repair(ctxFor(t), s.sandbox.ID); err != nil {
 		t.Fatal(err)
 	}
-	begun := time.Now()
 	if _, err := count(&release).Release(ctxFor(t), s.sandbox.ID); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("dumps, questions, writes: attach %v, pass %v, release %v in %v", attach, pass, release, time.Since(begun))
-	s.run("modprobe 8021q") // now VLANs are looked for
-	s.prepare("release")
-	begun = time.Now()
-	if _, err := s.calm.Release(ctxFor(t), s.sandbox.ID); err != nil {
-		t.Fatal(err)
+	t.Logf("dumps, questions, writes: attach %v, pass %v, release %v", attach, pass, release)
+	releases := func() (took []time.Duration) {
+		times := 1
+		if effort.Long() {
+			times = 9
+		}
+		for range times {
+			s.prepare("release")
+			begun := time.Now()
+			if _, err := s.calm.Release(ctxFor(t), s.sandbox.ID); err != nil {
+				t.Fatal(err)
+			}
+			took = append(took, time.Since(begun))
+		}
+		slices.Sort(took)
+		return took
 	}
-	t.Logf("release in %v where the kernel has VLANs", time.Since(begun))
+	without := releases()
+	s.run("modprobe 8021q") // now VLANs are looked for
+	with := releases()
+	t.Logf("release in %v, where the kernel has VLANs in %v", without[len(without)/2], with[len(with)/2])
 	if pass[0] > 4 || pass[1] > 4 || pass[2] != 0 {
 		t.Errorf("a pass that finds everything in order: %v", pass)
 	}
