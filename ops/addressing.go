@@ -185,6 +185,7 @@ const YieldMetric = 4096
 
 // settleRoutes turns the deferred routes into wants.
 func (p *Planner) settleRoutes() error {
+	p.subnets = map[string]map[netip.Prefix]bool{}
 	for _, d := range p.deferred {
 		p.current = d.step
 		r, err := p.route(d)
@@ -279,27 +280,42 @@ func (p *Planner) onLink(d deferredRoute, r netstate.Route) bool {
 	if im := p.req.imagined; im != nil && im.links[d.link] != nil {
 		return true // whatever addresses it has
 	}
-	reaches := func(a netstate.Addr) bool {
-		pre, err := netip.ParsePrefix(a.Address)
-		return err == nil && a.Link == d.link && pre.Masked().Contains(gw)
+	subnets, known := p.subnets[d.link]
+	if !known {
+		subnets = p.subnetsOf(d.link)
+		p.subnets[d.link] = subnets
 	}
-	for _, w := range p.wants {
-		if a, ok := w.obj.(netstate.Addr); ok && reaches(a) {
-			return true
-		}
-	}
-	if slices.ContainsFunc(p.Addrs(d.link), reaches) {
-		return true
-	}
-	for _, o := range p.deferred {
-		if o.link != d.link || o.route.Gateway != "" {
-			continue
-		}
-		if pre, err := netip.ParsePrefix(o.route.Destination); err == nil && pre.Contains(gw) {
+	for bits := range gw.BitLen() + 1 {
+		if subnet, err := gw.Prefix(bits); err == nil && subnets[subnet] {
 			return true
 		}
 	}
 	return false
+}
+
+// subnetsOf are the networks of a link's addresses and of the routes on it. They are
+// looked up for each route, so that thousands of both take no time.
+func (p *Planner) subnetsOf(link string) map[netip.Prefix]bool {
+	out := map[netip.Prefix]bool{}
+	add := func(prefix string) {
+		if pre, err := netip.ParsePrefix(prefix); err == nil {
+			out[pre.Masked()] = true
+		}
+	}
+	for _, w := range p.wants {
+		if a, ok := w.obj.(netstate.Addr); ok && a.Link == link {
+			add(a.Address)
+		}
+	}
+	for _, a := range p.Addrs(link) {
+		add(a.Address)
+	}
+	for _, o := range p.deferred {
+		if o.link == link && o.route.Gateway == "" {
+			add(o.route.Destination)
+		}
+	}
+	return out
 }
 
 // fillGateway notes r's gateway as that of the step's address on the same
@@ -309,10 +325,23 @@ func (p *Planner) fillGateway(d deferredRoute, r netstate.Route) {
 	if err != nil {
 		return
 	}
-	for _, a := range d.step.addrs {
-		if pre, err := netip.ParsePrefix(a.Address); err == nil && pre.Masked().Contains(gw) && d.step.gateway[a.Key()] == "" {
-			d.step.gateway[a.Key()] = r.Gateway
+	if d.step.ungated == nil {
+		d.step.ungated = map[netip.Prefix][]netstate.Key{}
+		for _, a := range d.step.addrs {
+			if pre, err := netip.ParsePrefix(a.Address); err == nil && d.step.gateway[a.Key()] == "" {
+				d.step.ungated[pre.Masked()] = append(d.step.ungated[pre.Masked()], a.Key())
+			}
 		}
+	}
+	for bits := range gw.BitLen() + 1 {
+		subnet, err := gw.Prefix(bits)
+		if err != nil {
+			return
+		}
+		for _, a := range d.step.ungated[subnet] {
+			d.step.gateway[a] = r.Gateway
+		}
+		delete(d.step.ungated, subnet)
 	}
 }
 

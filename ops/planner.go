@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/plumbline/plumbline/ops/fault"
@@ -28,9 +29,10 @@ type Planner struct {
 	notes   []string
 	// deferred are routes that wait for all steps, see settleRoutes.
 	deferred []deferredRoute
-	makers   map[string]string        // link to the step that makes it
-	ipv6     map[string]netstate.Addr // wanted, by link and address without its prefix length
-	renamed  []netstate.Change        // that give links of ours their names back
+	subnets  map[string]map[netip.Prefix]bool // of links, for settleRoutes
+	makers   map[string]string                // link to the step that makes it
+	ipv6     map[string]netstate.Addr         // wanted, by link and address without its prefix length
+	renamed  []netstate.Change                // that give links of ours their names back
 	// MTUs by link, in bytes: those that references were resolved to, and those that
 	// an earlier try of the plan has led to, see misread.
 	mtusRead map[string]uint32
@@ -66,6 +68,9 @@ type stepState struct {
 	later   string // what part of it waits for, the rest being planned
 	// withheld is why what it waits for cannot be observed, nil where it can.
 	withheld error
+	// ungated are the step's addresses that have no gateway yet, by their network;
+	// nil until settleRoutes needs it.
+	ungated map[netip.Prefix][]netstate.Key
 }
 
 // errMissing stops a step whose plan depends on something not yet observed.

@@ -1,0 +1,50 @@
+package all_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Whoever writes a topology chooses how many routes and addresses it has, and each
+// node of its pods plans it at each check: that takes no time that is their product.
+func TestManyRoutesAndAddresses(t *testing.T) {
+	const n = 12_000
+	var addresses, routes []string
+	for i := range n {
+		addresses = append(addresses, fmt.Sprintf(`"10.%d.%d.1/32"`, i>>8, i&255))
+		routes = append(routes, fmt.Sprintf(`{"destination":"11.0.%d.%d/32","gateway":"10.255.0.1"}`, i>>8, i&255))
+	}
+	config := fmt.Sprintf(`{"name":"d0","addresses":[%s,"10.255.0.2/24"],"routes":[%s]}`, strings.Join(addresses, ","), strings.Join(routes, ","))
+	o := &v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "t"}, Spec: v1alpha1.NetworkTopologySpec{Steps: []v1alpha1.Step{
+		{Name: "s", Type: "dummy", Config: &runtime.RawExtension{Raw: []byte(config)}},
+	}}}
+	topo, err := topology.FromObject(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second)
+	defer cancel()
+	plan, err := reg.Plan(ctx, ops.Request{Topology: topo, Netns: "/run/netns/pod", Devices: map[string]string{}, Have: netstate.NewSnapshot()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(plan.Missing) == 0 && len(plan.Changes) < 2*n {
+		t.Errorf("%d changes", len(plan.Changes))
+	}
+}
