@@ -21,21 +21,27 @@ import (
 func (o *observer) find(ctx context.Context, ask netstate.Device) (*place, error) {
 	var links []ifLink
 	o.glimpse(func(g *glance) { links = g.links })
-	if !ask.HasPCIAddress() && ask.Index == 0 {
-		// Its index in the sandbox is not known, and another link may have the one it
-		// had on the host. So the host comes first, where no pod gives names.
-		p, err := o.locateOutside(ctx, ask)
+	// Where its index in the sandbox was not noted, another link there may have the one
+	// it had on the host. That one yields to a link of the host, where no pod gives names.
+	noted := ask.HasPCIAddress() || ask.Index != 0
+	if !noted {
+		p, err := o.locateUnmoved(ctx, ask)
 		if p != nil || err != nil {
 			return p, err
 		}
 	}
+	var inside *place
 	if o.inside != nil {
 		p, err := o.among(o.inside, links, ask)
-		if p != nil || err != nil {
+		if err != nil || p != nil && (noted || ask.At != nil && *ask.At == p.w.link.Name) {
 			return p, err
 		}
+		inside = p
 	}
-	return o.locateOutside(ctx, ask)
+	if p, err := o.locateOutside(ctx, ask); p != nil || err != nil {
+		return p, err
+	}
+	return inside, nil
 }
 
 // askDevice reads a device wherever it is.

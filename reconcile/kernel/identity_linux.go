@@ -152,6 +152,21 @@ func (s *Sandbox) search(ctx context.Context, c *conn, d netstate.Device) (*plac
 	return s.among(c, links, d)
 }
 
+// locateUnmoved finds a device that has not left the host yet: it has its name and its
+// index there. A link with its name and another index may be one that was made since.
+func (s *Sandbox) locateUnmoved(ctx context.Context, d netstate.Device) (*place, error) {
+	w, err := s.outside.linkByName(ctx, strings.TrimPrefix(d.ID, netstate.VirtualPrefix))
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case w.link.Index != d.HomeIndex || d.LinkKind != "" && !s.isDevice(s.outside, w, d):
+		return nil, nil
+	}
+	return &place{s.outside, w}, nil
+}
+
 // locateOutside finds a device on the host: by its PCI address, or by its name
 // there, which no pod can set. Its namespace may have died, which sent it home
 // under the name it had in it: only then all links of the host are looked at.
