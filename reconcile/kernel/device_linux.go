@@ -349,6 +349,9 @@ func (t *travel) run(ctx context.Context) error {
 	if errors.Is(err, unix.EADDRNOTAVAIL) && t.want.MAC != nil {
 		err = t.despiteMAC(ctx, start, err)
 	}
+	if err == nil && start.c.host && !t.to.host {
+		err = t.refuseReceiver(ctx)
+	}
 	if err != nil {
 		if errors.Is(err, errExchanged) {
 			return err

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -143,6 +145,44 @@ func TestUppersGo(t *testing.T) {
 	b.holds(netstate.Link{Name: "e0", LinkKind: "veth"})
 	b.remove(netstate.Link{Name: "e0"})
 	same(t, start, b.everything("if:eth1"))
+}
+
+// A pod in the host's user namespace makes a link on a device that the host has not
+// given to anybody. The next pod is not given the device with it.
+func TestReceiverFromOutside(t *testing.T) {
+	for kind, data := range map[string][]byte{
+		"macvlan": nl.NewRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(4)).Serialize(), // bridge
+		"ipvlan":  nl.NewRtAttr(nl.IFLA_IPVLAN_MODE, nl.Uint16Attr(0)).Serialize(),  // l2
+	} {
+		b := newBench(t)
+		b.create(up(dummy("host:eth1")))
+		start := b.everything("if:eth1")
+		there := b.move("if:eth1", "net1")
+		attacker := newBenchOn(t, b.host)
+		attacker.create(netstate.Link{Name: "eth0", LinkKind: "veth", Veth: &netstate.Veth{Peer: new("host:e1")}})
+		device, _ := start.Device("if:eth1")
+		attacker.inPod("eth0", func(_ *netlink.Handle, l netlink.Link) error {
+			r := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+			r.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+			r.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated("spy")))
+			r.AddData(nl.NewRtAttr(unix.IFLA_LINK, nl.Uint32Attr(uint32(device.Index))))
+			r.AddData(nl.NewRtAttr(unix.IFLA_LINK_NETNSID, nl.Uint32Attr(uint32(l.Attrs().NetNsID))))
+			info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+			info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(kind))
+			info.AddRtAttr(nl.IFLA_INFO_DATA, data)
+			r.AddData(info)
+			_, err := r.Execute(unix.NETLINK_ROUTE, 0)
+			return err
+		})
+		b.refused(fault.NotReady, there, "upper.receiver", kind)
+		after := b.everything("if:eth1")
+		if d, _ := after.Device("if:eth1"); d.At == nil || *d.At != "host:eth1" || !*d.Up {
+			t.Errorf("%s: the device: %+v", kind, d)
+		}
+		attacker.remove(netstate.Link{Name: "spy", LinkKind: kind})
+		b.apply(there)
+		b.holds(netstate.Link{Name: "net1"})
+	}
 }
 
 // Other names that the pod gives after the look at the device do not come along.

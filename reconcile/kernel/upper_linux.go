@@ -16,6 +16,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
 )
 
 // A pod can make links on a device (macvlan, ipvlan, VLAN) and move them into a
@@ -94,7 +95,7 @@ func (s *Sandbox) probeUppers(ctx context.Context, w ifLink, last map[string]str
 	if users := allmultiUsers(w.raw); users > 0 {
 		found[upperAllmulti] = strconv.FormatUint(uint64(users), 10)
 	}
-	receiver, err := s.receiver(ctx, w)
+	receiver, err := s.receiver(ctx, s.outside, w.link.Index)
 	if err != nil {
 		return nil, err
 	}
@@ -204,11 +205,59 @@ func allmultiUsers(message []byte) uint32 {
 	return users
 }
 
+// refuseReceiver is an error when something that is neither the host's nor the
+// sandbox's receives the traffic of a device that has just come to the sandbox. A pod
+// in the user namespace of the host can make such a link on a device of the host,
+// through a number that its own namespace has for the host's (IFLA_LINK_NETNSID); it
+// has no number for this sandbox. VLANs are not looked for: one of the attacker's
+// keeps this pod from its own of the same ID, and receives nothing else.
+func (t *travel) refuseReceiver(ctx context.Context) error {
+	if !t.mayHaveUppers(t.from.w) {
+		return nil
+	}
+	w, err := t.to.linkByName(ctx, t.base)
+	if err != nil {
+		return err
+	}
+	var found string
+	t.to.count.gets.Add(1)
+	err = t.to.count.ask(false, func() (err error) {
+		found, err = t.receiver(ctx, t.to, w.link.Index)
+		return err
+	})
+	var errno unix.Errno
+	switch {
+	case errors.As(err, &errno) && !errors.Is(err, errUnanswered):
+		return nil // this kernel does not tell
+	case err != nil || found == "" || w.master != 0:
+		return err
+	}
+	inside, err := t.nsid(ctx, t.outside, t.to)
+	if err != nil {
+		return err
+	}
+	for _, own := range []struct {
+		c  *conn
+		ns int32
+	}{{t.to, -1}, {t.outside, inside}} {
+		links, err := own.c.links(ctx)
+		if err != nil && !errors.Is(err, reconcile.ErrPartial) {
+			return err
+		}
+		if slices.ContainsFunc(links, func(u ifLink) bool {
+			return u.lower == w.link.Index && u.lowerNS == own.ns && u.link.VLAN == nil && u.link.LinkKind != "veth"
+		}) {
+			return nil
+		}
+	}
+	return refusedFor(t.from.w, map[string]string{upperReceiver: found})
+}
+
 // receiver says what receives the traffic of a device in its place, "" for nothing.
 // There is one receiver at most (netdev_rx_handler_register), so a macvlan in passthru
 // mode is refused beside any, with EBUSY, and beside other macvlans with EINVAL. Else
 // it is refused because its name is taken.
-func (s *Sandbox) receiver(ctx context.Context, w ifLink) (string, error) {
+func (s *Sandbox) receiver(ctx context.Context, c *conn, index int) (string, error) {
 	away, err := s.host.scratchSpace()
 	if err != nil {
 		return "", err
@@ -220,11 +269,11 @@ func (s *Sandbox) receiver(ctx context.Context, w ifLink) (string, error) {
 	info.AddChild(data)
 	// Not NLM_F_EXCL: the name is to be found taken when the link is registered, not
 	// before (rtnl_newlink looks in the namespace of this socket then).
-	err = s.outside.exchange(ctx, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_ACK, []nl.NetlinkRequestData{
+	err = c.exchange(ctx, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_ACK, []nl.NetlinkRequestData{
 		ifInfo(unix.AF_UNSPEC, 0, 0, 0),
 		attr(unix.IFLA_IFNAME, nl.ZeroTerminated(away.taken)),
 		attr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(away.socket.ns.Fd()))),
-		attr(unix.IFLA_LINK, nl.Uint32Attr(uint32(w.link.Index))),
+		attr(unix.IFLA_LINK, nl.Uint32Attr(uint32(index))),
 		info,
 	}, 0, func([]byte) error { return nil })
 	switch {
@@ -353,6 +402,10 @@ func (s *Sandbox) refuseUppers(ctx context.Context, w ifLink) error {
 	if err != nil || len(found) == 0 {
 		return err
 	}
+	return refusedFor(w, found)
+}
+
+func refusedFor(w ifLink, found map[string]string) error {
 	var what []string
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		what = append(what, describeUpper(name, found[name]))
