@@ -1,5 +1,3 @@
-//go:build soak
-
 package kernel
 
 import (
@@ -221,6 +219,13 @@ var actions = []action{
 	on("ARP off", func(v view, l netlink.Link) error { return errors.Join(v.LinkSetARPOff(l), v.LinkSetMulticastOff(l)) }),
 	on("function's settings from inside", func(v view, l netlink.Link) error {
 		return errors.Join(v.LinkSetVfVlan(l, 0, 9), v.LinkSetVfTrust(l, 0, true), v.LinkSetVfSpoofchk(l, 0, false))
+	}),
+	on("all multicast that stays", func(v view, l netlink.Link) error {
+		ipvlan := v.link("ipvlan", v.name(), l.Attrs().Index)
+		if err := v.LinkAdd(ipvlan); err != nil {
+			return err
+		}
+		return errors.Join(v.LinkSetAllmulticastOn(ipvlan), v.LinkDel(ipvlan))
 	}),
 	on("port", func(v view, l netlink.Link) error {
 		master, err := v.some()
