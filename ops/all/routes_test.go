@@ -7,14 +7,10 @@ import (
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology"
-	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // Whoever writes a topology chooses how many routes and addresses it has, and each
@@ -27,10 +23,7 @@ func TestManyRoutesAndAddresses(t *testing.T) {
 		routes = append(routes, fmt.Sprintf(`{"destination":"11.0.%d.%d/32","gateway":"10.255.0.1"}`, i>>8, i&255))
 	}
 	config := fmt.Sprintf(`{"name":"d0","addresses":[%s,"10.255.0.2/24"],"routes":[%s]}`, strings.Join(addresses, ","), strings.Join(routes, ","))
-	o := &v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "t"}, Spec: v1alpha1.NetworkTopologySpec{Steps: []v1alpha1.Step{
-		{Name: "s", Type: "dummy", Config: &runtime.RawExtension{Raw: []byte(config)}},
-	}}}
-	topo, err := topology.FromObject(o)
+	topo, err := topology.Decode([]byte("apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec:\n  steps:\n    - {name: s, type: dummy, config: " + config + "}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +31,7 @@ func TestManyRoutesAndAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	plan, err := reg.Plan(ctx, ops.Request{Topology: topo, Netns: "/run/netns/pod", Devices: map[string]string{}, Have: netstate.NewSnapshot()})
 	if err != nil {

@@ -423,7 +423,7 @@ func (b *bench) unknown(t *testing.T) {
 	manifest := simple("dpdk", "vf0")
 	b.mustKubectl(t, strings.Replace(manifest, "sriov", "vfio-pci", 1), "create", "-f", "-")
 	o := b.ready(t, "dpdk", metav1.ConditionFalse)
-	if c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionValid); c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, `unknown step type "vfio-pci"`) {
+	if c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionValid); c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, `step type "vfio-pci" is not supported yet`) {
 		t.Errorf("without a schema: %+v", c)
 	}
 	raw, err := os.ReadFile("../../../topology/pluginschema/testdata/seed/vfio-pci.yaml")

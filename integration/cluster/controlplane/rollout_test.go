@@ -185,7 +185,7 @@ func (b *bench) editedInUse(t *testing.T) {
 	}
 	now := strings.NewReplacer("ID", "105", "MOST", "1").Replace(edited)
 	for _, c := range []struct{ name, manifest, want string }{
-		{"an edit", now, `is in use by 3 claims: the change is brought to their pods while they run`},
+		{"an edit", now, `is in use by 3 claims: the change is applied to their running pods`},
 		{"a device more", now + "    - {name: vf1, type: sriov}\n", `step "vf1" takes a device that running pods do not have`},
 		{"another selector", strings.Replace(now, "{name: vf0, type: sriov}", `{name: vf0, type: sriov, selector: {cel: "true"}}`, 1), `step "vf0" has another selector`},
 		{"immutable again", strings.Replace(now, "InPlace", "Immutable", 1), `spec.rollout counts with updatePolicy InPlace only`},
