@@ -18,7 +18,7 @@ import (
 )
 
 // TestPathReused: another pod's namespace has come to bear the path. Nothing is
-// done in it, and what was lent to the old one goes home.
+// done in it, and the devices of the old one are restored to the host.
 func TestPathReused(t *testing.T) {
 	for _, p := range plays {
 		if p.devices != nil && !hasCards() {

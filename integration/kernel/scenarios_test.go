@@ -205,7 +205,7 @@ func TestDeviceIsHeld(t *testing.T) {
 	l.mustEqual(hostStart, "", "after both are released")
 }
 
-// TestOwnNameTaken: a device whose own name was taken meanwhile comes home under
+// TestOwnNameTaken: a device whose own name was taken meanwhile returns to the host under
 // another one instead of staying away.
 func TestOwnNameTaken(t *testing.T) {
 	if !hasCards() {

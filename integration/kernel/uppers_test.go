@@ -118,7 +118,7 @@ func TestOwnUppers(t *testing.T) {
 
 // TestLeftAllmulti: an ipvlan that is deleted with its flag set leaves a count on the
 // device below it for good, which receives all multicast then. Nobody is given the
-// device until it has been made anew.
+// device until it has been recreated.
 func TestLeftAllmulti(t *testing.T) {
 	l, path := newLane(t), newNetns(t)
 	l.devices = []string{}
@@ -134,7 +134,7 @@ func TestLeftAllmulti(t *testing.T) {
 		left      bool
 	}{
 		{"the pod's flag", "$ip link set net1 allmulticast on", false},
-		{"taken back", "$ip link add link net1 name up0 type ipvlan mode l2; $ip link set up0 allmulticast on; $ip link set up0 allmulticast off; $ip link del up0", false},
+		{"turned off", "$ip link add link net1 name up0 type ipvlan mode l2; $ip link set up0 allmulticast on; $ip link set up0 allmulticast off; $ip link del up0", false},
 		{"left", "$ip link add link net1 name up0 type ipvlan mode l2; $ip link set up0 allmulticast on; $ip link del up0", true},
 	} {
 		if _, err := r.Ensure(ctxFor(t), sb); err != nil {

@@ -148,7 +148,7 @@ func (s *Sandbox) applyAddr(ctx context.Context, c netstate.Change) error {
 		}
 		return err
 	default:
-		return invalid("an address cannot change: it has to be made anew")
+		return invalid("an address cannot change: it has to be recreated")
 	}
 }
 

@@ -14,7 +14,7 @@ func encodeVeth(e *infoData, l netstate.Link) {
 		return
 	}
 	if !e.creating {
-		e.err = invalid("the other end of a veth cannot change: it has to be made anew")
+		e.err = invalid("the other end of a veth cannot change: it has to be recreated")
 		return
 	}
 	peer := e.bytes(nl.VETH_INFO_PEER, nil)

@@ -249,7 +249,7 @@ func TestVFComesHomeWhenNamespaceDies(t *testing.T) {
 		eventually(t, "the virtual function comes home", func() bool { return b.device(id).At != nil })
 		back := b.device(id)
 		if name := netstate.BaseName(*back.At); taken != strings.HasPrefix(name, "dev") || !taken && name != "net1" {
-			t.Errorf("it came home as %s", name)
+			t.Errorf("it returned as %s", name)
 		}
 		b.apply(netstate.Change{Before: back, After: there.Before})
 		same(t, start, b.at(id))

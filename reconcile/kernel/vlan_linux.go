@@ -28,7 +28,7 @@ func encodeVLAN(e *infoData, l netstate.Link) {
 		return
 	}
 	if !e.creating {
-		e.err = invalid("the id and protocol of a VLAN link cannot change: it has to be made anew")
+		e.err = invalid("the id and protocol of a VLAN link cannot change: it has to be recreated")
 		return
 	}
 	if l.VLAN.ID != nil {

@@ -17,7 +17,7 @@ func encodeVRF(e *infoData, l netstate.Link) {
 	switch {
 	case l.VRF == nil || l.VRF.Table == nil:
 	case !e.creating:
-		e.err = invalid("the table of a VRF cannot change: it has to be made anew")
+		e.err = invalid("the table of a VRF cannot change: it has to be recreated")
 	default:
 		e.u32(iflaVRFTable, *l.VRF.Table)
 	}
