@@ -102,7 +102,7 @@ func (p *Planner) checkParent(l netstate.Link) error {
 	// A link has one receive handler: a bond's, a bridge's, macvlan's or ipvlan's.
 	c, claimed := p.claims[below.Key()]["master"]
 	if !claimed {
-		return nil // in a master of others, or of a step that is no more
+		return nil // in a master of others, or of a step that no longer exists
 	}
 	master, _ := c.value.(string)
 	if m, ok := p.view.Link(master); ok && (m.LinkKind == "bond" || m.LinkKind == "bridge") {

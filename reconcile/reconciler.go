@@ -253,7 +253,7 @@ type pass struct {
 	executed  []netstate.Change
 	intended  bool    // the record speaks of changes of this pass
 	unnoted   error   // the journal's, where the pass went on without it
-	drift     []Drift // what a repair is to put right
+	drift     []Drift // what a repair is to remove
 	left      []Drift // and what it is not to
 	timing    Timing
 	counts    [3]uint64 // dumps, gets, writes

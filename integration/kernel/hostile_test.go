@@ -456,9 +456,9 @@ func (h *hostile) resetCard() {
 }
 
 // replaceCard makes the virtual card again where it went with a namespace, which no
-// real card does, and sets it up once: it has no unicast filter, so that the kernel
-// makes it promiscuous for the address of a macvlan on it, and notices only when it
-// comes up that this has gone (__dev_set_rx_mode).
+// real card does, and sets it up once: it has no unicast filter. The kernel makes it
+// promiscuous for the address of a macvlan on it, and takes the macvlan off the count
+// only when the card next comes up (__dev_set_rx_mode).
 func (h *hostile) replaceCard() {
 	h.t.Helper()
 	if realCard() {

@@ -11,16 +11,21 @@ import (
 	"github.com/plumbline/plumbline/topology"
 )
 
+// vlanOnDummy has VLAN 100 "data0" with an address on a dummy "d0".
+func vlanOnDummy() *topology.Topology {
+	return &topology.Topology{Name: "t", DriftPolicy: topology.Repair, Steps: []topology.Step{
+		{Name: "d", Type: "dummy", Config: map[string]any{"name": "d0"}},
+		{Name: "v", Type: "vlan", DependOn: []string{"d"}, Config: map[string]any{"id": int64(100), "name": "data0", "addresses": []any{"192.0.2.5/24"}}},
+	}}
+}
+
 // A link we made is known by its index when somebody has renamed it.
 func TestRenamed(t *testing.T) {
 	reg, err := all.Registry()
 	if err != nil {
 		t.Fatal(err)
 	}
-	top := &topology.Topology{Name: "t", DriftPolicy: topology.Repair, Steps: []topology.Step{
-		{Name: "d", Type: "dummy", Config: map[string]any{"name": "d0"}},
-		{Name: "v", Type: "vlan", DependOn: []string{"d"}, Config: map[string]any{"id": int64(100), "name": "data0", "addresses": []any{"192.0.2.5/24"}}},
-	}}
+	top := vlanOnDummy()
 	d0 := netstate.Link{Name: "d0", LinkKind: "dummy", MTU: new(uint32(1500)), Up: new(true), Master: new(""), Index: 6}
 	data0 := netstate.Link{
 		Name: "data0", LinkKind: "vlan", Parent: new("d0"), VLAN: &netstate.VLAN{ID: new(uint16(100)), Protocol: new("802.1q")},

@@ -9,7 +9,6 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
-	"github.com/plumbline/plumbline/topology"
 )
 
 // TestReplace: what cannot be changed in place is one change that names the field
@@ -19,10 +18,7 @@ func TestReplace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	top := &topology.Topology{Name: "t", DriftPolicy: topology.Repair, Steps: []topology.Step{
-		{Name: "d", Type: "dummy", Config: map[string]any{"name": "d0"}},
-		{Name: "v", Type: "vlan", DependOn: []string{"d"}, Config: map[string]any{"id": int64(100), "name": "data0", "addresses": []any{"192.0.2.5/24"}}},
-	}}
+	top := vlanOnDummy()
 	d0 := netstate.Link{Name: "d0", LinkKind: "dummy", MTU: new(uint32(1500)), Up: new(true), Master: new(""), Promisc: new(false), AllMulti: new(false), Index: 6}
 	data0 := netstate.Link{
 		Name: "data0", LinkKind: "vlan", Parent: new("d0"), VLAN: &netstate.VLAN{ID: new(uint16(100)), Protocol: new("802.1q")},

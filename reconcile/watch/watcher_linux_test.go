@@ -316,7 +316,7 @@ func TestOverflow(t *testing.T) {
 	})
 }
 
-// TestFloodOfAnother holds that a pod that sends notices of its own making, as fast
+// TestFloodOfAnother holds that a pod that sends notifications of its own making, as fast
 // as it can, keeps nobody from hearing of another.
 func TestFloodOfAnother(t *testing.T) {
 	modes(t, func(t *testing.T, share bool) {
@@ -351,7 +351,7 @@ func TestFloodOfAnother(t *testing.T) {
 	})
 }
 
-// forge sends notices until ctx ends, each datagram as large as a socket takes it.
+// forge sends notifications until ctx ends, each datagram as large as a socket takes it.
 func forge(ctx context.Context) (sent int, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
