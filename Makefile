@@ -31,7 +31,7 @@ KERNEL_PKG ?= ./cmd/... ./integration/kernel ./reconcile/kernel/... ./reconcile/
 # What the short form has on one kernel only: faults at changes, which are ours and not
 # the kernel's, and what takes longest.
 ONE_KERNEL := ^(Test(KilledBetweenChanges|EveryChangeFailsOnce|FailureAtEveryChange|KilledInRepairAndUpdate|Update(Killed|FailsAnywhere)|Drift|AnotherWriter|Restart|NothingGrows|Storm|KernelSessions))$$
-RACELESS := /(cmd/plumbline|reconcile/rollout|topology/admission|topology/deviceclass)$$
+RACELESS := /(cmd/plumbline|reconcile/pod/rollout|topology/admission|topology/controller)$$
 FUZZTIME ?= 20s
 SOAK ?= 10m
 SEED ?=

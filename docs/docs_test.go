@@ -152,9 +152,13 @@ var boundOf = map[string]string{
 // TestMetricsPage writes the page of metrics from the golden files of the packages
 // that define them; these contain every metric.
 func TestMetricsPage(t *testing.T) {
-	files, err := filepath.Glob("../reconcile/*/testdata/exposition.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatal("no metrics", err)
+	var files []string
+	for _, pattern := range []string{"../reconcile/*/testdata/exposition.txt", "../reconcile/pod/*/testdata/exposition.txt"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatal("no metrics", pattern, err)
+		}
+		files = append(files, found...)
 	}
 	type metric struct{ name, kind, help, labels string }
 	var metrics []metric

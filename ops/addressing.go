@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // AddressConfig is the part of a step's config that gives its link addresses, routes

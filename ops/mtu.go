@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // settleMTU raises MTUs bottom-up. The kernel refuses an upper link whose MTU

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // Op is one step type.

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/ref"
 )
 

@@ -9,9 +9,9 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // Planner is what a step type sees while it plans: the sandbox as it will be

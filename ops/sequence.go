@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // sequencer turns merged wants into changes in an order the kernel accepts: it

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // External observes and changes objects that are not the kernel's, such as rows of

@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/ops/all"
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // sandbox is the kernel's domain as package netstate models it.

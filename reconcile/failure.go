@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/plumbline/plumbline/ops"
-	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // StepFailure is one thing that went wrong in a pass, as a record keeps it.

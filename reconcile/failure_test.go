@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/ops"
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // TestFailures holds what a record keeps of an error, and that it comes back with

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // Trigger is why a pass runs.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/plumbline/plumbline/topology/nearest"
+	"github.com/plumbline/plumbline/topology/suggest"
 )
 
 // Order returns the steps in order of execution: a step comes after everything
@@ -233,7 +233,7 @@ func (g *graph) unknownStep(s *Step, name string) string {
 		}
 	}
 	msg := fmt.Sprintf("no step is named %q", name)
-	switch hint := nearest.Hint(name, others); {
+	switch hint := suggest.Hint(name, others); {
 	case hint != "":
 		return msg + hint
 	case len(others) == 0:

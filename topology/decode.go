@@ -16,7 +16,7 @@ import (
 	yamlv2 "go.yaml.in/yaml/v2"
 	yamlv3 "go.yaml.in/yaml/v3"
 
-	"github.com/plumbline/plumbline/topology/nearest"
+	"github.com/plumbline/plumbline/topology/suggest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -488,7 +488,7 @@ func decodeDocument(d document) (*Topology, error) {
 		return nil, fmt.Errorf("apiVersion of %s is missing: want %q", d.title(), want)
 	case kind == v1alpha1.Kind && version != want:
 		return nil, fmt.Errorf("%s has apiVersion %q, want %q", d.title(), version, want)
-	case kind != v1alpha1.Kind && nearest.Name(kind, []string{v1alpha1.Kind}) != "":
+	case kind != v1alpha1.Kind && suggest.Name(kind, []string{v1alpha1.Kind}) != "":
 		return nil, fmt.Errorf("unknown kind %q, did you mean %q?", kind, v1alpha1.Kind)
 	case kind != v1alpha1.Kind:
 		return nil, nil

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/plumbline/plumbline/topology/nearest"
+	"github.com/plumbline/plumbline/topology/suggest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -82,7 +82,7 @@ func (r *reader) object(path string, v any, t reflect.Type) any {
 		if _, known := fields[k]; known {
 			continue
 		}
-		meant := nearest.Name(k, names)
+		meant := suggest.Name(k, names)
 		if meant == "" {
 			r.unknown(path, k, ": known here are "+strings.Join(names, ", "))
 			continue

@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/plumbline/plumbline/topology/contract"
-	"github.com/plumbline/plumbline/topology/nearest"
 	"github.com/plumbline/plumbline/topology/ref"
+	"github.com/plumbline/plumbline/topology/suggest"
 )
 
 // Validate says everything that is wrong with a topology, given the contracts
@@ -115,7 +115,7 @@ func (v *validator) topology() {
 // word checks a value of a fixed list; the empty one stands for the default.
 func (v *validator) word(step, field, value string, words ...string) {
 	if value != "" && !slices.Contains(words, value) {
-		v.inv.add(step, field, "%q is not one of %s%s", value, strings.Join(words, ", "), nearest.Hint(value, words))
+		v.inv.add(step, field, "%q is not one of %s%s", value, strings.Join(words, ", "), suggest.Hint(value, words))
 	}
 }
 
@@ -150,7 +150,7 @@ func (v *validator) unknownType(i int) {
 		addTo(v.inv, i, s.Name, "type", "step type %q is %s: known types are %s", s.Type, why, known)
 		return
 	}
-	hint := nearest.Hint(s.Type, v.set.Types())
+	hint := suggest.Hint(s.Type, v.set.Types())
 	if hint == "" {
 		hint = ": known types are " + known
 	}

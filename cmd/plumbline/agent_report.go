@@ -10,12 +10,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/ops"
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/attachment"
-	"github.com/plumbline/plumbline/reconcile/claims"
-	"github.com/plumbline/plumbline/reconcile/claimstatus"
 	"github.com/plumbline/plumbline/reconcile/metrics"
+	"github.com/plumbline/plumbline/reconcile/pod/attachment"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/reconcile/pod/claimstatus"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 func subject(c *claims.Claim) claimstatus.Subject {

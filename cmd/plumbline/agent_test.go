@@ -18,7 +18,7 @@ import (
 	"github.com/plumbline/plumbline/inventory/publish"
 	"github.com/plumbline/plumbline/reconcile/liveness"
 	"github.com/plumbline/plumbline/reconcile/metrics"
-	"github.com/plumbline/plumbline/reconcile/nriplugin"
+	"github.com/plumbline/plumbline/reconcile/pod/nriplugin"
 )
 
 // TestHealthz holds that the liveness probe fails when the server for the kubelet

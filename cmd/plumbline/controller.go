@@ -24,11 +24,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/plumbline/plumbline/topology/admission"
-	"github.com/plumbline/plumbline/topology/deviceclass"
+	"github.com/plumbline/plumbline/topology/controller"
 )
 
 // controller is the flags of controller.
-type controller struct {
+type controllerCommand struct {
 	kubeconfig, namespace   string
 	elect                   bool
 	metrics, health         string
@@ -41,7 +41,7 @@ type controller struct {
 }
 
 func (a *app) controller() *cobra.Command {
-	var c controller
+	var c controllerCommand
 	cmd := &cobra.Command{
 		Use:   "controller",
 		Short: "Run the controller of a cluster",
@@ -83,7 +83,7 @@ into the webhook configurations; with --tls-dir that is up to you. It serves
 // ownNamespace is where a pod finds its namespace.
 const ownNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-func (c *controller) run(ctx context.Context, a *app) error {
+func (c *controllerCommand) run(ctx context.Context, a *app) error {
 	if c.before <= 0 || c.before >= c.certificateLife {
 		return errors.New("--webhook-certificate-renewal: must be less than --webhook-certificate-life, or each certificate is renewed at once")
 	}
@@ -119,7 +119,7 @@ func (c *controller) run(ctx context.Context, a *app) error {
 	return err
 }
 
-func (c *controller) client() (*rest.Config, error) {
+func (c *controllerCommand) client() (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", c.kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig: %w", err)
@@ -128,7 +128,7 @@ func (c *controller) client() (*rest.Config, error) {
 	return rest.AddUserAgent(config, "plumbline-controller"), nil
 }
 
-func (c *controller) certificates() (*admission.Certificates, error) {
+func (c *controllerCommand) certificates() (*admission.Certificates, error) {
 	dir, err := os.MkdirTemp("", "plumbline-controller-")
 	if err != nil {
 		return nil, fmt.Errorf("certificate: %w", err)
@@ -144,8 +144,8 @@ func (c *controller) certificates() (*admission.Certificates, error) {
 	return certificates, nil
 }
 
-func (c *controller) manager(config *rest.Config, certificates *admission.Certificates) (manager.Manager, error) {
-	scheme, err := deviceclass.Scheme()
+func (c *controllerCommand) manager(config *rest.Config, certificates *admission.Certificates) (manager.Manager, error) {
+	scheme, err := controller.Scheme()
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +154,7 @@ func (c *controller) manager(config *rest.Config, certificates *admission.Certif
 		Cache: cache.Options{
 			// Nobody here reads who wrote which field.
 			DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject:         deviceclass.Cached(),
+			ByObject:         controller.Cached(),
 		},
 		LeaderElection:   c.elect,
 		LeaderElectionID: "plumbline-controller", LeaderElectionNamespace: c.namespace, LeaderElectionReleaseOnCancel: true,
@@ -177,24 +177,24 @@ func (c *controller) manager(config *rest.Config, certificates *admission.Certif
 }
 
 // serve adds everything to the manager.
-func (c *controller) serve(ctx context.Context, a *app, log *slog.Logger, mgr manager.Manager, certificates *admission.Certificates) error {
+func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger, mgr manager.Manager, certificates *admission.Certificates) error {
 	recorder := mgr.GetEventRecorder("plumbline-controller")
-	if err := deviceclass.Index(ctx, mgr.GetFieldIndexer()); err != nil {
+	if err := controller.Index(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	claims, err := deviceclass.NewClaims(mgr.GetConfig())
+	claims, err := controller.NewClaims(mgr.GetConfig())
 	if err != nil {
 		return err
 	}
 	if err := mgr.Add(claims); err != nil {
 		return fmt.Errorf("claims: %w", err)
 	}
-	contracts := &deviceclass.Contracts{Reader: mgr.GetClient(), BuiltIn: a.registry}
-	topologies := &deviceclass.Controller{Client: mgr.GetClient(), Claims: claims, Contracts: contracts, Recorder: recorder, Log: log, Now: time.Now, Interval: c.interval}
+	contracts := &controller.Contracts{Reader: mgr.GetClient(), BuiltIn: a.registry}
+	topologies := &controller.Controller{Client: mgr.GetClient(), Claims: claims, Contracts: contracts, Recorder: recorder, Log: log, Now: time.Now, Interval: c.interval}
 	if err := topologies.Setup(mgr); err != nil {
 		return err
 	}
-	schemas := &deviceclass.Schemas{Client: mgr.GetClient(), Recorder: recorder, BuiltIn: a.registry, Log: log}
+	schemas := &controller.Schemas{Client: mgr.GetClient(), Recorder: recorder, BuiltIn: a.registry, Log: log}
 	if err := schemas.Setup(mgr); err != nil {
 		return err
 	}

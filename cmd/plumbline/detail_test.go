@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // TestDetail holds that the log and the command line say what an error has for

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // The exit statuses beside 0.

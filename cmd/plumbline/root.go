@@ -17,11 +17,11 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
-	"github.com/plumbline/plumbline/topology/nearest"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/suggest"
 )
 
 // app is what all subcommands share.
@@ -91,7 +91,7 @@ func unknownCommand(root *cobra.Command, args []string) error {
 	for _, c := range root.Commands() {
 		names = append(names, c.Name())
 	}
-	return fmt.Errorf("unknown command %q%s", args[0], nearest.Hint(args[0], names))
+	return fmt.Errorf("unknown command %q%s", args[0], suggest.Hint(args[0], names))
 }
 
 // complete refuses a command without a required flag. Cobra would too, but in other

@@ -21,7 +21,7 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/bundle"
-	"github.com/plumbline/plumbline/reconcile/gate"
+	"github.com/plumbline/plumbline/reconcile/pod/gate"
 )
 
 // support is the flags of support-bundle.

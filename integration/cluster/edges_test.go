@@ -35,12 +35,12 @@ import (
 	"github.com/plumbline/plumbline/inventory/publish"
 	"github.com/plumbline/plumbline/inventory/sysfstest"
 	"github.com/plumbline/plumbline/ops"
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/claimstatus"
+	"github.com/plumbline/plumbline/reconcile/pod/claimstatus"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // release is what the chart's templates are rendered for, as far as the tests

@@ -12,13 +12,13 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/integration/effort"
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/attachment"
-	"github.com/plumbline/plumbline/reconcile/claims"
-	"github.com/plumbline/plumbline/reconcile/gate"
 	"github.com/plumbline/plumbline/reconcile/kernel"
+	"github.com/plumbline/plumbline/reconcile/pod/attachment"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/reconcile/pod/gate"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // manyDevices is how many links the pod of these tests gets.

@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // ground is a topology with what lies around it, on which drift is made.

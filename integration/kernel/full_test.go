@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // virtualCard makes a link of the host that can be given to a pod, and returns its

@@ -18,9 +18,9 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/plumbline/plumbline/integration/effort"
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // What the law allows.

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 const lentSteps = `

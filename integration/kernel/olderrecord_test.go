@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // rewrite changes what the record of a sandbox says of its devices.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/integration/effort"
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // cleanTime bounds how long after the end of all that a pod had its device is clean.

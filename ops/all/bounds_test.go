@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/ops"
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // TestForeignPorts holds that what a pod puts into a bond by itself counts for

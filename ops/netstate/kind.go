@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // Kind tells the kinds of object apart.

@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"github.com/plumbline/plumbline/ops"
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // groups maps the short names of ethtool(8), and its long old ones, to the

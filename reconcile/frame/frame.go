@@ -25,7 +25,7 @@ import (
 	"regexp"
 	"strconv"
 
-	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // Version is what Encode writes and Decode reads.

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // leftAlone holds that nothing that is done to a sandbox, or to all, changes its log.

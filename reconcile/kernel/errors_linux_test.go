@@ -3,8 +3,8 @@ package kernel_test
 import (
 	"testing"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // TestRefusals provokes the kernel's refusals: each has its kind, names object

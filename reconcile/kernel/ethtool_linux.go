@@ -12,9 +12,9 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile/kernel/ethtoolnl"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // ethtoolClient returns the client of the namespace. It is opened when it is first

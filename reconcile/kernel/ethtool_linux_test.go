@@ -4,8 +4,8 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 func feature(link, name, value string) netstate.Ethtool {

@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumbline/plumbline/ops/fault"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // errInterrupted says that something changed under a dump (NLM_F_DUMP_INTR).

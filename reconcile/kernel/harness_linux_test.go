@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile/kernel"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // inMachine skips a test that changes namespaces or devices, unless it runs in

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // Options say where the host is found. The zero value is this machine.

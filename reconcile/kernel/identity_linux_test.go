@@ -3,8 +3,8 @@ package kernel
 import (
 	"testing"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // hw is a link as the kernel tells of one that is hardware.

@@ -4,9 +4,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile/kernel"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // TestRules: what was written is what is read, one rule is no other, and what is

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile/kernel"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // The physical function the tests use; the machine has two of these, with four

@@ -16,10 +16,10 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/metrics"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")

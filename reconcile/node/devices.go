@@ -14,13 +14,13 @@ import (
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops"
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
-	"github.com/plumbline/plumbline/topology/nearest"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/suggest"
 )
 
 // Assignment makes a sandbox of a topology and a namespace: it says which device
@@ -159,7 +159,7 @@ func (r *assigner) checkAsked() error {
 		s, ok := r.Topology.Step(name)
 		switch {
 		case !ok && len(takers) > 0:
-			hint := nearest.Hint(name, takers)
+			hint := suggest.Hint(name, takers)
 			if hint == "" {
 				hint = ": steps that take a device are " + strings.Join(takers, ", ")
 			}

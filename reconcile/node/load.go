@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/validity"
 )
 

@@ -20,13 +20,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/inventory"
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/watch"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // Watcher is what the loop uses of a watch.Watcher.

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/watch"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // later makes the log of a sandbox one that a later version has written, which speaks

@@ -10,8 +10,8 @@ import (
 	"github.com/mdlayher/socket"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // openNetns opens the network namespace at path and says which one it is. A

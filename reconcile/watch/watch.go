@@ -4,8 +4,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // Event says that a sandbox, or the host, should be looked at.

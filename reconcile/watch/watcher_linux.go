@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // Watcher tells which sandboxes may have drifted. Its methods may be called

@@ -16,8 +16,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 func address(s string) *netlink.Addr {

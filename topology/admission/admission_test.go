@@ -9,7 +9,7 @@ import (
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops/all"
-	"github.com/plumbline/plumbline/topology/deviceclass"
+	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/pluginschema"
 	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -98,7 +98,7 @@ func FuzzTopology(f *testing.F) {
 		if err != nil {
 			return
 		}
-		classes, err := deviceclass.Classes(o, decoded, registry)
+		classes, err := controller.Classes(o, decoded, registry)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,14 +18,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/plumbline/plumbline/ops/all"
-	"github.com/plumbline/plumbline/topology/deviceclass"
+	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // unready is a webhook whose cache was never started, so that no look-up succeeds.
 func unready(t *testing.T) *Webhook {
 	t.Helper()
-	scheme, err := deviceclass.Scheme()
+	scheme, err := controller.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func unready(t *testing.T) *Webhook {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(reader, &deviceclass.Contracts{Reader: reader, BuiltIn: registry}, nil)
+	return New(reader, &controller.Contracts{Reader: reader, BuiltIn: registry}, nil)
 }
 
 func request(group, kind, object string) admission.Request {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
-	"github.com/plumbline/plumbline/topology/deviceclass"
+	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -111,7 +111,7 @@ func (w *Webhook) deviceClass(ctx context.Context, name string) (*resourceapi.De
 	if found {
 		return have, nil
 	}
-	wanting, err := deviceclass.Wanting(ctx, w.reader, name)
+	wanting, err := controller.Wanting(ctx, w.reader, name)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func (w *Webhook) deviceClass(ctx context.Context, name string) (*resourceapi.De
 		if err != nil {
 			return nil, err
 		}
-		if c, err := deviceclass.Unselective(o, t, set, name); c != nil || err != nil {
+		if c, err := controller.Unselective(o, t, set, name); c != nil || err != nil {
 			return c, err
 		}
 	}
@@ -170,7 +170,7 @@ func (w *Webhook) class(ctx context.Context, r admission.Request) (a answer, err
 		return a, fmt.Errorf("get NetworkTopology %q: %w", name, err)
 	case !found:
 		a.warn("DeviceClass %q is for NetworkTopology %q, which does not exist", o.Name, name)
-	case !deviceclass.Owned(o, of):
+	case !controller.Owned(o, of):
 		a.warn("DeviceClass %q was not created by plumbline, which creates one for every root step: it does not update this one", o.Name)
 	}
 	return a, nil

@@ -3,7 +3,7 @@
 // ResourceClaims and ResourceClaimTemplates that request a topology's devices.
 //
 // It decides with the code the node and the controller use (topology.Validate,
-// deviceclass.Judge, claim.Requests and Mismatch), so that all say the same in
+// controller.Judge, claim.Requests and Mismatch), so that all say the same in
 // the same words, and every answer carries everything that is wrong. It is a
 // convenience and no guard: the node checks again, and a claim passes when nobody
 // answers (Webhooks says which policy is chosen for what, and why).

@@ -12,7 +12,7 @@ import (
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
-	"github.com/plumbline/plumbline/topology/deviceclass"
+	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/pluginschema"
 	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -44,10 +44,10 @@ func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, 
 	for _, n := range notes {
 		a.warn("NetworkTopology %q: %s", o.Name, n)
 	}
-	for _, s := range deviceclass.Unknown(t, w.contracts.BuiltIn) {
+	for _, s := range controller.Unknown(t, w.contracts.BuiltIn) {
 		a.warn("no node can run step %q: type %q is described by a CNIPluginSchema, and is not one of plumbline's", s.Name, s.Type)
 	}
-	classes, err := deviceclass.Classes(o, t, set)
+	classes, err := controller.Classes(o, t, set)
 	if err != nil {
 		return a, err
 	}
@@ -70,10 +70,10 @@ func (w *Webhook) clash(ctx context.Context, o *v1alpha1.NetworkTopology, class 
 	if err != nil {
 		return "", fmt.Errorf("get DeviceClass %q: %w", class, err)
 	}
-	if found && !deviceclass.Owned(have, o) && !left(have, o) {
-		return deviceclass.Clash(have), nil
+	if found && !controller.Owned(have, o) && !left(have, o) {
+		return controller.Clash(have), nil
 	}
-	others, err := deviceclass.Wanting(ctx, w.reader, class)
+	others, err := controller.Wanting(ctx, w.reader, class)
 	if err != nil {
 		return "", err
 	}

@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/plumbline/plumbline/ops/fault"
-	"github.com/plumbline/plumbline/topology/deviceclass"
+	"github.com/plumbline/plumbline/topology/controller"
+	"github.com/plumbline/plumbline/topology/fault"
 	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -29,7 +29,7 @@ import (
 // looks at: networktopologies, cnipluginschemas, deviceclasses.
 type Webhook struct {
 	reader    client.Reader
-	contracts *deviceclass.Contracts
+	contracts *controller.Contracts
 	users     func(name string, uid types.UID) int
 
 	judging *semaphore.Weighted
@@ -38,10 +38,10 @@ type Webhook struct {
 // maxJudging is how many topologies are judged at a time.
 const maxJudging = 2
 
-// New returns a Webhook. reader is a cache with the indexes of deviceclass.Index, so
+// New returns a Webhook. reader is a cache with the indexes of controller.Index, so
 // that an answer takes some look-ups and no walk through all objects; users returns
 // how many claims are allocated for a topology.
-func New(reader client.Reader, contracts *deviceclass.Contracts, users func(name string, uid types.UID) int) *Webhook {
+func New(reader client.Reader, contracts *controller.Contracts, users func(name string, uid types.UID) int) *Webhook {
 	return &Webhook{reader: reader, contracts: contracts, users: users, judging: semaphore.NewWeighted(maxJudging)}
 }
 

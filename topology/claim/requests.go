@@ -8,9 +8,9 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"github.com/plumbline/plumbline/ops/fault"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 var errFromClaim = errors.New("opaque config for driver \"" + Driver + "\" comes from DeviceClasses only: remove it from the claim. What a device is for is the class's to say")

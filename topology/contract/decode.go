@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/plumbline/plumbline/topology/nearest"
 	"github.com/plumbline/plumbline/topology/ref"
+	"github.com/plumbline/plumbline/topology/suggest"
 )
 
 // Options says how a config is decoded.
@@ -153,7 +153,7 @@ func (d *decoder) unknownKeys(path string, params []Param, in map[string]any) ma
 			continue
 		}
 		msg := fmt.Sprintf("CNIPluginSchema %q does not accept parameter %q.", d.typ, child(path, key))
-		if near := nearest.Name(key, names); near != "" {
+		if near := suggest.Name(key, names); near != "" {
 			meant[canonical[near]] = true
 			msg += fmt.Sprintf("\nDid you mean %q?", canonical[near])
 		} else if len(params) > 0 {
@@ -300,7 +300,7 @@ func (d *decoder) enum(path string, p Param, s string) (any, bool) {
 			return w, true
 		}
 	}
-	d.fail(path, "%s is not one of %s%s", quote(s), strings.Join(words, ", "), nearest.Hint(s, words))
+	d.fail(path, "%s is not one of %s%s", quote(s), strings.Join(words, ", "), suggest.Hint(s, words))
 	return nil, false
 }
 

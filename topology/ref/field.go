@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/plumbline/plumbline/topology/nearest"
+	"github.com/plumbline/plumbline/topology/suggest"
 )
 
 // Type is the static type of a field.
@@ -118,7 +118,7 @@ func (r Ref) Lookup() (Field, error) {
 	}
 	near := synonyms[strings.ToLower(r.Field)]
 	if near == "" || r.Index != nil || r.Sub != "" {
-		near = nearest.Name(want, names)
+		near = suggest.Name(want, names)
 	}
 	for _, n := range names { // a forgotten or needless index comes first
 		if withoutIndex(n) == withoutIndex(want) {

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/plumbline/plumbline/inventory"
-	"github.com/plumbline/plumbline/topology/nearest"
+	"github.com/plumbline/plumbline/topology/suggest"
 )
 
 // Selector is what is known of a selector once it is compiled.
@@ -42,7 +42,7 @@ func Compiled(expr string) Selector {
 		s.PassesOver = c.PassesOver(context.Background())
 		for _, name := range c.Unknown() {
 			s.Unknown = append(s.Unknown, fmt.Sprintf("no device has an attribute %q, and the scheduler gives up a pod whose selector reads a missing one%s",
-				name, nearest.Hint(name, inventory.AttributeNames())))
+				name, suggest.Hint(name, inventory.AttributeNames())))
 		}
 	}
 	if len(expr) <= maxSelectorLen {

@@ -33,7 +33,7 @@ import (
 	"github.com/plumbline/plumbline/integration/cluster"
 	"github.com/plumbline/plumbline/topology/admission"
 	"github.com/plumbline/plumbline/topology/claim"
-	"github.com/plumbline/plumbline/topology/deviceclass"
+	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -74,7 +74,7 @@ func start(t *testing.T) *bench {
 		}
 	})
 	t.Logf("API server ready after %s", time.Since(began).Round(time.Millisecond))
-	scheme, err := deviceclass.Scheme()
+	scheme, err := controller.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/plumbline/plumbline/ops/fault"
-	"github.com/plumbline/plumbline/reconcile/claimstatus"
+	"github.com/plumbline/plumbline/reconcile/pod/claimstatus"
+	"github.com/plumbline/plumbline/topology/fault"
 	topologyv1alpha1 "github.com/plumbline/plumbline/topology/v1alpha1"
 )
 

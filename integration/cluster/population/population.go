@@ -17,7 +17,7 @@ import (
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
-	"github.com/plumbline/plumbline/topology/deviceclass"
+	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -135,24 +135,24 @@ func topologyOf(size Size, i int, set contract.Set) (*v1alpha1.NetworkTopology, 
 	if err != nil {
 		return nil, nil, fmt.Errorf("topology: %w", err)
 	}
-	classes, err := deviceclass.Classes(o, t, set)
+	classes, err := controller.Classes(o, t, set)
 	if err != nil {
 		return nil, nil, fmt.Errorf("topology: %w", err)
 	}
-	o.Status = deviceclass.StatusOf(o, deviceclass.Outcome{Steps: len(o.Spec.Steps), Classes: len(classes), Use: useOf(size, i)})
+	o.Status = controller.StatusOf(o, controller.Outcome{Steps: len(o.Spec.Steps), Classes: len(classes), Use: useOf(size, i)})
 	for n := range o.Status.Conditions {
 		o.Status.Conditions[n].LastTransitionTime = created
 	}
 	return o, classes, nil
 }
 
-func useOf(size Size, topology int) deviceclass.Use {
-	var u deviceclass.Use
+func useOf(size Size, topology int) controller.Use {
+	var u controller.Use
 	add := func(i int) {
 		c := ours(size, i)
 		u.Claims++
 		u.Pods++
-		u.Runs = append(u.Runs, deviceclass.Run{
+		u.Runs = append(u.Runs, controller.Run{
 			Namespace: c.Namespace, Claim: c.Name, Pod: c.Status.ReservedFor[0].Name, PodUID: c.Status.ReservedFor[0].UID,
 			Reported: claim.Reported{Node: c.Status.Allocation.Devices.Results[0].Pool, Report: claim.Report{Topology: TopologyName(topology), Generation: 1}},
 		})

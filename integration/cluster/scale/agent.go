@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/plumbline/plumbline/integration/cluster/population"
-	"github.com/plumbline/plumbline/reconcile/claims"
-	"github.com/plumbline/plumbline/reconcile/rollout"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/reconcile/pod/rollout"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 

@@ -18,8 +18,8 @@ import (
 	"github.com/plumbline/plumbline/integration/cluster"
 )
 
-// controller is a running plumbline controller.
-type controller struct {
+// controllerProcess is a running plumbline controller.
+type controllerProcess struct {
 	command          *exec.Cmd
 	metrics, webhook string // addresses
 	began            time.Time
@@ -27,7 +27,7 @@ type controller struct {
 }
 
 // startController starts a program's controller against a cluster.
-func startController(ctx context.Context, c *cluster.Cluster, program string, flags ...string) (*controller, error) {
+func startController(ctx context.Context, c *cluster.Cluster, program string, flags ...string) (*controllerProcess, error) {
 	tls := filepath.Join(c.Dir(), "webhook")
 	if err := os.MkdirAll(tls, 0o755); err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func startController(ctx context.Context, c *cluster.Cluster, program string, fl
 			return nil, err
 		}
 	}
-	p := &controller{
+	p := &controllerProcess{
 		metrics: "http://127.0.0.1:" + ports[0] + "/metrics", webhook: "https://localhost:" + ports[1] + "/validate",
 		log: filepath.Join(c.Dir(), "controller-"+ports[0]+".log"), began: time.Now(),
 	}
@@ -75,14 +75,14 @@ func startController(ctx context.Context, c *cluster.Cluster, program string, fl
 }
 
 // stop ends the controller.
-func (p *controller) stop() error {
+func (p *controllerProcess) stop() error {
 	_ = p.command.Process.Signal(syscall.SIGTERM)
 	return p.command.Wait()
 }
 
 // read returns the controller's metrics, those of one name added up. Labels, written
 // as in the exposition, choose among them.
-func (p *controller) read(ctx context.Context, name string, labels ...string) (float64, error) {
+func (p *controllerProcess) read(ctx context.Context, name string, labels ...string) (float64, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.metrics, nil)
 	if err != nil {
 		return 0, err
@@ -116,7 +116,7 @@ lines:
 
 // requests returns how many requests the controller has sent to the API server, and
 // how many of them write.
-func (p *controller) requests(ctx context.Context) (all, writes float64, err error) {
+func (p *controllerProcess) requests(ctx context.Context) (all, writes float64, err error) {
 	all, err = p.read(ctx, "rest_client_requests_total")
 	if err != nil {
 		return 0, 0, err
@@ -129,7 +129,7 @@ const ofTopologies = `controller="networktopology"`
 
 // settled waits until at least so many passes over topologies are over and none is
 // left to do, and returns how many there were.
-func (p *controller) settled(ctx context.Context, passes int) (float64, error) {
+func (p *controllerProcess) settled(ctx context.Context, passes int) (float64, error) {
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
 	quiet := 0
@@ -166,7 +166,7 @@ type usage struct {
 }
 
 // used reads /proc.
-func (p *controller) used() (u usage, err error) {
+func (p *controllerProcess) used() (u usage, err error) {
 	dir := filepath.Join("/proc", strconv.Itoa(p.command.Process.Pid))
 	status, err := os.ReadFile(filepath.Join(dir, "status"))
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/plumbline/plumbline/integration/cluster"
 	"github.com/plumbline/plumbline/integration/cluster/population"
 	"github.com/plumbline/plumbline/ops/all"
-	"github.com/plumbline/plumbline/topology/deviceclass"
+	"github.com/plumbline/plumbline/topology/controller"
 )
 
 func main() {
@@ -105,7 +105,7 @@ func (b *bench) define(ctx context.Context) error {
 	if _, err := b.Kubectl(ctx, nil, "wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"); err != nil {
 		return err
 	}
-	scheme, err := deviceclass.Scheme()
+	scheme, err := controller.Scheme()
 	if err != nil {
 		return err
 	}

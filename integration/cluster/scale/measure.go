@@ -147,7 +147,7 @@ func (b *bench) measure(ctx context.Context, commit string, patience time.Durati
 }
 
 // agent has pods start while a node with many claims follows its topologies.
-func (b *bench) agent(ctx context.Context, p *controller, r *results) error {
+func (b *bench) agent(ctx context.Context, p *controllerProcess, r *results) error {
 	before, began := heap(), time.Now()
 	a, err := b.follow(ctx)
 	if err != nil {
@@ -165,7 +165,7 @@ func (b *bench) agent(ctx context.Context, p *controller, r *results) error {
 }
 
 // admission asks the webhook as an API server does, one claim after the other.
-func (b *bench) admission(ctx context.Context, p *controller, r *results) error {
+func (b *bench) admission(ctx context.Context, p *controllerProcess, r *results) error {
 	asker := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // it is our own
 	defer asker.CloseIdleConnections()
 	for _, kind := range kinds {
@@ -243,7 +243,7 @@ const podsStarted = 20
 // claim, its allocation, and what the node reports. It counts what the controller
 // asks of the API server meanwhile, and what every node with a claim of the topology
 // is sent.
-func (b *bench) podStarts(ctx context.Context, p *controller, r *results, pods int) error {
+func (b *bench) podStarts(ctx context.Context, p *controllerProcess, r *results, pods int) error {
 	o := &v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: population.TopologyName(0)}}
 	if err := b.client.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
 		return err
@@ -350,7 +350,7 @@ func (b *bench) counted(ctx context.Context, o *v1alpha1.NetworkTopology, pods i
 }
 
 // deletion makes a topology and deletes it.
-func (b *bench) deletion(ctx context.Context, p *controller, r *results) error {
+func (b *bench) deletion(ctx context.Context, p *controllerProcess, r *results) error {
 	o := &v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "deleted"}, Spec: v1alpha1.NetworkTopologySpec{Steps: []v1alpha1.Step{{Name: "vf0", Type: "sriov"}, {Name: "vf1", Type: "sriov"}}}}
 	if err := b.client.Create(ctx, o); err != nil {
 		return err

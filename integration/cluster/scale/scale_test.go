@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/integration/cluster/population"
-	"github.com/plumbline/plumbline/topology/deviceclass"
+	"github.com/plumbline/plumbline/topology/controller"
 )
 
 // TestScale holds on a small cluster what makes a large one bearable. It times
@@ -64,20 +64,20 @@ func TestScale(t *testing.T) {
 	before := p.did(t)
 	r := &results{name: "counted", answers: map[string][]time.Duration{}}
 	b.asks = 50
-	if err := b.admission(t.Context(), p.controller, r); err != nil {
+	if err := b.admission(t.Context(), p.controllerProcess, r); err != nil {
 		t.Fatal(err)
 	}
 	bound(t, "requests for answers of the webhook", p.did(t).requests-before.requests, 0)
 
 	// Enough that counts are collected several times.
 	const pods = 100
-	if err := b.podStarts(t.Context(), p.controller, r, pods); err != nil {
+	if err := b.podStarts(t.Context(), p.controllerProcess, r, pods); err != nil {
 		t.Fatal(err)
 	}
 	bound(t, "statuses while pods start", r.podWrites*pods, r.podsTook.Seconds()/statusInterval.Seconds()+1)
 	bound(t, "requests while pods start, beside statuses", (r.podRequests-r.podWrites)*pods, 2)
 
-	if err := b.deletion(t.Context(), p.controller, r); err != nil {
+	if err := b.deletion(t.Context(), p.controllerProcess, r); err != nil {
 		t.Fatal(err)
 	}
 	bound(t, "requests for a deletion", r.deletionRequests, 10)
@@ -105,7 +105,7 @@ func (b *bench) claimsHeap(t *testing.T) float64 {
 			return next.RoundTrip(r)
 		})
 	})
-	claims, err := deviceclass.NewClaims(config)
+	claims, err := controller.NewClaims(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func (b *bench) claimsHeap(t *testing.T) float64 {
 }
 
 // process is a controller that has looked at all topologies.
-type process struct{ *controller }
+type process struct{ *controllerProcess }
 
 // statusInterval is short, for the test to be.
 const statusInterval = 500 * time.Millisecond

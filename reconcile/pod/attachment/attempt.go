@@ -1,0 +1,350 @@
+package attachment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+const (
+	// maxAttempts bounds how many sandboxes are attached at a time that no hook
+	// waits for.
+	maxAttempts = 64
+	// firstReport is how long after its first report an attempt behind the gate is
+	// reported again; the time doubles, as a report is a write to the API server.
+	firstReport = 10 * time.Second
+	// rollbackWait bounds how long the end of Run waits for what it has cancelled.
+	rollbackWait = 10 * time.Second
+)
+
+// Why an attempt is cancelled.
+var (
+	errStopped    = fault.New(fault.Gone, errors.New("the sandbox is being stopped"))
+	errWithdrawn  = fault.New(fault.Gone, errors.New("the claim is being withdrawn"))
+	errSuperseded = errors.New("another sandbox of the pod has the claim")
+	errEnded      = errors.New("it is not attached any more") // to a sandbox that has been stopped
+	errStopping   = fault.New(fault.NotReady, errors.New("the agent is being stopped"))
+)
+
+// attempt is one attachment of a sandbox. It is the Keeper's, not the hook's that
+// asked for it: when the hook is over it goes on behind the gate.
+type attempt struct {
+	pod    Pod
+	newest bool // no earlier sandbox of the pod is to keep the claims
+	begun  time.Time
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	behind context.Context // ends when no hook waits any more
+	detach context.CancelFunc
+	done   chan struct{}
+	err    error    // once done is closed
+	at     Progress // under Keeper.mu
+
+	report  sync.Mutex    // held while the current claim is reported
+	current *claims.Claim // that is being attached; nil when it is reported otherwise
+}
+
+// Progress is how far an attachment has come.
+type Progress struct {
+	reconcile.Progress
+	Claim, Topology string // "" before the first change
+}
+
+// String says where an attachment is.
+func (p Progress) String() string {
+	if p.Claim == "" {
+		return "before its first change"
+	}
+	return fmt.Sprintf("claim %q: topology %q: at step %q, %d of %d changes made", p.Claim, p.Topology, p.Step, p.Done, p.Planned)
+}
+
+func (p Progress) unfinished(since time.Duration) error {
+	return fault.New(fault.NotReady, fmt.Errorf("the network of the pod is being attached for %s: %s: the container is tried again", since.Round(100*time.Millisecond), p))
+}
+
+// isBehind reports whether no hook waits for an attempt.
+func (a *attempt) isBehind() bool { return a.behind.Err() != nil }
+
+// explain adds to an error why the attempt was cancelled.
+func (a *attempt) explain(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	if cause == nil || errors.Is(err, cause) {
+		return err
+	}
+	return fault.New(fault.Of(cause), fmt.Errorf("%w: %w", cause, err))
+}
+
+// fails tells whether an error is a failure of the attempt: it is none when the
+// attempt was cancelled, or the sandbox is not to have the claims any more.
+func (a *attempt) fails(ctx context.Context, err error) bool {
+	cause := context.Cause(ctx)
+	for _, wanted := range []error{errStopped, errWithdrawn, errSuperseded, errStopping, errEnded} {
+		if errors.Is(cause, wanted) || errors.Is(err, wanted) {
+			return false
+		}
+	}
+	return true
+}
+
+// begin begins to attach a sandbox, or returns the attempt that is under way. The
+// newest sandbox of a pod ends the attempts of earlier ones.
+func (k *Keeper) begin(pod Pod, newest bool) *attempt {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.beginLocked(pod, newest)
+}
+
+func (k *Keeper) beginLocked(pod Pod, newest bool) *attempt {
+	if a := k.attempts[pod.Sandbox]; a != nil {
+		return a
+	}
+	for _, a := range k.attempts {
+		if newest && a.pod.UID == pod.UID {
+			a.cancel(errSuperseded)
+		}
+	}
+	a := &attempt{pod: pod, newest: newest, begun: k.Now(), done: make(chan struct{})}
+	a.ctx, a.cancel = context.WithCancelCause(context.Background())
+	a.behind, a.detach = context.WithCancel(context.Background())
+	k.attempts[pod.Sandbox] = a
+	go k.pursue(a)
+	return a
+}
+
+// pursue makes an attempt.
+func (k *Keeper) pursue(a *attempt) {
+	late := fault.New(fault.NotReady, fmt.Errorf("not attached within %s (--attach-timeout)", k.AttachTimeout))
+	ctx, cancel := context.WithTimeoutCause(a.ctx, k.AttachTimeout, late)
+	err := k.attachAll(ctx, a)
+	failed := err != nil && a.fails(ctx, err)
+	again := failed && k.standing(a.pod)
+	cancel()
+	k.mu.Lock()
+	delete(k.attempts, a.pod.Sandbox)
+	a.err = err
+	close(a.done)
+	behind := a.isBehind()
+	again = again && behind && !k.stopping
+	if err == nil && k.queue != nil {
+		k.queue.Forget(a.pod.Sandbox)
+	}
+	k.mu.Unlock()
+	a.cancel(nil)
+	a.detach()
+	if behind && (failed || err == nil) {
+		k.Ended(fault.Of(err), k.Now().Sub(a.begun))
+	}
+	if err != nil {
+		k.Log.Warn("sandbox is not attached", "sandbox", a.pod.Sandbox, "pod", a.pod.Namespace+"/"+a.pod.Name, "kind", fault.Of(err),
+			"took", k.Now().Sub(a.begun).Round(time.Millisecond), "again", again, "error", err)
+	}
+	if again {
+		k.retry(a.pod)
+	}
+}
+
+// standing reports whether a sandbox may still be attached.
+func (k *Keeper) standing(pod Pod) bool {
+	_, err := k.Identify(pod.Netns)
+	return fault.Of(err) != fault.Gone
+}
+
+// await waits for an attempt until ctx ends; then it goes on behind the gate.
+func (k *Keeper) await(ctx context.Context, a *attempt) (over bool, err error) {
+	select {
+	case <-a.done:
+	case <-ctx.Done():
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	select {
+	case <-a.done:
+		return true, a.err
+	default:
+		k.goBehind(a)
+		return false, nil
+	}
+}
+
+// goBehind lets an attempt go on with no hook waiting. The caller has mu.
+func (k *Keeper) goBehind(a *attempt) {
+	if k.stopping {
+		a.cancel(errStopping)
+	}
+	if a.isBehind() {
+		return
+	}
+	a.detach()
+	go k.narrate(a)
+}
+
+// narrate reports how far an attempt is, from when no hook waits for it to its end.
+func (k *Keeper) narrate(a *attempt) {
+	for wait := firstReport; ; wait *= 2 {
+		select {
+		case <-a.done:
+			return
+		default:
+		}
+		at := k.progressOf(a)
+		k.Log.Info("attaching behind the gate", "sandbox", a.pod.Sandbox, "pod", a.pod.Namespace+"/"+a.pod.Name,
+			"for", k.Now().Sub(a.begun).Round(time.Millisecond), "at", at)
+		a.report.Lock()
+		if a.current != nil {
+			k.Reporter.Attaching(a.pod, *a.current, at)
+		}
+		a.report.Unlock()
+		timer := time.NewTimer(wait)
+		select {
+		case <-a.done:
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+	}
+}
+
+// attends makes a claim the one whose progress is reported; nil before its outcome
+// is.
+func (a *attempt) attends(c *claims.Claim) {
+	a.report.Lock()
+	defer a.report.Unlock()
+	a.current = c
+}
+
+func (k *Keeper) note(a *attempt, p Progress) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	a.at = p
+}
+
+func (k *Keeper) progressOf(a *attempt) Progress {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return a.at
+}
+
+// holdGate lets containers of the claim fail with a reason while the attempt is
+// behind the gate, until done is called. The caller has the claim's lock.
+func (k *Keeper) holdGate(a *attempt, uid types.UID) (done func()) {
+	var mu sync.Mutex
+	over := false
+	forget := context.AfterFunc(a.behind, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if over || a.ctx.Err() != nil {
+			return
+		}
+		if err := k.Gate.Hold(uid); err != nil {
+			k.Log.Warn("cannot change the gate", "claim", uid, "error", err)
+		}
+	})
+	return func() {
+		forget()
+		mu.Lock()
+		defer mu.Unlock()
+		over = true
+	}
+}
+
+// holdWaiting lets containers of the pod's other claims fail with a reason as well,
+// which are attached one after the other. One that somebody else is at is left to them.
+func (k *Keeper) holdWaiting(a *attempt, all []claims.Entry) {
+	for _, e := range all {
+		if err := k.holdOne(a, e.UID); err != nil {
+			k.Log.Warn("cannot change the gate", "claim", e.UID, "error", err)
+		}
+	}
+}
+
+func (k *Keeper) holdOne(a *attempt, uid types.UID) error {
+	ctx, cancel := context.WithTimeout(a.ctx, gateWait)
+	defer cancel()
+	e, known, unlock, err := k.hold(ctx, uid)
+	if err != nil {
+		return nil //nolint:nilerr // it is being attached, or the attempt is over
+	}
+	defer unlock()
+	s := e.Sandbox(a.pod.Sandbox)
+	switch {
+	case !known || e.Pod.UID != a.pod.UID || a.ctx.Err() != nil:
+		return nil // it has been withdrawn
+	case s != nil && s.Phase != claims.Attaching && s.Phase != claims.Failed, k.Gate.OpenFor(uid) != "":
+		return nil // attached, or never to be
+	}
+	return k.Gate.Hold(uid)
+}
+
+// interrupt cancels attempts, and waits until they are rolled back or ctx ends.
+func (k *Keeper) interrupt(ctx context.Context, cause error, which func(*attempt) bool) error {
+	for _, a := range k.cancelAttempts(cause, which) {
+		select {
+		case <-a.done:
+		case <-ctx.Done():
+			return fault.New(fault.NotReady, fmt.Errorf("sandbox %q was being attached, which is being rolled back", a.pod.Sandbox))
+		}
+	}
+	return nil
+}
+
+func (k *Keeper) cancelAttempts(cause error, which func(*attempt) bool) []*attempt {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out []*attempt
+	for _, a := range k.attempts {
+		if which(a) {
+			a.cancel(cause)
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// attaching reports whether a pod's claim is being attached.
+func (k *Keeper) attaching(uid types.UID) bool {
+	e, known, err := k.Store.Get(uid)
+	if err != nil || !known {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, a := range k.attempts {
+		if a.pod.UID == e.Pod.UID {
+			return true
+		}
+	}
+	return false
+}
+
+// endAttempts cancels the attempts no hook waits for, and waits a while for all. A
+// hook is answered in its time, and what it leaves behind is cancelled then.
+func (k *Keeper) endAttempts(ctx context.Context) {
+	k.mu.Lock()
+	k.stopping = true
+	k.mu.Unlock()
+	k.cancelAttempts(errStopping, (*attempt).isBehind)
+	k.mu.Lock()
+	var all []*attempt
+	for _, a := range k.attempts {
+		all = append(all, a)
+	}
+	k.mu.Unlock()
+	timer := time.NewTimer(rollbackWait)
+	defer timer.Stop()
+	for _, a := range all {
+		select {
+		case <-a.done:
+		case <-timer.C:
+			k.Log.Warn("attachment not rolled back: the next agent will do it", "sandbox", a.pod.Sandbox, "error", context.Cause(ctx))
+			return
+		}
+	}
+}

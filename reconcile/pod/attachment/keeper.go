@@ -1,0 +1,609 @@
+package attachment
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/reconcile/pod/gate"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Engine makes topologies true; a reconcile.Reconciler does.
+type Engine interface {
+	Ensure(ctx context.Context, sb reconcile.Sandbox) (reconcile.Report, error)
+	// Release does not wait for a device that is absent: it is called again.
+	Release(ctx context.Context, id reconcile.SandboxID) (reconcile.Report, error)
+	List() ([]reconcile.Record, []error)
+	IDs() ([]reconcile.SandboxID, []error)
+	Record(id reconcile.SandboxID) (reconcile.Record, bool, error)
+}
+
+// Reporter is told what has become of claims. It must not block.
+type Reporter interface {
+	// Attaching tells that a claim is still being attached, and how far that is,
+	// when the runtime's hook is over; and from time to time afterwards.
+	Attaching(pod Pod, c claims.Claim, at Progress)
+	// Attached tells the results per topology, in the order of the claim's.
+	Attached(pod Pod, c claims.Claim, reports []reconcile.Report)
+	Failed(pod Pod, c claims.Claim, err error)
+	// Updated tells that a topology has a later generation than from in the pod.
+	Updated(c claims.Claim, topology string, from int64, report reconcile.Report)
+	Detached(c claims.Claim)
+}
+
+// Pod is a runtime's sandbox of a pod.
+type Pod struct {
+	Sandbox   string // ID
+	UID       types.UID
+	Namespace string
+	Name      string
+	Netns     string // path; "" when the pod uses the host's
+}
+
+// Options is what a Keeper works with.
+type Options struct {
+	Store    *claims.Store
+	Engine   Engine
+	Gate     gate.Dir
+	Reporter Reporter
+	// Refine is told the results per topology before the gate opens. A failure
+	// is logged and stands in no pod's way.
+	Refine func(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) error
+	// Follow returns an error unless a topology of a claim can be given a later
+	// generation with the devices the claim has.
+	Follow func(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology) error
+	Log    *slog.Logger
+	// Identify tells which namespace a path leads to; an error of kind Gone when
+	// none. Default: by device and inode.
+	Identify func(path string) (reconcile.NetnsID, error)
+	// AttachTimeout bounds one attachment of a sandbox; default 5 min.
+	AttachTimeout time.Duration
+	// ReleaseTimeout bounds the release of one sandbox; default 30 s.
+	ReleaseTimeout time.Duration
+	// Ended is called with what came of an attachment behind the gate, and the time it
+	// took from its beginning; "" is success. May be nil.
+	Ended func(outcome fault.Kind, took time.Duration)
+	// Alive is called by Run each time it has got on; the next call comes within the
+	// time given. May be nil.
+	Alive func(within time.Duration)
+	// Sweep is the time between two searches for sandboxes whose end nobody
+	// told; default 30 s.
+	Sweep time.Duration
+	Now   func() time.Time
+}
+
+// Keeper brings claims and sandboxes together. It is safe for concurrent use,
+// also by several processes on one store.
+type Keeper struct {
+	Options
+
+	mu       sync.Mutex
+	attempts map[string]*attempt                          // attachments at work, by sandbox
+	stopping bool                                         // Run has ended: nothing is attached behind the gate any more
+	todo     map[string]Pod                               // sandboxes that Run is to attach, or to detach when they have no namespace
+	queue    workqueue.TypedRateLimitingInterface[string] // of the sandboxes in todo, while Run runs
+	seen     map[string]bool                              // sandboxes whose namespace this process has seen
+}
+
+// New returns a Keeper.
+func New(o Options) *Keeper {
+	o.AttachTimeout = cmp.Or(o.AttachTimeout, 5*time.Minute)
+	o.ReleaseTimeout = cmp.Or(o.ReleaseTimeout, 30*time.Second)
+	o.Sweep = cmp.Or(o.Sweep, 30*time.Second)
+	if o.Ended == nil {
+		o.Ended = func(fault.Kind, time.Duration) {}
+	}
+	if o.Alive == nil {
+		o.Alive = func(time.Duration) {}
+	}
+	if o.Identify == nil {
+		o.Identify = identify
+	}
+	return &Keeper{Options: o, attempts: map[string]*attempt{}, todo: map[string]Pod{}, seen: map[string]bool{}}
+}
+
+// Attach applies all claims of the pod in its sandbox, or none. A pod without
+// claims costs a look at the records. The error of a failing step is returned as
+// the engine words it; what was done is rolled back then.
+//
+// What has not ended when ctx does goes on behind the gate, which keeps the
+// containers of the pod from starting: that is no error.
+//
+// It is for a sandbox that has just been made: what a claim has in an earlier
+// sandbox of the pod ends.
+func (k *Keeper) Attach(ctx context.Context, pod Pod) error {
+	if len(k.ofPod(pod.UID)) == 0 {
+		return nil
+	}
+	_, err := k.await(ctx, k.begin(pod, true))
+	return err
+}
+
+// attachAll attaches all claims of the pod. When one fails, those that were
+// attached before it are released; what was attached earlier stays.
+func (k *Keeper) attachAll(ctx context.Context, a *attempt) error {
+	var fresh []types.UID
+	all := k.ofPod(a.pod.UID)
+	defer context.AfterFunc(a.behind, func() { k.holdWaiting(a, all) })()
+	for _, e := range all {
+		attached, err := k.attach(ctx, e.UID, a)
+		if err != nil {
+			err = a.explain(ctx, err)
+			if a.fails(ctx, err) {
+				k.Reporter.Failed(a.pod, e.Claim, err)
+			}
+			for _, uid := range fresh {
+				err = errors.Join(err, k.undo(ctx, uid, a.pod.Sandbox, claims.Failed, "another claim of the pod failed"))
+			}
+			return fmt.Errorf("claim %q: %w", e.Name, err)
+		}
+		if attached {
+			fresh = append(fresh, e.UID)
+		}
+	}
+	return nil
+}
+
+// list returns all records. One that is damaged is logged, and stands in nobody's
+// way: whose it was nobody can say, and its gate is closed by the next
+// Synchronize.
+func (k *Keeper) list() []claims.Entry {
+	entries, errs := k.Store.List()
+	for _, err := range errs {
+		k.Log.Error("cannot read claim records", "error", err)
+	}
+	return entries
+}
+
+func (k *Keeper) ofPod(uid types.UID) []claims.Entry {
+	return slices.DeleteFunc(k.list(), func(e claims.Entry) bool { return e.Pod.UID != uid })
+}
+
+func invalid(format string, args ...any) error {
+	return fault.New(fault.Invalid, fmt.Errorf(format, args...))
+}
+
+// hold locks a claim and reads what is recorded of it. Without an error the caller
+// unlocks it.
+func (k *Keeper) hold(ctx context.Context, uid types.UID) (e claims.Entry, known bool, unlock func(), err error) {
+	if unlock, err = k.Store.Lock(ctx, uid); err != nil {
+		return e, false, nil, err
+	}
+	if e, known, err = k.Store.Get(uid); err != nil {
+		unlock()
+		return e, false, nil, err
+	}
+	return e, known, unlock, nil
+}
+
+// attach applies one claim in a sandbox and opens its gate; false when it was
+// attached already. The newest sandbox of a pod takes the claim from an earlier
+// one.
+func (k *Keeper) attach(ctx context.Context, uid types.UID, a *attempt) (attached bool, err error) {
+	pod := a.pod
+	e, known, unlock, err := k.hold(ctx, uid)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	switch {
+	case !known:
+		return false, fault.New(fault.NotReady, errors.New("it is not prepared any more"))
+	case e.Pod.UID != pod.UID:
+		return false, fault.New(fault.Conflict, fmt.Errorf("it is prepared for pod %q, and a device is in one pod at a time", e.Pod.Name))
+	case pod.Netns == "":
+		return false, invalid("the pod uses the host's network (hostNetwork), where no topology is applied: remove hostNetwork, or the claim")
+	}
+	netns, err := k.Identify(pod.Netns)
+	if err != nil {
+		return false, err
+	}
+	if done, err := k.mayAttach(&e, pod, netns); done || err != nil {
+		return false, err
+	}
+	k.saw(pod.Sandbox)
+	done := k.holdGate(a, uid)
+	defer done()
+	if err := k.partFromOthers(ctx, &e, pod, a.newest); err != nil {
+		return false, err
+	}
+	return true, k.apply(ctx, &e, a, netns, done)
+}
+
+// apply is the part of attach that changes the sandbox. ready is called before the
+// gate is opened.
+func (k *Keeper) apply(ctx context.Context, e *claims.Entry, a *attempt, netns reconcile.NetnsID, ready func()) error {
+	pod := a.pod
+	sandboxes, err := e.Sandboxes(pod.Sandbox, pod.Netns)
+	if err != nil {
+		return fault.New(fault.Invalid, err)
+	}
+	next := claims.Sandbox{ID: pod.Sandbox, PodUID: pod.UID, Netns: pod.Netns, NetnsID: netns, Phase: claims.Attaching}
+	if s := e.Sandbox(pod.Sandbox); s != nil {
+		next.Failure = s.Failure // the reason to give until this attempt has ended
+	}
+	e.Set(next)
+	if err := k.Store.PutSandboxes(*e); err != nil {
+		return err
+	}
+	a.attends(&e.Claim)
+	reports, err := k.ensure(ctx, e, a, sandboxes)
+	a.attends(nil)
+	if err == nil {
+		err = k.abandon(e)
+	}
+	if err == nil {
+		k.refine(ctx, &e.Claim, resultsOf(reports))
+		s := e.Sandbox(pod.Sandbox)
+		s.Phase, s.Failure = claims.Attached, ""
+		if err = k.Store.PutSandboxes(*e); err == nil {
+			ready()
+			err = k.Gate.Open(e.UID, pod.Sandbox, pod.Netns)
+		}
+	}
+	if err != nil {
+		err = errors.Join(err, k.release(ctx, e, pod.Sandbox, claims.Failed, a.explain(ctx, err).Error()))
+		if a.isBehind() && a.fails(ctx, err) { // release has removed it
+			err = errors.Join(err, k.Gate.Hold(e.UID))
+		}
+		return err
+	}
+	k.Reporter.Attached(pod, e.Claim, reports)
+	return nil
+}
+
+func resultsOf(reports []reconcile.Report) [][]topology.StepResult {
+	var results [][]topology.StepResult
+	for _, r := range reports {
+		results = append(results, r.Results)
+	}
+	return results
+}
+
+func (k *Keeper) refine(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) {
+	if err := k.Refine(ctx, c, results); err != nil {
+		k.Log.Warn("cannot write the metadata of a claim", "claim", c.Namespace+"/"+c.Name, "error", err)
+	}
+}
+
+// mayAttach reports whether the claim is attached to the sandbox already; an
+// error says why it must not be.
+func (k *Keeper) mayAttach(e *claims.Entry, pod Pod, netns reconcile.NetnsID) (done bool, err error) {
+	s := e.Sandbox(pod.Sandbox)
+	if s == nil {
+		return false, nil
+	}
+	switch s.Phase {
+	case claims.Stopping, claims.Released:
+		return false, fault.New(fault.Gone, fmt.Errorf("%w: sandbox %q has been stopped", errEnded, pod.Sandbox))
+	case claims.Attached:
+		return s.NetnsID == netns && k.Gate.OpenFor(e.UID) == pod.Sandbox, nil
+	default: // a crash, or a failure: once more
+		return false, nil
+	}
+}
+
+// partFromOthers ends what the claim has in other sandboxes. A runtime makes a
+// new sandbox for a pod when it is done with the old one; of any other sandbox
+// nobody knows whether it is the newest.
+func (k *Keeper) partFromOthers(ctx context.Context, e *claims.Entry, pod Pod, newest bool) error {
+	for _, s := range slices.Clone(e.In) {
+		if s.ID == pod.Sandbox || !s.Held() {
+			continue
+		}
+		if !newest && s.Phase == claims.Attached && k.stands(s) {
+			return fault.New(fault.Conflict, fmt.Errorf("%w: it is attached to sandbox %q of the pod", errSuperseded, s.ID))
+		}
+		if err := k.awaitRelease(ctx, e, s.ID); err != nil {
+			return fmt.Errorf("release its earlier sandbox %q: %w", s.ID, err)
+		}
+	}
+	return nil
+}
+
+// awaitRelease is release for the next sandbox of the pod, which needs the devices:
+// they are on their way back while the namespace of the old one is torn down.
+func (k *Keeper) awaitRelease(ctx context.Context, e *claims.Entry, sandbox string) error {
+	var err error
+	pace := wait.Backoff{Duration: 5 * time.Millisecond, Factor: 2, Steps: 1 << 10, Cap: 200 * time.Millisecond}
+	within, cancel := context.WithTimeout(ctx, k.ReleaseTimeout)
+	defer cancel()
+	for {
+		err = k.release(ctx, e, sandbox, claims.Released, "")
+		if fault.Of(err) != fault.NotReady {
+			return err
+		}
+		timer := time.NewTimer(pace.Step())
+		select {
+		case <-within.Done():
+			timer.Stop()
+			return err
+		case <-timer.C:
+		}
+	}
+}
+
+// ensure applies all topologies of a claim.
+func (k *Keeper) ensure(ctx context.Context, e *claims.Entry, a *attempt, sandboxes []reconcile.Sandbox) ([]reconcile.Report, error) {
+	var reports []reconcile.Report
+	for _, sb := range sandboxes {
+		begun := k.Now()
+		rep, err := k.Engine.Ensure(reconcile.WithProgress(ctx, func(p reconcile.Progress) {
+			k.note(a, Progress{Progress: p, Claim: e.Name, Topology: sb.Topology.Name})
+		}), sb)
+		if err != nil {
+			return nil, err
+		}
+		k.Log.Info("attached", "sandbox", sb.ID, "claim", e.Namespace+"/"+e.Name, "pod", e.Pod.Name,
+			"changes", len(rep.Changes), "took", k.Now().Sub(begun).Round(time.Microsecond))
+		reports = append(reports, rep)
+	}
+	return reports, nil
+}
+
+// undo is release for who does not have the claim's lock.
+func (k *Keeper) undo(ctx context.Context, uid types.UID, sandbox string, then claims.Phase, why string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ReleaseTimeout)
+	defer cancel()
+	e, known, unlock, err := k.hold(ctx, uid)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if !known || e.Sandbox(sandbox) == nil {
+		return nil
+	}
+	return k.release(ctx, &e, sandbox, then, why)
+}
+
+// release closes the gate and undoes all topologies of a claim in a sandbox. The
+// caller has the claim's lock. What cannot be released leaves the sandbox
+// Stopping, unless it may be tried again (then is Failed), and Run tries again.
+func (k *Keeper) release(ctx context.Context, e *claims.Entry, sandbox string, then claims.Phase, why string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ReleaseTimeout)
+	defer cancel()
+	s := e.Sandbox(sandbox)
+	var errs []error
+	if open := k.Gate.OpenFor(e.UID); open == sandbox || open == "" {
+		errs = append(errs, k.Gate.Close(e.UID))
+	}
+	if then == claims.Released {
+		// Recorded first: from here on nobody attaches it again.
+		s.Phase = claims.Stopping
+		if err := k.Store.PutSandboxes(*e); err != nil {
+			k.again(e, s)
+			return errors.Join(append(errs, err)...)
+		}
+	}
+	for i := range slices.Backward(e.Topologies) {
+		id := e.SandboxID(sandbox, &e.Topologies[i])
+		rep, err := k.Engine.Release(ctx, id)
+		if err == nil && !rep.Unchanged {
+			k.Log.Info("released", "sandbox", id, "claim", e.Namespace+"/"+e.Name, "changes", len(rep.Changes))
+		}
+		if rep.Unclean != "" {
+			k.Log.Warn("released, but a device is not clean", "sandbox", id, "claim", e.Namespace+"/"+e.Name, "reason", rep.Unclean)
+		}
+		errs = append(errs, err)
+	}
+	err := errors.Join(errs...)
+	if err == nil || then == claims.Failed {
+		s.Phase, s.Failure = then, why
+		err = errors.Join(err, k.Store.PutSandboxes(*e))
+	}
+	if s.Phase == claims.Stopping {
+		k.again(e, s)
+	}
+	return err
+}
+
+// Admit returns an error unless all claims of the pod, and all that the
+// container's environment says it consumes, are attached to the sandbox the
+// container is for. What is missing it tries to attach first, unless that is under
+// way; the error says how far it is.
+func (k *Keeper) Admit(ctx context.Context, pod Pod, env []string) error {
+	consumed := gate.Consumed(env)
+	missing, late := false, false
+	for _, e := range k.ofPod(pod.UID) {
+		s := e.Sandbox(pod.Sandbox)
+		in := s != nil && s.Phase == claims.Attached
+		opened, consumes := consumed[e.UID]
+		late = late || consumes && opened == ""
+		delete(consumed, e.UID)
+		switch {
+		case in && consumes && opened == "":
+			return fault.New(fault.NotReady, fmt.Errorf("claim %q: it was attached after the container had been made; the next one will do", e.Name))
+		case in && consumes && opened != pod.Sandbox:
+			return fault.New(fault.Conflict, fmt.Errorf("claim %q: the container was made for sandbox %q, which no longer exists; the next one will do", e.Name, opened))
+		case in && e.Updating(): // between two generations, perhaps because nobody ended it
+			if err := k.Settle(ctx, e.UID); err != nil {
+				return fmt.Errorf("claim %q: %w", e.Name, err)
+			}
+		case !in:
+			missing = true
+		}
+	}
+	for _, uid := range slices.Sorted(maps.Keys(consumed)) {
+		return fault.New(fault.Conflict, fmt.Errorf("the container consumes claim %q, which is not prepared for this pod: a device is in one pod at a time", uid))
+	}
+	if !missing {
+		return nil
+	}
+	return k.admitLate(ctx, pod, late)
+}
+
+// retryPatience is how long the hook of a container waits for an attachment that has
+// failed before: meanwhile the runtime serves no other pod, and the kubelet comes
+// again and again.
+const retryPatience = 100 * time.Millisecond
+
+// admitLate is Admit for a pod that is not attached. A container that was made
+// while a gate was closed is refused in any case, and waits for nothing.
+func (k *Keeper) admitLate(ctx context.Context, pod Pod, refused bool) error {
+	failure := k.failure(pod)
+	a := k.begin(pod, false)
+	patience := k.ReleaseTimeout // the hook's own is shorter
+	switch {
+	case refused || a.isBehind():
+		patience = 0
+	case failure != nil:
+		patience = retryPatience
+	}
+	within, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	over, err := k.await(within, a)
+	switch {
+	case over && err == nil && refused:
+		return fault.New(fault.NotReady, errors.New("the claims of the pod were attached after the container had been made; the next one will do"))
+	case over:
+		return err
+	}
+	err = k.progressOf(a).unfinished(k.Now().Sub(a.begun))
+	if failure != nil {
+		err = fmt.Errorf("%w; %w", err, failure) // on one line, as it becomes an event
+	}
+	return err
+}
+
+// failure returns why the claims of the pod could not be attached to its sandbox
+// the last time, nil when it has not been tried.
+func (k *Keeper) failure(pod Pod) error {
+	for _, e := range k.ofPod(pod.UID) {
+		if s := e.Sandbox(pod.Sandbox); s != nil && s.Failure != "" {
+			return fmt.Errorf("the last attempt failed: claim %q: %s", e.Name, s.Failure)
+		}
+	}
+	return nil
+}
+
+// Detach ends what claims have in a sandbox that stops. An attachment that is under
+// way is cancelled first. Errors are collected; the rest is done all the same, and
+// Run tries again what failed, or had not ended when ctx did.
+func (k *Keeper) Detach(ctx context.Context, pod Pod) error {
+	if err := k.interrupt(ctx, errStopped, func(a *attempt) bool { return a.pod.Sandbox == pod.Sandbox }); err != nil {
+		k.detachLater(pod)
+		return err
+	}
+	var errs []error
+	for _, e := range k.list() {
+		if e.Pod.UID != pod.UID && e.Sandbox(pod.Sandbox) == nil {
+			continue
+		}
+		if err := k.detach(ctx, e.UID, pod); err != nil {
+			k.detachLater(pod)
+			errs = append(errs, fmt.Errorf("claim %q: %w", e.Name, err))
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.todo[pod.Sandbox].Netns != "" { // an attempt that was to be repeated
+		delete(k.todo, pod.Sandbox)
+	}
+	return errors.Join(errs...)
+}
+
+func (k *Keeper) detach(ctx context.Context, uid types.UID, pod Pod) error {
+	e, known, unlock, err := k.hold(ctx, uid)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if !known {
+		return nil
+	}
+	s := e.Sandbox(pod.Sandbox)
+	switch {
+	case s == nil: // an attachment that is on its way must not come after this
+		e.Set(claims.Sandbox{ID: pod.Sandbox, PodUID: pod.UID, Netns: pod.Netns, Phase: claims.Released})
+		return k.Store.PutSandboxes(e)
+	case !s.Held():
+		return nil
+	}
+	if err := k.release(ctx, &e, pod.Sandbox, claims.Released, ""); err != nil {
+		return err
+	}
+	k.Reporter.Detached(e.Claim)
+	return nil
+}
+
+// Forget is Detach for a sandbox that is gone: it also releases what the engine
+// knows of it and no claim does.
+func (k *Keeper) Forget(ctx context.Context, pod Pod) error {
+	errs := []error{k.Detach(ctx, pod)}
+	ids, _ := k.Engine.IDs() // damage is reported by the loop that looks after the journal
+	for _, id := range ids {
+		if strings.HasPrefix(string(id), pod.Sandbox+"/") {
+			errs = append(errs, k.releaseRecord(ctx, id))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (k *Keeper) releaseRecord(ctx context.Context, id reconcile.SandboxID) error {
+	ctx, cancel := context.WithTimeout(ctx, k.ReleaseTimeout)
+	defer cancel()
+	_, err := k.Engine.Release(ctx, id)
+	return err
+}
+
+// Withdraw ends all there is of a claim and forgets it, the record last. A claim
+// that is not known is no error. It does not wait for a device that is absent: Run
+// goes on, and Withdraw is called again.
+func (k *Keeper) Withdraw(ctx context.Context, uid types.UID) error {
+	if e, known, err := k.Store.Get(uid); err == nil && known {
+		if err := k.interrupt(ctx, errWithdrawn, func(a *attempt) bool { return a.pod.UID == e.Pod.UID }); err != nil {
+			return err
+		}
+	}
+	e, known, unlock, err := k.hold(ctx, uid)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if known {
+		for _, s := range slices.Clone(e.In) {
+			if !s.Held() {
+				continue
+			}
+			if err := k.release(ctx, &e, s.ID, claims.Released, ""); err != nil {
+				return err
+			}
+		}
+	}
+	if err := k.Gate.Close(uid); err != nil {
+		return err
+	}
+	// The sandboxes of another boot, or of a record that was damaged.
+	ids, _ := k.Engine.IDs()
+	for _, id := range ids {
+		if claimOf(id) != uid {
+			continue
+		}
+		if err := k.releaseRecord(ctx, id); err != nil {
+			return err
+		}
+	}
+	if !known {
+		return nil
+	}
+	return k.Store.Remove(uid)
+}
+
+// claimOf returns the claim in an ID that claims.Claim.SandboxID has made.
+func claimOf(id reconcile.SandboxID) types.UID { return types.UID(id.Origin().ClaimUID) }

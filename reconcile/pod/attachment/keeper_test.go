@@ -1,0 +1,672 @@
+package attachment_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/journal"
+	"github.com/plumbline/plumbline/reconcile/pod/attachment"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/reconcile/pod/gate"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// world is a node: namespaces by path, and what was asked of the engine. The
+// engine itself is tested elsewhere, on real kernels; here it is asked in order.
+type world struct {
+	*attachment.Keeper
+	t     *testing.T
+	store *claims.Store
+	gate  gate.Dir
+
+	mu     sync.Mutex
+	netns  map[string]uint64 // inode by path
+	done   []string          // what was asked of the engine
+	held   map[reconcile.SandboxID]reconcile.Record
+	failAt string         // the topology whose Ensure fails
+	stuck  string         // the topology whose Release fails
+	fails  map[int64]bool // generations whose Ensure fails
+	half   bool           // what fails is left half made
+	follow error
+	told   []string
+	ended  []fault.Kind             // what came of attachments behind the gate
+	slow   map[string]time.Duration // by topology: how long each of its changes takes
+	deaf   map[string]bool          // by topology: they are not cancelled
+	slips  map[string]int           // by topology: how many attempts fail at their last change
+	made   int                      // changes of slow topologies
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, netns: map[string]uint64{}, held: map[reconcile.SandboxID]reconcile.Record{}, slow: map[string]time.Duration{}, deaf: map[string]bool{}, slips: map[string]int{}}
+	w.restart(t.TempDir(), "boot")
+	return w
+}
+
+// restart is another process on the same directory.
+func (w *world) restart(dir, bootID string) {
+	w.t.Helper()
+	j, err := journal.Open(dir)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.store, err = claims.Open(claims.Options{Dir: filepath.Join(dir, "claims"), Locker: j, BootID: bootID, Now: time.Now})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.gate = gate.Dir(filepath.Join(dir, "cdi"))
+	w.Keeper = attachment.New(attachment.Options{
+		Store: w.store, Engine: w, Gate: w.gate, Reporter: w, Identify: w.identify, Now: time.Now,
+		Refine: func(context.Context, *claims.Claim, [][]topology.StepResult) error { return nil },
+		Ended: func(outcome fault.Kind, _ time.Duration) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.ended = append(w.ended, outcome)
+		},
+		Follow: func(context.Context, *claims.Topology, *v1alpha1.NetworkTopology) error { return w.follow },
+		Log:    slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
+}
+
+func (w *world) identify(path string) (reconcile.NetnsID, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if inode := w.netns[path]; inode != 0 {
+		return reconcile.NetnsID{Inode: inode}, nil
+	}
+	return reconcile.NetnsID{}, fault.New(fault.Gone, fmt.Errorf("no namespace %q", path))
+}
+
+// Ensure implements attachment.Engine.
+func (w *world) Ensure(ctx context.Context, sb reconcile.Sandbox) (reconcile.Report, error) {
+	if err := w.takeTime(ctx, sb); err != nil {
+		return reconcile.Report{}, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.done = append(w.done, "+"+string(sb.ID))
+	if sb.Topology.Name == w.failAt {
+		return reconcile.Report{}, fault.New(fault.Unsupported, errors.New("no such thing"))
+	}
+	if w.fails[sb.Topology.Generation] {
+		if w.half {
+			w.held[sb.ID] = reconcile.Record{Sandbox: sb, BootID: w.store.BootID, Phase: reconcile.Failed}
+		}
+		return reconcile.Report{}, fault.New(fault.Unsupported, errors.New("not this generation"))
+	}
+	w.held[sb.ID] = reconcile.Record{Sandbox: sb, BootID: w.store.BootID, Phase: reconcile.Applied}
+	return reconcile.Report{Sandbox: sb.ID}, nil
+}
+
+// Release implements attachment.Engine.
+func (w *world) Release(_ context.Context, id reconcile.SandboxID) (reconcile.Report, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, known := w.held[id]; !known {
+		return reconcile.Report{Unchanged: true}, nil
+	}
+	w.done = append(w.done, "-"+string(id))
+	if w.stuck != "" && strings.HasSuffix(string(id), w.stuck) {
+		return reconcile.Report{}, fault.New(fault.NotReady, errors.New("device has not come back"))
+	}
+	delete(w.held, id)
+	return reconcile.Report{}, nil
+}
+
+// IDs implements attachment.Engine.
+func (w *world) IDs() ([]reconcile.SandboxID, []error) {
+	var out []reconcile.SandboxID
+	records, errs := w.List()
+	for _, r := range records {
+		out = append(out, r.Sandbox.ID)
+	}
+	return out, errs
+}
+
+// List implements attachment.Engine.
+func (w *world) List() ([]reconcile.Record, []error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []reconcile.Record
+	for _, r := range w.held {
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// Record implements attachment.Engine.
+func (w *world) Record(id reconcile.SandboxID) (reconcile.Record, bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	rec, known := w.held[id]
+	return rec, known, nil
+}
+
+// Attaching implements attachment.Reporter.
+func (w *world) Attaching(_ attachment.Pod, c claims.Claim, at attachment.Progress) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told = append(w.told, fmt.Sprintf("attaching %s: %d of %d", c.Name, at.Done, at.Planned))
+}
+
+// Attached implements attachment.Reporter.
+func (w *world) Attached(_ attachment.Pod, c claims.Claim, _ []reconcile.Report) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told = append(w.told, "attached "+c.Name)
+}
+
+// Failed implements attachment.Reporter.
+func (w *world) Failed(_ attachment.Pod, c claims.Claim, _ error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told = append(w.told, "failed "+c.Name)
+}
+
+// Updated implements attachment.Reporter.
+func (w *world) Updated(c claims.Claim, topology string, from int64, _ reconcile.Report) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told = append(w.told, fmt.Sprintf("updated %s from %d to %d", topology, from, c.Topology(topology).Object.Generation))
+}
+
+// Detached implements attachment.Reporter.
+func (w *world) Detached(c claims.Claim) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told = append(w.told, "detached "+c.Name)
+}
+
+// prepare records a claim with these topologies for pod "p".
+func (w *world) prepare(uid types.UID, topologies ...string) {
+	w.t.Helper()
+	w.prepareFor(uid, "p", topologies...)
+}
+
+// prepareFor records a claim for another pod.
+func (w *world) prepareFor(uid, pod types.UID, topologies ...string) {
+	w.t.Helper()
+	c := claims.Claim{UID: uid, Namespace: "ns", Name: "claim-" + string(uid), Pod: claims.Pod{Name: string(pod), UID: pod}}
+	for _, name := range topologies {
+		c.Topologies = append(c.Topologies, claims.Topology{Object: v1alpha1.NetworkTopology{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: "t-uid", Generation: 1},
+			Spec:       v1alpha1.NetworkTopologySpec{Steps: []v1alpha1.Step{{Name: "d", Type: "dummy"}}},
+		}})
+	}
+	if err := w.store.Put(c); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// sandbox makes a sandbox of pod "p".
+func (w *world) sandbox(id string, inode uint64) attachment.Pod {
+	w.netns["/netns/"+id] = inode
+	return attachment.Pod{Sandbox: id, UID: "p", Namespace: "ns", Name: "p", Netns: "/netns/" + id}
+}
+
+func (w *world) want(done ...string) {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !slices.Equal(w.done, done) {
+		w.t.Errorf("asked of the engine:\n%v\nwant\n%v", w.done, done)
+	}
+	w.done = nil
+}
+
+func (w *world) wantGate(uid types.UID, sandbox string) {
+	w.t.Helper()
+	if open := w.gate.OpenFor(uid); open != sandbox {
+		w.t.Errorf("gate of claim %q is open for %q, want %q", uid, open, sandbox)
+	}
+}
+
+// wantGates holds that these claims, and no others, have a gate that the runtime finds.
+func (w *world) wantGates(uids ...types.UID) {
+	w.t.Helper()
+	have, err := w.gate.List()
+	if err != nil || !slices.Equal(have, uids) {
+		w.t.Errorf("gates of claims %q (%v), want %q", have, err, uids)
+	}
+}
+
+func (w *world) wantPhase(uid types.UID, sandbox string, phase claims.Phase) {
+	w.t.Helper()
+	e, known, err := w.store.Get(uid)
+	if err != nil || !known {
+		w.t.Fatalf("claim %q: known %t, %v", uid, known, err)
+	}
+	have := claims.Phase("")
+	if s := e.Sandbox(sandbox); s != nil {
+		have = s.Phase
+	}
+	if have != phase {
+		w.t.Errorf("claim %q in sandbox %q is %q, want %q", uid, sandbox, have, phase)
+	}
+}
+
+func (w *world) ok(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Error(err)
+	}
+}
+
+func (w *world) refused(err error, kind fault.Kind, text string) {
+	w.t.Helper()
+	if err == nil || fault.Of(err) != kind || !strings.Contains(err.Error(), text) {
+		w.t.Errorf("error %q of kind %s, want kind %s and %q", err, fault.Of(err), kind, text)
+	}
+}
+
+// env is the environment of a container that was made through an open gate.
+func env(uid types.UID, sandbox string) []string {
+	return []string{"PLUMBLINE_CLAIM_" + strings.ToUpper(string(uid)) + "=" + string(uid) + "/" + sandbox}
+}
+
+func TestLife(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("a", "t1", "t2")
+	w.prepare("b", "t3")
+	pod := w.sandbox("s1", 1)
+
+	w.ok(w.Attach(t.Context(), pod))
+	w.want("+s1/a/t1", "+s1/a/t2", "+s1/b/t3")
+	w.wantGate("a", "s1")
+	w.wantGate("b", "s1")
+	w.ok(w.Admit(t.Context(), pod, env("a", "s1")))
+	w.ok(w.Attach(t.Context(), pod)) // the other agent's hook
+	w.want()
+
+	// One claim of two goes; the other stays.
+	w.ok(w.Withdraw(t.Context(), "a"))
+	w.want("-s1/a/t2", "-s1/a/t1")
+	w.wantGate("a", "")
+	w.wantGate("b", "s1")
+
+	w.ok(w.Detach(t.Context(), pod))
+	w.ok(w.Forget(t.Context(), pod))
+	w.want("-s1/b/t3")
+	w.wantGate("b", "")
+	w.wantPhase("b", "s1", claims.Released)
+	for range 2 {
+		w.ok(w.Withdraw(t.Context(), "b"))
+	}
+	w.want()
+	if entries, _ := w.store.List(); len(entries) != 0 || len(w.held) != 0 {
+		t.Errorf("left: %v, %v", entries, w.held)
+	}
+	if want := []string{"attached claim-a", "attached claim-b", "detached claim-b"}; !slices.Equal(w.told, want) {
+		t.Errorf("told %q, want %q", w.told, want)
+	}
+}
+
+func TestStrangers(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("a", "t1")
+	stranger := w.sandbox("s9", 9)
+	stranger.UID = "q"
+	w.ok(w.Attach(t.Context(), stranger))
+	w.ok(w.Admit(t.Context(), stranger, []string{"PATH=/bin"}))
+	w.refused(w.Admit(t.Context(), stranger, env("a", "s1")), fault.Conflict, "not prepared for this pod")
+	w.ok(w.Detach(t.Context(), stranger))
+	w.want()
+
+	host := w.sandbox("s1", 1)
+	host.Netns = ""
+	w.refused(w.Attach(t.Context(), host), fault.Invalid, "hostNetwork")
+	w.refused(w.Admit(t.Context(), host, nil), fault.Invalid, "hostNetwork")
+	w.want()
+	w.wantGate("a", "")
+}
+
+// TestFailure holds that one failing claim leaves none attached, and that the
+// next container tries again.
+func TestFailure(t *testing.T) { synctest.Test(t, testFailure) }
+
+func testFailure(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("a", "t1", "t2")
+	w.prepare("b", "t3")
+	pod := w.sandbox("s1", 1)
+	w.failAt = "t3"
+	w.refused(w.Attach(t.Context(), pod), fault.Unsupported, `claim "claim-b": no such thing`)
+	w.want("+s1/a/t1", "+s1/a/t2", "+s1/b/t3", "-s1/a/t2", "-s1/a/t1")
+	w.wantGate("a", "")
+	w.wantGate("b", "")
+	w.wantPhase("a", "s1", claims.Failed)
+	w.refused(w.Admit(t.Context(), pod, nil), fault.Unsupported, "no such thing")
+	w.wantPhase("a", "s1", claims.Failed)
+	w.failAt = ""
+	w.done = nil
+	w.ok(w.Admit(t.Context(), pod, nil))
+	w.want("+s1/a/t1", "+s1/a/t2", "+s1/b/t3")
+	w.wantGate("a", "s1")
+	w.wantGate("b", "s1")
+}
+
+// TestNewSandbox holds that the newest sandbox has the claim, and that what comes
+// late for the old one does not touch it.
+func TestNewSandbox(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("a", "t1")
+	old, next := w.sandbox("s1", 1), w.sandbox("s2", 2)
+	w.ok(w.Attach(t.Context(), old))
+	w.ok(w.Attach(t.Context(), next))
+	w.want("+s1/a/t1", "-s1/a/t1", "+s2/a/t1")
+	w.wantGate("a", "s2")
+
+	w.ok(w.Detach(t.Context(), old))
+	w.ok(w.Forget(t.Context(), old))
+	w.want()
+	w.wantGate("a", "s2")
+	w.wantPhase("a", "s2", claims.Attached)
+	w.refused(w.Attach(t.Context(), old), fault.Gone, "has been stopped")
+	w.refused(w.Admit(t.Context(), next, env("a", "s1")), fault.Conflict, "made for sandbox")
+	w.ok(w.Admit(t.Context(), next, env("a", "s2")))
+	w.want()
+}
+
+// TestStopFirst holds that an attachment that is late does not outlive the stop
+// of its sandbox.
+func TestStopFirst(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("a", "t1")
+	pod := w.sandbox("s1", 1)
+	w.ok(w.Detach(t.Context(), pod))
+	w.refused(w.Attach(t.Context(), pod), fault.Gone, "has been stopped")
+	w.want()
+	w.wantGate("a", "")
+}
+
+func TestStuckRelease(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("a", "t1", "t2")
+	pod := w.sandbox("s1", 1)
+	w.ok(w.Attach(t.Context(), pod))
+	w.done = nil
+	w.stuck = "t2"
+	w.refused(w.Detach(t.Context(), pod), fault.NotReady, "has not come back")
+	w.want("-s1/a/t2", "-s1/a/t1") // the rest is released all the same
+	w.wantGate("a", "")
+	w.wantPhase("a", "s1", claims.Stopping)
+	w.refused(w.Withdraw(t.Context(), "a"), fault.NotReady, "has not come back")
+	if _, known, _ := w.store.Get("a"); !known {
+		t.Error("forgotten although something of it is left")
+	}
+	w.stuck, w.done = "", nil
+	w.ok(w.Withdraw(t.Context(), "a"))
+	w.want("-s1/a/t2")
+}
+
+// TestCrash goes through what another process finds.
+func TestCrash(t *testing.T) {
+	t.Run("in the middle of an attachment", func(t *testing.T) {
+		w := newWorld(t)
+		w.prepare("a", "t1")
+		pod := w.sandbox("s1", 1)
+		e, _, _ := w.store.Get("a")
+		e.Set(claims.Sandbox{ID: "s1", PodUID: "p", Netns: pod.Netns, NetnsID: reconcile.NetnsID{Inode: 1}, Phase: claims.Attaching})
+		w.ok(w.store.PutSandboxes(e))
+		w.ok(w.Admit(t.Context(), pod, nil))
+		w.want("+s1/a/t1")
+		w.wantGate("a", "s1")
+	})
+	t.Run("before the gate", func(t *testing.T) {
+		w := newWorld(t)
+		w.prepare("a", "t1")
+		pod := w.sandbox("s1", 1)
+		w.ok(w.Attach(t.Context(), pod))
+		w.ok(w.gate.Close("a"))
+		w.ok(w.Synchronize([]attachment.Pod{pod}))
+		w.wantGate("a", "s1")
+		w.want("+s1/a/t1")
+	})
+}
+
+// run lets Run do what was left to it. It is for tests in a bubble (inBubble).
+func (w *world) run() {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	go w.Run(ctx)
+	synctest.Wait()
+	if n := w.Pending(); n != 0 {
+		w.t.Errorf("%d sandboxes wait still", n)
+	}
+	cancel()
+	synctest.Wait()
+}
+
+// inBubble is a test whose time passes when nothing else does.
+func inBubble(t *testing.T, name string, f func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
+}
+
+func TestSynchronize(t *testing.T) {
+	inBubble(t, "a sandbox that was missed", func(t *testing.T) {
+		w := newWorld(t)
+		w.prepare("a", "t1")
+		w.ok(w.Synchronize([]attachment.Pod{w.sandbox("s1", 1)}))
+		w.run()
+		w.want("+s1/a/t1")
+		w.wantGate("a", "s1")
+	})
+	inBubble(t, "the end of one that was missed", func(t *testing.T) {
+		w := newWorld(t)
+		w.prepare("a", "t1")
+		pod := w.sandbox("s1", 1)
+		w.ok(w.Attach(t.Context(), pod))
+		delete(w.netns, pod.Netns)
+		w.ok(w.Synchronize(nil))
+		w.wantGate("a", "") // at once
+		w.run()
+		w.want("+s1/a/t1", "-s1/a/t1")
+		w.wantPhase("a", "s1", claims.Released)
+	})
+	inBubble(t, "one that is being made", func(t *testing.T) {
+		w := newWorld(t)
+		w.prepare("a", "t1")
+		pod := w.sandbox("s1", 1)
+		w.ok(w.Attach(t.Context(), pod)) // by the agent before this one
+		w.ok(w.Synchronize(nil))
+		w.run()
+		w.want("+s1/a/t1")
+		w.wantPhase("a", "s1", claims.Attached)
+		w.wantGate("a", "s1")
+		w.ok(w.Admit(t.Context(), pod, nil))
+	})
+	inBubble(t, "both, of one pod", func(t *testing.T) {
+		w := newWorld(t)
+		w.prepare("a", "t1")
+		old := w.sandbox("s1", 1)
+		w.ok(w.Attach(t.Context(), old))
+		delete(w.netns, old.Netns)
+		w.ok(w.Synchronize([]attachment.Pod{old, w.sandbox("s2", 2)})) // a stopped one stays listed
+		w.run()
+		w.want("+s1/a/t1", "-s1/a/t1", "+s2/a/t1")
+		w.wantGate("a", "s2")
+	})
+	inBubble(t, "two that stand", func(t *testing.T) {
+		w := newWorld(t)
+		w.prepare("a", "t1")
+		one, two := w.sandbox("s1", 1), w.sandbox("s2", 2)
+		w.ok(w.Attach(t.Context(), two))
+		w.ok(w.Synchronize([]attachment.Pod{one, two}))
+		w.run()
+		w.want("+s2/a/t1")
+		w.refused(w.Admit(t.Context(), one, nil), fault.Conflict, `attached to sandbox "s2"`)
+		w.wantGate("a", "s2")
+	})
+	inBubble(t, "a gate nobody knows", func(t *testing.T) {
+		w := newWorld(t)
+		w.ok(w.gate.Open("zz", "s1", "/n"))
+		w.ok(w.Synchronize(nil))
+		w.wantGate("zz", "")
+	})
+	inBubble(t, "a claim of another version", func(t *testing.T) {
+		w := newWorld(t)
+		w.prepare("a", "t1")
+		pod := w.sandbox("s1", 1)
+		w.ok(w.Attach(t.Context(), pod))
+		w.want("+s1/a/t1")
+		w.prepare("b", "t2")
+		path := filepath.Join(w.store.Dir, "a.claim")
+		data, err := os.ReadFile(path)
+		w.ok(err)
+		w.ok(os.WriteFile(path, append([]byte("2"), data[1:]...), 0o600))
+		delete(w.netns, pod.Netns)
+		w.ok(w.Synchronize(nil))
+		w.run()
+		w.wantGate("a", "s1") // it is the other version's to close
+		w.refused(w.Withdraw(t.Context(), "a"), fault.Conflict, "written by another version")
+		w.want()
+		w.ok(w.Withdraw(t.Context(), "b"))
+	})
+	inBubble(t, "namespaces out of sight", func(t *testing.T) {
+		w := newWorld(t)
+		w.prepare("a", "t1")
+		pod := w.sandbox("s1", 1)
+		w.ok(w.Attach(t.Context(), pod))
+		dir := filepath.Dir(string(w.gate))
+		w.restart(dir, "boot")
+		delete(w.netns, pod.Netns) // for us: its directory is not mounted here
+		w.ok(w.Synchronize([]attachment.Pod{pod}))
+		w.run()
+		w.want("+s1/a/t1")
+	})
+}
+
+// TestSweep holds that the end of a sandbox is found although nobody tells it.
+func TestSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.prepare("a", "t1")
+		pod := w.sandbox("s1", 1)
+		w.ok(w.Attach(t.Context(), pod))
+		ctx, cancel := context.WithCancel(t.Context())
+		go w.Run(ctx)
+		time.Sleep(time.Minute)
+		w.want("+s1/a/t1")
+		w.mu.Lock()
+		w.netns[pod.Netns] = 2 // another namespace bears the path
+		w.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		w.want("-s1/a/t1")
+		w.wantGate("a", "")
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// TestStuckReleases holds that sandboxes that cannot be released hold up no other,
+// and that they are released soon after they can be, though nobody asks.
+func TestStuckReleases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for _, uid := range []types.UID{"a", "b", "c"} {
+			w.prepare(uid, "t1")
+		}
+		w.ok(w.Attach(t.Context(), w.sandbox("s1", 1)))
+		ctx, cancel := context.WithCancel(t.Context())
+		go w.Run(ctx)
+		w.stuck = "t1"
+		begun := time.Now()
+		for _, uid := range []types.UID{"a", "b", "c"} {
+			if err := w.Withdraw(t.Context(), uid); fault.Of(err) != fault.NotReady {
+				t.Errorf("withdraw %s: %v", uid, err)
+			}
+		}
+		if took := time.Since(begun); took != 0 {
+			t.Errorf("kubelet waited %s", took)
+		}
+		time.Sleep(2 * time.Second)
+		w.mu.Lock()
+		w.stuck = ""
+		w.mu.Unlock()
+		begun = time.Now()
+		for w.attachedAnywhere("a", "b", "c") {
+			time.Sleep(10 * time.Millisecond)
+			if time.Since(begun) > 5*time.Second { // long before the next sweep
+				t.Fatal("nobody tries again")
+			}
+		}
+		for _, uid := range []types.UID{"a", "b", "c"} {
+			w.ok(w.Withdraw(t.Context(), uid))
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// attachedAnywhere reports whether a sandbox has something of the claims.
+func (w *world) attachedAnywhere(uids ...types.UID) bool {
+	w.t.Helper()
+	return slices.ContainsFunc(uids, func(uid types.UID) bool {
+		e, _, err := w.store.Get(uid)
+		w.ok(err)
+		return e.Held()
+	})
+}
+
+// TestNextSandboxWaits holds that the next sandbox of a pod waits for what the one
+// before it has, with its gate closed.
+func TestNextSandboxWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.prepare("a", "t1")
+		w.ok(w.Attach(t.Context(), w.sandbox("s1", 1)))
+		w.stuck = "t1"
+		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		defer cancel()
+		w.ok(w.Attach(ctx, w.sandbox("s2", 2)))
+		w.wantGate("a", "")
+		time.AfterFunc(time.Second, func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.stuck = ""
+		})
+		begun := time.Now()
+		w.ok(w.Attach(t.Context(), w.sandbox("s3", 3)))
+		if took := time.Since(begun); took < time.Second || took > 1500*time.Millisecond {
+			t.Errorf("it took %s", took)
+		}
+		w.wantGate("a", "s3")
+	})
+}
+
+// TestReboot holds that the sandboxes of an earlier boot are buried, and those
+// that are not of a runtime left alone.
+func TestReboot(t *testing.T) { synctest.Test(t, testReboot) }
+
+func testReboot(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("a", "t1")
+	id := strings.Repeat("0a", 32)
+	w.ok(w.Attach(t.Context(), w.sandbox(id, 1)))
+	w.held["file/blue/t"] = reconcile.Record{Sandbox: reconcile.Sandbox{ID: "file/blue/t"}, BootID: "boot"}
+	w.restart(filepath.Dir(string(w.gate)), "next")
+	w.run()
+	w.want("+"+id+"/a/t1", "-"+id+"/a/t1")
+	w.wantPhase("a", id, "")
+	w.ok(w.Attach(t.Context(), w.sandbox("s2", 2)))
+	w.want("+s2/a/t1")
+}

@@ -1,0 +1,331 @@
+package attachment
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// Synchronize compares the sandboxes a runtime has with the records. Gates that
+// must not be open are closed before it returns; the rest is left to Run. The
+// list may hold sandboxes that have stopped, and lack one that is being made:
+// containerd 1.7 lists it when its hooks are done, which the agent before this
+// one may be called for.
+func (k *Keeper) Synchronize(pods []Pod) error {
+	var errs []error
+	listed := map[string]Pod{}
+	for _, p := range pods {
+		listed[p.Sandbox] = p
+	}
+	known := map[types.UID]bool{}
+	for _, e := range k.list() {
+		known[e.UID] = true
+		errs = append(errs, k.checkGate(e))
+		k.queueEnded(e, listed)
+		k.queueMissed(e, pods)
+	}
+	open, err := k.Gate.List()
+	errs = append(errs, err)
+	for _, uid := range open {
+		if _, _, err := k.Store.Get(uid); !known[uid] && frame.AsOtherVersion(err) == nil {
+			errs = append(errs, k.Gate.Close(uid))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkGate closes a gate that is open for no good reason, and opens one again
+// that was lost. Who attaches or releases the claim meanwhile sees to its gate.
+func (k *Keeper) checkGate(e claims.Entry) error {
+	if k.Gate.OpenFor(e.UID) == k.opens(&e).ID {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), gateWait)
+	defer cancel()
+	unlock, err := k.Store.Lock(ctx, e.UID)
+	if err != nil {
+		return nil
+	}
+	defer unlock()
+	e, known, err := k.Store.Get(e.UID)
+	if err != nil || !known {
+		return errors.Join(err, k.Gate.Close(e.UID))
+	}
+	if s := k.opens(&e); s.ID != "" {
+		return k.Gate.Open(e.UID, s.ID, s.Netns)
+	}
+	return k.Gate.Close(e.UID)
+}
+
+// gateWait is how long checkGate waits for a claim's lock.
+const gateWait = 100 * time.Millisecond
+
+// opens returns the sandbox the gate of a claim is to be open for, the zero value
+// when for none.
+func (k *Keeper) opens(e *claims.Entry) claims.Sandbox {
+	for _, s := range e.In {
+		if s.Phase == claims.Attached && k.stands(s) {
+			return s
+		}
+	}
+	return claims.Sandbox{}
+}
+
+// stands reports whether the namespace of a sandbox is still there.
+func (k *Keeper) stands(s claims.Sandbox) bool {
+	id, err := k.Identify(s.Netns)
+	if err != nil || id != s.NetnsID {
+		return false
+	}
+	k.saw(s.ID)
+	return true
+}
+
+func (k *Keeper) saw(sandbox string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.seen[sandbox] = true
+}
+
+// fell reports whether the namespace of a sandbox was there and is no more. One
+// that this process has never seen is not believed to be gone: perhaps the
+// process does not see the directory as the runtime does, and the pod runs.
+func (k *Keeper) fell(s claims.Sandbox) bool {
+	if k.stands(s) {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.seen[s.ID]
+}
+
+// queueEnded leaves to Run the sandboxes that are no more.
+func (k *Keeper) queueEnded(e claims.Entry, listed map[string]Pod) {
+	for _, s := range e.In {
+		if _, there := listed[s.ID]; s.Held() && (!there && !k.stands(s) || s.Phase == claims.Stopping || k.fell(s)) {
+			k.later(Pod{Sandbox: s.ID, UID: s.PodUID, Namespace: e.Namespace, Name: e.Pod.Name}) // without a namespace: to be detached
+		}
+	}
+}
+
+// queueMissed leaves to Run the sandboxes that came while nobody looked.
+func (k *Keeper) queueMissed(e claims.Entry, pods []Pod) {
+	if slices.ContainsFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached && k.stands(s) }) {
+		return
+	}
+	for _, p := range pods {
+		if p.UID != e.Pod.UID || p.Netns == "" {
+			continue
+		}
+		if s := e.Sandbox(p.Sandbox); s != nil && (s.Phase == claims.Stopping || s.Phase == claims.Released) {
+			continue
+		}
+		if _, err := k.Identify(p.Netns); err == nil {
+			k.later(p)
+		}
+	}
+}
+
+// later leaves a sandbox to Run.
+func (k *Keeper) later(p Pod) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.todo[p.Sandbox] = p
+	if k.queue != nil {
+		k.queue.Add(p.Sandbox)
+	}
+}
+
+// again leaves a sandbox that could not be released to Run.
+func (k *Keeper) again(e *claims.Entry, s *claims.Sandbox) {
+	k.detachLater(Pod{Sandbox: s.ID, UID: s.PodUID, Namespace: e.Namespace, Name: e.Pod.Name})
+}
+
+// detachLater leaves a sandbox that could not be released to Run, later each time:
+// its device may come back at any moment, or never.
+func (k *Keeper) detachLater(pod Pod) {
+	pod.Netns = "" // to be detached
+	k.retry(pod)
+}
+
+// retry leaves a sandbox to Run, later each time.
+func (k *Keeper) retry(pod Pod) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.todo[pod.Sandbox] = pod
+	if k.queue != nil && (pod.Netns != "" || k.queue.NumRequeues(pod.Sandbox) == 0) {
+		k.queue.AddRateLimited(pod.Sandbox)
+	}
+}
+
+// Pending returns how many sandboxes wait for Run.
+func (k *Keeper) Pending() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.todo)
+}
+
+// The pace of Run: how many sandboxes it works on at a time, so that hooks have the
+// machine and one that takes its time holds up no other, and how long after a
+// failure a sandbox is tried again.
+const (
+	workers    = 4
+	retryFirst = 100 * time.Millisecond
+	retryMost  = 30 * time.Second
+)
+
+// Run does what was left for it until ctx ends. Then attachments that go on behind
+// the gate are rolled back, for the next agent to begin anew.
+func (k *Keeper) Run(ctx context.Context) {
+	k.mu.Lock()
+	k.stopping = false
+	k.mu.Unlock()
+	defer k.endAttempts(ctx)
+	k.bury(ctx)
+	k.settleAll(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	stop := k.start()
+	defer stop()
+	for range workers {
+		wg.Go(func() {
+			for k.next(ctx) {
+			}
+		})
+	}
+	sweep := time.NewTicker(k.Sweep)
+	defer sweep.Stop()
+	for {
+		k.Alive(2 * k.Sweep)
+		select {
+		case <-ctx.Done():
+			return
+		case <-sweep.C:
+			k.sweep()
+			k.settleAll(ctx)
+		}
+	}
+}
+
+// start makes the queue, with what has been left to Run before.
+func (k *Keeper) start() (stop func()) {
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryFirst, retryMost))
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for sandbox := range k.todo {
+		queue.Add(sandbox)
+	}
+	k.queue = queue
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.queue = nil
+		queue.ShutDown()
+	}
+}
+
+// bury lets the engine forget the sandboxes of an earlier boot. Nothing of them
+// is left, and their IDs never come again.
+func (k *Keeper) bury(ctx context.Context) {
+	records, _ := k.Engine.List()
+	for _, r := range records {
+		if r.BootID == k.Store.BootID || !r.Sandbox.ID.Origin().OfRuntime() {
+			continue
+		}
+		if err := k.releaseRecord(ctx, r.Sandbox.ID); err != nil {
+			k.Log.Warn("sandbox of an earlier boot", "sandbox", r.Sandbox.ID, "error", err)
+		}
+	}
+}
+
+// next does what is to be done for one sandbox; false when Run is to end.
+func (k *Keeper) next(ctx context.Context) bool {
+	k.mu.Lock()
+	queue := k.queue
+	k.mu.Unlock()
+	if queue == nil {
+		return false
+	}
+	sandbox, stopped := queue.Get()
+	if stopped {
+		return false
+	}
+	defer queue.Done(sandbox)
+	k.mu.Lock()
+	p, there := k.todo[sandbox]
+	k.mu.Unlock()
+	if !there || ctx.Err() != nil {
+		return ctx.Err() == nil
+	}
+	if p.Netns != "" {
+		k.attachQueued(queue, p)
+		return true
+	}
+	if under := k.cancelAttempts(errStopped, func(a *attempt) bool { return a.pod.Sandbox == sandbox }); len(under) > 0 {
+		queue.AddRateLimited(sandbox) // a rollback takes its time, and other sandboxes need the worker
+		return true
+	}
+	within, cancel := context.WithTimeout(ctx, k.ReleaseTimeout)
+	defer cancel()
+	err := k.Detach(within, p)
+	if err != nil && fault.Of(err) != fault.Gone {
+		k.Log.Warn("sandbox is not released", "sandbox", p.Sandbox, "pod", p.Namespace+"/"+p.Name, "kind", fault.Of(err), "error", err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err != nil && fault.Of(err) != fault.Gone {
+		queue.AddRateLimited(sandbox)
+		return true
+	}
+	if k.todo[sandbox] == p { // else something else is to be done by now
+		delete(k.todo, sandbox)
+	}
+	queue.Forget(sandbox)
+	return true
+}
+
+// attachQueued begins to attach a sandbox; what comes of it the attempt leaves to
+// the queue again.
+func (k *Keeper) attachQueued(queue workqueue.TypedRateLimitingInterface[string], p Pod) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.attempts) >= maxAttempts {
+		queue.AddRateLimited(p.Sandbox)
+		return
+	}
+	if k.todo[p.Sandbox] == p {
+		delete(k.todo, p.Sandbox)
+	}
+	k.goBehind(k.beginLocked(p, false))
+}
+
+// sweep finds sandboxes that have ended although no hook was called: after a
+// restart containerd calls none for the sandboxes it had before (its issue 8426).
+// Which sandboxes there are is not known here; a namespace that has gone tells.
+func (k *Keeper) sweep() {
+	held := map[string]bool{}
+	for _, e := range k.list() {
+		for _, s := range e.In {
+			if !s.Held() {
+				continue
+			}
+			held[s.ID] = true
+			if s.Phase == claims.Stopping || k.fell(s) {
+				k.later(Pod{Sandbox: s.ID, UID: s.PodUID, Namespace: e.Namespace, Name: e.Pod.Name})
+			}
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	maps.DeleteFunc(k.seen, func(id string, _ bool) bool { return !held[id] })
+}

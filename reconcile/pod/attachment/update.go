@@ -1,0 +1,222 @@
+package attachment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Update makes a later generation of a topology true where a claim is, while the
+// pod runs. That it is about to is recorded first: whatever happens then, what is
+// in the pod in the end is the one generation or the other, whole, and recorded as
+// such. One that the claim has, or a later one, is no error and no work; where the
+// claim is in no sandbox only the record changes.
+//
+// When it fails the pod has the network it had before, and the error is that of
+// the failing step. The error of Options.Follow is returned as it is, and an error
+// of kind Gone says that the claim, or its sandbox, no longer exists, or is not attached
+// yet: nothing is to be said of it, and it may be tried again.
+func (k *Keeper) Update(ctx context.Context, uid types.UID, o *v1alpha1.NetworkTopology) error {
+	if k.attaching(uid) {
+		return fault.New(fault.Gone, errors.New("it is still being attached"))
+	}
+	e, known, unlock, err := k.hold(ctx, uid)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if !known {
+		return fault.New(fault.Gone, errors.New("it is not prepared any more"))
+	}
+	if err := k.settle(ctx, &e); err != nil {
+		return err
+	}
+	t := e.Topology(o.Name)
+	switch {
+	case t == nil || t.Object.UID != o.UID:
+		return fault.New(fault.Gone, fmt.Errorf("it is for another topology than %q of now", o.Name))
+	case t.Object.Generation >= o.Generation:
+		return nil
+	}
+	if err := k.Follow(ctx, t, o); err != nil {
+		return err
+	}
+	next := claims.Pinned(o)
+	s := attachedIn(&e)
+	switch {
+	case s == nil: // what a sandbox gets that is made from now on
+		t.Object = next
+		return k.Store.Put(e.Claim)
+	case !k.stands(*s): // another namespace may bear its path
+		return ended(s)
+	}
+	t.Next = &next
+	if err := k.Store.Put(e.Claim); err != nil {
+		return err
+	}
+	return k.advance(ctx, &e, t, s)
+}
+
+func ended(s *claims.Sandbox) error {
+	return fault.New(fault.Gone, fmt.Errorf("sandbox %q has ended", s.ID))
+}
+
+// Settle ends what an update that was cut off has left of a claim: the later
+// generation is made true or, when it fails, the earlier one. A claim that is in
+// no sandbox any more has the earlier one.
+func (k *Keeper) Settle(ctx context.Context, uid types.UID) error {
+	e, known, unlock, err := k.hold(ctx, uid)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if !known {
+		return nil
+	}
+	return k.settle(ctx, &e)
+}
+
+// settle is Settle for who has the claim's lock. That the way led back is no
+// error: what is in the pod is whole.
+func (k *Keeper) settle(ctx context.Context, e *claims.Entry) error {
+	if !e.Updating() {
+		return nil
+	}
+	s := attachedIn(e)
+	switch {
+	case s == nil:
+		return k.abandon(e)
+	case !k.stands(*s):
+		return ended(s)
+	}
+	for i := range e.Topologies {
+		t := &e.Topologies[i]
+		if t.Next == nil {
+			continue
+		}
+		to := t.Next.Generation
+		err := k.advance(ctx, e, t, s)
+		if t.Next != nil {
+			return err
+		}
+		k.Log.Info("interrupted update finished", "claim", e.Namespace+"/"+e.Name, "topology", t.Object.Name,
+			"generation", t.Object.Generation, "of", to, "error", err)
+	}
+	return nil
+}
+
+// settleAll settles all claims.
+func (k *Keeper) settleAll(ctx context.Context) {
+	for _, e := range k.list() {
+		if !e.Updating() || k.attaching(e.UID) { // an attachment abandons the update
+			continue
+		}
+		k.Alive(2 * k.Sweep)
+		within, cancel := context.WithTimeout(ctx, k.ReleaseTimeout)
+		err := k.Settle(within, e.UID)
+		cancel()
+		if err != nil && fault.Of(err) != fault.Gone {
+			k.Log.Warn("cannot finish an interrupted update", "claim", e.Namespace+"/"+e.Name, "kind", fault.Of(err), "error", err)
+		}
+	}
+}
+
+// attachedIn returns the sandbox the claim is in, nil when in none.
+func attachedIn(e *claims.Entry) *claims.Sandbox {
+	i := slices.IndexFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached })
+	if i < 0 {
+		return nil
+	}
+	return &e.In[i]
+}
+
+// advance makes what is recorded as the next generation of a topology true in a
+// sandbox, and then the one the claim has; the caller has the lock. On an error Next
+// is nil when the earlier one is in place, and stays when nobody can say what is.
+func (k *Keeper) advance(ctx context.Context, e *claims.Entry, t *claims.Topology, s *claims.Sandbox) error {
+	from, next := t.Object, t.Next
+	begun := k.Now()
+	rep, err := k.ensureGeneration(ctx, e, t, next, s)
+	if err != nil {
+		if back := k.restore(ctx, e, t, s); back != nil {
+			return errors.Join(err, fmt.Errorf("roll back to generation %d: %w", from.Generation, back))
+		}
+		t.Next = nil
+		if put := k.Store.Put(e.Claim); put != nil {
+			t.Next = next
+			return errors.Join(err, put)
+		}
+		return err
+	}
+	k.Log.Info("updated", "sandbox", rep.Sandbox, "claim", e.Namespace+"/"+e.Name, "pod", e.Pod.Name, "from", from.Generation, "to", next.Generation,
+		"changes", len(rep.Changes), "took", k.Now().Sub(begun).Round(time.Microsecond))
+	t.Object, t.Next = *next, nil
+	if err := k.Store.Put(e.Claim); err != nil {
+		t.Object, t.Next = from, next
+		return err
+	}
+	k.refineAgain(e, s, &rep)
+	k.Reporter.Updated(e.Claim, t.Object.Name, from.Generation, rep)
+	return nil
+}
+
+// ensureGeneration makes one generation of a topology true.
+func (k *Keeper) ensureGeneration(ctx context.Context, e *claims.Entry, t *claims.Topology, o *v1alpha1.NetworkTopology, s *claims.Sandbox) (reconcile.Report, error) {
+	sb, err := e.SandboxOf(t, o, s.ID, s.Netns)
+	if err != nil {
+		return reconcile.Report{}, fault.New(fault.Invalid, err)
+	}
+	return k.Engine.Ensure(ctx, sb)
+}
+
+// restore makes the earlier generation true once more. The engine has put back what
+// it changed, so as a rule this is a look; but a pod that runs is not left with
+// what nobody has verified.
+func (k *Keeper) restore(ctx context.Context, e *claims.Entry, t *claims.Topology, s *claims.Sandbox) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ReleaseTimeout)
+	defer cancel()
+	_, err := k.ensureGeneration(ctx, e, t, &t.Object, s)
+	return err
+}
+
+// refineAgain lets containers that are made from now on know what there is.
+func (k *Keeper) refineAgain(e *claims.Entry, s *claims.Sandbox, rep *reconcile.Report) {
+	ctx, cancel := context.WithTimeout(context.Background(), k.ReleaseTimeout)
+	defer cancel()
+	var results [][]topology.StepResult
+	for i := range e.Topologies {
+		id := e.SandboxID(s.ID, &e.Topologies[i])
+		if id == rep.Sandbox {
+			results = append(results, rep.Results)
+			continue
+		}
+		rec, _, err := k.Engine.Record(id)
+		if err != nil {
+			k.Log.Warn("cannot write the metadata of a claim", "sandbox", id, "error", err)
+		}
+		results = append(results, rec.Results)
+	}
+	k.refine(ctx, &e.Claim, results)
+}
+
+// abandon forgets an update that a new attachment has overtaken: the earlier
+// generation is in the sandbox.
+func (k *Keeper) abandon(e *claims.Entry) error {
+	if !e.Updating() {
+		return nil
+	}
+	for i := range e.Topologies {
+		e.Topologies[i].Next = nil
+	}
+	return k.Store.Put(e.Claim)
+}

@@ -1,0 +1,37 @@
+package claims_test
+
+import (
+	"fmt"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+)
+
+// BenchmarkOfPod is what the start of a pod pays for the claims that are there,
+// while other claims are recorded all the time.
+func BenchmarkOfPod(b *testing.B) {
+	for _, n := range []int{1, 100, 500} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s := open(b, b.TempDir(), "boot")
+			for i := range n {
+				c := example(types.UID(fmt.Sprintf("claim-%d", i)))
+				if err := s.Put(c); err != nil {
+					b.Fatal(err)
+				}
+				e := claims.Entry{Claim: c}
+				e.Set(claims.Sandbox{ID: fmt.Sprintf("sandbox-%d", i), PodUID: c.Pod.UID, Netns: "/n", NetnsID: reconcile.NetnsID{Inode: 7}, Phase: claims.Attached})
+				if err := s.PutSandboxes(e); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for b.Loop() {
+				if e, err := s.OfPod("pod-claim-0"); err != nil || len(e) != 1 {
+					b.Fatalf("%d claims, %v", len(e), err)
+				}
+			}
+		})
+	}
+}

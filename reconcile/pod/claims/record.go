@@ -1,0 +1,201 @@
+package claims
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Claim is a ResourceClaim as it was prepared.
+type Claim struct {
+	UID       types.UID `json:"uid"`
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	// Pod is the one pod the claim is reserved for.
+	Pod        Pod        `json:"pod"`
+	Topologies []Topology `json:"topologies"`
+	Prepared   time.Time  `json:"prepared"`
+}
+
+// Pod names a pod in the claim's namespace.
+type Pod struct {
+	Name string    `json:"name"`
+	UID  types.UID `json:"uid"`
+}
+
+// Topology is what the claim gives to one topology.
+type Topology struct {
+	// Object is the topology as it was read, without status and managed fields:
+	// UID and generation in it are the pin.
+	Object v1alpha1.NetworkTopology `json:"object"`
+	// Next is the later generation that is being made of it: what is in the pod
+	// is one of both, or on the way between them.
+	Next    *v1alpha1.NetworkTopology `json:"next,omitempty"`
+	Devices []Device                  `json:"devices"`
+}
+
+// Pinned is what is kept of a topology.
+func Pinned(o *v1alpha1.NetworkTopology) v1alpha1.NetworkTopology {
+	return v1alpha1.NetworkTopology{
+		TypeMeta:   o.TypeMeta,
+		ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, Generation: o.Generation},
+		Spec:       *o.Spec.DeepCopy(),
+	}
+}
+
+// Topology returns what the claim gives to a topology, nil when nothing.
+func (c *Claim) Topology(name string) *Topology {
+	i := slices.IndexFunc(c.Topologies, func(t Topology) bool { return t.Object.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &c.Topologies[i]
+}
+
+// Updating reports whether a topology is, or was left, between two generations.
+func (c *Claim) Updating() bool {
+	return slices.ContainsFunc(c.Topologies, func(t Topology) bool { return t.Next != nil })
+}
+
+// Unchosen returns a device that its step's selector does not choose: the device
+// was given to an earlier generation of the topology. Nil when all are chosen.
+func Unchosen(ctx context.Context, t *topology.Topology, devices []Device) (*Device, error) {
+	for i := range devices {
+		s, ok := t.Step(devices[i].Step)
+		if !ok || s.Selector == "" {
+			continue
+		}
+		selector, err := inventory.Compile(s.Selector)
+		if err != nil {
+			return nil, fault.New(fault.Invalid, fmt.Errorf("NetworkTopology %q step %q: %w", t.Name, s.Name, err))
+		}
+		if matches, err := selector.Match(ctx, devices[i].Host); err != nil || !matches {
+			return &devices[i], err
+		}
+	}
+	return nil, nil
+}
+
+// Device is an allocated device.
+type Device struct {
+	claim.Device
+	// Host is the device as it was on the host before it was given to the pod.
+	Host inventory.Device `json:"host"`
+}
+
+// SandboxID returns what the engine calls the topology in a runtime's sandbox.
+func (c *Claim) SandboxID(sandbox string, t *Topology) reconcile.SandboxID {
+	return reconcile.IDOfClaim(sandbox, string(c.UID), t.Object.Name)
+}
+
+// Sandboxes returns what must come true in a runtime's sandbox.
+func (c *Claim) Sandboxes(sandbox, netns string) ([]reconcile.Sandbox, error) {
+	var out []reconcile.Sandbox
+	for i := range c.Topologies {
+		t := &c.Topologies[i]
+		sb, err := c.SandboxOf(t, &t.Object, sandbox, netns)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, sb)
+	}
+	return out, nil
+}
+
+// SandboxOf returns what must come true of one generation of a topology. A device
+// whose step is no more stays where it is at home.
+func (c *Claim) SandboxOf(t *Topology, o *v1alpha1.NetworkTopology, sandbox, netns string) (reconcile.Sandbox, error) {
+	decoded, err := topology.FromObject(o)
+	if err != nil {
+		return reconcile.Sandbox{}, err
+	}
+	devices := map[string]string{}
+	for _, d := range t.Devices {
+		if s, ok := decoded.Step(d.Step); ok && len(s.DependOn) == 0 {
+			devices[d.Step] = d.Host.ID
+		}
+	}
+	return reconcile.Sandbox{ID: c.SandboxID(sandbox, t), Netns: netns, Topology: decoded, Devices: devices}, nil
+}
+
+// Phase is how far a claim has come in a sandbox.
+type Phase string
+
+// The phases.
+const (
+	Attaching Phase = "Attaching" // the engine is at work, or a crash has left it so
+	Attached  Phase = "Attached"  // every topology was verified
+	Failed    Phase = "Failed"    // it was undone; it may be tried again
+	Stopping  Phase = "Stopping"  // it must be released, and never attached again
+	Released  Phase = "Released"  // nothing of it is left
+)
+
+// Sandbox is the sandbox of a container runtime, and how far the claim has come
+// in it.
+type Sandbox struct {
+	ID     string    `json:"id"` // the runtime's
+	PodUID types.UID `json:"podUID"`
+	Netns  string    `json:"netns"` // path
+	// NetnsID is what the path led to; without the cookie.
+	NetnsID reconcile.NetnsID `json:"netnsID"`
+	Phase   Phase             `json:"phase"`
+	// Failure is why the phase is Failed.
+	Failure string `json:"failure,omitempty"`
+}
+
+// Held reports whether the sandbox may have something of the claim.
+func (s *Sandbox) Held() bool { return s.Phase != Released }
+
+// Entry is all that is recorded of a claim.
+type Entry struct {
+	Claim
+	// In lists the sandboxes of this boot, oldest first. The last released ones
+	// stay on it, so that what comes late for them is known to be late.
+	In []Sandbox
+}
+
+// Sandbox returns one of the sandboxes, nil when it is not known.
+func (e *Entry) Sandbox(id string) *Sandbox {
+	i := slices.IndexFunc(e.In, func(s Sandbox) bool { return s.ID == id })
+	if i < 0 {
+		return nil
+	}
+	return &e.In[i]
+}
+
+// remembered bounds how many released sandboxes stay listed.
+const remembered = 16
+
+// Set adds a sandbox or replaces the one of the same ID.
+func (e *Entry) Set(s Sandbox) {
+	if old := e.Sandbox(s.ID); old != nil {
+		*old = s
+	} else {
+		e.In = append(e.In, s)
+	}
+	released := 0
+	for i, s := range slices.Backward(e.In) {
+		if s.Phase != Released {
+			continue
+		}
+		if released++; released > remembered {
+			e.In = slices.Delete(e.In, i, i+1)
+		}
+	}
+}
+
+// Held reports whether a sandbox may have something of the claim.
+func (e *Entry) Held() bool {
+	return slices.ContainsFunc(e.In, func(s Sandbox) bool { return s.Held() })
+}

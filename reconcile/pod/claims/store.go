@@ -1,0 +1,534 @@
+package claims
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+const (
+	claimSuffix     = ".claim"
+	sandboxesSuffix = ".sandboxes"
+	damagedInfix    = ".damaged-"
+	// limitBytes is the size above which a file is neither written nor read.
+	limitBytes = 8 << 20
+)
+
+// Locker keeps goroutines and processes out of each other's way, by name; the
+// journal is one.
+type Locker interface {
+	Lock(ctx context.Context, name reconcile.SandboxID) (unlock func(), err error)
+}
+
+// Options is what a Store works with.
+type Options struct {
+	Dir    string
+	Locker Locker
+	BootID string
+	Now    func() time.Time
+}
+
+// Store keeps the records of one directory. It is safe for concurrent use; who
+// reads in order to write holds the claim's lock meanwhile.
+//
+// Hooks ask it while pods wait, and there are hundreds of claims on a node: what
+// was read is remembered until the kernel says that the file has changed, whoever
+// changed it.
+type Store struct {
+	Options
+
+	mu       sync.Mutex // held while files are read: what is remembered is never older than the last notice
+	changes  *changes
+	known    map[string]any // by path: the *Claim, *boot or *frame.OtherVersion it holds, nil for a claim that has not been read
+	reported []error
+}
+
+// Open opens the store, and makes its directory when it does not exist.
+func Open(o Options) (*Store, error) {
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("claims: %w", err)
+	}
+	return &Store{Options: o, changes: newChanges(o.Dir)}, nil
+}
+
+// Close lets go of the directory. Nothing is asked of the store afterwards.
+func (s *Store) Close() error { return s.changes.close() }
+
+// Lock holds off everybody else from one claim.
+func (s *Store) Lock(ctx context.Context, uid types.UID) (unlock func(), err error) {
+	return s.Locker.Lock(ctx, reconcile.SandboxID("claim/"+string(uid)))
+}
+
+// LockAll holds off everybody else who decides which claim gets a device. It is
+// taken after a claim's lock, and no other lock after it; whoever has it waits for
+// nothing.
+func (s *Store) LockAll(ctx context.Context) (unlock func(), err error) {
+	return s.Locker.Lock(ctx, "claims")
+}
+
+// uidForm is what a UID may look like to be part of a file name.
+var uidForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,62}$`)
+
+func (s *Store) path(uid types.UID, suffix string) (string, error) {
+	if !uidForm.MatchString(string(uid)) {
+		return "", fault.New(fault.Invalid, fmt.Errorf("claim UID %q is not of the form of a UID", uid))
+	}
+	return filepath.Join(s.Dir, string(uid)+suffix), nil
+}
+
+// Get returns what is recorded of a claim; false when it is not prepared. A
+// damaged record is set aside, and is an error once. One of another version is left
+// alone, and stays an error (frame.OtherVersion, of kind fault.Conflict): it can be
+// neither written over nor removed. What the topologies and
+// devices of the claim point to is shared with other callers, and is not to be
+// changed.
+func (s *Store) Get(uid types.UID) (Entry, bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.refresh(); err != nil {
+		return Entry{}, false, err
+	}
+	return s.get(uid)
+}
+
+// get is Get for who has mu and has refreshed.
+func (s *Store) get(uid types.UID) (Entry, bool, error) {
+	path, err := s.path(uid, claimSuffix)
+	if err != nil {
+		return Entry{}, false, err
+	}
+	c, err := read[Claim](s, path)
+	if err == nil && c.UID != uid {
+		err = &frame.Damage{Err: fmt.Errorf("is of claim %q", c.UID)}
+	}
+	if frame.IsDamage(err) {
+		err = s.setAside(path, err)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Entry{}, false, nil
+	case err != nil:
+		return Entry{}, false, fmt.Errorf("record of claim %q: %w", uid, err)
+	}
+	e := Entry{Claim: *c}
+	e.Topologies = slices.Clone(e.Topologies)
+	e.In, err = s.sandboxes(uid)
+	if other := frame.AsOtherVersion(err); other != nil {
+		err = fault.New(fault.Conflict, fmt.Errorf("sandboxes of claim %q: %w", uid, withDevices(other, c)))
+	}
+	return e, true, err
+}
+
+// withDevices adds to the sandboxes of a claim, which only another version can read,
+// the devices that the claim names.
+func withDevices(sandboxes *frame.OtherVersion, c *Claim) *frame.OtherVersion {
+	out := *sandboxes
+	out.Mentions = maps.Clone(out.Mentions)
+	for _, t := range c.Topologies {
+		for _, d := range t.Devices {
+			out.Mentions[d.Name], out.Mentions[d.Host.ID] = true, true
+		}
+	}
+	return &out
+}
+
+// boot is the content of a file of sandboxes.
+type boot struct {
+	BootID    string    `json:"bootID"`
+	Sandboxes []Sandbox `json:"sandboxes"`
+}
+
+func (s *Store) sandboxes(uid types.UID) ([]Sandbox, error) {
+	path, err := s.path(uid, sandboxesSuffix)
+	if err != nil {
+		return nil, err
+	}
+	b, err := read[boot](s, path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), frame.IsDamage(err):
+		// It was not made to survive a crash of the machine, and if the machine
+		// has not crashed the engine's journal knows what is to be released.
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("sandboxes of claim %q: %w", uid, err)
+	case b.BootID != s.BootID:
+		return nil, nil
+	}
+	return slices.Clone(b.Sandboxes), nil
+}
+
+// check refuses what this version never writes.
+func (b *boot) check() error {
+	for _, s := range b.Sandboxes {
+		switch s.Phase {
+		case "", Attaching, Attached, Failed, Stopping, Released:
+		default:
+			return fmt.Errorf("unknown phase %q", s.Phase)
+		}
+	}
+	return nil
+}
+
+func (*Claim) check() error { return nil }
+
+// List returns all records in order of UID, and an error for each that could not
+// be read. Those of other versions OtherVersions lists. What the records share with
+// other callers Get says.
+func (s *Store) List() ([]Entry, []error) {
+	return s.list(func(*Claim) bool { return true })
+}
+
+// list is List for the claims that are asked for.
+func (s *Store) list(asked func(*Claim) bool) ([]Entry, []error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.refresh(); err != nil {
+		return nil, []error{err}
+	}
+	var out []Entry
+	var errs []error
+	for path, v := range s.known {
+		uid, ok := strings.CutSuffix(filepath.Base(path), claimSuffix)
+		if c, read := v.(*Claim); !ok || read && !asked(c) {
+			continue
+		}
+		e, known, err := s.get(types.UID(uid))
+		switch {
+		case frame.AsOtherVersion(err) != nil:
+		case err != nil && !frame.IsDamage(err):
+			errs = append(errs, err)
+		case err == nil && known && asked(&e.Claim):
+			out = append(out, e)
+		}
+	}
+	slices.SortFunc(out, func(a, b Entry) int { return cmp.Compare(a.UID, b.UID) })
+	errs = append(errs, s.reported...)
+	s.reported = nil
+	return out, errs
+}
+
+// refresh drops what is remembered of files that have changed since.
+func (s *Store) refresh() error {
+	names, all := s.changes.since()
+	if all {
+		files, err := os.ReadDir(s.Dir)
+		if err != nil {
+			return fmt.Errorf("claims: %w", err)
+		}
+		s.known = map[string]any{}
+		for _, f := range files {
+			names = append(names, f.Name())
+		}
+	}
+	for _, name := range names {
+		switch path := filepath.Join(s.Dir, name); filepath.Ext(name) {
+		case claimSuffix:
+			s.known[path] = nil
+		case sandboxesSuffix: // asked for by claim alone
+			delete(s.known, path)
+		}
+	}
+	return nil
+}
+
+// OtherVersions returns the records of other versions, in order of path. The devices
+// whose names or IDs they mention count as held.
+func (s *Store) OtherVersions() ([]*frame.OtherVersion, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.refresh(); err != nil {
+		return nil, err
+	}
+	var out []*frame.OtherVersion
+	for path := range s.known {
+		uid, ok := strings.CutSuffix(filepath.Base(path), claimSuffix)
+		if !ok {
+			continue
+		}
+		if _, _, err := s.get(types.UID(uid)); err != nil {
+			if other := frame.AsOtherVersion(err); other != nil {
+				out = append(out, other)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b *frame.OtherVersion) int { return cmp.Compare(a.Path, b.Path) })
+	return out, nil
+}
+
+// OtherVersionsIn is OtherVersions for who only looks at a directory. It writes
+// nothing, and passes over what cannot be read.
+func OtherVersionsIn(dir string) []*frame.OtherVersion {
+	var out []*frame.OtherVersion
+	files, _ := os.ReadDir(dir) // in order of name
+	for _, f := range files {
+		path, err := filepath.Join(dir, f.Name()), error(nil)
+		switch filepath.Ext(path) {
+		case claimSuffix:
+			_, err = decode[Claim](path)
+		case sandboxesSuffix:
+			_, err = decode[boot](path)
+		}
+		if other := frame.AsOtherVersion(err); other != nil {
+			out = append(out, other)
+		}
+	}
+	return out
+}
+
+// OfPod returns the claims that are prepared for a pod.
+func (s *Store) OfPod(uid types.UID) ([]Entry, error) {
+	entries, errs := s.list(func(c *Claim) bool { return c.Pod.UID == uid })
+	return entries, errors.Join(errs...)
+}
+
+// InUse returns, by name, the devices that claims hold, as they were on the host
+// when they were prepared: what is to be said of a device while a pod has it. What
+// records of other versions mention may be a device too, and nothing is known of it.
+func (s *Store) InUse() (map[string]inventory.Device, error) {
+	entries, errs := s.List()
+	others, err := s.OtherVersions()
+	errs = append(errs, err)
+	out := map[string]inventory.Device{}
+	for _, o := range others {
+		for name := range o.Mentions {
+			out[name] = inventory.Device{}
+		}
+	}
+	for _, e := range entries {
+		for _, t := range e.Topologies {
+			for _, d := range t.Devices {
+				out[d.Name] = d.Host
+			}
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// writable refuses to write over, or to remove, a record of another version.
+func (s *Store) writable(uid types.UID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.refresh(); err != nil {
+		return err
+	}
+	if _, _, err := s.get(uid); frame.AsOtherVersion(err) != nil {
+		return err
+	}
+	return nil
+}
+
+// Put records a claim, durably. It fails with fault.Invalid when the record is larger
+// than a record may be, and nothing is written then.
+func (s *Store) Put(c Claim) error {
+	path, err := s.path(c.UID, claimSuffix)
+	if err == nil {
+		err = s.writable(c.UID)
+	}
+	if err == nil {
+		err = s.write(path, c, true)
+	}
+	if err != nil {
+		return fmt.Errorf("record claim %q: %w", c.UID, err)
+	}
+	return nil
+}
+
+// PutSandboxes records where a claim is.
+func (s *Store) PutSandboxes(e Entry) error {
+	path, err := s.path(e.UID, sandboxesSuffix)
+	if err == nil {
+		err = s.writable(e.UID)
+	}
+	if err == nil {
+		err = s.write(path, boot{s.BootID, e.In}, false)
+	}
+	if err != nil {
+		return fmt.Errorf("record sandboxes of claim %q: %w", e.UID, err)
+	}
+	return nil
+}
+
+// Remove forgets a claim; an absent one is no error.
+func (s *Store) Remove(uid types.UID) error {
+	if err := s.writable(uid); err != nil {
+		return fmt.Errorf("forget claim %q: %w", uid, err)
+	}
+	for _, suffix := range []string{sandboxesSuffix, claimSuffix} {
+		path, err := s.path(uid, suffix)
+		if err == nil {
+			err = os.Remove(path)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("forget claim %q: %w", uid, err)
+		}
+	}
+	return syncDir(s.Dir)
+}
+
+// Damaged returns the paths of the records that were set aside.
+func (s *Store) Damaged() ([]string, error) {
+	files, err := os.ReadDir(s.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("claims: %w", err)
+	}
+	var out []string
+	for _, f := range files {
+		if strings.Contains(f.Name(), damagedInfix) {
+			out = append(out, filepath.Join(s.Dir, f.Name()))
+		}
+	}
+	return out, nil
+}
+
+// read returns what a file holds, decoded once for all.
+func read[T Claim | boot, P content[T]](s *Store, path string) (*T, error) {
+	switch v := s.known[path].(type) {
+	case *T:
+		return v, nil
+	case *frame.OtherVersion:
+		return nil, fault.New(fault.Conflict, v)
+	}
+	v, err := decode[T, P](path)
+	other := frame.AsOtherVersion(err)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		delete(s.known, path)
+	case other != nil:
+		s.known[path] = other
+	case err == nil:
+		s.known[path] = v
+	}
+	return v, err
+}
+
+// content is what a file may hold.
+type content[T any] interface {
+	*T
+	check() error
+}
+
+// decode reads a file. It fails with frame.Damage or frame.OtherVersion when it holds
+// something else.
+func decode[T Claim | boot, P content[T]](path string) (*T, error) {
+	payload, err := load(path)
+	v := new(T)
+	if err == nil {
+		if err = json.Unmarshal(payload, v); err == nil {
+			err = P(v).check()
+		}
+		if err != nil {
+			err = frame.Misfit(payload, err)
+		}
+	}
+	if other := frame.AsOtherVersion(err); other != nil {
+		other.Path = path
+	}
+	if err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+func load(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > limitBytes {
+		return nil, &frame.Damage{Err: errors.New("not a regular file of at most 8 MiB")}
+	}
+	data := make([]byte, info.Size())
+	if _, err := f.ReadAt(data, 0); err != nil && len(data) > 0 {
+		return nil, err
+	}
+	return unframe(data)
+}
+
+func unframe(data []byte) ([]byte, error) {
+	line, ended := bytes.CutSuffix(data, []byte("\n"))
+	if !ended {
+		return nil, &frame.Damage{Err: errors.New("cut off")}
+	}
+	return frame.Decode(line)
+}
+
+// write replaces a file at once; durably if asked to.
+func (s *Store) write(path string, v any, durable bool) error {
+	data, err := frame.Encode(v)
+	if err != nil {
+		return err
+	}
+	if len(data) > limitBytes { // what load would call damaged
+		return fault.New(fault.Invalid, fmt.Errorf("%d bytes are more than the %d that a record may have: use fewer or smaller topologies in one claim", len(data), limitBytes))
+	}
+	f, err := os.CreateTemp(s.Dir, "."+filepath.Base(path)+".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil && durable {
+		err = f.Sync()
+	}
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	if durable {
+		return syncDir(s.Dir)
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// setAside renames a damaged file and returns the damage with its new name.
+func (s *Store) setAside(path string, why error) error {
+	for n := 1; ; n++ {
+		to := fmt.Sprintf("%s%s%d", path, damagedInfix, n)
+		if _, err := os.Lstat(to); err == nil {
+			continue
+		}
+		if err := os.Rename(path, to); errors.Is(err, fs.ErrNotExist) {
+			return err // another process was faster
+		} else if err != nil {
+			return fmt.Errorf("%s; not set aside: %w", why.Error(), err)
+		}
+		why = fmt.Errorf("claims: %q: %w; kept as %q", filepath.Base(path), why, filepath.Base(to))
+		s.reported = append(s.reported, why)
+		return why
+	}
+}

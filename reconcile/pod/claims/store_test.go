@@ -1,0 +1,218 @@
+package claims_test
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/journal"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// open opens a store as an agent of its own does.
+func open(t testing.TB, dir, bootID string) *claims.Store {
+	t.Helper()
+	j, err := journal.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := claims.Open(claims.Options{Dir: filepath.Join(dir, "claims"), Locker: j, BootID: bootID, Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func example(uid types.UID) claims.Claim {
+	return claims.Claim{
+		UID: uid, Namespace: "ns", Name: "c", Pod: claims.Pod{Name: "p", UID: "pod-" + uid},
+		Prepared: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC),
+		Topologies: []claims.Topology{{
+			Object: v1alpha1.NetworkTopology{
+				ObjectMeta: metav1.ObjectMeta{Name: "t", UID: "t-uid", Generation: 3},
+				Spec: v1alpha1.NetworkTopologySpec{Steps: []v1alpha1.Step{{
+					Name: "vf0", Type: "sriov", Config: &runtime.RawExtension{Raw: []byte(`{"vlan":9007199254740993}`)},
+				}}},
+			},
+			Devices: []claims.Device{{
+				Device: claim.Device{Step: "vf0", Request: "r", Pool: "n", Name: "pci-0000-03-10-0"},
+				Host:   inventory.Device{ID: "0000:03:10.0", Name: "pci-0000-03-10-0", IfName: "enp3s0f0v0"},
+			}},
+		}},
+	}
+}
+
+func get(t *testing.T, s *claims.Store, uid types.UID) claims.Entry {
+	t.Helper()
+	e, known, err := s.Get(uid)
+	if err != nil || !known {
+		t.Fatalf("Get(%q): known %t, %v", uid, known, err)
+	}
+	return e
+}
+
+func TestStore(t *testing.T) {
+	dir := t.TempDir()
+	one, other := open(t, dir, "boot"), open(t, dir, "boot") // two agents
+	want := example("aa")
+	if err := one.Put(want); err != nil {
+		t.Fatal(err)
+	}
+	e := get(t, other, "aa")
+	if !reflect.DeepEqual(e.Claim, want) {
+		t.Errorf("have %+v\nwant %+v", e.Claim, want)
+	}
+	e.Set(claims.Sandbox{ID: "s1", Netns: "/n", NetnsID: reconcile.NetnsID{Inode: 7}, Phase: claims.Attached})
+	if err := other.PutSandboxes(e); err != nil {
+		t.Fatal(err)
+	}
+	if e = get(t, one, "aa"); len(e.In) != 1 || e.In[0].Phase != claims.Attached || !e.Held() {
+		t.Errorf("what the other agent wrote: %+v", e.In)
+	}
+	used, err := one.InUse()
+	if err != nil || used["pci-0000-03-10-0"].IfName != "enp3s0f0v0" {
+		t.Errorf("InUse: %v, %v", used, err)
+	}
+	if of, err := one.OfPod("pod-aa"); err != nil || len(of) != 1 {
+		t.Errorf("OfPod: %v, %v", of, err)
+	}
+	if of, _ := one.OfPod("pod-bb"); len(of) != 0 {
+		t.Errorf("OfPod of a stranger: %v", of)
+	}
+
+	// The next boot knows the claim, and no sandbox.
+	if e = get(t, open(t, dir, "next"), "aa"); len(e.In) != 0 || e.Name != "c" {
+		t.Errorf("after a reboot: %+v", e)
+	}
+	for range 2 {
+		if err := one.Remove("aa"); err != nil {
+			t.Error(err)
+		}
+	}
+	if left, _ := os.ReadDir(filepath.Join(dir, "claims")); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	if _, known, err := other.Get("aa"); known || err != nil {
+		t.Errorf("removed, but known %t (%v)", known, err)
+	}
+}
+
+// TestExactNumbers holds that the pinned topology reaches the engine as it was.
+func TestExactNumbers(t *testing.T) {
+	s := open(t, t.TempDir(), "boot")
+	if err := s.Put(example("aa")); err != nil {
+		t.Fatal(err)
+	}
+	e := get(t, s, "aa")
+	sandboxes, err := e.Sandboxes("s1", "/netns")
+	if err != nil || len(sandboxes) != 1 {
+		t.Fatal(sandboxes, err)
+	}
+	sb := sandboxes[0]
+	if sb.ID != "s1/aa/t" || sb.Netns != "/netns" || sb.Devices["vf0"] != "0000:03:10.0" || sb.Topology.Generation != 3 {
+		t.Errorf("sandbox %+v", sb)
+	}
+	if v := sb.Topology.Steps[0].Config["vlan"]; v != int64(9007199254740993) {
+		t.Errorf("vlan is %T %v", v, v)
+	}
+}
+
+func TestDamage(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		spoil func(data string) string
+	}{
+		{"cut off", func(d string) string { return d[:len(d)/2] }},
+		{"empty", func(string) string { return "" }},
+		{"a bit", func(d string) string { return strings.Replace(d, "enp3s0f0v0", "enp3s0f0v1", 1) }},
+		{"no version", func(d string) string { return "x" + d[1:] }},
+		{"another claim's", func(d string) string { return d }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			s := open(t, dir, "boot")
+			for _, uid := range []types.UID{"aa", "bb"} {
+				if err := s.Put(example(uid)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			from, to := filepath.Join(dir, "claims", "aa.claim"), filepath.Join(dir, "claims", "aa.claim")
+			if c.name == "another claim's" {
+				from = filepath.Join(dir, "claims", "bb.claim")
+			}
+			data, err := os.ReadFile(from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(to, []byte(c.spoil(string(data))), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			entries, errs := s.List()
+			if len(entries) != 1 || entries[0].UID != "bb" || len(errs) != 1 {
+				t.Errorf("listed %d with %v, want the other one and an error", len(entries), errs)
+			}
+			if set, err := s.Damaged(); err != nil || len(set) != 1 {
+				t.Errorf("set aside: %v, %v", set, err)
+			}
+			if _, known, err := s.Get("aa"); known || err != nil {
+				t.Errorf("known %t, %v: it is decided anew", known, err)
+			}
+			if _, errs := s.List(); len(errs) != 0 {
+				t.Errorf("told twice: %v", errs)
+			}
+		})
+	}
+}
+
+// TestLostSandboxes holds that a file that does not survive a crash costs no claim.
+func TestLostSandboxes(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir, "boot")
+	if err := s.Put(example("aa")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "claims", "aa.sandboxes"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if e := get(t, s, "aa"); len(e.In) != 0 {
+		t.Errorf("sandboxes out of nothing: %v", e.In)
+	}
+}
+
+func TestRemembersReleased(t *testing.T) {
+	var e claims.Entry
+	e.Set(claims.Sandbox{ID: "live", Phase: claims.Attached})
+	for i := range 40 {
+		e.Set(claims.Sandbox{ID: string(rune('A' + i)), Phase: claims.Released})
+	}
+	if len(e.In) != 17 || e.Sandbox("live") == nil || e.Sandbox(string(rune('A'+39))) == nil {
+		t.Errorf("%d remembered: %v", len(e.In), e.In)
+	}
+}
+
+// TestSandboxOf holds that the device of a root step that is no more stays at home,
+// and with the claim.
+func TestSandboxOf(t *testing.T) {
+	c := example("aa")
+	next := claims.Pinned(&c.Topologies[0].Object)
+	next.Generation = 4
+	next.Spec.Steps = []v1alpha1.Step{{Name: "d", Type: "dummy"}, {Name: "vf0", Type: "vlan", DependOn: []string{"d"}}}
+	sb, err := c.SandboxOf(&c.Topologies[0], &next, "s1", "/netns")
+	if err != nil || sb.ID != "s1/aa/t" || sb.Topology.Generation != 4 || len(sb.Devices) != 0 {
+		t.Errorf("sandbox %+v, %v", sb, err)
+	}
+	if c.Topologies[0].Object.Generation != 3 || len(c.Topologies[0].Devices) != 1 || c.Updating() {
+		t.Errorf("the claim is another: %+v", c)
+	}
+}

@@ -1,0 +1,410 @@
+package claimstatus
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	metaapply "k8s.io/client-go/applyconfigurations/meta/v1"
+	resourceapply "k8s.io/client-go/applyconfigurations/resource/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// FieldManager is the name under which entries are applied.
+const FieldManager = claim.Driver
+
+// Object is a pod or a claim as the node knows it.
+type Object struct {
+	Namespace, Name string
+	UID             types.UID
+}
+
+// Subject is whom a report concerns. Either may be zero when it is not known;
+// then nothing is said to it.
+type Subject struct {
+	Claim, Pod Object
+}
+
+// Options is what a Reporter works with.
+type Options struct {
+	// Client needs: get on resourceclaims; patch and update on
+	// resourceclaims/status; associated-node:patch and associated-node:update
+	// on resourceclaims/driver, for the name of the driver; create and patch
+	// on events.
+	Client kubernetes.Interface
+	// NodeName is told as the source of Events.
+	NodeName string
+	Log      *slog.Logger
+
+	// Limit is how many claims may wait for the API server. Default 4096: more
+	// than a node has. Reports on further claims are dropped and counted.
+	Limit int
+	// Settle is how long a report waits for what may follow, so that a drift
+	// that is repaired at once is not written at all. Default 200 ms.
+	Settle time.Duration
+	// RetryMin and RetryMax bound the time between attempts. Defaults 500 ms
+	// and 2 minutes.
+	RetryMin, RetryMax time.Duration
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+const (
+	workers        = 2
+	attemptTimeout = 15 * time.Second
+)
+
+// Reporter writes reports to the API server. Its methods do not wait and may be
+// called from several goroutines; what they are given must not be changed after.
+// Reports on one claim must be made in the order in which things happened.
+type Reporter struct {
+	opts   Options
+	queue  workqueue.TypedRateLimitingInterface[types.UID]
+	events *events
+
+	mu      sync.Mutex
+	pending map[types.UID]*report
+	dropped uint64
+	// fought is when the last Event about a fight was made, per claim.
+	fought map[types.UID]time.Time
+}
+
+// fightEvery is the shortest time between two Events about fights in one claim:
+// who stops and begins again is not news each time.
+const fightEvery = 10 * time.Minute
+
+// report is what has been told of a claim and is not written yet.
+type report struct {
+	claim    Object
+	verdicts map[string]verdict // by topology
+}
+
+// New returns a Reporter, which writes nothing until Run.
+func New(o Options) *Reporter {
+	o.Limit = cmp.Or(o.Limit, 4096)
+	o.Settle = cmp.Or(o.Settle, 200*time.Millisecond)
+	o.RetryMin = cmp.Or(o.RetryMin, 500*time.Millisecond)
+	o.RetryMax = cmp.Or(o.RetryMax, 2*time.Minute)
+	if o.Now == nil {
+		o.Now = time.Now //nolint:forbidigo // the default of the value that callers give
+	}
+	return &Reporter{
+		opts: o,
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](o.RetryMin, o.RetryMax)),
+		events:  newEvents(o.Client, o.NodeName),
+		pending: map[types.UID]*report{},
+		fought:  map[types.UID]time.Time{},
+	}
+}
+
+// Attaching reports that a topology is still being attached when the runtime's hook
+// is over, and where it is. It is reported again as it goes on; the Events about it
+// are counted as one.
+func (r *Reporter) Attaching(s Subject, topologyName, at string) {
+	r.tell(s, topologyName, attaching(at))
+	r.events.normal(s, "NetworkAttaching", "the containers wait: "+at)
+}
+
+// Attached reports that a topology has been verified in the pod, with the
+// results of all its steps.
+func (r *Reporter) Attached(s Subject, topologyName string, steps []topology.StepResult) {
+	r.tell(s, topologyName, attached(topologyName, steps))
+	r.events.normal(s, "NetworkReady", readyMessage(topologyName, steps))
+}
+
+// Failed reports that a topology did not come true in the pod, and that what
+// was done for it was undone. The name is empty when it is not known which.
+func (r *Reporter) Failed(s Subject, topologyName string, err error) {
+	v := failed(topologyName, err)
+	r.tell(s, topologyName, v)
+	r.events.warning(s, "NetworkFailed", v.failure.Message)
+}
+
+// Drifted reports that something was altered behind our back. A repair that
+// follows at once spares the claim the news; the Event is made in any case.
+func (r *Reporter) Drifted(s Subject, topologyName string, drift []reconcile.Drift) {
+	message := driftMessage(topologyName, drift)
+	r.tell(s, topologyName, verdict{inSync: &condition{metav1.ConditionFalse, reasonDrifted, message}})
+	r.events.warning(s, "NetworkDrift", message)
+}
+
+// Fighting reports that somebody else changes back what is repaired. It stays so
+// until Repaired, or Drifted, says otherwise.
+func (r *Reporter) Fighting(s Subject, topologyName string, fights []reconcile.Fight) {
+	message := fightMessage(topologyName, fights)
+	r.tell(s, topologyName, verdict{inSync: &condition{metav1.ConditionFalse, reasonFighting, message}})
+	if r.newFight(s.Claim.UID) {
+		r.events.warning(s, "NetworkFighting", message)
+	}
+}
+
+// newFight reports whether a fight in a claim is worth an Event.
+func (r *Reporter) newFight(claim types.UID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.opts.Now()
+	maps.DeleteFunc(r.fought, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= fightEvery })
+	if _, told := r.fought[claim]; told {
+		return false
+	}
+	r.fought[claim] = now
+	return true
+}
+
+// Repaired reports that a drift was put right, with the results as they are now.
+func (r *Reporter) Repaired(s Subject, topologyName string, steps []topology.StepResult) {
+	r.tell(s, topologyName, attached(topologyName, steps))
+	r.events.normal(s, "NetworkRepaired", fmt.Sprintf("topology %q: is as wanted again", topologyName))
+}
+
+// Degraded reports that a drift could not be put right. The pod keeps what works.
+func (r *Reporter) Degraded(s Subject, topologyName string, err error) {
+	f := failed(topologyName, err).failure
+	r.tell(s, topologyName, verdict{ready: &condition{metav1.ConditionFalse, f.Kind, f.Message}})
+	r.events.warning(s, "NetworkDegraded", f.Message)
+}
+
+// Runs reports which generation of a topology the pod has. Without an update
+// nothing keeps it from the one it was to get.
+func (r *Reporter) Runs(s Subject, topologyName string, generation int64, update *claim.Update) {
+	if update != nil {
+		cutShort := *update
+		cutShort.Message = cut(update.Message, messageMax)
+		update = &cutShort
+	}
+	r.tell(s, topologyName, verdict{runs: &claim.Report{Generation: generation, Update: update}})
+}
+
+// Updated reports that the pod has got a later generation of a topology in place,
+// with the results of all its steps.
+func (r *Reporter) Updated(s Subject, topologyName string, from, to int64, steps []topology.StepResult) {
+	v := attached(topologyName, steps)
+	v.runs = &claim.Report{Generation: to}
+	r.tell(s, topologyName, v)
+	r.events.normal(s, "NetworkUpdated", fmt.Sprintf("topology %q: updated in place from generation %d to %d", topologyName, from, to))
+}
+
+// UpdateFailed reports that a later generation did not come true in the pod, which
+// keeps the one it had.
+func (r *Reporter) UpdateFailed(s Subject, topologyName string, from, to int64, err error) {
+	f := failed(topologyName, err).failure
+	r.Runs(s, topologyName, from, &claim.Update{Generation: to, State: claim.UpdateFailed, Step: f.Step, Kind: f.Kind, Message: f.Message})
+	r.events.warning(s, "NetworkUpdateFailed", fmt.Sprintf("the pod keeps generation %d, as generation %d failed: %s", from, to, f.Message))
+}
+
+// UpdateDelayed reports that something of the pod, or of its node, is in the way of a
+// later generation: the pod keeps the one it had, and is tried again.
+func (r *Reporter) UpdateDelayed(s Subject, topologyName string, from, to int64, attempts int, err error) {
+	f := failed(topologyName, err).failure
+	r.Runs(s, topologyName, from, &claim.Update{
+		Generation: to, State: claim.UpdateRetrying, Step: f.Step, Kind: f.Kind, Message: f.Message, Attempts: attempts,
+	})
+	r.events.warning(s, "NetworkUpdateDelayed", fmt.Sprintf("the pod keeps generation %d until generation %d can be tried again: %s", from, to, f.Message))
+}
+
+// HeldBack reports that a pod cannot be given a later generation, and why.
+func (r *Reporter) HeldBack(s Subject, topologyName string, from, to int64, why error) {
+	r.Runs(s, topologyName, from, &claim.Update{Generation: to, State: claim.UpdateHeldBack, Message: why.Error()})
+	r.events.warning(s, "NetworkHeldBack", fmt.Sprintf("topology %q: the pod keeps generation %d, as generation %d needs a new pod: %s", topologyName, from, to, why))
+}
+
+// Detached reports that the pod's network has been taken down and the devices
+// are back. It makes no Event: every pod ends so.
+func (r *Reporter) Detached(s Subject) {
+	r.tell(s, every, verdict{
+		ready:  &condition{metav1.ConditionFalse, reasonDetached, "the pod's network has been taken down"},
+		inSync: &condition{metav1.ConditionUnknown, reasonDetached, ""},
+		bare:   true,
+		runs:   &claim.Report{},
+	})
+}
+
+// Waiting returns how many claims have reports that are not written yet, and how
+// many reports were dropped because there were too many.
+func (r *Reporter) Waiting() (claims int, dropped uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.pending), r.dropped
+}
+
+func (r *Reporter) tell(s Subject, topologyName string, v verdict) {
+	if s.Claim.UID == "" {
+		return
+	}
+	r.mu.Lock()
+	p, ok := r.pending[s.Claim.UID]
+	if !ok && len(r.pending) >= r.opts.Limit {
+		r.dropped++
+		first := r.dropped == 1
+		r.mu.Unlock()
+		if first {
+			r.opts.Log.Error("claim reports dropped: the API server is too slow", "waiting", r.opts.Limit)
+		}
+		return
+	}
+	if !ok {
+		p = &report{s.Claim, map[string]verdict{}}
+		r.pending[s.Claim.UID] = p
+	}
+	p.add(topologyName, v)
+	r.mu.Unlock()
+	r.queue.AddAfter(s.Claim.UID, r.opts.Settle)
+}
+
+func (p *report) add(topologyName string, v verdict) {
+	if topologyName == every { // it goes for all that was told before
+		for name, old := range p.verdicts {
+			if name != every {
+				p.verdicts[name] = v.after(old)
+			}
+		}
+	}
+	p.verdicts[topologyName] = v.after(p.verdicts[topologyName])
+}
+
+// Run writes reports until ctx ends. What has not been written then is lost; the
+// agent that follows reports the sandboxes it finds.
+func (r *Reporter) Run(ctx context.Context) error {
+	stopEvents := r.events.start()
+	defer stopEvents()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for range workers {
+		wg.Go(func() {
+			for r.next(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+	r.queue.ShutDown()
+	return nil
+}
+
+func (r *Reporter) next(ctx context.Context) bool {
+	uid, stopped := r.queue.Get()
+	if stopped {
+		return false
+	}
+	defer r.queue.Done(uid)
+	r.mu.Lock()
+	p := r.pending[uid]
+	delete(r.pending, uid)
+	r.mu.Unlock()
+	if p == nil {
+		r.queue.Forget(uid)
+		return true
+	}
+	err := r.write(ctx, p)
+	if err == nil || ctx.Err() != nil {
+		r.queue.Forget(uid)
+		return true
+	}
+	log := r.opts.Log.With("claim", p.claim.Namespace+"/"+p.claim.Name, "error", err)
+	if apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) {
+		log.Error("the API server refuses the status of a claim")
+		r.queue.Forget(uid)
+		return true
+	}
+	if r.queue.NumRequeues(uid) == 0 {
+		log.Warn("the status of a claim could not be written: retrying")
+	}
+	r.keep(uid, p)
+	r.queue.AddRateLimited(uid)
+	return true
+}
+
+// keep puts a report back, below what has been told meanwhile.
+func (r *Reporter) keep(uid types.UID, p *report) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if newer := r.pending[uid]; newer != nil {
+		if v, ok := newer.verdicts[every]; ok {
+			p.add(every, v)
+		}
+		for name, v := range newer.verdicts {
+			if name != every {
+				p.add(name, v)
+			}
+		}
+	}
+	r.pending[uid] = p
+}
+
+// write brings the status of a claim up to date. A claim that is gone, replaced
+// or no longer allocated needs none.
+func (r *Reporter) write(ctx context.Context, p *report) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	api := r.opts.Client.ResourceV1().ResourceClaims(p.claim.Namespace)
+	c, err := api.Get(ctx, p.claim.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("get: %w", err)
+	case c.UID != p.claim.UID:
+		return nil
+	}
+	want := entries(c, p.verdicts, r.opts.Now())
+	if len(want) == 0 || same(c.Status.Devices, want) {
+		return nil
+	}
+	_, err = api.ApplyStatus(ctx, apply(c, want), metav1.ApplyOptions{FieldManager: FieldManager, Force: true})
+	if apierrors.IsInvalid(err) {
+		// Apply writes the opaque parameters in the allocation anew, with sorted
+		// keys, and an allocation must not change (1.37). Those of other drivers'
+		// classes are as their authors wrote them.
+		_, err = api.UpdateStatus(ctx, replaced(c, want), metav1.UpdateOptions{FieldManager: FieldManager})
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("apply: %w", err)
+	}
+	return nil
+}
+
+// apply says our part of the status. The UID keeps it from a claim of the same
+// name that comes between.
+func apply(c *resourceapi.ResourceClaim, want []resourceapi.AllocatedDeviceStatus) *resourceapply.ResourceClaimApplyConfiguration {
+	status := resourceapply.ResourceClaimStatus()
+	for _, e := range want {
+		d := resourceapply.AllocatedDeviceStatus().WithDriver(e.Driver).WithPool(e.Pool).WithDevice(e.Device)
+		if e.ShareID != nil {
+			d.WithShareID(*e.ShareID)
+		}
+		for _, c := range e.Conditions {
+			d.WithConditions(metaapply.Condition().WithType(c.Type).WithStatus(c.Status).WithReason(c.Reason).WithMessage(c.Message).WithLastTransitionTime(c.LastTransitionTime))
+		}
+		if e.Data != nil {
+			d.WithData(*e.Data)
+		}
+		if n := e.NetworkData; n != nil {
+			network := resourceapply.NetworkDeviceData().WithInterfaceName(n.InterfaceName).WithIPs(n.IPs...)
+			if n.HardwareAddress != "" {
+				network.WithHardwareAddress(n.HardwareAddress)
+			}
+			d.WithNetworkData(network)
+		}
+		status.WithDevices(d)
+	}
+	return resourceapply.ResourceClaim(c.Name, c.Namespace).WithUID(c.UID).WithStatus(status)
+}
+
+func kindOf(err error) string { return string(cmp.Or(fault.Of(err), fault.Internal)) }

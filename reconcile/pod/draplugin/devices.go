@@ -1,0 +1,77 @@
+package draplugin
+
+import (
+	"net/netip"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/reconcile/pod/gate"
+	"github.com/plumbline/plumbline/topology"
+)
+
+// devices is what kubelet is told of a claim. Each device comes with the claim's
+// gate, so that a container which consumes one request of the claim waits for all
+// of it. What is known of the interfaces is said again each time: kubelet's
+// helper writes the metadata of a claim anew when it is prepared again.
+func (p *Plugin) devices(e claims.Entry) []kubeletplugin.Device {
+	var results [][]topology.StepResult
+	for i := range e.Topologies {
+		var of []topology.StepResult
+		for _, s := range e.In {
+			if s.Phase == claims.Attached {
+				of = p.Results(e.SandboxID(s.ID, &e.Topologies[i]))
+			}
+		}
+		results = append(results, of)
+	}
+	return describe(&e.Claim, results)
+}
+
+// describe tells the devices of a claim, with the results per topology.
+func describe(c *claims.Claim, results [][]topology.StepResult) []kubeletplugin.Device {
+	var out []kubeletplugin.Device
+	for i, t := range c.Topologies {
+		for _, d := range t.Devices {
+			out = append(out, kubeletplugin.Device{
+				Requests: []string{d.Request}, PoolName: d.Pool, DeviceName: d.Name, ShareID: d.ShareID,
+				CDIDeviceIDs: []string{gate.ID(c.UID)},
+				Metadata:     &kubeletplugin.DeviceMetadata{Attributes: attributes(d.Host), NetworkData: networkData(results[i], d.Step)},
+			})
+		}
+	}
+	return out
+}
+
+func attributes(d inventory.Device) map[string]resourceapi.DeviceAttribute {
+	out := map[string]resourceapi.DeviceAttribute{}
+	for name, value := range inventory.Attributes(d) {
+		out[string(name)] = value
+	}
+	return out
+}
+
+// networkData is what a root step has made of its device: its last interface,
+// with the addresses of that interface in canonical form. Nil when nothing is
+// known yet.
+func networkData(results []topology.StepResult, step string) *resourceapi.NetworkDeviceData {
+	i := slices.IndexFunc(results, func(r topology.StepResult) bool { return r.Name == step })
+	if i < 0 || len(results[i].Result.Interfaces) == 0 {
+		return nil
+	}
+	r := results[i].Result
+	last := len(r.Interfaces) - 1
+	out := &resourceapi.NetworkDeviceData{InterfaceName: r.Interfaces[last].Name, HardwareAddress: r.Interfaces[last].MAC}
+	for _, ip := range r.IPs {
+		if ip.Interface == nil || *ip.Interface != last {
+			continue
+		}
+		if a, err := netip.ParsePrefix(ip.Address); err == nil {
+			out.IPs = append(out.IPs, a.String())
+		}
+	}
+	return out
+}

@@ -1,0 +1,218 @@
+package draplugin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/kubernetes"
+	metadatav1beta1 "k8s.io/dynamic-resource-allocation/api/metadata/v1beta1"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+// Keeper ends what a claim has in sandboxes.
+type Keeper interface {
+	Withdraw(ctx context.Context, uid types.UID) error
+}
+
+// Options is what a Plugin works with. All but Patience must be given.
+type Options struct {
+	Store     *claims.Store
+	Keeper    Keeper
+	Cluster   Cluster
+	Contracts contract.Set
+	// Discover lists the devices of the host, those that can be read in part
+	// with the error.
+	Discover func() ([]inventory.Device, error)
+	// Results returns what the steps of a sandbox have made; nil when unknown.
+	Results func(id reconcile.SandboxID) []topology.StepResult
+	// HandleError is told of what goes wrong while slices are published.
+	HandleError func(err error, msg string)
+	// Patience bounds how long the preparation of a pod's claims waits for what
+	// will pass by itself. Default 30 s: the kubelet gives up after 45.
+	Patience time.Duration
+	// Changed is called when a claim has been prepared or ended.
+	Changed func()
+	Log     *slog.Logger
+	Now     func() time.Time
+}
+
+// Plugin is a DRA driver for one node.
+type Plugin struct {
+	Options
+
+	calls calls
+	began time.Time // of Run
+
+	mu     sync.Mutex
+	helper *kubeletplugin.Helper
+}
+
+var _ kubeletplugin.DRAPlugin = (*Plugin)(nil)
+
+// New returns a plugin that is not served yet.
+func New(o Options) *Plugin {
+	o.Patience = cmp.Or(o.Patience, 30*time.Second)
+	return &Plugin{Options: o}
+}
+
+// Serving is where kubelet finds the plugin.
+type Serving struct {
+	Kube         kubernetes.Interface
+	NodeName     string
+	PluginDir    string // of the socket; made when absent
+	RegistrarDir string // kubelet's own
+	CDIDir       string // of the metadata's CDI files; made when absent
+	// Instance tells this process apart from any other there was or is, in the names of
+	// its sockets. Default: a random UUID.
+	Instance types.UID
+}
+
+// Publisher gets hold of what writes ResourceSlices.
+type Publisher interface {
+	PublishResources(ctx context.Context, r resourceslice.DriverResources) error
+}
+
+// Run serves kubelet until ctx ends and requests that are under way have ended, as far
+// as they do so soon, then deregisters. publish is run meanwhile.
+func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Context, Publisher) error) error {
+	for _, dir := range []string{s.PluginDir, s.CDIDir} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("kubelet plugin: %w", err)
+		}
+	}
+	if err := removeDead(ctx, p.Log, s, p.Now()); err != nil {
+		p.Log.Warn("sockets of earlier agents", "error", err)
+	}
+	p.began = p.Now()
+	// The helper stops at once when its context ends, in the middle of a request.
+	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx), p,
+		kubeletplugin.DriverName(claim.Driver),
+		kubeletplugin.KubeClient(s.Kube),
+		kubeletplugin.NodeName(s.NodeName),
+		kubeletplugin.PluginDataDirectoryPath(s.PluginDir),
+		kubeletplugin.RegistrarDirectoryPath(s.RegistrarDir),
+		kubeletplugin.CDIDirectory(s.CDIDir),
+		// Not the UID of the pod, which a container that is started again has too: the
+		// kubelet ends a registration in one pass over its plugins, and begins one of the
+		// same name in the next pass, a second later.
+		kubeletplugin.RollingUpdate(cmp.Or(s.Instance, uuid.NewUUID())),
+		kubeletplugin.HealthService(false),
+		// Each claim has a lock of its own: a claim that cannot be prepared or released
+		// holds up no other, nor another agent.
+		kubeletplugin.Serialize(false),
+		kubeletplugin.GRPCInterceptor(p.intercept),
+		kubeletplugin.EnableDeviceMetadata(true, []schema.GroupVersion{metadatav1beta1.SchemeGroupVersion}),
+	)
+	if err != nil {
+		return fmt.Errorf("kubelet plugin: %w", err)
+	}
+	p.mu.Lock()
+	p.helper = helper
+	p.mu.Unlock()
+	defer helper.Stop()
+	if err := publish(ctx, helper); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	p.calls.drain(stopGrace)
+	return nil
+}
+
+func (p *Plugin) serving() *kubeletplugin.Helper {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.helper
+}
+
+// Ready returns nil once kubelet has accepted the plugin.
+func (p *Plugin) Ready() error {
+	helper := p.serving()
+	if helper == nil {
+		return errors.New("kubelet plugin: not served yet")
+	}
+	status := helper.RegistrationStatus()
+	switch {
+	case status == nil:
+		return errors.New("kubelet plugin: kubelet has not registered it yet")
+	case !status.PluginRegistered:
+		return fmt.Errorf("kubelet plugin: kubelet refuses it: %s", status.Error)
+	}
+	return nil
+}
+
+// PrepareResourceClaims implements kubeletplugin.DRAPlugin.
+func (p *Plugin) PrepareResourceClaims(ctx context.Context, all []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.Patience)
+	defer cancel()
+	out := map[types.UID]kubeletplugin.PrepareResult{}
+	for _, rc := range all {
+		devices, err := p.prepare(ctx, rc)
+		out[rc.UID] = kubeletplugin.PrepareResult{Err: err, Devices: devices}
+	}
+	p.Changed()
+	return out, nil
+}
+
+// UnprepareResourceClaims implements kubeletplugin.DRAPlugin. It waits for no device:
+// what is not released yet goes on being released, and the kubelet asks again.
+func (p *Plugin) UnprepareResourceClaims(ctx context.Context, all []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+	out := map[types.UID]error{}
+	for _, c := range all {
+		out[c.UID] = p.Keeper.Withdraw(ctx, c.UID)
+	}
+	p.Changed()
+	return out, nil
+}
+
+// HandleError implements kubeletplugin.DRAPlugin.
+func (p *Plugin) HandleError(_ context.Context, err error, msg string) {
+	p.Options.HandleError(err, msg)
+}
+
+// WatchHealthStatus implements kubeletplugin.DRAPlugin.
+func (p *Plugin) WatchHealthStatus(context.Context, chan<- kubeletplugin.DeviceHealthReport) error {
+	return kubeletplugin.ErrHealthNotSupported
+}
+
+// Refine writes what is known of the interfaces into the metadata that containers
+// of the claim see. It has to come before the first of them is made: a container
+// keeps the file it was started with.
+func (p *Plugin) Refine(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) error {
+	helper := p.serving()
+	if helper == nil {
+		return errors.New("kubelet plugin: not served yet")
+	}
+	of := map[string][]kubeletplugin.Device{}
+	var requests []string
+	for _, d := range describe(c, results) {
+		request, _, _ := strings.Cut(d.Requests[0], "/")
+		if of[request] == nil {
+			requests = append(requests, request)
+		}
+		of[request] = append(of[request], d)
+	}
+	var errs []error
+	for _, r := range requests {
+		errs = append(errs, helper.UpdateRequestMetadata(ctx, c.Namespace, c.Name, c.UID, of[r][0].Requests[0], of[r]))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,345 @@
+package draplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
+)
+
+func invalid(format string, args ...any) error {
+	return fault.New(fault.Invalid, fmt.Errorf(format, args...))
+}
+
+// prepare decides what a claim is for and records it. It is idempotent by UID. What
+// will pass by itself it waits for, until ctx ends, and holds no lock meanwhile: the
+// kubelet comes again only a minute after a failure.
+func (p *Plugin) prepare(ctx context.Context, rc *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
+	assigned, err := claim.Allocated(rc)
+	if err != nil || len(assigned) == 0 {
+		return nil, err
+	}
+	pod, err := onlyPod(rc)
+	if err != nil {
+		return nil, err
+	}
+	d := decision{p, rc, pod, assigned}
+	devices, err := patiently(ctx, func() ([]kubeletplugin.Device, error) { return d.try(ctx) }, func(err error) {
+		p.Log.Info("waiting to prepare", "claim", rc.Namespace+"/"+rc.Name, "pod", pod.Name, "reason", err)
+	})
+	if err != nil {
+		p.Log.Warn("not prepared", "claim", rc.Namespace+"/"+rc.Name, "pod", pod.Name, "kind", fault.Of(err), "error", err)
+	}
+	return devices, err
+}
+
+// decision is a claim that is to be prepared for a pod.
+type decision struct {
+	*Plugin
+	rc       *resourceapi.ResourceClaim
+	pod      claims.Pod
+	assigned []claim.Assignment
+}
+
+// try prepares the claim, or makes room for the next try.
+func (d *decision) try(ctx context.Context) ([]kubeletplugin.Device, error) {
+	for {
+		devices, err := d.record(ctx)
+		t, ok := errors.AsType[*taken](err)
+		if !ok {
+			return devices, err
+		}
+		if err := d.giveOn(ctx, t); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// record answers from the record, or makes it. To make it the claim is locked, and
+// all claims only for the moment in which its devices are reserved. An attachment may
+// have the claim's lock for minutes, and changes nothing of the answer.
+func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
+	if e, _, answers, err := d.recorded(); answers || err != nil {
+		return d.devices(e), err
+	}
+	unlock, err := d.Store.Lock(ctx, d.rc.UID)
+	if err != nil {
+		return nil, passing(err)
+	}
+	defer unlock()
+	e, known, answers, err := d.recorded()
+	switch {
+	case answers || err != nil:
+		return d.devices(e), err
+	case known && e.Held():
+		return nil, passing(fault.New(fault.Conflict, fmt.Errorf("ResourceClaim %q is still attached to pod %q: it is released when that pod has ended", d.rc.Name, e.Pod.Name)))
+	case known && !pins(&e.Claim, d.assigned):
+		// It was allocated anew while the node did not hear of it.
+		return nil, &taken{e, errors.New("it is prepared for devices of an earlier allocation")}
+	}
+	c := claims.Claim{UID: d.rc.UID, Namespace: d.rc.Namespace, Name: d.rc.Name, Pod: d.pod, Prepared: d.Now().UTC()}
+	if known {
+		// The claim outlived its pod. What was decided for it stays.
+		c.Topologies = e.Topologies
+	} else if c.Topologies, err = d.resolve(ctx, d.rc.Name, d.assigned); err != nil {
+		return nil, err
+	}
+	if err := d.reserve(ctx, &c); err != nil {
+		return nil, err
+	}
+	d.Log.Info("prepared", "claim", c.Namespace+"/"+c.Name, "pod", c.Pod.Name, "topologies", len(c.Topologies))
+	return d.devices(claims.Entry{Claim: c}), nil
+}
+
+// recorded returns what is recorded of the claim, and whether that answers for the pod.
+// A record of another version of plumbline is an error.
+func (d *decision) recorded() (e claims.Entry, known, answers bool, err error) {
+	e, known, err = d.Store.Get(d.rc.UID)
+	switch {
+	case frame.AsOtherVersion(err) != nil:
+		return claims.Entry{}, false, false, err
+	case err != nil:
+		d.Log.Error("cannot read claim records", "error", err) // it is set aside, and decided anew
+		return claims.Entry{}, false, false, nil
+	}
+	return e, known, known && e.Pod.UID == d.pod.UID && pins(&e.Claim, d.assigned), nil
+}
+
+// pins reports whether a record is of the devices, and of the topologies, that a
+// claim is allocated for.
+func pins(c *claims.Claim, assigned []claim.Assignment) bool {
+	return slices.EqualFunc(c.Topologies, assigned, func(t claims.Topology, a claim.Assignment) bool {
+		return t.Object.Name == a.Topology.Name && (a.Topology.UID == "" || a.Topology.UID == t.Object.UID) &&
+			slices.EqualFunc(t.Devices, a.Devices, func(x claims.Device, y claim.Device) bool { return sameDevice(x.Device, y) })
+	})
+}
+
+func sameDevice(x, y claim.Device) bool {
+	if (x.ShareID == nil) != (y.ShareID == nil) || x.ShareID != nil && *x.ShareID != *y.ShareID {
+		return false
+	}
+	x.ShareID, y.ShareID = nil, nil
+	return x == y
+}
+
+// onlyPod returns the pod a claim is reserved for.
+func onlyPod(rc *resourceapi.ResourceClaim) (claims.Pod, error) {
+	switch users := rc.Status.ReservedFor; {
+	case len(users) == 0:
+		return claims.Pod{}, fault.New(fault.NotReady, fmt.Errorf("ResourceClaim %q is reserved for no pod", rc.Name))
+	case len(users) > 1:
+		names := make([]string, len(users))
+		for i, u := range users {
+			names[i] = u.Resource + "/" + u.Name
+		}
+		return claims.Pod{}, invalid("ResourceClaim %q is shared by %s: its devices are moved into a pod, and a device is in one pod at a time. Give each pod a claim of its own with a ResourceClaimTemplate",
+			rc.Name, strings.Join(names, ", "))
+	case users[0].APIGroup != "" || users[0].Resource != "pods":
+		return claims.Pod{}, invalid("ResourceClaim %q is reserved for %s %q, not for a pod: give each pod a claim of its own with a ResourceClaimTemplate", rc.Name, users[0].Resource, users[0].Name)
+	default:
+		return claims.Pod{Name: users[0].Name, UID: users[0].UID}, nil
+	}
+}
+
+// resolve finds the topologies and the devices of the host that are meant.
+func (p *Plugin) resolve(ctx context.Context, claimName string, assigned []claim.Assignment) ([]claims.Topology, error) {
+	found, partial := p.Discover()
+	var out []claims.Topology
+	for _, a := range assigned {
+		o, err := p.Cluster.Topology(ctx, a.Topology.Name)
+		if err != nil {
+			return nil, err
+		}
+		t, err := p.check(ctx, o, a, claimName)
+		if err != nil {
+			return nil, err
+		}
+		ct := claims.Topology{Object: claims.Pinned(o)}
+		for _, d := range a.Devices {
+			host, err := locate(found, d.Name)
+			if err != nil {
+				if partial != nil { // what could not be read is perhaps another pod's
+					err = fault.Detailed(err, partial.Error())
+				}
+				return nil, fmt.Errorf("request %q: %w", d.Request, err)
+			}
+			ct.Devices = append(ct.Devices, claims.Device{Device: d, Host: host})
+		}
+		if a.Topology.Generation != 0 && a.Topology.Generation != o.Generation {
+			if err := stillMatches(ctx, t, ct.Devices, a.Topology.Generation); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, ct)
+	}
+	return out, nil
+}
+
+// check refuses a topology that is wrong, is another than the one the classes
+// were made of, or lacks devices. It is what admission checks, once more: nobody
+// need have been there to be asked.
+func (p *Plugin) check(ctx context.Context, o *v1alpha1.NetworkTopology, a claim.Assignment, claimName string) (*topology.Topology, error) {
+	if pin := a.Topology.UID; pin != "" && pin != o.UID {
+		return nil, invalid("NetworkTopology %q was deleted and created again since ResourceClaim %q was allocated: delete the claim, or its pod, and create it again", o.Name, claimName)
+	}
+	t, _, err := validity.Object(ctx, o, p.Contracts)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, fault.New(fault.NotReady, err)
+		}
+		return nil, fault.New(fault.Invalid, err)
+	}
+	return t, claim.Incomplete(t, p.Contracts, a, claimName)
+}
+
+// locate finds a device by the name it was published with.
+func locate(devices []inventory.Device, name string) (inventory.Device, error) {
+	i := slices.IndexFunc(devices, func(d inventory.Device) bool { return d.Name == name })
+	switch {
+	case i < 0:
+		// It may be on its way back from a pod, or its driver be loaded again.
+		return inventory.Device{}, passing(fault.New(fault.NotReady, fmt.Errorf("device %q is not on this node any more", name)))
+	case devices[i].HostUse != "":
+		return inventory.Device{}, fault.New(fault.Conflict, fmt.Errorf("device %q is kept by the node (%s)", name, devices[i].State()))
+	}
+	return devices[i], nil
+}
+
+// stillMatches refuses a device that an edited topology would not have chosen.
+func stillMatches(ctx context.Context, t *topology.Topology, devices []claims.Device, allocated int64) error {
+	d, err := claims.Unchosen(ctx, t, devices)
+	if d == nil {
+		return err
+	}
+	return fault.New(fault.Invalid, errors.Join(fmt.Errorf(
+		"NetworkTopology %q was edited since device %q was allocated for step %q (generation %d then, %d now), and the step's selector does not choose it any more: delete the claim, or its pod, and create it again",
+		t.Name, d.Name, d.Step, allocated, t.Generation), err))
+}
+
+// taken is a record that stands in the way.
+type taken struct {
+	by  claims.Entry
+	err error
+}
+
+func (t *taken) Error() string { return t.err.Error() }
+func (t *taken) Unwrap() error { return t.err }
+
+// reserve records a claim unless another has one of its devices. The scheduler may
+// give a device away up to seconds before it is released, as when a pod is deleted
+// by force.
+func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
+	unlock, err := p.Store.LockAll(ctx)
+	if err != nil {
+		return passing(err)
+	}
+	defer unlock()
+	others, errs := p.Store.List()
+	for _, err := range errs {
+		p.Log.Error("cannot read claim records", "error", err)
+	}
+	for _, other := range others {
+		if other.UID == c.UID || !other.Held() && len(other.In) > 0 {
+			continue // that has been in a sandbox, and out of it: only its record waits for kubelet
+		}
+		if device := common(c, &other.Claim); device != "" {
+			// Whose it is, is not for other tenants.
+			return &taken{other, fault.Detailed(
+				fmt.Errorf("device %q is still in use by another pod: it is given on when that pod's network is undone", device),
+				fmt.Sprintf("ResourceClaim %q of pod %q in namespace %q has it", other.Name, other.Pod.Name, other.Namespace))}
+		}
+	}
+	if err := p.refuseOtherVersions(c); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil { // the kubelet has given up: it may have unprepared the claim already
+		return fault.New(fault.NotReady, err)
+	}
+	err = p.Store.Put(*c)
+	if fault.Of(err) == fault.Invalid {
+		return err // it stays too large
+	}
+	return passing(err)
+}
+
+// giveOn ends a record that stands in the way, when it may.
+func (d *decision) giveOn(ctx context.Context, t *taken) error {
+	held := passing(fault.New(fault.Conflict, t.err))
+	if t.by.UID != d.rc.UID {
+		lost, err := d.lost(ctx, &t.by)
+		switch {
+		case err != nil:
+			return fault.Detailed(held, err.Error())
+		case !lost:
+			return held
+		}
+	}
+	if err := d.Keeper.Withdraw(ctx, t.by.UID); err != nil {
+		return fault.Detailed(held, err.Error())
+	}
+	return nil
+}
+
+// refuseOtherVersions refuses devices that the record of a claim speaks of that
+// another version has written. A device of which each claim has a share is in no
+// claim's way.
+func (p *Plugin) refuseOtherVersions(c *claims.Claim) error {
+	others, err := p.Store.OtherVersions()
+	if err != nil {
+		return err
+	}
+	for _, other := range others {
+		for _, t := range c.Topologies {
+			for _, d := range t.Devices {
+				if d.ShareID == nil && (other.Mentions[d.Name] || other.Mentions[d.Host.ID]) {
+					return fault.New(fault.Conflict, fmt.Errorf("device %q is held by another ResourceClaim: its record was %w", d.Name, other))
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// lost reports whether nobody will ever unprepare a claim: it does not exist any
+// more and was never in a sandbox, or in none that is left.
+func (p *Plugin) lost(ctx context.Context, e *claims.Entry) (bool, error) {
+	if e.Held() {
+		return false, nil
+	}
+	rc, err := p.Cluster.Claim(ctx, e.Namespace, e.Name)
+	if err != nil {
+		return false, err
+	}
+	return rc == nil || rc.UID != e.UID || !slices.ContainsFunc(rc.Status.ReservedFor, func(u resourceapi.ResourceClaimConsumerReference) bool {
+		return u.UID == e.Pod.UID
+	}), nil
+}
+
+// common returns a device that both claims have for themselves.
+func common(a, b *claims.Claim) string {
+	for _, ta := range a.Topologies {
+		for _, da := range ta.Devices {
+			for _, tb := range b.Topologies {
+				if slices.ContainsFunc(tb.Devices, func(db claims.Device) bool {
+					return db.Host.ID == da.Host.ID && (da.ShareID == nil || db.ShareID == nil)
+				}) {
+					return da.Name
+				}
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,195 @@
+package gate
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+	cdi "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// FilePrefix begins the names of the files that gates are in.
+const FilePrefix = claim.Driver + "-gate-"
+
+const (
+	kind = claim.Driver + "/gate"
+	// cdiVersion is the oldest that knows all we use, which is device names that
+	// begin with a digit, as UIDs do. Runtimes ignore a file of a version later
+	// than theirs, and one that uses what its version does not know.
+	cdiVersion = "0.5.0"
+	fileSuffix = ".json"
+	envPrefix  = "PLUMBLINE_CLAIM_"
+	// mountDir is where a container finds the namespace: beside what kubelet's
+	// own helper mounts for claims.
+	mountDir = "/var/run/" + claim.Driver + "/gate/"
+)
+
+// Dir is a directory of CDI files that runtimes read.
+type Dir string
+
+// ID returns the CDI device a container that consumes the claim must have.
+func ID(uid types.UID) string { return kind + "=" + string(uid) }
+
+var uidForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,62}$`)
+
+func (d Dir) path(uid types.UID) (string, error) {
+	if !uidForm.MatchString(string(uid)) {
+		return "", fault.New(fault.Invalid, fmt.Errorf("claim UID %q is not of the form of a UID", uid))
+	}
+	return filepath.Join(string(d), FilePrefix+string(uid)+fileSuffix), nil
+}
+
+// Open lets containers of a sandbox be created that consume the claim. netns is
+// the path of the sandbox's network namespace. What was open before for another
+// sandbox is closed by it; a gate that is open as it should be is left alone.
+func (d Dir) Open(uid types.UID, sandbox, netns string) error {
+	path, err := d.path(uid)
+	if err != nil {
+		return fmt.Errorf("open gate: %w", err)
+	}
+	data, err := json.Marshal(spec(uid, sandbox, netns))
+	data = append(data, '\n')
+	if have, read := os.ReadFile(path); err == nil && (read != nil || !bytes.Equal(have, data)) {
+		err = write(path, data)
+	}
+	if err != nil {
+		return fmt.Errorf("open gate of claim %q: %w", uid, err)
+	}
+	return nil
+}
+
+// Hold keeps the gate closed, and lets a container of the claim get as far as the
+// runtime's hook, which can say why it is refused; without a file the runtime says
+// only that it does not know the device. The file names no sandbox, and a mount
+// that cannot be made: when nobody answers the hook, the container does not start
+// either.
+func (d Dir) Hold(uid types.UID) error {
+	path, err := d.path(uid)
+	var data []byte
+	if err == nil {
+		data, err = json.Marshal(spec(uid, "", nowhere))
+	}
+	if err == nil {
+		err = write(path, append(data, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("hold gate of claim %q: %w", uid, err)
+	}
+	return nil
+}
+
+// nowhere is a path that nothing can be at: what it is below is no directory. A
+// runtime that fails to mount it shows it to the user.
+const nowhere = "/dev/null/the network of the pod is not attached yet"
+
+func spec(uid types.UID, sandbox, netns string) cdi.Spec {
+	return cdi.Spec{Version: cdiVersion, Kind: kind, Devices: []cdi.Device{{
+		Name: string(uid),
+		ContainerEdits: cdi.ContainerEdits{
+			Env: []string{variable(uid) + "=" + string(uid) + "/" + sandbox},
+			Mounts: []*cdi.Mount{{
+				HostPath: netns, ContainerPath: mountDir + string(uid),
+				Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"},
+			}},
+		},
+	}}}
+}
+
+func variable(uid types.UID) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(string(uid), "-", "_"))
+}
+
+// write replaces a file at once. It need not be durable: the directory is of
+// this boot. Runtimes read names that end in .json and .yaml only.
+func write(path string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}
+
+// Close closes the claim's gate; one that is closed is no error.
+func (d Dir) Close(uid types.UID) error {
+	path, err := d.path(uid)
+	if err == nil {
+		err = os.Remove(path)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("close gate of claim %q: %w", uid, err)
+	}
+	return nil
+}
+
+// OpenFor returns the sandbox the claim's gate is open for, "" when it is closed
+// or its file says nothing of the kind.
+func (d Dir) OpenFor(uid types.UID) string {
+	path, err := d.path(uid)
+	if err != nil {
+		return ""
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	var s cdi.Spec
+	if json.Unmarshal(data, &s) != nil || len(s.Devices) != 1 || s.Kind != kind {
+		return ""
+	}
+	return Consumed(s.Devices[0].ContainerEdits.Env)[uid]
+}
+
+// List returns the claims whose gates have a file.
+func (d Dir) List() ([]types.UID, error) {
+	files, err := os.ReadDir(string(d))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("gates: %w", err)
+	}
+	var out []types.UID
+	for _, f := range files {
+		if name, ok := strings.CutPrefix(f.Name(), FilePrefix); ok {
+			if uid, ok := strings.CutSuffix(name, fileSuffix); ok && uidForm.MatchString(uid) {
+				out = append(out, types.UID(uid))
+			}
+		}
+	}
+	return out, nil
+}
+
+// Consumed returns which claims a container consumes by its environment, and for
+// which sandbox the gate was open when it was made.
+func Consumed(env []string) map[types.UID]string {
+	out := map[types.UID]string{}
+	for _, e := range env {
+		name, value, _ := strings.Cut(e, "=")
+		uid, sandbox, ok := strings.Cut(value, "/")
+		if ok && strings.HasPrefix(name, envPrefix) && name == variable(types.UID(uid)) {
+			out[types.UID(uid)] = sandbox
+		}
+	}
+	return out
+}

@@ -1,0 +1,155 @@
+package gate_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/reconcile/pod/gate"
+)
+
+const uid types.UID = "0b1c7a3e-1d2f-4c5a-9b8e-112233445566"
+
+func TestGate(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cdi")
+	g := gate.Dir(dir)
+	if open := g.OpenFor(uid); open != "" {
+		t.Errorf("before all: open for %q", open)
+	}
+	for _, sandbox := range []string{"aa", "bb"} { // the next sandbox takes the gate over
+		if err := g.Open(uid, sandbox, "/var/run/netns/cni-"+sandbox); err != nil {
+			t.Fatal(err)
+		}
+		if open := g.OpenFor(uid); open != sandbox {
+			t.Errorf("open for %q, want %q", open, sandbox)
+		}
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) != 1 {
+		t.Errorf("files: %v, %v; want one, and nothing temporary", files, err)
+	}
+	listed, err := g.List()
+	if err != nil || !slices.Equal(listed, []types.UID{uid}) {
+		t.Errorf("List: %v, %v", listed, err)
+	}
+	for range 2 {
+		if err := g.Close(uid); err != nil {
+			t.Error(err)
+		}
+		if open := g.OpenFor(uid); open != "" {
+			t.Errorf("closed, but open for %q", open)
+		}
+	}
+}
+
+// TestSpec holds what a runtime reads.
+func TestSpec(t *testing.T) {
+	dir := t.TempDir()
+	if err := gate.Dir(dir).Open(uid, "aa", "/var/run/netns/cni-1"); err != nil {
+		t.Fatal(err)
+	}
+	files, _ := filepath.Glob(filepath.Join(dir, "*.json"))
+	data, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var spec, want any
+	const golden = `{"cdiVersion":"0.5.0","kind":"dra.networking/gate","containerEdits":{},"devices":[{
+		"name":"0b1c7a3e-1d2f-4c5a-9b8e-112233445566","containerEdits":{
+			"env":["PLUMBLINE_CLAIM_0B1C7A3E_1D2F_4C5A_9B8E_112233445566=0b1c7a3e-1d2f-4c5a-9b8e-112233445566/aa"],
+			"mounts":[{"hostPath":"/var/run/netns/cni-1","containerPath":"/var/run/dra.networking/gate/0b1c7a3e-1d2f-4c5a-9b8e-112233445566",
+				"options":["bind","ro","nosuid","nodev","noexec"]}]}}]}`
+	if json.Unmarshal(data, &spec) != nil || json.Unmarshal([]byte(golden), &want) != nil {
+		t.Fatalf("not JSON: %s", data)
+	}
+	have, _ := json.Marshal(spec)
+	wanted, _ := json.Marshal(want)
+	if string(have) != string(wanted) {
+		t.Errorf("have %s\nwant %s", have, wanted)
+	}
+	if info, err := os.Stat(files[0]); err != nil || info.Mode().Perm() != 0o644 {
+		t.Errorf("mode %v, %v: the runtime must be able to read it", info.Mode(), err)
+	}
+	if id := gate.ID(uid); id != "dra.networking/gate="+string(uid) {
+		t.Errorf("ID %q", id)
+	}
+}
+
+func TestConsumed(t *testing.T) {
+	const name = "PLUMBLINE_CLAIM_0B1C7A3E_1D2F_4C5A_9B8E_112233445566="
+	for _, c := range []struct {
+		name string
+		env  []string
+		want map[types.UID]string
+	}{
+		{"a claim", []string{"PATH=/bin", name + string(uid) + "/aa"}, map[types.UID]string{uid: "aa"}},
+		{"another's variable", []string{"PLUMBLINE_CLAIM_X=" + string(uid) + "/aa"}, nil},
+		{"a value of a user", []string{name + "yes", name, "PLUMBLINE_CLAIM_"}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			have := gate.Consumed(c.env)
+			if len(have) != len(c.want) || have[uid] != c.want[uid] {
+				t.Errorf("have %v, want %v", have, c.want)
+			}
+		})
+	}
+}
+
+// TestPath holds that no UID leads out of the directory.
+func TestPath(t *testing.T) {
+	dir := t.TempDir()
+	for _, bad := range []types.UID{"", "../x", "a/b", ".", "a b"} {
+		if err := gate.Dir(dir).Open(bad, "aa", "/n"); err == nil {
+			t.Errorf("opened a gate for UID %q", bad)
+		}
+		if err := gate.Dir(dir).Close(bad); err == nil {
+			t.Errorf("closed a gate of UID %q", bad)
+		}
+	}
+}
+
+// TestHold holds that a held gate is closed: what it adds to a container names no
+// sandbox, and cannot be mounted.
+func TestHold(t *testing.T) {
+	dir := t.TempDir()
+	g := gate.Dir(dir)
+	if err := g.Hold(uid); err != nil {
+		t.Fatal(err)
+	}
+	if open := g.OpenFor(uid); open != "" {
+		t.Errorf("open for %q", open)
+	}
+	files, _ := filepath.Glob(filepath.Join(dir, "*.json"))
+	data, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var spec struct {
+		Devices []struct {
+			ContainerEdits struct {
+				Env    []string
+				Mounts []struct{ HostPath string }
+			}
+		}
+	}
+	if err := json.Unmarshal(data, &spec); err != nil {
+		t.Fatal(err)
+	}
+	edits := spec.Devices[0].ContainerEdits
+	if sandbox, consumed := gate.Consumed(edits.Env)[uid]; !consumed || sandbox != "" {
+		t.Errorf("environment %q", edits.Env)
+	}
+	if err := os.MkdirAll(edits.Mounts[0].HostPath, 0o755); err == nil {
+		t.Errorf("%q can be made", edits.Mounts[0].HostPath)
+	}
+	if err := g.Open(uid, "aa", "/var/run/netns/cni-1"); err != nil || g.OpenFor(uid) != "aa" {
+		t.Errorf("opened: %v, for %q", err, g.OpenFor(uid))
+	}
+	if err := g.Close(uid); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,153 @@
+package nriplugin
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/reconcile/pod/attachment"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// Configure implements stub.ConfigureInterface.
+func (s *session) Configure(_ context.Context, _, runtime, version string) (api.EventMask, error) {
+	s.plugin.Log.Info("connected", "runtime", runtime, "version", version, "index", s.plugin.Index)
+	s.configured.fire()
+	return 0, nil // what the type implements
+}
+
+// Synchronize implements stub.SynchronizeInterface.
+func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, _ []*api.Container) ([]*api.ContainerUpdate, error) {
+	all := make([]attachment.Pod, len(pods))
+	for i, pod := range pods {
+		all[i] = podOf(pod)
+	}
+	p := s.plugin
+	err := p.within(ctx, "Synchronize", "", func(context.Context) error { return p.Keeper.Synchronize(all) })
+	if err != nil {
+		p.Log.Error("synchronize failed", "error", err)
+	}
+	p.set(s, true, nil)
+	s.synchronized.fire()
+	return nil, nil
+}
+
+// RunPodSandbox implements stub.RunPodInterface.
+func (s *session) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
+	return s.hook(ctx, "RunPodSandbox", pod, s.plugin.Keeper.Attach)
+}
+
+// CreateContainer implements stub.CreateContainerInterface.
+func (s *session) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	return nil, nil, s.hook(ctx, "CreateContainer", pod, func(ctx context.Context, pod attachment.Pod) error {
+		return s.plugin.Keeper.Admit(ctx, pod, c.GetEnv())
+	})
+}
+
+// StopPodSandbox implements stub.StopPodInterface.
+func (s *session) StopPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
+	return s.hook(ctx, "StopPodSandbox", pod, s.plugin.Keeper.Detach)
+}
+
+// RemovePodSandbox implements stub.RemovePodInterface.
+func (s *session) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) error {
+	return s.hook(ctx, "RemovePodSandbox", pod, s.plugin.Keeper.Forget)
+}
+
+func (s *session) hook(ctx context.Context, name string, pod *api.PodSandbox, f func(context.Context, attachment.Pod) error) error {
+	return s.plugin.within(ctx, name, pod.GetId(), func(ctx context.Context) error { return f(ctx, podOf(pod)) })
+}
+
+// within gives a hook three quarters of the time its runtime allows, and a little
+// more to answer; then it is answered for, and goes on without the runtime.
+func (p *Plugin) within(ctx context.Context, hook, sandbox string, f func(context.Context) error) error {
+	begun := p.Now()
+	whole := api.DefaultPluginRequestTimeout
+	if end, ok := ctx.Deadline(); ok {
+		whole = end.Sub(begun)
+	}
+	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), whole*3/4)
+	defer cancel()
+	answer, cancel := context.WithTimeout(ctx, whole*9/10)
+	defer cancel()
+	done := make(chan error, 1)
+	p.hooks.run(func() { done <- f(work) })
+	var err error
+	select {
+	case err = <-done:
+	case <-answer.Done():
+		// What f does goes on, and is waited for by whoever comes next for the
+		// same claim.
+		err = fault.New(fault.NotReady, fmt.Errorf("plumbline: %s was not done in time, and goes on: it is tried again", hook))
+	}
+	took := p.Now().Sub(begun)
+	p.Recorder.Hook(hook, fault.Of(err), took)
+	if err != nil {
+		p.Log.Warn("hook failed", "hook", hook, "sandbox", sandbox, "kind", fault.Of(err), "took", took.Round(time.Microsecond), "error", err)
+	} else {
+		p.Log.Debug("hook", "hook", hook, "sandbox", sandbox, "took", took.Round(time.Microsecond))
+	}
+	return err
+}
+
+// inFlight counts goroutines. Unlike a sync.WaitGroup it may be waited for by
+// several, while further ones begin.
+type inFlight struct {
+	mu   sync.Mutex
+	n    int
+	idle chan struct{} // closed when n falls to 0; made when it rises
+}
+
+func (f *inFlight) run(work func()) {
+	f.mu.Lock()
+	if f.n == 0 {
+		f.idle = make(chan struct{})
+	}
+	f.n++
+	f.mu.Unlock()
+	go func() {
+		defer f.end()
+		work()
+	}()
+}
+
+func (f *inFlight) end() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.n--; f.n == 0 {
+		close(f.idle)
+	}
+}
+
+// wait returns whether none is left within the limit.
+func (f *inFlight) wait(limit time.Duration) bool {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for {
+		f.mu.Lock()
+		n, idle := f.n, f.idle
+		f.mu.Unlock()
+		if n == 0 {
+			return true
+		}
+		select {
+		case <-idle:
+		case <-timer.C:
+			return false
+		}
+	}
+}
+
+func podOf(pod *api.PodSandbox) attachment.Pod {
+	out := attachment.Pod{Sandbox: pod.GetId(), UID: types.UID(pod.GetUid()), Namespace: pod.GetNamespace(), Name: pod.GetName()}
+	for _, ns := range pod.GetLinux().GetNamespaces() {
+		if ns.GetType() == "network" {
+			out.Netns = ns.GetPath()
+		}
+	}
+	return out
+}

@@ -1,0 +1,63 @@
+package nriplugin
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// Metrics counts hooks. It is a Recorder and a prometheus.Collector.
+type Metrics struct {
+	hooks     *prometheus.HistogramVec
+	connected prometheus.Gauge
+}
+
+var (
+	_ Recorder             = (*Metrics)(nil)
+	_ prometheus.Collector = (*Metrics)(nil)
+)
+
+// NewMetrics returns metrics of nothing yet.
+func NewMetrics() *Metrics {
+	return &Metrics{
+		hooks: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "plumbline_hook_duration_seconds", Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16),
+			Help: "Duration of a container runtime hook, also for pods without claims, or of an attachment that continued after its hook (BehindGate); outcome is Success or the error kind.",
+		}, []string{"hook", "outcome"}),
+		connected: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "plumbline_runtime_connected", Help: "1 while the agent is connected to the container runtime; otherwise pods with claims wait.",
+		}),
+	}
+}
+
+// Hook implements Recorder.
+func (m *Metrics) Hook(name string, outcome fault.Kind, took time.Duration) {
+	label := string(outcome)
+	if label == "" {
+		label = "Success"
+	}
+	m.hooks.WithLabelValues(name, label).Observe(took.Seconds())
+}
+
+// Connected implements Recorder.
+func (m *Metrics) Connected(up bool) {
+	if up {
+		m.connected.Set(1)
+	} else {
+		m.connected.Set(0)
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	m.hooks.Describe(ch)
+	m.connected.Describe(ch)
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	m.hooks.Collect(ch)
+	m.connected.Collect(ch)
+}

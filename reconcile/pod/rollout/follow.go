@@ -1,0 +1,71 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
+)
+
+// HeldBack is why a pod can have a later generation only as a new pod.
+type HeldBack struct {
+	Step string
+	Err  error
+}
+
+func (h *HeldBack) Error() string { return fmt.Sprintf("step %q: %v", h.Step, h.Err) }
+func (h *HeldBack) Unwrap() error { return h.Err }
+
+// Follow returns an error unless a topology of a claim can be given a later
+// generation with the devices the claim has. It is a HeldBack when it takes
+// another device, which only a new claim brings, and of kind Invalid when the
+// generation makes no sense here: admission need not have been asked, and may be
+// of another version.
+func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology, set contract.Set) error {
+	decoded, _, err := validity.Object(ctx, o, set)
+	if err != nil {
+		if ctx.Err() != nil {
+			return fault.New(fault.NotReady, err)
+		}
+		return fault.New(fault.Invalid, err)
+	}
+	return Fits(ctx, decoded, t.Devices, set)
+}
+
+// Fits returns a HeldBack unless a claim's devices are those that a valid topology
+// takes. One whose step is no more is no hindrance: it goes home.
+func Fits(ctx context.Context, t *topology.Topology, devices []claims.Device, set contract.Set) error {
+	for _, s := range claim.Roots(t, set) {
+		i := slices.IndexFunc(devices, func(d claims.Device) bool { return d.Step == s.Name })
+		if i < 0 {
+			return &HeldBack{s.Name, errors.New("it takes a device, and the claim has none for it")}
+		}
+		d := devices[i].Host
+		c, _ := set.Contract(s.Type)
+		if fits := c.Input.DeviceTypes; len(fits) > 0 && !slices.Contains(fits, string(d.Kind)) {
+			return &HeldBack{s.Name, fmt.Errorf("type %q takes a %s, and device %q is a %s", s.Type, strings.Join(fits, " or "), d.Name, d.Kind)}
+		}
+	}
+	d, err := claims.Unchosen(ctx, t, devices)
+	if d != nil {
+		return &HeldBack{d.Step, errors.Join(fmt.Errorf("its selector does not choose device %q", d.Name), err)}
+	}
+	return err
+}
+
+// Named reports whether a node may bring the newest generation of a topology to
+// its pods now.
+func Named(o *v1alpha1.NetworkTopology, node string) bool {
+	r := o.Status.Rollout
+	return o.Spec.UpdatePolicy == v1alpha1.InPlace && o.DeletionTimestamp.IsZero() &&
+		r != nil && r.Generation == o.Generation && r.Failure == nil && slices.Contains(r.Nodes, node)
+}

@@ -1,0 +1,329 @@
+package rollout
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Reporter is told what has become of updates. It must not block.
+type Reporter interface {
+	// Runs tells which generation of a topology a claim has.
+	Runs(c claims.Claim, topology string, generation int64)
+	// HeldBack tells that a later generation takes a new pod.
+	HeldBack(c claims.Claim, topology string, from, to int64, why error)
+	// UpdateFailed tells that a later generation failed, and was undone.
+	UpdateFailed(c claims.Claim, topology string, from, to int64, err error)
+	// UpdateDelayed tells that something of the pod or the node is in the way of a
+	// later generation, for the so manieth time.
+	UpdateDelayed(c claims.Claim, topology string, from, to int64, attempts int, err error)
+}
+
+// Options is what a Follower works with.
+type Options struct {
+	// Client needs leave to list and watch networktopologies.
+	Client   dynamic.Interface
+	NodeName string
+	// Claims lists the claims of this node.
+	Claims func() []claims.Entry
+	// Update brings a generation to a claim; see attachment.Keeper.
+	Update   func(ctx context.Context, claim types.UID, o *v1alpha1.NetworkTopology) error
+	Reporter Reporter
+	Log      *slog.Logger
+	// Timeout bounds the update of one claim; default one minute.
+	Timeout time.Duration
+	// Again is the time after which what could not be done is tried again; default
+	// 10 s. Six times as long is the time after which claims are looked at unasked.
+	Again time.Duration
+	Now   func() time.Time
+}
+
+// againMost is the longest time after which a pod is tried again that something is in
+// the way of: each try is written to the API server.
+const againMost = 5 * time.Minute
+
+// Follower brings edits to the claims of one node.
+type Follower struct {
+	Options
+	wake chan struct{}
+
+	mu      sync.Mutex
+	objects map[string]*v1alpha1.NetworkTopology // by name, as last seen
+
+	told map[key]verdict // of Run alone
+}
+
+// key is one topology in one claim.
+type key struct {
+	claim    types.UID
+	topology string
+}
+
+// verdict is what was told of a generation.
+type verdict struct {
+	generation int64
+	failed     bool
+	heldBack   string
+	// attempts is how often it was tried while something was in the way, and next
+	// when it is tried again.
+	attempts int
+	next     time.Time
+}
+
+// provesNothing reports whether an error is about the pod or the node it came up in:
+// what the pod has made, a lock, a deadline, a full disk. It says nothing about what
+// becomes of the same generation in another pod.
+func provesNothing(err error) bool {
+	switch fault.Of(err) {
+	case fault.Invalid, fault.Unsupported, fault.NotConverged:
+		return false
+	case fault.Internal:
+		// The kernel's own word on a step is about the step, unless the node lacks
+		// something for which nobody's step can be blamed.
+		_, ofStep := errors.AsType[*ops.StepError](err)
+		return !ofStep || slices.ContainsFunc(ofNode, func(e error) bool { return errors.Is(err, e) })
+	default:
+		return true
+	}
+}
+
+// ofNode are errors that say how the node is.
+var ofNode = []error{
+	context.DeadlineExceeded, context.Canceled,
+	syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EIO, syscall.ENOBUFS,
+}
+
+// New returns a Follower.
+func New(o Options) *Follower {
+	o.Timeout = cmp.Or(o.Timeout, time.Minute)
+	o.Again = cmp.Or(o.Again, 10*time.Second)
+	return &Follower{Options: o, wake: make(chan struct{}, 1), objects: map[string]*v1alpha1.NetworkTopology{}, told: map[key]verdict{}}
+}
+
+// Changed says that claims have come or gone.
+func (f *Follower) Changed() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run follows until ctx ends. An update that is under way then is undone.
+func (f *Follower) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	watched := map[string]context.CancelFunc{}
+	defer func() {
+		for _, stop := range watched {
+			stop()
+		}
+	}()
+	for {
+		entries := f.Claims()
+		names := namesOf(entries)
+		for name := range names {
+			if watched[name] == nil {
+				watching, stop := context.WithCancel(ctx)
+				watched[name] = stop
+				wg.Go(func() { f.watch(watching, name) })
+			}
+		}
+		for name, stop := range watched {
+			if !names[name] {
+				stop()
+				delete(watched, name)
+				f.saw(name, nil)
+			}
+		}
+		next := 6 * f.Again
+		if f.pass(ctx, entries) {
+			next = f.Again
+		}
+		again := time.NewTimer(next)
+		select {
+		case <-ctx.Done():
+			again.Stop()
+			return
+		case <-f.wake:
+		case <-again.C:
+		}
+		again.Stop()
+	}
+}
+
+func namesOf(entries []claims.Entry) map[string]bool {
+	out := map[string]bool{}
+	for _, e := range entries {
+		for _, t := range e.Topologies {
+			out[t.Object.Name] = true
+		}
+	}
+	return out
+}
+
+// watch follows one topology: a node has claims of few of them, and each status
+// that is written goes to all who watch.
+func (f *Follower) watch(ctx context.Context, name string) {
+	one := dynamicinformer.NewFilteredDynamicInformer(f.Client, v1alpha1.Resource(), metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+	}).Informer()
+	take := func(v any) {
+		u, ok := v.(*unstructured.Unstructured)
+		if !ok {
+			return
+		}
+		o := &v1alpha1.NetworkTopology{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err != nil {
+			f.Log.Error("cannot follow a topology", "topology", name, "error", err)
+			return
+		}
+		f.saw(name, o)
+	}
+	if _, err := one.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: take, UpdateFunc: func(_, v any) { take(v) }, DeleteFunc: func(any) { f.saw(name, nil) },
+	}); err != nil {
+		f.Log.Error("cannot follow a topology", "topology", name, "error", err)
+		return
+	}
+	one.RunWithContext(ctx)
+}
+
+// saw takes a topology as it is now; nil when it is gone.
+func (f *Follower) saw(name string, o *v1alpha1.NetworkTopology) {
+	f.mu.Lock()
+	f.objects[name] = o
+	if o == nil {
+		delete(f.objects, name)
+	}
+	f.mu.Unlock()
+	f.Changed()
+}
+
+// turn returns a topology when it is this node's turn to update it.
+func (f *Follower) turn(name string) *v1alpha1.NetworkTopology {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if o := f.objects[name]; o != nil && Named(o, f.NodeName) {
+		return o
+	}
+	return nil
+}
+
+// pass updates what may be updated, and reports whether something is left to do.
+func (f *Follower) pass(ctx context.Context, entries []claims.Entry) (left bool) {
+	there := map[key]bool{}
+	for _, e := range entries {
+		for _, t := range e.Topologies {
+			there[key{e.UID, t.Object.Name}] = true
+		}
+	}
+	maps.DeleteFunc(f.told, func(k key, _ verdict) bool { return !there[k] })
+	for _, e := range entries {
+		for i := range e.Topologies {
+			t := &e.Topologies[i]
+			f.tell(&e, t)
+			// Asked anew each time: an update takes a while, and the rollout may
+			// have been stopped, or be about another generation by now.
+			o := f.turn(t.Object.Name)
+			if ctx.Err() != nil || o == nil || o.UID != t.Object.UID {
+				continue
+			}
+			f.update(ctx, &e, t, o)
+			v := f.told[key{e.UID, o.Name}]
+			left = left || v.generation < o.Generation || v.attempts > 0
+		}
+	}
+	return left
+}
+
+// update brings a generation to one claim, unless it failed there or it is too early
+// to try it again. A failure holds up no other claim: it may be the pod's doing. That
+// a generation fails everywhere the controller finds, which then takes the turn away.
+func (f *Follower) update(ctx context.Context, e *claims.Entry, t *claims.Topology, o *v1alpha1.NetworkTopology) {
+	k := key{e.UID, o.Name}
+	was, from := f.told[k], t.Object.Generation
+	if from >= o.Generation && t.Next == nil {
+		return
+	}
+	if was.generation == o.Generation && (was.failed || f.Now().Before(was.next)) {
+		return
+	}
+	within, cancel := context.WithTimeout(ctx, f.Timeout)
+	defer cancel()
+	err := f.Update(within, e.UID, o)
+	held, isHeld := errors.AsType[*HeldBack](err)
+	switch {
+	case err == nil:
+		if !ended(e) {
+			f.told[k] = verdict{generation: o.Generation}
+			f.Reporter.Runs(e.Claim, o.Name, o.Generation)
+		}
+	case isHeld:
+		now := verdict{generation: o.Generation, heldBack: held.Error()}
+		if was != now {
+			f.told[k] = now
+			f.Log.Info("held back", "claim", e.Namespace+"/"+e.Name, "topology", o.Name, "from", from, "to", o.Generation, "reason", held.Error())
+			f.Reporter.HeldBack(e.Claim, o.Name, from, o.Generation, held)
+		}
+	case ctx.Err() != nil, fault.Of(err) == fault.Gone:
+		// We stop, or the pod does: nothing is to be said of it.
+		f.Log.Debug("not updated", "claim", e.Namespace+"/"+e.Name, "topology", o.Name, "error", err)
+	default:
+		f.Log.Warn("not updated", "claim", e.Namespace+"/"+e.Name, "topology", o.Name, "from", from, "to", o.Generation, "kind", fault.Of(err), "error", err)
+		f.failed(e, t, o, err)
+	}
+}
+
+// failed tells that an update has failed, and whether it is tried again.
+func (f *Follower) failed(e *claims.Entry, t *claims.Topology, o *v1alpha1.NetworkTopology, err error) {
+	k := key{e.UID, o.Name}
+	if !provesNothing(err) {
+		f.told[k] = verdict{generation: o.Generation, failed: true}
+		f.Reporter.UpdateFailed(e.Claim, o.Name, t.Object.Generation, o.Generation, err)
+		return
+	}
+	attempts := 1
+	if was := f.told[k]; was.generation == o.Generation {
+		attempts += was.attempts
+	}
+	pause := min(f.Again<<min(attempts-1, 16), againMost)
+	f.told[k] = verdict{generation: o.Generation, attempts: attempts, next: f.Now().Add(pause)}
+	f.Reporter.UpdateDelayed(e.Claim, o.Name, t.Object.Generation, o.Generation, attempts, err)
+}
+
+// tell says which generation a pod runs that nothing was said of: an agent before
+// us may have attached or updated it, and its report may not have been written.
+func (f *Follower) tell(e *claims.Entry, t *claims.Topology) {
+	k := key{e.UID, t.Object.Name}
+	if f.told[k].generation >= t.Object.Generation || t.Next != nil ||
+		!slices.ContainsFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached }) {
+		return
+	}
+	f.told[k] = verdict{generation: t.Object.Generation}
+	f.Reporter.Runs(e.Claim, k.topology, t.Object.Generation)
+}
+
+// ended reports whether the claim was in a pod that is no more: nothing runs.
+func ended(e *claims.Entry) bool {
+	return len(e.In) > 0 && !slices.ContainsFunc(e.In, func(s claims.Sandbox) bool { return s.Held() })
+}

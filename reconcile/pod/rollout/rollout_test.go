@@ -1,0 +1,298 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// pair is a topology with two root steps, in which the node may update.
+func pair(generation int64) *v1alpha1.NetworkTopology {
+	return &v1alpha1.NetworkTopology{
+		ObjectMeta: metav1.ObjectMeta{Name: "pair", UID: "t-uid", Generation: generation},
+		Spec: v1alpha1.NetworkTopologySpec{
+			UpdatePolicy: v1alpha1.InPlace,
+			Steps: []v1alpha1.Step{
+				{Name: "vf0", Type: "sriov", Selector: &v1alpha1.Selector{CEL: `device.attributes["dra.networking"].pfName == "enp3s0f0"`}},
+				{Name: "vf1", Type: "sriov"},
+			},
+		},
+		Status: v1alpha1.NetworkTopologyStatus{Rollout: &v1alpha1.RolloutStatus{Generation: generation, Nodes: []string{"n1"}}},
+	}
+}
+
+func given() *claims.Topology {
+	t := &claims.Topology{Object: *pair(1)}
+	for i, step := range []string{"vf0", "vf1"} {
+		name := fmt.Sprintf("pci-0000-03-10-%d", i)
+		t.Devices = append(t.Devices, claims.Device{
+			Device: claim.Device{Step: step, Request: step, Pool: "n1", Name: name},
+			Host: inventory.Device{
+				ID: fmt.Sprintf("0000:03:10.%d", i), Name: name, Kind: inventory.KindVF, Driver: "igbvf",
+				PF: &inventory.PF{PCIAddress: "0000:03:00.0", IfName: "enp3s0f0"}, IfName: fmt.Sprintf("enp3s0f0v%d", i),
+			},
+		})
+	}
+	return t
+}
+
+func TestFollow(t *testing.T) {
+	registry, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := func(o *v1alpha1.NetworkTopology, s ...v1alpha1.Step) { o.Spec.Steps = s }
+	for _, c := range []struct {
+		name string
+		edit func(o *v1alpha1.NetworkTopology)
+		held string // the reason it is held back with
+		kind fault.Kind
+	}{
+		{name: "the same", edit: func(*v1alpha1.NetworkTopology) {}},
+		{name: "a derived step more", edit: func(o *v1alpha1.NetworkTopology) {
+			o.Spec.Steps = append(o.Spec.Steps, v1alpha1.Step{Name: "tune", Type: "tuning", DependOn: []string{"vf0"}})
+		}},
+		{name: "a root step of nothing more", edit: func(o *v1alpha1.NetworkTopology) {
+			o.Spec.Steps = append(o.Spec.Steps, v1alpha1.Step{Name: "d", Type: "dummy"})
+		}},
+		{name: "a root step less", edit: func(o *v1alpha1.NetworkTopology) { o.Spec.Steps = o.Spec.Steps[:1] }},
+		{name: "a root step that needs nothing now", edit: func(o *v1alpha1.NetworkTopology) {
+			steps(o, o.Spec.Steps[0], v1alpha1.Step{Name: "vf1", Type: "dummy"})
+		}},
+		{name: "a device more", edit: func(o *v1alpha1.NetworkTopology) {
+			o.Spec.Steps = append(o.Spec.Steps, v1alpha1.Step{Name: "vf2", Type: "sriov"})
+		}, held: `step "vf2": it takes a device, and the claim has none for it`},
+		{name: "another selector", edit: func(o *v1alpha1.NetworkTopology) {
+			o.Spec.Steps[1].Selector = &v1alpha1.Selector{CEL: `device.attributes["dra.networking"].pfName == "enp9s0"`}
+		}, held: `step "vf1": its selector does not choose device "pci-0000-03-10-1"`},
+		{name: "another type of device", edit: func(o *v1alpha1.NetworkTopology) {
+			o.Spec.Steps[1].Type = "host-device"
+		}, held: `step "vf1": type "host-device" takes a nic or pf, and device "pci-0000-03-10-1" is a vf`},
+		{name: "nonsense", edit: func(o *v1alpha1.NetworkTopology) { o.Spec.Steps[1].Type = "srov" }, kind: fault.Invalid},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := pair(2)
+			c.edit(o)
+			err := Follow(t.Context(), given(), o, registry)
+			held, isHeld := errors.AsType[*HeldBack](err)
+			switch {
+			case c.held != "":
+				if !isHeld || held.Error() != c.held {
+					t.Errorf("error %v, want it held back: %s", err, c.held)
+				}
+			case isHeld || fault.Of(err) != c.kind:
+				t.Errorf("error %v, want kind %q", err, c.kind)
+			}
+		})
+	}
+}
+
+func TestNamed(t *testing.T) {
+	for name, c := range map[string]struct {
+		turn func(o *v1alpha1.NetworkTopology)
+		want bool
+	}{
+		"named":                 {func(*v1alpha1.NetworkTopology) {}, true},
+		"not named":             {func(o *v1alpha1.NetworkTopology) { o.Status.Rollout.Nodes = []string{"n2"} }, false},
+		"no rollout yet":        {func(o *v1alpha1.NetworkTopology) { o.Status.Rollout = nil }, false},
+		"of the edit before":    {func(o *v1alpha1.NetworkTopology) { o.Generation++ }, false},
+		"stopped":               {func(o *v1alpha1.NetworkTopology) { o.Status.Rollout.Failure = &v1alpha1.RolloutFailure{} }, false},
+		"immutable by now":      {func(o *v1alpha1.NetworkTopology) { o.Spec.UpdatePolicy = v1alpha1.Immutable }, false},
+		"on its way out":        {func(o *v1alpha1.NetworkTopology) { o.DeletionTimestamp = new(metav1.Now()) }, false},
+		"without update policy": {func(o *v1alpha1.NetworkTopology) { o.Spec.UpdatePolicy = "" }, false},
+	} {
+		o := pair(2)
+		c.turn(o)
+		if got := Named(o, "n1"); got != c.want {
+			t.Errorf("%s: %t, want %t", name, got, c.want)
+		}
+	}
+}
+
+// node is what a Follower updates, and what it tells.
+type node struct {
+	*Follower
+	t       *testing.T
+	entries []claims.Entry
+	fails   map[types.UID]error
+	done    []string
+}
+
+func newNode(t *testing.T, uids ...types.UID) *node {
+	n := &node{t: t, fails: map[types.UID]error{}}
+	for _, uid := range uids {
+		n.entries = append(n.entries, claims.Entry{
+			Claim: claims.Claim{UID: uid, Name: "claim-" + string(uid), Topologies: []claims.Topology{*given()}},
+			In:    []claims.Sandbox{{ID: "s-" + string(uid), Phase: claims.Attached}},
+		})
+	}
+	n.Follower = New(Options{
+		NodeName: "n1", Claims: func() []claims.Entry { return n.entries }, Reporter: n, Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		Update: func(_ context.Context, uid types.UID, o *v1alpha1.NetworkTopology) error {
+			if err := n.fails[uid]; err != nil {
+				return err
+			}
+			n.done = append(n.done, fmt.Sprintf("update %s to %d", uid, o.Generation))
+			for i := range n.entries {
+				if n.entries[i].UID == uid {
+					n.entries[i].Topologies[0].Object = claims.Pinned(o)
+				}
+			}
+			return nil
+		},
+	})
+	return n
+}
+
+func (n *node) Runs(c claims.Claim, _ string, generation int64) {
+	n.done = append(n.done, fmt.Sprintf("%s runs %d", c.UID, generation))
+}
+
+func (n *node) HeldBack(c claims.Claim, _ string, from, to int64, _ error) {
+	n.done = append(n.done, fmt.Sprintf("%s held back at %d, not %d", c.UID, from, to))
+}
+
+func (n *node) UpdateFailed(c claims.Claim, _ string, from, to int64, _ error) {
+	n.done = append(n.done, fmt.Sprintf("%s failed at %d, not %d", c.UID, from, to))
+}
+
+func (n *node) UpdateDelayed(c claims.Claim, _ string, from, to int64, attempts int, _ error) {
+	n.done = append(n.done, fmt.Sprintf("%s delayed at %d, not %d: attempt %d", c.UID, from, to, attempts))
+}
+
+func (n *node) want(done ...string) {
+	n.t.Helper()
+	n.pass(n.t.Context(), slices.Clone(n.entries))
+	if !slices.Equal(n.done, done) {
+		n.t.Errorf("done:\n  %s\nwant\n  %s", strings.Join(n.done, "\n  "), strings.Join(done, "\n  "))
+	}
+	n.done = nil
+}
+
+func TestPass(t *testing.T) {
+	t.Run("its turn", func(t *testing.T) {
+		n := newNode(t, "a", "b")
+		n.want("a runs 1", "b runs 1") // an agent before us may not have said so
+		o := pair(2)
+		o.Status.Rollout.Nodes = nil
+		n.saw("pair", o)
+		n.want()
+		n.saw("pair", pair(2))
+		n.want("update a to 2", "a runs 2", "update b to 2", "b runs 2")
+		n.want()
+		n.saw("pair", nil)
+		n.want()
+	})
+	t.Run("a failure", func(t *testing.T) {
+		n := newNode(t, "a", "b")
+		n.want("a runs 1", "b runs 1")
+		n.fails["a"] = fault.New(fault.Unsupported, errors.New("no"))
+		n.saw("pair", pair(2))
+		n.want("a failed at 1, not 2", "update b to 2", "b runs 2")
+		n.want()
+		n.fails["a"] = nil
+		n.want() // it has been said
+		n.saw("pair", pair(3))
+		n.want("update a to 3", "a runs 3", "update b to 3", "b runs 3")
+	})
+	t.Run("what fails", func(t *testing.T) {
+		for _, err := range []error{
+			fault.New(fault.Invalid, errors.New("no")),
+			fault.New(fault.NotConverged, errors.New("somebody changes it back")),
+			&ops.StepError{Step: "vf0", Err: unix.EINVAL}, // the kernel, of an MTU
+		} {
+			n := newNode(t, "a", "b")
+			n.want("a runs 1", "b runs 1")
+			n.fails["a"] = err
+			n.saw("pair", pair(2))
+			n.want("a failed at 1, not 2", "update b to 2", "b runs 2")
+			n.want()
+		}
+	})
+	t.Run("in the way", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			for _, err := range []error{
+				fault.New(fault.Conflict, errors.New("the name mv0 is taken")), // by the pod
+				fault.New(fault.NotReady, errors.New("lock")),
+				fmt.Errorf("journal: %w", unix.ENOSPC),
+				context.DeadlineExceeded,
+				&ops.StepError{Step: "vf0", Err: unix.ENOMEM},
+			} {
+				n := newNode(t, "a", "b")
+				n.want("a runs 1", "b runs 1")
+				n.fails["a"] = err
+				n.saw("pair", pair(2))
+				n.want("a delayed at 1, not 2: attempt 1", "update b to 2", "b runs 2")
+				n.want()
+				time.Sleep(10 * time.Second)
+				n.want("a delayed at 1, not 2: attempt 2")
+				time.Sleep(10 * time.Second)
+				n.want() // less and less often
+				time.Sleep(10 * time.Second)
+				n.fails["a"] = nil
+				n.want("update a to 2", "a runs 2")
+				n.fails["a"] = err
+				n.saw("pair", pair(3))
+				n.want("a delayed at 2, not 3: attempt 1", "update b to 3", "b runs 3")
+			}
+		})
+	})
+	t.Run("held back", func(t *testing.T) {
+		n := newNode(t, "a", "b")
+		n.want("a runs 1", "b runs 1")
+		n.fails["a"] = &HeldBack{"vf2", errors.New("no device")}
+		n.saw("pair", pair(2))
+		n.want("a held back at 1, not 2", "update b to 2", "b runs 2")
+		n.want()
+		n.fails["a"] = nil // it may follow after all
+		n.want("update a to 2", "a runs 2")
+	})
+	t.Run("a pod that ends", func(t *testing.T) {
+		n := newNode(t, "a", "b")
+		n.want("a runs 1", "b runs 1")
+		n.fails["a"] = fault.New(fault.Gone, errors.New("has ended"))
+		n.entries[1].In[0].Phase = claims.Released
+		n.saw("pair", pair(2))
+		n.want("update b to 2") // for the next pod of the claim; nothing runs
+	})
+	t.Run("another topology of the name", func(t *testing.T) {
+		n := newNode(t, "a")
+		n.want("a runs 1")
+		o := pair(2)
+		o.UID = "other"
+		n.saw("pair", o)
+		n.want()
+	})
+	t.Run("we stop", func(t *testing.T) {
+		n := newNode(t, "a")
+		n.want("a runs 1")
+		n.saw("pair", pair(2))
+		ctx, cancel := context.WithCancel(t.Context())
+		n.Update = func(ctx context.Context, _ types.UID, _ *v1alpha1.NetworkTopology) error {
+			cancel()
+			return ctx.Err()
+		}
+		n.pass(ctx, n.entries)
+		if len(n.done) > 0 {
+			t.Errorf("done: %q", n.done)
+		}
+	})
+}

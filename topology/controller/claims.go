@@ -1,0 +1,333 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	resourceclient "k8s.io/client-go/kubernetes/typed/resource/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Claims knows the allocated claims of every topology. The API server has no
+// selector for "claims of this driver", so all claims of the cluster are read, one
+// page or one event at a time; kept are those that are allocated for a topology,
+// and of these what Use is made of: some hundred bytes each.
+//
+// It is a Runnable of a manager, on every replica.
+type Claims struct {
+	api resourceclient.ResourceV1Interface
+
+	synced chan struct{} // closed when all claims have been read once
+	once   sync.Once
+
+	mu      sync.RWMutex
+	records map[string]*record            // by "namespace/name" of the claim
+	of      map[string]map[string]*record // by name of the topology, then as records
+	changed func(topology string)
+}
+
+// pageSize bounds an answer of the API server with claims, some kilobytes each.
+const pageSize = 500
+
+// NewClaims returns Claims that are empty until Start has read them.
+func NewClaims(config *rest.Config) (*Claims, error) {
+	config = rest.CopyConfig(config)
+	config.ContentType = runtime.ContentTypeProtobuf // a third of the bytes of JSON
+	api, err := resourceclient.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("claims: %w", err)
+	}
+	c := emptyClaims()
+	c.api = api
+	return c, nil
+}
+
+func emptyClaims() *Claims {
+	return &Claims{synced: make(chan struct{}), records: map[string]*record{}, of: map[string]map[string]*record{}}
+}
+
+// Start follows the claims until ctx ends.
+func (c *Claims) Start(ctx context.Context) error {
+	all := &cache.ListWatch{ListWithContextFunc: c.list, WatchFuncWithContext: c.watch}
+	cache.NewReflectorWithOptions(all, nil, (*store)(c), cache.ReflectorOptions{Name: "claims", TypeDescription: "ResourceClaim"}).RunWithContext(ctx)
+	return nil
+}
+
+// NeedLeaderElection is false: the webhook of every replica asks who uses a topology.
+func (*Claims) NeedLeaderElection() bool { return false }
+
+// Synced reports whether all claims have been read once.
+func (c *Claims) Synced() bool {
+	select {
+	case <-c.synced:
+		return true
+	default:
+		return false
+	}
+}
+
+// WaitForSync waits until all claims have been read once.
+func (c *Claims) WaitForSync(ctx context.Context) error {
+	select {
+	case <-c.synced:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("read all claims: %w", context.Cause(ctx))
+	}
+}
+
+// OnChange has f called with the name of a topology whose Use has changed.
+func (c *Claims) OnChange(f func(topology string)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.changed = f
+}
+
+// Use returns who uses a topology of a name and UID.
+func (c *Claims) Use(name string, uid types.UID) Use {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	var u Use
+	for key, r := range c.of[name] {
+		r.count(&u, key, name, uid)
+	}
+	return u
+}
+
+// Users returns how many claims are allocated for a topology of a name and UID.
+func (c *Claims) Users(name string, uid types.UID) int {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	n := 0
+	for _, r := range c.of[name] {
+		if r.uses(name, uid) {
+			n++
+		}
+	}
+	return n
+}
+
+// put replaces the record of one claim; nil when the claim uses no topology.
+func (c *Claims) put(key string, r *record) {
+	touched := map[string]bool{}
+	c.mu.Lock()
+	c.replace(key, r, touched)
+	c.mu.Unlock()
+	c.notify(touched)
+}
+
+// replace is put while mu is locked, and adds the topologies whose use changes.
+func (c *Claims) replace(key string, r *record, touched map[string]bool) {
+	before := c.records[key]
+	if before == nil && r == nil || before != nil && r != nil && before.same(r) {
+		return
+	}
+	if before != nil {
+		for _, t := range before.topologies {
+			touched[t.Name] = true
+			delete(c.of[t.Name], key)
+			if len(c.of[t.Name]) == 0 {
+				delete(c.of, t.Name)
+			}
+		}
+		delete(c.records, key)
+	}
+	if r != nil {
+		c.records[key] = r
+		for _, t := range r.topologies {
+			touched[t.Name] = true
+			if c.of[t.Name] == nil {
+				c.of[t.Name] = map[string]*record{}
+			}
+			c.of[t.Name][key] = r
+		}
+	}
+}
+
+func (c *Claims) notify(touched map[string]bool) {
+	c.mu.RLock()
+	changed := c.changed
+	c.mu.RUnlock()
+	if changed == nil {
+		return
+	}
+	for name := range touched {
+		changed(name)
+	}
+}
+
+// record is what is kept of a claim.
+type record struct {
+	topologies []claim.TopologyRef // those it is allocated for
+	pods       int                 // for which it is reserved
+	pod        string              // the last of them
+	podUID     types.UID
+	degraded   bool             // one of its devices is not ready
+	reports    []claim.Reported // of its node, one of each topology
+}
+
+// recordOf returns nil when a claim uses no topology.
+func recordOf(c *resourceapi.ResourceClaim) *record {
+	topologies := claim.Uses(c)
+	if len(topologies) == 0 {
+		return nil
+	}
+	r := &record{topologies: topologies, reports: claim.Reports(c)}
+	for i := range r.reports {
+		if u := r.reports[i].Update; u != nil {
+			u.State, u.Step, u.Message = claim.State(cut(string(u.State), maxNote)), cut(u.Step, maxNote), cut(u.Message, maxNote)
+		}
+	}
+	for _, p := range c.Status.ReservedFor {
+		if p.APIGroup == "" && p.Resource == "pods" {
+			r.pods++
+			r.pod, r.podUID = p.Name, p.UID
+		}
+	}
+	r.degraded = slices.ContainsFunc(c.Status.Devices, func(d resourceapi.AllocatedDeviceStatus) bool {
+		return d.Driver == claim.Driver && meta.IsStatusConditionPresentAndEqual(d.Conditions, v1alpha1.ConditionReady, metav1.ConditionFalse)
+	})
+	return r
+}
+
+func (r *record) same(other *record) bool { return reflect.DeepEqual(r, other) }
+
+// uses reports whether the claim is allocated for this very topology: one that
+// bore the same name before is another.
+func (r *record) uses(name string, uid types.UID) bool {
+	return slices.ContainsFunc(r.topologies, func(t claim.TopologyRef) bool {
+		return t.Name == name && (t.UID == "" || t.UID == uid)
+	})
+}
+
+// item carries a record, nil for none, through a reflector.
+type item struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta
+	*record
+}
+
+// DeepCopyObject is for the interface runtime.Object. Records are not changed.
+func (i *item) DeepCopyObject() runtime.Object { return new(*i) }
+
+func itemOf(c *resourceapi.ResourceClaim) *item {
+	return &item{record: recordOf(c), ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name, ResourceVersion: c.ResourceVersion}}
+}
+
+// watch is for an API server that streams the claims there are, too.
+func (c *Claims) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	w, err := c.api.ResourceClaims(metav1.NamespaceAll).Watch(ctx, options)
+	if err != nil {
+		return nil, err // as it is: the reflector asks for its kind
+	}
+	return watch.Filter(w, keep), nil
+}
+
+// keep drops claims that are new and not ours. One that changes may have been ours.
+func keep(e watch.Event) (watch.Event, bool) {
+	c, ok := e.Object.(*resourceapi.ResourceClaim)
+	if !ok || e.Type == watch.Bookmark {
+		return e, true
+	}
+	i := itemOf(c)
+	e.Object = i
+	return e, e.Type != watch.Added || i.record != nil
+}
+
+// list is for an API server that does not stream. It asks for the newest claims,
+// which is answered in pages, and never holds more than one of them.
+func (c *Claims) list(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+	out := &internalversion.List{}
+	for options := (metav1.ListOptions{Limit: pageSize}); ; options.Continue = out.Continue {
+		page, err := c.api.ResourceClaims(metav1.NamespaceAll).List(ctx, options)
+		if err != nil {
+			return nil, err // as it is: the reflector asks for its kind
+		}
+		out.ListMeta = page.ListMeta
+		for n := range page.Items {
+			if i := itemOf(&page.Items[n]); i.record != nil {
+				out.Items = append(out.Items, i)
+			}
+		}
+		if page.Continue == "" {
+			return out, nil
+		}
+	}
+}
+
+// store is Claims as a reflector fills them.
+type store Claims
+
+func keyOf(o any) (key string, r *record, err error) {
+	i, ok := o.(*item)
+	if !ok {
+		return "", nil, fmt.Errorf("%T is no claim", o)
+	}
+	return i.Namespace + "/" + i.Name, i.record, nil
+}
+
+// Add implements cache.ReflectorStore.
+func (s *store) Add(o any) error { return s.Update(o) }
+
+// Update implements cache.ReflectorStore.
+func (s *store) Update(o any) error {
+	key, r, err := keyOf(o)
+	if err == nil {
+		(*Claims)(s).put(key, r)
+	}
+	return err
+}
+
+// Delete implements cache.ReflectorStore.
+func (s *store) Delete(o any) error {
+	key, _, err := keyOf(o)
+	if err == nil {
+		(*Claims)(s).put(key, nil)
+	}
+	return err
+}
+
+// Replace implements cache.ReflectorStore.
+func (s *store) Replace(all []any, _ string) error {
+	now := make(map[string]*record, len(all))
+	for _, o := range all {
+		key, r, err := keyOf(o)
+		if err != nil {
+			return err
+		}
+		now[key] = r
+	}
+	c := (*Claims)(s)
+	touched := map[string]bool{}
+	c.mu.Lock()
+	for key := range maps.Clone(c.records) {
+		if now[key] == nil {
+			c.replace(key, nil, touched)
+		}
+	}
+	for key, r := range now {
+		c.replace(key, r, touched)
+	}
+	c.mu.Unlock()
+	c.once.Do(func() { close(c.synced) })
+	c.notify(touched)
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (*store) Resync() error { return nil }

@@ -1,0 +1,185 @@
+package controller
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// allocated is a claim as API server, scheduler and node leave it, for a driver.
+func allocated(driver, name, topology string, generation int64) *resourceapi.ResourceClaim {
+	config := resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+		Driver:     driver,
+		Parameters: apiruntime.RawExtension{Raw: fmt.Appendf(nil, `{"networkTopologyRef":{"generation":1,"name":%q,"uid":"uid-%s"},"step":"vf0"}`, topology, topology)},
+	}}
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)}}
+	c.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "vf0", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: topology + "-vf0"}}}
+	c.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+		Results: []resourceapi.DeviceRequestAllocationResult{{Request: "vf0", Driver: driver, Pool: "node-1", Device: "d-" + name}},
+		Config:  []resourceapi.DeviceAllocationConfiguration{{Source: resourceapi.AllocationConfigSourceClass, DeviceConfiguration: config}},
+	}}
+	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "pod-" + name, UID: "pod"}}
+	c.Status.Devices = []resourceapi.AllocatedDeviceStatus{{
+		Driver: driver, Pool: "node-1", Device: "d-" + name,
+		Data:       &apiruntime.RawExtension{Raw: fmt.Appendf(nil, `{"topology":%q,"generation":%d,"interfaces":[{"name":"net1","mac":"02:00:00:00:00:01"}]}`, topology, generation)},
+		Conditions: []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Succeeded", Message: "attached"}},
+	}}
+	return c
+}
+
+// feed gives events to Claims as a reflector does.
+func feed(t *testing.T, c *Claims, events ...watch.Event) {
+	t.Helper()
+	for _, e := range events {
+		e, kept := keep(e)
+		if !kept {
+			continue
+		}
+		var err error
+		switch e.Type {
+		case watch.Deleted:
+			err = (*store)(c).Delete(e.Object)
+		default:
+			err = (*store)(c).Update(e.Object)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestClaims(t *testing.T) {
+	c := emptyClaims()
+	var changed []string
+	c.OnChange(func(topology string) { changed = append(changed, topology) })
+	heard := func(want ...string) {
+		t.Helper()
+		if !slices.Equal(changed, want) {
+			t.Errorf("changed %q, want %q", changed, want)
+		}
+		changed = nil
+	}
+	uses := func(name string, claims, pods, degraded, runs int) {
+		t.Helper()
+		u := c.Use(name, types.UID("uid-"+name))
+		if u.Claims != claims || u.Pods != pods || u.Degraded != degraded || len(u.Runs) != runs || c.Users(name, types.UID("uid-"+name)) != claims {
+			t.Errorf("%s: %+v and %d users, want %d claims, %d pods, %d degraded, %d runs", name, u, c.Users(name, types.UID("uid-"+name)), claims, pods, degraded, runs)
+		}
+	}
+	one := allocated(claim.Driver, "one", "red", 1)
+	feed(t, c, watch.Event{Type: watch.Added, Object: one}, watch.Event{Type: watch.Added, Object: allocated("gpu.example.com", "theirs", "red", 1)})
+	heard("red")
+	uses("red", 1, 1, 0, 1)
+	if u := c.Use("red", "another"); u.Claims != 0 {
+		t.Errorf("a topology of the same name has %+v", u)
+	}
+
+	// What changes nothing that is counted is nobody's business.
+	labelled := one.DeepCopy()
+	labelled.Labels = map[string]string{"a": "b"}
+	feed(t, c, watch.Event{Type: watch.Modified, Object: labelled}, watch.Event{Type: watch.Modified, Object: allocated("gpu.example.com", "theirs", "red", 1)})
+	heard()
+
+	ill := one.DeepCopy()
+	ill.Status.Devices[0].Conditions[0].Status = metav1.ConditionFalse
+	feed(t, c, watch.Event{Type: watch.Modified, Object: ill})
+	heard("red")
+	uses("red", 1, 1, 1, 1)
+
+	// It loses its allocation, and is allocated for another topology.
+	idle := one.DeepCopy()
+	idle.Status = resourceapi.ResourceClaimStatus{}
+	feed(t, c, watch.Event{Type: watch.Modified, Object: idle})
+	heard("red")
+	uses("red", 0, 0, 0, 0)
+	feed(t, c, watch.Event{Type: watch.Modified, Object: allocated(claim.Driver, "one", "blue", 2)})
+	heard("blue")
+	uses("blue", 1, 1, 0, 1)
+
+	// All claims are read again: what is not among them no longer exists.
+	if c.Synced() {
+		t.Error("not all claims have been read")
+	}
+	if err := (*store)(c).Replace([]any{itemOf(allocated(claim.Driver, "two", "red", 1))}, ""); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(changed)
+	heard("blue", "red")
+	uses("blue", 0, 0, 0, 0)
+	uses("red", 1, 1, 0, 1)
+	if !c.Synced() {
+		t.Error("all claims have been read")
+	}
+	feed(t, c, watch.Event{Type: watch.Deleted, Object: allocated(claim.Driver, "two", "red", 1)})
+	heard("red")
+	if len(c.records)+len(c.of) != 0 {
+		t.Errorf("%d claims and %d topologies are left", len(c.records), len(c.of))
+	}
+}
+
+// TestClaimsMemory holds what a claim costs: of another driver's nothing, of ours
+// less than a kilobyte.
+func TestClaimsMemory(t *testing.T) {
+	const n = 5000
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	c := emptyClaims()
+	before := heap()
+	for i := range n {
+		feed(t, c, watch.Event{Type: watch.Added, Object: allocated("gpu.example.com", fmt.Sprint("theirs-", i), "red", 1)})
+		feed(t, c, watch.Event{Type: watch.Modified, Object: allocated("gpu.example.com", fmt.Sprint("theirs-", i), "red", 2)})
+	}
+	if len(c.records) != 0 {
+		t.Errorf("%d claims of another driver are kept", len(c.records))
+	}
+	for i := range n {
+		feed(t, c, watch.Event{Type: watch.Added, Object: allocated(claim.Driver, fmt.Sprintf("claim-%05d", i), fmt.Sprint("topology-", i%50), 1)})
+	}
+	each := (heap() - before) / n
+	t.Logf("%d bytes for each claim of ours", each)
+	if each > 1000 {
+		t.Errorf("%d bytes for each claim of ours", each)
+	}
+	runtime.KeepAlive(c)
+}
+
+// BenchmarkPass is what a pass over a topology with 20,000 claims has to work out.
+func BenchmarkPass(b *testing.B) {
+	c := emptyClaims()
+	for i := range 20_000 {
+		key := fmt.Sprintf("ns/claim-%05d", i)
+		c.put(key, recordOf(allocated(claim.Driver, key, "red", 1)))
+	}
+	o := &v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "red", UID: "uid-red", Generation: 1}}
+	b.ReportAllocs()
+	for b.Loop() {
+		StatusOf(o, Outcome{Use: c.Use("red", "uid-red")})
+	}
+}
+
+// BenchmarkEvent is what an event of a claim costs.
+func BenchmarkEvent(b *testing.B) {
+	c := emptyClaims()
+	ours := allocated(claim.Driver, "one", "red", 1)
+	b.ReportAllocs()
+	for b.Loop() {
+		e, _ := keep(watch.Event{Type: watch.Modified, Object: ours})
+		if err := (*store)(c).Update(e.Object); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

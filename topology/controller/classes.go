@@ -1,0 +1,137 @@
+package controller
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
+)
+
+// Classes returns the DeviceClass of every root step that is given a device, in
+// order of declaration: o is the topology's object, t the same decoded. An error
+// is one of encoding, and none is known.
+func Classes(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set) ([]*resourceapi.DeviceClass, error) {
+	var out []*resourceapi.DeviceClass
+	for _, s := range claim.Roots(t, set) {
+		config, err := configOf(o, s.Name)
+		if err != nil {
+			return nil, err
+		}
+		selector := s.Selector
+		if selector == "" {
+			c, _ := set.Contract(s.Type)
+			selector = AnyDevice(c)
+		}
+		out = append(out, &resourceapi.DeviceClass{
+			TypeMeta: metav1.TypeMeta{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "DeviceClass"},
+			ObjectMeta: metav1.ObjectMeta{
+				Name:   claim.ClassName(o.Name, s.Name),
+				Labels: map[string]string{claim.LabelTopology: o.Name, claim.LabelStep: s.Name},
+				// Not blocking the owner's deletion: the finalizer does that, and
+				// asking for it takes a right on the owner.
+				OwnerReferences: []metav1.OwnerReference{{
+					APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: o.Name, UID: o.UID, Controller: new(true),
+				}},
+			},
+			Spec: resourceapi.DeviceClassSpec{
+				Selectors: selectors(selector),
+				Config:    config,
+			},
+		})
+	}
+	return out, nil
+}
+
+// configOf says which step of which topology a class is for.
+func configOf(o *v1alpha1.NetworkTopology, step string) ([]resourceapi.DeviceClassConfiguration, error) {
+	parameters, err := json.Marshal(claim.ConfigOf(o, step))
+	if err != nil {
+		return nil, fmt.Errorf("DeviceClass %q: %w", claim.ClassName(o.Name, step), err)
+	}
+	return []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
+		Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: claim.Driver, Parameters: runtime.RawExtension{Raw: parameters}},
+	}}}, nil
+}
+
+// Unselective returns the DeviceClass of a name that Classes would make, without its
+// selectors and so without compiling any; nil when it would make none.
+func Unselective(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set, name string) (*resourceapi.DeviceClass, error) {
+	for _, s := range claim.Roots(t, set) {
+		if claim.ClassName(o.Name, s.Name) != name {
+			continue
+		}
+		config, err := configOf(o, s.Name)
+		if err != nil {
+			return nil, err
+		}
+		return &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.DeviceClassSpec{Config: config}}, nil
+	}
+	return nil, nil
+}
+
+// selectors returns those of a class: the step's, as written, and before it one for
+// our driver when the step's is not enough to pass over the devices of others. The
+// scheduler takes selectors in order and stops at the first no; on an error, such
+// as that of an attribute a device lacks, it gives the pod up.
+func selectors(expr string) []resourceapi.DeviceSelector {
+	one := func(expr string) resourceapi.DeviceSelector {
+		return resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expr}}
+	}
+	if c := validity.Compiled(expr); c.Err != nil || c.PassesOver { // package validity refuses what does not compile
+		return []resourceapi.DeviceSelector{one(expr)}
+	}
+	return []resourceapi.DeviceSelector{one(ofOurs), one(expr)}
+}
+
+// ofOurs selects the devices of our driver.
+var ofOurs = fmt.Sprintf("device.driver == %q", claim.Driver)
+
+// AnyDevice is the selector of a root step without one: any of our devices that
+// fits the step's type. A class without selectors would match those of all
+// drivers.
+func AnyDevice(c contract.Contract) string {
+	expr := ofOurs
+	kind := fmt.Sprintf("device.attributes[%q].type", claim.Driver)
+	switch types := c.Input.DeviceTypes; len(types) {
+	case 0:
+		return expr
+	case 1:
+		return fmt.Sprintf("%s && %s == %q", expr, kind, types[0])
+	default:
+		return fmt.Sprintf("%s && %s in [\"%s\"]", expr, kind, strings.Join(types, `", "`))
+	}
+}
+
+// Owned reports whether a class is of this very topology: controlled by it, or,
+// when somebody has removed the owner reference, pinned to its UID.
+func Owned(class *resourceapi.DeviceClass, o *v1alpha1.NetworkTopology) bool {
+	if ref := metav1.GetControllerOf(class); ref != nil {
+		return ref.UID == o.UID
+	}
+	return slices.ContainsFunc(class.Spec.Config, func(c resourceapi.DeviceClassConfiguration) bool {
+		if c.Opaque == nil || c.Opaque.Driver != claim.Driver {
+			return false
+		}
+		cfg, err := claim.ParseConfig(c.Opaque.Parameters.Raw)
+		return err == nil && o.UID != "" && cfg.NetworkTopologyRef.UID == o.UID
+	})
+}
+
+// Clash says whose the class is that bears a name a topology wants, in words for
+// a condition and a webhook.
+func Clash(class *resourceapi.DeviceClass) string {
+	if ref := metav1.GetControllerOf(class); ref != nil {
+		return fmt.Sprintf("DeviceClass %q belongs to %s %q: rename the topology or the step", class.Name, ref.Kind, ref.Name)
+	}
+	return fmt.Sprintf("DeviceClass %q exists and is not this topology's: delete it, or rename the topology or the step", class.Name)
+}

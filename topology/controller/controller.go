@@ -1,0 +1,501 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/plumbline/plumbline/topology/claim"
+	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
+)
+
+// Controller keeps the DeviceClasses and the status of NetworkTopologies. Its
+// rights, and no more:
+//
+//	networking.dra.io     networktopologies         get list watch patch (finalizers)
+//	networking.dra.io     networktopologies/status  update
+//	resource.k8s.io       deviceclasses             get list watch create update delete
+//	resource.k8s.io       resourceclaims            get list watch
+//	cni.networking.k8s.io cnipluginschemas          get list watch create update delete
+//	events.k8s.io         events                    create patch
+//
+// and in its own namespace leases of coordination.k8s.io (get, create, update;
+// events beside them), by which one of several replicas leads.
+type Controller struct {
+	Client    client.Client // reads from caches that are indexed (Index)
+	Claims    *Claims
+	Contracts *Contracts
+	Recorder  events.EventRecorder
+	Log       *slog.Logger
+	Now       func() time.Time
+	// Interval is for how long changes of what is only counted are collected, before
+	// a status is written that every node with a claim of the topology watches.
+	Interval time.Duration
+}
+
+// workers is how many topologies are reconciled at a time. A pass waits for the API
+// server most of its time.
+const workers = 4
+
+// Setup registers the controller with a manager.
+func (c *Controller) Setup(mgr manager.Manager) error {
+	return builder.ControllerManagedBy(mgr).
+		Named("networktopology").
+		Watches(&v1alpha1.NetworkTopology{}, &edits{Controller: c}).
+		Watches(&resourceapi.DeviceClass{}, handler.EnqueueRequestsFromMapFunc(c.forClass)).
+		Watches(&schemav1alpha1.CNIPluginSchema{}, handler.EnqueueRequestsFromMapFunc(c.forSchema)).
+		WatchesRawSource(changes{c}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		Complete(c)
+}
+
+// edits has topologies reconciled when they come, go or are edited.
+type edits struct {
+	handler.EnqueueRequestForObject
+	*Controller
+}
+
+// Update implements handler.EventHandler. Of a status that is written, by us as a
+// rule, nothing follows at once: else the pass after each write would find what has
+// been counted meanwhile, and write again, as fast as pods come and go.
+func (e *edits) Update(ctx context.Context, u event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	if edited(u.ObjectOld, u.ObjectNew) {
+		e.EnqueueRequestForObject.Update(ctx, u, queue)
+		return
+	}
+	queue.AddAfter(requests(u.ObjectNew.GetName())[0], e.collect(ctx, u.ObjectNew.GetName()))
+}
+
+// edited reports whether two versions of an object differ in more than its status.
+func edited(before, after client.Object) bool {
+	return before.GetUID() != after.GetUID() || before.GetGeneration() != after.GetGeneration() ||
+		before.GetDeletionTimestamp().IsZero() != after.GetDeletionTimestamp().IsZero() ||
+		!slices.Equal(before.GetFinalizers(), after.GetFinalizers())
+}
+
+// changes has topologies reconciled when claims of theirs change.
+type changes struct{ *Controller }
+
+// Start implements source.Source.
+func (c changes) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	c.Claims.OnChange(func(topology string) { queue.AddAfter(requests(topology)[0], c.collect(ctx, topology)) })
+	return nil
+}
+
+// WaitForSync implements source.SyncingSource.
+func (c changes) WaitForSync(ctx context.Context) error { return c.Claims.WaitForSync(ctx) }
+
+// prompt is the most for which changes are collected that somebody waits for.
+const prompt = time.Second
+
+// collect returns for how long changes of a topology's claims are collected. The
+// first of them starts that time.
+func (c *Controller) collect(ctx context.Context, topology string) time.Duration {
+	o := &v1alpha1.NetworkTopology{}
+	err := c.Client.Get(ctx, client.ObjectKey{Name: topology}, o, client.UnsafeDisableDeepCopy)
+	if err == nil && awaited(o) {
+		return min(prompt, c.Interval)
+	}
+	return c.Interval
+}
+
+// awaited reports whether more than a number depends on what becomes of the claims:
+// the next nodes of a rollout, or the end of the topology.
+func awaited(o *v1alpha1.NetworkTopology) bool {
+	return !o.DeletionTimestamp.IsZero() || o.Status.Rollout != nil && len(o.Status.Rollout.Nodes) > 0
+}
+
+func refsOfClass(class *resourceapi.DeviceClass) []claim.TopologyRef {
+	var out []claim.TopologyRef
+	for _, e := range class.Spec.Config {
+		if e.Opaque == nil || e.Opaque.Driver != claim.Driver {
+			continue
+		}
+		if cfg, err := claim.ParseConfig(e.Opaque.Parameters.Raw); err == nil {
+			out = append(out, cfg.NetworkTopologyRef)
+		}
+	}
+	return out
+}
+
+func requests(names ...string) []reconcile.Request {
+	out := make([]reconcile.Request, len(names))
+	for i, n := range names {
+		out[i] = reconcile.Request{NamespacedName: types.NamespacedName{Name: n}}
+	}
+	return out
+}
+
+// forClass returns the topologies a class is of, and those that would have a
+// class of its name.
+func (c *Controller) forClass(ctx context.Context, o client.Object) []reconcile.Request {
+	class, ok := o.(*resourceapi.DeviceClass)
+	if !ok {
+		return nil
+	}
+	names := map[string]bool{}
+	if ref := metav1.GetControllerOf(class); ref != nil && ref.Kind == v1alpha1.Kind {
+		names[ref.Name] = true
+	}
+	for _, r := range refsOfClass(class) {
+		names[r.Name] = true
+	}
+	wanting, err := Wanting(ctx, c.Client, class.Name)
+	if err != nil {
+		c.Log.Error("cannot find the topology of a changed DeviceClass", "class", class.Name, "error", err)
+	}
+	for i := range wanting {
+		names[wanting[i].Name] = true
+	}
+	return requests(slices.Sorted(maps.Keys(names))...)
+}
+
+// forSchema returns the topologies with a step of the type described.
+func (c *Controller) forSchema(ctx context.Context, o client.Object) []reconcile.Request {
+	schema, ok := o.(*schemav1alpha1.CNIPluginSchema)
+	if !ok {
+		return nil
+	}
+	if _, builtIn := c.Contracts.BuiltIn.Contract(schema.Spec.CNIType); builtIn {
+		return nil
+	}
+	var using v1alpha1.NetworkTopologyList
+	if err := c.Client.List(ctx, &using, client.MatchingFields{indexType: schema.Spec.CNIType}, client.UnsafeDisableDeepCopy); err != nil {
+		c.Log.Error("cannot find the topologies of a changed CNIPluginSchema", "schema", schema.Name, "error", err)
+	}
+	names := make([]string, len(using.Items))
+	for i := range using.Items {
+		names[i] = using.Items[i].Name
+	}
+	return requests(names...)
+}
+
+// Reconcile makes one topology's classes and status as they should be.
+func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+	o := &v1alpha1.NetworkTopology{}
+	if err := c.Client.Get(ctx, r.NamespacedName, o); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	result, err := c.reconcile(ctx, o)
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		// The cache lags behind our own last write, or somebody else was quicker.
+		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil
+	}
+	if err != nil {
+		return result, fmt.Errorf("NetworkTopology %q: %w", o.Name, err)
+	}
+	return result, nil
+}
+
+func (c *Controller) reconcile(ctx context.Context, o *v1alpha1.NetworkTopology) (reconcile.Result, error) {
+	use := c.Claims.Use(o.Name, o.UID)
+	if !o.DeletionTimestamp.IsZero() {
+		return c.finalize(ctx, o, use)
+	}
+	// Before the first class, without which nobody can use it.
+	if err := c.patch(ctx, o, controllerutil.AddFinalizer); err != nil {
+		return reconcile.Result{}, err
+	}
+	found := Outcome{Use: use}
+	c.program(ctx, o, &found)
+	if apierrors.IsConflict(found.Err) || apierrors.IsAlreadyExists(found.Err) {
+		return reconcile.Result{}, found.Err // no condition is worth a pass that is repeated at once
+	}
+	return reconcile.Result{}, errors.Join(found.Err, c.report(ctx, o, found))
+}
+
+// patch changes the finalizers.
+func (c *Controller) patch(ctx context.Context, o *v1alpha1.NetworkTopology, change func(client.Object, string) bool) error {
+	before := o.DeepCopy()
+	if !change(o, v1alpha1.Finalizer) {
+		return nil
+	}
+	if err := c.Client.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("write finalizer: %w", err)
+	}
+	return nil
+}
+
+// finalize deletes the classes of a topology that is being deleted, at once: without
+// them no claim is allocated for it any more. Then the topology goes, whoever uses
+// it, when grace says so.
+func (c *Controller) finalize(ctx context.Context, o *v1alpha1.NetworkTopology, use Use) (reconcile.Result, error) {
+	if !controllerutil.ContainsFinalizer(o, v1alpha1.Finalizer) {
+		return reconcile.Result{}, nil
+	}
+	classes, err := c.classes(ctx, o)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	for i := range classes {
+		if err := c.delete(ctx, &classes[i]); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	if left := grace(o, use, c.Now()); left > 0 {
+		return reconcile.Result{RequeueAfter: left}, c.reportUse(ctx, o, use)
+	}
+	if err := c.patch(ctx, o, controllerutil.RemoveFinalizer); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	c.Log.Info("deleted", "topology", o.Name, "claims", use.Claims, "unprepared", use.Unprepared)
+	return reconcile.Result{}, nil
+}
+
+// Bounds of the time from the deletion of a topology to its end.
+const (
+	// lag is for what the scheduler allocates and we hear of shortly after the
+	// classes are deleted. Deletion timestamps are cut to seconds.
+	lag = 2 * time.Second
+	// maxGrace is for claims that are allocated and not prepared yet: a kubelet tries
+	// again every 60 to 90 seconds.
+	maxGrace = 5 * time.Minute
+)
+
+// grace returns how long a topology stays that is being deleted. The claims that
+// nodes have prepared need it no longer, and nobody keeps it longer than maxGrace by
+// having others allocated.
+func grace(o *v1alpha1.NetworkTopology, use Use, now time.Time) time.Duration {
+	until := o.DeletionTimestamp.Add(lag)
+	if use.Unprepared > 0 {
+		until = o.DeletionTimestamp.Add(maxGrace)
+	}
+	return max(0, until.Sub(now))
+}
+
+// reportUse says who keeps a topology from going; nothing else is decided then.
+func (c *Controller) reportUse(ctx context.Context, o *v1alpha1.NetworkTopology, use Use) error {
+	s := *o.Status.DeepCopy()
+	s.DeviceClasses, s.Sandboxes, s.Degraded = 0, int32(use.Pods), int32(use.Degraded)
+	used := usage(o, use)
+	used.ObservedGeneration = o.Generation
+	if meta.SetStatusCondition(&s.Conditions, used) && used.Status == metav1.ConditionTrue {
+		c.event(o, corev1.EventTypeWarning, "InUse", "Delete", used.Message)
+	}
+	return c.write(ctx, o, s)
+}
+
+// program makes the classes of a valid topology, all or none of them.
+func (c *Controller) program(ctx context.Context, o *v1alpha1.NetworkTopology, found *Outcome) {
+	have, err := c.classes(ctx, o)
+	if err != nil {
+		found.Err = err
+		return
+	}
+	found.Classes = len(have)
+	set, err := c.Contracts.Set(ctx)
+	if err != nil {
+		found.Err = err
+		return
+	}
+	t, _, err := validity.Object(ctx, o, set)
+	if err != nil && ctx.Err() != nil {
+		found.Err = err
+		return
+	}
+	if err != nil {
+		found.Invalid = err
+		return
+	}
+	found.Steps = len(t.Steps)
+	if found.Unknown = Unknown(t, c.Contracts.BuiltIn); len(found.Unknown) > 0 {
+		return
+	}
+	want, err := Classes(o, t, set)
+	if err != nil {
+		found.Err = err
+		return
+	}
+	if found.Clashes, found.Err = c.clashes(ctx, o, want); found.Err != nil || len(found.Clashes) > 0 {
+		return
+	}
+	found.Classes, found.Err = c.apply(ctx, o, have, want)
+}
+
+// classes returns the classes that are of this topology, as the cache has them.
+func (c *Controller) classes(ctx context.Context, o *v1alpha1.NetworkTopology) ([]resourceapi.DeviceClass, error) {
+	var all resourceapi.DeviceClassList
+	if err := c.Client.List(ctx, &all, client.MatchingFields{indexUID: string(o.UID)}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list classes: %w", err)
+	}
+	return slices.DeleteFunc(all.Items, func(d resourceapi.DeviceClass) bool { return !Owned(&d, o) }), nil
+}
+
+func (c *Controller) clashes(ctx context.Context, o *v1alpha1.NetworkTopology, want []*resourceapi.DeviceClass) ([]string, error) {
+	var out []string
+	for _, w := range want {
+		other := &resourceapi.DeviceClass{}
+		err := c.Client.Get(ctx, client.ObjectKeyFromObject(w), other, client.UnsafeDisableDeepCopy)
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return nil, fmt.Errorf("get DeviceClass %q: %w", w.Name, err)
+		case !Owned(other, o):
+			out = append(out, Clash(other))
+		}
+	}
+	return out, nil
+}
+
+// apply makes what is wanted of what is there and returns how many there are then.
+func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, have []resourceapi.DeviceClass, want []*resourceapi.DeviceClass) (int, error) {
+	there := map[string]*resourceapi.DeviceClass{}
+	for i := range have {
+		there[have[i].Name] = &have[i]
+	}
+	var created, updated []string
+	for _, w := range want {
+		h, exists := there[w.Name]
+		delete(there, w.Name)
+		if !exists {
+			if err := c.Client.Create(ctx, w); err != nil {
+				return len(have), fmt.Errorf("create DeviceClass %q: %w", w.Name, err)
+			}
+			created = append(created, w.Name)
+			continue
+		}
+		fixed := h.DeepCopy()
+		if !Mend(fixed, w) {
+			continue
+		}
+		if err := c.Client.Update(ctx, fixed); err != nil {
+			return len(have), fmt.Errorf("update DeviceClass %q: %w", w.Name, err)
+		}
+		updated = append(updated, w.Name)
+		// Not the topology changed, but somebody changed what is made of it.
+		if o.Status.ObservedGeneration == o.Generation {
+			c.event(o, corev1.EventTypeWarning, "Repaired", "Update", fmt.Sprintf("DeviceClass %q was not as the topology says, and is again: change the topology instead", w.Name))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(there)) {
+		if err := c.delete(ctx, there[name]); err != nil {
+			return len(have), err
+		}
+	}
+	if len(created)+len(updated)+len(there) > 0 {
+		c.Log.Info("programmed", "topology", o.Name, "generation", o.Generation, "created", created, "updated", updated, "deleted", slices.Sorted(maps.Keys(there)))
+	}
+	return len(want), nil
+}
+
+// delete removes a class, as it was when it was seen to be of this topology.
+func (c *Controller) delete(ctx context.Context, class *resourceapi.DeviceClass) error {
+	err := c.Client.Delete(ctx, class, client.Preconditions{UID: &class.UID, ResourceVersion: &class.ResourceVersion})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete DeviceClass %q: %w", class.Name, err)
+	}
+	return nil
+}
+
+// Mend makes a class of ours as it should be and reports whether it was not.
+// Labels and annotations of others stay, as do owners that do not control it.
+func Mend(have, want *resourceapi.DeviceClass) (changed bool) {
+	for k, v := range want.Labels {
+		if have.Labels[k] != v {
+			changed = true
+			metav1.SetMetaDataLabel(&have.ObjectMeta, k, v)
+		}
+	}
+	owner := want.OwnerReferences[0]
+	if ref := metav1.GetControllerOf(have); ref == nil || !equality.Semantic.DeepEqual(*ref, owner) {
+		changed = true
+		have.OwnerReferences = append(slices.DeleteFunc(have.OwnerReferences, func(r metav1.OwnerReference) bool {
+			return r.UID == owner.UID || r.Controller != nil && *r.Controller
+		}), owner)
+	}
+	if !equality.Semantic.DeepEqual(plain(have.Spec), plain(want.Spec)) {
+		changed = true
+		have.Spec = *want.Spec.DeepCopy()
+	}
+	return changed
+}
+
+// plain is a spec with its opaque JSON in one spelling.
+func plain(s resourceapi.DeviceClassSpec) resourceapi.DeviceClassSpec {
+	s = *s.DeepCopy()
+	for i := range s.Config {
+		o := s.Config[i].Opaque
+		if o == nil {
+			continue
+		}
+		var v any
+		if json.Unmarshal(o.Parameters.Raw, &v) != nil {
+			continue
+		}
+		if raw, err := json.Marshal(v); err == nil {
+			o.Parameters.Raw = raw
+		}
+	}
+	return s
+}
+
+// report writes the status, and says in Events what became of it.
+func (c *Controller) report(ctx context.Context, o *v1alpha1.NetworkTopology, found Outcome) error {
+	s := StatusOf(o, found)
+	before, after := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionReady), meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReady)
+	switch {
+	case before != nil && before.Status == after.Status && before.Message == after.Message:
+	case after.Status != metav1.ConditionTrue:
+		c.event(o, corev1.EventTypeWarning, after.Reason, "Program", after.Message)
+	case before == nil || before.Status != metav1.ConditionTrue:
+		c.event(o, corev1.EventTypeNormal, "Programmed", "Program", after.Message)
+	}
+	c.tellRollout(o, &s)
+	return c.write(ctx, o, s)
+}
+
+// tellRollout says in Events that a rollout has begun, has ended, or was stopped.
+func (c *Controller) tellRollout(o *v1alpha1.NetworkTopology, s *v1alpha1.NetworkTopologyStatus) {
+	before, after := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionUpdated), meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionUpdated)
+	if after == nil || before != nil && before.Reason == after.Reason && before.ObservedGeneration == after.ObservedGeneration {
+		return
+	}
+	switch {
+	case after.Reason == reasonRollingOut:
+		c.event(o, corev1.EventTypeNormal, "RollingOut", "Update", after.Message)
+	case after.Reason == reasonComplete && before != nil && before.Reason != reasonComplete:
+		c.event(o, corev1.EventTypeNormal, "Updated", "Update", after.Message)
+	case after.Reason == reasonFailed, after.Reason == reasonHeldBack, after.Reason == reasonRetrying:
+		c.event(o, corev1.EventTypeWarning, "Update"+after.Reason, "Update", after.Message)
+	}
+}
+
+func (c *Controller) event(o client.Object, kind, reason, action, message string) {
+	c.Recorder.Eventf(o, nil, kind, reason, action, "%s", cut(message, maxNote))
+}
+
+func (c *Controller) write(ctx context.Context, o *v1alpha1.NetworkTopology, s v1alpha1.NetworkTopologyStatus) error {
+	if equality.Semantic.DeepEqual(o.Status, s) {
+		return nil
+	}
+	o.Status = s
+	if err := client.IgnoreNotFound(c.Client.Status().Update(ctx, o)); err != nil {
+		return fmt.Errorf("write status: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,178 @@
+package controller_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/controller"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func contracts(t *testing.T) contract.Set {
+	t.Helper()
+	registry, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return registry
+}
+
+func topologyOf(steps ...v1alpha1.Step) *v1alpha1.NetworkTopology {
+	o := &v1alpha1.NetworkTopology{}
+	o.Name, o.UID, o.Generation, o.Spec.Steps = "ai", "u1", 3, steps
+	return o
+}
+
+func TestClasses(t *testing.T) {
+	set := contracts(t)
+	o := topologyOf(
+		v1alpha1.Step{Name: "vf0", Type: "sriov", Selector: &v1alpha1.Selector{CEL: `device.attributes["dra.networking"].rdma`}},
+		v1alpha1.Step{Name: "vf1", Type: "sriov"},
+		v1alpha1.Step{Name: "nic", Type: "host-device"},
+		v1alpha1.Step{Name: "loop", Type: "dummy"}, // takes no device
+		v1alpha1.Step{Name: "tune", Type: "tuning", DependOn: []string{"vf0"}, Config: &runtime.RawExtension{Raw: []byte(`{"mtu":9000}`)}},
+	)
+	decoded, _, err := validity.Object(t.Context(), o, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	classes, err := controller.Classes(o, decoded, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got strings.Builder
+	for _, c := range classes {
+		text, err := yaml.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&got, "---\n%s", text)
+		if first, err := inventory.Compile(c.Spec.Selectors[0].CEL.Expression); err != nil || !first.PassesOver(t.Context()) {
+			t.Errorf("class %q: another driver's device gets to its second selector, or %v", c.Name, err)
+		}
+		mended := c.DeepCopy()
+		if controller.Mend(mended, c) {
+			t.Errorf("class %q is not as it should be when it is made", c.Name)
+		}
+	}
+	if *update {
+		if err := os.WriteFile("testdata/classes.yaml", []byte(got.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile("testdata/classes.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got.String()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestMend changes a class in every way there is, and keeps what is others'.
+func TestMend(t *testing.T) {
+	set := contracts(t)
+	o := topologyOf(v1alpha1.Step{Name: "vf0", Type: "sriov"})
+	decoded, _, err := validity.Object(t.Context(), o, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	classes, err := controller.Classes(o, decoded, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := classes[0]
+	for name, spoil := range map[string]func(*resourceapi.DeviceClass){
+		"label":    func(c *resourceapi.DeviceClass) { delete(c.Labels, "networking.dra.io/step") },
+		"selector": func(c *resourceapi.DeviceClass) { c.Spec.Selectors[0].CEL.Expression = "true" },
+		"pin": func(c *resourceapi.DeviceClass) {
+			c.Spec.Config[0].Opaque.Parameters.Raw = []byte(`{"networkTopologyRef":{"name":"ai","uid":"u1","generation":2},"step":"vf0"}`)
+		},
+		"more":       func(c *resourceapi.DeviceClass) { c.Spec.Config = append(c.Spec.Config, c.Spec.Config[0]) },
+		"owner gone": func(c *resourceapi.DeviceClass) { c.OwnerReferences = nil },
+		"own name":   func(c *resourceapi.DeviceClass) { c.Spec.ExtendedResourceName = new("example.com/vf") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := want.DeepCopy()
+			c.Labels["mine"] = "stays"
+			spoil(c)
+			if !controller.Owned(c, o) {
+				t.Error("it is not known as the topology's any more")
+			}
+			if !controller.Mend(c, want) || controller.Mend(c, want) {
+				t.Error("mending did not end at once")
+			}
+			if c.Labels["mine"] != "stays" {
+				t.Error("a foreign label is gone")
+			}
+			delete(c.Labels, "mine")
+			if diff := cmp.Diff(want, c); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+	other := topologyOf()
+	other.UID = "u2"
+	if controller.Owned(want, other) {
+		t.Error("it is taken for that of a topology of the same name")
+	}
+}
+
+func TestStatusOf(t *testing.T) {
+	o := topologyOf()
+	long := metav1.NewTime(time.Unix(1, 0))
+	o.Status.Conditions = []metav1.Condition{{Type: "Valid", Status: "True", Reason: "Succeeded", LastTransitionTime: long}}
+	s := controller.StatusOf(o, controller.Outcome{
+		Steps: 2, Classes: 1, Clashes: []string{"DeviceClass x is theirs"},
+		Use: controller.Use{Claims: 6, Pods: 6, Degraded: 1},
+	})
+	var got []string
+	for _, c := range s.Conditions {
+		got = append(got, fmt.Sprintf("%s %s %s: %s", c.Type, c.Status, c.Reason, c.Message))
+	}
+	want := []string{
+		"Valid True Succeeded: 2 steps",
+		"Programmed False Conflict: the DeviceClasses are not changed:\nDeviceClass x is theirs",
+		"Ready False Conflict: the DeviceClasses are not changed:\nDeviceClass x is theirs",
+		"InUse True Claims: 6 claims and 6 pods",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if c := meta.FindStatusCondition(s.Conditions, "Valid"); !c.LastTransitionTime.Equal(&long) || c.ObservedGeneration != 3 {
+		t.Errorf("a condition that stays: %+v", c)
+	}
+	if s.Sandboxes != 6 || s.Degraded != 1 || s.DeviceClasses != 1 || s.ObservedGeneration != 3 {
+		t.Errorf("status %+v", s)
+	}
+}
+
+// TestStatusWithoutDevices holds that a topology which no pod can use is not Ready.
+func TestStatusWithoutDevices(t *testing.T) {
+	s := controller.StatusOf(topologyOf(), controller.Outcome{Steps: 1})
+	for _, typ := range []string{v1alpha1.ConditionProgrammed, v1alpha1.ConditionReady} {
+		if c := meta.FindStatusCondition(s.Conditions, typ); c.Status != metav1.ConditionFalse || c.Reason != "NoDevice" || !strings.HasPrefix(c.Message, "no root step takes a device") {
+			t.Errorf("%s: %+v", typ, c)
+		}
+	}
+	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionValid); c.Status != metav1.ConditionTrue {
+		t.Errorf("Valid: %+v", c)
+	}
+}

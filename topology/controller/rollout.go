@@ -1,0 +1,322 @@
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Run is what a node says of one claim of a topology.
+type Run struct {
+	Namespace, Claim string
+	Pod              string
+	PodUID           types.UID
+	claim.Reported
+}
+
+// key tells pods apart.
+func (r *Run) key() string { return cmp.Or(string(r.PodUID), r.Namespace+"/"+r.Claim) }
+
+// state is how far a claim is with a generation.
+type state int
+
+const (
+	silent   state = iota // its node has not told what runs
+	pending               // it is to get it
+	heldBack              // it takes a new pod
+	retrying              // something of the pod or the node is in the way
+	failed                // it was tried and undone
+	updated
+)
+
+func (r *Run) state(generation int64) state {
+	switch {
+	case r.Generation == 0:
+		return silent
+	case r.Generation >= generation:
+		return updated
+	case r.Update == nil || r.Update.Generation != generation:
+		return pending
+	case r.Update.State == claim.UpdateFailed:
+		return failed
+	case r.Update.State == claim.UpdateHeldBack:
+		return heldBack
+	case r.Update.State == claim.UpdateRetrying:
+		return retrying
+	default:
+		return pending
+	}
+}
+
+// The reasons of the condition Updated that are not fault kinds.
+const (
+	reasonComplete   = "Complete"
+	reasonRollingOut = "RollingOut"
+	reasonFailed     = "Failed"
+	reasonHeldBack   = "HeldBack"
+	reasonRetrying   = "Retrying"
+)
+
+// maxNodes bounds how many nodes update at a time, whatever the topology says: all
+// are named in its status.
+const maxNodes = 256
+
+// rollOut writes into a status how many pods run which generation, and with the
+// update policy InPlace which nodes may update now. It says nothing of pods whose
+// nodes have said nothing.
+func rollOut(o *v1alpha1.NetworkTopology, found Outcome, s *v1alpha1.NetworkTopologyStatus) {
+	runs := slices.Clone(found.Use.Runs)
+	slices.SortFunc(runs, func(a, b Run) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Claim, b.Claim))
+	})
+	pods := byPod(runs)
+	countGenerations(o.Generation, pods, s)
+	if o.Spec.UpdatePolicy != v1alpha1.InPlace {
+		s.Rollout = nil
+		meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionUpdated)
+		return
+	}
+	if found.Err != nil {
+		return // nothing is decided on half of what there is to know
+	}
+	r := &v1alpha1.RolloutStatus{Generation: o.Generation}
+	var before []string
+	if old := o.Status.Rollout; old != nil {
+		before = old.Nodes
+		if old.Generation == o.Generation {
+			r.Failure = old.Failure
+		}
+	}
+	of := countStates(pods, o.Generation)
+	r.HeldBack, r.Retrying, r.Failed = int32(of[heldBack]), int32(of[retrying]), int32(of[failed])
+	if r.Failure == nil {
+		r.Failure = stopping(o, runs)
+	}
+	if r.Failure == nil && found.Invalid == nil && len(found.Unknown) == 0 {
+		r.Nodes = turns(o, runs, before)
+	}
+	s.Rollout = r
+	c := updating(o, found, pods, r)
+	c.ObservedGeneration = o.Generation
+	c.Message = cut(c.Message, maxMessage)
+	meta.SetStatusCondition(&s.Conditions, c)
+}
+
+// byPod returns one run of each pod that runs something: the one that is furthest
+// behind. A claim that is reserved for no pod any more stands for itself.
+func byPod(runs []Run) []Run {
+	at := map[string]int{}
+	var out []Run
+	for _, r := range runs {
+		if r.Generation == 0 {
+			continue
+		}
+		key := r.key()
+		i, known := at[key]
+		switch {
+		case !known:
+			at[key] = len(out)
+			out = append(out, r)
+		case r.Generation < out[i].Generation:
+			out[i] = r
+		}
+	}
+	return out
+}
+
+// countStates counts how far pods are with a generation.
+func countStates(pods []Run, generation int64) map[state]int {
+	of := map[state]int{}
+	for i := range pods {
+		of[pods[i].state(generation)]++
+	}
+	return of
+}
+
+func countGenerations(newest int64, pods []Run, s *v1alpha1.NetworkTopologyStatus) {
+	of := map[int64]int32{}
+	for _, p := range pods {
+		of[p.Generation]++
+	}
+	s.Generations, s.Updated, s.PodsByGeneration = nil, "", ""
+	var words []string
+	for _, g := range slices.Backward(slices.Sorted(maps.Keys(of))) {
+		s.Generations = append(s.Generations, v1alpha1.GenerationStatus{Generation: g, Pods: of[g]})
+		words = append(words, fmt.Sprintf("%d:%d", g, of[g]))
+	}
+	if len(pods) > 0 {
+		s.Updated = fmt.Sprintf("%d/%d", of[newest], len(pods))
+		s.PodsByGeneration = strings.Join(words, " ")
+	}
+}
+
+// A change that fails has to fail in so many pods, on so many nodes and in so many
+// namespaces until it is the change that is taken to be wrong: a pod may be the
+// reason of what fails in it, as its owner may change its network, and a node of what
+// fails on it. Where there are fewer, all of them count.
+const (
+	stopPods       = 3
+	stopNodes      = 2
+	stopNamespaces = 2
+)
+
+// spread is how many pods, nodes and namespaces some runs are of.
+type spread struct{ pods, nodes, namespaces map[string]bool }
+
+func newSpread() spread {
+	return spread{map[string]bool{}, map[string]bool{}, map[string]bool{}}
+}
+
+func (s spread) add(r *Run) {
+	s.pods[r.key()], s.nodes[r.Node], s.namespaces[r.Namespace] = true, true, true
+}
+
+// stopping returns the first of the failures that stop a rollout; nil when it goes on.
+func stopping(o *v1alpha1.NetworkTopology, runs []Run) *v1alpha1.RolloutFailure {
+	all, bad := newSpread(), newSpread()
+	var first *Run
+	for i := range runs {
+		r := &runs[i]
+		now := r.state(o.Generation)
+		if now == silent {
+			continue
+		}
+		all.add(r)
+		if now == failed {
+			bad.add(r)
+			first = cmp.Or(first, r)
+		}
+	}
+	if first == nil || len(bad.pods) < min(stopPods, len(all.pods)) ||
+		len(bad.nodes) < min(stopNodes, len(all.nodes)) || len(bad.namespaces) < min(stopNamespaces, len(all.namespaces)) {
+		return nil
+	}
+	out := &v1alpha1.RolloutFailure{Node: first.Node}
+	// The status of a claim is written by others too: of what it says only words of
+	// ours are passed on.
+	if slices.ContainsFunc(o.Spec.Steps, func(s v1alpha1.Step) bool { return s.Name == first.Update.Step }) {
+		out.Step = first.Update.Step
+	}
+	if slices.Contains(fault.Kinds(), fault.Kind(first.Update.Kind)) {
+		out.Reason = first.Update.Kind
+	}
+	return out
+}
+
+// turns returns the nodes that may update now: those that have begun first, also
+// when they began with an earlier edit, so that never more are at it than may be.
+// When no node has pods left that were not tried, those that are to be tried again
+// have their turn, the least tried first: none keeps another from it.
+func turns(o *v1alpha1.NetworkTopology, runs []Run, before []string) []string {
+	all, left, again := map[string]bool{}, map[string]bool{}, map[string]int{}
+	for i := range runs {
+		r := &runs[i]
+		now := r.state(o.Generation)
+		if now == silent {
+			continue
+		}
+		all[r.Node] = true
+		left[r.Node] = left[r.Node] || now == pending
+		if n, known := again[r.Node]; now == retrying && (!known || r.Update.Attempts < n) {
+			again[r.Node] = r.Update.Attempts
+		}
+	}
+	byAttempts := slices.SortedFunc(maps.Keys(again), func(a, b string) int {
+		return cmp.Or(cmp.Compare(again[a], again[b]), cmp.Compare(a, b))
+	})
+	most := limit(o, len(all))
+	var out []string
+	take := func(nodes []string, may func(node string) bool) {
+		for _, n := range nodes {
+			if len(out) < most && may(n) && !slices.Contains(out, n) {
+				out = append(out, n)
+			}
+		}
+	}
+	isLeft := func(node string) bool { return left[node] }
+	take(before, isLeft)
+	take(slices.Sorted(maps.Keys(left)), isLeft)
+	take(byAttempts, func(node string) bool { return !left[node] })
+	slices.Sort(out)
+	return out
+}
+
+// limit is how many of so many nodes may update at a time.
+func limit(o *v1alpha1.NetworkTopology, nodes int) int {
+	most := intstr.FromInt32(1)
+	if r := o.Spec.Rollout; r != nil && r.MaxUnavailable != nil {
+		most = *r.MaxUnavailable
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(&most, nodes, true)
+	if err != nil {
+		n = 1 // the API server lets none such pass
+	}
+	return min(max(n, 1), maxNodes)
+}
+
+// updating is the condition Updated. It names no pods: all who use a topology read
+// it, and whose they are is for those who may read the claims.
+func updating(o *v1alpha1.NetworkTopology, found Outcome, pods []Run, r *v1alpha1.RolloutStatus) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionUpdated, Status: metav1.ConditionFalse}
+	of := countStates(pods, o.Generation)
+	parts := []string{fmt.Sprintf("%d of %s on generation %d", of[updated], count(len(pods), "pod"), o.Generation)}
+	for _, kind := range []struct {
+		state
+		words string
+	}{{failed, "failed"}, {retrying, "to be tried again"}, {heldBack, "to be recreated"}} {
+		if n := of[kind.state]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, kind.words))
+		}
+	}
+	progress := strings.Join(parts, ", ")
+	switch {
+	case of[updated] == len(pods):
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonComplete, progress
+	case found.Invalid != nil:
+		c.Reason, c.Message = string(fault.Invalid), progress+"; the topology is not valid, and pods keep what they have"
+	case len(found.Unknown) > 0:
+		c.Reason, c.Message = string(fault.Unsupported), progress+"; no node can run the topology, and pods keep what they have"
+	case r.Failure != nil:
+		c.Reason, c.Message = reasonFailed, fmt.Sprintf("%s; stopped until the next edit, and pods keep what they have: %s", progress, failure(r.Failure))
+	case of[pending] > 0:
+		c.Reason, c.Message = reasonRollingOut, fmt.Sprintf("%s; updating on %s: %s", progress, count(len(r.Nodes), "node"), names(r.Nodes))
+	case of[retrying] > 0:
+		c.Reason, c.Message = reasonRetrying, fmt.Sprintf("%s; trying again on %s: %s", progress, count(len(r.Nodes), "node"), names(r.Nodes))
+	case of[failed] > 0:
+		c.Reason, c.Message = reasonFailed, progress+"; those in which it failed keep what they have until the next edit"
+	default:
+		c.Reason, c.Message = reasonHeldBack, progress
+	}
+	return c
+}
+
+func failure(f *v1alpha1.RolloutFailure) string {
+	out := fmt.Sprintf("it failed on node %q", f.Node)
+	if f.Step != "" {
+		out += fmt.Sprintf(" in step %q", f.Step)
+	}
+	if f.Reason != "" {
+		out += " (" + f.Reason + ")"
+	}
+	return out
+}
+
+// names lists the first few of some names.
+func names(all []string) string {
+	out := strings.Join(all[:min(len(all), maxNames)], ", ")
+	if more := len(all) - maxNames; more > 0 {
+		out += fmt.Sprintf(" and %d more", more)
+	}
+	return out
+}

@@ -1,0 +1,124 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/pluginschema"
+	"github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
+)
+
+// Schemas keeps one CNIPluginSchema for every built-in step type, and says in
+// Events which of the others cannot be read. An object of a built-in type's name
+// without the label pluginschema.LabelBuiltIn is somebody's own and stays; it
+// changes nothing, as built-in types are validated by their contracts.
+type Schemas struct {
+	Client   client.Client
+	Recorder events.EventRecorder
+	BuiltIn  contract.Set
+	Log      *slog.Logger
+}
+
+// Setup registers the controller with a manager.
+func (s *Schemas) Setup(mgr manager.Manager) error {
+	// All objects are checked together, so there is but one request.
+	one := reconcile.Request{NamespacedName: types.NamespacedName{Name: "all"}}
+	return builder.ControllerManagedBy(mgr).Named("cnipluginschema").
+		Watches(&v1alpha1.CNIPluginSchema{}, handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+			return []reconcile.Request{one}
+		})).
+		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			queue.Add(one) // there may be no object yet to start from
+			return nil
+		})).
+		Complete(s)
+}
+
+// Reconcile checks all schemas.
+func (s *Schemas) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	var list v1alpha1.CNIPluginSchemaList
+	if err := s.Client.List(ctx, &list); err != nil {
+		return reconcile.Result{}, fmt.Errorf("list schemas: %w", err)
+	}
+	have := map[string]*v1alpha1.CNIPluginSchema{}
+	for i := range list.Items {
+		have[list.Items[i].Name] = &list.Items[i]
+	}
+	var errs []error
+	for _, typ := range s.BuiltIn.Types() {
+		c, _ := s.BuiltIn.Contract(typ)
+		errs = append(errs, s.keep(ctx, c, have[typ]))
+		delete(have, typ)
+	}
+	for _, other := range have {
+		errs = append(errs, s.other(ctx, other))
+	}
+	err := errors.Join(errs...)
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		return reconcile.Result{Requeue: true}, nil //nolint:staticcheck // to be tried again at once, yet ever more slowly
+	}
+	return reconcile.Result{}, err
+}
+
+// keep makes the object of one built-in type.
+func (s *Schemas) keep(ctx context.Context, c contract.Contract, have *v1alpha1.CNIPluginSchema) error {
+	want, err := pluginschema.FromContract(c)
+	if err != nil {
+		return err
+	}
+	if have == nil {
+		if err := s.Client.Create(ctx, want); err != nil {
+			return fmt.Errorf("create CNIPluginSchema %q: %w", want.Name, err)
+		}
+		s.Log.Info("described a step type", "schema", want.Name)
+		return nil
+	}
+	if have.Labels[pluginschema.LabelBuiltIn] != "true" {
+		s.event(have, "BuiltIn", fmt.Sprintf("step type %q is built in and validated by its own contract: this object changes nothing", c.Type))
+		return nil
+	}
+	if equality.Semantic.DeepEqual(have.Spec, want.Spec) {
+		return nil
+	}
+	fixed := have.DeepCopy()
+	fixed.Spec = want.Spec
+	if err := s.Client.Update(ctx, fixed); err != nil {
+		return fmt.Errorf("update CNIPluginSchema %q: %w", want.Name, err)
+	}
+	s.Log.Info("updated the description of a step type", "schema", want.Name)
+	return nil
+}
+
+// other looks at an object that is no built-in type's: one that was, once, goes.
+func (s *Schemas) other(ctx context.Context, o *v1alpha1.CNIPluginSchema) error {
+	if o.Labels[pluginschema.LabelBuiltIn] == "true" {
+		if err := client.IgnoreNotFound(s.Client.Delete(ctx, o, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})); err != nil {
+			return fmt.Errorf("delete CNIPluginSchema %q: %w", o.Name, err)
+		}
+		return nil
+	}
+	if _, err := pluginschema.Contract(o); err != nil {
+		s.event(o, "Invalid", err.Error())
+	}
+	return nil
+}
+
+func (s *Schemas) event(o *v1alpha1.CNIPluginSchema, reason, message string) {
+	s.Recorder.Eventf(o, nil, corev1.EventTypeWarning, reason, "Read", "%s", cut(message, maxNote))
+}

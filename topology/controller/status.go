@@ -1,0 +1,147 @@
+package controller
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
+)
+
+// Outcome is what a pass over a topology has found.
+type Outcome struct {
+	Steps   int              // of the topology, when it is valid
+	Invalid error            // why it is not valid
+	Unknown []*topology.Step // steps no node can run
+	Clashes []string         // names it wants and others have, in words
+	Err     error            // what went wrong on our side; the pass is repeated
+	Classes int              // DeviceClasses the topology has now
+	Use     Use
+}
+
+// The reasons of conditions that are not fault kinds.
+const (
+	reasonSucceeded = "Succeeded"
+	reasonUsed      = "Claims"
+	reasonUnused    = "Unused"
+	// reasonNoDevice: there is nothing that a claim could request.
+	reasonNoDevice = "NoDevice"
+)
+
+// Bounds of what the API takes, and of what people read.
+const (
+	maxMessage = 8 << 10
+	maxNote    = 1 << 10 // of an Event
+	maxNames   = 5
+)
+
+// StatusOf returns what the status of a topology becomes. A condition whose
+// status stays keeps its transition time.
+func StatusOf(o *v1alpha1.NetworkTopology, found Outcome) v1alpha1.NetworkTopologyStatus {
+	s := *o.Status.DeepCopy()
+	s.ObservedGeneration = o.Generation
+	s.DeviceClasses = int32(found.Classes)
+	s.Sandboxes = int32(found.Use.Pods)
+	s.Degraded = int32(found.Use.Degraded)
+	set := func(c metav1.Condition) metav1.Condition {
+		c.ObservedGeneration = o.Generation
+		c.Message = cut(c.Message, maxMessage)
+		meta.SetStatusCondition(&s.Conditions, c)
+		return c
+	}
+	valid := set(validCondition(found))
+	programmed := set(programming(found))
+	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonSucceeded, Message: programmed.Message}
+	for _, c := range []metav1.Condition{programmed, valid} { // what is wrong first is said
+		if c.Status != metav1.ConditionTrue {
+			ready.Status, ready.Reason, ready.Message = c.Status, c.Reason, c.Message
+		}
+	}
+	set(ready)
+	set(usage(o, found.Use))
+	rollOut(o, found, &s)
+	return s
+}
+
+func validCondition(found Outcome) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue, Reason: reasonSucceeded, Message: count(found.Steps, "step")}
+	if found.Invalid != nil {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, string(fault.Invalid), found.Invalid.Error()
+	}
+	return c
+}
+
+func programming(found Outcome) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionProgrammed, Status: metav1.ConditionFalse}
+	stay := "no DeviceClass is created"
+	if found.Classes > 0 {
+		stay = "the DeviceClasses are not changed"
+	}
+	switch {
+	case found.Invalid != nil:
+		c.Reason, c.Message = string(fault.Invalid), stay+", as the topology is not valid"
+	case len(found.Unknown) > 0:
+		lines := []string{stay + ":"}
+		for _, s := range found.Unknown {
+			lines = append(lines, fmt.Sprintf("no node can run step %q: type %q is described by a CNIPluginSchema, and is not one of plumbline's", s.Name, s.Type))
+		}
+		c.Reason, c.Message = string(fault.Unsupported), strings.Join(lines, "\n")
+	case len(found.Clashes) > 0:
+		c.Reason, c.Message = string(fault.Conflict), stay+":\n"+strings.Join(found.Clashes, "\n")
+	case found.Err != nil:
+		c.Reason, c.Message = string(fault.Internal), found.Err.Error()
+	case found.Classes == 0:
+		c.Reason, c.Message = reasonNoDevice, validity.NoDevice
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonSucceeded, count(found.Classes, "DeviceClass")
+	}
+	return c
+}
+
+func usage(o *v1alpha1.NetworkTopology, u Use) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionInUse, Status: metav1.ConditionFalse, Reason: reasonUnused, Message: "no claim is allocated for it"}
+	if u.Claims == 0 {
+		return c
+	}
+	c.Status, c.Reason = metav1.ConditionTrue, reasonUsed
+	// Which ones is for those who may read the claims: a topology is read by all
+	// who use it.
+	c.Message = fmt.Sprintf("%s and %s", count(u.Claims, "claim"), count(u.Pods, "pod"))
+	if !o.DeletionTimestamp.IsZero() {
+		c.Message += ". Pods keep the network they have"
+		if u.Unprepared > 0 {
+			c.Message += fmt.Sprintf("; %s not prepared yet, for which the topology stays until %s",
+				count(u.Unprepared, "claim"), o.DeletionTimestamp.Add(maxGrace).UTC().Format(time.RFC3339))
+		}
+	}
+	return c
+}
+
+func count(n int, what string) string {
+	switch {
+	case n == 1:
+		return "1 " + what
+	case strings.HasSuffix(what, "s"):
+		return fmt.Sprintf("%d %ses", n, what)
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// cut shortens a text to so many bytes, at a line's or a character's end.
+func cut(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	const more = "\n..."
+	s = strings.ToValidUTF8(s[:most-len(more)], "")
+	if i := strings.LastIndexByte(s, '\n'); i > most/2 {
+		s = s[:i]
+	}
+	return s + more
+}

@@ -1,0 +1,38 @@
+package fault_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// TestDetail holds that what is for operators is found in any error around it, and
+// stands in no message.
+func TestDetail(t *testing.T) {
+	of := func(n int) error {
+		return fault.Detailed(fmt.Errorf("device %d is in use", n), fmt.Sprintf("pod %d has it", n))
+	}
+	for _, c := range []struct {
+		err          error
+		text, detail string
+	}{
+		{nil, "", ""},
+		{errors.New("x"), "x", ""},
+		{fault.Detailed(nil, "y"), "", ""},
+		{fault.Detailed(errors.New("x"), ""), "x", ""},
+		{of(1), "device 1 is in use", "pod 1 has it"},
+		{fmt.Errorf("step: %w", fault.New(fault.Conflict, of(1))), "step: device 1 is in use", "pod 1 has it"},
+		{errors.Join(of(1), of(2)), "device 1 is in use\ndevice 2 is in use", "pod 1 has it; pod 2 has it"},
+		{fault.Detailed(of(1), "twice"), "device 1 is in use", "twice; pod 1 has it"},
+	} {
+		text := ""
+		if c.err != nil {
+			text = c.err.Error()
+		}
+		if detail := fault.Detail(c.err); text != c.text || detail != c.detail {
+			t.Errorf("%q and %q, want %q and %q", text, detail, c.text, c.detail)
+		}
+	}
+}
