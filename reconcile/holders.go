@@ -1,0 +1,155 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// refuseTaken refuses devices another sandbox holds. One whose namespace is gone
+// is released on the way when free is set.
+func (p *pass) refuseTaken(ctx context.Context, free bool) error {
+	// What the sandbox's own record holds already nobody else can hold: asking
+	// all the others costs a read each.
+	wanted := maps.Clone(p.sandbox.Devices)
+	maps.DeleteFunc(wanted, func(_, device string) bool { return holds(p.record, device) })
+	if len(wanted) == 0 {
+		return nil
+	}
+	for _, other := range p.r.holders(wanted) {
+		if other.Sandbox.ID == p.sandbox.ID || other.BootID != p.r.opts.BootID {
+			continue
+		}
+		step, device := sharedDevice(wanted, other)
+		if device == "" {
+			continue
+		}
+		// Whose it is, is not for other tenants.
+		held := fault.Detailed(fmt.Errorf("device %q is held by another sandbox: delete that first, or choose another device", device),
+			fmt.Sprintf("sandbox %q has it", other.Sandbox.ID))
+		if !p.alive(other) {
+			if !free {
+				continue // it will be let go of
+			}
+			rep, err := p.r.AwaitRelease(ctx, other.Sandbox.ID)
+			if err == nil && rep.Unclean == "" {
+				continue
+			}
+			if err == nil {
+				err = errors.New(rep.Unclean)
+			}
+			held = fault.Detailed(fmt.Errorf("device %q is held by another sandbox, whose namespace is gone", device), err.Error())
+		}
+		return &ops.StepError{Topology: p.sandbox.Topology.Name, Step: step, Err: fault.New(fault.Conflict, held)}
+	}
+	return p.refuseOtherVersions(wanted)
+}
+
+// refuseOtherVersions refuses to take devices that a record of another version speaks
+// of: whether it has let go of them only that version can tell.
+func (p *pass) refuseOtherVersions(wanted map[string]string) error {
+	maps.DeleteFunc(wanted, func(step, _ string) bool { return !p.takes(step) })
+	for _, other := range p.r.OtherVersions() {
+		for _, step := range slices.Sorted(maps.Keys(wanted)) {
+			if device := wanted[step]; other.Mentions[device] {
+				err := fmt.Errorf("device %q is held by record %q: %w", device, other.Path, other)
+				return &ops.StepError{Topology: p.sandbox.Topology.Name, Step: step, Err: fault.New(fault.Conflict, err)}
+			}
+		}
+	}
+	return nil
+}
+
+// takes reports whether a step takes its device away from the host, where others
+// could use it too.
+func (p *pass) takes(step string) bool {
+	s, ok := p.sandbox.Topology.Step(step)
+	if !ok {
+		return false
+	}
+	c, ok := p.r.opts.Registry.Contract(s.Type)
+	return ok && c.Input.Device
+}
+
+// OtherVersions returns the records that other versions of plumbline have written
+// about this boot, or one that they do not tell. They are left alone, and the devices
+// they mention count as held. Those are told that List, Record or a pass has met.
+func (r *Reconciler) OtherVersions() []*frame.OtherVersion {
+	s, ok := r.opts.Store.(interface {
+		OtherVersions() []*frame.OtherVersion
+	})
+	if !ok {
+		return nil
+	}
+	return slices.DeleteFunc(s.OtherVersions(), func(o *frame.OtherVersion) bool { return o.BootID != "" && o.BootID != r.opts.BootID })
+}
+
+// holders returns the records that may hold one of the devices. A Store that can
+// tell them apart without reading all of them is asked to.
+func (r *Reconciler) holders(devices map[string]string) []Record {
+	if s, ok := r.opts.Store.(interface {
+		Holders(devices []string) []Record
+	}); ok {
+		return s.Holders(slices.Collect(maps.Values(devices)))
+	}
+	records, _ := r.opts.Store.List() // damaged records are reported by List's other callers
+	return records
+}
+
+// alive reports whether the namespace of a record is there still.
+func (p *pass) alive(rec Record) bool {
+	d, err := p.r.opts.Open(rec.Sandbox.Netns)
+	if err != nil {
+		return fault.Of(err) != fault.Gone
+	}
+	defer d.Close()
+	return rec.NetnsID == NetnsID{} || d.NetnsID() == rec.NetnsID
+}
+
+func sharedDevice(devices map[string]string, other Record) (step, device string) {
+	for _, step := range slices.Sorted(maps.Keys(devices)) {
+		if holds(other, devices[step]) {
+			return step, devices[step]
+		}
+	}
+	return "", ""
+}
+
+// holds reports whether the record's sandbox has the device.
+func holds(rec Record, device string) bool {
+	return slices.ContainsFunc(rec.History, func(c netstate.Change) bool { return c.Key() == netstate.DeviceKey(device) })
+}
+
+// mayTake reports whether this pass may be the first to move the device, which
+// has to record its settings then.
+func (p *pass) mayTake(device string) bool {
+	return (p.trigger == TriggerEnsure || p.trigger == TriggerPlan) &&
+		slices.Contains(slices.Collect(maps.Values(p.sandbox.Devices)), device)
+}
+
+// nameHolder adds to a conflict which sandbox holds what is in the way.
+func (p *pass) nameHolder(err error) error {
+	way, ok := errors.AsType[*ops.InTheWay](err)
+	if !ok {
+		return err
+	}
+	records, _ := p.r.opts.Store.List() // as above
+	for _, other := range records {
+		if other.Sandbox.ID == p.sandbox.ID || other.Sandbox.Netns != p.sandbox.Netns {
+			continue
+		}
+		for _, c := range other.History {
+			if l, ok := c.Object().(netstate.Link); ok && l.Name == way.Link {
+				return fmt.Errorf("%w (sandbox %q made it)", err, other.Sandbox.ID)
+			}
+		}
+	}
+	return err
+}

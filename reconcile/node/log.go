@@ -1,0 +1,61 @@
+package node
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// reportOtherVersions counts the records of other versions, and logs each once.
+func (l *Loop) reportOtherVersions() {
+	others := l.OtherVersions()
+	l.Recorder.OtherVersions(len(others))
+	l.mu.Lock()
+	before := l.others
+	l.others = map[string]string{}
+	for _, o := range others {
+		l.others[o.Path] = o.Error()
+	}
+	l.mu.Unlock()
+	for _, o := range others {
+		if before[o.Path] != o.Error() {
+			l.Log.Warn("record of another version", "file", o.Path, "error", o)
+		}
+	}
+}
+
+// say logs what went wrong with a sandbox, once until something else does.
+func (l *Loop) say(id reconcile.SandboxID, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	l.mu.Lock()
+	news := l.said[id] != text
+	if l.said[id] = text; text == "" {
+		delete(l.said, id)
+	}
+	l.mu.Unlock()
+	switch {
+	case text == "":
+	case news:
+		l.Log.Warn("reconcile failed", "sandbox", id, "kind", fault.Of(err), "error", err)
+	default:
+		l.Log.Debug("reconcile still fails", "sandbox", id, "kind", fault.Of(err), "error", err)
+	}
+}
+
+// describe names what drifted, without the values: they may change every time.
+func describe(drift []reconcile.Drift) string {
+	var out []string
+	for _, d := range drift {
+		text := fmt.Sprintf("step %q: %s", d.Step, d.Object)
+		if d.Field != "" {
+			text += " " + d.Field
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, "; ")
+}

@@ -1,0 +1,234 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
+)
+
+// pass is one run over one sandbox.
+type pass struct {
+	r       *Reconciler
+	sandbox Sandbox
+	trigger Trigger
+	began   time.Time
+	// lenient is until when an undo waits for what is not ready; see undo.
+	lenient time.Time
+
+	record Record
+	known  bool // a record was there
+	// had is the topology that the record says was applied as a whole, nil for none.
+	had    *topology.Topology
+	before Record
+
+	domain Domain
+	// externals are the domains of Options.External that are open.
+	externals map[int]External
+	snapshot  *netstate.Snapshot
+	partial   error             // why the snapshot of a release lacks what is in the sandbox
+	asked     []netstate.Object // on-demand objects of this pass, for re-observation
+	executed  []netstate.Change
+	intended  bool    // the record speaks of changes of this pass
+	unnoted   error   // the journal's, where the pass went on without it
+	drift     []Drift // what a repair is to remove
+	left      []Drift // and what it is not to
+	timing    Timing
+	counts    [3]uint64 // dumps, gets, writes
+}
+
+// expect returns what a pass will want to observe on demand: what the last one
+// did, else the devices.
+func (r *Reconciler) expect(sb Sandbox) []netstate.Object {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if asked, ok := r.asked[sb.ID]; ok {
+		return slices.Clone(asked)
+	}
+	var out []netstate.Object
+	for _, step := range slices.Sorted(maps.Keys(sb.Devices)) {
+		out = append(out, netstate.Device{ID: sb.Devices[step]}, netstate.VF{ID: sb.Devices[step]})
+	}
+	return out
+}
+
+func (r *Reconciler) remember(id SandboxID, asked []netstate.Object) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if asked == nil {
+		delete(r.asked, id)
+		return
+	}
+	r.asked[id] = asked
+}
+
+func (p *pass) load() error {
+	p.asked = p.r.expect(p.sandbox)
+	rec, ok, err := p.r.opts.Store.Get(p.sandbox.ID)
+	if err != nil {
+		return err
+	}
+	p.record, p.known = rec, ok
+	if ok && len(rec.Results) > 0 {
+		p.had = rec.Sandbox.Topology
+	}
+	if ok && rec.BootID != p.r.opts.BootID {
+		// Nothing of an earlier boot is left in the kernel.
+		p.record.History = p.r.outlasting(p.record.History)
+		p.record.NetnsID, p.record.BootID = NetnsID{}, p.r.opts.BootID
+		p.record.Fighting = nil
+		if p.record.Phase != Releasing {
+			p.record.Phase = Applying
+		}
+	}
+	return nil
+}
+
+// open opens the namespace.
+func (p *pass) open() error {
+	d, err := p.r.opts.Open(p.sandbox.Netns)
+	if err != nil {
+		return err
+	}
+	p.domain = d
+	return nil
+}
+
+// replaced reports whether the namespace that is open is another one than the
+// record speaks of.
+func (p *pass) replaced() bool {
+	return p.known && p.record.NetnsID != (NetnsID{}) && p.record.NetnsID != p.domain.NetnsID()
+}
+
+func (p *pass) close() {
+	p.closeExternal()
+	if p.domain != nil {
+		if c, ok := p.domain.(counter); ok {
+			dumps, gets, writes := c.Counters()
+			p.counts[0], p.counts[1], p.counts[2] = p.counts[0]+dumps, p.counts[1]+gets, p.counts[2]+writes
+		}
+		p.domain.Close()
+		p.domain = nil
+	}
+}
+
+// plan observes until the planner misses nothing, and plans.
+func (p *pass) plan(ctx context.Context) (*ops.Plan, error) {
+	if err := p.observe(ctx); err != nil {
+		return nil, err
+	}
+	return p.planObserved(ctx)
+}
+
+func (p *pass) observe(ctx context.Context) error {
+	start := p.r.opts.Now()
+	snap, err := p.domain.Observe(ctx, p.recorded(p.kernels(p.asked)))
+	p.partial = nil
+	if p.record.Phase == Releasing && snap != nil && errors.Is(err, ErrPartial) {
+		// What lives in the namespace goes with it. The devices have to come back.
+		p.partial, err = fmt.Errorf("observe: %w", err), nil
+	}
+	if err == nil {
+		p.snapshot = snap
+		p.extendExternal(ctx, p.asked)
+	}
+	p.timing.Observe += p.r.opts.Now().Sub(start)
+	if err != nil {
+		return fmt.Errorf("observe: %w", err)
+	}
+	return nil
+}
+
+// recorded adds to the devices that are asked for what the record knows them by.
+func (p *pass) recorded(ask []netstate.Object) []netstate.Object {
+	out := slices.Clone(ask)
+	for i, o := range out {
+		if d, ok := o.(netstate.Device); ok {
+			d = netstate.Recorded(p.record.History, d)
+			if d.HomeIndex == 0 && p.mayTake(d.ID) {
+				d.Settings = netstate.Settings{}
+			}
+			out[i] = d
+		}
+	}
+	return out
+}
+
+// planObserved plans from what was observed last, and observes what it misses.
+func (p *pass) planObserved(ctx context.Context) (*ops.Plan, error) {
+	if p.replaced() {
+		p.record.History = nil
+	}
+	for range 32 {
+		plan, err := p.think(ctx)
+		if err != nil || len(plan.Missing) == 0 {
+			return plan, p.nameHolder(err)
+		}
+		if err := p.extend(ctx, plan.Missing); err != nil {
+			return nil, err
+		}
+	}
+	return nil, errors.New("planning asks for ever more observations")
+}
+
+func (p *pass) think(ctx context.Context) (*ops.Plan, error) {
+	start := p.r.opts.Now()
+	defer func() { p.timing.Plan += p.r.opts.Now().Sub(start) }()
+	return p.r.opts.Registry.Plan(ctx, ops.Request{
+		Topology: p.sandbox.Topology, Netns: p.sandbox.Netns, Devices: p.sandbox.Devices,
+		Have: p.snapshot, Owned: p.record.History, Interrupted: p.known && p.before.Phase == Applying,
+		Kept: p.kept(),
+	})
+}
+
+// kept reports whether the topology of this pass is the one that was applied last,
+// as a repair's always is.
+func (p *pass) kept() bool {
+	t := p.sandbox.Topology
+	return p.had != nil && (p.had == t || sameSpec(Sandbox{Topology: p.had}, Sandbox{Topology: t}))
+}
+
+// verify looks at what applying a plan has led to, and returns what is left to
+// do. Where everything is as the plan foresaw, that is nothing, and no second
+// plan is needed to know it.
+func (p *pass) verify(ctx context.Context, done *ops.Plan) (*ops.Plan, error) {
+	for _, o := range done.Asks() {
+		if !slices.ContainsFunc(p.asked, func(a netstate.Object) bool { return a.Key() == o.Key() }) {
+			p.asked = append(p.asked, o)
+		}
+	}
+	if err := p.observe(ctx); err != nil {
+		return nil, err
+	}
+	start := p.r.opts.Now()
+	rest, ok := done.Confirm(p.snapshot)
+	p.timing.Plan += p.r.opts.Now().Sub(start)
+	if ok {
+		return rest, nil
+	}
+	return p.planObserved(ctx)
+}
+
+func (p *pass) extend(ctx context.Context, missing []netstate.Object) error {
+	start := p.r.opts.Now()
+	defer func() { p.timing.Observe += p.r.opts.Now().Sub(start) }()
+	if kernels := p.kernels(missing); len(kernels) > 0 {
+		if err := p.domain.Extend(ctx, p.snapshot, p.recorded(kernels)); err != nil {
+			return fmt.Errorf("observe: %w", err)
+		}
+	}
+	p.extendExternal(ctx, missing)
+	p.asked = append(p.asked, missing...)
+	for _, o := range missing {
+		if !p.snapshot.Known(o) && p.snapshot.Withheld(o) == nil {
+			return fmt.Errorf("observe: %s was not answered for", o.Key())
+		}
+	}
+	return nil
+}

@@ -1,0 +1,151 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// ErrAbsent says that a device is neither on the host nor in its sandbox: it is on
+// its way back from a namespace that is being torn down, or the pod keeps it
+// somewhere. The kind of an error that wraps it is NotReady.
+var ErrAbsent = errors.New("neither the host nor the sandbox has it")
+
+// errUnclean says that everything is undone but settings that a pod has left on a
+// device, which is on the host again.
+var errUnclean = errors.New("a device is on the host again, but not as it left")
+
+// Release undoes everything that was done to a sandbox and forgets it. An
+// unknown sandbox, a namespace that is gone and objects that are gone are no
+// errors. When something cannot be undone the record is kept and Release can be
+// called again. It does not wait for a device that is absent (ErrAbsent), which may
+// last for ever, and only shortly for what is not ready: nobody else is held up by a
+// sandbox that cannot be released.
+func (r *Reconciler) Release(ctx context.Context, id SandboxID) (rep Report, err error) {
+	unlock, err := r.opts.Store.Lock(ctx, id)
+	if err != nil {
+		return Report{}, err
+	}
+	defer unlock()
+	p := &pass{r: r, sandbox: Sandbox{ID: id}, trigger: TriggerRelease, began: r.opts.Now()}
+	defer func() { p.report(err) }()
+	if err := p.load(); err != nil {
+		return Report{}, err
+	}
+	if !p.known {
+		return Report{Sandbox: id, Unchanged: true}, nil
+	}
+	p.sandbox = p.record.Sandbox
+	rep = Report{Sandbox: id}
+	err = p.release(ctx)
+	rep.Changes, rep.Unchanged = p.executed, len(p.executed) == 0
+	if errors.Is(err, errUnclean) {
+		// Nobody is to wait for what may never be: whoever looks after records tries
+		// again, and offers the device to nobody meanwhile.
+		rep.Unclean = err.Error()
+		return rep, nil
+	}
+	if err != nil {
+		return rep, fmt.Errorf("release sandbox %q: %w", id, err)
+	}
+	return rep, nil
+}
+
+// AwaitRelease is Release for who needs it to be finished: what is not ready, such
+// as an absent device, is waited for until Patience is over or ctx ends. The sandbox
+// is not locked between two attempts.
+func (r *Reconciler) AwaitRelease(ctx context.Context, id SandboxID) (Report, error) {
+	deadline := r.opts.Now().Add(r.opts.Patience)
+	var changes []netstate.Change
+	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
+		rep, err := r.Release(ctx, id)
+		changes = append(changes, rep.Changes...)
+		rep.Changes, rep.Unchanged = changes, len(changes) == 0
+		if fault.Of(err) != fault.NotReady || !r.opts.Now().Before(deadline) || !sleep(ctx, wait) {
+			return rep, err
+		}
+	}
+}
+
+// release undoes the record's whole history and removes it.
+func (p *pass) release(ctx context.Context) error {
+	if p.record.Phase != Releasing {
+		start := p.r.opts.Now()
+		p.record.Phase, p.record.Updated = Releasing, start
+		p.record.fail(nil)
+		// A full disk must not keep devices from going home: pods are deleted to
+		// make room on it. What may be lost is that the release had begun, and
+		// whoever began it comes again.
+		p.noted(p.r.opts.Store.Put(p.record))
+		p.timing.Journal += p.r.opts.Now().Sub(start)
+	}
+	if err := p.openForRelease(); err != nil {
+		return errors.Join(err, p.unnoted)
+	}
+	defer p.close()
+	p.asked = onHost(p.record.History)
+	if len(p.record.History) > 0 {
+		if err := p.undo(ctx, p.record.History); err != nil {
+			p.noteUnclean(err)
+			p.noteWithheld(err)
+			return errors.Join(err, p.unnoted)
+		}
+	}
+	p.known = false
+	p.r.remember(p.sandbox.ID, nil)
+	start := p.r.opts.Now()
+	defer func() { p.timing.Journal += p.r.opts.Now().Sub(start) }()
+	return p.r.opts.Store.Remove(p.sandbox.ID)
+}
+
+// noteUnclean keeps in the record what a release could not restore, and why.
+func (p *pass) noteUnclean(err error) {
+	if !errors.Is(err, errUnclean) || p.record.Failure == err.Error() {
+		return
+	}
+	p.record.fail(err)
+	p.record.History = slices.DeleteFunc(slices.Clone(p.record.History), func(c netstate.Change) bool {
+		before, ok := c.Before.(netstate.Device)
+		if !ok {
+			return true
+		}
+		have, _ := p.snapshot.Device(before.ID)
+		return len(netstate.Diff(netstate.Device{ID: before.ID, Settings: before.Settings}, have)) == 0
+	})
+	p.noted(p.r.opts.Store.Put(p.record))
+}
+
+// noteWithheld keeps in the record what a release could not undo yet.
+func (p *pass) noteWithheld(err error) {
+	if !errors.Is(err, errWithheld) {
+		return
+	}
+	left, _ := p.withheld(p.record.History)
+	if p.record.Failure == err.Error() && len(left) == len(p.record.History) {
+		return
+	}
+	p.record.Failure, p.record.History = err.Error(), left
+	p.noted(p.r.opts.Store.Put(p.record))
+}
+
+// openForRelease opens the namespace of the record, or the host alone when the
+// namespace is gone or the path leads to another one by now.
+func (p *pass) openForRelease() error {
+	d, err := p.r.opts.Open(p.record.Sandbox.Netns)
+	switch {
+	case err == nil && (p.record.NetnsID == NetnsID{} || d.NetnsID() == p.record.NetnsID):
+		p.domain = d
+		return nil
+	case err == nil:
+		d.Close()
+	case fault.Of(err) != fault.Gone:
+		return err
+	}
+	p.domain, err = p.r.opts.Open("")
+	return err
+}
