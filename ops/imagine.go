@@ -84,12 +84,12 @@ func refusals(err error) []error {
 
 func (r *Registry) vet(ctx context.Context, t *topology.Topology, im imagination) (notes []string, err error) {
 	im.devices, im.links = map[string]string{}, map[string]error{}
-	req := Request{Topology: t, Netns: "/run/netns/pod", Devices: map[string]string{}, Have: netstate.NewSnapshot(), imagined: &im}
+	req := Request{Topology: t, Netns: "/run/netns/pod", Given: Givens{}, Have: netstate.NewSnapshot(), imagined: &im}
 	for i, s := range t.Roots() {
 		id := fmt.Sprintf("%s:%02x:10.0", im.domain, i)
 		im.devices[s.Name] = id
 		if c, ok := r.Contract(s.Type); ok && !c.Input.Device && (s.Selector != "" || im.occupied) {
-			req.Devices[s.Name] = id // it may take a device, and need not
+			req.Given[s.Name] = Given{Device: id} // it may take a device, and need not
 		}
 	}
 	req.Have.Put(netstate.Link{Name: "lo", LinkKind: "device", Up: new(true), Master: new("")})

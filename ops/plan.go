@@ -19,9 +19,8 @@ type Request struct {
 	Topology *topology.Topology
 	// Netns is the path shown as "sandbox" in results.
 	Netns string
-	// Devices maps root steps to device identities.
-	Devices map[string]string
-	Have    *netstate.Snapshot
+	Given Givens
+	Have  *netstate.Snapshot
 	// Owned is the history of what we did to this sandbox before
 	// (netstate.Coalesce): only what we made may be replaced or removed.
 	Owned []netstate.Change

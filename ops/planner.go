@@ -265,7 +265,7 @@ func Lookup[T netstate.Object](p *Planner, o T) (T, bool, error) {
 
 // DeviceID returns the identity of the device assigned to this root step.
 func (p *Planner) DeviceID() (string, error) {
-	id, ok := p.req.Devices[p.StepName()]
+	id, ok := p.AssignedDevice()
 	if im := p.req.imagined; im != nil && !ok {
 		id, ok = im.devices[p.StepName()]
 	}
@@ -277,8 +277,8 @@ func (p *Planner) DeviceID() (string, error) {
 
 // AssignedDevice returns the device assigned to this root step, if any.
 func (p *Planner) AssignedDevice() (string, bool) {
-	id, ok := p.req.Devices[p.StepName()]
-	return id, ok
+	id := p.req.Given[p.StepName()].Device
+	return id, id != ""
 }
 
 // Device returns a device as it will be. One that is neither on the host nor

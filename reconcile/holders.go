@@ -18,7 +18,7 @@ import (
 func (p *pass) refuseTaken(ctx context.Context, free bool) error {
 	// What the sandbox's own record holds already nobody else can hold: asking
 	// all the others costs a read each.
-	wanted := maps.Clone(p.sandbox.Devices)
+	wanted := p.sandbox.Given.Devices()
 	maps.DeleteFunc(wanted, func(_, device string) bool { return holds(p.record, device) })
 	if len(wanted) == 0 {
 		return nil
@@ -131,7 +131,7 @@ func holds(rec Record, device string) bool {
 // has to record its settings then.
 func (p *pass) mayTake(device string) bool {
 	return (p.trigger == TriggerEnsure || p.trigger == TriggerPlan) &&
-		slices.Contains(slices.Collect(maps.Values(p.sandbox.Devices)), device)
+		slices.Contains(slices.Collect(maps.Values(p.sandbox.Given.Devices())), device)
 }
 
 // nameHolder adds to a conflict which sandbox holds what is in the way.

@@ -52,8 +52,9 @@ func (r *Reconciler) expect(sb Sandbox) []netstate.Object {
 		return slices.Clone(asked)
 	}
 	var out []netstate.Object
-	for _, step := range slices.Sorted(maps.Keys(sb.Devices)) {
-		out = append(out, netstate.Device{ID: sb.Devices[step]}, netstate.VF{ID: sb.Devices[step]})
+	devices := sb.Given.Devices()
+	for _, step := range slices.Sorted(maps.Keys(devices)) {
+		out = append(out, netstate.Device{ID: devices[step]}, netstate.VF{ID: devices[step]})
 	}
 	return out
 }
@@ -181,7 +182,7 @@ func (p *pass) think(ctx context.Context) (*ops.Plan, error) {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Plan += p.r.opts.Now().Sub(start) }()
 	return p.r.opts.Registry.Plan(ctx, ops.Request{
-		Topology: p.sandbox.Topology, Netns: p.sandbox.Netns, Devices: p.sandbox.Devices,
+		Topology: p.sandbox.Topology, Netns: p.sandbox.Netns, Given: p.sandbox.Given,
 		Have: p.snapshot, Owned: p.record.History, Interrupted: p.known && p.before.Phase == Applying,
 		Kept: p.kept(),
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology"
 )
@@ -14,8 +15,8 @@ type Sandbox struct {
 	ID       SandboxID          `json:"id"`
 	Netns    string             `json:"netns"` // path of the network namespace
 	Topology *topology.Topology `json:"topology"`
-	// Devices maps root steps to device identities (netstate.Device.ID).
-	Devices map[string]string `json:"devices,omitempty"`
+	// Given is what was decided for its steps outside the topology.
+	Given ops.Givens `json:"given,omitempty"`
 }
 
 // NetnsID identifies a network namespace beyond its path, which another one

@@ -34,6 +34,7 @@ type plannedDocument struct {
 	Pending []ops.Pending     `json:"pending"`
 	Notes   []string          `json:"notes"`
 	Devices map[string]string `json:"devices"`
+	given   ops.Givens
 }
 
 type changeDocument struct {
@@ -94,10 +95,8 @@ func planDocument(sb reconcile.Sandbox, plan *ops.Plan) plannedDocument {
 		document: document{sb.ID, changeDocuments(toMake(plan)), stepDocuments(plan.Results)},
 		Pending:  append([]ops.Pending{}, plan.Pending...),
 		Notes:    append([]string{}, plan.Notes...),
-		Devices:  sb.Devices,
-	}
-	if d.Devices == nil {
-		d.Devices = map[string]string{}
+		Devices:  sb.Given.Devices(),
+		given:    sb.Given,
 	}
 	return d
 }

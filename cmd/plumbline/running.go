@@ -92,7 +92,7 @@ func (a *app) planRunning(ctx context.Context, t *target) error {
 // nil when the sandbox keeps what it has.
 func (a *app) edit(ctx context.Context, e *engine, rec reconcile.Record, topo *topology.Topology) (runningDocument, *ops.Plan, error) {
 	sb := rec.Sandbox
-	sb.Topology, sb.Devices = topo, map[string]string{}
+	sb.Topology, sb.Given = topo, ops.Givens{}
 	d := runningDocument{plannedDocument: planDocument(sb, &ops.Plan{}), Netns: sb.Netns, Effects: map[string]string{}, Interrupted: []string{}}
 	devices, err := a.devicesOf(e, rec)
 	if err != nil {
@@ -107,7 +107,7 @@ func (a *app) edit(ctx context.Context, e *engine, rec reconcile.Record, topo *t
 	}
 	for _, s := range topo.Roots() {
 		if i := slices.IndexFunc(devices, func(d claims.Device) bool { return d.Step == s.Name }); i >= 0 {
-			sb.Devices[s.Name] = devices[i].Host.ID
+			sb.Given[s.Name] = devices[i].Given()
 		}
 	}
 	plan, err := e.Plan(ctx, sb)
@@ -138,9 +138,10 @@ func (a *app) devicesOf(e *engine, rec reconcile.Record) ([]claims.Device, error
 		}
 	}
 	found, err := discoverOn(context.Background(), e.host)
+	given := rec.Sandbox.Given.Devices()
 	var out []claims.Device
-	for _, step := range slices.Sorted(maps.Keys(rec.Sandbox.Devices)) {
-		id := rec.Sandbox.Devices[step]
+	for _, step := range slices.Sorted(maps.Keys(given)) {
+		id := given[step]
 		d := claims.Device{Device: claim.Device{Step: step}}
 		for _, host := range found {
 			if host.ID == id {
@@ -220,7 +221,7 @@ func (t text) running(sb reconcile.Sandbox, topo *topology.Topology, d runningDo
 		t.line("It keeps what it has until its pod is made anew: %s", d.HeldBack)
 		return
 	}
-	sb.Topology, sb.Devices = topo, d.Devices
+	sb.Topology, sb.Given = topo, d.given
 	t.plan(sb, p)
 	for _, effect := range []string{changedLive, replaced, added, removed} {
 		var steps []string

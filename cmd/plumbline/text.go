@@ -59,8 +59,9 @@ func (t text) header(sb reconcile.Sandbox) {
 		name = filepath.Base(name)
 	}
 	t.line("%s", t.bold(fmt.Sprintf("topology %q in namespace %q (sandbox %s)", sb.Topology.Name, name, sb.ID)))
-	for _, step := range slices.Sorted(maps.Keys(sb.Devices)) {
-		t.line("  step %q has device %s", step, sb.Devices[step])
+	devices := sb.Given.Devices()
+	for _, step := range slices.Sorted(maps.Keys(devices)) {
+		t.line("  step %q has device %s", step, devices[step])
 	}
 }
 

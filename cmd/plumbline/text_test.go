@@ -35,7 +35,7 @@ func TestReplacementIsOneLine(t *testing.T) {
 		Pending: []ops.Pending{{Step: "late", Needs: "data.mac"}},
 		Notes:   []string{"bond0 goes down for a moment"},
 	}
-	sb := reconcile.Sandbox{ID: "blue/ai", Netns: "/run/netns/blue", Topology: topo, Devices: map[string]string{"vf0": "0000:01:10.0"}}
+	sb := reconcile.Sandbox{ID: "blue/ai", Netns: "/run/netns/blue", Topology: topo, Given: ops.GivenDevices(map[string]string{"vf0": "0000:01:10.0"})}
 	var out bytes.Buffer
 	text{&out, false}.plan(sb, plan)
 	want := `topology "ai" in namespace "blue" (sandbox blue/ai)

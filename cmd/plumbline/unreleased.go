@@ -25,7 +25,7 @@ func unreleased(records []reconcile.Record, now time.Time) map[string]string {
 				}
 			}
 		case now.Sub(r.Updated) > releaseTime:
-			for _, id := range r.Sandbox.Devices {
+			for _, id := range r.Sandbox.Given.Devices() {
 				devices[id] = fmt.Sprintf("the release of sandbox %q began at %s and has not ended", r.Sandbox.ID, r.Updated.Format(time.RFC3339))
 			}
 		}

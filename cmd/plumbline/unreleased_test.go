@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 )
@@ -12,7 +13,7 @@ import (
 func TestUnreleased(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	record := func(phase reconcile.Phase, age time.Duration, device string) reconcile.Record {
-		return reconcile.Record{Phase: phase, Updated: now.Add(-age), Sandbox: reconcile.Sandbox{Devices: map[string]string{"vf0": device}}}
+		return reconcile.Record{Phase: phase, Updated: now.Add(-age), Sandbox: reconcile.Sandbox{Given: ops.GivenDevices(map[string]string{"vf0": device})}}
 	}
 	unclean := record(reconcile.Releasing, time.Second, "clean")
 	unclean.Failure = "settings of the pod could not be taken back: ring.rx"

@@ -100,7 +100,7 @@ func (e *engine) name() string { return "plumbline's engine" }
 func (e *engine) sandbox(netns string) reconcile.Sandbox {
 	return reconcile.Sandbox{
 		ID: reconcile.SandboxID(fmt.Sprintf("%s/%s", filepath.Base(netns), e.topology.Name)), Netns: netns,
-		Topology: e.topology, Devices: e.devices,
+		Topology: e.topology, Given: ops.GivenDevices(e.devices),
 	}
 }
 

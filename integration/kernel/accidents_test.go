@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
@@ -112,7 +113,7 @@ func TestUnplugged(t *testing.T) {
     - {name: up, type: vlan, dependOn: [vf], config: {id: 9, name: up0, addresses: [192.0.2.5/24]}}
     - {name: d, type: dummy, config: {name: d0}}
 `))
-	sb.Devices = functions(t, map[string]string{"vf": card + "/0"})
+	sb.Given = ops.GivenDevices(functions(t, map[string]string{"vf": card + "/0"}))
 	if _, err := r.Ensure(ctxFor(t), sb); err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +121,7 @@ func TestUnplugged(t *testing.T) {
 	s.run("echo 1 >/sys/bus/pci/devices/" + pf + "/remove")
 	gone := l.state(path)
 	st, err := r.Check(ctxFor(t), sb.ID)
-	if err != nil || st.State != reconcile.StateFailed || st.Kind != fault.Gone || !strings.Contains(st.Failure, sb.Devices["vf"]) || !strings.Contains(st.Failure, `step "vf"`) {
+	if err != nil || st.State != reconcile.StateFailed || st.Kind != fault.Gone || !strings.Contains(st.Failure, sb.Given["vf"].Device) || !strings.Contains(st.Failure, `step "vf"`) {
 		t.Errorf("unplugged: %v, %+v", err, st)
 	}
 	if rep, err := r.Repair(ctxFor(t), sb.ID); fault.Of(err) != fault.Gone || len(rep.Changes) > 0 {

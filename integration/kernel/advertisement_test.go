@@ -74,7 +74,7 @@ func TestRouterAdvertisement(t *testing.T) {
 	machine := s.machine()
 	s.prepare("release")
 	tap := openTap(t, s.path, "evil")
-	s.run("$ip link set net1 alias plumbline:nobody; $ip link set evil up; $ip link set evil alias plumbline:" + s.sandbox.Devices["vf"])
+	s.run("$ip link set net1 alias plumbline:nobody; $ip link set evil up; $ip link set evil alias plumbline:" + s.sandbox.Given["vf"].Device)
 	if _, err := s.calm.AwaitRelease(ctxFor(t), s.sandbox.ID); err != nil {
 		t.Fatal(err)
 	}

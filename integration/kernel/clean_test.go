@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/integration/effort"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
@@ -108,7 +109,7 @@ func TestCleanOnReturn(t *testing.T) {
 	for _, end := range []string{"release", "death"} {
 		t.Run(end, func(t *testing.T) {
 			s := lentFunction.stage(t)
-			id := s.sandbox.Devices["vf"]
+			id := s.sandbox.Given["vf"].Device
 			home, _ := s.home.Device(id)
 			link := netstate.BaseName(*home.At)
 			before := s.looks(link)
@@ -146,7 +147,7 @@ func TestUncleanDevice(t *testing.T) {
 	setXDP(t, "", "lent0", program)
 	steps := "    - {name: a, type: host-device}\n    - {name: d, type: dummy, config: {name: d0}}\n"
 	sb := box(path, parse(t, "t", steps))
-	sb.Devices = map[string]string{"a": "if:lent0"}
+	sb.Given = ops.GivenDevices(map[string]string{"a": "if:lent0"})
 	r := l.engine(nil)
 	if _, err := r.Ensure(ctxFor(t), sb); err != nil {
 		t.Fatal(err)
@@ -166,7 +167,7 @@ func TestUncleanDevice(t *testing.T) {
 		t.Error("what else was made in the sandbox is there still")
 	}
 	next := box(other, parse(t, "next", steps))
-	next.Devices = sb.Devices
+	next.Given = sb.Given
 	if _, err := r.Ensure(ctxFor(t), next); fault.Of(err) != fault.Conflict {
 		t.Errorf("another sandbox took it: %v", err)
 	}

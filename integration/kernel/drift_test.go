@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
@@ -310,7 +311,7 @@ func (g ground) sandbox(t *testing.T, path string, devices map[string]string) po
 			steps = strings.ReplaceAll(steps, "- {name:", "- {driftPolicy: "+each+", name:")
 		}
 		sb := box(path, parse(t, "t", steps+"  driftPolicy: "+all+"\n"))
-		sb.Devices = devices
+		sb.Given = ops.GivenDevices(devices)
 		return sb
 	}
 	return policies{with("Observe", "Repair"), with("Observe", ""), with("Repair", "Observe")}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/integration/effort"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
@@ -94,8 +95,8 @@ func (p play) stage(t *testing.T) *stage {
 	s.run("ip -n $NS link set lo up")
 	s.inside(p.pod)
 	s.sandbox = box(path, parse(t, "t", p.steps))
-	s.sandbox.Devices = functions(t, p.devices)
-	l.devices = append([]string{}, slices.Sorted(maps.Values(s.sandbox.Devices))...) // none is not all
+	s.sandbox.Given = ops.GivenDevices(functions(t, p.devices))
+	l.devices = append([]string{}, slices.Sorted(maps.Values(s.sandbox.Given.Devices()))...) // none is not all
 	s.edit = s.sandbox
 	s.edit.Topology = parse(t, "t", p.edited)
 	s.start, s.home, s.odd = l.state(path), l.state(""), s.odds()
@@ -258,7 +259,7 @@ func (s *stage) untouched(when string) {
 			t.Fatalf("%s: on the host: %s", when, d)
 		}
 	}
-	for _, id := range s.sandbox.Devices {
+	for _, id := range s.sandbox.Given.Devices() {
 		if d, ok := inside.Device(id); !ok || d.At == nil {
 			t.Fatalf("%s: device %q is nowhere", when, id)
 		}
@@ -267,7 +268,7 @@ func (s *stage) untouched(when string) {
 
 // lent reports whether a difference is about a device of the sandbox.
 func (s *stage) lent(diff string) bool {
-	for _, id := range s.sandbox.Devices {
+	for _, id := range s.sandbox.Given.Devices() {
 		if strings.Contains(diff, id) {
 			return true
 		}
@@ -392,7 +393,7 @@ func (l *lane) fated(life *mortal, changed func(), writing func(write func() err
 // works, all else is as it was before. The short form takes every third change.
 func TestFailureAtEveryChange(t *testing.T) {
 	eachStage(t, plays, func(t *testing.T, s *stage, act string) {
-		if act == "attach" && len(s.sandbox.Devices) > 0 {
+		if act == "attach" && len(s.sandbox.Given.Devices()) > 0 {
 			return // TestEveryChangeFailsOnce
 		}
 		first, stride := effort.Stride(t, 3)

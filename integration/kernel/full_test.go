@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -62,7 +63,7 @@ func TestFullSandbox(t *testing.T) {
 				t.Fatal(err)
 			}
 			sb := box(path, parse(t, "full", steps))
-			sb.Devices = devices
+			sb.Given = ops.GivenDevices(devices)
 			if _, err := r.Ensure(ctxFor(t), sb); err != nil {
 				t.Fatal(err)
 			}

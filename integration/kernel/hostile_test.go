@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/plumbline/plumbline/integration/effort"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -178,7 +179,7 @@ func (h *hostile) version(path string) reconcile.Sandbox {
 		typ = "sriov"
 	}
 	sb := box(path, parse(h.t, "t", strings.ReplaceAll(pick(h.rng, hostileVersions), "TYPE", typ)))
-	sb.Devices = h.devices
+	sb.Given = ops.GivenDevices(h.devices)
 	return sb
 }
 

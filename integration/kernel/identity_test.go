@@ -39,7 +39,7 @@ func TestForgedIdentity(t *testing.T) {
 				s := lentFunction.stage(t)
 				machine := s.machine()
 				s.prepare("release")
-				s.run(strings.ReplaceAll(tc.pod, "$VF", s.sandbox.Devices["vf"]))
+				s.run(strings.ReplaceAll(tc.pod, "$VF", s.sandbox.Given["vf"].Device))
 				if end == "death" {
 					deleteNetns(s.path)
 				}

@@ -18,18 +18,19 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/plumbline/plumbline/integration/effort"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology"
 )
 
-// kernelCase is one case of testdata: a topology, the devices of its root steps
-// as "PF/n" (the nth VF of that PF), and the links it stands on.
+// kernelCase is one case of testdata: a topology, what is given to its steps,
+// with devices as "PF/n" (the nth VF of that PF), and the links it stands on.
 type kernelCase struct {
 	name     string
 	topology *topology.Topology
-	devices  map[string]string
+	given    ops.Givens
 	setup    string // commands, one a line, $NS is the namespace
 	needsVF  bool
 }
@@ -60,15 +61,15 @@ func readCase(t *testing.T, file string) kernelCase {
 			if c.topology, err = topology.Decode(f.Data); err != nil {
 				t.Fatal(err)
 			}
-		case "devices.yaml":
-			if err := yaml.UnmarshalStrict(f.Data, &c.devices); err != nil {
-				t.Fatalf("%s: devices.yaml: %v", file, err)
+		case "given.yaml":
+			if err := yaml.UnmarshalStrict(f.Data, &c.given); err != nil {
+				t.Fatalf("%s: given.yaml: %v", file, err)
 			}
 		case "setup":
 			c.setup = string(f.Data)
 		}
 	}
-	for step, d := range c.devices {
+	for step, d := range c.given.Devices() {
 		pf, n, ok := strings.Cut(d, "/")
 		if !ok {
 			continue
@@ -81,7 +82,9 @@ func readCase(t *testing.T, file string) kernelCase {
 			}
 			t.Fatalf("%s: no VF %s of %s: %v", file, n, pf, err)
 		}
-		c.devices[step] = filepath.Base(link)
+		given := c.given[step]
+		given.Device = filepath.Base(link)
+		c.given[step] = given
 	}
 	reg, err := all.Registry()
 	if err != nil {
@@ -105,7 +108,7 @@ func each(t *testing.T, f func(t *testing.T, c kernelCase)) {
 }
 
 func (c kernelCase) sandbox(path string) reconcile.Sandbox {
-	return reconcile.Sandbox{ID: reconcile.SandboxID("t/" + c.name), Netns: path, Topology: c.topology, Devices: c.devices}
+	return reconcile.Sandbox{ID: reconcile.SandboxID("t/" + c.name), Netns: path, Topology: c.topology, Given: c.given}
 }
 
 // prepare makes a namespace and what the case stands on.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
@@ -79,7 +80,7 @@ func TestDeviceKnownByIndex(t *testing.T) {
 			s.run(tc.pod)
 			home := l.state("")
 			sb := box(path, parse(t, "t", "    - {name: a, type: host-device}\n"))
-			sb.Devices = map[string]string{"a": "if:lent0"}
+			sb.Given = ops.GivenDevices(map[string]string{"a": "if:lent0"})
 			r := l.engine(nil)
 			if _, err := r.Ensure(ctxFor(t), sb); err != nil {
 				t.Fatal(err)

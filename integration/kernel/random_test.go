@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/integration/effort"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
@@ -86,7 +87,7 @@ func (c *chaos) enroll(g ground) {
 	lines := strings.Split(strings.Trim(g.steps, "\n"), "\n")
 	for _, n := range []int{len(lines), len(lines) - 1, len(lines) - 2} { // steps that are removed and added
 		sb := box(path, parse(c.t, "t", strings.Join(lines[:n], "\n")+"\n"))
-		sb.Devices = devices
+		sb.Given = ops.GivenDevices(devices)
 		a.versions = append(a.versions, sb)
 	}
 	for _, row := range g.rows {

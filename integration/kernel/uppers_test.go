@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/integration/effort"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -43,7 +44,7 @@ func TestHiddenUpper(t *testing.T) {
 					deleteNetns(s.path)
 				}
 				rep, err := s.calm.AwaitRelease(ctxFor(t), s.sandbox.ID)
-				if err != nil || !strings.Contains(rep.Unclean, tc.found) || !strings.Contains(rep.Unclean, "rebind its driver: echo "+s.sandbox.Devices["vf"]) {
+				if err != nil || !strings.Contains(rep.Unclean, tc.found) || !strings.Contains(rep.Unclean, "rebind its driver: echo "+s.sandbox.Given["vf"].Device) {
 					t.Fatalf("release: %v, %q", err, rep.Unclean)
 				}
 				t.Log(rep.Unclean)
@@ -51,11 +52,11 @@ func TestHiddenUpper(t *testing.T) {
 				if err != nil || !known || rec.Failure != rep.Unclean {
 					t.Errorf("record: %v, %v, %q", known, err, rec.Failure)
 				}
-				if d, ok := s.state("").Device(s.sandbox.Devices["vf"]); !ok || d.At == nil || !netstate.OnHost(*d.At) || *d.Up {
+				if d, ok := s.state("").Device(s.sandbox.Given["vf"].Device); !ok || d.At == nil || !netstate.OnHost(*d.At) || *d.Up {
 					t.Errorf("the device: %+v", d)
 				}
 				next := box(newNetns(t), parse(t, "next", lentSteps))
-				next.Devices = s.sandbox.Devices
+				next.Given = s.sandbox.Given
 				if _, err := s.calm.Ensure(ctxFor(t), next); fault.Of(err) != fault.Conflict {
 					t.Errorf("the next pod got it: %v", err)
 				}
@@ -103,7 +104,7 @@ func TestOwnUppers(t *testing.T) {
 	s.run("ip link add lent0 type dummy; ip link add link lent0 name own0 type vlan id 5; ip link add link lent0 name own1 type macvlan mode bridge")
 	t.Cleanup(func() { s.run("ip link delete lent0") })
 	sb := box(path, parse(t, "t", "    - {name: a, type: host-device}\n"))
-	sb.Devices = map[string]string{"a": "if:lent0"}
+	sb.Given = ops.GivenDevices(map[string]string{"a": "if:lent0"})
 	r := l.engine(nil)
 	if _, err := r.Ensure(ctxFor(t), sb); err != nil {
 		t.Fatal(err)
@@ -127,7 +128,7 @@ func TestLeftAllmulti(t *testing.T) {
 	s.run(create)
 	t.Cleanup(func() { s.run("ip link delete lent0") })
 	sb := box(path, parse(t, "t", "    - {name: a, type: host-device}\n"))
-	sb.Devices = map[string]string{"a": "if:lent0"}
+	sb.Given = ops.GivenDevices(map[string]string{"a": "if:lent0"})
 	r := l.engine(nil)
 	for _, tc := range []struct {
 		name, pod string
@@ -148,7 +149,7 @@ func TestLeftAllmulti(t *testing.T) {
 		t.Log(rep.Unclean)
 	}
 	next := box(newNetns(t), parse(t, "next", "    - {name: a, type: host-device}\n"))
-	next.Devices = sb.Devices
+	next.Given = sb.Given
 	if _, err := r.Ensure(ctxFor(t), next); fault.Of(err) != fault.Conflict {
 		t.Errorf("the next pod got it: %v", err)
 	}

@@ -18,7 +18,7 @@ func BenchmarkPlan(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	req := ops.Request{Topology: c.Topology, Netns: "/run/netns/pod", Devices: c.Devices, Have: optest.NewWorld(c).Snapshot}
+	req := ops.Request{Topology: c.Topology, Netns: "/run/netns/pod", Given: c.Given, Have: optest.NewWorld(c).Snapshot}
 	for b.Loop() {
 		if _, err := reg.Plan(b.Context(), req); err != nil {
 			b.Fatal(err)

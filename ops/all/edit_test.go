@@ -96,7 +96,7 @@ func observed(s *netstate.Snapshot) *netstate.Snapshot {
 func (w *world) plan(top *topology.Topology, owned []netstate.Change) *ops.Plan {
 	w.t.Helper()
 	for {
-		p, err := w.reg.Plan(w.t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Devices: w.devices, Have: w.have, Owned: owned})
+		p, err := w.reg.Plan(w.t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Given: ops.GivenDevices(w.devices), Have: w.have, Owned: owned})
 		if err != nil {
 			w.t.Fatal(err)
 		}

@@ -135,7 +135,7 @@ func (g *generator) master() string {
 
 func (g *generator) build(t *testing.T) *optest.Case {
 	g.text.WriteString("apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec:\n  steps:\n")
-	c := &optest.Case{Name: "random", Devices: map[string]string{}}
+	c := &optest.Case{Name: "random", Given: ops.Givens{}}
 	c.Have = append(c.Have, netstate.Link{Name: "lo", LinkKind: "device", Up: new(true), Master: new(""), MAC: new("00:00:00:00:00:00")})
 	for i := range 1 + g.IntN(4) {
 		g.root(c, i)
@@ -175,10 +175,10 @@ func (g *generator) root(c *optest.Case, i int) {
 			netstate.VF{ID: id, MAC: &mac, VLAN: new(uint16(0)), QoS: new(uint8(0)), Protocol: new("802.1q"), SpoofCheck: new(true), Trust: new(g.IntN(2) == 0)})
 		c.Appears = append(c.Appears, netstate.Ethtool{Link: link, Class: "feature", Name: "rx-checksum", Value: new("off")})
 		if g.IntN(3) == 0 {
-			c.Devices[g.step("host-device", link, nil, "name: "+link).step] = id
+			c.Given[g.step("host-device", link, nil, "name: "+link).step] = ops.Given{Device: id}
 			return
 		}
-		c.Devices[g.step("sriov", link, nil, "ifName: "+link+g.mtu()+g.maybe("trust: on")+g.maybe("vlan: %d", g.IntN(100))).step] = id
+		c.Given[g.step("sriov", link, nil, "ifName: "+link+g.mtu()+g.maybe("trust: on")+g.maybe("vlan: %d", g.IntN(100))).step] = ops.Given{Device: id}
 	}
 }
 

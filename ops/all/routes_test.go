@@ -33,7 +33,7 @@ func TestManyRoutesAndAddresses(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	plan, err := reg.Plan(ctx, ops.Request{Topology: topo, Netns: "/run/netns/pod", Devices: map[string]string{}, Have: netstate.NewSnapshot()})
+	plan, err := reg.Plan(ctx, ops.Request{Topology: topo, Netns: "/run/netns/pod", Have: netstate.NewSnapshot()})
 	if err != nil {
 		t.Fatal(err)
 	}

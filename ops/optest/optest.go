@@ -6,7 +6,7 @@
 //	topology.yaml  the NetworkTopology to plan
 //	appears.yaml   what a link brings along when it is made, such as ethtool
 //	               features; optional
-//	devices.yaml   root step to device identity, optional
+//	given.yaml     what is given to steps, such as a root step's device; optional
 //	plan.txt       the plan wanted, one change a line (go test -update rewrites it)
 //	error.txt      the error wanted, instead of plan.txt
 //
@@ -44,7 +44,7 @@ var update = flag.Bool("update", false, "rewrite the plans and errors in testdat
 type Case struct {
 	Name     string
 	Topology *topology.Topology
-	Devices  map[string]string
+	Given    ops.Givens
 	Have     []netstate.Object
 	Appears  []netstate.Object
 	archive  *txtar.Archive
@@ -155,14 +155,17 @@ func Read(file string) (*Case, error) {
 			if c.Appears, err = readObjects(f.Data); err != nil {
 				return nil, fmt.Errorf("%s: appears.yaml: %w", file, err)
 			}
-		case "devices.yaml":
-			if err := yaml.UnmarshalStrict(f.Data, &c.Devices); err != nil {
-				return nil, fmt.Errorf("%s: devices.yaml: %w", file, err)
+		case "given.yaml":
+			if err := yaml.UnmarshalStrict(f.Data, &c.Given); err != nil {
+				return nil, fmt.Errorf("%s: given.yaml: %w", file, err)
 			}
 		case "topology.yaml":
 			if c.Topology, err = topology.Decode(f.Data); err != nil {
 				return c, err
 			}
+		case "plan.txt", "error.txt":
+		default:
+			return nil, fmt.Errorf("%s: no case has a file %q", file, f.Name)
 		}
 	}
 	return c, nil
@@ -229,7 +232,7 @@ func (w *World) linkThere(o netstate.Object) bool {
 // plan plans until nothing is missing.
 func plan(ctx context.Context, reg *ops.Registry, c *Case, w *World, owned []netstate.Change) (*ops.Plan, error) {
 	for range 32 {
-		p, err := reg.Plan(ctx, ops.Request{Topology: c.Topology, Netns: "/run/netns/pod", Devices: c.Devices, Have: w.Snapshot, Owned: owned, Interrupted: w.interrupted})
+		p, err := reg.Plan(ctx, ops.Request{Topology: c.Topology, Netns: "/run/netns/pod", Given: c.Given, Have: w.Snapshot, Owned: owned, Interrupted: w.interrupted})
 		if err != nil || len(p.Missing) == 0 {
 			return p, err
 		}

@@ -28,8 +28,17 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// Version is what Encode writes and Decode reads.
-const Version = "1"
+// The versions that Decode reads. Encode writes the lowest that a payload can be read
+// with (Versioned): docs/adr/0016.
+const (
+	Version = "1"
+	// Addressed is the version of a record in which steps are given addresses. A
+	// reader of version 1 would take them for drift and remove them.
+	Addressed = "2"
+)
+
+// Versioned is a payload that not every version can be given.
+type Versioned interface{ FrameVersion() string }
 
 // versionForm is what the version of a later plumbline may look like. Anything
 // else at the start of a line is no frame.
@@ -56,7 +65,7 @@ type OtherVersion struct {
 	Path string // of the file; set by the store
 	// BootID is the boot whose state the record is about; "" when it cannot be told.
 	BootID string
-	Err    error // what is unknown: `version "2" is not "1"`
+	Err    error // what is unknown: `version "3" is unknown`
 	// Mentions holds every string of the record. A device whose ID or name is
 	// among them counts as held by it.
 	Mentions map[string]bool
@@ -86,7 +95,11 @@ func Encode(v any) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode: %w", err)
 	}
-	return fmt.Appendf(nil, "%s %08x %s\n", Version, checksum(payload), payload), nil
+	version := Version
+	if v, ok := v.(Versioned); ok {
+		version = v.FrameVersion()
+	}
+	return fmt.Appendf(nil, "%s %08x %s\n", version, checksum(payload), payload), nil
 }
 
 // Decode returns the payload of a line without its end. It fails with Damage, or
@@ -107,8 +120,8 @@ func Decode(line []byte) ([]byte, error) {
 	if got := checksum(payload); got != uint32(want) {
 		return nil, &Damage{fmt.Errorf("checksum is %08x, content has %08x", want, got)}
 	}
-	if string(v) != Version {
-		return payload, unknown(fmt.Errorf("version %q is not %q", v, Version), payload)
+	if string(v) != Version && string(v) != Addressed {
+		return payload, unknown(fmt.Errorf("version %q is unknown", v), payload)
 	}
 	return payload, nil
 }

@@ -3,12 +3,16 @@ package journal
 import (
 	"bytes"
 	"encoding/json"
+	"net/netip"
 	"os"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
@@ -46,6 +50,41 @@ func TestRecordsOfC3bdea8(t *testing.T) {
 	must(t, j.Put(r))
 	if log, err := os.ReadFile(j.path("blue%2Fai", logSuffix)); err != nil || !bytes.HasPrefix(log, want) {
 		t.Errorf("the log is another: %v", err)
+	}
+}
+
+// TestGiven holds how what is given to steps is written: devices as version 1 reads them,
+// a share as what it may lose, and addresses only for those who know them, as a reader
+// of version 1 would remove them from a running pod.
+func TestGiven(t *testing.T) {
+	for _, tt := range []struct {
+		name          string
+		given         ops.Givens
+		version, want string
+	}{
+		{"nothing", nil, "1", ""},
+		{"a device", ops.Givens{"vf0": {Device: "0000:03:00.2"}}, "1", `,"devices":{"vf0":"0000:03:00.2"}`},
+		{"a share", ops.Givens{"vf0": {Device: "0000:03:00.2", Share: "3f"}}, "1", `,"devices":{"vf0":"0000:03:00.2"},"given":{"vf0":{"share":"3f"}}`},
+		{
+			"addresses", ops.Givens{
+				"vf0":  {Device: "0000:03:00.2", Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.5/24")}},
+				"tune": {Addresses: []netip.Prefix{netip.MustParsePrefix("2001:db8::5/64")}},
+			}, "2", `,"devices":{"vf0":"0000:03:00.2"},"given":{"tune":{"addresses":["2001:db8::5/64"]},"vf0":{"addresses":["192.0.2.5/24"]}}`,
+		},
+	} {
+		sb := reconcile.Sandbox{ID: testID, Given: tt.given}
+		line, err := frame.Encode(entry{Record: &reconcile.Record{Sandbox: sb, Phase: reconcile.Applied}})
+		must(t, err)
+		want := `{"record":{"sandbox":{"id":"blue/ai","netns":"","topology":null` + tt.want + `},`
+		version, rest, _ := strings.Cut(string(line), " ")
+		if _, payload, _ := strings.Cut(rest, " "); version != tt.version || !strings.HasPrefix(payload, want) {
+			t.Errorf("%s: want version %s, %s\nhave %s", tt.name, tt.version, want, line)
+		}
+		e, err := decode(bytes.TrimSuffix(line, []byte("\n")))
+		must(t, err)
+		if !reflect.DeepEqual(e.Record.Sandbox, sb) {
+			t.Errorf("%s: read as %+v", tt.name, e.Record.Sandbox)
+		}
 	}
 }
 

@@ -10,16 +10,54 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/topology"
 )
 
-// entry is the payload of a line; one of its fields is set.
+// entry is what a line says; one of its fields is set.
 type entry struct {
-	Record *reconcile.Record `json:"record,omitempty"`
+	Record *reconcile.Record
+	Intend []netstate.Change
+}
+
+// written is an entry as it is written.
+type written struct {
+	Record *writtenRecord    `json:"record,omitempty"`
 	Intend []netstate.Change `json:"intend,omitempty"`
+}
+
+// writtenRecord is a reconcile.Record with the devices as earlier versions read them, apart
+// from what else is given to steps.
+type writtenRecord struct {
+	Sandbox writtenSandbox `json:"sandbox"`
+	reconcile.Record
+}
+
+type writtenSandbox struct {
+	reconcile.Sandbox
+	Devices map[string]string `json:"devices,omitempty"`
+	Given   ops.Givens        `json:"given,omitempty"`
+}
+
+// MarshalJSON implements json.Marshaler.
+func (e entry) MarshalJSON() ([]byte, error) {
+	p := written{Intend: e.Intend}
+	if e.Record != nil {
+		sb := e.Record.Sandbox
+		p.Record = &writtenRecord{writtenSandbox{sb, sb.Given.Devices(), sb.Given.WithoutDevices()}, *e.Record}
+	}
+	return json.Marshal(p)
+}
+
+// FrameVersion implements frame.Versioned.
+func (e entry) FrameVersion() string {
+	if e.Record != nil && e.Record.Sandbox.Given.Addressed() {
+		return frame.Addressed
+	}
+	return frame.Version
 }
 
 // state is what a log amounts to.
@@ -67,11 +105,18 @@ func (e *entry) check() error {
 // unmarshal is json.Unmarshal, but gives whole numbers in step configs back as
 // the int64 that topology.Decode made of them: a float64 would differ from the
 // topology as the user applies it again, and loses digits above 2^53.
-func unmarshal(payload []byte, e *entry) error {
-	dec := json.NewDecoder(bytes.NewReader(payload))
+func unmarshal(data []byte, e *entry) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
-	if err := dec.Decode(e); err != nil {
+	var p written
+	if err := dec.Decode(&p); err != nil {
 		return err
+	}
+	e.Intend = p.Intend
+	if p.Record != nil {
+		e.Record = &p.Record.Record
+		e.Record.Sandbox = p.Record.Sandbox.Sandbox
+		e.Record.Sandbox.Given = p.Record.Sandbox.Given.WithDevices(p.Record.Sandbox.Devices)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("more than one value")

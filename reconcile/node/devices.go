@@ -76,7 +76,7 @@ func (a Assignment) Sandbox(ctx context.Context) (reconcile.Sandbox, error) {
 	}
 	sb := reconcile.Sandbox{ID: a.ID, Netns: a.Netns.Path, Topology: a.Topology}
 	if len(r.out) > 0 {
-		sb.Devices = r.out
+		sb.Given = ops.GivenDevices(r.out)
 	}
 	return sb, nil
 }
@@ -184,7 +184,7 @@ func (r *assigner) chosen(ctx context.Context, s *topology.Step) error {
 	}
 	kept := ""
 	if r.known {
-		kept = r.own.Sandbox.Devices[s.Name]
+		kept = r.own.Sandbox.Given[s.Name].Device
 	}
 	id := ""
 	if word, ok := r.Asked[s.Name]; ok {
@@ -290,7 +290,7 @@ func (r *assigner) taken(need need) map[string]bool {
 		if rec.Sandbox.ID == r.ID || !r.Alive(rec) {
 			continue
 		}
-		for step, id := range rec.Sandbox.Devices {
+		for step, id := range rec.Sandbox.Given.Devices() {
 			s, ok := rec.Sandbox.Topology.Step(step)
 			if need == takesOne || ok && r.need(s) == takesOne {
 				out[id] = true

@@ -69,7 +69,7 @@ func host() []inventory.Device {
 
 // record is a sandbox with devices moved in from the interfaces named.
 func record(id reconcile.SandboxID, topo *topology.Topology, devices map[string]string, from map[string]string) reconcile.Record {
-	rec := reconcile.Record{Sandbox: reconcile.Sandbox{ID: id, Netns: "/run/netns/" + strings.Split(string(id), "/")[0], Topology: topo, Devices: devices}, Phase: reconcile.Applied}
+	rec := reconcile.Record{Sandbox: reconcile.Sandbox{ID: id, Netns: "/run/netns/" + strings.Split(string(id), "/")[0], Topology: topo, Given: ops.GivenDevices(devices)}, Phase: reconcile.Applied}
 	for device, name := range from {
 		rec.History = append(rec.History, netstate.Change{
 			Before: netstate.Device{ID: device, At: new(netstate.HostName(name))},
@@ -201,8 +201,8 @@ func TestAssignment(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || !maps.Equal(sb.Devices, c.want) {
-				t.Errorf("have %v, %v; want %v", sb.Devices, err, c.want)
+			if err != nil || !maps.Equal(sb.Given.Devices(), c.want) {
+				t.Errorf("have %v, %v; want %v", sb.Given.Devices(), err, c.want)
 			}
 		})
 	}
@@ -240,8 +240,8 @@ func TestNamedAgainstSelector(t *testing.T) {
 			Records: func() []reconcile.Record { return nil }, OtherVersions: func() []*frame.OtherVersion { return nil },
 			Note: func(text string) { said = text },
 		}.Sandbox(t.Context())
-		if err != nil || sb.Devices["a"] == "" || said != want {
-			t.Errorf("%s: %v, %v, %q", asked, sb.Devices, err, said)
+		if err != nil || sb.Given["a"].Device == "" || said != want {
+			t.Errorf("%s: %v, %v, %q", asked, sb.Given.Devices(), err, said)
 		}
 	}
 }

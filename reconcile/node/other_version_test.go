@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/watch"
@@ -26,7 +27,7 @@ func (n *node) later(name string) (path string, log []byte) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	log = append(own, append([]byte("2"), line[1:]...)...)
+	log = append(own, append([]byte("3"), line[1:]...)...)
 	if err := os.WriteFile(path, log, 0o600); err != nil {
 		n.t.Fatal(err)
 	}
@@ -83,7 +84,7 @@ func TestRecordOfAnotherVersion(t *testing.T) {
 // the device it mentions to all others.
 func (n *node) refused(path string) {
 	n.t.Helper()
-	sb := reconcile.Sandbox{ID: "green/ai", Netns: n.path("red"), Topology: steps(n.t, twoVFs), Devices: map[string]string{"a": "0000:03:00.2"}}
+	sb := reconcile.Sandbox{ID: "green/ai", Netns: n.path("red"), Topology: steps(n.t, twoVFs), Given: ops.GivenDevices(map[string]string{"a": "0000:03:00.2"})}
 	_, err := n.engine.Ensure(n.t.Context(), sb)
 	if fault.Of(err) != fault.Conflict || frame.AsOtherVersion(err) == nil || !strings.Contains(err.Error(), `device "0000:03:00.2" is held by record "`+path) {
 		n.t.Errorf("Ensure of its device: %v", err)

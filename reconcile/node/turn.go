@@ -135,7 +135,7 @@ func (l *Loop) stands(rec reconcile.Record) bool {
 
 // depends notes whether a sandbox depends on the host's devices.
 func (l *Loop) depends(sb reconcile.Sandbox, changes []netstate.Change) {
-	host := len(sb.Devices) > 0 || slices.ContainsFunc(changes, func(c netstate.Change) bool {
+	host := len(sb.Given.Devices()) > 0 || slices.ContainsFunc(changes, func(c netstate.Change) bool {
 		o := c.Object()
 		return netstate.OfHost(o) || netstate.OnHost(o.LivesOn().ID)
 	})

@@ -19,7 +19,7 @@ import (
 // left where it is, whoever meets it, that its devices count as held, and that it is in
 // nobody else's way.
 func TestOtherVersion(t *testing.T) {
-	later := func(line string) string { return "2" + line[1:] }
+	later := func(line string) string { return "3" + line[1:] }
 	reframed := func(content string) func(string) string {
 		return func(string) string {
 			line, err := frame.Encode(json.RawMessage(content))

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
@@ -94,6 +95,15 @@ type Device struct {
 	Host inventory.Device `json:"host"`
 }
 
+// Given is what the device's step is given.
+func (d *Device) Given() ops.Given {
+	out := ops.Given{Device: d.Host.ID}
+	if d.ShareID != nil {
+		out.Share = string(*d.ShareID)
+	}
+	return out
+}
+
 // SandboxID returns what the engine calls the topology in a runtime's sandbox.
 func (c *Claim) SandboxID(sandbox string, t *Topology) reconcile.SandboxID {
 	return reconcile.IDOfClaim(sandbox, string(c.UID), t.Object.Name)
@@ -120,13 +130,13 @@ func (c *Claim) SandboxOf(t *Topology, o *v1alpha1.NetworkTopology, sandbox, net
 	if err != nil {
 		return reconcile.Sandbox{}, err
 	}
-	devices := map[string]string{}
+	given := ops.Givens{}
 	for _, d := range t.Devices {
 		if s, ok := decoded.Step(d.Step); ok && len(s.DependOn) == 0 {
-			devices[d.Step] = d.Host.ID
+			given[d.Step] = d.Given()
 		}
 	}
-	return reconcile.Sandbox{ID: c.SandboxID(sandbox, t), Netns: netns, Topology: decoded, Devices: devices}, nil
+	return reconcile.Sandbox{ID: c.SandboxID(sandbox, t), Netns: netns, Topology: decoded, Given: given}, nil
 }
 
 // Phase is how far a claim has come in a sandbox.

@@ -120,7 +120,7 @@ func TestExactNumbers(t *testing.T) {
 		t.Fatal(sandboxes, err)
 	}
 	sb := sandboxes[0]
-	if sb.ID != "s1/aa/t" || sb.Netns != "/netns" || sb.Devices["vf0"] != "0000:03:10.0" || sb.Topology.Generation != 3 {
+	if sb.ID != "s1/aa/t" || sb.Netns != "/netns" || sb.Given["vf0"].Device != "0000:03:10.0" || sb.Topology.Generation != 3 {
 		t.Errorf("sandbox %+v", sb)
 	}
 	if v := sb.Topology.Steps[0].Config["vlan"]; v != int64(9007199254740993) {
@@ -209,7 +209,7 @@ func TestSandboxOf(t *testing.T) {
 	next.Generation = 4
 	next.Spec.Steps = []v1alpha1.Step{{Name: "d", Type: "dummy"}, {Name: "vf0", Type: "vlan", DependOn: []string{"d"}}}
 	sb, err := c.SandboxOf(&c.Topologies[0], &next, "s1", "/netns")
-	if err != nil || sb.ID != "s1/aa/t" || sb.Topology.Generation != 4 || len(sb.Devices) != 0 {
+	if err != nil || sb.ID != "s1/aa/t" || sb.Topology.Generation != 4 || len(sb.Given.Devices()) != 0 {
 		t.Errorf("sandbox %+v, %v", sb, err)
 	}
 	if c.Topologies[0].Object.Generation != 3 || len(c.Topologies[0].Devices) != 1 || c.Updating() {
