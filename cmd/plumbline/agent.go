@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -156,7 +157,7 @@ type serving struct {
 	dynamic   dynamic.Interface
 	store     *claims.Store
 	counts    *metrics.Metrics
-	drift     *driftReport
+	recorder  recorder
 	hooks     *nriplugin.Metrics
 	status    *claimstatus.Reporter
 	keeper    *attachment.Keeper
@@ -197,9 +198,13 @@ func (g *agent) run(ctx context.Context, a *app) error {
 func (s *serving) wire(ctx context.Context) (err error) {
 	s.counts, s.hooks = metrics.New(build(), time.Now), nriplugin.NewMetrics()
 	s.status = claimstatus.New(claimstatus.Options{Client: s.kube, NodeName: s.nodeName, Log: s.log, Now: time.Now})
-	s.drift = &driftReport{Metrics: s.counts, status: s.status}
+	s.recorder = recorder{s.counts, claimstatus.NewDriftReport(claimstatus.DriftOptions{
+		Reporter: s.status,
+		Claim:    s.claim,
+		Record:   func(id reconcile.SandboxID) (reconcile.Record, bool, error) { return s.engine.store.Get(id) },
+	})}
 	s.app.host = kernel.Options{Netns: "/proc/thread-self/ns/net", Proc: s.proc, Disturb: disturb()}
-	if s.engine, err = s.app.engine("agent", true, s.drift); err != nil {
+	if s.engine, err = s.app.engine("agent", true, s.recorder); err != nil {
 		return err
 	}
 	if s.store, err = claims.Open(claims.Options{
@@ -207,9 +212,8 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
-	s.drift.store, s.drift.journal = s.store, s.engine.journal
 	s.keeper = attachment.New(attachment.Options{
-		Store: s.store, Engine: urgent{s.engine.Reconciler, func() func() { return s.loop.Yield() }}, Gate: gate.Dir(s.cdiDir), Reporter: claimReport{s.status},
+		Store: s.store, Engine: urgent{s.engine.Reconciler, func() func() { return s.loop.Yield() }}, Gate: gate.Dir(s.cdiDir), Reporter: claimstatus.Claims{To: s.status},
 		Refine: func(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) error {
 			return s.plugin.Refine(ctx, c, results)
 		},
@@ -234,7 +238,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Results:  s.results, HandleError: s.handle, Changed: s.claimsChanged, Log: s.log, Now: time.Now,
 	})
 	s.edits = rollout.New(rollout.Options{
-		Client: s.dynamic, NodeName: s.nodeName, Claims: s.claims, Update: s.keeper.Update, Reporter: claimReport{s.status}, Log: s.log, Now: time.Now,
+		Client: s.dynamic, NodeName: s.nodeName, Claims: s.claims, Update: s.keeper.Update, Reporter: claimstatus.Claims{To: s.status}, Log: s.log, Now: time.Now,
 	})
 	return s.wireLoop(ctx)
 }
@@ -257,7 +261,7 @@ func (s *serving) wireLoop(ctx context.Context) (err error) {
 		Dir: files, StateDir: s.app.stateDir, Reconciler: s.engine.Reconciler, Store: s.engine.store, Damaged: s.damaged, OtherVersions: s.otherVersions,
 		Contracts: s.app.registry, BootID: s.engine.host.BootID(), Sys: os.DirFS("/sys"),
 		Discover: func() ([]inventory.Device, error) { return discoverOn(ctx, s.engine.host) },
-		Watcher:  s.events, Recorder: s.drift, Log: s.log, Now: time.Now,
+		Watcher:  s.events, Recorder: s.recorder, Log: s.log, Now: time.Now,
 		Workers: 2, Timeout: s.app.timeout, Resync: s.resync, // attaching pods needs the machine more
 	})
 	return nil
@@ -292,6 +296,12 @@ func (s *serving) results(id reconcile.SandboxID) []topology.StepResult {
 func (s *serving) claimsChanged() {
 	s.publisher.Rescan()
 	s.edits.Changed()
+}
+
+// claim returns the record of a claim.
+func (s *serving) claim(uid types.UID) (claims.Claim, bool) {
+	e, known, err := s.store.Get(uid)
+	return e.Claim, known && err == nil
 }
 
 // claims lists the claims of the node.

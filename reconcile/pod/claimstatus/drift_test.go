@@ -1,0 +1,159 @@
+package claimstatus
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// reportList is a DriftReporter that lists what is reported.
+type reportList []string
+
+func (l *reportList) add(s Subject, what string, about any) {
+	*l = append(*l, fmt.Sprintf("%s %s: %v", s.Claim.UID, what, about))
+}
+
+func (l *reportList) Drifted(s Subject, _ string, drift []reconcile.Drift) {
+	l.add(s, "drifted", drift[0].Field)
+}
+
+func (l *reportList) Repaired(s Subject, _ string, steps []topology.StepResult) {
+	l.add(s, "repaired", len(steps))
+}
+
+func (l *reportList) Degraded(s Subject, _ string, err error) {
+	l.add(s, "degraded", fault.Of(err))
+}
+
+func (l *reportList) Fighting(s Subject, _ string, fights []reconcile.Fight) {
+	l.add(s, "fighting", fights[0].Field)
+}
+
+// TestDriftReport follows sandboxes through the events of engine and loop: what is
+// reported, and that the same thing is reported once.
+func TestDriftReport(t *testing.T) {
+	const id = reconcile.SandboxID("pod/c1/t")
+	drift := func(field string) []reconcile.Drift {
+		return []reconcile.Drift{{Step: "tune", Object: netstate.LinkKey("data0"), Field: field}}
+	}
+	fights := []reconcile.Fight{{Step: "tune", Object: netstate.LinkKey("data0"), Field: "mtu"}}
+	type on = func(*DriftReport)
+	drifted := func(field string) on { return func(d *DriftReport) { d.Drift(id, "t", drift(field)) } }
+	inSync := func(d *DriftReport) { d.Drift(id, "t", nil) }
+	pass := func(p reconcile.Pass) on {
+		return func(d *DriftReport) {
+			p.Sandbox, p.Topology = id, "t"
+			d.Pass(p)
+		}
+	}
+	repaired := pass(reconcile.Pass{Trigger: reconcile.TriggerRepair, Changes: make([]netstate.Change, 1)})
+	idle := pass(reconcile.Pass{Trigger: reconcile.TriggerRepair})
+	attached := pass(reconcile.Pass{Trigger: reconcile.TriggerEnsure, Changes: make([]netstate.Change, 1)})
+	left := func(field string) on {
+		return pass(reconcile.Pass{Trigger: reconcile.TriggerRepair, Changes: make([]netstate.Change, 1), Left: drift(field)})
+	}
+	failed := func(kind fault.Kind) on { return pass(reconcile.Pass{Trigger: reconcile.TriggerRepair, Outcome: kind}) }
+	fighting := func(d *DriftReport) { d.Fighting(id, "t", fights) }
+	peace := func(d *DriftReport) { d.Fighting(id, "t", nil) }
+	forget := func(d *DriftReport) { d.Forget(id) }
+
+	for name, tt := range map[string]struct {
+		on   []on
+		want []string
+	}{
+		"drift is reported once": {
+			[]on{drifted("mtu"), drifted("mtu"), drifted("up"), drifted("mtu")},
+			[]string{"c1 drifted: mtu", "c1 drifted: up", "c1 drifted: mtu"},
+		},
+		"again after it was away":         {[]on{drifted("mtu"), inSync, drifted("mtu")}, []string{"c1 drifted: mtu", "c1 drifted: mtu"}},
+		"again after a repair":            {[]on{drifted("mtu"), repaired, drifted("mtu")}, []string{"c1 drifted: mtu", "c1 repaired: 2", "c1 drifted: mtu"}},
+		"again after the sandbox ended":   {[]on{drifted("mtu"), forget, drifted("mtu")}, []string{"c1 drifted: mtu", "c1 drifted: mtu"}},
+		"each repair":                     {[]on{repaired, repaired}, []string{"c1 repaired: 2", "c1 repaired: 2"}},
+		"no repair without a change":      {[]on{idle, attached}, nil},
+		"what is left is no repair":       {[]on{drifted("mtu"), left("mtu"), drifted("mtu")}, []string{"c1 drifted: mtu"}},
+		"a failure once":                  {[]on{failed(fault.NotReady), failed(fault.NotReady)}, []string{"c1 degraded: NotReady"}},
+		"a failure again after a repair":  {[]on{failed(fault.NotReady), repaired, failed(fault.NotReady)}, []string{"c1 degraded: NotReady", "c1 repaired: 2", "c1 degraded: NotReady"}},
+		"drift after a failure":           {[]on{drifted("mtu"), failed(fault.NotReady), drifted("mtu")}, []string{"c1 drifted: mtu", "c1 degraded: NotReady", "c1 drifted: mtu"}},
+		"contention in place of its ways": {[]on{fighting, drifted("mtu"), repaired, failed(fault.NotConverged), drifted("mtu")}, []string{"c1 fighting: mtu"}},
+		"another failure in contention":   {[]on{fighting, failed(fault.Unsupported)}, []string{"c1 fighting: mtu", "c1 degraded: Unsupported"}},
+		"the end of contention":           {[]on{fighting, drifted("mtu"), repaired, peace}, []string{"c1 fighting: mtu", "c1 repaired: 2"}},
+		"what contention leaves":          {[]on{fighting, left("up"), peace, drifted("up"), repaired}, []string{"c1 fighting: mtu", "c1 drifted: up", "c1 repaired: 2"}},
+		"drift from before contention":    {[]on{drifted("mtu"), fighting, repaired, peace, drifted("mtu")}, []string{"c1 drifted: mtu", "c1 fighting: mtu", "c1 repaired: 2", "c1 drifted: mtu"}},
+		"contention that ended with a pod": {
+			[]on{fighting, forget, drifted("mtu")},
+			[]string{"c1 fighting: mtu", "c1 drifted: mtu"},
+		},
+		"another sandbox": {
+			[]on{fighting, func(d *DriftReport) { d.Drift("pod/c2/t", "t", drift("mtu")) }},
+			[]string{"c1 fighting: mtu", "c2 drifted: mtu"},
+		},
+		"sandboxes without a claim": {
+			[]on{
+				func(d *DriftReport) { d.Drift(reconcile.IDByHand("blue", "t"), "t", drift("mtu")) },
+				func(d *DriftReport) { d.Drift("pod/unknown/t", "t", drift("mtu")) },
+				func(d *DriftReport) { d.Fighting("pod/unknown/t", "t", fights) },
+			}, nil,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got reportList
+			d := NewDriftReport(DriftOptions{
+				Reporter: &got,
+				Claim: func(uid types.UID) (claims.Claim, bool) {
+					return claims.Claim{UID: uid, Namespace: "ns", Name: "claim"}, uid != "unknown"
+				},
+				Record: func(reconcile.SandboxID) (reconcile.Record, bool, error) {
+					return reconcile.Record{Phase: reconcile.Applied, Results: make([]topology.StepResult, 2), Failure: "no device"}, true, nil
+				},
+			})
+			for _, event := range tt.on {
+				event(d)
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("reported %q\nwant     %q", got, tt.want)
+			}
+			d.Forget(id)
+			d.Forget("pod/c2/t")
+			d.Forget("pod/unknown/t")
+			if len(d.reported)+len(d.contended) > 0 {
+				t.Errorf("kept after the end of the sandboxes: %q, %v", d.reported, d.contended)
+			}
+		})
+	}
+}
+
+// TestDriftReportWithoutRecord holds that nothing is reported of a repair whose record
+// cannot be read, nor the end of contention in a sandbox that is not applied.
+func TestDriftReportWithoutRecord(t *testing.T) {
+	for name, record := range map[string]func(reconcile.SandboxID) (reconcile.Record, bool, error){
+		"unreadable": func(reconcile.SandboxID) (reconcile.Record, bool, error) {
+			return reconcile.Record{Phase: reconcile.Applied}, true, errors.New("unreadable")
+		},
+		"none": func(reconcile.SandboxID) (reconcile.Record, bool, error) { return reconcile.Record{}, false, nil },
+		"failed": func(reconcile.SandboxID) (reconcile.Record, bool, error) {
+			return reconcile.Record{Phase: reconcile.Failed}, true, nil
+		},
+	} {
+		var got reportList
+		d := NewDriftReport(DriftOptions{
+			Reporter: &got, Record: record,
+			Claim: func(uid types.UID) (claims.Claim, bool) { return claims.Claim{UID: uid}, true },
+		})
+		if name != "failed" {
+			d.Pass(reconcile.Pass{Sandbox: "pod/c1/t", Trigger: reconcile.TriggerRepair, Changes: make([]netstate.Change, 1)})
+		}
+		d.Fighting("pod/c1/t", "t", nil)
+		if len(got) > 0 {
+			t.Errorf("%s: reported %q", name, got)
+		}
+	}
+}
