@@ -213,7 +213,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		return err
 	}
 	s.keeper = attachment.New(attachment.Options{
-		Store: s.store, Engine: urgent{s.engine.Reconciler, func() func() { return s.loop.Yield() }}, Gate: gate.Dir(s.cdiDir), Reporter: claimstatus.Claims{To: s.status},
+		Store: s.store, Engine: s.engine.Reconciler, Yield: func() func() { return s.loop.Yield() }, Gate: gate.Dir(s.cdiDir), Reporter: claimstatus.Claims{To: s.status},
 		Refine: func(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) error {
 			return s.plugin.Refine(ctx, c, results)
 		},

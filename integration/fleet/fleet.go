@@ -102,7 +102,7 @@ func New(o Options) (a *Agent, err error) {
 		return nil, errors.Join(err, a.Stop())
 	}
 	a.Keeper = attachment.New(attachment.Options{
-		Store: a.Store, Engine: urgent{a.Reconciler, a}, Gate: gate.Dir(filepath.Join(o.Dir, "cdi")), Reporter: unheard{},
+		Store: a.Store, Engine: a.Reconciler, Yield: func() func() { return a.loop.Yield() }, Gate: gate.Dir(filepath.Join(o.Dir, "cdi")), Reporter: unheard{},
 		Refine: func(context.Context, *claims.Claim, [][]topology.StepResult) error { return nil }, Log: o.Log, Now: time.Now,
 	})
 	watcher, err := watch.New(watch.Options{ReceiveBufferBytes: o.ReceiveBufferBytes})
@@ -254,18 +254,6 @@ func (t *Tally) Mended() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.mended)
-}
-
-// urgent is the engine as hooks call it, before which repairs stand back.
-type urgent struct {
-	*reconcile.Reconciler
-	agent *Agent
-}
-
-// Ensure implements attachment.Engine.
-func (u urgent) Ensure(ctx context.Context, sb reconcile.Sandbox) (reconcile.Report, error) {
-	defer u.agent.loop.Yield()()
-	return u.Reconciler.Ensure(ctx, sb)
 }
 
 // ear is a watcher whose overflows are counted.

@@ -76,6 +76,9 @@ type Options struct {
 	AttachTimeout time.Duration
 	// ReleaseTimeout bounds the release of one sandbox; default 30 s.
 	ReleaseTimeout time.Duration
+	// Yield is called before the engine applies a topology for which a pod waits: until
+	// done is called, repairs stand back. May be nil.
+	Yield func() (done func())
 	// Ended is called with what came of an attachment behind the gate, and the time it
 	// took from its beginning; "" is success. May be nil.
 	Ended func(outcome fault.Kind, took time.Duration)
@@ -344,7 +347,7 @@ func (k *Keeper) ensure(ctx context.Context, e *claims.Entry, a *attempt, sandbo
 	var reports []reconcile.Report
 	for _, sb := range sandboxes {
 		begun := k.Now()
-		rep, err := k.Engine.Ensure(reconcile.WithProgress(ctx, func(p reconcile.Progress) {
+		rep, err := k.ensureUrgent(reconcile.WithProgress(ctx, func(p reconcile.Progress) {
 			k.note(a, Progress{Progress: p, Claim: e.Name, Topology: sb.Topology.Name})
 		}), sb)
 		if err != nil {

@@ -176,7 +176,7 @@ func (k *Keeper) ensureGeneration(ctx context.Context, e *claims.Entry, t *claim
 	if err != nil {
 		return reconcile.Report{}, fault.New(fault.Invalid, err)
 	}
-	return k.Engine.Ensure(ctx, sb)
+	return k.ensureUrgent(ctx, sb)
 }
 
 // restore makes the earlier generation true once more. The engine has put back what
