@@ -1,23 +1,23 @@
-// Package watch turns netlink notices into the IDs of sandboxes that may have
-// drifted. It says that something changed, never what: whoever is told looks.
+// Package watch turns netlink notifications into the IDs of sandboxes that may have
+// drifted. An event says that something changed, never what: its receiver observes the
+// sandbox.
 //
-// New opens a Watcher, Add and Remove tell it what to watch, Run serves until
-// it is stopped, and Events are told debounced, one at a time and coalesced per
-// sandbox, so that a slow consumer loses nothing and holds up nobody.
+// New opens a Watcher, Add and Remove set what it watches, and Run serves until it is
+// stopped. Events are debounced, delivered one at a time and coalesced per sandbox: a
+// slow consumer loses nothing and delays nobody.
 //
-// One socket hears all sandboxes. It lives in a network namespace of its own,
-// which holds nothing but that socket, with NETLINK_LISTEN_ALL_NSID set: the
-// kernel then delivers the notices of every namespace that has been given a
-// number (an nsid) in the listener's, together with that number
-// (net/netlink/af_netlink.c, do_one_broadcast). As the numbers in that
-// namespace are ours alone, neither the host's own traffic of notices nor that
-// of other pods reaches the socket. Nothing in this mode holds a sandbox's
-// namespace alive.
+// One socket receives the notifications of all sandboxes. It is in a network namespace
+// of its own, which contains nothing but that socket, with NETLINK_LISTEN_ALL_NSID set:
+// the kernel then delivers the notifications of every namespace that has a number (an
+// nsid) in the listener's namespace, together with that number
+// (net/netlink/af_netlink.c, do_one_broadcast). As all numbers in that namespace are
+// ours, the socket receives neither the host's notifications nor those of other pods.
+// Nothing in this mode holds a sandbox's namespace alive.
 //
-// Where that cannot be had, every namespace gets a socket within it. Such a
-// socket holds its namespace alive, and with it the devices that should go home:
-// Remove has to come before the namespace is to die.
+// Where that is not possible, a socket is opened in every namespace. Such a socket
+// keeps its namespace alive, and with it the devices that should return to the host:
+// call Remove before the namespace is to be destroyed.
 //
-// What the kernel does not notify of (most sysctls, ethtool settings, what a PF
-// holds for a VF) is found by looking from time to time: the Resync event.
+// Changes without a notification (most sysctls, ethtool settings, what a PF holds for a
+// VF) are found by a periodic check: the Resync event.
 package watch

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The multicast groups of rtnetlink, as bits. NETCONF tells of the few sysctls
-// that the kernel does notify of: forwarding, rp_filter, proxy_arp and their
-// like. Neighbours are left out: they change all the time by themselves.
+// The multicast groups of rtnetlink, as bits. NETCONF carries the few sysctls whose
+// changes the kernel reports: forwarding, rp_filter, proxy_arp and similar ones.
+// Neighbours are left out: they change all the time without a cause of ours.
 const (
 	linkGroup     = 1 << (unix.RTNLGRP_LINK - 1)
 	nsidGroup     = 1 << (unix.RTNLGRP_NSID - 1)
@@ -30,8 +30,8 @@ const (
 		1<<(unix.RTNLGRP_IPV6_NETCONF-1)
 )
 
-// datagramBytes holds any notice: they are made in pages (NLMSG_GOODSIZE). Of a
-// larger one the beginning is enough.
+// datagramBytes is enough for any notification: the kernel builds them in pages
+// (NLMSG_GOODSIZE). Of a larger one the beginning is enough.
 const datagramBytes = 16 << 10
 
 // listener is a netlink socket and the goroutine that reads it.
@@ -41,26 +41,25 @@ type listener struct {
 	done   chan struct{} // closed when the goroutine has ended
 }
 
-// hearing is what a listener tells of. Its functions are called by one
-// goroutine and must not wait for close.
-type hearing struct {
-	// notices tells of a datagram. nsid is the number of the namespace it
-	// comes from, nsidUnknown when it is the listener's own or has none.
-	notices func(nsid int32, s summary)
-	// overflow tells that the kernel had to drop notices.
+// handlers are called by a listener's goroutine, and must not wait for close.
+type handlers struct {
+	// received is called for each datagram. nsid is the number of the namespace it
+	// comes from, nsidUnknown if that is the listener's own or has none.
+	received func(nsid int32, s summary)
+	// overflow is called when the kernel had to drop notifications.
 	overflow func()
-	// failed tells why nothing will be heard any more.
+	// failed is called with the error that ended the listener.
 	failed func(error)
 }
 
-// listen opens a socket in a namespace, nil being the process's own, and reads
-// it until close. With all, it hears every namespace that has a number there.
-func listen(in *os.File, groups uint32, all bool, bufferBytes int, h hearing) (*listener, error) {
+// listen opens a socket in a namespace, nil being the process's own, and reads it until
+// close. With all, it receives from every namespace that has a number there.
+func listen(in *os.File, groups uint32, all bool, bufferBytes int, h handlers) (*listener, error) {
 	var config socket.Config
 	if in != nil {
 		config.NetNS = int(in.Fd())
 	}
-	conn, err := socket.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE, "notices", &config)
+	conn, err := socket.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE, "notifications", &config)
 	if err != nil {
 		return nil, fmt.Errorf("netlink socket: %w", err)
 	}
@@ -75,7 +74,7 @@ func listen(in *os.File, groups uint32, all bool, bufferBytes int, h hearing) (*
 				return fmt.Errorf("listen to all namespaces: %w", err)
 			}
 		}
-		// Beyond net.core.rmem_max where we may; a smaller one works as well.
+		// Above net.core.rmem_max where that is permitted; a smaller one works as well.
 		_ = conn.SetReadBuffer(bufferBytes)
 		if err := conn.Bind(&unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}); err != nil {
 			return fmt.Errorf("join netlink groups: %w", err)
@@ -89,7 +88,7 @@ func listen(in *os.File, groups uint32, all bool, bufferBytes int, h hearing) (*
 	l := &listener{conn: conn, done: make(chan struct{})}
 	go func() {
 		defer close(l.done)
-		// Closing interrupts the wait with an error of package os's own.
+		// Closing interrupts the wait with an error of package os.
 		if err := read(raw, h); err != nil && !l.closed.Load() {
 			h.failed(err)
 		}
@@ -97,34 +96,34 @@ func listen(in *os.File, groups uint32, all bool, bufferBytes int, h hearing) (*
 	return l, nil
 }
 
-// close closes the socket and waits for the goroutine. The namespace of the
-// socket is let go after a grace period of the kernel.
+// close closes the socket and waits for the goroutine. The kernel releases the socket's
+// namespace after a grace period.
 func (l *listener) close() {
 	l.closed.Store(true)
 	l.conn.Close()
 	<-l.done
 }
 
-// read passes on what a socket hears until it fails or is closed.
-func read(raw syscall.RawConn, h hearing) error {
+// read passes on what a socket receives until it fails or is closed.
+func read(raw syscall.RawConn, h handlers) error {
 	buf, oob := make([]byte, datagramBytes), make([]byte, unix.CmsgSpace(4))
 	lost := false
 	for {
 		var failed error
 		err := raw.Read(func(fd uintptr) bool {
-			// Come up now and then, for close to be heard in a flood.
+			// Return now and then, so that close is noticed during a flood.
 			for range 256 {
 				n, oobn, _, _, err := unix.Recvmsg(int(fd), buf, oob, unix.MSG_DONTWAIT)
 				switch {
 				case err == nil:
-					h.notices(parseOrigin(oob[:oobn]), parseNotices(buf[:n]))
+					h.received(parseOrigin(oob[:oobn]), parseNotifications(buf[:n]))
 				case errors.Is(err, unix.EINTR):
 				case errors.Is(err, unix.ENOBUFS):
 					lost = true
 					h.overflow()
 				case errors.Is(err, unix.EAGAIN):
-					// From an overflow until the queue has been empty the kernel
-					// drops what comes, and says so only once (netlink_overrun,
+					// From an overflow until the queue has been empty the kernel drops
+					// what comes, and reports it only once (netlink_overrun,
 					// netlink_rcv_wake): what came since was lost as well.
 					if lost {
 						lost = false
@@ -139,7 +138,7 @@ func read(raw syscall.RawConn, h hearing) error {
 			return true
 		})
 		if err = errors.Join(failed, err); err != nil {
-			return fmt.Errorf("read netlink notices: %w", err)
+			return fmt.Errorf("read netlink notifications: %w", err)
 		}
 	}
 }

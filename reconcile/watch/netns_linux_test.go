@@ -15,8 +15,8 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// realNetns is a network namespace that a mount holds alive, and nothing else
-// between calls of its methods.
+// realNetns is a network namespace that only a mount keeps alive between calls of its
+// methods.
 type realNetns struct {
 	t    testing.TB
 	path string
@@ -100,7 +100,7 @@ func lo(h *netlink.Handle) netlink.Link {
 	return l
 }
 
-// change alters the link every namespace has. Each call gives notice.
+// change alters the link every namespace has. Each call causes a notification.
 func (n *realNetns) change() {
 	n.t.Helper()
 	n.do(func(h *netlink.Handle) error {
@@ -135,8 +135,8 @@ func modes(t *testing.T, f func(t *testing.T, share bool)) {
 	t.Run("one each", func(t *testing.T) { f(t, false) })
 }
 
-// running returns a watcher that runs until the test ends. Resync is put off
-// unless it is asked for.
+// running returns a watcher that runs until the test ends. Without opts.Resync, no
+// resync comes during the test.
 func running(t testing.TB, share bool, opts Options) *Watcher {
 	t.Helper()
 	w := stopped(t, share, opts)
@@ -157,8 +157,8 @@ func stopped(t testing.TB, share bool, opts Options) *Watcher {
 		opts.Resync = 24 * time.Hour
 	}
 	if opts.Debounce == 0 {
-		// One change gives several notices; on a busy machine they must not
-		// make several events.
+		// One change causes several notifications; on a busy machine they must not
+		// become several events.
 		opts.Debounce, opts.MaxDelay = 30*time.Millisecond, 300*time.Millisecond
 	}
 	w, err := newWatcher(opts, share)
@@ -170,12 +170,12 @@ func stopped(t testing.TB, share bool, opts Options) *Watcher {
 	return w
 }
 
-// patience is what a test waits before it says that nothing comes.
+// patience is how long a test waits before it concludes that nothing comes.
 const patience = 20 * time.Second
 
-// listening receives the events of a watcher. One change may be told twice, as
-// some of its notices come late (linkwatch waits up to a second), so an event
-// that was wanted before is passed over.
+// listening receives the events of a watcher. One change may cause two events, as some
+// of its notifications come late (linkwatch waits up to a second), so an event that was
+// wanted before is skipped.
 type listening struct {
 	t       testing.TB
 	w       *Watcher
@@ -186,8 +186,8 @@ func listenTo(t testing.TB, w *Watcher) *listening {
 	return &listening{t, w, map[Event]bool{}}
 }
 
-// next receives an event of a sandbox. The host of the test has a life of its
-// own, whose events are passed over unless they are wanted.
+// next receives an event of a sandbox. Events of the host that the test runs on are
+// skipped unless they are wanted.
 func (l *listening) next() Event {
 	l.t.Helper()
 	timeout := time.After(patience)
@@ -222,7 +222,7 @@ func (l *listening) want(events ...Event) {
 	}
 }
 
-// refuse says that an event must not come from now on.
+// refuse fails the test if the event comes from now on.
 func (l *listening) refuse(e Event) { delete(l.allowed, e) }
 
 func changed(id reconcile.SandboxID) Event { return Event{ID: id, Reason: Changed} }

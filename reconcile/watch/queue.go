@@ -11,36 +11,37 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// queue holds what is to be told and when. Notes of one sandbox coalesce, so it
-// never holds more than one item per sandbox.
+// queue holds which events are to be delivered, and when. Causes of one sandbox
+// coalesce: there is never more than one item per sandbox.
 type queue struct {
 	opts   Options
 	events chan Event
-	// gone looks whether a sandbox's namespace is gone.
+	// gone checks whether a sandbox's namespace no longer exists.
 	gone func(reconcile.SandboxID) bool
-	wake chan struct{} // holds a token when next may answer differently
+	wake chan struct{} // holds a token when the result of next may have changed
 
 	mu    sync.Mutex
 	items map[reconcile.SandboxID]*item // "" is the host
 	order itemHeap                      // by due
 }
 
-// item is what there is to do about one sandbox. A zero time is no cause.
+// item is what is due for one sandbox, and when. A zero time: nothing of that kind is
+// due.
 type item struct {
-	id       reconcile.SandboxID
-	noticeAt time.Time // tell of notices
-	// overflowAt tells of lost ones, resyncAt of nothing.
+	id        reconcile.SandboxID
+	changedAt time.Time // a notification came
+	// overflowAt: notifications were lost; resyncAt: periodic.
 	overflowAt, resyncAt time.Time
-	checkAt              time.Time // look whether the namespace is gone
-	gone                 bool      // it is: tell at once, and nothing else
+	checkAt              time.Time // check whether the namespace still exists
+	gone                 bool      // it does not: deliver that at once, and nothing else
 
-	first      time.Time     // notice that has not been told of
-	overflowed time.Time     // the last overflow was told
-	checkEvery time.Duration // 0: at resync only
-	noted      uint64        // counts what came in, to see what came in between
-	rounds     uint64        // of resyncing
-	resyncFrom time.Time     // when resyncAt was set
-	period     time.Duration // of resyncs, at that time
+	firstChange      time.Time     // the first one since the last delivery
+	overflowReported time.Time     // the last Overflow event was delivered
+	checkEvery       time.Duration // 0: at resync only
+	updates          uint64        // counts causes, to see which came during a delivery
+	rounds           uint64        // of resync; seeds its spread
+	resyncFrom       time.Time     // when resyncAt was set
+	period           time.Duration // of resyncs, at that time
 
 	due   time.Time
 	index int // in the heap
@@ -56,7 +57,7 @@ func newQueue(opts Options, gone func(reconcile.SandboxID) bool) *queue {
 	}
 }
 
-// add begins to keep an item, anew if there is one.
+// add adds an item. One that exists is replaced.
 func (q *queue) add(id reconcile.SandboxID, checkEvery time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -71,7 +72,7 @@ func (q *queue) add(id reconcile.SandboxID, checkEvery time.Duration) {
 	q.signal()
 }
 
-// remove ends it. An event that Run is handing over may still be told.
+// remove removes it. An event that Run is just delivering may still be received.
 func (q *queue) remove(id reconcile.SandboxID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -86,48 +87,49 @@ func (q *queue) drop(id reconcile.SandboxID) {
 	}
 }
 
-// notice says that the kernel gave notice of a change.
-func (q *queue) notice(id reconcile.SandboxID) {
-	q.note(id, func(it *item, now time.Time) {
-		if it.noticeAt.IsZero() {
-			it.first = now
+// changed records a notification about a change.
+func (q *queue) changed(id reconcile.SandboxID) {
+	q.update(id, func(it *item, now time.Time) {
+		if it.changedAt.IsZero() {
+			it.firstChange = now
 		}
-		it.noticeAt = earliest(now.Add(q.opts.Debounce), it.first.Add(q.opts.MaxDelay))
+		it.changedAt = earliest(now.Add(q.opts.Debounce), it.firstChange.Add(q.opts.MaxDelay))
 	})
 }
 
-// overflow says that notices may have been lost.
+// overflow records that notifications may have been lost.
 func (q *queue) overflow(id reconcile.SandboxID) {
-	q.note(id, func(it *item, now time.Time) {
+	q.update(id, func(it *item, now time.Time) {
 		if !it.overflowAt.IsZero() {
 			return
 		}
 		it.overflowAt = now.Add(q.opts.Debounce)
 		every := max(overflowEvery, time.Duration(len(q.items))*overflowPace)
-		if free := it.overflowed.Add(every); !it.overflowed.IsZero() && free.After(it.overflowAt) {
+		if free := it.overflowReported.Add(every); !it.overflowReported.IsZero() && free.After(it.overflowAt) {
 			it.overflowAt = free
 		}
 		it.checkAt = earliest(it.checkAt, it.overflowAt)
 	})
 }
 
-// suspect says that the sandbox's namespace may be gone.
+// suspect records that the sandbox's namespace may no longer exist.
 func (q *queue) suspect(id reconcile.SandboxID) {
-	q.note(id, func(it *item, now time.Time) { it.checkAt = now })
+	q.update(id, func(it *item, now time.Time) { it.checkAt = now })
 }
 
-func (q *queue) note(id reconcile.SandboxID, f func(*item, time.Time)) {
+func (q *queue) update(id reconcile.SandboxID, f func(*item, time.Time)) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	it := q.items[id]
 	if it == nil || it.gone {
 		return
 	}
-	it.noted++
+	it.updates++
 	before, now := it.due, q.opts.Now()
 	f(it, now)
 	q.fix(it)
-	// Earlier than what run waits for, or on offer: the offer then covers it.
+	// Due earlier than what run waits for, or already offered: the offer then covers
+	// it.
 	if it.index == 0 && (it.due.Before(before) || !it.due.After(now)) {
 		q.signal()
 	}
@@ -148,12 +150,12 @@ func (q *queue) signal() {
 // offer is what next has found to do about an item.
 type offer struct {
 	*item
-	event Event
-	check bool
-	noted uint64
+	event   Event
+	check   bool
+	updates uint64
 }
 
-// next returns what is due, or how long nothing will be.
+// next returns what is due, or the time until something will be.
 func (q *queue) next() (o offer, wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -161,14 +163,14 @@ func (q *queue) next() (o offer, wait time.Duration) {
 		return offer{}, -1
 	}
 	it, now := q.order[0], q.opts.Now()
-	for due(it.resyncAt, now) && q.putOff(it) {
+	for due(it.resyncAt, now) && q.postpone(it) {
 		q.fix(it)
 		it = q.order[0]
 	}
 	if it.due.After(now) {
 		return offer{}, it.due.Sub(now)
 	}
-	o = offer{item: it, noted: it.noted, event: Event{ID: it.id, Host: it.id == "", Reason: Resync, Gone: it.gone}}
+	o = offer{item: it, updates: it.updates, event: Event{ID: it.id, Host: it.id == "", Reason: Resync, Gone: it.gone}}
 	switch {
 	case it.gone:
 		o.event.Reason = Changed
@@ -176,13 +178,13 @@ func (q *queue) next() (o offer, wait time.Duration) {
 		o.check = true
 	case !it.overflowAt.IsZero():
 		o.event.Reason = Overflow
-	case due(it.noticeAt, now):
+	case due(it.changedAt, now):
 		o.event.Reason = Changed
 	}
 	return o, 0
 }
 
-// checked says what a check has found.
+// checked records the result of a check.
 func (q *queue) checked(o offer, gone bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -198,9 +200,9 @@ func (q *queue) checked(o offer, gone bool) {
 	q.fix(o.item)
 }
 
-// told says that an event was handed over. What came in since it was offered
-// stays to be told: its receiver may have looked before.
-func (q *queue) told(o offer) {
+// delivered records that an event was received. Causes that came since it was offered
+// stay due: the receiver may have observed the sandbox before them.
+func (q *queue) delivered(o offer) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	it := o.item
@@ -213,12 +215,12 @@ func (q *queue) told(o offer) {
 	}
 	now := q.opts.Now()
 	if o.event.Reason == Overflow {
-		it.overflowed = now
+		it.overflowReported = now
 	}
-	if it.noted == o.noted {
-		it.noticeAt, it.overflowAt = time.Time{}, time.Time{}
-	} else if !it.noticeAt.IsZero() {
-		it.first, it.noticeAt = now, now.Add(q.opts.Debounce)
+	if it.updates == o.updates {
+		it.changedAt, it.overflowAt = time.Time{}, time.Time{}
+	} else if !it.changedAt.IsZero() {
+		it.firstChange, it.changedAt = now, now.Add(q.opts.Debounce)
 	}
 	it.rounds++
 	q.resync(it, now, o.event.Reason == Overflow)
@@ -226,12 +228,12 @@ func (q *queue) told(o offer) {
 	q.fix(it)
 }
 
-// run tells events until ctx or stop ends it.
+// run delivers events until ctx or stop ends it.
 func (q *queue) run(ctx context.Context, stop <-chan struct{}) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		select { // a storm of suspicion must not keep us from it
+		select { // a storm of checks must not delay the end
 		case <-ctx.Done():
 			return
 		case <-stop:
@@ -254,7 +256,7 @@ func (q *queue) run(ctx context.Context, stop <-chan struct{}) {
 		}
 		select {
 		case out <- o.event:
-			q.told(o)
+			q.delivered(o)
 		case <-alarm:
 		case <-q.wake:
 		case <-ctx.Done():
@@ -263,10 +265,10 @@ func (q *queue) run(ctx context.Context, stop <-chan struct{}) {
 	}
 }
 
-// resync sets the next look without notice. Looks are spread by a tenth of the period
-// to both sides. What comes to all at one time, as a start and an overflow do, is
-// followed by looks all over the period, or they would be looked at all at one time
-// for many periods.
+// resync sets the next periodic check. Checks are spread by a tenth of the period to
+// both sides. After an event of all sandboxes at one time, such as a start or an
+// overflow, they are spread over the whole period; otherwise all would be checked at
+// one time for many periods.
 func (q *queue) resync(it *item, now time.Time, all bool) {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(it.id))
@@ -281,15 +283,15 @@ func (q *queue) resync(it *item, now time.Time, all bool) {
 	it.resyncAt = now.Add(after)
 }
 
-// period is the time from one look without notice to the next.
+// period is the time between two periodic checks of a sandbox.
 func (q *queue) period() time.Duration {
 	return max(q.opts.Resync, time.Duration(len(q.items))*resyncPace)
 }
 
-// putOff puts a look without notice off by as much as the period has grown since it
-// was set: sandboxes come one after the other, and the first do not know how many
-// there will be.
-func (q *queue) putOff(it *item) bool {
+// postpone delays a periodic check by as much as the period has grown since it was set:
+// sandboxes are added one after the other, and the first ones were set for a short
+// period.
+func (q *queue) postpone(it *item) bool {
 	grown := float64(q.period()) / float64(it.period)
 	if grown <= 1 {
 		return false
@@ -302,8 +304,8 @@ func (q *queue) putOff(it *item) bool {
 	return true
 }
 
-// arm sets the next check, with the next event that has not been noticed, and
-// now and then besides where that is asked for.
+// arm sets the next check of the namespace: with the next event that no notification
+// caused, and every checkEvery where that is set.
 func (it *item) arm(now time.Time) {
 	it.checkAt = time.Time{}
 	for _, t := range []time.Time{it.overflowAt, it.resyncAt} {
@@ -321,7 +323,7 @@ func (it *item) schedule() {
 		it.due = time.Time{} // before everything else
 		return
 	}
-	it.due = earliest(earliest(it.noticeAt, it.overflowAt), earliest(it.resyncAt, it.checkAt))
+	it.due = earliest(earliest(it.changedAt, it.overflowAt), earliest(it.resyncAt, it.checkAt))
 }
 
 // earliest returns the earlier of two times, of which one may be unset.

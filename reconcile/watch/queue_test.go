@@ -15,29 +15,29 @@ import (
 
 const ms = time.Millisecond
 
-// bench is a queue that runs in a bubble of its own time.
+// bench is a queue in a synctest bubble.
 type bench struct {
 	*queue
 	t     *testing.T
 	began time.Time
 
-	mu    sync.Mutex
-	dead  map[reconcile.SandboxID]bool
-	looks map[reconcile.SandboxID]int
+	mu      sync.Mutex
+	dead    map[reconcile.SandboxID]bool
+	counted map[reconcile.SandboxID]int
 }
 
-// die says whether a look finds the sandbox's namespace gone from now on.
-func (b *bench) die(id reconcile.SandboxID, dead bool) {
+// setGone sets whether checks find the sandbox's namespace gone from now on.
+func (b *bench) setGone(id reconcile.SandboxID, dead bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.dead[id] = dead
 }
 
-// looked returns how often that was looked for.
-func (b *bench) looked(id reconcile.SandboxID) int {
+// checks returns how often that was checked.
+func (b *bench) checks(id reconcile.SandboxID) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.looks[id]
+	return b.counted[id]
 }
 
 // inBubble runs f beside a queue.
@@ -48,11 +48,11 @@ func inBubble(t *testing.T, f func(*bench)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := &bench{t: t, began: time.Now(), dead: map[reconcile.SandboxID]bool{}, looks: map[reconcile.SandboxID]int{}}
+		b := &bench{t: t, began: time.Now(), dead: map[reconcile.SandboxID]bool{}, counted: map[reconcile.SandboxID]int{}}
 		b.queue = newQueue(opts, func(id reconcile.SandboxID) bool {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			b.looks[id]++
+			b.counted[id]++
 			return b.dead[id]
 		})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -64,13 +64,13 @@ func inBubble(t *testing.T, f func(*bench)) {
 	})
 }
 
-// at lets the time come that lies that long after the beginning.
+// at waits until that long after the beginning.
 func (b *bench) at(d time.Duration) {
 	time.Sleep(d - time.Since(b.began))
 	synctest.Wait()
 }
 
-// want receives an event and says when it must come.
+// want receives an event, which must come at that time.
 func (b *bench) want(at time.Duration, want Event) {
 	b.t.Helper()
 	got := <-b.events
@@ -80,7 +80,7 @@ func (b *bench) want(at time.Duration, want Event) {
 	synctest.Wait()
 }
 
-// none says that nothing is told now.
+// none fails if an event is delivered now.
 func (b *bench) none() {
 	b.t.Helper()
 	synctest.Wait()
@@ -111,7 +111,7 @@ func TestDebounce(t *testing.T) {
 				noticing.Go(func() {
 					for _, at := range tt.notices {
 						time.Sleep(at - time.Since(b.began))
-						b.notice("a")
+						b.changed("a")
 					}
 				})
 				for _, at := range tt.events {
@@ -129,29 +129,30 @@ func TestSlowConsumer(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.add("a", 0)
 		b.add("b", 0)
-		b.notice("a")
+		b.changed("a")
 		b.at(1 * ms)
 		for i := range 1000 {
-			b.notice("a")
-			b.notice("b")
+			b.changed("a")
+			b.changed("b")
 			b.at(time.Duration(i+1) * 7 * ms)
 		}
-		// What was noticed before it is received is covered by what is received.
+		// A change before the event is received is covered by it.
 		b.want(7*time.Second, Event{ID: "a", Reason: Changed})
 		b.want(7*time.Second, Event{ID: "b", Reason: Changed})
 		b.none()
-		b.notice("a")
+		b.changed("a")
 		b.want(7010*ms, Event{ID: "a", Reason: Changed})
 
-		// A worse reason, and the end, reach an offer that is not taken.
-		b.notice("b")
+		// A worse reason, and the end, change an event that is offered and not yet
+		// received.
+		b.changed("b")
 		b.at(8 * time.Second)
 		b.overflow("b")
 		synctest.Wait()
 		b.want(8*time.Second, Event{ID: "b", Reason: Overflow})
-		b.notice("b")
+		b.changed("b")
 		b.at(9 * time.Second)
-		b.die("b", true)
+		b.setGone("b", true)
 		b.suspect("b")
 		b.want(9*time.Second, Event{ID: "b", Reason: Changed, Gone: true})
 		b.none()
@@ -161,21 +162,21 @@ func TestSlowConsumer(t *testing.T) {
 func TestRemove(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.add("a", 0)
-		b.notice("a")
+		b.changed("a")
 		b.at(20 * ms) // on offer
 		b.remove("a")
 		b.none()
-		b.notice("a")
+		b.changed("a")
 		b.suspect("a")
 		b.overflow("a")
 		b.remove("never was")
 		b.at(time.Hour)
 		b.none()
 		b.add("a", 0)
-		b.notice("a")
+		b.changed("a")
 		b.want(time.Hour+10*ms, Event{ID: "a", Reason: Changed})
-		// Added anew, the past is forgotten.
-		b.notice("a")
+		// After it was added again, the past is forgotten.
+		b.changed("a")
 		b.add("a", 0)
 		b.at(time.Hour + 30*time.Second)
 		b.none()
@@ -209,17 +210,17 @@ func TestResync(t *testing.T) {
 			t.Errorf("%d events at %d moments", 5*n, len(times))
 		}
 		for id := range last {
-			if b.looked(id) < 4 || b.looked(id) > 7 {
-				t.Errorf("%d looks for %s", b.looked(id), id)
+			if b.checks(id) < 4 || b.checks(id) > 7 {
+				t.Errorf("%d checks for %s", b.checks(id), id)
 			}
 			b.remove(id)
 		}
-		// An event of another reason is a look as well.
+		// An event with another reason is a check as well.
 		b.add("", 0)
 		began := time.Since(b.began)
 		for i := range 20 {
 			b.at(began + time.Duration(i)*50*time.Second)
-			b.notice("")
+			b.changed("")
 			b.want(began+time.Duration(i)*50*time.Second+10*ms, Event{Host: true, Reason: Changed})
 		}
 		if e := <-b.events; e != (Event{Host: true, Reason: Resync}) {
@@ -228,9 +229,9 @@ func TestResync(t *testing.T) {
 	})
 }
 
-// TestResyncsAreSpread holds that what happens to all sandboxes of a node at one
-// time does not have them all looked at at one time later, and that there are so
-// few looks a second as there should be.
+// TestResyncsAreSpread holds that what happens to all sandboxes of a node at one time
+// does not cause checks of all of them at one time later, and that there are no more
+// checks a second than there should be.
 func TestResyncsAreSpread(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		const n, bins = 500, 10
@@ -249,9 +250,9 @@ func TestResyncsAreSpread(t *testing.T) {
 				}
 				in[(time.Since(b.began)-began)/(period/bins)]++
 			}
-			for i, looks := range in {
-				if looks > most {
-					t.Errorf("%s: %d of %d within the %d. tenth of the period: %v", when, looks, n, i+1, in)
+			for i, checked := range in {
+				if checked > most {
+					t.Errorf("%s: %d of %d within the %d. tenth of the period: %v", when, checked, n, i+1, in)
 				}
 			}
 		}
@@ -277,16 +278,16 @@ func TestOverflowIsRateLimited(t *testing.T) {
 		b.overflow("a")
 		b.overflow("a")
 		b.want(10*ms, over)
-		if b.looked("a") != 1 { // notice of its end may have been lost
-			t.Errorf("%d looks", b.looked("a"))
+		if b.checks("a") != 1 { // the notification of its end may have been lost
+			t.Errorf("%d checks", b.checks("a"))
 		}
 		b.overflow("a")
 		b.at(500 * ms)
 		b.overflow("a")
 		b.want(1010*ms, over)
-		// A notice does not wait, and takes the overflow along.
+		// A notification does not wait, and covers the overflow.
 		b.overflow("a")
-		b.notice("a")
+		b.changed("a")
 		b.want(1020*ms, over)
 		b.at(3 * time.Second)
 		b.none()
@@ -295,27 +296,28 @@ func TestOverflowIsRateLimited(t *testing.T) {
 	})
 }
 
-// One namespace that is flooded for a minute must not cost a look at each of
-// hundreds of others every second.
+// One namespace that is flooded for a minute must not cause a check of each of hundreds
+// of others every second.
 func TestOverflowOfManyIsPaced(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		const n = 500
 		for i := range n {
 			b.add(reconcile.SandboxID(fmt.Sprint("s", i)), 0)
 		}
-		looks := 0
+		checked := 0
 		b.flood(n, time.Minute, func(e Event) {
 			if e.Reason == Overflow {
-				looks++
+				checked++
 			}
 		})
-		if most := n + int(time.Minute/overflowPace); looks < n || looks > most {
-			t.Errorf("%d looks, want %d to %d", looks, n, most)
+		if most := n + int(time.Minute/overflowPace); checked < n || checked > most {
+			t.Errorf("%d checks, want %d to %d", checked, n, most)
 		}
 	})
 }
 
-// flood has every sandbox lose notices all the time, and receives the events.
+// flood reports lost notifications of every sandbox all the time, and receives the
+// events.
 func (b *bench) flood(n int, length time.Duration, f func(Event)) {
 	tick := time.NewTicker(100 * ms)
 	defer tick.Stop()
@@ -337,43 +339,43 @@ func TestGone(t *testing.T) {
 		b.add("pinned", livenessEvery)
 		b.suspect("a")
 		b.none() // it was there
-		if b.looked("a") != 1 {
-			t.Errorf("%d looks", b.looked("a"))
+		if b.checks("a") != 1 {
+			t.Errorf("%d checks", b.checks("a"))
 		}
 		b.at(20 * time.Second)
 		b.none()
-		if b.looked("pinned") != 9 && b.looked("pinned") != 10 {
-			t.Errorf("%d looks", b.looked("pinned"))
+		if b.checks("pinned") != 9 && b.checks("pinned") != 10 {
+			t.Errorf("%d checks", b.checks("pinned"))
 		}
-		b.die("pinned", true)
+		b.setGone("pinned", true)
 		b.want(22*time.Second, Event{ID: "pinned", Reason: Changed, Gone: true})
-		b.die("a", true)
+		b.setGone("a", true)
 		b.overflow("a")
 		b.want(22*time.Second+10*ms, Event{ID: "a", Reason: Changed, Gone: true})
-		b.notice("a")
+		b.changed("a")
 		b.suspect("a")
 		b.at(time.Hour)
 		b.none()
 
-		// Added again before its end was told, it begins anew.
+		// Added again before its end was delivered, it starts from the beginning.
 		b.add("a", 0)
 		b.suspect("a")
 		synctest.Wait()
-		b.die("a", false)
+		b.setGone("a", false)
 		b.add("a", 0)
 		b.none()
-		b.notice("a")
+		b.changed("a")
 		b.want(time.Hour+10*ms, Event{ID: "a", Reason: Changed})
 	})
 }
 
-// Whatever comes when, every notice is followed by an event, in time.
+// Every notification is followed by an event in time, whatever else comes.
 func TestNothingIsLost(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inBubble(t, func(b *bench) {
 				rnd := rand.New(rand.NewPCG(seed, 0))
-				owed := map[reconcile.SandboxID]time.Duration{} // the oldest untold notice
+				owed := map[reconcile.SandboxID]time.Duration{} // the oldest notification without an event
 				ids := []reconcile.SandboxID{"", "a", "b", "c"}
 				for _, id := range ids {
 					b.add(id, 0)
@@ -396,7 +398,7 @@ func TestNothingIsLost(t *testing.T) {
 						case 1:
 							b.overflow(id)
 						default:
-							b.notice(id)
+							b.changed(id)
 							if _, ok := owed[id]; !ok {
 								owed[id] = time.Since(b.began)
 							}
@@ -409,7 +411,7 @@ func TestNothingIsLost(t *testing.T) {
 					}
 					for id, since := range owed {
 						if late := time.Since(b.began) - since; late > b.opts.MaxDelay+tick {
-							t.Fatalf("notice of %q not told for %v", id, late)
+							t.Fatalf("no event for a notification of %q for %v", id, late)
 						}
 					}
 				}

@@ -8,41 +8,42 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// Event says that a sandbox, or the host, should be looked at.
+// Event says that a sandbox, or the host, should be checked.
 type Event struct {
 	ID     reconcile.SandboxID // "" for the host
-	Host   bool                // a device of the host came, went or was altered
+	Host   bool                // a device of the host was added, removed or changed
 	Reason Reason
 	// Gone says that the sandbox's namespace is no longer at its path. The
 	// watcher has forgotten the sandbox.
 	Gone bool
 }
 
-// Reason is why an event is told.
+// Reason is the cause of an event.
 type Reason string
 
 // The reasons, from the most to the least specific.
 const (
-	Changed  Reason = "Changed"  // the kernel gave notice
-	Overflow Reason = "Overflow" // notices were lost, there may have been one
-	Resync   Reason = "Resync"   // a while has passed
+	Changed  Reason = "Changed"  // the kernel sent a notification
+	Overflow Reason = "Overflow" // notifications were lost
+	Resync   Reason = "Resync"   // the interval has passed
 )
 
-// Options are the settings of a Watcher. The zero value is good.
+// Options are the settings of a Watcher. The zero value has the defaults.
 type Options struct {
-	// Debounce is how long a sandbox must be quiet before its event is told.
+	// Debounce is how long a sandbox must be quiet before its event is delivered.
 	// Default 10 ms.
 	Debounce time.Duration
-	// MaxDelay bounds the wait for quiet, from the first notice on. Default
-	// 50 ms.
+	// MaxDelay bounds the wait for quiet, from the first notification on. Default 50
+	// ms.
 	MaxDelay time.Duration
-	// Resync is how long after its last event a sandbox is looked at without
-	// notice, give or take a tenth; after it was added, or notices were lost, at
-	// some time within that, another one for each. Default 60 s. It is longer
-	// where there are so many sandboxes that more than two a second would be due.
+	// Resync is the interval of periodic checks: a sandbox gets a Resync event this
+	// long after its last event, plus or minus a tenth. After it was added, or after
+	// notifications were lost, the event comes at some time within the interval,
+	// different for each sandbox. Default 60 s. The interval is longer where there are
+	// so many sandboxes that more than two a second would be due.
 	Resync time.Duration
-	// ReceiveBufferBytes is how much the kernel holds for us. Default 4 MiB
-	// for the shared socket, and 256 KiB for a socket in one namespace.
+	// ReceiveBufferBytes is the size of a socket's receive buffer. Default 4 MiB for
+	// the shared socket, and 256 KiB for a socket in one namespace.
 	ReceiveBufferBytes int
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
@@ -52,17 +53,17 @@ const (
 	sharedBufferBytes = 4 << 20
 	singleBufferBytes = 256 << 10
 
-	// overflowEvery is the shortest time between two Overflow events of a
-	// sandbox, and overflowPace that between two of all sandboxes, on average:
-	// whoever floods one namespace must not have us look at all of them all the
-	// time. The first overflow is told of all at once.
+	// overflowEvery is the shortest time between two Overflow events of a sandbox, and
+	// overflowPace that between two of all sandboxes, on average: a flood in one
+	// namespace must not make us check all of them all the time. The first overflow
+	// causes an event of all at once.
 	overflowEvery = time.Second
 	overflowPace  = 20 * time.Millisecond
-	// resyncPace is the least time between two looks without notice, on average:
-	// a node at rest is to be at rest, however many sandboxes it has.
+	// resyncPace is the shortest time between two Resync events, on average: an idle
+	// node stays idle, however many sandboxes it has.
 	resyncPace = 500 * time.Millisecond
-	// livenessEvery is how often a namespace is looked for that our own socket
-	// holds alive, so that it does not for long.
+	// livenessEvery is the interval of checks for a namespace that our own socket keeps
+	// alive: whether its path still leads to it.
 	livenessEvery = 2 * time.Second
 )
 

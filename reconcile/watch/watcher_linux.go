@@ -14,14 +14,14 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// Watcher tells which sandboxes may have drifted. Its methods may be called
-// from several goroutines.
+// Watcher reports which sandboxes may have drifted. Its methods may be called from
+// several goroutines.
 type Watcher struct {
 	opts  Options
 	queue *queue
 	host  *listener
-	// shared hears all namespaces that numbers has given a number. Both are
-	// nil when that cannot be had, for the reason in fallback.
+	// shared receives from all namespaces that numbers has given a number. Both are nil
+	// where that is not possible, for the reason in fallback.
 	shared   *listener
 	numbers  *numberer
 	fallback error
@@ -53,9 +53,9 @@ type namespace struct {
 	own       *listener // holds the namespace alive
 }
 
-// New returns a Watcher that watches the host's devices, as seen from the
-// process's network namespace, and no sandbox yet. What happens is heard from
-// now on, and told by Run.
+// New returns a Watcher that watches the host's devices, as seen from the process's
+// network namespace, and no sandbox yet. Changes are received from now on; Run delivers
+// them.
 func New(opts Options) (*Watcher, error) {
 	w, err := newWatcher(opts, true)
 	if err != nil {
@@ -78,10 +78,10 @@ func newWatcher(opts Options, share bool) (*Watcher, error) {
 		numbered:   map[int32]*namespace{},
 	}
 	w.queue = newQueue(opts, w.gone)
-	w.host, err = w.listen(nil, linkGroup, false, singleBufferBytes, hearing{
-		notices: func(_ int32, s summary) {
+	w.host, err = w.listen(nil, linkGroup, false, singleBufferBytes, handlers{
+		received: func(_ int32, s summary) {
 			if s.links {
-				w.queue.notice("")
+				w.queue.changed("")
 			}
 		},
 		overflow: func() { w.queue.overflow("") },
@@ -89,7 +89,7 @@ func newWatcher(opts Options, share bool) (*Watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("host: %w", err)
 	}
-	w.fallback = errors.New("not asked for")
+	w.fallback = errors.New("disabled")
 	if share {
 		w.fallback = w.share()
 	}
@@ -97,7 +97,7 @@ func newWatcher(opts Options, share bool) (*Watcher, error) {
 	return w, nil
 }
 
-// share opens the socket that hears all namespaces.
+// share opens the socket that receives from all namespaces.
 func (w *Watcher) share() error {
 	ns, err := newNetns()
 	if err != nil {
@@ -108,8 +108,8 @@ func (w *Watcher) share() error {
 	if err != nil {
 		return err
 	}
-	w.shared, err = w.listen(ns, sandboxGroups|nsidGroup, true, sharedBufferBytes, hearing{
-		notices:  w.heard,
+	w.shared, err = w.listen(ns, sandboxGroups|nsidGroup, true, sharedBufferBytes, handlers{
+		received: w.received,
 		overflow: w.overflowed,
 	})
 	if err != nil {
@@ -120,7 +120,7 @@ func (w *Watcher) share() error {
 	return nil
 }
 
-func (w *Watcher) listen(in *os.File, groups uint32, all bool, bufferBytes int, h hearing) (*listener, error) {
+func (w *Watcher) listen(in *os.File, groups uint32, all bool, bufferBytes int, h handlers) (*listener, error) {
 	if w.opts.ReceiveBufferBytes != 0 {
 		bufferBytes = w.opts.ReceiveBufferBytes
 	}
@@ -128,7 +128,7 @@ func (w *Watcher) listen(in *os.File, groups uint32, all bool, bufferBytes int, 
 	return listen(in, groups, all, bufferBytes, h)
 }
 
-// fail ends Run: a watcher that no longer hears must not seem to.
+// fail ends Run: a watcher that receives nothing any more must not look healthy.
 func (w *Watcher) fail(err error) {
 	w.mu.Lock()
 	w.failed = errors.Join(w.failed, err)
@@ -136,19 +136,19 @@ func (w *Watcher) fail(err error) {
 	w.once.Do(func() { close(w.stop) })
 }
 
-// Fallback returns nil when one socket hears all sandboxes, and otherwise why
-// each namespace has a socket of its own, which holds it alive until Remove.
+// Fallback returns nil if one socket receives from all sandboxes, and otherwise why
+// each namespace has a socket of its own, which keeps it alive until Remove.
 func (w *Watcher) Fallback() error { return w.fallback }
 
-// Events returns the channel that Run tells events on. Run closes it.
+// Events returns the channel that Run sends events to. Run closes it.
 func (w *Watcher) Events() <-chan Event { return w.queue.events }
 
-// Add begins to watch a sandbox. What changes in its namespace from the moment
-// Add returns is told. Add it before a pass that puts it right: a change between
-// that pass and a later Add would be noticed only at the next resync.
+// Add begins to watch a sandbox. Changes in its namespace are reported from the moment
+// Add returns. Add it before the pass that applies its plan: a change between that pass
+// and a later Add would be found only at the next resync.
 //
-// Adding a sandbox again does nothing, or moves it when its path leads to
-// another namespace now. Add fails with fault.Gone when the path leads nowhere.
+// Adding a sandbox again does nothing, or moves it if its path now leads to another
+// namespace. Add fails with fault.Gone when the path leads nowhere.
 func (w *Watcher) Add(id reconcile.SandboxID, netnsPath string) error {
 	if id == "" {
 		return fault.New(fault.Invalid, errors.New("watch: sandbox without an ID"))
@@ -186,9 +186,9 @@ func (w *Watcher) add(id reconcile.SandboxID, path string) error {
 	left := w.leave(id)
 	ns.sandboxes[id] = true
 	w.sandboxes[id] = &place{path, ns}
-	checkEvery := time.Duration(0) // the kernel tells when the namespace dies
+	checkEvery := time.Duration(0) // the kernel reports the end of the namespace
 	if ns.own != nil {
-		checkEvery = livenessEvery // it will not die
+		checkEvery = livenessEvery // it will not end: our socket keeps it alive
 	}
 	w.queue.add(id, checkEvery)
 	w.mu.Unlock()
@@ -198,14 +198,14 @@ func (w *Watcher) add(id reconcile.SandboxID, path string) error {
 	return nil
 }
 
-// enroll begins to hear a namespace. Under mu.
+// enroll begins to receive from a namespace. Under mu.
 func (w *Watcher) enroll(f *os.File, id reconcile.NetnsID) (*namespace, error) {
 	ns := &namespace{id: id, sandboxes: map[reconcile.SandboxID]bool{}, number: nsidUnknown}
 	if w.shared != nil {
 		if n, err := w.numbers.number(f); err == nil {
-			// A number is given again once its namespace is dead. Notice of
-			// that death may still be on its way, and would then be taken for
-			// one of this namespace.
+			// The kernel reuses the number of a namespace that no longer exists. The
+			// notification of that end may still be queued, and would then be taken for
+			// one about this namespace.
 			if dead := w.numbered[n]; dead != nil {
 				w.suspect(dead)
 			}
@@ -215,10 +215,10 @@ func (w *Watcher) enroll(f *os.File, id reconcile.NetnsID) (*namespace, error) {
 	}
 	if ns.number == nsidUnknown {
 		var err error
-		ns.own, err = w.listen(f, sandboxGroups, false, singleBufferBytes, hearing{
-			notices: func(_ int32, s summary) {
+		ns.own, err = w.listen(f, sandboxGroups, false, singleBufferBytes, handlers{
+			received: func(_ int32, s summary) {
 				if s.changed {
-					w.each(ns, w.queue.notice)
+					w.each(ns, w.queue.changed)
 				}
 			},
 			overflow: func() { w.each(ns, w.queue.overflow) },
@@ -231,8 +231,8 @@ func (w *Watcher) enroll(f *os.File, id reconcile.NetnsID) (*namespace, error) {
 	return ns, nil
 }
 
-// leave forgets where a sandbox is. It returns the listener that nobody needs
-// any more; its goroutine may want mu, so it is closed without. Under mu.
+// leave forgets where a sandbox is. It returns the listener that is no longer needed.
+// Close it without holding mu: its goroutine may wait for mu. Under mu.
 func (w *Watcher) leave(id reconcile.SandboxID) *listener {
 	p := w.sandboxes[id]
 	if p == nil {
@@ -250,10 +250,10 @@ func (w *Watcher) leave(id reconcile.SandboxID) *listener {
 	return p.ns.own
 }
 
-// Remove ends the watch of a sandbox; one that is not watched is no error. When
-// it returns nothing of ours holds the namespace alive, but for a grace period
-// of the kernel where a socket was in it. An event that is being received may
-// still be of this sandbox.
+// Remove ends the watch of a sandbox; one that is not watched is no error. When it
+// returns, nothing of ours keeps the namespace alive, except for a grace period of the
+// kernel where a socket was in it. An event that is being delivered may still be of
+// this sandbox.
 func (w *Watcher) Remove(id reconcile.SandboxID) {
 	if id == "" {
 		return
@@ -267,9 +267,8 @@ func (w *Watcher) Remove(id reconcile.SandboxID) {
 	}
 }
 
-// Run tells events until ctx ends or Close is called, and then closes Events.
-// It fails when a socket does; that is the end of the watcher. It is called
-// once.
+// Run delivers events until ctx ends or Close is called, and then closes Events. It
+// fails when a socket does; that is the end of the watcher. It is called once.
 func (w *Watcher) Run(ctx context.Context) error {
 	w.mu.Lock()
 	again := w.running || w.closed
@@ -289,7 +288,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	return nil
 }
 
-// Close ends Run, waits for it, and lets go of everything.
+// Close ends Run, waits for it, and closes everything.
 func (w *Watcher) Close() {
 	w.mu.Lock()
 	if w.closed {
@@ -321,13 +320,14 @@ func (w *Watcher) Close() {
 	}
 }
 
-// heard is told of the shared socket's notices.
-func (w *Watcher) heard(number int32, s summary) {
+// received handles the notifications of the shared socket.
+func (w *Watcher) received(number int32, s summary) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if number == nsidUnknown {
-		// Of the listener's own namespace: the numbers there are ours. Whether
-		// the one we know is meant or its predecessor, only a look can tell.
+		// From the listener's own namespace: the numbers there are ours. Only a check
+		// tells whether this is about the namespace we know or about its predecessor of
+		// the same number.
 		for _, n := range s.deleted {
 			if ns := w.numbered[n]; ns != nil {
 				w.suspect(ns)
@@ -337,7 +337,7 @@ func (w *Watcher) heard(number int32, s summary) {
 	}
 	if ns := w.numbered[number]; ns != nil && s.changed {
 		for id := range ns.sandboxes {
-			w.queue.notice(id)
+			w.queue.changed(id)
 		}
 	}
 }
@@ -361,15 +361,15 @@ func (w *Watcher) each(ns *namespace, f func(reconcile.SandboxID)) {
 	}
 }
 
-// suspect has a namespace looked for. Under mu.
+// suspect queues a check whether a namespace still exists. Under mu.
 func (w *Watcher) suspect(ns *namespace) {
 	for _, id := range slices.Sorted(maps.Keys(ns.sandboxes)) {
 		w.queue.suspect(id)
 	}
 }
 
-// gone looks whether a sandbox's namespace is no longer at its path; if so the
-// sandbox is forgotten. Run calls it.
+// gone checks whether a sandbox's namespace is no longer at its path; if so it forgets
+// the sandbox. Run calls it.
 func (w *Watcher) gone(id reconcile.SandboxID) bool {
 	w.mu.Lock()
 	p := w.sandboxes[id]
@@ -388,7 +388,7 @@ func (w *Watcher) gone(id reconcile.SandboxID) bool {
 	case err == nil && have == want:
 		return false
 	case err != nil && fault.Of(err) != fault.Gone && fault.Of(err) != fault.Invalid:
-		return false // we are at fault, not the namespace: too many open files
+		return false // an error of ours, not of the namespace: such as too many open files
 	}
 	w.mu.Lock()
 	if w.sandboxes[id] != p || p.path != path {

@@ -36,10 +36,10 @@ func prefix(s string) *net.IPNet {
 	return n
 }
 
-// What happens in one namespace is told of its sandbox and of no other, for
-// every group that is joined. With the shared socket this proves that
-// NETLINK_LISTEN_ALL_NSID carries them all, and whose they are.
-func TestEveryKindOfNotice(t *testing.T) {
+// A change in one namespace causes an event of its sandbox and of no other, for every
+// group that is joined. With the shared socket this proves that NETLINK_LISTEN_ALL_NSID
+// carries them all, and whose they are.
+func TestEveryNotificationGroup(t *testing.T) {
 	modes(t, func(t *testing.T, share bool) {
 		blue, red, green := newRealNetns(t), newRealNetns(t), newRealNetns(t)
 		w := running(t, share, Options{})
@@ -108,20 +108,20 @@ func TestEveryKindOfNotice(t *testing.T) {
 		}
 		for _, s := range steps {
 			t.Run(s.name, func(t *testing.T) {
-				s.do(green) // nobody asked for it
+				s.do(green) // not watched
 				s.do(blue)
 				l.want(changed("blue"))
 			})
 		}
-		// Red was silent all the while, and is not deaf.
+		// Red had no event all the while, and still receives.
 		red.change()
 		l.want(changed("red"))
 	})
 }
 
-// Neighbours come and go by themselves; nothing is told of them. As notices of
-// one namespace are heard in order, a change behind them shows that.
-func TestNeighboursAreNotHeard(t *testing.T) {
+// Neighbours come and go by themselves and cause no event. As notifications of one
+// namespace are received in order, a later change shows that.
+func TestNeighboursAreIgnored(t *testing.T) {
 	modes(t, func(t *testing.T, share bool) {
 		blue, red := newRealNetns(t), newRealNetns(t)
 		w := running(t, share, Options{})
@@ -168,8 +168,8 @@ func TestSandboxesOfOneNamespace(t *testing.T) {
 	})
 }
 
-// The kernel tells when a watched namespace dies, which the shared socket does
-// not keep it from: the other end of a veth pair goes with it.
+// The kernel reports the end of a watched namespace, which the shared socket does not
+// keep alive: the other end of a veth pair goes with it.
 func TestNamespaceDies(t *testing.T) {
 	blue, red := newRealNetns(t), newRealNetns(t)
 	blue.veth("v", red)
@@ -199,9 +199,9 @@ func TestNamespaceDies(t *testing.T) {
 	l.want(changed("blue"))
 }
 
-// A socket in a namespace holds it alive, until Remove; or until the watcher
-// sees that nothing leads there any more.
-func TestPinnedNamespaceIsLetGo(t *testing.T) {
+// A socket in a namespace keeps it alive until Remove, or until the watcher sees that
+// its path no longer leads there.
+func TestPinnedNamespaceIsReleased(t *testing.T) {
 	for name, letGo := range map[string]func(*Watcher){
 		"removed": func(w *Watcher) { w.Remove("blue") },
 		"found":   func(*Watcher) {},
@@ -223,8 +223,8 @@ func TestPinnedNamespaceIsLetGo(t *testing.T) {
 	}
 }
 
-// A path that leads to another namespace, or nowhere, is noticed at a resync
-// even if something else keeps the old one alive.
+// A path that leads to another namespace, or nowhere, is found at a resync even if
+// something else keeps the old one alive.
 func TestPathLeadsElsewhere(t *testing.T) {
 	modes(t, func(t *testing.T, share bool) {
 		for name, change := range map[string]func(*realNetns) error{
@@ -251,8 +251,9 @@ func TestPathLeadsElsewhere(t *testing.T) {
 	})
 }
 
-// Numbers of dead namespaces are given again at once. Their notices must not
-// be mistaken, nor must the end of one be missed for it.
+// The kernel reuses the numbers of namespaces that no longer exist at once. Their
+// notifications must not be taken for those of the next namespace, and no end may be
+// missed.
 func TestNumbersAreReused(t *testing.T) {
 	w := running(t, true, Options{})
 	numbers := map[int32]int{}
@@ -283,8 +284,8 @@ func TestNumbersAreReused(t *testing.T) {
 	t.Logf("%d numbers for %d namespaces", len(numbers), rounds)
 }
 
-// When notices are lost, everybody they may have been of is told, and the
-// socket hears on.
+// When notifications are lost, every sandbox they may have been about has an event, and
+// the socket goes on receiving.
 func TestOverflow(t *testing.T) {
 	modes(t, func(t *testing.T, share bool) {
 		blue, red := newRealNetns(t), newRealNetns(t)
@@ -303,8 +304,8 @@ func TestOverflow(t *testing.T) {
 		l := listenTo(t, w)
 		l.allowed[changed("blue")], l.allowed[changed("red")] = true, true
 		l.want(Event{ID: "blue", Reason: Overflow}, Event{ID: "red", Reason: Overflow})
-		// What was dropped until then is told of a second later at the latest;
-		// after that all is as before.
+		// The Overflow event for what was dropped until then comes a second later at
+		// the latest; after that all is as before.
 		for {
 			blue.change()
 			if e := l.next(); e == changed("blue") {
@@ -316,9 +317,9 @@ func TestOverflow(t *testing.T) {
 	})
 }
 
-// TestFloodOfAnother holds that a pod that sends notifications of its own making, as fast
-// as it can, keeps nobody from hearing of another.
-func TestFloodOfAnother(t *testing.T) {
+// TestFloodByAnotherPod holds that a pod that sends notifications of its own making, as
+// fast as it can, does not delay the events of another pod.
+func TestFloodByAnotherPod(t *testing.T) {
 	modes(t, func(t *testing.T, share bool) {
 		blue, red := newRealNetns(t), newRealNetns(t)
 		w := running(t, share, Options{Debounce: 10 * time.Millisecond, MaxDelay: 50 * time.Millisecond})
@@ -339,7 +340,7 @@ func TestFloodOfAnother(t *testing.T) {
 				case e := <-w.Events():
 					heard = e.ID == "blue"
 				case <-late:
-					t.Fatal("the change of the other one is not told")
+					t.Fatal("no event for the change in the other namespace")
 				}
 			}
 			took = append(took, time.Since(at))

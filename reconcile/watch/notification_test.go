@@ -32,7 +32,7 @@ func join(parts ...[]byte) []byte {
 	return b
 }
 
-func TestParseNotices(t *testing.T) {
+func TestParseNotifications(t *testing.T) {
 	rtgen := make([]byte, rtgenBytes)
 	deleted := func(n int32) []byte { return message(typeDelNSID, join(rtgen, attr(attrNSID, number(n)...))...) }
 	long := message(24, 1, 2, 3, 4)
@@ -66,18 +66,18 @@ func TestParseNotices(t *testing.T) {
 		{"less than a header", message(24)[:15], summary{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := parseNotices(tt.data); !reflect.DeepEqual(got, tt.want) {
+			if got := parseNotifications(tt.data); !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("%+v, want %+v", got, tt.want)
 			}
 		})
 	}
 }
 
-func FuzzParseNotices(f *testing.F) {
+func FuzzParseNotifications(f *testing.F) {
 	f.Add(message(typeNewLink, 1, 2, 3))
 	f.Add(join(message(20), message(typeDelNSID, join(make([]byte, 4), attr(attrNSID, number(3)...))...)))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		got := parseNotices(data)
+		got := parseNotifications(data)
 		if got.links && !got.changed {
 			t.Errorf("%+v", got)
 		}
@@ -86,8 +86,8 @@ func FuzzParseNotices(f *testing.F) {
 				t.Errorf("%+v", got)
 			}
 		}
-		// Whatever comes after whole messages does not undo them.
-		with := parseNotices(join(message(typeNewLink, 1), message(typeDelNSID, join(make([]byte, 4), attr(attrNSID, number(9)...))...), data))
+		// What follows complete messages does not change how they are read.
+		with := parseNotifications(join(message(typeNewLink, 1), message(typeDelNSID, join(make([]byte, 4), attr(attrNSID, number(9)...))...), data))
 		if !with.links || len(with.deleted) != len(got.deleted)+1 || with.deleted[0] != 9 {
 			t.Errorf("%+v, alone %+v", with, got)
 		}

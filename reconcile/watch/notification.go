@@ -2,8 +2,8 @@ package watch
 
 import "encoding/binary"
 
-// What of rtnetlink(7) matters here. The numbers are the kernel's ABI; they
-// stand here so that the parser builds and is tested anywhere.
+// The part of rtnetlink(7) that matters here. The numbers are the kernel's ABI; they
+// are repeated here so that the parser builds and is tested on any system.
 const (
 	headerBytes = 16 // struct nlmsghdr
 	rtgenBytes  = 4  // struct rtgenmsg, aligned
@@ -18,16 +18,16 @@ const (
 	nsidUnknown = -1 // NETNSA_NSID_NOT_ASSIGNED
 )
 
-// summary is what one datagram of notices amounts to.
+// summary is what one datagram of notifications amounts to.
 type summary struct {
 	changed bool    // something in a namespace did
 	links   bool    // a link did
-	deleted []int32 // numbers of namespaces that are no more
+	deleted []int32 // numbers of namespaces that no longer exist
 }
 
-// parseNotices reads the messages of one datagram. A message that is cut short
-// counts by its type: it says that something changed, and that is all we ask.
-func parseNotices(b []byte) summary {
+// parseNotifications reads the messages of one datagram. A truncated message counts by
+// its type: that something changed is all we need to know.
+func parseNotifications(b []byte) summary {
 	var s summary
 	for len(b) >= headerBytes {
 		length := int(binary.NativeEndian.Uint32(b))
