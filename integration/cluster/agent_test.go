@@ -63,6 +63,27 @@ spec:
 `, name, claims.String(), cluster.PodImage, strings.TrimSuffix(uses.String(), ","))
 }
 
+// askingPod is a pod without a claim whose container has a device of each of these
+// classes among its limits.
+func askingPod(name string, classes ...string) string {
+	var limits []string
+	for _, c := range classes {
+		limits = append(limits, "deviceclass.resource.kubernetes.io/"+c+": 1")
+	}
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: default}
+spec:
+  terminationGracePeriodSeconds: 5
+  containers:
+  - name: pod
+    image: %q
+    imagePullPolicy: Never
+    resources: {limits: {%s}}
+`, name, cluster.PodImage, strings.Join(limits, ", "))
+}
+
 // agentBench is a node with the product installed.
 type agentBench struct {
 	*cluster.Cluster
@@ -295,6 +316,12 @@ func TestAgent(t *testing.T) {
 				b.ready(t, "one")
 				b.has(t, "one", "net1")
 				b.drop(t, "one")
+			})
+			t.Run("no claim", func(t *testing.T) {
+				b.create(t, askingPod("unclaimed", "net-1-vf", "net-2-vf"))
+				b.ready(t, "unclaimed")
+				b.has(t, "unclaimed", "net1", "net2")
+				b.drop(t, "unclaimed")
 			})
 			t.Run("gate", b.testGate)
 			t.Run("agent restarted", b.testRestart)

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/plumbline/plumbline/topology"
@@ -20,7 +19,7 @@ import (
 // it asks a device of, it asks one for each root step. Requests for classes of
 // others are not checked.
 func (w *Webhook) claim(ctx context.Context, r admission.Request) (a answer, err error) {
-	name, spec, err := claimOf(r)
+	of, spec, err := claimOf(r)
 	if err != nil {
 		return a, err
 	}
@@ -30,13 +29,13 @@ func (w *Webhook) claim(ctx context.Context, r admission.Request) (a answer, err
 	}
 	if err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
-			a.problems = append(a.problems, fmt.Sprintf("%s %q: %s", r.Kind.Kind, name, line))
+			a.problems = append(a.problems, fmt.Sprintf("%s: %s", of, line))
 		}
 	}
 	for _, d := range demands {
 		o := &v1alpha1.NetworkTopology{}
 		exists, err := w.get(ctx, d.Topology.Name, o)
-		where := fmt.Sprintf("%s %q request %q", r.Kind.Kind, name, d.Steps[0].Request)
+		where := fmt.Sprintf("%s request %q", of, d.Steps[0].Request)
 		switch {
 		case err != nil:
 			return a, err
@@ -56,32 +55,25 @@ func (w *Webhook) claim(ctx context.Context, r admission.Request) (a answer, err
 		if err != nil {
 			return a, err
 		}
-		a.wrong(claim.Mismatch(t, set, d, r.Kind.Kind, name))
+		a.wrong(claim.Mismatch(t, set, d, of))
 	}
 	return a, nil
 }
 
-// claimOf returns what a claim or a template requests, and its name as its author
-// knows it.
-func claimOf(r admission.Request) (string, *resourceapi.DeviceClaim, error) {
-	named := func(m *metav1.ObjectMeta) string {
-		if m.Name == "" {
-			return m.GenerateName + "*"
-		}
-		return m.Name
-	}
+// claimOf returns what a claim or a template requests, and what it is to its author.
+func claimOf(r admission.Request) (claim.Source, *resourceapi.DeviceClaim, error) {
 	if r.Kind.Kind == "ResourceClaimTemplate" {
 		o := &resourceapi.ResourceClaimTemplate{}
 		if err := decode(r, o); err != nil {
-			return "", nil, err
+			return claim.Source{}, nil, err
 		}
-		return named(&o.ObjectMeta), &o.Spec.Spec.Devices, limits(&o.Spec.Spec.Devices)
+		return claim.SourceOf(r.Kind.Kind, o), &o.Spec.Spec.Devices, limits(&o.Spec.Spec.Devices)
 	}
 	o := &resourceapi.ResourceClaim{}
 	if err := decode(r, o); err != nil {
-		return "", nil, err
+		return claim.Source{}, nil, err
 	}
-	return named(&o.ObjectMeta), &o.Spec.Devices, limits(&o.Spec.Devices)
+	return claim.SourceOf(r.Kind.Kind, o), &o.Spec.Devices, limits(&o.Spec.Devices)
 }
 
 // limits holds a claim that did not come from an API server to what that lets pass.

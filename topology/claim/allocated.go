@@ -111,7 +111,7 @@ func add(to *[]Assignment, ref TopologyRef, d Device) error {
 // Incomplete returns an error of kind Invalid unless the assignment has a device
 // for each of Roots, and none for a step that
 // is not there.
-func Incomplete(t *topology.Topology, set contract.Set, a Assignment, claimName string) error {
+func Incomplete(t *topology.Topology, set contract.Set, a Assignment, of Source) error {
 	roots := rootNames(t, set)
 	steps := make([]string, len(a.Devices))
 	for i, d := range a.Devices {
@@ -119,22 +119,25 @@ func Incomplete(t *topology.Topology, set contract.Set, a Assignment, claimName 
 	}
 	for _, s := range roots {
 		if !slices.Contains(steps, s) {
-			return fault.New(fault.Invalid, errors.New(noRequest(t.Name, s, claimName)))
+			return fault.New(fault.Invalid, errors.New(noRequest(t, set, s, of)))
 		}
 	}
 	for _, s := range steps {
 		if !slices.Contains(roots, s) {
 			return fault.New(fault.Invalid, fmt.Errorf(
-				"ResourceClaim %q has a device for step %q, which NetworkTopology %q does not have as a root step; it has [%s]",
-				claimName, s, t.Name, strings.Join(roots, ", ")))
+				"%s has a device for step %q, which NetworkTopology %q does not have as a root step; it has [%s]",
+				of, s, t.Name, strings.Join(roots, ", ")))
 		}
 	}
 	return nil
 }
 
 // noRequest is two sentences for a pod's Event.
-func noRequest(topology, step, claimName string) string {
-	return fmt.Sprintf("NetworkTopology %q root step %q has no matching device request in ResourceClaim %q. "+
+func noRequest(t *topology.Topology, set contract.Set, step string, of Source) string {
+	if of.Pod != "" {
+		return fmt.Sprintf("NetworkTopology %q root step %q has no device, as Pod %q does not ask for one. %s", t.Name, step, of.Pod, limits(t, set))
+	}
+	return fmt.Sprintf("NetworkTopology %q root step %q has no matching device request in %s. "+
 		"The ResourceClaim must contain a request named %q with deviceClassName %q.",
-		topology, step, claimName, step, ClassName(topology, step))
+		t.Name, step, of, step, ClassName(t.Name, step))
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/plumbline/plumbline/ops/all"
@@ -81,7 +82,7 @@ func TestRequests(t *testing.T) {
 		},
 		{
 			name: "count", spec: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{two}},
-			want: `request "vf0": DeviceClass "ai-bonded-rdma-vf0" is for one device, root step "vf0" of NetworkTopology "ai-bonded-rdma": leave out allocationMode and count`,
+			want: `request "vf0": it is for 2 devices of DeviceClass "ai-bonded-rdma-vf0", which is for one, that of root step "vf0" of NetworkTopology "ai-bonded-rdma": ask for 1`,
 		},
 		{
 			name: "one step twice", spec: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{exactly("a", "ai-bonded-rdma-vf0"), exactly("b", "ai-bonded-rdma-vf0")}},
@@ -102,7 +103,7 @@ func TestRequests(t *testing.T) {
 				t.Fatalf("%d demands, want 1", len(demands))
 			}
 			if err == nil {
-				err = claim.Mismatch(pair(), contracts(t), demands[0], "ResourceClaimTemplate", "ai-gpu-bonded-rdma")
+				err = claim.Mismatch(pair(), contracts(t), demands[0], claim.Source{Kind: "ResourceClaimTemplate", Name: "ai-gpu-bonded-rdma"})
 			}
 			check(t, err, c.want)
 		})
@@ -118,6 +119,29 @@ func check(t *testing.T, err error, want string) {
 		t.Errorf("error:\n%v\nwant:\n%s", err, want)
 	case want != "" && fault.Of(err) != fault.Invalid:
 		t.Errorf("kind %s, want Invalid", fault.Of(err))
+	}
+}
+
+// TestExtendedResources holds what is said of a claim that the scheduler has made: its
+// author has written a pod.
+func TestExtendedResources(t *testing.T) {
+	rc := &resourceapi.ResourceClaim{}
+	rc.GenerateName = "trainer-extended-resources-"
+	rc.Annotations = map[string]string{resourceapi.ExtendedResourceClaimAnnotation: "true"}
+	rc.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: "trainer", Controller: new(true)}}
+	of := claim.SourceOf("ResourceClaim", rc)
+	if of.String() != `extended resources of Pod "trainer"` {
+		t.Errorf("source %s", of)
+	}
+	const limits = "The limits of its containers must have, taken together, deviceclass.resource.kubernetes.io/ai-bonded-rdma-vf0: 1, deviceclass.resource.kubernetes.io/ai-bonded-rdma-vf1: 1."
+	demand := claim.Demand{Steps: []claim.Demanded{{Step: "vf1", Request: "container-0-request-2"}}}
+	check(t, claim.Mismatch(pair(), contracts(t), demand, of),
+		"NetworkTopology \"ai-bonded-rdma\" takes devices for its root steps [vf0, vf1],\nbut Pod \"trainer\" only asks for those of [vf1].\nMissing: [vf0]. "+limits)
+	check(t, claim.Incomplete(pair(), contracts(t), claim.Assignment{Devices: []claim.Device{{Step: "vf1"}}}, of),
+		`NetworkTopology "ai-bonded-rdma" root step "vf0" has no device, as Pod "trainer" does not ask for one. `+limits)
+	delete(rc.Annotations, resourceapi.ExtendedResourceClaimAnnotation)
+	if of := claim.SourceOf("ResourceClaim", rc); of.String() != `ResourceClaim "trainer-extended-resources-*"` {
+		t.Errorf("source of another claim of a pod: %s", of)
 	}
 }
 
@@ -172,7 +196,7 @@ func TestAllocated(t *testing.T) {
 				t.Fatalf("%d assignments, want 1", len(as))
 			}
 			if err == nil {
-				err = claim.Incomplete(pair(), contracts(t), as[0], rc.Name)
+				err = claim.Incomplete(pair(), contracts(t), as[0], claim.SourceOf("ResourceClaim", rc))
 			}
 			check(t, err, c.want)
 			if c.want == "" && (as[0].Devices[1] != claim.Device{Step: "vf1", Request: "r/sub", Pool: "n", Name: "d1"}) {

@@ -99,9 +99,12 @@ func asksOf(r resourceapi.DeviceRequest, classes Classes) ([]ask, error) {
 			return err
 		case ours:
 			out = append(out, ask{request, cfg})
-			if mode == resourceapi.DeviceAllocationModeAll || count > 1 {
-				invalid("DeviceClass %q is for one device, root step %q of NetworkTopology %q: leave out allocationMode and count",
-					class, cfg.Step, cfg.NetworkTopologyRef.Name)
+			if mode == resourceapi.DeviceAllocationModeAll {
+				invalid("DeviceClass %q is for one device, that of root step %q of NetworkTopology %q: leave out allocationMode", class, cfg.Step, cfg.NetworkTopologyRef.Name)
+			}
+			if count > 1 {
+				invalid("it is for %d devices of DeviceClass %q, which is for one, that of root step %q of NetworkTopology %q: ask for 1",
+					count, class, cfg.Step, cfg.NetworkTopologyRef.Name)
 			}
 		}
 		return nil
@@ -168,9 +171,8 @@ func demand(to *[]Demand, a ask) error {
 }
 
 // Mismatch returns an error of kind Invalid unless the demand covers the Roots
-// of the topology. kind and name are those of the object that holds the
-// requests.
-func Mismatch(t *topology.Topology, set contract.Set, d Demand, kind, name string) error {
+// of the topology.
+func Mismatch(t *topology.Topology, set contract.Set, d Demand, of Source) error {
 	roots := rootNames(t, set)
 	var provided []string
 	for _, s := range d.Steps {
@@ -185,7 +187,12 @@ func Mismatch(t *topology.Topology, set contract.Set, d Demand, kind, name strin
 	if len(missing) == 0 {
 		return nil
 	}
+	if of.Pod != "" {
+		return fault.New(fault.Invalid, fmt.Errorf(
+			"NetworkTopology %q takes devices for its root steps [%s],\nbut Pod %q only asks for those of [%s].\nMissing: [%s]. %s",
+			t.Name, strings.Join(roots, ", "), of.Pod, strings.Join(provided, ", "), strings.Join(missing, ", "), limits(t, set)))
+	}
 	return fault.New(fault.Invalid, fmt.Errorf(
-		"NetworkTopology %q requires root step requests [%s],\nbut %s %q only provides requests [%s].\nMissing: [%s]",
-		t.Name, strings.Join(roots, ", "), kind, name, strings.Join(provided, ", "), strings.Join(missing, ", ")))
+		"NetworkTopology %q requires root step requests [%s],\nbut %s only provides requests [%s].\nMissing: [%s]",
+		t.Name, strings.Join(roots, ", "), of, strings.Join(provided, ", "), strings.Join(missing, ", ")))
 }

@@ -54,6 +54,12 @@ type bench struct {
 
 func start(t *testing.T) *bench {
 	t.Helper()
+	return startOf(t, cluster.Options{APIServerOnly: true})
+}
+
+// startOf is start with more of a control plane.
+func startOf(t *testing.T, options cluster.Options) *bench {
+	t.Helper()
 	runtimelog.SetLogger(logr.Discard()) // or the client complains that nobody has
 	program := filepath.Join(t.TempDir(), "plumbline")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "github.com/plumbline/plumbline/cmd/plumbline")
@@ -62,7 +68,8 @@ func start(t *testing.T) *bench {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
 	began := time.Now()
-	c, err := cluster.Start(t.Context(), cluster.Options{Log: t.Output(), APIServerOnly: true})
+	options.Log = t.Output()
+	c, err := cluster.Start(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,7 +94,7 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 	if known {
 		// The claim outlived its pod. What was decided for it stays.
 		c.Topologies = e.Topologies
-	} else if c.Topologies, err = d.resolve(ctx, d.rc.Name, d.assigned); err != nil {
+	} else if c.Topologies, err = d.resolve(ctx, claim.SourceOf("ResourceClaim", d.rc), d.assigned); err != nil {
 		return nil, err
 	}
 	if err := d.reserve(ctx, &c); err != nil {
@@ -155,7 +155,7 @@ func onlyPod(rc *resourceapi.ResourceClaim) (claims.Pod, error) {
 }
 
 // resolve finds the topologies and the devices of the host that are meant.
-func (p *Plugin) resolve(ctx context.Context, claimName string, assigned []claim.Assignment) ([]claims.Topology, error) {
+func (p *Plugin) resolve(ctx context.Context, of claim.Source, assigned []claim.Assignment) ([]claims.Topology, error) {
 	found, partial := p.Discover()
 	var out []claims.Topology
 	for _, a := range assigned {
@@ -163,7 +163,7 @@ func (p *Plugin) resolve(ctx context.Context, claimName string, assigned []claim
 		if err != nil {
 			return nil, err
 		}
-		t, err := p.check(ctx, o, a, claimName)
+		t, err := p.check(ctx, o, a, of)
 		if err != nil {
 			return nil, err
 		}
@@ -191,9 +191,9 @@ func (p *Plugin) resolve(ctx context.Context, claimName string, assigned []claim
 // check refuses a topology that is wrong, is another than the one the classes
 // were made of, or lacks devices. It is what admission checks, once more: nobody
 // need have been there to be asked.
-func (p *Plugin) check(ctx context.Context, o *v1alpha1.NetworkTopology, a claim.Assignment, claimName string) (*topology.Topology, error) {
+func (p *Plugin) check(ctx context.Context, o *v1alpha1.NetworkTopology, a claim.Assignment, of claim.Source) (*topology.Topology, error) {
 	if pin := a.Topology.UID; pin != "" && pin != o.UID {
-		return nil, invalid("NetworkTopology %q was deleted and created again since ResourceClaim %q was allocated: delete the claim, or its pod, and create it again", o.Name, claimName)
+		return nil, invalid("NetworkTopology %q was deleted and created again since ResourceClaim %q was allocated: delete the claim, or its pod, and create it again", o.Name, of.Name)
 	}
 	t, _, err := validity.Object(ctx, o, p.Contracts)
 	if err != nil {
@@ -202,7 +202,7 @@ func (p *Plugin) check(ctx context.Context, o *v1alpha1.NetworkTopology, a claim
 		}
 		return nil, fault.New(fault.Invalid, err)
 	}
-	return t, claim.Incomplete(t, p.Contracts, a, claimName)
+	return t, claim.Incomplete(t, p.Contracts, a, of)
 }
 
 // locate finds a device by the name it was published with.

@@ -1,0 +1,234 @@
+//go:build cluster
+
+package controlplane_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plumbline/plumbline/integration/cluster"
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/claim"
+)
+
+// TestScheduled lets a real scheduler give devices to pods: what it makes of their
+// requests is what admission and the driver are asked about. The node is a name, and
+// no pod runs.
+func TestScheduled(t *testing.T) {
+	b := startOf(t, cluster.Options{})
+	b.run(t)
+	b.mustKubectl(t, b.webhooks, "apply", "-f", "-")
+	b.asked(t)
+	b.furnish(t)
+	for _, part := range []struct {
+		name string
+		test func(*testing.T)
+	}{
+		{"a pod without a claim", b.claimless},
+		{"a pod without a claim that asks for too little or too much", b.claimlessRefused},
+	} {
+		t.Run(part.name, part.test)
+	}
+}
+
+// furnish makes a node with four virtual functions of each of two physical functions.
+func (b *bench) furnish(t *testing.T) {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	if err := b.Create(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	b.speakFor(t)
+	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: claim.Driver, NodeName: new("n1"), Pool: resourceapi.ResourcePool{Name: "n1", Generation: 1, ResourceSliceCount: 1},
+	}}
+	for pf := range 2 {
+		for vf := range 4 {
+			d := inventory.Device{
+				ID: fmt.Sprintf("0000:%02x:10.%d", 3+pf, vf), Kind: inventory.KindVF, IfName: fmt.Sprintf("pf%dv%d", pf, vf), PCIeRoot: "pci0000:00",
+				PF: &inventory.PF{PCIAddress: fmt.Sprintf("0000:%02x:00.0", 3+pf), IfName: fmt.Sprintf("pf%d", pf), VFIndex: vf},
+			}
+			slice.Spec.Devices = append(slice.Spec.Devices, resourceapi.Device{Name: fmt.Sprintf("pf%d-vf%d", pf, vf), Attributes: inventory.Attributes(d)})
+		}
+	}
+	if err := b.Create(t.Context(), slice); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// speakFor says that the node is ready: one nobody speaks for is soon thought to be lost.
+func (b *bench) speakFor(t *testing.T) {
+	t.Helper()
+	status := `{"status":{"capacity":{"cpu":"4","memory":"4Gi","pods":"50"},"allocatable":{"cpu":"4","memory":"4Gi","pods":"50"},"conditions":[{"type":"Ready","status":"True","reason":"Test","lastHeartbeatTime":"2026-01-01T00:00:00Z","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	if err := b.Client.Status().Patch(t.Context(), node, client.RawPatch(types.StrategicMergePatchType, []byte(status))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// choosing is a topology of sriov steps, each with the physical function its devices
+// are of, as in "vf0=pf0".
+func choosing(name string, steps ...string) string {
+	out := "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: " + name + "}\nspec:\n  steps:\n"
+	for _, s := range steps {
+		step, pf, _ := strings.Cut(s, "=")
+		out += fmt.Sprintf("    - name: %s\n      type: sriov\n      selector: {cel: 'device.driver == \"dra.networking\" && device.attributes[\"dra.networking\"].pfName == %q'}\n", step, pf)
+	}
+	return out
+}
+
+// asking makes a pod in whose containers each of these limits is one, as in
+// "example.com/vf: 2", and forgets it when the test ends.
+func (b *bench) asking(t *testing.T, name string, limits ...string) {
+	t.Helper()
+	manifest := "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + ", namespace: default}\nspec:\n  tolerations: [{operator: Exists}]\n  containers:\n"
+	for i, l := range limits {
+		manifest += fmt.Sprintf("  - {name: c%d, image: %s, resources: {requests: {cpu: 1m}, limits: {%s}}}\n", i, cluster.PodImage, l)
+	}
+	b.speakFor(t)
+	b.pod(t, manifest)
+}
+
+// pod makes a pod and deletes it when the test ends: there is no kubelet to do so.
+func (b *bench) pod(t *testing.T, manifest string) {
+	t.Helper()
+	b.mustKubectl(t, manifest, "create", "-f", "-")
+	t.Cleanup(func() {
+		out, err := b.Kubectl(context.WithoutCancel(t.Context()), strings.NewReader(manifest), "delete", "--force", "--grace-period=0", "-f", "-")
+		if err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+}
+
+// placed waits until a pod is on the node and returns the claims that it has devices by.
+func (b *bench) placed(t *testing.T, name string) []resourceapi.ResourceClaim {
+	t.Helper()
+	pod := &corev1.Pod{}
+	b.eventually(t, fmt.Sprintf("pod %q is given a node", name), func() error {
+		if err := b.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: name}, pod); err != nil {
+			return err
+		}
+		if pod.Spec.NodeName == "" {
+			return fmt.Errorf("conditions %+v", pod.Status.Conditions)
+		}
+		return nil
+	})
+	var all resourceapi.ResourceClaimList
+	if err := b.List(t.Context(), &all, client.InNamespace("default")); err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(all.Items, func(c resourceapi.ResourceClaim) bool {
+		return !slices.ContainsFunc(c.Status.ReservedFor, func(r resourceapi.ResourceClaimConsumerReference) bool { return r.UID == pod.UID })
+	})
+}
+
+// unplaced waits until the scheduler says why a pod gets no node.
+func (b *bench) unplaced(t *testing.T, name, words string) {
+	t.Helper()
+	b.event(t, name, "FailedScheduling", words)
+	pod := &corev1.Pod{}
+	if err := b.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: name}, pod); err != nil {
+		t.Fatal(err)
+	}
+	if pod.Spec.NodeName != "" {
+		t.Errorf("pod %q is on a node", name)
+	}
+}
+
+// given is what the driver will take a claim for: the physical function of the device
+// that each step gets, as in "vf0=pf0". The driver's own check has to pass.
+func (b *bench) given(t *testing.T, c *resourceapi.ResourceClaim) []string {
+	t.Helper()
+	assigned, err := claim.Allocated(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, a := range assigned {
+		topo, err := topology.FromObject(b.topology(t, a.Topology.Name))
+		if err == nil {
+			err = claim.Incomplete(topo, registry, a, claim.SourceOf("ResourceClaim", c))
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		for _, d := range a.Devices {
+			pf, _, _ := strings.Cut(d.Name, "-")
+			out = append(out, d.Step+"="+pf)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// has fails the test unless a pod has one claim, with these devices.
+func (b *bench) has(t *testing.T, pod string, want ...string) {
+	t.Helper()
+	claims := b.placed(t, pod)
+	if len(claims) != 1 {
+		t.Fatalf("pod %q has %d claims", pod, len(claims))
+	}
+	if diff := cmp.Diff(want, b.given(t, &claims[0])); diff != "" {
+		t.Errorf("pod %q (-want +got):\n%s", pod, diff)
+	}
+}
+
+// claimless lets pods ask for the classes of topologies in the limits of their containers.
+func (b *bench) claimless(t *testing.T) {
+	b.mustKubectl(t, choosing("single", "vf0=pf0"), "create", "-f", "-")
+	b.mustKubectl(t, choosing("double", "vf0=pf0", "vf1=pf1"), "create", "-f", "-")
+	b.ready(t, "single", metav1.ConditionTrue)
+	b.ready(t, "double", metav1.ConditionTrue)
+	const single, double0, double1 = "deviceclass.resource.kubernetes.io/single-vf0: 1", "deviceclass.resource.kubernetes.io/double-vf0: 1", "deviceclass.resource.kubernetes.io/double-vf1: 1"
+	for _, c := range []struct {
+		pod    string
+		limits []string
+		want   []string
+	}{
+		{"one-root", []string{single}, []string{"vf0=pf0"}},
+		{"two-roots", []string{double0 + ", " + double1}, []string{"vf0=pf0", "vf1=pf1"}},
+		{"two-containers", []string{double1, double0}, []string{"vf0=pf0", "vf1=pf1"}},
+		{"two-topologies", []string{double1 + ", " + single, double0}, []string{"vf0=pf0", "vf0=pf0", "vf1=pf1"}},
+	} {
+		t.Run(c.pod, func(t *testing.T) {
+			b.asking(t, c.pod, c.limits...)
+			b.has(t, c.pod, c.want...)
+		})
+	}
+}
+
+// claimlessRefused holds what is said to the author of a pod who has never written a claim.
+func (b *bench) claimlessRefused(t *testing.T) {
+	b.asking(t, "lacking", "deviceclass.resource.kubernetes.io/double-vf0: 1")
+	b.unplaced(t, "lacking", `but Pod "lacking" only asks for those of [vf0].`)
+	b.unplaced(t, "lacking", "Missing: [vf1]. The limits of its containers must have, taken together, deviceclass.resource.kubernetes.io/double-vf0: 1, deviceclass.resource.kubernetes.io/double-vf1: 1.")
+	b.asking(t, "greedy", "deviceclass.resource.kubernetes.io/single-vf0: 2")
+	b.unplaced(t, "greedy", `extended resources of Pod "greedy": request "container-0-request-1": it is for 2 devices of DeviceClass "single-vf0", which is for one, that of root step "vf0" of NetworkTopology "single": ask for 1`)
+	var claims resourceapi.ResourceClaimList
+	if err := b.List(t.Context(), &claims, client.InNamespace("default")); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range claims.Items {
+		if owner := metav1.GetControllerOf(&c); owner != nil && (owner.Name == "lacking" || owner.Name == "greedy") {
+			t.Error(errors.New("a claim that is refused exists: " + c.Name))
+		}
+	}
+}
