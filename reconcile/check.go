@@ -43,7 +43,7 @@ type Status struct {
 	Netns    string                `json:"netns"`
 	State    State                 `json:"state"`
 	Drift    []Drift               `json:"drift,omitempty"`
-	Fighting []Fight               `json:"fighting,omitempty"`
+	Fighting []Contention          `json:"fighting,omitempty"`
 	Failure  string                `json:"failure,omitempty"`
 	Failures []StepFailure         `json:"failures,omitempty"` // what Failure says, by step
 	Kind     fault.Kind            `json:"kind,omitempty"`

@@ -84,7 +84,7 @@ func errNoSandbox(id SandboxID) error { return fmt.Errorf("no sandbox %q", id) }
 
 // ErrReplaced says that a path leads to another network namespace than the one
 // the sandbox was made in.
-var ErrReplaced = errors.New("another one bears its path")
+var ErrReplaced = errors.New("another namespace is mounted at its path")
 
 func errReplaced(netns string) error {
 	return fault.New(fault.Gone, fmt.Errorf("network namespace %q is gone, and %w", netns, ErrReplaced))

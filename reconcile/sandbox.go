@@ -53,8 +53,8 @@ type Record struct {
 	Failures []StepFailure `json:"failures,omitempty"`
 	// Fighting is what others kept changing back when the loop that repairs
 	// looked last.
-	Fighting []Fight   `json:"fighting,omitempty"`
-	Updated  time.Time `json:"updated"`
+	Fighting []Contention `json:"fighting,omitempty"`
+	Updated  time.Time    `json:"updated"`
 }
 
 // Store keeps records. An implementation must survive a crash at any byte:

@@ -25,10 +25,10 @@ func (r recorder) Drift(id reconcile.SandboxID, topology string, drift []reconci
 	r.drift.Drift(id, topology, drift)
 }
 
-// Fighting implements node.Recorder.
-func (r recorder) Fighting(id reconcile.SandboxID, topology string, fights []reconcile.Fight) {
-	r.Metrics.Fighting(id, topology, fights)
-	r.drift.Fighting(id, topology, fights)
+// Contended implements node.Recorder.
+func (r recorder) Contended(id reconcile.SandboxID, topology string, contended []reconcile.Contention) {
+	r.Metrics.Contended(id, topology, contended)
+	r.drift.Contended(id, topology, contended)
 }
 
 // Forget implements reconcile.Recorder.

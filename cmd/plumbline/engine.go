@@ -137,7 +137,7 @@ func (e *engine) sandbox(ctx context.Context, a *app, t *topology.Topology, ns n
 		own = &rec
 	}
 	return node.Assignment{
-		ID: id, Netns: ns, Topology: t, Asked: asked, Contracts: a.registry, Own: own,
+		ID: id, Netns: ns, Topology: t, Requested: asked, Contracts: a.registry, Own: own,
 		Records: func() []reconcile.Record {
 			records, errs := e.List()
 			for _, err := range errs {

@@ -57,13 +57,13 @@ func TestStepsOf(t *testing.T) {
   drifted  (no step) (sandbox)
              link old0 is not wanted
 `},
-		"fighting": {reconcile.Status{State: reconcile.Fighting, Drift: []reconcile.Drift{mtu}, Fighting: []reconcile.Fight{
+		"fighting": {reconcile.Status{State: reconcile.Fighting, Drift: []reconcile.Drift{mtu}, Fighting: []reconcile.Contention{
 			{Step: "bond0", Object: netstate.LinkKey("bond0"), Field: "mtu", Action: netstate.Update, Want: "9000", Have: "1500", Since: time.Unix(0, 0)},
 		}}, `
   ok        vf0 (sriov)
   ok        vf1 (sriov)
   fighting  bond0 (bond) ← vf0, vf1
-              link bond0: mtu is set to 1500 by somebody else each time it is set to 9000
+              link bond0: mtu is set to 1500 by another writer each time it is set to 9000
               link bond0: mtu is 1500, not 9000
   ok        data (vlan) ← bond0
   ok        tune (tuning) ← data

@@ -140,20 +140,20 @@ func TestCapabilitiesAreMissing(t *testing.T) {
 	}
 }
 
-// A fight is named with both values, and the state says it.
-func TestStatusOfAFight(t *testing.T) {
+// Contention is reported with both values, and in the state.
+func TestStatusOfContention(t *testing.T) {
 	var out bytes.Buffer
 	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	text{&out, false}.status([]sandboxStatus{{Status: reconcile.Status{
 		Sandbox: "blue/ai", Netns: "/run/netns/blue", State: reconcile.Fighting, Updated: at,
-		Fighting: []reconcile.Fight{
+		Fighting: []reconcile.Contention{
 			{Step: "tune", Object: netstate.LinkKey("data0"), Field: "mtu", Action: netstate.Update, Want: "4000", Have: "1400", Since: at},
 			{Step: "data", Object: netstate.LinkKey("data0"), Action: netstate.Create, Since: at},
 		},
 	}}})
 	want := `blue/ai  Fighting  (namespace /run/netns/blue, applied 2026-11-21 12:00:00)
-  ! step "tune": link data0: mtu is set to 1400 by somebody else each time it is set to 4000, since 2026-11-21 12:00:00
-  ! step "data": link data0 is deleted by somebody else each time it is made again, since 2026-11-21 12:00:00
+  ! step "tune": link data0: mtu is set to 1400 by another writer each time it is set to 4000, since 2026-11-21 12:00:00
+  ! step "data": link data0 is deleted by another writer each time it is recreated, since 2026-11-21 12:00:00
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)

@@ -79,7 +79,7 @@ func New(b Build, now func() time.Time) *Metrics {
 			Name: "plumbline_build_info", Help: "Always 1; the labels identify the program.",
 			ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision, "goversion": b.GoVersion},
 		}),
-		current:    current{states: map[reconcile.SandboxID]reconcile.State{}, drift: map[reconcile.SandboxID]map[driftKey]int{}, fights: map[reconcile.SandboxID]map[fightKey]int{}},
+		current:    current{states: map[reconcile.SandboxID]reconcile.State{}, drift: map[reconcile.SandboxID]map[driftKey]int{}, contentions: map[reconcile.SandboxID]map[contentionKey]int{}},
 		topologies: topologies{now: now, of: map[reconcile.SandboxID]string{}, gone: map[string]time.Time{}},
 	}
 	m.build.Set(1)
@@ -162,10 +162,10 @@ func (m *Metrics) Drift(id reconcile.SandboxID, topology string, drift []reconci
 	}
 }
 
-// Fighting implements node.Recorder: fields that another writer keeps changing back.
-func (m *Metrics) Fighting(id reconcile.SandboxID, topology string, fights []reconcile.Fight) {
+// Contended implements node.Recorder: fields that another writer keeps changing back.
+func (m *Metrics) Contended(id reconcile.SandboxID, topology string, contended []reconcile.Contention) {
 	m.seen(id, topology)
-	m.current.fought(id, topology, fights)
+	m.current.contended(id, topology, contended)
 }
 
 // Forget implements reconcile.Recorder.
@@ -212,11 +212,11 @@ func (k driftKey) values() []string {
 	return []string{k.topology, k.step, k.stepType, k.object, k.field}
 }
 
-// fightKey is one series of plumbline_fighting_fields.
-type fightKey struct{ topology, step, object, field string }
+// contentionKey is one series of plumbline_fighting_fields.
+type contentionKey struct{ topology, step, object, field string }
 
 var (
-	fightDesc = prometheus.NewDesc("plumbline_fighting_fields",
+	contentionDesc = prometheus.NewDesc("plumbline_fighting_fields",
 		"Fields that another writer changes back after each repair, in all sandboxes. Labels as for plumbline_drift_fields.",
 		[]string{"topology", "step", "object", "field"}, nil)
 	driftDesc = prometheus.NewDesc("plumbline_drift_fields",
@@ -227,15 +227,15 @@ var (
 
 // current is the state of each sandbox; it is summed when metrics are collected.
 type current struct {
-	mu     sync.Mutex
-	states map[reconcile.SandboxID]reconcile.State
-	drift  map[reconcile.SandboxID]map[driftKey]int
-	fights map[reconcile.SandboxID]map[fightKey]int
+	mu          sync.Mutex
+	states      map[reconcile.SandboxID]reconcile.State
+	drift       map[reconcile.SandboxID]map[driftKey]int
+	contentions map[reconcile.SandboxID]map[contentionKey]int
 }
 
 func (c *current) Describe(ch chan<- *prometheus.Desc) {
 	ch <- driftDesc
-	ch <- fightDesc
+	ch <- contentionDesc
 	ch <- sandboxesDesc
 }
 
@@ -258,14 +258,14 @@ func (c *current) Collect(ch chan<- prometheus.Metric) {
 	for k, n := range fields {
 		ch <- prometheus.MustNewConstMetric(driftDesc, prometheus.GaugeValue, float64(n), k.values()...)
 	}
-	fought := map[fightKey]int{}
-	for _, of := range c.fights {
+	contended := map[contentionKey]int{}
+	for _, of := range c.contentions {
 		for k, n := range of {
-			fought[k] += n
+			contended[k] += n
 		}
 	}
-	for k, n := range fought {
-		ch <- prometheus.MustNewConstMetric(fightDesc, prometheus.GaugeValue, float64(n), k.topology, k.step, k.object, k.field)
+	for k, n := range contended {
+		ch <- prometheus.MustNewConstMetric(contentionDesc, prometheus.GaugeValue, float64(n), k.topology, k.step, k.object, k.field)
 	}
 }
 
@@ -290,19 +290,19 @@ func (c *current) pass(p reconcile.Pass) {
 	delete(c.drift, p.Sandbox)
 }
 
-func (c *current) fought(id reconcile.SandboxID, topology string, fights []reconcile.Fight) {
+func (c *current) contended(id reconcile.SandboxID, topology string, contended []reconcile.Contention) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.fights, id)
-	if len(fights) == 0 {
+	delete(c.contentions, id)
+	if len(contended) == 0 {
 		return
 	}
-	of := map[fightKey]int{}
-	for _, f := range fights {
+	of := map[contentionKey]int{}
+	for _, f := range contended {
 		k := keyOf(topology, reconcile.Drift{Step: f.Step, Action: f.Action, Object: f.Object, Field: f.Field})
-		of[fightKey{k.topology, k.step, k.object, k.field}]++
+		of[contentionKey{k.topology, k.step, k.object, k.field}]++
 	}
-	c.fights[id] = of
+	c.contentions[id] = of
 }
 
 // drifted stores the drift of a sandbox and returns what is new in it.
@@ -335,7 +335,7 @@ func (c *current) forget(id reconcile.SandboxID) {
 	defer c.mu.Unlock()
 	delete(c.states, id)
 	delete(c.drift, id)
-	delete(c.fights, id)
+	delete(c.contentions, id)
 }
 
 // keyOf leaves out what would make series without bound: names and keys of

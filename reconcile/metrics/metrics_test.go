@@ -82,8 +82,8 @@ func TestExposition(t *testing.T) {
 	m.Pass(reconcile.Pass{Sandbox: "red/ai", Topology: "ai", Trigger: reconcile.TriggerRepair, Outcome: fault.Internal})
 	m.Damaged(1)
 	m.OtherVersions(2)
-	m.Fighting("blue/ai", "ai", []reconcile.Fight{{Step: "bond0", Object: netstate.LinkKey("bond0"), Field: "mtu", Action: netstate.Update}})
-	m.Fighting("red/ai", "ai", []reconcile.Fight{
+	m.Contended("blue/ai", "ai", []reconcile.Contention{{Step: "bond0", Object: netstate.LinkKey("bond0"), Field: "mtu", Action: netstate.Update}})
+	m.Contended("red/ai", "ai", []reconcile.Contention{
 		{Step: "bond0", Object: netstate.LinkKey("bond0"), Field: "mtu", Action: netstate.Update},
 		{Step: "vlan100", Object: netstate.LinkKey("data0"), Action: netstate.Create},
 	})
@@ -180,7 +180,7 @@ func TestDriftThatIsLeft(t *testing.T) {
 
 func TestFightEndsWhenToldAndWithTheSandbox(t *testing.T) {
 	m := metrics.New(metrics.Build{}, time.Now)
-	fight := []reconcile.Fight{{Step: "b", Object: netstate.LinkKey("bond0"), Field: "mtu", Action: netstate.Update}}
+	contended := []reconcile.Contention{{Step: "b", Object: netstate.LinkKey("bond0"), Field: "mtu", Action: netstate.Update}}
 	series := func(when string, want ...string) {
 		t.Helper()
 		if diff := cmp.Diff(want, lines(t, m, "plumbline_fighting_fields{")); diff != "" {
@@ -188,11 +188,11 @@ func TestFightEndsWhenToldAndWithTheSandbox(t *testing.T) {
 		}
 	}
 	const name = `plumbline_fighting_fields{field="mtu",object="link",step="b",topology="t"} `
-	m.Fighting("x", "t", fight)
-	m.Fighting("x", "t", fight)
-	m.Fighting("y", "t", fight)
+	m.Contended("x", "t", contended)
+	m.Contended("x", "t", contended)
+	m.Contended("y", "t", contended)
 	series("two fight", name+"2")
-	m.Fighting("x", "t", nil)
+	m.Contended("x", "t", nil)
 	series("one has ended", name+"1")
 	m.Forget("y")
 	series("the other was released")
@@ -270,7 +270,7 @@ func TestSeriesAreBounded(t *testing.T) {
 		ids = append(ids, id)
 		name := fmt.Sprintf("t%d", i%topologies)
 		var drift []reconcile.Drift
-		var fights []reconcile.Fight
+		var contended []reconcile.Contention
 		for step := range steps {
 			s := fmt.Sprintf("s%d", step)
 			for kind, paths := range objects() {
@@ -284,12 +284,12 @@ func TestSeriesAreBounded(t *testing.T) {
 						d.Action, d.Field = netstate.Delete, ""
 					}
 					drift = append(drift, d)
-					fights = append(fights, reconcile.Fight{Step: s, Object: key, Field: d.Field, Action: d.Action})
+					contended = append(contended, reconcile.Contention{Step: s, Object: key, Field: d.Field, Action: d.Action})
 				}
 			}
 		}
 		m.Drift(id, name, drift)
-		m.Fighting(id, name, fights)
+		m.Contended(id, name, contended)
 		for _, k := range kinds {
 			m.Pass(reconcile.Pass{Sandbox: id, Topology: name, Trigger: reconcile.TriggerRepair, Outcome: k, Left: drift, Changes: []netstate.Change{create("s0", string(id))}, StepTypes: map[string]string{"s0": "dummy"}})
 		}

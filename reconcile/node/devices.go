@@ -23,15 +23,15 @@ import (
 	"github.com/plumbline/plumbline/topology/suggest"
 )
 
-// Assignment makes a sandbox of a topology and a namespace: it says which device
-// each root step gets, where no scheduler does.
+// Assignment makes a sandbox of a topology and a namespace: it chooses the device of
+// each root step, where no scheduler does.
 type Assignment struct {
 	ID       reconcile.SandboxID
 	Netns    Netns
 	Topology *topology.Topology
-	// Asked are the user's own choices: a PCI address or an interface name for
-	// a root step.
-	Asked     map[string]string
+	// Requested are the user's choices: a PCI address or an interface name for a root
+	// step.
+	Requested map[string]string
 	Contracts contract.Set
 	// Own is the record of this sandbox, nil when there is none: it keeps its
 	// devices.
@@ -42,25 +42,24 @@ type Assignment struct {
 	// OtherVersions lists the records of other versions: the devices they mention
 	// are not free. It is called after Records.
 	OtherVersions func() []*frame.OtherVersion
-	// Alive reports whether the namespace of a record is still there; one that
-	// is gone holds no device.
+	// Alive reports whether the namespace of a record still exists; without it the
+	// record holds no device.
 	Alive func(reconcile.Record) bool
-	// Discover lists the devices of the host. It is called at most once, and
-	// not at all when nothing has to be looked up.
+	// Discover lists the devices of the host. It is called at most once, and not at all
+	// if no device has to be found.
 	Discover func() ([]inventory.Device, error)
 	// Sys is a sysfs tree; a step may name its device by a path in it.
 	Sys fs.FS
-	// Note, unless it is nil, is told what the user may want to know of the choice.
+	// Note, unless it is nil, is called with remarks on the choice for the user.
 	Note func(string)
 }
 
-// Sandbox returns the sandbox, with a device for each root step that takes one:
-// the device asked for, or the one its config names, or the one the sandbox has
-// already, or else the first free one its selector matches.
+// Sandbox returns the sandbox, with a device for each root step that takes one: the
+// requested device, or the one its config names, or the one the sandbox has already, or
+// else the first free one its selector matches.
 //
-// The error is of kind Invalid for a wrong wish, Conflict for another device
-// or namespace than the sandbox was applied with, NotReady when no device is
-// free.
+// The error is of kind Invalid for a request that cannot be met, Conflict for another
+// device or namespace than the sandbox was applied with, NotReady if no device is free.
 func (a Assignment) Sandbox(ctx context.Context) (reconcile.Sandbox, error) {
 	a.Records = sync.OnceValue(a.Records)
 	r := &assigner{Assignment: a, out: map[string]string{}, holder: map[string]string{}}
@@ -86,20 +85,20 @@ type assigner struct {
 	Assignment
 	own    reconcile.Record
 	known  bool // there is a record of this sandbox
-	alive  bool // and its namespace is there
+	alive  bool // and its namespace exists
 	out    map[string]string
-	holder map[string]string // device to the step that has it for itself
+	holder map[string]string // by device: the step that has it exclusively
 
 	listed  bool
 	devices []inventory.Device
 }
 
 func (r *assigner) assign(ctx context.Context) error {
-	if err := r.checkAsked(); err != nil {
+	if err := r.checkRequested(); err != nil {
 		return err
 	}
 	roots := r.Topology.Roots()
-	// What somebody chose goes first, so that no other step is given it.
+	// Devices chosen by name go first, so that no other step is given one of them.
 	for _, s := range roots {
 		if err := r.chosen(ctx, s); err != nil {
 			return r.stepError(s.Name, err)
@@ -121,13 +120,13 @@ func invalid(format string, args ...any) error {
 	return fault.New(fault.Invalid, fmt.Errorf(format, args...))
 }
 
-// need is how a step stands to devices.
+// need is whether a step takes a device.
 type need int
 
 const (
 	takesNone need = iota
 	mayShare       // it may use one that stays on the host
-	takesOne       // it takes one away
+	takesOne       // it takes one exclusively
 )
 
 func needOf(c contract.Contract) need {
@@ -148,14 +147,14 @@ func (r *assigner) need(s *topology.Step) need {
 	return needOf(c)
 }
 
-func (r *assigner) checkAsked() error {
+func (r *assigner) checkRequested() error {
 	var takers []string
 	for _, s := range r.Topology.Roots() {
 		if r.need(s) != takesNone {
 			takers = append(takers, s.Name)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.Asked)) {
+	for _, name := range slices.Sorted(maps.Keys(r.Requested)) {
 		s, ok := r.Topology.Step(name)
 		switch {
 		case !ok && len(takers) > 0:
@@ -163,20 +162,20 @@ func (r *assigner) checkAsked() error {
 			if hint == "" {
 				hint = ": steps that take a device are " + strings.Join(takers, ", ")
 			}
-			return r.stepError(name, invalid("device %q is given to a step that does not exist%s", r.Asked[name], hint))
+			return r.stepError(name, invalid("device %q is given to a step that does not exist%s", r.Requested[name], hint))
 		case !ok:
-			return r.stepError(name, invalid("device %q is given to a step that does not exist, and no step of this topology takes one", r.Asked[name]))
+			return r.stepError(name, invalid("device %q is given to a step that does not exist, and no step of this topology takes one", r.Requested[name]))
 		case !s.Root():
-			return r.stepError(name, invalid("device %q is given to a derived step: only root steps take a device, and this one depends on %s", r.Asked[name], strings.Join(s.DependOn, ", ")))
+			return r.stepError(name, invalid("device %q is given to a derived step: only root steps take a device, and this one depends on %s", r.Requested[name], strings.Join(s.DependOn, ", ")))
 		case r.need(s) == takesNone:
-			return r.stepError(name, invalid("device %q is given to a step of type %q, which takes none", r.Asked[name], s.Type))
+			return r.stepError(name, invalid("device %q is given to a step of type %q, which takes none", r.Requested[name], s.Type))
 		}
 	}
 	return nil
 }
 
-// chosen settles a step whose device the user, its config or an earlier apply
-// has chosen.
+// chosen assigns the device that the user, the step's config or an earlier apply has
+// chosen.
 func (r *assigner) chosen(ctx context.Context, s *topology.Step) error {
 	need := r.need(s)
 	if need == takesNone {
@@ -187,7 +186,7 @@ func (r *assigner) chosen(ctx context.Context, s *topology.Step) error {
 		kept = r.own.Sandbox.Given[s.Name].Device
 	}
 	id := ""
-	if word, ok := r.Asked[s.Name]; ok {
+	if word, ok := r.Requested[s.Name]; ok {
 		var err error
 		if id, err = r.find(word); err != nil {
 			return err
@@ -201,13 +200,13 @@ func (r *assigner) chosen(ctx context.Context, s *topology.Step) error {
 	case id == "":
 		id = named
 	case named != "" && named != id:
-		return invalid("device %q is asked for, but the step's config names %q: drop one of them", id, named)
+		return invalid("device %q is requested, but the step's config names %q: drop one of them", id, named)
 	}
 	if r.alive && kept != "" && id != "" && id != kept {
-		return fault.New(fault.Conflict, fmt.Errorf("device %q is asked for, but sandbox %q has %q: delete the sandbox first", id, r.ID, kept))
+		return fault.New(fault.Conflict, fmt.Errorf("device %q is requested, but sandbox %q has %q: delete the sandbox first", id, r.ID, kept))
 	}
 	if id == "" && kept != "" && (r.alive || !r.taken(need)[kept]) {
-		id = kept // unless its namespace went and another sandbox has taken it since
+		id = kept // unless its namespace ended and another sandbox has taken it since
 	}
 	if id == "" {
 		return nil
@@ -216,8 +215,8 @@ func (r *assigner) chosen(ctx context.Context, s *topology.Step) error {
 	return r.give(s, need, id)
 }
 
-// noteSelector remarks on a device that was chosen by name and that the step's
-// selector would not choose. The name counts: in a cluster a scheduler chooses, and
+// noteSelector remarks on a device that was chosen by name and does not match the
+// step's selector. The name takes precedence; in a cluster the scheduler chooses, and
 // there are no names.
 func (r *assigner) noteSelector(ctx context.Context, s *topology.Step, id string) {
 	if s.Selector == "" || r.Note == nil || !r.listed {
@@ -249,14 +248,14 @@ func (r *assigner) give(s *topology.Step, need need, id string) error {
 	return nil
 }
 
-// pick chooses for a step that nobody has chosen for.
+// pick chooses a device for a step that has none yet.
 func (r *assigner) pick(ctx context.Context, s *topology.Step) error {
 	need := r.need(s)
 	if _, done := r.out[s.Name]; done || need == takesNone {
 		return nil
 	}
 	if need == mayShare && (s.Selector == "" || s.Config["master"] != nil) {
-		return nil // it finds its own way, as by the default route
+		return nil // it finds its master itself, such as by the default route
 	}
 	selector := inventory.Selector{}
 	if s.Selector != "" {
@@ -310,8 +309,8 @@ func (r *assigner) taken(need need) map[string]bool {
 	return out
 }
 
-// list discovers the host's devices. Those of which some files could not be
-// read are listed too; what is lost with them shows where it is missed.
+// list discovers the host's devices. A device some of whose files could not be read is
+// listed too; the error comes up where the missing value is needed.
 func (r *assigner) list() error {
 	if r.listed {
 		return nil
@@ -324,8 +323,7 @@ func (r *assigner) list() error {
 	return nil
 }
 
-// find returns the identity of the device that a PCI address or an interface
-// name stands for.
+// find returns the ID of the device with a PCI address or an interface name.
 func (r *assigner) find(word string) (string, error) {
 	if address, err := contract.PCIAddress.Canonical(word); err == nil {
 		if r.moved(func(d netstate.Device) bool { return d.ID == address }) != "" {
@@ -337,8 +335,8 @@ func (r *assigner) find(word string) (string, error) {
 	if _, err := contract.InterfaceName.Canonical(name); err != nil {
 		return "", invalid("device %q is neither a PCI address nor an interface name", word)
 	}
-	// An interface that is in the sandbox already is known by the name it had
-	// on the host: the same command works twice.
+	// An interface that is already in the sandbox is found by the name it had on the
+	// host: the same command works twice.
 	if id := r.moved(func(d netstate.Device) bool { return d.At != nil && *d.At == netstate.HostName(name) }); id != "" {
 		return id, nil
 	}
@@ -347,7 +345,7 @@ func (r *assigner) find(word string) (string, error) {
 	})
 }
 
-// moved returns the device this sandbox has taken from where match says.
+// moved returns the device this sandbox has taken whose earlier state matches.
 func (r *assigner) moved(match func(before netstate.Device) bool) string {
 	if !r.alive {
 		return ""

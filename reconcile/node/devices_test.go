@@ -91,7 +91,7 @@ func TestAssignment(t *testing.T) {
 		asked   map[string]string
 		records []reconcile.Record
 		dead    map[reconcile.SandboxID]bool
-		others  map[string]bool // what a record of another version mentions
+		others  map[string]bool // devices in a record of another version
 		want    map[string]string
 		err     string
 		kind    fault.Kind
@@ -99,11 +99,11 @@ func TestAssignment(t *testing.T) {
 		"no step takes one":               {steps: dummy},
 		"the first free ones, each once":  {steps: twoVFs, want: map[string]string{"a": "0000:01:10.0", "b": "0000:01:10.2"}},
 		"the selector decides":            {steps: onPF1, want: map[string]string{"a": "0000:02:10.0"}},
-		"asked for by PCI address":        {steps: twoVFs, asked: map[string]string{"a": "02:11.2"}, want: map[string]string{"a": "0000:02:11.2", "b": "0000:01:10.0"}},
-		"asked for by name":               {steps: twoVFs, asked: map[string]string{"b": "pf0v0"}, want: map[string]string{"a": "0000:01:10.2", "b": "0000:01:10.0"}},
-		"asked for without PCI address":   {steps: "\n  - {name: a, type: host-device}\n", asked: map[string]string{"a": "dummy7"}, want: map[string]string{"a": "if:dummy7"}},
+		"requested by PCI address":        {steps: twoVFs, asked: map[string]string{"a": "02:11.2"}, want: map[string]string{"a": "0000:02:11.2", "b": "0000:01:10.0"}},
+		"requested by name":               {steps: twoVFs, asked: map[string]string{"b": "pf0v0"}, want: map[string]string{"a": "0000:01:10.2", "b": "0000:01:10.0"}},
+		"requested without PCI address":   {steps: "\n  - {name: a, type: host-device}\n", asked: map[string]string{"a": "dummy7"}, want: map[string]string{"a": "if:dummy7"}},
 		"macvlan shares the selected one": {steps: macvlan, want: map[string]string{"a": "0000:02:10.0"}},
-		"macvlan finds its own way":       {steps: "\n  - {name: a, type: macvlan}\n"},
+		"macvlan finds its master":        {steps: "\n  - {name: a, type: macvlan}\n"},
 		"two macvlans share one": {
 			steps: "\n  - {name: a, type: macvlan}\n  - {name: b, type: macvlan}\n",
 			asked: map[string]string{"a": "eth0", "b": "eth0"}, want: map[string]string{"a": "0000:03:00.0", "b": "0000:03:00.0"},
@@ -122,7 +122,7 @@ func TestAssignment(t *testing.T) {
 		},
 		"another one is refused": {
 			steps: twoVFs, records: []reconcile.Record{ownVF}, asked: map[string]string{"a": "pf0v0"},
-			err: `topology "ai": step "a": device "0000:01:10.0" is asked for, but sandbox "blue/ai" has "0000:01:10.2": delete the sandbox first`, kind: fault.Conflict,
+			err: `topology "ai": step "a": device "0000:01:10.0" is requested, but sandbox "blue/ai" has "0000:01:10.2": delete the sandbox first`, kind: fault.Conflict,
 		},
 		"another one is taken when the namespace is gone": {
 			steps: twoVFs, records: []reconcile.Record{ownVF}, asked: map[string]string{"a": "pf0v0"}, dead: map[reconcile.SandboxID]bool{"blue/ai": true},
@@ -132,19 +132,19 @@ func TestAssignment(t *testing.T) {
 			steps: twoVFs, records: []reconcile.Record{record("blue/ai", steps(t, onPF1), map[string]string{"a": "0000:01:10.0"}, nil)},
 			want: map[string]string{"a": "0000:01:10.0", "b": "0000:01:10.2"},
 		},
-		"those of others are not free": {
+		"devices of other sandboxes are not free": {
 			steps: twoVFs, records: []reconcile.Record{record("red/ai", steps(t, onPF1), map[string]string{"a": "0000:01:10.0"}, nil), record("red/x", steps(t, dummy), nil, map[string]string{"0000:02:10.0": "pf1v0"})},
 			want: map[string]string{"a": "0000:01:10.2", "b": "0000:02:11.2"},
 		},
-		"those that a record of another version mentions are not": {
+		"devices in a record of another version are not free": {
 			steps: twoVFs, others: map[string]bool{"blue/ai": true, "0000:01:10.0": true, "0000:02:10.0": true},
 			want: map[string]string{"a": "0000:01:10.2", "b": "0000:02:11.2"},
 		},
-		"those of the dead are": {
+		"devices of ended namespaces are free": {
 			steps: onPF1, records: []reconcile.Record{record("red/ai", steps(t, onPF1), map[string]string{"a": "0000:02:10.0"}, nil)}, dead: map[reconcile.SandboxID]bool{"red/ai": true},
 			want: map[string]string{"a": "0000:02:10.0"},
 		},
-		"a kept one that was lost is chosen anew": {
+		"an earlier device that was taken meanwhile is replaced": {
 			steps: twoVFs, dead: map[reconcile.SandboxID]bool{"blue/ai": true},
 			records: []reconcile.Record{ownVF, record("red/ai", steps(t, onPF1), map[string]string{"a": "0000:02:10.0"}, nil)},
 			want:    map[string]string{"a": "0000:01:10.2", "b": "0000:01:10.0"},
@@ -161,7 +161,7 @@ func TestAssignment(t *testing.T) {
 		"no such interface":      {steps: twoVFs, asked: map[string]string{"a": "eth9"}, err: "topology \"ai\": step \"a\": interface \"eth9\" is not on this host: `plumbline devices` lists what is", kind: fault.NotReady},
 		"no such address":        {steps: twoVFs, asked: map[string]string{"a": "0000:09:00.0"}, err: "topology \"ai\": step \"a\": device \"0000:09:00.0\" is not on this host: `plumbline devices` lists what is", kind: fault.NotReady},
 		"no name at all":         {steps: twoVFs, asked: map[string]string{"a": "a/b"}, err: `topology "ai": step "a": device "a/b" is neither a PCI address nor an interface name`, kind: fault.Invalid},
-		"two ways to say":        {steps: "\n  - {name: a, type: host-device, config: {device: pf1v1}}\n", asked: map[string]string{"a": "pf0v0"}, err: `topology "ai": step "a": device "0000:01:10.0" is asked for, but the step's config names "0000:02:11.2": drop one of them`, kind: fault.Invalid},
+		"named twice":            {steps: "\n  - {name: a, type: host-device, config: {device: pf1v1}}\n", asked: map[string]string{"a": "pf0v0"}, err: `topology "ai": step "a": device "0000:01:10.0" is requested, but the step's config names "0000:02:11.2": drop one of them`, kind: fault.Invalid},
 		"a namespace of the same name": {
 			steps: dummy, records: []reconcile.Record{{Sandbox: reconcile.Sandbox{ID: "blue/ai", Netns: "/elsewhere/blue", Topology: steps(t, dummy)}}},
 			err: `sandbox "blue/ai" is in network namespace "/elsewhere/blue", which has the same name: delete it first`, kind: fault.Conflict,
@@ -176,7 +176,7 @@ func TestAssignment(t *testing.T) {
 				}
 			}
 			sb, err := Assignment{
-				ID: "blue/ai", Netns: Netns{"blue", "/run/netns/blue"}, Topology: steps(t, c.steps), Asked: c.asked, Contracts: registry(t), Own: own,
+				ID: "blue/ai", Netns: Netns{"blue", "/run/netns/blue"}, Topology: steps(t, c.steps), Requested: c.asked, Contracts: registry(t), Own: own,
 				Records: func() []reconcile.Record {
 					listed++
 					return c.records
@@ -226,8 +226,8 @@ spec:
 	}
 }
 
-// TestNamedAgainstSelector holds that a device which was named is taken, and that a
-// selector that would not choose it is not passed over in silence.
+// TestNamedAgainstSelector holds that a device chosen by name is taken, with a note if
+// the step's selector does not match it.
 func TestNamedAgainstSelector(t *testing.T) {
 	for asked, want := range map[string]string{
 		"pf0v0": `step "a": takes device "0000:01:10.0", which was named, though its selector does not choose it`,
@@ -236,7 +236,7 @@ func TestNamedAgainstSelector(t *testing.T) {
 		said := ""
 		sb, err := Assignment{
 			ID: "blue/ai", Netns: Netns{Path: "/run/netns/blue"}, Topology: steps(t, onPF1), Contracts: registry(t),
-			Asked: map[string]string{"a": asked}, Discover: func() ([]inventory.Device, error) { return host(), nil },
+			Requested: map[string]string{"a": asked}, Discover: func() ([]inventory.Device, error) { return host(), nil },
 			Records: func() []reconcile.Record { return nil }, OtherVersions: func() []*frame.OtherVersion { return nil },
 			Note: func(text string) { said = text },
 		}.Sandbox(t.Context())
@@ -246,8 +246,8 @@ func TestNamedAgainstSelector(t *testing.T) {
 	}
 }
 
-// TestUserspaceDrivers holds that what is listed as handed to user space is planned
-// as that.
+// TestUserspaceDrivers holds that the list of userspace drivers agrees with the
+// planner's.
 func TestUserspaceDrivers(t *testing.T) {
 	for driver, want := range map[string]bool{
 		"vfio-pci": true, "mlx5_vfio_pci": true, "hisi-acc-vfio-pci": true, "igb_uio": true, "uio_pci_generic": true, "pci-stub": true, "xen-pciback": true,

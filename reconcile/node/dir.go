@@ -21,7 +21,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// file is what a file of the directory says: one sandbox.
+// file is the content of a file of the directory: one sandbox.
 type file struct {
 	// Netns is the name of a network namespace, or its path.
 	Netns string `json:"netns"`
@@ -33,18 +33,18 @@ type file struct {
 	Devices map[string]string `json:"devices,omitempty"`
 }
 
-// wish is a sandbox somebody wants to be.
-type wish struct {
-	file     string // base name of the file
-	id       reconcile.SandboxID
-	netns    Netns
-	topology *topology.Topology
-	asked    map[string]string
+// desired is a sandbox that a file describes.
+type desired struct {
+	file      string // base name of the file
+	id        reconcile.SandboxID
+	netns     Netns
+	topology  *topology.Topology
+	requested map[string]string
 }
 
-// same reports whether two wishes are for the same.
-func (w wish) same(o wish) bool {
-	if w.id != o.id || w.netns != o.netns || !maps.Equal(w.asked, o.asked) {
+// same reports whether two are equal, except for the file.
+func (w desired) same(o desired) bool {
+	if w.id != o.id || w.netns != o.netns || !maps.Equal(w.requested, o.requested) {
 		return false
 	}
 	a, errA := json.Marshal(w.topology)
@@ -52,23 +52,23 @@ func (w wish) same(o wish) bool {
 	return errA == nil && errB == nil && bytes.Equal(a, b)
 }
 
-// FromFile reports whether a sandbox is one that a loop keeps: only those does it
-// ever release.
+// FromFile reports whether a sandbox was made from a file by a loop: a loop releases
+// only those.
 func FromFile(id reconcile.SandboxID) bool { return id.Origin().File }
 
 // reading is one reading of the directory.
 type reading struct {
-	wishes map[string]wish  // by file
-	broken map[string]error // by file
-	dirs   []string         // whose changes can change the reading
+	desired map[string]desired // by file
+	broken  map[string]error   // by file
+	dirs    []string           // a change in them can change the reading
 }
 
-// readDir reads all files "*.yaml" of a directory but those that hold a
-// NetworkTopology themselves, for others to name. What is wrong with one file
-// does not keep the others from being read.
+// readDir reads all files "*.yaml" of a directory except those that are a
+// NetworkTopology, which other files may name. An error in one file does not keep the
+// others from being read.
 func readDir(ctx context.Context, dir string, set contract.Set) (reading, error) {
 	dir = filepath.Clean(dir)
-	out := reading{wishes: map[string]wish{}, broken: map[string]error{}, dirs: []string{dir}}
+	out := reading{desired: map[string]desired{}, broken: map[string]error{}, dirs: []string{dir}}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return out, fmt.Errorf("config: %w", err)
@@ -80,24 +80,24 @@ func readDir(ctx context.Context, dir string, set contract.Set) (reading, error)
 		}
 		data, err := os.ReadFile(filepath.Join(dir, name))
 		if errors.Is(err, os.ErrNotExist) {
-			continue // it went meanwhile
+			continue // it was removed meanwhile
 		}
 		if err == nil && isTopology(data) {
 			continue
 		}
-		var w wish
+		var w desired
 		if err == nil {
 			w, err = out.parse(ctx, dir, data, set)
 		}
 		if ctx.Err() != nil {
-			return out, context.Cause(ctx) // the file is not to blame
+			return out, context.Cause(ctx) // not an error of the file
 		}
 		if err != nil {
 			out.broken[name] = fmt.Errorf("config file %q: %w", name, err)
 			continue
 		}
 		w.file = name
-		out.wishes[name] = w
+		out.desired[name] = w
 	}
 	out.refuseTwice()
 	slices.Sort(out.dirs)
@@ -114,25 +114,25 @@ func isTopology(data []byte) bool {
 	return yaml.Unmarshal(data, &head) == nil && head.Kind == v1alpha1.Kind && head.APIVersion != ""
 }
 
-func (r *reading) parse(ctx context.Context, dir string, data []byte, set contract.Set) (wish, error) {
+func (r *reading) parse(ctx context.Context, dir string, data []byte, set contract.Set) (desired, error) {
 	var f file
 	if err := yaml.UnmarshalStrict(data, &f); err != nil {
-		return wish{}, fault.New(fault.Invalid, oneLine(err))
+		return desired{}, fault.New(fault.Invalid, oneLine(err))
 	}
 	if f.Netns == "" {
-		return wish{}, fault.New(fault.Invalid, errors.New("netns: is missing: name a network namespace or its path"))
+		return desired{}, fault.New(fault.Invalid, errors.New("netns: is missing: name a network namespace or its path"))
 	}
-	w := wish{asked: f.Devices}
+	w := desired{requested: f.Devices}
 	var err error
 	if w.netns, err = ParseNetns(f.Netns); err != nil {
-		return wish{}, fmt.Errorf("netns: %w", err)
+		return desired{}, fmt.Errorf("netns: %w", err)
 	}
 	text := []byte(f.Topology)
 	switch {
 	case len(f.Topology) > 0 && f.TopologyFile != "":
-		return wish{}, fault.New(fault.Invalid, errors.New("topology and topologyFile are both given: keep one"))
+		return desired{}, fault.New(fault.Invalid, errors.New("topology and topologyFile are both given: keep one"))
 	case len(f.Topology) == 0 && f.TopologyFile == "":
-		return wish{}, fault.New(fault.Invalid, errors.New("topology: is missing: give one, or the name of its file as topologyFile"))
+		return desired{}, fault.New(fault.Invalid, errors.New("topology: is missing: give one, or the name of its file as topologyFile"))
 	case f.TopologyFile != "":
 		path := f.TopologyFile
 		if !filepath.IsAbs(path) {
@@ -140,31 +140,32 @@ func (r *reading) parse(ctx context.Context, dir string, data []byte, set contra
 		}
 		r.dirs = append(r.dirs, filepath.Dir(path))
 		if text, err = os.ReadFile(path); err != nil {
-			return wish{}, fmt.Errorf("topologyFile: %w", err)
+			return desired{}, fmt.Errorf("topologyFile: %w", err)
 		}
 	}
 	if w.topology, _, err = Load(ctx, text, set); err != nil {
-		return wish{}, err
+		return desired{}, err
 	}
 	w.id = reconcile.IDOfFile(w.netns.Name, w.topology.Name)
 	return w, nil
 }
 
-// refuseTwice leaves a sandbox that several files describe to the first of them.
+// refuseTwice accepts a sandbox from the first file that describes it, and refuses the
+// others.
 func (r *reading) refuseTwice() {
 	first := map[reconcile.SandboxID]string{}
-	for _, name := range slices.Sorted(maps.Keys(r.wishes)) {
-		w := r.wishes[name]
+	for _, name := range slices.Sorted(maps.Keys(r.desired)) {
+		w := r.desired[name]
 		if other, twice := first[w.id]; twice {
 			r.broken[name] = fmt.Errorf("config file %q: topology %q in network namespace %q is described by file %q already", name, w.topology.Name, w.netns.Name, other)
-			delete(r.wishes, name)
+			delete(r.desired, name)
 			continue
 		}
 		first[w.id] = name
 	}
 }
 
-// oneLine puts a parser's findings on one line, without its way there.
+// oneLine puts a parser's errors on one line, without the names of its layers.
 func oneLine(err error) error {
 	text := strings.Join(strings.Fields(err.Error()), " ")
 	for _, way := range []string{"error converting YAML to JSON: ", "error unmarshaling JSON: ", "while decoding JSON: ", "json: "} {
@@ -173,20 +174,20 @@ func oneLine(err error) error {
 	return errors.New(text)
 }
 
-// config is what the directory has said so far.
+// config is what has been read from the directory so far.
 type config struct {
-	files  map[string]wish // by file; of a broken one what it said last
+	files  map[string]desired // by file; of a broken one its last valid content
 	broken map[string]error
-	// unknown are broken files that never said anything: what they are meant to
-	// keep cannot be told.
+	// unknown is set if a broken file was never valid: which sandboxes it describes
+	// cannot be known.
 	unknown bool
 }
 
-// take replaces what the directory says and returns the sandboxes whose wish
-// has come, gone or changed. A file that breaks keeps what it said: nobody loses
-// a network by a typing error.
-func (c *config) take(r reading) (changed []reconcile.SandboxID) {
-	files := maps.Clone(r.wishes)
+// replace replaces the content and returns the sandboxes that were added, removed or
+// changed. A file that breaks keeps its last valid content: a typing error removes no
+// network.
+func (c *config) replace(r reading) (changed []reconcile.SandboxID) {
+	files := maps.Clone(r.desired)
 	c.unknown = false
 	for name := range r.broken {
 		if old, ok := c.files[name]; ok {
@@ -211,9 +212,9 @@ func (c *config) take(r reading) (changed []reconcile.SandboxID) {
 	return changed
 }
 
-// byID orders wishes by sandbox; the first file wins, as in refuseTwice.
-func byID(files map[string]wish) map[reconcile.SandboxID]wish {
-	out := map[reconcile.SandboxID]wish{}
+// byID indexes by sandbox; the first file wins, as in refuseTwice.
+func byID(files map[string]desired) map[reconcile.SandboxID]desired {
+	out := map[reconcile.SandboxID]desired{}
 	for _, name := range slices.Backward(slices.Sorted(maps.Keys(files))) {
 		out[files[name].id] = files[name]
 	}

@@ -61,7 +61,7 @@ func TestReadDir(t *testing.T) {
 		t.Fatal(err)
 	}
 	ids := map[string]reconcile.SandboxID{}
-	for name, w := range r.wishes {
+	for name, w := range r.desired {
 		ids[name] = w.id
 	}
 	want := map[string]reconcile.SandboxID{"blue.yaml": "run/blue/ai", "far.yaml": "run/far/ai", "red.yaml": "run/pid7/ai"}
@@ -111,7 +111,7 @@ func TestTake(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return c.take(r)
+		return c.replace(r)
 	}
 	check := func(what string, got, want []reconcile.SandboxID, unknown bool) {
 		t.Helper()

@@ -24,7 +24,7 @@ const debounce = 100 * time.Millisecond
 type fileWatch struct {
 	watcher *fsnotify.Watcher
 	wanted  []string
-	watched map[string]bool // in their place
+	watched map[string]bool // the watched parents
 }
 
 func newFileWatch() (*fileWatch, error) {
@@ -37,9 +37,9 @@ func newFileWatch() (*fileWatch, error) {
 
 func (f *fileWatch) close() { f.watcher.Close() }
 
-// follow watches these directories and no others. In place of one that does not
-// exist its nearest parent is watched. It reports whether one is new, in which
-// something may have happened since it was read.
+// follow watches these directories and no others. If one does not exist, its nearest
+// parent is watched. It reports whether one is new: it may have changed since it was
+// read.
 func (f *fileWatch) follow(dirs []string) (fresh bool) {
 	want := map[string]bool{}
 	f.wanted = dirs
@@ -60,15 +60,15 @@ func (f *fileWatch) follow(dirs []string) (fresh bool) {
 	}
 	for dir := range f.watched {
 		if !want[dir] {
-			_ = f.watcher.Remove(dir) // an error says that it is gone already
+			_ = f.watcher.Remove(dir) // an error: it no longer exists
 		}
 	}
 	f.watched = want
 	return fresh
 }
 
-// dirs are the directories whose changes matter: those of the reading, that of
-// the journal, and those where the namespaces appear.
+// dirs are the directories to watch: those of the reading, that of the journal, and
+// those in which namespaces appear.
 func (l *Loop) dirs(r reading) []string {
 	dirs := append(slices.Clone(r.dirs), filepath.Clean(l.StateDir))
 	l.mu.Lock()
@@ -80,11 +80,11 @@ func (l *Loop) dirs(r reading) []string {
 	return slices.Compact(dirs)
 }
 
-// follow turns changes of files into turns, until ctx ends.
+// follow turns changes of files into work items, until ctx ends.
 func (l *Loop) follow(ctx context.Context, files *fileWatch) {
 	resync := time.NewTicker(l.Resync)
 	defer resync.Stop()
-	quiet := time.NewTimer(debounce) // what happened before the watch began is read now
+	quiet := time.NewTimer(debounce) // changes before the watch began are read now
 	defer quiet.Stop()
 	reread := func() {
 		if l.reread(ctx, files) {
@@ -103,7 +103,7 @@ func (l *Loop) follow(ctx context.Context, files *fileWatch) {
 				l.appeared(e.Name)
 			}
 		case err := <-files.watcher.Errors:
-			// Events were lost: look at everything.
+			// Events were lost: check everything.
 			l.Log.Warn("cannot watch files", "error", err)
 			quiet.Reset(debounce)
 		case <-quiet.C:
@@ -114,9 +114,9 @@ func (l *Loop) follow(ctx context.Context, files *fileWatch) {
 	}
 }
 
-// concerns reports whether an event may change what is wanted or known: one in
-// a directory of the reading, a new name in that of the journal, which is written
-// to all the time, and the coming or going of a directory on the way to another.
+// concerns reports whether an event may change what is wanted or known: any in a
+// directory of the reading; a new file in that of the journal, which is written to all
+// the time; a directory added or removed above one of these.
 func (l *Loop) concerns(files *fileWatch, e fsnotify.Event) bool {
 	dir := filepath.Dir(e.Name)
 	l.mu.Lock()
@@ -132,9 +132,9 @@ func (l *Loop) concerns(files *fileWatch, e fsnotify.Event) bool {
 	}
 }
 
-// appeared gives a turn to the sandboxes of a namespace that has come or gone.
-// Its file is there a moment before the namespace is mounted on it; the turn
-// fails then and is repeated.
+// appeared enqueues the sandboxes of a namespace that was added or removed. Its file
+// exists a moment before the namespace is mounted on it; the pass fails then and is
+// retried.
 func (l *Loop) appeared(path string) {
 	var ids []reconcile.SandboxID
 	l.mu.Lock()
@@ -145,17 +145,17 @@ func (l *Loop) appeared(path string) {
 	}
 	l.mu.Unlock()
 	for _, id := range ids {
-		l.sched.ask(id)
+		l.sched.enqueue(id)
 	}
 }
 
 func (l *Loop) reread(ctx context.Context, files *fileWatch) (fresh bool) {
 	r, err := readDir(ctx, l.Dir, l.Contracts)
 	if err != nil {
-		// What was wanted stays wanted.
+		// The last reading stays in force.
 		l.Log.Error("cannot use a file of the directory", "error", err)
 		return false
 	}
-	l.take(r)
+	l.reload(r)
 	return files.follow(l.dirs(r))
 }

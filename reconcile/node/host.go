@@ -8,20 +8,20 @@ import (
 	"github.com/plumbline/plumbline/reconcile/watch"
 )
 
-// hostPace is how much time goes by between two turns that the host's devices are
-// the cause of, on average. Each pod that starts or ends changes some of them, and
-// every sandbox that has one may be concerned: without it a pod that starts on a
-// node with hundreds would cost hundreds of passes.
+// hostPace is the time between two passes that a change of the host's devices causes,
+// on average. Each pod that starts or ends changes some of them, and every sandbox with
+// such a device may be affected: without a limit, a pod that starts on a node with
+// hundreds would cause hundreds of passes.
 const hostPace = 20 * time.Millisecond
 
-// listen turns the watcher's events into turns, until ctx ends.
+// listen turns the watcher's events into work items, until ctx ends.
 func (l *Loop) listen(ctx context.Context) {
-	var next time.Time // the host is not heard before
+	var next time.Time // changes of the host wait until then
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var due <-chan time.Time // when it has been heard meanwhile
+	var due <-chan time.Time // set if one came meanwhile
 	host := func() {
-		due, next = nil, l.Now().Add(time.Duration(l.heardHost())*hostPace)
+		due, next = nil, l.Now().Add(time.Duration(l.hostChanged())*hostPace)
 	}
 	for {
 		select {
@@ -35,7 +35,7 @@ func (l *Loop) listen(ctx context.Context) {
 			}
 			switch wait := next.Sub(l.Now()); {
 			case !e.Host:
-				l.heard(e)
+				l.handleEvent(e)
 			case wait <= 0:
 				host()
 			case due == nil:
@@ -46,34 +46,34 @@ func (l *Loop) listen(ctx context.Context) {
 	}
 }
 
-// heardHost says that a device of the host has come, gone or changed: whoever has
-// one may have drifted, and whoever waits for one may have it. It returns how many
-// sandboxes have a turn for it.
-func (l *Loop) heardHost() int {
-	ids := l.concernedByHost()
+// hostChanged handles the addition, removal or change of a device of the host: a
+// sandbox that has one may have drifted, and one that waits for a device may get it. It
+// returns how many sandboxes were enqueued.
+func (l *Loop) hostChanged() int {
+	ids := l.dependentOnHost()
 	for _, id := range ids {
-		l.sched.host(id)
+		l.sched.enqueueHostChange(id)
 	}
 	return len(ids)
 }
 
-func (l *Loop) heard(e watch.Event) {
+func (l *Loop) handleEvent(e watch.Event) {
 	switch {
 	case e.Gone:
-		l.sched.ask(e.ID)
+		l.sched.enqueue(e.ID)
 	case e.Reason == watch.Resync:
-		l.sched.look(e.ID)
+		l.sched.enqueueCheck(e.ID)
 	default:
-		l.sched.notice(e.ID)
+		l.sched.enqueueChange(e.ID)
 	}
 }
 
-func (l *Loop) concernedByHost() []reconcile.SandboxID {
+func (l *Loop) dependentOnHost() []reconcile.SandboxID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var out []reconcile.SandboxID
 	for id := range l.paths {
-		if _, failed := l.said[id]; failed || l.onHost[id] {
+		if _, failed := l.logged[id]; failed || l.onHost[id] {
 			out = append(out, id)
 		}
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/plumbline/plumbline/reconcile/watch"
 )
 
-// TestHostIsHeardAtAPace holds that a change of the host's devices has all looked
-// at that may be concerned, at once when it is one change and soon when it is one
-// of many, and that many changes do not cost a pass each for everybody.
-func TestHostIsHeardAtAPace(t *testing.T) {
+// TestHostChangesAreRateLimited holds that after a change of the host's devices every
+// sandbox that may be affected is checked, at once after a single change and soon after
+// one of many, and that many changes do not cause a pass of every sandbox each.
+func TestHostChangesAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 100
 		events := make(chan watch.Event)
@@ -46,7 +46,7 @@ func TestHostIsHeardAtAPace(t *testing.T) {
 				defer mu.Unlock()
 				last[id] = time.Now()
 				passes++
-				return settled
+				return done
 			})
 		})
 
@@ -54,7 +54,7 @@ func TestHostIsHeardAtAPace(t *testing.T) {
 		events <- watch.Event{Host: true}
 		synctest.Wait()
 		if looked, passed := since(began); looked != n || passed != n {
-			t.Errorf("after one change %d are looked at, in %d passes", looked, passed)
+			t.Errorf("after one change %d are checked, in %d passes", looked, passed)
 		}
 		var changed time.Time
 		for range 100 { // ten seconds of pods that start
@@ -65,7 +65,7 @@ func TestHostIsHeardAtAPace(t *testing.T) {
 		time.Sleep(n*hostPace + time.Millisecond)
 		looked, passed := since(changed)
 		if looked != n {
-			t.Errorf("after the last change %d of %d were looked at", looked, n)
+			t.Errorf("after the last change %d of %d were checked", looked, n)
 		}
 		if most := int(12*time.Second/hostPace) + n; passed > most {
 			t.Errorf("%d passes in twelve seconds, want %d at most", passed, most)
@@ -79,30 +79,30 @@ func TestHostIsHeardAtAPace(t *testing.T) {
 	})
 }
 
-// TestChangesOvertakeLooks holds that a sandbox that was changed does not wait for
-// all the others that are only looked at, and that those have their turn at last.
-func TestChangesOvertakeLooks(t *testing.T) {
+// TestChangesComeBeforeResyncs holds that a sandbox that was changed does not wait for
+// others that are due for a periodic check only, and that those are checked in the end.
+func TestChangesComeBeforeResyncs(t *testing.T) {
 	now := time.Unix(0, 0)
 	s := newScheduler(func() time.Time { return now })
 	for i := range 100 {
 		id := reconcile.SandboxID(fmt.Sprintf("looked%02d", i))
 		if i%2 == 0 {
-			s.host(id)
+			s.enqueueHostChange(id)
 		} else {
-			s.look(id)
+			s.enqueueCheck(id)
 		}
 	}
 	now = now.Add(time.Second)
-	s.notice("changed")
-	s.ask("asked")
-	s.notice("looked50")
+	s.enqueueChange("changed")
+	s.enqueue("asked")
+	s.enqueueChange("looked50")
 	for _, want := range []reconcile.SandboxID{"looked50", "asked", "changed"} { // by the time they are due
 		if id, _ := s.next(200); id != want {
-			t.Errorf("the turn is %q's, want %q's", id, want)
+			t.Errorf("next is %q, want %q", id, want)
 		}
 	}
-	now = now.Add(patience)
-	s.notice("later")
+	now = now.Add(resyncYield)
+	s.enqueueChange("later")
 	for i := range 100 {
 		if id, _ := s.next(200); id == "later" && i != 99 || id == "" {
 			t.Errorf("%q comes after %d of 99 that have waited for longer", id, i)

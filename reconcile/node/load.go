@@ -11,8 +11,8 @@ import (
 	"github.com/plumbline/plumbline/topology/validity"
 )
 
-// Load reads a topology and says everything that is wrong with it, see package
-// validity. An error is of kind Invalid, or that of a context that has ended.
+// Load reads a topology and reports all its errors, see package validity. An error is
+// of kind Invalid, or that of a context that has ended.
 func Load(ctx context.Context, data []byte, set contract.Set) (*topology.Topology, []string, error) {
 	t, notes, err := validity.File(ctx, data, set)
 	if err != nil && ctx.Err() == nil {

@@ -26,16 +26,16 @@ func (l *Loop) reportOtherVersions() {
 	}
 }
 
-// say logs what went wrong with a sandbox, once until something else does.
-func (l *Loop) say(id reconcile.SandboxID, err error) {
+// logOnce logs the error of a sandbox, once until there is another error.
+func (l *Loop) logOnce(id reconcile.SandboxID, err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
 	l.mu.Lock()
-	news := l.said[id] != text
-	if l.said[id] = text; text == "" {
-		delete(l.said, id)
+	news := l.logged[id] != text
+	if l.logged[id] = text; text == "" {
+		delete(l.logged, id)
 	}
 	l.mu.Unlock()
 	switch {
@@ -47,7 +47,7 @@ func (l *Loop) say(id reconcile.SandboxID, err error) {
 	}
 }
 
-// describe names what drifted, without the values: they may change every time.
+// describe lists what drifted, without the values: they may change every time.
 func describe(drift []reconcile.Drift) string {
 	var out []string
 	for _, d := range drift {

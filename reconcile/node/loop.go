@@ -30,30 +30,30 @@ type Watcher interface {
 	Events() <-chan watch.Event
 }
 
-// Recorder is told what only the loop knows.
+// Recorder receives what only the loop knows.
 type Recorder interface {
-	// Repaired tells how long a drift lasted that was put right.
+	// Repaired is called after a repair, with how long the drift lasted.
 	Repaired(took time.Duration)
-	// Fighting tells what others keep changing back in a sandbox, whenever that
-	// is something else than before; none ends it.
-	Fighting(id reconcile.SandboxID, topology string, fights []reconcile.Fight)
-	// Damaged tells how many journal files lie set aside.
+	// Contended is called when the list of what other writers keep changing back in a
+	// sandbox has changed; none ends it.
+	Contended(id reconcile.SandboxID, topology string, contended []reconcile.Contention)
+	// Damaged is called with the number of journal files that were set aside.
 	Damaged(files int)
-	// OtherVersions tells how many records other versions have written.
+	// OtherVersions is called with the number of records that other versions wrote.
 	OtherVersions(files int)
-	// Forget drops what is known of a sandbox that is no more.
+	// Forget drops what is known of a sandbox that no longer exists.
 	Forget(id reconcile.SandboxID)
 }
 
-// Options is what a Loop works with. All but the numbers must be given.
+// Options are the settings of a Loop. All except the numbers are required.
 type Options struct {
-	Dir        string // of the files that say what is wanted
+	Dir        string // of the files that describe sandboxes
 	StateDir   string // of the journal
 	Reconciler *reconcile.Reconciler
 	Store      reconcile.Store
-	// Damaged lists the journal files that lie set aside.
+	// Damaged lists the journal files that were set aside.
 	Damaged func() ([]string, error)
-	// OtherVersions lists the records of other versions that were met.
+	// OtherVersions lists the records of other versions that were found.
 	OtherVersions func() []*frame.OtherVersion
 	Contracts     contract.Set
 	BootID        string
@@ -67,31 +67,31 @@ type Options struct {
 
 	Workers int           // passes at a time; default 4
 	Timeout time.Duration // of one pass; default one minute
-	// Resync is the time after which the directory and the journal are read
-	// although nothing was heard of them; default one minute.
+	// Resync is the interval at which the directory and the journal are read without a
+	// notification; default one minute.
 	Resync time.Duration
 }
 
-// stopGrace is what a pass that runs gets to finish when the loop is stopped;
-// then it is cancelled, and undoes what it did.
+// stopGrace is how long a running pass may take to finish when the loop is stopped;
+// then it is cancelled, and rolls back.
 const stopGrace = 5 * time.Second
 
-// Loop keeps the sandboxes of one node as they are wanted.
+// Loop applies and repairs the sandboxes of one node.
 type Loop struct {
 	Options
-	sched  *scheduler
-	fights *fights
+	sched      *scheduler
+	contention *contentionTracker
 
 	mu      sync.Mutex
 	config  config
 	read    []string                       // directories of the last reading
-	paths   map[reconcile.SandboxID]string // of the namespaces, as last seen
+	paths   map[reconcile.SandboxID]string // of their namespaces, last known
 	onHost  map[reconcile.SandboxID]bool   // those that depend on the host's devices
 	waiting map[reconcile.SandboxID]bool   // for their first pass
 	started bool
 	running bool
 	resync  time.Time                      // of the last reading
-	said    map[reconcile.SandboxID]string // what was logged last
+	logged  map[reconcile.SandboxID]string // what was logged last
 	others  map[string]string              // what was logged of records of other versions, by path
 }
 
@@ -101,16 +101,16 @@ func New(o Options) *Loop {
 	o.Timeout = cmp.Or(o.Timeout, time.Minute)
 	o.Resync = cmp.Or(o.Resync, time.Minute)
 	return &Loop{
-		Options: o, sched: newScheduler(o.Now), fights: newFights(),
+		Options: o, sched: newScheduler(o.Now), contention: newContentionTracker(),
 		paths:   map[reconcile.SandboxID]string{},
 		onHost:  map[reconcile.SandboxID]bool{},
 		waiting: map[reconcile.SandboxID]bool{},
-		said:    map[reconcile.SandboxID]string{},
+		logged:  map[reconcile.SandboxID]string{},
 	}
 }
 
-// Run keeps the sandboxes until ctx ends. It leaves them as they are then. It
-// fails only when it cannot begin.
+// Run reconciles the sandboxes until ctx ends, and then leaves them as they are. It
+// fails only if it cannot start.
 func (l *Loop) Run(ctx context.Context) error {
 	unlock, err := lockState(l.StateDir)
 	if err != nil {
@@ -138,8 +138,8 @@ func (l *Loop) Run(ctx context.Context) error {
 	return nil
 }
 
-// lockState keeps a second loop away from the journal: each would release what
-// the other makes.
+// lockState keeps a second loop from using the journal: each would release what the
+// other applies.
 func lockState(dir string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(dir, "loop"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -158,7 +158,7 @@ func lockState(dir string) (unlock func(), err error) {
 
 // begin takes the first reading.
 func (l *Loop) begin(r reading) {
-	l.take(r)
+	l.reload(r)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for id := range l.paths {
@@ -173,16 +173,16 @@ func (l *Loop) end() {
 	l.running = false
 }
 
-// Work is what a Loop is at.
+// Work is the load of a Loop.
 type Work struct {
 	Running bool
-	Waiting int           // sandboxes whose turn has come, and no worker is free
-	Busy    int           // sandboxes that are being looked at
-	Delay   time.Duration // of the turn that has been due for longest
+	Waiting int           // sandboxes that are due and wait for a worker
+	Busy    int           // sandboxes that a worker is reconciling
+	Delay   time.Duration // of the work item that has been due for longest
 	Resync  time.Time     // when the directory and the journal were read last; zero: never
 }
 
-// Work returns what the loop is at now.
+// Work returns the current load.
 func (l *Loop) Work() Work {
 	waiting, busy, since := l.sched.load()
 	delay := time.Duration(0)
@@ -194,8 +194,8 @@ func (l *Loop) Work() Work {
 	return Work{Running: l.running, Waiting: waiting, Busy: busy, Delay: delay, Resync: l.resync}
 }
 
-// Ready returns nil once every sandbox of the start has had its first pass,
-// whatever came of it.
+// Ready returns nil once every sandbox known at the start has had its first pass,
+// whatever its result.
 func (l *Loop) Ready() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -203,20 +203,20 @@ func (l *Loop) Ready() error {
 	case !l.started:
 		return errors.New("not started yet")
 	case len(l.waiting) > 0:
-		return fmt.Errorf("%d sandboxes have not been looked at yet", len(l.waiting))
+		return fmt.Errorf("%d sandboxes have not been checked yet", len(l.waiting))
 	}
 	return nil
 }
 
-// Yield lets the loop begin nothing until done is called: something is under way
-// that somebody waits for, such as the start of a pod. What the loop is at it ends
-// first, and what has been due for a second it does all the same, one at a time.
+// Yield keeps the loop from starting passes until done is called: something more urgent
+// is in progress, such as the start of a pod. Running passes finish, and items that
+// have been due for a second run all the same, one at a time.
 func (l *Loop) Yield() (done func()) { return l.sched.yield() }
 
-// take lets the loop follow a reading of the directory and the journal as it is
-// now, and gives a turn to what has come, gone or changed.
-func (l *Loop) take(r reading) {
-	records, complete := l.unknown()
+// reload takes over a reading of the directory and the current journal, and enqueues
+// the sandboxes that were added, removed or changed.
+func (l *Loop) reload(r reading) {
+	records, complete := l.newRecords()
 	if files, err := l.Damaged(); err == nil {
 		l.Recorder.Damaged(len(files))
 	}
@@ -226,7 +226,7 @@ func (l *Loop) take(r reading) {
 		l.resync = l.Now()
 	}
 	broken := l.config.broken
-	turns := l.config.take(r)
+	due := l.config.replace(r)
 	l.read = r.dirs
 	for _, w := range l.config.files {
 		l.paths[w.id] = w.netns.Path
@@ -236,12 +236,12 @@ func (l *Loop) take(r reading) {
 		if _, ok := l.paths[id]; !ok {
 			l.paths[id] = rec.Sandbox.Netns
 		}
-		turns = append(turns, id)
+		due = append(due, id)
 	}
 	if len(broken) > 0 && !l.config.unknown {
-		for id := range l.paths { // what an unreadable file kept from being released
+		for id := range l.paths { // an unreadable file kept these from being released
 			if FromFile(id) {
-				turns = append(turns, id)
+				due = append(due, id)
 			}
 		}
 	}
@@ -251,15 +251,15 @@ func (l *Loop) take(r reading) {
 			l.Log.Error("cannot use a file of the directory", "error", r.broken[name])
 		}
 	}
-	for _, id := range turns {
-		l.sched.ask(id)
+	for _, id := range due {
+		l.sched.enqueue(id)
 	}
 }
 
-// unknown returns the records of sandboxes the loop has not seen yet, and whether
-// all could be read. Reading those it knows is left to their turns: with each pod
-// that starts there is a new one.
-func (l *Loop) unknown() (out []reconcile.Record, complete bool) {
+// newRecords returns the records of sandboxes that the loop does not know yet, and
+// whether all could be read. Those it knows are read in their own pass: every pod that
+// starts adds one, and reading all each time would be slow.
+func (l *Loop) newRecords() (out []reconcile.Record, complete bool) {
 	ids, errs := l.Reconciler.IDs()
 	for _, id := range ids {
 		l.mu.Lock()

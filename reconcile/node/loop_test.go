@@ -29,13 +29,13 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// world is namespaces in memory, by path, as package netstate models them. A
-// file stands for each, so that it can come, go and be told from another.
+// world is namespaces in memory, by path, as package netstate models them. Each has a
+// file at its path, so that it can be added, removed and told from another one.
 type world struct {
 	mu       sync.Mutex
 	netns    map[reconcile.NetnsID]*netstate.Snapshot
-	cookie   uint64 // of all namespaces: another one makes others of them
-	refuse   error  // what changes are answered with
+	cookie   uint64 // of all namespaces; a new value replaces them all
+	refuse   error  // the error of every change
 	writes   int
 	changing chan struct{} // holds a token after a change
 }
@@ -58,7 +58,7 @@ func (w *world) open(path string) (reconcile.Domain, error) {
 	return &view{w, id, w.netns[id]}, nil
 }
 
-// identity is what bears a path, while the world is locked.
+// identity is the namespace at a path. The world must be locked.
 func (w *world) identity(t *testing.T, path string) reconcile.NetnsID {
 	t.Helper()
 	id := identity(t, path)
@@ -66,7 +66,7 @@ func (w *world) identity(t *testing.T, path string) reconcile.NetnsID {
 	return id
 }
 
-// change is somebody else's change.
+// change makes a foreign change.
 func (w *world) change(t *testing.T, path string, c netstate.Change) {
 	t.Helper()
 	w.mu.Lock()
@@ -110,7 +110,7 @@ type view struct {
 func (v *view) Observe(_ context.Context, ask []netstate.Object) (*netstate.Snapshot, error) {
 	v.w.mu.Lock()
 	defer v.w.mu.Unlock()
-	// Observed afresh: nothing in it is the work of a plan.
+	// A new snapshot: nothing in it comes from a plan.
 	s := netstate.NewSnapshot(netstate.All[netstate.Object](v.snap)...)
 	for _, o := range ask {
 		if !s.Known(o) {
@@ -145,7 +145,7 @@ func (v *view) Apply(_ context.Context, c netstate.Change) error {
 func (v *view) NetnsID() reconcile.NetnsID { return v.id }
 func (v *view) Close() error               { return nil }
 
-// watched is the Watcher of a test: it keeps what is watched.
+// watched is the Watcher of a test: it records what is watched.
 type watched struct {
 	mu     sync.Mutex
 	ids    map[reconcile.SandboxID]string
@@ -173,48 +173,48 @@ func (w *watched) list() []reconcile.SandboxID {
 	return slices.Sorted(maps.Keys(w.ids))
 }
 
-// told is the Recorder of a test.
-type told struct {
-	mu       sync.Mutex
-	repaired []time.Duration
-	damaged  int
-	others   int
-	fights   [][]reconcile.Fight
+// testRecorder is the Recorder of a test.
+type testRecorder struct {
+	mu        sync.Mutex
+	repaired  []time.Duration
+	damaged   int
+	others    int
+	contended [][]reconcile.Contention
 }
 
-func (r *told) Repaired(took time.Duration) {
+func (r *testRecorder) Repaired(took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.repaired = append(r.repaired, took)
 }
 
-func (r *told) Damaged(files int) {
+func (r *testRecorder) Damaged(files int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.damaged = files
 }
 
-func (r *told) OtherVersions(files int) {
+func (r *testRecorder) OtherVersions(files int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.others = files
 }
 
-func (r *told) Fighting(_ reconcile.SandboxID, _ string, fights []reconcile.Fight) {
+func (r *testRecorder) Contended(_ reconcile.SandboxID, _ string, contended []reconcile.Contention) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.fights = append(r.fights, fights)
+	r.contended = append(r.contended, contended)
 }
 
-func (r *told) Forget(reconcile.SandboxID) {}
+func (r *testRecorder) Forget(reconcile.SandboxID) {}
 
-// node is a loop with all it works on.
+// node is a loop and its environment.
 type node struct {
 	*Loop
 	t       *testing.T
 	world   *world
 	watched *watched
-	told    *told
+	told    *testRecorder
 	engine  *reconcile.Reconciler
 	netns   string // directory of the namespaces
 	log     *lockedBuffer
@@ -253,7 +253,7 @@ func newNode(t *testing.T) *node {
 	}
 	n := &node{
 		t: t, world: &world{netns: map[reconcile.NetnsID]*netstate.Snapshot{}, changing: make(chan struct{}, 1)},
-		watched: &watched{ids: map[reconcile.SandboxID]string{}, events: make(chan watch.Event)}, told: &told{}, netns: t.TempDir(), log: &lockedBuffer{},
+		watched: &watched{ids: map[reconcile.SandboxID]string{}, events: make(chan watch.Event)}, told: &testRecorder{}, netns: t.TempDir(), log: &lockedBuffer{},
 	}
 	n.engine = reconcile.New(reconcile.Options{Registry: reg, Store: store, Open: n.world.open, BootID: "boot"})
 	n.Loop = New(Options{
@@ -270,7 +270,7 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// running runs f beside the loop's turns, in a bubble.
+// running runs f beside the loop, in a synctest bubble.
 func running(t *testing.T, prepare func(n *node), f func(n *node)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -308,7 +308,7 @@ func (n *node) make(name string) {
 	}
 }
 
-func (n *node) kill(name string) {
+func (n *node) remove(name string) {
 	n.t.Helper()
 	if err := os.Remove(n.path(name)); err != nil {
 		n.t.Fatal(err)
@@ -328,7 +328,7 @@ func (n *node) reread() {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.take(r)
+	n.reload(r)
 	synctest.Wait()
 }
 
@@ -344,8 +344,8 @@ func (n *node) expect(what string, netns, links string) {
 	}
 }
 
-// spoilt is somebody's change of an MTU.
-var spoilt = netstate.Change{Before: netstate.Link{Name: "net1", MTU: new(uint32(1400))}, After: netstate.Link{Name: "net1", MTU: new(uint32(1500))}}
+// disturbed is a foreign change of an MTU.
+var disturbed = netstate.Change{Before: netstate.Link{Name: "net1", MTU: new(uint32(1400))}, After: netstate.Link{Name: "net1", MTU: new(uint32(1500))}}
 
 func TestFilesBecomeSandboxes(t *testing.T) {
 	running(t, func(n *node) {
@@ -360,7 +360,7 @@ func TestFilesBecomeSandboxes(t *testing.T) {
 		n.wants("red.yaml", "red", "mtu: 1300")
 		n.world.written()
 		n.reread()
-		n.expect("a file came", "red", "net1/1300")
+		n.expect("a file was added", "red", "net1/1300")
 		if w := n.world.written(); w != 1 {
 			t.Errorf("%d writes for one new link", w)
 		}
@@ -373,7 +373,7 @@ func TestFilesBecomeSandboxes(t *testing.T) {
 
 		write(t, n.Dir, map[string]string{"blue.yaml": "netns: [\n"})
 		n.reread()
-		n.expect("a file broke", "blue", "net1/1450")
+		n.expect("a file became invalid", "blue", "net1/1450")
 		if got := n.log.take(); !strings.Contains(got, "level=ERROR msg=\"cannot use a file of the directory\"") {
 			t.Errorf("a broken file is not reported:\n%s", got)
 		}
@@ -385,8 +385,8 @@ func TestFilesBecomeSandboxes(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.reread()
-		n.expect("a file went", "blue", "")
-		n.expect("another did not", "red", "net1/1300")
+		n.expect("a file was removed", "blue", "")
+		n.expect("another was not", "red", "net1/1300")
 		if want := []reconcile.SandboxID{"run/red/ai"}; !slices.Equal(n.watched.list(), want) {
 			t.Errorf("watched: %q, want %q", n.watched.list(), want)
 		}
@@ -403,11 +403,11 @@ func TestDriftIsRepaired(t *testing.T) {
 		if w := n.world.written(); w != 0 {
 			t.Errorf("%d writes although nothing had changed", w)
 		}
-		n.world.change(t, n.path("blue"), spoilt)
+		n.world.change(t, n.path("blue"), disturbed)
 		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
-		n.expect("after a notice", "blue", "net1/1400")
+		n.expect("after a notification", "blue", "net1/1400")
 		if len(n.told.repaired) != 1 {
-			t.Errorf("repairs told: %v, want one", n.told.repaired)
+			t.Errorf("repairs reported: %v, want one", n.told.repaired)
 		}
 		n.world.change(t, n.path("blue"), netstate.Change{Before: netstate.Link{Name: "net1"}})
 		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Resync})
@@ -415,7 +415,7 @@ func TestDriftIsRepaired(t *testing.T) {
 	})
 }
 
-// A failing repair keeps what works, is repeated later each time, and told once.
+// A failing repair keeps what works, is retried with backoff, and logged once.
 func TestFailingRepair(t *testing.T) {
 	running(t, func(n *node) {
 		n.make("blue")
@@ -425,7 +425,7 @@ func TestFailingRepair(t *testing.T) {
 		n.world.mu.Lock()
 		n.world.refuse = errors.New("operation not permitted")
 		n.world.mu.Unlock()
-		n.world.change(t, n.path("blue"), spoilt)
+		n.world.change(t, n.path("blue"), disturbed)
 		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
@@ -436,11 +436,11 @@ func TestFailingRepair(t *testing.T) {
 		n.world.mu.Lock()
 		n.world.refuse = nil
 		n.world.mu.Unlock()
-		time.Sleep(backoffMost)
+		time.Sleep(backoffMax)
 		synctest.Wait()
 		n.expect("once it is not", "blue", "net1/1400")
 		if len(n.told.repaired) != 1 || n.told.repaired[0] < 10*time.Second {
-			t.Errorf("repairs told: %v, want one that took since the notice", n.told.repaired)
+			t.Errorf("repairs reported: %v, want one that took since the notification", n.told.repaired)
 		}
 	})
 }
@@ -452,13 +452,13 @@ func TestObservedDriftIsReportedOnly(t *testing.T) {
 		write(t, n.Dir, map[string]string{"blue.yaml": strings.Replace(text, "  spec:\n", "  spec:\n    driftPolicy: Observe\n", 1)})
 	}, func(n *node) {
 		n.log.take()
-		n.world.change(t, n.path("blue"), spoilt)
+		n.world.change(t, n.path("blue"), disturbed)
 		for range 3 {
 			n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
 			time.Sleep(time.Minute)
 		}
-		n.expect("after three notices", "blue", "net1/1500")
-		if got := n.log.take(); strings.Count(got, "\n") != 1 || !strings.Contains(got, `drifted, and only observed: step \"a\": link net1 mtu`) {
+		n.expect("after three notifications", "blue", "net1/1500")
+		if got := n.log.take(); strings.Count(got, "\n") != 1 || !strings.Contains(got, `drifted, and the policy is Observe: step \"a\": link net1 mtu`) {
 			t.Errorf("want one line, have:\n%s", got)
 		}
 	})
@@ -475,7 +475,7 @@ func TestNamespaceComesAndGoes(t *testing.T) {
 		synctest.Wait()
 		n.expect("it came", "blue", "net1/1400")
 
-		n.kill("blue")
+		n.remove("blue")
 		n.tell(watch.Event{ID: "run/blue/ai", Gone: true})
 		if records, _ := n.engine.List(); len(records) != 0 {
 			t.Errorf("a namespace that is gone still has a record: %+v", records)
@@ -487,11 +487,11 @@ func TestNamespaceComesAndGoes(t *testing.T) {
 		n.make("blue")
 		n.appeared(n.path("blue"))
 		synctest.Wait()
-		n.expect("another one came", "blue", "net1/1400")
+		n.expect("a new one was added", "blue", "net1/1400")
 	})
 }
 
-// byHand applies a topology as the command line does.
+// byHand applies a topology like the command line.
 func (n *node) byHand(id reconcile.SandboxID, netns, config string) {
 	n.t.Helper()
 	topo, _, err := Load(n.t.Context(), []byte(strings.Replace(topologyFile, "type: dummy", "type: dummy, config: {"+config+"}", 1)), n.Contracts)
@@ -503,18 +503,19 @@ func (n *node) byHand(id reconcile.SandboxID, netns, config string) {
 	}
 }
 
-// What others made is repaired, and not released when no file describes it.
+// Sandboxes of other programs are repaired, and not released although no file describes
+// them.
 func TestSandboxesOfOthers(t *testing.T) {
 	running(t, func(n *node) {
 		n.make("blue")
 		n.byHand("blue/ai", "blue", "mtu: 1400")
 		n.make("red")
-		n.byHand("run/red/ai", "red", "mtu: 1400") // by a loop that was stopped before its file went
+		n.byHand("run/red/ai", "red", "mtu: 1400") // by a loop that was stopped before its file was removed
 		n.make("new")
 	}, func(n *node) {
 		n.expect("no file describes it, and none did", "blue", "net1/1400")
-		n.expect("its file has gone", "red", "")
-		n.world.change(t, n.path("blue"), spoilt)
+		n.expect("its file was removed", "red", "")
+		n.world.change(t, n.path("blue"), disturbed)
 		n.tell(watch.Event{ID: "blue/ai", Reason: watch.Changed})
 		n.expect("it drifted", "blue", "net1/1400")
 
@@ -532,16 +533,16 @@ func TestSandboxesOfOthers(t *testing.T) {
 			t.Errorf("watched: %q, want %q", n.watched.list(), want)
 		}
 
-		n.kill("blue")
+		n.remove("blue")
 		n.tell(watch.Event{ID: "blue/ai", Gone: true})
 		if records, _ := n.engine.List(); len(records) != 1 {
-			t.Errorf("%d records, want the one that only its maker may release", len(records))
+			t.Errorf("%d records, want the one that only the program that made it may release", len(records))
 		}
 	})
 }
 
-// While a file cannot be read that never could, nobody knows what it is meant to
-// keep.
+// While a file is invalid that was never valid, the sandboxes it describes are not
+// known.
 func TestNothingIsReleasedWhileAFileIsUnknown(t *testing.T) {
 	running(t, func(n *node) {
 		n.make("red")
@@ -549,14 +550,14 @@ func TestNothingIsReleasedWhileAFileIsUnknown(t *testing.T) {
 		write(t, n.Dir, map[string]string{"red.yaml": "netns: [\n"})
 	}, func(n *node) {
 		n.expect("its file is broken", "red", "net1/1400")
-		n.world.change(t, n.path("red"), spoilt)
+		n.world.change(t, n.path("red"), disturbed)
 		n.tell(watch.Event{ID: "run/red/ai", Reason: watch.Changed})
 		n.expect("it drifted", "red", "net1/1400")
 		if err := os.Remove(filepath.Join(n.Dir, "red.yaml")); err != nil {
 			t.Fatal(err)
 		}
 		n.reread()
-		n.expect("its file went", "red", "")
+		n.expect("its file was removed", "red", "")
 	})
 }
 
@@ -580,8 +581,8 @@ func TestReleaseThatWasUnderWayIsFinished(t *testing.T) {
 	})
 }
 
-// The mistake of a user is not tried again and again; a new file is.
-func TestMistakeWaitsForTheFile(t *testing.T) {
+// An invalid file is not retried; a new one is applied.
+func TestInvalidFileIsNotRetried(t *testing.T) {
 	running(t, func(n *node) {
 		n.make("blue")
 		write(t, n.Dir, map[string]string{"blue.yaml": inline(n.path("blue"), "") + "devices: {b: eth0}\n"})
@@ -589,20 +590,20 @@ func TestMistakeWaitsForTheFile(t *testing.T) {
 		if got := n.log.take(); !strings.Contains(got, "kind=Invalid") {
 			t.Errorf("log:\n%s", got)
 		}
-		if n.sched.mu.Lock(); !n.sched.turns["run/blue/ai"].due.IsZero() {
-			t.Error("it has another turn")
+		if n.sched.mu.Lock(); !n.sched.items["run/blue/ai"].due.IsZero() {
+			t.Error("it is due again")
 		}
 		n.sched.mu.Unlock()
 		n.wants("blue.yaml", "blue", "mtu: 1400")
 		n.reread()
-		n.expect("the file was mended", "blue", "net1/1400")
+		n.expect("the file was corrected", "blue", "net1/1400")
 	})
 }
 
 // The real files, and the real clock: a file appears, and a namespace.
 func TestRunFollowsFiles(t *testing.T) {
 	n := newNode(t)
-	n.netns = filepath.Join(n.netns, "made", "later") // its directories come later
+	n.netns = filepath.Join(n.netns, "made", "later") // its directories are created later
 	n.wants("blue.yaml", "blue", "mtu: 1400")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -655,7 +656,7 @@ func TestMayRepair(t *testing.T) {
 		{drift("a"), false},
 		{drift("b"), true},
 		{drift("a", "b"), true},
-		{drift(""), true}, // of no step any more: the topology's
+		{drift(""), true}, // of a step that no longer exists: the topology's policy
 		{nil, true},
 	} {
 		if got := mayRepair(topo, c.drift); got != c.want {
@@ -664,9 +665,9 @@ func TestMayRepair(t *testing.T) {
 	}
 }
 
-// TestNumberReused: another namespace has come to bear the path, and has the
-// number of the old one, so that it looks the same until it is opened. What a
-// file describes is made there too, and what an agent made is not.
+// TestNumberReused: another namespace is mounted at the path and has the inode number
+// of the old one, so that it looks the same until it is opened. What a file describes
+// is applied there too, and what an agent applied is not.
 func TestNumberReused(t *testing.T) {
 	for _, policy := range []topology.DriftPolicy{topology.Repair, topology.Observe} {
 		t.Run(string(policy), func(t *testing.T) {
@@ -688,15 +689,15 @@ func TestNumberReused(t *testing.T) {
 				n.tell(watch.Event{ID: "run/blue/ai"})
 				n.expect("afterwards", "blue", "net1/1400")
 				n.expect("afterwards", "red", "")
-				if log := n.log.take(); !strings.Contains(log, "another one bears its path") {
-					n.t.Errorf("nothing is said of it: %s", log)
+				if log := n.log.take(); !strings.Contains(log, "another namespace is mounted at its path") {
+					n.t.Errorf("it is not logged: %s", log)
 				}
 			})
 		})
 	}
 }
 
-// fullDisk is a store on a disk that may be full: what makes a file longer fails.
+// fullDisk is a store on a disk that may be full: writes that make a file longer fail.
 type fullDisk struct {
 	reconcile.Store
 	full bool
@@ -717,8 +718,7 @@ func (s *fullDisk) Intend(id reconcile.SandboxID, changes []netstate.Change) err
 	return cmp.Or(s.room(), s.Store.Intend(id, changes))
 }
 
-// TestReleaseOnFullDisk: a full disk refuses what makes something new, and nobody
-// who gives back.
+// TestReleaseOnFullDisk: on a full disk applying fails, and releasing does not.
 func TestReleaseOnFullDisk(t *testing.T) {
 	n := newNode(t)
 	n.make("blue")
@@ -733,7 +733,7 @@ func TestReleaseOnFullDisk(t *testing.T) {
 	}}
 	store.full = true
 	if _, err := engine.Ensure(t.Context(), sb); !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("made on a full disk: %v", err)
+		t.Errorf("applied on a full disk: %v", err)
 	}
 	n.expect("on a full disk", "blue", "")
 	store.full = false

@@ -20,15 +20,15 @@ const NetnsDir = "/run/netns"
 
 // Netns is a network namespace as a user names it.
 type Netns struct {
-	Name string // the first half of a sandbox's ID
+	Name string // the first part of a sandbox's ID
 	Path string
 }
 
 // procPath is a namespace by process; all of them have the base name "net".
 var procPath = regexp.MustCompile(`^/proc/([^/]+)(?:/task/([0-9]+))?/ns/net$`)
 
-// ParseNetns reads a namespace's name, which stands for a file in NetnsDir, or
-// its path. It does not look whether the namespace is there.
+// ParseNetns reads a namespace's name, which stands for a file in NetnsDir, or its
+// path. It does not check whether the namespace exists.
 func ParseNetns(s string) (Netns, error) {
 	switch {
 	case s == "":
@@ -58,14 +58,13 @@ func ParseNetns(s string) (Netns, error) {
 	return Netns{Name: filepath.Base(path), Path: path}, nil
 }
 
-// Exists returns an error of kind Gone when nothing is at the namespace's path.
-// Whether it is a namespace, and one that may be changed, is found out by
-// opening it.
+// Exists returns an error of kind Gone if nothing is at the namespace's path. Only
+// opening it shows whether it is a namespace, and one that may be changed.
 func (n Netns) Exists() error {
 	_, err := os.Stat(n.Path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && filepath.Dir(n.Path) == NetnsDir:
-		return fault.New(fault.Gone, fmt.Errorf("network namespace %q does not exist: make it with `ip netns add %s`", n.Name, n.Name))
+		return fault.New(fault.Gone, fmt.Errorf("network namespace %q does not exist: create it with `ip netns add %s`", n.Name, n.Name))
 	case errors.Is(err, fs.ErrNotExist):
 		return fault.New(fault.Gone, fmt.Errorf("network namespace %q does not exist", n.Path))
 	case err != nil:
@@ -79,9 +78,9 @@ func (n Netns) ID(topology string) reconcile.SandboxID {
 	return reconcile.IDByHand(n.Name, topology)
 }
 
-// Alive reports whether the namespace of a record is still there: its path
-// leads to the namespace that was recorded. A record of another boot counts as
-// alive when anything is at its path, since nobody can tell it apart.
+// Alive reports whether the namespace of a record still exists: its path leads to the
+// namespace that was recorded. A record of another boot counts as alive if anything is
+// at its path, as the namespaces cannot be compared.
 func Alive(rec reconcile.Record, bootID string) bool {
 	var st unix.Stat_t
 	if unix.Stat(rec.Sandbox.Netns, &st) != nil {

@@ -63,7 +63,7 @@ func TestExists(t *testing.T) {
 	}
 }
 
-// identity is the NetnsID of a file that stands for a namespace.
+// identity is the NetnsID of a file in place of a namespace.
 func identity(t *testing.T, path string) reconcile.NetnsID {
 	t.Helper()
 	var st unix.Stat_t

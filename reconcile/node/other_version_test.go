@@ -14,8 +14,8 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// later makes the log of a sandbox one that a later version has written, which speaks
-// of a device, and returns its path and content.
+// later turns the log of a sandbox into one that a later version has written and that
+// mentions a device. It returns its path and content.
 func (n *node) later(name string) (path string, log []byte) {
 	n.t.Helper()
 	path = filepath.Join(n.StateDir, name+".journal")
@@ -34,9 +34,9 @@ func (n *node) later(name string) (path string, log []byte) {
 	return path, log
 }
 
-// TestRecordOfAnotherVersion holds that the sandbox of a record of another version is
-// neither repaired nor released nor forgotten, whoever meets it, that this is said
-// once, and that it is in nobody else's way.
+// TestRecordOfAnotherVersion holds that a sandbox with a record of another version is
+// neither repaired nor released nor forgotten, that this is logged once, and that no
+// other sandbox is affected.
 func TestRecordOfAnotherVersion(t *testing.T) {
 	var path string
 	var log []byte
@@ -49,7 +49,7 @@ func TestRecordOfAnotherVersion(t *testing.T) {
 		n.later("run%2Ffile%2Fai") // and no file describes it any more
 	}, func(n *node) {
 		for id, name := range map[reconcile.SandboxID]string{"blue/ai": "blue", "red/ai": "red", "run/file/ai": "file"} {
-			n.world.change(t, n.path(name), spoilt)
+			n.world.change(t, n.path(name), disturbed)
 			n.tell(watch.Event{ID: id, Reason: watch.Changed})
 		}
 		n.expect("of another version", "blue", "net1/1500")
@@ -61,14 +61,14 @@ func TestRecordOfAnotherVersion(t *testing.T) {
 		n.reread()
 		said := n.log.take()
 		if c := strings.Count(said, "record of another version"); c != 2 || strings.Contains(said, "level=ERROR") {
-			t.Errorf("said %d times:\n%s", c, said)
+			t.Errorf("logged %d times:\n%s", c, said)
 		}
 		n.refused(path)
 		if have, err := os.ReadFile(path); err != nil || !bytes.Equal(have, log) {
-			t.Errorf("the record is another: %v\n%s", err, have)
+			t.Errorf("the record was changed: %v\n%s", err, have)
 		}
 
-		// The later version has gone, and left a record that this one knows.
+		// The later version was removed, and left a record that this one can read.
 		if err := os.WriteFile(path, log[:bytes.LastIndexByte(log[:len(log)-1], '\n')+1], 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -80,8 +80,8 @@ func TestRecordOfAnotherVersion(t *testing.T) {
 	})
 }
 
-// refused holds that the engine refuses a sandbox of another version's record, and
-// the device it mentions to all others.
+// refused holds that the engine refuses a sandbox with another version's record, and
+// refuses the device it mentions to all others.
 func (n *node) refused(path string) {
 	n.t.Helper()
 	sb := reconcile.Sandbox{ID: "green/ai", Netns: n.path("red"), Topology: steps(n.t, twoVFs), Given: ops.GivenDevices(map[string]string{"a": "0000:03:00.2"})}

@@ -13,124 +13,121 @@ import (
 // The pace of passes over one sandbox.
 const (
 	backoffFirst = 100 * time.Millisecond
-	backoffMost  = 30 * time.Second
-	// Whoever keeps changing a sandbox is answered at once for a while, and then
-	// at a fixed pace: plumbline never fights at full speed. A repair takes two
-	// notices, that of the change and that of the repair itself.
-	noticesPerSecond = 10
-	noticesBurst     = 50
-	// urgentMost is how long a turn is put off for what is urgent.
-	urgentMost = time.Second
-	// patience is by how much a turn that nothing but a look is the reason of
-	// stands back behind those of sandboxes that were changed: there may be one
-	// for every sandbox of the node at a time.
-	patience = 5 * time.Second
+	backoffMax   = 30 * time.Second
+	// Changes of a sandbox are handled at once for a while, then at a fixed rate:
+	// another writer cannot keep plumbline busy. A repair takes two notifications, that
+	// of the change and that of the repair itself.
+	changesPerSecond = 10
+	changesBurst     = 50
+	// maxYield is how long a work item is delayed for something urgent.
+	maxYield = time.Second
+	// resyncYield delays a resync-only item so that sandboxes with real events run
+	// first: there may be one for every sandbox of the node at a time.
+	resyncYield = 5 * time.Second
 )
 
-// verdict is what becomes of a sandbox after a pass.
+// verdict says what happens to a sandbox after a pass.
 type verdict int
 
 const (
-	settled verdict = iota // wait for the next event
-	again                  // try again, later each time
+	done       verdict = iota // wait for the next event
+	retryLater                // with backoff
 )
 
-// scheduler decides when a sandbox has its turn. A sandbox is in the hands of
-// one worker at a time; what is asked for meanwhile is done once, afterwards.
+// scheduler is the work queue: it decides when a sandbox is reconciled. One worker at a
+// time has a sandbox; what is enqueued meanwhile is done once, afterwards.
 type scheduler struct {
 	now  func() time.Time
-	wake chan struct{} // holds a token when next may answer differently
+	wake chan struct{} // holds a token when the result of next may have changed
 
 	mu    sync.Mutex
-	turns map[reconcile.SandboxID]*turn
+	items map[reconcile.SandboxID]*workItem
 	busy  int
-	// urgent is how many things go on outside that are to have the machine.
+	// urgent is how many urgent things are in progress outside the loop.
 	urgent int
 }
 
-// turn is when a sandbox has its next one, and what is remembered of the last.
-type turn struct {
-	due      time.Time // zero: none
-	held     time.Time // no turn before, unless it is asked for
-	asked    bool      // due because it was asked for
-	busy     bool
-	failures int // in a row
-	dropped  bool
+// workItem is when a sandbox is due, and what is remembered of its last passes.
+type workItem struct {
+	due       time.Time // zero: none
+	held      time.Time // not due before, except when immediate
+	immediate bool      // due without regard to held
+	busy      bool
+	failures  int // in a row
+	dropped   bool
 
-	notices *rate.Limiter
-	told    bool      // due because of a notice
-	patient bool      // due for a look alone
-	since   time.Time // of the first notice that no pass has answered
+	limiter    *rate.Limiter
+	changed    bool      // due because of a notification
+	resyncOnly bool      // due only for a periodic check
+	since      time.Time // of the first notification that no pass has handled
 }
 
 func newScheduler(now func() time.Time) *scheduler {
-	return &scheduler{now: now, wake: make(chan struct{}, 1), turns: map[reconcile.SandboxID]*turn{}}
+	return &scheduler{now: now, wake: make(chan struct{}, 1), items: map[reconcile.SandboxID]*workItem{}}
 }
 
-// with runs f on the turn of a sandbox, and lets run see what has become of it.
-func (s *scheduler) with(id reconcile.SandboxID, f func(*turn, time.Time)) {
+// with runs f on the work item of a sandbox, and wakes run.
+func (s *scheduler) with(id reconcile.SandboxID, f func(*workItem, time.Time)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := s.turns[id]
+	t := s.items[id]
 	if t == nil {
-		t = &turn{notices: rate.NewLimiter(noticesPerSecond, noticesBurst)}
-		s.turns[id] = t
+		t = &workItem{limiter: rate.NewLimiter(changesPerSecond, changesBurst)}
+		s.items[id] = t
 	}
 	f(t, s.now())
-	s.rouse()
+	s.wakeUp()
 }
 
-// rouse lets run look anew whose turn it is.
-func (s *scheduler) rouse() {
+// wakeUp makes run call next again.
+func (s *scheduler) wakeUp() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (t *turn) at(due time.Time) {
+func (t *workItem) setDue(due time.Time) {
 	t.dropped = false
 	if t.due.IsZero() || due.Before(t.due) {
 		t.due = due
 	}
 }
 
-// later is at, but not while the sandbox is held.
-func (t *turn) later(due time.Time) {
+// setDueAfterHold is setDue, but not before the end of a hold.
+func (t *workItem) setDueAfterHold(due time.Time) {
 	if due.Before(t.held) {
 		due = t.held
 	}
-	t.at(due)
+	t.setDue(due)
 }
 
-// ask gives a sandbox a turn as soon as a worker is free, and forgets that it
-// failed before: something is different now.
-func (s *scheduler) ask(id reconcile.SandboxID) {
-	s.with(id, func(t *turn, now time.Time) {
-		t.failures, t.asked, t.patient = 0, true, false
-		t.at(now)
+// enqueue makes a sandbox due now, and resets its backoff: something has changed.
+func (s *scheduler) enqueue(id reconcile.SandboxID) {
+	s.with(id, func(t *workItem, now time.Time) {
+		t.failures, t.immediate, t.resyncOnly = 0, true, false
+		t.setDue(now)
 	})
 }
 
-// hold gives a sandbox its next turn at a time, and none before it unless one is
-// asked for.
-func (s *scheduler) hold(id reconcile.SandboxID, until time.Time) {
-	s.with(id, func(t *turn, _ time.Time) {
+// holdUntil makes a sandbox due at a time, and not before except by enqueue.
+func (s *scheduler) holdUntil(id reconcile.SandboxID, until time.Time) {
+	s.with(id, func(t *workItem, _ time.Time) {
 		t.held = until
-		if !t.asked {
-			t.due = time.Time{} // of what was noticed meanwhile
+		if !t.immediate {
+			t.due = time.Time{} // set by notifications meanwhile
 		}
-		t.at(until)
+		t.setDue(until)
 	})
 }
 
-// expect gives a sandbox a turn at a time if it has none before.
-func (s *scheduler) expect(id reconcile.SandboxID, due time.Time) {
-	s.with(id, func(t *turn, _ time.Time) { t.later(due) })
+// enqueueAt makes a sandbox due at a time if it is not due before.
+func (s *scheduler) enqueueAt(id reconcile.SandboxID, due time.Time) {
+	s.with(id, func(t *workItem, _ time.Time) { t.setDueAfterHold(due) })
 }
 
-// yield lets no turn begin until done is called, but for those that have been due
-// for urgentMost, one at a time. Those that have begun are not stopped.
+// yield starts no pass until done is called, except for items that have been due for
+// maxYield, one at a time. Running passes are not stopped.
 func (s *scheduler) yield() (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,91 +136,93 @@ func (s *scheduler) yield() (done func()) {
 		s.mu.Lock()
 		s.urgent--
 		s.mu.Unlock()
-		s.rouse()
+		s.wakeUp()
 	})
 }
 
-// look gives a sandbox a turn although nothing was heard of it.
-func (s *scheduler) look(id reconcile.SandboxID) {
-	s.with(id, func(t *turn, now time.Time) {
-		if t.failures == 0 { // else it has its turn when its time has come
-			t.patient = t.patient || t.due.IsZero()
-			t.later(now)
+// enqueueCheck makes a sandbox due for a periodic check.
+func (s *scheduler) enqueueCheck(id reconcile.SandboxID) {
+	s.with(id, func(t *workItem, now time.Time) {
+		if t.failures == 0 { // otherwise it is due when its backoff ends
+			t.resyncOnly = t.resyncOnly || t.due.IsZero()
+			t.setDueAfterHold(now)
 		}
 	})
 }
 
-// host gives a sandbox a turn because the host was changed, and the sandbox may be.
-func (s *scheduler) host(id reconcile.SandboxID) {
-	s.with(id, func(t *turn, now time.Time) {
+// enqueueHostChange makes a sandbox due because a device of the host was changed, which
+// may affect it.
+func (s *scheduler) enqueueHostChange(id reconcile.SandboxID) {
+	s.with(id, func(t *workItem, now time.Time) {
 		if t.since.IsZero() {
 			t.since = now
 		}
-		t.patient = t.patient || t.due.IsZero()
-		t.later(now)
+		t.resyncOnly = t.resyncOnly || t.due.IsZero()
+		t.setDueAfterHold(now)
 	})
 }
 
-// before reports whether a turn comes before another: what is due before what is
-// not, and of what is due that which was changed before what is only looked at.
-func (t *turn) before(o *turn, now time.Time) bool {
+// before orders work items: those that are due first, and of these the changed ones
+// before the resync-only ones.
+func (t *workItem) before(o *workItem, now time.Time) bool {
 	if a, b := t.due.After(now), o.due.After(now); a || b {
 		return t.due.Before(o.due)
 	}
-	rank := func(t *turn) time.Time {
-		if t.patient {
-			return t.due.Add(patience)
+	rank := func(t *workItem) time.Time {
+		if t.resyncOnly {
+			return t.due.Add(resyncYield)
 		}
 		return t.due
 	}
 	return rank(t).Before(rank(o))
 }
 
-// notice gives a sandbox a turn because it seems to have been changed.
-func (s *scheduler) notice(id reconcile.SandboxID) {
-	s.with(id, func(t *turn, now time.Time) {
-		t.patient = false
+// enqueueChange makes a sandbox due because of a notification.
+func (s *scheduler) enqueueChange(id reconcile.SandboxID) {
+	s.with(id, func(t *workItem, now time.Time) {
+		t.resyncOnly = false
 		if t.since.IsZero() {
 			t.since = now
 		}
-		if !t.told {
-			t.told = true
-			t.later(now.Add(t.notices.ReserveN(now, 1).DelayFrom(now)))
+		if !t.changed {
+			t.changed = true
+			t.setDueAfterHold(now.Add(t.limiter.ReserveN(now, 1).DelayFrom(now)))
 		}
 	})
 }
 
-// noticed returns since when a change of the sandbox is known; zero if it is not.
-func (s *scheduler) noticed(id reconcile.SandboxID) time.Time {
+// changedSince returns the time of the first notification that no pass has handled;
+// zero if there is none.
+func (s *scheduler) changedSince(id reconcile.SandboxID) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t := s.turns[id]; t != nil {
+	if t := s.items[id]; t != nil {
 		return t.since
 	}
 	return time.Time{}
 }
 
-// answered says that the changes noticed until begun have been dealt with.
-func (s *scheduler) answered(id reconcile.SandboxID, begun time.Time) {
-	s.with(id, func(t *turn, _ time.Time) {
+// handled records that a pass has dealt with all changes until begun.
+func (s *scheduler) handled(id reconcile.SandboxID, begun time.Time) {
+	s.with(id, func(t *workItem, _ time.Time) {
 		t.since = time.Time{}
-		if t.told { // noticed while the pass ran
+		if t.changed { // a notification came while the pass ran
 			t.since = begun
 		}
 	})
 }
 
-// forget drops what is remembered of a sandbox that is no more.
+// forget drops what is remembered of a sandbox that no longer exists.
 func (s *scheduler) forget(id reconcile.SandboxID) {
-	s.with(id, func(t *turn, _ time.Time) {
+	s.with(id, func(t *workItem, _ time.Time) {
 		t.due, t.dropped = time.Time{}, true
 		if !t.busy {
-			delete(s.turns, id)
+			delete(s.items, id)
 		}
 	})
 }
 
-// run gives turns until ctx ends, and returns when the last worker is done.
+// run starts passes until ctx ends, and returns when the last worker is done.
 func (s *scheduler) run(ctx context.Context, workers int, pass func(context.Context, reconcile.SandboxID) verdict) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -248,8 +247,7 @@ func (s *scheduler) run(ctx context.Context, workers int, pass func(context.Cont
 	}
 }
 
-// next takes the sandbox whose turn it is, or says how long it is nobody's; 0 is
-// until something happens.
+// next returns the sandbox to reconcile, or else how long to wait; 0 is until wakeUp.
 func (s *scheduler) next(workers int) (reconcile.SandboxID, time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -258,42 +256,42 @@ func (s *scheduler) next(workers int) (reconcile.SandboxID, time.Duration) {
 	}
 	now := s.now()
 	var first reconcile.SandboxID
-	for id, t := range s.turns { // one node has hundreds of sandboxes at most
+	for id, t := range s.items { // one node has hundreds of sandboxes at most
 		if t.busy || t.due.IsZero() {
 			continue
 		}
-		if o := s.turns[first]; first == "" || t.before(o, now) || id < first && !o.before(t, now) {
+		if o := s.items[first]; first == "" || t.before(o, now) || id < first && !o.before(t, now) {
 			first = id
 		}
 	}
 	if first == "" {
 		return "", 0
 	}
-	t := s.turns[first]
+	t := s.items[first]
 	begin := t.due
 	if s.urgent > 0 {
 		if s.busy > 0 {
 			return "", 0
 		}
-		begin = begin.Add(urgentMost)
+		begin = begin.Add(maxYield)
 	}
 	if wait := begin.Sub(now); wait > 0 {
 		return "", wait
 	}
-	t.busy, t.told, t.asked, t.patient, t.due = true, false, false, false, time.Time{}
+	t.busy, t.changed, t.immediate, t.resyncOnly, t.due = true, false, false, false, time.Time{}
 	s.busy++
 	return first, 0
 }
 
 func (s *scheduler) done(id reconcile.SandboxID, v verdict) {
-	s.with(id, func(t *turn, now time.Time) {
+	s.with(id, func(t *workItem, now time.Time) {
 		s.busy--
 		t.busy = false
 		switch {
 		case t.dropped:
-			delete(s.turns, id)
-		case v == again:
-			t.later(now.Add(backoff(t.failures)))
+			delete(s.items, id)
+		case v == retryLater:
+			t.setDueAfterHold(now.Add(backoff(t.failures)))
 			t.failures++
 		default:
 			t.failures = 0
@@ -301,18 +299,18 @@ func (s *scheduler) done(id reconcile.SandboxID, v verdict) {
 	})
 }
 
-// backoff doubles from backoffFirst to backoffMost.
+// backoff doubles from backoffFirst to backoffMax.
 func backoff(failures int) time.Duration {
-	return min(backoffFirst<<min(failures, 16), backoffMost)
+	return min(backoffFirst<<min(failures, 16), backoffMax)
 }
 
-// load returns how many turns have come that no worker has taken, how many are
-// being had, and since when the first of those that wait has been due.
+// load returns how many work items are due and wait for a worker, how many workers are
+// busy, and since when the first of those that wait has been due.
 func (s *scheduler) load() (waiting, busy int, since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
-	for _, t := range s.turns {
+	for _, t := range s.items {
 		if t.busy || t.due.IsZero() || t.due.After(now) {
 			continue
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// turns runs a scheduler in a bubble and keeps the times of its turns.
-type turns struct {
+// testScheduler runs a scheduler in a synctest bubble and keeps the times of its passes.
+type testScheduler struct {
 	*scheduler
 	begun time.Time
 
@@ -22,19 +22,19 @@ type turns struct {
 	at map[reconcile.SandboxID][]time.Duration
 }
 
-func inBubble(t *testing.T, workers int, pass func(id reconcile.SandboxID, turn int) verdict, f func(s *turns)) {
+func inBubble(t *testing.T, workers int, pass func(id reconcile.SandboxID, nth int) verdict, f func(s *testScheduler)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &turns{scheduler: newScheduler(time.Now), begun: time.Now(), at: map[reconcile.SandboxID][]time.Duration{}}
+		s := &testScheduler{scheduler: newScheduler(time.Now), begun: time.Now(), at: map[reconcile.SandboxID][]time.Duration{}}
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			s.run(ctx, workers, func(_ context.Context, id reconcile.SandboxID) verdict {
 				s.mu.Lock()
 				s.at[id] = append(s.at[id], time.Since(s.begun))
-				turn := len(s.at[id])
+				nth := len(s.at[id])
 				s.mu.Unlock()
-				return pass(id, turn)
+				return pass(id, nth)
 			})
 		})
 		f(s)
@@ -43,8 +43,8 @@ func inBubble(t *testing.T, workers int, pass func(id reconcile.SandboxID, turn 
 	})
 }
 
-// after lets time pass and returns the turns a sandbox has had, to 10 ms.
-func (s *turns) after(d time.Duration, id reconcile.SandboxID) []time.Duration {
+// after waits and returns when a sandbox had a pass meanwhile, to 10 ms.
+func (s *testScheduler) after(d time.Duration, id reconcile.SandboxID) []time.Duration {
 	time.Sleep(d)
 	synctest.Wait()
 	s.mu.Lock()
@@ -58,13 +58,13 @@ func (s *turns) after(d time.Duration, id reconcile.SandboxID) []time.Duration {
 
 func TestFailuresAreRetriedLaterEachTime(t *testing.T) {
 	fails := 12
-	inBubble(t, 1, func(_ reconcile.SandboxID, turn int) verdict {
-		if turn <= fails {
-			return again
+	inBubble(t, 1, func(_ reconcile.SandboxID, nth int) verdict {
+		if nth <= fails {
+			return retryLater
 		}
-		return settled
-	}, func(s *turns) {
-		s.ask("a")
+		return done
+	}, func(s *testScheduler) {
+		s.enqueue("a")
 		got := s.after(5*time.Minute, "a")
 		var waits []time.Duration
 		for i := 1; i < len(got); i++ {
@@ -78,38 +78,38 @@ func TestFailuresAreRetriedLaterEachTime(t *testing.T) {
 	})
 }
 
-func TestAskingForgetsFailures(t *testing.T) {
-	inBubble(t, 1, func(reconcile.SandboxID, int) verdict { return again }, func(s *turns) {
-		s.ask("a")
+func TestEnqueueResetsBackoff(t *testing.T) {
+	inBubble(t, 1, func(reconcile.SandboxID, int) verdict { return retryLater }, func(s *testScheduler) {
+		s.enqueue("a")
 		before := len(s.after(20*time.Second, "a")) // the next wait is 12.8 s or more
-		s.ask("a")
+		s.enqueue("a")
 		got := s.after(350*time.Millisecond, "a")[before:]
 		if len(got) != 3 { // at once, after 100 ms, after 200 ms more
-			t.Errorf("turns after asking: %v, want 3", got)
+			t.Errorf("passes after enqueue: %v, want 3", got)
 		}
 	})
 }
 
-// Whoever keeps changing a sandbox is answered at once a few times, then at a
-// fixed pace; other sandboxes do not feel it.
-func TestNoticesAreLimitedPerSandbox(t *testing.T) {
-	inBubble(t, 2, func(reconcile.SandboxID, int) verdict { return settled }, func(s *turns) {
+// Changes of a sandbox are handled at once a few times, then at a fixed rate; other
+// sandboxes are not affected.
+func TestChangesAreRateLimitedPerSandbox(t *testing.T) {
+	inBubble(t, 2, func(reconcile.SandboxID, int) verdict { return done }, func(s *testScheduler) {
 		for range 1000 {
-			s.notice("noisy")
+			s.enqueueChange("noisy")
 			time.Sleep(10 * time.Millisecond)
 		}
-		s.notice("calm")
+		s.enqueueChange("calm")
 		got := s.after(0, "noisy")
-		if want := noticesBurst + 10*noticesPerSecond; len(got) < want-2 || len(got) > want+2 {
-			t.Errorf("%d turns in 10 s, want about %d", len(got), want)
+		if want := changesBurst + 10*changesPerSecond; len(got) < want-2 || len(got) > want+2 {
+			t.Errorf("%d passes in 10 s, want about %d", len(got), want)
 		}
 		if got := s.after(0, "calm"); len(got) != 1 {
-			t.Errorf("calm had %d turns, want 1 at once", len(got))
+			t.Errorf("calm had %d passes, want 1 at once", len(got))
 		}
 	})
 }
 
-// What is noticed while a pass runs is looked at once, afterwards, by one worker.
+// Changes while a pass runs cause one pass, afterwards, by one worker.
 func TestOneWorkerPerSandbox(t *testing.T) {
 	var mu sync.Mutex
 	busy := map[reconcile.SandboxID]bool{}
@@ -124,63 +124,63 @@ func TestOneWorkerPerSandbox(t *testing.T) {
 		mu.Lock()
 		busy[id] = false
 		mu.Unlock()
-		return settled
-	}, func(s *turns) {
-		s.ask("a")
-		s.ask("b")
+		return done
+	}, func(s *testScheduler) {
+		s.enqueue("a")
+		s.enqueue("b")
 		for range 5 {
 			time.Sleep(100 * time.Millisecond)
-			s.ask("a")
+			s.enqueue("a")
 		}
 		want := []time.Duration{0, time.Second}
 		if got := s.after(10*time.Second, "a"); !slices.Equal(got, want) {
-			t.Errorf("turns of a: %v, want %v", got, want)
+			t.Errorf("passes of a: %v, want %v", got, want)
 		}
 		if got := s.after(0, "b"); !slices.Equal(got, want[:1]) {
-			t.Errorf("turns of b: %v, want %v", got, want[:1])
+			t.Errorf("passes of b: %v, want %v", got, want[:1])
 		}
 	})
 }
 
-func TestNoticedSince(t *testing.T) {
+func TestChangedSince(t *testing.T) {
 	inBubble(t, 1, func(reconcile.SandboxID, int) verdict {
 		time.Sleep(time.Second)
-		return settled
-	}, func(s *turns) {
-		s.notice("a")
+		return done
+	}, func(s *testScheduler) {
+		s.enqueueChange("a")
 		first := time.Now()
 		time.Sleep(100 * time.Millisecond)
-		s.notice("a") // while the pass runs
-		if got := s.noticed("a"); !got.Equal(first) {
-			t.Errorf("noticed at %v, want %v: the first one counts", got, first)
+		s.enqueueChange("a") // while the pass runs
+		if got := s.changedSince("a"); !got.Equal(first) {
+			t.Errorf("changed since %v, want %v: the first one counts", got, first)
 		}
-		s.answered("a", first)
-		if got := s.noticed("a"); got.IsZero() {
-			t.Error("what was noticed during the pass is forgotten")
+		s.handled("a", first)
+		if got := s.changedSince("a"); got.IsZero() {
+			t.Error("the change during the pass is forgotten")
 		}
 		s.after(10*time.Second, "a")
-		s.answered("a", first)
-		if got := s.noticed("a"); !got.IsZero() {
-			t.Errorf("noticed at %v after an answer", got)
+		s.handled("a", first)
+		if got := s.changedSince("a"); !got.IsZero() {
+			t.Errorf("changed since %v after handled", got)
 		}
 	})
 }
 
-// Stopping drops what waits and returns when the running passes are done.
+// Stopping drops what is due and returns when the running passes are done.
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScheduler(time.Now)
 		ctx, cancel := context.WithCancel(t.Context())
 		var done []reconcile.SandboxID
-		s.ask("a")
-		s.ask("b")
+		s.enqueue("a")
+		s.enqueue("b")
 		stopped := make(chan struct{})
 		go func() {
 			defer close(stopped)
 			s.run(ctx, 1, func(_ context.Context, id reconcile.SandboxID) verdict {
 				time.Sleep(time.Second)
 				done = append(done, id)
-				return again
+				return retryLater
 			})
 		}()
 		time.Sleep(100 * time.Millisecond)
@@ -192,8 +192,8 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// What is urgent waits for the passes under way at most, however many sandboxes
-// are to be repaired, and repairs go on slowly where it never ends.
+// Something urgent waits at most for the running passes, however many sandboxes are
+// due. Where it never ends, repairs go on slowly.
 func TestYield(t *testing.T) {
 	const took = 50 * time.Millisecond
 	var mu sync.Mutex
@@ -207,11 +207,11 @@ func TestYield(t *testing.T) {
 		mu.Lock()
 		running--
 		mu.Unlock()
-		return settled
-	}, func(s *turns) {
+		return done
+	}, func(s *testScheduler) {
 		begun := func() int { return begunOf(s) }
 		for i := range 500 {
-			s.notice(reconcile.SandboxID(string(rune('a' + i))))
+			s.enqueueChange(reconcile.SandboxID(string(rune('a' + i))))
 		}
 		time.Sleep(3*took + took/2) // in the middle of the fourth pass
 		done := s.yield()
@@ -224,7 +224,7 @@ func TestYield(t *testing.T) {
 			t.Errorf("%d passes are still under way after the time of one", running)
 		}
 		mu.Unlock()
-		time.Sleep(urgentMost / 2)
+		time.Sleep(maxYield / 2)
 		if n := begun() - before; n != 0 {
 			t.Errorf("%d passes began while something was urgent", n)
 		}
@@ -240,7 +240,7 @@ func TestYield(t *testing.T) {
 			t.Errorf("%d passes began at the end, want as many as there are workers", n)
 		}
 
-		time.Sleep(urgentMost)
+		time.Sleep(maxYield)
 		defer s.yield()()
 		before = begun()
 		time.Sleep(2 * took)
@@ -256,7 +256,7 @@ func TestYield(t *testing.T) {
 	})
 }
 
-func begunOf(s *turns) (n int) {
+func begunOf(s *testScheduler) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, at := range s.at {
@@ -266,34 +266,34 @@ func begunOf(s *turns) (n int) {
 }
 
 func TestHold(t *testing.T) {
-	inBubble(t, 1, func(reconcile.SandboxID, int) verdict { return settled }, func(s *turns) {
-		s.notice("a")
+	inBubble(t, 1, func(reconcile.SandboxID, int) verdict { return done }, func(s *testScheduler) {
+		s.enqueueChange("a")
 		s.after(0, "a")
-		s.notice("a")
-		s.hold("a", time.Now().Add(10*time.Second)) // also what was noticed before
+		s.enqueueChange("a")
+		s.holdUntil("a", time.Now().Add(10*time.Second)) // also earlier changes
 		time.Sleep(time.Second)
-		s.notice("a")
-		s.look("a")
-		s.expect("a", time.Now())
+		s.enqueueChange("a")
+		s.enqueueCheck("a")
+		s.enqueueAt("a", time.Now())
 		if got := s.after(0, "a"); len(got) > 2 {
-			t.Errorf("turns while it is held: %v", got)
+			t.Errorf("passes while it is held: %v", got)
 		}
-		s.ask("a")
+		s.enqueue("a")
 		if got := s.after(0, "a"); len(got) < 2 || got[len(got)-1] != time.Second {
-			t.Errorf("turns: %v, want one when it was asked for", got)
+			t.Errorf("passes: %v, want one after enqueue", got)
 		}
-		s.notice("a")
+		s.enqueueChange("a")
 		if got := s.after(time.Minute, "a"); got[len(got)-1] != 10*time.Second {
-			t.Errorf("turns: %v, want the last when the hold ends", got)
+			t.Errorf("passes: %v, want the last when the hold ends", got)
 		}
 	})
 }
 
 func TestLoadOfTheScheduler(t *testing.T) {
 	var hold chan struct{}
-	pass := func(reconcile.SandboxID, int) verdict { <-hold; return settled }
-	inBubble(t, 1, pass, func(s *turns) {
-		hold = make(chan struct{}) // of the bubble, so that it knows of who waits
+	pass := func(reconcile.SandboxID, int) verdict { <-hold; return done }
+	inBubble(t, 1, pass, func(s *testScheduler) {
+		hold = make(chan struct{}) // made in the bubble, so that waiting for it counts as idle
 		load := func(when string, waiting, busy int, delay time.Duration) {
 			t.Helper()
 			synctest.Wait()
@@ -307,14 +307,14 @@ func TestLoadOfTheScheduler(t *testing.T) {
 			}
 		}
 		load("at first", 0, 0, 0)
-		s.ask("a")
-		load("one was asked for", 0, 1, 0)
-		s.ask("b")
+		s.enqueue("a")
+		load("one was enqueued", 0, 1, 0)
+		s.enqueue("b")
 		time.Sleep(2 * time.Second)
-		s.ask("c")
-		s.expect("d", time.Now().Add(time.Hour)) // is not due
+		s.enqueue("c")
+		s.enqueueAt("d", time.Now().Add(time.Hour)) // is not due
 		load("one works, two wait", 2, 1, 2*time.Second)
 		close(hold)
-		load("all had their turn", 0, 0, 0)
+		load("all are done", 0, 0, 0)
 	})
 }

@@ -26,7 +26,7 @@ type DriftReporter interface {
 	Drifted(s Subject, topologyName string, drift []reconcile.Drift)
 	Repaired(s Subject, topologyName string, steps []topology.StepResult)
 	Degraded(s Subject, topologyName string, err error)
-	Fighting(s Subject, topologyName string, fights []reconcile.Fight)
+	Contended(s Subject, topologyName string, contended []reconcile.Contention)
 }
 
 // DriftReport reports drift in the sandboxes of claims. The engine reports the same
@@ -83,15 +83,15 @@ func (d *DriftReport) Pass(p reconcile.Pass) {
 	}
 }
 
-// Fighting reports the contention in a sandbox, or that it has ended.
-func (d *DriftReport) Fighting(id reconcile.SandboxID, topologyName string, fights []reconcile.Fight) {
-	left := d.setContention(id, len(fights) > 0)
+// Contended reports the contention in a sandbox, or that it has ended.
+func (d *DriftReport) Contended(id reconcile.SandboxID, topologyName string, contended []reconcile.Contention) {
+	left := d.setContention(id, len(contended) > 0)
 	c, ok := d.claim(id)
 	if !ok {
 		return
 	}
-	if len(fights) > 0 {
-		d.Reporter.Fighting(SubjectOf(&c), topologyName, fights)
+	if len(contended) > 0 {
+		d.Reporter.Contended(SubjectOf(&c), topologyName, contended)
 		return
 	}
 	d.isNew(id, "")

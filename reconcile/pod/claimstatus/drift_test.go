@@ -34,8 +34,8 @@ func (l *reportList) Degraded(s Subject, _ string, err error) {
 	l.add(s, "degraded", fault.Of(err))
 }
 
-func (l *reportList) Fighting(s Subject, _ string, fights []reconcile.Fight) {
-	l.add(s, "fighting", fights[0].Field)
+func (l *reportList) Contended(s Subject, _ string, contended []reconcile.Contention) {
+	l.add(s, "fighting", contended[0].Field)
 }
 
 // TestDriftReport follows sandboxes through the events of engine and loop: what is
@@ -45,7 +45,7 @@ func TestDriftReport(t *testing.T) {
 	drift := func(field string) []reconcile.Drift {
 		return []reconcile.Drift{{Step: "tune", Object: netstate.LinkKey("data0"), Field: field}}
 	}
-	fights := []reconcile.Fight{{Step: "tune", Object: netstate.LinkKey("data0"), Field: "mtu"}}
+	contended := []reconcile.Contention{{Step: "tune", Object: netstate.LinkKey("data0"), Field: "mtu"}}
 	type on = func(*DriftReport)
 	drifted := func(field string) on { return func(d *DriftReport) { d.Drift(id, "t", drift(field)) } }
 	inSync := func(d *DriftReport) { d.Drift(id, "t", nil) }
@@ -62,8 +62,8 @@ func TestDriftReport(t *testing.T) {
 		return pass(reconcile.Pass{Trigger: reconcile.TriggerRepair, Changes: make([]netstate.Change, 1), Left: drift(field)})
 	}
 	failed := func(kind fault.Kind) on { return pass(reconcile.Pass{Trigger: reconcile.TriggerRepair, Outcome: kind}) }
-	fighting := func(d *DriftReport) { d.Fighting(id, "t", fights) }
-	peace := func(d *DriftReport) { d.Fighting(id, "t", nil) }
+	fighting := func(d *DriftReport) { d.Contended(id, "t", contended) }
+	peace := func(d *DriftReport) { d.Contended(id, "t", nil) }
 	forget := func(d *DriftReport) { d.Forget(id) }
 
 	for name, tt := range map[string]struct {
@@ -100,7 +100,7 @@ func TestDriftReport(t *testing.T) {
 			[]on{
 				func(d *DriftReport) { d.Drift(reconcile.IDByHand("blue", "t"), "t", drift("mtu")) },
 				func(d *DriftReport) { d.Drift("pod/unknown/t", "t", drift("mtu")) },
-				func(d *DriftReport) { d.Fighting("pod/unknown/t", "t", fights) },
+				func(d *DriftReport) { d.Contended("pod/unknown/t", "t", contended) },
 			}, nil,
 		},
 	} {
@@ -151,7 +151,7 @@ func TestDriftReportWithoutRecord(t *testing.T) {
 		if name != "failed" {
 			d.Pass(reconcile.Pass{Sandbox: "pod/c1/t", Trigger: reconcile.TriggerRepair, Changes: make([]netstate.Change, 1)})
 		}
-		d.Fighting("pod/c1/t", "t", nil)
+		d.Contended("pod/c1/t", "t", nil)
 		if len(got) > 0 {
 			t.Errorf("%s: reported %q", name, got)
 		}

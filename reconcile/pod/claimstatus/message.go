@@ -79,12 +79,12 @@ func driftMessage(topologyName string, drift []reconcile.Drift) string {
 	return fmt.Sprintf("topology %q: %s", topologyName, strings.Join(lines, "; "))
 }
 
-// fightMessage names what is fought over, and that it goes on more slowly.
-func fightMessage(topologyName string, fights []reconcile.Fight) string {
+// contentionMessage names what is fought over, and that it goes on more slowly.
+func contentionMessage(topologyName string, contended []reconcile.Contention) string {
 	var lines []string
-	for _, f := range fights {
+	for _, f := range contended {
 		if len(lines) == driftMax {
-			lines = append(lines, fmt.Sprintf("and %d more", len(fights)-driftMax))
+			lines = append(lines, fmt.Sprintf("and %d more", len(contended)-driftMax))
 			break
 		}
 		lines = append(lines, f.String())

@@ -91,8 +91,8 @@ func TestAnHourWithoutServer(t *testing.T) {
 		if waiting, dropped := r.Waiting(); waiting > 100 || dropped == 0 {
 			t.Errorf("%d claims wait and %d reports were dropped, with room for 100 claims", waiting, dropped)
 		}
-		if len(r.fought) > claims || len(r.events.early) > 0 {
-			t.Errorf("%d fights and %d Events are remembered", len(r.fought), len(r.events.early))
+		if len(r.contentionAt) > claims || len(r.events.early) > 0 {
+			t.Errorf("%d fights and %d Events are remembered", len(r.contentionAt), len(r.events.early))
 		}
 		// At most one attempt a minute for each claim and its news, and some of
 		// the library's for Events.

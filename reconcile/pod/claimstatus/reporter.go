@@ -79,13 +79,13 @@ type Reporter struct {
 	mu      sync.Mutex
 	pending map[types.UID]*report
 	dropped uint64
-	// fought is when the last Event about a fight was made, per claim.
-	fought map[types.UID]time.Time
+	// contentionAt is when the last Event about a fight was made, per claim.
+	contentionAt map[types.UID]time.Time
 }
 
-// fightEvery is the shortest time between two Events about fights in one claim:
+// contentionEvery is the shortest time between two Events about fights in one claim:
 // who stops and begins again is not news each time.
-const fightEvery = 10 * time.Minute
+const contentionEvery = 10 * time.Minute
 
 // report is what has been told of a claim and is not written yet.
 type report struct {
@@ -106,9 +106,9 @@ func New(o Options) *Reporter {
 		opts: o,
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](o.RetryMin, o.RetryMax)),
-		events:  newEvents(o.Client, o.NodeName),
-		pending: map[types.UID]*report{},
-		fought:  map[types.UID]time.Time{},
+		events:       newEvents(o.Client, o.NodeName),
+		pending:      map[types.UID]*report{},
+		contentionAt: map[types.UID]time.Time{},
 	}
 }
 
@@ -143,26 +143,26 @@ func (r *Reporter) Drifted(s Subject, topologyName string, drift []reconcile.Dri
 	r.events.warning(s, "NetworkDrift", message)
 }
 
-// Fighting reports that somebody else changes back what is repaired. It stays so
+// Contended reports that somebody else changes back what is repaired. It stays so
 // until Repaired, or Drifted, says otherwise.
-func (r *Reporter) Fighting(s Subject, topologyName string, fights []reconcile.Fight) {
-	message := fightMessage(topologyName, fights)
+func (r *Reporter) Contended(s Subject, topologyName string, contended []reconcile.Contention) {
+	message := contentionMessage(topologyName, contended)
 	r.tell(s, topologyName, verdict{inSync: &condition{metav1.ConditionFalse, reasonFighting, message}})
-	if r.newFight(s.Claim.UID) {
+	if r.newContention(s.Claim.UID) {
 		r.events.warning(s, "NetworkFighting", message)
 	}
 }
 
-// newFight reports whether a fight in a claim is worth an Event.
-func (r *Reporter) newFight(claim types.UID) bool {
+// newContention reports whether a fight in a claim is worth an Event.
+func (r *Reporter) newContention(claim types.UID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.opts.Now()
-	maps.DeleteFunc(r.fought, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= fightEvery })
-	if _, told := r.fought[claim]; told {
+	maps.DeleteFunc(r.contentionAt, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= contentionEvery })
+	if _, told := r.contentionAt[claim]; told {
 		return false
 	}
-	r.fought[claim] = now
+	r.contentionAt[claim] = now
 	return true
 }
 

@@ -20,28 +20,28 @@ func TestFightingIsOneEvent(t *testing.T) {
 	defer r.events.broadcaster.Shutdown()
 	defer r.queue.ShutDown()
 	who := Subject{Pod: Object{"ns", "pod", "p1"}, Claim: Object{"ns", "claim", "c1"}}
-	fights := []reconcile.Fight{{Step: "tune", Object: netstate.LinkKey("data0"), Field: "mtu", Action: netstate.Update, Want: "4000", Have: "1400"}}
+	contended := []reconcile.Contention{{Step: "tune", Object: netstate.LinkKey("data0"), Field: "mtu", Action: netstate.Update, Want: "4000", Have: "1400"}}
 	events := func() int { return len(r.events.early) } // two each: of the pod and of the claim
 	for range 5 {
-		r.Fighting(who, "t", fights)
+		r.Contended(who, "t", contended)
 	}
 	if events() != 2 {
 		t.Errorf("%d Events for five reports, want 2", events())
 	}
-	const message = `topology "t": step "tune": link data0: mtu is set to 1400 by somebody else each time it is set to 4000; it is repaired later each time`
+	const message = `topology "t": step "tune": link data0: mtu is set to 1400 by another writer each time it is set to 4000; it is repaired later each time`
 	if c := r.pending["c1"].verdicts["t"].inSync; c == nil || c.status != "False" || c.reason != "Fighting" || c.message != message {
 		t.Errorf("condition: %+v", c)
 	}
 	who.Claim.UID = "c2"
-	r.Fighting(who, "t", fights)
+	r.Contended(who, "t", contended)
 	if events() != 4 {
 		t.Errorf("%d Events after another claim's report, want 4", events())
 	}
-	now = now.Add(fightEvery)
+	now = now.Add(contentionEvery)
 	who.Claim.UID = "c1"
-	r.Fighting(who, "t", fights)
-	if events() != 6 || len(r.fought) != 1 {
-		t.Errorf("%d Events after ten minutes, want 6; %d claims remembered, want 1", events(), len(r.fought))
+	r.Contended(who, "t", contended)
+	if events() != 6 || len(r.contentionAt) != 1 {
+		t.Errorf("%d Events after ten minutes, want 6; %d claims remembered, want 1", events(), len(r.contentionAt))
 	}
 }
 

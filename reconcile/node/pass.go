@@ -16,14 +16,14 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-func (l *Loop) wish(id reconcile.SandboxID) (w wish, wanted, unknown bool) {
+func (l *Loop) desired(id reconcile.SandboxID) (w desired, wanted, unknown bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w, wanted = byID(l.config.files)[id]
 	return w, wanted, l.config.unknown
 }
 
-// pass is one turn of a sandbox.
+// pass handles one work item.
 func (l *Loop) pass(ctx context.Context, id reconcile.SandboxID) verdict {
 	stopping := ctx
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.Timeout)
@@ -36,38 +36,37 @@ func (l *Loop) pass(ctx context.Context, id reconcile.SandboxID) verdict {
 	l.mu.Lock()
 	delete(l.waiting, id)
 	l.mu.Unlock()
-	l.say(id, err)
+	l.logOnce(id, err)
 	return v
 }
 
 func (l *Loop) reconcile(ctx context.Context, id reconcile.SandboxID) (verdict, error) {
-	w, wanted, unknown := l.wish(id)
+	w, wanted, unknown := l.desired(id)
 	rec, known, err := l.record(ctx, id)
 	if frame.AsOtherVersion(err) != nil {
-		return settled, err // until it changes
+		return done, err // until it changes
 	}
 	if err != nil {
-		return again, err
+		return retryLater, err
 	}
 	switch {
 	case wanted:
-		return l.keep(ctx, w, rec, known)
+		return l.ensure(ctx, w, rec, known)
 	case !known:
-		l.drop(id)
-		return settled, nil
+		l.forget(id)
+		return done, nil
 	case rec.Phase == reconcile.Releasing, FromFile(id) && !unknown:
 		return l.release(ctx, id)
 	case FromFile(id):
-		_, err := l.guard(ctx, rec)
-		return settled, errors.Join(err, errors.New("no file describes it, but it is kept while a file cannot be read"))
+		_, err := l.checkAndRepair(ctx, rec)
+		return done, errors.Join(err, errors.New("no file describes it, but it is kept while a file cannot be read"))
 	default:
-		return l.guard(ctx, rec)
+		return l.checkAndRepair(ctx, rec)
 	}
 }
 
-// record reads a record. One that says a pass is under way is read again when
-// whoever makes the pass is done: perhaps it is undone, and nothing is there to
-// be looked after.
+// record reads a record. If that says a pass is in progress, it is read again when the
+// pass has ended: it may have been rolled back, and nothing is left to check.
 func (l *Loop) record(ctx context.Context, id reconcile.SandboxID) (reconcile.Record, bool, error) {
 	rec, known, err := l.Store.Get(id)
 	if err != nil || !known || rec.Phase != reconcile.Applying {
@@ -81,51 +80,51 @@ func (l *Loop) record(ctx context.Context, id reconcile.SandboxID) (reconcile.Re
 	return l.Store.Get(id)
 }
 
-// keep makes true what a file describes.
-func (l *Loop) keep(ctx context.Context, w wish, rec reconcile.Record, known bool) (verdict, error) {
+// ensure applies what a file describes.
+func (l *Loop) ensure(ctx context.Context, w desired, rec reconcile.Record, known bool) (verdict, error) {
 	if err := w.netns.Exists(); err != nil {
-		// What is left of it on the host is put back, and its devices are free.
+		// What is left of it on the host is undone, and its devices become free.
 		if known {
 			if _, err := l.release(ctx, w.id); err != nil {
-				return again, err
+				return retryLater, err
 			}
 		}
-		return again, err
+		return retryLater, err
 	}
 	sb, err := l.sandbox(ctx, w, rec, known)
 	if err != nil {
-		return l.retry(err), err
+		return l.verdictOf(err), err
 	}
-	if known && l.stands(rec) && sameSandbox(rec.Sandbox, sb) {
-		// A new namespace may have the number of the old one, and is found to be
-		// another only when it is opened. What the file describes is made there.
-		v, err := l.guard(ctx, rec)
+	if known && l.wasApplied(rec) && sameSandbox(rec.Sandbox, sb) {
+		// A new namespace may have the inode of the old one; only opening it shows that
+		// it is another one. What the file describes is applied there.
+		v, err := l.checkAndRepair(ctx, rec)
 		if !errors.Is(err, reconcile.ErrReplaced) {
 			return v, err
 		}
-		// Ensure would wait for the devices of the old one, and hold a worker.
+		// Ensure would wait for the devices of the old one, and block a worker.
 		if _, err := l.release(ctx, w.id); err != nil {
-			return again, err
+			return retryLater, err
 		}
 	}
 	if err := l.Watcher.Add(w.id, sb.Netns); err != nil {
-		return again, err
+		return retryLater, err
 	}
 	begun := l.Now()
 	rep, err := l.Reconciler.Ensure(ctx, sb)
 	if err != nil {
-		return l.retry(err), err
+		return l.verdictOf(err), err
 	}
-	l.depends(sb, rep.Changes)
-	l.wrote(rep, reconcile.TriggerEnsure, begun)
-	l.sched.answered(w.id, begun)
-	return settled, nil
+	l.noteHostDependency(sb, rep.Changes)
+	l.logPass(rep, reconcile.TriggerEnsure, begun)
+	l.sched.handled(w.id, begun)
+	return done, nil
 }
 
-// stands reports whether a record is of a sandbox that has been made, so that
-// what differs is drift. One whose repair failed is; where drift is only
-// observed nothing is repaired, and it was the making that failed.
-func (l *Loop) stands(rec reconcile.Record) bool {
+// wasApplied reports whether a record is of a sandbox that was applied, so that
+// differences are drift. A failed repair leaves it so; where drift is only observed
+// nothing is repaired, and it was the apply that failed.
+func (l *Loop) wasApplied(rec reconcile.Record) bool {
 	t := rec.Sandbox.Topology
 	repaired := t.DriftPolicy != topology.Observe ||
 		len(rec.Results) > 0 && slices.ContainsFunc(t.Steps, func(s topology.Step) bool { return s.DriftPolicy != topology.Observe })
@@ -133,8 +132,8 @@ func (l *Loop) stands(rec reconcile.Record) bool {
 	return made && rec.BootID == l.BootID && Alive(rec, l.BootID)
 }
 
-// depends notes whether a sandbox depends on the host's devices.
-func (l *Loop) depends(sb reconcile.Sandbox, changes []netstate.Change) {
+// noteHostDependency remembers a sandbox that depends on the host's devices.
+func (l *Loop) noteHostDependency(sb reconcile.Sandbox, changes []netstate.Change) {
 	host := len(sb.Given.Devices()) > 0 || slices.ContainsFunc(changes, func(c netstate.Change) bool {
 		o := c.Object()
 		return netstate.OfHost(o) || netstate.OnHost(o.LivesOn().ID)
@@ -147,25 +146,25 @@ func (l *Loop) depends(sb reconcile.Sandbox, changes []netstate.Change) {
 	l.onHost[sb.ID] = true
 }
 
-// retry tells whether trying again may help: the user's mistake stays one until
-// the file changes.
-func (l *Loop) retry(err error) verdict {
+// verdictOf says whether a retry may help: an invalid file stays invalid until it
+// changes.
+func (l *Loop) verdictOf(err error) verdict {
 	if fault.Of(err) == fault.Invalid {
-		return settled
+		return done
 	}
-	return again
+	return retryLater
 }
 
-// sandbox gives a wish its devices.
-func (l *Loop) sandbox(ctx context.Context, w wish, rec reconcile.Record, known bool) (reconcile.Sandbox, error) {
+// sandbox assigns devices to a desired sandbox.
+func (l *Loop) sandbox(ctx context.Context, w desired, rec reconcile.Record, known bool) (reconcile.Sandbox, error) {
 	var own *reconcile.Record
 	if known {
 		own = &rec
 	}
 	return Assignment{
-		ID: w.id, Netns: w.netns, Topology: w.topology, Asked: w.asked, Contracts: l.Contracts, Own: own,
+		ID: w.id, Netns: w.netns, Topology: w.topology, Requested: w.requested, Contracts: l.Contracts, Own: own,
 		Records: func() []reconcile.Record {
-			records, _ := l.Reconciler.List() // damage is reported by take
+			records, _ := l.Reconciler.List() // damage is reported by reload
 			return records
 		},
 		OtherVersions: l.Reconciler.OtherVersions,
@@ -180,47 +179,48 @@ func sameSandbox(a, b reconcile.Sandbox) bool {
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// guard looks at a sandbox that has been made, and repairs it if it may.
-func (l *Loop) guard(ctx context.Context, rec reconcile.Record) (verdict, error) {
+// checkAndRepair checks a sandbox that was applied, and repairs drift where the policy
+// permits it.
+func (l *Loop) checkAndRepair(ctx context.Context, rec reconcile.Record) (verdict, error) {
 	id := rec.Sandbox.ID
 	if !Alive(rec, l.BootID) {
 		l.Watcher.Remove(id)
-		return settled, fault.New(fault.Gone, fmt.Errorf("network namespace %q is gone: delete the sandbox, or make the namespace again and apply", rec.Sandbox.Netns))
+		return done, fault.New(fault.Gone, fmt.Errorf("network namespace %q is gone: delete the sandbox, or recreate the namespace and apply", rec.Sandbox.Netns))
 	}
 	if err := l.Watcher.Add(id, rec.Sandbox.Netns); err != nil {
-		return again, err
+		return retryLater, err
 	}
-	l.depends(rec.Sandbox, rec.History)
+	l.noteHostDependency(rec.Sandbox, rec.History)
 	begun := l.Now()
 	if repairsAll(rec.Sandbox.Topology) {
-		return l.repair(ctx, rec, begun) // which looks first
+		return l.repair(ctx, rec, begun) // which checks first
 	}
-	rec, st, err := l.look(ctx, rec)
+	rec, st, err := l.check(ctx, rec)
 	switch {
-	case fault.Of(err) == fault.Gone: // its record went meanwhile
-		return again, nil
+	case fault.Of(err) == fault.Gone: // its record was removed meanwhile
+		return retryLater, nil
 	case err != nil:
-		return again, err
+		return retryLater, err
 	case st.Kind != "":
-		return again, st.Err
+		return retryLater, st.Err
 	case st.State == reconcile.InSync, st.State == reconcile.Fighting && len(st.Drift) == 0 && rec.Phase == reconcile.Applied:
-		l.sched.answered(id, begun)
-		l.judge(ctx, rec, nil, true)
-		return settled, nil
+		l.sched.handled(id, begun)
+		l.recordContention(ctx, rec, nil, true)
+		return done, nil
 	case !mayRepair(rec.Sandbox.Topology, st.Drift):
-		l.sched.answered(id, begun)
-		l.judge(ctx, rec, nil, true)
-		return settled, errors.New("drifted, and only observed: " + describe(st.Drift))
+		l.sched.handled(id, begun)
+		l.recordContention(ctx, rec, nil, true)
+		return done, errors.New("drifted, and the policy is Observe: " + describe(st.Drift))
 	}
 	if now, known, err := l.Store.Get(id); err != nil || !known || now.Phase != rec.Phase {
-		return again, err // somebody deletes or applies it right now: that is no drift
+		return retryLater, err // it is being deleted or applied: that is no drift
 	}
 	return l.repair(ctx, rec, begun)
 }
 
-// look checks a sandbox while nobody is at work on it: what an update is at is not
-// drift. It returns the record that was checked.
-func (l *Loop) look(ctx context.Context, rec reconcile.Record) (reconcile.Record, reconcile.Status, error) {
+// check checks a sandbox while no pass runs on it: what an update is just changing is
+// not drift. It returns the record that was checked.
+func (l *Loop) check(ctx context.Context, rec reconcile.Record) (reconcile.Record, reconcile.Status, error) {
 	id := rec.Sandbox.ID
 	unlock, err := l.Store.Lock(ctx, id)
 	if err != nil {
@@ -234,73 +234,73 @@ func (l *Loop) look(ctx context.Context, rec reconcile.Record) (reconcile.Record
 	return rec, st, err
 }
 
-// repairsAll reports whether all drift of a topology is to be repaired, so that
-// nobody has to look at it first.
+// repairsAll reports whether all drift of a topology is to be repaired, so that no
+// check is needed first.
 func repairsAll(t *topology.Topology) bool {
 	return t.DriftPolicy != topology.Observe && !slices.ContainsFunc(t.Steps, func(s topology.Step) bool { return s.DriftPolicy == topology.Observe })
 }
 
 func (l *Loop) repair(ctx context.Context, rec reconcile.Record, begun time.Time) (verdict, error) {
 	id := rec.Sandbox.ID
-	since := l.sched.noticed(id)
+	since := l.sched.changedSince(id)
 	if since.IsZero() {
 		since = begun
 	}
 	rep, err := l.Reconciler.Repair(ctx, id)
 	if fault.Of(err) == fault.Gone {
 		if now, known, e := l.Store.Get(id); e == nil && (!known || now.Phase == reconcile.Releasing) {
-			return again, nil // somebody deletes it right now: that is no drift
+			return retryLater, nil // it is being deleted: that is no drift
 		}
 	}
 	if err == nil || fault.Of(err) == fault.NotConverged {
-		contested := l.judge(ctx, rec, rep.Drift, err == nil)
+		contested := l.recordContention(ctx, rec, rep.Drift, err == nil)
 		if contested && err != nil {
-			return settled, nil // it has been said, and the pause is longer than a retry's
+			return done, nil // it was reported, and the pause is longer than a retry's
 		}
 	}
 	if err != nil {
-		return again, err
+		return retryLater, err
 	}
 	if !rep.Unchanged {
 		l.Recorder.Repaired(l.Now().Sub(since))
 	}
-	l.wrote(rep, reconcile.TriggerRepair, begun)
-	l.sched.answered(id, begun)
-	return settled, nil
+	l.logPass(rep, reconcile.TriggerRepair, begun)
+	l.sched.handled(id, begun)
+	return done, nil
 }
 
-// judge takes what a pass has repaired, and leaves a sandbox alone for a while
-// where somebody else changes that back each time. It reports whether so it is.
-func (l *Loop) judge(ctx context.Context, rec reconcile.Record, repaired []reconcile.Drift, converged bool) (contested bool) {
+// recordContention takes what a pass has repaired, and pauses repairs where another
+// writer changes that back each time. It reports whether that is so.
+func (l *Loop) recordContention(ctx context.Context, rec reconcile.Record, repaired []reconcile.Drift, converged bool) (contested bool) {
 	id, name := rec.Sandbox.ID, rec.Sandbox.Topology.Name
-	s := l.fights.passed(id, repaired, converged, l.Now())
-	if !s.hold.IsZero() {
-		l.sched.hold(id, s.hold)
+	s := l.contention.record(id, repaired, converged, l.Now())
+	if !s.holdUntil.IsZero() {
+		l.sched.holdUntil(id, s.holdUntil)
 	}
-	if !s.look.IsZero() {
-		l.sched.expect(id, s.look)
+	if !s.checkAt.IsZero() {
+		l.sched.enqueueAt(id, s.checkAt)
 	}
 	switch {
 	case s.began:
-		f := s.fights[0]
+		f := s.contended[0]
 		l.Log.Warn("another writer changes back what is repaired: repairs are slowed down", "sandbox", id, "topology", name,
-			"step", f.Step, "object", f.Object.String(), "field", f.Field, "want", f.Want, "have", f.Have, "fields", len(s.fights))
+			"step", f.Step, "object", f.Object.String(), "field", f.Field, "want", f.Want, "have", f.Have, "fields", len(s.contended))
 	case s.ended:
 		l.Log.Info("contention has ended", "sandbox", id, "topology", name)
 	}
-	if sameFights(rec.Fighting, s.fights) {
+	if sameContention(rec.Fighting, s.contended) {
 		return s.contested
 	}
-	// A record that could not be written is found to differ by the next pass.
-	if err := l.Reconciler.NoteFights(ctx, id, s.fights); err != nil {
+	// If the record could not be written, the next pass finds that it differs.
+	if err := l.Reconciler.RecordContention(ctx, id, s.contended); err != nil {
 		l.Log.Error("cannot use the journal", "error", err)
 	}
-	l.Recorder.Fighting(id, name, s.fights)
+	l.Recorder.Contended(id, name, s.contended)
 	return s.contested
 }
 
-// mayRepair reports whether one of the drifts belongs to a step that is to be
-// repaired. A sandbox without drift may be: its last pass failed.
+// mayRepair reports whether one of the drifts belongs to a step that is to be repaired.
+// So is a sandbox without drift: its last pass failed.
 func mayRepair(t *topology.Topology, drift []reconcile.Drift) bool {
 	return len(drift) == 0 || slices.ContainsFunc(drift, func(d reconcile.Drift) bool {
 		policy := t.DriftPolicy
@@ -317,33 +317,33 @@ func (l *Loop) release(ctx context.Context, id reconcile.SandboxID) (verdict, er
 	begun := l.Now()
 	rep, err := l.Reconciler.Release(ctx, id)
 	if err != nil {
-		return again, err
+		return retryLater, err
 	}
-	l.wrote(rep, reconcile.TriggerRelease, begun)
+	l.logPass(rep, reconcile.TriggerRelease, begun)
 	if rep.Unclean != "" {
-		return again, nil // the device may be clean soon, and is kept from others until then
+		return retryLater, nil // the device may be clean soon, and no other sandbox gets it until then
 	}
-	if _, wanted, _ := l.wish(id); !wanted {
-		l.drop(id)
+	if _, wanted, _ := l.desired(id); !wanted {
+		l.forget(id)
 	}
-	return settled, nil
+	return done, nil
 }
 
-// drop forgets a sandbox that is neither wanted nor there.
-func (l *Loop) drop(id reconcile.SandboxID) {
+// forget forgets a sandbox that is neither wanted nor there.
+func (l *Loop) forget(id reconcile.SandboxID) {
 	l.Watcher.Remove(id)
 	l.sched.forget(id)
-	l.fights.forget(id)
+	l.contention.forget(id)
 	l.Recorder.Forget(id)
 	l.mu.Lock()
 	delete(l.paths, id)
 	delete(l.onHost, id)
-	delete(l.said, id)
+	delete(l.logged, id)
 	l.mu.Unlock()
 }
 
-// wrote logs a pass that changed something: one line, whatever it did.
-func (l *Loop) wrote(rep reconcile.Report, trigger reconcile.Trigger, begun time.Time) {
+// logPass logs a pass that changed something, on one line.
+func (l *Loop) logPass(rep reconcile.Report, trigger reconcile.Trigger, begun time.Time) {
 	if rep.Unchanged {
 		return
 	}

@@ -24,15 +24,15 @@ func drifted(link, field string) reconcile.Drift {
 	return d
 }
 
-// Each line is a pass: the time since the last, what it repaired, and how it
-// went. The answer is how things stand after it.
-func TestFights(t *testing.T) {
+// Each line is a pass: the time since the last one, what it repaired, whether it
+// failed, and the outcome.
+func TestContention(t *testing.T) {
 	mtu, up, gone := drifted("net1", "mtu"), drifted("net1", "up"), drifted("net1", "")
 	ms, s := time.Millisecond, time.Second
 	type pass struct {
 		after    time.Duration
 		repaired []reconcile.Drift
-		failed   bool // it had not converged
+		failed   bool // it did not converge
 		want     string
 	}
 	repeat := func(n int, p pass) (out []pass) {
@@ -44,9 +44,9 @@ func TestFights(t *testing.T) {
 	one := []reconcile.Drift{mtu}
 	begun := "mtu; began, contested, hold 375ms"
 	for name, passes := range map[string][]pass{
-		"a change now and then is none": repeat(20, pass{3 * s, one, false, ""}),
-		"nothing to repair":             {{s, nil, false, ""}},
-		"different fields are none": slices.Concat(
+		"an occasional change is none": repeat(20, pass{3 * s, one, false, ""}),
+		"nothing to repair":            {{s, nil, false, ""}},
+		"repairs of different fields are none": slices.Concat(
 			repeat(4, pass{100 * ms, one, false, ""}),
 			repeat(4, pass{100 * ms, []reconcile.Drift{up}, false, ""})),
 		"five repairs in ten seconds": slices.Concat(
@@ -67,7 +67,7 @@ func TestFights(t *testing.T) {
 				{16 * s, one, false, "mtu; contested, hold 22.5s"},
 				{30 * s, one, false, "mtu; contested, hold 22.5s"},
 			}),
-		"it ends when it is quiet": slices.Concat(
+		"it ends after a quiet time": slices.Concat(
 			repeat(4, pass{100 * ms, one, false, ""}),
 			[]pass{
 				{100 * ms, one, false, begun},
@@ -76,28 +76,28 @@ func TestFights(t *testing.T) {
 				{500 * ms, nil, false, "ended"},
 				{s, one, false, ""},
 			}),
-		"other drift does not feed it": slices.Concat(
+		"other drift does not prolong it": slices.Concat(
 			repeat(4, pass{100 * ms, one, false, ""}),
 			[]pass{
 				{100 * ms, one, false, begun},
 				{s, []reconcile.Drift{up}, false, "mtu"},
 				{s, []reconcile.Drift{up, mtu}, false, "mtu; contested, hold 750ms"},
 			}),
-		"an object that goes each time": slices.Concat(
+		"an object that is deleted each time": slices.Concat(
 			repeat(4, pass{100 * ms, []reconcile.Drift{gone}, false, ""}),
 			[]pass{{100 * ms, []reconcile.Drift{gone}, false, "missing; began, contested, hold 375ms"}}),
-		"what never holds is no fight": repeat(20, pass{100 * ms, one, true, ""}),
-		"what held once is": slices.Concat(
+		"a value that is never accepted is none": repeat(20, pass{100 * ms, one, true, ""}),
+		"a value that was accepted once is": slices.Concat(
 			repeat(3, pass{100 * ms, one, true, ""}),
 			[]pass{{100 * ms, one, false, ""}, {100 * ms, one, true, begun}}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFights()
+			f := newContentionTracker()
 			f.random = func() float64 { return 0.5 }
 			now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 			for i, p := range passes {
 				now = now.Add(p.after)
-				got := describeStanding(f.passed("x", p.repaired, !p.failed, now), now)
+				got := describeStanding(f.record("x", p.repaired, !p.failed, now), now)
 				if got != p.want {
 					t.Fatalf("pass %d: %q, want %q", i+1, got, p.want)
 				}
@@ -110,9 +110,9 @@ func TestFights(t *testing.T) {
 	}
 }
 
-func describeStanding(s standing, now time.Time) string {
+func describeStanding(s outcome, now time.Time) string {
 	var fields, how []string
-	for _, f := range s.fights {
+	for _, f := range s.contended {
 		name := f.Field
 		if f.Action == netstate.Create {
 			name = "missing"
@@ -125,43 +125,43 @@ func describeStanding(s standing, now time.Time) string {
 		}
 	}
 	slices.Sort(how)
-	if !s.hold.IsZero() {
-		how = append(how, "hold "+s.hold.Sub(now).String())
+	if !s.holdUntil.IsZero() {
+		how = append(how, "hold "+s.holdUntil.Sub(now).String())
 	}
 	out := slices.DeleteFunc([]string{strings.Join(fields, " "), strings.Join(how, ", ")}, func(s string) bool { return s == "" })
 	return strings.Join(out, "; ")
 }
 
-// Whoever deletes a link takes a lot with it: few are named, and nothing is kept
-// once it is over.
-func TestFightsAreBounded(t *testing.T) {
-	f := newFights()
+// Deleting a link deletes a lot with it: few are reported, and nothing is kept once it
+// is over.
+func TestContentionIsBounded(t *testing.T) {
+	f := newContentionTracker()
 	now := time.Now()
 	var all []reconcile.Drift
 	for i := range 100 {
 		all = append(all, drifted(fmt.Sprintf("net%d", i), ""))
 	}
-	var s standing
-	for range 2 * fightRepairs {
+	var s outcome
+	for range 2 * contentionRepairs {
 		now = now.Add(100 * time.Millisecond)
-		s = f.passed("x", all, true, now)
+		s = f.record("x", all, true, now)
 	}
-	if len(s.fights) != fightsMax || s.fights[0].Object != netstate.LinkKey("net0") {
-		t.Errorf("%d fights, the first is %+v", len(s.fights), s.fights[0])
+	if len(s.contended) != contentionMax || s.contended[0].Object != netstate.LinkKey("net0") {
+		t.Errorf("%d are reported, the first is %+v", len(s.contended), s.contended[0])
 	}
-	for _, r := range f.of["x"].spots {
-		if len(r.at) > fightRepairs {
+	for _, r := range f.of["x"].targets {
+		if len(r.at) > contentionRepairs {
 			t.Fatalf("%d repairs remembered of one field", len(r.at))
 		}
 	}
-	f.passed("x", nil, true, now.Add(time.Hour))
+	f.record("x", nil, true, now.Add(time.Hour))
 	if len(f.of) != 0 {
-		t.Errorf("after an hour of peace %d are remembered", len(f.of))
+		t.Errorf("after a quiet hour %d are remembered", len(f.of))
 	}
 }
 
-// flip lets somebody change an MTU every so often, and has the watcher tell of it
-// as it would, until stop is called.
+// flip changes an MTU periodically, with the watcher's event for each change, until
+// stop is called.
 func (n *node) flip(netns string, id reconcile.SandboxID, every time.Duration) (stop func()) {
 	end := make(chan struct{})
 	var wg sync.WaitGroup
@@ -171,7 +171,7 @@ func (n *node) flip(netns string, id reconcile.SandboxID, every time.Duration) (
 			case <-end:
 				return
 			case <-time.After(every):
-				n.world.change(n.t, n.path(netns), spoilt)
+				n.world.change(n.t, n.path(netns), disturbed)
 				n.watched.events <- watch.Event{ID: id, Reason: watch.Changed}
 			}
 		}
@@ -179,7 +179,7 @@ func (n *node) flip(netns string, id reconcile.SandboxID, every time.Duration) (
 	return func() { close(end); wg.Wait(); synctest.Wait() }
 }
 
-func TestNobodyIsFoughtAtFullSpeed(t *testing.T) {
+func TestContentionSlowsRepairs(t *testing.T) {
 	running(t, func(n *node) {
 		for _, name := range []string{"blue", "red"} {
 			n.make(name)
@@ -203,27 +203,27 @@ func TestNobodyIsFoughtAtFullSpeed(t *testing.T) {
 		if err != nil || st.State != reconcile.Fighting || len(st.Fighting) != 1 {
 			t.Fatalf("status: %v, %+v", err, st)
 		}
-		if want := `step "a": link net1: mtu is set to 1500 by somebody else each time it is set to 1400`; st.Fighting[0].String() != want {
-			t.Errorf("it says %q, want %q", st.Fighting[0], want)
+		if want := `step "a": link net1: mtu is set to 1500 by another writer each time it is set to 1400`; st.Fighting[0].String() != want {
+			t.Errorf("contention %q, want %q", st.Fighting[0], want)
 		}
 
 		// Another sandbox is repaired at once, and other drift of this one with
 		// the next repair.
-		n.world.change(t, n.path("red"), spoilt)
+		n.world.change(t, n.path("red"), disturbed)
 		n.tell(watch.Event{ID: "run/red/ai", Reason: watch.Changed})
-		n.expect("while blue is fought over", "red", "net1/1400")
+		n.expect("while blue is contended", "red", "net1/1400")
 		n.world.change(t, n.path("blue"), netstate.Change{Before: netstate.Link{Name: "net1"}})
-		time.Sleep(truceMost)
+		time.Sleep(pauseMax)
 		synctest.Wait()
 		if got := n.world.links(t, n.path("blue")); !strings.Contains(got, "net1/") {
 			t.Errorf("blue holds %q: other drift was not repaired", got)
 		}
 
 		stop()
-		time.Sleep(truceMost)
+		time.Sleep(pauseMax)
 		synctest.Wait()
 		n.expect("it has stopped", "blue", "net1/1400")
-		time.Sleep(truceMost + peaceAfter)
+		time.Sleep(pauseMax + quietAfter)
 		synctest.Wait()
 		if st, err := n.engine.Check(n.t.Context(), "run/blue/ai"); err != nil || st.State != reconcile.InSync {
 			t.Errorf("status when all is quiet: %v, %+v", err, st)
@@ -231,18 +231,18 @@ func TestNobodyIsFoughtAtFullSpeed(t *testing.T) {
 		if got := n.log.take(); strings.Count(got, "contention has ended") != 1 {
 			t.Errorf("log:\n%s", got)
 		}
-		if f := n.told.fights; len(f) < 2 || len(f[0]) != 1 || len(f[len(f)-1]) != 0 {
+		if f := n.told.contended; len(f) < 2 || len(f[0]) != 1 || len(f[len(f)-1]) != 0 {
 			t.Errorf("told: %+v", f)
 		}
 		n.world.written()
-		n.world.change(t, n.path("blue"), spoilt)
+		n.world.change(t, n.path("blue"), disturbed)
 		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
-		n.expect("a new change is answered at once", "blue", "net1/1400")
+		n.expect("a new change is repaired at once", "blue", "net1/1400")
 	})
 }
 
 // A new topology need not wait for the end of a pause.
-func TestFightDoesNotHoldAFileUp(t *testing.T) {
+func TestContentionDoesNotDelayEdits(t *testing.T) {
 	running(t, func(n *node) {
 		n.make("blue")
 		n.wants("blue.yaml", "blue", "mtu: 1400")
@@ -256,12 +256,12 @@ func TestFightDoesNotHoldAFileUp(t *testing.T) {
 	})
 }
 
-// What an earlier loop wrote of fights ends with it.
-func TestFightsOfAnEarlierLoop(t *testing.T) {
+// Contention that an earlier loop recorded ends with that loop.
+func TestContentionOfAnEarlierLoop(t *testing.T) {
 	running(t, func(n *node) {
 		n.make("blue")
 		n.byHand("blue/ai", "blue", "mtu: 1400")
-		if err := n.engine.NoteFights(n.t.Context(), "blue/ai", []reconcile.Fight{{Step: "a", Object: netstate.LinkKey("net1"), Field: "mtu", Action: netstate.Update}}); err != nil {
+		if err := n.engine.RecordContention(n.t.Context(), "blue/ai", []reconcile.Contention{{Step: "a", Object: netstate.LinkKey("net1"), Field: "mtu", Action: netstate.Update}}); err != nil {
 			t.Fatal(err)
 		}
 		if st, err := n.engine.Check(n.t.Context(), "blue/ai"); err != nil || st.State != reconcile.Fighting {
@@ -274,7 +274,8 @@ func TestFightsOfAnEarlierLoop(t *testing.T) {
 	})
 }
 
-// A topology with both policies: only what may be is repaired and fought over.
+// A topology with both policies: only the step with policy Repair is repaired and can
+// be contended.
 func TestBothPolicies(t *testing.T) {
 	two := `netns: %s
 topology:
@@ -297,7 +298,7 @@ topology:
 		n.world.change(t, n.path("blue"), observed)
 		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
 		n.expect("only the observed step drifted", "blue", "net0/1500 net1/1400")
-		n.world.change(t, n.path("blue"), spoilt)
+		n.world.change(t, n.path("blue"), disturbed)
 		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
 		n.expect("both drifted", "blue", "net0/1500 net1/1400")
 		if w := n.world.written(); w != 1 {
@@ -312,35 +313,36 @@ topology:
 		time.Sleep(time.Minute)
 		stop()
 		n.told.mu.Lock()
-		for _, fights := range n.told.fights {
-			for _, f := range fights {
+		for _, contended := range n.told.contended {
+			for _, f := range contended {
 				if f.Step != "a" {
-					t.Errorf("fighting for an observed step: %+v", f)
+					t.Errorf("contention of an observed step: %+v", f)
 				}
 			}
 		}
-		if len(n.told.fights) == 0 {
-			t.Error("no fight was told of")
+		if len(n.told.contended) == 0 {
+			t.Error("no contention was reported")
 		}
 		n.told.mu.Unlock()
 
-		// A repair that fails is repeated as a repair, not by making all anew.
+		// A repair that fails is retried as a repair, not by applying everything.
 		n.world.mu.Lock()
 		n.world.refuse = fmt.Errorf("operation not permitted")
 		n.world.mu.Unlock()
 		time.Sleep(2 * time.Minute)
-		n.world.change(t, n.path("blue"), spoilt)
+		n.world.change(t, n.path("blue"), disturbed)
 		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
 		n.world.mu.Lock()
 		n.world.refuse = nil
 		n.world.mu.Unlock()
-		time.Sleep(2 * backoffMost)
+		time.Sleep(2 * backoffMax)
 		synctest.Wait()
 		n.expect("after a repair that failed", "blue", "net0/1500 net1/1400")
 	})
 }
 
-// What stands on a link that is only observed has to wait for it, and says so.
+// What a link that is only observed carries has to wait for it, and is reported as
+// waiting.
 func TestRepairOnWhatIsOnlyObserved(t *testing.T) {
 	two := `netns: %s
 topology:
