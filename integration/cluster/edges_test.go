@@ -719,7 +719,7 @@ func (b *bench) events(t *testing.T, who claimstatus.Subject) {
 				"NetworkFailed":   `Warning topology "ai-bonded": step "bond0": no bonding`,
 				"NetworkReady":    `Normal topology "ai-bonded": 4 steps done, interfaces net1, net2, bond0`,
 				"NetworkDrift":    `Warning topology "ai-bonded": step "bond0": link bond0: mtu is 1500, not 9000`,
-				"NetworkRepaired": `Normal topology "ai-bonded": is as wanted again`,
+				"NetworkRepaired": `Normal topology "ai-bonded": was repaired`,
 			} {
 				if have[reason] != message {
 					return fmt.Sprintf("%s %q, want %q", reason, have[reason], message)

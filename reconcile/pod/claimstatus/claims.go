@@ -9,7 +9,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 )
 
-// SubjectOf returns whom a report on a claim concerns.
+// SubjectOf returns the subject of a report on a claim.
 func SubjectOf(c *claims.Claim) Subject {
 	return Subject{
 		Claim: Object{Namespace: c.Namespace, Name: c.Name, UID: c.UID},
@@ -17,7 +17,7 @@ func SubjectOf(c *claims.Claim) Subject {
 	}
 }
 
-// Claims is a Reporter as the packages that attach and update claims call it.
+// Claims adapts a Reporter to the packages that attach and update claims.
 type Claims struct{ To *Reporter }
 
 // Attaching implements attachment.Reporter.

@@ -12,31 +12,31 @@ import (
 	"github.com/plumbline/plumbline/topology"
 )
 
-// messageMax bounds the message of a condition and of an Event, which the API
-// takes up to 32768 and 1024 bytes.
+// messageMax bounds the message of a condition and of an Event, which the API limits to
+// 32768 and 1024 bytes.
 const messageMax = 1000
 
-// raw encodes an entry's data, of which the API takes so much and no more. What
-// does not fit is left out, the least telling first: the routes, then what a
-// step took over from those below it, then the last steps. The note says so.
+// raw encodes an entry's data, whose size the API limits. What does not fit is left
+// out, the least important first: the routes, then what a step took over from the steps
+// below it, then the last steps. The note says so.
 func raw(d data) *runtime.RawExtension {
 	if b, ok := encode(d); ok {
 		return b
 	}
 	full := d.Steps
-	d.Note = "routes are left out, for lack of space"
+	d.Note = "routes are left out to save space"
 	d.Steps = shorten(full, func(r *topology.Result) { r.Routes = nil })
 	if b, ok := encode(d); ok {
 		return b
 	}
-	d.Note = "routes, and the interfaces of the steps below, are left out, for lack of space"
+	d.Note = "routes, and the interfaces of the steps below, are left out to save space"
 	d.Steps = shorten(full, func(r *topology.Result) { *r = lastOnly(*r) })
 	for all := len(d.Steps); len(d.Steps) > 0; {
 		if b, ok := encode(d); ok {
 			return b
 		}
 		d.Steps = d.Steps[:len(d.Steps)-1]
-		d.Note = fmt.Sprintf("%d of %d steps, routes, and the interfaces of the steps below are left out, for lack of space", all-len(d.Steps), all)
+		d.Note = fmt.Sprintf("%d of %d steps, routes, and the interfaces of the steps below are left out to save space", all-len(d.Steps), all)
 	}
 	b, _ := encode(d)
 	return b
@@ -44,7 +44,7 @@ func raw(d data) *runtime.RawExtension {
 
 func encode(d data) (*runtime.RawExtension, bool) {
 	b, err := json.Marshal(d)
-	if err != nil { // strings and numbers: it cannot
+	if err != nil { // cannot fail: strings and numbers only
 		return nil, false
 	}
 	return &runtime.RawExtension{Raw: b}, len(b) <= resourceapi.AllocatedDeviceStatusDataMaxLength
@@ -60,7 +60,7 @@ func shorten(steps []topology.StepResult, change func(*topology.Result)) []topol
 	return out
 }
 
-// lastOnly keeps the interface that a step stands for, and its addresses.
+// lastOnly keeps the interface that a step made, and its addresses.
 func lastOnly(r topology.Result) topology.Result {
 	out := topology.Result{Devices: r.Devices}
 	last, ok := r.Last()
@@ -80,7 +80,7 @@ func lastOnly(r topology.Result) topology.Result {
 	return out
 }
 
-// cut shortens a text to so many bytes, at a character.
+// cut shortens a text to a number of bytes, between two characters.
 func cut(s string, bytes int) string {
 	s = strings.ToValidUTF8(s, "?")
 	if len(s) <= bytes {

@@ -95,7 +95,7 @@ func (d *DriftReport) Contended(id reconcile.SandboxID, topologyName string, con
 		return
 	}
 	d.isNew(id, "")
-	if len(left) > 0 { // drift of steps that are only observed
+	if len(left) > 0 { // drift of steps with policy Observe
 		d.Drift(id, topologyName, left)
 		return
 	}

@@ -19,51 +19,51 @@ import (
 
 // The conditions of a device.
 const (
-	// Ready says that the topology has been seen to be true in the pod since
-	// its network was last made. Its reason when it is not is a fault.Kind.
+	// Ready is true once the topology was verified in the pod, after it was last
+	// applied. The reason of a Ready that is not true is a fault.Kind.
 	Ready = "Ready"
-	// InSync says that nothing was found altered since.
+	// InSync is true while no drift was found since.
 	InSync = "InSync"
 )
 
-// The reasons that are no fault.Kind.
+// The other reasons.
 const (
 	reasonReady     = "NetworkReady"
 	reasonAttaching = "Attaching" // it takes longer than the runtime's hook
-	reasonDetached  = "Detached"  // the pod's network has been taken down
+	reasonDetached  = "Detached"  // the topology was detached from the pod
 	reasonInSync    = "InSync"
 	reasonDrifted   = "Drifted"
-	reasonFighting  = "Fighting" // somebody changes back what is repaired
+	reasonFighting  = "Fighting" // another writer changes back what is repaired
 )
 
-// condition is what is to be said of a device. Its time of transition is found
+// condition is a condition of a device, without its time of transition, which is set
 // when it is written.
 type condition struct {
 	status          metav1.ConditionStatus
 	reason, message string
 }
 
-// verdict is what was told about the devices of one topology in a claim. What
-// is nil was not told and stays as it is.
+// verdict is what was reported about the devices of one topology in a claim. What is
+// nil was not reported and stays as it is.
 type verdict struct {
 	ready, inSync *condition
 	steps         []topology.StepResult
 	failure       *failure
-	// bare says that the devices are not in the pod: what was written about
-	// them there is no longer so.
+	// bare is set if the devices are not in the pod: what was written about them there
+	// no longer applies.
 	bare bool
-	// runs is which generation the pod has; its topology is not looked at.
+	// runs is the generation that the pod has; its Topology is not used.
 	runs *claim.Report
 }
 
-// failure is why a topology did not come true.
+// failure is why a topology could not be applied.
 type failure struct {
 	Step    string `json:"step,omitempty"` // the failing one
 	Kind    string `json:"kind"`           // a fault.Kind
 	Message string `json:"message"`
 }
 
-// after returns what holds when v was told after old.
+// after returns the verdict when v was reported after old.
 func (v verdict) after(old verdict) verdict {
 	if v.ready == nil {
 		v.ready = old.ready
@@ -88,15 +88,15 @@ type data struct {
 	claim.Report
 	// Step is the root step the device is for.
 	Step string `json:"step,omitempty"`
-	// Steps are the steps built on the device, in the order they were made.
+	// Steps are the steps built on the device, in the order they were applied.
 	Steps   []topology.StepResult `json:"steps,omitempty"`
 	Failure *failure              `json:"failure,omitempty"`
 	Note    string                `json:"note,omitempty"`
 }
 
-// entries returns our part of status.devices as it should be: what verdicts by
-// topology say, and for devices nothing was told about what is there already.
-// Only devices that are allocated may have an entry.
+// entries returns our part of status.devices as it should be: from verdicts by
+// topology, and for devices without a verdict what is there already. Only devices that
+// are allocated may have an entry.
 func entries(c *resourceapi.ResourceClaim, verdicts map[string]verdict, now time.Time) []resourceapi.AllocatedDeviceStatus {
 	if c.Status.Allocation == nil {
 		return nil
@@ -116,32 +116,32 @@ func entries(c *resourceapi.ResourceClaim, verdicts map[string]verdict, now time
 			e, known = own(c.Status.Devices[i]), true
 		}
 		u := uses[deviceKey(e)]
-		all, toldAll := verdicts[every]
-		v, told := verdicts[u.topology]
-		if told && u.topology != every {
+		all, allReported := verdicts[every]
+		v, reported := verdicts[u.topology]
+		if reported && u.topology != every {
 			v = v.after(all)
 		} else {
-			v, told = all, toldAll
+			v, reported = all, allReported
 		}
-		if told {
+		if reported {
 			fill(&e, v, u, now)
 		}
-		if told || known {
+		if reported || known {
 			out = append(out, e)
 		}
 	}
 	return out
 }
 
-// own returns a copy of an entry with no conditions but ours.
+// own returns a copy of an entry with only our conditions.
 func own(e resourceapi.AllocatedDeviceStatus) resourceapi.AllocatedDeviceStatus {
 	e = *e.DeepCopy()
 	e.Conditions = slices.DeleteFunc(e.Conditions, func(c metav1.Condition) bool { return c.Type != Ready && c.Type != InSync })
 	return e
 }
 
-// replaced returns the claim with our entries in place of what there is of them.
-// Conditions others have added to them stay.
+// replaced returns the claim with our entries replaced. Conditions that others have
+// added to them stay.
 func replaced(c *resourceapi.ResourceClaim, want []resourceapi.AllocatedDeviceStatus) *resourceapi.ResourceClaim {
 	c = c.DeepCopy()
 	for _, w := range want {
@@ -167,12 +167,12 @@ type use struct {
 	others         []string // root steps of the topology that have devices
 }
 
-// usesOf says what each of our devices is for, as far as the claim is in order.
+// usesOf returns what each of our devices is for, as far as the claim is valid.
 func usesOf(c *resourceapi.ResourceClaim) map[string]use {
 	out := map[string]use{}
 	assignments, err := claim.Allocated(c)
 	if err != nil {
-		return out // told by whoever prepares the claim
+		return out // reported when the claim is prepared
 	}
 	for _, a := range assignments {
 		var steps []string
@@ -231,7 +231,7 @@ func fill(e *resourceapi.AllocatedDeviceStatus, v verdict, u use, now time.Time)
 	e.Data = raw(d)
 }
 
-// written reads the data of an entry, which we have written.
+// written reads the data of an entry of ours.
 func written(e *resourceapi.AllocatedDeviceStatus) data {
 	var d data
 	if e.Data == nil || json.Unmarshal(e.Data.Raw, &d) != nil {
@@ -240,10 +240,10 @@ func written(e *resourceapi.AllocatedDeviceStatus) data {
 	return d
 }
 
-// identity is what tells interfaces of a topology apart.
+// identity identifies an interface of a topology.
 type identity struct{ sandbox, name string }
 
-// interfaceOf returns the interface in the pod that a root step made of its device.
+// interfaceOf returns the interface in the pod of a root step's device.
 func interfaceOf(steps []topology.StepResult, step string) (topology.Interface, bool) {
 	for _, s := range steps {
 		if s.Name == step {
@@ -253,9 +253,9 @@ func interfaceOf(steps []topology.StepResult, step string) (topology.Interface, 
 	return topology.Interface{}, false
 }
 
-// networkData returns the interface of a device and the addresses any step gave
-// it; nil for a device without an interface. A port of a bond has no addresses
-// of its own: those of the bond stand in the data.
+// networkData returns the interface of a device and the addresses any step gave it; nil
+// for a device without an interface. A port of a bond has no addresses of its own:
+// those of the bond are in the data.
 func networkData(steps []topology.StepResult, step string) *resourceapi.NetworkDeviceData {
 	iface, ok := interfaceOf(steps, step)
 	if !ok {
@@ -288,10 +288,10 @@ func canonical(address string) (string, bool) {
 	return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()).String(), !p.Addr().Is4In6()
 }
 
-// builtOn returns the results of the steps built on a device. What is built on
-// no device of the claim stands with the first of them.
+// builtOn returns the results of the steps built on a device. What is built on no
+// device of the claim is listed with the first of them.
 func builtOn(steps []topology.StepResult, u use) []topology.StepResult {
-	devices := map[identity]string{} // to the root step
+	devices := map[identity]string{} // by device: the root step
 	for _, step := range u.others {
 		if i, ok := interfaceOf(steps, step); ok {
 			devices[identity{i.Sandbox, i.Name}] = step

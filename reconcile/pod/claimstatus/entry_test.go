@@ -34,7 +34,7 @@ var (
 
 const flagship = "bonded-vlan-topology"
 
-// results are those of the seed's flagship topology, as the engine gives them.
+// results are those of the flagship topology, as the engine reports them.
 func results(t *testing.T) []topology.StepResult {
 	t.Helper()
 	b, err := os.ReadFile("testdata/flagship.json")
@@ -70,7 +70,7 @@ func allocated(topologyName string, steps ...string) *resourceapi.ResourceClaim 
 	return c
 }
 
-// TestFlagship shows what a user reads about the seed's flagship topology.
+// TestFlagship shows what a user reads about the flagship topology.
 func TestFlagship(t *testing.T) {
 	c := allocated(flagship, "vf0", "vf1")
 	have := entries(c, map[string]verdict{flagship: attached(flagship, results(t))}, monday)
@@ -110,8 +110,8 @@ func names(steps []topology.StepResult) string {
 	return strings.Join(out, " ")
 }
 
-// TestLife follows a claim through what can be told about it.
-func TestLife(t *testing.T) {
+// TestLifeOfAClaim follows a claim through its possible reports.
+func TestLifeOfAClaim(t *testing.T) {
 	c := allocated(flagship, "vf0", "vf1")
 	foreign := resourceapi.AllocatedDeviceStatus{Driver: "gpu.example.com", Pool: "n1", Device: "gpu-0"}
 	c.Status.Devices = []resourceapi.AllocatedDeviceStatus{foreign}
@@ -119,11 +119,11 @@ func TestLife(t *testing.T) {
 	tell := func(topologyName string, v verdict) {
 		want := entries(c, map[string]verdict{topologyName: v}, now)
 		if len(want) > 0 && same(c.Status.Devices, want) {
-			t.Error("an entry was thought to change nothing")
+			t.Error("an apply was taken for one without effect")
 		}
 		c.Status.Devices = append([]resourceapi.AllocatedDeviceStatus{foreign}, want...)
 		if again := entries(c, map[string]verdict{topologyName: v}, now.Add(time.Hour)); !same(c.Status.Devices, again) {
-			t.Error("the same told again changes something")
+			t.Error("the same report again changes something")
 		}
 		now = now.Add(time.Hour)
 	}
@@ -168,7 +168,7 @@ func TestLife(t *testing.T) {
 	check("detached", "Ready=False Detached 13:00, InSync=Unknown Detached 13:00", "", "")
 
 	if have := entries(c, map[string]verdict{"another": attached("another", nil)}, now); !same(c.Status.Devices, have) || len(have) != 2 {
-		t.Errorf("what is told of another topology changes ours: %+v", have)
+		t.Errorf("a report on another topology changes ours: %+v", have)
 	}
 	c.Status.Allocation = nil
 	if have := entries(c, map[string]verdict{flagship: attached(flagship, nil)}, now); have != nil {
@@ -176,7 +176,7 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// TestForeignConditions keeps us from taking over what others say in our entries.
+// TestForeignConditions holds that conditions of others in our entries are left alone.
 func TestForeignConditions(t *testing.T) {
 	c := allocated(flagship, "vf0")
 	c.Status.Devices = entries(c, map[string]verdict{flagship: attached(flagship, results(t))}, monday)
@@ -235,7 +235,8 @@ func TestNetworkData(t *testing.T) {
 	}
 }
 
-// TestBuiltOn puts every step of a topology with the devices it needs, and none nowhere.
+// TestBuiltOn holds that every step of a topology is listed with the devices it is
+// built on.
 func TestBuiltOn(t *testing.T) {
 	iface := func(names ...string) topology.Result {
 		var r topology.Result
@@ -337,39 +338,39 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestOrder joins what was told before it could be written.
+// TestOrder joins reports that could not be written one by one.
 func TestOrder(t *testing.T) {
 	ok, bad := attached("a", results(t)), failed("a", errors.New("x"))
 	drift := verdict{inSync: &condition{metav1.ConditionFalse, reasonDrifted, "x"}}
 	detached := verdict{ready: &condition{metav1.ConditionFalse, reasonDetached, ""}, inSync: &condition{metav1.ConditionUnknown, reasonDetached, ""}, bare: true}
-	type told struct {
+	type reportOf struct {
 		topology string
 		verdict
 	}
 	for _, c := range []struct {
-		name string
-		told []told
-		want string // ready, inSync, what is known
+		name    string
+		reports []reportOf
+		want    string // ready, inSync, what is known
 	}{
-		{"attached, drifted", []told{{"a", ok}, {"a", drift}}, "NetworkReady Drifted steps"},
-		{"failed, attached", []told{{"a", bad}, {"a", ok}}, "NetworkReady InSync steps"},
-		{"attached, failed", []told{{"a", ok}, {"a", bad}}, "Internal Internal failure"},
-		{"attached, detached", []told{{"a", ok}, {every, detached}}, "Detached Detached bare"},
-		{"detached, attached", []told{{every, detached}, {"a", ok}}, "NetworkReady InSync steps"},
-		{"attached, detached, attached", []told{{"a", ok}, {every, detached}, {"a", ok}}, "NetworkReady InSync steps"},
-		{"detached, drifted", []told{{every, detached}, {"a", drift}}, "Detached Drifted bare"},
+		{"attached, drifted", []reportOf{{"a", ok}, {"a", drift}}, "NetworkReady Drifted steps"},
+		{"failed, attached", []reportOf{{"a", bad}, {"a", ok}}, "NetworkReady InSync steps"},
+		{"attached, failed", []reportOf{{"a", ok}, {"a", bad}}, "Internal Internal failure"},
+		{"attached, detached", []reportOf{{"a", ok}, {every, detached}}, "Detached Detached bare"},
+		{"detached, attached", []reportOf{{every, detached}, {"a", ok}}, "NetworkReady InSync steps"},
+		{"attached, detached, attached", []reportOf{{"a", ok}, {every, detached}, {"a", ok}}, "NetworkReady InSync steps"},
+		{"detached, drifted", []reportOf{{every, detached}, {"a", drift}}, "Detached Drifted bare"},
 	} {
-		// All at once, and each put back before the next is known.
+		// All at once, and each requeued before the next one comes.
 		whole := &report{verdicts: map[string]verdict{}}
 		r := &Reporter{pending: map[types.UID]*report{}}
-		for _, x := range c.told {
+		for _, x := range c.reports {
 			whole.add(x.topology, x.verdict)
 			newer := &report{verdicts: map[string]verdict{}}
 			newer.add(x.topology, x.verdict)
 			older := r.pending["c"]
 			r.pending["c"] = newer
 			if older != nil {
-				r.keep("c", older)
+				r.requeue("c", older)
 			}
 		}
 		for how, p := range map[string]*report{"at once": whole, "put back": r.pending["c"]} {

@@ -13,9 +13,9 @@ import (
 // component is the source of our Events.
 const component = "plumbline"
 
-// events makes Events. The library counts those that repeat, joins those that
-// are alike, and lets few pass of an object that has too many; what cannot be
-// delivered in time is dropped. Nobody waits for it.
+// events creates Events. The library counts those that repeat, joins similar ones, and
+// limits their rate per object; what cannot be delivered in time is dropped. Nothing
+// waits for it.
 type events struct {
 	client      kubernetes.Interface
 	broadcaster record.EventBroadcaster
@@ -23,7 +23,7 @@ type events struct {
 
 	mu      sync.Mutex
 	started bool
-	early   []func() // told before start, when the library would not listen
+	early   []func() // from before start, when the library does not receive
 }
 
 // earlyMax is how many Events wait for start: what the library holds afterwards.
@@ -70,7 +70,7 @@ func (e *events) tell(event func()) {
 	defer e.mu.Unlock()
 	switch {
 	case e.started:
-		event() // never waits
+		event() // does not block
 	case len(e.early) < earlyMax:
 		e.early = append(e.early, event)
 	}

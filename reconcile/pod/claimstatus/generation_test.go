@@ -8,8 +8,8 @@ import (
 	"github.com/plumbline/plumbline/topology/claim"
 )
 
-// TestGeneration follows what is told of generations, and holds that the
-// controller reads what the node has written.
+// TestGeneration follows reports on generations, and holds that the controller reads
+// what the node has written.
 func TestGeneration(t *testing.T) {
 	c := allocated(flagship, "vf0", "vf1")
 	now := monday
@@ -35,7 +35,7 @@ func TestGeneration(t *testing.T) {
 	held := &claim.Update{Generation: 3, State: claim.UpdateHeldBack, Message: "no device"}
 
 	if said := claim.Reports(c); len(said) != 1 || said[0].Generation != 0 || said[0].Topology != flagship {
-		t.Errorf("before anything is told: %+v", said)
+		t.Errorf("before the first report: %+v", said)
 	}
 	tell(flagship, attached(flagship, results(t)))
 	check("without a generation", claim.Report{}, 5)
@@ -44,7 +44,7 @@ func TestGeneration(t *testing.T) {
 	tell(flagship, verdict{runs: &claim.Report{Generation: 2, Update: held}})
 	check("held back", claim.Report{Generation: 2, Update: held}, 5)
 	tell(flagship, attached(flagship, results(t))) // repaired
-	check("a repair says nothing of it", claim.Report{Generation: 2, Update: held}, 5)
+	check("a repair does not report it", claim.Report{Generation: 2, Update: held}, 5)
 	v := attached(flagship, results(t)[:3])
 	v.runs = &claim.Report{Generation: 3}
 	tell(flagship, v)
@@ -52,12 +52,12 @@ func TestGeneration(t *testing.T) {
 	tell(every, verdict{bare: true, runs: &claim.Report{}})
 	check("detached", claim.Report{}, 0)
 
-	// What is no report of this topology is none.
+	// A report on another topology is ignored.
 	c.Status.Devices[0].Data.Raw = []byte(`{"topology":"another","generation":9}`)
 	check("another's", claim.Report{}, 0)
 	c.Status.Devices[0].Data.Raw = []byte(`{"topology":["` + flagship + `"],"generation":9}`)
 	if said := claim.Reports(c); said[0].Generation != 0 {
-		t.Errorf("nonsense is taken for %+v", said[0])
+		t.Errorf("invalid data is read as %+v", said[0])
 	}
 	c.Status.Devices = []resourceapi.AllocatedDeviceStatus{}
 	c.Status.Allocation = nil

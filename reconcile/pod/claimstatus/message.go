@@ -64,7 +64,7 @@ func readyMessage(topologyName string, steps []topology.StepResult) string {
 	return message
 }
 
-// driftMax is how many differences a message names.
+// driftMax is how many differences a message lists.
 const driftMax = 3
 
 func driftMessage(topologyName string, drift []reconcile.Drift) string {
@@ -79,7 +79,7 @@ func driftMessage(topologyName string, drift []reconcile.Drift) string {
 	return fmt.Sprintf("topology %q: %s", topologyName, strings.Join(lines, "; "))
 }
 
-// contentionMessage names what is fought over, and that it goes on more slowly.
+// contentionMessage lists what is contended, and says that repairs are slowed down.
 func contentionMessage(topologyName string, contended []reconcile.Contention) string {
 	var lines []string
 	for _, f := range contended {
@@ -89,7 +89,7 @@ func contentionMessage(topologyName string, contended []reconcile.Contention) st
 		}
 		lines = append(lines, f.String())
 	}
-	return fmt.Sprintf("topology %q: %s; it is repaired later each time", topologyName, strings.Join(lines, "; "))
+	return fmt.Sprintf("topology %q: %s; repairs are slowed down", topologyName, strings.Join(lines, "; "))
 }
 
 func driftLine(d reconcile.Drift) string {

@@ -20,8 +20,9 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// network is the way to an API server. While it is down nothing gets there; else
-// each request is noted and answered by "not found", as for a claim that has gone.
+// network is a connection to an API server. While it is down no request gets through;
+// otherwise each is recorded and answered with "not found", as for a claim that no
+// longer exists.
 type network struct {
 	mu    sync.Mutex
 	down  bool
@@ -58,10 +59,9 @@ func (n *network) tries() int {
 	return n.tried
 }
 
-// TestAnHourWithoutServer: while the API server is away nothing piles up however
-// much happens, and it is not asked all the time; when it is back every claim is
-// brought up to date.
-func TestAnHourWithoutServer(t *testing.T) {
+// TestAnHourWithoutServer: while the API server is away memory is bounded and requests
+// are rare, however much happens; when it is back every claim is brought up to date.
+func TestOutageOfTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{down: true, asked: map[string]int{}}
 		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://server", Transport: n, QPS: -1})
@@ -73,7 +73,7 @@ func TestAnHourWithoutServer(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- r.Run(ctx) }()
 
-		const claims, minutes = 120, 60 // more than may wait
+		const claims, minutes = 120, 60 // more than the queue holds
 		subject := func(i int) Subject {
 			return Subject{
 				Claim: Object{"ns", fmt.Sprintf("claim-%d", i), types.UID(fmt.Sprintf("c%d", i))},
@@ -92,10 +92,10 @@ func TestAnHourWithoutServer(t *testing.T) {
 			t.Errorf("%d claims wait and %d reports were dropped, with room for 100 claims", waiting, dropped)
 		}
 		if len(r.contentionAt) > claims || len(r.events.early) > 0 {
-			t.Errorf("%d fights and %d Events are remembered", len(r.contentionAt), len(r.events.early))
+			t.Errorf("%d contended claims and %d Events are remembered", len(r.contentionAt), len(r.events.early))
 		}
-		// At most one attempt a minute for each claim and its news, and some of
-		// the library's for Events.
+		// At most one attempt a minute for each claim and each report, and some of the
+		// library for Events.
 		if tries := n.tries(); tries > 3*claims*minutes {
 			t.Errorf("%d requests in an hour", tries)
 		}
@@ -104,16 +104,16 @@ func TestAnHourWithoutServer(t *testing.T) {
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()
 		if waiting, _ := r.Waiting(); waiting != 0 {
-			t.Errorf("%d claims wait still", waiting)
+			t.Errorf("%d claims still wait", waiting)
 		}
-		told := 0
+		reported := 0
 		for i := range claims {
 			if n.asked[fmt.Sprintf("/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims/claim-%d", i)] > 0 {
-				told++
+				reported++
 			}
 		}
-		if told < 100 {
-			t.Errorf("%d claims are brought up to date, want the 100 that could wait", told)
+		if reported < 100 {
+			t.Errorf("%d claims are brought up to date, want the 100 that could wait", reported)
 		}
 		cancel()
 		if err := <-done; err != nil {

@@ -33,28 +33,28 @@ type Object struct {
 	UID             types.UID
 }
 
-// Subject is whom a report concerns. Either may be zero when it is not known;
-// then nothing is said to it.
+// Subject is the pod and the claim of a report. Either may be zero if it is not known;
+// then it gets no report.
 type Subject struct {
 	Claim, Pod Object
 }
 
-// Options is what a Reporter works with.
+// Options are the settings of a Reporter.
 type Options struct {
 	// Client needs: get on resourceclaims; patch and update on
 	// resourceclaims/status; associated-node:patch and associated-node:update
 	// on resourceclaims/driver, for the name of the driver; create and patch
 	// on events.
 	Client kubernetes.Interface
-	// NodeName is told as the source of Events.
+	// NodeName is the host in the source of Events.
 	NodeName string
 	Log      *slog.Logger
 
 	// Limit is how many claims may wait for the API server. Default 4096: more
 	// than a node has. Reports on further claims are dropped and counted.
 	Limit int
-	// Settle is how long a report waits for what may follow, so that a drift
-	// that is repaired at once is not written at all. Default 200 ms.
+	// Settle is how long a report waits for the next one, so that drift that is
+	// repaired at once is not written at all. Default 200 ms.
 	Settle time.Duration
 	// RetryMin and RetryMax bound the time between attempts. Defaults 500 ms
 	// and 2 minutes.
@@ -68,9 +68,9 @@ const (
 	attemptTimeout = 15 * time.Second
 )
 
-// Reporter writes reports to the API server. Its methods do not wait and may be
-// called from several goroutines; what they are given must not be changed after.
-// Reports on one claim must be made in the order in which things happened.
+// Reporter writes reports to the API server. Its methods do not wait and may be called
+// from several goroutines; their arguments must not be changed afterwards. Reports on
+// one claim must be made in the order in which things happened.
 type Reporter struct {
 	opts   Options
 	queue  workqueue.TypedRateLimitingInterface[types.UID]
@@ -79,15 +79,15 @@ type Reporter struct {
 	mu      sync.Mutex
 	pending map[types.UID]*report
 	dropped uint64
-	// contentionAt is when the last Event about a fight was made, per claim.
+	// contentionAt is the time of the last Event about contention, per claim.
 	contentionAt map[types.UID]time.Time
 }
 
-// contentionEvery is the shortest time between two Events about fights in one claim:
-// who stops and begins again is not news each time.
+// contentionEvery is the shortest time between two Events about contention in one
+// claim: a writer that stops and starts again does not cause an Event each time.
 const contentionEvery = 10 * time.Minute
 
-// report is what has been told of a claim and is not written yet.
+// report are the reports on a claim that are not written yet.
 type report struct {
 	claim    Object
 	verdicts map[string]verdict // by topology
@@ -112,9 +112,9 @@ func New(o Options) *Reporter {
 	}
 }
 
-// Attaching reports that a topology is still being attached when the runtime's hook
-// is over, and where it is. It is reported again as it goes on; the Events about it
-// are counted as one.
+// Attaching reports that a topology is still being attached when the runtime's hook is
+// over, and at which step. It is reported again as it proceeds; the Events about it are
+// counted as one.
 func (r *Reporter) Attaching(s Subject, topologyName, at string) {
 	r.tell(s, topologyName, attaching(at))
 	r.events.normal(s, "NetworkAttaching", "the containers wait: "+at)
@@ -127,24 +127,24 @@ func (r *Reporter) Attached(s Subject, topologyName string, steps []topology.Ste
 	r.events.normal(s, "NetworkReady", readyMessage(topologyName, steps))
 }
 
-// Failed reports that a topology did not come true in the pod, and that what
-// was done for it was undone. The name is empty when it is not known which.
+// Failed reports that a topology could not be applied in the pod, and was rolled back.
+// The name is empty when it is not known which.
 func (r *Reporter) Failed(s Subject, topologyName string, err error) {
 	v := failed(topologyName, err)
 	r.tell(s, topologyName, v)
 	r.events.warning(s, "NetworkFailed", v.failure.Message)
 }
 
-// Drifted reports that something was altered behind our back. A repair that
-// follows at once spares the claim the news; the Event is made in any case.
+// Drifted reports drift. If a repair follows at once, the claim is not written; the
+// Event is created in any case.
 func (r *Reporter) Drifted(s Subject, topologyName string, drift []reconcile.Drift) {
 	message := driftMessage(topologyName, drift)
 	r.tell(s, topologyName, verdict{inSync: &condition{metav1.ConditionFalse, reasonDrifted, message}})
 	r.events.warning(s, "NetworkDrift", message)
 }
 
-// Contended reports that somebody else changes back what is repaired. It stays so
-// until Repaired, or Drifted, says otherwise.
+// Contended reports that another writer changes back what is repaired. The condition
+// stays until Repaired or Drifted is called.
 func (r *Reporter) Contended(s Subject, topologyName string, contended []reconcile.Contention) {
 	message := contentionMessage(topologyName, contended)
 	r.tell(s, topologyName, verdict{inSync: &condition{metav1.ConditionFalse, reasonFighting, message}})
@@ -153,34 +153,34 @@ func (r *Reporter) Contended(s Subject, topologyName string, contended []reconci
 	}
 }
 
-// newContention reports whether a fight in a claim is worth an Event.
+// newContention reports whether contention in a claim is worth an Event.
 func (r *Reporter) newContention(claim types.UID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.opts.Now()
 	maps.DeleteFunc(r.contentionAt, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= contentionEvery })
-	if _, told := r.contentionAt[claim]; told {
+	if _, reported := r.contentionAt[claim]; reported {
 		return false
 	}
 	r.contentionAt[claim] = now
 	return true
 }
 
-// Repaired reports that a drift was put right, with the results as they are now.
+// Repaired reports that drift was repaired, with the current results.
 func (r *Reporter) Repaired(s Subject, topologyName string, steps []topology.StepResult) {
 	r.tell(s, topologyName, attached(topologyName, steps))
-	r.events.normal(s, "NetworkRepaired", fmt.Sprintf("topology %q: is as wanted again", topologyName))
+	r.events.normal(s, "NetworkRepaired", fmt.Sprintf("topology %q: was repaired", topologyName))
 }
 
-// Degraded reports that a drift could not be put right. The pod keeps what works.
+// Degraded reports that drift could not be repaired. The pod keeps what works.
 func (r *Reporter) Degraded(s Subject, topologyName string, err error) {
 	f := failed(topologyName, err).failure
 	r.tell(s, topologyName, verdict{ready: &condition{metav1.ConditionFalse, f.Kind, f.Message}})
 	r.events.warning(s, "NetworkDegraded", f.Message)
 }
 
-// Runs reports which generation of a topology the pod has. Without an update
-// nothing keeps it from the one it was to get.
+// Runs reports which generation of a topology the pod has. Without an update, that is
+// the one it was meant to get.
 func (r *Reporter) Runs(s Subject, topologyName string, generation int64, update *claim.Update) {
 	if update != nil {
 		cutShort := *update
@@ -190,8 +190,8 @@ func (r *Reporter) Runs(s Subject, topologyName string, generation int64, update
 	r.tell(s, topologyName, verdict{runs: &claim.Report{Generation: generation, Update: update}})
 }
 
-// Updated reports that the pod has got a later generation of a topology in place,
-// with the results of all its steps.
+// Updated reports that a later generation of a topology was applied in place, with the
+// results of all its steps.
 func (r *Reporter) Updated(s Subject, topologyName string, from, to int64, steps []topology.StepResult) {
 	v := attached(topologyName, steps)
 	v.runs = &claim.Report{Generation: to}
@@ -199,7 +199,7 @@ func (r *Reporter) Updated(s Subject, topologyName string, from, to int64, steps
 	r.events.normal(s, "NetworkUpdated", fmt.Sprintf("topology %q: updated in place from generation %d to %d", topologyName, from, to))
 }
 
-// UpdateFailed reports that a later generation did not come true in the pod, which
+// UpdateFailed reports that a later generation could not be applied in the pod, which
 // keeps the one it had.
 func (r *Reporter) UpdateFailed(s Subject, topologyName string, from, to int64, err error) {
 	f := failed(topologyName, err).failure
@@ -207,8 +207,8 @@ func (r *Reporter) UpdateFailed(s Subject, topologyName string, from, to int64, 
 	r.events.warning(s, "NetworkUpdateFailed", fmt.Sprintf("the pod keeps generation %d, as generation %d failed: %s", from, to, f.Message))
 }
 
-// UpdateDelayed reports that something of the pod, or of its node, is in the way of a
-// later generation: the pod keeps the one it had, and is tried again.
+// UpdateDelayed reports that something in the pod, or on its node, prevents a later
+// generation for now: the pod keeps the one it had, and the update is retried.
 func (r *Reporter) UpdateDelayed(s Subject, topologyName string, from, to int64, attempts int, err error) {
 	f := failed(topologyName, err).failure
 	r.Runs(s, topologyName, from, &claim.Update{
@@ -223,11 +223,11 @@ func (r *Reporter) HeldBack(s Subject, topologyName string, from, to int64, why 
 	r.events.warning(s, "NetworkHeldBack", fmt.Sprintf("topology %q: the pod keeps generation %d, as generation %d needs a new pod: %s", topologyName, from, to, why))
 }
 
-// Detached reports that the pod's network has been taken down and the devices
-// are back. It makes no Event: every pod ends so.
+// Detached reports that the topology was detached and the devices are back on the host.
+// It creates no Event: every pod ends like this.
 func (r *Reporter) Detached(s Subject) {
 	r.tell(s, every, verdict{
-		ready:  &condition{metav1.ConditionFalse, reasonDetached, "the pod's network has been taken down"},
+		ready:  &condition{metav1.ConditionFalse, reasonDetached, "the topology was detached from the pod"},
 		inSync: &condition{metav1.ConditionUnknown, reasonDetached, ""},
 		bare:   true,
 		runs:   &claim.Report{},
@@ -267,7 +267,7 @@ func (r *Reporter) tell(s Subject, topologyName string, v verdict) {
 }
 
 func (p *report) add(topologyName string, v verdict) {
-	if topologyName == every { // it goes for all that was told before
+	if topologyName == every { // it replaces all earlier reports
 		for name, old := range p.verdicts {
 			if name != every {
 				p.verdicts[name] = v.after(old)
@@ -277,8 +277,8 @@ func (p *report) add(topologyName string, v verdict) {
 	p.verdicts[topologyName] = v.after(p.verdicts[topologyName])
 }
 
-// Run writes reports until ctx ends. What has not been written then is lost; the
-// agent that follows reports the sandboxes it finds.
+// Run writes reports until ctx ends. Reports that were not written by then are lost;
+// the next agent reports the sandboxes it finds.
 func (r *Reporter) Run(ctx context.Context) error {
 	stopEvents := r.events.start()
 	defer stopEvents()
@@ -323,13 +323,13 @@ func (r *Reporter) next(ctx context.Context) bool {
 	if r.queue.NumRequeues(uid) == 0 {
 		log.Warn("the status of a claim could not be written: retrying")
 	}
-	r.keep(uid, p)
+	r.requeue(uid, p)
 	r.queue.AddRateLimited(uid)
 	return true
 }
 
-// keep puts a report back, below what has been told meanwhile.
-func (r *Reporter) keep(uid types.UID, p *report) {
+// requeue puts a report back, below those that came meanwhile.
+func (r *Reporter) requeue(uid types.UID, p *report) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if newer := r.pending[uid]; newer != nil {
@@ -366,9 +366,9 @@ func (r *Reporter) write(ctx context.Context, p *report) error {
 	}
 	_, err = api.ApplyStatus(ctx, apply(c, want), metav1.ApplyOptions{FieldManager: FieldManager, Force: true})
 	if apierrors.IsInvalid(err) {
-		// Apply writes the opaque parameters in the allocation anew, with sorted
-		// keys, and an allocation must not change (1.37). Those of other drivers'
-		// classes are as their authors wrote them.
+		// Apply rewrites the opaque parameters in the allocation with sorted keys, and
+		// an allocation must not change (1.37). Those of other drivers' classes are as
+		// their authors wrote them.
 		_, err = api.UpdateStatus(ctx, replaced(c, want), metav1.UpdateOptions{FieldManager: FieldManager})
 	}
 	if apierrors.IsNotFound(err) {
@@ -380,8 +380,8 @@ func (r *Reporter) write(ctx context.Context, p *report) error {
 	return nil
 }
 
-// apply says our part of the status. The UID keeps it from a claim of the same
-// name that comes between.
+// apply applies our part of the status. With the UID it cannot reach a later claim of
+// the same name.
 func apply(c *resourceapi.ResourceClaim, want []resourceapi.AllocatedDeviceStatus) *resourceapply.ResourceClaimApplyConfiguration {
 	status := resourceapply.ResourceClaimStatus()
 	for _, e := range want {

@@ -12,9 +12,9 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// A fight is one Event, however often it stops and begins again, and a condition
+// Contention is one Event, however often it stops and starts again, and a condition
 // each time.
-func TestFightingIsOneEvent(t *testing.T) {
+func TestContentionIsOneEvent(t *testing.T) {
 	now := monday
 	r := New(Options{Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now }})
 	defer r.events.broadcaster.Shutdown()
@@ -28,7 +28,7 @@ func TestFightingIsOneEvent(t *testing.T) {
 	if events() != 2 {
 		t.Errorf("%d Events for five reports, want 2", events())
 	}
-	const message = `topology "t": step "tune": link data0: mtu is set to 1400 by another writer each time it is set to 4000; it is repaired later each time`
+	const message = `topology "t": step "tune": link data0: mtu is set to 1400 by another writer each time it is set to 4000; repairs are slowed down`
 	if c := r.pending["c1"].verdicts["t"].inSync; c == nil || c.status != "False" || c.reason != "Fighting" || c.message != message {
 		t.Errorf("condition: %+v", c)
 	}
@@ -45,7 +45,7 @@ func TestFightingIsOneEvent(t *testing.T) {
 	}
 }
 
-// TestLimit tells of more claims than may wait, without anybody who writes.
+// TestLimit reports on more claims than may wait, while nothing is written.
 func TestLimit(t *testing.T) {
 	r := New(Options{Limit: 2, Log: slog.New(slog.DiscardHandler)})
 	defer r.events.broadcaster.Shutdown()
@@ -59,7 +59,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestAttaching holds what is said of a claim while its pod waits, and afterwards.
+// TestAttaching holds what is reported of a claim while its pod waits, and afterwards.
 func TestAttaching(t *testing.T) {
 	r := New(Options{Log: slog.New(slog.DiscardHandler)})
 	defer r.events.broadcaster.Shutdown()
