@@ -32,6 +32,7 @@ const (
 	maxSelectors = 64 << 10 // bytes of all selectors: compiling 10 KiB takes up to half a second
 	maxNested    = 16       // levels of a config
 	maxKey       = 253      // bytes of a key in a config, and of a name
+	maxResource  = 308      // bytes of an extended resource name, as in the CRD
 )
 
 // Decode reads the one NetworkTopology of a YAML or JSON file. Documents of
@@ -108,7 +109,7 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 		before := len(inv.Problems)
 		checkSizes(inv, i, &s)
 		large = large || len(inv.Problems) > before
-		step := Step{Name: s.Name, Type: s.Type, DependOn: s.DependOn, DriftPolicy: s.DriftPolicy}
+		step := Step{Name: s.Name, Type: s.Type, DependOn: s.DependOn, ExtendedResourceName: s.ExtendedResourceName, DriftPolicy: s.DriftPolicy}
 		if s.Selector != nil {
 			step.Selector = s.Selector.CEL
 			selectors += len(s.Selector.CEL)
@@ -173,6 +174,9 @@ func checkSizes(inv *Invalid, i int, s *v1alpha1.Step) {
 	}
 	long("name", s.Name)
 	long("type", s.Type)
+	if n := len(s.ExtendedResourceName); n > maxResource {
+		addTo(inv, i, "", "extendedResourceName", "has %d bytes, at most %d are accepted", n, maxResource)
+	}
 	if n := len(s.DependOn); n > maxDependOn {
 		addTo(inv, i, "", "dependOn", "has %d entries, at most %d are accepted", n, maxDependOn)
 		return

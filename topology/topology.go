@@ -25,6 +25,8 @@ type Step struct {
 	Type     string   `json:"type"`
 	DependOn []string `json:"dependOn,omitempty"`
 	Selector string   `json:"selector,omitempty"` // a CEL expression; root steps only
+	// ExtendedResourceName is what pods without a claim call its device; root steps only.
+	ExtendedResourceName string `json:"extendedResourceName,omitempty"`
 	// Config is as the user wrote it: aliases not folded, references in place.
 	Config map[string]any `json:"config,omitempty"`
 	// DriftPolicy is the step's own or, after decoding, the topology's.

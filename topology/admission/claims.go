@@ -148,7 +148,7 @@ func (w *Webhook) class(ctx context.Context, r admission.Request) (a answer, err
 		}
 		ours = append(ours, cfg)
 	}
-	if len(ours) > 1 && ours[0] != ours[1] {
+	if len(ours) > 1 && !ours[0].Equal(ours[1]) {
 		a.problems = append(a.problems, fmt.Sprintf("DeviceClass %q: has config for steps %q and %q: one class serves one step", o.Name, ours[0].Step, ours[1].Step))
 	}
 	if len(ours) == 0 || len(a.problems) > 0 {

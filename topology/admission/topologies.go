@@ -59,6 +59,15 @@ func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, 
 		if clash != "" {
 			a.problems = append(a.problems, fmt.Sprintf("NetworkTopology %q, step %q: %s", o.Name, c.Labels[claim.LabelStep], clash))
 		}
+		if c.Spec.ExtendedResourceName == nil {
+			continue
+		}
+		if clash, err = w.nameClash(ctx, o, c.Labels[claim.LabelStep], *c.Spec.ExtendedResourceName); err != nil {
+			return a, err
+		}
+		if clash != "" {
+			a.problems = append(a.problems, fmt.Sprintf("NetworkTopology %q, %s", o.Name, clash))
+		}
 	}
 	return a, w.used(o, t, set, r, &a)
 }
@@ -85,6 +94,31 @@ func (w *Webhook) clash(ctx context.Context, o *v1alpha1.NetworkTopology, class 
 		for _, s := range other.Spec.Steps {
 			if len(s.DependOn) == 0 && claim.ClassName(other.Name, s.Name) == class {
 				return fmt.Sprintf("its DeviceClass would be %q, as that of step %q of NetworkTopology %q is: rename the topology or the step", class, s.Name, other.Name), nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// nameClash says who else has, or wants, the extended resource name of a step.
+func (w *Webhook) nameClash(ctx context.Context, o *v1alpha1.NetworkTopology, step, name string) (string, error) {
+	classes, topologies, err := controller.Named(ctx, w.reader, name)
+	if err != nil {
+		return "", err
+	}
+	for i := range classes {
+		if class := &classes[i]; !controller.Owned(class, o) && !left(class, o) {
+			return controller.NameClash(step, class), nil
+		}
+	}
+	for i := range topologies {
+		other := &topologies[i]
+		if other.Name == o.Name {
+			continue
+		}
+		for _, s := range other.Spec.Steps {
+			if s.ExtendedResourceName == name {
+				return fmt.Sprintf("step %q: extendedResourceName %q is that of step %q of NetworkTopology %q, too, and the scheduler takes one class for a name: choose another, or remove it", step, name, s.Name, other.Name), nil
 			}
 		}
 	}

@@ -53,8 +53,8 @@ func Allocated(c *resourceapi.ResourceClaim) ([]Assignment, error) {
 		if r.AdminAccess != nil && *r.AdminAccess {
 			return nil, fault.New(fault.Invalid, fmt.Errorf("ResourceClaim %q request %q: admin access is for watching a device, and a topology would move it: remove adminAccess", c.Name, r.Request))
 		}
-		d := Device{Step: cfg.Step, Request: r.Request, Pool: r.Pool, Name: r.Device, ShareID: r.ShareID}
-		if err := add(&out, cfg.NetworkTopologyRef, d); err != nil {
+		d := Device{Request: r.Request, Pool: r.Pool, Name: r.Device, ShareID: r.ShareID}
+		if err := add(&out, cfg, d); err != nil {
 			return nil, fault.New(fault.Invalid, fmt.Errorf("ResourceClaim %q: %w", c.Name, err))
 		}
 	}
@@ -76,7 +76,7 @@ func configFor(entries []resourceapi.DeviceAllocationConfiguration, r resourceap
 		if err != nil {
 			return Config{}, fmt.Errorf("config of the DeviceClass: %w", err)
 		}
-		if found != nil && *found != cfg {
+		if found != nil && !found.Equal(cfg) {
 			return Config{}, fmt.Errorf("its DeviceClass has config for step %q of NetworkTopology %q and for step %q of %q: one class serves one step",
 				found.Step, found.NetworkTopologyRef.Name, cfg.Step, cfg.NetworkTopologyRef.Name)
 		}
@@ -88,9 +88,12 @@ func configFor(entries []resourceapi.DeviceAllocationConfiguration, r resourceap
 	return *found, nil
 }
 
-func add(to *[]Assignment, ref TopologyRef, d Device) error {
+// add adds a device, for the first step of its class that has none.
+func add(to *[]Assignment, cfg Config, d Device) error {
+	ref := cfg.NetworkTopologyRef
 	i := slices.IndexFunc(*to, func(a Assignment) bool { return a.Topology.Name == ref.Name })
 	if i < 0 {
+		d.Step = cfg.Step
 		*to = append(*to, Assignment{Topology: ref, Devices: []Device{d}})
 		return nil
 	}
@@ -99,13 +102,17 @@ func add(to *[]Assignment, ref TopologyRef, d Device) error {
 		return fmt.Errorf("it was allocated while NetworkTopology %q changed: request %q has generation %d of it, request %q generation %d. Delete the claim, or its pod, and create it again",
 			ref.Name, a.Devices[0].Request, a.Topology.Generation, d.Request, ref.Generation)
 	}
-	for _, other := range a.Devices {
-		if other.Step == d.Step {
-			return errTwice(ref.Name, d.Step, other.Request, d.Request)
+	of := func(step string) int {
+		return slices.IndexFunc(a.Devices, func(other Device) bool { return other.Step == step })
+	}
+	for _, step := range cfg.Steps() {
+		if of(step) < 0 {
+			d.Step = step
+			a.Devices = append(a.Devices, d)
+			return nil
 		}
 	}
-	a.Devices = append(a.Devices, d)
-	return nil
+	return errTwice(cfg, a.Devices[of(cfg.Step)].Request, d.Request)
 }
 
 // Incomplete returns an error of kind Invalid unless the assignment has a device

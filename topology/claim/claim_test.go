@@ -1,6 +1,9 @@
 package claim_test
 
 import (
+	"encoding/json"
+	"fmt"
+	"slices"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -12,6 +15,7 @@ import (
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 func pair() *topology.Topology {
@@ -82,7 +86,7 @@ func TestRequests(t *testing.T) {
 		},
 		{
 			name: "count", spec: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{two}},
-			want: `request "vf0": it is for 2 devices of DeviceClass "ai-bonded-rdma-vf0", which is for one, that of root step "vf0" of NetworkTopology "ai-bonded-rdma": ask for 1`,
+			want: `request "vf0": it is for 2 devices of DeviceClass "ai-bonded-rdma-vf0", of which NetworkTopology "ai-bonded-rdma" takes 1, for [vf0]: ask for 1`,
 		},
 		{
 			name: "one step twice", spec: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{exactly("a", "ai-bonded-rdma-vf0"), exactly("b", "ai-bonded-rdma-vf0")}},
@@ -206,9 +210,107 @@ func TestAllocated(t *testing.T) {
 	}
 }
 
+// sharing is the config of a class for which three steps take devices.
+func sharing(t *testing.T) claim.Config {
+	t.Helper()
+	o := &v1alpha1.NetworkTopology{}
+	o.Name, o.UID, o.Generation = "ai", "u", 2
+	for _, name := range []string{"vf0", "nic", "vf1", "vf2"} {
+		s := v1alpha1.Step{Name: name, ExtendedResourceName: "openshift.io/sriov_a"}
+		if name == "nic" {
+			s.ExtendedResourceName = "example.com/nic"
+		}
+		o.Spec.Steps = append(o.Spec.Steps, s)
+	}
+	for _, other := range []string{"nic", "vf1", "vf2"} {
+		if cfg := claim.ConfigOf(o, other); cfg.ThenSteps != nil {
+			t.Errorf("the class of step %q is for %v", other, cfg.Steps())
+		}
+	}
+	return claim.ConfigOf(o, "vf0")
+}
+
+// TestShared shares the devices of one extended resource out over steps, in the same
+// way before they are allocated and after.
+func TestShared(t *testing.T) {
+	cfg := sharing(t)
+	raw, err := json.Marshal(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `{"networkTopologyRef":{"generation":2,"name":"ai","uid":"u"},"step":"vf0","thenSteps":["vf1","vf2"]}`; string(raw) != want {
+		t.Errorf("config %s, want %s", raw, want) // the API server wants the keys sorted
+	}
+	opaque := func(raw []byte) *resourceapi.OpaqueDeviceConfiguration {
+		return &resourceapi.OpaqueDeviceConfiguration{Driver: claim.Driver, Parameters: runtime.RawExtension{Raw: raw}}
+	}
+	only := []byte(`{"networkTopologyRef":{"generation":2,"name":"ai","uid":"u"},"step":"vf2"}`)
+	for _, c := range []struct {
+		name   string
+		counts []int64 // of the requests for the shared class; below 0 for that of vf2 alone
+		steps  []string
+		want   string
+	}{
+		{name: "one", counts: []int64{1}, steps: []string{"vf0"}},
+		{name: "all", counts: []int64{3}, steps: []string{"vf0", "vf1", "vf2"}},
+		{name: "two containers", counts: []int64{1, 2}, steps: []string{"vf0", "vf1", "vf2"}},
+		{name: "with another class", counts: []int64{-1, 2}, steps: []string{"vf2", "vf0", "vf1"}},
+		{name: "too many of one", counts: []int64{4}, want: `request "r0": it is for 4 devices of DeviceClass "shared", of which NetworkTopology "ai" takes 3, for [vf0, vf1, vf2]: ask for 3`},
+		{name: "too many of two", counts: []int64{2, 2}, want: `request "r1" is for one device too many: NetworkTopology "ai" takes 3 devices of the class, for its root steps [vf0, vf1, vf2]`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var spec resourceapi.DeviceClaim
+			rc := &resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{}}}
+			rc.Name = "c"
+			got := &rc.Status.Allocation.Devices
+			for i, count := range c.counts {
+				r, of := exactly(fmt.Sprintf("r%d", i), "shared"), raw
+				if count < 0 {
+					r.Exactly.DeviceClassName, of, count = "only", only, -count
+				}
+				r.Exactly.Count = count
+				spec.Requests = append(spec.Requests, r)
+				for n := range count {
+					got.Results = append(got.Results, resourceapi.DeviceRequestAllocationResult{Request: r.Name, Driver: claim.Driver, Pool: "n", Device: fmt.Sprintf("d%d-%d", i, n)})
+				}
+				got.Config = append(got.Config, resourceapi.DeviceAllocationConfiguration{
+					Source: resourceapi.AllocationConfigSourceClass, Requests: []string{r.Name}, DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: opaque(of)},
+				})
+			}
+			demands, err := claim.Requests(&spec, func(name string) (*resourceapi.DeviceClass, error) {
+				class := &resourceapi.DeviceClass{}
+				class.Spec.Config = []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: opaque(map[string][]byte{"shared": raw, "only": only}[name])}}}
+				return class, nil
+			})
+			check(t, err, c.want)
+			assigned, errAllocated := claim.Allocated(rc)
+			if c.want != "" {
+				if errAllocated == nil {
+					t.Errorf("allocated: %+v", assigned)
+				}
+				return
+			}
+			if errAllocated != nil {
+				t.Fatal(errAllocated)
+			}
+			var demanded, given []string
+			for _, s := range demands[0].Steps {
+				demanded = append(demanded, s.Step)
+			}
+			for _, d := range assigned[0].Devices {
+				given = append(given, d.Step)
+			}
+			if !slices.Equal(demanded, c.steps) || !slices.Equal(given, c.steps) {
+				t.Errorf("asked for %v, given %v, want %v", demanded, given, c.steps)
+			}
+		})
+	}
+}
+
 func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte(`{"networkTopologyRef":{"name":"a","uid":"u","generation":1},"step":"vf0"}`))
 	f.Add([]byte(`{"networkTopologyRef":{"name":"a"},"step":"vf0"} {}`))
+	f.Add([]byte(`{"networkTopologyRef":{"name":"a"},"step":"vf0","thenSteps":["vf1",""]}`))
 	f.Add([]byte(`{"networkTopologyRef":{"name":"a"},"step":"vf0","mac":"x"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := claim.ParseConfig(data)

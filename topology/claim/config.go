@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -26,6 +27,17 @@ type Config struct {
 	NetworkTopologyRef TopologyRef `json:"networkTopologyRef"`
 	// Step is the root step the class is for.
 	Step string `json:"step"`
+	// ThenSteps are further root steps, which have the same extended resource name: a
+	// claim's second device of the class is for the first of them, and so on.
+	ThenSteps []string `json:"thenSteps,omitempty"`
+}
+
+// Steps returns the root steps that a claim's devices of the class are for, in order.
+func (c Config) Steps() []string { return append([]string{c.Step}, c.ThenSteps...) }
+
+// Equal reports whether two configs say the same.
+func (c Config) Equal(other Config) bool {
+	return c.NetworkTopologyRef == other.NetworkTopologyRef && slices.Equal(c.Steps(), other.Steps())
 }
 
 // TopologyRef names a topology. UID and generation pin the one the class was
@@ -42,7 +54,26 @@ type TopologyRef struct {
 
 // ConfigOf returns the config of the class for a root step.
 func ConfigOf(t *v1alpha1.NetworkTopology, step string) Config {
-	return Config{NetworkTopologyRef: TopologyRef{Name: t.Name, UID: t.UID, Generation: t.Generation}, Step: step}
+	return Config{NetworkTopologyRef: TopologyRef{Name: t.Name, UID: t.UID, Generation: t.Generation}, Step: step, ThenSteps: thenSteps(t, step)}
+}
+
+// thenSteps returns the steps after a step that have its extended resource name. There
+// are none when one before it has the name: the DeviceClass of that one bears it.
+func thenSteps(t *v1alpha1.NetworkTopology, step string) []string {
+	i := slices.IndexFunc(t.Spec.Steps, func(s v1alpha1.Step) bool { return s.Name == step })
+	if i < 0 || t.Spec.Steps[i].ExtendedResourceName == "" {
+		return nil
+	}
+	var named []string
+	for j := range t.Spec.Steps {
+		if t.Spec.Steps[j].ExtendedResourceName == t.Spec.Steps[i].ExtendedResourceName {
+			named = append(named, t.Spec.Steps[j].Name)
+		}
+	}
+	if named[0] != step || len(named) == 1 {
+		return nil
+	}
+	return named[1:]
 }
 
 // ClassName returns the name of the DeviceClass for a root step. Two topologies
@@ -67,6 +98,9 @@ func ParseConfig(parameters []byte) (Config, error) {
 	}
 	if c.Step == "" {
 		return Config{}, errors.New("opaque parameters: step is missing")
+	}
+	if steps := c.Steps(); len(steps) > MaxRequests || slices.Contains(steps, "") {
+		return Config{}, fmt.Errorf("opaque parameters: thenSteps has an empty name, or more than %d", MaxRequests-1)
 	}
 	return c, nil
 }

@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -48,11 +49,11 @@ type Limit struct {
 
 // Limits returns what a pod without a claim asks for in the limits of its
 // containers to have a topology: the API server knows each DeviceClass as an extended
-// resource.
+// resource, also if it has no name of its own as such.
 func Limits(t *topology.Topology, set contract.Set) []Limit {
 	var out []Limit
 	for _, s := range Roots(t, set) {
-		name := resourceapi.ResourceDeviceClassPrefix + ClassName(t.Name, s.Name)
+		name := cmp.Or(s.ExtendedResourceName, resourceapi.ResourceDeviceClassPrefix+ClassName(t.Name, s.Name))
 		i := slices.IndexFunc(out, func(l Limit) bool { return l.Resource == name })
 		if i < 0 {
 			out = append(out, Limit{Resource: name})

@@ -15,8 +15,11 @@ import (
 
 var errFromClaim = errors.New("opaque config for driver \"" + Driver + "\" comes from DeviceClasses only: remove it from the claim. What a device is for is the class's to say")
 
-func errTwice(topology, step, one, other string) error {
-	return fmt.Errorf("requests %q and %q are both for root step %q of NetworkTopology %q: a topology takes one device for each of its root steps; request another topology's class for a second network", one, other, step, topology)
+func errTwice(c Config, one, other string) error {
+	if steps := c.Steps(); len(steps) > 1 {
+		return fmt.Errorf("request %q is for one device too many: NetworkTopology %q takes %d devices of the class, for its root steps [%s]", other, c.NetworkTopologyRef.Name, len(steps), strings.Join(steps, ", "))
+	}
+	return fmt.Errorf("requests %q and %q are both for root step %q of NetworkTopology %q: a topology takes one device for each of its root steps; request another topology's class for a second network", one, other, c.Step, c.NetworkTopologyRef.Name)
 }
 
 // Demand is what the requests of a claim ask of one topology.
@@ -61,7 +64,7 @@ func Requests(spec *resourceapi.DeviceClaim, classes Classes) ([]Demand, error) 
 			problems = append(problems, err)
 		}
 		for i, a := range asks {
-			if i > 0 && a.config == asks[0].config {
+			if i > 0 && a.config.Equal(asks[0].config) {
 				continue
 			}
 			if i > 0 {
@@ -81,6 +84,7 @@ func Requests(spec *resourceapi.DeviceClaim, classes Classes) ([]Demand, error) 
 type ask struct {
 	request string
 	config  Config
+	count   int // of devices; no more than the class has steps
 }
 
 // asksOf returns what one request asks of us, also where the way it asks is wrong.
@@ -98,13 +102,18 @@ func asksOf(r resourceapi.DeviceRequest, classes Classes) ([]ask, error) {
 		case err != nil:
 			return err
 		case ours:
-			out = append(out, ask{request, cfg})
-			if mode == resourceapi.DeviceAllocationModeAll {
-				invalid("DeviceClass %q is for one device, that of root step %q of NetworkTopology %q: leave out allocationMode", class, cfg.Step, cfg.NetworkTopologyRef.Name)
+			steps := cfg.Steps()
+			if len(r.FirstAvailable) > 0 {
+				steps = steps[:1]
 			}
-			if count > 1 {
-				invalid("it is for %d devices of DeviceClass %q, which is for one, that of root step %q of NetworkTopology %q: ask for 1",
-					count, class, cfg.Step, cfg.NetworkTopologyRef.Name)
+			out = append(out, ask{request, cfg, int(min(max(count, 1), int64(len(steps))))})
+			if mode == resourceapi.DeviceAllocationModeAll {
+				invalid("it is for all devices of DeviceClass %q, of which NetworkTopology %q takes %d, for [%s]: leave out allocationMode",
+					class, cfg.NetworkTopologyRef.Name, len(steps), strings.Join(steps, ", "))
+			}
+			if count > int64(len(steps)) {
+				invalid("it is for %d devices of DeviceClass %q, of which NetworkTopology %q takes %d, for [%s]: ask for %d",
+					count, class, cfg.NetworkTopologyRef.Name, len(steps), strings.Join(steps, ", "), len(steps))
 			}
 		}
 		return nil
@@ -146,7 +155,7 @@ func classConfig(name string, classes Classes) (cfg Config, ours bool, err error
 		if err != nil {
 			return Config{}, false, fault.New(fault.Invalid, fmt.Errorf("DeviceClass %q: %w", name, err))
 		}
-		if ours && parsed != cfg {
+		if ours && !parsed.Equal(cfg) {
 			return Config{}, false, fault.New(fault.Invalid, fmt.Errorf("DeviceClass %q has config for steps %q and %q: one class serves one step", name, cfg.Step, parsed.Step))
 		}
 		cfg, ours = parsed, true
@@ -154,6 +163,8 @@ func classConfig(name string, classes Classes) (cfg Config, ours bool, err error
 	return cfg, ours, nil
 }
 
+// demand adds the devices of a request, for the first steps of the class that have
+// none, as add does when they are allocated.
 func demand(to *[]Demand, a ask) error {
 	i := slices.IndexFunc(*to, func(d Demand) bool { return d.Topology.Name == a.config.NetworkTopologyRef.Name })
 	if i < 0 {
@@ -161,12 +172,17 @@ func demand(to *[]Demand, a ask) error {
 		i = len(*to) - 1
 	}
 	d := &(*to)[i]
-	for _, s := range d.Steps {
-		if s.Step == a.config.Step {
-			return fault.New(fault.Invalid, errTwice(d.Topology.Name, s.Step, s.Request, a.request))
-		}
+	of := func(step string) int {
+		return slices.IndexFunc(d.Steps, func(s Demanded) bool { return s.Step == step })
 	}
-	d.Steps = append(d.Steps, Demanded{Step: a.config.Step, Request: a.request})
+	for range a.count {
+		steps := a.config.Steps()
+		free := slices.IndexFunc(steps, func(s string) bool { return of(s) < 0 })
+		if free < 0 {
+			return fault.New(fault.Invalid, errTwice(a.config, d.Steps[of(a.config.Step)].Request, a.request))
+		}
+		d.Steps = append(d.Steps, Demanded{Step: steps[free], Request: a.request})
+	}
 	return nil
 }
 

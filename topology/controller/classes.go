@@ -22,6 +22,7 @@ import (
 // is one of encoding, and none is known.
 func Classes(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set) ([]*resourceapi.DeviceClass, error) {
 	var out []*resourceapi.DeviceClass
+	named := map[string]bool{} // extended resource names that a class bears
 	for _, s := range claim.Roots(t, set) {
 		config, err := configOf(o, s.Name)
 		if err != nil {
@@ -31,6 +32,10 @@ func Classes(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set
 		if selector == "" {
 			c, _ := set.Contract(s.Type)
 			selector = AnyDevice(c)
+		}
+		var resource *string
+		if name := s.ExtendedResourceName; name != "" && !named[name] {
+			named[name], resource = true, &name
 		}
 		out = append(out, &resourceapi.DeviceClass{
 			TypeMeta: metav1.TypeMeta{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "DeviceClass"},
@@ -44,8 +49,9 @@ func Classes(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set
 				}},
 			},
 			Spec: resourceapi.DeviceClassSpec{
-				Selectors: selectors(selector),
-				Config:    config,
+				Selectors:            selectors(selector),
+				Config:               config,
+				ExtendedResourceName: resource,
 			},
 		})
 	}
@@ -134,4 +140,28 @@ func Clash(class *resourceapi.DeviceClass) string {
 		return fmt.Sprintf("DeviceClass %q belongs to %s %q: rename the topology or the step", class.Name, ref.Kind, ref.Name)
 	}
 	return fmt.Sprintf("DeviceClass %q exists and is not this topology's: delete it, or rename the topology or the step", class.Name)
+}
+
+// NameClash says whose a class is that has the extended resource name of a step, in
+// words for a condition and a webhook.
+func NameClash(step string, class *resourceapi.DeviceClass) string {
+	whose := ""
+	if ref := metav1.GetControllerOf(class); ref != nil {
+		whose = fmt.Sprintf(" of %s %q", ref.Kind, ref.Name)
+	}
+	return fmt.Sprintf("step %q: extendedResourceName %q is that of DeviceClass %q%s, too, and the scheduler takes one class for a name: choose another, or remove it",
+		step, *class.Spec.ExtendedResourceName, class.Name, whose)
+}
+
+// yields reports whether a class that has the extended resource name of one of ours is
+// the one to keep it. Of two topologies that were written at the same time one has to
+// give the name back; have is nil when our class does not bear it yet.
+func yields(have, other *resourceapi.DeviceClass) bool {
+	if ref := metav1.GetControllerOf(other); have == nil || ref == nil || ref.Kind != v1alpha1.Kind {
+		return true
+	}
+	if !have.CreationTimestamp.Equal(&other.CreationTimestamp) {
+		return other.CreationTimestamp.Before(&have.CreationTimestamp)
+	}
+	return other.Name < have.Name
 }

@@ -169,6 +169,13 @@ func (c *Controller) forClass(ctx context.Context, o client.Object) []reconcile.
 	if err != nil {
 		c.Log.Error("cannot find the topology of a changed DeviceClass", "class", class.Name, "error", err)
 	}
+	if name := class.Spec.ExtendedResourceName; name != nil {
+		_, named, err := Named(ctx, c.Client, *name)
+		if err != nil {
+			c.Log.Error("cannot find the topologies with the extended resource name of a changed DeviceClass", "class", class.Name, "error", err)
+		}
+		wanting = append(wanting, named...)
+	}
 	for i := range wanting {
 		names[wanting[i].Name] = true
 	}
@@ -331,7 +338,7 @@ func (c *Controller) program(ctx context.Context, o *v1alpha1.NetworkTopology, f
 		found.Err = err
 		return
 	}
-	if found.Clashes, found.Err = c.clashes(ctx, o, want); found.Err != nil || len(found.Clashes) > 0 {
+	if found.Clashes, found.Err = c.clashes(ctx, o, have, want); found.Err != nil || len(found.Clashes) > 0 {
 		return
 	}
 	found.Classes, found.Err = c.apply(ctx, o, have, want)
@@ -346,7 +353,8 @@ func (c *Controller) classes(ctx context.Context, o *v1alpha1.NetworkTopology) (
 	return slices.DeleteFunc(all.Items, func(d resourceapi.DeviceClass) bool { return !Owned(&d, o) }), nil
 }
 
-func (c *Controller) clashes(ctx context.Context, o *v1alpha1.NetworkTopology, want []*resourceapi.DeviceClass) ([]string, error) {
+// clashes says which names that classes should have are others'.
+func (c *Controller) clashes(ctx context.Context, o *v1alpha1.NetworkTopology, have []resourceapi.DeviceClass, want []*resourceapi.DeviceClass) ([]string, error) {
 	var out []string
 	for _, w := range want {
 		other := &resourceapi.DeviceClass{}
@@ -358,8 +366,49 @@ func (c *Controller) clashes(ctx context.Context, o *v1alpha1.NetworkTopology, w
 		case !Owned(other, o):
 			out = append(out, Clash(other))
 		}
+		if w.Spec.ExtendedResourceName == nil {
+			continue
+		}
+		clash, err := c.nameClash(ctx, o, have, w)
+		if err != nil {
+			return nil, err
+		}
+		if clash != "" {
+			out = append(out, clash)
+		}
 	}
 	return out, nil
+}
+
+// nameClash says who else has the extended resource name that a class should have.
+// If our class has the name by now, it gives it back: of two classes the scheduler
+// takes the later one, and then the other is not found under its implicit name either.
+func (c *Controller) nameClash(ctx context.Context, o *v1alpha1.NetworkTopology, have []resourceapi.DeviceClass, want *resourceapi.DeviceClass) (string, error) {
+	name := *want.Spec.ExtendedResourceName
+	named, _, err := Named(ctx, c.Client, name)
+	if err != nil {
+		return "", err
+	}
+	var ours *resourceapi.DeviceClass
+	if i := slices.IndexFunc(have, func(h resourceapi.DeviceClass) bool {
+		return h.Spec.ExtendedResourceName != nil && *h.Spec.ExtendedResourceName == name
+	}); i >= 0 {
+		ours = &have[i]
+	}
+	for i := range named {
+		if other := &named[i]; Owned(other, o) || !yields(ours, other) {
+			continue
+		}
+		if ours != nil {
+			without := ours.DeepCopy()
+			without.Spec.ExtendedResourceName = nil
+			if err := c.Client.Update(ctx, without); err != nil {
+				return "", fmt.Errorf("take extended resource name %q from DeviceClass %q: %w", name, ours.Name, err)
+			}
+		}
+		return NameClash(want.Labels[claim.LabelStep], &named[i]), nil
+	}
+	return "", nil
 }
 
 // apply makes what is wanted of what is there and returns how many there are then.

@@ -46,6 +46,8 @@ func TestClasses(t *testing.T) {
 		v1alpha1.Step{Name: "vf0", Type: "sriov", Selector: &v1alpha1.Selector{CEL: `device.attributes["dra.networking"].rdma`}},
 		v1alpha1.Step{Name: "vf1", Type: "sriov"},
 		v1alpha1.Step{Name: "nic", Type: "host-device"},
+		v1alpha1.Step{Name: "port0", Type: "sriov", ExtendedResourceName: "openshift.io/sriov_a"},
+		v1alpha1.Step{Name: "port1", Type: "sriov", ExtendedResourceName: "openshift.io/sriov_a"},
 		v1alpha1.Step{Name: "loop", Type: "dummy"}, // takes no device
 		v1alpha1.Step{Name: "tune", Type: "tuning", DependOn: []string{"vf0"}, Config: &runtime.RawExtension{Raw: []byte(`{"mtu":9000}`)}},
 	)

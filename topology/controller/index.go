@@ -17,9 +17,10 @@ import (
 // Fields that caches are indexed by, so that no object makes anybody walk through
 // all others.
 const (
-	indexUID   = "uid"   // of classes: the UIDs of the topologies they are of
-	indexClass = "class" // of topologies: the classes their root steps would have
-	indexType  = "type"  // of topologies: the types of their steps
+	indexUID      = "uid"      // of classes: the UIDs of the topologies they are of
+	indexClass    = "class"    // of topologies: the classes their root steps would have
+	indexType     = "type"     // of topologies: the types of their steps
+	indexResource = "resource" // of classes and topologies: extended resource names
 )
 
 // Index adds to a cache the indexes that Controller and Wanting look things up by.
@@ -32,6 +33,8 @@ func Index(ctx context.Context, cache client.FieldIndexer) error {
 		{&resourceapi.DeviceClass{}, indexUID, uidsOfClass},
 		{&v1alpha1.NetworkTopology{}, indexClass, classesOfTopology},
 		{&v1alpha1.NetworkTopology{}, indexType, typesOfTopology},
+		{&resourceapi.DeviceClass{}, indexResource, resourcesOf},
+		{&v1alpha1.NetworkTopology{}, indexResource, resourcesOf},
 	} {
 		if err := cache.IndexField(ctx, i.object, i.field, i.values); err != nil {
 			return fmt.Errorf("index %T by %q: %w", i.object, i.field, err)
@@ -85,6 +88,39 @@ func typesOfTopology(o client.Object) []string {
 	return types
 }
 
+// resourcesOf returns the extended resource names of a class, or of the steps of a
+// topology.
+func resourcesOf(o client.Object) []string {
+	var names []string
+	switch o := o.(type) {
+	case *resourceapi.DeviceClass:
+		if name := o.Spec.ExtendedResourceName; name != nil {
+			names = append(names, *name)
+		}
+	case *v1alpha1.NetworkTopology:
+		for i := range o.Spec.Steps {
+			if name := o.Spec.Steps[i].ExtendedResourceName; name != "" && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// Named returns the DeviceClasses, and the topologies with a step, that have an
+// extended resource name. They are the cache's own: not to be changed.
+func Named(ctx context.Context, cache client.Reader, resource string) ([]resourceapi.DeviceClass, []v1alpha1.NetworkTopology, error) {
+	var classes resourceapi.DeviceClassList
+	if err := cache.List(ctx, &classes, client.MatchingFields{indexResource: resource}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("list classes with extended resource name %q: %w", resource, err)
+	}
+	var topologies v1alpha1.NetworkTopologyList
+	if err := cache.List(ctx, &topologies, client.MatchingFields{indexResource: resource}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("list topologies with extended resource name %q: %w", resource, err)
+	}
+	return classes.Items, topologies.Items, nil
+}
+
 // Wanting returns the topologies with a root step that would have a DeviceClass of
 // a name. They are the cache's own: not to be changed.
 func Wanting(ctx context.Context, cache client.Reader, class string) ([]v1alpha1.NetworkTopology, error) {
@@ -100,7 +136,7 @@ func Cached() map[client.Object]cache.ByObject {
 	return map[client.Object]cache.ByObject{&resourceapi.DeviceClass{}: {Transform: StripClass}}
 }
 
-// StripClass reduces a DeviceClass that is no topology's to its name and owner, for
+// StripClass reduces a DeviceClass that is no topology's to its names and owner, for
 // a cache: a cluster has those of all drivers.
 func StripClass(o any) (any, error) {
 	class, ok := o.(*resourceapi.DeviceClass)
@@ -114,6 +150,7 @@ func StripClass(o any) (any, error) {
 	}) {
 		return class, nil
 	}
-	class.Labels, class.Annotations, class.Spec = nil, nil, resourceapi.DeviceClassSpec{}
+	class.Labels, class.Annotations = nil, nil
+	class.Spec = resourceapi.DeviceClassSpec{ExtendedResourceName: class.Spec.ExtendedResourceName}
 	return class, nil
 }

@@ -97,6 +97,7 @@ type Rollout struct {
 // Step is one node of the graph.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.selector) || !has(self.dependOn) || self.dependOn.size() == 0",message="only a root step allocates a device: remove the selector, or dependOn"
+// +kubebuilder:validation:XValidation:rule="!has(self.extendedResourceName) || !has(self.dependOn) || self.dependOn.size() == 0",message="only a root step allocates a device: remove extendedResourceName, or dependOn"
 type Step struct {
 	// Name of the step, unique in the topology. A claim's request for a root
 	// step's device bears the same name.
@@ -125,6 +126,17 @@ type Step struct {
 	//
 	// +optional
 	Selector *Selector `json:"selector,omitempty"`
+
+	// ExtendedResourceName lets pods ask for the step's device without a claim: under
+	// this name, such as openshift.io/sriov_a, in the limits of their containers. Root
+	// steps of the topology that have the same type and selector may have the same name; a pod
+	// then asks for as many, and their order decides which step gets which device. No
+	// other DeviceClass of the cluster may have the name.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=308
+	// +optional
+	ExtendedResourceName string `json:"extendedResourceName,omitempty"`
 
 	// Config of the step; the step type says which keys it takes, and kubectl get
 	// cnipluginschema TYPE -o yaml shows them. Values may refer to results of

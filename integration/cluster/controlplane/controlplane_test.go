@@ -234,7 +234,7 @@ func (b *bench) flagship(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if cfg != claim.ConfigOf(o, step) {
+		if !cfg.Equal(claim.ConfigOf(o, step)) {
 			t.Errorf("class %q has config %+v", class.Name, cfg)
 		}
 		// Without the pin, and what the API server adds, it is the proposal's.
@@ -625,7 +625,7 @@ func (b *bench) refusedClaims(t *testing.T) {
 	b.says(t, template("twice", vf0, strings.Replace(vf1, "-vf1", "-vf0", 1), strings.Replace(vf1, "name: vf1,", "name: vf2,", 1)),
 		`ResourceClaimTemplate "twice": requests "vf0" and "vf1" are both for root step "vf0" of NetworkTopology "ai-bonded-rdma": a topology takes one device for each of its root steps; request another topology's class for a second network`)
 	b.says(t, template("count", strings.Replace(vf0, "rdma-vf0}", "rdma-vf0, allocationMode: ExactCount, count: 2}", 1), vf1),
-		`ResourceClaimTemplate "count": request "vf0": it is for 2 devices of DeviceClass "ai-bonded-rdma-vf0", which is for one, that of root step "vf0" of NetworkTopology "ai-bonded-rdma": ask for 1`)
+		`ResourceClaimTemplate "count": request "vf0": it is for 2 devices of DeviceClass "ai-bonded-rdma-vf0", of which NetworkTopology "ai-bonded-rdma" takes 1, for [vf0]: ask for 1`)
 	b.says(t, template("any", vf0, "{name: vf1, firstAvailable: [{name: a, deviceClassName: ai-bonded-rdma-vf1}, {name: b, deviceClassName: nvidia-gpu-h100}]}"),
 		`ResourceClaimTemplate "any": request "vf1": alternative "vf1/a" is for root step "vf1" of NetworkTopology "ai-bonded-rdma", and others are not: which one would be allocated is open, so the topology could lack a device`)
 	// A tenant's own config, and a missing request: both are said.

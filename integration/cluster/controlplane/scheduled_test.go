@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,6 +23,7 @@ import (
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // TestScheduled lets a real scheduler give devices to pods: what it makes of their
@@ -39,6 +41,8 @@ func TestScheduled(t *testing.T) {
 	}{
 		{"a pod without a claim", b.claimless},
 		{"a pod without a claim that asks for too little or too much", b.claimlessRefused},
+		{"a pod written for a device plugin", b.plugged},
+		{"names that others have", b.named},
 	} {
 		t.Run(part.name, part.test)
 	}
@@ -221,7 +225,7 @@ func (b *bench) claimlessRefused(t *testing.T) {
 	b.unplaced(t, "lacking", `but Pod "lacking" only asks for those of [vf0].`)
 	b.unplaced(t, "lacking", "Missing: [vf1]. The limits of its containers must have, taken together, deviceclass.resource.kubernetes.io/double-vf0: 1, deviceclass.resource.kubernetes.io/double-vf1: 1.")
 	b.asking(t, "greedy", "deviceclass.resource.kubernetes.io/single-vf0: 2")
-	b.unplaced(t, "greedy", `extended resources of Pod "greedy": request "container-0-request-1": it is for 2 devices of DeviceClass "single-vf0", which is for one, that of root step "vf0" of NetworkTopology "single": ask for 1`)
+	b.unplaced(t, "greedy", `extended resources of Pod "greedy": request "container-0-request-1": it is for 2 devices of DeviceClass "single-vf0", of which NetworkTopology "single" takes 1, for [vf0]: ask for 1`)
 	var claims resourceapi.ResourceClaimList
 	if err := b.List(t.Context(), &claims, client.InNamespace("default")); err != nil {
 		t.Fatal(err)
@@ -231,4 +235,83 @@ func (b *bench) claimlessRefused(t *testing.T) {
 			t.Error(errors.New("a claim that is refused exists: " + c.Name))
 		}
 	}
+}
+
+// plugged runs pods that were written for a device plugin: under a name of its own, a
+// number of devices alike.
+func (b *bench) plugged(t *testing.T) {
+	named := func(manifest, name string) string {
+		return strings.ReplaceAll(manifest, "type: sriov\n", "type: sriov\n      extendedResourceName: "+name+"\n")
+	}
+	b.mustKubectl(t, named(choosing("plugged", "vf0=pf0", "vf1=pf0"), "openshift.io/sriov_a"), "create", "-f", "-")
+	b.mustKubectl(t, named(choosing("lonely", "vf0=pf1"), "openshift.io/sriov_b"), "create", "-f", "-")
+	b.ready(t, "plugged", metav1.ConditionTrue)
+	b.ready(t, "lonely", metav1.ConditionTrue)
+	for step, want := range map[string]string{"vf0": "openshift.io/sriov_a", "vf1": ""} {
+		got := ""
+		if name := b.class(t, "plugged-"+step).Spec.ExtendedResourceName; name != nil {
+			got = *name
+		}
+		if got != want {
+			t.Errorf("the class of step %q has extended resource name %q, want %q", step, got, want)
+		}
+	}
+	for _, c := range []struct {
+		pod    string
+		limits []string
+		want   []string
+	}{
+		{"both-at-once", []string{"openshift.io/sriov_a: 2"}, []string{"vf0=pf0", "vf1=pf0"}},
+		{"one-each", []string{"openshift.io/sriov_a: 1", "openshift.io/sriov_a: 1"}, []string{"vf0=pf0", "vf1=pf0"}},
+		{"both-names", []string{"openshift.io/sriov_a: 1, deviceclass.resource.kubernetes.io/plugged-vf1: 1"}, []string{"vf0=pf0", "vf1=pf0"}},
+		{"implicit", []string{"deviceclass.resource.kubernetes.io/plugged-vf0: 2"}, []string{"vf0=pf0", "vf1=pf0"}},
+		{"two-plugins", []string{"openshift.io/sriov_b: 1, openshift.io/sriov_a: 2"}, []string{"vf0=pf0", "vf0=pf1", "vf1=pf0"}},
+	} {
+		t.Run(c.pod, func(t *testing.T) {
+			b.asking(t, c.pod, c.limits...)
+			b.has(t, c.pod, c.want...)
+		})
+	}
+	b.asking(t, "half", "openshift.io/sriov_a: 1")
+	b.unplaced(t, "half", "Missing: [vf1]. The limits of its containers must have, taken together, openshift.io/sriov_a: 2.")
+	b.asking(t, "too-many", "openshift.io/sriov_a: 3")
+	b.unplaced(t, "too-many", `it is for 3 devices of DeviceClass "plugged-vf0", of which NetworkTopology "plugged" takes 2, for [vf0, vf1]: ask for 2`)
+}
+
+// named lets two topologies, and a foreign class, have the name of one that exists.
+func (b *bench) named(t *testing.T) {
+	named := strings.ReplaceAll(choosing("later", "vf0=pf1"), "type: sriov\n", "type: sriov\n      extendedResourceName: openshift.io/sriov_b\n")
+	b.says(t, named, `NetworkTopology "later", step "vf0": extendedResourceName "openshift.io/sriov_b" is that of DeviceClass "lonely-vf0" of NetworkTopology "lonely", too, and the scheduler takes one class for a name: choose another, or remove it`)
+
+	// Somebody's class takes the name: the scheduler follows the later one.
+	b.mustKubectl(t, `{apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: theirs}, spec: {extendedResourceName: openshift.io/sriov_b}}`, "create", "-f", "-")
+	o := b.ready(t, "lonely", metav1.ConditionFalse)
+	if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionProgrammed); c.Reason != "Conflict" || !strings.Contains(c.Message, `step "vf0": extendedResourceName "openshift.io/sriov_b" is that of DeviceClass "theirs", too`) {
+		t.Errorf("condition %+v", c)
+	}
+	if name := b.class(t, "lonely-vf0").Spec.ExtendedResourceName; name != nil {
+		t.Errorf("the class has the name %q still", *name)
+	}
+	t.Run("the implicit name stays", func(t *testing.T) {
+		b.asking(t, "implicit-again", "deviceclass.resource.kubernetes.io/lonely-vf0: 1")
+		b.has(t, "implicit-again", "vf0=pf1")
+	})
+	b.mustKubectl(t, "", "delete", "deviceclass", "theirs")
+	b.ready(t, "lonely", metav1.ConditionTrue)
+	if name := b.class(t, "lonely-vf0").Spec.ExtendedResourceName; name == nil {
+		t.Error("the class did not get its name back")
+	}
+
+	// Without a webhook two topologies may have a name. The one that came first keeps it.
+	b.mustKubectl(t, b.webhooks, "delete", "-f", "-")
+	b.mustKubectl(t, named, "create", "-f", "-")
+	o = b.ready(t, "later", metav1.ConditionFalse)
+	if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionProgrammed); !strings.Contains(c.Message, `is that of DeviceClass "lonely-vf0" of NetworkTopology "lonely", too`) {
+		t.Errorf("condition %+v", c)
+	}
+	b.ready(t, "lonely", metav1.ConditionTrue)
+	b.mustKubectl(t, "", "delete", "nettopo", "lonely", "--timeout=30s")
+	b.ready(t, "later", metav1.ConditionTrue)
+	b.mustKubectl(t, b.webhooks, "apply", "-f", "-")
+	b.asked(t)
 }

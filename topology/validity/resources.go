@@ -1,0 +1,53 @@
+package validity
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/operation"
+	"k8s.io/apimachinery/pkg/api/validate"
+
+	"github.com/plumbline/plumbline/topology"
+)
+
+// resourceNames checks the extended resource names of steps; roots are those that
+// take a device.
+func resourceNames(t *topology.Topology, roots []*topology.Step, invalid *topology.Invalid) {
+	first := map[string]*topology.Step{}
+	for i := range t.Steps {
+		s := &t.Steps[i]
+		if s.ExtendedResourceName == "" || invalid.Full() {
+			continue
+		}
+		if why := resourceName(s, roots, first[s.ExtendedResourceName]); why != "" {
+			invalid.Add(topology.Problem{Step: s.Name, Field: "extendedResourceName", Message: why})
+		}
+		if first[s.ExtendedResourceName] == nil {
+			first[s.ExtendedResourceName] = s
+		}
+	}
+}
+
+// resourceName says what is wrong with that of a step. Of the other step with the same
+// name, the first, the DeviceClass is by which the devices of both are chosen.
+func resourceName(s *topology.Step, roots []*topology.Step, other *topology.Step) string {
+	if !slices.Contains(roots, s) {
+		return "only a root step that takes a device has a DeviceClass, which bears the name: remove it"
+	}
+	var wrong []string
+	for _, e := range validate.ExtendedResourceName(context.Background(), operation.Operation{}, nil, &s.ExtendedResourceName, nil) {
+		wrong = append(wrong, e.Detail)
+	}
+	switch {
+	case len(wrong) > 0:
+		return strings.Join(wrong, "; ")
+	case other == nil:
+		return ""
+	case other.Type != s.Type:
+		return "is that of step \"" + other.Name + "\", too, which is of type \"" + other.Type + "\": what a pod asks for under one name is chosen alike; give both the same type, or one of them another name"
+	case other.Selector != s.Selector:
+		return "is that of step \"" + other.Name + "\", too, which has another selector: what a pod asks for under one name is chosen alike; give both the same selector, or one of them another name"
+	}
+	return ""
+}
