@@ -13,29 +13,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/ops"
-	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/rollout"
 	"github.com/plumbline/plumbline/topology"
-	"github.com/plumbline/plumbline/topology/claim"
-)
-
-// The words for what becomes of a step.
-const (
-	changedLive = "changed live"
-	replaced    = "replaced"
-	added       = "added"
-	removed     = "removed"
 )
 
 // runningDocument is what plan prints of a sandbox that runs the topology.
 type runningDocument struct {
 	plannedDocument
 	Netns string `json:"netns"`
-	// Steps maps the steps that are changed to how.
-	Effects map[string]string `json:"effects"`
+	// Effects maps the steps that are changed to how.
+	Effects map[string]rollout.Effect `json:"effects"`
 	// Interrupted lists the links whose connections are interrupted.
 	Interrupted []string `json:"interrupted"`
 	// HeldBack is why the sandbox keeps what it has.
@@ -91,32 +81,21 @@ func (a *app) planRunning(ctx context.Context, t *target) error {
 // edit plans a later version of a topology in a sandbox that runs it. The plan is
 // nil when the sandbox keeps what it has.
 func (a *app) edit(ctx context.Context, e *engine, rec reconcile.Record, topo *topology.Topology) (runningDocument, *ops.Plan, error) {
-	sb := rec.Sandbox
-	sb.Topology, sb.Given = topo, ops.Givens{}
-	d := runningDocument{plannedDocument: planDocument(sb, &ops.Plan{}), Netns: sb.Netns, Effects: map[string]string{}, Interrupted: []string{}}
 	devices, err := a.devicesOf(e, rec)
 	if err != nil {
-		return d, nil, err
+		return runningDocument{}, nil, err
 	}
-	if err := rollout.Fits(ctx, topo, devices, a.registry); err != nil {
-		if _, held := errors.AsType[*rollout.HeldBack](err); !held {
-			return d, nil, err
-		}
-		d.HeldBack = err.Error()
+	p, err := rollout.PreviewOf(ctx, rec.Sandbox, topo, devices, a.registry, e.Plan)
+	if err != nil {
+		return runningDocument{}, nil, err
+	}
+	d := runningDocument{plannedDocument: planDocument(p.Sandbox, &ops.Plan{}), Netns: p.Sandbox.Netns, Effects: p.Effects, Interrupted: p.Interrupted}
+	if p.HeldBack != nil {
+		d.HeldBack = p.HeldBack.Error()
 		return d, nil, nil
 	}
-	for _, s := range topo.Roots() {
-		if i := slices.IndexFunc(devices, func(d claims.Device) bool { return d.Step == s.Name }); i >= 0 {
-			sb.Given[s.Name] = devices[i].Given()
-		}
-	}
-	plan, err := e.Plan(ctx, sb)
-	if err != nil {
-		return d, nil, err
-	}
-	d.plannedDocument = planDocument(sb, plan)
-	d.Effects, d.Interrupted = effects(rec.Sandbox.Topology, topo, plan.Changes), interrupted(plan.Changes)
-	return d, plan, nil
+	d.plannedDocument = planDocument(p.Sandbox, p.Plan)
+	return d, p.Plan, nil
 }
 
 // devicesOf returns the devices a sandbox may use: those of its claim, else those
@@ -138,79 +117,11 @@ func (a *app) devicesOf(e *engine, rec reconcile.Record) ([]claims.Device, error
 		}
 	}
 	found, err := discoverOn(context.Background(), e.host)
-	given := rec.Sandbox.Given.Devices()
-	var out []claims.Device
-	for _, step := range slices.Sorted(maps.Keys(given)) {
-		id := given[step]
-		d := claims.Device{Device: claim.Device{Step: step}}
-		for _, host := range found {
-			if host.ID == id {
-				d.Name, d.Host = host.Name, host
-			}
-		}
-		if d.Host.ID == "" {
-			return nil, errors.Join(errors.New("device "+id+" is not to be found"), err)
-		}
-		out = append(out, d)
+	devices, missing := claims.DevicesOf(rec.Sandbox.Given.Devices(), found)
+	if missing != nil {
+		return nil, errors.Join(missing, err)
 	}
-	return out, nil
-}
-
-// effects says what becomes of each step of which something is changed.
-func effects(was, is *topology.Topology, changes []netstate.Change) map[string]string {
-	out := map[string]string{}
-	deleted := map[netstate.Key]bool{}
-	for _, c := range changes {
-		if c.Step == "" {
-			continue
-		}
-		_, before := was.Step(c.Step)
-		_, after := is.Step(c.Step)
-		link, isLink := c.Object().(netstate.Link)
-		switch {
-		case !before:
-			out[c.Step] = added
-		case !after:
-			out[c.Step] = removed
-		case isLink && c.Action() == netstate.Replace:
-			out[c.Step] = replaced
-		case isLink && c.Implied && c.Action() == netstate.Delete:
-			deleted[link.Key()] = true // with the link below it
-		case isLink && c.Action() == netstate.Create && deleted[link.Key()]:
-			out[c.Step] = replaced
-		case !c.Implied && out[c.Step] == "":
-			out[c.Step] = changedLive
-		}
-	}
-	return out
-}
-
-// interrupted lists the links of the sandbox over which connections do not go on:
-// they are deleted, moved or put down, perhaps for a moment.
-func interrupted(changes []netstate.Change) []string {
-	names := map[string]bool{}
-	made := map[string]bool{}
-	for _, c := range changes {
-		switch o := c.Object().(type) {
-		case netstate.Link:
-			before, was := c.Before.(netstate.Link)
-			after, is := c.After.(netstate.Link)
-			switch {
-			case netstate.OnHost(o.Name):
-			case !was:
-				made[o.Name] = !names[o.Name]
-			case !is, c.Action() == netstate.Replace, after.Up != nil && !*after.Up && (before.Up == nil || *before.Up):
-				names[o.Name] = names[o.Name] || !made[o.Name]
-			}
-		case netstate.Device:
-			before, was := c.Before.(netstate.Device)
-			if was && before.At != nil && o.At != nil && *before.At != *o.At && !netstate.OnHost(*before.At) {
-				names[*before.At] = true
-			}
-		}
-	}
-	maps.DeleteFunc(names, func(_ string, is bool) bool { return !is })
-	return slices.Sorted(maps.Keys(names))
+	return devices, nil
 }
 
 // running writes what an edit would change in a sandbox.
@@ -223,7 +134,7 @@ func (t text) running(sb reconcile.Sandbox, topo *topology.Topology, d runningDo
 	}
 	sb.Topology, sb.Given = topo, d.given
 	t.plan(sb, p)
-	for _, effect := range []string{changedLive, replaced, added, removed} {
+	for _, effect := range []rollout.Effect{rollout.ChangedLive, rollout.Replaced, rollout.Added, rollout.Removed} {
 		var steps []string
 		for _, s := range slices.Sorted(maps.Keys(d.Effects)) {
 			if d.Effects[s] == effect {

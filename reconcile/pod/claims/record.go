@@ -3,6 +3,7 @@ package claims
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -102,6 +103,19 @@ func (d *Device) Given() ops.Given {
 		out.Share = string(*d.ShareID)
 	}
 	return out
+}
+
+// DevicesOf returns the devices with these IDs, by step, as they are on the host now.
+func DevicesOf(ids map[string]string, host []inventory.Device) ([]Device, error) {
+	var out []Device
+	for _, step := range slices.Sorted(maps.Keys(ids)) {
+		i := slices.IndexFunc(host, func(d inventory.Device) bool { return d.ID == ids[step] })
+		if i < 0 {
+			return nil, fmt.Errorf("step %q: device %q does not exist on this host", step, ids[step])
+		}
+		out = append(out, Device{Device: claim.Device{Step: step, Name: host[i].Name}, Host: host[i]})
+	}
+	return out, nil
 }
 
 // SandboxID returns what the engine calls the topology in a runtime's sandbox.

@@ -216,3 +216,17 @@ func TestSandboxOf(t *testing.T) {
 		t.Errorf("the claim is another: %+v", c)
 	}
 }
+
+// TestDevicesOf holds that devices are found by ID, in the order of their steps, and
+// that one that is missing is named with its step.
+func TestDevicesOf(t *testing.T) {
+	host := []inventory.Device{{ID: "1", Name: "one"}, {ID: "2", Name: "two"}, {ID: "3", Name: "three"}}
+	have, err := claims.DevicesOf(map[string]string{"vf1": "1", "vf0": "3"}, host)
+	if err != nil || len(have) != 2 || have[0].Step != "vf0" || have[0].Name != "three" || have[0].Host.ID != "3" || have[1].Step != "vf1" || have[1].Host.ID != "1" {
+		t.Errorf("devices %+v, %v", have, err)
+	}
+	const want = `step "vf1": device "4" does not exist on this host`
+	if _, err := claims.DevicesOf(map[string]string{"vf0": "1", "vf1": "4"}, host); err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+}
