@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -166,7 +165,7 @@ type serving struct {
 	publisher *publish.Publisher
 	edits     *rollout.Follower
 	watcher   *watch.Watcher
-	events    hostEvents
+	events    *watch.Relay
 	loop      *node.Loop
 	alive     *liveness.Registry
 }
@@ -252,7 +251,7 @@ func (s *serving) wireLoop(ctx context.Context) (err error) {
 	if why := s.watcher.Fallback(); why != nil {
 		s.log.Warn("each namespace is watched with its own socket", "reason", why)
 	}
-	s.events = hostEvents{Watcher: s.watcher, out: make(chan watch.Event), heard: s.publisher.Rescan, taken: &atomic.Bool{}}
+	s.events = watch.NewRelay(s.watcher.Events(), s.publisher.Rescan)
 	files := filepath.Join(s.app.stateDir, "files")
 	if err := os.MkdirAll(files, 0o700); err != nil {
 		return err
@@ -261,11 +260,20 @@ func (s *serving) wireLoop(ctx context.Context) (err error) {
 		Dir: files, StateDir: s.app.stateDir, Reconciler: s.engine.Reconciler, Store: s.engine.store, Damaged: s.damaged, OtherVersions: s.otherVersions,
 		Contracts: s.app.registry, BootID: s.engine.host.BootID(), Sys: os.DirFS("/sys"),
 		Discover: func() ([]inventory.Device, error) { return discoverOn(ctx, s.engine.host) },
-		Watcher:  s.events, Recorder: s.recorder, Log: s.log, Now: time.Now,
+		Watcher:  relayed{s.watcher, s.events}, Recorder: s.recorder, Log: s.log, Now: time.Now,
 		Workers: 2, Timeout: s.app.timeout, Resync: s.resync, // attaching pods needs the machine more
 	})
 	return nil
 }
+
+// relayed is a watcher whose events come by way of a relay.
+type relayed struct {
+	*watch.Watcher
+	by *watch.Relay
+}
+
+// Events implements node.Watcher.
+func (r relayed) Events() <-chan watch.Event { return r.by.Events() }
 
 // damaged lists all records that lie set aside.
 func (s *serving) damaged() ([]string, error) {
@@ -436,7 +444,7 @@ func (s *serving) parts() map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"reports of claims":    s.status.Run,
 		"watch of the kernel":  s.watcher.Run,
-		"events of the kernel": forever(s.events.run),
+		"events of the kernel": forever(s.events.Run),
 		"drift loop":           forever(s.keepTrue),
 		partSandboxes:          forever(s.keeper.Run),
 		"topology updates":     forever(s.edits.Run),
@@ -462,9 +470,9 @@ func (s *serving) prepare(ctx context.Context) error {
 func (s *serving) keepTrue(ctx context.Context) {
 	said := ""
 	for ctx.Err() == nil {
-		s.events.taken.Store(true)
+		leave := s.events.Take()
 		err := s.loop.Run(ctx)
-		s.events.taken.Store(false)
+		leave()
 		if err != nil && err.Error() != said {
 			said = err.Error()
 			s.log.Warn("this agent does not repair drift yet", "error", err)
@@ -510,41 +518,4 @@ func listenShared(ctx context.Context, address string) (net.Listener, error) {
 		}), err)
 	}}
 	return config.Listen(ctx, "tcp", address)
-}
-
-// hostEvents is a watcher that also tells whoever wants to know that something
-// was heard of the host. While no loop takes events they are dropped: one that
-// begins looks at everything.
-type hostEvents struct {
-	*watch.Watcher
-	out   chan watch.Event
-	heard func()
-	taken *atomic.Bool
-}
-
-// Events implements node.Watcher.
-func (h hostEvents) Events() <-chan watch.Event { return h.out }
-
-func (h hostEvents) run(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case e, ok := <-h.Watcher.Events():
-			if !ok {
-				return
-			}
-			if e.Host {
-				h.heard()
-			}
-			if !h.taken.Load() {
-				continue
-			}
-			select {
-			case h.out <- e:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}
 }
