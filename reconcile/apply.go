@@ -15,8 +15,8 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// maxStages bounds how often a plan may be cut by values that become known only
-// when its first part is applied.
+// maxStages bounds the stages of a plan: a stage ends where values are needed that
+// exist only after it.
 const maxStages = 12
 
 // ensure runs stages of observe, plan, journal, apply until the plan is empty.
@@ -28,7 +28,7 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 	var last *ops.Plan
 	plan, err := p.plan(ctx)
 	if err != nil && p.trigger == TriggerRepair {
-		return Report{}, err // nothing was tried, so nothing has come of it
+		return Report{}, err // nothing was tried
 	}
 	for range maxStages {
 		if err != nil {
@@ -41,7 +41,7 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 			p.drift = append(p.drift, drifts(p.sandbox.Topology, plan)...)
 		}
 		if plan.Empty() {
-			return p.settle(plan)
+			return p.finish(plan)
 		}
 		if why := onlyWithheld(plan); why != nil {
 			return Report{}, p.fail(ctx, why)
@@ -59,20 +59,20 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 		p.sandbox.Topology.Name, maxStages, strings.ReplaceAll(strings.TrimSpace(last.String()), "\n", "; "))))
 }
 
-// spareObserved drops from a repair what concerns steps whose drift is only to
-// be reported, and what cannot be made without it: an address wanted by one step
-// has to wait when the link it goes on is another's, and missing. What the
-// repair itself takes away on its way, it makes again, whosever it is.
+// spareObserved drops from a repair the changes of steps with policy Observe, and what
+// cannot be applied without them: an address that one step wants has to wait if its
+// link is missing and belongs to such a step. What the repair itself deletes on its way
+// it recreates, whichever step wants it.
 func (p *pass) spareObserved(plan *ops.Plan) {
 	observed := func(step string) bool {
 		if s, ok := p.sandbox.Topology.Step(step); ok {
 			return s.DriftPolicy == topology.Observe
 		}
-		return p.sandbox.Topology.DriftPolicy == topology.Observe // of no step any more
+		return p.sandbox.Topology.DriftPolicy == topology.Observe // the step no longer exists
 	}
-	absent := map[string]bool{}      // links that will not be made, or stay what they are
-	taken := map[netstate.Key]bool{} // what goes along with a change that is made
-	spared := false                  // the change before, with which go the implied ones
+	absent := map[string]bool{}      // links that will not be created, or not be changed
+	taken := map[netstate.Key]bool{} // what the kernel deletes with a change that is applied
+	spared := false                  // the change before, which the implied ones follow
 	plan.Changes = slices.DeleteFunc(plan.Changes, func(c netstate.Change) bool {
 		if c.Implied {
 			taken[c.Key()] = taken[c.Key()] || !spared
@@ -96,8 +96,8 @@ func (p *pass) spareObserved(plan *ops.Plan) {
 	plan.Pending = slices.DeleteFunc(plan.Pending, func(w ops.Pending) bool { return observed(w.Step) })
 }
 
-// begin readies the record: a namespace other than the recorded one means that
-// the recorded one is gone and what it left on the host must be put back.
+// begin prepares the record. If the namespace is not the recorded one, the recorded one
+// no longer exists, and what it left on the host is undone first.
 func (p *pass) begin(ctx context.Context) error {
 	id := p.domain.NetnsID()
 	if p.replaced() {
@@ -117,7 +117,7 @@ func (p *pass) begin(ctx context.Context) error {
 	return nil
 }
 
-// apply journals the changes, then makes them one by one.
+// apply journals the changes, then applies them one by one.
 func (p *pass) apply(ctx context.Context, plan *ops.Plan) error {
 	if err := p.intend(append(netstate.Lasting(plan.Changes), plan.Held...)); err != nil {
 		return err
@@ -125,18 +125,18 @@ func (p *pass) apply(ctx context.Context, plan *ops.Plan) error {
 	report, before := ReportProgress(ctx), len(p.executed)
 	for i, c := range plan.Changes {
 		if !c.Implied {
-			if ctx.Err() != nil { // nothing is begun that nobody waits for
+			if ctx.Err() != nil { // start no change that the caller no longer waits for
 				return p.stepError(c, context.Cause(ctx))
 			}
 			report(Progress{Step: c.Step, Done: len(p.executed), Planned: before + len(plan.Changes)})
 		}
-		p.executed = append(p.executed, c) // before it is made: a failed change may be half made
+		p.executed = append(p.executed, c) // before it is applied: a failed change may be half applied
 		if c.Implied {
 			continue
 		}
 		if err := p.applyOne(ctx, c, p.r.opts.Patience); err != nil {
 			if (c.Action() == netstate.Create || c.Action() == netstate.Replace) && errors.Is(err, fs.ErrExist) {
-				p.disown()
+				p.dropLastCreation()
 				return p.stepError(c, err)
 			}
 			for _, along := range plan.Changes[i+1:] {
@@ -151,15 +151,15 @@ func (p *pass) apply(ctx context.Context, plan *ops.Plan) error {
 	return nil
 }
 
-// disown drops the last creation, as somebody else was faster to make the same: what
-// is there now is not ours to take back.
-func (p *pass) disown() {
+// dropLastCreation drops the last creation from the record, as another writer created
+// the same object first: it is not ours to delete.
+func (p *pass) dropLastCreation() {
 	parts := p.executed[len(p.executed)-1].Parts()
 	p.executed = append(p.executed[:len(p.executed)-1], parts[:len(parts)-1]...)
 	p.record.History = netstate.Coalesce(slices.Clone(p.before.History), netstate.Lasting(p.executed)...)
 }
 
-// intend makes the changes part of the record before the first is made.
+// intend adds the changes to the record before the first is applied.
 func (p *pass) intend(changes []netstate.Change) error {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Journal += p.r.opts.Now().Sub(start) }()
@@ -181,7 +181,7 @@ func (p *pass) intend(changes []netstate.Change) error {
 	return nil
 }
 
-// applyOne makes one change and waits, within reason, for what is not ready.
+// applyOne applies one change. It retries one that is not ready until patience is over.
 func (p *pass) applyOne(ctx context.Context, c netstate.Change, patience time.Duration) error {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Apply += p.r.opts.Now().Sub(start) }()
@@ -219,8 +219,8 @@ func (p *pass) stepError(c netstate.Change, err error) error {
 	return &ops.StepError{Topology: p.sandbox.Topology.Name, Step: c.Step, Type: typ, Err: err}
 }
 
-// onlyWithheld is the error of a plan that has nothing to do but what waits for a
-// domain that cannot be observed, nil for any other.
+// onlyWithheld returns an error if all that is left in a plan waits for a domain that
+// cannot be observed.
 func onlyWithheld(plan *ops.Plan) error {
 	if len(plan.Changes) > 0 {
 		return nil
@@ -244,14 +244,14 @@ func notConverged(name string, plan *ops.Plan) error {
 	return fault.New(fault.NotConverged, fmt.Errorf("topology %q: applied, but still to do: %s", name, strings.Join(what, "; ")))
 }
 
-// made returns the changes that were sent, without what went along.
+// made returns the changes without those that the kernel makes by itself.
 func made(changes []netstate.Change) []netstate.Change {
 	return slices.DeleteFunc(slices.Clone(changes), func(c netstate.Change) bool { return c.Implied })
 }
 
-// settle ends a pass whose last plan was empty.
-func (p *pass) settle(plan *ops.Plan) (Report, error) {
-	p.r.remember(p.sandbox.ID, p.asked)
+// finish ends a pass whose last plan was empty.
+func (p *pass) finish(plan *ops.Plan) (Report, error) {
+	p.r.remember(p.sandbox.ID, p.onDemand)
 	rep := Report{
 		Sandbox: p.sandbox.ID, Changes: made(p.executed), Results: plan.Results, Notes: plan.Notes,
 		Unchanged: len(p.executed) == 0,
@@ -262,10 +262,10 @@ func (p *pass) settle(plan *ops.Plan) (Report, error) {
 	p.record.Phase, p.record.Results = Applied, plan.Results
 	p.record.fail(nil)
 	history := netstate.Coalesce(p.record.History, plan.Held...)
-	history = netstate.Unmade(netstate.Compact(history, p.snapshot, plan.Held...), p.unmade)
-	p.record.History = recognizable(history, p.snapshot)
+	history = netstate.DropDeleted(netstate.Compact(history, p.snapshot, plan.Held...), p.deleted)
+	p.record.History = withIndexes(history, p.snapshot)
 	if p.trigger != TriggerRepair {
-		p.record.Fighting = nil // of what it was before; the loop says anew what goes on
+		p.record.Fighting = nil // it was about the state before; the loop records what goes on now
 	}
 	start := p.r.opts.Now()
 	defer func() { p.timing.Journal += p.r.opts.Now().Sub(start) }()
@@ -280,22 +280,23 @@ func (p *pass) settle(plan *ops.Plan) (Report, error) {
 	return rep, nil
 }
 
-// unmade reports whether what we made once is there no more, and wanted by no
-// step: this pass deleted it, or one before it that was cut off.
-func (p *pass) unmade(c netstate.Change) bool {
+// deleted reports whether an object that we created no longer exists and is not wanted:
+// this pass deleted it, or an earlier one that was interrupted.
+func (p *pass) deleted(c netstate.Change) bool {
 	for _, done := range slices.Backward(p.executed) {
 		if done.Key() == c.Key() {
 			return done.After == nil
 		}
 	}
 	_, there := p.snapshot.Get(c.Key())
-	// A repair leaves undone what is only to be observed, and that is ours still.
+	// A repair does not recreate what belongs to steps with policy Observe: that is
+	// still ours.
 	return p.trigger == TriggerEnsure && !there && p.snapshot.Known(c.Object())
 }
 
-// recognizable notes in a history the indexes of the links we made and of the
-// devices we moved, by which they are found when somebody renames them.
-func recognizable(history []netstate.Change, seen *netstate.Snapshot) []netstate.Change {
+// withIndexes adds to a history the indexes of the links we created and of the devices
+// we moved: by index they are found after a rename.
+func withIndexes(history []netstate.Change, seen *netstate.Snapshot) []netstate.Change {
 	for i, c := range history {
 		if moved, ok := c.After.(netstate.Device); ok && moved.At != nil {
 			if d, ok := seen.Device(moved.ID); ok && d.At != nil && *d.At == *moved.At {
@@ -316,8 +317,8 @@ func recognizable(history []netstate.Change, seen *netstate.Snapshot) []netstate
 	return history
 }
 
-// fail ends a pass that cannot go on. A pass at the user's request is rolled
-// back; a repair keeps what works.
+// fail ends a pass that cannot go on. An Ensure is rolled back; a repair keeps what
+// works.
 func (p *pass) fail(ctx context.Context, cause error) error {
 	if p.trigger == TriggerRepair {
 		p.record.Phase, p.record.Updated = Failed, p.r.opts.Now()
@@ -330,7 +331,7 @@ func (p *pass) fail(ctx context.Context, cause error) error {
 	if len(p.executed) == 0 && !p.intended {
 		return cause
 	}
-	// The caller's deadline is what made it fail, perhaps; the way back has its own.
+	// The caller's deadline may be the cause of the failure; the rollback has its own.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.r.opts.Patience)
 	defer cancel()
 	if err := p.undo(ctx, p.executed); err != nil {

@@ -12,20 +12,20 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// State is the verdict on a sandbox.
+// State is the state of a sandbox.
 type State string
 
-// The verdicts.
+// The states.
 const (
 	InSync      State = "InSync"  // as the topology says
-	Drifted     State = "Drifted" // something was changed behind our back
-	StateFailed State = "Failed"  // the last pass failed, or the sandbox cannot be looked at
-	// Fighting: somebody changes it back after each repair. It holds for a while
+	Drifted     State = "Drifted" // something differs from what the steps want
+	StateFailed State = "Failed"  // the last pass failed, or the sandbox cannot be observed
+	// Fighting: another writer changes it back after each repair. It stays for a while
 	// after the last time, whatever is found now.
 	Fighting State = "Fighting"
 )
 
-// Drift is one field that is not as a step wants it.
+// Drift is one field that differs from what a step wants.
 type Drift struct {
 	Step   string          `json:"step"`
 	Type   string          `json:"type"` // of the step
@@ -36,7 +36,7 @@ type Drift struct {
 	Have   any             `json:"have,omitempty"`
 }
 
-// Status is what Check found.
+// Status is the result of Check.
 type Status struct {
 	Sandbox  SandboxID             `json:"sandbox"`
 	Topology string                `json:"topology"`
@@ -45,11 +45,11 @@ type Status struct {
 	Drift    []Drift               `json:"drift,omitempty"`
 	Fighting []Contention          `json:"fighting,omitempty"`
 	Failure  string                `json:"failure,omitempty"`
-	Failures []StepFailure         `json:"failures,omitempty"` // what Failure says, by step
+	Failures []StepFailure         `json:"failures,omitempty"` // Failure, by step
 	Kind     fault.Kind            `json:"kind,omitempty"`
 	Updated  time.Time             `json:"updated"`
 	Steps    []topology.StepResult `json:"steps,omitempty"`
-	// Err is why it could not be looked at, nil when it could.
+	// Err is why the sandbox could not be observed, nil if it could.
 	Err error `json:"-"`
 	// Changes is the plan behind Drift.
 	Changes []netstate.Change `json:"-"`
@@ -73,7 +73,7 @@ func (r *Reconciler) Check(ctx context.Context, id SandboxID) (Status, error) {
 		st.Failures = FailuresOf(err)
 		return st, nil
 	}
-	r.remember(id, p.asked)
+	r.remember(id, p.onDemand)
 	st.Changes = plan.Changes
 	st.Drift = drifts(rec.Sandbox.Topology, plan)
 	switch {
@@ -102,7 +102,7 @@ func (p *pass) check(ctx context.Context) (*ops.Plan, error) {
 	return p.plan(ctx)
 }
 
-// drifts spells a plan out, field by field.
+// drifts lists a plan field by field.
 func drifts(t *topology.Topology, plan *ops.Plan) []Drift {
 	types := map[string]string{}
 	for i := range t.Steps {
@@ -126,10 +126,10 @@ func drifts(t *topology.Topology, plan *ops.Plan) []Drift {
 	return out
 }
 
-// sameSpec reports whether two sandboxes would be written alike.
+// sameSpec reports whether two sandboxes have the same JSON.
 func sameSpec(a, b Sandbox) bool {
 	if reflect.DeepEqual(a, b) {
-		return true // as a rule, and much cheaper to know
+		return true // the usual case, and much cheaper to find out
 	}
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)

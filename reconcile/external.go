@@ -10,35 +10,36 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// External observes and changes objects that are not the kernel's, such as rows of
-// a database. A Domain is one, too. What it holds is read by key.
+// External observes and changes objects that are not in the kernel, such as rows of a
+// database. A Domain is one, too. Its objects are read by key.
 type External interface {
 	// Extend reads objects into a snapshot; what does not exist is
 	// recorded as absent.
 	Extend(ctx context.Context, s *netstate.Snapshot, ask []netstate.Object) error
-	// Apply makes one change. An error leaves the object as it was, or says so.
+	// Apply makes one change. On an error the object is as it was, or the error says
+	// that it is not.
 	Apply(ctx context.Context, c netstate.Change) error
 	// Close releases what the view holds.
 	Close() error
 }
 
-// ExternalDomain says whose objects of some kinds are. All other kinds are the
+// ExternalDomain says which kinds of objects a domain holds. All other kinds are the
 // kernel's.
 //
-// A domain that cannot be observed holds up nothing else: steps wait for what they
-// want of it and say so, a repair and a release do the rest, and the record keeps
-// what is still to be undone.
+// A domain that cannot be observed blocks nothing else: steps that want its objects are
+// pending, a repair and a release do the rest, and the record keeps what is still to be
+// undone.
 type ExternalDomain struct {
 	Name  string // for messages, e.g. "the OVN database"
 	Kinds []netstate.Kind
-	// Durable: its objects outlive the machine, so that their history is not
-	// forgotten at the next boot.
+	// Durable: its objects outlive a boot, so that their history is kept at the next
+	// one.
 	Durable bool
 	// Open opens the domain's view of a sandbox, when a pass first needs it.
 	Open func(context.Context, Sandbox) (External, error)
 }
 
-// errWithheld says that everything is undone but objects of a domain that cannot be
+// errWithheld says that everything is undone except objects of a domain that cannot be
 // observed.
 var errWithheld = errors.New("still to undo")
 
@@ -77,7 +78,7 @@ func (p *pass) kernels(ask []netstate.Object) []netstate.Object {
 }
 
 // extendExternal reads those of the objects that are not the kernel's. A domain that
-// does not answer is noted in the snapshot.
+// cannot be observed is marked in the snapshot.
 func (p *pass) extendExternal(ctx context.Context, ask []netstate.Object) {
 	byDomain := map[int][]netstate.Object{}
 	for _, o := range ask {
@@ -119,8 +120,8 @@ func (p *pass) closeExternal() {
 	p.externals = nil
 }
 
-// withheld returns what of a history cannot be undone now, as its domain cannot be
-// observed, and why.
+// withheld returns the changes of a history that cannot be undone now, as their domain
+// cannot be observed, and why.
 func (p *pass) withheld(history []netstate.Change) (left []netstate.Change, why error) {
 	if p.snapshot == nil {
 		return nil, nil
@@ -136,7 +137,7 @@ func (p *pass) withheld(history []netstate.Change) (left []netstate.Change, why 
 	return left, why
 }
 
-// outlasting returns what of a history another boot has left as it was.
+// outlasting returns the changes of a history that a reboot does not undo.
 func (r *Reconciler) outlasting(history []netstate.Change) []netstate.Change {
 	var out []netstate.Change
 	for _, c := range history {

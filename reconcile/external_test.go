@@ -18,7 +18,7 @@ import (
 // sandbox is the kernel's domain as package netstate models it.
 type sandbox struct {
 	*netstate.Snapshot
-	foreign netstate.Kind // what it must not be asked for
+	foreign netstate.Kind // which must not be read from it
 	t       *testing.T
 }
 
@@ -30,7 +30,7 @@ func (s *sandbox) Observe(ctx context.Context, ask []netstate.Object) (*netstate
 func (s *sandbox) Extend(_ context.Context, seen *netstate.Snapshot, ask []netstate.Object) error {
 	for _, o := range ask {
 		if o.Key().Kind == s.foreign {
-			s.t.Errorf("the kernel is asked for %s", o.Key())
+			s.t.Errorf("the kernel is queried for %s", o.Key())
 		}
 		if sysctl, ok := o.(netstate.Sysctl); ok {
 			seen.Put(netstate.Sysctl{Path: sysctl.Path, Value: new("0")})
@@ -43,7 +43,7 @@ func (s *sandbox) Extend(_ context.Context, seen *netstate.Snapshot, ask []netst
 
 func (s *sandbox) Apply(_ context.Context, c netstate.Change) error {
 	if c.Key().Kind == s.foreign {
-		s.t.Errorf("the kernel is to make %s", c)
+		s.t.Errorf("the kernel is given %s", c)
 	}
 	s.Snapshot.Apply(c)
 	return nil
@@ -52,7 +52,7 @@ func (s *sandbox) Apply(_ context.Context, c netstate.Change) error {
 func (s *sandbox) NetnsID() reconcile.NetnsID { return reconcile.NetnsID{Inode: 1} }
 func (s *sandbox) Close() error               { return nil }
 
-// database is a domain that can be out of reach.
+// database is a domain that can become unreachable.
 type database struct {
 	rows map[netstate.Key]netstate.Object
 	down error
@@ -119,7 +119,7 @@ func withDatabase(t *testing.T, durable bool) (boot func(id string) *reconcile.R
 	}
 	t.Cleanup(func() {
 		if d.open != 0 {
-			t.Errorf("%d views are open still", d.open)
+			t.Errorf("%d views are still open", d.open)
 		}
 	})
 	sb = reconcile.Sandbox{ID: "blue/t", Netns: "/run/netns/blue", Topology: &topology.Topology{Name: "t", DriftPolicy: topology.Repair, Steps: []topology.Step{
@@ -186,7 +186,7 @@ func TestDomainOutOfReach(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A repair mends the rest, and says what waits.
+	// A repair does the rest, and reports what waits.
 	d.down = errDown
 	for _, l := range []string{"a0", "b0"} {
 		link, _ := k.Link(l)
@@ -207,7 +207,7 @@ func TestDomainOutOfReach(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A release returns what is the kernel's, and keeps the rest.
+	// A release undoes what is in the kernel, and keeps the rest.
 	d.down = errDown
 	_, err = r.Release(t.Context(), sb.ID)
 	waits("release", err)
@@ -220,12 +220,12 @@ func TestDomainOutOfReach(t *testing.T) {
 		t.Errorf("release: %v, rows %v", err, d.rows)
 	}
 	if _, known, _ := r.Record(sb.ID); known {
-		t.Error("the record is still there")
+		t.Error("the record still exists")
 	}
 }
 
-// TestPruneOutOfReach: what no step wants any more is deleted once its domain
-// answers, and waited for until then.
+// TestPruneOutOfReach: what no step wants any more is deleted once its domain can be
+// observed; until then the pass waits.
 func TestPruneOutOfReach(t *testing.T) {
 	boot, _, d, sb := withDatabase(t, false)
 	r := boot("boot")
@@ -245,8 +245,8 @@ func TestPruneOutOfReach(t *testing.T) {
 	}
 }
 
-// TestAfterReboot: the kernel forgets at a reboot, and so does the record; what a
-// durable domain holds stays in both.
+// TestAfterReboot: a reboot empties the kernel, and the record with it; what a durable
+// domain holds stays in both.
 func TestAfterReboot(t *testing.T) {
 	for _, durable := range []bool{false, true} {
 		boot, k, d, sb := withDatabase(t, durable)

@@ -8,20 +8,20 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// StepFailure is one thing that went wrong in a pass, as a record keeps it.
+// StepFailure is one failure of a pass, as a record keeps it.
 type StepFailure struct {
 	Step    string     `json:"step,omitempty"` // "" when it concerns none
 	Kind    fault.Kind `json:"kind"`
 	Message string     `json:"message"` // without topology and step
 }
 
-// Bounds of what a record keeps of failures.
+// Bounds of the failures in a record.
 const (
 	maxFailures       = 16
 	maxFailureMessage = 1000 // bytes
 )
 
-// FailuresOf takes an error apart into what concerns which step.
+// FailuresOf splits an error into failures by step.
 func FailuresOf(err error) []StepFailure {
 	var out []StepFailure
 	var walk func(err error)
@@ -38,7 +38,7 @@ func FailuresOf(err error) []StepFailure {
 		f := StepFailure{Kind: fault.Of(err), Message: err.Error()}
 		if step, ok := errors.AsType[*ops.StepError](err); ok {
 			f.Step = step.Step
-			if step.Error() == f.Message { // nothing was added in front of it
+			if step.Error() == f.Message { // nothing was wrapped around it
 				f.Message = step.Err.Error()
 			}
 		}
@@ -53,7 +53,7 @@ func FailuresOf(err error) []StepFailure {
 	return out
 }
 
-// fail notes in a record why its last pass failed; nil is that it did not.
+// fail sets in a record why its last pass failed; nil if it did not.
 func (r *Record) fail(err error) {
 	r.Failure, r.Failures = "", FailuresOf(err)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// TestFailures holds what a record keeps of an error, and that it comes back with
-// the same steps, kind and words.
+// TestFailures holds what a record keeps of an error, and that it is restored with the
+// same steps, kind and text.
 func TestFailures(t *testing.T) {
 	of := func(step, text string) error {
 		return &ops.StepError{Topology: "ai", Step: step, Err: fault.New(fault.Conflict, errors.New(text))}

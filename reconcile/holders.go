@@ -13,11 +13,11 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// refuseTaken refuses devices another sandbox holds. One whose namespace is gone
-// is released on the way when free is set.
+// refuseTaken refuses devices that another sandbox holds. With free, a sandbox whose
+// namespace no longer exists is released first.
 func (p *pass) refuseTaken(ctx context.Context, free bool) error {
-	// What the sandbox's own record holds already nobody else can hold: asking
-	// all the others costs a read each.
+	// What the sandbox's own record holds already no other can hold: checking the
+	// others costs a read each.
 	wanted := p.sandbox.Given.Devices()
 	maps.DeleteFunc(wanted, func(_, device string) bool { return holds(p.record, device) })
 	if len(wanted) == 0 {
@@ -31,12 +31,12 @@ func (p *pass) refuseTaken(ctx context.Context, free bool) error {
 		if device == "" {
 			continue
 		}
-		// Whose it is, is not for other tenants.
+		// Which sandbox has it is not for other tenants.
 		held := fault.Detailed(fmt.Errorf("device %q is held by another sandbox: delete that first, or choose another device", device),
 			fmt.Sprintf("sandbox %q has it", other.Sandbox.ID))
 		if !p.alive(other) {
 			if !free {
-				continue // it will be let go of
+				continue // it will be released
 			}
 			rep, err := p.r.AwaitRelease(ctx, other.Sandbox.ID)
 			if err == nil && rep.Unclean == "" {
@@ -45,15 +45,15 @@ func (p *pass) refuseTaken(ctx context.Context, free bool) error {
 			if err == nil {
 				err = errors.New(rep.Unclean)
 			}
-			held = fault.Detailed(fmt.Errorf("device %q is held by another sandbox, whose namespace is gone", device), err.Error())
+			held = fault.Detailed(fmt.Errorf("device %q is held by another sandbox, whose namespace no longer exists", device), err.Error())
 		}
 		return &ops.StepError{Topology: p.sandbox.Topology.Name, Step: step, Err: fault.New(fault.Conflict, held)}
 	}
 	return p.refuseOtherVersions(wanted)
 }
 
-// refuseOtherVersions refuses to take devices that a record of another version speaks
-// of: whether it has let go of them only that version can tell.
+// refuseOtherVersions refuses devices that a record of another version mentions: only
+// that version knows whether they were released.
 func (p *pass) refuseOtherVersions(wanted map[string]string) error {
 	maps.DeleteFunc(wanted, func(step, _ string) bool { return !p.takes(step) })
 	for _, other := range p.r.OtherVersions() {
@@ -67,8 +67,7 @@ func (p *pass) refuseOtherVersions(wanted map[string]string) error {
 	return nil
 }
 
-// takes reports whether a step takes its device away from the host, where others
-// could use it too.
+// takes reports whether a step moves its device away from the host.
 func (p *pass) takes(step string) bool {
 	s, ok := p.sandbox.Topology.Step(step)
 	if !ok {
@@ -78,9 +77,9 @@ func (p *pass) takes(step string) bool {
 	return ok && c.Input.Device
 }
 
-// OtherVersions returns the records that other versions of plumbline have written
-// about this boot, or one that they do not tell. They are left alone, and the devices
-// they mention count as held. Those are told that List, Record or a pass has met.
+// OtherVersions returns the records that other versions of plumbline have written,
+// except those that name another boot. They are left alone, and the devices they
+// mention count as held. It returns those that List, Record or a pass has found.
 func (r *Reconciler) OtherVersions() []*frame.OtherVersion {
 	s, ok := r.opts.Store.(interface {
 		OtherVersions() []*frame.OtherVersion
@@ -91,8 +90,8 @@ func (r *Reconciler) OtherVersions() []*frame.OtherVersion {
 	return slices.DeleteFunc(s.OtherVersions(), func(o *frame.OtherVersion) bool { return o.BootID != "" && o.BootID != r.opts.BootID })
 }
 
-// holders returns the records that may hold one of the devices. A Store that can
-// tell them apart without reading all of them is asked to.
+// holders returns the records that may hold one of the devices. A Store that can find
+// them without reading all records does so.
 func (r *Reconciler) holders(devices map[string]string) []Record {
 	if s, ok := r.opts.Store.(interface {
 		Holders(devices []string) []Record
@@ -103,7 +102,7 @@ func (r *Reconciler) holders(devices map[string]string) []Record {
 	return records
 }
 
-// alive reports whether the namespace of a record is there still.
+// alive reports whether the namespace of a record still exists.
 func (p *pass) alive(rec Record) bool {
 	d, err := p.r.opts.Open(rec.Sandbox.Netns)
 	if err != nil {
@@ -127,15 +126,15 @@ func holds(rec Record, device string) bool {
 	return slices.ContainsFunc(rec.History, func(c netstate.Change) bool { return c.Key() == netstate.DeviceKey(device) })
 }
 
-// mayTake reports whether this pass may be the first to move the device, which
-// has to record its settings then.
+// mayTake reports whether this pass may be the first to move the device, and so has to
+// record its settings.
 func (p *pass) mayTake(device string) bool {
 	return (p.trigger == TriggerEnsure || p.trigger == TriggerPlan) &&
 		slices.Contains(slices.Collect(maps.Values(p.sandbox.Given.Devices())), device)
 }
 
-// nameHolder adds to a conflict which sandbox holds what is in the way.
-func (p *pass) nameHolder(err error) error {
+// addHolder adds to a conflict which sandbox holds the object in the way.
+func (p *pass) addHolder(err error) error {
 	way, ok := errors.AsType[*ops.InTheWay](err)
 	if !ok {
 		return err

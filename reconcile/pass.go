@@ -19,36 +19,37 @@ type pass struct {
 	sandbox Sandbox
 	trigger Trigger
 	began   time.Time
-	// lenient is until when an undo waits for what is not ready; see undo.
-	lenient time.Time
+	// undoDeadline is until when an undo waits for what is not ready; see undo.
+	undoDeadline time.Time
 
 	record Record
-	known  bool // a record was there
-	// had is the topology that the record says was applied as a whole, nil for none.
-	had    *topology.Topology
-	before Record
+	known  bool // there is a record
+	// lastApplied is the topology that was applied as a whole according to the record,
+	// nil for none.
+	lastApplied *topology.Topology
+	before      Record
 
 	domain Domain
 	// externals are the domains of Options.External that are open.
-	externals map[int]External
-	snapshot  *netstate.Snapshot
-	partial   error             // why the snapshot of a release lacks what is in the sandbox
-	asked     []netstate.Object // on-demand objects of this pass, for re-observation
-	executed  []netstate.Change
-	intended  bool    // the record speaks of changes of this pass
-	unnoted   error   // the journal's, where the pass went on without it
-	drift     []Drift // what a repair is to remove
-	left      []Drift // and what it is not to
-	timing    Timing
-	counts    [3]uint64 // dumps, gets, writes
+	externals  map[int]External
+	snapshot   *netstate.Snapshot
+	partial    error             // why the snapshot of a release lacks the sandbox's objects
+	onDemand   []netstate.Object // on-demand objects of this pass, for re-observation
+	executed   []netstate.Change
+	intended   bool    // the record contains changes of this pass
+	journalErr error   // a failed write that the pass went on after
+	drift      []Drift // what a repair is to remove
+	left       []Drift // and what it is not to
+	timing     Timing
+	counts     [3]uint64 // dumps, gets, writes
 }
 
-// expect returns what a pass will want to observe on demand: what the last one
-// did, else the devices.
-func (r *Reconciler) expect(sb Sandbox) []netstate.Object {
+// onDemandObjects returns what a pass will probably observe on demand: what the last
+// one did, otherwise the devices.
+func (r *Reconciler) onDemandObjects(sb Sandbox) []netstate.Object {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if asked, ok := r.asked[sb.ID]; ok {
+	if asked, ok := r.onDemand[sb.ID]; ok {
 		return slices.Clone(asked)
 	}
 	var out []netstate.Object
@@ -63,24 +64,24 @@ func (r *Reconciler) remember(id SandboxID, asked []netstate.Object) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if asked == nil {
-		delete(r.asked, id)
+		delete(r.onDemand, id)
 		return
 	}
-	r.asked[id] = asked
+	r.onDemand[id] = asked
 }
 
 func (p *pass) load() error {
-	p.asked = p.r.expect(p.sandbox)
+	p.onDemand = p.r.onDemandObjects(p.sandbox)
 	rec, ok, err := p.r.opts.Store.Get(p.sandbox.ID)
 	if err != nil {
 		return err
 	}
 	p.record, p.known = rec, ok
 	if ok && len(rec.Results) > 0 {
-		p.had = rec.Sandbox.Topology
+		p.lastApplied = rec.Sandbox.Topology
 	}
 	if ok && rec.BootID != p.r.opts.BootID {
-		// Nothing of an earlier boot is left in the kernel.
+		// A reboot has undone everything in the kernel.
 		p.record.History = p.r.outlasting(p.record.History)
 		p.record.NetnsID, p.record.BootID = NetnsID{}, p.r.opts.BootID
 		p.record.Fighting = nil
@@ -101,8 +102,7 @@ func (p *pass) open() error {
 	return nil
 }
 
-// replaced reports whether the namespace that is open is another one than the
-// record speaks of.
+// replaced reports whether the open namespace is another one than that of the record.
 func (p *pass) replaced() bool {
 	return p.known && p.record.NetnsID != (NetnsID{}) && p.record.NetnsID != p.domain.NetnsID()
 }
@@ -129,15 +129,15 @@ func (p *pass) plan(ctx context.Context) (*ops.Plan, error) {
 
 func (p *pass) observe(ctx context.Context) error {
 	start := p.r.opts.Now()
-	snap, err := p.domain.Observe(ctx, p.recorded(p.kernels(p.asked)))
+	snap, err := p.domain.Observe(ctx, p.addRecorded(p.kernels(p.onDemand)))
 	p.partial = nil
 	if p.record.Phase == Releasing && snap != nil && errors.Is(err, ErrPartial) {
-		// What lives in the namespace goes with it. The devices have to come back.
+		// What is in the namespace ends with it. The devices have to return.
 		p.partial, err = fmt.Errorf("observe: %w", err), nil
 	}
 	if err == nil {
 		p.snapshot = snap
-		p.extendExternal(ctx, p.asked)
+		p.extendExternal(ctx, p.onDemand)
 	}
 	p.timing.Observe += p.r.opts.Now().Sub(start)
 	if err != nil {
@@ -146,8 +146,9 @@ func (p *pass) observe(ctx context.Context) error {
 	return nil
 }
 
-// recorded adds to the devices that are asked for what the record knows them by.
-func (p *pass) recorded(ask []netstate.Object) []netstate.Object {
+// addRecorded adds to devices that are to be observed the recorded facts by which they
+// are found.
+func (p *pass) addRecorded(ask []netstate.Object) []netstate.Object {
 	out := slices.Clone(ask)
 	for i, o := range out {
 		if d, ok := o.(netstate.Device); ok {
@@ -167,41 +168,40 @@ func (p *pass) planObserved(ctx context.Context) (*ops.Plan, error) {
 		p.record.History = nil
 	}
 	for range 32 {
-		plan, err := p.think(ctx)
+		plan, err := p.makePlan(ctx)
 		if err != nil || len(plan.Missing) == 0 {
-			return plan, p.nameHolder(err)
+			return plan, p.addHolder(err)
 		}
 		if err := p.extend(ctx, plan.Missing); err != nil {
 			return nil, err
 		}
 	}
-	return nil, errors.New("planning asks for ever more observations")
+	return nil, errors.New("planning needs more and more observations")
 }
 
-func (p *pass) think(ctx context.Context) (*ops.Plan, error) {
+func (p *pass) makePlan(ctx context.Context) (*ops.Plan, error) {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Plan += p.r.opts.Now().Sub(start) }()
 	return p.r.opts.Registry.Plan(ctx, ops.Request{
 		Topology: p.sandbox.Topology, Netns: p.sandbox.Netns, Given: p.sandbox.Given,
 		Have: p.snapshot, Owned: p.record.History, Interrupted: p.known && p.before.Phase == Applying,
-		Kept: p.kept(),
+		Kept: p.sameTopology(),
 	})
 }
 
-// kept reports whether the topology of this pass is the one that was applied last,
-// as a repair's always is.
-func (p *pass) kept() bool {
+// sameTopology reports whether the topology of this pass is the one that was applied
+// last, which that of a repair always is.
+func (p *pass) sameTopology() bool {
 	t := p.sandbox.Topology
-	return p.had != nil && (p.had == t || sameSpec(Sandbox{Topology: p.had}, Sandbox{Topology: t}))
+	return p.lastApplied != nil && (p.lastApplied == t || sameSpec(Sandbox{Topology: p.lastApplied}, Sandbox{Topology: t}))
 }
 
-// verify looks at what applying a plan has led to, and returns what is left to
-// do. Where everything is as the plan foresaw, that is nothing, and no second
-// plan is needed to know it.
+// verify observes the result of applying a plan, and returns what is left to do. If
+// everything is as the plan foresaw, nothing is left, and no second plan is made.
 func (p *pass) verify(ctx context.Context, done *ops.Plan) (*ops.Plan, error) {
 	for _, o := range done.Asks() {
-		if !slices.ContainsFunc(p.asked, func(a netstate.Object) bool { return a.Key() == o.Key() }) {
-			p.asked = append(p.asked, o)
+		if !slices.ContainsFunc(p.onDemand, func(a netstate.Object) bool { return a.Key() == o.Key() }) {
+			p.onDemand = append(p.onDemand, o)
 		}
 	}
 	if err := p.observe(ctx); err != nil {
@@ -220,15 +220,15 @@ func (p *pass) extend(ctx context.Context, missing []netstate.Object) error {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Observe += p.r.opts.Now().Sub(start) }()
 	if kernels := p.kernels(missing); len(kernels) > 0 {
-		if err := p.domain.Extend(ctx, p.snapshot, p.recorded(kernels)); err != nil {
+		if err := p.domain.Extend(ctx, p.snapshot, p.addRecorded(kernels)); err != nil {
 			return fmt.Errorf("observe: %w", err)
 		}
 	}
 	p.extendExternal(ctx, missing)
-	p.asked = append(p.asked, missing...)
+	p.onDemand = append(p.onDemand, missing...)
 	for _, o := range missing {
 		if !p.snapshot.Known(o) && p.snapshot.Withheld(o) == nil {
-			return fmt.Errorf("observe: %s was not answered for", o.Key())
+			return fmt.Errorf("observe: %s is missing in the snapshot", o.Key())
 		}
 	}
 	return nil

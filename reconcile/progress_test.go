@@ -16,7 +16,7 @@ import (
 	"github.com/plumbline/plumbline/topology"
 )
 
-// listing is a host that lists the links it is asked to create.
+// listing is a host that lists the links that are created.
 type listing struct {
 	*host
 	created []string
@@ -29,8 +29,8 @@ func (l *listing) Apply(_ context.Context, c netstate.Change) error {
 	return nil
 }
 
-// TestCancelledBetweenChanges holds that progress is reported before each change,
-// and that an Ensure that is cancelled begins no further one and says why.
+// TestCancelledBetweenChanges holds that progress is reported before each change, and
+// that an Ensure that is cancelled starts no further one and returns the reason.
 func TestCancelledBetweenChanges(t *testing.T) {
 	store, err := journal.Open(t.TempDir())
 	if err != nil {

@@ -14,35 +14,35 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// Options is what a Reconciler works with.
+// Options are the settings of a Reconciler.
 type Options struct {
 	Registry *ops.Registry
 	Store    Store
-	// Open opens a sandbox's namespace; "" opens the host's side alone.
+	// Open opens a sandbox's namespace; "" opens the host's objects only.
 	Open func(netns string) (Domain, error)
-	// External are the domains beside the kernel.
+	// External are the domains other than the kernel.
 	External []ExternalDomain
-	// BootID tells whether a record's history belongs to this boot.
+	// BootID identifies this boot; a record's history belongs to a boot.
 	BootID string
-	// Patience bounds the wait for what is not ready yet, such as a VF whose
-	// driver has no clear-to-send (igbvf: 10 s). Default 15 s. Release and Repair
-	// wait a second at most: whoever calls them comes again.
+	// Patience bounds the wait for what is not ready yet, such as a VF whose driver has
+	// no clear-to-send (igbvf: 10 s). Default 15 s. Release and Repair wait a second at
+	// most: their callers retry.
 	Patience time.Duration
-	// Recorder is told of every pass; nil is none.
+	// Recorder receives every pass; nil is none.
 	Recorder Recorder
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
 
-// Reconciler makes sandboxes true and keeps them so. It is safe for concurrent
+// Reconciler applies, checks, repairs and releases sandboxes. It is safe for concurrent
 // use; passes over one sandbox exclude each other, also between processes.
 type Reconciler struct {
 	opts Options
 
 	mu sync.Mutex
-	// asked remembers, per sandbox, what was observed on demand, so that the
-	// next pass observes it at once instead of planning to find out.
-	asked map[SandboxID][]netstate.Object
+	// onDemand is, per sandbox, what was observed on demand, so that the next pass
+	// observes it at once instead of after a first plan.
+	onDemand map[SandboxID][]netstate.Object
 }
 
 // New returns a Reconciler.
@@ -56,26 +56,26 @@ func New(opts Options) *Reconciler {
 	if opts.Recorder == nil {
 		opts.Recorder = nopRecorder{}
 	}
-	return &Reconciler{opts: opts, asked: map[SandboxID][]netstate.Object{}}
+	return &Reconciler{opts: opts, onDemand: map[SandboxID][]netstate.Object{}}
 }
 
-// Report is what a pass did.
+// Report is the result of a pass.
 type Report struct {
 	Sandbox SandboxID
 	Changes []netstate.Change
 	Results []topology.StepResult
 	Notes   []string
-	// Unchanged is set when nothing had to be done.
+	// Unchanged is set if nothing had to be done.
 	Unchanged bool
-	// Drift is what a Repair set out to put right, also when it failed. What it
-	// found again after having written it stands there more than once.
+	// Drift is the drift that a Repair tried to remove, also if it failed. A field
+	// found changed again after the write appears again.
 	Drift []Drift
-	// Unclean is why a device is not as it left the host, after a release that has
-	// taken back everything else. The record is kept, with that device alone.
+	// Unclean is why a device does not have its earlier settings, after a release that
+	// has undone everything else. The record is kept, for that device only.
 	Unclean string
 }
 
-// Plan says what Ensure would do first. It writes nothing.
+// Plan returns what Ensure would do first. It writes nothing.
 func (r *Reconciler) Plan(ctx context.Context, sb Sandbox) (*ops.Plan, error) {
 	p := &pass{r: r, sandbox: sb, trigger: TriggerPlan}
 	if err := p.load(); err != nil {
@@ -91,14 +91,14 @@ func (r *Reconciler) Plan(ctx context.Context, sb Sandbox) (*ops.Plan, error) {
 	return p.plan(ctx)
 }
 
-// Ensure makes the sandbox what its topology says, or leaves it as it was: when
-// anything fails, what this call did is undone in reverse order. Calling it
-// again is safe and, when nothing changed, writes nothing.
+// Ensure applies the sandbox's topology, or leaves the sandbox as it was: if anything
+// fails, the changes of this call are rolled back in reverse order. Calling it again is
+// safe and, if nothing changed, writes nothing.
 func (r *Reconciler) Ensure(ctx context.Context, sb Sandbox) (Report, error) {
 	rep, err := r.run(ctx, sb, TriggerEnsure)
-	// Somebody has made an object since we looked, such as another sandbox the
-	// bridge on the host that both have a port of. All is undone, and planned anew
-	// from what is there now.
+	// Another writer has created an object since the observation, such as another
+	// sandbox the bridge on the host that both have a port of. This pass is rolled
+	// back, and a new one starts from a new observation.
 	for range 2 {
 		if !errors.Is(err, fs.ErrExist) {
 			break
@@ -108,11 +108,11 @@ func (r *Reconciler) Ensure(ctx context.Context, sb Sandbox) (Report, error) {
 	return rep, err
 }
 
-// Repair is Ensure for a sandbox that is in use: what a failure leaves working
-// is kept, and the record says Failed. Steps whose drift policy is Observe are
-// left as they are. A sandbox that is unknown or being released is an error of
-// kind Gone: a repair never brings one back. So is one whose path leads to
-// another namespace by now (ErrReplaced), which may be anybody's.
+// Repair is Ensure for a sandbox that is in use: after a failure, what works is kept,
+// and the phase is Failed. Steps with drift policy Observe are left as they are. A
+// sandbox that is unknown or being released is an error of kind Gone: a repair never
+// brings one back. So is one whose path now leads to another namespace (ErrReplaced),
+// which may belong to anyone.
 func (r *Reconciler) Repair(ctx context.Context, id SandboxID) (Report, error) {
 	return r.run(ctx, Sandbox{ID: id}, TriggerRepair)
 }
@@ -136,7 +136,7 @@ func (r *Reconciler) run(ctx context.Context, sb Sandbox, trigger Trigger) (rep 
 	}
 	if p.known && p.record.Phase == Releasing {
 		if err := p.release(ctx); err != nil {
-			return Report{}, fmt.Errorf("finish the release that was under way: %w", err)
+			return Report{}, fmt.Errorf("finish the release that was in progress: %w", err)
 		}
 	}
 	if err := p.open(); err != nil {

@@ -12,7 +12,7 @@ import (
 // Trigger is why a pass runs.
 type Trigger string
 
-// The triggers; metrics carry them as a label.
+// The triggers; a label of metrics.
 const (
 	TriggerPlan    Trigger = "plan"
 	TriggerEnsure  Trigger = "ensure"
@@ -26,7 +26,7 @@ type Timing struct {
 	Observe, Plan, Journal, Apply, Total time.Duration
 }
 
-// Pass is what a Recorder is told of a pass.
+// Pass describes a pass to a Recorder.
 type Pass struct {
 	Sandbox  SandboxID
 	Topology string
@@ -34,8 +34,8 @@ type Pass struct {
 	Outcome  fault.Kind // "" is success
 	Timing   Timing
 	Changes  []netstate.Change
-	// Left is what a repair that succeeded has left as it is: the drift of steps
-	// that is only to be observed.
+	// Left is what a successful repair has left as it is: the drift of steps with
+	// policy Observe.
 	Left []Drift
 	// StepTypes maps the steps named by Changes to their types.
 	StepTypes map[string]string
@@ -44,7 +44,7 @@ type Pass struct {
 	Writes    uint64 // netlink and sysctl writes
 }
 
-// Recorder is told what the engine does, for metrics. It must not block.
+// Recorder receives what the engine does, for metrics and reports. It must not block.
 type Recorder interface {
 	Pass(Pass)
 	Drift(id SandboxID, topology string, drift []Drift)
@@ -82,8 +82,8 @@ func (p *pass) report(err error) {
 
 func errNoSandbox(id SandboxID) error { return fmt.Errorf("no sandbox %q", id) }
 
-// ErrReplaced says that a path leads to another network namespace than the one
-// the sandbox was made in.
+// ErrReplaced says that a path leads to another network namespace than the one the
+// sandbox was applied in.
 var ErrReplaced = errors.New("another namespace is mounted at its path")
 
 func errReplaced(netns string) error {

@@ -11,21 +11,20 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// ErrAbsent says that a device is neither on the host nor in its sandbox: it is on
-// its way back from a namespace that is being torn down, or the pod keeps it
-// somewhere. The kind of an error that wraps it is NotReady.
+// ErrAbsent says that a device is neither on the host nor in its sandbox: it is
+// returning from a namespace that is being destroyed, or the pod keeps it somewhere.
+// The kind of an error that wraps it is NotReady.
 var ErrAbsent = errors.New("neither the host nor the sandbox has it")
 
-// errUnclean says that everything is undone but settings that a pod has left on a
+// errUnclean says that everything is undone except settings that a pod has left on a
 // device, which is on the host again.
-var errUnclean = errors.New("a device is on the host again, but not as it left")
+var errUnclean = errors.New("a device is on the host again, but without its earlier settings")
 
-// Release undoes everything that was done to a sandbox and forgets it. An
-// unknown sandbox, a namespace that is gone and objects that are gone are no
-// errors. When something cannot be undone the record is kept and Release can be
-// called again. It does not wait for a device that is absent (ErrAbsent), which may
-// last for ever, and only shortly for what is not ready: nobody else is held up by a
-// sandbox that cannot be released.
+// Release undoes everything that was done to a sandbox and forgets it. An unknown
+// sandbox, and a namespace or objects that no longer exist, are no errors. If something
+// cannot be undone, the record is kept and Release can be called again. It does not
+// wait for a device that is absent (ErrAbsent), which may take forever, and only
+// shortly for what is not ready: a sandbox that cannot be released delays no other.
 func (r *Reconciler) Release(ctx context.Context, id SandboxID) (rep Report, err error) {
 	unlock, err := r.opts.Store.Lock(ctx, id)
 	if err != nil {
@@ -45,8 +44,8 @@ func (r *Reconciler) Release(ctx context.Context, id SandboxID) (rep Report, err
 	err = p.release(ctx)
 	rep.Changes, rep.Unchanged = p.executed, len(p.executed) == 0
 	if errors.Is(err, errUnclean) {
-		// Nobody is to wait for what may never be: whoever looks after records tries
-		// again, and offers the device to nobody meanwhile.
+		// Nothing must wait for what may never happen: the caller retries, and offers
+		// the device to nobody meanwhile.
 		rep.Unclean = err.Error()
 		return rep, nil
 	}
@@ -56,8 +55,8 @@ func (r *Reconciler) Release(ctx context.Context, id SandboxID) (rep Report, err
 	return rep, nil
 }
 
-// AwaitRelease is Release for who needs it to be finished: what is not ready, such
-// as an absent device, is waited for until Patience is over or ctx ends. The sandbox
+// AwaitRelease is Release for callers that need it to be finished: it waits for what is
+// not ready, such as an absent device, until Patience is over or ctx ends. The sandbox
 // is not locked between two attempts.
 func (r *Reconciler) AwaitRelease(ctx context.Context, id SandboxID) (Report, error) {
 	deadline := r.opts.Now().Add(r.opts.Patience)
@@ -78,22 +77,22 @@ func (p *pass) release(ctx context.Context) error {
 		start := p.r.opts.Now()
 		p.record.Phase, p.record.Updated = Releasing, start
 		p.record.fail(nil)
-		// A full disk must not keep devices from going home: pods are deleted to
-		// make room on it. What may be lost is that the release had begun, and
-		// whoever began it comes again.
-		p.noted(p.r.opts.Store.Put(p.record))
+		// A full disk must not keep devices from returning to the host: pods are
+		// deleted to free space on it. At worst the record does not show that a release
+		// had begun, and its caller retries.
+		p.keepJournalErr(p.r.opts.Store.Put(p.record))
 		p.timing.Journal += p.r.opts.Now().Sub(start)
 	}
 	if err := p.openForRelease(); err != nil {
-		return errors.Join(err, p.unnoted)
+		return errors.Join(err, p.journalErr)
 	}
 	defer p.close()
-	p.asked = onHost(p.record.History)
+	p.onDemand = onHost(p.record.History)
 	if len(p.record.History) > 0 {
 		if err := p.undo(ctx, p.record.History); err != nil {
-			p.noteUnclean(err)
-			p.noteWithheld(err)
-			return errors.Join(err, p.unnoted)
+			p.recordUnclean(err)
+			p.recordWithheld(err)
+			return errors.Join(err, p.journalErr)
 		}
 	}
 	p.known = false
@@ -103,8 +102,8 @@ func (p *pass) release(ctx context.Context) error {
 	return p.r.opts.Store.Remove(p.sandbox.ID)
 }
 
-// noteUnclean keeps in the record what a release could not restore, and why.
-func (p *pass) noteUnclean(err error) {
+// recordUnclean keeps in the record what a release could not restore, and why.
+func (p *pass) recordUnclean(err error) {
 	if !errors.Is(err, errUnclean) || p.record.Failure == err.Error() {
 		return
 	}
@@ -117,11 +116,11 @@ func (p *pass) noteUnclean(err error) {
 		have, _ := p.snapshot.Device(before.ID)
 		return len(netstate.Diff(netstate.Device{ID: before.ID, Settings: before.Settings}, have)) == 0
 	})
-	p.noted(p.r.opts.Store.Put(p.record))
+	p.keepJournalErr(p.r.opts.Store.Put(p.record))
 }
 
-// noteWithheld keeps in the record what a release could not undo yet.
-func (p *pass) noteWithheld(err error) {
+// recordWithheld keeps in the record what a release could not undo yet.
+func (p *pass) recordWithheld(err error) {
 	if !errors.Is(err, errWithheld) {
 		return
 	}
@@ -130,11 +129,11 @@ func (p *pass) noteWithheld(err error) {
 		return
 	}
 	p.record.Failure, p.record.History = err.Error(), left
-	p.noted(p.r.opts.Store.Put(p.record))
+	p.keepJournalErr(p.r.opts.Store.Put(p.record))
 }
 
-// openForRelease opens the namespace of the record, or the host alone when the
-// namespace is gone or the path leads to another one by now.
+// openForRelease opens the namespace of the record, or the host only if the namespace
+// no longer exists or the path now leads to another one.
 func (p *pass) openForRelease() error {
 	d, err := p.r.opts.Open(p.record.Sandbox.Netns)
 	switch {

@@ -20,12 +20,12 @@ import (
 
 const vf = "0000:01:10.2"
 
-// host is a node with one virtual function, as package netstate models it: on the
-// host, in a pod, or nowhere to be seen.
+// host is a node with one virtual function, as package netstate models it: on the host,
+// in a pod, or absent.
 type host struct {
 	mu   sync.Mutex
 	at   *string
-	busy error // what changes are answered with
+	busy error // the error of every change
 }
 
 func (h *host) move(at *string) {
@@ -72,8 +72,8 @@ func (h *host) Apply(_ context.Context, c netstate.Change) error {
 func (h *host) NetnsID() reconcile.NetnsID { return reconcile.NetnsID{} }
 func (h *host) Close() error               { return nil }
 
-// attached is an engine with a sandbox that has the virtual function, which is home
-// under this name when it has come back.
+// attached is an engine with a sandbox that has the virtual function, which has this
+// name on the host when it has returned.
 func attached(t *testing.T) (r *reconcile.Reconciler, h *host, id reconcile.SandboxID, home *string) {
 	t.Helper()
 	store, err := journal.Open(t.TempDir())
@@ -99,8 +99,8 @@ func attached(t *testing.T) (r *reconcile.Reconciler, h *host, id reconcile.Sand
 	return r, h, id, home
 }
 
-// TestReleaseDoesNotWait: a device that does not come back costs whoever releases
-// its sandbox no time, and nobody else the sandbox's lock.
+// TestReleaseDoesNotWait: a device that does not return does not delay the release of
+// its sandbox, nor keep the sandbox locked.
 func TestReleaseDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, h, id, home := attached(t)
@@ -119,16 +119,16 @@ func TestReleaseDoesNotWait(t *testing.T) {
 		}
 		h.move(home)
 		if _, err := r.Release(t.Context(), id); err != nil {
-			t.Errorf("when it is back: %v", err)
+			t.Errorf("after its return: %v", err)
 		}
 		if _, known, _ := r.Record(id); known {
-			t.Error("the record is still there")
+			t.Error("the record still exists")
 		}
 	})
 }
 
-// TestReleaseOfABusyDevice: a driver that refuses for ever is waited for a second.
-func TestReleaseOfABusyDevice(t *testing.T) {
+// TestReleaseOfBusyDevice: a release waits a second for a driver that always refuses.
+func TestReleaseOfBusyDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, h, id, _ := attached(t)
 		h.move(new("net1"))
@@ -165,7 +165,7 @@ func TestAwaitRelease(t *testing.T) {
 				if c.cancel > 0 {
 					time.AfterFunc(c.cancel, cancel)
 				}
-				// Somebody else asks for the sandbox while it is waited for.
+				// Another caller locks the sandbox meanwhile.
 				asked := make(chan time.Duration, 1)
 				go func() {
 					time.Sleep(500 * time.Millisecond)
@@ -186,8 +186,8 @@ func TestAwaitRelease(t *testing.T) {
 	}
 }
 
-// TestHolderIsNotNamed holds that who asks for a device that another sandbox has is
-// not told which: the error goes to a tenant (finding L3).
+// TestHolderIsNotNamed holds that the error about a device of another sandbox does not
+// name that sandbox: a tenant reads it (finding L3).
 func TestHolderIsNotNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, h, id, _ := attached(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/plumbline/plumbline/topology"
 )
 
-// Sandbox is what must come true where.
+// Sandbox is a topology and where to apply it.
 type Sandbox struct {
 	ID       SandboxID          `json:"id"`
 	Netns    string             `json:"netns"` // path of the network namespace
@@ -19,26 +19,26 @@ type Sandbox struct {
 	Given ops.Givens `json:"given,omitempty"`
 }
 
-// NetnsID identifies a network namespace beyond its path, which another one
-// may come to bear. The zero value says unknown.
+// NetnsID identifies a network namespace beyond its path, at which another one may be
+// mounted later. The zero value says unknown.
 type NetnsID struct {
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
 	Cookie uint64 `json:"cookie,omitempty"` // SO_NETNS_COOKIE, unique since boot
 }
 
-// Phase is how far a sandbox has come.
+// Phase is the phase of a record.
 type Phase string
 
 // The phases of a record.
 const (
 	Applying  Phase = "Applying"  // a pass that writes has begun; a crash leaves it so
 	Applied   Phase = "Applied"   // the last pass was verified
-	Failed    Phase = "Failed"    // the last pass failed and was rolled back, or keeps what works
-	Releasing Phase = "Releasing" // a release has begun; it must be carried through
+	Failed    Phase = "Failed"    // the last pass failed; it was rolled back, or keeps what works
+	Releasing Phase = "Releasing" // a release has begun, and must be finished
 )
 
-// Record is what must outlive a crash: the sandbox and what was done to it.
+// Record is what must survive a crash: the sandbox and what was done to it.
 type Record struct {
 	Sandbox Sandbox `json:"sandbox"`
 	BootID  string  `json:"bootID"` // of the boot the history belongs to
@@ -49,40 +49,39 @@ type Record struct {
 	History []netstate.Change     `json:"history,omitempty"`
 	Results []topology.StepResult `json:"results,omitempty"`
 	Failure string                `json:"failure,omitempty"` // the last pass's error
-	// Failures are what Failure says, by step.
+	// Failures is Failure by step.
 	Failures []StepFailure `json:"failures,omitempty"`
-	// Fighting is what others kept changing back when the loop that repairs
-	// looked last.
+	// Fighting is what other writers kept changing back at the last check of the loop.
 	Fighting []Contention `json:"fighting,omitempty"`
 	Updated  time.Time    `json:"updated"`
 }
 
-// Store keeps records. An implementation must survive a crash at any byte:
-// what a method has returned for is there after it.
+// Store keeps records. An implementation must survive a crash at any byte: what a
+// method has written when it returns is there afterwards.
 type Store interface {
-	// List returns all records in order of ID, and one error per file that
-	// could not be read; such a file is set aside, or left alone when it is of
-	// another version (frame.OtherVersion), and never fatal to others.
+	// List returns all records in order of ID, and one error per file that could not be
+	// read; such a file is set aside, or left alone if it is of another version
+	// (frame.OtherVersion), and does not affect others.
 	List() ([]Record, []error)
-	// IDs returns what List would return records of, in order, and its errors,
-	// but reads none: a file that has become damaged may be among them still.
+	// IDs returns the IDs of the records of List, in order, and its errors, without
+	// reading the files: a file that was damaged since may be among them.
 	IDs() ([]SandboxID, []error)
 	// Get returns one record; false when there is none. One of another version
 	// is an error (frame.OtherVersion), and so is writing or removing it.
 	Get(id SandboxID) (Record, bool, error)
 	// Put writes the whole record, durably.
 	Put(r Record) error
-	// Intend adds changes that are about to be made to the record's history
-	// and sets its phase to Applying (or keeps Releasing), durably, with one
-	// fsync. It is called before the first of them is made.
+	// Intend adds changes that are about to be applied to the record's history and sets
+	// its phase to Applying (or keeps Releasing), durably, with one fsync. It is called
+	// before the first of them is applied.
 	Intend(id SandboxID, changes []netstate.Change) error
 	// Settle replaces the record after a pass. It need not be durable: after a
 	// crash the pass is planned again from what is observed.
 	Settle(r Record) error
 	// Remove forgets a record; an absent one is no error.
 	Remove(id SandboxID) error
-	// Lock holds off every other process from one sandbox until unlock is
-	// called, or ctx ends.
+	// Lock locks one sandbox against all other processes until unlock is called. It
+	// waits until ctx ends.
 	Lock(ctx context.Context, id SandboxID) (unlock func(), err error)
 }
 
@@ -90,19 +89,20 @@ type Store interface {
 // of one, or changes faster than it can be read.
 var ErrPartial = errors.New("cannot be read in full")
 
-// Domain is an open view of one sandbox and the host objects it borrows: the
-// only place that touches the kernel.
+// Domain is an open view of one sandbox and the host objects it uses: the only place
+// that touches the kernel.
 type Domain interface {
-	// Observe dumps the sandbox's links, addresses and routes (one dump each),
-	// and reads the objects asked for (only their keys matter). With an error that
-	// wraps ErrPartial it returns what there is of the host and the devices.
+	// Observe dumps the sandbox's links, addresses and routes (one dump each), and
+	// reads the given objects (only their keys matter). With an error that wraps
+	// ErrPartial it returns what it has read of the host and the devices.
 	Observe(ctx context.Context, ask []netstate.Object) (*netstate.Snapshot, error)
 	// Extend reads further objects into a snapshot.
 	Extend(ctx context.Context, s *netstate.Snapshot, ask []netstate.Object) error
-	// Apply makes one change. An error leaves the object as it was, or says so.
+	// Apply makes one change. On an error the object is as it was, or the error says
+	// that it is not.
 	Apply(ctx context.Context, c netstate.Change) error
-	// NetnsID identifies the namespace that is open; zero when it is gone.
+	// NetnsID identifies the namespace that is open; zero if it no longer exists.
 	NetnsID() NetnsID
-	// Close releases what the view holds; it never holds a namespace alive after.
+	// Close closes the view, which keeps no namespace alive afterwards.
 	Close() error
 }

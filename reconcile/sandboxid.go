@@ -5,38 +5,38 @@ import (
 	"strings"
 )
 
-// SandboxID names one topology in one network namespace. Its form says who asked for
-// it: "blue/ai" the command line, "run/blue/ai" a file of plumbline run, and
-// "SANDBOX/CLAIM/ai" a claim, in a pod sandbox of the container runtime. The name
-// of a namespace holds no slash, so that none of them is like another.
+// SandboxID names one topology in one network namespace. Its form says where it comes
+// from: "blue/ai" from the command line, "run/blue/ai" from a file of plumbline run,
+// and "SANDBOX/CLAIM/ai" from a claim, in a pod sandbox of the container runtime. The
+// name of a namespace contains no slash, so the forms are distinct.
 type SandboxID string
 
-// fromFile begins the ID of a sandbox that a file asks for.
+// fromFile begins the ID of a sandbox that a file describes.
 const fromFile = "run"
 
-// IDByHand is the ID of a topology that is applied by hand.
+// IDByHand is the ID of a topology that is applied from the command line.
 func IDByHand(netns, topology string) SandboxID { return SandboxID(netns + "/" + topology) }
 
-// IDOfFile is the ID of a topology that a file asks for.
+// IDOfFile is the ID of a topology that a file describes.
 func IDOfFile(netns, topology string) SandboxID {
 	return SandboxID(fromFile + "/" + netns + "/" + topology)
 }
 
-// IDOfClaim is the ID of a topology that a claim asks for, in a pod sandbox.
+// IDOfClaim is the ID of a topology that a claim requests, in a pod sandbox.
 func IDOfClaim(podSandbox, claimUID, topology string) SandboxID {
 	return SandboxID(podSandbox + "/" + claimUID + "/" + topology)
 }
 
-// Origin is what a SandboxID is made of.
+// Origin are the parts of a SandboxID.
 type Origin struct {
 	Netns      string // of the command line or of a file
-	File       bool   // a file asks for it
+	File       bool   // from a file
 	PodSandbox string // of the container runtime, for a claim
-	ClaimUID   string // "" for what no claim asks for
+	ClaimUID   string // "" if not from a claim
 	Topology   string
 }
 
-// Origin takes the ID apart; the zero Origin is that of none of these forms.
+// Origin returns the parts of the ID; zero if it has none of these forms.
 func (id SandboxID) Origin() Origin {
 	switch parts := strings.Split(string(id), "/"); {
 	case len(parts) == 2:
@@ -51,6 +51,6 @@ func (id SandboxID) Origin() Origin {
 
 var runtimeForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// OfRuntime reports whether the pod sandbox is named as containerd and CRI-O name
-// them, for which no ID comes twice.
+// OfRuntime reports whether the pod sandbox is named as containerd and CRI-O name them;
+// they never reuse an ID.
 func (o Origin) OfRuntime() bool { return runtimeForm.MatchString(o.PodSandbox) }

@@ -20,6 +20,6 @@ func TestSandboxID(t *testing.T) {
 		}
 	}
 	if !IDOfClaim(pod, "u", "t").Origin().OfRuntime() || IDOfClaim("by-hand", "u", "t").Origin().OfRuntime() || IDOfFile(pod, "t").Origin().OfRuntime() {
-		t.Error("the runtime's form is not told from others")
+		t.Error("the runtime's form is not recognized")
 	}
 }

@@ -13,20 +13,20 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// shortWait bounds the waits of a release: long enough for a driver that answers
-// EBUSY for a moment, short enough for the workers that other sandboxes need.
+// shortWait bounds the waits of a release: long enough for a driver that returns EBUSY
+// for a moment, and short enough that workers are free for other sandboxes.
 const shortWait = time.Second
 
-// undo takes back a history against what is there now, until nothing is left to
-// take back. What an Ensure undoes it waits for, as its caller wants all of it or
-// nothing; any other pass leaves what is not ready to the next.
+// undo undoes a history, compared with what is observed, until nothing is left to undo.
+// Ensure waits for what is not ready, as its caller wants all or nothing; any other
+// pass leaves that to the next one.
 func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 	history = netstate.Coalesce(nil, history...)
 	patience := shortWait
 	if p.trigger == TriggerEnsure {
 		patience = p.r.opts.Patience
 	}
-	p.lenient = p.r.opts.Now().Add(patience)
+	p.undoDeadline = p.r.opts.Now().Add(patience)
 	wait := 5 * time.Millisecond
 	var failed error
 	for rounds := 0; ; {
@@ -38,13 +38,13 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 			if _, why := p.withheld(history); why != nil {
 				return why
 			}
-			return p.partial // also when a change failed: what it was about is gone by now
+			return p.partial // also if a change failed: its object no longer exists
 		}
 		switch {
 		case len(changes) > 0 && rounds > maxUndoRounds:
 			return errors.Join(failed, fault.New(fault.NotConverged, fmt.Errorf("still to undo: %v", changes)))
 		case len(changes) == 0 && (p.trigger != TriggerEnsure || p.patience() == 0):
-			return errors.Join(failed, p.notBack(absent[0]))
+			return errors.Join(failed, p.absentError(absent[0]))
 		case len(changes) == 0:
 			if !sleep(ctx, wait) {
 				return ctx.Err()
@@ -58,26 +58,26 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 			return failed
 		}
 		rounds++
-		// At first nothing is waited for: what seems not ready may be going, with
-		// a namespace that is being torn down.
-		history = p.noteForeign(history, changes)
-		failed = p.takeBack(ctx, changes, rounds > 1)
+		// The first round waits for nothing: what seems not ready may be ending with a
+		// namespace that is being destroyed.
+		history = p.recordForeign(history, changes)
+		failed = p.applyUndo(ctx, changes, rounds > 1)
 	}
 }
 
-// notBack says that a device is absent.
-func (p *pass) notBack(id string) error {
+// absentError says that a device is absent.
+func (p *pass) absentError(id string) error {
 	err := fmt.Errorf("device %q has not come back: %w", id, ErrAbsent)
 	if d := netstate.Recorded(p.record.History, netstate.Device{ID: id}); !d.HasPCIAddress() && d.Index == 0 && (d.Made() || d.LinkKind == "") {
-		// The attachment was cut off, or a version before this one has recorded it.
+		// The attachment was interrupted, or an earlier version has recorded it.
 		err = fmt.Errorf("%w, or its record does not tell which link it is: if the sandbox has it under another name than %q, move it to the host by hand; the record goes with the namespace",
 			err, *cmp.Or(d.At, new("")))
 	}
 	return fault.New(fault.NotReady, err)
 }
 
-// unclean reports whether all that an undo still has to do are settings of devices
-// that are where they belong.
+// unclean reports whether all that is left to undo are settings of devices that are
+// back where they belong.
 func unclean(left []netstate.Change) bool {
 	return !slices.ContainsFunc(made(left), func(c netstate.Change) bool {
 		after, isDevice := c.After.(netstate.Device)
@@ -86,13 +86,13 @@ func unclean(left []netstate.Change) bool {
 	})
 }
 
-// patience is what is left of the time an undo may wait.
+// patience is how long an undo may still wait.
 func (p *pass) patience() time.Duration {
-	return max(0, p.lenient.Sub(p.r.opts.Now()))
+	return max(0, p.undoDeadline.Sub(p.r.opts.Now()))
 }
 
-// takeBack makes the changes of an undo, all of them whatever fails.
-func (p *pass) takeBack(ctx context.Context, changes []netstate.Change, patient bool) (failed error) {
+// applyUndo applies the changes of an undo, all of them even if some fail.
+func (p *pass) applyUndo(ctx context.Context, changes []netstate.Change, patient bool) (failed error) {
 	for _, c := range made(changes) {
 		patience := time.Duration(0)
 		if patient {
@@ -109,33 +109,32 @@ func (p *pass) takeBack(ctx context.Context, changes []netstate.Change, patient 
 	return failed
 }
 
-// noteForeign adds to the history, and to the record, what an undo takes along
-// of others for a moment: a crash before it is made again must not lose it.
-// Where it cannot be written down the way back is gone all the same: half of it
-// would lose more.
-func (p *pass) noteForeign(history, changes []netstate.Change) []netstate.Change {
+// recordForeign adds to the history, and to the record, the foreign objects that an
+// undo deletes and recreates: a crash in between must not lose them. If that cannot be
+// written, the undo goes on all the same: half an undo would lose more.
+func (p *pass) recordForeign(history, changes []netstate.Change) []netstate.Change {
 	foreign := slices.DeleteFunc(slices.Clone(changes), func(c netstate.Change) bool { return !c.Foreign })
 	if len(foreign) == 0 {
 		return history
 	}
 	p.record.History = netstate.Coalesce(p.record.History, foreign...)
-	p.noted(p.r.opts.Store.Intend(p.sandbox.ID, foreign))
+	p.keepJournalErr(p.r.opts.Store.Intend(p.sandbox.ID, foreign))
 	return netstate.Coalesce(history, foreign...)
 }
 
-// noted keeps the error of a write to the journal that the pass goes on without.
-func (p *pass) noted(err error) {
+// keepJournalErr keeps the error of a write to the journal that the pass does not need.
+func (p *pass) keepJournalErr(err error) {
 	if err != nil {
-		p.unnoted = fmt.Errorf("journal: %w", err)
+		p.journalErr = fmt.Errorf("journal: %w", err)
 	}
 }
 
-// maxUndoRounds bounds how often an undo is planned again: once because a device
-// came back late, once because a setting had to wait for another.
+// maxUndoRounds bounds how often an undo is planned: once more because a device
+// returned late, once more because a setting had to wait for another.
 const maxUndoRounds = 4
 
-// onHost lists what the way back needs to know beyond the sandbox: the devices,
-// the names they had, and what was set for them.
+// onHost lists what an undo has to observe outside the sandbox: the devices, the names
+// they had, and what was set for them.
 func onHost(history []netstate.Change) []netstate.Object {
 	var out []netstate.Object
 	for _, c := range history {
@@ -165,5 +164,5 @@ func (p *pass) planUndo(ctx context.Context, history []netstate.Change) (changes
 			return nil, nil, err
 		}
 	}
-	return nil, nil, errors.New("undoing asks for ever more observations")
+	return nil, nil, errors.New("undoing needs more and more observations")
 }

@@ -263,9 +263,9 @@ func NewUpdate[T Object](step string, have, want T) (Change, bool) {
 // state before the first change and the one after the last. It is what a
 // release undoes; order is that of the first change of each object.
 //
-// What we made stays ours when it is to be deleted: changes are recorded before
-// they are made, and what a crash in between leaves there nobody else would take
-// away. Who knows that it is gone drops it with Unmade.
+// What we made stays ours when it is to be deleted: changes are recorded before they
+// are made, and what a crash in between leaves there nobody else would take away.
+// DropDeleted drops what is known to be deleted.
 func Coalesce(history []Change, more ...Change) []Change {
 	at := map[Key]int{}
 	out := make([]Change, 0, len(history)+len(more))
@@ -289,8 +289,8 @@ func Lasting(changes []Change) []Change {
 	return slices.DeleteFunc(Parts(changes), func(c Change) bool { return c.Implied && c.Action() == Update })
 }
 
-// Unmade drops from a history what we made and is gone.
-func Unmade(history []Change, gone func(Change) bool) []Change {
+// DropDeleted drops from a history what we made and is gone.
+func DropDeleted(history []Change, gone func(Change) bool) []Change {
 	return slices.DeleteFunc(slices.Clone(history), func(c Change) bool { return c.Before == nil && gone(c) })
 }
 

@@ -22,7 +22,7 @@ func TestOursUntilGone(t *testing.T) {
 		t.Errorf("made again: %v", made)
 	}
 	others := netstate.Change{Before: netstate.Addr{Link: "eth0", Address: "192.0.2.1/24"}}
-	left := netstate.Unmade(append(history, others), func(netstate.Change) bool { return true })
+	left := netstate.DropDeleted(append(history, others), func(netstate.Change) bool { return true })
 	if len(left) != 1 || left[0].Key() != others.Key() {
 		t.Errorf("left %v, want what was not ours", left)
 	}
