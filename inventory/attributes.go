@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"regexp"
+	"strings"
 	"unicode/utf8"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -16,6 +17,7 @@ const (
 	AttrPFName          resourceapi.QualifiedName = "pfName"              // string: interface of the PF, for a vf
 	AttrRDMA            resourceapi.QualifiedName = "rdma"                // bool
 	AttrPhysicalNetwork resourceapi.QualifiedName = "physicalNetworkName" // string
+	AttrPhysicalNets    resourceapi.QualifiedName = "physicalNetworks"    // string: all of them, with commas
 	AttrVendor          resourceapi.QualifiedName = "vendor"              // string: PCI ID, "15b3"
 	AttrDevice          resourceapi.QualifiedName = "device"              // string: PCI ID, "101e"
 	AttrDriver          resourceapi.QualifiedName = "driver"              // string: kernel driver
@@ -25,7 +27,7 @@ const (
 
 // attributeNames are all of them.
 var attributeNames = []resourceapi.QualifiedName{
-	AttrType, AttrIfName, AttrPFName, AttrRDMA, AttrPhysicalNetwork, AttrVendor, AttrDevice, AttrDriver, AttrNUMANode, AttrLinkType,
+	AttrType, AttrIfName, AttrPFName, AttrRDMA, AttrPhysicalNetwork, AttrPhysicalNets, AttrVendor, AttrDevice, AttrDriver, AttrNUMANode, AttrLinkType,
 }
 
 // AttributeNames returns the names of the attributes in our own domain.
@@ -50,8 +52,8 @@ var extendedBDF = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9
 // ifName, rdma and driver are of the moment, though: while a device is prepared
 // for a pod, publish what was true before.
 //
-// type, ifName, pfName, rdma and physicalNetworkName are always there, empty
-// where they do not apply. Reading a missing attribute is an evaluation error,
+// type, ifName, pfName, rdma, physicalNetworkName and physicalNetworks are always
+// there, empty where they do not apply. Reading a missing attribute is an evaluation error,
 // and one such error on one device makes the scheduler give the pod up, not
 // merely skip the device or the node: `physicalNetworkName == "localnet1"`
 // would do so wherever a device without a physical network is looked at first.
@@ -68,6 +70,10 @@ func Attributes(d Device) map[resourceapi.QualifiedName]resourceapi.DeviceAttrib
 		AttrPFName:          text(pfName),
 		AttrRDMA:            {BoolValue: &d.RDMA},
 		AttrPhysicalNetwork: text(d.PhysicalNetwork),
+		AttrPhysicalNets:    text(JoinNetworks(d)),
+	}
+	for name, value := range d.Additional {
+		attrs[resourceapi.QualifiedName(name)] = text(value)
 	}
 	for name, value := range map[resourceapi.QualifiedName]string{
 		AttrVendor:            d.Vendor,
@@ -90,6 +96,19 @@ func Attributes(d Device) map[resourceapi.QualifiedName]resourceapi.DeviceAttrib
 		attrs[deviceattribute.StandardDeviceAttributeNUMANode] = resourceapi.DeviceAttribute{IntValue: &node}
 	}
 	return attrs
+}
+
+// JoinNetworks names all physical networks of a device. An attribute of several
+// values is an alpha feature of the API, and a selector can split a string.
+func JoinNetworks(d Device) string {
+	if len(d.PhysicalNetworks) == 0 {
+		return d.PhysicalNetwork
+	}
+	names := make([]string, len(d.PhysicalNetworks))
+	for i, n := range d.PhysicalNetworks {
+		names[i] = n.Name
+	}
+	return strings.Join(names, ",")
 }
 
 // text is a string attribute. A value the API would refuse counts as empty: one

@@ -91,8 +91,13 @@ type Device struct {
 	// PCIeRoot is the root complex, "pci0000:00".
 	PCIeRoot   string `json:"pcieRoot,omitempty"`
 	IOMMUGroup string `json:"iommuGroup,omitempty"`
-	// PhysicalNetwork is what the device is wired to, if Options say so.
+	// PhysicalNetwork is what the device is wired to, if Options or a policy say so.
+	// Where it is wired to several networks it is the first of PhysicalNetworks.
 	PhysicalNetwork string `json:"physicalNetwork,omitempty"`
+	// PhysicalNetworks are those that a policy names.
+	PhysicalNetworks []PhysicalNetwork `json:"physicalNetworks,omitempty"`
+	// Additional are the attributes that a policy gives the device, by domain/name.
+	Additional map[string]string `json:"additional,omitempty"`
 	// MTU, MAC, Up and Carrier are those of IfName.
 	MTU     int    `json:"mtu,omitempty"`
 	MAC     string `json:"mac,omitempty"`
@@ -104,6 +109,42 @@ type Device struct {
 	Uppers []string `json:"uppers,omitempty"`
 	// HostUse is why the device is not offered.
 	HostUse HostUse `json:"hostUse,omitempty"`
+	// Exposure is what the policies of the cluster say of the device now. It is no
+	// fact of the device and in no record.
+	Exposure Exposure `json:"-"`
+}
+
+// PhysicalNetwork is a network that a device is wired to.
+type PhysicalNetwork struct {
+	Name string `json:"name"`
+	// VLAN is the ID of the network on the wire; 0 is none.
+	VLAN int `json:"vlan,omitempty"`
+	// AddressPool names the pool of the network's addresses.
+	AddressPool string `json:"addressPool,omitempty"`
+}
+
+// Verdict is what policies say of a device.
+type Verdict string
+
+// The verdicts; that of a device that no policy selects is empty, and it is offered
+// by the built-in rules.
+const (
+	Exposed   Verdict = "exposed"   // offered, if the built-in rules allow it
+	Withheld  Verdict = "withheld"  // not offered
+	Undecided Verdict = "undecided" // as it was before: the policies do not say what applies
+)
+
+// Exposure is what the policies say of a device.
+type Exposure struct {
+	// Policy is the name of the one that decides, or that prevents a decision.
+	Policy  string
+	Verdict Verdict
+	// Reason is why a device is undecided.
+	Reason string
+	// Rivals are policies of the same priority that say something else of the device.
+	Rivals []string
+	// BesideDrivers are other drivers that may publish the device, too.
+	BesideDrivers []string
 }
 
 // PF is the physical function a virtual function belongs to.

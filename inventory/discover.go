@@ -15,8 +15,8 @@ import (
 // Options for Discover. The zero value is fine.
 type Options struct {
 	// PhysicalNetworks names the network a device is wired to, by interface name
-	// or PCI address. Virtual functions do not inherit it from their PF: a
-	// shared uplink and its virtual functions are different offers.
+	// or PCI address. A virtual function of which they say nothing is wired to what its
+	// PF is wired to: it has no wire of its own.
 	PhysicalNetworks map[string]string
 	// UplinkOf returns the interface of a PF that has several, as one in
 	// switchdev mode has: its own and a representor for each virtual function.
@@ -51,7 +51,7 @@ func Discover(sys fs.FS, opt Options) ([]Device, error) {
 		if vanished[d.ID] {
 			continue
 		}
-		d.PhysicalNetwork = cmp.Or(opt.PhysicalNetworks[d.ID], opt.PhysicalNetworks[d.IfName])
+		d.PhysicalNetwork = opt.networkOf(d)
 		devices = append(devices, *d)
 	}
 	slices.SortFunc(devices, Compare)
@@ -60,6 +60,14 @@ func Discover(sys fs.FS, opt Options) ([]Device, error) {
 		return devices, fmt.Errorf("discover network devices: %w", errors.Join(errs...))
 	}
 	return devices, nil
+}
+
+func (opt Options) networkOf(d *Device) string {
+	own := cmp.Or(opt.PhysicalNetworks[d.ID], opt.PhysicalNetworks[d.IfName])
+	if own == "" && d.PF != nil {
+		return cmp.Or(opt.PhysicalNetworks[d.PF.PCIAddress], opt.PhysicalNetworks[d.PF.IfName])
+	}
+	return own
 }
 
 const (

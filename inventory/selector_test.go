@@ -337,3 +337,23 @@ func TestUnknown(t *testing.T) {
 		}
 	}
 }
+
+// TestSelectorOfNetworks holds that a selector can choose among the networks of a device.
+func TestSelectorOfNetworks(t *testing.T) {
+	s, err := inventory.Compile(`"b" in device.attributes["dra.networking"].physicalNetworks.split(",")`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		names []string
+		want  bool
+	}{{nil, false}, {[]string{"b"}, true}, {[]string{"a", "b"}, true}, {[]string{"ab"}, false}} {
+		d := inventory.Device{Name: "d"}
+		for _, n := range c.names {
+			d.PhysicalNetworks = append(d.PhysicalNetworks, inventory.PhysicalNetwork{Name: n})
+		}
+		if have, err := s.Match(t.Context(), d); err != nil || have != c.want {
+			t.Errorf("%v: %v, %v", c.names, have, err)
+		}
+	}
+}

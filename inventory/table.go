@@ -14,13 +14,16 @@ type Listed struct {
 	Device
 	// Withheld is why the device is not offered to pods, "" when it is.
 	Withheld string `json:"withheld,omitempty"`
+	// Policy is the policy that decided, or that prevents a decision; "" is the built-in
+	// rules.
+	Policy string `json:"policy,omitempty"`
 }
 
 // List joins devices with the reasons why some are not offered, by name.
 func List(devices []Device, withheld map[string]string) []Listed {
 	out := make([]Listed, len(devices))
 	for i, d := range devices {
-		out[i] = Listed{d, withheld[d.Name]}
+		out[i] = Listed{d, withheld[d.Name], d.Exposure.Policy}
 	}
 	return out
 }
@@ -48,8 +51,11 @@ func Table(w io.Writer, devices []Listed) error {
 		if d.MTU != 0 {
 			cells[7] = strconv.Itoa(d.MTU)
 		}
-		if d.Withheld != "" {
+		switch {
+		case d.Withheld != "":
 			cells[10] = "no: " + d.Withheld
+		case d.Policy != "":
+			cells[10] = fmt.Sprintf("yes: policy %q exposes it", d.Policy)
 		}
 		for i, cell := range cells {
 			if cell == "" {

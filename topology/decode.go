@@ -259,7 +259,6 @@ func (d document) title() string {
 // unsupportedKinds are kinds that users of other drivers may expect here.
 var unsupportedKinds = map[string]string{
 	"CNIPlugin":                   "not supported: step types are built in",
-	"DeviceExposurePolicy":        "not supported yet",
 	"NetworkAttachmentDefinition": "not supported: write its plugins as steps",
 	"NetworkQoS":                  "not supported yet",
 }
@@ -268,7 +267,7 @@ var unsupportedKinds = map[string]string{
 // other document is its only item.
 func (d document) items() []document {
 	list, ok := d.value["items"].([]any)
-	if kind := d.text("kind"); !ok || kind != "List" && kind != v1alpha1.Kind+"List" {
+	if kind := d.text("kind"); !ok || kind != "List" && kind != v1alpha1.Kind+"List" && kind != v1alpha1.PolicyKind+"List" {
 		return []document{d}
 	}
 	var out []document
@@ -278,6 +277,30 @@ func (d document) items() []document {
 		}
 	}
 	return out
+}
+
+// Objects returns the documents of a YAML or JSON file that are of a kind, as JSON,
+// and how many others there are. It has the bounds and the errors of Decode.
+func Objects(data []byte, kind string) (found [][]byte, others int, err error) {
+	if len(data) > MaxBytes {
+		return nil, 0, fmt.Errorf("the input has more than %d bytes", MaxBytes)
+	}
+	docs, err := documents(data)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, d := range docs {
+		if d.text("kind") != kind {
+			others++
+			continue
+		}
+		b, err := json.Marshal(d.value)
+		if err != nil {
+			return nil, 0, fmt.Errorf("document %d: %w", d.number, err)
+		}
+		found = append(found, b)
+	}
+	return found, others, nil
 }
 
 // documents splits and parses the input; empty documents are left out.
@@ -340,7 +363,7 @@ func precheck(data []byte) error {
 	}
 }
 
-// ofOurs reports whether a document is, or may hold, a NetworkTopology. In others
+// ofOurs reports whether a document is, or may hold, a topology or a policy. In others
 // a number may mean what it likes, such as the mode of a file.
 func ofOurs(doc *yamlv3.Node) bool {
 	if len(doc.Content) != 1 || doc.Content[0].Kind != yamlv3.MappingNode {
@@ -349,7 +372,8 @@ func ofOurs(doc *yamlv3.Node) bool {
 	root := doc.Content[0].Content
 	for i := 0; i+1 < len(root); i += 2 {
 		if root[i].Value == "kind" {
-			return root[i+1].Value == v1alpha1.Kind || root[i+1].Value == "List" || root[i+1].Value == v1alpha1.Kind+"List"
+			kind := strings.TrimSuffix(root[i+1].Value, "List")
+			return kind == "" || kind == v1alpha1.Kind || kind == v1alpha1.PolicyKind
 		}
 	}
 	return false

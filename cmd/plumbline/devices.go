@@ -1,27 +1,42 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/inventory/publish"
+	"github.com/plumbline/plumbline/topology/exposure"
 )
 
 func (a *app) devices() *cobra.Command {
 	var format string
+	var policies []string
+	var labels map[string]string
 	cmd := &cobra.Command{
-		Use:   "devices [-o text|json]",
+		Use:   "devices [-o text|json] [--policy FILE]",
 		Short: "List the network devices of this host",
 		Long: `Lists the network devices of this host, and for each whether it is offered to pods, or
 why not, with the attributes that the selectors of topologies see. A device that is in
-a pod now is listed as far as the host can see it.`,
+a pod now is listed as far as the host can see it.
+
+With --policy it says what DeviceExposurePolicies would decide here, without a cluster.`,
 		Example: `  plumbline devices
+  plumbline devices --policy policies.yaml --node-label pool=gpu
   plumbline devices -o json | jq -r '.[] | select(.kind == "vf") | .id'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			devices, err := discover(cmd.Context())
 			if err != nil {
 				complain(a.err, err)
+			}
+			if len(policies) > 0 {
+				if devices, err = a.decide(cmd.Context(), policies, labels, devices); err != nil {
+					return err
+				}
 			}
 			list := inventory.List(devices, publish.Why(devices))
 			if format == formatJSON {
@@ -31,5 +46,67 @@ a pod now is listed as far as the host can see it.`,
 		},
 	}
 	outputFlag(cmd, &format, formatText, formatJSON)
+	cmd.Flags().StringArrayVar(&policies, "policy", nil, "`file` with DeviceExposurePolicies; may be repeated; - is standard input")
+	cmd.Flags().StringToStringVar(&labels, "node-label", nil, "`label=value` of the node, for the nodeSelector of policies; may be repeated")
+	cmd.Flags().Lookup("node-label").DefValue = "" // or help shows an empty list
+	_ = cmd.MarkFlagFilename("policy", "yaml", "yml", "json")
 	return cmd
+}
+
+// decide says of each device what the policies of some files mean for it.
+func (a *app) decide(ctx context.Context, files []string, labels map[string]string, devices []inventory.Device) ([]inventory.Device, error) {
+	var all []*exposure.Policy
+	for _, file := range files {
+		data, name, err := a.read(file)
+		if err != nil {
+			return nil, fmt.Errorf("policy: %w", err)
+		}
+		objects, _, err := exposure.Decode(data)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		if len(objects) == 0 {
+			return nil, fmt.Errorf("%s: no DeviceExposurePolicy", name)
+		}
+		for _, o := range objects {
+			all = append(all, exposure.New(o))
+		}
+	}
+	ordered, _ := exposure.Limit(all)
+	for _, p := range ordered {
+		switch {
+		case p.Err != nil:
+			complain(a.err, p.Err) // the list shows what comes of it
+		case p.Unsupported != "":
+			complain(a.err, fmt.Errorf("DeviceExposurePolicy %q: spec.%s", p.Name, p.Unsupported))
+		}
+	}
+	return exposure.NewSet(all, labels).Decide(ctx, devices)
+}
+
+// validatePolicies checks the policies of a file.
+func (a *app) validatePolicies(data []byte, name string) error {
+	objects, _, err := exposure.Decode(data)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	var errs []error
+	all := make([]*exposure.Policy, len(objects))
+	for i, o := range objects {
+		all[i] = exposure.New(o)
+	}
+	ordered, _ := exposure.Limit(all)
+	for _, p := range ordered {
+		errs = append(errs, p.Err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for _, p := range all {
+		if p.Unsupported != "" {
+			fmt.Fprintf(a.err, "plumbline: note: DeviceExposurePolicy %q: spec.%s: it is not applied\n", p.Name, p.Unsupported)
+		}
+		fmt.Fprintf(a.out, "DeviceExposurePolicy %q is valid.\n", p.Name)
+	}
+	return nil
 }

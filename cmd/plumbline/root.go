@@ -154,28 +154,31 @@ func topologyFlag(cmd *cobra.Command, file *string) {
 
 // load reads a topology and refuses what is wrong with it.
 func (a *app) load(ctx context.Context, file string) (*topology.Topology, error) {
-	t, _, err := a.loadNoting(ctx, file)
+	data, name, err := a.read(file)
+	if err != nil {
+		return nil, fmt.Errorf("topology: %w", err)
+	}
+	t, _, err := a.decode(ctx, data, name)
 	return t, err
 }
 
-// loadNoting is load with the notes on the topology.
-func (a *app) loadNoting(ctx context.Context, file string) (*topology.Topology, []string, error) {
-	var data []byte
-	var err error
-	if file == "-" {
-		file = "standard input"
-		data, err = readBounded(a.in)
-	} else {
-		data, err = readFile(file)
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("topology: %w", err)
-	}
+// decode reads a topology and returns it with the notes on it.
+func (a *app) decode(ctx context.Context, data []byte, file string) (*topology.Topology, []string, error) {
 	t, notes, err := node.Load(ctx, data, a.registry)
 	if err != nil && !errors.As(err, new(*topology.Invalid)) {
 		return nil, nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return t, notes, err
+}
+
+// read reads a file, or standard input, and returns what to call it.
+func (a *app) read(file string) ([]byte, string, error) {
+	if file != "-" {
+		data, err := readFile(file)
+		return data, file, err
+	}
+	data, err := readBounded(a.in)
+	return data, "standard input", err
 }
 
 // readBounded reads what Decode would take, and one byte more, by which it knows

@@ -1,39 +1,68 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 func (a *app) validate() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "validate -f FILE",
-		Short: "Validate a topology",
+		Short: "Validate a topology, or policies",
 		Long: `Validates a NetworkTopology like the admission webhook of a cluster, and reports every
 problem: its steps and their order, each step's config, the references between steps,
 the CEL selectors of root steps, and whether the steps contradict each other, planned
 for a node that has everything they need. What is allowed, but probably a mistake, is a
-note. Needs neither root nor a cluster.`,
+note. DeviceExposurePolicies in the file are validated, too. Needs neither root nor a
+cluster.`,
 		Example: `  plumbline validate -f topology.yaml
   kubectl get networktopology ai -o yaml | plumbline validate -f -`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			t, notes, err := a.loadNoting(cmd.Context(), file)
+			data, name, err := a.read(file)
 			if err != nil {
-				return err
+				return fmt.Errorf("topology: %w", err)
 			}
-			for _, other := range t.Ignored {
-				fmt.Fprintf(a.err, "plumbline: note: %s is not looked at\n", other)
+			// What cannot be read at all is reported as of a topology.
+			policies, others, _ := topology.Objects(data, v1alpha1.PolicyKind)
+			if len(policies) > 0 {
+				if err := a.validatePolicies(data, name); err != nil {
+					return err
+				}
 			}
-			for _, note := range notes {
-				fmt.Fprintf(a.err, "plumbline: note: %s\n", note)
+			if len(policies) > 0 && others == 0 {
+				return nil
 			}
-			fmt.Fprintf(a.out, "NetworkTopology %q is valid: %s.\n", t.Name, count(len(t.Steps), "step"))
-			return nil
+			return a.validateTopology(cmd.Context(), data, name, len(policies) > 0)
 		},
 	}
 	topologyFlag(cmd, &file)
 	return cmd
+}
+
+// validateTopology checks the topology of a file; a file with policies need not have one.
+func (a *app) validateTopology(ctx context.Context, data []byte, name string, optional bool) error {
+	if found, _, err := topology.Objects(data, v1alpha1.Kind); optional && err == nil && len(found) == 0 {
+		return nil
+	}
+	t, notes, err := a.decode(ctx, data, name)
+	if err != nil {
+		return err
+	}
+	for _, other := range t.Ignored {
+		if !optional {
+			fmt.Fprintf(a.err, "plumbline: note: %s is not looked at\n", other)
+		}
+	}
+	for _, note := range notes {
+		fmt.Fprintf(a.err, "plumbline: note: %s\n", note)
+	}
+	fmt.Fprintf(a.out, "NetworkTopology %q is valid: %s.\n", t.Name, count(len(t.Steps), "step"))
+	return nil
 }

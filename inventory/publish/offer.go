@@ -1,7 +1,9 @@
 package publish
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -33,6 +35,9 @@ type known struct {
 	down    map[string]bool    // by device name, for long enough
 	before  map[string]entry   // by device name: what was published last
 	plain   bool               // the API server knows no taints
+	others  map[string]string  // by device ID: another driver that publishes it
+	// attributes are the names that each device has, as a policy gives them to some.
+	attributes []string
 }
 
 // entry is a device as it is published.
@@ -78,10 +83,28 @@ func (k known) offer() (offered []entry, withheld []Withheld) {
 		}
 		offered = append(offered, e)
 	}
+	for i := range offered {
+		offered[i].complete(k.attributes)
+	}
 	slices.SortFunc(offered, func(a, b entry) int {
 		return inventory.Compare(inventory.Device{ID: a.ID}, inventory.Device{ID: b.ID})
 	})
 	return offered, withheld
+}
+
+// complete adds attributes that the device lacks, empty: a selector that reads a missing
+// one makes the scheduler give the pod up.
+func (e *entry) complete(attributes []string) {
+	cloned := false
+	for _, name := range attributes {
+		if _, ok := e.Device.Attributes[resourceapi.QualifiedName(name)]; ok {
+			continue
+		}
+		if !cloned { // what was published last is not to be changed
+			e.Device.Attributes, cloned = maps.Clone(e.Device.Attributes), true
+		}
+		e.Device.Attributes[resourceapi.QualifiedName(name)] = resourceapi.DeviceAttribute{StringValue: new("")}
+	}
 }
 
 // remember returns how devices were published last, for when they are in use. A
@@ -112,11 +135,29 @@ func (k known) describe(d inventory.Device, used map[string]bool) (entry, string
 		if e, ok := k.before[d.Name]; ok {
 			return e, ""
 		}
-	} else if reason := obstacle(d, used); reason != "" {
+	} else if reason := cmp.Or(obstacle(d, used), k.ruled(d)); reason != "" {
 		return entry{}, reason
+	} else if e, ok := k.before[d.Name]; ok && d.Exposure.Verdict == inventory.Undecided {
+		return e, ""
 	}
 	e := entry{d.ID, resourceapi.Device{Name: d.Name, Attributes: inventory.Attributes(d)}}
 	return e, invalid(e.Device)
+}
+
+// ruled says why a device that could be given to a pod is not to be: by a policy, or
+// because another driver gives it away.
+func (k known) ruled(d inventory.Device) string {
+	_, offered := k.before[d.Name]
+	switch e := d.Exposure; {
+	case e.Verdict == inventory.Withheld:
+		return fmt.Sprintf("policy %q withholds it", e.Policy)
+	case e.Verdict == inventory.Undecided && !offered:
+		return fmt.Sprintf("policy %q does not say what applies, so it is offered only where it was before: %s", e.Policy, e.Reason)
+	}
+	if driver := k.others[d.ID]; driver != "" && !slices.Contains(d.Exposure.BesideDrivers, driver) {
+		return fmt.Sprintf("driver %q publishes it on this node, too: exclude it there, or name the driver in besideDrivers of a policy", driver)
+	}
+	return ""
 }
 
 // obstacle says why a device that nobody uses cannot be given to a pod.

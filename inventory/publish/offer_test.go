@@ -181,6 +181,62 @@ func TestInUse(t *testing.T) {
 	}
 }
 
+// TestPolicies holds what becomes of a device under a verdict of policies: what a pod has
+// is not withdrawn from under it, and an undecided device stays as it was.
+func TestPolicies(t *testing.T) {
+	is := func(e inventory.Exposure, change ...func(*inventory.Device)) inventory.Device {
+		d := vf(1)
+		d.Exposure = e
+		for _, c := range change {
+			c(&d)
+		}
+		return d
+	}
+	earlier := vf(1)
+	earlier.Additional = map[string]string{"example.com/rail": "earlier"}
+	before := map[string]entry{vf(1).Name: {vf(1).ID, resourceapi.Device{Name: vf(1).Name, Attributes: inventory.Attributes(earlier)}}}
+	now := func(d *inventory.Device) { d.Additional = map[string]string{"example.com/rail": "now"} }
+	inUse := map[string]bool{vf(1).Name: true}
+	withheld := inventory.Exposure{Policy: "p", Verdict: inventory.Withheld}
+	undecided := inventory.Exposure{Policy: "p", Verdict: inventory.Undecided, Reason: "why"}
+	exposed := inventory.Exposure{Policy: "p", Verdict: inventory.Exposed}
+	other := map[string]string{vf(1).ID: "k8s.ovn.org"}
+	for name, c := range map[string]struct {
+		k            known
+		want, reason string // the attribute, or why it is withheld
+	}{
+		"exposed":                           {known{devices: []inventory.Device{is(exposed, now)}, before: before}, "now", ""},
+		"withheld":                          {known{devices: []inventory.Device{is(withheld)}, before: before}, "", `policy "p" withholds it`},
+		"withheld in use":                   {known{devices: []inventory.Device{is(withheld, now)}, before: before, inUse: inUse}, "earlier", ""},
+		"undecided, and was offered":        {known{devices: []inventory.Device{is(undecided, now)}, before: before}, "earlier", ""},
+		"undecided, and was not offered":    {known{devices: []inventory.Device{is(undecided)}}, "", `policy "p" does not say what applies, so it is offered only where it was before: why`},
+		"undecided, and an uplink by now":   {known{devices: []inventory.Device{is(undecided, func(d *inventory.Device) { d.HostUse = inventory.DefaultRoute })}, before: before}, "", "default route: the node reaches others over it"},
+		"exposed, and an uplink":            {known{devices: []inventory.Device{is(exposed, func(d *inventory.Device) { d.HostUse = inventory.DefaultRoute })}}, "", "default route: the node reaches others over it"},
+		"exposed, and the host's bond port": {known{devices: []inventory.Device{is(exposed, func(d *inventory.Device) { d.HostUse, d.Master = inventory.BondPort, "b" })}}, "", "bond port of b"},
+		"another driver's":                  {known{devices: []inventory.Device{is(exposed)}, others: other}, "", `driver "k8s.ovn.org" publishes it on this node, too: exclude it there, or name the driver in besideDrivers of a policy`},
+		"another driver's in use":           {known{devices: []inventory.Device{is(exposed)}, others: other, inUse: inUse, before: before}, "earlier", ""},
+		"beside another driver":             {known{devices: []inventory.Device{is(inventory.Exposure{Policy: "p", Verdict: inventory.Exposed, BesideDrivers: []string{"k8s.ovn.org"}}, now)}, others: other}, "now", ""},
+		"with an attribute of other nodes":  {known{devices: []inventory.Device{is(inventory.Exposure{})}, attributes: []string{"example.com/rail"}}, "", ""},
+	} {
+		offered, not := c.k.offer()
+		switch {
+		case c.reason != "":
+			if len(offered) != 0 || len(not) != 1 || not[0].Reason != c.reason {
+				t.Errorf("%s: offered %v, withheld %v, want %s", name, offered, not, c.reason)
+			}
+		case len(offered) != 1 || len(not) != 0:
+			t.Errorf("%s: offered %v, withheld %v", name, offered, not)
+		default:
+			if a, ok := offered[0].Device.Attributes["example.com/rail"]; !ok || *a.StringValue != c.want {
+				t.Errorf("%s: attributes %v, want %q", name, offered[0].Device.Attributes, c.want)
+			}
+		}
+	}
+	if a := before[vf(1).Name].Device.Attributes["example.com/rail"]; len(before[vf(1).Name].Device.Attributes) == 0 || *a.StringValue != "earlier" {
+		t.Error("what was published before is changed")
+	}
+}
+
 func TestObstacles(t *testing.T) {
 	pf := inventory.Device{ID: "0000:ff:00.0", Name: "pci-0000-ff-00-0", Kind: inventory.KindPF, IfName: "pf0", LinkType: inventory.Ethernet}
 	with := func(change func(*inventory.Device)) inventory.Device {

@@ -17,7 +17,8 @@ func Resource() schema.GroupVersionResource { return GroupVersion.WithResource("
 
 // AddToScheme registers the types with a scheme.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &NetworkTopology{}, &NetworkTopologyList{})
+	s.AddKnownTypes(GroupVersion, &NetworkTopology{}, &NetworkTopologyList{},
+		&DeviceExposurePolicy{}, &DeviceExposurePolicyList{}, &DeviceExposureReport{}, &DeviceExposureReportList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

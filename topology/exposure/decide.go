@@ -1,0 +1,235 @@
+package exposure
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Set is the policies that count on one node.
+type Set struct {
+	policies   []*Policy // by descending priority, then by name
+	attributes []string
+}
+
+// NewSet returns the policies of a cluster that count on a node with these labels.
+func NewSet(policies []*Policy, node map[string]string) Set {
+	all, attributes := Limit(policies)
+	return Set{
+		policies:   slices.DeleteFunc(all, func(p *Policy) bool { return !p.On(node) }),
+		attributes: attributes,
+	}
+}
+
+// Limit orders policies by descending priority, and by name, and returns the names of
+// the attributes they add. What does not fit on a device any more makes a policy
+// invalid, that of the lowest priority first: nodes, controller and admission agree.
+func Limit(policies []*Policy) (ordered []*Policy, attributes []string) {
+	ordered = slices.SortedFunc(slices.Values(policies), func(a, b *Policy) int {
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Name, b.Name))
+	})
+	seen := map[string]bool{}
+	for i, p := range ordered {
+		if p.Err != nil {
+			continue
+		}
+		with := maps.Clone(seen)
+		for name := range p.Attributes {
+			with[name] = true
+		}
+		if len(with) > maxAdditional {
+			q := *p
+			q.Err = &Invalid{Policy: p.Name, Problems: []string{fmt.Sprintf(
+				"spec.exposure.additionalAttributes: with those of the policies above it %d different attributes are added in the cluster, at most %d are: reuse names", len(with), maxAdditional)}}
+			ordered[i] = &q
+			continue
+		}
+		seen = with
+	}
+	return ordered, slices.Sorted(maps.Keys(seen))
+}
+
+// Attributes are the names of the additional attributes that any policy of the cluster
+// sets. Each device has them all, with an empty value where no policy sets one: the
+// scheduler gives a pod up whose selector reads an attribute that a device lacks.
+func (s Set) Attributes() []string { return s.attributes }
+
+// Decide returns the devices with what the policies say of them: Exposure, physical
+// networks and additional attributes.
+func (s Set) Decide(ctx context.Context, devices []inventory.Device) ([]inventory.Device, error) {
+	out := slices.Clone(devices)
+	deciding := make([]*Policy, len(out))
+	for i := range out {
+		deciding[i], out[i].Exposure = s.decide(ctx, devices[i])
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("evaluate policies: %w", context.Cause(ctx))
+		}
+		if p := deciding[i]; p != nil && out[i].Exposure.Verdict != inventory.Undecided && len(p.Attributes) > 0 {
+			out[i].Additional = maps.Clone(p.Attributes)
+		}
+	}
+	wire(out, deciding)
+	return out, nil
+}
+
+// wire sets the physical networks: those of the policy that decides, or those of the
+// PF's, which share the wire.
+func wire(devices []inventory.Device, deciding []*Policy) {
+	of := map[string][]inventory.PhysicalNetwork{} // by device ID
+	for i, p := range deciding {
+		if p != nil && len(p.Networks) > 0 {
+			of[devices[i].ID] = p.Networks
+		}
+	}
+	for i := range devices {
+		d := &devices[i]
+		networks := of[d.ID]
+		if networks == nil && d.PF != nil {
+			networks = of[d.PF.PCIAddress]
+		}
+		if networks != nil {
+			d.PhysicalNetworks, d.PhysicalNetwork = networks, networks[0].Name
+		}
+	}
+}
+
+// decide returns the policy that decides for a device, and what it says. A policy that
+// is unsupported decides nothing but the networks.
+func (s Set) decide(ctx context.Context, d inventory.Device) (*Policy, inventory.Exposure) {
+	if d.Kind == inventory.KindVirtual {
+		return nil, inventory.Exposure{} // never offered, whatever a policy says
+	}
+	for from := 0; from < len(s.policies); {
+		to := from
+		for to < len(s.policies) && s.policies[to].Priority == s.policies[from].Priority {
+			to++
+		}
+		if p, e := among(ctx, s.policies[from:to], d); e.Verdict != "" {
+			return p, e
+		}
+		from = to
+	}
+	return nil, inventory.Exposure{}
+}
+
+// among decides between policies of the same priority.
+func among(ctx context.Context, policies []*Policy, d inventory.Device) (*Policy, inventory.Exposure) {
+	var selecting []*Policy
+	for _, p := range policies {
+		matches, err := p.selects(ctx, d)
+		switch {
+		case err != nil:
+			return nil, undecided(p, err.Error())
+		case matches && p.Err != nil:
+			return nil, undecided(p, firstOf(p.Err))
+		case matches:
+			selecting = append(selecting, p)
+		}
+	}
+	if len(selecting) == 0 {
+		return nil, inventory.Exposure{}
+	}
+	p := selecting[0]
+	var rivals []string
+	for _, q := range selecting[1:] {
+		if !p.same(q) {
+			rivals = append(rivals, q.Name)
+		}
+	}
+	switch {
+	case len(rivals) > 0:
+		e := undecided(p, fmt.Sprintf("policy %q has the same priority %d and says something else", rivals[0], p.Priority))
+		e.Rivals = rivals
+		return nil, e
+	case p.Unsupported != "":
+		return p, undecided(p, p.Unsupported)
+	case p.Action == v1alpha1.Withhold:
+		return p, inventory.Exposure{Policy: p.Name, Verdict: inventory.Withheld}
+	}
+	return p, inventory.Exposure{Policy: p.Name, Verdict: inventory.Exposed, BesideDrivers: p.Beside}
+}
+
+// firstOf returns the first problem of a policy.
+func firstOf(err error) string {
+	if invalid, ok := errors.AsType[*Invalid](err); ok {
+		return invalid.Problems[0]
+	}
+	return err.Error()
+}
+
+func undecided(p *Policy, reason string) inventory.Exposure {
+	return inventory.Exposure{Policy: p.Name, Verdict: inventory.Undecided, Reason: reason}
+}
+
+// selects reports whether a policy is for a device. One that has another fault than its
+// selector's selects all the same.
+func (p *Policy) selects(ctx context.Context, d inventory.Device) (bool, error) {
+	if p.unread != nil {
+		return false, fmt.Errorf("spec.%w", p.unread)
+	}
+	matches, err := p.selector.Match(ctx, d)
+	if cause := errors.Unwrap(err); cause != nil { // without the device, which whoever reads it knows
+		err = fmt.Errorf("spec.selector.cel: %w", cause)
+	}
+	return matches, err
+}
+
+// Reports counts what came of the policies on a node. offered are the names of the
+// devices that are offered.
+func (s Set) Reports(devices []inventory.Device, offered map[string]bool) []v1alpha1.PolicyReport {
+	out := make([]v1alpha1.PolicyReport, len(s.policies))
+	at := map[string]int{}
+	for i, p := range s.policies {
+		out[i] = v1alpha1.PolicyReport{Name: p.Name, Generation: p.Generation}
+		at[p.Name] = i
+	}
+	for _, d := range devices {
+		e := d.Exposure
+		i, known := at[e.Policy]
+		switch {
+		case !known:
+		case e.Verdict == inventory.Undecided:
+			stuck(&out[i], d, e.Reason, e.Rivals)
+			for _, rival := range e.Rivals {
+				if j, known := at[rival]; known {
+					stuck(&out[j], d, fmt.Sprintf("policy %q has the same priority and says something else", e.Policy), []string{e.Policy})
+				}
+			}
+		default:
+			out[i].Devices++
+			if offered[d.Name] {
+				out[i].Offered++
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b v1alpha1.PolicyReport) int { return cmp.Compare(a.Name, b.Name) })
+	return out[:min(len(out), maxReported)]
+}
+
+// Bounds of a report, as in the CRD.
+const (
+	maxReported  = 256
+	maxConflicts = 8
+	maxReason    = 1000
+)
+
+// stuck notes a device that stays as it was. The reason of the first is said.
+func stuck(r *v1alpha1.PolicyReport, d inventory.Device, reason string, rivals []string) {
+	r.Undecided++
+	if r.Problem == "" {
+		text := fmt.Sprintf("device %q: %s", d.Name, reason)
+		r.Problem = text[:min(len(text), maxReason)]
+	}
+	for _, name := range rivals {
+		if !slices.Contains(r.Conflicts, name) && len(r.Conflicts) < maxConflicts {
+			r.Conflicts = append(r.Conflicts, name)
+		}
+	}
+	slices.Sort(r.Conflicts)
+}

@@ -1,0 +1,251 @@
+package exposure_test
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/inventory/publish"
+	"github.com/plumbline/plumbline/inventory/sysfstest"
+	"github.com/plumbline/plumbline/topology/exposure"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func policies(tb testing.TB, data []byte) []*exposure.Policy {
+	tb.Helper()
+	objects, _, err := exposure.Decode(data)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	out := make([]*exposure.Policy, len(objects))
+	for i, o := range objects {
+		out[i] = exposure.New(o)
+	}
+	return out
+}
+
+// TestDecide shows for whole machines what policies say of each device. The comment of
+// a case may hold the lines
+//
+//	@tree NAME           the machine, of inventory/testdata/tree
+//	@route INTERFACE     with a default route
+//	@label KEY=VALUE     of the node
+//	@network PF NETWORK  of the agent's --physical-network
+func TestDecide(t *testing.T) {
+	files, err := filepath.Glob("testdata/decide/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no cases", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(file)
+			if err != nil || len(archive.Files) != 2 {
+				t.Fatal("want policies.yaml and decided.txt", err)
+			}
+			tree, opt, labels, uplinks := "", inventory.Options{PhysicalNetworks: map[string]string{}}, map[string]string{}, inventory.Uplinks{}
+			for line := range strings.Lines(string(archive.Comment)) {
+				switch word := strings.Fields(line); {
+				case !strings.HasPrefix(line, "@"):
+				case word[0] == "@tree":
+					tree = word[1]
+				case word[0] == "@route":
+					uplinks.Routes = append(uplinks.Routes, word[1])
+				case word[0] == "@network":
+					opt.PhysicalNetworks[word[1]] = word[2]
+				case word[0] == "@label":
+					key, value, _ := strings.Cut(word[1], "=")
+					labels[key] = value
+				default:
+					t.Fatalf("%q is no directive", line)
+				}
+			}
+			devices, err := inventory.Discover(sysfstest.Open(t, "../../inventory/testdata/tree/"+tree+".txtar"), opt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			set := exposure.NewSet(policies(t, archive.Files[0].Data), labels)
+			decided, err := set.Decide(t.Context(), inventory.GuardUplinks(devices, uplinks))
+			if err != nil {
+				t.Fatal(err)
+			}
+			have := show(set, decided)
+			if *update {
+				archive.Files[1].Data = have
+				if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if diff := cmp.Diff(string(archive.Files[1].Data), string(have)); diff != "" {
+				t.Errorf("decided (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func show(set exposure.Set, devices []inventory.Device) []byte {
+	var b bytes.Buffer
+	withheld := publish.Why(devices)
+	offered := map[string]bool{}
+	for _, d := range devices {
+		fmt.Fprintf(&b, "%s %s %s", d.Name, d.Kind, d.IfName)
+		if e := d.Exposure; e.Policy != "" {
+			fmt.Fprintf(&b, ", %s by %s", e.Verdict, e.Policy)
+		}
+		if names := inventory.JoinNetworks(d); names != "" {
+			fmt.Fprintf(&b, ", wired to %s", names)
+		}
+		for _, n := range d.PhysicalNetworks {
+			if n.VLAN != 0 || n.AddressPool != "" {
+				fmt.Fprintf(&b, " (%s: VLAN %d, pool %q)", n.Name, n.VLAN, n.AddressPool)
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(d.Additional)) {
+			fmt.Fprintf(&b, ", %s=%s", name, d.Additional[name])
+		}
+		fmt.Fprintln(&b)
+		if offered[d.Name] = withheld[d.Name] == ""; !offered[d.Name] {
+			fmt.Fprintf(&b, "  not offered: %s\n", withheld[d.Name])
+		}
+	}
+	fmt.Fprintf(&b, "attributes: %s\n", strings.Join(set.Attributes(), " "))
+	for _, r := range set.Reports(devices, offered) {
+		fmt.Fprintf(&b, "policy %s: %d devices, %d offered, %d undecided\n", r.Name, r.Devices, r.Offered, r.Undecided)
+		if r.Problem != "" {
+			fmt.Fprintf(&b, "  %s\n", r.Problem)
+		}
+		if len(r.Conflicts) > 0 {
+			fmt.Fprintf(&b, "  conflicts with %s\n", strings.Join(r.Conflicts, ", "))
+		}
+	}
+	return b.Bytes()
+}
+
+// TestInvalid has one error for each policy that is wrong: NAME.yaml is the spec, and
+// said.txt behind it what is said of it.
+func TestInvalid(t *testing.T) {
+	const file = "testdata/invalid.txtar"
+	archive, err := txtar.ParseFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i+1 < len(archive.Files); i += 2 {
+		said := ""
+		objects, _, err := exposure.Decode([]byte("apiVersion: networking.dra.io/v1alpha1\nkind: DeviceExposurePolicy\nmetadata: {name: p}\nspec:\n" + string(archive.Files[i].Data)))
+		if err == nil {
+			p := exposure.New(objects[0])
+			err = p.Err
+			if p.Unsupported != "" {
+				said = "unsupported: " + p.Unsupported + "\n"
+			}
+		}
+		if err != nil {
+			said += err.Error() + "\n"
+		}
+		if *update {
+			archive.Files[i+1].Data = []byte(said)
+		} else if diff := cmp.Diff(string(archive.Files[i+1].Data), said); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", archive.Files[i].Name, diff)
+		}
+	}
+	if *update {
+		if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestAttributesOfCluster holds that policies together add no more attributes than fit
+// on a device, and that the one of the lowest priority is left out.
+func TestAttributesOfCluster(t *testing.T) {
+	var all []*exposure.Policy
+	for i := range 9 {
+		o := &v1alpha1.DeviceExposurePolicy{}
+		o.Name = fmt.Sprintf("p%d", i)
+		o.Spec.Priority = int32(i)
+		o.Spec.Exposure = &v1alpha1.Exposure{AdditionalAttributes: map[string]string{fmt.Sprintf("example.com/a%d", i): "x"}}
+		all = append(all, exposure.New(o))
+	}
+	ordered, attributes := exposure.Limit(all)
+	for _, p := range ordered {
+		if (p.Err != nil) != (p.Name == "p0") {
+			t.Errorf("policy %q: %v", p.Name, p.Err)
+		}
+	}
+	if len(attributes) != 8 || all[0].Err != nil {
+		t.Errorf("attributes %v; the argument is changed: %v", attributes, all[0].Err)
+	}
+}
+
+// TestStops holds that a context that ends stops the evaluation with an error: what was
+// decided until then must not be taken for all there is.
+func TestStops(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	set := exposure.NewSet([]*exposure.Policy{exposure.New(&v1alpha1.DeviceExposurePolicy{})}, nil)
+	if decided, err := set.Decide(ctx, []inventory.Device{{Name: "d"}}); err == nil {
+		t.Errorf("decided %v", decided)
+	}
+}
+
+// FuzzPolicy reads hostile files. What is valid can be evaluated, and makes no device
+// that the API server would refuse.
+func FuzzPolicy(f *testing.F) {
+	for _, file := range []string{"seed-9b.3", "networks"} {
+		archive, err := txtar.ParseFile("testdata/decide/" + file + ".txtar")
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(archive.Files[0].Data)
+	}
+	devices, err := inventory.Discover(sysfstest.Open(f, "../../inventory/testdata/tree/igb.txtar"), inventory.Options{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		objects, _, err := exposure.Decode(data)
+		if err != nil {
+			return
+		}
+		var all []*exposure.Policy
+		for _, o := range objects {
+			all = append(all, exposure.New(o))
+		}
+		set := exposure.NewSet(all, nil)
+		decided, err := set.Decide(t.Context(), devices)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, d := range decided {
+			if d.ID != devices[i].ID || d.HostUse != devices[i].HostUse {
+				t.Fatalf("device %q became %+v", devices[i].Name, d)
+			}
+			attributes := inventory.Attributes(d)
+			if len(attributes) > 32 {
+				t.Errorf("%d attributes", len(attributes))
+			}
+			for name, a := range attributes {
+				if a.StringValue != nil && len(*a.StringValue) > 64 {
+					t.Errorf("attribute %q is too long", name)
+				}
+			}
+			if *attributes[inventory.AttrType].StringValue != string(d.Kind) || *attributes[inventory.AttrIfName].StringValue != d.IfName {
+				t.Errorf("a policy changes what a device is: %v", attributes)
+			}
+		}
+		set.Reports(decided, nil)
+	})
+}

@@ -1,0 +1,290 @@
+package exposure
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Bounds. A device has at most 32 attributes and capacities, of which up to 18 are
+// ours; some are kept for later versions.
+const (
+	maxAdditional    = 8  // attributes that all policies of a cluster add together
+	maxAttributes    = 8  // of one policy
+	maxNetworks      = 8  // of one policy
+	maxListed        = 16 // names of any other list
+	maxProblem       = 1000
+	maxText          = resourceapi.DeviceAttributeMaxValueLength
+	maxNodeSelectors = 16
+)
+
+// networkAttribute is the attribute of ours that a policy may set.
+const networkAttribute = inventory.Driver + "/" + string(inventory.AttrPhysicalNetwork)
+
+// Policy is a policy that was read and checked.
+type Policy struct {
+	Name         string
+	UID          types.UID
+	Generation   int64
+	Priority     int32
+	NodeSelector map[string]string
+	Action       v1alpha1.ExposureAction
+	Networks     []inventory.PhysicalNetwork
+	Attributes   map[string]string // additional ones, without that of the network
+	Beside       []string          // drivers that may publish the same devices
+	// Err is what is wrong with the policy, an *Invalid; such a policy decides nothing.
+	Err error
+	// Unsupported is what of a valid policy this version cannot apply. Its networks count.
+	Unsupported string
+
+	selector inventory.Selector
+	unread   error // the selector cannot be compiled
+}
+
+// Invalid is everything that is wrong with a policy.
+type Invalid struct {
+	Policy   string
+	Problems []string // each with the path of its field
+}
+
+// Error prints one line per problem.
+func (e *Invalid) Error() string {
+	lines := make([]string, len(e.Problems))
+	for i, p := range e.Problems {
+		lines[i] = fmt.Sprintf("%s %q: %s", v1alpha1.PolicyKind, e.Policy, p)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (e *Invalid) add(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if len(text) > maxProblem {
+		text = strings.ToValidUTF8(text[:maxProblem], "") + "…"
+	}
+	e.Problems = append(e.Problems, text)
+}
+
+// New reads and checks a policy. It applies the bounds of the CRD once more: an object
+// need not have come through the API server's validation.
+func New(o *v1alpha1.DeviceExposurePolicy) *Policy {
+	p := &Policy{
+		Name: o.Name, UID: o.UID, Generation: o.Generation,
+		Priority: o.Spec.Priority, NodeSelector: o.Spec.NodeSelector, Action: cmp.Or(o.Spec.Action, v1alpha1.Expose),
+	}
+	e := &Invalid{Policy: o.Name}
+	if problems := validation.IsDNS1123Subdomain(o.Name); len(problems) > 0 {
+		e.add("metadata.name: %q: %s", o.Name, problems[0])
+	}
+	if p.Action != v1alpha1.Expose && p.Action != v1alpha1.Withhold {
+		e.add("spec.action: %q is neither %q nor %q", o.Spec.Action, v1alpha1.Expose, v1alpha1.Withhold)
+	}
+	checkLabels(e, p.NodeSelector)
+	p.compile(e, o.Spec.Selector)
+	p.networks(e, o.Spec.PhysicalNetworks)
+	if x := o.Spec.Exposure; x != nil {
+		if p.Action == v1alpha1.Withhold {
+			e.add("spec.exposure: is of action %q: remove it, or change the action", v1alpha1.Expose)
+		}
+		p.exposure(e, x)
+	}
+	if n := len(strings.Join(names(p.Networks), ",")); n > maxText {
+		e.add("spec.physicalNetworks: the names have %d bytes together, with commas, and the attribute %s takes %d: use shorter names", n, inventory.AttrPhysicalNets, maxText)
+	}
+	if len(e.Problems) > 0 {
+		p.Err = e
+	}
+	return p
+}
+
+func checkLabels(e *Invalid, selector map[string]string) {
+	if len(selector) > maxNodeSelectors {
+		e.add("spec.nodeSelector: has %d labels, at most %d are accepted", len(selector), maxNodeSelectors)
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(selector)) {
+		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
+			e.add("spec.nodeSelector: %q: %s", key, problems[0])
+		}
+		if problems := validation.IsValidLabelValue(selector[key]); len(problems) > 0 {
+			e.add("spec.nodeSelector[%q]: %q: %s", key, selector[key], problems[0])
+		}
+	}
+}
+
+func (p *Policy) compile(e *Invalid, s *v1alpha1.Selector) {
+	if s == nil {
+		return
+	}
+	p.selector, p.unread = inventory.Compile(s.CEL)
+	if p.unread != nil {
+		e.add("spec.%v", p.unread)
+		return
+	}
+	if unknown := p.selector.Unknown(); len(unknown) > 0 {
+		p.unread = fmt.Errorf("selector.cel: no device has an attribute %q", unknown[0])
+		e.add("spec.%v, and to read a missing one is an error", p.unread)
+	}
+}
+
+// networkName is what the CRD accepts.
+var networkName = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
+
+func (p *Policy) networks(e *Invalid, networks []v1alpha1.PhysicalNetwork) {
+	if len(networks) > maxNetworks {
+		e.add("spec.physicalNetworks: has %d entries, at most %d are accepted", len(networks), maxNetworks)
+		return
+	}
+	for i, n := range networks {
+		at := fmt.Sprintf("spec.physicalNetworks[%d]", i)
+		switch {
+		case !networkName.MatchString(n.Name) || len(n.Name) > 63:
+			e.add("%s.name: %q is not a name of up to 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends", at, n.Name)
+		case slices.Contains(names(p.Networks), n.Name):
+			e.add("%s.name: %q is named twice", at, n.Name)
+		}
+		if n.VLAN < 0 || n.VLAN > 4094 {
+			e.add("%s.vlan: %d is not from 0 to 4094", at, n.VLAN)
+		}
+		if len(n.AddressPool) > 253 {
+			e.add("%s.addressPool: has %d bytes, at most 253 are accepted", at, len(n.AddressPool))
+		}
+		p.Networks = append(p.Networks, inventory.PhysicalNetwork{Name: n.Name, VLAN: int(n.VLAN), AddressPool: n.AddressPool})
+	}
+}
+
+func (p *Policy) exposure(e *Invalid, x *v1alpha1.Exposure) {
+	p.attributes(e, x.AdditionalAttributes)
+	if len(x.BesideDrivers) > maxListed || len(x.SupportedCNIPlugins) > 2*maxListed || len(x.Capacity) > maxListed {
+		e.add("spec.exposure: a list is longer than is accepted")
+		return
+	}
+	for i, driver := range x.BesideDrivers {
+		if driver == inventory.Driver {
+			e.add("spec.exposure.besideDrivers[%d]: %q is plumbline's own driver", i, driver)
+		}
+	}
+	p.Beside = x.BesideDrivers
+	if x.AllowMultipleAllocations {
+		p.Unsupported = "exposure.allowMultipleAllocations: shared devices are not supported yet"
+		p.capacity(e, x)
+		return
+	}
+	for field, set := range map[string]bool{
+		"capacity": len(x.Capacity) > 0, "deviceNameSuffix": x.DeviceNameSuffix != "", "supportedCNIPlugins": len(x.SupportedCNIPlugins) > 0,
+	} {
+		if set {
+			e.add("spec.exposure.%s: is for shared devices: set allowMultipleAllocations: true, or remove it", field)
+		}
+	}
+	slices.Sort(e.Problems) // they come of a map
+}
+
+// capacity checks what a shared device has.
+func (p *Policy) capacity(e *Invalid, x *v1alpha1.Exposure) {
+	for _, name := range slices.Sorted(maps.Keys(x.Capacity)) {
+		c := x.Capacity[name]
+		if c.Value.Sign() < 0 {
+			e.add("spec.exposure.capacity.%s.value: %s is negative", name, c.Value.String())
+		}
+		if c.RequestPolicy == nil || c.RequestPolicy.Default == nil {
+			e.add("spec.exposure.capacity.%s.requestPolicy.default: is missing: without it the first claim that names no amount takes all", name)
+		} else if c.RequestPolicy.Default.Cmp(c.Value) > 0 {
+			e.add("spec.exposure.capacity.%s.requestPolicy.default: %s is more than the value %s", name, c.RequestPolicy.Default.String(), c.Value.String())
+		}
+	}
+	for i, plugin := range x.SupportedCNIPlugins {
+		for _, name := range slices.Sorted(maps.Keys(plugin.ConsumePerAllocation)) {
+			amount := plugin.ConsumePerAllocation[name]
+			c, known := x.Capacity[name]
+			at := fmt.Sprintf("spec.exposure.supportedCNIPlugins[%d].consumePerAllocation.%s", i, name)
+			switch {
+			case !known:
+				e.add("%s: capacity has no %q", at, name)
+			case c.RequestPolicy != nil && c.RequestPolicy.Default != nil && c.RequestPolicy.Default.Cmp(amount) != 0:
+				e.add("%s: %s differs from requestPolicy.default %s: a claim that names no amount gets the default, whatever step uses it", at, amount.String(), c.RequestPolicy.Default.String())
+			}
+		}
+	}
+}
+
+// attributes checks the additional attributes, and takes the network out of them.
+func (p *Policy) attributes(e *Invalid, attributes map[string]string) {
+	if len(attributes) > maxAttributes {
+		e.add("spec.exposure.additionalAttributes: has %d entries, at most %d are accepted", len(attributes), maxAttributes)
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(attributes)) {
+		value := attributes[name]
+		at := fmt.Sprintf("spec.exposure.additionalAttributes[%q]", name)
+		if len(value) > maxText {
+			e.add("%s: the value has %d bytes, an attribute takes %d", at, len(value), maxText)
+		}
+		if !utf8.ValidString(value) {
+			e.add("%s: the value is not UTF-8", at)
+		}
+		if name == networkAttribute {
+			p.shortNetwork(e, at, value)
+			continue
+		}
+		domain, id, qualified := strings.Cut(name, "/")
+		switch {
+		case !qualified || domain == inventory.Driver:
+			e.add("%s: the domain %q is plumbline's, and %s is all that a policy may set in it: use a domain of your own, as in example.com/%s", at, inventory.Driver, networkAttribute, cmp.Or(id, name))
+		case domain == "kubernetes.io" || domain == "k8s.io" || strings.HasSuffix(domain, ".kubernetes.io") || strings.HasSuffix(domain, ".k8s.io"):
+			e.add("%s: the domain %q is Kubernetes': use a domain of your own, as in example.com/%s", at, domain, id)
+		case len(validation.IsDNS1123Subdomain(domain)) > 0 || len(domain) > resourceapi.DeviceMaxDomainLength:
+			e.add("%s: %q is not a domain of at most %d bytes", at, domain, resourceapi.DeviceMaxDomainLength)
+		case len(validation.IsCIdentifier(id)) > 0 || len(id) > resourceapi.DeviceMaxIDLength:
+			e.add("%s: %q is not a name of letters, digits and '_' of at most %d bytes", at, id, resourceapi.DeviceMaxIDLength)
+		default:
+			if p.Attributes == nil {
+				p.Attributes = map[string]string{}
+			}
+			p.Attributes[name] = value
+		}
+	}
+}
+
+// shortNetwork takes the short form of one physical network.
+func (p *Policy) shortNetwork(e *Invalid, at, name string) {
+	switch {
+	case len(p.Networks) > 0 && !slices.Contains(names(p.Networks), name):
+		e.add("%s: physicalNetworks has no %q: name the network in one place", at, name)
+	case len(p.Networks) > 0:
+	case !networkName.MatchString(name):
+		e.add("%s: %q is not a name of letters, digits, '-', '_' and '.', with a letter or digit at both ends", at, name)
+	default:
+		p.Networks = []inventory.PhysicalNetwork{{Name: name}}
+	}
+}
+
+func names(networks []inventory.PhysicalNetwork) []string {
+	out := make([]string, len(networks))
+	for i, n := range networks {
+		out[i] = n.Name
+	}
+	return out
+}
+
+// On reports whether the policy is for a node with these labels.
+func (p *Policy) On(node map[string]string) bool {
+	return labels.SelectorFromSet(p.NodeSelector).Matches(labels.Set(node))
+}
+
+// same reports whether two policies say the same of a device.
+func (p *Policy) same(q *Policy) bool {
+	return p.Action == q.Action && slices.Equal(p.Networks, q.Networks) && maps.Equal(p.Attributes, q.Attributes) &&
+		slices.Equal(p.Beside, q.Beside) && p.Unsupported == q.Unsupported
+}

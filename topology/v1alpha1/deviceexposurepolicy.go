@@ -1,0 +1,340 @@
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// PolicyKind is the kind of a policy object.
+const PolicyKind = "DeviceExposurePolicy"
+
+// PolicyResource returns the plural name clients use.
+func PolicyResource() schema.GroupVersionResource {
+	return GroupVersion.WithResource("deviceexposurepolicies")
+}
+
+// DeviceExposurePolicy says which network devices of which nodes are offered to pods,
+// and to which physical networks they are wired. Of the policies that select a device
+// the one with the highest priority decides alone. Where none does, the rules that are
+// built in do.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=deviceexposurepolicies,scope=Cluster,shortName=devpol,categories=dra
+// +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Priority",type=integer,JSONPath=`.spec.priority`
+// +kubebuilder:printcolumn:name="Action",type=string,JSONPath=`.spec.action`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Devices",type=integer,JSONPath=`.status.devices`,description="devices for which the policy decides"
+// +kubebuilder:printcolumn:name="Offered",type=integer,JSONPath=`.status.offered`,description="those of them that are offered to pods"
+// +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodes`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type DeviceExposurePolicy struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   DeviceExposurePolicySpec   `json:"spec"`
+	Status DeviceExposurePolicyStatus `json:"status,omitempty"`
+}
+
+// DeviceExposurePolicyList is a list of policies.
+//
+// +kubebuilder:object:root=true
+type DeviceExposurePolicyList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []DeviceExposurePolicy `json:"items"`
+}
+
+// DeviceExposurePolicySpec is what the administrator wants.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.exposure) || !has(self.action) || self.action == 'expose'",message="exposure is of action expose: remove it, or change the action"
+type DeviceExposurePolicySpec struct {
+	// Priority decides between policies that select the same device: the highest wins.
+	// Two policies of one priority that say different things of a device change nothing
+	// for it.
+	//
+	// +kubebuilder:default=0
+	// +kubebuilder:validation:Minimum=-1000000
+	// +kubebuilder:validation:Maximum=1000000
+	// +optional
+	Priority int32 `json:"priority,omitempty"`
+
+	// NodeSelector restricts the policy to nodes with these labels; without it the
+	// policy is for all nodes.
+	//
+	// +kubebuilder:validation:MaxProperties=16
+	// +optional
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+
+	// Selector chooses devices by the attributes they are published with. Without it
+	// the policy is for all devices.
+	//
+	// +optional
+	Selector *Selector `json:"selector,omitempty"`
+
+	// Action says whether the devices are offered to pods. What is built in stays above
+	// expose: a device whose move would cost the node its own network, or that cannot be
+	// moved, is not offered.
+	//
+	// +kubebuilder:default=expose
+	// +optional
+	Action ExposureAction `json:"action,omitempty"`
+
+	// Exposure says how the devices are offered.
+	//
+	// +optional
+	Exposure *Exposure `json:"exposure,omitempty"`
+
+	// PhysicalNetworks are the networks the devices are wired to. Virtual functions have
+	// those of their PF unless a policy names others for them.
+	//
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=8
+	// +optional
+	PhysicalNetworks []PhysicalNetwork `json:"physicalNetworks,omitempty"`
+}
+
+// ExposureAction is what becomes of a device.
+//
+// +kubebuilder:validation:Enum=expose;withhold
+type ExposureAction string
+
+// The actions.
+const (
+	Expose   ExposureAction = "expose"
+	Withhold ExposureAction = "withhold"
+)
+
+// Exposure says how devices are offered.
+type Exposure struct {
+	// DeviceNameSuffix is added to the name of the device. It is for a device that is
+	// shared, and needs allowMultipleAllocations.
+	//
+	// +kubebuilder:validation:MaxLength=24
+	// +kubebuilder:validation:Pattern=`^[-a-z0-9]*[a-z0-9]$`
+	// +optional
+	DeviceNameSuffix string `json:"deviceNameSuffix,omitempty"`
+
+	// AllowMultipleAllocations has the device shared by several claims instead of moved
+	// into one pod. It is not supported yet: such a policy is not applied, and its
+	// condition Ready says so.
+	//
+	// +optional
+	AllowMultipleAllocations bool `json:"allowMultipleAllocations,omitempty"`
+
+	// Capacity of a shared device.
+	//
+	// +kubebuilder:validation:MaxProperties=16
+	// +optional
+	Capacity map[string]DeviceCapacity `json:"capacity,omitempty"`
+
+	// SupportedCNIPlugins are the step types that may use a shared device.
+	//
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=32
+	// +optional
+	SupportedCNIPlugins []SupportedCNIPlugin `json:"supportedCNIPlugins,omitempty"`
+
+	// AdditionalAttributes are published with the devices; the name is domain/name, the
+	// domain your own. The one name of ours is dra.networking/physicalNetworkName, which
+	// is short for one entry of physicalNetworks. Each device of the cluster has an
+	// attribute that any policy names, empty where no policy sets it.
+	//
+	// +kubebuilder:validation:MaxProperties=8
+	// +optional
+	AdditionalAttributes map[string]string `json:"additionalAttributes,omitempty"`
+
+	// BesideDrivers are other DRA drivers that may publish the same devices. Without it
+	// a device that another driver publishes on the node is withheld.
+	//
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=63
+	// +optional
+	BesideDrivers []string `json:"besideDrivers,omitempty"`
+}
+
+// DeviceCapacity is an amount of which claims have shares.
+type DeviceCapacity struct {
+	Value resource.Quantity `json:"value"`
+
+	// RequestPolicy says what a claim gets that names no amount.
+	//
+	// +optional
+	RequestPolicy *CapacityRequestPolicy `json:"requestPolicy,omitempty"`
+}
+
+// CapacityRequestPolicy says which amounts a claim may request.
+type CapacityRequestPolicy struct {
+	// +optional
+	Default *resource.Quantity `json:"default,omitempty"`
+}
+
+// SupportedCNIPlugin is a step type that may use a device.
+type SupportedCNIPlugin struct {
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Name string `json:"name"`
+
+	// Exclusive says that the step has the device for itself.
+	//
+	// +optional
+	Exclusive bool `json:"exclusive,omitempty"`
+
+	// ConsumePerAllocation is what of the capacity one allocation takes.
+	//
+	// +kubebuilder:validation:MaxProperties=16
+	// +optional
+	ConsumePerAllocation map[string]resource.Quantity `json:"consumePerAllocation,omitempty"`
+}
+
+// PhysicalNetwork is a network that devices are wired to.
+type PhysicalNetwork struct {
+	// Name of the network.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
+	Name string `json:"name"`
+
+	// VLAN is the ID of the network on the wire; 0 is none.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4094
+	// +optional
+	VLAN int32 `json:"vlan,omitempty"`
+
+	// AddressPool names the pool that addresses in this network come from. Nothing
+	// allocates from it yet.
+	//
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	AddressPool string `json:"addressPool,omitempty"`
+}
+
+// DeviceExposurePolicyStatus is what became of it, as the agents of the nodes report.
+type DeviceExposurePolicyStatus struct {
+	// ObservedGeneration is the generation the status speaks of.
+	//
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// Conditions of the policy: Valid (it makes sense by itself), and Ready (it is
+	// applied on each node that has reported).
+	//
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// Devices is the number of devices for which the policy decides.
+	//
+	// +optional
+	Devices int32 `json:"devices"`
+
+	// Offered is the number of those that are offered to pods.
+	//
+	// +optional
+	Offered int32 `json:"offered"`
+
+	// Nodes is the number of nodes with such a device.
+	//
+	// +optional
+	Nodes int32 `json:"nodes"`
+
+	// Reported is the number of nodes that have reported on this generation, and of all
+	// that have reported on any: 3/5.
+	//
+	// +optional
+	Reported string `json:"reported,omitempty"`
+}
+
+// ReportKind is the kind of a report object.
+const ReportKind = "DeviceExposureReport"
+
+// ReportResource returns the plural name clients use.
+func ReportResource() schema.GroupVersionResource {
+	return GroupVersion.WithResource("deviceexposurereports")
+}
+
+// DeviceExposureReport is what the agent of one node says of the policies there. Its
+// name is that of the node.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=deviceexposurereports,scope=Cluster,shortName=devrep,categories=dra
+// +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
+// +kubebuilder:printcolumn:name="Devices",type=integer,JSONPath=`.devices`
+// +kubebuilder:printcolumn:name="Offered",type=integer,JSONPath=`.offered`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type DeviceExposureReport struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Devices is the number of network devices that the node has.
+	//
+	// +optional
+	Devices int32 `json:"devices"`
+
+	// Offered is the number of those that are offered to pods.
+	//
+	// +optional
+	Offered int32 `json:"offered"`
+
+	// Policies that are for this node.
+	//
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=256
+	// +optional
+	Policies []PolicyReport `json:"policies,omitempty"`
+}
+
+// DeviceExposureReportList is a list of reports.
+//
+// +kubebuilder:object:root=true
+type DeviceExposureReportList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []DeviceExposureReport `json:"items"`
+}
+
+// PolicyReport is what a node says of one policy.
+type PolicyReport struct {
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+
+	// Generation that is applied.
+	Generation int64 `json:"generation"`
+
+	// Devices for which the policy decides, and those of them that are offered.
+	//
+	// +optional
+	Devices int32 `json:"devices"`
+	// +optional
+	Offered int32 `json:"offered"`
+
+	// Undecided is the number of devices that stay as they were, because of this policy.
+	//
+	// +optional
+	Undecided int32 `json:"undecided,omitempty"`
+
+	// Problem says why for one of them.
+	//
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Problem string `json:"problem,omitempty"`
+
+	// Conflicts are policies of the same priority that say something else of a device.
+	//
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=253
+	// +optional
+	Conflicts []string `json:"conflicts,omitempty"`
+}
