@@ -1,0 +1,110 @@
+package ops
+
+import (
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+// VFConfig is the Go side of VFParams.
+type VFConfig struct {
+	VLAN      *uint16 `json:"vlan,omitempty"`
+	VLANQoS   *uint8  `json:"vlanQoS,omitempty"`
+	VLANProto *string `json:"vlanProto,omitempty"`
+	MAC       *string `json:"mac,omitempty"`
+	MinTxRate *uint32 `json:"minTxRate,omitempty"`
+	MaxTxRate *uint32 `json:"maxTxRate,omitempty"`
+	SpoofChk  *string `json:"spoofchk,omitempty"`
+	Trust     *string `json:"trust,omitempty"`
+	LinkState *string `json:"linkState,omitempty"`
+}
+
+// VFParams are the keys for what a physical function holds for a virtual one.
+func VFParams(mac string) []contract.Param {
+	onOff := []string{"on", "off"}
+	return []contract.Param{
+		MACParam(mac),
+		{Name: "vlan", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(4094), Description: "VLAN the PF tags the VF's traffic with; 0 clears it"},
+		{Name: "vlanQoS", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(7), Description: "802.1p priority of that VLAN"},
+		{Name: "vlanProto", Type: contract.String, Enum: []string{"802.1q", "802.1ad"}, FoldCase: true, Description: "protocol of that VLAN; default 802.1q when vlan is given"},
+		{Name: "minTxRate", Aliases: []string{"min_tx_rate"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "guaranteed transmit rate in Mbit/s; 0 is none"},
+		{Name: "maxTxRate", Aliases: []string{"max_tx_rate"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "transmit rate limit in Mbit/s; 0 is none"},
+		{Name: "spoofchk", Type: contract.String, Enum: onOff, OnOff: true, Description: "drop frames with a foreign source MAC"},
+		{Name: "trust", Type: contract.String, Enum: onOff, OnOff: true, Description: "let the VF change its MAC and enter promiscuous mode"},
+		{Name: "linkState", Aliases: []string{"link_state"}, Type: contract.String, Enum: []string{"auto", "enable", "disable"}, Description: "link state the VF sees"},
+	}
+}
+
+// CheckVF holds the exclusions sriov-cni tests: QoS and 802.1ad need a VLAN.
+func CheckVF(c map[string]any, unresolved map[string]bool) []contract.FieldError {
+	if unresolved["vlan"] {
+		return nil
+	}
+	vlan, hasVLAN := number(c["vlan"])
+	qos, hasQoS := number(c["vlanQoS"])
+	var out []contract.FieldError
+	if hasQoS && !hasVLAN {
+		out = append(out, contract.FieldError{Field: "vlanQoS", Message: "needs vlan: add it"})
+	}
+	if hasQoS && qos != 0 && hasVLAN && vlan == 0 {
+		out = append(out, contract.FieldError{Field: "vlanQoS", Message: "must be 0 with vlan 0, which means no VLAN"})
+	}
+	if c["vlanProto"] == "802.1ad" && vlan == 0 {
+		out = append(out, contract.FieldError{Field: "vlanProto", Message: "802.1ad needs a vlan other than 0"})
+	}
+	if lo, ok := number(c["minTxRate"]); ok {
+		if hi, ok := number(c["maxTxRate"]); ok && hi != 0 && lo > hi {
+			out = append(out, contract.FieldError{Field: "minTxRate", Message: "must not exceed maxTxRate"})
+		}
+	}
+	return out
+}
+
+func number(v any) (int64, bool) {
+	switch v := v.(type) {
+	case int64:
+		return v, true
+	case float64:
+		return int64(v), true
+	case int:
+		return int64(v), true
+	}
+	return 0, false
+}
+
+// Want wants the settings on the physical function, if there are any.
+func (c VFConfig) Want(p *Planner, id string) error {
+	if c.MAC != nil {
+		if err := MAC("mac", *c.MAC); err != nil {
+			return err
+		}
+	}
+	vf := netstate.VF{
+		ID: id, MAC: c.MAC, VLAN: c.VLAN, QoS: c.VLANQoS, Protocol: c.VLANProto,
+		SpoofCheck: OnOff(c.SpoofChk), Trust: OnOff(c.Trust),
+		MinTxRateMbps: c.MinTxRate, MaxTxRateMbps: c.MaxTxRate, LinkState: c.LinkState,
+	}
+	if len(netstate.Fields(vf)) == 0 {
+		return nil
+	}
+	if c.VLAN != nil && c.VLANQoS == nil {
+		vf.QoS = new(uint8(0))
+	}
+	if c.VLAN != nil && *c.VLAN != 0 && c.VLANProto == nil {
+		vf.Protocol = new("802.1q")
+	}
+	_, ok, err := Lookup(p, vf)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		_, there, err := Lookup(p, netstate.Device{ID: id})
+		if err == nil && !there { // unplugged, and no mistake of the user's
+			_, err = p.Device(id)
+		}
+		if err != nil {
+			return err
+		}
+		return Invalid("", "device %q is not a virtual function: settings on a physical function do not apply to it; use type host-device", id)
+	}
+	return p.Want(vf)
+}
