@@ -268,6 +268,8 @@ func (p *Planner) imagine(o netstate.Object) {
 			ID: o.ID, MAC: new(im.mac()), VLAN: new(uint16(0)), QoS: new(uint8(0)), Protocol: new("802.1q"), SpoofCheck: new(true),
 			Trust: new(false), MinTxRateMbps: new(uint32(0)), MaxTxRateMbps: new(uint32(0)), LinkState: new("auto"),
 		})
+	case netstate.Binding:
+		p.put(netstate.Binding{ID: o.ID, Driver: new("as it is"), Override: new(""), PF: im.domain + ":00:00.0", Group: im.domain})
 	case netstate.Sysctl:
 		p.put(netstate.Sysctl{Path: o.Path, Value: new("as it is")})
 	case netstate.Link:

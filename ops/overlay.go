@@ -110,7 +110,7 @@ func byReachability(changes []netstate.Change) []netstate.Change {
 // what has no link any more.
 func survivor(now *netstate.Snapshot, o netstate.Object) (netstate.Object, bool) {
 	l, there := now.Link(netstate.LinkOf(o))
-	if !there || o.Traits().Phase == netstate.PhaseLinks || netstate.KernelMade(o) {
+	if !there || o.Traits().Phase <= netstate.PhaseLinks || netstate.KernelMade(o) {
 		return nil, false
 	}
 	r, isRoute := o.(netstate.Route)

@@ -231,6 +231,9 @@ func needsReplace(diff []netstate.FieldDiff) bool {
 }
 
 func (q *sequencer) device(w want, o netstate.Device) error {
+	if o.At == nil {
+		return nil // it is lost with another change, such as that of its driver
+	}
 	have, ok := netstate.Lookup(q.now, o)
 	if !ok || have.At == nil {
 		return fault.New(fault.Gone, fmt.Errorf("device %q is neither on the host nor in the sandbox", o.ID))

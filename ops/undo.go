@@ -73,17 +73,7 @@ func Absent(have *netstate.Snapshot, history []netstate.Change) []string {
 
 // absent reports whether a device has an interface somewhere else.
 func absent(d netstate.Device) bool {
-	return d.At == nil && !UserspaceDriver(d.Driver) && (d.Driver != "" || d.Lost)
-}
-
-// UserspaceDriver reports whether a driver hands the device to user space, so
-// that it has no network interface.
-func UserspaceDriver(driver string) bool {
-	switch driver {
-	case "uio_pci_generic", "igb_uio", "pci-stub", "pciback", "xen-pciback":
-		return true
-	}
-	return strings.Contains(driver, "vfio") // vfio-pci and its variants, such as mlx5_vfio_pci
+	return d.At == nil && !netstate.UserspaceDriver(d.Driver) && (d.Driver != "" || d.Lost)
 }
 
 type undoer struct {
@@ -201,7 +191,7 @@ func (u *undoer) undo(c netstate.Change) {
 		u.device(c)
 		return
 	case netstate.VF:
-		if d, ok := u.now.Device(o.ID); ok && d.At == nil && !UserspaceDriver(d.Driver) {
+		if d, ok := u.now.Device(o.ID); ok && d.At == nil && !netstate.UserspaceDriver(d.Driver) {
 			return // its settings are put back when the function is home
 		}
 	case netstate.Link:

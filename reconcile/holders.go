@@ -123,7 +123,9 @@ func sharedDevice(devices map[string]string, other Record) (step, device string)
 
 // holds reports whether the record's sandbox has the device.
 func holds(rec Record, device string) bool {
-	return slices.ContainsFunc(rec.History, func(c netstate.Change) bool { return c.Key() == netstate.DeviceKey(device) })
+	return slices.ContainsFunc(rec.History, func(c netstate.Change) bool {
+		return c.Key() == netstate.DeviceKey(device) || c.Key() == netstate.BindingKey(device)
+	})
 }
 
 // mayTake reports whether this pass may be the first to move the device, and so has to

@@ -286,7 +286,9 @@ func Coalesce(history []Change, more ...Change) []Change {
 // makes the change; a release that took it for what was there before us would put
 // back what we had made ourselves.
 func Lasting(changes []Change) []Change {
-	return slices.DeleteFunc(Parts(changes), func(c Change) bool { return c.Implied && c.Action() == Update })
+	return slices.DeleteFunc(Parts(changes), func(c Change) bool {
+		return c.Implied && c.Action() == Update && c.Key().Kind == KindLink
+	})
 }
 
 // DropDeleted drops from a history what we made and is gone.

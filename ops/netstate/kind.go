@@ -24,6 +24,7 @@ const (
 	KindVF         Kind = "vf"
 	KindRule       Kind = "rule"
 	KindNeighbor   Kind = "neighbor"
+	KindBinding    Kind = "binding"
 )
 
 // kinds is the only list of kinds: how an object of each is read. It is a
@@ -40,6 +41,7 @@ var kinds = map[Kind]reader{
 	KindVF:         readerOf[VF](),
 	KindRule:       readerOf[Rule](),
 	KindNeighbor:   readerOf[Neighbor](),
+	KindBinding:    readerOf[Binding](),
 }
 
 // Kinds lists the kinds, sorted.
@@ -73,18 +75,19 @@ type Phase int
 
 // The phases.
 const (
-	PhaseLinks     Phase = iota // links, devices and their settings
-	PhaseAddresses              // once links are where they belong: joining a VRF or a bond drops IPv6 addresses
-	PhaseRoutes                 // once gateways can be reached
-	PhaseRules                  // once there are routes where they lead
+	PhasePrepare   Phase = iota - 1 // what decides which links there are, and needs no sandbox
+	PhaseLinks                      // links, devices and their settings: of kinds that say none
+	PhaseAddresses                  // once links are where they belong: joining a VRF or a bond drops IPv6 addresses
+	PhaseRoutes                     // once gateways can be reached
+	PhaseRules                      // once there are routes where they lead
 	phases
 )
 
 // Phases lists the phases in order.
 func Phases() []Phase {
-	out := make([]Phase, phases)
-	for i := range out {
-		out[i] = Phase(i)
+	var out []Phase
+	for p := PhasePrepare; p < phases; p++ {
+		out = append(out, p)
 	}
 	return out
 }

@@ -8,7 +8,6 @@ import (
 	"testing/fstest"
 
 	"github.com/plumbline/plumbline/inventory"
-	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
@@ -254,8 +253,8 @@ func TestUserspaceDrivers(t *testing.T) {
 		"igbvf": false, "mlx5_core": false, "": false,
 	} {
 		listed := inventory.Device{ID: "0000:01:10.0", Driver: driver}.State() == "userspace"
-		if listed != want || ops.UserspaceDriver(driver) != want {
-			t.Errorf("%q: listed %t, planned %t, want %t", driver, listed, ops.UserspaceDriver(driver), want)
+		if listed != want || netstate.UserspaceDriver(driver) != want {
+			t.Errorf("%q: listed %t, planned %t, want %t", driver, listed, netstate.UserspaceDriver(driver), want)
 		}
 	}
 }

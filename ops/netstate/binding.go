@@ -1,0 +1,92 @@
+package netstate
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// Binding is which driver a PCI function has. It outlives the sandbox and the
+// process, but not the boot: at a boot each function gets the driver that its IDs
+// choose.
+type Binding struct {
+	ID string `json:"id" plan:"key"` // PCI address
+	// Driver is the driver that is bound; "" is none.
+	Driver *string `json:"driver,omitempty" plan:"live"`
+	// Override is the only driver that the kernel binds to the function by itself
+	// (driver_override); "" leaves that to its IDs. Any driver load or probe while we
+	// have the function would otherwise take it.
+	Override *string `json:"override,omitempty" plan:"live"`
+
+	// Observed only.
+	PF string `json:"pf,omitempty" plan:"-"` // of a virtual function: its physical one
+	// Group is the number of its IOMMU group, "" for none. Shared are the other
+	// functions in it, but for bridges: the IOMMU does not tell them apart. NoIOMMU
+	// says that the group is one of VFIO's that isolates nothing.
+	Group   string   `json:"group,omitempty" plan:"-"`
+	Shared  []string `json:"shared,omitempty" plan:"-"`
+	NoIOMMU bool     `json:"noIOMMU,omitempty" plan:"-"`
+	// Nodes are the character devices by which a process uses the function; none
+	// while a driver of the kernel has it.
+	Nodes []string `json:"nodes,omitempty" plan:"-"`
+}
+
+// Key is the function's PCI address.
+func (b Binding) Key() Key { return BindingKey(b.ID) }
+
+// LivesOn is none: a function is part of the machine.
+func (Binding) LivesOn() Key { return Key{} }
+
+// On is the same.
+func (b Binding) On(Key) Object { return b }
+
+var bindingTraits = Traits{
+	Host: true, Setting: true, Held: true, Phase: PhasePrepare, Cost: 8, effects: (*model).binding,
+	absent: func(o Object) error {
+		return fault.New(fault.Gone, fmt.Errorf("PCI function %q does not exist", o.(Binding).ID))
+	},
+}
+
+// Traits are those of bindings.
+func (Binding) Traits() *Traits { return &bindingTraits }
+
+// BindingKey is the key of the binding of the function with that PCI address.
+func BindingKey(id string) Key { return Key{KindBinding, id} }
+
+// UserspaceDriver reports whether a driver hands the device to user space, so
+// that it has no network interface.
+func UserspaceDriver(driver string) bool {
+	switch driver {
+	case "uio_pci_generic", "igb_uio", "pci-stub", "pciback", "xen-pciback":
+		return true
+	}
+	return strings.Contains(driver, "vfio") // vfio-pci and its variants, such as mlx5_vfio_pci
+}
+
+// binding binds a function to another driver. Its interface is deleted, and comes
+// with a driver of the kernel as a new one on the host: down, under a name that the
+// kernel chooses.
+func (m *model) binding(c Change) {
+	m.store(c)
+	after, ok := c.After.(Binding)
+	d, known := m.Device(after.ID)
+	if !ok || after.Driver == nil || !known || d.Driver == *after.Driver {
+		return
+	}
+	bare := Device{ID: d.ID, Driver: *after.Driver}
+	m.Put(bare)
+	if d.At != nil {
+		if l, ok := m.Link(*d.At); ok {
+			m.dropLink(l, false)
+		}
+		m.imply(d, Device{ID: d.ID})
+	}
+	if bare.Driver == "" || UserspaceDriver(bare.Driver) {
+		return
+	}
+	l := Link{Name: HostName("eth-" + d.ID), LinkKind: "device", DeviceID: d.ID, Up: new(false), Master: new(""), TxQueueLen: new(uint32(1000))} // DEFAULT_TX_QUEUE_LEN
+	bare.At, bare.Up = &l.Name, l.Up
+	m.Put(l)
+	m.Put(bare)
+}

@@ -1,0 +1,308 @@
+package binding
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// Options say where the machine is found. The zero value is this one.
+type Options struct {
+	// Sysfs is where sysfs is mounted and can be written; /sys when empty.
+	Sysfs string
+	// Patience bounds the wait for a driver to let go of a function. Default 2 s.
+	Patience time.Duration
+}
+
+// Host is the PCI functions of this machine. It is safe for concurrent use.
+type Host struct {
+	root     string
+	patience time.Duration
+
+	mu sync.Mutex
+	// unbinding are the functions whose driver has been told to let go of them and has
+	// not done so yet.
+	unbinding map[string]chan error
+}
+
+// Open returns the functions of the machine.
+func Open(o Options) *Host {
+	if o.Sysfs == "" {
+		o.Sysfs = "/sys"
+	}
+	if o.Patience == 0 {
+		o.Patience = 2 * time.Second
+	}
+	return &Host{root: o.Sysfs, patience: o.Patience, unbinding: map[string]chan error{}}
+}
+
+// Domain is the part of the engine's options that makes it keep bindings. Their
+// history ends with the boot: it is the kernel that forgets them.
+func (h *Host) Domain() reconcile.ExternalDomain {
+	return reconcile.ExternalDomain{
+		Name: "the PCI bus", Kinds: []netstate.Kind{netstate.KindBinding},
+		Open: func(context.Context, reconcile.Sandbox) (reconcile.External, error) { return h, nil },
+	}
+}
+
+var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)
+
+// Extend implements reconcile.External.
+func (h *Host) Extend(_ context.Context, s *netstate.Snapshot, ask []netstate.Object) error {
+	for _, o := range ask {
+		b, there, err := h.read(o.Key().ID)
+		switch {
+		case err != nil:
+			return fmt.Errorf("read %s: %w", o.Key(), err)
+		case there:
+			s.Put(b)
+		default:
+			s.PutAbsent(o.Key())
+		}
+	}
+	return nil
+}
+
+// Close implements reconcile.External: nothing is held open.
+func (h *Host) Close() error { return nil }
+
+func (h *Host) function(id string) string { return filepath.Join(h.root, "bus/pci/devices", id) }
+
+// read reads one function, false when there is none.
+func (h *Host) read(id string) (b netstate.Binding, there bool, err error) {
+	if !pciAddress.MatchString(id) {
+		return b, false, nil
+	}
+	dir := h.function(id)
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return b, false, nil
+	}
+	b = netstate.Binding{ID: id, Driver: new(target(dir, "driver")), PF: target(dir, "physfn"), Group: target(dir, "iommu_group")}
+	override, err := text(dir, "driver_override")
+	if err != nil {
+		return b, false, err
+	}
+	if override == "(null)" { // lib/vsprintf.c writes that for none
+		override = ""
+	}
+	b.Override = &override
+	if b.Group != "" {
+		if err := h.readGroup(&b); err != nil {
+			return b, false, err
+		}
+	}
+	b.Nodes = nodes(dir, b)
+	return b, true, nil
+}
+
+// noIOMMU is the name of the groups that VFIO makes where there is no IOMMU
+// (drivers/vfio/group.c, vfio_noiommu_group_alloc).
+const noIOMMU = "vfio-noiommu"
+
+// readGroup reads who shares the IOMMU group.
+func (h *Host) readGroup(b *netstate.Binding) error {
+	group := filepath.Join(h.root, "kernel/iommu_groups", b.Group)
+	name, _ := text(group, "name") // most have none
+	b.NoIOMMU = name == noIOMMU
+	members, err := os.ReadDir(filepath.Join(group, "devices"))
+	if err != nil {
+		return err
+	}
+	for _, m := range members {
+		class, _ := text(h.function(m.Name()), "class")
+		bridge := strings.HasPrefix(class, "0x06") // it routes what others send, and VFIO lets it have its driver
+		if m.Name() != b.ID && !bridge {
+			b.Shared = append(b.Shared, m.Name())
+		}
+	}
+	slices.Sort(b.Shared)
+	return nil
+}
+
+// nodes are the character devices that the driver of a function has made.
+func nodes(dir string, b netstate.Binding) []string {
+	switch {
+	case isVFIO(*b.Driver) && b.NoIOMMU:
+		return []string{"/dev/vfio/noiommu-" + b.Group, "/dev/vfio/vfio"}
+	case isVFIO(*b.Driver) && b.Group != "":
+		return []string{"/dev/vfio/" + b.Group, "/dev/vfio/vfio"}
+	}
+	made, _ := filepath.Glob(filepath.Join(dir, "uio", "uio[0-9]*"))
+	var out []string
+	for _, m := range made {
+		out = append(out, "/dev/"+filepath.Base(m))
+	}
+	return out
+}
+
+func isVFIO(driver string) bool { return strings.Contains(driver, "vfio") }
+
+// inUse reports whether a process has the function open. A driver of VFIO enables it
+// for that time only (drivers/vfio/pci/vfio_pci_core.c, vfio_pci_core_enable).
+func (h *Host) inUse(id, driver string) bool {
+	enabled, err := text(h.function(id), "enable")
+	return isVFIO(driver) && (err != nil || enabled != "0")
+}
+
+// Apply implements reconcile.External.
+func (h *Host) Apply(ctx context.Context, c netstate.Change) error {
+	want, ok := c.After.(netstate.Binding)
+	if !ok {
+		return fault.New(fault.Invalid, errors.New("a binding is not deleted, it is changed"))
+	}
+	have, there, err := h.read(want.ID)
+	switch {
+	case err != nil:
+		return err
+	case !there:
+		return netstate.Absent(want)
+	}
+	if want.Driver != nil && *want.Driver != *have.Driver {
+		if err := h.rebind(ctx, want.ID, *have.Driver, *want.Driver); err != nil {
+			return errors.Join(err, h.override(want.ID, *have.Override))
+		}
+	}
+	if want.Override == nil {
+		want.Override = have.Override
+	}
+	return h.override(want.ID, *want.Override)
+}
+
+// rebind gives a function another driver, "" for none, or the one that it had.
+func (h *Host) rebind(ctx context.Context, id, from, to string) error {
+	if to != "" {
+		if _, err := os.Stat(h.driver(to)); err != nil {
+			return fault.New(fault.Unsupported, fmt.Errorf("driver %q is not loaded: run modprobe %s on the node, and name it in /etc/modules-load.d", to, to))
+		}
+		// From here on nothing else takes the function, also after a crash.
+		if err := h.override(id, to); err != nil {
+			return err
+		}
+	}
+	if from != "" {
+		if err := h.unbind(ctx, id, from); err != nil {
+			return err
+		}
+	}
+	if to == "" {
+		return nil
+	}
+	err := h.bind(id, to)
+	if err == nil || from == "" {
+		return err
+	}
+	if back := errors.Join(h.override(id, from), h.bind(id, from)); back != nil {
+		return fmt.Errorf("%w; and driver %q does not take it back: %w", err, from, back)
+	}
+	return err
+}
+
+func (h *Host) driver(name string) string { return filepath.Join(h.root, "bus/pci/drivers", name) }
+
+// bind binds a function that has no driver. It is no error that somebody was faster.
+func (h *Host) bind(id, driver string) error {
+	err := write(filepath.Join(h.driver(driver), "bind"), id)
+	if target(h.function(id), "driver") == driver {
+		return nil
+	}
+	if err == nil {
+		err = errors.New("it has another driver by now, or none")
+	}
+	return because(err, "driver %q does not take it", driver)
+}
+
+// unbind takes its driver from a function. A driver of VFIO waits in the kernel,
+// where no signal ends it, until every process has closed the function: that is not
+// begun while one has it open, and not waited for when one was faster.
+func (h *Host) unbind(ctx context.Context, id, driver string) error {
+	if h.inUse(id, driver) {
+		return fault.New(fault.NotReady, fmt.Errorf("a process has it open by driver %q: end the process", driver))
+	}
+	h.mu.Lock()
+	done, under := h.unbinding[id]
+	if !under {
+		done = make(chan error, 1)
+		h.unbinding[id] = done
+		go func() {
+			done <- write(filepath.Join(h.driver(driver), "unbind"), id)
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			delete(h.unbinding, id)
+		}()
+	}
+	h.mu.Unlock()
+	timer := time.NewTimer(h.patience)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		if err != nil && target(h.function(id), "driver") == driver {
+			return because(err, "driver %q does not let go of it", driver)
+		}
+		return nil
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return fault.New(fault.NotReady, fmt.Errorf("driver %q has not let go of it yet: a process has it open", driver))
+}
+
+// override sets the only driver that the kernel binds to a function by itself, ""
+// for the one its IDs choose.
+func (h *Host) override(id, driver string) error {
+	have, err := text(h.function(id), "driver_override")
+	if err == nil && have == driver || have == "(null)" && driver == "" {
+		return nil
+	}
+	if err := write(filepath.Join(h.function(id), "driver_override"), driver+"\n"); err != nil {
+		return because(err, "driver_override %q", driver)
+	}
+	return nil
+}
+
+// because names what was refused. A sysfs that cannot be written is the way the agent
+// was installed.
+func because(err error, format string, args ...any) error {
+	what := fmt.Errorf(format+": %w", append(args, err)...)
+	switch {
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		return fault.New(fault.Unsupported, fmt.Errorf("%w: the agent may not write to sysfs: set agent.driverBinding in the chart's values", what))
+	case errors.Is(err, fs.ErrNotExist):
+		return fault.New(fault.Gone, what)
+	}
+	return what
+}
+
+func write(file, text string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
+}
+
+// target returns the last component of what a link points to, "" without one.
+func target(dir, link string) string {
+	to, err := os.Readlink(filepath.Join(dir, link))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(to)
+}
+
+func text(dir, file string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(dir, file))
+	return strings.TrimSpace(string(b)), err
+}
