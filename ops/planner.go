@@ -281,6 +281,40 @@ func (p *Planner) AssignedDevice() (string, bool) {
 	return id, id != ""
 }
 
+// Assigned reports whether a root step of the topology has the device.
+func (p *Planner) Assigned(id string) bool {
+	for _, g := range p.req.Given {
+		if g.Device == id {
+			return true
+		}
+	}
+	return false
+}
+
+// Free returns an error unless the host can do without the device: it exists, no
+// other sandbox has it, and the host does not use it. It may have no interface.
+func (p *Planner) Free(id string) error {
+	d, ok, err := Lookup(p, netstate.Device{ID: id})
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return fault.New(fault.Gone, fmt.Errorf("device %q does not exist", id))
+	case d.At == nil && d.Driver != "" && !netstate.UserspaceDriver(d.Driver):
+		return fault.New(fault.NotReady, fmt.Errorf("device %q has no network interface here, though driver %q makes one: it is in another namespace", id, d.Driver))
+	case d.At != nil && !netstate.OnHost(*d.At):
+		return fault.New(fault.Conflict, fmt.Errorf("device %q is in the sandbox as %q already, and not by us", id, *d.At))
+	}
+	return usedByHost(d)
+}
+
+func usedByHost(d netstate.Device) error {
+	if d.Use == "" || d.At == nil || !netstate.OnHost(*d.At) {
+		return nil
+	}
+	return fault.New(fault.Conflict, fmt.Errorf("device %q (%s) is used by the host: %s", d.ID, netstate.BaseName(*d.At), d.Use))
+}
+
 // Device returns a device as it will be. One that is neither on the host nor
 // in the sandbox is an error of kind Gone.
 func (p *Planner) Device(id string) (netstate.Device, error) {
@@ -312,8 +346,8 @@ func (p *Planner) Attach(id, configured string, link netstate.Link, cfg AddressC
 	if err != nil {
 		return err
 	}
-	if d.Use != "" && netstate.OnHost(*d.At) {
-		return fault.New(fault.Conflict, fmt.Errorf("device %q (%s) is used by the host: %s", id, netstate.BaseName(*d.At), d.Use))
+	if err := usedByHost(d); err != nil {
+		return err
 	}
 	if err := p.make(name); err != nil {
 		return err
@@ -335,6 +369,10 @@ func (p *Planner) Produce(link string) {
 		p.current.made = append(p.current.made, link)
 	}
 }
+
+// Later says that a part of the step waits for what only a change makes known: it is
+// planned again after that.
+func (p *Planner) Later(what string) { p.current.later = what }
 
 // ProduceDevices sets the device-node part of the step's result.
 func (p *Planner) ProduceDevices(d topology.Devices) { p.current.devices = &d }

@@ -162,7 +162,6 @@ func (v *validator) unknownType(i int) {
 var unsupportedTypes = map[string]string{
 	"ovn-k8s-cni-overlay": "not supported yet",
 	"rdma":                "not supported yet",
-	"vfio-pci":            "not supported yet",
 }
 
 // input checks what a step is given and computes what it gives.

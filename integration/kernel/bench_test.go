@@ -17,6 +17,7 @@ import (
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/binding"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
@@ -86,8 +87,37 @@ func engine(host *kernel.Host, dir string, wrap func(reconcile.Domain) reconcile
 			}
 			return d, err
 		},
+		External: []reconcile.ExternalDomain{bindings(wrap)},
 	}), nil
 }
+
+// bindings is the domain of drivers of PCI functions, whose changes count and fail as
+// those of the kernel's do.
+func bindings(wrap func(reconcile.Domain) reconcile.Domain) reconcile.ExternalDomain {
+	d := binding.Open(binding.Options{}).Domain()
+	if wrap == nil {
+		return d
+	}
+	whole := d.Open
+	d.Open = func(ctx context.Context, sb reconcile.Sandbox) (reconcile.External, error) {
+		e, err := whole(ctx, sb)
+		return wrap(alone{External: e}), err
+	}
+	return d
+}
+
+// alone is a domain without a sandbox.
+type alone struct {
+	reconcile.Domain // nil: what only the kernel's domain is asked
+	reconcile.External
+}
+
+func (a alone) Extend(ctx context.Context, s *netstate.Snapshot, ask []netstate.Object) error {
+	return a.External.Extend(ctx, s, ask)
+}
+func (a alone) Apply(ctx context.Context, c netstate.Change) error { return a.External.Apply(ctx, c) }
+func (a alone) Close() error                                       { return a.External.Close() }
+func (a alone) Counters() (dumps, gets, writes uint64)             { return 0, 0, 0 }
 
 // parts are what every engine is made of: the journal in dir and the step types.
 func parts(dir string) (*journal.Journal, *ops.Registry, error) {
@@ -150,6 +180,17 @@ func (l *lane) watched() []netstate.Object {
 	return out
 }
 
+// drivers adds to a state which drivers the watched functions have.
+func drivers(s *netstate.Snapshot, watched []netstate.Object) error {
+	var ask []netstate.Object
+	for _, o := range watched {
+		if d, ok := o.(netstate.Device); ok && d.HasPCIAddress() {
+			ask = append(ask, netstate.Binding{ID: d.ID})
+		}
+	}
+	return binding.Open(binding.Options{}).Extend(context.Background(), s, ask)
+}
+
 // state is everything a case may change, as it is now. What comes and goes by
 // itself (link-local addresses, the kernel's own routes) is left out.
 func (l *lane) state(path string) *netstate.Snapshot {
@@ -161,7 +202,11 @@ func (l *lane) state(path string) *netstate.Snapshot {
 	defer d.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	s, err := d.Observe(ctx, l.watched())
+	watched := l.watched()
+	s, err := d.Observe(ctx, watched)
+	if err == nil {
+		err = drivers(s, watched)
+	}
 	if err != nil {
 		l.t.Fatal(err)
 	}

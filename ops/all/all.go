@@ -11,6 +11,7 @@ import (
 	"github.com/plumbline/plumbline/ops/macvlan"
 	"github.com/plumbline/plumbline/ops/sriov"
 	"github.com/plumbline/plumbline/ops/tuning"
+	"github.com/plumbline/plumbline/ops/vfiopci"
 	"github.com/plumbline/plumbline/ops/vlan"
 	"github.com/plumbline/plumbline/ops/vrf"
 )
@@ -28,5 +29,6 @@ func Registry() (*ops.Registry, error) {
 		macvlan.Op,
 		bridge.Op,
 		dummy.Op,
+		vfiopci.Op,
 	)
 }

@@ -174,12 +174,31 @@ func (g *generator) root(c *optest.Case, i int) {
 			netstate.Link{Name: host, LinkKind: "device", DeviceID: id, MAC: &mac, MTU: new(uint32(1500)), Up: &up, Master: new(""), TxQueueLen: new(uint32(1000))},
 			netstate.VF{ID: id, MAC: &mac, VLAN: new(uint16(0)), QoS: new(uint8(0)), Protocol: new("802.1q"), SpoofCheck: new(true), Trust: new(g.IntN(2) == 0)})
 		c.Appears = append(c.Appears, netstate.Ethtool{Link: link, Class: "feature", Name: "rx-checksum", Value: new("off")})
-		if g.IntN(3) == 0 {
+		switch g.IntN(6) {
+		case 0:
+			g.bound(c, i, id)
+			return
+		case 1, 2:
 			c.Given[g.step("host-device", link, nil, "name: "+link).step] = ops.Given{Device: id}
 			return
 		}
 		c.Given[g.step("sriov", link, nil, "ifName: "+link+g.mtu()+g.maybe("trust: on")+g.maybe("vlan: %d", g.IntN(100))).step] = ops.Given{Device: id}
 	}
+}
+
+// bound adds a root step that takes the device away from the kernel.
+func (g *generator) bound(c *optest.Case, i int, id string) {
+	for j, o := range c.Have {
+		if d, ok := o.(netstate.Device); ok && d.ID == id {
+			d.Driver = "igbvf"
+			c.Have[j] = d
+		}
+	}
+	c.Have = append(c.Have, netstate.Binding{
+		ID: id, Driver: new("igbvf"), Override: new([]string{"", "igbvf"}[g.IntN(2)]), PF: "0000:01:00.0", Group: fmt.Sprint(i), Nodes: []string{"/dev/uio0"},
+	})
+	driver := []string{"driver: vfio-pci", "driver: uio_pci_generic, allowUnprotectedDMA: true"}[g.IntN(2)]
+	c.Given[g.step("vfio-pci", "", nil, driver+g.maybe("trust: on")+g.maybe("mac: \"02:00:00:00:04:%02x\"", i)).step] = ops.Given{Device: id}
 }
 
 // stack adds one derived step.
@@ -237,6 +256,15 @@ func (g *generator) drift(w *optest.World, history []netstate.Change) {
 				w.Apply(netstate.Change{Before: netstate.Link{Name: have.Name, Up: have.Up}, After: netstate.Link{Name: have.Name, Up: new(false)}})
 			default:
 				w.Apply(netstate.Change{Before: netstate.Link{Name: have.Name, MTU: have.MTU}, After: netstate.Link{Name: have.Name, MTU: new(uint32(1280))}})
+			}
+		case netstate.Binding:
+			switch g.IntN(3) {
+			case 0:
+				w.Apply(netstate.Change{Before: have, After: netstate.Binding{ID: have.ID, Override: new("")}})
+			case 1:
+				w.Apply(netstate.Change{Before: have, After: netstate.Binding{ID: have.ID, Driver: new("igbvf")}})
+			default:
+				w.Apply(netstate.Change{Before: have, After: netstate.Binding{ID: have.ID, Driver: new("")}})
 			}
 		case netstate.VF:
 			if wanted := o.(netstate.VF); wanted.Trust != nil {
