@@ -1,8 +1,10 @@
 package inventory
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 )
@@ -27,6 +29,58 @@ func (u Uplinks) Problem() error {
 		out = append(out, fmt.Errorf("withheld %q, as it may carry a default route: %w", ifName, u.Unread[ifName]))
 	}
 	return errors.Join(out...)
+}
+
+// Routes answers queries about the default routes of the host, IPv4 and IPv6.
+type Routes interface {
+	// Best returns the interface of the best default route, "" if there is none.
+	Best(ctx context.Context) (ifName string, err error)
+	// Over returns the interface of a device if it carries a default route, else "".
+	Over(ctx context.Context, id string) (ifName string, err error)
+}
+
+// QueryUplinks returns which of these devices carry a default route. It queries each
+// interface that is up: the best route alone would leave out the second uplink of a
+// machine that has two. One that cannot be read is listed as such: it may come from a
+// pod, and must not cost the others.
+func QueryUplinks(ctx context.Context, devices []Device, routes Routes) (Uplinks, error) {
+	best, err := routes.Best(ctx)
+	if err != nil {
+		return Uplinks{}, fmt.Errorf("default routes: %w", err)
+	}
+	out := Uplinks{Unread: map[string]error{}}
+	if best != "" {
+		out.Routes = append(out.Routes, best)
+	}
+	query := func(id, ifName string) {
+		switch carrier, err := routes.Over(ctx, id); {
+		case err != nil:
+			out.Unread[ifName] = err
+		case carrier != "":
+			out.Routes = append(out.Routes, carrier)
+		}
+	}
+	for _, d := range devices {
+		if d.IfName != "" && d.Up {
+			query(d.ID, d.IfName)
+		}
+		for _, name := range d.OtherIfNames {
+			query(ifPrefix+name, name)
+		}
+	}
+	return out, ctx.Err()
+}
+
+// DiscoverGuarded is Discover with the devices marked that carry a default route. When
+// that cannot be found out it lists none, since the way to the host could be given away.
+// Devices of which a part could be read are listed, with the error.
+func DiscoverGuarded(ctx context.Context, sys fs.FS, opt Options, routes Routes) ([]Device, error) {
+	devices, err := Discover(sys, opt)
+	uplinks, failed := QueryUplinks(ctx, devices, routes)
+	if failed != nil {
+		return nil, failed
+	}
+	return GuardUplinks(devices, uplinks), errors.Join(err, uplinks.Problem())
 }
 
 // GuardUplinks returns the devices with those marked that carry a default

@@ -165,61 +165,41 @@ func discover(ctx context.Context) ([]inventory.Device, error) {
 	return discoverOn(ctx, host)
 }
 
-// discoverOn lists the devices of a host and marks those that carry its default
-// route. Devices that could be read in part are listed with the error.
+// discoverOn lists the devices of a host and marks those that carry its default route.
 func discoverOn(ctx context.Context, host *kernel.Host) ([]inventory.Device, error) {
-	devices, err := inventory.Discover(os.DirFS("/sys"), inventory.Options{UplinkOf: inventory.LookupUplink})
-	uplinks, failed := uplinksOf(ctx, host, devices)
-	if failed != nil {
-		// Without it the way to the host could be given away.
-		return nil, failed
-	}
-	return inventory.GuardUplinks(devices, uplinks), errors.Join(err, uplinks.Problem())
+	routes := newHostRoutes(host)
+	defer routes.Close()
+	return inventory.DiscoverGuarded(ctx, os.DirFS("/sys"), inventory.Options{UplinkOf: inventory.LookupUplink}, routes)
 }
 
-// uplinksOf says which of these devices carry a default route of the host, IPv4
-// or IPv6. Each interface that is up is asked about: the best route alone would
-// leave out the second uplink of a machine that has two. One that cannot be read is
-// listed as such: it may come from a pod, and must not cost the others.
+// uplinksOf returns which of these devices carry a default route of the host.
 func uplinksOf(ctx context.Context, host *kernel.Host, devices []inventory.Device) (inventory.Uplinks, error) {
-	outside := host.WithoutSandbox()
-	defer outside.Close()
-	best, err := askUplink(ctx, outside, netstate.DefaultRouteDevice)
-	if err != nil {
-		return inventory.Uplinks{}, fmt.Errorf("default routes: %w", err)
-	}
-	out := inventory.Uplinks{Unread: map[string]error{}}
-	if best.At != nil && best.Use == string(inventory.DefaultRoute) {
-		out.Routes = append(out.Routes, netstate.BaseName(*best.At))
-	}
-	ask := func(id, name string) {
-		d, err := askUplink(ctx, outside, id)
-		switch {
-		case err != nil:
-			out.Unread[name] = err
-		case d.At != nil && d.Use == string(inventory.DefaultRoute):
-			out.Routes = append(out.Routes, netstate.BaseName(*d.At))
-		}
-	}
-	for _, d := range devices {
-		if d.IfName != "" && d.Up {
-			ask(d.ID, d.IfName)
-		}
-		for _, name := range d.OtherIfNames {
-			ask(netstate.VirtualPrefix+name, name)
-		}
-	}
-	return out, ctx.Err()
+	routes := newHostRoutes(host)
+	defer routes.Close()
+	return inventory.QueryUplinks(ctx, devices, routes)
 }
 
-// askUplink reads a device of the host, the zero Device when it is not there.
-func askUplink(ctx context.Context, outside *kernel.Sandbox, id string) (netstate.Device, error) {
-	snap, err := outside.Observe(ctx, []netstate.Object{netstate.Device{ID: id}})
+// hostRoutes queries the kernel for the default routes of the host.
+type hostRoutes struct{ *kernel.Sandbox }
+
+func newHostRoutes(host *kernel.Host) hostRoutes { return hostRoutes{host.WithoutSandbox()} }
+
+// Best implements inventory.Routes.
+func (r hostRoutes) Best(ctx context.Context) (string, error) {
+	return r.Over(ctx, netstate.DefaultRouteDevice)
+}
+
+// Over implements inventory.Routes.
+func (r hostRoutes) Over(ctx context.Context, id string) (string, error) {
+	snap, err := r.Observe(ctx, []netstate.Object{netstate.Device{ID: id}})
 	if err != nil {
-		return netstate.Device{}, err
+		return "", err
 	}
 	d, _ := snap.Device(id)
-	return d, nil
+	if d.At == nil || d.Use != string(inventory.DefaultRoute) {
+		return "", nil
+	}
+	return netstate.BaseName(*d.At), nil
 }
 
 // privileged refuses to begin what the kernel would refuse halfway.
