@@ -333,17 +333,10 @@ func (s *serving) inUse() []string {
 	return out
 }
 
-// dirty lists the devices that could not be restored, and what the records of other
-// versions mention, with the reason: a device among that is given to nobody. Records
-// that cannot be read are told of by the loop.
+// dirty lists the devices that are given to nobody, with the reason. Records that
+// cannot be read are reported by the loop.
 func (s *serving) dirty() map[string]string {
-	out := unreleased(s.engine.journal.Releasing(), time.Now())
-	for _, other := range s.engine.OtherVersions() {
-		for id := range other.Mentions {
-			out[id] = "a record of another version mentions it"
-		}
-	}
-	return out
+	return reconcile.Unreleased(s.engine.journal.Releasing(), s.engine.OtherVersions(), time.Now())
 }
 
 // uplinks says what carries a default route.
