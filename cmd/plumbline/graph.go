@@ -63,8 +63,7 @@ Exit status with --status: that of status.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&file, "filename", "f", "", "`file` with a NetworkTopology; - is standard input")
-	_ = cmd.MarkFlagFilename("filename", "yaml", "yml", "json")
+	fileFlag(cmd, (*oneFile)(&file))
 	cmd.Flags().BoolVar(&withStatus, "status", false, "draw the applied topologies with their state")
 	netnsFlag(cmd, &netns, "with --status: only the sandboxes of this `namespace`")
 	outputFlag(cmd, &format, formats...)

@@ -145,11 +145,44 @@ func (a *app) limited(ctx context.Context) (context.Context, context.CancelFunc)
 	return context.WithTimeout(ctx, a.timeout)
 }
 
-// topologyFlag adds -f.
+// topologyFlag adds a -f that is required.
 func topologyFlag(cmd *cobra.Command, file *string) {
-	cmd.Flags().StringVarP(file, "filename", "f", "", "`file` with a NetworkTopology; - is standard input")
+	fileFlag(cmd, (*oneFile)(file))
 	_ = cmd.MarkFlagRequired("filename")
+}
+
+// fileFlag adds -f.
+func fileFlag(cmd *cobra.Command, files pflag.Value) {
+	cmd.Flags().VarP(files, "filename", "f", "`file` with a NetworkTopology; - is standard input")
 	_ = cmd.MarkFlagFilename("filename", "yaml", "yml", "json")
+}
+
+// oneFile is the value of a flag that may be given once: with the last of several files,
+// the others would be left out silently.
+type oneFile string
+
+func (o *oneFile) String() string { return string(*o) }
+func (*oneFile) Type() string     { return "string" }
+
+// Set implements pflag.Value.
+func (o *oneFile) Set(file string) error {
+	if *o != "" {
+		return fmt.Errorf("this command takes one file, and %q was given before", string(*o))
+	}
+	*o = oneFile(file)
+	return nil
+}
+
+// fileList is the value of a flag that may be repeated, as that of kubectl.
+type fileList []string
+
+func (l *fileList) String() string { return strings.Join(*l, ",") }
+func (*fileList) Type() string     { return "string" }
+
+// Set implements pflag.Value.
+func (l *fileList) Set(file string) error {
+	*l = append(*l, file)
+	return nil
 }
 
 // load reads a topology and refuses what is wrong with it.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -11,7 +12,7 @@ import (
 )
 
 func (a *app) validate() *cobra.Command {
-	var file string
+	var files fileList
 	cmd := &cobra.Command{
 		Use:   "validate -f FILE",
 		Short: "Validate a topology, or policies",
@@ -19,31 +20,42 @@ func (a *app) validate() *cobra.Command {
 problem: its steps and their order, each step's config, the references between steps,
 the CEL selectors of root steps, and whether the steps contradict each other, planned
 for a node that has everything they need. What is allowed, but probably a mistake, is a
-note. DeviceExposurePolicies in the file are validated, too. Needs neither root nor a
-cluster.`,
+note. DeviceExposurePolicies in the file are validated, too. -f may be repeated: each file
+is validated by itself. Needs neither root nor a cluster.`,
 		Example: `  plumbline validate -f topology.yaml
+  plumbline validate -f data.yaml -f storage.yaml
   kubectl get networktopology ai -o yaml | plumbline validate -f -`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			data, name, err := a.read(file)
-			if err != nil {
-				return fmt.Errorf("topology: %w", err)
+			var all []error
+			for _, file := range files {
+				all = append(all, a.validateFile(cmd.Context(), file))
 			}
-			// What cannot be read at all is reported as of a topology.
-			policies, others, _ := topology.Objects(data, v1alpha1.PolicyKind)
-			if len(policies) > 0 {
-				if err := a.validatePolicies(data, name); err != nil {
-					return err
-				}
-			}
-			if len(policies) > 0 && others == 0 {
-				return nil
-			}
-			return a.validateTopology(cmd.Context(), data, name, len(policies) > 0)
+			return errors.Join(all...)
 		},
 	}
-	topologyFlag(cmd, &file)
+	fileFlag(cmd, &files)
+	_ = cmd.MarkFlagRequired("filename")
 	return cmd
+}
+
+// validateFile checks the topology and the policies of a file.
+func (a *app) validateFile(ctx context.Context, file string) error {
+	data, name, err := a.read(file)
+	if err != nil {
+		return fmt.Errorf("topology: %w", err)
+	}
+	// What cannot be read at all is reported as of a topology.
+	policies, others, _ := topology.Objects(data, v1alpha1.PolicyKind)
+	if len(policies) > 0 {
+		if err := a.validatePolicies(data, name); err != nil {
+			return err
+		}
+	}
+	if len(policies) > 0 && others == 0 {
+		return nil
+	}
+	return a.validateTopology(ctx, data, name, len(policies) > 0)
 }
 
 // validateTopology checks the topology of a file; a file with policies need not have one.
