@@ -12,7 +12,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// ifAddr is an address as one RTM_NEWADDR message tells it.
+// ifAddr is an address as one RTM_NEWADDR message contains it.
 type ifAddr struct {
 	prefix netip.Prefix
 	index  int
@@ -53,8 +53,8 @@ func decodeAddr(b []byte) (ifAddr, bool) {
 	return a, a.prefix.IsValid()
 }
 
-// object turns it into an object on the named link. tells says that the kernel
-// tells the origin of addresses; where it does not, the form has to.
+// object turns it into an object on the named link. tells: the kernel reports the
+// origin of addresses; where it does not, their form shows it.
 func (a ifAddr) object(link string, tells bool) netstate.Addr {
 	out := netstate.Addr{
 		Link: link, Address: a.prefix.String(),
@@ -111,8 +111,8 @@ func (o *observer) addresses(ctx context.Context) error {
 	return nil
 }
 
-// askAddr reads an address on a link of the host.
-func (o *observer) askAddr(ctx context.Context, ask netstate.Addr) error {
+// queryAddr reads an address on a link of the host.
+func (o *observer) queryAddr(ctx context.Context, ask netstate.Addr) error {
 	if !netstate.OnHost(ask.Link) {
 		return nil
 	}

@@ -43,7 +43,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// What the kernel gives a link by itself is told apart from what a user gave it.
+// Addresses that the kernel adds by itself are distinguished from those of a user.
 func TestKernelAddresses(t *testing.T) {
 	b := newBench(t)
 	b.create(up(dummy("d0")))
@@ -77,7 +77,7 @@ func TestAddressRefused(t *testing.T) {
 	b.refused(fault.Unsupported, create("d0", "2001:db8::1/64"), "IPv6 is disabled", "disable_ipv6")
 }
 
-// IPv6 knows one prefix per address.
+// IPv6 has one prefix per address.
 func TestAddressTakenWithOtherPrefix(t *testing.T) {
 	b := newBench(t)
 	b.create(up(dummy("d0")), netstate.Addr{Link: "d0", Address: "2001:db8::1/64"})

@@ -7,7 +7,7 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
-// BenchmarkObserve is the price of a pass that finds everything in order.
+// BenchmarkObserve is the cost of a pass that has nothing to do.
 func BenchmarkObserve(b *testing.B) {
 	for _, vlans := range []int{2, 100} {
 		b.Run(fmt.Sprintf("%d VLANs", vlans), func(b *testing.B) {
@@ -26,7 +26,7 @@ func BenchmarkObserve(b *testing.B) {
 	}
 }
 
-// BenchmarkSysctl is the price of one visit to the namespace.
+// BenchmarkSysctl is the cost of entering the namespace once.
 func BenchmarkSysctl(b *testing.B) {
 	s := newBench(b)
 	ask := netstate.Sysctl{Path: "net/ipv4/ip_forward"}
@@ -37,7 +37,7 @@ func BenchmarkSysctl(b *testing.B) {
 	}
 }
 
-// BenchmarkOpen is the price of opening and closing a view.
+// BenchmarkOpen is the cost of opening and closing a view.
 func BenchmarkOpen(b *testing.B) {
 	s := newBench(b)
 	for b.Loop() {

@@ -93,8 +93,8 @@ func encodeBond(e *infoData, l netstate.Link) {
 	e.word(nl.IFLA_BOND_MODE, 1, "mode", o.Mode, bondModes)
 	e.word(nl.IFLA_BOND_FAIL_OVER_MAC, 1, "failOverMac", o.FailOverMAC, bondFailOverMAC)
 	e.millis(nl.IFLA_BOND_MIIMON, o.MIIMonMillis, false)
-	// Without MII monitoring a delay is refused with EPERM, even one of 0, which
-	// is what it then is anyway.
+	// Without MII monitoring a delay is refused with EPERM, even one of 0, which is its
+	// value then anyway.
 	off := o.MIIMonMillis != nil && *o.MIIMonMillis == 0
 	e.millis(nl.IFLA_BOND_UPDELAY, o.UpDelayMillis, off)
 	e.millis(nl.IFLA_BOND_DOWNDELAY, o.DownDelayMillis, off)
@@ -136,7 +136,7 @@ func (e *infoData) arpTargets(targets []string) {
 	}
 }
 
-// primary adds the preferred port, by index; 0 is nobody's and means none.
+// primary adds the preferred port, by index; 0 means none.
 func (e *infoData) primary(name string) {
 	index := 0
 	if name != "" {

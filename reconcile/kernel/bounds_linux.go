@@ -13,10 +13,10 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// Bounds are how many objects of a kind are read of a sandbox. What a sandbox holds
-// is its owner's to decide, and what a pass reads of it is ours: a route takes ten
-// times as much memory here as in the kernel. A sandbox that passes a bound is not
-// read in full, which is an error of that sandbox alone.
+// Bounds limit how many objects of a kind are read from a sandbox. The owner of a
+// sandbox decides what is in it, and we decide how much of that a pass reads: a route
+// takes ten times as much memory here as in the kernel. A sandbox that exceeds a bound
+// is not read in full, which is an error of that sandbox only.
 type Bounds struct {
 	Links     int // default 16384
 	Addresses int // default 32768
@@ -37,8 +37,8 @@ func (b Bounds) withDefaults() Bounds {
 // to datagramBytes.
 const maxDumpBytes = 32 << 20
 
-// dumpAttempts bounds how often an interrupted dump is repeated. Something that
-// changes that often is better looked at later.
+// dumpAttempts bounds how often an interrupted dump is repeated. What changes that
+// often is better read later.
 const dumpAttempts = 16
 
 // query is a dump.
@@ -47,15 +47,15 @@ type query struct {
 	reply uint16
 	parts []nl.NetlinkRequestData
 	what  string
-	// most bounds what is kept, read the messages; 0 is any number of them, for a
+	// most bounds the objects that are kept, read the messages; 0 is no bound, for a
 	// dump of which little is kept. The host is read without bounds.
 	most, read int
 }
 
-// dump asks for everything of a kind. Each answer goes through decode, which gives
-// to keep what is wanted of it. A dump that something changed under is marked by
-// the kernel (NLM_F_DUMP_INTR) and asked for again. What was kept is returned also
-// with an error that wraps reconcile.ErrPartial.
+// dump requests all objects of a kind. Each answer goes to decode, which passes what is
+// wanted to keep. The kernel marks a dump during which something changed
+// (NLM_F_DUMP_INTR), and it is repeated. What was kept is returned also with an error
+// that wraps reconcile.ErrPartial.
 func dump[T any](ctx context.Context, c *conn, q query, decode func(b []byte, keep func(T)) error) ([]T, error) {
 	attempts := dumpAttempts
 	if q.read == 0 {
@@ -81,7 +81,7 @@ func dump[T any](ctx context.Context, c *conn, q query, decode func(b []byte, ke
 	return out, fault.New(fault.NotReady, fmt.Errorf("%w: its %s keep changing while they are read", partial(c), q.what))
 }
 
-// tally counts what a dump has brought.
+// tally counts the results of a dump.
 type tally struct {
 	query
 	*conn

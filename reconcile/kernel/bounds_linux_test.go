@@ -40,9 +40,9 @@ func (b *bench) as(f func(*netlink.Handle) error) {
 	}
 }
 
-// A link may have alternative names of 64 KiB in all, so that its message has more
-// than a part of a dump as a rule. It is read like any other, alone and in a dump,
-// and gets rid of them.
+// A link may have alternative names of 64 KiB in all, so that its message is larger
+// than the usual part of a dump. It is read like any other, alone and in a dump, and
+// its names can be deleted.
 func TestLinkWithAllItsNames(t *testing.T) {
 	b := newBench(t)
 	b.veth("net1", "peer0")
@@ -66,8 +66,8 @@ func TestLinkWithAllItsNames(t *testing.T) {
 	}
 }
 
-// Whoever has CAP_NET_ADMIN in a namespace may send to any netlink socket in it.
-// Ours takes nothing but the kernel's answers.
+// With CAP_NET_ADMIN in a namespace one may send to any netlink socket in it. Ours
+// accepts only the kernel's answers.
 func TestForgedAnswersAreRefused(t *testing.T) {
 	b := newBench(t)
 	for _, class := range []string{netstate.EthtoolFeature, netstate.EthtoolPrivateFlag} { // has their socket opened
@@ -116,7 +116,7 @@ func TestForgedAnswersAreRefused(t *testing.T) {
 	}
 }
 
-// newBoundedBench opens a sandbox of which little is read. Its loopback is up.
+// newBoundedBench opens a sandbox with low bounds. Its loopback is up.
 func newBoundedBench(t *testing.T, bounds kernel.Bounds) *bench {
 	t.Helper()
 	host, err := kernel.Open(kernel.Options{Netns: newNetns(t).path(), Bounds: bounds})
@@ -150,9 +150,9 @@ func addRoutes(h *netlink.Handle, protocol, from, count int) error {
 	return nil
 }
 
-// A sandbox that holds more than is read of one is an error that says what and how
-// many, of that sandbox alone; the devices asked for are read all the same, and all
-// of it when the owner has deleted some.
+// A sandbox that exceeds a bound is an error of that sandbox only, which says what is
+// too many. The requested devices are read all the same, and everything is read when
+// the owner has deleted some.
 func TestFullSandbox(t *testing.T) {
 	const most = 24
 	for _, tc := range []struct {
@@ -236,8 +236,8 @@ func TestFullSandbox(t *testing.T) {
 	}
 }
 
-// What a routing daemon brings is not read where there is too much of it; what is
-// ours and what the pod's network is made of is.
+// Of too many routes those of a routing daemon are not read; ours and those of the
+// pod's network are.
 func TestRoutesOfADaemon(t *testing.T) {
 	const most = 24
 	b := newBoundedBench(t, kernel.Bounds{Routes: most})
@@ -259,7 +259,7 @@ func TestRoutesOfADaemon(t *testing.T) {
 	b.absent(ours)
 }
 
-// endless is a context that ends after so many questions whether it has.
+// endless is a context that ends after a number of calls of Err.
 type endless struct {
 	context.Context
 	left int
@@ -272,8 +272,8 @@ func (e *endless) Err() error {
 	return nil
 }
 
-// A pass that is out of time ends within a dump, and what it left of the dump is in
-// nobody's way.
+// A pass whose time is over ends within a dump, and the rest of the dump does not
+// affect the next one.
 func TestDumpEndsWithItsContext(t *testing.T) {
 	b := newBoundedBench(t, kernel.Bounds{})
 	b.as(func(h *netlink.Handle) error { return addRoutes(h, unix.RTPROT_BOOT, 0, 4000) })

@@ -29,7 +29,7 @@ func encodeBridge(e *infoData, l netstate.Link) {
 	}
 }
 
-// decodePort reads what a link has as the port of a bridge.
+// decodePort reads the options of a bridge port.
 func decodePort(data []byte) *netstate.Port {
 	p := &netstate.Port{}
 	for typ, v := range attributes(data) {
@@ -43,7 +43,7 @@ func decodePort(data []byte) *netstate.Port {
 	return p
 }
 
-// encodePort adds it to IFLA_INFO_SLAVE_DATA.
+// encodePort adds them to IFLA_INFO_SLAVE_DATA.
 func encodePort(e *infoData, p *netstate.Port) {
 	e.flag(nl.IFLA_BRPORT_MODE, p.Hairpin)
 	e.flag(nl.IFLA_BRPORT_ISOLATED, p.Isolated)

@@ -10,8 +10,8 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
-// linux/if_bridge.h, the VLAN database (since 5.6), which can be asked for one
-// port where the older form (IFLA_AF_SPEC of a bridge dump) always tells all.
+// linux/if_bridge.h, the VLAN database (since 5.6), which can be queried for one port,
+// while the older form (IFLA_AF_SPEC of a bridge dump) always returns all.
 const (
 	sizeofBrVlanMsg        = 8
 	bridgeVlandbEntry      = 1
@@ -20,8 +20,8 @@ const (
 	bridgeVLANBrentry      = 1 << 5
 )
 
-// decodeBridgeVLANs reads the payload of an RTM_NEWVLAN message of the database:
-// the link's index and what it carries.
+// decodeBridgeVLANs reads the payload of an RTM_NEWVLAN message of the database: the
+// link's index and its VLANs.
 func decodeBridgeVLANs(b []byte) (int, []netstate.BridgeVLAN) {
 	if len(b) < sizeofBrVlanMsg {
 		return 0, nil
@@ -53,8 +53,8 @@ func decodeBridgeVLANs(b []byte) (int, []netstate.BridgeVLAN) {
 	return int(u32(b[4:])), out
 }
 
-// bridgeVLANs reads what one link carries, or with index 0 every one, by index.
-// A link that is no port of a bridge carries nothing.
+// bridgeVLANs reads the VLANs of one link, or with index 0 of all links, by index. A
+// link that is no port of a bridge has none.
 func (c *conn) bridgeVLANs(ctx context.Context, index int) (map[int][]netstate.BridgeVLAN, error) {
 	header := make(body, sizeofBrVlanMsg)
 	header[0] = unix.AF_BRIDGE
@@ -102,7 +102,7 @@ func (o *observer) bridgeVLANs(ctx context.Context) error {
 	return nil
 }
 
-func (o *observer) askBridgeVLAN(ctx context.Context, ask netstate.BridgeVLAN) error {
+func (o *observer) queryBridgeVLAN(ctx context.Context, ask netstate.BridgeVLAN) error {
 	if !netstate.OnHost(ask.Link) {
 		return nil
 	}
@@ -143,8 +143,8 @@ func (s *Sandbox) readBridgeVLAN(ctx context.Context, ask netstate.BridgeVLAN) (
 	return ask, false, nil
 }
 
-// applyBridgeVLAN adds, changes or takes away a VLAN. A change is an addition
-// with both flags, so the one that does not change is read first.
+// applyBridgeVLAN adds, changes or deletes a VLAN. A change is an addition with both
+// flags, so the one that does not change is read first.
 func (s *Sandbox) applyBridgeVLAN(ctx context.Context, c netstate.Change) error {
 	before, after := typed[netstate.BridgeVLAN](c)
 	if c.Action() == netstate.Delete {
@@ -181,9 +181,9 @@ func (s *Sandbox) sendBridgeVLAN(ctx context.Context, typ int, v netstate.Bridge
 	return c.write(ctx, typ, 0, ifInfo(unix.AF_BRIDGE, w.link.Index, 0, 0), encodeBridgeVLAN(v, w.link.LinkKind == "bridge" && w.master == 0))
 }
 
-// encodeBridgeVLAN writes IFLA_AF_SPEC. On the bridge itself the entry is one of
-// its own (BRENTRY) and addressed to it (SELF); without these it would only be
-// made known for the ports.
+// encodeBridgeVLAN writes IFLA_AF_SPEC. On the bridge itself the entry is the bridge's
+// own (BRENTRY) and addressed to it (SELF); without these flags the VLAN would only be
+// defined for the ports.
 func encodeBridgeVLAN(v netstate.BridgeVLAN, self bool) *nl.RtAttr {
 	var flags uint16
 	if deref(v.PVID) {

@@ -226,7 +226,7 @@ func TestEncodeRule(t *testing.T) {
 	}
 }
 
-// What a rule matches or does beyond what we know makes it none of ours.
+// A rule with attributes that we do not know is not ours.
 func TestDecodeRuleOfOthers(t *testing.T) {
 	for name, message := range map[string]string{
 		"blackhole":      `02 00 00 00 fe 00 00 06 00000000`,

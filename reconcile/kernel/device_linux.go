@@ -20,9 +20,10 @@ import (
 // find is locate for an observation: the sandbox's links are known already.
 func (o *observer) find(ctx context.Context, ask netstate.Device) (*place, error) {
 	var links []ifLink
-	o.glimpse(func(g *glance) { links = g.links })
-	// Where its index in the sandbox was not noted, another link there may have the one
-	// it had on the host. That one yields to a link of the host, where no pod gives names.
+	o.withCache(func(g *observationCache) { links = g.links })
+	// If its index in the sandbox was not recorded, another link there may have the
+	// index it had on the host. A link of the host takes precedence over that one: on
+	// the host no pod gives names.
 	noted := ask.HasPCIAddress() || ask.Index != 0
 	if !noted {
 		p, err := o.locateUnmoved(ctx, ask)
@@ -44,11 +45,11 @@ func (o *observer) find(ctx context.Context, ask netstate.Device) (*place, error
 	return inside, nil
 }
 
-// askDevice reads a device wherever it is.
-func (o *observer) askDevice(ctx context.Context, ask netstate.Device) error {
+// queryDevice reads a device, on the host or in the sandbox.
+func (o *observer) queryDevice(ctx context.Context, ask netstate.Device) error {
 	id := ask.ID
 	if id == netstate.DefaultRouteDevice {
-		return o.askDefaultRoute(ctx)
+		return o.queryDefaultRoute(ctx)
 	}
 	p, err := o.find(ctx, ask)
 	if err != nil {
@@ -62,14 +63,14 @@ func (o *observer) askDevice(ctx context.Context, ask netstate.Device) error {
 		}
 		if p.c.host && ask.Settings != nil {
 			read := p.c.settingsOf
-			if ask.HomeIndex != 0 { // it has been in a pod
+			if ask.HomeIndex != 0 { // it was in a pod
 				read = o.settingsAfter
 			}
 			if d.Settings, err = read(ctx, p.w); err != nil {
 				return err
 			}
 		}
-		o.glimpse(func(g *glance) { g.devices[id] = *p })
+		o.withCache(func(g *observationCache) { g.devices[id] = *p })
 	case o.lost(ask):
 		d.Lost = true
 	case !o.host.sysfs.exists(ask):
@@ -81,9 +82,9 @@ func (o *observer) askDevice(ctx context.Context, ask netstate.Device) error {
 	return nil
 }
 
-// lost reports whether a device that was not found has to be somewhere: hardware
-// that hangs on nothing whose absence would show; and a link in a namespace that
-// lives, where its index was never noted, for it may have another name by now.
+// lost reports whether a device that was not found must exist somewhere: hardware
+// without a parent whose absence would show; and a link in a namespace that exists,
+// where its index was never recorded, as it may have another name now.
 func (o *observer) lost(d netstate.Device) bool {
 	switch {
 	case d.HasPCIAddress():
@@ -94,8 +95,8 @@ func (o *observer) lost(d netstate.Device) bool {
 	return o.inside != nil && d.HomeIndex != 0 && d.Index == 0 && d.At != nil && !netstate.OnHost(*d.At)
 }
 
-// describe fills in what the device looks like where it is, and on the host what
-// it is needed for.
+// describe fills in the device's fields where it is, and on the host what it is used
+// for.
 func (o *observer) describe(ctx context.Context, d *netstate.Device, p place) error {
 	l := p.w.link
 	d.At, d.Index = new(p.name()), l.Index
@@ -114,7 +115,7 @@ func (o *observer) describe(ctx context.Context, d *netstate.Device, p place) er
 	return err
 }
 
-// use says what the host needs a link for, "" for nothing.
+// use returns what the host uses a link for, "" for nothing.
 func (o *observer) use(ctx context.Context, p place) (string, error) {
 	if p.w.master != 0 {
 		kind := p.w.port
@@ -146,18 +147,18 @@ func (o *observer) use(ctx context.Context, p place) (string, error) {
 	return "", nil
 }
 
-// way is a default route: the link it goes over, 0 for no route, and whether a
-// router has advertised it (RTPROT_RA).
+// way is a default route: its link, 0 for no route, and whether a router has advertised
+// it (RTPROT_RA).
 type way struct {
 	index      int
 	advertised bool
 }
 
-// waysOut reports whether the host needs no default route over a link that has
-// only an advertised one: another link has one of IPv6 too, and one of that link's
-// was configured. Any router on any network can advertise a route, and it must
-// not withhold a device for as long as it does so. Where nothing but
-// advertisements says which link is the host's own, each of them is kept.
+// waysOut reports whether the host can do without a link that has only an advertised
+// default route: another link has an IPv6 default route too, and one of that link's
+// default routes was configured. Any router on any network can advertise a route, and
+// must not withhold a device by that. Where only advertisements show which link is the
+// host's own, all of them are kept.
 func (c *conn) waysOut(ctx context.Context, over int) (bool, error) {
 	for _, dst := range probes {
 		best, err := c.defaultOver(ctx, dst, 0)
@@ -178,17 +179,16 @@ func (c *conn) waysOut(ctx context.Context, over int) (bool, error) {
 	return false, nil
 }
 
-// probes are addresses that nothing but a default route leads to: of the
-// networks for benchmarks and for documentation (RFC 2544, RFC 3849).
+// probes are addresses that only a default route leads to: of the networks for
+// benchmarks and for documentation (RFC 2544, RFC 3849).
 var probes = [][]byte{
 	net.IPv4(198, 18, 0, 1).To4(),
 	net.ParseIP("2001:db8::1"),
 }
 
-// defaultOver asks which default route leads to dst, over the link of that index
-// when it is not 0. It
-// asks for the entry of the table itself (RTM_F_FIB_MATCH): one question where a
-// dump would be thousands of routes.
+// defaultOver queries which default route leads to dst, over the link of that index if
+// it is not 0. It queries the entry of the table itself (RTM_F_FIB_MATCH): one message,
+// where a dump could be thousands of routes.
 func (c *conn) defaultOver(ctx context.Context, dst []byte, over int) (way, error) {
 	header := make(body, unix.SizeofRtMsg)
 	header[0], header[1] = unix.AF_INET, uint8(8*len(dst))
@@ -217,8 +217,8 @@ func (c *conn) defaultOver(ctx context.Context, dst []byte, over int) (way, erro
 	return way{}, nil
 }
 
-// askDefaultRoute reads the device the host's default route goes over.
-func (o *observer) askDefaultRoute(ctx context.Context) error {
+// queryDefaultRoute reads the device of the host's default route.
+func (o *observer) queryDefaultRoute(ctx context.Context) error {
 	d := netstate.Device{ID: netstate.DefaultRouteDevice}
 	for _, dst := range probes {
 		best, err := o.outside.defaultOver(ctx, dst, 0)
@@ -242,7 +242,7 @@ func (o *observer) askDefaultRoute(ctx context.Context) error {
 	return nil
 }
 
-// applyDevice moves or renames a device, or puts back what it looked like.
+// applyDevice moves or renames a device, or restores its fields.
 func (s *Sandbox) applyDevice(ctx context.Context, c netstate.Change) error {
 	before, after := typed[netstate.Device](c)
 	if c.After == nil {
@@ -250,7 +250,7 @@ func (s *Sandbox) applyDevice(ctx context.Context, c netstate.Change) error {
 	}
 	before.ID = after.ID
 	var seen *place
-	s.glimpse(func(g *glance) {
+	s.withCache(func(g *observationCache) {
 		if p, ok := g.devices[after.ID]; ok {
 			seen = &p
 		}
@@ -284,12 +284,12 @@ func (s *Sandbox) takeDevice(ctx context.Context, before, after netstate.Device,
 	if before.At != nil {
 		s.forget(*before.At)
 	}
-	t := &travel{Sandbox: s, device: seenAs(before, *p), from: *p, to: dst, base: base, want: after}
+	t := &deviceMove{Sandbox: s, device: seenAs(before, *p), from: *p, to: dst, base: base, want: after}
 	return t.run(ctx)
 }
 
-// seenAs is what a device is to be recognised by wherever it may be now: what it
-// was when it was seen last, and its index there.
+// seenAs are the facts by which a device is recognized wherever it is now: those of the
+// last observation, and its index there.
 func seenAs(d netstate.Device, p place) netstate.Device {
 	at := p.name()
 	d.LinkKind, d.Parent, d.PortName, d.PermMAC = p.w.link.LinkKind, parentOf(p.w), p.w.portName, p.w.permMAC
@@ -308,28 +308,27 @@ func (s *Sandbox) vanished(d netstate.Device) error {
 	return fault.New(fault.Gone, fmt.Errorf("it has no network interface here: driver %q gave it none, or it is in another namespace", driver))
 }
 
-// travel is one move or rename of a device.
-type travel struct {
+// deviceMove is one move or rename of a device.
+type deviceMove struct {
 	*Sandbox
-	device netstate.Device // what it is known by
+	device netstate.Device // the facts that identify it
 	from   place
 	to     *conn
 	base   string // name there
 	want   netstate.Device
-	// arrived is the index with which the device has come to the host, 0 before.
+	// arrived is the device's index on the host, 0 before it is there.
 	arrived int
-	// lacking says what the device lacks although it is where it should be.
-	lacking error
+	// missing says what the device lacks although it is where it should be.
+	missing error
 }
 
 // run moves the device, or leaves it where it was.
 //
-// One message moves and renames, but not as one act (net/core/rtnetlink.c,
-// do_setlink): the device is moved under its old name first, and when the new
-// one is taken there the call fails with the device on the other side. So the
-// name is looked up before, and after a failure the device is looked for and
-// moved back.
-func (t *travel) run(ctx context.Context) error {
+// One message moves and renames, but not atomically (net/core/rtnetlink.c, do_setlink):
+// the device is moved under its old name first, and if the new one is taken there, the
+// call fails with the device on the other side. So the name is checked before, and
+// after a failure the device is located and moved back.
+func (t *deviceMove) run(ctx context.Context) error {
 	if err := t.nameIsFree(ctx); err != nil {
 		return err
 	}
@@ -345,9 +344,9 @@ func (t *travel) run(ctx context.Context) error {
 	if t.cleans() {
 		t.want.Up = nil // not before it is clean
 	}
-	err := t.carryOut(ctx)
+	err := t.moveAndSet(ctx)
 	if errors.Is(err, unix.EADDRNOTAVAIL) && t.want.MAC != nil {
-		err = t.despiteMAC(ctx, start, err)
+		err = t.acceptOtherMAC(ctx, start, err)
 	}
 	if err == nil && start.c.host && !t.to.host {
 		err = t.refuseReceiver(ctx)
@@ -359,23 +358,23 @@ func (t *travel) run(ctx context.Context) error {
 		err = t.explain(err)
 		t.from = start
 		if undo := t.putBack(ctx); undo != nil {
-			return notPutBack(err, undo)
+			return withUndoError(err, undo)
 		}
 		return err
 	}
-	return errors.Join(t.lacking, t.clean(ctx, up), t.restoreAltNames(ctx))
+	return errors.Join(t.missing, t.clean(ctx, up), t.restoreAltNames(ctx))
 }
 
-// cleans reports whether settings are restored after the move. Of a device that a
-// version before this one recorded they are not known; what is attached to it when
-// it comes to the host is a pod's all the same.
-func (t *travel) cleans() bool {
+// cleans reports whether settings are restored after the move. Those of a device that
+// an earlier version recorded are not known; what is attached to it when it returns to
+// the host is a pod's all the same.
+func (t *deviceMove) cleans() bool {
 	return t.to.host && (t.want.Settings != nil || t.arrived != 0 || !t.from.c.host)
 }
 
 // clean restores the settings of a device that is on the host now, and then its
 // state. It stays on the host with what could not be restored, and down.
-func (t *travel) clean(ctx context.Context, up *bool) error {
+func (t *deviceMove) clean(ctx context.Context, up *bool) error {
 	if !t.cleans() {
 		return nil
 	}
@@ -394,8 +393,8 @@ func (t *travel) clean(ctx context.Context, up *bool) error {
 	return t.to.write(ctx, unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, index, flags, change))
 }
 
-// carryOut sends what moves, renames and sets the device.
-func (t *travel) carryOut(ctx context.Context) error {
+// moveAndSet sends the messages that move, rename and set the device.
+func (t *deviceMove) moveAndSet(ctx context.Context) error {
 	if t.to.host && !t.from.c.host {
 		if err := t.arrive(ctx); err != nil {
 			return err
@@ -404,12 +403,11 @@ func (t *travel) carryOut(ctx context.Context) error {
 	return t.send(ctx)
 }
 
-// arrive brings the device to the host and makes sure that it is the device
-// before it has a name there or is up. The message names an index of the sandbox,
-// and whoever owns that namespace may have put another link at that index in the
-// meantime. What has come arrives down, under a name nobody knows; what is not
-// the device is sent back.
-func (t *travel) arrive(ctx context.Context) error {
+// arrive moves the device to the host and makes sure that it is the device before it
+// has a name there or is up. The message names an index of the sandbox, and the owner
+// of that namespace may have put another link at that index in the meantime. The link
+// arrives down, under a random name; one that is not the device is moved back.
+func (t *deviceMove) arrive(ctx context.Context) error {
 	aside := "pl" + randomName()
 	err := t.from.c.write(ctx, unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, t.from.w.link.Index, 0, 0),
 		attr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(t.to.ns.Fd()))), attr(unix.IFLA_IFNAME, nl.ZeroTerminated(aside)))
@@ -428,10 +426,10 @@ func (t *travel) arrive(ctx context.Context) error {
 	return t.dropUppers(ctx)
 }
 
-// dropUppers deletes what stands on the device in the sandbox still. A macvlan, an
-// ipvlan or a VLAN outlives the move of the link below it and works on, in the
+// dropUppers deletes the links that are still on the device in the sandbox. A macvlan,
+// an ipvlan or a VLAN outlives the move of the link below it and keeps working, in the
 // namespace it is in (drivers/net/macvlan.c, macvlan_device_event).
-func (t *travel) dropUppers(ctx context.Context) error {
+func (t *deviceMove) dropUppers(ctx context.Context) error {
 	links, err := t.inside.links(ctx)
 	if err != nil && !errors.Is(err, reconcile.ErrPartial) {
 		return err
@@ -457,17 +455,17 @@ func (t *travel) dropUppers(ctx context.Context) error {
 	return nil
 }
 
-// proven reports whether a link that has come to the host is the device. Its
-// index may be another one now.
-func (t *travel) proven(w ifLink) bool {
+// proven reports whether a link that was moved to the host is the device. Its index may
+// have changed.
+func (t *deviceMove) proven(w ifLink) bool {
 	d := t.device
 	d.Index, d.HomeIndex = w.link.Index, w.link.Index
 	return t.isDevice(t.to, w, d)
 }
 
-// sendBack returns what came to the host and is not the device. A link that was
-// made is deleted when the namespace does not take it back: it is its maker's.
-func (t *travel) sendBack(ctx context.Context, w ifLink) error {
+// sendBack returns a link to the sandbox that is not the device. A virtual link that
+// the namespace does not accept is deleted: a pod created it.
+func (t *deviceMove) sendBack(ctx context.Context, w ifLink) error {
 	why := fmt.Errorf("%w: link %d of the sandbox was %s link when it arrived", errExchanged, t.device.Index, describeLink(w))
 	err := t.to.write(ctx, unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, w.link.Index, 0, 0),
 		attr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(t.from.c.ns.Fd()))), attr(unix.IFLA_IFNAME, nl.ZeroTerminated("dev%d")))
@@ -486,11 +484,11 @@ func describeLink(w ifLink) string {
 	return "a " + w.link.LinkKind
 }
 
-// dropNames takes away other names that are in the way: that which the device is
-// to have, because a rename to it is "file exists", and before it comes to the
-// host those which it did not leave with. A pod gives it any, and one that a link
-// of the host has keeps it from coming.
-func (t *travel) dropNames(ctx context.Context) error {
+// dropNames deletes alternative names that are in the way: the one that the device is
+// to be renamed to, because that fails with "file exists", and before it returns to the
+// host those that it did not have there. A pod can give it any name, and one that a
+// link of the host has makes the move fail.
+func (t *deviceMove) dropNames(ctx context.Context) error {
 	var extra []string
 	for _, n := range t.from.w.link.AltNames {
 		if n == t.base || t.to.host && !t.from.c.host && !slices.Contains(t.want.AltNames, n) {
@@ -500,9 +498,9 @@ func (t *travel) dropNames(ctx context.Context) error {
 	return t.from.c.altNames(ctx, unix.RTM_DELLINKPROP, t.from.w.link.Index, extra)
 }
 
-// despiteMAC deals with an address that was refused. A virtual function may not
-// have its own back yet; on the host it matters more that it is in its place.
-func (t *travel) despiteMAC(ctx context.Context, start place, refused error) error {
+// acceptOtherMAC handles an address that was refused. A virtual function may not get
+// its own address back yet; that it returns to the host matters more.
+func (t *deviceMove) acceptOtherMAC(ctx context.Context, start place, refused error) error {
 	link := netstate.Link{Name: t.to.name(t.base), MAC: t.want.MAC, MTU: t.want.MTU, Up: t.want.Up}
 	switch {
 	case t.to == start.c && t.base == start.w.link.Name:
@@ -516,14 +514,14 @@ func (t *travel) despiteMAC(ctx context.Context, start place, refused error) err
 		return errors.Join(refused, err)
 	}
 	if t.adoptMAC(ctx, link, refused) != nil {
-		t.lacking = because(fault.NotReady, refusedMAC(*link.MAC, refused), "the device is on the host as %q, but not with its own MAC", t.base)
+		t.missing = because(fault.NotReady, refusedMAC(*link.MAC, refused), "the device is on the host as %q, but not with its own MAC", t.base)
 	}
 	return nil
 }
 
-func (t *travel) nameIsFree(ctx context.Context) error {
+func (t *deviceMove) nameIsFree(ctx context.Context) error {
 	seen, free := false, false
-	t.glimpse(func(g *glance) {
+	t.withCache(func(g *observationCache) {
 		if t.to.host {
 			seen, free = g.free[t.to.name(t.base)], true
 			delete(g.free, t.to.name(t.base))
@@ -545,14 +543,14 @@ func (t *travel) nameIsFree(ctx context.Context) error {
 		return err
 	}
 	if t.to == t.from.c && w.link.Index == t.from.w.link.Index {
-		return nil // it is the device, under this name or another of its names
+		return nil // it is the device, under this name or an alternative one
 	}
 	return fault.New(fault.Conflict, fmt.Errorf("the name %s is taken by a %s link; the device stays %s",
 		where(t.to.name(t.base)), w.link.LinkKind, where(t.from.name())))
 }
 
 // send moves, renames and sets what differs, in one message.
-func (t *travel) send(ctx context.Context) error {
+func (t *deviceMove) send(ctx context.Context) error {
 	have := t.from.w.link
 	moves := t.to != t.from.c
 	var parts []nl.NetlinkRequestData
@@ -575,7 +573,7 @@ func (t *travel) send(ctx context.Context) error {
 	if alias := t.alias(); differs(alias, have.Alias) {
 		parts = append(parts, attr(unix.IFLA_IFALIAS, []byte(*alias)))
 	}
-	// It arrives down, so only coming up is worth a word then.
+	// It arrives down, so only bringing it up needs a flag.
 	var flags, change uint32
 	if up := t.want.Up; up != nil && (moves && *up || !moves && differs(up, have.Up)) {
 		flags, change = ifFlags(netstate.Link{Up: up})
@@ -591,7 +589,7 @@ func (t *travel) send(ctx context.Context) error {
 }
 
 // renameDown renames a link that is up, which the kernel allows since 6.2.
-func (t *travel) renameDown(ctx context.Context) error {
+func (t *deviceMove) renameDown(ctx context.Context) error {
 	i := t.from.w.link.Index
 	if err := t.from.c.write(ctx, unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, i, 0, unix.IFF_UP)); err != nil {
 		return err
@@ -603,9 +601,9 @@ func (t *travel) renameDown(ctx context.Context) error {
 	return t.send(ctx)
 }
 
-// alias is the alias the device is to have. A version before this one marked
-// devices in it; that goes when the device is moved next.
-func (t *travel) alias() *string {
+// alias is the alias the device is to have. An earlier version marked devices in it;
+// the mark is deleted at the next move.
+func (t *deviceMove) alias() *string {
 	if t.want.Alias != nil {
 		return t.want.Alias
 	}
@@ -617,20 +615,19 @@ func (t *travel) alias() *string {
 	return &own
 }
 
-// markerPrefix began the alias of a device while it was in a sandbox; its identity
-// and what the alias was before followed.
+// markerPrefix began the alias of a device in a sandbox in earlier versions; its
+// identity and its earlier alias followed.
 const markerPrefix = "plumbline:"
 
 func differs[T comparable](want, have *T) bool {
 	return want != nil && (have == nil || *want != *have)
 }
 
-// restoreAltNames makes the other names those that are wanted. Moving keeps
-// them, but the one equal to the target name had to go, and udev gives names of
-// its own.
-func (t *travel) restoreAltNames(ctx context.Context) error {
-	// A device that has just come has none that are not recorded: no version
-	// recorded a device without its other names.
+// restoreAltNames sets the alternative names. A move keeps them, but the one equal to
+// the target name had to be deleted, and udev adds names of its own.
+func (t *deviceMove) restoreAltNames(ctx context.Context) error {
+	// A device that has just arrived has none that are not recorded: no version
+	// recorded a device without its alternative names.
 	if t.want.AltNames == nil && t.arrived == 0 || t.keepsAltNames() {
 		return nil
 	}
@@ -653,20 +650,20 @@ func (t *travel) restoreAltNames(ctx context.Context) error {
 		t.to.altNames(ctx, unix.RTM_DELLINKPROP, w.link.Index, extra),
 		t.to.altNames(ctx, unix.RTM_NEWLINKPROP, w.link.Index, missing))
 	if err != nil {
-		return because(kindOf(err), err, "the device is %s, but not under its other names %v", where(t.to.name(t.base)), t.want.AltNames)
+		return because(kindOf(err), err, "the device is %s, but without its alternative names %v", where(t.to.name(t.base)), t.want.AltNames)
 	}
 	return nil
 }
 
-// keepsAltNames reports whether the names that travel along are those wanted.
-func (t *travel) keepsAltNames() bool {
+// keepsAltNames reports whether the names that move with the device are those wanted.
+func (t *deviceMove) keepsAltNames() bool {
 	own := func(names []string) []string {
 		return slices.DeleteFunc(slices.Sorted(slices.Values(names)), func(n string) bool { return n == t.base })
 	}
 	return slices.Equal(own(t.want.AltNames), own(t.from.w.link.AltNames))
 }
 
-// altNames adds or deletes other names.
+// altNames adds or deletes alternative names.
 func (c *conn) altNames(ctx context.Context, typ, index int, names []string) error {
 	if len(names) == 0 {
 		return nil
@@ -682,8 +679,8 @@ func (c *conn) altNames(ctx context.Context, typ, index int, names []string) err
 	return c.write(ctx, typ, flags, ifInfo(unix.AF_UNSPEC, index, 0, 0), list)
 }
 
-// putBack finds the device after a failed move and makes it what it was.
-func (t *travel) putBack(ctx context.Context) error {
+// putBack locates the device after a failed move and restores it.
+func (t *deviceMove) putBack(ctx context.Context) error {
 	was := t.from.w.link
 	now, err := t.find(ctx)
 	if err != nil {
@@ -692,7 +689,7 @@ func (t *travel) putBack(ctx context.Context) error {
 	if now == nil {
 		return t.vanished(t.device)
 	}
-	back := &travel{
+	back := &deviceMove{
 		Sandbox: t.Sandbox, device: t.device, from: *now, to: t.from.c, base: was.Name,
 		want: netstate.Device{ID: t.device.ID, MAC: was.MAC, MTU: was.MTU, Up: was.Up, Alias: was.Alias, AltNames: append([]string{}, was.AltNames...)},
 	}
@@ -702,8 +699,8 @@ func (t *travel) putBack(ctx context.Context) error {
 	return back.restoreAltNames(ctx)
 }
 
-// find looks for the device on both sides, where a failed move can have left it.
-func (t *travel) find(ctx context.Context) (*place, error) {
+// find searches both sides for the device, where a failed move can have left it.
+func (t *deviceMove) find(ctx context.Context) (*place, error) {
 	if t.arrived != 0 {
 		w, err := t.to.linkByIndex(ctx, t.arrived)
 		if err != nil {
@@ -720,7 +717,7 @@ func (t *travel) find(ctx context.Context) (*place, error) {
 	return nil, nil
 }
 
-func (t *travel) explain(err error) error {
+func (t *deviceMove) explain(err error) error {
 	switch {
 	case errors.Is(err, unix.EEXIST):
 		return because(fault.Conflict, err, "one of the names of %s is taken where it should go as %s", where(t.from.name()), where(t.to.name(t.base)))

@@ -13,7 +13,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// device returns a device as it is now.
+// device observes a device.
 func (b *bench) device(id string) netstate.Device {
 	b.Helper()
 	d, ok := b.observe(netstate.Device{ID: id}).Device(id)
@@ -29,7 +29,7 @@ func (b *bench) move(id, to string) netstate.Change {
 	return netstate.Change{Before: b.device(id), After: netstate.Device{ID: id, At: &to}}
 }
 
-// everything is what there is on both sides of a few names.
+// everything lists the links on both sides with one of a few names.
 func (b *bench) everything(ids ...string) *netstate.Snapshot {
 	b.Helper()
 	var ask []netstate.Object
@@ -42,7 +42,7 @@ func (b *bench) everything(ids ...string) *netstate.Snapshot {
 	return b.observe(ask...)
 }
 
-func TestDeviceTravels(t *testing.T) {
+func TestDeviceMoves(t *testing.T) {
 	for _, alias := range []string{"", "uplink to rack 7"} {
 		b := newBench(t)
 		b.create(up(netstate.Link{Name: "host:eth1", LinkKind: "dummy", MTU: new(uint32(1400)), MAC: new("02:00:00:00:00:01"), Alias: &alias}))
@@ -53,7 +53,7 @@ func TestDeviceTravels(t *testing.T) {
 		b.holds(netstate.Link{Name: "net1", LinkKind: "dummy", MTU: new(uint32(1400)), MAC: new("02:00:00:00:00:01"), Up: new(false), Alias: &alias})
 		b.absent(netstate.Link{Name: "host:eth1"})
 		b.holds(netstate.Device{ID: "if:eth1", At: new("net1")})
-		// Another view finds it too, by what the record holds.
+		// Another view finds it too, by the facts in the record.
 		s, err := b.open().Observe(t.Context(), b.recorded(netstate.Device{ID: "if:eth1"}))
 		if err != nil {
 			t.Fatal(err)
@@ -61,7 +61,7 @@ func TestDeviceTravels(t *testing.T) {
 		if d, ok := s.Device("if:eth1"); !ok || *d.At != "net1" {
 			t.Errorf("got %+v", d)
 		}
-		// In the sandbox all of it may be changed, even the name by someone else.
+		// In the sandbox everything may change, even the name, by another writer.
 		b.update(netstate.Link{Name: "net1", MTU: new(uint32(1300)), MAC: new("02:00:00:00:00:02"), Up: new(true), Alias: new("something else")})
 		b.holds(netstate.Device{ID: "if:eth1", At: new("net1")})
 		b.update(netstate.Link{Name: "net1", Alias: &alias})
@@ -73,7 +73,7 @@ func TestDeviceTravels(t *testing.T) {
 	}
 }
 
-// A device that was renamed in the sandbox is found all the same.
+// A device that was renamed in the sandbox is found.
 func TestDeviceWasRenamed(t *testing.T) {
 	b := newBench(t)
 	b.create(up(dummy("host:eth1")))
@@ -82,12 +82,12 @@ func TestDeviceWasRenamed(t *testing.T) {
 	b.apply(there)
 	other := &bench{TB: b.TB, ctx: b.ctx, host: b.host, ns: b.ns, Sandbox: b.open(), moved: slices.Clone(b.moved)}
 	other.update(netstate.Device{ID: "if:eth1", At: new("mine")})
-	b.apply(there.Inverse()) // it has seen it as net1
+	b.apply(there.Inverse()) // it has observed it as net1
 	same(t, start, b.everything("if:eth1"))
 }
 
-// A version before this one recorded only the index, and marked the device in its
-// alias. Such a device is found, and the mark goes when it comes to the host.
+// An earlier version recorded only the index, and marked the device in its alias. Such
+// a device is found, and the mark is deleted when it returns to the host.
 func TestDeviceMarkedByOldVersion(t *testing.T) {
 	b := newBench(t)
 	b.create(up(netstate.Link{Name: "host:eth1", LinkKind: "dummy", Alias: new("to rack 7")}))
@@ -104,8 +104,8 @@ func TestDeviceMarkedByOldVersion(t *testing.T) {
 	same(t, start, b.everything("if:eth1"))
 }
 
-// What a pod says of a link is no evidence: an alias, a name, another name, and for
-// a device that is no hardware not even kind and name.
+// What a pod can set on a link is no evidence: an alias, a name, an alternative name,
+// and for a device that is no hardware not even kind and name.
 func TestForgedDevice(t *testing.T) {
 	for _, forged := range []netstate.Link{
 		{Name: "evil", LinkKind: "dummy", Alias: new("plumbline:if:eth1")},
@@ -129,9 +129,9 @@ func TestForgedDevice(t *testing.T) {
 	}
 }
 
-// What a pod has made on a device would go on working after the move, also when it
-// is not known under its name.
-func TestUppersGo(t *testing.T) {
+// A link that a pod created on a device would keep working after the move, also if it
+// has another name.
+func TestUppersAreDeleted(t *testing.T) {
 	b := newBench(t)
 	b.create(up(dummy("host:eth1")))
 	start := b.everything("if:eth1")
@@ -147,8 +147,8 @@ func TestUppersGo(t *testing.T) {
 	same(t, start, b.everything("if:eth1"))
 }
 
-// A pod in the host's user namespace makes a link on a device that the host has not
-// given to anybody. The next pod is not given the device with it.
+// A pod in the host's user namespace creates a link on a free device of the host. The
+// next pod does not get the device together with that link.
 func TestReceiverFromOutside(t *testing.T) {
 	for kind, data := range map[string][]byte{
 		"macvlan": nl.NewRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(4)).Serialize(), // bridge
@@ -185,7 +185,7 @@ func TestReceiverFromOutside(t *testing.T) {
 	}
 }
 
-// Other names that the pod gives after the look at the device do not come along.
+// Alternative names that the pod adds after the observation do not come to the host.
 func TestAltNamesGivenLate(t *testing.T) {
 	for _, recorded := range [][]string{{}, nil} {
 		b := newBench(t)
@@ -212,7 +212,7 @@ func TestDeviceIsRenamed(t *testing.T) {
 		before := b.everything("if:eth1")
 		c := b.update(netstate.Device{ID: "if:eth1", At: new(place + "net1"), MTU: new(uint32(1400)), MAC: new("02:00:00:00:00:07")})
 		b.holds(netstate.Link{Name: place + "net1", MTU: new(uint32(1400)), MAC: new("02:00:00:00:00:07"), Up: new(true)})
-		if place == "" { // on the host it would have to be known by its name
+		if place == "" { // on the host it would have to be found by its name
 			b.apply(c.Inverse())
 			same(t, before, b.everything("if:eth1"))
 		}
@@ -231,7 +231,7 @@ func TestDeviceNameIsTaken(t *testing.T) {
 		c := b.move("if:eth1", "net1")
 		c.After = netstate.Merge(c.After.(netstate.Device), netstate.Device{MTU: new(uint32(1400)), MAC: new("02:00:00:00:00:02")})
 		switch taken {
-		case "eth1": // the old name may be taken, for it is not needed there
+		case "eth1": // the old name may be taken: it is not needed there
 			b.apply(c)
 			b.holds(netstate.Link{Name: "net1", MTU: new(uint32(1400))})
 			continue
@@ -244,8 +244,8 @@ func TestDeviceNameIsTaken(t *testing.T) {
 	}
 }
 
-// On the way home likewise; the sandbox's link stays up.
-func TestDeviceNameIsTakenAtHome(t *testing.T) {
+// The same on the return to the host; the sandbox's link stays up.
+func TestDeviceNameIsTakenOnHost(t *testing.T) {
 	b := newBench(t)
 	b.create(up(dummy("host:eth1")))
 	there := b.move("if:eth1", "net1")
@@ -255,15 +255,15 @@ func TestDeviceNameIsTakenAtHome(t *testing.T) {
 	before := b.everything("if:eth1")
 	b.refused(fault.Conflict, there.Inverse(), `"eth1" on the host`, `stays "net1" in the sandbox`)
 	same(t, before, b.everything("if:eth1"))
-	// Under another name it can go.
+	// Under another name it can be moved.
 	home := there.Inverse()
 	home.After = netstate.Merge(home.After.(netstate.Device), netstate.Device{At: new("host:eth1-1")})
 	b.apply(home)
 	b.holds(netstate.Link{Name: "host:eth1-1", Up: new(true), MTU: new(uint32(1500))})
 }
 
-// What the driver refuses after the move has happened is found out, and the
-// device put back: move and settings are one message but not one act.
+// If the driver refuses a setting after the move, the device is moved back: move and
+// settings are one message but not atomic.
 func TestDeviceSettingIsRefused(t *testing.T) {
 	b := newBench(t)
 	b.create(up(netstate.Link{Name: "host:eth1", LinkKind: "dummy", MAC: new("02:00:00:00:00:01")}))
@@ -271,7 +271,7 @@ func TestDeviceSettingIsRefused(t *testing.T) {
 	before := b.everything("if:eth1")
 	for _, want := range []netstate.Device{
 		{MTU: new(uint32(4000000000))},
-		{MAC: new("01:00:00:00:00:01")}, // of a group
+		{MAC: new("01:00:00:00:00:01")}, // a multicast address
 	} {
 		c := b.move("if:eth1", "net1")
 		c.After = netstate.Merge(c.After.(netstate.Device), want)
@@ -282,8 +282,8 @@ func TestDeviceSettingIsRefused(t *testing.T) {
 	}
 }
 
-// The target name may be one of the device's own other names: udev gives names
-// like that. It is put back on the way home.
+// The target name may be one of the device's own alternative names: udev adds such
+// names. It is restored on the host.
 func TestDeviceAltNames(t *testing.T) {
 	b := newBench(t)
 	b.create(dummy("host:eth1"))
@@ -310,8 +310,8 @@ func TestDeviceIsGone(t *testing.T) {
 	b.refused(fault.Gone, netstate.Change{Before: netstate.Device{ID: "0000:ff:1f.7"}, After: netstate.Device{ID: "0000:ff:1f.7", At: new("net1")}})
 }
 
-// Some links never change their namespace.
-func TestDeviceCannotTravel(t *testing.T) {
+// Some links cannot change their namespace.
+func TestDeviceCannotMove(t *testing.T) {
 	b := newBench(t)
 	b.create(up(netstate.Link{Name: "host:eth1", LinkKind: "bridge"}))
 	before := b.everything("if:eth1")
@@ -319,7 +319,7 @@ func TestDeviceCannotTravel(t *testing.T) {
 	same(t, before, b.everything("if:eth1"))
 }
 
-// The device is described with what the host needs it for.
+// A device is described with what the host uses it for.
 func TestDeviceUse(t *testing.T) {
 	b := newBench(t)
 	for _, l := range []netstate.Link{
@@ -351,8 +351,8 @@ func TestDeviceUse(t *testing.T) {
 	if d := b.device("default-route"); *d.At != "host:up4" {
 		t.Errorf("default route over %s", *d.At)
 	}
-	// A default route that a router has advertised withholds a link only while no
-	// other link is known to be the host's own.
+	// A default route that a router has advertised withholds a link only if no other
+	// link is known to be the host's own.
 	const advertised = 9 // RTPROT_RA
 	b.create(
 		netstate.Addr{Link: "host:free", Address: "2001:db8:8::1/64", NoDAD: new(true)},
@@ -372,7 +372,7 @@ func TestDeviceUse(t *testing.T) {
 	}
 }
 
-// A bridge of the host is shown with its ports, by asking for those alone.
+// A bridge of the host is observed with its ports, by a query for those only.
 func TestHostBridgePorts(t *testing.T) {
 	b := newBench(t)
 	b.create(netstate.Link{Name: "host:br0", LinkKind: "bridge"}, dummy("host:a"), dummy("host:b"), dummy("host:c"))
@@ -386,8 +386,8 @@ func TestHostBridgePorts(t *testing.T) {
 	b.holds(netstate.Link{Name: "host:a", Master: new("host:br0")})
 }
 
-// A link of the host that is asked for by its other name is there: nothing else
-// can take that name.
+// A link of the host is found by its alternative name: no other link can take that
+// name.
 func TestHostLinkByAltName(t *testing.T) {
 	b := newBench(t)
 	b.create(dummy("host:eth1"))
@@ -396,8 +396,8 @@ func TestHostLinkByAltName(t *testing.T) {
 	b.refused(fault.Conflict, netstate.Change{After: dummy("host:enp1s0")})
 }
 
-// Links of the sandbox whose parent or other end is on the host are shown with
-// that name, and the other way round.
+// Links of the sandbox whose parent or other end is on the host are observed with that
+// name, and the other way round.
 func TestNamesAcrossNamespaces(t *testing.T) {
 	b := newBench(t)
 	b.create(up(dummy("host:low")))
@@ -410,20 +410,20 @@ func TestNamesAcrossNamespaces(t *testing.T) {
 		b.holds(l)
 	}
 	b.holds(netstate.Link{Name: "host:e1", LinkKind: "veth", Veth: &netstate.Veth{Peer: new("e0")}})
-	// A parent in a third namespace is not named: it is none of ours.
-	stranger := newBench(t)
+	// A parent in a third namespace has no name: it is in none of our namespaces.
+	third := newBench(t)
 	b.create(dummy("host:third"))
 	b.create(netstate.Link{Name: "v1", LinkKind: "vlan", Parent: new("host:third"), VLAN: &netstate.VLAN{ID: new(uint16(5))}})
-	stranger.Sandbox, _ = b.host.Sandbox(stranger.ns.path())
-	defer stranger.Close()
-	stranger.apply(stranger.move("if:third", "away"))
+	third.Sandbox, _ = b.host.Sandbox(third.ns.path())
+	defer third.Close()
+	third.apply(third.move("if:third", "away"))
 	if l, ok := b.observe().Link("v1"); !ok || l.Parent != nil {
 		t.Errorf("got %+v", l)
 	}
 }
 
-// Until 6.13 the kernel looks for the name of a new link in the namespace of its
-// parent, too.
+// Until 6.13 the kernel also looks up the name of a new link in the namespace of its
+// parent.
 func TestParentOnHostWithTheSameName(t *testing.T) {
 	b := newBench(t)
 	b.create(up(dummy("host:low")), dummy("host:net1"))

@@ -14,11 +14,11 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
-// Dump observes everything there is of the sandbox, also what is otherwise read
-// on demand: its rules, neighbors and sysctls, the ethtool settings of its links, its
-// devices and what physical functions hold for them; and of the host what is asked for. It
-// costs many messages and is meant for tests: "rolled back to a state equal to
-// the start, field by field".
+// Dump observes the whole sandbox, also what is otherwise read on demand: its rules,
+// neighbors and sysctls, the ethtool settings of its links, its devices and what
+// physical functions hold for them; and the given objects of the host. It takes many
+// messages and is meant for tests: "rolled back to a state equal to the start, field by
+// field".
 func (s *Sandbox) Dump(ctx context.Context, ask ...netstate.Object) (*netstate.Snapshot, error) {
 	o := s.observer(netstate.NewSnapshot())
 	if s.inside != nil {
@@ -45,7 +45,7 @@ func (s *Sandbox) Dump(ctx context.Context, ask ...netstate.Object) (*netstate.S
 			return nil, err
 		}
 	}
-	return o.snap, o.ask(ctx, ask)
+	return o.snap, o.query(ctx, ask)
 }
 
 // listSysctls lists the sysctls of IP that can be read, with those of each link.

@@ -12,8 +12,8 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// kinds of the kernel's errors. What is not here is Internal: the kernel said
-// something nobody expected.
+// kinds of the kernel's errors. What is not here is Internal: an error that was not
+// expected.
 var errnoKind = map[unix.Errno]fault.Kind{
 	unix.EEXIST:          fault.Conflict,
 	unix.EADDRINUSE:      fault.Conflict,
@@ -41,7 +41,7 @@ func kindOf(err error) fault.Kind {
 	}
 	var errno unix.Errno
 	switch {
-	case errors.Is(err, errUnanswered): // whatever it was that lost it
+	case errors.Is(err, errUnanswered): // whatever the cause
 		return fault.Internal
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return fault.NotReady
@@ -62,20 +62,20 @@ func failed(c netstate.Change, err error) error {
 	return fault.New(kindOf(err), fmt.Errorf("%s %s %q: %w", c.Action(), k.Kind, k.ID, err))
 }
 
-// because explains a riddle of the kernel's: the reason first, its words last.
+// because explains an error of the kernel: the reason first, the kernel's words last.
 func because(kind fault.Kind, err error, format string, args ...any) error {
 	return fault.New(kind, fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err))
 }
 
-// notPutBack joins the error of a change with that of taking it back.
-func notPutBack(err, undo error) error {
+// withUndoError joins the error of a change with that of its undo.
+func withUndoError(err, undo error) error {
 	if undo == nil {
 		return err
 	}
-	return fault.New(kindOf(err), errors.Join(err, fmt.Errorf("and it could not be put back: %w", undo)))
+	return fault.New(kindOf(err), errors.Join(err, fmt.Errorf("and it could not be restored: %w", undo)))
 }
 
-// where says in words where a link lives.
+// where describes where a link is.
 func where(name string) string {
 	if netstate.OnHost(name) {
 		return fmt.Sprintf("%q on the host", netstate.BaseName(name))
@@ -91,7 +91,7 @@ func invalid(format string, args ...any) error {
 	return fault.New(fault.Invalid, fmt.Errorf(format, args...))
 }
 
-// oneOf is the error for a word the kernel has no number for.
+// oneOf is the error for an unknown word.
 func oneOf(field, got string, w words) error {
 	var all []string
 	for n := uint32(0); len(all) < len(w); n++ {
@@ -102,7 +102,7 @@ func oneOf(field, got string, w words) error {
 	return invalid("%s: %q is not one of %s", field, got, strings.Join(all, ", "))
 }
 
-// reading names the object that could not be read.
+// reading is the error of an object that could not be read.
 func reading(o netstate.Object, err error) error {
 	k := o.Key()
 	return fault.New(kindOf(err), fmt.Errorf("read %s %q: %w", k.Kind, k.ID, err))

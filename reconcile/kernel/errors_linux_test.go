@@ -48,7 +48,7 @@ func TestRefusals(t *testing.T) {
 		"ipvlan beside macvlan":     {create(l{Name: "i0", LinkKind: "ipvlan", Parent: new("low"), IPVLAN: &netstate.IPVLAN{Mode: new("l2")}}), fault.NotReady, []string{"device or resource busy"}},
 		"VRF table 0":               {create(l{Name: "red", LinkKind: "vrf", VRF: &netstate.VRF{Table: new(uint32(0))}}), fault.Internal, []string{"Invalid VRF table id"}},
 		"kind unknown to us":        {create(l{Name: "w", LinkKind: "wireguard"}), fault.Unsupported, []string{"wireguard"}},
-		"device made":               {create(l{Name: "w", LinkKind: "device"}), fault.Unsupported, []string{"cannot be made"}},
+		"device made":               {create(l{Name: "w", LinkKind: "device"}), fault.Unsupported, []string{"cannot be created"}},
 		"mode unknown":              {create(l{Name: "b", LinkKind: "bond", Bond: &netstate.Bond{Mode: new("fast")}}), fault.Invalid, []string{`mode: "fast" is not one of balance-rr, active-backup`}},
 		"MAC is none":               {create(l{Name: "d", LinkKind: "dummy", MAC: new("02:00")}), fault.Invalid, []string{"not a MAC address"}},
 		"name too long":             {create(dummy("a-name-of-16-byte")), fault.Invalid, []string{"numerical result out of range"}},

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ethtoolIoctl speaks ethtool by SIOCETHTOOL, for settings that the ethtool family
-// of netlink cannot write in every kernel we support. Every driver has both. A
-// link is meant by its name, so this is for the host's alone.
+// ethtoolIoctl uses ethtool through SIOCETHTOOL, for settings that the ethtool family
+// of netlink cannot write in every kernel we support. Every driver has both. It
+// addresses links by name, so it is for links of the host only.
 type ethtoolIoctl struct {
 	fd   int
 	name string
@@ -30,8 +30,8 @@ func openEthtoolIoctl(name string) (*ethtoolIoctl, error) {
 
 func (e *ethtoolIoctl) close() { unix.Close(e.fd) }
 
-// call hands the kernel a struct of its own, which begins with the command where
-// that is one of ethtool's.
+// call passes a struct to the kernel, which begins with the command if that is one of
+// ethtool's.
 func (e *ethtoolIoctl) call(request uintptr, data []byte) error {
 	ifr := make([]byte, 40) // struct ifreq
 	copy(ifr[:unix.IFNAMSIZ-1], e.name)
@@ -53,16 +53,15 @@ func (e *ethtoolIoctl) command(cmd uint32, data []byte) error {
 // part is a range of bytes of a struct.
 type part struct{ from, to int }
 
-// plainSetting is one whose struct has a fixed size: it is read, and the parts of
-// it that can be set are what counts. The rest is what the device does at the
-// moment.
+// plainSetting is a setting whose struct has a fixed size. The parts that can be set
+// are compared; the rest is the device's current state.
 type plainSetting struct {
 	name     string
 	get, set uint32
 	request  uint32 // 0 is SIOCETHTOOL; another has no command in its data
 	size     int
 	parts    []part
-	fill     func(data []byte) // what is to be asked for
+	fill     func(data []byte) // fills in the request
 }
 
 func tunable(name string, id, typ uint32, size int) plainSetting {
@@ -82,9 +81,8 @@ func rxHash(name string, flow uint32) plainSetting {
 // rxnfcSize is the size of struct ethtool_rxnfc.
 const rxnfcSize = 192
 
-// What drivers report of speed, offered modes and pause frames changes with the link,
-// so it is no setting that could be compared.
-// Source: include/uapi/linux/ethtool.h, net_tstamp.h.
+// What drivers report about speed, offered modes and pause frames changes with the
+// link, so it cannot be compared. Source: include/uapi/linux/ethtool.h, net_tstamp.h.
 var plainSettings = []plainSetting{
 	{name: "ethtool.wol", get: 0x05, set: 0x06, size: 20, parts: []part{{8, 20}}},
 	{name: "ethtool.msglvl", get: 0x07, set: 0x08, size: 8, parts: []part{{4, 8}}},
@@ -121,7 +119,7 @@ func (s plainSetting) value(data []byte) string {
 	return hex.EncodeToString(out)
 }
 
-// write sets the parts to a value that value has given.
+// write sets the parts to a value that the method value has returned.
 func (e *ethtoolIoctl) write(s plainSetting, value string) error {
 	want, err := hex.DecodeString(value)
 	if err != nil {
@@ -133,7 +131,7 @@ func (e *ethtoolIoctl) write(s plainSetting, value string) error {
 	}
 	for _, p := range s.parts {
 		if len(want) < p.to-p.from {
-			return fmt.Errorf("the record is of %d bytes", len(want))
+			return fmt.Errorf("the record has %d bytes", len(want))
 		}
 		copy(data[p.from:p.to], want)
 		want = want[p.to-p.from:]
@@ -141,7 +139,7 @@ func (e *ethtoolIoctl) write(s plainSetting, value string) error {
 	return e.plain(s, s.set, data)
 }
 
-// list reads all that the driver has.
+// list reads all settings that the driver has.
 func (e *ethtoolIoctl) list(out map[string]string) {
 	for _, s := range plainSettings {
 		if data, err := e.read(s); err == nil {
@@ -158,7 +156,7 @@ func (e *ethtoolIoctl) list(out map[string]string) {
 	}
 }
 
-// set restores one setting. It is false for one that is none of these.
+// set restores one setting. It returns false for an unknown one.
 func (e *ethtoolIoctl) set(name, value string) (known bool, err error) {
 	if i := slices.IndexFunc(plainSettings, func(s plainSetting) bool { return s.name == name }); i >= 0 {
 		return true, e.write(plainSettings[i], value)
@@ -188,8 +186,8 @@ func (e *ethtoolIoctl) readRSS() ([]byte, error) {
 	return sized, e.command(get, sized)
 }
 
-// rss is the hash function, the key, and the table of queues, which is as a rule
-// that of the driver: one queue after the other.
+// rss is the hash function, the key, and the table of queues, usually the driver's
+// default: one queue after the other.
 func (e *ethtoolIoctl) rss() (string, error) {
 	data, err := e.readRSS()
 	if err != nil {
@@ -203,7 +201,7 @@ func (e *ethtoolIoctl) rss() (string, error) {
 	return fmt.Sprintf("%d %s %s", data[16], queueTable(queues), hex.EncodeToString(data[rssHeader+4*table:])), nil
 }
 
-// queueTable writes a table, shortly where it counts the queues over and over.
+// queueTable formats a table, in short form if it repeats the queues in order.
 func queueTable(queues []uint32) string {
 	if len(queues) == 0 {
 		return "none"

@@ -18,7 +18,7 @@ import (
 )
 
 // ethtoolClient returns the client of the namespace. It is opened when it is first
-// needed: few sandboxes ever do.
+// needed: few sandboxes need it.
 func (s *socket) ethtoolClient() (_ *ethtoolnl.Client, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -31,8 +31,8 @@ func (s *socket) ethtoolClient() (_ *ethtoolnl.Client, err error) {
 	return s.ethtool, err
 }
 
-// ethtoolOf reads one class of settings of a link, by name; none for a link that
-// has no such thing.
+// ethtoolOf reads one class of settings of a link, by name; none for a link that does
+// not have the class.
 func (c *conn) ethtoolOf(ctx context.Context, class string, index int) (map[string]netstate.Ethtool, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -61,8 +61,8 @@ func (c *conn) ethtoolOf(ctx context.Context, class string, index int) (map[stri
 	return out, nil
 }
 
-// ignoreAbsent drops the errors that say that a device has no such settings, or
-// is not there.
+// ignoreAbsent drops the errors that say that a device has no such settings, or does
+// not exist.
 func ignoreAbsent(err error) error {
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENODEV) {
 		return nil
@@ -77,10 +77,10 @@ func onOff(b bool) string {
 	return "off"
 }
 
-// ethtoolGroup is what one message tells about.
+// ethtoolGroup is the link and the class of one message.
 type ethtoolGroup struct{ link, class string }
 
-func (o *observer) askEthtool(ctx context.Context, settings []netstate.Ethtool) error {
+func (o *observer) queryEthtool(ctx context.Context, settings []netstate.Ethtool) error {
 	ask := map[ethtoolGroup][]netstate.Ethtool{}
 	for _, e := range settings {
 		g := ethtoolGroup{e.Link, e.Class}
@@ -108,7 +108,7 @@ func (o *observer) askEthtool(ctx context.Context, settings []netstate.Ethtool) 
 func (s *Sandbox) readEthtool(ctx context.Context, g ethtoolGroup) (map[string]netstate.Ethtool, error) {
 	c, _, err := s.at(g.link)
 	if err != nil {
-		return nil, nil // absent with its namespace
+		return nil, nil // the namespace no longer exists
 	}
 	index, err := s.index(ctx, g.link)
 	if errors.Is(err, unix.ENODEV) {
@@ -125,12 +125,12 @@ func (s *Sandbox) readEthtool(ctx context.Context, g ethtoolGroup) (map[string]n
 	return out, err
 }
 
-// applyEthtool sets one setting and looks whether it took: the kernel does not
-// complain when a driver leaves a feature as it is.
+// applyEthtool sets one setting and reads it back: the kernel returns no error if a
+// driver leaves a feature as it is.
 func (s *Sandbox) applyEthtool(ctx context.Context, c netstate.Change) error {
 	_, after := typed[netstate.Ethtool](c)
 	if c.After == nil || after.Value == nil {
-		return nil // a setting is not made or deleted, it comes and goes with its link
+		return nil // a setting is not created or deleted: it exists with its link
 	}
 	if err := s.fresh(func() error { return s.setEthtool(ctx, after) }, after.Link); err != nil {
 		return explainEthtool(err)
@@ -191,7 +191,7 @@ func ethtoolValue(e netstate.Ethtool) (uint32, error) {
 	return uint32(n), nil
 }
 
-// explainEthtool keeps the kernel's own words, which say more than its number.
+// explainEthtool keeps the kernel's message, which says more than its error number.
 func explainEthtool(err error) error {
 	var op *netlink.OpError
 	if errors.As(err, &op) && op.Message != "" {

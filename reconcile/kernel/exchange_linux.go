@@ -12,17 +12,17 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// errInterrupted says that something changed under a dump (NLM_F_DUMP_INTR).
+// errInterrupted says that something changed during a dump (NLM_F_DUMP_INTR).
 var errInterrupted = errors.New("dump interrupted")
 
-// exchange sends one request and gives the payloads of its answers of type reply,
-// all of them when that is 0, to take, which copies what it keeps. An error of take
-// ends the exchange. The kernel's refusal is an error that wraps its unix.Errno,
-// with the reason it gives.
+// exchange sends one request and passes the payloads of its answers of type reply, or
+// of all answers if that is 0, to take, which copies what it keeps. An error of take
+// ends the exchange. The kernel's refusal is an error that wraps its unix.Errno, with
+// the kernel's reason.
 //
-// It is our own because the one of nl makes and clears 64 KiB for each datagram,
-// which was most of what a pass allocated (docs/adr/0009), and collects a dump
-// before anybody can say that it is too long.
+// The one of package nl is not used because it allocates and clears 64 KiB for each
+// datagram, which was most of what a pass allocated (docs/adr/0009), and collects a
+// whole dump before its size can be checked.
 func (s *socket) exchange(ctx context.Context, typ, flags uint16, parts []nl.NetlinkRequestData, reply uint16, take func([]byte) error) (err error) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
@@ -59,13 +59,13 @@ func (s *socket) exchange(ctx context.Context, typ, flags uint16, parts []nl.Net
 	return nil
 }
 
-// refusalsAtOnce is how many answers have room in the socket, each of which takes a
-// page at most.
+// refusalsAtOnce is how many answers fit into the socket's buffer; each takes a page at
+// most.
 const refusalsAtOnce = 48
 
-// refusals sends a request that is refused, once for each variant, of which there are
-// at most refusalsAtOnce. Vary makes the variant of a copy. It gives the reason of each
-// to take, nil for one that was not refused.
+// refusals sends a request that is refused, once for each variant, at most
+// refusalsAtOnce. vary turns a copy into a variant. take receives the reason of each,
+// nil for one that was not refused.
 func (s *socket) refusals(typ, flags uint16, parts []nl.NetlinkRequestData, variants int, vary func(i int, message []byte), take func(i int, err error)) error {
 	s.turn.Lock()
 	defer s.turn.Unlock()
@@ -88,7 +88,7 @@ func (s *socket) refusals(typ, flags uint16, parts []nl.NetlinkRequestData, vari
 		a := answers{seq: first + uint32(i), port: s.port, acked: true, take: func([]byte) error { return nil }}
 		var refused error
 		for !a.done {
-			n, err := s.recv(*buffer, 0) // an answer with the kernel's words is no longer than its room
+			n, err := s.recv(*buffer, 0) // an answer with the kernel's message fits into the buffer
 			if err != nil {
 				return unanswered(err)
 			}
@@ -99,15 +99,14 @@ func (s *socket) refusals(typ, flags uint16, parts []nl.NetlinkRequestData, vari
 	return nil
 }
 
-// errUnanswered says that nobody knows whether the kernel did what it was asked to:
-// to ask once more would meet what the first time made, and take it for somebody
-// else's.
+// errUnanswered says that it is not known whether the kernel applied a request: a
+// repetition would find the result of the first one, and take it for a foreign object.
 var errUnanswered = errors.New("the kernel's answer is lost")
 
 func unanswered(err error) error { return fmt.Errorf("%w: %w", errUnanswered, err) }
 
-// receive reads one datagram of the kernel, into buffer where it has room. What
-// has none would be lost with the reading, so its size is asked for first.
+// receive reads one datagram of the kernel, into buffer if it fits. The rest of a
+// larger one would be lost, so its size is queried first.
 func (s *socket) receive(buffer []byte) ([]byte, error) {
 	size, err := s.recv(nil, unix.MSG_PEEK|unix.MSG_TRUNC)
 	switch {
@@ -133,8 +132,8 @@ func (s *socket) recv(buffer []byte, flags int) (n int, err error) {
 	return n, err
 }
 
-// again repeats a call that a signal has interrupted. The runtime preempts
-// goroutines by signals, so that is nothing unusual.
+// again repeats a call that a signal has interrupted. The runtime preempts goroutines
+// by signals, so that is common.
 func again(f func() error) error {
 	for {
 		if err := f(); !errors.Is(err, unix.EINTR) {
@@ -156,13 +155,13 @@ func request(typ, flags uint16, seq uint32, parts []nl.NetlinkRequestData) []byt
 	return out
 }
 
-// answers reads what the kernel says to one request.
+// answers reads the kernel's answers to one request.
 type answers struct {
 	seq, port   uint32
 	reply       uint16
 	take        func(payload []byte) error
 	interrupted bool
-	acked       bool // an ack ends it, whatever comes before
+	acked       bool // an ack ends the exchange
 	done        bool
 }
 
@@ -184,7 +183,7 @@ func (a *answers) read(b []byte) error {
 func (a *answers) message(b []byte) error {
 	typ, flags := u16(b[4:]), u16(b[6:])
 	if u32(b[8:]) != a.seq || u32(b[12:]) != a.port {
-		return nil // the late answer to a request that was given up
+		return nil // the late answer to a request that was abandoned
 	}
 	a.interrupted = a.interrupted || flags&unix.NLM_F_DUMP_INTR != 0
 	payload := b[unix.SizeofNlMsghdr:]
@@ -201,8 +200,8 @@ func (a *answers) message(b []byte) error {
 	return nil
 }
 
-// refusal reads the number that ends an exchange, nil for 0, and the kernel's
-// words (NLMSGERR_ATTR_MSG), which follow the request where that is sent back.
+// refusal reads the error number that ends an exchange, nil for 0, and the kernel's
+// message (NLMSGERR_ATTR_MSG), which follows the request if that is sent back.
 func refusal(typ, flags uint16, b []byte) error {
 	errno := -int32(u32(b))
 	if errno == 0 {

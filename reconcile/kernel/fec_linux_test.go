@@ -17,9 +17,9 @@ import (
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
 
-// A card's forward error correction, which a pod can change, is that of the host
-// again. Debian does not build the one driver that has it without hardware: netdevsim.ko
-// has to be built from Debian's linux-source for the kernel of the machine first.
+// A card's forward error correction, which a pod can change, is restored on the host.
+// Debian does not build the one driver that has it without hardware: netdevsim.ko has
+// to be built from Debian's linux-source for the kernel of the machine first.
 func TestErrorCorrectionIsRestored(t *testing.T) {
 	hostNS := newNetns(t)
 	host, err := kernel.Open(kernel.Options{Netns: hostNS.path()})

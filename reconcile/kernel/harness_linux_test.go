@@ -17,8 +17,8 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// inMachine skips a test that changes namespaces or devices, unless it runs in
-// the machine of integration/vm, where everything it needs is there.
+// inMachine skips a test that changes namespaces or devices, unless it runs in the
+// virtual machine of integration/vm, which has everything it needs.
 func inMachine(t testing.TB) {
 	t.Helper()
 	if os.Getenv("PLUMBLINE_LANE") == "" {
@@ -26,7 +26,7 @@ func inMachine(t testing.TB) {
 	}
 }
 
-// netns is a throw-away network namespace. It lives as long as it is open.
+// netns is a temporary network namespace. It exists as long as it is open.
 type netns struct{ *os.File }
 
 // newNetns makes a namespace.
@@ -39,8 +39,8 @@ func newNetns(t testing.TB) *netns {
 	}
 	done := make(chan result)
 	go func() {
-		// A thread that does not get back must not run anything else; but it
-		// should get back, for it may be the main thread, which cannot end.
+		// A thread that does not get back must not run anything else; but it should get
+		// back, as it may be the main thread, which cannot end.
 		runtime.LockOSThread()
 		back, err := os.Open("/proc/thread-self/ns/net")
 		if err != nil {
@@ -69,7 +69,7 @@ func newNetns(t testing.TB) *netns {
 // path leads to the namespace for as long as it is open.
 func (n *netns) path() string { return fmt.Sprintf("/proc/self/fd/%d", n.Fd()) }
 
-// bench is a host and a sandbox, both throw-away, and what is done to them.
+// bench is a temporary host and sandbox, with helpers.
 type bench struct {
 	testing.TB
 	ctx  context.Context
@@ -79,7 +79,7 @@ type bench struct {
 	moved []netstate.Change // devices, as a record has them
 }
 
-// newBench opens a sandbox beside a host namespace that is throw-away too.
+// newBench opens a sandbox and a host namespace, both temporary.
 func newBench(t testing.TB) *bench {
 	t.Helper()
 	hostNS := newNetns(t)
@@ -91,7 +91,7 @@ func newBench(t testing.TB) *bench {
 	return newBenchOn(t, host)
 }
 
-// newBenchOn opens a throw-away sandbox on a host.
+// newBenchOn opens a temporary sandbox on a host.
 func newBenchOn(t testing.TB, host *kernel.Host) *bench {
 	t.Helper()
 	b := &bench{TB: t, ctx: t.Context(), host: host, ns: newNetns(t)}
@@ -119,7 +119,7 @@ func (b *bench) observe(ask ...netstate.Object) *netstate.Snapshot {
 	return s
 }
 
-// recorded adds to the devices among what is asked for what a record would hold.
+// recorded adds to the devices in a query the facts that a record would hold.
 func (b *bench) recorded(ask ...netstate.Object) []netstate.Object {
 	out := slices.Clone(ask)
 	for i, o := range out {
@@ -130,7 +130,7 @@ func (b *bench) recorded(ask ...netstate.Object) []netstate.Object {
 	return out
 }
 
-// identified adds to a device what it is known by, as the observation does from
+// identified adds to a device the facts that identify it, as the observation does from
 // which a change is planned.
 func (b *bench) identified(c netstate.Change) netstate.Change {
 	if d, ok := c.Before.(netstate.Device); ok && d.LinkKind == "" {
@@ -161,7 +161,7 @@ func (b *bench) remove(o netstate.Object) {
 	b.apply(netstate.Change{Before: o})
 }
 
-// update makes the object hold what want says, starting from what it is.
+// update changes the object from its current state to want.
 func (b *bench) update(want netstate.Object) netstate.Change {
 	b.Helper()
 	c, differs := changeTo(b.observe(want), want)
@@ -171,7 +171,7 @@ func (b *bench) update(want netstate.Object) netstate.Change {
 	return c
 }
 
-// changeTo is the update that makes want hold.
+// changeTo is the change to want.
 func changeTo(have *netstate.Snapshot, want netstate.Object) (netstate.Change, bool) {
 	h, ok := have.Get(want.Key())
 	if !ok {
@@ -184,7 +184,7 @@ func changeTo(have *netstate.Snapshot, want netstate.Object) (netstate.Change, b
 	return netstate.NewUpdate("", h, want)
 }
 
-// holds fails unless the kernel holds what want says.
+// holds fails unless the object in the kernel is as wanted.
 func (b *bench) holds(want netstate.Object) {
 	b.Helper()
 	have, ok := b.observe(want).Get(want.Key())
@@ -211,8 +211,8 @@ func same(t testing.TB, want, got *netstate.Snapshot) {
 	}
 }
 
-// settled leaves out what the kernel makes in its own time: link-local addresses
-// and connected routes.
+// settled leaves out what the kernel creates asynchronously: link-local addresses and
+// connected routes.
 func settled(s *netstate.Snapshot) *netstate.Snapshot {
 	out := netstate.NewSnapshot()
 	for _, o := range netstate.All[netstate.Object](s) {
@@ -243,7 +243,7 @@ func (b *bench) refused(kind fault.Kind, c netstate.Change, words ...string) {
 	}
 }
 
-// eventually waits for something the kernel does in its own time.
+// eventually waits for something that the kernel does asynchronously.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

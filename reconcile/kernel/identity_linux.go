@@ -14,10 +14,10 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// A device is known by what the kernel says of it and nobody who owns the
-// namespace it is in can write (docs/adr/0017): what it hangs on, its kind, its
-// permanent address, its index. Names, other names and the alias are never
-// evidence: a pod sets them as it likes.
+// A device is identified by facts that the kernel reports and that the owner of its
+// namespace cannot write (docs/adr/0017): its parent device, its kind, its permanent
+// address, its index. Names, alternative names and the alias are never evidence: a pod
+// can set them.
 
 // place is where a device was found.
 type place struct {
@@ -27,17 +27,16 @@ type place struct {
 
 func (p place) name() string { return p.c.name(p.w.link.Name) }
 
-// hardware reports whether a link is a device's own. Whoever makes a link gives it
-// a kind; only InfiniBand interfaces have one by themselves, and those that are
-// made on them have a lower link (drivers/infiniband/ulp/ipoib/ipoib_main.c,
-// ipoib_get_iflink).
+// hardware reports whether a link belongs to hardware. A link that was created has a
+// kind; of hardware only InfiniBand interfaces have one, and those that are created on
+// them have a lower link (drivers/infiniband/ulp/ipoib/ipoib_main.c, ipoib_get_iflink).
 func (w ifLink) hardware() bool {
 	return w.link.LinkKind == "device" || w.link.LinkKind == "ipoib" && w.lower == 0
 }
 
-// pciFunction returns the PCI address of the function a link is the interface of,
-// "" for a link that somebody made, and for a representor, which hangs on the
-// function it belongs to and is not it.
+// pciFunction returns the PCI address of a link's function, "" for a link that was
+// created, and for a representor, whose parent is the function but which is not its
+// interface.
 func (s *Sandbox) pciFunction(w ifLink) string {
 	if !w.hardware() || representor.MatchString(w.portName) {
 		return ""
@@ -45,7 +44,7 @@ func (s *Sandbox) pciFunction(w ifLink) string {
 	return s.host.sysfs.deviceID(w.bus, w.parent)
 }
 
-// parentOf is what a link hangs on, as netstate.Device has it.
+// parentOf is a link's parent device, as in netstate.Device.
 func parentOf(w ifLink) string {
 	if w.bus == "" || w.parent == "" {
 		return ""
@@ -53,9 +52,9 @@ func parentOf(w ifLink) string {
 	return w.bus + "/" + w.parent
 }
 
-// isDevice reports whether a link can be the device that d describes. Where d
-// knows nothing of a device without PCI address, only a name on the host can say
-// which it is, see locateOutside.
+// isDevice reports whether a link can be the device that d describes. If d has no facts
+// about a device without PCI address, only its name on the host can identify it, see
+// locateOutside.
 func (s *Sandbox) isDevice(c *conn, w ifLink, d netstate.Device) bool {
 	switch {
 	case d.HasPCIAddress():
@@ -63,8 +62,8 @@ func (s *Sandbox) isDevice(c *conn, w ifLink, d netstate.Device) bool {
 	case d.LinkKind == "":
 		// Recorded by a version that kept the index on the host only. Another link of
 		// the namespace may have that index, such as the one of the pod's own network:
-		// what could carry packets has to have the name as well, which proves nothing
-		// but tells the two apart.
+		// so a link that could carry packets has to have the name as well, which proves
+		// nothing but distinguishes the two.
 		return d.HomeIndex != 0 && w.link.Index == d.HomeIndex &&
 			(w.hardware() || w.link.KindTraits().Inert || d.At != nil && *d.At == c.name(w.link.Name))
 	case w.link.LinkKind != d.LinkKind || parentOf(w) != d.Parent || w.portName != d.PortName:
@@ -75,9 +74,9 @@ func (s *Sandbox) isDevice(c *conn, w ifLink, d netstate.Device) bool {
 	return w.permMAC == d.PermMAC
 }
 
-// hasIndex reports whether a link has the index of the device there. A move keeps
-// the index where it is free, so a device that was not seen yet since has the one
-// it had. On the host it may have got another one, and has its name.
+// hasIndex reports whether a link has the index of the device there. A move keeps the
+// index if it is free, so a device that was not observed since has the index it had. On
+// the host it may have got another one, and has its name.
 func hasIndex(c *conn, w ifLink, d netstate.Device) bool {
 	if c.host && d.Made() && w.link.Name == strings.TrimPrefix(d.ID, netstate.VirtualPrefix) {
 		return true
@@ -88,16 +87,16 @@ func hasIndex(c *conn, w ifLink, d netstate.Device) bool {
 	return w.link.Index == d.HomeIndex || d.Index == 0 && d.At != nil && *d.At == c.name(w.link.Name)
 }
 
-// among returns the link that is the device. Where several can be it, as with a
-// card that has two ports on one function, the record's permanent address and
-// index decide, or nothing does.
+// among returns the link that is the device. If several links match, as with a card
+// that has two ports on one function, only the record's permanent address and index
+// decide.
 func (s *Sandbox) among(c *conn, links []ifLink, d netstate.Device) (*place, error) {
 	links = matching(links, func(w ifLink) bool { return s.isDevice(c, w, d) })
 	for _, better := range []func(ifLink) bool{
 		func(w ifLink) bool { return d.PermMAC != "" && w.permMAC == d.PermMAC },
 		func(w ifLink) bool { return d.Index != 0 && w.link.Index == d.Index },
-		// Its index was not noted when the attachment was cut off, and may have been
-		// another link's before it came.
+		// Its index was not recorded when the attachment was interrupted, and may have
+		// been that of another link before.
 		func(w ifLink) bool {
 			return d.Made() && d.Index == 0 && d.At != nil && *d.At == c.name(w.link.Name)
 		},
@@ -116,14 +115,14 @@ func (s *Sandbox) among(c *conn, links []ifLink, d netstate.Device) (*place, err
 	for _, w := range links {
 		names = append(names, w.link.Name)
 	}
-	return nil, fault.New(fault.Conflict, fmt.Errorf("%d links can be it, %q: all but one have to go", len(names), names))
+	return nil, fault.New(fault.Conflict, fmt.Errorf("%d links can be the device, %q: delete or rename all but one", len(names), names))
 }
 
 func matching(links []ifLink, f func(ifLink) bool) []ifLink {
 	return slices.DeleteFunc(slices.Clone(links), func(w ifLink) bool { return !f(w) })
 }
 
-// locate finds a device wherever it is by now. It returns nil for one that is
+// locate finds a device, in the sandbox or on the host. It returns nil for one that is
 // neither on the host nor in the sandbox.
 func (s *Sandbox) locate(ctx context.Context, d netstate.Device) (*place, error) {
 	if d.At == nil || netstate.OnHost(*d.At) {
@@ -140,7 +139,7 @@ func (s *Sandbox) locate(ctx context.Context, d netstate.Device) (*place, error)
 	return s.locateOutside(ctx, d)
 }
 
-// search looks at every link of a namespace.
+// search checks every link of a namespace.
 func (s *Sandbox) search(ctx context.Context, c *conn, d netstate.Device) (*place, error) {
 	if c == nil {
 		return nil, nil
@@ -153,7 +152,7 @@ func (s *Sandbox) search(ctx context.Context, c *conn, d netstate.Device) (*plac
 }
 
 // locateUnmoved finds a device that has not left the host yet: it has its name and its
-// index there. A link with its name and another index may be one that was made since.
+// index there. A link with its name and another index may have been created since.
 func (s *Sandbox) locateUnmoved(ctx context.Context, d netstate.Device) (*place, error) {
 	w, err := s.outside.linkByName(ctx, strings.TrimPrefix(d.ID, netstate.VirtualPrefix))
 	switch {
@@ -167,9 +166,9 @@ func (s *Sandbox) locateUnmoved(ctx context.Context, d netstate.Device) (*place,
 	return &place{s.outside, w}, nil
 }
 
-// locateOutside finds a device on the host: by its PCI address, or by its name
-// there, which no pod can set. Its namespace may have died, which sent it home
-// under the name it had in it: only then all links of the host are looked at.
+// locateOutside finds a device on the host: by its PCI address, or by its name there,
+// which no pod can set. If its namespace has ended, the kernel has moved it to the host
+// under the name it had there: only then all links of the host are checked.
 func (s *Sandbox) locateOutside(ctx context.Context, d netstate.Device) (*place, error) {
 	if d.HasPCIAddress() {
 		return s.locateFunction(ctx, d)
@@ -187,8 +186,8 @@ func (s *Sandbox) locateOutside(ctx context.Context, d netstate.Device) (*place,
 	return s.search(ctx, s.outside, d)
 }
 
-// locateFunction finds the interface of a PCI function on the host. Where it has
-// several, the one with the recorded permanent address, else the first.
+// locateFunction finds the interface of a PCI function on the host. If it has several,
+// the one with the recorded permanent address, otherwise the first.
 func (s *Sandbox) locateFunction(ctx context.Context, d netstate.Device) (*place, error) {
 	var found *place
 	for _, name := range s.host.sysfs.netdevs(d.ID) {

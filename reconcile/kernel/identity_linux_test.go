@@ -7,7 +7,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// hw is a link as the kernel tells of one that is hardware.
+// hw is a link as the kernel reports one of hardware.
 func hw(index int, change func(*ifLink)) ifLink {
 	w := ifLink{link: netstate.Link{Name: "x", LinkKind: "device", Index: index, Alias: new("")}, lowerNS: -1}
 	if change != nil {
@@ -50,8 +50,8 @@ func TestIsDevice(t *testing.T) {
 		"function":                           {inside, hw(3, on("pci", vf)), function, true},
 		"function with an alias of another":  {inside, hw(3, func(w *ifLink) { on("pci", vf)(w); w.link.Alias = new("plumbline:nobody") }), function, true},
 		"another function":                   {inside, hw(3, on("pci", "0000:01:10.3")), function, false},
-		"a tap that claims to be it":         {inside, of("tun", 3), function, false},
-		"hardware that claims to be it":      {inside, hw(3, alias), function, false},
+		"a tap that looks like it":           {inside, of("tun", 3), function, false},
+		"hardware that looks like it":        {inside, hw(3, alias), function, false},
 		"InfiniBand":                         {inside, hw(3, func(w *ifLink) { on("pci", vf)(w); w.link.LinkKind = "ipoib" }), function, true},
 		"a partition made on it":             {inside, hw(3, func(w *ifLink) { on("pci", vf)(w); w.link.LinkKind = "ipoib"; w.lower = 2 }), function, false},
 		"its representor":                    {inside, hw(3, func(w *ifLink) { on("pci", vf)(w); w.portName = "pf0vf1" }), function, false},
@@ -83,8 +83,8 @@ func TestIsDevice(t *testing.T) {
 	}
 }
 
-// Several links of one function: the record's permanent address and index say
-// which it is; where they do not, nothing is assumed.
+// Several links of one function: the record's permanent address and index identify the
+// device; without them nothing is assumed.
 func TestSeveralLinksOfOneFunction(t *testing.T) {
 	const pf = "0000:03:00.0"
 	sb := &Sandbox{host: &Host{sysfs: sysfs{t.TempDir()}}}

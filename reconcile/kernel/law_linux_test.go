@@ -10,7 +10,7 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
-// draw makes random wants that the kernel should take.
+// draw makes random wants that the kernel should accept.
 type draw struct{ *rand.Rand }
 
 func (d draw) mac() *string {
@@ -29,7 +29,7 @@ func one[T any](d draw, of ...T) T { return of[d.IntN(len(of))] }
 
 func number(d draw, low, high uint32) uint32 { return low + d.Uint32N(high-low+1) }
 
-// options draws what a link of a kind is born with.
+// options draws the options at the creation of a link.
 func (d draw) options(l *netstate.Link) {
 	switch l.LinkKind {
 	case "vlan":
@@ -87,8 +87,7 @@ func (d draw) link(name, kind string) netstate.Link {
 	return l
 }
 
-// change draws a change of a link that exists, of what can change while it is
-// as it is.
+// change draws a change of an existing link, of fields that can change in its state.
 func (d draw) change(l netstate.Link) netstate.Link {
 	out := netstate.Link{
 		Name: l.Name, MTU: maybe(d, number(d, 1280, 9000)), TxQueueLen: maybe(d, number(d, 0, 5000)), Alias: maybe(d, one(d, "", "y", "other")),
@@ -157,7 +156,7 @@ func lawsOfLink(t *testing.T, d draw, kind string) {
 	same(t, start, b.observe())
 	b.apply(netstate.Change{Before: have}.Inverse()) // with all that was observed
 	if kind == "veth" {
-		b.holds(have) // the other end draws a MAC anew
+		b.holds(have) // the other end gets a new random MAC
 	} else {
 		same(t, made, b.observe())
 	}
@@ -214,8 +213,8 @@ func (d draw) route() netstate.Route {
 	return r
 }
 
-// TestDump holds that a whole sandbox is what it was after everything was made
-// and taken back, sysctls and ethtool settings included.
+// TestDump holds that a whole sandbox is as before after everything was applied and
+// undone, sysctls and ethtool settings included.
 func TestDump(t *testing.T) {
 	b := newBench(t)
 	b.create(up(netstate.Link{Name: "e0", LinkKind: "veth", Veth: &netstate.Veth{Peer: new("e1")}}))

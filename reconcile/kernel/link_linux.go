@@ -14,7 +14,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// ifLink is a link as one RTM_NEWLINK message tells it: other links are still
+// ifLink is a link as one RTM_NEWLINK message contains it: other links are still
 // numbers.
 type ifLink struct {
 	link    netstate.Link // Name without its place
@@ -29,7 +29,7 @@ type ifLink struct {
 	// portName is the name the driver gives the port, "pf0vf1" of a representor.
 	portName string
 	vfs      map[int]netstate.VF
-	// raw is the message itself, of a link that was asked for alone.
+	// raw is the message itself, of a link that was queried alone.
 	raw []byte
 }
 
@@ -43,8 +43,8 @@ func decodeLink(b []byte) (ifLink, error) {
 		Index:    int(u32(b[4:])),
 		LinkKind: "device",
 		Up:       new(flags&unix.IFF_UP != 0),
-		// The flags show what was asked for; IFLA_PROMISCUITY counts what the
-		// kernel does, so a bridge port has it without anyone asking.
+		// The flags show what was requested; IFLA_PROMISCUITY counts the kernel's own
+		// uses too, so a bridge port has it without a request.
 		Promisc:  new(flags&unix.IFF_PROMISC != 0),
 		AllMulti: new(flags&unix.IFF_ALLMULTI != 0),
 		Carrier:  flags&unix.IFF_LOWER_UP != 0,
@@ -123,7 +123,7 @@ func (w *ifLink) info(b []byte) {
 	}
 }
 
-// linkKind is the codec of the links of one kind, IFLA_INFO_KIND.
+// linkKind is the codec of links of one kind, IFLA_INFO_KIND.
 type linkKind struct {
 	decode func(w *ifLink, data []byte)
 	// encode adds what is set in l.
@@ -205,11 +205,11 @@ func ifInfo(family uint8, index int, flags, change uint32) body {
 
 func attr(typ int, data []byte) *nl.RtAttr { return nl.NewRtAttr(typ, data) }
 
-// The bits of IFLA_EXT_MASK. Links are asked for without statistics of VFs and of
-// IPv6, which nobody here reads; those of 128 VFs alone are 25 kB. In a dump the
-// mask does more: only when there is one does the kernel make room for its largest
-// link (rtnetlink.c, rtnl_calcit). One that has no room is left out of the dump
-// without a word, so a pod could hide a link under alternative names.
+// The bits of IFLA_EXT_MASK. Links are queried without statistics of VFs and of IPv6,
+// which are not used here; those of 128 VFs alone are 25 kB. In a dump the mask does
+// more: only with a mask does the kernel reserve space for its largest link
+// (rtnetlink.c, rtnl_calcit). A link that does not fit is left out of the dump without
+// an error, so a pod could hide a link with alternative names.
 const (
 	filterVF        = 1 << 0
 	filterSkipStats = 1 << 3
@@ -245,8 +245,8 @@ func (c *conn) link(ctx context.Context, index int, filter uint32, by ...nl.Netl
 	return w, err
 }
 
-// links lists the links, or those a filter leaves. Of a sandbox that has more than
-// are read, the first are listed and all devices, with reconcile.ErrPartial.
+// links lists the links, or those that match a filter. Of a sandbox that has more than
+// the bound, it lists the first ones and all devices, with reconcile.ErrPartial.
 func (c *conn) links(ctx context.Context, filter ...nl.NetlinkRequestData) ([]ifLink, error) {
 	q := query{typ: unix.RTM_GETLINK, reply: unix.RTM_NEWLINK, what: "links", most: c.bounds.Links, read: c.bounds.Links}
 	q.parts = append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, 0, 0, 0), extMask(filterSkipStats)}, filter...)

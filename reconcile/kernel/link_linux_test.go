@@ -6,8 +6,8 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
-// TestLinkKinds makes one link of each kind with all that is set at birth, looks
-// at it, changes every field that can change, and deletes it.
+// TestLinkKinds creates one link of each kind with everything that is set at creation,
+// observes it, changes every field that can change, and deletes it.
 func TestLinkKinds(t *testing.T) {
 	type fields = netstate.Link
 	parent := up(netstate.Link{Name: "low", LinkKind: "dummy", MTU: new(uint32(9000))})
@@ -159,7 +159,7 @@ func TestLinkKinds(t *testing.T) {
 			b.remove(tc.link)
 			b.absent(tc.link)
 			same(t, start, b.observe())
-			b.remove(tc.link) // again: deleting what is not there is done
+			b.remove(tc.link) // again: deleting what does not exist is no error
 		})
 	}
 }

@@ -19,7 +19,7 @@ import (
 func (s *Sandbox) applyLink(ctx context.Context, c netstate.Change) error {
 	before, after := typed[netstate.Link](c)
 	if at, _, err := s.at(c.Key().ID); err == nil {
-		s.changing(at)
+		s.invalidate(at)
 	}
 	switch c.Action() {
 	case netstate.Create:
@@ -67,15 +67,14 @@ func (s *Sandbox) renameLink(ctx context.Context, before, after netstate.Link) e
 	return errors.Join(rename(), set(true))
 }
 
-// createLink makes a link with everything the kernel takes at birth, in one
-// message: rtnl_newlink_create takes the link away again when a part of it is
-// refused, so it is complete or not there. What is only taken later (an alias,
-// the options of a port, a bond's primary) goes into a second message, and a
-// link that refuses it is deleted.
+// createLink creates a link with everything the kernel accepts at creation, in one
+// message: rtnl_newlink_create deletes the link if a part is refused, so it is complete
+// or absent. What is accepted only later (an alias, the options of a port, a bond's
+// primary) goes into a second message, and a link that refuses it is deleted.
 func (s *Sandbox) createLink(ctx context.Context, l netstate.Link) error {
 	kind, ok := linkKinds[l.LinkKind]
 	if !ok {
-		return fault.New(fault.Unsupported, fmt.Errorf("a link of kind %q cannot be made", l.LinkKind))
+		return fault.New(fault.Unsupported, fmt.Errorf("a link of kind %q cannot be created", l.LinkKind))
 	}
 	born, rest := splitBirth(l)
 	names := netstate.StandsOn(born)
@@ -91,13 +90,13 @@ func (s *Sandbox) createLink(ctx context.Context, l netstate.Link) error {
 		return nil
 	}
 	if err := s.updateLink(ctx, netstate.Link{Name: l.Name}, rest); err != nil {
-		return notPutBack(err, s.deleteLink(ctx, l.Name))
+		return withUndoError(err, s.deleteLink(ctx, l.Name))
 	}
 	return nil
 }
 
-// splitBirth divides a new link into what it is born with and what it gets
-// after. A link with a master is brought up last: a bond refuses a port that is
+// splitBirth divides a new link into what is set at creation and what is set
+// afterwards. A link with a master is brought up last: a bond refuses a port that is
 // up, and one that is up bounces when it joins a VRF.
 func splitBirth(l netstate.Link) (born, rest netstate.Link) {
 	member := l.Master != nil && *l.Master != ""
@@ -117,10 +116,10 @@ func splitBirth(l netstate.Link) (born, rest netstate.Link) {
 	return born, rest
 }
 
-// newLink sends the one message. A link whose parent lives in the other
-// namespace is made by that namespace's socket with IFLA_NET_NS_FD: it is then
-// born where it belongs. (IFLA_LINK_NETNSID would have it born beside its parent
-// and moved, under its final name and taken down by the move.)
+// newLink sends the one message. A link whose parent is in the other namespace is
+// created through that namespace's socket with IFLA_NET_NS_FD: it is then created where
+// it belongs. (With IFLA_LINK_NETNSID it would be created beside its parent, under its
+// final name, and moved, and the move would bring it down.)
 func (s *Sandbox) newLink(ctx context.Context, kind linkKind, l netstate.Link, name string) error {
 	dst, _, err := s.at(l.Name)
 	if err != nil {
@@ -154,7 +153,7 @@ func (s *Sandbox) newLink(ctx context.Context, kind linkKind, l netstate.Link, n
 	}
 	parts = append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, 0, flags, change), attr(unix.IFLA_IFNAME, nl.ZeroTerminated(netstate.BaseName(name)))}, parts...)
 	parts = append(append(parts, common...), info)
-	if src != dst { // the notice would tell of another namespace
+	if src != dst { // the notification would be about another namespace
 		return src.write(ctx, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, parts...)
 	}
 	index, err := src.create(ctx, unix.RTM_NEWLINK, parts...)
@@ -164,10 +163,10 @@ func (s *Sandbox) newLink(ctx context.Context, kind linkKind, l netstate.Link, n
 	return err
 }
 
-// createAside makes a link of the sandbox whose name, until 6.13, the kernel
-// looks for in the namespace of its parent: a host link of that name is then
-// "file exists", although the sandbox has none (net/core/rtnetlink.c,
-// __rtnl_newlink). The link is made under a name nobody has, and renamed.
+// createAside creates a link of the sandbox whose name, until 6.13, the kernel looks up
+// in the namespace of its parent: a host link of that name is then "file exists",
+// although the sandbox has none (net/core/rtnetlink.c, __rtnl_newlink). The link is
+// created under a random name, and renamed.
 func (s *Sandbox) createAside(ctx context.Context, kind linkKind, l netstate.Link, exists error) error {
 	dst, base, err := s.at(l.Name)
 	if err != nil || l.Parent == nil || netstate.OnHost(*l.Parent) == netstate.OnHost(l.Name) {
@@ -189,7 +188,7 @@ func (s *Sandbox) createAside(ctx context.Context, kind linkKind, l netstate.Lin
 	flags, change := ifFlags(netstate.Link{Up: up})
 	err = dst.write(ctx, unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, w.link.Index, flags, change), attr(unix.IFLA_IFNAME, nl.ZeroTerminated(base)))
 	if err != nil {
-		return notPutBack(err, dst.deleteIndex(ctx, w.link.Index))
+		return withUndoError(err, dst.deleteIndex(ctx, w.link.Index))
 	}
 	return nil
 }
@@ -231,7 +230,7 @@ func (s *Sandbox) commonAttributes(ctx context.Context, l netstate.Link) (parts 
 	return parts, flags, change, nil
 }
 
-// ifFlags returns the flags that are set in l, and which of them it speaks of.
+// ifFlags returns the flags of l, and the mask of those that l sets.
 func ifFlags(l netstate.Link) (flags, change uint32) {
 	for _, f := range []struct {
 		set *bool
@@ -267,12 +266,12 @@ func (s *Sandbox) linkInfo(ctx context.Context, kind linkKind, l netstate.Link, 
 	return info, e.err
 }
 
-// updateLink changes what is set in after, with one RTM_NEWLINK. The kernel does
-// the parts in a fixed order (rtnetlink.c: options of the kind and of the port
-// first, then do_setlink: MAC, MTU, alias, master, flags, queue length), which is
-// the order an enslavement needs: the port is down, gets its MAC and MTU, joins,
-// and is brought up. It stops at the first part that is refused and keeps what it
-// did before; what it kept is then taken back from before.
+// updateLink changes what is set in after, with one RTM_NEWLINK. The kernel does the
+// parts in a fixed order (rtnetlink.c: options of the kind and of the port first, then
+// do_setlink: MAC, MTU, alias, master, flags, queue length), which is the order an
+// enslavement needs: the port is down, gets its MAC and MTU, joins, and is brought up.
+// It stops at the first part that is refused and keeps what it did before; that is then
+// undone with the values of before.
 func (s *Sandbox) updateLink(ctx context.Context, before, after netstate.Link) error {
 	err := s.setLink(ctx, after)
 	if errors.Is(err, unix.EADDRNOTAVAIL) && after.MAC != nil {
@@ -285,10 +284,10 @@ func (s *Sandbox) updateLink(ctx context.Context, before, after netstate.Link) e
 	if len(netstate.Fields(after)) < 2 {
 		return err
 	}
-	return notPutBack(err, s.restoreLink(ctx, before))
+	return withUndoError(err, s.restoreLink(ctx, before))
 }
 
-// restoreLink takes back what of a failed update was done.
+// restoreLink undoes the part of a failed update that was applied.
 func (s *Sandbox) restoreLink(ctx context.Context, before netstate.Link) error {
 	have, err := s.readLink(ctx, before.Name)
 	if err != nil {
@@ -377,7 +376,7 @@ func (s *Sandbox) changeInfo(ctx context.Context, l netstate.Link) (*nl.RtAttr, 
 func (s *Sandbox) deleteLink(ctx context.Context, name string) error {
 	c, _, err := s.at(name)
 	if err != nil {
-		return nil // it went with its namespace
+		return nil // it was deleted with its namespace
 	}
 	err = s.fresh(func() error {
 		index, err := s.index(ctx, name)
@@ -397,8 +396,8 @@ func (c *conn) deleteIndex(ctx context.Context, index int) error {
 	return c.write(ctx, unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, index, 0, 0))
 }
 
-// explainCreate adds the reason where the kernel's words for a refused creation
-// hide it.
+// explainCreate adds the reason of a refused creation where the kernel's message does
+// not show it.
 func (s *Sandbox) explainCreate(ctx context.Context, l netstate.Link, err error) error {
 	if errors.Is(err, unix.EEXIST) {
 		return s.explainExists(ctx, l, err)
@@ -421,9 +420,9 @@ func (s *Sandbox) explainCreate(ctx context.Context, l netstate.Link, err error)
 	case l.MTU != nil && parent.MTU != nil && *l.MTU > *parent.MTU:
 		return because(fault.Invalid, err, "mtu %d exceeds the %d of its parent %s", *l.MTU, *parent.MTU, where(*l.Parent))
 	case !parent.Carrier:
-		// igbvf_vlan_rx_add_vid: the physical function has not let the virtual
-		// one talk to it since it was reset (clear-to-send), and it has to know
-		// the VLAN. A bond passes the refusal on.
+		// igbvf_vlan_rx_add_vid: the physical function has sent the virtual one no
+		// clear-to-send since it was reset, and it has to be told the VLAN. A bond
+		// passes the refusal on.
 		return because(fault.NotReady, err, "its parent %s has no carrier yet (a virtual function without clear-to-send cannot take a VLAN)", where(*l.Parent))
 	}
 	return err
@@ -435,7 +434,7 @@ func unknownKind(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) && strings.Contains(err.Error(), "Unknown device type")
 }
 
-// explainExists says what exists when it is not the name of the new link.
+// explainExists says what exists if it is not the name of the new link.
 func (s *Sandbox) explainExists(ctx context.Context, l netstate.Link, err error) error {
 	if _, e := s.readLink(ctx, l.Name); !errors.Is(e, unix.ENODEV) {
 		return err

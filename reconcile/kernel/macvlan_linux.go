@@ -18,8 +18,8 @@ func decodeMACVLAN(w *ifLink, data []byte) {
 		case nl.IFLA_MACVLAN_MODE:
 			w.link.MACVLAN.Mode = macvlanModes.word(u32(v))
 		case nl.IFLA_MACVLAN_BC_QUEUE_LEN:
-			// What this link asked for; the parent uses the most any of its links
-			// asked for (IFLA_MACVLAN_BC_QUEUE_LEN_USED).
+			// What this link requested; the parent uses the largest value that any of
+			// its links requested (IFLA_MACVLAN_BC_QUEUE_LEN_USED).
 			w.link.MACVLAN.BroadcastQueue = new(u32(v))
 		}
 	}

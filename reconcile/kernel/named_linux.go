@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AddNamed makes a network namespace of that name, as `ip netns add` does, and
-// returns its path.
+// AddNamed creates a network namespace of that name, like `ip netns add`, and returns
+// its path.
 func AddNamed(name string) (string, error) {
 	h, err := openHome()
 	if err != nil {
@@ -23,7 +23,7 @@ func AddNamed(name string) (string, error) {
 	err = h.away(func() error {
 		ns, err := netns.NewNamed(name) // leaves this thread in the new one
 		if err != nil {
-			return fmt.Errorf("make network namespace %q: %w", name, err)
+			return fmt.Errorf("create network namespace %q: %w", name, err)
 		}
 		path = filepath.Join("/run/netns", name)
 		return ns.Close()
@@ -31,8 +31,8 @@ func AddNamed(name string) (string, error) {
 	return path, err
 }
 
-// DeleteNamed takes a named network namespace away, as `ip netns delete` does.
-// One that is gone already is fine.
+// DeleteNamed deletes a named network namespace, like `ip netns delete`. One that does
+// not exist is no error.
 func DeleteNamed(path string) error {
 	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("delete network namespace %q: %w", path, err)

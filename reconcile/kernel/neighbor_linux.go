@@ -13,7 +13,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// encodeNeighbor writes a static entry, or which one is meant where it has no MAC.
+// encodeNeighbor writes a static entry, or without a MAC only its key.
 func encodeNeighbor(n netstate.Neighbor, index int) ([]nl.NetlinkRequestData, error) {
 	ip, err := netip.ParseAddr(n.Address)
 	if err != nil {
@@ -51,12 +51,12 @@ func decodeNeighbor(b []byte) (n netstate.Neighbor, index int, static bool) {
 	return n, int(u32(b[4:])), n.Address != ""
 }
 
-// askNeighbor reads one entry: the kernel tells single ones since 5.0.
-func (o *observer) askNeighbor(ctx context.Context, ask netstate.Neighbor) error {
+// queryNeighbor reads one entry, which the kernel supports since 5.0.
+func (o *observer) queryNeighbor(ctx context.Context, ask netstate.Neighbor) error {
 	o.snap.PutAbsent(ask.Key())
 	c, _, err := o.at(ask.Link)
 	if err != nil {
-		return nil // it went with its namespace
+		return nil // it was deleted with its namespace
 	}
 	index, err := o.index(ctx, ask.Link)
 	if errors.Is(err, unix.ENODEV) {
@@ -87,7 +87,7 @@ func (o *observer) askNeighbor(ctx context.Context, ask netstate.Neighbor) error
 func (s *Sandbox) applyNeighbor(ctx context.Context, c netstate.Change) error {
 	before, after := typed[netstate.Neighbor](c)
 	if c.Action() != netstate.Delete {
-		// What the kernel has learned of that address gives way.
+		// It replaces what the kernel has learned about that address.
 		return explainNeighbor(after, s.sendNeighbor(ctx, unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, after))
 	}
 	before.MAC = nil

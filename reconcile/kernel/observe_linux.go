@@ -13,12 +13,12 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// Observe dumps the sandbox's links, addresses and routes (and the VLANs of its
-// bridges where it has any), and reads the objects asked for.
+// Observe dumps the sandbox's links, addresses and routes (and the VLANs of its bridges
+// if it has any), and reads the given objects.
 func (s *Sandbox) Observe(ctx context.Context, ask []netstate.Object) (*netstate.Snapshot, error) {
-	s.glimpse(func(g *glance) {
-		home := g.home // sysfs says the same as long as there is the function
-		*g = newGlance()
+	s.withCache(func(g *observationCache) {
+		home := g.home // does not change as long as the function exists
+		*g = newCache()
 		g.home = home
 	})
 	o := s.observer(netstate.NewSnapshot())
@@ -28,7 +28,7 @@ func (s *Sandbox) Observe(ctx context.Context, ask []netstate.Object) (*netstate
 			return nil, partial
 		}
 	}
-	if err := o.ask(ctx, ask); err != nil {
+	if err := o.query(ctx, ask); err != nil {
 		return nil, err
 	}
 	return o.snap, partial
@@ -43,18 +43,17 @@ func (s *Sandbox) Extend(ctx context.Context, snap *netstate.Snapshot, ask []net
 			o.names[l.Index] = l.Name
 		}
 	}
-	return o.ask(ctx, ask)
+	return o.query(ctx, ask)
 }
 
 // observer is one observation.
 type observer struct {
 	*Sandbox
 	snap *netstate.Snapshot
-	// names holds the sandbox's links by index, hostNames those of the host that
-	// came up.
+	// names holds the sandbox's links by index, hostNames those of the host that were
+	// needed.
 	names, hostNames map[int]string
-	// functions holds the physical functions that were asked about their virtual
-	// ones.
+	// functions holds the physical functions that were queried for their virtual ones.
 	functions map[string]*place
 }
 
@@ -69,16 +68,16 @@ func (o *observer) whole(ctx context.Context) error {
 	}
 	o.mu.Lock()
 	clear(o.indexes)
-	o.last.names = map[string]bool{}
+	o.cache.names = map[string]bool{}
 	for _, w := range links {
 		o.names[w.link.Index] = w.link.Name
 		o.indexes[w.link.Name] = w.link.Index
-		o.last.names[w.link.Name] = true
+		o.cache.names[w.link.Name] = true
 		for _, n := range w.link.AltNames {
-			o.last.names[n] = true
+			o.cache.names[n] = true
 		}
 	}
-	o.last.links = links
+	o.cache.links = links
 	o.mu.Unlock()
 	if partial != nil {
 		return partial
@@ -158,7 +157,7 @@ func (o *observer) lowerName(ctx context.Context, c *conn, w ifLink) (string, er
 	return o.nameOf(ctx, other, w.lower)
 }
 
-// nameOf names a link by index; "" when it is gone by now.
+// nameOf returns the name of a link by index; "" if it no longer exists.
 func (o *observer) nameOf(ctx context.Context, c *conn, index int) (string, error) {
 	names := o.names
 	if c.host {
@@ -178,8 +177,8 @@ func (o *observer) nameOf(ctx context.Context, c *conn, index int) (string, erro
 	return names[index], nil
 }
 
-// nsid returns how the namespace c numbers the namespace other, -1 when it does
-// not. The kernel gives a number when it first needs one.
+// nsid returns how the namespace c numbers the namespace other, -1 when it does not.
+// The kernel assigns a number when it first needs one.
 func (s *Sandbox) nsid(ctx context.Context, c, other *conn) (int32, error) {
 	s.mu.Lock()
 	id, ok := s.nsids[c]
@@ -219,12 +218,12 @@ func (s *Sandbox) readLink(ctx context.Context, name string) (netstate.Link, err
 		return netstate.Link{}, err
 	}
 	l, err := s.observer(nil).resolve(ctx, c, w)
-	l.Name = name // asked for by another of its names, it answers to that
+	l.Name = name // queried by an alternative name, it is listed under that
 	return l, err
 }
 
-// ask reads objects on demand. What is not there is recorded as absent.
-func (o *observer) ask(ctx context.Context, ask []netstate.Object) error {
+// query reads objects on demand. What does not exist is recorded as absent.
+func (o *observer) query(ctx context.Context, ask []netstate.Object) error {
 	byKind := map[netstate.Kind][]netstate.Object{}
 	for _, obj := range ask {
 		k := obj.Key().Kind
@@ -234,23 +233,23 @@ func (o *observer) ask(ctx context.Context, ask []netstate.Object) error {
 		if len(byKind[c.kind]) == 0 {
 			continue
 		}
-		if err := c.ask(o, ctx, byKind[c.kind]); err != nil {
+		if err := c.query(o, ctx, byKind[c.kind]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// askLink reads a link of the host. A bridge there comes with its ports, asked
-// of the kernel by master so that it does not send the other links.
-func (o *observer) askLink(ctx context.Context, ask netstate.Link) error {
+// queryLink reads a link of the host. A bridge there comes with its ports, which are
+// queried by master so that the kernel does not send the other links.
+func (o *observer) queryLink(ctx context.Context, ask netstate.Link) error {
 	if !netstate.OnHost(ask.Name) {
 		return nil // whole already, and absent when not in it
 	}
 	w, err := o.outside.linkByName(ctx, netstate.BaseName(ask.Name))
 	if errors.Is(err, unix.ENODEV) {
 		o.snap.PutAbsent(ask.Key())
-		o.glimpse(func(g *glance) { g.free[ask.Name] = true })
+		o.withCache(func(g *observationCache) { g.free[ask.Name] = true })
 		return nil
 	}
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// TestRules: what was written is what is read, one rule is no other, and what is
-// gone is deleted.
+// TestRules: what was written is what is read, rules are distinguished, and deleting
+// what does not exist is no error.
 func TestRules(t *testing.T) {
 	type r = netstate.Rule
 	b := routed(t)
@@ -41,7 +41,7 @@ func TestRules(t *testing.T) {
 	same(t, start, b.observe())
 }
 
-// TestNeighbors: the same, and what a link loses is what the model says.
+// TestNeighbors: the same, and a link loses the entries that the model says.
 func TestNeighbors(t *testing.T) {
 	b := routed(t)
 	all := []netstate.Neighbor{
@@ -90,8 +90,8 @@ func TestNeighbors(t *testing.T) {
 	}
 }
 
-// TestTooManyRules: a pod that fills its list of rules keeps nobody from observing
-// its sandbox, and from undoing there what was read.
+// TestTooManyRules: a pod that fills its list of rules cannot prevent that its sandbox
+// is observed, and that what was read is undone.
 func TestTooManyRules(t *testing.T) {
 	b := newBoundedBench(t, kernel.Bounds{Routes: 8})
 	var all []netstate.Rule

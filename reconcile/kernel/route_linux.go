@@ -20,15 +20,15 @@ var routeScopes = words{
 	unix.RT_SCOPE_LINK: "link", unix.RT_SCOPE_HOST: "host",
 }
 
-// ifRoute is a route over one next hop; an RTM_NEWROUTE message tells one or
-// more of them. Route.Link is still a number.
+// ifRoute is a route over one next hop; an RTM_NEWROUTE message contains one or more of
+// them. Route.Link is still a number.
 type ifRoute struct {
 	netstate.Route
 	index int
 }
 
-// decodeRoutes reads the payload of an RTM_NEWROUTE message. What netstate has
-// no word for (TOS, source prefixes) and what is not unicast gives nothing.
+// decodeRoutes reads the payload of an RTM_NEWROUTE message. A route that netstate
+// cannot represent (TOS, source prefixes), or that is not unicast, is skipped.
 func decodeRoutes(b []byte) []ifRoute {
 	if len(b) < unix.SizeofRtMsg || b[7] != unix.RTN_UNICAST || b[2] != 0 || b[3] != 0 {
 		return nil
@@ -37,7 +37,7 @@ func decodeRoutes(b []byte) []ifRoute {
 		Dst:   prefixOf(b[0], nil, b[1]),
 		Table: uint32(b[4]), Protocol: int(b[5]),
 		Scope: routeScopes.word(uint32(b[6])), Type: new("unicast"),
-		// A value that is not there is the kernel's "none", which can be put back.
+		// A missing value is the kernel's "none", which can be restored.
 		Source: new(""), MTU: new(uint32(0)), AdvMSS: new(uint32(0)),
 		OnLink: new(u32(b[8:])&unix.RTNH_F_ONLINK != 0),
 	}}
@@ -90,9 +90,9 @@ func (r *ifRoute) metrics(b []byte) {
 	}
 }
 
-// split makes one route of each next hop: struct rtnexthop with attributes. IPv6
-// next hops have metrics of their own but the kernel tells only those of the
-// first (net/ipv6/route.c, rt6_fill_node); all are taken to have the same.
+// split makes one route of each next hop: struct rtnexthop with attributes. IPv6 next
+// hops have metrics of their own but the kernel reports only those of the first
+// (net/ipv6/route.c, rt6_fill_node); all are taken to have the same.
 func (r ifRoute) split(hops []byte) []ifRoute {
 	var out []ifRoute
 	for len(hops) >= unix.SizeofRtNexthop {
@@ -162,7 +162,7 @@ func (q routeQuery) matches(r ifRoute) bool {
 }
 
 // routes lists the routes of a query that wanted accepts. read bounds how many are
-// looked at, 0 is all.
+// read, 0 is no bound.
 func (c *conn) routes(ctx context.Context, q routeQuery, read int, wanted func(ifRoute) bool) ([]ifRoute, error) {
 	family := "IPv4"
 	if q.family == unix.AF_INET6 {
@@ -192,16 +192,16 @@ func (c *conn) routes(ctx context.Context, q routeQuery, read int, wanted func(i
 	return out, err
 }
 
-// ownersProtocols are those of the routes that are read of a sandbox with too many
-// of them: ours, and what a pod's network is made of, which is the kernel's, ip's,
-// static ones, and those of router advertisements and DHCP. What is left out is
-// what routing daemons bring, by the hundred thousand.
+// ownersProtocols are the protocols of the routes that are read from a sandbox with too
+// many routes: ours, and those of which a pod's network consists: the kernel's, ip's,
+// static ones, and those of router advertisements and DHCP. Those of routing daemons
+// are left out, which may be hundreds of thousands.
 var ownersProtocols = []uint8{
 	netstate.RouteProtocol, unix.RTPROT_KERNEL, unix.RTPROT_BOOT, unix.RTPROT_STATIC, unix.RTPROT_RA, unix.RTPROT_DHCP,
 }
 
-// managedRoutes lists the routes of a family that a plan is about: all of them, or
-// those of ownersProtocols where they are too many.
+// managedRoutes lists the routes of a family that a plan considers: all of them, or
+// those of ownersProtocols if there are too many.
 func (c *conn) managedRoutes(ctx context.Context, family uint8) ([]ifRoute, error) {
 	all, err := c.routes(ctx, routeQuery{family: family}, c.bounds.Routes, planned)
 	if !errors.Is(err, reconcile.ErrPartial) || !c.strict {
@@ -243,8 +243,8 @@ func (o *observer) routes(ctx context.Context) error {
 	return nil
 }
 
-// askRoute reads a route over a link of the host.
-func (o *observer) askRoute(ctx context.Context, ask netstate.Route) error {
+// queryRoute reads a route over a link of the host.
+func (o *observer) queryRoute(ctx context.Context, ask netstate.Route) error {
 	if !netstate.OnHost(ask.Link) {
 		return nil
 	}
@@ -299,9 +299,9 @@ func (s *Sandbox) applyRoute(ctx context.Context, c netstate.Change) error {
 	before, after := typed[netstate.Route](c)
 	switch c.Action() {
 	case netstate.Create:
-		// Not EXCL: it refuses a second gateway to a destination. An equal route
-		// is refused without it too (fib_trie.c, ip6_fib.c), and APPEND puts this
-		// one behind those that are there: CREATE alone would go before them.
+		// Not EXCL: it refuses a second gateway to a destination. An equal route is
+		// refused without it too (fib_trie.c, ip6_fib.c), and APPEND puts this one
+		// behind the existing ones: CREATE alone would put it before them.
 		err := s.sendRoute(ctx, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, after)
 		return explainRoute(after, err)
 	case netstate.Delete:
@@ -311,7 +311,7 @@ func (s *Sandbox) applyRoute(ctx context.Context, c netstate.Change) error {
 	}
 }
 
-// deleteRoute deletes one route and no other; one that is not there is deleted.
+// deleteRoute deletes exactly one route; one that does not exist is no error.
 func (s *Sandbox) deleteRoute(ctx context.Context, r netstate.Route) error {
 	// A metric of 0 is none to the kernel when it looks for what to delete: it
 	// would take the next best route of that gateway (fib_semantics.c,
@@ -335,11 +335,10 @@ func (s *Sandbox) deleteRoute(ctx context.Context, r netstate.Route) error {
 	return err
 }
 
-// updateRoute replaces a route. REPLACE takes the first route of the group, or
-// in IPv6 all its next hops, so it is used only for a route that is alone. In
-// company the new one is added and then the old one deleted; the kernel takes
-// routes that differ in attributes as two, but for IPv6, where the order has to
-// be the other way round.
+// updateRoute replaces a route. REPLACE takes the first route of the group, or in IPv6
+// all its next hops, so it is used only for a route that is alone. In a group the new
+// one is added and then the old one deleted; the kernel treats routes that differ in
+// attributes as two, except for IPv6, where the order has to be reversed.
 func (s *Sandbox) updateRoute(ctx context.Context, change netstate.Route) error {
 	same, err := s.same(ctx, change)
 	if err != nil {
@@ -347,7 +346,7 @@ func (s *Sandbox) updateRoute(ctx context.Context, change netstate.Route) error 
 	}
 	i := slices.IndexFunc(same, func(have netstate.Route) bool { return have.Key() == change.Key() })
 	if i < 0 {
-		return fault.New(fault.NotReady, errors.New("the route is not there any more"))
+		return fault.New(fault.NotReady, errors.New("the route no longer exists"))
 	}
 	have := same[i]
 	want := netstate.Merge(have, change)
@@ -367,7 +366,7 @@ func (s *Sandbox) updateRoute(ctx context.Context, change netstate.Route) error 
 			return err
 		}
 		if err := add(want); err != nil {
-			return notPutBack(err, add(have))
+			return withUndoError(err, add(have))
 		}
 		return nil
 	}

@@ -72,7 +72,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// Routes to one destination are several objects, and each is made, changed and
+// Several routes to one destination are several objects: each is created, changed and
 // deleted without touching the others.
 func TestRoutesInCompany(t *testing.T) {
 	main := netstate.TableMain
@@ -109,7 +109,7 @@ func TestRoutesInCompany(t *testing.T) {
 			for i := range group {
 				change, others := group[i:i+1], append(slices.Clone(group[:i]), group[i+1:]...)
 				if name == "v6 next hops" {
-					change, others = group, nil // the kernel shows the first one's for all
+					change, others = group, nil // the kernel reports those of the first for all
 				}
 				b := routed(t)
 				start := b.observe()
@@ -174,12 +174,12 @@ func TestRouteIsAppended(t *testing.T) {
 	b.remove(ours)
 	b.create(ours)
 	same(t, before, b.observe())
-	// A delete that says our protocol leaves the foreign one.
+	// A delete with our protocol leaves the foreign one.
 	b.remove(netstate.Route{Link: "d0", Dst: "0.0.0.0/0", Gateway: "192.0.2.2", Table: 254, Protocol: netstate.RouteProtocol})
 	b.holds(foreign)
 }
 
-// A connected route is the kernel's, and what it keeps for itself is not shown.
+// A connected route belongs to the kernel, and its internal routes are not listed.
 func TestKernelRoutes(t *testing.T) {
 	b := routed(t)
 	for _, r := range netstate.All[netstate.Route](b.observe()) {
@@ -196,7 +196,7 @@ func TestKernelRoutes(t *testing.T) {
 	b.holds(netstate.Route{Link: "d0", Dst: "2001:db8::/64", Table: 254, Metric: 256})
 }
 
-// In a VRF a route goes where its table says.
+// A route of a VRF is in the table of the VRF.
 func TestRouteInVRF(t *testing.T) {
 	b := routed(t)
 	b.create(up(netstate.Link{Name: "blue", LinkKind: "vrf", VRF: &netstate.VRF{Table: new(uint32(1001))}}))
@@ -223,7 +223,7 @@ func TestRouteRefused(t *testing.T) {
 	b.refused(fault.Invalid, create(netstate.Route{Link: "d0", Dst: "203.0.113.0/24", Scope: new("near")}), "near", "global")
 }
 
-// Routes and addresses of the host are asked for one by one.
+// Routes and addresses of the host are queried one by one.
 func TestHostRoutes(t *testing.T) {
 	b := newBench(t)
 	b.create(up(dummy("host:d0")))
@@ -245,5 +245,5 @@ func TestHostRoutes(t *testing.T) {
 	b.refused(fault.NotReady, netstate.Change{
 		Before: netstate.Route{Link: "host:d0", Dst: "203.0.113.0/24", Table: 254, MTU: new(uint32(0))},
 		After:  netstate.Route{Link: "host:d0", Dst: "203.0.113.0/24", Table: 254, MTU: new(uint32(1400))},
-	}, "not there any more")
+	}, "no longer exists")
 }

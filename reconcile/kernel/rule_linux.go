@@ -34,8 +34,8 @@ const (
 var ruleFamilies = words{unix.AF_INET: netstate.IPv4, unix.AF_INET6: netstate.IPv6}
 
 // decodeRule reads the payload of an RTM_NEWRULE message; false for a rule that
-// matches or does what netstate has no word for, such as ports, users or another
-// action than a lookup.
+// netstate cannot represent, such as one with ports, users or another action than a
+// lookup.
 func decodeRule(b []byte) (netstate.Rule, bool) {
 	if len(b) < sizeofRuleHeader || b[3] != 0 || b[7] != ruleToTable || u32(b[8:])&ruleInvert != 0 {
 		return netstate.Rule{}, false
@@ -120,12 +120,11 @@ func encodeRule(r netstate.Rule) ([]nl.NetlinkRequestData, error) {
 	return parts, nil
 }
 
-// askRules reads rules of the sandbox, each family in one dump: the kernel has no
-// query for one rule. Of a sandbox with more rules than are read, or whose rules
-// change faster than they can be read, it takes what was read: a pod that fills its
-// own list of rules is no reason to keep a device from the host. To create a rule
-// that exists is refused.
-func (o *observer) askRules(ctx context.Context, ask []netstate.Rule) error {
+// queryRules reads rules of the sandbox, each family in one dump: the kernel has no
+// query for one rule. If there are more rules than the bound, or they change faster
+// than they can be read, it uses what was read: a pod that fills its own list of rules
+// must not keep a device from the host. Creating a rule that exists is refused.
+func (o *observer) queryRules(ctx context.Context, ask []netstate.Rule) error {
 	wanted := map[netstate.Key]bool{}
 	families := map[string]bool{}
 	for _, r := range ask {
@@ -175,9 +174,9 @@ func (s *Sandbox) applyRule(ctx context.Context, c netstate.Change) error {
 	case netstate.Create:
 		return s.sendRule(ctx, unix.RTM_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, after)
 	case netstate.Delete:
-		// What a request to delete does not name matches anything (rule_find in
-		// net/core/fib_rules.c). A rule of the pod that differs from ours by what we
-		// do not name, and comes before it, would be deleted first.
+		// An attribute that a delete request does not have matches any value (rule_find
+		// in net/core/fib_rules.c). A rule of the pod that differs from ours only in
+		// such an attribute, and comes before it, would be deleted first.
 		err := s.sendRule(ctx, unix.RTM_DELRULE, 0, before)
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, errGone) {
 			return nil

@@ -13,35 +13,35 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// Sandbox is the view of one sandbox and of the host objects it borrows. It
-// implements reconcile.Domain. One goroutine uses it at a time.
+// Sandbox is the view of one sandbox and of the host objects it uses. It implements
+// reconcile.Domain. One goroutine uses it at a time.
 type Sandbox struct {
 	host    *Host
-	inside  *conn // nil when the namespace is gone
+	inside  *conn // nil if the namespace no longer exists
 	outside *conn
 	count   counters
 
 	mu sync.Mutex
-	// indexes holds interface indexes by name as last seen. A plan speaks of the
-	// links of the snapshot it was made from, so they stay right for it; where
-	// one is out of date the kernel says ENODEV and it is looked up anew.
+	// indexes holds interface indexes by name, as last observed. A plan is about the
+	// links of its snapshot, so they stay valid for it; if one is out of date, the
+	// kernel returns ENODEV and it is queried again.
 	indexes map[string]int
 	nsids   map[*conn]int32 // how the other side is numbered in a namespace
 	// uppers is what was found on devices of the host, by their index; see uppersOf.
 	uppers map[int]map[string]string
-	last   glance
+	cache  observationCache
 }
 
-// glance is what the last observation saw of the world beside the sandbox's own
-// objects. The changes planned from it need not ask again: an index that has
-// gone is ENODEV, and whatever else was changed since fails or is found by the
-// next observation, as if it had been changed a moment later.
-type glance struct {
+// observationCache is what the last observation read outside the sandbox's own objects.
+// The changes planned from it need no further queries: an index that no longer exists
+// is ENODEV, and any other change since makes an operation fail or is found by the next
+// observation, as if it had come a moment later.
+type observationCache struct {
 	links   []ifLink               // all of the sandbox
-	devices map[string]place       // devices, wherever they were
+	devices map[string]place       // where devices were
 	vfs     map[string]functionOf  // what their physical functions held
-	names   map[string]bool        // names and other names in the sandbox; nil: not looked
-	free    map[string]bool        // names that nobody had on the host
+	names   map[string]bool        // names and alternative names in the sandbox; nil: not read
+	free    map[string]bool        // names that no link had on the host
 	home    map[string]homeAddress // of virtual functions, as sysfs has them
 }
 
@@ -51,8 +51,8 @@ type functionOf struct {
 	vf netstate.VF
 }
 
-// homeAddress is which physical function a virtual one belongs to, and as the
-// how-manieth; pf is "" for a device that is no virtual function.
+// homeAddress is a virtual function's physical function and its number there; pf is ""
+// for a device that is no virtual function.
 type homeAddress struct {
 	pf    string
 	index int
@@ -60,7 +60,7 @@ type homeAddress struct {
 
 var _ reconcile.Domain = (*Sandbox)(nil)
 
-// NetnsID identifies the namespace that is open; zero when it is gone.
+// NetnsID identifies the namespace that is open; zero if it no longer exists.
 func (s *Sandbox) NetnsID() reconcile.NetnsID {
 	if s.inside == nil {
 		return reconcile.NetnsID{}
@@ -68,7 +68,7 @@ func (s *Sandbox) NetnsID() reconcile.NetnsID {
 	return s.inside.id
 }
 
-// Close releases what the view holds; the namespace does not live on by it.
+// Close closes the view, which keeps no namespace alive afterwards.
 func (s *Sandbox) Close() error {
 	if s.inside == nil {
 		return nil
@@ -76,16 +76,16 @@ func (s *Sandbox) Close() error {
 	return s.inside.close()
 }
 
-// Counters tell what was asked of the kernel so far: dumps, single questions,
-// and messages or files written. A pass that finds everything in order adds
-// dumps and questions only.
+// Counters returns the counts of requests to the kernel so far: dumps, single queries,
+// and writes of messages or files. A pass that has nothing to do adds dumps and queries
+// only.
 func (s *Sandbox) Counters() (dumps, gets, writes uint64) {
 	return s.count.dumps.Load(), s.count.gets.Load(), s.count.writes.Load()
 }
 
 var errGone = fault.New(fault.Gone, errors.New("the network namespace is gone"))
 
-// at returns where a link lives and its name there.
+// at returns the namespace of a link and its name there.
 func (s *Sandbox) at(name string) (*conn, string, error) {
 	if netstate.OnHost(name) {
 		return s.outside, netstate.BaseName(name), nil
@@ -96,7 +96,7 @@ func (s *Sandbox) at(name string) (*conn, string, error) {
 	return s.inside, name, nil
 }
 
-// other returns the namespace opposite to c, nil when it is gone.
+// other returns the namespace opposite to c, nil if it no longer exists.
 func (s *Sandbox) other(c *conn) *conn {
 	if c == s.outside {
 		return s.inside
@@ -127,10 +127,10 @@ func (s *Sandbox) index(ctx context.Context, name string) (int, error) {
 	return w.link.Index, nil
 }
 
-// changing says that a link is about to change: what was seen of devices beside
-// it may look different then, as a bond's ports do when it goes.
-func (s *Sandbox) changing(c *conn) {
-	s.glimpse(func(g *glance) {
+// invalidate drops the cached devices of a namespace in which a link is about to
+// change: that may change other links, as deleting a bond changes its ports.
+func (s *Sandbox) invalidate(c *conn) {
+	s.withCache(func(g *observationCache) {
 		for id, p := range g.devices {
 			if p.c == c {
 				delete(g.devices, id)
@@ -139,15 +139,15 @@ func (s *Sandbox) changing(c *conn) {
 	})
 }
 
-// glimpse lets f read or change what the last observation saw.
-func (s *Sandbox) glimpse(f func(*glance)) {
+// withCache lets f read or change the cache of the last observation.
+func (s *Sandbox) withCache(f func(*observationCache)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f(&s.last)
+	f(&s.cache)
 }
 
-func newGlance() glance {
-	return glance{
+func newCache() observationCache {
+	return observationCache{
 		devices: map[string]place{}, vfs: map[string]functionOf{},
 		free: map[string]bool{}, home: map[string]homeAddress{},
 	}
@@ -159,8 +159,7 @@ func (s *Sandbox) remember(name string, index int) {
 	s.indexes[name] = index
 }
 
-// forget drops what is remembered of names and reports whether that was
-// anything.
+// forget drops the indexes of names, and reports whether there were any.
 func (s *Sandbox) forget(names ...string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,8 +173,7 @@ func (s *Sandbox) forget(names ...string) bool {
 	return some
 }
 
-// fresh runs f, and once more when it failed because an index it remembered is
-// out of date.
+// fresh runs f, and once more if it failed because a cached index is out of date.
 func (s *Sandbox) fresh(f func() error, names ...string) error {
 	err := f()
 	if errors.Is(err, unix.ENODEV) && s.forget(names...) {
@@ -184,10 +182,11 @@ func (s *Sandbox) fresh(f func() error, names ...string) error {
 	return err
 }
 
-// Apply makes one change. An error leaves the object as it was, or says so.
+// Apply makes one change. On an error the object is as it was, or the error says that
+// it is not.
 func (s *Sandbox) Apply(ctx context.Context, c netstate.Change) error {
 	if c.Before == nil && c.After == nil {
-		return invalid("a change of nothing")
+		return invalid("a change without an object")
 	}
 	if c.Implied {
 		return nil
@@ -214,28 +213,28 @@ func (s *Sandbox) apply(ctx context.Context, c netstate.Change) error {
 // codec reads and writes the objects of one kind.
 type codec struct {
 	kind netstate.Kind
-	// ask reads the objects asked for into the snapshot. What does not exist is
-	// recorded as absent.
-	ask   func(*observer, context.Context, []netstate.Object) error
+	// query reads the given objects into the snapshot. What does not exist is recorded
+	// as absent.
+	query func(*observer, context.Context, []netstate.Object) error
 	apply func(*Sandbox, context.Context, netstate.Change) error
 }
 
-// codecs is the only list of codecs, in the order in which kinds are asked for:
-// what is read of a device saves asking for its function.
+// codecs is the only list of codecs, in the order in which kinds are queried: reading a
+// device saves the query for its function.
 var codecs = []codec{
-	{netstate.KindLink, each((*observer).askLink), (*Sandbox).applyLink},
-	{netstate.KindAddress, each((*observer).askAddr), (*Sandbox).applyAddr},
-	{netstate.KindRoute, each((*observer).askRoute), (*Sandbox).applyRoute},
-	{netstate.KindBridgeVLAN, each((*observer).askBridgeVLAN), (*Sandbox).applyBridgeVLAN},
-	{netstate.KindDevice, each((*observer).askDevice), (*Sandbox).applyDevice},
-	{netstate.KindVF, each((*observer).askVF), (*Sandbox).applyVF},
-	{netstate.KindSysctl, together((*observer).askSysctls), (*Sandbox).applySysctl},
-	{netstate.KindEthtool, together((*observer).askEthtool), (*Sandbox).applyEthtool},
-	{netstate.KindRule, together((*observer).askRules), (*Sandbox).applyRule},
-	{netstate.KindNeighbor, each((*observer).askNeighbor), (*Sandbox).applyNeighbor},
+	{netstate.KindLink, each((*observer).queryLink), (*Sandbox).applyLink},
+	{netstate.KindAddress, each((*observer).queryAddr), (*Sandbox).applyAddr},
+	{netstate.KindRoute, each((*observer).queryRoute), (*Sandbox).applyRoute},
+	{netstate.KindBridgeVLAN, each((*observer).queryBridgeVLAN), (*Sandbox).applyBridgeVLAN},
+	{netstate.KindDevice, each((*observer).queryDevice), (*Sandbox).applyDevice},
+	{netstate.KindVF, each((*observer).queryVF), (*Sandbox).applyVF},
+	{netstate.KindSysctl, together((*observer).querySysctls), (*Sandbox).applySysctl},
+	{netstate.KindEthtool, together((*observer).queryEthtool), (*Sandbox).applyEthtool},
+	{netstate.KindRule, together((*observer).queryRules), (*Sandbox).applyRule},
+	{netstate.KindNeighbor, each((*observer).queryNeighbor), (*Sandbox).applyNeighbor},
 }
 
-// together is ask for a kind whose objects are read at once.
+// together is query for a kind whose objects are read at once.
 func together[T netstate.Object](ask func(*observer, context.Context, []T) error) func(*observer, context.Context, []netstate.Object) error {
 	return func(o *observer, ctx context.Context, all []netstate.Object) error {
 		typed := make([]T, len(all))
@@ -246,7 +245,7 @@ func together[T netstate.Object](ask func(*observer, context.Context, []T) error
 	}
 }
 
-// each is ask for a kind whose objects are read one by one.
+// each is query for a kind whose objects are read one by one.
 func each[T netstate.Object](ask func(*observer, context.Context, T) error) func(*observer, context.Context, []netstate.Object) error {
 	return func(o *observer, ctx context.Context, all []netstate.Object) error {
 		for _, obj := range all {

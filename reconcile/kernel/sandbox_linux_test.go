@@ -50,7 +50,7 @@ func TestNamespaceIsGone(t *testing.T) {
 	}
 	for path, kind := range map[string]fault.Kind{
 		file + ".missing":      fault.Gone,
-		file:                   fault.Gone, // what umount leaves of a mounted namespace
+		file:                   fault.Gone, // what remains of a mounted namespace after umount
 		"/proc/4194305/ns/net": fault.Gone, // beyond the highest process id there is
 		"/proc/self/ns/mnt":    fault.Invalid,
 	} {
@@ -60,8 +60,8 @@ func TestNamespaceIsGone(t *testing.T) {
 	}
 }
 
-// Without a sandbox the host's objects are there, the sandbox is empty, what was
-// in it is deleted, and nothing can be made in it.
+// Without a sandbox the host's objects are observed, the sandbox is empty, what was in
+// it counts as deleted, and nothing can be created in it.
 func TestWithoutSandbox(t *testing.T) {
 	b := newBench(t)
 	b.create(dummy("host:d0"))
@@ -101,8 +101,8 @@ func TestWithoutSandbox(t *testing.T) {
 	}
 }
 
-// A closed view holds no namespace alive, whatever it was used for. The far end
-// of a veth tells: it goes with the namespace of the near one.
+// A closed view keeps no namespace alive, whatever it was used for. The other end of a
+// veth shows that: it is deleted with the namespace.
 func TestCloseLetsNamespaceDie(t *testing.T) {
 	b := newBench(t)
 	b.create(netstate.Link{Name: "e0", LinkKind: "veth", Veth: &netstate.Veth{Peer: new("host:far")}})
@@ -124,9 +124,8 @@ func TestCloseLetsNamespaceDie(t *testing.T) {
 	})
 }
 
-// A look at a sandbox is one dump of each kind and no write, however many links
-// there are, and there is no question to the host as long as nothing there is
-// asked for.
+// An observation of a sandbox is one dump of each kind and no write, however many links
+// there are, and no query of the host unless an object of the host is requested.
 func TestObserveCosts(t *testing.T) {
 	b := newBench(t)
 	b.create(up(dummy("d0")))
@@ -142,8 +141,8 @@ func TestObserveCosts(t *testing.T) {
 	}
 }
 
-// One change is one message where the kernel can do it, and after a look no
-// question is needed for it.
+// One change is one message where the kernel supports that, and after an observation it
+// needs no query.
 func TestChangeCosts(t *testing.T) {
 	b := newBench(t)
 	b.create(dummy("d0"), netstate.Link{Name: "b0", LinkKind: "bond"})
@@ -165,7 +164,7 @@ func TestChangeCosts(t *testing.T) {
 	}
 }
 
-// Many sandboxes share one host, also while its and their links come and go.
+// Many sandboxes share one host, also while links there are created and deleted.
 func TestSandboxesInParallel(t *testing.T) {
 	ns := newNetns(t)
 	host, err := kernel.Open(kernel.Options{Netns: ns.path()})
@@ -209,7 +208,7 @@ func (b *bench) churn(far string) {
 	}
 }
 
-// A dump that something changes under is asked for again.
+// A dump during which something changes is repeated.
 func TestObserveUnderChange(t *testing.T) {
 	b := newBench(t)
 	for i := range 150 {
@@ -221,13 +220,14 @@ func TestObserveUnderChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	undisturbed := time.Since(began)
-	links := len(netstate.All[netstate.Link](first)) // with those that loaded modules make in each namespace
+	links := len(netstate.All[netstate.Link](first)) // with those that loaded modules create in each namespace
 	ctx, stop := context.WithCancel(t.Context())
 	other := b.open()
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for ctx.Err() == nil {
-			// Some looks are overtaken and some are not, however slow the machine.
+			// Some observations are interrupted and some are not, however slow the
+			// machine.
 			time.Sleep(rand.N(2 * undisturbed))
 			for _, c := range []netstate.Change{{After: dummy("flicker")}, {Before: dummy("flicker")}} {
 				if err := other.Apply(t.Context(), c); err != nil {
@@ -240,7 +240,7 @@ func TestObserveUnderChange(t *testing.T) {
 	for range 20 {
 		s, err := b.Observe(t.Context(), nil)
 		if fault.Of(err) == fault.NotReady {
-			continue // a slow machine is overtaken each time, and says so
+			continue // on a slow machine each attempt is interrupted, which is reported
 		}
 		if err != nil {
 			t.Error(err)
@@ -277,7 +277,7 @@ func TestExtend(t *testing.T) {
 	b := newBench(t)
 	b.create(up(dummy("host:eth1")))
 	b.apply(b.move("if:eth1", "net1"))
-	b.create(up(dummy("d0"))) // later, so that the device keeps its index, which it is known by
+	b.create(up(dummy("d0"))) // later, so that the device keeps its index, by which it is found
 	s := b.open()
 	snap, err := s.Observe(t.Context(), nil)
 	if err != nil {
@@ -315,11 +315,11 @@ func TestExtend(t *testing.T) {
 func TestChangeOfNothing(t *testing.T) {
 	b := newBench(t)
 	b.refused(fault.Invalid, netstate.Change{Before: netstate.Device{ID: "if:d0"}})
-	b.apply(netstate.Change{After: dummy("d0"), Implied: true}) // the kernel's to do
+	b.apply(netstate.Change{After: dummy("d0"), Implied: true}) // done by the kernel
 	b.absent(dummy("d0"))
 	for _, o := range []netstate.Object{
 		netstate.Sysctl{Path: "net/ipv4/ip_forward", Value: new("1")}, feature("lo", "rx-gro", "on"), netstate.VF{ID: "0000:ff:1f.7"},
 	} {
-		b.apply(netstate.Change{Before: o}) // what cannot be deleted goes with what it belongs to
+		b.apply(netstate.Change{Before: o}) // what cannot be deleted ends with what it belongs to
 	}
 }

@@ -18,10 +18,10 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// Who owns the namespace a device is in can change much of it that goes along
-// when it moves (docs/adr/0021). It is read here before a device first leaves the
-// host, and compared and restored when it is back. What the kernel itself drops
-// when a device moves is not here: addresses, neighbours, multicast groups,
+// The owner of the namespace that a device is in can change settings that stay with the
+// device when it moves (docs/adr/0021). They are read here before a device first leaves
+// the host, and compared and restored when it has returned. What the kernel itself
+// drops when a device moves is not included: addresses, neighbours, multicast groups,
 // queueing disciplines, XDP sockets, netfilter hooks.
 
 // linkWords are the settings in a link message that are one number each.
@@ -41,12 +41,12 @@ var linkBytes = map[string]int{
 	"link.proto-down": unix.IFLA_PROTO_DOWN,
 }
 
-// linkFlags are the flags that somebody can set (dev_change_flags).
+// linkFlags are the flags that can be set (dev_change_flags).
 const linkFlags = unix.IFF_PROMISC | unix.IFF_ALLMULTI | unix.IFF_MULTICAST | unix.IFF_NOARP |
 	unix.IFF_DEBUG | unix.IFF_NOTRAILERS | unix.IFF_DYNAMIC | unix.IFF_PORTSEL | unix.IFF_AUTOMEDIA
 
-// xdpModes are the ways to attach an XDP program: the attribute of IFLA_XDP that
-// names it, and the flag that means it.
+// xdpModes are the ways to attach an XDP program: the attribute of IFLA_XDP that names
+// it, and its flag.
 var xdpModes = map[string]struct{ attribute, flag int }{
 	"xdp.native":  {unix.IFLA_XDP_DRV_PROG_ID, unix.XDP_FLAGS_DRV_MODE},
 	"xdp.generic": {unix.IFLA_XDP_SKB_PROG_ID, unix.XDP_FLAGS_SKB_MODE},
@@ -98,8 +98,8 @@ var settingClasses = []string{
 	netstate.EthtoolFeature, netstate.EthtoolRing, netstate.EthtoolChannel, netstate.EthtoolCoalesce, netstate.EthtoolPrivateFlag,
 }
 
-// settingsOf reads all settings of a link of the host. What its driver does not
-// have, or does not tell, is not among them.
+// settingsOf reads all settings of a link of the host. What its driver does not have,
+// or does not report, is not among them.
 func (c *conn) settingsOf(ctx context.Context, w ifLink) (netstate.Settings, error) {
 	if w.raw == nil {
 		fresh, err := c.linkByIndex(ctx, w.link.Index)
@@ -146,13 +146,13 @@ func (c *conn) settingsOf(ctx context.Context, w ifLink) (netstate.Settings, err
 	return out, err
 }
 
-// settingRounds bounds how often what still differs is set again: one setting may
+// settingRounds bounds how often settings that still differ are set: one setting may
 // have to wait for another.
 const settingRounds = 3
 
-// restoreSettings makes the settings of a link of the host those that are wanted,
-// and says which it could not restore. The link should be down: a program of the
-// pod's must not see a packet of the host's.
+// restoreSettings sets the settings of a link of the host, and returns which it could
+// not restore. The link should be down: a program of the pod must not see a packet of
+// the host.
 func (c *conn) restoreSettings(ctx context.Context, index int, want netstate.Settings) error {
 	var failed map[string]error
 	for round := 0; ; round++ {
@@ -175,7 +175,7 @@ func (c *conn) restoreSettings(ctx context.Context, index int, want netstate.Set
 	}
 }
 
-// notRestored names what differs still, with the reasons known.
+// notRestored lists what still differs, with the known reasons.
 func notRestored(names []string, failed map[string]error) error {
 	var errs []error
 	for _, name := range names {
@@ -185,11 +185,11 @@ func notRestored(names []string, failed map[string]error) error {
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", name, err))
 	}
-	return fault.New(fault.Unsupported, fmt.Errorf("settings of the pod could not be taken back: %w", errors.Join(errs...)))
+	return fault.New(fault.Unsupported, fmt.Errorf("settings that the pod changed could not be restored: %w", errors.Join(errs...)))
 }
 
-// setSettings sets what differs and returns what failed by name. What is attached
-// goes first, then features in the order of their names.
+// setSettings sets what differs and returns errors by name. First it detaches programs,
+// then it sets features in the order of their names.
 func (c *conn) setSettings(ctx context.Context, w ifLink, names []string, want, have map[string]string) map[string]error {
 	failed := map[string]error{}
 	slices.SortStableFunc(names, func(a, b string) int { return rank(a) - rank(b) })
@@ -215,7 +215,7 @@ func (c *conn) setSetting(ctx context.Context, w ifLink, name string, want, have
 	case netstate.Attached(name):
 		return c.detach(ctx, w, name, recorded, have[name])
 	case have[name] == "":
-		return errors.New("the driver does not tell it any more")
+		return errors.New("the driver no longer reports it")
 	case class == "link":
 		return c.setLinkSetting(ctx, w, name, value)
 	case slices.Contains(settingClasses, class):
@@ -270,8 +270,8 @@ func (c *conn) setLinkSetting(ctx context.Context, w ifLink, name, value string)
 	return c.write(ctx, unix.RTM_NEWLINK, 0, append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, w.link.Index, flags, change)}, parts...)...)
 }
 
-// detach takes away what is attached and was not there before. What was there and
-// is not any more nobody can bring back.
+// detach detaches programs that were not attached before. Those that were attached and
+// no longer are cannot be restored.
 func (c *conn) detach(ctx context.Context, w ifLink, name string, recorded bool, have string) error {
 	if have != "" {
 		if err := c.detachAll(ctx, w, name, have); err != nil {
@@ -308,8 +308,8 @@ func (c *conn) detachAll(ctx context.Context, w ifLink, name, have string) error
 	})
 }
 
-// detachXDP takes a program away. One that a link holds can be taken away by that
-// link alone: the kernel refuses the netlink way then (net/core/dev.c,
+// detachXDP detaches a program. One that a BPF link holds can be detached only through
+// that link: the kernel refuses a netlink request then (net/core/dev.c,
 // dev_xdp_attach).
 func (c *conn) detachXDP(ctx context.Context, w ifLink, name, program string) error {
 	list := attr(unix.IFLA_XDP|unix.NLA_F_NESTED, nil)

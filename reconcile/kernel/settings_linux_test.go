@@ -61,7 +61,8 @@ func linked(t testing.TB, program *os.File, index int, point uint32) {
 	file(t, "link", unix.BPF_LINK_CREATE, attr)
 }
 
-// pinnedTCX attaches a program without a link: it stays when its maker ends.
+// pinnedTCX attaches a program without a link: it stays when the process that attached
+// it ends.
 func pinnedTCX(t testing.TB, program *os.File, index int) {
 	attr := make([]byte, 64)
 	binary.NativeEndian.PutUint32(attr, uint32(index))
@@ -92,8 +93,8 @@ func (b *bench) inPod(name string, f func(h *netlink.Handle, l netlink.Link) err
 	}
 }
 
-// spoiled are the settings that a pod leaves on a device, and what they are called.
-var spoiled = map[string]func(b *bench, h *netlink.Handle, l netlink.Link) error{
+// disturbed are the settings that a pod leaves on a device, by name.
+var disturbed = map[string]func(b *bench, h *netlink.Handle, l netlink.Link) error{
 	"link.flags": func(_ *bench, h *netlink.Handle, l netlink.Link) error {
 		return errors.Join(h.SetPromiscOn(l), h.LinkSetAllmulticastOn(l), h.LinkSetMulticastOff(l), h.LinkSetARPOff(l))
 	},
@@ -135,10 +136,10 @@ func (b *bench) settingsOf(id string) netstate.Device {
 	return d
 }
 
-// Whatever a pod sets on a device is as it was when the device is back, and what
-// it attached is not there any more, also where the record does not know of settings.
+// All settings of a device are restored when it returns from a pod, and programs that
+// the pod attached are detached, also if the record has no settings.
 func TestSettingsAreRestored(t *testing.T) {
-	for name, spoil := range spoiled {
+	for name, spoil := range disturbed {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
 			b.create(up(dummy("host:eth1")))
@@ -146,7 +147,7 @@ func TestSettingsAreRestored(t *testing.T) {
 			b.apply(netstate.Change{Before: start, After: netstate.Device{ID: "if:eth1", At: new("net1")}})
 			b.inPod("net1", func(h *netlink.Handle, l netlink.Link) error { return spoil(b, h, l) })
 			unclean := start
-			unclean.Settings = nil // as a version before this one recorded it
+			unclean.Settings = nil // as an earlier version recorded it
 			b.apply(netstate.Change{Before: b.device("if:eth1"), After: unclean})
 			seen := b.settingsOf("if:eth1").Settings
 			if clean := len(start.Settings.Differing(seen)) == 0; clean != netstate.Attached(name) {
@@ -160,14 +161,14 @@ func TestSettingsAreRestored(t *testing.T) {
 	}
 }
 
-// All of it at once, on the way.
+// All of it at once, in the move.
 func TestSettingsAreRestoredOnTheWay(t *testing.T) {
 	b := newBench(t)
 	b.create(up(netstate.Link{Name: "host:eth1", LinkKind: "dummy", Alias: new("to rack 7")}))
 	start := b.settingsOf("if:eth1")
 	b.apply(netstate.Change{Before: start, After: netstate.Device{ID: "if:eth1", At: new("net1")}})
 	b.inPod("net1", func(h *netlink.Handle, l netlink.Link) error {
-		for name, spoil := range spoiled {
+		for name, spoil := range disturbed {
 			if slices.Contains([]string{"xdp.generic by a link", "tcx.ingress by a link"}, name) {
 				continue // one program at a point is enough
 			}

@@ -15,14 +15,14 @@ import (
 	"github.com/plumbline/plumbline/reconcile/kernel/ethtoolnl"
 )
 
-// socket talks rtnetlink with one network namespace.
+// socket is an rtnetlink socket in one network namespace.
 type socket struct {
 	ns   *os.File
 	home home
 	id   reconcile.NetnsID
-	// strict says that the kernel checks dump requests and honours the filters
-	// in them (NETLINK_GET_STRICT_CHK, since 4.20). Filters are applied here
-	// again, so without it dumps are only longer.
+	// strict: the kernel checks dump requests and honours the filters in them
+	// (NETLINK_GET_STRICT_CHK, since 4.20). Filters are applied here again, so without
+	// it dumps are only longer.
 	strict  bool
 	buffers *sync.Pool // of *[]byte, receiveBytes long
 
@@ -36,18 +36,18 @@ type socket struct {
 	ethtool *ethtoolnl.Client // nil until it is needed
 }
 
-// replyTimeout bounds the wait for an answer. The kernel handles rtnetlink while
-// the request is being sent, so an answer that is not there at once never comes.
+// replyTimeout bounds the wait for an answer. The kernel handles rtnetlink while the
+// request is being sent, so an answer that does not come at once never comes.
 var replyTimeout = unix.Timeval{Sec: 10}
 
-// receiveBytes is the room for one datagram as a rule. The parts of a dump have
-// 32 KiB at most (af_netlink.c, netlink_recvmsg); a link with 256 virtual
-// functions is told in one piece of some 50.
+// receiveBytes is the usual buffer for one datagram. The parts of a dump have 32 KiB at
+// most (af_netlink.c, netlink_recvmsg); a link with 256 virtual functions is one
+// message of about 50.
 const receiveBytes = 64 << 10
 
-// datagramBytes bounds what is read in one piece. A link's message may be larger
-// than receiveBytes: the owner of a namespace can give a link alternative names of
-// 64 KiB in all (rtnetlink.c, rtnl_alt_ifname), and no attribute is larger.
+// datagramBytes bounds one datagram. A link's message may be larger than receiveBytes:
+// the owner of a namespace can give a link alternative names of 64 KiB in all
+// (rtnetlink.c, rtnl_alt_ifname), and no attribute is larger.
 const datagramBytes = 1 << 20
 
 func newBuffers() *sync.Pool {
@@ -71,7 +71,7 @@ func openSocket(ns *os.File, home home, buffers *sync.Pool) (*socket, error) {
 // dial opens the socket.
 func (s *socket) dial() error {
 	err := s.enter(func() (err error) {
-		// It blocks: what is asked is answered by the time it has been sent.
+		// It blocks: the kernel has answered a request when it has been sent.
 		s.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 		return err
 	})
@@ -82,7 +82,7 @@ func (s *socket) dial() error {
 		return fmt.Errorf("netlink socket: %w", err)
 	}
 	_ = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1) // since 4.12; without it errors lack the kernel's reason
-	_ = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1) // since 4.3; without it an error comes with the whole request
+	_ = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1) // since 4.3; without it an error contains the whole request
 	s.strict = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1) == nil
 	return nil
 }
@@ -92,7 +92,7 @@ func (s *socket) dial() error {
 func (s *socket) abandon() {
 	unix.Close(s.fd)
 	s.fd = -1
-	_ = s.dial() // without a socket the next request says so
+	_ = s.dial() // without a socket the next request fails
 }
 
 // enter calls f on a thread in the namespace.
@@ -111,9 +111,9 @@ func (s *socket) bind() error {
 		return fmt.Errorf("its address is a %T", name)
 	}
 	s.port = own.Pid
-	// A connected socket takes messages of its peer alone (af_netlink.c,
-	// netlink_getsockbyportid). Without it CAP_NET_ADMIN in the namespace is
-	// enough to send us forged answers, or so many that the kernel's are dropped.
+	// A connected socket accepts messages of its peer only (af_netlink.c,
+	// netlink_getsockbyportid). Without it CAP_NET_ADMIN in the namespace is enough to
+	// send us forged answers, or so many that the kernel's are dropped.
 	if err := unix.Connect(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("connect to the kernel: %w", err)
 	}
@@ -139,13 +139,13 @@ func (s *socket) close() error {
 	return errors.Join(err, s.ns.Close())
 }
 
-// counters count what one sandbox asked of the kernel.
+// counters count one sandbox's requests to the kernel.
 type counters struct {
 	dumps, gets, writes atomic.Uint64
-	disturb             func(Message) error // see Options; nil as a rule
+	disturb             func(Message) error // see Options; usually nil
 }
 
-// ask sends a message by f, between the two questions to whoever may disturb it.
+// ask sends a message by f, between the two calls of disturb.
 func (c *counters) ask(write bool, f func() error) error {
 	if c.disturb == nil {
 		return f()
@@ -164,12 +164,12 @@ func (c *counters) ask(write bool, f func() error) error {
 type conn struct {
 	*socket
 	count *counters
-	// host says that names here are the host's.
+	// host: names here are the host's.
 	host   bool
-	bounds Bounds // of what is read of a sandbox
+	bounds Bounds // of what is read from a sandbox
 }
 
-// name gives a name its place.
+// name adds the namespace to a name.
 func (c *conn) name(base string) string {
 	if c.host {
 		return hostName(base)
@@ -183,8 +183,8 @@ type body []byte
 func (b body) Len() int          { return len(b) }
 func (b body) Serialize() []byte { return b }
 
-// send sends a request, and gives the answers of type reply, all of them when that
-// is 0, to take.
+// send sends a request, and passes the answers of type reply, or all answers if that is
+// 0, to take.
 func (c *conn) send(ctx context.Context, typ, flags int, parts []nl.NetlinkRequestData, reply uint16, take func([]byte) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -210,8 +210,8 @@ func (c *conn) write(ctx context.Context, typ, flags int, parts ...nl.NetlinkReq
 	return err
 }
 
-// create makes a link and returns its index, which the kernel tells when it is
-// asked to (NLM_F_ECHO, since 6.2); 0 where it does not.
+// create creates a link and returns its index, which the kernel returns with NLM_F_ECHO
+// since 6.2; 0 where it does not.
 func (c *conn) create(ctx context.Context, typ int, parts ...nl.NetlinkRequestData) (int, error) {
 	c.count.writes.Add(1)
 	out, err := c.collect(ctx, typ, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ECHO|unix.NLM_F_ACK, parts, uint16(typ))
@@ -221,7 +221,7 @@ func (c *conn) create(ctx context.Context, typ int, parts ...nl.NetlinkRequestDa
 	return int(u32(out[0][4:])), nil
 }
 
-// get asks for one thing.
+// get queries one object.
 func (c *conn) get(ctx context.Context, typ int, reply uint16, parts ...nl.NetlinkRequestData) ([]byte, error) {
 	c.count.gets.Add(1)
 	out, err := c.collect(ctx, typ, 0, parts, reply)

@@ -24,9 +24,9 @@ func (h *Host) sysctlFile(path string) (string, error) {
 	return filepath.Join(h.proc, "sys", filepath.FromSlash(path)), nil
 }
 
-// askSysctls reads sysctls of the sandbox, all on one visit. One that cannot be
-// read (it is write-only, or has no value yet) is there without a value.
-func (o *observer) askSysctls(_ context.Context, ask []netstate.Sysctl) error {
+// querySysctls reads sysctls of the sandbox, entering its namespace once. One that
+// cannot be read (it is write-only, or has no value yet) is recorded without a value.
+func (o *observer) querySysctls(_ context.Context, ask []netstate.Sysctl) error {
 	if o.inside == nil {
 		for _, a := range ask {
 			o.snap.PutAbsent(a.Key())
@@ -51,7 +51,7 @@ func (o *observer) askSysctls(_ context.Context, ask []netstate.Sysctl) error {
 	})
 }
 
-// readSysctl reads on a thread that is where it should be.
+// readSysctl reads a sysctl. The calling thread is in the right namespace.
 func (s *Sandbox) readSysctl(path string) (string, error) {
 	file, err := s.host.sysctlFile(path)
 	if err != nil {
@@ -63,7 +63,7 @@ func (s *Sandbox) readSysctl(path string) (string, error) {
 	return strings.Join(strings.Fields(string(b)), " "), err
 }
 
-// readFile is os.ReadFile without what concerns files that may block.
+// readFile is os.ReadFile without the handling of files that may block.
 func readFile(path string) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -71,14 +71,14 @@ func readFile(path string) ([]byte, error) {
 	}
 	defer unix.Close(fd)
 	var out []byte
-	buffer := make([]byte, 4<<10) // what procfs tells at a time
+	buffer := make([]byte, 4<<10) // what procfs returns at a time
 	for {
 		n := 0
 		if err := again(func() (err error) { n, err = unix.Read(fd, buffer); return err }); err != nil {
 			return nil, &fs.PathError{Op: "read", Path: path, Err: err}
 		}
 		if out = append(out, buffer[:n]...); n < len(buffer)/2 {
-			return out, nil // a sysctl is told in one piece
+			return out, nil // a sysctl is read in one piece
 		}
 	}
 }
@@ -86,7 +86,7 @@ func readFile(path string) ([]byte, error) {
 func (s *Sandbox) applySysctl(ctx context.Context, c netstate.Change) error {
 	_, after := typed[netstate.Sysctl](c)
 	if c.After == nil || after.Value == nil {
-		return nil // a sysctl is not made or deleted, it comes and goes with its link
+		return nil // a sysctl is not created or deleted: it exists with its link
 	}
 	if s.inside == nil {
 		return errGone
@@ -112,8 +112,8 @@ func (s *Sandbox) applySysctl(ctx context.Context, c netstate.Change) error {
 	return explainSysctl(after, err)
 }
 
-// detectDuplicates lets a device of the host look for duplicates of its addresses
-// again. One that comes without ARP, which a pod can turn off, loses that for good
+// detectDuplicates enables duplicate address detection on a device of the host again. A
+// device that arrives without ARP, which a pod can turn off, loses it permanently
 // (net/ipv6/addrconf.c, ipv6_add_dev: accept_dad is -1); any other has the default.
 func (s *Sandbox) detectDuplicates(ctx context.Context, w ifLink) error {
 	if err := ctx.Err(); err != nil || len(w.raw) < unix.SizeofIfInfomsg || u32(w.raw[8:])&(unix.IFF_NOARP|unix.IFF_LOOPBACK) != 0 {
@@ -141,7 +141,7 @@ func (s *Sandbox) detectDuplicates(ctx context.Context, w ifLink) error {
 }
 
 func explainSysctl(o netstate.Sysctl, err error) error {
-	// The path of the file says nothing that the object does not.
+	// The path of the file adds nothing to the name of the object.
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		err = path.Err
 	}

@@ -12,14 +12,13 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
-// sysfs reads what only sysfs tells: which netdev hangs on which PCI function,
-// and which virtual function belongs to which physical one. Everything else
-// about a netdev comes from netlink.
+// sysfs reads what only sysfs shows: the netdevs of a PCI function, and the physical
+// function of a virtual one. Everything else about a netdev comes from netlink.
 type sysfs struct{ root string }
 
 func (f sysfs) function(id string) string { return filepath.Join(f.root, "bus/pci/devices", id) }
 
-// dir is where a device is that has an address on some bus, "" for another.
+// dir is the directory of a device with an address on a bus, "" for another one.
 func (f sysfs) dir(d netstate.Device) string {
 	if d.HasPCIAddress() {
 		if !pciAddress.MatchString(d.ID) {
@@ -52,7 +51,7 @@ func (f sysfs) driver(d netstate.Device) string {
 	return f.target(dir, "driver")
 }
 
-// target returns the last component of what a link points to, "" without one.
+// target returns the last component of a symbolic link's target, "" without one.
 func (f sysfs) target(dir, link string) string {
 	to, err := os.Readlink(filepath.Join(dir, link))
 	if err != nil {
@@ -66,13 +65,13 @@ var (
 	representor = regexp.MustCompile(`^(c[0-9]+)?pf[0-9]+(vf|sf)[0-9]+$`)
 )
 
-// netdevs returns the names of a function's netdevs in the namespace sysfs was
-// mounted in: the one that is the function's own first, representors of its
-// virtual functions last. The netdev of a virtio card hangs one level deeper.
+// netdevs returns the names of a function's netdevs in the namespace sysfs was mounted
+// in: the function's own first, representors of its virtual functions last. The netdev
+// of a virtio card is one level deeper.
 func (f sysfs) netdevs(id string) []string {
 	dirs := []string{f.function(id)}
 	if entries, err := os.ReadDir(filepath.Join(dirs[0], "net")); err == nil && len(entries) == 1 {
-		return []string{entries[0].Name()} // as nearly always
+		return []string{entries[0].Name()} // the usual case
 	}
 	virtio, _ := filepath.Glob(filepath.Join(dirs[0], "virtio[0-9]*"))
 	type netdev struct {
@@ -108,8 +107,8 @@ func (f sysfs) text(dir, file string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// deviceID returns the PCI address of the device a netdev says it hangs on, ""
-// for one that is no PCI function.
+// deviceID returns the PCI address of a netdev's parent device, "" for one that is no
+// PCI function.
 func (f sysfs) deviceID(bus, name string) string {
 	switch bus {
 	case "pci":
@@ -135,8 +134,8 @@ func (f sysfs) isVirtual(id, pf string, index int) bool {
 	return f.physicalFunction(id) == pf && f.target(f.function(pf), "virtfn"+strconv.Itoa(index)) == id
 }
 
-// virtualIndex returns which of its virtual functions a physical function has at
-// that address.
+// virtualIndex returns the number of a physical function's virtual function at that
+// address.
 func (f sysfs) virtualIndex(pf, id string) (int, bool) {
 	links, _ := filepath.Glob(filepath.Join(f.function(pf), "virtfn[0-9]*"))
 	for _, l := range links {

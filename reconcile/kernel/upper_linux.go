@@ -211,7 +211,7 @@ func allmultiUsers(message []byte) uint32 {
 // through a number that its own namespace has for the host's (IFLA_LINK_NETNSID); it
 // has no number for this sandbox. VLANs are not looked for: one of the attacker's
 // keeps this pod from its own of the same ID, and receives nothing else.
-func (t *travel) refuseReceiver(ctx context.Context) error {
+func (t *deviceMove) refuseReceiver(ctx context.Context) error {
 	if !t.mayHaveUppers(t.from.w) {
 		return nil
 	}

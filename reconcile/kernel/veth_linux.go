@@ -7,8 +7,8 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
-// encodeVeth describes the other end, which is born in its own namespace in the
-// same message. It gets the MTU of this end: a pair with two MTUs drops packets.
+// encodeVeth describes the other end, which the same message creates in its own
+// namespace. It gets the MTU of this end: a pair with two MTUs drops packets.
 func encodeVeth(e *infoData, l netstate.Link) {
 	if l.Veth == nil || l.Veth.Peer == nil {
 		return

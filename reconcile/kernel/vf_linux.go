@@ -77,9 +77,9 @@ func vfProtocol(b []byte) *string {
 	return nil
 }
 
-// readVF reads what the physical function holds for a virtual one, with the
-// physical function's place; nil when the device is no virtual function, or its
-// physical function has no interface that could be asked.
+// readVF reads what the physical function holds for a virtual one, with the physical
+// function's place; nil if the device is no virtual function, or its physical function
+// has no interface to query.
 func (s *Sandbox) readVF(ctx context.Context, id string) (*place, netstate.VF, error) {
 	pf := s.homeOf(id).pf
 	if pf == "" {
@@ -96,8 +96,8 @@ func (s *Sandbox) readVF(ctx context.Context, id string) (*place, netstate.VF, e
 	return p, vf, nil
 }
 
-// readPF reads a physical function with the settings of all its virtual ones. As
-// a rule it is on the host, and one question does; it may be in the sandbox.
+// readPF reads a physical function with the settings of all its virtual ones. Usually
+// it is on the host, and one query is enough; it may be in the sandbox.
 func (s *Sandbox) readPF(ctx context.Context, id string) (*place, error) {
 	if index, ok := known(s.host, s.host.indexes, id); ok {
 		w, err := s.outside.linkWithVFs(ctx, index, "")
@@ -118,14 +118,13 @@ func (s *Sandbox) readPF(ctx context.Context, id string) (*place, error) {
 	return s.readPFInside(ctx, id)
 }
 
-// readPFInside reads a physical function that is in the sandbox, if it was seen
-// there.
+// readPFInside reads a physical function in the sandbox, if it was observed there.
 func (s *Sandbox) readPFInside(ctx context.Context, id string) (*place, error) {
 	if s.inside == nil {
 		return nil, nil
 	}
 	var links []ifLink
-	s.glimpse(func(g *glance) { links = g.links })
+	s.withCache(func(g *observationCache) { links = g.links })
 	p, err := s.among(s.inside, links, netstate.Device{ID: id})
 	if p == nil || err != nil {
 		return nil, err
@@ -134,30 +133,30 @@ func (s *Sandbox) readPFInside(ctx context.Context, id string) (*place, error) {
 	return &place{p.c, w}, err
 }
 
-// homeOf says which physical function a device belongs to. To find out takes
-// sysfs a reading of the whole function; to see that it is so still takes two
-// links, and is done once in a view.
+// homeOf returns the physical function of a device. Finding it takes sysfs a read of
+// the whole function; confirming it takes two symbolic links, and is done once in a
+// view.
 func (s *Sandbox) homeOf(id string) (h homeAddress) {
 	seen := false
-	s.glimpse(func(g *glance) { h, seen = g.home[id] })
+	s.withCache(func(g *observationCache) { h, seen = g.home[id] })
 	if seen {
 		return h
 	}
 	h, ok := known(s.host, s.host.homes, id)
 	if !ok || !s.host.sysfs.isVirtual(id, h.pf, h.index) {
 		if h.pf = s.host.sysfs.physicalFunction(id); h.pf == "" {
-			return h // perhaps not there yet
+			return h // perhaps it does not exist yet
 		}
 		if h.index, ok = s.host.sysfs.virtualIndex(h.pf, id); !ok {
 			return homeAddress{}
 		}
 		note(s.host, s.host.homes, id, h)
 	}
-	s.glimpse(func(g *glance) { g.home[id] = h })
+	s.withCache(func(g *observationCache) { g.home[id] = h })
 	return h
 }
 
-// vfOf finds a virtual function among those its physical function told about.
+// vfOf finds a virtual function among those that its physical function has listed.
 func (s *Sandbox) vfOf(p *place, id string) (netstate.VF, bool) {
 	h := s.homeOf(id)
 	if h.pf == "" {
@@ -168,9 +167,9 @@ func (s *Sandbox) vfOf(p *place, id string) (netstate.VF, bool) {
 	return vf, ok
 }
 
-// askVF reads the settings of a virtual function. Those of one physical function
-// are asked for once in an observation.
-func (o *observer) askVF(ctx context.Context, ask netstate.VF) error {
+// queryVF reads the settings of a virtual function. Those of one physical function are
+// queried once in an observation.
+func (o *observer) queryVF(ctx context.Context, ask netstate.VF) error {
 	id := ask.ID
 	o.snap.PutAbsent(ask.Key())
 	pf := o.homeOf(id).pf
@@ -190,23 +189,22 @@ func (o *observer) askVF(ctx context.Context, ask netstate.VF) error {
 	}
 	if vf, ok := o.vfOf(p, id); ok {
 		o.snap.Put(vf)
-		o.glimpse(func(g *glance) { g.vfs[id] = functionOf{*p, vf} })
+		o.withCache(func(g *observationCache) { g.vfs[id] = functionOf{*p, vf} })
 	}
 	return nil
 }
 
-// applyVF sets what differs, in one message. The kernel hands the settings to
-// the driver one after the other and stops at the first it refuses
-// (rtnetlink.c, do_setvfinfo); reading them again tells which that was, and what
-// has to be taken back.
+// applyVF sets what differs, in one message. The kernel passes the settings to the
+// driver one after the other and stops at the first one that is refused (rtnetlink.c,
+// do_setvfinfo); reading them again shows which that was, and what has to be undone.
 func (s *Sandbox) applyVF(ctx context.Context, c netstate.Change) error {
 	_, after := typed[netstate.VF](c)
 	if c.After == nil {
-		return nil // the settings go with the virtual function
+		return nil // the settings end with the virtual function
 	}
 	var seen functionOf
 	known := false
-	s.glimpse(func(g *glance) {
+	s.withCache(func(g *observationCache) {
 		seen, known = g.vfs[after.ID]
 		delete(g.vfs, after.ID) // it will look different
 		if after.MAC != nil {
@@ -223,7 +221,7 @@ func (s *Sandbox) applyVF(ctx context.Context, c netstate.Change) error {
 	if p == nil {
 		return fault.New(fault.Gone, errors.New("no physical function holds it"))
 	}
-	if known { // what was refused is taken back from what was seen
+	if known { // a refused change is undone with the values that were observed
 		have = seen.vf
 	}
 	err = s.setVF(ctx, p, have, after)
@@ -235,7 +233,7 @@ func (s *Sandbox) applyVF(ctx context.Context, c netstate.Change) error {
 		return errors.Join(err, readErr)
 	}
 	err = explainVF(netstate.Diff(after, now), p.w.link.Carrier, err)
-	return notPutBack(err, s.setVF(ctx, p, now, netstate.Merge(now, have)))
+	return withUndoError(err, s.setVF(ctx, p, now, netstate.Merge(now, have)))
 }
 
 // setVF writes the fields of want that have does not hold.
@@ -325,14 +323,14 @@ func deref[T any](p *T) (v T) {
 	return v
 }
 
-// vfOrder is the order in which do_setvfinfo takes the settings; those that
-// travel in one attribute stand together.
+// vfOrder is the order in which do_setvfinfo applies the settings; those in one
+// attribute are together.
 var vfOrder = [][]string{
 	{"mac"}, {"vlan", "qos", "protocol"}, {"minTxRate", "maxTxRate"}, {"spoofchk"}, {"linkState"}, {"trust"},
 }
 
-// firstRefused returns those of the settings that were not made which the kernel
-// came to first.
+// firstRefused returns the first of the settings that were not applied, in the kernel's
+// order.
 func firstRefused(left []netstate.FieldDiff) []netstate.FieldDiff {
 	for _, group := range vfOrder {
 		var out []netstate.FieldDiff
@@ -375,9 +373,9 @@ func explainVF(left []netstate.FieldDiff, carrier bool, err error) error {
 	return because(kindOf(err), err, "%s", what)
 }
 
-// adoptMAC gives a virtual function the MAC that its physical function holds for
-// it. igb lets an untrusted one set no address at all then, not even that; but
-// its driver takes it over when it resets, which is when it is closed
+// adoptMAC makes a virtual function use the MAC that its physical function holds for
+// it. igb does not let an untrusted one set any address then, not even that one; but
+// its driver reads it when it resets, which is when the device is brought down
 // (igbvf/netdev.c, igbvf_down). Other fields of want are set with it.
 func (s *Sandbox) adoptMAC(ctx context.Context, want netstate.Link, refused error) error {
 	have, err := s.readLink(ctx, want.Name)
@@ -407,8 +405,8 @@ func (s *Sandbox) adoptMAC(ctx context.Context, want netstate.Link, refused erro
 	return s.setLink(ctx, want)
 }
 
-// refusedMAC explains EADDRNOTAVAIL: a virtual function has to ask the physical
-// one for its address.
+// refusedMAC explains EADDRNOTAVAIL: a virtual function needs the physical one's
+// permission for its address.
 func refusedMAC(mac string, err error) error {
-	return because(fault.NotReady, err, "mac %s: the physical function holds another MAC for this virtual function and does not trust it, or was reset and does not listen to it yet", mac)
+	return because(fault.NotReady, err, "mac %s: the physical function holds another MAC for this virtual function and does not trust it, or was reset and does not answer it yet", mac)
 }

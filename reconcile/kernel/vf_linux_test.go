@@ -14,11 +14,11 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// The physical function the tests use; the machine has two of these, with four
+// The physical function that the tests use; the machine has two of these, with four
 // virtual functions each.
 const pf = "enp3s0f0"
 
-// newCardBench opens a throw-away sandbox beside the machine's own namespace,
+// newCardBench opens a temporary sandbox; the host is the machine's own namespace,
 // where the cards are.
 func newCardBench(t testing.TB) *bench {
 	t.Helper()
@@ -39,7 +39,7 @@ func inMachineWithCards(t testing.TB) {
 	}
 }
 
-// vfs returns the identities of the virtual functions of a physical one.
+// vfs returns the IDs of the virtual functions of a physical one.
 func vfs(t testing.TB, pf string) []string {
 	t.Helper()
 	inMachineWithCards(t)
@@ -58,7 +58,7 @@ func vfs(t testing.TB, pf string) []string {
 	return out
 }
 
-// at takes a look at a virtual function: the device and its settings.
+// at observes a virtual function: the device and its settings.
 func (b *bench) at(ids ...string) *netstate.Snapshot {
 	b.Helper()
 	out := netstate.NewSnapshot()
@@ -73,10 +73,10 @@ func (b *bench) at(ids ...string) *netstate.Snapshot {
 	return out
 }
 
-// ownMAC undoes at the end of a test what cannot be seen: igb remembers that a
-// MAC was set by the administrator, also when it is the one the virtual function
-// chose itself, and lets it have no other as long as it is not trusted. The
-// memory goes with a MAC of zeros; then the virtual function says its own anew.
+// ownMAC undoes, at the end of a test, state that cannot be observed: igb remembers
+// that a MAC was set by the administrator, also if it is the one that the virtual
+// function chose itself, and permits no other as long as it is not trusted. A MAC of
+// zeros resets that; then the virtual function announces its own again.
 func (b *bench) ownMAC(id string) {
 	b.Helper()
 	own := b.device(id)
@@ -94,9 +94,9 @@ func (b *bench) ownMAC(id string) {
 	})
 }
 
-// settle waits until a physical function that was reset listens to its virtual
-// functions again: igbvf says hello once more when it is opened, or ten seconds
-// after it did so last.
+// settle waits until a physical function that was reset answers its virtual functions
+// again: igbvf contacts it when the device is brought up, or ten seconds after the last
+// time.
 func (b *bench) settle(pf string) {
 	b.Helper()
 	for _, id := range vfs(b, pf) {
@@ -155,8 +155,8 @@ func TestVFSettings(t *testing.T) {
 	}
 }
 
-// What igb does not have is named, and what came before it in the same message
-// is taken back.
+// The error names what igb does not support, and what came before it in the same
+// message is undone.
 func TestVFUnsupported(t *testing.T) {
 	b := newCardBench(t)
 	id := vfs(t, pf)[0]
@@ -196,7 +196,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-func TestVFTravels(t *testing.T) {
+func TestVFMoves(t *testing.T) {
 	b := newCardBench(t)
 	id := vfs(t, pf)[0]
 	b.update(netstate.Device{ID: id, AltNames: []string{"enp9s9v9"}, Up: new(true)})
@@ -216,7 +216,7 @@ func TestVFTravels(t *testing.T) {
 	if d := b.device(id); *d.At != "net1" || d.Driver != "igbvf" || d.Use != "" {
 		t.Errorf("got %+v", d)
 	}
-	// To another sandbox it is nowhere, but it exists.
+	// Another sandbox does not find it, but it exists.
 	other := newBenchOn(t, b.host)
 	if d := other.device(id); d.At != nil || d.Driver != "igbvf" {
 		t.Errorf("got %+v", d)
@@ -227,10 +227,10 @@ func TestVFTravels(t *testing.T) {
 	same(t, start, b.at(id))
 }
 
-// A namespace that dies sends its virtual functions home down and under the name
-// they had in it, or another where that is taken. They are found by their
-// address and made what they were.
-func TestVFComesHomeWhenNamespaceDies(t *testing.T) {
+// When a namespace ends, its virtual functions return to the host, down and under the
+// name they had in it, or another one if that is taken. They are found by their address
+// and restored.
+func TestVFReturnsWhenNamespaceDies(t *testing.T) {
 	for _, taken := range []bool{false, true} {
 		b := newCardBench(t)
 		id := vfs(t, pf)[3]
@@ -246,7 +246,7 @@ func TestVFComesHomeWhenNamespaceDies(t *testing.T) {
 		b.Close()
 		b.ns.Close()
 		b.Sandbox = b.host.WithoutSandbox()
-		eventually(t, "the virtual function comes home", func() bool { return b.device(id).At != nil })
+		eventually(t, "the virtual function returns", func() bool { return b.device(id).At != nil })
 		back := b.device(id)
 		if name := netstate.BaseName(*back.At); taken != strings.HasPrefix(name, "dev") || !taken && name != "net1" {
 			t.Errorf("it returned as %s", name)
@@ -256,9 +256,9 @@ func TestVFComesHomeWhenNamespaceDies(t *testing.T) {
 	}
 }
 
-// With an administrative MAC and no trust a virtual function may not have its
-// own MAC back. It goes home all the same, and says so.
-func TestVFHomeWithoutMAC(t *testing.T) {
+// With an administrative MAC and no trust a virtual function cannot get its own MAC
+// back. It returns to the host all the same, with an error that says so.
+func TestVFReturnsWithoutMAC(t *testing.T) {
 	b := newCardBench(t)
 	id := vfs(t, pf)[0]
 	b.ownMAC(id)
@@ -272,9 +272,9 @@ func TestVFHomeWithoutMAC(t *testing.T) {
 	b.holds(netstate.Device{ID: id, At: new("host:enp3s0f0v0"), MAC: new("02:00:00:00:00:41")})
 	b.apply(settings.Inverse())
 	back, _ := start.Device(id)
-	b.update(back) // its own MAC is the administrator's now
+	b.update(back) // its own MAC is the administrative one now
 	same(t, start, b.at(id))
-	// With the settings taken back first it has it as soon as it is home.
+	// If the settings are undone first, it has its MAC as soon as it is on the host.
 	b.apply(settings)
 	b.apply(there)
 	b.update(netstate.Link{Name: "net1", MAC: new("02:00:00:00:00:41"), Up: new(true), MTU: new(uint32(1400))})
@@ -284,8 +284,8 @@ func TestVFHomeWithoutMAC(t *testing.T) {
 	same(t, start, b.at(id))
 }
 
-// A physical function that was reset does not listen to its virtual functions
-// for a while, and a VLAN on one is refused; that is worth waiting for.
+// A physical function that was reset does not answer its virtual functions for a while,
+// and a VLAN on one is refused; the error is retried.
 func TestVLANBeforeClearToSend(t *testing.T) {
 	b := newCardBench(t)
 	ids := vfs(t, pf)
@@ -308,19 +308,20 @@ func TestVLANBeforeClearToSend(t *testing.T) {
 		return err == nil
 	})
 	b.holds(vlan)
-	// The VLAN is granted in the middle of the reset by which igbvf says hello again
-	// (igbvf_reset_task). To close the device before the end of that, as a move does,
-	// waits for ever and holds the kernel's lock (napi_disable, twice): a bug of igbvf,
-	// seen in Linux 7.3. The carrier comes when the reset is done.
+	// The VLAN is accepted in the middle of the reset by which igbvf contacts the
+	// physical function again (igbvf_reset_task). Closing the device before the end of
+	// that, as a move does, blocks forever with the kernel's lock held (napi_disable,
+	// twice): a bug of igbvf, seen in Linux 7.3. The carrier comes when the reset is
+	// done.
 	b.awaitCarrier("net1")
-	b.remove(vlan) // or it would stay behind, holding its id
+	b.remove(vlan) // otherwise it would stay, with its ID in use
 	b.apply(there.Inverse())
 	same(t, start, b.at(ids[2]))
 	b.settle(pf)
 }
 
-// A look at two virtual functions of one card costs one question beyond the
-// dumps: their links were just dumped, and the physical function tells of both.
+// Observing two virtual functions of one card costs one query beyond the dumps: their
+// links were just dumped, and the physical function reports both.
 func TestVFsCost(t *testing.T) {
 	b := newCardBench(t)
 	ids := vfs(t, pf)[:2]
@@ -340,7 +341,7 @@ func TestVFsCost(t *testing.T) {
 	}
 }
 
-// The whole chain on real devices, and all of it taken back.
+// The whole chain on real devices, applied and undone.
 func TestChain(t *testing.T) {
 	b := newCardBench(t)
 	a, c := vfs(t, pf)[0], vfs(t, "enp3s0f1")[0]
@@ -377,14 +378,14 @@ func TestChain(t *testing.T) {
 	})
 	b.holds(netstate.Link{Name: "net1", Master: new("bond0"), Up: new(true), MTU: new(uint32(9000))})
 	b.holds(netstate.Link{Name: "data0", Parent: new("bond0"), MTU: new(uint32(9000)), Up: new(true)})
-	b.remove(netstate.Link{Name: "bond0"}) // takes the VLAN, its address and its route along
+	b.remove(netstate.Link{Name: "bond0"}) // deletes the VLAN, its address and its route too
 	for i := range 4 {
 		b.apply(forward[3-i].Inverse())
 	}
 	same(t, start, b.at(a, c))
 }
 
-// Drivers differ in what they let change; these do.
+// Drivers differ in what can be changed; these can be.
 func TestCardEthtool(t *testing.T) {
 	b := newCardBench(t)
 	id := vfs(t, pf)[3]
@@ -411,7 +412,7 @@ func TestCardEthtool(t *testing.T) {
 	b.refused(fault.Invalid, netstate.Change{After: netstate.Ethtool{Link: "net1", Class: netstate.EthtoolRing, Name: "rx", Value: new("1000000")}}, "exceeds maximum", "refuses")
 }
 
-// A function without a network driver has no interface, and the driver is told.
+// A function without a network driver has no interface, and its driver is reported.
 func TestDeviceWithoutNetdev(t *testing.T) {
 	b := newCardBench(t)
 	id := vfs(t, "enp3s0f1")[3]
@@ -434,8 +435,8 @@ func TestDeviceWithoutNetdev(t *testing.T) {
 	b.holds(netstate.Device{ID: id, At: d.At, MAC: d.MAC})
 }
 
-// Sandboxes that take virtual functions of one card at the same time do not get
-// in each other's way.
+// Sandboxes that take virtual functions of one card at the same time do not disturb
+// each other.
 func TestVFsInParallel(t *testing.T) {
 	ids := vfs(t, pf)
 	var wg sync.WaitGroup

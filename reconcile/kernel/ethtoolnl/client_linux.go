@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Client speaks with the ethtool family of one network namespace. It is safe
-// for concurrent use.
+// Client uses the ethtool family of one network namespace. It is safe for concurrent
+// use.
 type Client struct {
 	conn   *genetlink.Conn
 	family uint16
@@ -35,9 +35,9 @@ func Dial(netns int) (*Client, error) {
 	return &Client{conn, f.ID}, nil
 }
 
-// connect has a socket take messages of the kernel alone (af_netlink.c,
-// netlink_getsockbyportid). Without it whoever has CAP_NET_ADMIN in the namespace
-// can send it answers, which at best make a request fail.
+// connect makes a socket accept messages from the kernel only (af_netlink.c,
+// netlink_getsockbyportid). Without it, CAP_NET_ADMIN in the namespace is enough to
+// send it answers, which at best make a request fail.
 func connect(conn *netlink.Conn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -53,8 +53,8 @@ func connect(conn *netlink.Conn) error {
 // Close closes the client.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// Get returns the settings of one class of the device with that index. A device
-// that has no such thing gives the kernel's EOPNOTSUPP.
+// Get returns the settings of one class of the device with that index. For a device
+// that does not have the class it returns the kernel's EOPNOTSUPP.
 func (c *Client) Get(ctx context.Context, class Class, index int) ([]Setting, error) {
 	m, err := encodeGet(class, index)
 	if err != nil {
@@ -70,8 +70,8 @@ func (c *Client) Get(ctx context.Context, class Class, index int) ([]Setting, er
 	return decode(class, replies[0].Data)
 }
 
-// Set changes one setting. The kernel accepts a feature that the driver then
-// does not switch; only reading it again tells. A name that does not exist gives
+// Set changes one setting. The kernel accepts a feature that the driver then does not
+// switch; only reading it again shows that. For a name that does not exist it returns
 // ErrUnknown or the kernel's EOPNOTSUPP.
 func (c *Client) Set(ctx context.Context, class Class, index int, name string, value uint32) error {
 	m, err := encodeSet(class, index, name, value)
@@ -82,8 +82,8 @@ func (c *Client) Set(ctx context.Context, class Class, index int, name string, v
 	return err
 }
 
-// execute waits no longer than ctx allows. The kernel answers while the request
-// is being sent, so there is never much to wait for.
+// execute waits no longer than ctx allows. The kernel answers while the request is
+// being sent, so the wait is short.
 func (c *Client) execute(ctx context.Context, m genetlink.Message, flags netlink.HeaderFlags) ([]genetlink.Message, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -38,7 +38,7 @@ func header(ae *netlink.AttributeEncoder, index int, flags uint32) {
 	})
 }
 
-// encodeGet asks for a class of settings of the device with that index.
+// encodeGet requests a class of settings of the device with that index.
 func encodeGet(c Class, index int) (genetlink.Message, error) {
 	k, ok := classes[c]
 	if !ok {
@@ -75,8 +75,8 @@ func encodeSet(c Class, index int, name string, value uint32) (genetlink.Message
 	return genetlink.Message{}, fmt.Errorf("%w: %s %q", ErrUnknown, c, name)
 }
 
-// wantBit adds a bit set that speaks of one bit: without ETHTOOL_A_BITSET_NOMASK
-// the bits that are not listed stay.
+// wantBit adds a bit set with one bit: without ETHTOOL_A_BITSET_NOMASK the bits that
+// are not listed stay.
 func wantBit(ae *netlink.AttributeEncoder, in uint16, name string, on bool) {
 	ae.Nested(in, func(set *netlink.AttributeEncoder) error {
 		set.Nested(bitsetBits, func(bits *netlink.AttributeEncoder) error {
@@ -160,7 +160,7 @@ func decodeFeatures(data []byte) ([]Setting, error) {
 	var out []Setting
 	for _, b := range all {
 		if b.name == "" {
-			continue // a bit the kernel keeps for itself
+			continue // a bit without a name is internal to the kernel
 		}
 		s := Setting{Name: b.name, Fixed: !b.on || sets[featuresFixed][b.name]}
 		if sets[featuresActive][b.name] {

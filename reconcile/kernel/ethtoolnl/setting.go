@@ -18,18 +18,18 @@ const (
 type Setting struct {
 	Name  string
 	Value uint32
-	// Fixed says that the driver does not let it change.
+	// Fixed: the driver does not permit a change.
 	Fixed bool
 }
 
-// field is where one setting sits in the messages of its class.
+// field is where a setting is in the messages of its class.
 type field struct {
 	name string
 	attr uint16
 	size int // bytes
 }
 
-// class is how settings of one class travel: in fields, or as bits with names.
+// class is how settings of one class are encoded: in fields, or as bits with names.
 type class struct {
 	get, set uint8
 	fields   []field
