@@ -225,8 +225,9 @@ func TestCostOfCleaning(t *testing.T) {
 	}
 	without := releases()
 	s.run("modprobe 8021q") // now VLANs are looked for
+	first := releases()     // prepares the query for upper links
 	with := releases()
-	t.Logf("release in %v, where the kernel has VLANs in %v", without[len(without)/2], with[len(with)/2])
+	t.Logf("release in %v, where the kernel has VLANs in %v, at first in %v", without[len(without)/2], with[len(with)/2], first[len(first)-1])
 	if pass[0] > 4 || pass[1] > 4 || pass[2] != 0 {
 		t.Errorf("a pass that finds everything in order: %v", pass)
 	}

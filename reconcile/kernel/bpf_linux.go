@@ -30,8 +30,8 @@ func bpf(command uintptr, attr []uint32) (int, error) {
 	return int(n), nil
 }
 
-// pointer writes the address of a buffer into two words of an attribute.
-func pointer(pin *runtime.Pinner, attr, buffer []uint32) {
+// address writes the address of a buffer into two words of an attribute.
+func address[T any](pin *runtime.Pinner, attr []uint32, buffer []T) {
 	pin.Pin(&buffer[0])
 	b := binary.NativeEndian.AppendUint64(nil, uint64(uintptr(unsafe.Pointer(&buffer[0]))))
 	attr[0], attr[1] = binary.NativeEndian.Uint32(b), binary.NativeEndian.Uint32(b[4:])
@@ -49,9 +49,9 @@ func tcxPrograms(index int, point uint32) ([]attachment, error) {
 	defer pin.Unpin()
 	attr := make([]uint32, 16) // union bpf_attr, query
 	attr[0], attr[1] = uint32(index), point
-	pointer(&pin, attr[4:], programs)
+	address(&pin, attr[4:], programs)
 	attr[6] = maxPrograms
-	pointer(&pin, attr[10:], links)
+	address(&pin, attr[10:], links)
 	_, err := bpf(unix.BPF_PROG_QUERY, attr)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINVAL):
@@ -129,7 +129,7 @@ func bpfLinkInfo(id uint32) ([]uint32, error) {
 	info := make([]uint32, 16)
 	attr := make([]uint32, 4)
 	attr[0], attr[1] = uint32(fd), uint32(4*len(info))
-	pointer(&pin, attr[2:], info)
+	address(&pin, attr[2:], info)
 	_, err = bpf(unix.BPF_OBJ_GET_INFO_BY_FD, attr)
 	return info, err
 }

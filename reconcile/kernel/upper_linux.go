@@ -102,7 +102,7 @@ func (s *Sandbox) probeUppers(ctx context.Context, w ifLink, last map[string]str
 	if receiver != "" {
 		found[upperReceiver] = receiver
 	}
-	if !s.knowsVLANs() || w.link.MTU == nil || *w.link.MTU >= refusedMTU {
+	if !s.knowsVLANs() || w.link.MTU == nil || *w.link.MTU >= refusedMTU || s.nothingStacked(w.link.Index) {
 		return s.withoutOwn(ctx, w, found, nil)
 	}
 	look := func(ids func(name string) []uint16) error {

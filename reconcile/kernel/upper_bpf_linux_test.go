@@ -1,0 +1,98 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// TestUpperProbe: what the program says of a device that has no link on it, and of one
+// with a link of each kind that outlives its move, in another namespace. The search that
+// takes its place on other kernels finds the same.
+func TestUpperProbe(t *testing.T) {
+	if os.Getenv("PLUMBLINE_LANE") == "" {
+		t.Skip("changes the kernel's state: runs in the machine of integration/vm")
+	}
+	open := func(o Options) *Host {
+		h, err := Open(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { h.Close() })
+		return h
+	}
+	space := func() (path string, ns int, links *netlink.Handle) {
+		away, err := open(Options{}).scratchSpace()
+		if err != nil {
+			t.Fatal(err)
+		}
+		path = fmt.Sprintf("/proc/self/fd/%d", away.socket.ns.Fd())
+		err = Within(path, func() (err error) {
+			links, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { links.Close() })
+		return path, int(away.socket.ns.Fd()), links
+	}
+	here, _, outside := space()
+	_, other, hidden := space()
+	asking, searching := open(Options{Netns: here}), open(Options{Netns: here})
+	searching.upper.tried, searching.upper.err = true, errors.New("not on this kernel")
+	device := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "lent0"}}
+	if err := outside.LinkAdd(device); err != nil {
+		t.Fatal(err)
+	}
+	below := netlink.LinkAttrs{Name: "up0", ParentIndex: device.Index}
+	for _, tc := range []struct {
+		name string
+		link netlink.Link
+		want map[string]string
+	}{
+		{"vlan", &netlink.Vlan{LinkAttrs: below, VlanId: 4094}, map[string]string{"upper.802.1q": "4094"}}, // loads 8021q
+		{"nothing", nil, map[string]string{}},
+		{"provider vlan", &netlink.Vlan{LinkAttrs: below, VlanId: 7, VlanProtocol: netlink.VLAN_PROTOCOL_8021AD}, map[string]string{"upper.802.1ad": "7"}},
+		{"macvlan", &netlink.Macvlan{LinkAttrs: below, Mode: netlink.MACVLAN_MODE_BRIDGE}, map[string]string{upperReceiver: "macvlan"}},
+		{"ipvlan", &netlink.IPVlan{LinkAttrs: below, Mode: netlink.IPVLAN_MODE_L2}, map[string]string{upperReceiver: "ipvlan or the like"}},
+	} {
+		if tc.link != nil {
+			if err := outside.LinkAdd(tc.link); err != nil {
+				t.Fatal(tc.name, err)
+			}
+			if err := outside.LinkSetNsFd(tc.link, other); err != nil {
+				t.Fatal(tc.name, err)
+			}
+		}
+		for name, host := range map[string]*Host{"asked": asking, "searched": searching} {
+			s := host.WithoutSandbox()
+			if _, err := host.upperProbe(); err == nil && s.nothingStacked(device.Index) != (tc.link == nil) {
+				t.Errorf("%s: the program says that nothing is there: %v", tc.name, tc.link != nil)
+			} else if err != nil && host == asking && os.Getenv("PLUMBLINE_LANE") == "qemu" {
+				t.Fatal(tc.name, err)
+			}
+			w, err := s.outside.linkByIndex(t.Context(), device.Index)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found, err := s.uppersOf(t.Context(), w); err != nil || !maps.Equal(found, tc.want) {
+				t.Errorf("%s, %s: found %v, %v", tc.name, name, found, err)
+			}
+		}
+		if tc.link != nil {
+			up, err := hidden.LinkByName("up0")
+			if err != nil {
+				t.Fatal(tc.name, err)
+			}
+			if err := hidden.LinkDel(up); err != nil {
+				t.Fatal(tc.name, err)
+			}
+		}
+	}
+}
