@@ -14,6 +14,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // text writes for people.
@@ -53,12 +54,16 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-func (t text) header(sb reconcile.Sandbox) {
-	name := sb.Netns
-	if filepath.Dir(name) == node.NetnsDir {
-		name = filepath.Base(name)
+// netnsName is a namespace as the flag --netns takes it.
+func netnsName(path string) string {
+	if filepath.Dir(path) == node.NetnsDir {
+		return filepath.Base(path)
 	}
-	t.line("%s", t.bold(fmt.Sprintf("topology %q in namespace %q (sandbox %s)", sb.Topology.Name, name, sb.ID)))
+	return path
+}
+
+func (t text) header(sb reconcile.Sandbox) {
+	t.line("%s", t.bold(fmt.Sprintf("topology %q in namespace %q (sandbox %s)", sb.Topology.Name, netnsName(sb.Netns), sb.ID)))
 	devices := sb.Given.Devices()
 	for _, step := range slices.Sorted(maps.Keys(devices)) {
 		t.line("  step %q has device %s", step, devices[step])
@@ -220,6 +225,10 @@ func (t text) status(all []sandboxStatus) {
 		t.line("%s", t.bold(fmt.Sprintf("%s  %s", st.Sandbox, st.State))+fmt.Sprintf("  (namespace %s%s, applied %s)", st.Netns, by, st.Updated.Format("2006-01-02 15:04:05")))
 		if st.Failure != "" {
 			t.line("  %s", strings.ReplaceAll(st.Failure, "\n", "\n  "))
+		}
+		// A file's sandbox is released by plumbline run, and a pod's by the agent.
+		if origin := st.Sandbox.Origin(); st.Kind == fault.Gone && origin.Netns != "" && !origin.File {
+			t.line("  undo what it left on the host: plumbline delete --netns %s", netnsName(st.Netns))
 		}
 		for _, f := range st.Fighting {
 			t.line("  %s", t.mark(fmt.Sprintf("! %s, since %s", f, f.Since.Format("2006-01-02 15:04:05"))))

@@ -15,6 +15,7 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 func vlan(id uint16) netstate.Link {
@@ -157,5 +158,29 @@ func TestStatusOfContention(t *testing.T) {
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
+	}
+}
+
+// TestStatusOfDeadNamespace holds that status says how to release what was applied by
+// hand to a namespace that no longer exists, and only that.
+func TestStatusOfDeadNamespace(t *testing.T) {
+	const hint = "plumbline delete --netns "
+	for name, c := range map[string]struct {
+		id    reconcile.SandboxID
+		netns string
+		kind  fault.Kind
+		want  string
+	}{
+		"by name":      {reconcile.IDByHand("blue", "ai"), "/run/netns/blue", fault.Gone, hint + "blue\n"},
+		"by path":      {reconcile.IDByHand("ns", "ai"), "/srv/ns", fault.Gone, hint + "/srv/ns\n"},
+		"of a file":    {reconcile.IDOfFile("blue", "ai"), "/run/netns/blue", fault.Gone, ""},
+		"of a pod":     {reconcile.IDOfClaim("pod", "uid", "ai"), "/run/netns/cni-1", fault.Gone, ""},
+		"not released": {reconcile.IDByHand("blue", "ai"), "/run/netns/blue", fault.Conflict, ""},
+	} {
+		var out bytes.Buffer
+		text{&out, false}.status([]sandboxStatus{{Status: reconcile.Status{Sandbox: c.id, Netns: c.netns, State: reconcile.StateFailed, Failure: "failed", Kind: c.kind}}})
+		if have := out.String(); c.want == "" && strings.Contains(have, hint) || !strings.HasSuffix(have, c.want) {
+			t.Errorf("%s: %s", name, have)
+		}
 	}
 }

@@ -202,11 +202,26 @@ func Create(file string, fill func(to io.Writer) error) (err error) {
 	}
 	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*") // for its owner only
 	if err != nil {
-		return err
+		return fmt.Errorf("create %q: %w", file, cause(err))
 	}
 	defer func() { err = errors.Join(err, os.Remove(f.Name())) }()
 	if err := errors.Join(fill(f), f.Close()); err != nil {
 		return err
 	}
-	return os.Link(f.Name(), file) // which replaces nothing
+	if err := os.Link(f.Name(), file); err != nil { // which replaces nothing
+		return fmt.Errorf("create %q: %w", file, cause(err))
+	}
+	return nil
+}
+
+// cause is an error of a file without the name of the file, which is a temporary one
+// that nobody has asked for.
+func cause(err error) error {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return e.Err
+	}
+	if e, ok := errors.AsType[*os.LinkError](err); ok {
+		return e.Err
+	}
+	return err
 }

@@ -164,3 +164,18 @@ func TestCreate(t *testing.T) {
 		t.Errorf("mode %v, %v; want that others cannot read it", info.Mode(), err)
 	}
 }
+
+// TestCreateNamesTheFile holds that an error names the file that was asked for, and no
+// temporary one.
+func TestCreateNamesTheFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "none", "case.tar.gz")
+	err := bundle.Create(file, func(io.Writer) error { return nil })
+	if want := fmt.Sprintf("create %q: no such file or directory", file); err == nil || err.Error() != want {
+		t.Errorf("folder that does not exist: %v, want %s", err, want)
+	}
+	file = filepath.Join(t.TempDir(), "case.tar.gz")
+	err = bundle.Create(file, func(io.Writer) error { return os.WriteFile(file, nil, 0o600) })
+	if want := fmt.Sprintf("create %q: file exists", file); err == nil || err.Error() != want {
+		t.Errorf("file that was created meanwhile: %v, want %s", err, want)
+	}
+}
