@@ -53,12 +53,12 @@ var extendedBDF = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9
 // for a pod, publish what was true before.
 //
 // type, ifName, pfName, rdma, physicalNetworkName and physicalNetworks are always
-// there, empty where they do not apply. Reading a missing attribute is an evaluation error,
-// and one such error on one device makes the scheduler give the pod up, not
-// merely skip the device or the node: `physicalNetworkName == "localnet1"`
-// would do so wherever a device without a physical network is looked at first.
-// The others are omitted when unknown, for "" or -1 would match another
-// unknown in a matchAttribute constraint.
+// there, empty where they do not apply. Reading a missing attribute is an evaluation
+// error, and one such error on one device makes the scheduler give the pod up, not
+// merely skip the device or the node: `physicalNetworkName == "localnet1"` would do so
+// wherever a device without a physical network is evaluated first. The others are
+// omitted when unknown, for "" or -1 would match another unknown in a matchAttribute
+// constraint.
 func Attributes(d Device) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
 	pfName := ""
 	if d.PF != nil {

@@ -81,9 +81,9 @@ func TestAsTheScheduler(t *testing.T) {
 	}
 }
 
-// TestSchedulerGivesUp is why some attributes are always there: one device
-// without the attribute, looked at before one that matches, and the scheduler
-// stops with an error instead of going on.
+// TestSchedulerGivesUp is why some attributes are always present: if one device without
+// the attribute is evaluated before one that matches, the scheduler stops with an error
+// instead of going on.
 func TestSchedulerGivesUp(t *testing.T) {
 	all := devices(t, "mlx5")
 	expr := `device.attributes["dra.networking"].numaNode == 4`

@@ -28,14 +28,14 @@ func (p *Plan) Asks() []netstate.Object {
 	return out
 }
 
-// Confirm compares what is there now with what the plan leads to. When they
-// agree, and nothing waited for values yet unknown, there is nothing left to do,
-// by the first law: it returns the plan that says so, with the results as they
-// are. Otherwise it is false, and only planning anew can tell.
+// Confirm compares an observation with what the plan leads to. If they agree, and
+// nothing waited for values yet unknown, nothing is left to do, by the first law: it
+// returns an empty plan with the current results. Otherwise it returns false, and only
+// a new plan can tell.
 //
-// To disagree is not to be wrong: the kernel may have done what the model does
-// not know. What the kernel makes by itself on every link is no disagreement,
-// nor is a field the model left open.
+// A difference is not an error: the kernel may have done what the model does not know.
+// What the kernel creates by itself on every link is no difference, nor is a field that
+// the model left open.
 func (p *Plan) Confirm(have *netstate.Snapshot) (*Plan, bool) {
 	to := p.leadsTo
 	if to == nil || len(p.Pending) > 0 || len(p.Missing) > 0 || !to.now.ForeseenIn(have) {

@@ -6,8 +6,8 @@ import (
 )
 
 // Given is what was decided for a step outside the plan: by a scheduler, by an
-// allocator or by a user. A plan is made of it as of the topology, so it is in every
-// record from which a plan is made again.
+// allocator or by a user. It is an input of the plan like the topology, so it is in
+// every record from which a plan is made.
 type Given struct {
 	// Device is the identity of a root step's device (netstate.Device.ID).
 	Device string `json:"device,omitempty"`

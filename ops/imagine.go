@@ -14,18 +14,18 @@ import (
 	"github.com/plumbline/plumbline/topology/ref"
 )
 
-// Vet plans a valid topology on an imagined node and says what is wrong with it
-// whatever the node: steps that contradict each other or want one name, a
-// gateway out of reach. The error is a *topology.Invalid in the planner's words, or
-// that of a context that has ended.
+// Vet plans a valid topology on an imagined node and returns what is wrong with it on
+// any node: steps that contradict each other or want one name, an unreachable gateway.
+// The error is a *topology.Invalid with the planner's messages, or that of a context
+// that has ended.
 //
-// Nothing is refused that some node would accept. The node has what is asked
-// for: a device with generous limits per root step, every link a config names,
-// every sysctl and setting. And a refusal counts only when a second node, with
-// other values and with links of other kinds, refuses in the same words; so do
-// notes. A VF counts as one with an interface. Steps of unknown type, and what
-// depends on them, are passed over. A topology that costs too much to plan is not
-// planned, which a note says.
+// Nothing is refused that some node would accept. The node has what is queried: a
+// device with generous limits per root step, every link that a config names, every
+// sysctl and setting. A refusal counts only if a second node, with other values and
+// with links of other kinds, refuses with the same message; the same holds for notes. A
+// VF counts as one with an interface. Steps of unknown type, and what depends on them,
+// are skipped. A topology that costs too much to plan is not planned, which a note
+// says.
 func (r *Registry) Vet(ctx context.Context, t *topology.Topology) (notes []string, err error) {
 	if !affordable(t) {
 		return []string{NotPlanned}, nil
@@ -312,8 +312,8 @@ func (p *Planner) imagineLink(name string, missing error) (netstate.Link, error)
 	return l, nil
 }
 
-// imagineEthtool gives a link the setting that is asked for. A device that has
-// moved had it on the host already.
+// imagineEthtool gives a link the setting that is queried. A device that has moved had
+// it on the host already.
 func (p *Planner) imagineEthtool(want netstate.Ethtool) {
 	if _, known := netstate.Lookup(p.view, want); known || p.req.imagined == nil {
 		return

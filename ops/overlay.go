@@ -63,10 +63,9 @@ func (o *overlay) enslave(step string, have, want netstate.Link) {
 	o.update(step, have, want)
 }
 
-// bringBack makes again what others had and our changes took along, and what
-// else is given, where its link is still there. A route of the main table
-// follows its link into a VRF.
-func (o *overlay) bringBack(more ...netstate.Change) {
+// recreateLost recreates foreign objects that our changes deleted, and those in more,
+// if their link still exists. A route of the main table follows its link into a VRF.
+func (o *overlay) recreateLost(more ...netstate.Change) {
 	all := o.lost
 	o.lost = nil
 	for i := range all {
@@ -106,8 +105,8 @@ func byReachability(changes []netstate.Change) []netstate.Change {
 	return out
 }
 
-// survivor returns the object to make again, false for what the kernel makes or
-// what has no link any more.
+// survivor returns the object to recreate, false for what the kernel creates by itself
+// or what has no link any more.
 func survivor(now *netstate.Snapshot, o netstate.Object) (netstate.Object, bool) {
 	l, there := now.Link(netstate.LinkOf(o))
 	if !there || o.Traits().Phase <= netstate.PhaseLinks || netstate.KernelMade(o) {

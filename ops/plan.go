@@ -24,13 +24,13 @@ type Request struct {
 	// Owned is the history of what we did to this sandbox before
 	// (netstate.Coalesce): only what we made may be replaced or removed.
 	Owned []netstate.Change
-	// Interrupted says that the last pass over this sandbox did not end: what it
-	// took along of others' objects may not have been made again.
+	// Interrupted: the last pass over this sandbox did not end, so foreign objects that
+	// it deleted may not have been recreated.
 	Interrupted bool
 	// Kept says that all of this topology was applied in this sandbox before, perhaps
 	// by an earlier version: see Planner.Kept.
 	Kept bool
-	// imagined says that Have is filled with what is asked for, see Vet.
+	// imagined, unless nil, fills Have with what is queried, see Vet.
 	imagined *imagination
 }
 
@@ -192,7 +192,7 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 	if len(p.missing) > 0 {
 		return &Plan{Missing: sortedObjects(p.missing)}, nil
 	}
-	if err := p.callBack(req.Have); err != nil {
+	if err := p.attributeRenames(req.Have); err != nil {
 		return nil, err
 	}
 	if err := p.checkStacking(); err != nil {
@@ -230,9 +230,9 @@ func (p *Planner) recognize() {
 	}
 }
 
-// callBack lays the changes of recognize at the steps that make the links, or at
-// none where no step does any more and the link goes.
-func (p *Planner) callBack(have *netstate.Snapshot) error {
+// attributeRenames assigns the changes of recognize to the steps that want the links,
+// or to none if no step does any more and the link is deleted.
+func (p *Planner) attributeRenames(have *netstate.Snapshot) error {
 	var out []netstate.Change
 	for _, c := range p.renamed {
 		name := c.Key().ID

@@ -19,7 +19,7 @@ import (
 type Planner struct {
 	ctx     context.Context // of this one plan, see ended
 	req     Request
-	view    *netstate.Snapshot // as observed, with all wants so far come true
+	view    *netstate.Snapshot // as observed, with all wants so far applied
 	claims  map[netstate.Key]map[string]claim
 	wants   []want
 	missing map[netstate.Key]netstate.Object
@@ -76,9 +76,9 @@ type stepState struct {
 // errMissing stops a step whose plan depends on something not yet observed.
 var errMissing = errors.New("not observed yet")
 
-// ended is why planning stops before it is done: its context has ended. It is
-// asked for every object that is wanted or planned, so that no topology, however
-// large, keeps a program from a signal or a deadline.
+// ended returns the error of the context once that has ended. It is checked for every
+// object that is wanted or planned, so that even a large topology does not delay a
+// signal or a deadline.
 func (p *Planner) ended() error {
 	if p.ctx.Err() == nil {
 		return nil

@@ -17,7 +17,7 @@ type sequencer struct {
 	full    map[netstate.Key]netstate.Link
 	made    map[netstate.Key]bool // created by us, by the record
 	held    []netstate.Change     // see Plan
-	waiting []Pending             // what cannot be taken back now
+	waiting []Pending             // what cannot be undone now
 	down    []want                // VLANs that come up once their parent is, see underDown
 }
 
@@ -70,7 +70,7 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 			q.update(w.step, have, w.obj)
 		}
 		q.down = nil
-		q.bringBack(q.interrupted()...) // what lacks its gateway still has its turn after the addresses
+		q.recreateLost(q.interrupted()...) // those without their gateway follow after the addresses
 	}
 	plan := &Plan{Pending: q.waiting, Changes: q.changes, Held: q.held, Notes: p.notes, leadsTo: &prospect{p, q.now, order}}
 	results := map[string]topology.Result{}
@@ -147,8 +147,8 @@ func (q *sequencer) prune() []netstate.Object {
 	}
 	changes, missing := Undo(q.now, gone)
 	for _, c := range changes {
-		// What goes along with them is seen anew, knowing what is wanted, and made
-		// again when there is what it needs.
+		// What is deleted with them is computed again, knowing what is wanted, and
+		// recreated when what it needs exists.
 		if !c.Implied && !c.Foreign {
 			q.do(c)
 		}

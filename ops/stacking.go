@@ -10,8 +10,8 @@ import (
 // net/core/dev.c, which counts the lowest).
 const maxNesting = 8
 
-// checkStacking refuses links upon links that the kernel always refuses. It looks
-// at what the steps want together, so that no order of theirs matters.
+// checkStacking refuses links on links that the kernel always refuses. It checks the
+// wants of all steps together, so that their order does not matter.
 func (p *Planner) checkStacking() error {
 	heights := heights{p, map[string]int{}, map[string][]string{}}
 	for k, fields := range p.claims {
@@ -91,7 +91,7 @@ func (p *Planner) checkParent(l netstate.Link) error {
 		return Invalid("master", "%q is a VRF, which cannot carry a %s link: name one of its members", name, l.LinkKind)
 	}
 	if below.LinkKind == "ipvlan" { // EINVAL, and another ipvlan is put on its master
-		return Invalid("master", "%q is an ipvlan link, which carries no other link: name what it stands on", name)
+		return Invalid("master", "%q is an ipvlan link, which carries no other link: name its own master", name)
 	}
 	if below.LinkKind == "macvlan" && l.LinkKind == "macvlan" {
 		return Invalid("master", "%q is a macvlan link, and the kernel puts a macvlan of it on its master: name that", name)

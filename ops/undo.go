@@ -8,14 +8,14 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
-// Undo plans the way back: every change of the history is inverted, last first,
-// against what is there now. What is gone already is skipped, what goes by
-// itself with something else is left to the kernel, and only what we made is
-// deleted. It returns the changes, or what must be observed first.
+// Undo plans an undo: every change of the history is inverted, last first, and compared
+// with what is observed. What no longer exists is skipped, what the kernel deletes with
+// something else is left to the kernel, and only what we created is deleted. It returns
+// the changes, or what must be observed first.
 //
-// What others have on a link and the undo takes along is listed too, as implied
-// and foreign, and made again at the end; to survive a crash in between, a
-// caller adds the foreign changes to its history before it makes the first.
+// Foreign objects on a link that the undo deletes are listed too, as implied and
+// foreign, and recreated at the end; to survive a crash in between, a caller adds the
+// foreign changes to its history before it applies the first.
 //
 // Undo of a whole record is a release, undo of one pass a rollback, undo of
 // what no step wants any more a pruning.
@@ -27,7 +27,7 @@ func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstat
 	for _, c := range backward(history) {
 		u.undo(c)
 	}
-	u.bringBack(u.later...)
+	u.recreateLost(u.later...)
 	u.sweep(history)
 	if len(u.missing) > 0 {
 		return nil, sortedObjects(u.missing)
@@ -79,7 +79,7 @@ func absent(d netstate.Device) bool {
 type undoer struct {
 	overlay
 	made    map[netstate.Key]bool // what the history says we made
-	later   []netstate.Change     // addresses and routes to make again
+	later   []netstate.Change     // addresses and routes to recreate
 	missing map[netstate.Key]netstate.Object
 	doomed  map[string]bool // links that will be deleted
 	touched map[string]bool // links the history speaks of
@@ -192,7 +192,7 @@ func (u *undoer) undo(c netstate.Change) {
 		return
 	case netstate.VF:
 		if d, ok := u.now.Device(o.ID); ok && d.At == nil && !netstate.UserspaceDriver(d.Driver) {
-			return // its settings are put back when the function is home
+			return // its settings are restored when the function is back on the host
 		}
 	case netstate.Link:
 		if c.Before == nil {
@@ -207,7 +207,7 @@ func (u *undoer) undo(c netstate.Change) {
 	if e, ok := c.Before.(netstate.Ethtool); ok && u.hasSetting(e.Link, e.Class+"."+e.Name) {
 		return
 	}
-	if u.goesAnyway(c) {
+	if u.deletedWithLink(c) {
 		return
 	}
 	have, ok := u.now.Get(c.Key())
@@ -268,14 +268,14 @@ func (u *undoer) makeAgain(c netstate.Change) {
 	}
 }
 
-// whole reports whether the object is a link with its kind, as a deletion
-// records it, so that it can be made again.
+// whole reports whether the object is a link with its kind, as a deletion records it,
+// so that it can be recreated.
 func whole(o netstate.Object) bool {
 	l, ok := o.(netstate.Link)
 	return ok && l.LinkKind != "" && l.LinkKind != "device"
 }
 
-// restore puts back the fields of an update that we changed.
+// restore restores the fields that an update of ours changed.
 func (u *undoer) restore(c netstate.Change, have netstate.Object) {
 	back, differs := netstate.NewUpdate(c.Step, have, c.Before)
 	if !differs {
@@ -349,7 +349,7 @@ func (u *undoer) sweep(history []netstate.Change) {
 	}
 }
 
-// released reports whether the link is one of the devices on their way home.
+// released reports whether the link is one of the devices that return to the host.
 func (u *undoer) released(link string) bool {
 	for _, at := range u.where {
 		if at == link {
@@ -359,9 +359,9 @@ func (u *undoer) released(link string) bool {
 	return false
 }
 
-// goesAnyway reports whether the object disappears with a link that is deleted
-// or sent home, so that undoing it alone would be work for nothing.
-func (u *undoer) goesAnyway(c netstate.Change) bool {
+// deletedWithLink reports whether the object disappears with a link that is deleted or
+// moved to the host, so that it needs no change of its own.
+func (u *undoer) deletedWithLink(c netstate.Change) bool {
 	o := c.Object()
 	if l, ok := o.(netstate.Link); ok {
 		return u.dies(l.Name)
@@ -485,7 +485,7 @@ func (u *undoer) adminMACPending(id string) bool {
 	return ok && there && !trusted && vf.MAC != nil && *vf.MAC != mac
 }
 
-// fallbackName is the name a device goes home under when its own is taken.
+// fallbackName is the name of a device on the host if its own is taken.
 func fallbackName(s *netstate.Snapshot, home string) string {
 	base := netstate.BaseName(home)
 	if len(base) > 13 {

@@ -7,8 +7,8 @@ import (
 )
 
 // flow is what is known of a step's result before anything runs. Entries are
-// told apart by who made them, so that what reaches a step on two ways counts
-// once, as in Merge.
+// distinguished by the step that made them, so that what reaches a step on two paths
+// counts once, as in Merge.
 type flow struct {
 	interfaces entries
 	ips        entries

@@ -50,8 +50,8 @@ type Options struct {
 	// Resync is how long after a scan the next one begins without notice, give
 	// or take a tenth. Default one minute.
 	Resync time.Duration
-	// Settle is how long Rescan waits for further calls. Default 300 ms: a PF
-	// that gets 64 virtual functions tells of each.
+	// Settle is how long Rescan waits for further calls. Default 300 ms: a PF that gets
+	// 64 virtual functions causes a notification for each.
 	Settle time.Duration
 	// LinkDownAfter is how long a link must have had no carrier to be tainted;
 	// it is untainted at once. Default 10 s: a link that is set up, or whose
@@ -98,8 +98,8 @@ func New(o Options) *Publisher {
 	return &Publisher{opts: o, poked: make(chan struct{}, 1), since: map[string]time.Time{}}
 }
 
-// Rescan says that something may have changed: a link, notices that were lost,
-// a claim. It does not block.
+// Rescan requests a scan because something may have changed: a link, a claim, or what
+// lost notifications were about. It does not block.
 func (p *Publisher) Rescan() {
 	select {
 	case p.poked <- struct{}{}:
@@ -316,7 +316,7 @@ func (p *Publisher) lasting(dead map[string]bool) (map[string]bool, time.Duratio
 		began, ok := p.since[name]
 		if !ok {
 			began = now
-			// One that was tainted when the agent was started anew stays so.
+			// One that was tainted when the agent was restarted stays so.
 			if slices.ContainsFunc(p.before[name].Device.Taints, isLinkDown) {
 				began = now.Add(-p.opts.LinkDownAfter)
 			}

@@ -178,7 +178,7 @@ func TestPublisher(t *testing.T) {
 		n.want(t, "with a new card", 2, "eth1", "eth2")
 		n.plug(t, "0000:00:06.0", "eth3")
 		time.Sleep(2 * time.Minute)
-		n.want(t, "with one that nobody told of", 3, "eth1", "eth2", "eth3")
+		n.want(t, "with one without a notification", 3, "eth1", "eth2", "eth3")
 
 		n.use(card)
 		n.removeNetdev(t, "0000:00:04.0", "eth1")
@@ -345,7 +345,7 @@ func TestLinkDown(t *testing.T) {
 		carrier("0")
 		time.Sleep(9 * time.Second)
 		count("flapping", 0)
-		// A cluster without taints is told by withholding the device.
+		// In a cluster without taints the device is withheld instead.
 		time.Sleep(5 * time.Second)
 		count("dead again", 1)
 		n.Handle(&resourceslice.DroppedFieldsError{

@@ -29,7 +29,7 @@ type Change struct {
 	After    Object
 	Recreate bool   // Before is deleted and After created, see Parts
 	Implied  bool   // the kernel does it by itself, nothing is sent
-	Foreign  bool   // the object is not ours: it was lost with a change of ours, or made again for its owner
+	Foreign  bool   // the object is not ours: it was lost with a change of ours, or recreated for its owner
 	Why      string // shown when the reason is not obvious
 }
 
@@ -281,10 +281,10 @@ func Coalesce(history []Change, more ...Change) []Change {
 	return out
 }
 
-// Lasting leaves out what links become by themselves with a change of another
-// link, such as the MTU of a parent. It matters to the way back of the pass that
-// makes the change; a release that took it for what was there before us would put
-// back what we had made ourselves.
+// Lasting leaves out what links become by themselves with a change of another link,
+// such as the MTU of a parent. It matters to the rollback of the pass that makes the
+// change; a release that took it for the state before us would restore what we had made
+// ourselves.
 func Lasting(changes []Change) []Change {
 	return slices.DeleteFunc(Parts(changes), func(c Change) bool {
 		return c.Implied && c.Action() == Update && c.Key().Kind == KindLink
@@ -296,14 +296,15 @@ func DropDeleted(history []Change, gone func(Change) bool) []Change {
 	return slices.DeleteFunc(slices.Clone(history), func(c Change) bool { return c.Before == nil && gone(c) })
 }
 
-// Compact drops from a history what was put back as it was, but for what is held:
-// settings that are wanted, if only as they were. It is for a pass that is over:
-// while one is under way, its history also holds what is taken away for a moment
-// and must not be lost in a crash.
+// Compact drops from a history what was restored, except for what is held: settings
+// that are wanted with their earlier values. It is for a pass that is over: during a
+// pass, the history also holds what is deleted for a moment and must not be lost in a
+// crash.
 //
-// A history holds what was intended. Where a pass was cut off or could not undo all,
-// the object may be as we had made it still, such as a device in the sandbox that
-// was to go home; then the history is corrected by what is there now.
+// A history holds what was intended. If a pass was interrupted or could not undo
+// everything, the object may still be as we had made it, such as a device in the
+// sandbox that was to return to the host; then the history is corrected by what is
+// observed.
 func Compact(history []Change, now *Snapshot, held ...Change) []Change {
 	var out []Change
 	for _, c := range history {

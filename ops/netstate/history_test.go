@@ -19,7 +19,7 @@ func TestOursUntilGone(t *testing.T) {
 	again := netstate.Link{Name: "data0", LinkKind: "vlan", MTU: new(uint32(1400))}
 	made := netstate.Coalesce(history, netstate.Change{Step: "v", After: again})
 	if l, ok := made[0].After.(netstate.Link); len(made) != 1 || !ok || l.MTU == nil {
-		t.Errorf("made again: %v", made)
+		t.Errorf("recreated: %v", made)
 	}
 	others := netstate.Change{Before: netstate.Addr{Link: "eth0", Address: "192.0.2.1/24"}}
 	left := netstate.DropDeleted(append(history, others), func(netstate.Change) bool { return true })
@@ -28,9 +28,9 @@ func TestOursUntilGone(t *testing.T) {
 	}
 }
 
-// TestCompactBelievesWhatIsThere holds that what a pass intended to put back, and did
-// not, stays ours.
-func TestCompactBelievesWhatIsThere(t *testing.T) {
+// TestCompactUsesObservation holds that what a pass intended to restore, and did not,
+// stays ours.
+func TestCompactUsesObservation(t *testing.T) {
 	home, inside := netstate.HostName("enp3s0f0v0"), "net1"
 	history := []netstate.Change{
 		{Before: netstate.Device{ID: "a", At: &home}, After: netstate.Device{ID: "a", At: &home}},
@@ -59,7 +59,7 @@ func TestCompactBelievesWhatIsThere(t *testing.T) {
 }
 
 // TestDriftIsNotTheOriginal holds that a setting which was as wanted before us is
-// remembered as it was then, whatever somebody makes of it until it is put right.
+// recorded with that value, also if it drifts until it is repaired.
 func TestDriftIsNotTheOriginal(t *testing.T) {
 	held := netstate.Change{
 		Before: netstate.VF{ID: "a", VLAN: new(uint16(0)), Trust: new(false)},

@@ -95,8 +95,8 @@ func Phases() []Phase {
 // Traits are what planning, undo and the engine know of a kind. What differs
 // between two objects of a kind is no trait.
 type Traits struct {
-	// Whole kinds are in every observation of a sandbox; objects of other kinds,
-	// and all of the host, are only read where they are asked for.
+	// Whole kinds are in every observation of a sandbox; objects of other kinds, and
+	// all of the host, are only read on demand.
 	Whole bool
 	// Host kinds belong to the host, wherever the link behind them is.
 	Host bool

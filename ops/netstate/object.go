@@ -375,15 +375,15 @@ func (BridgeVLAN) Traits() *Traits { return &bridgeVLANTraits }
 type Device struct {
 	ID string  `json:"id" plan:"key"`
 	At *string `json:"at,omitempty" plan:"live"` // link name with its place
-	// What the device looked like where it came from. They are compared on the
-	// way home only, so that it arrives as it left.
+	// The device's fields before it was moved. They are compared only when it returns
+	// to the host, so that it arrives as it left.
 	MAC      *string  `json:"mac,omitempty" plan:"live"`
 	MTU      *uint32  `json:"mtu,omitempty" plan:"live"`
 	Up       *bool    `json:"up,omitempty" plan:"live"`
 	AltNames []string `json:"altNames,omitzero" plan:"live"` // empty is none, nil unknown
 	Alias    *string  `json:"alias,omitempty" plan:"live"`
-	// Settings are read on the host only, and only where they are asked for: by a
-	// device that has some, if empty.
+	// Settings are read on the host only, and only for a query whose device has
+	// Settings, if empty ones.
 	Settings Settings `json:"settings,omitzero" plan:"live"`
 	// Observed only.
 	Driver string `json:"driver,omitempty" plan:"-"`
@@ -393,11 +393,11 @@ type Device struct {
 	// Lost says that it is nowhere to be found and has to be somewhere.
 	Lost  bool `json:"-" plan:"-"`
 	Index int  `json:"index,omitempty" plan:"-"` // in the namespace At names
-	// What the kernel tells the device by, and nobody who owns the namespace it is
-	// in can set. LinkKind is that of Link, "" when not known; Parent is bus and
-	// name of what the link hangs on ("pci/0000:03:00.2"), "" for nothing; PortName
-	// is the driver's name of the port. HomeIndex is set only where a device is
-	// asked for: the index it had on the host before it left.
+	// Facts that identify the device, and that the owner of its namespace cannot set.
+	// LinkKind is that of Link, "" when not known; Parent is bus and name of the link's
+	// parent device ("pci/0000:03:00.2"), "" for none; PortName is the driver's name of
+	// the port. HomeIndex is set only in a query: the index it had on the host before
+	// it left.
 	LinkKind  string `json:"kind,omitempty" plan:"-"`
 	Parent    string `json:"parent,omitempty" plan:"-"`
 	PortName  string `json:"portName,omitempty" plan:"-"`
@@ -422,8 +422,8 @@ func (d Device) Made() bool {
 	return !d.HasPCIAddress() && d.LinkKind != "" && d.LinkKind != "device"
 }
 
-// Recorded returns what is asked for when a device of a history is to be found:
-// where it was taken to, and what it is known by.
+// Recorded returns the query for a device of a history: where it was moved to, and the
+// facts that identify it.
 func Recorded(history []Change, ask Device) Device {
 	for _, c := range history {
 		if c.Key() != ask.Key() {

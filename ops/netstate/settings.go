@@ -10,8 +10,8 @@ import (
 // name begins with its class: "link.txqlen", "feature.rx-gro", "xdp.native".
 type Settings []string
 
-// upperClass is the class of links that stand on a device in a namespace nobody
-// knows. What is recorded of them is no wish: only what has come is a difference.
+// upperClass is the class of links on a device that are in an unknown namespace. What
+// is recorded of them is not wanted: only an additional one is a difference.
 const upperClass = "upper."
 
 // The classes of what is attached to a device rather than set. Attached things

@@ -374,7 +374,7 @@ func Disobey(ctx context.Context, t *testing.T, reg *ops.Registry, c *Case) {
 		t.Fatal(err)
 	}
 	if len(p.Pending) > 0 {
-		return // only planning anew can tell
+		return // only a new plan can tell
 	}
 	after := func(skip int) *World {
 		v := w.clone()
@@ -391,7 +391,7 @@ func Disobey(ctx context.Context, t *testing.T, reg *ops.Registry, c *Case) {
 	for i, ch := range p.Changes {
 		v := after(i)
 		if ch.Implied || len(obeyed.Equal(v.Snapshot)) == 0 {
-			continue // one that a later change takes back or makes anew
+			continue // one that a later change undoes or recreates
 		}
 		if _, ok := p.Confirm(v.Snapshot); ok {
 			t.Errorf("confirmed, although this was not done: %s", ch)

@@ -227,7 +227,7 @@ func (j *Journal) appendTo(name string, s state, line []byte, durable bool) erro
 	// A line that is whole would be replayed although nobody acts on it. If it
 	// cannot be cut off either, a short write has left it without its end.
 	if undo := f.Truncate(int64(s.good)); undo != nil {
-		return errors.Join(err, fmt.Errorf("take back: %w", undo))
+		return errors.Join(err, fmt.Errorf("undo: %w", undo))
 	}
 	return err
 }

@@ -34,10 +34,9 @@ func (j *Journal) Releasing() []reconcile.Record {
 	return j.those(func(h holding) bool { return h.releasing })
 }
 
-// those returns some of the records. It looks at every file, so that what another
-// process has written counts, but reads only those that are not as they were when
-// it read them last: there are hundreds. A file that cannot be read is passed
-// over; List reports it.
+// those returns some of the records. It checks every file, so that what another process
+// has written counts, but reads only those that have changed since it read them last:
+// there are hundreds. A file that cannot be read is skipped; List reports it.
 func (j *Journal) those(asked func(holding) bool) []reconcile.Record {
 	entries, err := os.ReadDir(j.dir)
 	if err != nil {

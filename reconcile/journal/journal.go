@@ -100,9 +100,9 @@ func (j *Journal) unreported() []error {
 	return errs
 }
 
-// IDs returns the IDs of all logs, in order, by their names: of a sandbox among
-// them there may be no record after all. Damage that was met since is told as
-// List tells it. A log that is known to be of another version is left out.
+// IDs returns the IDs of all logs, in order, from the names of the files: some may turn
+// out to have no record. Damage that was found since is reported like by List. A log
+// that is known to be of another version is left out.
 func (j *Journal) IDs() ([]reconcile.SandboxID, []error) {
 	entries, err := os.ReadDir(j.dir)
 	if err != nil {

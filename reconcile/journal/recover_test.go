@@ -271,7 +271,7 @@ func TestDamage(t *testing.T) {
 					t.Errorf("Damaged: %q, %v", kept, err)
 				}
 
-				// The sandbox can begin anew, and be damaged anew.
+				// The sandbox can get a new record, and that can be damaged too.
 				must(t, j.Put(record(testID, reconcile.Applied)))
 				sameRecord(t, mustGet(t, j, testID), record(testID, reconcile.Applied))
 				must(t, os.WriteFile(path, []byte("again\n"), 0o600))

@@ -191,7 +191,7 @@ func TestFightEndsWhenToldAndWithTheSandbox(t *testing.T) {
 	m.Contended("x", "t", contended)
 	m.Contended("x", "t", contended)
 	m.Contended("y", "t", contended)
-	series("two fight", name+"2")
+	series("two contended", name+"2")
 	m.Contended("x", "t", nil)
 	series("one has ended", name+"1")
 	m.Forget("y")

@@ -230,8 +230,8 @@ func TestResync(t *testing.T) {
 }
 
 // TestResyncsAreSpread holds that what happens to all sandboxes of a node at one time
-// does not cause checks of all of them at one time later, and that there are no more
-// checks a second than there should be.
+// does not cause checks of all of them at one time later, and that the rate of checks
+// is limited.
 func TestResyncsAreSpread(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		const n, bins = 500, 10

@@ -30,7 +30,7 @@ func (r *Relay) Take() (leave func()) {
 	return func() { r.taken.Store(false) }
 }
 
-// Run relays until ctx ends or there are no more events.
+// Run relays until ctx ends or the events do.
 func (r *Relay) Run(ctx context.Context) {
 	for {
 		select {

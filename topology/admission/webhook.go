@@ -25,8 +25,8 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Webhook decides. It needs the rights get, list and watch on all kinds it
-// looks at: networktopologies, cnipluginschemas, deviceclasses.
+// Webhook decides. It needs the rights get, list and watch on all kinds that it reads:
+// networktopologies, cnipluginschemas, deviceclasses.
 type Webhook struct {
 	reader    client.Reader
 	contracts *controller.Contracts

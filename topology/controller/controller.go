@@ -429,7 +429,7 @@ func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, hav
 			continue
 		}
 		fixed := h.DeepCopy()
-		if !Mend(fixed, w) {
+		if !Repair(fixed, w) {
 			continue
 		}
 		if err := c.Client.Update(ctx, fixed); err != nil {
@@ -461,9 +461,9 @@ func (c *Controller) delete(ctx context.Context, class *resourceapi.DeviceClass)
 	return nil
 }
 
-// Mend makes a class of ours as it should be and reports whether it was not.
-// Labels and annotations of others stay, as do owners that do not control it.
-func Mend(have, want *resourceapi.DeviceClass) (changed bool) {
+// Repair makes a class of ours as it should be and reports whether it was not. Labels
+// and annotations of others stay, as do owners that do not control it.
+func Repair(have, want *resourceapi.DeviceClass) (changed bool) {
 	for k, v := range want.Labels {
 		if have.Labels[k] != v {
 			changed = true

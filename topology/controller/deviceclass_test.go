@@ -70,7 +70,7 @@ func TestClasses(t *testing.T) {
 			t.Errorf("class %q: another driver's device gets to its second selector, or %v", c.Name, err)
 		}
 		mended := c.DeepCopy()
-		if controller.Mend(mended, c) {
+		if controller.Repair(mended, c) {
 			t.Errorf("class %q is not as it should be when it is made", c.Name)
 		}
 	}
@@ -118,7 +118,7 @@ func TestMend(t *testing.T) {
 			if !controller.Owned(c, o) {
 				t.Error("it is not known as the topology's any more")
 			}
-			if !controller.Mend(c, want) || controller.Mend(c, want) {
+			if !controller.Repair(c, want) || controller.Repair(c, want) {
 				t.Error("mending did not end at once")
 			}
 			if c.Labels["mine"] != "stays" {

@@ -105,7 +105,7 @@ func (s *Schemas) keep(ctx context.Context, c contract.Contract, have *v1alpha1.
 	return nil
 }
 
-// other looks at an object that is no built-in type's: one that was, once, goes.
+// other handles an object that is no built-in type's: one that once was is deleted.
 func (s *Schemas) other(ctx context.Context, o *v1alpha1.CNIPluginSchema) error {
 	if o.Labels[pluginschema.LabelBuiltIn] == "true" {
 		if err := client.IgnoreNotFound(s.Client.Delete(ctx, o, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})); err != nil {

@@ -373,7 +373,7 @@ func TestOrder(t *testing.T) {
 				r.requeue("c", older)
 			}
 		}
-		for how, p := range map[string]*report{"at once": whole, "put back": r.pending["c"]} {
+		for how, p := range map[string]*report{"at once": whole, "requeued": r.pending["c"]} {
 			v, all := p.verdicts["a"], p.verdicts[every]
 			v = v.after(all)
 			known := "nothing"
