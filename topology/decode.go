@@ -31,8 +31,12 @@ const (
 	maxDependOn  = 256      // as in the CRD
 	maxSelectors = 64 << 10 // bytes of all selectors: compiling 10 KiB takes up to half a second
 	maxNested    = 16       // levels of a config
-	maxKey       = 253      // bytes of a key in a config, and of a name
-	maxResource  = 308      // bytes of an extended resource name, as in the CRD
+	// Of spec.claimTemplate: as in the CRD, and what a selector of labels may require.
+	maxNamespaces   = 256
+	maxConstraints  = 32
+	maxRequirements = 64
+	maxKey          = 253 // bytes of a key in a config, and of a name
+	maxResource     = 308 // bytes of an extended resource name, as in the CRD
 )
 
 // Decode reads the one NetworkTopology of a YAML or JSON file. Documents of
@@ -91,6 +95,7 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 		UpdatePolicy: o.Spec.UpdatePolicy,
 
 		AllowPodUplink: o.Spec.AllowPodUplink,
+		ClaimTemplate:  o.Spec.ClaimTemplate,
 	}
 	if t.DriftPolicy == "" {
 		t.DriftPolicy = Repair
@@ -103,6 +108,9 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 		return nil, inv
 	}
 	checkRollout(inv, o.Spec.Rollout)
+	if !checkClaimTemplate(inv, o.Spec.ClaimTemplate) {
+		return nil, inv
+	}
 	b := &budget{depth: maxNested, key: maxKey}
 	selectors, large := 0, false
 	for i, s := range o.Spec.Steps {
@@ -162,6 +170,29 @@ func checkRollout(inv *Invalid, r *v1alpha1.Rollout) {
 		return
 	}
 	inv.add("", "spec.rollout.maxUnavailable", "%s is neither a number of nodes above 0 nor a percentage from 1%% to 100%%", clip(r.MaxUnavailable.String(), maxKey))
+}
+
+// checkClaimTemplate bounds what is said of claims, and reports whether it is within
+// the bounds.
+func checkClaimTemplate(inv *Invalid, c *v1alpha1.ClaimTemplate) bool {
+	if c == nil {
+		return true
+	}
+	before := len(inv.Problems)
+	most := func(field string, have, most int) {
+		if have > most {
+			inv.add("", "spec.claimTemplate."+field, "has %d entries, at most %d are accepted", have, most)
+		}
+	}
+	most("namespaces", len(c.Namespaces), maxNamespaces)
+	most("constraints", len(c.Constraints), maxConstraints)
+	for i := range c.Constraints[:min(len(c.Constraints), maxConstraints)] {
+		most(fmt.Sprintf("constraints[%d].steps", i), len(c.Constraints[i].Steps), maxConstraints)
+	}
+	if s := c.NamespaceSelector; s != nil {
+		most("namespaceSelector", len(s.MatchLabels)+len(s.MatchExpressions), maxRequirements)
+	}
+	return len(inv.Problems) == before
 }
 
 // checkSizes bounds what a step says of itself. A name that is only a little too

@@ -15,6 +15,8 @@ type Topology struct {
 	// AllowPodUplink lets steps change the pod's own interface to the cluster.
 	AllowPodUplink bool   `json:"allowPodUplink,omitempty"`
 	Steps          []Step `json:"steps"`
+	// ClaimTemplate is what the topology says of claims; nil if nothing.
+	ClaimTemplate *v1alpha1.ClaimTemplate `json:"claimTemplate,omitempty"`
 	// Ignored lists the other documents of the file, as in `Pod "ai-training"`.
 	Ignored []string `json:"-"`
 }

@@ -212,7 +212,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		return err
 	}
 	s.keeper = attachment.New(attachment.Options{
-		Store: s.store, Engine: s.engine.Reconciler, Yield: func() func() { return s.loop.Yield() }, Gate: gate.Dir(s.cdiDir), Reporter: claimstatus.Claims{To: s.status},
+		Store: s.store, Engine: s.engine.Reconciler, Yield: func() func() { return s.loop.Yield() }, Gate: gate.Dir(s.cdiDir), Reporter: claimstatus.Claims{To: s.status, Contracts: s.app.registry},
 		Refine: func(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) error {
 			return s.plugin.Refine(ctx, c, results)
 		},
@@ -237,7 +237,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Results:  s.results, HandleError: s.handle, Changed: s.claimsChanged, Log: s.log, Now: time.Now,
 	})
 	s.edits = rollout.New(rollout.Options{
-		Client: s.dynamic, NodeName: s.nodeName, Claims: s.claims, Update: s.keeper.Update, Reporter: claimstatus.Claims{To: s.status}, Log: s.log, Now: time.Now,
+		Client: s.dynamic, NodeName: s.nodeName, Claims: s.claims, Update: s.keeper.Update, Reporter: claimstatus.Claims{To: s.status, Contracts: s.app.registry}, Log: s.log, Now: time.Now,
 	})
 	return s.wireLoop(ctx)
 }

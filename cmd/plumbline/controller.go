@@ -190,7 +190,7 @@ func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger,
 		return fmt.Errorf("claims: %w", err)
 	}
 	contracts := &controller.Contracts{Reader: mgr.GetClient(), BuiltIn: a.registry}
-	topologies := &controller.Controller{Client: mgr.GetClient(), Claims: claims, Contracts: contracts, Recorder: recorder, Log: log, Now: time.Now, Interval: c.interval}
+	topologies := &controller.Controller{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Claims: claims, Contracts: contracts, Recorder: recorder, Log: log, Now: time.Now, Interval: c.interval}
 	if err := topologies.Setup(mgr); err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/suggest"
@@ -73,6 +74,7 @@ func (a Assignment) Sandbox(ctx context.Context) (reconcile.Sandbox, error) {
 	if err := r.assign(ctx); err != nil {
 		return reconcile.Sandbox{}, err
 	}
+	r.noteOnePF()
 	sb := reconcile.Sandbox{ID: a.ID, Netns: a.Netns.Path, Topology: a.Topology}
 	if len(r.out) > 0 {
 		sb.Given = ops.GivenDevices(r.out)
@@ -110,6 +112,24 @@ func (r *assigner) assign(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// noteOnePF remarks on the devices of a bond that fail together, if devices were chosen
+// now.
+func (r *assigner) noteOnePF() {
+	if r.Note == nil || !r.listed {
+		return
+	}
+	pf := map[string]string{}
+	for step, id := range r.out {
+		i := slices.IndexFunc(r.devices, func(d inventory.Device) bool { return d.ID == id })
+		if i >= 0 && r.devices[i].PF != nil {
+			pf[step] = r.devices[i].PF.PCIAddress
+		}
+	}
+	for _, text := range claim.OnePF(r.Topology, r.Contracts, pf) {
+		r.Note(text)
+	}
 }
 
 func (r *assigner) stepError(step string, err error) error {

@@ -307,6 +307,66 @@ func TestShared(t *testing.T) {
 	}
 }
 
+// TestSpec holds the constraints of a claim: between the virtual functions that a bond
+// joins, and those of the topology.
+func TestSpec(t *testing.T) {
+	topo := pair()
+	topo.Steps = append(topo.Steps, topology.Step{Name: "nic", Type: "host-device"},
+		topology.Step{Name: "vlan0", Type: "vlan", DependOn: []string{"nic"}},
+		topology.Step{Name: "bond1", Type: "bond", DependOn: []string{"vlan0", "vf0"}},
+		topology.Step{Name: "bond2", Type: "bond", DependOn: []string{"vf1", "lo1"}})
+	say := func() []string {
+		spec := claim.Spec(topo, contracts(t))
+		var out []string
+		for _, r := range spec.Devices.Requests {
+			out = append(out, r.Name+" of "+r.Exactly.DeviceClassName)
+		}
+		for _, c := range spec.Devices.Constraints {
+			if c.MatchAttribute != nil {
+				out = append(out, fmt.Sprintf("%v match %s", c.Requests, *c.MatchAttribute))
+			}
+			if c.DistinctAttribute != nil {
+				out = append(out, fmt.Sprintf("%v distinct %s", c.Requests, *c.DistinctAttribute))
+			}
+		}
+		return out
+	}
+	requests := []string{"vf0 of ai-bonded-rdma-vf0", "vf1 of ai-bonded-rdma-vf1", "nic of ai-bonded-rdma-nic"}
+	// A network card that is no virtual function has no physical function, and is one.
+	ports := "[vf0 vf1] distinct dra.networking/pfName"
+	if got, want := say(), append(slices.Clone(requests), ports); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	topo.ClaimTemplate = &v1alpha1.ClaimTemplate{Constraints: []v1alpha1.ClaimConstraint{{MatchAttribute: "a.b/c"}, {Steps: []string{"vf0", "nic"}, DistinctAttribute: "d.e/f"}}}
+	own := []string{"[] match a.b/c", "[vf0 nic] distinct d.e/f"}
+	if got, want := say(), slices.Concat(requests, []string{ports}, own); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	topo.ClaimTemplate.BondPorts = v1alpha1.AnyPF
+	if got, want := say(), slices.Concat(requests, own); !slices.Equal(got, want) {
+		t.Errorf("any ports: got %q, want %q", got, want)
+	}
+}
+
+// TestOnePF holds which devices are remarked on as failing together.
+func TestOnePF(t *testing.T) {
+	topo := &topology.Topology{Name: "t", Steps: []topology.Step{
+		{Name: "vf0", Type: "sriov"},
+		{Name: "vf1", Type: "sriov"},
+		{Name: "vf2", Type: "sriov"},
+		{Name: "nic", Type: "host-device"},
+		{Name: "bond0", Type: "bond", DependOn: []string{"vf0", "vf1", "nic"}},
+		{Name: "bond1", Type: "bond", DependOn: []string{"nic", "vf2"}},
+	}}
+	if said := claim.OnePF(topo, contracts(t), map[string]string{"vf0": "0000:03:00.0", "vf1": "0000:04:00.0", "vf2": "0000:03:00.0"}); len(said) != 0 {
+		t.Errorf("of devices that no bond joins: %q", said)
+	}
+	want := []string{`step "bond0": the devices of ["vf0" "vf1"] are virtual functions of one physical function, 0000:03:00.0, and fail together: have them chosen by a claim as ` + "`plumbline claim`" + ` prints it, or by selectors`}
+	if said := claim.OnePF(topo, contracts(t), map[string]string{"vf0": "0000:03:00.0", "vf1": "0000:03:00.0"}); !slices.Equal(said, want) {
+		t.Errorf("said %q, want %q", said, want)
+	}
+}
+
 func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte(`{"networkTopologyRef":{"name":"a","uid":"u","generation":1},"step":"vf0"}`))
 	f.Add([]byte(`{"networkTopologyRef":{"name":"a"},"step":"vf0"} {}`))

@@ -40,13 +40,9 @@ func Classes(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set
 		out = append(out, &resourceapi.DeviceClass{
 			TypeMeta: metav1.TypeMeta{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "DeviceClass"},
 			ObjectMeta: metav1.ObjectMeta{
-				Name:   claim.ClassName(o.Name, s.Name),
-				Labels: map[string]string{claim.LabelTopology: o.Name, claim.LabelStep: s.Name},
-				// Not blocking the owner's deletion: the finalizer does that, and
-				// asking for it takes a right on the owner.
-				OwnerReferences: []metav1.OwnerReference{{
-					APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: o.Name, UID: o.UID, Controller: new(true),
-				}},
+				Name:            claim.ClassName(o.Name, s.Name),
+				Labels:          map[string]string{claim.LabelTopology: o.Name, claim.LabelStep: s.Name},
+				OwnerReferences: []metav1.OwnerReference{ownerOf(o)},
 			},
 			Spec: resourceapi.DeviceClassSpec{
 				Selectors:            selectors(selector),
@@ -56,6 +52,13 @@ func Classes(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set
 		})
 	}
 	return out, nil
+}
+
+// ownerOf refers to a topology as the owner of what is made of it. It does not block the
+// owner's deletion: the finalizer does that, and asking for it takes a right on the
+// owner.
+func ownerOf(o *v1alpha1.NetworkTopology) metav1.OwnerReference {
+	return metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: o.Name, UID: o.UID, Controller: new(true)}
 }
 
 // configOf says which step of which topology a class is for.

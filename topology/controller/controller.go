@@ -41,6 +41,8 @@ import (
 //	networking.dra.io     networktopologies/status  update
 //	resource.k8s.io       deviceclasses             get list watch create update delete
 //	resource.k8s.io       resourceclaims            get list watch
+//	resource.k8s.io       resourceclaimtemplates    get list watch create update delete
+//	                      namespaces                get list watch
 //	cni.networking.k8s.io cnipluginschemas          get list watch create update delete
 //	events.k8s.io         events                    create patch
 //
@@ -48,6 +50,7 @@ import (
 // events beside them), by which one of several replicas leads.
 type Controller struct {
 	Client    client.Client // reads from caches that are indexed (Index)
+	Live      client.Reader // reads from the API server
 	Claims    *Claims
 	Contracts *Contracts
 	Recorder  events.EventRecorder
@@ -69,6 +72,8 @@ func (c *Controller) Setup(mgr manager.Manager) error {
 		Watches(&v1alpha1.NetworkTopology{}, &edits{Controller: c}).
 		Watches(&resourceapi.DeviceClass{}, handler.EnqueueRequestsFromMapFunc(c.forClass)).
 		Watches(&schemav1alpha1.CNIPluginSchema{}, handler.EnqueueRequestsFromMapFunc(c.forSchema)).
+		Watches(&resourceapi.ResourceClaimTemplate{}, handler.EnqueueRequestsFromMapFunc(c.forTemplate)).
+		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(c.forNamespace), builder.WithPredicates(relabelled)).
 		WatchesRawSource(changes{c}).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 		Complete(c)
@@ -233,7 +238,18 @@ func (c *Controller) reconcile(ctx context.Context, o *v1alpha1.NetworkTopology)
 	if apierrors.IsConflict(found.Err) || apierrors.IsAlreadyExists(found.Err) {
 		return reconcile.Result{}, found.Err // no condition is worth a pass that is repeated at once
 	}
-	return reconcile.Result{}, errors.Join(found.Err, c.report(ctx, o, found))
+	result := reconcile.Result{}
+	var failed error
+	if t := found.Templates; t != nil {
+		if t.Clashes > 0 {
+			result.RequeueAfter = retryClash
+		}
+		failed = t.Err
+	}
+	if apierrors.IsConflict(failed) || apierrors.IsAlreadyExists(failed) {
+		return reconcile.Result{}, failed
+	}
+	return result, errors.Join(found.Err, failed, c.report(ctx, o, found))
 }
 
 // patch changes the finalizers.
@@ -261,6 +277,15 @@ func (c *Controller) finalize(ctx context.Context, o *v1alpha1.NetworkTopology, 
 	}
 	for i := range classes {
 		if err := c.delete(ctx, &classes[i]); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	templates, err := c.ownTemplates(ctx, o)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	for i := range templates {
+		if err := c.deleteTemplate(ctx, &templates[i]); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -341,7 +366,10 @@ func (c *Controller) program(ctx context.Context, o *v1alpha1.NetworkTopology, f
 	if found.Clashes, found.Err = c.clashes(ctx, o, have, want); found.Err != nil || len(found.Clashes) > 0 {
 		return
 	}
-	found.Classes, found.Err = c.apply(ctx, o, have, want)
+	if found.Classes, found.Err = c.apply(ctx, o, have, want); found.Err == nil {
+		templates := c.templates(ctx, o, t, set)
+		found.Templates = &templates
+	}
 }
 
 // classes returns the classes that are of this topology, as the cache has them.

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -17,10 +20,11 @@ import (
 // Fields that caches are indexed by, so that no object makes anybody walk through
 // all others.
 const (
-	indexUID      = "uid"      // of classes: the UIDs of the topologies they are of
+	indexUID      = "uid"      // of classes and claim templates: the UIDs of the topologies they are of
 	indexClass    = "class"    // of topologies: the classes their root steps would have
 	indexType     = "type"     // of topologies: the types of their steps
 	indexResource = "resource" // of classes and topologies: extended resource names
+	indexTemplate = "template" // of topologies: "true" if they have a claim template
 )
 
 // Index adds to a cache the indexes that Controller and Wanting look things up by.
@@ -35,6 +39,8 @@ func Index(ctx context.Context, cache client.FieldIndexer) error {
 		{&v1alpha1.NetworkTopology{}, indexType, typesOfTopology},
 		{&resourceapi.DeviceClass{}, indexResource, resourcesOf},
 		{&v1alpha1.NetworkTopology{}, indexResource, resourcesOf},
+		{&v1alpha1.NetworkTopology{}, indexTemplate, hasTemplate},
+		{&resourceapi.ResourceClaimTemplate{}, indexUID, uidOfTemplate},
 	} {
 		if err := cache.IndexField(ctx, i.object, i.field, i.values); err != nil {
 			return fmt.Errorf("index %T by %q: %w", i.object, i.field, err)
@@ -88,6 +94,20 @@ func typesOfTopology(o client.Object) []string {
 	return types
 }
 
+func hasTemplate(o client.Object) []string {
+	if t, ok := o.(*v1alpha1.NetworkTopology); ok && t.Spec.ClaimTemplate != nil {
+		return []string{"true"}
+	}
+	return nil
+}
+
+func uidOfTemplate(o client.Object) []string {
+	if ref := metav1.GetControllerOf(o); ref != nil {
+		return []string{string(ref.UID)}
+	}
+	return nil
+}
+
 // resourcesOf returns the extended resource names of a class, or of the steps of a
 // topology.
 func resourcesOf(o client.Object) []string {
@@ -133,7 +153,23 @@ func Wanting(ctx context.Context, cache client.Reader, class string) ([]v1alpha1
 
 // Cached says what a manager's cache keeps of the objects that this package reads.
 func Cached() map[client.Object]cache.ByObject {
-	return map[client.Object]cache.ByObject{&resourceapi.DeviceClass{}: {Transform: StripClass}}
+	ours := labels.NewSelector()
+	if labelled, err := labels.NewRequirement(claim.LabelTopology, selection.Exists, nil); err == nil { // of a constant
+		ours = ours.Add(*labelled)
+	}
+	return map[client.Object]cache.ByObject{
+		&resourceapi.DeviceClass{}:           {Transform: StripClass},
+		&resourceapi.ResourceClaimTemplate{}: {Label: ours},
+		&corev1.Namespace{}:                  {Transform: stripNamespace},
+	}
+}
+
+// stripNamespace reduces a namespace to its name and labels.
+func stripNamespace(o any) (any, error) {
+	if n, ok := o.(*corev1.Namespace); ok {
+		n.ManagedFields, n.Annotations, n.OwnerReferences = nil, nil, nil
+	}
+	return o, nil
 }
 
 // StripClass reduces a DeviceClass that is no topology's to its names and owner, for

@@ -23,6 +23,8 @@ type Outcome struct {
 	Err     error            // what went wrong on our side; the pass is repeated
 	Classes int              // DeviceClasses the topology has now
 	Use     Use
+	// Templates is nil if the pass did not get to them.
+	Templates *Templates
 }
 
 // The reasons of conditions that are not fault kinds.
@@ -65,6 +67,13 @@ func StatusOf(o *v1alpha1.NetworkTopology, found Outcome) v1alpha1.NetworkTopolo
 	}
 	set(ready)
 	set(usage(o, found.Use))
+	switch {
+	case found.Templates == nil: // they stay as they are
+	case found.Templates.Wanted:
+		set(templatesCondition(*found.Templates))
+	default:
+		meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionClaimTemplates)
+	}
 	rollOut(o, found, &s)
 	return s
 }

@@ -78,7 +78,94 @@ type NetworkTopologySpec struct {
 	//
 	// +optional
 	Rollout *Rollout `json:"rollout,omitempty"`
+
+	// ClaimTemplate says what the claim of a pod looks like that uses the topology, and
+	// in which namespaces the controller keeps a ResourceClaimTemplate for it.
+	//
+	// +optional
+	ClaimTemplate *ClaimTemplate `json:"claimTemplate,omitempty"`
 }
+
+// ClaimTemplate is the ResourceClaimTemplate of a topology. It has a request for each
+// root step that takes a device, under the step's name.
+type ClaimTemplate struct {
+	// Name of the ResourceClaimTemplate; without it that of the topology.
+	//
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
+	// +optional
+	Name string `json:"name,omitempty"`
+
+	// Namespaces in which the controller keeps the ResourceClaimTemplate, as soon as
+	// they exist.
+	//
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	// +optional
+	Namespaces []string `json:"namespaces,omitempty"`
+
+	// NamespaceSelector chooses further namespaces by their labels. An empty one
+	// chooses all.
+	//
+	// +optional
+	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+
+	// BondPorts says which virtual functions the ports of a bond may be: of different
+	// physical functions (DistinctPF), so that one may fail, or Any.
+	//
+	// +kubebuilder:default=DistinctPF
+	// +optional
+	BondPorts BondPorts `json:"bondPorts,omitempty"`
+
+	// Constraints between the devices of root steps, such as the same PCIe root.
+	//
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +optional
+	Constraints []ClaimConstraint `json:"constraints,omitempty"`
+}
+
+// ClaimConstraint is what the devices of some root steps have in common, or not.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.matchAttribute) != has(self.distinctAttribute)",message="needs either matchAttribute or distinctAttribute"
+type ClaimConstraint struct {
+	// Steps whose devices it is about; without any, of all root steps.
+	//
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=63
+	// +optional
+	Steps []string `json:"steps,omitempty"`
+
+	// MatchAttribute is an attribute that must have one value on all of these devices,
+	// such as resource.kubernetes.io/pcieRoot.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=96
+	// +optional
+	MatchAttribute string `json:"matchAttribute,omitempty"`
+
+	// DistinctAttribute is an attribute that must have another value on each of these
+	// devices, such as dra.networking/pfName.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=96
+	// +optional
+	DistinctAttribute string `json:"distinctAttribute,omitempty"`
+}
+
+// BondPorts says which virtual functions the ports of a bond may be.
+//
+// +kubebuilder:validation:Enum=DistinctPF;Any
+type BondPorts string
+
+// The choices for the ports of a bond.
+const (
+	DistinctPF BondPorts = "DistinctPF"
+	AnyPF      BondPorts = "Any"
+)
 
 // Rollout says how a change reaches running pods.
 type Rollout struct {
@@ -194,8 +281,9 @@ type NetworkTopologyStatus struct {
 
 	// Conditions of the topology: Valid (the steps make sense), Programmed (the
 	// DeviceClasses are as the steps say), Ready (both), InUse (claims are
-	// allocated for it), and with the update policy InPlace Updated (all running
-	// pods run this generation).
+	// allocated for it), with the update policy InPlace Updated (all running pods run
+	// this generation), and with a claim template ClaimTemplates (all namespaces chosen
+	// have it).
 	//
 	// +listType=map
 	// +listMapKey=type
@@ -304,6 +392,8 @@ const (
 	ConditionProgrammed = "Programmed" // the DeviceClasses are as the steps say
 	ConditionInUse      = "InUse"      // claims are allocated for it
 	ConditionUpdated    = "Updated"    // all running pods run this generation
+
+	ConditionClaimTemplates = "ClaimTemplates" // the namespaces chosen have the ResourceClaimTemplate
 )
 
 // Finalizer keeps a topology until its classes are deleted, and some minutes for

@@ -2,6 +2,7 @@ package validity
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -9,11 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate"
 
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/contract"
 )
 
 // resourceNames checks the extended resource names of steps; roots are those that
 // take a device.
-func resourceNames(t *topology.Topology, roots []*topology.Step, invalid *topology.Invalid) {
+func resourceNames(t *topology.Topology, set contract.Set, roots []*topology.Step, invalid *topology.Invalid) (notes []string) {
 	first := map[string]*topology.Step{}
 	for i := range t.Steps {
 		s := &t.Steps[i]
@@ -27,6 +30,18 @@ func resourceNames(t *topology.Topology, roots []*topology.Step, invalid *topolo
 			first[s.ExtendedResourceName] = s
 		}
 	}
+	for _, p := range claim.Joined(t, set) {
+		seen := map[string]bool{}
+		for _, root := range p.Roots {
+			s, _ := t.Step(root)
+			if name := s.ExtendedResourceName; name != "" && seen[name] {
+				notes = append(notes, fmt.Sprintf("step %q: the devices that a pod asks for as %q may be functions of one card, which fail together: give the steps different selectors and names, or use a claim", p.Step, name))
+				break
+			}
+			seen[s.ExtendedResourceName] = true
+		}
+	}
+	return notes
 }
 
 // resourceName says what is wrong with that of a step. Of the other step with the same

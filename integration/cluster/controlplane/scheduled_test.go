@@ -43,6 +43,8 @@ func TestScheduled(t *testing.T) {
 		{"a pod without a claim that asks for too little or too much", b.claimlessRefused},
 		{"a pod written for a device plugin", b.plugged},
 		{"names that others have", b.named},
+		{"the template of a topology", b.template},
+		{"a quota keeps a namespace out", b.quota},
 	} {
 		t.Run(part.name, part.test)
 	}
@@ -314,4 +316,209 @@ func (b *bench) named(t *testing.T) {
 	b.ready(t, "later", metav1.ConditionTrue)
 	b.mustKubectl(t, b.webhooks, "apply", "-f", "-")
 	b.asked(t)
+}
+
+// network makes a pod with one claim by a template.
+func (b *bench) network(t *testing.T, namespace, name, template string) {
+	t.Helper()
+	b.speakFor(t)
+	b.pod(t, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s, namespace: %s}, spec: {tolerations: [{operator: Exists}], resourceClaims: [{name: net, resourceClaimTemplateName: %s}], containers: [{name: c, image: %s, resources: {claims: [{name: net}]}}]}}`,
+		name, namespace, template, cluster.PodImage))
+}
+
+// bonded is a topology with a bond of two virtual functions, whichever they are.
+const bonded = `
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: bonded}
+spec:
+  claimTemplate:
+    namespaces: [default, late]
+    namespaceSelector: {matchLabels: {network: fast}}
+  steps:
+    - {name: vf0, type: sriov}
+    - {name: vf1, type: sriov}
+    - {name: bond0, type: bond, dependOn: [vf0, vf1], config: {mode: active-backup}}
+`
+
+// templates waits until these namespaces, and no others, have the template of a topology,
+// and the topology's condition says so.
+func (b *bench) templates(t *testing.T, when, topology string, namespaces ...string) {
+	t.Helper()
+	b.eventually(t, when, func() error {
+		var all resourceapi.ResourceClaimTemplateList
+		if err := b.List(t.Context(), &all, client.MatchingLabels{claim.LabelTopology: topology}); err != nil {
+			return err
+		}
+		var in []string
+		for _, o := range all.Items {
+			in = append(in, o.Namespace)
+		}
+		slices.Sort(in)
+		if !slices.Equal(in, namespaces) {
+			return fmt.Errorf("templates in %v, want %v", in, namespaces)
+		}
+		return nil
+	})
+}
+
+func (b *bench) templatesSay(t *testing.T, topology, reason, words string) {
+	t.Helper()
+	b.eventually(t, fmt.Sprintf("topology %q says %s of its templates", topology, reason), func() error {
+		c := meta.FindStatusCondition(b.topology(t, topology).Status.Conditions, v1alpha1.ConditionClaimTemplates)
+		if c == nil || c.Reason != reason || !strings.Contains(c.Message, words) {
+			return fmt.Errorf("condition %+v", c)
+		}
+		return nil
+	})
+}
+
+func (b *bench) template(t *testing.T) {
+	b.mustKubectl(t, bonded, "create", "-f", "-")
+	b.ready(t, "bonded", metav1.ConditionTrue)
+	b.templates(t, "the template is where it was asked for", "bonded", "default")
+	b.templatesSay(t, "bonded", "Succeeded", `ResourceClaimTemplate "bonded" is in 1 namespace`)
+
+	t.Run("ports of two cards", func(t *testing.T) {
+		b.network(t, "default", "apart", "bonded")
+		b.has(t, "apart", "vf0=pf0", "vf1=pf1")
+	})
+	t.Run("limits know no constraint", func(t *testing.T) {
+		b.asking(t, "together", "deviceclass.resource.kubernetes.io/bonded-vf0: 1, deviceclass.resource.kubernetes.io/bonded-vf1: 1")
+		b.has(t, "together", "vf0=pf0", "vf1=pf0")
+	})
+
+	b.mustKubectl(t, "{apiVersion: v1, kind: Namespace, metadata: {name: late}}", "create", "-f", "-")
+	b.mustKubectl(t, "{apiVersion: v1, kind: Namespace, metadata: {name: chosen, labels: {network: fast}}}", "create", "-f", "-")
+	b.templates(t, "namespaces that come", "bonded", "chosen", "default", "late")
+	b.mustKubectl(t, "", "label", "namespace", "chosen", "network=slow", "--overwrite")
+	b.templates(t, "a namespace that is not chosen any more", "bonded", "default", "late")
+	b.mustKubectl(t, "", "label", "namespace", "chosen", "network=fast", "--overwrite")
+	b.templates(t, "a namespace that is chosen again", "bonded", "chosen", "default", "late")
+	b.mustKubectl(t, "", "-n", "late", "delete", "resourceclaimtemplate", "bonded")
+	b.templates(t, "a template that was deleted", "bonded", "chosen", "default", "late")
+	b.mustKubectl(t, "", "-n", "late", "label", "resourceclaimtemplate", "bonded", claim.LabelTopology+"-")
+	b.templates(t, "a template without its label", "bonded", "chosen", "default", "late")
+	b.mustKubectl(t, "", "delete", "namespace", "late", "--timeout=60s")
+	b.templates(t, "a namespace that goes", "bonded", "chosen", "default")
+	still := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "bonded"}}
+	b.still(t, still)
+
+	// A user has a template of this name.
+	b.mustKubectl(t, "{apiVersion: v1, kind: Namespace, metadata: {name: taken}}", "create", "-f", "-")
+	b.mustKubectl(t, "{apiVersion: resource.k8s.io/v1, kind: ResourceClaimTemplate, metadata: {name: bonded, namespace: taken}, spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu}}]}}}}", "create", "-f", "-")
+	b.mustKubectl(t, "", "label", "namespace", "taken", "network=fast")
+	b.templatesSay(t, "bonded", "Conflict", `ResourceClaimTemplate "bonded" is in 2 namespaces; in 1 namespace, another ResourceClaimTemplate has the name: delete it, or set spec.claimTemplate.name.`)
+	if c := meta.FindStatusCondition(b.topology(t, "bonded").Status.Conditions, v1alpha1.ConditionClaimTemplates); strings.Contains(c.Message, "taken") {
+		t.Errorf("all who use the topology are given the name of a namespace: %s", c.Message)
+	}
+	if class := b.mustKubectl(t, "", "-n", "taken", "get", "resourceclaimtemplate", "bonded", "-o", "jsonpath={.spec.spec.devices.requests[0].exactly.deviceClassName}"); class != "gpu" {
+		t.Errorf("the user's template requests %q now", class)
+	}
+	b.ready(t, "bonded", metav1.ConditionTrue) // pods can use it
+
+	// A template is immutable: an edit of the topology replaces it.
+	b.mustKubectl(t, "", "-n", "taken", "delete", "resourceclaimtemplate", "bonded")
+	b.mustKubectl(t, "", "patch", "nettopo", "bonded", "--type=merge", "-p", `{"spec":{"claimTemplate":{"bondPorts":"Any","constraints":[{"matchAttribute":"dra.networking/pfName"}]}}}`)
+	b.templates(t, "the name is free", "bonded", "chosen", "default", "taken")
+	b.eventually(t, "the constraint is another", func() error {
+		constraints := b.mustKubectl(t, "", "-n", "default", "get", "resourceclaimtemplate", "bonded", "-o", "jsonpath={.spec.spec.devices.constraints}")
+		if constraints != `[{"matchAttribute":"dra.networking/pfName"}]` {
+			return errors.New(constraints)
+		}
+		return nil
+	})
+	b.mustKubectl(t, "", "patch", "nettopo", "bonded", "--type=merge", "-p", `{"spec":{"claimTemplate":{"name":"fast","namespaces":["nowhere"],"namespaceSelector":null}}}`)
+	b.templates(t, "no namespace is there", "bonded")
+	b.templatesSay(t, "bonded", "NoNamespace", "none of the namespaces")
+	b.mustKubectl(t, "", "patch", "nettopo", "bonded", "--type=merge", "-p", `{"spec":{"claimTemplate":{"namespaces":["default"]}}}`)
+	b.templates(t, "another name", "bonded", "default")
+	b.mustKubectl(t, "", "-n", "default", "get", "resourceclaimtemplate", "fast")
+	b.mustKubectl(t, "", "patch", "nettopo", "bonded", "--type=json", "-p", `[{"op":"remove","path":"/spec/claimTemplate"}]`)
+	b.templates(t, "no template is wanted", "bonded")
+	b.eventually(t, "nothing is said of templates", func() error {
+		if c := meta.FindStatusCondition(b.topology(t, "bonded").Status.Conditions, v1alpha1.ConditionClaimTemplates); c != nil {
+			return fmt.Errorf("condition %+v", c)
+		}
+		return nil
+	})
+	b.mustKubectl(t, "", "patch", "nettopo", "bonded", "--type=merge", "-p", `{"spec":{"claimTemplate":{"namespaces":["default"]}}}`)
+	b.templates(t, "a template is wanted again", "bonded", "default")
+	b.mustKubectl(t, "", "delete", "nettopo", "bonded", "--timeout=30s")
+	b.templates(t, "the topology is gone", "bonded")
+}
+
+// quota holds by which names a ResourceQuota limits who may use a topology.
+func (b *bench) quota(t *testing.T) {
+	limited := func(namespace string, hard string) {
+		t.Helper()
+		b.mustKubectl(t, fmt.Sprintf(`{apiVersion: v1, kind: List, items: [
+  {apiVersion: v1, kind: Namespace, metadata: {name: %[1]s}},
+  {apiVersion: v1, kind: ResourceQuota, metadata: {name: network, namespace: %[1]s}, spec: {hard: {%[2]s}}},
+  {apiVersion: resource.k8s.io/v1, kind: ResourceClaimTemplate, metadata: {name: single, namespace: %[1]s}, spec: {spec: {devices: {requests: [{name: vf0, exactly: {deviceClassName: single-vf0}}]}}}}]}`, namespace, hard), "create", "-f", "-")
+		b.eventually(t, "the quota is counted", func() error {
+			if hard := b.mustKubectl(t, "", "-n", namespace, "get", "resourcequota", "network", "-o", "jsonpath={.status.hard}"); hard == "" {
+				return errors.New("no status")
+			}
+			return nil
+		})
+		t.Cleanup(func() {
+			_, _ = b.Kubectl(context.WithoutCancel(t.Context()), nil, "delete", "namespace", namespace, "--wait=false")
+		})
+	}
+	const (
+		claims = "single-vf0.deviceclass.resource.k8s.io/devices"
+		pods   = "requests.deviceclass.resource.kubernetes.io/single-vf0"
+	)
+	claim := func(namespace, name string) string {
+		return fmt.Sprintf("{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: %s, namespace: %s}, spec: {devices: {requests: [{name: vf0, exactly: {deviceClassName: single-vf0}}]}}}", name, namespace)
+	}
+	pod := func(namespace, name string) string {
+		return fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s, namespace: %s}, spec: {tolerations: [{operator: Exists}], containers: [{name: c, image: %s, resources: {limits: {deviceclass.resource.kubernetes.io/single-vf0: 1}}}]}}`, name, namespace, cluster.PodImage)
+	}
+	// Devices of claims: a pod without a claim is accepted, and has none all the same.
+	limited("no-claims", `"`+claims+`": 0`)
+	if said := b.refused(t, claim("no-claims", "c")); !strings.Contains(said, "exceeded quota: network, requested: "+claims+"=1, used: "+claims+"=0, limited: "+claims+"=0") {
+		t.Errorf("said %s", said)
+	}
+	b.speakFor(t)
+	b.pod(t, pod("no-claims", "unclaimed"))
+	b.event(t, "unclaimed", "FailedScheduling", "exceeded quota: network, requested: "+claims+"=1")
+
+	// The class as an extended resource: both at once.
+	limited("neither", `"`+pods+`": 0`)
+	for _, manifest := range []string{claim("neither", "c"), pod("neither", "p")} {
+		if said := b.refused(t, manifest); !strings.Contains(said, "exceeded quota: network, requested: "+pods+"=1, used: "+pods+"=0, limited: "+pods+"=0") {
+			t.Errorf("said %s", said)
+		}
+	}
+
+	// Under a name of the topology's own, and the class when the claim is made.
+	plugged := func(namespace, name string) string {
+		return strings.ReplaceAll(pod(namespace, name), "deviceclass.resource.kubernetes.io/single-vf0: 1", "openshift.io/sriov_a: 2")
+	}
+	limited("no-name", "requests.openshift.io/sriov_a: 1")
+	if said := b.refused(t, plugged("no-name", "p")); !strings.Contains(said, "exceeded quota: network, requested: requests.openshift.io/sriov_a=2, used: requests.openshift.io/sriov_a=0, limited: requests.openshift.io/sriov_a=1") {
+		t.Errorf("said %s", said)
+	}
+	limited("no-class", "requests.deviceclass.resource.kubernetes.io/plugged-vf0: 1")
+	b.pod(t, plugged("no-class", "renamed"))
+	b.event(t, "renamed", "FailedScheduling", "exceeded quota: network, requested: requests.deviceclass.resource.kubernetes.io/plugged-vf0=2")
+
+	// A number of both together.
+	limited("two", `"`+pods+`": 2`)
+	b.mustKubectl(t, claim("two", "c"), "create", "-f", "-")
+	b.pod(t, pod("two", "second"))
+	b.eventually(t, "both count", func() error {
+		if said := b.mustKubectl(t, "", "-n", "two", "get", "resourcequota", "network", "-o", "jsonpath={.status.used}"); said != `{"`+pods+`":"2"}` {
+			return errors.New(said)
+		}
+		return nil
+	})
+	if said := b.refused(t, claim("two", "third")); !strings.Contains(said, "exceeded quota") {
+		t.Errorf("said %s", said)
+	}
+	if said := b.refused(t, pod("two", "third")); !strings.Contains(said, "exceeded quota") {
+		t.Errorf("said %s", said)
+	}
 }

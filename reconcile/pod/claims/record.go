@@ -15,6 +15,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -45,6 +46,22 @@ type Topology struct {
 	// is one of both, or on the way between them.
 	Next    *v1alpha1.NetworkTopology `json:"next,omitempty"`
 	Devices []Device                  `json:"devices"`
+}
+
+// OnePF returns remarks on devices that fail together although the topology joins them
+// so that one may fail.
+func (t *Topology) OnePF(set contract.Set) []string {
+	decoded, err := topology.FromObject(&t.Object)
+	if err != nil {
+		return nil // reported by whoever prepares or attaches it
+	}
+	pf := map[string]string{}
+	for i := range t.Devices {
+		if d := &t.Devices[i]; d.Host.PF != nil {
+			pf[d.Step] = d.Host.PF.PCIAddress
+		}
+	}
+	return claim.OnePF(decoded, set, pf)
 }
 
 // Pinned is what is kept of a topology.

@@ -7,6 +7,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/attachment"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology/contract"
 )
 
 // SubjectOf returns the subject of a report on a claim.
@@ -18,7 +19,11 @@ func SubjectOf(c *claims.Claim) Subject {
 }
 
 // Claims adapts a Reporter to the packages that attach and update claims.
-type Claims struct{ To *Reporter }
+type Claims struct {
+	To *Reporter
+	// Contracts are those of all step types.
+	Contracts contract.Set
+}
 
 // Attaching implements attachment.Reporter.
 func (r Claims) Attaching(_ attachment.Pod, c claims.Claim, at attachment.Progress) {
@@ -30,6 +35,7 @@ func (r Claims) Attached(_ attachment.Pod, c claims.Claim, reports []reconcile.R
 	for i, rep := range reports {
 		o := &c.Topologies[i].Object
 		r.To.Attached(SubjectOf(&c), o.Name, rep.Results)
+		r.To.NotRedundant(SubjectOf(&c), o.Name, c.Topologies[i].OnePF(r.Contracts))
 		r.To.Runs(SubjectOf(&c), o.Name, o.Generation, nil)
 	}
 }

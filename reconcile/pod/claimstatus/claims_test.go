@@ -17,7 +17,7 @@ func TestClaims(t *testing.T) {
 	to := New(Options{Log: slog.New(slog.DiscardHandler)})
 	defer to.events.broadcaster.Shutdown()
 	defer to.queue.ShutDown()
-	r := Claims{to}
+	r := Claims{To: to}
 	c := claims.Claim{UID: "c1", Namespace: "ns", Name: "claim", Pod: claims.Pod{Name: "pod", UID: "p1"}, Topologies: make([]claims.Topology, 2)}
 	for i, name := range []string{"a", "b"} {
 		c.Topologies[i].Object.Name, c.Topologies[i].Object.Generation = name, int64(3+i)

@@ -127,6 +127,14 @@ func (r *Reporter) Attached(s Subject, topologyName string, steps []topology.Ste
 	r.events.normal(s, "NetworkReady", readyMessage(topologyName, steps))
 }
 
+// NotRedundant reports that devices fail together of which the topology expects that
+// one may fail, if there are remarks.
+func (r *Reporter) NotRedundant(s Subject, topologyName string, remarks []string) {
+	for _, text := range remarks {
+		r.events.warning(s, "NetworkNotRedundant", fmt.Sprintf("topology %q: %s", topologyName, text))
+	}
+}
+
 // Failed reports that a topology could not be applied in the pod, and was rolled back.
 // The name is empty when it is not known which.
 func (r *Reporter) Failed(s Subject, topologyName string, err error) {

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/validity"
+)
+
+// The formats of claim.
+const (
+	formatTemplate = "template"
+	formatClaim    = "claim"
+	formatLimits   = "limits"
+)
+
+func (a *app) claim() *cobra.Command {
+	var file, format, namespace string
+	cmd := &cobra.Command{
+		Use:   "claim -f FILE [-o template|claim|limits]",
+		Short: "Print the claim of a pod that uses a topology",
+		Long: `Prints what a pod that uses a topology asks for, in YAML: a ResourceClaimTemplate with a
+request for each root step that takes a device and the constraints between them; the
+same as a ResourceClaim; or the limits of the containers of a pod without a claim.
+
+The ports of a bond are constrained to virtual functions of different physical
+functions, unless spec.claimTemplate.bondPorts of the topology says Any; limits cannot
+say so. spec.claimTemplate adds other constraints, and has the controller of a cluster keep
+the ResourceClaimTemplate.`,
+		Example: `  plumbline claim -f topology.yaml | kubectl apply -f -
+  plumbline claim -f topology.yaml -o limits`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			t, err := a.load(cmd.Context(), file)
+			if err != nil {
+				return err
+			}
+			return a.printClaim(t, format, namespace)
+		},
+	}
+	topologyFlag(cmd, &file)
+	outputFlag(cmd, &format, formatTemplate, formatClaim, formatLimits)
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "`namespace` of the object; default: none, so that kubectl decides")
+	return cmd
+}
+
+func (a *app) printClaim(t *topology.Topology, format, namespace string) error {
+	if len(claim.Roots(t, a.registry)) == 0 {
+		return fmt.Errorf("NetworkTopology %q: %s", t.Name, validity.NoDevice)
+	}
+	var out any
+	switch format {
+	case formatLimits:
+		limits := map[string]int{}
+		for _, l := range claim.Limits(t, a.registry) {
+			limits[l.Resource] = l.Count
+		}
+		out = map[string]any{"resources": map[string]any{"limits": limits}}
+	case formatClaim:
+		out = claim.ResourceClaim(t, a.registry, namespace)
+	default:
+		out = claim.Template(t, a.registry, namespace)
+	}
+	text, err := yaml.Marshal(out)
+	if err != nil {
+		return err
+	}
+	_, err = a.out.Write(text)
+	return err
+}

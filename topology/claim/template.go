@@ -1,0 +1,139 @@
+package claim
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// PFName is the attribute that tells virtual functions of one physical function from
+// those of two.
+const PFName resourceapi.FullyQualifiedName = Driver + "/pfName"
+
+// TemplateName returns the name of the ResourceClaimTemplate of a topology.
+func TemplateName(t *topology.Topology) string {
+	if t.ClaimTemplate == nil {
+		return t.Name
+	}
+	return cmp.Or(t.ClaimTemplate.Name, t.Name)
+}
+
+// Spec returns the claim of a pod that uses a topology: a request for each of Roots,
+// and the constraints between them.
+func Spec(t *topology.Topology, set contract.Set) resourceapi.ResourceClaimSpec {
+	var out resourceapi.ResourceClaimSpec
+	for _, s := range Roots(t, set) {
+		out.Devices.Requests = append(out.Devices.Requests, resourceapi.DeviceRequest{
+			Name: s.Name, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: ClassName(t.Name, s.Name)},
+		})
+	}
+	if t.ClaimTemplate == nil || t.ClaimTemplate.BondPorts != v1alpha1.AnyPF {
+		for _, p := range Joined(t, set) {
+			if p.virtual {
+				out.Devices.Constraints = append(out.Devices.Constraints, resourceapi.DeviceConstraint{Requests: p.Roots, DistinctAttribute: new(PFName)})
+			}
+		}
+	}
+	if t.ClaimTemplate == nil {
+		return out
+	}
+	for _, c := range t.ClaimTemplate.Constraints {
+		d := resourceapi.DeviceConstraint{Requests: c.Steps}
+		if c.MatchAttribute != "" {
+			d.MatchAttribute = new(resourceapi.FullyQualifiedName(c.MatchAttribute))
+		} else {
+			d.DistinctAttribute = new(resourceapi.FullyQualifiedName(c.DistinctAttribute))
+		}
+		out.Devices.Constraints = append(out.Devices.Constraints, d)
+	}
+	return out
+}
+
+// Template returns the ResourceClaimTemplate of a topology.
+func Template(t *topology.Topology, set contract.Set, namespace string) *resourceapi.ResourceClaimTemplate {
+	return &resourceapi.ResourceClaimTemplate{
+		TypeMeta:   metav1.TypeMeta{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaimTemplate"},
+		ObjectMeta: metav1.ObjectMeta{Name: TemplateName(t), Namespace: namespace},
+		Spec:       resourceapi.ResourceClaimTemplateSpec{Spec: Spec(t, set)},
+	}
+}
+
+// Written is a ResourceClaim without its status, which is for others to write.
+type Written struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec resourceapi.ResourceClaimSpec `json:"spec"`
+}
+
+// ResourceClaim is Template for a single claim.
+func ResourceClaim(t *topology.Topology, set contract.Set, namespace string) *Written {
+	template := Template(t, set, namespace)
+	template.Kind = "ResourceClaim"
+	return &Written{template.TypeMeta, template.ObjectMeta, template.Spec.Spec}
+}
+
+// Ports are the root steps of which the devices are joined by a step, such as a bond.
+type Ports struct {
+	Step    string
+	Roots   []string // at least two, in order of declaration
+	virtual bool     // all are virtual functions
+}
+
+// Joined returns the steps that join the interfaces of several devices: those of a type
+// that needs at least two.
+func Joined(t *topology.Topology, set contract.Set) []Ports {
+	taking := rootNames(t, set)
+	var out []Ports
+	for i := range t.Steps {
+		s := &t.Steps[i]
+		if c, known := set.Contract(s.Type); !known || c.Input.MinInterfaces < 2 {
+			continue
+		}
+		p := Ports{Step: s.Name, virtual: true}
+		for _, a := range t.Ancestors(s.Name) {
+			if !slices.Contains(taking, a.Name) {
+				continue
+			}
+			p.Roots = append(p.Roots, a.Name)
+			if c, _ := set.Contract(a.Type); !slices.Equal(c.Input.DeviceTypes, []string{"vf"}) {
+				p.virtual = false
+			}
+		}
+		if len(p.Roots) > 1 {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// OnePF says which devices fail together although a step joins them so that one may
+// fail, a remark for each step. pf is the physical function of the device of each root
+// step, "" or none for a device that is not a virtual function.
+func OnePF(t *topology.Topology, set contract.Set, pf map[string]string) []string {
+	var out []string
+	for _, p := range Joined(t, set) {
+		of := map[string][]string{}
+		for _, root := range p.Roots {
+			if pf[root] != "" {
+				of[pf[root]] = append(of[pf[root]], root)
+			}
+		}
+		for _, root := range p.Roots {
+			same := of[pf[root]]
+			if len(same) < 2 || same[0] != root {
+				continue
+			}
+			out = append(out, fmt.Sprintf("step %q: the devices of %q are virtual functions of one physical function, %s, and fail together: "+
+				"have them chosen by a claim as `plumbline claim` prints it, or by selectors", p.Step, same, pf[root]))
+		}
+	}
+	return out
+}

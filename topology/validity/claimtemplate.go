@@ -1,0 +1,104 @@
+package validity
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/suggest"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// claimTemplate checks what a topology says of claims, by the rules of the API for
+// what is made of it.
+func claimTemplate(t *topology.Topology, set contract.Set, roots []*topology.Step, invalid *topology.Invalid) (notes []string) {
+	c := t.ClaimTemplate
+	if c == nil {
+		return nil
+	}
+	wrong := func(field, format string, args ...any) {
+		invalid.Add(topology.Problem{Field: "spec.claimTemplate." + field, Message: fmt.Sprintf(format, args...)})
+	}
+	if c.Name != "" {
+		for _, why := range validation.IsDNS1123Subdomain(c.Name) {
+			wrong("name", "%q: %s", c.Name, why)
+		}
+	}
+	for i, n := range c.Namespaces {
+		for _, why := range validation.IsDNS1123Label(n) {
+			wrong(fmt.Sprintf("namespaces[%d]", i), "%q: %s", n, why)
+		}
+		if slices.Contains(c.Namespaces[:i], n) {
+			wrong(fmt.Sprintf("namespaces[%d]", i), "%q is there twice", n)
+		}
+	}
+	if _, err := metav1.LabelSelectorAsSelector(c.NamespaceSelector); err != nil {
+		wrong("namespaceSelector", "%v", err)
+	}
+	switch c.BondPorts {
+	case "", v1alpha1.DistinctPF, v1alpha1.AnyPF:
+	default:
+		wrong("bondPorts", "%q is neither DistinctPF nor Any", c.BondPorts)
+	}
+	var names []string
+	for _, s := range roots {
+		names = append(names, s.Name)
+	}
+	for i := range c.Constraints {
+		field := fmt.Sprintf("constraints[%d]", i)
+		notes = append(notes, constraint(&c.Constraints[i], names, func(f, format string, args ...any) { wrong(field+f, format, args...) })...)
+	}
+	if n := len(claim.Spec(t, set).Devices.Constraints); n > resourceapi.DeviceConstraintsMaxSize {
+		wrong("constraints", "%d with those between the ports of bonds, and a ResourceClaim has %d at most: set bondPorts to Any, or remove some", n, resourceapi.DeviceConstraintsMaxSize)
+	}
+	if len(c.Namespaces) == 0 && c.NamespaceSelector == nil {
+		notes = append(notes, "spec.claimTemplate: neither namespaces nor namespaceSelector is set, so that no ResourceClaimTemplate is created")
+	}
+	return notes
+}
+
+// constraint checks one constraint between the devices of steps.
+func constraint(c *v1alpha1.ClaimConstraint, roots []string, wrong func(field, format string, args ...any)) (notes []string) {
+	for i, s := range c.Steps {
+		switch {
+		case !slices.Contains(roots, s):
+			wrong(".steps", "%q is not a root step that takes a device%s", s, suggest.Hint(s, roots))
+		case slices.Contains(c.Steps[:i], s):
+			wrong(".steps", "%q is there twice", s)
+		}
+	}
+	if (c.MatchAttribute == "") == (c.DistinctAttribute == "") {
+		wrong("", "needs either matchAttribute or distinctAttribute")
+		return nil
+	}
+	field, attribute := ".matchAttribute", c.MatchAttribute
+	if attribute == "" {
+		field, attribute = ".distinctAttribute", c.DistinctAttribute
+	}
+	domain, name, qualified := strings.Cut(attribute, "/")
+	var why []string
+	if qualified {
+		why = slices.Concat(validation.IsDNS1123Subdomain(domain), validation.IsCIdentifier(name))
+		if len(name) > resourceapi.DeviceMaxIDLength {
+			why = append(why, fmt.Sprintf("the name has more than %d bytes", resourceapi.DeviceMaxIDLength))
+		}
+	} else {
+		why = []string{"must have a domain, such as in resource.kubernetes.io/pcieRoot"}
+	}
+	if len(why) > 0 {
+		wrong(field, "%q: %s", attribute, strings.Join(why, "; "))
+		return nil
+	}
+	if known := inventory.AttributeNames(); domain == claim.Driver && !slices.Contains(known, name) {
+		notes = append(notes, fmt.Sprintf("spec.claimTemplate.constraints: no device has an attribute %q, so that no device meets the constraint%s", attribute, suggest.Hint(name, known)))
+	}
+	return notes
+}
