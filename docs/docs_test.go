@@ -407,6 +407,61 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
+// TestRunbooks holds that each alert links to the section of the page on troubleshooting
+// that names it.
+func TestRunbooks(t *testing.T) {
+	rules, err := os.ReadFile("../chart/plumbline/rules/plumbline.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const prefix = "https://github.com/plumbline/plumbline/blob/main/docs/troubleshooting.md#"
+	for text := range strings.SplitSeq(string(rules), "\n      - ") {
+		m := alert.FindStringSubmatch("- " + text)
+		if m == nil {
+			continue
+		}
+		_, url, _ := strings.Cut(text, "\n          runbook_url: ")
+		url, _, _ = strings.Cut(url, "\n")
+		link, ok := strings.CutPrefix(url, prefix)
+		if !ok {
+			t.Errorf("alert %q has no runbook_url that begins with %s", m[1], prefix)
+			continue
+		}
+		named := false
+		for section := range strings.SplitSeq("\n"+string(page), "\n## ") {
+			heading, text, _ := strings.Cut(section, "\n")
+			named = named || anchors("## " + heading)[link] && strings.Contains(text, "`"+m[1]+"`")
+		}
+		if !named {
+			t.Errorf("alert %q links to #%s, and no such section names it", m[1], link)
+		}
+	}
+}
+
+// TestKubeVersion holds that the chart refuses a Kubernetes older than the page on
+// installation names.
+func TestKubeVersion(t *testing.T) {
+	page, err := os.ReadFile("install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	chart, err := os.ReadFile("../chart/plumbline/Chart.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`Kubernetes (\d+\.\d+) or later`).FindStringSubmatch(string(page))
+	if m == nil {
+		t.Fatal("install.md names no version of Kubernetes")
+	}
+	if want := fmt.Sprintf("\nkubeVersion: \">=%s.0-0\"", m[1]); !strings.Contains(string(chart), want) {
+		t.Errorf("the chart has no line %q", want[1:])
+	}
+}
+
 // TestRecords checks that decisions are numbered without gaps and name what
 // they must.
 func TestRecords(t *testing.T) {
