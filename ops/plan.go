@@ -288,6 +288,7 @@ func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]
 		return err
 	}
 	config, _ := expanded.(map[string]any)
+	p.current.config = config
 	known, canPrepare := op.(preparer)
 	canPrepare = canPrepare && p.req.imagined == nil // what others send us to judge is not kept
 	if canPrepare {

@@ -58,6 +58,7 @@ type want struct {
 // stepState is what is known of a step while planning.
 type stepState struct {
 	step    *topology.Step
+	config  map[string]any // with references replaced by their values
 	inputs  topology.Result
 	made    []string // links this step adds to its result
 	addrs   []netstate.Addr

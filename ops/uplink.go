@@ -1,7 +1,10 @@
 package ops
 
 import (
+	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 )
@@ -19,13 +22,34 @@ func (p *Planner) guard(o netstate.Object) error {
 	case p.Kept() || link == "" || netstate.OnHost(link) || p.makers[link] != "":
 		return nil
 	case link == "lo":
-		return Invalid("", "%q is the loopback device of the pod, which no step may change: use an interface of type dummy instead", link)
+		return Invalid(p.fieldNaming(link), "%q is the loopback device of the pod, which no step may change: use an interface of type dummy instead", link)
 	case p.req.Topology.AllowPodUplink || !p.uplink(link):
 		return nil
 	case slices.ContainsFunc(p.req.Owned, func(c netstate.Change) bool { return linkOf(c.Object()) == link }):
 		return nil // an edit leaves in a running pod what an earlier version did to it
 	}
-	return Invalid("", "%q is the pod's own interface to the cluster: set spec.allowPodUplink to true if this topology is meant to change it", link)
+	return Invalid(p.fieldNaming(link), "%q is the pod's own interface to the cluster: set spec.allowPodUplink to true if this topology is meant to change it", link)
+}
+
+// fieldNaming returns the field of the current step's config that names a link, "" for
+// none. What a list names is not among them: who reads a list names it in errors.
+func (p *Planner) fieldNaming(link string) string {
+	config := p.current.config
+	for _, field := range slices.Sorted(maps.Keys(config)) {
+		switch value := config[field].(type) {
+		case string:
+			if value == link {
+				return field
+			}
+		case map[string]any: // sysctl
+			for _, key := range slices.Sorted(maps.Keys(value)) {
+				if slices.Contains(strings.FieldsFunc(key, func(r rune) bool { return r == '.' || r == '/' }), link) {
+					return fmt.Sprintf("%s[%q]", field, key)
+				}
+			}
+		}
+	}
+	return ""
 }
 
 // uplink reports whether a link carries a default route of others or has the

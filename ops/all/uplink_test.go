@@ -34,7 +34,7 @@ func TestUplink(t *testing.T) {
 			_, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Have: netstate.NewSnapshot(tt.have...), Owned: tt.owned, Kept: tt.kept})
 			return err
 		}
-		if err := plan(); (err != nil) != tt.refused || tt.refused && !strings.Contains(err.Error(), `step "t": "ext0" is the pod's own interface to the cluster: set spec.allowPodUplink`) {
+		if err := plan(); (err != nil) != tt.refused || tt.refused && !strings.Contains(err.Error(), `step "t": dev: "ext0" is the pod's own interface to the cluster: set spec.allowPodUplink`) {
 			t.Errorf("%s: %v", name, err)
 		}
 		top.AllowPodUplink = true
