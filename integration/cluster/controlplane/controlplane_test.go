@@ -420,28 +420,28 @@ func (b *bench) invalid(t *testing.T) {
 }
 
 func (b *bench) unknown(t *testing.T) {
-	manifest := simple("dpdk", "vf0")
-	b.mustKubectl(t, strings.Replace(manifest, "sriov", "vfio-pci", 1), "create", "-f", "-")
-	o := b.ready(t, "dpdk", metav1.ConditionFalse)
-	if c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionValid); c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, `step type "vfio-pci" is not supported yet`) {
+	manifest := simple("remote", "vf0")
+	b.mustKubectl(t, strings.Replace(manifest, "sriov", "rdma", 1), "create", "-f", "-")
+	o := b.ready(t, "remote", metav1.ConditionFalse)
+	if c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionValid); c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, `step type "rdma" is not supported yet`) {
 		t.Errorf("without a schema: %+v", c)
 	}
-	raw, err := os.ReadFile("../../../topology/pluginschema/testdata/seed/vfio-pci.yaml")
+	raw, err := os.ReadFile("../../../topology/pluginschema/testdata/seed/rdma.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.mustKubectl(t, string(raw), "create", "-f", "-")
 	b.eventually(t, "a schema makes it valid", func() error {
-		o = b.topology(t, "dpdk")
+		o = b.topology(t, "remote")
 		if !meta.IsStatusConditionTrue(o.Status.Conditions, topologyv1alpha1.ConditionValid) {
 			return fmt.Errorf("conditions %+v", o.Status.Conditions)
 		}
 		return nil
 	})
-	if c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionProgrammed); c.Status != metav1.ConditionFalse || c.Reason != "Unsupported" || !strings.Contains(c.Message, `no node can run step "vf0": type "vfio-pci"`) {
+	if c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionProgrammed); c.Status != metav1.ConditionFalse || c.Reason != "Unsupported" || !strings.Contains(c.Message, `no node can run step "vf0": type "rdma"`) {
 		t.Errorf("condition %+v", c)
 	}
-	b.mustKubectl(t, "", "delete", "nettopo", "dpdk", "--timeout=30s")
+	b.mustKubectl(t, "", "delete", "nettopo", "remote", "--timeout=30s")
 }
 
 func (b *bench) inUse(t *testing.T) {
@@ -576,9 +576,11 @@ func (b *bench) refusedTopologies(t *testing.T) {
   NetworkTopology "bad-dpdk", step "bond0":
     CNIPluginSchema "bond" requires at least 2 interfaces in prevResult,
     but dependency "dpdk-vf" uses plugin "vfio-pci" which produces 0 interfaces.
+    VFIO devices cannot be bonded — they are userspace-managed.
   NetworkTopology "bad-dpdk", step "vlan100":
     CNIPluginSchema "vlan" requires at least 1 interface in prevResult,
     but dependency "dpdk-vf" uses plugin "vfio-pci" which produces 0 interfaces.
+    VFIO devices cannot be bonded — they are userspace-managed.
   NetworkTopology "bad-dpdk", step "vlan100": config.master: {{ dpdk-vf.interfaceName }}: step "dpdk-vf" of type "vfio-pci" has no interface: it has pciAddress, iommuGroup, deviceNodes, deviceNodes[N]`)
 	b.says(t, simple("ai-bonded", "rdma-vf0"), `NetworkTopology "ai-bonded", step "rdma-vf0": DeviceClass "ai-bonded-rdma-vf0" belongs to NetworkTopology "ai-bonded-rdma": rename the topology or the step`)
 	b.says(t, strings.Replace(simple("t", "vf0", "vf1"), "type: sriov}", "type: sriov, selector: {cel: device.}}", 2), `
@@ -590,8 +592,8 @@ func (b *bench) refusedTopologies(t *testing.T) {
 	}
 	b.says(t, simple("many", many...), `NetworkTopology "many": spec.steps: 33 root steps take a device, and a ResourceClaim can request 32 at most`)
 	// A step of a type that is only described passes, with a warning.
-	out, err := b.Kubectl(t.Context(), strings.NewReader(strings.Replace(simple("dpdk", "vf0"), "sriov", "vfio-pci", 1)), "create", "--dry-run=server", "--warnings-as-errors", "-f", "-")
-	if err == nil || !strings.Contains(err.Error(), `Warning: no node can run step "vf0": type "vfio-pci"`) {
+	out, err := b.Kubectl(t.Context(), strings.NewReader(strings.Replace(simple("remote", "vf0"), "sriov", "rdma", 1)), "create", "--dry-run=server", "--warnings-as-errors", "-f", "-")
+	if err == nil || !strings.Contains(err.Error(), `Warning: no node can run step "vf0": type "rdma"`) {
 		t.Errorf("said: %v %s", err, out)
 	}
 	b.says(t, `{apiVersion: cni.networking.k8s.io/v1alpha1, kind: CNIPluginSchema, metadata: {name: x}, spec: {cniType: x, configParameters: {optional: [{name: a, type: string, minimum: 1}]}}}`,
