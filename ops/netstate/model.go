@@ -191,15 +191,18 @@ func (m *model) vlansUp(l Link) []Link {
 	})
 }
 
-// flush drops every route and neighbor of a link, and its IPv6 addresses.
+// flush drops every route and neighbor of a link, and its IPv6 addresses, unless they
+// are to be kept (addrconf_ifdown in net/ipv6/addrconf.c).
 func (m *model) flush(l Link) {
+	keep, _ := m.Get(Sysctl{Path: "net/ipv6/conf/" + l.Name + "/keep_addr_on_down"}.Key())
+	kept := keep != nil && Value(keep, "value") == "1"
 	for _, o := range All[Object](m.Snapshot) {
 		k := o.Key()
 		if LinkOf(o) != l.Name {
 			continue
 		}
 		a, isAddr := o.(Addr)
-		if o.Traits().Flushed || isAddr && strings.Contains(a.Address, ":") {
+		if o.Traits().Flushed || isAddr && strings.Contains(a.Address, ":") && (!kept || a.Kernel) {
 			m.imply(o, nil)
 			delete(m.objects, k)
 		}

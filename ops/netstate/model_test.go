@@ -93,3 +93,20 @@ func TestMTUOfNestedBonds(t *testing.T) {
 		})
 	}
 }
+
+// TestKeptOnDown holds what a link loses when it goes down: its IPv6 addresses only
+// where they are not to be kept.
+func TestKeptOnDown(t *testing.T) {
+	for value, left := range map[string]int{"0": 1, "1": 2} {
+		s := netstate.NewSnapshot(
+			netstate.Link{Name: "d0", LinkKind: "dummy", Up: new(true)},
+			netstate.Sysctl{Path: "net/ipv6/conf/d0/keep_addr_on_down", Value: &value},
+			netstate.Addr{Link: "d0", Address: "192.0.2.5/24"}, netstate.Addr{Link: "d0", Address: "2001:db8::5/64"},
+			netstate.Addr{Link: "d0", Address: "fe80::5/64", Kernel: true},
+		)
+		s.Apply(netstate.Change{Before: netstate.Link{Name: "d0", Up: new(true)}, After: netstate.Link{Name: "d0", Up: new(false)}})
+		if got := netstate.All[netstate.Addr](s); len(got) != left {
+			t.Errorf("keep_addr_on_down %s leaves %v", value, got)
+		}
+	}
+}
