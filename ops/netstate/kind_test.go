@@ -142,6 +142,7 @@ func TestLinkKinds(t *testing.T) {
 		{LinkKind: "veth", Veth: &netstate.Veth{}},
 		{LinkKind: "vlan", VLAN: &netstate.VLAN{}},
 		{LinkKind: "vrf", VRF: &netstate.VRF{}},
+		{LinkKind: "vxlan", VXLAN: &netstate.VXLAN{}},
 	} {
 		if got := l.OptionsKind(); got != l.LinkKind && l.LinkKind != "dummy" {
 			t.Errorf("options of %s are taken for those of %q", l.LinkKind, got)

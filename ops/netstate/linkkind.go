@@ -15,6 +15,10 @@ type LinkTraits struct {
 	DefaultMTU uint32
 	// Stacked links have a parent. Their MTU is at most its.
 	Stacked bool
+	// Overhead is how many bytes a tunnel adds to a packet. A tunnel may have a
+	// parent. Its MTU is then at most the parent's less these at birth and when it is
+	// set, and does not follow the parent's.
+	Overhead func(Link) uint32
 	// ParentMAC: a link has its parent's MAC at birth, and follows its changes.
 	ParentMAC bool
 	// FixedMAC: a link cannot have another MAC than its parent.
@@ -36,7 +40,8 @@ type LinkTraits struct {
 
 // Sources: drivers/net/bonding/bond_main.c (bond_enslave), drivers/net/vrf.c
 // (cycle_netdev), net/8021q/vlan.c (vlan_device_event), drivers/net/ipvlan/ipvlan_main.c
-// (ipvlan_device_event, ipvlan_adjust_mtu), drivers/net/macvlan.c (macvlan_device_event).
+// (ipvlan_device_event, ipvlan_adjust_mtu), drivers/net/macvlan.c (macvlan_device_event),
+// drivers/net/vxlan/vxlan_core.c (vxlan_config_apply).
 var linkKinds = map[string]LinkTraits{
 	"bond":    {Options: func(l Link) bool { return l.Bond != nil }, DefaultMTU: 1500, ForcesPorts: true},
 	"bridge":  {Options: func(l Link) bool { return l.Bridge != nil }, DefaultMTU: 1500, Shared: true},
@@ -46,7 +51,29 @@ var linkKinds = map[string]LinkTraits{
 	"veth":    {Options: func(l Link) bool { return l.Veth != nil }, DefaultMTU: 1500},
 	"vlan":    {Options: func(l Link) bool { return l.VLAN != nil }, Stacked: true, ParentMAC: true, ParentState: true},
 	"vrf":     {Options: func(l Link) bool { return l.VRF != nil }, Bounces: true, Shared: true},
+	"vxlan":   {Options: func(l Link) bool { return l.VXLAN != nil }, DefaultMTU: 1500, Overhead: vxlanOverhead},
 }
+
+// vxlanOverhead is the outer headers and the inner Ethernet header (vxlan_headroom in
+// include/net/vxlan.h).
+func vxlanOverhead(l Link) uint32 {
+	if l.VXLAN != nil && l.VXLAN.Family != nil && *l.VXLAN.Family == "ipv6" {
+		return 70
+	}
+	return 50
+}
+
+// TunnelMTU is the largest MTU of a tunnel over a link of the given one, 0 where the
+// link is no tunnel.
+func (l Link) TunnelMTU(parent uint32) uint32 {
+	overhead := l.KindTraits().Overhead
+	if overhead == nil {
+		return 0
+	}
+	return max(parent, overhead(l)+minMTU) - overhead(l)
+}
+
+const minMTU = 68 // ETH_MIN_MTU
 
 // LinkKinds lists the kinds of link that can be created, sorted.
 func LinkKinds() []string { return slices.Sorted(maps.Keys(linkKinds)) }

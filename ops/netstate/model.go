@@ -1,6 +1,9 @@
 package netstate
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
 // Apply makes the snapshot what the kernel would be after the change, with
 // what the kernel does by itself (Implied changes), in order. The model covers
@@ -91,15 +94,13 @@ func (m *model) createLink(l Link) {
 	kind := l.KindTraits()
 	if l.Parent != nil {
 		if p, ok := m.Link(*l.Parent); ok {
-			if l.MTU == nil {
-				l.MTU = p.MTU
-			}
+			l.MTU = bornMTU(l, p)
 			if l.MAC == nil && kind.ParentMAC {
 				l.MAC = p.MAC
 			}
 		}
 	}
-	if l.MTU == nil && kind.DefaultMTU != 0 {
+	if l.MTU == nil && kind.DefaultMTU != 0 && l.LivesOn() == (Key{}) {
 		l.MTU = &kind.DefaultMTU
 	}
 	m.Put(l)
@@ -110,6 +111,19 @@ func (m *model) createLink(l Link) {
 		m.fresh[peer.Name] = true
 		m.imply(nil, peer)
 	}
+}
+
+// bornMTU is the MTU of a new link on a parent. The kernel cuts one that does not fit
+// into the parent's.
+func bornMTU(l, parent Link) *uint32 {
+	if l.KindTraits().Overhead == nil || parent.MTU == nil {
+		return cmp.Or(l.MTU, parent.MTU)
+	}
+	fits := l.TunnelMTU(*parent.MTU)
+	if l.MTU != nil {
+		fits = min(fits, *l.MTU)
+	}
+	return &fits
 }
 
 // dropLink removes a link and all that lives on it. moved says the link goes
@@ -318,7 +332,7 @@ func (m *model) mtuChanged(l Link, mtu uint32) {
 		case c.Master != nil && *c.Master == l.Name && l.KindTraits().ForcesPorts:
 			m.put(Merge(c, Link{MTU: &mtu}))
 			m.mtuChanged(c, mtu) // it may be a bond itself
-		case c.Parent == nil || *c.Parent != l.Name || c.MTU == nil:
+		case c.Parent == nil || *c.Parent != l.Name || c.MTU == nil || c.KindTraits().Overhead != nil:
 		case c.KindTraits().ParentMTU && *c.MTU != mtu, *c.MTU > mtu:
 			m.imply(Link{Name: c.Name, MTU: c.MTU}, Link{Name: c.Name, MTU: &mtu})
 			m.put(Merge(c, Link{MTU: &mtu}))

@@ -38,7 +38,7 @@ type Link struct {
 	// LinkKind is IFLA_INFO_KIND ("bond", "vlan", ...), "device" for a link
 	// without link ops, "" when the kind is not ours to say.
 	LinkKind   string   `json:"kind,omitempty" plan:"replace,name=kind"`
-	Parent     *string  `json:"parent,omitempty" plan:"replace"` // lower link of vlan, ipvlan, macvlan
+	Parent     *string  `json:"parent,omitempty" plan:"replace"` // lower link of vlan, ipvlan, macvlan, vxlan; "" is: none
 	VLAN       *VLAN    `json:"vlan,omitempty" plan:"nested"`
 	Bond       *Bond    `json:"bond,omitempty" plan:"nested"`
 	VRF        *VRF     `json:"vrf,omitempty" plan:"nested"`
@@ -46,6 +46,7 @@ type Link struct {
 	MACVLAN    *MACVLAN `json:"macvlan,omitempty" plan:"nested"`
 	Bridge     *Bridge  `json:"bridge,omitempty" plan:"nested"`
 	Veth       *Veth    `json:"veth,omitempty" plan:"nested"`
+	VXLAN      *VXLAN   `json:"vxlan,omitempty" plan:"nested"`
 	Port       *Port    `json:"port,omitempty" plan:"nested"` // attributes it has as a bridge port
 	MTU        *uint32  `json:"mtu,omitempty" plan:"live"`    // bytes
 	MAC        *string  `json:"mac,omitempty" plan:"live"`
@@ -117,6 +118,23 @@ type Bridge struct {
 // Veth names the other end of a pair; Peer carries its place.
 type Veth struct {
 	Peer *string `json:"peer,omitempty" plan:"replace"`
+}
+
+// VXLAN holds the options of a VXLAN tunnel. All its addresses are of one family;
+// one that is not set is that family's unspecified address.
+// Source: vxlan_changelink in drivers/net/vxlan/vxlan_core.c.
+type VXLAN struct {
+	ID     *uint32 `json:"id,omitempty" plan:"replace,identity"`
+	Port   *uint16 `json:"port,omitempty" plan:"replace,identity"`   // UDP, of both ends
+	Family *string `json:"family,omitempty" plan:"replace,identity"` // ipv4, ipv6
+	Local  *string `json:"local,omitempty" plan:"live"`
+	Remote *string `json:"remote,omitempty" plan:"live"` // unicast
+	// Group is joined when the link comes up. Debian's 6.12.107 and 7.3.4 also leave
+	// and join when it changes; kernels without "vxlan: Join / leave MC group after
+	// remote changes" do not.
+	Group    *string `json:"group,omitempty" plan:"down"`
+	TTL      *uint8  `json:"ttl,omitempty" plan:"live"` // 0: the namespace's default
+	Learning *bool   `json:"learning,omitempty" plan:"live"`
 }
 
 // Port holds the options a link has as a port of a bridge (IFLA_BRPORT_*).

@@ -19,6 +19,9 @@ func TestRefusals(t *testing.T) {
 	vlan := func(name, parent string, id uint16) l {
 		return l{Name: name, LinkKind: "vlan", Parent: &parent, VLAN: &netstate.VLAN{ID: &id}}
 	}
+	tunnel := func(name, parent string, id uint32, port uint16, up bool) l {
+		return l{Name: name, LinkKind: "vxlan", Parent: &parent, Up: &up, VXLAN: &netstate.VXLAN{ID: &id, Port: &port, Family: new("ipv4"), Local: new("192.0.2.5")}}
+	}
 	b := newBench(t)
 	for _, link := range []l{
 		up(l{Name: "low", LinkKind: "dummy", MAC: new("02:00:00:00:00:01")}), dummy("down"), vlan("v1", "low", 1), vlan("v2", "down", 2),
@@ -26,6 +29,7 @@ func TestRefusals(t *testing.T) {
 		up(dummy("busy")),
 		{Name: "m0", LinkKind: "macvlan", Parent: new("low"), MACVLAN: &netstate.MACVLAN{Mode: new("bridge")}},
 		{Name: "blue", LinkKind: "vrf", VRF: &netstate.VRF{Table: new(uint32(100))}},
+		tunnel("t1", "low", 1, 4789, false),
 	} {
 		b.create(link)
 	}
@@ -57,6 +61,10 @@ func TestRefusals(t *testing.T) {
 		"no master":                 {update("busy", l{Master: new("")}, l{Master: new("nowhere")}), fault.NotReady, []string{`no link "nowhere"`}},
 		"master elsewhere":          {update("busy", l{Master: new("")}, l{Master: new("host:bond0")}), fault.Invalid, []string{"different namespaces"}},
 		"up above down":             {update("v2", l{Up: new(false)}, l{Up: new(true)}), fault.NotReady, []string{"the link below it is down"}},
+		"VXLAN id taken":            {create(tunnel("t2", "low", 1, 4789, false)), fault.Conflict, []string{`create link "t2"`, "VXLAN 1 on UDP port 4789", "file exists"}},
+		"VXLAN id changed":          {update("t1", l{VXLAN: &netstate.VXLAN{ID: new(uint32(1))}}, l{VXLAN: &netstate.VXLAN{ID: new(uint32(9))}}), fault.Invalid, []string{"recreated"}},
+		"VXLAN to a name":           {update("t1", l{VXLAN: &netstate.VXLAN{Local: new("192.0.2.5")}}, l{VXLAN: &netstate.VXLAN{Local: new("node-7")}}), fault.Invalid, []string{`local: "node-7" is not an IP address`}},
+		"VXLAN without room":        {update("t1", l{MTU: new(uint32(1450))}, l{MTU: new(uint32(1451))}), fault.Invalid, []string{`update link "t1"`, "mtu 1451 and 50 bytes of headers", "invalid argument"}},
 		"VLAN id changed":           {update("v1", l{VLAN: &netstate.VLAN{ID: new(uint16(1))}}, l{VLAN: &netstate.VLAN{ID: new(uint16(9))}}), fault.Invalid, []string{"recreated"}},
 		"VRF table changed":         {update("blue", l{VRF: &netstate.VRF{Table: new(uint32(100))}}, l{VRF: &netstate.VRF{Table: new(uint32(9))}}), fault.Invalid, []string{"recreated"}},
 		"no such link":              {update("nowhere", l{}, l{Up: new(true)}), fault.NotReady, []string{`update link "nowhere"`, "no link"}},

@@ -42,9 +42,27 @@ func (d draw) options(l *netstate.Link) {
 		l.MACVLAN = &netstate.MACVLAN{Mode: maybe(d, one(d, "bridge", "private", "vepa")), BroadcastQueue: maybe(d, number(d, 1, 5000))}
 	case "bridge":
 		l.Bridge = &netstate.Bridge{VLANFiltering: maybe(d, d.IntN(2) == 0), DefaultPVID: maybe(d, uint16(number(d, 0, 4094)))}
+	case "vxlan":
+		l.VXLAN = d.tunnelEnds()
+		l.VXLAN.ID, l.VXLAN.Port, l.VXLAN.Family = new(number(d, 0, 1<<24-1)), new(uint16(number(d, 1024, 65535))), new("ipv4")
 	case "bond":
 		l.Bond = d.bond(one(d, "balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"))
 	}
+}
+
+// tunnelEnds draws what of a tunnel can change in place.
+func (d draw) tunnelEnds() *netstate.VXLAN {
+	v := &netstate.VXLAN{
+		Local: maybe(d, one(d, "0.0.0.0", "192.0.2.5")), TTL: maybe(d, uint8(number(d, 0, 255))), Learning: maybe(d, d.IntN(2) == 0),
+		Remote: new("0.0.0.0"), Group: new("0.0.0.0"),
+	}
+	switch d.IntN(3) {
+	case 0:
+		*v.Remote = one(d, "192.0.2.6", "192.0.2.7")
+	case 1:
+		*v.Group = one(d, "239.1.1.1", "239.1.1.2")
+	}
+	return v
 }
 
 func (d draw) bond(mode string) *netstate.Bond {
@@ -78,6 +96,8 @@ func (d draw) link(name, kind string) netstate.Link {
 	switch kind {
 	case "vlan", "ipvlan", "macvlan":
 		l.Parent = new(one(d, "low", "host:low"))
+	case "vxlan":
+		l.Parent, l.MTU = new("low"), maybe(d, number(d, 1280, 8950))
 	case "veth":
 		l.Veth = &netstate.Veth{Peer: new(one(d, "", "host:") + "p" + name)}
 	}
@@ -99,6 +119,11 @@ func (d draw) change(l netstate.Link) netstate.Link {
 	switch l.LinkKind {
 	case "ipvlan":
 		out.IPVLAN = &netstate.IPVLAN{Mode: maybe(d, one(d, "l2", "l3", "l3s")), Flag: maybe(d, one(d, "bridge", "private", "vepa"))}
+	case "vxlan":
+		out.VXLAN = d.tunnelEnds()
+		if out.MTU != nil {
+			out.MTU = new(min(*out.MTU, 8950))
+		}
 	case "macvlan":
 		out.MACVLAN = &netstate.MACVLAN{Mode: maybe(d, one(d, "bridge", "private", "vepa")), BroadcastQueue: maybe(d, number(d, 1, 5000))}
 	case "bridge":

@@ -22,6 +22,7 @@ type ifLink struct {
 	lower   int   // IFLA_LINK
 	lowerNS int32 // namespace of lower, numbered as in this one; -1 is this one
 	primary int   // of a bond
+	tunnel  int   // the link that a tunnel sends through, of the same namespace
 	port    string
 	bus     string
 	parent  string // device name on bus
@@ -52,6 +53,9 @@ func decodeLink(b []byte) (ifLink, error) {
 	}}
 	for typ, v := range attributes(b[unix.SizeofIfInfomsg:]) {
 		w.attribute(typ, v)
+	}
+	if w.tunnel != 0 && w.lowerNS < 0 { // IFLA_LINK of a tunnel that was moved is about another namespace
+		w.lower = w.tunnel
 	}
 	if w.link.Name == "" {
 		return w, fmt.Errorf("link %d has no name", w.link.Index)
@@ -128,6 +132,8 @@ type linkKind struct {
 	decode func(w *ifLink, data []byte)
 	// encode adds what is set in l.
 	encode func(e *infoData, l netstate.Link)
+	// mtuAlone: a message that changes options cannot change the MTU.
+	mtuAlone bool
 }
 
 var linkKinds = map[string]linkKind{
@@ -139,6 +145,7 @@ var linkKinds = map[string]linkKind{
 	"veth":    {decode: func(*ifLink, []byte) {}, encode: encodeVeth},
 	"vlan":    {decode: decodeVLAN, encode: encodeVLAN},
 	"vrf":     {decode: decodeVRF, encode: encodeVRF},
+	"vxlan":   {decode: decodeVXLAN, encode: encodeVXLAN, mtuAlone: true},
 }
 
 // infoData is IFLA_INFO_DATA while it is written.

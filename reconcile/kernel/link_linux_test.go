@@ -114,6 +114,32 @@ func TestLinkKinds(t *testing.T) {
 			},
 		},
 		{
+			name:   "vxlan",
+			before: []netstate.Object{parent},
+			link: fields{Name: "t0", LinkKind: "vxlan", Parent: new("low"), MTU: new(uint32(8950)), MAC: new("02:00:00:00:06:01"), VXLAN: &netstate.VXLAN{
+				ID: new(uint32(1<<24 - 1)), Port: new(uint16(4789)), Family: new("ipv4"), Local: new("192.0.2.5"), Remote: new("192.0.2.6"), Group: new("0.0.0.0"),
+				TTL: new(uint8(9)), Learning: new(false),
+			}},
+			updates: []fields{
+				{VXLAN: &netstate.VXLAN{Local: new("192.0.2.7")}},
+				{VXLAN: &netstate.VXLAN{Remote: new("192.0.2.8"), TTL: new(uint8(0)), Learning: new(true)}},
+				{VXLAN: &netstate.VXLAN{Remote: new("0.0.0.0"), Group: new("239.1.1.1")}},
+				{VXLAN: &netstate.VXLAN{Group: new("239.1.1.2"), Local: new("0.0.0.0")}},
+				{VXLAN: &netstate.VXLAN{Group: new("0.0.0.0")}},
+				{VXLAN: &netstate.VXLAN{Remote: new("192.0.2.8"), TTL: new(uint8(255))}, MTU: new(uint32(1400))},
+				{Up: new(true)},
+				{MAC: new("02:00:00:00:06:02")},
+			},
+		},
+		{
+			name: "vxlan without a parent",
+			link: fields{Name: "t0", LinkKind: "vxlan", Parent: new(""), Up: new(true), VXLAN: &netstate.VXLAN{
+				ID: new(uint32(0)), Port: new(uint16(8472)), Family: new("ipv4"), Local: new("0.0.0.0"), Remote: new("0.0.0.0"), Group: new("0.0.0.0"),
+				TTL: new(uint8(0)), Learning: new(true),
+			}},
+			updates: []fields{{MTU: new(uint32(9000))}},
+		},
+		{
 			name: "bridge",
 			link: fields{Name: "br0", LinkKind: "bridge", Bridge: &netstate.Bridge{VLANFiltering: new(true), DefaultPVID: new(uint16(5))}, MTU: new(uint32(1400)), MAC: new("02:00:00:00:04:01"), Up: new(true)},
 			updates: []fields{

@@ -314,6 +314,14 @@ func (s *Sandbox) setLink(ctx context.Context, l netstate.Link) error {
 		}
 		return s.setLink(ctx, port)
 	}
+	if l.MTU != nil && linkKinds[l.OptionsKind()].mtuAlone {
+		mtu := netstate.Link{Name: l.Name, MTU: l.MTU}
+		l.MTU = nil
+		if err := s.setLink(ctx, l); err != nil {
+			return err
+		}
+		return s.setLink(ctx, mtu)
+	}
 	return s.fresh(func() error { return s.setLinkOnce(ctx, l) }, netstate.StandsOn(l)...)
 }
 
@@ -405,6 +413,9 @@ func (s *Sandbox) explainCreate(ctx context.Context, l netstate.Link, err error)
 	if unknownKind(err) {
 		return because(fault.Unsupported, err, "the kernel has no links of kind %q: install the module that modprobe finds as rtnl-link-%s", l.LinkKind, l.LinkKind)
 	}
+	if l.VXLAN != nil && errors.Is(err, unix.EADDRINUSE) {
+		return portTaken(err, l)
+	}
 	if l.LinkKind != "vlan" || l.Parent == nil {
 		return err
 	}
@@ -442,6 +453,8 @@ func (s *Sandbox) explainExists(ctx context.Context, l netstate.Link, err error)
 	switch {
 	case l.VLAN != nil && l.Parent != nil:
 		return because(fault.Conflict, err, "VLAN %d on %s exists already, if not here then in another namespace", deref(l.VLAN.ID), where(*l.Parent))
+	case l.VXLAN != nil:
+		return because(fault.Conflict, err, "VXLAN %d on UDP port %d exists already in this namespace, or was made in it and moved", deref(l.VXLAN.ID), deref(l.VXLAN.Port))
 	case l.Veth != nil && l.Veth.Peer != nil:
 		return because(fault.Conflict, err, "the name of its other end, %s, is taken", where(*l.Veth.Peer))
 	}
@@ -456,6 +469,14 @@ func (s *Sandbox) explainUpdate(ctx context.Context, l netstate.Link, err error)
 		}
 	case errors.Is(err, unix.ENETDOWN):
 		return because(fault.NotReady, err, "the link below it is down")
+	case errors.Is(err, unix.EADDRINUSE) && l.Up != nil && *l.Up:
+		if have, e := s.readLink(ctx, l.Name); e == nil && have.VXLAN != nil {
+			return portTaken(err, have)
+		}
+	case errors.Is(err, unix.EINVAL) && l.MTU != nil:
+		if have, e := s.readLink(ctx, l.Name); e == nil && have.KindTraits().Overhead != nil {
+			return because(fault.Invalid, err, "mtu %d and %d bytes of headers are more than the link below it has", *l.MTU, have.KindTraits().Overhead(have))
+		}
 	case errors.Is(err, unix.ERANGE) && l.MTU != nil:
 		return because(fault.Invalid, err, "mtu %d is more than the link below it has", *l.MTU)
 	case errors.Is(err, unix.EADDRNOTAVAIL) && l.Master != nil && *l.Master != "":

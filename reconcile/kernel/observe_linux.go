@@ -125,7 +125,10 @@ func (o *observer) resolve(ctx context.Context, c *conn, w ifLink) (netstate.Lin
 		}
 		l.Bond.Primary = &name
 	}
-	if w.lower == 0 || l.LinkKind != "veth" && !l.KindTraits().Stacked {
+	if l.KindTraits().Overhead != nil && w.lower == 0 {
+		l.Parent = new("")
+	}
+	if w.lower == 0 || l.LinkKind != "veth" && !l.KindTraits().Stacked && l.KindTraits().Overhead == nil {
 		return l, nil
 	}
 	lower, err := o.lowerName(ctx, c, w)

@@ -1,0 +1,113 @@
+package kernel
+
+import (
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+func decodeVXLAN(w *ifLink, data []byte) {
+	v := &netstate.VXLAN{Family: new("ipv4")}
+	w.link.VXLAN = v
+	var local, to netip.Addr
+	for typ, b := range attributes(data) {
+		switch typ {
+		case nl.IFLA_VXLAN_ID:
+			v.ID = new(u32(b))
+		case nl.IFLA_VXLAN_PORT:
+			v.Port = new(be16(b))
+		case nl.IFLA_VXLAN_LINK:
+			w.tunnel = int(u32(b))
+		case nl.IFLA_VXLAN_TTL:
+			v.TTL = new(u8(b))
+		case nl.IFLA_VXLAN_LEARNING:
+			v.Learning = new(u8(b) != 0)
+		case nl.IFLA_VXLAN_LOCAL, nl.IFLA_VXLAN_LOCAL6:
+			local, _ = netip.AddrFromSlice(b)
+		case nl.IFLA_VXLAN_GROUP, nl.IFLA_VXLAN_GROUP6:
+			to, _ = netip.AddrFromSlice(b)
+		}
+	}
+	none := netip.IPv4Unspecified()
+	if local.Is6() || to.Is6() {
+		none, v.Family = netip.IPv6Unspecified(), new("ipv6")
+	}
+	if !local.IsValid() {
+		local = none
+	}
+	v.Local, v.Remote, v.Group = new(local.String()), new(none.String()), new(none.String())
+	switch {
+	case to.IsMulticast():
+		v.Group = new(to.String())
+	case to.IsValid():
+		v.Remote = new(to.String())
+	}
+}
+
+// encodeVXLAN adds what is set. The kernel has one attribute for a unicast and a
+// multicast other end: of the two fields the one with an address is written, or that
+// there is none.
+func encodeVXLAN(e *infoData, l netstate.Link) {
+	v := l.VXLAN
+	if v == nil {
+		return
+	}
+	if !e.creating && (v.ID != nil || v.Port != nil || v.Family != nil) {
+		e.err = invalid("the id, port and family of a VXLAN tunnel cannot change: it has to be recreated")
+		return
+	}
+	if v.ID != nil {
+		e.u32(nl.IFLA_VXLAN_ID, *v.ID)
+	}
+	if v.Port != nil {
+		e.bytes(nl.IFLA_VXLAN_PORT, nl.BEUint16Attr(*v.Port))
+	}
+	if e.creating && l.Parent != nil && *l.Parent != "" {
+		lower, err := e.index(*l.Parent)
+		if err != nil {
+			e.err = err
+			return
+		}
+		e.u32(nl.IFLA_VXLAN_LINK, uint32(lower))
+	}
+	e.address("local", v.Local, nl.IFLA_VXLAN_LOCAL, nl.IFLA_VXLAN_LOCAL6)
+	to := v.Remote
+	if to == nil || v.Group != nil && !unspecified(*v.Group) {
+		to = v.Group
+	}
+	e.address("remote", to, nl.IFLA_VXLAN_GROUP, nl.IFLA_VXLAN_GROUP6)
+	if v.TTL != nil {
+		e.u8(nl.IFLA_VXLAN_TTL, *v.TTL)
+	}
+	e.flag(nl.IFLA_VXLAN_LEARNING, v.Learning)
+}
+
+// address adds an address as the attribute of its family.
+func (e *infoData) address(field string, text *string, ipv4, ipv6 int) {
+	if text == nil {
+		return
+	}
+	a, err := netip.ParseAddr(*text)
+	switch {
+	case err != nil:
+		e.err = invalid("%s: %q is not an IP address", field, *text)
+	case a.Is4():
+		e.bytes(ipv4, a.AsSlice())
+	default:
+		e.bytes(ipv6, a.AsSlice())
+	}
+}
+
+func unspecified(text string) bool {
+	a, err := netip.ParseAddr(text)
+	return err == nil && a.IsUnspecified()
+}
+
+// portTaken explains why a tunnel does not come up: its socket is opened then
+// (vxlan_open).
+func portTaken(err error, l netstate.Link) error {
+	return because(fault.Conflict, err, "UDP port %d is used by another socket of its namespace", deref(l.VXLAN.Port))
+}
