@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -16,10 +17,10 @@ import (
 // on a port one on the bond. A demand never lowers anything, and never
 // contradicts a step silently.
 //
-// It terminates because claims only grow, to values that steps wrote: a demand
-// passes its own value on, and the steps' own values are settled from the
-// largest down, so that no link is raised twice. That is one visit per link and
-// per port of a bond, whatever the topology.
+// It terminates because claims only grow, to values that steps wrote and the headers
+// of the tunnels below, of which the kernel stacks few: a demand passes its own value
+// on, and the steps' own values are settled from the largest down. Without tunnels no
+// link is raised twice: that is one visit per link and per port of a bond.
 func (p *Planner) settleMTU() error {
 	var own []string
 	ports := map[string][]string{} // of bonds
@@ -45,6 +46,27 @@ func (p *Planner) settleMTU() error {
 			raised = append(raised[1:], more...)
 		}
 	}
+	return p.tunnelsInBonds(ports)
+}
+
+// tunnelsInBonds refuses a bond whose MTU, of which no step speaks, is more than a
+// tunnel in it can have: the kernel refuses such a port (EINVAL).
+func (p *Planner) tunnelsInBonds(ports map[string][]string) error {
+	for _, bond := range slices.Sorted(maps.Keys(ports)) {
+		if _, claimed := p.mtuClaim(bond); claimed {
+			continue
+		}
+		forced := p.standingMTU(bond, 0)
+		for _, port := range ports[bond] {
+			l, _ := p.view.Link(port)
+			room := p.standingMTU(port, 0)
+			if l.KindTraits().Overhead == nil || l.LivesOn() == (netstate.Key{}) || room == 0 || room >= forced {
+				continue
+			}
+			return p.stepError(p.claims[l.Key()]["master"].step, Invalid("mtu",
+				"the bond %q has %d without one, and the tunnel %q in it can have %d: give the bond an mtu of %d or less, or the link below the tunnel a larger one", bond, forced, port, room, room))
+		}
+	}
 	return nil
 }
 
@@ -53,20 +75,25 @@ func (p *Planner) settleMTU() error {
 func (p *Planner) demandMTU(name string, ports map[string][]string) (raised []string, err error) {
 	l, _ := p.view.Link(name)
 	own, _ := p.mtuClaim(name)
-	demand := func(lower, why string) error {
-		more, err := p.raiseMTU(name, own, lower, why)
+	demand := func(lower string, headers uint32, why string) error {
+		more, err := p.raiseMTU(name, own, headers, lower, why)
 		if more {
 			raised = append(raised, lower)
 		}
 		return err
 	}
-	if l.Parent != nil {
-		if err := demand(*l.Parent, "it is below"); err != nil {
+	if l.Parent != nil && *l.Parent != "" {
+		headers, why := uint32(0), "it is below"
+		if overhead := l.KindTraits().Overhead; overhead != nil {
+			headers = overhead(l)
+			why = fmt.Sprintf("it is below and carries %d bytes of headers too", headers)
+		}
+		if err := demand(*l.Parent, headers, why); err != nil {
 			return nil, err
 		}
 	}
 	if bond, ok := p.bondOf(name); ok {
-		if err := demand(bond, bondRule); err != nil {
+		if err := demand(bond, 0, bondRule); err != nil {
 			return nil, err
 		}
 	}
@@ -96,10 +123,13 @@ func (p *Planner) bondOf(port string) (string, bool) {
 
 const bondRule = "a bond has the MTU of its ports"
 
-// raiseMTU demands at least c's value of the lower link; why is the reason, for
-// the message.
-func (p *Planner) raiseMTU(upper string, c claim, lower, why string) (bool, error) {
-	want := c.value.(uint32)
+// maxMTU is the largest of any link (ETH_MAX_MTU).
+const maxMTU = 65535
+
+// raiseMTU demands at least c's value and room for headers of the lower link; why is
+// the reason, for the message.
+func (p *Planner) raiseMTU(upper string, c claim, headers uint32, lower, why string) (bool, error) {
+	want := c.value.(uint32) + headers
 	prev, had := p.mtuClaim(lower)
 	low, _ := p.view.Link(lower)
 	switch {
@@ -114,15 +144,19 @@ func (p *Planner) raiseMTU(upper string, c claim, lower, why string) (bool, erro
 		if low.MTU != nil {
 			have = fmt.Sprint(*low.MTU)
 		}
-		return false, p.stepError(c.step, Invalid("mtu", "%d of %q exceeds the %s of %q below it, which is not part of the topology: raise it there first, or ask for less",
-			want, upper, have, netstate.BaseName(lower)))
+		with := ""
+		if headers > 0 {
+			with = fmt.Sprintf(" and %d bytes of headers", headers)
+		}
+		return false, p.stepError(c.step, Invalid("mtu", "%d of %q%s exceeds the %s of %q below it, which is not part of the topology: raise it there first, or ask for less",
+			c.value, upper, with, have, netstate.BaseName(lower)))
+	case want > maxMTU:
+		return false, p.stepError(c.step, Invalid("mtu", "%d of %q needs %d of %q below it, and no link has more than %d: ask for less",
+			c.value, upper, want, netstate.BaseName(lower), maxMTU))
 	}
 	p.setMTUClaim(lower, claim{c.step, want, true})
 	return true, nil
 }
-
-// defaultMTU is what the kernel gives a link of Ethernet (ETH_DATA_LEN).
-const defaultMTU = 1500
 
 // standingMTU is the MTU that a link has without any claim on it, in bytes, 0 when
 // it is not known. What a step wanted before does not count: it would be given up
@@ -147,20 +181,23 @@ func (p *Planner) standingMTU(name string, depth int) uint32 {
 	}
 	view, _ := p.view.Link(name)
 	born := uint32(0)
-	switch view.LinkKind {
-	case "device": // on its way here
+	switch kind := view.KindTraits(); {
+	case view.LinkKind == "device": // on its way here
 		if view.MTU != nil {
 			born = *view.MTU
 		}
-	case "dummy", "bond", "veth":
-		born = defaultMTU
-	case "vlan", "macvlan", "ipvlan": // its parent's
-		if view.Parent == nil || depth > maxNesting {
+	case view.Parent != nil && *view.Parent != "":
+		if depth > maxNesting {
 			return 0
 		}
 		if born = p.mtu(*view.Parent); born == 0 {
 			born = p.standingMTU(*view.Parent, depth+1)
 		}
+		if kind.Overhead != nil && born != 0 {
+			born = view.TunnelMTU(born)
+		}
+	case view.LinkKind != "bridge": // which follows its ports
+		born = kind.DefaultMTU
 	}
 	if there {
 		return min(born, have)

@@ -44,7 +44,64 @@ func (p *Planner) checkStacking() error {
 			return p.stepError(step, Invalid("", "link %q would be the %dth of links that stand on one another, and the kernel takes %d at most", netstate.BaseName(l.Name), n, maxNesting))
 		}
 	}
+	return p.checkTunnels()
+}
+
+// checkTunnels refuses two tunnels on one UDP port where one goes through a VRF and
+// the other does not. The socket of the first is bound to the VRF (vxlan_socket_create
+// in drivers/net/vxlan/vxlan_core.c), and that of the other takes the port in all.
+func (p *Planner) checkTunnels() error {
+	type socket struct {
+		port   uint16
+		family string
+	}
+	seen := map[socket]map[bool]netstate.Link{}
+	for _, l := range p.view.LinksWhere(func(l netstate.Link) bool { return l.VXLAN != nil && !netstate.OnHost(l.Name) && !p.Leaves(l.Key()) }) {
+		if l.VXLAN.Port == nil || l.VXLAN.Family == nil {
+			continue
+		}
+		s, vrf := socket{*l.VXLAN.Port, *l.VXLAN.Family}, p.vrfOf(l.LivesOn().ID)
+		if seen[s] == nil {
+			seen[s] = map[bool]netstate.Link{}
+		}
+		seen[s][vrf != ""] = l
+		other, conflict := seen[s][vrf == ""]
+		if !conflict {
+			continue
+		}
+		in, out := l, other
+		if vrf == "" {
+			in, out = other, l
+		}
+		step := p.maker(l.Name)
+		if step == "" {
+			step = p.maker(other.Name)
+		}
+		if step == "" {
+			continue // both are the pod's
+		}
+		return p.stepError(step, ConflictWith(other.Name, "the tunnel %q goes through the VRF %q and %q through none, and both use UDP port %d: give one of them another port",
+			in.Name, p.vrfOf(in.LivesOn().ID), out.Name, s.port))
+	}
 	return nil
+}
+
+// vrfOf is the VRF that a link is, or is in by way of its masters.
+func (p *Planner) vrfOf(link string) string {
+	for range maxNesting {
+		l, ok := p.view.Link(link)
+		if !ok {
+			return ""
+		}
+		if l.LinkKind == "vrf" {
+			return l.Name
+		}
+		link = ""
+		if l.Master != nil {
+			link = *l.Master
+		}
+	}
+	return ""
 }
 
 // responsible is the step that makes a link, or puts it where it is.
@@ -79,7 +136,7 @@ func (p *Planner) checkMaster(l netstate.Link) (step string, err error) {
 
 // checkParent judges what a link stands on.
 func (p *Planner) checkParent(l netstate.Link) error {
-	if l.Parent == nil {
+	if l.Parent == nil || l.KindTraits().Overhead != nil { // a tunnel sends IP through any link
 		return nil
 	}
 	below, ok := p.view.Link(*l.Parent)
@@ -127,7 +184,7 @@ func (h heights) of(link string) (n int, loop bool) {
 	}
 	h.known[link] = -1 // on the way down
 	below := h.members[link]
-	if l, ok := h.p.view.Link(link); ok && l.Parent != nil {
+	if l, ok := h.p.view.Link(link); ok && l.Parent != nil && *l.Parent != "" {
 		below = append(slices.Clip(below), *l.Parent)
 	}
 	for _, b := range below {

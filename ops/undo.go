@@ -411,7 +411,7 @@ func (u *undoer) retarget(c netstate.Change) netstate.Change {
 // parentThere reports whether the parent of a link is there, true for what is none.
 func (u *undoer) parentThere(o netstate.Object) bool {
 	l, isLink := o.(netstate.Link)
-	if !isLink || l.Parent == nil {
+	if !isLink || l.LivesOn() == (netstate.Key{}) {
 		return true
 	}
 	_, ok := u.now.Link(*l.Parent)

@@ -189,6 +189,39 @@ tc qdisc add dev eth0 root netem delay 1ms
 		},
 	},
 	{
+		name: "tunnels",
+		pod:  firstNetwork,
+		steps: `
+    - {name: d, type: dummy, config: {name: u0, mac: "02:00:00:00:00:01", addresses: [192.0.2.5/24]}}
+    - {name: x, type: vxlan, dependOn: [d], config: {id: 4100, name: t0, mac: "02:00:00:00:00:02", local: "{{ d.ips[0].address }}", remote: 192.0.2.6, ttl: 9, mtu: 1500, addresses: [198.51.100.5/24]}}
+    - {name: g, type: vxlan, dependOn: [d], config: {id: 4101, name: g0, mac: "02:00:00:00:00:03", group: 239.1.1.1}}
+    - {name: r, type: vxlan, dependOn: [d], config: {id: 4102, name: r0, mac: "02:00:00:00:00:04", routed: true, learning: false}}
+`,
+		rows: []drifted{
+			{name: "tunnel gone", spoil: `$ip link delete t0`, drift: "x +link t0, x +address"},
+			{name: "gone with the link below", spoil: `$ip link delete u0`, drift: "d +link u0, x +link t0, g +link g0, d +address, x +address"},
+			{name: "tunnel down", spoil: `$ip link set t0 down`, drift: "x ~link t0.up"},
+			{name: "the link below down", spoil: `$ip link set u0 down`, drift: "d ~link u0.up"},
+			{name: "another id", spoil: `$ip link delete t0 && $ip link add t0 mtu 1500 address 02:00:00:00:00:02 type vxlan id 9 dev u0 local 192.0.2.5 remote 192.0.2.6 ttl 9 dstport 4789`, drift: "x ∓link t0.vxlan.id, x +address"},
+			{name: "another port", spoil: `$ip link delete t0 && $ip link add t0 mtu 1500 address 02:00:00:00:00:02 type vxlan id 4100 dev u0 local 192.0.2.5 remote 192.0.2.6 ttl 9 dstport 8472`, drift: "x ∓link t0.vxlan.port, x +address"},
+			{name: "another parent", spoil: `$ip link set t0 type vxlan dev eth0`, drift: "x ∓link t0.parent, x +address"},
+			{name: "a parent instead of routes", spoil: `$ip link set r0 type vxlan dev u0`, drift: "r ∓link r0.parent"},
+			{name: "another local", spoil: `$ip link set t0 type vxlan local 192.0.2.99`, drift: "x ~link t0.vxlan.local"},
+			{name: "another remote", spoil: `$ip link set t0 type vxlan remote 192.0.2.99`, drift: "x ~link t0.vxlan.remote"},
+			{name: "a group instead of the remote", spoil: `$ip link set t0 type vxlan group 239.9.9.9 dev u0`, drift: "x ~link t0.up, x ~link t0.vxlan.remote, x ~link t0.vxlan.group"},
+			{name: "another group", spoil: `$ip link set g0 type vxlan group 239.9.9.9 dev u0`, drift: "g ~link g0.up, g ~link g0.vxlan.group"},
+			{name: "a remote where none is", spoil: `$ip link set r0 type vxlan remote 192.0.2.99`, drift: "r ~link r0.vxlan.remote"},
+			{name: "another TTL", spoil: `$ip link set t0 type vxlan ttl 3`, drift: "x ~link t0.vxlan.ttl"},
+			{name: "learning", spoil: `$ip link set r0 type vxlan learning`, drift: "r ~link r0.vxlan.learning"},
+			{name: "MTU of a tunnel", spoil: `$ip link set t0 mtu 1400`, drift: "x ~link t0.mtu"},
+			{name: "MTU below a tunnel", spoil: `$ip link set u0 mtu 1400`, drift: "x ~link u0.mtu"},
+
+			{name: "own forwarding entries", spoil: `$bridge fdb append 00:00:00:00:00:00 dev t0 dst 192.0.2.77 && $bridge fdb add 02:00:00:00:00:88 dev r0 dst 192.0.2.88`},
+			{name: "own tunnel on our link", spoil: `$ip link add own0 address 02:00:00:00:00:05 type vxlan id 9 dev u0 dstport 4789 && $ip link set own0 up`},
+			{name: "own tunnel options", spoil: `$ip link set t0 type vxlan ageing 77`},
+		},
+	},
+	{
 		name: "policy",
 		pod:  firstNetwork,
 		steps: `

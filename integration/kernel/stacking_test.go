@@ -23,6 +23,7 @@ var lowers = map[string]layer{
 	"ipvlan":  {"{name: low, type: ipvlan, dependOn: [d], config: {name: low0}}", "link set d0 up; link add low0 link d0 type ipvlan mode l2; link set low0 up"},
 	"macvlan": {"{name: low, type: macvlan, dependOn: [d], config: {name: low0}}", "link set d0 up; link add low0 link d0 type macvlan mode bridge; link set low0 up"},
 	"vlan":    {"{name: low, type: vlan, dependOn: [d], config: {name: low0, id: 5}}", "link set d0 up; link add low0 link d0 type vlan id 5; link set low0 up"},
+	"vxlan":   {"{name: low, type: vxlan, dependOn: [d], config: {name: low0, id: 5, remote: 192.0.2.6}}", "link set d0 up; link add low0 type vxlan id 5 dev d0 remote 192.0.2.6 dstport 4789; link set low0 up"},
 	"vrf":     {"{name: low, type: vrf, dependOn: [d], config: {vrfname: low0, table: 9}}", "link add low0 type vrf table 9; link set d0 master low0; link set low0 up"},
 }
 
@@ -33,6 +34,7 @@ var uppers = map[string]layer{
 	"ipvlan":  {"{name: up, type: ipvlan, dependOn: [STEP], config: {name: up0, master: TARGET}}", "link add up0 link TARGET type ipvlan mode l2; link set up0 up"},
 	"macvlan": {"{name: up, type: macvlan, dependOn: [STEP], config: {name: up0, master: TARGET}}", "link add up0 link TARGET type macvlan mode bridge; link set up0 up"},
 	"vlan":    {"{name: up, type: vlan, dependOn: [STEP], config: {name: up0, id: 7, master: TARGET}}", "link add up0 link TARGET type vlan id 7; link set up0 up"},
+	"vxlan":   {"{name: up, type: vxlan, dependOn: [STEP], config: {name: up0, id: 7, master: TARGET}}", "link add up0 type vxlan id 7 dev TARGET dstport 4789; link set up0 up"},
 	"vrf":     {"{name: up, type: vrf, dependOn: [STEP], config: {vrfname: up0, table: 10, interfaces: [TARGET]}}", "link add up0 type vrf table 10; link set TARGET master up0; link set up0 up"},
 }
 

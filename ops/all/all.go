@@ -14,6 +14,7 @@ import (
 	"github.com/plumbline/plumbline/ops/vfiopci"
 	"github.com/plumbline/plumbline/ops/vlan"
 	"github.com/plumbline/plumbline/ops/vrf"
+	"github.com/plumbline/plumbline/ops/vxlan"
 )
 
 // Registry returns the step types plumbline knows.
@@ -30,5 +31,6 @@ func Registry() (*ops.Registry, error) {
 		bridge.Op,
 		dummy.Op,
 		vfiopci.Op,
+		vxlan.Op,
 	)
 }

@@ -133,6 +133,14 @@ func (g *generator) master() string {
 	return ", master: " + g.links[g.IntN(len(g.links))].link
 }
 
+// lower is what a tunnel sends through, at times the routes.
+func (g *generator) lower() string {
+	if g.IntN(3) == 0 {
+		return ", routed: true"
+	}
+	return g.master()
+}
+
 func (g *generator) build(t *testing.T) *optest.Case {
 	g.text.WriteString("apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec:\n  steps:\n")
 	c := &optest.Case{Name: "random", Given: ops.Givens{}}
@@ -208,7 +216,7 @@ func (g *generator) stack() {
 		return
 	}
 	link := fmt.Sprintf("l%d", g.n+1)
-	switch g.IntN(9) {
+	switch g.IntN(10) {
 	case 0, 1:
 		if q, ok := g.take(); ok && q.link != p.link {
 			g.step("bond", link, []port{p, q}, fmt.Sprintf("name: %s, mode: %s%s%s", link, []string{"active-backup", "balance-rr", "802.3ad"}[g.IntN(3)],
@@ -223,6 +231,9 @@ func (g *generator) stack() {
 	case 6:
 		g.step("ipvlan", link, []port{p}, "name: "+link+g.master()+g.mtu())
 	case 7:
+		g.step("vxlan", link, []port{p}, fmt.Sprintf("id: %d, name: %s%s%s%s", 1+g.IntN(3), link, g.lower(), g.mtu(),
+			[]string{"", ", remote: 192.0.2.9", ", local: \"2001:db8::5\"", ", ttl: 9"}[g.IntN(4)]))
+	case 8:
 		if q, ok := g.take(); ok && q.link != p.link {
 			g.step("bridge", link, []port{p, q}, "name: "+link+g.mtu())
 		}

@@ -1,0 +1,217 @@
+package vxlan
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+type config struct {
+	ops.AddressConfig
+	ID       uint32  `json:"id"`
+	Master   string  `json:"master,omitempty"`
+	Routed   bool    `json:"routed"`
+	Local    string  `json:"local,omitempty"`
+	Remote   string  `json:"remote,omitempty"`
+	Group    string  `json:"group,omitempty"`
+	Port     uint16  `json:"port"`
+	TTL      uint8   `json:"ttl"`
+	Learning bool    `json:"learning"`
+	Name     string  `json:"name,omitempty"`
+	MTU      *uint32 `json:"mtu,omitempty"`
+	MAC      *string `json:"mac,omitempty"`
+}
+
+// Op is the step type.
+var Op = ops.New(contract.Contract{
+	Type:    "vxlan",
+	Summary: "Make a VXLAN tunnel.",
+	Description: `Makes an Ethernet link whose frames travel in UDP packets. They leave through the master, by
+default the last interface of the step's dependencies. With ` + "`routed: true`" + `, and in a root step
+without a master, the routes of the sandbox decide instead.
+
+Frames for an unknown MAC are sent to ` + "`remote`" + ` or to the multicast ` + "`group`" + `; with neither, only
+forwarding entries that others add lead anywhere. The addresses of one tunnel are of one family.
+
+The port is 4789 unless said otherwise, on every kernel; the kernel's own default is 8472. Both ends need
+the same port. The kernel allows one tunnel per id, port and family in a network namespace, and no other
+socket on the port; a tunnel through a VRF needs another port than one through none. Put the master into
+its VRF in a step before this one: the kernel binds the tunnel to the VRF when it comes up.
+
+The headers take 50 bytes, over IPv6 70. An mtu that does not fit with them into the master's raises the
+master's, down to the devices. Without an mtu the tunnel has what fits.
+
+local, remote, ttl and learning change in place. A new group makes the link go down and up, because
+older kernels join it only then. For another id, port, family or master the link is recreated.`,
+	Example: `- name: tunnel
+  type: vxlan
+  dependOn: [bond0]
+  config:
+    id: 4100
+    local: 192.0.2.5
+    remote: 192.0.2.6
+    addresses: ["198.51.100.5/24"]
+`,
+	Params: ops.Join([]contract.Param{
+		{Name: "id", Aliases: []string{"vni"}, Type: contract.Integer, Required: true, Minimum: contract.Int(0), Maximum: contract.Int(1<<24 - 1), Description: "VXLAN network identifier (VNI)"},
+		{Name: "master", Aliases: []string{"dev"}, Type: contract.String, Format: contract.InterfaceName, Description: "interface that packets leave through; default: the last interface of the dependencies"},
+		{Name: "routed", Type: contract.Boolean, Default: false, Description: "no master: the routes of the sandbox decide; a root step without a master is routed in any case"},
+		{Name: "local", Type: contract.String, Description: "source address of packets; a prefix length is ignored, so that `{{ step.ips[0].address }}` can be written; default: the route's"},
+		{Name: "remote", Type: contract.String, Description: "address of the other end; a prefix length is ignored"},
+		{Name: "group", Type: contract.String, Format: contract.IP, Description: "multicast group of the other ends; needs a master"},
+		{Name: "port", Aliases: []string{"dstPort"}, Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(65535), Default: 4789, Description: "UDP port of both ends"},
+		{Name: "ttl", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(255), Default: 0, Description: "TTL or hop limit of packets; 0: the sandbox's default, and 1 to a group"},
+		{Name: "learning", Type: contract.Boolean, Default: true, Description: "learn from received frames which MAC is behind which address"},
+		ops.NameParam("vxlan and the id"),
+		ops.MTUParam("the master's less 50, over IPv6 less 70; without a master 1450 and 1430"),
+		ops.MACParam("MAC address; default: random, the kernel's"),
+	}, ops.AddressParams()),
+	Output: ops.Appends(),
+}, plan)
+
+func plan(p *ops.Planner, c config) error {
+	master, err := lower(p, c)
+	if err != nil {
+		return err
+	}
+	tunnel, err := ends(c, master)
+	if err != nil {
+		return err
+	}
+	if c.MAC != nil {
+		if err := ops.MAC("mac", *c.MAC); err != nil {
+			return err
+		}
+	}
+	if c.Name == "" {
+		c.Name = fmt.Sprintf("vxlan%d", c.ID)
+	}
+	for _, l := range p.Links() {
+		if p.Leaves(l.Key()) || l.Name == c.Name || netstate.OnHost(l.Name) {
+			continue // an edit may give the tunnel another name
+		}
+		if l.LinkKind == "vxlan" && sameTunnel(l.VXLAN, tunnel) {
+			return ops.ConflictWith(l.Name, "VXLAN %d on UDP port %d exists already as %q: the kernel allows one per sandbox; use another id or port", c.ID, c.Port, l.Name)
+		}
+	}
+	link := netstate.Link{
+		Name: c.Name, LinkKind: "vxlan", Parent: &master, VXLAN: tunnel, MTU: c.MTU, MAC: c.MAC, Up: new(true),
+	}
+	if master == "" && c.MTU == nil {
+		// The kernel would give it 1500, which fits through no Ethernet of that MTU.
+		link.MTU = new(1500 - link.KindTraits().Overhead(link))
+	}
+	if err := p.Want(link); err != nil {
+		return err
+	}
+	p.Produce(c.Name)
+	return p.Address(c.Name, c.AddressConfig)
+}
+
+// lower is the interface that packets leave through, "" where routes decide.
+func lower(p *ops.Planner, c config) (string, error) {
+	switch {
+	case c.Routed && c.Master != "":
+		return "", ops.Invalid("routed", "with routed: true the routes decide, and not the master %q: remove one of them", c.Master)
+	case c.Routed, c.Master == "" && p.Root():
+		return "", nil
+	}
+	return ops.Master(p, c.Master, false)
+}
+
+// ends reads the addresses of both ends, and refuses what vxlan_config_validate does.
+func ends(c config, master string) (*netstate.VXLAN, error) {
+	var local, remote, group netip.Addr
+	for _, a := range []struct {
+		field, text string
+		to          *netip.Addr
+		multicast   bool
+	}{{"local", c.Local, &local, false}, {"remote", c.Remote, &remote, false}, {"group", c.Group, &group, true}} {
+		if a.text == "" {
+			continue
+		}
+		addr, err := address(a.text)
+		switch {
+		case err != nil:
+			return nil, ops.Invalid(a.field, "%q is not an IP address", a.text)
+		case addr.IsUnspecified():
+			return nil, ops.Invalid(a.field, "%q is no address of anybody: remove it", a.text)
+		case a.multicast && !addr.IsMulticast():
+			return nil, ops.Invalid(a.field, "%q is not a multicast address: write remote for a single other end", a.text)
+		case !a.multicast && addr.IsMulticast():
+			return nil, ops.Invalid(a.field, "%q is a multicast address: write it as group", a.text)
+		}
+		*a.to = addr
+	}
+	to, field := remote, "remote"
+	if group.IsValid() {
+		to, field = group, "group"
+	}
+	switch {
+	case remote.IsValid() && group.IsValid():
+		return nil, ops.Invalid("group", "%q and the remote %q exclude one another: remove one of them", group, remote)
+	case local.IsValid() && to.IsValid() && local.Is4() != to.Is4():
+		return nil, ops.Invalid(field, "%q and the local %q are of different families: use addresses of one family", to, local)
+	case group.IsValid() && master == "":
+		return nil, ops.Invalid("group", "%q needs a master, through which the group is joined: name one", group)
+	}
+	if err := scopes(local, to, field, master); err != nil {
+		return nil, err
+	}
+	none, family := netip.IPv4Unspecified(), "ipv4"
+	if local.Is6() || to.Is6() {
+		none, family = netip.IPv6Unspecified(), "ipv6"
+	}
+	said := func(a netip.Addr) *string {
+		if !a.IsValid() {
+			a = none
+		}
+		return new(a.String())
+	}
+	return &netstate.VXLAN{
+		ID: &c.ID, Port: &c.Port, Family: &family,
+		Local: said(local), Remote: said(remote), Group: said(group), TTL: &c.TTL, Learning: &c.Learning,
+	}, nil
+}
+
+// scopes holds that a link-local address is at both ends of one link.
+func scopes(local, to netip.Addr, field, master string) error {
+	linkLocal := func(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() }
+	switch {
+	case linkLocal(local) && to.IsValid() && !linkLocal(to) && !to.IsLinkLocalMulticast():
+		return ops.Invalid(field, "%q is not link-local, and the local %q is: use addresses of one scope", to, local)
+	case linkLocal(to) && !linkLocal(local):
+		return ops.Invalid(field, "%q is link-local: give a link-local address as local too", to)
+	case linkLocal(local) && master == "":
+		return ops.Invalid("local", "%q is link-local, and needs a master: name one", local)
+	}
+	return nil
+}
+
+// address reads an address, with or without a prefix length.
+func address(text string) (netip.Addr, error) {
+	if prefix, err := netip.ParsePrefix(text); err == nil {
+		return prefix.Addr().Unmap(), nil
+	}
+	addr, err := netip.ParseAddr(text)
+	if err == nil && addr.Zone() != "" {
+		return addr, fmt.Errorf("zone %q", addr.Zone())
+	}
+	return addr.Unmap(), err
+}
+
+// sameTunnel reports whether the kernel refuses one beside the other
+// (vxlan_vni_in_use). Link-local ones are compared by their master too, which is left
+// to it.
+func sameTunnel(have, want *netstate.VXLAN) bool {
+	return have != nil && have.ID != nil && have.Port != nil && have.Family != nil &&
+		*have.ID == *want.ID && *have.Port == *want.Port && *have.Family == *want.Family && !linkLocalEnd(want)
+}
+
+func linkLocalEnd(v *netstate.VXLAN) bool {
+	a, err := netip.ParseAddr(*v.Local)
+	return err == nil && a.Is6() && a.IsLinkLocalUnicast()
+}
