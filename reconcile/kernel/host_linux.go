@@ -56,11 +56,7 @@ type Host struct {
 	homes   map[string]homeAddress // of virtual functions
 	indexes map[string]int         // of the links of physical functions
 	away    scratch                // zero until it is needed
-	upper   struct {
-		tried bool
-		probe upperProbe
-		err   error
-	}
+	upper   upperProbe             // zero until it is needed
 }
 
 // Open opens the host's side.
@@ -120,7 +116,7 @@ func (h *Host) NetnsID() reconcile.NetnsID { return h.socket.id }
 func (h *Host) Close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return errors.Join(h.socket.close(), h.away.close(), h.upper.probe.close(), h.home.ns.Close())
+	return errors.Join(h.socket.close(), h.away.close(), h.upper.close(), h.home.ns.Close())
 }
 
 // Sandbox opens the view of the namespace at path. A path that is missing or no

@@ -8,20 +8,26 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
-// hasUpper asks the kernel with one call what the search for VLANs asks with 8190:
-// whether any link at all stands on a device. Every VLAN is in the device's list of
-// upper links for as long as it exists (register_vlan_dev, unregister_vlan_dev), in
-// whatever namespace it is, and a BPF program can read whether that list is empty. The
-// program is run once for the question, on a packet of its own, and attached to
-// nothing. Where it cannot be loaded the search is made (docs/adr/0022).
+// nothingStacked asks the kernel with one call what is otherwise asked with 8191:
+// whether any link at all stands on a device. Every macvlan, ipvlan and VLAN is in the
+// device's list of upper links for as long as it works (register_vlan_dev,
+// macvlan_common_newlink, ipvlan_link_new), in whatever namespace it is, and a BPF
+// program can read whether that list is empty. The program is run once for the query,
+// on a packet of its own, and attached to nothing. Where it cannot be loaded links are
+// searched for by what the kernel refuses (docs/adr/0022).
 
 // upperProbe is the program; its zero value is one that is not there.
-type upperProbe struct{ program int }
+type upperProbe struct {
+	program int
+	proven  []string // with links of these kinds
+	failed  error    // why it cannot be used
+}
 
 // What the program answers. Neither is 0, which would also be no answer.
 const (
@@ -36,49 +42,55 @@ func (p upperProbe) close() error {
 	return unix.Close(p.program)
 }
 
-// nothingStacked reports whether it is certain that no link stands on a device of the
-// host.
-func (s *Sandbox) nothingStacked(index int) bool {
-	probe, err := s.host.upperProbe()
+// nothingStacked reports whether it is certain that no link stands on a device in c.
+func (s *Sandbox) nothingStacked(c *conn, index int) bool {
+	kinds := []string{"macvlan"}
+	if s.knowsVLANs() {
+		kinds = append(kinds, "vlan")
+	}
+	probe, err := s.host.upperProbe(kinds)
 	if err != nil {
 		return false
 	}
 	some := true
-	err = s.outside.enter(func() (err error) {
+	err = c.enter(func() (err error) {
 		some, err = probe.hasUpper(index)
 		return err
 	})
 	return err == nil && !some
 }
 
-// upperProbe loads the program, once. One that does not see a VLAN of ours is not
-// trusted: on a kernel where it reads something else it would clear every device.
-func (h *Host) upperProbe() (upperProbe, error) {
+// upperProbe loads the program, once. It is not trusted before it has seen a link of
+// each kind: on a kernel where it reads something else it would clear every device. A
+// kind is tried only where the kernel has it loaded, or is going to be asked for it.
+func (h *Host) upperProbe(kinds []string) (upperProbe, error) {
 	away, err := h.scratchSpace()
 	if err != nil {
 		return upperProbe{}, err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.upper.tried {
-		return h.upper.probe, h.upper.err
+	p := &h.upper
+	if p.failed == nil && p.program == 0 {
+		p.program, p.failed = loadUpperProbe(filepath.Join(h.sysfs.root, "kernel/btf/vmlinux"))
 	}
-	h.upper.tried = true
-	h.upper.probe, h.upper.err = loadUpperProbe(filepath.Join(h.sysfs.root, "kernel/btf/vmlinux"))
-	if h.upper.err == nil {
-		if h.upper.err = h.upper.probe.proven(away); h.upper.err != nil {
-			h.upper.err = errors.Join(h.upper.err, h.upper.probe.close())
-			h.upper.probe = upperProbe{}
+	for _, kind := range kinds {
+		if p.failed != nil || slices.Contains(p.proven, kind) {
+			continue
 		}
+		if err := p.prove(away, kind); err != nil {
+			p.failed = fmt.Errorf("try the program with a %s: %w", kind, err)
+		}
+		p.proven = append(p.proven, kind)
 	}
-	return h.upper.probe, h.upper.err
+	return *p, p.failed
 }
 
-// proven is an error unless the program tells a link without any upper link from one
-// with a VLAN. Both are made in the scratch namespace, and stay there: to remove them
-// would wait for the kernel.
-func (p upperProbe) proven(away scratch) error {
-	const lower = 1000 // an index of our choice
+// prove is an error unless the program tells a link without any upper link from one
+// with an upper link of a kind. Both are made in the scratch namespace, and stay there:
+// to remove them would wait for the kernel.
+func (p upperProbe) prove(away scratch, kind string) error {
+	lower := 1000 + len(p.proven) // an index of our choice
 	c := &conn{away.socket, &counters{}, false, Bounds{}}
 	create := func(index int, kind, name string, data *nl.RtAttr, more ...nl.NetlinkRequestData) error {
 		info := attr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, nil)
@@ -97,36 +109,40 @@ func (p upperProbe) proven(away scratch) error {
 			return nil
 		})
 	}
-	if err := create(lower, "veth", "lower", nil); err != nil {
+	if err := create(lower, "veth", kind+"-low", nil); err != nil {
 		return err
 	}
 	if err := expect(false); err != nil {
 		return err
 	}
 	data := attr(nl.IFLA_INFO_DATA|unix.NLA_F_NESTED, nil)
-	data.AddRtAttr(nl.IFLA_VLAN_ID, nl.Uint16Attr(1))
-	if err := create(0, "vlan", "upper", data, attr(unix.IFLA_LINK, nl.Uint32Attr(lower))); err != nil {
+	if kind == "vlan" {
+		data.AddRtAttr(nl.IFLA_VLAN_ID, nl.Uint16Attr(1))
+	} else {
+		data.AddRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(macvlanPassthru))
+	}
+	if err := create(0, kind, kind+"-up", data, attr(unix.IFLA_LINK, nl.Uint32Attr(uint32(lower)))); err != nil {
 		return err
 	}
 	return expect(true)
 }
 
 // loadUpperProbe loads the program, with the places of the structures of this kernel.
-func loadUpperProbe(types string) (upperProbe, error) {
+func loadUpperProbe(types string) (int, error) {
 	raw, err := os.ReadFile(types)
 	if err != nil {
-		return upperProbe{}, err
+		return 0, err
 	}
 	b, err := parseBTF(raw)
 	if err != nil {
-		return upperProbe{}, err
+		return 0, err
 	}
 	toContext, err := b.find(btfFunc, "bpf_cast_to_kern_ctx")
 	device, err1 := b.offset("sk_buff", "dev")
 	uppers, err2 := b.offset("net_device", "adj_list", "upper")
 	next, err3 := b.offset("list_head", "next")
 	if err := errors.Join(err, err1, err2, err3); err != nil {
-		return upperProbe{}, err
+		return 0, err
 	}
 	const (
 		r0, r1, r2 = 0, 1, 2
@@ -160,9 +176,9 @@ func loadUpperProbe(types string) (upperProbe, error) {
 	address(&pin, attr[4:], license)
 	fd, err := bpf(unix.BPF_PROG_LOAD, attr)
 	if err != nil {
-		return upperProbe{}, fmt.Errorf("load program: %w", err)
+		return 0, fmt.Errorf("load program: %w", err)
 	}
-	return upperProbe{fd}, nil
+	return fd, nil
 }
 
 // hasUpper runs the program on a device of the namespace of the calling thread.

@@ -95,6 +95,9 @@ func (s *Sandbox) probeUppers(ctx context.Context, w ifLink, last map[string]str
 	if users := allmultiUsers(w.raw); users > 0 {
 		found[upperAllmulti] = strconv.FormatUint(uint64(users), 10)
 	}
+	if s.nothingStacked(s.outside, w.link.Index) {
+		return s.withoutOwn(ctx, w, found, nil)
+	}
 	receiver, err := s.receiver(ctx, s.outside, w.link.Index)
 	if err != nil {
 		return nil, err
@@ -102,7 +105,7 @@ func (s *Sandbox) probeUppers(ctx context.Context, w ifLink, last map[string]str
 	if receiver != "" {
 		found[upperReceiver] = receiver
 	}
-	if !s.knowsVLANs() || w.link.MTU == nil || *w.link.MTU >= refusedMTU || s.nothingStacked(w.link.Index) {
+	if !s.knowsVLANs() || w.link.MTU == nil || *w.link.MTU >= refusedMTU {
 		return s.withoutOwn(ctx, w, found, nil)
 	}
 	look := func(ids func(name string) []uint16) error {
@@ -222,7 +225,9 @@ func (t *deviceMove) refuseReceiver(ctx context.Context) error {
 	var found string
 	t.to.count.gets.Add(1)
 	err = t.to.count.ask(false, func() (err error) {
-		found, err = t.receiver(ctx, t.to, w.link.Index)
+		if !t.nothingStacked(t.to, w.link.Index) {
+			found, err = t.receiver(ctx, t.to, w.link.Index)
+		}
 		return err
 	})
 	var errno unix.Errno
