@@ -30,6 +30,9 @@ type Request struct {
 	// Kept says that all of this topology was applied in this sandbox before, perhaps
 	// by an earlier version: see Planner.Kept.
 	Kept bool
+	// Prepared says that steps which give device nodes are made elsewhere, and are only
+	// verified here.
+	Prepared bool
 	// imagined, unless nil, fills Have with what is queried, see Vet.
 	imagined *imagination
 }
@@ -269,6 +272,7 @@ func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]
 	if !ok {
 		return fault.New(fault.Invalid, fmt.Errorf("type: unknown step type %q; known types are %s", step.Type, strings.Join(r.Types(), ", ")))
 	}
+	p.current.prepared = p.req.Prepared && len(op.Contract().Output.Devices) > 0
 	expanded, err := ref.Expand(step.Config, func(t ref.Ref) (any, error) {
 		res, ok := results[t.Step]
 		if !ok {

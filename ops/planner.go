@@ -65,8 +65,10 @@ type stepState struct {
 	gateway map[netstate.Key]string // of addresses
 	routes  []netstate.Route
 	devices *topology.Devices
-	pending string // what it waits for, "" when planned
-	later   string // what part of it waits for, the rest being planned
+	// prepared steps are made elsewhere, and only verified.
+	prepared bool
+	pending  string // what it waits for, "" when planned
+	later    string // what part of it waits for, the rest being planned
 	// withheld is why what it waits for cannot be observed, nil where it can.
 	withheld error
 	// ungated are the step's addresses that have no gateway yet, by their network;
@@ -400,6 +402,9 @@ func (p *Planner) want(o netstate.Object, adopt bool) error {
 	if err := p.req.imagined.spendWant(o); err != nil {
 		return err
 	}
+	if p.current.prepared {
+		return p.prepared(o)
+	}
 	l, isLink := o.(netstate.Link)
 	if isLink && l.LinkKind != "" && !adopt {
 		if err := p.makeLink(l); err != nil {
@@ -439,6 +444,26 @@ func (p *Planner) want(o netstate.Object, adopt bool) error {
 	}
 	if c, differs := netstate.NewUpdate(p.StepName(), have, o); differs {
 		p.view.Apply(c)
+	}
+	return nil
+}
+
+// prepared verifies what a step wants that was made elsewhere. In a sandbox that has
+// been applied it is left to whoever made it to check and repair it.
+func (p *Planner) prepared(o netstate.Object) error {
+	if p.Kept() {
+		return nil
+	}
+	have, ok := p.view.Get(o.Key())
+	switch {
+	case !p.view.Known(o):
+		p.need(o)
+		return errMissing
+	case !ok:
+		return netstate.Absent(o)
+	}
+	for _, d := range netstate.Diff(o, have) {
+		return fault.New(fault.NotReady, fmt.Errorf("is not prepared: %s: %s is %s, not %s", o.Key(), d.Path, netstate.FormatValue(d.Before), netstate.FormatValue(d.After)))
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ func (p *pass) refuseTaken(ctx context.Context, free bool) error {
 		return nil
 	}
 	for _, other := range p.r.holders(wanted) {
-		if other.Sandbox.ID == p.sandbox.ID || other.BootID != p.r.opts.BootID {
+		if other.Sandbox.ID == p.sandbox.ID || other.Sandbox.ID == p.sandbox.Prepared || other.BootID != p.r.opts.BootID {
 			continue
 		}
 		step, device := sharedDevice(wanted, other)

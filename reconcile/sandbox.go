@@ -13,10 +13,13 @@ import (
 // Sandbox is a topology and where to apply it.
 type Sandbox struct {
 	ID       SandboxID          `json:"id"`
-	Netns    string             `json:"netns"` // path of the network namespace
+	Netns    string             `json:"netns"` // path of the network namespace; "" for what needs none
 	Topology *topology.Topology `json:"topology"`
 	// Given is what was decided for its steps outside the topology.
 	Given ops.Givens `json:"given,omitempty"`
+	// Prepared is the sandbox that has made the steps which give device nodes, before
+	// there was this namespace. Here they are only verified. "" if there is none.
+	Prepared SandboxID `json:"prepared,omitempty"`
 }
 
 // NetnsID identifies a network namespace beyond its path, at which another one may be

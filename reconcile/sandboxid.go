@@ -14,6 +14,10 @@ type SandboxID string
 // fromFile begins the ID of a sandbox that a file describes.
 const fromFile = "run"
 
+// prepared takes the place of the pod sandbox in the ID of what is made for a claim
+// before there is one.
+const prepared = "prepared"
+
 // IDByHand is the ID of a topology that is applied from the command line.
 func IDByHand(netns, topology string) SandboxID { return SandboxID(netns + "/" + topology) }
 
@@ -27,11 +31,18 @@ func IDOfClaim(podSandbox, claimUID, topology string) SandboxID {
 	return SandboxID(podSandbox + "/" + claimUID + "/" + topology)
 }
 
+// IDOfPreparation is the ID of what is made of a topology for a claim before its pod
+// has a sandbox.
+func IDOfPreparation(claimUID, topology string) SandboxID {
+	return IDOfClaim(prepared, claimUID, topology)
+}
+
 // Origin are the parts of a SandboxID.
 type Origin struct {
 	Netns      string // of the command line or of a file
 	File       bool   // from a file
 	PodSandbox string // of the container runtime, for a claim
+	Prepared   bool   // for a claim, before there is a pod sandbox
 	ClaimUID   string // "" if not from a claim
 	Topology   string
 }
@@ -43,6 +54,8 @@ func (id SandboxID) Origin() Origin {
 		return Origin{Netns: parts[0], Topology: parts[1]}
 	case len(parts) == 3 && parts[0] == fromFile:
 		return Origin{Netns: parts[1], File: true, Topology: parts[2]}
+	case len(parts) == 3 && parts[0] == prepared:
+		return Origin{Prepared: true, ClaimUID: parts[1], Topology: parts[2]}
 	case len(parts) == 3:
 		return Origin{PodSandbox: parts[0], ClaimUID: parts[1], Topology: parts[2]}
 	}

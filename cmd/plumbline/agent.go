@@ -29,6 +29,7 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/inventory/publish"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/binding"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/liveness"
@@ -54,7 +55,7 @@ type agent struct {
 
 	nriSocket, nriIndex     string
 	pluginDir, registrarDir string
-	cdiDir, proc            string
+	cdiDir, proc, sys       string
 	physicalNetworks        map[string]string
 
 	metricsAddress string
@@ -77,7 +78,8 @@ topologies are verified in its sandbox.
 
 Needs the capabilities NET_ADMIN and SYS_ADMIN, the host's network namespace, and
 the directories below at their paths on the host. In a container, where /proc/sys
-is read-only, --proc names a directory with the host's /proc/sys.
+is read-only, --proc names a directory with the host's /proc/sys. To bind functions to
+drivers, as steps of type vfio-pci do, --sys names one with the host's /sys likewise.
 
 Serves /metrics, /healthz and /readyz. When it stops, the networks of all pods stay.
 Two agents may run at the same time during an update.`,
@@ -94,6 +96,7 @@ Two agents may run at the same time during an update.`,
 	f.StringVar(&g.registrarDir, "registrar-dir", "/var/lib/kubelet/plugins_registry", "`directory` in which the kubelet looks for plugins")
 	f.StringVar(&g.cdiDir, "cdi-dir", "/var/run/cdi", "`directory` in which the container runtime looks for CDI devices")
 	f.StringVar(&g.proc, "proc", "/proc", "`directory` with a writable sys/net")
+	f.StringVar(&g.sys, "sys", "/sys", "`directory` with a writable bus/pci and devices, to bind drivers")
 	f.StringToStringVar(&g.physicalNetworks, "physical-network", nil, "`interface=network`: the physical network of a PF; may be repeated")
 	f.StringVar(&g.metricsAddress, "metrics-address", "127.0.0.1:9808", "`address` to serve metrics and probes on")
 	f.StringVar(&g.probeSocket, "probe-socket", "", "`socket` to serve probes on, not shared with another agent; none if empty")
@@ -203,6 +206,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Record:   func(id reconcile.SandboxID) (reconcile.Record, bool, error) { return s.engine.store.Get(id) },
 	})}
 	s.app.host = kernel.Options{Netns: "/proc/thread-self/ns/net", Proc: s.proc, Disturb: disturb()}
+	s.app.pci = binding.Options{Writable: s.sys}
 	if s.engine, err = s.app.engine("agent", true, s.recorder); err != nil {
 		return err
 	}
@@ -212,7 +216,8 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		return err
 	}
 	s.keeper = attachment.New(attachment.Options{
-		Store: s.store, Engine: s.engine.Reconciler, Yield: func() func() { return s.loop.Yield() }, Gate: gate.Dir(s.cdiDir), Reporter: claimstatus.Claims{To: s.status, Contracts: s.app.registry},
+		Store: s.store, Engine: s.engine.Reconciler, Yield: func() func() { return s.loop.Yield() }, Gate: gate.Dir(s.cdiDir),
+		Contracts: s.app.registry, Reporter: claimstatus.Claims{To: s.status, Contracts: s.app.registry},
 		Refine: func(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) error {
 			return s.plugin.Refine(ctx, c, results)
 		},

@@ -54,7 +54,7 @@ func (a *app) engine(command string, writes bool, recorder reconcile.Recorder) (
 	}
 	e.Reconciler = reconcile.New(reconcile.Options{
 		Registry: a.registry, Store: e.store, Open: e.open, BootID: e.host.BootID(), Recorder: recorder,
-		External: []reconcile.ExternalDomain{binding.Open(binding.Options{}).Domain()},
+		External: []reconcile.ExternalDomain{binding.Open(a.pci).Domain()},
 	})
 	return e, nil
 }

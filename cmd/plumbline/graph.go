@@ -225,5 +225,5 @@ func (t text) coloured(word, line string) string {
 
 // sandbox writes the line above what is said of a sandbox.
 func (t text) sandbox(st reconcile.Status) {
-	t.line("%s", t.bold(fmt.Sprintf("%s  %s", st.Sandbox, st.State))+fmt.Sprintf("  (namespace %s, topology %s)", st.Netns, st.Topology))
+	t.line("%s", t.bold(fmt.Sprintf("%s  %s", st.Sandbox, st.State))+fmt.Sprintf("  (%s, topology %s)", placeOf(st.Netns), st.Topology))
 }

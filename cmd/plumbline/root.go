@@ -17,6 +17,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/reconcile/binding"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
@@ -31,7 +32,8 @@ type app struct {
 	stateDir string
 	timeout  time.Duration
 	verbose  bool
-	host     kernel.Options // where the host is found; not a matter of flags but for agent
+	pci      binding.Options // likewise
+	host     kernel.Options  // where the host is found; not a matter of flags but for agent
 }
 
 func newRoot(std stdio) *cobra.Command {

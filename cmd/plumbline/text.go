@@ -212,6 +212,14 @@ func dash(s string) string {
 	return s
 }
 
+// placeOf says where a sandbox is.
+func placeOf(netns string) string {
+	if netns == "" {
+		return "needs no namespace"
+	}
+	return "namespace " + netns
+}
+
 // status writes the verdict on each sandbox.
 func (t text) status(all []sandboxStatus) {
 	if len(all) == 0 {
@@ -222,7 +230,7 @@ func (t text) status(all []sandboxStatus) {
 		if node.FromFile(st.Sandbox) {
 			by = ", kept by a file"
 		}
-		t.line("%s", t.bold(fmt.Sprintf("%s  %s", st.Sandbox, st.State))+fmt.Sprintf("  (namespace %s%s, applied %s)", st.Netns, by, st.Updated.Format("2006-01-02 15:04:05")))
+		t.line("%s", t.bold(fmt.Sprintf("%s  %s", st.Sandbox, st.State))+fmt.Sprintf("  (%s%s, applied %s)", placeOf(st.Netns), by, st.Updated.Format("2006-01-02 15:04:05")))
 		if st.Failure != "" {
 			t.line("  %s", strings.ReplaceAll(st.Failure, "\n", "\n  "))
 		}

@@ -111,7 +111,11 @@ func newAgentBenchOf(t *testing.T, options cluster.NodeOptions, choose func(cont
 		t.Fatal(err)
 	}
 	began := time.Now()
-	if err := b.InstallRelease(t.Context(), release); err != nil {
+	var values []string
+	if release == (cluster.Release{}) {
+		values = append(values, "agent.driverBinding=true") // which earlier charts do not know
+	}
+	if err := b.InstallRelease(t.Context(), release, values...); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("installed after %s", time.Since(began).Round(10*time.Millisecond))
@@ -323,6 +327,7 @@ func TestAgent(t *testing.T) {
 				b.has(t, "unclaimed", "net1", "net2")
 				b.drop(t, "unclaimed")
 			})
+			t.Run("user space", b.testUserSpace)
 			t.Run("gate", b.testGate)
 			t.Run("agent restarted", b.testRestart)
 			t.Run("registered again", b.testRegistered)
@@ -341,6 +346,56 @@ func TestAgent(t *testing.T) {
 		})
 	}
 }
+
+// testUserSpace gives a pod a virtual function that it drives by itself. The agent is
+// killed meanwhile, and the function is back on the host in the end.
+func (b *agentBench) testUserSpace(t *testing.T) {
+	b.shell(t, "modprobe vfio-pci")
+	address := strings.TrimSpace(b.shell(t, "basename $(readlink /sys/class/net/enp3s0f0v2/device)"))
+	kubectl(t, b.Cluster, driven, "apply", "-f", "-")
+	kubectl(t, b.Cluster, "", "wait", "--for=create", "--timeout=60s", "deviceclass/driven-vf")
+	b.create(t, claimingPod("driven", "driven"))
+	b.ready(t, "driven")
+	drives := func(when string) {
+		t.Helper()
+		if said := kubectl(t, b.Cluster, "", "exec", "driven", "--", "/pod", "drive", address); !strings.Contains(said, "opened "+address) {
+			t.Errorf("%s: %s", when, said)
+		}
+	}
+	drives("started")
+	if said := b.shell(t, "ip link show enp3s0f0"); !strings.Contains(said, "vlan 9") || !strings.Contains(said, "02:00:00:00:0d:0d") {
+		t.Errorf("the physical function does not hold what the step says:\n%s", said)
+	}
+
+	b.agent(t, "KILL")
+	until(t, "the agent runs again", 120*time.Second, func() bool {
+		return strings.TrimSpace(kubectl(t, b.Cluster, "", "-n", cluster.ProductNamespace, "get", "daemonset/plumbline-agent", "-o", "jsonpath={.status.numberUnavailable}")) == ""
+	})
+	drives("with another agent")
+	b.shell(t, "cd /sys/bus/pci/devices/"+address+" && echo "+address+" >driver/unbind && echo >driver_override && echo "+address+" >/sys/bus/pci/drivers_probe")
+	until(t, "the driver is bound again", 2*time.Minute, func() bool {
+		return strings.HasSuffix(strings.TrimSpace(b.shell(t, "readlink /sys/bus/pci/devices/"+address+"/driver || true")), "/vfio-pci")
+	})
+	drives("repaired")
+	b.drop(t, "driven")
+}
+
+const driven = `
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: driven}
+spec:
+  steps:
+  - name: vf
+    type: vfio-pci
+    selector: {cel: 'device.attributes["dra.networking"].ifName == "enp3s0f0v2"'}
+    config: {vlan: 9, mac: "02:00:00:00:0d:0d"}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: driven, namespace: default}
+spec: {spec: {devices: {requests: [{name: vf, exactly: {deviceClassName: driven-vf}}]}}}
+`
 
 // testGate makes a new sandbox while the agent hangs: its hook times out, the
 // runtime goes on without it, and all that holds the container back is the gate,

@@ -21,8 +21,11 @@ import (
 
 // Options say where the machine is found. The zero value is this one.
 type Options struct {
-	// Sysfs is where sysfs is mounted and can be written; /sys when empty.
+	// Sysfs is where sysfs is mounted; /sys when empty.
 	Sysfs string
+	// Writable is where bus/pci and devices of sysfs can be written; Sysfs when empty. A
+	// container's own is read-only.
+	Writable string
 	// Patience bounds the wait for a driver to let go of a function. Default 2 s.
 	Patience time.Duration
 }
@@ -30,6 +33,7 @@ type Options struct {
 // Host is the PCI functions of this machine. It is safe for concurrent use.
 type Host struct {
 	root     string
+	writable string
 	patience time.Duration
 
 	mu sync.Mutex
@@ -43,10 +47,13 @@ func Open(o Options) *Host {
 	if o.Sysfs == "" {
 		o.Sysfs = "/sys"
 	}
+	if o.Writable == "" {
+		o.Writable = o.Sysfs
+	}
 	if o.Patience == 0 {
 		o.Patience = 2 * time.Second
 	}
-	return &Host{root: o.Sysfs, patience: o.Patience, unbinding: map[string]chan error{}}
+	return &Host{root: o.Sysfs, writable: o.Writable, patience: o.Patience, unbinding: map[string]chan error{}}
 }
 
 // Domain is the part of the engine's options that makes it keep bindings. Their
@@ -184,7 +191,7 @@ func (h *Host) Apply(ctx context.Context, c netstate.Change) error {
 // rebind gives a function another driver, "" for none, or the one that it had.
 func (h *Host) rebind(ctx context.Context, id, from, to string) error {
 	if to != "" {
-		if _, err := os.Stat(h.driver(to)); err != nil {
+		if _, err := os.Stat(filepath.Join(h.root, "bus/pci/drivers", to)); err != nil {
 			return fault.New(fault.Unsupported, fmt.Errorf("driver %q is not loaded: run modprobe %s on the node, and name it in /etc/modules-load.d", to, to))
 		}
 		// From here on nothing else takes the function, also after a crash.
@@ -210,11 +217,9 @@ func (h *Host) rebind(ctx context.Context, id, from, to string) error {
 	return err
 }
 
-func (h *Host) driver(name string) string { return filepath.Join(h.root, "bus/pci/drivers", name) }
-
 // bind binds a function that has no driver. It is no error that somebody was faster.
 func (h *Host) bind(id, driver string) error {
-	err := write(filepath.Join(h.driver(driver), "bind"), id)
+	err := h.write(filepath.Join("drivers", driver, "bind"), id)
 	if target(h.function(id), "driver") == driver {
 		return nil
 	}
@@ -237,7 +242,7 @@ func (h *Host) unbind(ctx context.Context, id, driver string) error {
 		done = make(chan error, 1)
 		h.unbinding[id] = done
 		go func() {
-			done <- write(filepath.Join(h.driver(driver), "unbind"), id)
+			done <- h.write(filepath.Join("drivers", driver, "unbind"), id)
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			delete(h.unbinding, id)
@@ -265,7 +270,7 @@ func (h *Host) override(id, driver string) error {
 	if err == nil && have == driver || have == "(null)" && driver == "" {
 		return nil
 	}
-	if err := write(filepath.Join(h.function(id), "driver_override"), driver+"\n"); err != nil {
+	if err := h.write(filepath.Join("devices", id, "driver_override"), driver+"\n"); err != nil {
 		return because(err, "driver_override %q", driver)
 	}
 	return nil
@@ -284,8 +289,9 @@ func because(err error, format string, args ...any) error {
 	return what
 }
 
-func write(file, text string) error {
-	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+// write writes a file of the PCI bus.
+func (h *Host) write(file, text string) error {
+	f, err := os.OpenFile(filepath.Join(h.writable, "bus/pci", file), os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}

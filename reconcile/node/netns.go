@@ -82,6 +82,9 @@ func (n Netns) ID(topology string) reconcile.SandboxID {
 // namespace that was recorded. A record of another boot counts as alive if anything is
 // at its path, as the namespaces cannot be compared.
 func Alive(rec reconcile.Record, bootID string) bool {
+	if rec.Sandbox.Netns == "" {
+		return rec.BootID == bootID // it needs no namespace, and ends with the boot
+	}
 	var st unix.Stat_t
 	if unix.Stat(rec.Sandbox.Netns, &st) != nil {
 		return false

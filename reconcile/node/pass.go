@@ -107,7 +107,7 @@ func (l *Loop) ensure(ctx context.Context, w desired, rec reconcile.Record, know
 			return retryLater, err
 		}
 	}
-	if err := l.Watcher.Add(w.id, sb.Netns); err != nil {
+	if err := l.watch(sb); err != nil {
 		return retryLater, err
 	}
 	begun := l.Now()
@@ -183,11 +183,14 @@ func sameSandbox(a, b reconcile.Sandbox) bool {
 // permits it.
 func (l *Loop) checkAndRepair(ctx context.Context, rec reconcile.Record) (verdict, error) {
 	id := rec.Sandbox.ID
+	if rec.Sandbox.Netns == "" && rec.BootID != l.BootID {
+		return done, nil // the boot has undone it: whoever prepared it does so again, or releases it
+	}
 	if !Alive(rec, l.BootID) {
 		l.Watcher.Remove(id)
 		return done, fault.New(fault.Gone, fmt.Errorf("network namespace %q is gone: delete the sandbox, or recreate the namespace and apply", rec.Sandbox.Netns))
 	}
-	if err := l.Watcher.Add(id, rec.Sandbox.Netns); err != nil {
+	if err := l.watch(rec.Sandbox); err != nil {
 		return retryLater, err
 	}
 	l.noteHostDependency(rec.Sandbox, rec.History)
@@ -216,6 +219,16 @@ func (l *Loop) checkAndRepair(ctx context.Context, rec reconcile.Record) (verdic
 		return retryLater, err // it is being deleted or applied: that is no drift
 	}
 	return l.repair(ctx, rec, begun)
+}
+
+// watch watches the namespace of a sandbox. What needs none is checked when a device of
+// the host has changed, and periodically.
+func (l *Loop) watch(sb reconcile.Sandbox) error {
+	if sb.Netns == "" {
+		l.sched.enqueueAt(sb.ID, l.Now().Add(l.Resync))
+		return nil
+	}
+	return l.Watcher.Add(sb.ID, sb.Netns)
 }
 
 // check checks a sandbox while no pass runs on it: what an update is just changing is

@@ -5,6 +5,7 @@
 //	pod show            print, and end
 //	pod ping ADDRESS    one ICMP echo, for at most 5 s; for kubectl exec
 //	pod listen PORT     print, and answer HTTP on the port with the same
+//	pod drive ADDRESS   open that PCI function by its VFIO group, and end; for kubectl exec
 //	pod pause           only wait, as the process that keeps a pod's namespaces
 //
 // It has no shell and needs no file: it is the only thing in its image.
@@ -18,8 +19,11 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/plumbline/plumbline/integration/vfio"
 )
 
 func main() {
@@ -47,6 +51,8 @@ func run(arguments []string, end <-chan os.Signal) error {
 		return show(os.Stdout)
 	case verb == "ping" && len(arguments) == 2:
 		return ping(arguments[1], 5*time.Second)
+	case verb == "drive" && len(arguments) == 2:
+		return drive(arguments[1])
 	case verb == "listen" && len(arguments) == 2:
 		if err := show(os.Stdout); err != nil {
 			return err
@@ -57,6 +63,20 @@ func run(arguments []string, end <-chan os.Signal) error {
 	}
 	<-end
 	return nil
+}
+
+// drive opens a function as a driver in user space does.
+func drive(address string) error {
+	groups, err := filepath.Glob("/dev/vfio/[0-9]*")
+	if err != nil || len(groups) != 1 {
+		return fmt.Errorf("%d groups in /dev/vfio, want 1: %v", len(groups), err)
+	}
+	device, err := vfio.Open(groups[0], address)
+	if err != nil {
+		return err
+	}
+	fmt.Println("opened", address, "by", groups[0])
+	return device.Close()
 }
 
 func show(w io.Writer) error {

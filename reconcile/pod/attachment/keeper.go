@@ -20,6 +20,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -58,10 +59,12 @@ type Pod struct {
 
 // Options is what a Keeper works with.
 type Options struct {
-	Store    *claims.Store
-	Engine   Engine
-	Gate     gate.Dir
-	Reporter Reporter
+	Store  *claims.Store
+	Engine Engine
+	Gate   gate.Dir
+	// Contracts tell which steps give device nodes.
+	Contracts contract.Set
+	Reporter  Reporter
 	// Refine is told the results per topology before the gate opens. A failure
 	// is logged and stands in no pod's way.
 	Refine func(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) error
@@ -257,7 +260,7 @@ func (k *Keeper) apply(ctx context.Context, e *claims.Entry, a *attempt, netns r
 		s.Phase, s.Failure = claims.Attached, ""
 		if err = k.Store.PutSandboxes(*e); err == nil {
 			ready()
-			err = k.Gate.Open(e.UID, pod.Sandbox, pod.Netns)
+			err = k.openGate(e, pod.Sandbox, pod.Netns)
 		}
 	}
 	if err != nil {
@@ -269,6 +272,32 @@ func (k *Keeper) apply(ctx context.Context, e *claims.Entry, a *attempt, netns r
 	}
 	k.Reporter.Attached(pod, e.Claim, reports)
 	return nil
+}
+
+// openGate opens the gate of a claim for a sandbox, with the device nodes that its
+// steps have given.
+func (k *Keeper) openGate(e *claims.Entry, sandbox, netns string) error {
+	var nodes []string
+	for i := range e.Topologies {
+		if !e.Topologies[i].Prepared {
+			continue
+		}
+		rec, known, err := k.Engine.Record(e.SandboxID(sandbox, &e.Topologies[i]))
+		if err != nil || !known {
+			return errors.Join(err, fault.New(fault.NotReady, fmt.Errorf("topology %q: the results of its steps are not recorded", e.Topologies[i].Object.Name)))
+		}
+		for _, step := range rec.Results {
+			if step.Result.Devices == nil {
+				continue
+			}
+			for _, n := range step.Result.Devices.DeviceNodes {
+				if !slices.Contains(nodes, n) { // all groups are reached by one node of VFIO
+					nodes = append(nodes, n)
+				}
+			}
+		}
+	}
+	return k.Gate.Open(e.UID, sandbox, netns, nodes...)
 }
 
 func resultsOf(reports []reconcile.Report) [][]topology.StepResult {
@@ -562,6 +591,33 @@ func (k *Keeper) releaseRecord(ctx context.Context, id reconcile.SandboxID) erro
 	ctx, cancel := context.WithTimeout(ctx, k.ReleaseTimeout)
 	defer cancel()
 	_, err := k.Engine.Release(ctx, id)
+	return err
+}
+
+// Prepare makes what a claim needs before its pod has a sandbox, or leaves nothing of
+// it. What is made already is verified. The caller has the claim's lock.
+func (k *Keeper) Prepare(ctx context.Context, c *claims.Claim) error {
+	for i := range c.Topologies {
+		if t := &c.Topologies[i]; t.Prepared {
+			if err := k.prepare(ctx, c, t, &t.Object); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (k *Keeper) prepare(ctx context.Context, c *claims.Claim, t *claims.Topology, o *v1alpha1.NetworkTopology) error {
+	sb, err := c.Preparation(t, o, k.Contracts)
+	if err != nil {
+		return fault.New(fault.Invalid, err)
+	}
+	begun := k.Now()
+	rep, err := k.Engine.Ensure(ctx, sb)
+	if err == nil && !rep.Unchanged {
+		k.Log.Info("devices prepared", "sandbox", sb.ID, "claim", c.Namespace+"/"+c.Name, "pod", c.Pod.Name,
+			"changes", len(rep.Changes), "took", k.Now().Sub(begun).Round(time.Microsecond))
+	}
 	return err
 }
 

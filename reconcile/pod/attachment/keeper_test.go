@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/pod/attachment"
@@ -45,12 +46,14 @@ type world struct {
 	fails  map[int64]bool // generations whose Ensure fails
 	half   bool           // what fails is left half made
 	follow error
-	told   []string
-	ended  []fault.Kind             // what came of attachments behind the gate
-	slow   map[string]time.Duration // by topology: how long each of its changes takes
-	deaf   map[string]bool          // by topology: they are not cancelled
-	slips  map[string]int           // by topology: how many attempts fail at their last change
-	made   int                      // changes of slow topologies
+	// results are those of every topology.
+	results []topology.StepResult
+	told    []string
+	ended   []fault.Kind             // what came of attachments behind the gate
+	slow    map[string]time.Duration // by topology: how long each of its changes takes
+	deaf    map[string]bool          // by topology: they are not cancelled
+	slips   map[string]int           // by topology: how many attempts fail at their last change
+	made    int                      // changes of slow topologies
 }
 
 func newWorld(t *testing.T) *world {
@@ -71,9 +74,13 @@ func (w *world) restart(dir, bootID string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	registry, err := all.Registry()
+	if err != nil {
+		w.t.Fatal(err)
+	}
 	w.gate = gate.Dir(filepath.Join(dir, "cdi"))
 	w.Keeper = attachment.New(attachment.Options{
-		Store: w.store, Engine: w, Gate: w.gate, Reporter: w, Identify: w.identify, Now: time.Now,
+		Store: w.store, Engine: w, Gate: w.gate, Contracts: registry, Reporter: w, Identify: w.identify, Now: time.Now,
 		Refine: func(context.Context, *claims.Claim, [][]topology.StepResult) error { return nil },
 		Ended: func(outcome fault.Kind, _ time.Duration) {
 			w.mu.Lock()
@@ -111,7 +118,7 @@ func (w *world) Ensure(ctx context.Context, sb reconcile.Sandbox) (reconcile.Rep
 		}
 		return reconcile.Report{}, fault.New(fault.Unsupported, errors.New("not this generation"))
 	}
-	w.held[sb.ID] = reconcile.Record{Sandbox: sb, BootID: w.store.BootID, Phase: reconcile.Applied}
+	w.held[sb.ID] = reconcile.Record{Sandbox: sb, BootID: w.store.BootID, Phase: reconcile.Applied, Results: w.results}
 	return reconcile.Report{Sandbox: sb.ID}, nil
 }
 
@@ -279,6 +286,42 @@ func (w *world) refused(err error, kind fault.Kind, text string) {
 // env is the environment of a container that was made through an open gate.
 func env(uid types.UID, sandbox string) []string {
 	return []string{"PLUMBLINE_CLAIM_" + strings.ToUpper(string(uid)) + "=" + string(uid) + "/" + sandbox}
+}
+
+// TestPrepareFirst: the devices of a claim are prepared before its sandbox, and restored
+// after it; their nodes are in the gate, also in one that was lost and is opened again.
+func TestPrepareFirst(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("a", "t1")
+	e, _, err := w.store.Get("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Topologies[0].Prepared = true
+	e.Topologies[0].Object.Spec.Steps = append(e.Topologies[0].Object.Spec.Steps, v1alpha1.Step{Name: "v", Type: "vfio-pci"})
+	w.ok(w.store.Put(e.Claim))
+	w.results = []topology.StepResult{{Name: "v", Result: topology.Result{Devices: &topology.Devices{DeviceNodes: []string{"/dev/vfio/42"}}}}}
+	pod := w.sandbox("s1", 1)
+	w.ok(w.Prepare(t.Context(), &e.Claim))
+	w.want("+prepared/a/t1")
+	w.ok(w.Attach(t.Context(), pod))
+	w.want("+s1/a/t1")
+	nodes := func(when string) {
+		t.Helper()
+		files, _ := filepath.Glob(filepath.Join(string(w.gate), "*.json"))
+		if len(files) != 1 {
+			t.Fatalf("%s: gates %v", when, files)
+		}
+		if data, err := os.ReadFile(files[0]); err != nil || !strings.Contains(string(data), "/dev/vfio/42") {
+			t.Errorf("%s: %v: %s", when, err, data)
+		}
+	}
+	nodes("attached")
+	w.ok(w.gate.Close("a"))
+	w.ok(w.Synchronize([]attachment.Pod{pod}))
+	nodes("opened again")
+	w.ok(w.Withdraw(t.Context(), "a"))
+	w.want("-s1/a/t1", "-prepared/a/t1")
 }
 
 func TestLife(t *testing.T) {

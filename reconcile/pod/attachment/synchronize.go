@@ -62,7 +62,7 @@ func (k *Keeper) checkGate(e claims.Entry) error {
 		return errors.Join(err, k.Gate.Close(e.UID))
 	}
 	if s := k.opens(&e); s.ID != "" {
-		return k.Gate.Open(e.UID, s.ID, s.Netns)
+		return k.openGate(&e, s.ID, s.Netns)
 	}
 	return k.Gate.Close(e.UID)
 }

@@ -176,6 +176,11 @@ func (k *Keeper) ensureGeneration(ctx context.Context, e *claims.Entry, t *claim
 	if err != nil {
 		return reconcile.Report{}, fault.New(fault.Invalid, err)
 	}
+	if t.Prepared {
+		if err := k.prepare(ctx, &e.Claim, t, o); err != nil {
+			return reconcile.Report{}, err
+		}
+	}
 	return k.ensureUrgent(ctx, sb)
 }
 

@@ -46,6 +46,9 @@ type Topology struct {
 	// is one of both, or on the way between them.
 	Next    *v1alpha1.NetworkTopology `json:"next,omitempty"`
 	Devices []Device                  `json:"devices"`
+	// Prepared says that steps which give device nodes are made before there is a
+	// sandbox, see Preparation.
+	Prepared bool `json:"prepared,omitempty"`
 }
 
 // OnePF returns remarks on devices that fail together although the topology joins them
@@ -167,7 +170,38 @@ func (c *Claim) SandboxOf(t *Topology, o *v1alpha1.NetworkTopology, sandbox, net
 			given[d.Step] = d.Given()
 		}
 	}
-	return reconcile.Sandbox{ID: c.SandboxID(sandbox, t), Netns: netns, Topology: decoded, Given: given}, nil
+	sb := reconcile.Sandbox{ID: c.SandboxID(sandbox, t), Netns: netns, Topology: decoded, Given: given}
+	if t.Prepared {
+		sb.Prepared = reconcile.IDOfPreparation(string(c.UID), t.Object.Name)
+	}
+	return sb, nil
+}
+
+// Prepares reports whether something is made for the claim before there is a sandbox. It
+// is there until the claim is withdrawn.
+func (c *Claim) Prepares() bool {
+	return slices.ContainsFunc(c.Topologies, func(t Topology) bool { return t.Prepared })
+}
+
+// Preparation returns what of one generation of a topology is made before there is a
+// sandbox, the steps that give device nodes: a runtime is given the nodes when it
+// creates a container. It needs no namespace.
+func (c *Claim) Preparation(t *Topology, o *v1alpha1.NetworkTopology, contracts contract.Set) (reconcile.Sandbox, error) {
+	sb, err := c.SandboxOf(t, o, "", "")
+	if err != nil {
+		return reconcile.Sandbox{}, err
+	}
+	part := *sb.Topology
+	part.Steps = slices.DeleteFunc(slices.Clone(part.Steps), func(s topology.Step) bool { return !GivesNodes(contracts, &s) })
+	maps.DeleteFunc(sb.Given, func(step string, _ ops.Given) bool { _, ok := part.Step(step); return !ok })
+	sb.ID, sb.Prepared, sb.Topology = reconcile.IDOfPreparation(string(c.UID), t.Object.Name), "", &part
+	return sb, nil
+}
+
+// GivesNodes reports whether a step gives device nodes.
+func GivesNodes(contracts contract.Set, s *topology.Step) bool {
+	known, ok := contracts.Contract(s.Type)
+	return ok && len(known.Output.Devices) > 0
 }
 
 // Phase is how far a claim has come in a sandbox.

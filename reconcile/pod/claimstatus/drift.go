@@ -77,6 +77,9 @@ func (d *DriftReport) Pass(p reconcile.Pass) {
 	case p.Outcome == "" && len(p.Left) > 0: // Drift has reported that
 	case p.Outcome == "" && len(p.Changes) > 0:
 		d.isNew(p.Sandbox, "")
+		if p.Sandbox.Origin().Prepared {
+			rec.Results = nil // those of the pod's sandbox hold
+		}
 		d.Reporter.Repaired(SubjectOf(&c), p.Topology, rec.Results)
 	case p.Outcome != "" && d.isNew(p.Sandbox, rec.Failure):
 		d.Reporter.Degraded(SubjectOf(&c), p.Topology, fault.New(p.Outcome, rec.FailureError()))

@@ -28,8 +28,11 @@ import (
 	"github.com/plumbline/plumbline/topology/contract"
 )
 
-// Keeper ends what a claim has in sandboxes.
+// Keeper makes and ends what a claim has on the node.
 type Keeper interface {
+	// Prepare makes what the claim needs before its pod has a sandbox. The caller has
+	// the claim's lock.
+	Prepare(ctx context.Context, c *claims.Claim) error
 	Withdraw(ctx context.Context, uid types.UID) error
 }
 

@@ -72,7 +72,7 @@ func (d *decision) try(ctx context.Context) ([]kubeletplugin.Device, error) {
 // all claims only for the moment in which its devices are reserved. An attachment may
 // have the claim's lock for minutes, and changes nothing of the answer.
 func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
-	if e, _, answers, err := d.recorded(); answers || err != nil {
+	if e, _, answers, err := d.recorded(); answers && !d.toPrepare(&e) || err != nil {
 		return d.devices(e), err
 	}
 	unlock, err := d.Store.Lock(ctx, d.rc.UID)
@@ -82,6 +82,8 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 	defer unlock()
 	e, known, answers, err := d.recorded()
 	switch {
+	case answers && err == nil && d.toPrepare(&e):
+		return d.devices(e), d.Keeper.Prepare(ctx, &e.Claim)
 	case answers || err != nil:
 		return d.devices(e), err
 	case known && e.Held():
@@ -100,8 +102,17 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 	if err := d.reserve(ctx, &c); err != nil {
 		return nil, err
 	}
+	if err := d.Keeper.Prepare(ctx, &c); err != nil {
+		return nil, err
+	}
 	d.Log.Info("prepared", "claim", c.Namespace+"/"+c.Name, "pod", c.Pod.Name, "topologies", len(c.Topologies))
 	return d.devices(claims.Entry{Claim: c}), nil
+}
+
+// toPrepare reports whether the devices of a recorded claim may have to be prepared: a
+// boot undoes that. What is in a sandbox of this boot is prepared.
+func (d *decision) toPrepare(e *claims.Entry) bool {
+	return !e.Held() && e.Prepares()
 }
 
 // recorded returns what is recorded of the claim, and whether that answers for the pod.
@@ -168,6 +179,7 @@ func (p *Plugin) resolve(ctx context.Context, of claim.Source, assigned []claim.
 			return nil, err
 		}
 		ct := claims.Topology{Object: claims.Pinned(o)}
+		ct.Prepared = slices.ContainsFunc(t.Steps, func(s topology.Step) bool { return claims.GivesNodes(p.Contracts, &s) })
 		for _, d := range a.Devices {
 			host, err := locate(found, d.Name)
 			if err != nil {
@@ -252,7 +264,7 @@ func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
 		p.Log.Error("cannot read claim records", "error", err)
 	}
 	for _, other := range others {
-		if other.UID == c.UID || !other.Held() && len(other.In) > 0 {
+		if other.UID == c.UID || !other.Held() && len(other.In) > 0 && !other.Prepares() {
 			continue // that has been in a sandbox, and out of it: only its record waits for kubelet
 		}
 		if device := common(c, &other.Claim); device != "" {

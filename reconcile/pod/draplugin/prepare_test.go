@@ -2,6 +2,7 @@ package draplugin_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -42,6 +43,8 @@ type given struct {
 	devices   []inventory.Device
 	withdrawn []types.UID
 	withdraw  func(uid types.UID) // called first
+	prepared  []types.UID         // claims whose devices were prepared
+	fails     error               // of that
 	results   []topology.StepResult
 
 	mu   sync.Mutex
@@ -87,6 +90,16 @@ func (g *given) Topology(_ context.Context, name string) (*v1alpha1.NetworkTopol
 // Claim implements draplugin.Cluster.
 func (g *given) Claim(_ context.Context, _, name string) (*resourceapi.ResourceClaim, error) {
 	return g.claims[name], nil
+}
+
+// Prepare implements draplugin.Keeper.
+func (g *given) Prepare(_ context.Context, c *claims.Claim) error {
+	for _, t := range c.Topologies {
+		if t.Prepared {
+			g.prepared = append(g.prepared, c.UID)
+		}
+	}
+	return g.fails
 }
 
 // Withdraw implements draplugin.Keeper.
@@ -307,15 +320,21 @@ func TestExclusive(t *testing.T) {
 		name   string
 		before func(g *given)
 		free   bool
+		typ    string // of the second step; "" is sriov
 	}{
-		{"attached", func(g *given) { g.in("c1", "p1", claims.Attached) }, false},
-		{"stopping", func(g *given) { g.in("c1", "p1", claims.Stopping) }, false},
-		{"released", func(g *given) { g.in("c1", "p1", claims.Released) }, true},
-		{"prepared, to be attached", func(g *given) { g.claims["claim-c1"] = allocated("c1", "p1", "0", "1") }, false},
-		{"prepared, and its pod gone", func(*given) {}, true},
+		{"attached", func(g *given) { g.in("c1", "p1", claims.Attached) }, false, ""},
+		{"stopping", func(g *given) { g.in("c1", "p1", claims.Stopping) }, false, ""},
+		{"released", func(g *given) { g.in("c1", "p1", claims.Released) }, true, ""},
+		{"released, with a driver bound", func(g *given) {
+			g.claims["claim-c1"] = allocated("c1", "p1", "0", "1")
+			g.in("c1", "p1", claims.Released)
+		}, false, "vfio-pci"},
+		{"prepared, to be attached", func(g *given) { g.claims["claim-c1"] = allocated("c1", "p1", "0", "1") }, false, ""},
+		{"prepared, and its pod gone", func(*given) {}, true, ""},
 	} {
 		inBubble(t, c.name, func(t *testing.T) {
 			g := newGiven(t)
+			g.topology.Spec.Steps[1].Type = cmp.Or(c.typ, "sriov")
 			if _, err := g.prepare(allocated("c1", "p1", "0", "1")); err != nil {
 				t.Fatal(err)
 			}
@@ -501,5 +520,53 @@ func TestOthers(t *testing.T) {
 	}
 	if entries, _ := g.store.List(); len(entries) != 0 {
 		t.Errorf("recorded: %v", entries)
+	}
+}
+
+// TestPrepareDevices: what needs no sandbox is prepared before the kubelet is answered,
+// and again as long as the claim is in none: a boot undoes it.
+func TestPrepareDevices(t *testing.T) {
+	g := newGiven(t)
+	plain := allocated("plain", "q", "0", "2")
+	if _, err := g.prepare(plain); len(g.prepared) != 0 {
+		t.Errorf("without device nodes: %v, prepared %v", err, g.prepared)
+	}
+	if err := g.store.Remove("plain"); err != nil {
+		t.Fatal(err)
+	}
+	g.topology.Spec.Steps[1].Type = "vfio-pci"
+	rc := allocated("a", "p", "0", "1")
+	g.fails = fault.New(fault.Unsupported, errors.New("not loaded"))
+	if _, err := g.prepare(rc); fault.Of(err) != fault.Unsupported {
+		t.Errorf("a driver that is not loaded: %v", err)
+	}
+	g.fails = nil
+	for range 2 {
+		if _, err := g.prepare(rc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(g.prepared) != 3 {
+		t.Errorf("prepared %v, want thrice", g.prepared)
+	}
+	e, _, err := g.store.Get("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Set(claims.Sandbox{ID: "s", PodUID: "p", Phase: claims.Attached})
+	if err := g.store.PutSandboxes(e); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.prepare(rc); err != nil || len(g.prepared) != 3 {
+		t.Errorf("in a sandbox: %v, prepared %v", err, g.prepared)
+	}
+
+	part, err := e.Preparation(&e.Topologies[0], &e.Topologies[0].Object, g.Contracts)
+	if err != nil || part.Netns != "" || !part.ID.Origin().Prepared || len(part.Topology.Steps) != 1 || part.Topology.Steps[0].Name != "vf1" || len(part.Given) != 1 || part.Prepared != "" {
+		t.Errorf("preparation: %v, %+v", err, part)
+	}
+	whole, err := e.Sandboxes("s", "/netns")
+	if err != nil || whole[0].Prepared != part.ID || len(whole[0].Given) != 2 {
+		t.Errorf("sandboxes: %v, %+v", err, whole)
 	}
 }

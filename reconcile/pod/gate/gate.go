@@ -50,14 +50,15 @@ func (d Dir) path(uid types.UID) (string, error) {
 }
 
 // Open lets containers of a sandbox be created that consume the claim. netns is
-// the path of the sandbox's network namespace. What was open before for another
+// the path of the sandbox's network namespace, nodes are the device nodes that the
+// containers get. What was open before for another
 // sandbox is closed by it; a gate that is open as it should be is left alone.
-func (d Dir) Open(uid types.UID, sandbox, netns string) error {
+func (d Dir) Open(uid types.UID, sandbox, netns string, nodes ...string) error {
 	path, err := d.path(uid)
 	if err != nil {
 		return fmt.Errorf("open gate: %w", err)
 	}
-	data, err := json.Marshal(spec(uid, sandbox, netns))
+	data, err := json.Marshal(spec(uid, sandbox, netns, nodes...))
 	data = append(data, '\n')
 	if have, read := os.ReadFile(path); err == nil && (read != nil || !bytes.Equal(have, data)) {
 		err = write(path, data)
@@ -92,11 +93,16 @@ func (d Dir) Hold(uid types.UID) error {
 // runtime that fails to mount it shows it to the user.
 const nowhere = "/dev/null/the network of the pod is not attached yet"
 
-func spec(uid types.UID, sandbox, netns string) cdi.Spec {
+func spec(uid types.UID, sandbox, netns string, nodes ...string) cdi.Spec {
+	var devices []*cdi.DeviceNode
+	for _, n := range nodes {
+		devices = append(devices, &cdi.DeviceNode{Path: n, Permissions: "rw"}) // not m: nobody makes nodes by it
+	}
 	return cdi.Spec{Version: cdiVersion, Kind: kind, Devices: []cdi.Device{{
 		Name: string(uid),
 		ContainerEdits: cdi.ContainerEdits{
-			Env: []string{variable(uid) + "=" + string(uid) + "/" + sandbox},
+			DeviceNodes: devices,
+			Env:         []string{variable(uid) + "=" + string(uid) + "/" + sandbox},
 			Mounts: []*cdi.Mount{{
 				HostPath: netns, ContainerPath: mountDir + string(uid),
 				Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"},

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -43,6 +44,20 @@ func TestGate(t *testing.T) {
 		if open := g.OpenFor(uid); open != "" {
 			t.Errorf("closed, but open for %q", open)
 		}
+	}
+}
+
+// TestNodes holds that a container gets the device nodes of its claim, and cannot make
+// others by the permission.
+func TestNodes(t *testing.T) {
+	dir := t.TempDir()
+	if err := gate.Dir(dir).Open(uid, "aa", "/var/run/netns/cni-1", "/dev/vfio/42", "/dev/vfio/vfio"); err != nil {
+		t.Fatal(err)
+	}
+	files, _ := filepath.Glob(filepath.Join(dir, "*.json"))
+	data, err := os.ReadFile(files[0])
+	if err != nil || !strings.Contains(string(data), `"deviceNodes":[{"path":"/dev/vfio/42","permissions":"rw"},{"path":"/dev/vfio/vfio","permissions":"rw"}]`) {
+		t.Errorf("%v: %s", err, data)
 	}
 }
 
