@@ -340,7 +340,7 @@ func TestUpdateKilled(t *testing.T) {
 					}
 					fallthrough
 				case 1:
-					if err := p.keeper(nil).Settle(ctxFor(t), "c"); err != nil {
+					if err := p.keeper(nil).FinishUpdate(ctxFor(t), "c"); err != nil {
 						t.Fatalf("%s: settle: %v", when, err)
 					}
 					p.holds(when, p.generation+1, after)
@@ -349,7 +349,7 @@ func TestUpdateKilled(t *testing.T) {
 					applied := 0
 					err := p.keeper(func(d reconcile.Domain) reconcile.Domain {
 						return faulty{Domain: d, applied: &applied, at: 1, before: func() error { return errInjected }}
-					}).Settle(ctxFor(t), "c")
+					}).FinishUpdate(ctxFor(t), "c")
 					if err != nil {
 						t.Fatalf("%s: settle: %v", when, err)
 					}

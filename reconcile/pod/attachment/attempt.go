@@ -15,13 +15,14 @@ import (
 )
 
 const (
-	// maxAttempts bounds how many sandboxes are attached at a time that no hook
-	// waits for.
+	// maxAttempts bounds how many sandboxes are attached at a time without a hook that
+	// waits.
 	maxAttempts = 64
 	// firstReport is how long after its first report an attempt behind the gate is
 	// reported again; the time doubles, as a report is a write to the API server.
 	firstReport = 10 * time.Second
-	// rollbackWait bounds how long the end of Run waits for what it has cancelled.
+	// rollbackWait bounds how long the end of Run waits for the attempts it has
+	// cancelled.
 	rollbackWait = 10 * time.Second
 )
 
@@ -30,12 +31,12 @@ var (
 	errStopped    = fault.New(fault.Gone, errors.New("the sandbox is being stopped"))
 	errWithdrawn  = fault.New(fault.Gone, errors.New("the claim is being withdrawn"))
 	errSuperseded = errors.New("another sandbox of the pod has the claim")
-	errEnded      = errors.New("it is not attached any more") // to a sandbox that has been stopped
+	errEnded      = errors.New("it is no longer attached") // to a sandbox that has been stopped
 	errStopping   = fault.New(fault.NotReady, errors.New("the agent is being stopped"))
 )
 
-// attempt is one attachment of a sandbox. It is the Keeper's, not the hook's that
-// asked for it: when the hook is over it goes on behind the gate.
+// attempt is one attachment of a sandbox. It belongs to the Keeper, not to the hook
+// that requested it: when the hook is over it goes on behind the gate.
 type attempt struct {
 	pod    Pod
 	newest bool // no earlier sandbox of the pod is to keep the claims
@@ -52,7 +53,7 @@ type attempt struct {
 	current *claims.Claim // that is being attached; nil when it is reported otherwise
 }
 
-// Progress is how far an attachment has come.
+// Progress is the progress of an attachment.
 type Progress struct {
 	reconcile.Progress
 	Claim, Topology string // "" before the first change
@@ -82,8 +83,8 @@ func (a *attempt) explain(ctx context.Context, err error) error {
 	return fault.New(fault.Of(cause), fmt.Errorf("%w: %w", cause, err))
 }
 
-// fails tells whether an error is a failure of the attempt: it is none when the
-// attempt was cancelled, or the sandbox is not to have the claims any more.
+// fails reports whether an error is a failure of the attempt, not its cancellation or
+// the end of the sandbox.
 func (a *attempt) fails(ctx context.Context, err error) bool {
 	cause := context.Cause(ctx)
 	for _, wanted := range []error{errStopped, errWithdrawn, errSuperseded, errStopping, errEnded} {
@@ -94,8 +95,8 @@ func (a *attempt) fails(ctx context.Context, err error) bool {
 	return true
 }
 
-// begin begins to attach a sandbox, or returns the attempt that is under way. The
-// newest sandbox of a pod ends the attempts of earlier ones.
+// begin begins to attach a sandbox, or returns the attempt in progress. The newest
+// sandbox of a pod ends the attempts of earlier ones.
 func (k *Keeper) begin(pod Pod, newest bool) *attempt {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -115,12 +116,12 @@ func (k *Keeper) beginLocked(pod Pod, newest bool) *attempt {
 	a.ctx, a.cancel = context.WithCancelCause(context.Background())
 	a.behind, a.detach = context.WithCancel(context.Background())
 	k.attempts[pod.Sandbox] = a
-	go k.pursue(a)
+	go k.runAttempt(a)
 	return a
 }
 
-// pursue makes an attempt.
-func (k *Keeper) pursue(a *attempt) {
+// runAttempt makes an attempt.
+func (k *Keeper) runAttempt(a *attempt) {
 	late := fault.New(fault.NotReady, fmt.Errorf("not attached within %s (--attach-timeout)", k.AttachTimeout))
 	ctx, cancel := context.WithTimeoutCause(a.ctx, k.AttachTimeout, late)
 	err := k.attachAll(ctx, a)
@@ -143,7 +144,7 @@ func (k *Keeper) pursue(a *attempt) {
 		k.Ended(fault.Of(err), k.Now().Sub(a.begun))
 	}
 	if err != nil {
-		k.Log.Warn("sandbox is not attached", "sandbox", a.pod.Sandbox, "pod", a.pod.Namespace+"/"+a.pod.Name, "kind", fault.Of(err),
+		k.Log.Warn("attach failed", "sandbox", a.pod.Sandbox, "pod", a.pod.Namespace+"/"+a.pod.Name, "kind", fault.Of(err),
 			"took", k.Now().Sub(a.begun).Round(time.Millisecond), "again", again, "error", err)
 	}
 	if again {
@@ -183,11 +184,12 @@ func (k *Keeper) goBehind(a *attempt) {
 		return
 	}
 	a.detach()
-	go k.narrate(a)
+	go k.reportProgress(a)
 }
 
-// narrate reports how far an attempt is, from when no hook waits for it to its end.
-func (k *Keeper) narrate(a *attempt) {
+// reportProgress reports the progress of an attempt from when no hook waits for it to
+// its end.
+func (k *Keeper) reportProgress(a *attempt) {
 	for wait := firstReport; ; wait *= 2 {
 		select {
 		case <-a.done:
@@ -212,8 +214,8 @@ func (k *Keeper) narrate(a *attempt) {
 	}
 }
 
-// attends makes a claim the one whose progress is reported; nil before its outcome
-// is.
+// attends sets the claim whose progress is reported; nil before its outcome is
+// reported.
 func (a *attempt) attends(c *claims.Claim) {
 	a.report.Lock()
 	defer a.report.Unlock()
@@ -256,7 +258,7 @@ func (k *Keeper) holdGate(a *attempt, uid types.UID) (done func()) {
 }
 
 // holdWaiting lets containers of the pod's other claims fail with a reason as well,
-// which are attached one after the other. One that somebody else is at is left to them.
+// which are attached one after the other. One that is locked is skipped.
 func (k *Keeper) holdWaiting(a *attempt, all []claims.Entry) {
 	for _, e := range all {
 		if err := k.holdOne(a, e.UID); err != nil {
@@ -324,8 +326,8 @@ func (k *Keeper) attaching(uid types.UID) bool {
 	return false
 }
 
-// endAttempts cancels the attempts no hook waits for, and waits a while for all. A
-// hook is answered in its time, and what it leaves behind is cancelled then.
+// endAttempts cancels the attempts that no hook waits for, and waits a while for all. A
+// hook is answered in time, and what it leaves behind the gate is cancelled then.
 func (k *Keeper) endAttempts(ctx context.Context) {
 	k.mu.Lock()
 	k.stopping = true

@@ -21,7 +21,7 @@ import (
 // devices is how many changes a slow topology takes.
 const devices = 16
 
-// share is what a hook has of the runtime's two seconds.
+// share is a hook's part of the runtime's two seconds.
 const share = 1500 * time.Millisecond
 
 // takeTime is the part of Ensure that takes time, for the topologies that do.
@@ -80,7 +80,7 @@ func (w *world) serve(t *testing.T) (stop func()) {
 	}
 }
 
-func (w *world) heard() []string {
+func (w *world) reports() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.told)
@@ -92,7 +92,7 @@ func (w *world) changes() int {
 	return w.made
 }
 
-// took holds that something took a time, give or take a moment.
+// took holds how long something took, approximately.
 func took(t *testing.T, what string, begun time.Time, want time.Duration) {
 	t.Helper()
 	if have := time.Since(begun); have < want || have > want+200*time.Millisecond {
@@ -100,8 +100,8 @@ func took(t *testing.T, what string, begun time.Time, want time.Duration) {
 	}
 }
 
-// TestSlowAttach holds that sixteen devices that take ten seconds in all are
-// attached once, behind the gate, while the hook is answered in its time.
+// TestSlowAttach holds that sixteen devices that take ten seconds in all are attached
+// once, behind the gate, while the hook is answered in time.
 func TestSlowAttach(t *testing.T) {
 	inBubble(t, "one pod", func(t *testing.T) {
 		w := newWorld(t)
@@ -118,7 +118,7 @@ func TestSlowAttach(t *testing.T) {
 			t.Error(err)
 		}
 
-		// The kubelet's first try finds the gate held, and asks for nothing new.
+		// The kubelet's first try finds the gate held, and starts nothing new.
 		begun = time.Now()
 		w.refused(w.Admit(hook(t), pod, env("a", "")), fault.NotReady, `claim "claim-a": topology "t1": at step "vf2", 2 of 16 changes made`)
 		w.refused(w.Admit(hook(t), pod, nil), fault.NotReady, "is being attached for 1.5s")
@@ -129,15 +129,15 @@ func TestSlowAttach(t *testing.T) {
 		w.want("+s1/a/t1")
 		w.wantGate("a", "s1")
 		w.ok(w.Admit(hook(t), pod, env("a", "s1")))
-		w.refused(w.Admit(hook(t), pod, env("a", "")), fault.NotReady, "attached after the container had been made")
+		w.refused(w.Admit(hook(t), pod, env("a", "")), fault.NotReady, "attached after the container was created")
 		if n := w.changes(); n != devices {
 			t.Errorf("%d changes, want each of %d once", n, devices)
 		}
-		if want := []string{"attaching claim-a: 2 of 16", "attached claim-a"}; !slices.Equal(w.heard(), want) {
-			t.Errorf("told %q, want %q", w.heard(), want)
+		if want := []string{"attaching claim-a: 2 of 16", "attached claim-a"}; !slices.Equal(w.reports(), want) {
+			t.Errorf("told %q, want %q", w.reports(), want)
 		}
 	})
-	inBubble(t, "a claim whose turn has not come", func(t *testing.T) {
+	inBubble(t, "a claim that is not attached yet", func(t *testing.T) {
 		w := newWorld(t)
 		defer w.serve(t)()
 		w.prepare("a", "t1")
@@ -201,7 +201,7 @@ func TestSlowAttach(t *testing.T) {
 	})
 }
 
-// TestSlowFailure holds what becomes of a failure that no hook waits for.
+// TestSlowFailure holds how a failure that no hook waits for is reported.
 func TestSlowFailure(t *testing.T) {
 	inBubble(t, "tried again", func(t *testing.T) {
 		w := newWorld(t)
@@ -216,8 +216,8 @@ func TestSlowFailure(t *testing.T) {
 		synctest.Wait()
 		w.wantGate("a", "s1")
 		w.ok(w.Admit(hook(t), pod, env("a", "s1")))
-		if n := count(w.heard(), "failed claim-a"); n != 2 {
-			t.Errorf("told %q, want two failures", w.heard())
+		if n := count(w.reports(), "failed claim-a"); n != 2 {
+			t.Errorf("told %q, want two failures", w.reports())
 		}
 		if want := []fault.Kind{fault.NotReady, fault.NotReady, ""}; !slices.Equal(w.ended, want) {
 			t.Errorf("counted %q, want %q", w.ended, want)
@@ -233,8 +233,8 @@ func TestSlowFailure(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		w.refused(w.Admit(hook(t), pod, env("a", "")), fault.NotReady, `not attached within 5m0s (--attach-timeout): step "vf`)
 		w.wantGate("a", "")
-		if n := count(w.heard(), "attaching claim-a: 0 of 16"); n > 6 {
-			t.Errorf("reported too often: %q", w.heard())
+		if n := count(w.reports(), "attaching claim-a: 0 of 16"); n > 6 {
+			t.Errorf("reported too often: %q", w.reports())
 		}
 		w.ok(w.Detach(hook(t), pod))
 	})
@@ -258,7 +258,7 @@ func count(all []string, one string) (n int) {
 	return n
 }
 
-// TestSlowEnd holds that a pod that ends while it is attached is released in the
+// TestSlowEnd holds that a pod that ends while it is being attached is released in the
 // time of a hook, whatever takes long.
 func TestSlowEnd(t *testing.T) {
 	for name, end := range map[string]func(ctx context.Context, w *world, pod attachment.Pod) error{
@@ -282,8 +282,8 @@ func TestSlowEnd(t *testing.T) {
 			if n := w.changes(); n != 0 {
 				t.Errorf("%d changes after the end", n)
 			}
-			if slices.Contains(w.heard(), "failed claim-a") {
-				t.Errorf("an end that was asked for is reported as a failure: %q", w.heard())
+			if slices.Contains(w.reports(), "failed claim-a") {
+				t.Errorf("a requested end is reported as a failure: %q", w.reports())
 			}
 		})
 	}
@@ -343,8 +343,8 @@ func TestSlowRestart(t *testing.T) {
 				w.wantPhase("a", "s1", claims.Failed)
 			}
 			w.wantGate("a", "")
-			if slices.Contains(w.heard(), "failed claim-a") {
-				t.Errorf("the agent's end is reported as a failure: %q", w.heard())
+			if slices.Contains(w.reports(), "failed claim-a") {
+				t.Errorf("the agent's end is reported as a failure: %q", w.reports())
 			}
 			w.restart(filepath.Dir(string(w.gate)), "boot")
 			defer w.serve(t)()
@@ -364,9 +364,9 @@ func TestSlowRestart(t *testing.T) {
 	}
 }
 
-// TestFailingPodsHoldUpNobody holds that the hook of a container of a pod whose
-// network fails again and again takes little of the runtime's time.
-func TestFailingPodsHoldUpNobody(t *testing.T) {
+// TestFailingPodsDelayNoOther holds that the hook of a container takes little of the
+// runtime's time if the pod's network fails again and again.
+func TestFailingPodsDelayNoOther(t *testing.T) {
 	inBubble(t, "", func(t *testing.T) {
 		w := newWorld(t)
 		defer w.serve(t)()
@@ -387,9 +387,9 @@ func TestFailingPodsHoldUpNobody(t *testing.T) {
 	})
 }
 
-// TestStuckRollbacksHoldUpNobody holds that sandboxes whose attachment cannot be
-// cancelled soon take no worker from others.
-func TestStuckRollbacksHoldUpNobody(t *testing.T) {
+// TestStuckRollbacksDelayNoOther holds that sandboxes whose attachment cannot be
+// cancelled soon block no worker.
+func TestStuckRollbacksDelayNoOther(t *testing.T) {
 	inBubble(t, "", func(t *testing.T) {
 		w := newWorld(t)
 		defer w.serve(t)()
@@ -418,14 +418,14 @@ func TestStuckRollbacksHoldUpNobody(t *testing.T) {
 		for i := range 8 {
 			w.wantPhase(types.UID(fmt.Sprintf("cp%d", i)), fmt.Sprintf("sp%d", i), claims.Released)
 		}
-		if slices.ContainsFunc(w.heard(), func(s string) bool { return strings.HasPrefix(s, "failed") }) {
-			t.Errorf("told %q", w.heard())
+		if slices.ContainsFunc(w.reports(), func(s string) bool { return strings.HasPrefix(s, "failed") }) {
+			t.Errorf("told %q", w.reports())
 		}
 	})
 }
 
 // TestEndOfARetry holds that nothing is attached, or reported, after the end of a
-// sandbox whose attachment was to be tried again.
+// sandbox whose attachment was to be retried.
 func TestEndOfARetry(t *testing.T) {
 	inBubble(t, "", func(t *testing.T) {
 		w := newWorld(t)
@@ -436,9 +436,9 @@ func TestEndOfARetry(t *testing.T) {
 		w.ok(w.Attach(hook(t), pod))
 		time.Sleep(time.Minute)
 		w.ok(w.Detach(hook(t), pod))
-		failures, changes := count(w.heard(), "failed claim-a"), w.changes()
+		failures, changes := count(w.reports(), "failed claim-a"), w.changes()
 		time.Sleep(10 * time.Minute)
-		if n := count(w.heard(), "failed claim-a"); n != failures || w.changes() != changes || failures < 3 {
+		if n := count(w.reports(), "failed claim-a"); n != failures || w.changes() != changes || failures < 3 {
 			t.Errorf("%d failures and %d changes, then %d and %d", failures, changes, n, w.changes())
 		}
 		w.wantPhase("a", "s1", claims.Released)

@@ -10,8 +10,8 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// identify looks at what a path leads to without opening it. The kernel edge
-// looks closer, and refuses the host's namespace.
+// identify identifies the namespace at a path without opening it. Package kernel checks
+// more, and refuses the host's namespace.
 func identify(path string) (reconcile.NetnsID, error) {
 	var fs unix.Statfs_t
 	err := unix.Statfs(path, &fs)

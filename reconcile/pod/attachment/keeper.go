@@ -25,7 +25,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Engine makes topologies true; a reconcile.Reconciler does.
+// Engine applies topologies; a reconcile.Reconciler is one.
 type Engine interface {
 	Ensure(ctx context.Context, sb reconcile.Sandbox) (reconcile.Report, error)
 	// Release does not wait for a device that is absent: it is called again.
@@ -35,15 +35,15 @@ type Engine interface {
 	Record(id reconcile.SandboxID) (reconcile.Record, bool, error)
 }
 
-// Reporter is told what has become of claims. It must not block.
+// Reporter receives the state of claims. It must not block.
 type Reporter interface {
-	// Attaching tells that a claim is still being attached, and how far that is,
-	// when the runtime's hook is over; and from time to time afterwards.
+	// Attaching is called when the runtime's hook is over and a claim is still being
+	// attached, and periodically afterwards, with the progress.
 	Attaching(pod Pod, c claims.Claim, at Progress)
-	// Attached tells the results per topology, in the order of the claim's.
+	// Attached is called with the results per topology, in the claim's order.
 	Attached(pod Pod, c claims.Claim, reports []reconcile.Report)
 	Failed(pod Pod, c claims.Claim, err error)
-	// Updated tells that a topology has a later generation than from in the pod.
+	// Updated is called when a topology has a later generation than from in the pod.
 	Updated(c claims.Claim, topology string, from int64, report reconcile.Report)
 	Detached(c claims.Claim)
 }
@@ -57,22 +57,22 @@ type Pod struct {
 	Netns     string // path; "" when the pod uses the host's
 }
 
-// Options is what a Keeper works with.
+// Options are the settings of a Keeper.
 type Options struct {
 	Store  *claims.Store
 	Engine Engine
 	Gate   gate.Dir
-	// Contracts tell which steps give device nodes.
+	// Contracts say which steps have device nodes.
 	Contracts contract.Set
 	Reporter  Reporter
-	// Refine is told the results per topology before the gate opens. A failure
-	// is logged and stands in no pod's way.
+	// Refine is called with the results per topology before the gate opens. Its failure
+	// is logged and does not stop the pod.
 	Refine func(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) error
 	// Follow returns an error unless a topology of a claim can be given a later
 	// generation with the devices the claim has.
 	Follow func(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology) error
 	Log    *slog.Logger
-	// Identify tells which namespace a path leads to; an error of kind Gone when
+	// Identify identifies the namespace at a path; an error of kind Gone if there is
 	// none. Default: by device and inode.
 	Identify func(path string) (reconcile.NetnsID, error)
 	// AttachTimeout bounds one attachment of a sandbox; default 5 min.
@@ -80,22 +80,22 @@ type Options struct {
 	// ReleaseTimeout bounds the release of one sandbox; default 30 s.
 	ReleaseTimeout time.Duration
 	// Yield is called before the engine applies a topology for which a pod waits: until
-	// done is called, repairs stand back. May be nil.
+	// done is called, repairs yield. May be nil.
 	Yield func() (done func())
-	// Ended is called with what came of an attachment behind the gate, and the time it
-	// took from its beginning; "" is success. May be nil.
+	// Ended is called with the result of an attachment behind the gate, and the time
+	// since its beginning; "" is success. May be nil.
 	Ended func(outcome fault.Kind, took time.Duration)
-	// Alive is called by Run each time it has got on; the next call comes within the
-	// time given. May be nil.
+	// Alive is called by Run each time it has made progress; the next call comes within
+	// the time given. May be nil.
 	Alive func(within time.Duration)
-	// Sweep is the time between two searches for sandboxes whose end nobody
-	// told; default 30 s.
+	// Sweep is the interval of searches for sandboxes whose end was not reported;
+	// default 30 s.
 	Sweep time.Duration
 	Now   func() time.Time
 }
 
-// Keeper brings claims and sandboxes together. It is safe for concurrent use,
-// also by several processes on one store.
+// Keeper attaches claims to sandboxes. It is safe for concurrent use, also by several
+// processes on one store.
 type Keeper struct {
 	Options
 
@@ -124,15 +124,15 @@ func New(o Options) *Keeper {
 	return &Keeper{Options: o, attempts: map[string]*attempt{}, todo: map[string]Pod{}, seen: map[string]bool{}}
 }
 
-// Attach applies all claims of the pod in its sandbox, or none. A pod without
-// claims costs a look at the records. The error of a failing step is returned as
-// the engine words it; what was done is rolled back then.
+// Attach applies all claims of the pod in its sandbox, or none. A pod without claims
+// costs a read of the records. The error of a failing step is returned as the engine
+// reports it, after the rollback.
 //
 // What has not ended when ctx does goes on behind the gate, which keeps the
 // containers of the pod from starting: that is no error.
 //
-// It is for a sandbox that has just been made: what a claim has in an earlier
-// sandbox of the pod ends.
+// It is for a new sandbox: what a claim has in an earlier sandbox of the pod is
+// released.
 func (k *Keeper) Attach(ctx context.Context, pod Pod) error {
 	if len(k.ofPod(pod.UID)) == 0 {
 		return nil
@@ -141,8 +141,8 @@ func (k *Keeper) Attach(ctx context.Context, pod Pod) error {
 	return err
 }
 
-// attachAll attaches all claims of the pod. When one fails, those that were
-// attached before it are released; what was attached earlier stays.
+// attachAll attaches all claims of the pod. If one fails, those that this call attached
+// before it are released; what was attached earlier stays.
 func (k *Keeper) attachAll(ctx context.Context, a *attempt) error {
 	var fresh []types.UID
 	all := k.ofPod(a.pod.UID)
@@ -166,9 +166,8 @@ func (k *Keeper) attachAll(ctx context.Context, a *attempt) error {
 	return nil
 }
 
-// list returns all records. One that is damaged is logged, and stands in nobody's
-// way: whose it was nobody can say, and its gate is closed by the next
-// Synchronize.
+// list returns all records. A damaged one is logged and affects no other: its pod is
+// unknown, and its gate is closed by the next Synchronize.
 func (k *Keeper) list() []claims.Entry {
 	entries, errs := k.Store.List()
 	for _, err := range errs {
@@ -185,8 +184,7 @@ func invalid(format string, args ...any) error {
 	return fault.New(fault.Invalid, fmt.Errorf(format, args...))
 }
 
-// hold locks a claim and reads what is recorded of it. Without an error the caller
-// unlocks it.
+// hold locks a claim and reads its record. Without an error the caller unlocks it.
 func (k *Keeper) hold(ctx context.Context, uid types.UID) (e claims.Entry, known bool, unlock func(), err error) {
 	if unlock, err = k.Store.Lock(ctx, uid); err != nil {
 		return e, false, nil, err
@@ -210,7 +208,7 @@ func (k *Keeper) attach(ctx context.Context, uid types.UID, a *attempt) (attache
 	defer unlock()
 	switch {
 	case !known:
-		return false, fault.New(fault.NotReady, errors.New("it is not prepared any more"))
+		return false, fault.New(fault.NotReady, errors.New("it is no longer prepared"))
 	case e.Pod.UID != pod.UID:
 		return false, fault.New(fault.Conflict, fmt.Errorf("it is prepared for pod %q, and a device is in one pod at a time", e.Pod.Name))
 	case pod.Netns == "":
@@ -223,10 +221,10 @@ func (k *Keeper) attach(ctx context.Context, uid types.UID, a *attempt) (attache
 	if done, err := k.mayAttach(&e, pod, netns); done || err != nil {
 		return false, err
 	}
-	k.saw(pod.Sandbox)
+	k.markSeen(pod.Sandbox)
 	done := k.holdGate(a, uid)
 	defer done()
-	if err := k.partFromOthers(ctx, &e, pod, a.newest); err != nil {
+	if err := k.releaseOthers(ctx, &e, pod, a.newest); err != nil {
 		return false, err
 	}
 	return true, k.apply(ctx, &e, a, netns, done)
@@ -314,8 +312,8 @@ func (k *Keeper) refine(ctx context.Context, c *claims.Claim, results [][]topolo
 	}
 }
 
-// mayAttach reports whether the claim is attached to the sandbox already; an
-// error says why it must not be.
+// mayAttach reports whether the claim is already attached to the sandbox; an error says
+// why it must not be.
 func (k *Keeper) mayAttach(e *claims.Entry, pod Pod, netns reconcile.NetnsID) (done bool, err error) {
 	s := e.Sandbox(pod.Sandbox)
 	if s == nil {
@@ -331,15 +329,15 @@ func (k *Keeper) mayAttach(e *claims.Entry, pod Pod, netns reconcile.NetnsID) (d
 	}
 }
 
-// partFromOthers ends what the claim has in other sandboxes. A runtime makes a
-// new sandbox for a pod when it is done with the old one; of any other sandbox
-// nobody knows whether it is the newest.
-func (k *Keeper) partFromOthers(ctx context.Context, e *claims.Entry, pod Pod, newest bool) error {
+// releaseOthers releases what the claim has in other sandboxes. A runtime creates a new
+// sandbox for a pod after the old one has stopped; of other sandboxes it is not known
+// which is the newest.
+func (k *Keeper) releaseOthers(ctx context.Context, e *claims.Entry, pod Pod, newest bool) error {
 	for _, s := range slices.Clone(e.In) {
 		if s.ID == pod.Sandbox || !s.Held() {
 			continue
 		}
-		if !newest && s.Phase == claims.Attached && k.stands(s) {
+		if !newest && s.Phase == claims.Attached && k.netnsExists(s) {
 			return fault.New(fault.Conflict, fmt.Errorf("%w: it is attached to sandbox %q of the pod", errSuperseded, s.ID))
 		}
 		if err := k.awaitRelease(ctx, e, s.ID); err != nil {
@@ -350,7 +348,7 @@ func (k *Keeper) partFromOthers(ctx context.Context, e *claims.Entry, pod Pod, n
 }
 
 // awaitRelease is release for the next sandbox of the pod, which needs the devices:
-// they are on their way back while the namespace of the old one is torn down.
+// they return while the namespace of the old one is destroyed.
 func (k *Keeper) awaitRelease(ctx context.Context, e *claims.Entry, sandbox string) error {
 	var err error
 	pace := wait.Backoff{Duration: 5 * time.Millisecond, Factor: 2, Steps: 1 << 10, Cap: 200 * time.Millisecond}
@@ -389,7 +387,7 @@ func (k *Keeper) ensure(ctx context.Context, e *claims.Entry, a *attempt, sandbo
 	return reports, nil
 }
 
-// undo is release for who does not have the claim's lock.
+// undo is release for callers without the claim's lock.
 func (k *Keeper) undo(ctx context.Context, uid types.UID, sandbox string, then claims.Phase, why string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ReleaseTimeout)
 	defer cancel()
@@ -404,9 +402,9 @@ func (k *Keeper) undo(ctx context.Context, uid types.UID, sandbox string, then c
 	return k.release(ctx, &e, sandbox, then, why)
 }
 
-// release closes the gate and undoes all topologies of a claim in a sandbox. The
-// caller has the claim's lock. What cannot be released leaves the sandbox
-// Stopping, unless it may be tried again (then is Failed), and Run tries again.
+// release closes the gate and undoes all topologies of a claim in a sandbox. The caller
+// has the claim's lock. If something cannot be released, the sandbox stays Stopping,
+// unless it may be attached again (then it is Failed), and Run retries.
 func (k *Keeper) release(ctx context.Context, e *claims.Entry, sandbox string, then claims.Phase, why string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ReleaseTimeout)
 	defer cancel()
@@ -416,7 +414,7 @@ func (k *Keeper) release(ctx context.Context, e *claims.Entry, sandbox string, t
 		errs = append(errs, k.Gate.Close(e.UID))
 	}
 	if then == claims.Released {
-		// Recorded first: from here on nobody attaches it again.
+		// Recorded first: from here on it is not attached again.
 		s.Phase = claims.Stopping
 		if err := k.Store.PutSandboxes(*e); err != nil {
 			k.again(e, s)
@@ -445,10 +443,10 @@ func (k *Keeper) release(ctx context.Context, e *claims.Entry, sandbox string, t
 	return err
 }
 
-// Admit returns an error unless all claims of the pod, and all that the
-// container's environment says it consumes, are attached to the sandbox the
-// container is for. What is missing it tries to attach first, unless that is under
-// way; the error says how far it is.
+// Admit returns an error unless all claims of the pod, and all that the container's
+// environment says it consumes, are attached to the sandbox the container is for. It
+// tries to attach what is missing first, unless that is in progress; the error says how
+// far it is.
 func (k *Keeper) Admit(ctx context.Context, pod Pod, env []string) error {
 	consumed := gate.Consumed(env)
 	missing, late := false, false
@@ -460,11 +458,11 @@ func (k *Keeper) Admit(ctx context.Context, pod Pod, env []string) error {
 		delete(consumed, e.UID)
 		switch {
 		case in && consumes && opened == "":
-			return fault.New(fault.NotReady, fmt.Errorf("claim %q: it was attached after the container had been made; the next one will do", e.Name))
+			return fault.New(fault.NotReady, fmt.Errorf("claim %q: it was attached after the container was created; the kubelet will recreate the container", e.Name))
 		case in && consumes && opened != pod.Sandbox:
-			return fault.New(fault.Conflict, fmt.Errorf("claim %q: the container was made for sandbox %q, which no longer exists; the next one will do", e.Name, opened))
-		case in && e.Updating(): // between two generations, perhaps because nobody ended it
-			if err := k.Settle(ctx, e.UID); err != nil {
+			return fault.New(fault.Conflict, fmt.Errorf("claim %q: the container was created for sandbox %q, which no longer exists; the kubelet will recreate it", e.Name, opened))
+		case in && e.Updating(): // between two generations, perhaps because the update was interrupted
+			if err := k.FinishUpdate(ctx, e.UID); err != nil {
 				return fmt.Errorf("claim %q: %w", e.Name, err)
 			}
 		case !in:
@@ -481,12 +479,12 @@ func (k *Keeper) Admit(ctx context.Context, pod Pod, env []string) error {
 }
 
 // retryPatience is how long the hook of a container waits for an attachment that has
-// failed before: meanwhile the runtime serves no other pod, and the kubelet comes
-// again and again.
+// failed before: meanwhile the runtime serves no other pod, and the kubelet retries all
+// the time.
 const retryPatience = 100 * time.Millisecond
 
-// admitLate is Admit for a pod that is not attached. A container that was made
-// while a gate was closed is refused in any case, and waits for nothing.
+// admitLate is Admit for a pod that is not attached. A container that was created while
+// a gate was closed is refused in any case, without a wait.
 func (k *Keeper) admitLate(ctx context.Context, pod Pod, refused bool) error {
 	failure := k.failure(pod)
 	a := k.begin(pod, false)
@@ -502,7 +500,7 @@ func (k *Keeper) admitLate(ctx context.Context, pod Pod, refused bool) error {
 	over, err := k.await(within, a)
 	switch {
 	case over && err == nil && refused:
-		return fault.New(fault.NotReady, errors.New("the claims of the pod were attached after the container had been made; the next one will do"))
+		return fault.New(fault.NotReady, errors.New("the claims of the pod were attached after the container was created; the kubelet will recreate the container"))
 	case over:
 		return err
 	}
@@ -513,8 +511,8 @@ func (k *Keeper) admitLate(ctx context.Context, pod Pod, refused bool) error {
 	return err
 }
 
-// failure returns why the claims of the pod could not be attached to its sandbox
-// the last time, nil when it has not been tried.
+// failure returns why the claims of the pod could not be attached to its sandbox the
+// last time, nil if that was not tried.
 func (k *Keeper) failure(pod Pod) error {
 	for _, e := range k.ofPod(pod.UID) {
 		if s := e.Sandbox(pod.Sandbox); s != nil && s.Failure != "" {
@@ -524,9 +522,9 @@ func (k *Keeper) failure(pod Pod) error {
 	return nil
 }
 
-// Detach ends what claims have in a sandbox that stops. An attachment that is under
-// way is cancelled first. Errors are collected; the rest is done all the same, and
-// Run tries again what failed, or had not ended when ctx did.
+// Detach releases what claims have in a sandbox that stops. An attachment in progress
+// is cancelled first. Errors are collected; the rest is done all the same, and Run
+// retries what failed, or had not ended when ctx did.
 func (k *Keeper) Detach(ctx context.Context, pod Pod) error {
 	if err := k.interrupt(ctx, errStopped, func(a *attempt) bool { return a.pod.Sandbox == pod.Sandbox }); err != nil {
 		k.detachLater(pod)
@@ -561,7 +559,7 @@ func (k *Keeper) detach(ctx context.Context, uid types.UID, pod Pod) error {
 	}
 	s := e.Sandbox(pod.Sandbox)
 	switch {
-	case s == nil: // an attachment that is on its way must not come after this
+	case s == nil: // an attachment in progress must not come after this
 		e.Set(claims.Sandbox{ID: pod.Sandbox, PodUID: pod.UID, Netns: pod.Netns, Phase: claims.Released})
 		return k.Store.PutSandboxes(e)
 	case !s.Held():
@@ -574,11 +572,11 @@ func (k *Keeper) detach(ctx context.Context, uid types.UID, pod Pod) error {
 	return nil
 }
 
-// Forget is Detach for a sandbox that is gone: it also releases what the engine
-// knows of it and no claim does.
+// Forget is Detach for a sandbox that no longer exists: it also releases what only the
+// engine's records contain.
 func (k *Keeper) Forget(ctx context.Context, pod Pod) error {
 	errs := []error{k.Detach(ctx, pod)}
-	ids, _ := k.Engine.IDs() // damage is reported by the loop that looks after the journal
+	ids, _ := k.Engine.IDs() // damage is reported by the loop that reads the journal
 	for _, id := range ids {
 		if strings.HasPrefix(string(id), pod.Sandbox+"/") {
 			errs = append(errs, k.releaseRecord(ctx, id))
@@ -594,8 +592,8 @@ func (k *Keeper) releaseRecord(ctx context.Context, id reconcile.SandboxID) erro
 	return err
 }
 
-// Prepare makes what a claim needs before its pod has a sandbox, or leaves nothing of
-// it. What is made already is verified. The caller has the claim's lock.
+// Prepare applies what a claim needs before its pod has a sandbox, or rolls it back.
+// What was applied before is verified. The caller has the claim's lock.
 func (k *Keeper) Prepare(ctx context.Context, c *claims.Claim) error {
 	for i := range c.Topologies {
 		if t := &c.Topologies[i]; t.Prepared {
@@ -621,9 +619,9 @@ func (k *Keeper) prepare(ctx context.Context, c *claims.Claim, t *claims.Topolog
 	return err
 }
 
-// Withdraw ends all there is of a claim and forgets it, the record last. A claim
-// that is not known is no error. It does not wait for a device that is absent: Run
-// goes on, and Withdraw is called again.
+// Withdraw releases everything of a claim and forgets it, the record last. A claim that
+// is not known is no error. It does not wait for a device that is absent: Run goes on,
+// and Withdraw is called again.
 func (k *Keeper) Withdraw(ctx context.Context, uid types.UID) error {
 	if e, known, err := k.Store.Get(uid); err == nil && known {
 		if err := k.interrupt(ctx, errWithdrawn, func(a *attempt) bool { return a.pod.UID == e.Pod.UID }); err != nil {

@@ -29,8 +29,8 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// world is a node: namespaces by path, and what was asked of the engine. The
-// engine itself is tested elsewhere, on real kernels; here it is asked in order.
+// world is a node: namespaces by path, and the calls of the engine. The engine itself
+// is tested elsewhere, on real kernels; here its calls are compared in order.
 type world struct {
 	*attachment.Keeper
 	t     *testing.T
@@ -39,7 +39,7 @@ type world struct {
 
 	mu     sync.Mutex
 	netns  map[string]uint64 // inode by path
-	done   []string          // what was asked of the engine
+	done   []string          // the calls of the engine
 	held   map[reconcile.SandboxID]reconcile.Record
 	failAt string         // the topology whose Ensure fails
 	stuck  string         // the topology whose Release fails
@@ -63,7 +63,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// restart is another process on the same directory.
+// restart starts another process on the same directory.
 func (w *world) restart(dir, bootID string) {
 	w.t.Helper()
 	j, err := journal.Open(dir)
@@ -233,7 +233,7 @@ func (w *world) want(done ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !slices.Equal(w.done, done) {
-		w.t.Errorf("asked of the engine:\n%v\nwant\n%v", w.done, done)
+		w.t.Errorf("calls of the engine:\n%v\nwant\n%v", w.done, done)
 	}
 	w.done = nil
 }
@@ -283,7 +283,7 @@ func (w *world) refused(err error, kind fault.Kind, text string) {
 	}
 }
 
-// env is the environment of a container that was made through an open gate.
+// env is the environment of a container that was created through an open gate.
 func env(uid types.UID, sandbox string) []string {
 	return []string{"PLUMBLINE_CLAIM_" + strings.ToUpper(string(uid)) + "=" + string(uid) + "/" + sandbox}
 }
@@ -338,7 +338,7 @@ func TestLife(t *testing.T) {
 	w.ok(w.Attach(t.Context(), pod)) // the other agent's hook
 	w.want()
 
-	// One claim of two goes; the other stays.
+	// One claim of two is withdrawn; the other stays.
 	w.ok(w.Withdraw(t.Context(), "a"))
 	w.want("-s1/a/t2", "-s1/a/t1")
 	w.wantGate("a", "")
@@ -361,7 +361,7 @@ func TestLife(t *testing.T) {
 	}
 }
 
-func TestStrangers(t *testing.T) {
+func TestForeignPods(t *testing.T) {
 	w := newWorld(t)
 	w.prepare("a", "t1")
 	stranger := w.sandbox("s9", 9)
@@ -405,8 +405,8 @@ func testFailure(t *testing.T) {
 	w.wantGate("b", "s1")
 }
 
-// TestNewSandbox holds that the newest sandbox has the claim, and that what comes
-// late for the old one does not touch it.
+// TestNewSandbox holds that the newest sandbox has the claim, and that late calls for
+// the old one do not touch it.
 func TestNewSandbox(t *testing.T) {
 	w := newWorld(t)
 	w.prepare("a", "t1")
@@ -422,13 +422,12 @@ func TestNewSandbox(t *testing.T) {
 	w.wantGate("a", "s2")
 	w.wantPhase("a", "s2", claims.Attached)
 	w.refused(w.Attach(t.Context(), old), fault.Gone, "has been stopped")
-	w.refused(w.Admit(t.Context(), next, env("a", "s1")), fault.Conflict, "made for sandbox")
+	w.refused(w.Admit(t.Context(), next, env("a", "s1")), fault.Conflict, "created for sandbox")
 	w.ok(w.Admit(t.Context(), next, env("a", "s2")))
 	w.want()
 }
 
-// TestStopFirst holds that an attachment that is late does not outlive the stop
-// of its sandbox.
+// TestStopFirst holds that a late attachment does not outlive the stop of its sandbox.
 func TestStopFirst(t *testing.T) {
 	w := newWorld(t)
 	w.prepare("a", "t1")
@@ -459,7 +458,7 @@ func TestStuckRelease(t *testing.T) {
 	w.want("-s1/a/t2")
 }
 
-// TestCrash goes through what another process finds.
+// TestCrash covers the states that another process may find.
 func TestCrash(t *testing.T) {
 	t.Run("in the middle of an attachment", func(t *testing.T) {
 		w := newWorld(t)
@@ -484,7 +483,7 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// run lets Run do what was left to it. It is for tests in a bubble (inBubble).
+// run lets Run empty its queue. It is for tests in a bubble (inBubble).
 func (w *world) run() {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
@@ -597,7 +596,7 @@ func TestSynchronize(t *testing.T) {
 	})
 }
 
-// TestSweep holds that the end of a sandbox is found although nobody tells it.
+// TestSweep holds that the end of a sandbox is found although it is not reported.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -620,8 +619,8 @@ func TestSweep(t *testing.T) {
 	})
 }
 
-// TestStuckReleases holds that sandboxes that cannot be released hold up no other,
-// and that they are released soon after they can be, though nobody asks.
+// TestStuckReleases holds that sandboxes that cannot be released delay no other, and
+// that they are released soon after that is possible, without a call.
 func TestStuckReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -696,8 +695,8 @@ func TestNextSandboxWaits(t *testing.T) {
 	})
 }
 
-// TestReboot holds that the sandboxes of an earlier boot are buried, and those
-// that are not of a runtime left alone.
+// TestReboot holds that the sandboxes of an earlier boot are forgotten, and those that
+// are not of a runtime left alone.
 func TestReboot(t *testing.T) { synctest.Test(t, testReboot) }
 
 func testReboot(t *testing.T) {

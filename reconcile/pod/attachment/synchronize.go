@@ -16,11 +16,10 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// Synchronize compares the sandboxes a runtime has with the records. Gates that
-// must not be open are closed before it returns; the rest is left to Run. The
-// list may hold sandboxes that have stopped, and lack one that is being made:
-// containerd 1.7 lists it when its hooks are done, which the agent before this
-// one may be called for.
+// Synchronize compares the sandboxes a runtime has with the records. Gates that must
+// not be open are closed before it returns; the rest is left to Run. The list may
+// contain sandboxes that have stopped, and lack one that is being created: containerd
+// 1.7 lists it when its hooks are done, and these may still call the previous agent.
 func (k *Keeper) Synchronize(pods []Pod) error {
 	var errs []error
 	listed := map[string]Pod{}
@@ -44,8 +43,8 @@ func (k *Keeper) Synchronize(pods []Pod) error {
 	return errors.Join(errs...)
 }
 
-// checkGate closes a gate that is open for no good reason, and opens one again
-// that was lost. Who attaches or releases the claim meanwhile sees to its gate.
+// checkGate closes a gate that must not be open, and opens one again that was lost. If
+// the claim is being attached or released, that sets its gate.
 func (k *Keeper) checkGate(e claims.Entry) error {
 	if k.Gate.OpenFor(e.UID) == k.opens(&e).ID {
 		return nil
@@ -70,38 +69,37 @@ func (k *Keeper) checkGate(e claims.Entry) error {
 // gateWait is how long checkGate waits for a claim's lock.
 const gateWait = 100 * time.Millisecond
 
-// opens returns the sandbox the gate of a claim is to be open for, the zero value
-// when for none.
+// opens returns the sandbox for which the gate of a claim must be open, zero for none.
 func (k *Keeper) opens(e *claims.Entry) claims.Sandbox {
 	for _, s := range e.In {
-		if s.Phase == claims.Attached && k.stands(s) {
+		if s.Phase == claims.Attached && k.netnsExists(s) {
 			return s
 		}
 	}
 	return claims.Sandbox{}
 }
 
-// stands reports whether the namespace of a sandbox is still there.
-func (k *Keeper) stands(s claims.Sandbox) bool {
+// netnsExists reports whether the namespace of a sandbox still exists.
+func (k *Keeper) netnsExists(s claims.Sandbox) bool {
 	id, err := k.Identify(s.Netns)
 	if err != nil || id != s.NetnsID {
 		return false
 	}
-	k.saw(s.ID)
+	k.markSeen(s.ID)
 	return true
 }
 
-func (k *Keeper) saw(sandbox string) {
+func (k *Keeper) markSeen(sandbox string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.seen[sandbox] = true
 }
 
-// fell reports whether the namespace of a sandbox was there and is no more. One
-// that this process has never seen is not believed to be gone: perhaps the
-// process does not see the directory as the runtime does, and the pod runs.
-func (k *Keeper) fell(s claims.Sandbox) bool {
-	if k.stands(s) {
+// netnsVanished reports whether the namespace of a sandbox existed and no longer does.
+// One that this process has never seen does not count: perhaps the process does not see
+// the runtime's directory, and the pod runs.
+func (k *Keeper) netnsVanished(s claims.Sandbox) bool {
+	if k.netnsExists(s) {
 		return false
 	}
 	k.mu.Lock()
@@ -109,18 +107,18 @@ func (k *Keeper) fell(s claims.Sandbox) bool {
 	return k.seen[s.ID]
 }
 
-// queueEnded leaves to Run the sandboxes that are no more.
+// queueEnded leaves to Run the sandboxes that no longer exist.
 func (k *Keeper) queueEnded(e claims.Entry, listed map[string]Pod) {
 	for _, s := range e.In {
-		if _, there := listed[s.ID]; s.Held() && (!there && !k.stands(s) || s.Phase == claims.Stopping || k.fell(s)) {
+		if _, there := listed[s.ID]; s.Held() && (!there && !k.netnsExists(s) || s.Phase == claims.Stopping || k.netnsVanished(s)) {
 			k.later(Pod{Sandbox: s.ID, UID: s.PodUID, Namespace: e.Namespace, Name: e.Pod.Name}) // without a namespace: to be detached
 		}
 	}
 }
 
-// queueMissed leaves to Run the sandboxes that came while nobody looked.
+// queueMissed leaves to Run the sandboxes that were created while no agent ran.
 func (k *Keeper) queueMissed(e claims.Entry, pods []Pod) {
-	if slices.ContainsFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached && k.stands(s) }) {
+	if slices.ContainsFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached && k.netnsExists(s) }) {
 		return
 	}
 	for _, p := range pods {
@@ -151,14 +149,14 @@ func (k *Keeper) again(e *claims.Entry, s *claims.Sandbox) {
 	k.detachLater(Pod{Sandbox: s.ID, UID: s.PodUID, Namespace: e.Namespace, Name: e.Pod.Name})
 }
 
-// detachLater leaves a sandbox that could not be released to Run, later each time:
-// its device may come back at any moment, or never.
+// detachLater leaves a sandbox that could not be released to Run, with backoff: its
+// device may return at any moment, or never.
 func (k *Keeper) detachLater(pod Pod) {
 	pod.Netns = "" // to be detached
 	k.retry(pod)
 }
 
-// retry leaves a sandbox to Run, later each time.
+// retry leaves a sandbox to Run, with backoff.
 func (k *Keeper) retry(pod Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -176,23 +174,23 @@ func (k *Keeper) Pending() int {
 }
 
 // The pace of Run: how many sandboxes it works on at a time, so that hooks have the
-// machine and one that takes its time holds up no other, and how long after a
-// failure a sandbox is tried again.
+// machine and a slow one delays no other, and how long after a failure a sandbox is
+// retried.
 const (
 	workers    = 4
 	retryFirst = 100 * time.Millisecond
 	retryMost  = 30 * time.Second
 )
 
-// Run does what was left for it until ctx ends. Then attachments that go on behind
-// the gate are rolled back, for the next agent to begin anew.
+// Run works on its queue until ctx ends. Then attachments behind the gate are rolled
+// back; the next agent starts them again.
 func (k *Keeper) Run(ctx context.Context) {
 	k.mu.Lock()
 	k.stopping = false
 	k.mu.Unlock()
 	defer k.endAttempts(ctx)
-	k.bury(ctx)
-	k.settleAll(ctx)
+	k.forgetEarlierBoots(ctx)
+	k.finishUpdates(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	stop := k.start()
@@ -212,12 +210,12 @@ func (k *Keeper) Run(ctx context.Context) {
 			return
 		case <-sweep.C:
 			k.sweep()
-			k.settleAll(ctx)
+			k.finishUpdates(ctx)
 		}
 	}
 }
 
-// start makes the queue, with what has been left to Run before.
+// start creates the queue, with what was left to Run before.
 func (k *Keeper) start() (stop func()) {
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryFirst, retryMost))
 	k.mu.Lock()
@@ -234,21 +232,21 @@ func (k *Keeper) start() (stop func()) {
 	}
 }
 
-// bury lets the engine forget the sandboxes of an earlier boot. Nothing of them
-// is left, and their IDs never come again.
-func (k *Keeper) bury(ctx context.Context) {
+// forgetEarlierBoots releases the sandboxes of an earlier boot from the engine's
+// records. Nothing of them is left, and their IDs are never reused.
+func (k *Keeper) forgetEarlierBoots(ctx context.Context) {
 	records, _ := k.Engine.List()
 	for _, r := range records {
 		if r.BootID == k.Store.BootID || !r.Sandbox.ID.Origin().OfRuntime() {
 			continue
 		}
 		if err := k.releaseRecord(ctx, r.Sandbox.ID); err != nil {
-			k.Log.Warn("sandbox of an earlier boot", "sandbox", r.Sandbox.ID, "error", err)
+			k.Log.Warn("cannot forget a sandbox of an earlier boot", "sandbox", r.Sandbox.ID, "error", err)
 		}
 	}
 }
 
-// next does what is to be done for one sandbox; false when Run is to end.
+// next handles one sandbox; false when Run is to end.
 func (k *Keeper) next(ctx context.Context) bool {
 	k.mu.Lock()
 	queue := k.queue
@@ -279,7 +277,7 @@ func (k *Keeper) next(ctx context.Context) bool {
 	defer cancel()
 	err := k.Detach(within, p)
 	if err != nil && fault.Of(err) != fault.Gone {
-		k.Log.Warn("sandbox is not released", "sandbox", p.Sandbox, "pod", p.Namespace+"/"+p.Name, "kind", fault.Of(err), "error", err)
+		k.Log.Warn("release failed", "sandbox", p.Sandbox, "pod", p.Namespace+"/"+p.Name, "kind", fault.Of(err), "error", err)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -294,8 +292,7 @@ func (k *Keeper) next(ctx context.Context) bool {
 	return true
 }
 
-// attachQueued begins to attach a sandbox; what comes of it the attempt leaves to
-// the queue again.
+// attachQueued begins to attach a sandbox; if that fails, the attempt queues it again.
 func (k *Keeper) attachQueued(queue workqueue.TypedRateLimitingInterface[string], p Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -309,9 +306,10 @@ func (k *Keeper) attachQueued(queue workqueue.TypedRateLimitingInterface[string]
 	k.goBehind(k.beginLocked(p, false))
 }
 
-// sweep finds sandboxes that have ended although no hook was called: after a
-// restart containerd calls none for the sandboxes it had before (its issue 8426).
-// Which sandboxes there are is not known here; a namespace that has gone tells.
+// sweep finds sandboxes that have ended although no hook was called: after a restart
+// containerd calls none for the sandboxes it had before (its issue 8426). Which
+// sandboxes exist is not known here; a namespace that no longer exists shows the end of
+// one.
 func (k *Keeper) sweep() {
 	held := map[string]bool{}
 	for _, e := range k.list() {
@@ -320,7 +318,7 @@ func (k *Keeper) sweep() {
 				continue
 			}
 			held[s.ID] = true
-			if s.Phase == claims.Stopping || k.fell(s) {
+			if s.Phase == claims.Stopping || k.netnsVanished(s) {
 				k.later(Pod{Sandbox: s.ID, UID: s.PodUID, Namespace: e.Namespace, Name: e.Pod.Name})
 			}
 		}

@@ -16,11 +16,11 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Update makes a later generation of a topology true where a claim is, while the
-// pod runs. That it is about to is recorded first: whatever happens then, what is
-// in the pod in the end is the one generation or the other, whole, and recorded as
-// such. One that the claim has, or a later one, is no error and no work; where the
-// claim is in no sandbox only the record changes.
+// Update applies a later generation of a topology in the sandbox of a claim, while the
+// pod runs. The intention is recorded first: whatever happens then, in the end the pod
+// has one generation or the other, as a whole, and the record says which. A generation
+// that the claim already has, or an earlier one, is no error and no work; if the claim
+// is in no sandbox, only the record changes.
 //
 // When it fails the pod has the network it had before, and the error is that of
 // the failing step. The error of Options.Follow is returned as it is, and an error
@@ -36,9 +36,9 @@ func (k *Keeper) Update(ctx context.Context, uid types.UID, o *v1alpha1.NetworkT
 	}
 	defer unlock()
 	if !known {
-		return fault.New(fault.Gone, errors.New("it is not prepared any more"))
+		return fault.New(fault.Gone, errors.New("it is no longer prepared"))
 	}
-	if err := k.settle(ctx, &e); err != nil {
+	if err := k.finishUpdate(ctx, &e); err != nil {
 		return err
 	}
 	t := e.Topology(o.Name)
@@ -54,10 +54,10 @@ func (k *Keeper) Update(ctx context.Context, uid types.UID, o *v1alpha1.NetworkT
 	next := claims.Pinned(o)
 	s := attachedIn(&e)
 	switch {
-	case s == nil: // what a sandbox gets that is made from now on
+	case s == nil: // what a new sandbox gets from now on
 		t.Object = next
 		return k.Store.Put(e.Claim)
-	case !k.stands(*s): // another namespace may bear its path
+	case !k.netnsExists(*s): // another namespace may be mounted at its path
 		return ended(s)
 	}
 	t.Next = &next
@@ -71,10 +71,10 @@ func ended(s *claims.Sandbox) error {
 	return fault.New(fault.Gone, fmt.Errorf("sandbox %q has ended", s.ID))
 }
 
-// Settle ends what an update that was cut off has left of a claim: the later
-// generation is made true or, when it fails, the earlier one. A claim that is in
-// no sandbox any more has the earlier one.
-func (k *Keeper) Settle(ctx context.Context, uid types.UID) error {
+// FinishUpdate finishes an interrupted update of a claim: the later generation is
+// applied or, if that fails, the earlier one. A claim that is in no sandbox any more
+// has the earlier one.
+func (k *Keeper) FinishUpdate(ctx context.Context, uid types.UID) error {
 	e, known, unlock, err := k.hold(ctx, uid)
 	if err != nil {
 		return err
@@ -83,12 +83,12 @@ func (k *Keeper) Settle(ctx context.Context, uid types.UID) error {
 	if !known {
 		return nil
 	}
-	return k.settle(ctx, &e)
+	return k.finishUpdate(ctx, &e)
 }
 
-// settle is Settle for who has the claim's lock. That the way led back is no
-// error: what is in the pod is whole.
-func (k *Keeper) settle(ctx context.Context, e *claims.Entry) error {
+// finishUpdate is FinishUpdate for a caller with the claim's lock. A rollback to the
+// earlier generation is no error: the pod has a whole generation.
+func (k *Keeper) finishUpdate(ctx context.Context, e *claims.Entry) error {
 	if !e.Updating() {
 		return nil
 	}
@@ -96,7 +96,7 @@ func (k *Keeper) settle(ctx context.Context, e *claims.Entry) error {
 	switch {
 	case s == nil:
 		return k.abandon(e)
-	case !k.stands(*s):
+	case !k.netnsExists(*s):
 		return ended(s)
 	}
 	for i := range e.Topologies {
@@ -115,15 +115,15 @@ func (k *Keeper) settle(ctx context.Context, e *claims.Entry) error {
 	return nil
 }
 
-// settleAll settles all claims.
-func (k *Keeper) settleAll(ctx context.Context) {
+// finishUpdates finishes the updates of all claims.
+func (k *Keeper) finishUpdates(ctx context.Context) {
 	for _, e := range k.list() {
 		if !e.Updating() || k.attaching(e.UID) { // an attachment abandons the update
 			continue
 		}
 		k.Alive(2 * k.Sweep)
 		within, cancel := context.WithTimeout(ctx, k.ReleaseTimeout)
-		err := k.Settle(within, e.UID)
+		err := k.FinishUpdate(within, e.UID)
 		cancel()
 		if err != nil && fault.Of(err) != fault.Gone {
 			k.Log.Warn("cannot finish an interrupted update", "claim", e.Namespace+"/"+e.Name, "kind", fault.Of(err), "error", err)
@@ -131,7 +131,7 @@ func (k *Keeper) settleAll(ctx context.Context) {
 	}
 }
 
-// attachedIn returns the sandbox the claim is in, nil when in none.
+// attachedIn returns the sandbox of the claim, nil for none.
 func attachedIn(e *claims.Entry) *claims.Sandbox {
 	i := slices.IndexFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached })
 	if i < 0 {
@@ -140,9 +140,9 @@ func attachedIn(e *claims.Entry) *claims.Sandbox {
 	return &e.In[i]
 }
 
-// advance makes what is recorded as the next generation of a topology true in a
-// sandbox, and then the one the claim has; the caller has the lock. On an error Next
-// is nil when the earlier one is in place, and stays when nobody can say what is.
+// advance applies the generation that is recorded as Next in a sandbox, and then
+// records it as the claim's; the caller has the lock. On an error Next is nil if the
+// earlier one is in place, and stays if that is not known.
 func (k *Keeper) advance(ctx context.Context, e *claims.Entry, t *claims.Topology, s *claims.Sandbox) error {
 	from, next := t.Object, t.Next
 	begun := k.Now()
@@ -170,7 +170,7 @@ func (k *Keeper) advance(ctx context.Context, e *claims.Entry, t *claims.Topolog
 	return nil
 }
 
-// ensureGeneration makes one generation of a topology true.
+// ensureGeneration applies one generation of a topology.
 func (k *Keeper) ensureGeneration(ctx context.Context, e *claims.Entry, t *claims.Topology, o *v1alpha1.NetworkTopology, s *claims.Sandbox) (reconcile.Report, error) {
 	sb, err := e.SandboxOf(t, o, s.ID, s.Netns)
 	if err != nil {
@@ -184,9 +184,9 @@ func (k *Keeper) ensureGeneration(ctx context.Context, e *claims.Entry, t *claim
 	return k.ensureUrgent(ctx, sb)
 }
 
-// restore makes the earlier generation true once more. The engine has put back what
-// it changed, so as a rule this is a look; but a pod that runs is not left with
-// what nobody has verified.
+// restore applies the earlier generation again. The engine has rolled back its changes,
+// so usually this only observes; but a running pod is not left in a state that was not
+// verified.
 func (k *Keeper) restore(ctx context.Context, e *claims.Entry, t *claims.Topology, s *claims.Sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ReleaseTimeout)
 	defer cancel()
@@ -194,7 +194,7 @@ func (k *Keeper) restore(ctx context.Context, e *claims.Entry, t *claims.Topolog
 	return err
 }
 
-// refineAgain lets containers that are made from now on know what there is.
+// refineAgain updates the metadata for containers that are created from now on.
 func (k *Keeper) refineAgain(e *claims.Entry, s *claims.Sandbox, rep *reconcile.Report) {
 	ctx, cancel := context.WithTimeout(context.Background(), k.ReleaseTimeout)
 	defer cancel()
@@ -214,8 +214,8 @@ func (k *Keeper) refineAgain(e *claims.Entry, s *claims.Sandbox, rep *reconcile.
 	k.refine(ctx, &e.Claim, results)
 }
 
-// abandon forgets an update that a new attachment has overtaken: the earlier
-// generation is in the sandbox.
+// abandon forgets an update after a new attachment: the earlier generation is in the
+// sandbox.
 func (k *Keeper) abandon(e *claims.Entry) error {
 	if !e.Updating() {
 		return nil

@@ -25,7 +25,8 @@ func edited(name string, generation int64) *v1alpha1.NetworkTopology {
 	}
 }
 
-// wantGeneration holds what the record says, and what the engine was last told.
+// wantGeneration holds the generation in the record, and that of the engine's last
+// call.
 func (w *world) wantGeneration(uid types.UID, sandbox, topology string, generation int64, updating bool) {
 	w.t.Helper()
 	e, _, err := w.store.Get(uid)
@@ -83,11 +84,11 @@ func TestUpdate(t *testing.T) {
 	other := edited("t2", 9)
 	other.UID = "another"
 	w.refused(w.Update(t.Context(), "a", other), fault.Gone, "another topology")
-	w.refused(w.Update(t.Context(), "zz", edited("t2", 9)), fault.Gone, "not prepared")
+	w.refused(w.Update(t.Context(), "zz", edited("t2", 9)), fault.Gone, "no longer prepared")
 }
 
 // TestUpdateUnattached holds that only the record of a claim changes that is in no
-// sandbox, and that one which has ended is not brought back.
+// sandbox, and that a sandbox which has ended is not attached again.
 func TestUpdateUnattached(t *testing.T) {
 	w := newWorld(t)
 	w.prepare("a", "t1")
@@ -130,7 +131,7 @@ func TestUpdateFails(t *testing.T) {
 		w.ok(w.Attach(t.Context(), w.sandbox("s1", 1)))
 		w.done, w.fails = nil, map[int64]bool{2: true}
 		w.refused(w.Update(t.Context(), "a", edited("t1", 2)), fault.Unsupported, "not this generation")
-		w.want("+s1/a/t1", "+s1/a/t1") // what the engine has put back is verified
+		w.want("+s1/a/t1", "+s1/a/t1") // what the engine has rolled back is verified
 		w.wantGeneration("a", "s1", "t1", 1, false)
 		w.wantGate("a", "s1")
 		w.wantPhase("a", "s1", claims.Attached)
@@ -154,7 +155,7 @@ func TestUpdateFails(t *testing.T) {
 		w.fails, w.half = map[int64]bool{1: true, 2: true}, true
 		w.refused(w.Update(t.Context(), "a", edited("t1", 2)), fault.Unsupported, "roll back to generation 1: not this generation")
 		w.wantGeneration("a", "s1", "t1", 1, true)
-		// No container starts on what nobody has verified; one that runs goes on.
+		// No container starts on a state that was not verified; a running one goes on.
 		w.refused(w.Admit(t.Context(), pod, env("a", "s1")), fault.Unsupported, "not this generation")
 		w.wantPhase("a", "s1", claims.Attached)
 		w.fails = map[int64]bool{2: true}
@@ -163,7 +164,7 @@ func TestUpdateFails(t *testing.T) {
 	})
 }
 
-// TestUpdateKilled goes through what another process finds.
+// TestUpdateKilled covers the states that another process may find.
 func TestUpdateKilled(t *testing.T) {
 	attached := func(t *testing.T) (*world, attachment.Pod) {
 		w := newWorld(t)

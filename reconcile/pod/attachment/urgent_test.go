@@ -20,8 +20,8 @@ func (e slowEngine) Ensure(context.Context, reconcile.Sandbox) (reconcile.Report
 	return reconcile.Report{}, nil
 }
 
-// TestRepairsYield holds that repairs stand back while the engine attaches a topology,
-// for two seconds at most, and go on exactly once.
+// TestRepairsYield holds that repairs wait while the engine attaches a topology, for
+// two seconds at most, and go on exactly once.
 func TestRepairsYield(t *testing.T) {
 	for takes, want := range map[time.Duration]time.Duration{
 		time.Second:     time.Second,
