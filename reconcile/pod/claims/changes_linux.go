@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// changesMask is what may make a file of the directory another than it was, and
-// what ends the watch.
+// changesMask are the events that may change a file of the directory, and those that
+// end the watch.
 const changesMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE |
 	unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
-// changes tells which files of a directory have changed. The kernel queues a
-// notice before the call that makes the change returns, whoever makes it, so who
-// asks after a write knows of it. Nothing runs in between.
+// changes reports which files of a directory have changed. The kernel queues a
+// notification before the call that makes the change returns, in any process, so a
+// query after a write includes it. No goroutine runs in between.
 type changes struct {
 	dir     string
 	file    *os.File // an inotify instance; nil when none is to be had
@@ -48,8 +48,8 @@ func (c *changes) close() error {
 	return c.file.Close()
 }
 
-// since returns the names of the files that have changed since it was asked last;
-// all when it cannot tell.
+// since returns the names of the files that have changed since the last call; all if
+// that is not known.
 func (c *changes) since() (names []string, all bool) {
 	if c.file == nil {
 		return nil, true
@@ -76,7 +76,7 @@ func (c *changes) since() (names []string, all bool) {
 	}
 }
 
-// read reads once, and does not wait for there to be something.
+// read reads once, without waiting.
 func (c *changes) read() (n int, err error) {
 	var failed error
 	err = c.conn.Read(func(fd uintptr) bool {
@@ -86,7 +86,7 @@ func (c *changes) read() (n int, err error) {
 	return n, cmp.Or(failed, err)
 }
 
-// parse reads notices; lost when some were, or the directory is another one now.
+// parse reads notifications; lost if some were lost, or the directory was replaced.
 func (c *changes) parse(b []byte) (names []string, lost bool) {
 	for len(b) >= unix.SizeofInotifyEvent {
 		mask, length := binary.NativeEndian.Uint32(b[4:]), int(binary.NativeEndian.Uint32(b[12:]))

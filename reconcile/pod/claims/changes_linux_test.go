@@ -41,7 +41,7 @@ func TestNoticesWhatOthersDo(t *testing.T) {
 			must(t, os.Rename(dir, dir+"-old"))
 			must(t, open(t, filepath.Dir(dir), "boot").Put(example("dd")))
 		}, "dd c"},
-		{"the directory is made anew", func(t *testing.T, dir string, _ *claims.Store) {
+		{"the directory is recreated", func(t *testing.T, dir string, _ *claims.Store) {
 			must(t, os.RemoveAll(dir))
 			must(t, open(t, filepath.Dir(dir), "boot").Put(example("dd")))
 		}, "dd c"},
@@ -50,7 +50,7 @@ func TestNoticesWhatOthersDo(t *testing.T) {
 			must(t, err)
 			most, err := strconv.Atoi(strings.TrimSpace(string(data)))
 			must(t, err)
-			// Notices of one name in a row count as one.
+			// Successive notifications of one name count as one.
 			for i := range most + 2 {
 				must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf(".%d", i%2)), nil, 0o600))
 			}
@@ -69,7 +69,7 @@ func TestNoticesWhatOthersDo(t *testing.T) {
 				}
 			}
 			c.do(t, filepath.Join(dir, "claims"), other)
-			entries, _ := one.List() // the damaged one is told of
+			entries, _ := one.List() // the damaged one is an error
 			var have []string
 			for _, e := range entries {
 				have = append(have, string(e.UID)+" "+e.Name)

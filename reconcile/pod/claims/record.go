@@ -37,13 +37,13 @@ type Pod struct {
 	UID  types.UID `json:"uid"`
 }
 
-// Topology is what the claim gives to one topology.
+// Topology is what the claim holds for one topology.
 type Topology struct {
 	// Object is the topology as it was read, without status and managed fields:
 	// UID and generation in it are the pin.
 	Object v1alpha1.NetworkTopology `json:"object"`
-	// Next is the later generation that is being made of it: what is in the pod
-	// is one of both, or on the way between them.
+	// Next is the later generation that an update applies: the pod has one of both, or
+	// a state between them.
 	Next    *v1alpha1.NetworkTopology `json:"next,omitempty"`
 	Devices []Device                  `json:"devices"`
 	// Prepared says that steps which give device nodes are made before there is a
@@ -76,7 +76,7 @@ func Pinned(o *v1alpha1.NetworkTopology) v1alpha1.NetworkTopology {
 	}
 }
 
-// Topology returns what the claim gives to a topology, nil when nothing.
+// Topology returns what the claim holds for a topology, nil for nothing.
 func (c *Claim) Topology(name string) *Topology {
 	i := slices.IndexFunc(c.Topologies, func(t Topology) bool { return t.Object.Name == name })
 	if i < 0 {
@@ -138,12 +138,12 @@ func DevicesOf(ids map[string]string, host []inventory.Device) ([]Device, error)
 	return out, nil
 }
 
-// SandboxID returns what the engine calls the topology in a runtime's sandbox.
+// SandboxID returns the engine's ID of the topology in a runtime's sandbox.
 func (c *Claim) SandboxID(sandbox string, t *Topology) reconcile.SandboxID {
 	return reconcile.IDOfClaim(sandbox, string(c.UID), t.Object.Name)
 }
 
-// Sandboxes returns what must come true in a runtime's sandbox.
+// Sandboxes returns what is to be applied in a runtime's sandbox.
 func (c *Claim) Sandboxes(sandbox, netns string) ([]reconcile.Sandbox, error) {
 	var out []reconcile.Sandbox
 	for i := range c.Topologies {
@@ -157,8 +157,8 @@ func (c *Claim) Sandboxes(sandbox, netns string) ([]reconcile.Sandbox, error) {
 	return out, nil
 }
 
-// SandboxOf returns what must come true of one generation of a topology. A device
-// whose step is no more stays where it is at home.
+// SandboxOf returns what is to be applied for one generation of a topology. A device
+// whose step no longer exists stays on the host.
 func (c *Claim) SandboxOf(t *Topology, o *v1alpha1.NetworkTopology, sandbox, netns string) (reconcile.Sandbox, error) {
 	decoded, err := topology.FromObject(o)
 	if err != nil {

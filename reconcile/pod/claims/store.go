@@ -33,13 +33,12 @@ const (
 	limitBytes = 8 << 20
 )
 
-// Locker keeps goroutines and processes out of each other's way, by name; the
-// journal is one.
+// Locker locks names against other goroutines and processes; the journal is one.
 type Locker interface {
 	Lock(ctx context.Context, name reconcile.SandboxID) (unlock func(), err error)
 }
 
-// Options is what a Store works with.
+// Options are the settings of a Store.
 type Options struct {
 	Dir    string
 	Locker Locker
@@ -47,12 +46,11 @@ type Options struct {
 	Now    func() time.Time
 }
 
-// Store keeps the records of one directory. It is safe for concurrent use; who
-// reads in order to write holds the claim's lock meanwhile.
+// Store keeps the records of one directory. It is safe for concurrent use; a caller
+// that reads in order to write holds the claim's lock meanwhile.
 //
-// Hooks ask it while pods wait, and there are hundreds of claims on a node: what
-// was read is remembered until the kernel says that the file has changed, whoever
-// changed it.
+// Hooks use it while pods wait, and there are hundreds of claims on a node: what was
+// read is cached until the kernel reports that the file has changed, in any process.
 type Store struct {
 	Options
 
@@ -70,17 +68,16 @@ func Open(o Options) (*Store, error) {
 	return &Store{Options: o, changes: newChanges(o.Dir)}, nil
 }
 
-// Close lets go of the directory. Nothing is asked of the store afterwards.
+// Close closes the directory. The store is not used afterwards.
 func (s *Store) Close() error { return s.changes.close() }
 
-// Lock holds off everybody else from one claim.
+// Lock locks one claim.
 func (s *Store) Lock(ctx context.Context, uid types.UID) (unlock func(), err error) {
 	return s.Locker.Lock(ctx, reconcile.SandboxID("claim/"+string(uid)))
 }
 
-// LockAll holds off everybody else who decides which claim gets a device. It is
-// taken after a claim's lock, and no other lock after it; whoever has it waits for
-// nothing.
+// LockAll locks the decision which claim gets a device. It is taken after a claim's
+// lock, and no other lock after it; its holder waits for nothing.
 func (s *Store) LockAll(ctx context.Context) (unlock func(), err error) {
 	return s.Locker.Lock(ctx, "claims")
 }
@@ -95,12 +92,11 @@ func (s *Store) path(uid types.UID, suffix string) (string, error) {
 	return filepath.Join(s.Dir, string(uid)+suffix), nil
 }
 
-// Get returns what is recorded of a claim; false when it is not prepared. A
-// damaged record is set aside, and is an error once. One of another version is left
-// alone, and stays an error (frame.OtherVersion, of kind fault.Conflict): it can be
-// neither written over nor removed. What the topologies and
-// devices of the claim point to is shared with other callers, and is not to be
-// changed.
+// Get returns the record of a claim; false if it is not prepared. A damaged record is
+// set aside, and is an error once. One of another version is left alone, and stays an
+// error (frame.OtherVersion, of kind fault.Conflict): it can be neither written over
+// nor removed. What the topologies and devices of the claim point to is shared with
+// other callers, and is not to be changed.
 func (s *Store) Get(uid types.UID) (Entry, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,7 +106,7 @@ func (s *Store) Get(uid types.UID) (Entry, bool, error) {
 	return s.get(uid)
 }
 
-// get is Get for who has mu and has refreshed.
+// get is Get for callers that hold mu and have called refresh.
 func (s *Store) get(uid types.UID) (Entry, bool, error) {
 	path, err := s.path(uid, claimSuffix)
 	if err != nil {
@@ -197,7 +193,7 @@ func (s *Store) List() ([]Entry, []error) {
 	return s.list(func(*Claim) bool { return true })
 }
 
-// list is List for the claims that are asked for.
+// list is List for the claims that asked accepts.
 func (s *Store) list(asked func(*Claim) bool) ([]Entry, []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,7 +222,7 @@ func (s *Store) list(asked func(*Claim) bool) ([]Entry, []error) {
 	return out, errs
 }
 
-// refresh drops what is remembered of files that have changed since.
+// refresh drops from the cache files that have changed since.
 func (s *Store) refresh() error {
 	names, all := s.changes.since()
 	if all {
@@ -243,7 +239,7 @@ func (s *Store) refresh() error {
 		switch path := filepath.Join(s.Dir, name); filepath.Ext(name) {
 		case claimSuffix:
 			s.known[path] = nil
-		case sandboxesSuffix: // asked for by claim alone
+		case sandboxesSuffix: // read by claim only
 			delete(s.known, path)
 		}
 	}
@@ -274,8 +270,8 @@ func (s *Store) OtherVersions() ([]*frame.OtherVersion, error) {
 	return out, nil
 }
 
-// OtherVersionsIn is OtherVersions for who only looks at a directory. It writes
-// nothing, and passes over what cannot be read.
+// OtherVersionsIn is OtherVersions for a read-only use of a directory. It writes
+// nothing, and skips what cannot be read.
 func OtherVersionsIn(dir string) []*frame.OtherVersion {
 	var out []*frame.OtherVersion
 	files, _ := os.ReadDir(dir) // in order of name
@@ -300,9 +296,9 @@ func (s *Store) OfPod(uid types.UID) ([]Entry, error) {
 	return entries, errors.Join(errs...)
 }
 
-// InUse returns, by name, the devices that claims hold, as they were on the host
-// when they were prepared: what is to be said of a device while a pod has it. What
-// records of other versions mention may be a device too, and nothing is known of it.
+// InUse returns, by name, the devices that claims hold, as they were on the host when
+// they were prepared: that is how a device is described while a pod has it. Records of
+// other versions may mention further devices, of which nothing is known.
 func (s *Store) InUse() (map[string]inventory.Device, error) {
 	entries, errs := s.List()
 	others, err := s.OtherVersions()
@@ -323,7 +319,7 @@ func (s *Store) InUse() (map[string]inventory.Device, error) {
 	return out, errors.Join(errs...)
 }
 
-// writable refuses to write over, or to remove, a record of another version.
+// writable refuses to overwrite or remove a record of another version.
 func (s *Store) writable(uid types.UID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -336,8 +332,8 @@ func (s *Store) writable(uid types.UID) error {
 	return nil
 }
 
-// Put records a claim, durably. It fails with fault.Invalid when the record is larger
-// than a record may be, and nothing is written then.
+// Put records a claim, durably. It fails with fault.Invalid if the record is too large,
+// and writes nothing then.
 func (s *Store) Put(c Claim) error {
 	path, err := s.path(c.UID, claimSuffix)
 	if err == nil {

@@ -88,7 +88,7 @@ func TestStore(t *testing.T) {
 		t.Errorf("OfPod: %v, %v", of, err)
 	}
 	if of, _ := one.OfPod("pod-bb"); len(of) != 0 {
-		t.Errorf("OfPod of a stranger: %v", of)
+		t.Errorf("OfPod of another pod: %v", of)
 	}
 
 	// The next boot knows the claim, and no sandbox.
@@ -166,7 +166,7 @@ func TestDamage(t *testing.T) {
 				t.Errorf("set aside: %v, %v", set, err)
 			}
 			if _, known, err := s.Get("aa"); known || err != nil {
-				t.Errorf("known %t, %v: it is decided anew", known, err)
+				t.Errorf("known %t, %v: it is decided again", known, err)
 			}
 			if _, errs := s.List(); len(errs) != 0 {
 				t.Errorf("told twice: %v", errs)
@@ -201,8 +201,8 @@ func TestRemembersReleased(t *testing.T) {
 	}
 }
 
-// TestSandboxOf holds that the device of a root step that is no more stays at home,
-// and with the claim.
+// TestSandboxOf holds that the device of a root step that no longer exists stays on the
+// host, and with the claim.
 func TestSandboxOf(t *testing.T) {
 	c := example("aa")
 	next := claims.Pinned(&c.Topologies[0].Object)

@@ -13,10 +13,10 @@ import (
 	"github.com/plumbline/plumbline/topology"
 )
 
-// devices is what kubelet is told of a claim. Each device comes with the claim's
-// gate, so that a container which consumes one request of the claim waits for all
-// of it. What is known of the interfaces is said again each time: kubelet's
-// helper writes the metadata of a claim anew when it is prepared again.
+// devices is what kubelet receives for a claim. Each device comes with the claim's
+// gate, so that a container which consumes one request of the claim waits for all of
+// it. What is known of the interfaces is repeated each time: kubelet's helper rewrites
+// the metadata of a claim when it is prepared again.
 func (p *Plugin) devices(e claims.Entry) []kubeletplugin.Device {
 	var results [][]topology.StepResult
 	for i := range e.Topologies {
@@ -31,7 +31,7 @@ func (p *Plugin) devices(e claims.Entry) []kubeletplugin.Device {
 	return describe(&e.Claim, results)
 }
 
-// describe tells the devices of a claim, with the results per topology.
+// describe describes the devices of a claim, with the results per topology.
 func describe(c *claims.Claim, results [][]topology.StepResult) []kubeletplugin.Device {
 	var out []kubeletplugin.Device
 	for i, t := range c.Topologies {

@@ -47,10 +47,10 @@ type Options struct {
 	Discover func() ([]inventory.Device, error)
 	// Results returns what the steps of a sandbox have made; nil when unknown.
 	Results func(id reconcile.SandboxID) []topology.StepResult
-	// HandleError is told of what goes wrong while slices are published.
+	// HandleError is called with errors of the publication of slices.
 	HandleError func(err error, msg string)
-	// Patience bounds how long the preparation of a pod's claims waits for what
-	// will pass by itself. Default 30 s: the kubelet gives up after 45.
+	// Patience bounds how long the preparation of a pod's claims waits for conditions
+	// that are temporary. Default 30 s: the kubelet gives up after 45.
 	Patience time.Duration
 	// Changed is called when a claim has been prepared or ended.
 	Changed func()
@@ -120,7 +120,7 @@ func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Contex
 		kubeletplugin.RollingUpdate(cmp.Or(s.Instance, uuid.NewUUID())),
 		kubeletplugin.HealthService(false),
 		// Each claim has a lock of its own: a claim that cannot be prepared or released
-		// holds up no other, nor another agent.
+		// delays no other, nor another agent.
 		kubeletplugin.Serialize(false),
 		kubeletplugin.GRPCInterceptor(p.intercept),
 		kubeletplugin.EnableDeviceMetadata(true, []schema.GroupVersion{metadatav1beta1.SchemeGroupVersion}),
@@ -176,7 +176,7 @@ func (p *Plugin) PrepareResourceClaims(ctx context.Context, all []*resourceapi.R
 }
 
 // UnprepareResourceClaims implements kubeletplugin.DRAPlugin. It waits for no device:
-// what is not released yet goes on being released, and the kubelet asks again.
+// the release goes on, and the kubelet retries.
 func (p *Plugin) UnprepareResourceClaims(ctx context.Context, all []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
 	out := map[types.UID]error{}
 	for _, c := range all {

@@ -89,7 +89,7 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 	case known && e.Held():
 		return nil, passing(fault.New(fault.Conflict, fmt.Errorf("ResourceClaim %q is still attached to pod %q: it is released when that pod has ended", d.rc.Name, e.Pod.Name)))
 	case known && !pins(&e.Claim, d.assigned):
-		// It was allocated anew while the node did not hear of it.
+		// It was reallocated while the agent was not called.
 		return nil, &taken{e, errors.New("it is prepared for devices of an earlier allocation")}
 	}
 	c := claims.Claim{UID: d.rc.UID, Namespace: d.rc.Namespace, Name: d.rc.Name, Pod: d.pod, Prepared: d.Now().UTC()}
@@ -123,7 +123,7 @@ func (d *decision) recorded() (e claims.Entry, known, answers bool, err error) {
 	case frame.AsOtherVersion(err) != nil:
 		return claims.Entry{}, false, false, err
 	case err != nil:
-		d.Log.Error("cannot read claim records", "error", err) // it is set aside, and decided anew
+		d.Log.Error("cannot read claim records", "error", err) // it is set aside, and decided again
 		return claims.Entry{}, false, false, nil
 	}
 	return e, known, known && e.Pod.UID == d.pod.UID && pins(&e.Claim, d.assigned), nil

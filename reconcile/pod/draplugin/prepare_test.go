@@ -191,7 +191,7 @@ func (g *given) refused(rc *resourceapi.ResourceClaim, kind fault.Kind, text str
 	}
 	for _, secret := range []string{"claim-c1", "pod-p1"} { // of another tenant
 		if rc.UID != "c1" && strings.Contains(err.Error(), secret) {
-			g.t.Errorf("the error tells of %s: %v", secret, err)
+			g.t.Errorf("the error reveals %s: %v", secret, err)
 		}
 	}
 }
@@ -349,8 +349,8 @@ func TestExclusive(t *testing.T) {
 }
 
 // TestOtherVersion holds that a claim whose record another version has written is not
-// decided anew, that its devices are given to no other claim, and that claims for other
-// devices are in nobody's way.
+// decided again, that its devices are given to no other claim, and that claims for
+// other devices are not affected.
 func TestOtherVersion(t *testing.T) {
 	g := newGiven(t)
 	claim := allocated("c1", "p1", "0", "1")
@@ -407,9 +407,9 @@ func testNextPod(t *testing.T) {
 	}
 }
 
-// TestAllocatedAnew holds that a claim that was allocated anew while the node was
-// down gets what it was allocated, not what its record is of (finding B2).
-func TestAllocatedAnew(t *testing.T) {
+// TestReallocated holds that a claim that was reallocated while the node was down gets
+// the devices of its allocation, not those of its record (finding B2).
+func TestReallocated(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		topology types.UID
@@ -440,7 +440,7 @@ func TestAllocatedAnew(t *testing.T) {
 			}
 			for i, d := range devices {
 				if want := "pci-0000-03-10-" + c.devices[i]; d.DeviceName != want {
-					t.Errorf("kubelet is told %s, want %s", d.DeviceName, want)
+					t.Errorf("kubelet receives %s, want %s", d.DeviceName, want)
 				}
 			}
 			e, _, _ := g.store.Get("c1")

@@ -266,9 +266,9 @@ func TestStuckCalls(t *testing.T) {
 	stuck.Wait()
 }
 
-// TestAskedTwice holds that a claim that is asked for again, before and after the first
-// answer, has one record and one answer.
-func TestAskedTwice(t *testing.T) {
+// TestPreparedTwice holds that a claim that is prepared again, before and after the
+// first answer, has one record and one answer.
+func TestPreparedTwice(t *testing.T) {
 	k := served(t)
 	var both sync.WaitGroup
 	for range 2 {
@@ -336,7 +336,7 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-// TestRegistration holds what is told of a kubelet that comes late, or refuses.
+// TestRegistration holds what is reported about a kubelet that comes late, or refuses.
 func TestRegistration(t *testing.T) {
 	k := served(t)
 	if err := k.Ready(); err == nil || !strings.Contains(err.Error(), "has not registered it yet") {

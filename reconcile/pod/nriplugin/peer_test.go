@@ -22,7 +22,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/nriplugin"
 )
 
-// peer is a runtime's end of one connection that says what a test wants it to say.
+// peer is a runtime's end of one connection, controlled by the test.
 type peer struct {
 	t        *testing.T
 	conn     net.Conn

@@ -15,7 +15,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// Keeper brings claims and sandboxes together.
+// Keeper attaches claims to sandboxes.
 type Keeper interface {
 	Attach(ctx context.Context, pod attachment.Pod) error
 	Admit(ctx context.Context, pod attachment.Pod, env []string) error
@@ -24,16 +24,15 @@ type Keeper interface {
 	Synchronize(pods []attachment.Pod) error
 }
 
-// Recorder is told of every hook. It must not block.
+// Recorder receives every hook. It must not block.
 type Recorder interface {
-	// Hook tells how long a hook took, and of which kind its error was; "" is
-	// none.
+	// Hook is called with how long a hook took, and the kind of its error; "" is none.
 	Hook(name string, outcome fault.Kind, took time.Duration)
-	// Connected tells whether the runtime is connected.
+	// Connected is called with whether the runtime is connected.
 	Connected(bool)
 }
 
-// Options is what a Plugin works with.
+// Options are the settings of a Plugin.
 type Options struct {
 	Keeper   Keeper
 	Recorder Recorder
@@ -51,7 +50,7 @@ type Options struct {
 	// Synchronize. Default 1 min: a runtime calls no Synchronize while it creates
 	// pods.
 	SynchronizationTimeout time.Duration
-	// Alive is called by Run each time it has got on. The next call comes within
+	// Alive is called by Run each time it has made progress. The next call comes within
 	// the time given, or at any time when that is zero. May be nil.
 	Alive func(within time.Duration)
 }
@@ -79,8 +78,8 @@ func New(o Options) *Plugin {
 	return &Plugin{Options: o, first: make(chan struct{}), reason: errors.New("not connected yet")}
 }
 
-// Run keeps the plugin connected until ctx ends. When it returns no hook is at
-// work any more, unless one has not ended within stopLimit.
+// Run keeps the plugin connected until ctx ends. When it returns no hook runs any more,
+// unless one has not ended within stopLimit.
 func (p *Plugin) Run(ctx context.Context) error {
 	defer func() {
 		if !p.hooks.wait(stopLimit) {
@@ -109,10 +108,10 @@ func (p *Plugin) Run(ctx context.Context) error {
 }
 
 const (
-	// grace is what hooks get to be answered when the plugin is to stop: a runtime
-	// that loses a plugin in the middle of a hook goes on without it.
+	// grace is the time for hooks to answer when the plugin is to stop: a runtime that
+	// loses a plugin in the middle of a hook goes on without it.
 	grace = 3 * time.Second
-	// stopLimit is what they get to end.
+	// stopLimit is the time for hooks to end.
 	stopLimit = 10 * time.Second
 )
 
@@ -165,7 +164,7 @@ func (p *Plugin) set(from *session, up bool, reason error) {
 	}
 }
 
-// Ready returns nil while the runtime is connected and has told its sandboxes.
+// Ready returns nil while the runtime is connected and has listed its sandboxes.
 func (p *Plugin) Ready() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

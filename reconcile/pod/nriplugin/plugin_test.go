@@ -22,7 +22,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// keeper notes what it is asked, and answers as it is told.
+// keeper records its calls, and answers as the test has set.
 type keeper struct {
 	mu     sync.Mutex
 	asked  []string
@@ -126,8 +126,8 @@ func plug(t *testing.T, k *keeper, dir string) *nriplugin.Plugin {
 	return p
 }
 
-// settled waits until the plugin is one that the runtime asks: it is so only when
-// the answer to its list of sandboxes has arrived.
+// settled waits until the runtime calls the plugin, which it does only when the answer
+// to its list of sandboxes has arrived.
 func settled(r *runtimeSide, p *nriplugin.Plugin) {
 	<-p.Connected()
 	r.BlockPluginSync().Unblock()
@@ -200,7 +200,7 @@ func TestFailure(t *testing.T) {
 	settled(r, p)
 	err := r.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: sandboxOf("s1")})
 	if err == nil || !strings.Contains(err.Error(), `step "vf": no such thing`) {
-		t.Errorf("the runtime is told %v", err)
+		t.Errorf("the runtime receives %v", err)
 	}
 	if err := p.Ready(); err != nil {
 		t.Errorf("after a failure: %v", err)
@@ -235,7 +235,7 @@ func TestDeadline(t *testing.T) {
 			err := r.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: sandboxOf("s1")})
 			took := time.Since(begun)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Fatalf("the runtime is told %v, want %q", err, c.want)
+				t.Fatalf("the runtime receives %v, want %q", err, c.want)
 			}
 			if took < 1400*time.Millisecond || took > 1990*time.Millisecond {
 				t.Errorf("answered after %s, want three quarters of 2 s, or a little more", took)
@@ -293,8 +293,8 @@ func (w *wire) cut() {
 	w.conns = nil
 }
 
-// TestReconnect holds that a runtime that goes and comes is found again, as is
-// one that comes later than the plugin.
+// TestReconnect holds that the plugin reconnects to a runtime that was restarted, and
+// to one that starts after the plugin.
 func TestReconnect(t *testing.T) {
 	dir := shortDir(t)
 	if err := os.Mkdir(filepath.Join(dir, "wire"), 0o700); err != nil {
@@ -327,7 +327,7 @@ func TestReconnect(t *testing.T) {
 	}
 }
 
-// TestOverlap holds that two agents at a time are both asked.
+// TestOverlap holds that the runtime calls two agents that overlap.
 func TestOverlap(t *testing.T) {
 	dir := shortDir(t)
 	r := newRuntime(t, dir)

@@ -16,7 +16,7 @@ import (
 	"github.com/plumbline/plumbline/topology/validity"
 )
 
-// HeldBack is why a pod can have a later generation only as a new pod.
+// HeldBack is why a later generation needs a new pod.
 type HeldBack struct {
 	Step string
 	Err  error
@@ -25,11 +25,10 @@ type HeldBack struct {
 func (h *HeldBack) Error() string { return fmt.Sprintf("step %q: %v", h.Step, h.Err) }
 func (h *HeldBack) Unwrap() error { return h.Err }
 
-// Follow returns an error unless a topology of a claim can be given a later
-// generation with the devices the claim has. It is a HeldBack when it takes
-// another device, which only a new claim brings, and of kind Invalid when the
-// generation makes no sense here: admission need not have been asked, and may be
-// of another version.
+// Follow returns an error unless a topology of a claim can have a later generation with
+// the claim's devices. It is a HeldBack if that takes another device, which needs a new
+// claim, and of kind Invalid if the generation is not valid here: admission may have
+// been bypassed, or be of another version.
 func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology, set contract.Set) error {
 	decoded, _, err := validity.Object(ctx, o, set)
 	if err != nil {
@@ -42,7 +41,7 @@ func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology
 }
 
 // Fits returns a HeldBack unless a claim's devices are those that a valid topology
-// takes. One whose step is no more is no hindrance: it goes home.
+// takes. A device whose step no longer exists is no hindrance: it returns to the host.
 func Fits(ctx context.Context, t *topology.Topology, devices []claims.Device, set contract.Set) error {
 	for _, s := range claim.Roots(t, set) {
 		i := slices.IndexFunc(devices, func(d claims.Device) bool { return d.Step == s.Name })

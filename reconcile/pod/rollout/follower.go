@@ -26,43 +26,43 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Reporter is told what has become of updates. It must not block.
+// Reporter receives the results of updates. It must not block.
 type Reporter interface {
-	// Runs tells which generation of a topology a claim has.
+	// Runs reports which generation of a topology a claim has.
 	Runs(c claims.Claim, topology string, generation int64)
-	// HeldBack tells that a later generation takes a new pod.
+	// HeldBack reports that a later generation needs a new pod.
 	HeldBack(c claims.Claim, topology string, from, to int64, why error)
-	// UpdateFailed tells that a later generation failed, and was undone.
+	// UpdateFailed reports that a later generation failed, and was rolled back.
 	UpdateFailed(c claims.Claim, topology string, from, to int64, err error)
-	// UpdateDelayed tells that something of the pod or the node is in the way of a
-	// later generation, for the so manieth time.
+	// UpdateDelayed reports that something in the pod or on the node prevents a later
+	// generation, with the number of attempts.
 	UpdateDelayed(c claims.Claim, topology string, from, to int64, attempts int, err error)
 }
 
-// Options is what a Follower works with.
+// Options are the settings of a Follower.
 type Options struct {
-	// Client needs leave to list and watch networktopologies.
+	// Client needs: list and watch on networktopologies.
 	Client   dynamic.Interface
 	NodeName string
 	// Claims lists the claims of this node.
 	Claims func() []claims.Entry
-	// Update brings a generation to a claim; see attachment.Keeper.
+	// Update applies a generation to a claim; see attachment.Keeper.
 	Update   func(ctx context.Context, claim types.UID, o *v1alpha1.NetworkTopology) error
 	Reporter Reporter
 	Log      *slog.Logger
 	// Timeout bounds the update of one claim; default one minute.
 	Timeout time.Duration
-	// Again is the time after which what could not be done is tried again; default
-	// 10 s. Six times as long is the time after which claims are looked at unasked.
+	// Again is the time after which an update that failed for now is retried; default
+	// 10 s. The interval of periodic checks is six times as long.
 	Again time.Duration
 	Now   func() time.Time
 }
 
-// againMost is the longest time after which a pod is tried again that something is in
-// the way of: each try is written to the API server.
-const againMost = 5 * time.Minute
+// retryMax is the longest time between retries of a pod's update: each attempt is
+// written to the API server.
+const retryMax = 5 * time.Minute
 
-// Follower brings edits to the claims of one node.
+// Follower applies edits of topologies to the claims of one node.
 type Follower struct {
 	Options
 	wake chan struct{}
@@ -79,27 +79,27 @@ type key struct {
 	topology string
 }
 
-// verdict is what was told of a generation.
+// verdict is what was reported about a generation.
 type verdict struct {
 	generation int64
 	failed     bool
 	heldBack   string
-	// attempts is how often it was tried while something was in the way, and next
-	// when it is tried again.
+	// attempts counts the attempts that something prevented, and next is the time of
+	// the next one.
 	attempts int
 	next     time.Time
 }
 
-// provesNothing reports whether an error is about the pod or the node it came up in:
-// what the pod has made, a lock, a deadline, a full disk. It says nothing about what
-// becomes of the same generation in another pod.
+// provesNothing reports whether an error is about this pod or node only: an object of
+// the pod, a lock, a deadline, a full disk. It says nothing about the same generation
+// in another pod.
 func provesNothing(err error) bool {
 	switch fault.Of(err) {
 	case fault.Invalid, fault.Unsupported, fault.NotConverged:
 		return false
 	case fault.Internal:
-		// The kernel's own word on a step is about the step, unless the node lacks
-		// something for which nobody's step can be blamed.
+		// An error of the kernel at a step is about the step, unless the node lacks
+		// something that no step is responsible for.
 		_, ofStep := errors.AsType[*ops.StepError](err)
 		return !ofStep || slices.ContainsFunc(ofNode, func(e error) bool { return errors.Is(err, e) })
 	default:
@@ -120,7 +120,7 @@ func New(o Options) *Follower {
 	return &Follower{Options: o, wake: make(chan struct{}, 1), objects: map[string]*v1alpha1.NetworkTopology{}, told: map[key]verdict{}}
 }
 
-// Changed says that claims have come or gone.
+// Changed is called when claims were added or removed.
 func (f *Follower) Changed() {
 	select {
 	case f.wake <- struct{}{}:
@@ -128,7 +128,7 @@ func (f *Follower) Changed() {
 	}
 }
 
-// Run follows until ctx ends. An update that is under way then is undone.
+// Run runs until ctx ends. An update in progress is rolled back then.
 func (f *Follower) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -152,7 +152,7 @@ func (f *Follower) Run(ctx context.Context) {
 			if !names[name] {
 				stop()
 				delete(watched, name)
-				f.saw(name, nil)
+				f.observe(name, nil)
 			}
 		}
 		next := 6 * f.Again
@@ -181,8 +181,8 @@ func namesOf(entries []claims.Entry) map[string]bool {
 	return out
 }
 
-// watch follows one topology: a node has claims of few of them, and each status
-// that is written goes to all who watch.
+// watch watches one topology: a node has claims of few of them, and each status that is
+// written goes to all watchers.
 func (f *Follower) watch(ctx context.Context, name string) {
 	one := dynamicinformer.NewFilteredDynamicInformer(f.Client, v1alpha1.Resource(), metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
@@ -197,10 +197,10 @@ func (f *Follower) watch(ctx context.Context, name string) {
 			f.Log.Error("cannot follow a topology", "topology", name, "error", err)
 			return
 		}
-		f.saw(name, o)
+		f.observe(name, o)
 	}
 	if _, err := one.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: take, UpdateFunc: func(_, v any) { take(v) }, DeleteFunc: func(any) { f.saw(name, nil) },
+		AddFunc: take, UpdateFunc: func(_, v any) { take(v) }, DeleteFunc: func(any) { f.observe(name, nil) },
 	}); err != nil {
 		f.Log.Error("cannot follow a topology", "topology", name, "error", err)
 		return
@@ -208,8 +208,8 @@ func (f *Follower) watch(ctx context.Context, name string) {
 	one.RunWithContext(ctx)
 }
 
-// saw takes a topology as it is now; nil when it is gone.
-func (f *Follower) saw(name string, o *v1alpha1.NetworkTopology) {
+// observe takes the current topology; nil if it no longer exists.
+func (f *Follower) observe(name string, o *v1alpha1.NetworkTopology) {
 	f.mu.Lock()
 	f.objects[name] = o
 	if o == nil {
@@ -219,8 +219,8 @@ func (f *Follower) saw(name string, o *v1alpha1.NetworkTopology) {
 	f.Changed()
 }
 
-// turn returns a topology when it is this node's turn to update it.
-func (f *Follower) turn(name string) *v1alpha1.NetworkTopology {
+// eligible returns a topology if the rollout has reached this node.
+func (f *Follower) eligible(name string) *v1alpha1.NetworkTopology {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if o := f.objects[name]; o != nil && Named(o, f.NodeName) {
@@ -241,10 +241,10 @@ func (f *Follower) pass(ctx context.Context, entries []claims.Entry) (left bool)
 	for _, e := range entries {
 		for i := range e.Topologies {
 			t := &e.Topologies[i]
-			f.tell(&e, t)
-			// Asked anew each time: an update takes a while, and the rollout may
-			// have been stopped, or be about another generation by now.
-			o := f.turn(t.Object.Name)
+			f.reportGeneration(&e, t)
+			// Checked each time: an update takes a while, and the rollout may have been
+			// stopped, or be about another generation by now.
+			o := f.eligible(t.Object.Name)
 			if ctx.Err() != nil || o == nil || o.UID != t.Object.UID {
 				continue
 			}
@@ -256,9 +256,9 @@ func (f *Follower) pass(ctx context.Context, entries []claims.Entry) (left bool)
 	return left
 }
 
-// update brings a generation to one claim, unless it failed there or it is too early
-// to try it again. A failure holds up no other claim: it may be the pod's doing. That
-// a generation fails everywhere the controller finds, which then takes the turn away.
+// update applies a generation to one claim, unless it failed there or it is too early
+// for a retry. A failure delays no other claim: the pod may be the cause. If a
+// generation fails everywhere, the controller notices and stops the rollout.
 func (f *Follower) update(ctx context.Context, e *claims.Entry, t *claims.Topology, o *v1alpha1.NetworkTopology) {
 	k := key{e.UID, o.Name}
 	was, from := f.told[k], t.Object.Generation
@@ -286,7 +286,7 @@ func (f *Follower) update(ctx context.Context, e *claims.Entry, t *claims.Topolo
 			f.Reporter.HeldBack(e.Claim, o.Name, from, o.Generation, held)
 		}
 	case ctx.Err() != nil, fault.Of(err) == fault.Gone:
-		// We stop, or the pod does: nothing is to be said of it.
+		// We stop, or the pod does: nothing is reported.
 		f.Log.Debug("not updated", "claim", e.Namespace+"/"+e.Name, "topology", o.Name, "error", err)
 	default:
 		f.Log.Warn("not updated", "claim", e.Namespace+"/"+e.Name, "topology", o.Name, "from", from, "to", o.Generation, "kind", fault.Of(err), "error", err)
@@ -294,7 +294,7 @@ func (f *Follower) update(ctx context.Context, e *claims.Entry, t *claims.Topolo
 	}
 }
 
-// failed tells that an update has failed, and whether it is tried again.
+// failed reports that an update has failed, and whether it is retried.
 func (f *Follower) failed(e *claims.Entry, t *claims.Topology, o *v1alpha1.NetworkTopology, err error) {
 	k := key{e.UID, o.Name}
 	if !provesNothing(err) {
@@ -306,14 +306,15 @@ func (f *Follower) failed(e *claims.Entry, t *claims.Topology, o *v1alpha1.Netwo
 	if was := f.told[k]; was.generation == o.Generation {
 		attempts += was.attempts
 	}
-	pause := min(f.Again<<min(attempts-1, 16), againMost)
+	pause := min(f.Again<<min(attempts-1, 16), retryMax)
 	f.told[k] = verdict{generation: o.Generation, attempts: attempts, next: f.Now().Add(pause)}
 	f.Reporter.UpdateDelayed(e.Claim, o.Name, t.Object.Generation, o.Generation, attempts, err)
 }
 
-// tell says which generation a pod runs that nothing was said of: an agent before
-// us may have attached or updated it, and its report may not have been written.
-func (f *Follower) tell(e *claims.Entry, t *claims.Topology) {
+// reportGeneration reports which generation a pod has if that was not reported yet: an
+// earlier agent may have attached or updated it, and its report may not have been
+// written.
+func (f *Follower) reportGeneration(e *claims.Entry, t *claims.Topology) {
 	k := key{e.UID, t.Object.Name}
 	if f.told[k].generation >= t.Object.Generation || t.Next != nil ||
 		!slices.ContainsFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached }) {
@@ -323,7 +324,7 @@ func (f *Follower) tell(e *claims.Entry, t *claims.Topology) {
 	f.Reporter.Runs(e.Claim, k.topology, t.Object.Generation)
 }
 
-// ended reports whether the claim was in a pod that is no more: nothing runs.
+// ended reports whether the claim was in a pod that no longer exists.
 func ended(e *claims.Entry) bool {
 	return len(e.In) > 0 && !slices.ContainsFunc(e.In, func(s claims.Sandbox) bool { return s.Held() })
 }

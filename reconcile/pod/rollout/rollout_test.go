@@ -188,29 +188,29 @@ func (n *node) want(done ...string) {
 }
 
 func TestPass(t *testing.T) {
-	t.Run("its turn", func(t *testing.T) {
+	t.Run("rollout at this node", func(t *testing.T) {
 		n := newNode(t, "a", "b")
 		n.want("a runs 1", "b runs 1") // an agent before us may not have said so
 		o := pair(2)
 		o.Status.Rollout.Nodes = nil
-		n.saw("pair", o)
+		n.observe("pair", o)
 		n.want()
-		n.saw("pair", pair(2))
+		n.observe("pair", pair(2))
 		n.want("update a to 2", "a runs 2", "update b to 2", "b runs 2")
 		n.want()
-		n.saw("pair", nil)
+		n.observe("pair", nil)
 		n.want()
 	})
 	t.Run("a failure", func(t *testing.T) {
 		n := newNode(t, "a", "b")
 		n.want("a runs 1", "b runs 1")
 		n.fails["a"] = fault.New(fault.Unsupported, errors.New("no"))
-		n.saw("pair", pair(2))
+		n.observe("pair", pair(2))
 		n.want("a failed at 1, not 2", "update b to 2", "b runs 2")
 		n.want()
 		n.fails["a"] = nil
 		n.want() // it has been said
-		n.saw("pair", pair(3))
+		n.observe("pair", pair(3))
 		n.want("update a to 3", "a runs 3", "update b to 3", "b runs 3")
 	})
 	t.Run("what fails", func(t *testing.T) {
@@ -222,7 +222,7 @@ func TestPass(t *testing.T) {
 			n := newNode(t, "a", "b")
 			n.want("a runs 1", "b runs 1")
 			n.fails["a"] = err
-			n.saw("pair", pair(2))
+			n.observe("pair", pair(2))
 			n.want("a failed at 1, not 2", "update b to 2", "b runs 2")
 			n.want()
 		}
@@ -239,7 +239,7 @@ func TestPass(t *testing.T) {
 				n := newNode(t, "a", "b")
 				n.want("a runs 1", "b runs 1")
 				n.fails["a"] = err
-				n.saw("pair", pair(2))
+				n.observe("pair", pair(2))
 				n.want("a delayed at 1, not 2: attempt 1", "update b to 2", "b runs 2")
 				n.want()
 				time.Sleep(10 * time.Second)
@@ -250,7 +250,7 @@ func TestPass(t *testing.T) {
 				n.fails["a"] = nil
 				n.want("update a to 2", "a runs 2")
 				n.fails["a"] = err
-				n.saw("pair", pair(3))
+				n.observe("pair", pair(3))
 				n.want("a delayed at 2, not 3: attempt 1", "update b to 3", "b runs 3")
 			}
 		})
@@ -259,7 +259,7 @@ func TestPass(t *testing.T) {
 		n := newNode(t, "a", "b")
 		n.want("a runs 1", "b runs 1")
 		n.fails["a"] = &HeldBack{"vf2", errors.New("no device")}
-		n.saw("pair", pair(2))
+		n.observe("pair", pair(2))
 		n.want("a held back at 1, not 2", "update b to 2", "b runs 2")
 		n.want()
 		n.fails["a"] = nil // it may follow after all
@@ -270,7 +270,7 @@ func TestPass(t *testing.T) {
 		n.want("a runs 1", "b runs 1")
 		n.fails["a"] = fault.New(fault.Gone, errors.New("has ended"))
 		n.entries[1].In[0].Phase = claims.Released
-		n.saw("pair", pair(2))
+		n.observe("pair", pair(2))
 		n.want("update b to 2") // for the next pod of the claim; nothing runs
 	})
 	t.Run("another topology of the name", func(t *testing.T) {
@@ -278,13 +278,13 @@ func TestPass(t *testing.T) {
 		n.want("a runs 1")
 		o := pair(2)
 		o.UID = "other"
-		n.saw("pair", o)
+		n.observe("pair", o)
 		n.want()
 	})
 	t.Run("we stop", func(t *testing.T) {
 		n := newNode(t, "a")
 		n.want("a runs 1")
-		n.saw("pair", pair(2))
+		n.observe("pair", pair(2))
 		ctx, cancel := context.WithCancel(t.Context())
 		n.Update = func(ctx context.Context, _ types.UID, _ *v1alpha1.NetworkTopology) error {
 			cancel()
