@@ -44,6 +44,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/rollout"
 	"github.com/plumbline/plumbline/reconcile/watch"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/exposure/follower"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -165,6 +166,7 @@ type serving struct {
 	keeper    *attachment.Keeper
 	plugin    *draplugin.Plugin
 	runtime   *nriplugin.Plugin
+	policies  *follower.Follower
 	publisher *publish.Publisher
 	edits     *rollout.Follower
 	watcher   *watch.Watcher
@@ -232,13 +234,16 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Keeper: s.keeper, Recorder: s.hooks, Socket: s.nriSocket, Index: s.nriIndex, Log: s.log, Now: time.Now,
 		Alive: func(within time.Duration) { s.alive.Alive(partRuntime, within) },
 	})
+	s.policies = follower.New(follower.Options{
+		Kube: s.kube, Dynamic: s.dynamic, NodeName: s.nodeName, Log: s.log, Changed: func() { s.publisher.Rescan() },
+	})
 	s.publisher = publish.New(publish.Options{
 		NodeName: s.nodeName, Sysfs: os.DirFS("/sys"), PhysicalNetworks: s.physicalNetworks, UplinkOf: inventory.LookupUplink,
-		Uplinks: s.uplinks, InUse: s.inUse, Dirty: s.dirty, StateFile: filepath.Join(s.app.stateDir, publishedFile), Log: s.log, Now: time.Now,
+		Uplinks: s.uplinks, InUse: s.inUse, Dirty: s.dirty, Policies: s.policies, StateFile: filepath.Join(s.app.stateDir, publishedFile), Log: s.log, Now: time.Now,
 	})
 	s.plugin = draplugin.New(draplugin.Options{
 		Store: s.store, Keeper: s.keeper, Cluster: draplugin.NewCluster(s.kube, s.dynamic), Contracts: s.app.registry,
-		Discover: func() ([]inventory.Device, error) { return discoverOn(ctx, s.engine.host) },
+		Discover: func() ([]inventory.Device, error) { return s.discover(ctx) },
 		Results:  s.results, HandleError: s.handle, Changed: s.claimsChanged, Log: s.log, Now: time.Now,
 	})
 	s.edits = rollout.New(rollout.Options{
@@ -344,6 +349,18 @@ func (s *serving) dirty() map[string]string {
 	return reconcile.Unreleased(s.engine.journal.Releasing(), s.engine.OtherVersions(), time.Now())
 }
 
+// discover lists the devices as selectors see them: with what policies say of them. Where
+// those are not known, as when the API server is away, a claim that was allocated is
+// prepared all the same.
+func (s *serving) discover(ctx context.Context) ([]inventory.Device, error) {
+	devices, err := discoverWired(ctx, s.engine.host, s.physicalNetworks)
+	decided, _, failed := s.policies.Decide(ctx, devices)
+	if failed != nil {
+		return devices, err
+	}
+	return decided, err
+}
+
 // uplinks says what carries a default route.
 func (s *serving) uplinks(ctx context.Context, devices []inventory.Device) (inventory.Uplinks, error) {
 	return uplinksOf(ctx, s.engine.host, devices)
@@ -446,6 +463,7 @@ func (s *serving) parts() map[string]func(context.Context) error {
 		"drift loop":           forever(s.keepTrue),
 		partSandboxes:          forever(s.keeper.Run),
 		"topology updates":     forever(s.edits.Run),
+		"policies":             forever(s.policies.Run),
 		partRuntime:            s.runtime.Run,
 		partKubelet:            s.prepare,
 	}
@@ -460,7 +478,17 @@ func (s *serving) prepare(ctx context.Context) error {
 	}
 	return s.plugin.Run(ctx, draplugin.Serving{
 		Kube: s.kube, NodeName: s.nodeName, PluginDir: s.pluginDir, RegistrarDir: s.registrarDir, CDIDir: s.cdiDir,
-	}, func(ctx context.Context, to draplugin.Publisher) error { return s.publisher.Run(ctx, to) })
+	}, s.publish)
+}
+
+// publish publishes devices once the policies are known.
+func (s *serving) publish(ctx context.Context, to draplugin.Publisher) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.policies.Ready():
+	}
+	return s.publisher.Run(ctx, to)
 }
 
 // keepTrue looks after drift. While another agent does, as during a rolling

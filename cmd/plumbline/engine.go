@@ -167,9 +167,14 @@ func discover(ctx context.Context) ([]inventory.Device, error) {
 
 // discoverOn lists the devices of a host and marks those that carry its default route.
 func discoverOn(ctx context.Context, host *kernel.Host) ([]inventory.Device, error) {
+	return discoverWired(ctx, host, nil)
+}
+
+// discoverWired is discoverOn with the physical networks that the agent's options name.
+func discoverWired(ctx context.Context, host *kernel.Host, networks map[string]string) ([]inventory.Device, error) {
 	routes := newHostRoutes(host)
 	defer routes.Close()
-	return inventory.DiscoverGuarded(ctx, os.DirFS("/sys"), inventory.Options{UplinkOf: inventory.LookupUplink}, routes)
+	return inventory.DiscoverGuarded(ctx, os.DirFS("/sys"), inventory.Options{PhysicalNetworks: networks, UplinkOf: inventory.LookupUplink}, routes)
 }
 
 // uplinksOf returns which of these devices carry a default route of the host.

@@ -23,8 +23,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -41,6 +43,7 @@ import (
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // release is what the chart's templates are rendered for, as far as the tests
@@ -127,7 +130,7 @@ apiVersion: v1
 kind: ServiceAccount
 metadata: {name: plumbline-agent, namespace: plumbline}
 ---
-`+rendered(t, "agent-rbac.yaml", "policies/slices.yaml", "policies/claims.yaml", "policies/one-pod.yaml"))
+`+rendered(t, "agent-rbac.yaml", "policies/slices.yaml", "policies/reports.yaml", "policies/claims.yaml", "policies/one-pod.yaml"))
 	for _, node := range []string{"n1", "n2"} {
 		b.apply(t, fmt.Sprintf(`
 apiVersion: v1
@@ -185,6 +188,7 @@ func TestEdges(t *testing.T) {
 		return ""
 	})
 	t.Run("slices", b.slices)
+	t.Run("reports", b.reports)
 	t.Run("publish", b.publish)
 	t.Run("fixtures", b.fixtures)
 	t.Run("status", b.status)
@@ -251,6 +255,34 @@ func (b *bench) slices(t *testing.T) {
 	unbound, err := kubernetes.NewForConfig(config)
 	check(t, err)
 	refused(t, "a token of no pod", b.writeSlice(t, unbound, "unbound", "n1", "n1", claim.Driver), "the token names no node")
+}
+
+// reports holds that an agent writes the report of its own node only.
+func (b *bench) reports(t *testing.T) {
+	crd, err := os.ReadFile("../../chart/plumbline/templates/crds/networking.dra.io_deviceexposurereports.yaml")
+	check(t, err)
+	b.apply(t, string(crd))
+	write := func(bound cluster.TokenFor, node string) error {
+		config, err := b.ServiceAccount(t.Context(), releaseNamespace, agentAccount, bound)
+		check(t, err)
+		client, err := dynamic.NewForConfig(config)
+		check(t, err)
+		_, err = client.Resource(v1alpha1.ReportResource()).Apply(t.Context(), node, &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": v1alpha1.GroupVersion.String(), "kind": v1alpha1.ReportKind, "metadata": map[string]any{"name": node}, "devices": int64(1),
+		}}, metav1.ApplyOptions{FieldManager: "plumbline-agent", Force: true})
+		return err
+	}
+	agent := cluster.TokenFor{Pod: "agent-n1"}
+	eventually(t, "the type is served, and the policy on reports holds", func() string {
+		err := write(agent, "n2")
+		if err == nil || !strings.Contains(err.Error(), "an agent on node n1 may not write the DeviceExposureReport of node n2") {
+			return fmt.Sprint(err)
+		}
+		return ""
+	})
+	refused(t, "the report of the own node", write(agent, "n1"), "")
+	refused(t, "it once more", write(agent, "n1"), "")
+	refused(t, "a token of no pod", write(cluster.TokenFor{}, "n1"), "the token names no node")
 }
 
 // plugin is the part of a DRA plugin that publishing needs.

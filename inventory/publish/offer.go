@@ -144,6 +144,25 @@ func (k known) describe(d inventory.Device, used map[string]bool) (entry, string
 	return e, invalid(e.Device)
 }
 
+// asPublished returns a device with what it was published with in place of what is away
+// with its interface.
+func (e entry) asPublished(d inventory.Device) inventory.Device {
+	read := func(name resourceapi.QualifiedName, to *string) {
+		if a, ok := e.Device.Attributes[name]; ok && a.StringValue != nil {
+			*to = *a.StringValue
+		}
+	}
+	read(inventory.AttrIfName, &d.IfName)
+	read(inventory.AttrDriver, &d.Driver)
+	linkType := string(d.LinkType)
+	read(inventory.AttrLinkType, &linkType)
+	d.LinkType = inventory.LinkType(linkType)
+	if a, ok := e.Device.Attributes[inventory.AttrRDMA]; ok && a.BoolValue != nil {
+		d.RDMA = *a.BoolValue
+	}
+	return d
+}
+
 // ruled says why a device that could be given to a pod is not to be: by a policy, or
 // because another driver gives it away.
 func (k known) ruled(d inventory.Device) string {

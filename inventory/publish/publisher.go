@@ -43,6 +43,8 @@ type Options struct {
 	PhysicalNetworks map[string]string
 	// UplinkOf is inventory.LookupUplink; nil leaves it to port names.
 	UplinkOf func(pciAddress string) (ifName string, err error)
+	// Policies is what the cluster says of the devices; nil is nothing.
+	Policies Policies
 	// StateFile is where what was published is kept, below the state directory.
 	StateFile string
 	Log       *slog.Logger
@@ -59,6 +61,17 @@ type Options struct {
 	LinkDownAfter time.Duration
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
+}
+
+// Policies is what the cluster says of the devices of a node.
+type Policies interface {
+	// Decide sets what policies decide, and returns the attributes that each device of the
+	// cluster has. As long as it fails nothing is published that was not before.
+	Decide(ctx context.Context, devices []inventory.Device) (decided []inventory.Device, attributes []string, err error)
+	// Others says by device ID which other driver publishes a device on this node.
+	Others(devices []inventory.Device) map[string]string
+	// Offered is told which devices are offered after all, by name.
+	Offered(devices []inventory.Device, offered map[string]bool)
 }
 
 // maxSettle bounds the wait for quiet.
@@ -217,6 +230,9 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 		devices: inventory.GuardUplinks(devices, uplinks),
 		inUse:   set(p.opts.InUse()), dirty: p.opts.Dirty(), before: p.before,
 	}
+	if err := p.rule(ctx, &k); err != nil {
+		return next, fmt.Errorf("policies: %w", err)
+	}
 	var soon time.Duration
 	k.down, soon = p.lasting(down(k.devices))
 	p.mu.Lock()
@@ -226,6 +242,9 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 	p.mu.Lock()
 	p.offered, p.withheld = offered, withheld
 	p.mu.Unlock()
+	if p.opts.Policies != nil {
+		p.opts.Policies.Offered(k.devices, namesOf(offered))
+	}
 	p.say(withheld, errors.Join(partial, uplinks.Problem()))
 	p.sayDirty(k)
 	if soon > 0 {
@@ -237,6 +256,39 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 		return next, err
 	}
 	return next, p.publish(ctx, to, offered)
+}
+
+// rule adds what the cluster says of the devices. Policies see a device in use as it
+// was published, since its interface is in a pod.
+func (p *Publisher) rule(ctx context.Context, k *known) error {
+	if p.opts.Policies == nil {
+		return nil
+	}
+	seen := slices.Clone(k.devices)
+	for i, d := range seen {
+		if e, ok := k.before[d.Name]; ok && k.inUse[d.Name] {
+			seen[i] = e.asPublished(d)
+		}
+	}
+	decided, attributes, err := p.opts.Policies.Decide(ctx, seen)
+	if err != nil {
+		return err
+	}
+	k.others, k.attributes = p.opts.Policies.Others(seen), attributes
+	for i, d := range decided {
+		now := k.devices[i]
+		now.Exposure, now.PhysicalNetwork, now.PhysicalNetworks, now.Additional = d.Exposure, d.PhysicalNetwork, d.PhysicalNetworks, d.Additional
+		k.devices[i] = now
+	}
+	return nil
+}
+
+func namesOf(offered []entry) map[string]bool {
+	out := make(map[string]bool, len(offered))
+	for _, e := range offered {
+		out[e.Device.Name] = true
+	}
+	return out
 }
 
 // save keeps how devices were published. Where the file is another version's that is in

@@ -45,6 +45,7 @@ func Limit(policies []*Policy) (ordered []*Policy, attributes []string) {
 		}
 		if len(with) > maxAdditional {
 			q := *p
+			q.Full = true
 			q.Err = &Invalid{Policy: p.Name, Problems: []string{fmt.Sprintf(
 				"spec.exposure.additionalAttributes: with those of the policies above it %d different attributes are added in the cluster, at most %d are: reuse names", len(with), maxAdditional)}}
 			ordered[i] = &q
@@ -171,7 +172,7 @@ func undecided(p *Policy, reason string) inventory.Exposure {
 // selector's selects all the same.
 func (p *Policy) selects(ctx context.Context, d inventory.Device) (bool, error) {
 	if p.unread != nil {
-		return false, fmt.Errorf("spec.%w", p.unread)
+		return false, errors.New(firstOf(p.Err))
 	}
 	matches, err := p.selector.Match(ctx, d)
 	if cause := errors.Unwrap(err); cause != nil { // without the device, which whoever reads it knows

@@ -2,6 +2,7 @@ package exposure
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -46,6 +47,8 @@ type Policy struct {
 	Beside       []string          // drivers that may publish the same devices
 	// Err is what is wrong with the policy, an *Invalid; such a policy decides nothing.
 	Err error
+	// Full says that Err is about what does not fit beside other policies.
+	Full bool
 	// Unsupported is what of a valid policy this version cannot apply. Its networks count.
 	Unsupported string
 
@@ -106,6 +109,20 @@ func New(o *v1alpha1.DeviceExposurePolicy) *Policy {
 		p.Err = e
 	}
 	return p
+}
+
+// Uncompiled is New without the selector, which takes most of the time: for Limit.
+func Uncompiled(o *v1alpha1.DeviceExposurePolicy) *Policy {
+	without := o.DeepCopy()
+	without.Spec.Selector = nil
+	return New(without)
+}
+
+// Unreadable stands for a policy that cannot be decoded.
+func Unreadable(name string, uid types.UID, generation int64, priority int32, err error) *Policy {
+	e := &Invalid{Policy: name}
+	e.add("cannot be read: %v", err)
+	return &Policy{Name: name, UID: uid, Generation: generation, Priority: priority, Err: e, unread: errors.New("the policy cannot be read")}
 }
 
 func checkLabels(e *Invalid, selector map[string]string) {

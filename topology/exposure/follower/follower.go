@@ -1,0 +1,301 @@
+package follower
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	resourceinformers "k8s.io/client-go/informers/resource/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/topology/exposure"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Options is what a Follower works with. Its rights: get, list and watch of
+// deviceexposurepolicies, nodes and resourceslices, create and patch of
+// deviceexposurereports.
+type Options struct {
+	Kube     kubernetes.Interface
+	Dynamic  dynamic.Interface
+	NodeName string
+	// Changed is called when devices have to be decided again. It must not block.
+	Changed func()
+	Log     *slog.Logger
+	// Spread is the time over which the nodes of a cluster write their reports after an
+	// edit that all of them hear of at once; default 10 s.
+	Spread time.Duration
+}
+
+// Follower knows what the cluster says of the devices of one node.
+type Follower struct {
+	Options
+	policies, node, slices cache.SharedIndexInformer
+	ready                  chan struct{}
+	absent                 chan struct{} // the cluster has no such CRD
+	once                   sync.Once
+	wake                   chan struct{}
+
+	mu     sync.Mutex
+	read   map[types.UID]*exposure.Policy // compiled, by object
+	stale  bool                           // set is not of what was heard last
+	set    exposure.Set
+	report v1alpha1.DeviceExposureReport
+}
+
+// New returns a Follower that does nothing until Run.
+func New(o Options) *Follower {
+	o.Spread = cmp.Or(o.Spread, 10*time.Second)
+	f := &Follower{
+		Options: o, ready: make(chan struct{}), absent: make(chan struct{}), wake: make(chan struct{}, 1),
+		read: map[types.UID]*exposure.Policy{}, stale: true,
+	}
+	f.policies = dynamicinformer.NewFilteredDynamicInformer(o.Dynamic, v1alpha1.PolicyResource(), metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+	f.node = coreinformers.NewFilteredNodeInformer(o.Kube, 0, cache.Indexers{}, func(l *metav1.ListOptions) {
+		l.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, o.NodeName).String()
+	})
+	f.slices = resourceinformers.NewFilteredResourceSliceInformer(o.Kube, 0, cache.Indexers{}, func(l *metav1.ListOptions) {
+		l.FieldSelector = fields.AndSelectors(
+			fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorNodeName, o.NodeName),
+			fields.OneTermNotEqualSelector(resourceapi.ResourceSliceSelectorDriver, inventory.Driver)).String()
+	})
+	return f
+}
+
+// Ready is closed when devices can be decided.
+func (f *Follower) Ready() <-chan struct{} { return f.ready }
+
+// Run follows until ctx ends.
+func (f *Follower) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for _, i := range []struct {
+		what      string
+		informer  cache.SharedIndexInformer
+		transform cache.TransformFunc
+		heard     cache.ResourceEventHandler
+	}{
+		{"policies", f.policies, nil, f.onAny()},
+		{"the node", f.node, labelsOnly, cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { f.heard() },
+			UpdateFunc: func(before, after any) {
+				if a, b := before.(*corev1.Node), after.(*corev1.Node); !equalLabels(a.Labels, b.Labels) {
+					f.heard()
+				}
+			},
+		}},
+		{"slices of other drivers", f.slices, identitiesOnly, f.onAny()},
+	} {
+		if err := errors.Join(i.informer.SetTransform(i.transform), i.informer.SetWatchErrorHandlerWithContext(f.onError(i.what))); err != nil {
+			f.Log.Error("cannot follow "+i.what, "error", err) // it runs already, which it does not
+			return
+		}
+		if _, err := i.informer.AddEventHandler(i.heard); err != nil {
+			f.Log.Error("cannot follow "+i.what, "error", err)
+			return
+		}
+		wg.Go(func() { i.informer.RunWithContext(ctx) })
+	}
+	if !f.sync(ctx) {
+		return
+	}
+	close(f.ready)
+	f.heard()
+	f.writeReports(ctx)
+}
+
+// sync waits until all has been heard, or the cluster turns out to have no policies.
+func (f *Follower) sync(ctx context.Context) bool {
+	if !cache.WaitForCacheSync(ctx.Done(), f.node.HasSynced, f.slices.HasSynced) {
+		return false
+	}
+	known := make(chan struct{})
+	go func() {
+		defer close(known)
+		cache.WaitForCacheSync(ctx.Done(), f.policies.HasSynced)
+	}()
+	select {
+	case <-known:
+	case <-f.absent:
+	}
+	return ctx.Err() == nil
+}
+
+func (f *Follower) onAny() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { f.heard() }, DeleteFunc: func(any) { f.heard() },
+		UpdateFunc: func(before, after any) {
+			// A status that is written changes nothing for a node.
+			if a, ok := before.(*unstructured.Unstructured); ok {
+				if b, ok := after.(*unstructured.Unstructured); ok && a.GetUID() == b.GetUID() && a.GetGeneration() == b.GetGeneration() {
+					return
+				}
+			}
+			f.heard()
+		},
+	}
+}
+
+func (f *Follower) onError(what string) cache.WatchErrorHandlerWithContext {
+	return func(ctx context.Context, r *cache.Reflector, err error) {
+		if what == "policies" && apierrors.IsNotFound(err) {
+			f.once.Do(func() {
+				f.Log.Info("the cluster has no policies for devices: their CRD is not installed")
+				close(f.absent)
+			})
+			return
+		}
+		cache.DefaultWatchErrorHandler(ctx, r, err)
+		if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+			f.Log.Warn("cannot follow "+what, "error", err)
+		}
+	}
+}
+
+// heard has devices decided again.
+func (f *Follower) heard() {
+	f.mu.Lock()
+	f.stale = true
+	f.mu.Unlock()
+	f.Changed()
+}
+
+// current returns the policies that count on the node, and which attributes they add.
+func (f *Follower) current() exposure.Set {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.stale {
+		return f.set
+	}
+	// Before what is read: what is heard meanwhile makes it stale again.
+	f.stale = false
+	kept := map[types.UID]*exposure.Policy{}
+	var all []*exposure.Policy
+	for _, v := range f.policies.GetStore().List() {
+		u, ok := v.(*unstructured.Unstructured)
+		if !ok {
+			continue
+		}
+		p := f.read[u.GetUID()]
+		if p == nil || p.Generation != u.GetGeneration() {
+			p = policyOf(u)
+		}
+		kept[u.GetUID()] = p
+		all = append(all, p)
+	}
+	f.read = kept
+	f.set = exposure.NewSet(all, f.labels())
+	return f.set
+}
+
+// policyOf reads a policy. One of another shape, as a later version may have, says
+// nothing clearly, and leaves the devices as they were.
+func policyOf(u *unstructured.Unstructured) *exposure.Policy {
+	o := &v1alpha1.DeviceExposurePolicy{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err != nil {
+		priority, _, _ := unstructured.NestedInt64(u.Object, "spec", "priority")
+		return exposure.Unreadable(u.GetName(), u.GetUID(), u.GetGeneration(), int32(priority), err)
+	}
+	return exposure.New(o)
+}
+
+func (f *Follower) labels() map[string]string {
+	if n := f.self(); n != nil {
+		return n.Labels
+	}
+	return nil
+}
+
+// self is the node's object, nil when there is none.
+func (f *Follower) self() *corev1.Node {
+	v, ok, err := f.node.GetStore().GetByKey(f.NodeName)
+	if err != nil || !ok {
+		return nil
+	}
+	n, _ := v.(*corev1.Node)
+	return n
+}
+
+// Decide says of each device what the policies decide, and which attributes any policy
+// of the cluster adds. It fails until Ready.
+func (f *Follower) Decide(ctx context.Context, devices []inventory.Device) ([]inventory.Device, []string, error) {
+	select {
+	case <-f.ready:
+	default:
+		return nil, nil, errors.New("the policies of the cluster are not known yet")
+	}
+	set := f.current()
+	out, err := set.Decide(ctx, devices)
+	return out, set.Attributes(), err
+}
+
+// labelsOnly keeps in memory what policies select nodes by.
+func labelsOnly(v any) (any, error) {
+	n, ok := v.(*corev1.Node)
+	if !ok {
+		return v, nil
+	}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels}}, nil
+}
+
+func equalLabels(a, b map[string]string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for key, value := range a {
+		if other, ok := b[key]; !ok || other != value {
+			return false
+		}
+	}
+	return true
+}
+
+// count returns how many devices there are that could be offered.
+func count(devices []inventory.Device) int {
+	n := 0
+	for _, d := range devices {
+		if d.Kind != inventory.KindVirtual {
+			n++
+		}
+	}
+	return n
+}
+
+// Offered takes which of the devices that were decided are offered, for the report.
+func (f *Follower) Offered(devices []inventory.Device, offered map[string]bool) {
+	set := f.current()
+	r := v1alpha1.DeviceExposureReport{
+		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.ReportKind},
+		Devices:  int32(count(devices)), Offered: int32(len(offered)), Policies: set.Reports(devices, offered),
+	}
+	r.Name = f.NodeName
+	f.mu.Lock()
+	f.report = r
+	f.mu.Unlock()
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// describe names the node in errors.
+func (f *Follower) describe(err error) error {
+	return fmt.Errorf("DeviceExposureReport %q: %w", f.NodeName, err)
+}
