@@ -194,6 +194,10 @@ func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger,
 	if err := topologies.Setup(mgr); err != nil {
 		return err
 	}
+	policies := &controller.Policies{Client: mgr.GetClient(), Log: log, Interval: c.interval}
+	if err := policies.Setup(mgr); err != nil {
+		return err
+	}
 	schemas := &controller.Schemas{Client: mgr.GetClient(), Recorder: recorder, BuiltIn: a.registry, Log: log}
 	if err := schemas.Setup(mgr); err != nil {
 		return err

@@ -1,5 +1,5 @@
 // Package admission refuses what could not work at the moment it is written:
-// NetworkTopologies, CNIPluginSchemas, DeviceClasses with config of ours, and
+// NetworkTopologies, DeviceExposurePolicies, CNIPluginSchemas, DeviceClasses with config of ours, and
 // ResourceClaims and ResourceClaimTemplates that request a topology's devices.
 //
 // It decides with the code the node and the controller use (topology.Validate,

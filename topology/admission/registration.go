@@ -16,8 +16,8 @@ const Name = "validate.networking.dra.io"
 
 // The objects that register the webhook, and what the two fail as.
 const (
-	// Definitions is about topologies and schemas. An invalid one harms every pod
-	// that uses it, and administrators can wait: nothing passes unchecked (Fail).
+	// Definitions is about topologies, policies and schemas. An invalid one harms every
+	// pod that uses it, and administrators can wait: nothing passes unchecked (Fail).
 	Definitions = "plumbline-definitions"
 	// Requests is about claims, templates and classes. An invalid claim harms its
 	// own pod alone, the node says the same later, and claims of other drivers must
@@ -47,7 +47,7 @@ func Webhooks(client admissionregistrationv1.WebhookClientConfig) []*admissionre
 	return []*admissionregistrationv1.ValidatingWebhookConfiguration{
 		configuration(Definitions, client, admissionregistrationv1.Fail,
 			[]admissionregistrationv1.RuleWithOperations{
-				rule(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "networktopologies"),
+				rule(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "networktopologies", "deviceexposurepolicies"),
 				rule(schemav1alpha1.GroupVersion.Group, schemav1alpha1.GroupVersion.Version, "cnipluginschemas"),
 			},
 			// The API server counts a custom resource's specs.

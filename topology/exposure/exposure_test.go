@@ -168,6 +168,27 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
+// TestDocs holds that the policies of the page are valid.
+func TestDocs(t *testing.T) {
+	page, err := os.ReadFile("../../docs/policies.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for i, part := range strings.Split(string(page), "```") {
+		if text, ok := strings.CutPrefix(part, "yaml\n"); ok && i%2 == 1 {
+			for _, p := range policies(t, []byte(text)) {
+				if seen++; p.Err != nil {
+					t.Error(p.Err)
+				}
+			}
+		}
+	}
+	if seen < 5 {
+		t.Errorf("%d policies", seen)
+	}
+}
+
 // TestAttributesOfCluster holds that policies together add no more attributes than fit
 // on a device, and that the one of the lowest priority is left out.
 func TestAttributesOfCluster(t *testing.T) {

@@ -127,7 +127,7 @@ func (b *bench) install(t *testing.T) {
 	if err := b.Create(t.Context(), secret); client.IgnoreAlreadyExists(err) != nil {
 		t.Fatal(err)
 	}
-	b.mustKubectl(t, "", "wait", "--for=condition=Established", "--timeout=30s", "crd/networktopologies.networking.dra.io", "crd/cnipluginschemas.cni.networking.k8s.io")
+	b.mustKubectl(t, "", "wait", "--for=condition=Established", "--timeout=30s", "crd/networktopologies.networking.dra.io", "crd/deviceexposurepolicies.networking.dra.io", "crd/deviceexposurereports.networking.dra.io", "crd/cnipluginschemas.cni.networking.k8s.io")
 }
 
 func field(doc, key string) string {
@@ -264,17 +264,22 @@ func (b *bench) class(t *testing.T, name string) *resourceapi.DeviceClass {
 // seed is a topology of topology/testdata, as the proposal writes it.
 func seed(t *testing.T, name string) string {
 	t.Helper()
-	archive, err := txtar.ParseFile(seeds + name + ".txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range archive.Files {
+	for _, f := range archive(t, seeds+name+".txtar") {
 		if f.Name == "topology.yaml" {
 			return string(f.Data)
 		}
 	}
 	t.Fatalf("%s has no topology.yaml", name)
 	return ""
+}
+
+func archive(t *testing.T, file string) []txtar.File {
+	t.Helper()
+	archive, err := txtar.ParseFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return archive.Files
 }
 
 // simple is a topology of root steps alone, each of type sriov.

@@ -52,9 +52,11 @@ func TestControlPlane(t *testing.T) {
 		{"a type no node can run", b.unknown},
 		{"a topology in use is deleted", b.inUse},
 		{"an edit reaches running pods", b.rollout},
+		{"policies decide which devices are offered", b.policies},
 		{"another replica takes over", b.failover},
 		{"the webhook is registered", b.register},
 		{"topologies are refused", b.refusedTopologies},
+		{"policies are refused", b.refusedPolicies},
 		{"edits of what pods run", b.editedInUse},
 		{"claims are refused", b.refusedClaims},
 		{"classes are refused", b.refusedClasses},
@@ -93,7 +95,7 @@ func (b *bench) still(t *testing.T, objects ...client.Object) {
 }
 
 func (b *bench) structural(t *testing.T) {
-	for _, name := range []string{"networktopologies.networking.dra.io", "cnipluginschemas.cni.networking.k8s.io"} {
+	for _, name := range []string{"networktopologies.networking.dra.io", "deviceexposurepolicies.networking.dra.io", "deviceexposurereports.networking.dra.io", "cnipluginschemas.cni.networking.k8s.io"} {
 		conditions := b.mustKubectl(t, "", "get", "crd", name, "-o", `jsonpath={range .status.conditions[*]}{.type}={.status} {end}`)
 		for _, want := range []string{"NamesAccepted=True", "Established=True"} {
 			if !strings.Contains(conditions, want) {

@@ -1,0 +1,230 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/plumbline/plumbline/topology/exposure"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Policies keeps the status of DeviceExposurePolicies: what is wrong with them, and
+// what the nodes' reports add up to. Its rights:
+//
+//	networking.dra.io deviceexposurepolicies        get list watch
+//	networking.dra.io deviceexposurepolicies/status update
+//	networking.dra.io deviceexposurereports         get list watch
+//
+// All policies are counted in one pass over the reports, at most once in an Interval:
+// after an edit of a policy each node of the cluster writes its report.
+type Policies struct {
+	Client   client.Client
+	Log      *slog.Logger
+	Interval time.Duration
+
+	compiled map[types.UID]*exposure.Policy // of the one worker
+}
+
+// Setup registers the controller with a manager.
+func (c *Policies) Setup(mgr manager.Manager) error {
+	one := requests("all")[0]
+	later := func(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) { queue.AddAfter(one, c.Interval) }
+	return builder.ControllerManagedBy(mgr).Named("deviceexposurepolicy").
+		Watches(&v1alpha1.DeviceExposurePolicy{}, handler.Funcs{
+			CreateFunc: func(_ context.Context, _ event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				queue.Add(one)
+			},
+			DeleteFunc: func(_ context.Context, _ event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				queue.Add(one)
+			},
+			UpdateFunc: func(_ context.Context, u event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				if edited(u.ObjectOld, u.ObjectNew) {
+					queue.Add(one)
+				}
+			},
+		}).
+		Watches(&v1alpha1.DeviceExposureReport{}, handler.Funcs{
+			CreateFunc: func(_ context.Context, _ event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				later(queue)
+			},
+			DeleteFunc: func(_ context.Context, _ event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				later(queue)
+			},
+			UpdateFunc: func(_ context.Context, _ event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				later(queue)
+			},
+		}).
+		Complete(c)
+}
+
+// Reconcile writes the status of all policies.
+func (c *Policies) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	var objects v1alpha1.DeviceExposurePolicyList
+	if err := c.Client.List(ctx, &objects, client.UnsafeDisableDeepCopy); err != nil {
+		return reconcile.Result{}, fmt.Errorf("list policies: %w", err)
+	}
+	var reports v1alpha1.DeviceExposureReportList
+	if err := c.Client.List(ctx, &reports, client.UnsafeDisableDeepCopy); err != nil {
+		return reconcile.Result{}, fmt.Errorf("list reports: %w", err)
+	}
+	sums := Sum(objects.Items, reports.Items)
+	read := map[string]*exposure.Policy{}
+	for _, p := range c.read(objects.Items) {
+		read[p.Name] = p
+	}
+	var errs []error
+	for i := range objects.Items {
+		o := &objects.Items[i]
+		status := PolicyStatus(o, read[o.Name], sums[o.Name])
+		if equality.Semantic.DeepEqual(status, o.Status) {
+			continue
+		}
+		changed := o.DeepCopy() // what the cache has is not to be changed
+		changed.Status = status
+		err := c.Client.Status().Update(ctx, changed)
+		if apierrors.IsConflict(err) {
+			return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil // the cache lags behind
+		}
+		if client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("write status of DeviceExposurePolicy %q: %w", o.Name, err))
+		}
+	}
+	return reconcile.Result{}, errors.Join(errs...)
+}
+
+// read compiles what has changed.
+func (c *Policies) read(objects []v1alpha1.DeviceExposurePolicy) []*exposure.Policy {
+	kept := map[types.UID]*exposure.Policy{}
+	var all []*exposure.Policy
+	for i := range objects {
+		o := &objects[i]
+		p := c.compiled[o.UID]
+		if p == nil || p.Generation != o.Generation {
+			p = exposure.New(o)
+		}
+		kept[o.UID] = p
+		all = append(all, p)
+	}
+	c.compiled = kept
+	ordered, _ := exposure.Limit(all)
+	return ordered
+}
+
+// PolicySum is what the reports of all nodes say of one policy.
+type PolicySum struct {
+	Devices, Offered, Nodes int // nodes with devices for which it decides
+	Undecided, Stuck        int // devices that stay as they were, and their nodes
+	Reported, All           int // nodes that report on this generation, and on any
+	Conflicts               []string
+	Problem                 string // of the first node by name
+}
+
+// Sum adds up the reports by policy.
+func Sum(policies []v1alpha1.DeviceExposurePolicy, reports []v1alpha1.DeviceExposureReport) map[string]PolicySum {
+	generation := map[string]int64{}
+	for i := range policies {
+		generation[policies[i].Name] = policies[i].Generation
+	}
+	ordered := make([]*v1alpha1.DeviceExposureReport, len(reports))
+	for i := range reports {
+		ordered[i] = &reports[i]
+	}
+	slices.SortFunc(ordered, func(a, b *v1alpha1.DeviceExposureReport) int { return strings.Compare(a.Name, b.Name) })
+	out := map[string]PolicySum{}
+	for _, r := range ordered {
+		for _, p := range r.Policies {
+			s := out[p.Name]
+			s.All++
+			if p.Generation == generation[p.Name] {
+				s.add(r.Name, p)
+			}
+			out[p.Name] = s
+		}
+	}
+	return out
+}
+
+func (s *PolicySum) add(node string, p v1alpha1.PolicyReport) {
+	s.Reported++
+	s.Devices += int(p.Devices)
+	s.Offered += int(p.Offered)
+	s.Undecided += int(p.Undecided)
+	if p.Devices > 0 {
+		s.Nodes++
+	}
+	if p.Undecided > 0 {
+		s.Stuck++
+	}
+	if s.Problem == "" && p.Problem != "" {
+		s.Problem = fmt.Sprintf("node %q: %s", node, p.Problem)
+	}
+	for _, name := range p.Conflicts {
+		if !slices.Contains(s.Conflicts, name) {
+			s.Conflicts = append(s.Conflicts, name)
+			slices.Sort(s.Conflicts)
+		}
+	}
+}
+
+// PolicyStatus returns what the status of a policy becomes.
+func PolicyStatus(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum PolicySum) v1alpha1.DeviceExposurePolicyStatus {
+	s := *o.Status.DeepCopy()
+	s.ObservedGeneration = o.Generation
+	s.Devices, s.Offered, s.Nodes = int32(sum.Devices), int32(sum.Offered), int32(sum.Nodes)
+	s.Reported = fmt.Sprintf("%d/%d", sum.Reported, sum.All)
+	valid := metav1.Condition{Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue, Reason: reasonSucceeded, Message: "nothing is wrong with the policy by itself"}
+	if p.Err != nil {
+		valid.Status, valid.Reason, valid.Message = metav1.ConditionFalse, string(fault.Invalid), p.Err.Error()
+	}
+	for _, c := range []metav1.Condition{valid, applied(o, p, sum)} {
+		c.ObservedGeneration = o.Generation
+		c.Message = cut(c.Message, maxMessage)
+		meta.SetStatusCondition(&s.Conditions, c)
+	}
+	return s
+}
+
+// applied is the condition Ready of a policy.
+func applied(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum PolicySum) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse}
+	stay := fmt.Sprintf("%s on %s stay as they were", count(sum.Undecided, "device"), count(sum.Stuck, "node"))
+	switch {
+	case p.Err != nil:
+		c.Reason, c.Message = string(fault.Invalid), "not applied: what was offered stays offered, and nothing new is: "+p.Err.Error()
+	case p.Unsupported != "":
+		c.Reason, c.Message = string(fault.Unsupported), "spec."+p.Unsupported+": the devices it selects stay as they were; their physical networks count"
+	case len(sum.Conflicts) > 0:
+		names := make([]string, 0, 1+maxNames)
+		for _, name := range append([]string{o.Name}, sum.Conflicts...)[:min(1+len(sum.Conflicts), 1+maxNames)] {
+			names = append(names, fmt.Sprintf("%q", name))
+		}
+		c.Reason, c.Message = string(fault.Conflict), fmt.Sprintf("%s have the same priority %d and do not say the same: %s. Change a priority, or a selector so that they do not overlap", strings.Join(names, " and "), o.Spec.Priority, stay)
+	case sum.Undecided > 0:
+		c.Reason, c.Message = string(fault.Invalid), fmt.Sprintf("%s: %s", stay, sum.Problem)
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonSucceeded, fmt.Sprintf("decides for %s on %s; %d offered", count(sum.Devices, "device"), count(sum.Nodes, "node"), sum.Offered)
+	}
+	if sum.Reported < sum.All {
+		c.Message += fmt.Sprintf("; %d of %d nodes have reported on this generation", sum.Reported, sum.All)
+	}
+	return c
+}
