@@ -10,6 +10,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/netns"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -74,7 +75,7 @@ func Open(o Options) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open host: boot id: %w", err)
 	}
-	ns, err := openNetns(o.Netns)
+	ns, err := netns.Open(o.Netns)
 	if err != nil {
 		return nil, fmt.Errorf("open host: %w", err)
 	}
@@ -124,7 +125,7 @@ func (h *Host) Close() error {
 // refused with Conflict, for a stale /proc/PID path once deconfigured a host
 // (containernetworking/plugins issue 714).
 func (h *Host) Sandbox(path string) (*Sandbox, error) {
-	ns, err := openNetns(path)
+	ns, err := netns.Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +133,7 @@ func (h *Host) Sandbox(path string) (*Sandbox, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %q: %w", path, err)
 	}
-	if sameNetns(s.id, h.socket.id) {
+	if netns.Same(s.id, h.socket.id) {
 		s.close()
 		return nil, fault.New(fault.Conflict, fmt.Errorf("%q is the host's own network namespace, not a sandbox", path))
 	}

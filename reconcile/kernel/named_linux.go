@@ -7,8 +7,10 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/vishvananda/netns"
+	named "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/reconcile/netns"
 )
 
 // AddNamed creates a network namespace of that name, like `ip netns add`, and returns
@@ -21,7 +23,7 @@ func AddNamed(name string) (string, error) {
 	defer h.ns.Close()
 	var path string
 	err = h.away(func() error {
-		ns, err := netns.NewNamed(name) // leaves this thread in the new one
+		ns, err := named.NewNamed(name) // leaves this thread in the new one
 		if err != nil {
 			return fmt.Errorf("create network namespace %q: %w", name, err)
 		}
@@ -46,7 +48,7 @@ func DeleteNamed(path string) error {
 // Within calls f on a thread inside the namespace at path. Sockets that f opens
 // stay there.
 func Within(path string, f func() error) error {
-	ns, err := openNetns(path)
+	ns, err := netns.Open(path)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel/ethtoolnl"
+	"github.com/plumbline/plumbline/reconcile/netns"
 )
 
 // socket is an rtnetlink socket in one network namespace.
@@ -59,7 +60,7 @@ func openSocket(ns *os.File, home home, buffers *sync.Pool) (*socket, error) {
 	s := &socket{ns: ns, home: home, buffers: buffers, fd: -1}
 	err := s.dial()
 	if err == nil {
-		s.id, err = identify(ns, s.fd)
+		s.id, err = netns.IdentifyBy(ns, s.fd)
 	}
 	if err != nil {
 		s.close()

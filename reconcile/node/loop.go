@@ -19,6 +19,7 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/netns"
 	"github.com/plumbline/plumbline/reconcile/watch"
 	"github.com/plumbline/plumbline/topology/contract"
 )
@@ -57,6 +58,8 @@ type Options struct {
 	OtherVersions func() []*frame.OtherVersion
 	Contracts     contract.Set
 	BootID        string
+	// Identify returns which namespace a path leads to; default netns.At.
+	Identify func(path string) (reconcile.NetnsID, error)
 	// Discover lists the devices of the host, Sys is its sysfs.
 	Discover func() ([]inventory.Device, error)
 	Sys      fs.FS
@@ -100,6 +103,9 @@ func New(o Options) *Loop {
 	o.Workers = cmp.Or(o.Workers, 4)
 	o.Timeout = cmp.Or(o.Timeout, time.Minute)
 	o.Resync = cmp.Or(o.Resync, time.Minute)
+	if o.Identify == nil {
+		o.Identify = netns.At
+	}
 	return &Loop{
 		Options: o, sched: newScheduler(o.Now), contention: newContentionTracker(),
 		paths:   map[reconcile.SandboxID]string{},

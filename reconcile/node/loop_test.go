@@ -45,13 +45,13 @@ func (w *world) open(path string) (reconcile.Domain, error) {
 	if path == "" {
 		return &view{w: w, snap: netstate.NewSnapshot()}, nil
 	}
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
+	id, err := identify(path)
+	if err != nil {
 		return nil, fault.New(fault.Gone, err)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	id := reconcile.NetnsID{Device: st.Dev, Inode: st.Ino, Cookie: w.cookie}
+	id.Cookie = w.cookie
 	if w.netns[id] == nil {
 		w.netns[id] = netstate.NewSnapshot()
 	}
@@ -61,9 +61,19 @@ func (w *world) open(path string) (reconcile.Domain, error) {
 // identity is the namespace at a path. The world must be locked.
 func (w *world) identity(t *testing.T, path string) reconcile.NetnsID {
 	t.Helper()
-	id := identity(t, path)
+	id, err := identify(path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	id.Cookie = w.cookie
 	return id
+}
+
+// identify takes the file at a path for a namespace.
+func identify(path string) (reconcile.NetnsID, error) {
+	var st unix.Stat_t
+	err := unix.Stat(path, &st)
+	return reconcile.NetnsID{Device: st.Dev, Inode: st.Ino}, err
 }
 
 // change makes a foreign change.
@@ -257,7 +267,7 @@ func newNode(t *testing.T) *node {
 	}
 	n.engine = reconcile.New(reconcile.Options{Registry: reg, Store: store, Open: n.world.open, BootID: "boot"})
 	n.Loop = New(Options{
-		Dir: t.TempDir(), StateDir: state, Reconciler: n.engine, Store: store, Damaged: store.Damaged, OtherVersions: store.OtherVersions, Contracts: reg, BootID: "boot",
+		Dir: t.TempDir(), StateDir: state, Reconciler: n.engine, Store: store, Damaged: store.Damaged, OtherVersions: store.OtherVersions, Contracts: reg, BootID: "boot", Identify: identify,
 		Discover: func() ([]inventory.Device, error) { return nil, nil }, Sys: os.DirFS(t.TempDir()),
 		Watcher: n.watched, Recorder: n.told, Now: time.Now,
 		Log: slog.New(slog.NewTextHandler(n.log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {

@@ -9,9 +9,8 @@ import (
 	"regexp"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/netns"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -79,18 +78,17 @@ func (n Netns) ID(topology string) reconcile.SandboxID {
 }
 
 // Alive reports whether the namespace of a record still exists: its path leads to the
-// namespace that was recorded. A record of another boot counts as alive if anything is
-// at its path, as the namespaces cannot be compared.
-func Alive(rec reconcile.Record, bootID string) bool {
+// namespace that was recorded. A record of another boot counts as alive if any namespace
+// is at its path, as the namespaces cannot be compared.
+func Alive(rec reconcile.Record, bootID string) bool { return alive(rec, bootID, netns.At) }
+
+func alive(rec reconcile.Record, bootID string, identify func(path string) (reconcile.NetnsID, error)) bool {
 	if rec.Sandbox.Netns == "" {
 		return rec.BootID == bootID // it needs no namespace, and ends with the boot
 	}
-	var st unix.Stat_t
-	if unix.Stat(rec.Sandbox.Netns, &st) != nil {
+	id, err := identify(rec.Sandbox.Netns)
+	if err != nil {
 		return false
 	}
-	if rec.NetnsID == (reconcile.NetnsID{}) || rec.BootID != bootID {
-		return true
-	}
-	return rec.NetnsID.Device == st.Dev && rec.NetnsID.Inode == st.Ino
+	return rec.NetnsID == (reconcile.NetnsID{}) || rec.BootID != bootID || netns.Same(rec.NetnsID, id)
 }

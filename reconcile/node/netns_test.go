@@ -5,9 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/netns"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -63,31 +62,29 @@ func TestExists(t *testing.T) {
 	}
 }
 
-// identity is the NetnsID of a file in place of a namespace.
-func identity(t *testing.T, path string) reconcile.NetnsID {
-	t.Helper()
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		t.Fatal(err)
-	}
-	return reconcile.NetnsID{Device: st.Dev, Inode: st.Ino}
-}
-
 func TestAlive(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "blue")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
+	const path = "/proc/self/ns/net"
+	unmounted := filepath.Join(t.TempDir(), "blue")
+	if err := os.WriteFile(unmounted, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	id := identity(t, path)
+	id, err := netns.At(path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	other := id
 	other.Inode++
+	cookie := id
+	cookie.Cookie = 1
 	for name, c := range map[string]struct {
 		path, boot string
 		id         reconcile.NetnsID
 		want       bool
 	}{
 		"there":        {path, "now", id, true},
+		"with cookie":  {path, "now", cookie, true},
 		"gone":         {path + "x", "now", id, false},
+		"unmounted":    {unmounted, "before", other, false},
 		"another one":  {path, "now", other, false},
 		"unknown":      {path, "now", reconcile.NetnsID{}, true},
 		"another boot": {path, "before", other, true},

@@ -129,7 +129,7 @@ func (l *Loop) wasApplied(rec reconcile.Record) bool {
 	repaired := t.DriftPolicy != topology.Observe ||
 		len(rec.Results) > 0 && slices.ContainsFunc(t.Steps, func(s topology.Step) bool { return s.DriftPolicy != topology.Observe })
 	made := rec.Phase == reconcile.Applied || rec.Phase == reconcile.Failed && repaired
-	return made && rec.BootID == l.BootID && Alive(rec, l.BootID)
+	return made && rec.BootID == l.BootID && alive(rec, l.BootID, l.Identify)
 }
 
 // noteHostDependency remembers a sandbox that depends on the host's devices.
@@ -168,7 +168,7 @@ func (l *Loop) sandbox(ctx context.Context, w desired, rec reconcile.Record, kno
 			return records
 		},
 		OtherVersions: l.Reconciler.OtherVersions,
-		Alive:         func(rec reconcile.Record) bool { return Alive(rec, l.BootID) },
+		Alive:         func(rec reconcile.Record) bool { return alive(rec, l.BootID, l.Identify) },
 		Discover:      l.Discover, Sys: l.Sys,
 	}.Sandbox(ctx)
 }
@@ -186,7 +186,7 @@ func (l *Loop) checkAndRepair(ctx context.Context, rec reconcile.Record) (verdic
 	if rec.Sandbox.Netns == "" && rec.BootID != l.BootID {
 		return done, nil // the boot has undone it: whoever prepared it does so again, or releases it
 	}
-	if !Alive(rec, l.BootID) {
+	if !alive(rec, l.BootID, l.Identify) {
 		l.Watcher.Remove(id)
 		return done, fault.New(fault.Gone, fmt.Errorf("network namespace %q is gone: delete the sandbox, or recreate the namespace and apply", rec.Sandbox.Netns))
 	}

@@ -7,74 +7,24 @@ import (
 	"runtime"
 
 	"github.com/mdlayher/netlink"
-	"github.com/mdlayher/socket"
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/reconcile/netns"
 )
 
-// openNetns opens the network namespace at path and says which one it is. A
-// path that is missing or bears no namespace any more is fault.Gone. The file
-// holds the namespace alive until it is closed.
+// openNetns opens the network namespace at a path and says which one it is.
 func openNetns(path string) (*os.File, reconcile.NetnsID, error) {
-	f, id, err := func() (*os.File, reconcile.NetnsID, error) {
-		// O_NONBLOCK: whatever the path is, opening it must not wait.
-		f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ESRCH) {
-			err = fault.New(fault.Gone, err)
-		}
-		if err != nil {
-			return nil, reconcile.NetnsID{}, err
-		}
-		id, err := identify(f)
-		if err != nil {
-			f.Close()
-		}
-		return f, id, err
-	}()
+	f, err := netns.Open(path)
 	if err != nil {
-		return nil, id, fmt.Errorf("network namespace %q: %w", path, err)
+		return nil, reconcile.NetnsID{}, err
+	}
+	id, err := netns.Identify(f)
+	if err != nil {
+		f.Close()
+		return nil, id, err
 	}
 	return f, id, nil
-}
-
-func identify(f *os.File) (reconcile.NetnsID, error) {
-	var id reconcile.NetnsID
-	var fs unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
-		return id, err
-	}
-	if fs.Type != unix.NSFS_MAGIC {
-		// What remains of a mount point after the unmount.
-		return id, fault.New(fault.Gone, errors.New("nothing is mounted there"))
-	}
-	if kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE); err == nil && kind != unix.CLONE_NEWNET {
-		return id, fault.New(fault.Invalid, errors.New("a namespace of another kind"))
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return id, err
-	}
-	id.Device, id.Inode = st.Dev, st.Ino
-	// An inode number is given to the next namespace, a cookie never is. A UNIX
-	// socket lets go of the namespace when it is closed; a netlink socket does
-	// so only after a grace period.
-	s, err := socket.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0, "cookie", &socket.Config{NetNS: int(f.Fd())})
-	if err != nil {
-		return id, err
-	}
-	defer s.Close()
-	raw, err := s.SyscallConn()
-	if err != nil {
-		return id, err
-	}
-	err = raw.Control(func(fd uintptr) {
-		if cookie, err := unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_NETNS_COOKIE); err == nil {
-			id.Cookie = cookie // Linux 5.14 and later
-		}
-	})
-	return id, err
 }
 
 // newNetns makes a network namespace that lives as long as the file, or a

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/netns"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
 	"github.com/plumbline/plumbline/topology"
@@ -119,7 +120,7 @@ func New(o Options) *Keeper {
 		o.Alive = func(time.Duration) {}
 	}
 	if o.Identify == nil {
-		o.Identify = identify
+		o.Identify = netns.At
 	}
 	return &Keeper{Options: o, attempts: map[string]*attempt{}, todo: map[string]Pod{}, seen: map[string]bool{}}
 }
