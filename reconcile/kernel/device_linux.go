@@ -339,6 +339,7 @@ func (t *deviceMove) run(ctx context.Context) error {
 	if !t.to.host {
 		t.mu.Lock()
 		delete(t.uppers, t.from.w.link.Index)
+		delete(t.restored, t.from.w.link.Index)
 		t.mu.Unlock()
 	}
 	if t.cleans() {
@@ -379,15 +380,22 @@ func (t *deviceMove) clean(ctx context.Context, up *bool) error {
 		return nil
 	}
 	index := t.from.w.link.Index
-	if err := t.to.restoreSettings(ctx, index, t.want.Settings); err != nil {
+	restored, err := t.to.restoreSettings(ctx, index, t.want.Settings)
+	if err != nil {
 		return err
 	}
 	w, err := t.to.linkByIndex(ctx, index)
 	if err == nil {
 		err = errors.Join(t.detectDuplicates(ctx, w), t.refuseUppers(ctx, w))
 	}
-	if err != nil || !differs(up, w.link.Up) {
+	if err != nil {
 		return err
+	}
+	if !differs(up, w.link.Up) {
+		t.mu.Lock()
+		t.restored[index] = restored
+		t.mu.Unlock()
+		return nil
 	}
 	flags, change := ifFlags(netstate.Link{Up: up})
 	return t.to.write(ctx, unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, index, flags, change))
@@ -430,6 +438,9 @@ func (t *deviceMove) arrive(ctx context.Context) error {
 // an ipvlan or a VLAN outlives the move of the link below it and keeps working, in the
 // namespace it is in (drivers/net/macvlan.c, macvlan_device_event).
 func (t *deviceMove) dropUppers(ctx context.Context) error {
+	if t.nothingStacked(t.outside, t.arrived) {
+		return nil
+	}
 	links, err := t.inside.links(ctx)
 	if err != nil && !errors.Is(err, reconcile.ErrPartial) {
 		return err

@@ -156,6 +156,13 @@ func (e *ethtoolIoctl) list(out map[string]string) {
 	}
 }
 
+// hasFEC reports whether the driver has forward error correction, which is read by
+// other means (readFEC).
+func (e *ethtoolIoctl) hasFEC() bool {
+	const get = 0x50
+	return e.command(get, make([]byte, 16)) == nil // struct ethtool_fecparam
+}
+
 // set restores one setting. It returns false for an unknown one.
 func (e *ethtoolIoctl) set(name, value string) (known bool, err error) {
 	if i := slices.IndexFunc(plainSettings, func(s plainSetting) bool { return s.name == name }); i >= 0 {

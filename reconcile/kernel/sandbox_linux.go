@@ -29,7 +29,11 @@ type Sandbox struct {
 	nsids   map[*conn]int32 // how the other side is numbered in a namespace
 	// uppers is what was found on devices of the host, by their index; see uppersOf.
 	uppers map[int]map[string]string
-	cache  observationCache
+	// restored are the settings of devices of the host as they were read after they had
+	// been restored, by their index: nothing was done to the device since. The observation
+	// that follows need not read them again, which is most of what it costs.
+	restored map[int]map[string]string
+	cache    observationCache
 }
 
 // observationCache is what the last observation read outside the sandbox's own objects.

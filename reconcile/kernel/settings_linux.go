@@ -108,7 +108,24 @@ func (c *conn) settingsOf(ctx context.Context, w ifLink) (netstate.Settings, err
 		}
 		w = fresh
 	}
-	all := linkSettings(w.raw)
+	beyond, err := c.settingsBeyondLink(ctx, w)
+	return settingsList(linkSettings(w.raw), beyond), err
+}
+
+func settingsList(from ...map[string]string) netstate.Settings {
+	out := netstate.Settings{}
+	for _, settings := range from {
+		for name, value := range settings {
+			out = append(out, name+"="+value)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// settingsBeyondLink reads the settings that are not in a link message.
+func (c *conn) settingsBeyondLink(ctx context.Context, w ifLink) (map[string]string, error) {
+	all := map[string]string{}
 	for _, class := range settingClasses {
 		have, err := c.ethtoolOf(ctx, class, w.link.Index)
 		if ctx.Err() != nil {
@@ -127,8 +144,10 @@ func (c *conn) settingsOf(ctx context.Context, w ifLink) (netstate.Settings, err
 		}
 		defer e.close()
 		e.list(all)
-		if v := readFEC(w.link.Index); v != "" {
-			all[fecSetting] = v
+		if e.hasFEC() { // else no second client is needed
+			if v := readFEC(w.link.Index); v != "" {
+				all[fecSetting] = v
+			}
 		}
 		for name, point := range tcxPoints {
 			attached, err := tcxPrograms(w.link.Index, point)
@@ -138,12 +157,7 @@ func (c *conn) settingsOf(ctx context.Context, w ifLink) (netstate.Settings, err
 		}
 		return nil
 	})
-	out := netstate.Settings{}
-	for name, value := range all {
-		out = append(out, name+"="+value)
-	}
-	slices.Sort(out)
-	return out, err
+	return all, err
 }
 
 // settingRounds bounds how often settings that still differ are set: one setting may
@@ -151,25 +165,26 @@ func (c *conn) settingsOf(ctx context.Context, w ifLink) (netstate.Settings, err
 const settingRounds = 3
 
 // restoreSettings sets the settings of a link of the host, and returns which it could
-// not restore. The link should be down: a program of the pod must not see a packet of
-// the host.
-func (c *conn) restoreSettings(ctx context.Context, index int, want netstate.Settings) error {
+// not restore, else what it has read in the end beyond the link message. The link
+// should be down: a program of the pod must not see a packet of the host.
+func (c *conn) restoreSettings(ctx context.Context, index int, want netstate.Settings) (map[string]string, error) {
 	var failed map[string]error
 	for round := 0; ; round++ {
 		w, err := c.linkByIndex(ctx, index)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		have, err := c.settingsOf(ctx, w)
+		beyond, err := c.settingsBeyondLink(ctx, w)
 		if err != nil {
-			return err
+			return nil, err
 		}
+		have := settingsList(linkSettings(w.raw), beyond)
 		differing := want.Differing(have)
 		if len(differing) == 0 {
-			return nil
+			return beyond, nil
 		}
 		if round == settingRounds {
-			return notRestored(differing, failed)
+			return nil, notRestored(differing, failed)
 		}
 		failed = c.setSettings(ctx, w, differing, want.All(), have.All())
 	}

@@ -448,17 +448,19 @@ func (s *Sandbox) settingsAfter(ctx context.Context, w ifLink) (netstate.Setting
 		}
 		w = fresh
 	}
-	out, err := s.outside.settingsOf(ctx, w)
-	if err != nil {
-		return nil, err
+	s.mu.Lock()
+	beyond, known := s.restored[w.link.Index]
+	delete(s.restored, w.link.Index)
+	s.mu.Unlock()
+	if !known {
+		var err error
+		if beyond, err = s.outside.settingsBeyondLink(ctx, w); err != nil {
+			return nil, err
+		}
 	}
 	uppers, err := s.uppersOf(ctx, w)
 	if err != nil {
 		return nil, err
 	}
-	for name, value := range uppers {
-		out = append(out, name+"="+value)
-	}
-	slices.Sort(out)
-	return out, nil
+	return settingsList(linkSettings(w.raw), beyond, uppers), nil
 }
