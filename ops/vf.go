@@ -71,8 +71,8 @@ func number(v any) (int64, bool) {
 	return 0, false
 }
 
-// Want wants the settings on the physical function, if there are any.
-func (c VFConfig) Want(p *Planner, id string) error {
+// WantVF wants the settings on the physical function, if there are any.
+func (c VFConfig) WantVF(p *Planner, id string) error {
 	if c.MAC != nil {
 		if err := MAC("mac", *c.MAC); err != nil {
 			return err

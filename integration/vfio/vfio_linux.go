@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -69,8 +70,8 @@ func Open(node, address string) (d *Device, err error) {
 // Close closes the function.
 func (d *Device) Close() error {
 	var errs []error
-	for i := len(d.files) - 1; i >= 0; i-- {
-		errs = append(errs, d.files[i].Close())
+	for _, f := range slices.Backward(d.files) {
+		errs = append(errs, f.Close())
 	}
 	d.files = nil
 	return errors.Join(errs...)

@@ -52,7 +52,7 @@ func plan(p *ops.Planner, c config) error {
 	if err != nil {
 		return err
 	}
-	if err := c.VFConfig.Want(p, id); err != nil {
+	if err := c.WantVF(p, id); err != nil {
 		return err
 	}
 	userspace, err := userspaceDriver(p, id)

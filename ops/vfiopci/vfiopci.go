@@ -97,7 +97,7 @@ func plan(p *ops.Planner, c config) error {
 	if err := confined(p, have, c); err != nil {
 		return err
 	}
-	if err := c.VFConfig.Want(p, id); err != nil {
+	if err := c.WantVF(p, id); err != nil {
 		return err
 	}
 	// Its interface is lost and has to come back: the device is part of the record.

@@ -39,17 +39,30 @@ func describe(c *claims.Claim, results [][]topology.StepResult) []kubeletplugin.
 			out = append(out, kubeletplugin.Device{
 				Requests: []string{d.Request}, PoolName: d.Pool, DeviceName: d.Name, ShareID: d.ShareID,
 				CDIDeviceIDs: []string{gate.ID(c.UID)},
-				Metadata:     &kubeletplugin.DeviceMetadata{Attributes: attributes(d.Host), NetworkData: networkData(results[i], d.Step)},
+				Metadata:     &kubeletplugin.DeviceMetadata{Attributes: attributes(d.Host, results[i], d.Step), NetworkData: networkData(results[i], d.Step)},
 			})
 		}
 	}
 	return out
 }
 
-func attributes(d inventory.Device) map[string]resourceapi.DeviceAttribute {
+// attributes are those the device was published with, and by which group and node a
+// process reaches it, if the step has given any.
+func attributes(d inventory.Device, results []topology.StepResult, step string) map[string]resourceapi.DeviceAttribute {
 	out := map[string]resourceapi.DeviceAttribute{}
 	for name, value := range inventory.Attributes(d) {
 		out[string(name)] = value
+	}
+	i := slices.IndexFunc(results, func(r topology.StepResult) bool { return r.Name == step })
+	if i < 0 || results[i].Result.Devices == nil {
+		return out
+	}
+	given := results[i].Result.Devices
+	if given.IOMMUGroup != "" {
+		out["iommuGroup"] = resourceapi.DeviceAttribute{StringValue: &given.IOMMUGroup}
+	}
+	if len(given.DeviceNodes) > 0 {
+		out["deviceNode"] = resourceapi.DeviceAttribute{StringValue: &given.DeviceNodes[0]}
 	}
 	return out
 }

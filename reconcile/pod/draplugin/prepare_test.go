@@ -557,8 +557,18 @@ func TestPrepareDevices(t *testing.T) {
 	if err := g.store.PutSandboxes(e); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := g.prepare(rc); err != nil || len(g.prepared) != 3 {
+	g.results = []topology.StepResult{{Name: "vf1", Result: topology.Result{Devices: &topology.Devices{IOMMUGroup: "42", DeviceNodes: []string{"/dev/vfio/42", "/dev/vfio/vfio"}}}}}
+	devices, err := g.prepare(rc)
+	if err != nil || len(g.prepared) != 3 {
 		t.Errorf("in a sandbox: %v, prepared %v", err, g.prepared)
+	}
+	for name, want := range map[string]string{"iommuGroup": "42", "deviceNode": "/dev/vfio/42"} {
+		if a := devices[1].Metadata.Attributes[name]; a.StringValue == nil || *a.StringValue != want {
+			t.Errorf("metadata: %s is %+v, want %q", name, a, want)
+		}
+		if _, there := devices[0].Metadata.Attributes[name]; there {
+			t.Errorf("metadata: a device with an interface has %s", name)
+		}
 	}
 
 	part, err := e.Preparation(&e.Topologies[0], &e.Topologies[0].Object, g.Contracts)
