@@ -252,8 +252,8 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	return s.wireLoop(ctx)
 }
 
-// wireLoop makes the loop that looks after drift. It is the one of run, with no
-// files to follow unless somebody puts some there.
+// wireLoop creates the loop that repairs drift. It is the one of run, without files to
+// follow unless an administrator adds some.
 func (s *serving) wireLoop(ctx context.Context) (err error) {
 	if s.watcher, err = watch.New(watch.Options{Resync: s.resync}); err != nil {
 		return err
@@ -310,7 +310,7 @@ func (s *serving) results(id reconcile.SandboxID) []topology.StepResult {
 	return rec.Results
 }
 
-// claimsChanged is told that a claim was prepared or has ended.
+// claimsChanged is called when a claim was prepared or has ended.
 func (s *serving) claimsChanged() {
 	s.publisher.Rescan()
 	s.edits.Changed()
@@ -460,7 +460,7 @@ func (s *serving) parts() map[string]func(context.Context) error {
 		"reports of claims":    s.status.Run,
 		"watch of the kernel":  s.watcher.Run,
 		"events of the kernel": forever(s.events.Run),
-		"drift loop":           forever(s.keepTrue),
+		"drift loop":           forever(s.repairDrift),
 		partSandboxes:          forever(s.keeper.Run),
 		"topology updates":     forever(s.edits.Run),
 		"policies":             forever(s.policies.Run),
@@ -491,9 +491,9 @@ func (s *serving) publish(ctx context.Context, to draplugin.Publisher) error {
 	return s.publisher.Run(ctx, to)
 }
 
-// keepTrue looks after drift. While another agent does, as during a rolling
-// update, it waits for its turn.
-func (s *serving) keepTrue(ctx context.Context) {
+// repairDrift runs the loop that repairs drift. While another agent does, as during a
+// rolling update, it waits.
+func (s *serving) repairDrift(ctx context.Context) {
 	said := ""
 	for ctx.Err() == nil {
 		leave := s.events.Take()

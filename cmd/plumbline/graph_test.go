@@ -25,8 +25,8 @@ func drawn() *topology.Topology {
 	}}
 }
 
-// What is wrong is drawn at its step: fields that differ, fights, errors, and in a
-// box of its own what is of no step.
+// Problems are drawn at their step: fields that differ, contention, errors, and in a
+// box of its own what belongs to no step.
 func TestStepsOf(t *testing.T) {
 	mtu := reconcile.Drift{Step: "bond0", Action: netstate.Update, Object: netstate.LinkKey("bond0"), Field: "mtu", Want: uint32(9000), Have: uint32(1500)}
 	for name, tt := range map[string]struct {

@@ -117,8 +117,8 @@ func stepDocuments(results []topology.StepResult) []stepDocument {
 	return out
 }
 
-// damagedFiles tells of the journal files that were found damaged now, and of
-// those set aside before that still lie there.
+// damagedFiles reports the journal files that were found damaged now, and those set
+// aside before that still exist.
 func damagedFiles(e *engine, found []error) []string {
 	out := []string{}
 	for _, err := range found {
@@ -136,7 +136,7 @@ func damagedFiles(e *engine, found []error) []string {
 	return out
 }
 
-// otherVersions tells of the records that other versions have written.
+// otherVersions reports the records that other versions have written.
 func otherVersions(found []*frame.OtherVersion) []string {
 	out := []string{}
 	for _, o := range found {

@@ -34,8 +34,8 @@ func inMachine(t *testing.T) {
 	}
 }
 
-// TestKernelSessions replays testdata/kernel/*.txtar on real namespaces. Beside
-// plumbline a few commands of ip are understood, to make namespaces and to spoil
+// TestKernelSessions replays testdata/kernel/*.txtar on real namespaces. Besides
+// plumbline a few commands of ip are understood, to create namespaces and to disturb
 // them.
 func TestKernelSessions(t *testing.T) {
 	inMachine(t)
@@ -74,9 +74,9 @@ func ip(t *testing.T, command string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		meddle(t, m[1], netstate.Change{Before: netstate.Link{Name: m[2], MTU: new(uint32(0))}, After: netstate.Link{Name: m[2], MTU: new(uint32(mtu))}})
+		foreignChange(t, m[1], netstate.Change{Before: netstate.Link{Name: m[2], MTU: new(uint32(0))}, After: netstate.Link{Name: m[2], MTU: new(uint32(mtu))}})
 	} else if m := delCommand.FindStringSubmatch(command); m != nil {
-		meddle(t, m[1], netstate.Change{Before: netstate.Link{Name: m[2]}})
+		foreignChange(t, m[1], netstate.Change{Before: netstate.Link{Name: m[2]}})
 	} else {
 		t.Fatalf("do not know how to %q", command)
 	}
@@ -93,8 +93,8 @@ func addNetns(t *testing.T, name string) string {
 	return path
 }
 
-// meddle makes a change as a stranger would.
-func meddle(t *testing.T, netns string, c netstate.Change) {
+// foreignChange makes a change like another program.
+func foreignChange(t *testing.T, netns string, c netstate.Change) {
 	t.Helper()
 	inside(t, netns, func(s *kernel.Sandbox) {
 		if err := s.Apply(t.Context(), c); err != nil {
@@ -136,8 +136,8 @@ func links(t *testing.T, netns string) string {
 	return strings.Join(out, " ")
 }
 
-// until waits until a namespace holds these links. It looks whenever the kernel
-// gives notice of a change there.
+// until waits until a namespace holds these links. It checks after each notification of
+// a change there.
 func until(t *testing.T, netns, want string) {
 	t.Helper()
 	w, err := watch.New(watch.Options{})
@@ -272,14 +272,14 @@ func TestRun(t *testing.T) {
 	addNetns(t, "plt-late")
 	until(t, "plt-late", "net1/1400")
 
-	for _, spoil := range []netstate.Change{
+	for _, change := range []netstate.Change{
 		{Before: netstate.Link{Name: "net1", MTU: new(uint32(0))}, After: netstate.Link{Name: "net1", MTU: new(uint32(1280))}},
 		{Before: netstate.Link{Name: "net1"}},
 	} {
-		meddle(t, "plt-blue", spoil)
+		foreignChange(t, "plt-blue", change)
 		until(t, "plt-blue", "net1/1400")
 	}
-	meddle(t, "plt-hand", netstate.Change{Before: netstate.Link{Name: "net1"}})
+	foreignChange(t, "plt-hand", netstate.Change{Before: netstate.Link{Name: "net1"}})
 	until(t, "plt-hand", "net1/1300")
 	command(0, "status")
 
@@ -393,7 +393,7 @@ func TestSupportBundle(t *testing.T) {
 			t.Fatal(said)
 		}
 	}
-	meddle(t, "plt-bad", netstate.Change{Before: netstate.Link{Name: "net1", MTU: new(uint32(0))}, After: netstate.Link{Name: "net1", MTU: new(uint32(1280))}})
+	foreignChange(t, "plt-bad", netstate.Change{Before: netstate.Link{Name: "net1", MTU: new(uint32(0))}, After: netstate.Link{Name: "net1", MTU: new(uint32(1280))}})
 	if err := kernel.DeleteNamed("/run/netns/plt-gone"); err != nil {
 		t.Fatal(err)
 	}

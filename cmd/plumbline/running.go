@@ -129,7 +129,7 @@ func (t text) running(sb reconcile.Sandbox, topo *topology.Topology, d runningDo
 	if p == nil {
 		t.header(sb)
 		t.line("")
-		t.line("It keeps what it has until its pod is made anew: %s", d.HeldBack)
+		t.line("It keeps what it has until its pod is recreated: %s", d.HeldBack)
 		return
 	}
 	sb.Topology, sb.Given = topo, d.given

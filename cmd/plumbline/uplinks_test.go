@@ -27,7 +27,7 @@ func TestUplinks(t *testing.T) {
 		netstate.Route{Link: "four0", Dst: "0.0.0.0/0", Gateway: "192.0.2.1", Table: netstate.TableMain},
 		netstate.Route{Link: "six0", Dst: "::/0", Gateway: "2001:db8:1::1", Table: netstate.TableMain, Metric: 1024},
 	} {
-		meddle(t, "plt-uplinks", netstate.Change{After: o})
+		foreignChange(t, "plt-uplinks", netstate.Change{After: o})
 	}
 	message, failing := 0, 0
 	host, err := kernel.Open(kernel.Options{Netns: netns, Disturb: func(m kernel.Message) error {

@@ -69,7 +69,7 @@ func (a *app) validateTopology(ctx context.Context, data []byte, name string, op
 	}
 	for _, other := range t.Ignored {
 		if !optional {
-			fmt.Fprintf(a.err, "plumbline: note: %s is not looked at\n", other)
+			fmt.Fprintf(a.err, "plumbline: note: %s is not checked\n", other)
 		}
 	}
 	for _, note := range notes {

@@ -62,8 +62,8 @@ func untilBack(ctx context.Context, pod fleet.Pod, limit time.Duration) (time.Du
 // drifts deletes n routes, one after the other and each of another pod in turn, and
 // returns how long each was away.
 func drifts(ctx context.Context, pods []fleet.Pod, n int) ([]time.Duration, error) {
-	// Five repairs of one field within ten seconds are a fight, and answered later
-	// each time.
+	// Five repairs of one field within ten seconds are contention, and repairs slow
+	// down.
 	pause := max(50*time.Millisecond, 2600*time.Millisecond/time.Duration(len(pods)))
 	var out []time.Duration
 	for i := range n {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// floor makes the same kernel objects with as few messages as it can, knows
-// everything beforehand, looks at nothing, keeps no record and checks nothing.
+// floor creates the same kernel objects with as few messages as possible, knows
+// everything beforehand, observes nothing, keeps no record and checks nothing.
 type floor struct {
 	vfs  [2]vf
 	macs [2]net.HardwareAddr

@@ -119,8 +119,8 @@ func applyAndDelete(ctx context.Context, n int, plugins string) error {
 	return nil
 }
 
-// phases says where the engine's passes spent their time, and what they asked
-// of the kernel.
+// phases prints where the engine's passes spent their time, and their requests to the
+// kernel.
 func phases(passes []reconcile.Pass) {
 	fmt.Println("\n| median of a pass, ms | observe | plan | journal | apply | the rest | dumps | gets | writes |\n|---|---|---|---|---|---|---|---|---|")
 	for _, trigger := range []reconcile.Trigger{reconcile.TriggerEnsure, reconcile.TriggerRelease} {

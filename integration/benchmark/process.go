@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// daemon is `plumbline run` on a state directory, in a process of its own, so that
-// what it costs is told apart from what measures it.
+// daemon is `plumbline run` on a state directory, in a process of its own, so that its
+// cost is separate from that of the measurement.
 type daemon struct {
 	cmd   *exec.Cmd
 	ready time.Duration // from its start until every sandbox had its first pass

@@ -182,7 +182,7 @@ func (r *row) watch(ctx context.Context, d *daemon, o options, pods []fleet.Pod)
 
 func report(rows []row) {
 	fmt.Printf("\n### Sandboxes of the flagship's shape on one agent\n\n")
-	fmt.Println("| sandboxes | attach, ms | pass with nothing to do, ms | its dumps | start until all are looked at, s | writes | resident, MiB | files open | sockets among them | goroutines | idle: passes a minute | idle: processor, % |\n|---|---|---|---|---|---|---|---|---|---|---|---|")
+	fmt.Println("| sandboxes | attach, ms | pass with nothing to do, ms | its dumps | start until all are checked, s | writes | resident, MiB | files open | sockets among them | goroutines | idle: passes a minute | idle: processor, % |\n|---|---|---|---|---|---|---|---|---|---|---|---|")
 	for _, r := range rows {
 		minutes := r.idle.Minutes()
 		fmt.Printf("| %d | %s (n=%d) | %s (n=%d) | %.1f | %.2f (n=%d) | 0 | %.1f | %d | %d | %d | %.0f | %.2f |\n", r.sandboxes, millis(median(r.attach)), len(r.attach),
@@ -264,10 +264,10 @@ func storm(ctx context.Context, dir string, pods []fleet.Pod, n int) error {
 	if err != nil {
 		return err
 	}
-	meanwhile, after := a.Tally.Mended(), time.Since(start)
-	for a.Tally.Mended() < len(pods) {
+	meanwhile, after := a.Tally.RepairedSandboxes(), time.Since(start)
+	for a.Tally.RepairedSandboxes() < len(pods) {
 		if time.Since(start) > 10*time.Minute {
-			return fmt.Errorf("only %d of %d were repaired in ten minutes", a.Tally.Mended(), len(pods))
+			return fmt.Errorf("only %d of %d were repaired in ten minutes", a.Tally.RepairedSandboxes(), len(pods))
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -309,7 +309,7 @@ func comeAndGo(ctx context.Context, cycles int) error {
 			return err
 		}
 		done += step
-		time.Sleep(2 * time.Second) // for what is told late of the last ones
+		time.Sleep(2 * time.Second) // for late notifications about the last ones
 		debug.FreeOSMemory()
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)

@@ -262,8 +262,8 @@ func (b *agentBench) drop(t *testing.T, pods ...string) {
 	b.nothingLeft(t)
 }
 
-// nothingLeft fails the test unless all virtual functions are home and no record
-// and no gate is left.
+// nothingLeft fails the test unless all virtual functions are back on the host and no
+// record and no gate is left.
 func (b *agentBench) nothingLeft(t *testing.T) {
 	t.Helper()
 	if now := b.vfs(t); now != b.home {
@@ -586,6 +586,6 @@ func (b *agentBench) testReboot(t *testing.T) {
 	b.ready(t, "risen")
 	b.has(t, "risen", "net1")
 	kubectl(t, b.Cluster, "", "delete", "pod", "risen", "--timeout=120s")
-	b.home = b.homeAgain(t, b.home) // this boot's
+	b.home = b.returned(t, b.home) // this boot's
 	b.nothingLeft(t)
 }

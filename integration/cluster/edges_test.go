@@ -448,7 +448,7 @@ func (b *bench) publish(t *testing.T) {
 	inUse, dirty = []string{first}, map[string]string{"0000:01:02.0": "for the test"}
 	mu.Unlock()
 	removeNetdev(t, sys, 1) // into a pod
-	removeNetdev(t, sys, 3) // somebody else's doing
+	removeNetdev(t, sys, 3) // by another program
 	p.Rescan()
 	frozen := func(have map[string]resourceapi.Device) string {
 		if name := *have[first].Attributes["ifName"].StringValue; name != "eth1" {
@@ -476,7 +476,7 @@ func (b *bench) publish(t *testing.T) {
 	}
 	stop()
 
-	// Nobody's agent publishes for another node: it is told, in words.
+	// An agent that publishes for another node is refused, with an explanation.
 	options.NodeName = "n2"
 	options.StateFile = filepath.Join(t.TempDir(), "n2.json")
 	helper, plug = b.helper(t, "n1", "n2")
@@ -494,7 +494,7 @@ func (b *bench) publish(t *testing.T) {
 	if have, _ := b.published(t, "n2"); len(have) != 0 {
 		t.Errorf("%d devices of n2 were published", len(have))
 	}
-	// What the API server finds invalid is told as that.
+	// What the API server finds invalid is reported as that.
 	helper, plug = b.helper(t, "n2", "n2")
 	check(t, helper.PublishResources(t.Context(), resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
 		"n2": {Slices: []resourceslice.Slice{{Devices: []resourceapi.Device{{Name: "Not_a_label"}}}}},
@@ -692,13 +692,13 @@ func (b *bench) status(t *testing.T) {
 	if at := want("repaired", "True NetworkReady", "True InSync", "net# 02:00:00:00:00:01 [2001:db8::5/64]", `"name":"bond0"`); !at.Equal(&since) {
 		t.Errorf("Ready did not change, but its time did: from %s to %s", since, at)
 	}
-	for range 30 { // somebody fights us
+	for range 30 { // another writer
 		r.Drifted(who, aiTopology, drift)
 		r.Repaired(who, aiTopology, steps)
 	}
 	stale := who
 	stale.Claim.UID = "00000000-0000-0000-0000-000000000000"
-	r.Failed(stale, aiTopology, errors.New("of a claim of the same name that is no more"))
+	r.Failed(stale, aiTopology, errors.New("of an earlier claim of the same name"))
 	want("still", "True NetworkReady", "True InSync", "net# 02:00:00:00:00:01 [2001:db8::5/64]", `"name":"bond0"`)
 
 	b.events(t, who)

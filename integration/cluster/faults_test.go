@@ -111,13 +111,13 @@ func (b *agentBench) testFaults(t *testing.T) {
 		})
 	}
 	b.home, b.files = home, files
-	b.home = b.homeAgain(t, home)
+	b.home = b.returned(t, home)
 	b.drop(t, "bystander")
 }
 
-// homeAgain is home with the addresses that functions have been given since: those
-// of a card whose functions were removed and made again are new.
-func (b *agentBench) homeAgain(t *testing.T, home string) string {
+// returned is home with the addresses that functions have been given since: those of a
+// card whose functions were removed and recreated are new.
+func (b *agentBench) returned(t *testing.T, home string) string {
 	t.Helper()
 	var out strings.Builder
 	now := b.vfs(t)
@@ -157,8 +157,8 @@ func (b *agentBench) claims(t *testing.T, pod string) string {
 	return strings.Join(out, "|")
 }
 
-// trapScript strikes the agent as soon as an attachment has come as far as it is
-// told, faster than anybody could from outside of the machine.
+// trapScript stops or kills the agent as soon as an attachment has reached a given
+// point, faster than is possible from outside of the machine.
 const trapScript = `shopt -s nullglob
 cd /var/lib/plumbline
 agent=$(pgrep -o -f '^/plumbline agent ')
@@ -550,7 +550,7 @@ done
 echo /sys/class/net/enp3s0f1v*`); len(strings.Fields(got)) != 4 {
 		t.Fatalf("functions: %s", got)
 	}
-	b.home = b.homeAgain(t, b.home)
+	b.home = b.returned(t, b.home)
 	b.ready(t, "late")
 	b.startedOnceWith(t, "late", "net3")
 	b.drop(t, "late")

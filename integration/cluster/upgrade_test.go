@@ -22,9 +22,10 @@ const upgradedFrom = "c3bdea83d204510565ce01261d169a2d96bffca1"
 // the agent does not know, and rolled back; and that no record is set aside and no virtual
 // function is lost.
 //
-// The agent of the earlier commit sets aside what it does not know, which cannot be mended
-// any more. So the older agent of the second part is today's, and the later one is played:
-// a line that a later version would have written is added to the record of a pod.
+// The agent of the earlier commit sets aside what it does not know, which cannot be
+// fixed any more. So the older agent of the second part is today's, and the later one
+// is simulated: a line that a later version would have written is added to the record
+// of a pod.
 func TestUpgrade(t *testing.T) {
 	var before cluster.Release
 	b := newAgentBenchOf(t, cluster.NodeOptions{}, func(ctx context.Context, c *cluster.Cluster) (_ cluster.Release, err error) {

@@ -75,7 +75,7 @@ type Agent struct {
 	stop   func() error
 }
 
-// New wires an agent. It can attach pods; it looks after none until Run.
+// New wires an agent. It can attach pods; it checks none until Run.
 func New(o Options) (a *Agent, err error) {
 	a = &Agent{Options: o, Tally: &Tally{Metrics: metrics.New(metrics.Build{}, time.Now), mended: map[reconcile.SandboxID]bool{}}, cancel: func() {}}
 	a.stop = sync.OnceValue(a.end)
@@ -138,8 +138,7 @@ func (a *Agent) Sandbox(path string) (reconcile.Domain, error) {
 	return d, nil
 }
 
-// Run begins to look after what there is, and returns when every sandbox has had
-// its first pass.
+// Run starts the loop, and returns when every sandbox has had its first pass.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, a.cancel = context.WithCancel(ctx)
 	a.group.Go(func() error { return a.ear.Run(ctx) })
@@ -188,8 +187,8 @@ func (p Pod) ID() reconcile.SandboxID {
 	return reconcile.SandboxID(p.Sandbox + "/" + string(p.Claim) + "/virtual")
 }
 
-// Make makes the namespace of a pod and prepares its claim, as runtime and kubelet
-// do before the pod's sandbox is attached. Pods are told apart by their number.
+// Make creates the namespace of a pod and prepares its claim, as runtime and kubelet do
+// before the pod's sandbox is attached. Pods are identified by their number.
 func (a *Agent) Make(number int) (Pod, error) {
 	p := Pod{Claim: types.UID(fmt.Sprintf("claim-%d", number)), Pod: attachment.Pod{
 		Sandbox: fmt.Sprintf("%064x", number), UID: types.UID(fmt.Sprintf("pod-%d", number)), Namespace: "fleet", Name: fmt.Sprintf("pod-%d", number),
@@ -249,8 +248,8 @@ func (t *Tally) Pass(p reconcile.Pass) {
 	}
 }
 
-// Mended returns how many sandboxes have been repaired at least once.
-func (t *Tally) Mended() int {
+// RepairedSandboxes returns how many sandboxes have been repaired at least once.
+func (t *Tally) RepairedSandboxes() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.mended)

@@ -21,12 +21,12 @@ import (
 // TestPathReused: another pod's namespace has come to bear the path. Nothing is
 // done in it, and the devices of the old one are restored to the host.
 func TestPathReused(t *testing.T) {
-	for _, p := range plays {
+	for _, p := range scenarios {
 		if p.devices != nil && !hasCards() {
-			continue // no PCI there; the other lane plays it
+			continue // no PCI there; the other lane runs it
 		}
 		t.Run(p.name, func(t *testing.T) {
-			s := p.stage(t)
+			s := p.fixture(t)
 			s.prepare("release")
 			deleteNetns(s.path)
 			if _, err := kernel.AddNamed(filepath.Base(s.path)); err != nil {
@@ -43,7 +43,7 @@ func TestPathReused(t *testing.T) {
 			}
 			spared := func(when string) {
 				for _, d := range others.Equal(s.state(s.path)) {
-					if !s.lent(d) { // that comes home by and by
+					if !s.lent(d) { // a lent device returns later
 						t.Errorf("%s: in the other namespace: %s", when, d)
 					}
 				}
@@ -79,7 +79,7 @@ func TestClockJumps(t *testing.T) {
 	for _, by := range []time.Duration{5 * time.Hour, -12 * time.Hour, 7 * time.Hour} {
 		shift(by)
 		began := time.Now()
-		l.meddle(path, spoil)
+		l.disturb(path, spoil)
 		l.await("it is repaired", func() bool {
 			a0, ok := l.state(path).Link("a0")
 			return ok && *a0.MTU == 1400
@@ -105,7 +105,7 @@ func TestUnplugged(t *testing.T) {
 	}
 	pf := filepath.Base(device)
 	l, path, other := newLane(t), newNetns(t), newNetns(t)
-	s := &stranger{t, filepath.Base(path), filepath.Base(other)}
+	s := &foreignWriter{t, filepath.Base(path), filepath.Base(other)}
 	r := l.engine(nil)
 	home := l.state("")
 	sb := box(path, parse(t, "t", `

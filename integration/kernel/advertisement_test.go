@@ -67,10 +67,10 @@ func TestRouterAdvertisement(t *testing.T) {
 		return // no PCI there
 	}
 	const function = "enp3s0f0v2"
-	up := &stranger{t: t}
+	up := &foreignWriter{t: t}
 	up.run("modprobe tun; ip link set " + function + " up; until [ \"$(cat /sys/class/net/" + function + "/carrier)\" = 1 ]; do sleep 0.1; done")
 	t.Cleanup(func() { up.run("ip link set " + function + " down") })
-	s := lentFunction.stage(t)
+	s := lentFunction.fixture(t)
 	machine := s.machine()
 	s.prepare("release")
 	tap := openTap(t, s.path, "evil")

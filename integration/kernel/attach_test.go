@@ -152,7 +152,7 @@ func TestSlowAttach(t *testing.T) {
 	}
 	err := k.Admit(ctxFor(t), w.pod, []string{"PLUMBLINE_CLAIM_C=c/"})
 	if fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), "is being attached") {
-		t.Errorf("a container is told %v", err)
+		t.Errorf("a container gets %v", err)
 	}
 	w.opens("attached")
 	if err := k.Admit(ctxFor(t), w.pod, []string{"PLUMBLINE_CLAIM_C=c/s"}); err != nil {

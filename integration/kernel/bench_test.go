@@ -47,7 +47,7 @@ type lane struct {
 	t    *testing.T
 	host *kernel.Host
 	dir  string // of the journal
-	// devices are those of the host whose state is looked at; nil: all functions.
+	// devices are those of the host whose state is compared; nil: all functions.
 	devices []string
 }
 

@@ -16,7 +16,7 @@ import (
 // bound is a sandbox with a virtual function that is bound to vfio-pci.
 type bound struct {
 	*lane
-	*stranger
+	*foreignWriter
 	engine  *reconcile.Reconciler
 	sandbox reconcile.Sandbox
 	id      string // of the function
@@ -29,7 +29,7 @@ const dpdk = "    - {name: dpdk0, type: vfio-pci, config: {vlan: 78}}\n"
 func newBound(t *testing.T) *bound {
 	t.Helper()
 	l, path := newLane(t), newNetns(t)
-	b := &bound{lane: l, stranger: &stranger{t, filepath.Base(path), filepath.Base(path)}, engine: l.engine(nil), netns: path}
+	b := &bound{lane: l, foreignWriter: &foreignWriter{t, filepath.Base(path), filepath.Base(path)}, engine: l.engine(nil), netns: path}
 	b.run("modprobe vfio-pci")
 	b.home = l.state("")
 	b.sandbox = box(path, parse(t, "t", dpdk))

@@ -79,8 +79,8 @@ var (
 	ownMotion = regexp.MustCompile(`(?m)^(\s*Link detected|\s*Speed|\s*Duplex|qdisc \S+ 0: root|\tlink  33:33:00:00:00:01).*\n|qdisc (noop|fq_codel) state`)
 )
 
-// looks is all that the programs everybody has tell of a link of the host.
-func (s *stranger) looks(link string) string {
+// settings is all that the programs everybody has tell of a link of the host.
+func (s *foreignWriter) settings(link string) string {
 	s.t.Helper()
 	out := s.run(strings.ReplaceAll(`ip -d link show dev LINK; ip -o address show dev LINK; ip neigh show dev LINK; ip maddr show dev LINK
 		ethtool LINK; ethtool -k LINK; ethtool -g LINK; ethtool -c LINK; ethtool -l LINK 2>&1 || true; ethtool -a LINK 2>&1 || true
@@ -108,11 +108,11 @@ func TestCleanOnReturn(t *testing.T) {
 		ethtool -s net1 msglvl 0xff`
 	for _, end := range []string{"release", "death"} {
 		t.Run(end, func(t *testing.T) {
-			s := lentFunction.stage(t)
+			s := lentFunction.fixture(t)
 			id := s.sandbox.Given["vf"].Device
 			home, _ := s.home.Device(id)
 			link := netstate.BaseName(*home.At)
-			before := s.looks(link)
+			before := s.settings(link)
 			s.prepare("release")
 			s.inside(spoil)
 			setXDP(t, s.path, "net1", passXDP(t))
@@ -124,7 +124,7 @@ func TestCleanOnReturn(t *testing.T) {
 				t.Fatal(err, rep.Unclean)
 			}
 			s.mustEqual(s.home, "", "after release")
-			if after := s.looks(link); after != before {
+			if after := s.settings(link); after != before {
 				t.Errorf("it was\n%s\nand is\n%s", before, after)
 			}
 			if held, _ := s.calm.IDs(); len(held) > 0 {
@@ -140,7 +140,7 @@ func TestCleanOnReturn(t *testing.T) {
 func TestUncleanDevice(t *testing.T) {
 	l, path, other := newLane(t), newNetns(t), newNetns(t)
 	l.devices = []string{}
-	s := &stranger{t, "", ""}
+	s := &foreignWriter{t, "", ""}
 	s.run("ip link add lent0 type dummy")
 	t.Cleanup(func() { s.run("ip link delete lent0") })
 	program := passXDP(t)
@@ -192,7 +192,7 @@ func TestCostOfCleaning(t *testing.T) {
 	if !hasCards() {
 		return // no PCI there
 	}
-	s := lentFunction.stage(t)
+	s := lentFunction.fixture(t)
 	var attach, pass, release [3]uint64
 	count := func(into *[3]uint64) *reconcile.Reconciler {
 		return s.engine(func(d reconcile.Domain) reconcile.Domain { return counting{d, &into[0], &into[1], &into[2]} })

@@ -19,34 +19,34 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// ground is a topology with what lies around it, on which drift is made.
-type ground struct {
+// driftFixture is a topology and its environment, in which drift is made.
+type driftFixture struct {
 	name  string
 	pod   string // what the pod has of its own, commands in its namespace
 	steps string
-	// devices maps root steps to "PF/n"; such a ground needs hardware.
+	// devices maps root steps to "PF/n"; such a fixture needs hardware.
 	devices map[string]string
 	rows    []drifted
 }
 
-// drifted is a row of the table: somebody runs a command, and this is what the
-// engine says and does.
+// drifted is a row of the table: a command, and what the engine reports and does after
+// it.
 type drifted struct {
-	name  string
-	spoil string // run by sh; $NS is the namespace, $ip and $bridge work in it, $VF0 is the first device
-	// drift is what is found, a line each: the step, the change that puts it
-	// right, the object, the field. None: it is the pod's own affair.
+	name    string
+	disturb string // run by sh; $NS is the namespace, $ip and $bridge work in it, $VF0 is the first device
+	// drift is what is found, a line each: the step, the change that repairs it, the
+	// object, the field. None: it is up to the pod.
 	drift string
-	// refused is the kind of the error of a repair that cannot be made.
+	// refused is the kind of the error of a repair that is impossible.
 	refused fault.Kind
 	// unsaid are differences that remain, since no step says how it should be.
 	unsaid string
-	// mend is run after a repair that cannot be made, and takes back what is left
-	// alone and would outlive the sandbox.
-	mend string
+	// cleanUp is run after a repair that is impossible, and undoes what the engine
+	// leaves alone and would outlive the sandbox.
+	cleanUp string
 }
 
-// firstNetwork makes what a pod has before us: the cluster's network.
+// firstNetwork creates what a pod has before us: the cluster's network.
 const firstNetwork = `
 ip link add eth0 type dummy
 ip address add 10.244.0.7/24 dev eth0
@@ -55,7 +55,7 @@ ip route add default via 10.244.0.1
 ip rule add from 10.244.0.7 lookup 500 priority 5000
 `
 
-var grounds = []ground{
+var driftFixtures = []driftFixture{
 	{
 		name: "links",
 		pod: firstNetwork + `
@@ -73,65 +73,65 @@ tc qdisc add dev eth0 root netem delay 1ms
     - {name: mgmtip, type: tuning, dependOn: [blue], config: {dev: mgmt0, addresses: [192.0.3.5/24]}}
 `,
 		rows: []drifted{
-			{name: "link gone", spoil: `$ip link delete data0`, drift: "data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, data +address, data +route, tune waits"},
-			{name: "link gone with all upon it", spoil: `$ip link delete bond0`, drift: "bond +link bond0, bond ~link a0.master, bond ~link b0.master, bond ~link bond0.bond.primary, data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, mgmt +link mgmt0, blue ~link mgmt0.master, blue ~link mgmt0.up, data +address, mgmtip +address, data +route, tune waits", unsaid: "mgmt0"},
-			{name: "root link gone", spoil: `$ip link delete b0`, drift: "b +link b0, bond ~link b0.master"},
-			{name: "link of another kind", spoil: `$ip link delete data0 && $ip link add data0 type dummy`, drift: "data ∓link data0.kind, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, tune +ethtool, data +address, data +route"},
-			{name: "device instead of a VRF", spoil: `$ip link delete blue && $ip link add blue type dummy`, drift: "blue ∓link blue.kind, blue ~link mgmt0.master", unsaid: "blue"},
-			{name: "renamed", spoil: `$ip link set data0 down && $ip link set data0 name spare0`, drift: "data ~link data0.name, data ~link data0.up, data +sysctl, tune +sysctl, data +route, tune waits"},
-			{name: "bond renamed", spoil: `$ip link set bond0 down && $ip link set bond0 name spare0`, drift: "bond ~link bond0.name, bond ~link bond0.up, data ~link data0.up, mgmt ~link mgmt0.up, data +route", unsaid: "mgmt0"},
-			{name: "VRF renamed", spoil: `$ip link set blue down && $ip link set blue name spare0`, drift: "blue ~link blue.name, blue ~link blue.up", unsaid: "blue"},
-			{name: "renamed, its name taken", spoil: `$ip link set mgmt0 down && $ip link set mgmt0 name spare0 && $ip link add mgmt0 type dummy`, refused: fault.Conflict, mend: `$ip link delete mgmt0`},
-			{name: "moved to another namespace", spoil: `$ip link set a0 netns $OTHER`, drift: "a +link a0, bond ~link a0.master, bond ~link bond0.bond.primary"},
-			{name: "VLAN in another namespace", spoil: `$ip link set data0 netns $OTHER`, drift: "data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, data +address, data +route, tune waits", refused: fault.Conflict, mend: `ip -n $OTHER link delete data0`},
-			{name: "other parent", spoil: `$ip link delete data0 && $ip link add data0 link eth0 type vlan id 100`, drift: "data ∓link data0.parent, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, tune +ethtool, data +address, data +route"},
-			{name: "other VLAN", spoil: `$ip link delete data0 && $ip link add data0 link bond0 mtu 1500 type vlan id 101`, drift: "data ∓link data0.vlan.id, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, tune +ethtool, data +address, data +route"},
-			{name: "other VLAN protocol", spoil: `$ip link delete data0 && $ip link add data0 link bond0 mtu 1500 type vlan id 100 protocol 802.1ad`, drift: "data ∓link data0.vlan.protocol, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, tune +ethtool, data +address, data +route"},
-			{name: "down", spoil: `$ip link set data0 down`, drift: "data ~link data0.up, data +route"},
-			{name: "bond down", spoil: `$ip link set bond0 down`, drift: "bond ~link bond0.up, data ~link data0.up, mgmt ~link mgmt0.up, data +route"},
-			{name: "MTU", spoil: `$ip link set data0 mtu 1400`, drift: "tune ~link data0.mtu"},
-			{name: "MTU of the bond", spoil: `$ip link set bond0 mtu 1400`, drift: "tune ~link bond0.mtu, tune ~link data0.mtu", unsaid: "mgmt0 mtu"},
-			{name: "MTU of a port", spoil: `$ip link set b0 mtu 1300`, drift: "tune ~link b0.mtu"},
-			{name: "MAC", spoil: `$ip link set data0 address 02:00:00:00:00:77`, drift: "tune ~link data0.mac"},
-			{name: "queue length", spoil: `$ip link set data0 txqueuelen 9`, drift: "tune ~link data0.txQueueLen"},
-			{name: "promiscuous", spoil: `$ip link set data0 promisc off`, drift: "tune ~link data0.promisc"},
-			{name: "all multicast", spoil: `$ip link set data0 allmulticast off`, drift: "tune ~link data0.allMulti"},
-			{name: "port out", spoil: `$ip link set b0 nomaster`, drift: "bond ~link b0.master"},
-			{name: "primary port out", spoil: `$ip link set a0 nomaster`, drift: "bond ~link a0.master, bond ~link bond0.bond.primary"},
-			{name: "port in another bond", spoil: `$ip link add bond9 type bond && $ip link set b0 nomaster && $ip link set b0 down && $ip link set b0 master bond9`, drift: "bond ~link b0.master", unsaid: "bond9"},
-			{name: "out of the VRF", spoil: `$ip link set mgmt0 nomaster`, drift: "blue ~link mgmt0.master"},
-			{name: "in another VRF", spoil: `$ip link add red type vrf table 7 && $ip link set mgmt0 master red`, drift: "blue ~link mgmt0.master", unsaid: "red"},
-			{name: "VRF gone", spoil: `$ip link delete blue`, drift: "blue +link blue, blue ~link mgmt0.master", unsaid: "blue"},
-			{name: "VRF with another table", spoil: `$ip link delete blue && $ip link add blue type vrf table 8 && $ip link set blue up`, drift: "blue ∓link blue.vrf.table, blue ~link mgmt0.master", unsaid: "blue"},
-			{name: "bond mode", spoil: `$ip link set a0 nomaster && $ip link set b0 nomaster && $ip link set bond0 down && $ip link set bond0 type bond mode balance-xor && $ip link set a0 down && $ip link set a0 master bond0 && $ip link set b0 down && $ip link set b0 master bond0`, drift: "bond ~link a0.master, bond ~link b0.master, bond ~link bond0.bond.mode, bond ~link bond0.up, bond ~link bond0.bond.primary, data ~link data0.up, mgmt ~link mgmt0.up, data +route"},
-			{name: "bond fail_over_mac", spoil: `$ip link set a0 nomaster && $ip link set b0 nomaster && $ip link set bond0 down && $ip link set bond0 type bond fail_over_mac active && $ip link set a0 down && $ip link set a0 master bond0 && $ip link set b0 down && $ip link set b0 master bond0`, drift: "bond ~link a0.master, bond ~link b0.master, bond ~link bond0.bond.failOverMac, bond ~link bond0.up, data ~link data0.up, mgmt ~link mgmt0.up, data +route"},
-			{name: "bond miimon", spoil: `$ip link set bond0 type bond miimon 50`, drift: "bond ~link bond0.bond.miimon, bond ~link bond0.bond.updelay, bond ~link bond0.bond.downdelay"},
-			{name: "bond updelay", spoil: `$ip link set bond0 type bond updelay 300`, drift: "bond ~link bond0.bond.updelay"},
-			{name: "bond downdelay", spoil: `$ip link set bond0 type bond downdelay 300`, drift: "bond ~link bond0.bond.downdelay"},
-			{name: "bond primary", spoil: `$ip link set bond0 type bond primary b0`, drift: "bond ~link bond0.bond.primary"},
-			{name: "address missing", spoil: `$ip address delete 192.0.2.5/24 dev data0`, drift: "data +address, data +route"},
-			{name: "IPv6 address missing", spoil: `$ip address delete 2001:db8::5/64 dev data0`, drift: "data +address"},
-			{name: "addresses flushed", spoil: `$ip address flush dev mgmt0`, drift: "mgmtip +address"},
-			{name: "route missing", spoil: `$ip route delete 198.51.100.0/24`, drift: "data +route"},
-			{name: "IPv6 route missing", spoil: `$ip -6 route delete 2001:db8:1::/48`, drift: "data +route"},
-			{name: "route elsewhere", spoil: `$ip route replace 198.51.100.0/24 via 10.244.0.1 dev eth0`, drift: "data +route", unsaid: "via 10.244.0.1 dev eth0"},
-			{name: "sysctl", spoil: `ip netns exec $NS sysctl -qw net.ipv4.conf.data0.rp_filter=1`, drift: "tune ~sysctl.value"},
-			{name: "IPv6 off", spoil: `ip netns exec $NS sysctl -qw net.ipv6.conf.data0.disable_ipv6=1`, drift: "data ~sysctl.value, data +address, data +route"},
-			{name: "ethtool feature", spoil: `ip netns exec $NS ethtool -K data0 gro off`, drift: "tune ~ethtool.value"},
+			{name: "link gone", disturb: `$ip link delete data0`, drift: "data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, data +address, data +route, tune waits"},
+			{name: "link gone with all upon it", disturb: `$ip link delete bond0`, drift: "bond +link bond0, bond ~link a0.master, bond ~link b0.master, bond ~link bond0.bond.primary, data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, mgmt +link mgmt0, blue ~link mgmt0.master, blue ~link mgmt0.up, data +address, mgmtip +address, data +route, tune waits", unsaid: "mgmt0"},
+			{name: "root link gone", disturb: `$ip link delete b0`, drift: "b +link b0, bond ~link b0.master"},
+			{name: "link of another kind", disturb: `$ip link delete data0 && $ip link add data0 type dummy`, drift: "data ∓link data0.kind, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, tune +ethtool, data +address, data +route"},
+			{name: "device instead of a VRF", disturb: `$ip link delete blue && $ip link add blue type dummy`, drift: "blue ∓link blue.kind, blue ~link mgmt0.master", unsaid: "blue"},
+			{name: "renamed", disturb: `$ip link set data0 down && $ip link set data0 name spare0`, drift: "data ~link data0.name, data ~link data0.up, data +sysctl, tune +sysctl, data +route, tune waits"},
+			{name: "bond renamed", disturb: `$ip link set bond0 down && $ip link set bond0 name spare0`, drift: "bond ~link bond0.name, bond ~link bond0.up, data ~link data0.up, mgmt ~link mgmt0.up, data +route", unsaid: "mgmt0"},
+			{name: "VRF renamed", disturb: `$ip link set blue down && $ip link set blue name spare0`, drift: "blue ~link blue.name, blue ~link blue.up", unsaid: "blue"},
+			{name: "renamed, its name taken", disturb: `$ip link set mgmt0 down && $ip link set mgmt0 name spare0 && $ip link add mgmt0 type dummy`, refused: fault.Conflict, cleanUp: `$ip link delete mgmt0`},
+			{name: "moved to another namespace", disturb: `$ip link set a0 netns $OTHER`, drift: "a +link a0, bond ~link a0.master, bond ~link bond0.bond.primary"},
+			{name: "VLAN in another namespace", disturb: `$ip link set data0 netns $OTHER`, drift: "data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, data +address, data +route, tune waits", refused: fault.Conflict, cleanUp: `ip -n $OTHER link delete data0`},
+			{name: "other parent", disturb: `$ip link delete data0 && $ip link add data0 link eth0 type vlan id 100`, drift: "data ∓link data0.parent, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, tune +ethtool, data +address, data +route"},
+			{name: "other VLAN", disturb: `$ip link delete data0 && $ip link add data0 link bond0 mtu 1500 type vlan id 101`, drift: "data ∓link data0.vlan.id, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, tune +ethtool, data +address, data +route"},
+			{name: "other VLAN protocol", disturb: `$ip link delete data0 && $ip link add data0 link bond0 mtu 1500 type vlan id 100 protocol 802.1ad`, drift: "data ∓link data0.vlan.protocol, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, tune +ethtool, data +address, data +route"},
+			{name: "down", disturb: `$ip link set data0 down`, drift: "data ~link data0.up, data +route"},
+			{name: "bond down", disturb: `$ip link set bond0 down`, drift: "bond ~link bond0.up, data ~link data0.up, mgmt ~link mgmt0.up, data +route"},
+			{name: "MTU", disturb: `$ip link set data0 mtu 1400`, drift: "tune ~link data0.mtu"},
+			{name: "MTU of the bond", disturb: `$ip link set bond0 mtu 1400`, drift: "tune ~link bond0.mtu, tune ~link data0.mtu", unsaid: "mgmt0 mtu"},
+			{name: "MTU of a port", disturb: `$ip link set b0 mtu 1300`, drift: "tune ~link b0.mtu"},
+			{name: "MAC", disturb: `$ip link set data0 address 02:00:00:00:00:77`, drift: "tune ~link data0.mac"},
+			{name: "queue length", disturb: `$ip link set data0 txqueuelen 9`, drift: "tune ~link data0.txQueueLen"},
+			{name: "promiscuous", disturb: `$ip link set data0 promisc off`, drift: "tune ~link data0.promisc"},
+			{name: "all multicast", disturb: `$ip link set data0 allmulticast off`, drift: "tune ~link data0.allMulti"},
+			{name: "port out", disturb: `$ip link set b0 nomaster`, drift: "bond ~link b0.master"},
+			{name: "primary port out", disturb: `$ip link set a0 nomaster`, drift: "bond ~link a0.master, bond ~link bond0.bond.primary"},
+			{name: "port in another bond", disturb: `$ip link add bond9 type bond && $ip link set b0 nomaster && $ip link set b0 down && $ip link set b0 master bond9`, drift: "bond ~link b0.master", unsaid: "bond9"},
+			{name: "out of the VRF", disturb: `$ip link set mgmt0 nomaster`, drift: "blue ~link mgmt0.master"},
+			{name: "in another VRF", disturb: `$ip link add red type vrf table 7 && $ip link set mgmt0 master red`, drift: "blue ~link mgmt0.master", unsaid: "red"},
+			{name: "VRF gone", disturb: `$ip link delete blue`, drift: "blue +link blue, blue ~link mgmt0.master", unsaid: "blue"},
+			{name: "VRF with another table", disturb: `$ip link delete blue && $ip link add blue type vrf table 8 && $ip link set blue up`, drift: "blue ∓link blue.vrf.table, blue ~link mgmt0.master", unsaid: "blue"},
+			{name: "bond mode", disturb: `$ip link set a0 nomaster && $ip link set b0 nomaster && $ip link set bond0 down && $ip link set bond0 type bond mode balance-xor && $ip link set a0 down && $ip link set a0 master bond0 && $ip link set b0 down && $ip link set b0 master bond0`, drift: "bond ~link a0.master, bond ~link b0.master, bond ~link bond0.bond.mode, bond ~link bond0.up, bond ~link bond0.bond.primary, data ~link data0.up, mgmt ~link mgmt0.up, data +route"},
+			{name: "bond fail_over_mac", disturb: `$ip link set a0 nomaster && $ip link set b0 nomaster && $ip link set bond0 down && $ip link set bond0 type bond fail_over_mac active && $ip link set a0 down && $ip link set a0 master bond0 && $ip link set b0 down && $ip link set b0 master bond0`, drift: "bond ~link a0.master, bond ~link b0.master, bond ~link bond0.bond.failOverMac, bond ~link bond0.up, data ~link data0.up, mgmt ~link mgmt0.up, data +route"},
+			{name: "bond miimon", disturb: `$ip link set bond0 type bond miimon 50`, drift: "bond ~link bond0.bond.miimon, bond ~link bond0.bond.updelay, bond ~link bond0.bond.downdelay"},
+			{name: "bond updelay", disturb: `$ip link set bond0 type bond updelay 300`, drift: "bond ~link bond0.bond.updelay"},
+			{name: "bond downdelay", disturb: `$ip link set bond0 type bond downdelay 300`, drift: "bond ~link bond0.bond.downdelay"},
+			{name: "bond primary", disturb: `$ip link set bond0 type bond primary b0`, drift: "bond ~link bond0.bond.primary"},
+			{name: "address missing", disturb: `$ip address delete 192.0.2.5/24 dev data0`, drift: "data +address, data +route"},
+			{name: "IPv6 address missing", disturb: `$ip address delete 2001:db8::5/64 dev data0`, drift: "data +address"},
+			{name: "addresses flushed", disturb: `$ip address flush dev mgmt0`, drift: "mgmtip +address"},
+			{name: "route missing", disturb: `$ip route delete 198.51.100.0/24`, drift: "data +route"},
+			{name: "IPv6 route missing", disturb: `$ip -6 route delete 2001:db8:1::/48`, drift: "data +route"},
+			{name: "route elsewhere", disturb: `$ip route replace 198.51.100.0/24 via 10.244.0.1 dev eth0`, drift: "data +route", unsaid: "via 10.244.0.1 dev eth0"},
+			{name: "sysctl", disturb: `ip netns exec $NS sysctl -qw net.ipv4.conf.data0.rp_filter=1`, drift: "tune ~sysctl.value"},
+			{name: "IPv6 off", disturb: `ip netns exec $NS sysctl -qw net.ipv6.conf.data0.disable_ipv6=1`, drift: "data ~sysctl.value, data +address, data +route"},
+			{name: "ethtool feature", disturb: `ip netns exec $NS ethtool -K data0 gro off`, drift: "tune ~ethtool.value"},
 
-			{name: "own address", spoil: `$ip address add 192.0.2.77/24 dev data0`},
-			{name: "own route over our link", spoil: `$ip route add 203.0.113.0/24 via 192.0.2.9`},
-			{name: "own route beside ours", spoil: `$ip route add 198.51.100.0/24 via 192.0.2.9 metric 5`},
-			{name: "own rule and table", spoil: `$ip rule add from 192.0.2.5 lookup 600 priority 6000 && $ip route add default via 192.0.2.1 table 600`},
-			{name: "rule of the pod gone", spoil: `$ip rule delete priority 5000`},
-			{name: "own link on ours", spoil: `$ip link add link data0 name own0 type macvlan && $ip link set own0 up && $ip address add 192.0.4.1/24 dev own0`},
-			{name: "own VLAN on our bond", spoil: `$ip link add link bond0 name own1 type vlan id 300 && $ip link set own1 up`},
-			{name: "own member of our VRF", spoil: `$ip link add own2 type dummy && $ip link set own2 master blue`},
-			{name: "own qdisc", spoil: `ip netns exec $NS tc qdisc replace dev data0 root tbf rate 1mbit burst 10k latency 50ms`},
-			{name: "own sysctl", spoil: `ip netns exec $NS sysctl -qw net.ipv4.conf.data0.arp_notify=1`},
-			{name: "own alias and other name", spoil: `$ip link set data0 alias mine && $ip link property add dev data0 altname data-too`},
-			{name: "own bond option", spoil: `$ip link set bond0 type bond resend_igmp 3`},
-			{name: "MAC nobody asked for", spoil: `$ip link set mgmt0 address 02:00:00:00:00:78`},
+			{name: "own address", disturb: `$ip address add 192.0.2.77/24 dev data0`},
+			{name: "own route over our link", disturb: `$ip route add 203.0.113.0/24 via 192.0.2.9`},
+			{name: "own route beside ours", disturb: `$ip route add 198.51.100.0/24 via 192.0.2.9 metric 5`},
+			{name: "own rule and table", disturb: `$ip rule add from 192.0.2.5 lookup 600 priority 6000 && $ip route add default via 192.0.2.1 table 600`},
+			{name: "rule of the pod gone", disturb: `$ip rule delete priority 5000`},
+			{name: "own link on ours", disturb: `$ip link add link data0 name own0 type macvlan && $ip link set own0 up && $ip address add 192.0.4.1/24 dev own0`},
+			{name: "own VLAN on our bond", disturb: `$ip link add link bond0 name own1 type vlan id 300 && $ip link set own1 up`},
+			{name: "own member of our VRF", disturb: `$ip link add own2 type dummy && $ip link set own2 master blue`},
+			{name: "own qdisc", disturb: `ip netns exec $NS tc qdisc replace dev data0 root tbf rate 1mbit burst 10k latency 50ms`},
+			{name: "own sysctl", disturb: `ip netns exec $NS sysctl -qw net.ipv4.conf.data0.arp_notify=1`},
+			{name: "own alias and other name", disturb: `$ip link set data0 alias mine && $ip link property add dev data0 altname data-too`},
+			{name: "own bond option", disturb: `$ip link set bond0 type bond resend_igmp 3`},
+			{name: "MAC nobody asked for", disturb: `$ip link set mgmt0 address 02:00:00:00:00:78`},
 		},
 	},
 	{
@@ -148,14 +148,14 @@ tc qdisc add dev eth0 root netem delay 1ms
     - {name: arp, type: bond, dependOn: [e, f], config: {name: arp0, mode: active-backup, arpInterval: 500, arpIpTargets: [192.0.2.1]}}
 `,
 		rows: []drifted{
-			{name: "xmit_hash_policy", spoil: `$ip link set lacp0 type bond xmit_hash_policy layer2`, drift: "lacp ~link lacp0.bond.xmitHashPolicy"},
-			{name: "lacp_rate", spoil: `$ip link set lacp0 down && $ip link set lacp0 type bond lacp_rate slow && $ip link set lacp0 up`, drift: "lacp ~link lacp0.up, lacp ~link lacp0.bond.lacpRate"},
-			{name: "ad_select", spoil: `$ip link set lacp0 down && $ip link set lacp0 type bond ad_select count && $ip link set lacp0 up`, drift: "lacp ~link lacp0.up, lacp ~link lacp0.bond.adSelect"},
-			{name: "min_links", spoil: `$ip link set lacp0 type bond min_links 2`, drift: "lacp ~link lacp0.bond.minLinks"},
-			{name: "all_slaves_active", spoil: `$ip link set lacp0 type bond all_slaves_active 0`, drift: "lacp ~link lacp0.bond.allSlavesActive"},
-			{name: "tlb_dynamic_lb", spoil: `$ip link set tlb0 down && $ip link set tlb0 type bond tlb_dynamic_lb 1 && $ip link set tlb0 up`, drift: "tlb ~link tlb0.up, tlb ~link tlb0.bond.tlbDynamicLb"},
-			{name: "arp_interval", spoil: `$ip link set arp0 type bond arp_interval 900`, drift: "arp ~link arp0.bond.arpInterval"},
-			{name: "arp_ip_target", spoil: `$ip link set arp0 type bond arp_ip_target 192.0.2.2`, drift: "arp ~link arp0.bond.arpIpTargets"},
+			{name: "xmit_hash_policy", disturb: `$ip link set lacp0 type bond xmit_hash_policy layer2`, drift: "lacp ~link lacp0.bond.xmitHashPolicy"},
+			{name: "lacp_rate", disturb: `$ip link set lacp0 down && $ip link set lacp0 type bond lacp_rate slow && $ip link set lacp0 up`, drift: "lacp ~link lacp0.up, lacp ~link lacp0.bond.lacpRate"},
+			{name: "ad_select", disturb: `$ip link set lacp0 down && $ip link set lacp0 type bond ad_select count && $ip link set lacp0 up`, drift: "lacp ~link lacp0.up, lacp ~link lacp0.bond.adSelect"},
+			{name: "min_links", disturb: `$ip link set lacp0 type bond min_links 2`, drift: "lacp ~link lacp0.bond.minLinks"},
+			{name: "all_slaves_active", disturb: `$ip link set lacp0 type bond all_slaves_active 0`, drift: "lacp ~link lacp0.bond.allSlavesActive"},
+			{name: "tlb_dynamic_lb", disturb: `$ip link set tlb0 down && $ip link set tlb0 type bond tlb_dynamic_lb 1 && $ip link set tlb0 up`, drift: "tlb ~link tlb0.up, tlb ~link tlb0.bond.tlbDynamicLb"},
+			{name: "arp_interval", disturb: `$ip link set arp0 type bond arp_interval 900`, drift: "arp ~link arp0.bond.arpInterval"},
+			{name: "arp_ip_target", disturb: `$ip link set arp0 type bond arp_ip_target 192.0.2.2`, drift: "arp ~link arp0.bond.arpIpTargets"},
 		},
 	},
 	{
@@ -170,22 +170,22 @@ tc qdisc add dev eth0 root netem delay 1ms
     - {name: br, type: bridge, dependOn: [p, q], config: {name: br0, vlan: 5, vlanTrunk: [{id: 7}], hairpinMode: true, portIsolation: true}}
 `,
 		rows: []drifted{
-			{name: "ipvlan mode", spoil: `$ip link set i0 type ipvlan mode l2`, drift: "iv ~link i0.ipvlan.mode"},
-			{name: "ipvlan on another link", spoil: `$ip link add x0 type dummy && $ip link delete i0 && $ip link add i0 link x0 type ipvlan mode l3`, drift: "iv ∓link i0.parent, iv +address", unsaid: "x0"},
-			{name: "macvlan mode", spoil: `$ip link set m0 type macvlan mode private`, drift: "mv ~link m0.macvlan.mode"},
-			{name: "macvlan queue", spoil: `$ip link set m0 type macvlan bcqueuelen 1500`, drift: "mv ~link m0.macvlan.bcQueueLen"},
-			{name: "macvlan MAC", spoil: `$ip link set m0 address 02:00:00:00:00:0d`, drift: "mv ~link m0.mac"},
-			{name: "macvlan renamed", spoil: `$ip link set m0 down && $ip link set m0 name spare0`, drift: "mv ~link m0.name, mv ~link m0.up"},
-			{name: "VLAN of a port missing", spoil: `$bridge vlan delete dev p0 vid 7`, drift: "br +bridge-vlan"},
-			{name: "VLAN of a port tagged", spoil: `$bridge vlan add dev p0 vid 5`, drift: "br ~bridge-vlan.pvid, br ~bridge-vlan.untagged"},
-			{name: "bridge does not filter", spoil: `$ip link set br0 type bridge vlan_filtering 0`, drift: "br ~link br0.bridge.vlanFiltering"},
-			{name: "port out of the bridge", spoil: `$ip link set p0 nomaster`, drift: "br ~link p0.port.hairpin, br ~link p0.port.isolated, br ~link p0.master, br +bridge-vlan"},
-			{name: "port not isolated", spoil: `$bridge link set dev p0 isolated off`, drift: "br ~link p0.port.isolated"},
-			{name: "port without hairpin", spoil: `$bridge link set dev p0 hairpin off`, drift: "br ~link p0.port.hairpin"},
-			{name: "bridge gone", spoil: `$ip link delete br0`, drift: "br +link br0, br ~link p0.port.hairpin, br ~link p0.port.isolated, br ~link p0.master, br +bridge-vlan, br ~link q0.port.hairpin, br ~link q0.port.isolated, br ~link q0.master", unsaid: "br0"},
+			{name: "ipvlan mode", disturb: `$ip link set i0 type ipvlan mode l2`, drift: "iv ~link i0.ipvlan.mode"},
+			{name: "ipvlan on another link", disturb: `$ip link add x0 type dummy && $ip link delete i0 && $ip link add i0 link x0 type ipvlan mode l3`, drift: "iv ∓link i0.parent, iv +address", unsaid: "x0"},
+			{name: "macvlan mode", disturb: `$ip link set m0 type macvlan mode private`, drift: "mv ~link m0.macvlan.mode"},
+			{name: "macvlan queue", disturb: `$ip link set m0 type macvlan bcqueuelen 1500`, drift: "mv ~link m0.macvlan.bcQueueLen"},
+			{name: "macvlan MAC", disturb: `$ip link set m0 address 02:00:00:00:00:0d`, drift: "mv ~link m0.mac"},
+			{name: "macvlan renamed", disturb: `$ip link set m0 down && $ip link set m0 name spare0`, drift: "mv ~link m0.name, mv ~link m0.up"},
+			{name: "VLAN of a port missing", disturb: `$bridge vlan delete dev p0 vid 7`, drift: "br +bridge-vlan"},
+			{name: "VLAN of a port tagged", disturb: `$bridge vlan add dev p0 vid 5`, drift: "br ~bridge-vlan.pvid, br ~bridge-vlan.untagged"},
+			{name: "bridge does not filter", disturb: `$ip link set br0 type bridge vlan_filtering 0`, drift: "br ~link br0.bridge.vlanFiltering"},
+			{name: "port out of the bridge", disturb: `$ip link set p0 nomaster`, drift: "br ~link p0.port.hairpin, br ~link p0.port.isolated, br ~link p0.master, br +bridge-vlan"},
+			{name: "port not isolated", disturb: `$bridge link set dev p0 isolated off`, drift: "br ~link p0.port.isolated"},
+			{name: "port without hairpin", disturb: `$bridge link set dev p0 hairpin off`, drift: "br ~link p0.port.hairpin"},
+			{name: "bridge gone", disturb: `$ip link delete br0`, drift: "br +link br0, br ~link p0.port.hairpin, br ~link p0.port.isolated, br ~link p0.master, br +bridge-vlan, br ~link q0.port.hairpin, br ~link q0.port.isolated, br ~link q0.master", unsaid: "br0"},
 
-			{name: "own VLAN of a port", spoil: `$bridge vlan add dev p0 vid 99`},
-			{name: "own forwarding", spoil: `$bridge fdb add 02:00:00:00:00:99 dev p0 master static vlan 7`},
+			{name: "own VLAN of a port", disturb: `$bridge vlan add dev p0 vid 99`},
+			{name: "own forwarding", disturb: `$bridge fdb add 02:00:00:00:00:99 dev p0 master static vlan 7`},
 		},
 	},
 	{
@@ -198,27 +198,27 @@ tc qdisc add dev eth0 root netem delay 1ms
     - {name: r, type: vxlan, dependOn: [d], config: {id: 4102, name: r0, mac: "02:00:00:00:00:04", routed: true, learning: false}}
 `,
 		rows: []drifted{
-			{name: "tunnel gone", spoil: `$ip link delete t0`, drift: "x +link t0, x +address"},
-			{name: "gone with the link below", spoil: `$ip link delete u0`, drift: "d +link u0, x +link t0, g +link g0, d +address, x +address"},
-			{name: "tunnel down", spoil: `$ip link set t0 down`, drift: "x ~link t0.up"},
-			{name: "the link below down", spoil: `$ip link set u0 down`, drift: "d ~link u0.up"},
-			{name: "another id", spoil: `$ip link delete t0 && $ip link add t0 mtu 1500 address 02:00:00:00:00:02 type vxlan id 9 dev u0 local 192.0.2.5 remote 192.0.2.6 ttl 9 dstport 4789`, drift: "x ∓link t0.vxlan.id, x +address"},
-			{name: "another port", spoil: `$ip link delete t0 && $ip link add t0 mtu 1500 address 02:00:00:00:00:02 type vxlan id 4100 dev u0 local 192.0.2.5 remote 192.0.2.6 ttl 9 dstport 8472`, drift: "x ∓link t0.vxlan.port, x +address"},
-			{name: "another parent", spoil: `$ip link set t0 type vxlan dev eth0`, drift: "x ∓link t0.parent, x +address"},
-			{name: "a parent instead of routes", spoil: `$ip link set r0 type vxlan dev u0`, drift: "r ∓link r0.parent"},
-			{name: "another local", spoil: `$ip link set t0 type vxlan local 192.0.2.99`, drift: "x ~link t0.vxlan.local"},
-			{name: "another remote", spoil: `$ip link set t0 type vxlan remote 192.0.2.99`, drift: "x ~link t0.vxlan.remote"},
-			{name: "a group instead of the remote", spoil: `$ip link set t0 type vxlan group 239.9.9.9 dev u0`, drift: "x ~link t0.up, x ~link t0.vxlan.remote, x ~link t0.vxlan.group"},
-			{name: "another group", spoil: `$ip link set g0 type vxlan group 239.9.9.9 dev u0`, drift: "g ~link g0.up, g ~link g0.vxlan.group"},
-			{name: "a remote where none is", spoil: `$ip link set r0 type vxlan remote 192.0.2.99`, drift: "r ~link r0.vxlan.remote"},
-			{name: "another TTL", spoil: `$ip link set t0 type vxlan ttl 3`, drift: "x ~link t0.vxlan.ttl"},
-			{name: "learning", spoil: `$ip link set r0 type vxlan learning`, drift: "r ~link r0.vxlan.learning"},
-			{name: "MTU of a tunnel", spoil: `$ip link set t0 mtu 1400`, drift: "x ~link t0.mtu"},
-			{name: "MTU below a tunnel", spoil: `$ip link set u0 mtu 1400`, drift: "x ~link u0.mtu"},
+			{name: "tunnel gone", disturb: `$ip link delete t0`, drift: "x +link t0, x +address"},
+			{name: "gone with the link below", disturb: `$ip link delete u0`, drift: "d +link u0, x +link t0, g +link g0, d +address, x +address"},
+			{name: "tunnel down", disturb: `$ip link set t0 down`, drift: "x ~link t0.up"},
+			{name: "the link below down", disturb: `$ip link set u0 down`, drift: "d ~link u0.up"},
+			{name: "another id", disturb: `$ip link delete t0 && $ip link add t0 mtu 1500 address 02:00:00:00:00:02 type vxlan id 9 dev u0 local 192.0.2.5 remote 192.0.2.6 ttl 9 dstport 4789`, drift: "x ∓link t0.vxlan.id, x +address"},
+			{name: "another port", disturb: `$ip link delete t0 && $ip link add t0 mtu 1500 address 02:00:00:00:00:02 type vxlan id 4100 dev u0 local 192.0.2.5 remote 192.0.2.6 ttl 9 dstport 8472`, drift: "x ∓link t0.vxlan.port, x +address"},
+			{name: "another parent", disturb: `$ip link set t0 type vxlan dev eth0`, drift: "x ∓link t0.parent, x +address"},
+			{name: "a parent instead of routes", disturb: `$ip link set r0 type vxlan dev u0`, drift: "r ∓link r0.parent"},
+			{name: "another local", disturb: `$ip link set t0 type vxlan local 192.0.2.99`, drift: "x ~link t0.vxlan.local"},
+			{name: "another remote", disturb: `$ip link set t0 type vxlan remote 192.0.2.99`, drift: "x ~link t0.vxlan.remote"},
+			{name: "a group instead of the remote", disturb: `$ip link set t0 type vxlan group 239.9.9.9 dev u0`, drift: "x ~link t0.up, x ~link t0.vxlan.remote, x ~link t0.vxlan.group"},
+			{name: "another group", disturb: `$ip link set g0 type vxlan group 239.9.9.9 dev u0`, drift: "g ~link g0.up, g ~link g0.vxlan.group"},
+			{name: "a remote where none is", disturb: `$ip link set r0 type vxlan remote 192.0.2.99`, drift: "r ~link r0.vxlan.remote"},
+			{name: "another TTL", disturb: `$ip link set t0 type vxlan ttl 3`, drift: "x ~link t0.vxlan.ttl"},
+			{name: "learning", disturb: `$ip link set r0 type vxlan learning`, drift: "r ~link r0.vxlan.learning"},
+			{name: "MTU of a tunnel", disturb: `$ip link set t0 mtu 1400`, drift: "x ~link t0.mtu"},
+			{name: "MTU below a tunnel", disturb: `$ip link set u0 mtu 1400`, drift: "x ~link u0.mtu"},
 
-			{name: "own forwarding entries", spoil: `$bridge fdb append 00:00:00:00:00:00 dev t0 dst 192.0.2.77 && $bridge fdb add 02:00:00:00:00:88 dev r0 dst 192.0.2.88`},
-			{name: "own tunnel on our link", spoil: `$ip link add own0 address 02:00:00:00:00:05 type vxlan id 9 dev u0 dstport 4789 && $ip link set own0 up`},
-			{name: "own tunnel options", spoil: `$ip link set t0 type vxlan ageing 77`},
+			{name: "own forwarding entries", disturb: `$bridge fdb append 00:00:00:00:00:00 dev t0 dst 192.0.2.77 && $bridge fdb add 02:00:00:00:00:88 dev r0 dst 192.0.2.88`},
+			{name: "own tunnel on our link", disturb: `$ip link add own0 address 02:00:00:00:00:05 type vxlan id 9 dev u0 dstport 4789 && $ip link set own0 up`},
+			{name: "own tunnel options", disturb: `$ip link set t0 type vxlan ageing 77`},
 		},
 	},
 	{
@@ -230,20 +230,20 @@ tc qdisc add dev eth0 root netem delay 1ms
     - {name: e, type: dummy, config: {name: e0, addresses: [198.51.100.5/24], sourceRouting: true}}
 `,
 		rows: []drifted{
-			{name: "rule missing", spoil: `$ip rule delete priority 100`, drift: "p +rule"},
-			{name: "IPv6 rule missing", spoil: `$ip -6 rule delete priority 101`, drift: "p +rule"},
-			{name: "rule to another table", spoil: `$ip rule delete priority 100 && $ip rule add from 192.0.2.0/24 lookup 600 priority 100`, drift: "p +rule"},
-			{name: "all rules flushed", spoil: `$ip rule flush && $ip rule add lookup main priority 32766 && $ip rule add lookup default priority 32767`, drift: "d +rule, p +rule, e +rule"},
-			{name: "routes of the source flushed", spoil: `$ip route flush table 1884215309`, drift: "d +route"},
-			{name: "neighbor missing", spoil: `$ip neighbor delete 192.0.2.9 dev p0`, drift: "p +neighbor"},
-			{name: "neighbor with another MAC", spoil: `$ip neighbor replace 192.0.2.9 lladdr 02:00:00:00:00:99 dev p0 nud permanent`, drift: "p ~neighbor.mac"},
-			{name: "neighbor no longer static", spoil: `$ip neighbor replace 2001:db8::9 lladdr 02:00:00:00:00:99 dev p0 nud stale`, drift: "p +neighbor"},
-			{name: "link down", spoil: `$ip link set p0 down`, drift: "d ~link p0.up, p +neighbor, d +route"},
-			{name: "link with another MAC", spoil: `$ip link set p0 address 02:00:00:00:00:77`, drift: "d ~link p0.mac, p +neighbor"},
+			{name: "rule missing", disturb: `$ip rule delete priority 100`, drift: "p +rule"},
+			{name: "IPv6 rule missing", disturb: `$ip -6 rule delete priority 101`, drift: "p +rule"},
+			{name: "rule to another table", disturb: `$ip rule delete priority 100 && $ip rule add from 192.0.2.0/24 lookup 600 priority 100`, drift: "p +rule"},
+			{name: "all rules flushed", disturb: `$ip rule flush && $ip rule add lookup main priority 32766 && $ip rule add lookup default priority 32767`, drift: "d +rule, p +rule, e +rule"},
+			{name: "routes of the source flushed", disturb: `$ip route flush table 1884215309`, drift: "d +route"},
+			{name: "neighbor missing", disturb: `$ip neighbor delete 192.0.2.9 dev p0`, drift: "p +neighbor"},
+			{name: "neighbor with another MAC", disturb: `$ip neighbor replace 192.0.2.9 lladdr 02:00:00:00:00:99 dev p0 nud permanent`, drift: "p ~neighbor.mac"},
+			{name: "neighbor no longer static", disturb: `$ip neighbor replace 2001:db8::9 lladdr 02:00:00:00:00:99 dev p0 nud stale`, drift: "p +neighbor"},
+			{name: "link down", disturb: `$ip link set p0 down`, drift: "d ~link p0.up, p +neighbor, d +route"},
+			{name: "link with another MAC", disturb: `$ip link set p0 address 02:00:00:00:00:77`, drift: "d ~link p0.mac, p +neighbor"},
 
-			{name: "own rule beside ours", spoil: `$ip rule add from 192.0.2.0/24 lookup 700 priority 100`},
-			{name: "own rule of the other family", spoil: `$ip -6 rule add to 2001:db8:1::/48 lookup 700 priority 90`},
-			{name: "own neighbor", spoil: `$ip neighbor add 192.0.2.44 lladdr 02:00:00:00:00:44 dev p0 nud permanent`},
+			{name: "own rule beside ours", disturb: `$ip rule add from 192.0.2.0/24 lookup 700 priority 100`},
+			{name: "own rule of the other family", disturb: `$ip -6 rule add to 2001:db8:1::/48 lookup 700 priority 90`},
+			{name: "own neighbor", disturb: `$ip neighbor add 192.0.2.44 lladdr 02:00:00:00:00:44 dev p0 nud permanent`},
 		},
 	},
 	{
@@ -256,33 +256,33 @@ tc qdisc add dev eth0 root netem delay 1ms
     - {name: up, type: vlan, dependOn: [vf1], config: {id: 9, name: up0}}
 `,
 		rows: []drifted{
-			{name: "VLAN of a function", spoil: `ip link set enp3s0f0 vf 1 vlan 99 qos 3`, drift: "vf0 ~vf.vlan"},
-			{name: "QoS of a function", spoil: `ip link set enp3s0f0 vf 1 vlan 1234 qos 5`, drift: "vf0 ~vf.qos"},
-			{name: "MAC of a function", spoil: `ip link set enp3s0f0 vf 1 mac 02:00:00:00:00:0b`, drift: "vf0 ~vf.mac"},
-			{name: "rate of a function", spoil: `ip link set enp3s0f0 vf 1 max_tx_rate 50`, drift: "vf0 ~vf.maxTxRate"},
-			{name: "spoof check", spoil: `ip link set enp3s0f0 vf 1 spoofchk on`, drift: "vf0 ~vf.spoofchk"},
-			{name: "trust", spoil: `ip link set enp3s0f0 vf 1 trust off`, drift: "vf0 ~vf.trust"},
-			{name: "trust it had not before either", spoil: `ip link set enp3s0f1 vf 1 trust on`, drift: "vf1 ~vf.trust"},
-			{name: "function down", spoil: `$ip link set net1 down`, drift: "vf0 ~link net1.up"},
-			{name: "MTU of a function", spoil: `$ip link set net1 mtu 1500`, drift: "vf0 ~link net1.mtu"},
-			{name: "function renamed", spoil: `$ip link set net2 down && $ip link set net2 name eth9`, drift: "vf1 ~device.at, vf1 ~link net2.up, up ~link up0.up"},
-			{name: "function in another namespace", spoil: `$ip link set net2 netns $OTHER`, refused: fault.NotReady, mend: `ip -n $OTHER link set net2 netns $NS`},
-			{name: "function renamed, its name taken", spoil: `$ip link set net2 down && $ip link set net2 name eth9 && $ip link add net2 type dummy`, refused: fault.Conflict, mend: `$ip link delete net2`},
-			{name: "function on the host", spoil: `$ip link set net2 netns 1`, drift: "vf1 ~device.at, vf1 ~link net2.up, up ∓link up0.parent"},
-			{name: "ethtool feature", spoil: `ip netns exec $NS ethtool -K net2 tso on`, drift: "tune ~ethtool.value"},
+			{name: "VLAN of a function", disturb: `ip link set enp3s0f0 vf 1 vlan 99 qos 3`, drift: "vf0 ~vf.vlan"},
+			{name: "QoS of a function", disturb: `ip link set enp3s0f0 vf 1 vlan 1234 qos 5`, drift: "vf0 ~vf.qos"},
+			{name: "MAC of a function", disturb: `ip link set enp3s0f0 vf 1 mac 02:00:00:00:00:0b`, drift: "vf0 ~vf.mac"},
+			{name: "rate of a function", disturb: `ip link set enp3s0f0 vf 1 max_tx_rate 50`, drift: "vf0 ~vf.maxTxRate"},
+			{name: "spoof check", disturb: `ip link set enp3s0f0 vf 1 spoofchk on`, drift: "vf0 ~vf.spoofchk"},
+			{name: "trust", disturb: `ip link set enp3s0f0 vf 1 trust off`, drift: "vf0 ~vf.trust"},
+			{name: "trust it had not before either", disturb: `ip link set enp3s0f1 vf 1 trust on`, drift: "vf1 ~vf.trust"},
+			{name: "function down", disturb: `$ip link set net1 down`, drift: "vf0 ~link net1.up"},
+			{name: "MTU of a function", disturb: `$ip link set net1 mtu 1500`, drift: "vf0 ~link net1.mtu"},
+			{name: "function renamed", disturb: `$ip link set net2 down && $ip link set net2 name eth9`, drift: "vf1 ~device.at, vf1 ~link net2.up, up ~link up0.up"},
+			{name: "function in another namespace", disturb: `$ip link set net2 netns $OTHER`, refused: fault.NotReady, cleanUp: `ip -n $OTHER link set net2 netns $NS`},
+			{name: "function renamed, its name taken", disturb: `$ip link set net2 down && $ip link set net2 name eth9 && $ip link add net2 type dummy`, refused: fault.Conflict, cleanUp: `$ip link delete net2`},
+			{name: "function on the host", disturb: `$ip link set net2 netns 1`, drift: "vf1 ~device.at, vf1 ~link net2.up, up ∓link up0.parent"},
+			{name: "ethtool feature", disturb: `ip netns exec $NS ethtool -K net2 tso on`, drift: "tune ~ethtool.value"},
 
-			{name: "own other name", spoil: `$ip link property add dev net2 altname mine0`, mend: `$ip link property del dev net2 altname mine0`},
-			{name: "spoof check nobody asked for", spoil: `ip link set enp3s0f1 vf 1 spoofchk off`, mend: `ip link set enp3s0f1 vf 1 spoofchk on`},
+			{name: "own other name", disturb: `$ip link property add dev net2 altname mine0`, cleanUp: `$ip link property del dev net2 altname mine0`},
+			{name: "spoof check nobody asked for", disturb: `ip link set enp3s0f1 vf 1 spoofchk off`, cleanUp: `ip link set enp3s0f1 vf 1 spoofchk on`},
 		},
 	},
 }
 
-// TestDrift: each way to spoil a sandbox is seen and laid at the right step and
-// field; it is reported and left where it is only to be observed, be it by the
-// topology or by its steps, and repaired where the steps say so against their
-// topology. Nothing else is written, and what is the pod's is left alone.
+// TestDrift: each disturbance of a sandbox is found and reported for the right step and
+// field. It is only reported where the policy is Observe, of the topology or of its
+// steps, and repaired where the steps' policy says so against their topology. Nothing
+// else is written, and what belongs to the pod is left alone.
 func TestDrift(t *testing.T) {
-	for _, g := range grounds {
+	for _, g := range driftFixtures {
 		if g.devices != nil && !hasCards() {
 			continue // no PCI there; the other lane runs it
 		}
@@ -290,12 +290,12 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-func (g ground) run(t *testing.T) {
+func (g driftFixture) run(t *testing.T) {
 	l, path, other := newLane(t), newNetns(t), newNetns(t)
 	devices := functions(t, g.devices)
 	l.devices = append([]string{}, slices.Sorted(maps.Values(devices))...) // none is not all
 	home := l.state("")
-	s := &stranger{t, filepath.Base(path), filepath.Base(other)}
+	s := &foreignWriter{t, filepath.Base(path), filepath.Base(other)}
 	s.run("ip -n $NS link set lo up")
 	s.inside(g.pod)
 	start := l.state(path)
@@ -313,7 +313,7 @@ func (g ground) run(t *testing.T) {
 			observed = made.observers
 		}
 		fine = t.Run(row.name, func(t *testing.T) {
-			(&lane{t, l.host, l.dir, l.devices}).row(r, &stranger{t, s.ns, s.other}, made.repair, observed, row)
+			(&lane{t, l.host, l.dir, l.devices}).row(r, &foreignWriter{t, s.ns, s.other}, made.repair, observed, row)
 		})
 	}
 	if _, err := r.AwaitRelease(ctxFor(t), made.repair.ID); err != nil {
@@ -336,7 +336,7 @@ type policies struct {
 	observers reconcile.Sandbox // the topology says Repair, all its steps Observe
 }
 
-func (g ground) sandbox(t *testing.T, path string, devices map[string]string) policies {
+func (g driftFixture) sandbox(t *testing.T, path string, devices map[string]string) policies {
 	t.Helper()
 	with := func(all, each string) reconcile.Sandbox {
 		steps := strings.TrimLeft(g.steps, "\n")
@@ -350,18 +350,18 @@ func (g ground) sandbox(t *testing.T, path string, devices map[string]string) po
 	return policies{with("Observe", "Repair"), with("Observe", ""), with("Repair", "Observe")}
 }
 
-// row plays one row: on a sandbox as it should be, under a topology that has all
-// drift repaired, and one that has all of it observed.
-func (l *lane) row(r *reconcile.Reconciler, s *stranger, repaired, observed reconcile.Sandbox, row drifted) {
+// row tests one row: on a sandbox in sync, under a topology that has all drift
+// repaired, and one that has all of it observed.
+func (l *lane) row(r *reconcile.Reconciler, s *foreignWriter, repaired, observed reconcile.Sandbox, row drifted) {
 	t := l.t
 	t.Helper()
 	id, path := repaired.ID, repaired.Netns
 	before := l.state(path)
-	s.run(row.spoil)
+	s.run(row.disturb)
 	spoiled := l.state(path)
 	odds := ""
 	if row.drift == "" {
-		odds = s.odds()
+		odds = s.details()
 	}
 
 	st, err := r.Check(ctxFor(t), id)
@@ -397,7 +397,7 @@ func (l *lane) row(r *reconcile.Reconciler, s *stranger, repaired, observed reco
 		if fault.Of(err) != row.refused {
 			t.Errorf("repair: %v, want it refused (%s)", err, row.refused)
 		}
-		s.run(row.mend)
+		s.run(row.cleanUp)
 		_, err = r.Repair(ctxFor(t), id)
 	}
 	if err != nil {
@@ -405,7 +405,7 @@ func (l *lane) row(r *reconcile.Reconciler, s *stranger, repaired, observed reco
 	}
 	if row.drift == "" && row.refused == "" {
 		before = spoiled
-		if now := s.odds(); now != odds {
+		if now := s.details(); now != odds {
 			t.Errorf("rules and queues were\n%sand are\n%s", odds, now)
 		}
 	}
@@ -422,7 +422,7 @@ func (l *lane) row(r *reconcile.Reconciler, s *stranger, repaired, observed reco
 		t.Errorf("after repair: %v", left)
 	}
 	if row.refused == "" {
-		s.run(row.mend)
+		s.run(row.cleanUp)
 	}
 }
 
@@ -481,13 +481,13 @@ func functions(t *testing.T, at map[string]string) map[string]string {
 	return out
 }
 
-// stranger changes things by the programs everybody has.
-type stranger struct {
+// foreignWriter changes things with common programs.
+type foreignWriter struct {
 	t         *testing.T
 	ns, other string // names of namespaces
 }
 
-func (s *stranger) run(script string) string {
+func (s *foreignWriter) run(script string) string {
 	s.t.Helper()
 	out, err := s.try(script)
 	if err != nil {
@@ -496,7 +496,7 @@ func (s *stranger) run(script string) string {
 	return out
 }
 
-func (s *stranger) try(script string) (string, error) {
+func (s *foreignWriter) try(script string) (string, error) {
 	if script == "" {
 		return "", nil
 	}
@@ -509,17 +509,17 @@ func (s *stranger) try(script string) (string, error) {
 }
 
 // inside runs a script with all its commands in the namespace.
-func (s *stranger) inside(script string) {
+func (s *foreignWriter) inside(script string) {
 	s.t.Helper()
 	if script != "" {
 		s.run("ip netns exec $NS sh -ec '" + script + "'")
 	}
 }
 
-// odds is what the engine does not look at: rules and queueing disciplines. The
-// rule for VRFs the kernel makes with the first one, and keeps; links that never
-// had a queue come and go.
-func (s *stranger) odds() string {
+// details is what the engine does not observe: rules and queueing disciplines. The
+// kernel creates the rule for VRFs with the first one, and keeps it; links that never
+// had a queue are left out.
+func (s *foreignWriter) details() string {
 	s.t.Helper()
 	return s.run(`{ $ip rule; $ip -6 rule; ip netns exec $NS tc qdisc; } | grep -vE 'l3mdev-table|qdisc noqueue' || true`)
 }

@@ -24,7 +24,7 @@ func TestTopologyOfEarlierVersion(t *testing.T) {
 `
 	l, path := newLane(t), newNetns(t)
 	l.devices = []string{}
-	s := &stranger{t, strings.TrimPrefix(path, "/run/netns/"), ""}
+	s := &foreignWriter{t, strings.TrimPrefix(path, "/run/netns/"), ""}
 	s.run("$ip link add eth0 type dummy; $ip link set eth0 up; $ip link set lo up")
 	start := l.state(path)
 	decode := func(steps string) *topology.Topology {

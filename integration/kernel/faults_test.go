@@ -25,18 +25,18 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// play is what the matrix of crashes and faults is played on: a sandbox with
-// things of the pod's in it, an edit of its topology, and drift.
-type play struct {
-	name    string
-	pod     string // commands in the namespace
-	steps   string
-	edited  string
-	spoil   string
-	devices map[string]string // "PF/n" of root steps
+// scenario is an input of the matrix of crashes and faults: a sandbox with objects of
+// the pod in it, an edit of its topology, and a disturbance.
+type scenario struct {
+	name        string
+	pod         string // commands in the namespace
+	steps       string
+	edited      string
+	disturbance string
+	devices     map[string]string // "PF/n" of root steps
 }
 
-var plays = []play{
+var scenarios = []scenario{
 	{
 		name: "links",
 		pod:  firstNetwork,
@@ -54,7 +54,7 @@ var plays = []play{
     - {name: data, type: vlan, dependOn: [bond], config: {id: 101, name: data0, mtu: 1800, addresses: [192.0.2.6/24]}}
     - {name: blue, type: vrf, dependOn: [data], config: {vrfname: blue, table: 9}}
 `,
-		spoil: `$ip link set b0 nomaster; $ip link delete data0; $ip link set bond0 type bond miimon 70`,
+		disturbance: `$ip link set b0 nomaster; $ip link delete data0; $ip link set bond0 type bond miimon 70`,
 	},
 	{
 		name:    "function",
@@ -68,18 +68,18 @@ var plays = []play{
     - {name: vf, type: sriov, config: {vlan: 8, mac: "02:00:00:00:00:0b", trust: on, mtu: 1800, addresses: [192.0.2.11/24]}}
     - {name: up, type: vlan, dependOn: [vf], config: {id: 10, name: up0}}
 `,
-		spoil: `ip link set enp3s0f0 vf 2 vlan 99; $ip link set net1 down; $ip link set net1 name eth9; $ip link delete up0`,
+		disturbance: `ip link set enp3s0f0 vf 2 vlan 99; $ip link set net1 down; $ip link set net1 name eth9; $ip link delete up0`,
 	},
 }
 
-// acts are what may be under way when something fails.
+// acts are the operations that may be in progress when something fails.
 var acts = []string{"attach", "repair", "update", "release"}
 
-// stage is a play being played.
-type stage struct {
+// fixture is a running scenario.
+type fixture struct {
 	*lane
-	*stranger
-	play
+	*foreignWriter
+	scenario
 	path        string
 	sandbox     reconcile.Sandbox
 	edit        reconcile.Sandbox // the same with the edited topology
@@ -88,10 +88,10 @@ type stage struct {
 	calm        *reconcile.Reconciler // nothing happens to it
 }
 
-func (p play) stage(t *testing.T) *stage {
+func (p scenario) fixture(t *testing.T) *fixture {
 	t.Helper()
 	l, path, other := newLane(t), newNetns(t), newNetns(t)
-	s := &stage{lane: l, stranger: &stranger{t, filepath.Base(path), filepath.Base(other)}, play: p, path: path}
+	s := &fixture{lane: l, foreignWriter: &foreignWriter{t, filepath.Base(path), filepath.Base(other)}, scenario: p, path: path}
 	s.run("ip -n $NS link set lo up")
 	s.inside(p.pod)
 	s.sandbox = box(path, parse(t, "t", p.steps))
@@ -99,29 +99,29 @@ func (p play) stage(t *testing.T) *stage {
 	l.devices = append([]string{}, slices.Sorted(maps.Values(s.sandbox.Given.Devices()))...) // none is not all
 	s.edit = s.sandbox
 	s.edit.Topology = parse(t, "t", p.edited)
-	s.start, s.home, s.odd = l.state(path), l.state(""), s.odds()
+	s.start, s.home, s.odd = l.state(path), l.state(""), s.details()
 	s.calm = l.engine(nil)
 	return s
 }
 
-// eachStage runs f for the given plays, as far as this lane can play them, and
-// every act in them.
-func eachStage(t *testing.T, plays []play, f func(t *testing.T, s *stage, act string)) {
+// eachScenario runs f for the given scenarios that this lane supports, and for every
+// act.
+func eachScenario(t *testing.T, scenarios []scenario, f func(t *testing.T, s *fixture, act string)) {
 	t.Helper()
-	for _, p := range plays {
+	for _, p := range scenarios {
 		if p.devices != nil && !hasCards() {
-			continue // no PCI there; the other lane plays it
+			continue // no PCI there; the other lane runs it
 		}
 		t.Run(p.name, func(t *testing.T) {
 			for _, act := range acts {
 				t.Run(act, func(t *testing.T) {
-					s := p.stage(t)
+					s := p.fixture(t)
 					host := s.machine()
 					f(t, s, act)
 					if now := s.machine(); now != host {
 						t.Errorf("the host was\n%sand is\n%s", host, now)
 					}
-					if odd := s.odds(); odd != s.odd {
+					if odd := s.details(); odd != s.odd {
 						t.Errorf("rules and queues were\n%sand are\n%s", s.odd, odd)
 					}
 				})
@@ -131,7 +131,7 @@ func eachStage(t *testing.T, plays []play, f func(t *testing.T, s *stage, act st
 }
 
 // prepare brings about what an act begins with.
-func (s *stage) prepare(act string) {
+func (s *fixture) prepare(act string) {
 	s.lane.t.Helper()
 	if act == "attach" {
 		return
@@ -140,12 +140,12 @@ func (s *stage) prepare(act string) {
 		s.lane.t.Fatal(err)
 	}
 	if act == "repair" {
-		s.run(s.spoil)
+		s.run(s.disturbance)
 	}
 }
 
 // act does it.
-func (s *stage) act(act string, r *reconcile.Reconciler) (err error) {
+func (s *fixture) act(act string, r *reconcile.Reconciler) (err error) {
 	ctx := ctxFor(s.lane.t)
 	switch act {
 	case "attach":
@@ -165,7 +165,7 @@ func (s *stage) act(act string, r *reconcile.Reconciler) (err error) {
 // touched, no device is lost, and the host is as it was, but for the devices that
 // are lent. Then it recovers, in turn by the same act, by a repair and by a
 // release, and in the end everything is as it was at first.
-func (s *stage) invariants(act, when string, turn int) {
+func (s *fixture) invariants(act, when string, turn int) {
 	t := s.lane.t
 	t.Helper()
 	s.honest(when)
@@ -199,7 +199,7 @@ func (s *stage) invariants(act, when string, turn int) {
 }
 
 // record is the sandbox's record, by a reader of its own.
-func (s *stage) record() (reconcile.Record, bool, error) {
+func (s *fixture) record() (reconcile.Record, bool, error) {
 	store, err := journal.Open(s.dir)
 	if err != nil {
 		return reconcile.Record{}, false, err
@@ -209,7 +209,7 @@ func (s *stage) record() (reconcile.Record, bool, error) {
 
 // whole asserts that a sandbox is what its topology says, to the last field, and
 // that nothing would be written.
-func (s *stage) whole(sb reconcile.Sandbox, when string) {
+func (s *fixture) whole(sb reconcile.Sandbox, when string) {
 	t := s.lane.t
 	t.Helper()
 	st, err := s.calm.Check(ctxFor(t), sb.ID)
@@ -222,7 +222,7 @@ func (s *stage) whole(sb reconcile.Sandbox, when string) {
 }
 
 // honest asserts that what the engine says of the sandbox is true.
-func (s *stage) honest(when string) {
+func (s *fixture) honest(when string) {
 	t := s.lane.t
 	t.Helper()
 	_, known, err := s.record()
@@ -244,7 +244,7 @@ func (s *stage) honest(when string) {
 
 // untouched asserts that what was in the namespace before is there, and that the
 // host and its devices are as they were, or lent.
-func (s *stage) untouched(when string) {
+func (s *fixture) untouched(when string) {
 	t := s.lane.t
 	t.Helper()
 	inside := s.state(s.path)
@@ -267,7 +267,7 @@ func (s *stage) untouched(when string) {
 }
 
 // lent reports whether a difference is about a device of the sandbox.
-func (s *stage) lent(diff string) bool {
+func (s *fixture) lent(diff string) bool {
 	for _, id := range s.sandbox.Given.Devices() {
 		if strings.Contains(diff, id) {
 			return true
@@ -277,7 +277,7 @@ func (s *stage) lent(diff string) bool {
 }
 
 // over releases the sandbox, and asserts that nothing is left of it.
-func (s *stage) over(when string) {
+func (s *fixture) over(when string) {
 	t := s.lane.t
 	t.Helper()
 	if _, err := s.calm.AwaitRelease(ctxFor(t), s.sandbox.ID); err != nil {
@@ -329,8 +329,8 @@ func (d mortalDomain) Extend(ctx context.Context, s *netstate.Snapshot, ask []ne
 	return d.Domain.Extend(ctx, s, ask)
 }
 
-// mortalStore calls writing around each write: with the write to be done, which
-// it may do, spoil, or let be.
+// mortalStore calls writing around each write: with the write, which it may do, damage,
+// or omit.
 type mortalStore struct {
 	reconcile.Store
 	*mortal
@@ -392,7 +392,7 @@ func (l *lane) fated(life *mortal, changed func(), writing func(write func() err
 // TestFailureAtEveryChange: any change of any act fails once. A repair keeps what
 // works, all else is as it was before. The short form takes every third change.
 func TestFailureAtEveryChange(t *testing.T) {
-	eachStage(t, plays, func(t *testing.T, s *stage, act string) {
+	eachScenario(t, scenarios, func(t *testing.T, s *fixture, act string) {
 		if act == "attach" && len(s.sandbox.Given.Devices()) > 0 {
 			return // TestEveryChangeFailsOnce
 		}
@@ -427,7 +427,7 @@ func TestFailureAtEveryChange(t *testing.T) {
 func TestKilledInRepairAndUpdate(t *testing.T) {
 	for _, act := range []string{"repair", "update"} {
 		t.Run(act, func(t *testing.T) {
-			s := plays[0].stage(t)
+			s := scenarios[0].fixture(t)
 			for n, reached := 1, true; reached; n += 3 {
 				s.prepare(act)
 				spec := childSpec{Sandbox: s.sandbox, Dir: s.dir, At: n, Repair: act == "repair"}
@@ -546,7 +546,7 @@ func (l *lane) disturbed(n int64, lost bool, errno unix.Errno) (r *reconcile.Rec
 
 // machine is what the host has, and no sandbox may touch: its links by name, its
 // addresses, routes and rules.
-func (s *stranger) machine() string {
+func (s *foreignWriter) machine() string {
 	s.t.Helper()
 	return s.run(`ls -d /sys/class/net/*/; ip -4 -o address; ip route; ip rule`)
 }

@@ -63,7 +63,7 @@ func (l *lane) loop(r *reconcile.Reconciler) {
 		wg.Wait()
 		watcher.Close()
 	})
-	l.await("the loop looks at everything once", func() bool { return loop.Ready() == nil })
+	l.await("the loop checks everything once", func() bool { return loop.Ready() == nil })
 }
 
 // await polls until something holds, for a minute.
@@ -113,7 +113,7 @@ flipping:
 	for {
 		select {
 		case <-tick.C:
-			l.meddle(path, spoil)
+			l.disturb(path, spoil)
 			flips++
 		case <-end:
 			break flipping
@@ -134,13 +134,13 @@ flipping:
 	if f := st.Fighting[0]; f.Step != "a" || f.Object != netstate.LinkKey("a0") || f.Field != "mtu" || f.Want != "1400" || f.Have != "1300" || !strings.Contains(f.String(), "by somebody else") {
 		t.Errorf("it is named as %+v", f)
 	}
-	l.meddle(neighbour, spoil)
+	l.disturb(neighbour, spoil)
 	l.await("the neighbour is repaired", func() bool { return mtu(neighbour) == 1400 })
 	if st, err := r.Check(ctxFor(t), calm.ID); err != nil || st.State != reconcile.InSync {
 		t.Errorf("the neighbour: %v, %+v", err, st)
 	}
 	l.await("it is repaired when nobody sets it any more", func() bool { return mtu(path) == 1400 })
-	l.await("the fight is over", func() bool {
+	l.await("the contention is over", func() bool {
 		st, err := r.Check(ctxFor(t), sb.ID)
 		return err == nil && st.State == reconcile.InSync
 	})

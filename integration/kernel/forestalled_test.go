@@ -54,7 +54,7 @@ func TestForestalled(t *testing.T) {
 			}
 			t.Cleanup(func() {
 				if c.shared {
-					l.meddle(path, netstate.Change{Before: netstate.Link{Name: c.link, LinkKind: "bridge"}})
+					l.disturb(path, netstate.Change{Before: netstate.Link{Name: c.link, LinkKind: "bridge"}})
 				}
 			})
 			done := false

@@ -19,7 +19,7 @@ import (
 // identity.
 func virtualCard(t *testing.T, name string) string {
 	t.Helper()
-	s := &stranger{t: t}
+	s := &foreignWriter{t: t}
 	s.run(makeCard(name))
 	t.Cleanup(func() { _, _ = s.try("ip link delete " + name) })
 	return "if:" + name
@@ -51,7 +51,7 @@ func TestFullSandbox(t *testing.T) {
 			l, path, other := newLane(t), newNetns(t), newNetns(t)
 			l.devices = slices.Sorted(maps.Values(devices))
 			home := l.state("")
-			s := &stranger{t, filepath.Base(path), filepath.Base(other)}
+			s := &foreignWriter{t, filepath.Base(path), filepath.Base(other)}
 			s.run("ip -n $NS link set lo up")
 			host, err := kernel.Open(kernel.Options{Bounds: kernel.Bounds{Links: most, Addresses: most, Routes: most}})
 			if err != nil {

@@ -281,9 +281,9 @@ func (h *hostile) meanwhile(in *intruder, do func() error) error {
 	return err
 }
 
-// law asserts what holds at any time: the host is as it was, but for the devices of
-// the sandbox while there is a record of it, and the other sandbox costs what it
-// did. Settings are looked at where there is no record.
+// law asserts what holds at any time: the host is as it was, except for the devices of
+// the sandbox while there is a record of it, and the cost of the other sandbox is
+// unchanged. Settings are compared where there is no record.
 func (h *hostile) law(id reconcile.SandboxID, settings bool) {
 	h.t.Helper()
 	_, known, err := h.engine.Record(id)
@@ -307,7 +307,7 @@ func (h *hostile) law(id reconcile.SandboxID, settings bool) {
 	}
 }
 
-// unread is what is not looked at each time.
+// unread is what is not compared each time.
 func unread(what string) bool {
 	if strings.HasPrefix(what, "sysctl ") {
 		return true
@@ -448,7 +448,7 @@ func (h *hostile) awaitRelease(id reconcile.SandboxID) error {
 // resetCard does what the reason of a device that is not clean says.
 func (h *hostile) resetCard() {
 	h.t.Helper()
-	s := &stranger{t: h.t}
+	s := &foreignWriter{t: h.t}
 	if !realCard() {
 		s.run("ip link delete nic0")
 		return
@@ -465,7 +465,7 @@ func (h *hostile) replaceCard() {
 	if realCard() {
 		return
 	}
-	(&stranger{t: h.t}).run("ip link show nic0 >/dev/null 2>&1 || " + makeCard("nic0") + "; ip link set nic0 up; ip link set nic0 down")
+	(&foreignWriter{t: h.t}).run("ip link show nic0 >/dev/null 2>&1 || " + makeCard("nic0") + "; ip link set nic0 up; ip link set nic0 down")
 }
 
 // ctx bounds what begins now, and ends the one before.

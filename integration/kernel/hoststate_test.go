@@ -25,9 +25,9 @@ import (
 // a word for. It leaves out what counts or comes with time.
 type hostState map[string]string
 
-// What a link tells of itself that nobody sets: statistics, and how often and since
-// when it has carrier. Its index is in the header, and may be another one when a
-// device returns.
+// Attributes of a link that are not set by anyone: statistics, and how often and since
+// when it has carrier. Its index is in the header, and may be another one when a device
+// returns.
 var volatile = map[uint16]bool{
 	unix.IFLA_STATS: true, unix.IFLA_STATS64: true, unix.IFLA_CARRIER_CHANGES: true, unix.IFLA_CARRIER_UP_COUNT: true,
 	unix.IFLA_CARRIER_DOWN_COUNT: true, unix.IFLA_CARRIER: true, unix.IFLA_OPERSTATE: true, unix.IFLA_LINK: true,

@@ -18,7 +18,7 @@ const lentSteps = `
 `
 
 // lentFunction is a pod with one virtual function.
-var lentFunction = play{name: "function", devices: map[string]string{"vf": "enp3s0f0/2"}, steps: lentSteps, edited: lentSteps}
+var lentFunction = scenario{name: "function", devices: map[string]string{"vf": "enp3s0f0/2"}, steps: lentSteps, edited: lentSteps}
 
 // TestForgedIdentity: whatever a pod writes on its links, the function it was lent
 // comes to the host as it left, and nothing else does.
@@ -36,7 +36,7 @@ func TestForgedIdentity(t *testing.T) {
 	} {
 		for _, end := range []string{"release", "death"} {
 			t.Run(tc.name+"/"+end, func(t *testing.T) {
-				s := lentFunction.stage(t)
+				s := lentFunction.fixture(t)
 				machine := s.machine()
 				s.prepare("release")
 				s.run(strings.ReplaceAll(tc.pod, "$VF", s.sandbox.Given["vf"].Device))
@@ -62,7 +62,7 @@ func TestHiddenInNestedNamespace(t *testing.T) {
 	if !hasCards() {
 		return // no PCI there
 	}
-	s := lentFunction.stage(t)
+	s := lentFunction.fixture(t)
 	machine := s.machine()
 	s.prepare("release")
 	s.run(`$ip link set net1 netns $OTHER; ip -n $OTHER link set net1 name enp3s0f1 alias plumbline:nobody; ip -n $OTHER link property add dev enp3s0f1 altname hidden`)
@@ -109,7 +109,7 @@ func TestExchangedWhileMoved(t *testing.T) {
 	if !hasCards() {
 		return // no PCI there
 	}
-	s := lentFunction.stage(t)
+	s := lentFunction.fixture(t)
 	machine := s.machine()
 	s.prepare("release")
 	index := s.state(s.path).LinksWhere(func(l netstate.Link) bool { return l.Name == "net1" })[0].Index

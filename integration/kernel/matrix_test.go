@@ -19,7 +19,7 @@ import (
 
 // TestDeathAtEveryChange: the process ends after any change of any act.
 func TestDeathAtEveryChange(t *testing.T) {
-	eachStage(t, plays, func(t *testing.T, s *stage, act string) {
+	eachScenario(t, scenarios, func(t *testing.T, s *fixture, act string) {
 		for n, reached := 1, true; reached; n++ {
 			s.prepare(act)
 			life, made := &mortal{}, 0
@@ -37,7 +37,7 @@ func TestDeathAtEveryChange(t *testing.T) {
 // messages, of which the other kernel takes the other; where there is time for a
 // long run they meet all.
 func TestEveryMessageFails(t *testing.T) {
-	eachStage(t, plays, func(t *testing.T, s *stage, act string) {
+	eachScenario(t, scenarios, func(t *testing.T, s *fixture, act string) {
 		first, step, all := 1, 2, false
 		switch {
 		case os.Getenv("PLUMBLINE_SOAK") != "":
@@ -71,7 +71,7 @@ func TestEveryMessageFails(t *testing.T) {
 // TestDiskFull: the journal has no room, from any write of any act on. A release
 // is carried out nevertheless, the rest is left, and goes on when there is room.
 func TestDiskFull(t *testing.T) {
-	eachStage(t, plays, func(t *testing.T, s *stage, act string) {
+	eachScenario(t, scenarios, func(t *testing.T, s *fixture, act string) {
 		disk := t.TempDir()
 		if err := unix.Mount("plumbline", disk, "tmpfs", 0, "size=128k,mode=0700"); err != nil {
 			t.Fatal(err)
@@ -127,7 +127,7 @@ func fill(t *testing.T, path string) {
 // TestEngineClockJumps: an engine whose clock shows another hour whenever it
 // looks leaves nothing half done.
 func TestEngineClockJumps(t *testing.T) {
-	eachStage(t, plays, func(t *testing.T, s *stage, act string) {
+	eachScenario(t, scenarios, func(t *testing.T, s *fixture, act string) {
 		s.prepare(act)
 		store, reg, err := parts(s.dir)
 		if err != nil {
@@ -150,7 +150,7 @@ func TestEngineClockJumps(t *testing.T) {
 // TestTornJournal: power fails while the journal is written, at any write of any
 // act; of what was being written, some part is on the disk.
 func TestTornJournal(t *testing.T) {
-	eachStage(t, plays[:1], func(t *testing.T, s *stage, act string) {
+	eachScenario(t, scenarios[:1], func(t *testing.T, s *fixture, act string) {
 		turn := 0
 		for n, reached := 1, true; reached; n++ {
 			for part := 0; reached; part++ {

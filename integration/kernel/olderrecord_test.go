@@ -74,7 +74,7 @@ func TestDeviceKnownByIndex(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			l, path := newLane(t), newNetns(t)
 			l.devices = []string{"if:lent0"}
-			s := &stranger{t, strings.TrimPrefix(path, "/run/netns/"), ""}
+			s := &foreignWriter{t, strings.TrimPrefix(path, "/run/netns/"), ""}
 			s.run(fmt.Sprintf("ip link add index %d name lent0 type %s", index, tc.kind))
 			t.Cleanup(func() { _, _ = s.try("ip link delete lent0") })
 			s.run(tc.pod)

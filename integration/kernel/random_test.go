@@ -20,8 +20,8 @@ import (
 
 // actor is a sandbox of the random run.
 type actor struct {
-	*stranger
-	*lane      // that looks at the devices of this one alone
+	*foreignWriter
+	*lane      // compares only the devices of this one
 	path, name string
 	pod        string
 	versions   []reconcile.Sandbox // of its topology; the first is whole
@@ -45,20 +45,20 @@ type chaos struct {
 	story  []string // the last steps
 }
 
-// TestRandom: sandboxes are attached, edited, spoilt, repaired and released at
-// random, by engines that die, fail and misread at random, and after every step
-// all is as the records say, and what was not meant is as it was.
+// TestRandom: sandboxes are attached, edited, disturbed, repaired and released at
+// random, by engines that crash, fail and misread at random. After every step all is as
+// the records say, and everything else is as it was.
 func TestRandom(t *testing.T) {
 	length, seed := effort.Duration(t, 20*time.Second), effort.Seed(t)
 	l := newLane(t)
 	l.devices = []string{} // none is not all
-	for _, g := range grounds {
+	for _, g := range driftFixtures {
 		if hasCards() {
 			l.devices = slices.AppendSeq(l.devices, maps.Values(functions(t, g.devices)))
 		}
 	}
 	c := &chaos{lane: l, rng: rand.New(rand.NewPCG(seed, 0)), seed: seed, home: l.state(""), calm: l.engine(nil)}
-	for _, g := range grounds {
+	for _, g := range driftFixtures {
 		if g.devices == nil || hasCards() {
 			c.enroll(g)
 		}
@@ -77,11 +77,11 @@ func TestRandom(t *testing.T) {
 	t.Logf("%d steps", steps)
 }
 
-func (c *chaos) enroll(g ground) {
+func (c *chaos) enroll(g driftFixture) {
 	path, other := newNetns(c.t), newNetns(c.t)
 	devices := functions(c.t, g.devices)
 	a := &actor{
-		stranger: &stranger{c.t, filepath.Base(path), filepath.Base(other)}, path: path, name: g.name, pod: g.pod, devices: devices,
+		foreignWriter: &foreignWriter{c.t, filepath.Base(path), filepath.Base(other)}, path: path, name: g.name, pod: g.pod, devices: devices,
 		lane: &lane{c.t, c.host, c.dir, append([]string{}, slices.Sorted(maps.Values(devices))...)}, // none is not all
 	}
 	lines := strings.Split(strings.Trim(g.steps, "\n"), "\n")
@@ -92,7 +92,7 @@ func (c *chaos) enroll(g ground) {
 	}
 	for _, row := range g.rows {
 		switch {
-		case row.refused != "", row.mend != "": // nobody would take it back
+		case row.refused != "", row.cleanUp != "": // nobody would take it back
 		case row.drift == "":
 			a.owns = append(a.owns, row)
 		default:
@@ -122,7 +122,7 @@ func (c *chaos) fatal(format string, args ...any) {
 
 func pick[T any](rng *rand.Rand, from []T) T { return from[rng.IntN(len(from))] }
 
-// step does something to one sandbox, and looks at all of them.
+// step does something to one sandbox, and checks all of them.
 func (c *chaos) step() {
 	a := pick(c.rng, c.actors)
 	others := map[*actor]*netstate.Snapshot{}
@@ -138,9 +138,9 @@ func (c *chaos) step() {
 	case !known:
 		c.reuse(a)
 	case dice < 35:
-		c.meddle(a, pick(c.rng, a.spoils))
+		c.disturb(a, pick(c.rng, a.spoils))
 	case dice < 42 && len(a.owns) > 0:
-		c.meddle(a, pick(c.rng, a.owns))
+		c.disturb(a, pick(c.rng, a.owns))
 	case dice < 75:
 		c.act(a, "repair", rec.Sandbox)
 	case dice < 90:
@@ -176,9 +176,9 @@ func (c *chaos) record(a *actor) (reconcile.Record, bool) {
 	return reconcile.Record{}, false
 }
 
-// meddle runs a command, which need not succeed: others were there before.
-func (c *chaos) meddle(a *actor, row drifted) {
-	out, err := a.try(row.spoil)
+// disturb runs a command, which need not succeed: others were there before.
+func (c *chaos) disturb(a *actor, row drifted) {
+	out, err := a.try(row.disturb)
 	c.tell("%s: %s (%v %s)", a.name, row.name, err, strings.TrimSpace(out))
 	a.meddled = true
 }

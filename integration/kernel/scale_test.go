@@ -145,8 +145,9 @@ func TestNothingGrows(t *testing.T) {
 	for n := range cycles {
 		cycle(200 + n)
 	}
-	// What is under way still, such as a look at what has just gone, ends soon.
-	l.await("everything is let go of", func() bool {
+	// What is still in progress, such as a check of a sandbox that has just ended, ends
+	// soon.
+	l.await("everything is released", func() bool {
 		f, g, _ := use(t)
 		return f <= fds && g <= goroutines && strings.Count(files(t, dir), "\n") <= entries
 	})
@@ -171,9 +172,9 @@ func use(t *testing.T) (fds, goroutines int, heap uint64) {
 	return len(open), runtime.NumGoroutine(), m.HeapAlloc
 }
 
-// TestStorm: every namespace is changed at once, and the kernel drops notices of
-// it. Pods that start meanwhile do not wait for the repairs, and in the end
-// everything is repaired.
+// TestStorm: every namespace is changed at once, and the kernel drops notifications.
+// Pods that start meanwhile do not wait for the repairs, and in the end everything is
+// repaired.
 func TestStorm(t *testing.T) {
 	a := agent(t, fleet.Options{Dir: t.TempDir(), ReceiveBufferBytes: 1}) // the least there is
 	running := start(t, a, 0, pods)
@@ -194,12 +195,12 @@ func TestStorm(t *testing.T) {
 	}
 	begun := time.Now()
 	late := start(t, a, pods, pods+starters) // with the deadline of every test here
-	attached, repaired := time.Since(begun), a.Tally.Mended()
+	attached, repaired := time.Since(begun), a.Tally.RepairedSandboxes()
 	t.Logf("%d pods attached after %v, %d of %d repaired by then", starters, attached, repaired, pods)
 	if repaired >= pods {
 		t.Errorf("all %d were repaired before %d pods had started", repaired, starters)
 	}
-	(&lane{t: t}).await("all are repaired", func() bool { return a.Tally.Mended() >= pods })
+	(&lane{t: t}).await("all are repaired", func() bool { return a.Tally.RepairedSandboxes() >= pods })
 	t.Logf("all repaired after %v, notices lost %d times", time.Since(begun), a.Overflows())
 	if a.Overflows() == 0 {
 		t.Error("no notice was lost, so this shows nothing")

@@ -39,8 +39,8 @@ func box(path string, top *topology.Topology) reconcile.Sandbox {
 	return reconcile.Sandbox{ID: reconcile.SandboxID(filepath.Base(path) + "/" + top.Name), Netns: path, Topology: top}
 }
 
-// meddle makes changes as a stranger would.
-func (l *lane) meddle(path string, changes ...netstate.Change) {
+// disturb makes changes like another program.
+func (l *lane) disturb(path string, changes ...netstate.Change) {
 	l.t.Helper()
 	d, err := open(l.host, path)
 	if err != nil {
@@ -88,7 +88,7 @@ func TestTwoTopologiesOneNamespace(t *testing.T) {
 // TestForeignNameStays: a link that is not ours is never replaced.
 func TestForeignNameStays(t *testing.T) {
 	l, path := newLane(t), newNetns(t)
-	l.meddle(path, netstate.Change{After: netstate.Link{Name: "d1", LinkKind: "dummy", MAC: new("02:00:00:00:00:09")}})
+	l.disturb(path, netstate.Change{After: netstate.Link{Name: "d1", LinkKind: "dummy", MAC: new("02:00:00:00:00:09")}})
 	start := l.state(path)
 	sb := box(path, parse(t, "t", "    - {name: a, type: dummy, config: {name: d0}}\n    - {name: b, type: dummy, config: {name: d1}}\n"))
 	_, err := l.engine(nil).Ensure(ctxFor(t), sb)
@@ -222,16 +222,16 @@ func TestOwnNameTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	squatter := netstate.Link{Name: *start.At, LinkKind: "dummy"}
-	l.meddle("", netstate.Change{After: squatter})
+	l.disturb("", netstate.Change{After: squatter})
 	if _, err := r.AwaitRelease(ctxFor(t), sb.ID); err != nil {
 		t.Fatal(err)
 	}
 	got, ok := l.state("").Device(device)
 	if !ok || got.At == nil || !netstate.OnHost(*got.At) || *got.At == *start.At {
-		t.Errorf("device came home as %+v", got)
+		t.Errorf("device returned as %+v", got)
 	}
-	l.meddle("", netstate.Change{Before: squatter})
-	l.meddle("", netstate.Change{Before: got, After: start})
+	l.disturb("", netstate.Change{Before: squatter})
+	l.disturb("", netstate.Change{Before: got, After: start})
 	if got, _ := l.state("").Device(device); *got.At != *start.At {
 		t.Errorf("device is %q, was %q", *got.At, *start.At)
 	}
@@ -270,7 +270,7 @@ func TestDeviceVanishes(t *testing.T) {
 	}
 	write("bind")
 	back, _ := l.state("").Device(device)
-	l.meddle("", netstate.Change{Before: back, After: netstate.Device{ID: device, At: home.At}})
+	l.disturb("", netstate.Change{Before: back, After: netstate.Device{ID: device, At: home.At}})
 }
 
 // TestObservedStepIsSpared: a repair leaves alone what its step only wants
@@ -283,7 +283,7 @@ func TestObservedStepIsSpared(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"a0", "b0"} {
-		l.meddle(path, netstate.Change{Before: netstate.Link{Name: name, MTU: new(uint32(1400))}, After: netstate.Link{Name: name, MTU: new(uint32(1300))}})
+		l.disturb(path, netstate.Change{Before: netstate.Link{Name: name, MTU: new(uint32(1400))}, After: netstate.Link{Name: name, MTU: new(uint32(1300))}})
 	}
 	rep, err := r.Repair(ctxFor(t), sb.ID)
 	if err != nil || len(rep.Changes) != 1 || rep.Changes[0].Step != "b" {

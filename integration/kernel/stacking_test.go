@@ -39,7 +39,7 @@ var uppers = map[string]layer{
 }
 
 // masters are the types that take d0 in. Two of them contradict each other, and the
-// kernel does what it is told last.
+// kernel does what comes last.
 var masters = map[string]bool{"bond": true, "bridge": true, "vrf": true}
 
 // moved are the pairs that the kernel takes and makes something else of: the upper

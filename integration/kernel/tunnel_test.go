@@ -13,7 +13,7 @@ import (
 type ends struct {
 	t     *testing.T
 	r     *reconcile.Reconciler
-	s     *stranger // NS is the first end, OTHER the second
+	s     *foreignWriter // NS is the first end, OTHER the second
 	boxes [2]reconcile.Sandbox
 }
 
@@ -22,7 +22,7 @@ func newEnds(t *testing.T) *ends {
 	e := &ends{t: t, r: newLane(t).engine(nil)}
 	one, other := newNetns(t), newNetns(t)
 	e.boxes = [2]reconcile.Sandbox{{ID: "t/one", Netns: one}, {ID: "t/other", Netns: other}}
-	e.s = &stranger{t, filepath.Base(one), filepath.Base(other)}
+	e.s = &foreignWriter{t, filepath.Base(one), filepath.Base(other)}
 	e.s.run(`for n in $NS $OTHER; do ip netns exec $n sysctl -qw net.ipv6.conf.default.accept_dad=0; done`)
 	return e
 }

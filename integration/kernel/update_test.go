@@ -36,7 +36,7 @@ type updateCase struct {
 	name          string
 	devices       []string // root steps that have a VF
 	before, after string   // steps
-	// check looks at the pod before and after.
+	// check compares the pod before and after.
 	check func(t *testing.T, before, after *netstate.Snapshot)
 }
 
@@ -83,7 +83,7 @@ func updateCases() []updateCase {
 		return out // no PCI there
 	}
 	return append(out, updateCase{
-		name: "a device goes home", devices: []string{"vf0", "vf1"},
+		name: "a device returns to the host", devices: []string{"vf0", "vf1"},
 		before: `
 - {name: vf0, type: sriov, config: {name: net1, trust: "on", spoofchk: "off"}}
 - {name: vf1, type: sriov, config: {name: net2, trust: "on", spoofchk: "off"}}

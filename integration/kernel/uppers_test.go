@@ -36,7 +36,7 @@ func TestHiddenUpper(t *testing.T) {
 				continue // either takes some ten seconds
 			}
 			t.Run(tc.name+"/"+end, func(t *testing.T) {
-				s := lentFunction.stage(t)
+				s := lentFunction.fixture(t)
 				machine := s.machine()
 				s.prepare("release")
 				s.run("$ip link add link net1 name up0 " + tc.pod + "; $ip link set up0 netns $OTHER; ip -n $OTHER link set up0 up")
@@ -64,7 +64,7 @@ func TestHiddenUpper(t *testing.T) {
 					t.Error("the link is not where the pod has it")
 				}
 				s.run("ip netns delete $OTHER")
-				s.comesClean()
+				s.returnsClean()
 				s.mustEqual(s.home, "", "after release")
 				if now := s.machine(); now != machine {
 					t.Errorf("the host was\n%sand is\n%s", machine, now)
@@ -80,8 +80,8 @@ func TestHiddenUpper(t *testing.T) {
 	}
 }
 
-// comesClean repeats the release until nothing is left, as the loop does.
-func (s *stage) comesClean() {
+// returnsClean repeats the release until nothing is left, as the loop does.
+func (s *fixture) returnsClean() {
 	t := s.lane.t
 	t.Helper()
 	for end := time.Now().Add(cleanTime); ; {
@@ -100,7 +100,7 @@ func (s *stage) comesClean() {
 func TestOwnUppers(t *testing.T) {
 	l, path := newLane(t), newNetns(t)
 	l.devices = []string{}
-	s := &stranger{t: t}
+	s := &foreignWriter{t: t}
 	s.run("ip link add lent0 type dummy; ip link add link lent0 name own0 type vlan id 5; ip link add link lent0 name own1 type macvlan mode bridge")
 	t.Cleanup(func() { s.run("ip link delete lent0") })
 	sb := box(path, parse(t, "t", "    - {name: a, type: host-device}\n"))
@@ -123,7 +123,7 @@ func TestOwnUppers(t *testing.T) {
 func TestLeftAllmulti(t *testing.T) {
 	l, path := newLane(t), newNetns(t)
 	l.devices = []string{}
-	s := &stranger{t, filepath.Base(path), ""}
+	s := &foreignWriter{t, filepath.Base(path), ""}
 	const create = "ip link add lent0 type dummy"
 	s.run(create)
 	t.Cleanup(func() { s.run("ip link delete lent0") })

@@ -24,8 +24,8 @@ import (
 // return of the device, and the kernel shows them to nobody outside that namespace:
 // sysfs lists neighbours of the same namespace only. But it refuses what cannot stand
 // beside them. So links are created here that are refused in any case, for a reason
-// that comes after the one that is asked for; no such link is ever registered, and
-// udev sees none (docs/adr/0022).
+// that the kernel checks after the one in question; no such link is ever registered,
+// and udev sees none (docs/adr/0022).
 
 // The settings that tell of links on a device. They are no property that could be
 // set: where there is one, somebody else still has the device.
@@ -190,8 +190,8 @@ func (s *Sandbox) withoutOwn(ctx context.Context, w ifLink, found map[string]str
 
 // allmultiUsers returns how many users of all multicast a link message counts beside
 // the flag that somebody has set. All of a pod's go when the device moves, but for two:
-// links on it, and a count that nobody can take back, which an ipvlan leaves that is
-// deleted with its flag IFF_ALLMULTI (ipvlan_change_rx_flags is its only place; neither
+// links on it, and a count that cannot be reset, which an ipvlan leaves that is deleted
+// with its flag IFF_ALLMULTI (ipvlan_change_rx_flags is its only place; neither
 // ipvlan_stop nor ipvlan_uninit has it). Promiscuity says nothing of the kind: of a
 // device without a unicast filter the kernel corrects it when it comes up, not before
 // (__dev_set_rx_mode).
@@ -415,7 +415,7 @@ func refusedFor(w ifLink, found map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		what = append(what, describeUpper(name, found[name]))
 	}
-	way := "make the link anew"
+	way := "recreate the link"
 	if w.bus != "" {
 		way = fmt.Sprintf("rebind its driver: echo %s to unbind, then to bind, in /sys/bus/%s/drivers/DRIVER", w.parent, w.bus)
 	}

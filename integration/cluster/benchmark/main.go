@@ -85,7 +85,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	if b.node, err = c.AddNode(ctx, cluster.NodeOptions{Containerd: *containerd}); err != nil {
 		return err
 	}
-	if err := c.Install(ctx, "agent.logLevel=debug"); err != nil { // it then tells of every hook
+	if err := c.Install(ctx, "agent.logLevel=debug"); err != nil { // it then logs every hook
 		return err
 	}
 	if err := b.topologies(ctx); err != nil {
@@ -219,8 +219,8 @@ spec: {spec: {devices: {requests: [%s]}}}
 	return err
 }
 
-// pod creates a pod, waits until it is Ready, deletes it and waits until it is
-// gone. The time is that from before the creation to the notice of Ready.
+// pod creates a pod, waits until it is Ready, deletes it and waits until it is gone.
+// The time is that from before the creation to the watch event of Ready.
 func (b *bench) pod(ctx context.Context, name, claim string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()

@@ -330,7 +330,7 @@ func (b *bench) allocateOn(t *testing.T, node, name string, classes ...string) *
 // serving returns the certificate the webhook is served with.
 func (b *bench) serving(t *testing.T) *x509.Certificate {
 	t.Helper()
-	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} // its authority is what is looked at
+	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} // only its authority is checked
 	conn, err := dialer.DialContext(t.Context(), "tcp", net.JoinHostPort("localhost", strconv.Itoa(b.port)))
 	if err != nil {
 		t.Fatal(err)

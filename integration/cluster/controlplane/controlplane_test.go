@@ -192,7 +192,7 @@ func (b *bench) builtIn(t *testing.T) {
 		}
 	}
 	b.mustKubectl(t, "", "patch", "cnipluginschema", "bond", "--type=merge", "-p", `{"spec":{"version":"9"}}`)
-	b.eventually(t, "an edited schema is written anew", func() error {
+	b.eventually(t, "an edited schema is rewritten", func() error {
 		if v := b.mustKubectl(t, "", "get", "cnipluginschema", "bond", "-o", "jsonpath={.spec.version}"); v != "" {
 			return fmt.Errorf("version %q", v)
 		}
@@ -276,7 +276,7 @@ func (b *bench) flagship(t *testing.T) {
 		t.Errorf("kubectl get nettopo:\n%s", table)
 	}
 	b.still(t, o, b.class(t, "ai-bonded-rdma-vf0"))
-	// An edit of the spec pins anew, and leaves nothing behind.
+	// An edit of the spec replaces the pin, and leaves nothing behind.
 	b.mustKubectl(t, "", "patch", "nettopo", o.Name, "--type=merge", "-p", `{"spec":{"driftPolicy":"Observe"}}`)
 	b.eventually(t, "the class pins the new generation", func() error {
 		cfg, err := claim.ParseConfig(b.class(t, "ai-bonded-rdma-vf0").Spec.Config[0].Opaque.Parameters.Raw)
@@ -307,7 +307,7 @@ func (b *bench) handEdits(t *testing.T) {
 		if err := b.Update(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
-		b.eventually(t, what+" are put back", func() error {
+		b.eventually(t, what+" are restored", func() error {
 			got := b.class(t, name)
 			delete(got.Labels, "mine")
 			if diff := cmp.Diff([]any{want.Labels, want.OwnerReferences, want.Spec}, []any{got.Labels, got.OwnerReferences, got.Spec}); diff != "" {
@@ -317,12 +317,12 @@ func (b *bench) handEdits(t *testing.T) {
 		})
 	}
 	if b.class(t, name).Labels["mine"] != "stays" {
-		t.Error("the label of somebody else is gone")
+		t.Error("a foreign label was removed")
 	}
 	if err := b.Delete(t.Context(), b.class(t, name)); err != nil {
 		t.Fatal(err)
 	}
-	b.eventually(t, "a deleted class is made again", func() error {
+	b.eventually(t, "a deleted class is recreated", func() error {
 		c := &resourceapi.DeviceClass{}
 		return b.Get(t.Context(), client.ObjectKey{Name: name}, c)
 	})
@@ -602,8 +602,7 @@ func (b *bench) refusedTopologies(t *testing.T) {
 		`CNIPluginSchema "x": contract of type "x": parameter "a": only integers have bounds`)
 }
 
-// template is a ResourceClaimTemplate of the proposal's section 6.3 with these
-// requests, as they are written in YAML.
+// template is a ResourceClaimTemplate with these requests, as they are written in YAML.
 func template(name string, requests ...string) string {
 	return "apiVersion: resource.k8s.io/v1\nkind: ResourceClaimTemplate\nmetadata: {name: " + name + "}\nspec:\n  spec:\n    devices:\n      requests:\n        - " + strings.Join(requests, "\n        - ") + "\n"
 }

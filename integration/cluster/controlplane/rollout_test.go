@@ -38,8 +38,8 @@ func (b *bench) edit(t *testing.T, id int, most string) int64 {
 	return b.topology(t, "edited").Generation
 }
 
-// rolled waits for what the status of the rollout says: the nodes whose turn it
-// is, how many are updated, and the reason.
+// rolled waits for a status of the rollout: the nodes that it has reached, how many are
+// updated, and the reason.
 func (b *bench) rolled(t *testing.T, generation int64, nodes, updated, reason string) *topologyv1alpha1.NetworkTopology {
 	t.Helper()
 	var o *topologyv1alpha1.NetworkTopology
@@ -173,7 +173,7 @@ func (b *bench) rollout(t *testing.T) {
 	b.mustKubectl(t, "", "patch", "nettopo", "edited", "--type=merge", "-p", `{"spec":{"updatePolicy":"InPlace"}}`)
 }
 
-// editedInUse holds what whoever edits a topology is told.
+// editedInUse holds the warnings at an edit of a topology in use.
 func (b *bench) editedInUse(t *testing.T) {
 	apply := func(manifest string) string {
 		t.Helper()

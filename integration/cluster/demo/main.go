@@ -139,7 +139,7 @@ func (d demo) story(ctx context.Context) error {
 
 // goHome deletes the pod and the topology, and shows every VF where it was.
 func (d demo) goHome(ctx context.Context, home string) error {
-	d.say("the pod goes, and the VFs are home")
+	d.say("the pod is deleted, and the VFs are back on the host")
 	if err := d.kubectl(ctx, "", "delete", "pod", "ai-training", "--timeout=120s"); err != nil {
 		return err
 	}

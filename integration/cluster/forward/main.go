@@ -1,8 +1,8 @@
-// Command forward runs in a node's machine and is the API server's way to what
-// is behind it: the kubelet, pods, endpoints of webhook services. On every
-// connection it is told an address in one line, answers "ok" or what is wrong in
-// one line, and passes on all else both ways. An address is HOST:PORT, or unix:PATH
-// for a socket of the machine.
+// Command forward runs in a node's machine and is the API server's way to what is
+// behind it: the kubelet, pods, endpoints of webhook services. On every connection it
+// reads an address in one line, answers "ok" or an error in one line, and passes on
+// everything else both ways. An address is HOST:PORT, or unix:PATH for a socket of the
+// machine.
 //
 //	forward LISTEN-ADDRESS
 package main

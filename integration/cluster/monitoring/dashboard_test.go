@@ -204,10 +204,10 @@ func TestDashboard(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := newBench(t)
-	b.play(t)
+	b.runScenario(t)
 	answers := dashboard.Answers{
 		From: b.began, To: time.Now(), Step: scrapeEvery, Of: map[int][][]prometheus.Series{},
-		Note: "Drawn from the answers of a real Prometheus to the dashboard's own queries. One emulated node: topologies ai (repaired) and audit (observed), drift made by hand, a fight, a pod whose network fails.",
+		Note: "Drawn from the answers of a real Prometheus to the dashboard's own queries. One emulated node: topologies ai (repaired) and audit (observed), drift made by hand, contention, a pod whose network fails.",
 	}
 	values := map[string]string{"node": ".*", "topology": ".*", "__rate_interval": "20s"}
 	for _, p := range board.Panels {
@@ -248,9 +248,9 @@ func TestDashboard(t *testing.T) {
 // to change that.
 var allIsWell = []string{"Pods failed", "Runtimes lost", "Kubelets lost", "Damaged files", "Work that waits"}
 
-// play makes pods, drift, drift that is only observed, a pod whose network fails,
-// and a fight, in that order.
-func (b *bench) play(t *testing.T) {
+// runScenario makes pods, drift, drift that is only observed, a pod whose network
+// fails, and contention, in that order.
+func (b *bench) runScenario(t *testing.T) {
 	t.Helper()
 	b.kubectl(t, objects, "apply", "-f", "-")
 	if err := b.Await(t.Context(), "deviceclass/ai-vf", "deviceclass/audit-vf", "deviceclass/broken-vf"); err != nil {
@@ -270,12 +270,12 @@ func (b *bench) play(t *testing.T) {
 			ip -n %[1]s link set net1 mtu 1400; sleep 1
 			if ((i == 3)); then ip -n %[1]s link delete data0; sleep 1; fi
 		done`, ai))
-	b.until(t, "the pod without a network is told of", func() bool {
+	b.until(t, "the pod without a network is reported", func() bool {
 		return b.has(t, `plumbline_hook_duration_seconds_count{hook="RunPodSandbox",outcome!="Success"}`)
 	})
 	b.shell(t, fmt.Sprintf("for i in $(seq 60); do ip -n %s link set data0 mtu 1280; sleep 0.25; done", ai))
-	b.until(t, "the fight is told of", func() bool { return b.has(t, `max_over_time(plumbline_fighting_fields[2m]) > 0`) })
-	b.until(t, "the fight is over", func() bool { return !b.has(t, `plumbline_fighting_fields`) })
+	b.until(t, "the contention is reported", func() bool { return b.has(t, `max_over_time(plumbline_fighting_fields[2m]) > 0`) })
+	b.until(t, "the contention is over", func() bool { return !b.has(t, `plumbline_fighting_fields`) })
 }
 
 const pod = `

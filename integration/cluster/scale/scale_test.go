@@ -133,7 +133,7 @@ func (b *bench) claimsHeap(t *testing.T) float64 {
 	return held
 }
 
-// process is a controller that has looked at all topologies.
+// process is a controller that has checked all topologies.
 type process struct{ *controllerProcess }
 
 // statusInterval is short, for the test to be.
