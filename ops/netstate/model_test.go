@@ -110,3 +110,80 @@ func TestKeptOnDown(t *testing.T) {
 		}
 	}
 }
+
+// TestPortsOfBond holds what a bond does to its ports, and not to those of a bridge: it
+// gives them its MAC and MTU, and closes one that leaves.
+func TestPortsOfBond(t *testing.T) {
+	const old, fresh = "02:00:00:00:00:01", "02:00:00:00:00:02"
+	port := func(name, master, mac string, up bool) netstate.Link {
+		return netstate.Link{Name: name, LinkKind: "dummy", MTU: new(uint32(1500)), MAC: &mac, Up: &up, Master: &master}
+	}
+	master := func(name, kind string) netstate.Link {
+		return netstate.Link{Name: name, LinkKind: kind, MTU: new(uint32(1500)), MAC: new(old), Up: new(true), Master: new("")}
+	}
+	world := func() *netstate.Snapshot {
+		return netstate.NewSnapshot(
+			master("bond0", "bond"), port("a", "bond0", old, true), port("b", "bond0", old, false),
+			master("br0", "bridge"), port("c", "br0", "02:00:00:00:00:0c", true), port("d", "", "02:00:00:00:00:0d", true),
+		)
+	}
+	for name, c := range map[string]struct {
+		change netstate.Change
+		mac    map[string]string
+		mtu    map[string]uint32
+		down   []string
+		lost   []netstate.Key // implied changes
+	}{
+		"MAC of the bond":    {change: netstate.Change{Before: netstate.Link{Name: "bond0", MAC: new(old)}, After: netstate.Link{Name: "bond0", MAC: new(fresh)}}, mac: map[string]string{"a": fresh, "b": fresh}},
+		"MAC of the bridge":  {change: netstate.Change{Before: netstate.Link{Name: "br0", MAC: new(old)}, After: netstate.Link{Name: "br0", MAC: new(fresh)}}},
+		"MTU of the bond":    {change: netstate.Change{Before: netstate.Link{Name: "bond0", MTU: new(uint32(1500))}, After: netstate.Link{Name: "bond0", MTU: new(uint32(1400))}}, mtu: map[string]uint32{"a": 1400, "b": 1400}},
+		"a port leaves":      {change: netstate.Change{Before: netstate.Link{Name: "a", Master: new("bond0")}, After: netstate.Link{Name: "a", Master: new("")}}, down: []string{"a"}, lost: []netstate.Key{netstate.LinkKey("a")}},
+		"one that was down":  {change: netstate.Change{Before: netstate.Link{Name: "b", Master: new("bond0")}, After: netstate.Link{Name: "b", Master: new("")}}},
+		"it leaves a bridge": {change: netstate.Change{Before: netstate.Link{Name: "c", Master: new("br0")}, After: netstate.Link{Name: "c", Master: new("")}}},
+	} {
+		s, was := world(), world()
+		var lost []netstate.Key
+		for _, implied := range s.Apply(c.change) {
+			lost = append(lost, implied.Key())
+		}
+		if !slices.Equal(lost, c.lost) {
+			t.Errorf("%s: implied changes of %v, want %v", name, lost, c.lost)
+		}
+		for _, link := range []string{"a", "b", "c", "d"} {
+			l, _ := s.Link(link)
+			before, _ := was.Link(link)
+			mac, mtu, up := *before.MAC, *before.MTU, *before.Up && !slices.Contains(c.down, link)
+			if m, changed := c.mac[link]; changed {
+				mac = m
+			}
+			if m, changed := c.mtu[link]; changed {
+				mtu = m
+			}
+			left := c.change.Key() == netstate.LinkKey(link) && link != "c" // its own MAC and MTU are observed again
+			if !left && (l.MAC == nil || *l.MAC != mac || l.MTU == nil || *l.MTU != mtu) || left && (l.MAC != nil || l.MTU != nil) || *l.Up != up {
+				t.Errorf("%s: %s has %+v, want MAC %s, MTU %d, up %t", name, link, l, mac, mtu, up)
+			}
+		}
+	}
+}
+
+// TestDeviceTakesItsSettings holds that what lives on the link of a device that moves
+// goes along, and what lives on another link stays.
+func TestDeviceTakesItsSettings(t *testing.T) {
+	ring := func(link string) netstate.Ethtool {
+		return netstate.Ethtool{Link: link, Class: "ring", Name: "rx", Value: new("512")}
+	}
+	device := netstate.Device{ID: "0000:01:10.0", At: new("net1"), MTU: new(uint32(1500)), MAC: new("02:00:00:00:00:01")}
+	link := func(name string) netstate.Link {
+		return netstate.Link{Name: name, LinkKind: "device", MTU: new(uint32(1500)), MAC: new("02:00:00:00:00:01"), Up: new(false), Master: new("")}
+	}
+	moved := device
+	moved.At = new(netstate.HostName("eth7"))
+	s := netstate.NewSnapshot(device, link("net1"), link("net2"), ring("net1"), ring("net2"))
+	s.Apply(netstate.Change{Before: device, After: moved})
+	for name, want := range map[string]bool{"net1": false, "net2": true, netstate.HostName("eth7"): true} {
+		if _, there := s.Get(ring(name).Key()); there != want {
+			t.Errorf("setting of %q: there %t, want %t", name, there, want)
+		}
+	}
+}
