@@ -177,6 +177,14 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 		done
 	done
 
+.PHONY: mutants
+# The planner's tests are in ops/all, and those of reconcile in reconcile/node.
+mutants: $(BIN)/gremlins ## changes that no test notices: slow, so take a sample (PKG=./ops/... TESTS='./ops ./ops/all' SAMPLE=10)
+	@. .ci/lib
+	begin 'mutants'
+	TESTS='$(TESTS)' SAMPLE='$(SAMPLE)' SEED='$(SEED)' .ci/mutants $< $(PKG)
+	end
+
 .PHONY: bench
 # PLUGINS=folder adds a chain of CNI binaries to the comparison: sriov, bond, vlan,
 # tuning and static.
@@ -250,6 +258,13 @@ golden: ## rewrite the golden files: read the diff before you commit it
 	git status --short
 
 # --- Tools ------------------------------------------------------------------------
+
+# Its own list of modules: it needs a later viper than golangci-lint is built with.
+$(BIN)/gremlins: .ci/gremlins.mod .ci/gremlins.sum
+	@. .ci/lib
+	begin 'building gremlins'
+	$(GO) build -modfile=.ci/gremlins.mod -o $@ github.com/go-gremlins/gremlins/cmd/gremlins
+	end
 
 $(BIN)/golangci-lint: tools.mod tools.sum
 	@. .ci/lib
