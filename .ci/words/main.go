@@ -1,10 +1,8 @@
 // Command words finds words that CONTRIBUTING's table of words replaces by others, in
 // pages, in the chart, and in comments and strings of Go files. It prints each with
-// what to write instead, and exits with 1 when there are more of them in a folder than
-// the file left beside it allows: code that is older than the table.
+// what to write instead, and exits with 1 if there are any.
 //
 //	go run ./.ci/words              # from the checkout's root
-//	go run ./.ci/words -left        # rewrites the file left
 //	go run ./.ci/words -selftest    # holds the lines of testdata that say "want"
 package main
 
@@ -16,20 +14,17 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 )
 
 const (
-	home     = ".ci/words"
-	leftFile = home + "/left"
-	table    = "CONTRIBUTING.md"
-	heading  = "\n## Words\n"
+	home    = ".ci/words"
+	table   = "CONTRIBUTING.md"
+	heading = "\n## Words\n"
 )
 
 // finding is a word at a place.
@@ -41,17 +36,13 @@ type finding struct {
 }
 
 func main() {
-	rewrite := flag.Bool("left", false, "write how many words are left to the file left")
 	self := flag.Bool("selftest", false, "test the check itself")
 	flag.Parse()
 	list, err := readTable()
 	if err == nil {
-		switch {
-		case *self:
+		if *self {
 			err = list.selftest()
-		case *rewrite:
-			err = list.writeLeft()
-		default:
+		} else {
 			err = list.check()
 		}
 	}
@@ -164,23 +155,21 @@ func (w *words) source(path string, data []byte) (out []finding, err error) {
 	return out, nil
 }
 
-// all finds the words of the checkout, by folder.
-func (w *words) all() (map[string][]finding, error) {
-	out := map[string][]finding{}
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+// all finds the words of the checkout.
+func (w *words) all() (out []finding, err error) {
+	err = filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
 		name := d.Name()
 		switch {
-		case err != nil:
-			return err
 		case d.IsDir() && path != "." && (name[0] == '.' || name == "testdata"):
 			return filepath.SkipDir
 		case d.IsDir() || !wanted(path):
 			return nil
 		}
 		found, err := w.file(path)
-		if len(found) > 0 {
-			out[filepath.Dir(path)] = append(out[filepath.Dir(path)], found...)
-		}
+		out = append(out, found...)
 		return err
 	})
 	return out, err
@@ -197,61 +186,20 @@ func wanted(path string) bool {
 	return false
 }
 
-// left reads how many words each folder may have.
-func left() (map[string]int, error) {
-	data, err := os.ReadFile(leftFile)
-	if err != nil {
-		return nil, err
-	}
-	out := map[string]int{}
-	for line := range strings.Lines(string(data)) {
-		count, folder, ok := strings.Cut(strings.TrimSpace(line), " ")
-		n, err := strconv.Atoi(count)
-		if !ok || err != nil {
-			return nil, fmt.Errorf("%s: %q: want a number and a folder", leftFile, line)
-		}
-		out[folder] = n
-	}
-	return out, nil
-}
-
+// check prints the words of the checkout.
 func (w *words) check() error {
 	found, err := w.all()
 	if err != nil {
 		return err
 	}
-	may, err := left()
-	if err != nil {
-		return err
+	for _, f := range found {
+		fmt.Printf("%s:%d: %q: write %q\n", f.file, f.line, f.word, f.term)
 	}
-	var total, older int
-	for _, folder := range slices.Sorted(maps.Keys(found)) {
-		if n := len(found[folder]); n <= may[folder] {
-			older += n
-			continue
-		}
-		for _, f := range found[folder] {
-			fmt.Printf("%s:%d: %q: write %q\n", f.file, f.line, f.word, f.term)
-		}
-		total++
+	if len(found) > 0 {
+		return fmt.Errorf("words: %s has other words for these", table)
 	}
-	if total > 0 {
-		return fmt.Errorf("words: %s has other words for these, and %s allows fewer of them in %d folders", table, leftFile, total)
-	}
-	fmt.Printf("words: %d are left in older code, and no new ones\n", older)
+	fmt.Println("words: none that the table replaces")
 	return nil
-}
-
-func (w *words) writeLeft() error {
-	found, err := w.all()
-	if err != nil {
-		return err
-	}
-	var out strings.Builder
-	for _, folder := range slices.Sorted(maps.Keys(found)) {
-		fmt.Fprintf(&out, "%d %s\n", len(found[folder]), folder)
-	}
-	return os.WriteFile(leftFile, []byte(out.String()), 0o644)
 }
 
 // want marks a line; the word has underscores for spaces, and one in front, so that the

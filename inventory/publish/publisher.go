@@ -70,7 +70,7 @@ type Policies interface {
 	Decide(ctx context.Context, devices []inventory.Device) (decided []inventory.Device, attributes []string, err error)
 	// Others says by device ID which other driver publishes a device on this node.
 	Others(devices []inventory.Device) map[string]string
-	// Offered is told which devices are offered after all, by name.
+	// Offered is called with the names of the devices that are offered in the end.
 	Offered(devices []inventory.Device, offered map[string]bool)
 }
 
