@@ -15,6 +15,9 @@ type Given struct {
 	Share string `json:"share,omitempty"`
 	// Addresses are added to those of the step's config.
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
+	// VLAN is that of the physical network a virtual function is wired to; 0 is none. The
+	// step's config comes before it.
+	VLAN uint16 `json:"vlan,omitempty"`
 }
 
 // Givens is what is given to the steps of one topology, by step.
@@ -43,7 +46,7 @@ func (g Givens) WithDevices(devices map[string]string) Givens {
 func (g Givens) WithoutDevices() Givens {
 	out := Givens{}
 	for step, given := range g {
-		if given.Share != "" || len(given.Addresses) > 0 {
+		if given.Share != "" || len(given.Addresses) > 0 || given.VLAN != 0 {
 			given.Device = ""
 			out[step] = given
 		}
@@ -51,10 +54,11 @@ func (g Givens) WithoutDevices() Givens {
 	return out
 }
 
-// Addressed reports whether addresses are given to a step.
+// Addressed reports whether addresses or a VLAN are given to a step: an agent that does
+// not know of them would take them for drift.
 func (g Givens) Addressed() bool {
 	for _, given := range g {
-		if len(given.Addresses) > 0 {
+		if len(given.Addresses) > 0 || given.VLAN != 0 {
 			return true
 		}
 	}

@@ -71,8 +71,12 @@ func number(v any) (int64, bool) {
 	return 0, false
 }
 
-// WantVF wants the settings on the physical function, if there are any.
+// WantVF wants the settings on the physical function, if there are any. A VLAN that the
+// config does not name is that of the device's physical network.
 func (c VFConfig) WantVF(p *Planner, id string) error {
+	if given := p.req.Given[p.StepName()].VLAN; c.VLAN == nil && given != 0 {
+		c.VLAN = &given
+	}
 	if c.MAC != nil {
 		if err := MAC("mac", *c.MAC); err != nil {
 			return err

@@ -32,8 +32,8 @@ import (
 // with (Versioned): docs/adr/0016.
 const (
 	Version = "1"
-	// Addressed is the version of a record in which steps are given addresses. A
-	// reader of version 1 would take them for drift and remove them.
+	// Addressed is the version of a record in which steps are given addresses or a VLAN.
+	// A reader of version 1 would take them for drift and remove them.
 	Addressed = "2"
 )
 

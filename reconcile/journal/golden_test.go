@@ -65,6 +65,7 @@ func TestGiven(t *testing.T) {
 		{"nothing", nil, "1", ""},
 		{"a device", ops.Givens{"vf0": {Device: "0000:03:00.2"}}, "1", `,"devices":{"vf0":"0000:03:00.2"}`},
 		{"a share", ops.Givens{"vf0": {Device: "0000:03:00.2", Share: "3f"}}, "1", `,"devices":{"vf0":"0000:03:00.2"},"given":{"vf0":{"share":"3f"}}`},
+		{"a VLAN", ops.Givens{"vf0": {Device: "0000:03:00.2", VLAN: 102}}, "2", `,"devices":{"vf0":"0000:03:00.2"},"given":{"vf0":{"vlan":102}}`},
 		{
 			"addresses", ops.Givens{
 				"vf0":  {Device: "0000:03:00.2", Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.5/24")}},

@@ -202,7 +202,8 @@ type PhysicalNetwork struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
 	Name string `json:"name"`
 
-	// VLAN is the ID of the network on the wire; 0 is none.
+	// VLAN is the ID of the network on the wire; 0 is none. It is set on a virtual function
+	// whose step names no VLAN, in pods that are created from then on.
 	//
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=4094

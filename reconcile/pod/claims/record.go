@@ -13,6 +13,7 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -122,7 +123,24 @@ func (d *Device) Given() ops.Given {
 	if d.ShareID != nil {
 		out.Share = string(*d.ShareID)
 	}
+	// Of several networks nobody has said which one is meant.
+	if n := d.Host.PhysicalNetworks; len(n) == 1 && d.Host.Kind == inventory.KindVF && d.Host.LinkType == inventory.Ethernet {
+		out.VLAN = uint16(n[0].VLAN)
+	}
 	return out
+}
+
+// FrameVersion implements frame.Versioned: without the network of a device its VLAN would
+// be removed from a running pod.
+func (c Claim) FrameVersion() string {
+	for _, t := range c.Topologies {
+		for i := range t.Devices {
+			if t.Devices[i].Given().VLAN != 0 {
+				return frame.Addressed
+			}
+		}
+	}
+	return frame.Version
 }
 
 // DevicesOf returns the devices with these IDs, by step, as they are on the host now.

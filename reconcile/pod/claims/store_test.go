@@ -230,3 +230,45 @@ func TestDevicesOf(t *testing.T) {
 		t.Errorf("error %v, want %s", err, want)
 	}
 }
+
+// TestNetworkOfDevice holds that the VLAN of the one physical network of a virtual function
+// reaches its step, from the record too, and that an agent which would remove it from a
+// running pod cannot read the record.
+func TestNetworkOfDevice(t *testing.T) {
+	one, two := inventory.PhysicalNetwork{Name: "physnet2", VLAN: 102}, inventory.PhysicalNetwork{Name: "physnet3", VLAN: 103}
+	for name, c := range map[string]struct {
+		host    inventory.Device
+		want    uint16
+		version string
+	}{
+		"one network":      {inventory.Device{Kind: inventory.KindVF, LinkType: inventory.Ethernet, PhysicalNetworks: []inventory.PhysicalNetwork{one}}, 102, "2"},
+		"two networks":     {inventory.Device{Kind: inventory.KindVF, LinkType: inventory.Ethernet, PhysicalNetworks: []inventory.PhysicalNetwork{one, two}}, 0, "1"},
+		"one without VLAN": {inventory.Device{Kind: inventory.KindVF, LinkType: inventory.Ethernet, PhysicalNetworks: []inventory.PhysicalNetwork{{Name: "x"}}}, 0, "1"},
+		"a PF":             {inventory.Device{Kind: inventory.KindPF, LinkType: inventory.Ethernet, PhysicalNetworks: []inventory.PhysicalNetwork{one}}, 0, "1"},
+		"InfiniBand":       {inventory.Device{Kind: inventory.KindVF, LinkType: inventory.InfiniBand, PhysicalNetworks: []inventory.PhysicalNetwork{one}}, 0, "1"},
+	} {
+		dir := t.TempDir()
+		claim := example("aa")
+		c.host.ID = claim.Topologies[0].Devices[0].Host.ID
+		claim.Topologies[0].Devices[0].Host = c.host
+		s := open(t, dir, "boot")
+		if err := s.Put(claim); err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		e := get(t, open(t, dir, "boot"), "aa")
+		sb, err := e.SandboxOf(&e.Topologies[0], &e.Topologies[0].Object, "s1", "/netns")
+		if err != nil || sb.Given["vf0"].VLAN != c.want {
+			t.Errorf("%s: given %+v, %v", name, sb.Given, err)
+		}
+		files, _ := filepath.Glob(filepath.Join(dir, "claims", "*aa*"))
+		found := false
+		for _, file := range files {
+			b, err := os.ReadFile(file)
+			found = found || err == nil && strings.HasPrefix(string(b), c.version+" ")
+		}
+		if !found {
+			t.Errorf("%s: no record of version %s in %v", name, c.version, files)
+		}
+	}
+}
