@@ -14,7 +14,7 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 )
 
-// The selectors of the proposal, as a NetworkTopology writes them.
+// Selectors as users write them in a NetworkTopology.
 const (
 	seedVF0 = `
 cel: >-

@@ -27,7 +27,7 @@ func TestMayTake(t *testing.T) {
 	}
 }
 
-// passes is a Recorder that lists what it is told.
+// passes is a Recorder that lists the passes.
 type passes []string
 
 func (p *passes) Pass(i Pass)                    { *p = append(*p, string(i.Trigger)) }

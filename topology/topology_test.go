@@ -18,9 +18,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files under testdata")
 
-// TestTopologies reads testdata/topology/*.txtar: topology.yaml is decoded,
-// validated with the seed's contracts and ordered; order.txt or error.txt is
-// what must come of it.
+// TestTopologies reads testdata/topology/*.txtar: topology.yaml is decoded, validated
+// with the contracts of testdata and ordered; order.txt or error.txt is the expected
+// result.
 func TestTopologies(t *testing.T) {
 	files, err := filepath.Glob("testdata/topology/*.txtar")
 	if err != nil || len(files) == 0 {

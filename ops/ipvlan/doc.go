@@ -1,4 +1,4 @@
-// Package ipvlan is the step type "ipvlan": an ipvlan link on an interface of the host or the
-// sandbox. Sources: the ipvlan plugin of containernetworking/plugins, seed 003,
+// Package ipvlan is the step type "ipvlan": an ipvlan link on an interface of the host
+// or the sandbox. Sources: the ipvlan plugin of containernetworking/plugins,
 // Documentation/networking/ipvlan.rst.
 package ipvlan

@@ -121,8 +121,9 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// TestSeedDecodes holds the params read of the seed's schemas against configs.
-func TestSeedDecodes(t *testing.T) {
+// TestPublishedSchemasDecode decodes configs with the params that are read from the
+// schemas in testdata.
+func TestPublishedSchemasDecode(t *testing.T) {
 	for _, c := range []struct{ typ, config, want string }{
 		{"bond", `{"mode":"802.3ad","links":[{"name":"net1"},{"name":"net2"}]}`, ""},
 		{"bond", `{"mode":"802.3ad","links":[{"name":"net1"}]}`, "links: "},

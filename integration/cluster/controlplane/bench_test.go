@@ -261,8 +261,9 @@ func (b *bench) class(t *testing.T, name string) *resourceapi.DeviceClass {
 	return o
 }
 
-// seed is a topology of topology/testdata, as the proposal writes it.
-func seed(t *testing.T, name string) string {
+// publishedTopology is a topology of topology/testdata, in the form in which users
+// write it.
+func publishedTopology(t *testing.T, name string) string {
 	t.Helper()
 	for _, f := range archive(t, seeds+name+".txtar") {
 		if f.Name == "topology.yaml" {

@@ -41,11 +41,11 @@ func TestControlPlane(t *testing.T) {
 		test func(*testing.T)
 	}{
 		{"the CRDs are structural", b.structural},
-		{"the proposal's schemas are accepted", b.seedSchemas},
+		{"published schemas are accepted", b.publishedSchemas},
 		{"what the API server refuses by itself", b.rules},
 		{"the controller starts", func(t *testing.T) { b.run(t, shortLived...) }},
 		{"built-in types are described", b.builtIn},
-		{"the proposal's classes", b.flagship},
+		{"the classes of the flagship", b.flagship},
 		{"edits by hand are undone", b.handEdits},
 		{"names that others have", b.clash},
 		{"an invalid topology changes nothing", b.invalid},
@@ -108,7 +108,7 @@ func (b *bench) structural(t *testing.T) {
 	}
 }
 
-func (b *bench) seedSchemas(t *testing.T) {
+func (b *bench) publishedSchemas(t *testing.T) {
 	files, err := filepath.Glob("../../../topology/pluginschema/testdata/seed/*.yaml")
 	if err != nil || len(files) != 6 {
 		t.Fatalf("%d files, %v", len(files), err)
@@ -143,7 +143,7 @@ func (b *bench) rules(t *testing.T) {
 		{"spec:\n", "spec:\n  driftPolicy: Ignore\n", `Unsupported value: "Ignore": supported values: "Repair", "Observe"`},
 		{"type: bond", "typ: bond", `unknown field "spec.steps[2].typ"`},
 	} {
-		manifest := seed(t, "seed-6.1-full")
+		manifest := publishedTopology(t, "seed-6.1-full")
 		if !strings.Contains(manifest, c.from) {
 			t.Fatalf("the seed has no %q", c.from)
 		}
@@ -219,7 +219,7 @@ func (b *bench) ready(t *testing.T, name string, want metav1.ConditionStatus) *t
 
 func (b *bench) flagship(t *testing.T) {
 	began := time.Now()
-	b.mustKubectl(t, seed(t, "seed-6.1-full"), "create", "--validate=strict", "-f", "-")
+	b.mustKubectl(t, publishedTopology(t, "seed-6.1-full"), "create", "--validate=strict", "-f", "-")
 	o := b.ready(t, "ai-bonded-rdma", metav1.ConditionTrue)
 	t.Logf("programmed %s after kubectl create began", time.Since(began).Round(time.Millisecond))
 	want, err := os.ReadFile("testdata/classes.yaml")
@@ -239,7 +239,7 @@ func (b *bench) flagship(t *testing.T) {
 		if !cfg.Equal(claim.ConfigOf(o, step)) {
 			t.Errorf("class %q has config %+v", class.Name, cfg)
 		}
-		// Without the pin, and what the API server adds, it is the proposal's.
+		// Without the pin, and what the API server adds, it is as documented.
 		cfg.NetworkTopologyRef = claim.TopologyRef{Name: cfg.NetworkTopologyRef.Name}
 		if class.Spec.Config[0].Opaque.Parameters.Raw, err = json.Marshal(cfg); err != nil {
 			t.Fatal(err)
@@ -535,7 +535,7 @@ func (b *bench) register(t *testing.T) {
 	}
 	// The API server takes a moment to hear of webhooks.
 	b.asked(t)
-	b.mustKubectl(t, seed(t, "seed-6.1-full"), "create", "-f", "-")
+	b.mustKubectl(t, publishedTopology(t, "seed-6.1-full"), "create", "-f", "-")
 	b.ready(t, "ai-bonded-rdma", metav1.ConditionTrue)
 }
 
@@ -543,7 +543,7 @@ func (b *bench) register(t *testing.T) {
 func (b *bench) asked(t *testing.T) {
 	t.Helper()
 	b.eventually(t, "the webhook is asked", func() error {
-		_, err := b.Kubectl(t.Context(), strings.NewReader(seed(t, "seed-9.3-broken-topology")), "create", "--dry-run=server", "-f", "-")
+		_, err := b.Kubectl(t.Context(), strings.NewReader(publishedTopology(t, "seed-9.3-broken-topology")), "create", "--dry-run=server", "-f", "-")
 		if err == nil || !strings.Contains(err.Error(), "denied the request") {
 			return fmt.Errorf("said: %w", err)
 		}
@@ -564,17 +564,17 @@ func (b *bench) says(t *testing.T, manifest, want string) {
 }
 
 func (b *bench) refusedTopologies(t *testing.T) {
-	b.says(t, seed(t, "seed-9.3-broken-topology"), `
+	b.says(t, publishedTopology(t, "seed-9.3-broken-topology"), `
   NetworkTopology "broken-topology", step "bond0":
     CNIPluginSchema "bond" requires at least 2 interfaces in prevResult,
     but step "bond0" depends on [vf0] which produces only 1 interface.
     Add another VF step to dependOn.`)
 	// The built-in vlan takes vlanId; the sentence is the same for another key.
-	b.says(t, strings.Replace(seed(t, "seed-9.3-bad-config"), "vlanId:", "vlanIdd:", 1), `
+	b.says(t, strings.Replace(publishedTopology(t, "seed-9.3-bad-config"), "vlanId:", "vlanIdd:", 1), `
   NetworkTopology "bad-config", step "vlan100":
     CNIPluginSchema "vlan" does not accept parameter "vlanIdd".
     Did you mean "id"?`)
-	b.says(t, seed(t, "seed-9.2-bad-dpdk"), `
+	b.says(t, publishedTopology(t, "seed-9.2-bad-dpdk"), `
   NetworkTopology "bad-dpdk", step "bond0":
     CNIPluginSchema "bond" requires at least 2 interfaces in prevResult,
     but dependency "dpdk-vf" uses plugin "vfio-pci" which produces 0 interfaces.

@@ -257,10 +257,10 @@ func (b *bench) policies(t *testing.T) {
 	b.mustKubectl(t, "", "delete", "devpol", "physnet2")
 
 	// The proposal's policy: accepted as written, and said not to be supported.
-	seed := seedPolicy(t)
+	seed := publishedPolicy(t)
 	b.mustKubectl(t, seed, "create", "--validate=strict", "-f", "-")
 	b.verdict(t, "localnet-uplink", "Unsupported", "shared devices are not supported yet")
-	m.offered(t, "with the proposal's policy", "01-10-0@localnet1", "02-10-0", "02-10-2", "02-10-4", "02-10-6")
+	m.offered(t, "with the published policy", "01-10-0@localnet1", "02-10-0", "02-10-2", "02-10-4", "02-10-6")
 	b.mustKubectl(t, "", "delete", "devpol", "--all")
 
 	// What another driver publishes on this node is withheld, and what it publishes on
@@ -302,8 +302,8 @@ func (b *bench) policies(t *testing.T) {
 	b.mustKubectl(t, "", "delete", "node", "igb")
 }
 
-// seedPolicy is the proposal's, for an interface of the fixture.
-func seedPolicy(t *testing.T) string {
+// publishedPolicy is the policy of the documentation, for an interface of the fixture.
+func publishedPolicy(t *testing.T) string {
 	t.Helper()
 	for _, f := range archive(t, "../../../topology/exposure/testdata/decide/seed-9b.3.txtar") {
 		if f.Name == "policies.yaml" {

@@ -28,7 +28,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 )
 
-const driverName = "gpu.nvidia.com" // the one the seed's DeviceClass selects
+const driverName = "gpu.nvidia.com" // the one that the tests' DeviceClass selects
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -88,7 +88,7 @@ func parse(words []string) ([]resourceapi.Device, error) {
 		out = append(out, resourceapi.Device{Name: name, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
 			"productName": {StringValue: new("H100")},
 			resourceapi.QualifiedName(deviceattribute.StandardDeviceAttributePCIeRoot): {StringValue: new(root)},
-			// As the seed's claims spell it.
+			// The spelling of the tests' claims.
 			"device.k8s.io/pcieRoot": {StringValue: new(root)},
 		}})
 	}

@@ -13,7 +13,7 @@ import (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=cnischema,categories=dra
-// +kubebuilder:metadata:annotations="api-approved.kubernetes.io=unapproved, the group is the one of the proposal this API follows"
+// +kubebuilder:metadata:annotations="api-approved.kubernetes.io=unapproved, the group is the one of the design this API follows"
 // +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
 // +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.spec.cniType`
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.spec.version`
