@@ -378,3 +378,26 @@ func TestUpdateKilled(t *testing.T) {
 		})
 	}
 }
+
+// TestEditTakesLinkDown edits what can be changed only while the link is down. Its IPv6
+// address stays on it meanwhile, and its routes do not.
+func TestEditTakesLinkDown(t *testing.T) {
+	sandbox := reconcile.Sandbox{ID: "t/t", Netns: newNetns(t)}
+	r := newLane(t).engine(nil)
+	for _, rate := range []string{"slow", "fast"} {
+		sandbox.Topology = parse(t, "t", `    - {name: a, type: dummy, config: {name: a0}}
+    - {name: b, type: dummy, config: {name: b0}}
+    - {name: bond, type: bond, dependOn: [a, b], config: {name: bond0, mode: 802.3ad, miimon: 100, lacpRate: `+rate+`, addresses: [192.0.2.5/24, "2001:db8::5/64"], routes: [{dst: "2001:db8:1::/48", gw: "2001:db8::1"}, {dst: 198.51.100.0/24, gw: 192.0.2.1}]}}
+`)
+		rep, err := r.Ensure(ctxFor(t), sandbox)
+		if err != nil {
+			t.Fatalf("lacpRate %s: %v", rate, err)
+		}
+		if changes := fmt.Sprint(rep.Changes); !strings.Contains(changes, "bond.lacpRate ") || strings.Contains(changes, "address") != (rate == "slow") {
+			t.Errorf("lacpRate %s: %v, want its change, and addresses created the first time only", rate, rep.Changes)
+		}
+		if again, err := r.Ensure(ctxFor(t), sandbox); err != nil || !again.Unchanged {
+			t.Errorf("lacpRate %s, applied again: %v %v", rate, again.Changes, err)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package all_test
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -34,17 +35,15 @@ func typeFolders(t *testing.T) []string {
 	}
 	var out []string
 	for _, e := range entries {
-		if e.IsDir() && !slices.Contains([]string{"all", "fault", "netstate", "optest", "testdata"}, e.Name()) {
+		if e.IsDir() && !slices.Contains([]string{"all", "netstate", "optest", "testdata"}, e.Name()) {
 			out = append(out, e.Name())
 		}
 	}
 	return out
 }
 
-// TestTypesAreTested holds that every step type is registered once by a folder of
-// its own, and has a case on a real kernel: the laws hold the model against itself
-// only.
-func TestTypesAreTested(t *testing.T) {
+// TestTypeFolders holds that every step type is registered once by a folder of its own.
+func TestTypeFolders(t *testing.T) {
 	reg, err := all.Registry()
 	if err != nil {
 		t.Fatal(err)
@@ -53,24 +52,55 @@ func TestTypesAreTested(t *testing.T) {
 	if len(folders) != len(reg.Types()) {
 		t.Errorf("folders %v, types %v: all.go lists each", folders, reg.Types())
 	}
-	files, err := filepath.Glob("../../integration/kernel/testdata/*.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var cases strings.Builder
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cases.Write(text)
-	}
 	for _, typ := range reg.Types() {
 		if !slices.Contains(folders, strings.ReplaceAll(typ, "-", "")) {
 			t.Errorf("type %q has no folder ops/%s", typ, strings.ReplaceAll(typ, "-", ""))
 		}
-		if !strings.Contains(cases.String(), "type: "+typ+",") && !strings.Contains(cases.String(), "type: "+typ+"\n") && !strings.Contains(cases.String(), "type: "+typ+"}") {
-			t.Errorf("type %q has no case in integration/kernel/testdata", typ)
+	}
+}
+
+// TestTypesAreCovered holds that a step type is in each table and list that a new one
+// is easily left out of. A type without a row there is named here, with the reason.
+func TestTypesAreCovered(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range []struct {
+		what, files string
+		row         string // TYPE is the type, what follows it in a list is , } or the end of a line
+		exempt      map[string]string
+	}{
+		{"case on a real kernel", "../../integration/kernel/testdata/*.txtar", `type: TYPE[,}\n]`, nil},
+		{"row of drift", "../../integration/kernel/drift_test.go", `type: TYPE[,}\n]`, map[string]string{
+			"host-device": "the device of sriov without its settings", "vfio-pci": "has no interface",
+		}},
+		{"row among the pairs that are stacked", "../../integration/kernel/stacking_test.go", `\t"TYPE": +{"`, map[string]string{
+			"sriov": "makes no link", "host-device": "makes no link", "tuning": "makes no link", "vfio-pci": "has no interface",
+		}},
+		{"step among the random topologies", "fuzz_test.go", `g\.step\("TYPE"`, nil},
+		{"place in the list of types", "../../README.md", "`TYPE`[,\n ]", nil},
+	} {
+		files, err := filepath.Glob(table.files)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %v %v", table.files, files, err)
+		}
+		var all strings.Builder
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Write(text)
+		}
+		for _, typ := range reg.Types() {
+			row := regexp.MustCompile(strings.ReplaceAll(table.row, "TYPE", regexp.QuoteMeta(typ)))
+			_, exempt := table.exempt[typ]
+			if there := row.MatchString(all.String()); !there && !exempt {
+				t.Errorf("type %q has no %s: add one to %s", typ, table.what, table.files)
+			} else if there && exempt {
+				t.Errorf("type %q has a %s, and is exempt from it here", typ, table.what)
+			}
 		}
 	}
 }

@@ -133,19 +133,39 @@ func TestLinkKinds(t *testing.T) {
 			t.Errorf("%s: a stacked link has its parent's MTU: %+v", kind, traits)
 		}
 	}
-	for _, l := range []netstate.Link{
-		{LinkKind: "bond", Bond: &netstate.Bond{}},
-		{LinkKind: "bridge", Bridge: &netstate.Bridge{}},
-		{LinkKind: "dummy"},
-		{LinkKind: "ipvlan", IPVLAN: &netstate.IPVLAN{}},
-		{LinkKind: "macvlan", MACVLAN: &netstate.MACVLAN{}},
-		{LinkKind: "veth", Veth: &netstate.Veth{}},
-		{LinkKind: "vlan", VLAN: &netstate.VLAN{}},
-		{LinkKind: "vrf", VRF: &netstate.VRF{}},
-		{LinkKind: "vxlan", VXLAN: &netstate.VXLAN{}},
-	} {
-		if got := l.OptionsKind(); got != l.LinkKind && l.LinkKind != "dummy" {
-			t.Errorf("options of %s are taken for those of %q", l.LinkKind, got)
+	link := reflect.TypeFor[netstate.Link]()
+	for i := range link.NumField() {
+		options := link.Field(i)
+		name, _, _ := strings.Cut(options.Tag.Get("json"), ",")
+		if options.Tag.Get("plan") != "nested" || name == "port" { // which any link can be
+			continue
+		}
+		l := reflect.New(link).Elem()
+		l.Field(i).Set(reflect.New(options.Type.Elem()))
+		if got := l.Interface().(netstate.Link).OptionsKind(); got != name {
+			t.Errorf("options %q of a link are those of kind %q: its row in linkKinds says which it has", name, got)
+		}
+	}
+}
+
+// TestReplaced holds that what cannot be changed of a kind's options tells a link from
+// another of its name, so that a foreign one is not deleted for ours.
+func TestReplaced(t *testing.T) {
+	exempt := map[string]string{"veth.peer": "the name that the other end has at the moment"}
+	link := reflect.TypeFor[netstate.Link]()
+	for i := range link.NumField() {
+		options := link.Field(i)
+		if options.Tag.Get("plan") != "nested" {
+			continue
+		}
+		for j := range options.Type.Elem().NumField() {
+			field := options.Type.Elem().Field(j)
+			kind, _, _ := strings.Cut(options.Tag.Get("json"), ",")
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			tags := strings.Split(field.Tag.Get("plan"), ",")
+			if _, ok := exempt[kind+"."+name]; !ok && slices.Contains(tags, "replace") != slices.Contains(tags, "identity") {
+				t.Errorf("%s.%s has the tags %v: replace needs identity", kind, name, tags)
+			}
 		}
 	}
 }

@@ -187,3 +187,30 @@ func TestDeviceTakesItsSettings(t *testing.T) {
 		}
 	}
 }
+
+// TestTunnelMTU holds that a tunnel is created with an MTU that leaves room for its
+// headers, and keeps it when the link below gets another one, which a VLAN does not.
+func TestTunnelMTU(t *testing.T) {
+	s := netstate.NewSnapshot(netstate.Link{Name: "d0", LinkKind: "dummy", MTU: new(uint32(1500))})
+	create := func(l netstate.Link) { s.Apply(netstate.Change{After: l}) }
+	tunnel := func(name, family string, parent *string, mtu *uint32) netstate.Link {
+		return netstate.Link{Name: name, LinkKind: "vxlan", Parent: parent, MTU: mtu, VXLAN: &netstate.VXLAN{Family: &family}}
+	}
+	create(tunnel("four", "ipv4", new("d0"), nil))
+	create(tunnel("six", "ipv6", new("d0"), new(uint32(1500))))
+	create(tunnel("routed", "ipv4", new(""), nil))
+	create(netstate.Link{Name: "vlan", LinkKind: "vlan", Parent: new("d0"), VLAN: &netstate.VLAN{ID: new(uint16(5))}})
+	want := map[string]uint32{"four": 1450, "six": 1430, "routed": 1500, "vlan": 1500}
+	check := func(when string) {
+		t.Helper()
+		for name, mtu := range want {
+			if l, _ := s.Link(name); l.MTU == nil || *l.MTU != mtu {
+				t.Errorf("%s, %s has MTU %s, want %d", when, name, netstate.FormatValue(netstate.Value(l, "mtu")), mtu)
+			}
+		}
+	}
+	check("created")
+	s.Apply(netstate.Change{Before: netstate.Link{Name: "d0", MTU: new(uint32(1500))}, After: netstate.Link{Name: "d0", MTU: new(uint32(1400))}})
+	want["vlan"] = 1400
+	check("with less below")
+}

@@ -64,7 +64,7 @@ func TestRefusals(t *testing.T) {
 		"VXLAN id taken":            {create(tunnel("t2", "low", 1, 4789, false)), fault.Conflict, []string{`create link "t2"`, "VXLAN 1 on UDP port 4789", "file exists"}},
 		"VXLAN id changed":          {update("t1", l{VXLAN: &netstate.VXLAN{ID: new(uint32(1))}}, l{VXLAN: &netstate.VXLAN{ID: new(uint32(9))}}), fault.Invalid, []string{"recreated"}},
 		"VXLAN to a name":           {update("t1", l{VXLAN: &netstate.VXLAN{Local: new("192.0.2.5")}}, l{VXLAN: &netstate.VXLAN{Local: new("node-7")}}), fault.Invalid, []string{`local: "node-7" is not an IP address`}},
-		"VXLAN without room":        {update("t1", l{MTU: new(uint32(1450))}, l{MTU: new(uint32(1451))}), fault.Invalid, []string{`update link "t1"`, "mtu 1451 and 50 bytes of headers", "invalid argument"}},
+		"VXLAN without room":        {update("t1", l{MTU: new(uint32(1450))}, l{MTU: new(uint32(1451))}), fault.Invalid, []string{`update link "t1"`, "mtu 1451 and 50 bytes of headers exceed the 1500 of its parent", "invalid argument"}},
 		"VLAN id changed":           {update("v1", l{VLAN: &netstate.VLAN{ID: new(uint16(1))}}, l{VLAN: &netstate.VLAN{ID: new(uint16(9))}}), fault.Invalid, []string{"recreated"}},
 		"VRF table changed":         {update("blue", l{VRF: &netstate.VRF{Table: new(uint32(100))}}, l{VRF: &netstate.VRF{Table: new(uint32(9))}}), fault.Invalid, []string{"recreated"}},
 		"no such link":              {update("nowhere", l{}, l{Up: new(true)}), fault.NotReady, []string{`update link "nowhere"`, "no link"}},

@@ -158,6 +158,20 @@ func TestLaws(t *testing.T) {
 	}
 }
 
+// TestDraws holds that links of every kind are tried on a kernel: the laws with options
+// of theirs, and TestLinkKinds with each of their fields.
+func TestDraws(t *testing.T) {
+	for i, kind := range netstate.LinkKinds() {
+		link := draw{rand.New(rand.NewPCG(1, uint64(i)))}.link("x", kind)
+		if traits := netstate.LinkTraitsOf(kind); traits.Options != nil && !traits.Options(link) {
+			t.Errorf("options draws none for a link of kind %q", kind)
+		}
+		if !slices.ContainsFunc(linkRows, func(r linkRow) bool { return r.link.LinkKind == kind }) {
+			t.Errorf("linkRows in link_linux_test.go has no link of kind %q", kind)
+		}
+	}
+}
+
 func lawsOfLink(t *testing.T, d draw, kind string) {
 	b := newBench(t)
 	for _, low := range []string{"low", "host:low"} {

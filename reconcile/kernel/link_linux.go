@@ -134,6 +134,11 @@ type linkKind struct {
 	encode func(e *infoData, l netstate.Link)
 	// mtuAlone: a message that changes options cannot change the MTU.
 	mtuAlone bool
+	// taken says what exists already where no link has the name of a new one.
+	taken func(l netstate.Link) string
+	// explain adds the reason to a refusal whose words hide it. l is the link with what
+	// was wanted of it; parent is empty where it has none, or one that cannot be read.
+	explain func(err error, l, parent netstate.Link) error
 }
 
 var linkKinds = map[string]linkKind{
@@ -142,10 +147,10 @@ var linkKinds = map[string]linkKind{
 	"dummy":   {decode: func(*ifLink, []byte) {}, encode: func(*infoData, netstate.Link) {}},
 	"ipvlan":  {decode: decodeIPVLAN, encode: encodeIPVLAN},
 	"macvlan": {decode: decodeMACVLAN, encode: encodeMACVLAN},
-	"veth":    {decode: func(*ifLink, []byte) {}, encode: encodeVeth},
-	"vlan":    {decode: decodeVLAN, encode: encodeVLAN},
+	"veth":    {decode: func(*ifLink, []byte) {}, encode: encodeVeth, taken: vethTaken},
+	"vlan":    {decode: decodeVLAN, encode: encodeVLAN, taken: vlanTaken, explain: explainVLAN},
 	"vrf":     {decode: decodeVRF, encode: encodeVRF},
-	"vxlan":   {decode: decodeVXLAN, encode: encodeVXLAN, mtuAlone: true},
+	"vxlan":   {decode: decodeVXLAN, encode: encodeVXLAN, mtuAlone: true, taken: vxlanTaken, explain: explainVXLAN},
 }
 
 // infoData is IFLA_INFO_DATA while it is written.

@@ -6,166 +6,174 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
-// TestLinkKinds creates one link of each kind with everything that is set at creation,
-// observes it, changes every field that can change, and deletes it.
+// linkRow is a link with all that is set at birth, and changes of every field that
+// can change.
+type linkRow struct {
+	name    string
+	before  []netstate.Object
+	link    netstate.Link
+	updates []netstate.Link // names are filled in
+}
+
+type fields = netstate.Link
+
+var lowLink = up(netstate.Link{Name: "low", LinkKind: "dummy", MTU: new(uint32(9000))})
+
+var linkRows = []linkRow{
+	{
+		name: "dummy",
+		link: fields{Name: "d0", LinkKind: "dummy", MTU: new(uint32(1400)), MAC: new("02:00:00:00:00:01"), TxQueueLen: new(uint32(77)), Up: new(true), Promisc: new(true), AllMulti: new(true), Alias: new("so called")},
+		updates: []fields{
+			{MTU: new(uint32(2000))},
+			{MAC: new("02:00:00:00:00:02")},
+			{TxQueueLen: new(uint32(500))},
+			{Promisc: new(false)},
+			{AllMulti: new(false)},
+			{Alias: new("")},
+			{Alias: new("another")},
+			{Up: new(false)},
+			{MTU: new(uint32(1500)), MAC: new("02:00:00:00:00:03"), TxQueueLen: new(uint32(1000)), Promisc: new(true), AllMulti: new(true), Alias: new("all"), Up: new(true)},
+		},
+	},
+	{
+		name:   "vlan",
+		before: []netstate.Object{lowLink},
+		link:   fields{Name: "v.100", LinkKind: "vlan", Parent: new("low"), VLAN: &netstate.VLAN{ID: new(uint16(100)), Protocol: new("802.1q")}, MTU: new(uint32(1400)), MAC: new("02:00:00:00:01:01"), Up: new(true)},
+		updates: []fields{
+			{MTU: new(uint32(9000))},
+			{MAC: new("02:00:00:00:01:02")},
+			{Up: new(false)},
+		},
+	},
+	{
+		name:   "vlan 802.1ad",
+		before: []netstate.Object{lowLink},
+		link:   fields{Name: "q", LinkKind: "vlan", Parent: new("low"), VLAN: &netstate.VLAN{ID: new(uint16(4094)), Protocol: new("802.1ad")}},
+	},
+	{
+		name: "bond",
+		link: fields{Name: "b0", LinkKind: "bond", MTU: new(uint32(9000)), MAC: new("02:00:00:00:02:01"), Up: new(true), Bond: &netstate.Bond{
+			Mode: new("active-backup"), FailOverMAC: new("active"), MIIMonMillis: new(uint32(100)), UpDelayMillis: new(uint32(200)), DownDelayMillis: new(uint32(300)),
+			XmitHashPolicy: new("layer3+4"), MinLinks: new(uint32(1)), AllPortsActive: new(true),
+		}},
+		updates: []fields{
+			{Bond: &netstate.Bond{MIIMonMillis: new(uint32(50)), UpDelayMillis: new(uint32(0)), DownDelayMillis: new(uint32(100))}},
+			{Bond: &netstate.Bond{XmitHashPolicy: new("vlan+srcmac")}},
+			{Bond: &netstate.Bond{MinLinks: new(uint32(0)), AllPortsActive: new(false)}},
+			{Bond: &netstate.Bond{MIIMonMillis: new(uint32(0)), UpDelayMillis: new(uint32(0)), DownDelayMillis: new(uint32(0))}},
+			{Bond: &netstate.Bond{ARPIntervalMs: new(uint32(1000)), ARPIPTargets: []string{"192.0.2.1", "192.0.2.2"}}},
+			{Bond: &netstate.Bond{ARPIPTargets: []string{"192.0.2.3"}}},
+			{Bond: &netstate.Bond{ARPIntervalMs: new(uint32(0)), ARPIPTargets: []string{}, MIIMonMillis: new(uint32(100))}},
+			{Up: new(false)},
+			{Bond: &netstate.Bond{FailOverMAC: new("follow")}},
+			{Bond: &netstate.Bond{Mode: new("802.3ad"), FailOverMAC: new("none")}},
+			{Bond: &netstate.Bond{LACPRate: new("fast"), ADSelect: new("count")}},
+			{MAC: new("02:00:00:00:02:02"), MTU: new(uint32(1500)), Up: new(true)},
+		},
+	},
+	{
+		name: "bond balance-alb",
+		link: fields{Name: "b1", LinkKind: "bond", Bond: &netstate.Bond{Mode: new("balance-alb"), TLBDynamicLB: new(false)}},
+		updates: []fields{
+			{Bond: &netstate.Bond{TLBDynamicLB: new(true)}},
+			{Bond: &netstate.Bond{Mode: new("balance-tlb")}},
+			{Bond: &netstate.Bond{Mode: new("broadcast")}},
+			{Bond: &netstate.Bond{Mode: new("balance-xor")}},
+			{Bond: &netstate.Bond{Mode: new("balance-rr")}},
+		},
+	},
+	{
+		name: "bond 802.3ad",
+		link: fields{Name: "b2", LinkKind: "bond", Up: new(true), Bond: &netstate.Bond{Mode: new("802.3ad"), MIIMonMillis: new(uint32(100)), LACPRate: new("fast"), ADSelect: new("bandwidth")}},
+	},
+	{
+		name: "bond with ARP monitoring",
+		link: fields{Name: "b3", LinkKind: "bond", Bond: &netstate.Bond{Mode: new("active-backup"), ARPIntervalMs: new(uint32(500)), ARPIPTargets: []string{"192.0.2.1"}}},
+	},
+	{
+		name:    "vrf",
+		link:    fields{Name: "blue", LinkKind: "vrf", VRF: &netstate.VRF{Table: new(uint32(1001))}, Up: new(true)},
+		updates: []fields{{Up: new(false)}},
+	},
+	{
+		name:   "ipvlan",
+		before: []netstate.Object{lowLink},
+		link:   fields{Name: "i0", LinkKind: "ipvlan", Parent: new("low"), IPVLAN: &netstate.IPVLAN{Mode: new("l3"), Flag: new("private")}, MTU: new(uint32(1400)), Up: new(true)},
+		updates: []fields{
+			{IPVLAN: &netstate.IPVLAN{Mode: new("l2")}},
+			{IPVLAN: &netstate.IPVLAN{Mode: new("l3s"), Flag: new("vepa")}},
+			{IPVLAN: &netstate.IPVLAN{Flag: new("bridge")}},
+			{MTU: new(uint32(1500))},
+		},
+	},
+	{
+		name:   "macvlan",
+		before: []netstate.Object{lowLink},
+		link:   fields{Name: "m0", LinkKind: "macvlan", Parent: new("low"), MACVLAN: &netstate.MACVLAN{Mode: new("bridge"), BroadcastQueue: new(uint32(2000))}, MTU: new(uint32(1400)), MAC: new("02:00:00:00:03:01"), Up: new(true)},
+		updates: []fields{
+			{MACVLAN: &netstate.MACVLAN{Mode: new("private")}},
+			{MACVLAN: &netstate.MACVLAN{Mode: new("vepa"), BroadcastQueue: new(uint32(1000))}},
+			{MAC: new("02:00:00:00:03:02")},
+		},
+	},
+	{
+		name:   "vxlan",
+		before: []netstate.Object{lowLink},
+		link: fields{Name: "t0", LinkKind: "vxlan", Parent: new("low"), MTU: new(uint32(8950)), MAC: new("02:00:00:00:06:01"), VXLAN: &netstate.VXLAN{
+			ID: new(uint32(1<<24 - 1)), Port: new(uint16(4789)), Family: new("ipv4"), Local: new("192.0.2.5"), Remote: new("192.0.2.6"), Group: new("0.0.0.0"),
+			TTL: new(uint8(9)), Learning: new(false),
+		}},
+		updates: []fields{
+			{VXLAN: &netstate.VXLAN{Local: new("192.0.2.7")}},
+			{VXLAN: &netstate.VXLAN{Remote: new("192.0.2.8"), TTL: new(uint8(0)), Learning: new(true)}},
+			{VXLAN: &netstate.VXLAN{Remote: new("0.0.0.0"), Group: new("239.1.1.1")}},
+			{VXLAN: &netstate.VXLAN{Group: new("239.1.1.2"), Local: new("0.0.0.0")}},
+			{VXLAN: &netstate.VXLAN{Group: new("0.0.0.0")}},
+			{VXLAN: &netstate.VXLAN{Remote: new("192.0.2.8"), TTL: new(uint8(255))}, MTU: new(uint32(1400))},
+			{Up: new(true)},
+			{MAC: new("02:00:00:00:06:02")},
+		},
+	},
+	{
+		name: "vxlan without a parent",
+		link: fields{Name: "t0", LinkKind: "vxlan", Parent: new(""), Up: new(true), VXLAN: &netstate.VXLAN{
+			ID: new(uint32(0)), Port: new(uint16(8472)), Family: new("ipv4"), Local: new("0.0.0.0"), Remote: new("0.0.0.0"), Group: new("0.0.0.0"),
+			TTL: new(uint8(0)), Learning: new(true),
+		}},
+		updates: []fields{{MTU: new(uint32(9000))}},
+	},
+	{
+		name: "bridge",
+		link: fields{Name: "br0", LinkKind: "bridge", Bridge: &netstate.Bridge{VLANFiltering: new(true), DefaultPVID: new(uint16(5))}, MTU: new(uint32(1400)), MAC: new("02:00:00:00:04:01"), Up: new(true)},
+		updates: []fields{
+			{Bridge: &netstate.Bridge{DefaultPVID: new(uint16(0))}},
+			{Bridge: &netstate.Bridge{VLANFiltering: new(false), DefaultPVID: new(uint16(1))}},
+			{MTU: new(uint32(9000))},
+		},
+	},
+	{
+		name: "veth",
+		link: fields{Name: "e0", LinkKind: "veth", Veth: &netstate.Veth{Peer: new("e1")}, MTU: new(uint32(1400)), MAC: new("02:00:00:00:05:01"), Up: new(true)},
+		updates: []fields{
+			{MTU: new(uint32(1500))},
+			{MAC: new("02:00:00:00:05:02")},
+		},
+	},
+	{
+		name: "veth to the host",
+		link: fields{Name: "e0", LinkKind: "veth", Veth: &netstate.Veth{Peer: new("host:plabc")}, MTU: new(uint32(1400)), Up: new(true)},
+	},
+	{
+		name:   "on the host",
+		link:   fields{Name: "host:br0", LinkKind: "bridge", Up: new(true)},
+		before: []netstate.Object{dummy("host:d0")},
+	},
+}
+
+// TestLinkKinds creates each link, observes it, makes each of the changes and reverses
+// it, and deletes the link.
 func TestLinkKinds(t *testing.T) {
-	type fields = netstate.Link
-	parent := up(netstate.Link{Name: "low", LinkKind: "dummy", MTU: new(uint32(9000))})
-	for _, tc := range []struct {
-		name    string
-		before  []netstate.Object
-		link    netstate.Link
-		updates []netstate.Link // names are filled in
-	}{
-		{
-			name: "dummy",
-			link: fields{Name: "d0", LinkKind: "dummy", MTU: new(uint32(1400)), MAC: new("02:00:00:00:00:01"), TxQueueLen: new(uint32(77)), Up: new(true), Promisc: new(true), AllMulti: new(true), Alias: new("so called")},
-			updates: []fields{
-				{MTU: new(uint32(2000))},
-				{MAC: new("02:00:00:00:00:02")},
-				{TxQueueLen: new(uint32(500))},
-				{Promisc: new(false)},
-				{AllMulti: new(false)},
-				{Alias: new("")},
-				{Alias: new("another")},
-				{Up: new(false)},
-				{MTU: new(uint32(1500)), MAC: new("02:00:00:00:00:03"), TxQueueLen: new(uint32(1000)), Promisc: new(true), AllMulti: new(true), Alias: new("all"), Up: new(true)},
-			},
-		},
-		{
-			name:   "vlan",
-			before: []netstate.Object{parent},
-			link:   fields{Name: "v.100", LinkKind: "vlan", Parent: new("low"), VLAN: &netstate.VLAN{ID: new(uint16(100)), Protocol: new("802.1q")}, MTU: new(uint32(1400)), MAC: new("02:00:00:00:01:01"), Up: new(true)},
-			updates: []fields{
-				{MTU: new(uint32(9000))},
-				{MAC: new("02:00:00:00:01:02")},
-				{Up: new(false)},
-			},
-		},
-		{
-			name:   "vlan 802.1ad",
-			before: []netstate.Object{parent},
-			link:   fields{Name: "q", LinkKind: "vlan", Parent: new("low"), VLAN: &netstate.VLAN{ID: new(uint16(4094)), Protocol: new("802.1ad")}},
-		},
-		{
-			name: "bond",
-			link: fields{Name: "b0", LinkKind: "bond", MTU: new(uint32(9000)), MAC: new("02:00:00:00:02:01"), Up: new(true), Bond: &netstate.Bond{
-				Mode: new("active-backup"), FailOverMAC: new("active"), MIIMonMillis: new(uint32(100)), UpDelayMillis: new(uint32(200)), DownDelayMillis: new(uint32(300)),
-				XmitHashPolicy: new("layer3+4"), MinLinks: new(uint32(1)), AllPortsActive: new(true),
-			}},
-			updates: []fields{
-				{Bond: &netstate.Bond{MIIMonMillis: new(uint32(50)), UpDelayMillis: new(uint32(0)), DownDelayMillis: new(uint32(100))}},
-				{Bond: &netstate.Bond{XmitHashPolicy: new("vlan+srcmac")}},
-				{Bond: &netstate.Bond{MinLinks: new(uint32(0)), AllPortsActive: new(false)}},
-				{Bond: &netstate.Bond{MIIMonMillis: new(uint32(0)), UpDelayMillis: new(uint32(0)), DownDelayMillis: new(uint32(0))}},
-				{Bond: &netstate.Bond{ARPIntervalMs: new(uint32(1000)), ARPIPTargets: []string{"192.0.2.1", "192.0.2.2"}}},
-				{Bond: &netstate.Bond{ARPIPTargets: []string{"192.0.2.3"}}},
-				{Bond: &netstate.Bond{ARPIntervalMs: new(uint32(0)), ARPIPTargets: []string{}, MIIMonMillis: new(uint32(100))}},
-				{Up: new(false)},
-				{Bond: &netstate.Bond{FailOverMAC: new("follow")}},
-				{Bond: &netstate.Bond{Mode: new("802.3ad"), FailOverMAC: new("none")}},
-				{Bond: &netstate.Bond{LACPRate: new("fast"), ADSelect: new("count")}},
-				{MAC: new("02:00:00:00:02:02"), MTU: new(uint32(1500)), Up: new(true)},
-			},
-		},
-		{
-			name: "bond balance-alb",
-			link: fields{Name: "b1", LinkKind: "bond", Bond: &netstate.Bond{Mode: new("balance-alb"), TLBDynamicLB: new(false)}},
-			updates: []fields{
-				{Bond: &netstate.Bond{TLBDynamicLB: new(true)}},
-				{Bond: &netstate.Bond{Mode: new("balance-tlb")}},
-				{Bond: &netstate.Bond{Mode: new("broadcast")}},
-				{Bond: &netstate.Bond{Mode: new("balance-xor")}},
-				{Bond: &netstate.Bond{Mode: new("balance-rr")}},
-			},
-		},
-		{
-			name: "bond 802.3ad",
-			link: fields{Name: "b2", LinkKind: "bond", Up: new(true), Bond: &netstate.Bond{Mode: new("802.3ad"), MIIMonMillis: new(uint32(100)), LACPRate: new("fast"), ADSelect: new("bandwidth")}},
-		},
-		{
-			name: "bond with ARP monitoring",
-			link: fields{Name: "b3", LinkKind: "bond", Bond: &netstate.Bond{Mode: new("active-backup"), ARPIntervalMs: new(uint32(500)), ARPIPTargets: []string{"192.0.2.1"}}},
-		},
-		{
-			name:    "vrf",
-			link:    fields{Name: "blue", LinkKind: "vrf", VRF: &netstate.VRF{Table: new(uint32(1001))}, Up: new(true)},
-			updates: []fields{{Up: new(false)}},
-		},
-		{
-			name:   "ipvlan",
-			before: []netstate.Object{parent},
-			link:   fields{Name: "i0", LinkKind: "ipvlan", Parent: new("low"), IPVLAN: &netstate.IPVLAN{Mode: new("l3"), Flag: new("private")}, MTU: new(uint32(1400)), Up: new(true)},
-			updates: []fields{
-				{IPVLAN: &netstate.IPVLAN{Mode: new("l2")}},
-				{IPVLAN: &netstate.IPVLAN{Mode: new("l3s"), Flag: new("vepa")}},
-				{IPVLAN: &netstate.IPVLAN{Flag: new("bridge")}},
-				{MTU: new(uint32(1500))},
-			},
-		},
-		{
-			name:   "macvlan",
-			before: []netstate.Object{parent},
-			link:   fields{Name: "m0", LinkKind: "macvlan", Parent: new("low"), MACVLAN: &netstate.MACVLAN{Mode: new("bridge"), BroadcastQueue: new(uint32(2000))}, MTU: new(uint32(1400)), MAC: new("02:00:00:00:03:01"), Up: new(true)},
-			updates: []fields{
-				{MACVLAN: &netstate.MACVLAN{Mode: new("private")}},
-				{MACVLAN: &netstate.MACVLAN{Mode: new("vepa"), BroadcastQueue: new(uint32(1000))}},
-				{MAC: new("02:00:00:00:03:02")},
-			},
-		},
-		{
-			name:   "vxlan",
-			before: []netstate.Object{parent},
-			link: fields{Name: "t0", LinkKind: "vxlan", Parent: new("low"), MTU: new(uint32(8950)), MAC: new("02:00:00:00:06:01"), VXLAN: &netstate.VXLAN{
-				ID: new(uint32(1<<24 - 1)), Port: new(uint16(4789)), Family: new("ipv4"), Local: new("192.0.2.5"), Remote: new("192.0.2.6"), Group: new("0.0.0.0"),
-				TTL: new(uint8(9)), Learning: new(false),
-			}},
-			updates: []fields{
-				{VXLAN: &netstate.VXLAN{Local: new("192.0.2.7")}},
-				{VXLAN: &netstate.VXLAN{Remote: new("192.0.2.8"), TTL: new(uint8(0)), Learning: new(true)}},
-				{VXLAN: &netstate.VXLAN{Remote: new("0.0.0.0"), Group: new("239.1.1.1")}},
-				{VXLAN: &netstate.VXLAN{Group: new("239.1.1.2"), Local: new("0.0.0.0")}},
-				{VXLAN: &netstate.VXLAN{Group: new("0.0.0.0")}},
-				{VXLAN: &netstate.VXLAN{Remote: new("192.0.2.8"), TTL: new(uint8(255))}, MTU: new(uint32(1400))},
-				{Up: new(true)},
-				{MAC: new("02:00:00:00:06:02")},
-			},
-		},
-		{
-			name: "vxlan without a parent",
-			link: fields{Name: "t0", LinkKind: "vxlan", Parent: new(""), Up: new(true), VXLAN: &netstate.VXLAN{
-				ID: new(uint32(0)), Port: new(uint16(8472)), Family: new("ipv4"), Local: new("0.0.0.0"), Remote: new("0.0.0.0"), Group: new("0.0.0.0"),
-				TTL: new(uint8(0)), Learning: new(true),
-			}},
-			updates: []fields{{MTU: new(uint32(9000))}},
-		},
-		{
-			name: "bridge",
-			link: fields{Name: "br0", LinkKind: "bridge", Bridge: &netstate.Bridge{VLANFiltering: new(true), DefaultPVID: new(uint16(5))}, MTU: new(uint32(1400)), MAC: new("02:00:00:00:04:01"), Up: new(true)},
-			updates: []fields{
-				{Bridge: &netstate.Bridge{DefaultPVID: new(uint16(0))}},
-				{Bridge: &netstate.Bridge{VLANFiltering: new(false), DefaultPVID: new(uint16(1))}},
-				{MTU: new(uint32(9000))},
-			},
-		},
-		{
-			name: "veth",
-			link: fields{Name: "e0", LinkKind: "veth", Veth: &netstate.Veth{Peer: new("e1")}, MTU: new(uint32(1400)), MAC: new("02:00:00:00:05:01"), Up: new(true)},
-			updates: []fields{
-				{MTU: new(uint32(1500))},
-				{MAC: new("02:00:00:00:05:02")},
-			},
-		},
-		{
-			name: "veth to the host",
-			link: fields{Name: "e0", LinkKind: "veth", Veth: &netstate.Veth{Peer: new("host:plabc")}, MTU: new(uint32(1400)), Up: new(true)},
-		},
-		{
-			name:   "on the host",
-			link:   fields{Name: "host:br0", LinkKind: "bridge", Up: new(true)},
-			before: []netstate.Object{dummy("host:d0")},
-		},
-	} {
+	for _, tc := range linkRows {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newBench(t)
 			b.create(tc.before...)

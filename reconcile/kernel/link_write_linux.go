@@ -413,30 +413,23 @@ func (s *Sandbox) explainCreate(ctx context.Context, l netstate.Link, err error)
 	if unknownKind(err) {
 		return because(fault.Unsupported, err, "the kernel has no links of kind %q: install the module that modprobe finds as rtnl-link-%s", l.LinkKind, l.LinkKind)
 	}
-	if l.VXLAN != nil && errors.Is(err, unix.EADDRINUSE) {
-		return portTaken(err, l)
-	}
-	if l.LinkKind != "vlan" || l.Parent == nil {
+	return s.explainKind(ctx, l, err)
+}
+
+// explainKind adds the reason that the kind of a link knows.
+func (s *Sandbox) explainKind(ctx context.Context, l netstate.Link, err error) error {
+	explain := linkKinds[l.LinkKind].explain
+	if explain == nil || l.OptionsKind() != l.LinkKind {
 		return err
 	}
-	parent, readErr := s.readLink(ctx, *l.Parent)
-	if readErr != nil {
-		return err
+	var parent netstate.Link
+	if l.LivesOn() != (netstate.Key{}) {
+		var readErr error
+		if parent, readErr = s.readLink(ctx, *l.Parent); readErr != nil {
+			parent = netstate.Link{}
+		}
 	}
-	switch {
-	case errors.Is(err, unix.ENETDOWN):
-		return because(fault.NotReady, err, "its parent %s is down", where(*l.Parent))
-	case !errors.Is(err, unix.EINVAL):
-		return err
-	case l.MTU != nil && parent.MTU != nil && *l.MTU > *parent.MTU:
-		return because(fault.Invalid, err, "mtu %d exceeds the %d of its parent %s", *l.MTU, *parent.MTU, where(*l.Parent))
-	case !parent.Carrier:
-		// igbvf_vlan_rx_add_vid: the physical function has sent the virtual one no
-		// clear-to-send since it was reset, and it has to be told the VLAN. A bond
-		// passes the refusal on.
-		return because(fault.NotReady, err, "its parent %s has no carrier yet (a virtual function without clear-to-send cannot take a VLAN)", where(*l.Parent))
-	}
-	return err
+	return explain(err, l, parent)
 }
 
 // unknownKind reports whether the kernel has no links of a kind, and could load no
@@ -450,13 +443,8 @@ func (s *Sandbox) explainExists(ctx context.Context, l netstate.Link, err error)
 	if _, e := s.readLink(ctx, l.Name); !errors.Is(e, unix.ENODEV) {
 		return err
 	}
-	switch {
-	case l.VLAN != nil && l.Parent != nil:
-		return because(fault.Conflict, err, "VLAN %d on %s exists already, if not here then in another namespace", deref(l.VLAN.ID), where(*l.Parent))
-	case l.VXLAN != nil:
-		return because(fault.Conflict, err, "VXLAN %d on UDP port %d exists already in this namespace, or was made in it and moved", deref(l.VXLAN.ID), deref(l.VXLAN.Port))
-	case l.Veth != nil && l.Veth.Peer != nil:
-		return because(fault.Conflict, err, "the name of its other end, %s, is taken", where(*l.Veth.Peer))
+	if taken := linkKinds[l.LinkKind].taken; taken != nil && l.OptionsKind() == l.LinkKind {
+		return because(fault.Conflict, err, "%s", taken(l))
 	}
 	return err
 }
@@ -469,14 +457,6 @@ func (s *Sandbox) explainUpdate(ctx context.Context, l netstate.Link, err error)
 		}
 	case errors.Is(err, unix.ENETDOWN):
 		return because(fault.NotReady, err, "the link below it is down")
-	case errors.Is(err, unix.EADDRINUSE) && l.Up != nil && *l.Up:
-		if have, e := s.readLink(ctx, l.Name); e == nil && have.VXLAN != nil {
-			return portTaken(err, have)
-		}
-	case errors.Is(err, unix.EINVAL) && l.MTU != nil:
-		if have, e := s.readLink(ctx, l.Name); e == nil && have.KindTraits().Overhead != nil {
-			return because(fault.Invalid, err, "mtu %d and %d bytes of headers are more than the link below it has", *l.MTU, have.KindTraits().Overhead(have))
-		}
 	case errors.Is(err, unix.ERANGE) && l.MTU != nil:
 		return because(fault.Invalid, err, "mtu %d is more than the link below it has", *l.MTU)
 	case errors.Is(err, unix.EADDRNOTAVAIL) && l.Master != nil && *l.Master != "":
@@ -485,6 +465,10 @@ func (s *Sandbox) explainUpdate(ctx context.Context, l netstate.Link, err error)
 		return refusedMAC(*l.MAC, err)
 	case errors.Is(err, unix.EBUSY) && l.MAC != nil:
 		return because(fault.NotReady, err, "mac %s: its driver takes a new address only while the link is down", *l.MAC)
+	default:
+		if have, e := s.readLink(ctx, l.Name); e == nil {
+			return s.explainKind(ctx, netstate.Merge(have, l), err)
+		}
 	}
 	return err
 }

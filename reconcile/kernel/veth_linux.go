@@ -1,6 +1,8 @@
 package kernel
 
 import (
+	"fmt"
+
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -26,4 +28,8 @@ func encodeVeth(e *infoData, l netstate.Link) {
 	if e.peer != nil {
 		peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(e.peer.ns.Fd())))
 	}
+}
+
+func vethTaken(l netstate.Link) string {
+	return fmt.Sprintf("the name of its other end, %s, is taken", where(deref(l.Veth.Peer)))
 }

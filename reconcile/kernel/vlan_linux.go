@@ -1,10 +1,14 @@
 package kernel
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 var vlanProtocols = words{unix.ETH_P_8021Q: "802.1q", unix.ETH_P_8021AD: "802.1ad"}
@@ -42,4 +46,27 @@ func encodeVLAN(e *infoData, l netstate.Link) {
 		}
 		e.bytes(nl.IFLA_VLAN_PROTOCOL, nl.BEUint16Attr(uint16(n)))
 	}
+}
+
+func vlanTaken(l netstate.Link) string {
+	return fmt.Sprintf("VLAN %d on %s exists already, if not here then in another namespace", deref(l.VLAN.ID), where(*l.Parent))
+}
+
+func explainVLAN(err error, l, parent netstate.Link) error {
+	switch {
+	case parent.Name == "":
+		return err
+	case errors.Is(err, unix.ENETDOWN):
+		return because(fault.NotReady, err, "its parent %s is down", where(*l.Parent))
+	case !errors.Is(err, unix.EINVAL):
+		return err
+	case l.MTU != nil && parent.MTU != nil && *l.MTU > *parent.MTU:
+		return because(fault.Invalid, err, "mtu %d exceeds the %d of its parent %s", *l.MTU, *parent.MTU, where(*l.Parent))
+	case !parent.Carrier:
+		// igbvf_vlan_rx_add_vid: the physical function has sent the virtual one no
+		// clear-to-send since it was reset, and it has to be told the VLAN. A bond
+		// passes the refusal on.
+		return because(fault.NotReady, err, "its parent %s has no carrier yet (a virtual function without clear-to-send cannot take a VLAN)", where(*l.Parent))
+	}
+	return err
 }

@@ -1,9 +1,12 @@
 package kernel
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 
 	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -106,8 +109,17 @@ func unspecified(text string) bool {
 	return err == nil && a.IsUnspecified()
 }
 
-// portTaken explains why a tunnel does not come up: its socket is opened then
-// (vxlan_open).
-func portTaken(err error, l netstate.Link) error {
-	return because(fault.Conflict, err, "UDP port %d is used by another socket of its namespace", deref(l.VXLAN.Port))
+func vxlanTaken(l netstate.Link) string {
+	return fmt.Sprintf("VXLAN %d on UDP port %d exists already in this namespace, or was made in it and moved", deref(l.VXLAN.ID), deref(l.VXLAN.Port))
+}
+
+func explainVXLAN(err error, l, parent netstate.Link) error {
+	overhead := l.KindTraits().Overhead(l)
+	switch {
+	case errors.Is(err, unix.EADDRINUSE): // its socket is opened when it comes up (vxlan_open)
+		return because(fault.Conflict, err, "UDP port %d is used by another socket of its namespace", deref(l.VXLAN.Port))
+	case errors.Is(err, unix.EINVAL) && l.MTU != nil && parent.MTU != nil && *l.MTU+overhead > *parent.MTU:
+		return because(fault.Invalid, err, "mtu %d and %d bytes of headers exceed the %d of its parent %s", *l.MTU, overhead, *parent.MTU, where(*l.Parent))
+	}
+	return err
 }
