@@ -30,6 +30,9 @@ type Request struct {
 	// Kept says that all of this topology was applied in this sandbox before, perhaps
 	// by an earlier version: see Planner.Kept.
 	Kept bool
+	// AppliedBefore says that all of this topology was applied for the same user in an
+	// earlier sandbox, before a reboot: it is refused no more than one that is kept.
+	AppliedBefore bool
 	// Prepared says that steps which give device nodes are made elsewhere, and are only
 	// verified here.
 	Prepared bool

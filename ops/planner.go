@@ -133,11 +133,12 @@ func (p *Planner) Owned(k netstate.Key) bool {
 	return slices.ContainsFunc(p.req.Owned, func(c netstate.Change) bool { return c.Key() == k && c.Before == nil })
 }
 
-// Kept reports whether all of the topology was applied in this sandbox before. What
-// the kernel takes and we refuse is refused only where it is not: a version that
-// refuses more than the one before it would otherwise repair nothing any more in a
-// pod that runs.
-func (p *Planner) Kept() bool { return p.req.Kept }
+// Kept reports whether all of the topology was applied before in this sandbox, or in
+// the one that the pod had before a reboot. What the kernel takes and we refuse is
+// refused only where it is not: a version that refuses more than the one before it
+// would otherwise repair nothing any more in a pod that runs, and keep it from starting
+// again.
+func (p *Planner) Kept() bool { return p.req.Kept || p.req.AppliedBefore }
 
 // Foreign reports whether the object is observed and the record does not say
 // that we made it.
@@ -451,7 +452,7 @@ func (p *Planner) want(o netstate.Object, adopt bool) error {
 // prepared verifies what a step wants that was made elsewhere. In a sandbox that has
 // been applied it is left to whoever made it to check and repair it.
 func (p *Planner) prepared(o netstate.Object) error {
-	if p.Kept() {
+	if p.req.Kept {
 		return nil
 	}
 	have, ok := p.view.Get(o.Key())

@@ -185,7 +185,7 @@ func (p *pass) makePlan(ctx context.Context) (*ops.Plan, error) {
 	return p.r.opts.Registry.Plan(ctx, ops.Request{
 		Topology: p.sandbox.Topology, Netns: p.sandbox.Netns, Given: p.sandbox.Given, Prepared: p.sandbox.Prepared != "",
 		Have: p.snapshot, Owned: p.record.History, Interrupted: p.known && p.before.Phase == Applying,
-		Kept: p.sameTopology(),
+		Kept: p.sameTopology(), AppliedBefore: p.sandbox.AppliedBefore,
 	})
 }
 

@@ -20,6 +20,9 @@ type Sandbox struct {
 	// Prepared is the sandbox that has made the steps which give device nodes, before
 	// there was this namespace. Here they are only verified. "" if there is none.
 	Prepared SandboxID `json:"prepared,omitempty"`
+	// AppliedBefore is known to whoever attaches the sandbox, see ops.Request. Once it is
+	// applied its own record says so.
+	AppliedBefore bool `json:"-"`
 }
 
 // NetnsID identifies a network namespace beyond its path, at which another one may be

@@ -73,6 +73,18 @@ func TestTopologyOfEarlierVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.mustEqual(start, path, "after the release")
+
+	// After a reboot the pod's sandbox is a new one, and its claim's record says that it
+	// had this topology.
+	sb.AppliedBefore = true
+	if _, err := r.Ensure(ctxFor(t), sb); err != nil {
+		t.Fatal("after a reboot:", err)
+	}
+	l.inSync(l.engine(nil), sb.ID)
+	if _, err := r.Release(ctxFor(t), sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	l.mustEqual(start, path, "after the second release")
 }
 
 // recordApplied writes the record of a sandbox whose topology was applied, and of

@@ -190,6 +190,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	k.mu.Unlock()
 	defer k.endAttempts(ctx)
 	k.forgetEarlierBoots(ctx)
+	k.noteAttached(ctx) // an update that cannot go on returns to what was attached
 	k.finishUpdates(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -210,6 +211,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			return
 		case <-sweep.C:
 			k.sweep()
+			k.noteAttached(ctx)
 			k.finishUpdates(ctx)
 		}
 	}

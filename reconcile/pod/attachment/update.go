@@ -131,6 +131,45 @@ func (k *Keeper) finishUpdates(ctx context.Context) {
 	}
 }
 
+// noteAttached records durably which generations running pods have. That is not done
+// when they are attached, as pods wait then: it is for a later version, which notes it
+// itself when it starts.
+func (k *Keeper) noteAttached(ctx context.Context) {
+	for _, e := range k.list() {
+		if !unnoted(&e) || k.attaching(e.UID) {
+			continue
+		}
+		within, cancel := context.WithTimeout(ctx, k.ReleaseTimeout)
+		err := k.noteAttachedOf(within, e.UID)
+		cancel()
+		if err != nil && fault.Of(err) != fault.Gone {
+			k.Log.Warn("cannot record that a claim is attached", "claim", e.Namespace+"/"+e.Name, "kind", fault.Of(err), "error", err)
+		}
+	}
+}
+
+func (k *Keeper) noteAttachedOf(ctx context.Context, uid types.UID) error {
+	e, known, unlock, err := k.hold(ctx, uid)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if !known || !unnoted(&e) {
+		return nil
+	}
+	for i := range e.Topologies {
+		e.Topologies[i].Attached = e.Topologies[i].Object.Generation
+	}
+	return k.Store.Put(e.Claim)
+}
+
+// unnoted reports whether the pod of a claim has a generation that is not recorded as
+// attached. While it is updated it had the earlier one.
+func unnoted(e *claims.Entry) bool {
+	return attachedIn(e) != nil &&
+		slices.ContainsFunc(e.Topologies, func(t claims.Topology) bool { return t.Attached != t.Object.Generation })
+}
+
 // attachedIn returns the sandbox of the claim, nil for none.
 func attachedIn(e *claims.Entry) *claims.Sandbox {
 	i := slices.IndexFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached })

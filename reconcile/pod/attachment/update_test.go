@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -244,4 +245,48 @@ func TestUpdateKilled(t *testing.T) {
 		w.ok(w.Attach(t.Context(), w.sandbox("s2", 2)))
 		w.wantGeneration("a", "s2", "t1", 1, false)
 	})
+}
+
+// TestAttachedBefore: the record of a claim says which generation its pod had. After a
+// reboot, and when an update is undone, the engine is told so; of another generation it
+// is not.
+func TestAttachedBefore(t *testing.T) {
+	synctest.Test(t, testAttachedBefore)
+}
+
+func testAttachedBefore(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("a", "t1")
+	dir := filepath.Dir(string(w.gate))
+	before := func(sandbox string) bool {
+		e, _, err := w.store.Get("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.held[e.SandboxID(sandbox, e.Topology("t1"))].Sandbox.AppliedBefore
+	}
+	w.ok(w.Attach(t.Context(), w.sandbox("s1", 1)))
+	if before("s1") {
+		t.Error("it was never attached before")
+	}
+	w.fails = map[int64]bool{2: true}
+	w.interrupted("a", "t1", 2)
+	w.run()
+	w.wantGeneration("a", "s1", "t1", 1, false)
+	if !before("s1") {
+		t.Error("the update was undone, and the engine not told that the pod had this generation")
+	}
+	w.restart(dir, "next")
+	w.ok(w.Attach(t.Context(), w.sandbox("s2", 2)))
+	if !before("s2") {
+		t.Error("after a reboot the engine is not told that the pod had this generation")
+	}
+	w.restart(dir, "after")
+	w.fails = nil
+	w.ok(w.Update(t.Context(), "a", edited("t1", 3)))
+	w.ok(w.Attach(t.Context(), w.sandbox("s3", 3)))
+	w.wantGeneration("a", "s3", "t1", 3, false)
+	if before("s3") {
+		t.Error("the pod did not have the edited topology")
+	}
 }

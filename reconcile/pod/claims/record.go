@@ -50,6 +50,9 @@ type Topology struct {
 	// Prepared says that steps which give device nodes are made before there is a
 	// sandbox, see Preparation.
 	Prepared bool `json:"prepared,omitempty"`
+	// Attached is the generation that the pod has had attached, 0 for none. A later
+	// version that would refuse it attaches it again after a reboot.
+	Attached int64 `json:"attached,omitempty"`
 }
 
 // OnePF returns remarks on devices that fail together although the topology joins them
@@ -189,6 +192,7 @@ func (c *Claim) SandboxOf(t *Topology, o *v1alpha1.NetworkTopology, sandbox, net
 		}
 	}
 	sb := reconcile.Sandbox{ID: c.SandboxID(sandbox, t), Netns: netns, Topology: decoded, Given: given}
+	sb.AppliedBefore = t.Attached != 0 && t.Attached == o.Generation
 	if t.Prepared {
 		sb.Prepared = reconcile.IDOfPreparation(string(c.UID), t.Object.Name)
 	}

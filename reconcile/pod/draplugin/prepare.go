@@ -94,8 +94,14 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 	}
 	c := claims.Claim{UID: d.rc.UID, Namespace: d.rc.Namespace, Name: d.rc.Name, Pod: d.pod, Prepared: d.Now().UTC()}
 	if known {
-		// The claim outlived its pod. What was decided for it stays.
-		c.Topologies = e.Topologies
+		// The claim outlived its pod. What was decided for it stays, but was not attached
+		// in this pod.
+		c.Topologies = slices.Clone(e.Topologies)
+		for i := range c.Topologies {
+			if e.Pod.UID != d.pod.UID {
+				c.Topologies[i].Attached = 0
+			}
+		}
 	} else if c.Topologies, err = d.resolve(ctx, claim.SourceOf("ResourceClaim", d.rc), d.assigned); err != nil {
 		return nil, err
 	}
