@@ -16,14 +16,14 @@ func BenchmarkDiscover(b *testing.B) {
 }
 
 func BenchmarkCompile(b *testing.B) {
-	expr := cel(b, seedVF0)
+	expr := cel(b, selectVF0)
 	for b.Loop() {
 		compile(b, expr)
 	}
 }
 
 func BenchmarkFirst(b *testing.B) {
-	all, s := devices(b, "stack"), compile(b, cel(b, seedVF0))
+	all, s := devices(b, "stack"), compile(b, cel(b, selectVF0))
 	for b.Loop() {
 		if _, err := inventory.First(b.Context(), all, s, nil); err != nil {
 			b.Fatal(err)

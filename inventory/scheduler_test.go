@@ -63,7 +63,7 @@ func schedule(t *testing.T, expr string, devices []inventory.Device, taken map[s
 // TestAsTheScheduler holds First to the allocator of kube-scheduler: what one
 // node would give a pod here is what the cluster gives it.
 func TestAsTheScheduler(t *testing.T) {
-	for _, block := range []string{seedVF0, seedVF1, seedGPU, seedOVN, seedUplink, seedLocalnet} {
+	for _, block := range []string{selectVF0, selectVF1, selectGPU, selectOVN, selectUplink, selectLocalnet} {
 		for _, node := range []string{"igb", "stack", "mlx5", "ovn", "others"} {
 			expr, all, taken := cel(t, block), devices(t, node), map[string]bool{}
 			for range 3 {

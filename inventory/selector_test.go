@@ -16,35 +16,35 @@ import (
 
 // Selectors as users write them in a NetworkTopology.
 const (
-	seedVF0 = `
+	selectVF0 = `
 cel: >-
   device.driver == "dra.networking" &&
   device.attributes["dra.networking"].pfName == "enp3s0f0" &&
   device.attributes["dra.networking"].rdma == true
 `
-	seedVF1 = `
+	selectVF1 = `
 cel: >-
   device.driver == "dra.networking" &&
   device.attributes["dra.networking"].pfName == "enp3s0f1" &&
   device.attributes["dra.networking"].rdma == true
 `
-	seedGPU = `
+	selectGPU = `
 cel: >-
   device.driver == "gpu.nvidia.com" &&
   device.attributes["gpu.nvidia.com"].productName == "H100"
 `
-	seedOVN = `
+	selectOVN = `
 cel: >-
   device.driver == "dra.networking" &&
   device.attributes["dra.networking"].type == "vf" &&
   device.attributes["dra.networking"].pfName == "enp5s0f0"
 `
-	seedUplink = `
+	selectUplink = `
 cel: >-
   device.attributes["dra.networking"].type == "pf" &&
   device.attributes["dra.networking"].ifName == "enp6s0f0"
 `
-	seedLocalnet = `
+	selectLocalnet = `
 cel: >-
   device.driver == "dra.networking" &&
   device.attributes["dra.networking"].physicalNetworkName == "localnet1"
@@ -75,15 +75,15 @@ func TestSeedSelectors(t *testing.T) {
 		node, name, block string
 		want              []string
 	}{
-		{"mlx5", "2.4 vf0", seedVF0, []string{"0000:03:00.2", "0000:03:00.3"}},
-		{"mlx5", "2.4 vf1", seedVF1, []string{"0000:03:01.2", "0000:03:01.3"}},
-		{"mlx5", "6.2 gpu", seedGPU, nil},
-		{"igb", "2.4 vf0 without RDMA", seedVF0, nil},
-		{"stack", "2.4 vf0 with one soft RDMA device", seedVF0, []string{"0000:01:10.0"}},
-		{"ovn", "9b.2 ovn-vf", seedOVN, []string{"0000:05:01.0", "0000:05:01.1"}},
-		{"ovn", "9b.3 localnet-uplink", seedUplink, []string{"0000:06:00.0"}},
-		{"ovn", "9b.3 localnet-port", seedLocalnet, []string{"0000:06:00.0"}},
-		{"others", "9b.3 localnet-port", seedLocalnet, nil},
+		{"mlx5", "vf0", selectVF0, []string{"0000:03:00.2", "0000:03:00.3"}},
+		{"mlx5", "vf1", selectVF1, []string{"0000:03:01.2", "0000:03:01.3"}},
+		{"mlx5", "gpu", selectGPU, nil},
+		{"igb", "vf0 without RDMA", selectVF0, nil},
+		{"stack", "vf0 with one soft RDMA device", selectVF0, []string{"0000:01:10.0"}},
+		{"ovn", "ovn-vf", selectOVN, []string{"0000:05:01.0", "0000:05:01.1"}},
+		{"ovn", "localnet-uplink", selectUplink, []string{"0000:06:00.0"}},
+		{"ovn", "localnet-port", selectLocalnet, []string{"0000:06:00.0"}},
+		{"others", "localnet-port", selectLocalnet, nil},
 	} {
 		t.Run(c.node+" "+c.name, func(t *testing.T) {
 			s := compile(t, cel(t, c.block))
@@ -177,7 +177,7 @@ func TestMatch(t *testing.T) {
 // every attribute of ours.
 func TestPassesOver(t *testing.T) {
 	for expr, want := range map[string]bool{
-		cel(t, seedVF0): true,
+		cel(t, selectVF0): true,
 		`device.attributes["dra.networking"].?rdma.orValue(false)`: true,
 		`device.attributes["dra.networking"].type == "pf"`:         false, // an error
 		`device.driver != "x"`:                                     false, // yes
@@ -197,24 +197,24 @@ func TestFirst(t *testing.T) {
 		taken            []string
 		want             string // device ID, or the whole error
 	}{
-		{"in order", "mlx5", cel(t, seedVF0), nil, "0000:03:00.2"},
-		{"skips what is taken", "mlx5", cel(t, seedVF0), []string{"0000:03:00.2"}, "0000:03:00.3"},
+		{"in order", "mlx5", cel(t, selectVF0), nil, "0000:03:00.2"},
+		{"skips what is taken", "mlx5", cel(t, selectVF0), []string{"0000:03:00.2"}, "0000:03:00.3"},
 		{"skips what the host uses", "stack", `device.attributes["dra.networking"].pfName == "enp3s0f1"`, nil, "0000:02:10.4"},
 		{"skips what cannot be evaluated", "mlx5", `device.attributes["dra.networking"].numaNode > 3`, nil, "0000:41:00.0"},
 		{"skips devices without the attribute", "others", `device.attributes["dra.networking"].numaNode == 0`, nil, "0000:08:00.0"},
 		{
-			"all taken", "mlx5", cel(t, seedVF0),
+			"all taken", "mlx5", cel(t, selectVF0),
 			[]string{"0000:03:00.2", "0000:03:00.3"},
 			"no free device matches `device.driver == \"dra.networking\" && device.attributes[\"dra.networking\"].pfName == \"enp3s0f0\" && device.attributes[\"dra.networking\"].rdma == true`: " +
 				"7 devices, 2 in use, 0 kept by the host; matching but not free: pci-0000-03-00-2 (in use), pci-0000-03-00-3 (in use)",
 		},
 		{
-			"kept by the host", "ovn", cel(t, seedLocalnet), nil,
+			"kept by the host", "ovn", cel(t, selectLocalnet), nil,
 			"no free device matches `device.driver == \"dra.networking\" && device.attributes[\"dra.networking\"].physicalNetworkName == \"localnet1\"`: " +
 				"9 devices, 0 in use, 6 kept by the host; matching but not free: pci-0000-06-00-0 (openvswitch port of ovs-system)",
 		},
 		{
-			"near misses", "igb", cel(t, seedVF0), nil,
+			"near misses", "igb", cel(t, selectVF0), nil,
 			"no free device matches `device.driver == \"dra.networking\" && device.attributes[\"dra.networking\"].pfName == \"enp3s0f0\" && device.attributes[\"dra.networking\"].rdma == true`: " +
 				"10 devices, 0 in use, 0 kept by the host; pfName is \"enp3s0f0\" on 4, \"enp3s0f1\" on 4, \"\" on 2; rdma is false on 10",
 		},
@@ -263,7 +263,7 @@ func TestFirst(t *testing.T) {
 	t.Run("cancelled", func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("the hook's time is up"))
-		_, err := inventory.First(ctx, devices(t, "mlx5"), compile(t, cel(t, seedVF0)), nil)
+		_, err := inventory.First(ctx, devices(t, "mlx5"), compile(t, cel(t, selectVF0)), nil)
 		if err == nil || err.Error() != "select a device: the hook's time is up" {
 			t.Errorf("have %v", err)
 		}
@@ -273,7 +273,7 @@ func TestFirst(t *testing.T) {
 // TestSelectorConcurrent matches with one selector from many goroutines; it is
 // for the race detector.
 func TestSelectorConcurrent(t *testing.T) {
-	s, all := compile(t, cel(t, seedVF0)), devices(t, "mlx5")
+	s, all := compile(t, cel(t, selectVF0)), devices(t, "mlx5")
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -288,7 +288,7 @@ func TestSelectorConcurrent(t *testing.T) {
 // FuzzCompile: an error is one line that names the field; what compiles can be
 // evaluated and explained.
 func FuzzCompile(f *testing.F) {
-	for _, block := range []string{seedVF0, seedVF1, seedGPU, seedOVN, seedUplink, seedLocalnet} {
+	for _, block := range []string{selectVF0, selectVF1, selectGPU, selectOVN, selectUplink, selectLocalnet} {
 		f.Add(cel(f, block))
 	}
 	for _, expr := range []string{

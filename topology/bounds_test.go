@@ -99,7 +99,7 @@ func judge(t testing.TB, o *v1alpha1.NetworkTopology, set contract.Set) error {
 // of what may be sent.
 func TestBoundedRefusal(t *testing.T) {
 	const answer, garbage = 128 << 10, 256 << 20
-	set := seedSet(t)
+	set := testContracts(t)
 	for name, o := range hostile() {
 		t.Run(name, func(t *testing.T) {
 			var before, after runtime.MemStats
@@ -126,7 +126,7 @@ func TestBoundedRefusal(t *testing.T) {
 // TestMoreProblems holds that an answer says when it is not complete.
 func TestMoreProblems(t *testing.T) {
 	o := many(v1alpha1.Step{Type: "sriov", DependOn: []string{"nowhere-to-be-found"}})
-	err := judge(t, o, seedSet(t))
+	err := judge(t, o, testContracts(t))
 	lines := strings.Split(errString(err), "\n")
 	if want := `NetworkTopology "t": validation stopped after 64 problems: there may be more`; lines[len(lines)-1] != want {
 		t.Errorf("got  %s\nwant %s", lines[len(lines)-1], want)
@@ -138,7 +138,7 @@ func TestMoreProblems(t *testing.T) {
 
 // BenchmarkRefuse is what the worst topologies cost.
 func BenchmarkRefuse(b *testing.B) {
-	set := seedSet(b)
+	set := testContracts(b)
 	for name, o := range hostile() {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -107,7 +107,7 @@ func TestFromObject(t *testing.T) {
 	if err := json.Unmarshal(raw, &again); err != nil {
 		t.Fatal(err)
 	}
-	if err := topology.Validate(t.Context(), &again, seedSet(t)); err != nil {
+	if err := topology.Validate(t.Context(), &again, testContracts(t)); err != nil {
 		t.Errorf("read back from JSON: %v", err)
 	}
 
@@ -141,10 +141,10 @@ func TestValidateHostile(t *testing.T) {
 		}
 		knot.Steps = append(knot.Steps, s)
 	}
-	if err := topology.Validate(t.Context(), complete, seedSet(t)); err == nil || strings.Contains(err.Error(), "cycle") {
+	if err := topology.Validate(t.Context(), complete, testContracts(t)); err == nil || strings.Contains(err.Error(), "cycle") {
 		t.Errorf("the complete graph: %v", err)
 	}
-	err := topology.Validate(t.Context(), knot, seedSet(t))
+	err := topology.Validate(t.Context(), knot, testContracts(t))
 	if n := strings.Count(errString(err), "forms a cycle: s0 → s1 → s0"); n != 1 {
 		t.Errorf("%d cycles reported of the knot", n)
 	}
@@ -157,7 +157,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(header + "      {a: '{{ b.mac }}', c: &x [1], d: *x}\n  - {name: v, type: vlan, dependOn: [s], config: {id: 1, master: '{{ s.interfaceName }}'}}\n"))
 	f.Add([]byte("kind: Pod\napiVersion: v1\n---\n" + header + "      {}\n"))
 	f.Add([]byte(`{"apiVersion":"networking.dra.io/v1alpha1","kind":"NetworkTopology","metadata":{"name":"a"},"spec":{"steps":[{"name":"a","type":"sriov"},{"name":"b","type":"tuning","dependOn":["a","b"]}]}}`))
-	set := seedSet(f)
+	set := testContracts(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		top, err := topology.Decode(data)
 		if err != nil {

@@ -26,7 +26,7 @@ func TestTopologies(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no cases: %v", err)
 	}
-	set := seedSet(t)
+	set := testContracts(t)
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			archive, err := txtar.ParseFile(file)
@@ -101,7 +101,7 @@ func golden(t *testing.T, file string, a *txtar.Archive, got txtar.File) {
 func TestInvalidCarriesProblems(t *testing.T) {
 	err := topology.Validate(t.Context(), &topology.Topology{Name: "t", Steps: []topology.Step{
 		{Name: "v", Type: "vlan", Config: map[string]any{"id": 5000, "master": "eth0"}},
-	}}, seedSet(t))
+	}}, testContracts(t))
 	var inv *topology.Invalid
 	if !errors.As(fmt.Errorf("admit: %w", err), &inv) {
 		t.Fatalf("%T is no *Invalid", err)

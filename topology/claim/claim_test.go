@@ -77,7 +77,7 @@ func TestRequests(t *testing.T) {
 		}}},
 		{name: "alternatives for one step", spec: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{same, exactly("vf1", "ai-bonded-rdma-vf1")}}},
 		{
-			name: "seed 8.1", spec: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{exactly("vf0", "ai-bonded-rdma-vf0")}},
+			name: "one request for each root step", spec: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{exactly("vf0", "ai-bonded-rdma-vf0")}},
 			want: "NetworkTopology \"ai-bonded-rdma\" requires root step requests [vf0, vf1],\nbut ResourceClaimTemplate \"ai-gpu-bonded-rdma\" only provides requests [vf0].\nMissing: [vf1]",
 		},
 		{
@@ -171,7 +171,7 @@ func TestAllocated(t *testing.T) {
 	}{
 		{name: "both", results: results{result("vf0", "d0"), result("r/sub", "d1")}, config: config{class("vf0", "vf0"), class("vf1", "r")}},
 		{
-			name: "seed 8.2; config without requests is for all", results: results{result("vf0", "d0")}, config: config{class("vf0")},
+			name: "config without requests is for all", results: results{result("vf0", "d0")}, config: config{class("vf0")},
 			want: `NetworkTopology "ai-bonded-rdma" root step "vf1" has no matching device request in ResourceClaim "c". The ResourceClaim must contain a request named "vf1" with deviceClassName "ai-bonded-rdma-vf1".`,
 		},
 		{

@@ -225,7 +225,7 @@ func TestStops(t *testing.T) {
 // FuzzPolicy reads hostile files. What is valid can be evaluated, and makes no device
 // that the API server would refuse.
 func FuzzPolicy(f *testing.F) {
-	for _, file := range []string{"seed-9b.3", "networks"} {
+	for _, file := range []string{"shared-pf", "networks"} {
 		archive, err := txtar.ParseFile("testdata/decide/" + file + ".txtar")
 		if err != nil {
 			f.Fatal(err)

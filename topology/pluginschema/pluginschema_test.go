@@ -107,7 +107,7 @@ func TestSeed(t *testing.T) {
 		},
 	} {
 		t.Run(typ, func(t *testing.T) {
-			c, err := pluginschema.Contract(load(t, filepath.Join("testdata", "seed", typ+".yaml")))
+			c, err := pluginschema.Contract(load(t, filepath.Join("testdata", "published", typ+".yaml")))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -137,7 +137,7 @@ func TestPublishedSchemasDecode(t *testing.T) {
 		{"tuning", `{"routes":[{"destination":"10.0.0.0/8","via":"10.0.0.1"}]}`, `does not accept parameter "routes[0].via"`},
 	} {
 		t.Run(c.typ+" "+c.config, func(t *testing.T) {
-			read, err := pluginschema.Contract(load(t, filepath.Join("testdata", "seed", c.typ+".yaml")))
+			read, err := pluginschema.Contract(load(t, filepath.Join("testdata", "published", c.typ+".yaml")))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -220,7 +220,7 @@ func TestKnown(t *testing.T) {
 }
 
 func FuzzContract(f *testing.F) {
-	for _, dir := range []string{"seed", "built-in"} {
+	for _, dir := range []string{"published", "built-in"} {
 		files, err := filepath.Glob(filepath.Join("testdata", dir, "*.yaml"))
 		if err != nil {
 			f.Fatal(err)

@@ -37,7 +37,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-const seeds = "../../../topology/testdata/topology/"
+const topologies = "../../../topology/testdata/topology/"
 
 // bench is an API server with plumbline's chart in it, as far as it concerns
 // the controller.
@@ -265,7 +265,7 @@ func (b *bench) class(t *testing.T, name string) *resourceapi.DeviceClass {
 // write it.
 func publishedTopology(t *testing.T, name string) string {
 	t.Helper()
-	for _, f := range archive(t, seeds+name+".txtar") {
+	for _, f := range archive(t, topologies+name+".txtar") {
 		if f.Name == "topology.yaml" {
 			return string(f.Data)
 		}

@@ -109,7 +109,7 @@ func (b *bench) structural(t *testing.T) {
 }
 
 func (b *bench) publishedSchemas(t *testing.T) {
-	files, err := filepath.Glob("../../../topology/pluginschema/testdata/seed/*.yaml")
+	files, err := filepath.Glob("../../../topology/pluginschema/testdata/published/*.yaml")
 	if err != nil || len(files) != 6 {
 		t.Fatalf("%d files, %v", len(files), err)
 	}
@@ -143,9 +143,9 @@ func (b *bench) rules(t *testing.T) {
 		{"spec:\n", "spec:\n  driftPolicy: Ignore\n", `Unsupported value: "Ignore": supported values: "Repair", "Observe"`},
 		{"type: bond", "typ: bond", `unknown field "spec.steps[2].typ"`},
 	} {
-		manifest := publishedTopology(t, "seed-6.1-full")
+		manifest := publishedTopology(t, "full")
 		if !strings.Contains(manifest, c.from) {
-			t.Fatalf("the seed has no %q", c.from)
+			t.Fatalf("the manifest has no %q", c.from)
 		}
 		said := b.refused(t, strings.Replace(manifest, c.from, c.to, 1))
 		if !strings.Contains(said, c.want) {
@@ -219,7 +219,7 @@ func (b *bench) ready(t *testing.T, name string, want metav1.ConditionStatus) *t
 
 func (b *bench) flagship(t *testing.T) {
 	began := time.Now()
-	b.mustKubectl(t, publishedTopology(t, "seed-6.1-full"), "create", "--validate=strict", "-f", "-")
+	b.mustKubectl(t, publishedTopology(t, "full"), "create", "--validate=strict", "-f", "-")
 	o := b.ready(t, "ai-bonded-rdma", metav1.ConditionTrue)
 	t.Logf("programmed %s after kubectl create began", time.Since(began).Round(time.Millisecond))
 	want, err := os.ReadFile("testdata/classes.yaml")
@@ -428,7 +428,7 @@ func (b *bench) unknown(t *testing.T) {
 	if c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionValid); c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, `step type "rdma" is not supported yet`) {
 		t.Errorf("without a schema: %+v", c)
 	}
-	raw, err := os.ReadFile("../../../topology/pluginschema/testdata/seed/rdma.yaml")
+	raw, err := os.ReadFile("../../../topology/pluginschema/testdata/published/rdma.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -535,7 +535,7 @@ func (b *bench) register(t *testing.T) {
 	}
 	// The API server takes a moment to hear of webhooks.
 	b.asked(t)
-	b.mustKubectl(t, publishedTopology(t, "seed-6.1-full"), "create", "-f", "-")
+	b.mustKubectl(t, publishedTopology(t, "full"), "create", "-f", "-")
 	b.ready(t, "ai-bonded-rdma", metav1.ConditionTrue)
 }
 
@@ -543,7 +543,7 @@ func (b *bench) register(t *testing.T) {
 func (b *bench) asked(t *testing.T) {
 	t.Helper()
 	b.eventually(t, "the webhook is asked", func() error {
-		_, err := b.Kubectl(t.Context(), strings.NewReader(publishedTopology(t, "seed-9.3-broken-topology")), "create", "--dry-run=server", "-f", "-")
+		_, err := b.Kubectl(t.Context(), strings.NewReader(publishedTopology(t, "broken-topology")), "create", "--dry-run=server", "-f", "-")
 		if err == nil || !strings.Contains(err.Error(), "denied the request") {
 			return fmt.Errorf("said: %w", err)
 		}
@@ -564,17 +564,17 @@ func (b *bench) says(t *testing.T, manifest, want string) {
 }
 
 func (b *bench) refusedTopologies(t *testing.T) {
-	b.says(t, publishedTopology(t, "seed-9.3-broken-topology"), `
+	b.says(t, publishedTopology(t, "broken-topology"), `
   NetworkTopology "broken-topology", step "bond0":
     CNIPluginSchema "bond" requires at least 2 interfaces in prevResult,
     but step "bond0" depends on [vf0] which produces only 1 interface.
     Add another VF step to dependOn.`)
 	// The built-in vlan takes vlanId; the sentence is the same for another key.
-	b.says(t, strings.Replace(publishedTopology(t, "seed-9.3-bad-config"), "vlanId:", "vlanIdd:", 1), `
+	b.says(t, strings.Replace(publishedTopology(t, "bad-config"), "vlanId:", "vlanIdd:", 1), `
   NetworkTopology "bad-config", step "vlan100":
     CNIPluginSchema "vlan" does not accept parameter "vlanIdd".
     Did you mean "id"?`)
-	b.says(t, publishedTopology(t, "seed-9.2-bad-dpdk"), `
+	b.says(t, publishedTopology(t, "bad-dpdk"), `
   NetworkTopology "bad-dpdk", step "bond0":
     CNIPluginSchema "bond" requires at least 2 interfaces in prevResult,
     but dependency "dpdk-vf" uses plugin "vfio-pci" which produces 0 interfaces.

@@ -188,7 +188,7 @@ func (b *bench) policies(t *testing.T) {
 	all := []string{"01-10-0", "02-10-0", "02-10-2", "02-10-4", "02-10-6"}
 	m.offered(t, "without policies", all...)
 
-	// Seed 001: the functions have the network of their PF.
+	// The functions have the network of their PF.
 	b.mustKubectl(t, policy("physnet2", "{selector: {cel: "+ofPF("enp3s0f0")+"}, physicalNetworks: [{name: physnet2, vlan: 102}]}"), "create", "--validate=strict", "-f", "-")
 	b.mustKubectl(t, policy("physnet3", "{nodeSelector: {pool: b}, selector: {cel: "+ofPF("enp3s0f1")+"}, physicalNetworks: [{name: physnet3, vlan: 103}]}"), "create", "--validate=strict", "-f", "-")
 	m.offered(t, "with a network", "01-10-0@physnet2", "02-10-0", "02-10-2", "02-10-4", "02-10-6")
@@ -305,7 +305,7 @@ func (b *bench) policies(t *testing.T) {
 // publishedPolicy is the policy of the documentation, for an interface of the fixture.
 func publishedPolicy(t *testing.T) string {
 	t.Helper()
-	for _, f := range archive(t, "../../../topology/exposure/testdata/decide/seed-9b.3.txtar") {
+	for _, f := range archive(t, "../../../topology/exposure/testdata/decide/shared-pf.txtar") {
 		if f.Name == "policies.yaml" {
 			return string(f.Data)
 		}

@@ -259,7 +259,7 @@ func TestRefused(t *testing.T) {
 		// waits is how long it takes: what may pass by itself is waited for.
 		waits time.Duration
 	}{
-		{"seed 8.2", func(_ *given, rc *resourceapi.ResourceClaim) {
+		{"with config", func(_ *given, rc *resourceapi.ResourceClaim) {
 			rc.Status.Allocation.Devices.Results = rc.Status.Allocation.Devices.Results[:1]
 		}, fault.Invalid, `NetworkTopology "pair" root step "vf1" has no matching device request in ResourceClaim "claim-c1". The ResourceClaim must contain a request named "vf1" with deviceClassName "pair-vf1".`, 0},
 		{"two pods", func(_ *given, rc *resourceapi.ResourceClaim) {

@@ -6,9 +6,9 @@ import (
 	"github.com/plumbline/plumbline/topology/contract"
 )
 
-// seedSet holds the CNIPluginSchema examples of the original proposal, and two
-// types of our own for what the seed has no example of.
-func seedSet(t testing.TB) contract.Set {
+// testContracts are the contracts of the tests: those of published CNIPluginSchemas,
+// and two more for what these do not cover.
+func testContracts(t testing.TB) contract.Set {
 	t.Helper()
 	onOff := func(name string) contract.Param {
 		return contract.Param{Name: name, Type: contract.String, Enum: []string{"on", "off"}, OnOff: true}
