@@ -22,6 +22,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/bundle"
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
+	"github.com/plumbline/plumbline/reconcile/recordfile"
 )
 
 // support is the flags of support-bundle.
@@ -132,7 +133,7 @@ func (s *support) fill(ctx context.Context, a *app, b *bundle.Bundle) {
 func ofState(path string) bool {
 	name := filepath.Base(path)
 	return strings.HasSuffix(name, ".journal") || strings.HasSuffix(name, ".claim") || strings.HasSuffix(name, ".sandboxes") ||
-		strings.Contains(name, ".damaged-") || name == publishedFile
+		strings.Contains(name, recordfile.DamagedInfix) || name == publishedFile
 }
 
 func kernelRelease(_ context.Context, w io.Writer) error {

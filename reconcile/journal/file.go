@@ -18,14 +18,14 @@ import (
 
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/recordfile"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
 const (
-	logSuffix    = ".journal"
-	lockSuffix   = ".lock"
-	tempSuffix   = ".new" // a log that does not have its name yet
-	damagedInfix = ".damaged-"
+	logSuffix  = ".journal"
+	lockSuffix = ".lock"
+	tempSuffix = ".new" // a log that does not have its name yet
 
 	// maxName leaves room for the suffixes within the 255 bytes that file
 	// systems allow.
@@ -234,49 +234,12 @@ func (j *Journal) appendTo(name string, s state, line []byte, durable bool) erro
 
 // replace makes line the whole log, durably and at once.
 func (j *Journal) replace(name string, g *gate, line []byte) error {
-	inode, err := j.replaceBy(name, line)
+	inode, err := recordfile.Replace(j.path(name, logSuffix), line, recordfile.Options{Sync: j.fsync, Temp: j.path(name, tempSuffix)})
 	g.know(state{found: true, good: len(line), size: len(line), inode: inode}, err)
 	return err
 }
 
-func (j *Journal) replaceBy(name string, line []byte) (inode uint64, err error) {
-	temp := j.path(name, tempSuffix)
-	// What a crash has left there is in nobody's way.
-	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return 0, err
-	}
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return 0, err
-	}
-	_, err = f.Write(line)
-	if err == nil {
-		err = j.fsync(f)
-	}
-	var st unix.Stat_t
-	if err == nil {
-		err = unix.Fstat(int(f.Fd()), &st)
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(temp, j.path(name, logSuffix))
-	}
-	if err != nil {
-		return 0, errors.Join(err, os.Remove(temp))
-	}
-	// Without this a later append could be durable in a file that a crash
-	// leaves without a name.
-	return st.Ino, j.syncDir(j.dir)
-}
-
-func (j *Journal) syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return j.fsync(d)
-}
+func (j *Journal) syncDir(dir string) error { return recordfile.SyncDir(dir, j.fsync) }
 
 // makeDir makes a directory and its parents, durably.
 func (j *Journal) makeDir(dir string) error {

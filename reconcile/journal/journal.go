@@ -14,6 +14,7 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/recordfile"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -160,7 +161,7 @@ func (j *Journal) ofLong(name string) (reconcile.SandboxID, error) {
 // Damaged returns the paths of the files that were set aside and still lie in
 // the directory, in order of name.
 func (j *Journal) Damaged() ([]string, error) {
-	paths, err := filepath.Glob(filepath.Join(globEscape(j.dir), "*"+damagedInfix+"*"))
+	paths, err := filepath.Glob(filepath.Join(globEscape(j.dir), "*"+recordfile.DamagedInfix+"*"))
 	if err != nil {
 		return nil, fmt.Errorf("journal %q: %w", j.dir, err)
 	}
@@ -356,27 +357,19 @@ func (j *Journal) examine(name string, damage error) (state, error) {
 // setAside renames a damaged log, keeps the damage for the next List, and
 // returns it with the new name.
 func (j *Journal) setAside(name string, damage error) error {
-	from := j.path(name, logSuffix)
-	for n := 1; ; n++ {
-		to := fmt.Sprintf("%s%s%d", from, damagedInfix, n)
-		if _, err := os.Lstat(to); err == nil {
-			continue
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		// Nobody else looks for a free name meanwhile: we hold the lock.
-		if err := os.Rename(from, to); err != nil {
-			return fmt.Errorf("%s; not set aside: %w", damage.Error(), err)
-		}
-		if err := j.syncDir(j.dir); err != nil {
-			return err
-		}
-		damage = fmt.Errorf("%w; kept as %q", damage, filepath.Base(to))
-		j.mu.Lock()
-		j.reported = append(j.reported, j.wrap(name, damage))
-		j.mu.Unlock()
-		return damage
+	// Nobody else looks for a free name meanwhile: we hold the lock.
+	aside, err := recordfile.SetAside(j.path(name, logSuffix))
+	if err != nil {
+		return fmt.Errorf("%s; not set aside: %w", damage.Error(), err)
 	}
+	if err := j.syncDir(j.dir); err != nil {
+		return err
+	}
+	damage = fmt.Errorf("%w; kept as %q", damage, aside)
+	j.mu.Lock()
+	j.reported = append(j.reported, j.wrap(name, damage))
+	j.mu.Unlock()
+	return damage
 }
 
 func (j *Journal) wrap(name string, err error) error {

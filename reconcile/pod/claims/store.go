@@ -22,13 +22,13 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/recordfile"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
 const (
 	claimSuffix     = ".claim"
 	sandboxesSuffix = ".sandboxes"
-	damagedInfix    = ".damaged-"
 	// limitBytes is the size above which a file is neither written nor read.
 	limitBytes = 8 << 20
 )
@@ -377,7 +377,7 @@ func (s *Store) Remove(uid types.UID) error {
 			return fmt.Errorf("forget claim %q: %w", uid, err)
 		}
 	}
-	return syncDir(s.Dir)
+	return recordfile.SyncDir(s.Dir, (*os.File).Sync)
 }
 
 // Damaged returns the paths of the records that were set aside.
@@ -388,7 +388,7 @@ func (s *Store) Damaged() ([]string, error) {
 	}
 	var out []string
 	for _, f := range files {
-		if strings.Contains(f.Name(), damagedInfix) {
+		if strings.Contains(f.Name(), recordfile.DamagedInfix) {
 			out = append(out, filepath.Join(s.Dir, f.Name()))
 		}
 	}
@@ -481,50 +481,24 @@ func (s *Store) write(path string, v any, durable bool) error {
 	if len(data) > limitBytes { // what load would call damaged
 		return fault.New(fault.Invalid, fmt.Errorf("%d bytes are more than the %d that a record may have: use fewer or smaller topologies in one claim", len(data), limitBytes))
 	}
-	f, err := os.CreateTemp(s.Dir, "."+filepath.Base(path)+".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil && durable {
-		err = f.Sync()
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
+	o := recordfile.Options{}
 	if durable {
-		return syncDir(s.Dir)
+		o.Sync = (*os.File).Sync
 	}
-	return nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
+	_, err = recordfile.Replace(path, data, o)
+	return err
 }
 
 // setAside renames a damaged file and returns the damage with its new name.
 func (s *Store) setAside(path string, why error) error {
-	for n := 1; ; n++ {
-		to := fmt.Sprintf("%s%s%d", path, damagedInfix, n)
-		if _, err := os.Lstat(to); err == nil {
-			continue
-		}
-		if err := os.Rename(path, to); errors.Is(err, fs.ErrNotExist) {
-			return err // another process was faster
-		} else if err != nil {
-			return fmt.Errorf("%s; not set aside: %w", why.Error(), err)
-		}
-		why = fmt.Errorf("claims: %q: %w; kept as %q", filepath.Base(path), why, filepath.Base(to))
-		s.reported = append(s.reported, why)
-		return why
+	name, err := recordfile.SetAside(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return err // another process was faster
+	case err != nil:
+		return fmt.Errorf("%s; not set aside: %w", why.Error(), err)
 	}
+	why = fmt.Errorf("claims: %q: %w; kept as %q", filepath.Base(path), why, name)
+	s.reported = append(s.reported, why)
+	return why
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/plumbline/plumbline/reconcile/recordfile"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -121,19 +122,8 @@ func write(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(0o644), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
+	_, err := recordfile.Replace(path, data, recordfile.Options{Mode: 0o644})
+	return err
 }
 
 // Close closes the claim's gate; one that is closed is no error.
