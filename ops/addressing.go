@@ -72,7 +72,7 @@ func AddressParams() []contract.Param {
 			{Name: "src", Type: contract.String, Format: contract.IP, Description: "preferred source address"},
 			{Name: "mtu", Type: contract.Integer, Minimum: contract.Int(68), Maximum: contract.Int(65535), Description: "path MTU in bytes"},
 			{Name: "advmss", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(65535), Description: "advertised TCP maximum segment size in bytes"},
-			{Name: "onlink", Type: contract.Boolean, Description: "the gateway is on this link although no address says so"},
+			{Name: "onlink", Type: contract.Boolean, Description: "the gateway is on this link although it is in none of its subnets"},
 		}},
 	}
 	return append([]contract.Param{

@@ -37,8 +37,8 @@ func policyParams() []contract.Param {
 	}
 	return []contract.Param{
 		{Name: "rules", Type: contract.List, Description: "policy routing rules of the sandbox", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
-			{Name: "priority", Type: contract.Integer, Required: true, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1), Description: "the lowest is asked first; the main table is asked at 32766"},
-			{Name: "table", Type: contract.Integer, Required: true, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1), Description: "routing table to look into"},
+			{Name: "priority", Type: contract.Integer, Required: true, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1), Description: "rules are evaluated in ascending order; the main table has 32766"},
+			{Name: "table", Type: contract.Integer, Required: true, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1), Description: "routing table to look up"},
 			{Name: "from", Type: contract.String, Format: contract.Prefix, Description: "source prefix"},
 			{Name: "to", Type: contract.String, Format: contract.Prefix, Description: "destination prefix"},
 			{Name: "iif", Type: contract.String, Format: contract.InterfaceName, Description: "interface a packet came in by; lo is for those sent here"},
@@ -46,7 +46,7 @@ func policyParams() []contract.Param {
 			mark("fwmark", "mark of the packet"),
 			mark("fwmask", "bits of the mark that are compared; default: all"),
 			{Name: "suppressPrefixLength", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(128), Description: "passes over routes whose prefix is this long or shorter; 0 passes over default routes"},
-			{Name: "family", Type: contract.String, Enum: []string{netstate.IPv4, netstate.IPv6}, Description: "needed where neither from nor to tells it"},
+			{Name: "family", Type: contract.String, Enum: []string{netstate.IPv4, netstate.IPv6}, Description: "needed without from and to"},
 		}}},
 		{Name: "neighbors", Type: contract.List, Description: "static entries of the interface's neighbor table (ARP, NDP)", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
 			{Name: "address", Type: contract.String, Format: contract.IP, Required: true, Description: "IP address of the neighbor"},
@@ -104,7 +104,7 @@ func (r Rule) object(field string) (netstate.Rule, error) {
 	}
 	switch {
 	case out.Family == "":
-		return out, Invalid(field+".family", "is needed, %s or %s: neither from nor to tells it", netstate.IPv4, netstate.IPv6)
+		return out, Invalid(field+".family", "is needed, %s or %s: neither from nor to is given", netstate.IPv4, netstate.IPv6)
 	case out.Family == netstate.IPv4 && r.SuppressPrefixLength != nil && *r.SuppressPrefixLength > 32:
 		return out, Invalid(field+".suppressPrefixLength", "is %d, and an IPv4 prefix has at most 32 bits", *r.SuppressPrefixLength)
 	case r.Mask != nil && r.Mark == nil:

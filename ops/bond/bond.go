@@ -47,12 +47,12 @@ func millis(name, description string) contract.Param {
 var Op = ops.New(contract.Contract{
 	Type:    "bond",
 	Summary: "Bond interfaces of the sandbox.",
-	Description: `Makes a bond and enslaves its links in the order given, so that it takes the MAC of the first. By
-default the links are the last interface of each dependency. A port goes in while it is down; the
-bond opens it and forces its own MTU on it, so an MTU wanted above the bond raises the bond before
-the ports go in. A port that falls out is enslaved again; options that the kernel takes live are
-changed live, mode and failOverMac by taking the ports out and in again, lacpRate and adSelect with
-the bond down for a moment.
+	Description: `Creates a bond and enslaves its links in the order given, so that it takes the MAC of the first. By
+default the links are the last interface of each dependency. A port is enslaved while it is down; the
+bond brings it up and forces its own MTU on it, so an MTU wanted above the bond raises the bond before
+the ports are enslaved. A port that leaves the bond is enslaved again; options that the kernel changes
+live are changed live, mode and failOverMac by releasing and enslaving the ports, lacpRate and adSelect
+with the bond down for a moment.
 
 MAC addresses are never invented. In balance-tlb and balance-alb the kernel needs different ones,
 which is checked before anything is changed.`,

@@ -52,12 +52,11 @@ func boolean(name, description string) contract.Param {
 var Op = ops.New(contract.Contract{
 	Type:    "bridge",
 	Summary: "Join a bridge on the host, or make one in the sandbox.",
-	Description: `As a root step: makes a veth pair, one end in the sandbox, the other a port of a bridge on the
-host. The bridge is made when it is not there and then goes with its last port; one that was there
-keeps its address, MAC and settings, and is refused when its VLAN filtering or MTU cannot carry what
-is asked.
+	Description: `As a root step: creates a veth pair, one end in the sandbox, the other a port of a bridge on the
+host. A bridge that does not exist is created, and deleted with its last port; an existing one keeps
+its address, MAC and settings, and is refused if its VLAN filtering or MTU does not fit the config.
 
-As a derived step: makes a bridge in the sandbox whose ports are the last interfaces of the
+As a derived step: creates a bridge in the sandbox whose ports are the last interfaces of the
 dependencies.
 
 ipMasq and macspoofchk would write firewall rules on the host, which plumbline does not do; they are
@@ -72,7 +71,7 @@ accepted when false.`,
 	Params: ops.Join([]contract.Param{
 		{Name: "bridge", Aliases: []string{"name"}, Type: contract.String, Format: contract.InterfaceName, Description: "name of the bridge; default cni0 on the host, the step's name in the sandbox"},
 		{Name: "ifName", Type: contract.String, Format: contract.InterfaceName, Description: "name of the interface in the sandbox; default: " + ops.RootName},
-		{Name: "hostIfName", Type: contract.String, Format: contract.InterfaceName, Description: "name of the port on the host; default: made of the sandbox and the step"},
+		{Name: "hostIfName", Type: contract.String, Format: contract.InterfaceName, Description: "name of the port on the host; default: derived from sandbox and step"},
 		ops.MTUParam("1500"),
 		ops.MACParam("MAC address of the interface, or of the bridge in the sandbox"),
 		boolean("isGateway", "give the bridge on the host the gateway address of each address"),

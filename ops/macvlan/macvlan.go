@@ -18,13 +18,13 @@ type config struct {
 var Op = ops.New(contract.Contract{
 	Type:    "macvlan",
 	Summary: "Make a macvlan link.",
-	Description: `Makes a link with a MAC of its own on a master. The master stays where it is; as a root step that
-is the host, and an allocated device is used, not moved. Without a mac the kernel draws one, which
-later steps may refer to once the link is there.
+	Description: `Creates a link with a MAC of its own on a master. The master stays where it is; as a root step that
+is the host, and an allocated device is used, not moved. Without a mac the kernel chooses one at
+random, which later steps can refer to after the link was created.
 
 bridge, private and vepa are switched live; passthru takes the master for itself and cannot be
-switched to or from. A MAC that another macvlan of the master bears is refused by the kernel when
-the link comes up.`,
+switched to or from. The kernel refuses a MAC that another macvlan of the master has when the link is
+brought up.`,
 	Example: `- name: net1
   type: macvlan
   config:

@@ -16,7 +16,7 @@ const (
 // there. Source: net/core/fib_rules.c, ip-rule(8).
 type Rule struct {
 	Family   string `json:"family" plan:"key"`
-	Priority uint32 `json:"priority" plan:"key"`       // the lowest is asked first
+	Priority uint32 `json:"priority" plan:"key"`       // evaluated in ascending order
 	From     string `json:"from,omitempty" plan:"key"` // prefix; "" is any
 	To       string `json:"to,omitempty" plan:"key"`   // prefix; "" is any
 	IIF      string `json:"iif,omitempty" plan:"key"`  // a link by name, which need not exist

@@ -24,7 +24,7 @@ var Op = ops.New(contract.Contract{
 	Description: `Moves the network interface of the allocated VF into the sandbox, renames it, and sets
 MAC, VLAN, rates, spoof checking, trust and link state on the physical function before it runs.
 Every setting that is changed is recorded first and restored on release, after the interface is
-home under its own name, MAC and MTU. A key that is not given is not touched.
+back on the host under its own name, MAC and MTU. A key that is not given is not changed.
 
 A VF bound to a userspace driver (vfio-pci, igb_uio, uio_pci_generic) has no interface to move;
 then only the settings on the physical function are made.

@@ -43,8 +43,8 @@ a container with such a device can read and write all memory of the node, and ` 
 to say that this is meant.
 
 While a process has the VF open its driver is not changed: a release waits until it is closed. If
-somebody binds the VF to another driver, that is drift; it is repaired unless the host uses the
-interface that has come of it.`,
+the VF is bound to another driver, that is drift; it is repaired unless the host uses the resulting
+interface.`,
 	Example: `- name: dpdk0
   type: vfio-pci
   selector:

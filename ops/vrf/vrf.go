@@ -18,7 +18,7 @@ type config struct {
 var Op = ops.New(contract.Contract{
 	Type:    "vrf",
 	Summary: "Put interfaces into a VRF.",
-	Description: `Makes the VRF when it is not there and puts the interfaces in, by default the last one of the
+	Description: `Creates the VRF if it does not exist and enslaves the interfaces, by default the last one of the
 dependencies. Several steps may name one VRF. Without a table the lowest one that no VRF and no
 route of the sandbox uses is taken, and kept from then on; a VRF of that name with another table is
 an error. Addresses and routes of the members follow into the VRF's table, also those of earlier
