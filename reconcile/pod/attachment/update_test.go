@@ -248,8 +248,8 @@ func TestUpdateKilled(t *testing.T) {
 }
 
 // TestAttachedBefore: the record of a claim says which generation its pod had. After a
-// reboot, and when an update is undone, the engine is told so; of another generation it
-// is not.
+// reboot, and when an update is undone, the engine gets it; with another generation it
+// does not.
 func TestAttachedBefore(t *testing.T) {
 	synctest.Test(t, testAttachedBefore)
 }
