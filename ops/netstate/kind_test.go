@@ -152,14 +152,11 @@ func TestLinkKinds(t *testing.T) {
 // another of its name, so that a foreign one is not deleted for ours.
 func TestReplaced(t *testing.T) {
 	exempt := map[string]string{"veth.peer": "the name that the other end has at the moment"}
-	link := reflect.TypeFor[netstate.Link]()
-	for i := range link.NumField() {
-		options := link.Field(i)
+	for options := range reflect.TypeFor[netstate.Link]().Fields() {
 		if options.Tag.Get("plan") != "nested" {
 			continue
 		}
-		for j := range options.Type.Elem().NumField() {
-			field := options.Type.Elem().Field(j)
+		for field := range options.Type.Elem().Fields() {
 			kind, _, _ := strings.Cut(options.Tag.Get("json"), ",")
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 			tags := strings.Split(field.Tag.Get("plan"), ",")

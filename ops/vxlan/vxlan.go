@@ -62,7 +62,7 @@ older kernels join it only then. For another id, port, family or master the link
 		{Name: "local", Type: contract.String, Description: "source address of packets; a prefix length is ignored, so that `{{ step.ips[0].address }}` can be written; default: the route's"},
 		{Name: "remote", Type: contract.String, Description: "address of the other end; a prefix length is ignored"},
 		{Name: "group", Type: contract.String, Format: contract.IP, Description: "multicast group of the other ends; needs a master"},
-		{Name: "port", Aliases: []string{"dstPort"}, Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(65535), Default: 4789, Description: "UDP port of both ends"},
+		{Name: "port", Aliases: []string{"dstport", "dstPort"}, Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(65535), Default: 4789, Description: "UDP port of both ends"},
 		{Name: "ttl", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(255), Default: 0, Description: "TTL or hop limit of packets; 0: the sandbox's default, and 1 to a group"},
 		{Name: "learning", Type: contract.Boolean, Default: true, Description: "learn from received frames which MAC is behind which address"},
 		ops.NameParam("vxlan and the id"),
