@@ -343,6 +343,7 @@ func TestAgent(t *testing.T) {
 			t.Run("daemons restarted", b.testDaemons)
 			t.Run("faults", b.testFaults)
 			t.Run("reboot", b.testReboot)
+			t.Run("user space and a reboot", b.testUserSpaceReboot)
 		})
 	}
 }
@@ -378,6 +379,27 @@ func (b *agentBench) testUserSpace(t *testing.T) {
 	})
 	drives("repaired")
 	b.drop(t, "driven")
+}
+
+// testUserSpaceReboot cuts the power of the node below a pod that drives a function. The
+// boot gives that its own driver again, and the kubelet prepares the claim once more.
+func (b *agentBench) testUserSpaceReboot(t *testing.T) {
+	b.shell(t, "modprobe vfio-pci")
+	address := strings.TrimSpace(b.shell(t, "basename $(readlink /sys/class/net/enp3s0f0v2/device)"))
+	kubectl(t, b.Cluster, driven, "apply", "-f", "-")
+	kubectl(t, b.Cluster, "", "wait", "--for=create", "--timeout=60s", "deviceclass/driven-vf")
+	b.create(t, claimingPod("driven-on", "driven"))
+	b.ready(t, "driven-on")
+	reboot(t, b.node)
+	b.shell(t, "modprobe vfio-pci")
+	kubectl(t, b.Cluster, "", "wait", "--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "--timeout=240s", "pod/driven-on")
+	b.ready(t, "driven-on")
+	if said := kubectl(t, b.Cluster, "", "exec", "driven-on", "--", "/pod", "drive", address); !strings.Contains(said, "opened "+address) {
+		t.Errorf("after the reboot: %s", said)
+	}
+	kubectl(t, b.Cluster, "", "delete", "pod", "driven-on", "--timeout=120s")
+	b.home = b.homeAgain(t, b.home) // this boot's
+	b.nothingLeft(t)
 }
 
 const driven = `
