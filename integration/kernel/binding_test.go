@@ -180,3 +180,28 @@ func TestBindingAfterReboot(t *testing.T) {
 	b.mustEqual(before, "", "released after a reboot")
 	b.run("ip link set enp3s0f0 vf 1 vlan 0") // nobody knows what a reboot would have forgotten
 }
+
+// TestUIO: the node of a uio driver is known once it is bound.
+func TestUIO(t *testing.T) {
+	if !hasCards() {
+		return
+	}
+	l, path := newLane(t), newNetns(t)
+	(&stranger{t, filepath.Base(path), filepath.Base(path)}).run("modprobe uio_pci_generic")
+	home := l.state("")
+	sb := box(path, parse(t, "t", "    - {name: d, type: vfio-pci, config: {driver: uio_pci_generic, allowUnprotectedDMA: true}}\n"))
+	sb.Given = ops.GivenDevices(functions(t, map[string]string{"d": "enp3s0f0/1"}))
+	rep, err := l.engine(nil).Ensure(ctxFor(t), sb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := rep.Results[0].Result.Devices; d == nil || len(d.DeviceNodes) != 1 || !strings.HasPrefix(d.DeviceNodes[0], "/dev/uio") {
+		t.Errorf("results: %+v", rep.Results[0].Result.Devices)
+	} else if _, err := os.Stat(d.DeviceNodes[0]); err != nil {
+		t.Error(err)
+	}
+	if _, err := l.engine(nil).AwaitRelease(ctxFor(t), sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	l.mustEqual(home, "", "released")
+}
