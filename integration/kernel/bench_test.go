@@ -115,9 +115,12 @@ type alone struct {
 func (a alone) Extend(ctx context.Context, s *netstate.Snapshot, ask []netstate.Object) error {
 	return a.External.Extend(ctx, s, ask)
 }
+
 func (a alone) Apply(ctx context.Context, c netstate.Change) error { return a.External.Apply(ctx, c) }
-func (a alone) Close() error                                       { return a.External.Close() }
-func (a alone) Counters() (dumps, gets, writes uint64)             { return 0, 0, 0 }
+
+func (a alone) Close() error { return a.External.Close() }
+
+func (a alone) Counters() (dumps, gets, writes uint64) { return 0, 0, 0 }
 
 // parts are what every engine is made of: the journal in dir and the step types.
 func parts(dir string) (*journal.Journal, *ops.Registry, error) {

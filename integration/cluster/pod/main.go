@@ -68,8 +68,11 @@ func run(arguments []string, end <-chan os.Signal) error {
 // drive opens a function as a driver in user space does.
 func drive(address string) error {
 	groups, err := filepath.Glob("/dev/vfio/[0-9]*")
-	if err != nil || len(groups) != 1 {
-		return fmt.Errorf("%d groups in /dev/vfio, want 1: %v", len(groups), err)
+	if err != nil {
+		return err
+	}
+	if len(groups) != 1 {
+		return fmt.Errorf("%d groups in /dev/vfio, want 1", len(groups))
 	}
 	device, err := vfio.Open(groups[0], address)
 	if err != nil {
