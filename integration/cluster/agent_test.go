@@ -398,7 +398,7 @@ func (b *agentBench) testUserSpaceReboot(t *testing.T) {
 		t.Errorf("after the reboot: %s", said)
 	}
 	kubectl(t, b.Cluster, "", "delete", "pod", "driven-on", "--timeout=120s")
-	b.home = b.homeAgain(t, b.home) // this boot's
+	b.home = b.returned(t, b.home) // this boot's
 	b.nothingLeft(t)
 }
 

@@ -187,7 +187,7 @@ func TestUIO(t *testing.T) {
 		return
 	}
 	l, path := newLane(t), newNetns(t)
-	(&stranger{t, filepath.Base(path), filepath.Base(path)}).run("modprobe uio_pci_generic")
+	(&foreignWriter{t, filepath.Base(path), filepath.Base(path)}).run("modprobe uio_pci_generic")
 	home := l.state("")
 	sb := box(path, parse(t, "t", "    - {name: d, type: vfio-pci, config: {driver: uio_pci_generic, allowUnprotectedDMA: true}}\n"))
 	sb.Given = ops.GivenDevices(functions(t, map[string]string{"d": "enp3s0f0/1"}))
