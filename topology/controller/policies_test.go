@@ -28,14 +28,22 @@ func TestPolicyStatus(t *testing.T) {
 		devices, nodes  int32
 	}{
 		"nobody reports": {reason: "Succeeded", message: "decides for 0 devices on 0 nodes; 0 offered"},
-		"two nodes": {reports: []v1alpha1.DeviceExposureReport{report("b", policy(1, 0, 0, "")), report("a", policy(2, 2, 0, ""))},
-			reason: "Succeeded", message: "decides for 3 devices on 2 nodes; 2 offered", devices: 3, nodes: 2},
-		"one has read an earlier generation": {reports: []v1alpha1.DeviceExposureReport{report("a", policy(2, 2, 0, "")), report("b", stale)},
-			reason: "Succeeded", message: "decides for 2 devices on 1 node; 2 offered; 1 of 2 nodes have reported on this generation", devices: 2, nodes: 1},
-		"fails": {reports: []v1alpha1.DeviceExposureReport{report("b", policy(1, 0, 1, "late")), report("a", policy(0, 0, 2, "early"))},
-			reason: "Invalid", message: `3 devices on 2 nodes stay as they were: node "a": early`, devices: 1, nodes: 1},
-		"a tie": {reports: []v1alpha1.DeviceExposureReport{report("a", policy(0, 0, 2, "x", "r", "q")), report("b", policy(0, 0, 1, "x", "q"))},
-			reason: "Conflict", message: `"p" and "q" and "r" have the same priority 5 and do not say the same: 3 devices on 2 nodes stay as they were. Change a priority, or a selector so that they do not overlap`},
+		"two nodes": {
+			reports: []v1alpha1.DeviceExposureReport{report("b", policy(1, 0, 0, "")), report("a", policy(2, 2, 0, ""))},
+			reason:  "Succeeded", message: "decides for 3 devices on 2 nodes; 2 offered", devices: 3, nodes: 2,
+		},
+		"one has read an earlier generation": {
+			reports: []v1alpha1.DeviceExposureReport{report("a", policy(2, 2, 0, "")), report("b", stale)},
+			reason:  "Succeeded", message: "decides for 2 devices on 1 node; 2 offered; 1 of 2 nodes have reported on this generation", devices: 2, nodes: 1,
+		},
+		"fails": {
+			reports: []v1alpha1.DeviceExposureReport{report("b", policy(1, 0, 1, "late")), report("a", policy(0, 0, 2, "early"))},
+			reason:  "Invalid", message: `3 devices on 2 nodes stay as they were: node "a": early`, devices: 1, nodes: 1,
+		},
+		"a tie": {
+			reports: []v1alpha1.DeviceExposureReport{report("a", policy(0, 0, 2, "x", "r", "q")), report("b", policy(0, 0, 1, "x", "q"))},
+			reason:  "Conflict", message: `"p" and "q" and "r" have the same priority 5 and do not say the same: 3 devices on 2 nodes stay as they were. Change a priority, or a selector so that they do not overlap`,
+		},
 		"invalid":     {read: exposure.Policy{Err: errors.New("wrong")}, reason: "Invalid", message: "not applied: what was offered stays offered, and nothing new is: wrong"},
 		"unsupported": {read: exposure.Policy{Unsupported: "x: not yet"}, reason: "Unsupported", message: "spec.x: not yet: the devices it selects stay as they were; their physical networks count"},
 	} {
