@@ -175,7 +175,7 @@ func (p *Publisher) Run(ctx context.Context, to Slices) error {
 			return nil
 		}
 		if err != nil {
-			p.opts.Log.Error("publish devices", "error", err)
+			p.opts.Log.Error("cannot publish devices", "error", err)
 			wait = min(wait, time.Second<<min(failures, 6))
 			failures++
 		} else {

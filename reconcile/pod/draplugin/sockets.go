@@ -45,7 +45,7 @@ func removeDead(ctx context.Context, log *slog.Logger, s Serving, now time.Time)
 				errs = append(errs, err)
 				continue
 			}
-			log.Info("removed the socket of an agent that is gone", "path", path)
+			log.Info("removed the socket of an agent that no longer runs", "path", path)
 		}
 	}
 	return errors.Join(errs...)

@@ -194,7 +194,7 @@ func (f *Follower) watch(ctx context.Context, name string) {
 		}
 		o := &v1alpha1.NetworkTopology{}
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err != nil {
-			f.Log.Error("cannot follow a topology", "topology", name, "error", err)
+			f.Log.Error("cannot watch a topology", "topology", name, "error", err)
 			return
 		}
 		f.observe(name, o)
@@ -202,7 +202,7 @@ func (f *Follower) watch(ctx context.Context, name string) {
 	if _, err := one.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: take, UpdateFunc: func(_, v any) { take(v) }, DeleteFunc: func(any) { f.observe(name, nil) },
 	}); err != nil {
-		f.Log.Error("cannot follow a topology", "topology", name, "error", err)
+		f.Log.Error("cannot watch a topology", "topology", name, "error", err)
 		return
 	}
 	one.RunWithContext(ctx)

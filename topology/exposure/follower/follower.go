@@ -104,11 +104,11 @@ func (f *Follower) Run(ctx context.Context) {
 		{"slices of other drivers", f.slices, identitiesOnly, f.onAny()},
 	} {
 		if err := errors.Join(i.informer.SetTransform(i.transform), i.informer.SetWatchErrorHandlerWithContext(f.onError(i.what))); err != nil {
-			f.Log.Error("cannot follow "+i.what, "error", err) // it runs already, which it does not
+			f.Log.Error("cannot watch "+i.what, "error", err) // it runs already, which it does not
 			return
 		}
 		if _, err := i.informer.AddEventHandler(i.heard); err != nil {
-			f.Log.Error("cannot follow "+i.what, "error", err)
+			f.Log.Error("cannot watch "+i.what, "error", err)
 			return
 		}
 		wg.Go(func() { i.informer.RunWithContext(ctx) })
@@ -164,7 +164,7 @@ func (f *Follower) onError(what string) cache.WatchErrorHandlerWithContext {
 		}
 		cache.DefaultWatchErrorHandler(ctx, r, err)
 		if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-			f.Log.Warn("cannot follow "+what, "error", err)
+			f.Log.Warn("cannot watch "+what, "error", err)
 		}
 	}
 }
