@@ -87,13 +87,27 @@ func AddressParams() []contract.Param {
 
 // Address wants the addresses, routes, rules and neighbors of a config on a link.
 func (p *Planner) Address(link string, cfg AddressConfig) error {
+	// The config is planned again, in this sandbox and in others: nothing may be appended
+	// to its lists.
+	cfg.Routes = slices.Clone(cfg.Routes)
 	if cfg.IPAM != nil {
-		cfg.Addresses = append(cfg.Addresses, cfg.IPAM.Addresses...)
+		cfg.Addresses = slices.Concat(cfg.Addresses, cfg.IPAM.Addresses)
 		cfg.Routes = append(cfg.Routes, cfg.IPAM.Routes...)
 	}
-	cfg.Routes = slices.Clone(cfg.Routes) // the config is planned again
-	gateways := map[bool]string{}         // by "is IPv6"
+	own := len(cfg.Addresses)
+	given, err := p.givenAddresses(link, cfg.Addresses)
+	if err != nil {
+		return err
+	}
+	cfg.Addresses = slices.Concat(cfg.Addresses, given)
+	gateways := map[bool]string{} // by "is IPv6"
 	for i, a := range cfg.Addresses {
+		if i >= own {
+			if err := p.address(link, "", a); err != nil {
+				return errGiven(err)
+			}
+			continue
+		}
 		field := fmt.Sprintf("addresses[%d]", i)
 		if err := p.address(link, field, a); err != nil {
 			return err

@@ -1,8 +1,19 @@
 package ops
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/suggest"
 )
 
 // Given is what was decided for a step outside the plan: by a scheduler, by an
@@ -13,7 +24,8 @@ type Given struct {
 	Device string `json:"device,omitempty"`
 	// Share is the ShareID of an allocation that gives a part of the device.
 	Share string `json:"share,omitempty"`
-	// Addresses are added to those of the step's config.
+	// Addresses are added behind those of the step's config, so that what refers to
+	// those means the same with them and without.
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
 	// VLAN is that of the physical network a virtual function is wired to; 0 is none. The
 	// step's config comes before it.
@@ -44,10 +56,25 @@ func (g Givens) WithDevices(devices map[string]string) Givens {
 // WithoutDevices is what is given beside devices; steps to which nothing else is
 // given are left out.
 func (g Givens) WithoutDevices() Givens {
+	var out Givens
+	for step, given := range g {
+		if given.Share == "" && len(given.Addresses) == 0 && given.VLAN == 0 {
+			continue
+		}
+		if out == nil {
+			out = Givens{}
+		}
+		given.Device = ""
+		out[step] = given
+	}
+	return out
+}
+
+// ForSteps is what is given to the steps that a topology has.
+func (g Givens) ForSteps(t *topology.Topology) Givens {
 	out := Givens{}
 	for step, given := range g {
-		if given.Share != "" || len(given.Addresses) > 0 || given.VLAN != 0 {
-			given.Device = ""
+		if _, ok := t.Step(step); ok {
 			out[step] = given
 		}
 	}
@@ -65,6 +92,17 @@ func (g Givens) Addressed() bool {
 	return false
 }
 
+// Addresses returns the addresses, by step.
+func (g Givens) Addresses() map[string][]netip.Prefix {
+	out := map[string][]netip.Prefix{}
+	for step, given := range g {
+		if len(given.Addresses) > 0 {
+			out[step] = given.Addresses
+		}
+	}
+	return out
+}
+
 // Devices returns the devices, by step.
 func (g Givens) Devices() map[string]string {
 	out := map[string]string{}
@@ -74,4 +112,106 @@ func (g Givens) Devices() map[string]string {
 		}
 	}
 	return out
+}
+
+// Giving is a contract set whose Vet plans a topology with what is given to its steps. A
+// set that plans nothing is returned as it is.
+func Giving(set contract.Set, given Givens) contract.Set {
+	if r, ok := set.(*Registry); ok && len(given) > 0 {
+		return giving{r, given}
+	}
+	return set
+}
+
+type giving struct {
+	*Registry
+	given Givens
+}
+
+// Vet implements topology.Vetter.
+func (g giving) Vet(ctx context.Context, t *topology.Topology) ([]string, error) {
+	return g.vetGiven(ctx, t, g.given)
+}
+
+// maxGivenAddresses bounds how many addresses a step is given: a list that was made
+// by mistake, such as all addresses of a network, is refused before anything is planned.
+const maxGivenAddresses = 64
+
+// errGiven says of an error that it is about what is given, and not about the config.
+func errGiven(err error) error { return fmt.Errorf("given addresses: %w", err) }
+
+func givenInvalid(format string, args ...any) error { return errGiven(Invalid("", format, args...)) }
+
+// checkRecipients refuses addresses for a step that does not exist.
+func (p *Planner) checkRecipients() error {
+	for _, name := range slices.Sorted(maps.Keys(p.req.Given)) {
+		if _, ok := p.req.Topology.Step(name); ok || len(p.req.Given[name].Addresses) == 0 {
+			continue
+		}
+		var names []string
+		for i := range p.req.Topology.Steps {
+			names = append(names, p.req.Topology.Steps[i].Name)
+		}
+		return p.stepError(name, givenInvalid("the topology has no such step%s", suggest.Hint(name, names)))
+	}
+	return nil
+}
+
+// checkGiven refuses addresses that the step cannot have, whatever its config.
+func (p *Planner) checkGiven(c contract.Contract) error {
+	addresses := p.req.Given[p.StepName()].Addresses
+	switch {
+	case len(addresses) == 0:
+		return nil
+	case !takesAddresses(c):
+		return givenInvalid("a step of type %q takes none: give them to a step that does, such as one of type tuning behind it", c.Type)
+	case len(addresses) > maxGivenAddresses:
+		return givenInvalid("%d are more than the %d that a step can be given", len(addresses), maxGivenAddresses)
+	}
+	for _, a := range addresses {
+		if _, err := contract.CIDR.Canonical(a.String()); err != nil {
+			return errGiven(fault.New(fault.Invalid, err))
+		}
+	}
+	return nil
+}
+
+func takesAddresses(c contract.Contract) bool {
+	return slices.ContainsFunc(c.Params, func(p contract.Param) bool { return p.Name == "addresses" })
+}
+
+// givenAddresses returns the addresses that the step is given for a link, beside those
+// of its config. One that is there already is a mistake of who gives: with another prefix
+// length the kernel would have both, and another pod may have been given it too.
+func (p *Planner) givenAddresses(link string, config []Address) ([]Address, error) {
+	p.current.addressed = true
+	var out []Address
+	var taken []netip.Addr
+	for _, given := range p.req.Given[p.StepName()].Addresses {
+		for _, c := range config {
+			if own, err := netip.ParsePrefix(c.Address); err == nil && own.Addr() == given.Addr() {
+				return nil, givenInvalid("%q is in the step's config already, as %q: remove one of them", given, own)
+			}
+		}
+		if slices.Contains(taken, given.Addr()) {
+			return nil, givenInvalid("%q is given twice", given)
+		}
+		for _, w := range p.wants {
+			if have, ok := w.obj.(netstate.Addr); ok && have.Link == link && strings.HasPrefix(have.Address, given.Addr().String()+"/") {
+				return nil, givenInvalid("%q is an address of %q already, as step %q wants %q: remove one of them", given, link, w.step, have.Address)
+			}
+		}
+		taken = append(taken, given.Addr())
+		out = append(out, Address{Address: given.String()})
+	}
+	return out, nil
+}
+
+// allTaken refuses addresses of which a step has made no use, as a VF that a driver of
+// programs has.
+func (p *Planner) allTaken() error {
+	if p.current.addressed || len(p.req.Given[p.StepName()].Addresses) == 0 {
+		return nil
+	}
+	return fault.New(fault.Invalid, errGiven(errors.New("it has no interface here that could have them")))
 }

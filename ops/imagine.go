@@ -27,14 +27,19 @@ import (
 // are skipped. A topology that costs too much to plan is not planned, which a note
 // says.
 func (r *Registry) Vet(ctx context.Context, t *topology.Topology) (notes []string, err error) {
+	return r.vetGiven(ctx, t, nil)
+}
+
+// vetGiven is Vet of a topology whose steps are given addresses.
+func (r *Registry) vetGiven(ctx context.Context, t *topology.Topology, given Givens) (notes []string, err error) {
 	if !affordable(t) {
 		return []string{NotPlanned}, nil
 	}
-	notes, first := r.vet(ctx, t, imagination{mtu: 65535, domain: "ffff", uplink: true})
+	notes, first := r.vet(ctx, t, given, imagination{mtu: 65535, domain: "ffff", uplink: true})
 	if first == nil && len(notes) == 0 {
 		return nil, nil
 	}
-	again, second := r.vet(ctx, t, imagination{mtu: 65534, domain: "fffe", occupied: true})
+	again, second := r.vet(ctx, t, given, imagination{mtu: 65534, domain: "fffe", occupied: true})
 	switch {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
@@ -82,14 +87,19 @@ func refusals(err error) []error {
 	return []error{err}
 }
 
-func (r *Registry) vet(ctx context.Context, t *topology.Topology, im imagination) (notes []string, err error) {
+func (r *Registry) vet(ctx context.Context, t *topology.Topology, given Givens, im imagination) (notes []string, err error) {
 	im.devices, im.links = map[string]string{}, map[string]error{}
 	req := Request{Topology: t, Netns: "/run/netns/pod", Given: Givens{}, Have: netstate.NewSnapshot(), imagined: &im}
+	for step, g := range given {
+		req.Given[step] = Given{Addresses: g.Addresses}
+	}
 	for i, s := range t.Roots() {
 		id := fmt.Sprintf("%s:%02x:10.0", im.domain, i)
 		im.devices[s.Name] = id
 		if c, ok := r.Contract(s.Type); ok && !c.Input.Device && (s.Selector != "" || im.occupied) {
-			req.Given[s.Name] = Given{Device: id} // it may take a device, and need not
+			g := req.Given[s.Name]
+			g.Device = id // it may take a device, and need not
+			req.Given[s.Name] = g
 		}
 	}
 	req.Have.Put(netstate.Link{Name: "lo", LinkKind: "device", Up: new(true), Master: new("")})

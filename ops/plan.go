@@ -19,6 +19,7 @@ type Request struct {
 	Topology *topology.Topology
 	// Netns is the path shown as "sandbox" in results.
 	Netns string
+	// Given is what was decided for steps outside the topology.
 	Given Givens
 	Have  *netstate.Snapshot
 	// Owned is the history of what we did to this sandbox before
@@ -144,6 +145,9 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := p.checkRecipients(); err != nil {
+		return nil, err
+	}
 	p.recognize()
 	p.view = p.req.Have.Clone()
 	results := p.results
@@ -169,6 +173,9 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 		}
 		st.inputs = topology.Merge(inputs...)
 		err := r.planStep(p, step, results)
+		if err == nil {
+			err = p.allTaken()
+		}
 		var unknown *unknownRef
 		var held *withheld
 		switch {
@@ -274,6 +281,9 @@ func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]
 	}
 	if !ok {
 		return fault.New(fault.Invalid, fmt.Errorf("type: unknown step type %q; known types are %s", step.Type, strings.Join(r.Types(), ", ")))
+	}
+	if err := p.checkGiven(op.Contract()); err != nil {
+		return err
 	}
 	p.current.prepared = p.req.Prepared && len(op.Contract().Output.Devices) > 0
 	expanded, err := ref.Expand(step.Config, func(t ref.Ref) (any, error) {

@@ -67,8 +67,10 @@ type stepState struct {
 	devices *topology.Devices
 	// prepared steps are made elsewhere, and only verified.
 	prepared bool
-	pending  string // what it waits for, "" when planned
-	later    string // what part of it waits for, the rest being planned
+	// addressed says that the step has an interface for the addresses it is given.
+	addressed bool
+	pending   string // what it waits for, "" when planned
+	later     string // what part of it waits for, the rest being planned
 	// withheld is why what it waits for cannot be observed, nil where it can.
 	withheld error
 	// ungated are the step's addresses that have no gateway yet, by their network;

@@ -10,7 +10,6 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
-	"github.com/plumbline/plumbline/topology"
 )
 
 // pass is one run over one sandbox.
@@ -24,9 +23,8 @@ type pass struct {
 
 	record Record
 	known  bool // there is a record
-	// lastApplied is the topology that was applied as a whole according to the record,
-	// nil for none.
-	lastApplied *topology.Topology
+	// lastApplied is what was applied as a whole according to the record, nil for none.
+	lastApplied *Sandbox
 	before      Record
 
 	domain Domain
@@ -78,7 +76,7 @@ func (p *pass) load() error {
 	}
 	p.record, p.known = rec, ok
 	if ok && len(rec.Results) > 0 {
-		p.lastApplied = rec.Sandbox.Topology
+		p.lastApplied = &rec.Sandbox
 	}
 	if ok && rec.BootID != p.r.opts.BootID {
 		// A reboot has undone everything in the kernel.
@@ -189,11 +187,15 @@ func (p *pass) makePlan(ctx context.Context) (*ops.Plan, error) {
 	})
 }
 
-// sameTopology reports whether the topology of this pass is the one that was applied
-// last, which that of a repair always is.
+// sameTopology reports whether the topology of this pass and what its steps are given are
+// those that were applied last, which those of a repair always are. A device does not
+// count.
 func (p *pass) sameTopology() bool {
-	t := p.sandbox.Topology
-	return p.lastApplied != nil && (p.lastApplied == t || sameSpec(Sandbox{Topology: p.lastApplied}, Sandbox{Topology: t}))
+	if p.lastApplied == nil {
+		return false
+	}
+	part := func(sb Sandbox) Sandbox { return Sandbox{Topology: sb.Topology, Given: sb.Given.WithoutDevices()} }
+	return sameSpec(part(*p.lastApplied), part(p.sandbox))
 }
 
 // verify observes the result of applying a plan, and returns what is left to do. If

@@ -35,7 +35,7 @@ the ResourceClaimTemplate.`,
   plumbline claim -f topology.yaml -o limits`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			t, err := a.load(cmd.Context(), file)
+			t, err := a.load(cmd.Context(), file, nil)
 			if err != nil {
 				return err
 			}

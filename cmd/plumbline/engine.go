@@ -12,6 +12,7 @@ import (
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/inventory/publish"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/binding"
@@ -129,17 +130,22 @@ func (noRecords) Get(reconcile.SandboxID) (reconcile.Record, bool, error) {
 	return reconcile.Record{}, false, nil
 }
 
-// sandbox makes a sandbox of what the command line says.
-func (e *engine) sandbox(ctx context.Context, a *app, t *topology.Topology, ns node.Netns, asked map[string]string) (reconcile.Sandbox, error) {
-	id := ns.ID(t.Name)
-	var own *reconcile.Record
-	if rec, known, err := e.store.Get(id); err != nil {
+// own returns the record of a sandbox, nil when there is none.
+func (e *engine) own(a *app, id reconcile.SandboxID) *reconcile.Record {
+	rec, known, err := e.store.Get(id)
+	if err != nil {
 		complain(a.err, err)
-	} else if known {
-		own = &rec
 	}
+	if err != nil || !known {
+		return nil
+	}
+	return &rec
+}
+
+// sandbox makes a sandbox of what the command line says.
+func (e *engine) sandbox(ctx context.Context, a *app, t *topology.Topology, ns node.Netns, own *reconcile.Record, asked map[string]string, given ops.Givens) (reconcile.Sandbox, error) {
 	return node.Assignment{
-		ID: id, Netns: ns, Topology: t, Requested: asked, Contracts: a.registry, Own: own,
+		ID: ns.ID(t.Name), Netns: ns, Topology: t, Requested: asked, Given: given, Contracts: a.registry, Own: own,
 		Records: func() []reconcile.Record {
 			records, errs := e.List()
 			for _, err := range errs {

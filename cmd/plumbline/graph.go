@@ -9,12 +9,14 @@ import (
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/graph"
 )
 
 func (a *app) graph() *cobra.Command {
 	var file, format, netns string
+	var addresses []string
 	var withStatus bool
 	formats := append(graph.Formats(), formatText)
 	cmd := &cobra.Command{
@@ -48,7 +50,11 @@ Exit status with --status: that of status.`,
 			case cmd.Flags().Changed("netns"):
 				return errors.New("--netns is of use with --status only")
 			}
-			t, err := a.load(cmd.Context(), file)
+			given, err := node.ParseAddresses(addresses)
+			if err != nil {
+				return fmt.Errorf("--address: %w", err)
+			}
+			t, err := a.load(cmd.Context(), file, given)
 			if err != nil {
 				return err
 			}
@@ -64,6 +70,7 @@ Exit status with --status: that of status.`,
 		},
 	}
 	fileFlag(cmd, (*oneFile)(&file))
+	addressFlag(cmd, &addresses, "")
 	cmd.Flags().BoolVar(&withStatus, "status", false, "draw the applied topologies with their state")
 	netnsFlag(cmd, &netns, "with --status: only the sandboxes of this `namespace`")
 	outputFlag(cmd, &format, formats...)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/netip"
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -34,7 +35,9 @@ type plannedDocument struct {
 	Pending []ops.Pending     `json:"pending"`
 	Notes   []string          `json:"notes"`
 	Devices map[string]string `json:"devices"`
-	given   ops.Givens
+	// Addresses are those that steps are given beside their configs.
+	Addresses map[string][]netip.Prefix `json:"addresses"`
+	given     ops.Givens
 }
 
 type changeDocument struct {
@@ -92,11 +95,12 @@ func applyDocument(rep reconcile.Report) document {
 
 func planDocument(sb reconcile.Sandbox, plan *ops.Plan) plannedDocument {
 	d := plannedDocument{
-		document: document{sb.ID, changeDocuments(toMake(plan)), stepDocuments(plan.Results)},
-		Pending:  append([]ops.Pending{}, plan.Pending...),
-		Notes:    append([]string{}, plan.Notes...),
-		Devices:  sb.Given.Devices(),
-		given:    sb.Given,
+		document:  document{sb.ID, changeDocuments(toMake(plan)), stepDocuments(plan.Results)},
+		Pending:   append([]ops.Pending{}, plan.Pending...),
+		Notes:     append([]string{}, plan.Notes...),
+		Devices:   sb.Given.Devices(),
+		Addresses: sb.Given.Addresses(),
+		given:     sb.Given,
 	}
 	return d
 }

@@ -1,22 +1,27 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/spf13/cobra"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/node"
+	"github.com/plumbline/plumbline/topology"
 )
 
 // target is the flags that say which topology goes where, of plan and apply.
 type target struct {
-	file    string
-	netns   string
-	devices []string
-	format  string
+	file      string
+	netns     string
+	devices   []string
+	addresses []string
+	format    string
 }
 
 func (t *target) flags(cmd *cobra.Command) {
@@ -24,13 +29,18 @@ func (t *target) flags(cmd *cobra.Command) {
 	netnsFlag(cmd, &t.netns, "`namespace`: a name in "+node.NetnsDir+", or a path")
 	cmd.Flags().StringArrayVar(&t.devices, "device", nil, "device of a root step: `STEP=DEVICE`, by PCI address or interface name")
 	_ = cmd.RegisterFlagCompletionFunc("device", cobra.NoFileCompletions)
+	addressFlag(cmd, &t.addresses, "; repeat it for more, "+node.NoAddresses+" takes away those of an earlier apply")
 	outputFlag(cmd, &t.format, formatText, formatJSON)
 }
 
 const targetHelp = `
 A root step that takes a device is given the one that --device says or its config
 names; else the one it has from an earlier apply; else the first free device of
-` + "`plumbline devices`" + ` that its selector matches.`
+` + "`plumbline devices`" + ` that its selector matches.
+
+With --address, a step gets addresses that its config does not have, so that one
+topology serves several namespaces. Without it, a step keeps those that an earlier
+apply gave it.`
 
 // sandbox checks the flags and makes a sandbox of them. Nothing is written.
 func (t *target) sandbox(ctx context.Context, a *app, command string, writes bool) (*engine, reconcile.Sandbox, error) {
@@ -39,27 +49,61 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 	if err != nil {
 		return fail(fmt.Errorf("--device: %w", err))
 	}
-	topo, err := a.load(ctx, t.file)
+	given, err := node.ParseAddresses(t.addresses)
 	if err != nil {
-		return fail(err)
+		return fail(fmt.Errorf("--address: %w", err))
+	}
+	data, name, err := a.read(t.file)
+	if err != nil {
+		return fail(fmt.Errorf("topology: %w", err))
+	}
+	topo, _, invalid := a.decode(ctx, data, name, given)
+	decoded, err := topology.Decode(data)
+	if err != nil {
+		return fail(cmp.Or(invalid, err))
 	}
 	ns, err := node.ParseNetns(t.netns)
 	if err == nil {
 		err = ns.Exists()
 	}
 	if err != nil {
-		return fail(fmt.Errorf("--netns: %w", err))
+		return fail(cmp.Or(invalid, fmt.Errorf("--netns: %w", err)))
 	}
-	e, err := a.engine(command, writes, nil)
+	e, err := a.engine(command, writes && invalid == nil, nil)
 	if err != nil {
-		return fail(err)
+		return fail(cmp.Or(invalid, err))
 	}
-	sb, err := e.sandbox(ctx, a, topo, ns, asked)
+	own := e.own(a, ns.ID(decoded.Name))
+	given, kept := keepAddresses(given, own, decoded)
+	if invalid != nil && kept { // those may be what the topology lacks
+		topo, _, invalid = a.decode(ctx, data, name, given)
+	}
+	var sb reconcile.Sandbox
+	if err = invalid; err == nil {
+		sb, err = e.sandbox(ctx, a, topo, ns, own, asked, given)
+	}
 	if err != nil {
 		e.close()
 		return fail(err)
 	}
 	return e, sb, nil
+}
+
+// keepAddresses adds to what the command line gives what an earlier apply gave to the
+// steps of which the command line says nothing.
+func keepAddresses(given ops.Givens, own *reconcile.Record, t *topology.Topology) (all ops.Givens, kept bool) {
+	if own == nil || own.Phase == reconcile.Releasing {
+		return given, false
+	}
+	all = ops.Givens{}
+	for step, addresses := range own.Sandbox.Given.ForSteps(t).Addresses() {
+		if _, said := given[step]; !said {
+			all[step] = ops.Given{Addresses: addresses}
+		}
+	}
+	kept = len(all) > 0
+	maps.Copy(all, given)
+	return all, kept
 }
 
 func (a *app) plan() *cobra.Command {
@@ -84,8 +128,8 @@ Exit status: 0 nothing would change; 2 something would; 1 an error.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
-			case running && (t.netns != "" || len(t.devices) > 0):
-				return errors.New("--running: is about all sandboxes, with the devices they have: leave out --netns and --device")
+			case running && (t.netns != "" || len(t.devices) > 0 || len(t.addresses) > 0):
+				return errors.New("--running: is about all sandboxes, with the devices and addresses they have: leave out --netns, --device and --address")
 			case running:
 				return a.planRunning(cmd.Context(), &t)
 			case t.netns == "":

@@ -187,19 +187,26 @@ func (l *fileList) Set(file string) error {
 	return nil
 }
 
-// load reads a topology and refuses what is wrong with it.
-func (a *app) load(ctx context.Context, file string) (*topology.Topology, error) {
+// addressFlag adds --address.
+func addressFlag(cmd *cobra.Command, addresses *[]string, more string) {
+	cmd.Flags().StringArrayVar(addresses, "address", nil, "address for a step beside those of its config: `STEP=ADDRESS`, with prefix length"+more)
+	_ = cmd.RegisterFlagCompletionFunc("address", cobra.NoFileCompletions)
+}
+
+// load reads a topology and refuses what is wrong with it and with what its steps are
+// given.
+func (a *app) load(ctx context.Context, file string, given ops.Givens) (*topology.Topology, error) {
 	data, name, err := a.read(file)
 	if err != nil {
 		return nil, fmt.Errorf("topology: %w", err)
 	}
-	t, _, err := a.decode(ctx, data, name)
+	t, _, err := a.decode(ctx, data, name, given)
 	return t, err
 }
 
 // decode reads a topology and returns it with the notes on it.
-func (a *app) decode(ctx context.Context, data []byte, file string) (*topology.Topology, []string, error) {
-	t, notes, err := node.Load(ctx, data, a.registry)
+func (a *app) decode(ctx context.Context, data []byte, file string, given ops.Givens) (*topology.Topology, []string, error) {
+	t, notes, err := node.Load(ctx, data, given, a.registry)
 	if err != nil && !errors.As(err, new(*topology.Invalid)) {
 		return nil, nil, fmt.Errorf("%s: %w", file, err)
 	}

@@ -42,6 +42,8 @@ func (a *app) run() *cobra.Command {
   topologyFile: ai.yaml        # relative to the directory; or the whole object as topology:
   devices:                     # optional, as --device of apply
     vf0: 0000:03:10.0
+  addresses:                   # optional, as --address of apply
+    data0: [192.0.2.5/24]
 
 A new or changed file is applied; the sandbox of a deleted file is released; a file that
 cannot be read leaves its sandbox as it was. Drift is repaired within milliseconds, or

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -34,9 +36,14 @@ type runningDocument struct {
 
 // planRunning shows what a topology would change where it runs.
 func (a *app) planRunning(ctx context.Context, t *target) error {
-	topo, err := a.load(ctx, t.file)
+	data, name, err := a.read(t.file)
 	if err != nil {
-		return err
+		return fmt.Errorf("topology: %w", err)
+	}
+	topo, _, invalid := a.decode(ctx, data, name, nil)
+	decoded, err := topology.Decode(data)
+	if err != nil {
+		return cmp.Or(invalid, err)
 	}
 	e, err := a.engine("plan", false, nil)
 	if err != nil {
@@ -50,8 +57,15 @@ func (a *app) planRunning(ctx context.Context, t *target) error {
 	documents := []runningDocument{}
 	differs := false
 	for _, rec := range records {
-		if rec.Sandbox.Topology == nil || rec.Sandbox.Topology.Name != topo.Name || rec.Phase == reconcile.Releasing || !node.Alive(rec, e.host.BootID()) {
+		if rec.Sandbox.Topology == nil || rec.Sandbox.Topology.Name != decoded.Name || rec.Phase == reconcile.Releasing || !node.Alive(rec, e.host.BootID()) {
 			continue
+		}
+		if given := rec.Sandbox.Given.ForSteps(decoded); given.Addressed() {
+			if topo, _, err = a.decode(ctx, data, name, given); err != nil {
+				return err
+			}
+		} else if invalid != nil {
+			return invalid
 		}
 		d, plan, err := a.edit(ctx, e, rec, topo)
 		if err != nil {
@@ -67,10 +81,12 @@ func (a *app) planRunning(ctx context.Context, t *target) error {
 		}
 	}
 	switch {
+	case invalid != nil && len(documents) == 0:
+		return invalid
 	case t.format == formatJSON:
 		err = writeJSON(a.out, documents)
 	case len(documents) == 0:
-		a.text().line("No sandbox runs topology %q.", topo.Name)
+		a.text().line("No sandbox runs topology %q.", decoded.Name)
 	}
 	if err == nil && differs {
 		err = status(exitDiffers)

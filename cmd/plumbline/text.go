@@ -68,6 +68,16 @@ func (t text) header(sb reconcile.Sandbox) {
 	for _, step := range slices.Sorted(maps.Keys(devices)) {
 		t.line("  step %q has device %s", step, devices[step])
 	}
+	t.given(sb.Given)
+}
+
+// given writes the addresses that steps are given.
+func (t text) given(given ops.Givens) {
+	for _, step := range slices.Sorted(maps.Keys(given)) {
+		if all := given[step].Addresses; len(all) > 0 {
+			t.line("  step %q is given %s", step, strings.Trim(fmt.Sprint(all), "[]"))
+		}
+	}
 }
 
 // plan writes what would change.
@@ -231,6 +241,7 @@ func (t text) status(all []sandboxStatus) {
 			by = ", kept by a file"
 		}
 		t.line("%s", t.bold(fmt.Sprintf("%s  %s", st.Sandbox, st.State))+fmt.Sprintf("  (%s%s, applied %s)", placeOf(st.Netns), by, st.Updated.Format("2006-01-02 15:04:05")))
+		t.given(st.Given)
 		if st.Failure != "" {
 			t.line("  %s", strings.ReplaceAll(st.Failure, "\n", "\n  "))
 		}

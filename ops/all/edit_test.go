@@ -81,10 +81,10 @@ func TestEditedAddress(t *testing.T) {
 
 // world is a sandbox and its host in memory.
 type world struct {
-	t       *testing.T
-	reg     *ops.Registry
-	have    *netstate.Snapshot
-	devices map[string]string
+	t     *testing.T
+	reg   *ops.Registry
+	have  *netstate.Snapshot
+	given ops.Givens
 }
 
 // observed is what is seen of it later: nothing is fresh then.
@@ -96,7 +96,7 @@ func observed(s *netstate.Snapshot) *netstate.Snapshot {
 func (w *world) plan(top *topology.Topology, owned []netstate.Change) *ops.Plan {
 	w.t.Helper()
 	for {
-		p, err := w.reg.Plan(w.t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Given: ops.GivenDevices(w.devices), Have: w.have, Owned: owned})
+		p, err := w.reg.Plan(w.t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Given: w.given, Have: w.have, Owned: owned})
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -242,7 +242,7 @@ func TestEditUndone(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := &world{t: t, reg: reg, have: netstate.NewSnapshot(c.have...), devices: c.devices}
+			w := &world{t: t, reg: reg, have: netstate.NewSnapshot(c.have...), given: ops.GivenDevices(c.devices)}
 			owned := recorded(nil, w.ensure(steps(t, c.before), nil))
 			start := observed(w.have)
 			changes := w.ensure(steps(t, c.after), owned)
@@ -300,7 +300,7 @@ func TestDriftIsNotGivenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	top := steps(t, `  - {name: vf, type: sriov, config: {name: net1, vlan: 7, trust: "off", mtu: 2000}}`)
-	w := &world{t: t, reg: reg, have: netstate.NewSnapshot(vf(0)...), devices: map[string]string{"vf": "0000:01:10.0"}}
+	w := &world{t: t, reg: reg, have: netstate.NewSnapshot(vf(0)...), given: ops.GivenDevices(map[string]string{"vf": "0000:01:10.0"})}
 	held := w.plan(top, nil).Held
 	owned := recorded(nil, slices.Concat(w.ensure(top, nil), held))
 	w.have.Apply(netstate.Change{Before: netstate.VF{ID: "0000:01:10.0", Trust: new(false)}, After: netstate.VF{ID: "0000:01:10.0", Trust: new(true)}})

@@ -155,7 +155,7 @@ func TestVetCases(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := reg.Vet(t.Context(), c.Topology); err != nil {
+		if err := topology.Validate(t.Context(), c.Topology, ops.Giving(reg, c.Given)); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
 	}

@@ -75,7 +75,7 @@ func runFile(t *testing.T, reg *ops.Registry, file string) string {
 	var got string
 	var planned []netstate.Change
 	if err == nil {
-		err = topology.Validate(t.Context(), c.Topology, reg)
+		err = topology.Validate(t.Context(), c.Topology, ops.Giving(reg, c.Given))
 	}
 	if err == nil {
 		planned, got, err = converge(t.Context(), reg, c, NewWorld(c), nil)

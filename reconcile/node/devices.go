@@ -33,6 +33,8 @@ type Assignment struct {
 	// Requested are the user's choices: a PCI address or an interface name for a root
 	// step.
 	Requested map[string]string
+	// Given is what else the steps are given, such as addresses.
+	Given     ops.Givens
 	Contracts contract.Set
 	// Own is the record of this sandbox, nil when there is none: it keeps its
 	// devices.
@@ -75,11 +77,7 @@ func (a Assignment) Sandbox(ctx context.Context) (reconcile.Sandbox, error) {
 		return reconcile.Sandbox{}, err
 	}
 	r.noteOnePF()
-	sb := reconcile.Sandbox{ID: a.ID, Netns: a.Netns.Path, Topology: a.Topology}
-	if len(r.out) > 0 {
-		sb.Given = ops.GivenDevices(r.out)
-	}
-	return sb, nil
+	return reconcile.Sandbox{ID: a.ID, Netns: a.Netns.Path, Topology: a.Topology, Given: a.Given.WithoutDevices().WithDevices(r.out)}, nil
 }
 
 // assigner is one run of an Assignment.

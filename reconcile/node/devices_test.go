@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
@@ -31,7 +32,7 @@ func registry(t *testing.T) contract.Set {
 func steps(t *testing.T, list string) *topology.Topology {
 	t.Helper()
 	text := "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: ai}\nspec:\n  steps:\n" + list
-	topo, _, err := Load(t.Context(), []byte(text), registry(t))
+	topo, _, err := Load(t.Context(), []byte(text), nil, registry(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +218,7 @@ spec:
   - {name: a, type: sriov, selector: {cel: 'true &&'}}
   - {name: b, type: nothing}
 `
-	_, _, err := Load(t.Context(), []byte(text), registry(t))
+	_, _, err := Load(t.Context(), []byte(text), nil, registry(t))
 	if err == nil || fault.Of(err) != fault.Invalid {
 		t.Fatal(err)
 	}
@@ -256,6 +257,32 @@ func TestUserspaceDrivers(t *testing.T) {
 		listed := inventory.Device{ID: "0000:01:10.0", Driver: driver}.State() == "userspace"
 		if listed != want || netstate.UserspaceDriver(driver) != want {
 			t.Errorf("%q: listed %t, planned %t, want %t", driver, listed, netstate.UserspaceDriver(driver), want)
+		}
+	}
+}
+
+// TestParseAddresses holds what --address takes, and what is said of the rest.
+func TestParseAddresses(t *testing.T) {
+	for _, tt := range []struct {
+		args      []string
+		want, err string
+	}{
+		{nil, "map[]", ""},
+		{[]string{"a=192.0.2.5/24", "b=2001:DB8::5/64", "a=198.51.100.5/32"}, "map[a:[192.0.2.5/24 198.51.100.5/32] b:[2001:db8::5/64]]", ""},
+		{[]string{"a=none", "b=192.0.2.5/24"}, "map[a:[] b:[192.0.2.5/24]]", ""},
+		{[]string{"192.0.2.5/24"}, "", `"192.0.2.5/24" is not of the form STEP=ADDRESS, as in data0=192.0.2.5/24 or data0=none`},
+		{[]string{"a="}, "", `"a=" is not of the form STEP=ADDRESS, as in data0=192.0.2.5/24 or data0=none`},
+		{[]string{"a=192.0.2.5"}, "", `step "a": "192.0.2.5" has no prefix length: write that of the subnet, as in "192.0.2.5/24", or "192.0.2.5/32" for the one address`},
+		{[]string{"a=fe80::1%eth0/64"}, "", `step "a": "fe80::1%eth0/64" is not an address with its prefix length, as in 10.100.0.5/24`},
+		{[]string{"a=none", "a=192.0.2.5/24"}, "", `step "a" is given none and ["192.0.2.5/24"]: keep one`},
+	} {
+		given, err := ParseAddresses(tt.args)
+		have := map[string]any{}
+		for step, g := range given {
+			have[step] = g.Addresses
+		}
+		if got := fmt.Sprint(err); tt.err != "" && got != tt.err || tt.err == "" && (err != nil || fmt.Sprint(have) != tt.want) {
+			t.Errorf("%q:\nhave %v, %v\nwant %s%s", tt.args, have, err, tt.want, tt.err)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -31,6 +32,8 @@ type file struct {
 	TopologyFile string          `json:"topologyFile,omitempty"`
 	// Devices assigns devices to root steps, by PCI address or interface name.
 	Devices map[string]string `json:"devices,omitempty"`
+	// Addresses are added to those of the steps' configs.
+	Addresses map[string][]string `json:"addresses,omitempty"`
 }
 
 // desired is a sandbox that a file describes.
@@ -40,6 +43,7 @@ type desired struct {
 	netns     Netns
 	topology  *topology.Topology
 	requested map[string]string
+	given     ops.Givens
 }
 
 // same reports whether two are equal, except for the file.
@@ -47,8 +51,8 @@ func (w desired) same(o desired) bool {
 	if w.id != o.id || w.netns != o.netns || !maps.Equal(w.requested, o.requested) {
 		return false
 	}
-	a, errA := json.Marshal(w.topology)
-	b, errB := json.Marshal(o.topology)
+	a, errA := json.Marshal(reconcile.Sandbox{Topology: w.topology, Given: w.given})
+	b, errB := json.Marshal(reconcile.Sandbox{Topology: o.topology, Given: o.given})
 	return errA == nil && errB == nil && bytes.Equal(a, b)
 }
 
@@ -127,6 +131,9 @@ func (r *reading) parse(ctx context.Context, dir string, data []byte, set contra
 	if w.netns, err = ParseNetns(f.Netns); err != nil {
 		return desired{}, fmt.Errorf("netns: %w", err)
 	}
+	if w.given, err = givenAddresses(f.Addresses); err != nil {
+		return desired{}, fmt.Errorf("addresses: %w", err)
+	}
 	text := []byte(f.Topology)
 	switch {
 	case len(f.Topology) > 0 && f.TopologyFile != "":
@@ -143,7 +150,7 @@ func (r *reading) parse(ctx context.Context, dir string, data []byte, set contra
 			return desired{}, fmt.Errorf("topologyFile: %w", err)
 		}
 	}
-	if w.topology, _, err = Load(ctx, text, set); err != nil {
+	if w.topology, _, err = Load(ctx, text, w.given, set); err != nil {
 		return desired{}, err
 	}
 	w.id = reconcile.IDOfFile(w.netns.Name, w.topology.Name)

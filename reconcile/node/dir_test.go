@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,15 +43,18 @@ func TestReadDir(t *testing.T) {
 		"blue.yaml":    "netns: blue\ntopologyFile: ai.yaml\ndevices: {a: eth0}\n",
 		"far.yaml":     "netns: far\ntopologyFile: " + elsewhere + "/far.yaml\n",
 		"red.yaml":     inline("/proc/7/ns/net", ""),
+		"given.yaml":   "netns: given\ntopologyFile: ai.yaml\naddresses: {a: [192.0.2.5/24, \"2001:DB8::5/64\"]}\n",
 		"twice.yaml":   inline("/run/netns/blue", "mtu: 1400"),
 		"ai.yaml":      topologyFile, // not a sandbox
 		"notes.txt":    "not a sandbox",
 		".hidden.yaml": "not a sandbox",
 
+		"broken-address.yaml": "netns: x\ntopologyFile: ai.yaml\naddresses: {a: [192.0.2.5]}\n",
 		"broken-both.yaml":    inline("x", "") + "topologyFile: ai.yaml\n",
 		"broken-field.yaml":   "netns: x\ntopologyFyle: ai.yaml\n",
 		"broken-file.yaml":    "netns: blue\ntopologyFile: missing.yaml\n",
 		"broken-netns.yaml":   "netns: ..\ntopologyFile: ai.yaml\n",
+		"broken-given.yaml":   "netns: x\ntopologyFile: ai.yaml\naddresses: {b: [192.0.2.5/24]}\n",
 		"broken-neither.yaml": "netns: blue\n",
 		"broken-nowhere.yaml": "topologyFile: ai.yaml\n",
 		"broken-steps.yaml":   inline("x", "mtu: wide"),
@@ -64,7 +68,7 @@ func TestReadDir(t *testing.T) {
 	for name, w := range r.desired {
 		ids[name] = w.id
 	}
-	want := map[string]reconcile.SandboxID{"blue.yaml": "run/blue/ai", "far.yaml": "run/far/ai", "red.yaml": "run/pid7/ai"}
+	want := map[string]reconcile.SandboxID{"blue.yaml": "run/blue/ai", "far.yaml": "run/far/ai", "given.yaml": "run/given/ai", "red.yaml": "run/pid7/ai"}
 	if diff := cmp.Diff(want, ids); diff != "" {
 		t.Errorf("sandboxes (-want +got):\n%s", diff)
 	}
@@ -75,7 +79,12 @@ func TestReadDir(t *testing.T) {
 			t.Errorf("error without its file: %v", err)
 		}
 	}
+	if given := fmt.Sprint(r.desired["given.yaml"].given.Addresses()); given != "map[a:[192.0.2.5/24 2001:db8::5/64]]" {
+		t.Errorf("given %s", given)
+	}
 	wantProblems := map[string]string{
+		"broken-address.yaml": `addresses: step "a": "192.0.2.5" has no prefix length: write that of the subnet, as in "192.0.2.5/24", or "192.0.2.5/32" for the one address`,
+		"broken-given.yaml":   `NetworkTopology "ai", step "b": given addresses: the topology has no such step`,
 		"broken-both.yaml":    "topology and topologyFile are both given: keep one",
 		"broken-field.yaml":   `unknown field "topologyFyle"`,
 		"broken-file.yaml":    "topologyFile: open DIR/missing.yaml: no such file or directory",
@@ -125,6 +134,7 @@ func TestTake(t *testing.T) {
 	check("two files", take(map[string]string{"a.yaml": a, "b.yaml": b}), ids("run/a/ai", "run/b/ai"), false)
 	check("nothing new", take(map[string]string{"a.yaml": a, "b.yaml": b}), nil, false)
 	check("one changes", take(map[string]string{"a.yaml": inline("a", "mtu: 1400"), "b.yaml": b}), ids("run/a/ai"), false)
+	check("one is given an address", take(map[string]string{"a.yaml": inline("a", "mtu: 1400") + "addresses: {a: [192.0.2.5/24]}\n", "b.yaml": b}), ids("run/a/ai"), false)
 	check("one breaks and keeps what it said", take(map[string]string{"a.yaml": broken, "b.yaml": b}), nil, false)
 	check("a new one is broken", take(map[string]string{"a.yaml": broken, "b.yaml": b, "c.yaml": broken}), nil, true)
 	check("one is renamed", take(map[string]string{"a.yaml": broken, "z.yaml": b}), nil, false)

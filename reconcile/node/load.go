@@ -3,18 +3,22 @@ package node
 import (
 	"context"
 	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
 	"strings"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/validity"
 )
 
-// Load reads a topology and reports all its errors, see package validity. An error is
-// of kind Invalid, or that of a context that has ended.
-func Load(ctx context.Context, data []byte, set contract.Set) (*topology.Topology, []string, error) {
-	t, notes, err := validity.File(ctx, data, set)
+// Load reads a topology and reports all its errors and those of what its steps are given,
+// see package validity. An error is of kind Invalid, or that of a context that has ended.
+func Load(ctx context.Context, data []byte, given ops.Givens, set contract.Set) (*topology.Topology, []string, error) {
+	t, notes, err := validity.File(ctx, data, ops.Giving(set, given))
 	if err != nil && ctx.Err() == nil {
 		err = fault.New(fault.Invalid, err)
 	}
@@ -33,6 +37,53 @@ func ParseDevices(args []string) (map[string]string, error) {
 			return nil, fault.New(fault.Invalid, fmt.Errorf("step %q is given two devices, %q and %q", step, other, device))
 		}
 		out[step] = device
+	}
+	return out, nil
+}
+
+// NoAddresses is the word that takes away the addresses which a step was given before.
+const NoAddresses = "none"
+
+// ParseAddresses reads assignments "STEP=ADDRESS", as the command line takes them. A step
+// that is given NoAddresses is in the result without any.
+func ParseAddresses(args []string) (ops.Givens, error) {
+	byStep := map[string][]string{}
+	for _, arg := range args {
+		step, address, ok := strings.Cut(arg, "=")
+		if !ok || step == "" || address == "" {
+			return nil, fault.New(fault.Invalid, fmt.Errorf("%q is not of the form STEP=ADDRESS, as in data0=192.0.2.5/24 or data0=%s", arg, NoAddresses))
+		}
+		byStep[step] = append(byStep[step], address)
+	}
+	for step, addresses := range byStep {
+		switch {
+		case !slices.Contains(addresses, NoAddresses):
+		case len(addresses) > 1:
+			addresses = slices.DeleteFunc(addresses, func(a string) bool { return a == NoAddresses })
+			return nil, fault.New(fault.Invalid, fmt.Errorf("step %q is given %s and %q: keep one", step, NoAddresses, addresses))
+		default:
+			byStep[step] = nil
+		}
+	}
+	return givenAddresses(byStep)
+}
+
+// givenAddresses reads the addresses of steps.
+func givenAddresses(byStep map[string][]string) (ops.Givens, error) {
+	if len(byStep) == 0 {
+		return nil, nil
+	}
+	out := ops.Givens{}
+	for _, step := range slices.Sorted(maps.Keys(byStep)) {
+		var given ops.Given
+		for _, text := range byStep[step] {
+			canonical, err := contract.CIDR.Canonical(text)
+			if err != nil {
+				return nil, fault.New(fault.Invalid, fmt.Errorf("step %q: %w", step, err))
+			}
+			given.Addresses = append(given.Addresses, netip.MustParsePrefix(canonical))
+		}
+		out[step] = given
 	}
 	return out, nil
 }

@@ -53,6 +53,8 @@ type Topology struct {
 	// Attached is the generation that the pod has had attached, 0 for none. A later
 	// version that would refuse it attaches it again after a reboot.
 	Attached int64 `json:"attached,omitempty"`
+	// Given is what steps are given beside devices.
+	Given ops.Givens `json:"given,omitempty"`
 }
 
 // OnePF returns remarks on devices that fail together although the topology joins them
@@ -133,10 +135,13 @@ func (d *Device) Given() ops.Given {
 	return out
 }
 
-// FrameVersion implements frame.Versioned: without the network of a device its VLAN would
-// be removed from a running pod.
+// FrameVersion implements frame.Versioned: without what steps are given, and without the
+// network of a device, addresses and VLANs would be removed from a running pod.
 func (c Claim) FrameVersion() string {
 	for _, t := range c.Topologies {
+		if t.Given.Addressed() {
+			return frame.Addressed
+		}
 		for i := range t.Devices {
 			if t.Devices[i].Given().VLAN != 0 {
 				return frame.Addressed
@@ -185,10 +190,12 @@ func (c *Claim) SandboxOf(t *Topology, o *v1alpha1.NetworkTopology, sandbox, net
 	if err != nil {
 		return reconcile.Sandbox{}, err
 	}
-	given := ops.Givens{}
+	given := t.Given.ForSteps(decoded)
 	for _, d := range t.Devices {
 		if s, ok := decoded.Step(d.Step); ok && len(s.DependOn) == 0 {
-			given[d.Step] = d.Given()
+			g := d.Given()
+			g.Addresses = given[d.Step].Addresses
+			given[d.Step] = g
 		}
 	}
 	sb := reconcile.Sandbox{ID: c.SandboxID(sandbox, t), Netns: netns, Topology: decoded, Given: given}

@@ -1,6 +1,8 @@
 package claims_test
 
 import (
+	"bytes"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -13,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
@@ -198,6 +201,44 @@ func TestRemembersReleased(t *testing.T) {
 	}
 	if len(e.In) != 17 || e.Sandbox("live") == nil || e.Sandbox(string(rune('A'+39))) == nil {
 		t.Errorf("%d remembered: %v", len(e.In), e.In)
+	}
+}
+
+// TestGiven holds that a claim's record keeps what steps are given, that each generation
+// gets what is for its steps, and that a record with addresses is not for an agent that
+// does not know them: it would remove them from the pod.
+func TestGiven(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir, "boot")
+	c := example("aa")
+	c.Topologies[0].Devices[0].ShareID = new(types.UID("3f"))
+	c.Topologies[0].Given = ops.Givens{
+		"vf0":  {Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.5/24")}},
+		"tune": {Addresses: []netip.Prefix{netip.MustParsePrefix("2001:db8::5/64")}},
+	}
+	c.Topologies[0].Object.Spec.Steps = append(c.Topologies[0].Object.Spec.Steps, v1alpha1.Step{Name: "tune", Type: "tuning", DependOn: []string{"vf0"}})
+	for version, given := range map[string]ops.Givens{"1": nil, "2": c.Topologies[0].Given} {
+		c.Topologies[0].Given = given
+		if err := s.Put(c); err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(filepath.Join(dir, "claims", "aa.claim"))
+		if err != nil || string(data[:2]) != version+" " || bytes.Contains(data, []byte(`"given"`)) != (given != nil) {
+			t.Errorf("want version %s: %v\n%s", version, err, data)
+		}
+		e := get(t, s, "aa")
+		next := claims.Pinned(&e.Topologies[0].Object)
+		next.Spec.Steps = next.Spec.Steps[:1]
+		for _, o := range []*v1alpha1.NetworkTopology{&e.Topologies[0].Object, &next} {
+			sb, err := e.SandboxOf(&e.Topologies[0], o, "s1", "/netns")
+			want := ops.Givens{"vf0": {Device: "0000:03:10.0", Share: "3f", Addresses: given["vf0"].Addresses}}
+			if len(o.Spec.Steps) > 1 && given != nil {
+				want["tune"] = given["tune"]
+			}
+			if err != nil || !reflect.DeepEqual(sb.Given, want) {
+				t.Errorf("given %+v, %v; want %+v", sb.Given, err, want)
+			}
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
@@ -30,7 +31,10 @@ func (h *HeldBack) Unwrap() error { return h.Err }
 // claim, and of kind Invalid if the generation is not valid here: admission may have
 // been bypassed, or be of another version.
 func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology, set contract.Set) error {
-	decoded, _, err := validity.Object(ctx, o, set)
+	decoded, err := topology.FromObject(o)
+	if err == nil {
+		_, err = validity.Check(ctx, decoded, ops.Giving(set, t.Given.ForSteps(decoded)))
+	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return fault.New(fault.NotReady, err)

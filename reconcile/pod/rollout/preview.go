@@ -27,7 +27,7 @@ const (
 
 // Preview is what a later version of a topology would change in a sandbox that runs it.
 type Preview struct {
-	// Sandbox has the later version and the devices of its steps.
+	// Sandbox has the later version and what its steps are given.
 	Sandbox reconcile.Sandbox
 	// Plan is nil when the sandbox keeps what it has, because of HeldBack.
 	Plan     *ops.Plan
@@ -42,7 +42,11 @@ type Preview struct {
 // devices. The plan is made by plan, which is that of the engine.
 func PreviewOf(ctx context.Context, sb reconcile.Sandbox, later *topology.Topology, devices []claims.Device, set contract.Set, plan func(context.Context, reconcile.Sandbox) (*ops.Plan, error)) (Preview, error) {
 	was := sb.Topology
+	addresses := sb.Given.ForSteps(later).Addresses()
 	sb.Topology, sb.Given = later, ops.Givens{}
+	for step, a := range addresses {
+		sb.Given[step] = ops.Given{Addresses: a}
+	}
 	p := Preview{Sandbox: sb, Effects: map[string]Effect{}, Interrupted: []string{}}
 	if err := Fits(ctx, later, devices, set); err != nil {
 		if _, held := errors.AsType[*HeldBack](err); !held {
@@ -53,7 +57,9 @@ func PreviewOf(ctx context.Context, sb reconcile.Sandbox, later *topology.Topolo
 	}
 	for _, s := range later.Roots() {
 		if i := slices.IndexFunc(devices, func(d claims.Device) bool { return d.Step == s.Name }); i >= 0 {
-			sb.Given[s.Name] = devices[i].Given()
+			given := devices[i].Given()
+			given.Addresses = addresses[s.Name]
+			sb.Given[s.Name] = given
 		}
 	}
 	var err error

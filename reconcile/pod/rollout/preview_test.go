@@ -3,7 +3,9 @@ package rollout
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -61,7 +63,7 @@ func TestPreviewOf(t *testing.T) {
 		return out
 	}
 	was := decode(func(*topology.Topology) {})
-	sb := reconcile.Sandbox{ID: "blue/pair", Netns: "/run/netns/blue", Topology: was, Given: ops.GivenDevices(map[string]string{"vf1": "of an earlier version"})}
+	sb := reconcile.Sandbox{ID: "blue/pair", Netns: "/run/netns/blue", Topology: was, Given: ops.Givens{"vf1": {Device: "of an earlier version", Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.5/24")}}}}
 	fail := errors.New("no answer")
 	changes := []netstate.Change{{Step: "vf0", Before: netstate.Link{Name: "net1", Up: new(true)}, After: netstate.Link{Name: "net1", Up: new(false)}}}
 	for name, c := range map[string]struct {
@@ -84,6 +86,9 @@ func TestPreviewOf(t *testing.T) {
 			planned++
 			if sb.Topology != c.later || sb.ID != "blue/pair" || !maps.Equal(sb.Given.Devices(), c.devices) && c.err == nil {
 				t.Errorf("%s: planned for %+v with %v", name, sb.Topology, sb.Given)
+			}
+			if kept := fmt.Sprint(sb.Given.Addresses()); kept != map[bool]string{true: "map[vf1:[192.0.2.5/24]]", false: "map[]"}[len(c.later.Steps) > 1] {
+				t.Errorf("%s: has addresses %s", name, kept)
 			}
 			return &ops.Plan{Changes: changes}, c.err
 		})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/inventory"
@@ -40,7 +42,7 @@ func pair(generation int64) *v1alpha1.NetworkTopology {
 }
 
 func given() *claims.Topology {
-	t := &claims.Topology{Object: *pair(1)}
+	t := &claims.Topology{Object: *pair(1), Given: ops.Givens{"vf1": {Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.5/24")}}}}
 	for i, step := range []string{"vf0", "vf1"} {
 		name := fmt.Sprintf("pci-0000-03-10-%d", i)
 		t.Devices = append(t.Devices, claims.Device{
@@ -86,6 +88,12 @@ func TestFollow(t *testing.T) {
 		{name: "another type of device", edit: func(o *v1alpha1.NetworkTopology) {
 			o.Spec.Steps[1].Type = "host-device"
 		}, held: `step "vf1": type "host-device" takes a nic or pf, and device "pci-0000-03-10-1" is a vf`},
+		{name: "a gateway among the addresses that it has", edit: func(o *v1alpha1.NetworkTopology) {
+			o.Spec.Steps[1].Config = &runtime.RawExtension{Raw: []byte(`{"routes":[{"destination":"203.0.113.0/24","gateway":"192.0.2.1"}]}`)}
+		}},
+		{name: "a gateway among no addresses", edit: func(o *v1alpha1.NetworkTopology) {
+			o.Spec.Steps[1].Config = &runtime.RawExtension{Raw: []byte(`{"routes":[{"destination":"203.0.113.0/24","gateway":"198.51.100.1"}]}`)}
+		}, kind: fault.Invalid},
 		{name: "nonsense", edit: func(o *v1alpha1.NetworkTopology) { o.Spec.Steps[1].Type = "srov" }, kind: fault.Invalid},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,0 +1,196 @@
+package all_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// addresses is a step that is given these.
+func addresses(of ...string) ops.Given {
+	var g ops.Given
+	for _, a := range of {
+		g.Addresses = append(g.Addresses, netip.MustParsePrefix(a))
+	}
+	return g
+}
+
+// TestGivenRefused holds what is said of addresses that a step cannot be given. The
+// planned sandbox and validation say the same.
+func TestGivenRefused(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	many := ops.Given{}
+	for i := range 65 {
+		many.Addresses = append(many.Addresses, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 24))
+	}
+	for _, tt := range []struct {
+		name, steps string
+		given       ops.Givens
+		want        string // behind the step's name
+	}{
+		{
+			"no such step", "\n  - {name: data, type: dummy}\n",
+			ops.Givens{"dat": addresses("192.0.2.5/24")},
+			`step "dat": given addresses: the topology has no such step, did you mean "data"?`,
+		},
+		{
+			"a type that takes none", "\n  - {name: d, type: dummy}\n  - {name: v, type: vrf, dependOn: [d], config: {vrfname: red}}\n",
+			ops.Givens{"v": addresses("192.0.2.5/24")},
+			`step "v": given addresses: a step of type "vrf" takes none: give them to a step that does, such as one of type tuning behind it`,
+		},
+		{
+			"in the config", "\n  - {name: d, type: dummy, config: {addresses: [192.0.2.5/32]}}\n",
+			ops.Givens{"d": addresses("192.0.2.5/24")},
+			`step "d": given addresses: "192.0.2.5/24" is in the step's config already, as "192.0.2.5/32": remove one of them`,
+		},
+		{
+			"in the config, as CNI has it", "\n  - {name: d, type: dummy, config: {ipam: {type: static, addresses: [{address: 192.0.2.5/24}]}}}\n",
+			ops.Givens{"d": addresses("192.0.2.5/24")},
+			`step "d": given addresses: "192.0.2.5/24" is in the step's config already, as "192.0.2.5/24": remove one of them`,
+		},
+		{
+			"twice", "\n  - {name: d, type: dummy}\n",
+			ops.Givens{"d": addresses("192.0.2.5/24", "192.0.2.5/32")},
+			`step "d": given addresses: "192.0.2.5/32" is given twice`,
+		},
+		{
+			"to another step of the link", "\n  - {name: d, type: dummy, config: {name: d0, addresses: [192.0.2.5/24]}}\n  - {name: t, type: tuning, dependOn: [d]}\n",
+			ops.Givens{"t": addresses("192.0.2.5/24")},
+			`step "t": given addresses: "192.0.2.5/24" is an address of "d0" already, as step "d" wants "192.0.2.5/24": remove one of them`,
+		},
+		{
+			"what no interface can have", "\n  - {name: d, type: dummy}\n",
+			ops.Givens{"d": addresses("ff02::1/64")},
+			`step "d": given addresses: "ff02::1/64" is a multicast address, which the kernel lets programs join and no interface have`,
+		},
+		{
+			"IPv4 in IPv6", "\n  - {name: d, type: dummy}\n",
+			ops.Givens{"d": {Addresses: []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr("::ffff:192.0.2.5"), 120)}}},
+			`step "d": given addresses: "::ffff:192.0.2.5/120" is IPv4 written as IPv6: write "192.0.2.5"`,
+		},
+		{
+			"none at all", "\n  - {name: d, type: dummy}\n",
+			ops.Givens{"d": {Addresses: []netip.Prefix{{}}}},
+			`step "d": given addresses: "invalid Prefix" is not an address with its prefix length, as in 10.100.0.5/24`,
+		},
+		{
+			"too many", "\n  - {name: d, type: dummy}\n",
+			ops.Givens{"d": many},
+			`step "d": given addresses: 65 are more than the 64 that a step can be given`,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			top := steps(t, tt.steps)
+			_, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Given: tt.given, Have: netstate.NewSnapshot()})
+			if err == nil || err.Error() != `topology "t": `+tt.want || fault.Of(err) != fault.Invalid {
+				t.Errorf("plan:\nhave %v (%s)\nwant %s", err, fault.Of(err), tt.want)
+			}
+			err = topology.Validate(t.Context(), top, ops.Giving(reg, tt.given))
+			if err == nil || err.Error() != `NetworkTopology "t", `+tt.want {
+				t.Errorf("validation:\nhave %v\nwant %s", err, tt.want)
+			}
+			if err := topology.Validate(t.Context(), top, reg); err != nil {
+				t.Errorf("valid without: %v", err)
+			}
+		})
+	}
+}
+
+// TestGivenToUserspace holds that addresses are not lost in silence where the driver of
+// a VF leaves no interface that could have them.
+func TestGivenToUserspace(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, reg: reg, have: netstate.NewSnapshot(
+		netstate.Device{ID: "0000:01:10.0", Driver: "vfio-pci"},
+		netstate.VF{ID: "0000:01:10.0", MAC: new("52:54:00:aa:bb:01"), VLAN: new(uint16(0))},
+	)}
+	given := ops.Given{Device: "0000:01:10.0", Addresses: addresses("192.0.2.5/24").Addresses}
+	_, err = reg.Plan(t.Context(), ops.Request{Topology: steps(t, "\n  - {name: vf, type: sriov}\n"), Given: ops.Givens{"vf": given}, Have: w.have})
+	if want := `topology "t": step "vf": given addresses: it has no interface here that could have them`; err == nil || err.Error() != want {
+		t.Errorf("have %v\nwant %s", err, want)
+	}
+}
+
+// TestGivenIsNeeded holds that validation takes a topology that lives from what it is
+// given only with that.
+func TestGivenIsNeeded(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	top := steps(t, `
+  - {name: d, type: dummy, config: {name: d0, routes: [{destination: 203.0.113.0/24, gateway: 192.0.2.1}]}}
+  - {name: v, type: vlan, dependOn: [d], config: {id: 7, addresses: ["{{ d.ips[0].address }}"]}}
+`)
+	err = topology.Validate(t.Context(), top, reg)
+	if err == nil || !strings.Contains(err.Error(), "{{ d.ips[0].address }}: no address 0") {
+		t.Errorf("without: %v", err)
+	}
+	if err := topology.Validate(t.Context(), top, ops.Giving(reg, ops.Givens{"d": addresses("192.0.2.5/24")})); err != nil {
+		t.Errorf("with: %v", err)
+	}
+}
+
+// TestGivenChanges holds that another address is an edit in place: the old one goes, the
+// new one comes, and nothing else is touched.
+func TestGivenChanges(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	top := steps(t, "\n  - {name: d, type: dummy, config: {name: d0, mac: \"02:00:00:00:00:01\", addresses: [10.0.0.1/32]}}\n")
+	w := &world{t: t, reg: reg, have: netstate.NewSnapshot(), given: ops.Givens{"d": addresses("192.0.2.5/24")}}
+	owned := w.ensure(top, nil)
+	w.given = ops.Givens{"d": addresses("192.0.2.6/24")}
+	var changes []string
+	for _, c := range w.ensure(top, owned) {
+		changes = append(changes, c.String())
+	}
+	slices.Sort(changes)
+	if want := []string{"+ address 192.0.2.6/24 on d0", "- address 192.0.2.5/24 on d0"}; !slices.Equal(changes, want) {
+		t.Errorf("changes %q, want %q", changes, want)
+	}
+}
+
+// TestGivenIsNotShared holds that sandboxes of one topology that are planned at the same
+// time do not get each other's addresses: they share the step's config.
+func TestGivenIsNotShared(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	top := steps(t, "\n  - {name: d, type: dummy, config: {name: d0, addresses: [10.0.0.1/32, 10.0.0.2/32, 10.0.0.3/32]}}\n")
+	var all sync.WaitGroup
+	for i := range 4 {
+		own := fmt.Sprintf("192.0.2.%d/24", i+1)
+		all.Go(func() {
+			for range 200 {
+				p, err := reg.Plan(t.Context(), ops.Request{Topology: top, Given: ops.Givens{"d": addresses(own)}, Have: netstate.NewSnapshot()})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if ips := p.Results[0].Result.IPs; ips[len(ips)-1].Address != own {
+					t.Errorf("%s: %v", own, ips)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
