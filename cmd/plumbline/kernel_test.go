@@ -58,6 +58,7 @@ var (
 	netnsCommand = regexp.MustCompile(`^ip netns (add|delete) (\S+)$`)
 	setCommand   = regexp.MustCompile(`^ip -n (\S+) link set (\S+) mtu (\d+)$`)
 	delCommand   = regexp.MustCompile(`^ip -n (\S+) link delete (\S+)$`)
+	addrCommand  = regexp.MustCompile(`^ip -n (\S+) address delete (\S+) dev (\S+)$`)
 )
 
 // ip does what the command of that name does.
@@ -77,6 +78,8 @@ func ip(t *testing.T, command string) {
 		foreignChange(t, m[1], netstate.Change{Before: netstate.Link{Name: m[2], MTU: new(uint32(0))}, After: netstate.Link{Name: m[2], MTU: new(uint32(mtu))}})
 	} else if m := delCommand.FindStringSubmatch(command); m != nil {
 		foreignChange(t, m[1], netstate.Change{Before: netstate.Link{Name: m[2]}})
+	} else if m := addrCommand.FindStringSubmatch(command); m != nil {
+		foreignChange(t, m[1], netstate.Change{Before: netstate.Addr{Link: m[3], Address: m[2]}})
 	} else {
 		t.Fatalf("do not know how to %q", command)
 	}

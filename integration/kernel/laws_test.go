@@ -90,7 +90,7 @@ func readCase(t *testing.T, file string) kernelCase {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := topology.Validate(t.Context(), c.topology, reg); err != nil {
+	if err := topology.Validate(t.Context(), c.topology, ops.Giving(reg, c.given)); err != nil {
 		t.Fatal(err)
 	}
 	return c
