@@ -276,12 +276,23 @@ func (p *Planner) vrfTable(link string) (uint32, bool) {
 // foreignDefault finds a default route of r's family and table that is not
 // ours and that r, without a metric, would displace or share traffic with.
 func (p *Planner) foreignDefault(r netstate.Route) (netstate.Route, bool) {
-	for _, have := range netstate.All[netstate.Route](p.req.Have) {
-		if have.IsDefault() && have.IPv6() == r.IPv6() && have.Table == r.Table && have.Protocol != netstate.RouteProtocol {
-			return have, true
+	if p.foreignDefaults == nil {
+		p.foreignDefaults = map[defaultOf]netstate.Route{}
+		for _, have := range netstate.All[netstate.Route](p.req.Have) {
+			of := defaultOf{have.IPv6(), have.Table}
+			if _, first := p.foreignDefaults[of]; !first && have.IsDefault() && have.Protocol != netstate.RouteProtocol {
+				p.foreignDefaults[of] = have
+			}
 		}
 	}
-	return netstate.Route{}, false
+	have, ok := p.foreignDefaults[defaultOf{r.IPv6(), r.Table}]
+	return have, ok
+}
+
+// defaultOf is what a default route is the default of.
+type defaultOf struct {
+	ipv6  bool
+	table uint32
 }
 
 // onLink reports whether the gateway is reachable over the link: by an address
