@@ -178,7 +178,7 @@ func TestDriftThatIsLeft(t *testing.T) {
 	}
 }
 
-func TestFightEndsWhenToldAndWithTheSandbox(t *testing.T) {
+func TestContentionEndsWithReportOrSandbox(t *testing.T) {
 	m := metrics.New(metrics.Build{}, time.Now)
 	contended := []reconcile.Contention{{Step: "b", Object: netstate.LinkKey("bond0"), Field: "mtu", Action: netstate.Update}}
 	series := func(when string, want ...string) {

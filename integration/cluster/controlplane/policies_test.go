@@ -256,7 +256,7 @@ func (b *bench) policies(t *testing.T) {
 
 	b.mustKubectl(t, "", "delete", "devpol", "physnet2")
 
-	// The proposal's policy: accepted as written, and said not to be supported.
+	// The published policy is accepted, with a condition that it is not supported.
 	seed := publishedPolicy(t)
 	b.mustKubectl(t, seed, "create", "--validate=strict", "-f", "-")
 	b.verdict(t, "localnet-uplink", "Unsupported", "shared devices are not supported yet")

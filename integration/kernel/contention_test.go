@@ -131,7 +131,7 @@ flipping:
 	if err != nil || st.State != reconcile.Fighting || len(st.Fighting) != 1 {
 		t.Fatalf("check: %v, %+v", err, st)
 	}
-	if f := st.Fighting[0]; f.Step != "a" || f.Object != netstate.LinkKey("a0") || f.Field != "mtu" || f.Want != "1400" || f.Have != "1300" || !strings.Contains(f.String(), "by somebody else") {
+	if f := st.Fighting[0]; f.Step != "a" || f.Object != netstate.LinkKey("a0") || f.Field != "mtu" || f.Want != "1400" || f.Have != "1300" || !strings.Contains(f.String(), "by another writer") {
 		t.Errorf("it is named as %+v", f)
 	}
 	l.disturb(neighbour, spoil)
