@@ -247,6 +247,38 @@ func TestNamedAgainstSelector(t *testing.T) {
 	}
 }
 
+// TestOnePFIsNoted holds that whoever chooses no devices learns that those of a bond
+// fail together.
+func TestOnePFIsNoted(t *testing.T) {
+	bonded := twoVFs + "  - {name: bond0, type: bond, dependOn: [a, b], config: {mode: active-backup}}\n"
+	for _, c := range []struct {
+		requested map[string]string
+		want      string
+	}{
+		{nil, `step "bond0": the devices of ["a" "b"] are virtual functions of one physical function, 0000:pf0, and fail together: have them chosen by a claim as ` + "`plumbline claim`" + ` prints it, or by selectors`},
+		{map[string]string{"b": "pf1v0"}, ""},
+	} {
+		said := ""
+		_, err := Assignment{
+			ID: "blue/ai", Netns: Netns{Path: "/run/netns/blue"}, Topology: steps(t, bonded), Contracts: registry(t), Requested: c.requested,
+			Discover: func() ([]inventory.Device, error) {
+				devices := host()
+				for i := range devices {
+					if devices[i].PF != nil {
+						devices[i].PF.PCIAddress = "0000:" + devices[i].PF.IfName
+					}
+				}
+				return devices, nil
+			},
+			Records: func() []reconcile.Record { return nil }, OtherVersions: func() []*frame.OtherVersion { return nil },
+			Note: func(text string) { said = text },
+		}.Sandbox(t.Context())
+		if err != nil || said != c.want {
+			t.Errorf("%v: said %q, want %q (%v)", c.requested, said, c.want, err)
+		}
+	}
+}
+
 // TestUserspaceDrivers holds that the list of userspace drivers agrees with the
 // planner's.
 func TestUserspaceDrivers(t *testing.T) {

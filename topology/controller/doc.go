@@ -1,5 +1,6 @@
 // Package controller is the controller of NetworkTopologies: one DeviceClass
-// for every root step that is given a device, and the topology's status.
+// for every root step that is given a device, the ResourceClaimTemplate of the
+// topology where it says so, and the topology's status.
 //
 // Classes is the pure half: the DeviceClasses of a topology, with a pin (UID and
 // generation of the topology). Judge says
