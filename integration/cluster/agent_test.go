@@ -63,13 +63,8 @@ spec:
 `, name, claims.String(), cluster.PodImage, strings.TrimSuffix(uses.String(), ","))
 }
 
-// askingPod is a pod without a claim whose container has a device of each of these
-// classes among its limits.
-func askingPod(name string, classes ...string) string {
-	var limits []string
-	for _, c := range classes {
-		limits = append(limits, "deviceclass.resource.kubernetes.io/"+c+": 1")
-	}
+// askingPod is a pod without a claim, with these among the limits of its container.
+func askingPod(name string, limits ...string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
 kind: Pod
@@ -321,12 +316,7 @@ func TestAgent(t *testing.T) {
 				b.has(t, "one", "net1")
 				b.drop(t, "one")
 			})
-			t.Run("no claim", func(t *testing.T) {
-				b.create(t, askingPod("unclaimed", "net-1-vf", "net-2-vf"))
-				b.ready(t, "unclaimed")
-				b.has(t, "unclaimed", "net1", "net2")
-				b.drop(t, "unclaimed")
-			})
+			t.Run("no claim", b.testNoClaim)
 			t.Run("user space", b.testUserSpace)
 			t.Run("gate", b.testGate)
 			t.Run("agent restarted", b.testRestart)
@@ -418,6 +408,45 @@ kind: ResourceClaimTemplate
 metadata: {name: driven, namespace: default}
 spec: {spec: {devices: {requests: [{name: vf, exactly: {deviceClassName: driven-vf}}]}}}
 `
+
+// bonded is a topology for pods that ask a device plugin for two functions: of the card
+// whose first function the other topologies take.
+const bonded = `
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: bonded}
+spec:
+  steps:
+  - name: vf0
+    type: sriov
+    extendedResourceName: openshift.io/sriov_a
+    selector: {cel: 'device.driver == "dra.networking" && device.attributes["dra.networking"].pfName == "enp3s0f0"'}
+  - name: vf1
+    type: sriov
+    extendedResourceName: openshift.io/sriov_a
+    selector: {cel: 'device.driver == "dra.networking" && device.attributes["dra.networking"].pfName == "enp3s0f0"'}
+  - name: bond0
+    type: bond
+    dependOn: [vf0, vf1]
+    config: {name: bond0, mode: active-backup, miimon: 100, addresses: ["192.0.2.201/26"]}
+`
+
+// testNoClaim runs pods that ask in the limits of their containers.
+func (b *agentBench) testNoClaim(t *testing.T) {
+	b.create(t, askingPod("unclaimed", "deviceclass.resource.kubernetes.io/net-1-vf: 1", "deviceclass.resource.kubernetes.io/net-2-vf: 1"))
+	b.ready(t, "unclaimed")
+	b.has(t, "unclaimed", "net1", "net2")
+	b.drop(t, "unclaimed")
+
+	kubectl(t, b.Cluster, bonded, "apply", "-f", "-")
+	kubectl(t, b.Cluster, "", "wait", "--for=condition=Ready", "--timeout=60s", "networktopology/bonded")
+	b.create(t, askingPod("plugged", "openshift.io/sriov_a: 2"))
+	b.ready(t, "plugged")
+	b.has(t, "plugged", "bond0")
+	b.saysWhy(t, "plugged", `NetworkNotRedundant: topology "bonded": step "bond0": the devices of ["vf0" "vf1"] are virtual functions of one physical function, 0000:01:00.0, and fail together`)
+	b.drop(t, "plugged")
+	kubectl(t, b.Cluster, "", "delete", "networktopology", "bonded", "--timeout=60s")
+}
 
 // testGate makes a new sandbox while the agent hangs: its hook times out, the
 // runtime goes on without it, and all that holds the container back is the gate,
