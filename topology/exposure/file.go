@@ -2,12 +2,15 @@ package exposure
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/suggest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -18,6 +21,7 @@ func Decode(data []byte) (policies []*v1alpha1.DeviceExposurePolicy, others int,
 	if err != nil {
 		return nil, others, err
 	}
+	seen := map[string]bool{}
 	for _, raw := range found {
 		o := &v1alpha1.DeviceExposurePolicy{}
 		dec := json.NewDecoder(bytes.NewReader(raw))
@@ -25,9 +29,13 @@ func Decode(data []byte) (policies []*v1alpha1.DeviceExposurePolicy, others int,
 		if err := dec.Decode(o); err != nil {
 			return nil, others, fmt.Errorf("%s %q: %w", v1alpha1.PolicyKind, nameOf(raw), inWords(err))
 		}
+		if seen[o.Name] { // kubectl would keep the last one alone
+			return nil, others, fmt.Errorf("%s %q is in the file twice: give each a name of its own", v1alpha1.PolicyKind, o.Name)
+		}
 		if want := v1alpha1.GroupVersion.String(); o.APIVersion != want {
 			return nil, others, fmt.Errorf("%s %q has apiVersion %q, want %q", v1alpha1.PolicyKind, o.Name, o.APIVersion, want)
 		}
+		seen[o.Name] = true
 		policies = append(policies, o)
 	}
 	return policies, others, nil
@@ -46,7 +54,47 @@ func nameOf(raw []byte) string {
 // inWords says what the JSON decoder says without the words of Go.
 func inWords(err error) error {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return fmt.Errorf("%s: does not take a %s", wrong.Field, wrong.Value)
+		value := wrong.Value
+		switch {
+		case value == "array":
+			value = "a list"
+		case value == "object":
+			value = "an object"
+		case !strings.HasPrefix(value, "number "):
+			value = "a " + value
+		}
+		return fmt.Errorf("%s: %s, where %s is expected", wrong.Field, value, expected(wrong.Type))
 	}
-	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+	text := strings.TrimPrefix(err.Error(), "json: ")
+	if name, ok := strings.CutPrefix(text, "unknown field "); ok {
+		text += suggest.Hint(strings.Trim(name, `"`), fields(reflect.TypeFor[v1alpha1.DeviceExposurePolicy](), nil))
+	}
+	return errors.New(text)
+}
+
+// expected names what the decoder would have taken; the field may be a list or a map of it.
+func expected(t reflect.Type) string {
+	words := map[reflect.Kind]string{
+		reflect.Struct: "an object", reflect.Map: "an object", reflect.Slice: "a list", reflect.String: "a string",
+		reflect.Bool: "true or false", reflect.Int32: "an integer of 32 bits", reflect.Int64: "an integer of 64 bits",
+	}
+	return cmp.Or(words[t.Kind()], "another type")
+}
+
+// fields adds the names of all fields of ours that a policy can have: the decoder does
+// not say where an unknown one is.
+func fields(t reflect.Type, names []string) []string {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct || t.PkgPath() != reflect.TypeFor[v1alpha1.DeviceExposurePolicy]().PkgPath() {
+		return names
+	}
+	for f := range t.Fields() {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
+			names = append(names, name)
+		}
+		names = fields(f.Type, names)
+	}
+	return names
 }

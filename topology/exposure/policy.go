@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/topology/suggest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -87,7 +88,9 @@ func New(o *v1alpha1.DeviceExposurePolicy) *Policy {
 		Priority: o.Spec.Priority, NodeSelector: o.Spec.NodeSelector, Action: cmp.Or(o.Spec.Action, v1alpha1.Expose),
 	}
 	e := &Invalid{Policy: o.Name}
-	if problems := validation.IsDNS1123Subdomain(o.Name); len(problems) > 0 {
+	if o.Name == "" {
+		e.add("metadata.name: is missing")
+	} else if problems := validation.IsDNS1123Subdomain(o.Name); len(problems) > 0 {
 		e.add("metadata.name: %q: %s", o.Name, problems[0])
 	}
 	if p.Action != v1alpha1.Expose && p.Action != v1alpha1.Withhold {
@@ -151,7 +154,7 @@ func (p *Policy) compile(e *Invalid, s *v1alpha1.Selector) {
 	}
 	if unknown := p.selector.Unknown(); len(unknown) > 0 {
 		p.unread = fmt.Errorf("selector.cel: no device has an attribute %q", unknown[0])
-		e.add("spec.%v, and to read a missing one is an error", p.unread)
+		e.add("spec.%v, and to read a missing one is an error%s", p.unread, suggest.Hint(unknown[0], inventory.AttributeNames()))
 	}
 }
 
