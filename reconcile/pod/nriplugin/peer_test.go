@@ -28,6 +28,7 @@ type peer struct {
 	conn     net.Conn
 	plugin   api.PluginService
 	asked    chan struct{}   // closed when the plugin has called RegisterPlugin
+	lost     chan struct{}   // closed when the connection has ended
 	register func() error    // answers it
 	ctx      context.Context // ends with the test
 }
@@ -43,13 +44,13 @@ func newPeer(ctx context.Context, t *testing.T, c net.Conn, register func() erro
 	if err != nil {
 		t.Error(err)
 	}
-	p := &peer{t: t, conn: c, asked: make(chan struct{}), register: register, ctx: ctx}
+	p := &peer{t: t, conn: c, asked: make(chan struct{}), lost: make(chan struct{}), register: register, ctx: ctx}
 	api.RegisterRuntimeService(server, p)
 	to, err := mux.Open(multiplex.PluginServiceConn)
 	if err != nil {
 		t.Error(err)
 	}
-	client := ttrpc.NewClient(to)
+	client := ttrpc.NewClient(to, ttrpc.WithOnClose(func() { close(p.lost) }))
 	p.plugin = api.NewPluginClient(client)
 	go server.Serve(ctx, l) //nolint:errcheck // it ends with the connection
 	context.AfterFunc(ctx, func() {
@@ -73,6 +74,15 @@ func (p *peer) UpdateContainers(context.Context, *api.UpdateContainersRequest) (
 
 // die ends the connection, as the end of the runtime's process does.
 func (p *peer) die() { p.conn.Close() }
+
+// awaitRegistration returns when the plugin has called RegisterPlugin. On a slow machine
+// the plugin may give up before: the conversation then ends at this point.
+func (p *peer) awaitRegistration() {
+	select {
+	case <-p.asked:
+	case <-p.lost:
+	}
+}
 
 func (p *peer) configure() {
 	_, _ = p.plugin.Configure(p.ctx, &api.ConfigureRequest{RuntimeName: "test", RuntimeVersion: "1.0"})
@@ -103,36 +113,36 @@ var conversations = []struct {
 	{"dies in RegisterPlugin", func(p *peer) error { p.die(); return nil }, func(*peer) {}},
 	{"refuses RegisterPlugin", func(*peer) error { return errors.New("no") }, func(*peer) {}},
 	{"never answers RegisterPlugin", func(p *peer) error { <-p.ctx.Done(); return nil }, func(*peer) {}},
-	{"dies before Configure", nil, func(p *peer) { <-p.asked; p.settle(); p.die() }},
+	{"dies before Configure", nil, func(p *peer) { p.awaitRegistration(); p.settle(); p.die() }},
 	{"never calls Configure", nil, func(*peer) {}},
 	{"calls Configure before it answers RegisterPlugin, and dies", func(p *peer) error { p.configure(); p.die(); return nil }, func(*peer) {}},
 	{"dies in Configure", nil, func(p *peer) {
-		<-p.asked
+		p.awaitRegistration()
 		go p.configure()
 		p.die()
 	}},
 	{"calls Configure three times", nil, func(p *peer) {
-		<-p.asked
+		p.awaitRegistration()
 		p.configure()
 		p.configure()
 		go p.configure() // the stub does not answer this one
 		p.settle()
 		p.die()
 	}},
-	{"dies after Configure", nil, func(p *peer) { <-p.asked; p.configure(); p.die() }},
-	{"never calls Synchronize", nil, func(p *peer) { <-p.asked; p.configure() }},
-	{"dies between two parts of Synchronize", nil, func(p *peer) { <-p.asked; p.configure(); p.synchronize(true); p.die() }},
-	{"never sends the last part of Synchronize", nil, func(p *peer) { <-p.asked; p.configure(); p.synchronize(true) }},
-	{"calls Synchronize before Configure, and dies", nil, func(p *peer) { <-p.asked; p.synchronize(false); p.die() }},
+	{"dies after Configure", nil, func(p *peer) { p.awaitRegistration(); p.configure(); p.die() }},
+	{"never calls Synchronize", nil, func(p *peer) { p.awaitRegistration(); p.configure() }},
+	{"dies between two parts of Synchronize", nil, func(p *peer) { p.awaitRegistration(); p.configure(); p.synchronize(true); p.die() }},
+	{"never sends the last part of Synchronize", nil, func(p *peer) { p.awaitRegistration(); p.configure(); p.synchronize(true) }},
+	{"calls Synchronize before Configure, and dies", nil, func(p *peer) { p.awaitRegistration(); p.synchronize(false); p.die() }},
 	{"calls Synchronize twice, and dies", nil, func(p *peer) {
-		<-p.asked
+		p.awaitRegistration()
 		p.configure()
 		p.synchronize(false)
 		p.synchronize(false)
 		p.die()
 	}},
 	{"dies in a hook", nil, func(p *peer) {
-		<-p.asked
+		p.awaitRegistration()
 		p.configure()
 		p.synchronize(false)
 		go p.runPod()
@@ -140,14 +150,14 @@ var conversations = []struct {
 		p.die()
 	}},
 	{"dies after a hook", nil, func(p *peer) {
-		<-p.asked
+		p.awaitRegistration()
 		p.configure()
 		p.synchronize(false)
 		p.runPod()
 		p.die()
 	}},
 	{"shuts down", nil, func(p *peer) {
-		<-p.asked
+		p.awaitRegistration()
 		p.configure()
 		p.synchronize(false)
 		_, _ = p.plugin.Shutdown(p.ctx, &api.ShutdownRequest{})
