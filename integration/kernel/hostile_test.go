@@ -402,14 +402,16 @@ func (h *hostile) honest(id reconcile.SandboxID, err error) error {
 
 // clear asserts that nothing of the pod stands on a device that was returned,
 // wherever it is: a macvlan in passthru mode can only be made where nothing else
-// receives for the device, and VLANs are listed by the name of theirs.
+// receives for the device, and a link says which link of which namespace it stands on.
 func (h *hostile) clear(in *intruder) {
 	h.t.Helper()
+	var returned []int
 	for _, name := range []string{"nic0", "enp3s0f0v2"} {
 		l, err := netlink.LinkByName(name)
 		if err != nil {
 			continue
 		}
+		returned = append(returned, l.Attrs().Index)
 		probe := &netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{Name: "probe0", ParentIndex: l.Attrs().Index, TxQLen: -1}, Mode: netlink.MACVLAN_MODE_PASSTHRU}
 		if err := netlink.LinkAdd(probe); err != nil {
 			h.fatal("something of the pod stands on %q, which was returned: %v", name, err)
@@ -419,15 +421,42 @@ func (h *hostile) clear(in *intruder) {
 		}
 	}
 	for _, path := range append([]string{in.path}, in.nested...) {
-		var list []byte
-		err := kernel.Within(path, func() (err error) {
-			list, err = os.ReadFile("/proc/thread-self/net/vlan/config")
-			return err
-		})
-		if err == nil && strings.Contains(string(list), "enp3s0f0v2") {
-			h.fatal("a VLAN of the pod stands on a device that was returned:\n%s", list)
+		for _, l := range h.standingOnHost(path) {
+			if a := l.Attrs(); slices.Contains(returned, a.ParentIndex) {
+				h.fatal("%s %q of the pod stands on a device that was returned", l.Type(), a.Name)
+			}
 		}
 	}
+}
+
+// standingOnHost returns the links of a namespace whose lower link is one of the host.
+// Names say nothing: a pod gives those of the host to links of its own.
+func (h *hostile) standingOnHost(path string) []netlink.Link {
+	h.t.Helper()
+	host, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		h.fatal("%v", err)
+	}
+	defer host.Close()
+	var links []netlink.Link
+	err = kernel.Within(path, func() error {
+		id, err := netlink.GetNetNsIdByFd(int(host.Fd()))
+		if err != nil || id < 0 {
+			return err // without a number for the host, no link refers to it
+		}
+		for {
+			links, err = netlink.LinkList()
+			if !errors.Is(err, netlink.ErrDumpInterrupted) {
+				break
+			}
+		}
+		links = slices.DeleteFunc(links, func(l netlink.Link) bool { return l.Attrs().NetNsID != id })
+		return err
+	})
+	if err != nil {
+		h.fatal("links of %q: %v", path, err)
+	}
+	return links
 }
 
 // resettable is in the reason why a device is not clean where it is not clean before
