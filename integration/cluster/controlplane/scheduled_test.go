@@ -43,6 +43,7 @@ func TestScheduled(t *testing.T) {
 		{"a pod without a claim that asks for too little or too much", b.claimlessRefused},
 		{"a pod written for a device plugin", b.plugged},
 		{"names that others have", b.named},
+		{"functions by their physical network", b.networked},
 		{"the template of a topology", b.template},
 		{"a quota keeps a namespace out", b.quota},
 	} {
@@ -50,7 +51,15 @@ func TestScheduled(t *testing.T) {
 	}
 }
 
-// furnish makes a node with four virtual functions of each of two physical functions.
+// wires are the physical networks of the physical functions of the node: one network has
+// two of them, and one of them has two networks.
+var wires = [][]inventory.PhysicalNetwork{
+	{{Name: "physnet2", VLAN: 102}},
+	{{Name: "physnet3", VLAN: 103}, {Name: "physnet4", VLAN: 104}},
+	{{Name: "physnet2", VLAN: 102}},
+}
+
+// furnish makes a node with four virtual functions of each of three physical functions.
 func (b *bench) furnish(t *testing.T) {
 	t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
@@ -61,11 +70,12 @@ func (b *bench) furnish(t *testing.T) {
 	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: resourceapi.ResourceSliceSpec{
 		Driver: claim.Driver, NodeName: new("n1"), Pool: resourceapi.ResourcePool{Name: "n1", Generation: 1, ResourceSliceCount: 1},
 	}}
-	for pf := range 2 {
+	for pf, networks := range wires {
 		for vf := range 4 {
 			d := inventory.Device{
 				ID: fmt.Sprintf("0000:%02x:10.%d", 3+pf, vf), Kind: inventory.KindVF, IfName: fmt.Sprintf("pf%dv%d", pf, vf), PCIeRoot: "pci0000:00",
-				PF: &inventory.PF{PCIAddress: fmt.Sprintf("0000:%02x:00.0", 3+pf), IfName: fmt.Sprintf("pf%d", pf), VFIndex: vf},
+				PF:              &inventory.PF{PCIAddress: fmt.Sprintf("0000:%02x:00.0", 3+pf), IfName: fmt.Sprintf("pf%d", pf), VFIndex: vf},
+				PhysicalNetwork: networks[0].Name, PhysicalNetworks: networks,
 			}
 			slice.Spec.Devices = append(slice.Spec.Devices, resourceapi.Device{Name: fmt.Sprintf("pf%d-vf%d", pf, vf), Attributes: inventory.Attributes(d)})
 		}
@@ -278,6 +288,60 @@ func (b *bench) plugged(t *testing.T) {
 	b.unplaced(t, "half", "Missing: [vf1]. The limits of its containers must have, taken together, openshift.io/sriov_a: 2.")
 	b.asking(t, "too-many", "openshift.io/sriov_a: 3")
 	b.unplaced(t, "too-many", `it is for 3 devices of DeviceClass "plugged-vf0", of which NetworkTopology "plugged" takes 2, for [vf0, vf1]: ask for 2`)
+}
+
+// physnets has two functions of one physical network and one of another, each under the
+// resource that pods know of the network.
+const physnets = `
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: physnets}
+spec:
+  claimTemplate: {namespaces: [default]}
+  steps:
+    - {name: a, type: sriov, extendedResourceName: example.com/sriov-vf-physnet2, selector: {cel: 'device.attributes["dra.networking"].physicalNetworkName == "physnet2"'}}
+    - {name: b, type: sriov, extendedResourceName: example.com/sriov-vf-physnet2, selector: {cel: 'device.attributes["dra.networking"].physicalNetworkName == "physnet2"'}}
+    - {name: c, type: sriov, extendedResourceName: example.com/sriov-vf-physnet3, selector: {cel: 'device.attributes["dra.networking"].physicalNetworkName == "physnet3"'}}
+`
+
+// networked gives pods functions of physical networks: what the containers of a pod ask
+// for is added up, and what its init containers ask for is not on top of that. When
+// the functions of one physical function are given away, those of the other that is
+// wired to the network follow, and then pods wait.
+func (b *bench) networked(t *testing.T) {
+	b.mustKubectl(t, physnets, "create", "-f", "-")
+	b.ready(t, "physnets", metav1.ConditionTrue)
+	const two, three = "example.com/sriov-vf-physnet2", "example.com/sriov-vf-physnet3"
+	b.speakFor(t)
+	b.pod(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: summed, namespace: default}
+spec:
+  tolerations: [{operator: Exists}]
+  initContainers:
+  - {name: one, image: %[1]s, resources: {limits: {%[2]s: 2}}}
+  - {name: two, image: %[1]s, resources: {limits: {%[2]s: 1, %[3]s: 1}}}
+  containers:
+  - {name: vf-container, image: %[1]s, resources: {limits: {%[2]s: 1}}}
+  - {name: vf-other-container, image: %[1]s, resources: {limits: {%[2]s: 1, %[3]s: 1}}}
+`, cluster.PodImage, two, three))
+	b.has(t, "summed", "a=pf0", "b=pf0", "c=pf1")
+
+	b.templates(t, "the topology has its template", "physnets", "default")
+	b.network(t, "default", "claimed", "physnets")
+	b.has(t, "claimed", "a=pf0", "b=pf0", "c=pf1")
+	b.network(t, "default", "of-the-other-pf", "physnets")
+	b.has(t, "of-the-other-pf", "a=pf2", "b=pf2", "c=pf1")
+
+	// A network that is not the first of its PF; its function is the last of that PF.
+	b.mustKubectl(t, `{apiVersion: networking.dra.io/v1alpha1, kind: NetworkTopology, metadata: {name: second}, spec: {claimTemplate: {namespaces: [default]}, steps: [{name: vf, type: sriov,
+  selector: {cel: '"physnet4" in device.attributes["dra.networking"].physicalNetworks.split(",")'}}]}}`, "create", "-f", "-")
+	b.templates(t, "the topology has its template", "second", "default")
+	b.network(t, "default", "of-the-second-network", "second")
+	b.has(t, "of-the-second-network", "vf=pf1")
+	b.network(t, "default", "waiting", "physnets")
+	b.unplaced(t, "waiting", "cannot allocate all claims")
 }
 
 // named lets two topologies, and a foreign class, have the name of one that exists.
