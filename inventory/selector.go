@@ -71,6 +71,21 @@ func (s Selector) Match(ctx context.Context, d Device) (bool, error) {
 	return matches, nil
 }
 
+// Networks returns the physical networks for which the selector chooses a device: those
+// with which it matches when the device is wired to no other. A selector that says
+// nothing of networks chooses it for all of them.
+func (s Selector) Networks(ctx context.Context, d Device) []PhysicalNetwork {
+	var out []PhysicalNetwork
+	for _, n := range d.PhysicalNetworks {
+		alone := d
+		alone.PhysicalNetwork, alone.PhysicalNetworks = n.Name, []PhysicalNetwork{n}
+		if matches, err := s.Match(ctx, alone); err == nil && matches {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
 // Unknown returns the attributes of our domain that the expression reads and no
 // device ever has. Reading one is an evaluation error, on which the scheduler
 // gives the pod up.

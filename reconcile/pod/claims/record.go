@@ -128,7 +128,7 @@ func (d *Device) Given() ops.Given {
 	if d.ShareID != nil {
 		out.Share = string(*d.ShareID)
 	}
-	// Of several networks nobody has said which one is meant.
+	// Of several networks the step's selector has named none.
 	if n := d.Host.PhysicalNetworks; len(n) == 1 && d.Host.Kind == inventory.KindVF && d.Host.LinkType == inventory.Ethernet {
 		out.VLAN = uint16(n[0].VLAN)
 	}

@@ -194,7 +194,7 @@ func (p *Plugin) resolve(ctx context.Context, of claim.Source, assigned []claim.
 				}
 				return nil, fmt.Errorf("request %q: %w", d.Request, err)
 			}
-			ct.Devices = append(ct.Devices, claims.Device{Device: d, Host: host})
+			ct.Devices = append(ct.Devices, claims.Device{Device: d, Host: wired(ctx, t, d.Step, host)})
 		}
 		if a.Topology.Generation != 0 && a.Topology.Generation != o.Generation {
 			if err := stillMatches(ctx, t, ct.Devices, a.Topology.Generation); err != nil {
@@ -204,6 +204,24 @@ func (p *Plugin) resolve(ctx context.Context, of claim.Source, assigned []claim.
 		out = append(out, ct)
 	}
 	return out, nil
+}
+
+// wired returns a device with the one physical network that the selector of its step
+// names, if that is one. The selectors of a claim do not count: which of the networks
+// behind a PF a pod is in is for who writes topologies.
+func wired(ctx context.Context, t *topology.Topology, step string, host inventory.Device) inventory.Device {
+	s, ok := t.Step(step)
+	if !ok || len(host.PhysicalNetworks) < 2 {
+		return host
+	}
+	selector, err := inventory.Compile(s.Selector)
+	if err != nil {
+		return host // the step has none: the topology was checked
+	}
+	if meant := selector.Networks(ctx, host); len(meant) == 1 {
+		host.PhysicalNetwork, host.PhysicalNetworks = meant[0].Name, meant
+	}
+	return host
 }
 
 // check refuses a topology that is wrong, is another than the one the classes

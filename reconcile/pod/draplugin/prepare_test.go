@@ -304,6 +304,46 @@ func TestEdited(t *testing.T) {
 	}
 }
 
+// TestOneOfSeveralNetworks holds that of the networks behind a PF the pod is in the one by
+// which the step's selector chose the function, and in none if it names none.
+func TestOneOfSeveralNetworks(t *testing.T) {
+	for selector, want := range map[string]struct {
+		network string
+		vlan    uint16
+	}{
+		`device.attributes["dra.networking"].physicalNetworkName == "physnet3"`:                            {"physnet3", 103},
+		`"physnet4" in device.attributes["dra.networking"].physicalNetworks.split(",")`:                    {"physnet4", 104},
+		`!("physnet3" in device.attributes["dra.networking"].physicalNetworks.split(","))`:                 {"physnet4", 104},
+		`device.attributes["dra.networking"].physicalNetworks.split(",").exists(n, n.startsWith("phys"))`:  {"physnet3,physnet4", 0},
+		`device.attributes["dra.networking"].pfName == "enp3s0f0"`:                                         {"physnet3,physnet4", 0},
+		`device.attributes["dra.networking"].physicalNetworks == "physnet3,physnet4"`:                      {"physnet3,physnet4", 0},
+		`device.attributes["dra.networking"].physicalNetworks.split(",")[1] == "physnet4"`:                 {"physnet3,physnet4", 0},
+		`device.attributes["dra.networking"].physicalNetworks.split(",").exists_one(n, n == "physnet4")`:   {"physnet4", 104},
+		`device.driver == "dra.networking" && device.attributes["dra.networking"].?none.orValue("") == ""`: {"physnet3,physnet4", 0},
+		``: {"physnet3,physnet4", 0},
+	} {
+		g := newGiven(t)
+		for i := range g.devices {
+			g.devices[i].LinkType = inventory.Ethernet
+			g.devices[i].PhysicalNetwork = "physnet3"
+			g.devices[i].PhysicalNetworks = []inventory.PhysicalNetwork{{Name: "physnet3", VLAN: 103}, {Name: "physnet4", VLAN: 104}}
+		}
+		g.topology.Spec.Steps[0].Selector = &v1alpha1.Selector{CEL: selector}
+		if selector == "" {
+			g.topology.Spec.Steps[0].Selector = nil
+		}
+		if _, err := g.prepare(allocated("c1", "p1", "0", "1")); err != nil {
+			t.Errorf("%s: %v", selector, err)
+			continue
+		}
+		e, _, _ := g.store.Get("c1")
+		d := e.Topologies[0].Devices[0]
+		if network := inventory.JoinNetworks(d.Host); network != want.network || d.Given().VLAN != want.vlan {
+			t.Errorf("%s: network %q, VLAN %d, want %+v", selector, network, d.Given().VLAN, want)
+		}
+	}
+}
+
 // in says how far a claim is in a sandbox.
 func (g *given) in(uid, pod types.UID, phase claims.Phase) {
 	g.t.Helper()
