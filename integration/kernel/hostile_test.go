@@ -15,7 +15,9 @@ import (
 	"testing"
 	"time"
 
+	mdnetlink "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/ops"
@@ -422,41 +424,75 @@ func (h *hostile) clear(in *intruder) {
 	}
 	for _, path := range append([]string{in.path}, in.nested...) {
 		for _, l := range h.standingOnHost(path) {
-			if a := l.Attrs(); slices.Contains(returned, a.ParentIndex) {
-				h.fatal("%s %q of the pod stands on a device that was returned", l.Type(), a.Name)
+			if slices.Contains(returned, l.lower) {
+				h.fatal("link %q of the pod stands on a device that was returned", l.name)
 			}
 		}
 	}
 }
 
+// standsOn is a link of a namespace that stands on a link of the host.
+type standsOn struct {
+	name  string
+	lower int // index in the host's namespace
+}
+
 // standingOnHost returns the links of a namespace whose lower link is one of the host.
-// Names say nothing: a pod gives those of the host to links of its own.
-func (h *hostile) standingOnHost(path string) []netlink.Link {
+// Names say nothing: a pod gives those of the host to links of its own. A link may have
+// more names than the messages of vishvananda/netlink hold.
+func (h *hostile) standingOnHost(path string) (list []standsOn) {
 	h.t.Helper()
 	host, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		h.fatal("%v", err)
 	}
 	defer host.Close()
-	var links []netlink.Link
 	err = kernel.Within(path, func() error {
 		id, err := netlink.GetNetNsIdByFd(int(host.Fd()))
 		if err != nil || id < 0 {
 			return err // without a number for the host, no link refers to it
 		}
-		for {
-			links, err = netlink.LinkList()
-			if !errors.Is(err, netlink.ErrDumpInterrupted) {
-				break
+		c, err := mdnetlink.Dial(unix.NETLINK_ROUTE, nil)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		links, err := c.Execute(mdnetlink.Message{
+			Header: mdnetlink.Header{Type: unix.RTM_GETLINK, Flags: mdnetlink.Request | mdnetlink.Dump},
+			Data:   make([]byte, unix.SizeofIfInfomsg),
+		})
+		if err != nil {
+			return err
+		}
+		for _, m := range links {
+			attrs, err := mdnetlink.NewAttributeDecoder(m.Data[unix.SizeofIfInfomsg:])
+			if err != nil {
+				return err
+			}
+			on, of := standsOn{}, -1
+			for attrs.Next() {
+				switch attrs.Type() {
+				case unix.IFLA_IFNAME:
+					on.name = attrs.String()
+				case unix.IFLA_LINK:
+					on.lower = int(attrs.Uint32())
+				case unix.IFLA_LINK_NETNSID:
+					of = int(attrs.Int32())
+				}
+			}
+			if err := attrs.Err(); err != nil {
+				return err
+			}
+			if of == id {
+				list = append(list, on)
 			}
 		}
-		links = slices.DeleteFunc(links, func(l netlink.Link) bool { return l.Attrs().NetNsID != id })
-		return err
+		return nil
 	})
 	if err != nil {
 		h.fatal("links of %q: %v", path, err)
 	}
-	return links
+	return list
 }
 
 // resettable is in the reason why a device is not clean where it is not clean before
