@@ -317,6 +317,7 @@ func TestAgent(t *testing.T) {
 				b.drop(t, "one")
 			})
 			t.Run("no claim", b.testNoClaim)
+			t.Run("physical networks", b.testPhysicalNetworks)
 			t.Run("user space", b.testUserSpace)
 			t.Run("gate", b.testGate)
 			t.Run("agent restarted", b.testRestart)
