@@ -1,0 +1,172 @@
+package kernel_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/ports"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// port returns the identity of a link that was made.
+func (b *bench) port(name string) ports.Port {
+	b.Helper()
+	l, ok := b.observe().Link(name)
+	if !ok {
+		b.Fatalf("no link %q", name)
+	}
+	return ports.Port{Step: name, Name: name, Index: l.Index, Kind: l.LinkKind}
+}
+
+// state reads one port.
+func (b *bench) state(p ports.Port) ports.State {
+	b.Helper()
+	out, err := b.host.Ports(b.ctx, b.ns.path(), b.NetnsID(), []ports.Port{p})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return out[0]
+}
+
+// await reads a port until it is as wanted.
+func (b *bench) await(p ports.Port, what string, is func(ports.State) bool) ports.State {
+	b.Helper()
+	end := time.Now().Add(time.Minute)
+	for {
+		s := b.state(p)
+		if is(s) {
+			return s
+		}
+		if time.Now().After(end) {
+			b.Fatalf("link %q is not %s: %+v, %+v", p.Name, what, s, s.Bond)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// TestPorts takes carriers away from two legs of a bond, and lets the owner of the
+// namespace rename and replace links.
+func TestPorts(t *testing.T) {
+	b := newBench(t)
+	b.veth("leg1", "far1")
+	b.veth("leg2", "far2")
+	b.create(netstate.Link{Name: "bond0", LinkKind: "bond", Up: new(true), Bond: &netstate.Bond{Mode: new("active-backup"), MIIMonMillis: new(uint32(50))}})
+	set := func(name string, f func(h *netlink.Handle, l netlink.Link) error) {
+		t.Helper()
+		b.as(func(h *netlink.Handle) error {
+			l, err := h.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			return f(h, l)
+		})
+	}
+	up := func(h *netlink.Handle, l netlink.Link) error { return h.LinkSetUp(l) }
+	down := func(h *netlink.Handle, l netlink.Link) error { return h.LinkSetDown(l) }
+	for _, leg := range []string{"leg1", "leg2"} {
+		set(leg, down)
+		set(leg, func(h *netlink.Handle, l netlink.Link) error {
+			master, err := h.LinkByName("bond0")
+			if err != nil {
+				return err
+			}
+			return h.LinkSetMaster(l, master)
+		})
+	}
+	leg1, leg2, bond := b.port("leg1"), b.port("leg2"), b.port("bond0")
+	judged := func(want ports.Verdict) func(ports.State) bool {
+		return func(s ports.State) bool { return ports.Judge(s) == want }
+	}
+	for _, far := range []string{"far1", "far2"} {
+		set(far, up)
+	}
+	for _, p := range []ports.Port{leg1, leg2, bond} {
+		b.await(p, "up", judged(ports.Verdict{Status: ports.Up, Reason: ports.Carrier}))
+	}
+	if s := b.state(leg1); s.Master != bond.Index || s.Bond == nil || s.Bond.LACP {
+		t.Errorf("%+v, bond %+v", s, s.Bond)
+	}
+	before := b.state(leg1)
+	set("far1", down)
+	if s := b.await(leg1, "without a carrier", judged(ports.Verdict{Status: ports.Down, Reason: ports.NoCarrier})); s.CarrierChanges == before.CarrierChanges {
+		t.Error("the change of the carrier was not counted")
+	}
+	b.await(bond, "up over the other leg", judged(ports.Verdict{Status: ports.Up, Reason: ports.Carrier}))
+	set("far2", down)
+	b.await(bond, "without a carrier", judged(ports.Verdict{Status: ports.Down, Reason: ports.NoCarrier}))
+	set("bond0", down)
+	b.await(bond, "set down", judged(ports.Verdict{Status: ports.Unknown, Reason: ports.SetDown}))
+
+	// Names are the pod's to give.
+	set("leg2", down)
+	set("leg2", func(h *netlink.Handle, l netlink.Link) error { return h.LinkSetName(l, "renamed") })
+	b.create(netstate.Link{Name: "leg2", LinkKind: "dummy", Up: new(true)})
+	if s := b.state(leg2); !s.Found || s.Carrier {
+		t.Errorf("a renamed link, and another one in its place: %+v", s)
+	}
+	other := leg2
+	other.Kind = "dummy"
+	if s := b.state(other); s.Found {
+		t.Errorf("another link has the index: %+v", s)
+	}
+	set("renamed", func(h *netlink.Handle, l netlink.Link) error { return h.LinkDel(l) })
+	if s := b.state(leg2); s.Found {
+		t.Errorf("the link was deleted: %+v", s)
+	}
+}
+
+// TestPortCounters sends through a veth.
+func TestPortCounters(t *testing.T) {
+	b := newBench(t)
+	b.veth("near", "far")
+	b.as(func(h *netlink.Handle) error {
+		for _, name := range []string{"near", "far"} {
+			l, err := h.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			if err := h.LinkSetUp(l); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	near, far := b.port("near"), b.port("far")
+	// The kernel itself may send, too: neighbour discovery on what has come up.
+	const frames, size = 20, 1000
+	b.as(func(*netlink.Handle) error {
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		for range frames {
+			if err := unix.Sendto(fd, make([]byte, size), 0, &unix.SockaddrLinklayer{Ifindex: near.Index}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	s := b.await(far, "reached", func(s ports.State) bool { return s.ReceivedBytes >= frames*size })
+	if sent := b.state(near); s.ReceivedPackets < frames || sent.SentPackets < frames || sent.SentBytes < frames*size || sent.ReceivedBytes >= frames*size {
+		t.Errorf("received %+v, sent %+v", s.Counters, sent.Counters)
+	}
+}
+
+// TestPortsOfAnotherNamespace: another namespace at the path belongs to anyone.
+func TestPortsOfAnotherNamespace(t *testing.T) {
+	b, other := newBench(t), newNetns(t)
+	b.create(netstate.Link{Name: "d0", LinkKind: "dummy"})
+	p := b.port("d0")
+	if _, err := b.host.Ports(b.ctx, other.path(), b.NetnsID(), []ports.Port{p}); fault.Of(err) != fault.Gone {
+		t.Errorf("%v, want Gone", err)
+	}
+	if out, err := b.host.Ports(b.ctx, b.ns.path(), reconcile.NetnsID{}, []ports.Port{p}); err != nil || !out[0].Found {
+		t.Errorf("%+v, %v", out, err)
+	}
+}

@@ -1,0 +1,291 @@
+package ports_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/ports"
+	"github.com/plumbline/plumbline/topology"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// node is a node as a Monitor sees it: records and states of links. Tests with one run in
+// a bubble of package synctest, whose clock stands still while anything is to be done.
+type node struct {
+	*ports.Monitor
+
+	mu      sync.Mutex
+	records map[reconcile.SandboxID]reconcile.Record
+	states  map[string]ports.State // by netns and link
+	reads   int
+	failing bool
+	reports chan ports.Report
+}
+
+func newNode() *node {
+	n := &node{
+		records: map[reconcile.SandboxID]reconcile.Record{}, states: map[string]ports.State{},
+		reports: make(chan ports.Report, 1000),
+	}
+	n.Monitor = ports.New(ports.Options{
+		Record: func(id reconcile.SandboxID) (reconcile.Record, bool, error) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			rec, ok := n.records[id]
+			return rec, ok, nil
+		},
+		Read: func(_ context.Context, path string, _ reconcile.NetnsID, of []ports.Port) ([]ports.State, error) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.reads++
+			if n.failing {
+				return nil, errors.New("the kernel is busy")
+			}
+			var out []ports.State
+			for _, p := range of {
+				out = append(out, n.states[path+"/"+p.Name])
+			}
+			return out, nil
+		},
+		Pod: func(id reconcile.SandboxID) (namespace, name string, ok bool) {
+			return "default", "pod-" + id.Origin().ClaimUID, true
+		},
+		Changed: func(r ports.Report) { n.reports <- r },
+		Now:     time.Now,
+	})
+	return n
+}
+
+// inBubble runs a test with a node.
+func inBubble(t *testing.T, f func(t *testing.T, n *node)) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		ctx, cancel := context.WithCancel(t.Context())
+		go n.Run(ctx)
+		defer cancel()
+		f(t, n)
+	})
+}
+
+// pod adds a pod with a bond of two devices, and lets the Monitor hear of it.
+func (n *node) pod(sandbox, claim string) reconcile.SandboxID {
+	id := reconcile.IDOfClaim(sandbox, claim, "ai")
+	at := func(s string) *string { return &s }
+	device := func(step, name string, index int) netstate.Change {
+		return netstate.Change{
+			Step: step, Before: netstate.Device{ID: "0000:03:10." + name[3:], At: at("host:x"), LinkKind: "device"},
+			After: netstate.Device{ID: "0000:03:10." + name[3:], At: at(name), Index: index},
+		}
+	}
+	n.mu.Lock()
+	n.records[id] = reconcile.Record{
+		Phase: reconcile.Applied,
+		Sandbox: reconcile.Sandbox{
+			ID: id, Netns: sandbox, Given: ops.Givens{"left": {Device: "0000:03:10.1"}, "right": {Device: "0000:03:10.2"}},
+			Topology: &topology.Topology{Name: "ai", Steps: []topology.Step{{Name: "left"}, {Name: "right"}, {Name: "bond0", DependOn: []string{"left", "right"}}}},
+		},
+		History: []netstate.Change{
+			device("left", "net1", 3), device("right", "net2", 4), {Step: "bond0", After: netstate.Link{Name: "bond0", LinkKind: "bond", Index: 5}},
+		},
+	}
+	n.mu.Unlock()
+	for i, name := range []string{"bond0", "net1", "net2"} {
+		n.set(sandbox, name, ports.State{Found: true, Up: true, Carrier: true, Counters: ports.Counters{
+			ReceivedBytes: 100 + uint64(i), SentBytes: 200, ReceivedPackets: 3, SentPackets: 4, ReceiveErrors: 5, SendErrors: 6, ReceiveDropped: 7, SendDropped: 8,
+		}})
+	}
+	n.Pass(reconcile.Pass{Sandbox: id, Trigger: reconcile.TriggerEnsure})
+	return id
+}
+
+func (n *node) set(netns, link string, s ports.State) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.states[netns+"/"+link] = s
+}
+
+// report receives the next report.
+func (n *node) report(t *testing.T) ports.Report {
+	t.Helper()
+	select {
+	case r := <-n.reports:
+		return r
+	case <-time.After(time.Hour):
+		t.Fatal("no report within an hour")
+		return ports.Report{}
+	}
+}
+
+func exposition(t *testing.T, c prometheus.Collector) string {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	if err := reg.Register(c); err != nil {
+		t.Fatal(err)
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if problems, err := promlint.NewWithMetricFamilies(families).Lint(); err != nil || len(problems) > 0 {
+		t.Errorf("against Prometheus' conventions: %v, %v", problems, err)
+	}
+	var out bytes.Buffer
+	for _, f := range families {
+		if _, err := expfmt.MetricFamilyToText(&out, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out.String()
+}
+
+func TestExposition(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		id := n.pod("ns1", "one")
+		n.report(t)
+		n.set("ns1", "net1", ports.State{Found: true, Up: true})
+		n.Pass(reconcile.Pass{Sandbox: id, Trigger: reconcile.TriggerCheck})
+		if r := n.report(t); r.Outcome.Topology != ports.Degraded {
+			t.Errorf("%+v", r)
+		}
+		got := exposition(t, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100}))
+		const file = "testdata/exposition.txt"
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), got); diff != "" {
+			t.Errorf("exposition (-want +got; -update rewrites %s):\n%s", file, diff)
+		}
+	})
+}
+
+// TestCardinality fills a node: the number of series is bounded, and what is left out
+// is counted.
+func TestCardinality(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		for i := range 50 {
+			n.pod(fmt.Sprint("ns", i), fmt.Sprint("claim", i))
+		}
+		for range 50 {
+			n.report(t)
+		}
+		for _, tt := range []struct{ most, want, omitted int }{{0, 0, 0}, {1, 1, 149}, {100, 100, 50}, {150, 150, 0}, {1000, 150, 0}} {
+			got := exposition(t, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: tt.most}))
+			if have := strings.Count(got, "\nplumbline_interface_receive_bytes_total{"); have != tt.want {
+				t.Errorf("at most %d: %d series, want %d", tt.most, have, tt.want)
+			}
+			if tt.most > 0 && !strings.Contains(got, fmt.Sprintf("plumbline_interfaces_omitted %d\n", tt.omitted)) {
+				t.Errorf("at most %d: want %d omitted", tt.most, tt.omitted)
+			}
+			if tt.most == 0 && strings.Contains(got, "default") {
+				t.Error("switched off, and a namespace is named")
+			}
+		}
+	})
+}
+
+// TestOnePodTwoSandboxes is a pod whose sandbox was recreated while the old one is still
+// being stopped: a series that is sent twice would make the whole scrape fail.
+func TestOnePodTwoSandboxes(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.pod("old", "one")
+		n.pod("new", "one")
+		n.report(t)
+		n.report(t)
+		n.set("new", "net1", ports.State{Found: true, Counters: ports.Counters{ReceivedBytes: 7}})
+		got := exposition(t, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100}))
+		if want := `plumbline_interface_receive_bytes_total{interface="net1",namespace="default",pod="pod-one",step="left",topology="ai"} 7` + "\n"; !strings.Contains(got, want) {
+			t.Errorf("not the new sandbox's:\n%s", got)
+		}
+	})
+}
+
+// TestScrapeIsBounded: who scrapes all the time reads the kernel no more often, and
+// what cannot be read has the values of before.
+func TestScrapeIsBounded(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.pod("ns1", "one")
+		n.report(t)
+		m := ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100})
+		first := exposition(t, m)
+		n.mu.Lock()
+		before := n.reads
+		n.mu.Unlock()
+		for range 100 {
+			exposition(t, m)
+		}
+		n.mu.Lock()
+		if n.reads != before {
+			t.Errorf("%d reads for 100 scrapes at one time", n.reads-before)
+		}
+		n.failing = true
+		n.mu.Unlock()
+		time.Sleep(time.Hour)
+		if diff := cmp.Diff(first, exposition(t, m)); diff != "" {
+			t.Errorf("after a read that failed:\n%s", diff)
+		}
+	})
+}
+
+// TestFlood is a pod that changes its link all the time: each notification causes a
+// pass, and passes cause neither reads nor reports without bound.
+func TestFlood(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		id := n.pod("ns1", "one")
+		n.report(t)
+		changes := uint32(0)
+		for range 600 {
+			for range 20 { // more the loop does not do
+				changes += 50
+				n.set("ns1", "net1", ports.State{Found: true, Up: true, Carrier: changes%100 == 0, CarrierChanges: changes})
+				time.Sleep(50 * time.Millisecond)
+				n.Pass(reconcile.Pass{Sandbox: id, Trigger: reconcile.TriggerRepair})
+			}
+		}
+		n.mu.Lock()
+		if n.reads > 610 {
+			t.Errorf("%d reads in 600 seconds", n.reads)
+		}
+		n.mu.Unlock()
+		if len(n.reports) > 2 {
+			t.Errorf("%d reports of a port that flaps", len(n.reports))
+		}
+	})
+}
+
+func TestForget(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		id := n.pod("ns1", "one")
+		n.report(t)
+		n.Pass(reconcile.Pass{Sandbox: id, Trigger: reconcile.TriggerRelease})
+		if r := n.report(t); !r.Gone || r.Sandbox != id {
+			t.Errorf("%+v", r)
+		}
+		if got := exposition(t, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100})); strings.Contains(got, "pod-one") {
+			t.Errorf("still there:\n%s", got)
+		}
+	})
+}

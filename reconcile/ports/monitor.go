@@ -1,0 +1,317 @@
+package ports
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// Options are the settings of a Monitor. All are required.
+type Options struct {
+	// Record returns the record of a sandbox.
+	Record func(reconcile.SandboxID) (reconcile.Record, bool, error)
+	// Read is kernel.Host.Ports.
+	Read func(ctx context.Context, path string, id reconcile.NetnsID, of []Port) ([]State, error)
+	// Pod names the pod of a sandbox; without one the sandbox is not watched.
+	Pod func(reconcile.SandboxID) (namespace, name string, ok bool)
+	// Changed is called with what is new, of one sandbox at a time and in order. It must
+	// not block.
+	Changed func(Report)
+	Now     func() time.Time
+}
+
+// What a pod does to its links must not keep the agent busy, nor the API server.
+const (
+	// pace is the shortest time between two reads of a sandbox.
+	pace = time.Second
+	// readTimeout bounds one read.
+	readTimeout = 2 * time.Second
+	// retryAfter is the time after a read that failed.
+	retryAfter = 30 * time.Second
+	// reportEvery is the time between two reports of all sandboxes on average, and
+	// reportBurst how many may come at once: a port of a switch can fail for all pods.
+	reportEvery = 200 * time.Millisecond
+	reportBurst = 100
+)
+
+// Report is what is known of the ports of a sandbox.
+type Report struct {
+	Sandbox  reconcile.SandboxID
+	Topology *topology.Topology
+	Ports    []Port
+	// Verdicts are those on the ports; one that is not settled yet is zero.
+	Verdicts []Verdict
+	// Before are the verdicts of the last report.
+	Before []Verdict
+	Outcome
+	// Gone: the sandbox has ended, or is about to. The rest is that of the last report.
+	Gone bool
+}
+
+// Monitor watches the ports of sandboxes. It hears of a change by the pass over the
+// sandbox that the notification of the kernel causes: as a reconcile.Recorder.
+type Monitor struct {
+	Options
+	wake chan struct{}
+
+	mu    sync.Mutex
+	boxes map[reconcile.SandboxID]*box
+	seq   uint64
+
+	// Of Run alone.
+	tokens  float64
+	counted time.Time
+}
+
+// box is what is known of a sandbox.
+type box struct {
+	id   reconcile.SandboxID
+	seq  uint64    // in order of appearance
+	due  time.Time // zero: not
+	gone bool
+
+	namespace, pod string
+	path           string
+	netns          reconcile.NetnsID
+	read           time.Time
+	ports          []Port
+	states         []State
+	debouncers     map[Port]*debouncer
+	report         Report
+	reported       bool
+}
+
+// New returns a Monitor that does nothing until Run.
+func New(o Options) *Monitor {
+	return &Monitor{Options: o, wake: make(chan struct{}, 1), boxes: map[reconcile.SandboxID]*box{}, tokens: reportBurst}
+}
+
+// Pass implements reconcile.Recorder.
+func (m *Monitor) Pass(p reconcile.Pass) {
+	switch p.Trigger {
+	case reconcile.TriggerEnsure, reconcile.TriggerCheck, reconcile.TriggerRepair:
+		m.look(p.Sandbox)
+	case reconcile.TriggerRelease: // what is left of it is no port
+		m.Forget(p.Sandbox)
+	case reconcile.TriggerPlan:
+	}
+}
+
+// Drift implements reconcile.Recorder.
+func (m *Monitor) Drift(reconcile.SandboxID, string, []reconcile.Drift) {}
+
+// Forget implements reconcile.Recorder.
+func (m *Monitor) Forget(id reconcile.SandboxID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if b := m.boxes[id]; b != nil {
+		b.gone, b.due = true, m.Now()
+		m.signal()
+	}
+}
+
+// look makes a sandbox due.
+func (m *Monitor) look(id reconcile.SandboxID) {
+	if id.Origin().PodSandbox == "" {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	b, now := m.boxes[id], m.Now()
+	if b == nil {
+		m.seq++
+		b = &box{id: id, seq: m.seq, debouncers: map[Port]*debouncer{}}
+		m.boxes[id] = b
+	}
+	b.gone = false
+	at := now
+	if next := b.read.Add(pace); !b.read.IsZero() && next.After(at) {
+		at = next
+	}
+	if b.due.IsZero() || at.Before(b.due) {
+		b.due = at
+		m.signal()
+	}
+}
+
+func (m *Monitor) signal() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run watches until ctx ends.
+func (m *Monitor) Run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		b, wait := m.next()
+		if b != nil {
+			m.visit(ctx, b)
+			continue
+		}
+		var alarm <-chan time.Time
+		if wait > 0 {
+			timer.Reset(wait)
+			alarm = timer.C
+		}
+		select {
+		case <-ctx.Done():
+		case <-m.wake:
+		case <-alarm:
+		}
+	}
+}
+
+// next takes the sandbox that is due for longest, or returns the time until one will be;
+// 0 if none will.
+func (m *Monitor) next() (*box, time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.Now()
+	m.tokens = min(reportBurst, m.tokens+float64(now.Sub(m.counted))/float64(reportEvery))
+	m.counted = now
+	var first *box
+	for _, b := range m.boxes {
+		if !b.due.IsZero() && (first == nil || b.due.Before(first.due) || b.due.Equal(first.due) && b.seq < first.seq) {
+			first = b
+		}
+	}
+	switch {
+	case first == nil:
+		return nil, 0
+	case first.due.After(now):
+		return nil, first.due.Sub(now)
+	case m.tokens < 1:
+		return nil, reportEvery
+	}
+	first.due = time.Time{}
+	return first, 0
+}
+
+// visit reads a sandbox and reports what is new.
+func (m *Monitor) visit(ctx context.Context, b *box) {
+	m.mu.Lock()
+	gone := b.gone
+	if gone {
+		delete(m.boxes, b.id)
+	}
+	m.mu.Unlock()
+	if gone {
+		m.end(b)
+		return
+	}
+	rec, known, err := m.Record(b.id)
+	namespace, pod, ofPod := m.Pod(b.id)
+	switch {
+	case err != nil:
+		m.again(b, retryAfter)
+		return
+	case !known || !ofPod || rec.Phase == reconcile.Releasing || rec.Sandbox.Netns == "":
+		m.Forget(b.id)
+		return
+	}
+	ports := Of(&rec)
+	limited, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	states, err := m.Read(limited, rec.Sandbox.Netns, rec.NetnsID, ports)
+	now := m.Now()
+	if fault.Of(err) == fault.Gone {
+		m.Forget(b.id)
+		return
+	}
+	m.mu.Lock()
+	b.read = now
+	if err == nil {
+		b.namespace, b.pod, b.path, b.netns, b.ports, b.states = namespace, pod, rec.Sandbox.Netns, rec.NetnsID, ports, states
+	}
+	m.mu.Unlock()
+	if err != nil {
+		m.again(b, retryAfter)
+		return
+	}
+	m.settle(b, rec.Sandbox.Topology, now)
+}
+
+// settle debounces what was read, and reports it.
+func (m *Monitor) settle(b *box, t *topology.Topology, now time.Time) {
+	report := Report{Sandbox: b.id, Topology: t, Ports: b.ports, Verdicts: make([]Verdict, len(b.ports)), Before: make([]Verdict, len(b.ports))}
+	news := len(b.debouncers) != len(b.ports)
+	kept := map[Port]*debouncer{}
+	var wait time.Duration
+	for i, p := range b.ports {
+		d := b.debouncers[p]
+		if d == nil {
+			d, news = &debouncer{}, true
+		}
+		kept[p] = d
+		report.Before[i] = d.reported
+		said, again := d.observe(now, Judge(b.states[i]), b.states[i].CarrierChanges)
+		news = news || said
+		report.Verdicts[i] = d.reported
+		if again > 0 && (wait == 0 || again < wait) {
+			wait = again
+		}
+	}
+	m.mu.Lock()
+	b.debouncers = kept
+	m.mu.Unlock()
+	if wait > 0 {
+		m.again(b, max(wait, pace))
+	}
+	if !news {
+		return
+	}
+	report.Outcome = Weigh(t, report.Ports, report.Verdicts)
+	m.mu.Lock()
+	b.report, b.reported = report, true
+	m.tokens--
+	m.mu.Unlock()
+	m.Changed(report)
+}
+
+func (m *Monitor) again(b *box, after time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if at := m.Now().Add(after); b.due.IsZero() || at.Before(b.due) {
+		b.due = at
+	}
+}
+
+func (m *Monitor) end(b *box) {
+	if b.reported {
+		r := b.report
+		r.Gone = true
+		m.Changed(r)
+	}
+}
+
+// Reports returns the last report on each sandbox, in order of their appearance.
+func (m *Monitor) Reports() []Report {
+	var out []Report
+	for _, b := range m.list() {
+		if b.reported && !b.gone {
+			out = append(out, b.report)
+		}
+	}
+	return out
+}
+
+// list copies what is known.
+func (m *Monitor) list() []box {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []box
+	for _, b := range m.boxes {
+		out = append(out, *b)
+	}
+	slices.SortFunc(out, func(a, b box) int { return cmp.Compare(a.seq, b.seq) })
+	return out
+}

@@ -1,0 +1,98 @@
+package ports
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+)
+
+// Port is a link in a sandbox that a step has made or moved there.
+type Port struct {
+	Step string
+	// Name is that of the record. The link may have another one now.
+	Name string
+	// Index, Kind and Parent identify the link: they cannot be changed from within the
+	// namespace. Kind is that of netstate.Link, Parent that of netstate.Device.
+	Index  int
+	Kind   string
+	Parent string
+	// Device is the ID of the device that was moved, "" for a link that was made.
+	Device string
+}
+
+// Of returns the ports of a sandbox by its record, in the order in which they were made.
+// A link that no verified pass has seen yet has no index, and is left out.
+func Of(rec *reconcile.Record) []Port {
+	var out []Port
+	for _, c := range rec.History {
+		p := Port{Step: c.Step}
+		switch o := c.After.(type) {
+		case netstate.Device:
+			if o.At == nil || netstate.OnHost(*o.At) {
+				continue
+			}
+			facts := netstate.Recorded(rec.History, netstate.Device{ID: o.ID})
+			p.Name, p.Index, p.Kind, p.Parent, p.Device = *o.At, o.Index, facts.LinkKind, facts.Parent, o.ID
+			if step := stepOf(rec, o.ID); step != "" {
+				p.Step = step
+			}
+		case netstate.Link:
+			if c.Before != nil || netstate.OnHost(o.Name) {
+				continue
+			}
+			p.Name, p.Index, p.Kind = o.Name, o.Index, o.LinkKind
+		default:
+			continue
+		}
+		if p.Index == 0 || p.Kind == "" || p.Step == "" {
+			continue
+		}
+		out = append(out, p)
+	}
+	slices.SortStableFunc(out, func(a, b Port) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// stepOf returns the step a device was given to.
+func stepOf(rec *reconcile.Record, device string) string {
+	for step, given := range rec.Sandbox.Given {
+		if given.Device == device {
+			return step
+		}
+	}
+	return ""
+}
+
+// Counters are what the kernel counts of a link (struct rtnl_link_stats64).
+type Counters struct {
+	ReceivedBytes, SentBytes     uint64
+	ReceivedPackets, SentPackets uint64
+	ReceiveErrors, SendErrors    uint64
+	ReceiveDropped, SendDropped  uint64
+}
+
+// State is what the kernel says of a port.
+type State struct {
+	// Found: the link exists. Without it the rest is zero.
+	Found bool
+	// Up: somebody has set it up. While it is not, the kernel does not know its carrier.
+	Up, Carrier bool
+	// CarrierChanges counts them since the link was made.
+	CarrierChanges uint32
+	// Master is the index of the link that it is a port of, 0 for none.
+	Master int
+	// Bond is what the bond says that it is a port of, nil if it is in none.
+	Bond *BondPort
+	Counters
+}
+
+// BondPort is the state of a port of a bond.
+type BondPort struct {
+	MII    bool // the bond's monitor takes it for up
+	Active bool // it is not a backup
+	// LACP: the bond speaks LACP. Partner: somebody answers it on this port, and the two
+	// have agreed that the port carries traffic.
+	LACP, Partner bool
+}

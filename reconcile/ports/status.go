@@ -1,0 +1,66 @@
+package ports
+
+import "fmt"
+
+// Status is what a port's state amounts to.
+type Status string
+
+// The statuses.
+const (
+	Up      Status = "Up"
+	Down    Status = "Down"
+	Unknown Status = "Unknown" // somebody has set it down, or it is not there: that is drift, and says nothing of the wire
+)
+
+// Reason says why.
+type Reason string
+
+// The reasons. They are reasons of conditions, too.
+const (
+	Carrier   Reason = "Carrier"
+	NoCarrier Reason = "NoCarrier"
+	// NotUsed: the bond's monitor takes the port for down, though it has a carrier.
+	NotUsed Reason = "NotUsedByBond"
+	// NoPartner: LACP has agreed with nobody on this port, though it has a carrier.
+	NoPartner Reason = "NoLACPPartner"
+	// Flapping: the carrier comes and goes.
+	Flapping Reason = "Flapping"
+	SetDown  Reason = "SetDown"
+	NotFound Reason = "NotFound"
+)
+
+// Verdict is a status with its reason.
+type Verdict struct {
+	Status Status
+	Reason Reason
+}
+
+// Judge returns what a state amounts to.
+func Judge(s State) Verdict {
+	switch b := s.Bond; {
+	case !s.Found:
+		return Verdict{Unknown, NotFound}
+	case !s.Up:
+		return Verdict{Unknown, SetDown}
+	case !s.Carrier:
+		return Verdict{Down, NoCarrier}
+	case b != nil && !b.MII:
+		return Verdict{Down, NotUsed}
+	case b != nil && b.LACP && !b.Partner:
+		return Verdict{Down, NoPartner}
+	}
+	return Verdict{Up, Carrier}
+}
+
+var texts = map[Reason]string{
+	Carrier:   "link %q has a carrier",
+	NoCarrier: "link %q has no carrier",
+	NotUsed:   "link %q has a carrier, but the monitor of its bond takes it for down",
+	NoPartner: "link %q has a carrier, but no LACP partner has agreed to use it",
+	Flapping:  "the carrier of link %q comes and goes",
+	SetDown:   "link %q was set down",
+	NotFound:  "link %q does not exist",
+}
+
+// Text says it of a port.
+func (v Verdict) Text(p Port) string { return fmt.Sprintf(texts[v.Reason], p.Name) }
