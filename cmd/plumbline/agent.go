@@ -42,6 +42,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
 	"github.com/plumbline/plumbline/reconcile/pod/nriplugin"
 	"github.com/plumbline/plumbline/reconcile/pod/rollout"
+	"github.com/plumbline/plumbline/reconcile/ports"
 	"github.com/plumbline/plumbline/reconcile/watch"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/exposure/follower"
@@ -59,11 +60,12 @@ type agent struct {
 	cdiDir, proc, sys       string
 	physicalNetworks        map[string]string
 
-	metricsAddress string
-	probeSocket    string
-	logLevel       string
-	resync         time.Duration
-	attachTimeout  time.Duration
+	metricsAddress   string
+	interfaceMetrics int
+	probeSocket      string
+	logLevel         string
+	resync           time.Duration
+	attachTimeout    time.Duration
 }
 
 func (a *app) agent() *cobra.Command {
@@ -100,6 +102,7 @@ Two agents may run at the same time during an update.`,
 	f.StringVar(&g.sys, "sys", "/sys", "`directory` with a writable bus/pci and devices, to bind drivers")
 	f.StringToStringVar(&g.physicalNetworks, "physical-network", nil, "`interface=network`: the physical network of a PF; may be repeated")
 	f.StringVar(&g.metricsAddress, "metrics-address", "127.0.0.1:9808", "`address` to serve metrics and probes on")
+	f.IntVar(&g.interfaceMetrics, "interface-metrics", 1024, "`number` of interfaces in pods for which /metrics has counters, with the names of the pods; 0 for none")
 	f.StringVar(&g.probeSocket, "probe-socket", "", "`socket` to serve probes on, not shared with another agent; none if empty")
 	f.StringVar(&g.logLevel, "log-level", "info", "lowest `level` to log: debug, info, warn or error")
 	f.DurationVar(&g.attachTimeout, "attach-timeout", 5*time.Minute, "`time` limit of an attachment that continues after the runtime's hook; then it is rolled back and tried again")
@@ -119,6 +122,8 @@ func (g *agent) check() error {
 		return errors.New("--resync must be positive")
 	case g.attachTimeout <= 0:
 		return errors.New("--attach-timeout must be positive")
+	case g.interfaceMetrics < 0:
+		return errors.New("--interface-metrics must not be negative")
 	}
 	return nil
 }
@@ -153,26 +158,28 @@ func (g *agent) clients() (kubernetes.Interface, dynamic.Interface, error) {
 // serving is an agent with all it was wired of.
 type serving struct {
 	*agent
-	app       *app
-	log       *slog.Logger
-	engine    *engine
-	kube      kubernetes.Interface
-	dynamic   dynamic.Interface
-	store     *claims.Store
-	counts    *metrics.Metrics
-	recorder  recorder
-	hooks     *nriplugin.Metrics
-	status    *claimstatus.Reporter
-	keeper    *attachment.Keeper
-	plugin    *draplugin.Plugin
-	runtime   *nriplugin.Plugin
-	policies  *follower.Follower
-	publisher *publish.Publisher
-	edits     *rollout.Follower
-	watcher   *watch.Watcher
-	events    *watch.Relay
-	loop      *node.Loop
-	alive     *liveness.Registry
+	app        *app
+	log        *slog.Logger
+	engine     *engine
+	kube       kubernetes.Interface
+	dynamic    dynamic.Interface
+	store      *claims.Store
+	counts     *metrics.Metrics
+	recorder   recorder
+	ports      *ports.Monitor
+	interfaces *ports.Metrics
+	hooks      *nriplugin.Metrics
+	status     *claimstatus.Reporter
+	keeper     *attachment.Keeper
+	plugin     *draplugin.Plugin
+	runtime    *nriplugin.Plugin
+	policies   *follower.Follower
+	publisher  *publish.Publisher
+	edits      *rollout.Follower
+	watcher    *watch.Watcher
+	events     *watch.Relay
+	loop       *node.Loop
+	alive      *liveness.Registry
 }
 
 func (g *agent) run(ctx context.Context, a *app) error {
@@ -202,7 +209,15 @@ func (g *agent) run(ctx context.Context, a *app) error {
 func (s *serving) wire(ctx context.Context) (err error) {
 	s.counts, s.hooks = metrics.New(build(), time.Now), nriplugin.NewMetrics()
 	s.status = claimstatus.New(claimstatus.Options{Client: s.kube, NodeName: s.nodeName, Log: s.log, Now: time.Now})
-	s.recorder = recorder{s.counts, claimstatus.NewDriftReport(claimstatus.DriftOptions{
+	s.ports = ports.New(ports.Options{
+		Record: func(id reconcile.SandboxID) (reconcile.Record, bool, error) { return s.engine.store.Get(id) },
+		Read: func(ctx context.Context, path string, id reconcile.NetnsID, of []ports.Port) ([]ports.State, error) {
+			return s.engine.host.Ports(ctx, path, id, of)
+		},
+		Pod: s.podOf, Changed: func(ports.Report) {}, Now: time.Now,
+	})
+	s.interfaces = ports.NewMetrics(ports.MetricsOptions{Monitor: s.ports, Interfaces: s.interfaceMetrics})
+	s.recorder = recorder{s.counts, s.ports, claimstatus.NewDriftReport(claimstatus.DriftOptions{
 		Reporter: s.status,
 		Claim:    s.claim,
 		Record:   func(id reconcile.SandboxID) (reconcile.Record, bool, error) { return s.engine.store.Get(id) },
@@ -320,6 +335,12 @@ func (s *serving) claimsChanged() {
 func (s *serving) claim(uid types.UID) (claims.Claim, bool) {
 	e, known, err := s.store.Get(uid)
 	return e.Claim, known && err == nil
+}
+
+// podOf names the pod of a sandbox.
+func (s *serving) podOf(id reconcile.SandboxID) (namespace, name string, ok bool) {
+	c, ok := s.claim(types.UID(id.Origin().ClaimUID))
+	return c.Namespace, c.Pod.Name, ok
 }
 
 // claims lists the claims of the node.
@@ -461,6 +482,7 @@ func (s *serving) parts() map[string]func(context.Context) error {
 		"watch of the kernel":  s.watcher.Run,
 		"events of the kernel": forever(s.events.Run),
 		"drift loop":           forever(s.repairDrift),
+		"states of ports":      forever(s.ports.Run),
 		partSandboxes:          forever(s.keeper.Run),
 		"topology updates":     forever(s.edits.Run),
 		"policies":             forever(s.policies.Run),
@@ -512,7 +534,7 @@ func (s *serving) repairDrift(ctx context.Context) {
 
 func (s *serving) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/", handler(s.loop, s.counts, s.hooks, metrics.Health{
+	mux.Handle("/", handler(s.loop, s.counts, s.hooks, s.interfaces, metrics.Health{
 		Loop:       func() metrics.Work { return metrics.Work(s.loop.Work()) },
 		Registered: func() bool { return s.plugin.Ready() == nil },
 		Reports:    s.status.Waiting,

@@ -4,12 +4,14 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/metrics"
 	"github.com/plumbline/plumbline/reconcile/pod/claimstatus"
+	"github.com/plumbline/plumbline/reconcile/ports"
 )
 
 // recorder is the Recorder of the engine and of the loop: it counts, and reports the
 // drift of claims to the API server.
 type recorder struct {
 	*metrics.Metrics
+	ports *ports.Monitor
 	drift *claimstatus.DriftReport
 }
 
@@ -17,6 +19,7 @@ type recorder struct {
 func (r recorder) Pass(p reconcile.Pass) {
 	r.Metrics.Pass(p)
 	r.drift.Pass(p)
+	r.ports.Pass(p)
 }
 
 // Drift implements reconcile.Recorder.
@@ -35,4 +38,5 @@ func (r recorder) Contended(id reconcile.SandboxID, topology string, contended [
 func (r recorder) Forget(id reconcile.SandboxID) {
 	r.Metrics.Forget(id)
 	r.drift.Forget(id)
+	r.ports.Forget(id)
 }

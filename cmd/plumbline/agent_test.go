@@ -19,6 +19,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/liveness"
 	"github.com/plumbline/plumbline/reconcile/metrics"
 	"github.com/plumbline/plumbline/reconcile/pod/nriplugin"
+	"github.com/plumbline/plumbline/reconcile/ports"
 )
 
 // TestHealthz holds that the liveness probe fails when the server for the kubelet
@@ -26,7 +27,7 @@ import (
 func TestHealthz(t *testing.T) {
 	s := &serving{
 		log: slog.New(slog.NewTextHandler(io.Discard, nil)), alive: liveness.New(time.Now), publisher: publish.New(publish.Options{}),
-		counts: metrics.New(build(), time.Now), hooks: nriplugin.NewMetrics(),
+		counts: metrics.New(build(), time.Now), hooks: nriplugin.NewMetrics(), interfaces: ports.NewMetrics(ports.MetricsOptions{}),
 	}
 	probe := func() (int, string) {
 		w := httptest.NewRecorder()

@@ -10,6 +10,7 @@ var units = map[string]func(float64) string{
 	"short":       func(v float64) string { return scaled(v, 1000, "", "k", "M", "G") },
 	"ops":         func(v float64) string { return scaled(v, 1000, "/s", "k/s", "M/s", "G/s") },
 	"bytes":       func(v float64) string { return scaled(v, 1024, " B", " KiB", " MiB", " GiB") },
+	"Bps":         func(v float64) string { return scaled(v, 1000, " B/s", " kB/s", " MB/s", " GB/s") },
 	"percentunit": func(v float64) string { return short(v*100) + "%" },
 	"s": func(v float64) string {
 		switch a := math.Abs(v); {

@@ -246,7 +246,7 @@ func TestDashboard(t *testing.T) {
 
 // allIsWell are the panels that show 0 where all is well, and nothing is done here
 // to change that.
-var allIsWell = []string{"Pods failed", "Runtimes lost", "Kubelets lost", "Damaged files", "Work that waits"}
+var allIsWell = []string{"Pods failed", "Runtimes lost", "Kubelets lost", "Damaged files", "Work that waits", "Errors and drops"}
 
 // runScenario makes pods, drift, drift that is only observed, a pod whose network
 // fails, and contention, in that order.
@@ -322,6 +322,7 @@ func (b *bench) rules(t *testing.T) {
 	for name, want := range map[string]bool{
 		"PlumblineNetworkDrifted": true, "PlumblineFighting": true,
 		"PlumblineRuntimeLost": false, "PlumblineKubeletLost": false, "PlumblineDriftUnwatched": false, "PlumblineJournalDamaged": false, "PlumblineOtherVersion": false, "PlumblineRepairsLate": false,
+		"PlumblinePortDown": false, "PlumblineNetworkLost": false,
 	} {
 		if raised[name] != want {
 			t.Errorf("alert %s was raised: %t, want %t", name, raised[name], want)
