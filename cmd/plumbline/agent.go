@@ -214,7 +214,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Read: func(ctx context.Context, path string, id reconcile.NetnsID, of []ports.Port) ([]ports.State, error) {
 			return s.engine.host.Ports(ctx, path, id, of)
 		},
-		Pod: s.podOf, Changed: func(ports.Report) {}, Now: time.Now,
+		Pod: s.podOf, Changed: s.portsChanged, Now: time.Now,
 	})
 	s.interfaces = ports.NewMetrics(ports.MetricsOptions{Monitor: s.ports, Interfaces: s.interfaceMetrics})
 	s.recorder = recorder{s.counts, s.ports, claimstatus.NewDriftReport(claimstatus.DriftOptions{

@@ -40,6 +40,7 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/claimstatus"
+	"github.com/plumbline/plumbline/reconcile/ports"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -679,6 +680,30 @@ func (b *bench) status(t *testing.T) {
 	}
 	r.Attached(who, aiTopology, steps)
 	since := want("attached", "True NetworkReady", "True InSync", "net# 02:00:00:00:00:01 [2001:db8::5/64]", `"name":"bond0"`)
+	links := func(what, first, second string) {
+		t.Helper()
+		eventually(t, what, func() string {
+			said, err := b.Kubectl(t.Context(), nil, "-n", c.Namespace, "get", "resourceclaim", c.Name,
+				"-o", `jsonpath={range .status.devices[?(@.driver=="dra.networking")]}{.conditions[?(@.type=="LinkUp")].status} {.conditions[?(@.type=="LinkUp")].reason};{end}`)
+			check(t, err)
+			if said != first+";"+second+";" {
+				return said
+			}
+			return ""
+		})
+	}
+	watched := ports.Report{
+		Topology: &topology.Topology{Name: aiTopology, Steps: []topology.Step{{Name: "vf0"}, {Name: "vf1"}, {Name: "bond0", DependOn: []string{"vf0", "vf1"}}}},
+		Ports:    []ports.Port{{Step: "bond0", Name: "bond0", Kind: "bond"}, {Step: "vf0", Name: "net1", Device: "a"}, {Step: "vf1", Name: "net2", Device: "b"}},
+		Verdicts: slices.Repeat([]ports.Verdict{{Status: ports.Up, Reason: ports.Carrier}}, 3), Before: make([]ports.Verdict, 3),
+	}
+	r.Links(who, watched)
+	links("both ports are up", "True Carrier", "True Carrier")
+	watched.Before, watched.Verdicts = watched.Verdicts, slices.Clone(watched.Verdicts)
+	watched.Verdicts[2] = ports.Verdict{Status: ports.Down, Reason: ports.NoCarrier}
+	watched.Outcome = ports.Weigh(watched.Topology, watched.Ports, watched.Verdicts)
+	r.Links(who, watched)
+	links("one is down", "True Carrier", "False NoCarrier")
 	stop()
 
 	// Another agent knows nothing of what the first one wrote, and keeps it.
@@ -701,8 +726,10 @@ func (b *bench) status(t *testing.T) {
 	r.Failed(stale, aiTopology, errors.New("of an earlier claim of the same name"))
 	want("still", "True NetworkReady", "True InSync", "net# 02:00:00:00:00:01 [2001:db8::5/64]", `"name":"bond0"`)
 
+	links("what other reports say is beside it", "True Carrier", "False NoCarrier")
 	b.events(t, who)
 	r.Detached(who)
+	links("the devices are back", " ", " ")
 	want("detached", "False Detached", "Unknown Detached", "", `"topology":"`+aiTopology+`"`)
 	eventually(t, "the queue", func() string {
 		if n, dropped := r.Waiting(); n != 0 || dropped != 0 {
@@ -752,12 +779,13 @@ func (b *bench) events(t *testing.T, who claimstatus.Subject) {
 				"NetworkReady":    `Normal topology "ai-bonded": 4 steps done, interfaces net1, net2, bond0`,
 				"NetworkDrift":    `Warning topology "ai-bonded": step "bond0": link bond0: mtu is 1500, not 9000`,
 				"NetworkRepaired": `Normal topology "ai-bonded": was repaired`,
+				"NetworkLinkDown": `Warning topology "ai-bonded" step "vf1": link "net2" has no carrier; what is built on it goes on without`,
 			} {
 				if have[reason] != message {
 					return fmt.Sprintf("%s %q, want %q", reason, have[reason], message)
 				}
 			}
-			if len(list.Items) > 6 {
+			if len(list.Items) > 7 {
 				return fmt.Sprintf("%d events", len(list.Items))
 			}
 			return ""

@@ -24,7 +24,15 @@ const (
 	Ready = "Ready"
 	// InSync is true while no drift was found since.
 	InSync = "InSync"
+	// LinkUp is true while the device's port in the pod is up (package ports). Its reason
+	// is a ports.Reason.
+	LinkUp = "LinkUp"
 )
+
+// ours reports whether a condition is one of these: others may add their own.
+func ours(conditionType string) bool {
+	return conditionType == Ready || conditionType == InSync || conditionType == LinkUp
+}
 
 // The other reasons.
 const (
@@ -52,6 +60,8 @@ type verdict struct {
 	// bare is set if the devices are not in the pod: what was written about them there
 	// no longer applies.
 	bare bool
+	// links are the conditions LinkUp by root step; a step without one has no port.
+	links map[string]condition
 	// runs is the generation that the pod has; its Topology is not used.
 	runs *claim.Report
 }
@@ -70,6 +80,9 @@ func (v verdict) after(old verdict) verdict {
 	}
 	if v.inSync == nil {
 		v.inSync = old.inSync
+	}
+	if v.links == nil && !v.bare {
+		v.links = old.links
 	}
 	if v.runs == nil {
 		v.runs = old.runs
@@ -136,7 +149,7 @@ func entries(c *resourceapi.ResourceClaim, verdicts map[string]verdict, now time
 // own returns a copy of an entry with only our conditions.
 func own(e resourceapi.AllocatedDeviceStatus) resourceapi.AllocatedDeviceStatus {
 	e = *e.DeepCopy()
-	e.Conditions = slices.DeleteFunc(e.Conditions, func(c metav1.Condition) bool { return c.Type != Ready && c.Type != InSync })
+	e.Conditions = slices.DeleteFunc(e.Conditions, func(c metav1.Condition) bool { return !ours(c.Type) })
 	return e
 }
 
@@ -151,7 +164,7 @@ func replaced(c *resourceapi.ResourceClaim, want []resourceapi.AllocatedDeviceSt
 			continue
 		}
 		for _, o := range c.Status.Devices[i].Conditions {
-			if o.Type != Ready && o.Type != InSync {
+			if !ours(o.Type) {
 				w.Conditions = append(w.Conditions, o)
 			}
 		}
@@ -199,7 +212,13 @@ func sameDevice(a, b resourceapi.AllocatedDeviceStatus) bool { return deviceKey(
 
 // fill writes a verdict into an entry.
 func fill(e *resourceapi.AllocatedDeviceStatus, v verdict, u use, now time.Time) {
-	for name, c := range map[string]*condition{Ready: v.ready, InSync: v.inSync} {
+	var link *condition
+	if c, ok := v.links[u.step]; ok {
+		link = &c
+	} else if v.links != nil || v.bare {
+		meta.RemoveStatusCondition(&e.Conditions, LinkUp)
+	}
+	for name, c := range map[string]*condition{Ready: v.ready, InSync: v.inSync, LinkUp: link} {
 		if c != nil {
 			meta.SetStatusCondition(&e.Conditions, metav1.Condition{
 				Type: name, Status: c.status, Reason: c.reason, Message: cut(c.message, messageMax), LastTransitionTime: metav1.NewTime(now),

@@ -1,0 +1,26 @@
+package main
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/reconcile/pod/claimstatus"
+	"github.com/plumbline/plumbline/reconcile/ports"
+)
+
+// portsChanged passes on what is new of the ports of a sandbox.
+func (s *serving) portsChanged(r ports.Report) {
+	uid := r.Sandbox.Origin().ClaimUID
+	if r.Gone && slices.ContainsFunc(s.ports.Reports(), func(other ports.Report) bool {
+		o := other.Sandbox.Origin()
+		return o.ClaimUID == uid && o.Topology == r.Sandbox.Origin().Topology
+	}) {
+		return // the pod has got a new sandbox
+	}
+	c, ok := s.claim(types.UID(uid))
+	if !ok {
+		return
+	}
+	s.status.Links(claimstatus.SubjectOf(&c), r)
+}
