@@ -28,7 +28,25 @@ func (p *Plugin) devices(e claims.Entry) []kubeletplugin.Device {
 		}
 		results = append(results, of)
 	}
-	return describe(&e.Claim, results)
+	out := describe(&e.Claim, results)
+	for i := range out {
+		p.name(&out[i])
+	}
+	return out
+}
+
+// name gives a device a CDI device of its own, before that of the gate: the kubelet shows
+// one health for each first CDI device of a claim.
+func (p *Plugin) name(d *kubeletplugin.Device) {
+	if p.CDI == "" {
+		return
+	}
+	id, err := p.CDI.Name(d.DeviceName)
+	if err != nil {
+		p.Log.Warn("a device has no name of its own in the status of pods", "error", err)
+		return
+	}
+	d.CDIDeviceIDs = append([]string{id}, d.CDIDeviceIDs...)
 }
 
 // describe describes the devices of a claim, with the results per topology.

@@ -23,6 +23,8 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/reconcile/pod/gate"
+	"github.com/plumbline/plumbline/reconcile/ports"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -36,7 +38,7 @@ type Keeper interface {
 	Withdraw(ctx context.Context, uid types.UID) error
 }
 
-// Options is what a Plugin works with. All but Patience must be given.
+// Options is what a Plugin works with. All but Patience, Ports and CDI must be given.
 type Options struct {
 	Store     *claims.Store
 	Keeper    Keeper
@@ -54,16 +56,22 @@ type Options struct {
 	Patience time.Duration
 	// Changed is called when a claim has been prepared or ended.
 	Changed func()
-	Log     *slog.Logger
-	Now     func() time.Time
+	// Ports returns what is known of the ports of running pods, for the kubelet; nil
+	// reports none. HealthChanged says when it has changed.
+	Ports func() []ports.Report
+	// CDI is where the runtime looks for CDI devices; with "" devices have none of their own.
+	CDI gate.Dir
+	Log *slog.Logger
+	Now func() time.Time
 }
 
 // Plugin is a DRA driver for one node.
 type Plugin struct {
 	Options
 
-	calls calls
-	began time.Time // of Run
+	calls  calls
+	health followers
+	began  time.Time // of Run
 
 	mu     sync.Mutex
 	helper *kubeletplugin.Helper
@@ -118,7 +126,6 @@ func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Contex
 		// kubelet ends a registration in one pass over its plugins, and begins one of the
 		// same name in the next pass, a second later.
 		kubeletplugin.RollingUpdate(cmp.Or(s.Instance, uuid.NewUUID())),
-		kubeletplugin.HealthService(false),
 		// Each claim has a lock of its own: a claim that cannot be prepared or released
 		// delays no other, nor another agent.
 		kubeletplugin.Serialize(false),
@@ -189,11 +196,6 @@ func (p *Plugin) UnprepareResourceClaims(ctx context.Context, all []kubeletplugi
 // HandleError implements kubeletplugin.DRAPlugin.
 func (p *Plugin) HandleError(_ context.Context, err error, msg string) {
 	p.Options.HandleError(err, msg)
-}
-
-// WatchHealthStatus implements kubeletplugin.DRAPlugin.
-func (p *Plugin) WatchHealthStatus(context.Context, chan<- kubeletplugin.DeviceHealthReport) error {
-	return kubeletplugin.ErrHealthNotSupported
 }
 
 // Refine writes what is known of the interfaces into the metadata that containers

@@ -168,3 +168,31 @@ func TestHold(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestName holds what a runtime reads of a CDI device that names a device of the node.
+func TestName(t *testing.T) {
+	dir := t.TempDir()
+	g := gate.Dir(dir)
+	for range 2 {
+		id, err := g.Name("pci-0000-03-00-2")
+		if err != nil || id != "dra.networking/device=pci-0000-03-00-2" {
+			t.Fatalf("%q, %v", id, err)
+		}
+	}
+	data, err := os.ReadFile(filepath.Join(dir, "dra.networking-device-pci-0000-03-00-2.json"))
+	const want = `{"cdiVersion":"0.5.0","kind":"dra.networking/device","devices":[{"name":"pci-0000-03-00-2","containerEdits":{"env":["PLUMBLINE_DEVICE_PCI_0000_03_00_2=pci-0000-03-00-2"]}}],"containerEdits":{}}` + "\n"
+	if err != nil || string(data) != want {
+		t.Errorf("%v: %s", err, data)
+	}
+	if listed, err := g.List(); err != nil || len(listed) != 0 {
+		t.Errorf("taken for the gates of %v (%v)", listed, err)
+	}
+	if len(gate.Consumed([]string{"PLUMBLINE_DEVICE_PCI_0000_03_00_2=pci-0000-03-00-2"})) != 0 {
+		t.Error("taken for a claim")
+	}
+	for _, name := range []string{"", "../x", "a/b", "A", strings.Repeat("a", 64)} {
+		if _, err := g.Name(name); err == nil {
+			t.Errorf("device %q has a file", name)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package draplugin
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/plumbline/plumbline/reconcile/ports"
+)
+
+// healthEvery is how often the health of devices is sent though nothing has changed. The
+// kubelet takes what is older than 30 s for unknown. When one of its streams ends, such as
+// that of an agent which is replaced, it forgets what it has heard on the others, too.
+const healthEvery = 10 * time.Second
+
+// WatchHealthStatus implements kubeletplugin.DRAPlugin. It reports the devices of running
+// pods only: of a free device nobody asks the kubelet.
+func (p *Plugin) WatchHealthStatus(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
+	if p.Ports == nil {
+		return kubeletplugin.ErrHealthNotSupported
+	}
+	changed, leave := p.health.follow()
+	defer leave()
+	timer := time.NewTicker(healthEvery)
+	defer timer.Stop()
+	for {
+		select {
+		case reports <- kubeletplugin.DeviceHealthReport{Devices: p.healthOfDevices()}:
+		case <-ctx.Done():
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// HealthChanged says that the reports on ports have changed. It does not block.
+func (p *Plugin) HealthChanged() { p.health.tell() }
+
+var healthOf = map[ports.Status]kubeletplugin.HealthStatus{
+	ports.Up: kubeletplugin.HealthStatusHealthy, ports.Down: kubeletplugin.HealthStatusUnhealthy, ports.Unknown: kubeletplugin.HealthStatusUnknown,
+}
+
+// healthOfDevices returns what is known of the devices of running pods. The kubelet has
+// one health for each device: of one that several pods share, the worst is sent.
+func (p *Plugin) healthOfDevices() []kubeletplugin.DeviceHealth {
+	type key struct{ pool, name string }
+	type entry struct {
+		kubeletplugin.DeviceHealth
+		claim types.UID
+	}
+	found := map[key]entry{}
+	var order []key
+	for _, r := range p.Ports() {
+		uid := types.UID(r.Sandbox.Origin().ClaimUID)
+		e, known, err := p.Store.Get(uid)
+		if err != nil || !known {
+			continue
+		}
+		t := e.Topology(r.Topology.Name)
+		if t == nil {
+			continue
+		}
+		for _, d := range t.Devices {
+			at := ports.Leg(r.Ports, d.Step)
+			if at < 0 || r.Verdicts[at].Status == "" {
+				continue
+			}
+			v, k := r.Verdicts[at], key{d.Pool, d.Name}
+			was, listed := found[k]
+			if !listed {
+				order = append(order, k)
+			}
+			if listed && was.claim != uid && was.Health == kubeletplugin.HealthStatusUnhealthy {
+				continue
+			}
+			found[k] = entry{kubeletplugin.DeviceHealth{
+				PoolName: d.Pool, DeviceName: d.Name, Health: healthOf[v.Status], Message: v.Text(r.Ports[at]), LastUpdated: p.Now(),
+			}, uid}
+		}
+	}
+	var out []kubeletplugin.DeviceHealth
+	for _, k := range order {
+		out = append(out, found[k].DeviceHealth)
+	}
+	return out
+}

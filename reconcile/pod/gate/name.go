@@ -1,0 +1,46 @@
+package gate
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	cdi "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+const (
+	nameKind   = claim.Driver + "/device"
+	namePrefix = claim.Driver + "-device-"
+	nameEnv    = "PLUMBLINE_DEVICE_"
+)
+
+// Name returns the CDI device that stands for a device of the node, and nothing else:
+// with it a container gets an environment variable with the name, since a CDI device has
+// to give something. Its file depends on the name alone and says nothing of a claim, so it
+// stays until the next boot: a version that knows nothing of it can neither break it nor
+// leave more of them than the node has devices.
+func (d Dir) Name(device string) (id string, err error) {
+	if problems := validation.IsDNS1123Label(device); len(problems) > 0 {
+		return "", fault.New(fault.Invalid, fmt.Errorf("device %q: %s", device, problems[0]))
+	}
+	data, err := json.Marshal(cdi.Spec{Version: cdiVersion, Kind: nameKind, Devices: []cdi.Device{{
+		Name:           device,
+		ContainerEdits: cdi.ContainerEdits{Env: []string{nameEnv + strings.ToUpper(strings.ReplaceAll(device, "-", "_")) + "=" + device}},
+	}}})
+	data = append(data, '\n')
+	path := filepath.Join(string(d), namePrefix+device+fileSuffix)
+	if have, read := os.ReadFile(path); err == nil && (read != nil || !bytes.Equal(have, data)) {
+		err = write(path, data)
+	}
+	if err != nil {
+		return "", fmt.Errorf("CDI device of %q: %w", device, err)
+	}
+	return nameKind + "=" + device, nil
+}
