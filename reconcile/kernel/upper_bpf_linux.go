@@ -2,14 +2,15 @@ package kernel
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
+	"math"
 	"path/filepath"
-	"runtime"
 	"slices"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -24,7 +25,7 @@ import (
 
 // upperProbe is the program; its zero value is one that is not there.
 type upperProbe struct {
-	program int
+	program *ebpf.Program
 	proven  []string // with links of these kinds
 	failed  error    // why it cannot be used
 }
@@ -36,10 +37,10 @@ const (
 )
 
 func (p upperProbe) close() error {
-	if p.program == 0 {
+	if p.program == nil {
 		return nil
 	}
-	return unix.Close(p.program)
+	return p.program.Close()
 }
 
 // nothingStacked reports whether it is certain that no link stands on a device in c.
@@ -71,7 +72,7 @@ func (h *Host) upperProbe(kinds []string) (upperProbe, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := &h.upper
-	if p.failed == nil && p.program == 0 {
+	if p.failed == nil && p.program == nil {
 		p.program, p.failed = loadUpperProbe(filepath.Join(h.sysfs.root, "kernel/btf/vmlinux"))
 	}
 	for _, kind := range kinds {
@@ -127,81 +128,108 @@ func (p upperProbe) prove(away scratch, kind string) error {
 	return expect(true)
 }
 
-// loadUpperProbe loads the program, with the places of the structures of this kernel.
-func loadUpperProbe(types string) (int, error) {
-	raw, err := os.ReadFile(types)
+// loadUpperProbe loads the program, with the offsets of the structures of this kernel.
+func loadUpperProbe(types string) (*ebpf.Program, error) {
+	spec, err := btf.LoadSpec(types)
 	if err != nil {
-		return 0, err
+		return nil, fmt.Errorf("read the kernel's types: %w", err)
 	}
-	b, err := parseBTF(raw)
+	var cast *btf.Func
+	var toContext btf.TypeID
+	if err := spec.TypeByName("bpf_cast_to_kern_ctx", &cast); err != nil {
+		return nil, err
+	} else if toContext, err = spec.TypeID(cast); err != nil {
+		return nil, err
+	}
+	device, err := memberOffset(spec, "sk_buff", "dev")
+	uppers, err1 := memberOffset(spec, "net_device", "adj_list", "upper")
+	next, err2 := memberOffset(spec, "list_head", "next")
+	if err := errors.Join(err, err1, err2); err != nil {
+		return nil, err
+	}
+	const some, end = "some", "end"
+	program, err := ebpf.NewProgramWithOptions(&ebpf.ProgramSpec{
+		Type: ebpf.SchedCLS,
+		// The kernel shows its structures only to programs that may be used under the GPL.
+		// These nine instructions may.
+		License: "Dual BSD/GPL",
+		Instructions: asm.Instructions{
+			{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Call), Src: asm.PseudoKfuncCall, Constant: int64(toContext)},
+			asm.LoadMem(asm.R1, asm.R0, device, asm.DWord),
+			asm.JEq.Imm(asm.R1, 0, some), // no device
+			asm.LoadMem(asm.R2, asm.R1, uppers+next, asm.DWord),
+			asm.Add.Imm(asm.R1, int32(uppers)),
+			asm.Mov.Imm(asm.R0, upperNone),
+			asm.JEq.Reg(asm.R1, asm.R2, end), // the list is empty
+			asm.Mov.Imm(asm.R0, upperSome).WithSymbol(some),
+			asm.Return().WithSymbol(end),
+		},
+	}, ebpf.ProgramOptions{LogDisabled: true})
 	if err != nil {
-		return 0, err
+		return nil, fmt.Errorf("load program: %w", err)
 	}
-	toContext, err := b.find(btfFunc, "bpf_cast_to_kern_ctx")
-	device, err1 := b.offset("sk_buff", "dev")
-	uppers, err2 := b.offset("net_device", "adj_list", "upper")
-	next, err3 := b.offset("list_head", "next")
-	if err := errors.Join(err, err1, err2, err3); err != nil {
-		return 0, err
-	}
-	const (
-		r0, r1, r2 = 0, 1, 2
-		load       = unix.BPF_LDX | unix.BPF_MEM | unix.BPF_DW
-		set        = unix.BPF_ALU64 | unix.BPF_MOV | unix.BPF_K
-	)
-	var program []byte
-	put := func(code, to, from uint8, offset int16, value int32) {
-		program = append(program, code, from<<4|to)
-		program = binary.NativeEndian.AppendUint16(program, uint16(offset))
-		program = binary.NativeEndian.AppendUint32(program, uint32(value))
-	}
-	put(unix.BPF_JMP|unix.BPF_CALL, 0, unix.BPF_PSEUDO_KFUNC_CALL, 0, int32(toContext))
-	put(load, r1, r0, device, 0)
-	put(unix.BPF_JMP|unix.BPF_JEQ|unix.BPF_K, r1, 0, 4, 0) // no device: to "some"
-	put(load, r2, r1, uppers+next, 0)
-	put(unix.BPF_ALU64|unix.BPF_ADD|unix.BPF_K, r1, 0, 0, int32(uppers))
-	put(set, r0, 0, 0, upperNone)
-	put(unix.BPF_JMP|unix.BPF_JEQ|unix.BPF_X, r1, r2, 1, 0) // the list is empty: to the end
-	put(set, r0, 0, 0, upperSome)
-	put(unix.BPF_JMP|unix.BPF_EXIT, 0, 0, 0, 0)
+	return program, nil
+}
 
-	// The kernel shows its structures only to programs that may be used under the GPL.
-	// These nine instructions may.
-	license := []byte("Dual BSD/GPL\x00")
-	var pin runtime.Pinner
-	defer pin.Unpin()
-	attr := make([]uint32, 18) // union bpf_attr, load
-	attr[0], attr[1] = unix.BPF_PROG_TYPE_SCHED_CLS, uint32(len(program)/8)
-	address(&pin, attr[2:], program)
-	address(&pin, attr[4:], license)
-	fd, err := bpf(unix.BPF_PROG_LOAD, attr)
-	if err != nil {
-		return 0, fmt.Errorf("load program: %w", err)
+// memberOffset returns where in a structure a member of a member is, in bytes.
+func memberOffset(spec *btf.Spec, structure string, path ...string) (int16, error) {
+	var of *btf.Struct
+	if err := spec.TypeByName(structure, &of); err != nil {
+		return 0, err
 	}
-	return fd, nil
+	var typ btf.Type = of
+	var bits btf.Bits
+	for _, name := range path {
+		m, ok := memberOf(typ, name)
+		if !ok || m.BitfieldSize != 0 {
+			return 0, fmt.Errorf("%w: field %q of %q", btf.ErrNotFound, name, structure)
+		}
+		bits += m.Offset
+		typ = m.Type
+	}
+	if bits%8 != 0 || bits.Bytes() > math.MaxInt16 {
+		return 0, fmt.Errorf("%w: field %q of %q in the reach of a program", btf.ErrNotFound, path, structure)
+	}
+	return int16(bits.Bytes()), nil
+}
+
+// memberOf finds a member also in the members that have no name; its offset is that in
+// the outer structure.
+func memberOf(typ btf.Type, name string) (btf.Member, bool) {
+	var members []btf.Member
+	switch t := btf.UnderlyingType(typ).(type) {
+	case *btf.Struct:
+		members = t.Members
+	case *btf.Union:
+		members = t.Members
+	}
+	for _, m := range members {
+		switch m.Name {
+		case name:
+			return m, true
+		case "":
+			if inner, ok := memberOf(m.Type, name); ok {
+				inner.Offset += m.Offset
+				return inner, true
+			}
+		}
+	}
+	return btf.Member{}, false
 }
 
 // hasUpper runs the program on a device of the namespace of the calling thread.
 func (p upperProbe) hasUpper(index int) (bool, error) {
-	var pin runtime.Pinner
-	defer pin.Unpin()
-	packet := make([]byte, 64)
-	context := make([]byte, 44) // struct __sk_buff, up to ifindex
-	binary.NativeEndian.PutUint32(context[40:], uint32(index))
-	attr := make([]uint32, 20) // union bpf_attr, test
-	attr[0], attr[2] = uint32(p.program), uint32(len(packet))
-	address(&pin, attr[4:], packet)
-	attr[8] = 1 // run
-	attr[10] = uint32(len(context))
-	address(&pin, attr[12:], context)
-	if _, err := bpf(unix.BPF_PROG_TEST_RUN, attr); err != nil {
-		return false, fmt.Errorf("run program: %w", err)
+	context := make([]uint32, 11) // struct __sk_buff, up to ifindex
+	context[10] = uint32(index)
+	answer, err := p.program.Run(&ebpf.RunOptions{Data: make([]byte, 64), Context: context, Repeat: 1})
+	if err != nil {
+		return false, err
 	}
-	switch attr[1] {
+	switch answer {
 	case upperNone:
 		return false, nil
 	case upperSome:
 		return true, nil
 	}
-	return false, fmt.Errorf("program answers %d", attr[1])
+	return false, fmt.Errorf("program answers %d", answer)
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/cilium/ebpf/btf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -93,6 +94,27 @@ func TestUpperProbe(t *testing.T) {
 			if err := hidden.LinkDel(up); err != nil {
 				t.Fatal(tc.name, err)
 			}
+		}
+	}
+}
+
+// TestMemberOf: fields of net_device are grouped in structures and unions without a name.
+func TestMemberOf(t *testing.T) {
+	list := &btf.Struct{Name: "list", Size: 16, Members: []btf.Member{{Name: "next"}, {Name: "prev", Offset: 64}}}
+	group := &btf.Union{Size: 24, Members: []btf.Member{{Name: "first"}, {
+		Type: &btf.Struct{Size: 24, Members: []btf.Member{{Name: "flag", Offset: 32, BitfieldSize: 4}, {Name: "upper", Type: &btf.Typedef{Type: &btf.Const{Type: list}}, Offset: 64}}},
+	}}}
+	device := &btf.Struct{Members: []btf.Member{{Name: "f"}, {Type: group, Offset: 128}, {Name: "list", Type: &btf.Pointer{Target: list}, Offset: 320}}}
+	m, ok := memberOf(device, "upper")
+	if !ok || m.Offset != 128+64 {
+		t.Errorf("in what has no name: %v, %v", m, ok)
+	}
+	if m, ok := memberOf(m.Type, "prev"); !ok || m.Offset != 64 {
+		t.Errorf("behind a name for its type: %v, %v", m, ok)
+	}
+	for _, name := range []string{"next", "none"} {
+		if m, ok := memberOf(device, name); ok {
+			t.Errorf("%s: found %v, which is in another structure", name, m)
 		}
 	}
 }
