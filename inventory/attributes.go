@@ -23,11 +23,12 @@ const (
 	AttrDriver          resourceapi.QualifiedName = "driver"              // string: kernel driver
 	AttrNUMANode        resourceapi.QualifiedName = "numaNode"            // int
 	AttrLinkType        resourceapi.QualifiedName = "linkType"            // string: ethernet or infiniband
+	AttrSharedBy        resourceapi.QualifiedName = "sharedBy"            // string: step types with commas, or any; empty unless it is shared
 )
 
 // attributeNames are all of them.
 var attributeNames = []resourceapi.QualifiedName{
-	AttrType, AttrIfName, AttrPFName, AttrRDMA, AttrPhysicalNetwork, AttrPhysicalNets, AttrVendor, AttrDevice, AttrDriver, AttrNUMANode, AttrLinkType,
+	AttrType, AttrIfName, AttrPFName, AttrRDMA, AttrPhysicalNetwork, AttrPhysicalNets, AttrVendor, AttrDevice, AttrDriver, AttrNUMANode, AttrLinkType, AttrSharedBy,
 }
 
 // AttributeNames returns the names of the attributes in our own domain.
@@ -52,7 +53,7 @@ var extendedBDF = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9
 // ifName, rdma and driver are of the moment, though: while a device is prepared
 // for a pod, publish what was true before.
 //
-// type, ifName, pfName, rdma, physicalNetworkName and physicalNetworks are always
+// type, ifName, pfName, rdma, physicalNetworkName, physicalNetworks and sharedBy are always
 // there, empty where they do not apply. Reading a missing attribute is an evaluation
 // error, and one such error on one device makes the scheduler give the pod up, not
 // merely skip the device or the node: `physicalNetworkName == "localnet1"` would do so
@@ -71,6 +72,7 @@ func Attributes(d Device) map[resourceapi.QualifiedName]resourceapi.DeviceAttrib
 		AttrRDMA:            {BoolValue: &d.RDMA},
 		AttrPhysicalNetwork: text(d.PhysicalNetwork),
 		AttrPhysicalNets:    text(JoinNetworks(d)),
+		AttrSharedBy:        text(d.sharedBy()),
 	}
 	for name, value := range d.Additional {
 		attrs[resourceapi.QualifiedName(name)] = text(value)

@@ -109,6 +109,9 @@ type Device struct {
 	Uppers []string `json:"uppers,omitempty"`
 	// HostUse is why the device is not offered.
 	HostUse HostUse `json:"hostUse,omitempty"`
+	// Shared is how the device is offered to several claims, nil for one that is given
+	// away as a whole. Discover does not know.
+	Shared *Sharing `json:"shared,omitempty"`
 	// Exposure is what the policies of the cluster say of the device now. It is no
 	// fact of the device and in no record.
 	Exposure Exposure `json:"-"`
@@ -145,6 +148,11 @@ type Exposure struct {
 	Rivals []string
 	// BesideDrivers are other drivers that may publish the device, too.
 	BesideDrivers []string
+	// BesideFunctions has a PF offered as a whole that has virtual functions, until one
+	// of both is taken.
+	BesideFunctions bool
+	// Sharing is how the device is shared; nil is not at all.
+	Sharing *Sharing
 }
 
 // PF is the physical function a virtual function belongs to.

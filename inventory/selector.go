@@ -64,7 +64,9 @@ func (s Selector) Match(ctx context.Context, d Device) (bool, error) {
 	if s.expr == "" {
 		return true, nil
 	}
-	matches, _, err := s.compiled.DeviceMatches(ctx, cel.Device{Driver: Driver, Attributes: Attributes(d)})
+	matches, _, err := s.compiled.DeviceMatches(ctx, cel.Device{
+		Driver: Driver, AllowMultipleAllocations: new(d.Shared != nil), Attributes: Attributes(d), Capacity: Capacity(d),
+	})
 	if err != nil {
 		return false, fmt.Errorf("device %q: selector.cel: %w", d.Name, err)
 	}

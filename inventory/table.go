@@ -19,11 +19,11 @@ type Listed struct {
 	Policy string `json:"policy,omitempty"`
 }
 
-// List joins devices with the reasons why some are not offered, by name.
+// List joins devices, in all forms, with the reasons why some are not offered, by name.
 func List(devices []Device, withheld map[string]string) []Listed {
-	out := make([]Listed, len(devices))
-	for i, d := range devices {
-		out[i] = Listed{d, withheld[d.Name], d.Exposure.Policy}
+	out := []Listed{}
+	for _, d := range Forms(devices) {
+		out = append(out, Listed{d, withheld[d.Name], d.Exposure.Policy})
 	}
 	return out
 }
@@ -54,6 +54,8 @@ func Table(w io.Writer, devices []Listed) error {
 		switch {
 		case d.Withheld != "":
 			cells[10] = "no: " + d.Withheld
+		case d.Shared != nil:
+			cells[10] = fmt.Sprintf("yes: policy %q shares it", d.Policy)
 		case d.Policy != "":
 			cells[10] = fmt.Sprintf("yes: policy %q exposes it", d.Policy)
 		}

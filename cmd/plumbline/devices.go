@@ -74,11 +74,8 @@ func (a *app) decide(ctx context.Context, files []string, labels map[string]stri
 	}
 	ordered, _ := exposure.Limit(all)
 	for _, p := range ordered {
-		switch {
-		case p.Err != nil:
+		if p.Err != nil {
 			complain(a.err, p.Err) // the list shows what comes of it
-		case p.Unsupported != "":
-			complain(a.err, fmt.Errorf("DeviceExposurePolicy %q: spec.%s", p.Name, p.Unsupported))
 		}
 	}
 	return exposure.NewSet(all, labels).Decide(ctx, devices)
@@ -103,9 +100,6 @@ func (a *app) validatePolicies(data []byte, name string) error {
 		return err
 	}
 	for _, p := range all {
-		if p.Unsupported != "" {
-			fmt.Fprintf(a.err, "plumbline: note: DeviceExposurePolicy %q: spec.%s: it is not applied\n", p.Name, p.Unsupported)
-		}
 		fmt.Fprintf(a.out, "DeviceExposurePolicy %q is valid.\n", p.Name)
 	}
 	return nil

@@ -27,8 +27,9 @@ const (
 type Explanation struct {
 	Cause   Cause
 	Message string
-	// NoTaints says that the cluster has no device taints.
-	NoTaints bool
+	// NoTaints says that the cluster has no device taints, NoSharing no devices that are
+	// shared, NoCounters no counters.
+	NoTaints, NoSharing, NoCounters bool
 }
 
 // Explain classifies what kubeletplugin hands to HandleError. It hands over
@@ -37,9 +38,11 @@ func Explain(err error) Explanation {
 	if dropped, ok := errors.AsType[*resourceslice.DroppedFieldsError](err); ok {
 		features := dropped.DisabledFeatures()
 		return Explanation{
-			Cause:    Dropped,
-			Message:  fmt.Sprintf("the API server dropped fields of slice %d: it has no %s", dropped.SliceIndex, strings.Join(features, ", ")),
-			NoTaints: slices.Contains(features, "DRADeviceTaints"),
+			Cause:      Dropped,
+			Message:    fmt.Sprintf("the API server dropped fields of slice %d: it has no %s", dropped.SliceIndex, strings.Join(features, ", ")),
+			NoTaints:   slices.Contains(features, "DRADeviceTaints"),
+			NoSharing:  slices.Contains(features, "DRAConsumableCapacity"),
+			NoCounters: slices.Contains(features, "DRAPartitionableDevices"),
 		}
 	}
 	switch {

@@ -35,7 +35,10 @@ type known struct {
 	down    map[string]bool    // by device name, for long enough
 	before  map[string]entry   // by device name: what was published last
 	plain   bool               // the API server knows no taints
-	others  map[string]string  // by device ID: another driver that publishes it
+	// noSharing and noCounters say that the API server knows no shared devices, and no
+	// counters.
+	noSharing, noCounters bool
+	others                map[string]string // by device ID: another driver that publishes it
 	// attributes are the names that each device has, as a policy gives them to some.
 	attributes []string
 }
@@ -58,17 +61,31 @@ func (k known) offer() (offered []entry, withheld []Withheld) {
 	for _, d := range k.devices {
 		used[d.ID] = k.inUse[d.Name]
 	}
-	for _, d := range k.devices {
-		seen[d.Name] = true
-		e, reason := k.describe(d, used)
+	add := func(d inventory.Device, e entry, reason string) {
+		name := cmp.Or(e.Device.Name, d.Name)
+		if reason == "" && seen[name] && name != d.Name {
+			reason = "another device has its name: choose another deviceNameSuffix"
+		}
+		seen[name] = true
 		if reason == "" {
-			reason = e.tainted(k, d.ID)
+			reason = e.tainted(k, d)
 		}
 		if reason != "" {
-			withheld = append(withheld, Withheld{d.Name, reason})
-			continue
+			withheld = append(withheld, Withheld{name, reason})
+			return
 		}
 		offered = append(offered, e)
+	}
+	for _, d := range k.devices {
+		e, reason := k.describe(d, used)
+		add(d, e, reason)
+	}
+	for _, d := range k.devices {
+		shares, without := k.shares(d)
+		withheld = append(withheld, without...)
+		for _, e := range shares {
+			add(d, e, "")
+		}
 	}
 	// A device without a PCI address is found by its name alone, and not at all
 	// while it is in a pod. A PCI function that is not found has been unplugged.
@@ -83,18 +100,35 @@ func (k known) offer() (offered []entry, withheld []Withheld) {
 		}
 		offered = append(offered, e)
 	}
+	offered, without := k.exclude(offered)
+	withheld = append(withheld, without...)
 	for i := range offered {
 		offered[i].complete(k.attributes)
 	}
-	slices.SortFunc(offered, func(a, b entry) int {
-		return inventory.Compare(inventory.Device{ID: a.ID}, inventory.Device{ID: b.ID})
+	// The scheduler takes the first that fits, and looks at a shared device that is full
+	// in any case: those come last.
+	slices.SortStableFunc(offered, func(a, b entry) int {
+		return cmp.Or(order(a.shared(), b.shared()), inventory.Compare(inventory.Device{ID: a.ID}, inventory.Device{ID: b.ID}), cmp.Compare(a.Device.Name, b.Device.Name))
 	})
 	return offered, withheld
 }
 
+// order has what is not so come before what is so.
+func order(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
 // complete adds attributes that the device lacks, empty: a selector that reads a missing
-// one makes the scheduler give the pod up.
+// one makes the scheduler give the pod up. What an earlier version published lacks those
+// that are new.
 func (e *entry) complete(attributes []string) {
+	attributes = append([]string{string(inventory.AttrSharedBy)}, attributes...)
 	cloned := false
 	for _, name := range attributes {
 		if _, ok := e.Device.Attributes[resourceapi.QualifiedName(name)]; ok {
@@ -173,6 +207,14 @@ func (k known) ruled(d inventory.Device) string {
 	case e.Verdict == inventory.Undecided && !offered:
 		return fmt.Sprintf("policy %q does not say what applies, so it is offered only where it was before: %s", e.Policy, e.Reason)
 	}
+	if s := d.Exposure.Sharing; s != nil && !s.Whole {
+		return fmt.Sprintf("policy %q has it shared", d.Exposure.Policy)
+	}
+	return k.besides(d)
+}
+
+// besides says which other driver publishes a device that must not.
+func (k known) besides(d inventory.Device) string {
 	if driver := k.others[d.ID]; driver != "" && !slices.Contains(d.Exposure.BesideDrivers, driver) {
 		return fmt.Sprintf("driver %q publishes it on this node, too: exclude it there, or name the driver in besideDrivers of a policy", driver)
 	}
@@ -187,7 +229,7 @@ func obstacle(d inventory.Device, used map[string]bool) string {
 		return d.State()
 	case d.Kind == inventory.KindVirtual:
 		return "virtual: it would be gone for good with the pod"
-	case d.Kind == inventory.KindPF && d.NumVFs > 0:
+	case d.Kind == inventory.KindPF && d.NumVFs > 0 && !d.Exposure.BesideFunctions:
 		return fmt.Sprintf("has %d virtual functions, which would lose their network", d.NumVFs)
 	case d.Kind == inventory.KindVF && used[d.PF.PCIAddress]:
 		return fmt.Sprintf("its PF %q is in use as a whole", d.PF.PCIAddress)
@@ -202,12 +244,12 @@ func obstacle(d inventory.Device, used map[string]bool) string {
 }
 
 // tainted sets the taints, or says why the device is withheld where there are none.
-func (e *entry) tainted(k known, id string) string {
+func (e *entry) tainted(k known, d inventory.Device) string {
 	var keys []string
-	if _, dirty := k.dirty[id]; dirty {
+	if _, dirty := k.dirty[d.ID]; dirty {
 		keys = append(keys, TaintDirty)
 	}
-	if k.down[e.Device.Name] {
+	if k.down[d.Name] {
 		keys = append(keys, TaintLinkDown)
 	}
 	e.Device.Taints = nil
@@ -234,8 +276,8 @@ func invalid(d resourceapi.Device) string {
 	if problems := validation.IsDNS1123Label(d.Name); len(problems) > 0 {
 		return fmt.Sprintf("name %q: %s", d.Name, problems[0])
 	}
-	if n := len(d.Attributes); n > resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
-		return fmt.Sprintf("%d attributes, at most %d are allowed", n, resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice)
+	if n := len(d.Attributes) + len(d.Capacity); n > resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
+		return fmt.Sprintf("%d attributes and capacities, at most %d are allowed", n, resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice)
 	}
 	for name, a := range d.Attributes {
 		if a.StringValue != nil && len(*a.StringValue) > resourceapi.DeviceAttributeMaxValueLength {
@@ -268,12 +310,27 @@ func down(devices []inventory.Device) map[string]bool {
 // no slice at all would mean that nobody knows.
 func pools(node string, offered []entry) resourceslice.DriverResources {
 	out := []resourceslice.Slice{}
-	for chunk := range slices.Chunk(offered, sliceMax) {
+	// Counters come first, and shared devices last and in slices of their own: where a
+	// slice moves, all are written again, and the pool is unusable meanwhile.
+	for sets := range slices.Chunk(counterSets(offered), resourceapi.ResourceSliceMaxCounterSets) {
 		s := resourceslice.Slice{}
-		for _, e := range chunk {
-			s.Devices = append(s.Devices, *e.Device.DeepCopy())
+		for _, set := range sets {
+			s.SharedCounters = append(s.SharedCounters, *set.DeepCopy())
 		}
 		out = append(out, s)
+	}
+	first := slices.IndexFunc(offered, func(e entry) bool { return e.shared() })
+	if first < 0 {
+		first = len(offered)
+	}
+	for _, part := range [][]entry{offered[:first], offered[first:]} {
+		for chunk := range slices.Chunk(part, sliceMax) {
+			s := resourceslice.Slice{}
+			for _, e := range chunk {
+				s.Devices = append(s.Devices, *e.Device.DeepCopy())
+			}
+			out = append(out, s)
+		}
 	}
 	if len(out) == 0 {
 		out = append(out, resourceslice.Slice{})

@@ -8,11 +8,11 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
-	"reflect"
 	"slices"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/plumbline/plumbline/inventory"
@@ -83,7 +83,7 @@ type Publisher struct {
 	poked chan struct{}
 
 	mu       sync.Mutex
-	plain    bool // the API server knows no taints
+	lacks    Explanation // what the API server does not know
 	offered  []entry
 	withheld []Withheld
 	unsaved  error // why the state file does not hold what is published; Run alone writes it
@@ -121,13 +121,16 @@ func (p *Publisher) Rescan() {
 }
 
 // Handle takes an error that the helper has handed back and returns what it
-// means. Where the API server knows no taints, devices that would have one are
-// withheld from then on.
+// means. Where the API server lacks a feature, devices that need it are withheld from
+// then on.
 func (p *Publisher) Handle(err error) Explanation {
 	e := Explain(err)
 	p.mu.Lock()
-	changed := e.NoTaints && !p.plain
-	p.plain = p.plain || e.NoTaints
+	had := p.lacks
+	p.lacks.NoTaints = had.NoTaints || e.NoTaints
+	p.lacks.NoSharing = had.NoSharing || e.NoSharing
+	p.lacks.NoCounters = had.NoCounters || e.NoCounters
+	changed := p.lacks != had
 	p.mu.Unlock()
 	if changed {
 		p.Rescan()
@@ -236,7 +239,7 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 	var soon time.Duration
 	k.down, soon = p.lasting(down(k.devices))
 	p.mu.Lock()
-	k.plain = p.plain
+	k.plain, k.noSharing, k.noCounters = p.lacks.NoTaints, p.lacks.NoSharing, p.lacks.NoCounters
 	p.mu.Unlock()
 	offered, withheld := k.offer()
 	p.mu.Lock()
@@ -294,7 +297,7 @@ func namesOf(offered []entry) map[string]bool {
 // save keeps how devices were published. Where the file is another version's that is in
 // memory only, until this agent ends.
 func (p *Publisher) save(known map[string]entry) error {
-	if p.unsaved == nil && reflect.DeepEqual(known, p.before) {
+	if p.unsaved == nil && equality.Semantic.DeepEqual(known, p.before) {
 		return nil
 	}
 	err := save(p.opts.StateFile, known)
@@ -343,7 +346,7 @@ func (p *Publisher) sayDirty(k known) {
 }
 
 func (p *Publisher) publish(ctx context.Context, to Slices, offered []entry) error {
-	if p.published && reflect.DeepEqual(offered, p.last) {
+	if p.published && equality.Semantic.DeepEqual(offered, p.last) {
 		return nil
 	}
 	p.published = false // until it has worked

@@ -26,9 +26,6 @@ func (w *Webhook) policy(ctx context.Context, r admission.Request) (a answer, er
 		a.wrong(p.Err)
 		return a, nil
 	}
-	if p.Unsupported != "" {
-		a.warn("%s %q is not applied: spec.%s", v1alpha1.PolicyKind, o.Name, p.Unsupported)
-	}
 	var others v1alpha1.DeviceExposurePolicyList
 	if err := w.reader.List(ctx, &others, client.UnsafeDisableDeepCopy); err != nil {
 		return a, fmt.Errorf("list policies: %w", err)

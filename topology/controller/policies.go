@@ -210,8 +210,6 @@ func applied(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum PolicySum
 	switch {
 	case p.Err != nil:
 		c.Reason, c.Message = string(fault.Invalid), "not applied: what was offered stays offered, and nothing new is: "+p.Err.Error()
-	case p.Unsupported != "":
-		c.Reason, c.Message = string(fault.Unsupported), "spec."+p.Unsupported+": the devices it selects stay as they were; their physical networks count"
 	case len(sum.Conflicts) > 0:
 		names := make([]string, 0, 1+maxNames)
 		for _, name := range append([]string{o.Name}, sum.Conflicts...)[:min(1+len(sum.Conflicts), 1+maxNames)] {

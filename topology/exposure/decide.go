@@ -100,12 +100,25 @@ func wire(devices []inventory.Device, deciding []*Policy) {
 	}
 }
 
-// decide returns the policy that decides for a device, and what it says. A policy that
-// is unsupported decides nothing but the networks.
+// decide returns the policy that decides for a device, and what it says.
 func (s Set) decide(ctx context.Context, d inventory.Device) (*Policy, inventory.Exposure) {
 	if d.Kind == inventory.KindVirtual {
-		return nil, inventory.Exposure{} // never offered, whatever a policy says
+		// Never offered but shared, whatever a policy says.
+		if !d.CanBeMaster() || !slices.ContainsFunc(s.policies, func(p *Policy) bool { return p.Sharing != nil }) {
+			return nil, inventory.Exposure{}
+		}
+		p, e := s.highest(ctx, d)
+		if e.Sharing == nil && e.Verdict != inventory.Undecided {
+			return nil, inventory.Exposure{}
+		}
+		return p, e
 	}
+	return s.highest(ctx, d)
+}
+
+// highest returns the policy of the highest priority that selects a device, and what it
+// says.
+func (s Set) highest(ctx context.Context, d inventory.Device) (*Policy, inventory.Exposure) {
 	for from := 0; from < len(s.policies); {
 		to := from
 		for to < len(s.policies) && s.policies[to].Priority == s.policies[from].Priority {
@@ -148,12 +161,10 @@ func among(ctx context.Context, policies []*Policy, d inventory.Device) (*Policy
 		e := undecided(p, fmt.Sprintf("policy %q has the same priority %d and says something else", rivals[0], p.Priority))
 		e.Rivals = rivals
 		return nil, e
-	case p.Unsupported != "":
-		return p, undecided(p, p.Unsupported)
 	case p.Action == v1alpha1.Withhold:
 		return p, inventory.Exposure{Policy: p.Name, Verdict: inventory.Withheld}
 	}
-	return p, inventory.Exposure{Policy: p.Name, Verdict: inventory.Exposed, BesideDrivers: p.Beside}
+	return p, inventory.Exposure{Policy: p.Name, Verdict: inventory.Exposed, BesideDrivers: p.Beside, BesideFunctions: p.BesideFunctions, Sharing: p.Sharing}
 }
 
 // firstOf returns the first problem of a policy.
@@ -204,7 +215,7 @@ func (s Set) Reports(devices []inventory.Device, offered map[string]bool) []v1al
 			}
 		default:
 			out[i].Devices++
-			if offered[d.Name] {
+			if offered[d.Name] || e.Sharing != nil && offered[d.AsShared().Name] {
 				out[i].Offered++
 			}
 		}

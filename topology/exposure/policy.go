@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -20,7 +21,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Bounds. A device has at most 32 attributes and capacities, of which up to 18 are
+// Bounds. A device has at most 32 attributes and capacities, of which up to 19 are
 // ours; some are kept for later versions.
 const (
 	maxAdditional    = 8  // attributes that all policies of a cluster add together
@@ -30,6 +31,7 @@ const (
 	maxProblem       = 1000
 	maxText          = resourceapi.DeviceAttributeMaxValueLength
 	maxNodeSelectors = 16
+	maxCapacities    = 4 // of a shared device, with that of shares
 )
 
 // networkAttribute is the attribute of ours that a policy may set.
@@ -46,12 +48,14 @@ type Policy struct {
 	Networks     []inventory.PhysicalNetwork
 	Attributes   map[string]string // additional ones, without that of the network
 	Beside       []string          // drivers that may publish the same devices
+	// BesideFunctions has PFs offered as a whole beside their functions.
+	BesideFunctions bool
+	// Sharing is how the devices are shared, nil for not at all.
+	Sharing *inventory.Sharing
 	// Err is what is wrong with the policy, an *Invalid; such a policy decides nothing.
 	Err error
 	// Full says that Err is about what does not fit beside other policies.
 	Full bool
-	// Unsupported is what of a valid policy this version cannot apply. Its networks count.
-	Unsupported string
 
 	selector inventory.Selector
 	unread   error // the selector cannot be compiled
@@ -195,10 +199,9 @@ func (p *Policy) exposure(e *Invalid, x *v1alpha1.Exposure) {
 			e.add("spec.exposure.besideDrivers[%d]: %q is plumbline's own driver", i, driver)
 		}
 	}
-	p.Beside = x.BesideDrivers
+	p.Beside, p.BesideFunctions = x.BesideDrivers, x.BesideFunctions
 	if x.AllowMultipleAllocations {
-		p.Unsupported = "exposure.allowMultipleAllocations: shared devices are not supported yet"
-		p.capacity(e, x)
+		p.sharing(e, x)
 		return
 	}
 	for field, set := range map[string]bool{
@@ -209,34 +212,6 @@ func (p *Policy) exposure(e *Invalid, x *v1alpha1.Exposure) {
 		}
 	}
 	slices.Sort(e.Problems) // they come of a map
-}
-
-// capacity checks what a shared device has.
-func (p *Policy) capacity(e *Invalid, x *v1alpha1.Exposure) {
-	for _, name := range slices.Sorted(maps.Keys(x.Capacity)) {
-		c := x.Capacity[name]
-		if c.Value.Sign() < 0 {
-			e.add("spec.exposure.capacity.%s.value: %s is negative", name, c.Value.String())
-		}
-		if c.RequestPolicy == nil || c.RequestPolicy.Default == nil {
-			e.add("spec.exposure.capacity.%s.requestPolicy.default: is missing: without it the first claim that names no amount takes all", name)
-		} else if c.RequestPolicy.Default.Cmp(c.Value) > 0 {
-			e.add("spec.exposure.capacity.%s.requestPolicy.default: %s is more than the value %s", name, c.RequestPolicy.Default.String(), c.Value.String())
-		}
-	}
-	for i, plugin := range x.SupportedCNIPlugins {
-		for _, name := range slices.Sorted(maps.Keys(plugin.ConsumePerAllocation)) {
-			amount := plugin.ConsumePerAllocation[name]
-			c, known := x.Capacity[name]
-			at := fmt.Sprintf("spec.exposure.supportedCNIPlugins[%d].consumePerAllocation.%s", i, name)
-			switch {
-			case !known:
-				e.add("%s: capacity has no %q", at, name)
-			case c.RequestPolicy != nil && c.RequestPolicy.Default != nil && c.RequestPolicy.Default.Cmp(amount) != 0:
-				e.add("%s: %s differs from requestPolicy.default %s: a claim that names no amount gets the default, whatever step uses it", at, amount.String(), c.RequestPolicy.Default.String())
-			}
-		}
-	}
 }
 
 // attributes checks the additional attributes, and takes the network out of them.
@@ -306,5 +281,5 @@ func (p *Policy) On(node map[string]string) bool {
 // same reports whether two policies say the same of a device.
 func (p *Policy) same(q *Policy) bool {
 	return p.Action == q.Action && slices.Equal(p.Networks, q.Networks) && maps.Equal(p.Attributes, q.Attributes) &&
-		slices.Equal(p.Beside, q.Beside) && p.Unsupported == q.Unsupported
+		slices.Equal(p.Beside, q.Beside) && p.BesideFunctions == q.BesideFunctions && equality.Semantic.DeepEqual(p.Sharing, q.Sharing)
 }

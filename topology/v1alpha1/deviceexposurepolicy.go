@@ -111,8 +111,10 @@ const (
 
 // Exposure says how devices are offered.
 type Exposure struct {
-	// DeviceNameSuffix is added to the name of the device. It is for a device that is
-	// shared, and needs allowMultipleAllocations.
+	// DeviceNameSuffix begins with "-" and is added to the name under which a device is
+	// shared; it needs allowMultipleAllocations. With it the device is offered as a whole,
+	// too, until it has shares or is taken. Without it the device is only shared, with the
+	// suffix -shared.
 	//
 	// +kubebuilder:validation:MaxLength=24
 	// +kubebuilder:validation:Pattern=`^[-a-z0-9]*[a-z0-9]$`
@@ -120,19 +122,21 @@ type Exposure struct {
 	DeviceNameSuffix string `json:"deviceNameSuffix,omitempty"`
 
 	// AllowMultipleAllocations has the device shared by several claims instead of moved
-	// into one pod. It is not supported yet: such a policy is not applied, and its
-	// condition Ready says so.
+	// into one pod: it stays on the host, and pods have interfaces on it. An uplink of the
+	// node may be shared; so may bonds, bridges and VLANs of the host.
 	//
 	// +optional
 	AllowMultipleAllocations bool `json:"allowMultipleAllocations,omitempty"`
 
-	// Capacity of a shared device.
+	// Capacity of a shared device, beside "shares", of which each allocation takes one and
+	// of which there are 1024 unless it is here.
 	//
 	// +kubebuilder:validation:MaxProperties=16
 	// +optional
 	Capacity map[string]DeviceCapacity `json:"capacity,omitempty"`
 
-	// SupportedCNIPlugins are the step types that may use a shared device.
+	// SupportedCNIPlugins are the step types that may use a shared device; without it all
+	// that use devices where they are.
 	//
 	// +listType=map
 	// +listMapKey=name
@@ -157,6 +161,12 @@ type Exposure struct {
 	// +kubebuilder:validation:items:MaxLength=63
 	// +optional
 	BesideDrivers []string `json:"besideDrivers,omitempty"`
+
+	// BesideFunctions has a PF offered as a whole although it has virtual functions, until
+	// one of them is taken; they are offered until the PF is.
+	//
+	// +optional
+	BesideFunctions bool `json:"besideFunctions,omitempty"`
 }
 
 // DeviceCapacity is an amount of which claims have shares.
@@ -171,8 +181,33 @@ type DeviceCapacity struct {
 
 // CapacityRequestPolicy says which amounts a claim may request.
 type CapacityRequestPolicy struct {
+	// Default is what a claim gets that names no amount.
+	//
 	// +optional
 	Default *resource.Quantity `json:"default,omitempty"`
+
+	// ValidRange bounds the amounts; one between two steps is rounded up.
+	//
+	// +optional
+	ValidRange *CapacityRange `json:"validRange,omitempty"`
+
+	// ValidValues are all amounts that there are, ascending; one between them is rounded up.
+	//
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=10
+	// +optional
+	ValidValues []resource.Quantity `json:"validValues,omitempty"`
+}
+
+// CapacityRange bounds an amount.
+type CapacityRange struct {
+	Min resource.Quantity `json:"min"`
+
+	// +optional
+	Max *resource.Quantity `json:"max,omitempty"`
+
+	// +optional
+	Step *resource.Quantity `json:"step,omitempty"`
 }
 
 // SupportedCNIPlugin is a step type that may use a device.
@@ -181,7 +216,7 @@ type SupportedCNIPlugin struct {
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
 
-	// Exclusive says that the step has the device for itself.
+	// Exclusive says that the step has the device for itself; a shared device cannot be.
 	//
 	// +optional
 	Exclusive bool `json:"exclusive,omitempty"`

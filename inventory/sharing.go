@@ -1,0 +1,119 @@
+package inventory
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Sharing is how a device is offered to several claims at once. Such a device stays on
+// the host and is used there.
+//
+// It has a name of its own in the ResourceSlice. Under one name the scheduler would give
+// a device to one claim alone while others have shares of it, as soon as the device is
+// no longer marked as shared: it does not count shares as use.
+type Sharing struct {
+	// Suffix ends the name under which the device is shared; it begins with "-".
+	Suffix string `json:"suffix"`
+	// By are the step types that may use the device; none is every one that uses
+	// devices where they are.
+	By []string `json:"by,omitempty"`
+	// Capacity is what shares consume, beside the number of shares.
+	Capacity map[string]resourceapi.DeviceCapacity `json:"capacity,omitempty"`
+	// Whole says that the device is offered as a whole, too, until one of both is taken.
+	Whole bool `json:"whole,omitempty"`
+}
+
+// The capacity that each shared device has: each allocation takes one.
+const (
+	CapacityShares = "shares"
+	// MaxShares is its value where a policy names no other. It bounds nothing that the
+	// kernel does not bear: a node has fewer pods.
+	MaxShares = 1024
+)
+
+// ByAny is the value of AttrSharedBy of a device that every step type may use which uses
+// devices where they are.
+const ByAny = "any"
+
+// AsShared returns the device as it is offered by its Exposure's Sharing.
+func (d Device) AsShared() Device {
+	d.Shared = d.Exposure.Sharing
+	d.Name = d.shareBase() + d.Shared.Suffix
+	return d
+}
+
+// CanBeMaster reports whether other links can stand on the device, as far as its kind
+// says: of what is software only bonds, bridges and VLANs are shared.
+func (d Device) CanBeMaster() bool {
+	return d.Kind != KindVirtual || d.DevType == "bond" || d.DevType == "bridge" || d.DevType == "vlan"
+}
+
+// Forms returns the devices, each followed by the form in which it is shared, if it is.
+func Forms(devices []Device) []Device {
+	var out []Device
+	for _, d := range devices {
+		out = append(out, d)
+		if d.Exposure.Sharing != nil {
+			out = append(out, d.AsShared())
+		}
+	}
+	return out
+}
+
+// shareBase begins the names of a device that is shared. An interface name may be the
+// beginning of another one with a dash, so those are told apart by a hash.
+func (d Device) shareBase() string {
+	ifName, ok := strings.CutPrefix(d.ID, ifPrefix)
+	if !ok {
+		return d.Name
+	}
+	sum := sha256.Sum256([]byte(ifName))
+	hash := "-" + hex.EncodeToString(sum[:4])
+	return strings.TrimSuffix(d.Name, hash) + hash
+}
+
+// Named returns the device that is published under a name, as a whole or shared.
+func Named(devices []Device, name string) (Device, bool) {
+	i := slices.IndexFunc(devices, func(d Device) bool { return d.Name == name })
+	if i < 0 {
+		i = slices.IndexFunc(devices, func(d Device) bool { return strings.HasPrefix(name, d.shareBase()+"-") })
+	}
+	if i < 0 {
+		return Device{}, false
+	}
+	return devices[i], true
+}
+
+// sharedBy is the value of AttrSharedBy.
+func (d Device) sharedBy() string {
+	if d.Shared == nil {
+		return ""
+	}
+	return cmp.Or(strings.Join(d.Shared.By, ","), ByAny)
+}
+
+// Capacity returns what a ResourceSlice says of the amounts of a shared device, nil for
+// one that is given away as a whole. A claim that names no amount takes all there is
+// unless a default says otherwise, so each capacity has one.
+func Capacity(d Device) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
+	if d.Shared == nil {
+		return nil
+	}
+	one := resource.MustParse("1")
+	out := map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
+		CapacityShares: {
+			Value:         *resource.NewQuantity(MaxShares, resource.DecimalSI),
+			RequestPolicy: &resourceapi.CapacityRequestPolicy{Default: &one, ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: new(one.DeepCopy()), Max: new(one.DeepCopy())}},
+		},
+	}
+	for name, c := range d.Shared.Capacity {
+		out[resourceapi.QualifiedName(name)] = *c.DeepCopy()
+	}
+	return out
+}

@@ -1,0 +1,194 @@
+package exposure
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// defaultSuffix ends the name of a device that is shared where the policy names no other.
+const defaultSuffix = "-shared"
+
+// maxValues is how many amounts the API takes.
+const maxValues = 10
+
+// sharing reads how devices are shared.
+func (p *Policy) sharing(e *Invalid, x *v1alpha1.Exposure) {
+	s := &inventory.Sharing{Suffix: cmp.Or(x.DeviceNameSuffix, defaultSuffix), Whole: x.DeviceNameSuffix != ""}
+	if !strings.HasPrefix(s.Suffix, "-") {
+		e.add("spec.exposure.deviceNameSuffix: %q does not begin with '-': write \"-%s\"", s.Suffix, s.Suffix)
+	}
+	for i, plugin := range x.SupportedCNIPlugins {
+		if plugin.Exclusive {
+			e.add("spec.exposure.supportedCNIPlugins[%d].exclusive: no step has a shared device for itself: remove it", i)
+		}
+		s.By = append(s.By, plugin.Name)
+	}
+	slices.Sort(s.By)
+	if n := len(strings.Join(s.By, ",")); n > maxText {
+		e.add("spec.exposure.supportedCNIPlugins: the names have %d bytes together, with commas, and the attribute %s takes %d", n, inventory.AttrSharedBy, maxText)
+	}
+	beside := maxCapacities - 1
+	if _, own := x.Capacity[inventory.CapacityShares]; own {
+		beside = maxCapacities
+	}
+	if len(x.Capacity) > beside {
+		e.add("spec.exposure.capacity: has %d entries, at most %d are accepted", len(x.Capacity), beside)
+	}
+	for _, name := range slices.Sorted(maps.Keys(x.Capacity)) {
+		checkAmount(e, name, x.Capacity[name])
+		if s.Capacity == nil {
+			s.Capacity = map[string]resourceapi.DeviceCapacity{}
+		}
+		s.Capacity[name] = capacityOf(x.Capacity[name])
+	}
+	checkConsumption(e, x)
+	p.Sharing = s
+}
+
+// checkAmount checks one capacity by the rules of the API server, which would refuse the
+// slices of a node as a whole.
+func checkAmount(e *Invalid, name string, c v1alpha1.DeviceCapacity) {
+	at := "spec.exposure.capacity." + name
+	domain, id, qualified := strings.Cut(name, "/")
+	if !qualified {
+		domain, id = inventory.Driver, name
+	}
+	switch {
+	case len(validation.IsCIdentifier(id)) > 0 || len(id) > resourceapi.DeviceMaxIDLength:
+		e.add("%s: %q is not a name of letters, digits and '_' of at most %d bytes", at, id, resourceapi.DeviceMaxIDLength)
+	case len(validation.IsDNS1123Subdomain(domain)) > 0 || len(domain) > resourceapi.DeviceMaxDomainLength:
+		e.add("%s: %q is not a domain of at most %d bytes", at, domain, resourceapi.DeviceMaxDomainLength)
+	}
+	before := len(e.Problems)
+	whole(e, at+".value", &c.Value)
+	if r := c.RequestPolicy; r != nil {
+		whole(e, at+".requestPolicy.default", r.Default)
+		if v := r.ValidRange; v != nil {
+			whole(e, at+".requestPolicy.validRange.min", &v.Min)
+			whole(e, at+".requestPolicy.validRange.max", v.Max)
+			whole(e, at+".requestPolicy.validRange.step", v.Step)
+		}
+		for i := range r.ValidValues {
+			whole(e, fmt.Sprintf("%s.requestPolicy.validValues[%d]", at, i), &r.ValidValues[i])
+		}
+	}
+	if len(e.Problems) > before {
+		return
+	}
+	if c.RequestPolicy == nil || c.RequestPolicy.Default == nil {
+		e.add("%s.requestPolicy.default: is missing: without it the first claim that names no amount takes all", at)
+		return
+	}
+	r, def := c.RequestPolicy, *c.RequestPolicy.Default
+	at += ".requestPolicy"
+	switch {
+	case def.Cmp(c.Value) > 0:
+		e.add("%s.default: %s is more than the value %s", at, def.String(), c.Value.String())
+	case r.ValidRange != nil && len(r.ValidValues) > 0:
+		e.add("%s: validRange and validValues exclude each other: remove one", at)
+	case r.ValidRange != nil:
+		checkRange(e, at, c.Value, def, r.ValidRange)
+	case len(r.ValidValues) > 0:
+		checkValues(e, at, c.Value, def, r.ValidValues)
+	}
+}
+
+// whole refuses amounts that the scheduler cannot add up, which ends its attempt for the pod.
+func whole(e *Invalid, at string, q *resource.Quantity) {
+	if q == nil {
+		return
+	}
+	if n, ok := q.AsInt64(); !ok || n < 0 {
+		e.add("%s: %s is not a whole number from 0 to 2^63-1", at, q.String())
+	}
+}
+
+func checkRange(e *Invalid, at string, value, def resource.Quantity, r *v1alpha1.CapacityRange) {
+	limit := value
+	if r.Max != nil {
+		limit = *r.Max
+	}
+	switch {
+	case limit.Cmp(value) > 0:
+		e.add("%s.validRange.max: %s is more than the value %s", at, limit.String(), value.String())
+	case r.Min.Cmp(limit) > 0:
+		e.add("%s.validRange.min: %s is more than %s", at, r.Min.String(), limit.String())
+	case def.Cmp(r.Min) < 0 || def.Cmp(limit) > 0:
+		e.add("%s.default: %s is not from %s to %s", at, def.String(), r.Min.String(), limit.String())
+	case r.Step == nil:
+	case r.Step.Sign() <= 0:
+		e.add("%s.validRange.step: %s is not more than 0", at, r.Step.String())
+	case !onStep(def, r) || r.Max != nil && !onStep(*r.Max, r):
+		e.add("%s.validRange.step: the default, and max, are not min and a multiple of %s", at, r.Step.String())
+	case above(r).Cmp(value) > 0:
+		e.add("%s.validRange.step: min and one step of %s are more than the value %s", at, r.Step.String(), value.String())
+	}
+}
+
+// above is the lowest amount but one.
+func above(r *v1alpha1.CapacityRange) *resource.Quantity {
+	sum := r.Min.DeepCopy()
+	sum.Add(*r.Step)
+	return &sum
+}
+
+func onStep(q resource.Quantity, r *v1alpha1.CapacityRange) bool {
+	return (q.Value()-r.Min.Value())%r.Step.Value() == 0
+}
+
+func checkValues(e *Invalid, at string, value, def resource.Quantity, values []resource.Quantity) {
+	known := false
+	for i, v := range values {
+		known = known || v.Cmp(def) == 0
+		switch {
+		case v.Cmp(value) > 0:
+			e.add("%s.validValues[%d]: %s is more than the value %s", at, i, v.String(), value.String())
+		case i > 0 && v.Cmp(values[i-1]) <= 0:
+			e.add("%s.validValues[%d]: %s is not more than the one before it: they ascend", at, i, v.String())
+		}
+	}
+	if len(values) > maxValues {
+		e.add("%s.validValues: has %d entries, at most %d are accepted", at, len(values), maxValues)
+	}
+	if !known {
+		e.add("%s.default: %s is none of validValues", at, def.String())
+	}
+}
+
+func capacityOf(c v1alpha1.DeviceCapacity) resourceapi.DeviceCapacity {
+	out := resourceapi.DeviceCapacity{Value: c.Value}
+	if r := c.RequestPolicy; r != nil {
+		out.RequestPolicy = &resourceapi.CapacityRequestPolicy{Default: r.Default, ValidValues: r.ValidValues}
+		if v := r.ValidRange; v != nil {
+			out.RequestPolicy.ValidRange = &resourceapi.CapacityRequestPolicyRange{Min: &v.Min, Max: v.Max, Step: v.Step}
+		}
+	}
+	return *out.DeepCopy()
+}
+
+// checkConsumption checks what plugins are said to consume.
+func checkConsumption(e *Invalid, x *v1alpha1.Exposure) {
+	for i, plugin := range x.SupportedCNIPlugins {
+		for _, name := range slices.Sorted(maps.Keys(plugin.ConsumePerAllocation)) {
+			amount := plugin.ConsumePerAllocation[name]
+			c, known := x.Capacity[name]
+			at := fmt.Sprintf("spec.exposure.supportedCNIPlugins[%d].consumePerAllocation.%s", i, name)
+			switch {
+			case !known:
+				e.add("%s: capacity has no %q", at, name)
+			case c.RequestPolicy != nil && c.RequestPolicy.Default != nil && c.RequestPolicy.Default.Cmp(amount) != 0:
+				e.add("%s: %s differs from requestPolicy.default %s: a claim that names no amount gets the default, whatever step uses it", at, amount.String(), c.RequestPolicy.Default.String())
+			}
+		}
+	}
+}
