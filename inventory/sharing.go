@@ -67,7 +67,7 @@ func Forms(devices []Device) []Device {
 }
 
 // shareBase begins the names of a device that is shared. An interface name may be the
-// beginning of another one with a dash, so those are told apart by a hash.
+// beginning of another one with a dash, so a hash distinguishes those.
 func (d Device) shareBase() string {
 	ifName, ok := strings.CutPrefix(d.ID, ifPrefix)
 	if !ok {

@@ -33,6 +33,11 @@ func (c StackedConfig) Parent(p *Planner) (string, error) {
 	if c.LinkInContainer != nil {
 		inside = *c.LinkInContainer
 	}
+	if c.Master != "" && !inside {
+		if _, err := SharedLink(p, c.Master, "master"); err != nil {
+			return "", err
+		}
+	}
 	if c.Master != "" || inside && !p.Root() {
 		return Master(p, c.Master, !inside)
 	}
@@ -65,6 +70,26 @@ func (c StackedConfig) Parent(p *Planner) (string, error) {
 	}
 	if _, err := p.Link(*d.At); err != nil {
 		return "", err
+	}
+	return *d.At, nil
+}
+
+// SharedLink returns the interface of the device that is allocated to a root step, on the
+// host; "" if none is. What the config names by a key has to be that interface: the
+// scheduler has counted the share of this device.
+func SharedLink(p *Planner, named, key string) (string, error) {
+	id, ok := p.AssignedDevice()
+	if !ok || p.req.imagined != nil { // what is imagined is of no kind
+		return "", nil
+	}
+	d, exists, err := Lookup(p, netstate.Device{ID: id})
+	switch {
+	case err != nil:
+		return "", err
+	case !exists || d.At == nil || !netstate.OnHost(*d.At):
+		return "", Conflict("device %q has no interface on the host to stack on", id)
+	case named != "" && *d.At != netstate.HostName(named):
+		return "", Invalid(key, "%q is not the interface %q of the device that was allocated: remove the key, or have the step's selector choose that interface", named, netstate.BaseName(*d.At))
 	}
 	return *d.At, nil
 }

@@ -105,7 +105,7 @@ func (k known) offer() (offered []entry, withheld []Withheld) {
 	for i := range offered {
 		offered[i].complete(k.attributes)
 	}
-	// The scheduler takes the first that fits, and looks at a shared device that is full
+	// The scheduler takes the first that fits, and evaluates a shared device that is full
 	// in any case: those come last.
 	slices.SortStableFunc(offered, func(a, b entry) int {
 		return cmp.Or(order(a.shared(), b.shared()), inventory.Compare(inventory.Device{ID: a.ID}, inventory.Device{ID: b.ID}), cmp.Compare(a.Device.Name, b.Device.Name))

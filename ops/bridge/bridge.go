@@ -55,6 +55,7 @@ var Op = ops.New(contract.Contract{
 	Description: `As a root step: creates a veth pair, one end in the sandbox, the other a port of a bridge on the
 host. A bridge that does not exist is created, and deleted with its last port; an existing one keeps
 its address, MAC and settings, and is refused if its VLAN filtering or MTU does not fit the config.
+A device that is allocated to the step has to be a bridge, and is that bridge.
 
 As a derived step: creates a bridge in the sandbox whose ports are the last interfaces of the
 dependencies.
@@ -91,6 +92,7 @@ accepted when false.`,
 		{Name: "ipMasqBackend", Type: contract.String, Description: "accepted, without effect"},
 		boolean("macspoofchk", "must be false"),
 	}, ops.AddressParams()),
+	Input:  contract.Input{Shares: true, NamedBy: "bridge", DeviceTypes: []string{"virtual"}},
 	Output: ops.Appends(),
 	Check:  check,
 }, plan)
@@ -170,7 +172,13 @@ func inSandbox(p *ops.Planner, c config) error {
 
 // onHost makes a veth pair between the sandbox and a bridge of the host.
 func onHost(p *ops.Planner, c config) error {
-	if c.Bridge == "" {
+	shared, err := ops.SharedLink(p, c.Bridge, "bridge")
+	switch {
+	case err != nil:
+		return err
+	case shared != "":
+		c.Bridge = netstate.BaseName(shared)
+	case c.Bridge == "":
 		c.Bridge = "cni0"
 	}
 	br := netstate.HostName(c.Bridge)

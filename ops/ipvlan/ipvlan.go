@@ -31,6 +31,7 @@ with others. So a second mode or flag on one master is refused. A master carries
 		{Name: "mode", Type: contract.String, Enum: []string{"l2", "l3", "l3s"}, FoldCase: true, Default: "l2", Description: "layer at which traffic is switched"},
 		{Name: "flag", Type: contract.String, Enum: []string{"bridge", "private", "vepa"}, Default: "bridge", Description: "who of one master may talk to whom"},
 	}, ops.StackedParams()),
+	Input:  contract.Input{Shares: true, NamedBy: "master"},
 	Output: ops.Appends(),
 }, plan)
 

@@ -37,6 +37,7 @@ brought up.`,
 		ops.MACParam("MAC address; default: random, the kernel's"),
 		{Name: "bcqueuelen", Aliases: []string{"bcQueueLen"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "length of the broadcast queue in packets"},
 	}, ops.StackedParams()),
+	Input:  contract.Input{Shares: true, NamedBy: "master"},
 	Output: ops.Appends(),
 }, plan)
 

@@ -151,7 +151,7 @@ func needOf(c contract.Contract) need {
 	if c.Input.Device {
 		return takesOne
 	}
-	if slices.ContainsFunc(c.Params, func(p contract.Param) bool { return p.Name == "deviceID" }) {
+	if c.Input.Shares {
 		return mayShare
 	}
 	return takesNone
@@ -272,8 +272,11 @@ func (r *assigner) pick(ctx context.Context, s *topology.Step) error {
 	if _, done := r.out[s.Name]; done || need == takesNone {
 		return nil
 	}
-	if need == mayShare && (s.Selector == "" || s.Config["master"] != nil) {
-		return nil // it finds its master itself, such as by the default route
+	if need == mayShare {
+		c, _ := r.Contracts.Contract(s.Type)
+		if below, inside := claim.Below(s, c); s.Selector == "" || below != "" || inside {
+			return nil // it finds its master itself, such as by the default route
+		}
 	}
 	selector := inventory.Selector{}
 	if s.Selector != "" {

@@ -176,7 +176,7 @@ func holdsBack(was, is *topology.Topology, set contract.Set) []string {
 		roots[s.Name] = s
 	}
 	var out []string
-	for _, s := range claim.Roots(is, set) {
+	for _, s := range claim.Required(is, set) {
 		switch before, known := roots[s.Name]; {
 		case !known:
 			out = append(out, fmt.Sprintf("step %q takes a device that running pods do not have: they keep their network until they are recreated", s.Name))

@@ -116,15 +116,14 @@ func add(to *[]Assignment, cfg Config, d Device) error {
 }
 
 // Incomplete returns an error of kind Invalid unless the assignment has a device
-// for each of Roots, and none for a step that
-// is not there.
+// for each of Required, and none for a step that is not one of Roots.
 func Incomplete(t *topology.Topology, set contract.Set, a Assignment, of Source) error {
-	roots := rootNames(t, set)
+	roots := names(Roots(t, set))
 	steps := make([]string, len(a.Devices))
 	for i, d := range a.Devices {
 		steps[i] = d.Step
 	}
-	for _, s := range roots {
+	for _, s := range names(Required(t, set)) {
 		if !slices.Contains(steps, s) {
 			return fault.New(fault.Invalid, errors.New(noRequest(t, set, s, of)))
 		}

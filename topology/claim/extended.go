@@ -52,7 +52,7 @@ type Limit struct {
 // resource, also if it has no name of its own as such.
 func Limits(t *topology.Topology, set contract.Set) []Limit {
 	var out []Limit
-	for _, s := range Roots(t, set) {
+	for _, s := range Asked(t, set) {
 		name := cmp.Or(s.ExtendedResourceName, resourceapi.ResourceDeviceClassPrefix+ClassName(t.Name, s.Name))
 		i := slices.IndexFunc(out, func(l Limit) bool { return l.Resource == name })
 		if i < 0 {

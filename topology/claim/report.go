@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Report is what a node says of one topology in a claim, at the head of the data
@@ -61,7 +62,7 @@ func Reports(c *resourceapi.ResourceClaim) []Reported {
 		d := a.Devices[0]
 		r := Reported{Node: d.Pool} // a node's devices are in the pool of its name
 		i := slices.IndexFunc(c.Status.Devices, func(s resourceapi.AllocatedDeviceStatus) bool {
-			return s.Driver == Driver && s.Pool == d.Pool && s.Device == d.Name
+			return s.Driver == Driver && s.Pool == d.Pool && s.Device == d.Name && sameShare(s.ShareID, d.ShareID)
 		})
 		if i >= 0 && c.Status.Devices[i].Data != nil {
 			var said Report
@@ -73,4 +74,8 @@ func Reports(c *resourceapi.ResourceClaim) []Reported {
 		out = append(out, r)
 	}
 	return out
+}
+
+func sameShare(a *string, b *types.UID) bool {
+	return a == nil && b == nil || a != nil && b != nil && *a == string(*b)
 }

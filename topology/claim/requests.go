@@ -186,10 +186,10 @@ func demand(to *[]Demand, a ask) error {
 	return nil
 }
 
-// Mismatch returns an error of kind Invalid unless the demand covers the Roots
-// of the topology.
+// Mismatch returns an error of kind Invalid unless the demand covers what the topology
+// has Required.
 func Mismatch(t *topology.Topology, set contract.Set, d Demand, of Source) error {
-	roots := rootNames(t, set)
+	roots := names(Required(t, set))
 	var provided []string
 	for _, s := range d.Steps {
 		provided = append(provided, s.Step)

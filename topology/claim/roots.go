@@ -12,23 +12,61 @@ import (
 const MaxRequests = resourceapi.DeviceRequestsMaxSize
 
 // Roots returns the root steps that are given a device, and so have a
-// DeviceClass, in order of declaration: those that bear a selector or whose type
-// consumes a device. A root step that makes its interface out of nothing, such
-// as a dummy, has no class and needs no request.
+// DeviceClass, in order of declaration: those that bear a selector, and those whose type
+// consumes a device or shares one. A root step that makes its interface out of nothing,
+// such as a dummy, has no class and needs no request; nor does one with its master in the
+// sandbox.
 func Roots(t *topology.Topology, set contract.Set) []*topology.Step {
+	return roots(t, set, func(s *topology.Step, c contract.Contract) bool {
+		_, inside := Below(s, c)
+		return s.Selector != "" || c.Input.Device || c.Input.Shares && !inside
+	})
+}
+
+// Required returns those of Roots that a claim must have a device for. A root step that
+// shares a device and has no selector can find its master by itself.
+func Required(t *topology.Topology, set contract.Set) []*topology.Step {
+	return roots(t, set, func(s *topology.Step, c contract.Contract) bool { return s.Selector != "" || c.Input.Device })
+}
+
+func roots(t *topology.Topology, set contract.Set, takes func(*topology.Step, contract.Contract) bool) []*topology.Step {
 	var out []*topology.Step
 	for _, s := range t.Roots() {
-		c, known := set.Contract(s.Type)
-		if s.Selector != "" || known && c.Input.Device {
+		c, _ := set.Contract(s.Type)
+		if takes(s, c) {
 			out = append(out, s)
 		}
 	}
 	return out
 }
 
-func rootNames(t *topology.Topology, set contract.Set) []string {
+// Asked returns the steps that a claim should have a device for: Roots, or Required where
+// those are more than one claim can request.
+func Asked(t *topology.Topology, set contract.Set) []*topology.Step {
+	if out := Roots(t, set); len(out) <= MaxRequests {
+		return out
+	}
+	return Required(t, set)
+}
+
+// Below returns the interface of the host that the config of a root step names to stand
+// on, "" for none, and whether it stands on one of the sandbox.
+func Below(s *topology.Step, c contract.Contract) (named string, inside bool) {
+	if !c.Input.Shares {
+		return "", false
+	}
+	config, _ := c.Decode(s.Config, contract.Options{Unresolved: true}) // problems are reported by validation
+	inside, _ = config["linkInContainer"].(bool)
+	if inside {
+		return "", true
+	}
+	named, _ = config[c.Input.NamedBy].(string)
+	return named, false
+}
+
+func names(steps []*topology.Step) []string {
 	var out []string
-	for _, s := range Roots(t, set) {
+	for _, s := range steps {
 		out = append(out, s.Name)
 	}
 	return out

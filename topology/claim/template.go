@@ -17,6 +17,9 @@ import (
 // those of two.
 const PFName resourceapi.FullyQualifiedName = Driver + "/pfName"
 
+// IfName is the attribute that tells devices of one node apart.
+const IfName resourceapi.FullyQualifiedName = Driver + "/ifName"
+
 // TemplateName returns the name of the ResourceClaimTemplate of a topology.
 func TemplateName(t *topology.Topology) string {
 	if t.ClaimTemplate == nil {
@@ -29,15 +32,15 @@ func TemplateName(t *topology.Topology) string {
 // and the constraints between them.
 func Spec(t *topology.Topology, set contract.Set) resourceapi.ResourceClaimSpec {
 	var out resourceapi.ResourceClaimSpec
-	for _, s := range Roots(t, set) {
+	for _, s := range Asked(t, set) {
 		out.Devices.Requests = append(out.Devices.Requests, resourceapi.DeviceRequest{
 			Name: s.Name, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: ClassName(t.Name, s.Name)},
 		})
 	}
 	if t.ClaimTemplate == nil || t.ClaimTemplate.BondPorts != v1alpha1.AnyPF {
 		for _, p := range Joined(t, set) {
-			if p.virtual {
-				out.Devices.Constraints = append(out.Devices.Constraints, resourceapi.DeviceConstraint{Requests: p.Roots, DistinctAttribute: new(PFName)})
+			if p.distinct != "" {
+				out.Devices.Constraints = append(out.Devices.Constraints, resourceapi.DeviceConstraint{Requests: p.Roots, DistinctAttribute: new(p.distinct)})
 			}
 		}
 	}
@@ -82,29 +85,42 @@ func ResourceClaim(t *topology.Topology, set contract.Set, namespace string) *Wr
 
 // Ports are the root steps of which the devices are joined by a step, such as a bond.
 type Ports struct {
-	Step    string
-	Roots   []string // at least two, in order of declaration
-	virtual bool     // all are virtual functions
+	Step  string
+	Roots []string // at least two, in order of declaration
+	// distinct is the attribute that tells their devices apart where these fail, "" if none
+	// does so for all of them.
+	distinct resourceapi.FullyQualifiedName
 }
 
 // Joined returns the steps that join the interfaces of several devices: those of a type
 // that needs at least two.
 func Joined(t *topology.Topology, set contract.Set) []Ports {
-	taking := rootNames(t, set)
+	taking := names(Roots(t, set))
 	var out []Ports
 	for i := range t.Steps {
 		s := &t.Steps[i]
 		if c, known := set.Contract(s.Type); !known || c.Input.MinInterfaces < 2 {
 			continue
 		}
-		p := Ports{Step: s.Name, virtual: true}
+		p := Ports{Step: s.Name}
+		kinds := map[resourceapi.FullyQualifiedName]bool{}
 		for _, a := range t.Ancestors(s.Name) {
 			if !slices.Contains(taking, a.Name) {
 				continue
 			}
 			p.Roots = append(p.Roots, a.Name)
-			if c, _ := set.Contract(a.Type); !slices.Equal(c.Input.DeviceTypes, []string{"vf"}) {
-				p.virtual = false
+			switch c, _ := set.Contract(a.Type); {
+			case slices.Equal(c.Input.DeviceTypes, []string{"vf"}):
+				kinds[PFName] = true
+			case c.Input.Shares: // else the scheduler takes two shares of the first that matches
+				kinds[IfName] = true
+			default:
+				kinds[""] = true
+			}
+		}
+		if len(kinds) == 1 {
+			for attribute := range kinds {
+				p.distinct = attribute
 			}
 		}
 		if len(p.Roots) > 1 {

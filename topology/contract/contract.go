@@ -95,7 +95,11 @@ func (e FieldError) Error() string {
 // Input is what a step needs from the merged results of its dependencies.
 type Input struct {
 	Required bool // the step cannot be a root step
-	Device   bool // as a root step it consumes one device; see RootOnly
+	Device   bool // as a root step it consumes one device, which is moved; see RootOnly
+	// Shares says that as a root step it uses one device that stays on the host and that
+	// others use, too. NamedBy is the config key that may name the device's interface.
+	Shares  bool
+	NamedBy string
 	// DeviceTypes are the kinds of device that fit, in the words of the attribute
 	// "type" of a published device; empty for any. They choose the device of a
 	// root step without a selector.

@@ -167,6 +167,8 @@ func (i Input) sentence() string {
 		out = append(out, "A step of this type needs `dependOn`.")
 	case i.Device:
 		out = append(out, "As a root step it consumes one device.")
+	case i.Shares:
+		out = append(out, "As a root step it uses one shared device, or what its config names.")
 	default:
 		out = append(out, "It can be a root step and consumes no device.")
 	}

@@ -17,6 +17,8 @@ func (c Contract) Vet() error {
 	v.check(c.Summary == "", "", "the summary is missing")
 	v.check(c.Input.MaxInterfaces > 0 && c.Input.MaxInterfaces < c.Input.MinInterfaces, "", "at most %d interfaces are fewer than the least %d", c.Input.MaxInterfaces, c.Input.MinInterfaces)
 	v.check(c.Input.Required && c.Input.Device, "", "a type that cannot be a root step consumes no device")
+	v.check(c.Input.Shares && c.Input.Device, "", "a device is moved or shared, not both")
+	v.check(c.Input.Required && c.Input.Shares, "", "a type that cannot be a root step shares no device")
 	v.object("", c.Params)
 	for _, p := range c.Output.Devices {
 		known := slices.ContainsFunc(ref.Fields(), func(f ref.Field) bool { return f.Source == ref.Devices && f.Path == p.Name })

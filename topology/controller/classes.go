@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -28,11 +29,7 @@ func Classes(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set
 		if err != nil {
 			return nil, err
 		}
-		selector := s.Selector
-		if selector == "" {
-			c, _ := set.Contract(s.Type)
-			selector = AnyDevice(c)
-		}
+		c, _ := set.Contract(s.Type)
 		var resource *string
 		if name := s.ExtendedResourceName; name != "" && !named[name] {
 			named[name], resource = true, &name
@@ -45,7 +42,7 @@ func Classes(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set
 				OwnerReferences: []metav1.OwnerReference{ownerOf(o)},
 			},
 			Spec: resourceapi.DeviceClassSpec{
-				Selectors:            selectors(selector),
+				Selectors:            selectors(s, c),
 				Config:               config,
 				ExtendedResourceName: resource,
 			},
@@ -88,37 +85,56 @@ func Unselective(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract
 	return nil, nil
 }
 
-// selectors returns those of a class: the step's, as written, and before it one for
-// our driver when the step's is not enough to pass over the devices of others. The
-// scheduler takes selectors in order and stops at the first no; on an error, such
-// as that of an attribute a device lacks, it gives the pod up.
-func selectors(expr string) []resourceapi.DeviceSelector {
+// selectors returns those of the class of a root step: any device of ours that the step's
+// type can take, and of those what the step's own selector chooses. They are one
+// expression, as each costs the scheduler a conversion of each device and a place among
+// the few that it remembers; two, if one would be too long or too expensive. On an error,
+// such as that of an attribute a device lacks, the scheduler gives the pod up; what is
+// said first keeps the step's selector from devices of other drivers.
+func selectors(s *topology.Step, c contract.Contract) []resourceapi.DeviceSelector {
 	one := func(expr string) resourceapi.DeviceSelector {
 		return resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expr}}
 	}
-	if c := validity.Compiled(expr); c.Err != nil || c.PassesOver { // package validity refuses what does not compile
-		return []resourceapi.DeviceSelector{one(expr)}
+	fits := Fitting(s, c)
+	if s.Selector == "" {
+		return []resourceapi.DeviceSelector{one(fits)}
 	}
-	return []resourceapi.DeviceSelector{one(ofOurs), one(expr)}
+	joined := fits + " && (\n" + s.Selector + "\n)" // lines of their own, as there are comments in CEL
+	if validity.Compiled(joined).Err == nil {       // package validity refuses what does not compile
+		return []resourceapi.DeviceSelector{one(joined)}
+	}
+	return []resourceapi.DeviceSelector{one(fits), one(s.Selector)}
 }
 
-// ofOurs selects the devices of our driver.
-var ofOurs = fmt.Sprintf("device.driver == %q", claim.Driver)
-
-// AnyDevice is the selector of a root step without one: any of our devices that
-// fits the step's type. A class without selectors would match those of all
-// drivers.
-func AnyDevice(c contract.Contract) string {
-	expr := ofOurs
-	kind := fmt.Sprintf("device.attributes[%q].type", claim.Driver)
+// Fitting selects the devices of ours that a root step can take, whatever its selector
+// says: a shared one if it uses it where it is, else one that is given away as a whole. A
+// step without a selector takes those of the kinds that its type takes.
+func Fitting(s *topology.Step, c contract.Contract) string {
+	attribute := func(name resourceapi.QualifiedName) string {
+		return fmt.Sprintf("device.attributes[%q].%s", claim.Driver, name)
+	}
+	expr := fmt.Sprintf("device.driver == %q", claim.Driver)
+	// Agents of earlier versions do not publish the attribute. The cost of a text that
+	// comes by way of orValue is taken for unlimited.
+	if by := attribute(inventory.AttrSharedBy); c.Input.Shares {
+		expr += fmt.Sprintf(" && has(%s) && (%s == %q || %q in %s.split(\",\"))", by, by, inventory.ByAny, c.Type, by)
+	} else {
+		expr += fmt.Sprintf(" && (!has(%s) || %s == \"\")", by, by)
+	}
+	if named, _ := claim.Below(s, c); named != "" {
+		expr += fmt.Sprintf(" && %s == %q", attribute(inventory.AttrIfName), named)
+	}
+	if s.Selector != "" {
+		return expr
+	}
 	switch types := c.Input.DeviceTypes; len(types) {
 	case 0:
-		return expr
 	case 1:
-		return fmt.Sprintf("%s && %s == %q", expr, kind, types[0])
+		expr += fmt.Sprintf(" && %s == %q", attribute(inventory.AttrType), types[0])
 	default:
-		return fmt.Sprintf("%s && %s in [\"%s\"]", expr, kind, strings.Join(types, `", "`))
+		expr += fmt.Sprintf(" && %s in [\"%s\"]", attribute(inventory.AttrType), strings.Join(types, `", "`))
 	}
+	return expr
 }
 
 // Owned reports whether a class is of this very topology: controlled by it, or,

@@ -1,7 +1,6 @@
 package validity
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -13,9 +12,8 @@ import (
 
 // Selector is what is known of a selector once it is compiled.
 type Selector struct {
-	Err        error    // why it does not compile
-	PassesOver bool     // it says no to the devices of other drivers
-	Unknown    []string // remarks on attributes it reads that no device has
+	Err     error    // why it does not compile
+	Unknown []string // remarks on attributes it reads that no device has
 }
 
 // To compile a selector takes most of the time in which a topology is judged, and
@@ -39,7 +37,6 @@ func Compiled(expr string) Selector {
 	c, err := inventory.Compile(expr)
 	s := Selector{Err: err}
 	if err == nil {
-		s.PassesOver = c.PassesOver(context.Background())
 		for _, name := range c.Unknown() {
 			s.Unknown = append(s.Unknown, fmt.Sprintf("no device has an attribute %q, and the scheduler gives up a pod whose selector reads a missing one%s",
 				name, suggest.Hint(name, inventory.AttributeNames())))

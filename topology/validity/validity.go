@@ -79,7 +79,7 @@ func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes [
 	}
 	// A claim has at most so many requests, and all roots are in one claim.
 	roots := claim.Roots(t, set)
-	if n := len(roots); n > claim.MaxRequests {
+	if n := len(claim.Required(t, set)); n > claim.MaxRequests {
 		invalid.Add(topology.Problem{
 			Field:   "spec.steps",
 			Message: fmt.Sprintf("%d root steps take a device, and a ResourceClaim can request %d at most", n, claim.MaxRequests),

@@ -129,7 +129,7 @@ func (d *Device) Given() ops.Given {
 		out.Share = string(*d.ShareID)
 	}
 	// Of several networks the step's selector has named none.
-	if n := d.Host.PhysicalNetworks; len(n) == 1 && d.Host.Kind == inventory.KindVF && d.Host.LinkType == inventory.Ethernet {
+	if n := d.Host.PhysicalNetworks; len(n) == 1 && d.Host.Shared == nil && d.Host.Kind == inventory.KindVF && d.Host.LinkType == inventory.Ethernet {
 		out.VLAN = uint16(n[0].VLAN)
 	}
 	return out

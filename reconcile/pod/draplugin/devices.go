@@ -57,21 +57,25 @@ func describe(c *claims.Claim, results [][]topology.StepResult) []kubeletplugin.
 			out = append(out, kubeletplugin.Device{
 				Requests: []string{d.Request}, PoolName: d.Pool, DeviceName: d.Name, ShareID: d.ShareID,
 				CDIDeviceIDs: []string{gate.ID(c.UID)},
-				Metadata:     &kubeletplugin.DeviceMetadata{Attributes: attributes(d.Host, results[i], d.Step), NetworkData: networkData(results[i], d.Step)},
+				Metadata:     &kubeletplugin.DeviceMetadata{Attributes: attributes(d, results[i]), NetworkData: networkData(results[i], d.Step)},
 			})
 		}
 	}
 	return out
 }
 
-// attributes are those the device was published with, and by which group and node a
-// process reaches it, if the step has given any.
-func attributes(d inventory.Device, results []topology.StepResult, step string) map[string]resourceapi.DeviceAttribute {
+// attributes are those the device was published with, which share of it the claim has, and
+// by which group and node a process reaches it, if the step has given any. The metadata
+// have no field for a share.
+func attributes(d claims.Device, results []topology.StepResult) map[string]resourceapi.DeviceAttribute {
 	out := map[string]resourceapi.DeviceAttribute{}
-	for name, value := range inventory.Attributes(d) {
+	for name, value := range inventory.Attributes(d.Host) {
 		out[string(name)] = value
 	}
-	i := slices.IndexFunc(results, func(r topology.StepResult) bool { return r.Name == step })
+	if d.ShareID != nil {
+		out["shareID"] = resourceapi.DeviceAttribute{StringValue: new(string(*d.ShareID))}
+	}
+	i := slices.IndexFunc(results, func(r topology.StepResult) bool { return r.Name == d.Step })
 	if i < 0 || results[i].Result.Devices == nil {
 		return out
 	}

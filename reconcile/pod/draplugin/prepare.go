@@ -187,12 +187,15 @@ func (p *Plugin) resolve(ctx context.Context, of claim.Source, assigned []claim.
 		ct := claims.Topology{Object: claims.Pinned(o)}
 		ct.Prepared = slices.ContainsFunc(t.Steps, func(s topology.Step) bool { return claims.GivesNodes(p.Contracts, &s) })
 		for _, d := range a.Devices {
-			host, err := locate(found, d.Name)
+			host, err := locate(found, d)
 			if err != nil {
 				if partial != nil { // what could not be read is perhaps another pod's
 					err = fault.Detailed(err, partial.Error())
 				}
 				return nil, fmt.Errorf("request %q: %w", d.Request, err)
+			}
+			if err := p.usable(t, d, host); err != nil {
+				return nil, err
 			}
 			ct.Devices = append(ct.Devices, claims.Device{Device: d, Host: wired(ctx, t, d.Step, host)})
 		}
@@ -241,17 +244,43 @@ func (p *Plugin) check(ctx context.Context, o *v1alpha1.NetworkTopology, a claim
 	return t, claim.Incomplete(t, p.Contracts, a, of)
 }
 
-// locate finds a device by the name it was published with.
-func locate(devices []inventory.Device, name string) (inventory.Device, error) {
-	i := slices.IndexFunc(devices, func(d inventory.Device) bool { return d.Name == name })
+// locate finds a device by the name it was published with. One that is shared may be of
+// the node, which loses nothing by it.
+func locate(devices []inventory.Device, allocated claim.Device) (inventory.Device, error) {
+	d, ok := inventory.Named(devices, allocated.Name)
 	switch {
-	case i < 0:
+	case !ok:
 		// It may be on its way back from a pod, or its driver be loaded again.
-		return inventory.Device{}, passing(fault.New(fault.NotReady, fmt.Errorf("device %q is not on this node any more", name)))
-	case devices[i].HostUse != "":
-		return inventory.Device{}, fault.New(fault.Conflict, fmt.Errorf("device %q is kept by the node (%s)", name, devices[i].State()))
+		return d, passing(fault.New(fault.NotReady, fmt.Errorf("device %q is not on this node any more", allocated.Name)))
+	case d.Name != allocated.Name:
+		if s := d.Exposure.Sharing; s != nil && d.AsShared().Name == allocated.Name {
+			d.Shared = s
+		} else {
+			d.Shared = &inventory.Sharing{Suffix: "-" + allocated.Name[strings.LastIndex(allocated.Name, "-")+1:]} // of a policy that is gone
+		}
+	case d.HostUse != "":
+		return d, fault.New(fault.Conflict, fmt.Errorf("device %q is kept by the node (%s)", allocated.Name, d.State()))
 	}
-	return devices[i], nil
+	return d, nil
+}
+
+// usable refuses a device that its step would not use as it was allocated: one that others
+// have shares of must not be moved, and one that is published to be moved is not counted
+// for those that use it. Admission and classes see to it; nobody need have been there.
+func (p *Plugin) usable(t *topology.Topology, d claim.Device, host inventory.Device) error {
+	s, ok := t.Step(d.Step)
+	if !ok {
+		return nil // Incomplete has said so
+	}
+	c, _ := p.Contracts.Contract(s.Type)
+	switch shared := d.ShareID != nil || host.Shared != nil; {
+	case shared && !c.Input.Shares:
+		return invalid("device %q is shared, and step %q of NetworkTopology %q, of type %q, would take it for itself: its DeviceClass must not choose shared devices", d.Name, s.Name, t.Name, s.Type)
+	case host.Shared != nil && len(host.Shared.By) > 0 && !slices.Contains(host.Shared.By, s.Type):
+		return invalid("device %q is shared for steps of type %s, and step %q of NetworkTopology %q is of type %q: name that in supportedCNIPlugins of policy %q",
+			d.Name, strings.Join(host.Shared.By, ", "), s.Name, t.Name, s.Type, host.Exposure.Policy)
+	}
+	return nil
 }
 
 // stillMatches refuses a device that an edited topology would not have chosen.

@@ -47,8 +47,12 @@ func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology
 // Fits returns a HeldBack unless a claim's devices are those that a valid topology
 // takes. A device whose step no longer exists is no hindrance: it returns to the host.
 func Fits(ctx context.Context, t *topology.Topology, devices []claims.Device, set contract.Set) error {
+	required := claim.Required(t, set)
 	for _, s := range claim.Roots(t, set) {
 		i := slices.IndexFunc(devices, func(d claims.Device) bool { return d.Step == s.Name })
+		if i < 0 && !slices.Contains(required, s) {
+			continue
+		}
 		if i < 0 {
 			return &HeldBack{s.Name, errors.New("it takes a device, and the claim has none for it")}
 		}

@@ -1,0 +1,130 @@
+package draplugin_test
+
+import (
+	"slices"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// sharing has the first device shared by macvlan steps, of which the topology has two.
+func sharing(t *testing.T) *given {
+	g := newGiven(t)
+	for i := range g.topology.Spec.Steps {
+		s := &g.topology.Spec.Steps[i]
+		s.Type, s.Selector = "macvlan", nil
+	}
+	g.devices[0].HostUse = inventory.DefaultRoute
+	g.devices[0].Exposure = inventory.Exposure{Policy: "p", Verdict: inventory.Exposed, Sharing: &inventory.Sharing{Suffix: "-x", By: []string{"macvlan"}}}
+	return g
+}
+
+// shares is a claim with these shares of the first device; "" is none, as where the
+// scheduler knows no shares.
+func shares(uid types.UID, pod types.UID, ids ...string) *resourceapi.ResourceClaim {
+	rc := allocated(uid, pod, slices.Repeat([]string{"0-x"}, len(ids))...)
+	for i, id := range ids {
+		if id != "" {
+			rc.Status.Allocation.Devices.Results[i].ShareID = new(types.UID(id))
+		}
+	}
+	return rc
+}
+
+// TestShares holds that claims have shares of one device beside each other, also two of
+// one claim, that the share identifies each, and that the end of one leaves the others.
+func TestShares(t *testing.T) {
+	g := sharing(t)
+	first, second := shares("c1", "p1", "s1", "s2"), shares("c2", "p2", "s3", "s4")
+	for _, rc := range []*resourceapi.ResourceClaim{first, second, first} {
+		devices, err := g.prepare(rc)
+		if err != nil || len(devices) != 2 {
+			t.Fatal(err, devices)
+		}
+		for i, d := range devices {
+			want := rc.Status.Allocation.Devices.Results[i].ShareID
+			a := d.Metadata.Attributes
+			if d.ShareID == nil || *d.ShareID != *want || *a["shareID"].StringValue != string(*want) || *a["sharedBy"].StringValue != "macvlan" || d.DeviceName != "pci-0000-03-10-0-x" {
+				t.Errorf("device %+v, want share %s", d, *want)
+			}
+		}
+	}
+	g.in("c1", "p1", claims.Attached)
+	e, _, err := g.store.Get("c1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	boxes, err := e.Sandboxes("s", "/netns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for step, want := range map[string]string{"vf0": "s1", "vf1": "s2"} {
+		if have := boxes[0].Given[step]; have.Share != want || have.Device != "0000:03:10.0" {
+			t.Errorf("step %s is given %+v", step, have)
+		}
+	}
+	out, err := g.UnprepareResourceClaims(t.Context(), []kubeletplugin.NamespacedObject{{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "claim-c2"}, UID: "c2"}})
+	if err != nil || out["c2"] != nil {
+		t.Fatal(out, err)
+	}
+	used, err := g.store.InUse()
+	if _, still := used["pci-0000-03-10-0-x"]; !still || err != nil {
+		t.Errorf("in use %v, %v: the share of the other claim is forgotten", used, err)
+	}
+
+	// The policy may be gone by the time that a claim is prepared which has a share by it.
+	g.devices[0].Exposure = inventory.Exposure{}
+	if _, err := g.prepare(shares("c3", "p3", "s5", "s6")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestShareRefused holds that what is shared is neither moved nor given away as a whole.
+func TestShareRefused(t *testing.T) {
+	whole := func() *resourceapi.ResourceClaim { return allocated("c2", "p2", "0", "1") }
+	for _, c := range []struct {
+		name   string
+		change func(g *given)
+		held   bool // another claim has a share
+		claim  *resourceapi.ResourceClaim
+		kind   fault.Kind
+		text   string
+	}{
+		{"a step that moves it", func(g *given) { g.topology.Spec.Steps[1].Type = "sriov" }, false, shares("c2", "p2", "s1", "s2"), fault.Invalid, `device "pci-0000-03-10-0-x" is shared, and step "vf1"`},
+		{"a step that moves it, without a share", func(g *given) { g.topology.Spec.Steps[1].Type = "sriov" }, false, shares("c2", "p2", "", ""), fault.Invalid, `is shared, and step "vf1"`},
+		{"a type that is not supported", func(g *given) { g.topology.Spec.Steps[1].Type = "ipvlan" }, false, shares("c2", "p2", "s1", "s2"), fault.Invalid, `is of type "ipvlan": name that in supportedCNIPlugins of policy "p"`},
+		{"the whole, while others have shares", func(g *given) { g.devices[0].HostUse = "" }, true, whole(), fault.Conflict, `is still in use by another pod`},
+		{"no share, while others have shares", func(*given) {}, true, shares("c2", "p2", "", ""), fault.Conflict, `is still in use by another pod`},
+		{"the whole of an uplink", func(*given) {}, false, whole(), fault.Conflict, "kept by the node (default route)"},
+	} {
+		inBubble(t, c.name, func(t *testing.T) {
+			g := sharing(t)
+			if c.held {
+				held := shares("c1", "p1", "s8", "s9")
+				g.claims["claim-c1"] = held
+				if _, err := g.prepare(held); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c.change(g)
+			g.refused(c.claim, c.kind, c.text)
+		})
+	}
+}
+
+// TestSharedName holds that a selector sees a recorded device as it was allocated.
+func TestSharedName(t *testing.T) {
+	g := sharing(t)
+	g.topology.Spec.Steps[0].Selector = &v1alpha1.Selector{CEL: `device.allowMultipleAllocations && device.capacity["dra.networking"].shares.isGreaterThan(quantity("1"))`}
+	g.topology.Generation++ // so that the selector is asked again
+	if _, err := g.prepare(shares("c1", "p1", "s1", "s2")); err != nil {
+		t.Error(err)
+	}
+}
