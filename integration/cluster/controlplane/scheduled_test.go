@@ -46,6 +46,7 @@ func TestScheduled(t *testing.T) {
 		{"functions by their physical network", b.networked},
 		{"the template of a topology", b.template},
 		{"a quota keeps a namespace out", b.quota},
+		{"devices that are shared", b.shared},
 	} {
 		t.Run(part.name, part.test)
 	}
@@ -85,13 +86,18 @@ func (b *bench) furnish(t *testing.T) {
 	}
 }
 
-// speakFor says that the node is ready: one nobody speaks for is soon thought to be lost.
+// speakFor says that the nodes are ready: one nobody speaks for is soon thought to be lost.
 func (b *bench) speakFor(t *testing.T) {
 	t.Helper()
 	status := `{"status":{"capacity":{"cpu":"4","memory":"4Gi","pods":"50"},"allocatable":{"cpu":"4","memory":"4Gi","pods":"50"},"conditions":[{"type":"Ready","status":"True","reason":"Test","lastHeartbeatTime":"2026-01-01T00:00:00Z","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
-	if err := b.Client.Status().Patch(t.Context(), node, client.RawPatch(types.StrategicMergePatchType, []byte(status))); err != nil {
+	var nodes corev1.NodeList
+	if err := b.List(t.Context(), &nodes); err != nil {
 		t.Fatal(err)
+	}
+	for i := range nodes.Items {
+		if err := b.Client.Status().Patch(t.Context(), &nodes.Items[i], client.RawPatch(types.StrategicMergePatchType, []byte(status))); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -1,0 +1,202 @@
+//go:build cluster
+
+package controlplane_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plumbline/plumbline/integration/cluster"
+)
+
+const (
+	// sharePolicy shares one PF of the fixture, of which functions are offered, beside
+	// itself as a whole.
+	sharePolicy = `{selector: {cel: 'device.attributes["dra.networking"].ifName == "enp3s0f1"'}, exposure: {
+  allowMultipleAllocations: true, deviceNameSuffix: -x, besideFunctions: true, capacity: {
+    shares: {value: "3", requestPolicy: {default: "1", validRange: {min: "1", max: "1"}}},
+    bandwidth: {value: 10G, requestPolicy: {default: 1G, validRange: {min: 1G, max: 10G, step: 1G}}}}}}`
+	// sharers are topologies of each kind. The whole is chosen by what the shared form has, too.
+	sharers = `
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: stacked}
+spec: {steps: [{name: net, type: macvlan}]}
+---
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: twice}
+spec: {steps: [{name: a, type: ipvlan, config: {name: a}}, {name: b, type: ipvlan, config: {name: b}}]}
+---
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: redundant}
+spec:
+  claimTemplate: {namespaces: [default]}
+  steps:
+    - {name: a, type: macvlan, config: {name: a}}
+    - {name: b, type: macvlan, config: {name: b}}
+    - {name: bond, type: bond, dependOn: [a, b], config: {mode: active-backup}}
+---
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: other-master}
+spec: {steps: [{name: net, type: macvlan, config: {master: enp9s9}}]}
+---
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: whole}
+spec: {steps: [{name: net, type: host-device, selector: {cel: 'device.attributes["dra.networking"].ifName == "enp3s0f1"'}}]}
+---
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: function}
+spec: {steps: [{name: net, type: sriov, selector: {cel: 'device.attributes["dra.networking"].pfName == "enp3s0f1"'}}]}
+`
+	noRoom = "cannot allocate all claims"
+)
+
+// sharedName is the device that is shared.
+const sharedName = "pci-0000-02-00-0-x"
+
+// results waits until a pod has a node, and returns what was allocated to it.
+func (b *bench) results(t *testing.T, pod string) []resourceapi.DeviceRequestAllocationResult {
+	t.Helper()
+	claims := b.placed(t, pod)
+	if len(claims) != 1 {
+		t.Fatalf("pod %q has %d claims", pod, len(claims))
+	}
+	return claims[0].Status.Allocation.Devices.Results
+}
+
+// shared lets the scheduler give away a device in all its forms, as the agent's own code
+// publishes them.
+func (b *bench) shared(t *testing.T) {
+	if err := b.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "shared"}}); err != nil {
+		t.Fatal(err)
+	}
+	b.speakFor(t)
+	m := &machine{bench: b, name: "shared", state: t.TempDir()}
+	m.start(t)
+	defer func() { m.stop() }()
+	functions := []string{"01-10-0", "02-10-0", "02-10-2", "02-10-4", "02-10-6"}
+	m.offered(t, "without policies", functions...)
+	b.mustKubectl(t, policy("share", sharePolicy), "create", "--validate=strict", "-f", "-")
+	forms := append([]string{"01-10-0", "02-00-0", "02-00-0-x"}, functions[1:]...)
+	m.offered(t, "in all forms", forms...)
+	b.verdict(t, "share", "Succeeded", "decides for 1 device on 1 node; 1 offered")
+	b.mustKubectl(t, sharers, "create", "-f", "-")
+	for _, name := range []string{"stacked", "twice", "redundant", "other-master", "whole", "function"} {
+		b.ready(t, name, metav1.ConditionTrue)
+	}
+	limit := func(topology, step string) string {
+		return "deviceclass.resource.kubernetes.io/" + topology + "-" + step + ": 1"
+	}
+
+	t.Run("shares, and nothing else beside them", func(t *testing.T) {
+		seen := map[string]bool{}
+		for i := range 3 {
+			name := fmt.Sprintf("share-%d", i)
+			b.asking(t, name, limit("stacked", "net"))
+			for _, r := range b.results(t, name) {
+				if r.Device != sharedName || r.ShareID == nil || seen[string(*r.ShareID)] {
+					t.Errorf("pod %q has %s, share %v", name, r.Device, r.ShareID)
+					continue
+				}
+				seen[string(*r.ShareID)] = true
+				if used := r.ConsumedCapacity["shares"]; used.Value() != 1 {
+					t.Errorf("pod %q consumes %v", name, r.ConsumedCapacity)
+				}
+			}
+		}
+		b.asking(t, "share-3", limit("stacked", "net"))
+		b.unplaced(t, "share-3", noRoom)
+		b.asking(t, "whole-beside-shares", limit("whole", "net"))
+		b.unplaced(t, "whole-beside-shares", noRoom)
+		b.asking(t, "function-beside-shares", limit("function", "net"))
+		b.placed(t, "function-beside-shares")
+	})
+	t.Run("the whole, and nothing else beside it", func(t *testing.T) {
+		b.asking(t, "whole", limit("whole", "net"))
+		for _, r := range b.results(t, "whole") {
+			if r.Device != strings.TrimSuffix(sharedName, "-x") || r.ShareID != nil {
+				t.Errorf("the whole is %s, share %v", r.Device, r.ShareID)
+			}
+		}
+		b.asking(t, "share-beside-whole", limit("stacked", "net"))
+		b.unplaced(t, "share-beside-whole", noRoom)
+		b.asking(t, "function-beside-whole", limit("function", "net"))
+		b.unplaced(t, "function-beside-whole", noRoom)
+	})
+	t.Run("the whole waits for functions", func(t *testing.T) {
+		b.asking(t, "function", limit("function", "net"))
+		b.placed(t, "function")
+		b.asking(t, "whole-beside-function", limit("whole", "net"))
+		b.unplaced(t, "whole-beside-function", noRoom)
+	})
+	t.Run("two shares of one device", func(t *testing.T) {
+		b.asking(t, "twice", limit("twice", "a")+", "+limit("twice", "b"))
+		r := b.results(t, "twice")
+		if len(r) != 2 || r[0].Device != sharedName || r[1].Device != sharedName || *r[0].ShareID == *r[1].ShareID {
+			t.Errorf("allocated %+v", r)
+		}
+		// As ports of a bond they would fail together: the topology's own template says so.
+		b.pod(t, claiming("redundant", "redundant"))
+		b.unplaced(t, "redundant", noRoom)
+		b.asking(t, "other-master", limit("other-master", "net"))
+		b.unplaced(t, "other-master", noRoom)
+	})
+	t.Run("bandwidth", func(t *testing.T) {
+		for _, want := range []string{"3G", "6G", "2G"} {
+			name := "gets-" + strings.ToLower(want)
+			template := fmt.Sprintf(`
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: %s, namespace: default}
+spec: {spec: {devices: {requests: [{name: net, exactly: {deviceClassName: stacked-net, capacity: {requests: {bandwidth: %s}}}}]}}}
+---`, name, want)
+			b.pod(t, template+claiming(name, name))
+			if want == "2G" { // 9 of 10 are taken
+				b.unplaced(t, name, noRoom)
+				continue
+			}
+			for _, r := range b.results(t, name) {
+				if used := r.ConsumedCapacity["bandwidth"]; used.String() != want {
+					t.Errorf("pod %q consumes %v", name, r.ConsumedCapacity)
+				}
+			}
+		}
+	})
+	t.Run("what is in use stays", func(t *testing.T) {
+		b.asking(t, "using", limit("stacked", "net"))
+		b.results(t, "using")
+		m.use(sharedName)
+		b.mustKubectl(t, "", "delete", "deviceexposurepolicy", "share")
+		m.offered(t, "withdrawn in use", append([]string{"01-10-0", "02-00-0-x"}, functions[1:]...)...)
+		b.mustKubectl(t, policy("share", "{selector: {cel: 'device.attributes[\"dra.networking\"].ifName == \"enp3s0f1\"'}, exposure: {besideFunctions: true}}"), "create", "-f", "-")
+		m.offered(t, "only as a whole, while shares are in use", forms...)
+		b.asking(t, "whole-beside-old-shares", limit("whole", "net"))
+		b.unplaced(t, "whole-beside-old-shares", noRoom)
+		m.use()
+		m.offered(t, "shares released", append([]string{"01-10-0", "02-00-0"}, functions[1:]...)...)
+	})
+	b.mustKubectl(t, "", "delete", "deviceexposurepolicy", "share")
+}
+
+// claiming is a pod with a claim of a template.
+func claiming(name, template string) string {
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: default}
+spec:
+  tolerations: [{operator: Exists}]
+  resourceClaims: [{name: net, resourceClaimTemplateName: %s}]
+  containers: [{name: c, image: %s, resources: {requests: {cpu: 1m}, claims: [{name: net}]}}]
+`, name, template, cluster.PodImage)
+}
