@@ -1,0 +1,643 @@
+package addresspool
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestSubnet has vectors of multi-nic-cni: what its unit tests assert, and what it does
+// for lengths it was run with. It wraps around where an error is wanted here.
+func TestSubnet(t *testing.T) {
+	for _, c := range []struct {
+		base  string
+		bits  int
+		index uint64
+		want  string
+	}{
+		{"192.168.0.0/16", 2, 0, "192.168.0.0/18"},
+		{"192.168.0.0/16", 2, 1, "192.168.64.0/18"},
+		{"192.168.0.0/16", 2, 2, "192.168.128.0/18"},
+		{"192.168.0.0/16", 2, 3, "192.168.192.0/18"},
+		{"192.168.0.0/16", 2, 4, "no network number 4, only 4"},
+		{"192.168.0.0/18", 6, 1, "192.168.1.0/24"},
+		{"192.168.0.0/18", 6, 63, "192.168.63.0/24"},
+		{"192.168.64.0/18", 6, 0, "192.168.64.0/24"},
+		{"192.168.64.0/18", 6, 63, "192.168.127.0/24"},
+		{"192.168.64.0/18", 6, 64, "no network number 64"},
+		{"192.168.0.0/18", 8, 1, "192.168.0.64/26"},
+		{"192.168.0.0/18", 8, 255, "192.168.63.192/26"},
+		{"192.168.0.0/18", 8, 256, "no network number 256"},
+		{"192.168.64.0/18", 9, 511, "192.168.127.224/27"},
+		{"192.168.64.0/18", 9, 512, "no network number 512"},
+		{"192.168.192.0/18", 10, 1023, "192.168.255.240/28"},
+		{"172.30.0.0/16", 0, 0, "172.30.0.0/16"},
+		{"172.30.0.0/16", 0, 1, "no network number 1, only 1"},
+		{"10.0.0.0/8", 4, 3, "10.48.0.0/12"},
+		{"10.48.0.0/12", 10, 300, "10.52.176.0/22"},
+		{"192.168.0.0/24", 7, 5, "192.168.0.10/31"},
+		{"192.168.0.0/20", 7, 37, "192.168.4.160/27"},
+		{"192.168.5.0/16", 8, 251, `write "192.168.0.0/16"`},
+		{"192.168.0.0/31", 2, 0, "cannot be divided by 2 bits"},
+		{"192.168.0.0/16", -1, 0, "cannot be divided by -1 bits"},
+		{"fd00::/48", 16, 0xffff, "fd00:0:0:ffff::/64"},
+		{"fd00::/64", 64, math.MaxUint64, "fd00::ffff:ffff:ffff:ffff/128"},
+	} {
+		got, err := Subnet(netip.MustParsePrefix(c.base), c.bits, c.index)
+		if text := got.String(); err == nil && text != c.want || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("Subnet(%s, %d, %d) = %v, %v; want %s", c.base, c.bits, c.index, got, err, c.want)
+		}
+	}
+	if _, err := Subnet(netip.Prefix{}, 2, 0); err == nil {
+		t.Error("Subnet takes a network without a prefix length")
+	}
+}
+
+// TestNew holds what is refused, with the path of the field.
+func TestNew(t *testing.T) {
+	subnets := func(p ...string) (out []SubnetSpec) {
+		for _, p := range p {
+			out = append(out, SubnetSpec{Prefix: p})
+		}
+		return out
+	}
+	for _, c := range []struct {
+		name string
+		spec Spec
+		want string // "" is accepted
+	}{
+		{"flat", Spec{Subnets: subnets("192.0.2.0/24")}, ""},
+		{"both families", Spec{Subnets: subnets("192.0.2.0/24", "2001:db8::/64")}, ""},
+		{"a whole range of one address", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", First: "192.0.2.9", Last: "192.0.2.9"}}}, ""},
+		{"a link of two", Spec{Subnets: subnets("192.0.2.0/31")}, ""},
+		{"blocks of nodes and interfaces", Spec{Subnets: subnets("192.168.0.0/16"), HostBlock: 6, InterfaceBlock: 2}, ""},
+		{"nothing", Spec{}, "subnets: is empty"},
+		{"a name", Spec{Subnets: subnets("localhost")}, `subnets[0].prefix: "localhost" is not a prefix`},
+		{"bits behind the length", Spec{Subnets: subnets("192.168.5.0/16")}, `write "192.168.0.0/16"`},
+		{"multicast", Spec{Subnets: subnets("224.0.0.0/24")}, "no pod can have"},
+		{"everything", Spec{Subnets: subnets("0.0.0.0/0")}, "no pod can have"},
+		{"mapped", Spec{Subnets: subnets("::ffff:192.0.2.0/120")}, "IPv4 written as IPv6"},
+		{"twice", Spec{Subnets: subnets("192.0.2.0/24", "192.0.2.128/25")}, "shares addresses with 192.0.2.0/24"},
+		{"first behind last", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", First: "192.0.2.9", Last: "192.0.2.8"}}}, "is behind the last"},
+		{"first elsewhere", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", First: "192.0.3.9"}}}, `"192.0.3.9" is not in`},
+		{"gateway elsewhere", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", Gateway: "192.0.3.1"}}}, `gateway: "192.0.3.1" is not in`},
+		{"gateway with a zone", Spec{Subnets: []SubnetSpec{{Prefix: "2001:db8::/64", Gateway: "2001:db8::1%eth0"}}}, "is not an IP address"},
+		{"exclude elsewhere", Spec{Subnets: subnets("192.0.2.0/24"), Exclude: []string{"192.0.3.0/24"}}, "is in none of the pool's subnets"},
+		{"exclude backwards", Spec{Subnets: subnets("192.0.2.0/24"), Exclude: []string{"192.0.2.9-192.0.2.1"}}, "ends before it begins"},
+		{"exclude of two families", Spec{Subnets: subnets("192.0.2.0/24"), Exclude: []string{"192.0.2.9-2001:db8::"}}, "is not an address, a prefix or a range"},
+		{"nothing left", Spec{Subnets: subnets("192.0.2.0/24"), Exclude: []string{"192.0.2.0/24"}}, "no address left"},
+		{"block size", Spec{Subnets: subnets("192.0.2.0/24"), BlockSize: 3}, "not a power of two"},
+		{"block size and host block", Spec{Subnets: subnets("192.0.2.0/24"), BlockSize: 4, HostBlock: 2}, "follows from hostBlock"},
+		{"interface block alone", Spec{Subnets: subnets("192.0.2.0/24"), InterfaceBlock: 2}, "needs hostBlock"},
+		{"too many bits", Spec{Subnets: subnets("192.0.2.0/24"), HostBlock: 6, InterfaceBlock: 1}, "blocks would be of length /31, at most /30"},
+		{"negative", Spec{Subnets: subnets("192.0.2.0/24"), HostBlock: -1}, "hostBlock: -1"},
+		{"two of a family", Spec{Subnets: subnets("192.0.2.0/24", "198.51.100.0/24"), HostBlock: 2}, "one subnet of each family"},
+		{"bounds with host block", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", First: "192.0.2.9"}}, HostBlock: 2}, "do not go with hostBlock"},
+		{"too many blocks", Spec{Subnets: subnets("2001:db8::/32")}, "use a longer prefix"},
+		{"too many subnets", Spec{Subnets: make([]SubnetSpec, MaxSubnets+1)}, "at most 8"},
+		{"too many excludes", Spec{Subnets: subnets("192.0.2.0/24"), Exclude: make([]string, MaxExcludes+1)}, "at most 64"},
+		{"a long text", Spec{Subnets: subnets(strings.Repeat("1", 1000))}, "longer than 128 bytes"},
+	} {
+		_, err := New(c.spec)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v; want %q", c.name, err, c.want)
+		}
+	}
+}
+
+func layout(t testing.TB, spec Spec) *Layout {
+	t.Helper()
+	spec.Name = "pool"
+	l, err := New(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// blocks returns all that nodes can hold.
+func blocks(g Group) (out []netip.Prefix) {
+	for i := range g.Len() {
+		if b, usable := g.At(i); usable {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// TestMultiNIC is the example of multi-nic-cni: each interface has a quarter of the
+// network, and each node the same block of each quarter.
+func TestMultiNIC(t *testing.T) {
+	l := layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "192.168.0.0/16"}}, HostBlock: 6, InterfaceBlock: 2})
+	g := l.Groups()[0]
+	if g.Len() != 64 || l.Interfaces() != 4 || l.Flat() {
+		t.Fatalf("%d blocks for %d interfaces", g.Len(), l.Interfaces())
+	}
+	for host, want := range [][2]string{{"192.168.0.1/18", "192.168.64.1/18"}, {"192.168.1.1/18", "192.168.65.1/18"}} {
+		block, usable := g.At(uint64(host))
+		if !usable {
+			t.Fatalf("host %d: block %s is not usable", host, block)
+		}
+		h := &Holdings{}
+		h.Gain(l, block, "uid")
+		for iface, want := range want {
+			got, err := h.Take(l, Owner{Step: fmt.Sprint(iface)}, iface, 0)
+			if err != nil || len(got) != 1 || got[0].String() != want {
+				t.Errorf("host %d, interface %d: %v, %v; want %s", host, iface, got, err, want)
+			}
+		}
+		if _, err := h.Take(l, Owner{Step: "none"}, 4, 0); err == nil || !strings.Contains(err.Error(), "4 is not from 0 to 3") {
+			t.Errorf("interface 4: %v", err)
+		}
+		if len(h.Idle("pool", 0)) != 0 || h.Drop("pool", block, 0) {
+			t.Error("a block with addresses is idle")
+		}
+		h.GiveBack("", 10)
+		if h.Drop("pool", block, 9) || !h.Drop("pool", block, 10) {
+			t.Error("a block is returned before its addresses have rested, or not then")
+		}
+	}
+	if got := l.Size(true); got != 4*64*254 {
+		t.Errorf("size is %d", got)
+	}
+	if err := l.Holds(netip.MustParsePrefix("192.168.64.0/24")); err == nil {
+		t.Error("the part of the second interface is taken for a block")
+	}
+}
+
+// TestExclude holds that a block is not used when one interface would have nothing of
+// it, and that an exclude which begins before a block counts.
+func TestExclude(t *testing.T) {
+	l := layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "192.168.0.0/16", Gateway: "192.168.2.1"}}, HostBlock: 8, InterfaceBlock: 2,
+		Exclude: []string{"192.168.0.64/26", "192.168.0.128/30", "192.168.64.200-192.168.65.10"}})
+	g := l.Groups()[0]
+	for host, usable := range map[uint64]bool{0: true, 1: false, 2: true, 3: true, 4: true} {
+		if b, got := g.At(host); got != usable {
+			t.Errorf("block %d (%s): usable is %v", host, b, got)
+		}
+	}
+	// Interface 1 of host 4 is 192.168.65.0/26.
+	b, _ := g.At(4)
+	r, err := l.Range(b, true, 1)
+	if err != nil || r.first(nil) != netip.MustParseAddr("192.168.65.11") {
+		t.Errorf("first of %v is %v, %v", r.Span, r.first(nil), err)
+	}
+}
+
+// TestBrute compares sizes, blocks and what they give with an enumeration.
+func TestBrute(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 400 {
+		length := 22 + r.IntN(8)
+		base := netip.PrefixFrom(netip.MustParseAddr("10.1.0.0"), length)
+		if r.IntN(2) == 0 {
+			base = netip.PrefixFrom(netip.MustParseAddr("fd00::"), 128-32+length)
+		}
+		at := func() string {
+			return numberOf(base.Addr()).plus(number{lo: r.Uint64N(1 << (32 - length))}).addr(base.Addr().Is4()).String()
+		}
+		spec := Spec{Name: "pool", Subnets: []SubnetSpec{{Prefix: base.String()}}}
+		switch r.IntN(3) {
+		case 0:
+			spec.HostBlock, spec.InterfaceBlock = 1+r.IntN(3), r.IntN(3)
+		case 1:
+			spec.BlockSize = 1 << r.IntN(6)
+			spec.Subnets[0].First = at()
+		}
+		for range r.IntN(4) {
+			spec.Exclude = append(spec.Exclude, []string{at(), at() + "-" + last(base).String()}[r.IntN(2)])
+		}
+		if r.IntN(2) == 0 {
+			spec.Subnets[0].Gateway = at()
+		}
+		l, err := New(spec)
+		if err != nil {
+			continue // nothing is left, or too little for as many blocks
+		}
+		is4 := base.Addr().Is4()
+		all := map[netip.Addr]bool{}
+		var sum uint64
+		for i := range l.Groups()[0].Len() {
+			b, usable := l.Groups()[0].At(i)
+			if err := l.Holds(b); err != nil {
+				t.Fatalf("%+v: block %d: %v", spec, i, err)
+			}
+			var here uint64
+			empty := false
+			for iface := range l.Interfaces() {
+				rg, err := l.Range(b, is4, iface)
+				if err != nil {
+					t.Fatalf("%+v: %v", spec, err)
+				}
+				before := here
+				for a := rg.first(func(a netip.Addr) bool { return all[a] }); a.IsValid(); a = rg.first(func(a netip.Addr) bool { return all[a] }) {
+					all[a] = true
+					here++
+					if !rg.Contains(a) || !base.Contains(a) || a.String() == spec.Subnets[0].Gateway || slices.ContainsFunc(spec.Exclude, func(x string) bool {
+						s, err := ParseSpan(x)
+						return err != nil || s.Contains(a)
+					}) {
+						t.Fatalf("%+v: block %s gives %s", spec, b, a)
+					}
+				}
+				empty = empty || here == before
+			}
+			if here != l.BlockSize(b, is4) || usable == empty {
+				t.Fatalf("%+v: block %s gives %d addresses, says %d and usable %v", spec, b, here, l.BlockSize(b, is4), usable)
+			}
+			sum += here
+		}
+		if got := l.Size(is4); got != sum || uint64(len(all)) != sum {
+			t.Fatalf("%+v: size %d; blocks give %d, %d different ones", spec, got, sum, len(all))
+		}
+	}
+}
+
+// TestMemory holds that the size of a pool costs nothing.
+func TestMemory(t *testing.T) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for _, spec := range []Spec{
+		{Subnets: []SubnetSpec{{Prefix: "10.0.0.0/8"}}},
+		{Subnets: []SubnetSpec{{Prefix: "2001:db8::/64"}}},
+		{Subnets: []SubnetSpec{{Prefix: "2001:db8::/48"}}, HostBlock: 16},
+	} {
+		l := layout(t, spec)
+		g := l.Groups()[0]
+		h := &Holdings{}
+		b, usable := g.At(g.Len() / 2)
+		h.Gain(l, b, "uid")
+		if _, err := h.Take(l, Owner{}, 0, 0); err != nil || !usable {
+			t.Errorf("%v: %v, usable %v", spec, err, usable)
+		}
+		if _, usable := g.At(g.Len()); usable {
+			t.Errorf("%v: there is a block behind the last", spec)
+		}
+		if l.Size(g.IPv4()) < 1<<24-10 {
+			t.Errorf("%v: size is %d", spec, l.Size(g.IPv4()))
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if used := after.TotalAlloc - before.TotalAlloc; used > 1<<20 {
+		t.Errorf("three pools took %d bytes", used)
+	}
+}
+
+// TestLeaseName holds that no two blocks have one name.
+func TestLeaseName(t *testing.T) {
+	seen := map[string]string{}
+	for _, pool := range []string{"a", "a-1", "a-10.0.0.0-24", "a-0001", "a-fd00"} {
+		for _, block := range []string{"10.0.0.0/24", "10.0.0.0/25", "1.10.0.0/24", "fd00::/64", "1:fd00::/64", "fd00:fd00::/64", "0:1::/64"} {
+			name := LeaseName(pool, netip.MustParsePrefix(block))
+			if other, twice := seen[name]; twice {
+				t.Errorf("%s of %s and %s are both %q", block, pool, other, name)
+			}
+			seen[name] = pool
+		}
+	}
+	if got := LeaseName("blue", netip.MustParsePrefix("2001:db8::/124")); got != "blue-2001-0db8-0000-0000-0000-0000-0000-0000-124" {
+		t.Error(got)
+	}
+}
+
+// cluster is a model of an API server with leases, and of nodes that hold them. A node's
+// disk survives a crash, what it has in memory does not.
+type cluster struct {
+	t      *testing.T
+	r      *rand.Rand
+	layout *Layout
+	now    int64
+	leases map[string]lease // by name
+	nodes  []*node
+	uids   int
+}
+
+type lease struct {
+	node  int
+	uid   string
+	block netip.Prefix
+}
+
+type node struct {
+	id           int
+	memory, disk *Holdings
+	answered     map[Owner][]netip.Prefix // what sandboxes have
+	gone         bool
+}
+
+// crashed is the panic of a node that died at a write.
+type crashed struct{}
+
+func (c *cluster) write(n *node) {
+	when := c.r.IntN(20)
+	if when == 0 {
+		panic(crashed{}) // before it
+	}
+	n.disk = n.memory.Clone()
+	if when == 1 {
+		panic(crashed{}) // behind it
+	}
+}
+
+func (c *cluster) maybeCrash() {
+	if c.r.IntN(20) == 0 {
+		panic(crashed{})
+	}
+}
+
+// sync is what a node does when it starts or is back: leases it does not know are its
+// own, and blocks whose lease is another's, or gone, are lost.
+func (c *cluster) sync(n *node) {
+	for _, b := range slices.Clone(n.memory.Blocks) {
+		if l, ok := c.leases[LeaseName(b.Pool, b.Block)]; !ok || l.node != n.id || l.uid != b.Lease {
+			n.memory.Lose(b.Pool, b.Block)
+		}
+	}
+	for _, l := range c.leases {
+		if l.node == n.id {
+			n.memory.Gain(c.layout, l.block, l.uid)
+		}
+	}
+	c.write(n)
+}
+
+// gain creates a lease. Creation is the lock.
+func (c *cluster) gain(n *node) {
+	for _, g := range c.layout.Groups() {
+		if !c.layout.Flat() && slices.ContainsFunc(n.memory.Blocks, func(b Held) bool { return !b.Lost }) {
+			return
+		}
+		b, usable := g.At(c.r.Uint64N(g.Len()))
+		name := LeaseName(c.layout.Name, b)
+		if _, exists := c.leases[name]; exists || !usable {
+			continue
+		}
+		c.uids++
+		c.leases[name] = lease{n.id, fmt.Sprint(c.uids), b}
+		c.maybeCrash()
+		n.memory.Gain(c.layout, b, fmt.Sprint(c.uids))
+		c.write(n)
+	}
+}
+
+func (c *cluster) take(n *node, owner Owner) {
+	got, err := n.memory.Take(c.layout, owner, c.r.IntN(c.layout.Interfaces()), c.now)
+	if err != nil {
+		return // it has none
+	}
+	c.write(n)
+	if had, again := n.answered[owner]; again && !slices.Equal(had, got) {
+		c.t.Fatalf("%v had %v and gets %v", owner, had, got)
+	}
+	for _, other := range c.nodes {
+		for o, addresses := range other.answered {
+			if other == n && o == owner || other.gone {
+				continue
+			}
+			for _, a := range addresses {
+				if slices.ContainsFunc(got, func(b netip.Prefix) bool { return a.Addr() == b.Addr() }) {
+					c.t.Fatalf("%s is given to %v on node %d, and %v on node %d has it", a, owner, n.id, o, other.id)
+				}
+			}
+		}
+	}
+	n.answered[owner] = got
+}
+
+// giveBack is the definite end of a claim: its sandbox is undone first.
+func (c *cluster) giveBack(n *node, claim string) {
+	for o := range n.answered {
+		if o.Claim == claim {
+			delete(n.answered, o)
+		}
+	}
+	c.maybeCrash()
+	if n.memory.GiveBack(claim, c.now+5) {
+		c.write(n)
+	}
+}
+
+func (c *cluster) giveUp(n *node) {
+	idle := n.memory.Idle(c.layout.Name, c.now)
+	if len(idle) == 0 {
+		return
+	}
+	b := idle[0]
+	if !n.memory.Drop(b.Pool, b.Block, c.now) {
+		c.t.Fatalf("idle block %v cannot be dropped", b)
+	}
+	c.write(n) // first: what is not in the file is not given
+	if l := c.leases[LeaseName(b.Pool, b.Block)]; l.uid == b.Lease {
+		delete(c.leases, LeaseName(b.Pool, b.Block))
+	}
+}
+
+func (c *cluster) step() {
+	n := c.nodes[c.r.IntN(len(c.nodes))]
+	if n.gone {
+		switch c.r.IntN(4) {
+		case 0: // the grace is over: the controller deletes its leases
+			for name, l := range c.leases {
+				if l.node == n.id {
+					delete(c.leases, name)
+				}
+			}
+		case 1: // it returns, after a boot: no sandbox is left, but claims may be
+			n.gone = false
+			n.answered = map[Owner][]netip.Prefix{}
+			n.memory = n.disk.Clone()
+			for {
+				if !c.survives(n, func() { c.sync(n) }) {
+					break
+				}
+			}
+		}
+		return
+	}
+	owner := Owner{Claim: fmt.Sprintf("%d-%d", n.id, c.r.IntN(6)), Step: fmt.Sprint(c.r.IntN(2))}
+	crash := c.survives(n, func() {
+		switch c.r.IntN(12) {
+		case 0, 1:
+			c.gain(n)
+		case 2, 3, 4, 5:
+			c.take(n, owner)
+		case 6, 7:
+			c.giveBack(n, owner.Claim)
+		case 8:
+			c.giveUp(n)
+		case 9:
+			n.memory.Expire(c.now)
+			c.write(n)
+		case 10:
+			c.now += int64(c.r.IntN(4))
+		case 11:
+			if c.r.IntN(10) == 0 {
+				n.gone = true
+			}
+		}
+	})
+	for crash {
+		crash = c.survives(n, func() { c.sync(n) })
+	}
+}
+
+// survives runs something on a node and reports whether it died of it.
+func (c *cluster) survives(n *node, f func()) (died bool) {
+	defer func() {
+		switch r := recover(); r {
+		case nil:
+		case crashed{}:
+			died = true
+			n.memory = n.disk.Clone()
+		default:
+			panic(r)
+		}
+	}()
+	f()
+	return false
+}
+
+// TestNeverTwice holds, in any order of take, give, crash, loss and return: no two
+// sandboxes have one address, an owner keeps its own, and no address is lost for good.
+func TestNeverTwice(t *testing.T) {
+	for i, spec := range []Spec{
+		{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/28"}}, BlockSize: 1},
+		{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/27", Gateway: "192.0.2.1"}}, BlockSize: 4, Exclude: []string{"192.0.2.9-192.0.2.13"}},
+		{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/28"}, {Prefix: "2001:db8::/124"}}, BlockSize: 2},
+		{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/26"}}, HostBlock: 2, InterfaceBlock: 1},
+	} {
+		for seed := range uint64(25) {
+			c := &cluster{t: t, r: rand.New(rand.NewPCG(uint64(i), seed)), layout: layout(t, spec), leases: map[string]lease{}}
+			for id := range 3 {
+				c.nodes = append(c.nodes, &node{id: id, memory: &Holdings{}, disk: &Holdings{}, answered: map[Owner][]netip.Prefix{}})
+			}
+			for range 600 {
+				c.step()
+			}
+			c.nothingLost()
+			if t.Failed() {
+				t.Fatalf("spec %d, seed %d", i, seed)
+			}
+		}
+	}
+}
+
+// nothingLost ends all claims, and lets one node have the whole pool.
+func (c *cluster) nothingLost() {
+	calm := func(n *node, f func()) {
+		for c.survives(n, f) {
+			for c.survives(n, func() { c.sync(n) }) {
+			}
+		}
+	}
+	for _, n := range c.nodes {
+		calm(n, func() { c.sync(n) })
+		for claim := range 6 {
+			calm(n, func() { c.giveBack(n, fmt.Sprintf("%d-%d", n.id, claim)) })
+		}
+	}
+	c.now += 100
+	for _, n := range c.nodes {
+		calm(n, func() { n.memory.Expire(c.now); c.write(n) })
+		for len(n.memory.Blocks) > 0 {
+			calm(n, func() { c.giveUp(n) })
+		}
+		if len(n.disk.Grants)+len(n.disk.Resting)+len(n.disk.Blocks) > 0 {
+			c.t.Errorf("node %d is left with %+v", n.id, n.disk)
+		}
+	}
+	if len(c.leases) > 0 {
+		c.t.Errorf("leases are left: %v", c.leases)
+	}
+	h := &Holdings{}
+	for _, g := range c.layout.Groups() {
+		for _, b := range blocks(g) {
+			h.Gain(c.layout, b, "uid")
+		}
+	}
+	for _, is4 := range c.layout.Families() {
+		if count := h.Count(c.layout, is4, c.now); count.Free() != c.layout.Size(is4) {
+			c.t.Errorf("%d of %d addresses are free", count.Free(), c.layout.Size(is4))
+		}
+	}
+}
+
+// TestLost holds that nothing is given from a lost block, that it is remembered while it
+// is used, and that its lease of another UID does not make it usable by itself.
+func TestLost(t *testing.T) {
+	l := layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24"}}, BlockSize: 4})
+	h := &Holdings{}
+	b := netip.MustParsePrefix("192.0.2.4/30")
+	h.Gain(l, b, "1")
+	owner := Owner{Claim: "a"}
+	had, err := h.Take(l, owner, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Lose("pool", b)
+	if again, err := h.Take(l, owner, 0, 0); !errors.Is(err, ErrLost) || !slices.Equal(again, had) {
+		t.Errorf("a claim is given once more what another node may have: %v, %v", again, err)
+	}
+	if got, err := h.Take(l, Owner{Claim: "b"}, 0, 0); err == nil {
+		t.Errorf("%v is given from a lost block", got)
+	}
+	if len(h.Blocks) != 1 || !h.Blocks[0].Lost {
+		t.Errorf("a lost block in use is forgotten: %v", h.Blocks)
+	}
+	h.GiveBack("a", 10)
+	h.Expire(1)
+	if len(h.Blocks) != 0 {
+		t.Errorf("a lost block is remembered: %v", h.Blocks)
+	}
+}
+
+// FuzzSpec reads pools of any form: New refuses them, or each block is found again and
+// gives what is its own.
+func FuzzSpec(f *testing.F) {
+	f.Add("192.0.2.0/24", "192.0.2.10", "192.0.2.20", "192.0.2.1", "192.0.2.12/30", 4, 0, 0)
+	f.Add("192.168.0.0/16", "", "", "", "192.168.0.0/24", 0, 6, 2)
+	f.Add("fd00::/8", "", "", "", "", 4096, 0, 0)
+	f.Add("2001:db8::/64", "", "2001:db8::ffff", "2001:db8::1", "2001:db8::-2001:db8::5", 0, 0, 0)
+	f.Add("255.255.255.0/24", "", "", "", "", 1, 0, 0)
+	f.Fuzz(func(t *testing.T, prefix, first, last, gateway, exclude string, size, host, iface int) {
+		spec := Spec{Name: "pool", Subnets: []SubnetSpec{{prefix, first, last, gateway}}, BlockSize: size, HostBlock: host, InterfaceBlock: iface}
+		if exclude != "" {
+			spec.Exclude = []string{exclude}
+		}
+		l, err := New(spec)
+		if err != nil {
+			return
+		}
+		p := netip.MustParsePrefix(prefix)
+		for _, g := range l.Groups() {
+			for _, i := range []uint64{0, 1, g.Len() / 2, g.Len() - 1} {
+				b, usable := g.At(i)
+				if i >= g.Len() || !usable {
+					continue
+				}
+				_, index, err := l.find(b)
+				if err != nil || index != i {
+					t.Fatalf("%+v: block %d is %s, which is number %d: %v", spec, i, b, index, err)
+				}
+				h := &Holdings{}
+				h.Gain(l, b, "uid")
+				got, err := h.Take(l, Owner{}, l.Interfaces()-1, 0)
+				if err != nil || len(got) != 1 || !p.Contains(got[0].Addr()) || got[0].Addr().String() == gateway {
+					t.Fatalf("%+v: block %s gives %v, %v", spec, b, got, err)
+				}
+			}
+			if _, usable := g.At(g.Len()); usable {
+				t.Fatalf("%+v: a block behind the last", spec)
+			}
+		}
+		if l.Size(p.Addr().Is4()) == 0 {
+			t.Fatalf("%+v: size 0", spec)
+		}
+	})
+}

@@ -1,0 +1,341 @@
+package addresspool
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"strings"
+)
+
+// Flat reports whether a node takes as many blocks as it needs. Otherwise it has one.
+func (l *Layout) Flat() bool { return l.hostBits == 0 }
+
+// Interfaces is the number of parts that a node's block has.
+func (l *Layout) Interfaces() int { return 1 << l.ifBits }
+
+// Families are the families of addresses in the pool: is it IPv4?
+func (l *Layout) Families() []bool {
+	var out []bool
+	for _, is4 := range []bool{true, false} {
+		for i := range l.subnets {
+			if l.subnets[i].is4() == is4 {
+				out = append(out, is4)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// Groups are the sorts of blocks of which a node needs one each: one per family in a
+// flat pool. Otherwise a block is of both families.
+func (l *Layout) Groups() []Group {
+	if !l.Flat() {
+		return []Group{{l, l.subnets[0].is4()}}
+	}
+	var out []Group
+	for _, is4 := range l.Families() {
+		out = append(out, Group{l, is4})
+	}
+	return out
+}
+
+// Group is a sequence of blocks.
+type Group struct {
+	layout *Layout
+	is4    bool
+}
+
+// IPv4 reports of which family the names of the group's blocks are.
+func (g Group) IPv4() bool { return g.is4 }
+
+// count is the number of blocks of a subnet, 0 for too many.
+func (l *Layout) count(s *subnet) uint64 {
+	if !l.Flat() {
+		return 1 << l.hostBits
+	}
+	first := numberOf(s.span.First).right(s.blockBits)
+	n := numberOf(s.span.Last).right(s.blockBits).minus(first)
+	if n.hi != 0 || n.lo >= 1<<maxBlockBits {
+		return 0
+	}
+	return n.lo + 1
+}
+
+// Len is the number of blocks, with those that have nothing to give.
+func (g Group) Len() uint64 {
+	var n uint64
+	for i := range g.layout.subnets {
+		if s := &g.layout.subnets[i]; s.is4() == g.is4 {
+			n = min(n+g.layout.count(s), math.MaxInt64)
+		}
+	}
+	return n
+}
+
+// before is the number of blocks of a family in the subnets before one.
+func (l *Layout) before(s *subnet) (n uint64) {
+	for i := range l.subnets {
+		if &l.subnets[i] == s {
+			break
+		}
+		if l.subnets[i].is4() == s.is4() {
+			n += l.count(&l.subnets[i])
+		}
+	}
+	return n
+}
+
+// At returns a block. It is not usable if everything in it is excluded.
+func (g Group) At(index uint64) (block netip.Prefix, usable bool) {
+	l := g.layout
+	for i := range l.subnets {
+		s := &l.subnets[i]
+		if s.is4() != g.is4 {
+			continue
+		}
+		if n := l.count(s); index >= n {
+			index -= n
+			continue
+		}
+		if l.Flat() {
+			at := numberOf(s.span.First).right(s.blockBits).plus(number{lo: index}).left(s.blockBits)
+			block = netip.PrefixFrom(at.addr(g.is4), s.prefix.Addr().BitLen()-s.blockBits)
+		} else {
+			block = l.part(s, 0, index)
+		}
+		return block, l.usable(block)
+	}
+	return netip.Prefix{}, false
+}
+
+// part is the block of a node on one interface.
+func (l *Layout) part(s *subnet, iface int, host uint64) netip.Prefix {
+	whole, _ := Subnet(s.prefix, l.ifBits, uint64(iface))
+	out, _ := Subnet(whole, l.hostBits, host)
+	return out
+}
+
+func (l *Layout) usable(block netip.Prefix) bool {
+	if l.Flat() {
+		r, err := l.Range(block, block.Addr().Is4(), 0)
+		return err == nil && r.first(nil).IsValid()
+	}
+	for _, is4 := range l.Families() {
+		for i := range l.Interfaces() {
+			if r, err := l.Range(block, is4, i); err != nil || !r.first(nil).IsValid() {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// Holds reports whether a block is one of the pool's.
+func (l *Layout) Holds(block netip.Prefix) error {
+	_, _, err := l.find(block)
+	return err
+}
+
+// find returns the subnet and the number of a block.
+func (l *Layout) find(block netip.Prefix) (*subnet, uint64, error) {
+	if !block.IsValid() || block != block.Masked() {
+		return nil, 0, fmt.Errorf("%q is no block", block)
+	}
+	for i := range l.subnets {
+		s := &l.subnets[i]
+		length := s.prefix.Addr().BitLen() - s.blockBits
+		if !l.Flat() {
+			length = s.prefix.Bits() + l.ifBits + l.hostBits
+		}
+		if s.prefix.Addr().BitLen() != block.Addr().BitLen() || block.Bits() != length || !spanOf(block).Overlaps(s.span) {
+			continue
+		}
+		if l.Flat() {
+			return s, l.before(s) + numberOf(block.Addr()).right(s.blockBits).minus(numberOf(s.span.First).right(s.blockBits)).lo, nil
+		}
+		host := numberOf(block.Addr()).minus(numberOf(s.prefix.Addr())).right(block.Addr().BitLen() - length)
+		if s != &l.subnets[0] || host.hi != 0 || host.lo >= 1<<l.hostBits {
+			break // it is that of another interface
+		}
+		return s, host.lo, nil
+	}
+	return nil, 0, fmt.Errorf("%q is not a block of AddressPool %q", block, l.Name)
+}
+
+// parts returns all that the lease of a block is for, if that is more than the block.
+func (l *Layout) parts(block netip.Prefix) []netip.Prefix {
+	_, host, err := l.find(block)
+	if l.Flat() || err != nil || len(l.subnets) == 1 && l.ifBits == 0 {
+		return nil
+	}
+	var out []netip.Prefix
+	for i := range l.subnets {
+		for iface := range l.Interfaces() {
+			out = append(out, l.part(&l.subnets[i], iface, host))
+		}
+	}
+	return out
+}
+
+// Range is what of a block can be given on one interface.
+type Range struct {
+	Span
+	// Bits is the prefix length of addresses from it.
+	Bits     int
+	excludes []Span
+}
+
+// ErrInterface is an interface that the pool has no part for.
+var ErrInterface = errors.New("no such interface")
+
+// Range returns what a block gives of one family on one interface.
+func (l *Layout) Range(block netip.Prefix, is4 bool, iface int) (Range, error) {
+	s, index, err := l.find(block)
+	if err != nil {
+		return Range{}, err
+	}
+	if iface < 0 || iface >= l.Interfaces() {
+		return Range{}, fmt.Errorf("AddressPool %q: %w: %d is not from 0 to %d", l.Name, ErrInterface, iface, l.Interfaces()-1)
+	}
+	if l.Flat() {
+		span, ok := spanOf(block).cut(s.span)
+		if !ok || s.is4() != is4 {
+			return Range{}, fmt.Errorf("block %q of AddressPool %q has no such addresses", block, l.Name)
+		}
+		return Range{span, s.prefix.Bits(), l.excludes}, nil
+	}
+	for i := range l.subnets {
+		if s = &l.subnets[i]; s.is4() != is4 {
+			continue
+		}
+		span := spanOf(l.part(s, iface, index))
+		// The first and the last address of a node's block are those of its network.
+		span.First = span.First.Next()
+		if is4 {
+			span.Last = span.Last.Prev()
+		}
+		return Range{span, s.prefix.Bits() + l.ifBits, l.excludes}, nil
+	}
+	return Range{}, fmt.Errorf("AddressPool %q has no such addresses", l.Name)
+}
+
+// first returns the first address that is neither excluded nor taken, or none. It takes
+// as many steps as there are taken addresses and excludes.
+func (r Range) first(taken func(netip.Addr) bool) netip.Addr {
+	a := r.First
+	rest := r.excludes
+	for a.IsValid() && a.Compare(r.Last) <= 0 {
+		for len(rest) > 0 && (rest[0].First.BitLen() != a.BitLen() || rest[0].Last.Compare(a) < 0) {
+			rest = rest[1:]
+		}
+		if len(rest) > 0 && rest[0].Contains(a) {
+			a = rest[0].Last.Next() // invalid behind the last address there is
+			continue
+		}
+		if taken == nil || !taken(a) {
+			return a
+		}
+		a = a.Next()
+	}
+	return netip.Addr{}
+}
+
+// Size is the number of addresses that the pool can give of one family, at most 2^63-1.
+func (l *Layout) Size(is4 bool) uint64 {
+	var n uint64
+	for i := range l.subnets {
+		if s := &l.subnets[i]; s.is4() == is4 {
+			n = min(n+l.size(s), math.MaxInt64)
+		}
+	}
+	return n
+}
+
+// BlockSize is the number of addresses that one block can give of one family, on all
+// interfaces.
+func (l *Layout) BlockSize(block netip.Prefix, is4 bool) uint64 {
+	var n uint64
+	for i := range l.Interfaces() {
+		if r, err := l.Range(block, is4, i); err == nil {
+			n = min(n+r.size(), math.MaxInt64)
+		}
+	}
+	return n
+}
+
+func (r Range) size() uint64 {
+	n := r.Span.size().plus(number{lo: 1})
+	for _, x := range r.excludes {
+		if x, ok := r.cut(x); ok {
+			n = n.minus(x.size().plus(number{lo: 1}))
+		}
+	}
+	return n.small()
+}
+
+func (l *Layout) size(s *subnet) uint64 {
+	n := number{lo: Range{Span: s.span, excludes: l.excludes}.size()}
+	if l.Flat() {
+		return n.lo
+	}
+	// The first and the last address of each block, unless they are excluded anyway.
+	bits := s.prefix.Addr().BitLen() - s.prefix.Bits() - l.ifBits - l.hostBits
+	for _, ends := range []bool{false, true} {
+		if ends && !s.is4() {
+			continue
+		}
+		reserved := number{lo: 1}.left(l.ifBits + l.hostBits)
+		for _, x := range l.excludes {
+			if x, ok := s.span.cut(x); ok {
+				reserved = reserved.minus(starts(s, x, bits, ends))
+			}
+		}
+		n = n.minus(reserved)
+	}
+	return n.small()
+}
+
+// starts counts the blocks of which the first address is in a span, or the last.
+func starts(s *subnet, x Span, bits int, ends bool) number {
+	up := number{}
+	if !ends {
+		up = number{lo: 1}.left(bits).minus(number{lo: 1})
+	}
+	before := func(n number) number { return n.minus(numberOf(s.prefix.Addr())).plus(up).right(bits) }
+	return before(numberOf(x.Last).plus(number{lo: 1})).minus(before(numberOf(x.First)))
+}
+
+// Gateway is that of the subnet which an address is in, if it has one.
+func (l *Layout) Gateway(a netip.Addr) netip.Addr {
+	for i := range l.subnets {
+		if l.subnets[i].prefix.Contains(a) {
+			return l.subnets[i].gateway
+		}
+	}
+	return netip.Addr{}
+}
+
+// Overlaps returns the first subnets that two pools have in common.
+func (l *Layout) Overlaps(o *Layout) (mine, theirs netip.Prefix, ok bool) {
+	for i := range l.subnets {
+		for j := range o.subnets {
+			if l.subnets[i].span.Overlaps(o.subnets[j].span) {
+				return l.subnets[i].prefix, o.subnets[j].prefix, true
+			}
+		}
+	}
+	return mine, theirs, false
+}
+
+// LeaseName is the name of a block's lease. Two blocks never have one name: what comes
+// before the address is that of the pool, and the address has no form that the end of a
+// name could complete.
+func LeaseName(pool string, block netip.Prefix) string {
+	text := block.Addr().StringExpanded()
+	if block.Addr().Is6() {
+		text = strings.ReplaceAll(text, ":", "-")
+	}
+	return fmt.Sprintf("%s-%s-%d", pool, text, block.Bits())
+}

@@ -1,0 +1,265 @@
+package addresspool
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Holdings is what a node holds of all pools, and to whom it has given it. It is written
+// to disk before an address from it is answered, and read again after a crash.
+type Holdings struct {
+	Blocks  []Held    `json:"blocks,omitempty"`
+	Grants  []Grant   `json:"grants,omitempty"`
+	Resting []Resting `json:"resting,omitempty"`
+}
+
+// Held is a block of which the node has the lease.
+type Held struct {
+	Pool  string       `json:"pool"`
+	Block netip.Prefix `json:"block"`
+	// Parts is all that the lease is for, if that is more than the block which names it.
+	Parts []netip.Prefix `json:"parts,omitempty"`
+	// Lease is the UID of the lease: one of the same name that was created later is
+	// another.
+	Lease string `json:"lease"`
+	// Lost says that the node does not hold the lease any more, and that a sandbox still has
+	// an address of the block. Nothing is given from it.
+	Lost bool `json:"lost,omitempty"`
+}
+
+func (b Held) contains(a netip.Addr) bool {
+	return b.Block.Contains(a) || slices.ContainsFunc(b.Parts, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// Owner is who an address is given to.
+type Owner struct {
+	Claim    string `json:"claim"` // UID
+	Topology string `json:"topology"`
+	Step     string `json:"step"`
+}
+
+// Grant is what an owner was given.
+type Grant struct {
+	Owner
+	Pool      string         `json:"pool"`
+	Addresses []netip.Prefix `json:"addresses"`
+}
+
+// Resting is an address that was given back. What others remember of it, as in caches of
+// neighbors and connections, is to be forgotten before it is given again.
+type Resting struct {
+	Pool    string     `json:"pool"`
+	Address netip.Addr `json:"address"`
+	Until   int64      `json:"until"` // seconds since 1970
+}
+
+// ErrNone is that the node has no address to give.
+var ErrNone = errors.New("no address is free on this node")
+
+// ErrLost is that an address may be another node's by now.
+var ErrLost = errors.New("this node was gone, and its lease may be another node's now")
+
+// Lost is an error if a claim has an address of a lost block. A sandbox that runs has to
+// keep it; no other may get it.
+func (h *Holdings) Lost(claim string) error {
+	for i := range h.Grants {
+		for _, a := range h.Grants[i].Addresses {
+			if g := &h.Grants[i]; g.Claim == claim && slices.ContainsFunc(h.Blocks, func(b Held) bool { return b.Lost && b.Pool == g.Pool && b.contains(a.Addr()) }) {
+				return fmt.Errorf("address %q of AddressPool %q: %w", a, g.Pool, ErrLost)
+			}
+		}
+	}
+	return nil
+}
+
+// Clone returns a copy that shares nothing.
+func (h *Holdings) Clone() *Holdings {
+	out := &Holdings{Blocks: slices.Clone(h.Blocks), Grants: slices.Clone(h.Grants), Resting: slices.Clone(h.Resting)}
+	for i := range out.Blocks {
+		out.Blocks[i].Parts = slices.Clone(out.Blocks[i].Parts)
+	}
+	for i := range out.Grants {
+		out.Grants[i].Addresses = slices.Clone(out.Grants[i].Addresses)
+	}
+	return out
+}
+
+// Take gives an owner one address of each family that the pool has. An owner that was
+// given addresses gets the same once more.
+func (h *Holdings) Take(l *Layout, owner Owner, iface int, now int64) ([]netip.Prefix, error) {
+	if i := slices.IndexFunc(h.Grants, func(g Grant) bool { return g.Owner == owner }); i >= 0 {
+		if g := &h.Grants[i]; g.Pool != l.Name {
+			return nil, fmt.Errorf("step %q has addresses of AddressPool %q already", owner.Step, g.Pool)
+		}
+		return slices.Clone(h.Grants[i].Addresses), h.Lost(owner.Claim)
+	}
+	taken := h.taken(l.Name, now)
+	var out []netip.Prefix
+	for _, is4 := range l.Families() {
+		a, err := h.free(l, is4, iface, taken)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, a)
+	}
+	h.Grants = append(h.Grants, Grant{owner, l.Name, out})
+	return slices.Clone(out), nil
+}
+
+func (h *Holdings) free(l *Layout, is4 bool, iface int, taken map[netip.Addr]bool) (netip.Prefix, error) {
+	if iface < 0 || iface >= l.Interfaces() {
+		return netip.Prefix{}, fmt.Errorf("AddressPool %q: %w: %d is not from 0 to %d", l.Name, ErrInterface, iface, l.Interfaces()-1)
+	}
+	for _, b := range h.Blocks {
+		if b.Pool != l.Name || b.Lost {
+			continue
+		}
+		// A block of another family, or of a pool of this name that was divided otherwise,
+		// has nothing to give.
+		if r, err := l.Range(b.Block, is4, iface); err == nil {
+			if a := r.first(func(a netip.Addr) bool { return taken[a] }); a.IsValid() {
+				return netip.PrefixFrom(a, r.Bits), nil
+			}
+		}
+	}
+	return netip.Prefix{}, fmt.Errorf("AddressPool %q: %w", l.Name, ErrNone)
+}
+
+// taken are the addresses of a pool that somebody has, or had just now.
+func (h *Holdings) taken(pool string, now int64) map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for i := range h.Grants {
+		if g := &h.Grants[i]; g.Pool == pool {
+			for _, a := range g.Addresses {
+				out[a.Addr()] = true
+			}
+		}
+	}
+	for _, r := range h.Resting {
+		if r.Pool == pool && r.Until > now {
+			out[r.Address] = true
+		}
+	}
+	return out
+}
+
+// GiveBack ends what a claim was given: its addresses rest until then. It reports whether
+// it had any.
+func (h *Holdings) GiveBack(claim string, until int64) bool {
+	n := len(h.Grants)
+	h.Grants = slices.DeleteFunc(h.Grants, func(g Grant) bool {
+		if g.Claim != claim {
+			return false
+		}
+		for _, a := range g.Addresses {
+			h.Resting = append(h.Resting, Resting{g.Pool, a.Addr(), until})
+		}
+		return true
+	})
+	return len(h.Grants) < n
+}
+
+// Gain records that the node has the lease of a block.
+func (h *Holdings) Gain(l *Layout, block netip.Prefix, lease string) {
+	held := Held{Pool: l.Name, Block: block, Lease: lease, Parts: l.parts(block)}
+	if i := h.index(l.Name, block); i >= 0 {
+		h.Blocks[i] = held
+		return
+	}
+	h.Blocks = append(h.Blocks, held)
+}
+
+func (h *Holdings) index(pool string, block netip.Prefix) int {
+	return slices.IndexFunc(h.Blocks, func(b Held) bool { return b.Pool == pool && b.Block == block })
+}
+
+// Lose records that the node does not have the lease of a block any more. It is
+// remembered while somebody has an address of it.
+func (h *Holdings) Lose(pool string, block netip.Prefix) {
+	if i := h.index(pool, block); i >= 0 {
+		h.Blocks[i].Lost = true
+		h.forget()
+	}
+}
+
+// forget drops lost blocks of which nobody has an address.
+func (h *Holdings) forget() {
+	h.Blocks = slices.DeleteFunc(h.Blocks, func(b Held) bool { return b.Lost && !h.used(b) })
+}
+
+// used reports whether somebody has an address of a block.
+func (h *Holdings) used(b Held) bool {
+	return slices.ContainsFunc(h.Grants, func(g Grant) bool {
+		return g.Pool == b.Pool && slices.ContainsFunc(g.Addresses, func(a netip.Prefix) bool { return b.contains(a.Addr()) })
+	})
+}
+
+// Expire forgets what has rested long enough, and reports whether there was any.
+func (h *Holdings) Expire(now int64) bool {
+	n := len(h.Resting)
+	h.Resting = slices.DeleteFunc(h.Resting, func(r Resting) bool { return r.Until <= now })
+	blocks := len(h.Blocks)
+	h.forget()
+	return len(h.Resting) < n || len(h.Blocks) < blocks
+}
+
+// Drop forgets a block that is to be returned: its lease is deleted next. A block that
+// somebody has an address of is kept.
+func (h *Holdings) Drop(pool string, block netip.Prefix, now int64) bool {
+	i := h.index(pool, block)
+	if i < 0 || h.used(h.Blocks[i]) || h.rests(h.Blocks[i], now) {
+		return false
+	}
+	h.Blocks = slices.Delete(h.Blocks, i, i+1)
+	return true
+}
+
+func (h *Holdings) rests(b Held, now int64) bool {
+	return slices.ContainsFunc(h.Resting, func(r Resting) bool {
+		return r.Pool == b.Pool && r.Until > now && b.contains(r.Address)
+	})
+}
+
+// Idle returns the blocks of a pool that nobody has an address of, those that were taken
+// last first: these are returned first.
+func (h *Holdings) Idle(pool string, now int64) []Held {
+	var out []Held
+	for _, b := range slices.Backward(h.Blocks) {
+		if b.Pool == pool && !b.Lost && !h.used(b) && !h.rests(b, now) {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// Count is what a node has of one family of a pool.
+type Count struct {
+	Held, Used, Resting uint64
+}
+
+// Free is what could be given away now.
+func (c Count) Free() uint64 { return c.Held - min(c.Held, c.Used+c.Resting) }
+
+// Count counts the addresses of one family.
+func (h *Holdings) Count(l *Layout, is4 bool, now int64) (c Count) {
+	for _, b := range h.Blocks {
+		if b.Pool == l.Name && !b.Lost {
+			c.Held += l.BlockSize(b.Block, is4)
+		}
+	}
+	for i := range h.Grants {
+		for _, a := range h.Grants[i].Addresses {
+			if h.Grants[i].Pool == l.Name && a.Addr().Is4() == is4 {
+				c.Used++
+			}
+		}
+	}
+	for _, r := range h.Resting {
+		if r.Pool == l.Name && r.Until > now && r.Address.Is4() == is4 {
+			c.Resting++
+		}
+	}
+	return c
+}

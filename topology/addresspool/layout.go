@@ -1,0 +1,303 @@
+package addresspool
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Bounds of a pool.
+const (
+	MaxSubnets       = 8
+	MaxExcludes      = 64
+	MaxHostBits      = 16
+	MaxInterfaceBits = 5 // as many interfaces as a node has: 32
+	MaxBlockSize     = 4096
+	maxText          = 128 // of one address, prefix or range
+	maxBlockBits     = 60  // of the number of a block; that in all subnets is below 2^63
+)
+
+// Spec is a pool as it is written.
+type Spec struct {
+	// Name is in the names of the pool's leases.
+	Name    string
+	Subnets []SubnetSpec
+	// Exclude lists addresses, prefixes and ranges FIRST-LAST that are not given away.
+	Exclude []string
+	// BlockSize is the number of addresses that a node takes at once: a power of two, 0
+	// for the default. Only without HostBlock.
+	BlockSize int
+	// HostBlock and InterfaceBlock are numbers of bits: each node gets one block of each
+	// interface's part of the subnet. Zero is none.
+	HostBlock, InterfaceBlock int
+}
+
+// SubnetSpec is a subnet of a pool.
+type SubnetSpec struct {
+	Prefix string
+	// First and Last bound what is given away; empty for the whole subnet.
+	First, Last string
+	Gateway     string
+}
+
+// Layout is a pool that was read and checked. It does not change.
+type Layout struct {
+	Name     string
+	subnets  []subnet
+	excludes []Span // sorted, of which none touches another
+	hostBits int    // 0 is a flat pool
+	ifBits   int
+}
+
+type subnet struct {
+	prefix  netip.Prefix
+	span    Span // what is given away, if nothing excludes it
+	gateway netip.Addr
+	// blockBits is for a flat pool: 2^blockBits addresses are a block.
+	blockBits int
+}
+
+func (s *subnet) is4() bool { return s.prefix.Addr().Is4() }
+
+// New reads and checks a pool. The error joins everything that is wrong, each with the
+// path of its field.
+func New(spec Spec) (*Layout, error) {
+	l := &Layout{Name: spec.Name, hostBits: spec.HostBlock, ifBits: spec.InterfaceBlock}
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	switch n := len(spec.Subnets); {
+	case n == 0:
+		wrong("subnets: is empty: name at least one")
+	case n > MaxSubnets:
+		wrong("subnets: has %d entries, at most %d are accepted", n, MaxSubnets)
+		return nil, errors.Join(errs...)
+	}
+	if n := len(spec.Exclude); n > MaxExcludes {
+		wrong("exclude: has %d entries, at most %d are accepted", n, MaxExcludes)
+		return nil, errors.Join(errs...)
+	}
+	if l.hostBits < 0 || l.hostBits > MaxHostBits {
+		wrong("hostBlock: %d is not from 1 to %d bits", l.hostBits, MaxHostBits)
+	}
+	if l.ifBits < 0 || l.ifBits > MaxInterfaceBits {
+		wrong("interfaceBlock: %d is not from 0 to %d bits", l.ifBits, MaxInterfaceBits)
+	}
+	if l.ifBits > 0 && l.hostBits == 0 {
+		wrong("interfaceBlock: needs hostBlock: without it all nodes would have the same block")
+	}
+	switch {
+	case spec.BlockSize == 0:
+	case l.hostBits > 0:
+		wrong("blockSize: follows from hostBlock: remove one of them")
+	case spec.BlockSize < 0 || spec.BlockSize > MaxBlockSize || bits.OnesCount(uint(spec.BlockSize)) != 1:
+		wrong("blockSize: %d is not a power of two from 1 to %d", spec.BlockSize, MaxBlockSize)
+	}
+	for i, s := range spec.Subnets {
+		at := fmt.Sprintf("subnets[%d]", i)
+		read, err := readSubnet(at, s, l.hostBits > 0)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if bits := read.prefix.Bits() + l.ifBits + l.hostBits; l.hostBits > 0 && bits > read.prefix.Addr().BitLen()-2 {
+			wrong("%s.prefix: %q leaves no addresses when it is divided by %d bits for interfaces and %d for nodes: blocks would be of length /%d, at most /%d is possible",
+				at, s.Prefix, l.ifBits, l.hostBits, bits, read.prefix.Addr().BitLen()-2)
+			continue
+		}
+		for j := range l.subnets {
+			other := &l.subnets[j]
+			switch {
+			case other.span.Overlaps(read.span):
+				wrong("%s: shares addresses with %s: %q", at, other.prefix, s.Prefix)
+			case l.hostBits > 0 && other.is4() == read.is4():
+				wrong("%s: a pool with hostBlock has one subnet of each family, and %q is another: use a second pool", at, s.Prefix)
+			}
+		}
+		l.subnets = append(l.subnets, read)
+	}
+	var excludes []Span
+	for i, text := range spec.Exclude {
+		s, err := ParseSpan(text)
+		if err != nil {
+			wrong("exclude[%d]: %w", i, err)
+			continue
+		}
+		if !slices.ContainsFunc(spec.Subnets, func(n SubnetSpec) bool {
+			p, err := netip.ParsePrefix(n.Prefix)
+			return err != nil || spanOf(p).Overlaps(s)
+		}) {
+			wrong("exclude[%d]: %q is in none of the pool's subnets", i, text)
+		}
+		excludes = append(excludes, s)
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	if l.hostBits == 0 {
+		for i := range l.subnets {
+			s := &l.subnets[i]
+			size := l.blockSize(spec.BlockSize, s.is4())
+			s.blockBits = bits.Len(uint(size)) - 1
+			if l.count(s) == 0 {
+				wrong("subnets[%d].prefix: %q has more than 2^%d blocks of %d addresses: use a longer prefix, or a larger blockSize", i, s.prefix, maxBlockBits, size)
+			}
+		}
+	}
+	for i := range l.subnets {
+		excludes = append(excludes, l.reserved(&l.subnets[i])...)
+	}
+	l.excludes = merge(excludes)
+	for i := range l.subnets {
+		if l.size(&l.subnets[i]) == 0 {
+			wrong("subnets[%d]: %q has no address left that could be given away", i, l.subnets[i].prefix)
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return l, nil
+}
+
+// blockSize is the number of addresses of a block in a flat pool. Where it is small each
+// node takes single addresses, as otherwise few nodes would hold all of it.
+func (l *Layout) blockSize(wanted int, is4 bool) int {
+	if wanted > 0 {
+		return wanted
+	}
+	for i := range l.subnets {
+		if s := &l.subnets[i]; s.is4() == is4 && s.span.size().small() < 4096-1 {
+			return 1
+		}
+	}
+	return 16
+}
+
+func readSubnet(at string, s SubnetSpec, whole bool) (out subnet, err error) {
+	if len(s.Prefix) > maxText {
+		return out, fmt.Errorf("%s.prefix: is longer than %d bytes", at, maxText)
+	}
+	p, err := netip.ParsePrefix(s.Prefix)
+	switch {
+	case err != nil:
+		return out, fmt.Errorf("%s.prefix: %q is not a prefix such as 192.0.2.0/24", at, s.Prefix)
+	case p != p.Masked():
+		return out, fmt.Errorf("%s.prefix: %q has bits set behind its prefix length: write %q", at, s.Prefix, p.Masked())
+	case p.Addr().Is4In6():
+		return out, fmt.Errorf("%s.prefix: %q is IPv4 written as IPv6", at, s.Prefix)
+	case p.Addr().IsMulticast() || p.Addr().IsLoopback() || p.Addr().IsUnspecified() || p.Addr().IsLinkLocalUnicast():
+		return out, fmt.Errorf("%s.prefix: %q has addresses that no pod can have", at, s.Prefix)
+	case p.Addr().Is4() && p.Bits() < 8 || p.Bits() < 8:
+		return out, fmt.Errorf("%s.prefix: %q is too large for one network: at least /8 is expected", at, s.Prefix)
+	}
+	out = subnet{prefix: p, span: spanOf(p)}
+	if whole && (s.First != "" || s.Last != "") {
+		return out, fmt.Errorf("%s: first and last do not go with hostBlock, as each node has its own block: use exclude", at)
+	}
+	within := func(field, text string) (netip.Addr, error) {
+		if len(text) > maxText {
+			return netip.Addr{}, fmt.Errorf("%s.%s: is longer than %d bytes", at, field, maxText)
+		}
+		a, err := netip.ParseAddr(text)
+		switch {
+		case err != nil || a.Zone() != "":
+			return a, fmt.Errorf("%s.%s: %q is not an IP address", at, field, text)
+		case !p.Contains(a):
+			return a, fmt.Errorf("%s.%s: %q is not in %q", at, field, text, p)
+		}
+		return a, nil
+	}
+	if s.First != "" {
+		if out.span.First, err = within("first", s.First); err != nil {
+			return out, err
+		}
+	}
+	if s.Last != "" {
+		if out.span.Last, err = within("last", s.Last); err != nil {
+			return out, err
+		}
+	}
+	if out.span.First.Compare(out.span.Last) > 0 {
+		return out, fmt.Errorf("%s.first: %q is behind the last, %q", at, s.First, out.span.Last)
+	}
+	if s.Gateway != "" {
+		if out.gateway, err = within("gateway", s.Gateway); err != nil {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+// ParseSpan reads an address, a prefix or a range FIRST-LAST.
+func ParseSpan(text string) (Span, error) {
+	if len(text) > maxText {
+		return Span{}, fmt.Errorf("is longer than %d bytes", maxText)
+	}
+	bad := fmt.Errorf("%q is not an address, a prefix or a range such as 192.0.2.1-192.0.2.9", text)
+	if from, to, ok := strings.Cut(text, "-"); ok {
+		a, err := netip.ParseAddr(strings.TrimSpace(from))
+		b, err2 := netip.ParseAddr(strings.TrimSpace(to))
+		if err != nil || err2 != nil || a.Zone() != "" || b.Zone() != "" || a.BitLen() != b.BitLen() {
+			return Span{}, bad
+		}
+		if a.Compare(b) > 0 {
+			return Span{}, fmt.Errorf("%q ends before it begins", text)
+		}
+		return Span{a, b}, nil
+	}
+	if p, err := netip.ParsePrefix(text); err == nil {
+		if p != p.Masked() {
+			return Span{}, fmt.Errorf("%q has bits set behind its prefix length: write %q", text, p.Masked())
+		}
+		return spanOf(p), nil
+	}
+	a, err := netip.ParseAddr(text)
+	if err != nil || a.Zone() != "" {
+		return Span{}, bad
+	}
+	return Span{a, a}, nil
+}
+
+// reserved is what of a subnet is never given away: its gateway; of IPv4 the address of
+// the network and the broadcast address (RFC 1122 section 3.2.1.3), unless there are two
+// addresses at most (RFC 3021); of IPv6 the anycast address of its routers (RFC 4291
+// section 2.6.1).
+func (l *Layout) reserved(s *subnet) []Span {
+	var out []Span
+	if s.gateway.IsValid() {
+		out = append(out, Span{s.gateway, s.gateway})
+	}
+	if s.prefix.Addr().BitLen()-s.prefix.Bits() <= 1 {
+		return out
+	}
+	whole := spanOf(s.prefix)
+	out = append(out, Span{whole.First, whole.First})
+	if s.is4() {
+		out = append(out, Span{whole.Last, whole.Last})
+	}
+	return out
+}
+
+// merge sorts spans and joins those that overlap or touch.
+func merge(spans []Span) []Span {
+	slices.SortFunc(spans, func(a, b Span) int {
+		return cmp.Or(a.First.Compare(b.First), a.Last.Compare(b.Last))
+	})
+	var out []Span
+	for _, s := range spans {
+		if n := len(out); n > 0 && out[n-1].First.BitLen() == s.First.BitLen() {
+			next := out[n-1].Last.Next() // invalid behind the last address there is
+			if !next.IsValid() || s.First.Compare(next) <= 0 {
+				if s.Last.Compare(out[n-1].Last) > 0 {
+					out[n-1].Last = s.Last
+				}
+				continue
+			}
+		}
+		out = append(out, s)
+	}
+	return out
+}
