@@ -10,6 +10,7 @@ import (
 	"math"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -108,6 +109,7 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 		return nil, inv
 	}
 	checkRollout(inv, o.Spec.Rollout)
+	checkOnFailure(inv, o.Spec.OnFailure)
 	if !checkClaimTemplate(inv, o.Spec.ClaimTemplate) {
 		return nil, inv
 	}
@@ -170,6 +172,29 @@ func checkRollout(inv *Invalid, r *v1alpha1.Rollout) {
 		return
 	}
 	inv.add("", "spec.rollout.maxUnavailable", "%s is neither a number of nodes above 0 nor a percentage from 1%% to 100%%", clip(r.MaxUnavailable.String(), maxKey))
+}
+
+var shortTime = regexp.MustCompile(`^[1-9][0-9]{0,4}[smh]$`)
+
+// checkOnFailure is the CRD's rule for onFailure.
+func checkOnFailure(inv *Invalid, p *v1alpha1.FailurePolicy) {
+	if p == nil {
+		return
+	}
+	word := func(field string, value v1alpha1.FailureAction, words ...string) {
+		if value != "" && !slices.Contains(words, string(value)) {
+			inv.add("", "spec.onFailure."+field, "%q is not one of %s%s", clip(string(value), maxKey), strings.Join(words, ", "), suggest.Hint(string(value), words))
+		}
+	}
+	if p.Degraded == v1alpha1.Evict {
+		inv.add("", "spec.onFailure.degraded", "a pod that is degraded works and is not evicted: only lost may be Evict")
+	} else {
+		word("degraded", p.Degraded, string(v1alpha1.Report))
+	}
+	word("lost", p.Lost, string(v1alpha1.Report), string(v1alpha1.Evict))
+	if p.After != "" && !shortTime.MatchString(p.After) {
+		inv.add("", "spec.onFailure.after", "%q is not a time such as 60s, 5m or 1h", clip(p.After, maxKey))
+	}
 }
 
 // checkClaimTemplate bounds what is said of claims, and reports whether it is within

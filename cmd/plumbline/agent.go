@@ -39,6 +39,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/claimstatus"
 	"github.com/plumbline/plumbline/reconcile/pod/draplugin"
+	"github.com/plumbline/plumbline/reconcile/pod/failures"
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
 	"github.com/plumbline/plumbline/reconcile/pod/nriplugin"
 	"github.com/plumbline/plumbline/reconcile/pod/rollout"
@@ -168,6 +169,7 @@ type serving struct {
 	recorder   recorder
 	ports      *ports.Monitor
 	interfaces *ports.Metrics
+	failures   *failures.Tracker
 	hooks      *nriplugin.Metrics
 	status     *claimstatus.Reporter
 	keeper     *attachment.Keeper
@@ -252,9 +254,10 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	s.policies = follower.New(follower.Options{
 		Kube: s.kube, Dynamic: s.dynamic, NodeName: s.nodeName, Log: s.log, Changed: func() { s.publisher.Rescan() },
 	})
+	s.failures = failures.New(failures.Options{Claim: s.claim, Changed: func() { s.publisher.Rescan() }, Now: time.Now})
 	s.publisher = publish.New(publish.Options{
 		NodeName: s.nodeName, Sysfs: os.DirFS("/sys"), PhysicalNetworks: s.physicalNetworks, UplinkOf: inventory.LookupUplink,
-		Uplinks: s.uplinks, InUse: s.inUse, Dirty: s.dirty, Policies: s.policies, StateFile: filepath.Join(s.app.stateDir, publishedFile), Log: s.log, Now: time.Now,
+		Uplinks: s.uplinks, InUse: s.inUse, Dirty: s.dirty, Failing: s.failures.Failing, Policies: s.policies, StateFile: filepath.Join(s.app.stateDir, publishedFile), Log: s.log, Now: time.Now,
 	})
 	s.plugin = draplugin.New(draplugin.Options{
 		Store: s.store, Keeper: s.keeper, Cluster: draplugin.NewCluster(s.kube, s.dynamic), Contracts: s.app.registry,

@@ -12,6 +12,7 @@ import (
 // portsChanged passes on what is new of the ports of a sandbox.
 func (s *serving) portsChanged(r ports.Report) {
 	s.plugin.HealthChanged()
+	s.failures.Report(r)
 	uid := r.Sandbox.Origin().ClaimUID
 	if r.Gone && slices.ContainsFunc(s.ports.Reports(), func(other ports.Report) bool {
 		o := other.Sandbox.Origin()

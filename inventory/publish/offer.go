@@ -14,13 +14,38 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 )
 
-// The taints. All have the effect NoSchedule: a pod that has the device already
-// is not evicted, for what it lacks it has lacked or will be repaired there.
+// The taints. Those of the first block have the effect NoSchedule: a pod that has the
+// device already is not evicted, for what it lacks it has lacked or will be repaired
+// there. The effect of the others is what the topology of the pod says.
 const (
 	TaintLinkDown = inventory.Driver + "/link-down" // no carrier, although somebody has set the link up
 	TaintDirty    = inventory.Driver + "/dirty"     // came back from a pod, and not as it left
 	TaintGone     = inventory.Driver + "/gone"      // in use, and no longer in the machine
+
+	TaintDegraded = inventory.Driver + "/degraded" // down in a pod that works without it
+	TaintLost     = inventory.Driver + "/lost"     // down in a pod that has lost a network by it
 )
+
+// Failing is what is known of a device whose port in a pod is down.
+type Failing struct {
+	// Lost: the pod has lost a network by it; otherwise it works without it.
+	Lost bool
+	// Evict: the pod is to be deleted. Held: the pod has ended since, and the device is not
+	// given to another one for a while.
+	Evict, Held bool
+}
+
+func (f Failing) taint() resourceapi.DeviceTaint {
+	switch {
+	case !f.Lost:
+		return resourceapi.DeviceTaint{Key: TaintDegraded, Effect: resourceapi.DeviceTaintEffectNone}
+	case f.Held:
+		return resourceapi.DeviceTaint{Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNoSchedule}
+	case f.Evict:
+		return resourceapi.DeviceTaint{Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNoExecute}
+	}
+	return resourceapi.DeviceTaint{Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNone}
+}
 
 // sliceMax is how many devices one slice may hold as soon as one of them has a
 // taint: half of what it may hold otherwise. A slice that had to be split when a
@@ -33,6 +58,7 @@ type known struct {
 	inUse   map[string]bool    // by device name: prepared for a claim
 	dirty   map[string]string  // by device ID: why
 	down    map[string]bool    // by device name, for long enough
+	failing map[string]Failing // by device name
 	before  map[string]entry   // by device name: what was published last
 	plain   bool               // the API server knows no taints
 	// noSharing and noCounters say that the API server knows no shared devices, and no
@@ -98,6 +124,7 @@ func (k known) offer() (offered []entry, withheld []Withheld) {
 		if (inventory.Device{ID: e.ID}).PCIAddress() != "" && !k.plain {
 			e.Device.Taints = taints(TaintGone)
 		}
+		e.fail(k)
 		offered = append(offered, e)
 	}
 	offered, without := k.exclude(offered)
@@ -256,10 +283,19 @@ func (e *entry) tainted(k known, d inventory.Device) string {
 	switch {
 	case !k.plain:
 		e.Device.Taints = taints(keys...)
+		e.fail(k)
 	case len(keys) > 0 && !k.inUse[e.Device.Name]:
 		return "would be tainted with " + strings.Join(keys, ", ") + ", which the API server does not know"
 	}
 	return ""
+}
+
+// fail adds the taint of a device whose port is down. Without taints nobody is evicted,
+// and nothing is withheld for it.
+func (e *entry) fail(k known) {
+	if f, ok := k.failing[e.Device.Name]; ok && !k.plain {
+		e.Device.Taints = append(e.Device.Taints, f.taint())
+	}
 }
 
 func taints(keys ...string) []resourceapi.DeviceTaint {

@@ -181,6 +181,30 @@ func TestInUse(t *testing.T) {
 	}
 }
 
+// TestFailing holds the taints of a device that is down in a pod.
+func TestFailing(t *testing.T) {
+	d := vf(1)
+	for name, c := range map[string]struct {
+		failing Failing
+		want    resourceapi.DeviceTaint
+	}{
+		"degraded": {Failing{}, resourceapi.DeviceTaint{Key: TaintDegraded, Effect: resourceapi.DeviceTaintEffectNone}},
+		"lost":     {Failing{Lost: true}, resourceapi.DeviceTaint{Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNone}},
+		"evicted":  {Failing{Lost: true, Evict: true}, resourceapi.DeviceTaint{Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNoExecute}},
+		"held":     {Failing{Lost: true, Held: true}, resourceapi.DeviceTaint{Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNoSchedule}},
+	} {
+		k := known{devices: []inventory.Device{d}, failing: map[string]Failing{d.Name: c.failing}, down: map[string]bool{d.Name: true}}
+		offered, _ := k.offer()
+		if len(offered) != 1 || len(offered[0].Device.Taints) != 2 || offered[0].Device.Taints[1] != c.want {
+			t.Errorf("%s: %+v", name, offered)
+		}
+		k = known{devices: []inventory.Device{d}, failing: k.failing, plain: true}
+		if offered, _ := k.offer(); len(offered) != 1 || len(offered[0].Device.Taints) != 0 {
+			t.Errorf("%s, on a cluster without taints: %+v", name, offered)
+		}
+	}
+}
+
 // TestPolicies holds what becomes of a device under a verdict of policies: what a pod has
 // is not withdrawn from under it, and an undecided device stays as it was.
 func TestPolicies(t *testing.T) {

@@ -38,6 +38,8 @@ type Options struct {
 	// Dirty says by device ID why a device that came back from a pod could not be
 	// restored; nil is none.
 	Dirty func() map[string]string
+	// Failing says by device name what is down in pods; nil is nothing.
+	Failing func() map[string]Failing
 	// PhysicalNetworks names the network a device is wired to, by interface
 	// name or PCI address.
 	PhysicalNetworks map[string]string
@@ -104,6 +106,9 @@ func New(o Options) *Publisher {
 	o.LinkDownAfter = cmp.Or(o.LinkDownAfter, 10*time.Second)
 	if o.Now == nil {
 		o.Now = time.Now //nolint:forbidigo // the default of the value that callers give
+	}
+	if o.Failing == nil {
+		o.Failing = func() map[string]Failing { return nil }
 	}
 	if o.Dirty == nil {
 		o.Dirty = func() map[string]string { return nil }
@@ -231,7 +236,7 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 	}
 	k := known{
 		devices: inventory.GuardUplinks(devices, uplinks),
-		inUse:   set(p.opts.InUse()), dirty: p.opts.Dirty(), before: p.before,
+		inUse:   set(p.opts.InUse()), dirty: p.opts.Dirty(), failing: p.opts.Failing(), before: p.before,
 	}
 	if err := p.rule(ctx, &k); err != nil {
 		return next, fmt.Errorf("policies: %w", err)

@@ -79,11 +79,76 @@ type NetworkTopologySpec struct {
 	// +optional
 	Rollout *Rollout `json:"rollout,omitempty"`
 
+	// OnFailure says what follows for a running pod, and for its devices, when ports of
+	// the topology are down. Without it, that is reported in the status of the claim and
+	// in metrics, and nothing follows.
+	//
+	// +optional
+	OnFailure *FailurePolicy `json:"onFailure,omitempty"`
+
 	// ClaimTemplate says what the claim of a pod looks like that uses the topology, and
 	// in which namespaces the controller keeps a ResourceClaimTemplate for it.
 	//
 	// +optional
 	ClaimTemplate *ClaimTemplate `json:"claimTemplate,omitempty"`
+}
+
+// FailurePolicy says what follows when ports of a pod are down, by what that means for
+// the pod. A device that is down has a taint then.
+type FailurePolicy struct {
+	// Degraded: what is built on the port works, such as a bond that has lost one of two.
+	// A taint without effect reports it.
+	//
+	// +kubebuilder:default=Report
+	// +kubebuilder:validation:Enum=Report
+	// +optional
+	Degraded FailureAction `json:"degraded,omitempty"`
+
+	// Lost: what is built on the port does not work any more. Report is a taint without
+	// effect, Evict one with the effect NoExecute: Kubernetes deletes the pod unless its
+	// claim tolerates that.
+	//
+	// +kubebuilder:default=Report
+	// +kubebuilder:validation:Enum=Report;Evict
+	// +optional
+	Lost FailureAction `json:"lost,omitempty"`
+
+	// After is how long it has to be so, such as 90s or 5m.
+	//
+	// +kubebuilder:default="60s"
+	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{0,4}[smh]$`
+	// +optional
+	After string `json:"after,omitempty"`
+}
+
+// FailureAction is what follows when a port is down.
+type FailureAction string
+
+// The actions.
+const (
+	Report FailureAction = "Report"
+	Evict  FailureAction = "Evict"
+)
+
+// Seconds returns After in seconds; of a text that is not valid, the default.
+func (p *FailurePolicy) Seconds() int {
+	n := 0
+	for _, c := range p.After {
+		switch {
+		case c >= '0' && c <= '9' && n < 100_000:
+			n = 10*n + int(c-'0')
+			continue
+		case n == 0:
+		case c == 's':
+			return n
+		case c == 'm':
+			return n * 60
+		case c == 'h':
+			return n * 3600
+		}
+		break
+	}
+	return 60
 }
 
 // ClaimTemplate is the ResourceClaimTemplate of a topology. It has a request for each

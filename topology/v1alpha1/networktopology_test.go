@@ -50,3 +50,11 @@ func TestRoundTrip(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
+
+func TestSeconds(t *testing.T) {
+	for text, want := range map[string]int{"": 60, "1s": 1, "90s": 90, "5m": 300, "24h": 86400, "99999h": 359996400, "1.5s": 60, "s": 60, "x": 60, "99999999999s": 60} {
+		if got := (&v1alpha1.FailurePolicy{After: text}).Seconds(); got != want {
+			t.Errorf("%q is %d seconds, want %d", text, got, want)
+		}
+	}
+}

@@ -114,6 +114,19 @@ func TestObject(t *testing.T) {
 		},
 		{"a share", func(s *v1alpha1.NetworkTopologySpec) { s.Rollout.MaxUnavailable = new(intstr.FromString("25%")) }, ""},
 		{
+			"evicted when degraded", func(s *v1alpha1.NetworkTopologySpec) {
+				s.OnFailure = &v1alpha1.FailurePolicy{Degraded: v1alpha1.Evict, Lost: "Evikt", After: "1.5s"}
+			},
+			`NetworkTopology "t": spec.onFailure.degraded: a pod that is degraded works and is not evicted: only lost may be Evict` + "\n" +
+				`NetworkTopology "t": spec.onFailure.lost: "Evikt" is not one of Report, Evict, did you mean "Evict"?` + "\n" +
+				`NetworkTopology "t": spec.onFailure.after: "1.5s" is not a time such as 60s, 5m or 1h`,
+		},
+		{
+			"evicted when lost", func(s *v1alpha1.NetworkTopologySpec) {
+				s.OnFailure = &v1alpha1.FailurePolicy{Degraded: v1alpha1.Report, Lost: v1alpha1.Evict, After: "90s"}
+			}, "",
+		},
+		{
 			"an empty selector", func(s *v1alpha1.NetworkTopologySpec) { s.Steps[0].Selector = &v1alpha1.Selector{} },
 			`NetworkTopology "t", step "a": selector.cel: is empty: write an expression, or remove the selector`,
 		},

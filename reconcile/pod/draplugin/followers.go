@@ -2,7 +2,7 @@ package draplugin
 
 import "sync"
 
-// followers are told of changes. Who is slow is told once of several.
+// followers are notified of changes: one who is slow, once of several.
 type followers struct {
 	mu  sync.Mutex
 	all map[chan struct{}]bool
@@ -23,7 +23,7 @@ func (f *followers) follow() (changed <-chan struct{}, leave func()) {
 	}
 }
 
-func (f *followers) tell() {
+func (f *followers) notify() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for c := range f.all {

@@ -41,7 +41,7 @@ func (p *Plugin) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 }
 
 // HealthChanged says that the reports on ports have changed. It does not block.
-func (p *Plugin) HealthChanged() { p.health.tell() }
+func (p *Plugin) HealthChanged() { p.health.notify() }
 
 var healthOf = map[ports.Status]kubeletplugin.HealthStatus{
 	ports.Up: kubeletplugin.HealthStatusHealthy, ports.Down: kubeletplugin.HealthStatusUnhealthy, ports.Unknown: kubeletplugin.HealthStatusUnknown,

@@ -1,0 +1,136 @@
+package failures
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/inventory/publish"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/reconcile/ports"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// hold is how long a device that a pod was evicted for is not given to another one. On the
+// host the agent sees less of it: a link that nobody has set up says nothing. Without
+// this, the next pod would get the same device, and be evicted in turn.
+const hold = 10 * time.Minute
+
+// Options is what a Tracker works with. All are required.
+type Options struct {
+	// Claim returns the record of a claim.
+	Claim func(types.UID) (claims.Claim, bool)
+	// Changed is called when Failing may return something else. It must not block.
+	Changed func()
+	Now     func() time.Time
+}
+
+// Tracker knows what is down, for how long, and what follows.
+type Tracker struct {
+	Options
+
+	mu   sync.Mutex
+	down map[reconcile.SandboxID]map[string]failure // by device name
+	held map[string]time.Time                       // by device name: until when
+}
+
+// failure is a device that is down in a sandbox.
+type failure struct {
+	lost, evict bool
+	since       time.Time
+	after       time.Duration
+}
+
+func (f *failure) due(now time.Time) bool { return now.Sub(f.since) >= f.after }
+
+// New returns a Tracker that knows nothing.
+func New(o Options) *Tracker {
+	return &Tracker{Options: o, down: map[reconcile.SandboxID]map[string]failure{}, held: map[string]time.Time{}}
+}
+
+// Report takes what is new of the ports of a sandbox.
+func (t *Tracker) Report(r ports.Report) {
+	now := t.Now()
+	t.mu.Lock()
+	before := t.down[r.Sandbox]
+	after := t.failures(r, before, now)
+	if r.Gone {
+		for name, f := range before {
+			if f.lost && f.evict && f.due(now) {
+				t.held[name] = now.Add(hold)
+				time.AfterFunc(hold, t.Changed)
+			}
+		}
+	}
+	if len(after) == 0 {
+		delete(t.down, r.Sandbox)
+	} else {
+		t.down[r.Sandbox] = after
+	}
+	t.mu.Unlock()
+	for name, f := range after {
+		if before[name] != f {
+			time.AfterFunc(f.after, t.Changed)
+		}
+	}
+	if len(before) > 0 {
+		t.Changed()
+	}
+}
+
+// failures returns the devices that a report says are down, with how long they are.
+func (t *Tracker) failures(r ports.Report, before map[string]failure, now time.Time) map[string]failure {
+	if r.Gone || len(r.Devices) == 0 {
+		return nil
+	}
+	c, known := t.Claim(types.UID(r.Sandbox.Origin().ClaimUID))
+	if !known {
+		return nil
+	}
+	of := c.Topology(r.Topology.Name)
+	if of == nil || of.Object.Spec.OnFailure == nil {
+		return nil
+	}
+	policy := of.Object.Spec.OnFailure
+	out := map[string]failure{}
+	for _, d := range of.Devices {
+		severity, failed := r.Devices[d.Step]
+		if !failed {
+			continue
+		}
+		f := failure{lost: severity == ports.Lost, since: now, after: time.Duration(policy.Seconds()) * time.Second}
+		// Whoever shares a device can make its own link of it fail, and a taint would evict
+		// the others.
+		f.evict = f.lost && policy.Lost == v1alpha1.Evict && d.ShareID == nil
+		if was, ok := before[d.Name]; ok && was.lost == f.lost {
+			f.since = was.since
+		}
+		out[d.Name] = f
+	}
+	return out
+}
+
+// Failing returns what is to be tainted now, by device name.
+func (t *Tracker) Failing() map[string]publish.Failing {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.Now()
+	out := map[string]publish.Failing{}
+	for name, until := range t.held {
+		if !now.Before(until) {
+			delete(t.held, name)
+			continue
+		}
+		out[name] = publish.Failing{Lost: true, Held: true}
+	}
+	for _, devices := range t.down {
+		for name, f := range devices {
+			if was := out[name]; f.due(now) && (!was.Lost || was.Held) {
+				out[name] = publish.Failing{Lost: f.lost, Evict: f.evict, Held: was.Held && !f.evict}
+			}
+		}
+	}
+	return out
+}

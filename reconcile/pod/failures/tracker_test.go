@@ -1,0 +1,123 @@
+package failures_test
+
+import (
+	"reflect"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/inventory/publish"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/reconcile/pod/failures"
+	"github.com/plumbline/plumbline/reconcile/ports"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// claimOf is a claim with two devices, of which the second one is shared if it has a share.
+func claimOf(policy *v1alpha1.FailurePolicy, share *types.UID) claims.Claim {
+	o := v1alpha1.NetworkTopology{Spec: v1alpha1.NetworkTopologySpec{OnFailure: policy}}
+	o.Name = "ai"
+	return claims.Claim{UID: "c1", Topologies: []claims.Topology{{Object: o, Devices: []claims.Device{
+		{Device: claim.Device{Step: "left", Name: "dev-left"}}, {Device: claim.Device{Step: "right", Name: "dev-right", ShareID: share}},
+	}}}}
+}
+
+func report(sandbox string, devices map[string]ports.Severity) ports.Report {
+	return ports.Report{
+		Sandbox: reconcile.IDOfClaim(sandbox, "c1", "ai"), Topology: &topology.Topology{Name: "ai"}, Outcome: ports.Outcome{Devices: devices},
+	}
+}
+
+type (
+	failing  = map[string]publish.Failing
+	severity = map[string]ports.Severity
+)
+
+func TestTracker(t *testing.T) {
+	evict := &v1alpha1.FailurePolicy{Lost: v1alpha1.Evict, After: "2m"}
+	only := &v1alpha1.FailurePolicy{Lost: v1alpha1.Report}
+	share := types.UID("share")
+	gone := ports.Report{Sandbox: reconcile.IDOfClaim("s", "c1", "ai"), Topology: &topology.Topology{Name: "ai"}, Gone: true}
+	type at struct {
+		after  time.Duration
+		report *ports.Report
+		want   failing
+	}
+	of := func(r ports.Report) *ports.Report { return &r }
+	for _, tt := range []struct {
+		name  string
+		claim claims.Claim
+		at    []at
+	}{
+		{"no policy", claimOf(nil, nil), []at{
+			{0, of(report("s", severity{"left": ports.Lost})), failing{}}, {time.Hour, nil, failing{}},
+		}},
+		{"reported", claimOf(only, nil), []at{
+			{0, of(report("s", severity{"left": ports.Degraded})), failing{}},
+			{59 * time.Second, nil, failing{}},
+			{time.Second, nil, failing{"dev-left": {}}},
+			{0, of(report("s", severity{"left": ports.Lost, "right": ports.Lost})), failing{}},
+			{time.Minute, nil, failing{"dev-left": {Lost: true}, "dev-right": {Lost: true}}},
+			{0, of(report("s", severity{"right": ports.Degraded})), failing{}},
+			{0, of(report("s", nil)), failing{}},
+		}},
+		{"evicted", claimOf(evict, nil), []at{
+			{0, of(report("s", severity{"left": ports.Lost})), failing{}},
+			{time.Minute, of(report("s", severity{"left": ports.Lost})), failing{}}, // again, with the same
+			{time.Minute, nil, failing{"dev-left": {Lost: true, Evict: true}}},
+			{time.Second, &gone, failing{"dev-left": {Lost: true, Held: true}}},
+			{9 * time.Minute, nil, failing{"dev-left": {Lost: true, Held: true}}},
+			{time.Minute, nil, failing{}},
+		}},
+		{"evicted from the same device again", claimOf(evict, nil), []at{
+			{0, of(report("s", severity{"left": ports.Lost})), failing{}},
+			{2 * time.Minute, &gone, failing{"dev-left": {Lost: true, Held: true}}},
+			{0, of(report("s2", severity{"left": ports.Lost})), failing{"dev-left": {Lost: true, Held: true}}},
+			{2 * time.Minute, nil, failing{"dev-left": {Lost: true, Evict: true}}},
+		}},
+		{"ended by itself before", claimOf(evict, nil), []at{
+			{0, of(report("s", severity{"left": ports.Lost})), failing{}}, {time.Minute, &gone, failing{}},
+		}},
+		{"up again before", claimOf(evict, nil), []at{
+			{0, of(report("s", severity{"left": ports.Lost})), failing{}},
+			{time.Minute, of(report("s", nil)), failing{}},
+			{time.Minute, of(report("s", severity{"left": ports.Lost})), failing{}},
+			{time.Minute, nil, failing{}},
+		}},
+		// By its own link, a pod could evict those it shares the device with.
+		{"a shared device", claimOf(evict, &share), []at{
+			{0, of(report("s", severity{"right": ports.Lost})), failing{}}, {time.Hour, nil, failing{"dev-right": {Lost: true}}},
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				changed := 0
+				tracker := failures.New(failures.Options{
+					Claim: func(uid types.UID) (claims.Claim, bool) { return tt.claim, uid == "c1" }, Changed: func() { changed++ }, Now: time.Now,
+				})
+				last := tracker.Failing()
+				for i, a := range tt.at {
+					time.Sleep(a.after)
+					synctest.Wait()
+					if a.report != nil {
+						tracker.Report(*a.report)
+					}
+					got := tracker.Failing()
+					if !reflect.DeepEqual(got, a.want) {
+						t.Errorf("%d: %+v, want %+v", i, got, a.want)
+					}
+					if !reflect.DeepEqual(got, last) && changed == 0 {
+						t.Errorf("%d: Changed was not called", i)
+					}
+					last, changed = got, 0
+				}
+				time.Sleep(time.Hour) // the timers end
+			})
+		})
+	}
+}
