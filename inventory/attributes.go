@@ -18,6 +18,9 @@ const (
 	AttrRDMA            resourceapi.QualifiedName = "rdma"                // bool
 	AttrPhysicalNetwork resourceapi.QualifiedName = "physicalNetworkName" // string
 	AttrPhysicalNets    resourceapi.QualifiedName = "physicalNetworks"    // string: all of them, with commas
+	AttrSwitch          resourceapi.QualifiedName = "switch"              // string: what the wire leads to, by LLDP
+	AttrSwitchPort      resourceapi.QualifiedName = "switchPort"          // string: its port
+	AttrRail            resourceapi.QualifiedName = "rail"                // string: what a policy makes of them
 	AttrVendor          resourceapi.QualifiedName = "vendor"              // string: PCI ID, "15b3"
 	AttrDevice          resourceapi.QualifiedName = "device"              // string: PCI ID, "101e"
 	AttrDriver          resourceapi.QualifiedName = "driver"              // string: kernel driver
@@ -28,7 +31,8 @@ const (
 
 // attributeNames are all of them.
 var attributeNames = []resourceapi.QualifiedName{
-	AttrType, AttrIfName, AttrPFName, AttrRDMA, AttrPhysicalNetwork, AttrPhysicalNets, AttrVendor, AttrDevice, AttrDriver, AttrNUMANode, AttrLinkType, AttrSharedBy,
+	AttrType, AttrIfName, AttrPFName, AttrRDMA, AttrPhysicalNetwork, AttrPhysicalNets,
+	AttrSwitch, AttrSwitchPort, AttrRail, AttrVendor, AttrDevice, AttrDriver, AttrNUMANode, AttrLinkType, AttrSharedBy,
 }
 
 // AttributeNames returns the names of the attributes in our own domain.
@@ -62,6 +66,10 @@ var extendedBDF = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9
 // constraint.
 func Attributes(d Device) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
 	pfName := ""
+	var neighbour Neighbour
+	if d.Neighbour != nil {
+		neighbour = *d.Neighbour
+	}
 	if d.PF != nil {
 		pfName = d.PF.IfName
 	}
@@ -78,6 +86,9 @@ func Attributes(d Device) map[resourceapi.QualifiedName]resourceapi.DeviceAttrib
 		attrs[resourceapi.QualifiedName(name)] = text(value)
 	}
 	for name, value := range map[resourceapi.QualifiedName]string{
+		AttrSwitch:            neighbour.Switch,
+		AttrSwitchPort:        neighbour.Port,
+		AttrRail:              d.Rail,
 		AttrVendor:            d.Vendor,
 		AttrDevice:            d.DeviceID,
 		AttrDriver:            d.Driver,

@@ -98,6 +98,11 @@ type Device struct {
 	PhysicalNetworks []PhysicalNetwork `json:"physicalNetworks,omitempty"`
 	// Additional are the attributes that a policy gives the device, by domain/name.
 	Additional map[string]string `json:"additional,omitempty"`
+	// Neighbour is the other end of the wire, as LLDP says; nil is not known, and empty is
+	// that nobody is there who says. A virtual function has that of its PF.
+	Neighbour *Neighbour `json:"neighbour,omitempty"`
+	// Rail is what a policy makes of Neighbour.
+	Rail string `json:"rail,omitempty"`
 	// MTU, MAC, Up and Carrier are those of IfName.
 	MTU     int    `json:"mtu,omitempty"`
 	MAC     string `json:"mac,omitempty"`
@@ -126,6 +131,14 @@ type PhysicalNetwork struct {
 	AddressPool string `json:"addressPool,omitempty"`
 }
 
+// Neighbour is what a port is connected to.
+type Neighbour struct {
+	// Switch is the name of the system, or the ID of its chassis if it has no name.
+	Switch string `json:"switch,omitempty"`
+	// Port is the ID of its port.
+	Port string `json:"port,omitempty"`
+}
+
 // Verdict is what policies say of a device.
 type Verdict string
 
@@ -146,6 +159,9 @@ type Exposure struct {
 	Reason string
 	// Rivals are policies of the same priority that say something else of the device.
 	Rivals []string
+	// Expects says that a policy expects a neighbour, and Miswired why it is not there.
+	Expects  bool
+	Miswired string
 	// BesideDrivers are other drivers that may publish the device, too.
 	BesideDrivers []string
 	// BesideFunctions has a PF offered as a whole that has virtual functions, until one

@@ -1,0 +1,137 @@
+package lldp
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/plumbline/plumbline/inventory"
+)
+
+// What is believed of what is heard, and when. Speakers repeat themselves each 30 s, and
+// say that it holds for 120 (802.1AB-2016, 9.2.5).
+const (
+	// waitFor is how long a port is listened to until nobody is said to be there.
+	waitFor = 90 * time.Second
+	// settle is for how long another value has to be the only one that is heard. A switch
+	// that has another name each second is not worth a write each second.
+	settle = time.Minute
+	// shortest and longest bound a time to live: a speaker that leaves and returns each
+	// second would else cause a write each time.
+	shortest, longest = time.Minute, time.Hour
+)
+
+// Table is what is known of the ports of a node. Times are given to it.
+//
+// Whoever is known stays until it has been silent for as long as it said itself, or until
+// it says something else for a while. Meanwhile nobody else is believed: a pod on a virtual
+// function can send frames that reach the PF.
+type Table struct {
+	ports map[string]*port
+}
+
+// port is one port that is listened to.
+type port struct {
+	carrier bool
+	since   time.Time // it has had a carrier
+	known   *inventory.Neighbour
+	speaker string    // who said it, "" if it is remembered
+	until   time.Time // it holds
+	next    *inventory.Neighbour
+	from    time.Time // next has been heard
+}
+
+// Seed remembers what was known of a port before, as by an earlier agent, until it has been
+// listened to for long enough.
+func (t *Table) Seed(name string, n inventory.Neighbour, now time.Time) {
+	if t.ports == nil {
+		t.ports = map[string]*port{}
+	}
+	t.ports[name] = &port{known: &n, until: now.Add(waitFor), since: now}
+}
+
+// Follow sets the ports that are listened to, and which of them have a carrier. Without one
+// nothing is heard, and who is there may be another when it returns.
+func (t *Table) Follow(carrier map[string]bool, now time.Time) {
+	if t.ports == nil {
+		t.ports = map[string]*port{}
+	}
+	maps.DeleteFunc(t.ports, func(name string, p *port) bool {
+		_, followed := carrier[name]
+		return !followed && (p.speaker != "" || !now.Before(p.until))
+	})
+	for name, has := range carrier {
+		p := t.ports[name]
+		if p == nil {
+			p = &port{}
+			t.ports[name] = p
+		}
+		if has && !p.carrier {
+			p.since, p.until = now, now.Add(waitFor)
+			p.speaker, p.next = "", nil
+		}
+		p.carrier = has
+	}
+}
+
+// Heard takes a frame of a port, and reports whether what is known has changed.
+func (t *Table) Heard(name string, f Frame, now time.Time) bool {
+	p := t.ports[name]
+	if p == nil {
+		return false
+	}
+	until := now.Add(min(max(f.TTL, shortest), longest))
+	if p.known != nil && !now.Before(p.until) {
+		p.known, p.next = nil, nil
+	}
+	switch {
+	case f.TTL == 0: // the speaker will be silent
+		if p.known != nil && p.speaker == f.Speaker && until.Before(p.until) {
+			p.until = until
+		}
+		return false
+	case p.known == nil:
+	case *p.known == f.Neighbour && (p.speaker == "" || p.speaker == f.Speaker):
+		p.speaker, p.until, p.next = f.Speaker, until, nil
+		return false
+	case p.speaker != "" && source(p.speaker) != source(f.Speaker):
+		return false
+	case p.next == nil || *p.next != f.Neighbour:
+		n := f.Neighbour
+		p.next, p.from = &n, now
+		p.until = until // somebody is there, though it does not say what
+		return false
+	case now.Sub(p.from) < settle:
+		p.until = until
+		return false
+	}
+	n := f.Neighbour
+	p.known, p.speaker, p.until, p.next = &n, f.Speaker, until, nil
+	return true
+}
+
+// source is the address from which a speaker sends.
+func source(speaker string) string {
+	from, _, _ := strings.Cut(speaker, "/")
+	return from
+}
+
+// Known returns what is known of a port. It is nil as long as that is open, and empty if
+// nobody is there who says.
+func (t *Table) Known(name string, now time.Time) *inventory.Neighbour {
+	p := t.ports[name]
+	switch {
+	case p == nil:
+		return nil
+	case p.known != nil && (now.Before(p.until) || !p.carrier):
+		n := *p.known
+		return &n
+	case p.carrier && now.Sub(p.since) >= waitFor:
+		return &inventory.Neighbour{}
+	}
+	return nil
+}
+
+// Ports lists the ports that are followed.
+func (t *Table) Ports() []string { return slices.Sorted(maps.Keys(t.ports)) }
