@@ -27,6 +27,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/inventory/lldp"
 	"github.com/plumbline/plumbline/inventory/publish"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/binding"
@@ -60,6 +61,7 @@ type agent struct {
 	pluginDir, registrarDir string
 	cdiDir, proc, sys       string
 	physicalNetworks        map[string]string
+	lldp                    bool
 
 	metricsAddress   string
 	interfaceMetrics int
@@ -102,6 +104,7 @@ Two agents may run at the same time during an update.`,
 	f.StringVar(&g.proc, "proc", "/proc", "`directory` with a writable sys/net")
 	f.StringVar(&g.sys, "sys", "/sys", "`directory` with a writable bus/pci and devices, to bind drivers")
 	f.StringToStringVar(&g.physicalNetworks, "physical-network", nil, "`interface=network`: the physical network of a PF; may be repeated")
+	f.BoolVar(&g.lldp, "lldp", false, "listen to LLDP on the ports of the node, for the attributes switch, switchPort and rail; needs the capability NET_RAW")
 	f.StringVar(&g.metricsAddress, "metrics-address", "127.0.0.1:9808", "`address` to serve metrics and probes on")
 	f.IntVar(&g.interfaceMetrics, "interface-metrics", 1024, "`number` of interfaces in pods for which /metrics has counters, with the names of the pods; 0 for none")
 	f.StringVar(&g.probeSocket, "probe-socket", "", "`socket` to serve probes on, not shared with another agent; none if empty")
@@ -177,6 +180,7 @@ type serving struct {
 	runtime    *nriplugin.Plugin
 	policies   *follower.Follower
 	publisher  *publish.Publisher
+	wires      *lldp.Listener // nil when LLDP is not listened to
 	edits      *rollout.Follower
 	watcher    *watch.Watcher
 	events     *watch.Relay
@@ -204,6 +208,9 @@ func (g *agent) run(ctx context.Context, a *app) error {
 	defer s.engine.close()
 	defer s.store.Close()
 	defer s.watcher.Close()
+	if s.wires != nil {
+		defer s.wires.Close()
+	}
 	return s.serve(ctx)
 }
 
@@ -255,8 +262,13 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Kube: s.kube, Dynamic: s.dynamic, NodeName: s.nodeName, Log: s.log, Changed: func() { s.publisher.Rescan() },
 	})
 	s.failures = failures.New(failures.Options{Claim: s.claim, Changed: func() { s.publisher.Rescan() }, Now: time.Now})
+	var neighbours publish.Neighbours
+	if s.lldp {
+		s.wires = lldp.NewListener(time.Now, func() { s.publisher.Rescan() })
+		neighbours = s.wires
+	}
 	s.publisher = publish.New(publish.Options{
-		NodeName: s.nodeName, Sysfs: os.DirFS("/sys"), PhysicalNetworks: s.physicalNetworks, UplinkOf: inventory.LookupUplink,
+		NodeName: s.nodeName, Neighbours: neighbours, Sysfs: os.DirFS("/sys"), PhysicalNetworks: s.physicalNetworks, UplinkOf: inventory.LookupUplink,
 		Uplinks: s.uplinks, InUse: s.inUse, Dirty: s.dirty, Failing: s.failures.Failing, Policies: s.policies, StateFile: filepath.Join(s.app.stateDir, publishedFile), Log: s.log, Now: time.Now,
 	})
 	s.plugin = draplugin.New(draplugin.Options{
@@ -378,6 +390,9 @@ func (s *serving) dirty() map[string]string {
 // prepared all the same.
 func (s *serving) discover(ctx context.Context) ([]inventory.Device, error) {
 	devices, err := discoverWired(ctx, s.engine.host, s.physicalNetworks)
+	if s.wires != nil {
+		s.wires.Mark(devices)
+	}
 	decided, _, failed := s.policies.Decide(ctx, devices)
 	if failed != nil {
 		return devices, err

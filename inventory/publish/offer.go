@@ -21,6 +21,7 @@ const (
 	TaintLinkDown = inventory.Driver + "/link-down" // no carrier, although somebody has set the link up
 	TaintDirty    = inventory.Driver + "/dirty"     // came back from a pod, and not as it left
 	TaintGone     = inventory.Driver + "/gone"      // in use, and no longer in the machine
+	TaintMiswired = inventory.Driver + "/miswired"  // not connected to what a policy expects
 
 	TaintDegraded = inventory.Driver + "/degraded" // down in a pod that works without it
 	TaintLost     = inventory.Driver + "/lost"     // down in a pod that has lost a network by it
@@ -279,6 +280,9 @@ func (e *entry) tainted(k known, d inventory.Device) string {
 	if k.down[d.Name] {
 		keys = append(keys, TaintLinkDown)
 	}
+	if k.miswired(d) {
+		keys = append(keys, TaintMiswired)
+	}
 	e.Device.Taints = nil
 	switch {
 	case !k.plain:
@@ -296,6 +300,15 @@ func (e *entry) fail(k known) {
 	if f, ok := k.failing[e.Device.Name]; ok && !k.plain {
 		e.Device.Taints = append(e.Device.Taints, f.taint())
 	}
+}
+
+// miswired reports whether a device is connected to something else than a policy expects.
+// As long as that is not known, as after a start of the agent, it is what it was.
+func (k known) miswired(d inventory.Device) bool {
+	if d.Neighbour == nil {
+		return d.Exposure.Expects && slices.ContainsFunc(k.before[d.Name].Device.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == TaintMiswired })
+	}
+	return d.Exposure.Miswired != ""
 }
 
 func taints(keys ...string) []resourceapi.DeviceTaint {

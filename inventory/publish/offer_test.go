@@ -132,6 +132,24 @@ func TestSplit(t *testing.T) {
 	}
 }
 
+// expecting is a device of which a policy expects a neighbour, and not this one.
+func expecting(d inventory.Device, n *inventory.Neighbour) inventory.Device {
+	d.Neighbour, d.Exposure.Expects = n, true
+	if n != nil {
+		d.Exposure.Miswired = "why"
+	}
+	return d
+}
+
+func withTaint(before map[string]entry, key string) map[string]entry {
+	out := map[string]entry{}
+	for name, e := range before {
+		e.Device.Taints = taints(key)
+		out[name] = e
+	}
+	return out
+}
+
 func TestInUse(t *testing.T) {
 	before := vf(1)
 	before.RDMA = true
@@ -170,6 +188,9 @@ func TestInUse(t *testing.T) {
 		}}, `"v1"true`, nil},
 		{"in use of a claim, and then of the host", known{devices: []inventory.Device{guarded}, inUse: inUse, before: published}, "", nil},
 		{"dirty", known{devices: []inventory.Device{before}, dirty: map[string]string{before.ID: "why"}}, `"v1"true`, []string{TaintDirty}},
+		{"miswired", known{devices: []inventory.Device{expecting(before, &inventory.Neighbour{Switch: "leaf-2"})}}, `"v1"true`, []string{TaintMiswired}},
+		{"miswired before, and now unknown", known{devices: []inventory.Device{expecting(before, nil)}, before: withTaint(published, TaintMiswired)}, `"v1"true`, []string{TaintMiswired}},
+		{"unknown", known{devices: []inventory.Device{expecting(before, nil)}, before: published}, `"v1"true`, nil},
 		{"dirty and dead", known{devices: []inventory.Device{before}, dirty: map[string]string{before.ID: "why"}, down: inUse}, `"v1"true`, []string{TaintDirty, TaintLinkDown}},
 		{"dirty, and the cluster has no taints", known{devices: []inventory.Device{before}, dirty: map[string]string{before.ID: "why"}, plain: true}, "", nil},
 		{"dead in use, and the cluster has no taints", known{devices: []inventory.Device{before}, down: inUse, inUse: inUse, plain: true}, `"v1"true`, nil},

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
@@ -47,6 +48,8 @@ type Options struct {
 	UplinkOf func(pciAddress string) (ifName string, err error)
 	// Policies is what the cluster says of the devices; nil is nothing.
 	Policies Policies
+	// Neighbours is what the ports of the node are connected to; nil is unknown.
+	Neighbours Neighbours
 	// StateFile is where what was published is kept, below the state directory.
 	StateFile string
 	Log       *slog.Logger
@@ -76,6 +79,16 @@ type Policies interface {
 	Offered(devices []inventory.Device, offered map[string]bool)
 }
 
+// Neighbours listens on the ports of a node.
+type Neighbours interface {
+	// Seed remembers what was known of a port when it was published last.
+	Seed(port string, n inventory.Neighbour)
+	// Follow listens on the ports among the devices.
+	Follow(devices []inventory.Device) error
+	// Mark sets what is known of each device's neighbour.
+	Mark(devices []inventory.Device)
+}
+
 // maxSettle bounds the wait for quiet.
 const maxSettle = 5 // times Settle
 
@@ -97,6 +110,7 @@ type Publisher struct {
 	since     map[string]time.Time // by device name: when its carrier was missed
 	said      string               // what was logged of the last scan
 	saidDirty map[string]string    // the reasons that were logged, by device ID
+	saidWires map[string]string    // likewise
 }
 
 // New returns a Publisher that does nothing until Run.
@@ -176,6 +190,7 @@ func (p *Publisher) Run(ctx context.Context, to Slices) error {
 		p.setUnsaved(err)
 	}
 	p.before = before
+	p.seed()
 	failures := 0
 	for {
 		wait, err := p.pass(ctx, to)
@@ -229,6 +244,11 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 	if partial != nil && len(devices) == 0 {
 		return next, partial
 	}
+	var unheard error
+	if p.opts.Neighbours != nil {
+		unheard = p.opts.Neighbours.Follow(devices)
+		p.opts.Neighbours.Mark(devices)
+	}
 	uplinks, err := p.opts.Uplinks(ctx, devices)
 	if err != nil {
 		// Without it the way to the host could be given away.
@@ -253,8 +273,9 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 	if p.opts.Policies != nil {
 		p.opts.Policies.Offered(k.devices, namesOf(offered))
 	}
-	p.say(withheld, errors.Join(partial, uplinks.Problem()))
+	p.say(withheld, errors.Join(partial, uplinks.Problem(), unheard))
 	p.sayDirty(k)
+	p.sayMiswired(k)
 	if soon > 0 {
 		next = min(next, soon)
 	}
@@ -286,6 +307,7 @@ func (p *Publisher) rule(ctx context.Context, k *known) error {
 	for i, d := range decided {
 		now := k.devices[i]
 		now.Exposure, now.PhysicalNetwork, now.PhysicalNetworks, now.Additional = d.Exposure, d.PhysicalNetwork, d.PhysicalNetworks, d.Additional
+		now.Rail = d.Rail
 		k.devices[i] = now
 	}
 	return nil
@@ -348,6 +370,43 @@ func (p *Publisher) sayDirty(k known) {
 		said[d.ID] = reason
 	}
 	p.saidDirty = said
+}
+
+// sayMiswired logs where a wire leads elsewhere than a policy expects, once for each port
+// and reason.
+func (p *Publisher) sayMiswired(k known) {
+	said := map[string]string{}
+	for _, d := range k.devices {
+		reason := d.Exposure.Miswired
+		if reason == "" || d.PF != nil { // its PF's wire
+			continue
+		}
+		if p.saidWires[d.ID] != reason {
+			p.opts.Log.Warn("device is tainted", "device", d.ID, "taint", TaintMiswired, "reason", reason, "policy", d.Exposure.Policy)
+		}
+		said[d.ID] = reason
+	}
+	p.saidWires = said
+}
+
+// seed hands on what was published of neighbours: until they are heard again, nothing of
+// that is to change.
+func (p *Publisher) seed() {
+	if p.opts.Neighbours == nil {
+		return
+	}
+	for _, e := range p.before {
+		read := func(name resourceapi.QualifiedName) string {
+			if a, ok := e.Device.Attributes[name]; ok && a.StringValue != nil {
+				return *a.StringValue
+			}
+			return ""
+		}
+		n := inventory.Neighbour{Switch: read(inventory.AttrSwitch), Port: read(inventory.AttrSwitchPort)}
+		if port := cmp.Or(read(inventory.AttrPFName), read(inventory.AttrIfName)); port != "" && n != (inventory.Neighbour{}) {
+			p.opts.Neighbours.Seed(port, n)
+		}
+	}
 }
 
 func (p *Publisher) publish(ctx context.Context, to Slices, offered []entry) error {

@@ -21,6 +21,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/inventory/lldp"
 	"github.com/plumbline/plumbline/inventory/sysfstest"
 )
 
@@ -305,6 +306,89 @@ func TestStorm(t *testing.T) {
 		if scans < 5 || scans > 8 {
 			t.Errorf("%d scans in 10 s of notices, want one in 1.5 s", scans)
 		}
+		stop()
+	})
+}
+
+// wires is a table of what is heard on the ports, without the sockets.
+type wires struct {
+	mu sync.Mutex
+	lldp.Table
+}
+
+// Seed, Follow and Mark implement Neighbours.
+func (w *wires) Seed(port string, n inventory.Neighbour) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.Table.Seed(port, n, time.Now())
+}
+
+func (w *wires) Follow(devices []inventory.Device) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	carrier := map[string]bool{}
+	for _, d := range devices {
+		carrier[d.IfName] = d.Carrier
+	}
+	w.Table.Follow(carrier, time.Now())
+	return nil
+}
+
+func (w *wires) Mark(devices []inventory.Device) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range devices {
+		devices[i].Neighbour = w.Known(devices[i].IfName, time.Now())
+	}
+}
+
+func (w *wires) hear(n *node, system string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.Heard("eth1", lldp.Frame{Speaker: "02:00:00:00:00:01/a/b", Neighbour: inventory.Neighbour{Switch: system, Port: "7"}, TTL: 2 * time.Minute}, time.Now()) {
+		n.Rescan()
+	}
+}
+
+// TestNeighbours counts what is written while a switch says who it is, says something else
+// all the time, and falls silent, and holds that another agent has it from the start.
+func TestNeighbours(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "f")
+	synctest.Test(t, func(t *testing.T) {
+		n, w := newNode(t, file), &wires{}
+		n.opts.Neighbours = w
+		stop := run(t, n)
+		is := func(when string, n *node, writes int, system string) {
+			t.Helper()
+			n.want(t, when, writes, "eth1")
+			devices, _ := n.last()
+			have := ""
+			if a, ok := devices[0].Attributes["switch"]; ok {
+				have = *a.StringValue
+			}
+			if _, ok := devices[0].Attributes["switchPort"]; have != system || ok != (system != "") {
+				t.Errorf("%s: %v", when, devices[0].Attributes)
+			}
+		}
+		time.Sleep(time.Second)
+		is("before anybody is heard", n, 1, "")
+		w.hear(n, "leaf-1")
+		time.Sleep(time.Second)
+		is("heard", n, 2, "leaf-1")
+		for i := range 600 {
+			w.hear(n, fmt.Sprint("leaf-", i))
+			time.Sleep(time.Second)
+		}
+		is("with another name each second", n, 2, "leaf-1")
+		stop()
+
+		next := &node{Publisher: New(n.opts), dir: n.dir}
+		next.opts.Neighbours = &wires{}
+		stop = run(t, next)
+		time.Sleep(time.Second)
+		is("by another agent", next, 1, "leaf-1")
+		time.Sleep(4 * time.Minute)
+		is("silent", next, 2, "")
 		stop()
 	})
 }

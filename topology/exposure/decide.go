@@ -76,6 +76,7 @@ func (s Set) Decide(ctx context.Context, devices []inventory.Device) ([]inventor
 		}
 	}
 	wire(out, deciding)
+	neighbours(out, deciding)
 	return out, nil
 }
 

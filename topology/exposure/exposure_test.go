@@ -44,6 +44,7 @@ func policies(tb testing.TB, data []byte) []*exposure.Policy {
 //	@route INTERFACE     with a default route
 //	@label KEY=VALUE     of the node
 //	@network PF NETWORK  of the agent's --physical-network
+//	@wire PF SWITCH PORT what LLDP says of a PF and its functions; without the rest, nobody is heard
 func TestDecide(t *testing.T) {
 	files, err := filepath.Glob("testdata/decide/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -55,6 +56,7 @@ func TestDecide(t *testing.T) {
 			if err != nil || len(archive.Files) != 2 {
 				t.Fatal("want policies.yaml and decided.txt", err)
 			}
+			wires := map[string]inventory.Neighbour{}
 			tree, opt, labels, uplinks := "", inventory.Options{PhysicalNetworks: map[string]string{}}, map[string]string{}, inventory.Uplinks{}
 			for line := range strings.Lines(string(archive.Comment)) {
 				switch word := strings.Fields(line); {
@@ -65,6 +67,10 @@ func TestDecide(t *testing.T) {
 					uplinks.Routes = append(uplinks.Routes, word[1])
 				case word[0] == "@network":
 					opt.PhysicalNetworks[word[1]] = word[2]
+				case word[0] == "@wire" && len(word) == 2:
+					wires[word[1]] = inventory.Neighbour{}
+				case word[0] == "@wire":
+					wires[word[1]] = inventory.Neighbour{Switch: word[2], Port: word[3]}
 				case word[0] == "@label":
 					key, value, _ := strings.Cut(word[1], "=")
 					labels[key] = value
@@ -75,6 +81,15 @@ func TestDecide(t *testing.T) {
 			devices, err := inventory.Discover(sysfstest.Open(t, "../../inventory/testdata/tree/"+tree+".txtar"), opt)
 			if err != nil {
 				t.Fatal(err)
+			}
+			for i, d := range devices {
+				port := d.IfName
+				if d.PF != nil {
+					port = d.PF.IfName
+				}
+				if n, ok := wires[port]; ok {
+					devices[i].Neighbour = &n
+				}
 			}
 			set := exposure.NewSet(policies(t, archive.Files[0].Data), labels)
 			decided, err := set.Decide(t.Context(), inventory.GuardUplinks(devices, uplinks))
@@ -124,7 +139,13 @@ func show(set exposure.Set, devices []inventory.Device) []byte {
 		for _, name := range slices.Sorted(maps.Keys(d.Additional)) {
 			fmt.Fprintf(&b, ", %s=%s", name, d.Additional[name])
 		}
+		if d.Rail != "" {
+			fmt.Fprintf(&b, ", rail %s", d.Rail)
+		}
 		fmt.Fprintln(&b)
+		if d.Exposure.Miswired != "" {
+			fmt.Fprintf(&b, "  miswired: %s\n", d.Exposure.Miswired)
+		}
 		if offered[d.Name] = withheld[d.Name] == ""; !offered[d.Name] {
 			fmt.Fprintf(&b, "  not offered: %s\n", withheld[d.Name])
 		}

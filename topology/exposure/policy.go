@@ -47,6 +47,7 @@ type Policy struct {
 	Action       v1alpha1.ExposureAction
 	Networks     []inventory.PhysicalNetwork
 	Attributes   map[string]string // additional ones, without that of the network
+	Neighbour    *neighbour        // nil if it says nothing of it
 	Beside       []string          // drivers that may publish the same devices
 	// BesideFunctions has PFs offered as a whole beside their functions.
 	BesideFunctions bool
@@ -103,6 +104,7 @@ func New(o *v1alpha1.DeviceExposurePolicy) *Policy {
 	checkLabels(e, p.NodeSelector)
 	p.compile(e, o.Spec.Selector)
 	p.networks(e, o.Spec.PhysicalNetworks)
+	p.neighbour(e, o.Spec.Neighbour)
 	if x := o.Spec.Exposure; x != nil {
 		if p.Action == v1alpha1.Withhold {
 			e.add("spec.exposure: is of action %q: remove it, or change the action", v1alpha1.Expose)
@@ -281,5 +283,6 @@ func (p *Policy) On(node map[string]string) bool {
 // same reports whether two policies say the same of a device.
 func (p *Policy) same(q *Policy) bool {
 	return p.Action == q.Action && slices.Equal(p.Networks, q.Networks) && maps.Equal(p.Attributes, q.Attributes) &&
-		slices.Equal(p.Beside, q.Beside) && p.BesideFunctions == q.BesideFunctions && equality.Semantic.DeepEqual(p.Sharing, q.Sharing)
+		slices.Equal(p.Beside, q.Beside) && p.BesideFunctions == q.BesideFunctions && equality.Semantic.DeepEqual(p.Sharing, q.Sharing) &&
+		sameNeighbour(p.Neighbour, q.Neighbour)
 }

@@ -96,7 +96,72 @@ type DeviceExposurePolicySpec struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +optional
 	PhysicalNetworks []PhysicalNetwork `json:"physicalNetworks,omitempty"`
+
+	// Neighbour is about the other end of the devices' wires, as LLDP says, if the agents
+	// listen to it. Virtual functions have that of their PF unless a policy says something
+	// for them.
+	//
+	// +optional
+	Neighbour *Neighbour `json:"neighbour,omitempty"`
 }
+
+// Neighbour is about what a port is connected to.
+type Neighbour struct {
+	// Expect is who has to be there. A device of which somebody else is, or nobody, has
+	// the taint dra.networking/miswired.
+	//
+	// +optional
+	Expect *ExpectedNeighbour `json:"expect,omitempty"`
+
+	// Rail makes the attribute rail.
+	//
+	// +optional
+	Rail *RailRule `json:"rail,omitempty"`
+}
+
+// ExpectedNeighbour has regular expressions (RE2) for the whole of a value.
+//
+// +kubebuilder:validation:MinProperties=1
+type ExpectedNeighbour struct {
+	// Switch is for the attribute switch.
+	//
+	// +kubebuilder:validation:MaxLength=256
+	// +optional
+	Switch string `json:"switch,omitempty"`
+
+	// SwitchPort is for the attribute switchPort.
+	//
+	// +kubebuilder:validation:MaxLength=256
+	// +optional
+	SwitchPort string `json:"switchPort,omitempty"`
+}
+
+// RailRule makes a rail of the name of a switch or of its port.
+type RailRule struct {
+	// From is the attribute that it is made of.
+	//
+	// +kubebuilder:default=switch
+	// +optional
+	From RailSource `json:"from,omitempty"`
+
+	// Match is a regular expression (RE2) for the whole of that attribute, with one group,
+	// such as leaf-([0-9]+): what the group matches is the rail.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Match string `json:"match"`
+}
+
+// RailSource is an attribute.
+//
+// +kubebuilder:validation:Enum=switch;switchPort
+type RailSource string
+
+// The sources.
+const (
+	RailFromSwitch     RailSource = "switch"
+	RailFromSwitchPort RailSource = "switchPort"
+)
 
 // ExposureAction is what becomes of a device.
 //

@@ -1,0 +1,146 @@
+package exposure
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"regexp/syntax"
+	"strings"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// maxPattern bounds the text of a pattern, which RE2 makes a program of.
+const maxPattern = 256
+
+// neighbour is what a policy says of the other end of a device's wire.
+type neighbour struct {
+	rules v1alpha1.Neighbour
+	// whole values
+	toSwitch, toPort *regexp.Regexp
+	ofPort           bool // the rail is made of the port
+	rail             *regexp.Regexp
+}
+
+// neighbour reads the rules of a policy.
+func (p *Policy) neighbour(e *Invalid, n *v1alpha1.Neighbour) {
+	if n == nil {
+		return
+	}
+	out := &neighbour{rules: *n}
+	if x := n.Expect; x != nil {
+		if x.Switch == "" && x.SwitchPort == "" {
+			e.add("spec.neighbour.expect: is empty: name a switch or a switchPort")
+		}
+		out.toSwitch = pattern(e, "spec.neighbour.expect.switch", x.Switch)
+		out.toPort = pattern(e, "spec.neighbour.expect.switchPort", x.SwitchPort)
+	}
+	if r := n.Rail; r != nil {
+		switch r.From {
+		case "", v1alpha1.RailFromSwitch:
+		case v1alpha1.RailFromSwitchPort:
+			out.ofPort = true
+		default:
+			e.add("spec.neighbour.rail.from: %q is neither %q nor %q", r.From, v1alpha1.RailFromSwitch, v1alpha1.RailFromSwitchPort)
+		}
+		if r.Match == "" {
+			e.add("spec.neighbour.rail.match: is missing")
+		}
+		out.rail = pattern(e, "spec.neighbour.rail.match", r.Match)
+		if out.rail != nil && out.rail.NumSubexp() != 1 {
+			e.add("spec.neighbour.rail.match: has %d groups, and needs one, as in 'leaf-([0-9]+)': what it matches is the rail", out.rail.NumSubexp())
+		}
+	}
+	p.Neighbour = out
+}
+
+// pattern compiles an expression for a whole value, nil for none.
+func pattern(e *Invalid, at, text string) *regexp.Regexp {
+	if text == "" {
+		return nil
+	}
+	if len(text) > maxPattern {
+		e.add("%s: has %d bytes, at most %d are accepted", at, len(text), maxPattern)
+		return nil
+	}
+	if _, err := syntax.Parse(text, syntax.Perl); err != nil { // by itself: ")(" is none
+		e.add("%s: %q: %s", at, text, strings.TrimPrefix(err.Error(), "error parsing regexp: "))
+		return nil
+	}
+	compiled, err := regexp.Compile(`^(?:` + text + `)$`)
+	if err != nil {
+		e.add("%s: %q: %s", at, text, strings.TrimPrefix(err.Error(), "error parsing regexp: "))
+	}
+	return compiled
+}
+
+// apply sets what follows from the device's neighbour.
+func (n *neighbour) apply(d *inventory.Device) {
+	d.Exposure.Expects = n.rules.Expect != nil
+	if d.Neighbour == nil {
+		return
+	}
+	if n.rail != nil {
+		of := d.Neighbour.Switch
+		if n.ofPort {
+			of = d.Neighbour.Port
+		}
+		if groups := n.rail.FindStringSubmatch(of); groups != nil {
+			d.Rail = groups[1]
+		}
+	}
+	if n.rules.Expect != nil {
+		d.Exposure.Miswired = n.miswired(*d.Neighbour)
+	}
+}
+
+// miswired says why a neighbour is not the expected one, "" if it is.
+func (n *neighbour) miswired(have inventory.Neighbour) string {
+	fits := func(want *regexp.Regexp, have string) bool { return want == nil || want.MatchString(have) }
+	switch x := n.rules.Expect; {
+	case have == inventory.Neighbour{}:
+		return fmt.Sprintf("nobody is heard by LLDP, and %q is expected", cmp.Or(x.Switch, x.SwitchPort))
+	case !fits(n.toSwitch, have.Switch):
+		return fmt.Sprintf("its wire leads to switch %q, and %q is expected", have.Switch, x.Switch)
+	case !fits(n.toPort, have.Port):
+		return fmt.Sprintf("its wire leads to port %q of switch %q, and %q is expected", have.Port, have.Switch, x.SwitchPort)
+	}
+	return ""
+}
+
+// neighbours applies the rules to each device: those of the policy that decides for it,
+// or of that of its PF, as of physical networks.
+func neighbours(devices []inventory.Device, deciding []*Policy) {
+	of := map[string]*neighbour{} // by device ID
+	for i, p := range deciding {
+		if p != nil && p.Neighbour != nil {
+			of[devices[i].ID] = p.Neighbour
+		}
+	}
+	for i := range devices {
+		d := &devices[i]
+		n := of[d.ID]
+		if n == nil && d.PF != nil {
+			n = of[d.PF.PCIAddress]
+		}
+		if n != nil {
+			n.apply(d)
+		}
+	}
+}
+
+// sameNeighbour reports whether two policies say the same of the other end of the wire.
+func sameNeighbour(a, b *neighbour) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return same(a.rules.Expect, b.rules.Expect) && same(a.rules.Rail, b.rules.Rail)
+}
+
+func same[T comparable](a, b *T) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return *a == *b
+}
