@@ -275,6 +275,24 @@ tc qdisc add dev eth0 root netem delay 1ms
 			{name: "spoof check nobody asked for", disturb: `ip link set enp3s0f1 vf 1 spoofchk off`, cleanUp: `ip link set enp3s0f1 vf 1 spoofchk on`},
 		},
 	},
+	{
+		name:    "user space",
+		pod:     "modprobe vfio-pci",
+		devices: map[string]string{"dpdk": "enp3s0f0/3"},
+		steps: `
+    - {name: d, type: dummy, config: {name: d0, mac: "02:00:00:00:00:01"}}
+    - {name: up, type: vlan, dependOn: [d], config: {id: 9, name: up0}}
+    - {name: dpdk, type: vfio-pci, config: {vlan: 78, mac: "02:00:00:00:00:0c"}}
+`,
+		rows: []drifted{
+			{name: "function bound to its own driver", disturb: "true" + reboundFunction, drift: "dpdk ~binding.driver, dpdk ~binding.override"},
+			{name: "function without driver", disturb: atFunction + `echo ${PWD##*/} >driver/unbind`, drift: "dpdk ~binding.driver"},
+			{name: "any driver may take the function", disturb: atFunction + `echo >driver_override`, drift: "dpdk ~binding.override"},
+			{name: "another driver would take the function", disturb: atFunction + `echo igbvf >driver_override`, drift: "dpdk ~binding.override"},
+			{name: "VLAN of a function for user space", disturb: `ip link set enp3s0f0 vf 3 vlan 99`, drift: "dpdk ~vf.vlan"},
+			{name: "function probed again", disturb: atFunction + `echo ${PWD##*/} >driver/unbind; echo ${PWD##*/} >/sys/bus/pci/drivers_probe`},
+		},
+	},
 }
 
 // TestDrift: each disturbance of a sandbox is found and reported for the right step and

@@ -327,7 +327,7 @@ func (c *chaos) look() {
 		c.fatal("on the host: %v", diff)
 	}
 	for id, a := range lent {
-		if d, ok := a.state(a.path).Device(id); !ok || d.At == nil {
+		if lost(a.state(a.path), id) {
 			c.fatal("%s: device %q is nowhere", a.name, id)
 		}
 	}
