@@ -54,7 +54,7 @@ interface.`,
     mac: "02:00:00:00:00:0a"
 `,
 	Params: ops.Join(ops.DeviceParams(), []contract.Param{
-		{Name: "driver", Type: contract.String, Enum: []string{vfio, "igb_uio", "uio_pci_generic"}, Default: vfio, Description: "kernel driver to bind"},
+		{Name: "driver", Type: contract.String, Enum: []string{vfio, "igb_uio", "uio_pci_generic"}, Default: vfio, AtCreation: true, Description: "kernel driver to bind; a running pod keeps the one that it has"},
 		{Name: "allowUnprotectedDMA", Type: contract.Boolean, Description: "accept that no IOMMU confines the device, so that the container can read and write all memory of the node"},
 	}, ops.VFParams("MAC address, set on the PF"), ops.LogParams()),
 	Input: contract.Input{Device: true, DeviceTypes: []string{"vf"}},

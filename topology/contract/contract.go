@@ -56,6 +56,9 @@ type Param struct {
 	// Shorthand lets an object be written as the bare value of this property:
 	// links: [net1] for links: [{name: net1}].
 	Shorthand string
+	// AtCreation: what containers are given when they are created depends on the value,
+	// so a running pod keeps the one that it has.
+	AtCreation bool
 }
 
 // Contract describes one step type.

@@ -248,11 +248,11 @@ func (k *Keeper) apply(ctx context.Context, e *claims.Entry, a *attempt, netns r
 		return err
 	}
 	a.attends(&e.Claim)
-	reports, err := k.ensure(ctx, e, a, sandboxes)
-	a.attends(nil)
-	if err == nil {
-		err = k.abandon(e)
+	var reports []reconcile.Report
+	if err = k.abandon(ctx, e); err == nil {
+		reports, err = k.ensure(ctx, e, a, sandboxes)
 	}
+	a.attends(nil)
 	if err == nil {
 		k.refine(ctx, &e.Claim, resultsOf(reports))
 		s := e.Sandbox(pod.Sandbox)

@@ -222,6 +222,20 @@ func (w *world) prepareFor(uid, pod types.UID, topologies ...string) {
 	}
 }
 
+// prepareDevice records a claim of pod "p" with a step that gives device nodes.
+func (w *world) prepareDevice(uid types.UID, topology string) claims.Claim {
+	w.t.Helper()
+	w.prepare(uid, topology)
+	e, _, err := w.store.Get(uid)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	t := &e.Topologies[0]
+	t.Prepared, t.Object.Spec.Steps = true, append(t.Object.Spec.Steps, v1alpha1.Step{Name: "v", Type: "vfio-pci"})
+	w.ok(w.store.Put(e.Claim))
+	return e.Claim
+}
+
 // sandbox makes a sandbox of pod "p".
 func (w *world) sandbox(id string, inode uint64) attachment.Pod {
 	w.netns["/netns/"+id] = inode
@@ -292,17 +306,10 @@ func env(uid types.UID, sandbox string) []string {
 // after it; their nodes are in the gate, also in one that was lost and is opened again.
 func TestPrepareFirst(t *testing.T) {
 	w := newWorld(t)
-	w.prepare("a", "t1")
-	e, _, err := w.store.Get("a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.Topologies[0].Prepared = true
-	e.Topologies[0].Object.Spec.Steps = append(e.Topologies[0].Object.Spec.Steps, v1alpha1.Step{Name: "v", Type: "vfio-pci"})
-	w.ok(w.store.Put(e.Claim))
+	c := w.prepareDevice("a", "t1")
 	w.results = []topology.StepResult{{Name: "v", Result: topology.Result{Devices: &topology.Devices{DeviceNodes: []string{"/dev/vfio/42"}}}}}
 	pod := w.sandbox("s1", 1)
-	w.ok(w.Prepare(t.Context(), &e.Claim))
+	w.ok(w.Prepare(t.Context(), &c))
 	w.want("+prepared/a/t1")
 	w.ok(w.Attach(t.Context(), pod))
 	w.want("+s1/a/t1")

@@ -54,10 +54,10 @@ func (k *Keeper) Update(ctx context.Context, uid types.UID, o *v1alpha1.NetworkT
 	next := claims.Pinned(o)
 	s := attachedIn(&e)
 	switch {
-	case s == nil: // what a new sandbox gets from now on
+	case s == nil && !t.Prepared: // what a new sandbox gets from now on
 		t.Object = next
 		return k.Store.Put(e.Claim)
-	case !k.netnsExists(*s): // another namespace may be mounted at its path
+	case s != nil && !k.netnsExists(*s): // another namespace may be mounted at its path
 		return ended(s)
 	}
 	t.Next = &next
@@ -95,7 +95,7 @@ func (k *Keeper) finishUpdate(ctx context.Context, e *claims.Entry) error {
 	s := attachedIn(e)
 	switch {
 	case s == nil:
-		return k.abandon(e)
+		return k.abandon(ctx, e)
 	case !k.netnsExists(*s):
 		return ended(s)
 	}
@@ -179,8 +179,8 @@ func attachedIn(e *claims.Entry) *claims.Sandbox {
 	return &e.In[i]
 }
 
-// advance applies the generation that is recorded as Next in a sandbox, and then
-// records it as the claim's; the caller has the lock. On an error Next is nil if the
+// advance applies the generation that is recorded as Next in a sandbox, nil for what is
+// only prepared, and then records it as the claim's; the caller has the lock. On an error Next is nil if the
 // earlier one is in place, and stays if that is not known.
 func (k *Keeper) advance(ctx context.Context, e *claims.Entry, t *claims.Topology, s *claims.Sandbox) error {
 	from, next := t.Object, t.Next
@@ -204,21 +204,28 @@ func (k *Keeper) advance(ctx context.Context, e *claims.Entry, t *claims.Topolog
 		t.Object, t.Next = from, next
 		return err
 	}
+	if s == nil {
+		return nil
+	}
 	k.refineAgain(e, s, &rep)
 	k.Reporter.Updated(e.Claim, t.Object.Name, from.Generation, rep)
 	return nil
 }
 
-// ensureGeneration applies one generation of a topology.
+// ensureGeneration applies one generation of a topology: what is prepared, and then what
+// is in the sandbox, if there is one.
 func (k *Keeper) ensureGeneration(ctx context.Context, e *claims.Entry, t *claims.Topology, o *v1alpha1.NetworkTopology, s *claims.Sandbox) (reconcile.Report, error) {
-	sb, err := e.SandboxOf(t, o, s.ID, s.Netns)
-	if err != nil {
-		return reconcile.Report{}, fault.New(fault.Invalid, err)
-	}
 	if t.Prepared {
 		if err := k.prepare(ctx, &e.Claim, t, o); err != nil {
 			return reconcile.Report{}, err
 		}
+	}
+	if s == nil {
+		return reconcile.Report{}, nil
+	}
+	sb, err := e.SandboxOf(t, o, s.ID, s.Netns)
+	if err != nil {
+		return reconcile.Report{}, fault.New(fault.Invalid, err)
 	}
 	return k.ensureUrgent(ctx, sb)
 }
@@ -253,11 +260,14 @@ func (k *Keeper) refineAgain(e *claims.Entry, s *claims.Sandbox, rep *reconcile.
 	k.refine(ctx, &e.Claim, results)
 }
 
-// abandon forgets an update after a new attachment: the earlier generation is in the
-// sandbox.
-func (k *Keeper) abandon(e *claims.Entry) error {
+// abandon forgets an update that is in no sandbox: a new one gets the earlier
+// generation, and that is prepared for it.
+func (k *Keeper) abandon(ctx context.Context, e *claims.Entry) error {
 	if !e.Updating() {
 		return nil
+	}
+	if err := k.Prepare(ctx, &e.Claim); err != nil {
+		return err
 	}
 	for i := range e.Topologies {
 		e.Topologies[i].Next = nil

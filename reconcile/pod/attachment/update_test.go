@@ -247,6 +247,88 @@ func TestUpdateKilled(t *testing.T) {
 	})
 }
 
+// TestUpdatePrepared: what is made before the sandbox follows an edit first, and returns
+// to the generation that the next sandbox gets when the edit ends in none.
+func TestUpdatePrepared(t *testing.T) {
+	prepared := func(w *world, generation int64) {
+		t.Helper()
+		if rec := w.held["prepared/a/t1"]; rec.Sandbox.Topology == nil || rec.Sandbox.Topology.Generation != generation {
+			t.Errorf("prepared is %+v, want generation %d", rec, generation)
+		}
+	}
+	begin := func(t *testing.T) (*world, attachment.Pod) {
+		w := newWorld(t)
+		c := w.prepareDevice("a", "t1")
+		w.ok(w.Prepare(t.Context(), &c))
+		w.done = nil
+		return w, w.sandbox("s1", 1)
+	}
+	attached := func(t *testing.T) (*world, attachment.Pod) {
+		w, pod := begin(t)
+		w.ok(w.Attach(t.Context(), pod))
+		w.done = nil
+		return w, pod
+	}
+	t.Run("attached", func(t *testing.T) {
+		w, _ := attached(t)
+		w.ok(w.Update(t.Context(), "a", edited("t1", 2)))
+		w.want("+prepared/a/t1", "+s1/a/t1")
+		w.wantGeneration("a", "s1", "t1", 2, false)
+		prepared(w, 2)
+	})
+	t.Run("attached, and it fails", func(t *testing.T) {
+		w, _ := attached(t)
+		w.fails = map[int64]bool{2: true}
+		w.refused(w.Update(t.Context(), "a", edited("t1", 2)), fault.Unsupported, "not this generation")
+		w.want("+prepared/a/t1", "+prepared/a/t1", "+s1/a/t1")
+		w.wantGeneration("a", "s1", "t1", 1, false)
+		prepared(w, 1)
+	})
+	t.Run("no sandbox yet", func(t *testing.T) {
+		w, pod := begin(t)
+		w.ok(w.Update(t.Context(), "a", edited("t1", 2)))
+		w.want("+prepared/a/t1")
+		prepared(w, 2)
+		w.ok(w.Attach(t.Context(), pod))
+		w.want("+s1/a/t1")
+		w.wantGeneration("a", "s1", "t1", 2, false)
+	})
+	t.Run("no sandbox yet, and it fails", func(t *testing.T) {
+		w, _ := begin(t)
+		w.fails = map[int64]bool{2: true}
+		w.refused(w.Update(t.Context(), "a", edited("t1", 2)), fault.Unsupported, "not this generation")
+		w.wantGeneration("a", "", "t1", 1, false)
+		prepared(w, 1)
+	})
+	killed := func(t *testing.T) *world { // once the later one was prepared
+		w, _ := attached(t)
+		w.interrupted("a", "t1", 2)
+		rec := w.held["prepared/a/t1"]
+		top := *rec.Sandbox.Topology
+		top.Generation = 2
+		rec.Sandbox.Topology = &top
+		w.held["prepared/a/t1"] = rec
+		w.restart(filepath.Dir(string(w.gate)), "boot")
+		w.done = nil
+		return w
+	}
+	t.Run("killed, and a new sandbox comes first", func(t *testing.T) {
+		w := killed(t)
+		w.ok(w.Attach(t.Context(), w.sandbox("s2", 2)))
+		w.want("-s1/a/t1", "+prepared/a/t1", "+s2/a/t1")
+		w.wantGeneration("a", "s2", "t1", 1, false)
+		prepared(w, 1)
+	})
+	inBubble(t, "killed, and the sandbox ends first", func(t *testing.T) {
+		w := killed(t)
+		w.ok(w.Detach(t.Context(), w.sandbox("s1", 1)))
+		w.run()
+		w.want("-s1/a/t1", "+prepared/a/t1")
+		w.wantGeneration("a", "", "t1", 1, false)
+		prepared(w, 1)
+	})
+}
+
 // TestAttachedBefore: the record of a claim says which generation its pod had. After a
 // reboot, and when an update is undone, the engine gets it; with another generation it
 // does not.

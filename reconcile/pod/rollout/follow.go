@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -41,12 +42,20 @@ func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology
 		}
 		return fault.New(fault.Invalid, err)
 	}
-	return Fits(ctx, decoded, t.Devices, set)
+	was, err := topology.FromObject(&t.Object)
+	if err != nil {
+		return fault.New(fault.Invalid, err)
+	}
+	return Fits(ctx, was, decoded, t.Devices, set)
 }
 
 // Fits returns a HeldBack unless a claim's devices are those that a valid topology
-// takes. A device whose step no longer exists is no hindrance: it returns to the host.
-func Fits(ctx context.Context, t *topology.Topology, devices []claims.Device, set contract.Set) error {
+// takes, and its containers keep the device nodes that they have with the version that it
+// was. A device whose step no longer exists is no hindrance: it returns to the host.
+func Fits(ctx context.Context, was, t *topology.Topology, devices []claims.Device, set contract.Set) error {
+	if err := sameNodes(was, t, set); err != nil {
+		return err
+	}
 	required := claim.Required(t, set)
 	for _, s := range claim.Roots(t, set) {
 		i := slices.IndexFunc(devices, func(d claims.Device) bool { return d.Step == s.Name })
@@ -67,6 +76,34 @@ func Fits(ctx context.Context, t *topology.Topology, devices []claims.Device, se
 		return &HeldBack{d.Step, errors.Join(fmt.Errorf("its selector does not choose device %q", d.Name), err)}
 	}
 	return err
+}
+
+// sameNodes returns a HeldBack unless two versions give containers the same device
+// nodes: a runtime gives them when it creates a container.
+func sameNodes(was, later *topology.Topology, set contract.Set) error {
+	for _, s := range slices.Concat(was.Steps, later.Steps) {
+		if !claims.GivesNodes(set, &s) {
+			continue
+		}
+		before, had := was.Step(s.Name)
+		after, has := later.Step(s.Name)
+		if !had || !has || before.Type != after.Type {
+			return &HeldBack{s.Name, errors.New("containers are given its device nodes when they are created")}
+		}
+		known, _ := set.Contract(s.Type)
+		for _, p := range known.Params {
+			if from, to := value(known, p, before), value(known, p, after); p.AtCreation && !reflect.DeepEqual(from, to) {
+				return &HeldBack{s.Name, fmt.Errorf("containers are given its device nodes when they are created, and %s is %v, not %v", p.Name, from, to)}
+			}
+		}
+	}
+	return nil
+}
+
+// value is what a step has for a key, by whatever spelling or default.
+func value(c contract.Contract, p contract.Param, s *topology.Step) any {
+	decoded, _ := c.Decode(s.Config, contract.Options{Unresolved: true}) // it is valid, or it was
+	return decoded[p.Name]
 }
 
 // Named reports whether a node may bring the newest generation of a topology to

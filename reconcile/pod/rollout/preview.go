@@ -48,7 +48,7 @@ func PreviewOf(ctx context.Context, sb reconcile.Sandbox, later *topology.Topolo
 		sb.Given[step] = ops.Given{Addresses: a}
 	}
 	p := Preview{Sandbox: sb, Effects: map[string]Effect{}, Interrupted: []string{}}
-	if err := Fits(ctx, later, devices, set); err != nil {
+	if err := Fits(ctx, was, later, devices, set); err != nil {
 		if _, held := errors.AsType[*HeldBack](err); !held {
 			return p, err
 		}

@@ -94,6 +94,8 @@ func TestFollow(t *testing.T) {
 		{name: "a gateway among no addresses", edit: func(o *v1alpha1.NetworkTopology) {
 			o.Spec.Steps[1].Config = &runtime.RawExtension{Raw: []byte(`{"routes":[{"destination":"203.0.113.0/24","gateway":"198.51.100.1"}]}`)}
 		}, kind: fault.Invalid},
+		{name: "a device for user space", edit: func(o *v1alpha1.NetworkTopology) { o.Spec.Steps[0].Type = "vfio-pci" },
+			held: `step "vf0": containers are given its device nodes when they are created`},
 		{name: "nonsense", edit: func(o *v1alpha1.NetworkTopology) { o.Spec.Steps[1].Type = "srov" }, kind: fault.Invalid},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -110,6 +112,37 @@ func TestFollow(t *testing.T) {
 				t.Errorf("error %v, want kind %q", err, c.kind)
 			}
 		})
+	}
+}
+
+// TestSameNodes: a container has its device nodes from when it is created, so only what
+// concerns no node reaches a running pod.
+func TestSameNodes(t *testing.T) {
+	registry, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		step v1alpha1.Step
+		held string
+	}{
+		"another VLAN":                 {step: v1alpha1.Step{Name: "vf1", Type: "vfio-pci", Config: &runtime.RawExtension{Raw: []byte(`{"vlan":8}`)}}},
+		"the driver that it has":       {step: v1alpha1.Step{Name: "vf1", Type: "vfio-pci", Config: &runtime.RawExtension{Raw: []byte(`{"driver":"vfio-pci"}`)}}},
+		"another driver":               {step: v1alpha1.Step{Name: "vf1", Type: "vfio-pci", Config: &runtime.RawExtension{Raw: []byte(`{"driver":"igb_uio","allowUnprotectedDMA":true}`)}}, held: "driver is vfio-pci, not igb_uio"},
+		"an interface":                 {step: v1alpha1.Step{Name: "vf1", Type: "sriov"}, held: "when they are created"},
+		"the step under another name":  {step: v1alpha1.Step{Name: "vf2", Type: "vfio-pci"}, held: "when they are created"},
+		"no device, but the same name": {step: v1alpha1.Step{Name: "vf1", Type: "dummy"}, held: "when they are created"},
+	} {
+		has := given()
+		has.Given = nil
+		has.Object.Spec.Steps[1].Type = "vfio-pci"
+		later := pair(2)
+		later.Spec.Steps[1] = c.step
+		err := Follow(t.Context(), has, later, registry)
+		held, isHeld := errors.AsType[*HeldBack](err)
+		if isHeld != (c.held != "") || isHeld && !strings.Contains(held.Error(), c.held) || !isHeld && err != nil {
+			t.Errorf("%s: error %v, want it held back: %q", name, err, c.held)
+		}
 	}
 }
 
