@@ -1,11 +1,21 @@
 package kernel
 
 import (
+	"errors"
+	"fmt"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/plumbline/plumbline/integration/effort"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology"
 )
 
@@ -64,6 +74,97 @@ func TestLastLeaves(t *testing.T) {
 			}
 			if there() {
 				t.Error("it outlives its last port")
+			}
+		})
+	}
+}
+
+// TestShares: many pods have links on one master of the host at once, each by its share.
+// They reach one another, nothing is planned a second time, the release of some leaves
+// the others, and an engine that begins anew releases the rest: the master is as it was,
+// and nothing is left. The long form has 100 pods.
+func TestShares(t *testing.T) {
+	pods := 12
+	if effort.Long() {
+		pods = 100
+	}
+	for _, typ := range []string{"ipvlan", "macvlan"} {
+		t.Run(typ, func(t *testing.T) {
+			l := newLane(t)
+			master := virtualCard(t, "nic0")
+			s := &foreignWriter{t: t}
+			// The first link of a type may load a module, and with it IPv6.
+			s.run("ip link set nic0 up; ip link add first0 link nic0 type " + typ + " && ip link delete first0")
+			before := readHost(t, false)
+			r := l.engine(nil)
+			boxes := make([]reconcile.Sandbox, pods)
+			for i := range boxes {
+				top, err := topology.Decode(fmt.Appendf(nil, "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec:\n  steps:\n    - {name: net, type: %s, config: {name: net0, addresses: [10.20.0.%d/24]}}\n", typ, i+1))
+				if err != nil {
+					t.Fatal(err)
+				}
+				path, err := kernel.AddNamed(fmt.Sprintf("%s-%d", typ, i))
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { deleteNetns(path) })
+				boxes[i] = reconcile.Sandbox{
+					ID: reconcile.SandboxID(fmt.Sprintf("t/%d", i)), Netns: path, Topology: top,
+					Given: ops.Givens{"net": {Device: master, Share: fmt.Sprintf("share-%d", i)}},
+				}
+			}
+			each := func(boxes []reconcile.Sandbox, do func(sb reconcile.Sandbox) error) {
+				t.Helper()
+				began := time.Now()
+				work := make(chan reconcile.Sandbox)
+				var wg sync.WaitGroup
+				for range 8 {
+					wg.Go(func() {
+						for sb := range work {
+							if err := do(sb); err != nil {
+								t.Errorf("%s: %v", sb.ID, err)
+							}
+						}
+					})
+				}
+				for _, sb := range boxes {
+					work <- sb
+				}
+				close(work)
+				wg.Wait()
+				t.Logf("%d sandboxes in %v", len(boxes), time.Since(began))
+			}
+			unchanged := func(sb reconcile.Sandbox) error {
+				rep, err := r.Ensure(ctxFor(t), sb)
+				if err == nil && !rep.Unchanged {
+					err = fmt.Errorf("applied again: %v", rep.Changes)
+				}
+				return err
+			}
+			release := func(sb reconcile.Sandbox) error {
+				rep, err := r.AwaitRelease(ctxFor(t), sb.ID)
+				if err == nil && rep.Unclean != "" {
+					err = errors.New(rep.Unclean)
+				}
+				return err
+			}
+			each(boxes, func(sb reconcile.Sandbox) error { _, err := r.Ensure(ctxFor(t), sb); return err })
+			each(boxes, unchanged)
+			s.run(fmt.Sprintf("ip netns exec %s ping -c 1 -W 5 10.20.0.%d", filepath.Base(boxes[0].Netns), pods))
+			each(boxes[:pods/2], release)
+			each(boxes[pods/2:], unchanged)
+
+			// Some namespaces end while nobody serves them.
+			for _, sb := range boxes[pods-pods/4:] {
+				deleteNetns(sb.Netns)
+			}
+			r = l.engine(nil)
+			each(boxes[pods/2:], release)
+			if left, errs := r.List(); len(left)+len(errs) != 0 {
+				t.Errorf("%d records are left, %v", len(left), errs)
+			}
+			if diff := cmp.Diff(before, readHost(t, false)); diff != "" {
+				t.Errorf("the host (-before +after):\n%s", diff)
 			}
 		})
 	}

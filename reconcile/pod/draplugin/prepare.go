@@ -15,6 +15,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 	"github.com/plumbline/plumbline/topology/validity"
@@ -320,6 +321,9 @@ func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
 		if other.UID == c.UID || !other.Held() && len(other.In) > 0 && !other.Prepares() {
 			continue // that has been in a sandbox, and out of it: only its record waits for kubelet
 		}
+		if why := p.mixed(c, &other.Claim); why != "" {
+			return &taken{other, fault.Detailed(errors.New(why), fmt.Sprintf("ResourceClaim %q of pod %q in namespace %q has it", other.Name, other.Pod.Name, other.Namespace))}
+		}
 		if device := common(c, &other.Claim); device != "" {
 			// Whose it is, is not for other tenants.
 			return &taken{other, fault.Detailed(
@@ -391,6 +395,50 @@ func (p *Plugin) lost(ctx context.Context, e *claims.Entry) (bool, error) {
 	return rc == nil || rc.UID != e.UID || !slices.ContainsFunc(rc.Status.ReservedFor, func(u resourceapi.ResourceClaimConsumerReference) bool {
 		return u.UID == e.Pod.UID
 	}), nil
+}
+
+// mixed says of which device both claims have shares for links that the kernel does not
+// bear beside each other, or of which one would change the other. The scheduler cannot
+// know: a policy that names one step type, and topologies that agree, keep it from happening.
+func (p *Plugin) mixed(a, b *claims.Claim) string {
+	links := p.stacked(b)
+	for id, of := range p.stacked(a) {
+		if others, both := links[id]; both && others != of {
+			return fmt.Sprintf("device %q carries %s of another pod, and this one would have %s: a device carries links of one kind, and ipvlan links of one mode and flag. Have a policy share it for one step type, and give the topologies one mode", id, others, of)
+		}
+	}
+	return ""
+}
+
+// stacked returns what links a claim has on the devices that it shares, by the device.
+func (p *Plugin) stacked(c *claims.Claim) map[string]string {
+	out := map[string]string{}
+	for _, t := range c.Topologies {
+		for _, d := range t.Devices {
+			i := slices.IndexFunc(t.Object.Spec.Steps, func(s v1alpha1.Step) bool { return s.Name == d.Step })
+			if i < 0 || d.ShareID == nil || d.Host.Shared == nil {
+				continue
+			}
+			s := &t.Object.Spec.Steps[i]
+			config := map[string]any{}
+			if decoded, err := topology.FromObject(&t.Object); err == nil {
+				known, _ := p.Contracts.Contract(s.Type)
+				if step, ok := decoded.Step(s.Name); ok {
+					config, _ = known.Decode(step.Config, contract.Options{Unresolved: true})
+				}
+			}
+			switch s.Type { // what the kernel says of them: drivers/net/ipvlan/ipvlan_main.c, drivers/net/macvlan.c
+			case "ipvlan":
+				out[d.Host.ID] = fmt.Sprintf("ipvlan links of mode %v and flag %v", config["mode"], config["flag"])
+			case "macvlan":
+				out[d.Host.ID] = "macvlan links"
+				if config["mode"] == "passthru" {
+					out[d.Host.ID] = "a macvlan link of mode passthru, which takes the device for itself"
+				}
+			}
+		}
+	}
+	return out
 }
 
 // common returns a device that both claims have for themselves.

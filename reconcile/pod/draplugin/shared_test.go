@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
@@ -126,5 +127,46 @@ func TestSharedName(t *testing.T) {
 	g.topology.Generation++ // so that the selector is asked again
 	if _, err := g.prepare(shares("c1", "p1", "s1", "s2")); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestSharesOfOneKind holds that no pod changes, or is refused by, the links of another
+// on a device that both share: with a passthru macvlan, ipvlan beside macvlan, or another
+// mode, the second to come waits for the first.
+func TestSharesOfOneKind(t *testing.T) {
+	type steps struct{ typ, config string }
+	for _, c := range []struct {
+		name          string
+		first, second steps
+		text          string
+	}{
+		{"alike", steps{"ipvlan", `{"mode":"l2"}`}, steps{"ipvlan", `{}`}, ""},
+		{"macvlan in other modes", steps{"macvlan", `{"mode":"vepa"}`}, steps{"macvlan", `{}`}, ""},
+		{"another mode", steps{"ipvlan", `{"mode":"l3"}`}, steps{"ipvlan", `{}`}, "carries ipvlan links of mode l3 and flag bridge of another pod, and this one would have ipvlan links of mode l2 and flag bridge"},
+		{"another flag", steps{"ipvlan", `{}`}, steps{"ipvlan", `{"flag":"private"}`}, "would have ipvlan links of mode l2 and flag private"},
+		{"another type", steps{"macvlan", `{}`}, steps{"ipvlan", `{}`}, "carries macvlan links of another pod"},
+		{"passthru", steps{"macvlan", `{}`}, steps{"macvlan", `{"mode":"passthru"}`}, "a macvlan link of mode passthru, which takes the device for itself"},
+	} {
+		inBubble(t, c.name, func(t *testing.T) {
+			g := sharing(t)
+			g.devices[0].Exposure.Sharing.By = nil
+			as := func(s steps) {
+				o := g.topology.DeepCopy()
+				o.Spec.Steps = []v1alpha1.Step{{Name: "vf0", Type: s.typ, Config: &runtime.RawExtension{Raw: []byte(s.config)}}}
+				g.topology = o
+			}
+			as(c.first)
+			held := shares("c1", "p1", "s1")
+			g.claims["claim-c1"] = held
+			if _, err := g.prepare(held); err != nil {
+				t.Fatal(err)
+			}
+			as(c.second)
+			if next := shares("c2", "p2", "s2"); c.text != "" {
+				g.refused(next, fault.Conflict, c.text)
+			} else if _, err := g.prepare(next); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
