@@ -52,6 +52,58 @@ func (o *overlay) update(step string, have, want netstate.Object) {
 	}
 }
 
+// updateLink changes fields of a link. What the kernel takes only while the link is down or
+// has no ports is changed so, and the link is then up if it was. The ports that this
+// takes from it are returned; it keeps its MAC without them.
+func (o *overlay) updateLink(step string, have, want netstate.Link) (released []netstate.Link) {
+	diff := netstate.Diff(want, have)
+	noPorts := hasMode(diff, netstate.NoPorts)
+	if !noPorts && !hasMode(diff, netstate.Down) {
+		o.update(step, have, want)
+		return nil
+	}
+	if noPorts {
+		released = o.ports(want.Name)
+		for _, port := range released {
+			o.update(step, port, netstate.Link{Name: port.Name, Master: new("")})
+		}
+	}
+	up := want.Up
+	if have.Up != nil && *have.Up {
+		o.update(step, have, netstate.Link{Name: want.Name, Up: new(false)})
+		if up == nil {
+			up = new(true)
+		}
+	}
+	want.Up = nil
+	if noPorts && want.MAC == nil && (have.Bond == nil || have.Bond.FailOverMAC == nil || *have.Bond.FailOverMAC != "active") {
+		want.MAC = have.MAC
+	}
+	have, _ = o.now.Link(want.Name)
+	o.update(step, have, want)
+	have, _ = o.now.Link(want.Name)
+	o.update(step, have, netstate.Link{Name: want.Name, Up: up})
+	return released
+}
+
+func (o *overlay) ports(master string) []netstate.Link {
+	return o.now.LinksWhere(func(l netstate.Link) bool { return l.Master != nil && *l.Master == master })
+}
+
+func hasMode(diff []netstate.FieldDiff, m netstate.Mode) bool {
+	return slices.ContainsFunc(diff, func(d netstate.FieldDiff) bool { return d.Mode == m })
+}
+
+// parentDown reports whether the kernel refuses to set the link up because it is a VLAN
+// whose parent is down (ENETDOWN, vlan_dev_open in net/8021q/vlan_dev.c).
+func (o *overlay) parentDown(l netstate.Link) bool {
+	if !l.KindTraits().ParentState || l.Parent == nil {
+		return false
+	}
+	parent, there := o.now.Link(*l.Parent)
+	return there && parent.Up != nil && !*parent.Up
+}
+
 // enslave makes a link a bond's port. The bond takes one that is down only, and
 // brings it up itself.
 func (o *overlay) enslave(step string, have, want netstate.Link) {

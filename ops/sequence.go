@@ -299,18 +299,13 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 	return q.updateLink(w, o, full, have)
 }
 
-// underDown reports whether the link is a VLAN that is to be up while its parent
-// is down, because a later step makes that a port: the kernel refuses it
-// (ENETDOWN, vlan_dev_open in net/8021q/vlan_dev.c).
+// underDown reports whether the link is a VLAN that is to be up while its parent is down,
+// because a later step makes that a port.
 func (q *sequencer) underDown(l netstate.Link) bool {
-	if !l.KindTraits().ParentState || l.Parent == nil || l.Up == nil || !*l.Up {
-		return false
-	}
 	if _, port := q.p.bondOf(l.Name); port {
 		return false // the bond brings it up
 	}
-	parent, ok := q.now.Link(*l.Parent)
-	return ok && parent.Up != nil && !*parent.Up
+	return l.Up != nil && *l.Up && q.parentDown(l)
 }
 
 func diffText(diff []netstate.FieldDiff) string {
@@ -349,31 +344,7 @@ func (q *sequencer) updateLink(w want, o, full, have netstate.Link) error {
 	if joins && o.Master != nil {
 		return q.join(w, o, full, have)
 	}
-	diff := netstate.Diff(o, have)
-	down, noPorts := hasMode(diff, netstate.Down), hasMode(diff, netstate.NoPorts)
-	if noPorts {
-		for _, port := range q.ports(o.Name) {
-			q.update(w.step, port, netstate.Link{Name: port.Name, Master: new("")})
-		}
-	}
-	if (down || noPorts) && have.Up != nil && *have.Up {
-		q.update(w.step, have, netstate.Link{Name: o.Name, Up: new(false)})
-		have, _ = q.now.Link(o.Name)
-		if full.Up != nil && o.Up == nil {
-			o.Up = full.Up
-		}
-	}
-	if down || noPorts {
-		up := o.Up
-		o.Up = nil
-		q.update(w.step, have, o)
-		if up != nil {
-			have, _ = q.now.Link(o.Name)
-			q.update(w.step, have, netstate.Link{Name: o.Name, Up: up})
-		}
-		return nil
-	}
-	q.update(w.step, have, o)
+	q.overlay.updateLink(w.step, have, o) // the ports are wanted, and so enslaved again
 	return nil
 }
 
@@ -420,12 +391,4 @@ func (q *sequencer) ownsField(k netstate.Key, path string) bool {
 	return slices.ContainsFunc(q.p.req.Owned, func(c netstate.Change) bool {
 		return c.Key() == k && c.After != nil && netstate.Value(c.After, path) != nil
 	})
-}
-
-func (q *sequencer) ports(master string) []netstate.Link {
-	return q.now.LinksWhere(func(l netstate.Link) bool { return l.Master != nil && *l.Master == master })
-}
-
-func hasMode(diff []netstate.FieldDiff, m netstate.Mode) bool {
-	return slices.ContainsFunc(diff, func(d netstate.FieldDiff) bool { return d.Mode == m })
 }

@@ -27,6 +27,10 @@ func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstat
 	for _, c := range backward(history) {
 		u.undo(c)
 	}
+	for _, w := range slices.Backward(u.ups) { // a parent before its VLANs
+		have, _ := u.now.Link(w.obj.(netstate.Link).Name)
+		u.update(w.step, have, w.obj)
+	}
 	u.recreateLost(u.later...)
 	u.sweep(history)
 	if len(u.missing) > 0 {
@@ -79,6 +83,7 @@ func absent(d netstate.Device) bool {
 type undoer struct {
 	overlay
 	made    map[netstate.Key]bool // what the history says we made
+	ups     []want                // VLANs to set up once their parent is
 	later   []netstate.Change     // addresses and routes to recreate
 	missing map[netstate.Key]netstate.Object
 	doomed  map[string]bool // links that will be deleted
@@ -257,7 +262,7 @@ func (u *undoer) hasSetting(link, name string) bool {
 // and routes wait until all links are as they were, which decides what they can
 // reach and what would be lost once more.
 func (u *undoer) makeAgain(c netstate.Change) {
-	if c.Before.Traits().Setting || c.After != nil && !whole(c.Before) && !c.Restored() {
+	if c.Before.Traits().Setting || c.After != nil && !whole(c.Before) && !c.Restored() && !fuller(c.Before, c.After) {
 		return
 	}
 	switch {
@@ -273,6 +278,13 @@ func (u *undoer) makeAgain(c netstate.Change) {
 func whole(o netstate.Object) bool {
 	l, ok := o.(netstate.Link)
 	return ok && l.LinkKind != "" && l.LinkKind != "device"
+}
+
+// fuller reports whether an object has a field that another lacks. What an update changed
+// has the same fields before and after; one with more was deleted and created again, and
+// is whole.
+func fuller(o, than netstate.Object) bool {
+	return slices.ContainsFunc(netstate.Fields(o), func(f netstate.Field) bool { return netstate.Value(than, f.Path) == nil })
 }
 
 // restore restores the fields that an update of ours changed.
@@ -291,7 +303,19 @@ func (u *undoer) restore(c netstate.Change, have netstate.Object) {
 			return
 		}
 	}
-	u.do(back)
+	l, isLink := back.After.(netstate.Link)
+	if !isLink {
+		u.do(back)
+		return
+	}
+	if link := have.(netstate.Link); l.Up != nil && *l.Up && u.parentDown(link) {
+		u.ups = append(u.ups, want{step: c.Step, obj: netstate.Link{Name: l.Name, Up: l.Up}})
+		l.Up = nil
+	}
+	for _, port := range u.updateLink(c.Step, have.(netstate.Link), l) {
+		released, _ := u.now.Link(port.Name)
+		u.enslave(c.Step, released, netstate.Link{Name: port.Name, Master: port.Master})
+	}
 }
 
 // dropLink deletes a link we made, unless its parent's deletion takes it along:

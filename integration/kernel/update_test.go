@@ -379,25 +379,50 @@ func TestUpdateKilled(t *testing.T) {
 	}
 }
 
-// TestEditTakesLinkDown edits what can be changed only while the link is down. Its IPv6
-// address stays on it meanwhile, and its routes do not.
+// TestEditTakesLinkDown edits what can be changed only while the link is down or has no
+// ports. Its IPv6 address stays on it meanwhile, and its routes do not. When any change
+// of the edit fails, the link is as it was.
 func TestEditTakesLinkDown(t *testing.T) {
-	sandbox := reconcile.Sandbox{ID: "t/t", Netns: newNetns(t)}
-	r := newLane(t).engine(nil)
-	for _, rate := range []string{"slow", "fast"} {
-		sandbox.Topology = parse(t, "t", `    - {name: a, type: dummy, config: {name: a0}}
+	const rest = `, addresses: [192.0.2.5/24, "2001:db8::5/64"], routes: [{dst: "2001:db8:1::/48", gw: "2001:db8::1"}, {dst: 198.51.100.0/24, gw: 192.0.2.1}]}}
+    - {name: v, type: vlan, dependOn: [bond], config: {id: 100, name: data0, addresses: [192.0.3.5/24]}}
+`
+	for _, c := range []struct{ field, before, after string }{
+		{"bond.lacpRate", "mode: 802.3ad, lacpRate: slow", "mode: 802.3ad, lacpRate: fast"},
+		{"bond.mode", "mode: active-backup", "mode: balance-xor"},
+	} {
+		t.Run(c.field, func(t *testing.T) {
+			l, path := newLane(t), newNetns(t)
+			version := func(bond string) reconcile.Sandbox {
+				return reconcile.Sandbox{ID: "t/t", Netns: path, Topology: parse(t, "t", `    - {name: a, type: dummy, config: {name: a0}}
     - {name: b, type: dummy, config: {name: b0}}
-    - {name: bond, type: bond, dependOn: [a, b], config: {name: bond0, mode: 802.3ad, miimon: 100, lacpRate: `+rate+`, addresses: [192.0.2.5/24, "2001:db8::5/64"], routes: [{dst: "2001:db8:1::/48", gw: "2001:db8::1"}, {dst: 198.51.100.0/24, gw: 192.0.2.1}]}}
-`)
-		rep, err := r.Ensure(ctxFor(t), sandbox)
-		if err != nil {
-			t.Fatalf("lacpRate %s: %v", rate, err)
-		}
-		if changes := fmt.Sprint(rep.Changes); !strings.Contains(changes, "bond.lacpRate ") || strings.Contains(changes, "address") != (rate == "slow") {
-			t.Errorf("lacpRate %s: %v, want its change, and addresses created the first time only", rate, rep.Changes)
-		}
-		if again, err := r.Ensure(ctxFor(t), sandbox); err != nil || !again.Unchanged {
-			t.Errorf("lacpRate %s, applied again: %v %v", rate, again.Changes, err)
-		}
+    - {name: bond, type: bond, dependOn: [a, b], config: {name: bond0, miimon: 100, `+bond+rest)}
+			}
+			r := l.engine(nil)
+			if _, err := r.Ensure(ctxFor(t), version(c.before)); err != nil {
+				t.Fatal(err)
+			}
+			before := l.state(path)
+			first, stride := effort.Stride(t, 3)
+			for n := first; ; n += stride {
+				applied := 0
+				rep, err := l.engine(func(d reconcile.Domain) reconcile.Domain {
+					return faulty{Domain: d, applied: &applied, at: n, before: func() error { return errInjected }}
+				}).Ensure(ctxFor(t), version(c.after))
+				if err != nil {
+					if !errors.Is(err, errInjected) || strings.Contains(err.Error(), "roll back") {
+						t.Fatalf("change %d failed: %v", n, err)
+					}
+					l.mustEqual(before, path, fmt.Sprintf("change %d failed", n))
+					continue
+				}
+				if changes := fmt.Sprint(rep.Changes); !strings.Contains(changes, c.field+" ") || strings.Contains(changes, "address") {
+					t.Errorf("%v, want a change of %s, and none of addresses", rep.Changes, c.field)
+				}
+				break
+			}
+			if again, err := r.Ensure(ctxFor(t), version(c.after)); err != nil || !again.Unchanged {
+				t.Errorf("applied again: %v %v", again.Changes, err)
+			}
+		})
 	}
 }

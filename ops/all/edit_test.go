@@ -87,9 +87,17 @@ type world struct {
 	given ops.Givens
 }
 
-// observed is what is seen of it later: nothing is fresh then.
+// observed is what is seen of it later: nothing is fresh then, and of a route the kernel
+// says more than was wanted.
 func observed(s *netstate.Snapshot) *netstate.Snapshot {
-	return netstate.NewSnapshot(netstate.All[netstate.Object](s)...)
+	all := netstate.All[netstate.Object](s)
+	for i, o := range all {
+		if r, ok := o.(netstate.Route); ok {
+			defaults := netstate.Route{Source: new(""), Scope: new("global"), MTU: new(uint32(0)), AdvMSS: new(uint32(0)), OnLink: new(false)}
+			all[i] = netstate.Merge(netstate.Merge(r, defaults), r)
+		}
+	}
+	return netstate.NewSnapshot(all...)
 }
 
 // plan is one stage.
@@ -217,6 +225,33 @@ func TestEditUndone(t *testing.T) {
   - {name: bond, type: bond, dependOn: [a, b], config: {name: bond0, mode: active-backup, miimon: 50}}
   - {name: data, type: vlan, dependOn: [bond], config: {id: 101, name: data0, mtu: 1800, addresses: [192.0.2.6/24]}}
   - {name: blue, type: vrf, dependOn: [data], config: {vrfname: blue, table: 9}}
+`},
+		{name: "what takes a bond down", before: `
+  - {name: a, type: dummy, config: {name: a0}}
+  - {name: b, type: dummy, config: {name: b0}}
+  - {name: bond, type: bond, dependOn: [a, b], config: {name: bond0, mode: 802.3ad, miimon: 100, lacpRate: slow, adSelect: stable, addresses: [192.0.2.5/24, "2001:db8::5/64"], routes: [{dst: 198.51.100.0/24, gw: 192.0.2.1}]}}
+  - {name: v, type: vlan, dependOn: [bond], config: {id: 100, name: data0, addresses: [192.0.3.5/24]}}
+`, after: `
+  - {name: a, type: dummy, config: {name: a0}}
+  - {name: b, type: dummy, config: {name: b0}}
+  - {name: bond, type: bond, dependOn: [a, b], config: {name: bond0, mode: 802.3ad, miimon: 100, lacpRate: fast, adSelect: count, addresses: [192.0.2.6/24, "2001:db8::5/64"], routes: [{dst: 198.51.100.0/24, gw: 192.0.2.1}]}}
+  - {name: v, type: vlan, dependOn: [bond], config: {id: 100, name: data0, addresses: [192.0.3.6/24]}}
+`},
+		{name: "what takes the ports of a bond", before: `
+  - {name: a, type: dummy, config: {name: a0}}
+  - {name: b, type: dummy, config: {name: b0}}
+  - {name: bond, type: bond, dependOn: [a, b], config: {name: bond0, mode: active-backup, miimon: 100, addresses: ["2001:db8::5/64"]}}
+`, after: `
+  - {name: a, type: dummy, config: {name: a0}}
+  - {name: b, type: dummy, config: {name: b0}}
+  - {name: bond, type: bond, dependOn: [a, b], config: {name: bond0, mode: 802.3ad, miimon: 100, addresses: ["2001:db8::6/64"]}}
+`},
+		{name: "the group of a tunnel", before: `
+  - {name: d, type: dummy, config: {name: d0, addresses: [192.0.2.5/24]}}
+  - {name: x, type: vxlan, dependOn: [d], config: {id: 7, name: x0, group: 239.1.1.1, addresses: [192.0.3.5/24, "2001:db8::5/64"]}}
+`, after: `
+  - {name: d, type: dummy, config: {name: d0, addresses: [192.0.2.5/24]}}
+  - {name: x, type: vxlan, dependOn: [d], config: {id: 7, name: x0, group: 239.1.1.2, addresses: [192.0.3.6/24, "2001:db8::5/64"]}}
 `},
 		{
 			name: "a function with a VLAN", have: vf(0), devices: map[string]string{"vf": "0000:01:10.0"},

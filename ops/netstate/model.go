@@ -280,6 +280,13 @@ func (m *model) masterChanged(have, l Link) {
 			p.MAC, p.MTU = nil, nil // its own again; observed when needed
 			m.Put(p)
 			m.linkDown(p)
+			if m.ports(old.Name) == 0 && old.MAC != nil {
+				// The last port leaves it with a random MAC (bond_release in
+				// drivers/net/bonding/bond_main.c).
+				m.imply(Link{Name: old.Name, MAC: old.MAC}, Link{Name: old.Name})
+				old.MAC = nil
+				m.Put(old)
+			}
 			return
 		}
 		m.bounce(l)

@@ -260,9 +260,13 @@ func (w *World) settle(changes []netstate.Change) error {
 }
 
 // Apply makes the snapshot what the kernel would be after the change, or says what
-// the kernel would: that a bond takes only a port that is down, and that a VLAN
-// comes up only over a parent that is up.
+// the kernel would: that a bond takes only a port that is down, that a VLAN comes up only
+// over a parent that is up, and that some fields change only while a link is down or has
+// no ports.
 func Apply(s *netstate.Snapshot, c netstate.Change) error {
+	if err := refuseMode(s, c); err != nil {
+		return err
+	}
 	if want, ok := c.After.(netstate.Link); ok && !c.Implied && want.Master != nil {
 		have, _ := s.Link(want.Name)
 		master, _ := s.Link(*want.Master)
@@ -283,6 +287,29 @@ func Apply(s *netstate.Snapshot, c netstate.Change) error {
 		}
 	}
 	s.Apply(c)
+	return nil
+}
+
+// refuseMode refuses an update of a link that the kernel takes only when the link is down or
+// has no ports.
+func refuseMode(s *netstate.Snapshot, c netstate.Change) error {
+	if c.Implied || c.Action() != netstate.Update {
+		return nil
+	}
+	want, isLink := c.After.(netstate.Link)
+	have, there := s.Link(want.Name)
+	if !isLink || !there {
+		return nil
+	}
+	for _, f := range netstate.Diff(want, have) {
+		switch {
+		case f.Mode != netstate.Down && f.Mode != netstate.NoPorts:
+		case have.Up != nil && *have.Up:
+			return fmt.Errorf("%s: %s can not change while the link is up", c, f.Path)
+		case f.Mode == netstate.NoPorts && len(s.LinksWhere(func(l netstate.Link) bool { return l.Master != nil && *l.Master == want.Name })) > 0:
+			return fmt.Errorf("%s: %s can not change while the link has ports", c, f.Path)
+		}
+	}
 	return nil
 }
 
