@@ -273,15 +273,6 @@ func (p *Planner) imagine(o netstate.Object) {
 		l.LinkKind, l.Bridge, l.DeviceID, l.Up = "device", nil, o.ID, new(false)
 		p.put(netstate.Device{ID: o.ID, At: &at, MAC: l.MAC, MTU: l.MTU, Up: l.Up})
 		p.put(l)
-	case netstate.VF:
-		p.put(netstate.VF{
-			ID: o.ID, MAC: new(im.mac()), VLAN: new(uint16(0)), QoS: new(uint8(0)), Protocol: new("802.1q"), SpoofCheck: new(true),
-			Trust: new(false), MinTxRateMbps: new(uint32(0)), MaxTxRateMbps: new(uint32(0)), LinkState: new("auto"),
-		})
-	case netstate.Binding:
-		p.put(netstate.Binding{ID: o.ID, Driver: new("as it is"), Override: new(""), PF: im.domain + ":00:00.0", Group: im.domain})
-	case netstate.Sysctl:
-		p.put(netstate.Sysctl{Path: o.Path, Value: new("as it is")})
 	case netstate.Link:
 		if im.occupied {
 			p.put(im.link(o.Name))
@@ -289,6 +280,10 @@ func (p *Planner) imagine(o netstate.Object) {
 		}
 		p.putAbsent(o.Key())
 	default:
+		if setting, ok := netstate.Imagine(o, netstate.Imagined{MAC: im.mac, Domain: im.domain}); ok {
+			p.put(setting)
+			return
+		}
 		p.putAbsent(o.Key())
 	}
 }

@@ -123,9 +123,18 @@ func sharedDevice(devices map[string]string, other Record) (step, device string)
 
 // holds reports whether the record's sandbox has the device.
 func holds(rec Record, device string) bool {
-	return slices.ContainsFunc(rec.History, func(c netstate.Change) bool {
-		return c.Key() == netstate.DeviceKey(device) || c.Key() == netstate.BindingKey(device)
-	})
+	return slices.Contains(rec.Devices(), device)
+}
+
+// Devices lists the devices that the sandbox holds.
+func (r Record) Devices() []string {
+	var out []string
+	for _, c := range r.History {
+		if o := c.Object(); o.Traits().Host && !slices.Contains(out, o.Key().ID) {
+			out = append(out, o.Key().ID)
+		}
+	}
+	return out
 }
 
 // mayTake reports whether this pass may be the first to move the device, and so has to

@@ -46,6 +46,9 @@ var bindingTraits = Traits{
 	absent: func(o Object) error {
 		return fault.New(fault.Gone, fmt.Errorf("PCI function %q does not exist", o.(Binding).ID))
 	},
+	imagined: func(o Object, on Imagined) Object {
+		return Binding{ID: o.(Binding).ID, Driver: new("as it is"), Override: new(""), PF: on.Domain + ":00:00.0", Group: on.Domain}
+	},
 }
 
 // Traits are those of bindings.

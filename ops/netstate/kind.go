@@ -98,7 +98,8 @@ type Traits struct {
 	// Whole kinds are in every observation of a sandbox; objects of other kinds, and
 	// all of the host, are only read on demand.
 	Whole bool
-	// Host kinds belong to the host, wherever the link behind them is.
+	// Host kinds belong to the host, wherever the link behind them is. Their ID is a
+	// device's, and whoever has an object in its record holds that device.
 	Host bool
 	// Setting: the object exists as long as its carrier, or by itself; it is
 	// neither created nor deleted.
@@ -128,6 +129,9 @@ type Traits struct {
 	kernelMade func(Object) bool
 	// absent is the error for a setting that is wanted and does not exist.
 	absent func(Object) error
+	// imagined is a setting as it could be on some node, for validation without one.
+	// Each kind of setting needs it, but those of a link.
+	imagined func(Object, Imagined) Object
 	// effects applies a change to the model, with what the kernel does by itself;
 	// nil is to store the object.
 	effects func(*model, Change)
@@ -139,6 +143,22 @@ func Absent(o Object) error {
 		return absent(o)
 	}
 	return fault.New(fault.Unsupported, fmt.Errorf("there is no %s", o.Key()))
+}
+
+// Imagined is the node on which a topology is validated.
+type Imagined struct {
+	MAC    func() string // another one each time
+	Domain string        // of its PCI addresses
+}
+
+// Imagine returns a setting as it could be on some node, false for what need not be
+// there.
+func Imagine(o Object, on Imagined) (Object, bool) {
+	imagined := o.Traits().imagined
+	if imagined == nil {
+		return nil, false
+	}
+	return imagined(o, on), true
 }
 
 // KernelMade reports whether the kernel made the object, as it does on every link:

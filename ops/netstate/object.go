@@ -303,6 +303,7 @@ var sysctlTraits = Traits{
 	absent: func(o Object) error {
 		return fault.New(fault.Unsupported, fmt.Errorf("sysctl %q does not exist in this network namespace", o.(Sysctl).Path))
 	},
+	imagined: func(o Object, _ Imagined) Object { return Sysctl{Path: o.(Sysctl).Path, Value: new("as it is")} },
 }
 
 // Traits are those of sysctls.
@@ -507,6 +508,12 @@ var vfTraits = Traits{
 	Host: true, Setting: true, Held: true, Cost: 8,
 	absent: func(o Object) error {
 		return fault.New(fault.Gone, fmt.Errorf("no physical function holds VF %q", o.(VF).ID))
+	},
+	imagined: func(o Object, on Imagined) Object {
+		return VF{
+			ID: o.(VF).ID, MAC: new(on.MAC()), VLAN: new(uint16(0)), QoS: new(uint8(0)), Protocol: new("802.1q"), SpoofCheck: new(true),
+			Trust: new(false), MinTxRateMbps: new(uint32(0)), MaxTxRateMbps: new(uint32(0)), LinkState: new("auto"),
+		}
 	},
 }
 

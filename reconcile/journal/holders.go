@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 )
 
@@ -76,11 +75,9 @@ func (j *Journal) those(asked func(holding) bool) []reconcile.Record {
 }
 
 func heldBy(r reconcile.Record) []string {
-	var out []string
-	for _, c := range r.History {
-		if d, ok := c.Object().(netstate.Device); ok {
-			out = append(out, strings.Clone(d.ID))
-		}
+	out := r.Devices()
+	for i := range out {
+		out[i] = strings.Clone(out[i])
 	}
 	return out
 }

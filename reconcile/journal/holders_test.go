@@ -43,6 +43,11 @@ func TestHolders(t *testing.T) {
 	}
 	must(t, theirs.Remove("blue/ai"))
 	expect("after the first went", "green/ai")
+	must(t, theirs.Put(record("pink/ai", reconcile.Applied, netstate.Change{Before: netstate.VF{ID: "0000:03:00.2", VLAN: new(uint16(0))}, After: netstate.VF{ID: "0000:03:00.2", VLAN: new(uint16(7))}})))
+	must(t, theirs.Put(record("prepared/c/ai", reconcile.Applied, netstate.Change{Before: netstate.Binding{ID: "0000:03:00.2"}, After: netstate.Binding{ID: "0000:03:00.2", Driver: new("vfio-pci")}})))
+	expect("after two took one without moving it", "green/ai", "pink/ai", "prepared/c/ai")
+	must(t, theirs.Remove("pink/ai"))
+	must(t, theirs.Remove("prepared/c/ai"))
 	must(t, os.WriteFile(ours.path("red", logSuffix), []byte("no log\n"), 0o600))
 	expect("beside a damaged file", "green/ai")
 	if _, errs := ours.List(); len(errs) != 1 {
