@@ -194,6 +194,7 @@ func TestEdges(t *testing.T) {
 	t.Run("fixtures", b.fixtures)
 	t.Run("status", b.status)
 	t.Run("claims", b.foreignStatus)
+	t.Run("maintenance", b.maintenance)
 	t.Run("one-pod", b.onePod)
 }
 

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/plumbline/plumbline/inventory/maintenance"
+)
+
+func (a *app) maintain() *cobra.Command {
+	var kubeconfig string
+	var evict, done bool
+	cmd := &cobra.Command{
+		Use:   "maintain NODE/DEVICE [--evict | --done]",
+		Short: "Take a device of a cluster out of service",
+		Long: `Makes a DeviceTaintRule for a device, and says which pods use it. The rule has no effect
+at first: it shows who would be evicted. With --evict it has the effect NoExecute: Kubernetes
+deletes these pods, without regard to a PodDisruptionBudget, and gives the device to no other. With
+--done the rule is removed.
+
+DEVICE is the name of a device in the ResourceSlices, or the interface it has on the
+host. The interface of a PF stands for all its virtual functions, too.
+
+Needs a kubeconfig whose user may list ResourceSlices and ResourceClaims and may write
+DeviceTaintRules.`,
+		Example: `  plumbline maintain n1/enp3s0f0
+  plumbline maintain n1/enp3s0f0 --evict
+  plumbline maintain n1/enp3s0f0 --done`,
+		Args: func(_ *cobra.Command, args []string) error {
+			switch {
+			case len(args) != 1:
+				return errors.New("name one device, as in n1/enp3s0f0: see `plumbline maintain --help`")
+			case evict && done:
+				return errors.New("--evict and --done exclude each other")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			rules := clientcmd.NewDefaultClientConfigLoadingRules()
+			rules.ExplicitPath = kubeconfig
+			config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+			if err != nil {
+				return fmt.Errorf("API server: %w", err)
+			}
+			kube, err := kubernetes.NewForConfig(config)
+			if err != nil {
+				return fmt.Errorf("API server: %w", err)
+			}
+			if done {
+				return a.endMaintenance(cmd.Context(), kube, args[0])
+			}
+			return a.beginMaintenance(cmd.Context(), kube, args[0], evict)
+		},
+	}
+	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig `file`; default: as kubectl")
+	cmd.Flags().BoolVar(&evict, "evict", false, "evict the pods that use the device")
+	cmd.Flags().BoolVar(&done, "done", false, "put the device into service again")
+	return cmd
+}
+
+func (a *app) beginMaintenance(ctx context.Context, kube kubernetes.Interface, word string, evict bool) error {
+	devices, err := maintenance.Find(ctx, kube, word)
+	if err != nil {
+		return err
+	}
+	if err := maintenance.Begin(ctx, kube, word, devices, evict); err != nil {
+		return err
+	}
+	users, err := maintenance.Users(ctx, kube, devices)
+	if err != nil {
+		return err
+	}
+	t := a.text()
+	for _, d := range devices {
+		t.line("%s", d)
+		for _, u := range users {
+			switch {
+			case u.Device != d:
+			case u.Stays != "":
+				t.line("  %s/%s (claim %s): %s", u.Namespace, u.Pod, u.Claim, u.Stays)
+			case evict:
+				t.line("  %s/%s (claim %s): is evicted", u.Namespace, u.Pod, u.Claim)
+			default:
+				t.line("  %s/%s (claim %s): would be evicted", u.Namespace, u.Pod, u.Claim)
+			}
+		}
+	}
+	if evict {
+		t.line("No pod is given these devices until plumbline maintain %s --done.", word)
+	} else {
+		t.line("Nothing is evicted, and new pods still get these devices, until plumbline maintain %s --evict.", word)
+	}
+	return nil
+}
+
+func (a *app) endMaintenance(ctx context.Context, kube kubernetes.Interface, word string) error {
+	removed, err := maintenance.End(ctx, kube, word)
+	for _, d := range removed {
+		a.text().line("%s is in service again", d)
+	}
+	return err
+}
