@@ -191,11 +191,12 @@ func (p *pass) makePlan(ctx context.Context) (*ops.Plan, error) {
 // those that were applied last, which those of a repair always are. A device does not
 // count.
 func (p *pass) sameTopology() bool {
-	if p.lastApplied == nil {
-		return false
-	}
+	return p.lastApplied != nil && sameTopology(*p.lastApplied, p.sandbox)
+}
+
+func sameTopology(a, b Sandbox) bool {
 	part := func(sb Sandbox) Sandbox { return Sandbox{Topology: sb.Topology, Given: sb.Given.WithoutDevices()} }
-	return sameSpec(part(*p.lastApplied), part(p.sandbox))
+	return sameSpec(part(a), part(b))
 }
 
 // verify observes the result of applying a plan, and returns what is left to do. If

@@ -62,6 +62,13 @@ type Record struct {
 	Updated  time.Time    `json:"updated"`
 }
 
+// LastApplied reports whether a topology, with what its steps are given beside devices, is
+// what was applied last as a whole, in this boot or an earlier one. A pass plans it then
+// although a new sandbox would be refused it. A nil record is of nothing.
+func (r *Record) LastApplied(t *topology.Topology, given ops.Givens) bool {
+	return r != nil && r.Phase != Releasing && len(r.Results) > 0 && sameTopology(r.Sandbox, Sandbox{Topology: t, Given: given})
+}
+
 // Store keeps records. An implementation must survive a crash at any byte: what a
 // method has written when it returns is there afterwards.
 type Store interface {

@@ -21,8 +21,11 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/watch"
+	"github.com/plumbline/plumbline/topology"
 )
 
 // inMachine skips a test that changes namespaces or devices, unless it runs in
@@ -473,5 +476,50 @@ func archive(t *testing.T, path string) map[string]string {
 		}
 		_, name, _ := strings.Cut(header.Name, "/")
 		out[name] = string(text)
+	}
+}
+
+// TestRefusedTopologyAfterReboot: an earlier version applied a topology that this one
+// refuses. After a reboot it is applied again where it was, and nowhere else.
+func TestRefusedTopologyAfterReboot(t *testing.T) {
+	inMachine(t)
+	dir := t.TempDir()
+	addNetns(t, "plt-old")
+	addNetns(t, "plt-new")
+	text := strings.Replace(oneDummy, "MTU", "1400", 1) + "  - {name: v, type: vrf, dependOn: [a], config: {vrfname: red, table: 254}}\n"
+	file(t, dir, "ai.yaml", text)
+	topo, err := topology.Decode([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := journal.Open(filepath.Join(dir, "state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Put(reconcile.Record{
+		Sandbox: reconcile.Sandbox{ID: "plt-old/ai", Netns: "/run/netns/plt-old", Topology: topo}, BootID: "earlier", Phase: reconcile.Applied,
+		Results: []topology.StepResult{{Name: "a", Type: "dummy"}, {Name: "v", Type: "vrf"}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		netns, says, links string
+		code               int
+	}{
+		{"plt-new", `plumbline: NetworkTopology "ai", step "v": config.table: 254 is`, "", 1},
+		{"plt-old", `note: an earlier version applied this topology here, so it is kept, although it is invalid: NetworkTopology "ai", step "v": config.table: 254 is`, "net1/1400 red/65575", 0},
+	} {
+		var stderr bytes.Buffer
+		code := run(t.Context(), []string{"apply", "-f", filepath.Join(dir, "ai.yaml"), "--netns", tc.netns, "--state-dir", filepath.Join(dir, "state")},
+			stdio{strings.NewReader(""), io.Discard, &stderr})
+		if code != tc.code || !strings.Contains(stderr.String(), tc.says) {
+			t.Errorf("%s: exit %d, want %d: %s", tc.netns, code, tc.code, stderr.String())
+		}
+		if got := links(t, tc.netns); got != tc.links {
+			t.Errorf("%s holds %q, want %q", tc.netns, got, tc.links)
+		}
+	}
+	if code := run(t.Context(), []string{"delete", "--netns", "plt-old", "--state-dir", filepath.Join(dir, "state")}, stdio{strings.NewReader(""), io.Discard, io.Discard}); code != 0 {
+		t.Errorf("delete: exit %d", code)
 	}
 }

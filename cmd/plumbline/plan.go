@@ -78,6 +78,10 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 	if invalid != nil && kept { // those may be what the topology lacks
 		topo, _, invalid = a.decode(ctx, data, name, given)
 	}
+	if invalid != nil && own.LastApplied(decoded, given) {
+		fmt.Fprintf(a.err, "plumbline: note: an earlier version applied this topology here, so it is kept, although it is invalid: %v\n", invalid)
+		topo, invalid = decoded, nil
+	}
 	var sb reconcile.Sandbox
 	if err = invalid; err == nil {
 		sb, err = e.sandbox(ctx, a, topo, ns, own, asked, given)

@@ -46,8 +46,10 @@ func (a *app) run() *cobra.Command {
     data0: [192.0.2.5/24]
 
 A new or changed file is applied; the sandbox of a deleted file is released; a file that
-cannot be read leaves its sandbox as it was. Drift is repaired within milliseconds, or
-only reported if the topology or the step has driftPolicy: Observe. Sandboxes of
+cannot be read leaves its sandbox as it was. If its topology was applied by an earlier
+version and this one refuses it, the sandbox keeps it, also after a reboot. Drift is
+repaired within milliseconds, or only reported if the topology or the step has
+driftPolicy: Observe. Sandboxes of
 ` + "`plumbline apply`" + ` are repaired too, and never released. When the daemon stops, all
 networks stay.
 

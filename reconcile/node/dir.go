@@ -44,6 +44,9 @@ type desired struct {
 	topology  *topology.Topology
 	requested map[string]string
 	given     ops.Givens
+	// fromRecord is set if the topology is that of the sandbox's record, as the file's is
+	// refused: the record is the only copy of it.
+	fromRecord bool
 }
 
 // same reports whether two are equal, except for the file.
@@ -64,7 +67,9 @@ func FromFile(id reconcile.SandboxID) bool { return id.Origin().File }
 type reading struct {
 	desired map[string]desired // by file
 	broken  map[string]error   // by file
-	dirs    []string           // a change in them can change the reading
+	// refused are those of broken of which only the topology is invalid, without it.
+	refused map[string]desired
+	dirs    []string // a change in them can change the reading
 }
 
 // readDir reads all files "*.yaml" of a directory except those that are a
@@ -72,7 +77,7 @@ type reading struct {
 // others from being read.
 func readDir(ctx context.Context, dir string, set contract.Set) (reading, error) {
 	dir = filepath.Clean(dir)
-	out := reading{desired: map[string]desired{}, broken: map[string]error{}, dirs: []string{dir}}
+	out := reading{desired: map[string]desired{}, broken: map[string]error{}, refused: map[string]desired{}, dirs: []string{dir}}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return out, fmt.Errorf("config: %w", err)
@@ -98,6 +103,10 @@ func readDir(ctx context.Context, dir string, set contract.Set) (reading, error)
 		}
 		if err != nil {
 			out.broken[name] = fmt.Errorf("config file %q: %w", name, err)
+			if w.id != "" {
+				w.file = name
+				out.refused[name] = w
+			}
 			continue
 		}
 		w.file = name
@@ -118,6 +127,8 @@ func isTopology(data []byte) bool {
 	return yaml.Unmarshal(data, &head) == nil && head.Kind == v1alpha1.Kind && head.APIVersion != ""
 }
 
+// parse returns an error also with the sandbox that a file is about, without its
+// topology, if that is all that is invalid.
 func (r *reading) parse(ctx context.Context, dir string, data []byte, set contract.Set) (desired, error) {
 	var f file
 	if err := yaml.UnmarshalStrict(data, &f); err != nil {
@@ -151,6 +162,9 @@ func (r *reading) parse(ctx context.Context, dir string, data []byte, set contra
 		}
 	}
 	if w.topology, _, err = Load(ctx, text, w.given, set); err != nil {
+		if meant, _ := topology.Decode(text); meant != nil && meant.Name != "" {
+			return desired{id: reconcile.IDOfFile(w.netns.Name, meant.Name), netns: w.netns}, err
+		}
 		return desired{}, err
 	}
 	w.id = reconcile.IDOfFile(w.netns.Name, w.topology.Name)
@@ -191,14 +205,17 @@ type config struct {
 }
 
 // replace replaces the content and returns the sandboxes that were added, removed or
-// changed. A file that breaks keeps its last valid content: a typing error removes no
-// network.
-func (c *config) replace(r reading) (changed []reconcile.SandboxID) {
+// changed. A file that breaks keeps its last valid content, which is that of recorded if
+// the file was never valid since the start: a typing error removes no network, and neither
+// does a version that refuses more than the one before it.
+func (c *config) replace(r reading, recorded map[string]desired) (changed []reconcile.SandboxID) {
 	files := maps.Clone(r.desired)
 	c.unknown = false
 	for name := range r.broken {
 		if old, ok := c.files[name]; ok {
 			files[name] = old
+		} else if w, ok := recorded[name]; ok {
+			files[name] = w
 		} else {
 			c.unknown = true
 		}

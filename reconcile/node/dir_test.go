@@ -120,7 +120,7 @@ func TestTake(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return c.replace(r)
+		return c.replace(r, nil)
 	}
 	check := func(what string, got, want []reconcile.SandboxID, unknown bool) {
 		t.Helper()

@@ -227,12 +227,13 @@ func (l *Loop) reload(r reading) {
 		l.Recorder.Damaged(len(files))
 	}
 	l.reportOtherVersions()
+	recorded := l.recorded(r)
 	l.mu.Lock()
 	if complete {
 		l.resync = l.Now()
 	}
 	broken := l.config.broken
-	due := l.config.replace(r)
+	due := l.config.replace(r, recorded)
 	l.read = r.dirs
 	for _, w := range l.config.files {
 		l.paths[w.id] = w.netns.Path
@@ -254,12 +255,33 @@ func (l *Loop) reload(r reading) {
 	l.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(r.broken)) {
 		if old, ok := broken[name]; !ok || old.Error() != r.broken[name].Error() {
+			if w, ok := recorded[name]; ok {
+				l.Log.Error("cannot use a file of the directory, and its sandbox keeps the topology that was applied last", "sandbox", w.id, "error", r.broken[name])
+				continue
+			}
 			l.Log.Error("cannot use a file of the directory", "error", r.broken[name])
 		}
 	}
 	for _, id := range due {
 		l.sched.enqueue(id)
 	}
+}
+
+// recorded returns, for files of which the topology is refused, the sandbox as it was
+// applied last, by its record: after a restart nothing else knows what the file said. The
+// devices are those it had.
+func (l *Loop) recorded(r reading) map[string]desired {
+	out := map[string]desired{}
+	for name, w := range r.refused {
+		rec, known, err := l.Store.Get(w.id)
+		if err != nil || !known || rec.Phase == reconcile.Releasing || len(rec.Results) == 0 {
+			continue // newRecords logs the error
+		}
+		sb := rec.Sandbox
+		w.topology, w.requested, w.given, w.fromRecord = sb.Topology, sb.Given.Devices(), sb.Given.WithoutDevices(), true
+		out[name] = w
+	}
+	return out
 }
 
 // newRecords returns the records of sandboxes that the loop does not know yet, and

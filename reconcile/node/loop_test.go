@@ -759,3 +759,39 @@ func TestReleaseOnFullDisk(t *testing.T) {
 		t.Errorf("left: %+v", recs)
 	}
 }
+
+// TestRefusedFileAfterReboot: a file was applied by a version that refused less. After a
+// reboot its sandbox gets again what it had, also if its namespace comes later, and a
+// correction of the file is applied.
+func TestRefusedFileAfterReboot(t *testing.T) {
+	const vrf = "    - {name: v, type: vrf, dependOn: [a], config: {vrfname: red, table: 254}}\n"
+	running(t, func(n *node) {
+		file := inline(n.path("blue"), "mtu: 1400") + vrf
+		write(t, n.Dir, map[string]string{"blue.yaml": file})
+		_, spec, _ := strings.Cut(file, "topology:\n")
+		topo, err := topology.Decode([]byte(spec))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Store.Put(reconcile.Record{
+			Sandbox: reconcile.Sandbox{ID: "run/blue/ai", Netns: n.path("blue"), Topology: topo}, BootID: "earlier", Phase: reconcile.Applied,
+			Results: []topology.StepResult{{Name: "a", Type: "dummy"}, {Name: "v", Type: "vrf"}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}, func(n *node) {
+		if got := n.log.take(); !strings.Contains(got, "keeps the topology that was applied last") || !strings.Contains(got, `step \"v\": config.table`) {
+			t.Errorf("log:\n%s", got)
+		}
+		if _, known, err := n.Store.Get("run/blue/ai"); !known || err != nil {
+			t.Errorf("the record is lost while there is no namespace: %v", err)
+		}
+		n.make("blue")
+		n.appeared(n.path("blue"))
+		synctest.Wait()
+		n.expect("its namespace came", "blue", "net1/1400 red/0")
+		write(t, n.Dir, map[string]string{"blue.yaml": inline(n.path("blue"), "mtu: 1500") + strings.Replace(vrf, "254", "100", 1)})
+		n.reread()
+		n.expect("the file was corrected", "blue", "net1/1500 red/0")
+	})
+}

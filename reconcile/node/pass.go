@@ -83,8 +83,9 @@ func (l *Loop) record(ctx context.Context, id reconcile.SandboxID) (reconcile.Re
 // ensure applies what a file describes.
 func (l *Loop) ensure(ctx context.Context, w desired, rec reconcile.Record, known bool) (verdict, error) {
 	if err := w.netns.Exists(); err != nil {
-		// What is left of it on the host is undone, and its devices become free.
-		if known {
+		// What is left of it on the host is undone, and its devices become free. A record
+		// that is the only copy of its topology stays: the namespace may come later.
+		if known && !w.fromRecord {
 			if _, err := l.release(ctx, w.id); err != nil {
 				return retryLater, err
 			}
@@ -95,6 +96,7 @@ func (l *Loop) ensure(ctx context.Context, w desired, rec reconcile.Record, know
 	if err != nil {
 		return l.verdictOf(err), err
 	}
+	sb.AppliedBefore = w.fromRecord
 	if known && l.wasApplied(rec) && sameSandbox(rec.Sandbox, sb) {
 		// A new namespace may have the inode of the old one; only opening it shows that
 		// it is another one. What the file describes is applied there.
@@ -102,7 +104,8 @@ func (l *Loop) ensure(ctx context.Context, w desired, rec reconcile.Record, know
 		if !errors.Is(err, reconcile.ErrReplaced) {
 			return v, err
 		}
-		// Ensure would wait for the devices of the old one, and block a worker.
+		// Ensure would wait for the devices of the old one, and block a worker. If the
+		// record was the only copy of the topology, it is in w from here on.
 		if _, err := l.release(ctx, w.id); err != nil {
 			return retryLater, err
 		}
