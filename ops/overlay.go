@@ -76,7 +76,7 @@ func (o *overlay) updateLink(step string, have, want netstate.Link) (released []
 		}
 	}
 	want.Up = nil
-	if noPorts && want.MAC == nil && (have.Bond == nil || have.Bond.FailOverMAC == nil || *have.Bond.FailOverMAC != "active") {
+	if noPorts && want.MAC == nil && !have.PortsKeepMAC() {
 		want.MAC = have.MAC
 	}
 	have, _ = o.now.Link(want.Name)

@@ -355,7 +355,7 @@ func (q *sequencer) bondSetsMAC(l netstate.Link) bool {
 		return false
 	}
 	m, ok := q.now.Link(*l.Master)
-	return ok && m.KindTraits().ForcesPorts && (m.Bond == nil || m.Bond.FailOverMAC == nil || *m.Bond.FailOverMAC == "none")
+	return ok && m.KindTraits().ForcesPorts && !m.PortsKeepMAC()
 }
 
 // join makes a link a port or member. What is no bond takes it as it is, and up

@@ -118,6 +118,11 @@ func check(c map[string]any, unresolved map[string]bool) []contract.FieldError {
 	only("tlbDynamicLb", "balance-tlb", "balance-alb")
 	out = append(out, checkMonitor(c, mode, unresolved)...)
 	only("primary", "active-backup", "balance-tlb", "balance-alb")
+	if policy, _ := c["failOverMac"].(string); mode == "active-backup" && (policy == "active" || policy == "1") {
+		if _, given := c["mac"]; given {
+			say("mac", "has no effect with failOverMac %q, by which the bond has the MAC of its active port: remove one of them", policy)
+		}
+	}
 	if _, arp := c["arpInterval"]; arp {
 		if _, mii := c["miimon"]; mii {
 			say("arpInterval", "and miimon exclude each other: remove one")

@@ -84,6 +84,14 @@ func LinkTraitsOf(kind string) LinkTraits { return linkKinds[kind] }
 // KindTraits are the traits of the link's kind.
 func (l Link) KindTraits() LinkTraits { return linkKinds[l.LinkKind] }
 
+// PortsKeepMAC reports whether the link is a bond that gives its ports no MAC and ignores
+// one that is set for itself: it has failOverMac active or follow, which mean something in
+// mode active-backup only (bond_set_mac_address in drivers/net/bonding/bond_main.c).
+func (l Link) PortsKeepMAC() bool {
+	b := l.Bond
+	return b != nil && b.Mode != nil && *b.Mode == "active-backup" && b.FailOverMAC != nil && *b.FailOverMAC != "none"
+}
+
 // OptionsKind is the kind whose options the link holds, "" when it holds none. An
 // update does not name its kind where that does not differ.
 func (l Link) OptionsKind() string {

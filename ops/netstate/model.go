@@ -257,7 +257,7 @@ func (m *model) masterChanged(have, l Link) {
 				m.put(Merge(master, Link{MAC: l.MAC}))
 				m.macChanged(master, *l.MAC)
 			}
-		} else if master.Bond == nil || master.Bond.FailOverMAC == nil || *master.Bond.FailOverMAC != "active" {
+		} else if !master.PortsKeepMAC() {
 			up.MAC = master.MAC
 		}
 		m.put(Merge(l, up))

@@ -129,8 +129,8 @@ func (d draw) change(l netstate.Link) netstate.Link {
 	case "bridge":
 		out.Bridge = &netstate.Bridge{VLANFiltering: maybe(d, d.IntN(2) == 0), DefaultPVID: maybe(d, uint16(number(d, 0, 4094)))}
 	case "bond":
-		if l.Bond.FailOverMAC != nil && *l.Bond.FailOverMAC == "active" {
-			out.MAC = nil // accepted and ignored: such a bond has the MAC of its active port
+		if l.PortsKeepMAC() {
+			out.MAC = nil // accepted and ignored
 		}
 		out.Bond = &netstate.Bond{MinLinks: maybe(d, number(d, 0, 3)), AllPortsActive: maybe(d, d.IntN(2) == 0), XmitHashPolicy: maybe(d, one(d, "layer2", "layer3+4"))}
 	}
