@@ -160,15 +160,16 @@ func sysctls(_ context.Context, w io.Writer) error {
 		files, err := filepath.Glob("/proc/sys/" + pattern)
 		errs = append(errs, err)
 		for _, file := range files {
-			if strings.HasSuffix(file, "/stable_secret") {
-				continue // addresses are made of it
+			path := strings.TrimPrefix(file, "/proc/sys/")
+			if (netstate.Sysctl{Path: path}).Secret() {
+				continue
 			}
 			text, err := os.ReadFile(file)
 			if err != nil {
 				errs = append(errs, err)
 				continue
 			}
-			fmt.Fprintf(w, "%s = %s\n", strings.ReplaceAll(strings.TrimPrefix(file, "/proc/sys/"), "/", "."), strings.TrimSpace(string(text)))
+			fmt.Fprintf(w, "%s = %s\n", strings.ReplaceAll(path, "/", "."), strings.TrimSpace(string(text)))
 		}
 	}
 	return errors.Join(errs...)

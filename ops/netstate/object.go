@@ -309,6 +309,12 @@ var sysctlTraits = Traits{
 // Traits are those of sysctls.
 func (Sysctl) Traits() *Traits { return &sysctlTraits }
 
+// Secret reports whether the value is a key. The kernel lets only root read it.
+func (s Sysctl) Secret() bool {
+	name := s.Path[strings.LastIndex(s.Path, "/")+1:]
+	return name == "stable_secret" || name == "tcp_fastopen_key"
+}
+
 // Link returns the interface a per-interface sysctl belongs to, or "".
 func (s Sysctl) Link() string {
 	p := strings.Split(s.Path, "/")

@@ -52,7 +52,8 @@ once, by the first change, and restored on release.
 
 Sysctls are below net. and inside the network namespace; a key may be dotted or slashed, IFNAME in
 it stands for dev, and a dotted interface name must be written with IFNAME or slashes. Values are
-compared with white space folded, as the kernel reads them back with tabs.
+compared with white space folded, as the kernel reads them back with tabs. The keys in ` + "`stable_secret`" + ` and
+` + "`tcp_fastopen_key`" + ` are refused: a topology is no place for secrets.
 
 Features bear the kernel's names (ethtool -k --json) or the short ones of ethtool (tso, gro, rx, …);
 a short name that stands for several features means those the driver lets change. A single feature
@@ -148,7 +149,11 @@ func sysctls(p *ops.Planner, dev string, values map[string]string) error {
 		if value == "" {
 			return ops.Invalid(field, "has no value")
 		}
-		if err := p.Want(netstate.Sysctl{Path: path, Value: &value}); err != nil {
+		want := netstate.Sysctl{Path: path, Value: &value}
+		if want.Secret() && !p.Kept() {
+			return ops.Invalid(field, "is a key, and topologies, plans, events and records are no place for secrets: remove it, and set it in the pod")
+		}
+		if err := p.Want(want); err != nil {
 			return err
 		}
 	}
