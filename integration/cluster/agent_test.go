@@ -318,6 +318,7 @@ func TestAgent(t *testing.T) {
 			})
 			t.Run("no claim", b.testNoClaim)
 			t.Run("physical networks", b.testPhysicalNetworks)
+			t.Run("shared device", b.testSharedDevice)
 			t.Run("user space", b.testUserSpace)
 			t.Run("gate", b.testGate)
 			t.Run("agent restarted", b.testRestart)
