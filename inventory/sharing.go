@@ -25,6 +25,9 @@ type Sharing struct {
 	By []string `json:"by,omitempty"`
 	// Capacity is what shares consume, beside the number of shares.
 	Capacity map[string]resourceapi.DeviceCapacity `json:"capacity,omitempty"`
+	// Functions says that the device is a PF whose functions are given away as shares: a
+	// claim gets one, and which one is decided on the node.
+	Functions bool `json:"functions,omitempty"`
 	// Whole says that the device is offered as a whole, too, until one of both is taken.
 	Whole bool `json:"whole,omitempty"`
 }
@@ -32,6 +35,10 @@ type Sharing struct {
 // The capacity that each shared device has: each allocation takes one.
 const (
 	CapacityShares = "shares"
+	// CapacityFunctions is what a PF has whose functions are given away as shares, one for
+	// each allocation. CapacityBandwidth is in bit/s, and limits the function.
+	CapacityFunctions = "vfs"
+	CapacityBandwidth = "bandwidth"
 	// MaxShares is its value where a policy names no other. It bounds nothing that the
 	// kernel does not bear: a node has fewer pods.
 	MaxShares = 1024
@@ -105,15 +112,21 @@ func Capacity(d Device) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity
 	if d.Shared == nil {
 		return nil
 	}
-	one := resource.MustParse("1")
-	out := map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
-		CapacityShares: {
-			Value:         *resource.NewQuantity(MaxShares, resource.DecimalSI),
-			RequestPolicy: &resourceapi.CapacityRequestPolicy{Default: &one, ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: new(one.DeepCopy()), Max: new(one.DeepCopy())}},
-		},
+	out := map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{CapacityShares: OneEach(MaxShares)}
+	if d.Shared.Functions {
+		out[CapacityFunctions] = OneEach(int64(d.NumVFs))
 	}
 	for name, c := range d.Shared.Capacity {
 		out[resourceapi.QualifiedName(name)] = *c.DeepCopy()
 	}
 	return out
+}
+
+// OneEach is a capacity of which each allocation takes one.
+func OneEach(value int64) resourceapi.DeviceCapacity {
+	one := func() *resource.Quantity { return resource.NewQuantity(1, resource.DecimalSI) }
+	return resourceapi.DeviceCapacity{
+		Value:         *resource.NewQuantity(value, resource.DecimalSI),
+		RequestPolicy: &resourceapi.CapacityRequestPolicy{Default: one(), ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: one(), Max: one()}},
+	}
 }

@@ -30,6 +30,9 @@ type Given struct {
 	// VLAN is that of the physical network a virtual function is wired to; 0 is none. The
 	// step's config comes before it.
 	VLAN uint16 `json:"vlan,omitempty"`
+	// MaxTxRate is what a virtual function may send, in Mbit/s, 0 for no limit: the claim
+	// has so much of the bandwidth of its PF. The step's config may say less.
+	MaxTxRate uint32 `json:"maxTxRate,omitempty"`
 }
 
 // Givens is what is given to the steps of one topology, by step.
@@ -58,7 +61,7 @@ func (g Givens) WithDevices(devices map[string]string) Givens {
 func (g Givens) WithoutDevices() Givens {
 	var out Givens
 	for step, given := range g {
-		if given.Share == "" && len(given.Addresses) == 0 && given.VLAN == 0 {
+		if given.Share == "" && len(given.Addresses) == 0 && given.VLAN == 0 && given.MaxTxRate == 0 {
 			continue
 		}
 		if out == nil {
@@ -81,11 +84,11 @@ func (g Givens) ForSteps(t *topology.Topology) Givens {
 	return out
 }
 
-// Addressed reports whether addresses or a VLAN are given to a step: an agent that does
+// Addressed reports whether addresses, a VLAN or a rate are given to a step: an agent that does
 // not know of them would take them for drift.
 func (g Givens) Addressed() bool {
 	for _, given := range g {
-		if len(given.Addresses) > 0 || given.VLAN != 0 {
+		if len(given.Addresses) > 0 || given.VLAN != 0 || given.MaxTxRate != 0 {
 			return true
 		}
 	}

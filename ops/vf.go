@@ -72,10 +72,17 @@ func number(v any) (int64, bool) {
 }
 
 // WantVF wants the settings on the physical function, if there are any. A VLAN that the
-// config does not name is that of the device's physical network.
+// config does not name is that of the device's physical network; a rate is not above what the
+// claim has of the bandwidth.
 func (c VFConfig) WantVF(p *Planner, id string) error {
 	if given := p.req.Given[p.StepName()].VLAN; c.VLAN == nil && given != 0 {
 		c.VLAN = &given
+	}
+	if given := p.req.Given[p.StepName()].MaxTxRate; given != 0 && (c.MaxTxRate == nil || *c.MaxTxRate == 0 || *c.MaxTxRate > given) {
+		c.MaxTxRate = &given
+		if c.MinTxRate != nil && *c.MinTxRate > given {
+			return Invalid("minTxRate", "%d Mbit/s are more than the %d that the claim has of the bandwidth: have the claim request more", *c.MinTxRate, given)
+		}
 	}
 	if c.MAC != nil {
 		if err := MAC("mac", *c.MAC); err != nil {

@@ -269,7 +269,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	}
 	s.publisher = publish.New(publish.Options{
 		NodeName: s.nodeName, Neighbours: neighbours, Sysfs: os.DirFS("/sys"), PhysicalNetworks: s.physicalNetworks, UplinkOf: inventory.LookupUplink,
-		Uplinks: s.uplinks, InUse: s.inUse, Dirty: s.dirty, Failing: s.failures.Failing, Policies: s.policies, StateFile: filepath.Join(s.app.stateDir, publishedFile), Log: s.log, Now: time.Now,
+		Uplinks: s.uplinks, InUse: s.inUse, Chosen: s.chosen, Dirty: s.dirty, Failing: s.failures.Failing, Policies: s.policies, StateFile: filepath.Join(s.app.stateDir, publishedFile), Log: s.log, Now: time.Now,
 	})
 	s.plugin = draplugin.New(draplugin.Options{
 		Store: s.store, Keeper: s.keeper, Cluster: draplugin.NewCluster(s.kube, s.dynamic), Contracts: s.app.registry,
@@ -375,6 +375,21 @@ func (s *serving) inUse() []string {
 	var out []string
 	for name := range used {
 		out = append(out, name)
+	}
+	return out
+}
+
+// chosen lists the functions that claims have as shares of their PF.
+func (s *serving) chosen() map[string]bool {
+	out := map[string]bool{}
+	for _, e := range s.claims() {
+		for _, t := range e.Topologies {
+			for _, d := range t.Devices {
+				if d.Offered != nil {
+					out[d.Host.ID] = true
+				}
+			}
+		}
 	}
 	return out
 }

@@ -21,7 +21,10 @@ const (
 	TaintLinkDown = inventory.Driver + "/link-down" // no carrier, although somebody has set the link up
 	TaintDirty    = inventory.Driver + "/dirty"     // came back from a pod, and not as it left
 	TaintGone     = inventory.Driver + "/gone"      // in use, and no longer in the machine
-	TaintMiswired = inventory.Driver + "/miswired"  // not connected to what a policy expects
+	// TaintWithdrawn is on a shared device that no policy shares any more and of which
+	// claims have shares.
+	TaintWithdrawn = inventory.Driver + "/withdrawn"
+	TaintMiswired  = inventory.Driver + "/miswired" // not connected to what a policy expects
 
 	TaintDegraded = inventory.Driver + "/degraded" // down in a pod that works without it
 	TaintLost     = inventory.Driver + "/lost"     // down in a pod that has lost a network by it
@@ -57,6 +60,7 @@ const sliceMax = resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures
 type known struct {
 	devices []inventory.Device // guarded
 	inUse   map[string]bool    // by device name: prepared for a claim
+	chosen  map[string]bool    // by device ID: functions that claims have as shares of their PF
 	dirty   map[string]string  // by device ID: why
 	down    map[string]bool    // by device name, for long enough
 	failing map[string]Failing // by device name
@@ -235,6 +239,11 @@ func (k known) ruled(d inventory.Device) string {
 	case e.Verdict == inventory.Undecided && !offered:
 		return fmt.Sprintf("policy %q does not say what applies, so it is offered only where it was before: %s", e.Policy, e.Reason)
 	}
+	if d.PF != nil {
+		if policy := pooled(k.devices)[d.PF.PCIAddress]; policy != "" && !k.noSharing {
+			return fmt.Sprintf("policy %q gives it away as a share of its PF", policy)
+		}
+	}
 	if s := d.Exposure.Sharing; s != nil && !s.Whole {
 		return fmt.Sprintf("policy %q has it shared", d.Exposure.Policy)
 	}
@@ -282,6 +291,9 @@ func (e *entry) tainted(k known, d inventory.Device) string {
 	}
 	if k.miswired(d) {
 		keys = append(keys, TaintMiswired)
+	}
+	if s := d.Exposure.Sharing; e.shared() && d.Exposure.Verdict != inventory.Undecided && (s == nil || d.AsShared().Name != e.Device.Name) {
+		keys = append(keys, TaintWithdrawn)
 	}
 	e.Device.Taints = nil
 	switch {

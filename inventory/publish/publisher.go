@@ -36,6 +36,9 @@ type Options struct {
 	// InUse lists the names of the devices that are prepared for a claim, as
 	// the claim's allocation has them.
 	InUse func() []string
+	// Chosen lists by device ID the functions that claims have as shares of their PF; nil
+	// is none.
+	Chosen func() map[string]bool
 	// Dirty says by device ID why a device that came back from a pod could not be
 	// restored; nil is none.
 	Dirty func() map[string]string
@@ -257,6 +260,9 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 	k := known{
 		devices: inventory.GuardUplinks(devices, uplinks),
 		inUse:   set(p.opts.InUse()), dirty: p.opts.Dirty(), failing: p.opts.Failing(), before: p.before,
+	}
+	if p.opts.Chosen != nil {
+		k.chosen = p.opts.Chosen()
 	}
 	if err := p.rule(ctx, &k); err != nil {
 		return next, fmt.Errorf("policies: %w", err)

@@ -60,10 +60,37 @@ func (k known) share(d, s inventory.Device) (entry, string) {
 	if reason != "" {
 		return entry{}, reason
 	}
+	capacity := inventory.Capacity(s)
+	if s.Shared.Functions {
+		capacity[inventory.CapacityFunctions] = inventory.OneEach(int64(k.functions(d)))
+	}
 	e = entry{d.ID, resourceapi.Device{
-		Name: s.Name, Attributes: inventory.Attributes(s), AllowMultipleAllocations: new(true), Capacity: inventory.Capacity(s),
+		Name: s.Name, Attributes: inventory.Attributes(s), AllowMultipleAllocations: new(true), Capacity: capacity,
 	}}
 	return e, invalid(e.Device)
+}
+
+// functions counts the functions of a PF that claims have or can have as shares: not those
+// that a claim has by their own name, that the host uses, or that are elsewhere.
+func (k known) functions(pf inventory.Device) int {
+	n := 0
+	for _, d := range k.devices {
+		if d.PF != nil && d.PF.PCIAddress == pf.ID && (k.chosen[d.ID] || !k.inUse[d.Name] && d.HostUse == "" && d.IfName != "") {
+			n++
+		}
+	}
+	return n
+}
+
+// pooled says which policies give away the functions of PFs as shares, by the ID of the PF.
+func pooled(devices []inventory.Device) map[string]string {
+	out := map[string]string{}
+	for _, d := range devices {
+		if s := d.Exposure.Sharing; s != nil && s.Functions {
+			out[d.ID] = d.Exposure.Policy
+		}
+	}
+	return out
 }
 
 // unshareable says why nothing could use a device where it is. An uplink of the node may
@@ -73,6 +100,15 @@ func (k known) unshareable(d inventory.Device) string {
 	// The kernel gives what a port receives to its master, and refuses another receiver
 	// (netdev_rx_handler_register, net/core/dev.c).
 	port := d.HostUse != "" && d.HostUse != inventory.DefaultRoute && d.HostUse != inventory.Unread || d.Master != "" && d.HostUse == inventory.DefaultRoute
+	if d.Exposure.Sharing.Functions && !k.noSharing {
+		switch {
+		case d.Kind != inventory.KindPF || d.NumVFs == 0:
+			return "has no virtual functions, which the policy shares"
+		case d.IfName == "": // by which functions are limited
+			return d.State()
+		}
+		return ""
+	}
 	stacks := len(by) == 0 || slices.ContainsFunc(by, func(t string) bool { return t == "ipvlan" || t == "macvlan" })
 	switch {
 	case k.noSharing:

@@ -37,6 +37,9 @@ func shown(offered []entry) string {
 				counters = append(counters, fmt.Sprintf("%s %s of %s", n.Value.String(), name, strings.TrimPrefix(c.CounterSet, "pci-0000-")))
 			}
 		}
+		if c, ok := e.Device.Capacity[inventory.CapacityFunctions]; ok {
+			s += "[" + c.Value.String() + "]"
+		}
 		if len(counters) > 0 {
 			s += "(" + strings.Join(counters, ", ") + ")"
 		}
@@ -59,6 +62,8 @@ func TestShared(t *testing.T) {
 	}
 	beside := share("-x", true)
 	beside.BesideFunctions = true
+	pool := share("-f", false)
+	pool.Sharing.By, pool.Sharing.Functions = []string{"sriov"}, true
 	undecided := inventory.Exposure{Policy: "p", Verdict: inventory.Undecided, Reason: "why"}
 	const functions = "02-10-0 02-10-1"
 	k := known{before: map[string]entry{}}
@@ -83,6 +88,9 @@ func TestShared(t *testing.T) {
 		{name: "both, taken as a whole", say: map[string]inventory.Exposure{p0: share("-x", true)}, inUse: []string{"01-00-0"}, away: "p0", want: "01-00-0(1 use of 01-00-0) " + functions + " 01-00-0-x(1 use of 01-00-0)"},
 		{name: "beside functions", say: map[string]inventory.Exposure{p1: beside}, want: "01-00-0 02-00-0(8 functions of 02-00-0, 1 use of 02-00-0) 02-10-0(1 functions of 02-00-0) 02-10-1(1 functions of 02-00-0) 02-00-0-x(1 use of 02-00-0)"},
 		{name: "beside functions, one taken", say: map[string]inventory.Exposure{p1: beside}, inUse: []string{"02-10-1"}, away: "p1v1", want: "01-00-0 02-00-0(8 functions of 02-00-0, 1 use of 02-00-0) 02-10-0(1 functions of 02-00-0) 02-10-1(1 functions of 02-00-0) 02-00-0-x(1 use of 02-00-0)"},
+		{name: "functions as shares", say: map[string]inventory.Exposure{p0: pool, p1: pool}, want: "02-00-0-f[2]"},
+		{name: "functions as shares, one taken by its name", say: map[string]inventory.Exposure{p1: pool}, inUse: []string{"02-10-1"}, away: "p1v1", want: "01-00-0 02-10-1 02-00-0-f[1]"},
+		{name: "functions as shares, withdrawn in use", inUse: []string{"02-00-0-f"}, want: "01-00-0 " + functions + " 02-00-0-f[1]"},
 		{name: "a cluster without shared devices", without: "DRAConsumableCapacity", say: map[string]inventory.Exposure{p0: share("-x", true)}, want: "01-00-0 " + functions},
 		{name: "a cluster without counters", without: "DRAPartitionableDevices", say: map[string]inventory.Exposure{p0: share("-x", true), p1: beside}, want: functions + " 01-00-0-x 02-00-0-x"},
 		{name: "a cluster without counters, taken as a whole", without: "DRAPartitionableDevices", say: map[string]inventory.Exposure{p0: share("-x", true)}, inUse: []string{"01-00-0"}, want: "01-00-0 " + functions},

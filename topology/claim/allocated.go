@@ -23,6 +23,8 @@ type Device struct {
 	Pool    string     `json:"pool"`
 	Name    string     `json:"name"` // in its ResourceSlice
 	ShareID *types.UID `json:"shareID,omitempty"`
+	// Bandwidth is what the claim has of the device's, in bit/s.
+	Bandwidth int64 `json:"bandwidth,omitempty"`
 }
 
 // Assignment is what a claim gives to one topology.
@@ -30,6 +32,9 @@ type Assignment struct {
 	Topology TopologyRef `json:"topology"`
 	Devices  []Device    `json:"devices"` // at most one a step, in order of allocation
 }
+
+// bandwidth is the capacity of a shared device that Device.Bandwidth is of.
+const bandwidth resourceapi.QualifiedName = "bandwidth"
 
 // Allocated returns what the claim's allocation gives to each topology, in
 // order of allocation; nothing when none of its devices are ours.
@@ -54,6 +59,9 @@ func Allocated(c *resourceapi.ResourceClaim) ([]Assignment, error) {
 			return nil, fault.New(fault.Invalid, fmt.Errorf("ResourceClaim %q request %q: admin access is for watching a device, and a topology would move it: remove adminAccess", c.Name, r.Request))
 		}
 		d := Device{Request: r.Request, Pool: r.Pool, Name: r.Device, ShareID: r.ShareID}
+		if q, ok := r.ConsumedCapacity[bandwidth]; ok {
+			d.Bandwidth = q.Value()
+		}
 		if err := add(&out, cfg, d); err != nil {
 			return nil, fault.New(fault.Invalid, fmt.Errorf("ResourceClaim %q: %w", c.Name, err))
 		}

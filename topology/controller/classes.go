@@ -116,13 +116,19 @@ func Fitting(s *topology.Step, c contract.Contract) string {
 	expr := fmt.Sprintf("device.driver == %q", claim.Driver)
 	// Agents of earlier versions do not publish the attribute. The cost of a text that
 	// comes by way of orValue is taken for unlimited.
-	if by := attribute(inventory.AttrSharedBy); c.Input.Shares {
-		expr += fmt.Sprintf(" && has(%s) && (%s == %q || %q in %s.split(\",\"))", by, by, inventory.ByAny, c.Type, by)
-	} else {
+	by := attribute(inventory.AttrSharedBy)
+	named := fmt.Sprintf("%q in %s.split(\",\")", c.Type, by)
+	functions := slices.Equal(c.Input.DeviceTypes, []string{"vf"}) // which may be shares of a PF
+	switch {
+	case c.Input.Shares:
+		expr += fmt.Sprintf(" && has(%s) && (%s == %q || %s)", by, by, inventory.ByAny, named)
+	case functions:
+		expr += fmt.Sprintf(" && (!has(%s) || %s == \"\" || %s)", by, by, named)
+	default:
 		expr += fmt.Sprintf(" && (!has(%s) || %s == \"\")", by, by)
 	}
-	if named, _ := claim.Below(s, c); named != "" {
-		expr += fmt.Sprintf(" && %s == %q", attribute(inventory.AttrIfName), named)
+	if below, _ := claim.Below(s, c); below != "" {
+		expr += fmt.Sprintf(" && %s == %q", attribute(inventory.AttrIfName), below)
 	}
 	if s.Selector != "" {
 		return expr
@@ -130,6 +136,9 @@ func Fitting(s *topology.Step, c contract.Contract) string {
 	switch types := c.Input.DeviceTypes; len(types) {
 	case 0:
 	case 1:
+		if functions {
+			return expr + fmt.Sprintf(" && (%s == %q || has(%s) && %s)", attribute(inventory.AttrType), types[0], by, named)
+		}
 		expr += fmt.Sprintf(" && %s == %q", attribute(inventory.AttrType), types[0])
 	default:
 		expr += fmt.Sprintf(" && %s in [\"%s\"]", attribute(inventory.AttrType), strings.Join(types, `", "`))

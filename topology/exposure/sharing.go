@@ -37,6 +37,14 @@ func (p *Policy) sharing(e *Invalid, x *v1alpha1.Exposure) {
 	if n := len(strings.Join(s.By, ",")); n > maxText {
 		e.add("spec.exposure.supportedCNIPlugins: the names have %d bytes together, with commas, and the attribute %s takes %d", n, inventory.AttrSharedBy, maxText)
 	}
+	functions := slices.DeleteFunc(slices.Clone(s.By), func(t string) bool { return t != "sriov" && t != "vfio-pci" })
+	s.Functions = len(functions) > 0
+	if s.Functions && len(functions) < len(s.By) {
+		e.add("spec.exposure.supportedCNIPlugins: %q take functions of a PF, and others use the PF: a device is shared in one way", functions)
+	}
+	if _, counted := x.Capacity[inventory.CapacityFunctions]; s.Functions && counted {
+		e.add("spec.exposure.capacity.%s: is the number of functions, which the node counts: remove it", inventory.CapacityFunctions)
+	}
 	beside := maxCapacities - 1
 	if _, own := x.Capacity[inventory.CapacityShares]; own {
 		beside = maxCapacities

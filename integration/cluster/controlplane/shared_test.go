@@ -154,13 +154,7 @@ func (b *bench) shared(t *testing.T) {
 	t.Run("bandwidth", func(t *testing.T) {
 		for _, want := range []string{"3G", "6G", "2G"} {
 			name := "gets-" + strings.ToLower(want)
-			template := fmt.Sprintf(`
-apiVersion: resource.k8s.io/v1
-kind: ResourceClaimTemplate
-metadata: {name: %s, namespace: default}
-spec: {spec: {devices: {requests: [{name: net, exactly: {deviceClassName: stacked-net, capacity: {requests: {bandwidth: %s}}}}]}}}
----`, name, want)
-			b.pod(t, template+claiming(name, name))
+			b.pod(t, bandwidth(name, "stacked-net", want)+claiming(name, name))
 			if want == "2G" { // 9 of 10 are taken
 				b.unplaced(t, name, noRoom)
 				continue
@@ -186,6 +180,42 @@ spec: {spec: {devices: {requests: [{name: net, exactly: {deviceClassName: stacke
 		m.offered(t, "shares released", append([]string{"01-10-0", "02-00-0"}, functions[1:]...)...)
 	})
 	b.mustKubectl(t, "", "delete", "deviceexposurepolicy", "share")
+	t.Run("functions as shares, with bandwidth", func(t *testing.T) {
+		b.mustKubectl(t, policy("pool", poolPolicy), "create", "--validate=strict", "-f", "-")
+		m.offered(t, "the PF instead of its functions", "01-10-0", "02-00-0-shared")
+		b.mustKubectl(t, `{apiVersion: networking.dra.io/v1alpha1, kind: NetworkTopology, metadata: {name: part}, spec: {steps: [{name: net, type: sriov, selector: {cel: 'device.attributes["dra.networking"].ifName == "enp3s0f1"'}}]}}`, "create", "-f", "-")
+		b.ready(t, "part", metav1.ConditionTrue)
+		for _, want := range []string{"3G", "6G", "2G"} {
+			name := "part-" + strings.ToLower(want)
+			b.pod(t, bandwidth(name, "part-net", want)+claiming(name, name))
+			if want == "2G" { // 9 of 10 are taken, and two functions of four
+				b.unplaced(t, name, noRoom)
+				continue
+			}
+			for _, r := range b.results(t, name) {
+				used, one := r.ConsumedCapacity["bandwidth"], r.ConsumedCapacity["vfs"]
+				if used.String() != want || one.Value() != 1 || r.ShareID == nil {
+					t.Errorf("pod %q has %+v", name, r)
+				}
+			}
+		}
+		b.mustKubectl(t, "", "delete", "deviceexposurepolicy", "pool")
+	})
+}
+
+// poolPolicy gives the functions of a PF away as shares.
+const poolPolicy = `{selector: {cel: 'device.attributes["dra.networking"].ifName == "enp3s0f1"'}, exposure: {
+  allowMultipleAllocations: true, supportedCNIPlugins: [{name: sriov}], capacity: {
+    bandwidth: {value: 10G, requestPolicy: {default: 1G, validRange: {min: 1G, max: 10G, step: 1G}}}}}}`
+
+// bandwidth is a template of a claim for a device of a class and so much of its bandwidth.
+func bandwidth(name, class, amount string) string {
+	return fmt.Sprintf(`
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: %s, namespace: default}
+spec: {spec: {devices: {requests: [{name: net, exactly: {deviceClassName: %s, capacity: {requests: {bandwidth: %s}}}}]}}}
+---`, name, class, amount)
 }
 
 // claiming is a pod with a claim of a template.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -108,7 +109,7 @@ func Unchosen(ctx context.Context, t *topology.Topology, devices []Device) (*Dev
 		if err != nil {
 			return nil, fault.New(fault.Invalid, fmt.Errorf("NetworkTopology %q step %q: %w", t.Name, s.Name, err))
 		}
-		if matches, err := selector.Match(ctx, devices[i].Host); err != nil || !matches {
+		if matches, err := selector.Match(ctx, devices[i].AsOffered()); err != nil || !matches {
 			return &devices[i], err
 		}
 	}
@@ -120,7 +121,21 @@ type Device struct {
 	claim.Device
 	// Host is the device as it was on the host before it was given to the pod.
 	Host inventory.Device `json:"host"`
+	// Offered is what was allocated where that is not Host: the PF, of which Host is a
+	// function that the node has chosen.
+	Offered *inventory.Device `json:"offered,omitempty"`
 }
+
+// AsOffered is the device as it was published.
+func (d *Device) AsOffered() inventory.Device {
+	if d.Offered != nil {
+		return *d.Offered
+	}
+	return d.Host
+}
+
+// mbit is a unit of rates of functions.
+const mbit = 1_000_000
 
 // Given is what the device's step is given.
 func (d *Device) Given() ops.Given {
@@ -129,8 +144,11 @@ func (d *Device) Given() ops.Given {
 		out.Share = string(*d.ShareID)
 	}
 	// Of several networks the step's selector has named none.
-	if n := d.Host.PhysicalNetworks; len(n) == 1 && d.Host.Shared == nil && d.Host.Kind == inventory.KindVF && d.Host.LinkType == inventory.Ethernet {
+	if n := d.Host.PhysicalNetworks; len(n) == 1 && (d.Host.Shared == nil || d.Offered != nil) && d.Host.Kind == inventory.KindVF && d.Host.LinkType == inventory.Ethernet {
 		out.VLAN = uint16(n[0].VLAN)
+	}
+	if d.Offered != nil && d.Bandwidth > 0 {
+		out.MaxTxRate = uint32(min(max(d.Bandwidth/mbit, 1), math.MaxUint32))
 	}
 	return out
 }
@@ -143,7 +161,7 @@ func (c Claim) FrameVersion() string {
 			return frame.Addressed
 		}
 		for i := range t.Devices {
-			if t.Devices[i].Given().VLAN != 0 {
+			if g := t.Devices[i].Given(); g.VLAN != 0 || g.MaxTxRate != 0 {
 				return frame.Addressed
 			}
 		}

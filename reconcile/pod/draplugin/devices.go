@@ -72,6 +72,9 @@ func attributes(d claims.Device, results []topology.StepResult) map[string]resou
 	for name, value := range inventory.Attributes(d.Host) {
 		out[string(name)] = value
 	}
+	if d.Bandwidth != 0 {
+		out[inventory.CapacityBandwidth] = resourceapi.DeviceAttribute{IntValue: new(d.Bandwidth)}
+	}
 	if d.ShareID != nil {
 		out["shareID"] = resourceapi.DeviceAttribute{StringValue: new(string(*d.ShareID))}
 	}

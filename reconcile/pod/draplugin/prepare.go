@@ -195,7 +195,7 @@ func (p *Plugin) resolve(ctx context.Context, of claim.Source, assigned []claim.
 				}
 				return nil, fmt.Errorf("request %q: %w", d.Request, err)
 			}
-			if err := p.usable(t, d, host); err != nil {
+			if err := p.usable(t, d, &host); err != nil {
 				return nil, err
 			}
 			ct.Devices = append(ct.Devices, claims.Device{Device: d, Host: wired(ctx, t, d.Step, host)})
@@ -268,18 +268,70 @@ func locate(devices []inventory.Device, allocated claim.Device) (inventory.Devic
 // usable refuses a device that its step would not use as it was allocated: one that others
 // have shares of must not be moved, and one that is published to be moved is not counted
 // for those that use it. Admission and classes see to it; nobody need have been there.
-func (p *Plugin) usable(t *topology.Topology, d claim.Device, host inventory.Device) error {
+func (p *Plugin) usable(t *topology.Topology, d claim.Device, host *inventory.Device) error {
 	s, ok := t.Step(d.Step)
 	if !ok {
 		return nil // Incomplete has said so
 	}
 	c, _ := p.Contracts.Contract(s.Type)
+	if functions := slices.Equal(c.Input.DeviceTypes, []string{"vf"}); functions && d.ShareID != nil && host.Shared != nil && host.Exposure.Sharing == nil && host.Kind == inventory.KindPF {
+		host.Shared.Functions, host.Shared.By = true, []string{s.Type} // of a policy that is gone, or not known yet
+	}
 	switch shared := d.ShareID != nil || host.Shared != nil; {
+	case shared && takesFunction(c, *host):
+		if d.ShareID == nil {
+			return invalid("device %q was allocated without a share: the scheduler has no feature DRAConsumableCapacity", d.Name)
+		}
 	case shared && !c.Input.Shares:
 		return invalid("device %q is shared, and step %q of NetworkTopology %q, of type %q, would take it for itself: its DeviceClass must not choose shared devices", d.Name, s.Name, t.Name, s.Type)
 	case host.Shared != nil && len(host.Shared.By) > 0 && !slices.Contains(host.Shared.By, s.Type):
 		return invalid("device %q is shared for steps of type %s, and step %q of NetworkTopology %q is of type %q: name that in supportedCNIPlugins of policy %q",
 			d.Name, strings.Join(host.Shared.By, ", "), s.Name, t.Name, s.Type, host.Exposure.Policy)
+	}
+	return nil
+}
+
+// takesFunction reports whether a step takes a function of a PF that is shared.
+func takesFunction(c contract.Contract, host inventory.Device) bool {
+	return host.Shared != nil && host.Shared.Functions && slices.Contains(host.Shared.By, c.Type) && slices.Equal(c.Input.DeviceTypes, []string{"vf"})
+}
+
+// choose gives a claim functions of the PFs that it has shares of: the first that no other
+// claim has. It is called while all claims are locked, and what it chooses is recorded
+// before anybody hears of it.
+func (p *Plugin) choose(c *claims.Claim, others []claims.Entry) error {
+	var found []inventory.Device
+	taken := map[string]bool{}
+	for i := range c.Topologies {
+		for j := range c.Topologies[i].Devices {
+			d := &c.Topologies[i].Devices[j]
+			if d.Offered != nil || d.Host.Shared == nil || !d.Host.Shared.Functions {
+				continue // chosen before, or nothing to choose
+			}
+			if found == nil {
+				found, _ = p.Discover() // one that cannot be read is not chosen
+				for _, other := range others {
+					for _, t := range other.Topologies {
+						for _, held := range t.Devices {
+							taken[held.Host.ID] = taken[held.Host.ID] || other.UID != c.UID
+						}
+					}
+				}
+			}
+			k := slices.IndexFunc(found, func(f inventory.Device) bool {
+				return f.PF != nil && f.PF.PCIAddress == d.Host.ID && f.IfName != "" && f.HostUse == "" && len(f.Uppers) == 0 && !taken[f.ID]
+			})
+			if k < 0 {
+				return passing(fault.New(fault.NotReady, fmt.Errorf("device %q has no free virtual function now: one that is being released becomes free", d.Name)))
+			}
+			pf := d.Host
+			d.Offered, d.Host = &pf, found[k]
+			d.Host.Shared = pf.Shared
+			if len(pf.PhysicalNetworks) > 0 { // as the step's selector has it
+				d.Host.PhysicalNetworks, d.Host.PhysicalNetwork = pf.PhysicalNetworks, pf.PhysicalNetwork
+			}
+			taken[d.Host.ID] = true
+		}
 	}
 	return nil
 }
@@ -316,6 +368,9 @@ func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
 	others, errs := p.Store.List()
 	for _, err := range errs {
 		p.Log.Error("cannot read claim records", "error", err)
+	}
+	if err := p.choose(c, others); err != nil {
+		return err
 	}
 	for _, other := range others {
 		if other.UID == c.UID || !other.Held() && len(other.In) > 0 && !other.Prepares() {
@@ -447,7 +502,8 @@ func common(a, b *claims.Claim) string {
 		for _, da := range ta.Devices {
 			for _, tb := range b.Topologies {
 				if slices.ContainsFunc(tb.Devices, func(db claims.Device) bool {
-					return db.Host.ID == da.Host.ID && (da.ShareID == nil || db.ShareID == nil)
+					moved := da.ShareID == nil || db.ShareID == nil || da.Offered != nil || db.Offered != nil
+					return db.Host.ID == da.Host.ID && moved
 				}) {
 					return da.Name
 				}

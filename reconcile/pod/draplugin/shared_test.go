@@ -1,15 +1,19 @@
 package draplugin_test
 
 import (
+	"reflect"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -169,4 +173,68 @@ func TestSharesOfOneKind(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFunctionsAsShares: a claim with a share of a PF gets a function of it, which is
+// recorded before the kubelet hears of it, and which no other claim is given; what it has of
+// the bandwidth limits the function.
+func TestFunctionsAsShares(t *testing.T) { synctest.Test(t, testFunctionsAsShares) }
+
+func testFunctionsAsShares(t *testing.T) {
+	g := newGiven(t)
+	g.topology.Spec.Steps = []v1alpha1.Step{{Name: "vf0", Type: "sriov", Selector: &v1alpha1.Selector{CEL: `device.attributes["dra.networking"].type == "pf"`}}}
+	pf := inventory.Device{ID: "0000:03:00.0", Name: "pci-0000-03-00-0", Kind: inventory.KindPF, IfName: "enp3s0f0", NumVFs: 3, HostUse: inventory.DefaultRoute}
+	pf.Exposure.Sharing = &inventory.Sharing{Suffix: "-f", By: []string{"sriov"}, Functions: true}
+	g.devices = append(g.devices, pf)
+	g.devices[1].HostUse = inventory.BondPort // of the function 1: the host uses it
+	part := func(uid, pod types.UID, bandwidth string) *resourceapi.ResourceClaim {
+		rc := shares(uid, pod, "share-"+string(uid))
+		r := &rc.Status.Allocation.Devices.Results[0]
+		r.Device = pf.Name + "-f"
+		if bandwidth != "" {
+			r.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{"bandwidth": resource.MustParse(bandwidth)}
+		}
+		return rc
+	}
+	first, second, third := part("c1", "p1", "3G"), part("c2", "p2", ""), part("c3", "p3", "1M")
+	for range 2 {
+		for rc, want := range map[*resourceapi.ResourceClaim]ops.Given{
+			first:  {Device: "0000:03:10.0", Share: "share-c1", MaxTxRate: 3000},
+			second: {Device: "0000:03:10.2", Share: "share-c2"},
+		} {
+			if rc == second {
+				if _, err := g.prepare(first); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := g.prepare(rc); err != nil {
+				t.Fatal(err)
+			}
+			e, _, err := g.store.Get(rc.UID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			boxes, err := e.Sandboxes("s", "/netns")
+			if err != nil || !reflect.DeepEqual(boxes[0].Given["vf0"], want) {
+				t.Errorf("claim %s: %v, given %+v, want %+v", rc.UID, err, boxes[0].Given["vf0"], want)
+			}
+		}
+	}
+	g.refused(third, fault.NotReady, `device "pci-0000-03-00-0-f" has no free virtual function now`)
+	if err := g.store.Remove("c2"); err != nil {
+		t.Fatal(err)
+	}
+	g.devices[3].Exposure = inventory.Exposure{} // the policy is withdrawn
+	devices, err := g.prepare(third)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := devices[0].Metadata.Attributes; *a["bandwidth"].IntValue != 1_000_000 || *a["type"].StringValue != "vf" || *a["shareID"].StringValue != "share-c3" {
+		t.Errorf("metadata %+v", a)
+	}
+
+	g.topology.Spec.Steps[0].Selector = nil
+	whole := allocated("c4", "p4", "0") // which c1 has
+	g.claims["claim-c1"] = first
+	g.refused(whole, fault.Conflict, "is still in use by another pod")
 }
