@@ -81,7 +81,7 @@ func TestLastLeaves(t *testing.T) {
 
 // TestShares: many pods have links on one master of the host at once, each by its share.
 // They reach one another, nothing is planned a second time, the release of some leaves
-// the others, and an engine that begins anew releases the rest: the master is as it was,
+// the others, and another engine releases the rest: the master is as it was,
 // and nothing is left. The long form has 100 pods.
 func TestShares(t *testing.T) {
 	pods := 12
