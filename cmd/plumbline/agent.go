@@ -231,7 +231,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Claim:    s.claim,
 		Record:   func(id reconcile.SandboxID) (reconcile.Record, bool, error) { return s.engine.store.Get(id) },
 	})}
-	s.app.host = kernel.Options{Netns: "/proc/thread-self/ns/net", Proc: s.proc, Disturb: disturb()}
+	s.app.host = kernel.Options{Netns: "/proc/thread-self/ns/net", Proc: s.proc, Disturb: disturb(), Searching: searching(s.log, s.counts)}
 	s.app.pci = binding.Options{Writable: s.sys}
 	if s.engine, err = s.app.engine("agent", true, s.recorder); err != nil {
 		return err

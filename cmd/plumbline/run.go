@@ -80,6 +80,7 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 	}
 	log := a.log(slog.LevelInfo)
 	counts := metrics.New(build(), time.Now)
+	a.host.Searching = searching(log, counts)
 	e, err := a.engine("run", true, counts)
 	if err != nil {
 		return err
@@ -115,6 +116,14 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 	err = group.Wait()
 	log.Info("stopped: all networks stay as they are")
 	return err
+}
+
+// searching reports that each release is slower than it could be.
+func searching(log *slog.Logger, counts *metrics.Metrics) func(error) {
+	return func(why error) {
+		log.Warn("links that pods have hidden on devices are searched for one by one", "reason", why)
+		counts.Searching()
+	}
 }
 
 // serveHTTP serves on all listeners until ctx ends, as part of a group.

@@ -30,6 +30,9 @@ type Options struct {
 	// it was answered. An error it returns stands for the kernel's. It may be
 	// called from several goroutines.
 	Disturb func(Message) error
+	// Searching, unless it is nil, is called once, when what stands on a device cannot be
+	// asked with one call and is searched for instead, with the reason. It must not block.
+	Searching func(why error)
 }
 
 // Message is a request of a sandbox to the kernel, as Options.Disturb sees it:
@@ -51,6 +54,8 @@ type Host struct {
 	bootID  string
 	bounds  Bounds
 	disturb func(Message) error // may be nil
+	// searching is Options.Searching, once.
+	searching func(why error)
 
 	mu sync.Mutex
 	// Where functions were found last. Each use looks whether it is so still.
@@ -90,7 +95,13 @@ func Open(o Options) (*Host, error) {
 		h.ns.Close()
 		return nil, fmt.Errorf("open host: %w", err)
 	}
-	return &Host{socket: s, home: h, buffers: buffers, sysfs: sysfs{o.Sysfs}, proc: o.Proc, bootID: strings.TrimSpace(string(boot)), bounds: o.Bounds.withDefaults(), disturb: o.Disturb, homes: map[string]homeAddress{}, indexes: map[string]int{}}, nil
+	var once sync.Once
+	searching := func(why error) {
+		if o.Searching != nil {
+			once.Do(func() { o.Searching(why) })
+		}
+	}
+	return &Host{searching: searching, socket: s, home: h, buffers: buffers, sysfs: sysfs{o.Sysfs}, proc: o.Proc, bootID: strings.TrimSpace(string(boot)), bounds: o.Bounds.withDefaults(), disturb: o.Disturb, homes: map[string]homeAddress{}, indexes: map[string]int{}}, nil
 }
 
 // known looks up what m remembers of a function.

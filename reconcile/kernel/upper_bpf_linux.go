@@ -49,15 +49,17 @@ func (s *Sandbox) nothingStacked(c *conn, index int) bool {
 	if s.knowsVLANs() {
 		kinds = append(kinds, "vlan")
 	}
-	probe, err := s.host.upperProbe(kinds)
-	if err != nil {
-		return false
-	}
 	some := true
-	err = c.enter(func() (err error) {
-		some, err = probe.hasUpper(index)
-		return err
-	})
+	probe, err := s.host.upperProbe(kinds)
+	if err == nil {
+		err = c.enter(func() (err error) {
+			some, err = probe.hasUpper(index)
+			return err
+		})
+	}
+	if err != nil && !errors.Is(err, unix.ENODEV) { // which says that the device has gone
+		s.host.searching(err)
+	}
 	return err == nil && !some
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf/btf"
@@ -95,6 +96,29 @@ func TestUpperProbe(t *testing.T) {
 				t.Fatal(tc.name, err)
 			}
 		}
+	}
+}
+
+// TestSearchingIsReported: a host on which the program cannot be used says so, once.
+func TestSearchingIsReported(t *testing.T) {
+	if os.Getenv("PLUMBLINE_LANE") == "" {
+		t.Skip("changes the kernel's state: runs in the machine of integration/vm")
+	}
+	var said []error
+	h, err := Open(Options{Searching: func(why error) { said = append(said, why) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	h.sysfs.root = t.TempDir() // without the kernel's types
+	s := h.WithoutSandbox()
+	for range 2 {
+		if s.nothingStacked(s.outside, 1) {
+			t.Error("it is certain of what it cannot know")
+		}
+	}
+	if len(said) != 1 || !strings.Contains(said[0].Error(), "read the kernel's types") {
+		t.Errorf("said %q", said)
 	}
 }
 

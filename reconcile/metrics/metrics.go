@@ -31,6 +31,7 @@ type Metrics struct {
 	messages     *prometheus.CounterVec
 	damaged      prometheus.Gauge
 	others       prometheus.Gauge
+	searching    prometheus.Gauge
 	build        prometheus.Gauge
 	detected     *prometheus.CounterVec
 	current      current
@@ -75,6 +76,9 @@ func New(b Build, now func() time.Time) *Metrics {
 		others: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "plumbline_other_version_records", Help: "Records written by another version of plumbline, which this one does not change.",
 		}),
+		searching: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "plumbline_hidden_link_search", Help: "1 if links that a pod has hidden on a device are searched for one by one, which makes each release slower, as the BPF program that would find them cannot be used; the log says why.",
+		}),
 		build: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "plumbline_build_info", Help: "Always 1; the labels identify the program.",
 			ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision, "goversion": b.GoVersion},
@@ -96,7 +100,7 @@ func New(b Build, now func() time.Time) *Metrics {
 func (m *Metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.passes, m.passSeconds, m.phaseSeconds, m.changes, m.repairs,
-		m.timeToRepair, m.messages, m.damaged, m.others, m.build, m.detected, &m.current,
+		m.timeToRepair, m.messages, m.damaged, m.others, m.searching, m.build, m.detected, &m.current,
 	}
 }
 
@@ -191,6 +195,9 @@ func (m *Metrics) Damaged(files int) { m.damaged.Set(float64(files)) }
 
 // OtherVersions sets the number of records that other versions have written.
 func (m *Metrics) OtherVersions(files int) { m.others.Set(float64(files)) }
+
+// Searching says that links hidden on a device are searched for one by one.
+func (m *Metrics) Searching() { m.searching.Set(1) }
 
 // noStep is the step type of changes that belong to no step of the topology.
 const noStep = "none"
