@@ -175,8 +175,9 @@ func (s *Sandbox) applyRule(ctx context.Context, c netstate.Change) error {
 		return s.sendRule(ctx, unix.RTM_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, after)
 	case netstate.Delete:
 		// An attribute that a delete request does not have matches any value (rule_find
-		// in net/core/fib_rules.c). A rule of the pod that differs from ours only in
-		// such an attribute, and comes before it, would be deleted first.
+		// in net/core/fib_rules.c). A rule of the pod with our protocol number that differs
+		// from ours only in such an attribute, and comes before it, is deleted first: that is
+		// the pod's loss, in its own namespace. The next observation finds ours still there.
 		err := s.sendRule(ctx, unix.RTM_DELRULE, 0, before)
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, errGone) {
 			return nil
