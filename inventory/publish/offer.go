@@ -289,7 +289,7 @@ func (e *entry) tainted(k known, d inventory.Device) string {
 	if k.down[d.Name] {
 		keys = append(keys, TaintLinkDown)
 	}
-	if k.miswired(d) {
+	if e.miswired(k, d) {
 		keys = append(keys, TaintMiswired)
 	}
 	if s := d.Exposure.Sharing; e.shared() && d.Exposure.Verdict != inventory.Undecided && (s == nil || d.AsShared().Name != e.Device.Name) {
@@ -316,9 +316,9 @@ func (e *entry) fail(k known) {
 
 // miswired reports whether a device is connected to something else than a policy expects.
 // As long as that is not known, as after a start of the agent, it is what it was.
-func (k known) miswired(d inventory.Device) bool {
+func (e *entry) miswired(k known, d inventory.Device) bool {
 	if d.Neighbour == nil {
-		return d.Exposure.Expects && slices.ContainsFunc(k.before[d.Name].Device.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == TaintMiswired })
+		return d.Exposure.Expects && slices.ContainsFunc(k.before[e.Device.Name].Device.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == TaintMiswired })
 	}
 	return d.Exposure.Miswired != ""
 }

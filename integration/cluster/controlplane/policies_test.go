@@ -6,11 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,10 +40,14 @@ type machine struct {
 	*bench
 	name  string
 	state string
-	mu    sync.Mutex
-	inUse []string
-	stop  func()
-	pub   *publish.Publisher
+	tree  fs.FS // instead of the fixture
+	// written is what the agent has sent to the API server of its slices.
+	written struct{ requests, bytes atomic.Int64 }
+	scans   atomic.Int64
+	mu      sync.Mutex
+	inUse   []string
+	stop    func()
+	pub     *publish.Publisher
 }
 
 func (m *machine) start(t *testing.T) {
@@ -49,6 +56,7 @@ func (m *machine) start(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	config.Wrap(m.count)
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
@@ -61,10 +69,18 @@ func (m *machine) start(t *testing.T) {
 	policies := follower.New(follower.Options{
 		Kube: kube, Dynamic: dyn, NodeName: m.name, Log: log, Spread: 100 * time.Millisecond, Changed: func() { m.pub.Rescan() },
 	})
+	if m.tree == nil {
+		m.tree = sysfstest.Open(t, "../../../inventory/testdata/tree/igb.txtar")
+	}
 	m.pub = publish.New(publish.Options{
-		NodeName: m.name, Sysfs: sysfstest.Open(t, "../../../inventory/testdata/tree/igb.txtar"), Policies: policies, Log: log,
-		Uplinks:   func(context.Context, []inventory.Device) (inventory.Uplinks, error) { return inventory.Uplinks{}, nil },
-		InUse:     func() []string { m.mu.Lock(); defer m.mu.Unlock(); return m.inUse },
+		NodeName: m.name, Sysfs: m.tree, Policies: policies, Log: log,
+		Uplinks: func(context.Context, []inventory.Device) (inventory.Uplinks, error) { return inventory.Uplinks{}, nil },
+		InUse: func() []string {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.scans.Add(1)
+			return m.inUse
+		},
 		StateFile: filepath.Join(m.state, "published.json"), Settle: 10 * time.Millisecond,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -83,6 +99,22 @@ func (m *machine) start(t *testing.T) {
 	})
 	m.stop = func() { cancel(); wg.Wait(); to.stop() }
 }
+
+// count counts what is written of slices.
+func (m *machine) count(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if r.Method != http.MethodGet && strings.Contains(r.URL.Path, "/resourceslices") {
+			m.written.requests.Add(1)
+			m.written.bytes.Add(r.ContentLength)
+		}
+		return next.RoundTrip(r)
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // sliceWriter does with resources what the kubelet helper does.
 type sliceWriter struct {
