@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -48,6 +49,36 @@ type IPAM struct {
 	Addresses []Address `json:"addresses,omitempty"`
 	Routes    []Route   `json:"routes,omitempty"`
 	DNS       any       `json:"dns,omitempty"`
+	// Pool names an AddressPool, of type pool; Interface is the part of it for one of a
+	// node's interfaces.
+	Pool      string `json:"pool,omitempty"`
+	Interface int    `json:"interface,omitempty"`
+}
+
+// The types of ipam.
+const (
+	ipamStatic = "static"
+	ipamPool   = "pool"
+)
+
+// FromPool says from which pool a step wants its addresses; not ok for none.
+func FromPool(s *topology.Step) (pool string, iface int, ok bool) {
+	ipam, _ := s.Config["ipam"].(map[string]any)
+	if kind, _ := ipam["type"].(string); kind != ipamPool {
+		return "", 0, false
+	}
+	pool, _ = ipam["pool"].(string)
+	switch n := ipam["interface"].(type) {
+	case int:
+		iface = n
+	case int64:
+		iface = int(n)
+	case uint64:
+		iface = int(n)
+	case float64:
+		iface = int(n)
+	}
+	return pool, iface, true
 }
 
 // AddressParams describes the keys of AddressConfig.
@@ -77,8 +108,10 @@ func AddressParams() []contract.Param {
 	}
 	return append([]contract.Param{
 		addresses, routes,
-		{Name: "ipam", Type: contract.Object, Description: "CNI spelling of addresses and routes; only type static, given here, needs no daemon", Properties: []contract.Param{
-			{Name: "type", Type: contract.String, Required: true, Enum: []string{"static"}, Description: "static"},
+		{Name: "ipam", Type: contract.Object, Description: "CNI spelling of addresses and routes; type static, given here, or pool", Properties: []contract.Param{
+			{Name: "type", Type: contract.String, Required: true, Enum: []string{ipamStatic, ipamPool}, Description: "static: the addresses here; pool: one address of each family of an AddressPool, another for each pod"},
+			{Name: "pool", Type: contract.String, Description: "name of the AddressPool, of type pool"},
+			{Name: "interface", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(31), Description: "part of a pool with interfaceBlock, counted from 0"},
 			addresses, routes,
 			{Name: "dns", Type: contract.Any, Description: "accepted, not used: a pod's DNS is Kubernetes'"},
 		}},
@@ -93,6 +126,9 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 	if cfg.IPAM != nil {
 		cfg.Addresses = slices.Concat(cfg.Addresses, cfg.IPAM.Addresses)
 		cfg.Routes = append(cfg.Routes, cfg.IPAM.Routes...)
+	}
+	if err := p.fromPool(link, cfg.IPAM); err != nil {
+		return err
 	}
 	own := len(cfg.Addresses)
 	given, err := p.givenAddresses(link, cfg.Addresses)
@@ -132,6 +168,34 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		p.deferred = append(p.deferred, deferredRoute{step: p.current, link: link, field: fmt.Sprintf("routes[%d]", i), route: *r})
 	}
 	return p.policy(link, cfg)
+}
+
+// fromPool refuses ipam that names a pool in vain, or addresses of a pool that are not
+// given. On an imagined node it gives some.
+func (p *Planner) fromPool(link string, c *IPAM) error {
+	switch {
+	case c == nil || c.Type != ipamPool && c.Pool == "" && c.Interface == 0:
+		return nil
+	case c.Type != ipamPool:
+		return Invalid("ipam.pool", "is for type %q: remove it, or change the type", ipamPool)
+	case c.Pool == "":
+		return Invalid("ipam.pool", "is missing: name an AddressPool")
+	case strings.ContainsAny(c.Pool, "{} /"):
+		return Invalid("ipam.pool", "%q is no name of an AddressPool", c.Pool)
+	case len(c.Addresses) > 0:
+		return Invalid("ipam.addresses", "are for type %q: addresses beside those of the pool go into addresses of the step", ipamStatic)
+	case len(p.req.Given[p.StepName()].Addresses) > 0:
+		return nil
+	case p.req.imagined == nil:
+		return fault.New(fault.NotReady, fmt.Errorf("ipam.pool: no address of AddressPool %q is given: the agent of a node gives them; on a command line give one with --address %s=ADDRESS", c.Pool, p.StepName()))
+	}
+	im := p.req.imagined
+	im.pooled[link] = true
+	n := slices.IndexFunc(p.req.Topology.Steps, func(s topology.Step) bool { return s.Name == p.StepName() })
+	given := p.req.Given[p.StepName()]
+	given.Addresses = im.addresses(n)
+	p.req.Given[p.StepName()] = given
+	return nil
 }
 
 func (p *Planner) address(link, field string, a Address) error {
@@ -302,7 +366,7 @@ func (p *Planner) onLink(d deferredRoute, r netstate.Route) bool {
 	if err != nil || gw.IsLinkLocalUnicast() {
 		return true // the kernel judges it
 	}
-	if im := p.req.imagined; im != nil && im.links[d.link] != nil {
+	if im := p.req.imagined; im != nil && (im.links[d.link] != nil || im.pooled[d.link]) {
 		return true // whatever addresses it has
 	}
 	subnets, known := p.subnets[d.link]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -88,7 +89,7 @@ func refusals(err error) []error {
 }
 
 func (r *Registry) vet(ctx context.Context, t *topology.Topology, given Givens, im imagination) (notes []string, err error) {
-	im.devices, im.links = map[string]string{}, map[string]error{}
+	im.devices, im.links, im.pooled = map[string]string{}, map[string]error{}, map[string]bool{}
 	req := Request{Topology: t, Netns: "/run/netns/pod", Given: Givens{}, Have: netstate.NewSnapshot(), imagined: &im}
 	for step, g := range given {
 		req.Given[step] = Given{Addresses: g.Addresses}
@@ -114,6 +115,21 @@ func (r *Registry) vet(ctx context.Context, t *topology.Topology, given Givens, 
 		return nil, err
 	}
 	return p.Notes, nil
+}
+
+// addresses are what a pool might give to a step. Those of two imagined nodes differ, so
+// that nothing is refused for what they are.
+func (im *imagination) addresses(step int) []netip.Prefix {
+	other := byte(18)
+	if im.occupied {
+		other = 19
+	}
+	v6 := netip.MustParseAddr("2001:2::").As16() // networks for benchmarks: RFC 5180, RFC 2544
+	v6[5], v6[14], v6[15] = other, byte(step>>8), byte(step)
+	return []netip.Prefix{
+		netip.PrefixFrom(netip.AddrFrom4([4]byte{198, other, byte(step >> 8), byte(step)}), 24),
+		netip.PrefixFrom(netip.AddrFrom16(v6), 64),
+	}
 }
 
 // podUplink is the pod's own interface; no config can name it.
@@ -161,6 +177,7 @@ type imagination struct {
 	occupied bool
 	devices  map[string]string // of root steps that name none themselves
 	links    map[string]error  // taken to be in the sandbox, with what is wrong when a step makes them
+	pooled   map[string]bool   // links with addresses of a pool
 	macs     uint16            // given out
 	cost     int
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -29,6 +30,7 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/inventory/lldp"
 	"github.com/plumbline/plumbline/inventory/publish"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/binding"
 	"github.com/plumbline/plumbline/reconcile/frame"
@@ -36,6 +38,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/liveness"
 	"github.com/plumbline/plumbline/reconcile/metrics"
 	"github.com/plumbline/plumbline/reconcile/node"
+	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/reconcile/pod/attachment"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/claimstatus"
@@ -47,6 +50,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/ports"
 	"github.com/plumbline/plumbline/reconcile/watch"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/exposure/follower"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -179,6 +183,8 @@ type serving struct {
 	plugin     *draplugin.Plugin
 	runtime    *nriplugin.Plugin
 	policies   *follower.Follower
+	leases     *addresses.Client
+	addresses  *addresses.Allocator
 	publisher  *publish.Publisher
 	wires      *lldp.Listener // nil when LLDP is not listened to
 	edits      *rollout.Follower
@@ -241,8 +247,16 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
+	s.leases = addresses.NewClient(s.kube, s.dynamic, s.nodeName)
+	if s.addresses, err = addresses.Open(addresses.Options{
+		Leases: s.leases, NodeName: s.nodeName, File: filepath.Join(s.app.stateDir, "addresses"),
+		Recorded: s.grants, Ended: s.claimEnded, Log: s.log, Now: time.Now,
+	}); err != nil {
+		return err
+	}
 	s.keeper = attachment.New(attachment.Options{
-		Store: s.store, Engine: s.engine.Reconciler, Yield: func() func() { return s.loop.Yield() }, Gate: gate.Dir(s.cdiDir),
+		GiveBack: s.addresses.GiveBack,
+		Store:    s.store, Engine: s.engine.Reconciler, Yield: func() func() { return s.loop.Yield() }, Gate: gate.Dir(s.cdiDir),
 		Contracts: s.app.registry, Reporter: claimstatus.Claims{To: s.status, Contracts: s.app.registry},
 		Refine: func(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) error {
 			return s.plugin.Refine(ctx, c, results)
@@ -272,7 +286,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Uplinks: s.uplinks, InUse: s.inUse, Chosen: s.chosen, Dirty: s.dirty, Failing: s.failures.Failing, Policies: s.policies, StateFile: filepath.Join(s.app.stateDir, publishedFile), Log: s.log, Now: time.Now,
 	})
 	s.plugin = draplugin.New(draplugin.Options{
-		Store: s.store, Keeper: s.keeper, Cluster: draplugin.NewCluster(s.kube, s.dynamic), Contracts: s.app.registry,
+		Store: s.store, Keeper: s.keeper, Cluster: draplugin.NewCluster(s.kube, s.dynamic), Contracts: s.app.registry, Addresses: s.addresses,
 		Discover: func() ([]inventory.Device, error) { return s.discover(ctx) },
 		Results:  s.results, HandleError: s.handle, Changed: s.claimsChanged, Ports: s.ports.Reports, CDI: gate.Dir(s.cdiDir), Log: s.log, Now: time.Now,
 	})
@@ -338,6 +352,44 @@ func (s *serving) results(id reconcile.SandboxID) []topology.StepResult {
 		return nil
 	}
 	return rec.Results
+}
+
+// grants are the addresses of pools that the records of claims speak of.
+func (s *serving) grants() []addresspool.Grant {
+	entries, _ := s.store.List() // damage is reported by whoever attaches
+	var out []addresspool.Grant
+	for _, e := range entries {
+		for i := range e.Topologies {
+			t, err := topology.FromObject(&e.Topologies[i].Object)
+			if err != nil {
+				continue
+			}
+			for j := range t.Steps {
+				step := &t.Steps[j]
+				if pool, _, ok := ops.FromPool(step); ok && len(e.Topologies[i].Given[step.Name].Addresses) > 0 {
+					out = append(out, addresspool.Grant{
+						Owner: addresspool.Owner{Claim: string(e.UID), Topology: t.Name, Step: step.Name}, Of: e.Namespace + "/" + e.Name,
+						Pool: pool, Addresses: e.Topologies[i].Given[step.Name].Addresses,
+					})
+				}
+			}
+		}
+	}
+	return out
+}
+
+// claimEnded reports whether nobody will unprepare a claim that addresses were given to:
+// the agent has no record of it, and it does not exist any more.
+func (s *serving) claimEnded(ctx context.Context, g addresspool.Grant) (bool, error) {
+	if _, known, err := s.store.Get(types.UID(g.Claim)); err != nil || known {
+		return false, err
+	}
+	namespace, name, ok := strings.Cut(g.Of, "/")
+	if !ok {
+		return false, nil
+	}
+	rc, err := draplugin.NewCluster(s.kube, s.dynamic).Claim(ctx, namespace, name)
+	return err == nil && (rc == nil || string(rc.UID) != g.Claim), err
 }
 
 // claimsChanged is called when a claim was prepared or has ended.
@@ -519,6 +571,8 @@ func (s *serving) parts() map[string]func(context.Context) error {
 		partSandboxes:          forever(s.keeper.Run),
 		"topology updates":     forever(s.edits.Run),
 		"policies":             forever(s.policies.Run),
+		"pools of addresses":   forever(s.leases.Run),
+		"leases of addresses":  forever(s.addresses.Run),
 		partRuntime:            s.runtime.Run,
 		partKubelet:            s.prepare,
 	}

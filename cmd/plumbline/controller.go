@@ -37,6 +37,7 @@ type controllerCommand struct {
 	hosts, registrations    []string
 	level                   slog.Level
 	interval                time.Duration
+	leaseGrace              time.Duration
 	certificateLife, before time.Duration
 }
 
@@ -74,6 +75,7 @@ into the webhook configurations; with --tls-dir that is up to you. It serves
 	f.DurationVar(&c.before, "webhook-certificate-renewal", 90*24*time.Hour, "`time` before the end of its validity at which a certificate is renewed")
 	f.StringVar(&c.tlsDir, "tls-dir", "", "`directory` with tls.crt and tls.key for the webhook, instead of a certificate of its own")
 	f.DurationVar(&c.interval, "status-interval", 10*time.Second, "`time` for which changes of the counts in a topology's status are collected before a write; each write is sent to every node that runs the topology")
+	f.DurationVar(&c.leaseGrace, "lease-grace", 10*time.Minute, "`time` for which a node has to be gone until its leases of addresses end")
 	f.TextVar(&c.level, "log-level", slog.LevelInfo, "lowest `level` to log: debug, info, warn or error")
 	_ = cmd.MarkFlagFilename("kubeconfig")
 	_ = cmd.MarkFlagDirname("tls-dir")
@@ -196,6 +198,10 @@ func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger,
 	}
 	policies := &controller.Policies{Client: mgr.GetClient(), Log: log, Interval: c.interval}
 	if err := policies.Setup(mgr); err != nil {
+		return err
+	}
+	pools := &controller.Pools{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Log: log, Now: time.Now, Interval: c.interval, Grace: c.leaseGrace}
+	if err := pools.Setup(mgr); err != nil {
 		return err
 	}
 	schemas := &controller.Schemas{Client: mgr.GetClient(), Recorder: recorder, BuiltIn: a.registry, Log: log}

@@ -138,6 +138,12 @@ func (l *Layout) Holds(block netip.Prefix) error {
 	return err
 }
 
+// Number returns the number of a block in its group.
+func (l *Layout) Number(block netip.Prefix) (uint64, error) {
+	_, n, err := l.find(block)
+	return n, err
+}
+
 // find returns the subnet and the number of a block.
 func (l *Layout) find(block netip.Prefix) (*subnet, uint64, error) {
 	if !block.IsValid() || block != block.Masked() {

@@ -43,6 +43,8 @@ type Owner struct {
 // Grant is what an owner was given.
 type Grant struct {
 	Owner
+	// Of names the claim, NAMESPACE/NAME.
+	Of        string         `json:"of,omitempty"`
 	Pool      string         `json:"pool"`
 	Addresses []netip.Prefix `json:"addresses"`
 }
@@ -104,7 +106,7 @@ func (h *Holdings) Take(l *Layout, owner Owner, iface int, now int64) ([]netip.P
 		}
 		out = append(out, a)
 	}
-	h.Grants = append(h.Grants, Grant{owner, l.Name, out})
+	h.Grants = append(h.Grants, Grant{Owner: owner, Pool: l.Name, Addresses: out})
 	return slices.Clone(out), nil
 }
 
@@ -189,12 +191,19 @@ func (h *Holdings) forget() {
 	h.Blocks = slices.DeleteFunc(h.Blocks, func(b Held) bool { return b.Lost && !h.used(b) })
 }
 
-// used reports whether somebody has an address of a block.
-func (h *Holdings) used(b Held) bool {
-	return slices.ContainsFunc(h.Grants, func(g Grant) bool {
-		return g.Pool == b.Pool && slices.ContainsFunc(g.Addresses, func(a netip.Prefix) bool { return b.contains(a.Addr()) })
-	})
+// Used is the number of addresses of a block that somebody has.
+func (h *Holdings) Used(b Held) (n int) {
+	for i := range h.Grants {
+		for _, a := range h.Grants[i].Addresses {
+			if h.Grants[i].Pool == b.Pool && b.contains(a.Addr()) {
+				n++
+			}
+		}
+	}
+	return n
 }
+
+func (h *Holdings) used(b Held) bool { return h.Used(b) > 0 }
 
 // Expire forgets what has rested long enough, and reports whether there was any.
 func (h *Holdings) Expire(now int64) bool {

@@ -47,7 +47,7 @@ func Webhooks(client admissionregistrationv1.WebhookClientConfig) []*admissionre
 	return []*admissionregistrationv1.ValidatingWebhookConfiguration{
 		configuration(Definitions, client, admissionregistrationv1.Fail,
 			[]admissionregistrationv1.RuleWithOperations{
-				rule(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "networktopologies", "deviceexposurepolicies"),
+				rule(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "networktopologies", "deviceexposurepolicies", "addresspools"),
 				rule(schemav1alpha1.GroupVersion.Group, schemav1alpha1.GroupVersion.Version, "cnipluginschemas"),
 			},
 			// The API server counts a custom resource's specs.

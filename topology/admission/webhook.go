@@ -26,7 +26,7 @@ import (
 )
 
 // Webhook decides. It needs the rights get, list and watch on all kinds that it reads:
-// networktopologies, deviceexposurepolicies, cnipluginschemas, deviceclasses.
+// networktopologies, deviceexposurepolicies, addresspools, cnipluginschemas, deviceclasses.
 type Webhook struct {
 	reader    client.Reader
 	contracts *controller.Contracts
@@ -138,6 +138,8 @@ func (w *Webhook) decide(ctx context.Context, r admission.Request) (answer, erro
 		return w.definition(ctx, func() (answer, error) { return w.topology(ctx, r) })
 	case v1alpha1.GroupVersion.Group + "/" + v1alpha1.PolicyKind:
 		return w.definition(ctx, func() (answer, error) { return w.policy(ctx, r) })
+	case v1alpha1.GroupVersion.Group + "/" + v1alpha1.AddressPoolKind:
+		return w.pool(ctx, r)
 	case schemav1alpha1.GroupVersion.Group + "/" + schemav1alpha1.Kind:
 		return w.definition(ctx, func() (answer, error) { return w.schema(ctx, r) })
 	case resourceapi.GroupName + "/DeviceClass":

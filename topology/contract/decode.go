@@ -373,7 +373,7 @@ func (d *decoder) nested(path string, p Param, v any) (any, bool) {
 func (d *decoder) otherVariant(path string, p Param, v map[string]any) bool {
 	for _, q := range p.Properties {
 		named, ok := v[q.Name].(string)
-		if !q.Required || len(q.Enum) != 1 || !ok || ref.Has(named) || named == q.Enum[0] {
+		if !q.Required || len(q.Enum) == 0 || len(q.Enum) > 1 && q.Name != "type" || !ok || ref.Has(named) || slices.Contains(q.Enum, named) {
 			continue
 		}
 		var takes []string
@@ -382,7 +382,11 @@ func (d *decoder) otherVariant(path string, p Param, v map[string]any) bool {
 				takes = append(takes, other.Name)
 			}
 		}
-		d.fail(child(path, q.Name), "%s is not supported, only %s, which takes %s", quote(named), q.Enum[0], strings.Join(takes, ", "))
+		verb := "takes"
+		if len(q.Enum) > 1 {
+			verb = "take"
+		}
+		d.fail(child(path, q.Name), "%s is not supported, only %s, which %s %s", quote(named), strings.Join(q.Enum, " and "), verb, strings.Join(takes, ", "))
 		return true
 	}
 	return false

@@ -18,7 +18,8 @@ func Resource() schema.GroupVersionResource { return GroupVersion.WithResource("
 // AddToScheme registers the types with a scheme.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &NetworkTopology{}, &NetworkTopologyList{},
-		&DeviceExposurePolicy{}, &DeviceExposurePolicyList{}, &DeviceExposureReport{}, &DeviceExposureReportList{})
+		&DeviceExposurePolicy{}, &DeviceExposurePolicyList{}, &DeviceExposureReport{}, &DeviceExposureReportList{},
+		&AddressPool{}, &AddressPoolList{}, &AddressLease{}, &AddressLeaseList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -72,7 +72,10 @@ type Options struct {
 	// Follow returns an error unless a topology of a claim can be given a later
 	// generation with the devices the claim has.
 	Follow func(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology) error
-	Log    *slog.Logger
+	// GiveBack gives back the addresses of a claim that has ended; none is no error. May be
+	// nil.
+	GiveBack func(uid types.UID) error
+	Log      *slog.Logger
 	// Identify identifies the namespace at a path; an error of kind Gone if there is
 	// none. Default: by device and inode.
 	Identify func(path string) (reconcile.NetnsID, error)
@@ -657,10 +660,17 @@ func (k *Keeper) Withdraw(ctx context.Context, uid types.UID) error {
 			return err
 		}
 	}
-	if !known {
+	if known {
+		if err := k.Store.Remove(uid); err != nil {
+			return err
+		}
+	}
+	// Last: while there is a record, its addresses are its own. The kubelet comes again if
+	// this fails.
+	if k.GiveBack == nil {
 		return nil
 	}
-	return k.Store.Remove(uid)
+	return k.GiveBack(uid)
 }
 
 // claimOf returns the claim in an ID that claims.Claim.SandboxID has made.

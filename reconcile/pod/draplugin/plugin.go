@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
 	"github.com/plumbline/plumbline/reconcile/ports"
@@ -38,12 +40,21 @@ type Keeper interface {
 	Withdraw(ctx context.Context, uid types.UID) error
 }
 
+// Addresses gives addresses of pools to claims. All of it is local.
+type Addresses interface {
+	// Take gives the same when it is called again.
+	Take(claim addresses.Claim, wants []addresses.Want) (map[addresses.Want][]netip.Prefix, error)
+	// Lost is an error if a claim has an address that may be another node's by now.
+	Lost(claim types.UID) error
+}
+
 // Options is what a Plugin works with. All but Patience, Ports and CDI must be given.
 type Options struct {
 	Store     *claims.Store
 	Keeper    Keeper
 	Cluster   Cluster
 	Contracts contract.Set
+	Addresses Addresses
 	// Discover lists the devices of the host, those that can be read in part
 	// with the error.
 	Discover func() ([]inventory.Device, error)

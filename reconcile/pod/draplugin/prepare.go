@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -11,7 +12,9 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
@@ -74,6 +77,9 @@ func (d *decision) try(ctx context.Context) ([]kubeletplugin.Device, error) {
 // have the claim's lock for minutes, and changes nothing of the answer.
 func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 	if e, _, answers, err := d.recorded(); answers && !d.toPrepare(&e) || err != nil {
+		if err == nil {
+			err = d.lostAddress(&e)
+		}
 		return d.devices(e), err
 	}
 	unlock, err := d.Store.Lock(ctx, d.rc.UID)
@@ -106,6 +112,9 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 	} else if c.Topologies, err = d.resolve(ctx, claim.SourceOf("ResourceClaim", d.rc), d.assigned); err != nil {
 		return nil, err
 	}
+	if err := d.addresses(&c); err != nil {
+		return nil, err
+	}
 	if err := d.reserve(ctx, &c); err != nil {
 		return nil, err
 	}
@@ -114,6 +123,55 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 	}
 	d.Log.Info("prepared", "claim", c.Namespace+"/"+c.Name, "pod", c.Pod.Name, "topologies", len(c.Topologies))
 	return d.devices(claims.Entry{Claim: c}), nil
+}
+
+// addresses gives the steps of a claim what they want of pools. What was recorded of it
+// before is the same, unless the node was gone meanwhile.
+func (d *decision) addresses(c *claims.Claim) error {
+	var wants []addresses.Want
+	at := map[addresses.Want]int{}
+	for i := range c.Topologies {
+		t, err := topology.FromObject(&c.Topologies[i].Object)
+		if err != nil {
+			return err
+		}
+		for j := range t.Steps {
+			if pool, iface, ok := ops.FromPool(&t.Steps[j]); ok {
+				w := addresses.Want{Topology: t.Name, Step: t.Steps[j].Name, Pool: pool, Interface: iface}
+				wants = append(wants, w)
+				at[w] = i
+			}
+		}
+	}
+	if len(wants) == 0 {
+		return nil
+	}
+	given, err := d.Addresses.Take(addresses.Claim{UID: c.UID, Namespace: c.Namespace, Name: c.Name}, wants)
+	if err != nil {
+		if fault.Of(err) == fault.NotReady {
+			err = passing(err)
+		}
+		return err
+	}
+	for _, w := range wants {
+		t := &c.Topologies[at[w]]
+		out := ops.Givens{}
+		maps.Copy(out, t.Given)
+		g := out[w.Step]
+		g.Addresses = given[w]
+		out[w.Step] = g
+		t.Given = out
+	}
+	return nil
+}
+
+// lostAddress is an error if a recorded claim that is in no sandbox has an address that
+// may be another node's by now.
+func (d *decision) lostAddress(e *claims.Entry) error {
+	if e.Held() || !slices.ContainsFunc(e.Topologies, func(t claims.Topology) bool { return t.Given.Addressed() }) {
+		return nil
+	}
+	return d.Addresses.Lost(e.UID)
 }
 
 // toPrepare reports whether the devices of a recorded claim may have to be prepared: a

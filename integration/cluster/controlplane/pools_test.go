@@ -1,0 +1,375 @@
+//go:build cluster
+
+package controlplane_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plumbline/plumbline/integration/cluster"
+	"github.com/plumbline/plumbline/reconcile/pod/addresses"
+	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// TestAddressPools is the life of pools and leases on a real API server, with the
+// controller and with what of two nodes' agents leases addresses.
+func TestAddressPools(t *testing.T) {
+	b := start(t)
+	b.run(t, append([]string{"--lease-grace", "3s"}, shortLived...)...)
+	b.register(t)
+	for _, part := range []struct {
+		name string
+		test func(*testing.T)
+	}{
+		{"pools are refused", b.refusedPools},
+		{"two nodes share a pool", b.sharedPool},
+		{"nodes of multi-nic-cni", b.hostBlocks},
+		{"a node dies at each write", b.dyingNode},
+		{"a node is gone, and returns", b.returningNode},
+	} {
+		t.Run(part.name, part.test)
+	}
+}
+
+func addressPool(name, spec string) string {
+	return "apiVersion: networking.dra.io/v1alpha1\nkind: AddressPool\nmetadata: {name: " + name + "}\nspec: " + spec + "\n"
+}
+
+func (b *bench) refusedPools(t *testing.T) {
+	for spec, want := range map[string]string{
+		`{subnets: [{prefix: 192.168.5.0/16}]}`:                                  `AddressPool "p": spec.subnets[0].prefix: "192.168.5.0/16" has bits set behind its prefix length: write "192.168.0.0/16"`,
+		`{subnets: [{prefix: 192.168.0.0/24}], hostBlock: 6, interfaceBlock: 1}`: `AddressPool "p": spec.subnets[0].prefix: "192.168.0.0/24" leaves no addresses when it is divided by 1 bits for interfaces and 6 for nodes: blocks would be of length /31, at most /30 is possible`,
+	} {
+		b.says(t, addressPool("p", spec), want)
+	}
+	for spec, want := range map[string]string{
+		`{subnets: [{prefix: 192.0.2.0/24}], interfaceBlock: 1}`:          "interfaceBlock needs hostBlock",
+		`{subnets: [{prefix: 192.0.2.0/24}], hostBlock: 1, blockSize: 2}`: "blockSize follows from hostBlock",
+		`{subnets: []}`: "should have at least 1 items",
+	} {
+		if said := b.refused(t, addressPool("p", spec)); !strings.Contains(said, want) {
+			t.Errorf("%s: said\n%s\nwant %s", spec, said, want)
+		}
+	}
+	b.mustKubectl(t, addressPool("first", "{subnets: [{prefix: 198.51.100.0/24}]}"), "create", "--validate=strict", "-f", "-")
+	b.eventually(t, "the webhook knows the first pool", func() error {
+		_, err := b.Kubectl(t.Context(), strings.NewReader(addressPool("second", "{subnets: [{prefix: 198.51.100.128/25}]}")), "create", "--dry-run=server", "--warnings-as-errors", "-f", "-")
+		if want := `Warning: AddressPool "second" shares addresses with "first" (198.51.100.128/25 and 198.51.100.0/24)`; err == nil || !strings.Contains(err.Error(), want) {
+			return fmt.Errorf("said: %v", err)
+		}
+		return nil
+	})
+	for patch, want := range map[string]string{
+		`{"spec":{"subnets":[{"prefix":"198.51.100.0/25"}]}}`: "subnets cannot be changed",
+		`{"spec":{"blockSize":4}}`:                            "how the pool is divided cannot be changed",
+	} {
+		if _, err := b.Kubectl(t.Context(), nil, "patch", "addresspool", "first", "--type=merge", "-p", patch); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", patch, err, want)
+		}
+	}
+	b.mustKubectl(t, "", "patch", "addresspool", "first", "--type=merge", "-p", `{"spec":{"exclude":["198.51.100.0/28"]}}`)
+	b.mustKubectl(t, "", "delete", "addresspool", "first")
+}
+
+// lessee is what of a node's agent leases addresses, with the agent's own rights.
+type lessee struct {
+	*bench
+	name   string
+	file   string
+	client *addresses.Client
+	*addresses.Allocator
+	had map[string]netip.Prefix // by claim
+}
+
+func (b *bench) lessee(t *testing.T, name string) *lessee {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := b.Create(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	config, err := b.ServiceAccount(t.Context(), cluster.ProductNamespace, "plumbline-agent", cluster.TokenFor{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dyn, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &lessee{bench: b, name: name, file: filepath.Join(t.TempDir(), "addresses"), client: addresses.NewClient(kube, dyn, name), had: map[string]netip.Prefix{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); n.client.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	n.boot(t, nil)
+	return n
+}
+
+// boot starts the agent, with what its file says.
+func (n *lessee) boot(t *testing.T, sync func(*os.File) error) {
+	t.Helper()
+	if sync == nil {
+		sync = func(*os.File) error { return nil }
+	}
+	var err error
+	n.Allocator, err = addresses.Open(addresses.Options{
+		Leases: n.client, NodeName: n.name, File: n.file, Sync: sync,
+		Recorded: func() []addresspool.Grant { return nil },
+		Ended:    func(context.Context, addresspool.Grant) (bool, error) { return false, nil },
+		Log:      slog.New(slog.NewTextHandler(t.Output(), nil)), Now: time.Now,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ask takes an address once, after a pass if there is none.
+func (n *lessee) ask(ctx context.Context, pool, claim string) (netip.Prefix, error) {
+	w := addresses.Want{Topology: "t", Step: "s", Pool: pool}
+	of := addresses.Claim{UID: types.UID(n.name + claim), Namespace: "default", Name: claim}
+	got, err := n.Take(of, []addresses.Want{w})
+	if fault.Of(err) == fault.NotReady {
+		if err := n.Pass(ctx); err != nil {
+			return netip.Prefix{}, err
+		}
+		got, err = n.Take(of, []addresses.Want{w})
+	}
+	if err != nil || len(got[w]) == 0 {
+		return netip.Prefix{}, err
+	}
+	return got[w][0], nil
+}
+
+// take takes an address for a claim that keeps it.
+func (n *lessee) take(t *testing.T, pool, claim string) netip.Prefix {
+	t.Helper()
+	var got netip.Prefix
+	n.eventually(t, "an address for "+claim+" on "+n.name, func() (err error) {
+		got, err = n.ask(t.Context(), pool, claim)
+		return err
+	})
+	if had, again := n.had[claim]; again && had != got {
+		t.Errorf("%s of %s had %s and gets %s", claim, n.name, had, got)
+	}
+	n.had[claim] = got
+	return got
+}
+
+func (n *lessee) giveBack(t *testing.T, claim string) {
+	t.Helper()
+	if err := n.GiveBack(types.UID(n.name + claim)); err != nil {
+		t.Fatal(err)
+	}
+	delete(n.had, claim)
+}
+
+// different fails if two claims have one address.
+func different(t *testing.T, nodes ...*lessee) {
+	t.Helper()
+	seen := map[netip.Addr]string{}
+	for _, n := range nodes {
+		for claim, a := range n.had {
+			if other, twice := seen[a.Addr()]; twice {
+				t.Errorf("%s is given to %s of %s, and to %s", a, claim, n.name, other)
+			}
+			seen[a.Addr()] = claim + " of " + n.name
+		}
+	}
+}
+
+// pool waits for a pool's status.
+func (b *bench) pool(t *testing.T, name, want string) {
+	t.Helper()
+	b.eventually(t, fmt.Sprintf("pool %q is %s", name, want), func() error {
+		var o v1alpha1.AddressPool
+		if err := b.Get(t.Context(), client.ObjectKey{Name: name}, &o); err != nil {
+			return err
+		}
+		have := fmt.Sprintf("%d/%d on %d", o.Status.Leased, o.Status.Size, o.Status.Nodes)
+		for _, c := range []string{v1alpha1.ConditionOverlap, v1alpha1.ConditionExhausted} {
+			if meta.IsStatusConditionTrue(o.Status.Conditions, c) {
+				have += " " + c
+			}
+		}
+		if have != want {
+			return fmt.Errorf("it is %s", have)
+		}
+		return nil
+	})
+}
+
+// ended deletes a pool, and waits until it is gone: its nodes end their leases.
+func (b *bench) ended(t *testing.T, pool string, nodes ...*lessee) {
+	t.Helper()
+	b.mustKubectl(t, "", "delete", "addresspool", pool, "--wait=false")
+	b.eventually(t, "pool "+pool+" is gone", func() error {
+		for _, n := range nodes {
+			if err := n.Pass(t.Context()); err != nil {
+				return err
+			}
+		}
+		if err := b.Get(t.Context(), client.ObjectKey{Name: pool}, &v1alpha1.AddressPool{}); client.IgnoreNotFound(err) != nil || err == nil {
+			return fmt.Errorf("it is there: %v", err)
+		}
+		return nil
+	})
+}
+
+func (b *bench) sharedPool(t *testing.T) {
+	b.mustKubectl(t, addressPool("blue", "{subnets: [{prefix: 192.0.2.0/29, gateway: 192.0.2.1}], quarantineSeconds: 0}"), "create", "--validate=strict", "-f", "-")
+	one, two := b.lessee(t, "one"), b.lessee(t, "two")
+	for i := range 2 {
+		one.take(t, "blue", fmt.Sprint(i))
+		two.take(t, "blue", fmt.Sprint(i))
+	}
+	one.take(t, "blue", "2")
+	different(t, one, two)
+	b.pool(t, "blue", "5/5 on 2 Exhausted")
+	if got, err := two.ask(t.Context(), "blue", "2"); err == nil || !strings.Contains(err.Error(), "all of its blocks are leased") {
+		t.Errorf("from a full pool: %v, %v", got, err)
+	}
+	one.boot(t, nil)
+	one.take(t, "blue", "1") // the same as before
+	one.giveBack(t, "0")
+	b.eventually(t, "the address that the one gave back is the other's", func() error {
+		if err := one.Pass(t.Context()); err != nil {
+			return err
+		}
+		_, err := two.ask(t.Context(), "blue", "2")
+		return err
+	})
+	two.take(t, "blue", "2")
+	different(t, one, two)
+
+	// The pool stays while an address of it is used.
+	b.mustKubectl(t, "", "delete", "addresspool", "blue", "--wait=false")
+	for _, n := range []*lessee{one, two} {
+		for claim := range n.had {
+			n.giveBack(t, claim)
+		}
+	}
+	b.ended(t, "blue", one, two)
+	b.mustKubectl(t, "", "delete", "node", "one", "two")
+}
+
+func (b *bench) hostBlocks(t *testing.T) {
+	b.mustKubectl(t, addressPool("multinic", "{subnets: [{prefix: 192.168.0.0/16}], hostBlock: 6, interfaceBlock: 2, quarantineSeconds: 0}"), "create", "--validate=strict", "-f", "-")
+	one, two := b.lessee(t, "host1"), b.lessee(t, "host2")
+	if a, c := one.take(t, "multinic", "a"), two.take(t, "multinic", "a"); a.String() != "192.168.0.1/18" || c.String() != "192.168.1.1/18" {
+		t.Errorf("given %s and %s", a, c)
+	}
+	b.pool(t, "multinic", "2032/65024 on 2")
+	one.giveBack(t, "a")
+	two.giveBack(t, "a")
+	b.ended(t, "multinic", one, two)
+	b.mustKubectl(t, "", "delete", "node", "host1", "host2")
+}
+
+var errDied = errors.New("died")
+
+// dyingNode has a node die before and behind each write of its file, beside another that
+// takes from the same pool.
+func (b *bench) dyingNode(t *testing.T) {
+	b.mustKubectl(t, addressPool("red", "{subnets: [{prefix: 192.0.2.0/27}], quarantineSeconds: 0}"), "create", "--validate=strict", "-f", "-")
+	one, two := b.lessee(t, "dying"), b.lessee(t, "living")
+	for at := range 8 {
+		writes := 0
+		one.boot(t, func(f *os.File) error {
+			if writes++; writes > at {
+				return errDied // all later ones fail too: the process is dead
+			}
+			return nil
+		})
+		for i := range 2 {
+			claim := fmt.Sprint(at, "-", i)
+			if got, err := one.ask(t.Context(), "red", claim); err == nil && got.IsValid() {
+				one.had[claim] = got
+			}
+			_ = one.Pass(t.Context())
+			if i == 0 && one.GiveBack(types.UID(one.name+claim)) == nil {
+				delete(one.had, claim)
+			}
+		}
+		one.boot(t, nil)
+		two.take(t, "red", fmt.Sprint(at))
+		for claim := range one.had {
+			one.take(t, "red", claim)
+		}
+		different(t, one, two)
+		for claim := range one.had {
+			one.giveBack(t, claim)
+		}
+		// What was taken for a claim and not answered is the claim's: its end ends that.
+		for i := range 2 {
+			one.giveBack(t, fmt.Sprint(at, "-", i))
+		}
+	}
+	for claim := range two.had {
+		two.giveBack(t, claim)
+	}
+	b.ended(t, "red", one, two) // nothing is lost
+	b.mustKubectl(t, "", "delete", "node", "dying", "living")
+}
+
+func (b *bench) returningNode(t *testing.T) {
+	b.mustKubectl(t, addressPool("green", "{subnets: [{prefix: 192.0.2.0/30}], quarantineSeconds: 0}"), "create", "--validate=strict", "-f", "-")
+	one, two := b.lessee(t, "leaving"), b.lessee(t, "staying")
+	had := one.take(t, "green", "a")
+	other := two.take(t, "green", "a")
+	b.mustKubectl(t, "", "delete", "node", "leaving")
+	// It is not given before the lease has ended, and then it is.
+	b.eventually(t, "the address of the node that left", func() error {
+		got, err := two.ask(t.Context(), "green", "b")
+		if err == nil && got != had {
+			t.Errorf("the node that stays has %s and gets %s, where %s was the other's", other, got, had)
+		}
+		return err
+	})
+	// It returns under its name, as another object, and its claim with it.
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "leaving"}}
+	if err := b.Create(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	one.boot(t, nil)
+	b.eventually(t, "the node that returns notices", func() error {
+		if _, err := one.ask(t.Context(), "green", "a"); err == nil {
+			t.Error("an address that another node has is given once more")
+		}
+		if err := one.Pass(t.Context()); err != nil && !strings.Contains(err.Error(), "all of its blocks are leased") {
+			return err
+		}
+		err := one.Lost(types.UID("leavinga"))
+		if err == nil || !strings.Contains(err.Error(), "delete the pod") {
+			return fmt.Errorf("lost: %v", err)
+		}
+		return nil
+	})
+	one.giveBack(t, "a")
+	two.giveBack(t, "a")
+	if err := two.GiveBack("stayingb"); err != nil {
+		t.Fatal(err)
+	}
+	b.ended(t, "green", one, two)
+	b.mustKubectl(t, "", "delete", "node", "leaving", "staying")
+}

@@ -1,0 +1,217 @@
+package addresses
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/recordfile"
+	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Options is what an Allocator works with.
+type Options struct {
+	Leases   Leases
+	NodeName string
+	// File is where the node's holdings are kept.
+	File string
+	// Recorded returns what the records of claims say was given to them. It is what is
+	// known when the file is damaged.
+	Recorded func() []addresspool.Grant
+	// Ended reports whether a claim has neither a record nor an object any more. An error is
+	// no answer.
+	Ended func(ctx context.Context, g addresspool.Grant) (bool, error)
+	Log   *slog.Logger
+	Now   func() time.Time
+	// Sync makes a file durable; default (*os.File).Sync.
+	Sync func(*os.File) error
+}
+
+// Allocator gives addresses of pools to claims.
+type Allocator struct {
+	Options
+	file ledger
+	wake chan struct{}
+
+	reported time.Time // of Pass
+
+	mu      sync.Mutex
+	pools   map[string]*pool
+	unmet   map[string]time.Time // pools that had nothing to give, and when
+	checked map[string]string    // blocks whose lease was read since the start: its UID
+	counts  []Count
+}
+
+// pool is what is known of a pool.
+type pool struct {
+	layout     *addresspool.Layout
+	err        error
+	quarantine int64
+	ending     bool // it is being deleted, or not protected from that yet
+	low        bool // few blocks are left in the cluster
+}
+
+// Want is a step that needs addresses.
+type Want struct {
+	Topology, Step, Pool string
+	Interface            int
+}
+
+// Claim is a ResourceClaim.
+type Claim struct {
+	UID             types.UID
+	Namespace, Name string
+}
+
+// Open reads the file of a node. A damaged one is set aside, and what claims have is taken
+// from their records.
+func Open(o Options) (*Allocator, error) {
+	if o.Sync == nil {
+		o.Sync = (*os.File).Sync
+	}
+	a := &Allocator{
+		Options: o, file: ledger{o.File, o.Sync}, wake: make(chan struct{}, 1),
+		pools: map[string]*pool{}, unmet: map[string]time.Time{}, checked: map[string]string{},
+	}
+	_, err := a.file.read()
+	if frame.IsDamage(err) {
+		name, aside := recordfile.SetAside(o.File)
+		if aside != nil {
+			return nil, errors.Join(err, aside)
+		}
+		o.Log.Error("set aside as damaged: what claims have is read from their records", "file", name, "error", err)
+	} else if err != nil {
+		return nil, err
+	}
+	return a, a.file.change(func(h *addresspool.Holdings) (changed bool, err error) {
+		for _, g := range o.Recorded() {
+			if !slices.ContainsFunc(h.Grants, func(have addresspool.Grant) bool { return have.Owner == g.Owner }) {
+				h.Grants = append(h.Grants, g)
+				changed = true
+			}
+		}
+		return changed, nil
+	})
+}
+
+// Take gives each step one address of each family of its pool, and the same when it is
+// called again. An error of kind NotReady may pass: a lease is being looked for.
+func (a *Allocator) Take(claim Claim, wants []Want) (map[Want][]netip.Prefix, error) {
+	out := map[Want][]netip.Prefix{}
+	now := a.Now()
+	defer a.poke()
+	err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
+		had := len(h.Grants)
+		for _, w := range wants {
+			got, err := a.take(h, claim.UID, w, now)
+			if err != nil {
+				return false, fmt.Errorf("step %q: %w", w.Step, err)
+			}
+			out[w] = got
+		}
+		for i := had; i < len(h.Grants); i++ {
+			h.Grants[i].Of = claim.Namespace + "/" + claim.Name
+		}
+		return len(h.Grants) > had, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (a *Allocator) take(h *addresspool.Holdings, claim types.UID, w Want, now time.Time) ([]netip.Prefix, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.pools[w.Pool]
+	switch {
+	case p == nil:
+		return nil, fault.New(fault.NotReady, fmt.Errorf("there is no %s %q: create it, or name another in ipam.pool", v1alpha1.AddressPoolKind, w.Pool))
+	case p.err != nil:
+		return nil, fault.New(fault.Invalid, p.err)
+	}
+	usable := *h
+	// What this process has not asked about may have been lost while nobody ran.
+	usable.Blocks = slices.DeleteFunc(slices.Clone(h.Blocks), func(b addresspool.Held) bool {
+		return !b.Lost && a.checked[addresspool.LeaseName(b.Pool, b.Block)] != b.Lease
+	})
+	got, err := usable.Take(p.layout, addresspool.Owner{Claim: string(claim), Topology: w.Topology, Step: w.Step}, w.Interface, now.Unix())
+	switch {
+	case errors.Is(err, addresspool.ErrLost):
+		return nil, fault.New(fault.Conflict, fmt.Errorf("%w: delete the pod, another one gets another address", err))
+	case errors.Is(err, addresspool.ErrNone):
+		a.unmet[w.Pool] = now
+		if p.ending {
+			return nil, fault.New(fault.NotReady, fmt.Errorf("%s %q is being deleted, or new: nothing is given from it", v1alpha1.AddressPoolKind, w.Pool))
+		}
+		if p.low {
+			err = fmt.Errorf("%w, and few of its %d addresses are left on all nodes: see kubectl get addresspool %s", err, p.layout.Size(p.layout.Families()[0]), w.Pool)
+		}
+		return nil, fault.New(fault.NotReady, fmt.Errorf("%w; a lease of more is being looked for", err))
+	case err != nil:
+		return nil, fault.New(fault.Invalid, err)
+	}
+	h.Grants = usable.Grants
+	delete(a.unmet, w.Pool)
+	return got, nil
+}
+
+// Lost is an error if a claim has an address that may be another node's by now.
+func (a *Allocator) Lost(claim types.UID) error {
+	var lost error
+	err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
+		lost = h.Lost(string(claim))
+		return false, nil
+	})
+	if lost != nil {
+		return fault.New(fault.Conflict, fmt.Errorf("%w: delete the pod, another one gets another address", lost))
+	}
+	return err
+}
+
+// GiveBack ends what a claim was given, at its definite end: no sandbox has it.
+func (a *Allocator) GiveBack(claim types.UID) error {
+	defer a.poke()
+	now := a.Now().Unix()
+	return a.file.change(func(h *addresspool.Holdings) (bool, error) {
+		i := slices.IndexFunc(h.Grants, func(g addresspool.Grant) bool { return g.Claim == string(claim) })
+		if i < 0 {
+			return false, nil
+		}
+		rest := int64(0)
+		for _, g := range h.Grants {
+			if g.Claim == string(claim) {
+				rest = max(rest, a.quarantine(g.Pool))
+			}
+		}
+		return h.GiveBack(string(claim), now+rest), nil
+	})
+}
+
+// quarantine of a pool that is not known is the default.
+func (a *Allocator) quarantine(name string) int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p := a.pools[name]; p != nil {
+		return p.quarantine
+	}
+	return addresspool.Quarantine(&v1alpha1.AddressPool{})
+}
+
+func (a *Allocator) poke() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}

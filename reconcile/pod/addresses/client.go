@@ -1,0 +1,214 @@
+package addresses
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// timeout of a request; a pod may wait for it.
+const timeout = 10 * time.Second
+
+// Client is the API server, with what it has told of pools and of the node's leases. Its
+// rights: get of nodes, list and watch of addresspools; get, list, watch, create, update
+// and delete of addressleases.
+type Client struct {
+	kube          kubernetes.Interface
+	dynamic       dynamic.Interface
+	node          string
+	pools, leases cache.SharedIndexInformer
+	changed       chan struct{}
+
+	mu   sync.Mutex
+	uid  string
+	read time.Time
+}
+
+var _ Leases = (*Client)(nil)
+
+// NewClient returns a Client that knows nothing until Run.
+func NewClient(kube kubernetes.Interface, dyn dynamic.Interface, node string) *Client {
+	c := &Client{kube: kube, dynamic: dyn, node: node, changed: make(chan struct{}, 1)}
+	c.pools = dynamicinformer.NewFilteredDynamicInformer(dyn, v1alpha1.AddressPoolResource(), metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+	c.leases = dynamicinformer.NewFilteredDynamicInformer(dyn, v1alpha1.AddressLeaseResource(), metav1.NamespaceAll, 0, cache.Indexers{}, func(l *metav1.ListOptions) {
+		l.FieldSelector = fields.OneTermEqualSelector("spec.node", node).String()
+	}).Informer()
+	return c
+}
+
+// Run follows pools and leases until ctx ends.
+func (c *Client) Run(ctx context.Context) {
+	heard := cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { c.heard() }, DeleteFunc: func(any) { c.heard() }, UpdateFunc: func(_, _ any) { c.heard() },
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for _, i := range []cache.SharedIndexInformer{c.pools, c.leases} {
+		if _, err := i.AddEventHandler(heard); err != nil {
+			return // it has been stopped
+		}
+		wg.Go(func() { i.RunWithContext(ctx) })
+	}
+}
+
+func (c *Client) heard() {
+	select {
+	case c.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Changed implements Leases.
+func (c *Client) Changed() <-chan struct{} { return c.changed }
+
+// NodeUID implements Leases. It is read again after a while: a node may be deleted and
+// register itself again.
+func (c *Client) NodeUID(ctx context.Context) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.uid != "" && time.Since(c.read) < timeout {
+		return c.uid, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	n, err := c.kube.CoreV1().Nodes().Get(ctx, c.node, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("read node %q: %w", c.node, err)
+	}
+	c.uid, c.read = string(n.UID), time.Now()
+	return c.uid, nil
+}
+
+var errUnheard = errors.New("the pools of the cluster are not known yet")
+
+// Pools implements Leases.
+func (c *Client) Pools() ([]v1alpha1.AddressPool, error) {
+	return stored[v1alpha1.AddressPool](c.pools)
+}
+
+// Own implements Leases.
+func (c *Client) Own() ([]v1alpha1.AddressLease, error) {
+	return stored[v1alpha1.AddressLease](c.leases)
+}
+
+func stored[T any](i cache.SharedIndexInformer) ([]T, error) {
+	if !i.HasSynced() {
+		return nil, errUnheard
+	}
+	var out []T
+	for _, v := range i.GetStore().List() {
+		if u, ok := v.(*unstructured.Unstructured); ok {
+			o, err := decode[T](u)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, *o)
+		}
+	}
+	return out, nil
+}
+
+func decode[T any](u *unstructured.Unstructured) (*T, error) {
+	o := new(T)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err != nil {
+		return nil, fmt.Errorf("%s %q: %w", u.GetKind(), u.GetName(), err)
+	}
+	return o, nil
+}
+
+func (c *Client) resource(r schema.GroupVersionResource) dynamic.ResourceInterface {
+	return c.dynamic.Resource(r)
+}
+
+// Get implements Leases.
+func (c *Client) Get(ctx context.Context, name string) (*v1alpha1.AddressLease, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	u, err := c.resource(v1alpha1.AddressLeaseResource()).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read lease %q: %w", name, err)
+	}
+	return decode[v1alpha1.AddressLease](u)
+}
+
+// Taken implements Leases.
+func (c *Client) Taken(ctx context.Context, pool string) (map[string]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*timeout)
+	defer cancel()
+	out := map[string]bool{}
+	options := metav1.ListOptions{Limit: 500, FieldSelector: fields.OneTermEqualSelector("spec.pool", pool).String()}
+	for {
+		list, err := c.resource(v1alpha1.AddressLeaseResource()).List(ctx, options)
+		if err != nil {
+			return nil, fmt.Errorf("list leases of AddressPool %q: %w", pool, err)
+		}
+		for i := range list.Items {
+			out[list.Items[i].GetName()] = true
+		}
+		if options.Continue = list.GetContinue(); options.Continue == "" {
+			return out, nil
+		}
+	}
+}
+
+// Create implements Leases.
+func (c *Client) Create(ctx context.Context, l *v1alpha1.AddressLease) (*v1alpha1.AddressLease, error) {
+	return c.write(ctx, l, func(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+		return c.resource(v1alpha1.AddressLeaseResource()).Create(ctx, u, metav1.CreateOptions{})
+	})
+}
+
+// Update implements Leases.
+func (c *Client) Update(ctx context.Context, l *v1alpha1.AddressLease) (*v1alpha1.AddressLease, error) {
+	return c.write(ctx, l, func(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+		return c.resource(v1alpha1.AddressLeaseResource()).Update(ctx, u, metav1.UpdateOptions{})
+	})
+}
+
+func (c *Client) write(ctx context.Context, l *v1alpha1.AddressLease, f func(context.Context, *unstructured.Unstructured) (*unstructured.Unstructured, error)) (*v1alpha1.AddressLease, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	l.APIVersion, l.Kind = v1alpha1.GroupVersion.String(), v1alpha1.AddressLeaseKind
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(l)
+	if err != nil {
+		return nil, err
+	}
+	u, err := f(ctx, &unstructured.Unstructured{Object: object})
+	if err != nil {
+		return nil, fmt.Errorf("write lease %q: %w", l.Name, err)
+	}
+	return decode[v1alpha1.AddressLease](u)
+}
+
+// Delete implements Leases.
+func (c *Client) Delete(ctx context.Context, name, uid string) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err := c.resource(v1alpha1.AddressLeaseResource()).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: new(types.UID(uid))}})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // it is another one's already
+	}
+	if err != nil {
+		return fmt.Errorf("end lease %q: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,484 @@
+package addresses
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Leases is the API server.
+type Leases interface {
+	// NodeUID is that of the node's object.
+	NodeUID(ctx context.Context) (string, error)
+	// Pools are those that there were a moment ago.
+	Pools() ([]v1alpha1.AddressPool, error)
+	// Own are the leases that this node had a moment ago.
+	Own() ([]v1alpha1.AddressLease, error)
+	// Get reads a lease as it is now, nil for none.
+	Get(ctx context.Context, name string) (*v1alpha1.AddressLease, error)
+	// Taken lists the names of all leases of a pool.
+	Taken(ctx context.Context, pool string) (map[string]bool, error)
+	Create(ctx context.Context, l *v1alpha1.AddressLease) (*v1alpha1.AddressLease, error)
+	Update(ctx context.Context, l *v1alpha1.AddressLease) (*v1alpha1.AddressLease, error)
+	// Delete deletes the lease of this UID.
+	Delete(ctx context.Context, name, uid string) error
+	// Changed gets a value when pools or leases of this node may have changed.
+	Changed() <-chan struct{}
+}
+
+const (
+	tries     = 8       // blocks that are tried before the leases of a pool are listed
+	walk      = 1 << 16 // blocks that are searched for a free one
+	pace      = 30 * time.Second
+	impatient = time.Minute // for how long a claim that was refused counts as waiting
+)
+
+// Run keeps the leases of the node until ctx ends.
+func (a *Allocator) Run(ctx context.Context) {
+	timer := time.NewTimer(pace)
+	defer timer.Stop()
+	said := ""
+	for {
+		err := a.Pass(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			said = ""
+		case err.Error() != said:
+			a.Log.Warn("leases of addresses", "error", err)
+			said = err.Error()
+		}
+		next := pace
+		if err != nil || a.waiting() {
+			next = time.Second
+		}
+		timer.Reset(next)
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.wake:
+		case <-a.Leases.Changed():
+		case <-timer.C:
+		}
+	}
+}
+
+// waiting reports whether a claim waits for a lease.
+func (a *Allocator) waiting() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.unmet, func(_ string, since time.Time) bool { return a.Now().Sub(since) > impatient })
+	return len(a.unmet) > 0
+}
+
+// Pass compares what the node holds with the API server once, and takes and ends leases.
+func (a *Allocator) Pass(ctx context.Context) error {
+	if err := a.readPools(); err != nil {
+		return err
+	}
+	node, err := a.Leases.NodeUID(ctx)
+	if err != nil {
+		return err
+	}
+	if err := a.adopt(ctx, node); err != nil {
+		return err
+	}
+	var errs []error
+	errs = append(errs, a.endLost(ctx))
+	for _, name := range a.known() {
+		errs = append(errs, a.obtain(ctx, node, name), a.giveUp(ctx, name))
+	}
+	return errors.Join(append(errs, a.report(ctx))...)
+}
+
+func (a *Allocator) known() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Sorted(maps.Keys(a.pools))
+}
+
+func (a *Allocator) pool(name string) *pool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.pools[name]
+}
+
+func (a *Allocator) readPools() error {
+	objects, err := a.Leases.Pools()
+	if err != nil {
+		return err
+	}
+	pools := map[string]*pool{}
+	for i := range objects {
+		o := &objects[i]
+		p := &pool{quarantine: addresspool.Quarantine(o)}
+		p.layout, p.err = addresspool.Of(o)
+		p.ending = !o.DeletionTimestamp.IsZero() || !slices.Contains(o.Finalizers, v1alpha1.AddressPoolFinalizer)
+		for _, c := range o.Status.Conditions {
+			p.low = p.low || c.Type == v1alpha1.ConditionLow && c.Status == "True"
+		}
+		pools[o.Name] = p
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pools = pools
+	return nil
+}
+
+// adopt has the file say what the API server says: leases of this node that the file
+// does not have are its own, as after a crash, and blocks whose lease is gone, or is
+// another one, are lost. What is heard may be late, so that it is only the reason to ask.
+func (a *Allocator) adopt(ctx context.Context, node string) error {
+	heard, err := a.Leases.Own()
+	if err != nil {
+		return err
+	}
+	names, uids := map[string]bool{}, map[string]string{}
+	for i := range heard {
+		names[heard[i].Name] = true
+		if heard[i].Spec.NodeUID == node {
+			uids[heard[i].Name] = string(heard[i].UID)
+		}
+	}
+	a.mu.Lock()
+	checked := maps.Clone(a.checked)
+	a.mu.Unlock()
+	held := map[string]string{}
+	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
+		for _, b := range h.Blocks {
+			if name := addresspool.LeaseName(b.Pool, b.Block); !b.Lost {
+				names[name], held[name] = true, b.Lease
+			}
+		}
+		return false, nil
+	}); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if uid := held[name]; uid != "" && uid == uids[name] && uid == checked[name] {
+			continue
+		}
+		l, err := a.Leases.Get(ctx, name)
+		if err != nil {
+			return err
+		}
+		if l != nil {
+			if p := a.pool(l.Spec.Pool); p == nil || p.layout == nil {
+				continue // nothing is given from it until it can be read
+			}
+		}
+		if l, err = a.own(ctx, node, l); err != nil {
+			return err
+		}
+		if err := a.settle(name, l); err != nil {
+			return err
+		}
+	}
+	return a.file.change(func(h *addresspool.Holdings) (bool, error) { return h.Expire(a.Now().Unix()), nil })
+}
+
+// own returns a lease if it is one that this node can give from, else nil. One of an
+// earlier Node object of this name is taken over: whoever ends the leases of nodes that
+// are gone would end it, and one of both writes is refused.
+func (a *Allocator) own(ctx context.Context, node string, l *v1alpha1.AddressLease) (*v1alpha1.AddressLease, error) {
+	if l == nil || l.Spec.Node != a.NodeName || !l.DeletionTimestamp.IsZero() {
+		return nil, nil
+	}
+	block, err := netip.ParsePrefix(l.Spec.Block)
+	if err != nil || l.Name != addresspool.LeaseName(l.Spec.Pool, block) || a.pool(l.Spec.Pool).layout.Holds(block) != nil {
+		return nil, nil
+	}
+	if l.Spec.NodeUID == node {
+		return l, nil
+	}
+	l.Spec.NodeUID = node
+	changed, err := a.Leases.Update(ctx, l)
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil, nil // somebody was faster
+	}
+	return changed, err
+}
+
+// settle records what was read of a lease: that it is the node's, or is not.
+func (a *Allocator) settle(name string, l *v1alpha1.AddressLease) error {
+	return a.file.change(func(h *addresspool.Holdings) (changed bool, err error) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.checked, name)
+		i := slices.IndexFunc(h.Blocks, func(b addresspool.Held) bool { return addresspool.LeaseName(b.Pool, b.Block) == name })
+		if l == nil {
+			if i < 0 || h.Blocks[i].Lost {
+				return false, nil
+			}
+			a.Log.Warn("a lease of addresses is lost", "lease", name)
+			h.Lose(h.Blocks[i].Pool, h.Blocks[i].Block)
+			return true, nil
+		}
+		a.checked[name] = string(l.UID)
+		if i >= 0 && !h.Blocks[i].Lost && h.Blocks[i].Lease == string(l.UID) {
+			return false, nil
+		}
+		h.Gain(a.pools[l.Spec.Pool].layout, netip.MustParsePrefix(l.Spec.Block), string(l.UID))
+		return true, nil
+	})
+}
+
+// endLost gives back what a claim has that nobody will ever unprepare: the agent died
+// between giving it and recording the claim.
+func (a *Allocator) endLost(ctx context.Context) error {
+	recorded := map[string]bool{}
+	for _, g := range a.Recorded() {
+		recorded[g.Claim] = true
+	}
+	var orphans []addresspool.Grant
+	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
+		for _, g := range h.Grants {
+			if !recorded[g.Claim] {
+				orphans = append(orphans, g)
+			}
+		}
+		return false, nil
+	}); err != nil {
+		return err
+	}
+	for _, g := range orphans {
+		ended, err := a.Ended(ctx, g)
+		if err != nil {
+			return err
+		}
+		if !ended {
+			continue
+		}
+		if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
+			return h.GiveBack(g.Claim, a.Now().Unix()+a.quarantine(g.Pool)), nil
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// obtain takes a block of each group in which the node has nothing to give: if a claim
+// waits for it, or ahead of need where the node uses the pool and others have enough.
+func (a *Allocator) obtain(ctx context.Context, node, name string) error {
+	p := a.pool(name)
+	if p == nil || p.layout == nil || p.ending {
+		return nil
+	}
+	a.mu.Lock()
+	_, waits := a.unmet[name]
+	a.mu.Unlock()
+	for _, g := range p.layout.Groups() {
+		var count addresspool.Count
+		has := false
+		if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
+			count = h.Count(p.layout, g.IPv4(), a.Now().Unix())
+			has = slices.ContainsFunc(h.Blocks, func(b addresspool.Held) bool { return b.Pool == name && !b.Lost })
+			return false, nil
+		}); err != nil {
+			return err
+		}
+		if count.Free() > 0 || !p.layout.Flat() && has || !waits && (count.Used == 0 || p.low) {
+			continue
+		}
+		if err := a.create(ctx, node, p.layout, g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// create makes the lease of a free block.
+func (a *Allocator) create(ctx context.Context, node string, l *addresspool.Layout, g addresspool.Group) error {
+	n := g.Len()
+	start := uint64(0)
+	if l.Flat() { // so that nodes seldom try the same
+		sum := fnv.New64a()
+		_, _ = sum.Write([]byte(a.NodeName + "/" + l.Name))
+		start = binary.BigEndian.Uint64(sum.Sum(nil)) % n
+		if held, err := a.highest(l, g); err != nil {
+			return err
+		} else if held > 0 {
+			start = held
+		}
+		for i := range uint64(min(tries, n)) {
+			if done, err := a.try(ctx, node, l, g, (start+i)%n); done || err != nil {
+				return err
+			}
+		}
+	}
+	taken, err := a.Leases.Taken(ctx, l.Name)
+	if err != nil {
+		return err
+	}
+	for i := range min(walk+uint64(len(taken)), n) {
+		block, usable := g.At((start + i) % n)
+		if !usable || taken[addresspool.LeaseName(l.Name, block)] {
+			continue
+		}
+		if done, err := a.try(ctx, node, l, g, (start+i)%n); done || err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("AddressPool %q: all of its blocks are leased: add a pool, or see kubectl get addressleases for nodes that have many", l.Name)
+}
+
+// highest returns the number behind the last block that the node has, 0 for none.
+func (a *Allocator) highest(l *addresspool.Layout, g addresspool.Group) (next uint64, err error) {
+	err = a.file.change(func(h *addresspool.Holdings) (bool, error) {
+		for _, b := range h.Blocks {
+			if b.Pool != l.Name || b.Block.Addr().Is4() != g.IPv4() {
+				continue
+			}
+			if i, err := l.Number(b.Block); err == nil {
+				next = max(next, i+1)
+			}
+		}
+		return false, nil
+	})
+	return next, err
+}
+
+// try creates the lease of a block; not done if it is another's or has nothing to give.
+func (a *Allocator) try(ctx context.Context, node string, l *addresspool.Layout, g addresspool.Group, index uint64) (done bool, err error) {
+	block, usable := g.At(index)
+	if !usable {
+		return false, nil
+	}
+	lease := &v1alpha1.AddressLease{Spec: v1alpha1.AddressLeaseSpec{Pool: l.Name, Block: block.String(), Node: a.NodeName, NodeUID: node}}
+	lease.Name = addresspool.LeaseName(l.Name, block)
+	made, err := a.Leases.Create(ctx, lease)
+	if apierrors.IsAlreadyExists(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	a.Log.Info("addresses leased", "pool", l.Name, "block", block)
+	return true, a.file.change(func(h *addresspool.Holdings) (bool, error) {
+		h.Gain(l, block, string(made.UID))
+		a.mu.Lock()
+		a.checked[made.Name] = string(made.UID)
+		a.mu.Unlock()
+		return true, nil
+	})
+}
+
+// giveUp ends leases of idle blocks: all of a pool that is deleted; else, of a flat pool,
+// those beyond one that is kept ahead of need, and that one too when others need it.
+func (a *Allocator) giveUp(ctx context.Context, name string) error {
+	p := a.pool(name)
+	if p == nil || p.layout == nil || !p.ending && !p.layout.Flat() {
+		return nil
+	}
+	a.mu.Lock()
+	_, waits := a.unmet[name]
+	a.mu.Unlock()
+	if waits && !p.ending {
+		return nil
+	}
+	var dropped []addresspool.Held
+	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
+		now := a.Now().Unix()
+		keep := map[bool]int{}
+		if !p.ending && !p.low {
+			keep[true], keep[false] = 1, 1
+		}
+		for _, b := range slices.Backward(h.Idle(name, now)) { // the oldest is kept
+			if is4 := b.Block.Addr().Is4(); keep[is4] > 0 {
+				keep[is4]--
+				continue
+			}
+			if h.Drop(name, b.Block, now) {
+				dropped = append(dropped, b)
+			}
+		}
+		return len(dropped) > 0, nil
+	}); err != nil {
+		return err
+	}
+	for _, b := range dropped {
+		if err := a.Leases.Delete(ctx, addresspool.LeaseName(b.Pool, b.Block), b.Lease); err != nil {
+			return err // the next pass finds the lease, and that it is this node's
+		}
+	}
+	return nil
+}
+
+// Count is what the node has of a pool.
+type Count struct {
+	Pool   string
+	Family string
+	addresspool.Count
+}
+
+// Counts returns what the node has of each pool, as of the last pass.
+func (a *Allocator) Counts() []Count {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.counts)
+}
+
+// report writes into leases how many of their addresses are used, where that has changed.
+func (a *Allocator) report(ctx context.Context) error {
+	used := map[string]int32{}
+	var counts []Count
+	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
+		for _, b := range h.Blocks {
+			if !b.Lost {
+				used[addresspool.LeaseName(b.Pool, b.Block)] = int32(h.Used(b))
+			}
+		}
+		for _, name := range a.known() {
+			p := a.pool(name)
+			if p == nil || p.layout == nil {
+				continue
+			}
+			for _, is4 := range p.layout.Families() {
+				c := Count{Pool: name, Family: "ipv6", Count: h.Count(p.layout, is4, a.Now().Unix())}
+				if is4 {
+					c.Family = "ipv4"
+				}
+				counts = append(counts, c)
+			}
+		}
+		return false, nil
+	}); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.counts = counts
+	a.mu.Unlock()
+	if a.Now().Sub(a.reported) < pace {
+		return nil // pods that start together are one write
+	}
+	a.reported = a.Now()
+	own, err := a.Leases.Own()
+	if err != nil {
+		return err
+	}
+	for i := range own {
+		l := &own[i]
+		n, held := used[l.Name]
+		if !held || n == l.Spec.Used {
+			continue
+		}
+		l.Spec.Used = n
+		if _, err := a.Leases.Update(ctx, l); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+package addresspool
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Invalid is everything that is wrong with a pool.
+type Invalid struct {
+	Pool string
+	err  error
+}
+
+// Error prints one line per problem.
+func (e *Invalid) Error() string {
+	lines := strings.Split(e.err.Error(), "\n")
+	for i, line := range lines {
+		lines[i] = fmt.Sprintf("%s %q: spec.%s", v1alpha1.AddressPoolKind, e.Pool, line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap returns what is wrong without the pool's name.
+func (e *Invalid) Unwrap() error { return e.err }
+
+// Of reads and checks the object of a pool. The error is an *Invalid. It applies the
+// bounds of the CRD once more: an object need not have come through the API server's
+// validation.
+func Of(o *v1alpha1.AddressPool) (*Layout, error) {
+	spec := Spec{
+		Name: o.Name, Exclude: o.Spec.Exclude, BlockSize: int(value(o.Spec.BlockSize)),
+		HostBlock: int(value(o.Spec.HostBlock)), InterfaceBlock: int(value(o.Spec.InterfaceBlock)),
+	}
+	for _, s := range o.Spec.Subnets {
+		spec.Subnets = append(spec.Subnets, SubnetSpec(s))
+	}
+	l, err := New(spec)
+	if err != nil {
+		return nil, &Invalid{o.Name, err}
+	}
+	return l, nil
+}
+
+func value(p *int32) int32 {
+	if p == nil {
+		return 0
+	}
+	return *p
+}
+
+// Quarantine is for how many seconds an address of the pool rests that was given back.
+func Quarantine(o *v1alpha1.AddressPool) int64 {
+	if o.Spec.QuarantineSeconds == nil {
+		return 60
+	}
+	return int64(*o.Spec.QuarantineSeconds)
+}

@@ -1,0 +1,267 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Pools keeps the status of AddressPools, and ends the leases of nodes that are gone. Its
+// rights:
+//
+//	networking.dra.io addresspools         get list watch patch (finalizers)
+//	networking.dra.io addresspools/status  update
+//	networking.dra.io addressleases        get list watch delete
+//	                  nodes                get list watch
+//
+// All pools are counted in one pass over the leases, at most once in an Interval.
+type Pools struct {
+	Client   client.Client
+	Live     client.Reader // reads from the API server
+	Log      *slog.Logger
+	Now      func() time.Time
+	Interval time.Duration
+	// Grace is for how long a node has to be gone until its leases end.
+	Grace time.Duration
+
+	gone map[types.UID]time.Time // leases whose node is gone, and since when; of the one worker
+}
+
+// Setup registers the controller with a manager.
+func (c *Pools) Setup(mgr manager.Manager) error {
+	one := requests("all")[0]
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	after := func(d time.Duration) handler.Funcs {
+		return handler.Funcs{
+			CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { q.AddAfter(one, d) },
+			DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q queue) { q.AddAfter(one, d) },
+			UpdateFunc: func(_ context.Context, _ event.UpdateEvent, q queue) { q.AddAfter(one, d) },
+		}
+	}
+	return builder.ControllerManagedBy(mgr).Named("addresspool").
+		Watches(&v1alpha1.AddressPool{}, handler.Funcs{
+			CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { q.Add(one) },
+			DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q queue) { q.Add(one) },
+			UpdateFunc: func(_ context.Context, u event.UpdateEvent, q queue) {
+				if edited(u.ObjectOld, u.ObjectNew) {
+					q.Add(one)
+				}
+			},
+		}).
+		Watches(&v1alpha1.AddressLease{}, after(c.Interval)).
+		WatchesMetadata(&corev1.Node{}, after(c.Interval), builder.WithPredicates(predicate.Funcs{
+			UpdateFunc: func(u event.UpdateEvent) bool { return u.ObjectOld.GetUID() != u.ObjectNew.GetUID() },
+		})).
+		Complete(c)
+}
+
+// Reconcile writes the status of all pools, and ends leases.
+func (c *Pools) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	var pools v1alpha1.AddressPoolList
+	if err := c.Client.List(ctx, &pools, client.UnsafeDisableDeepCopy); err != nil {
+		return reconcile.Result{}, fmt.Errorf("list pools: %w", err)
+	}
+	var leases v1alpha1.AddressLeaseList
+	if err := c.Client.List(ctx, &leases, client.UnsafeDisableDeepCopy); err != nil {
+		return reconcile.Result{}, fmt.Errorf("list leases: %w", err)
+	}
+	again, errs := c.endOrphans(ctx, leases.Items)
+	byPool := map[string][]*v1alpha1.AddressLease{}
+	for i := range leases.Items {
+		l := &leases.Items[i]
+		byPool[l.Spec.Pool] = append(byPool[l.Spec.Pool], l)
+	}
+	layouts := map[string]*addresspool.Layout{}
+	for i := range pools.Items {
+		if l, err := addresspool.Of(&pools.Items[i]); err == nil {
+			layouts[pools.Items[i].Name] = l
+		}
+	}
+	for i := range pools.Items {
+		o := pools.Items[i].DeepCopy() // what the cache has is not to be changed
+		if err := c.keep(ctx, o, len(byPool[o.Name]) > 0); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if !o.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(o, v1alpha1.AddressPoolFinalizer) {
+			continue
+		}
+		status := PoolStatus(o, layouts, byPool[o.Name])
+		if equality.Semantic.DeepEqual(status, o.Status) {
+			continue
+		}
+		o.Status = status
+		err := c.Client.Status().Update(ctx, o)
+		if apierrors.IsConflict(err) {
+			again = shorter(again, 50*time.Millisecond) // the cache lags behind
+		} else if client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("write status of AddressPool %q: %w", o.Name, err))
+		}
+	}
+	return reconcile.Result{RequeueAfter: again}, errors.Join(errs...)
+}
+
+func shorter(a, b time.Duration) time.Duration {
+	if a == 0 || b < a {
+		return b
+	}
+	return a
+}
+
+// keep has a pool stay while it has leases. Before it is removed the API server is asked:
+// the cache may not have heard of the newest lease.
+func (c *Pools) keep(ctx context.Context, o *v1alpha1.AddressPool, leased bool) error {
+	before := o.DeepCopy()
+	if o.DeletionTimestamp.IsZero() {
+		if !controllerutil.AddFinalizer(o, v1alpha1.AddressPoolFinalizer) {
+			return nil
+		}
+	} else {
+		if leased || !controllerutil.ContainsFinalizer(o, v1alpha1.AddressPoolFinalizer) {
+			return nil
+		}
+		var live v1alpha1.AddressLeaseList
+		if err := c.Live.List(ctx, &live, client.MatchingFields{"spec.pool": o.Name}, client.Limit(1)); err != nil {
+			return fmt.Errorf("list leases of AddressPool %q: %w", o.Name, err)
+		}
+		if len(live.Items) > 0 {
+			return nil // its event comes
+		}
+		controllerutil.RemoveFinalizer(o, v1alpha1.AddressPoolFinalizer)
+	}
+	err := c.Client.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("write finalizer of AddressPool %q: %w", o.Name, err)
+	}
+	return nil
+}
+
+// endOrphans deletes leases of nodes that have been gone for Grace. A node that is back
+// has taken its lease over by then, which changes it: it was deleted before, or is not
+// deleted.
+func (c *Pools) endOrphans(ctx context.Context, leases []v1alpha1.AddressLease) (again time.Duration, errs []error) {
+	gone := map[types.UID]time.Time{}
+	for i := range leases {
+		l := &leases[i]
+		n := &metav1.PartialObjectMetadata{}
+		n.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+		switch err := c.Client.Get(ctx, client.ObjectKey{Name: l.Spec.Node}, n); {
+		case err == nil && string(n.UID) == l.Spec.NodeUID:
+			continue
+		case client.IgnoreNotFound(err) != nil:
+			errs = append(errs, fmt.Errorf("read node %q: %w", l.Spec.Node, err))
+			continue
+		}
+		since, known := c.gone[l.UID]
+		if !known {
+			since = c.Now()
+		}
+		gone[l.UID] = since
+		if left := c.Grace - c.Now().Sub(since); left > 0 {
+			again = shorter(again, left)
+			continue
+		}
+		if err := c.end(ctx, l); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	c.gone = gone
+	return again, errs
+}
+
+func (c *Pools) end(ctx context.Context, l *v1alpha1.AddressLease) error {
+	var n corev1.Node
+	err := c.Live.Get(ctx, client.ObjectKey{Name: l.Spec.Node}, &n)
+	if err == nil && string(n.UID) == l.Spec.NodeUID || client.IgnoreNotFound(err) != nil {
+		return client.IgnoreNotFound(err)
+	}
+	err = c.Client.Delete(ctx, l.DeepCopy(), client.Preconditions{UID: &l.UID, ResourceVersion: &l.ResourceVersion})
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil // its node is back, or it is deleted
+	}
+	if err != nil {
+		return fmt.Errorf("end lease %q: %w", l.Name, err)
+	}
+	c.Log.Info("lease ended, as its node is gone", "lease", l.Name, "node", l.Spec.Node, "used", l.Spec.Used)
+	return nil
+}
+
+// PoolStatus returns what the status of a pool becomes. layouts are those of all valid
+// pools.
+func PoolStatus(o *v1alpha1.AddressPool, layouts map[string]*addresspool.Layout, leases []*v1alpha1.AddressLease) v1alpha1.AddressPoolStatus {
+	s := *o.Status.DeepCopy()
+	s.ObservedGeneration = o.Generation
+	s.Size, s.Leased, s.Used, s.Nodes = 0, 0, 0, 0
+	nodes := map[string]bool{}
+	for _, l := range leases {
+		nodes[l.Spec.Node] = true
+		s.Used += int64(l.Spec.Used)
+	}
+	s.Nodes = int32(len(nodes))
+	set := func(kind string, status bool, reason, message string) {
+		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, ObservedGeneration: o.Generation, Reason: reason, Message: cut(message, maxMessage)}
+		if status {
+			c.Status = metav1.ConditionTrue
+		}
+		meta.SetStatusCondition(&s.Conditions, c)
+	}
+	layout := layouts[o.Name]
+	if layout == nil {
+		_, err := addresspool.Of(o)
+		set(v1alpha1.ConditionValid, false, string(fault.Invalid), fmt.Sprint(err))
+		return s
+	}
+	set(v1alpha1.ConditionValid, true, reasonSucceeded, "nothing is wrong with the pool by itself")
+	s.Size = math.MaxInt64
+	for _, is4 := range layout.Families() {
+		var leased uint64
+		for _, l := range leases {
+			if b, err := netip.ParsePrefix(l.Spec.Block); err == nil {
+				leased += layout.BlockSize(b, is4)
+			}
+		}
+		if size := int64(layout.Size(is4)); size < s.Size {
+			s.Size, s.Leased = size, int64(min(leased, math.MaxInt64))
+		}
+	}
+	overlap := false
+	for _, name := range slices.Sorted(maps.Keys(layouts)) {
+		if mine, theirs, ok := layout.Overlaps(layouts[name]); ok && name != o.Name && !overlap {
+			overlap = true
+			set(v1alpha1.ConditionOverlap, true, string(fault.Conflict), fmt.Sprintf("%s is shared with %s of AddressPool %q: two pods may get the same address, which is right only where these networks do not reach one another", mine, theirs, name))
+		}
+	}
+	if !overlap {
+		set(v1alpha1.ConditionOverlap, false, reasonSucceeded, "no other pool has these addresses")
+	}
+	text := fmt.Sprintf("nodes have leased %d of %d addresses", s.Leased, s.Size)
+	set(v1alpha1.ConditionExhausted, s.Leased >= s.Size, "Leased", text)
+	set(v1alpha1.ConditionLow, s.Leased >= s.Size-s.Size/10, "Leased", text)
+	return s
+}

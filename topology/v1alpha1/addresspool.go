@@ -1,0 +1,246 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// AddressPoolKind is the kind of a pool object.
+const AddressPoolKind = "AddressPool"
+
+// AddressPoolResource returns the plural name clients use.
+func AddressPoolResource() schema.GroupVersionResource {
+	return GroupVersion.WithResource("addresspools")
+}
+
+// AddressPoolFinalizer keeps a pool while a node has a lease of it: a pool of the same
+// name that is divided otherwise would give the same addresses once more. A node takes
+// nothing from a pool without it.
+const AddressPoolFinalizer = "networking.dra.io/leases"
+
+// Conditions of a pool, beside Valid.
+const (
+	ConditionOverlap   = "Overlap"   // it shares addresses with another pool
+	ConditionExhausted = "Exhausted" // every block is leased
+	ConditionLow       = "Low"       // most blocks are leased
+)
+
+// AddressPool is a set of addresses of which pods get one each. Nodes lease blocks of it
+// ahead of need, so that a pod that starts waits for no API server.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=addresspools,scope=Cluster,shortName=addrpool,categories=dra
+// +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Size",type=integer,JSONPath=`.status.size`,description="addresses that can be given away"
+// +kubebuilder:printcolumn:name="Leased",type=integer,JSONPath=`.status.leased`,description="addresses that nodes have leased"
+// +kubebuilder:printcolumn:name="Used",type=integer,JSONPath=`.status.used`,description="addresses that claims have"
+// +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodes`
+// +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=`.status.conditions[?(@.type=="Valid")].status`
+// +kubebuilder:printcolumn:name="Exhausted",type=string,JSONPath=`.status.conditions[?(@.type=="Exhausted")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="the name of a pool is in the names of its leases, and has at most 63 characters"
+type AddressPool struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   AddressPoolSpec   `json:"spec"`
+	Status AddressPoolStatus `json:"status,omitempty"`
+}
+
+// AddressPoolList is a list of pools.
+//
+// +kubebuilder:object:root=true
+type AddressPoolList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []AddressPool `json:"items"`
+}
+
+// AddressPoolSpec says which addresses there are, and how nodes share them.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.interfaceBlock) || has(self.hostBlock)",message="interfaceBlock needs hostBlock"
+// +kubebuilder:validation:XValidation:rule="!has(self.blockSize) || !has(self.hostBlock)",message="blockSize follows from hostBlock: remove one of them"
+// +kubebuilder:validation:XValidation:rule="has(self.blockSize) == has(oldSelf.blockSize) && has(self.hostBlock) == has(oldSelf.hostBlock) && has(self.interfaceBlock) == has(oldSelf.interfaceBlock)",message="how the pool is divided cannot be changed: nodes have leases of its blocks. Make another pool"
+type AddressPoolSpec struct {
+	// Subnets of the pool. A pod gets one address of each family that they have. With
+	// hostBlock there is one of each family at most. They cannot be changed: make another
+	// pool.
+	//
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="subnets cannot be changed: nodes have leases of their blocks. Make another pool"
+	Subnets []AddressSubnet `json:"subnets"`
+
+	// Exclude lists addresses, prefixes, and ranges FIRST-LAST that are not given away. An
+	// address that a pod has already stays with it.
+	//
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=128
+	// +optional
+	Exclude []string `json:"exclude,omitempty"`
+
+	// BlockSize is how many addresses a node leases at once: a power of two. Without it
+	// it is 16, and 1 in a subnet of less than 4096 addresses.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4096
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="blockSize cannot be changed: nodes have leases of the pool's blocks. Make another pool"
+	// +optional
+	BlockSize *int32 `json:"blockSize,omitempty"`
+
+	// HostBlock is a number of bits: each node has one of 2^hostBlock blocks, and keeps it
+	// until it is gone.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=16
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="hostBlock cannot be changed: nodes have leases of the pool's blocks. Make another pool"
+	// +optional
+	HostBlock *int32 `json:"hostBlock,omitempty"`
+
+	// InterfaceBlock is a number of bits: the subnet is divided into 2^interfaceBlock parts,
+	// one for each interface of a node, and each part into blocks of nodes.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=5
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="interfaceBlock cannot be changed: nodes have leases of the pool's blocks. Make another pool"
+	// +optional
+	InterfaceBlock *int32 `json:"interfaceBlock,omitempty"`
+
+	// QuarantineSeconds is how long an address rests after it was given back. Default 60.
+	//
+	// +kubebuilder:default=60
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=86400
+	// +optional
+	QuarantineSeconds *int32 `json:"quarantineSeconds,omitempty"`
+}
+
+// AddressSubnet is a subnet of a pool.
+type AddressSubnet struct {
+	// Prefix of the network, such as 192.0.2.0/24. Its own address and the broadcast
+	// address are not given away.
+	//
+	// +kubebuilder:validation:MaxLength=128
+	Prefix string `json:"prefix"`
+
+	// First and Last bound what is given away. Not with hostBlock.
+	//
+	// +kubebuilder:validation:MaxLength=128
+	// +optional
+	First string `json:"first,omitempty"`
+	// +kubebuilder:validation:MaxLength=128
+	// +optional
+	Last string `json:"last,omitempty"`
+
+	// Gateway is an address that is not given away.
+	//
+	// +kubebuilder:validation:MaxLength=128
+	// +optional
+	Gateway string `json:"gateway,omitempty"`
+}
+
+// AddressPoolStatus is what became of the pool.
+type AddressPoolStatus struct {
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// Conditions of the pool: Valid, Overlap, Exhausted, Low.
+	//
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// Size is the number of addresses that can be given away, of the family that has fewer.
+	//
+	// +optional
+	Size int64 `json:"size"`
+
+	// Leased is the number of addresses, of that family, in blocks that nodes have leased.
+	//
+	// +optional
+	Leased int64 `json:"leased"`
+
+	// Used is the number of addresses that claims have, as nodes have reported it.
+	//
+	// +optional
+	Used int64 `json:"used"`
+
+	// Nodes is the number of nodes with a lease.
+	//
+	// +optional
+	Nodes int32 `json:"nodes"`
+}
+
+// AddressLeaseKind is the kind of a lease object.
+const AddressLeaseKind = "AddressLease"
+
+// AddressLeaseResource returns the plural name clients use.
+func AddressLeaseResource() schema.GroupVersionResource {
+	return GroupVersion.WithResource("addressleases")
+}
+
+// AddressLease is a block of a pool that a node has. Its name is that of the block, so
+// that its creation is the lock. Agents make and end leases.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=addressleases,scope=Cluster,shortName=addrlease
+// +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
+// +kubebuilder:selectablefield:JSONPath=`.spec.node`
+// +kubebuilder:selectablefield:JSONPath=`.spec.pool`
+// +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.pool`
+// +kubebuilder:printcolumn:name="Block",type=string,JSONPath=`.spec.block`
+// +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
+// +kubebuilder:printcolumn:name="Used",type=integer,JSONPath=`.spec.used`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type AddressLease struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec AddressLeaseSpec `json:"spec"`
+}
+
+// AddressLeaseList is a list of leases.
+//
+// +kubebuilder:object:root=true
+type AddressLeaseList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []AddressLease `json:"items"`
+}
+
+// AddressLeaseSpec says what is leased, and by which node.
+//
+// +kubebuilder:validation:XValidation:rule="self.pool == oldSelf.pool && self.block == oldSelf.block && self.node == oldSelf.node",message="a lease is of one block and one node"
+type AddressLeaseSpec struct {
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Pool string `json:"pool"`
+
+	// Block of the pool, as a prefix. With hostBlock it is that of the first interface, and
+	// stands for all of them.
+	//
+	// +kubebuilder:validation:MaxLength=64
+	Block string `json:"block"`
+
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Node string `json:"node"`
+
+	// NodeUID is that of the Node object: one that was created later is another node, until
+	// its agent has taken the lease over.
+	//
+	// +kubebuilder:validation:MaxLength=64
+	NodeUID string `json:"nodeUID"`
+
+	// Used is the number of addresses that claims have, when the agent last said so.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Used int32 `json:"used"`
+}
