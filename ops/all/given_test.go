@@ -194,3 +194,39 @@ func TestGivenIsNotShared(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// TestGivenRate holds that what a claim has of the bandwidth limits a function, unless the
+// step's config limits it more, and that nothing is guaranteed above it.
+func TestGivenRate(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for config, want := range map[string]string{
+		"{}": "3000", "{maxTxRate: 0}": "3000", "{maxTxRate: 4000}": "3000", "{maxTxRate: 100}": "100",
+		"{minTxRate: 3001}": `minTxRate: 3001 Mbit/s are more than the 3000 that the claim has of the bandwidth`,
+	} {
+		have := netstate.NewSnapshot(
+			netstate.Device{ID: "0000:01:10.0", Driver: "vfio-pci"},
+			netstate.VF{ID: "0000:01:10.0", MAC: new("52:54:00:aa:bb:01"), VLAN: new(uint16(0)), MinTxRateMbps: new(uint32(0)), MaxTxRateMbps: new(uint32(0))},
+		)
+		plan, err := reg.Plan(t.Context(), ops.Request{
+			Topology: steps(t, "\n  - {name: vf, type: sriov, config: "+config+"}\n"), Given: ops.Givens{"vf": {Device: "0000:01:10.0", MaxTxRate: 3000}}, Have: have,
+		})
+		if err != nil {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: have %v\nwant %s", config, err, want)
+			}
+			continue
+		}
+		rate := ""
+		for _, c := range plan.Changes {
+			if vf, ok := c.After.(netstate.VF); ok && vf.MaxTxRateMbps != nil {
+				rate = fmt.Sprint(*vf.MaxTxRateMbps)
+			}
+		}
+		if rate != want {
+			t.Errorf("%s: limited to %q Mbit/s, want %q", config, rate, want)
+		}
+	}
+}

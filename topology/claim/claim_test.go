@@ -9,6 +9,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/topology"
@@ -378,4 +379,59 @@ func FuzzParseConfig(f *testing.F) {
 			t.Errorf("%q names no topology or no step, and is no error", data)
 		}
 	})
+}
+
+// TestSharing holds which root steps have a class, which of them a claim must have a
+// device for, that ports of a bond are on different devices, and that a report is that of
+// its own share.
+func TestSharing(t *testing.T) {
+	topo := &topology.Topology{Name: "t", Steps: []topology.Step{
+		{Name: "a", Type: "macvlan"},
+		{Name: "b", Type: "ipvlan", Config: map[string]any{"master": "bond0"}},
+		{Name: "chosen", Type: "macvlan", Selector: "true"},
+		{Name: "inside", Type: "macvlan", Config: map[string]any{"linkInContainer": true}},
+		{Name: "vf", Type: "sriov"},
+		{Name: "bond", Type: "bond", DependOn: []string{"a", "b"}},
+		{Name: "mixed", Type: "bond", DependOn: []string{"chosen", "vf"}},
+	}}
+	set := contracts(t)
+	names := func(steps []*topology.Step) (out []string) {
+		for _, s := range steps {
+			out = append(out, s.Name)
+		}
+		return out
+	}
+	if have, want := names(claim.Roots(topo, set)), []string{"a", "b", "chosen", "vf"}; !slices.Equal(have, want) {
+		t.Errorf("have classes: %q, want %q", have, want)
+	}
+	if have, want := names(claim.Required(topo, set)), []string{"chosen", "vf"}; !slices.Equal(have, want) {
+		t.Errorf("must be requested: %q, want %q", have, want)
+	}
+	spec := claim.Spec(topo, set)
+	if c := spec.Devices.Constraints; len(spec.Devices.Requests) != 4 || len(c) != 1 || !slices.Equal(c[0].Requests, []string{"a", "b"}) || *c[0].DistinctAttribute != claim.IfName {
+		t.Errorf("claim %+v", spec)
+	}
+	step, _ := topo.Step("b")
+	c, _ := set.Contract("ipvlan")
+	if below, inside := claim.Below(step, c); below != "bond0" || inside {
+		t.Errorf("step b is on %q, inside %v", below, inside)
+	}
+
+	rc := &resourceapi.ResourceClaim{}
+	device := func(step, share string) {
+		rc.Status.Allocation.Devices.Results = append(rc.Status.Allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{Request: step, Driver: claim.Driver, Pool: "n", Device: "d-x", ShareID: new(types.UID(share))})
+		rc.Status.Allocation.Devices.Config = append(rc.Status.Allocation.Devices.Config, resourceapi.DeviceAllocationConfiguration{
+			Source: resourceapi.AllocationConfigSourceClass, Requests: []string{step},
+			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: claim.Driver, Parameters: runtime.RawExtension{Raw: []byte(`{"networkTopologyRef":{"name":"` + step + `"},"step":"a"}`)}}},
+		})
+		rc.Status.Devices = append([]resourceapi.AllocatedDeviceStatus{{Driver: claim.Driver, Pool: "n", Device: "d-x", ShareID: &share, Data: &runtime.RawExtension{Raw: []byte(`{"topology":"` + step + `","generation":7}`)}}}, rc.Status.Devices...)
+	}
+	rc.Status.Allocation = &resourceapi.AllocationResult{}
+	device("one", "s1")
+	device("two", "s2")
+	for _, r := range claim.Reports(rc) {
+		if r.Generation != 7 {
+			t.Errorf("topology %q: %+v", r.Topology, r)
+		}
+	}
 }
