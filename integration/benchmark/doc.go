@@ -4,6 +4,8 @@
 //   - apply: applying and deleting one topology by plumbline's engine, by a
 //     minimal netlink program (the kernel floor), and by the chain of CNI binaries
 //     run as a runtime would;
+//   - settings: what of applying is spent on what physical functions hold for the
+//     virtual ones;
 //   - scale: what 1, 100 and 500 sandboxes cost an agent that has nothing to do,
 //     its restart, and its repairs, beside a loop of ip(8) that says everything
 //     again every ten seconds; and a storm over all of them;
