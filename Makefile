@@ -133,6 +133,9 @@ $(KERNELS:%=test-kernel-%): test-kernel-%:
 	@. .ci/lib
 	begin "kernel tests, Debian's $* kernel"
 	integration/vm test --kernel $* --cpus $(if $(filter backports,$*),1,2) --nics quad --timeout $(if $(LONG),14400,4500) -- $(TAGS) -timeout $(if $(LONG),4h,60m) -run '$(RUN)' $(if $(LONG)$(filter stable,$*)$(filter-out .,$(RUN)),,-skip '$(ONE_KERNEL)') $(KERNEL_PKG) </dev/null 2>&1 | sed -u '/\[no test files\]/d'
+	[[ -z '$(LONG)' || '$(RUN)' != . ]] || for iommu in off shared; do
+		integration/vm test --kernel $* --iommu $$iommu --nics quad -- -run TestUnconfined ./integration/kernel </dev/null
+	done
 	end
 
 .PHONY: soak

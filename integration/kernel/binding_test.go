@@ -205,3 +205,33 @@ func TestUIO(t *testing.T) {
 	}
 	l.mustEqual(home, "", "released")
 }
+
+// TestUnconfined: what no IOMMU confines is refused. The machine is another one for it
+// (integration/vm --iommu). Its kernels have no VFIO without an IOMMU, and say so.
+func TestUnconfined(t *testing.T) {
+	refusals := map[string][]struct{ config, want string }{
+		"off": {
+			{"", "has no IOMMU group"},
+			{"allowUnprotectedDMA: true", `driver "vfio-pci" does not take it without an IOMMU: turn the IOMMU on`},
+		},
+		"shared": {
+			{"", "shares IOMMU group"},
+			{"allowUnprotectedDMA: true", "shares IOMMU group"}, // a container must not reach what is another's
+		},
+	}[os.Getenv("PLUMBLINE_IOMMU")]
+	if !hasCards() || refusals == nil {
+		return
+	}
+	l, path := newLane(t), newNetns(t)
+	(&foreignWriter{t, filepath.Base(path), filepath.Base(path)}).run("modprobe vfio-pci")
+	home := l.state("")
+	for _, r := range refusals {
+		sb := box(path, parse(t, "t", "    - {name: d, type: vfio-pci, config: {"+r.config+"}}\n"))
+		sb.Given = ops.GivenDevices(functions(t, map[string]string{"d": "enp3s0f0/1"}))
+		_, err := l.engine(nil).Ensure(ctxFor(t), sb)
+		if fault.Of(err) != fault.Unsupported || !strings.Contains(err.Error(), r.want) {
+			t.Errorf("config {%s}: %v, want %q", r.config, err, r.want)
+		}
+		l.mustEqual(home, "", "after it was refused")
+	}
+}

@@ -223,8 +223,12 @@ func (h *Host) bind(id, driver string) error {
 	if target(h.function(id), "driver") == driver {
 		return nil
 	}
-	if err == nil {
+	switch {
+	case err == nil:
 		err = errors.New("it has another driver by now, or none")
+	case errors.Is(err, syscall.EINVAL) && isVFIO(driver) && target(h.function(id), "iommu_group") == "":
+		return fault.New(fault.Unsupported, fmt.Errorf(
+			"driver %q does not take it without an IOMMU: turn the IOMMU on, load vfio with enable_unsafe_noiommu_mode=1 if the kernel has that (CONFIG_VFIO_NOIOMMU), or use uio_pci_generic: %w", driver, err))
 	}
 	return because(err, "driver %q does not take it", driver)
 }
