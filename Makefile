@@ -1,4 +1,4 @@
-# The only door: whatever people and CI do with this repository is a target below.
+# People and CI use this repository through the targets below, and in no other way.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -8,19 +8,18 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 GO ?= go
-# Everything built or downloaded by us lives here; delete it to start afresh.
+# Everything that is built or downloaded is kept here; delete it to start afresh.
 export CACHE := $(CURDIR)/.cache
 BIN := $(CACHE)/bin
 
-# One way to compile, so that a lane finds what another has compiled: cold, it takes
-# minutes each time, a quarter of them for what debuggers want to know (-dwarf). To vet,
-# which go test does too, reads all dependencies once more, a minute in each lane; the
-# linter does it, on all files.
+# All lanes compile with the same flags, so that they share the build cache: a cold build
+# takes minutes, a quarter of them for debug information (-dwarf). go test would also run
+# vet, which takes a minute in each lane; the linter runs it on all files.
 OURS := -trimpath -vet=off -gcflags=all=-dwarf=false
 export CGO_ENABLED := 0
 export GOFLAGS := $(filter-out $(OURS),$(shell $(GO) env GOFLAGS)) $(OURS)
 
-# What one may want to say: make unit PKG=./ops/... RUN=TestLaws
+# Parameters, as in: make unit PKG=./ops/... RUN=TestLaws
 PKG ?= ./...
 RUN ?= .
 # LONG=1 is the long form of tests that have one, the build tag soak.
@@ -28,8 +27,8 @@ LONG ?=
 TAGS = $(if $(LONG),-tags soak)
 KERNELS ?= stable backports
 KERNEL_PKG ?= ./cmd/... ./integration/kernel ./reconcile/kernel/... ./reconcile/watch
-# What the short form has on one kernel only: faults at changes, which are ours and not
-# the kernel's, and what takes longest.
+# The short form runs these tests on one kernel only: faults at changes, which test our
+# code rather than the kernel, and the tests that take longest.
 ONE_KERNEL := ^(Test(KilledBetweenChanges|EveryChangeFailsOnce|FailureAtEveryChange|KilledInRepairAndUpdate|Update(Killed|FailsAnywhere)|Drift|AnotherWriter|Restart|NothingGrows|Storm|KernelSessions))$$
 RACELESS := /(cmd/plumbline|reconcile/pod/rollout|topology/admission|topology/controller)$$
 FUZZTIME ?= 20s
@@ -38,7 +37,7 @@ SEED ?=
 IMAGE ?= ghcr.io/plumbline/plumbline:0.1.0
 
 .PHONY: help
-help: ## what there is
+help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' |
 	while IFS=$$'\t' read -r target text; do printf '  make %-14s %s\n' "$$target" "$$text"; done
 
@@ -76,13 +75,13 @@ test: ## unit and test-kernel, side by side
 	@.ci/lanes machine compile -- $(KERNELS:%=test-kernel-%) unit
 
 .PHONY: test-all
-# The nodes of test-cluster are machines too, so they come after those of test-kernel.
+# The nodes of test-cluster are virtual machines too, so that lane runs after test-kernel.
 test-all: ## every test in its long form, lint, verify and fuzz: hours (LANES='unit lint')
 	@LONG=1 .ci/lanes $(or $(LANES),'machine machine-cluster' compile -- $(KERNELS:%=test-kernel-%) -- test-cluster 'unit lint verify fuzz')
 
 .PHONY: compile
-# Two lanes that begin at a time would both compile what they have in common. Nothing is
-# linked, for go does not keep that.
+# Two lanes that start together would both compile their common packages. Nothing is
+# linked, since go does not cache linked binaries.
 compile:
 	@. .ci/lib
 	begin 'compiling'
@@ -97,9 +96,9 @@ machine machine-cluster: machine%:
 	end
 
 .PHONY: unit
-# For the packages of RACELESS, controller-runtime and most of client-go are compiled once more with
-# -race: the short form tests them without, unless one names them. It leaves out packages
-# that have no test, for go test compiles those too.
+# With -race, the packages of RACELESS need controller-runtime and most of client-go compiled
+# a second time: the short form tests them without -race, unless PKG names them. Packages
+# without tests are left out, since go test would compile them too.
 unit: ## tests that need neither root nor network (PKG=./ops/... RUN=TestLaws LONG=1)
 	@. .ci/lib
 	packages='$(PKG)' raceless=
@@ -127,8 +126,8 @@ test-kernel: ## tests that change a kernel, in a virtual machine, on two kernels
 	@COMPILE='$(KERNEL_PKG)' .ci/lanes machine compile -- $(KERNELS:%=test-kernel-%)
 
 .PHONY: $(KERNELS:%=test-kernel-%)
-# One has a single CPU: that is quicker where it has to be emulated, and another kind of
-# machine. Its short form leaves out ONE_KERNEL, unless one asks for a test by name.
+# The backports machine has one CPU, which is faster under emulation, so that both kinds of
+# machine are tested. Its short form skips ONE_KERNEL, unless RUN names a test.
 $(KERNELS:%=test-kernel-%): test-kernel-%:
 	@. .ci/lib
 	begin "kernel tests, Debian's $* kernel"
@@ -170,7 +169,7 @@ test-upgrade: ## an upgrade from an earlier commit and a rollback, below running
 	@$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster RUN='^TestUpgrade$$'
 
 .PHONY: fuzz
-# To minimize an input that is only new takes up to a minute, which is all of FUZZTIME.
+# Minimizing a new input takes up to a minute, longer than FUZZTIME, so it is limited.
 fuzz: ## every fuzz target for FUZZTIME (20s)
 	@. .ci/lib
 	for package in $$(packages_with '^func Fuzz'); do
@@ -183,7 +182,7 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 
 .PHONY: mutants
 # The planner's tests are in ops/all, and those of reconcile in reconcile/node.
-mutants: $(BIN)/gremlins ## changes that no test notices: slow, so take a sample (PKG=./ops/... TESTS='./ops ./ops/all' SAMPLE=10)
+mutants: $(BIN)/gremlins ## find changes that no test notices: slow, so take a sample (PKG=./ops/... TESTS='./ops ./ops/all' SAMPLE=10)
 	@. .ci/lib
 	begin 'mutants'
 	TESTS='$(TESTS)' SAMPLE='$(SAMPLE)' SEED='$(SEED)' .ci/mutants $< $(PKG)
@@ -226,7 +225,7 @@ lint: lint-selftest ## golangci-lint, shellcheck and the words of CONTRIBUTING
 	fi
 
 .PHONY: lint-selftest
-lint-selftest: $(BIN)/golangci-lint ## that each lint rule of ours finds what it forbids
+lint-selftest: $(BIN)/golangci-lint ## check that each lint rule of ours finds what it forbids
 	@.ci/lint/run $<
 	$(GO) run ./.ci/words -selftest
 
@@ -235,7 +234,7 @@ fmt: $(BIN)/golangci-lint ## format all Go files
 	@$< fmt ./...
 
 .PHONY: generate
-generate: build ## what is made of other files: deep copies, pages and pictures in docs
+generate: build ## rewrite generated files: deep copies, pages and pictures in docs
 	@$(GO) generate ./...
 	$(GO) test ./docs -count=1 -update >/dev/null
 	.ci/cli-page $(BIN)/plumbline >docs/cli.md
@@ -248,7 +247,7 @@ picture: ## the picture of the dashboard in docs, from pods, drift and a fight o
 	end
 
 .PHONY: verify
-verify: ## that make generate changes nothing
+verify: ## check that make generate changes nothing
 	@state() { git ls-files -dmo --exclude-standard | while read -r f; do echo "$$f $$(sha256sum <"$$f" 2>/dev/null)"; done; }
 	before=$$(state)
 	$(MAKE) generate
@@ -263,7 +262,7 @@ golden: ## rewrite the golden files: read the diff before you commit it
 
 # --- Tools ------------------------------------------------------------------------
 
-# Its own list of modules: it needs a later viper than golangci-lint is built with.
+# A module list of its own: gremlins needs a later viper than golangci-lint.
 $(BIN)/gremlins: .ci/gremlins.mod .ci/gremlins.sum
 	@. .ci/lib
 	begin 'building gremlins'

@@ -1,6 +1,6 @@
-// Command words finds words that CONTRIBUTING's table of words replaces by others, in
-// pages, in the chart, and in comments and strings of Go files. It prints each with
-// what to write instead, and exits with 1 if there are any.
+// Command words finds words that CONTRIBUTING's table replaces by standard terms, in docs,
+// in the chart, and in comments and strings of Go files. It prints each with its
+// replacement, and exits with 1 if there are any.
 //
 //	go run ./.ci/words              # from the checkout's root
 //	go run ./.ci/words -selftest    # holds the lines of testdata that say "want"
@@ -52,7 +52,7 @@ func main() {
 	}
 }
 
-// words is what to look for, and the term for each.
+// words maps each word to look for to the term that replaces it.
 type words struct {
 	find  *regexp.Regexp
 	terms map[string]string
@@ -83,7 +83,7 @@ func readTable() (*words, error) {
 	if !found || len(all) == 0 {
 		return nil, fmt.Errorf("%s: no table of words below %q", table, strings.TrimSpace(heading))
 	}
-	// The longest first: "made anew" before "anew".
+	// Longest first: "made anew" before "anew".
 	slices.SortFunc(all, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
 	w.find = regexp.MustCompile(`(?i)\b(` + strings.Join(all, "|") + `)\b`)
 	return w, nil
@@ -175,7 +175,7 @@ func (w *words) all() (out []finding, err error) {
 	return out, err
 }
 
-// wanted reports whether people read the file.
+// wanted reports whether the file is checked.
 func wanted(path string) bool {
 	switch filepath.Ext(path) {
 	case ".go", ".md":
@@ -202,11 +202,11 @@ func (w *words) check() error {
 	return nil
 }
 
-// want marks a line; the word has underscores for spaces, and one in front, so that the
-// mark is not found.
+// want marks a line with an expected word. The word has underscores for spaces, and one in
+// front, so that the mark itself is not found.
 var want = regexp.MustCompile(`want _([a-z_']+)`)
 
-// selftest finds what testdata wants to be found, and nothing else.
+// selftest checks that exactly the marked words of testdata are found.
 func (w *words) selftest() error {
 	files, err := filepath.Glob(home + "/testdata/*")
 	if err != nil || len(files) == 0 {
