@@ -12,8 +12,8 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// AddressConfig is the part of a step's config that gives its link addresses, routes
-// and what goes with them. Every interface-making step and tuning embed it.
+// AddressConfig is the part of a step's config with the addresses, routes, rules and
+// neighbors of its link. Every interface-making step and tuning embed it.
 type AddressConfig struct {
 	Addresses []Address `json:"addresses,omitempty"`
 	Routes    []Route   `json:"routes,omitempty"`
@@ -24,7 +24,7 @@ type AddressConfig struct {
 	SourceRouting bool       `json:"sourceRouting,omitempty"`
 }
 
-// Address is one address, with the gateway its routes use when they name none.
+// Address is one address, with the gateway of routes that name none.
 type Address struct {
 	Address string `json:"address"`
 	Gateway string `json:"gateway,omitempty"`
@@ -120,8 +120,8 @@ func AddressParams() []contract.Param {
 
 // Address wants the addresses, routes, rules and neighbors of a config on a link.
 func (p *Planner) Address(link string, cfg AddressConfig) error {
-	// The config is planned again, in this sandbox and in others: nothing may be appended
-	// to its lists.
+	// The config is shared by later plans, also of other sandboxes: its lists must not be
+	// appended to.
 	cfg.Routes = slices.Clone(cfg.Routes)
 	if cfg.IPAM != nil {
 		cfg.Addresses = slices.Concat(cfg.Addresses, cfg.IPAM.Addresses)
@@ -220,8 +220,9 @@ func (p *Planner) address(link, field string, a Address) error {
 	return p.Want(addr)
 }
 
-// checkAddress refuses what the kernel does: ipv6_add_addr in net/ipv6/addrconf.c,
-// and inet_insert_ifa in net/ipv4/devinet.c, which ignores 0.0.0.0 in silence.
+// checkAddress refuses addresses that the kernel refuses (ipv6_add_addr in
+// net/ipv6/addrconf.c) or silently ignores (0.0.0.0: inet_insert_ifa in
+// net/ipv4/devinet.c).
 func (p *Planner) checkAddress(field string, addr netstate.Addr) error {
 	pre, err := netip.ParsePrefix(addr.Address)
 	if err != nil {
@@ -253,12 +254,12 @@ type deferredRoute struct {
 	link  string
 	field string
 	route Route
-	// sourced is one of the table that sourceRouting gives the link.
+	// sourced marks a route of the table that sourceRouting gives the link.
 	sourced bool
 }
 
-// YieldMetric is the metric of a default route that says none while another's
-// default route is there: a higher number, so the other keeps the traffic.
+// YieldMetric is the metric of a default route without a metric of its own while a foreign
+// default route exists: a higher number, so that the foreign route keeps the traffic.
 const YieldMetric = 4096
 
 // settleRoutes turns the deferred routes into wants.
@@ -353,7 +354,7 @@ func (p *Planner) foreignDefault(r netstate.Route) (netstate.Route, bool) {
 	return have, ok
 }
 
-// defaultOf is what a default route is the default of.
+// defaultOf is the family and table of a default route.
 type defaultOf struct {
 	ipv6  bool
 	table uint32
@@ -382,8 +383,8 @@ func (p *Planner) onLink(d deferredRoute, r netstate.Route) bool {
 	return false
 }
 
-// subnetsOf are the networks of a link's addresses and of the routes on it. They are
-// looked up for each route, so that thousands of both take no time.
+// subnetsOf returns the networks of a link's addresses and of the routes on it. It is a
+// set, since there may be thousands of routes to check against it.
 func (p *Planner) subnetsOf(link string) map[netip.Prefix]bool {
 	out := map[netip.Prefix]bool{}
 	add := func(prefix string) {
@@ -407,7 +408,7 @@ func (p *Planner) subnetsOf(link string) map[netip.Prefix]bool {
 	return out
 }
 
-// fillGateway notes r's gateway as that of the step's address on the same
+// fillGateway records r's gateway as the gateway of the step's address in the same
 // subnet, as in a CNI result.
 func (p *Planner) fillGateway(d deferredRoute, r netstate.Route) {
 	gw, err := netip.ParseAddr(r.Gateway)
@@ -454,8 +455,8 @@ func MAC(field, mac string) error {
 	return nil
 }
 
-// InTheWay is a conflict with a link that is there and is not ours. The record of
-// another sandbox may say whose it is.
+// InTheWay is a conflict with a link that exists and is not ours. The record of another
+// sandbox may name its owner.
 type InTheWay struct {
 	Link string // with its place
 	err  error

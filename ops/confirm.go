@@ -5,15 +5,15 @@ import (
 	"github.com/plumbline/plumbline/topology"
 )
 
-// prospect is what a plan leads to.
+// prospect is the state that a plan leads to.
 type prospect struct {
 	p     *Planner
 	now   *netstate.Snapshot // with all changes made
 	order []*topology.Step
 }
 
-// Asks lists what an observation of the outcome has to ask for beyond what is
-// observed anyway. The settings of links that the plan makes could not be asked for
+// Asks lists the objects that an observation of the outcome has to query beyond those that
+// are always observed. The settings of links that the plan creates could not be queried
 // before.
 func (p *Plan) Asks() []netstate.Object {
 	if p.leadsTo == nil {
@@ -28,14 +28,14 @@ func (p *Plan) Asks() []netstate.Object {
 	return out
 }
 
-// Confirm compares an observation with what the plan leads to. If they agree, and
-// nothing waited for values yet unknown, nothing is left to do, by the first law: it
-// returns an empty plan with the current results. Otherwise it returns false, and only
-// a new plan can tell.
+// Confirm compares an observation with the state that the plan leads to. If they agree, and
+// no step waited for unknown values, nothing is left to do, by the first law: Confirm returns
+// an empty plan with the current results. Otherwise it returns false, and a new plan is
+// needed.
 //
-// A difference is not an error: the kernel may have done what the model does not know.
-// What the kernel creates by itself on every link is no difference, nor is a field that
-// the model left open.
+// A difference is not an error: the model does not cover everything the kernel does. Objects
+// that the kernel creates on every link, and fields that the model left open, are not
+// compared.
 func (p *Plan) Confirm(have *netstate.Snapshot) (*Plan, bool) {
 	to := p.leadsTo
 	if to == nil || len(p.Pending) > 0 || len(p.Missing) > 0 || !to.now.ForeseenIn(have) {

@@ -16,26 +16,26 @@ import (
 	"github.com/plumbline/plumbline/topology/suggest"
 )
 
-// Given is what was decided for a step outside the plan: by a scheduler, by an
-// allocator or by a user. It is an input of the plan like the topology, so it is in
-// every record from which a plan is made.
+// Given holds what was decided for a step outside the plan: by a scheduler, by an
+// allocator or by a user. Like the topology it is an input of the plan, so every record
+// from which a plan is made contains it.
 type Given struct {
 	// Device is the identity of a root step's device (netstate.Device.ID).
 	Device string `json:"device,omitempty"`
 	// Share is the ShareID of an allocation that gives a part of the device.
 	Share string `json:"share,omitempty"`
-	// Addresses are added behind those of the step's config, so that what refers to
-	// those means the same with them and without.
+	// Addresses are added after those of the step's config, so that references to the
+	// latter keep their meaning.
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
-	// VLAN is that of the physical network a virtual function is wired to; 0 is none. The
-	// step's config comes before it.
+	// VLAN is the VLAN of the physical network that a virtual function is wired to; 0 is
+	// none. The step's config takes precedence.
 	VLAN uint16 `json:"vlan,omitempty"`
 	// MaxTxRate is what a virtual function may send, in Mbit/s, 0 for no limit: the claim
 	// has so much of the bandwidth of its PF. The step's config may say less.
 	MaxTxRate uint32 `json:"maxTxRate,omitempty"`
 }
 
-// Givens is what is given to the steps of one topology, by step.
+// Givens holds what is given to the steps of one topology, by step.
 type Givens map[string]Given
 
 // GivenDevices gives devices alone.
@@ -56,7 +56,7 @@ func (g Givens) WithDevices(devices map[string]string) Givens {
 	return out
 }
 
-// WithoutDevices is what is given beside devices; steps to which nothing else is
+// WithoutDevices returns what is given except devices; steps to which nothing else is
 // given are left out.
 func (g Givens) WithoutDevices() Givens {
 	var out Givens
@@ -73,7 +73,7 @@ func (g Givens) WithoutDevices() Givens {
 	return out
 }
 
-// ForSteps is what is given to the steps that a topology has.
+// ForSteps returns what is given to those steps that a topology has.
 func (g Givens) ForSteps(t *topology.Topology) Givens {
 	out := Givens{}
 	for step, given := range g {
@@ -84,8 +84,8 @@ func (g Givens) ForSteps(t *topology.Topology) Givens {
 	return out
 }
 
-// Addressed reports whether addresses, a VLAN or a rate are given to a step: an agent that does
-// not know of them would take them for drift.
+// Addressed reports whether addresses, a VLAN or a rate are given to a step. An agent that
+// does not know these would report them as drift.
 func (g Givens) Addressed() bool {
 	for _, given := range g {
 		if len(given.Addresses) > 0 || given.VLAN != 0 || given.MaxTxRate != 0 {
@@ -140,7 +140,7 @@ func (g giving) Vet(ctx context.Context, t *topology.Topology) ([]string, error)
 // by mistake, such as all addresses of a network, is refused before anything is planned.
 const maxGivenAddresses = 64
 
-// errGiven says of an error that it is about what is given, and not about the config.
+// errGiven marks an error as caused by what is given, not by the config.
 func errGiven(err error) error { return fmt.Errorf("given addresses: %w", err) }
 
 func givenInvalid(format string, args ...any) error { return errGiven(Invalid("", format, args...)) }
@@ -184,8 +184,8 @@ func takesAddresses(c contract.Contract) bool {
 }
 
 // givenAddresses returns the addresses that the step is given for a link, beside those
-// of its config. One that is there already is a mistake of who gives: with another prefix
-// length the kernel would have both, and another pod may have been given it too.
+// of its config. It refuses an address that the link has already: with another prefix
+// length the kernel would keep both, and another pod may have been given it too.
 func (p *Planner) givenAddresses(link string, config []Address) ([]Address, error) {
 	p.current.addressed = true
 	var out []Address
@@ -210,8 +210,8 @@ func (p *Planner) givenAddresses(link string, config []Address) ([]Address, erro
 	return out, nil
 }
 
-// allTaken refuses addresses of which a step has made no use, as a VF that a driver of
-// programs has.
+// allTaken refuses given addresses that a step has not used, such as those for a VF that
+// is bound to a user-space driver.
 func (p *Planner) allTaken() error {
 	if p.current.addressed || len(p.req.Given[p.StepName()].Addresses) == 0 {
 		return nil

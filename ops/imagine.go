@@ -20,13 +20,12 @@ import (
 // The error is a *topology.Invalid with the planner's messages, or that of a context
 // that has ended.
 //
-// Nothing is refused that some node would accept. The node has what is queried: a
-// device with generous limits per root step, every link that a config names, every
-// sysctl and setting. A refusal counts only if a second node, with other values and
-// with links of other kinds, refuses with the same message; the same holds for notes. A
-// VF counts as one with an interface. Steps of unknown type, and what depends on them,
-// are skipped. A topology that costs too much to plan is not planned, which a note
-// says.
+// A topology that some node would accept is not refused. The imagined node has everything
+// that is queried: a device with generous limits per root step, every link that a config
+// names, every sysctl and setting. A refusal counts only if a second node, with other values
+// and with links of other kinds, refuses with the same message; the same holds for notes. A
+// VF is assumed to have an interface. Steps of unknown type, and those that depend on them,
+// are skipped. A topology that is too expensive to plan is not planned; a note says so.
 func (r *Registry) Vet(ctx context.Context, t *topology.Topology) (notes []string, err error) {
 	return r.vetGiven(ctx, t, nil)
 }
@@ -67,7 +66,7 @@ func (r *Registry) vetGiven(ctx context.Context, t *topology.Topology, given Giv
 // NotPlanned is the note on a topology of which Vet says nothing.
 const NotPlanned = "the topology is too large to be planned in advance: steps that contradict each other are not found by validation, only by a node, as with plumbline plan"
 
-// maxNotes bounds what is remarked on one topology.
+// maxNotes bounds the number of notes on one topology.
 const maxNotes = 16
 
 func bounded(notes []string) []string {
@@ -99,7 +98,7 @@ func (r *Registry) vet(ctx context.Context, t *topology.Topology, given Givens, 
 		im.devices[s.Name] = id
 		if c, ok := r.Contract(s.Type); ok && !c.Input.Device && (s.Selector != "" || im.occupied) {
 			g := req.Given[s.Name]
-			g.Device = id // it may take a device, and need not
+			g.Device = id // the step may use a device, but does not have to
 			req.Given[s.Name] = g
 		}
 	}
@@ -135,7 +134,7 @@ func (im *imagination) addresses(step int) []netip.Prefix {
 // podUplink is the pod's own interface; no config can name it.
 const podUplink = "pod's own"
 
-// problemsOf is one planner's error with its step, and its field where it says one.
+// problemsOf returns the problems of a planner's error, with their step and field if known.
 func problemsOf(err error) []topology.Problem {
 	step, ok := errors.AsType[*StepError](err)
 	if !ok {
@@ -155,7 +154,7 @@ func problemsOf(err error) []topology.Problem {
 	return out
 }
 
-// each splits what is wrong with a step's config, where it is several things.
+// each splits an error that joins several problems of a step's config.
 func each(err error) []error {
 	for e := err; e != nil; e = errors.Unwrap(e) {
 		if joined, ok := e.(interface{ Unwrap() []error }); ok {
@@ -165,8 +164,8 @@ func each(err error) []error {
 	return []error{err}
 }
 
-// imagination is a sandbox, and its host, of which nothing is known but what the
-// topology asks for. It is filled while the planner asks.
+// imagination is an imagined sandbox with its host. It is filled with what the planner
+// queries.
 type imagination struct {
 	mtu    uint32 // of every device and link, in bytes
 	domain string // of PCI addresses
@@ -182,8 +181,8 @@ type imagination struct {
 	cost     int
 }
 
-// The costs of planning, in numbers that bound hostile topologies. What a step asks
-// for costs what netstate.Traits says, as many of a kind are compared with each other.
+// The costs of planning, limited because of hostile topologies. The cost of an object is
+// in netstate.Traits, since objects of some kinds are compared with each other.
 const (
 	costBudget = 20_000
 	maxValues  = 4096 // in all configs together
@@ -258,7 +257,7 @@ func (im *imagination) mac() string {
 	return fmt.Sprintf("02:%s:%s:00:%02x:%02x", im.domain[:2], im.domain[2:], im.macs>>8, im.macs&0xff)
 }
 
-// value is a field of a result that only applying makes known.
+// value is a field of a result whose real value is known only after applying.
 func (im *imagination) value(r ref.Ref) (any, bool) {
 	field := r.Field
 	if r.Index != nil {
@@ -276,8 +275,8 @@ func (im *imagination) value(r ref.Ref) (any, bool) {
 	}
 }
 
-// imagine makes an object known that has to be observed on a real node. Links
-// of the sandbox are always known; see imagineLink.
+// imagine adds an object that has to be observed on a real node. Links of the sandbox are
+// always known; see imagineLink.
 func (p *Planner) imagine(o netstate.Object) {
 	im := p.req.imagined
 	if im == nil || p.view.Known(o) {
@@ -315,9 +314,9 @@ func (p *Planner) putAbsent(k netstate.Key) {
 	p.view.PutAbsent(k)
 }
 
-// imagineLink takes a link to be there that a step builds on and no step before
-// has made: the pod's own, or the host's. Should a step make it after all, then
-// missing, which is what a node says now, is what is wrong.
+// imagineLink adds a link that a step builds on and no step before has made: one of the pod
+// or of the host. If a later step makes that link, the error is that it is missing, as on a
+// real node.
 func (p *Planner) imagineLink(name string, missing error) (netstate.Link, error) {
 	im := p.req.imagined
 	if im == nil {
@@ -334,15 +333,15 @@ func (p *Planner) imagineLink(name string, missing error) (netstate.Link, error)
 	return l, nil
 }
 
-// imagineEthtool gives a link the setting that is queried. A device that has moved had
-// it on the host already.
+// imagineEthtool gives a link the setting that is queried. A device that has moved already
+// had the setting on the host.
 func (p *Planner) imagineEthtool(want netstate.Ethtool) {
 	if _, known := netstate.Lookup(p.view, want); known || p.req.imagined == nil {
 		return
 	}
 	l, ok := p.view.Link(want.Link)
 	if !ok || p.view.Fresh(want.Link) && l.DeviceID == "" {
-		return // asked for again once the link is made
+		return // queried again once the link exists
 	}
 	want.Value = new("as it is")
 	p.view.Put(want)
@@ -352,8 +351,7 @@ func (p *Planner) imagineEthtool(want netstate.Ethtool) {
 	p.req.Have.Put(want)
 }
 
-// make records that the step makes a link, by whatever means: a name is given
-// once.
+// make records that the step makes a link; each name may be used once.
 func (p *Planner) make(name string) error {
 	if im := p.req.imagined; im != nil && im.links[name] != nil {
 		return im.links[name]

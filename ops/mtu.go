@@ -13,14 +13,14 @@ import (
 
 // settleMTU raises MTUs bottom-up. The kernel refuses an upper link whose MTU
 // exceeds its parent's (EINVAL at create, ERANGE later) and forces a bond's MTU
-// on its ports, so what a step wants of a VLAN is a demand on all below it, and
-// on a port one on the bond. A demand never lowers anything, and never
-// contradicts a step silently.
+// on its ports. So the MTU of a VLAN is a demand on all links below it, and that
+// of a port is a demand on its bond. A demand never lowers an MTU, and never
+// overrides a step silently.
 //
-// It terminates because claims only grow, to values that steps wrote and the headers
-// of the tunnels below, of which the kernel stacks few: a demand passes its own value
-// on, and the steps' own values are settled from the largest down. Without tunnels no
-// link is raised twice: that is one visit per link and per port of a bond.
+// It terminates because claims only grow, and are bounded: a demand passes on a value that
+// a step wrote, plus the headers of tunnels, of which the kernel stacks few. The steps'
+// own values are settled from the largest down, so without tunnels no link is raised
+// twice: one visit per link and per port of a bond.
 func (p *Planner) settleMTU() error {
 	var own []string
 	ports := map[string][]string{} // of bonds
@@ -49,8 +49,8 @@ func (p *Planner) settleMTU() error {
 	return p.tunnelsInBonds(ports)
 }
 
-// tunnelsInBonds refuses a bond whose MTU, of which no step speaks, is more than a
-// tunnel in it can have: the kernel refuses such a port (EINVAL).
+// tunnelsInBonds refuses a bond without a configured MTU whose MTU is larger than that of
+// a tunnel in it can be: the kernel refuses such a port (EINVAL).
 func (p *Planner) tunnelsInBonds(ports map[string][]string) error {
 	for _, bond := range slices.Sorted(maps.Keys(ports)) {
 		if _, claimed := p.mtuClaim(bond); claimed {
@@ -71,7 +71,7 @@ func (p *Planner) tunnelsInBonds(ports map[string][]string) error {
 }
 
 // demandMTU passes a link's wanted MTU on to its parent, its bond, and its
-// ports, and returns those whose claim that raised.
+// ports, and returns those whose claim was raised.
 func (p *Planner) demandMTU(name string, ports map[string][]string) (raised []string, err error) {
 	l, _ := p.view.Link(name)
 	own, _ := p.mtuClaim(name)
@@ -110,8 +110,8 @@ func (p *Planner) demandMTU(name string, ports map[string][]string) (raised []st
 	return raised, nil
 }
 
-// bondOf returns the bond that a step wants the link in. One the pod put it in
-// by itself does not count: it is the pod's, and decides nothing.
+// bondOf returns the bond that a step wants the link in. A bond to which the pod added
+// the link does not count.
 func (p *Planner) bondOf(port string) (string, bool) {
 	c, ok := p.claims[netstate.LinkKey(port)]["master"]
 	if !ok {
@@ -126,7 +126,7 @@ const bondRule = "a bond has the MTU of its ports"
 // maxMTU is the largest of any link (ETH_MAX_MTU).
 const maxMTU = 65535
 
-// raiseMTU demands at least c's value and room for headers of the lower link; why is
+// raiseMTU demands that the lower link's MTU is at least c's value plus the headers; why is
 // the reason, for the message.
 func (p *Planner) raiseMTU(upper string, c claim, headers uint32, lower, why string) (bool, error) {
 	want := c.value.(uint32) + headers
@@ -159,8 +159,8 @@ func (p *Planner) raiseMTU(upper string, c claim, headers uint32, lower, why str
 }
 
 // standingMTU is the MTU that a link has without any claim on it, in bytes, 0 when
-// it is not known. What a step wanted before does not count: it would be given up
-// as soon as it held.
+// it is not known. A value that we set earlier does not count: it would be dropped as soon
+// as it was reached.
 func (p *Planner) standingMTU(name string, depth int) uint32 {
 	l, there := p.req.Have.Link(name)
 	have := uint32(0)

@@ -16,9 +16,9 @@ import (
 type Op interface {
 	// Contract describes the type; see package contract.
 	Contract() contract.Contract
-	// Plan says what must hold for one step, in order, through p.Want. It is
+	// Plan declares the desired state of one step, in order, through p.Want. It is
 	// pure: no clock, no I/O, no log, no state between calls. config is
-	// canonical and free of references.
+	// canonical and contains no references.
 	Plan(p *Planner, config map[string]any) error
 }
 
@@ -66,21 +66,21 @@ type preparer interface {
 	planPrepared(p *Planner, config any) error
 }
 
-// prepared remembers decoded configs by step type. The topologies of a node are
-// few and planned again and again, and decoding them is a third of that.
+// prepared caches decoded configs by step type. A node has few topologies and plans them
+// repeatedly; decoding takes a third of that time.
 type prepared struct {
 	mu     sync.Mutex
 	byType map[string][]preparedConfig // the latest last
 }
 
-// preparedConfig is what the user wrote, without references, and what it decodes
-// to. Nobody changes either.
+// preparedConfig is a config without references, as written and decoded. Neither may be
+// modified.
 type preparedConfig struct {
 	written map[string]any
 	decoded any
 }
 
-// preparedPerType bounds what is remembered.
+// preparedPerType bounds the cache.
 const preparedPerType = 64
 
 func (r *prepared) get(typ string, written map[string]any) (any, bool) {

@@ -9,9 +9,9 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
-// noteOverlaps remarks on addresses and routes that the kernel takes and that can
-// hardly be meant: one subnet on two interfaces of one routing table, and two
-// routes to one destination of which none is preferred.
+// noteOverlaps adds notes on addresses and routes that the kernel accepts but that are
+// probably mistakes: one subnet on two interfaces of one routing table, and two routes to
+// one destination with the same metric.
 func (p *Planner) noteOverlaps() {
 	var addrs []placed
 	byRoute := map[string]ownRoute{}
@@ -56,8 +56,7 @@ func (p *Planner) noteRoutes(a, b ownRoute) {
 }
 
 // noteSubnets compares each address with those of the same table in the same or a
-// larger subnet. Single addresses, as for a service, overlap with nothing but
-// themselves.
+// larger subnet. Single addresses (/32, /128) overlap only with themselves.
 func (p *Planner) noteSubnets(addrs []placed) {
 	type subnet struct {
 		table  uint32
@@ -96,7 +95,7 @@ func (p *Planner) noteSubnets(addrs []placed) {
 	}
 }
 
-// noteFor adds a remark on a step other than the current one.
+// noteFor adds a note on a step other than the current one.
 func (p *Planner) noteFor(step, format string, args ...any) {
 	p.notes = append(p.notes, fmt.Sprintf("step %q: ", step)+fmt.Sprintf(format, args...))
 }

@@ -7,15 +7,15 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
-// overlay is a snapshot as it will be after the changes planned so far. A plan
-// and the way back are both written on one.
+// overlay is a snapshot as it will be after the changes planned so far. Plan and Undo
+// both use it.
 type overlay struct {
 	have    *netstate.Snapshot // as observed
 	now     *netstate.Snapshot
 	changes []netstate.Change
-	lost    []netstate.Change // what others have, and our changes take along
-	// gone judges what the kernel takes along and was there before us: whether it
-	// is listed, and whether it is another's.
+	lost    []netstate.Change // foreign objects that our changes delete
+	// gone decides about an object that the kernel deletes with a change: whether it is
+	// listed, and whether it is foreign.
 	gone func(netstate.Change) (listed, foreign bool)
 }
 
@@ -23,8 +23,8 @@ func newOverlay(have *netstate.Snapshot, gone func(netstate.Change) (listed, for
 	return overlay{have: have, now: have.Clone(), gone: gone}
 }
 
-// do appends a change and makes it true. What the kernel takes along is listed
-// too, as implied: a rollback must bring it back.
+// do appends a change and applies it to the overlay. Objects that the kernel deletes with
+// it are listed too, as implied: a rollback must recreate them.
 func (o *overlay) do(c netstate.Change) {
 	o.changes = append(o.changes, c)
 	for _, gone := range o.now.Apply(c) {
@@ -52,9 +52,9 @@ func (o *overlay) update(step string, have, want netstate.Object) {
 	}
 }
 
-// updateLink changes fields of a link. What the kernel takes only while the link is down or
-// has no ports is changed so, and the link is then up if it was. The ports that this
-// takes from it are returned; it keeps its MAC without them.
+// updateLink changes fields of a link. Fields that the kernel accepts only while the link is
+// down or without ports are changed in that state, and the link is set up again if it was
+// up. The removed ports are returned; the link keeps its MAC without them.
 func (o *overlay) updateLink(step string, have, want netstate.Link) (released []netstate.Link) {
 	diff := netstate.Diff(want, have)
 	noPorts := hasMode(diff, netstate.NoPorts)
@@ -104,8 +104,8 @@ func (o *overlay) parentDown(l netstate.Link) bool {
 	return there && parent.Up != nil && !*parent.Up
 }
 
-// enslave makes a link a bond's port. The bond takes one that is down only, and
-// brings it up itself.
+// enslave makes a link a bond's port. A bond accepts only a link that is down, and sets it
+// up itself.
 func (o *overlay) enslave(step string, have, want netstate.Link) {
 	if have.Up != nil && *have.Up {
 		o.update(step, have, netstate.Link{Name: have.Name, Up: new(false)})
@@ -157,8 +157,8 @@ func byReachability(changes []netstate.Change) []netstate.Change {
 	return out
 }
 
-// survivor returns the object to recreate, false for what the kernel creates by itself
-// or what has no link any more.
+// survivor returns the object to recreate, false for an object that the kernel creates by
+// itself or whose link no longer exists.
 func survivor(now *netstate.Snapshot, o netstate.Object) (netstate.Object, bool) {
 	l, there := now.Link(netstate.LinkOf(o))
 	if !there || o.Traits().Phase <= netstate.PhaseLinks || netstate.KernelMade(o) {
@@ -179,9 +179,9 @@ func survivor(now *netstate.Snapshot, o netstate.Object) (netstate.Object, bool)
 	return r, true
 }
 
-// reachable reports whether the kernel would take a route's gateway: an IPv4 one
-// must be in the subnet of an address of the link, or behind a route of the link
-// that has no gateway. What cannot be told is left to the kernel.
+// reachable reports whether the kernel would accept a route's gateway: an IPv4 gateway
+// must be in the subnet of an address of the link, or covered by a route of the link
+// without a gateway. Cases that cannot be decided here are left to the kernel.
 func reachable(now *netstate.Snapshot, r netstate.Route) bool {
 	gateway, err := netip.ParseAddr(r.Gateway)
 	if err != nil || !gateway.Is4() || r.OnLink != nil && *r.OnLink {

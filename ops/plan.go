@@ -19,11 +19,11 @@ type Request struct {
 	Topology *topology.Topology
 	// Netns is the path shown as "sandbox" in results.
 	Netns string
-	// Given is what was decided for steps outside the topology.
+	// Given holds what was decided for steps outside the topology.
 	Given Givens
 	Have  *netstate.Snapshot
-	// Owned is the history of what we did to this sandbox before
-	// (netstate.Coalesce): only what we made may be replaced or removed.
+	// Owned is the history of our changes to this sandbox (netstate.Coalesce): only
+	// objects that we made may be replaced or removed.
 	Owned []netstate.Change
 	// Interrupted: the last pass over this sandbox did not end, so foreign objects that
 	// it deleted may not have been recreated.
@@ -34,34 +34,33 @@ type Request struct {
 	// AppliedBefore says that all of this topology was applied for the same user in an
 	// earlier sandbox, before a reboot: it is refused no more than one that is kept.
 	AppliedBefore bool
-	// Prepared says that steps which give device nodes are made elsewhere, and are only
-	// verified here.
+	// Prepared says that steps with device nodes are applied elsewhere, and only verified
+	// here.
 	Prepared bool
 	// imagined, unless nil, fills Have with what is queried, see Vet.
 	imagined *imagination
 }
 
-// Plan is what has to be done, as data.
+// Plan is the list of changes to make, as data.
 type Plan struct {
-	// Changes in order of execution. Implied ones are not to be made: they say
-	// what goes by itself with the change before them.
+	// Changes in order of execution. Implied changes are not executed: they list what the
+	// kernel deletes with the change before them.
 	Changes []netstate.Change
 	// Held are the settings that outlive the sandbox and that steps want, changed
-	// or not, as they were and as they will be. A record has them from the first
-	// pass on, so that a release gives back what was before us, and not what
-	// somebody made of it since.
+	// or not, before and after. A record has them from the first pass on, so that a
+	// release restores the original values, not later foreign ones.
 	Held []netstate.Change
 	// Results of the steps as they will be, in topological order; pending
 	// steps have none.
 	Results []topology.StepResult
 	// Pending lists the steps that need a value only known after Changes.
 	Pending []Pending
-	// Missing lists what must be observed before a plan can be made. When it
-	// is not empty the rest of the plan is.
+	// Missing lists what must be observed before a plan can be made. If it is not
+	// empty, the rest of the plan is empty.
 	Missing []netstate.Object
 	// Notes are remarks for the user, one line each.
 	Notes []string
-	// leadsTo is what holds after Changes, for Confirm.
+	// leadsTo is the state after Changes, for Confirm.
 	leadsTo *prospect
 }
 
@@ -69,8 +68,8 @@ type Plan struct {
 type Pending struct {
 	Step  string `json:"step"`
 	Needs string `json:"needs"` // e.g. "dummy0.mac"
-	// Withheld is set where it waits for what cannot be observed, and not for a
-	// value that Changes make known.
+	// Withheld is set if the step waits for an object that cannot be observed, rather than
+	// for a value that is known after Changes.
 	Withheld error `json:"-"`
 }
 
@@ -79,7 +78,7 @@ func (p *Plan) Empty() bool {
 	return len(p.Changes) == 0 && len(p.Pending) == 0 && len(p.Missing) == 0
 }
 
-// String writes one change a line, with what is still unknown at the end.
+// String writes one change a line, and pending steps at the end.
 func (p *Plan) String() string {
 	var b strings.Builder
 	for _, c := range p.Changes {
@@ -93,9 +92,8 @@ func (p *Plan) String() string {
 	return b.String()
 }
 
-// Plan computes what makes the topology true. It is pure. An error is always a
-// *StepError or concerns the topology as a whole, or is that of a context that
-// has ended.
+// Plan computes the changes that apply the topology. It is pure. An error is a *StepError,
+// concerns the topology as a whole, or is that of a context that has ended.
 func (r *Registry) Plan(ctx context.Context, req Request) (*Plan, error) {
 	settled := map[string]uint32{}
 	for range len(req.Topology.Steps) + 1 {
@@ -124,8 +122,8 @@ func newPlanner(ctx context.Context, req Request, settled map[string]uint32) *Pl
 }
 
 // misread reports whether a reference to an MTU was resolved to another value than
-// the plan leads to, because a step behind raises it. The right values are settled
-// for the next try. It ends: a try that finds nothing new is the last.
+// the plan leads to, because a later step raises it. The right values are kept for the
+// next try. This terminates: a try without new values is the last.
 func (p *Planner) misread(plan *Plan) bool {
 	if plan == nil || plan.leadsTo == nil {
 		return false
@@ -189,8 +187,8 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 			st.pending = unknown.Error()
 			continue
 		case err != nil && req.imagined != nil && !errors.Is(err, errUnaffordable) && p.ctx.Err() == nil:
-			// To say everything that is wrong, Vet goes on; what builds on the step is
-			// passed over.
+			// Vet continues, to report all problems; steps that depend on this one are
+			// skipped.
 			refused = append(refused, p.stepError(step.Name, err))
 			blocked[step.Name] = true
 			continue
@@ -221,8 +219,8 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 	return p.sequence(order)
 }
 
-// recognize finds what we made and somebody has renamed. It is planned around as
-// if it had its name, which the plan gives back first.
+// recognize finds links that we made and that were renamed. The plan treats them as if they
+// had their old names, which its first changes restore.
 func (p *Planner) recognize() {
 	for _, c := range p.req.Owned {
 		made, ok := c.After.(netstate.Link)
@@ -263,8 +261,7 @@ func (p *Planner) attributeRenames(have *netstate.Snapshot) error {
 	return nil
 }
 
-// maker returns the step that makes a link, or would if nobody else had, "" where
-// none does.
+// maker returns the step that makes a link or would make it, "" if there is none.
 func (p *Planner) maker(link string) string {
 	for _, w := range p.wants {
 		if l, ok := w.obj.(netstate.Link); ok && l.Name == link && l.LinkKind != "" {
@@ -307,7 +304,7 @@ func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]
 	config, _ := expanded.(map[string]any)
 	p.current.config = config
 	known, canPrepare := op.(preparer)
-	canPrepare = canPrepare && p.req.imagined == nil // what others send us to judge is not kept
+	canPrepare = canPrepare && p.req.imagined == nil // topologies that are only validated are not cached
 	if canPrepare {
 		if c, ok := r.prepared.get(step.Type, config); ok {
 			return known.planPrepared(p, c)
@@ -362,12 +359,12 @@ func placeOf(i topology.Interface) string {
 	return i.Name
 }
 
-// withheld stops a step that depends on what cannot be observed.
+// withheld stops a step that depends on an object that cannot be observed.
 type withheld struct{ err error }
 
 func (w *withheld) Error() string { return w.err.Error() }
 
-// unknownRef is a reference to a value that only applying makes known.
+// unknownRef is a reference to a value that is known only after applying.
 type unknownRef struct{ ref ref.Ref }
 
 func (u *unknownRef) Error() string { return u.ref.Step + "." + u.ref.Path() }

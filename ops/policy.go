@@ -10,7 +10,7 @@ import (
 	"github.com/plumbline/plumbline/topology/contract"
 )
 
-// Rule is one policy rule. It is of the sandbox, not of the step's link.
+// Rule is one policy rule. It belongs to the sandbox, not to the step's link.
 type Rule struct {
 	Priority             uint32  `json:"priority"`
 	Family               string  `json:"family,omitempty"`
@@ -121,20 +121,20 @@ func (r Rule) object(field string) (netstate.Rule, error) {
 	return out, nil
 }
 
-// SourceRulePriority is the priority of the rules that sourceRouting makes: after
-// the rules that others write, before the main table, which is asked at 32766.
+// SourceRulePriority is the priority of the rules that sourceRouting creates: after foreign
+// rules, before that of the main table (32766).
 const SourceRulePriority = 30000
 
-// sourceTable is the routing table of an interface for sourceRouting. It depends on
-// nothing but the name, so that it stays the same whatever else is planned, and is
-// far from the small numbers that people and VRFs use.
+// sourceTable is the routing table of an interface for sourceRouting. It depends only on
+// the name, so that it never changes, and is far from the small numbers that people and
+// VRFs use.
 func sourceTable(link string) uint32 {
 	h := fnv.New32a()
 	h.Write([]byte(link))
 	return 0x70000000 | h.Sum32()&0x00ffffff
 }
 
-// sourceRouting lets what is sent from an address leave by its link.
+// sourceRouting routes packets from an address over its link.
 func (p *Planner) sourceRouting(link string, cfg AddressConfig) error {
 	if len(cfg.Addresses) == 0 {
 		return Invalid("sourceRouting", "needs addresses in the same step")
