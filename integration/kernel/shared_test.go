@@ -169,3 +169,42 @@ func TestShares(t *testing.T) {
 		})
 	}
 }
+
+// TestSharedAllmulti: a link on a master of the host is released with its flag ALLMULTI
+// set. The master receives what it did before.
+func TestSharedAllmulti(t *testing.T) {
+	for _, typ := range []string{"ipvlan", "macvlan"} {
+		t.Run(typ, func(t *testing.T) {
+			l := newLane(t)
+			master := virtualCard(t, "nic0")
+			s := &foreignWriter{t: t}
+			s.run("ip link set nic0 up")
+			counted := func(users int) bool {
+				t.Helper()
+				out, err := exec.CommandContext(t.Context(), "ip", "-details", "link", "show", "nic0").Output()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return strings.Contains(string(out), fmt.Sprintf(" allmulti %d ", users))
+			}
+			top, err := topology.Decode(fmt.Appendf(nil, "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec:\n  steps:\n    - {name: net, type: %s, config: {name: net0}}\n    - {name: tune, type: tuning, dependOn: [net], config: {allmulti: true}}\n", typ))
+			if err != nil {
+				t.Fatal(err)
+			}
+			sb := reconcile.Sandbox{ID: "t/a", Netns: newNetns(t), Topology: top, Given: ops.Givens{"net": {Device: master, Share: "share-1"}}}
+			r := l.engine(nil)
+			if _, err := r.Ensure(ctxFor(t), sb); err != nil {
+				t.Fatal(err)
+			}
+			if !counted(1) {
+				t.Fatal("the master does not receive all multicast for the pod")
+			}
+			if rep, err := r.AwaitRelease(ctxFor(t), sb.ID); err != nil || rep.Unclean != "" {
+				t.Fatal(err, rep.Unclean)
+			}
+			if !counted(0) {
+				t.Error("the master still receives all multicast")
+			}
+		})
+	}
+}

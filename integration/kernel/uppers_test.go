@@ -136,6 +136,7 @@ func TestLeftAllmulti(t *testing.T) {
 	}{
 		{"the pod's flag", "$ip link set net1 allmulticast on", false},
 		{"turned off", "$ip link add link net1 name up0 type ipvlan mode l2; $ip link set up0 allmulticast on; $ip link set up0 allmulticast off; $ip link del up0", false},
+		{"still there", "$ip link add link net1 name up0 type ipvlan mode l2; $ip link set up0 allmulticast on", false},
 		{"left", "$ip link add link net1 name up0 type ipvlan mode l2; $ip link set up0 allmulticast on; $ip link del up0", true},
 	} {
 		if _, err := r.Ensure(ctxFor(t), sb); err != nil {

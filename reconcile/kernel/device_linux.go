@@ -459,7 +459,7 @@ func (t *deviceMove) dropUppers(ctx context.Context) error {
 		if w.lowerNS != host {
 			continue
 		}
-		if err := t.inside.deleteIndex(ctx, w.link.Index); err != nil && !errors.Is(err, unix.ENODEV) {
+		if err := t.inside.deleteIndex(ctx, w.link.Index, w.link.LinkKind); err != nil && !errors.Is(err, unix.ENODEV) {
 			return fmt.Errorf("delete %s %q, which the pod has on the device: %w", w.link.LinkKind, w.link.Name, err)
 		}
 	}
@@ -481,7 +481,7 @@ func (t *deviceMove) sendBack(ctx context.Context, w ifLink) error {
 	err := t.to.write(ctx, unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, w.link.Index, 0, 0),
 		attr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(t.from.c.ns.Fd()))), attr(unix.IFLA_IFNAME, nl.ZeroTerminated("dev%d")))
 	if err != nil && !w.hardware() {
-		err = t.to.deleteIndex(ctx, w.link.Index)
+		err = t.to.deleteIndex(ctx, w.link.Index, w.link.LinkKind)
 	}
 	return errors.Join(why, err)
 }

@@ -25,7 +25,7 @@ func (s *Sandbox) applyLink(ctx context.Context, c netstate.Change) error {
 	case netstate.Create:
 		return s.createLink(ctx, after)
 	case netstate.Delete:
-		return s.deleteLink(ctx, before.Name)
+		return s.deleteLink(ctx, before)
 	default:
 		if after.Called != nil {
 			return s.renameLink(ctx, before, after)
@@ -90,7 +90,7 @@ func (s *Sandbox) createLink(ctx context.Context, l netstate.Link) error {
 		return nil
 	}
 	if err := s.updateLink(ctx, netstate.Link{Name: l.Name}, rest); err != nil {
-		return withUndoError(err, s.deleteLink(ctx, l.Name))
+		return withUndoError(err, s.deleteLink(ctx, l))
 	}
 	return nil
 }
@@ -188,7 +188,7 @@ func (s *Sandbox) createAside(ctx context.Context, kind linkKind, l netstate.Lin
 	flags, change := ifFlags(netstate.Link{Up: up})
 	err = dst.write(ctx, unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, w.link.Index, flags, change), attr(unix.IFLA_IFNAME, nl.ZeroTerminated(base)))
 	if err != nil {
-		return withUndoError(err, dst.deleteIndex(ctx, w.link.Index))
+		return withUndoError(err, dst.deleteIndex(ctx, w.link.Index, w.link.LinkKind))
 	}
 	return nil
 }
@@ -381,7 +381,8 @@ func (s *Sandbox) changeInfo(ctx context.Context, l netstate.Link) (*nl.RtAttr, 
 }
 
 // deleteLink deletes a link; one that is not there is deleted.
-func (s *Sandbox) deleteLink(ctx context.Context, name string) error {
+func (s *Sandbox) deleteLink(ctx context.Context, l netstate.Link) error {
+	name := l.Name
 	c, _, err := s.at(name)
 	if err != nil {
 		return nil // it was deleted with its namespace
@@ -391,7 +392,7 @@ func (s *Sandbox) deleteLink(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		return c.deleteIndex(ctx, index)
+		return c.deleteIndex(ctx, index, l.LinkKind)
 	}, name)
 	s.forget(name)
 	if errors.Is(err, unix.ENODEV) {
@@ -400,7 +401,14 @@ func (s *Sandbox) deleteLink(ctx context.Context, name string) error {
 	return err
 }
 
-func (c *conn) deleteIndex(ctx context.Context, index int) error {
+// deleteIndex deletes a link of a kind. An ipvlan that is deleted with its flag ALLMULTI
+// leaves a count on the link below it for good, see allmultiUsers.
+func (c *conn) deleteIndex(ctx context.Context, index int, kind string) error {
+	if kind == "ipvlan" {
+		if err := c.write(ctx, unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, index, 0, unix.IFF_ALLMULTI)); err != nil {
+			return err
+		}
+	}
 	return c.write(ctx, unix.RTM_DELLINK, 0, ifInfo(unix.AF_UNSPEC, index, 0, 0))
 }
 
