@@ -31,6 +31,7 @@ import (
 	"github.com/plumbline/plumbline/inventory/lldp"
 	"github.com/plumbline/plumbline/inventory/publish"
 	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/binding"
 	"github.com/plumbline/plumbline/reconcile/frame"
@@ -619,9 +620,45 @@ func (s *serving) repairDrift(ctx context.Context) {
 	}
 }
 
+// bandwidths says what claims have reserved of functions, and what their PFs enforce.
+func (s *serving) bandwidths() []metrics.Bandwidth {
+	const mbit = 1e6
+	var out []metrics.Bandwidth
+	var functions []netstate.Object
+	for _, e := range s.claims() {
+		for _, t := range e.Topologies {
+			for _, d := range t.Devices {
+				if d.Offered == nil || d.Bandwidth == 0 {
+					continue
+				}
+				functions = append(functions, netstate.VF{ID: d.Host.ID})
+				out = append(out, metrics.Bandwidth{Namespace: e.Namespace, Pod: e.Pod.Name, Topology: t.Object.Name, Step: d.Step, Reserved: float64(d.Bandwidth), Enforced: -1})
+			}
+		}
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second) // a scrape is soon given up
+	defer cancel()
+	host, seen := s.engine.host.WithoutSandbox(), netstate.NewSnapshot()
+	defer host.Close()
+	if err := host.Extend(ctx, seen, functions); err != nil {
+		s.log.Debug("rates of functions", "error", err)
+	}
+	for i, f := range functions {
+		if o, known := seen.Get(f.Key()); known {
+			if vf, ok := o.(netstate.VF); ok && vf.MaxTxRateMbps != nil {
+				out[i].Enforced = float64(*vf.MaxTxRateMbps) * mbit
+			}
+		}
+	}
+	return out
+}
+
 func (s *serving) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/", handler(s.loop, s.counts, s.hooks, s.interfaces, metrics.Health{
+	mux.Handle("/", handler(s.loop, s.counts, s.hooks, s.interfaces, metrics.Bandwidths(s.bandwidths), metrics.Health{
 		Loop:       func() metrics.Work { return metrics.Work(s.loop.Work()) },
 		Registered: func() bool { return s.plugin.Ready() == nil },
 		Reports:    s.status.Waiting,

@@ -96,11 +96,16 @@ func TestExposition(t *testing.T) {
 		Registered: func() bool { return true },
 		Reports:    func() (int, uint64) { return 4, 5 },
 	}
-	problems, err := promlint.NewWithMetricFamilies(gather(t, m, health)).Lint()
+	bandwidths := metrics.Bandwidths(func() []metrics.Bandwidth {
+		one := metrics.Bandwidth{Namespace: "default", Pod: "pod-one", Topology: "ai", Step: "vf0", Reserved: 3e9, Enforced: 1e9}
+		unread := metrics.Bandwidth{Namespace: "default", Pod: "pod-two", Topology: "ai", Step: "vf0", Reserved: 6e9, Enforced: -1}
+		return []metrics.Bandwidth{one, one, unread}
+	})
+	problems, err := promlint.NewWithMetricFamilies(gather(t, m, health, bandwidths)).Lint()
 	if err != nil || len(problems) > 0 {
 		t.Errorf("against Prometheus' conventions: %v, %v", problems, err)
 	}
-	got := exposition(t, m, health)
+	got := exposition(t, m, health, bandwidths)
 	if *update {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 			t.Fatal(err)

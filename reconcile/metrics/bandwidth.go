@@ -1,0 +1,45 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Bandwidth is what a claim has of the bandwidth of a physical function, in bit/s.
+type Bandwidth struct {
+	Namespace, Pod, Topology, Step string
+	// Reserved is what the scheduler has counted, Enforced what the physical function limits
+	// the function to; negative if that cannot be read, 0 if it limits nothing.
+	Reserved, Enforced float64
+}
+
+// Bandwidths is read when metrics are collected. There is one for each virtual function of
+// the node at most.
+type Bandwidths func() []Bandwidth
+
+var _ prometheus.Collector = Bandwidths(nil)
+
+var (
+	bandwidthLabels = []string{"namespace", "pod", "topology", "step"}
+	reservedDesc    = prometheus.NewDesc("plumbline_bandwidth_reserved_bytes_per_second", "What a pod's claim has of the bandwidth of a physical function, in bytes as the counters of interfaces are.", bandwidthLabels, nil)
+	enforcedDesc    = prometheus.NewDesc("plumbline_bandwidth_enforced_bytes_per_second", "What the physical function lets the pod's virtual function send; 0 is no limit.", bandwidthLabels, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (Bandwidths) Describe(ch chan<- *prometheus.Desc) { ch <- reservedDesc; ch <- enforcedDesc }
+
+// Collect implements prometheus.Collector.
+func (read Bandwidths) Collect(ch chan<- prometheus.Metric) {
+	sent := map[Bandwidth]bool{} // a metric that comes twice costs all of them
+	for _, b := range read() {
+		of := Bandwidth{Namespace: b.Namespace, Pod: b.Pod, Topology: b.Topology, Step: b.Step}
+		if sent[of] {
+			continue
+		}
+		sent[of] = true
+		labels := []string{b.Namespace, b.Pod, b.Topology, b.Step}
+		ch <- prometheus.MustNewConstMetric(reservedDesc, prometheus.GaugeValue, b.Reserved/8, labels...)
+		if b.Enforced >= 0 {
+			ch <- prometheus.MustNewConstMetric(enforcedDesc, prometheus.GaugeValue, b.Enforced/8, labels...)
+		}
+	}
+}
