@@ -20,6 +20,17 @@ type sandbox struct {
 	*netstate.Snapshot
 	foreign netstate.Kind // which must not be read from it
 	t       *testing.T
+	// dead is asked before each change and each observation: whether the process has ended.
+	dead func(c *netstate.Change) bool
+}
+
+var errDead = errors.New("the process is dead")
+
+func (s *sandbox) died(c *netstate.Change) error {
+	if s.dead != nil && s.dead(c) {
+		return errDead
+	}
+	return nil
 }
 
 func (s *sandbox) Observe(ctx context.Context, ask []netstate.Object) (*netstate.Snapshot, error) {
@@ -28,6 +39,9 @@ func (s *sandbox) Observe(ctx context.Context, ask []netstate.Object) (*netstate
 }
 
 func (s *sandbox) Extend(_ context.Context, seen *netstate.Snapshot, ask []netstate.Object) error {
+	if err := s.died(nil); err != nil {
+		return err
+	}
 	for _, o := range ask {
 		if o.Key().Kind == s.foreign {
 			s.t.Errorf("the kernel is queried for %s", o.Key())
@@ -44,6 +58,9 @@ func (s *sandbox) Extend(_ context.Context, seen *netstate.Snapshot, ask []netst
 func (s *sandbox) Apply(_ context.Context, c netstate.Change) error {
 	if c.Key().Kind == s.foreign {
 		s.t.Errorf("the kernel is given %s", c)
+	}
+	if err := s.died(&c); err != nil {
+		return err
 	}
 	s.Snapshot.Apply(c)
 	return nil
@@ -102,7 +119,7 @@ func withDatabase(t *testing.T, durable bool) (boot func(id string) *reconcile.R
 	if err != nil {
 		t.Fatal(err)
 	}
-	k = &sandbox{netstate.NewSnapshot(netstate.Link{Name: "lo", LinkKind: "device", Up: new(true), Master: new("")}), netstate.KindRule, t}
+	k = &sandbox{Snapshot: netstate.NewSnapshot(netstate.Link{Name: "lo", LinkKind: "device", Up: new(true), Master: new("")}), foreign: netstate.KindRule, t: t}
 	d = &database{rows: map[netstate.Key]netstate.Object{}}
 	boot = func(id string) *reconcile.Reconciler {
 		return reconcile.New(reconcile.Options{

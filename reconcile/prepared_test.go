@@ -2,6 +2,8 @@ package reconcile_test
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +33,9 @@ func (b bus) Extend(_ context.Context, seen *netstate.Snapshot, ask []netstate.O
 }
 
 func (b bus) Apply(_ context.Context, c netstate.Change) error {
+	if err := b.died(&c); err != nil {
+		return err
+	}
 	b.Snapshot.Apply(c)
 	return nil
 }
@@ -52,12 +57,13 @@ func withFunction(t *testing.T) (boot func(id string) *reconcile.Reconciler, k *
 	if err != nil {
 		t.Fatal(err)
 	}
-	k = &sandbox{netstate.NewSnapshot(
+	k = &sandbox{Snapshot: netstate.NewSnapshot(
 		netstate.Link{Name: "lo", LinkKind: "device", Up: new(true), Master: new("")},
-		netstate.Link{Name: ownName, LinkKind: "device", DeviceID: function, MAC: new("02:00:00:00:00:01"), MTU: new(uint32(1500)), Up: new(true), Master: new("")},
+		netstate.Link{Name: ownName, LinkKind: "device", DeviceID: function, MAC: new("02:00:00:00:00:01"), MTU: new(uint32(1500)), Up: new(true), Master: new(""), TxQueueLen: new(uint32(1000))},
 		netstate.Device{ID: function, At: new(ownName), MAC: new("02:00:00:00:00:01"), MTU: new(uint32(1500)), Up: new(true), AltNames: []string{}, Driver: "igbvf"},
 		netstate.Binding{ID: function, Driver: new("igbvf"), Override: new(""), PF: "0000:01:00.0", Group: "42"},
-	), netstate.KindBinding, t}
+		netstate.VF{ID: function, VLAN: new(uint16(0)), QoS: new(uint8(0)), Protocol: new("802.1q"), PF: "0000:01:00.0"},
+	), foreign: netstate.KindBinding, t: t}
 	boot = func(id string) *reconcile.Reconciler {
 		return reconcile.New(reconcile.Options{
 			Registry: registry, Store: store, BootID: id, Now: time.Now, Patience: time.Millisecond,
@@ -126,6 +132,85 @@ func TestPrepared(t *testing.T) {
 	}
 	if _, err := r.Release(t.Context(), prepared.ID); err != nil || k.driver() != "igbvf" || !k.has(ownName) {
 		t.Errorf("release: %v, driver %s, links %v", err, k.driver(), netstate.All[netstate.Link](k.Snapshot))
+	}
+}
+
+// TestPreparedDeath: the process ends at any change of preparing, of an edit of what is
+// prepared, and of its release. Whether the claim is prepared again or withdrawn then, all
+// is as it should be, and in the end as it was.
+func TestPreparedDeath(t *testing.T) {
+	with := func(sb reconcile.Sandbox, vlan int) reconcile.Sandbox {
+		top := *sb.Topology
+		top.Steps = slices.Clone(top.Steps)
+		top.Steps[0].Config = map[string]any{"vlan": vlan}
+		sb.Topology = &top
+		return sb
+	}
+	for _, act := range []string{"prepare", "edit", "release"} {
+		for _, then := range []string{"prepared again", "withdrawn"} {
+			reached := 0
+			for n := 1; reached == n-1; n++ {
+				boot, k, prepared, pod := withFunction(t)
+				home := netstate.NewSnapshot(netstate.All[netstate.Object](k.Snapshot)...)
+				first, later := with(prepared, 7), with(prepared, 8)
+				do := func() (err error) {
+					switch act {
+					case "prepare":
+						_, err = boot("boot").Ensure(t.Context(), first)
+					case "edit":
+						_, err = boot("boot").Ensure(t.Context(), later)
+					default:
+						_, err = boot("boot").Release(t.Context(), prepared.ID)
+					}
+					return err
+				}
+				if act != "prepare" {
+					if _, err := boot("boot").Ensure(t.Context(), first); err != nil {
+						t.Fatal(err)
+					}
+				}
+				made, over := 0, false
+				k.dead = func(c *netstate.Change) bool {
+					if c != nil {
+						made++
+					}
+					over = over || made >= n
+					return over
+				}
+				err := do()
+				if k.dead = nil; over {
+					reached = n
+				}
+				if over != (err != nil) {
+					t.Fatalf("%s, dead at change %d (%v): %v", act, n, over, err)
+				}
+				when := fmt.Sprintf("%s, dead at change %d, %s", act, n, then)
+				r := boot("boot")
+				if then == "prepared again" {
+					if _, err := r.Ensure(t.Context(), later); err != nil {
+						t.Fatalf("%s: %v", when, err)
+					}
+					if vf, _ := netstate.Lookup(k.Snapshot, netstate.VF{ID: function}); k.driver() != "vfio-pci" || *vf.VLAN != 8 {
+						t.Errorf("%s: driver %q, VLAN %d", when, k.driver(), *vf.VLAN)
+					}
+					if rep, err := r.Ensure(t.Context(), with(pod, 8)); err != nil || len(rep.Changes) != 1 {
+						t.Errorf("%s: attached: %v, %v", when, err, rep.Changes)
+					}
+					if _, err := r.Release(t.Context(), pod.ID); err != nil {
+						t.Errorf("%s: detached: %v", when, err)
+					}
+				}
+				if _, err := r.Release(t.Context(), prepared.ID); err != nil {
+					t.Fatalf("%s: %v", when, err)
+				}
+				if diff := home.Equal(k.Snapshot); len(diff) > 0 {
+					t.Errorf("%s: in the end: %v", when, diff)
+				}
+			}
+			if reached == 0 {
+				t.Errorf("%s: no change", act)
+			}
+		}
 	}
 }
 
