@@ -57,7 +57,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// agent is the flags of agent.
+// agent holds the flags of the agent command.
 type agent struct {
 	nodeName   string
 	kubeconfig string
@@ -141,7 +141,7 @@ func (g *agent) check() error {
 // another connection.
 const readTimeout = 10 * time.Second
 
-// clients returns ways to the API server.
+// clients returns clients of the API server.
 func (g *agent) clients() (kubernetes.Interface, dynamic.Interface, error) {
 	config, err := rest.InClusterConfig()
 	if g.kubeconfig != "" {
@@ -164,7 +164,7 @@ func (g *agent) clients() (kubernetes.Interface, dynamic.Interface, error) {
 	return kube, dyn, nil
 }
 
-// serving is an agent with all it was wired of.
+// serving holds the parts of an agent.
 type serving struct {
 	*agent
 	app        *app
@@ -221,7 +221,7 @@ func (g *agent) run(ctx context.Context, a *app) error {
 	return s.serve(ctx)
 }
 
-// wire puts the parts together; nothing runs yet.
+// wire creates the parts without starting them.
 func (s *serving) wire(ctx context.Context) (err error) {
 	s.counts, s.hooks = metrics.New(build(), time.Now), nriplugin.NewMetrics()
 	s.status = claimstatus.New(claimstatus.Options{Client: s.kube, NodeName: s.nodeName, Log: s.log, Now: time.Now})
@@ -297,8 +297,8 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	return s.wireLoop(ctx)
 }
 
-// wireLoop creates the loop that repairs drift. It is the one of run, without files to
-// follow unless an administrator adds some.
+// wireLoop creates the loop that repairs drift. It is the loop of plumbline run; it also
+// follows files if an administrator adds some.
 func (s *serving) wireLoop(ctx context.Context) (err error) {
 	if s.watcher, err = watch.New(watch.Options{Resync: s.resync}); err != nil {
 		return err
@@ -321,7 +321,7 @@ func (s *serving) wireLoop(ctx context.Context) (err error) {
 	return nil
 }
 
-// relayed is a watcher whose events come by way of a relay.
+// relayed is a watcher whose events pass through a relay.
 type relayed struct {
 	*watch.Watcher
 	by *watch.Relay
@@ -330,7 +330,7 @@ type relayed struct {
 // Events implements node.Watcher.
 func (r relayed) Events() <-chan watch.Event { return r.by.Events() }
 
-// damaged lists all records that lie set aside.
+// damaged lists all records that were set aside as damaged.
 func (s *serving) damaged() ([]string, error) {
 	a, errA := s.engine.damaged()
 	b, errB := s.store.Damaged()
@@ -447,15 +447,15 @@ func (s *serving) chosen() map[string]bool {
 	return out
 }
 
-// dirty lists the devices that are given to nobody, with the reason. Records that
-// cannot be read are reported by the loop.
+// dirty lists the devices that are withheld from pods, with the reason. Unreadable records
+// are reported by the loop.
 func (s *serving) dirty() map[string]string {
 	return reconcile.Unreleased(s.engine.journal.Releasing(), s.engine.OtherVersions(), time.Now())
 }
 
-// discover lists the devices as selectors see them: with what policies say of them. Where
-// those are not known, as when the API server is away, a claim that was allocated is
-// prepared all the same.
+// discover lists the devices as selectors see them, with the decisions of policies. If the
+// policies are not known, for example because the API server is down, an allocated claim
+// is prepared nevertheless.
 func (s *serving) discover(ctx context.Context) ([]inventory.Device, error) {
 	devices, err := discoverWired(ctx, s.engine.host, s.physicalNetworks)
 	if s.wires != nil {
@@ -468,7 +468,7 @@ func (s *serving) discover(ctx context.Context) ([]inventory.Device, error) {
 	return decided, err
 }
 
-// uplinks says what carries a default route.
+// uplinks returns the devices that carry a default route.
 func (s *serving) uplinks(ctx context.Context, devices []inventory.Device) (inventory.Uplinks, error) {
 	return uplinksOf(ctx, s.engine.host, devices)
 }
@@ -481,9 +481,8 @@ func (s *serving) handle(err error, msg string) {
 	s.log.Error(msg, "explanation", fmt.Sprint(e), "error", err)
 }
 
-// serve runs everything until ctx ends. The order of the start is that in which
-// each part can rely on the others: claims are not prepared before the runtime
-// has told which sandboxes there are.
+// serve runs all parts until ctx ends. Parts start after those they depend on: claims are
+// not prepared before the runtime has listed its sandboxes.
 func (s *serving) serve(ctx context.Context) error {
 	var listeners []net.Listener
 	if s.probeSocket != "" {
@@ -516,12 +515,11 @@ func (s *serving) serve(ctx context.Context) error {
 	return err
 }
 
-// retryListen is how often a taken address is tried again.
+// retryListen is the interval at which an address in use is retried.
 const retryListen = 10 * time.Second
 
-// serveLater serves the metrics once their address is free. Any program in the
-// host's network can take a port, and must not end the agent by that: pods need it
-// more than Prometheus does.
+// serveLater serves the metrics once their address is free. A program on the host that uses
+// the port must not stop the agent: attaching pods matters more than metrics.
 func (s *serving) serveLater(ctx context.Context, server *http.Server, taken error) error {
 	s.log.Error("metrics are not served: the address is in use and is tried again", "every", retryListen, "error", taken)
 	listener, err := listenFree(ctx, s.metricsAddress, retryListen)
@@ -558,7 +556,7 @@ const (
 )
 
 // parts returns what runs until the agent is stopped. A part that ends earlier with
-// an error ends the agent; one that ends without fails the liveness probe.
+// an error ends the agent; one that ends without an error fails the liveness probe.
 func (s *serving) parts() map[string]func(context.Context) error {
 	forever := func(f func(context.Context)) func(context.Context) error {
 		return func(ctx context.Context) error { f(ctx); return nil }
@@ -601,8 +599,8 @@ func (s *serving) publish(ctx context.Context, to draplugin.Publisher) error {
 	return s.publisher.Run(ctx, to)
 }
 
-// repairDrift runs the loop that repairs drift. While another agent does, as during a
-// rolling update, it waits.
+// repairDrift runs the loop that repairs drift. It waits while another agent runs that loop,
+// as during a rolling update.
 func (s *serving) repairDrift(ctx context.Context) {
 	said := ""
 	for ctx.Err() == nil {
@@ -680,8 +678,8 @@ func (s *serving) handler() http.Handler {
 	return mux
 }
 
-// listenShared listens where another agent on the same host may listen as well,
-// for the time of a rolling update.
+// listenShared listens on an address that another agent on the same host may use too,
+// during a rolling update.
 func listenShared(ctx context.Context, address string) (net.Listener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
 		var err error

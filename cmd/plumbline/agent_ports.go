@@ -9,7 +9,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/ports"
 )
 
-// portsChanged passes on what is new of the ports of a sandbox.
+// portsChanged forwards changes of the ports of a sandbox.
 func (s *serving) portsChanged(r ports.Report) {
 	s.plugin.HealthChanged()
 	s.failures.Report(r)
@@ -18,7 +18,7 @@ func (s *serving) portsChanged(r ports.Report) {
 		o := other.Sandbox.Origin()
 		return o.ClaimUID == uid && o.Topology == r.Sandbox.Origin().Topology
 	}) {
-		return // the pod has got a new sandbox
+		return // the pod has a new sandbox
 	}
 	c, ok := s.claim(types.UID(uid))
 	if !ok {

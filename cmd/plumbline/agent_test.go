@@ -22,8 +22,8 @@ import (
 	"github.com/plumbline/plumbline/reconcile/ports"
 )
 
-// TestHealthz holds that the liveness probe fails when the server for the kubelet
-// has failed, which does not start again, and not for what is tried again.
+// TestHealthz: the liveness probe fails when the server for the kubelet has failed, since it
+// is not restarted, but not for parts that are retried.
 func TestHealthz(t *testing.T) {
 	s := &serving{
 		log: slog.New(slog.NewTextHandler(io.Discard, nil)), alive: liveness.New(time.Now), publisher: publish.New(publish.Options{}),
@@ -44,8 +44,8 @@ func TestHealthz(t *testing.T) {
 	}
 }
 
-// TestTakenAddress holds that an address which another program has is served once
-// it is free, and that stopping does not wait for that.
+// TestTakenAddress: an address that another program uses is served once it is free, and
+// stopping does not wait for that.
 func TestTakenAddress(t *testing.T) {
 	other, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

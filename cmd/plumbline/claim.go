@@ -11,7 +11,7 @@ import (
 	"github.com/plumbline/plumbline/topology/validity"
 )
 
-// The formats of claim.
+// The output formats of claim.
 const (
 	formatTemplate = "template"
 	formatClaim    = "claim"

@@ -27,7 +27,7 @@ import (
 	"github.com/plumbline/plumbline/topology/controller"
 )
 
-// controller is the flags of controller.
+// controllerCommand holds the flags of the controller command.
 type controllerCommand struct {
 	kubeconfig, namespace   string
 	elect                   bool
@@ -82,7 +82,7 @@ into the webhook configurations; with --tls-dir that is up to you. It serves
 	return cmd
 }
 
-// ownNamespace is where a pod finds its namespace.
+// ownNamespace is the file with the namespace of the pod.
 const ownNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 func (c *controllerCommand) run(ctx context.Context, a *app) error {
@@ -126,7 +126,7 @@ func (c *controllerCommand) client() (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig: %w", err)
 	}
-	config.QPS, config.Burst = 50, 100 // a cluster's worth of topologies, and no flood
+	config.QPS, config.Burst = 50, 100 // enough for all topologies of a cluster
 	return rest.AddUserAgent(config, "plumbline-controller"), nil
 }
 

@@ -145,8 +145,8 @@ func (d *demo) ping() error {
 	return nil
 }
 
-// disturb deletes a VLAN, changes an MTU and removes a route from outside, and shows
-// the drift and its repair.
+// disturb deletes a VLAN, changes an MTU and removes a route, as another program would, and
+// shows the drift and its repair.
 func (d *demo) disturb() error {
 	d.title("From outside: the routes are deleted, mgmt0 gets another MTU, data0 is deleted")
 	box, err := d.host.Sandbox(kernelPath(demoPod))
@@ -239,7 +239,7 @@ func (d *demo) release() error {
 	return d.must(0, "devices")
 }
 
-// cleanup leaves nothing behind, however the demo ended.
+// cleanup removes everything, however the demo ended.
 func (d *demo) cleanup() {
 	d.ctx = context.WithoutCancel(d.ctx)
 	for _, name := range []string{demoPod, demoPeer} {
@@ -258,7 +258,7 @@ func (d *demo) title(text string) { fmt.Fprintf(d.out, "\n=== %s\n", text) }
 
 func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.out, format+"\n", args...) }
 
-// must runs a command of plumbline as a user would and wants that exit status.
+// must runs a command of plumbline as a user would and fails on another exit status.
 func (d *demo) must(want int, args ...string) error {
 	_, err := d.output(want, args...)
 	return err

@@ -11,8 +11,8 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// TestDetail holds that the log and the command line say what an error has for
-// operators alone.
+// TestDetail: the log and the command line print the part of an error that is meant for
+// operators only.
 func TestDetail(t *testing.T) {
 	err := fmt.Errorf("step: %w", fault.Detailed(errors.New("device is in use"), "pod x has it"))
 	var log, out bytes.Buffer

@@ -53,7 +53,7 @@ With --policy it says what DeviceExposurePolicies would decide here, without a c
 	return cmd
 }
 
-// decide says of each device what the policies of some files mean for it.
+// decide returns the devices with the decisions of the policies in some files.
 func (a *app) decide(ctx context.Context, files []string, labels map[string]string, devices []inventory.Device) ([]inventory.Device, error) {
 	var all []*exposure.Policy
 	for _, file := range files {
@@ -75,7 +75,7 @@ func (a *app) decide(ctx context.Context, files []string, labels map[string]stri
 	ordered, _ := exposure.Limit(all)
 	for _, p := range ordered {
 		if p.Err != nil {
-			complain(a.err, p.Err) // the list shows what comes of it
+			complain(a.err, p.Err) // the list shows its effect
 		}
 	}
 	return exposure.NewSet(all, labels).Decide(ctx, devices)

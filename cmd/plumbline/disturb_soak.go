@@ -9,9 +9,8 @@ import (
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
 
-// disturb is kernel.Options.Disturb of the agent in tests on a node: each message that
-// changes something takes the time that PLUMBLINE_WRITE_DELAY says, as with a slow
-// driver.
+// disturb is kernel.Options.Disturb of the agent in tests on a node: each write is delayed
+// by PLUMBLINE_WRITE_DELAY, as by a slow driver.
 func disturb() func(kernel.Message) error {
 	delay, err := time.ParseDuration(os.Getenv("PLUMBLINE_WRITE_DELAY"))
 	if err != nil {

@@ -24,16 +24,15 @@ import (
 	"github.com/plumbline/plumbline/topology"
 )
 
-// engine is the reconciler with what it was wired of.
+// engine is the reconciler with its parts.
 type engine struct {
 	*reconcile.Reconciler
 	host    *kernel.Host
 	store   reconcile.Store
-	journal *journal.Journal // nil while there is none and none is made
+	journal *journal.Journal // nil if it does not exist and must not be created
 }
 
-// engine wires a reconciler. A command that only looks makes no journal where
-// there is none.
+// engine creates a reconciler. A command that only reads does not create a journal.
 func (a *app) engine(command string, writes bool, recorder reconcile.Recorder) (*engine, error) {
 	if err := privileged(command); err != nil {
 		return nil, err
@@ -68,12 +67,12 @@ func (e *engine) open(netns string) (reconcile.Domain, error) {
 	}
 	d, err := e.host.Sandbox(netns)
 	if err != nil {
-		return nil, err // and no Domain that is not nil
+		return nil, err // not a nil pointer in a Domain that is not nil
 	}
 	return d, nil
 }
 
-// damaged lists the journal files that lie set aside.
+// damaged lists the journal files that were set aside as damaged.
 func (e *engine) damaged() ([]string, error) {
 	if e.journal == nil {
 		return nil, nil
@@ -81,11 +80,11 @@ func (e *engine) damaged() ([]string, error) {
 	return e.journal.Damaged()
 }
 
-// publishedFile is where the agent keeps what it has published, below the state directory.
+// publishedFile records what the agent has published, below the state directory.
 const publishedFile = "published.json"
 
 // otherVersions lists the records below the state directory that other versions of
-// plumbline have written; those of sandboxes as far as they were met.
+// plumbline have written; those of sandboxes only if they were read before.
 func (e *engine) otherVersions(stateDir string) []*frame.OtherVersion {
 	var out []*frame.OtherVersion
 	if e.journal != nil {
@@ -103,7 +102,7 @@ func ofPublished(file string, other error) []*frame.OtherVersion {
 	return []*frame.OtherVersion{{Path: file, Err: other}}
 }
 
-// passLog logs what passes do and what they cost.
+// passLog logs the changes and the cost of passes.
 type passLog struct{ log *slog.Logger }
 
 // Pass implements reconcile.Recorder.
@@ -119,7 +118,7 @@ func (passLog) Drift(reconcile.SandboxID, string, []reconcile.Drift) {}
 // Forget implements reconcile.Recorder.
 func (passLog) Forget(reconcile.SandboxID) {}
 
-// noRecords is the journal that is not there.
+// noRecords stands for a journal that does not exist.
 type noRecords struct{ reconcile.Store }
 
 func (noRecords) List() ([]reconcile.Record, []error) { return nil, nil }
@@ -130,7 +129,7 @@ func (noRecords) Get(reconcile.SandboxID) (reconcile.Record, bool, error) {
 	return reconcile.Record{}, false, nil
 }
 
-// own returns the record of a sandbox, nil when there is none.
+// own returns the record of a sandbox, nil if there is none.
 func (e *engine) own(a *app, id reconcile.SandboxID) *reconcile.Record {
 	rec, known, err := e.store.Get(id)
 	if err != nil {
@@ -142,7 +141,7 @@ func (e *engine) own(a *app, id reconcile.SandboxID) *reconcile.Record {
 	return &rec
 }
 
-// sandbox makes a sandbox of what the command line says.
+// sandbox makes a sandbox from the flags.
 func (e *engine) sandbox(ctx context.Context, a *app, t *topology.Topology, ns node.Netns, own *reconcile.Record, asked map[string]string, given ops.Givens) (reconcile.Sandbox, error) {
 	return node.Assignment{
 		ID: ns.ID(t.Name), Netns: ns, Topology: t, Requested: asked, Given: given, Contracts: a.registry, Own: own,
@@ -213,7 +212,8 @@ func (r hostRoutes) Over(ctx context.Context, id string) (string, error) {
 	return netstate.BaseName(*d.At), nil
 }
 
-// privileged refuses to begin what the kernel would refuse halfway.
+// privileged returns an error if a capability is missing, since the kernel would refuse
+// halfway.
 func privileged(command string) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData

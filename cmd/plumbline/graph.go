@@ -125,19 +125,19 @@ func (a *app) drawn(v verdict, format string) error {
 	return err
 }
 
-// What is wrong, and in the word of a step.
+// The states of a step, as they are drawn.
 const (
 	wordDrifted  = "drifted"
 	wordFighting = "fighting"
 	wordFailed   = "failed"
 )
 
-// elsewhere is the name under which is drawn what concerns no step; no step can
-// bear it.
+// elsewhere is the name of the box for problems that belong to no step; no step can have
+// this name.
 const elsewhere = "(no step)"
 
-// stepsOf spreads what was found of a sandbox over its steps. What concerns none of
-// them gets a box of its own, in a copy of the topology.
+// stepsOf assigns the problems of a sandbox to its steps. Problems that belong to no step
+// get a box of their own, in a copy of the topology.
 func stepsOf(v verdict) (*topology.Topology, map[string]graph.Status) {
 	of := map[string]graph.Status{}
 	note := func(step, word, text string) {
@@ -151,7 +151,7 @@ func stepsOf(v verdict) (*topology.Topology, map[string]graph.Status) {
 		s.Notes = append(s.Notes, strings.TrimPrefix(text, fmt.Sprintf("step %q: ", step)))
 		of[step] = s
 	}
-	if v.Kind == "" { // else nobody could look
+	if v.Kind == "" { // otherwise the sandbox could not be observed
 		for i := range v.topology.Steps {
 			of[v.topology.Steps[i].Name] = graph.Status{Word: graph.OK}
 		}
@@ -184,8 +184,7 @@ func stepsOf(v verdict) (*topology.Topology, map[string]graph.Status) {
 	return t, of
 }
 
-// graph draws the steps in order, each below those it depends on, with what is
-// wrong below it.
+// graph draws the steps in order, each below its dependencies, with its problems below it.
 func (t text) graph(top *topology.Topology, of map[string]graph.Status) error {
 	order, err := topology.Order(top)
 	if err != nil {
@@ -212,7 +211,7 @@ func (t text) graph(top *topology.Topology, of map[string]graph.Status) error {
 	return nil
 }
 
-// coloured paints a line by the word of its step.
+// coloured colours a line by the state of its step.
 func (t text) coloured(word, line string) string {
 	code := ""
 	switch word {
@@ -230,7 +229,7 @@ func (t text) coloured(word, line string) string {
 	return "\x1b[" + code + "m" + line + "\x1b[0m"
 }
 
-// sandbox writes the line above what is said of a sandbox.
+// sandbox writes the heading of a sandbox.
 func (t text) sandbox(st reconcile.Status) {
 	t.line("%s", t.bold(fmt.Sprintf("%s  %s", st.Sandbox, st.State))+fmt.Sprintf("  (%s, topology %s)", placeOf(st.Netns), st.Topology))
 }

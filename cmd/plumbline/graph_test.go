@@ -25,8 +25,8 @@ func drawn() *topology.Topology {
 	}}
 }
 
-// Problems are drawn at their step: fields that differ, contention, errors, and in a
-// box of its own what belongs to no step.
+// Problems are drawn at their step: fields that differ, contention, errors. Those that
+// belong to no step are drawn in a box of their own.
 func TestStepsOf(t *testing.T) {
 	mtu := reconcile.Drift{Step: "bond0", Action: netstate.Update, Object: netstate.LinkKey("bond0"), Field: "mtu", Want: uint32(9000), Have: uint32(1500)}
 	for name, tt := range map[string]struct {
@@ -111,7 +111,7 @@ func TestStepsOf(t *testing.T) {
 	}
 }
 
-// On a terminal what is broken is red, and only that.
+// On a terminal, broken steps are red, and nothing else.
 func TestGraphColours(t *testing.T) {
 	top, of := stepsOf(verdict{reconcile.Status{Drift: []reconcile.Drift{{Step: "data", Action: netstate.Create, Object: netstate.LinkKey("data0")}}}, drawn()})
 	var out bytes.Buffer

@@ -66,7 +66,7 @@ type sandboxStatus struct {
 	Steps []stepDocument `json:"steps,omitempty"`
 }
 
-// cniResult is printed as CNI prints it, with what CNI has no word for beside it.
+// cniResult is printed as a CNI result, with additional fields for what CNI does not have.
 type cniResult struct{ topology.Result }
 
 // MarshalJSON implements json.Marshaler.

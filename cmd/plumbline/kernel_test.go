@@ -28,8 +28,8 @@ import (
 	"github.com/plumbline/plumbline/topology"
 )
 
-// inMachine skips a test that changes namespaces or devices, unless it runs in
-// the machine of integration/vm.
+// inMachine skips a test that changes namespaces or devices, unless it runs in the virtual
+// machine of integration/vm.
 func inMachine(t *testing.T) {
 	t.Helper()
 	if os.Getenv("PLUMBLINE_LANE") == "" {
@@ -64,7 +64,7 @@ var (
 	addrCommand  = regexp.MustCompile(`^ip -n (\S+) address delete (\S+) dev (\S+)$`)
 )
 
-// ip does what the command of that name does.
+// ip emulates the command ip.
 func ip(t *testing.T, command string) {
 	t.Helper()
 	if m := netnsCommand.FindStringSubmatch(command); m != nil {
@@ -88,7 +88,7 @@ func ip(t *testing.T, command string) {
 	}
 }
 
-// addNetns makes a namespace, which goes with the test.
+// addNetns makes a namespace, which is deleted at the end of the test.
 func addNetns(t *testing.T, name string) string {
 	t.Helper()
 	path, err := kernel.AddNamed(name)
@@ -99,7 +99,7 @@ func addNetns(t *testing.T, name string) string {
 	return path
 }
 
-// foreignChange makes a change like another program.
+// foreignChange makes a change as another program would.
 func foreignChange(t *testing.T, netns string, c netstate.Change) {
 	t.Helper()
 	inside(t, netns, func(s *kernel.Sandbox) {
@@ -142,8 +142,7 @@ func links(t *testing.T, netns string) string {
 	return strings.Join(out, " ")
 }
 
-// until waits until a namespace holds these links. It checks after each notification of
-// a change there.
+// until waits until a namespace contains these links. It checks after each notification.
 func until(t *testing.T, netns, want string) {
 	t.Helper()
 	w, err := watch.New(watch.Options{})
@@ -241,7 +240,7 @@ spec:
 // file writes a file of the daemon's directory.
 func file(t *testing.T, dir, name, text string) {
 	t.Helper()
-	// As an editor does: a file is never seen half written.
+	// Rename, as editors do, so that the file is never read half written.
 	temp := filepath.Join(dir, "."+name)
 	if err := os.WriteFile(temp, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -336,13 +335,13 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// An apply that is interrupted undoes what it did and says so.
+// An interrupted apply rolls back and reports that.
 func TestInterrupt(t *testing.T) {
 	inMachine(t)
 	path := addNetns(t, "plt-stop")
 	var text strings.Builder
 	text.WriteString("apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: many}\nspec:\n  steps:\n")
-	for i := range 200 { // takes longer than it takes to hear of the first
+	for i := range 200 { // takes longer than the notification of the first
 		fmt.Fprintf(&text, "  - {name: s%d, type: dummy, config: {addresses: [10.0.%d.1/24]}}\n", i, i)
 	}
 	topo := filepath.Join(t.TempDir(), "many.yaml")
@@ -377,7 +376,7 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// A bundle holds what there is, says what there is not, and is whole or not there.
+// A bundle contains what exists, names what is missing, and is never written partly.
 func TestSupportBundle(t *testing.T) {
 	inMachine(t)
 	dir, state, cdi := t.TempDir(), filepath.Join(t.TempDir(), "state"), t.TempDir()
@@ -449,7 +448,7 @@ func TestSupportBundle(t *testing.T) {
 	}
 }
 
-// archive reads a bundle: text by name, without the folder all is in.
+// archive reads a bundle: text by name, without the top folder.
 func archive(t *testing.T, path string) map[string]string {
 	t.Helper()
 	f, err := os.Open(path)
@@ -480,7 +479,7 @@ func archive(t *testing.T, path string) map[string]string {
 }
 
 // TestRefusedTopologyAfterReboot: an earlier version applied a topology that this one
-// refuses. After a reboot it is applied again where it was, and nowhere else.
+// refuses. After a reboot it is applied again in the same sandbox, but in no other.
 func TestRefusedTopologyAfterReboot(t *testing.T) {
 	inMachine(t)
 	dir := t.TempDir()

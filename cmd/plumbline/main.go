@@ -22,23 +22,23 @@ const (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal asks: what is half done is undone. The second one kills.
+	// The first signal cancels: a pass in progress is rolled back. The second one kills.
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, os.Args[1:], stdio{os.Stdin, os.Stdout, os.Stderr}))
 }
 
-// stdio is what a run reads and writes.
+// stdio holds the standard streams.
 type stdio struct {
 	in       io.Reader
 	out, err io.Writer
 }
 
-// status is an exit status that is not an error: something differs.
+// status is an exit status without an error message: something differs.
 type status int
 
 func (s status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
-// run is the whole program but for the process.
+// run is the program, apart from signals and the exit of the process.
 func run(ctx context.Context, args []string, std stdio) int {
 	cmd := newRoot(std)
 	cmd.SetArgs(args)
@@ -60,8 +60,8 @@ func run(ctx context.Context, args []string, std stdio) int {
 	return exitError
 }
 
-// complain writes an error, one line per problem; lines that continue one are
-// indented already. Who runs a command on the node may know the details.
+// complain writes an error, one line per problem; continuation lines are indented already.
+// It includes the details for operators, since the user has access to the node.
 func complain(w io.Writer, err error) {
 	w = printable{Writer: w}
 	text := strings.TrimSpace(err.Error())

@@ -14,8 +14,8 @@ import (
 	"github.com/plumbline/plumbline/reconcile/journal"
 )
 
-// TestOtherVersionsAreReported holds that status names every record that another version
-// has written, changes none, and that the agent gives the devices they mention to nobody.
+// TestOtherVersionsAreReported: status names every record that another version has written
+// and changes none, and the agent withholds the devices that they mention.
 func TestOtherVersionsAreReported(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	j, err := journal.Open(dir)

@@ -15,7 +15,7 @@ import (
 	"github.com/plumbline/plumbline/topology"
 )
 
-// target is the flags that say which topology goes where, of plan and apply.
+// target holds the flags of plan and apply that name the topology and the sandbox.
 type target struct {
 	file      string
 	netns     string
@@ -75,7 +75,7 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 	}
 	own := e.own(a, ns.ID(decoded.Name))
 	given, kept := keepAddresses(given, own, decoded)
-	if invalid != nil && kept { // those may be what the topology lacks
+	if invalid != nil && kept { // the topology may be valid with the kept addresses
 		topo, _, invalid = a.decode(ctx, data, name, given)
 	}
 	if invalid != nil && own.LastApplied(decoded, given) {
@@ -93,8 +93,8 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 	return e, sb, nil
 }
 
-// keepAddresses adds to what the command line gives what an earlier apply gave to the
-// steps of which the command line says nothing.
+// keepAddresses adds the addresses of an earlier apply for steps that --address does not
+// name.
 func keepAddresses(given ops.Givens, own *reconcile.Record, t *topology.Topology) (all ops.Givens, kept bool) {
 	if own == nil || own.Phase == reconcile.Releasing {
 		return given, false

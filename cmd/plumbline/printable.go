@@ -9,15 +9,15 @@ import (
 	"unicode/utf8"
 )
 
-// printable writes text for a terminal. What a terminal would act on is written
-// as an escape (\x1b): names and messages may come from a pod's namespace, where
-// an interface's name is any 15 bytes but '/', ':' and space.
+// printable writes text for a terminal. Control characters are written as escapes (\x1b):
+// names and messages may come from a pod's namespace, where an interface's name is any 15
+// bytes but '/', ':' and space.
 type printable struct {
 	io.Writer
-	colours bool // ours pass
+	colours bool // our own colour codes are passed
 }
 
-// colour is what text.mark and text.bold write.
+// colour matches the codes that text.mark and text.bold write.
 var colour = regexp.MustCompile(`^\x1b\[([01]|3[1-6])m`)
 
 // Write never splits a rune: its callers write whole lines.

@@ -10,8 +10,8 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// TestTerminalEscapes holds that nothing from a pod's namespace reaches a terminal
-// as more than text, with and without colours of ours.
+// TestTerminalEscapes: control characters from a pod's namespace do not reach a terminal,
+// with and without our own colours.
 func TestTerminalEscapes(t *testing.T) {
 	evil := "a\x1b]0;x\a\x1b[2J\u009b\xff"
 	for _, colours := range []bool{false, true} {

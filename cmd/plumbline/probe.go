@@ -14,9 +14,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// probe asks one agent, by a socket that is its own. Two agents of a rolling
-// update share the port of the metrics, so a question there may be answered by
-// the other one.
+// probe queries one agent over a socket of its own. Two agents of a rolling update share
+// the port of the metrics, so a request to it may be answered by the other agent.
 func (a *app) probe() *cobra.Command {
 	return &cobra.Command{
 		Use:     "probe SOCKET PATH",
@@ -53,8 +52,8 @@ func ask(ctx context.Context, socket, path string) error {
 	return nil
 }
 
-// listenProbe listens on a socket for probe. One that is left over from an agent
-// that was killed is replaced.
+// listenProbe listens on a socket for probe. It replaces the socket of an agent that was
+// killed.
 func listenProbe(ctx context.Context, socket string) (net.Listener, error) {
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err

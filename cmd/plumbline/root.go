@@ -25,7 +25,7 @@ import (
 	"github.com/plumbline/plumbline/topology/suggest"
 )
 
-// app is what all subcommands share.
+// app holds what all subcommands share.
 type app struct {
 	stdio
 	registry *ops.Registry
@@ -96,8 +96,8 @@ func unknownCommand(root *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown command %q%s", args[0], suggest.Hint(args[0], names))
 }
 
-// complete refuses a command without a required flag. Cobra would too, but in other
-// words.
+// complete refuses a command without a required flag. Cobra does too, but its message does
+// not have the form of ours.
 func complete(cmd *cobra.Command) error {
 	var missing []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -119,7 +119,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("unexpected argument %q: see `%s --help`", args[0], cmd.CommandPath())
 }
 
-// log writes to standard error, nothing below warnings unless asked to.
+// log writes to standard error, only warnings and errors unless a lower level is set.
 func (a *app) log(level slog.Level) *slog.Logger {
 	if a.verbose {
 		level = slog.LevelDebug
@@ -127,7 +127,7 @@ func (a *app) log(level slog.Level) *slog.Logger {
 	return slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level, ReplaceAttr: withDetail}))
 }
 
-// withDetail lets the log say what an error has for operators alone.
+// withDetail adds to the log the details that an error has for operators only.
 func withDetail(_ []string, a slog.Attr) slog.Attr {
 	err, ok := a.Value.Any().(error)
 	if !ok {
@@ -139,7 +139,7 @@ func withDetail(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// limited bounds what apply and delete may take; no limit is one of 0.
+// limited sets the time limit of apply and delete; 0 is no limit.
 func (a *app) limited(ctx context.Context) (context.Context, context.CancelFunc) {
 	if a.timeout <= 0 {
 		return context.WithCancel(ctx)
@@ -193,8 +193,7 @@ func addressFlag(cmd *cobra.Command, addresses *[]string, more string) {
 	_ = cmd.RegisterFlagCompletionFunc("address", cobra.NoFileCompletions)
 }
 
-// load reads a topology and refuses what is wrong with it and with what its steps are
-// given.
+// load reads a topology and checks it together with what its steps are given.
 func (a *app) load(ctx context.Context, file string, given ops.Givens) (*topology.Topology, error) {
 	data, name, err := a.read(file)
 	if err != nil {
@@ -213,7 +212,7 @@ func (a *app) decode(ctx context.Context, data []byte, file string, given ops.Gi
 	return t, notes, err
 }
 
-// read reads a file, or standard input, and returns what to call it.
+// read reads a file, or standard input, and returns its name for messages.
 func (a *app) read(file string) ([]byte, string, error) {
 	if file != "-" {
 		data, err := readFile(file)
@@ -223,8 +222,7 @@ func (a *app) read(file string) ([]byte, string, error) {
 	return data, "standard input", err
 }
 
-// readBounded reads what Decode would take, and one byte more, by which it knows
-// that there is too much.
+// readBounded reads as much as Decode accepts, and one byte more, to detect larger input.
 func readBounded(r io.Reader) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, topology.MaxBytes+1))
 }
@@ -246,7 +244,7 @@ func outputFlag(cmd *cobra.Command, value *string, formats ...string) {
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// choice is the value of a flag with few words.
+// choice is the value of a flag with a few allowed words.
 type choice struct {
 	value *string
 	words []string
@@ -266,7 +264,7 @@ func (c *choice) Set(s string) error {
 	return nil
 }
 
-// netnsFlag adds --netns, completed by the names there are.
+// netnsFlag adds --netns, with completion of existing names.
 func netnsFlag(cmd *cobra.Command, value *string, usage string) {
 	cmd.Flags().StringVar(value, "netns", "", usage)
 	_ = cmd.RegisterFlagCompletionFunc("netns", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -282,7 +280,7 @@ func netnsFlag(cmd *cobra.Command, value *string, usage string) {
 	})
 }
 
-// colours reports whether the output is for eyes (https://no-color.org).
+// colours reports whether the output may be coloured (https://no-color.org).
 func (a *app) colours() bool {
 	f, ok := a.out.(*os.File)
 	return ok && isatty.IsTerminal(f.Fd()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"

@@ -23,7 +23,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/watch"
 )
 
-// daemon is the flags of run.
+// daemon holds the flags of run.
 type daemon struct {
 	dir     string
 	listen  string
@@ -108,7 +108,7 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 	server := &http.Server{Handler: handler(loop, counts, metrics.Health{Loop: func() metrics.Work { return metrics.Work(loop.Work()) }}), ReadHeaderTimeout: 10 * time.Second}
 	log.Info("running", "config", d.dir, "state", a.stateDir, "listen", listener.Addr().String(), "version", build().Version)
 
-	// Whatever ends ends all; being asked to stop is no error.
+	// If one part ends, all end; a requested stop is not an error.
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return watcher.Run(ctx) })
 	group.Go(func() error { return loop.Run(ctx) })

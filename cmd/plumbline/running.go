@@ -22,19 +22,19 @@ import (
 	"github.com/plumbline/plumbline/topology"
 )
 
-// runningDocument is what plan prints of a sandbox that runs the topology.
+// runningDocument is what plan prints for a sandbox that runs the topology.
 type runningDocument struct {
 	plannedDocument
 	Netns string `json:"netns"`
-	// Effects maps the steps that are changed to how.
+	// Effects maps each changed step to the kind of change.
 	Effects map[string]rollout.Effect `json:"effects"`
 	// Interrupted lists the links whose connections are interrupted.
 	Interrupted []string `json:"interrupted"`
-	// HeldBack is why the sandbox keeps what it has.
+	// HeldBack is the reason why the sandbox is not changed.
 	HeldBack string `json:"heldBack,omitempty"`
 }
 
-// planRunning shows what a topology would change where it runs.
+// planRunning shows what a topology would change in the sandboxes that run it.
 func (a *app) planRunning(ctx context.Context, t *target) error {
 	data, name, err := a.read(t.file)
 	if err != nil {
@@ -94,8 +94,8 @@ func (a *app) planRunning(ctx context.Context, t *target) error {
 	return err
 }
 
-// edit plans a later version of a topology in a sandbox that runs it. The plan is
-// nil when the sandbox keeps what it has.
+// edit plans a later version of a topology in a sandbox that runs it. The plan is nil if
+// the sandbox is not changed.
 func (a *app) edit(ctx context.Context, e *engine, rec reconcile.Record, topo *topology.Topology) (runningDocument, *ops.Plan, error) {
 	devices, err := a.devicesOf(e, rec)
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the sessions")
 
-// TestSessions replays testdata/*.txtar. The file "session" is a terminal: lines
-// "$ plumbline ..." are commands, what follows is their output, errors behind
-// "!", and the exit status where it is not 0. The other files are there when the
-// commands run; "< file" is standard input.
+// TestSessions replays testdata/*.txtar. The file "session" is a terminal session: lines
+// "$ plumbline ..." are commands; their output follows, with errors after "!", and the exit
+// status if it is not 0. The other files exist when the commands run; "< file" is standard
+// input.
 func TestSessions(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -31,7 +31,7 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// replay runs a session. Commands other than plumbline are done by other.
+// replay runs a session. Commands other than plumbline are executed by other.
 func replay(t *testing.T, file string, other func(t *testing.T, command string)) {
 	t.Helper()
 	archive, err := txtar.ParseFile(file)
@@ -87,8 +87,8 @@ func replay(t *testing.T, file string, other func(t *testing.T, command string))
 	}
 }
 
-// What is different each time: times, and the MAC addresses that a driver draws.
-// Those of the sessions begin with 02:00:00.
+// Parts of the output that differ in each run: times, and random MAC addresses. The MAC
+// addresses of the sessions begin with 02:00:00.
 var (
 	times = regexp.MustCompile(`\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?Z?`)
 	macs  = regexp.MustCompile(`\b[0-9a-f]{2}(:[0-9a-f]{2}){5}\b`)

@@ -63,21 +63,21 @@ record is of another version; 1 an error.`,
 	return cmd
 }
 
-// findings are what was found of the sandboxes.
+// findings are the results of checking the sandboxes.
 type findings struct {
 	verdicts []verdict
 	damaged  []string
 	others   []string // records of other versions
 }
 
-// verdict is what was found of one sandbox.
+// verdict is the result of checking one sandbox.
 type verdict struct {
 	reconcile.Status
 	topology *topology.Topology
 }
 
-// look compares the sandboxes with their topologies: all, or those of the namespace
-// that the flag --netns names. What is damaged or of another version it tells at once.
+// look compares the sandboxes with their topologies: all, or those of the namespace that
+// the flag --netns names. It reports damaged records and those of other versions first.
 func (a *app) look(cmd *cobra.Command, e *engine, netns string) (findings, error) {
 	path := ""
 	if cmd.Flags().Changed("netns") {
@@ -107,8 +107,8 @@ func (a *app) look(cmd *cobra.Command, e *engine, netns string) (findings, error
 	return out, nil
 }
 
-// verdict compares a sandbox with its topology. It fails only when ctx ends: what
-// is wrong with one sandbox keeps nobody from looking at the others.
+// verdict compares a sandbox with its topology. It fails only when ctx ends, so that an
+// error of one sandbox does not hide the others.
 func (e *engine) verdict(ctx context.Context, rec reconcile.Record) (reconcile.Status, error) {
 	st, err := e.Check(ctx, rec.Sandbox.ID)
 	if ctx.Err() != nil {

@@ -25,7 +25,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/recordfile"
 )
 
-// support is the flags of support-bundle.
+// support holds the flags of support-bundle.
 type support struct {
 	to        string
 	cdiDir    string
@@ -78,7 +78,7 @@ func (s *support) run(ctx context.Context, a *app) error {
 	fill := func(to io.Writer) error {
 		b := bundle.New(to, name, bundle.Default, time.Now)
 		s.fill(ctx, a, b)
-		// One that was interrupted is none, while one that took too long is worth having.
+		// An interrupted bundle is discarded; one that ran into the time limit is kept.
 		return errors.Join(context.Cause(ctx), b.Close())
 	}
 	if s.to == "-" {
@@ -95,8 +95,8 @@ func (s *support) run(ctx context.Context, a *app) error {
 	return nil
 }
 
-// fill adds all parts. The files come first: looking at sandboxes sets aside what
-// is damaged.
+// fill adds all parts. Files come first, since reading the sandboxes sets damaged files
+// aside.
 func (s *support) fill(ctx context.Context, a *app, b *bundle.Bundle) {
 	ctx, cancel := a.limited(ctx)
 	defer cancel()
@@ -128,8 +128,8 @@ func (s *support) fill(ctx context.Context, a *app, b *bundle.Bundle) {
 	e.sandboxes(ctx, b, a.stateDir)
 }
 
-// ofState are the files of the state directory that say what was done: records,
-// those set aside, claims, and what was published.
+// ofState are the files of the state directory to include: records, also damaged ones,
+// claims, and what was published.
 func ofState(path string) bool {
 	name := filepath.Base(path)
 	return strings.HasSuffix(name, ".journal") || strings.HasSuffix(name, ".claim") || strings.HasSuffix(name, ".sandboxes") ||
@@ -149,8 +149,8 @@ func kernelRelease(_ context.Context, w io.Writer) error {
 	return err
 }
 
-// sysctls are the settings of the host that decide how much a node can hold, and
-// what a namespace that is made begins with.
+// sysctls are the settings of the host that limit the number of objects on a node, and the
+// defaults of a new namespace.
 func sysctls(_ context.Context, w io.Writer) error {
 	var errs []error
 	for _, pattern := range []string{
@@ -183,7 +183,7 @@ func fetch(ctx context.Context, address string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// Of this host: no proxy.
+	// The server is on this host: no proxy.
 	answer, err := (&http.Client{Transport: &http.Transport{}}).Do(request)
 	if err != nil {
 		return err
@@ -193,7 +193,7 @@ func fetch(ctx context.Context, address string, w io.Writer) error {
 	return err
 }
 
-// sandboxes adds, of each sandbox, its status, that drawn, and what is in its
+// sandboxes adds the status of each sandbox, as text and as a graph, and the objects in its
 // namespace.
 func (e *engine) sandboxes(ctx context.Context, b *bundle.Bundle, stateDir string) {
 	records, found := e.List()
@@ -223,8 +223,8 @@ func (e *engine) sandboxes(ctx context.Context, b *bundle.Bundle, stateDir strin
 	}
 }
 
-// observe writes what is in the namespace of a sandbox, and what its record speaks
-// of elsewhere.
+// observe writes the objects in the namespace of a sandbox, and those elsewhere that its
+// record names.
 func (e *engine) observe(ctx context.Context, rec reconcile.Record, w io.Writer) error {
 	d, err := e.open(rec.Sandbox.Netns)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// text writes for people.
+// text writes output for people.
 type text struct {
 	io.Writer
 	colours bool
@@ -54,7 +54,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// netnsName is a namespace as the flag --netns takes it.
+// netnsName is a namespace in the form of the flag --netns.
 func netnsName(path string) string {
 	if filepath.Dir(path) == node.NetnsDir {
 		return filepath.Base(path)
@@ -104,13 +104,12 @@ func (t text) plan(sb reconcile.Sandbox, p *ops.Plan) {
 	t.line("%s", t.bold(fmt.Sprintf("Plan: %s.%s", tally(changes, "to create", "to change", "to replace", "to delete"), more)))
 }
 
-// toMake returns the changes that apply would make, without what goes by itself
-// with them.
+// toMake returns the changes that apply would make, without the implied ones.
 func toMake(p *ops.Plan) []netstate.Change {
 	return slices.DeleteFunc(slices.Clone(p.Changes), func(c netstate.Change) bool { return c.Implied })
 }
 
-// apply writes what was changed and what came of it.
+// apply writes the changes and the resulting interfaces.
 func (t text) apply(sb reconcile.Sandbox, rep reconcile.Report) {
 	t.header(sb)
 	t.changes(sb.Topology, rep.Changes)
@@ -141,8 +140,7 @@ func (t text) notes(notes []string) {
 	}
 }
 
-// tally counts changes by action. Replacements are rare, and named only where there
-// are some.
+// tally counts changes by action. Replacements are rare, and named only if there are any.
 func tally(changes []netstate.Change, create, update, replace, remove string) string {
 	n := map[netstate.Action]int{}
 	for _, c := range changes {
@@ -222,7 +220,7 @@ func dash(s string) string {
 	return s
 }
 
-// placeOf says where a sandbox is.
+// placeOf returns the description of a sandbox's place.
 func placeOf(netns string) string {
 	if netns == "" {
 		return "needs no namespace"
@@ -230,7 +228,7 @@ func placeOf(netns string) string {
 	return "namespace " + netns
 }
 
-// status writes the verdict on each sandbox.
+// status writes the state of each sandbox.
 func (t text) status(all []sandboxStatus) {
 	if len(all) == 0 {
 		t.line("No sandboxes.")

@@ -22,7 +22,7 @@ func vlan(id uint16) netstate.Link {
 	return netstate.Link{Name: "data0", LinkKind: "vlan", VLAN: &netstate.VLAN{ID: &id}}
 }
 
-// What the kernel cannot change is deleted and created: one line says so.
+// A link that the kernel cannot change is deleted and created: one line says so.
 func TestReplacementIsOneLine(t *testing.T) {
 	topo := &topology.Topology{Name: "ai", Steps: []topology.Step{{Name: "data", Type: "vlan"}, {Name: "bond", Type: "bond"}}}
 	plan := &ops.Plan{
@@ -100,9 +100,9 @@ func TestDriftLines(t *testing.T) {
 	}
 }
 
-// Without the capabilities nothing is begun: no journal is made.
+// Without the capabilities nothing is started: no journal is created.
 func TestCapabilitiesAreMissing(t *testing.T) {
-	runtime.LockOSThread() // capabilities are a thread's
+	runtime.LockOSThread() // capabilities belong to a thread
 	defer runtime.UnlockOSThread()
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var have [2]unix.CapUserData
@@ -161,8 +161,8 @@ func TestStatusOfContention(t *testing.T) {
 	}
 }
 
-// TestStatusOfDeadNamespace holds that status says how to release what was applied by
-// hand to a namespace that no longer exists, and only that.
+// TestStatusOfDeadNamespace: status says how to release a topology that was applied on the
+// command line to a namespace that no longer exists, and only such a topology.
 func TestStatusOfDeadNamespace(t *testing.T) {
 	const hint = "plumbline delete --netns "
 	for name, c := range map[string]struct {

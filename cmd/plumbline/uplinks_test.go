@@ -11,8 +11,8 @@ import (
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
 
-// TestUplinks takes a namespace for the host's: it has a default route of either
-// family over two links, a third link that is up, and one that is not.
+// TestUplinks uses a namespace as the host: it has a default route of either family over
+// two links, a third link that is up, and one that is not.
 func TestUplinks(t *testing.T) {
 	inMachine(t)
 	netns := addNetns(t, "plt-uplinks")
@@ -60,7 +60,7 @@ func TestUplinks(t *testing.T) {
 		message, failing = 0, failing+1
 		have, err := uplinksOf(t.Context(), host, devices)
 		if err != nil {
-			continue // it was about the best route itself
+			continue // the query was for the best route
 		}
 		unread += len(have.Unread)
 		for _, name := range []string{"four0", "six0"} {

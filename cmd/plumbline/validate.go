@@ -60,7 +60,7 @@ func (a *app) validateFile(ctx context.Context, file string, given ops.Givens) e
 	if err != nil {
 		return fmt.Errorf("topology: %w", err)
 	}
-	// What cannot be read at all is reported as of a topology.
+	// A file that cannot be read is reported as a topology.
 	policies, others, _ := topology.Objects(data, v1alpha1.PolicyKind)
 	if len(policies) > 0 {
 		if err := a.validatePolicies(data, name); err != nil {

@@ -13,7 +13,7 @@ import (
 // release is set by the linker for releases.
 var release string
 
-// build says which program this is.
+// build returns the version of the program.
 func build() metrics.Build {
 	b := metrics.Build{Version: release, Revision: "unknown", GoVersion: runtime.Version()}
 	info, ok := debug.ReadBuildInfo()
