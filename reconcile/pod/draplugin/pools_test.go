@@ -1,0 +1,70 @@
+package draplugin_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/pod/addresses"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// allocator gives 192.0.2.1 and what follows.
+type allocator struct {
+	taken []string
+	lost  error
+}
+
+func (a *allocator) Take(c addresses.Claim, wants []addresses.Want) (map[addresses.Want][]netip.Prefix, error) {
+	out := map[addresses.Want][]netip.Prefix{}
+	for _, w := range wants {
+		a.taken = append(a.taken, fmt.Sprintf("%s %s/%s %s/%s %s %d", c.UID, c.Namespace, c.Name, w.Topology, w.Step, w.Pool, w.Interface))
+		out[w] = []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("192.0.2.%d/24", len(a.taken)))}
+	}
+	return out, nil
+}
+
+func (a *allocator) Lost(types.UID) error { return a.lost }
+
+// TestPool holds that a claim is given addresses once, that its record has them and is
+// one of the version that has addresses, and that a claim whose addresses may be another
+// node's is not prepared.
+func TestPool(t *testing.T) {
+	g := newGiven(t)
+	a := &allocator{}
+	g.Addresses = a
+	g.topology.Spec.Steps[1].Config = &runtime.RawExtension{Raw: []byte(`{"ipam":{"type":"pool","pool":"blue","interface":2}}`)}
+	rc := allocated("c1", "p1", "0", "1")
+	for range 2 {
+		if _, err := g.prepare(rc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []string{"c1 ns/claim-c1 pair/vf1 blue 2"}; !slices.Equal(a.taken, want) {
+		t.Errorf("taken %q, want %q", a.taken, want)
+	}
+	e, _, err := g.store.Get("c1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if given := e.Topologies[0].Given; len(given) != 1 || fmt.Sprint(given["vf1"].Addresses) != "[192.0.2.1/24]" || e.FrameVersion() != frame.Addressed {
+		t.Errorf("recorded %v as version %s", given, e.FrameVersion())
+	}
+	sandboxes, err := e.Sandboxes("s", "/run/netns/s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if given := sandboxes[0].Given["vf1"]; fmt.Sprint(given.Addresses) != "[192.0.2.1/24]" || given.Device != "0000:03:10.1" {
+		t.Errorf("the sandbox is given %+v", given)
+	}
+	a.lost = fault.New(fault.Conflict, errors.New("another node may have it"))
+	if _, err := g.prepare(rc); fault.Of(err) != fault.Conflict {
+		t.Errorf("an address that is lost: %v", err)
+	}
+}
