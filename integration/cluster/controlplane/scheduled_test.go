@@ -29,8 +29,11 @@ import (
 // TestScheduled lets a real scheduler give devices to pods: what it makes of their
 // requests is what admission and the driver are asked about. The node is a name, and
 // no pod runs.
-func TestScheduled(t *testing.T) {
-	b := startOf(t, cluster.Options{})
+func TestScheduled(t *testing.T) { testScheduled(t, cluster.Options{}) }
+
+func testScheduled(t *testing.T, options cluster.Options) {
+	t.Helper()
+	b := startOf(t, options)
 	b.run(t)
 	b.mustKubectl(t, b.webhooks, "apply", "-f", "-")
 	b.asked(t)
