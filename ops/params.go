@@ -51,8 +51,8 @@ type DeviceConfig struct {
 	} `json:"runtimeConfig"`
 }
 
-// Assigned returns the identity of the step's device: what was allocated, else
-// what its config names; both must agree.
+// Assigned returns the identity of the step's device: the allocated one, otherwise the one
+// that its config names; both must agree.
 func (c DeviceConfig) Assigned(p *Planner) (string, error) {
 	named := c.DeviceID
 	if named == "" {
@@ -70,8 +70,8 @@ func (c DeviceConfig) Assigned(p *Planner) (string, error) {
 	return id, nil
 }
 
-// LogParams are the CNI logging keys: accepted so that configs move over as
-// they are, and without effect.
+// LogParams are the CNI logging keys: accepted so that existing configs need no change, and
+// ignored.
 func LogParams() []contract.Param {
 	return []contract.Param{
 		{Name: "logLevel", Type: contract.String, Description: "accepted, without effect"},

@@ -14,8 +14,8 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// Planner is what a step type sees while it plans: the sandbox as it will be
-// after everything wanted so far.
+// Planner is the view of a step type while it plans: the sandbox as it will be
+// with all wants so far applied.
 type Planner struct {
 	ctx     context.Context // of this one plan, see ended
 	req     Request
@@ -57,7 +57,7 @@ type want struct {
 	adopt bool
 }
 
-// stepState is what is known of a step while planning.
+// stepState is the state of a step while planning.
 type stepState struct {
 	step    *topology.Step
 	config  map[string]any // with references replaced by their values
@@ -67,13 +67,13 @@ type stepState struct {
 	gateway map[netstate.Key]string // of addresses
 	routes  []netstate.Route
 	devices *topology.Devices
-	// prepared steps are made elsewhere, and only verified.
+	// prepared steps are applied elsewhere, and only verified here.
 	prepared bool
 	// addressed says that the step has an interface for the addresses it is given.
 	addressed bool
-	pending   string // what it waits for, "" when planned
-	later     string // what part of it waits for, the rest being planned
-	// withheld is why what it waits for cannot be observed, nil where it can.
+	pending   string // what the step waits for, "" when planned
+	later     string // what a part of the step waits for; the rest is planned
+	// withheld is the reason why an object that the step waits for cannot be observed.
 	withheld error
 	// ungated are the step's addresses that have no gateway yet, by their network;
 	// nil until settleRoutes needs it.
@@ -93,7 +93,7 @@ func (p *Planner) ended() error {
 	return fault.New(fault.NotReady, &cutShort{context.Cause(p.ctx)})
 }
 
-// cutShort is planning that was not finished; it is the fault of no step.
+// cutShort is the error of planning that was not finished; no step caused it.
 type cutShort struct{ err error }
 
 func (c *cutShort) Error() string { return "plan: " + c.err.Error() }
@@ -138,10 +138,9 @@ func (p *Planner) Owned(k netstate.Key) bool {
 }
 
 // Kept reports whether all of the topology was applied before in this sandbox, or in
-// the one that the pod had before a reboot. What the kernel takes and we refuse is
-// refused only where it is not: a version that refuses more than the one before it
-// would otherwise repair nothing any more in a pod that runs, and keep it from starting
-// again.
+// the one that the pod had before a reboot. A kept topology is not refused for anything
+// that the kernel accepts: after an upgrade to a version with stricter checks, a running
+// pod would otherwise not be repaired any more, and could not start again.
 func (p *Planner) Kept() bool { return p.req.Kept || p.req.AppliedBefore }
 
 // Foreign reports whether the object is observed and the record does not say
@@ -151,19 +150,19 @@ func (p *Planner) Foreign(k netstate.Key) bool {
 	return there && !p.Owned(k)
 }
 
-// Wanted reports whether a step before wants the object.
+// Wanted reports whether an earlier step wants the object.
 func (p *Planner) Wanted(k netstate.Key) bool {
 	_, ok := p.claims[k]
 	return ok
 }
 
-// Leaves reports whether we made the object and no step before wants it: unless a
-// later one does, it goes before anything is made.
+// Leaves reports whether we made the object and no earlier step wants it: unless a later
+// step wants it, it is deleted before anything is created.
 func (p *Planner) Leaves(k netstate.Key) bool { return p.Owned(k) && !p.Wanted(k) }
 
-// Ethtool returns an ethtool setting of a link as it is. It is false for a link
-// that does not exist yet: the step is planned on once it does. A setting the
-// link does not have is an error of kind Unsupported.
+// Ethtool returns an ethtool setting of a link as observed, false for a link that does not
+// exist yet: the step is planned again once it does. A setting that the link does not have
+// is an error of kind Unsupported.
 func (p *Planner) Ethtool(link, class, name string) (netstate.Ethtool, bool, error) {
 	want := netstate.Ethtool{Link: link, Class: class, Name: name}
 	p.imagineEthtool(want)
@@ -171,8 +170,8 @@ func (p *Planner) Ethtool(link, class, name string) (netstate.Ethtool, bool, err
 		return got, true, nil
 	}
 	if p.view.Fresh(link) {
-		// A device that is still on the host can be asked there; what it says
-		// comes along when it moves.
+		// A device that is still on the host is queried there; the settings stay the
+		// same when it moves.
 		if l, ok := p.view.Link(link); ok && l.DeviceID != "" {
 			if d, ok := p.req.Have.Device(l.DeviceID); ok && d.At != nil && *d.At != link {
 				there := want
@@ -196,7 +195,7 @@ func (p *Planner) Ethtool(link, class, name string) (netstate.Ethtool, bool, err
 
 // DefaultName returns configured, or the name an interface of a root step gets:
 // "net" and the position of the step among the root steps, from 1. A derived
-// step that says no name gets its own step name.
+// step without a configured name gets its own step name.
 func (p *Planner) DefaultName(configured string) (string, error) {
 	if configured != "" {
 		return configured, nil
@@ -299,8 +298,8 @@ func (p *Planner) Assigned(id string) bool {
 	return false
 }
 
-// Free returns an error unless the host can do without the device: it exists, no
-// other sandbox has it, and the host does not use it. It may have no interface.
+// Free returns an error unless the device can be taken: it exists, no other sandbox has
+// it, and the host does not use it. It may have no interface.
 func (p *Planner) Free(id string) error {
 	d, ok, err := Lookup(p, netstate.Device{ID: id})
 	switch {
@@ -378,25 +377,24 @@ func (p *Planner) Produce(link string) {
 	}
 }
 
-// Later says that a part of the step waits for what only a change makes known: it is
-// planned again after that.
+// Later marks a part of the step as waiting for a value that is known only after a change;
+// the step is planned again then.
 func (p *Planner) Later(what string) { p.current.later = what }
 
 // ProduceDevices sets the device-node part of the step's result.
 func (p *Planner) ProduceDevices(d topology.Devices) { p.current.devices = &d }
 
-// Note adds a remark to the plan that the user should read.
+// Note adds a note for the user to the plan.
 func (p *Planner) Note(format string, args ...any) {
 	p.notes = append(p.notes, fmt.Sprintf("step %q: ", p.StepName())+fmt.Sprintf(format, args...))
 }
 
-// Want says that an object must hold. Fields that are not set are left alone.
-// A second step that wants another value for a field of the same object is an
-// error naming both.
+// Want declares an object as desired. Fields that are not set are not managed.
+// If two steps want different values for a field of an object, the error names both.
 func (p *Planner) Want(o netstate.Object) error { return p.want(o, false) }
 
 // Adopt is Want for an object that may exist without being ours, such as a
-// bridge on the host: it is then used as it is, as far as our fields agree,
+// bridge on the host: it is then used unchanged if its fields agree with ours,
 // and not deleted on release.
 func (p *Planner) Adopt(o netstate.Object) error { return p.want(o, true) }
 
@@ -453,8 +451,8 @@ func (p *Planner) want(o netstate.Object, adopt bool) error {
 	return nil
 }
 
-// prepared verifies what a step wants that was made elsewhere. In a sandbox that has
-// been applied it is left to whoever made it to check and repair it.
+// prepared verifies an object that was applied elsewhere. In a sandbox that has been
+// applied, whoever made the object checks and repairs it.
 func (p *Planner) prepared(o netstate.Object) error {
 	if p.req.Kept {
 		return nil
@@ -473,7 +471,7 @@ func (p *Planner) prepared(o netstate.Object) error {
 	return nil
 }
 
-// makeLink records that the step makes a link, of a pair both.
+// makeLink records that the step makes a link, or both links of a pair.
 func (p *Planner) makeLink(l netstate.Link) error {
 	if l.Veth != nil && l.Veth.Peer != nil {
 		if err := p.make(*l.Veth.Peer); err != nil {
@@ -584,6 +582,6 @@ func resultRoute(r netstate.Route) topology.Route {
 	return out
 }
 
-// ipv6DefaultMetric is what the kernel gives an IPv6 route that names none
+// ipv6DefaultMetric is the kernel's metric of an IPv6 route without one
 // (IP6_RT_PRIO_USER).
 const ipv6DefaultMetric = 1024

@@ -9,21 +9,21 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// sequencer turns merged wants into changes in an order the kernel accepts: it
-// walks the wants once more, on a fresh overlay, now knowing all of them.
+// sequencer turns merged wants into changes in an order that the kernel accepts: it
+// walks all wants a second time, on a new overlay.
 type sequencer struct {
 	overlay
 	p       *Planner
 	full    map[netstate.Key]netstate.Link
-	made    map[netstate.Key]bool // created by us, by the record
+	made    map[netstate.Key]bool // created by us, according to the record
 	held    []netstate.Change     // see Plan
 	waiting []Pending             // what cannot be undone now
 	down    []want                // VLANs that come up once their parent is, see underDown
 }
 
-// sequence orders: what is no longer wanted goes first; then links, devices and
-// their settings, step by step; then addresses; then routes. Links are enslaved
-// before they are addressed, since joining a VRF or a bond drops routes and
+// sequence orders the changes: first deletions of objects that are no longer wanted; then
+// links, devices and their settings, step by step; then addresses; then routes. Links are
+// enslaved before they get addresses, since joining a VRF or a bond drops routes and
 // IPv6 addresses.
 func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 	q := &sequencer{p: p, full: map[netstate.Key]netstate.Link{}, made: map[netstate.Key]bool{}}
@@ -48,7 +48,7 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 			q.full[l.Key()] = merged
 		}
 	}
-	q.changes = append(q.changes, p.renamed...) // here they have their names already
+	q.changes = append(q.changes, p.renamed...) // the overlay has the old names already
 	missing := q.prune()
 	if len(missing) > 0 {
 		return &Plan{Missing: missing}, nil
@@ -111,7 +111,7 @@ func (q *sequencer) withDerivedMTU(wants []want) []want {
 		}
 		done[l.Key()] = true
 		if l.LinkKind == "" && l.Master == nil {
-			w.obj = netstate.Merge(l, mtu) // in one message with the rest, before it is up
+			w.obj = netstate.Merge(l, mtu) // in one message with the rest, before the link is up
 			out[len(out)-1] = w
 			continue
 		}
@@ -120,7 +120,7 @@ func (q *sequencer) withDerivedMTU(wants []want) []want {
 	return out
 }
 
-// prune plans away what we made and no step wants any more.
+// prune plans to undo what we made and no step wants any more.
 func (q *sequencer) prune() []netstate.Object {
 	var gone []netstate.Change
 	for _, c := range q.p.req.Owned {
@@ -147,8 +147,8 @@ func (q *sequencer) prune() []netstate.Object {
 	}
 	changes, missing := Undo(q.now, gone)
 	for _, c := range changes {
-		// What is deleted with them is computed again, knowing what is wanted, and
-		// recreated when what it needs exists.
+		// Implied deletions are computed again, now that all wants are known, and the
+		// objects are recreated as soon as those they depend on exist.
 		if !c.Implied && !c.Foreign {
 			q.do(c)
 		}
@@ -156,15 +156,14 @@ func (q *sequencer) prune() []netstate.Object {
 	return missing
 }
 
-// lose judges what the kernel takes along: all of it is listed, and others' is
-// what no step wants and the record does not speak of.
+// lose decides about objects that the kernel deletes with a change: all are listed; those
+// that no step wants and the record does not contain are foreign.
 func (q *sequencer) lose(gone netstate.Change) (listed, foreign bool) {
 	_, wanted := q.p.claims[gone.Key()]
 	return true, !wanted && !q.owned(gone.Key())
 }
 
-// interrupted lists what the last pass took along of others' objects, when it
-// did not come to its end.
+// interrupted lists the foreign objects that the last pass deleted, if it was interrupted.
 func (q *sequencer) interrupted() []netstate.Change {
 	if !q.p.req.Interrupted {
 		return nil
@@ -178,7 +177,7 @@ func (q *sequencer) interrupted() []netstate.Change {
 	return out
 }
 
-// owned reports whether the record speaks of the object.
+// owned reports whether the record contains the object.
 func (q *sequencer) owned(k netstate.Key) bool {
 	return slices.ContainsFunc(q.p.req.Owned, func(c netstate.Change) bool { return c.Key() == k })
 }
@@ -205,7 +204,8 @@ func (q *sequencer) emit(w want) error {
 	return nil
 }
 
-// setting brings about what is never created. One that outlives the sandbox is held.
+// setting plans an object that is never created. A setting that outlives the sandbox is
+// held.
 func (q *sequencer) setting(w want) error {
 	have, ok := q.now.Get(w.obj.Key())
 	switch {
@@ -232,7 +232,7 @@ func needsReplace(diff []netstate.FieldDiff) bool {
 
 func (q *sequencer) device(w want, o netstate.Device) error {
 	if o.At == nil {
-		return nil // it is lost with another change, such as that of its driver
+		return nil // another change removes the object, such as that of its driver
 	}
 	have, ok := netstate.Lookup(q.now, o)
 	if !ok || have.At == nil {
@@ -266,7 +266,7 @@ func describeKind(l netstate.Link) string {
 	return l.LinkKind + " link"
 }
 
-// link brings one link want about.
+// link plans one wanted link.
 func (q *sequencer) link(w want, o netstate.Link) error {
 	full := q.full[o.Key()]
 	have, exists := q.now.Link(o.Name)
@@ -283,12 +283,13 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 		case !ours && !w.adopt:
 			return ConflictWith(o.Name, "the name %q is taken in the sandbox by a %s that is not ours", o.Name, describeKind(have))
 		case needsReplace(netstate.Diff(o, have)):
-			// On the host a link of another kind is another's, whatever we made
-			// there under its name.
+			// On the host, a link of another kind is foreign, even if we made one of
+			// this name.
 			if !ours || netstate.OnHost(o.Name) && have.LinkKind != o.LinkKind {
 				return ConflictWith(o.Name, "%s %q exists and differs in %s", describeKind(have), netstate.BaseName(o.Name), diffText(netstate.Diff(o, have)))
 			}
-			// Until it is made the record means the old one, and knows it by that.
+			// Until the new link is made, the record holds the old link's index, by which
+			// undo finds that.
 			full.Index = have.Index
 			q.do(netstate.Change{Step: w.step, Before: have, After: atBirth(full), Recreate: true})
 			return nil
@@ -303,7 +304,7 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 // because a later step makes that a port.
 func (q *sequencer) underDown(l netstate.Link) bool {
 	if _, port := q.p.bondOf(l.Name); port {
-		return false // the bond brings it up
+		return false // the bond sets the link up
 	}
 	return l.Up != nil && *l.Up && q.parentDown(l)
 }
@@ -317,14 +318,14 @@ func diffText(diff []netstate.FieldDiff) string {
 	return ""
 }
 
-// atBirth is all that is wanted of a link and can be given when it is created, so
-// that it never exists half made and costs one message.
+// atBirth is everything wanted of a link that can be set when it is created, so that one
+// message creates the link completely.
 func atBirth(full netstate.Link) netstate.Link {
 	l := full
 	later := l.Master != nil && *l.Master != ""
 	l.Master, l.Promisc, l.AllMulti, l.Alias, l.Port = nil, nil, nil, nil, nil
 	if later {
-		l.Up = nil // joining first, then up: an up link bounces when it joins
+		l.Up = nil // set up after joining: a link that is up goes down when it joins
 	}
 	if l.Bond != nil && l.Bond.Primary != nil {
 		l = netstate.Restrict(l, func(path string) bool { return path != "bond.primary" })
@@ -339,17 +340,17 @@ func (q *sequencer) updateLink(w want, o, full, have netstate.Link) error {
 	}
 	joins := full.Master != nil && *full.Master != "" && (have.Master == nil || *have.Master != *full.Master)
 	if joins && o.Master == nil {
-		o.Up = nil // the step that enslaves it brings it up
+		o.Up = nil // the step that enslaves the link sets it up
 	}
 	if joins && o.Master != nil {
 		return q.join(w, o, full, have)
 	}
-	q.overlay.updateLink(w.step, have, o) // the ports are wanted, and so enslaved again
+	q.overlay.updateLink(w.step, have, o) // the ports are wanted, so their steps enslave them again
 	return nil
 }
 
-// bondSetsMAC reports whether the link is a bond's port and bears the bond's
-// MAC, whatever its own step says.
+// bondSetsMAC reports whether the link is a bond's port and has the bond's MAC, whatever
+// its own step sets.
 func (q *sequencer) bondSetsMAC(l netstate.Link) bool {
 	if l.Master == nil || *l.Master == "" {
 		return false
@@ -358,8 +359,8 @@ func (q *sequencer) bondSetsMAC(l netstate.Link) bool {
 	return ok && m.KindTraits().ForcesPorts && !m.PortsKeepMAC()
 }
 
-// join makes a link a port or member. What is no bond takes it as it is, and up
-// goes along.
+// join makes a link a port or member. A master that is not a bond accepts links that are
+// up, so Up is set in the same change.
 func (q *sequencer) join(w want, o, full, have netstate.Link) error {
 	master, ok := q.now.Link(*o.Master)
 	if !ok {

@@ -75,7 +75,7 @@ func (c StackedConfig) Parent(p *Planner) (string, error) {
 }
 
 // SharedLink returns the interface of the device that is allocated to a root step, on the
-// host; "" if none is. What the config names by a key has to be that interface: the
+// host; "" if none is. An interface that the config names has to be the same: the
 // scheduler has counted the share of this device.
 func SharedLink(p *Planner, named, key string) (string, error) {
 	id, ok := p.AssignedDevice()
@@ -94,7 +94,7 @@ func SharedLink(p *Planner, named, key string) (string, error) {
 	return *d.At, nil
 }
 
-// CheckStack refuses what the kernel would refuse, or do to others silently.
+// CheckStack refuses links that the kernel would refuse, or that silently change others.
 func CheckStack(p *Planner, parent, name, kind string) error {
 	for _, l := range p.Links() {
 		if l.Name == name || l.Parent == nil || *l.Parent != parent || p.Leaves(l.Key()) {

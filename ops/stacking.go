@@ -6,12 +6,12 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
-// maxNesting is how many links may stand on one another (MAX_NEST_DEV in
-// net/core/dev.c, which counts the lowest).
+// maxNesting is the maximum number of stacked links (MAX_NEST_DEV in net/core/dev.c, which
+// counts the lowest one).
 const maxNesting = 8
 
-// checkStacking refuses links on links that the kernel always refuses. It checks the
-// wants of all steps together, so that their order does not matter.
+// checkStacking refuses stacks of links that the kernel always refuses. It checks the wants
+// of all steps together, so that their order does not matter.
 func (p *Planner) checkStacking() error {
 	heights := heights{p, map[string]int{}, map[string][]string{}}
 	for k, fields := range p.claims {
@@ -49,7 +49,7 @@ func (p *Planner) checkStacking() error {
 
 // checkTunnels refuses two tunnels on one UDP port where one goes through a VRF and
 // the other does not. The socket of the first is bound to the VRF (vxlan_socket_create
-// in drivers/net/vxlan/vxlan_core.c), and that of the other takes the port in all.
+// in drivers/net/vxlan/vxlan_core.c), and that of the other uses the port in all VRFs.
 func (p *Planner) checkTunnels() error {
 	type socket struct {
 		port   uint16
@@ -78,7 +78,7 @@ func (p *Planner) checkTunnels() error {
 			step = p.maker(other.Name)
 		}
 		if step == "" {
-			continue // both are the pod's
+			continue // both belong to the pod
 		}
 		return p.stepError(step, ConflictWith(other.Name, "the tunnel %q goes through the VRF %q and %q through none, and both use UDP port %d: give one of them another port",
 			in.Name, p.vrfOf(in.LivesOn().ID), out.Name, s.port))
@@ -104,7 +104,7 @@ func (p *Planner) vrfOf(link string) string {
 	return ""
 }
 
-// responsible is the step that makes a link, or puts it where it is.
+// responsible is the step that makes a link, or enslaves it.
 func (p *Planner) responsible(l netstate.Link) string {
 	if step := p.maker(l.Name); step != "" {
 		return step
@@ -112,7 +112,7 @@ func (p *Planner) responsible(l netstate.Link) string {
 	return p.claims[l.Key()]["master"].step
 }
 
-// checkMaster judges a link as a port or member, by the step that makes it one.
+// checkMaster checks a link that a step makes a port or member.
 func (p *Planner) checkMaster(l netstate.Link) (step string, err error) {
 	c, claimed := p.claims[l.Key()]["master"]
 	if !claimed || l.Master == nil || *l.Master == "" {
@@ -134,7 +134,7 @@ func (p *Planner) checkMaster(l netstate.Link) (step string, err error) {
 	return c.step, err
 }
 
-// checkParent judges what a link stands on.
+// checkParent checks the parent of a link.
 func (p *Planner) checkParent(l netstate.Link) error {
 	if l.Parent == nil || l.KindTraits().Overhead != nil { // a tunnel sends IP through any link
 		return nil
@@ -159,7 +159,7 @@ func (p *Planner) checkParent(l netstate.Link) error {
 	// A link has one receive handler: a bond's, a bridge's, macvlan's or ipvlan's.
 	c, claimed := p.claims[below.Key()]["master"]
 	if !claimed {
-		return nil // in a master of others, or of a step that no longer exists
+		return nil // the master is foreign, or its step no longer exists
 	}
 	master, _ := c.value.(string)
 	if m, ok := p.view.Link(master); ok && (m.LinkKind == "bond" || m.LinkKind == "bridge") {
@@ -169,15 +169,15 @@ func (p *Planner) checkParent(l netstate.Link) error {
 	return nil
 }
 
-// heights counts how many links stand on one another.
+// heights counts stacked links.
 type heights struct {
 	p       *Planner
 	known   map[string]int
 	members map[string][]string // that steps want in a master
 }
 
-// of returns the number of links that stand on one another up to this one; loop
-// says that one of them is itself below.
+// of returns the number of links in the stack up to this one; loop reports that the stack
+// contains a link twice.
 func (h heights) of(link string) (n int, loop bool) {
 	if n, ok := h.known[link]; ok {
 		return n, n < 0

@@ -13,12 +13,12 @@ import (
 // something else is left to the kernel, and only what we created is deleted. It returns
 // the changes, or what must be observed first.
 //
-// Foreign objects on a link that the undo deletes are listed too, as implied and
-// foreign, and recreated at the end; to survive a crash in between, a caller adds the
-// foreign changes to its history before it applies the first.
+// Foreign objects on a link that the undo deletes are listed too, as implied and foreign,
+// and recreated at the end; a caller adds the foreign changes to its history before it
+// applies the first change, so that a crash does not lose them.
 //
-// Undo of a whole record is a release, undo of one pass a rollback, undo of
-// what no step wants any more a pruning.
+// Undo of a whole record is a release, undo of one pass is a rollback, and undo of objects
+// that no step wants any more is pruning.
 func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstate.Change, missing []netstate.Object) {
 	u := &undoer{made: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{}, doomed: map[string]bool{}, touched: map[string]bool{}, adminMAC: map[string]string{}, where: map[string]string{}, settings: map[string]map[string]string{}}
 	u.overlay = newOverlay(have, u.lose)
@@ -58,9 +58,9 @@ func backward(history []netstate.Change) []netstate.Change {
 	return out
 }
 
-// Absent lists the devices of a history that are nowhere to be found although
-// a driver holds them: a namespace that is being torn down has not sent them back yet,
-// or somebody took them elsewhere.
+// Absent lists the devices of a history that are in neither namespace although a driver is
+// bound to them: a namespace that is being torn down has not returned them yet, or another
+// program has moved them.
 func Absent(have *netstate.Snapshot, history []netstate.Change) []string {
 	var out []string
 	for _, c := range history {
@@ -87,16 +87,16 @@ type undoer struct {
 	later   []netstate.Change     // addresses and routes to recreate
 	missing map[netstate.Key]netstate.Object
 	doomed  map[string]bool // links that will be deleted
-	touched map[string]bool // links the history speaks of
+	touched map[string]bool // links in the history
 	// adminMAC is the MAC the physical function held for a VF before.
 	adminMAC map[string]string
-	where    map[string]string // name we gave a device -> name it bears now
-	// settings are what a device is given back with, by the name it bears now.
+	where    map[string]string // name we gave a device -> its name now
+	// settings are those with which a device is returned, by its name now.
 	settings map[string]map[string]string
 }
 
-// locate finds the devices of the history, wherever they are by now: a
-// namespace that died sent them home under the names they had in it.
+// locate finds the devices of the history in either namespace: the kernel returns devices
+// of a deleted namespace to the host under the names they had in it.
 func (u *undoer) locate(history []netstate.Change) {
 	for _, c := range history {
 		if vf, ok := c.Before.(netstate.VF); ok && vf.MAC != nil {
@@ -120,8 +120,8 @@ func (u *undoer) locate(history []netstate.Change) {
 	}
 }
 
-// cameHome reports whether the change sends a device home, so that its undoing
-// brings it back and what belongs to its link with it.
+// cameHome reports whether the change returned a device to the host, so that its undo moves
+// the device back, with everything on its link.
 func cameHome(c netstate.Change) bool {
 	before, ok := c.Before.(netstate.Device)
 	return ok && before.At != nil && !netstate.OnHost(*before.At)
@@ -146,7 +146,7 @@ func (u *undoer) doom(history []netstate.Change) {
 	}
 }
 
-// remade finds a link we made, by whatever name it goes now.
+// remade finds a link we made, whatever its name now.
 func remade(now *netstate.Snapshot, made netstate.Link) (netstate.Link, bool) {
 	if l, ok := now.Link(made.Name); ok && (sameIdentity(l, made) || made.Index != 0 && l.Index == made.Index && l.LinkKind == made.LinkKind) {
 		return l, true
@@ -154,9 +154,8 @@ func remade(now *netstate.Snapshot, made netstate.Link) (netstate.Link, bool) {
 	return renamed(now, made)
 }
 
-// renamed finds a link of the sandbox that we made and somebody has renamed. Its
-// index tells, which the record has from when it was seen last: in one namespace
-// the kernel gives none twice until it has given them all.
+// renamed finds a link of the sandbox that we made and somebody has renamed, by the index
+// in the record: in one namespace the kernel does not reuse an index until it has used all.
 func renamed(now *netstate.Snapshot, made netstate.Link) (netstate.Link, bool) {
 	if made.Index == 0 || netstate.OnHost(made.Name) {
 		return netstate.Link{}, false
@@ -170,8 +169,7 @@ func renamed(now *netstate.Snapshot, made netstate.Link) (netstate.Link, bool) {
 	return found[0], true
 }
 
-// sameIdentity guards against deleting a foreign link that took the name of
-// one we made.
+// sameIdentity prevents the deletion of a foreign link that has the name of a link we made.
 func sameIdentity(have, made netstate.Link) bool {
 	if made.LinkKind != "" && have.LinkKind != made.LinkKind {
 		return false
@@ -179,8 +177,8 @@ func sameIdentity(have, made netstate.Link) bool {
 	return len(netstate.Diff(made.Identity(), have)) == 0
 }
 
-// lose judges what the kernel takes along: what others have on a link that
-// stays.
+// lose decides about objects that the kernel deletes with a change: foreign objects on a
+// link that stays.
 func (u *undoer) lose(gone netstate.Change) (listed, foreign bool) {
 	_, stays := survivor(u.now, gone.Before)
 	stays = stays && !u.made[gone.Key()]
@@ -222,8 +220,8 @@ func (u *undoer) undo(c netstate.Change) {
 	}
 	switch {
 	case c.Before == nil && c.After.Traits().Setting:
-		// What it was before is not known: it came with a link of ours, and has
-		// gone with it or comes with the next.
+		// The earlier value is not known: the object came with a link of ours, and is
+		// deleted or recreated with that.
 	case c.Before == nil: // we created it
 		if ok {
 			u.do(netstate.Change{Step: c.Step, Before: have})
@@ -237,9 +235,9 @@ func (u *undoer) undo(c netstate.Change) {
 	}
 }
 
-// withDevice reports whether a field of a device's link is restored with the
-// device. What a step recorded of such a field may be the pod's doing, and to
-// restore that too would never end.
+// withDevice reports whether a field of a device's link is restored with the device. The
+// value that a step recorded for such a field may come from the pod; restoring that too
+// would never terminate.
 func (u *undoer) withDevice(link, path string) bool {
 	switch path {
 	case "mtu", "mac", "up", "master":
@@ -258,9 +256,9 @@ func (u *undoer) hasSetting(link, name string) bool {
 	return ok
 }
 
-// makeAgain brings back what a change of ours deleted or replaced. Addresses
-// and routes wait until all links are as they were, which decides what they can
-// reach and what would be lost once more.
+// makeAgain recreates an object that our change deleted or replaced. Addresses and routes
+// are recreated after all links are restored: before that, gateways may be unreachable,
+// and later changes of links could delete them again.
 func (u *undoer) makeAgain(c netstate.Change) {
 	if c.Before.Traits().Setting || c.After != nil && !whole(c.Before) && !c.Restored() && !fuller(c.Before, c.After) {
 		return
@@ -341,9 +339,9 @@ func (u *undoer) dropLink(c netstate.Change, made netstate.Link) {
 	u.do(netstate.Change{Step: c.Step, Before: have})
 }
 
-// leftBehind is the alias of a bridge or VRF whose maker has left while others were
-// in it: no record speaks of it any more, and the last one to leave deletes it. One
-// that has an alias already keeps that, and stays.
+// leftBehind is the alias of a bridge or VRF whose sandbox was released while others had
+// ports in it: no record contains it any more, and the release of the last port deletes it.
+// A bridge or VRF with another alias keeps that, and stays.
 const leftBehind = "plumbline: deleted with its last port"
 
 // occupied reports whether others are in a bridge or VRF.
@@ -356,7 +354,8 @@ func (u *undoer) occupied(master netstate.Link) bool {
 	})) > 0
 }
 
-// sweep deletes what was left behind and has no port now but those of the history.
+// sweep deletes bridges and VRFs that were left behind and now have no ports except those
+// of the history.
 func (u *undoer) sweep(history []netstate.Change) {
 	for _, c := range history {
 		port, ok := c.After.(netstate.Link)
@@ -442,7 +441,7 @@ func (u *undoer) parentThere(o netstate.Object) bool {
 	return ok
 }
 
-// device sends a device home as it left: place, name, MAC, MTU, state.
+// device returns a device to the host and restores its name, MAC, MTU and state.
 func (u *undoer) device(c netstate.Change) {
 	before, ok := c.Before.(netstate.Device)
 	if !ok || before.At == nil {
@@ -456,13 +455,13 @@ func (u *undoer) device(c netstate.Change) {
 		return // the device is gone: nothing can be restored
 	}
 	if have.At == nil {
-		return // bound elsewhere by now
+		return // bound to another driver now
 	}
 	home := *before.At
 	if *have.At != home {
 		if _, taken := u.now.Link(home); taken {
 			if netstate.OnHost(*have.At) && fallbackOf(*have.At, home) {
-				home = *have.At // it went home under another name before
+				home = *have.At // an earlier undo gave the device another name
 			} else {
 				home = fallbackName(u.now, home)
 			}
@@ -479,8 +478,8 @@ func (u *undoer) device(c netstate.Change) {
 		after.MAC = nil
 	}
 	if have.Made() && !netstate.LinkTraitsOf(have.LinkKind).Inert {
-		// Nothing proves that it is the one which left: a pod can make a link of the
-		// same kind and index, and feed packets to it. It stays down.
+		// The link may not be the original: a pod can make a link of the same kind and
+		// index, and send packets over it. It stays down.
 		after.Up = nil
 	}
 	why := ""
@@ -492,7 +491,7 @@ func (u *undoer) device(c netstate.Change) {
 			after.Settings = nil // nobody can say whether they differ
 		}
 		if cameHome(c) {
-			after.Up = nil // in the pod that is its link's to say
+			after.Up = nil // in the pod, the link's own change restores it
 		}
 		u.update(c.Step, have, after)
 		return

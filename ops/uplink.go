@@ -14,8 +14,8 @@ import (
 const podInterface = "eth0"
 
 // guard refuses to change the loopback device, and, unless the topology says
-// allowPodUplink, the interface by which the pod reaches the cluster. To stack a
-// link on that one changes nothing of it, and is allowed.
+// allowPodUplink, the interface by which the pod reaches the cluster. Stacking a
+// link on that interface does not change it, and is allowed.
 func (p *Planner) guard(o netstate.Object) error {
 	link := linkOf(o)
 	switch {
@@ -26,13 +26,13 @@ func (p *Planner) guard(o netstate.Object) error {
 	case p.req.Topology.AllowPodUplink || !p.uplink(link):
 		return nil
 	case slices.ContainsFunc(p.req.Owned, func(c netstate.Change) bool { return linkOf(c.Object()) == link }):
-		return nil // an edit leaves in a running pod what an earlier version did to it
+		return nil // what an earlier version applied to a running pod stays valid
 	}
 	return Invalid(p.fieldNaming(link), "%q is the pod's own interface to the cluster: set spec.allowPodUplink to true if this topology is meant to change it", link)
 }
 
 // fieldNaming returns the field of the current step's config that names a link, "" for
-// none. What a list names is not among them: who reads a list names it in errors.
+// none. Lists are not searched: errors about their entries name the entry already.
 func (p *Planner) fieldNaming(link string) string {
 	config := p.current.config
 	for _, field := range slices.Sorted(maps.Keys(config)) {

@@ -18,7 +18,7 @@ type VFConfig struct {
 	LinkState *string `json:"linkState,omitempty"`
 }
 
-// VFParams are the keys for what a physical function holds for a virtual one.
+// VFParams are the keys of a virtual function's settings on its physical function.
 func VFParams(mac string) []contract.Param {
 	onOff := []string{"on", "off"}
 	return []contract.Param{
@@ -34,7 +34,7 @@ func VFParams(mac string) []contract.Param {
 	}
 }
 
-// CheckVF holds the exclusions sriov-cni tests: QoS and 802.1ad need a VLAN.
+// CheckVF refuses the same combinations as sriov-cni: QoS and 802.1ad need a VLAN.
 func CheckVF(c map[string]any, unresolved map[string]bool) []contract.FieldError {
 	if unresolved["vlan"] {
 		return nil
@@ -109,7 +109,7 @@ func (c VFConfig) WantVF(p *Planner, id string) error {
 	}
 	if !ok {
 		_, there, err := Lookup(p, netstate.Device{ID: id})
-		if err == nil && !there { // unplugged, and no mistake of the user's
+		if err == nil && !there { // unplugged, not an error of the user
 			_, err = p.Device(id)
 		}
 		if err != nil {
