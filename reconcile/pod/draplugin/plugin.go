@@ -121,9 +121,7 @@ func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Contex
 			return fmt.Errorf("kubelet plugin: %w", err)
 		}
 	}
-	if err := removeDead(ctx, p.Log, s, p.Now()); err != nil {
-		p.Log.Warn("sockets of earlier agents", "error", err)
-	}
+	defer p.removeDead(ctx, s)()
 	p.began = p.Now()
 	// The helper stops at once when its context ends, in the middle of a request.
 	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx), p,

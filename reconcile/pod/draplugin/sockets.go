@@ -26,8 +26,20 @@ var (
 const deadAfter = 10 * time.Second
 
 // removeDead removes the sockets of agents that were killed, and could not do so
-// themselves. A kubelet tries to reach each of them again and again, also after its
-// own restart.
+// themselves: now, and until stop is called again when those that are too young now are
+// old enough, as of an agent that died soon after it had started. A kubelet tries to reach
+// each of them again and again, also after its own restart.
+func (p *Plugin) removeDead(ctx context.Context, s Serving) (stop func()) {
+	remove := func() {
+		if err := removeDead(ctx, p.Log, s, p.Now()); err != nil {
+			p.Log.Warn("sockets of earlier agents", "error", err)
+		}
+	}
+	remove()
+	again := time.AfterFunc(deadAfter, remove)
+	return func() { again.Stop() }
+}
+
 func removeDead(ctx context.Context, log *slog.Logger, s Serving, now time.Time) error {
 	var errs []error
 	for _, in := range []struct {
