@@ -133,6 +133,7 @@ func kinds(separator string) string {
 // test.
 var boundOf = map[string]string{
 	"action":    "`create`, `update`, `replace`, `delete`",
+	"family":    "`ipv4`, `ipv6`",
 	"field":     "the fields plumbline manages, and `missing`, `unwanted`, `pending`",
 	"goversion": "one per process",
 	"hook":      "`Synchronize`, `RunPodSandbox`, `CreateContainer`, `StopPodSandbox`, `RemovePodSandbox`; `BehindGate`: an attachment that continued after its hook",
@@ -145,8 +146,9 @@ var boundOf = map[string]string{
 	"pod":       "as `namespace`",
 	"revision":  "one per process",
 	"severity":  "`Degraded`, `Lost`",
-	"state":     "`InSync`, `Drifted`, `Failed`",
+	"state":     "`InSync`, `Drifted`, `Failed`; of addresses `free`, `resting`, `used`",
 	"status":    "`Up`, `Down`, `Unknown`",
+	"pool":      "the AddressPools of the cluster",
 	"step":      "the steps of the topologies on the node, and `none`",
 	"step_type": "the step types, and `none`",
 	"topology":  "the topologies with a sandbox on the node in the last 15 minutes",

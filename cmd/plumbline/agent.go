@@ -656,7 +656,7 @@ func (s *serving) bandwidths() []metrics.Bandwidth {
 
 func (s *serving) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/", handler(s.loop, s.counts, s.hooks, s.interfaces, metrics.Bandwidths(s.bandwidths), metrics.Health{
+	mux.Handle("/", handler(s.loop, s.counts, s.hooks, s.interfaces, addresses.Metrics{Counts: s.addresses.Counts}, metrics.Bandwidths(s.bandwidths), metrics.Health{
 		Loop:       func() metrics.Work { return metrics.Work(s.loop.Work()) },
 		Registered: func() bool { return s.plugin.Ready() == nil },
 		Reports:    s.status.Waiting,

@@ -131,7 +131,7 @@ apiVersion: v1
 kind: ServiceAccount
 metadata: {name: plumbline-agent, namespace: plumbline}
 ---
-`+rendered(t, "agent-rbac.yaml", "policies/slices.yaml", "policies/reports.yaml", "policies/claims.yaml", "policies/one-pod.yaml"))
+`+rendered(t, "agent-rbac.yaml", "policies/slices.yaml", "policies/reports.yaml", "policies/leases.yaml", "policies/claims.yaml", "policies/one-pod.yaml"))
 	for _, node := range []string{"n1", "n2"} {
 		b.apply(t, fmt.Sprintf(`
 apiVersion: v1
@@ -190,6 +190,7 @@ func TestEdges(t *testing.T) {
 	})
 	t.Run("slices", b.slices)
 	t.Run("reports", b.reports)
+	t.Run("leases", b.leases)
 	t.Run("publish", b.publish)
 	t.Run("fixtures", b.fixtures)
 	t.Run("status", b.status)
@@ -285,6 +286,39 @@ func (b *bench) reports(t *testing.T) {
 	refused(t, "the report of the own node", write(agent, "n1"), "")
 	refused(t, "it once more", write(agent, "n1"), "")
 	refused(t, "a token of no pod", write(cluster.TokenFor{}, "n1"), "the token names no node")
+}
+
+// leases holds that an agent makes, changes and ends leases of its own node only.
+func (b *bench) leases(t *testing.T) {
+	crd, err := os.ReadFile("../../chart/plumbline/templates/crds/networking.dra.io_addressleases.yaml")
+	check(t, err)
+	b.apply(t, string(crd))
+	config, err := b.ServiceAccount(t.Context(), releaseNamespace, agentAccount, cluster.TokenFor{Pod: "agent-n1"})
+	check(t, err)
+	agent, err := dynamic.NewForConfig(config)
+	check(t, err)
+	lease := func(name, node string) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": v1alpha1.GroupVersion.String(), "kind": v1alpha1.AddressLeaseKind, "metadata": map[string]any{"name": name},
+			"spec": map[string]any{"pool": "p", "block": "192.0.2.1/32", "node": node, "nodeUID": "u"},
+		}}
+	}
+	to := agent.Resource(v1alpha1.AddressLeaseResource())
+	const theirs = "an agent on node n1 may not write leases of another node"
+	eventually(t, "the type is served, and the policy on leases holds", func() string {
+		if _, err := to.Create(t.Context(), lease("x", "n2"), metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), theirs) {
+			return fmt.Sprint(err)
+		}
+		return ""
+	})
+	own, err := to.Create(t.Context(), lease("own", "n1"), metav1.CreateOptions{})
+	refused(t, "a lease of the own node", err, "")
+	check(t, unstructured.SetNestedField(own.Object, "n2", "spec", "node"))
+	_, err = to.Update(t.Context(), own, metav1.UpdateOptions{})
+	refused(t, "a lease that is given to another node", err, theirs)
+	refused(t, "the end of the own lease", to.Delete(t.Context(), "own", metav1.DeleteOptions{}), "")
+	b.apply(t, "apiVersion: networking.dra.io/v1alpha1\nkind: AddressLease\nmetadata: {name: theirs}\nspec: {pool: p, block: 192.0.2.2/32, node: n2, nodeUID: u}\n")
+	refused(t, "the end of another node's lease", to.Delete(t.Context(), "theirs", metav1.DeleteOptions{}), theirs)
 }
 
 // plugin is the part of a DRA plugin that publishing needs.

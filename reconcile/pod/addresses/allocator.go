@@ -91,6 +91,9 @@ func Open(o Options) (*Allocator, error) {
 			return nil, errors.Join(err, aside)
 		}
 		o.Log.Error("set aside as damaged: what claims have is read from their records", "file", name, "error", err)
+	} else if frame.AsOtherVersion(err) != nil {
+		o.Log.Error("no addresses of pools are given", "error", err)
+		return a, nil // it is left alone, and in nobody else's way
 	} else if err != nil {
 		return nil, err
 	}
@@ -184,7 +187,7 @@ func (a *Allocator) Lost(claim types.UID) error {
 func (a *Allocator) GiveBack(claim types.UID) error {
 	defer a.poke()
 	now := a.Now().Unix()
-	return a.file.change(func(h *addresspool.Holdings) (bool, error) {
+	err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
 		i := slices.IndexFunc(h.Grants, func(g addresspool.Grant) bool { return g.Claim == string(claim) })
 		if i < 0 {
 			return false, nil
@@ -197,6 +200,13 @@ func (a *Allocator) GiveBack(claim types.UID) error {
 		}
 		return h.GiveBack(string(claim), now+rest), nil
 	})
+	if frame.AsOtherVersion(err) != nil || frame.IsDamage(err) {
+		// The claim has no record any more: who can read the file, or makes a new one,
+		// finds that it has ended.
+		a.Log.Warn("addresses are given back later", "claim", claim, "error", err)
+		return nil
+	}
+	return err
 }
 
 // quarantine of a pool that is not known is the default.

@@ -54,7 +54,7 @@ func (a *Allocator) Run(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err == nil:
+		case err == nil || errors.Is(err, errUnheard): // it has just begun
 			said = ""
 		case err.Error() != said:
 			a.Log.Warn("leases of addresses", "error", err)

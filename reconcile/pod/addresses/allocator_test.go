@@ -1,0 +1,83 @@
+package addresses_test
+
+import (
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/pod/addresses"
+	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// TestFile holds what becomes of a node's file that is missing, damaged or of another
+// version: what claims have is not forgotten, and a later version's file is left alone.
+func TestFile(t *testing.T) {
+	grant := addresspool.Grant{
+		Owner: addresspool.Owner{Claim: "c", Topology: "t", Step: "s"}, Of: "ns/c", Pool: "p", Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.7/24")},
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "addresses")
+	open := func() (*addresses.Allocator, error) {
+		return addresses.Open(addresses.Options{
+			NodeName: "n", File: file, Recorded: func() []addresspool.Grant { return []addresspool.Grant{grant} }, Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		})
+	}
+	for range 2 { // missing, and there
+		if _, err := open(); err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(file)
+		if err != nil || strings.Count(string(data), "192.0.2.7/24") != 1 {
+			t.Errorf("the file is %s, %v", data, err)
+		}
+	}
+	if err := os.WriteFile(file, []byte("1 00000000 {}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, err := open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if data, _ := os.ReadFile(file); !strings.Contains(string(data), "192.0.2.7/24") {
+		t.Errorf("after damage the file is %s", data)
+	}
+	if aside, _ := filepath.Glob(file + ".damaged-*"); len(aside) != 1 {
+		t.Errorf("set aside: %q", aside)
+	}
+	if _, err := a.Take(addresses.Claim{UID: "d"}, []addresses.Want{{Topology: "t", Step: "s", Pool: "p"}}); fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), `there is no AddressPool "p"`) {
+		t.Errorf("from a pool that is not known: %v", err)
+	}
+	if err := a.GiveBack("c"); err != nil {
+		t.Fatal(err)
+	}
+	if data, _ := os.ReadFile(file); strings.Contains(string(data), "192.0.2.7/24") || !strings.Contains(string(data), "192.0.2.7") {
+		t.Errorf("given back, the file is %s", data)
+	}
+
+	later, err := frame.Encode(addresspool.Holdings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	later = append([]byte("99"), later[strings.IndexByte(string(later), ' '):]...)
+	if err := os.WriteFile(file, later, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if a, err = open(); err != nil {
+		t.Fatalf("beside a file of a later version: %v", err)
+	}
+	if _, err := a.Take(addresses.Claim{UID: "d"}, nil); frame.AsOtherVersion(err) == nil {
+		t.Errorf("from a file of a later version: %v", err)
+	}
+	if err := a.GiveBack("c"); err != nil {
+		t.Errorf("a claim cannot end: %v", err)
+	}
+	if data, _ := os.ReadFile(file); string(data) != string(later) {
+		t.Errorf("a file of a later version was changed: %s", data)
+	}
+}
