@@ -94,8 +94,9 @@ func TestFollow(t *testing.T) {
 		{name: "a gateway among no addresses", edit: func(o *v1alpha1.NetworkTopology) {
 			o.Spec.Steps[1].Config = &runtime.RawExtension{Raw: []byte(`{"routes":[{"destination":"203.0.113.0/24","gateway":"198.51.100.1"}]}`)}
 		}, kind: fault.Invalid},
-		{name: "a device for user space", edit: func(o *v1alpha1.NetworkTopology) { o.Spec.Steps[0].Type = "vfio-pci" },
-			held: `step "vf0": containers are given its device nodes when they are created`},
+		{name: "a device for user space", edit: func(o *v1alpha1.NetworkTopology) {
+			o.Spec.Steps[0].Type = "vfio-pci"
+		}, held: `step "vf0": containers are given its device nodes when they are created`},
 		{name: "nonsense", edit: func(o *v1alpha1.NetworkTopology) { o.Spec.Steps[1].Type = "srov" }, kind: fault.Invalid},
 	} {
 		t.Run(c.name, func(t *testing.T) {
