@@ -44,8 +44,11 @@ DeviceTaintRules.`,
 			rules := clientcmd.NewDefaultClientConfigLoadingRules()
 			rules.ExplicitPath = kubeconfig
 			config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+			if clientcmd.IsEmptyConfig(err) {
+				return errors.New("--kubeconfig: names no cluster: name a kubeconfig file, or set the variable KUBECONFIG")
+			}
 			if err != nil {
-				return fmt.Errorf("API server: %w", err)
+				return fmt.Errorf("--kubeconfig: %w", err)
 			}
 			kube, err := kubernetes.NewForConfig(config)
 			if err != nil {

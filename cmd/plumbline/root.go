@@ -108,7 +108,11 @@ func complete(cmd *cobra.Command) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: is missing: see `%s --help`", strings.Join(missing, ", "), cmd.CommandPath())
+	verb := "is"
+	if len(missing) > 1 {
+		verb = "are"
+	}
+	return fmt.Errorf("%s: %s missing: see `%s --help`", strings.Join(missing, ", "), verb, cmd.CommandPath())
 }
 
 // noArgs refuses arguments where there are only flags.
