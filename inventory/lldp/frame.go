@@ -14,12 +14,12 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 )
 
-// Frame is what one LLDP data unit says.
+// Frame is the content of one LLDP data unit.
 type Frame struct {
 	// Speaker identifies who has sent it: source address, chassis and port.
 	Speaker string
 	inventory.Neighbour
-	// TTL is for how long it holds; 0 is that the speaker will be silent.
+	// TTL is the time for which the frame is valid; 0 means that the speaker stops.
 	TTL time.Duration
 }
 
@@ -60,7 +60,7 @@ func Decode(from net.HardwareAddr, b []byte) (Frame, error) {
 			if len(value) > 0 {
 				return Frame{}, errors.New("the end has a value")
 			}
-			b = nil // what follows pads the frame
+			b = nil // the rest is padding
 		case tlvChassis, tlvPort:
 			if len(value) < 2 || len(value) > 1+idMax {
 				return Frame{}, fmt.Errorf("TLV %d has %d bytes", n, len(value))

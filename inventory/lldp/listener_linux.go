@@ -93,8 +93,7 @@ func (l *Listener) Follow(devices []inventory.Device) error {
 	return errors.Join(errs[:min(len(errs), 1)]...) // they have one cause as a rule
 }
 
-// Mark says of each device what is known of the other end of its wire. A virtual function
-// has the wire of its PF.
+// Mark sets the known neighbour of each device. A virtual function has that of its PF.
 func (l *Listener) Mark(devices []inventory.Device) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,7 +125,7 @@ func (l *Listener) Close() {
 func (l *Listener) close(name string) {
 	s := l.open[name]
 	s.stop()
-	_ = s.conn.Close() // nothing was sent
+	_ = s.conn.Close() // the socket sends nothing, so no data is lost
 	delete(l.open, name)
 }
 
@@ -155,7 +154,7 @@ func (l *Listener) listen(name string) error {
 	return nil
 }
 
-// limit bounds what waits in the kernel.
+// limit bounds the receive queue in the kernel.
 func limit(conn *packet.Conn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -9,24 +9,25 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 )
 
-// What is believed of what is heard, and when. Speakers repeat themselves each 30 s, and
-// say that it holds for 120 (802.1AB-2016, 9.2.5).
+// The times after which received frames are accepted. Speakers send every 30 s, with a TTL
+// of 120 s (802.1AB-2016, 9.2.5).
 const (
-	// waitFor is how long a port is listened to until nobody is said to be there.
+	// waitFor is the time without frames after which a port has no neighbour.
 	waitFor = 90 * time.Second
-	// settle is for how long another value has to be the only one that is heard. A switch
-	// that has another name each second is not worth a write each second.
+	// settle is the time for which a new value has to be the only one received, so that a
+	// neighbour with a new name each second does not cause a write each second.
 	settle = time.Minute
 	// shortest and longest bound a time to live: a speaker that leaves and returns each
 	// second would else cause a write each time.
 	shortest, longest = time.Minute, time.Hour
 )
 
-// Table is what is known of the ports of a node. Times are given to it.
+// Table holds the known neighbours of the ports of a node. It has no clock: callers pass
+// the time.
 //
-// Whoever is known stays until it has been silent for as long as it said itself, or until
-// it says something else for a while. Meanwhile nobody else is believed: a pod on a virtual
-// function can send frames that reach the PF.
+// A known neighbour stays until its TTL has expired, or until it has sent other values for a
+// while. Meanwhile frames of other senders are ignored: a pod on a virtual function can send
+// frames that reach the PF.
 type Table struct {
 	ports map[string]*port
 }
@@ -117,8 +118,8 @@ func source(speaker string) string {
 	return from
 }
 
-// Known returns what is known of a port. It is nil as long as that is open, and empty if
-// nobody is there who says.
+// Known returns the neighbour of a port: nil while it is undecided, and empty if there is no
+// neighbour that sends LLDP.
 func (t *Table) Known(name string, now time.Time) *inventory.Neighbour {
 	p := t.ports[name]
 	switch {

@@ -11,7 +11,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 )
 
-// Cause is what an error of the kubelet helper comes down to.
+// Cause classifies an error of the kubelet helper.
 type Cause string
 
 // The causes.
@@ -32,8 +32,8 @@ type Explanation struct {
 	NoTaints, NoSharing, NoCounters bool
 }
 
-// Explain classifies what kubeletplugin hands to HandleError. It hands over
-// almost everything as recoverable, also what no attempt will cure.
+// Explain classifies an error that kubeletplugin passes to HandleError. Kubeletplugin marks
+// almost all errors as recoverable, also those that no retry can fix.
 func Explain(err error) Explanation {
 	if dropped, ok := errors.AsType[*resourceslice.DroppedFieldsError](err); ok {
 		features := dropped.DisabledFeatures()

@@ -14,9 +14,9 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 )
 
-// The taints. Those of the first block have the effect NoSchedule: a pod that has the
-// device already is not evicted, for what it lacks it has lacked or will be repaired
-// there. The effect of the others is what the topology of the pod says.
+// The taints. Those of the first block have the effect NoSchedule: a pod that already has
+// the device is not evicted, since the fault existed before or is repaired in the pod. The
+// topology of the pod decides the effect of the others.
 const (
 	TaintLinkDown = inventory.Driver + "/link-down" // no carrier, although somebody has set the link up
 	TaintDirty    = inventory.Driver + "/dirty"     // came back from a pod, and not as it left
@@ -30,7 +30,7 @@ const (
 	TaintLost     = inventory.Driver + "/lost"     // down in a pod that has lost a network by it
 )
 
-// Failing is what is known of a device whose port in a pod is down.
+// Failing describes a device whose port in a pod is down.
 type Failing struct {
 	// Lost: the pod has lost a network by it; otherwise it works without it.
 	Lost bool
@@ -56,7 +56,7 @@ func (f Failing) taint() resourceapi.DeviceTaint {
 // link goes down would move devices between slices.
 const sliceMax = resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures
 
-// known is what a scan and the records say about the node.
+// known is the state of the node according to a scan and the records.
 type known struct {
 	devices []inventory.Device // guarded
 	inUse   map[string]bool    // by device name: prepared for a claim
@@ -66,7 +66,7 @@ type known struct {
 	failing map[string]Failing // by device name
 	before  map[string]entry   // by device name: what was published last
 	plain   bool               // the API server knows no taints
-	// noSharing and noCounters say that the API server knows no shared devices, and no
+	// noSharing and noCounters say that the API server does not support shared devices or
 	// counters.
 	noSharing, noCounters bool
 	others                map[string]string // by device ID: another driver that publishes it
@@ -85,7 +85,7 @@ type Withheld struct {
 	Name, Reason string
 }
 
-// offer decides what is published, in the order in which it is to be allocated.
+// offer decides which devices are published, in the order of their allocation.
 func (k known) offer() (offered []entry, withheld []Withheld) {
 	seen := map[string]bool{}
 	used := map[string]bool{} // by device ID
@@ -137,15 +137,15 @@ func (k known) offer() (offered []entry, withheld []Withheld) {
 	for i := range offered {
 		offered[i].complete(k.attributes)
 	}
-	// The scheduler takes the first that fits, and evaluates a shared device that is full
-	// in any case: those come last.
+	// The scheduler takes the first device that fits, and evaluates full shared devices too:
+	// those come last.
 	slices.SortStableFunc(offered, func(a, b entry) int {
 		return cmp.Or(order(a.shared(), b.shared()), inventory.Compare(inventory.Device{ID: a.ID}, inventory.Device{ID: b.ID}), cmp.Compare(a.Device.Name, b.Device.Name))
 	})
 	return offered, withheld
 }
 
-// order has what is not so come before what is so.
+// order sorts entries for which the condition is false before the others.
 func order(a, b bool) int {
 	switch {
 	case a == b:
@@ -156,8 +156,8 @@ func order(a, b bool) int {
 	return -1
 }
 
-// complete adds attributes that the device lacks, empty: a selector that reads a missing
-// one makes the scheduler give the pod up. What an earlier version published lacks those
+// complete adds missing attributes as empty ones: if a selector reads a missing attribute,
+// the scheduler gives the pod up. Devices that an earlier version published lack attributes
 // that are new.
 func (e *entry) complete(attributes []string) {
 	attributes = append([]string{string(inventory.AttrSharedBy)}, attributes...)
@@ -166,16 +166,16 @@ func (e *entry) complete(attributes []string) {
 		if _, ok := e.Device.Attributes[resourceapi.QualifiedName(name)]; ok {
 			continue
 		}
-		if !cloned { // what was published last is not to be changed
+		if !cloned { // the map is shared with what was published last
 			e.Device.Attributes, cloned = maps.Clone(e.Device.Attributes), true
 		}
 		e.Device.Attributes[resourceapi.QualifiedName(name)] = resourceapi.DeviceAttribute{StringValue: new("")}
 	}
 }
 
-// remember returns how devices were published last, for when they are in use. A
-// device whose interface is away is remembered also while nobody says that it is
-// in use: the record of its claim may be unreadable for a moment.
+// remember returns how devices were published last, for the time when they are in use. A
+// device whose interface is absent is remembered even if it is not known to be in use: the
+// record of its claim may be unreadable for a moment.
 func (k known) remember(offered []entry) map[string]entry {
 	out := map[string]entry{}
 	for _, d := range k.devices {
@@ -192,7 +192,7 @@ func (k known) remember(offered []entry) map[string]entry {
 // describe returns the device as it is to be published, or why it is not.
 func (k known) describe(d inventory.Device, used map[string]bool) (entry, string) {
 	if d.HostUse == inventory.DefaultRoute {
-		return entry{}, d.State() + ": the node reaches others over it" // whoever has prepared it for whom: never
+		return entry{}, d.State() + ": the node reaches others over it" // even if a claim has prepared it
 	}
 	if d.Uplink() {
 		return entry{}, d.State()
@@ -210,8 +210,8 @@ func (k known) describe(d inventory.Device, used map[string]bool) (entry, string
 	return e, invalid(e.Device)
 }
 
-// asPublished returns a device with what it was published with in place of what is away
-// with its interface.
+// asPublished returns a device with the published values in place of those that are unknown
+// while its interface is in a pod.
 func (e entry) asPublished(d inventory.Device) inventory.Device {
 	read := func(name resourceapi.QualifiedName, to *string) {
 		if a, ok := e.Device.Attributes[name]; ok && a.StringValue != nil {
@@ -229,8 +229,8 @@ func (e entry) asPublished(d inventory.Device) inventory.Device {
 	return d
 }
 
-// ruled says why a device that could be given to a pod is not to be: by a policy, or
-// because another driver gives it away.
+// ruled says why an available device is withheld: because of a policy, or because another
+// driver publishes it.
 func (k known) ruled(d inventory.Device) string {
 	_, offered := k.before[d.Name]
 	switch e := d.Exposure; {
@@ -258,7 +258,7 @@ func (k known) besides(d inventory.Device) string {
 	return ""
 }
 
-// obstacle says why a device that nobody uses cannot be given to a pod.
+// obstacle says why an unused device cannot be given to a pod.
 func obstacle(d inventory.Device, used map[string]bool) string {
 	uppers := slices.DeleteFunc(slices.Clone(d.Uppers), func(name string) bool { return name == d.Master })
 	switch {
@@ -315,7 +315,7 @@ func (e *entry) fail(k known) {
 }
 
 // miswired reports whether a device is connected to something else than a policy expects.
-// As long as that is not known, as after a start of the agent, it is what it was.
+// While that is not known, as after a start of the agent, the last known state is used.
 func (e *entry) miswired(k known, d inventory.Device) bool {
 	if d.Neighbour == nil {
 		return d.Exposure.Expects && slices.ContainsFunc(k.before[e.Device.Name].Device.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == TaintMiswired })
@@ -351,8 +351,8 @@ func invalid(d resourceapi.Device) string {
 // down returns the names of the devices whose wire is dead: the interface has
 // been set up and has no carrier. For a virtual function it is that of its PF.
 //
-// A link that is down is no sign of anything: that of a free device is, as a
-// rule, and the kernel does not know the carrier then.
+// A link that is down proves nothing: free devices are usually down, and the kernel does
+// not know their carrier then.
 func down(devices []inventory.Device) map[string]bool {
 	dead := map[string]bool{} // by device ID
 	for _, d := range devices {
@@ -367,8 +367,8 @@ func down(devices []inventory.Device) map[string]bool {
 	return out
 }
 
-// pools makes the pool of a node. A node without devices has one empty slice:
-// no slice at all would mean that nobody knows.
+// pools makes the pool of a node. A node without devices has one empty slice: no slice
+// would mean that its devices are unknown.
 func pools(node string, offered []entry) resourceslice.DriverResources {
 	out := []resourceslice.Slice{}
 	// Counters come first, and shared devices last and in slices of their own: where a

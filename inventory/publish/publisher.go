@@ -24,14 +24,14 @@ type Slices interface {
 	PublishResources(ctx context.Context, resources resourceslice.DriverResources) error
 }
 
-// Options is what a Publisher works with.
+// Options configures a Publisher.
 type Options struct {
 	// NodeName is the name of the pool.
 	NodeName string
 	// Sysfs is os.DirFS("/sys").
 	Sysfs fs.FS
-	// Uplinks says what carries a default route. It is asked on every scan; as
-	// long as it fails nothing is published that was not before.
+	// Uplinks returns the devices that carry a default route. It is called on every scan;
+	// while it fails, no further devices are published.
 	Uplinks func(ctx context.Context, devices []inventory.Device) (inventory.Uplinks, error)
 	// InUse lists the names of the devices that are prepared for a claim, as
 	// the claim's allocation has them.
@@ -39,7 +39,7 @@ type Options struct {
 	// Chosen lists by device ID the functions that claims have as shares of their PF; nil
 	// is none.
 	Chosen func() map[string]bool
-	// Dirty says by device ID why a device that came back from a pod could not be
+	// Dirty says by device ID why a device that returned from a pod could not be
 	// restored; nil is none.
 	Dirty func() map[string]string
 	// Failing says by device name what is down in pods; nil is nothing.
@@ -71,7 +71,7 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Policies is what the cluster says of the devices of a node.
+// Policies are the policies of the cluster, applied to the devices of a node.
 type Policies interface {
 	// Decide sets what policies decide, and returns the attributes that each device of the
 	// cluster has. As long as it fails nothing is published that was not before.
@@ -95,7 +95,7 @@ type Neighbours interface {
 // maxSettle bounds the wait for quiet.
 const maxSettle = 5 // times Settle
 
-// Publisher keeps the ResourceSlices of one node as the node is.
+// Publisher keeps the ResourceSlices of one node up to date.
 type Publisher struct {
 	opts  Options
 	poked chan struct{}
@@ -106,7 +106,7 @@ type Publisher struct {
 	withheld []Withheld
 	unsaved  error // why the state file does not hold what is published; Run alone writes it
 
-	// Of Run alone.
+	// Used only by Run.
 	before    map[string]entry // by device name: how it was published last, see remember
 	last      []entry          // what is published, once published is true
 	published bool
@@ -142,9 +142,8 @@ func (p *Publisher) Rescan() {
 	}
 }
 
-// Handle takes an error that the helper has handed back and returns what it
-// means. Where the API server lacks a feature, devices that need it are withheld from
-// then on.
+// Handle explains an error from the helper. If the API server lacks a feature, devices that
+// need it are withheld from then on.
 func (p *Publisher) Handle(err error) Explanation {
 	e := Explain(err)
 	p.mu.Lock()
@@ -180,8 +179,8 @@ func (p *Publisher) Withheld() []Withheld {
 	return slices.Clone(p.withheld)
 }
 
-// Run publishes until ctx ends. What is published stays then: the kubelet
-// removes it when no agent comes back.
+// Run publishes until ctx ends. The slices stay then: the kubelet removes them if no agent
+// returns.
 func (p *Publisher) Run(ctx context.Context, to Slices) error {
 	if p.opts.NodeName == "" {
 		return errors.New("publish devices: the name of the node is missing")
@@ -240,7 +239,7 @@ func (p *Publisher) wait(ctx context.Context, at time.Duration) bool {
 	}
 }
 
-// pass scans and publishes what has changed. It returns when to look again.
+// pass scans and publishes changes. It returns the time of the next scan.
 func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) {
 	next := p.opts.Resync + time.Duration((rand.Float64()-0.5)/5*float64(p.opts.Resync))
 	devices, partial := inventory.Discover(p.opts.Sysfs, inventory.Options{PhysicalNetworks: p.opts.PhysicalNetworks, UplinkOf: p.opts.UplinkOf})
@@ -254,7 +253,7 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 	}
 	uplinks, err := p.opts.Uplinks(ctx, devices)
 	if err != nil {
-		// Without it the way to the host could be given away.
+		// Otherwise the uplink of the host could be given to a pod.
 		return next, fmt.Errorf("default routes: %w", err)
 	}
 	k := known{
@@ -285,16 +284,16 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 	if soon > 0 {
 		next = min(next, soon)
 	}
-	// First to the disk: what the scheduler has seen can be allocated, and must
-	// be found there by the next agent.
+	// Write to disk first: the scheduler may allocate what it has seen, so the next agent
+	// must find that there.
 	if err := p.save(k.remember(offered)); err != nil {
 		return next, err
 	}
 	return next, p.publish(ctx, to, offered)
 }
 
-// rule adds what the cluster says of the devices. Policies see a device in use as it
-// was published, since its interface is in a pod.
+// rule adds the decisions of policies. Policies see a device in use as it was published,
+// since its interface is in a pod.
 func (p *Publisher) rule(ctx context.Context, k *known) error {
 	if p.opts.Policies == nil {
 		return nil
@@ -327,8 +326,8 @@ func namesOf(offered []entry) map[string]bool {
 	return out
 }
 
-// save keeps how devices were published. Where the file is another version's that is in
-// memory only, until this agent ends.
+// save stores how devices were published. If another version wrote the file, they are kept
+// in memory only, until this agent ends.
 func (p *Publisher) save(known map[string]entry) error {
 	if p.unsaved == nil && equality.Semantic.DeepEqual(known, p.before) {
 		return nil
@@ -361,8 +360,8 @@ func (p *Publisher) OtherVersion() error {
 	return nil
 }
 
-// sayDirty logs why devices are tainted, once for each reason. What is no device of
-// this node is left out: a record of another version tells only words.
+// sayDirty logs why devices are tainted, once for each reason. IDs that are not devices of
+// this node are left out: those of a record of another version are only guessed.
 func (p *Publisher) sayDirty(k known) {
 	said := map[string]string{}
 	for _, d := range k.devices {
@@ -378,7 +377,7 @@ func (p *Publisher) sayDirty(k known) {
 	p.saidDirty = said
 }
 
-// sayMiswired logs where a wire leads elsewhere than a policy expects, once for each port
+// sayMiswired logs ports that are not connected to what a policy expects, once for each port
 // and reason.
 func (p *Publisher) sayMiswired(k known) {
 	said := map[string]string{}
@@ -395,8 +394,7 @@ func (p *Publisher) sayMiswired(k known) {
 	p.saidWires = said
 }
 
-// seed hands on what was published of neighbours: until they are heard again, nothing of
-// that is to change.
+// seed passes on the published neighbours, which stay valid until LLDP is heard again.
 func (p *Publisher) seed() {
 	if p.opts.Neighbours == nil {
 		return
@@ -419,7 +417,7 @@ func (p *Publisher) publish(ctx context.Context, to Slices, offered []entry) err
 	if p.published && equality.Semantic.DeepEqual(offered, p.last) {
 		return nil
 	}
-	p.published = false // until it has worked
+	p.published = false // until publishing succeeds
 	if err := to.PublishResources(ctx, pools(p.opts.NodeName, offered)); err != nil {
 		return err
 	}
@@ -441,7 +439,7 @@ func (p *Publisher) lasting(dead map[string]bool) (map[string]bool, time.Duratio
 		began, ok := p.since[name]
 		if !ok {
 			began = now
-			// One that was tainted when the agent was restarted stays so.
+			// A device that was tainted before a restart of the agent stays tainted.
 			if slices.ContainsFunc(p.before[name].Device.Taints, isLinkDown) {
 				began = now.Add(-p.opts.LinkDownAfter)
 			}

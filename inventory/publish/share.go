@@ -18,7 +18,7 @@ const (
 	counterFunctions = "functions" // of a PF, as many as it can have: each to its function, or all to the PF
 )
 
-// shared reports whether an entry is of a device that is shared.
+// shared reports whether an entry is that of a shared device.
 func (e *entry) shared() bool {
 	return e.Device.AllowMultipleAllocations != nil && *e.Device.AllowMultipleAllocations
 }
@@ -93,11 +93,11 @@ func pooled(devices []inventory.Device) map[string]string {
 	return out
 }
 
-// unshareable says why nothing could use a device where it is. An uplink of the node may
-// be shared, which takes nothing away from the node.
+// unshareable says why a device cannot be used in place. An uplink of the node may be
+// shared, since the node keeps it.
 func (k known) unshareable(d inventory.Device) string {
 	by := d.Exposure.Sharing.By
-	// The kernel gives what a port receives to its master, and refuses another receiver
+	// The kernel passes packets of a port to its master, and refuses a second receiver
 	// (netdev_rx_handler_register, net/core/dev.c).
 	port := d.HostUse != "" && d.HostUse != inventory.DefaultRoute && d.HostUse != inventory.Unread || d.Master != "" && d.HostUse == inventory.DefaultRoute
 	if d.Exposure.Sharing.Functions && !k.noSharing {
@@ -134,12 +134,12 @@ func portOf(d inventory.Device) string {
 	return d.State()
 }
 
-// exclude has the forms of one device exclude one another by counters, so that the
-// scheduler knows of it and no pod waits on a node: a device as a whole, and its shares;
-// a PF as a whole, and its functions. Shares do not exclude shares.
+// exclude makes the forms of one device exclude each other by counters, so that the
+// scheduler respects that and no pod has to wait on a node: a device as a whole and its
+// shares; a PF as a whole and its functions. Shares do not exclude shares.
 //
-// The whole consumes all that there is. Counters are of the moment also for entries that
-// stay as they were published: they count for as long as the device is published.
+// The whole consumes the complete counter. Counters are computed on each scan, also for
+// entries that stay as they were published.
 func (k known) exclude(offered []entry) (kept []entry, withheld []Withheld) {
 	shares, functions := map[string][]int{}, map[string][]int{} // by ID of the whole
 	of := map[string]inventory.Device{}
@@ -183,8 +183,8 @@ func (k known) exclude(offered []entry) (kept []entry, withheld []Withheld) {
 			offered[j].consume(set, counterUse, 1)
 		}
 		if len(functions[whole.ID]) > 0 {
-			// Not the number of the moment: a counter below zero blocks all devices of the
-			// pool that have any.
+			// Not the current number: a counter below zero blocks all devices of the pool
+			// that have counters.
 			whole.consume(set, counterFunctions, int64(max(of[whole.ID].TotalVFs, len(functions[whole.ID]))))
 		}
 		for _, j := range functions[whole.ID] {

@@ -11,7 +11,7 @@ import (
 	"slices"
 )
 
-// stateVersion is that of the file's form.
+// stateVersion is the version of the file format.
 const stateVersion = 1
 
 type state struct {
@@ -40,7 +40,7 @@ func load(file string) (map[string]entry, error) {
 	return out, nil
 }
 
-// otherVersion says that a file is whole, and another version has written it.
+// otherVersion is the error of an undamaged file that another version has written.
 type otherVersion struct{ why error }
 
 func (o *otherVersion) Error() string {
@@ -76,8 +76,8 @@ func OtherVersion(file string) error {
 	return nil
 }
 
-// save replaces the file, but not one of another version. After a crash it is the old or the new one; which of
-// two agents that overlap writes last does not matter, as they see the same.
+// save replaces the file unless another version has written it. After a crash the old or the
+// new file exists. Two overlapping agents observe the same state, so either may write last.
 func save(file string, known map[string]entry) (err error) {
 	defer func() {
 		if err != nil {
@@ -102,7 +102,7 @@ func save(file string, known map[string]entry) (err error) {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // gone when it was renamed
+	defer os.Remove(f.Name()) // no effect after the rename
 	_, err = f.Write(b)
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
