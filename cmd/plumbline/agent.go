@@ -248,7 +248,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
-	s.leases = addresses.NewClient(s.kube, s.dynamic, s.nodeName)
+	s.leases = addresses.NewClient(s.kube, s.dynamic, s.nodeName, time.Now)
 	if s.addresses, err = addresses.Open(addresses.Options{
 		Leases: s.leases, NodeName: s.nodeName, File: filepath.Join(s.app.stateDir, "addresses"),
 		Recorded: s.grants, Ended: s.claimEnded, Log: s.log, Now: time.Now,

@@ -174,8 +174,10 @@ func TestMultiNIC(t *testing.T) {
 // TestExclude holds that a block is not used when one interface would have nothing of
 // it, and that an exclude which begins before a block counts.
 func TestExclude(t *testing.T) {
-	l := layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "192.168.0.0/16", Gateway: "192.168.2.1"}}, HostBlock: 8, InterfaceBlock: 2,
-		Exclude: []string{"192.168.0.64/26", "192.168.0.128/30", "192.168.64.200-192.168.65.10"}})
+	l := layout(t, Spec{
+		Subnets: []SubnetSpec{{Prefix: "192.168.0.0/16", Gateway: "192.168.2.1"}}, HostBlock: 8, InterfaceBlock: 2,
+		Exclude: []string{"192.168.0.64/26", "192.168.0.128/30", "192.168.64.200-192.168.65.10"},
+	})
 	g := l.Groups()[0]
 	for host, usable := range map[uint64]bool{0: true, 1: false, 2: true, 3: true, 4: true} {
 		if b, got := g.At(host); got != usable {
@@ -452,10 +454,7 @@ func (c *cluster) step() {
 			n.gone = false
 			n.answered = map[Owner][]netip.Prefix{}
 			n.memory = n.disk.Clone()
-			for {
-				if !c.survives(n, func() { c.sync(n) }) {
-					break
-				}
+			for c.survives(n, func() { c.sync(n) }) {
 			}
 		}
 		return

@@ -117,7 +117,7 @@ func (b *bench) lessee(t *testing.T, name string) *lessee {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &lessee{bench: b, name: name, file: filepath.Join(t.TempDir(), "addresses"), client: addresses.NewClient(kube, dyn, name), had: map[string]netip.Prefix{}}
+	n := &lessee{bench: b, name: name, file: filepath.Join(t.TempDir(), "addresses"), client: addresses.NewClient(kube, dyn, name, time.Now), had: map[string]netip.Prefix{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); n.client.Run(ctx) }()

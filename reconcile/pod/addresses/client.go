@@ -32,6 +32,7 @@ type Client struct {
 	kube          kubernetes.Interface
 	dynamic       dynamic.Interface
 	node          string
+	now           func() time.Time
 	pools, leases cache.SharedIndexInformer
 	changed       chan struct{}
 
@@ -43,8 +44,8 @@ type Client struct {
 var _ Leases = (*Client)(nil)
 
 // NewClient returns a Client that knows nothing until Run.
-func NewClient(kube kubernetes.Interface, dyn dynamic.Interface, node string) *Client {
-	c := &Client{kube: kube, dynamic: dyn, node: node, changed: make(chan struct{}, 1)}
+func NewClient(kube kubernetes.Interface, dyn dynamic.Interface, node string, now func() time.Time) *Client {
+	c := &Client{kube: kube, dynamic: dyn, node: node, now: now, changed: make(chan struct{}, 1)}
 	c.pools = dynamicinformer.NewFilteredDynamicInformer(dyn, v1alpha1.AddressPoolResource(), metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
 	c.leases = dynamicinformer.NewFilteredDynamicInformer(dyn, v1alpha1.AddressLeaseResource(), metav1.NamespaceAll, 0, cache.Indexers{}, func(l *metav1.ListOptions) {
 		l.FieldSelector = fields.OneTermEqualSelector("spec.node", node).String()
@@ -82,7 +83,7 @@ func (c *Client) Changed() <-chan struct{} { return c.changed }
 func (c *Client) NodeUID(ctx context.Context) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.uid != "" && time.Since(c.read) < timeout {
+	if c.uid != "" && c.now().Sub(c.read) < timeout {
 		return c.uid, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -91,7 +92,7 @@ func (c *Client) NodeUID(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read node %q: %w", c.node, err)
 	}
-	c.uid, c.read = string(n.UID), time.Now()
+	c.uid, c.read = string(n.UID), c.now()
 	return c.uid, nil
 }
 
