@@ -1,3 +1,3 @@
-// Package maintenance takes devices out of service by hand: it makes the DeviceTaintRules
-// for that, and says which pods use the devices.
+// Package maintenance takes devices out of service: it creates the DeviceTaintRules, and
+// lists the pods that use the devices.
 package maintenance

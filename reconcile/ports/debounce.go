@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// How long a port has to stay as it is before that is reported. A link that is set up,
-// or whose driver resets, has no carrier for some seconds.
+// The times for which a port has to keep its state before that is reported. A link that is
+// set up, or whose driver resets, has no carrier for some seconds.
 const (
 	downAfter = 3 * time.Second
 	upAfter   = 5 * time.Second
@@ -18,8 +18,8 @@ const (
 	quiet    = 30 * time.Second
 )
 
-// debouncer holds back what a port seems to be until it stays so. Its size does not
-// depend on how often the port changes.
+// debouncer delays the report of a port's state until the state is stable. Its size does
+// not depend on how often the port changes.
 type debouncer struct {
 	reported  Verdict // zero: nothing yet
 	candidate Verdict
@@ -33,8 +33,8 @@ type debouncer struct {
 	flaps   bool
 }
 
-// observe takes an observation. It reports whether there is something new to report, and
-// after which time to look again though nothing was notified; 0 is never.
+// observe takes an observation. It returns whether there is something new to report, and
+// the time after which to read the port again without a notification; 0 is never.
 func (d *debouncer) observe(now time.Time, v Verdict, changes uint32) (news bool, again time.Duration) {
 	if d.seen {
 		d.score *= math.Exp2(-now.Sub(d.last).Seconds() / quiet.Seconds())

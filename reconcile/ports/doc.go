@@ -1,7 +1,7 @@
-// Package ports knows the links that steps have made or moved in a sandbox: which they
-// are by the record of the sandbox, what the kernel says of them, and what that means for
-// the pod.
+// Package ports watches the links that steps have made or moved in a sandbox. It identifies
+// them by the record of the sandbox, reads their state from the kernel, and derives the
+// effect on the pod.
 //
-// A pod may own its network namespace. So nothing here trusts a name: a link is the one
-// of the record if its index, kind and parent device are.
+// A pod may own its network namespace, so names are not trusted: a link is that of the
+// record if its index, kind and parent device match.
 package ports

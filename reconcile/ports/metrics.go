@@ -14,17 +14,17 @@ import (
 // MetricsOptions are the settings of Metrics.
 type MetricsOptions struct {
 	Monitor *Monitor
-	// Interfaces is for how many interfaces there are counters at most, the oldest
-	// first; 0 is none.
+	// Interfaces is the maximum number of interfaces with counters, the oldest first; 0 is
+	// none.
 	Interfaces int
 }
 
 const (
-	// scrapeTimeout bounds what is read for one scrape. What was not read in time has
-	// the values of the last one.
+	// scrapeTimeout bounds the reading for one scrape. Interfaces that were not read in time
+	// have the values of the last scrape.
 	scrapeTimeout = 3 * time.Second
-	// fresh is how long what was read is served again: whoever can reach the metrics
-	// must not be able to keep the kernel busy.
+	// fresh is the time for which values are cached: frequent scrapes must not keep the
+	// kernel busy.
 	fresh = 5 * time.Second
 )
 

@@ -20,13 +20,13 @@ type Options struct {
 	Read func(ctx context.Context, path string, id reconcile.NetnsID, of []Port) ([]State, error)
 	// Pod names the pod of a sandbox; without one the sandbox is not watched.
 	Pod func(reconcile.SandboxID) (namespace, name string, ok bool)
-	// Changed is called with what is new, of one sandbox at a time and in order. It must
-	// not block.
+	// Changed is called with each new report, in order and one at a time. It must not
+	// block.
 	Changed func(Report)
 	Now     func() time.Time
 }
 
-// What a pod does to its links must not keep the agent busy, nor the API server.
+// Limits, so that a pod that changes its links cannot overload the agent or the API server.
 const (
 	// pace is the shortest time between two reads of a sandbox.
 	pace = time.Second
@@ -40,7 +40,7 @@ const (
 	reportBurst = 100
 )
 
-// Report is what is known of the ports of a sandbox.
+// Report is the state of the ports of a sandbox.
 type Report struct {
 	Sandbox  reconcile.SandboxID
 	Topology *topology.Topology
@@ -54,8 +54,8 @@ type Report struct {
 	Gone bool
 }
 
-// Monitor watches the ports of sandboxes. It hears of a change by the pass over the
-// sandbox that the notification of the kernel causes: as a reconcile.Recorder.
+// Monitor watches the ports of sandboxes. As a reconcile.Recorder it learns of a change from
+// the pass that the kernel's notification causes.
 type Monitor struct {
 	Options
 	wake chan struct{}
@@ -64,12 +64,12 @@ type Monitor struct {
 	boxes map[reconcile.SandboxID]*box
 	seq   uint64
 
-	// Of Run alone.
+	// Used only by Run.
 	tokens  float64
 	counted time.Time
 }
 
-// box is what is known of a sandbox.
+// box is the state of a sandbox.
 type box struct {
 	id   reconcile.SandboxID
 	seq  uint64    // in order of appearance
@@ -170,8 +170,8 @@ func (m *Monitor) Run(ctx context.Context) {
 	}
 }
 
-// next takes the sandbox that is due for longest, or returns the time until one will be;
-// 0 if none will.
+// next removes the sandbox that has been due for longest from the queue, or returns the time
+// until the next one is due; 0 if there is none.
 func (m *Monitor) next() (*box, time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 // Port is a link in a sandbox that a step has made or moved there.
 type Port struct {
 	Step string
-	// Name is that of the record. The link may have another one now.
+	// Name is the name in the record. The link may have another one now.
 	Name string
 	// Index, Kind and Parent identify the link: they cannot be changed from within the
 	// namespace. Kind is that of netstate.Link, Parent that of netstate.Device.
@@ -65,7 +65,7 @@ func stepOf(rec *reconcile.Record, device string) string {
 	return ""
 }
 
-// Counters are what the kernel counts of a link (struct rtnl_link_stats64).
+// Counters are the kernel's counters of a link (struct rtnl_link_stats64).
 type Counters struct {
 	ReceivedBytes, SentBytes     uint64
 	ReceivedPackets, SentPackets uint64
@@ -73,7 +73,7 @@ type Counters struct {
 	ReceiveDropped, SendDropped  uint64
 }
 
-// State is what the kernel says of a port.
+// State is the state of a port in the kernel.
 type State struct {
 	// Found: the link exists. Without it the rest is zero.
 	Found bool
@@ -90,9 +90,9 @@ type State struct {
 
 // BondPort is the state of a port of a bond.
 type BondPort struct {
-	MII    bool // the bond's monitor takes it for up
-	Active bool // it is not a backup
-	// LACP: the bond speaks LACP. Partner: somebody answers it on this port, and the two
-	// have agreed that the port carries traffic.
+	MII    bool // the bond's monitor reports the port as up
+	Active bool // the port is not a backup
+	// LACP: the bond uses LACP. Partner: LACP has found a partner on this port, and both
+	// have agreed to use the port.
 	LACP, Partner bool
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/plumbline/plumbline/topology"
 )
 
-// Severity is what a failure means for the pod.
+// Severity is the effect of a failure on the pod.
 type Severity int
 
 // The severities.
@@ -19,12 +19,12 @@ const (
 // String names it as the API does.
 func (s Severity) String() string { return [...]string{"Fine", "Degraded", "Lost"}[s] }
 
-// joins are the kinds of links that go on with the rest when one of the links below them
-// fails. Behind a bond that rest does the same; behind a bridge and in a VRF something of
-// the pod's network is gone, but not all.
+// joins are the kinds of links that continue to work when one of the links below them fails.
+// The other ports of a bond replace the failed one; with a bridge or a VRF, a part of the
+// pod's network is lost.
 var joins = map[string]bool{"bond": true, "bridge": true, "vrf": true}
 
-// Outcome is what the failures of ports mean.
+// Outcome is the effect of failed ports.
 type Outcome struct {
 	Topology Severity
 	// Steps are those with a port that are not fine.
@@ -135,7 +135,7 @@ func (g *graph) severity(name string) Severity {
 	return out
 }
 
-// consequence of the failure of a step for what is built on it.
+// consequence is the effect of a failed step on the steps built on it.
 func (g *graph) consequence(name string) Severity {
 	if len(g.above[name]) == 0 {
 		return g.severity(name)

@@ -2,7 +2,7 @@ package ports
 
 import "fmt"
 
-// Status is what a port's state amounts to.
+// Status summarizes a port's state.
 type Status string
 
 // The statuses.
@@ -19,9 +19,9 @@ type Reason string
 const (
 	Carrier   Reason = "Carrier"
 	NoCarrier Reason = "NoCarrier"
-	// NotUsed: the bond's monitor takes the port for down, though it has a carrier.
+	// NotUsed: the bond's monitor reports the port as down, although it has a carrier.
 	NotUsed Reason = "NotUsedByBond"
-	// NoPartner: LACP has agreed with nobody on this port, though it has a carrier.
+	// NoPartner: LACP has found no partner on this port, although it has a carrier.
 	NoPartner Reason = "NoLACPPartner"
 	// Flapping: the carrier comes and goes.
 	Flapping Reason = "Flapping"
@@ -35,7 +35,7 @@ type Verdict struct {
 	Reason Reason
 }
 
-// Judge returns what a state amounts to.
+// Judge returns the verdict on a state.
 func Judge(s State) Verdict {
 	switch b := s.Bond; {
 	case !s.Found:

@@ -20,14 +20,14 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Options is what an Allocator works with.
+// Options configures an Allocator.
 type Options struct {
 	Leases   Leases
 	NodeName string
 	// File is where the node's holdings are kept.
 	File string
-	// Recorded returns what the records of claims say was given to them. It is what is
-	// known when the file is damaged.
+	// Recorded returns the addresses in the records of claims, from which a damaged file is
+	// rebuilt.
 	Recorded func() []addresspool.Grant
 	// Ended reports whether a claim has neither a record nor an object any more. An error is
 	// no answer.
@@ -53,7 +53,7 @@ type Allocator struct {
 	counts  []Count
 }
 
-// pool is what is known of a pool.
+// pool is the state of a pool.
 type pool struct {
 	layout     *addresspool.Layout
 	err        error
@@ -93,7 +93,7 @@ func Open(o Options) (*Allocator, error) {
 		o.Log.Error("set aside as damaged: what claims have is read from their records", "file", name, "error", err)
 	} else if frame.AsOtherVersion(err) != nil {
 		o.Log.Error("no addresses of pools are given", "error", err)
-		return a, nil // it is left alone, and in nobody else's way
+		return a, nil // the file stays unchanged; only claims with pools are affected
 	} else if err != nil {
 		return nil, err
 	}
@@ -145,7 +145,7 @@ func (a *Allocator) take(h *addresspool.Holdings, claim types.UID, w Want, now t
 		return nil, fault.New(fault.Invalid, p.err)
 	}
 	usable := *h
-	// What this process has not asked about may have been lost while nobody ran.
+	// A lease that this process has not verified may have been lost while no agent ran.
 	usable.Blocks = slices.DeleteFunc(slices.Clone(h.Blocks), func(b addresspool.Held) bool {
 		return !b.Lost && a.checked[addresspool.LeaseName(b.Pool, b.Block)] != b.Lease
 	})
@@ -170,7 +170,7 @@ func (a *Allocator) take(h *addresspool.Holdings, claim types.UID, w Want, now t
 	return got, nil
 }
 
-// Lost is an error if a claim has an address that may be another node's by now.
+// Lost returns an error if a claim has an address that another node may hold now.
 func (a *Allocator) Lost(claim types.UID) error {
 	var lost error
 	err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
@@ -183,7 +183,7 @@ func (a *Allocator) Lost(claim types.UID) error {
 	return err
 }
 
-// GiveBack ends what a claim was given, at its definite end: no sandbox has it.
+// GiveBack releases the addresses of a claim that has ended: no sandbox uses them.
 func (a *Allocator) GiveBack(claim types.UID) error {
 	defer a.poke()
 	now := a.Now().Unix()

@@ -25,9 +25,9 @@ import (
 // timeout of a request; a pod may wait for it.
 const timeout = 10 * time.Second
 
-// Client is the API server, with what it has told of pools and of the node's leases. Its
-// rights: get of nodes, list and watch of addresspools; get, list, watch, create, update
-// and delete of addressleases.
+// Client is a client of the API server, with a cache of pools and of the node's leases. It
+// needs these rights: get of nodes, list and watch of addresspools; get, list, watch, create,
+// update and delete of addressleases.
 type Client struct {
 	kube          kubernetes.Interface
 	dynamic       dynamic.Interface
@@ -206,7 +206,7 @@ func (c *Client) Delete(ctx context.Context, name, uid string) error {
 	defer cancel()
 	err := c.resource(v1alpha1.AddressLeaseResource()).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: new(types.UID(uid))}})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // it is another one's already
+		return nil // another lease has the name already
 	}
 	if err != nil {
 		return fmt.Errorf("end lease %q: %w", name, err)

@@ -1,11 +1,11 @@
 // Package addresses gives addresses of pools to claims, on one node.
 //
-// What the node may give it holds as leases: objects of the API server whose name is
-// that of a block, so that their creation is the lock. Run keeps them: it creates
-// one when a pool has nothing left to give here, ahead of need, ends those that are idle,
-// and asks the API server about each that is unknown or missing before it believes it.
-// Take and GiveBack are local. They change one file, under a lock that another agent on
-// the node takes too, and it is written before anything is answered.
+// The node holds blocks of addresses as leases: objects of the API server with the name of
+// the block, so that creating one takes the lock. Run maintains them: it creates a lease
+// before a pool runs out of addresses on this node, deletes idle ones, and verifies unknown
+// or missing leases with the API server before it acts on them. Take and GiveBack are local:
+// they change one file, under a lock that is shared with other agents on the node, and
+// write it before they return.
 //
-// The arithmetic, and what is true after a crash, is in package addresspool.
+// The arithmetic, and the state after a crash, are in package addresspool.
 package addresses
