@@ -34,7 +34,7 @@ const (
 	InfiniBand LinkType = "infiniband"
 )
 
-// HostUse is why the host keeps a device for itself; empty means it does not.
+// HostUse is the reason why the host keeps a device for itself; empty means it does not.
 type HostUse string
 
 // The uses. The kernel would let any of these be moved into a pod, and the host
@@ -117,8 +117,8 @@ type Device struct {
 	// Shared is how the device is offered to several claims, nil for one that is given
 	// away as a whole. Discover does not know.
 	Shared *Sharing `json:"shared,omitempty"`
-	// Exposure is what the policies of the cluster say of the device now. It is no
-	// fact of the device and in no record.
+	// Exposure is the current decision of the cluster's policies on the device. It is not
+	// part of records.
 	Exposure Exposure `json:"-"`
 }
 
@@ -191,7 +191,7 @@ func (d Device) PCIAddress() string {
 	return d.ID
 }
 
-// State says in a few words what the device is doing.
+// State describes the use of the device in a few words.
 func (d Device) State() string {
 	switch {
 	case d.HostUse != "" && d.Master != "" && !d.Uplink():
@@ -254,8 +254,8 @@ func pciName(address string) string {
 	return "pci-" + strings.NewReplacer(":", "-", ".", "-").Replace(address)
 }
 
-// netName makes a DNS label of an interface name. One that is no label already
-// is made legible and told apart by a hash: "br_ex" and "br.ex" may both exist.
+// netName makes a DNS label of an interface name. If the name is not a label, invalid
+// characters are replaced and a hash is added: "br_ex" and "br.ex" may both exist.
 func netName(ifName string) string {
 	if len(ifName) <= maxPlain && plainName.MatchString(ifName) {
 		return "net-" + ifName

@@ -86,7 +86,7 @@ type scan struct {
 	problems  []problem
 }
 
-// problem is something that could not be read, and of which device.
+// problem is a file that could not be read, with its device.
 type problem struct {
 	id  string
 	err error
@@ -125,8 +125,8 @@ func (s *scan) settle() (vanished map[string]bool, errs []error) {
 	return vanished, errs
 }
 
-// names lists a directory. One that is not there is empty: a machine without
-// RDMA has no class/infiniband, one without PCI no bus/pci.
+// names lists a directory. A missing directory is empty: a machine without
+// RDMA has no class/infiniband, a machine without PCI no bus/pci.
 func (s *scan) names(dir string) []string {
 	entries, err := fs.ReadDir(s.tree, dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -202,7 +202,7 @@ func (s *scan) gone(dir string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// clip shortens what came out of a file for an error message.
+// clip shortens the content of a file for an error message.
 func clip(s string) string {
 	if len(s) > 40 {
 		return s[:40] + "..."
@@ -248,8 +248,8 @@ func (s *scan) readNetdevs() {
 	}
 }
 
-// readFunctions lists the PCI functions of class 0x02, and those a netdev hangs
-// on although their class cannot be read.
+// readFunctions lists the PCI functions of class 0x02, and those that have a netdev
+// although their class cannot be read.
 func (s *scan) readFunctions() {
 	parents := map[string]bool{}
 	for _, n := range s.netdevs {
@@ -330,7 +330,7 @@ func (s *scan) assignNetdevs(uplinkOf func(string) (string, error)) {
 			byFunction[n.pci] = append(byFunction[n.pci], n)
 			continue
 		}
-		// A USB card hangs on a PCI function too, but on one that is no network device.
+		// A USB card is below a PCI function too, but that is not a network device.
 		d := &Device{ID: ifPrefix + name, Name: netName(name), Kind: KindNIC}
 		if strings.HasPrefix(n.path, "devices/virtual/") {
 			d.Kind = KindVirtual
@@ -352,7 +352,7 @@ func (s *scan) assignNetdevs(uplinkOf func(string) (string, error)) {
 	}
 }
 
-// first puts the uplink first, if it can be asked for.
+// first puts the uplink first, if it can be queried.
 func first(ns []*netdev, address string, uplinkOf func(string) (string, error)) bool {
 	if uplinkOf == nil {
 		return false
@@ -374,7 +374,7 @@ const (
 	subfunction
 )
 
-// rank tells the netdev of a function from its representors (phys_port_name
+// rank distinguishes the netdev of a function from its representors (phys_port_name
 // pf0vf1, pf0sf3, also c1pf0vf1) and its subfunctions (below an auxiliary
 // device, mlx5_core.sf.4).
 func (n *netdev) rank() int {

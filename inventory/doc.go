@@ -1,4 +1,4 @@
-// Package inventory says which network devices a node has.
+// Package inventory lists the network devices of a node.
 //
 // It owns the Device model; Discover, which fills it from a sysfs tree given as
 // an fs.FS; GuardUplinks, which takes the node's own uplinks out of the offer;
@@ -6,14 +6,14 @@
 // CEL expression with the meaning the scheduler gives it. Table and JSON print
 // devices.
 //
-// Discovery reads and never writes, opens no socket and runs no program. What
-// only netlink knows (the default route, alternative names) is handed in by
+// Discovery reads and never writes, opens no socket and runs no program. Data
+// that only netlink has (the default route, alternative names) is passed by
 // the caller or left out. A function without a netdev in this network
-// namespace, because it sits in a pod or is bound to vfio-pci, is listed all
-// the same: it is known by its PCI address, and its name does not change when
-// its interface is renamed or moved. Which devices are published to whom is
-// decided in inventory/publish, not here.
+// namespace, because it is in a pod or bound to vfio-pci, is listed too: it is
+// identified by its PCI address, and its name does not change when its
+// interface is renamed or moved. Package inventory/publish decides which
+// devices are published.
 //
-// The lookups in lookup_linux.go ask the running system one question instead
-// of reading everything.
+// The lookups in lookup_linux.go answer a single query without a complete
+// discovery.
 package inventory

@@ -33,7 +33,7 @@ func schedule(t *testing.T, expr string, devices []inventory.Device, taken map[s
 	allocated := structured.AllocatedState{AllocatedDevices: sets.New[structured.DeviceID]()}
 	for _, d := range devices {
 		if d.HostUse != "" {
-			continue // never published
+			continue // not published
 		}
 		slice.Spec.Devices = append(slice.Spec.Devices, resourceapi.Device{Name: d.Name, Attributes: inventory.Attributes(d)})
 		if taken[d.ID] {

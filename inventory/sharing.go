@@ -39,8 +39,8 @@ const (
 	// each allocation. CapacityBandwidth is in bit/s, and limits the function.
 	CapacityFunctions = "vfs"
 	CapacityBandwidth = "bandwidth"
-	// MaxShares is its value where a policy names no other. It bounds nothing that the
-	// kernel does not bear: a node has fewer pods.
+	// MaxShares is the default number of shares. It is more than the number of pods that a
+	// node can have.
 	MaxShares = 1024
 )
 
@@ -55,8 +55,8 @@ func (d Device) AsShared() Device {
 	return d
 }
 
-// CanBeMaster reports whether other links can stand on the device, as far as its kind
-// says: of what is software only bonds, bridges and VLANs are shared.
+// CanBeMaster reports whether other links can be stacked on a device of this kind: of
+// software devices, only bonds, bridges and VLANs are shared.
 func (d Device) CanBeMaster() bool {
 	return d.Kind != KindVirtual || d.DevType == "bond" || d.DevType == "bridge" || d.DevType == "vlan"
 }

@@ -39,7 +39,7 @@ func JSON(w io.Writer, devices []Listed) error {
 	return enc.Encode(devices)
 }
 
-// Table writes devices one a line, for people.
+// Table writes one device a line, for people.
 func Table(w io.Writer, devices []Listed) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "DEVICE\tKIND\tIFNAME\tPF\tDRIVER\tNUMA\tRDMA\tMTU\tMAC\tSTATE\tOFFERED")

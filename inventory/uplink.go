@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Uplinks is what the caller knows about the node's own connection.
+// Uplinks describes the node's own connection.
 type Uplinks struct {
 	// Routes are the interfaces of all default routes, IPv4 and IPv6, in all tables.
 	Routes []string
@@ -17,12 +17,11 @@ type Uplinks struct {
 	// relations sysfs does not show (an Open vSwitch port and its bridge). Those
 	// that sysfs shows need not be repeated.
 	Masters map[string][]string
-	// Unread are the interfaces that could not be asked whether they carry a
-	// default route, with the reason.
+	// Unread are the interfaces whose default routes could not be queried, with the reason.
 	Unread map[string]error
 }
 
-// Problem says which interfaces could not be asked and why; nil when all could.
+// Problem says which interfaces could not be queried and why; nil if all could.
 func (u Uplinks) Problem() error {
 	var out []error
 	for _, ifName := range slices.Sorted(maps.Keys(u.Unread)) {
@@ -90,8 +89,8 @@ func DiscoverGuarded(ctx context.Context, sys fs.FS, opt Options, routes Routes)
 // costs itself, not the others. Only the netdev itself is marked: a PF in use keeps
 // its virtual functions on offer.
 //
-// The guard is a hard rule. It must be computed on every scan, since routes
-// move, and no policy may override it.
+// No policy may override the guard. It must be computed on every scan, since routes
+// change.
 func GuardUplinks(devices []Device, u Uplinks) []Device {
 	uppers := map[string][]string{}
 	masters := map[string][]string{}
