@@ -108,7 +108,7 @@ func newAgentBenchOf(t *testing.T, options cluster.NodeOptions, choose func(cont
 	began := time.Now()
 	var values []string
 	if release == (cluster.Release{}) {
-		values = append(values, "agent.driverBinding=true") // which earlier charts do not know
+		values = append(values, "agent.driverBinding=true", "agent.lldp=true") // which earlier charts do not know
 	}
 	if err := b.InstallRelease(t.Context(), release, values...); err != nil {
 		t.Fatal(err)
@@ -318,6 +318,7 @@ func TestAgent(t *testing.T) {
 			})
 			t.Run("no claim", b.testNoClaim)
 			t.Run("physical networks", b.testPhysicalNetworks)
+			t.Run("neighbours", b.testNeighbours)
 			t.Run("shared device", b.testSharedDevice)
 			t.Run("user space", b.testUserSpace)
 			t.Run("gate", b.testGate)

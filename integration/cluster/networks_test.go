@@ -171,3 +171,46 @@ func (b *agentBench) published(t *testing.T, when string, want int) {
 		return len(strings.Fields(names)) == want
 	})
 }
+
+// announcing is a pod that does on the second PF what a switch does at the other end of the
+// wire of the first.
+const announcing = `
+apiVersion: v1
+kind: Pod
+metadata: {name: switch, namespace: default}
+spec:
+  hostNetwork: true
+  terminationGracePeriodSeconds: 5
+  containers: [{name: pod, image: %q, imagePullPolicy: Never, args: [announce, enp3s0f1, leaf-1], securityContext: {capabilities: {add: [NET_RAW]}}}]
+`
+
+// rails expects a switch at the first PF.
+const rails = `
+apiVersion: networking.dra.io/v1alpha1
+kind: DeviceExposurePolicy
+metadata: {name: rails}
+spec:
+  selector: {cel: 'device.attributes["dra.networking"].ifName == "enp3s0f0"'}
+  neighbour: {expect: {switch: %q}, rail: {match: 'leaf-([0-9]+)'}}
+`
+
+// testNeighbours has the agent hear by LLDP what its first PF is connected to.
+func (b *agentBench) testNeighbours(t *testing.T) {
+	kubectl(t, b.Cluster, fmt.Sprintf(rails, "leaf-1"), "apply", "-f", "-")
+	b.create(t, fmt.Sprintf(announcing, cluster.PodImage))
+	functions := func(when, want string, count int) {
+		t.Helper()
+		said := ""
+		until(t, when, 3*time.Minute, func() bool {
+			said = kubectl(t, b.Cluster, "", "get", "resourceslices", "-o", `jsonpath={range .items[?(@.spec.driver=="dra.networking")].spec.devices[*]}{.attributes.pfName.string} {.attributes.switch.string} {.attributes.switchPort.string} {.attributes.rail.string} {.taints[*].key}{"\n"}{end}`)
+			return strings.Count(said, want+"\n") == count
+		})
+		t.Logf("%s:\n%s", when, said)
+	}
+	functions("the functions of the first PF have its switch", "enp3s0f0 leaf-1 Ethernet7 1 ", 4)
+	kubectl(t, b.Cluster, fmt.Sprintf(rails, "leaf-2"), "apply", "-f", "-")
+	functions("another switch is expected", "enp3s0f0 leaf-1 Ethernet7 1 dra.networking/miswired", 4)
+	kubectl(t, b.Cluster, "", "delete", "devpol", "rails")
+	functions("no switch is expected", "enp3s0f0 leaf-1 Ethernet7  ", 4)
+	kubectl(t, b.Cluster, "", "delete", "pod", "switch", "--timeout=60s")
+}

@@ -6,6 +6,7 @@
 //	pod ping ADDRESS    one ICMP echo, for at most 5 s; for kubectl exec
 //	pod listen PORT     print, and answer HTTP on the port with the same
 //	pod drive ADDRESS   open that PCI function by its VFIO group, and end; for kubectl exec
+//	pod announce LINK NAME  say by LLDP on a link each second that it is a switch
 //	pod pause           only wait, as the process that keeps a pod's namespaces
 //
 // It has no shell and needs no file: it is the only thing in its image.
@@ -53,6 +54,8 @@ func run(arguments []string, end <-chan os.Signal) error {
 		return ping(arguments[1], 5*time.Second)
 	case verb == "drive" && len(arguments) == 2:
 		return drive(arguments[1])
+	case verb == "announce" && len(arguments) == 3:
+		return announce(arguments[1], arguments[2], end)
 	case verb == "listen" && len(arguments) == 2:
 		if err := show(os.Stdout); err != nil {
 			return err
