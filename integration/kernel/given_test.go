@@ -2,7 +2,9 @@ package kernel
 
 import (
 	"net/netip"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/plumbline/plumbline/ops"
@@ -94,4 +96,44 @@ spec:
 		}
 	}
 	l.mustEqual(start, one.Netns, "after release")
+}
+
+// TestGivenRate: the PF limits a function to what its claim has of the bandwidth, a limit
+// that somebody lifts is set again from the record alone, and release restores the one of
+// before. What ip prints is compared.
+func TestGivenRate(t *testing.T) {
+	if !hasCards() {
+		return // no PCI there
+	}
+	l := newLane(t)
+	device := functions(t, map[string]string{"vf0": "enp3s0f0/1"})
+	l.devices = []string{device["vf0"]}
+	host := &foreignWriter{t: t}
+	// The card takes rates of its link only while that is up.
+	host.run("ip link set enp3s0f0 up; timeout 60 sh -c 'until [ \"$(cat /sys/class/net/enp3s0f0/carrier)\" = 1 ]; do :; done'; ip link set enp3s0f0 vf 1 max_tx_rate 700")
+	t.Cleanup(func() { host.run("ip link set enp3s0f0 vf 1 max_tx_rate 0") })
+	is := func(when, want string) {
+		t.Helper()
+		vf := regexp.MustCompile(`(?m)^ +vf 1 .*$`).FindString(host.run("ip link show dev enp3s0f0"))
+		if have := regexp.MustCompile(`(max_)?tx_?( )?rate \d+|max_tx_rate \d+Mbps`).FindString(vf); !strings.Contains(have, want) {
+			t.Fatalf("%s: the function has %q, want %q: %s", when, have, want, vf)
+		}
+	}
+	is("before", "700")
+	sb := box(newNetns(t), parse(t, "t", "    - {name: vf0, type: sriov}\n"))
+	sb.Given = ops.Givens{"vf0": {Device: device["vf0"], Share: "s1", MaxTxRate: 300}}
+	if _, err := l.engine(nil).Ensure(ctxFor(t), sb); err != nil {
+		t.Fatal(err)
+	}
+	is("attached", "300")
+	r := l.engine(nil) // which has the record alone
+	host.run("ip link set enp3s0f0 vf 1 max_tx_rate 0")
+	if _, err := r.Repair(ctxFor(t), sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	is("repaired", "300")
+	if _, err := r.AwaitRelease(ctxFor(t), sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	is("released", "700")
 }
