@@ -315,7 +315,7 @@ func (b *bench) leases(t *testing.T) {
 	refused(t, "a lease of the own node", err, "")
 	check(t, unstructured.SetNestedField(own.Object, "n2", "spec", "node"))
 	_, err = to.Update(t.Context(), own, metav1.UpdateOptions{})
-	refused(t, "a lease that is given to another node", err, theirs)
+	refused(t, "a lease that is given to another node", err, "a lease is of one block and one node")
 	refused(t, "the end of the own lease", to.Delete(t.Context(), "own", metav1.DeleteOptions{}), "")
 	b.apply(t, "apiVersion: networking.dra.io/v1alpha1\nkind: AddressLease\nmetadata: {name: theirs}\nspec: {pool: p, block: 192.0.2.2/32, node: n2, nodeUID: u}\n")
 	refused(t, "the end of another node's lease", to.Delete(t.Context(), "theirs", metav1.DeleteOptions{}), theirs)
