@@ -103,7 +103,7 @@ func TestWeigh(t *testing.T) {
 			var verdicts []Verdict
 			for _, p := range ports {
 				v := Verdict{Up, Carrier}
-				for _, d := range strings.Fields(tt.down) {
+				for d := range strings.FieldsSeq(tt.down) {
 					if d == p.Step {
 						v = Verdict{Down, NoCarrier}
 					}

@@ -60,8 +60,10 @@ func TestLinks(t *testing.T) {
 			report.Outcome = ports.Weigh(report.Topology, report.Ports, report.Verdicts)
 			links()
 		}, `True Carrier ` + step + `"vf0": link "net1" has a carrier; False NoCarrier ` + step + `"vf1": link "net2" has no carrier; what is built on it goes on without`},
-		{"drift says nothing of them", func() { r.Repaired(s, flagship, results(t)) },
-			`True Carrier ` + step + `"vf0": link "net1" has a carrier; False NoCarrier ` + step + `"vf1": link "net2" has no carrier; what is built on it goes on without`},
+		{
+			"drift says nothing of them", func() { r.Repaired(s, flagship, results(t)) },
+			`True Carrier ` + step + `"vf0": link "net1" has a carrier; False NoCarrier ` + step + `"vf1": link "net2" has no carrier; what is built on it goes on without`,
+		},
 		{"both are", func() {
 			report.Verdicts[1] = ports.Verdict{Status: ports.Down, Reason: ports.NoPartner}
 			report.Outcome = ports.Weigh(report.Topology, report.Ports, report.Verdicts)
@@ -74,7 +76,8 @@ func TestLinks(t *testing.T) {
 			report.Verdicts[2] = ports.Verdict{}
 			links()
 		},
-			`False NoLACPPartner ` + step + `"vf0": link "net1" has a carrier, but no LACP partner has agreed to use it; the network built on it is lost; none`},
+			`False NoLACPPartner ` + step + `"vf0": link "net1" has a carrier, but no LACP partner has agreed to use it; the network built on it is lost; none`,
+		},
 		{"gone", func() { report.Gone = true; links() }, "none; none"},
 	} {
 		if got := tell(tt.do); got != tt.want {

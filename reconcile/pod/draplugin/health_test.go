@@ -27,11 +27,11 @@ func TestHealth(t *testing.T) {
 		mu.Unlock()
 		g.HealthChanged()
 	}
-	g.Plugin.CDI = gate.Dir(filepath.Join(t.TempDir(), "cdi"))
-	if err := g.Plugin.WatchHealthStatus(t.Context(), nil); err == nil {
+	g.CDI = gate.Dir(filepath.Join(t.TempDir(), "cdi"))
+	if err := g.WatchHealthStatus(t.Context(), nil); err == nil {
 		t.Error("without ports there is no health")
 	}
-	g.Plugin.Ports = func() []ports.Report {
+	g.Ports = func() []ports.Report {
 		mu.Lock()
 		defer mu.Unlock()
 		return known
