@@ -13,6 +13,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/plumbline/plumbline/inventory/maintenance"
 	"github.com/plumbline/plumbline/topology/claim"
@@ -58,9 +59,16 @@ func (b *bench) maintenance(t *testing.T) {
 			_ = pods.Delete(context.Background(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
 			_ = claims.Delete(context.Background(), c.Name, metav1.DeleteOptions{})
 		})
-		c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: pod.Name, UID: pod.UID}}
-		_, err = claims.UpdateStatus(t.Context(), c, metav1.UpdateOptions{})
-		check(t, err)
+		// The controllers write to it, too.
+		check(t, retry.RetryOnConflict(retry.DefaultRetry, func() error {
+			c, err := claims.Get(t.Context(), c.Name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: pod.Name, UID: pod.UID}}
+			_, err = claims.UpdateStatus(t.Context(), c, metav1.UpdateOptions{})
+			return err
+		}))
 	}
 
 	for _, word := range []string{"n1", "n1/", "/x", "n1/none", "n9/enp1s0f0"} {

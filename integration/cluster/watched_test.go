@@ -84,7 +84,7 @@ func TestWatched(t *testing.T) {
 	b.shell(t, "ip link set enp3s0f1 up")
 	await("both are up again", "True Carrier;True Carrier;", links)
 	await("and no taint is left", "", taints)
-	b.flood(t, "watched", claim)
+	b.flood(t, claim)
 
 	b.shell(t, "ip link set enp3s0f1 down; ip link set enp3s0f0 down")
 	until(t, "the pod is evicted", 2*time.Minute, func() bool {
@@ -105,7 +105,7 @@ func (b *agentBench) metrics(t *testing.T) string {
 
 // flood lets the owner of a namespace set a link down and up as fast as it can, for half a
 // minute: how often the claim is written is bounded.
-func (b *agentBench) flood(t *testing.T, pod, claim string) {
+func (b *agentBench) flood(t *testing.T, claim string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Second)
 	defer cancel()

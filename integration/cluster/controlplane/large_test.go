@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -37,13 +38,11 @@ func cards(t *testing.T) string {
 	sys := t.TempDir()
 	function := func(address, ifName string, files map[string]string, links map[string]string) {
 		dir := filepath.Join(sys, "devices/pci0000:00", address)
-		for file, text := range map[string]string{
+		maps.Copy(files, map[string]string{
 			"class": "0x020000", "vendor": "0x8086", "device": "0x1889", "numa_node": "0",
 			"net/" + ifName + "/type": "1", "net/" + ifName + "/mtu": "1500", "net/" + ifName + "/address": "02:00:00:00:00:01",
 			"net/" + ifName + "/flags": "0x1003", "net/" + ifName + "/carrier": "1",
-		} {
-			files[file] = text
-		}
+		})
 		for file, text := range files {
 			put(t, filepath.Join(dir, file), text)
 		}

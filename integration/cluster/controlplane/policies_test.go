@@ -288,10 +288,10 @@ func (b *bench) policies(t *testing.T) {
 
 	b.mustKubectl(t, "", "delete", "devpol", "physnet2")
 
-	// The published policy is accepted, with a condition that it is not supported.
+	// The published policy shares an uplink.
 	seed := publishedPolicy(t)
 	b.mustKubectl(t, seed, "create", "--validate=strict", "-f", "-")
-	b.verdict(t, "localnet-uplink", "Unsupported", "shared devices are not supported yet")
+	b.verdict(t, "localnet-uplink", "Succeeded", "decides for 1 device on 1 node; 1 offered")
 	m.offered(t, "with the published policy", "01-10-0@localnet1", "02-10-0", "02-10-2", "02-10-4", "02-10-6")
 	b.mustKubectl(t, "", "delete", "devpol", "--all")
 

@@ -73,7 +73,7 @@ func (b *bench) refusedPools(t *testing.T) {
 	b.eventually(t, "the webhook knows the first pool", func() error {
 		_, err := b.Kubectl(t.Context(), strings.NewReader(addressPool("second", "{subnets: [{prefix: 198.51.100.128/25}]}")), "create", "--dry-run=server", "--warnings-as-errors", "-f", "-")
 		if want := `Warning: AddressPool "second" shares addresses with "first" (198.51.100.128/25 and 198.51.100.0/24)`; err == nil || !strings.Contains(err.Error(), want) {
-			return fmt.Errorf("said: %v", err)
+			return fmt.Errorf("said: %w", err)
 		}
 		return nil
 	})
@@ -230,7 +230,7 @@ func (b *bench) ended(t *testing.T, pool string, nodes ...*lessee) {
 			}
 		}
 		if err := b.Get(t.Context(), client.ObjectKey{Name: pool}, &v1alpha1.AddressPool{}); client.IgnoreNotFound(err) != nil || err == nil {
-			return fmt.Errorf("it is there: %v", err)
+			return fmt.Errorf("it is there: %w", err)
 		}
 		return nil
 	})
@@ -361,7 +361,7 @@ func (b *bench) returningNode(t *testing.T) {
 		}
 		err := one.Lost(types.UID("leavinga"))
 		if err == nil || !strings.Contains(err.Error(), "delete the pod") {
-			return fmt.Errorf("lost: %v", err)
+			return fmt.Errorf("lost: %w", err)
 		}
 		return nil
 	})

@@ -75,9 +75,7 @@ func TestLinks(t *testing.T) {
 			r.Attached(s, flagship, results(t))
 			report.Verdicts[2] = ports.Verdict{}
 			links()
-		},
-			`False NoLACPPartner ` + step + `"vf0": link "net1" has a carrier, but no LACP partner has agreed to use it; the network built on it is lost; none`,
-		},
+		}, `False NoLACPPartner ` + step + `"vf0": link "net1" has a carrier, but no LACP partner has agreed to use it; the network built on it is lost; none`},
 		{"gone", func() { report.Gone = true; links() }, "none; none"},
 	} {
 		if got := tell(tt.do); got != tt.want {
