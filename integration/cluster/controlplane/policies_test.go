@@ -292,7 +292,7 @@ func (b *bench) policies(t *testing.T) {
 	seed := publishedPolicy(t)
 	b.mustKubectl(t, seed, "create", "--validate=strict", "-f", "-")
 	b.verdict(t, "localnet-uplink", "Succeeded", "decides for 1 device on 1 node; 1 offered")
-	m.offered(t, "with the published policy", "01-10-0@localnet1", "02-10-0", "02-10-2", "02-10-4", "02-10-6")
+	m.offered(t, "with the published policy", "01-00-0-localnet@localnet1", "01-10-0@localnet1", "02-10-0", "02-10-2", "02-10-4", "02-10-6")
 	b.mustKubectl(t, "", "delete", "devpol", "--all")
 
 	// What another driver publishes on this node is withheld, and what it publishes on
