@@ -139,10 +139,18 @@ func (b *bench) identified(c netstate.Change) netstate.Change {
 	return c
 }
 
+// apply applies a change. It waits for what is not ready, as the engine does: a virtual
+// function may reset itself.
 func (b *bench) apply(c netstate.Change) {
 	b.Helper()
-	if err := b.Apply(b.ctx, b.identified(c)); err != nil {
-		b.Fatal(err)
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		err := b.Apply(b.ctx, b.identified(c))
+		if err == nil {
+			break
+		}
+		if fault.Of(err) != fault.NotReady || time.Now().After(end) {
+			b.Fatal(err)
+		}
 	}
 	if d, ok := c.After.(netstate.Device); ok && d.At != nil {
 		b.moved = netstate.Coalesce(b.moved, c)

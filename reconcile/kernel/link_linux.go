@@ -230,24 +230,24 @@ const (
 func extMask(filter uint32) *nl.RtAttr { return attr(unix.IFLA_EXT_MASK, nl.Uint32Attr(filter)) }
 
 func (c *conn) linkByName(ctx context.Context, base string) (ifLink, error) {
-	return c.link(ctx, 0, 0, attr(unix.IFLA_IFNAME, nl.ZeroTerminated(base)))
+	return c.link(ctx, 0, filterSkipStats, attr(unix.IFLA_IFNAME, nl.ZeroTerminated(base)))
 }
 
 func (c *conn) linkByIndex(ctx context.Context, index int) (ifLink, error) {
-	return c.link(ctx, index, 0)
+	return c.link(ctx, index, filterSkipStats)
 }
 
 // linkWithVFs reads a link, by name where the index is 0, with the settings of
 // its virtual functions.
 func (c *conn) linkWithVFs(ctx context.Context, index int, base string) (ifLink, error) {
 	if index != 0 {
-		return c.link(ctx, index, filterVF)
+		return c.link(ctx, index, filterVF|filterSkipStats)
 	}
-	return c.link(ctx, 0, filterVF, attr(unix.IFLA_IFNAME, nl.ZeroTerminated(base)))
+	return c.link(ctx, 0, filterVF|filterSkipStats, attr(unix.IFLA_IFNAME, nl.ZeroTerminated(base)))
 }
 
 func (c *conn) link(ctx context.Context, index int, filter uint32, by ...nl.NetlinkRequestData) (ifLink, error) {
-	parts := append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, index, 0, 0), extMask(filter | filterSkipStats)}, by...)
+	parts := append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, index, 0, 0), extMask(filter)}, by...)
 	b, err := c.get(ctx, unix.RTM_GETLINK, unix.RTM_NEWLINK, parts...)
 	if err != nil {
 		return ifLink{}, err

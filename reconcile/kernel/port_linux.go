@@ -35,7 +35,7 @@ func (h *Host) Ports(ctx context.Context, path string, id reconcile.NetnsID, of 
 }
 
 func (c *conn) port(ctx context.Context, p ports.Port) (ports.State, error) {
-	w, err := c.linkByIndex(ctx, p.Index)
+	w, err := c.link(ctx, p.Index, 0) // with its counters
 	if errors.Is(err, unix.ENODEV) {
 		return ports.State{}, nil
 	}

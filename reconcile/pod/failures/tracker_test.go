@@ -2,6 +2,7 @@ package failures_test
 
 import (
 	"reflect"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,9 +97,9 @@ func TestTracker(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				changed := 0
+				var changed atomic.Int32 // timers write it
 				tracker := failures.New(failures.Options{
-					Claim: func(uid types.UID) (claims.Claim, bool) { return tt.claim, uid == "c1" }, Changed: func() { changed++ }, Now: time.Now,
+					Claim: func(uid types.UID) (claims.Claim, bool) { return tt.claim, uid == "c1" }, Changed: func() { changed.Add(1) }, Now: time.Now,
 				})
 				last := tracker.Failing()
 				for i, a := range tt.at {
@@ -111,10 +112,11 @@ func TestTracker(t *testing.T) {
 					if !reflect.DeepEqual(got, a.want) {
 						t.Errorf("%d: %+v, want %+v", i, got, a.want)
 					}
-					if !reflect.DeepEqual(got, last) && changed == 0 {
+					if !reflect.DeepEqual(got, last) && changed.Load() == 0 {
 						t.Errorf("%d: Changed was not called", i)
 					}
-					last, changed = got, 0
+					last = got
+					changed.Store(0)
 				}
 				time.Sleep(time.Hour) // the timers end
 			})
