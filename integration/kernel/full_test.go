@@ -43,6 +43,8 @@ func TestFullSandbox(t *testing.T) {
 	for _, what := range slices.Sorted(maps.Keys(floods)) {
 		t.Run(what, func(t *testing.T) {
 			devices := map[string]string{"nic": virtualCard(t, "nic0")}
+			// With this index it is the last of a list that ends before it.
+			(&foreignWriter{t: t}).run("ip link delete nic0; " + strings.Replace(makeCard("nic0"), "link add", "link add index 800000", 1))
 			steps := "    - {name: nic, type: host-device, config: {ifName: net1, addresses: [192.0.2.10/24]}}\n"
 			if hasCards() {
 				maps.Copy(devices, functions(t, map[string]string{"vf": "enp3s0f0/2"}))

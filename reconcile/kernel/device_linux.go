@@ -20,7 +20,8 @@ import (
 // find is locate for an observation: the sandbox's links are known already.
 func (o *observer) find(ctx context.Context, ask netstate.Device) (*place, error) {
 	var links []ifLink
-	o.withCache(func(g *observationCache) { links = g.links })
+	whole := true
+	o.withCache(func(g *observationCache) { links, whole = g.links, !g.partial })
 	// If its index in the sandbox was not recorded, another link there may have the
 	// index it had on the host. A link of the host takes precedence over that one: on
 	// the host no pod gives names.
@@ -33,6 +34,12 @@ func (o *observer) find(ctx context.Context, ask netstate.Device) (*place, error
 	}
 	var inside *place
 	if o.inside != nil {
+		if !whole {
+			var err error
+			if links, err = o.inside.withRecorded(ctx, links, ask); err != nil {
+				return nil, err
+			}
+		}
 		p, err := o.among(o.inside, links, ask)
 		if err != nil || p != nil && (noted || ask.At != nil && *ask.At == p.w.link.Name) {
 			return p, err

@@ -145,10 +145,29 @@ func (s *Sandbox) search(ctx context.Context, c *conn, d netstate.Device) (*plac
 		return nil, nil
 	}
 	links, err := c.links(ctx)
-	if err != nil && !errors.Is(err, reconcile.ErrPartial) {
+	if errors.Is(err, reconcile.ErrPartial) {
+		links, err = c.withRecorded(ctx, links, d)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return s.among(c, links, d)
+}
+
+// withRecorded adds the link with the recorded index of a device to a list that is not
+// whole: it has all PCI functions, and a device that is none may be missing.
+func (c *conn) withRecorded(ctx context.Context, links []ifLink, d netstate.Device) ([]ifLink, error) {
+	if d.Index == 0 || slices.ContainsFunc(links, func(w ifLink) bool { return w.link.Index == d.Index }) {
+		return links, nil
+	}
+	w, err := c.linkByIndex(ctx, d.Index)
+	if errors.Is(err, unix.ENODEV) {
+		return links, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return append(slices.Clone(links), w), nil
 }
 
 // locateUnmoved finds a device that has not left the host yet: it has its name and its

@@ -77,7 +77,7 @@ func (o *observer) whole(ctx context.Context) error {
 			o.cache.names[n] = true
 		}
 	}
-	o.cache.links = links
+	o.cache.links, o.cache.partial = links, partial != nil
 	o.mu.Unlock()
 	if partial != nil {
 		return partial

@@ -41,7 +41,8 @@ type Sandbox struct {
 // is ENODEV, and any other change since makes an operation fail or is found by the next
 // observation, as if it had come a moment later.
 type observationCache struct {
-	links   []ifLink               // all of the sandbox
+	links   []ifLink // all of the sandbox, unless they are partial
+	partial bool
 	devices map[string]place       // where devices were
 	vfs     map[string]functionOf  // what their physical functions held
 	names   map[string]bool        // names and alternative names in the sandbox; nil: not read
