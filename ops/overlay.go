@@ -54,7 +54,7 @@ func (o *overlay) update(step string, have, want netstate.Object) {
 
 // updateLink changes fields of a link. Fields that the kernel accepts only while the link is
 // down or without ports are changed in that state, and the link is set up again if it was
-// up. The removed ports are returned; the link keeps its MAC without them.
+// up. The removed ports are returned.
 func (o *overlay) updateLink(step string, have, want netstate.Link) (released []netstate.Link) {
 	diff := netstate.Diff(want, have)
 	noPorts := hasMode(diff, netstate.NoPorts)
@@ -76,9 +76,6 @@ func (o *overlay) updateLink(step string, have, want netstate.Link) (released []
 		}
 	}
 	want.Up = nil
-	if noPorts && want.MAC == nil && !have.PortsKeepMAC() {
-		want.MAC = have.MAC
-	}
 	have, _ = o.now.Link(want.Name)
 	o.update(step, have, want)
 	have, _ = o.now.Link(want.Name)

@@ -310,6 +310,11 @@ func (u *undoer) restore(c netstate.Change, have netstate.Object) {
 		u.ups = append(u.ups, want{step: c.Step, obj: netstate.Link{Name: l.Name, Up: l.Up}})
 		l.Up = nil
 	}
+	// The ports are enslaved in another order than before, and the first would give the
+	// bond its MAC.
+	if link := have.(netstate.Link); hasMode(netstate.Diff(l, link), netstate.NoPorts) && l.MAC == nil && !link.PortsKeepMAC() {
+		l.MAC = link.MAC
+	}
 	for _, port := range u.updateLink(c.Step, have.(netstate.Link), l) {
 		released, _ := u.now.Link(port.Name)
 		u.enslave(c.Step, released, netstate.Link{Name: port.Name, Master: port.Master})
