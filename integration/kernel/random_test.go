@@ -61,7 +61,7 @@ func TestRandom(t *testing.T) {
 	for _, g := range driftFixtures {
 		// A function that another program bound to its own driver may end under the name
 		// that the kernel gave it (backports kernel, PLUMBLINE_SEED=10618053107637726986).
-		// Until that is mended the long form alone has bindings.
+		// Until that is corrected the long form alone has bindings.
 		if g.name == "user space" && !effort.Long() {
 			continue
 		}
