@@ -12,10 +12,10 @@ type prospect struct {
 	order []*topology.Step
 }
 
-// Asks lists the objects that an observation of the outcome has to query beyond those that
+// ToQuery lists the objects that an observation of the outcome has to query beyond those that
 // are always observed. The settings of links that the plan creates could not be queried
 // before.
-func (p *Plan) Asks() []netstate.Object {
+func (p *Plan) ToQuery() []netstate.Object {
 	if p.leadsTo == nil {
 		return nil
 	}

@@ -63,7 +63,7 @@ func (p *Planner) noteSubnets(addrs []placed) {
 		prefix netip.Prefix
 	}
 	first := map[subnet]placed{}
-	said := map[string]bool{}
+	noted := map[string]bool{}
 	var lengths []int
 	for _, a := range addrs {
 		at := subnet{a.table, a.prefix.Masked()}
@@ -85,10 +85,10 @@ func (p *Planner) noteSubnets(addrs []placed) {
 			}
 			other, found := first[subnet{a.table, wide}]
 			links := strings.Join(slices.Sorted(slices.Values([]string{a.link, other.link})), " ")
-			if !found || other.link == a.link || said[links] {
+			if !found || other.link == a.link || noted[links] {
 				continue
 			}
-			said[links] = true
+			noted[links] = true
 			p.noteFor(a.step, "its address %s on %q and %s on %q of step %q are of one subnet and one routing table: answers leave by one of the two interfaces only; put one into a VRF, or use another subnet",
 				a.prefix, a.link, other.prefix, other.link, other.step)
 		}

@@ -278,7 +278,7 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 		ours := q.made[o.Key()] || q.now.Fresh(o.Name)
 		switch {
 		case !exists:
-			q.do(netstate.Change{Step: w.step, After: atBirth(full)})
+			q.do(netstate.Change{Step: w.step, After: atCreation(full)})
 			return nil
 		case !ours && !w.adopt:
 			return ConflictWith(o.Name, "the name %q is taken in the sandbox by a %s that is not ours", o.Name, describeKind(have))
@@ -291,7 +291,7 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 			// Until the new link is made, the record holds the old link's index, by which
 			// undo finds that.
 			full.Index = have.Index
-			q.do(netstate.Change{Step: w.step, Before: have, After: atBirth(full), Recreate: true})
+			q.do(netstate.Change{Step: w.step, Before: have, After: atCreation(full), Recreate: true})
 			return nil
 		}
 	} else if !exists {
@@ -318,9 +318,9 @@ func diffText(diff []netstate.FieldDiff) string {
 	return ""
 }
 
-// atBirth is everything wanted of a link that can be set when it is created, so that one
+// atCreation is everything wanted of a link that can be set when it is created, so that one
 // message creates the link completely.
-func atBirth(full netstate.Link) netstate.Link {
+func atCreation(full netstate.Link) netstate.Link {
 	l := full
 	later := l.Master != nil && *l.Master != ""
 	l.Master, l.Promisc, l.AllMulti, l.Alias, l.Port = nil, nil, nil, nil, nil

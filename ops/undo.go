@@ -20,10 +20,10 @@ import (
 // Undo of a whole record is a release, undo of one pass is a rollback, and undo of objects
 // that no step wants any more is pruning.
 func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstate.Change, missing []netstate.Object) {
-	u := &undoer{made: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{}, doomed: map[string]bool{}, touched: map[string]bool{}, adminMAC: map[string]string{}, where: map[string]string{}, settings: map[string]map[string]string{}}
+	u := &undoer{made: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{}, willDelete: map[string]bool{}, touched: map[string]bool{}, adminMAC: map[string]string{}, where: map[string]string{}, settings: map[string]map[string]string{}}
 	u.overlay = newOverlay(have, u.lose)
 	u.locate(history)
-	u.doom(history)
+	u.collectDeleted(history)
 	for _, c := range backward(history) {
 		u.undo(c)
 	}
@@ -82,12 +82,12 @@ func absent(d netstate.Device) bool {
 
 type undoer struct {
 	overlay
-	made    map[netstate.Key]bool // what the history says we made
-	ups     []want                // VLANs to set up once their parent is
-	later   []netstate.Change     // addresses and routes to recreate
-	missing map[netstate.Key]netstate.Object
-	doomed  map[string]bool // links that will be deleted
-	touched map[string]bool // links in the history
+	made       map[netstate.Key]bool // what the history says we made
+	ups        []want                // VLANs to set up once their parent is
+	later      []netstate.Change     // addresses and routes to recreate
+	missing    map[netstate.Key]netstate.Object
+	willDelete map[string]bool // links that will be deleted
+	touched    map[string]bool // links in the history
 	// adminMAC is the MAC the physical function held for a VF before.
 	adminMAC map[string]string
 	where    map[string]string // name we gave a device -> its name now
@@ -106,7 +106,7 @@ func (u *undoer) locate(history []netstate.Change) {
 			}
 		}
 		after, ok := c.After.(netstate.Device)
-		if !ok || after.At == nil || cameHome(c) {
+		if !ok || after.At == nil || returnsToHost(c) {
 			continue
 		}
 		if d, ok := u.now.Device(after.ID); ok && d.At != nil {
@@ -120,15 +120,15 @@ func (u *undoer) locate(history []netstate.Change) {
 	}
 }
 
-// cameHome reports whether the change returned a device to the host, so that its undo moves
+// returnsToHost reports whether the change returned a device to the host, so that its undo moves
 // the device back, with everything on its link.
-func cameHome(c netstate.Change) bool {
+func returnsToHost(c netstate.Change) bool {
 	before, ok := c.Before.(netstate.Device)
 	return ok && before.At != nil && !netstate.OnHost(*before.At)
 }
 
-// doom lists the links that the undo deletes.
-func (u *undoer) doom(history []netstate.Change) {
+// collectDeleted lists the links that the undo deletes.
+func (u *undoer) collectDeleted(history []netstate.Change) {
 	for _, c := range history {
 		u.made[c.Key()] = c.Before == nil
 		made, ok := c.After.(netstate.Link)
@@ -138,16 +138,16 @@ func (u *undoer) doom(history []netstate.Change) {
 		if !ok || c.Before != nil {
 			continue
 		}
-		if l, ok := remade(u.now, made); ok {
-			u.doomed[l.Name] = true
+		if l, ok := findMade(u.now, made); ok {
+			u.willDelete[l.Name] = true
 		} else if !u.now.Known(made) {
 			u.missing[made.Key()] = made
 		}
 	}
 }
 
-// remade finds a link we made, whatever its name now.
-func remade(now *netstate.Snapshot, made netstate.Link) (netstate.Link, bool) {
+// findMade finds a link we made, whatever its name now.
+func findMade(now *netstate.Snapshot, made netstate.Link) (netstate.Link, bool) {
 	if l, ok := now.Link(made.Name); ok && (sameIdentity(l, made) || made.Index != 0 && l.Index == made.Index && l.LinkKind == made.LinkKind) {
 		return l, true
 	}
@@ -227,7 +227,7 @@ func (u *undoer) undo(c netstate.Change) {
 			u.do(netstate.Change{Step: c.Step, Before: have})
 		}
 	case !ok:
-		u.makeAgain(c)
+		u.recreate(c)
 	case whole(c.Before) && needsReplace(netstate.Diff(c.Before, have)):
 		u.do(netstate.Change{Step: c.Step, Before: have, After: c.Before, Recreate: true})
 	default:
@@ -256,10 +256,10 @@ func (u *undoer) hasSetting(link, name string) bool {
 	return ok
 }
 
-// makeAgain recreates an object that our change deleted or replaced. Addresses and routes
+// recreate recreates an object that our change deleted or replaced. Addresses and routes
 // are recreated after all links are restored: before that, gateways may be unreachable,
 // and later changes of links could delete them again.
-func (u *undoer) makeAgain(c netstate.Change) {
+func (u *undoer) recreate(c netstate.Change) {
 	if c.Before.Traits().Setting || c.After != nil && !whole(c.Before) && !c.Restored() && !fuller(c.Before, c.After) {
 		return
 	}
@@ -325,14 +325,14 @@ func (u *undoer) restore(c netstate.Change, have netstate.Object) {
 // deleting a parent costs one wait in the kernel, deleting each child costs one
 // each.
 func (u *undoer) dropLink(c netstate.Change, made netstate.Link) {
-	have, ok := remade(u.now, made)
-	if !ok || !u.doomed[have.Name] {
+	have, ok := findMade(u.now, made)
+	if !ok || !u.willDelete[have.Name] {
 		return
 	}
-	if have.Parent != nil && u.doomed[*have.Parent] {
+	if have.Parent != nil && u.willDelete[*have.Parent] {
 		return
 	}
-	if have.Veth != nil && have.Veth.Peer != nil && u.doomed[*have.Veth.Peer] && strings.Compare(have.Name, *have.Veth.Peer) > 0 {
+	if have.Veth != nil && have.Veth.Peer != nil && u.willDelete[*have.Veth.Peer] && strings.Compare(have.Name, *have.Veth.Peer) > 0 {
 		return
 	}
 	if have.KindTraits().Shared && u.occupied(have) {
@@ -355,7 +355,7 @@ func (u *undoer) occupied(master netstate.Link) bool {
 		return true
 	}
 	return len(u.now.LinksWhere(func(l netstate.Link) bool {
-		return l.Master != nil && *l.Master == master.Name && !u.doomed[l.Name] && !u.released(l.Name)
+		return l.Master != nil && *l.Master == master.Name && !u.willDelete[l.Name] && !u.released(l.Name)
 	})) > 0
 }
 
@@ -395,13 +395,13 @@ func (u *undoer) deletedWithLink(c netstate.Change) bool {
 		return u.dies(l.Name)
 	}
 	link := u.now.LinkUnder(o)
-	return link != "" && (u.dies(link) || !o.Traits().Travels && u.released(link) && !netstate.OnHost(link))
+	return link != "" && (u.dies(link) || !o.Traits().MovesWithCarrier && u.released(link) && !netstate.OnHost(link))
 }
 
 // dies reports whether the link will be deleted, itself or with a parent.
 func (u *undoer) dies(link string) bool {
 	for range 16 { // deeper nesting than any kernel allows
-		if u.doomed[link] {
+		if u.willDelete[link] {
 			return true
 		}
 		l, ok := u.now.Link(link)
@@ -422,7 +422,7 @@ func (u *undoer) retarget(c netstate.Change) netstate.Change {
 			}
 			return l
 		}
-		if at, ok := u.where[netstate.LinkOf(o)]; ok && o.Traits().Travels {
+		if at, ok := u.where[netstate.LinkOf(o)]; ok && o.Traits().MovesWithCarrier {
 			return o.On(netstate.LinkKey(at))
 		}
 		return o
@@ -462,21 +462,21 @@ func (u *undoer) device(c netstate.Change) {
 	if have.At == nil {
 		return // bound to another driver now
 	}
-	home := *before.At
-	if *have.At != home {
-		if _, taken := u.now.Link(home); taken {
-			if netstate.OnHost(*have.At) && fallbackOf(*have.At, home) {
-				home = *have.At // an earlier undo gave the device another name
+	hostName := *before.At
+	if *have.At != hostName {
+		if _, taken := u.now.Link(hostName); taken {
+			if netstate.OnHost(*have.At) && fallbackOf(*have.At, hostName) {
+				hostName = *have.At // an earlier undo gave the device another name
 			} else {
-				home = fallbackName(u.now, home)
+				hostName = fallbackName(u.now, hostName)
 			}
-		} else if !u.now.Known(netstate.Link{Name: home}) {
-			u.missing[netstate.LinkKey(home)] = netstate.Link{Name: home}
+		} else if !u.now.Known(netstate.Link{Name: hostName}) {
+			u.missing[netstate.LinkKey(hostName)] = netstate.Link{Name: hostName}
 			return
 		}
 	}
 	after := before
-	after.At = &home
+	after.At = &hostName
 	if u.adminMACPending(before.ID) {
 		// A driver refuses a MAC that the physical function does not hold; the
 		// next round sets it, when that is restored.
@@ -488,14 +488,14 @@ func (u *undoer) device(c netstate.Change) {
 		after.Up = nil
 	}
 	why := ""
-	if home != *before.At {
+	if hostName != *before.At {
 		why = fmt.Sprintf("its own name %q is taken", netstate.BaseName(*before.At))
 	}
-	if *have.At == home {
+	if *have.At == hostName {
 		if have.Settings == nil {
 			after.Settings = nil // nobody can say whether they differ
 		}
-		if cameHome(c) {
+		if returnsToHost(c) {
 			after.Up = nil // in the pod, the link's own change restores it
 		}
 		u.update(c.Step, have, after)
@@ -514,8 +514,8 @@ func (u *undoer) adminMACPending(id string) bool {
 }
 
 // fallbackName is the name of a device on the host if its own is taken.
-func fallbackName(s *netstate.Snapshot, home string) string {
-	base := netstate.BaseName(home)
+func fallbackName(s *netstate.Snapshot, hostName string) string {
+	base := netstate.BaseName(hostName)
 	if len(base) > 13 {
 		base = base[:13]
 	}
@@ -528,8 +528,8 @@ func fallbackName(s *netstate.Snapshot, home string) string {
 }
 
 // fallbackOf reports whether name is one fallbackName gives for home.
-func fallbackOf(name, home string) bool {
-	base := netstate.BaseName(home)
+func fallbackOf(name, hostName string) bool {
+	base := netstate.BaseName(hostName)
 	if len(base) > 13 {
 		base = base[:13]
 	}

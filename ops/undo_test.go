@@ -6,9 +6,9 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
-// TestCameHome holds which change of a device returns it to the host: undoing it moves
+// TestReturnsToHost holds which change of a device returns it to the host: undoing it moves
 // the device, with all that belongs to its link.
-func TestCameHome(t *testing.T) {
+func TestReturnsToHost(t *testing.T) {
 	at := func(name string) netstate.Device { return netstate.Device{ID: "1", At: &name} }
 	for name, c := range map[string]struct {
 		change netstate.Change
@@ -19,7 +19,7 @@ func TestCameHome(t *testing.T) {
 		"is nowhere":       {netstate.Change{Before: netstate.Device{ID: "1"}, After: at("net1")}, false},
 		"is none":          {netstate.Change{Before: netstate.Link{Name: "net1"}}, false},
 	} {
-		if have := cameHome(c.change); have != c.want {
+		if have := returnsToHost(c.change); have != c.want {
 			t.Errorf("a device that %s: %t", name, have)
 		}
 	}

@@ -79,7 +79,7 @@ func (p *pass) spareObserved(plan *ops.Plan) {
 			return spared
 		}
 		spared = observed(c.Step) && !taken[c.Key()] ||
-			slices.ContainsFunc(netstate.StandsOn(c.Object()), func(link string) bool { return absent[link] })
+			slices.ContainsFunc(netstate.RequiredLinks(c.Object()), func(link string) bool { return absent[link] })
 		if !spared {
 			return false
 		}

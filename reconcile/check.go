@@ -17,11 +17,11 @@ type State string
 
 // The states.
 const (
-	InSync      State = "InSync"  // as the topology says
+	InSync      State = "InSync"  // equals what the steps want
 	Drifted     State = "Drifted" // something differs from what the steps want
 	StateFailed State = "Failed"  // the last pass failed, or the sandbox cannot be observed
-	// Fighting: another writer changes it back after each repair. It stays for a while
-	// after the last time, whatever is found now.
+	// Fighting: another writer changes it back after each repair. It lasts for some time
+	// after the last such change, whatever is observed now.
 	Fighting State = "Fighting"
 )
 

@@ -10,11 +10,11 @@ import (
 )
 
 // Contention is a field of an object, or the object's presence, that another writer
-// changes back after each repair. The kernel does not tell who it is.
+// changes back after each repair. The kernel does not report which one.
 type Contention struct {
 	Step   string       `json:"step"`
 	Object netstate.Key `json:"object"`
-	// Field is "" if the object as a whole is contended; then Action says which way:
+	// Field is "" if the object as a whole is contended; then Action says how:
 	// Create if the other writer deletes it, Delete if it creates it.
 	Field  string          `json:"field,omitempty"`
 	Action netstate.Action `json:"action"` // of the repairs
@@ -25,7 +25,7 @@ type Contention struct {
 	Since time.Time `json:"since"`
 }
 
-// String says what is contended, without the time.
+// String describes what is contended, without the time.
 func (f Contention) String() string {
 	step := ""
 	if f.Step != "" {
@@ -41,13 +41,13 @@ func (f Contention) String() string {
 	}
 }
 
-// SameAs reports whether two are about the same field or object.
+// SameAs reports whether both concern the same field or object.
 func (f Contention) SameAs(g Contention) bool {
 	return f.Step == g.Step && f.Object == g.Object && f.Field == g.Field && f.Action == g.Action
 }
 
-// RecordContention writes the contention in a sandbox to its record, which its status
-// is read from; none ends it. A sandbox that is unknown or being released is left as it
+// RecordContention writes the contention in a sandbox to its record, from which its status
+// is read; an empty list ends it. A sandbox that is unknown or being released is left as it
 // is.
 func (r *Reconciler) RecordContention(ctx context.Context, id SandboxID, contended []Contention) error {
 	unlock, err := r.opts.Store.Lock(ctx, id)

@@ -15,7 +15,7 @@ import (
 type External interface {
 	// Extend reads objects into a snapshot; what does not exist is
 	// recorded as absent.
-	Extend(ctx context.Context, s *netstate.Snapshot, ask []netstate.Object) error
+	Extend(ctx context.Context, s *netstate.Snapshot, queried []netstate.Object) error
 	// Apply makes one change. On an error the object is as it was, or the error says
 	// that it is not.
 	Apply(ctx context.Context, c netstate.Change) error
@@ -67,11 +67,11 @@ func (p *pass) external(ctx context.Context, i int) (External, error) {
 }
 
 // kernels returns those of the objects that are the kernel's.
-func (p *pass) kernels(ask []netstate.Object) []netstate.Object {
+func (p *pass) kernels(queried []netstate.Object) []netstate.Object {
 	if len(p.r.opts.External) == 0 {
-		return ask
+		return queried
 	}
-	return slices.DeleteFunc(slices.Clone(ask), func(o netstate.Object) bool {
+	return slices.DeleteFunc(slices.Clone(queried), func(o netstate.Object) bool {
 		_, external := p.r.externalOf(o.Key().Kind)
 		return external
 	})
@@ -79,9 +79,9 @@ func (p *pass) kernels(ask []netstate.Object) []netstate.Object {
 
 // extendExternal reads those of the objects that are not the kernel's. A domain that
 // cannot be observed is marked in the snapshot.
-func (p *pass) extendExternal(ctx context.Context, ask []netstate.Object) {
+func (p *pass) extendExternal(ctx context.Context, queried []netstate.Object) {
 	byDomain := map[int][]netstate.Object{}
-	for _, o := range ask {
+	for _, o := range queried {
 		if i, external := p.r.externalOf(o.Key().Kind); external {
 			byDomain[i] = append(byDomain[i], o)
 		}

@@ -33,16 +33,16 @@ func (s *sandbox) died(c *netstate.Change) error {
 	return nil
 }
 
-func (s *sandbox) Observe(ctx context.Context, ask []netstate.Object) (*netstate.Snapshot, error) {
+func (s *sandbox) Observe(ctx context.Context, queried []netstate.Object) (*netstate.Snapshot, error) {
 	seen := netstate.NewSnapshot(netstate.All[netstate.Object](s.Snapshot)...)
-	return seen, s.Extend(ctx, seen, ask)
+	return seen, s.Extend(ctx, seen, queried)
 }
 
-func (s *sandbox) Extend(_ context.Context, seen *netstate.Snapshot, ask []netstate.Object) error {
+func (s *sandbox) Extend(_ context.Context, seen *netstate.Snapshot, queried []netstate.Object) error {
 	if err := s.died(nil); err != nil {
 		return err
 	}
-	for _, o := range ask {
+	for _, o := range queried {
 		if o.Key().Kind == s.foreign {
 			s.t.Errorf("the kernel is queried for %s", o.Key())
 		}
@@ -76,11 +76,11 @@ type database struct {
 	open int
 }
 
-func (d *database) Extend(_ context.Context, seen *netstate.Snapshot, ask []netstate.Object) error {
+func (d *database) Extend(_ context.Context, seen *netstate.Snapshot, queried []netstate.Object) error {
 	if d.down != nil {
 		return d.down
 	}
-	for _, o := range ask {
+	for _, o := range queried {
 		if row, ok := d.rows[o.Key()]; ok {
 			seen.Put(row)
 		} else {

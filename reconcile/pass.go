@@ -47,8 +47,8 @@ type pass struct {
 func (r *Reconciler) onDemandObjects(sb Sandbox) []netstate.Object {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if asked, ok := r.onDemand[sb.ID]; ok {
-		return slices.Clone(asked)
+	if queried, ok := r.onDemand[sb.ID]; ok {
+		return slices.Clone(queried)
 	}
 	var out []netstate.Object
 	devices := sb.Given.Devices()
@@ -58,14 +58,14 @@ func (r *Reconciler) onDemandObjects(sb Sandbox) []netstate.Object {
 	return out
 }
 
-func (r *Reconciler) remember(id SandboxID, asked []netstate.Object) {
+func (r *Reconciler) remember(id SandboxID, queried []netstate.Object) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if asked == nil {
+	if queried == nil {
 		delete(r.onDemand, id)
 		return
 	}
-	r.onDemand[id] = asked
+	r.onDemand[id] = queried
 }
 
 func (p *pass) load() error {
@@ -146,12 +146,12 @@ func (p *pass) observe(ctx context.Context) error {
 
 // addRecorded adds to devices that are to be observed the recorded facts by which they
 // are found.
-func (p *pass) addRecorded(ask []netstate.Object) []netstate.Object {
-	out := slices.Clone(ask)
+func (p *pass) addRecorded(queried []netstate.Object) []netstate.Object {
+	out := slices.Clone(queried)
 	for i, o := range out {
 		if d, ok := o.(netstate.Device); ok {
 			d = netstate.Recorded(p.record.History, d)
-			if d.HomeIndex == 0 && p.mayTake(d.ID) {
+			if d.HostIndex == 0 && p.mayTake(d.ID) {
 				d.Settings = netstate.Settings{}
 			}
 			out[i] = d
@@ -202,7 +202,7 @@ func sameTopology(a, b Sandbox) bool {
 // verify observes the result of applying a plan, and returns what is left to do. If
 // everything is as the plan foresaw, nothing is left, and no second plan is made.
 func (p *pass) verify(ctx context.Context, done *ops.Plan) (*ops.Plan, error) {
-	for _, o := range done.Asks() {
+	for _, o := range done.ToQuery() {
 		if !slices.ContainsFunc(p.onDemand, func(a netstate.Object) bool { return a.Key() == o.Key() }) {
 			p.onDemand = append(p.onDemand, o)
 		}

@@ -21,8 +21,8 @@ import (
 // them.
 type bus struct{ *sandbox }
 
-func (b bus) Extend(_ context.Context, seen *netstate.Snapshot, ask []netstate.Object) error {
-	for _, o := range ask {
+func (b bus) Extend(_ context.Context, seen *netstate.Snapshot, queried []netstate.Object) error {
+	for _, o := range queried {
 		if have, ok := b.Get(o.Key()); ok {
 			seen.Put(have)
 		} else {
@@ -151,7 +151,7 @@ func TestPreparedDeath(t *testing.T) {
 			reached := 0
 			for n := 1; reached == n-1; n++ {
 				boot, k, prepared, pod := withFunction(t)
-				home := netstate.NewSnapshot(netstate.All[netstate.Object](k.Snapshot)...)
+				hostName := netstate.NewSnapshot(netstate.All[netstate.Object](k.Snapshot)...)
 				first, later := with(prepared, 7), with(prepared, 8)
 				do := func() (err error) {
 					switch act {
@@ -203,7 +203,7 @@ func TestPreparedDeath(t *testing.T) {
 				if _, err := r.Release(t.Context(), prepared.ID); err != nil {
 					t.Fatalf("%s: %v", when, err)
 				}
-				if diff := home.Equal(k.Snapshot); len(diff) > 0 {
+				if diff := hostName.Equal(k.Snapshot); len(diff) > 0 {
 					t.Errorf("%s: in the end: %v", when, diff)
 				}
 			}

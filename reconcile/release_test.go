@@ -34,10 +34,10 @@ func (h *host) move(at *string) {
 	h.at = at
 }
 
-func (h *host) see(s *netstate.Snapshot, ask []netstate.Object) {
+func (h *host) see(s *netstate.Snapshot, queried []netstate.Object) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, o := range ask {
+	for _, o := range queried {
 		if d, ok := o.(netstate.Device); ok && d.ID == vf {
 			s.Put(netstate.Device{ID: vf, Driver: "igbvf", At: h.at})
 		} else if !s.Known(o) {
@@ -46,14 +46,14 @@ func (h *host) see(s *netstate.Snapshot, ask []netstate.Object) {
 	}
 }
 
-func (h *host) Observe(_ context.Context, ask []netstate.Object) (*netstate.Snapshot, error) {
+func (h *host) Observe(_ context.Context, queried []netstate.Object) (*netstate.Snapshot, error) {
 	s := netstate.NewSnapshot()
-	h.see(s, ask)
+	h.see(s, queried)
 	return s, nil
 }
 
-func (h *host) Extend(_ context.Context, s *netstate.Snapshot, ask []netstate.Object) error {
-	h.see(s, ask)
+func (h *host) Extend(_ context.Context, s *netstate.Snapshot, queried []netstate.Object) error {
+	h.see(s, queried)
 	return nil
 }
 
@@ -74,7 +74,7 @@ func (h *host) Close() error               { return nil }
 
 // attached is an engine with a sandbox that has the virtual function, which has this
 // name on the host when it has returned.
-func attached(t *testing.T) (r *reconcile.Reconciler, h *host, id reconcile.SandboxID, home *string) {
+func attached(t *testing.T) (r *reconcile.Reconciler, h *host, id reconcile.SandboxID, hostName *string) {
 	t.Helper()
 	store, err := journal.Open(t.TempDir())
 	if err != nil {
@@ -84,7 +84,7 @@ func attached(t *testing.T) (r *reconcile.Reconciler, h *host, id reconcile.Sand
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, id, home = &host{}, "s1/c1/t", new(netstate.HostName("enp1s0v2"))
+	h, id, hostName = &host{}, "s1/c1/t", new(netstate.HostName("enp1s0v2"))
 	r = reconcile.New(reconcile.Options{
 		Registry: registry, Store: store, BootID: "boot", Now: time.Now,
 		Open: func(string) (reconcile.Domain, error) { return h, nil },
@@ -92,18 +92,18 @@ func attached(t *testing.T) (r *reconcile.Reconciler, h *host, id reconcile.Sand
 	if err := store.Put(reconcile.Record{
 		Sandbox: reconcile.Sandbox{ID: id, Netns: "/netns/s1", Topology: &topology.Topology{Name: "t"}, Given: ops.GivenDevices(map[string]string{"vf": vf})},
 		BootID:  "boot", Phase: reconcile.Applied,
-		History: []netstate.Change{{Step: "vf", Before: netstate.Device{ID: vf, At: home}, After: netstate.Device{ID: vf, At: new("net1")}}},
+		History: []netstate.Change{{Step: "vf", Before: netstate.Device{ID: vf, At: hostName}, After: netstate.Device{ID: vf, At: new("net1")}}},
 	}); err != nil {
 		t.Fatal(err)
 	}
-	return r, h, id, home
+	return r, h, id, hostName
 }
 
 // TestReleaseDoesNotWait: a device that does not return does not delay the release of
 // its sandbox, nor keep the sandbox locked.
 func TestReleaseDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, h, id, home := attached(t)
+		r, h, id, hostName := attached(t)
 		for range 3 {
 			begun := time.Now()
 			_, err := r.Release(t.Context(), id)
@@ -117,7 +117,7 @@ func TestReleaseDoesNotWait(t *testing.T) {
 		if rec, known, err := r.Record(id); err != nil || !known || rec.Phase != reconcile.Releasing {
 			t.Errorf("record %+v, %t, %v", rec, known, err)
 		}
-		h.move(home)
+		h.move(hostName)
 		if _, err := r.Release(t.Context(), id); err != nil {
 			t.Errorf("after its return: %v", err)
 		}
@@ -156,29 +156,29 @@ func TestAwaitRelease(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r, h, id, home := attached(t)
+				r, h, id, hostName := attached(t)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				if c.back > 0 {
-					time.AfterFunc(c.back, func() { h.move(home) })
+					time.AfterFunc(c.back, func() { h.move(hostName) })
 				}
 				if c.cancel > 0 {
 					time.AfterFunc(c.cancel, cancel)
 				}
 				// Another caller locks the sandbox meanwhile.
-				asked := make(chan time.Duration, 1)
+				queried := make(chan time.Duration, 1)
 				go func() {
 					time.Sleep(500 * time.Millisecond)
 					begun := time.Now()
 					_, _ = r.Release(t.Context(), id)
-					asked <- time.Since(begun)
+					queried <- time.Since(begun)
 				}()
 				begun := time.Now()
 				_, err := r.AwaitRelease(ctx, id)
 				if took := time.Since(begun); (err == nil) != c.ok || took < c.least || took > c.most {
 					t.Errorf("after %s: %v", took, err)
 				}
-				if took := <-asked; took > 10*time.Millisecond {
+				if took := <-queried; took > 10*time.Millisecond {
 					t.Errorf("the sandbox was locked for %s", took)
 				}
 			})

@@ -108,9 +108,9 @@ type Domain interface {
 	// Observe dumps the sandbox's links, addresses and routes (one dump each), and
 	// reads the given objects (only their keys matter). With an error that wraps
 	// ErrPartial it returns what it has read of the host and the devices.
-	Observe(ctx context.Context, ask []netstate.Object) (*netstate.Snapshot, error)
+	Observe(ctx context.Context, queried []netstate.Object) (*netstate.Snapshot, error)
 	// Extend reads further objects into a snapshot.
-	Extend(ctx context.Context, s *netstate.Snapshot, ask []netstate.Object) error
+	Extend(ctx context.Context, s *netstate.Snapshot, queried []netstate.Object) error
 	// Apply makes one change. On an error the object is as it was, or the error says
 	// that it is not.
 	Apply(ctx context.Context, c netstate.Change) error

@@ -325,8 +325,8 @@ func Compact(history []Change, now *Snapshot, held ...Change) []Change {
 func mistaken(c Change, have Object) bool {
 	switch have := have.(type) {
 	case Device:
-		home := c.After.(Device).At
-		return home != nil && OnHost(*home) && have.At != nil && !OnHost(*have.At)
+		onHost := c.After.(Device).At
+		return onHost != nil && OnHost(*onHost) && have.At != nil && !OnHost(*have.At)
 	default:
 		return c.Restored()
 	}

@@ -31,14 +31,14 @@ func TestOursUntilGone(t *testing.T) {
 // TestCompactUsesObservation holds that what a pass intended to restore, and did not,
 // stays ours.
 func TestCompactUsesObservation(t *testing.T) {
-	home, inside := netstate.HostName("enp3s0f0v0"), "net1"
+	onHost, inside := netstate.HostName("enp3s0f0v0"), "net1"
 	history := []netstate.Change{
-		{Before: netstate.Device{ID: "a", At: &home}, After: netstate.Device{ID: "a", At: &home}},
+		{Before: netstate.Device{ID: "a", At: &onHost}, After: netstate.Device{ID: "a", At: &onHost}},
 		{Before: netstate.VF{ID: "a", Trust: new(false)}, After: netstate.VF{ID: "a", Trust: new(false)}},
 		{Before: netstate.Link{Name: "eth0", MTU: new(uint32(1500))}, After: netstate.Link{Name: "eth0", MTU: new(uint32(1500))}},
 	}
 	if left := netstate.Compact(history, netstate.NewSnapshot(
-		netstate.Device{ID: "a", At: &home, Up: new(true)},
+		netstate.Device{ID: "a", At: &onHost, Up: new(true)},
 		netstate.VF{ID: "a", Trust: new(false), SpoofCheck: new(true)},
 	)); len(left) > 0 {
 		t.Errorf("it is as it was, and this is left: %v", left)

@@ -107,9 +107,9 @@ type Traits struct {
 	// Held settings outlive the sandbox, so a record has them from the first pass
 	// that wants them, changed or not.
 	Held bool
-	// Travels: the object goes along when its carrier moves to another namespace,
+	// MovesWithCarrier: the object goes along when its carrier moves to another namespace,
 	// instead of being lost.
-	Travels bool
+	MovesWithCarrier bool
 	// Inherent objects come with their carrier. One that was deleted is not created
 	// again: that would outlast what it came with.
 	Inherent bool
@@ -169,7 +169,7 @@ func KernelMade(o Object) bool {
 }
 
 // LinkOf is the name of the link that an object lives on, "" when it is on
-// none. A link is on no other in this sense, see StandsOn.
+// none. A link is on no other in this sense, see RequiredLinks.
 func LinkOf(o Object) string {
 	if k := o.LivesOn(); k.Kind == KindLink && o.Key().Kind != KindLink {
 		return k.ID
@@ -177,8 +177,8 @@ func LinkOf(o Object) string {
 	return ""
 }
 
-// StandsOn lists the links that must be there for an object to be changed.
-func StandsOn(o Object) []string {
+// RequiredLinks lists the links that must be there for an object to be changed.
+func RequiredLinks(o Object) []string {
 	l, isLink := o.(Link)
 	if !isLink {
 		if on := LinkOf(o); on != "" {

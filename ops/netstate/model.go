@@ -94,7 +94,7 @@ func (m *model) createLink(l Link) {
 	kind := l.KindTraits()
 	if l.Parent != nil {
 		if p, ok := m.Link(*l.Parent); ok {
-			l.MTU = bornMTU(l, p)
+			l.MTU = creationMTU(l, p)
 			if l.MAC == nil && kind.ParentMAC {
 				l.MAC = p.MAC
 			}
@@ -113,9 +113,9 @@ func (m *model) createLink(l Link) {
 	}
 }
 
-// bornMTU is the MTU of a new link on a parent. The kernel cuts one that does not fit
+// creationMTU is the MTU of a new link on a parent. The kernel cuts one that does not fit
 // into the parent's.
-func bornMTU(l, parent Link) *uint32 {
+func creationMTU(l, parent Link) *uint32 {
 	if l.KindTraits().Overhead == nil || parent.MTU == nil {
 		return cmp.Or(l.MTU, parent.MTU)
 	}
@@ -440,7 +440,7 @@ func (m *model) device(c Change) {
 	}
 	link := Link{LinkKind: "device", MTU: have.MTU, MAC: have.MAC}
 	for _, o := range All[Object](m.Snapshot) {
-		if o.Traits().Travels && LinkOf(o) == *have.At {
+		if o.Traits().MovesWithCarrier && LinkOf(o) == *have.At {
 			m.PutAbsent(o.Key())
 			m.Put(o.On(LinkKey(*after.At)))
 		}

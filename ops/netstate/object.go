@@ -356,7 +356,7 @@ func (e Ethtool) On(carrier Key) Object {
 }
 
 var ethtoolTraits = Traits{
-	Setting: true, Held: true, Travels: true, Cost: 8,
+	Setting: true, Held: true, MovesWithCarrier: true, Cost: 8,
 	// A feature that others need has to be on before they can be
 	// (netdev_fix_features in net/core/dev.c).
 	InOrder: true,
@@ -421,13 +421,13 @@ type Device struct {
 	// Facts that identify the device, and that the owner of its namespace cannot set.
 	// LinkKind is that of Link, "" when not known; Parent is bus and name of the link's
 	// parent device ("pci/0000:03:00.2"), "" for none; PortName is the driver's name of
-	// the port. HomeIndex is set only in a query: the index it had on the host before
+	// the port. HostIndex is set only in a query: the index it had on the host before
 	// it left.
 	LinkKind  string `json:"kind,omitempty" plan:"-"`
 	Parent    string `json:"parent,omitempty" plan:"-"`
 	PortName  string `json:"portName,omitempty" plan:"-"`
 	PermMAC   string `json:"permMac,omitempty" plan:"-"`
-	HomeIndex int    `json:"-" plan:"-"`
+	HostIndex int    `json:"-" plan:"-"`
 }
 
 // VirtualPrefix begins the identity of a device that has no PCI address; the name
@@ -449,20 +449,20 @@ func (d Device) Made() bool {
 
 // Recorded returns the query for a device of a history: where it was moved to, and the
 // facts that identify it.
-func Recorded(history []Change, ask Device) Device {
+func Recorded(history []Change, queried Device) Device {
 	for _, c := range history {
-		if c.Key() != ask.Key() {
+		if c.Key() != queried.Key() {
 			continue
 		}
 		if before, ok := c.Before.(Device); ok {
-			ask.LinkKind, ask.Parent, ask.PortName, ask.PermMAC = before.LinkKind, before.Parent, before.PortName, before.PermMAC
-			ask.HomeIndex, ask.Settings = before.Index, before.Settings
+			queried.LinkKind, queried.Parent, queried.PortName, queried.PermMAC = before.LinkKind, before.Parent, before.PortName, before.PermMAC
+			queried.HostIndex, queried.Settings = before.Index, before.Settings
 		}
 		if after, ok := c.After.(Device); ok {
-			ask.At, ask.Index = after.At, after.Index
+			queried.At, queried.Index = after.At, after.Index
 		}
 	}
-	return ask
+	return queried
 }
 
 // Key is the device's identity.

@@ -53,7 +53,7 @@ func TestRecorded(t *testing.T) {
 		Change{Before: left, After: Device{ID: "if:eth1", At: new("net1"), Index: 7}},
 		Change{Before: Device{ID: "if:eth1", At: new("mine"), LinkKind: "dummy", Index: 9}, After: Device{ID: "if:eth1", At: new("net1")}},
 	)
-	want := Device{ID: "if:eth1", At: new("net1"), LinkKind: "device", Parent: "vmbus/1", PermMAC: "02:00:00:00:00:01", Index: 7, HomeIndex: 5, Settings: left.Settings}
+	want := Device{ID: "if:eth1", At: new("net1"), LinkKind: "device", Parent: "vmbus/1", PermMAC: "02:00:00:00:00:01", Index: 7, HostIndex: 5, Settings: left.Settings}
 	if got := Recorded(history, Device{ID: "if:eth1"}); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v", got)
 	}

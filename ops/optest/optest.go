@@ -343,7 +343,7 @@ func converge(ctx context.Context, reg *ops.Registry, c *Case, w *World, owned [
 		if err := w.settle(p.Changes); err != nil {
 			return all, "", broken("the kernel would refuse: %v", err)
 		}
-		w.observe(slices.DeleteFunc(p.Asks(), func(o netstate.Object) bool { return w.Known(o) }))
+		w.observe(slices.DeleteFunc(p.ToQuery(), func(o netstate.Object) bool { return w.Known(o) }))
 		ok := false
 		if confirmed, ok = p.Confirm(w.Snapshot); !ok && len(p.Pending) == 0 {
 			return all, "", broken("the plan led elsewhere than it foresaw:\n%s", p)
@@ -411,7 +411,7 @@ func Disobey(ctx context.Context, t *testing.T, reg *ops.Registry, c *Case) {
 			}
 		}
 		v.Snapshot = netstate.NewSnapshot(netstate.All[netstate.Object](v.Snapshot)...)
-		v.observe(slices.DeleteFunc(p.Asks(), func(o netstate.Object) bool { return v.Known(o) }))
+		v.observe(slices.DeleteFunc(p.ToQuery(), func(o netstate.Object) bool { return v.Known(o) }))
 		return v
 	}
 	obeyed := after(-1)

@@ -68,8 +68,8 @@ func (h *Host) Domain() reconcile.ExternalDomain {
 var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)
 
 // Extend implements reconcile.External.
-func (h *Host) Extend(_ context.Context, s *netstate.Snapshot, ask []netstate.Object) error {
-	for _, o := range ask {
+func (h *Host) Extend(_ context.Context, s *netstate.Snapshot, queried []netstate.Object) error {
+	for _, o := range queried {
 		b, there, err := h.read(o.Key().ID)
 		switch {
 		case err != nil:

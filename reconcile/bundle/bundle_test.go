@@ -44,7 +44,7 @@ func unpack(t *testing.T, data []byte) map[string]string {
 	}
 }
 
-func says(text string) func(context.Context, io.Writer) error {
+func text(text string) func(context.Context, io.Writer) error {
 	return func(_ context.Context, w io.Writer) error { _, err := io.WriteString(w, text); return err }
 }
 
@@ -67,12 +67,12 @@ func TestBundle(t *testing.T) {
 	var out bytes.Buffer
 	limits := bundle.Limits{FileBytes: 10, TotalBytes: 38, Files: 7, Part: time.Minute}
 	b := bundle.New(&out, "top", limits, time.Now)
-	b.Part(t.Context(), "version.txt", says("v1"))
+	b.Part(t.Context(), "version.txt", text("v1"))
 	b.Part(t.Context(), "half.txt", func(_ context.Context, w io.Writer) error {
 		fmt.Fprint(w, "half")
 		return errors.New("the rest is gone")
 	})
-	b.Part(t.Context(), "../../long.txt", says(strings.Repeat("x", 11)))
+	b.Part(t.Context(), "../../long.txt", text(strings.Repeat("x", 11)))
 	b.Tree("state", dir, func(path string) bool {
 		return strings.HasSuffix(path, ".journal") || strings.HasSuffix(path, ".claim")
 	})
@@ -80,12 +80,12 @@ func TestBundle(t *testing.T) {
 	b.File("logs/long.log", filepath.Join(dir, "long.log"))
 	b.File("logs/link", filepath.Join(dir, "b.journal"))
 	b.File("logs/pipe", filepath.Join(dir, "pipe"))
-	b.Part(t.Context(), "large.txt", says("123456789"))
-	b.Part(t.Context(), "small.txt", says("1"))
-	b.Part(t.Context(), "one too many.txt", says("1"))
+	b.Part(t.Context(), "large.txt", text("123456789"))
+	b.Part(t.Context(), "small.txt", text("1"))
+	b.Part(t.Context(), "one too many.txt", text("1"))
 	ended, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("no time left"))
-	b.Part(ended, "late.txt", says("1"))
+	b.Part(ended, "late.txt", text("1"))
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}

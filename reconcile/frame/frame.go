@@ -126,9 +126,9 @@ func Decode(line []byte) ([]byte, error) {
 	return payload, nil
 }
 
-// Misfit returns the error of a payload that Decode returned and that does not say
+// PayloadError returns the error of a payload that Decode returned and that does not say
 // what this version knows: no version writes what is not JSON.
-func Misfit(payload []byte, why error) error {
+func PayloadError(payload []byte, why error) error {
 	if !json.Valid(payload) {
 		return &Damage{fmt.Errorf("content: %w", why)}
 	}

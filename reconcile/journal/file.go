@@ -168,10 +168,10 @@ func (j *Journal) reload(name string) (state, error) {
 	return s, err
 }
 
-// look is load for a writer, who knows what it has read or written before under
+// loadLocked is load for a writer, who knows what it has read or written before under
 // the same lock: nobody else has written since. The record is set only where the
 // log had to be read.
-func (j *Journal) look(name string, g *gate) (state, error) {
+func (j *Journal) loadLocked(name string, g *gate) (state, error) {
 	if g.log != nil {
 		var st unix.Stat_t
 		err := unix.Lstat(j.path(name, logSuffix), &st)

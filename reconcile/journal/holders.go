@@ -36,7 +36,7 @@ func (j *Journal) Releasing() []reconcile.Record {
 // those returns some of the records. It checks every file, so that what another process
 // has written counts, but reads only those that have changed since it read them last:
 // there are hundreds. A file that cannot be read is skipped; List reports it.
-func (j *Journal) those(asked func(holding) bool) []reconcile.Record {
+func (j *Journal) those(accept func(holding) bool) []reconcile.Record {
 	entries, err := os.ReadDir(j.dir)
 	if err != nil {
 		return nil
@@ -61,7 +61,7 @@ func (j *Journal) those(asked func(holding) bool) []reconcile.Record {
 			h = holding{s.inode, int64(s.size), s.mtime, heldBy(s.record), s.record.Phase == reconcile.Releasing}
 		}
 		now[name] = h
-		if !asked(h) {
+		if !accept(h) {
 			continue
 		}
 		if s, err := j.reload(name); err == nil && s.found {

@@ -117,8 +117,8 @@ func (j *Journal) IDs() ([]reconcile.SandboxID, []error) {
 		if !isLog || j.knownOther(name) {
 			continue
 		}
-		id, told := idOf(name)
-		if !told {
+		id, ok := idOf(name)
+		if !ok {
 			if id, err = j.ofLong(name); err != nil {
 				errs = append(errs, j.wrap(name, err))
 			}
@@ -149,7 +149,7 @@ func (j *Journal) ofLong(name string) (reconcile.SandboxID, error) {
 	s, err := j.load(name)
 	if frame.IsDamage(err) {
 		if s, err = j.examine(name, err); frame.IsDamage(err) {
-			return "", nil // told with the rest
+			return "", nil // reported with the rest
 		}
 	}
 	if frame.AsOtherVersion(err) != nil {
@@ -243,7 +243,7 @@ func (j *Journal) Intend(id reconcile.SandboxID, changes []netstate.Change) erro
 		return nil
 	}
 	err := j.write(id, func(name string, g *gate) error {
-		s, err := j.look(name, g)
+		s, err := j.loadLocked(name, g)
 		if frame.IsDamage(err) {
 			return j.setAside(name, err)
 		}
@@ -277,7 +277,7 @@ func (j *Journal) Intend(id reconcile.SandboxID, changes []netstate.Change) erro
 // Remove forgets a record, durably; an absent one is no error.
 func (j *Journal) Remove(id reconcile.SandboxID) error {
 	err := j.write(id, func(name string, g *gate) error {
-		if _, err := j.look(name, g); frame.AsOtherVersion(err) != nil {
+		if _, err := j.loadLocked(name, g); frame.AsOtherVersion(err) != nil {
 			return err
 		}
 		g.log = nil
@@ -328,7 +328,7 @@ func (j *Journal) prepare(name string, g *gate, r reconcile.Record) ([]byte, sta
 	if err != nil {
 		return nil, state{}, err
 	}
-	s, err := j.look(name, g)
+	s, err := j.loadLocked(name, g)
 	if frame.IsDamage(err) {
 		if err := j.setAside(name, err); !frame.IsDamage(err) {
 			return nil, state{}, err

@@ -81,7 +81,7 @@ func decode(line []byte) (entry, error) {
 		err = e.check()
 	}
 	if err != nil {
-		return entry{}, frame.Misfit(payload, err)
+		return entry{}, frame.PayloadError(payload, err)
 	}
 	return e, nil
 }

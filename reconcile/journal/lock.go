@@ -27,7 +27,7 @@ const (
 // gate holds off the goroutines of this process from one sandbox.
 type gate struct {
 	users int           // goroutines that hold or want the gate, under Journal.mu
-	turn  chan struct{} // holds one token while somebody has the lock
+	token chan struct{} // holds one token while somebody has the lock
 	op    sync.Mutex    // held while the files are written
 	held  bool          // somebody has the lock; under op
 	// log is what the log amounted to when it was last read or written under
@@ -56,14 +56,14 @@ func (j *Journal) lock(ctx context.Context, name string) (func(), error) {
 	}
 	g := j.enter(name)
 	select {
-	case g.turn <- struct{}{}:
+	case g.token <- struct{}{}:
 	case <-ctx.Done():
 		j.leave(name, g)
 		return nil, ended(ctx)
 	}
 	f, err := j.lockFile(ctx, name)
 	if err != nil {
-		<-g.turn
+		<-g.token
 		j.leave(name, g)
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (j *Journal) lock(ctx context.Context, name string) (func(), error) {
 		g.held, g.log = false, nil
 		j.unlockFile(f, name)
 		g.op.Unlock()
-		<-g.turn
+		<-g.token
 		j.leave(name, g)
 	}), nil
 }
@@ -132,7 +132,7 @@ func (j *Journal) enter(name string) *gate {
 	defer j.mu.Unlock()
 	g := j.gates[name]
 	if g == nil {
-		g = &gate{turn: make(chan struct{}, 1)}
+		g = &gate{token: make(chan struct{}, 1)}
 		j.gates[name] = g
 	}
 	g.users++

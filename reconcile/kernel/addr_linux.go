@@ -55,7 +55,7 @@ func decodeAddr(b []byte) (ifAddr, bool) {
 
 // object turns it into an object on the named link. tells: the kernel reports the
 // origin of addresses; where it does not, their form shows it.
-func (a ifAddr) object(link string, tells bool) netstate.Addr {
+func (a ifAddr) object(link string, reportsOrigin bool) netstate.Addr {
 	out := netstate.Addr{
 		Link: link, Address: a.prefix.String(),
 		Tentative: a.flags&unix.IFA_F_TENTATIVE != 0,
@@ -68,7 +68,7 @@ func (a ifAddr) object(link string, tells bool) netstate.Addr {
 	switch {
 	case link == "lo" && (out.Address == "127.0.0.1/8" || out.Address == "::1/128"):
 		out.Kernel = true // the kernel does not say so of the IPv4 one
-	case tells:
+	case reportsOrigin:
 		out.Kernel = a.origin >= originLoopback && a.origin <= originLinkLocal
 	default:
 		out.Kernel = ip.Is6() && (ip.IsLinkLocalUnicast() || a.flags&unix.IFA_F_PERMANENT == 0)
@@ -95,9 +95,9 @@ func (o *observer) addresses(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	tells := false
+	reportsOrigin := false
 	for _, a := range all {
-		tells = tells || a.origin != 0
+		reportsOrigin = reportsOrigin || a.origin != 0
 	}
 	for _, a := range all {
 		name, err := o.nameOf(ctx, o.inside, a.index)
@@ -105,19 +105,19 @@ func (o *observer) addresses(ctx context.Context) error {
 			return err
 		}
 		if name != "" {
-			o.snap.Put(a.object(name, tells))
+			o.snap.Put(a.object(name, reportsOrigin))
 		}
 	}
 	return nil
 }
 
 // queryAddr reads an address on a link of the host.
-func (o *observer) queryAddr(ctx context.Context, ask netstate.Addr) error {
-	if !netstate.OnHost(ask.Link) {
+func (o *observer) queryAddr(ctx context.Context, queried netstate.Addr) error {
+	if !netstate.OnHost(queried.Link) {
 		return nil
 	}
-	o.snap.PutAbsent(ask.Key())
-	index, err := o.index(ctx, ask.Link)
+	o.snap.PutAbsent(queried.Key())
+	index, err := o.index(ctx, queried.Link)
 	if errors.Is(err, unix.ENODEV) {
 		return nil
 	}
@@ -129,7 +129,7 @@ func (o *observer) queryAddr(ctx context.Context, ask netstate.Addr) error {
 		return err
 	}
 	for _, a := range all {
-		if got := a.object(ask.Link, true); got.Key() == ask.Key() {
+		if got := a.object(queried.Link, true); got.Key() == queried.Key() {
 			o.snap.Put(got)
 		}
 	}

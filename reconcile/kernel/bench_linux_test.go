@@ -29,9 +29,9 @@ func BenchmarkObserve(b *testing.B) {
 // BenchmarkSysctl is the cost of entering the namespace once.
 func BenchmarkSysctl(b *testing.B) {
 	s := newBench(b)
-	ask := netstate.Sysctl{Path: "net/ipv4/ip_forward"}
+	queried := netstate.Sysctl{Path: "net/ipv4/ip_forward"}
 	for b.Loop() {
-		if err := s.Extend(b.Context(), netstate.NewSnapshot(), []netstate.Object{ask}); err != nil {
+		if err := s.Extend(b.Context(), netstate.NewSnapshot(), []netstate.Object{queried}); err != nil {
 			b.Fatal(err)
 		}
 	}

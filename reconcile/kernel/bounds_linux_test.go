@@ -97,8 +97,8 @@ func TestForgedAnswersAreRefused(t *testing.T) {
 			if _, err := fmt.Sscan(line, &sk, &protocol, &port); err != nil || port == 0 {
 				continue
 			}
-			fd, asked := own[protocol]
-			if !asked {
+			fd, listed := own[protocol]
+			if !listed {
 				continue
 			}
 			sent[protocol]++

@@ -102,45 +102,45 @@ func (o *observer) bridgeVLANs(ctx context.Context) error {
 	return nil
 }
 
-func (o *observer) queryBridgeVLAN(ctx context.Context, ask netstate.BridgeVLAN) error {
-	if !netstate.OnHost(ask.Link) {
+func (o *observer) queryBridgeVLAN(ctx context.Context, queried netstate.BridgeVLAN) error {
+	if !netstate.OnHost(queried.Link) {
 		return nil
 	}
-	have, ok, err := o.readBridgeVLAN(ctx, ask)
+	have, ok, err := o.readBridgeVLAN(ctx, queried)
 	switch {
 	case err != nil:
 		return err
 	case ok:
 		o.snap.Put(have)
 	default:
-		o.snap.PutAbsent(ask.Key())
+		o.snap.PutAbsent(queried.Key())
 	}
 	return nil
 }
 
-func (s *Sandbox) readBridgeVLAN(ctx context.Context, ask netstate.BridgeVLAN) (netstate.BridgeVLAN, bool, error) {
-	c, _, err := s.at(ask.Link)
+func (s *Sandbox) readBridgeVLAN(ctx context.Context, queried netstate.BridgeVLAN) (netstate.BridgeVLAN, bool, error) {
+	c, _, err := s.at(queried.Link)
 	if err != nil {
-		return ask, false, err
+		return queried, false, err
 	}
-	index, err := s.index(ctx, ask.Link)
+	index, err := s.index(ctx, queried.Link)
 	if errors.Is(err, unix.ENODEV) {
-		return ask, false, nil
+		return queried, false, nil
 	}
 	if err != nil {
-		return ask, false, err
+		return queried, false, err
 	}
 	all, err := c.bridgeVLANs(ctx, index)
 	if err != nil {
-		return ask, false, err
+		return queried, false, err
 	}
 	for _, v := range all[index] {
-		if v.VID == ask.VID {
-			v.Link = ask.Link
+		if v.VID == queried.VID {
+			v.Link = queried.Link
 			return v, true, nil
 		}
 	}
-	return ask, false, nil
+	return queried, false, nil
 }
 
 // applyBridgeVLAN adds, changes or deletes a VLAN. A change is an addition with both

@@ -18,16 +18,16 @@ import (
 )
 
 // find is locate for an observation: the sandbox's links are known already.
-func (o *observer) find(ctx context.Context, ask netstate.Device) (*place, error) {
+func (o *observer) find(ctx context.Context, queried netstate.Device) (*place, error) {
 	var links []ifLink
 	whole := true
 	o.withCache(func(g *observationCache) { links, whole = g.links, !g.partial })
 	// If its index in the sandbox was not recorded, another link there may have the
 	// index it had on the host. A link of the host takes precedence over that one: on
 	// the host no pod gives names.
-	noted := ask.HasPCIAddress() || ask.Index != 0
+	noted := queried.HasPCIAddress() || queried.Index != 0
 	if !noted {
-		p, err := o.locateUnmoved(ctx, ask)
+		p, err := o.locateUnmoved(ctx, queried)
 		if p != nil || err != nil {
 			return p, err
 		}
@@ -36,41 +36,41 @@ func (o *observer) find(ctx context.Context, ask netstate.Device) (*place, error
 	if o.inside != nil {
 		if !whole {
 			var err error
-			if links, err = o.inside.withRecorded(ctx, links, ask); err != nil {
+			if links, err = o.inside.withRecorded(ctx, links, queried); err != nil {
 				return nil, err
 			}
 		}
-		p, err := o.among(o.inside, links, ask)
-		if err != nil || p != nil && (noted || ask.At != nil && *ask.At == p.w.link.Name) {
+		p, err := o.among(o.inside, links, queried)
+		if err != nil || p != nil && (noted || queried.At != nil && *queried.At == p.w.link.Name) {
 			return p, err
 		}
 		inside = p
 	}
-	if p, err := o.locateOutside(ctx, ask); p != nil || err != nil {
+	if p, err := o.locateOutside(ctx, queried); p != nil || err != nil {
 		return p, err
 	}
 	return inside, nil
 }
 
 // queryDevice reads a device, on the host or in the sandbox.
-func (o *observer) queryDevice(ctx context.Context, ask netstate.Device) error {
-	id := ask.ID
+func (o *observer) queryDevice(ctx context.Context, queried netstate.Device) error {
+	id := queried.ID
 	if id == netstate.DefaultRouteDevice {
 		return o.queryDefaultRoute(ctx)
 	}
-	p, err := o.find(ctx, ask)
+	p, err := o.find(ctx, queried)
 	if err != nil {
 		return err
 	}
-	d := netstate.Device{ID: id, Driver: o.host.sysfs.driver(ask)}
+	d := netstate.Device{ID: id, Driver: o.host.sysfs.driver(queried)}
 	switch {
 	case p != nil:
 		if err := o.describe(ctx, &d, *p); err != nil {
 			return err
 		}
-		if p.c.host && ask.Settings != nil {
+		if p.c.host && queried.Settings != nil {
 			read := p.c.settingsOf
-			if ask.HomeIndex != 0 { // it was in a pod
+			if queried.HostIndex != 0 { // it was in a pod
 				read = o.settingsAfter
 			}
 			if d.Settings, err = read(ctx, p.w); err != nil {
@@ -78,13 +78,13 @@ func (o *observer) queryDevice(ctx context.Context, ask netstate.Device) error {
 			}
 		}
 		o.withCache(func(g *observationCache) { g.devices[id] = *p })
-	case o.lost(ask):
+	case o.lost(queried):
 		d.Lost = true
-	case !o.host.sysfs.exists(ask):
+	case !o.host.sysfs.exists(queried):
 		o.snap.PutAbsent(d.Key())
 		return nil
 	}
-	d.LinkKind, d.Parent = cmp.Or(d.LinkKind, ask.LinkKind), cmp.Or(d.Parent, ask.Parent)
+	d.LinkKind, d.Parent = cmp.Or(d.LinkKind, queried.LinkKind), cmp.Or(d.Parent, queried.Parent)
 	o.snap.Put(d)
 	return nil
 }
@@ -99,7 +99,7 @@ func (o *observer) lost(d netstate.Device) bool {
 	case d.LinkKind != "" && !d.Made() && d.Parent == "":
 		return true
 	}
-	return o.inside != nil && d.HomeIndex != 0 && d.Index == 0 && d.At != nil && !netstate.OnHost(*d.At)
+	return o.inside != nil && d.HostIndex != 0 && d.Index == 0 && d.At != nil && !netstate.OnHost(*d.At)
 }
 
 // describe fills in the device's fields where it is, and on the host what it is used
@@ -141,7 +141,7 @@ func (o *observer) use(ctx context.Context, p place) (string, error) {
 			continue
 		}
 		if way.advertised {
-			other, err := p.c.waysOut(ctx, p.w.link.Index)
+			other, err := p.c.dispensable(ctx, p.w.link.Index)
 			if err != nil {
 				return "", err
 			}
@@ -161,12 +161,12 @@ type way struct {
 	advertised bool
 }
 
-// waysOut reports whether the host can do without a link that has only an advertised
+// dispensable reports whether the host can do without a link that has only an advertised
 // default route: another link has an IPv6 default route too, and one of that link's
 // default routes was configured. Any router on any network can advertise a route, and
 // must not withhold a device by that. Where only advertisements show which link is the
 // host's own, all of them are kept.
-func (c *conn) waysOut(ctx context.Context, over int) (bool, error) {
+func (c *conn) dispensable(ctx context.Context, over int) (bool, error) {
 	for _, dst := range probes {
 		best, err := c.defaultOver(ctx, dst, 0)
 		if err != nil {
@@ -300,7 +300,7 @@ func (s *Sandbox) takeDevice(ctx context.Context, before, after netstate.Device,
 func seenAs(d netstate.Device, p place) netstate.Device {
 	at := p.name()
 	d.LinkKind, d.Parent, d.PortName, d.PermMAC = p.w.link.LinkKind, parentOf(p.w), p.w.portName, p.w.permMAC
-	d.At, d.Index, d.HomeIndex = &at, p.w.link.Index, p.w.link.Index
+	d.At, d.Index, d.HostIndex = &at, p.w.link.Index, p.w.link.Index
 	return d
 }
 
@@ -365,7 +365,7 @@ func (t *deviceMove) run(ctx context.Context) error {
 		}
 		err = t.explain(err)
 		t.from = start
-		if undo := t.putBack(ctx); undo != nil {
+		if undo := t.restore(ctx); undo != nil {
 			return withUndoError(err, undo)
 		}
 		return err
@@ -477,7 +477,7 @@ func (t *deviceMove) dropUppers(ctx context.Context) error {
 // have changed.
 func (t *deviceMove) proven(w ifLink) bool {
 	d := t.device
-	d.Index, d.HomeIndex = w.link.Index, w.link.Index
+	d.Index, d.HostIndex = w.link.Index, w.link.Index
 	return t.isDevice(t.to, w, d)
 }
 
@@ -697,8 +697,8 @@ func (c *conn) altNames(ctx context.Context, typ, index int, names []string) err
 	return c.write(ctx, typ, flags, ifInfo(unix.AF_UNSPEC, index, 0, 0), list)
 }
 
-// putBack locates the device after a failed move and restores it.
-func (t *deviceMove) putBack(ctx context.Context) error {
+// restore locates the device after a failed move and restores it.
+func (t *deviceMove) restore(ctx context.Context) error {
 	was := t.from.w.link
 	now, err := t.find(ctx)
 	if err != nil {

@@ -32,14 +32,14 @@ func (b *bench) move(id, to string) netstate.Change {
 // everything lists the links on both sides with one of a few names.
 func (b *bench) everything(ids ...string) *netstate.Snapshot {
 	b.Helper()
-	var ask []netstate.Object
+	var queried []netstate.Object
 	for _, id := range ids {
-		ask = append(ask, netstate.Device{ID: id})
+		queried = append(queried, netstate.Device{ID: id})
 	}
 	for _, n := range []string{"eth1", "net1", "spare"} {
-		ask = append(ask, netstate.Link{Name: "host:" + n})
+		queried = append(queried, netstate.Link{Name: "host:" + n})
 	}
-	return b.observe(ask...)
+	return b.observe(queried...)
 }
 
 func TestDeviceMoves(t *testing.T) {
@@ -256,9 +256,9 @@ func TestDeviceNameIsTakenOnHost(t *testing.T) {
 	b.refused(fault.Conflict, there.Inverse(), `"eth1" on the host`, `stays "net1" in the sandbox`)
 	same(t, before, b.everything("if:eth1"))
 	// Under another name it can be moved.
-	home := there.Inverse()
-	home.After = netstate.Merge(home.After.(netstate.Device), netstate.Device{At: new("host:eth1-1")})
-	b.apply(home)
+	back := there.Inverse()
+	back.After = netstate.Merge(back.After.(netstate.Device), netstate.Device{At: new("host:eth1-1")})
+	b.apply(back)
 	b.holds(netstate.Link{Name: "host:eth1-1", Up: new(true), MTU: new(uint32(1500))})
 }
 

@@ -19,7 +19,7 @@ import (
 // physical functions hold for them; and the given objects of the host. It takes many
 // messages and is meant for tests: "rolled back to a state equal to the start, field by
 // field".
-func (s *Sandbox) Dump(ctx context.Context, ask ...netstate.Object) (*netstate.Snapshot, error) {
+func (s *Sandbox) Dump(ctx context.Context, queried ...netstate.Object) (*netstate.Snapshot, error) {
 	o := s.observer(netstate.NewSnapshot())
 	if s.inside != nil {
 		if err := o.whole(ctx); err != nil {
@@ -29,7 +29,7 @@ func (s *Sandbox) Dump(ctx context.Context, ask ...netstate.Object) (*netstate.S
 		if err != nil {
 			return nil, err
 		}
-		ask = append(ask, sysctls...)
+		queried = append(queried, sysctls...)
 		if err := o.allRules(ctx); err != nil {
 			return nil, err
 		}
@@ -39,13 +39,13 @@ func (s *Sandbox) Dump(ctx context.Context, ask ...netstate.Object) (*netstate.S
 	}
 	for _, l := range netstate.All[netstate.Link](o.snap) {
 		if l.DeviceID != "" {
-			ask = append(ask, netstate.Device{ID: l.DeviceID}, netstate.VF{ID: l.DeviceID})
+			queried = append(queried, netstate.Device{ID: l.DeviceID}, netstate.VF{ID: l.DeviceID})
 		}
 		if err := o.allEthtool(ctx, l.Name); err != nil {
 			return nil, err
 		}
 	}
-	return o.snap, o.query(ctx, ask)
+	return o.snap, o.query(ctx, queried)
 }
 
 // listSysctls lists the sysctls of IP that can be read, with those of each link.

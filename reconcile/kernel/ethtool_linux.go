@@ -43,7 +43,7 @@ func (c *conn) ethtoolOf(ctx context.Context, class string, index int) (map[stri
 		return nil, err
 	}
 	var settings []ethtoolnl.Setting
-	err = c.count.ask(false, func() (err error) {
+	err = c.count.send(false, func() (err error) {
 		settings, err = client.Get(ctx, ethtoolnl.Class(class), index)
 		return err
 	})
@@ -81,20 +81,20 @@ func onOff(b bool) string {
 type ethtoolGroup struct{ link, class string }
 
 func (o *observer) queryEthtool(ctx context.Context, settings []netstate.Ethtool) error {
-	ask := map[ethtoolGroup][]netstate.Ethtool{}
+	queried := map[ethtoolGroup][]netstate.Ethtool{}
 	for _, e := range settings {
 		g := ethtoolGroup{e.Link, e.Class}
-		ask[g] = append(ask[g], e)
+		queried[g] = append(queried[g], e)
 	}
-	groups := slices.SortedFunc(maps.Keys(ask), func(a, b ethtoolGroup) int {
+	groups := slices.SortedFunc(maps.Keys(queried), func(a, b ethtoolGroup) int {
 		return cmp.Or(cmp.Compare(a.link, b.link), cmp.Compare(a.class, b.class))
 	})
 	for _, g := range groups {
 		have, err := o.readEthtool(ctx, g)
 		if err != nil {
-			return reading(ask[g][0], err)
+			return reading(queried[g][0], err)
 		}
-		for _, a := range ask[g] {
+		for _, a := range queried[g] {
 			if got, ok := have[a.Name]; ok {
 				o.snap.Put(got)
 			} else {
@@ -177,7 +177,7 @@ func (c *conn) writeEthtool(ctx context.Context, index int, e netstate.Ethtool) 
 	if err != nil {
 		return err
 	}
-	return c.count.ask(true, func() error { return client.Set(ctx, ethtoolnl.Class(e.Class), index, e.Name, value) })
+	return c.count.send(true, func() error { return client.Set(ctx, ethtoolnl.Class(e.Class), index, e.Name, value) })
 }
 
 func ethtoolValue(e netstate.Ethtool) (uint32, error) {

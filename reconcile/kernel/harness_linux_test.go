@@ -110,9 +110,9 @@ func (b *bench) open() *kernel.Sandbox {
 	return s
 }
 
-func (b *bench) observe(ask ...netstate.Object) *netstate.Snapshot {
+func (b *bench) observe(queried ...netstate.Object) *netstate.Snapshot {
 	b.Helper()
-	s, err := b.Observe(b.ctx, b.recorded(ask...))
+	s, err := b.Observe(b.ctx, b.recorded(queried...))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -120,8 +120,8 @@ func (b *bench) observe(ask ...netstate.Object) *netstate.Snapshot {
 }
 
 // recorded adds to the devices in a query the facts that a record would hold.
-func (b *bench) recorded(ask ...netstate.Object) []netstate.Object {
-	out := slices.Clone(ask)
+func (b *bench) recorded(queried ...netstate.Object) []netstate.Object {
+	out := slices.Clone(queried)
 	for i, o := range out {
 		if d, ok := o.(netstate.Device); ok {
 			out[i] = netstate.Recorded(b.moved, d)

@@ -47,7 +47,7 @@ type Message struct {
 // its boot. It is safe for concurrent use.
 type Host struct {
 	socket  *socket
-	home    home
+	own     ownNetns
 	buffers *sync.Pool // for all sockets
 	sysfs   sysfs
 	proc    string
@@ -59,10 +59,10 @@ type Host struct {
 
 	mu sync.Mutex
 	// Where functions were found last. Each use looks whether it is so still.
-	homes   map[string]homeAddress // of virtual functions
-	indexes map[string]int         // of the links of physical functions
-	away    scratch                // zero until it is needed
-	upper   upperProbe             // zero until it is needed
+	vfAddresses map[string]vfAddress // of virtual functions
+	indexes     map[string]int       // of the links of physical functions
+	away        scratch              // zero until it is needed
+	upper       upperProbe           // zero until it is needed
 }
 
 // Open opens the host's side.
@@ -84,7 +84,7 @@ func Open(o Options) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open host: %w", err)
 	}
-	h, err := openHome()
+	h, err := openOwnNetns()
 	if err != nil {
 		ns.Close()
 		return nil, fmt.Errorf("open host: %w", err)
@@ -101,7 +101,7 @@ func Open(o Options) (*Host, error) {
 			once.Do(func() { o.Searching(why) })
 		}
 	}
-	return &Host{searching: searching, socket: s, home: h, buffers: buffers, sysfs: sysfs{o.Sysfs}, proc: o.Proc, bootID: strings.TrimSpace(string(boot)), bounds: o.Bounds.withDefaults(), disturb: o.Disturb, homes: map[string]homeAddress{}, indexes: map[string]int{}}, nil
+	return &Host{searching: searching, socket: s, own: h, buffers: buffers, sysfs: sysfs{o.Sysfs}, proc: o.Proc, bootID: strings.TrimSpace(string(boot)), bounds: o.Bounds.withDefaults(), disturb: o.Disturb, vfAddresses: map[string]vfAddress{}, indexes: map[string]int{}}, nil
 }
 
 // known looks up what m remembers of a function.
@@ -128,7 +128,7 @@ func (h *Host) NetnsID() reconcile.NetnsID { return h.socket.id }
 func (h *Host) Close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return errors.Join(h.socket.close(), h.away.close(), h.upper.close(), h.home.ns.Close())
+	return errors.Join(h.socket.close(), h.away.close(), h.upper.close(), h.own.ns.Close())
 }
 
 // Sandbox opens the view of the namespace at path. A path that is missing or no
@@ -140,7 +140,7 @@ func (h *Host) Sandbox(path string) (*Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := openSocket(ns, h.home, h.buffers)
+	s, err := openSocket(ns, h.own, h.buffers)
 	if err != nil {
 		return nil, fmt.Errorf("open %q: %w", path, err)
 	}

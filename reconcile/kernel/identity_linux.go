@@ -64,7 +64,7 @@ func (s *Sandbox) isDevice(c *conn, w ifLink, d netstate.Device) bool {
 		// the namespace may have that index, such as the one of the pod's own network:
 		// so a link that could carry packets has to have the name as well, which proves
 		// nothing but distinguishes the two.
-		return d.HomeIndex != 0 && w.link.Index == d.HomeIndex &&
+		return d.HostIndex != 0 && w.link.Index == d.HostIndex &&
 			(w.hardware() || w.link.KindTraits().Inert || d.At != nil && *d.At == c.name(w.link.Name))
 	case w.link.LinkKind != d.LinkKind || parentOf(w) != d.Parent || w.portName != d.PortName:
 		return false
@@ -84,7 +84,7 @@ func hasIndex(c *conn, w ifLink, d netstate.Device) bool {
 	if d.Index != 0 && (w.link.Index == d.Index || !c.host) {
 		return w.link.Index == d.Index
 	}
-	return w.link.Index == d.HomeIndex || d.Index == 0 && d.At != nil && *d.At == c.name(w.link.Name)
+	return w.link.Index == d.HostIndex || d.Index == 0 && d.At != nil && *d.At == c.name(w.link.Name)
 }
 
 // among returns the link that is the device. If several links match, as with a card
@@ -179,7 +179,7 @@ func (s *Sandbox) locateUnmoved(ctx context.Context, d netstate.Device) (*place,
 		return nil, nil
 	case err != nil:
 		return nil, err
-	case w.link.Index != d.HomeIndex || d.LinkKind != "" && !s.isDevice(s.outside, w, d):
+	case w.link.Index != d.HostIndex || d.LinkKind != "" && !s.isDevice(s.outside, w, d):
 		return nil, nil
 	}
 	return &place{s.outside, w}, nil
@@ -193,13 +193,13 @@ func (s *Sandbox) locateOutside(ctx context.Context, d netstate.Device) (*place,
 		return s.locateFunction(ctx, d)
 	}
 	w, err := s.outside.linkByName(ctx, strings.TrimPrefix(d.ID, netstate.VirtualPrefix))
-	moved := d.HomeIndex != 0 || d.Index != 0 || d.At != nil && !netstate.OnHost(*d.At)
+	moved := d.HostIndex != 0 || d.Index != 0 || d.At != nil && !netstate.OnHost(*d.At)
 	switch {
 	case errors.Is(err, unix.ENODEV) && !moved:
 		return nil, nil
 	case err != nil && !errors.Is(err, unix.ENODEV):
 		return nil, err
-	case err == nil && (!moved || s.isDevice(s.outside, w, d) || d.LinkKind == "" && (w.hardware() || w.link.Index == d.HomeIndex)):
+	case err == nil && (!moved || s.isDevice(s.outside, w, d) || d.LinkKind == "" && (w.hardware() || w.link.Index == d.HostIndex)):
 		return &place{s.outside, w}, nil
 	}
 	return s.search(ctx, s.outside, d)

@@ -27,9 +27,9 @@ func TestIsDevice(t *testing.T) {
 	function := netstate.Device{ID: vf}
 	vmbus := netstate.Device{ID: "if:eth1", LinkKind: "device", Parent: "vmbus/0000-11", PermMAC: "02:00:00:00:00:01", At: new("net1"), Index: 7}
 	platform := netstate.Device{ID: "if:eth1", LinkKind: "device", PermMAC: "02:00:00:00:00:01", At: new("net1"), Index: 7}
-	made := netstate.Device{ID: "if:d0", LinkKind: "dummy", At: new("net1"), Index: 7, HomeIndex: 5}
-	arriving := netstate.Device{ID: "if:d0", LinkKind: "dummy", At: new("x"), HomeIndex: 5}
-	old := netstate.Device{ID: "if:eth1", At: new("net1"), HomeIndex: 5}
+	made := netstate.Device{ID: "if:d0", LinkKind: "dummy", At: new("net1"), Index: 7, HostIndex: 5}
+	arriving := netstate.Device{ID: "if:d0", LinkKind: "dummy", At: new("x"), HostIndex: 5}
+	old := netstate.Device{ID: "if:eth1", At: new("net1"), HostIndex: 5}
 	alias := func(w *ifLink) { w.link.Alias, w.link.AltNames = new("plumbline:"+vf), []string{vf} }
 	of := func(kind string, index int) ifLink {
 		return hw(index, func(w *ifLink) { w.link.LinkKind = kind; alias(w) })
@@ -105,7 +105,7 @@ func TestSeveralLinksOfOneFunction(t *testing.T) {
 	veth := func(index int, name string) ifLink {
 		return hw(index, func(w *ifLink) { w.link.Name, w.link.LinkKind = name, "veth" })
 	}
-	cutOff := netstate.Device{ID: "if:v0", LinkKind: "veth", At: new("net1"), HomeIndex: 3}
+	cutOff := netstate.Device{ID: "if:v0", LinkKind: "veth", At: new("net1"), HostIndex: 3}
 	if p, err := sb.among(&conn{}, []ifLink{veth(3, "eth0"), veth(8, "net1")}, cutOff); err != nil || p == nil || p.w.link.Index != 8 {
 		t.Errorf("its index was the pod's already: got %+v, %v", p, err)
 	}

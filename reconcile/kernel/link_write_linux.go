@@ -76,12 +76,12 @@ func (s *Sandbox) createLink(ctx context.Context, l netstate.Link) error {
 	if !ok {
 		return fault.New(fault.Unsupported, fmt.Errorf("a link of kind %q cannot be created", l.LinkKind))
 	}
-	born, rest := splitBirth(l)
-	names := netstate.StandsOn(born)
+	created, rest := splitCreation(l)
+	names := netstate.RequiredLinks(created)
 	s.forget(l.Name)
-	err := s.fresh(func() error { return s.newLink(ctx, kind, born, born.Name) }, names...)
+	err := s.fresh(func() error { return s.newLink(ctx, kind, created, created.Name) }, names...)
 	if errors.Is(err, unix.EEXIST) {
-		err = s.createAside(ctx, kind, born, err)
+		err = s.createAside(ctx, kind, created, err)
 	}
 	if err != nil {
 		return s.explainCreate(ctx, l, err)
@@ -95,10 +95,10 @@ func (s *Sandbox) createLink(ctx context.Context, l netstate.Link) error {
 	return nil
 }
 
-// splitBirth divides a new link into what is set at creation and what is set
+// splitCreation divides a new link into what is set at creation and what is set
 // afterwards. A link with a master is brought up last: a bond refuses a port that is
 // up, and one that is up bounces when it joins a VRF.
-func splitBirth(l netstate.Link) (born, rest netstate.Link) {
+func splitCreation(l netstate.Link) (created, rest netstate.Link) {
 	member := l.Master != nil && *l.Master != ""
 	later := func(path string) bool {
 		switch value := netstate.Value(l, path); path {
@@ -111,9 +111,9 @@ func splitBirth(l netstate.Link) (born, rest netstate.Link) {
 		}
 		return false
 	}
-	born = netstate.Restrict(l, func(path string) bool { return !later(path) })
+	created = netstate.Restrict(l, func(path string) bool { return !later(path) })
 	rest = netstate.Restrict(l, later)
-	return born, rest
+	return created, rest
 }
 
 // newLink sends the one message. A link whose parent is in the other namespace is
@@ -178,7 +178,7 @@ func (s *Sandbox) createAside(ctx context.Context, kind linkKind, l netstate.Lin
 	aside := dst.name("pl" + randomName())
 	up := l.Up
 	l.Up = nil
-	if err := s.fresh(func() error { return s.newLink(ctx, kind, l, aside) }, netstate.StandsOn(l)...); err != nil {
+	if err := s.fresh(func() error { return s.newLink(ctx, kind, l, aside) }, netstate.RequiredLinks(l)...); err != nil {
 		return err
 	}
 	w, err := dst.linkByName(ctx, netstate.BaseName(aside))
@@ -322,7 +322,7 @@ func (s *Sandbox) setLink(ctx context.Context, l netstate.Link) error {
 		}
 		return s.setLink(ctx, mtu)
 	}
-	return s.fresh(func() error { return s.setLinkOnce(ctx, l) }, netstate.StandsOn(l)...)
+	return s.fresh(func() error { return s.setLinkOnce(ctx, l) }, netstate.RequiredLinks(l)...)
 }
 
 func (s *Sandbox) setLinkOnce(ctx context.Context, l netstate.Link) error {

@@ -16,7 +16,7 @@ import (
 // AddNamed creates a network namespace of that name, like `ip netns add`, and returns
 // its path.
 func AddNamed(name string) (string, error) {
-	h, err := openHome()
+	h, err := openOwnNetns()
 	if err != nil {
 		return "", err
 	}
@@ -53,7 +53,7 @@ func Within(path string, f func() error) error {
 		return err
 	}
 	defer ns.Close()
-	h, err := openHome()
+	h, err := openOwnNetns()
 	if err != nil {
 		return err
 	}

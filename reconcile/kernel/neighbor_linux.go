@@ -52,21 +52,21 @@ func decodeNeighbor(b []byte) (n netstate.Neighbor, index int, static bool) {
 }
 
 // queryNeighbor reads one entry, which the kernel supports since 5.0.
-func (o *observer) queryNeighbor(ctx context.Context, ask netstate.Neighbor) error {
-	o.snap.PutAbsent(ask.Key())
-	c, _, err := o.at(ask.Link)
+func (o *observer) queryNeighbor(ctx context.Context, queried netstate.Neighbor) error {
+	o.snap.PutAbsent(queried.Key())
+	c, _, err := o.at(queried.Link)
 	if err != nil {
 		return nil // it was deleted with its namespace
 	}
-	index, err := o.index(ctx, ask.Link)
+	index, err := o.index(ctx, queried.Link)
 	if errors.Is(err, unix.ENODEV) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	ask.MAC = nil
-	parts, err := encodeNeighbor(ask, index)
+	queried.MAC = nil
+	parts, err := encodeNeighbor(queried, index)
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (o *observer) queryNeighbor(ctx context.Context, ask netstate.Neighbor) err
 		return err
 	}
 	if n, _, static := decodeNeighbor(b); static {
-		n.Link = ask.Link
+		n.Link = queried.Link
 		o.snap.Put(n)
 	}
 	return nil

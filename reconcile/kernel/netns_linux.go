@@ -8,22 +8,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// home is the network namespace that the threads of this process live in.
-type home struct{ ns *os.File }
+// ownNetns is the network namespace that the threads of this process live in.
+type ownNetns struct{ ns *os.File }
 
-func openHome() (home, error) {
+func openOwnNetns() (ownNetns, error) {
 	ns, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
-		return home{}, fmt.Errorf("own network namespace: %w", err)
+		return ownNetns{}, fmt.Errorf("own network namespace: %w", err)
 	}
-	return home{ns}, nil
+	return ownNetns{ns}, nil
 }
 
-// away calls f on a thread that is back home afterwards, or ends: whatever f
+// away calls f on a thread that is back in this namespace afterwards, or ends: whatever f
 // does, no code of others ever runs on it in the wrong place. (To let the thread
 // end in any case would not do: the main thread cannot, and would stay in the
 // other namespace for good, holding it alive.)
-func (h home) away(f func() error) error {
+func (h ownNetns) away(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
@@ -37,7 +37,7 @@ func (h home) away(f func() error) error {
 }
 
 // enter calls f on a thread in the namespace.
-func (h home) enter(ns *os.File, f func() error) error {
+func (h ownNetns) enter(ns *os.File, f func() error) error {
 	return h.away(func() error {
 		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("enter network namespace: %w", err)

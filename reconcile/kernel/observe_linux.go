@@ -15,11 +15,11 @@ import (
 
 // Observe dumps the sandbox's links, addresses and routes (and the VLANs of its bridges
 // if it has any), and reads the given objects.
-func (s *Sandbox) Observe(ctx context.Context, ask []netstate.Object) (*netstate.Snapshot, error) {
+func (s *Sandbox) Observe(ctx context.Context, queried []netstate.Object) (*netstate.Snapshot, error) {
 	s.withCache(func(g *observationCache) {
-		home := g.home // does not change as long as the function exists
+		addresses := g.vfAddresses // does not change as long as the function exists
 		*g = newCache()
-		g.home = home
+		g.vfAddresses = addresses
 	})
 	o := s.observer(netstate.NewSnapshot())
 	var partial error
@@ -28,7 +28,7 @@ func (s *Sandbox) Observe(ctx context.Context, ask []netstate.Object) (*netstate
 			return nil, partial
 		}
 	}
-	if err := o.query(ctx, ask); err != nil {
+	if err := o.query(ctx, queried); err != nil {
 		return nil, err
 	}
 	return o.snap, partial
@@ -36,14 +36,14 @@ func (s *Sandbox) Observe(ctx context.Context, ask []netstate.Object) (*netstate
 
 // Extend reads further objects into a snapshot. The sandbox's links, addresses
 // and routes are whole in every snapshot and are not read again.
-func (s *Sandbox) Extend(ctx context.Context, snap *netstate.Snapshot, ask []netstate.Object) error {
+func (s *Sandbox) Extend(ctx context.Context, snap *netstate.Snapshot, queried []netstate.Object) error {
 	o := s.observer(snap)
 	for _, l := range netstate.All[netstate.Link](snap) {
 		if !netstate.OnHost(l.Name) {
 			o.names[l.Index] = l.Name
 		}
 	}
-	return o.query(ctx, ask)
+	return o.query(ctx, queried)
 }
 
 // observer is one observation.
@@ -226,9 +226,9 @@ func (s *Sandbox) readLink(ctx context.Context, name string) (netstate.Link, err
 }
 
 // query reads objects on demand. What does not exist is recorded as absent.
-func (o *observer) query(ctx context.Context, ask []netstate.Object) error {
+func (o *observer) query(ctx context.Context, queried []netstate.Object) error {
 	byKind := map[netstate.Kind][]netstate.Object{}
-	for _, obj := range ask {
+	for _, obj := range queried {
 		k := obj.Key().Kind
 		byKind[k] = append(byKind[k], obj)
 	}
@@ -245,14 +245,14 @@ func (o *observer) query(ctx context.Context, ask []netstate.Object) error {
 
 // queryLink reads a link of the host. A bridge there comes with its ports, which are
 // queried by master so that the kernel does not send the other links.
-func (o *observer) queryLink(ctx context.Context, ask netstate.Link) error {
-	if !netstate.OnHost(ask.Name) {
+func (o *observer) queryLink(ctx context.Context, queried netstate.Link) error {
+	if !netstate.OnHost(queried.Name) {
 		return nil // whole already, and absent when not in it
 	}
-	w, err := o.outside.linkByName(ctx, netstate.BaseName(ask.Name))
+	w, err := o.outside.linkByName(ctx, netstate.BaseName(queried.Name))
 	if errors.Is(err, unix.ENODEV) {
-		o.snap.PutAbsent(ask.Key())
-		o.withCache(func(g *observationCache) { g.free[ask.Name] = true })
+		o.snap.PutAbsent(queried.Key())
+		o.withCache(func(g *observationCache) { g.free[queried.Name] = true })
 		return nil
 	}
 	if err != nil {
@@ -262,7 +262,7 @@ func (o *observer) queryLink(ctx context.Context, ask netstate.Link) error {
 	if err != nil {
 		return err
 	}
-	l.Name = ask.Name
+	l.Name = queried.Name
 	o.remember(l.Name, l.Index)
 	if l.KindTraits().Shared {
 		if l.Ports, err = o.outside.ports(ctx, l.Index); err != nil {

@@ -168,11 +168,11 @@ func (c *conn) routes(ctx context.Context, q routeQuery, read int, wanted func(i
 	if q.family == unix.AF_INET6 {
 		family = "IPv6"
 	}
-	asked := query{typ: unix.RTM_GETROUTE, reply: unix.RTM_NEWROUTE, parts: q.parts(c.strict), what: family + " routes", most: c.bounds.Routes, read: read}
+	listed := query{typ: unix.RTM_GETROUTE, reply: unix.RTM_NEWROUTE, parts: q.parts(c.strict), what: family + " routes", most: c.bounds.Routes, read: read}
 	if q.protocol != 0 {
-		asked.what += fmt.Sprintf(" of protocol %d", q.protocol)
+		listed.what += fmt.Sprintf(" of protocol %d", q.protocol)
 	}
-	out, err := dump(ctx, c, asked, func(b []byte, keep func(ifRoute)) error {
+	out, err := dump(ctx, c, listed, func(b []byte, keep func(ifRoute)) error {
 		if len(b) >= unix.SizeofRtMsg && u32(b[8:])&unix.RTM_F_CLONED != 0 {
 			return nil // an exception the kernel learned, such as a path MTU
 		}
@@ -244,17 +244,17 @@ func (o *observer) routes(ctx context.Context) error {
 }
 
 // queryRoute reads a route over a link of the host.
-func (o *observer) queryRoute(ctx context.Context, ask netstate.Route) error {
-	if !netstate.OnHost(ask.Link) {
+func (o *observer) queryRoute(ctx context.Context, queried netstate.Route) error {
+	if !netstate.OnHost(queried.Link) {
 		return nil
 	}
-	o.snap.PutAbsent(ask.Key())
-	same, err := o.same(ctx, ask)
+	o.snap.PutAbsent(queried.Key())
+	same, err := o.same(ctx, queried)
 	if errors.Is(err, unix.ENODEV) {
 		return nil
 	}
 	for _, r := range same {
-		if r.Key() == ask.Key() {
+		if r.Key() == queried.Key() {
 			o.snap.Put(r)
 		}
 	}

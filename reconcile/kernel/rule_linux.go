@@ -124,10 +124,10 @@ func encodeRule(r netstate.Rule) ([]nl.NetlinkRequestData, error) {
 // query for one rule. If there are more rules than the bound, or they change faster
 // than they can be read, it uses what was read: a pod that fills its own list of rules
 // must not keep a device from the host. Creating a rule that exists is refused.
-func (o *observer) queryRules(ctx context.Context, ask []netstate.Rule) error {
+func (o *observer) queryRules(ctx context.Context, queried []netstate.Rule) error {
 	wanted := map[netstate.Key]bool{}
 	families := map[string]bool{}
-	for _, r := range ask {
+	for _, r := range queried {
 		o.snap.PutAbsent(r.Key())
 		wanted[r.Key()] = true
 		families[r.Family] = true
@@ -141,7 +141,7 @@ func (o *observer) queryRules(ctx context.Context, ask []netstate.Rule) error {
 		}
 		have, err := o.inside.rules(ctx, family, func(r netstate.Rule) bool { return wanted[r.Key()] })
 		if err != nil && !errors.Is(err, reconcile.ErrPartial) {
-			return reading(ask[0], err)
+			return reading(queried[0], err)
 		}
 		for _, r := range have {
 			o.snap.Put(r)

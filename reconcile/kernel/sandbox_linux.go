@@ -41,13 +41,13 @@ type Sandbox struct {
 // is ENODEV, and any other change since makes an operation fail or is found by the next
 // observation, as if it had come a moment later.
 type observationCache struct {
-	links   []ifLink // all of the sandbox, unless they are partial
-	partial bool
-	devices map[string]place       // where devices were
-	vfs     map[string]functionOf  // what their physical functions held
-	names   map[string]bool        // names and alternative names in the sandbox; nil: not read
-	free    map[string]bool        // names that no link had on the host
-	home    map[string]homeAddress // of virtual functions, as sysfs has them
+	links       []ifLink // all of the sandbox, unless they are partial
+	partial     bool
+	devices     map[string]place      // where devices were
+	vfs         map[string]functionOf // what their physical functions held
+	names       map[string]bool       // names and alternative names in the sandbox; nil: not read
+	free        map[string]bool       // names that no link had on the host
+	vfAddresses map[string]vfAddress  // of virtual functions, as sysfs has them
 }
 
 // functionOf is a physical function and what it holds for a virtual one.
@@ -56,9 +56,9 @@ type functionOf struct {
 	vf netstate.VF
 }
 
-// homeAddress is a virtual function's physical function and its number there; pf is ""
+// vfAddress is a virtual function's physical function and its number there; pf is ""
 // for a device that is no virtual function.
-type homeAddress struct {
+type vfAddress struct {
 	pf    string
 	index int
 }
@@ -154,7 +154,7 @@ func (s *Sandbox) withCache(f func(*observationCache)) {
 func newCache() observationCache {
 	return observationCache{
 		devices: map[string]place{}, vfs: map[string]functionOf{},
-		free: map[string]bool{}, home: map[string]homeAddress{},
+		free: map[string]bool{}, vfAddresses: map[string]vfAddress{},
 	}
 }
 
@@ -240,21 +240,21 @@ var codecs = []codec{
 }
 
 // together is query for a kind whose objects are read at once.
-func together[T netstate.Object](ask func(*observer, context.Context, []T) error) func(*observer, context.Context, []netstate.Object) error {
+func together[T netstate.Object](read func(*observer, context.Context, []T) error) func(*observer, context.Context, []netstate.Object) error {
 	return func(o *observer, ctx context.Context, all []netstate.Object) error {
 		typed := make([]T, len(all))
 		for i, obj := range all {
 			typed[i] = obj.(T)
 		}
-		return ask(o, ctx, typed)
+		return read(o, ctx, typed)
 	}
 }
 
 // each is query for a kind whose objects are read one by one.
-func each[T netstate.Object](ask func(*observer, context.Context, T) error) func(*observer, context.Context, []netstate.Object) error {
+func each[T netstate.Object](read func(*observer, context.Context, T) error) func(*observer, context.Context, []netstate.Object) error {
 	return func(o *observer, ctx context.Context, all []netstate.Object) error {
 		for _, obj := range all {
-			if err := ask(o, ctx, obj.(T)); err != nil {
+			if err := read(o, ctx, obj.(T)); err != nil {
 				return reading(obj, err)
 			}
 		}

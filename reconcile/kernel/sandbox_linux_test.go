@@ -70,7 +70,7 @@ func TestWithoutSandbox(t *testing.T) {
 	if gone.NetnsID() != (reconcile.NetnsID{}) {
 		t.Errorf("namespace %+v", gone.NetnsID())
 	}
-	ask := []netstate.Object{
+	queried := []netstate.Object{
 		netstate.Link{Name: "host:d0"},
 		netstate.Device{ID: "if:d0"},
 		netstate.Device{ID: "if:net1"},
@@ -79,14 +79,14 @@ func TestWithoutSandbox(t *testing.T) {
 		netstate.BridgeVLAN{Link: "net1", VID: 1},
 		netstate.VF{ID: "0000:ff:00.0"},
 	}
-	s, err := gone.Observe(t.Context(), ask)
+	s, err := gone.Observe(t.Context(), queried)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := s.Link("host:d0"); !ok || len(netstate.All[netstate.Object](s)) != 2 {
 		t.Errorf("got %v", netstate.All[netstate.Object](s))
 	}
-	for _, a := range ask {
+	for _, a := range queried {
 		if !s.Known(a) {
 			t.Errorf("%s is not known", a.Key())
 		}
@@ -284,7 +284,7 @@ func TestExtend(t *testing.T) {
 		t.Fatal(err)
 	}
 	dumps, _, _ := s.Counters()
-	ask := []netstate.Object{
+	queried := []netstate.Object{
 		netstate.Device{ID: "if:eth1"},
 		netstate.Link{Name: "host:lo"},
 		netstate.Link{Name: "host:eth1"},
@@ -294,14 +294,14 @@ func TestExtend(t *testing.T) {
 		netstate.Addr{Link: "d0", Address: "192.0.2.1/24"},
 		netstate.BridgeVLAN{Link: "d0", VID: 1},
 	}
-	ask = b.recorded(ask...)
-	if err := s.Extend(t.Context(), snap, ask); err != nil {
+	queried = b.recorded(queried...)
+	if err := s.Extend(t.Context(), snap, queried); err != nil {
 		t.Fatal(err)
 	}
 	if now, _, _ := s.Counters(); now != dumps {
 		t.Errorf("%d dumps", now-dumps)
 	}
-	for i, o := range ask {
+	for i, o := range queried {
 		_, there := snap.Get(o.Key())
 		if want := i != 2 && i < 6; !snap.Known(o) || there != want {
 			t.Errorf("%s: known %v, there %v", o.Key(), snap.Known(o), there)

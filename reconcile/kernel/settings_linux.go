@@ -24,8 +24,8 @@ import (
 // drops when a device moves is not included: addresses, neighbours, multicast groups,
 // queueing disciplines, XDP sockets, netfilter hooks.
 
-// linkWords are the settings in a link message that are one number each.
-var linkWords = map[string]int{
+// linkNumbers are the settings in a link message that are one number each.
+var linkNumbers = map[string]int{
 	"link.txqlen":            unix.IFLA_TXQLEN,
 	"link.group":             unix.IFLA_GROUP,
 	"link.gso-max-size":      unix.IFLA_GSO_MAX_SIZE,
@@ -61,7 +61,7 @@ func linkSettings(b []byte) map[string]string {
 	}
 	out["link.flags"] = fmt.Sprintf("%#x", u32(b[8:])&linkFlags)
 	for typ, v := range attributes(b[unix.SizeofIfInfomsg:]) {
-		for name, t := range linkWords {
+		for name, t := range linkNumbers {
 			if uint16(t) == typ {
 				out[name] = strconv.FormatUint(uint64(u32(v)), 10)
 			}
@@ -237,7 +237,7 @@ func (c *conn) setSetting(ctx context.Context, w ifLink, name string, want, have
 		return c.writeEthtool(ctx, w.link.Index, netstate.Ethtool{Class: class, Name: rest, Value: &value})
 	}
 	c.count.writes.Add(1)
-	return c.count.ask(true, func() error {
+	return c.count.send(true, func() error {
 		if name == fecSetting {
 			return c.enter(func() error { return writeFEC(w.link.Index, value) })
 		}
@@ -276,8 +276,8 @@ func (c *conn) setLinkSetting(ctx context.Context, w ifLink, name, value string)
 		switch {
 		case name == "link.flags":
 			flags, change = uint32(n), linkFlags
-		case linkWords[name] != 0:
-			parts = append(parts, attr(linkWords[name], nl.Uint32Attr(uint32(n))))
+		case linkNumbers[name] != 0:
+			parts = append(parts, attr(linkNumbers[name], nl.Uint32Attr(uint32(n))))
 		case linkBytes[name] != 0:
 			parts = append(parts, attr(linkBytes[name], []byte{uint8(n)}))
 		}
@@ -305,7 +305,7 @@ func (c *conn) detachAll(ctx context.Context, w ifLink, name, have string) error
 		return c.detachXDP(ctx, w, name, have)
 	}
 	c.count.writes.Add(1)
-	return c.count.ask(true, func() error {
+	return c.count.send(true, func() error {
 		if class == "rule" {
 			location, err := strconv.ParseUint(rest, 10, 32)
 			if err != nil {
@@ -339,7 +339,7 @@ func (c *conn) detachXDP(ctx context.Context, w ifLink, name, program string) er
 		return err
 	}
 	c.count.writes.Add(1)
-	return c.count.ask(true, func() error {
+	return c.count.send(true, func() error {
 		links, err := xdpLinks(w.link.Index, uint32(id))
 		for _, l := range links {
 			err = errors.Join(err, detachLink(l))

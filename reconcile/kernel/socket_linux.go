@@ -18,9 +18,9 @@ import (
 
 // socket is an rtnetlink socket in one network namespace.
 type socket struct {
-	ns   *os.File
-	home home
-	id   reconcile.NetnsID
+	ns  *os.File
+	own ownNetns
+	id  reconcile.NetnsID
 	// strict: the kernel checks dump requests and honours the filters in them
 	// (NETLINK_GET_STRICT_CHK, since 4.20). Filters are applied here again, so without
 	// it dumps are only longer.
@@ -56,8 +56,8 @@ func newBuffers() *sync.Pool {
 }
 
 // openSocket takes over ns.
-func openSocket(ns *os.File, home home, buffers *sync.Pool) (*socket, error) {
-	s := &socket{ns: ns, home: home, buffers: buffers, fd: -1}
+func openSocket(ns *os.File, own ownNetns, buffers *sync.Pool) (*socket, error) {
+	s := &socket{ns: ns, own: own, buffers: buffers, fd: -1}
 	err := s.dial()
 	if err == nil {
 		s.id, err = netns.IdentifyBy(ns, s.fd)
@@ -97,7 +97,7 @@ func (s *socket) abandon() {
 }
 
 // enter calls f on a thread in the namespace.
-func (s *socket) enter(f func() error) error { return s.home.enter(s.ns, f) }
+func (s *socket) enter(f func() error) error { return s.own.enter(s.ns, f) }
 
 func (s *socket) bind() error {
 	if err := unix.Bind(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
@@ -146,8 +146,8 @@ type counters struct {
 	disturb             func(Message) error // see Options; usually nil
 }
 
-// ask sends a message by f, between the two calls of disturb.
-func (c *counters) ask(write bool, f func() error) error {
+// send sends a message by f, between the two calls of disturb.
+func (c *counters) send(write bool, f func() error) error {
 	if c.disturb == nil {
 		return f()
 	}
@@ -190,7 +190,7 @@ func (c *conn) send(ctx context.Context, typ, flags int, parts []nl.NetlinkReque
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return c.count.ask(flags&unix.NLM_F_ACK != 0, func() error {
+	return c.count.send(flags&unix.NLM_F_ACK != 0, func() error {
 		return c.exchange(ctx, uint16(typ), uint16(flags), parts, reply, take)
 	})
 }

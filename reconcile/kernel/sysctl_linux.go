@@ -26,15 +26,15 @@ func (h *Host) sysctlFile(path string) (string, error) {
 
 // querySysctls reads sysctls of the sandbox, entering its namespace once. One that
 // cannot be read (it is write-only, or has no value yet) is recorded without a value.
-func (o *observer) querySysctls(_ context.Context, ask []netstate.Sysctl) error {
+func (o *observer) querySysctls(_ context.Context, queried []netstate.Sysctl) error {
 	if o.inside == nil {
-		for _, a := range ask {
+		for _, a := range queried {
 			o.snap.PutAbsent(a.Key())
 		}
 		return nil
 	}
 	return o.inside.enter(func() error {
-		for _, a := range ask {
+		for _, a := range queried {
 			v, err := o.readSysctl(a.Path)
 			switch {
 			case errors.Is(err, fs.ErrNotExist):
@@ -59,7 +59,7 @@ func (s *Sandbox) readSysctl(path string) (string, error) {
 	}
 	s.count.gets.Add(1)
 	var b []byte
-	err = s.count.ask(false, func() (err error) { b, err = readFile(file); return err })
+	err = s.count.send(false, func() (err error) { b, err = readFile(file); return err })
 	return strings.Join(strings.Fields(string(b)), " "), err
 }
 
@@ -99,7 +99,7 @@ func (s *Sandbox) applySysctl(ctx context.Context, c netstate.Change) error {
 		return err
 	}
 	s.count.writes.Add(1)
-	err = s.count.ask(true, func() error {
+	err = s.count.send(true, func() error {
 		return s.inside.enter(func() error {
 			f, err := os.OpenFile(file, os.O_WRONLY, 0)
 			if err != nil {
@@ -124,7 +124,7 @@ func (s *Sandbox) detectDuplicates(ctx context.Context, w ifLink) error {
 		return err
 	}
 	s.count.gets.Add(1)
-	return s.count.ask(false, func() error {
+	return s.count.send(false, func() error {
 		return s.outside.enter(func() error {
 			now, err := readFile(own)
 			if err != nil || strings.TrimSpace(string(now)) != "-1" {

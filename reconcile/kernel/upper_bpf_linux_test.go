@@ -46,7 +46,7 @@ func TestUpperProbe(t *testing.T) {
 	}
 	here, _, outside := space()
 	_, other, hidden := space()
-	asking, searching := open(Options{Netns: here}), open(Options{Netns: here})
+	querying, searching := open(Options{Netns: here}), open(Options{Netns: here})
 	searching.upper.failed = errors.New("not on this kernel")
 	device := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "lent0"}}
 	if err := outside.LinkAdd(device); err != nil {
@@ -72,11 +72,11 @@ func TestUpperProbe(t *testing.T) {
 				t.Fatal(tc.name, err)
 			}
 		}
-		for name, host := range map[string]*Host{"asked": asking, "searched": searching} {
+		for name, host := range map[string]*Host{"asked": querying, "searched": searching} {
 			s := host.WithoutSandbox()
 			if _, err := host.upperProbe([]string{"vlan", "macvlan"}); err == nil && s.nothingStacked(s.outside, device.Index) != (tc.link == nil) {
 				t.Errorf("%s: the program says that nothing is there: %v", tc.name, tc.link != nil)
-			} else if err != nil && host == asking && os.Getenv("PLUMBLINE_LANE") == "qemu" {
+			} else if err != nil && host == querying && os.Getenv("PLUMBLINE_LANE") == "qemu" {
 				t.Fatal(tc.name, err)
 			}
 			w, err := s.outside.linkByIndex(t.Context(), device.Index)

@@ -64,7 +64,7 @@ func (s *Sandbox) uppersOf(ctx context.Context, w ifLink) (map[string]string, er
 	}
 	s.outside.count.gets.Add(1)
 	var found map[string]string
-	err := s.outside.count.ask(false, func() (err error) {
+	err := s.outside.count.send(false, func() (err error) {
 		found, err = s.probeUppers(ctx, w, last)
 		return err
 	})
@@ -224,7 +224,7 @@ func (t *deviceMove) refuseReceiver(ctx context.Context) error {
 	}
 	var found string
 	t.to.count.gets.Add(1)
-	err = t.to.count.ask(false, func() (err error) {
+	err = t.to.count.send(false, func() (err error) {
 		if !t.nothingStacked(t.to, w.link.Index) {
 			found, err = t.receiver(ctx, t.to, w.link.Index)
 		}
@@ -318,7 +318,7 @@ func (h *Host) scratchSpace() (scratch, error) {
 		return h.away, nil
 	}
 	var ns *os.File
-	err := h.home.away(func() (err error) {
+	err := h.own.away(func() (err error) {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("make a network namespace: %w", err)
 		}
@@ -328,7 +328,7 @@ func (h *Host) scratchSpace() (scratch, error) {
 	if err != nil {
 		return scratch{}, err
 	}
-	s, err := openSocket(ns, h.home, h.buffers)
+	s, err := openSocket(ns, h.own, h.buffers)
 	if err != nil {
 		return scratch{}, err
 	}

@@ -81,7 +81,7 @@ func vfProtocol(b []byte) *string {
 // function's place; nil if the device is no virtual function, or its physical function
 // has no interface to query.
 func (s *Sandbox) readVF(ctx context.Context, id string) (*place, netstate.VF, error) {
-	pf := s.homeOf(id).pf
+	pf := s.vfAddressOf(id).pf
 	if pf == "" {
 		return nil, netstate.VF{}, nil
 	}
@@ -133,32 +133,32 @@ func (s *Sandbox) readPFInside(ctx context.Context, id string) (*place, error) {
 	return &place{p.c, w}, err
 }
 
-// homeOf returns the physical function of a device. Finding it takes sysfs a read of
+// vfAddressOf returns the physical function of a device. Finding it takes sysfs a read of
 // the whole function; confirming it takes two symbolic links, and is done once in a
 // view.
-func (s *Sandbox) homeOf(id string) (h homeAddress) {
+func (s *Sandbox) vfAddressOf(id string) (h vfAddress) {
 	seen := false
-	s.withCache(func(g *observationCache) { h, seen = g.home[id] })
+	s.withCache(func(g *observationCache) { h, seen = g.vfAddresses[id] })
 	if seen {
 		return h
 	}
-	h, ok := known(s.host, s.host.homes, id)
+	h, ok := known(s.host, s.host.vfAddresses, id)
 	if !ok || !s.host.sysfs.isVirtual(id, h.pf, h.index) {
 		if h.pf = s.host.sysfs.physicalFunction(id); h.pf == "" {
 			return h // perhaps it does not exist yet
 		}
 		if h.index, ok = s.host.sysfs.virtualIndex(h.pf, id); !ok {
-			return homeAddress{}
+			return vfAddress{}
 		}
-		note(s.host, s.host.homes, id, h)
+		note(s.host, s.host.vfAddresses, id, h)
 	}
-	s.withCache(func(g *observationCache) { g.home[id] = h })
+	s.withCache(func(g *observationCache) { g.vfAddresses[id] = h })
 	return h
 }
 
 // vfOf finds a virtual function among those that its physical function has listed.
 func (s *Sandbox) vfOf(p *place, id string) (netstate.VF, bool) {
-	h := s.homeOf(id)
+	h := s.vfAddressOf(id)
 	if h.pf == "" {
 		return netstate.VF{}, false
 	}
@@ -169,15 +169,15 @@ func (s *Sandbox) vfOf(p *place, id string) (netstate.VF, bool) {
 
 // queryVF reads the settings of a virtual function. Those of one physical function are
 // queried once in an observation.
-func (o *observer) queryVF(ctx context.Context, ask netstate.VF) error {
-	id := ask.ID
-	o.snap.PutAbsent(ask.Key())
-	pf := o.homeOf(id).pf
+func (o *observer) queryVF(ctx context.Context, queried netstate.VF) error {
+	id := queried.ID
+	o.snap.PutAbsent(queried.Key())
+	pf := o.vfAddressOf(id).pf
 	if pf == "" {
 		return nil
 	}
-	p, asked := o.functions[pf]
-	if !asked {
+	p, listed := o.functions[pf]
+	if !listed {
 		var err error
 		if p, err = o.readPF(ctx, pf); err != nil {
 			return err

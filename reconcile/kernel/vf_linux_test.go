@@ -329,15 +329,15 @@ func TestVLANBeforeClearToSend(t *testing.T) {
 func TestVFsCost(t *testing.T) {
 	b := newCardBench(t)
 	ids := vfs(t, pf)[:2]
-	var ask []netstate.Object
+	var queried []netstate.Object
 	for i, id := range ids {
 		there := b.move(id, "net"+string(rune('1'+i)))
 		b.apply(there)
 		defer b.apply(there.Inverse())
-		ask = append(ask, netstate.Device{ID: id}, netstate.VF{ID: id})
+		queried = append(queried, netstate.Device{ID: id}, netstate.VF{ID: id})
 	}
 	s := b.open()
-	if _, err := s.Observe(t.Context(), ask); err != nil {
+	if _, err := s.Observe(t.Context(), queried); err != nil {
 		t.Fatal(err)
 	}
 	if dumps, gets, writes := s.Counters(); dumps != 4 || gets != 1 || writes != 0 {

@@ -25,7 +25,7 @@ type topologies struct {
 }
 
 // seen notes of which topology a sandbox is, and reports whether that is news.
-func (t *topologies) seen(id reconcile.SandboxID, topology string) (news bool) {
+func (t *topologies) seen(id reconcile.SandboxID, topology string) (isNew bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if was, ok := t.of[id]; ok && (topology == "" || was == topology) {

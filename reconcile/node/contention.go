@@ -98,8 +98,8 @@ func (f *contentionTracker) record(id reconcile.SandboxID, repaired []reconcile.
 	for _, at := range c.order {
 		if r := c.targets[at]; r.contention != nil {
 			s.contended = append(s.contended, *r.contention)
-			if peace := c.endsAt(r); s.checkAt.IsZero() || peace.Before(s.checkAt) {
-				s.checkAt = peace
+			if end := c.endsAt(r); s.checkAt.IsZero() || end.Before(s.checkAt) {
+				s.checkAt = end
 			}
 		}
 	}

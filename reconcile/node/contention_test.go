@@ -210,7 +210,7 @@ func TestContentionSlowsRepairs(t *testing.T) {
 		// Another sandbox is repaired at once, and other drift of this one with
 		// the next repair.
 		n.world.change(t, n.path("red"), disturbed)
-		n.tell(watch.Event{ID: "run/red/ai", Reason: watch.Changed})
+		n.notify(watch.Event{ID: "run/red/ai", Reason: watch.Changed})
 		n.expect("while blue is contended", "red", "net1/1400")
 		n.world.change(t, n.path("blue"), netstate.Change{Before: netstate.Link{Name: "net1"}})
 		time.Sleep(pauseMax)
@@ -231,12 +231,12 @@ func TestContentionSlowsRepairs(t *testing.T) {
 		if got := n.log.take(); strings.Count(got, "contention has ended") != 1 {
 			t.Errorf("log:\n%s", got)
 		}
-		if f := n.told.contended; len(f) < 2 || len(f[0]) != 1 || len(f[len(f)-1]) != 0 {
+		if f := n.recorder.contended; len(f) < 2 || len(f[0]) != 1 || len(f[len(f)-1]) != 0 {
 			t.Errorf("told: %+v", f)
 		}
 		n.world.written()
 		n.world.change(t, n.path("blue"), disturbed)
-		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
+		n.notify(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
 		n.expect("a new change is repaired at once", "blue", "net1/1400")
 	})
 }
@@ -296,10 +296,10 @@ topology:
 		n.world.written()
 		observed := netstate.Change{Before: netstate.Link{Name: "net0", MTU: new(uint32(1400))}, After: netstate.Link{Name: "net0", MTU: new(uint32(1500))}}
 		n.world.change(t, n.path("blue"), observed)
-		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
+		n.notify(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
 		n.expect("only the observed step drifted", "blue", "net0/1500 net1/1400")
 		n.world.change(t, n.path("blue"), disturbed)
-		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
+		n.notify(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
 		n.expect("both drifted", "blue", "net0/1500 net1/1400")
 		if w := n.world.written(); w != 1 {
 			t.Errorf("%d writes, want one", w)
@@ -312,18 +312,18 @@ topology:
 		stop := n.flip("blue", "run/blue/ai", 20*time.Millisecond)
 		time.Sleep(time.Minute)
 		stop()
-		n.told.mu.Lock()
-		for _, contended := range n.told.contended {
+		n.recorder.mu.Lock()
+		for _, contended := range n.recorder.contended {
 			for _, f := range contended {
 				if f.Step != "a" {
 					t.Errorf("contention of an observed step: %+v", f)
 				}
 			}
 		}
-		if len(n.told.contended) == 0 {
+		if len(n.recorder.contended) == 0 {
 			t.Error("no contention was reported")
 		}
-		n.told.mu.Unlock()
+		n.recorder.mu.Unlock()
 
 		// A repair that fails is retried as a repair, not by applying everything.
 		n.world.mu.Lock()
@@ -331,7 +331,7 @@ topology:
 		n.world.mu.Unlock()
 		time.Sleep(2 * time.Minute)
 		n.world.change(t, n.path("blue"), disturbed)
-		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
+		n.notify(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
 		n.world.mu.Lock()
 		n.world.refuse = nil
 		n.world.mu.Unlock()
@@ -363,7 +363,7 @@ topology:
 		for _, name := range []string{"net1", "net0", "net2"} {
 			n.world.change(t, n.path("blue"), netstate.Change{Before: netstate.Link{Name: name}})
 		}
-		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
+		n.notify(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
 		n.expect("all were deleted", "blue", "net2/1400")
 		if got := n.log.take(); strings.Contains(got, "level=WARN") {
 			t.Errorf("the repair failed:\n%s", got)

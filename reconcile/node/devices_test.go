@@ -88,26 +88,26 @@ func TestAssignment(t *testing.T) {
 `
 	ownVF := record("blue/ai", steps(t, twoVFs), map[string]string{"a": "0000:01:10.2", "b": "0000:02:10.0"}, map[string]string{"0000:01:10.2": "pf0v1", "0000:02:10.0": "pf1v0"})
 	for name, c := range map[string]struct {
-		steps   string
-		asked   map[string]string
-		records []reconcile.Record
-		dead    map[reconcile.SandboxID]bool
-		others  map[string]bool // devices in a record of another version
-		want    map[string]string
-		err     string
-		kind    fault.Kind
+		steps     string
+		requested map[string]string
+		records   []reconcile.Record
+		ended     map[reconcile.SandboxID]bool
+		others    map[string]bool // devices in a record of another version
+		want      map[string]string
+		err       string
+		kind      fault.Kind
 	}{
 		"no step takes one":               {steps: dummy},
 		"the first free ones, each once":  {steps: twoVFs, want: map[string]string{"a": "0000:01:10.0", "b": "0000:01:10.2"}},
 		"the selector decides":            {steps: onPF1, want: map[string]string{"a": "0000:02:10.0"}},
-		"requested by PCI address":        {steps: twoVFs, asked: map[string]string{"a": "02:11.2"}, want: map[string]string{"a": "0000:02:11.2", "b": "0000:01:10.0"}},
-		"requested by name":               {steps: twoVFs, asked: map[string]string{"b": "pf0v0"}, want: map[string]string{"a": "0000:01:10.2", "b": "0000:01:10.0"}},
-		"requested without PCI address":   {steps: "\n  - {name: a, type: host-device}\n", asked: map[string]string{"a": "dummy7"}, want: map[string]string{"a": "if:dummy7"}},
+		"requested by PCI address":        {steps: twoVFs, requested: map[string]string{"a": "02:11.2"}, want: map[string]string{"a": "0000:02:11.2", "b": "0000:01:10.0"}},
+		"requested by name":               {steps: twoVFs, requested: map[string]string{"b": "pf0v0"}, want: map[string]string{"a": "0000:01:10.2", "b": "0000:01:10.0"}},
+		"requested without PCI address":   {steps: "\n  - {name: a, type: host-device}\n", requested: map[string]string{"a": "dummy7"}, want: map[string]string{"a": "if:dummy7"}},
 		"macvlan shares the selected one": {steps: macvlan, want: map[string]string{"a": "0000:02:10.0"}},
 		"macvlan finds its master":        {steps: "\n  - {name: a, type: macvlan}\n"},
 		"two macvlans share one": {
-			steps: "\n  - {name: a, type: macvlan}\n  - {name: b, type: macvlan}\n",
-			asked: map[string]string{"a": "eth0", "b": "eth0"}, want: map[string]string{"a": "0000:03:00.0", "b": "0000:03:00.0"},
+			steps:     "\n  - {name: a, type: macvlan}\n  - {name: b, type: macvlan}\n",
+			requested: map[string]string{"a": "eth0", "b": "eth0"}, want: map[string]string{"a": "0000:03:00.0", "b": "0000:03:00.0"},
 		},
 		"named in the config by MAC":     {steps: "\n  - {name: a, type: host-device, config: {hwaddr: '02:00:00:00:00:11'}}\n", want: map[string]string{"a": "0000:02:11.2"}},
 		"named in the config by name":    {steps: "\n  - {name: a, type: host-device, config: {device: pf1v1}}\n", want: map[string]string{"a": "0000:02:11.2"}},
@@ -118,15 +118,15 @@ func TestAssignment(t *testing.T) {
 
 		"kept": {steps: twoVFs, records: []reconcile.Record{ownVF}, want: map[string]string{"a": "0000:01:10.2", "b": "0000:02:10.0"}},
 		"the same command works twice": {
-			steps: twoVFs, records: []reconcile.Record{ownVF}, asked: map[string]string{"a": "pf0v1", "b": "0000:02:10.0"},
+			steps: twoVFs, records: []reconcile.Record{ownVF}, requested: map[string]string{"a": "pf0v1", "b": "0000:02:10.0"},
 			want: map[string]string{"a": "0000:01:10.2", "b": "0000:02:10.0"},
 		},
 		"another one is refused": {
-			steps: twoVFs, records: []reconcile.Record{ownVF}, asked: map[string]string{"a": "pf0v0"},
+			steps: twoVFs, records: []reconcile.Record{ownVF}, requested: map[string]string{"a": "pf0v0"},
 			err: `topology "ai": step "a": device "0000:01:10.0" is requested, but sandbox "blue/ai" has "0000:01:10.2": delete the sandbox first`, kind: fault.Conflict,
 		},
 		"another one is taken when the namespace is gone": {
-			steps: twoVFs, records: []reconcile.Record{ownVF}, asked: map[string]string{"a": "pf0v0"}, dead: map[reconcile.SandboxID]bool{"blue/ai": true},
+			steps: twoVFs, records: []reconcile.Record{ownVF}, requested: map[string]string{"a": "pf0v0"}, ended: map[reconcile.SandboxID]bool{"blue/ai": true},
 			want: map[string]string{"a": "0000:01:10.0", "b": "0000:02:10.0"},
 		},
 		"a step that is new gets its own": {
@@ -142,11 +142,11 @@ func TestAssignment(t *testing.T) {
 			want: map[string]string{"a": "0000:01:10.2", "b": "0000:02:11.2"},
 		},
 		"devices of ended namespaces are free": {
-			steps: onPF1, records: []reconcile.Record{record("red/ai", steps(t, onPF1), map[string]string{"a": "0000:02:10.0"}, nil)}, dead: map[reconcile.SandboxID]bool{"red/ai": true},
+			steps: onPF1, records: []reconcile.Record{record("red/ai", steps(t, onPF1), map[string]string{"a": "0000:02:10.0"}, nil)}, ended: map[reconcile.SandboxID]bool{"red/ai": true},
 			want: map[string]string{"a": "0000:02:10.0"},
 		},
 		"an earlier device that was taken meanwhile is replaced": {
-			steps: twoVFs, dead: map[reconcile.SandboxID]bool{"blue/ai": true},
+			steps: twoVFs, ended: map[reconcile.SandboxID]bool{"blue/ai": true},
 			records: []reconcile.Record{ownVF, record("red/ai", steps(t, onPF1), map[string]string{"a": "0000:02:10.0"}, nil)},
 			want:    map[string]string{"a": "0000:01:10.2", "b": "0000:01:10.0"},
 		},
@@ -154,15 +154,15 @@ func TestAssignment(t *testing.T) {
 			steps: onPF1, records: []reconcile.Record{record("red/ai", steps(t, onPF1), map[string]string{"a": "0000:02:10.0"}, nil), record("green/ai", steps(t, onPF1), map[string]string{"a": "0000:02:11.2"}, nil)},
 			err: "topology \"ai\": step \"a\": no free device matches `device.attributes[\"dra.networking\"].pfName == \"pf1\"`: 6 devices, 2 in use, 1 kept by the host; matching but not free: pci-0000:02:10.0 (in use), pci-0000:02:11.2 (in use)", kind: fault.NotReady,
 		},
-		"no such step":           {steps: twoVFs, asked: map[string]string{"c": "pf0v0"}, err: `topology "ai": step "c": device "pf0v0" is given to a step that does not exist: steps that take a device are a, b`, kind: fault.Invalid},
-		"nearly a step":          {steps: "\n  - {name: uplink, type: sriov}\n", asked: map[string]string{"uplnk": "pf0v0"}, err: `topology "ai": step "uplnk": device "pf0v0" is given to a step that does not exist, did you mean "uplink"?`, kind: fault.Invalid},
-		"a derived step":         {steps: twoVFs + "  - {name: v, type: vlan, dependOn: [a], config: {id: 1}}\n", asked: map[string]string{"v": "pf0v0"}, err: `topology "ai": step "v": device "pf0v0" is given to a derived step: only root steps take a device, and this one depends on a`, kind: fault.Invalid},
-		"a step that needs none": {steps: dummy, asked: map[string]string{"a": "pf0v0"}, err: `topology "ai": step "a": device "pf0v0" is given to a step of type "dummy", which takes none`, kind: fault.Invalid},
-		"one for two":            {steps: twoVFs, asked: map[string]string{"a": "pf0v0", "b": "0000:01:10.0"}, err: `topology "ai": step "b": device "0000:01:10.0" is the device of step "a" already`, kind: fault.Invalid},
-		"no such interface":      {steps: twoVFs, asked: map[string]string{"a": "eth9"}, err: "topology \"ai\": step \"a\": interface \"eth9\" is not on this host: `plumbline devices` lists what is", kind: fault.NotReady},
-		"no such address":        {steps: twoVFs, asked: map[string]string{"a": "0000:09:00.0"}, err: "topology \"ai\": step \"a\": device \"0000:09:00.0\" is not on this host: `plumbline devices` lists what is", kind: fault.NotReady},
-		"no name at all":         {steps: twoVFs, asked: map[string]string{"a": "a/b"}, err: `topology "ai": step "a": device "a/b" is neither a PCI address nor an interface name`, kind: fault.Invalid},
-		"named twice":            {steps: "\n  - {name: a, type: host-device, config: {device: pf1v1}}\n", asked: map[string]string{"a": "pf0v0"}, err: `topology "ai": step "a": device "0000:01:10.0" is requested, but the step's config names "0000:02:11.2": drop one of them`, kind: fault.Invalid},
+		"no such step":           {steps: twoVFs, requested: map[string]string{"c": "pf0v0"}, err: `topology "ai": step "c": device "pf0v0" is given to a step that does not exist: steps that take a device are a, b`, kind: fault.Invalid},
+		"nearly a step":          {steps: "\n  - {name: uplink, type: sriov}\n", requested: map[string]string{"uplnk": "pf0v0"}, err: `topology "ai": step "uplnk": device "pf0v0" is given to a step that does not exist, did you mean "uplink"?`, kind: fault.Invalid},
+		"a derived step":         {steps: twoVFs + "  - {name: v, type: vlan, dependOn: [a], config: {id: 1}}\n", requested: map[string]string{"v": "pf0v0"}, err: `topology "ai": step "v": device "pf0v0" is given to a derived step: only root steps take a device, and this one depends on a`, kind: fault.Invalid},
+		"a step that needs none": {steps: dummy, requested: map[string]string{"a": "pf0v0"}, err: `topology "ai": step "a": device "pf0v0" is given to a step of type "dummy", which takes none`, kind: fault.Invalid},
+		"one for two":            {steps: twoVFs, requested: map[string]string{"a": "pf0v0", "b": "0000:01:10.0"}, err: `topology "ai": step "b": device "0000:01:10.0" is the device of step "a" already`, kind: fault.Invalid},
+		"no such interface":      {steps: twoVFs, requested: map[string]string{"a": "eth9"}, err: "topology \"ai\": step \"a\": interface \"eth9\" is not on this host: `plumbline devices` lists what is", kind: fault.NotReady},
+		"no such address":        {steps: twoVFs, requested: map[string]string{"a": "0000:09:00.0"}, err: "topology \"ai\": step \"a\": device \"0000:09:00.0\" is not on this host: `plumbline devices` lists what is", kind: fault.NotReady},
+		"no name at all":         {steps: twoVFs, requested: map[string]string{"a": "a/b"}, err: `topology "ai": step "a": device "a/b" is neither a PCI address nor an interface name`, kind: fault.Invalid},
+		"named twice":            {steps: "\n  - {name: a, type: host-device, config: {device: pf1v1}}\n", requested: map[string]string{"a": "pf0v0"}, err: `topology "ai": step "a": device "0000:01:10.0" is requested, but the step's config names "0000:02:11.2": drop one of them`, kind: fault.Invalid},
 		"a namespace of the same name": {
 			steps: dummy, records: []reconcile.Record{{Sandbox: reconcile.Sandbox{ID: "blue/ai", Netns: "/elsewhere/blue", Topology: steps(t, dummy)}}},
 			err: `sandbox "blue/ai" is in network namespace "/elsewhere/blue", which has the same name: delete it first`, kind: fault.Conflict,
@@ -177,13 +177,13 @@ func TestAssignment(t *testing.T) {
 				}
 			}
 			sb, err := Assignment{
-				ID: "blue/ai", Netns: Netns{"blue", "/run/netns/blue"}, Topology: steps(t, c.steps), Requested: c.asked, Contracts: registry(t), Own: own,
+				ID: "blue/ai", Netns: Netns{"blue", "/run/netns/blue"}, Topology: steps(t, c.steps), Requested: c.requested, Contracts: registry(t), Own: own,
 				Records: func() []reconcile.Record {
 					listed++
 					return c.records
 				},
 				OtherVersions: func() []*frame.OtherVersion { return []*frame.OtherVersion{{Mentions: c.others}} },
-				Alive:         func(rec reconcile.Record) bool { return !c.dead[rec.Sandbox.ID] },
+				Alive:         func(rec reconcile.Record) bool { return !c.ended[rec.Sandbox.ID] },
 				Discover: func() ([]inventory.Device, error) {
 					discovered++
 					return host(), errors.New("a file could not be read")
@@ -193,7 +193,7 @@ func TestAssignment(t *testing.T) {
 			if discovered > 1 {
 				t.Errorf("discovered %d times", discovered)
 			}
-			if listed > 1 || discovered == 0 && listed > 0 && len(c.dead) == 0 {
+			if listed > 1 || discovered == 0 && listed > 0 && len(c.ended) == 0 {
 				t.Errorf("all records read %d times, with %d discoveries", listed, discovered)
 			}
 			if c.err != "" {
@@ -230,19 +230,19 @@ spec:
 // TestNamedAgainstSelector holds that a device chosen by name is taken, with a note if
 // the step's selector does not match it.
 func TestNamedAgainstSelector(t *testing.T) {
-	for asked, want := range map[string]string{
+	for requested, want := range map[string]string{
 		"pf0v0": `step "a": takes device "0000:01:10.0", which was named, though its selector does not choose it`,
 		"pf1v0": "",
 	} {
 		said := ""
 		sb, err := Assignment{
 			ID: "blue/ai", Netns: Netns{Path: "/run/netns/blue"}, Topology: steps(t, onPF1), Contracts: registry(t),
-			Requested: map[string]string{"a": asked}, Discover: func() ([]inventory.Device, error) { return host(), nil },
+			Requested: map[string]string{"a": requested}, Discover: func() ([]inventory.Device, error) { return host(), nil },
 			Records: func() []reconcile.Record { return nil }, OtherVersions: func() []*frame.OtherVersion { return nil },
 			Note: func(text string) { said = text },
 		}.Sandbox(t.Context())
 		if err != nil || sb.Given["a"].Device == "" || said != want {
-			t.Errorf("%s: %v, %v, %q", asked, sb.Given.Devices(), err, said)
+			t.Errorf("%s: %v, %v, %q", requested, sb.Given.Devices(), err, said)
 		}
 	}
 }

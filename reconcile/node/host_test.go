@@ -26,16 +26,16 @@ func TestHostChangesAreRateLimited(t *testing.T) {
 		}
 		var mu sync.Mutex
 		last, passes := map[reconcile.SandboxID]time.Time{}, 0
-		since := func(when time.Time) (looked, passed int) {
+		since := func(when time.Time) (checked, passed int) {
 			mu.Lock()
 			defer mu.Unlock()
 			for _, at := range last {
 				if !at.Before(when) {
-					looked++
+					checked++
 				}
 			}
 			passed, passes = passes, 0
-			return looked, passed
+			return checked, passed
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -53,8 +53,8 @@ func TestHostChangesAreRateLimited(t *testing.T) {
 		began := time.Now()
 		events <- watch.Event{Host: true}
 		synctest.Wait()
-		if looked, passed := since(began); looked != n || passed != n {
-			t.Errorf("after one change %d are checked, in %d passes", looked, passed)
+		if checked, passed := since(began); checked != n || passed != n {
+			t.Errorf("after one change %d are checked, in %d passes", checked, passed)
 		}
 		var changed time.Time
 		for range 100 { // ten seconds of pods that start
@@ -63,9 +63,9 @@ func TestHostChangesAreRateLimited(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		time.Sleep(n*hostPace + time.Millisecond)
-		looked, passed := since(changed)
-		if looked != n {
-			t.Errorf("after the last change %d of %d were checked", looked, n)
+		checked, passed := since(changed)
+		if checked != n {
+			t.Errorf("after the last change %d of %d were checked", checked, n)
 		}
 		if most := int(12*time.Second/hostPace) + n; passed > most {
 			t.Errorf("%d passes in twelve seconds, want %d at most", passed, most)

@@ -33,14 +33,14 @@ func (l *Loop) logOnce(id reconcile.SandboxID, err error) {
 		text = err.Error()
 	}
 	l.mu.Lock()
-	news := l.logged[id] != text
+	isNew := l.logged[id] != text
 	if l.logged[id] = text; text == "" {
 		delete(l.logged, id)
 	}
 	l.mu.Unlock()
 	switch {
 	case text == "":
-	case news:
+	case isNew:
 		l.Log.Warn("reconcile failed", "sandbox", id, "kind", fault.Of(err), "error", err)
 	default:
 		l.Log.Debug("reconcile still fails", "sandbox", id, "kind", fault.Of(err), "error", err)

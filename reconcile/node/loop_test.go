@@ -117,12 +117,12 @@ type view struct {
 	snap *netstate.Snapshot
 }
 
-func (v *view) Observe(_ context.Context, ask []netstate.Object) (*netstate.Snapshot, error) {
+func (v *view) Observe(_ context.Context, queried []netstate.Object) (*netstate.Snapshot, error) {
 	v.w.mu.Lock()
 	defer v.w.mu.Unlock()
 	// A new snapshot: nothing in it comes from a plan.
 	s := netstate.NewSnapshot(netstate.All[netstate.Object](v.snap)...)
-	for _, o := range ask {
+	for _, o := range queried {
 		if !s.Known(o) {
 			s.PutAbsent(o.Key())
 		}
@@ -130,8 +130,8 @@ func (v *view) Observe(_ context.Context, ask []netstate.Object) (*netstate.Snap
 	return s, nil
 }
 
-func (v *view) Extend(_ context.Context, s *netstate.Snapshot, ask []netstate.Object) error {
-	for _, o := range ask {
+func (v *view) Extend(_ context.Context, s *netstate.Snapshot, queried []netstate.Object) error {
+	for _, o := range queried {
 		s.PutAbsent(o.Key())
 	}
 	return nil
@@ -221,13 +221,13 @@ func (r *testRecorder) Forget(reconcile.SandboxID) {}
 // node is a loop and its environment.
 type node struct {
 	*Loop
-	t       *testing.T
-	world   *world
-	watched *watched
-	told    *testRecorder
-	engine  *reconcile.Reconciler
-	netns   string // directory of the namespaces
-	log     *lockedBuffer
+	t        *testing.T
+	world    *world
+	watched  *watched
+	recorder *testRecorder
+	engine   *reconcile.Reconciler
+	netns    string // directory of the namespaces
+	log      *lockedBuffer
 }
 
 type lockedBuffer struct {
@@ -263,13 +263,13 @@ func newNode(t *testing.T) *node {
 	}
 	n := &node{
 		t: t, world: &world{netns: map[reconcile.NetnsID]*netstate.Snapshot{}, changing: make(chan struct{}, 1)},
-		watched: &watched{ids: map[reconcile.SandboxID]string{}, events: make(chan watch.Event)}, told: &testRecorder{}, netns: t.TempDir(), log: &lockedBuffer{},
+		watched: &watched{ids: map[reconcile.SandboxID]string{}, events: make(chan watch.Event)}, recorder: &testRecorder{}, netns: t.TempDir(), log: &lockedBuffer{},
 	}
 	n.engine = reconcile.New(reconcile.Options{Registry: reg, Store: store, Open: n.world.open, BootID: "boot"})
 	n.Loop = New(Options{
 		Dir: t.TempDir(), StateDir: state, Reconciler: n.engine, Store: store, Damaged: store.Damaged, OtherVersions: store.OtherVersions, Contracts: reg, BootID: "boot", Identify: identify,
 		Discover: func() ([]inventory.Device, error) { return nil, nil }, Sys: os.DirFS(t.TempDir()),
-		Watcher: n.watched, Recorder: n.told, Now: time.Now,
+		Watcher: n.watched, Recorder: n.recorder, Now: time.Now,
 		Log: slog.New(slog.NewTextHandler(n.log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.TimeKey || a.Key == "took" {
 				return slog.Attr{}
@@ -342,7 +342,7 @@ func (n *node) reread() {
 	synctest.Wait()
 }
 
-func (n *node) tell(e watch.Event) {
+func (n *node) notify(e watch.Event) {
 	n.watched.events <- e
 	synctest.Wait()
 }
@@ -409,18 +409,18 @@ func TestDriftIsRepaired(t *testing.T) {
 		n.wants("blue.yaml", "blue", "mtu: 1400")
 	}, func(n *node) {
 		n.world.written()
-		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
+		n.notify(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
 		if w := n.world.written(); w != 0 {
 			t.Errorf("%d writes although nothing had changed", w)
 		}
 		n.world.change(t, n.path("blue"), disturbed)
-		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
+		n.notify(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
 		n.expect("after a notification", "blue", "net1/1400")
-		if len(n.told.repaired) != 1 {
-			t.Errorf("repairs reported: %v, want one", n.told.repaired)
+		if len(n.recorder.repaired) != 1 {
+			t.Errorf("repairs reported: %v, want one", n.recorder.repaired)
 		}
 		n.world.change(t, n.path("blue"), netstate.Change{Before: netstate.Link{Name: "net1"}})
-		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Resync})
+		n.notify(watch.Event{ID: "run/blue/ai", Reason: watch.Resync})
 		n.expect("after a resync", "blue", "net1/1400")
 	})
 }
@@ -436,7 +436,7 @@ func TestFailingRepair(t *testing.T) {
 		n.world.refuse = errors.New("operation not permitted")
 		n.world.mu.Unlock()
 		n.world.change(t, n.path("blue"), disturbed)
-		n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
+		n.notify(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		n.expect("while it is refused", "blue", "net1/1500")
@@ -449,8 +449,8 @@ func TestFailingRepair(t *testing.T) {
 		time.Sleep(backoffMax)
 		synctest.Wait()
 		n.expect("once it is not", "blue", "net1/1400")
-		if len(n.told.repaired) != 1 || n.told.repaired[0] < 10*time.Second {
-			t.Errorf("repairs reported: %v, want one that took since the notification", n.told.repaired)
+		if len(n.recorder.repaired) != 1 || n.recorder.repaired[0] < 10*time.Second {
+			t.Errorf("repairs reported: %v, want one that took since the notification", n.recorder.repaired)
 		}
 	})
 }
@@ -464,7 +464,7 @@ func TestObservedDriftIsReportedOnly(t *testing.T) {
 		n.log.take()
 		n.world.change(t, n.path("blue"), disturbed)
 		for range 3 {
-			n.tell(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
+			n.notify(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
 			time.Sleep(time.Minute)
 		}
 		n.expect("after three notifications", "blue", "net1/1500")
@@ -486,7 +486,7 @@ func TestNamespaceComesAndGoes(t *testing.T) {
 		n.expect("it came", "blue", "net1/1400")
 
 		n.remove("blue")
-		n.tell(watch.Event{ID: "run/blue/ai", Gone: true})
+		n.notify(watch.Event{ID: "run/blue/ai", Gone: true})
 		if records, _ := n.engine.List(); len(records) != 0 {
 			t.Errorf("a namespace that is gone still has a record: %+v", records)
 		}
@@ -526,7 +526,7 @@ func TestSandboxesOfOthers(t *testing.T) {
 		n.expect("no file describes it, and none did", "blue", "net1/1400")
 		n.expect("its file was removed", "red", "")
 		n.world.change(t, n.path("blue"), disturbed)
-		n.tell(watch.Event{ID: "blue/ai", Reason: watch.Changed})
+		n.notify(watch.Event{ID: "blue/ai", Reason: watch.Changed})
 		n.expect("it drifted", "blue", "net1/1400")
 
 		n.byHand("new/ai", "new", "mtu: 1400")
@@ -537,14 +537,14 @@ func TestSandboxesOfOthers(t *testing.T) {
 		if _, err := n.engine.Release(n.t.Context(), "new/ai"); err != nil {
 			t.Fatal(err)
 		}
-		n.tell(watch.Event{ID: "new/ai", Reason: watch.Changed})
+		n.notify(watch.Event{ID: "new/ai", Reason: watch.Changed})
 		n.expect("released by hand", "new", "")
 		if want := []reconcile.SandboxID{"blue/ai"}; !slices.Equal(n.watched.list(), want) {
 			t.Errorf("watched: %q, want %q", n.watched.list(), want)
 		}
 
 		n.remove("blue")
-		n.tell(watch.Event{ID: "blue/ai", Gone: true})
+		n.notify(watch.Event{ID: "blue/ai", Gone: true})
 		if records, _ := n.engine.List(); len(records) != 1 {
 			t.Errorf("%d records, want the one that only the program that made it may release", len(records))
 		}
@@ -561,7 +561,7 @@ func TestNothingIsReleasedWhileAFileIsUnknown(t *testing.T) {
 	}, func(n *node) {
 		n.expect("its file is broken", "red", "net1/1400")
 		n.world.change(t, n.path("red"), disturbed)
-		n.tell(watch.Event{ID: "run/red/ai", Reason: watch.Changed})
+		n.notify(watch.Event{ID: "run/red/ai", Reason: watch.Changed})
 		n.expect("it drifted", "red", "net1/1400")
 		if err := os.Remove(filepath.Join(n.Dir, "red.yaml")); err != nil {
 			t.Fatal(err)
@@ -695,8 +695,8 @@ func TestNumberReused(t *testing.T) {
 				n.world.mu.Lock()
 				n.world.cookie++
 				n.world.mu.Unlock()
-				n.tell(watch.Event{ID: "agent"})
-				n.tell(watch.Event{ID: "run/blue/ai"})
+				n.notify(watch.Event{ID: "agent"})
+				n.notify(watch.Event{ID: "run/blue/ai"})
 				n.expect("afterwards", "blue", "net1/1400")
 				n.expect("afterwards", "red", "")
 				if log := n.log.take(); !strings.Contains(log, "another namespace is mounted at its path") {

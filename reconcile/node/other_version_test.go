@@ -50,13 +50,13 @@ func TestRecordOfAnotherVersion(t *testing.T) {
 	}, func(n *node) {
 		for id, name := range map[reconcile.SandboxID]string{"blue/ai": "blue", "red/ai": "red", "run/file/ai": "file"} {
 			n.world.change(t, n.path(name), disturbed)
-			n.tell(watch.Event{ID: id, Reason: watch.Changed})
+			n.notify(watch.Event{ID: id, Reason: watch.Changed})
 		}
 		n.expect("of another version", "blue", "net1/1500")
 		n.expect("of another version, and no file describes it", "file", "net1/1500")
 		n.expect("of this version", "red", "net1/1400")
-		if n.told.others != 2 {
-			t.Errorf("%d records of other versions are reported, want 2", n.told.others)
+		if n.recorder.others != 2 {
+			t.Errorf("%d records of other versions are reported, want 2", n.recorder.others)
 		}
 		n.reread()
 		said := n.log.take()
@@ -74,8 +74,8 @@ func TestRecordOfAnotherVersion(t *testing.T) {
 		}
 		n.reread()
 		n.expect("of this version again", "blue", "net1/1400")
-		if n.told.others != 1 {
-			t.Errorf("%d records of other versions are reported, want 1", n.told.others)
+		if n.recorder.others != 1 {
+			t.Errorf("%d records of other versions are reported, want 1", n.recorder.others)
 		}
 	})
 }

@@ -35,7 +35,7 @@ type debouncer struct {
 
 // observe takes an observation. It returns whether there is something new to report, and
 // the time after which to read the port again without a notification; 0 is never.
-func (d *debouncer) observe(now time.Time, v Verdict, changes uint32) (news bool, again time.Duration) {
+func (d *debouncer) observe(now time.Time, v Verdict, changes uint32) (changed bool, again time.Duration) {
 	if d.seen {
 		d.score *= math.Exp2(-now.Sub(d.last).Seconds() / quiet.Seconds())
 		if n := changes - d.changes; n != 0 {

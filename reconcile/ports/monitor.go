@@ -96,7 +96,7 @@ func New(o Options) *Monitor {
 func (m *Monitor) Pass(p reconcile.Pass) {
 	switch p.Trigger {
 	case reconcile.TriggerEnsure, reconcile.TriggerCheck, reconcile.TriggerRepair:
-		m.look(p.Sandbox)
+		m.setDue(p.Sandbox)
 	case reconcile.TriggerRelease: // what is left of it is no port
 		m.Forget(p.Sandbox)
 	case reconcile.TriggerPlan:
@@ -116,8 +116,8 @@ func (m *Monitor) Forget(id reconcile.SandboxID) {
 	}
 }
 
-// look makes a sandbox due.
-func (m *Monitor) look(id reconcile.SandboxID) {
+// setDue makes a sandbox due.
+func (m *Monitor) setDue(id reconcile.SandboxID) {
 	if id.Origin().PodSandbox == "" {
 		return
 	}
@@ -243,18 +243,18 @@ func (m *Monitor) visit(ctx context.Context, b *box) {
 // settle debounces what was read, and reports it.
 func (m *Monitor) settle(b *box, t *topology.Topology, now time.Time) {
 	report := Report{Sandbox: b.id, Topology: t, Ports: b.ports, Verdicts: make([]Verdict, len(b.ports)), Before: make([]Verdict, len(b.ports))}
-	news := len(b.debouncers) != len(b.ports)
+	changed := len(b.debouncers) != len(b.ports)
 	kept := map[Port]*debouncer{}
 	var wait time.Duration
 	for i, p := range b.ports {
 		d := b.debouncers[p]
 		if d == nil {
-			d, news = &debouncer{}, true
+			d, changed = &debouncer{}, true
 		}
 		kept[p] = d
 		report.Before[i] = d.reported
-		said, again := d.observe(now, Judge(b.states[i]), b.states[i].CarrierChanges)
-		news = news || said
+		differs, again := d.observe(now, Judge(b.states[i]), b.states[i].CarrierChanges)
+		changed = changed || differs
 		report.Verdicts[i] = d.reported
 		if again > 0 && (wait == 0 || again < wait) {
 			wait = again
@@ -266,7 +266,7 @@ func (m *Monitor) settle(b *box, t *topology.Topology, now time.Time) {
 	if wait > 0 {
 		m.again(b, max(wait, pace))
 	}
-	if !news {
+	if !changed {
 		return
 	}
 	report.Outcome = Weigh(t, report.Ports, report.Verdicts)

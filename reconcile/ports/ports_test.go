@@ -123,7 +123,7 @@ func TestDebounce(t *testing.T) {
 		seconds float64
 		verdict Verdict
 		changes uint32
-		news    bool
+		changed bool
 		want    Verdict // that is reported
 	}
 	for _, tt := range []struct {
@@ -151,9 +151,9 @@ func TestDebounce(t *testing.T) {
 			var d debouncer
 			began := time.Unix(1e9, 0)
 			for _, a := range tt.at {
-				news, _ := d.observe(began.Add(time.Duration(a.seconds*float64(time.Second))), a.verdict, a.changes)
-				if news != a.news || d.reported != a.want {
-					t.Errorf("after %v s: news %t, %+v; want %t, %+v", a.seconds, news, d.reported, a.news, a.want)
+				changed, _ := d.observe(began.Add(time.Duration(a.seconds*float64(time.Second))), a.verdict, a.changes)
+				if changed != a.changed || d.reported != a.want {
+					t.Errorf("after %v s: news %t, %+v; want %t, %+v", a.seconds, changed, d.reported, a.changed, a.want)
 				}
 			}
 		})
@@ -182,14 +182,14 @@ func TestDebounceBound(t *testing.T) {
 				if changes%2 == 0 {
 					v = Verdict{Down, NoCarrier}
 				}
-				news, again := d.observe(now, v, changes)
-				if news {
+				changed, again := d.observe(now, v, changes)
+				if changed {
 					reports++
 				}
 				next := now.Add(tt.period)
 				for again > 0 && now.Add(again).Before(next) {
 					now = now.Add(again)
-					if news, again = d.observe(now, v, changes); news {
+					if changed, again = d.observe(now, v, changes); changed {
 						reports++
 					}
 				}

@@ -22,15 +22,15 @@ type bench struct {
 	began time.Time
 
 	mu      sync.Mutex
-	dead    map[reconcile.SandboxID]bool
+	gone    map[reconcile.SandboxID]bool
 	counted map[reconcile.SandboxID]int
 }
 
 // setGone sets whether checks find the sandbox's namespace gone from now on.
-func (b *bench) setGone(id reconcile.SandboxID, dead bool) {
+func (b *bench) setGone(id reconcile.SandboxID, gone bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.dead[id] = dead
+	b.gone[id] = gone
 }
 
 // checks returns how often that was checked.
@@ -48,12 +48,12 @@ func inBubble(t *testing.T, f func(*bench)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := &bench{t: t, began: time.Now(), dead: map[reconcile.SandboxID]bool{}, counted: map[reconcile.SandboxID]int{}}
+		b := &bench{t: t, began: time.Now(), gone: map[reconcile.SandboxID]bool{}, counted: map[reconcile.SandboxID]int{}}
 		b.queue = newQueue(opts, func(id reconcile.SandboxID) bool {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.counted[id]++
-			return b.dead[id]
+			return b.gone[id]
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
@@ -94,9 +94,9 @@ func (b *bench) none() {
 func TestDebounce(t *testing.T) {
 	changed := Event{ID: "a", Reason: Changed}
 	for _, tt := range []struct {
-		name    string
-		notices []time.Duration
-		events  []time.Duration
+		name          string
+		notifications []time.Duration
+		events        []time.Duration
 	}{
 		{"one", []time.Duration{0}, []time.Duration{10 * ms}},
 		{"burst", []time.Duration{0, 1 * ms, 2 * ms, 9 * ms}, []time.Duration{19 * ms}},
@@ -107,9 +107,9 @@ func TestDebounce(t *testing.T) {
 			inBubble(t, func(b *bench) {
 				b.add("a", 0)
 				b.add("other", 0)
-				var noticing sync.WaitGroup
-				noticing.Go(func() {
-					for _, at := range tt.notices {
+				var notifying sync.WaitGroup
+				notifying.Go(func() {
+					for _, at := range tt.notifications {
 						time.Sleep(at - time.Since(b.began))
 						b.changed("a")
 					}
@@ -117,7 +117,7 @@ func TestDebounce(t *testing.T) {
 				for _, at := range tt.events {
 					b.want(at, changed)
 				}
-				noticing.Wait()
+				notifying.Wait()
 				b.at(5 * time.Second)
 				b.none()
 			})
@@ -375,7 +375,7 @@ func TestNothingIsLost(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inBubble(t, func(b *bench) {
 				rnd := rand.New(rand.NewPCG(seed, 0))
-				owed := map[reconcile.SandboxID]time.Duration{} // the oldest notification without an event
+				pending := map[reconcile.SandboxID]time.Duration{} // the oldest notification without an event
 				ids := []reconcile.SandboxID{"", "a", "b", "c"}
 				for _, id := range ids {
 					b.add(id, 0)
@@ -385,7 +385,7 @@ func TestNothingIsLost(t *testing.T) {
 					select {
 					case e := <-b.events:
 						events++
-						delete(owed, e.ID)
+						delete(pending, e.ID)
 					default:
 					}
 				}
@@ -399,8 +399,8 @@ func TestNothingIsLost(t *testing.T) {
 							b.overflow(id)
 						default:
 							b.changed(id)
-							if _, ok := owed[id]; !ok {
-								owed[id] = time.Since(b.began)
+							if _, ok := pending[id]; !ok {
+								pending[id] = time.Since(b.began)
 							}
 						}
 					}
@@ -409,7 +409,7 @@ func TestNothingIsLost(t *testing.T) {
 						receive()
 						synctest.Wait()
 					}
-					for id, since := range owed {
+					for id, since := range pending {
 						if late := time.Since(b.began) - since; late > b.opts.MaxDelay+tick {
 							t.Fatalf("no event for a notification of %q for %v", id, late)
 						}

@@ -206,8 +206,8 @@ func (w *Watcher) enroll(f *os.File, id reconcile.NetnsID) (*namespace, error) {
 			// The kernel reuses the number of a namespace that no longer exists. The
 			// notification of that end may still be queued, and would then be taken for
 			// one about this namespace.
-			if dead := w.numbered[n]; dead != nil {
-				w.suspect(dead)
+			if gone := w.numbered[n]; gone != nil {
+				w.suspect(gone)
 			}
 			ns.number = n
 			w.numbered[n] = ns

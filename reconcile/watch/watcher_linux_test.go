@@ -202,7 +202,7 @@ func TestNamespaceDies(t *testing.T) {
 // A socket in a namespace keeps it alive until Remove, or until the watcher sees that
 // its path no longer leads there.
 func TestPinnedNamespaceIsReleased(t *testing.T) {
-	for name, letGo := range map[string]func(*Watcher){
+	for name, release := range map[string]func(*Watcher){
 		"removed": func(w *Watcher) { w.Remove("blue") },
 		"found":   func(*Watcher) {},
 	} {
@@ -213,7 +213,7 @@ func TestPinnedNamespaceIsReleased(t *testing.T) {
 			must(t, w.Add("blue", blue.path))
 			must(t, w.Add("red", red.path))
 			blue.die()
-			letGo(w)
+			release(w)
 			want := []Event{changed("red")} // the end of the pair is gone, so the namespace is
 			if name == "found" {
 				want = append(want, gone("blue"))
@@ -335,10 +335,10 @@ func TestFloodByAnotherPod(t *testing.T) {
 		for range 10 {
 			blue.change()
 			at, late := time.Now(), time.After(patience)
-			for heard := false; !heard; {
+			for received := false; !received; {
 				select {
 				case e := <-w.Events():
-					heard = e.ID == "blue"
+					received = e.ID == "blue"
 				case <-late:
 					t.Fatal("no event for the change in the other namespace")
 				}

@@ -73,7 +73,7 @@ func (l *ledger) read() (*addresspool.Holdings, error) {
 	payload, err := frame.Decode(data)
 	if err == nil {
 		if err = json.Unmarshal(payload, h); err != nil {
-			err = frame.Misfit(payload, err)
+			err = frame.PayloadError(payload, err)
 		}
 	}
 	if err != nil {

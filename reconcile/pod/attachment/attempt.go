@@ -38,16 +38,16 @@ var (
 // attempt is one attachment of a sandbox. It belongs to the Keeper, not to the hook
 // that requested it: when the hook is over it goes on behind the gate.
 type attempt struct {
-	pod    Pod
-	newest bool // no earlier sandbox of the pod is to keep the claims
-	begun  time.Time
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	behind context.Context // ends when no hook waits any more
-	detach context.CancelFunc
-	done   chan struct{}
-	err    error    // once done is closed
-	at     Progress // under Keeper.mu
+	pod        Pod
+	newest     bool // no earlier sandbox of the pod is to keep the claims
+	begun      time.Time
+	ctx        context.Context
+	cancel     context.CancelCauseFunc
+	background context.Context // ends when no hook waits any more
+	detach     context.CancelFunc
+	done       chan struct{}
+	err        error    // once done is closed
+	at         Progress // under Keeper.mu
 
 	report  sync.Mutex    // held while the current claim is reported
 	current *claims.Claim // that is being attached; nil when it is reported otherwise
@@ -71,8 +71,8 @@ func (p Progress) unfinished(since time.Duration) error {
 	return fault.New(fault.NotReady, fmt.Errorf("the network of the pod is being attached for %s: %s: the container is tried again", since.Round(100*time.Millisecond), p))
 }
 
-// isBehind reports whether no hook waits for an attempt.
-func (a *attempt) isBehind() bool { return a.behind.Err() != nil }
+// inBackground reports whether no hook waits for an attempt.
+func (a *attempt) inBackground() bool { return a.background.Err() != nil }
 
 // explain adds to an error why the attempt was cancelled.
 func (a *attempt) explain(ctx context.Context, err error) error {
@@ -114,7 +114,7 @@ func (k *Keeper) beginLocked(pod Pod, newest bool) *attempt {
 	}
 	a := &attempt{pod: pod, newest: newest, begun: k.Now(), done: make(chan struct{})}
 	a.ctx, a.cancel = context.WithCancelCause(context.Background())
-	a.behind, a.detach = context.WithCancel(context.Background())
+	a.background, a.detach = context.WithCancel(context.Background())
 	k.attempts[pod.Sandbox] = a
 	go k.runAttempt(a)
 	return a
@@ -132,15 +132,15 @@ func (k *Keeper) runAttempt(a *attempt) {
 	delete(k.attempts, a.pod.Sandbox)
 	a.err = err
 	close(a.done)
-	behind := a.isBehind()
-	again = again && behind && !k.stopping
+	background := a.inBackground()
+	again = again && background && !k.stopping
 	if err == nil && k.queue != nil {
 		k.queue.Forget(a.pod.Sandbox)
 	}
 	k.mu.Unlock()
 	a.cancel(nil)
 	a.detach()
-	if behind && (failed || err == nil) {
+	if background && (failed || err == nil) {
 		k.Ended(fault.Of(err), k.Now().Sub(a.begun))
 	}
 	if err != nil {
@@ -170,17 +170,17 @@ func (k *Keeper) await(ctx context.Context, a *attempt) (over bool, err error) {
 	case <-a.done:
 		return true, a.err
 	default:
-		k.goBehind(a)
+		k.moveToBackground(a)
 		return false, nil
 	}
 }
 
-// goBehind lets an attempt go on with no hook waiting. The caller has mu.
-func (k *Keeper) goBehind(a *attempt) {
+// moveToBackground lets an attempt go on with no hook waiting. The caller has mu.
+func (k *Keeper) moveToBackground(a *attempt) {
 	if k.stopping {
 		a.cancel(errStopping)
 	}
-	if a.isBehind() {
+	if a.inBackground() {
 		return
 	}
 	a.detach()
@@ -239,7 +239,7 @@ func (k *Keeper) progressOf(a *attempt) Progress {
 func (k *Keeper) holdGate(a *attempt, uid types.UID) (done func()) {
 	var mu sync.Mutex
 	over := false
-	forget := context.AfterFunc(a.behind, func() {
+	forget := context.AfterFunc(a.background, func() {
 		mu.Lock()
 		defer mu.Unlock()
 		if over || a.ctx.Err() != nil {
@@ -332,7 +332,7 @@ func (k *Keeper) endAttempts(ctx context.Context) {
 	k.mu.Lock()
 	k.stopping = true
 	k.mu.Unlock()
-	k.cancelAttempts(errStopping, (*attempt).isBehind)
+	k.cancelAttempts(errStopping, (*attempt).inBackground)
 	k.mu.Lock()
 	var all []*attempt
 	for _, a := range k.attempts {

@@ -29,7 +29,7 @@ func (w *world) takeTime(ctx context.Context, sb reconcile.Sandbox) error {
 	name := sb.Topology.Name
 	w.mu.Lock()
 	pace, report := w.slow[name], reconcile.ReportProgress(ctx)
-	if w.deaf[name] {
+	if w.stubborn[name] {
 		ctx = context.WithoutCancel(ctx)
 	}
 	w.mu.Unlock()
@@ -83,7 +83,7 @@ func (w *world) serve(t *testing.T) (stop func()) {
 func (w *world) reports() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Clone(w.told)
+	return slices.Clone(w.reported)
 }
 
 func (w *world) changes() int {
@@ -134,7 +134,7 @@ func TestSlowAttach(t *testing.T) {
 			t.Errorf("%d changes, want each of %d once", n, devices)
 		}
 		if want := []string{"attaching claim-a: 2 of 16", "attached claim-a"}; !slices.Equal(w.reports(), want) {
-			t.Errorf("told %q, want %q", w.reports(), want)
+			t.Errorf("reported %q, want %q", w.reports(), want)
 		}
 	})
 	inBubble(t, "a claim that is not attached yet", func(t *testing.T) {
@@ -217,7 +217,7 @@ func TestSlowFailure(t *testing.T) {
 		w.wantGate("a", "s1")
 		w.ok(w.Admit(hook(t), pod, env("a", "s1")))
 		if n := count(w.reports(), "failed claim-a"); n != 2 {
-			t.Errorf("told %q, want two failures", w.reports())
+			t.Errorf("reported %q, want two failures", w.reports())
 		}
 		if want := []fault.Kind{fault.NotReady, fault.NotReady, ""}; !slices.Equal(w.ended, want) {
 			t.Errorf("counted %q, want %q", w.ended, want)
@@ -396,7 +396,7 @@ func TestStuckRollbacksDelayNoOther(t *testing.T) {
 		for i := range 8 {
 			uid, topology := types.UID(fmt.Sprintf("p%d", i)), fmt.Sprintf("t%d", i)
 			w.prepareFor("c"+uid, uid, topology)
-			w.slow[topology], w.deaf[topology] = 20*time.Second, true
+			w.slow[topology], w.stubborn[topology] = 20*time.Second, true
 			pod := w.sandbox("s"+string(uid), uint64(i+1))
 			pod.UID = uid
 			w.ok(w.Attach(hook(t), pod))
@@ -419,7 +419,7 @@ func TestStuckRollbacksDelayNoOther(t *testing.T) {
 			w.wantPhase(types.UID(fmt.Sprintf("cp%d", i)), fmt.Sprintf("sp%d", i), claims.Released)
 		}
 		if slices.ContainsFunc(w.reports(), func(s string) bool { return strings.HasPrefix(s, "failed") }) {
-			t.Errorf("told %q", w.reports())
+			t.Errorf("reported %q", w.reports())
 		}
 	})
 }

@@ -150,7 +150,7 @@ func (k *Keeper) Attach(ctx context.Context, pod Pod) error {
 func (k *Keeper) attachAll(ctx context.Context, a *attempt) error {
 	var fresh []types.UID
 	all := k.ofPod(a.pod.UID)
-	defer context.AfterFunc(a.behind, func() { k.holdWaiting(a, all) })()
+	defer context.AfterFunc(a.background, func() { k.holdWaiting(a, all) })()
 	for _, e := range all {
 		attached, err := k.attach(ctx, e.UID, a)
 		if err != nil {
@@ -267,7 +267,7 @@ func (k *Keeper) apply(ctx context.Context, e *claims.Entry, a *attempt, netns r
 	}
 	if err != nil {
 		err = errors.Join(err, k.release(ctx, e, pod.Sandbox, claims.Failed, a.explain(ctx, err).Error()))
-		if a.isBehind() && a.fails(ctx, err) { // release has removed it
+		if a.inBackground() && a.fails(ctx, err) { // release has removed it
 			err = errors.Join(err, k.Gate.Hold(e.UID))
 		}
 		return err
@@ -494,7 +494,7 @@ func (k *Keeper) admitLate(ctx context.Context, pod Pod, refused bool) error {
 	a := k.begin(pod, false)
 	patience := k.ReleaseTimeout // the hook's own is shorter
 	switch {
-	case refused || a.isBehind():
+	case refused || a.inBackground():
 		patience = 0
 	case failure != nil:
 		patience = retryPatience

@@ -47,18 +47,18 @@ type world struct {
 	half   bool           // what fails is left half made
 	follow error
 	// results are those of every topology.
-	results []topology.StepResult
-	told    []string
-	ended   []fault.Kind             // what came of attachments behind the gate
-	slow    map[string]time.Duration // by topology: how long each of its changes takes
-	deaf    map[string]bool          // by topology: they are not cancelled
-	slips   map[string]int           // by topology: how many attempts fail at their last change
-	made    int                      // changes of slow topologies
+	results  []topology.StepResult
+	reported []string
+	ended    []fault.Kind             // what came of attachments behind the gate
+	slow     map[string]time.Duration // by topology: how long each of its changes takes
+	stubborn map[string]bool          // by topology: they are not cancelled
+	slips    map[string]int           // by topology: how many attempts fail at their last change
+	made     int                      // changes of slow topologies
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, netns: map[string]uint64{}, held: map[reconcile.SandboxID]reconcile.Record{}, slow: map[string]time.Duration{}, deaf: map[string]bool{}, slips: map[string]int{}}
+	w := &world{t: t, netns: map[string]uint64{}, held: map[reconcile.SandboxID]reconcile.Record{}, slow: map[string]time.Duration{}, stubborn: map[string]bool{}, slips: map[string]int{}}
 	w.restart(t.TempDir(), "boot")
 	return w
 }
@@ -170,35 +170,35 @@ func (w *world) Record(id reconcile.SandboxID) (reconcile.Record, bool, error) {
 func (w *world) Attaching(_ attachment.Pod, c claims.Claim, at attachment.Progress) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told = append(w.told, fmt.Sprintf("attaching %s: %d of %d", c.Name, at.Done, at.Planned))
+	w.reported = append(w.reported, fmt.Sprintf("attaching %s: %d of %d", c.Name, at.Done, at.Planned))
 }
 
 // Attached implements attachment.Reporter.
 func (w *world) Attached(_ attachment.Pod, c claims.Claim, _ []reconcile.Report) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told = append(w.told, "attached "+c.Name)
+	w.reported = append(w.reported, "attached "+c.Name)
 }
 
 // Failed implements attachment.Reporter.
 func (w *world) Failed(_ attachment.Pod, c claims.Claim, _ error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told = append(w.told, "failed "+c.Name)
+	w.reported = append(w.reported, "failed "+c.Name)
 }
 
 // Updated implements attachment.Reporter.
 func (w *world) Updated(c claims.Claim, topology string, from int64, _ reconcile.Report) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told = append(w.told, fmt.Sprintf("updated %s from %d to %d", topology, from, c.Topology(topology).Object.Generation))
+	w.reported = append(w.reported, fmt.Sprintf("updated %s from %d to %d", topology, from, c.Topology(topology).Object.Generation))
 }
 
 // Detached implements attachment.Reporter.
 func (w *world) Detached(c claims.Claim) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told = append(w.told, "detached "+c.Name)
+	w.reported = append(w.reported, "detached "+c.Name)
 }
 
 // prepare records a claim with these topologies for pod "p".
@@ -363,20 +363,20 @@ func TestLife(t *testing.T) {
 	if entries, _ := w.store.List(); len(entries) != 0 || len(w.held) != 0 {
 		t.Errorf("left: %v, %v", entries, w.held)
 	}
-	if want := []string{"attached claim-a", "attached claim-b", "detached claim-b"}; !slices.Equal(w.told, want) {
-		t.Errorf("told %q, want %q", w.told, want)
+	if want := []string{"attached claim-a", "attached claim-b", "detached claim-b"}; !slices.Equal(w.reported, want) {
+		t.Errorf("reported %q, want %q", w.reported, want)
 	}
 }
 
 func TestForeignPods(t *testing.T) {
 	w := newWorld(t)
 	w.prepare("a", "t1")
-	stranger := w.sandbox("s9", 9)
-	stranger.UID = "q"
-	w.ok(w.Attach(t.Context(), stranger))
-	w.ok(w.Admit(t.Context(), stranger, []string{"PATH=/bin"}))
-	w.refused(w.Admit(t.Context(), stranger, env("a", "s1")), fault.Conflict, "not prepared for this pod")
-	w.ok(w.Detach(t.Context(), stranger))
+	foreign := w.sandbox("s9", 9)
+	foreign.UID = "q"
+	w.ok(w.Attach(t.Context(), foreign))
+	w.ok(w.Admit(t.Context(), foreign, []string{"PATH=/bin"}))
+	w.refused(w.Admit(t.Context(), foreign, env("a", "s1")), fault.Conflict, "not prepared for this pod")
+	w.ok(w.Detach(t.Context(), foreign))
 	w.want()
 
 	host := w.sandbox("s1", 1)

@@ -305,7 +305,7 @@ func (k *Keeper) attachQueued(queue workqueue.TypedRateLimitingInterface[string]
 	if k.todo[p.Sandbox] == p {
 		delete(k.todo, p.Sandbox)
 	}
-	k.goBehind(k.beginLocked(p, false))
+	k.moveToBackground(k.beginLocked(p, false))
 }
 
 // sweep finds sandboxes that have ended although no hook was called: after a restart

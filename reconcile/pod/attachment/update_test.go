@@ -64,7 +64,7 @@ func TestUpdate(t *testing.T) {
 	w.prepare("a", "t1", "t2")
 	pod := w.sandbox("s1", 1)
 	w.ok(w.Attach(t.Context(), pod))
-	w.done, w.told = nil, nil
+	w.done, w.reported = nil, nil
 	for range 2 { // the other agent's, too
 		w.ok(w.Update(t.Context(), "a", edited("t2", 3)))
 	}
@@ -74,8 +74,8 @@ func TestUpdate(t *testing.T) {
 	w.wantGate("a", "s1")
 	w.ok(w.Update(t.Context(), "a", edited("t2", 2))) // a watch that lags behind
 	w.wantGeneration("a", "s1", "t2", 3, false)
-	if want := []string{"updated t2 from 1 to 3"}; !slices.Equal(w.told, want) {
-		t.Errorf("told %q, want %q", w.told, want)
+	if want := []string{"updated t2 from 1 to 3"}; !slices.Equal(w.reported, want) {
+		t.Errorf("reported %q, want %q", w.reported, want)
 	}
 
 	// The next sandbox of the pod gets what the pod had.
@@ -173,7 +173,7 @@ func TestUpdateKilled(t *testing.T) {
 		pod := w.sandbox("s1", 1)
 		w.ok(w.Attach(t.Context(), pod))
 		w.interrupted("a", "t1", 2)
-		w.done, w.told = nil, nil
+		w.done, w.reported = nil, nil
 		return w, pod
 	}
 	restart := func(w *world) { w.restart(filepath.Dir(string(w.gate)), "boot") }
@@ -194,8 +194,8 @@ func TestUpdateKilled(t *testing.T) {
 			restart(w)
 			w.run()
 			w.wantGeneration("a", "s1", "t1", 2, false)
-			if want := []string{"updated t1 from 1 to 2"}; !slices.Equal(w.told, want) {
-				t.Errorf("told %q, want %q", w.told, want)
+			if want := []string{"updated t1 from 1 to 2"}; !slices.Equal(w.reported, want) {
+				t.Errorf("reported %q, want %q", w.reported, want)
 			}
 		})
 	}
@@ -356,12 +356,12 @@ func testAttachedBefore(t *testing.T) {
 	w.run()
 	w.wantGeneration("a", "s1", "t1", 1, false)
 	if !before("s1") {
-		t.Error("the update was undone, and the engine not told that the pod had this generation")
+		t.Error("the update was undone, and the engine is not informed that the pod had this generation")
 	}
 	w.restart(dir, "next")
 	w.ok(w.Attach(t.Context(), w.sandbox("s2", 2)))
 	if !before("s2") {
-		t.Error("after a reboot the engine is not told that the pod had this generation")
+		t.Error("after a reboot the engine is not informed that the pod had this generation")
 	}
 	w.restart(dir, "after")
 	w.fails = nil

@@ -13,9 +13,9 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 )
 
-// TestNoticesWhatOthersDo holds that what is remembered is never older than what
+// TestChangesOfOthers holds that what is remembered is never older than what
 // lies in the directory, whoever wrote it and however.
-func TestNoticesWhatOthersDo(t *testing.T) {
+func TestChangesOfOthers(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		do   func(t *testing.T, dir string, other *claims.Store)

@@ -76,8 +76,8 @@ func TestOtherVersion(t *testing.T) {
 			if err != nil || len(others) != 1 || others[0].Path != path {
 				t.Errorf("of other versions: %v, %v", others, err)
 			}
-			if looked := claims.OtherVersionsIn(filepath.Join(dir, "claims")); len(looked) != 1 || looked[0].Path != path {
-				t.Errorf("of other versions, for who only looks: %v", looked)
+			if found := claims.OtherVersionsIn(filepath.Join(dir, "claims")); len(found) != 1 || found[0].Path != path {
+				t.Errorf("of other versions, for who only looks: %v", found)
 			}
 			if used, err := s.InUse(); err != nil || !has(used, "pci-0000-03-10-0") {
 				t.Errorf("in use: %v, %v", used, err)

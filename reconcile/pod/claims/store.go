@@ -194,7 +194,7 @@ func (s *Store) List() ([]Entry, []error) {
 }
 
 // list is List for the claims that asked accepts.
-func (s *Store) list(asked func(*Claim) bool) ([]Entry, []error) {
+func (s *Store) list(accept func(*Claim) bool) ([]Entry, []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.refresh(); err != nil {
@@ -204,7 +204,7 @@ func (s *Store) list(asked func(*Claim) bool) ([]Entry, []error) {
 	var errs []error
 	for path, v := range s.known {
 		uid, ok := strings.CutSuffix(filepath.Base(path), claimSuffix)
-		if c, read := v.(*Claim); !ok || read && !asked(c) {
+		if c, read := v.(*Claim); !ok || read && !accept(c) {
 			continue
 		}
 		e, known, err := s.get(types.UID(uid))
@@ -212,7 +212,7 @@ func (s *Store) list(asked func(*Claim) bool) ([]Entry, []error) {
 		case frame.AsOtherVersion(err) != nil:
 		case err != nil && !frame.IsDamage(err):
 			errs = append(errs, err)
-		case err == nil && known && asked(&e.Claim):
+		case err == nil && known && accept(&e.Claim):
 			out = append(out, e)
 		}
 	}
@@ -432,7 +432,7 @@ func decode[T Claim | boot, P content[T]](path string) (*T, error) {
 			err = P(v).check()
 		}
 		if err != nil {
-			err = frame.Misfit(payload, err)
+			err = frame.PayloadError(payload, err)
 		}
 	}
 	if other := frame.AsOtherVersion(err); other != nil {

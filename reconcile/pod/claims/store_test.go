@@ -133,8 +133,8 @@ func TestExactNumbers(t *testing.T) {
 
 func TestDamage(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		spoil func(data string) string
+		name   string
+		damage func(data string) string
 	}{
 		{"cut off", func(d string) string { return d[:len(d)/2] }},
 		{"empty", func(string) string { return "" }},
@@ -158,7 +158,7 @@ func TestDamage(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(to, []byte(c.spoil(string(data))), 0o600); err != nil {
+			if err := os.WriteFile(to, []byte(c.damage(string(data))), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			entries, errs := s.List()

@@ -63,7 +63,7 @@ func TestDriftReport(t *testing.T) {
 	}
 	failed := func(kind fault.Kind) on { return pass(reconcile.Pass{Trigger: reconcile.TriggerRepair, Outcome: kind}) }
 	fighting := func(d *DriftReport) { d.Contended(id, "t", contended) }
-	peace := func(d *DriftReport) { d.Contended(id, "t", nil) }
+	contentionEnds := func(d *DriftReport) { d.Contended(id, "t", nil) }
 	forget := func(d *DriftReport) { d.Forget(id) }
 
 	for name, tt := range map[string]struct {
@@ -85,9 +85,9 @@ func TestDriftReport(t *testing.T) {
 		"drift after a failure":           {[]on{drifted("mtu"), failed(fault.NotReady), drifted("mtu")}, []string{"c1 drifted: mtu", "c1 degraded: NotReady", "c1 drifted: mtu"}},
 		"contention in place of its ways": {[]on{fighting, drifted("mtu"), repaired, failed(fault.NotConverged), drifted("mtu")}, []string{"c1 fighting: mtu"}},
 		"another failure in contention":   {[]on{fighting, failed(fault.Unsupported)}, []string{"c1 fighting: mtu", "c1 degraded: Unsupported"}},
-		"the end of contention":           {[]on{fighting, drifted("mtu"), repaired, peace}, []string{"c1 fighting: mtu", "c1 repaired: 2"}},
-		"what contention leaves":          {[]on{fighting, left("up"), peace, drifted("up"), repaired}, []string{"c1 fighting: mtu", "c1 drifted: up", "c1 repaired: 2"}},
-		"drift from before contention":    {[]on{drifted("mtu"), fighting, repaired, peace, drifted("mtu")}, []string{"c1 drifted: mtu", "c1 fighting: mtu", "c1 repaired: 2", "c1 drifted: mtu"}},
+		"the end of contention":           {[]on{fighting, drifted("mtu"), repaired, contentionEnds}, []string{"c1 fighting: mtu", "c1 repaired: 2"}},
+		"what contention leaves":          {[]on{fighting, left("up"), contentionEnds, drifted("up"), repaired}, []string{"c1 fighting: mtu", "c1 drifted: up", "c1 repaired: 2"}},
+		"drift from before contention":    {[]on{drifted("mtu"), fighting, repaired, contentionEnds, drifted("mtu")}, []string{"c1 drifted: mtu", "c1 fighting: mtu", "c1 repaired: 2", "c1 drifted: mtu"}},
 		"contention that ended with a pod": {
 			[]on{fighting, forget, drifted("mtu")},
 			[]string{"c1 fighting: mtu", "c1 drifted: mtu"},

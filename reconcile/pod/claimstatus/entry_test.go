@@ -116,7 +116,7 @@ func TestLifeOfAClaim(t *testing.T) {
 	foreign := resourceapi.AllocatedDeviceStatus{Driver: "gpu.example.com", Pool: "n1", Device: "gpu-0"}
 	c.Status.Devices = []resourceapi.AllocatedDeviceStatus{foreign}
 	now := monday
-	tell := func(topologyName string, v verdict) {
+	update := func(topologyName string, v verdict) {
 		want := entries(c, map[string]verdict{topologyName: v}, now)
 		if len(want) > 0 && same(c.Status.Devices, want) {
 			t.Error("an apply was taken for one without effect")
@@ -150,21 +150,21 @@ func TestLifeOfAClaim(t *testing.T) {
 	}
 	const derived = "bond0 vlan100 vlan200 tune-vlan100 tune-vlan200"
 
-	tell(flagship, failed(flagship, &ops.StepError{Topology: flagship, Step: "bond0", Err: fault.New(fault.Unsupported, errors.New("no bonding"))}))
+	update(flagship, failed(flagship, &ops.StepError{Topology: flagship, Step: "bond0", Err: fault.New(fault.Unsupported, errors.New("no bonding"))}))
 	check("failed", "Ready=False Unsupported 08:00, InSync=Unknown Unsupported 08:00", "", "")
 	d := decode(t, c.Status.Devices[1])
 	if want := (failure{"bond0", "Unsupported", `topology "bonded-vlan-topology": step "bond0": no bonding`}); *d.Failure != want {
 		t.Errorf("failure %+v, want %+v", *d.Failure, want)
 	}
-	tell(flagship, attached(flagship, results(t)))
+	update(flagship, attached(flagship, results(t)))
 	check("attached", "Ready=True NetworkReady 09:00, InSync=True InSync 09:00", "net1", derived)
-	tell(flagship, verdict{inSync: &condition{metav1.ConditionFalse, reasonDrifted, "x"}})
+	update(flagship, verdict{inSync: &condition{metav1.ConditionFalse, reasonDrifted, "x"}})
 	check("drifted", "Ready=True NetworkReady 09:00, InSync=False Drifted 10:00", "net1", derived)
-	tell(flagship, verdict{ready: &condition{metav1.ConditionFalse, string(fault.Conflict), "y"}})
+	update(flagship, verdict{ready: &condition{metav1.ConditionFalse, string(fault.Conflict), "y"}})
 	check("degraded", "Ready=False Conflict 11:00, InSync=False Drifted 10:00", "net1", derived)
-	tell(flagship, attached(flagship, results(t)))
+	update(flagship, attached(flagship, results(t)))
 	check("repaired", "Ready=True NetworkReady 12:00, InSync=True InSync 12:00", "net1", derived)
-	tell(every, verdict{ready: &condition{metav1.ConditionFalse, reasonDetached, ""}, inSync: &condition{metav1.ConditionUnknown, reasonDetached, ""}, bare: true})
+	update(every, verdict{ready: &condition{metav1.ConditionFalse, reasonDetached, ""}, inSync: &condition{metav1.ConditionUnknown, reasonDetached, ""}, bare: true})
 	check("detached", "Ready=False Detached 13:00, InSync=Unknown Detached 13:00", "", "")
 
 	if have := entries(c, map[string]verdict{"another": attached("another", nil)}, now); !same(c.Status.Devices, have) || len(have) != 2 {

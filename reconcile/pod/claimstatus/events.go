@@ -38,8 +38,8 @@ func (e *events) start() (stop func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: e.client.CoreV1().Events("")})
-	for _, tell := range e.early {
-		tell()
+	for _, emit := range e.early {
+		emit()
 	}
 	e.started, e.early = true, nil
 	return e.broadcaster.Shutdown
@@ -60,12 +60,12 @@ func (e *events) event(s Subject, eventType, reason, message string) {
 		{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim", Namespace: s.Claim.Namespace, Name: s.Claim.Name, UID: s.Claim.UID},
 	} {
 		if of.UID != "" {
-			e.tell(func() { e.recorder.Event(&of, eventType, reason, message) })
+			e.emit(func() { e.recorder.Event(&of, eventType, reason, message) })
 		}
 	}
 }
 
-func (e *events) tell(event func()) {
+func (e *events) emit(event func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {

@@ -13,18 +13,18 @@ import (
 func TestGeneration(t *testing.T) {
 	c := allocated(flagship, "vf0", "vf1")
 	now := monday
-	tell := func(topologyName string, v verdict) {
+	update := func(topologyName string, v verdict) {
 		t.Helper()
 		c.Status.Devices = entries(c, map[string]verdict{topologyName: v}, now)
 	}
 	check := func(when string, want claim.Report, steps int) {
 		t.Helper()
-		said := claim.Reports(c)
-		if len(said) != 1 || said[0].Node != "n1" {
-			t.Fatalf("%s: reports %+v", when, said)
+		reports := claim.Reports(c)
+		if len(reports) != 1 || reports[0].Node != "n1" {
+			t.Fatalf("%s: reports %+v", when, reports)
 		}
 		want.Topology = flagship
-		have := said[0].Report
+		have := reports[0].Report
 		if have.Topology != want.Topology || have.Generation != want.Generation || (have.Update == nil) != (want.Update == nil) || want.Update != nil && *have.Update != *want.Update {
 			t.Errorf("%s: %+v, want %+v", when, have, want)
 		}
@@ -34,34 +34,34 @@ func TestGeneration(t *testing.T) {
 	}
 	held := &claim.Update{Generation: 3, State: claim.UpdateHeldBack, Message: "no device"}
 
-	if said := claim.Reports(c); len(said) != 1 || said[0].Generation != 0 || said[0].Topology != flagship {
-		t.Errorf("before the first report: %+v", said)
+	if reports := claim.Reports(c); len(reports) != 1 || reports[0].Generation != 0 || reports[0].Topology != flagship {
+		t.Errorf("before the first report: %+v", reports)
 	}
-	tell(flagship, attached(flagship, results(t)))
+	update(flagship, attached(flagship, results(t)))
 	check("without a generation", claim.Report{}, 5)
-	tell(flagship, verdict{runs: &claim.Report{Generation: 2}})
+	update(flagship, verdict{runs: &claim.Report{Generation: 2}})
 	check("with it", claim.Report{Generation: 2}, 5)
-	tell(flagship, verdict{runs: &claim.Report{Generation: 2, Update: held}})
+	update(flagship, verdict{runs: &claim.Report{Generation: 2, Update: held}})
 	check("held back", claim.Report{Generation: 2, Update: held}, 5)
-	tell(flagship, attached(flagship, results(t))) // repaired
+	update(flagship, attached(flagship, results(t))) // repaired
 	check("a repair does not report it", claim.Report{Generation: 2, Update: held}, 5)
 	v := attached(flagship, results(t)[:3])
 	v.runs = &claim.Report{Generation: 3}
-	tell(flagship, v)
+	update(flagship, v)
 	check("updated", claim.Report{Generation: 3}, 1)
-	tell(every, verdict{bare: true, runs: &claim.Report{}})
+	update(every, verdict{bare: true, runs: &claim.Report{}})
 	check("detached", claim.Report{}, 0)
 
 	// A report on another topology is ignored.
 	c.Status.Devices[0].Data.Raw = []byte(`{"topology":"another","generation":9}`)
 	check("another's", claim.Report{}, 0)
 	c.Status.Devices[0].Data.Raw = []byte(`{"topology":["` + flagship + `"],"generation":9}`)
-	if said := claim.Reports(c); said[0].Generation != 0 {
-		t.Errorf("invalid data is read as %+v", said[0])
+	if reports := claim.Reports(c); reports[0].Generation != 0 {
+		t.Errorf("invalid data is read as %+v", reports[0])
 	}
 	c.Status.Devices = []resourceapi.AllocatedDeviceStatus{}
 	c.Status.Allocation = nil
-	if said := claim.Reports(c); said != nil {
-		t.Errorf("of a claim that is not allocated: %+v", said)
+	if reports := claim.Reports(c); reports != nil {
+		t.Errorf("of a claim that is not allocated: %+v", reports)
 	}
 }

@@ -18,7 +18,7 @@ var linkUp = map[ports.Status]metav1.ConditionStatus{
 func (r *Reporter) Links(s Subject, of ports.Report) {
 	links := map[string]condition{}
 	if of.Gone {
-		r.tell(s, of.Topology.Name, verdict{links: links})
+		r.update(s, of.Topology.Name, verdict{links: links})
 		return
 	}
 	for i := range of.Topology.Steps {
@@ -44,5 +44,5 @@ func (r *Reporter) Links(s Subject, of ports.Report) {
 			r.events.normal(s, "NetworkLinkUp", links[step.Name].message)
 		}
 	}
-	r.tell(s, of.Topology.Name, verdict{links: links})
+	r.update(s, of.Topology.Name, verdict{links: links})
 }

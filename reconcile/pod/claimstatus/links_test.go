@@ -23,8 +23,8 @@ func TestLinks(t *testing.T) {
 		Before:   make([]ports.Verdict, 3),
 	}
 	others := metav1.Condition{Type: "example.com/Cooled", Status: metav1.ConditionTrue}
-	// tell reports, and returns LinkUp of both devices.
-	tell := func(f func()) string {
+	// update reports, and returns LinkUp of both devices.
+	update := func(f func()) string {
 		t.Helper()
 		f()
 		want := entries(c, r.pending["c1"].verdicts, monday)
@@ -78,7 +78,7 @@ func TestLinks(t *testing.T) {
 		}, `False NoLACPPartner ` + step + `"vf0": link "net1" has a carrier, but no LACP partner has agreed to use it; the network built on it is lost; none`},
 		{"gone", func() { report.Gone = true; links() }, "none; none"},
 	} {
-		if got := tell(tt.do); got != tt.want {
+		if got := update(tt.do); got != tt.want {
 			t.Errorf("%s: %s\nwant %s", tt.what, got, tt.want)
 		}
 	}

@@ -24,10 +24,10 @@ import (
 // otherwise each is recorded and answered with "not found", as for a claim that no
 // longer exists.
 type network struct {
-	mu    sync.Mutex
-	down  bool
-	tried int
-	asked map[string]int // by path
+	mu      sync.Mutex
+	down    bool
+	tried   int
+	queried map[string]int // by path
 }
 
 func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -39,7 +39,7 @@ func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
 	if n.tried++; n.down {
 		return nil, errors.New("connection refused")
 	}
-	n.asked[r.URL.Path]++
+	n.queried[r.URL.Path]++
 	return &http.Response{
 		StatusCode: http.StatusNotFound, Request: r,
 		Header: http.Header{"Content-Type": {"application/json"}},
@@ -63,7 +63,7 @@ func (n *network) tries() int {
 // are rare, however much happens; when it is back every claim is brought up to date.
 func TestOutageOfTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &network{down: true, asked: map[string]int{}}
+		n := &network{down: true, queried: map[string]int{}}
 		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://server", Transport: n, QPS: -1})
 		if err != nil {
 			t.Fatal(err)
@@ -108,7 +108,7 @@ func TestOutageOfTheServer(t *testing.T) {
 		}
 		reported := 0
 		for i := range claims {
-			if n.asked[fmt.Sprintf("/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims/claim-%d", i)] > 0 {
+			if n.queried[fmt.Sprintf("/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims/claim-%d", i)] > 0 {
 				reported++
 			}
 		}

@@ -116,14 +116,14 @@ func New(o Options) *Reporter {
 // over, and at which step. It is reported again as it proceeds; the Events about it are
 // counted as one.
 func (r *Reporter) Attaching(s Subject, topologyName, at string) {
-	r.tell(s, topologyName, attaching(at))
+	r.update(s, topologyName, attaching(at))
 	r.events.normal(s, "NetworkAttaching", "the containers wait: "+at)
 }
 
 // Attached reports that a topology has been verified in the pod, with the
 // results of all its steps.
 func (r *Reporter) Attached(s Subject, topologyName string, steps []topology.StepResult) {
-	r.tell(s, topologyName, attached(topologyName, steps))
+	r.update(s, topologyName, attached(topologyName, steps))
 	r.events.normal(s, "NetworkReady", readyMessage(topologyName, steps))
 }
 
@@ -139,7 +139,7 @@ func (r *Reporter) NotRedundant(s Subject, topologyName string, remarks []string
 // The name is empty when it is not known which.
 func (r *Reporter) Failed(s Subject, topologyName string, err error) {
 	v := failed(topologyName, err)
-	r.tell(s, topologyName, v)
+	r.update(s, topologyName, v)
 	r.events.warning(s, "NetworkFailed", v.failure.Message)
 }
 
@@ -147,7 +147,7 @@ func (r *Reporter) Failed(s Subject, topologyName string, err error) {
 // Event is created in any case.
 func (r *Reporter) Drifted(s Subject, topologyName string, drift []reconcile.Drift) {
 	message := driftMessage(topologyName, drift)
-	r.tell(s, topologyName, verdict{inSync: &condition{metav1.ConditionFalse, reasonDrifted, message}})
+	r.update(s, topologyName, verdict{inSync: &condition{metav1.ConditionFalse, reasonDrifted, message}})
 	r.events.warning(s, "NetworkDrift", message)
 }
 
@@ -155,7 +155,7 @@ func (r *Reporter) Drifted(s Subject, topologyName string, drift []reconcile.Dri
 // stays until Repaired or Drifted is called.
 func (r *Reporter) Contended(s Subject, topologyName string, contended []reconcile.Contention) {
 	message := contentionMessage(topologyName, contended)
-	r.tell(s, topologyName, verdict{inSync: &condition{metav1.ConditionFalse, reasonFighting, message}})
+	r.update(s, topologyName, verdict{inSync: &condition{metav1.ConditionFalse, reasonFighting, message}})
 	if r.newContention(s.Claim.UID) {
 		r.events.warning(s, "NetworkFighting", message)
 	}
@@ -176,14 +176,14 @@ func (r *Reporter) newContention(claim types.UID) bool {
 
 // Repaired reports that drift was repaired, with the current results.
 func (r *Reporter) Repaired(s Subject, topologyName string, steps []topology.StepResult) {
-	r.tell(s, topologyName, attached(topologyName, steps))
+	r.update(s, topologyName, attached(topologyName, steps))
 	r.events.normal(s, "NetworkRepaired", fmt.Sprintf("topology %q: was repaired", topologyName))
 }
 
 // Degraded reports that drift could not be repaired. The pod keeps what works.
 func (r *Reporter) Degraded(s Subject, topologyName string, err error) {
 	f := failed(topologyName, err).failure
-	r.tell(s, topologyName, verdict{ready: &condition{metav1.ConditionFalse, f.Kind, f.Message}})
+	r.update(s, topologyName, verdict{ready: &condition{metav1.ConditionFalse, f.Kind, f.Message}})
 	r.events.warning(s, "NetworkDegraded", f.Message)
 }
 
@@ -195,7 +195,7 @@ func (r *Reporter) Runs(s Subject, topologyName string, generation int64, update
 		cutShort.Message = cut(update.Message, messageMax)
 		update = &cutShort
 	}
-	r.tell(s, topologyName, verdict{runs: &claim.Report{Generation: generation, Update: update}})
+	r.update(s, topologyName, verdict{runs: &claim.Report{Generation: generation, Update: update}})
 }
 
 // Updated reports that a later generation of a topology was applied in place, with the
@@ -203,7 +203,7 @@ func (r *Reporter) Runs(s Subject, topologyName string, generation int64, update
 func (r *Reporter) Updated(s Subject, topologyName string, from, to int64, steps []topology.StepResult) {
 	v := attached(topologyName, steps)
 	v.runs = &claim.Report{Generation: to}
-	r.tell(s, topologyName, v)
+	r.update(s, topologyName, v)
 	r.events.normal(s, "NetworkUpdated", fmt.Sprintf("topology %q: updated in place from generation %d to %d", topologyName, from, to))
 }
 
@@ -234,7 +234,7 @@ func (r *Reporter) HeldBack(s Subject, topologyName string, from, to int64, why 
 // Detached reports that the topology was detached and the devices are back on the host.
 // It creates no Event: every pod ends like this.
 func (r *Reporter) Detached(s Subject) {
-	r.tell(s, every, verdict{
+	r.update(s, every, verdict{
 		ready:  &condition{metav1.ConditionFalse, reasonDetached, "the topology was detached from the pod"},
 		inSync: &condition{metav1.ConditionUnknown, reasonDetached, ""},
 		bare:   true,
@@ -250,7 +250,7 @@ func (r *Reporter) Waiting() (claims int, dropped uint64) {
 	return len(r.pending), r.dropped
 }
 
-func (r *Reporter) tell(s Subject, topologyName string, v verdict) {
+func (r *Reporter) update(s Subject, topologyName string, v verdict) {
 	if s.Claim.UID == "" {
 		return
 	}

@@ -26,9 +26,9 @@ func passing(err error) error {
 	return &pass{err}
 }
 
-// patiently repeats what fails with an error that may pass, until ctx ends; then it
+// retry repeats what fails with an error that may pass, until ctx ends; then it
 // returns the last one. waiting is called once, with the first.
-func patiently[T any](ctx context.Context, try func() (T, error), waiting func(error)) (T, error) {
+func retry[T any](ctx context.Context, try func() (T, error), waiting func(error)) (T, error) {
 	for pace := paceFirst; ; pace = min(2*pace, paceMost) {
 		v, err := try()
 		if _, passes := errors.AsType[*pass](err); !passes || ctx.Err() != nil {

@@ -41,7 +41,7 @@ func (p *Plugin) prepare(ctx context.Context, rc *resourceapi.ResourceClaim) ([]
 		return nil, err
 	}
 	d := decision{p, rc, pod, assigned}
-	devices, err := patiently(ctx, func() ([]kubeletplugin.Device, error) { return d.try(ctx) }, func(err error) {
+	devices, err := retry(ctx, func() ([]kubeletplugin.Device, error) { return d.try(ctx) }, func(err error) {
 		p.Log.Info("waiting to prepare", "claim", rc.Namespace+"/"+rc.Name, "pod", pod.Name, "reason", err)
 	})
 	if err != nil {

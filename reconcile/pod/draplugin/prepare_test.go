@@ -252,10 +252,10 @@ func inBubble(t *testing.T, name string, f func(t *testing.T)) {
 
 func TestRefused(t *testing.T) {
 	for _, c := range []struct {
-		name string
-		turn func(g *given, rc *resourceapi.ResourceClaim)
-		kind fault.Kind
-		text string
+		name   string
+		change func(g *given, rc *resourceapi.ResourceClaim)
+		kind   fault.Kind
+		text   string
 		// waits is how long it takes: what may pass by itself is waited for.
 		waits time.Duration
 	}{
@@ -282,7 +282,7 @@ func TestRefused(t *testing.T) {
 		inBubble(t, c.name, func(t *testing.T) {
 			g := newGiven(t)
 			rc := allocated("c1", "p1", "0", "1")
-			c.turn(g, rc)
+			c.change(g, rc)
 			begun := time.Now()
 			g.refused(rc, c.kind, c.text)
 			if took := time.Since(begun); took != c.waits {

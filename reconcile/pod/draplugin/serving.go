@@ -85,7 +85,7 @@ func (p *Plugin) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.Patience)
 	defer cancel()
-	return patiently(ctx, func() (any, error) {
+	return retry(ctx, func() (any, error) {
 		resp, err := handler(ctx, req)
 		if unanswered(err) {
 			err = passing(err)
@@ -120,39 +120,39 @@ type boundReads struct {
 	most time.Duration
 }
 
-// errSilent is the cause of a read that was given up.
-var errSilent = errors.New("the API server does not answer")
+// errNoAnswer is the cause of a read that was given up.
+var errNoAnswer = errors.New("the API server does not answer")
 
 func (b boundReads) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method != http.MethodGet || r.URL.Query().Has("watch") {
 		return b.next.RoundTrip(r)
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
-	timer := time.AfterFunc(b.most, func() { cancel(errSilent) })
+	timer := time.AfterFunc(b.most, func() { cancel(errNoAnswer) })
 	resp, err := b.next.RoundTrip(r.WithContext(ctx))
 	timer.Stop()
 	if err != nil {
 		defer cancel(nil)
-		return nil, b.silence(ctx, err)
+		return nil, b.timeoutError(ctx, err)
 	}
 	resp.Body = &body{resp.Body, b, ctx, cancel, timer}
 	return resp, nil
 }
 
-// silence returns err, or that it was given up.
-func (b boundReads) silence(ctx context.Context, err error) error {
-	if !errors.Is(context.Cause(ctx), errSilent) {
+// timeoutError returns err, or that it was given up.
+func (b boundReads) timeoutError(ctx context.Context, err error) error {
+	if !errors.Is(context.Cause(ctx), errNoAnswer) {
 		return err
 	}
-	return &silence{fmt.Errorf("%w for %s", errSilent, b.most)}
+	return &timeoutError{fmt.Errorf("%w for %s", errNoAnswer, b.most)}
 }
 
-// silence is a timeout to those who ask.
-type silence struct{ error }
+// timeoutError is a timeout to those who ask.
+type timeoutError struct{ error }
 
-func (*silence) Timeout() bool   { return true }
-func (*silence) Temporary() bool { return true }
-func (s *silence) Unwrap() error { return s.error }
+func (*timeoutError) Timeout() bool   { return true }
+func (*timeoutError) Temporary() bool { return true }
+func (s *timeoutError) Unwrap() error { return s.error }
 
 // body is an answer of which each part has to come in time.
 type body struct {
@@ -168,7 +168,7 @@ func (b *body) Read(p []byte) (int, error) {
 	defer b.timer.Stop()
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = b.silence(b.ctx, err)
+		err = b.timeoutError(b.ctx, err)
 	}
 	return n, err
 }

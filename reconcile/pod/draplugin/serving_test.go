@@ -35,13 +35,13 @@ type apiServer struct {
 	g  *given
 	mu sync.Mutex
 	// fails is how the next answers fail.
-	fails []func(w http.ResponseWriter, r *http.Request)
-	asked []string
+	fails   []func(w http.ResponseWriter, r *http.Request)
+	queried []string
 }
 
 func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
-	a.asked = append(a.asked, r.URL.Path)
+	a.queried = append(a.queried, r.URL.Path)
 	var fail func(http.ResponseWriter, *http.Request)
 	if len(a.fails) > 0 {
 		fail, a.fails = a.fails[0], a.fails[1:]
@@ -87,9 +87,9 @@ func dyingInAnswer(w http.ResponseWriter, r *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-func silent(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+func noAnswer(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 
-func silentInAnswer(w http.ResponseWriter, r *http.Request) {
+func noEndOfAnswer(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Length", "4096")
 	_, _ = io.WriteString(w, `{"kind":`)
 	w.(http.Flusher).Flush()
@@ -174,8 +174,8 @@ func dial(t *testing.T, socket string) *grpc.ClientConn {
 	return conn
 }
 
-// ask has a claim prepared, and returns the devices or the error of the claim.
-func (k *kubelet) ask(ctx context.Context, uid string) (devices []string, refused string, err error) {
+// prepareClaim has a claim prepared, and returns the devices or the error of the claim.
+func (k *kubelet) prepareClaim(ctx context.Context, uid string) (devices []string, refused string, err error) {
 	resp, err := k.dra.NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{{Namespace: "ns", Name: "claim-" + uid, Uid: uid}}})
 	if err != nil {
 		return nil, "", err
@@ -188,7 +188,7 @@ func (k *kubelet) ask(ctx context.Context, uid string) (devices []string, refuse
 
 func (k *kubelet) prepared(uid string) {
 	k.t.Helper()
-	if devices, refused, err := k.ask(k.t.Context(), uid); err != nil || refused != "" || len(devices) != 2 {
+	if devices, refused, err := k.prepareClaim(k.t.Context(), uid); err != nil || refused != "" || len(devices) != 2 {
 		k.t.Errorf("claim %s: devices %v, refused %q, error %v", uid, devices, refused, err)
 	}
 }
@@ -199,7 +199,7 @@ func TestFailingAPIServer(t *testing.T) {
 	for name, fail := range map[string]func(http.ResponseWriter, *http.Request){
 		"too busy": refusing(http.StatusTooManyRequests), "unavailable": refusing(http.StatusServiceUnavailable),
 		"broken": refusing(http.StatusInternalServerError), "gateway": refusing(http.StatusBadGateway),
-		"dies": dying, "dies in the answer": dyingInAnswer, "silent": silent, "silent in the answer": silentInAnswer,
+		"dies": dying, "dies in the answer": dyingInAnswer, "silent": noAnswer, "silent in the answer": noEndOfAnswer,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -216,7 +216,7 @@ func TestFailingAPIServer(t *testing.T) {
 				k.prepared("c1")
 				k.stop()
 				if n := len(k.api.fails); n > 0 {
-					t.Errorf("%d failures were not met: asked %v", n, k.api.asked)
+					t.Errorf("%d failures were not met: asked %v", n, k.api.queried)
 				}
 			}
 		})
@@ -232,14 +232,14 @@ func (a *apiServer) answer(w http.ResponseWriter, r *http.Request) {
 func TestCertainAnswers(t *testing.T) {
 	k := served(t)
 	k.api.fails = []func(http.ResponseWriter, *http.Request){refusing(http.StatusForbidden)}
-	if _, _, err := k.ask(t.Context(), "c1"); err == nil || !strings.Contains(err.Error(), "claim-c1") {
+	if _, _, err := k.prepareClaim(t.Context(), "c1"); err == nil || !strings.Contains(err.Error(), "claim-c1") {
 		t.Errorf("error %v", err)
 	}
-	if _, _, err := k.ask(t.Context(), "none"); err == nil || !strings.Contains(err.Error(), "could not find") {
+	if _, _, err := k.prepareClaim(t.Context(), "none"); err == nil || !strings.Contains(err.Error(), "could not find") {
 		t.Errorf("error %v", err)
 	}
-	if asked := slices.Sorted(slices.Values(k.api.asked)); len(slices.Compact(asked)) != len(k.api.asked) {
-		t.Errorf("asked %v", k.api.asked)
+	if queried := slices.Sorted(slices.Values(k.api.queried)); len(slices.Compact(queried)) != len(k.api.queried) {
+		t.Errorf("asked %v", k.api.queried)
 	}
 }
 
@@ -259,7 +259,7 @@ func TestStuckCalls(t *testing.T) {
 		})
 		<-entered
 	}
-	if devices, refused, err := k.ask(ctx, "c4"); err != nil || refused != "" || len(devices) != 1 {
+	if devices, refused, err := k.prepareClaim(ctx, "c4"); err != nil || refused != "" || len(devices) != 1 {
 		t.Errorf("devices %v, refused %q, error %v", devices, refused, err)
 	}
 	close(release)
@@ -304,7 +304,7 @@ func testGivenUp(t *testing.T, end func(k *kubelet, cancel func())) {
 		k.logged("waiting to prepare", "c2")
 		end(k, cancel)
 	}()
-	if _, _, err := k.ask(ctx, "c2"); err == nil {
+	if _, _, err := k.prepareClaim(ctx, "c2"); err == nil {
 		t.Error("it was prepared")
 	}
 	k.logged("not prepared", "c2")
@@ -322,7 +322,7 @@ func TestStopped(t *testing.T) {
 	k := served(t)
 	k.prepared("c1")
 	k.in("c1", "pod-of-c1", claims.Attached)
-	go func() { _, _, _ = k.ask(context.WithoutCancel(t.Context()), "c2") }()
+	go func() { _, _, _ = k.prepareClaim(context.WithoutCancel(t.Context()), "c2") }()
 	k.logged("waiting to prepare", "c2")
 	stopped := make(chan struct{})
 	go func() {

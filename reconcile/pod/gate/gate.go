@@ -79,7 +79,7 @@ func (d Dir) Hold(uid types.UID) error {
 	path, err := d.path(uid)
 	var data []byte
 	if err == nil {
-		data, err = json.Marshal(spec(uid, "", nowhere))
+		data, err = json.Marshal(spec(uid, "", unusablePath))
 	}
 	if err == nil {
 		err = write(path, append(data, '\n'))
@@ -90,9 +90,9 @@ func (d Dir) Hold(uid types.UID) error {
 	return nil
 }
 
-// nowhere is a path that nothing can be at: what it is below is no directory. A
+// unusablePath is a path that nothing can be at: what it is below is no directory. A
 // runtime that fails to mount it shows it to the user.
-const nowhere = "/dev/null/the network of the pod is not attached yet"
+const unusablePath = "/dev/null/the network of the pod is not attached yet"
 
 func spec(uid types.UID, sandbox, netns string, nodes ...string) cdi.Spec {
 	var devices []*cdi.DeviceNode

@@ -78,8 +78,8 @@ func (p *Plugin) dial(ctx context.Context) (*session, error) {
 	}, nil
 }
 
-// farewell is what a stub gets to end once its connection is closed.
-const farewell = time.Second
+// stopTimeout is what a stub gets to end once its connection is closed.
+const stopTimeout = time.Second
 
 // serve runs a stub on the connection. The stub has a goroutine of its own: it
 // may wait for something that never comes, and is then abandoned.
@@ -95,13 +95,13 @@ func (s *session) serve(ctx context.Context) error {
 	err = s.follow(ctx, ended)
 	cancel()
 	_ = s.conn.Close() // it may be closed
-	timer := time.NewTimer(farewell)
+	timer := time.NewTimer(stopTimeout)
 	defer timer.Stop()
 	select {
 	case ending := <-ended:
 		s.plugin.Log.Debug("NRI stub ended", "error", ending)
 	case <-timer.C:
-		s.plugin.Log.Warn("NRI stub of a lost connection did not end", "after", farewell)
+		s.plugin.Log.Warn("NRI stub of a lost connection did not end", "after", stopTimeout)
 	}
 	return err
 }

@@ -70,7 +70,7 @@ type Follower struct {
 	mu      sync.Mutex
 	objects map[string]*v1alpha1.NetworkTopology // by name, as last seen
 
-	told map[key]verdict // of Run alone
+	reported map[key]verdict // of Run alone
 }
 
 // key is one topology in one claim.
@@ -117,7 +117,7 @@ var ofNode = []error{
 func New(o Options) *Follower {
 	o.Timeout = cmp.Or(o.Timeout, time.Minute)
 	o.Again = cmp.Or(o.Again, 10*time.Second)
-	return &Follower{Options: o, wake: make(chan struct{}, 1), objects: map[string]*v1alpha1.NetworkTopology{}, told: map[key]verdict{}}
+	return &Follower{Options: o, wake: make(chan struct{}, 1), objects: map[string]*v1alpha1.NetworkTopology{}, reported: map[key]verdict{}}
 }
 
 // Changed is called when claims were added or removed.
@@ -237,7 +237,7 @@ func (f *Follower) pass(ctx context.Context, entries []claims.Entry) (left bool)
 			there[key{e.UID, t.Object.Name}] = true
 		}
 	}
-	maps.DeleteFunc(f.told, func(k key, _ verdict) bool { return !there[k] })
+	maps.DeleteFunc(f.reported, func(k key, _ verdict) bool { return !there[k] })
 	for _, e := range entries {
 		for i := range e.Topologies {
 			t := &e.Topologies[i]
@@ -249,7 +249,7 @@ func (f *Follower) pass(ctx context.Context, entries []claims.Entry) (left bool)
 				continue
 			}
 			f.update(ctx, &e, t, o)
-			v := f.told[key{e.UID, o.Name}]
+			v := f.reported[key{e.UID, o.Name}]
 			left = left || v.generation < o.Generation || v.attempts > 0
 		}
 	}
@@ -261,7 +261,7 @@ func (f *Follower) pass(ctx context.Context, entries []claims.Entry) (left bool)
 // generation fails everywhere, the controller notices and stops the rollout.
 func (f *Follower) update(ctx context.Context, e *claims.Entry, t *claims.Topology, o *v1alpha1.NetworkTopology) {
 	k := key{e.UID, o.Name}
-	was, from := f.told[k], t.Object.Generation
+	was, from := f.reported[k], t.Object.Generation
 	if from >= o.Generation && t.Next == nil {
 		return
 	}
@@ -275,13 +275,13 @@ func (f *Follower) update(ctx context.Context, e *claims.Entry, t *claims.Topolo
 	switch {
 	case err == nil:
 		if !ended(e) {
-			f.told[k] = verdict{generation: o.Generation}
+			f.reported[k] = verdict{generation: o.Generation}
 			f.Reporter.Runs(e.Claim, o.Name, o.Generation)
 		}
 	case isHeld:
 		now := verdict{generation: o.Generation, heldBack: held.Error()}
 		if was != now {
-			f.told[k] = now
+			f.reported[k] = now
 			f.Log.Info("held back", "claim", e.Namespace+"/"+e.Name, "topology", o.Name, "from", from, "to", o.Generation, "reason", held.Error())
 			f.Reporter.HeldBack(e.Claim, o.Name, from, o.Generation, held)
 		}
@@ -298,16 +298,16 @@ func (f *Follower) update(ctx context.Context, e *claims.Entry, t *claims.Topolo
 func (f *Follower) failed(e *claims.Entry, t *claims.Topology, o *v1alpha1.NetworkTopology, err error) {
 	k := key{e.UID, o.Name}
 	if !provesNothing(err) {
-		f.told[k] = verdict{generation: o.Generation, failed: true}
+		f.reported[k] = verdict{generation: o.Generation, failed: true}
 		f.Reporter.UpdateFailed(e.Claim, o.Name, t.Object.Generation, o.Generation, err)
 		return
 	}
 	attempts := 1
-	if was := f.told[k]; was.generation == o.Generation {
+	if was := f.reported[k]; was.generation == o.Generation {
 		attempts += was.attempts
 	}
 	pause := min(f.Again<<min(attempts-1, 16), retryMax)
-	f.told[k] = verdict{generation: o.Generation, attempts: attempts, next: f.Now().Add(pause)}
+	f.reported[k] = verdict{generation: o.Generation, attempts: attempts, next: f.Now().Add(pause)}
 	f.Reporter.UpdateDelayed(e.Claim, o.Name, t.Object.Generation, o.Generation, attempts, err)
 }
 
@@ -316,11 +316,11 @@ func (f *Follower) failed(e *claims.Entry, t *claims.Topology, o *v1alpha1.Netwo
 // written.
 func (f *Follower) reportGeneration(e *claims.Entry, t *claims.Topology) {
 	k := key{e.UID, t.Object.Name}
-	if f.told[k].generation >= t.Object.Generation || t.Next != nil ||
+	if f.reported[k].generation >= t.Object.Generation || t.Next != nil ||
 		!slices.ContainsFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached }) {
 		return
 	}
-	f.told[k] = verdict{generation: t.Object.Generation}
+	f.reported[k] = verdict{generation: t.Object.Generation}
 	f.Reporter.Runs(e.Claim, k.topology, t.Object.Generation)
 }
 

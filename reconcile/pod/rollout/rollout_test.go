@@ -149,8 +149,8 @@ func TestSameNodes(t *testing.T) {
 
 func TestNamed(t *testing.T) {
 	for name, c := range map[string]struct {
-		turn func(o *v1alpha1.NetworkTopology)
-		want bool
+		change func(o *v1alpha1.NetworkTopology)
+		want   bool
 	}{
 		"named":                 {func(*v1alpha1.NetworkTopology) {}, true},
 		"not named":             {func(o *v1alpha1.NetworkTopology) { o.Status.Rollout.Nodes = []string{"n2"} }, false},
@@ -162,7 +162,7 @@ func TestNamed(t *testing.T) {
 		"without update policy": {func(o *v1alpha1.NetworkTopology) { o.Spec.UpdatePolicy = "" }, false},
 	} {
 		o := pair(2)
-		c.turn(o)
+		c.change(o)
 		if got := Named(o, "n1"); got != c.want {
 			t.Errorf("%s: %t, want %t", name, got, c.want)
 		}
