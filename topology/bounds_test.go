@@ -34,7 +34,7 @@ func hostile() map[string]*v1alpha1.NetworkTopology {
 		"types":                          many(v1alpha1.Step{Type: strings.Repeat("t", 63)}),
 		"policies":                       many(v1alpha1.Step{Type: "sriov", DriftPolicy: v1alpha1.DriftPolicy(strings.Repeat("p", 10_000))}),
 		"name":                           {ObjectMeta: metav1.ObjectMeta{Name: strings.Repeat("n", 1<<20)}, Spec: many(v1alpha1.Step{}).Spec},
-		"every step on all":              knot(),
+		"every step on all":              complete(),
 		"selectors":                      many(v1alpha1.Step{Type: "sriov", Selector: &v1alpha1.Selector{CEL: strings.Repeat("x", 10<<10)}}),
 	}
 }
@@ -76,7 +76,7 @@ func oneConfig(format string, n int) *v1alpha1.NetworkTopology {
 	return object(v1alpha1.Step{Name: "s", Type: "sriov", Config: &k8sruntime.RawExtension{Raw: []byte("{" + strings.Join(entries, ",") + "}")}})
 }
 
-func knot() *v1alpha1.NetworkTopology {
+func complete() *v1alpha1.NetworkTopology {
 	o := many(v1alpha1.Step{Type: "quad"})
 	for i := range o.Spec.Steps {
 		for j := range o.Spec.Steps {

@@ -133,7 +133,7 @@ func (g *graph) ancestors(i int) []bool {
 	return seen
 }
 
-// cycles returns one shortest cycle for each knot of steps that depend on each
+// cycles returns one shortest cycle for each group of steps that depend on each
 // other, in the direction of dependOn, from the step declared first.
 func (g *graph) cycles() [][]int {
 	var out [][]int
@@ -141,13 +141,13 @@ func (g *graph) cycles() [][]int {
 	for i := range g.deps {
 		reach[i] = g.ancestors(i)
 	}
-	said := make([]bool, len(g.deps))
+	reported := make([]bool, len(g.deps))
 	for i := range g.deps {
-		if said[i] || !reach[i][i] {
+		if reported[i] || !reach[i][i] {
 			continue
 		}
 		for j := range g.deps {
-			said[j] = said[j] || reach[i][j] && reach[j][i]
+			reported[j] = reported[j] || reach[i][j] && reach[j][i]
 		}
 		if cycle := g.shortestCycle(i); len(cycle) > 1 {
 			out = append(out, cycle)

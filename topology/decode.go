@@ -181,17 +181,17 @@ func checkOnFailure(inv *Invalid, p *v1alpha1.FailurePolicy) {
 	if p == nil {
 		return
 	}
-	word := func(field string, value v1alpha1.FailureAction, words ...string) {
-		if value != "" && !slices.Contains(words, string(value)) {
-			inv.add("", "spec.onFailure."+field, "%q is not one of %s%s", clip(string(value), maxKey), strings.Join(words, ", "), suggest.Hint(string(value), words))
+	oneOf := func(field string, value v1alpha1.FailureAction, accepted ...string) {
+		if value != "" && !slices.Contains(accepted, string(value)) {
+			inv.add("", "spec.onFailure."+field, "%q is not one of %s%s", clip(string(value), maxKey), strings.Join(accepted, ", "), suggest.Hint(string(value), accepted))
 		}
 	}
 	if p.Degraded == v1alpha1.Evict {
 		inv.add("", "spec.onFailure.degraded", "a pod that is degraded works and is not evicted: only lost may be Evict")
 	} else {
-		word("degraded", p.Degraded, string(v1alpha1.Report))
+		oneOf("degraded", p.Degraded, string(v1alpha1.Report))
 	}
-	word("lost", p.Lost, string(v1alpha1.Report), string(v1alpha1.Evict))
+	oneOf("lost", p.Lost, string(v1alpha1.Report), string(v1alpha1.Evict))
 	if p.After != "" && !shortTime.MatchString(p.After) {
 		inv.add("", "spec.onFailure.after", "%q is not a time such as 60s, 5m or 1h", clip(p.After, maxKey))
 	}

@@ -123,7 +123,7 @@ func TestFromObject(t *testing.T) {
 // in the edges would hang the test.
 func TestValidateHostile(t *testing.T) {
 	complete := &topology.Topology{Name: "t"} // every step depends on all before it
-	knot := &topology.Topology{Name: "t"}     // every step depends on all others
+	cyclic := &topology.Topology{Name: "t"}   // every step depends on all others
 	for i := range 256 {
 		s := topology.Step{Name: fmt.Sprintf("s%d", i), Type: "quad"}
 		for j := range 256 {
@@ -139,14 +139,14 @@ func TestValidateHostile(t *testing.T) {
 		for j := range 256 {
 			s.DependOn = append(s.DependOn, fmt.Sprintf("s%d", j))
 		}
-		knot.Steps = append(knot.Steps, s)
+		cyclic.Steps = append(cyclic.Steps, s)
 	}
 	if err := topology.Validate(t.Context(), complete, testContracts(t)); err == nil || strings.Contains(err.Error(), "cycle") {
 		t.Errorf("the complete graph: %v", err)
 	}
-	err := topology.Validate(t.Context(), knot, testContracts(t))
+	err := topology.Validate(t.Context(), cyclic, testContracts(t))
 	if n := strings.Count(errString(err), "forms a cycle: s0 → s1 → s0"); n != 1 {
-		t.Errorf("%d cycles reported of the knot", n)
+		t.Errorf("%d cycles reported of the cyclic graph", n)
 	}
 }
 

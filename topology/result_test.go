@@ -71,11 +71,11 @@ func TestMergeOddities(t *testing.T) {
 	if diff := cmp.Diff(interfaces(net1, host), got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	wild := topology.Result{
+	odd := topology.Result{
 		IPs:     []topology.IP{{Address: "10.0.0.1/8", Interface: new(5)}, {Address: "10.0.0.2/8", Interface: new(-1)}},
 		Devices: &topology.Devices{RDMADevice: "mlx5_0"},
 	}
-	got = topology.Merge(wild)
+	got = topology.Merge(odd)
 	if diff := cmp.Diff(topology.Result{IPs: []topology.IP{{Address: "10.0.0.1/8"}, {Address: "10.0.0.2/8"}}}, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

@@ -102,8 +102,8 @@ func (v *validator) topology() {
 	case !dnsLabel.MatchString(v.t.Name):
 		v.inv.add("", "metadata.name", "%q is not a DNS label (%s)", v.t.Name, dnsLabelRule)
 	}
-	v.word("", "spec.driftPolicy", string(v.t.DriftPolicy), string(Repair), string(Observe))
-	v.word("", "spec.updatePolicy", string(v.t.UpdatePolicy), string(Immutable), string(InPlace))
+	v.oneOf("", "spec.driftPolicy", string(v.t.DriftPolicy), string(Repair), string(Observe))
+	v.oneOf("", "spec.updatePolicy", string(v.t.UpdatePolicy), string(Immutable), string(InPlace))
 	switch n := len(v.t.Steps); {
 	case n == 0:
 		v.inv.add("", "spec.steps", "is empty: a topology has at least one step")
@@ -112,10 +112,10 @@ func (v *validator) topology() {
 	}
 }
 
-// word checks a value of a fixed list; the empty one stands for the default.
-func (v *validator) word(step, field, value string, words ...string) {
-	if value != "" && !slices.Contains(words, value) {
-		v.inv.add(step, field, "%q is not one of %s%s", value, strings.Join(words, ", "), suggest.Hint(value, words))
+// oneOf checks a value of a fixed list; the empty one stands for the default.
+func (v *validator) oneOf(step, field, value string, accepted ...string) {
+	if value != "" && !slices.Contains(accepted, value) {
+		v.inv.add(step, field, "%q is not one of %s%s", value, strings.Join(accepted, ", "), suggest.Hint(value, accepted))
 	}
 }
 
@@ -136,7 +136,7 @@ func (v *validator) step(i int) {
 	if s.Selector != "" && !s.Root() {
 		addTo(v.inv, i, s.Name, "selector", "only a root step allocates a device: remove the selector, or dependOn")
 	}
-	v.word(s.Name, "driftPolicy", string(s.DriftPolicy), string(Repair), string(Observe))
+	v.oneOf(s.Name, "driftPolicy", string(s.DriftPolicy), string(Repair), string(Observe))
 }
 
 func (v *validator) unknownType(i int) {
@@ -269,13 +269,13 @@ func bracket(names []string) string { return "[" + few(names) + "]" }
 // config checks a step's config and the references in it.
 func (v *validator) config(i int) {
 	s := &v.t.Steps[i]
-	said := v.references(i)
+	reported := v.references(i)
 	if v.contracts[i] == nil {
 		return
 	}
 	_, problems := v.contracts[i].Decode(s.Config, contract.Options{Unresolved: true})
 	for _, p := range problems {
-		if slices.ContainsFunc(said, func(path string) bool { return within(p.Field, path) }) {
+		if slices.ContainsFunc(reported, func(path string) bool { return within(p.Field, path) }) {
 			continue
 		}
 		v.inv.Add(Problem{Step: s.Name, Field: join("config", p.Field), Message: p.Message, Complete: p.Complete})
@@ -290,26 +290,26 @@ func within(path, above string) bool {
 
 // references checks that each reference names a field that a step it depends
 // on will have. It returns the paths it found fault with.
-func (v *validator) references(i int) (said []string) {
+func (v *validator) references(i int) (reported []string) {
 	s := &v.t.Steps[i]
 	uses, err := ref.Walk(s.Config)
 	for _, e := range joined(err) {
 		if at, ok := errors.AsType[*ref.Error](e); ok {
-			said = append(said, at.Path)
+			reported = append(reported, at.Path)
 			v.inv.add(s.Name, join("config", at.Path), "%v", at.Err)
 		}
 	}
 	ancestors := v.graph.ancestors(i)
 	for _, u := range uses {
 		if v.inv.Full() {
-			return said
+			return reported
 		}
 		if msg := v.referenceProblem(i, u.Ref, ancestors); msg != "" {
-			said = append(said, u.Path)
+			reported = append(reported, u.Path)
 			v.inv.add(s.Name, join("config", u.Path), "%s", msg)
 		}
 	}
-	return said
+	return reported
 }
 
 func joined(err error) []error {

@@ -31,7 +31,7 @@ func TestMessage(t *testing.T) {
 	}
 }
 
-// TestPasses answers what needs no look at the cluster: there is none here.
+// TestPasses covers requests that need nothing of the cluster: there is none here.
 func TestPasses(t *testing.T) {
 	w := New(nil, nil, nil)
 	for name, r := range map[string]admissionv1.AdmissionRequest{
@@ -54,8 +54,8 @@ func TestPasses(t *testing.T) {
 	}
 }
 
-// TestVetted holds that the types described by schemas do not keep a topology
-// from being planned, and are passed over themselves.
+// TestVetted holds that a topology with types described by schemas is planned, without
+// those steps.
 func TestVetted(t *testing.T) {
 	registry, err := all.Registry()
 	if err != nil {

@@ -8,19 +8,18 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Who may reach the webhook's port need not be the API server, so that nothing an
-// answer takes is without a bound: bytes of one request and of all that are being
-// read or decided, and time.
+// Clients other than the API server may reach the webhook's port, so everything is bounded:
+// the bytes of one request, those of all requests in progress, and time.
 const (
-	// maxBody is what an API server sends at most: the new and the old object of
-	// 3 MiB each, and what is around them.
+	// maxBody is the most that an API server sends: the new and the old object of 3 MiB
+	// each, and the rest of the review.
 	maxBody = 7 << 20
 	// maxBodies is of all requests at a time; an API server's have some kilobytes.
 	maxBodies = 32 << 20
 )
 
-// bounded serves what fits within the bounds, and answers others with an error of
-// HTTP, so that the failure policy decides.
+// bounded serves requests within the bounds, and answers others with an HTTP error, so that
+// the failure policy decides.
 func bounded(next http.Handler) http.Handler {
 	bodies := semaphore.NewWeighted(maxBodies)
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -35,8 +34,8 @@ func bounded(next http.Handler) http.Handler {
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), timeout*time.Second)
 		defer cancel()
-		// Without a deadline of its own the reading of a body takes as long as the
-		// client likes. A writer that knows no deadlines is not one of the server's.
+		// Without a deadline of its own, a client could send a body for as long as it
+		// likes. Only a writer in a test does not support deadlines.
 		if end, ok := ctx.Deadline(); ok {
 			control := http.NewResponseController(rw)
 			_ = control.SetReadDeadline(end)

@@ -22,7 +22,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// unready is a webhook whose cache was never started, so that no look-up succeeds.
+// unready is a webhook whose cache was never started, so that no lookup succeeds.
 func unready(t *testing.T) *Webhook {
 	t.Helper()
 	scheme, err := controller.Scheme()
@@ -51,8 +51,8 @@ func request(group, kind, object string) admission.Request {
 
 const someTopology = `{"metadata":{"name":"t"},"spec":{"steps":[{"name":"d","type":"dummy"}]}}`
 
-// TestUndecided holds that what cannot be decided passes where the failure policy is
-// Ignore, and is refused where it is Fail.
+// TestUndecided holds that what cannot be decided is allowed where the failure policy is
+// Ignore, and refused where it is Fail.
 func TestUndecided(t *testing.T) {
 	gpu := `{"spec":{"devices":{"requests":[{"name":"gpu","exactly":{"deviceClassName":"gpu"}}]}}}`
 	many := `{"spec":{"devices":{"requests":[` + strings.Repeat(`{"name":"a"},`, 32) + `{"name":"a"}]}}}`
@@ -76,11 +76,11 @@ func TestUndecided(t *testing.T) {
 		{name: "a fault in a topology", webhook: New(nil, nil, nil), request: request(v1alpha1.GroupVersion.Group, v1alpha1.Kind, someTopology), why: "a fault of the webhook", refused: true},
 	} {
 		a := c.webhook.Handle(t.Context(), c.request)
-		switch said := strings.Join(a.Warnings, "\n"); {
+		switch text := strings.Join(a.Warnings, "\n"); {
 		case c.refused && (a.Allowed || !strings.Contains(a.Result.Message, c.why)):
 			t.Errorf("%s: allowed %v, %+v", c.name, a.Allowed, a.Result)
-		case !c.refused && (!a.Allowed || !strings.Contains(said, c.why) || !strings.Contains(said, "unchecked") || len(said) > maxWarning):
-			t.Errorf("%s: allowed %v, warnings %q", c.name, a.Allowed, said)
+		case !c.refused && (!a.Allowed || !strings.Contains(text, c.why) || !strings.Contains(text, "unchecked") || len(text) > maxWarning):
+			t.Errorf("%s: allowed %v, warnings %q", c.name, a.Allowed, text)
 		}
 	}
 }
@@ -121,7 +121,8 @@ func TestAnswersAreShort(t *testing.T) {
 	}
 }
 
-// TestBounded holds what a client of the webhook's port can make it read and keep.
+// TestBounded holds how much a client of the webhook's port can make it read and hold in
+// memory.
 func TestBounded(t *testing.T) {
 	enter, leave := make(chan struct{}), make(chan struct{})
 	h := bounded(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {

@@ -25,24 +25,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Certificates keeps the certificate the webhook is served with, and the
-// authority that the API server trusts. Both are our own, kept in a
-// Secret that all replicas share: the leader makes and renews them and writes
-// the authority into the webhooks' registrations, every replica serves what the
-// Secret holds, at once. The private key never is in a file.
-//
-// The Secret must exist, even if empty: creating any Secret is a right we do not
-// want. Rights, in the own namespace: secrets get, list, watch, update. In the
-// cluster: validatingwebhookconfigurations get, list, watch, and update on those
-// of Registrations.
+// Certificates maintains the serving certificate of the webhook, and the CA that the API
+// server trusts. Both are our own, kept in a Secret that all replicas share: the leader
+// creates and renews them and writes the CA into the webhooks' registrations; every replica
+// serves the current content of the Secret. The private key is never in a file. The Secret
+// must exist, even if empty: the controller does not need the permission to create Secrets.
+// Permissions in its own namespace: secrets get, list, watch, update. In the cluster:
+// validatingwebhookconfigurations get, list, watch, and update on those of Registrations.
 type Certificates struct {
 	Secret        types.NamespacedName
-	Hosts         []string // names the API server calls us by; at least one
-	Registrations []string // ValidatingWebhookConfigurations to write the authority into
-	Dir           string   // an empty folder of our own
-	// Server is how long a certificate is good for, Ahead how long before its end
-	// it is renewed, Check how often that is checked. Zero: a year, 90 days, 12
-	// hours.
+	Hosts         []string // host names the API server uses; at least one
+	Registrations []string // ValidatingWebhookConfigurations to write the CA into
+	Dir           string   // an empty directory of our own
+	// Server is how long a certificate is valid, Ahead how long before its end it is
+	// renewed, Check how often that is checked. Zero: a year, 90 days, 12 hours.
 	Server, Ahead, Check time.Duration
 
 	current   atomic.Pointer[tls.Certificate]
@@ -58,7 +54,7 @@ func (c *Certificates) Cache() map[client.Object]cache.ByObject {
 	}}
 }
 
-// Setup adds rotation to a manager, and the look-out for what it makes.
+// Setup adds rotation to a manager, and a watch of the Secret.
 func (c *Certificates) Setup(mgr manager.Manager) error {
 	if len(c.Hosts) == 0 {
 		return errors.New("certificate: no host name")
@@ -90,11 +86,11 @@ func (c *Certificates) load(ctx context.Context, from client.Reader, name types.
 	}
 	secret := &corev1.Secret{}
 	if err := from.Get(ctx, name, secret); err != nil {
-		return client.IgnoreNotFound(err) // what was loaded is served on
+		return client.IgnoreNotFound(err) // what was loaded is still served
 	}
 	crt, key := secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]
 	if len(crt) == 0 || len(key) == 0 {
-		return nil // not made yet
+		return nil // not created yet
 	}
 	pair, err := tls.X509KeyPair(crt, key)
 	if err != nil {
@@ -109,7 +105,7 @@ func (c *Certificates) load(ctx context.Context, from client.Reader, name types.
 	return nil
 }
 
-// TLS makes a server use the certificate of the moment.
+// TLS makes a server use the current certificate.
 func (c *Certificates) TLS(config *tls.Config) {
 	config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		if pair := c.current.Load(); pair != nil {
@@ -121,12 +117,11 @@ func (c *Certificates) TLS(config *tls.Config) {
 
 var errNone = errors.New("there is no certificate yet")
 
-// authorityKey is where in the Secret the authority's certificate is.
+// authorityKey is the key of the CA's certificate in the Secret.
 const authorityKey = "ca.crt"
 
-// Ready is a readiness check: there is a certificate to serve with, and the API
-// server has been told to trust it. A registration that is not there is nobody's
-// business here.
+// Ready is a readiness check: there is a certificate to serve with, and its CA is in the
+// registrations. A registration that does not exist is no error.
 func (c *Certificates) Ready(r *http.Request) error {
 	authority := c.authority.Load()
 	if c.current.Load() == nil || authority == nil {

@@ -15,9 +15,9 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// claim decides on a ResourceClaim or ResourceClaimTemplate: for every topology
-// it asks a device of, it asks one for each root step. Requests for classes of
-// others are not checked.
+// claim decides on a ResourceClaim or ResourceClaimTemplate: for every topology of which it
+// requests a device, it must request one for each root step. Requests for classes of others
+// are not checked.
 func (w *Webhook) claim(ctx context.Context, r admission.Request) (a answer, err error) {
 	of, spec, err := claimOf(r)
 	if err != nil {
@@ -60,7 +60,7 @@ func (w *Webhook) claim(ctx context.Context, r admission.Request) (a answer, err
 	return a, nil
 }
 
-// claimOf returns what a claim or a template requests, and what it is to its author.
+// claimOf returns what a claim or a template requests, and how messages name the object.
 func claimOf(r admission.Request) (claim.Source, *resourceapi.DeviceClaim, error) {
 	if r.Kind.Kind == "ResourceClaimTemplate" {
 		o := &resourceapi.ResourceClaimTemplate{}
@@ -76,7 +76,7 @@ func claimOf(r admission.Request) (claim.Source, *resourceapi.DeviceClaim, error
 	return claim.SourceOf(r.Kind.Kind, o), &o.Spec.Devices, limits(&o.Spec.Devices)
 }
 
-// limits holds a claim that did not come from an API server to what that lets pass.
+// limits applies the API server's limits to a claim, which may come from another client.
 func limits(spec *resourceapi.DeviceClaim) error {
 	many := len(spec.Requests) > resourceapi.DeviceRequestsMaxSize || len(spec.Config) > resourceapi.DeviceConfigMaxSize
 	for i := range spec.Requests {
@@ -88,9 +88,9 @@ func limits(spec *resourceapi.DeviceClaim) error {
 	return nil
 }
 
-// deviceClass returns a DeviceClass: the one there is, or the one the controller is
-// about to make of a topology that was written a moment ago. Nobody judges that
-// topology for a claim: when it turns out to be invalid, its pods wait.
+// deviceClass returns a DeviceClass: an existing one, or the one that the controller is
+// about to create for a new topology. That topology is not validated for a claim: if it is
+// invalid, its pods wait.
 func (w *Webhook) deviceClass(ctx context.Context, name string) (*resourceapi.DeviceClass, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -110,7 +110,7 @@ func (w *Webhook) deviceClass(ctx context.Context, name string) (*resourceapi.De
 	for i := range wanting {
 		o := &wanting[i]
 		if o.Status.ObservedGeneration == o.Generation || !o.DeletionTimestamp.IsZero() {
-			continue // seen by the controller: what is not there does not come
+			continue // the controller has seen it: no class will follow
 		}
 		t, err := topology.FromObject(o)
 		if err != nil {
@@ -127,7 +127,7 @@ func (w *Webhook) deviceClass(ctx context.Context, name string) (*resourceapi.De
 	return nil, nil
 }
 
-// class decides on a DeviceClass that bears config of ours: it can be read.
+// class decides on a DeviceClass with config of ours: it can be read.
 func (w *Webhook) class(ctx context.Context, r admission.Request) (a answer, err error) {
 	o := &resourceapi.DeviceClass{}
 	if err := decode(r, o); err != nil {

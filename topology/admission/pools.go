@@ -12,8 +12,8 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// pool decides on an AddressPool. Pools that share addresses are warned of: networks that
-// do not reach one another may have the same.
+// pool decides on an AddressPool. Pools that share addresses cause a warning: networks that
+// do not reach one another may use the same ones.
 func (w *Webhook) pool(ctx context.Context, r admission.Request) (a answer, err error) {
 	o := &v1alpha1.AddressPool{}
 	if err := decode(r, o); err != nil {

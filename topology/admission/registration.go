@@ -10,33 +10,31 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Name is what kubectl prints of who refuses. Within one object the names of
-// webhooks differ, hence one object for each failure policy.
+// Name is what kubectl prints as the origin of a refusal. Names of webhooks within one
+// object must differ, so each failure policy has an object of its own.
 const Name = "validate.networking.dra.io"
 
 // The objects that register the webhook, and what the two fail as.
 const (
-	// Definitions is about topologies, policies and schemas. An invalid one harms every
-	// pod that uses it, and administrators can wait: nothing passes unchecked (Fail).
+	// Definitions covers topologies, policies and schemas. An invalid one harms every pod
+	// that uses it, and administrators can retry: nothing is allowed unchecked (Fail).
 	Definitions = "plumbline-definitions"
-	// Requests is about claims, templates and classes. An invalid claim harms its
-	// own pod alone, the node says the same later, and claims of other drivers must
-	// not depend on us: they pass when nobody answers (Ignore).
+	// Requests covers claims, templates and classes. An invalid claim harms only its own
+	// pod, the node reports the same later, and claims of other drivers must not depend on
+	// this webhook: they are allowed when it does not answer (Ignore).
 	Requests = "plumbline-requests"
 )
 
-// timeout of an answer, in seconds. It takes milliseconds; the API server's
-// callers should not wait for one that does not come.
+// timeout of an answer, in seconds. An answer takes milliseconds; clients of the API server
+// should not wait long for a webhook that is down.
 const timeout = 5
 
-// Webhooks returns the objects that register the webhook at the API server.
-// client says where it is, by service or by URL without the path; its caBundle
-// is filled in by Certificates or by hand.
-//
-// Match conditions keep at the API server what is not ours to decide: what
-// leaves the spec as it is (finalizers, labels), and classes of other drivers.
-// Whose a claim is shows in its classes only, so every new claim is checked, in
-// a cache. No namespace is exempt.
+// Webhooks returns the objects that register the webhook at the API server. client is its
+// address, a service or a URL without the path; Certificates, or the caller, sets its
+// caBundle. Match conditions exclude what needs no decision: changes that leave the spec as
+// it is (finalizers, labels), and classes of other drivers. The driver of a claim shows
+// only in its classes, so every new claim is checked, against a cache. No namespace is
+// exempt.
 func Webhooks(client admissionregistrationv1.WebhookClientConfig) []*admissionregistrationv1.ValidatingWebhookConfiguration {
 	if client.URL != nil {
 		client.URL = new(*client.URL + Path)
@@ -50,7 +48,7 @@ func Webhooks(client admissionregistrationv1.WebhookClientConfig) []*admissionre
 				rule(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "networktopologies", "deviceexposurepolicies", "addresspools"),
 				rule(schemav1alpha1.GroupVersion.Group, schemav1alpha1.GroupVersion.Version, "cnipluginschemas"),
 			},
-			// The API server counts a custom resource's specs.
+			// The generation of a custom resource changes with its spec.
 			match("new-spec", `request.operation == "CREATE" || object.metadata.generation != oldObject.metadata.generation`)),
 		configuration(Requests, client, admissionregistrationv1.Ignore,
 			[]admissionregistrationv1.RuleWithOperations{

@@ -19,15 +19,15 @@ import (
 	"github.com/plumbline/plumbline/topology/validity"
 )
 
-// topology decides on a NetworkTopology: it is valid, and nobody else has a
-// DeviceClass of a name it wants.
+// topology decides on a NetworkTopology: it is valid, and no other owner has a DeviceClass
+// with a name it wants.
 func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, err error) {
 	o := &v1alpha1.NetworkTopology{}
 	if err := decode(r, o); err != nil {
 		return a, err
 	}
 	if !o.DeletionTimestamp.IsZero() {
-		return a, nil // on its way out: only finalizers are left to change
+		return a, nil // being deleted: only finalizers can change
 	}
 	set, err := w.contracts.Set(ctx)
 	if err != nil {
@@ -72,7 +72,7 @@ func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, 
 	return a, w.used(o, t, set, r, &a)
 }
 
-// clash says who else has, or wants, a DeviceClass of a name.
+// clash describes who else has, or wants, a DeviceClass with a name.
 func (w *Webhook) clash(ctx context.Context, o *v1alpha1.NetworkTopology, class string) (string, error) {
 	have := &resourceapi.DeviceClass{}
 	found, err := w.get(ctx, class, have)
@@ -100,7 +100,7 @@ func (w *Webhook) clash(ctx context.Context, o *v1alpha1.NetworkTopology, class 
 	return "", nil
 }
 
-// nameClash says who else has, or wants, the extended resource name of a step.
+// nameClash describes who else has, or wants, the extended resource name of a step.
 func (w *Webhook) nameClash(ctx context.Context, o *v1alpha1.NetworkTopology, step, name string) (string, error) {
 	classes, topologies, err := controller.Named(ctx, w.reader, name)
 	if err != nil {
@@ -125,8 +125,8 @@ func (w *Webhook) nameClash(ctx context.Context, o *v1alpha1.NetworkTopology, st
 	return "", nil
 }
 
-// left reports whether a class was left behind by a topology of the same name
-// that is gone, and goes, too, in a moment.
+// left reports whether a class belongs to a deleted topology of the same name, so that it
+// will soon be garbage collected.
 func left(class *resourceapi.DeviceClass, o *v1alpha1.NetworkTopology) bool {
 	for _, ref := range class.OwnerReferences {
 		if ref.Kind == v1alpha1.Kind && ref.Name == o.Name && ref.UID != o.UID {
@@ -136,7 +136,7 @@ func left(class *resourceapi.DeviceClass, o *v1alpha1.NetworkTopology) bool {
 	return false
 }
 
-// used warns whoever edits a topology that running pods use.
+// used warns about edits of a topology that running pods use.
 func (w *Webhook) used(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set, r admission.Request, a *answer) error {
 	inPlace := o.Spec.UpdatePolicy == v1alpha1.InPlace
 	if o.Spec.Rollout != nil && !inPlace {
@@ -160,7 +160,7 @@ func (w *Webhook) used(o *v1alpha1.NetworkTopology, t *topology.Topology, set co
 	}
 	was, err := topology.FromObject(old)
 	if err != nil {
-		return nil // it was not one a pod could run
+		return nil // no pod could have used it
 	}
 	for _, why := range holdsBack(was, t, set) {
 		a.warn("NetworkTopology %q: %s", o.Name, why)
@@ -168,8 +168,8 @@ func (w *Webhook) used(o *v1alpha1.NetworkTopology, t *topology.Topology, set co
 	return nil
 }
 
-// holdsBack says of which steps an edit takes, or may take, another device: a
-// running pod has those its claim was given.
+// holdsBack describes the steps for which an edit takes, or may take, another device: a
+// running pod keeps the devices of its claim.
 func holdsBack(was, is *topology.Topology, set contract.Set) []string {
 	roots := map[string]*topology.Step{}
 	for _, s := range claim.Roots(was, set) {

@@ -75,8 +75,8 @@ func TestWarningsOfEdits(t *testing.T) {
 	}
 }
 
-// TestWarningOfSchema holds that a schema for a built-in type passes with a warning, and
-// without one where the controller has written it.
+// TestWarningOfSchema holds that a schema for a built-in type is allowed with a warning,
+// and without one if the controller has written it.
 func TestWarningOfSchema(t *testing.T) {
 	registry, err := all.Registry()
 	if err != nil {

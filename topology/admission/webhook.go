@@ -25,7 +25,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Webhook decides. It needs the rights get, list and watch on all kinds that it reads:
+// Webhook decides. It needs the permissions get, list and watch on all kinds that it reads:
 // networktopologies, deviceexposurepolicies, addresspools, cnipluginschemas, deviceclasses.
 type Webhook struct {
 	reader    client.Reader
@@ -35,12 +35,12 @@ type Webhook struct {
 	judging *semaphore.Weighted
 }
 
-// maxJudging is how many topologies are judged at a time.
+// maxJudging is how many topologies are validated at a time.
 const maxJudging = 2
 
-// New returns a Webhook. reader is a cache with the indexes of controller.Index, so
-// that an answer takes some look-ups and no walk through all objects; users returns
-// how many claims are allocated for a topology.
+// New returns a Webhook. reader is a cache with the indexes of controller.Index, so that an
+// answer takes some lookups and no scan of all objects; users returns how many claims are
+// allocated for a topology.
 func New(reader client.Reader, contracts *controller.Contracts, users func(name string, uid types.UID) int) *Webhook {
 	return &Webhook{reader: reader, contracts: contracts, users: users, judging: semaphore.NewWeighted(maxJudging)}
 }
@@ -48,7 +48,7 @@ func New(reader client.Reader, contracts *controller.Contracts, users func(name 
 // maxObject bounds what is decoded; the API server stores less.
 const maxObject = 4 << 20
 
-// Path is where the decisions are served, all of them.
+// Path is the URL path of all decisions.
 const Path = "/validate"
 
 // Register serves the decisions.
@@ -56,7 +56,7 @@ func (w *Webhook) Register(server webhook.Server) {
 	server.Register(Path, bounded(&webhook.Admission{Handler: w}))
 }
 
-// answer is nothing (allowed), or what is wrong or worth a warning.
+// answer holds problems, which refuse the request, and warnings.
 type answer struct {
 	problems []string // each of one line or more
 	warnings []string
@@ -90,9 +90,9 @@ func shorten(s string, most int) string {
 	return strings.ToValidUTF8(s[:most-len(more)], "") + more
 }
 
-// Handle implements admission.Handler. What cannot be decided is refused when it is
-// a definition, and passes with a warning when it is a request: an answer that is no
-// answer would be a refusal to the API server, whatever the failure policy says.
+// Handle implements admission.Handler. What cannot be decided is refused if it is a
+// definition, and allowed with a warning if it is a request: the API server would treat an
+// error in the answer as a refusal, whatever the failure policy.
 func (w *Webhook) Handle(ctx context.Context, r admission.Request) (response admission.Response) {
 	if r.Operation != admissionv1.Create && r.Operation != admissionv1.Update || r.SubResource != "" {
 		return admission.Allowed("")
@@ -147,12 +147,12 @@ func (w *Webhook) decide(ctx context.Context, r admission.Request) (answer, erro
 	case resourceapi.GroupName + "/ResourceClaim", resourceapi.GroupName + "/ResourceClaimTemplate":
 		return w.claim(ctx, r)
 	default:
-		return answer{}, nil // registered for by mistake: nothing to say
+		return answer{}, nil // registered by mistake: allowed
 	}
 }
 
-// definition judges a topology or a schema, of which each may take a core for
-// seconds: few at a time, so that claims are answered meanwhile.
+// definition validates a topology or a schema, which may take a core for seconds: few at a
+// time, so that claims are answered meanwhile.
 func (w *Webhook) definition(ctx context.Context, judge func() (answer, error)) (answer, error) {
 	if err := w.judging.Acquire(ctx, 1); err != nil {
 		return answer{}, fmt.Errorf("the webhook is busy with other topologies: %w", err)
@@ -161,8 +161,8 @@ func (w *Webhook) definition(ctx context.Context, judge func() (answer, error)) 
 	return judge()
 }
 
-// message lays problems out behind "denied the request: ": one line as it is,
-// more on lines of their own, indented.
+// message formats problems to follow "denied the request: ": one line as it is, more on
+// lines of their own, indented.
 func message(problems []string) string {
 	text := shorten(strings.TrimRight(strings.Join(problems, "\n"), "\n"), maxMessage)
 	if !strings.Contains(text, "\n") {
@@ -171,7 +171,7 @@ func message(problems []string) string {
 	return "\n  " + strings.ReplaceAll(text, "\n", "\n  ")
 }
 
-// malformed is an object that is none of its kind.
+// malformed is the error of an object that cannot be decoded as its kind.
 type malformed struct{ err error }
 
 func (m *malformed) Error() string { return "decode the object: " + m.err.Error() }

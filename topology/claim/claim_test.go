@@ -359,12 +359,12 @@ func TestOnePF(t *testing.T) {
 		{Name: "bond0", Type: "bond", DependOn: []string{"vf0", "vf1", "nic"}},
 		{Name: "bond1", Type: "bond", DependOn: []string{"nic", "vf2"}},
 	}}
-	if said := claim.OnePF(topo, contracts(t), map[string]string{"vf0": "0000:03:00.0", "vf1": "0000:04:00.0", "vf2": "0000:03:00.0"}); len(said) != 0 {
-		t.Errorf("of devices that no bond joins: %q", said)
+	if notes := claim.OnePF(topo, contracts(t), map[string]string{"vf0": "0000:03:00.0", "vf1": "0000:04:00.0", "vf2": "0000:03:00.0"}); len(notes) != 0 {
+		t.Errorf("of devices that no bond joins: %q", notes)
 	}
 	want := []string{`step "bond0": the devices of ["vf0" "vf1"] are virtual functions of one physical function, 0000:03:00.0, and fail together: have them chosen by a claim as ` + "`plumbline claim`" + ` prints it, or by selectors`}
-	if said := claim.OnePF(topo, contracts(t), map[string]string{"vf0": "0000:03:00.0", "vf1": "0000:03:00.0"}); !slices.Equal(said, want) {
-		t.Errorf("said %q, want %q", said, want)
+	if notes := claim.OnePF(topo, contracts(t), map[string]string{"vf0": "0000:03:00.0", "vf1": "0000:03:00.0"}); !slices.Equal(notes, want) {
+		t.Errorf("said %q, want %q", notes, want)
 	}
 }
 

@@ -65,9 +65,9 @@ func Reports(c *resourceapi.ResourceClaim) []Reported {
 			return s.Driver == Driver && s.Pool == d.Pool && s.Device == d.Name && sameShare(s.ShareID, d.ShareID)
 		})
 		if i >= 0 && c.Status.Devices[i].Data != nil {
-			var said Report
-			if json.Unmarshal(c.Status.Devices[i].Data.Raw, &said) == nil && said.Topology == a.Topology.Name {
-				r.Report = said
+			var report Report
+			if json.Unmarshal(c.Status.Devices[i].Data.Raw, &report) == nil && report.Topology == a.Topology.Name {
+				r.Report = report
 			}
 		}
 		r.Topology = a.Topology.Name

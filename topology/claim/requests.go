@@ -56,20 +56,20 @@ func Requests(spec *resourceapi.DeviceClaim, classes Classes) ([]Demand, error) 
 	}
 	var out []Demand
 	for _, r := range spec.Requests {
-		asks, err := asksOf(r, classes)
+		requests, err := classRequests(r, classes)
 		if err != nil && fault.Of(err) != fault.Invalid {
 			return nil, err
 		}
 		if err != nil {
 			problems = append(problems, err)
 		}
-		for i, a := range asks {
-			if i > 0 && a.config.Equal(asks[0].config) {
+		for i, a := range requests {
+			if i > 0 && a.config.Equal(requests[0].config) {
 				continue
 			}
 			if i > 0 {
 				problems = append(problems, fault.New(fault.Invalid, fmt.Errorf("request %q: its alternatives %q and %q are for different steps (%q of NetworkTopology %q, %q of %q): which one would be allocated is open, so a topology could lack a device",
-					r.Name, asks[0].request, a.request, asks[0].config.Step, asks[0].config.NetworkTopologyRef.Name, a.config.Step, a.config.NetworkTopologyRef.Name)))
+					r.Name, requests[0].request, a.request, requests[0].config.Step, requests[0].config.NetworkTopologyRef.Name, a.config.Step, a.config.NetworkTopologyRef.Name)))
 				continue
 			}
 			if err := demand(&out, a); err != nil {
@@ -80,16 +80,16 @@ func Requests(spec *resourceapi.DeviceClaim, classes Classes) ([]Demand, error) 
 	return out, errors.Join(problems...)
 }
 
-// ask is one request, or alternative of one, for a class of ours.
-type ask struct {
+// classRequest is one request, or alternative of one, for a class of ours.
+type classRequest struct {
 	request string
 	config  Config
 	count   int // of devices; no more than the class has steps
 }
 
-// asksOf returns what one request asks of us, also where the way it asks is wrong.
-func asksOf(r resourceapi.DeviceRequest, classes Classes) ([]ask, error) {
-	var out []ask
+// classRequests returns what one request requests of us, also if the request is invalid.
+func classRequests(r resourceapi.DeviceRequest, classes Classes) ([]classRequest, error) {
+	var out []classRequest
 	var problems []error
 	invalid := func(format string, args ...any) {
 		problems = append(problems, fault.New(fault.Invalid, fmt.Errorf("request %q: "+format, append([]any{r.Name}, args...)...)))
@@ -106,7 +106,7 @@ func asksOf(r resourceapi.DeviceRequest, classes Classes) ([]ask, error) {
 			if len(r.FirstAvailable) > 0 {
 				steps = steps[:1]
 			}
-			out = append(out, ask{request, cfg, int(min(max(count, 1), int64(len(steps))))})
+			out = append(out, classRequest{request, cfg, int(min(max(count, 1), int64(len(steps))))})
 			if mode == resourceapi.DeviceAllocationModeAll {
 				invalid("it is for all devices of DeviceClass %q, of which NetworkTopology %q takes %d, for [%s]: leave out allocationMode",
 					class, cfg.NetworkTopologyRef.Name, len(steps), strings.Join(steps, ", "))
@@ -165,7 +165,7 @@ func classConfig(name string, classes Classes) (cfg Config, ours bool, err error
 
 // demand adds the devices of a request, for the first steps of the class that have
 // none, as add does when they are allocated.
-func demand(to *[]Demand, a ask) error {
+func demand(to *[]Demand, a classRequest) error {
 	i := slices.IndexFunc(*to, func(d Demand) bool { return d.Topology.Name == a.config.NetworkTopologyRef.Name })
 	if i < 0 {
 		*to = append(*to, Demand{Topology: a.config.NetworkTopologyRef})

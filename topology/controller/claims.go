@@ -23,10 +23,10 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Claims knows the allocated claims of every topology. The API server has no
-// selector for "claims of this driver", so all claims of the cluster are read, one
-// page or one event at a time; kept are those that are allocated for a topology,
-// and of these what Use is made of: some hundred bytes each.
+// Claims keeps the allocated claims of every topology. The API server has no selector for
+// "claims of this driver", so all claims of the cluster are read, one page or one event at
+// a time; of those that are allocated for a topology it keeps what Use is computed from:
+// some hundred bytes each.
 //
 // It is a Runnable of a manager, on every replica.
 type Claims struct {
@@ -68,7 +68,7 @@ func (c *Claims) Start(ctx context.Context) error {
 	return nil
 }
 
-// NeedLeaderElection is false: the webhook of every replica asks who uses a topology.
+// NeedLeaderElection is false: the webhook of every replica queries who uses a topology.
 func (*Claims) NeedLeaderElection() bool { return false }
 
 // Synced reports whether all claims have been read once.
@@ -207,8 +207,8 @@ func recordOf(c *resourceapi.ResourceClaim) *record {
 
 func (r *record) same(other *record) bool { return reflect.DeepEqual(r, other) }
 
-// uses reports whether the claim is allocated for this very topology: one that
-// bore the same name before is another.
+// uses reports whether the claim is allocated for this very topology: an earlier one of the
+// same name is another.
 func (r *record) uses(name string, uid types.UID) bool {
 	return slices.ContainsFunc(r.topologies, func(t claim.TopologyRef) bool {
 		return t.Name == name && (t.UID == "" || t.UID == uid)
@@ -229,16 +229,16 @@ func itemOf(c *resourceapi.ResourceClaim) *item {
 	return &item{record: recordOf(c), ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name, ResourceVersion: c.ResourceVersion}}
 }
 
-// watch is for an API server that streams the claims there are, too.
+// watch is for an API server that also streams the existing claims.
 func (c *Claims) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	w, err := c.api.ResourceClaims(metav1.NamespaceAll).Watch(ctx, options)
 	if err != nil {
-		return nil, err // as it is: the reflector asks for its kind
+		return nil, err // not wrapped: the reflector checks its type
 	}
 	return watch.Filter(w, keep), nil
 }
 
-// keep drops claims that are new and not ours. One that changes may have been ours.
+// keep drops events of new claims that are not ours. A claim that changes may have been ours.
 func keep(e watch.Event) (watch.Event, bool) {
 	c, ok := e.Object.(*resourceapi.ResourceClaim)
 	if !ok || e.Type == watch.Bookmark {
@@ -249,14 +249,14 @@ func keep(e watch.Event) (watch.Event, bool) {
 	return e, e.Type != watch.Added || i.record != nil
 }
 
-// list is for an API server that does not stream. It asks for the newest claims,
-// which is answered in pages, and never holds more than one of them.
+// list is for an API server that does not stream. It queries the newest claims, which come
+// in pages, and holds one page at a time.
 func (c *Claims) list(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 	out := &internalversion.List{}
 	for options := (metav1.ListOptions{Limit: pageSize}); ; options.Continue = out.Continue {
 		page, err := c.api.ResourceClaims(metav1.NamespaceAll).List(ctx, options)
 		if err != nil {
-			return nil, err // as it is: the reflector asks for its kind
+			return nil, err // not wrapped: the reflector checks its type
 		}
 		out.ListMeta = page.ListMeta
 		for n := range page.Items {

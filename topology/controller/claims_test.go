@@ -62,7 +62,7 @@ func TestClaims(t *testing.T) {
 	c := emptyClaims()
 	var changed []string
 	c.OnChange(func(topology string) { changed = append(changed, topology) })
-	heard := func(want ...string) {
+	wantEnqueued := func(want ...string) {
 		t.Helper()
 		if !slices.Equal(changed, want) {
 			t.Errorf("changed %q, want %q", changed, want)
@@ -78,32 +78,32 @@ func TestClaims(t *testing.T) {
 	}
 	one := allocated(claim.Driver, "one", "red", 1)
 	feed(t, c, watch.Event{Type: watch.Added, Object: one}, watch.Event{Type: watch.Added, Object: allocated("gpu.example.com", "theirs", "red", 1)})
-	heard("red")
+	wantEnqueued("red")
 	uses("red", 1, 1, 0, 1)
 	if u := c.Use("red", "another"); u.Claims != 0 {
 		t.Errorf("a topology of the same name has %+v", u)
 	}
 
-	// What changes nothing that is counted is nobody's business.
+	// A change of nothing that is counted notifies nobody.
 	labelled := one.DeepCopy()
 	labelled.Labels = map[string]string{"a": "b"}
 	feed(t, c, watch.Event{Type: watch.Modified, Object: labelled}, watch.Event{Type: watch.Modified, Object: allocated("gpu.example.com", "theirs", "red", 1)})
-	heard()
+	wantEnqueued()
 
 	ill := one.DeepCopy()
 	ill.Status.Devices[0].Conditions[0].Status = metav1.ConditionFalse
 	feed(t, c, watch.Event{Type: watch.Modified, Object: ill})
-	heard("red")
+	wantEnqueued("red")
 	uses("red", 1, 1, 1, 1)
 
 	// It loses its allocation, and is allocated for another topology.
 	idle := one.DeepCopy()
 	idle.Status = resourceapi.ResourceClaimStatus{}
 	feed(t, c, watch.Event{Type: watch.Modified, Object: idle})
-	heard("red")
+	wantEnqueued("red")
 	uses("red", 0, 0, 0, 0)
 	feed(t, c, watch.Event{Type: watch.Modified, Object: allocated(claim.Driver, "one", "blue", 2)})
-	heard("blue")
+	wantEnqueued("blue")
 	uses("blue", 1, 1, 0, 1)
 
 	// All claims are read again: what is not among them no longer exists.
@@ -114,20 +114,20 @@ func TestClaims(t *testing.T) {
 		t.Fatal(err)
 	}
 	slices.Sort(changed)
-	heard("blue", "red")
+	wantEnqueued("blue", "red")
 	uses("blue", 0, 0, 0, 0)
 	uses("red", 1, 1, 0, 1)
 	if !c.Synced() {
 		t.Error("all claims have been read")
 	}
 	feed(t, c, watch.Event{Type: watch.Deleted, Object: allocated(claim.Driver, "two", "red", 1)})
-	heard("red")
+	wantEnqueued("red")
 	if len(c.records)+len(c.of) != 0 {
 		t.Errorf("%d claims and %d topologies are left", len(c.records), len(c.of))
 	}
 }
 
-// TestClaimsMemory holds what a claim costs: of another driver's nothing, of ours
+// TestClaimsMemory holds that a claim of another driver costs no memory, and one of ours
 // less than a kilobyte.
 func TestClaimsMemory(t *testing.T) {
 	const n = 5000
@@ -157,7 +157,7 @@ func TestClaimsMemory(t *testing.T) {
 	runtime.KeepAlive(c)
 }
 
-// BenchmarkPass is what a pass over a topology with 20,000 claims has to work out.
+// BenchmarkPass measures what a pass computes for a topology with 20,000 claims.
 func BenchmarkPass(b *testing.B) {
 	c := emptyClaims()
 	for i := range 20_000 {
@@ -171,7 +171,7 @@ func BenchmarkPass(b *testing.B) {
 	}
 }
 
-// BenchmarkEvent is what an event of a claim costs.
+// BenchmarkEvent measures the cost of an event of a claim.
 func BenchmarkEvent(b *testing.B) {
 	c := emptyClaims()
 	ours := allocated(claim.Driver, "one", "red", 1)

@@ -18,12 +18,12 @@ import (
 	"github.com/plumbline/plumbline/topology/validity"
 )
 
-// Classes returns the DeviceClass of every root step that is given a device, in
-// order of declaration: o is the topology's object, t the same decoded. An error
-// is one of encoding, and none is known.
+// Classes returns the DeviceClass of every root step that is given a device, in order of
+// declaration: o is the topology's object, t the same decoded. Only encoding can fail, and
+// no input is known for which it does.
 func Classes(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set) ([]*resourceapi.DeviceClass, error) {
 	var out []*resourceapi.DeviceClass
-	named := map[string]bool{} // extended resource names that a class bears
+	named := map[string]bool{} // extended resource names that a class has
 	for _, s := range claim.Roots(t, set) {
 		config, err := configOf(o, s.Name)
 		if err != nil {
@@ -51,14 +51,14 @@ func Classes(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set
 	return out, nil
 }
 
-// ownerOf refers to a topology as the owner of what is made of it. It does not block the
-// owner's deletion: the finalizer does that, and asking for it takes a right on the
-// owner.
+// ownerOf is the owner reference of objects that are created for a topology. It does not
+// block the owner's deletion: the finalizer does that, and blockOwnerDeletion needs a
+// permission on the owner.
 func ownerOf(o *v1alpha1.NetworkTopology) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: o.Name, UID: o.UID, Controller: new(true)}
 }
 
-// configOf says which step of which topology a class is for.
+// configOf returns the config that names the topology and step of a class.
 func configOf(o *v1alpha1.NetworkTopology, step string) ([]resourceapi.DeviceClassConfiguration, error) {
 	parameters, err := json.Marshal(claim.ConfigOf(o, step))
 	if err != nil {
@@ -69,7 +69,7 @@ func configOf(o *v1alpha1.NetworkTopology, step string) ([]resourceapi.DeviceCla
 	}}}, nil
 }
 
-// Unselective returns the DeviceClass of a name that Classes would make, without its
+// Unselective returns the DeviceClass that Classes would make with a name, without its
 // selectors and so without compiling any; nil when it would make none.
 func Unselective(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set, name string) (*resourceapi.DeviceClass, error) {
 	for _, s := range claim.Roots(t, set) {
@@ -87,10 +87,10 @@ func Unselective(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract
 
 // selectors returns those of the class of a root step: any device of ours that the step's
 // type can take, and of those what the step's own selector chooses. They are one
-// expression, as each costs the scheduler a conversion of each device and a place among
-// the few that it remembers; two, if one would be too long or too expensive. On an error,
-// such as that of an attribute a device lacks, the scheduler gives the pod up; what is
-// said first keeps the step's selector from devices of other drivers.
+// expression, as each costs the scheduler a conversion of each device and a place among the
+// few that it remembers; two, if one would be too long or too expensive. On an error, such
+// as that of an attribute a device lacks, the scheduler gives up on the pod; so the first
+// part excludes devices of other drivers before the step's selector is evaluated.
 func selectors(s *topology.Step, c contract.Contract) []resourceapi.DeviceSelector {
 	one := func(expr string) resourceapi.DeviceSelector {
 		return resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expr}}
@@ -106,16 +106,16 @@ func selectors(s *topology.Step, c contract.Contract) []resourceapi.DeviceSelect
 	return []resourceapi.DeviceSelector{one(fits), one(s.Selector)}
 }
 
-// Fitting selects the devices of ours that a root step can take, whatever its selector
-// says: a shared one if it uses it where it is, else one that is given away as a whole. A
-// step without a selector takes those of the kinds that its type takes.
+// Fitting selects the devices of ours that a root step can take, whatever its selector is:
+// a shared one if the step uses the device on the host, else one that is allocated as a
+// whole. A step without a selector takes those of the kinds that its type takes.
 func Fitting(s *topology.Step, c contract.Contract) string {
 	attribute := func(name resourceapi.QualifiedName) string {
 		return fmt.Sprintf("device.attributes[%q].%s", claim.Driver, name)
 	}
 	expr := fmt.Sprintf("device.driver == %q", claim.Driver)
-	// Agents of earlier versions do not publish the attribute. The cost of a text that
-	// comes by way of orValue is taken for unlimited.
+	// Agents of earlier versions do not publish the attribute. CEL estimates the cost of a
+	// string from orValue as unlimited.
 	by := attribute(inventory.AttrSharedBy)
 	named := fmt.Sprintf("%q in %s.split(\",\")", c.Type, by)
 	functions := slices.Equal(c.Input.DeviceTypes, []string{"vf"}) // which may be shares of a PF
@@ -146,8 +146,8 @@ func Fitting(s *topology.Step, c contract.Contract) string {
 	return expr
 }
 
-// Owned reports whether a class is of this very topology: controlled by it, or,
-// when somebody has removed the owner reference, pinned to its UID.
+// Owned reports whether a class belongs to exactly this topology: controlled by it or, if
+// somebody has removed the owner reference, pinned to its UID.
 func Owned(class *resourceapi.DeviceClass, o *v1alpha1.NetworkTopology) bool {
 	if ref := metav1.GetControllerOf(class); ref != nil {
 		return ref.UID == o.UID
@@ -161,8 +161,8 @@ func Owned(class *resourceapi.DeviceClass, o *v1alpha1.NetworkTopology) bool {
 	})
 }
 
-// Clash says whose the class is that bears a name a topology wants, in words for
-// a condition and a webhook.
+// Clash describes the owner of a class that has a name which a topology wants, for a
+// condition and a webhook.
 func Clash(class *resourceapi.DeviceClass) string {
 	if ref := metav1.GetControllerOf(class); ref != nil {
 		return fmt.Sprintf("DeviceClass %q belongs to %s %q: rename the topology or the step", class.Name, ref.Kind, ref.Name)
@@ -170,8 +170,8 @@ func Clash(class *resourceapi.DeviceClass) string {
 	return fmt.Sprintf("DeviceClass %q exists and is not this topology's: delete it, or rename the topology or the step", class.Name)
 }
 
-// NameClash says whose a class is that has the extended resource name of a step, in
-// words for a condition and a webhook.
+// NameClash describes the owner of a class that has the extended resource name of a step,
+// for a condition and a webhook.
 func NameClash(step string, class *resourceapi.DeviceClass) string {
 	whose := ""
 	if ref := metav1.GetControllerOf(class); ref != nil {
@@ -181,9 +181,9 @@ func NameClash(step string, class *resourceapi.DeviceClass) string {
 		step, *class.Spec.ExtendedResourceName, class.Name, whose)
 }
 
-// yields reports whether a class that has the extended resource name of one of ours is
-// the one to keep it. Of two topologies that were written at the same time one has to
-// give the name back; have is nil when our class does not bear it yet.
+// yields reports whether a class that has the extended resource name of one of ours is the
+// one to keep it. Of two topologies that were written at the same time one has to give up
+// the name; have is nil if our class does not have it yet.
 func yields(have, other *resourceapi.DeviceClass) bool {
 	if ref := metav1.GetControllerOf(other); have == nil || ref == nil || ref.Kind != v1alpha1.Kind {
 		return true

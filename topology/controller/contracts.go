@@ -15,7 +15,7 @@ import (
 )
 
 // Contracts are those of all step types, built in or described by a
-// CNIPluginSchema. They are worked out again only when a schema has changed.
+// CNIPluginSchema. They are computed again only when a schema has changed.
 type Contracts struct {
 	Reader  client.Reader // a cache
 	BuiltIn contract.Set
@@ -25,7 +25,7 @@ type Contracts struct {
 	set      contract.Set
 }
 
-// Set returns the contracts of now.
+// Set returns the current contracts.
 func (c *Contracts) Set(ctx context.Context) (contract.Set, error) {
 	var schemas schemav1alpha1.CNIPluginSchemaList
 	if err := c.Reader.List(ctx, &schemas, client.UnsafeDisableDeepCopy); err != nil {

@@ -34,8 +34,8 @@ import (
 	"github.com/plumbline/plumbline/topology/validity"
 )
 
-// Controller keeps the DeviceClasses and the status of NetworkTopologies. Its
-// rights, and no more:
+// Controller writes the DeviceClasses and the status of NetworkTopologies. Its permissions,
+// and no more:
 //
 //	networking.dra.io     networktopologies         get list watch patch (finalizers)
 //	networking.dra.io     networktopologies/status  update
@@ -47,7 +47,7 @@ import (
 //	events.k8s.io         events                    create patch
 //
 // and in its own namespace leases of coordination.k8s.io (get, create, update;
-// events beside them), by which one of several replicas leads.
+// events beside them), for the election of a leader among several replicas.
 type Controller struct {
 	Client    client.Client // reads from caches that are indexed (Index)
 	Live      client.Reader // reads from the API server
@@ -56,8 +56,8 @@ type Controller struct {
 	Recorder  events.EventRecorder
 	Log       *slog.Logger
 	Now       func() time.Time
-	// Interval is for how long changes of what is only counted are collected, before
-	// a status is written that every node with a claim of the topology watches.
+	// Interval is how long changes that only affect counts are collected before the status
+	// is written, which every node with a claim of the topology watches.
 	Interval time.Duration
 }
 
@@ -79,15 +79,15 @@ func (c *Controller) Setup(mgr manager.Manager) error {
 		Complete(c)
 }
 
-// edits has topologies reconciled when they come, go or are edited.
+// edits enqueues topologies when they are created, deleted or edited.
 type edits struct {
 	handler.EnqueueRequestForObject
 	*Controller
 }
 
-// Update implements handler.EventHandler. Of a status that is written, by us as a
-// rule, nothing follows at once: else the pass after each write would find what has
-// been counted meanwhile, and write again, as fast as pods come and go.
+// Update implements handler.EventHandler. A change of the status alone, which usually is
+// ours, enqueues nothing: otherwise the pass after each write would find new counts and
+// write again, as fast as pods are created and deleted.
 func (e *edits) Update(ctx context.Context, u event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 	if edited(u.ObjectOld, u.ObjectNew) {
 		e.EnqueueRequestForObject.Update(ctx, u, queue)
@@ -103,7 +103,7 @@ func edited(before, after client.Object) bool {
 		!slices.Equal(before.GetFinalizers(), after.GetFinalizers())
 }
 
-// changes has topologies reconciled when claims of theirs change.
+// changes enqueues topologies when their claims change.
 type changes struct{ *Controller }
 
 // Start implements source.Source.
@@ -115,11 +115,11 @@ func (c changes) Start(ctx context.Context, queue workqueue.TypedRateLimitingInt
 // WaitForSync implements source.SyncingSource.
 func (c changes) WaitForSync(ctx context.Context) error { return c.Claims.WaitForSync(ctx) }
 
-// prompt is the most for which changes are collected that somebody waits for.
+// prompt bounds how long changes are collected that a rollout or a deletion waits for.
 const prompt = time.Second
 
-// collect returns for how long changes of a topology's claims are collected. The
-// first of them starts that time.
+// collect returns how long changes of a topology's claims are collected, from the first of
+// them.
 func (c *Controller) collect(ctx context.Context, topology string) time.Duration {
 	o := &v1alpha1.NetworkTopology{}
 	err := c.Client.Get(ctx, client.ObjectKey{Name: topology}, o, client.UnsafeDisableDeepCopy)
@@ -129,8 +129,8 @@ func (c *Controller) collect(ctx context.Context, topology string) time.Duration
 	return c.Interval
 }
 
-// awaited reports whether more than a number depends on what becomes of the claims:
-// the next nodes of a rollout, or the end of the topology.
+// awaited reports whether more than a count depends on the claims: the next nodes of a
+// rollout, or the end of the topology.
 func awaited(o *v1alpha1.NetworkTopology) bool {
 	return !o.DeletionTimestamp.IsZero() || o.Status.Rollout != nil && len(o.Status.Rollout.Nodes) > 0
 }
@@ -156,7 +156,7 @@ func requests(names ...string) []reconcile.Request {
 	return out
 }
 
-// forClass returns the topologies a class is of, and those that would have a
+// forClass returns the topologies that a class belongs to, and those that would have a
 // class of its name.
 func (c *Controller) forClass(ctx context.Context, o client.Object) []reconcile.Request {
 	class, ok := o.(*resourceapi.DeviceClass)
@@ -207,7 +207,7 @@ func (c *Controller) forSchema(ctx context.Context, o client.Object) []reconcile
 	return requests(names...)
 }
 
-// Reconcile makes one topology's classes and status as they should be.
+// Reconcile writes the classes and the status of one topology.
 func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	o := &v1alpha1.NetworkTopology{}
 	if err := c.Client.Get(ctx, r.NamespacedName, o); err != nil {
@@ -215,7 +215,7 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	}
 	result, err := c.reconcile(ctx, o)
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-		// The cache lags behind our own last write, or somebody else was quicker.
+		// The cache lags behind our own last write, or another writer was faster.
 		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil
 	}
 	if err != nil {
@@ -236,7 +236,7 @@ func (c *Controller) reconcile(ctx context.Context, o *v1alpha1.NetworkTopology)
 	found := Outcome{Use: use}
 	c.program(ctx, o, &found)
 	if apierrors.IsConflict(found.Err) || apierrors.IsAlreadyExists(found.Err) {
-		return reconcile.Result{}, found.Err // no condition is worth a pass that is repeated at once
+		return reconcile.Result{}, found.Err // it is retried, without a condition
 	}
 	result := reconcile.Result{}
 	var failed error
@@ -264,9 +264,9 @@ func (c *Controller) patch(ctx context.Context, o *v1alpha1.NetworkTopology, cha
 	return nil
 }
 
-// finalize deletes the classes of a topology that is being deleted, at once: without
-// them no claim is allocated for it any more. Then the topology goes, whoever uses
-// it, when grace says so.
+// finalize deletes the classes of a topology that is being deleted, at once: without them
+// no claim is allocated for it any more. The topology itself is removed after grace, even
+// if claims still use it.
 func (c *Controller) finalize(ctx context.Context, o *v1alpha1.NetworkTopology, use Use) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(o, v1alpha1.Finalizer) {
 		return reconcile.Result{}, nil
@@ -301,17 +301,16 @@ func (c *Controller) finalize(ctx context.Context, o *v1alpha1.NetworkTopology, 
 
 // Bounds of the time from the deletion of a topology to its end.
 const (
-	// lag is for what the scheduler allocates and we hear of shortly after the
-	// classes are deleted. Deletion timestamps are cut to seconds.
+	// lag covers claims that the scheduler allocates, and that reach our cache, shortly
+	// after the classes are deleted. Deletion timestamps are cut to seconds.
 	lag = 2 * time.Second
-	// maxGrace is for claims that are allocated and not prepared yet: a kubelet tries
-	// again every 60 to 90 seconds.
+	// maxGrace is for claims that are allocated and not prepared yet: a kubelet retries
+	// every 60 to 90 seconds.
 	maxGrace = 5 * time.Minute
 )
 
-// grace returns how long a topology stays that is being deleted. The claims that
-// nodes have prepared need it no longer, and nobody keeps it longer than maxGrace by
-// having others allocated.
+// grace returns how long a topology that is being deleted is kept. Claims that nodes have
+// prepared do not need it any more, and later allocations cannot extend it beyond maxGrace.
 func grace(o *v1alpha1.NetworkTopology, use Use, now time.Time) time.Duration {
 	until := o.DeletionTimestamp.Add(lag)
 	if use.Unprepared > 0 {
@@ -320,7 +319,7 @@ func grace(o *v1alpha1.NetworkTopology, use Use, now time.Time) time.Duration {
 	return max(0, until.Sub(now))
 }
 
-// reportUse says who keeps a topology from going; nothing else is decided then.
+// reportUse reports what delays the removal of a topology; nothing else is decided then.
 func (c *Controller) reportUse(ctx context.Context, o *v1alpha1.NetworkTopology, use Use) error {
 	s := *o.Status.DeepCopy()
 	s.DeviceClasses, s.Sandboxes, s.Degraded = 0, int32(use.Pods), int32(use.Degraded)
@@ -332,7 +331,7 @@ func (c *Controller) reportUse(ctx context.Context, o *v1alpha1.NetworkTopology,
 	return c.write(ctx, o, s)
 }
 
-// program makes the classes of a valid topology, all or none of them.
+// program creates or updates the classes of a valid topology, all or none of them.
 func (c *Controller) program(ctx context.Context, o *v1alpha1.NetworkTopology, found *Outcome) {
 	have, err := c.classes(ctx, o)
 	if err != nil {
@@ -372,7 +371,7 @@ func (c *Controller) program(ctx context.Context, o *v1alpha1.NetworkTopology, f
 	}
 }
 
-// classes returns the classes that are of this topology, as the cache has them.
+// classes returns the classes of this topology, from the cache.
 func (c *Controller) classes(ctx context.Context, o *v1alpha1.NetworkTopology) ([]resourceapi.DeviceClass, error) {
 	var all resourceapi.DeviceClassList
 	if err := c.Client.List(ctx, &all, client.MatchingFields{indexUID: string(o.UID)}, client.UnsafeDisableDeepCopy); err != nil {
@@ -381,7 +380,7 @@ func (c *Controller) classes(ctx context.Context, o *v1alpha1.NetworkTopology) (
 	return slices.DeleteFunc(all.Items, func(d resourceapi.DeviceClass) bool { return !Owned(&d, o) }), nil
 }
 
-// clashes says which names that classes should have are others'.
+// clashes describes the names of classes that other owners already use.
 func (c *Controller) clashes(ctx context.Context, o *v1alpha1.NetworkTopology, have []resourceapi.DeviceClass, want []*resourceapi.DeviceClass) ([]string, error) {
 	var out []string
 	for _, w := range want {
@@ -408,9 +407,10 @@ func (c *Controller) clashes(ctx context.Context, o *v1alpha1.NetworkTopology, h
 	return out, nil
 }
 
-// nameClash says who else has the extended resource name that a class should have.
-// If our class has the name by now, it gives it back: of two classes the scheduler
-// takes the later one, and then the other is not found under its implicit name either.
+// nameClash describes which other class has the extended resource name that a class should
+// have. If our class has the name by now, the name is removed from it: of two classes the
+// scheduler takes the later one, and then the other is not found under its implicit name
+// either.
 func (c *Controller) nameClash(ctx context.Context, o *v1alpha1.NetworkTopology, have []resourceapi.DeviceClass, want *resourceapi.DeviceClass) (string, error) {
 	name := *want.Spec.ExtendedResourceName
 	named, _, err := Named(ctx, c.Client, name)
@@ -439,7 +439,7 @@ func (c *Controller) nameClash(ctx context.Context, o *v1alpha1.NetworkTopology,
 	return "", nil
 }
 
-// apply makes what is wanted of what is there and returns how many there are then.
+// apply creates, repairs and deletes classes, and returns how many there are afterwards.
 func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, have []resourceapi.DeviceClass, want []*resourceapi.DeviceClass) (int, error) {
 	there := map[string]*resourceapi.DeviceClass{}
 	for i := range have {
@@ -464,7 +464,7 @@ func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, hav
 			return len(have), fmt.Errorf("update DeviceClass %q: %w", w.Name, err)
 		}
 		updated = append(updated, w.Name)
-		// Not the topology changed, but somebody changed what is made of it.
+		// The topology is unchanged: somebody edited the class.
 		if o.Status.ObservedGeneration == o.Generation {
 			c.event(o, corev1.EventTypeWarning, "Repaired", "Update", fmt.Sprintf("DeviceClass %q was not as the topology says, and is again: change the topology instead", w.Name))
 		}
@@ -480,7 +480,7 @@ func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, hav
 	return len(want), nil
 }
 
-// delete removes a class, as it was when it was seen to be of this topology.
+// delete removes a class if it is unchanged since it was found to belong to this topology.
 func (c *Controller) delete(ctx context.Context, class *resourceapi.DeviceClass) error {
 	err := c.Client.Delete(ctx, class, client.Preconditions{UID: &class.UID, ResourceVersion: &class.ResourceVersion})
 	if client.IgnoreNotFound(err) != nil {
@@ -489,8 +489,8 @@ func (c *Controller) delete(ctx context.Context, class *resourceapi.DeviceClass)
 	return nil
 }
 
-// Repair makes a class of ours as it should be and reports whether it was not. Labels
-// and annotations of others stay, as do owners that do not control it.
+// Repair restores a class of ours to what is wanted, and reports whether anything changed.
+// Foreign labels and annotations are kept, as are owners that do not control it.
 func Repair(have, want *resourceapi.DeviceClass) (changed bool) {
 	for k, v := range want.Labels {
 		if have.Labels[k] != v {
@@ -531,7 +531,7 @@ func plain(s resourceapi.DeviceClassSpec) resourceapi.DeviceClassSpec {
 	return s
 }
 
-// report writes the status, and says in Events what became of it.
+// report writes the status and emits Events.
 func (c *Controller) report(ctx context.Context, o *v1alpha1.NetworkTopology, found Outcome) error {
 	s := StatusOf(o, found)
 	before, after := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionReady), meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReady)
@@ -542,12 +542,12 @@ func (c *Controller) report(ctx context.Context, o *v1alpha1.NetworkTopology, fo
 	case before == nil || before.Status != metav1.ConditionTrue:
 		c.event(o, corev1.EventTypeNormal, "Programmed", "Program", after.Message)
 	}
-	c.tellRollout(o, &s)
+	c.emitRollout(o, &s)
 	return c.write(ctx, o, s)
 }
 
-// tellRollout says in Events that a rollout has begun, has ended, or was stopped.
-func (c *Controller) tellRollout(o *v1alpha1.NetworkTopology, s *v1alpha1.NetworkTopologyStatus) {
+// emitRollout emits an Event when a rollout has begun, has ended, or was stopped.
+func (c *Controller) emitRollout(o *v1alpha1.NetworkTopology, s *v1alpha1.NetworkTopologyStatus) {
 	before, after := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionUpdated), meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionUpdated)
 	if after == nil || before != nil && before.Reason == after.Reason && before.ObservedGeneration == after.ObservedGeneration {
 		return

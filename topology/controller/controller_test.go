@@ -11,8 +11,8 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// TestGrace holds that claims keep a topology that is being deleted only until they
-// are prepared, and that none keeps it for good.
+// TestGrace holds that claims delay the removal of a topology only until they are prepared,
+// and none of them forever.
 func TestGrace(t *testing.T) {
 	began := time.Unix(1000, 0)
 	for _, c := range []struct {
@@ -65,7 +65,7 @@ func TestEdited(t *testing.T) {
 	}
 }
 
-// TestAwaited holds when a change of claims is more than a count.
+// TestAwaited holds when a change of claims affects more than counts.
 func TestAwaited(t *testing.T) {
 	rolling := &v1alpha1.NetworkTopology{}
 	rolling.Status.Rollout = &v1alpha1.RolloutStatus{Nodes: []string{"n1"}}

@@ -74,8 +74,8 @@ func TestClasses(t *testing.T) {
 		if first, err := inventory.Compile(c.Spec.Selectors[0].CEL.Expression); err != nil || !first.PassesOver(t.Context()) {
 			t.Errorf("class %q: another driver's device gets to its second selector, or %v", c.Name, err)
 		}
-		mended := c.DeepCopy()
-		if controller.Repair(mended, c) {
+		repaired := c.DeepCopy()
+		if controller.Repair(repaired, c) {
 			t.Errorf("class %q is not as it should be when it is made", c.Name)
 		}
 	}
@@ -93,8 +93,8 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// TestMend changes a class in every way there is, and keeps what is others'.
-func TestMend(t *testing.T) {
+// TestRepair changes each field of a class, and holds that foreign metadata is kept.
+func TestRepair(t *testing.T) {
 	set := contracts(t)
 	o := topologyOf(v1alpha1.Step{Name: "vf0", Type: "sriov"})
 	decoded, _, err := validity.Object(t.Context(), o, set)
@@ -106,7 +106,7 @@ func TestMend(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := classes[0]
-	for name, spoil := range map[string]func(*resourceapi.DeviceClass){
+	for name, disturb := range map[string]func(*resourceapi.DeviceClass){
 		"label":    func(c *resourceapi.DeviceClass) { delete(c.Labels, "networking.dra.io/step") },
 		"selector": func(c *resourceapi.DeviceClass) { c.Spec.Selectors[0].CEL.Expression = "true" },
 		"pin": func(c *resourceapi.DeviceClass) {
@@ -119,7 +119,7 @@ func TestMend(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := want.DeepCopy()
 			c.Labels["mine"] = "stays"
-			spoil(c)
+			disturb(c)
 			if !controller.Owned(c, o) {
 				t.Error("it is not known as the topology's any more")
 			}

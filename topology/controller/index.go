@@ -17,17 +17,16 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Fields that caches are indexed by, so that no object makes anybody walk through
-// all others.
+// Fields by which caches are indexed, so that no event needs a scan of all objects.
 const (
-	indexUID      = "uid"      // of classes and claim templates: the UIDs of the topologies they are of
+	indexUID      = "uid"      // of classes and claim templates: the UIDs of their topologies
 	indexClass    = "class"    // of topologies: the classes their root steps would have
 	indexType     = "type"     // of topologies: the types of their steps
 	indexResource = "resource" // of classes and topologies: extended resource names
 	indexTemplate = "template" // of topologies: "true" if they have a claim template
 )
 
-// Index adds to a cache the indexes that Controller and Wanting look things up by.
+// Index adds to a cache the indexes that Controller and Wanting use.
 func Index(ctx context.Context, cache client.FieldIndexer) error {
 	for _, i := range []struct {
 		object client.Object
@@ -128,7 +127,7 @@ func resourcesOf(o client.Object) []string {
 }
 
 // Named returns the DeviceClasses, and the topologies with a step, that have an
-// extended resource name. They are the cache's own: not to be changed.
+// extended resource name. They belong to the cache and must not be changed.
 func Named(ctx context.Context, cache client.Reader, resource string) ([]resourceapi.DeviceClass, []v1alpha1.NetworkTopology, error) {
 	var classes resourceapi.DeviceClassList
 	if err := cache.List(ctx, &classes, client.MatchingFields{indexResource: resource}, client.UnsafeDisableDeepCopy); err != nil {
@@ -142,7 +141,7 @@ func Named(ctx context.Context, cache client.Reader, resource string) ([]resourc
 }
 
 // Wanting returns the topologies with a root step that would have a DeviceClass of
-// a name. They are the cache's own: not to be changed.
+// a name. They belong to the cache and must not be changed.
 func Wanting(ctx context.Context, cache client.Reader, class string) ([]v1alpha1.NetworkTopology, error) {
 	var list v1alpha1.NetworkTopologyList
 	if err := cache.List(ctx, &list, client.MatchingFields{indexClass: class}, client.UnsafeDisableDeepCopy); err != nil {
@@ -151,7 +150,7 @@ func Wanting(ctx context.Context, cache client.Reader, class string) ([]v1alpha1
 	return list.Items, nil
 }
 
-// Cached says what a manager's cache keeps of the objects that this package reads.
+// Cached returns what a manager's cache keeps of the objects that this package reads.
 func Cached() map[client.Object]cache.ByObject {
 	ours := labels.NewSelector()
 	if labelled, err := labels.NewRequirement(claim.LabelTopology, selection.Exists, nil); err == nil { // of a constant
@@ -172,8 +171,8 @@ func stripNamespace(o any) (any, error) {
 	return o, nil
 }
 
-// StripClass reduces a DeviceClass that is no topology's to its names and owner, for
-// a cache: a cluster has those of all drivers.
+// StripClass reduces a DeviceClass that belongs to no topology to its names and owner, for
+// a cache: a cluster has classes of all drivers.
 func StripClass(o any) (any, error) {
 	class, ok := o.(*resourceapi.DeviceClass)
 	if !ok {

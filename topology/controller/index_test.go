@@ -23,8 +23,8 @@ func TestIndexes(t *testing.T) {
 	}
 }
 
-// TestStripClass holds that of a class of another driver nothing is cached but whose
-// it is, and a class of ours whole, however it was edited.
+// TestStripClass holds that of a class of another driver only names and owner are cached,
+// and that a class of ours is cached whole, however it was edited.
 func TestStripClass(t *testing.T) {
 	config := func(driver string) []resourceapi.DeviceClassConfiguration {
 		return []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{

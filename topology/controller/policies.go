@@ -27,8 +27,8 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Policies keeps the status of DeviceExposurePolicies: what is wrong with them, and
-// what the nodes' reports add up to. Its rights:
+// Policies writes the status of DeviceExposurePolicies: their problems, and the sums of the
+// nodes' reports. Its permissions:
 //
 //	networking.dra.io deviceexposurepolicies        get list watch
 //	networking.dra.io deviceexposurepolicies/status update
@@ -41,7 +41,7 @@ type Policies struct {
 	Log      *slog.Logger
 	Interval time.Duration
 
-	compiled map[types.UID]*exposure.Policy // of the one worker
+	compiled map[types.UID]*exposure.Policy // used by the only worker
 }
 
 // Setup registers the controller with a manager.
@@ -98,7 +98,7 @@ func (c *Policies) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 		if equality.Semantic.DeepEqual(status, o.Status) {
 			continue
 		}
-		changed := o.DeepCopy() // what the cache has is not to be changed
+		changed := o.DeepCopy() // objects of the cache must not be changed
 		changed.Status = status
 		err := c.Client.Status().Update(ctx, changed)
 		if apierrors.IsConflict(err) {
@@ -111,7 +111,7 @@ func (c *Policies) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 	return reconcile.Result{}, errors.Join(errs...)
 }
 
-// read compiles what has changed.
+// read compiles the policies that have changed.
 func (c *Policies) read(objects []v1alpha1.DeviceExposurePolicy) []*exposure.Policy {
 	kept := map[types.UID]*exposure.Policy{}
 	var all []*exposure.Policy
@@ -129,13 +129,13 @@ func (c *Policies) read(objects []v1alpha1.DeviceExposurePolicy) []*exposure.Pol
 	return ordered
 }
 
-// PolicySum is what the reports of all nodes say of one policy.
+// PolicySum is the sum of all nodes' reports on one policy.
 type PolicySum struct {
-	Devices, Offered, Nodes int // nodes with devices for which it decides
-	Undecided, Stuck        int // devices that stay as they were, and their nodes
-	Reported, All           int // nodes that report on this generation, and on any
-	Conflicts               []string
-	Problem                 string // of the first node by name
+	Devices, Offered, Nodes   int // nodes with devices for which it decides
+	Undecided, UndecidedNodes int // devices that stay as they were, and their nodes
+	Reported, All             int // nodes that report on this generation, and on any
+	Conflicts                 []string
+	Problem                   string // of the first node by name
 }
 
 // Sum adds up the reports by policy.
@@ -172,7 +172,7 @@ func (s *PolicySum) add(node string, p v1alpha1.PolicyReport) {
 		s.Nodes++
 	}
 	if p.Undecided > 0 {
-		s.Stuck++
+		s.UndecidedNodes++
 	}
 	if s.Problem == "" && p.Problem != "" {
 		s.Problem = fmt.Sprintf("node %q: %s", node, p.Problem)
@@ -185,7 +185,7 @@ func (s *PolicySum) add(node string, p v1alpha1.PolicyReport) {
 	}
 }
 
-// PolicyStatus returns what the status of a policy becomes.
+// PolicyStatus returns the status of a policy.
 func PolicyStatus(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum PolicySum) v1alpha1.DeviceExposurePolicyStatus {
 	s := *o.Status.DeepCopy()
 	s.ObservedGeneration = o.Generation
@@ -206,7 +206,7 @@ func PolicyStatus(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum Poli
 // applied is the condition Ready of a policy.
 func applied(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum PolicySum) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse}
-	stay := fmt.Sprintf("%s on %s stay as they were", count(sum.Undecided, "device"), count(sum.Stuck, "node"))
+	stay := fmt.Sprintf("%s on %s stay as they were", count(sum.Undecided, "device"), count(sum.UndecidedNodes, "node"))
 	switch {
 	case p.Err != nil:
 		c.Reason, c.Message = string(fault.Invalid), "not applied: what was offered stays offered, and nothing new is: "+p.Err.Error()

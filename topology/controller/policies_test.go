@@ -10,7 +10,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// TestPolicyStatus adds reports up and says what they come to.
+// TestPolicyStatus holds the status of a policy for the sums of reports.
 func TestPolicyStatus(t *testing.T) {
 	report := func(node string, p ...v1alpha1.PolicyReport) v1alpha1.DeviceExposureReport {
 		r := v1alpha1.DeviceExposureReport{Policies: p}

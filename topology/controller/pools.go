@@ -32,8 +32,8 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Pools keeps the status of AddressPools, and ends the leases of nodes that are gone. Its
-// rights:
+// Pools writes the status of AddressPools, and deletes the leases of nodes that no longer
+// exist. Its permissions:
 //
 //	networking.dra.io addresspools         get list watch patch (finalizers)
 //	networking.dra.io addresspools/status  update
@@ -47,10 +47,10 @@ type Pools struct {
 	Log      *slog.Logger
 	Now      func() time.Time
 	Interval time.Duration
-	// Grace is for how long a node has to be gone until its leases end.
+	// Grace is how long after a node was deleted its leases are deleted.
 	Grace time.Duration
 
-	gone map[types.UID]time.Time // leases whose node is gone, and since when; of the one worker
+	gone map[types.UID]time.Time // leases whose node no longer exists, and since when; used by the only worker
 }
 
 // Setup registers the controller with a manager.
@@ -81,7 +81,7 @@ func (c *Pools) Setup(mgr manager.Manager) error {
 		Complete(c)
 }
 
-// Reconcile writes the status of all pools, and ends leases.
+// Reconcile writes the status of all pools, and deletes leases.
 func (c *Pools) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	var pools v1alpha1.AddressPoolList
 	if err := c.Client.List(ctx, &pools, client.UnsafeDisableDeepCopy); err != nil {
@@ -104,7 +104,7 @@ func (c *Pools) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 		}
 	}
 	for i := range pools.Items {
-		o := pools.Items[i].DeepCopy() // what the cache has is not to be changed
+		o := pools.Items[i].DeepCopy() // objects of the cache must not be changed
 		if err := c.keep(ctx, o, len(byPool[o.Name]) > 0); err != nil {
 			errs = append(errs, err)
 			continue
@@ -134,8 +134,8 @@ func shorter(a, b time.Duration) time.Duration {
 	return a
 }
 
-// keep has a pool stay while it has leases. Before it is removed the API server is asked:
-// the cache may not have heard of the newest lease.
+// keep holds a pool's finalizer while the pool has leases. Before it is removed the API
+// server is queried: the cache may lack the newest lease.
 func (c *Pools) keep(ctx context.Context, o *v1alpha1.AddressPool, leased bool) error {
 	before := o.DeepCopy()
 	if o.DeletionTimestamp.IsZero() {
@@ -151,7 +151,7 @@ func (c *Pools) keep(ctx context.Context, o *v1alpha1.AddressPool, leased bool) 
 			return fmt.Errorf("list leases of AddressPool %q: %w", o.Name, err)
 		}
 		if len(live.Items) > 0 {
-			return nil // its event comes
+			return nil // its event will follow
 		}
 		controllerutil.RemoveFinalizer(o, v1alpha1.AddressPoolFinalizer)
 	}
@@ -162,9 +162,9 @@ func (c *Pools) keep(ctx context.Context, o *v1alpha1.AddressPool, leased bool) 
 	return nil
 }
 
-// endOrphans deletes leases of nodes that have been gone for Grace. A node that is back
-// has taken its lease over by then, which changes it: it was deleted before, or is not
-// deleted.
+// endOrphans deletes leases of nodes that have not existed for Grace. A node that was
+// created again has taken over its lease, which changes the lease, so that the deletion is
+// refused.
 func (c *Pools) endOrphans(ctx context.Context, leases []v1alpha1.AddressLease) (again time.Duration, errs []error) {
 	gone := map[types.UID]time.Time{}
 	for i := range leases {
@@ -208,11 +208,11 @@ func (c *Pools) end(ctx context.Context, l *v1alpha1.AddressLease) error {
 	if err != nil {
 		return fmt.Errorf("end lease %q: %w", l.Name, err)
 	}
-	c.Log.Info("lease ended, as its node is gone", "lease", l.Name, "node", l.Spec.Node, "used", l.Spec.Used)
+	c.Log.Info("lease deleted, as its node no longer exists", "lease", l.Name, "node", l.Spec.Node, "used", l.Spec.Used)
 	return nil
 }
 
-// PoolStatus returns what the status of a pool becomes. layouts are those of all valid
+// PoolStatus returns the status of a pool. layouts are those of all valid
 // pools.
 func PoolStatus(o *v1alpha1.AddressPool, layouts map[string]*addresspool.Layout, leases []*v1alpha1.AddressLease) v1alpha1.AddressPoolStatus {
 	s := *o.Status.DeepCopy()

@@ -11,7 +11,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// TestPoolStatus adds up leases and says what they come to.
+// TestPoolStatus holds the status of a pool for the sums of leases.
 func TestPoolStatus(t *testing.T) {
 	pool := func(name string, subnets ...string) *v1alpha1.AddressPool {
 		o := &v1alpha1.AddressPool{}
@@ -25,11 +25,11 @@ func TestPoolStatus(t *testing.T) {
 		return &v1alpha1.AddressLease{Spec: v1alpha1.AddressLeaseSpec{Pool: "p", Node: node, Block: block, Used: used}}
 	}
 	for name, c := range map[string]struct {
-		pool   *v1alpha1.AddressPool
-		others []*v1alpha1.AddressPool
-		leases []*v1alpha1.AddressLease
-		want   string // what is true, and the numbers
-		says   string // of one condition that is true, or of Valid
+		pool    *v1alpha1.AddressPool
+		others  []*v1alpha1.AddressPool
+		leases  []*v1alpha1.AddressLease
+		want    string // what is true, and the numbers
+		message string // of one condition that is true, or of Valid
 	}{
 		"nobody has any": {pool: pool("p", "192.0.2.0/29"), want: "Valid 6/0/0/0"},
 		"two nodes": {
@@ -38,14 +38,14 @@ func TestPoolStatus(t *testing.T) {
 		},
 		"nothing is left": {
 			pool: pool("p", "192.0.2.0/30"), leases: []*v1alpha1.AddressLease{lease("a", "192.0.2.1/32", 1), lease("b", "192.0.2.2/32", 0)},
-			want: "Valid Exhausted Low 2/2/1/2", says: "nodes have leased 2 of 2 addresses",
+			want: "Valid Exhausted Low 2/2/1/2", message: "nodes have leased 2 of 2 addresses",
 		},
 		"the family with fewer counts": {pool: pool("p", "192.0.2.0/29", "2001:db8::/64"), leases: []*v1alpha1.AddressLease{lease("a", "2001:db8::10/124", 0)}, want: "Valid 6/0/0/1"},
 		"overlap": {
 			pool: pool("p", "192.0.2.0/29"), others: []*v1alpha1.AddressPool{pool("q", "192.0.2.0/24"), pool("r", "198.51.100.0/24")},
-			want: "Valid Overlap 6/0/0/0", says: `192.0.2.0/29 is shared with 192.0.2.0/24 of AddressPool "q"`,
+			want: "Valid Overlap 6/0/0/0", message: `192.0.2.0/29 is shared with 192.0.2.0/24 of AddressPool "q"`,
 		},
-		"invalid": {pool: pool("p", "192.0.2.9/29"), want: "0/0/0/0", says: `AddressPool "p": spec.subnets[0].prefix: "192.0.2.9/29" has bits set`},
+		"invalid": {pool: pool("p", "192.0.2.9/29"), want: "0/0/0/0", message: `AddressPool "p": spec.subnets[0].prefix: "192.0.2.9/29" has bits set`},
 	} {
 		layouts := map[string]*addresspool.Layout{}
 		for _, o := range append(c.others, c.pool) {
@@ -55,18 +55,18 @@ func TestPoolStatus(t *testing.T) {
 		}
 		s := PoolStatus(c.pool, layouts, c.leases)
 		var have []string
-		said := c.says == ""
+		matched := c.message == ""
 		for _, condition := range []string{v1alpha1.ConditionValid, v1alpha1.ConditionOverlap, v1alpha1.ConditionExhausted, v1alpha1.ConditionLow} {
 			if meta.IsStatusConditionTrue(s.Conditions, condition) {
 				have = append(have, condition)
 			}
 			if found := meta.FindStatusCondition(s.Conditions, condition); found != nil {
-				said = said || strings.HasPrefix(found.Message, c.says)
+				matched = matched || strings.HasPrefix(found.Message, c.message)
 			}
 		}
 		have = append(have, fmt.Sprintf("%d/%d/%d/%d", s.Size, s.Leased, s.Used, s.Nodes))
-		if got := strings.Join(have, " "); got != c.want || !said {
-			t.Errorf("%s: %s; want %s, saying %q: %v", name, got, c.want, c.says, s.Conditions)
+		if got := strings.Join(have, " "); got != c.want || !matched {
+			t.Errorf("%s: %s; want %s, saying %q: %v", name, got, c.want, c.message, s.Conditions)
 		}
 	}
 }

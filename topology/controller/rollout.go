@@ -17,7 +17,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Run is what a node says of one claim of a topology.
+// Run is a node's report on one claim of a topology.
 type Run struct {
 	Namespace, Claim string
 	Pod              string
@@ -25,25 +25,25 @@ type Run struct {
 	claim.Reported
 }
 
-// key tells pods apart.
+// key identifies the pod.
 func (r *Run) key() string { return cmp.Or(string(r.PodUID), r.Namespace+"/"+r.Claim) }
 
 // state is how far a claim is with a generation.
 type state int
 
 const (
-	silent   state = iota // its node has not told what runs
-	pending               // it is to get it
-	heldBack              // it takes a new pod
-	retrying              // something of the pod or the node is in the way
-	failed                // it was tried and undone
+	unreported state = iota // its node has not reported what runs
+	pending                 // it is to get it
+	heldBack                // it needs a new pod
+	retrying                // it failed for a reason of the pod or the node, and is retried
+	failed                  // it failed and was rolled back
 	updated
 )
 
 func (r *Run) state(generation int64) state {
 	switch {
 	case r.Generation == 0:
-		return silent
+		return unreported
 	case r.Generation >= generation:
 		return updated
 	case r.Update == nil || r.Update.Generation != generation:
@@ -72,9 +72,9 @@ const (
 // are named in its status.
 const maxNodes = 256
 
-// rollOut writes into a status how many pods run which generation, and with the
-// update policy InPlace which nodes may update now. It says nothing of pods whose
-// nodes have said nothing.
+// rollOut writes into a status how many pods run which generation, and with the update
+// policy InPlace which nodes may update now. Pods without a report of their node are not
+// counted.
 func rollOut(o *v1alpha1.NetworkTopology, found Outcome, s *v1alpha1.NetworkTopologyStatus) {
 	runs := slices.Clone(found.Use.Runs)
 	slices.SortFunc(runs, func(a, b Run) int {
@@ -88,7 +88,7 @@ func rollOut(o *v1alpha1.NetworkTopology, found Outcome, s *v1alpha1.NetworkTopo
 		return
 	}
 	if found.Err != nil {
-		return // nothing is decided on half of what there is to know
+		return // nothing is decided before all claims are known
 	}
 	r := &v1alpha1.RolloutStatus{Generation: o.Generation}
 	var before []string
@@ -104,7 +104,7 @@ func rollOut(o *v1alpha1.NetworkTopology, found Outcome, s *v1alpha1.NetworkTopo
 		r.Failure = stopping(o, runs)
 	}
 	if r.Failure == nil && found.Invalid == nil && len(found.Unknown) == 0 {
-		r.Nodes = turns(o, runs, before)
+		r.Nodes = nodesToUpdate(o, runs, before)
 	}
 	s.Rollout = r
 	c := updating(o, found, pods, r)
@@ -113,8 +113,8 @@ func rollOut(o *v1alpha1.NetworkTopology, found Outcome, s *v1alpha1.NetworkTopo
 	meta.SetStatusCondition(&s.Conditions, c)
 }
 
-// byPod returns one run of each pod that runs something: the one that is furthest
-// behind. A claim that is reserved for no pod any more stands for itself.
+// byPod returns one run of each pod: the one with the earliest generation. A claim that is
+// no longer reserved for a pod counts as one.
 func byPod(runs []Run) []Run {
 	at := map[string]int{}
 	var out []Run
@@ -150,28 +150,27 @@ func countGenerations(newest int64, pods []Run, s *v1alpha1.NetworkTopologyStatu
 		of[p.Generation]++
 	}
 	s.Generations, s.Updated, s.PodsByGeneration = nil, "", ""
-	var words []string
+	var parts []string
 	for _, g := range slices.Backward(slices.Sorted(maps.Keys(of))) {
 		s.Generations = append(s.Generations, v1alpha1.GenerationStatus{Generation: g, Pods: of[g]})
-		words = append(words, fmt.Sprintf("%d:%d", g, of[g]))
+		parts = append(parts, fmt.Sprintf("%d:%d", g, of[g]))
 	}
 	if len(pods) > 0 {
 		s.Updated = fmt.Sprintf("%d/%d", of[newest], len(pods))
-		s.PodsByGeneration = strings.Join(words, " ")
+		s.PodsByGeneration = strings.Join(parts, " ")
 	}
 }
 
-// A change that fails has to fail in so many pods, on so many nodes and in so many
-// namespaces until it is the change that is taken to be wrong: a pod may be the
-// reason of what fails in it, as its owner may change its network, and a node of what
-// fails on it. Where there are fewer, all of them count.
+// A rollout is stopped when the change has failed in this many pods, on this many nodes and
+// in this many namespaces. One pod may cause a failure itself, as its owner may change its
+// network, and so may one node. Where there are fewer, all of them must have failed.
 const (
 	stopPods       = 3
 	stopNodes      = 2
 	stopNamespaces = 2
 )
 
-// spread is how many pods, nodes and namespaces some runs are of.
+// spread counts the pods, nodes and namespaces of some runs.
 type spread struct{ pods, nodes, namespaces map[string]bool }
 
 func newSpread() spread {
@@ -189,7 +188,7 @@ func stopping(o *v1alpha1.NetworkTopology, runs []Run) *v1alpha1.RolloutFailure 
 	for i := range runs {
 		r := &runs[i]
 		now := r.state(o.Generation)
-		if now == silent {
+		if now == unreported {
 			continue
 		}
 		all.add(r)
@@ -203,8 +202,8 @@ func stopping(o *v1alpha1.NetworkTopology, runs []Run) *v1alpha1.RolloutFailure 
 		return nil
 	}
 	out := &v1alpha1.RolloutFailure{Node: first.Node}
-	// The status of a claim is written by others too: of what it says only words of
-	// ours are passed on.
+	// Others can write the status of a claim, too: only known step names and reasons are
+	// copied from it.
 	if slices.ContainsFunc(o.Spec.Steps, func(s v1alpha1.Step) bool { return s.Name == first.Update.Step }) {
 		out.Step = first.Update.Step
 	}
@@ -214,16 +213,16 @@ func stopping(o *v1alpha1.NetworkTopology, runs []Run) *v1alpha1.RolloutFailure 
 	return out
 }
 
-// turns returns the nodes that may update now: those that have begun first, also
-// when they began with an earlier edit, so that never more are at it than may be.
-// When no node has pods left that were not tried, those that are to be tried again
-// have their turn, the least tried first: none keeps another from it.
-func turns(o *v1alpha1.NetworkTopology, runs []Run, before []string) []string {
+// nodesToUpdate returns the nodes that may update now. Nodes that have begun come first,
+// also if they began with an earlier edit, so that the limit always holds. When every pod
+// was tried, nodes with pods to retry follow, those with the fewest attempts first, so that
+// none starves.
+func nodesToUpdate(o *v1alpha1.NetworkTopology, runs []Run, before []string) []string {
 	all, left, again := map[string]bool{}, map[string]bool{}, map[string]int{}
 	for i := range runs {
 		r := &runs[i]
 		now := r.state(o.Generation)
-		if now == silent {
+		if now == unreported {
 			continue
 		}
 		all[r.Node] = true
@@ -252,7 +251,7 @@ func turns(o *v1alpha1.NetworkTopology, runs []Run, before []string) []string {
 	return out
 }
 
-// limit is how many of so many nodes may update at a time.
+// limit returns how many of the nodes may update at a time.
 func limit(o *v1alpha1.NetworkTopology, nodes int) int {
 	most := intstr.FromInt32(1)
 	if r := o.Spec.Rollout; r != nil && r.MaxUnavailable != nil {
@@ -260,23 +259,23 @@ func limit(o *v1alpha1.NetworkTopology, nodes int) int {
 	}
 	n, err := intstr.GetScaledValueFromIntOrPercent(&most, nodes, true)
 	if err != nil {
-		n = 1 // the API server lets none such pass
+		n = 1 // the API server refuses such values
 	}
 	return min(max(n, 1), maxNodes)
 }
 
-// updating is the condition Updated. It names no pods: all who use a topology read
-// it, and whose they are is for those who may read the claims.
+// updating is the condition Updated. It names no pods: everybody who uses a topology can
+// read it, and pods are for those who may read the claims.
 func updating(o *v1alpha1.NetworkTopology, found Outcome, pods []Run, r *v1alpha1.RolloutStatus) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionUpdated, Status: metav1.ConditionFalse}
 	of := countStates(pods, o.Generation)
 	parts := []string{fmt.Sprintf("%d of %s on generation %d", of[updated], count(len(pods), "pod"), o.Generation)}
 	for _, kind := range []struct {
 		state
-		words string
+		label string
 	}{{failed, "failed"}, {retrying, "to be tried again"}, {heldBack, "to be recreated"}} {
 		if n := of[kind.state]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, kind.words))
+			parts = append(parts, fmt.Sprintf("%d %s", n, kind.label))
 		}
 	}
 	progress := strings.Join(parts, ", ")

@@ -21,16 +21,16 @@ import (
 func runs(t *testing.T, text string) []controller.Run {
 	t.Helper()
 	var out []controller.Run
-	for word := range strings.FieldsSeq(text) {
-		namespace, after, found := strings.Cut(word, ":")
+	for item := range strings.FieldsSeq(text) {
+		namespace, after, found := strings.Cut(item, ":")
 		if !found {
-			namespace, after = "ns", word
+			namespace, after = "ns", item
 		}
 		node, rest, _ := strings.Cut(after, "/")
 		rest, pod, shared := strings.Cut(rest, "=")
 		name, generation, ok := strings.Cut(rest, "@")
 		if !ok {
-			t.Fatalf("%q", word)
+			t.Fatalf("%q", item)
 		}
 		if !shared {
 			pod = "p-" + name
@@ -69,12 +69,12 @@ func TestRollout(t *testing.T) {
 		{name: "nobody runs it", reason: "Complete"},
 		{name: "one node at a time", runs: "n1/a@4 n1/b@4 n2/c@4", nodes: "n1", updated: "0/3", generations: "4:3", reason: "RollingOut", message: "0 of 3 pods on generation 5; updating on 1 node: n1"},
 		{name: "a node stays until all of it is done", runs: "n1/a@5 n1/b@4 n2/c@4", before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n1"}}, nodes: "n1", updated: "1/3", generations: "5:1 4:2", reason: "RollingOut"},
-		{name: "then it is the next one's turn", runs: "n1/a@5 n1/b@5 n2/c@4", before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n1"}}, nodes: "n2", updated: "2/3", generations: "5:2 4:1", reason: "RollingOut"},
+		{name: "then the next one", runs: "n1/a@5 n1/b@5 n2/c@4", before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n1"}}, nodes: "n2", updated: "2/3", generations: "5:2 4:1", reason: "RollingOut"},
 		{name: "done", runs: "n1/a@5 n1/b@5 n2/c@5", before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n2"}}, updated: "3/3", generations: "5:3", reason: "Complete"},
 		{name: "two at a time", runs: "n1/a@4 n2/b@4 n3/c@3", most: 2, nodes: "n1 n2", updated: "0/3", generations: "4:2 3:1", reason: "RollingOut"},
 		{name: "a percentage, rounded up", runs: "n1/a@5 n2/b@4 n3/c@4 n4/d@4 n5/e@4", most: "30%", nodes: "n2 n3", updated: "1/5", generations: "5:1 4:4", reason: "RollingOut"},
 		{name: "all", runs: "n1/a@4 n2/b@4", most: "100%", nodes: "n1 n2", updated: "0/2", generations: "4:2", reason: "RollingOut"},
-		{name: "who has begun goes first", runs: "n1/a@4 n2/b@4 n3/c@4", most: 2, before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n3"}}, nodes: "n1 n3", updated: "0/3", generations: "4:3", reason: "RollingOut"},
+		{name: "a node that has begun comes first", runs: "n1/a@4 n2/b@4 n3/c@4", most: 2, before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n3"}}, nodes: "n1 n3", updated: "0/3", generations: "4:3", reason: "RollingOut"},
 		{name: "the limit was lowered", runs: "n1/a@4 n2/b@4 n3/c@4", before: &v1alpha1.RolloutStatus{Generation: 4, Nodes: []string{"n2", "n3"}}, nodes: "n2", updated: "0/3", generations: "4:3", reason: "RollingOut"},
 		{name: "an edit in the middle", runs: "n1/a@4 n1/b@3 n2/c@3", before: &v1alpha1.RolloutStatus{Generation: 4, Nodes: []string{"n1"}}, nodes: "n1", updated: "0/3", generations: "4:1 3:2", reason: "RollingOut"},
 		{name: "an edit after a failure", runs: "n1/a@3 n2/c@3", before: &v1alpha1.RolloutStatus{Generation: 4, Failure: failure}, nodes: "n1", updated: "0/2", generations: "3:2", reason: "RollingOut"},
@@ -84,11 +84,11 @@ func TestRollout(t *testing.T) {
 		{name: "nor two", runs: "n1/a@4! m:n2/b@4! n3/c@4", nodes: "n3", updated: "0/3", generations: "4:3", reason: "RollingOut"},
 		{name: "nor those of a pod with many claims", runs: "n1/a@4!=p n1/b@4!=p m:n2/c@4! n2/d@4", nodes: "n2", updated: "0/3", generations: "4:3", reason: "RollingOut"},
 		{name: "failures everywhere stop all", runs: "n1/a@4! m:n2/b@4! n3/c@5 n4/d@4!", most: 3, before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n1", "n2"}}, updated: "1/4", generations: "5:1 4:3", reason: "Failed", message: `1 of 4 pods on generation 5, 3 failed; stopped until the next edit, and pods keep what they have: it failed on node "n1" in step "tune" (Unsupported)`, failure: true},
-		{name: "all there are is enough", runs: "n1/a@4!", updated: "0/1", generations: "4:1", reason: "Failed", failure: true},
+		{name: "all of fewer pods failed", runs: "n1/a@4!", updated: "0/1", generations: "4:1", reason: "Failed", failure: true},
 		{name: "failed in some, and done", runs: "n1/a@4! n2/b@5", updated: "1/2", generations: "5:1 4:1", reason: "Failed", message: "1 of 2 pods on generation 5, 1 failed; those in which it failed keep what they have"},
 		{name: "what is tried again stops nothing", runs: "n1/a@4?1 n2/b@4?1 m:n3/c@4?1 n4/d@4", nodes: "n4", updated: "0/4", generations: "4:4", reason: "RollingOut", message: "3 to be tried again; updating on 1 node: n4"},
 		{name: "and is tried again in the end", runs: "n1/a@4?2 n2/b@4?1 n3/c@4?2 n4/d@5", before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n1"}}, nodes: "n2", updated: "1/4", generations: "5:1 4:3", reason: "Retrying", message: "trying again on 1 node: n2"},
-		{name: "by turns", runs: "n1/a@4?2 n2/b@4?2 n3/c@4?2", most: 2, nodes: "n1 n2", updated: "0/3", generations: "4:3", reason: "Retrying"},
+		{name: "retries, the fewest attempts first", runs: "n1/a@4?2 n2/b@4?2 n3/c@4?2", most: 2, nodes: "n1 n2", updated: "0/3", generations: "4:3", reason: "Retrying"},
 		{name: "also when its pod has gone", runs: "n2/b@4", before: &v1alpha1.RolloutStatus{Generation: 5, Failure: failure}, updated: "0/1", generations: "4:1", reason: "Failed", failure: true},
 		{name: "held back", runs: "n1/a@4~ n2/b@5", before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n1"}}, updated: "1/2", generations: "5:1 4:1", reason: "HeldBack", message: "1 of 2 pods on generation 5, 1 to be recreated"},
 		{name: "held back holds nobody else back", runs: "n1/a@4~ n1/b@4 n2/c@4", nodes: "n1", updated: "0/3", generations: "4:3", reason: "RollingOut"},
@@ -135,9 +135,9 @@ func TestRollout(t *testing.T) {
 	}
 }
 
-// TestForeignWords holds that a topology's status passes on no word that somebody
+// TestForeignText holds that a topology's status contains no text that somebody
 // has written into a claim.
-func TestForeignWords(t *testing.T) {
+func TestForeignText(t *testing.T) {
 	o := &v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "t", Generation: 5}}
 	o.Spec.UpdatePolicy = v1alpha1.InPlace
 	of := runs(t, "n1/a@4!")

@@ -24,10 +24,10 @@ import (
 	"github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 )
 
-// Schemas keeps one CNIPluginSchema for every built-in step type, and says in
-// Events which of the others cannot be read. An object of a built-in type's name
-// without the label pluginschema.LabelBuiltIn is somebody's own and stays; it
-// changes nothing, as built-in types are validated by their contracts.
+// Schemas maintains one CNIPluginSchema for every built-in step type, and emits Events for
+// the others that cannot be read. An object with the name of a built-in type but without
+// the label pluginschema.LabelBuiltIn is foreign and is kept; it has no effect, as built-in
+// types are validated by their contracts.
 type Schemas struct {
 	Client   client.Client
 	Recorder events.EventRecorder
@@ -44,7 +44,7 @@ func (s *Schemas) Setup(mgr manager.Manager) error {
 			return []reconcile.Request{one}
 		})).
 		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-			queue.Add(one) // there may be no object yet to start from
+			queue.Add(one) // no object may exist yet that would trigger it
 			return nil
 		})).
 		Complete(s)
@@ -71,12 +71,12 @@ func (s *Schemas) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile
 	}
 	err := errors.Join(errs...)
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-		return reconcile.Result{Requeue: true}, nil //nolint:staticcheck // to be tried again at once, yet ever more slowly
+		return reconcile.Result{Requeue: true}, nil //nolint:staticcheck // retried with backoff
 	}
 	return reconcile.Result{}, err
 }
 
-// keep makes the object of one built-in type.
+// keep creates or updates the object of one built-in type.
 func (s *Schemas) keep(ctx context.Context, c contract.Contract, have *v1alpha1.CNIPluginSchema) error {
 	want, err := pluginschema.FromContract(c)
 	if err != nil {
@@ -105,7 +105,8 @@ func (s *Schemas) keep(ctx context.Context, c contract.Contract, have *v1alpha1.
 	return nil
 }
 
-// other handles an object that is no built-in type's: one that once was is deleted.
+// other handles an object of no built-in type: if an earlier version built the type in, it
+// is deleted.
 func (s *Schemas) other(ctx context.Context, o *v1alpha1.CNIPluginSchema) error {
 	if o.Labels[pluginschema.LabelBuiltIn] == "true" {
 		if err := client.IgnoreNotFound(s.Client.Delete(ctx, o, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})); err != nil {

@@ -19,11 +19,11 @@ type Outcome struct {
 	Steps   int              // of the topology, when it is valid
 	Invalid error            // why it is not valid
 	Unknown []*topology.Step // steps no node can run
-	Clashes []string         // names it wants and others have, in words
-	Err     error            // what went wrong on our side; the pass is repeated
+	Clashes []string         // messages about names it wants and others have
+	Err     error            // an internal failure; the pass is retried
 	Classes int              // DeviceClasses the topology has now
 	Use     Use
-	// Templates is nil if the pass did not get to them.
+	// Templates is nil if the pass ended before them.
 	Templates *Templates
 }
 
@@ -36,15 +36,15 @@ const (
 	reasonNoDevice = "NoDevice"
 )
 
-// Bounds of what the API takes, and of what people read.
+// Bounds of the API, and of what people can read.
 const (
 	maxMessage = 8 << 10
 	maxNote    = 1 << 10 // of an Event
 	maxNames   = 5
 )
 
-// StatusOf returns what the status of a topology becomes. A condition whose
-// status stays keeps its transition time.
+// StatusOf returns the status of a topology. A condition whose status is unchanged keeps
+// its transition time.
 func StatusOf(o *v1alpha1.NetworkTopology, found Outcome) v1alpha1.NetworkTopologyStatus {
 	s := *o.Status.DeepCopy()
 	s.ObservedGeneration = o.Generation
@@ -60,7 +60,7 @@ func StatusOf(o *v1alpha1.NetworkTopology, found Outcome) v1alpha1.NetworkTopolo
 	valid := set(validCondition(found))
 	programmed := set(programming(found))
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonSucceeded, Message: programmed.Message}
-	for _, c := range []metav1.Condition{programmed, valid} { // what is wrong first is said
+	for _, c := range []metav1.Condition{programmed, valid} { // the first problem is reported
 		if c.Status != metav1.ConditionTrue {
 			ready.Status, ready.Reason, ready.Message = c.Status, c.Reason, c.Message
 		}
@@ -119,8 +119,8 @@ func usage(o *v1alpha1.NetworkTopology, u Use) metav1.Condition {
 		return c
 	}
 	c.Status, c.Reason = metav1.ConditionTrue, reasonUsed
-	// Which ones is for those who may read the claims: a topology is read by all
-	// who use it.
+	// Their names are only for those who may read the claims: everybody who uses a topology
+	// can read it.
 	c.Message = fmt.Sprintf("%s and %s", count(u.Claims, "claim"), count(u.Pods, "pod"))
 	if !o.DeletionTimestamp.IsZero() {
 		c.Message += ". Pods keep the network they have"

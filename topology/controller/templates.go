@@ -27,11 +27,11 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// maxTemplates is of one topology: who may write topologies may not fill the store.
+// maxTemplates bounds those of one topology: an author of topologies must not fill the store.
 const maxTemplates = 1024
 
-// retryClash is after how long a name is tried again that another object has: objects
-// that are not ours are not watched.
+// retryClash is when a name that another object has is tried again: foreign objects are not
+// watched.
 const retryClash = time.Minute
 
 // Templates is what a pass over the ResourceClaimTemplates of a topology has found.
@@ -45,7 +45,7 @@ type Templates struct {
 	Err     error
 }
 
-// templates makes the ResourceClaimTemplates of a valid topology as they should be.
+// templates creates, updates and deletes the ResourceClaimTemplates of a valid topology.
 func (c *Controller) templates(ctx context.Context, o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set) Templates {
 	out := Templates{Wanted: t.ClaimTemplate != nil, Name: claim.TemplateName(t)}
 	have, err := c.ownTemplates(ctx, o)
@@ -100,7 +100,7 @@ func wantTemplate(o *v1alpha1.NetworkTopology, t *topology.Topology, set contrac
 	return want
 }
 
-// ownTemplates returns the templates that are of this topology, as the cache has them.
+// ownTemplates returns the templates of this topology, from the cache.
 func (c *Controller) ownTemplates(ctx context.Context, o *v1alpha1.NetworkTopology) ([]resourceapi.ResourceClaimTemplate, error) {
 	var all resourceapi.ResourceClaimTemplateList
 	if err := c.Client.List(ctx, &all, client.MatchingFields{indexUID: string(o.UID)}, client.UnsafeDisableDeepCopy); err != nil {
@@ -109,8 +109,8 @@ func (c *Controller) ownTemplates(ctx context.Context, o *v1alpha1.NetworkTopolo
 	return all.Items, nil
 }
 
-// chosenNamespaces returns the namespaces that are to have a template, those that are
-// being deleted not among them.
+// chosenNamespaces returns the namespaces that are to have a template, without those that
+// are being deleted.
 func (c *Controller) chosenNamespaces(ctx context.Context, spec *v1alpha1.ClaimTemplate) ([]string, error) {
 	if spec == nil {
 		return nil, nil
@@ -148,7 +148,7 @@ func (c *Controller) chosenNamespaces(ctx context.Context, spec *v1alpha1.ClaimT
 	return slices.Sorted(maps.Keys(chosen)), nil
 }
 
-// keepTemplate makes one template; clash reports that another object has its name.
+// keepTemplate creates or updates one template; clash reports that another object has its name.
 func (c *Controller) keepTemplate(ctx context.Context, o *v1alpha1.NetworkTopology, have, want *resourceapi.ResourceClaimTemplate) (clash bool, err error) {
 	if have == nil {
 		err := c.Client.Create(ctx, want.DeepCopy())
@@ -157,7 +157,7 @@ func (c *Controller) keepTemplate(ctx context.Context, o *v1alpha1.NetworkTopolo
 			c.Log.Info("created a ResourceClaimTemplate", "topology", o.Name, "namespace", want.Namespace, "name", want.Name)
 			return false, nil
 		case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsNotFound(err):
-			return false, nil // the namespace goes, and its end is heard of
+			return false, nil // the namespace is being deleted, and its deletion triggers a pass
 		case !apierrors.IsAlreadyExists(err):
 			return false, fmt.Errorf("create ResourceClaimTemplate %q in namespace %q: %w", want.Name, want.Namespace, err)
 		}
@@ -170,7 +170,7 @@ func (c *Controller) keepTemplate(ctx context.Context, o *v1alpha1.NetworkTopolo
 			return true, nil
 		}
 	}
-	if !equality.Semantic.DeepEqual(have.Spec, want.Spec) { // which the API server lets nobody change
+	if !equality.Semantic.DeepEqual(have.Spec, want.Spec) { // the spec is immutable
 		if err := c.deleteTemplate(ctx, have); err != nil {
 			return false, err
 		}
@@ -187,8 +187,8 @@ func (c *Controller) keepTemplate(ctx context.Context, o *v1alpha1.NetworkTopolo
 	return false, nil
 }
 
-// deleteTemplate removes a template, as it was when it was seen to be of this topology.
-// Claims that were made of it stay.
+// deleteTemplate removes a template if it is unchanged since it was found to belong to this
+// topology. Claims that were created from it are kept.
 func (c *Controller) deleteTemplate(ctx context.Context, t *resourceapi.ResourceClaimTemplate) error {
 	err := c.Client.Delete(ctx, t, client.Preconditions{UID: &t.UID, ResourceVersion: &t.ResourceVersion})
 	if client.IgnoreNotFound(err) != nil {
@@ -198,7 +198,7 @@ func (c *Controller) deleteTemplate(ctx context.Context, t *resourceapi.Resource
 }
 
 // templatesCondition is the condition ClaimTemplates. It names only namespaces that the
-// topology itself names: all who use it may read it.
+// topology itself names: everybody who uses the topology can read it.
 func templatesCondition(found Templates) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionClaimTemplates, Status: metav1.ConditionFalse}
 	kept := fmt.Sprintf("ResourceClaimTemplate %q is in %s", found.Name, count(found.Kept, "namespace"))
@@ -239,7 +239,7 @@ func (c *Controller) forNamespace(ctx context.Context, o client.Object) []reconc
 	return requests(names...)
 }
 
-// forTemplate returns the topology that a template is of.
+// forTemplate returns the topology that a template belongs to.
 func (c *Controller) forTemplate(_ context.Context, o client.Object) []reconcile.Request {
 	if ref := metav1.GetControllerOf(o); ref != nil && ref.Kind == v1alpha1.Kind && strings.HasPrefix(ref.APIVersion, v1alpha1.GroupVersion.Group+"/") {
 		return requests(ref.Name)
@@ -247,7 +247,7 @@ func (c *Controller) forTemplate(_ context.Context, o client.Object) []reconcile
 	return nil
 }
 
-// relabelled passes changes of a namespace that choose it or not.
+// relabelled accepts changes of a namespace that may affect whether it is chosen.
 var relabelled = predicate.Funcs{UpdateFunc: func(u event.UpdateEvent) bool {
 	return !maps.Equal(u.ObjectOld.GetLabels(), u.ObjectNew.GetLabels()) || u.ObjectOld.GetDeletionTimestamp().IsZero() != u.ObjectNew.GetDeletionTimestamp().IsZero()
 }}

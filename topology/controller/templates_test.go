@@ -12,8 +12,8 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// TestTemplatesCondition holds what is said of claim templates, and that all who use a
-// topology read no name of a namespace which the topology does not name.
+// TestTemplatesCondition holds the condition on claim templates, and that it names no
+// namespace which the topology does not name.
 func TestTemplatesCondition(t *testing.T) {
 	for _, c := range []struct {
 		name                   string

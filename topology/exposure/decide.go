@@ -12,13 +12,13 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Set is the policies that count on one node.
+// Set is the policies that apply to one node.
 type Set struct {
 	policies   []*Policy // by descending priority, then by name
 	attributes []string
 }
 
-// NewSet returns the policies of a cluster that count on a node with these labels.
+// NewSet returns the policies of a cluster that apply to a node with these labels.
 func NewSet(policies []*Policy, node map[string]string) Set {
 	all, attributes := Limit(policies)
 	return Set{
@@ -27,9 +27,9 @@ func NewSet(policies []*Policy, node map[string]string) Set {
 	}
 }
 
-// Limit orders policies by descending priority, and by name, and returns the names of
-// the attributes they add. What does not fit on a device any more makes a policy
-// invalid, that of the lowest priority first: nodes, controller and admission agree.
+// Limit orders policies by descending priority, and by name, and returns the names of the
+// attributes they add. If these do not fit on a device, policies become invalid, those of
+// the lowest priority first, so that nodes, controller and admission agree.
 func Limit(policies []*Policy) (ordered []*Policy, attributes []string) {
 	ordered = slices.SortedFunc(slices.Values(policies), func(a, b *Policy) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Name, b.Name))
@@ -58,11 +58,11 @@ func Limit(policies []*Policy) (ordered []*Policy, attributes []string) {
 
 // Attributes are the names of the additional attributes that any policy of the cluster
 // sets. Each device has them all, with an empty value where no policy sets one: the
-// scheduler gives a pod up whose selector reads an attribute that a device lacks.
+// scheduler gives up on a pod whose selector reads an attribute that a device lacks.
 func (s Set) Attributes() []string { return s.attributes }
 
-// Decide returns the devices with what the policies say of them: Exposure, physical
-// networks and additional attributes.
+// Decide returns the devices with what the policies set: Exposure, physical networks and
+// additional attributes.
 func (s Set) Decide(ctx context.Context, devices []inventory.Device) ([]inventory.Device, error) {
 	out := slices.Clone(devices)
 	deciding := make([]*Policy, len(out))
@@ -80,8 +80,8 @@ func (s Set) Decide(ctx context.Context, devices []inventory.Device) ([]inventor
 	return out, nil
 }
 
-// wire sets the physical networks: those of the policy that decides, or those of the
-// PF's, which share the wire.
+// wire sets the physical networks: those of the policy that decides for the device, or for
+// its PF, which has the same wire.
 func wire(devices []inventory.Device, deciding []*Policy) {
 	of := map[string][]inventory.PhysicalNetwork{} // by device ID
 	for i, p := range deciding {
@@ -101,10 +101,10 @@ func wire(devices []inventory.Device, deciding []*Policy) {
 	}
 }
 
-// decide returns the policy that decides for a device, and what it says.
+// decide returns the policy that decides for a device, and its verdict.
 func (s Set) decide(ctx context.Context, d inventory.Device) (*Policy, inventory.Exposure) {
 	if d.Kind == inventory.KindVirtual {
-		// Never offered but shared, whatever a policy says.
+		// It can only be offered as a shared device.
 		if !d.CanBeMaster() || !slices.ContainsFunc(s.policies, func(p *Policy) bool { return p.Sharing != nil }) {
 			return nil, inventory.Exposure{}
 		}
@@ -117,8 +117,8 @@ func (s Set) decide(ctx context.Context, d inventory.Device) (*Policy, inventory
 	return s.highest(ctx, d)
 }
 
-// highest returns the policy of the highest priority that selects a device, and what it
-// says.
+// highest returns the policy of the highest priority that selects a device, and its
+// verdict.
 func (s Set) highest(ctx context.Context, d inventory.Device) (*Policy, inventory.Exposure) {
 	for from := 0; from < len(s.policies); {
 		to := from
@@ -180,20 +180,20 @@ func undecided(p *Policy, reason string) inventory.Exposure {
 	return inventory.Exposure{Policy: p.Name, Verdict: inventory.Undecided, Reason: reason}
 }
 
-// selects reports whether a policy is for a device. One that has another fault than its
-// selector's selects all the same.
+// selects reports whether a policy is for a device. A policy whose problem is not its
+// selector still selects.
 func (p *Policy) selects(ctx context.Context, d inventory.Device) (bool, error) {
 	if p.unread != nil {
 		return false, errors.New(firstOf(p.Err))
 	}
 	matches, err := p.selector.Match(ctx, d)
-	if cause := errors.Unwrap(err); cause != nil { // without the device, which whoever reads it knows
+	if cause := errors.Unwrap(err); cause != nil { // without the device, which the caller names
 		err = fmt.Errorf("spec.selector.cel: %w", cause)
 	}
 	return matches, err
 }
 
-// Reports counts what came of the policies on a node. offered are the names of the
+// Reports counts the results of the policies on a node. offered are the names of the
 // devices that are offered.
 func (s Set) Reports(devices []inventory.Device, offered map[string]bool) []v1alpha1.PolicyReport {
 	out := make([]v1alpha1.PolicyReport, len(s.policies))
@@ -232,7 +232,7 @@ const (
 	maxReason    = 1000
 )
 
-// stuck notes a device that stays as it was. The reason of the first is said.
+// stuck counts a device that stays as it was. The reason of the first is reported.
 func stuck(r *v1alpha1.PolicyReport, d inventory.Device, reason string, rivals []string) {
 	r.Undecided++
 	if r.Problem == "" {

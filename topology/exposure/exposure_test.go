@@ -37,14 +37,14 @@ func policies(tb testing.TB, data []byte) []*exposure.Policy {
 	return out
 }
 
-// TestDecide shows for whole machines what policies say of each device. The comment of
-// a case may hold the lines
+// TestDecide compares the verdicts on each device of whole machines with golden files. The
+// comment of a case may hold the lines
 //
 //	@tree NAME           the machine, of inventory/testdata/tree
 //	@route INTERFACE     with a default route
 //	@label KEY=VALUE     of the node
 //	@network PF NETWORK  of the agent's --physical-network
-//	@wire PF SWITCH PORT what LLDP says of a PF and its functions; without the rest, nobody is heard
+//	@wire PF SWITCH PORT the LLDP neighbor of a PF and its functions; without SWITCH there is none
 func TestDecide(t *testing.T) {
 	files, err := filepath.Glob("testdata/decide/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -163,8 +163,8 @@ func show(set exposure.Set, devices []inventory.Device) []byte {
 	return b.Bytes()
 }
 
-// TestInvalid has one error for each policy that is wrong: NAME.yaml is the spec, and
-// said.txt behind it what is said of it.
+// TestInvalid has one error for each invalid policy: NAME.yaml is the spec, and said.txt
+// behind it the error.
 func TestInvalid(t *testing.T) {
 	const file = "testdata/invalid.txtar"
 	archive, err := txtar.ParseFile(file)
@@ -172,17 +172,17 @@ func TestInvalid(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := 0; i+1 < len(archive.Files); i += 2 {
-		said := ""
+		text := ""
 		objects, _, err := exposure.Decode([]byte("apiVersion: networking.dra.io/v1alpha1\nkind: DeviceExposurePolicy\nmetadata: {name: p}\nspec:\n" + string(archive.Files[i].Data)))
 		if err == nil {
 			err = exposure.New(objects[0]).Err
 		}
 		if err != nil {
-			said += err.Error() + "\n"
+			text += err.Error() + "\n"
 		}
 		if *update {
-			archive.Files[i+1].Data = []byte(said)
-		} else if diff := cmp.Diff(string(archive.Files[i+1].Data), said); diff != "" {
+			archive.Files[i+1].Data = []byte(text)
+		} else if diff := cmp.Diff(string(archive.Files[i+1].Data), text); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", archive.Files[i].Name, diff)
 		}
 	}
@@ -236,8 +236,8 @@ func TestAttributesOfCluster(t *testing.T) {
 	}
 }
 
-// TestStops holds that a context that ends stops the evaluation with an error: what was
-// decided until then must not be taken for all there is.
+// TestStops holds that a context that ends stops the evaluation with an error: partial
+// results must not be taken for complete ones.
 func TestStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -247,8 +247,8 @@ func TestStops(t *testing.T) {
 	}
 }
 
-// FuzzPolicy reads hostile files. What is valid can be evaluated, and makes no device
-// that the API server would refuse.
+// FuzzPolicy reads hostile files. What is valid can be evaluated, and yields no device that
+// the API server would refuse.
 func FuzzPolicy(f *testing.F) {
 	for _, file := range []string{"shared-pf", "networks"} {
 		archive, err := txtar.ParseFile("testdata/decide/" + file + ".txtar")

@@ -14,8 +14,8 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Decode reads the policies of a YAML or JSON file, and says how many documents of
-// other kinds there are. Unknown fields are refused.
+// Decode reads the policies of a YAML or JSON file, and counts the documents of other
+// kinds. Unknown fields are refused.
 func Decode(data []byte) (policies []*v1alpha1.DeviceExposurePolicy, others int, err error) {
 	found, others, err := topology.Objects(data, v1alpha1.PolicyKind)
 	if err != nil {
@@ -27,9 +27,9 @@ func Decode(data []byte) (policies []*v1alpha1.DeviceExposurePolicy, others int,
 		dec := json.NewDecoder(bytes.NewReader(raw))
 		dec.DisallowUnknownFields()
 		if err := dec.Decode(o); err != nil {
-			return nil, others, fmt.Errorf("%s %q: %w", v1alpha1.PolicyKind, nameOf(raw), inWords(err))
+			return nil, others, fmt.Errorf("%s %q: %w", v1alpha1.PolicyKind, nameOf(raw), plainError(err))
 		}
-		if seen[o.Name] { // kubectl would keep the last one alone
+		if seen[o.Name] { // kubectl would apply only the last one
 			return nil, others, fmt.Errorf("%s %q is in the file twice: give each a name of its own", v1alpha1.PolicyKind, o.Name)
 		}
 		if want := v1alpha1.GroupVersion.String(); o.APIVersion != want {
@@ -47,12 +47,12 @@ func nameOf(raw []byte) string {
 			Name string `json:"name"`
 		} `json:"metadata"`
 	}
-	_ = json.Unmarshal(raw, &o) // whatever it is, there is a better error already
+	_ = json.Unmarshal(raw, &o) // the caller has a better error already
 	return o.Metadata.Name
 }
 
-// inWords says what the JSON decoder says without the words of Go.
-func inWords(err error) error {
+// plainError is the error of the JSON decoder without Go's terms.
+func plainError(err error) error {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		value := wrong.Value
 		switch {
@@ -72,7 +72,7 @@ func inWords(err error) error {
 	return errors.New(text)
 }
 
-// expected names what the decoder would have taken; the field may be a list or a map of it.
+// expected names what the decoder would have accepted; the field may be a list or a map of it.
 func expected(t reflect.Type) string {
 	words := map[reflect.Kind]string{
 		reflect.Struct: "an object", reflect.Map: "an object", reflect.Slice: "a list", reflect.String: "a string",
@@ -81,8 +81,8 @@ func expected(t reflect.Type) string {
 	return cmp.Or(words[t.Kind()], "another type")
 }
 
-// fields adds the names of all fields of ours that a policy can have: the decoder does
-// not say where an unknown one is.
+// fields adds the names of all fields of ours that a policy can have: the decoder does not
+// report where an unknown one is.
 func fields(t reflect.Type, names []string) []string {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
 		t = t.Elem()

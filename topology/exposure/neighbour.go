@@ -11,15 +11,15 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// maxPattern bounds the text of a pattern, which RE2 makes a program of.
+// maxPattern bounds the text of a pattern, which RE2 compiles.
 const maxPattern = 256
 
-// neighbour is what a policy says of the other end of a device's wire.
+// neighbour is what a policy expects at the other end of a device's wire.
 type neighbour struct {
 	rules v1alpha1.Neighbour
 	// whole values
 	toSwitch, toPort *regexp.Regexp
-	ofPort           bool // the rail is made of the port
+	ofPort           bool // the rail is derived from the port
 	rail             *regexp.Regexp
 }
 
@@ -95,7 +95,7 @@ func (n *neighbour) apply(d *inventory.Device) {
 	}
 }
 
-// miswired says why a neighbour is not the expected one, "" if it is.
+// miswired describes how a neighbour differs from the expected one, "" if it does not.
 func (n *neighbour) miswired(have inventory.Neighbour) string {
 	fits := func(want *regexp.Regexp, have string) bool { return want == nil || want.MatchString(have) }
 	switch x := n.rules.Expect; {
@@ -130,7 +130,7 @@ func neighbours(devices []inventory.Device, deciding []*Policy) {
 	}
 }
 
-// sameNeighbour reports whether two policies say the same of the other end of the wire.
+// sameNeighbour reports whether two policies expect the same at the other end of the wire.
 func sameNeighbour(a, b *neighbour) bool {
 	if a == nil || b == nil {
 		return a == b

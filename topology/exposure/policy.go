@@ -47,15 +47,15 @@ type Policy struct {
 	Action       v1alpha1.ExposureAction
 	Networks     []inventory.PhysicalNetwork
 	Attributes   map[string]string // additional ones, without that of the network
-	Neighbour    *neighbour        // nil if it says nothing of it
+	Neighbour    *neighbour        // nil if it has no rules
 	Beside       []string          // drivers that may publish the same devices
-	// BesideFunctions has PFs offered as a whole beside their functions.
+	// BesideFunctions offers PFs as a whole beside their functions.
 	BesideFunctions bool
 	// Sharing is how the devices are shared, nil for not at all.
 	Sharing *inventory.Sharing
 	// Err is what is wrong with the policy, an *Invalid; such a policy decides nothing.
 	Err error
-	// Full says that Err is about what does not fit beside other policies.
+	// Full reports that Err concerns what does not fit beside other policies.
 	Full bool
 
 	selector inventory.Selector
@@ -85,8 +85,8 @@ func (e *Invalid) add(format string, args ...any) {
 	e.Problems = append(e.Problems, text)
 }
 
-// New reads and checks a policy. It applies the bounds of the CRD once more: an object
-// need not have come through the API server's validation.
+// New reads and checks a policy. It applies the bounds of the CRD once more: an object may
+// come from a file, which no API server has validated.
 func New(o *v1alpha1.DeviceExposurePolicy) *Policy {
 	p := &Policy{
 		Name: o.Name, UID: o.UID, Generation: o.Generation,
@@ -213,10 +213,10 @@ func (p *Policy) exposure(e *Invalid, x *v1alpha1.Exposure) {
 			e.add("spec.exposure.%s: is for shared devices: set allowMultipleAllocations: true, or remove it", field)
 		}
 	}
-	slices.Sort(e.Problems) // they come of a map
+	slices.Sort(e.Problems) // they come from a map
 }
 
-// attributes checks the additional attributes, and takes the network out of them.
+// attributes checks the additional attributes, and extracts the network from them.
 func (p *Policy) attributes(e *Invalid, attributes map[string]string) {
 	if len(attributes) > maxAttributes {
 		e.add("spec.exposure.additionalAttributes: has %d entries, at most %d are accepted", len(attributes), maxAttributes)
@@ -254,7 +254,7 @@ func (p *Policy) attributes(e *Invalid, attributes map[string]string) {
 	}
 }
 
-// shortNetwork takes the short form of one physical network.
+// shortNetwork reads the short form of one physical network.
 func (p *Policy) shortNetwork(e *Invalid, at, name string) {
 	switch {
 	case len(p.Networks) > 0 && !slices.Contains(names(p.Networks), name):
@@ -275,12 +275,12 @@ func names(networks []inventory.PhysicalNetwork) []string {
 	return out
 }
 
-// On reports whether the policy is for a node with these labels.
+// On reports whether the policy applies to a node with these labels.
 func (p *Policy) On(node map[string]string) bool {
 	return labels.SelectorFromSet(p.NodeSelector).Matches(labels.Set(node))
 }
 
-// same reports whether two policies say the same of a device.
+// same reports whether two policies set the same for a device.
 func (p *Policy) same(q *Policy) bool {
 	return p.Action == q.Action && slices.Equal(p.Networks, q.Networks) && maps.Equal(p.Attributes, q.Attributes) &&
 		slices.Equal(p.Beside, q.Beside) && p.BesideFunctions == q.BesideFunctions && equality.Semantic.DeepEqual(p.Sharing, q.Sharing) &&

@@ -18,7 +18,7 @@ import (
 // defaultSuffix ends the name of a device that is shared where the policy names no other.
 const defaultSuffix = "-shared"
 
-// maxValues is how many amounts the API takes.
+// maxValues is how many amounts the API accepts.
 const maxValues = 10
 
 // sharing reads how devices are shared.
@@ -111,7 +111,7 @@ func checkAmount(e *Invalid, name string, c v1alpha1.DeviceCapacity) {
 	}
 }
 
-// whole refuses amounts that the scheduler cannot add up, which ends its attempt for the pod.
+// whole refuses amounts that the scheduler cannot add: it would give up on the pod.
 func whole(e *Invalid, at string, q *resource.Quantity) {
 	if q == nil {
 		return

@@ -206,15 +206,15 @@ func TestKnown(t *testing.T) {
 			t.Errorf("%s is described by %q, want %q", typ, c.Summary, want)
 		}
 	}
-	var said []string
+	var text []string
 	for _, p := range problems {
-		said = append(said, p.Error())
+		text = append(text, p.Error())
 	}
 	want := []string{
 		`CNIPluginSchema "bad": configParameters.optional[a]: type "what" is unknown: want string, integer, boolean, object, any, []TYPE or map[string]TYPE`,
 		`CNIPluginSchema "z": CNIPluginSchema "b" describes type "ovn" already`,
 	}
-	if diff := cmp.Diff(want, said); diff != "" {
+	if diff := cmp.Diff(want, text); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }

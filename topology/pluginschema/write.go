@@ -29,7 +29,7 @@ func FromContract(c contract.Contract) (*v1alpha1.CNIPluginSchema, error) {
 			return nil, fmt.Errorf("step type %q: %w", c.Type, err)
 		}
 		if w.Required {
-			w.Required = false // said by the list it is in
+			w.Required = false // the list it is in says so
 			s.ConfigParameters.Required = append(s.ConfigParameters.Required, w)
 		} else {
 			s.ConfigParameters.Optional = append(s.ConfigParameters.Optional, w)

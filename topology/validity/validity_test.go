@@ -95,9 +95,9 @@ func say(t *testing.T, reg *ops.Registry, f txtar.File) string {
 func TestObject(t *testing.T) {
 	reg := registry(t)
 	for _, tt := range []struct {
-		name  string
-		spoil func(*v1alpha1.NetworkTopologySpec)
-		want  string
+		name    string
+		disturb func(*v1alpha1.NetworkTopologySpec)
+		want    string
 	}{
 		{"as it should be", func(*v1alpha1.NetworkTopologySpec) {}, ""},
 		{
@@ -136,7 +136,7 @@ func TestObject(t *testing.T) {
 		if err := yaml.UnmarshalStrict([]byte(text), o); err != nil {
 			t.Fatal(err)
 		}
-		tt.spoil(&o.Spec)
+		tt.disturb(&o.Spec)
 		_, _, err := validity.Object(t.Context(), o, reg)
 		if got := fmt.Sprint(err); tt.want == "" && err != nil || tt.want != "" && got != tt.want {
 			t.Errorf("%s:\ngot  %v\nwant %s", tt.name, err, tt.want)

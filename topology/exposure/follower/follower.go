@@ -55,7 +55,7 @@ type Follower struct {
 
 	mu     sync.Mutex
 	read   map[types.UID]*exposure.Policy // compiled, by object
-	stale  bool                           // set is not of what was heard last
+	stale  bool                           // set is older than the last change
 	set    exposure.Set
 	report v1alpha1.DeviceExposureReport
 }
@@ -90,14 +90,14 @@ func (f *Follower) Run(ctx context.Context) {
 		what      string
 		informer  cache.SharedIndexInformer
 		transform cache.TransformFunc
-		heard     cache.ResourceEventHandler
+		changed   cache.ResourceEventHandler
 	}{
 		{"policies", f.policies, nil, f.onAny()},
 		{"the node", f.node, labelsOnly, cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { f.heard() },
+			AddFunc: func(any) { f.changed() },
 			UpdateFunc: func(before, after any) {
 				if a, b := before.(*corev1.Node), after.(*corev1.Node); !equalLabels(a.Labels, b.Labels) {
-					f.heard()
+					f.changed()
 				}
 			},
 		}},
@@ -107,7 +107,7 @@ func (f *Follower) Run(ctx context.Context) {
 			f.Log.Error("cannot watch "+i.what, "error", err) // it runs already, which it does not
 			return
 		}
-		if _, err := i.informer.AddEventHandler(i.heard); err != nil {
+		if _, err := i.informer.AddEventHandler(i.changed); err != nil {
 			f.Log.Error("cannot watch "+i.what, "error", err)
 			return
 		}
@@ -117,11 +117,11 @@ func (f *Follower) Run(ctx context.Context) {
 		return
 	}
 	close(f.ready)
-	f.heard()
+	f.changed()
 	f.writeReports(ctx)
 }
 
-// sync waits until all has been heard, or the cluster turns out to have no policies.
+// sync waits until everything was read, or the cluster turns out to have no policies.
 func (f *Follower) sync(ctx context.Context) bool {
 	if !cache.WaitForCacheSync(ctx.Done(), f.node.HasSynced, f.slices.HasSynced) {
 		return false
@@ -140,7 +140,7 @@ func (f *Follower) sync(ctx context.Context) bool {
 
 func (f *Follower) onAny() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { f.heard() }, DeleteFunc: func(any) { f.heard() },
+		AddFunc: func(any) { f.changed() }, DeleteFunc: func(any) { f.changed() },
 		UpdateFunc: func(before, after any) {
 			// A status that is written changes nothing for a node.
 			if a, ok := before.(*unstructured.Unstructured); ok {
@@ -148,7 +148,7 @@ func (f *Follower) onAny() cache.ResourceEventHandler {
 					return
 				}
 			}
-			f.heard()
+			f.changed()
 		},
 	}
 }
@@ -169,8 +169,8 @@ func (f *Follower) onError(what string) cache.WatchErrorHandlerWithContext {
 	}
 }
 
-// heard has devices decided again.
-func (f *Follower) heard() {
+// changed triggers a new decision for all devices.
+func (f *Follower) changed() {
 	f.mu.Lock()
 	f.stale = true
 	f.mu.Unlock()
@@ -184,7 +184,7 @@ func (f *Follower) current() exposure.Set {
 	if !f.stale {
 		return f.set
 	}
-	// Before what is read: what is heard meanwhile makes it stale again.
+	// Reset before reading: a change meanwhile makes it stale again.
 	f.stale = false
 	kept := map[types.UID]*exposure.Policy{}
 	var all []*exposure.Policy

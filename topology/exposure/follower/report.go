@@ -21,7 +21,7 @@ const rewrite = time.Hour
 // writeReports writes the node's report when it has changed.
 func (f *Follower) writeReports(ctx context.Context) {
 	var written v1alpha1.DeviceExposureReport
-	said := ""
+	logged := ""
 	due := time.NewTimer(rewrite)
 	defer due.Stop()
 	for {
@@ -47,13 +47,13 @@ func (f *Follower) writeReports(ctx context.Context) {
 		f.mu.Unlock()
 		next := rewrite
 		if err := f.write(ctx, r); err == nil {
-			written, said = r, ""
+			written, logged = r, ""
 		} else {
 			next = 6 * f.Spread
-			if err.Error() != said && !apierrors.IsNotFound(err) { // a cluster without the CRD has no reports
+			if err.Error() != logged && !apierrors.IsNotFound(err) { // a cluster without the CRD has no reports
 				f.Log.Warn("not reported", "error", f.describe(err))
 			}
-			said = err.Error()
+			logged = err.Error()
 		}
 		due.Reset(next)
 	}
