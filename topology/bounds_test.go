@@ -15,9 +15,8 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// hostile are topologies that are wrong in as many places as fit, as the API
-// server passes them on or, to a client that reaches the webhook's port, as
-// anybody writes them.
+// hostile are topologies with as many errors as fit, as the API server passes them on, or
+// as a client sends them that reaches the webhook's port.
 func hostile() map[string]*v1alpha1.NetworkTopology {
 	return map[string]*v1alpha1.NetworkTopology{
 		"65 kB of unknown dependencies":  unknownDependencies(16, 11),
@@ -43,7 +42,7 @@ func object(steps ...v1alpha1.Step) *v1alpha1.NetworkTopology {
 	return &v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "t"}, Spec: v1alpha1.NetworkTopologySpec{Steps: steps}}
 }
 
-// many is 256 times a step.
+// many repeats a step 256 times.
 func many(step v1alpha1.Step) *v1alpha1.NetworkTopology {
 	steps := make([]v1alpha1.Step, 256)
 	for i := range steps {
@@ -94,9 +93,8 @@ func judge(t testing.TB, o *v1alpha1.NetworkTopology, set contract.Set) error {
 	return topology.Validate(t.Context(), top, set)
 }
 
-// TestBoundedRefusal holds that no topology makes an answer of more than 64
-// problems or 128 KiB, or costs more memory, all garbage counted, than a multiple
-// of what may be sent.
+// TestBoundedRefusal holds that no topology causes an answer of more than 64 problems or
+// 128 KiB, or costs more memory, including garbage, than a multiple of the request's size.
 func TestBoundedRefusal(t *testing.T) {
 	const answer, garbage = 128 << 10, 256 << 20
 	set := testContracts(t)
@@ -123,7 +121,7 @@ func TestBoundedRefusal(t *testing.T) {
 	}
 }
 
-// TestMoreProblems holds that an answer says when it is not complete.
+// TestMoreProblems holds that an incomplete answer says so.
 func TestMoreProblems(t *testing.T) {
 	o := many(v1alpha1.Step{Type: "sriov", DependOn: []string{"nowhere-to-be-found"}})
 	err := judge(t, o, testContracts(t))
@@ -136,7 +134,7 @@ func TestMoreProblems(t *testing.T) {
 	}
 }
 
-// BenchmarkRefuse is what the worst topologies cost.
+// BenchmarkRefuse measures the cost of the worst topologies.
 func BenchmarkRefuse(b *testing.B) {
 	set := testContracts(b)
 	for name, o := range hostile() {

@@ -92,7 +92,7 @@ func testContracts(t testing.TB) contract.Set {
 			Input:  contract.Input{Required: true, MinInterfaces: 1},
 			Output: contract.Output{Interfaces: contract.Flow{Passthrough: true, Modifies: true}, IPs: configured, Routes: configured},
 		},
-		// quad wants more interfaces than most graphs have.
+		// quad needs more interfaces than most graphs have.
 		contract.Contract{
 			Type:   "quad",
 			Params: []contract.Param{{Name: "note", Type: contract.Any}, {Name: "links", Type: contract.Any}},

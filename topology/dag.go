@@ -95,8 +95,8 @@ func newGraph(t *Topology) *graph {
 	return g
 }
 
-// order sorts what can be sorted; steps in a cycle, and those behind one, are
-// left out. It terminates because each round but the last places one step.
+// order sorts what can be sorted; steps in a cycle, and those that depend on one, are left
+// out. It terminates because each round but the last places one step.
 func (g *graph) order() []int {
 	out := make([]int, 0, len(g.deps))
 	done := make([]bool, len(g.deps))
@@ -156,8 +156,8 @@ func (g *graph) cycles() [][]int {
 	return out
 }
 
-// shortestCycle returns the steps from i along dependOn until i comes again,
-// not following i's dependency on itself.
+// shortestCycle returns the steps from i along dependOn back to i, ignoring i's dependency
+// on itself.
 func (g *graph) shortestCycle(i int) []int {
 	from := map[int]int{} // a step and who depends on it
 	queue := []int{i}
@@ -183,9 +183,9 @@ func (g *graph) shortestCycle(i int) []int {
 	return nil
 }
 
-// check reports what keeps the steps from being ordered.
+// check reports why the steps cannot be ordered.
 func (g *graph) check(inv *Invalid) {
-	for _, cycle := range g.cycles() { // first: they say most
+	for _, cycle := range g.cycles() { // first: they explain most
 		names := make([]string, 0, len(cycle)+1)
 		for _, i := range append(cycle, cycle[0]) {
 			names = append(names, g.t.Steps[i].Name)
@@ -224,7 +224,7 @@ func (g *graph) checkDependOn(s *Step, inv *Invalid) {
 	}
 }
 
-// unknownStep says that no step has a name, and which names there are.
+// unknownStep is the message that no step has a name, with the existing names.
 func (g *graph) unknownStep(s *Step, name string) string {
 	var others []string
 	for i := range g.t.Steps {

@@ -40,11 +40,11 @@ const (
 	maxResource     = 308 // bytes of an extended resource name, as in the CRD
 )
 
-// Decode reads the one NetworkTopology of a YAML or JSON file. Documents of
-// other kinds are listed in Ignored, and the items of a List are documents.
-// Unknown and repeated fields are refused; what the steps mean is checked by
-// Validate. With an *Invalid comes the topology as it was probably meant, where
-// there is one, so that what else is wrong with it can be said, too.
+// Decode reads the one NetworkTopology of a YAML or JSON file. Documents of other kinds are
+// listed in Ignored, and the items of a List are documents. Unknown and repeated fields are
+// refused; Validate checks the meaning of the steps. With an *Invalid, the topology is
+// returned as it was probably meant, if possible, so that its other errors can be reported,
+// too.
 func Decode(data []byte) (*Topology, error) {
 	if len(data) > MaxBytes {
 		return nil, fmt.Errorf("the input has more than %d bytes", MaxBytes)
@@ -84,9 +84,9 @@ func Decode(data []byte) (*Topology, error) {
 	return found[0], nil
 }
 
-// FromObject converts an API object. It applies the limits of the CRD once more:
-// an object need not have come through the API server's validation. The error is
-// an *Invalid; the topology comes with it unless it is too large to look at.
+// FromObject converts an API object. It applies the limits of the CRD once more: an object
+// may come from a file, which no API server has validated. The error is an *Invalid; the
+// topology is returned with it unless it is too large to check.
 func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 	inv := newInvalid(o.Name)
 	t := &Topology{
@@ -152,7 +152,7 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 	return t, nil
 }
 
-// addTo adds a problem of a step, which is named by its place where it has no name.
+// addTo adds a problem of a step; a step without a name is named by its position.
 func addTo(inv *Invalid, i int, name, field, format string, args ...any) {
 	if name == "" {
 		field = join(fmt.Sprintf("spec.steps[%d]", i), field)
@@ -197,8 +197,8 @@ func checkOnFailure(inv *Invalid, p *v1alpha1.FailurePolicy) {
 	}
 }
 
-// checkClaimTemplate bounds what is said of claims, and reports whether it is within
-// the bounds.
+// checkClaimTemplate checks the bounds of spec.claimTemplate, and reports whether they
+// hold.
 func checkClaimTemplate(inv *Invalid, c *v1alpha1.ClaimTemplate) bool {
 	if c == nil {
 		return true
@@ -220,8 +220,8 @@ func checkClaimTemplate(inv *Invalid, c *v1alpha1.ClaimTemplate) bool {
 	return len(inv.Problems) == before
 }
 
-// checkSizes bounds what a step says of itself. A name that is only a little too
-// long is left to Validate, which says more.
+// checkSizes checks the bounds of a step's fields. A name that is only a little too long is
+// left to Validate, whose message explains more.
 func checkSizes(inv *Invalid, i int, s *v1alpha1.Step) {
 	long := func(field, value string) {
 		if len(value) > maxKey {
@@ -394,10 +394,10 @@ func documents(data []byte) ([]document, error) {
 	}
 }
 
-// precheck checks the documents as written, before any alias is expanded,
-// and refuses a key that is given twice in one mapping. Values are read by YAML
-// 1.1 rules (package v2), as kubectl reads them, but the strict mode there takes
-// a key that overrides one merged in by "<<" for a duplicate.
+// precheck checks the documents as written, before any alias is expanded, and refuses a key
+// that is given twice in one mapping. Values are read by YAML 1.1 rules (package v2), as
+// kubectl reads them, but its strict mode treats a key that overrides one merged in by "<<"
+// as a duplicate.
 func precheck(data []byte) error {
 	dec := yamlv3.NewDecoder(bytes.NewReader(data))
 	nodes := 0
@@ -419,8 +419,8 @@ func precheck(data []byte) error {
 	}
 }
 
-// ofOurs reports whether a document is, or may hold, a topology or a policy. In others
-// a number may mean what it likes, such as the mode of a file.
+// ofOurs reports whether a document is, or may hold, a topology or a policy. In others a
+// number may mean anything, such as the mode of a file.
 func ofOurs(doc *yamlv3.Node) bool {
 	if len(doc.Content) != 1 || doc.Content[0].Kind != yamlv3.MappingNode {
 		return false
@@ -482,7 +482,7 @@ type budget struct {
 	key         int // bytes of a key; 0 is any number
 }
 
-// plain turns what the YAML parser gives into what a JSON parser would.
+// plain converts the YAML parser's values to those of a JSON parser.
 func (b *budget) plain(v any, depth int) (any, error) {
 	if depth > maxDepth {
 		return nil, errTooDeep

@@ -34,7 +34,7 @@ func TestDecodeConfigKeepsNumbers(t *testing.T) {
 }
 
 // TestDecodeHostile holds the bounds: each input is refused before it has grown.
-// One that is not hangs the test or eats the machine's memory.
+// Otherwise the test hangs or exhausts the machine's memory.
 func TestDecodeHostile(t *testing.T) {
 	bomb := func(levels int) string {
 		s := header + "      a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
@@ -119,8 +119,8 @@ func TestFromObject(t *testing.T) {
 	}
 }
 
-// TestValidateHostile checks the largest graphs; anything worse than quadratic
-// in the edges would hang the test.
+// TestValidateHostile checks the largest graphs; an algorithm worse than quadratic in the
+// edges would hang the test.
 func TestValidateHostile(t *testing.T) {
 	complete := &topology.Topology{Name: "t"} // every step depends on all before it
 	cyclic := &topology.Topology{Name: "t"}   // every step depends on all others

@@ -6,18 +6,17 @@ import (
 	"github.com/plumbline/plumbline/topology/contract"
 )
 
-// flow is what is known of a step's result before anything runs. Entries are
-// distinguished by the step that made them, so that what reaches a step on two paths
-// counts once, as in Merge.
+// flow is what is known of a step's result before it is applied. Entries are distinguished
+// by the step that made them, so that an entry that reaches a step on two paths counts
+// once, as in Merge.
 type flow struct {
 	interfaces entries
 	ips        entries
 	routes     entries
 }
 
-// entries are counted by the step that appends them. A step's own always come
-// together, so that a list holds one element per step, whatever a schema says
-// about their number.
+// entries are counted by the step that appends them. A step's own always come together, so
+// that a list holds one element per step, for any number in a schema.
 type entries struct {
 	from []appended
 	open bool // there may be more: as many as configured, or not known

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Invalid is everything that is wrong with a topology, up to a limit: whoever
-// may write a topology must not be able to make an answer of gigabytes.
+// Invalid holds the errors of a topology, up to a limit: an author of topologies must not
+// be able to cause an answer of gigabytes.
 type Invalid struct {
 	Topology string
 	Problems []Problem // in order of declaration of their steps
@@ -23,10 +23,10 @@ const (
 	maxListed   = 6    // names in a message
 )
 
-// newInvalid returns an error about nothing yet.
+// newInvalid returns an error without problems.
 func newInvalid(topology string) *Invalid { return &Invalid{Topology: clip(topology, maxKey)} }
 
-// Add adds a problem, cut to a length an answer can bear. Beyond MaxProblems it
+// Add adds a problem, cut to a bounded length. Beyond MaxProblems it
 // it only notes that there are more.
 func (e *Invalid) Add(p Problem) {
 	if e.Full() {
@@ -37,8 +37,7 @@ func (e *Invalid) Add(p Problem) {
 	e.Problems = append(e.Problems, p)
 }
 
-// Full reports whether no more problems are listed, so that there is no use in
-// looking for them.
+// Full reports whether no more problems are listed, so that searching for them is useless.
 func (e *Invalid) Full() bool { return len(e.Problems) >= MaxProblems }
 
 // clip cuts a text to at most n bytes and an ellipsis.
@@ -62,8 +61,7 @@ type Problem struct {
 	Step    string // "" for the topology as a whole
 	Field   string // path within the step, e.g. "config.links[1].name"; "" for the step as a whole
 	Message string
-	// Complete says that Message names the field itself and is a sentence by
-	// itself.
+	// Complete reports that Message names the field itself and is a whole sentence.
 	Complete bool
 }
 
@@ -117,7 +115,7 @@ func (e *Invalid) orNil(t *Topology) error {
 	return e
 }
 
-// Sort brings the problems in order of declaration of their steps.
+// Sort sorts the problems by declaration of their steps.
 func (e *Invalid) Sort(t *Topology) {
 	at := map[string]int{"": -1}
 	for i := range t.Steps {

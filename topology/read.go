@@ -14,7 +14,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// reader compares a value with the Go type it is meant for. It names every field
+// reader compares a value with the Go type it is decoded into. It names every field
 // that the type lacks and every value of a wrong kind.
 type reader struct {
 	inv   *Invalid
@@ -24,9 +24,9 @@ type reader struct {
 // numberOrText is the type of spec.rollout.maxUnavailable.
 var numberOrText = reflect.TypeOf(v1alpha1.Rollout{}.MaxUnavailable).Elem()
 
-// read returns the value as it was probably meant, so that the rest of it can be
-// checked: a misspelt field under its right name, a bare value in its list. What
-// has no meaning is left out.
+// read returns the value as it was probably meant, so that the rest of it can be checked: a
+// misspelt field under its right name, a bare value in its list. What cannot be understood
+// is left out.
 func (r *reader) read(path string, v any, t reflect.Type) any {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -194,8 +194,8 @@ func (r *reader) wrong(path, format string, args ...any) {
 
 var inStep = regexp.MustCompile(`^spec\.steps\[(\d+)\](?:\.|$)`)
 
-// place splits a path into the name of the step it lies in and the rest. Where the
-// step has no name, the path stays.
+// place splits a path into the name of the step it lies in and the rest. If the step has no
+// name, the path is unchanged.
 func (r *reader) place(path string) (step, rest string) {
 	m := inStep.FindStringSubmatch(path)
 	if m == nil {

@@ -14,12 +14,12 @@ import (
 	"github.com/plumbline/plumbline/topology/ref"
 )
 
-// ErrUnknown marks a value that will exist but is not known yet, such as the
-// MAC address of a link before it is made.
+// ErrUnknown marks a value that will exist but is not known yet, such as the MAC address of
+// a link before it is created.
 var ErrUnknown = errors.New("not known yet")
 
-// Result is what a step hands to the steps that depend on it, modelled after
-// the result of CNI ADD.
+// Result is what a step passes to the steps that depend on it, modelled after the result of
+// CNI ADD.
 type Result struct {
 	Interfaces []Interface `json:"interfaces,omitempty"`
 	IPs        []IP        `json:"ips,omitempty"`
@@ -71,11 +71,10 @@ type StepResult struct {
 	Result Result `json:"result"`
 }
 
-// Merge joins the results of a step's dependencies, given in the order of its
-// dependOn. An interface that several bring (two VLANs over one bond carry the
-// same ports) is kept once, where it came first, and so are addresses and
-// routes; addresses point at their interface's new index. Nothing of the
-// arguments is shared with the result.
+// Merge joins the results of a step's dependencies, given in the order of its dependOn. An
+// interface that several of them have (two VLANs over one bond have the same ports) is kept
+// once, at its first position, and so are addresses and routes; addresses refer to their
+// interface's new index. The result shares no memory with the arguments.
 func Merge(deps ...Result) Result {
 	var out Result
 	type identity struct{ sandbox, name string }
@@ -114,7 +113,7 @@ func Merge(deps ...Result) Result {
 	return out
 }
 
-// complete fills what is not known of an interface from another mention of it.
+// complete fills unknown fields of an interface from another entry for it.
 func (i *Interface) complete(o Interface) {
 	if i.MAC == "" {
 		i.MAC = o.MAC

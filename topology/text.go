@@ -8,10 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// unquoted is the commonest mistake in a config.
+// unquoted explains the most common mistake in a config.
 const unquoted = `a reference must be in quotes, as in "{{ step.field }}": YAML takes bare braces for a mapping`
 
-// checkText says in which line a file is no text. The YAML parser names none.
+// checkText names the line in which a file is not text. The YAML parser does not.
 func checkText(data []byte) error {
 	if bytes.HasPrefix(data, []byte{0xff, 0xfe}) || bytes.HasPrefix(data, []byte{0xfe, 0xff}) {
 		return nil // UTF-16, which the parser reads
@@ -47,8 +47,8 @@ var (
 	bareTemplate = regexp.MustCompile(`^[^"'#]*[-:,\[{] *\{\{`)
 )
 
-// explainSyntax adds to an error of the YAML parser what users get wrong. The
-// parser's own line is at times that before.
+// explainSyntax adds the probable mistake to an error of the YAML parser. The parser
+// sometimes names the line before.
 func explainSyntax(data []byte, err error) error {
 	tab := strings.Contains(err.Error(), "tab character") || strings.Contains(err.Error(), "cannot start any token")
 	if strings.Contains(err.Error(), unquoted) {

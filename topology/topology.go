@@ -15,7 +15,7 @@ type Topology struct {
 	// AllowPodUplink lets steps change the pod's own interface to the cluster.
 	AllowPodUplink bool   `json:"allowPodUplink,omitempty"`
 	Steps          []Step `json:"steps"`
-	// ClaimTemplate is what the topology says of claims; nil if nothing.
+	// ClaimTemplate is spec.claimTemplate; nil if there is none.
 	ClaimTemplate *v1alpha1.ClaimTemplate `json:"claimTemplate,omitempty"`
 	// Ignored lists the other documents of the file, as in `Pod "ai-training"`.
 	Ignored []string `json:"-"`
@@ -27,7 +27,8 @@ type Step struct {
 	Type     string   `json:"type"`
 	DependOn []string `json:"dependOn,omitempty"`
 	Selector string   `json:"selector,omitempty"` // a CEL expression; root steps only
-	// ExtendedResourceName is what pods without a claim call its device; root steps only.
+	// ExtendedResourceName is the resource by which pods without a claim request its
+	// device; root steps only.
 	ExtendedResourceName string `json:"extendedResourceName,omitempty"`
 	// Config is as the user wrote it: aliases not folded, references in place.
 	Config map[string]any `json:"config,omitempty"`
@@ -35,16 +36,16 @@ type Step struct {
 	DriftPolicy DriftPolicy `json:"driftPolicy,omitempty"`
 }
 
-// DriftPolicy says what happens when the network drifts from the topology.
+// DriftPolicy selects what happens when the network drifts from the topology.
 type DriftPolicy = v1alpha1.DriftPolicy
 
 // The drift policies.
 const (
-	Repair  = v1alpha1.Repair  // put it right; the default
+	Repair  = v1alpha1.Repair  // change it back; the default
 	Observe = v1alpha1.Observe // report it
 )
 
-// UpdatePolicy says whether a topology in use may change.
+// UpdatePolicy selects whether a topology in use may change.
 type UpdatePolicy = v1alpha1.UpdatePolicy
 
 // The update policies.

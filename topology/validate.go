@@ -13,18 +13,17 @@ import (
 	"github.com/plumbline/plumbline/topology/suggest"
 )
 
-// Validate says everything that is wrong with a topology, given the contracts
-// of the known step types: its structure, each step's config, and whether each
-// step is given the interfaces and the fields it needs. A set that is a Vetter is
-// asked about what passes. The error is an *Invalid, or that of a context that
-// has ended.
+// Validate returns all errors of a topology, given the contracts of the known step types:
+// its structure, each step's config, and whether each step gets the interfaces and the
+// fields it needs. If the set is a Vetter, it checks a topology without other errors. The
+// error is an *Invalid, or that of a context that has ended.
 func Validate(ctx context.Context, t *Topology, set contract.Set) error {
 	_, err := Inspect(ctx, t, set)
 	return err
 }
 
-// Inspect is Validate with notes: what is not wrong but worth a remark, one line
-// each, naming its step. An invalid topology has none.
+// Inspect is Validate with notes: remarks on a valid topology, one line each, naming its
+// step. An invalid topology has none.
 func Inspect(ctx context.Context, t *Topology, set contract.Set) (notes []string, err error) {
 	v := &validator{ctx: ctx, t: t, set: set, graph: newGraph(t), inv: newInvalid(t.Name)}
 	v.run()
@@ -32,17 +31,17 @@ func Inspect(ctx context.Context, t *Topology, set contract.Set) (notes []string
 	if vetter, ok := set.(Vetter); ok && err == nil && ctx.Err() == nil {
 		notes, err = vetter.Vet(ctx, t)
 	}
-	if ctx.Err() != nil { // what was found until then is not all
+	if ctx.Err() != nil { // the problems found so far are not all
 		return nil, fmt.Errorf("NetworkTopology %q: validation was stopped: %w", t.Name, context.Cause(ctx))
 	}
 	return notes, err
 }
 
-// Vetter knows more of its step types than their contracts: what they would do.
+// Vetter knows more of its step types than their contracts: their plans.
 type Vetter interface {
-	// Vet says what is wrong with a topology in which each step by itself is
-	// right. The error is an *Invalid, or that of a context that has ended. Notes
-	// are remarks on one that is right, one line each, few and short.
+	// Vet returns the errors of a topology whose steps are valid by themselves. The error
+	// is an *Invalid, or that of a context that has ended. Notes are remarks on a valid
+	// topology, one line each, few and short.
 	Vet(ctx context.Context, t *Topology) (notes []string, err error)
 }
 
@@ -84,8 +83,7 @@ func (v *validator) run() {
 	}
 }
 
-// stop reports whether looking further is of no use: enough was found, or nobody
-// waits for it any more.
+// stop reports whether validation can end: enough was found, or the context has ended.
 func (v *validator) stop() bool {
 	v.inv.More = v.inv.More || v.inv.Full()
 	return v.inv.More || v.ctx.Err() != nil
@@ -119,7 +117,7 @@ func (v *validator) oneOf(step, field, value string, accepted ...string) {
 	}
 }
 
-// step checks what a step says of itself, without its config.
+// step checks the fields of a step, without its config.
 func (v *validator) step(i int) {
 	s := &v.t.Steps[i]
 	switch {
@@ -164,7 +162,7 @@ var unsupportedTypes = map[string]string{
 	"rdma":                "not supported yet",
 }
 
-// input checks what a step is given and computes what it gives.
+// input checks a step's input and computes its output.
 func (v *validator) input(i int) {
 	s, c := &v.t.Steps[i], v.contracts[i]
 	if c == nil {
@@ -184,7 +182,7 @@ func (v *validator) input(i int) {
 	}
 	if msg != "" {
 		v.inv.Add(Problem{Step: s.Name, Field: "dependOn", Message: msg, Complete: true})
-		return // the steps behind it are not blamed for what they are not given
+		return // errors of the steps that depend on it would be consequences
 	}
 	v.flows[i] = flowOf(i, *c, in)
 }
@@ -289,7 +287,7 @@ func within(path, above string) bool {
 }
 
 // references checks that each reference names a field that a step it depends
-// on will have. It returns the paths it found fault with.
+// on will have. It returns the paths that have problems.
 func (v *validator) references(i int) (reported []string) {
 	s := &v.t.Steps[i]
 	uses, err := ref.Walk(s.Config)
@@ -346,7 +344,7 @@ func (v *validator) referenceProblem(i int, r ref.Ref, ancestors []bool) string 
 	return v.fieldProblem(target, r, f)
 }
 
-// fieldProblem says why a step's result cannot have a field.
+// fieldProblem explains why a step's result cannot have a field.
 func (v *validator) fieldProblem(target int, r ref.Ref, f ref.Field) string {
 	c := v.contracts[target]
 	if c == nil || v.offers(target, r, f) {
@@ -366,7 +364,7 @@ func (v *validator) fieldProblem(target int, r ref.Ref, f ref.Field) string {
 	return fmt.Sprintf("%s: step %q of type %q has no %s: it has %s", r, r.Step, c.Type, what, strings.Join(has, ", "))
 }
 
-// offered lists what a step may have that can be referred to.
+// offered lists the fields of a step that can be referred to.
 func (v *validator) offered(target int, step string) []string {
 	var has []string
 	for _, f := range ref.Fields() {

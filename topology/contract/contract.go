@@ -1,6 +1,6 @@
 package contract
 
-// Type is the type of a config value, in the words of a CNIPluginSchema.
+// Type is the type of a config value, as in a CNIPluginSchema.
 type Type string
 
 // The types a parameter can have. A value that is one "{{ step.field }}" token
@@ -70,7 +70,7 @@ type Contract struct {
 	Params      []Param
 	Input       Input
 	Output      Output
-	// Check holds what single parameters cannot say (exclusions between keys).
+	// Check checks what single parameters cannot express (exclusions between keys).
 	// It sees canonical values; a value still holding a reference is absent and
 	// its name is in unresolved. Every error must name the key.
 	Check func(config map[string]any, unresolved map[string]bool) []FieldError
@@ -79,12 +79,11 @@ type Contract struct {
 	Explain string
 }
 
-// FieldError is what is wrong with one key of a config and how to fix it.
+// FieldError is an error in one key of a config and how to fix it.
 type FieldError struct {
 	Field   string // path within config, e.g. "links[1].name"
 	Message string // lower case, names the value and the fix
-	// Complete says that Message names the field itself and is a sentence by
-	// itself.
+	// Complete reports that Message names the field itself and is a whole sentence.
 	Complete bool
 }
 
@@ -103,9 +102,9 @@ type Input struct {
 	// others use, too. NamedBy is the config key that may name the device's interface.
 	Shares  bool
 	NamedBy string
-	// DeviceTypes are the kinds of device that fit, in the words of the attribute
-	// "type" of a published device; empty for any. They choose the device of a
-	// root step without a selector.
+	// DeviceTypes are the kinds of device that fit, as in the attribute "type" of a
+	// published device; empty for any. They choose the device of a root step without a
+	// selector.
 	DeviceTypes   []string
 	MinInterfaces int
 	MaxInterfaces int  // 0: no limit
@@ -122,7 +121,7 @@ type Output struct {
 	Devices []Param
 }
 
-// Flow says how a step changes one list of the result.
+// Flow describes how a step changes one list of the result.
 type Flow struct {
 	Appends     int  // how many entries the step adds; -1: as many as configured
 	Passthrough bool // entries of the dependencies are kept

@@ -13,7 +13,7 @@ import (
 	"github.com/plumbline/plumbline/topology/suggest"
 )
 
-// Options says how a config is decoded.
+// Options are the options of decoding a config.
 type Options struct {
 	// Unresolved allows references: their field's static type must fit the
 	// parameter, and the value stays as written. Without it a reference is an
@@ -58,7 +58,7 @@ func DecodeInto(c Contract, config map[string]any, into any) error {
 	return nil
 }
 
-// Errors is everything wrong with one config.
+// Errors are all errors in one config.
 type Errors []FieldError
 
 func (e Errors) Error() string {
@@ -69,7 +69,7 @@ func (e Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// decoder collects what is wrong while it walks.
+// decoder collects errors while it walks a config.
 type decoder struct {
 	typ        string
 	opt        Options
@@ -77,7 +77,7 @@ type decoder struct {
 	unresolved map[string]bool // paths, and the top-level keys above them
 }
 
-// maxErrors bounds what is said of one config; a decoder looks no further then.
+// maxErrors bounds the errors of one config; a decoder stops there.
 const maxErrors = 64
 
 func (d *decoder) full() bool { return len(d.errs) >= maxErrors }
@@ -88,8 +88,8 @@ func (d *decoder) fail(path, format string, args ...any) {
 	}
 }
 
-// object decodes a map by its parameters. A projected one, an entry of another
-// step's result, may hold keys the parameters lack.
+// object decodes a map by its parameters. A projected map, an entry of another step's
+// result, may have keys that the parameters lack.
 func (d *decoder) object(path string, params []Param, in map[string]any, projected bool) map[string]any {
 	if d.full() {
 		return nil
@@ -110,7 +110,7 @@ func (d *decoder) object(path string, params []Param, in map[string]any, project
 				d.unresolved[p.Name] = true
 			}
 		case p.Required && meant[p.Name]:
-			// said with the misspelt key
+			// reported with the misspelt key
 		case p.Required && !d.full():
 			d.errs = append(d.errs, FieldError{
 				Field:    child(path, p.Name),
@@ -140,7 +140,7 @@ func (d *decoder) hasUnresolved(key string) bool {
 // parameters that were probably meant.
 func (d *decoder) unknownKeys(path string, params []Param, in map[string]any) map[string]bool {
 	meant := map[string]bool{}
-	var names []string // every spelling, and which parameter it means
+	var names []string // every spelling, and its parameter
 	canonical := map[string]string{}
 	for _, p := range params {
 		for _, n := range append([]string{p.Name}, p.Aliases...) {
@@ -193,8 +193,8 @@ func (d *decoder) value(path string, p Param, v any) (out any, ok bool) {
 		if plain, done, ok := d.template(path, p, s); done {
 			return s, ok
 		} else if d.opt.Unresolved {
-			// Quoted text only: checked as what it stands for, kept as written,
-			// for it will be expanded yet.
+			// Quoted text only: checked as its expansion, kept as written, as it will be
+			// expanded later.
 			_, ok := d.plain(path, p, plain)
 			return s, ok
 		}
@@ -367,9 +367,8 @@ func (d *decoder) nested(path string, p Param, v any) (any, bool) {
 	return out, len(d.errs) == before
 }
 
-// otherVariant refuses an object that names another variant than the one there is,
-// such as ipam of type host-local. Its other keys are that variant's, and nothing is
-// said of them.
+// otherVariant refuses an object that names another variant than the supported one, such as
+// ipam of type host-local. Its other keys belong to that variant and are not reported.
 func (d *decoder) otherVariant(path string, p Param, v map[string]any) bool {
 	for _, q := range p.Properties {
 		named, ok := v[q.Name].(string)
@@ -392,7 +391,7 @@ func (d *decoder) otherVariant(path string, p Param, v map[string]any) bool {
 	return false
 }
 
-// shorthand returns the property a bare value stands for.
+// shorthand returns the property that a bare value sets.
 func (p Param) shorthand() (Param, bool) {
 	i := slices.IndexFunc(p.Properties, func(q Param) bool { return q.Name == p.Shorthand })
 	if p.Shorthand == "" || i < 0 {

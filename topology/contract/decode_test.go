@@ -84,7 +84,7 @@ func TestDecode(t *testing.T) {
 		}}},
 		{"any", object{"free": []any{1.5, nil}}, object{"free": []any{1.5, nil}}},
 		{"list of strings", object{"names": []string{"a", "b"}}, object{"names": []any{"a", "b"}}},
-		// What comes of "{{ step.interfaces }}" may hold keys a config must not.
+		// The expansion of "{{ step.interfaces }}" may have keys that a config must not.
 		{"interfaces of a result as objects", object{"links": []any{ref.Object{"name": "net1", "mac": "x"}}}, object{"links": []any{object{"name": "net1", "weight": int64(1)}}}},
 		{"interfaces of a result as names", object{"names": []any{ref.Object{"name": "net1", "mac": "x"}}}, object{"names": []any{"net1"}}},
 		// An expanded value is text like any other.

@@ -103,7 +103,7 @@ func canonicalIP(s string) (string, error) {
 	return a.String(), nil
 }
 
-// pure refuses IPv4 written as IPv6, which the kernel takes for IPv6.
+// pure refuses IPv4 written as IPv6, which the kernel treats as IPv6.
 func pure(s string, a netip.Addr) error {
 	if a.Is4In6() {
 		return fmt.Errorf("%s is IPv4 written as IPv6: write %q", quote(s), a.Unmap())
@@ -133,7 +133,7 @@ func canonicalInterfaceName(s string) (string, error) {
 		case r == '/' || r == ':' || unicode.IsSpace(r):
 			return bad(fmt.Sprintf("the kernel refuses %q", r))
 		case r == '%':
-			return bad("the kernel takes '%' for a pattern")
+			return bad("the kernel treats '%' as a pattern")
 		case !unicode.IsPrint(r):
 			return bad(fmt.Sprintf("%q cannot be printed", r))
 		}
@@ -222,7 +222,7 @@ func (f Format) known() bool {
 }
 
 // compatible reports whether a field of one format may fill a parameter of
-// another; an address with host bits may turn out to be a network.
+// another; an address with host bits may be a network.
 func (f Format) compatible(field string) bool {
 	return f == "" || field == "" || string(f) == field || f == Prefix && field == string(CIDR)
 }

@@ -51,7 +51,7 @@ func TestCanonical(t *testing.T) {
 		{contract.InterfaceName, "a/b", `!"a/b" is not an interface name: the kernel refuses '/'`},
 		{contract.InterfaceName, "eth0:1", `!"eth0:1" is not an interface name: the kernel refuses ':'`},
 		{contract.InterfaceName, "a b", `!"a b" is not an interface name: the kernel refuses ' '`},
-		{contract.InterfaceName, "eth%d", `!"eth%d" is not an interface name: the kernel takes '%' for a pattern`},
+		{contract.InterfaceName, "eth%d", `!"eth%d" is not an interface name: the kernel treats '%' as a pattern`},
 		{contract.InterfaceName, "a\x00", `!"a\x00" is not an interface name: '\x00' cannot be printed`},
 
 		{contract.PCIAddress, "0000:03:00.2", "0000:03:00.2"},

@@ -78,7 +78,7 @@ func (p Param) defaultText() string {
 	return "`" + string(raw) + "`"
 }
 
-// accepts puts the constraints of a parameter into words.
+// accepts describes the constraints of a parameter.
 func (p Param) accepts() string {
 	var out []string
 	if words := p.words(); len(words) > 0 {
@@ -138,7 +138,7 @@ func (p Param) meaning() string {
 	return out
 }
 
-// words describes a format for people.
+// words describes a format for the documentation.
 func (f Format) words() string {
 	switch f {
 	case MAC:

@@ -13,7 +13,7 @@ import (
 // maxExact is the largest integer a float64 holds exactly with all below it.
 const maxExact = 1 << 53
 
-// integer returns a number without loss, or says why there is none.
+// integer returns a number without loss, or an error.
 func integer(p Param, v any) (int64, error) {
 	if s, ok := v.(string); ok {
 		if !p.NumericString {
@@ -118,7 +118,7 @@ func describe(v any) string {
 	}
 }
 
-// quote quotes user text, cut to a length an error line can bear.
+// quote quotes user text, cut to a bounded length.
 func quote(s string) string {
 	const limit = 80
 	if len(s) > limit {

@@ -27,7 +27,7 @@ func (s set) Contract(typ string) (Contract, bool) {
 
 func (s set) Types() []string { return slices.Sorted(maps.Keys(s)) }
 
-// TypeName returns the type of a parameter in the words of a CNIPluginSchema:
+// TypeName returns the type of a parameter as in a CNIPluginSchema:
 // "[]object", "map[string]bool".
 func (p Param) TypeName() string {
 	elem := "any"
@@ -47,8 +47,8 @@ func (p Param) TypeName() string {
 	}
 }
 
-// RootOnly reports whether steps of the type can only be root steps: they
-// bring a device in and hand nothing of a dependency on.
+// RootOnly reports whether steps of the type can only be root steps: they take a device and
+// pass on nothing of a dependency.
 func (c Contract) RootOnly() bool {
 	return c.Input.Device && !c.Input.Required && c.Input.MinInterfaces == 0 &&
 		!c.Output.Interfaces.Passthrough && !c.Output.Interfaces.Modifies

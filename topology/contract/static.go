@@ -7,7 +7,7 @@ import (
 	"github.com/plumbline/plumbline/topology/ref"
 )
 
-// misfit says why a field cannot fill a parameter, nil when it can. A
+// misfit returns why a field cannot fill a parameter, nil when it can. A
 // reference that is not the whole value becomes text.
 func misfit(p Param, f ref.Field, whole bool) error {
 	if !whole {

@@ -8,9 +8,8 @@ import (
 	"github.com/plumbline/plumbline/topology/ref"
 )
 
-// Vet says what is wrong with the contract itself: a mistake of the step
-// type's author, to be found by a test. Everything else in this package
-// relies on a contract without such mistakes.
+// Vet returns the errors of the contract itself: mistakes of the step type's author, which
+// a test has to find. Everything else in this package relies on a contract without them.
 func (c Contract) Vet() error {
 	v := vetter{typ: c.Type}
 	v.check(c.Type == "", "", "the type has no name")
