@@ -280,9 +280,9 @@ tc qdisc add dev eth0 root netem delay 1ms
 		pod:     "modprobe vfio-pci",
 		devices: map[string]string{"dpdk": "enp3s0f0/3"},
 		steps: `
+    - {name: dpdk, type: vfio-pci, config: {vlan: 78, mac: "02:00:00:00:00:0c"}}
     - {name: d, type: dummy, config: {name: d0, mac: "02:00:00:00:00:01"}}
     - {name: up, type: vlan, dependOn: [d], config: {id: 9, name: up0}}
-    - {name: dpdk, type: vfio-pci, config: {vlan: 78, mac: "02:00:00:00:00:0c"}}
 `,
 		rows: []drifted{
 			{name: "function bound to its own driver", disturb: "true" + reboundFunction, drift: "dpdk ~binding.driver, dpdk ~binding.override"},

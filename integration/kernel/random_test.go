@@ -59,12 +59,6 @@ func TestRandom(t *testing.T) {
 	}
 	c := &chaos{lane: l, rng: rand.New(rand.NewPCG(seed, 0)), seed: seed, home: l.state(""), calm: l.engine(nil)}
 	for _, g := range driftFixtures {
-		// A function that another program bound to its own driver may end under the name
-		// that the kernel gave it (backports kernel, PLUMBLINE_SEED=10618053107637726986).
-		// Until that is corrected the long form alone has bindings.
-		if g.name == "user space" && !effort.Long() {
-			continue
-		}
 		if g.devices == nil || hasCards() {
 			c.enroll(g)
 		}
