@@ -23,21 +23,21 @@ type Device struct {
 	Pool    string     `json:"pool"`
 	Name    string     `json:"name"` // in its ResourceSlice
 	ShareID *types.UID `json:"shareID,omitempty"`
-	// Bandwidth is what the claim has of the device's, in bit/s.
+	// Bandwidth is the claim's share of the device's bandwidth, in bit/s.
 	Bandwidth int64 `json:"bandwidth,omitempty"`
 }
 
-// Assignment is what a claim gives to one topology.
+// Assignment is a claim's devices for one topology.
 type Assignment struct {
 	Topology TopologyRef `json:"topology"`
 	Devices  []Device    `json:"devices"` // at most one a step, in order of allocation
 }
 
-// bandwidth is the capacity of a shared device that Device.Bandwidth is of.
+// bandwidth is the capacity of a shared device from which Device.Bandwidth is taken.
 const bandwidth resourceapi.QualifiedName = "bandwidth"
 
-// Allocated returns what the claim's allocation gives to each topology, in
-// order of allocation; nothing when none of its devices are ours.
+// Allocated returns the devices that the claim's allocation has for each topology, in order
+// of allocation; nothing when none of its devices are ours.
 //
 // Errors are of kind Invalid: the claim is not allocated, a device of ours comes
 // without a class's config or with config from the claim, two devices are for
@@ -91,7 +91,7 @@ func configFor(entries []resourceapi.DeviceAllocationConfiguration, r resourceap
 		found = &cfg
 	}
 	if found == nil {
-		return Config{}, fmt.Errorf("device %q was allocated without a NetworkTopology: request one of the DeviceClasses that bear the label %q", r.Device, LabelTopology)
+		return Config{}, fmt.Errorf("device %q was allocated without a NetworkTopology: request one of the DeviceClasses that have the label %q", r.Device, LabelTopology)
 	}
 	return *found, nil
 }
@@ -149,7 +149,7 @@ func Incomplete(t *topology.Topology, set contract.Set, a Assignment, of Source)
 // noRequest is two sentences for a pod's Event.
 func noRequest(t *topology.Topology, set contract.Set, step string, of Source) string {
 	if of.Pod != "" {
-		return fmt.Sprintf("NetworkTopology %q root step %q has no device, as Pod %q does not ask for one. %s", t.Name, step, of.Pod, limits(t, set))
+		return fmt.Sprintf("NetworkTopology %q root step %q has no device, as Pod %q does not request one. %s", t.Name, step, of.Pod, limits(t, set))
 	}
 	return fmt.Sprintf("NetworkTopology %q root step %q has no matching device request in %s. "+
 		"The ResourceClaim must contain a request named %q with deviceClassName %q.",

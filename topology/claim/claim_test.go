@@ -83,7 +83,7 @@ func TestRequests(t *testing.T) {
 		},
 		{
 			name: "config from the claim", spec: resourceapi.DeviceClaim{Config: []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: params("vf0")}}}},
-			want: `opaque config for driver "dra.networking" comes from DeviceClasses only: remove it from the claim. What a device is for is the class's to say`,
+			want: `opaque config for driver "dra.networking" comes from DeviceClasses only: remove it from the claim. The DeviceClass decides what a device is for`,
 		},
 		{
 			name: "count", spec: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{two}},
@@ -127,8 +127,8 @@ func check(t *testing.T, err error, want string) {
 	}
 }
 
-// TestExtendedResources holds what is said of a claim that the scheduler has made: its
-// author has written a pod.
+// TestExtendedResources holds the messages about a claim that the scheduler has created:
+// the user knows only the pod.
 func TestExtendedResources(t *testing.T) {
 	rc := &resourceapi.ResourceClaim{}
 	rc.GenerateName = "trainer-extended-resources-"
@@ -141,9 +141,9 @@ func TestExtendedResources(t *testing.T) {
 	const limits = "The limits of its containers must have, taken together, deviceclass.resource.kubernetes.io/ai-bonded-rdma-vf0: 1, deviceclass.resource.kubernetes.io/ai-bonded-rdma-vf1: 1."
 	demand := claim.Demand{Steps: []claim.Demanded{{Step: "vf1", Request: "container-0-request-2"}}}
 	check(t, claim.Mismatch(pair(), contracts(t), demand, of),
-		"NetworkTopology \"ai-bonded-rdma\" takes devices for its root steps [vf0, vf1],\nbut Pod \"trainer\" only asks for those of [vf1].\nMissing: [vf0]. "+limits)
+		"NetworkTopology \"ai-bonded-rdma\" takes devices for its root steps [vf0, vf1],\nbut Pod \"trainer\" only requests those of [vf1].\nMissing: [vf0]. "+limits)
 	check(t, claim.Incomplete(pair(), contracts(t), claim.Assignment{Devices: []claim.Device{{Step: "vf1"}}}, of),
-		`NetworkTopology "ai-bonded-rdma" root step "vf0" has no device, as Pod "trainer" does not ask for one. `+limits)
+		`NetworkTopology "ai-bonded-rdma" root step "vf0" has no device, as Pod "trainer" does not request one. `+limits)
 	delete(rc.Annotations, resourceapi.ExtendedResourceClaimAnnotation)
 	if of := claim.SourceOf("ResourceClaim", rc); of.String() != `ResourceClaim "trainer-extended-resources-*"` {
 		t.Errorf("source of another claim of a pod: %s", of)
@@ -181,11 +181,11 @@ func TestAllocated(t *testing.T) {
 		},
 		{
 			name: "a tenant's config", results: results{result("vf0", "d0")}, config: config{class("vf0"), fromClaim},
-			want: `ResourceClaim "c" request "vf0": opaque config for driver "dra.networking" comes from DeviceClasses only: remove it from the claim. What a device is for is the class's to say`,
+			want: `ResourceClaim "c" request "vf0": opaque config for driver "dra.networking" comes from DeviceClasses only: remove it from the claim. The DeviceClass decides what a device is for`,
 		},
 		{
 			name: "no config at all", results: results{result("vf0", "d0")},
-			want: `ResourceClaim "c" request "vf0": device "d0" was allocated without a NetworkTopology: request one of the DeviceClasses that bear the label "networking.dra.io/topology"`,
+			want: `ResourceClaim "c" request "vf0": device "d0" was allocated without a NetworkTopology: request one of the DeviceClasses that have the label "networking.dra.io/topology"`,
 		},
 		{
 			name: "two devices for a step", results: results{result("a", "d0"), result("b", "d1")}, config: config{class("vf0")},
@@ -211,7 +211,7 @@ func TestAllocated(t *testing.T) {
 	}
 }
 
-// sharing is the config of a class for which three steps take devices.
+// sharing is the config of a class whose devices are for three steps.
 func sharing(t *testing.T) claim.Config {
 	t.Helper()
 	o := &v1alpha1.NetworkTopology{}
@@ -231,8 +231,8 @@ func sharing(t *testing.T) claim.Config {
 	return claim.ConfigOf(o, "vf0")
 }
 
-// TestShared shares the devices of one extended resource out over steps, in the same
-// way before they are allocated and after.
+// TestShared assigns the devices of one extended resource to steps, in the same way before
+// they are allocated and after.
 func TestShared(t *testing.T) {
 	cfg := sharing(t)
 	raw, err := json.Marshal(cfg)
@@ -349,7 +349,7 @@ func TestSpec(t *testing.T) {
 	}
 }
 
-// TestOnePF holds which devices are remarked on as failing together.
+// TestOnePF holds which devices a note reports as failing together.
 func TestOnePF(t *testing.T) {
 	topo := &topology.Topology{Name: "t", Steps: []topology.Step{
 		{Name: "vf0", Type: "sriov"},

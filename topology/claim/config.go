@@ -35,17 +35,16 @@ type Config struct {
 // Steps returns the root steps that a claim's devices of the class are for, in order.
 func (c Config) Steps() []string { return append([]string{c.Step}, c.ThenSteps...) }
 
-// Equal reports whether two configs say the same.
+// Equal reports whether two configs are the same.
 func (c Config) Equal(other Config) bool {
 	return c.NetworkTopologyRef == other.NetworkTopologyRef && slices.Equal(c.Steps(), other.Steps())
 }
 
-// TopologyRef names a topology. UID and generation pin the one the class was
-// made of; a class written by hand need not bear them.
-//
-// The fields stand in the order of their keys: server-side apply to a claim's
-// status writes the opaque parameters of its allocation with sorted keys, and the
-// API server refuses that as a change when they were not sorted before (1.37).
+// TopologyRef names a topology. UID and generation pin the one the class was generated
+// from; a class written by hand need not have them. The fields are in the order of their
+// keys: server-side apply to a claim's status writes the opaque parameters of its
+// allocation with sorted keys, and the API server refuses that as a change when they were
+// not sorted before (1.37).
 type TopologyRef struct {
 	Generation int64     `json:"generation,omitempty"`
 	Name       string    `json:"name"`
@@ -57,8 +56,8 @@ func ConfigOf(t *v1alpha1.NetworkTopology, step string) Config {
 	return Config{NetworkTopologyRef: TopologyRef{Name: t.Name, UID: t.UID, Generation: t.Generation}, Step: step, ThenSteps: thenSteps(t, step)}
 }
 
-// thenSteps returns the steps after a step that have its extended resource name. There
-// are none when one before it has the name: the DeviceClass of that one bears it.
+// thenSteps returns the steps after a step that have its extended resource name. There are
+// none when an earlier step has the name: the DeviceClass of that step has it.
 func thenSteps(t *v1alpha1.NetworkTopology, step string) []string {
 	i := slices.IndexFunc(t.Spec.Steps, func(s v1alpha1.Step) bool { return s.Name == step })
 	if i < 0 || t.Spec.Steps[i].ExtendedResourceName == "" {
@@ -76,13 +75,12 @@ func thenSteps(t *v1alpha1.NetworkTopology, step string) []string {
 	return named[1:]
 }
 
-// ClassName returns the name of the DeviceClass for a root step. Two topologies
-// may ask for the same name ("a-b" with "c", "a" with "b-c"): the controller
-// refuses the later one.
+// ClassName returns the name of the DeviceClass for a root step. Two topologies may need
+// the same name ("a-b" with "c", "a" with "b-c"): the controller refuses the later one.
 func ClassName(topology, step string) string { return topology + "-" + step }
 
-// ParseConfig decodes opaque parameters. Unknown keys are errors: a class that
-// says more than we understand must not be taken for less.
+// ParseConfig decodes opaque parameters. Unknown keys are errors: ignoring them could
+// change what a class of a later version means.
 func ParseConfig(parameters []byte) (Config, error) {
 	var c Config
 	dec := json.NewDecoder(bytes.NewReader(parameters))

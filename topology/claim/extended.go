@@ -13,16 +13,16 @@ import (
 	"github.com/plumbline/plumbline/topology/contract"
 )
 
-// Source is the object that holds requests, as messages name it.
+// Source is the object with the requests, as messages name it.
 type Source struct {
 	Kind, Name string
-	// Pod is whose extended resources the requests are made of: the scheduler makes
-	// the claim, and nobody else has ever seen it.
+	// Pod is the pod whose extended resources the requests come from: the scheduler creates
+	// the claim, which no user has written.
 	Pod string
 }
 
-// SourceOf returns the source of a claim's, or a template's, requests. Who makes a
-// claim bear the annotation without being the scheduler changes the words alone.
+// SourceOf returns the source of a claim's, or a template's, requests. A user who sets the
+// scheduler's annotation on a claim changes only the messages.
 func SourceOf(kind string, o metav1.Object) Source {
 	s := Source{Kind: kind, Name: o.GetName()}
 	if s.Name == "" {
@@ -41,18 +41,18 @@ func (s Source) String() string {
 	return fmt.Sprintf("%s %q", s.Kind, s.Name)
 }
 
-// Limit is an extended resource and how many of it a pod asks for.
+// Limit is an extended resource and how many of it a pod requests.
 type Limit struct {
 	Resource string
 	Count    int
 }
 
-// Limits returns what a pod without a claim asks for in the limits of its
-// containers to have a topology: the API server knows each DeviceClass as an extended
-// resource, also if it has no name of its own as such.
+// Limits returns what a pod without a claim requests in the limits of its containers to use
+// a topology: each DeviceClass is an extended resource with an implicit name, also if it
+// has no extendedResourceName.
 func Limits(t *topology.Topology, set contract.Set) []Limit {
 	var out []Limit
-	for _, s := range Asked(t, set) {
+	for _, s := range Requested(t, set) {
 		name := cmp.Or(s.ExtendedResourceName, resourceapi.ResourceDeviceClassPrefix+ClassName(t.Name, s.Name))
 		i := slices.IndexFunc(out, func(l Limit) bool { return l.Resource == name })
 		if i < 0 {
@@ -64,7 +64,7 @@ func Limits(t *topology.Topology, set contract.Set) []Limit {
 	return out
 }
 
-// limits says it in words.
+// limits is Limits as a sentence.
 func limits(t *topology.Topology, set contract.Set) string {
 	var each []string
 	for _, l := range Limits(t, set) {

@@ -8,15 +8,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Report is what a node says of one topology in a claim, at the head of the data
-// of each of its devices.
+// Report is a node's report on one topology in a claim, stored in the data of each of its
+// devices.
 type Report struct {
 	Topology string `json:"topology,omitempty"`
-	// Generation of the topology that the pod has, or is to be given when it
-	// starts; 0 when nothing of the claim is in a pod.
+	// Generation of the topology that the pod has, or gets when it starts; 0 when nothing
+	// of the claim is in a pod.
 	Generation int64 `json:"generation,omitempty"`
-	// Update is why a later generation is not in the pod although the node was to
-	// bring it there.
+	// Update is why a later generation is not in the pod although the node was to apply it.
 	Update *Update `json:"update,omitempty"`
 }
 
@@ -25,10 +24,10 @@ type Update struct {
 	Generation int64  `json:"generation"`
 	State      State  `json:"state"`
 	Step       string `json:"step,omitempty"` // the failing one
-	// Kind is the fault.Kind of what failed.
+	// Kind is the fault.Kind of the failure.
 	Kind    string `json:"kind,omitempty"`
 	Message string `json:"message"`
-	// Attempts is how often a change that is Retrying has been tried.
+	// Attempts is how often a change in state Retrying was attempted.
 	Attempts int `json:"attempts,omitempty"`
 }
 
@@ -37,9 +36,9 @@ type State string
 
 // The states.
 const (
-	UpdateFailed   State = "Failed"   // it was tried and undone, and is not tried again
-	UpdateRetrying State = "Retrying" // something of the pod or the node is in its way: it is tried again
-	UpdateHeldBack State = "HeldBack" // it takes a new pod
+	UpdateFailed   State = "Failed"   // it was rolled back, and is not retried
+	UpdateRetrying State = "Retrying" // it failed for a reason of the pod or the node, and is retried
+	UpdateHeldBack State = "HeldBack" // it needs a new pod
 )
 
 // Reported is a Report and the node it comes from.
@@ -48,19 +47,19 @@ type Reported struct {
 	Node string
 }
 
-// Reports returns what was reported of the topologies that an allocated claim is
-// for, one of each. A topology nobody has reported on has the node alone. What
-// cannot be read counts as not reported: the status is open to the writers of
-// claims, and no more hangs on it than which node may update when.
+// Reports returns what was reported of the topologies that an allocated claim is for, one
+// of each. A topology without a report has only the node. What cannot be read counts as not
+// reported: users can write the status of claims, so only the order in which nodes update
+// depends on it.
 func Reports(c *resourceapi.ResourceClaim) []Reported {
 	assignments, err := Allocated(c)
 	if err != nil {
-		return nil // told by whoever prepares the claim
+		return nil // reported when the claim is prepared
 	}
 	var out []Reported
 	for _, a := range assignments {
 		d := a.Devices[0]
-		r := Reported{Node: d.Pool} // a node's devices are in the pool of its name
+		r := Reported{Node: d.Pool} // the pool of a node's devices has the node's name
 		i := slices.IndexFunc(c.Status.Devices, func(s resourceapi.AllocatedDeviceStatus) bool {
 			return s.Driver == Driver && s.Pool == d.Pool && s.Device == d.Name && sameShare(s.ShareID, d.ShareID)
 		})

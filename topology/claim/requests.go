@@ -13,7 +13,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-var errFromClaim = errors.New("opaque config for driver \"" + Driver + "\" comes from DeviceClasses only: remove it from the claim. What a device is for is the class's to say")
+var errFromClaim = errors.New("opaque config for driver \"" + Driver + "\" comes from DeviceClasses only: remove it from the claim. The DeviceClass decides what a device is for")
 
 func errTwice(c Config, one, other string) error {
 	if steps := c.Steps(); len(steps) > 1 {
@@ -22,7 +22,7 @@ func errTwice(c Config, one, other string) error {
 	return fmt.Errorf("requests %q and %q are both for root step %q of NetworkTopology %q: a topology takes one device for each of its root steps; request another topology's class for a second network", one, other, c.Step, c.NetworkTopologyRef.Name)
 }
 
-// Demand is what the requests of a claim ask of one topology.
+// Demand is what a claim requests for one topology.
 type Demand struct {
 	Topology TopologyRef
 	Steps    []Demanded // in order of the requests
@@ -34,18 +34,16 @@ type Demanded struct {
 	Request string // "request", or "request/subrequest" of a prioritised list
 }
 
-// Classes returns the DeviceClass of a name; nil when there is none (yet).
+// Classes returns a DeviceClass by name; nil when there is none (yet).
 type Classes func(name string) (*resourceapi.DeviceClass, error)
 
-// Requests returns what the requests of a claim ask of each topology, by the
-// config of their classes. Classes that are not there, or are not ours, are
-// passed over: the scheduler waits for them, others answer for them.
-//
-// An error that is the user's is of kind Invalid, and says everything that is
-// wrong, a line each: config for our driver in the claim, more than one device of
-// a class, or two requests for one step. The subrequests of a prioritised list are
-// alternatives and must all be for the same step, since any of them may be
-// allocated. The demands are returned beside it, as far as they are clear.
+// Requests returns what a claim requests for each topology, by the config of the classes.
+// Classes that do not exist, or are not ours, are skipped: the scheduler waits for the
+// former, other drivers check the latter. A user's error is of kind Invalid, and has one
+// line for each problem: config for our driver in the claim, more than one device of a
+// class, or two requests for one step. The subrequests of a prioritised list are
+// alternatives and must all be for the same step, since any of them may be allocated. The
+// demands are returned with the error, as far as they are known.
 func Requests(spec *resourceapi.DeviceClaim, classes Classes) ([]Demand, error) {
 	var problems []error
 	for _, c := range spec.Config {
@@ -205,7 +203,7 @@ func Mismatch(t *topology.Topology, set contract.Set, d Demand, of Source) error
 	}
 	if of.Pod != "" {
 		return fault.New(fault.Invalid, fmt.Errorf(
-			"NetworkTopology %q takes devices for its root steps [%s],\nbut Pod %q only asks for those of [%s].\nMissing: [%s]. %s",
+			"NetworkTopology %q takes devices for its root steps [%s],\nbut Pod %q only requests those of [%s].\nMissing: [%s]. %s",
 			t.Name, strings.Join(roots, ", "), of.Pod, strings.Join(provided, ", "), strings.Join(missing, ", "), limits(t, set)))
 	}
 	return fault.New(fault.Invalid, fmt.Errorf(

@@ -11,11 +11,10 @@ import (
 // topology are requested by one claim.
 const MaxRequests = resourceapi.DeviceRequestsMaxSize
 
-// Roots returns the root steps that are given a device, and so have a
-// DeviceClass, in order of declaration: those that bear a selector, and those whose type
-// consumes a device or shares one. A root step that makes its interface out of nothing,
-// such as a dummy, has no class and needs no request; nor does one with its master in the
-// sandbox.
+// Roots returns the root steps that are given a device, and so have a DeviceClass, in order
+// of declaration: those that have a selector, and those whose type consumes a device or
+// shares one. A root step that needs no device for its interface, such as a dummy, has no
+// class and needs no request; nor does one with its master in the sandbox.
 func Roots(t *topology.Topology, set contract.Set) []*topology.Step {
 	return roots(t, set, func(s *topology.Step, c contract.Contract) bool {
 		_, inside := Below(s, c)
@@ -40,17 +39,17 @@ func roots(t *topology.Topology, set contract.Set, takes func(*topology.Step, co
 	return out
 }
 
-// Asked returns the steps that a claim should have a device for: Roots, or Required where
+// Requested returns the steps that a claim should have a device for: Roots, or Required where
 // those are more than one claim can request.
-func Asked(t *topology.Topology, set contract.Set) []*topology.Step {
+func Requested(t *topology.Topology, set contract.Set) []*topology.Step {
 	if out := Roots(t, set); len(out) <= MaxRequests {
 		return out
 	}
 	return Required(t, set)
 }
 
-// Below returns the interface of the host that the config of a root step names to stand
-// on, "" for none, and whether it stands on one of the sandbox.
+// Below returns the host interface that the config of a root step names as its master, ""
+// for none, and whether the master is in the sandbox.
 func Below(s *topology.Step, c contract.Contract) (named string, inside bool) {
 	if !c.Input.Shares {
 		return "", false

@@ -13,11 +13,11 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// PFName is the attribute that tells virtual functions of one physical function from
-// those of two.
+// PFName is the attribute that is equal for virtual functions of the same physical
+// function.
 const PFName resourceapi.FullyQualifiedName = Driver + "/pfName"
 
-// IfName is the attribute that tells devices of one node apart.
+// IfName is the attribute that distinguishes devices of one node.
 const IfName resourceapi.FullyQualifiedName = Driver + "/ifName"
 
 // TemplateName returns the name of the ResourceClaimTemplate of a topology.
@@ -32,7 +32,7 @@ func TemplateName(t *topology.Topology) string {
 // and the constraints between them.
 func Spec(t *topology.Topology, set contract.Set) resourceapi.ResourceClaimSpec {
 	var out resourceapi.ResourceClaimSpec
-	for _, s := range Asked(t, set) {
+	for _, s := range Requested(t, set) {
 		out.Devices.Requests = append(out.Devices.Requests, resourceapi.DeviceRequest{
 			Name: s.Name, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: ClassName(t.Name, s.Name)},
 		})
@@ -68,7 +68,7 @@ func Template(t *topology.Topology, set contract.Set, namespace string) *resourc
 	}
 }
 
-// Written is a ResourceClaim without its status, which is for others to write.
+// Written is a ResourceClaim without its status, which users do not write.
 type Written struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -83,12 +83,12 @@ func ResourceClaim(t *topology.Topology, set contract.Set, namespace string) *Wr
 	return &Written{template.TypeMeta, template.ObjectMeta, template.Spec.Spec}
 }
 
-// Ports are the root steps of which the devices are joined by a step, such as a bond.
+// Ports are the root steps whose devices a step joins, such as a bond.
 type Ports struct {
 	Step  string
 	Roots []string // at least two, in order of declaration
-	// distinct is the attribute that tells their devices apart where these fail, "" if none
-	// does so for all of them.
+	// distinct is the attribute that differs for devices which fail independently, "" if no
+	// attribute does for all of them.
 	distinct resourceapi.FullyQualifiedName
 }
 
@@ -112,7 +112,7 @@ func Joined(t *topology.Topology, set contract.Set) []Ports {
 			switch c, _ := set.Contract(a.Type); {
 			case slices.Equal(c.Input.DeviceTypes, []string{"vf"}):
 				kinds[PFName] = true
-			case c.Input.Shares: // else the scheduler takes two shares of the first that matches
+			case c.Input.Shares: // otherwise the scheduler allocates two shares of the first device that matches
 				kinds[IfName] = true
 			default:
 				kinds[""] = true
@@ -130,8 +130,8 @@ func Joined(t *topology.Topology, set contract.Set) []Ports {
 	return out
 }
 
-// OnePF says which devices fail together although a step joins them so that one may
-// fail, a remark for each step. pf is the physical function of the device of each root
+// OnePF returns notes about devices that fail together although a step joins them for
+// redundancy, one for each step. pf is the physical function of the device of each root
 // step, "" or none for a device that is not a virtual function.
 func OnePF(t *topology.Topology, set contract.Set, pf map[string]string) []string {
 	var out []string

@@ -6,9 +6,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 )
 
-// Uses returns the topologies that an allocated claim was allocated for, by the
-// config of its classes, each once. Unlike Allocated it passes over what is wrong:
-// a topology is kept for as long as somebody may be running it.
+// Uses returns the topologies that an allocated claim was allocated for, by the config of
+// its classes, each once. Unlike Allocated it ignores errors: a topology is kept for as
+// long as a pod may use it.
 func Uses(c *resourceapi.ResourceClaim) []TopologyRef {
 	if c.Status.Allocation == nil {
 		return nil

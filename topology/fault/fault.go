@@ -1,9 +1,8 @@
-// Package fault names the few kinds of failure plumbline knows.
+// Package fault defines the kinds of failure.
 //
-// The kind of an error decides what happens next (give up, retry, report) and
-// is the same word in a condition's reason and in a metric's label. Packages
-// wrap errors with %w as usual; only the place that knows why something failed
-// attaches a kind.
+// The kind of an error decides what happens next (give up, retry, report); it is the reason
+// of a condition and the label of a metric. Packages wrap errors with %w as usual; only the
+// place that knows why something failed attaches a kind.
 package fault
 
 import (
@@ -14,12 +13,12 @@ import (
 // Kind is a class of failure.
 type Kind string
 
-// The kinds, from the user's mistake to ours.
+// The kinds.
 const (
 	Invalid      Kind = "Invalid"      // the topology or the request is wrong; retrying cannot help
-	NotReady     Kind = "NotReady"     // something is not there yet; retrying may help
-	Conflict     Kind = "Conflict"     // a foreign object or another sandbox stands in the way
-	Unsupported  Kind = "Unsupported"  // the kernel, driver or device lacks what was asked for
+	NotReady     Kind = "NotReady"     // something does not exist yet; retrying may help
+	Conflict     Kind = "Conflict"     // a foreign object or another sandbox conflicts
+	Unsupported  Kind = "Unsupported"  // the kernel, driver or device lacks what was requested
 	NotConverged Kind = "NotConverged" // changes were applied, yet the observed state still differs
 	Gone         Kind = "Gone"         // the namespace or device disappeared
 	Internal     Kind = "Internal"     // everything else, including the kernel's own errors
@@ -66,7 +65,7 @@ type detailed struct {
 func (e *detailed) Error() string { return e.err.Error() }
 func (e *detailed) Unwrap() error { return e.err }
 
-// Detailed attaches to an error what is for the operators of the node alone, such
+// Detailed attaches to an error what is only for the operators of the node, such
 // as which tenant's pod has a device. It is no part of Error, which users of the
 // cluster read in events and statuses; Detail returns it. nil stays nil.
 func Detailed(err error, detail string) error {

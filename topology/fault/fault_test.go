@@ -8,8 +8,8 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// TestDetail holds that what is for operators is found in any error around it, and
-// stands in no message.
+// TestDetail holds that details for operators are found through wrapped errors, and are in
+// no message.
 func TestDetail(t *testing.T) {
 	of := func(n int) error {
 		return fault.Detailed(fmt.Errorf("device %d is in use", n), fmt.Sprintf("pod %d has it", n))

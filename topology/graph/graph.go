@@ -16,8 +16,7 @@ const (
 	SVG     = "svg"
 )
 
-// The statuses with a colour of their own. Any other word is shown and means
-// that the step is broken.
+// The statuses with a colour of their own. Any other status is shown as broken.
 const (
 	OK      = "ok"
 	Pending = "pending"
@@ -26,15 +25,14 @@ const (
 // Formats returns the known formats.
 func Formats() []string { return []string{Mermaid, Dot, SVG} }
 
-// Status is what is known of a step in one place.
+// Status is the status of a step.
 type Status struct {
 	Word  string   // see OK; shown behind the type
-	Notes []string // what is wrong, a line each; shown below
+	Notes []string // problems, a line each; shown below
 }
 
-// Render draws a topology. status holds what is known of each step; steps of which
-// there is no word are coloured by whether they are root steps. The topology's
-// graph must be sound.
+// Render draws a topology. status holds what is known of each step; steps without one are
+// coloured by whether they are root steps. The topology's graph must be valid.
 func Render(t *topology.Topology, format string, status map[string]Status) (string, error) {
 	g, err := newPicture(t, status)
 	if err != nil {
@@ -66,14 +64,14 @@ type node struct {
 	class  class
 }
 
-// class is how a node looks.
+// class is the style of a node.
 type class struct {
 	name               string
 	fill, stroke, text string
 }
 
-// The colours carry dark text on a light ground of their own, so they do not
-// depend on the page's.
+// The nodes have dark text on a light background of their own, so they do not depend on the
+// page's.
 var (
 	root    = class{"root", "#ddf4ff", "#0969da", "#0a3069"}
 	derived = class{"derived", "#f6f8fa", "#6e7781", "#24292f"}

@@ -23,7 +23,7 @@ func step(name, typ string, deps ...string) topology.Step {
 	return topology.Step{Name: name, Type: typ, DependOn: deps}
 }
 
-// flagship has a GPU's neighbor VFs, a bond and two VLANs, each tuned.
+// flagship has two VFs near a GPU, a bond and two VLANs, each tuned.
 func flagship() *topology.Topology {
 	return &topology.Topology{Name: "ai-bonded-rdma", Steps: []topology.Step{
 		step("vf0", "sriov"), step("vf1", "sriov"), step("bond0", "bond", "vf0", "vf1"),
@@ -32,8 +32,8 @@ func flagship() *topology.Topology {
 	}}
 }
 
-// crossed has edges that span layers, edges declared so that they cross, and a
-// part that hangs together with nothing.
+// crossed has edges that span layers, edges declared so that they cross, and a separate
+// component.
 func crossed() *topology.Topology {
 	return &topology.Topology{Name: "crossed", Steps: []topology.Step{
 		step("a", "sriov"), step("b", "sriov"), step("c", "sriov"),
@@ -85,8 +85,8 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// TestRenderOddities feeds names no valid topology has: the SVG stays well
-// formed, and huge graphs are drawn.
+// TestRenderOddities renders names that no valid topology has, as a well-formed SVG, and
+// huge graphs.
 func TestRenderOddities(t *testing.T) {
 	odd := &topology.Topology{Name: "<\"&'>", Steps: []topology.Step{
 		step("<b>\x00\n", "\"", ""), step("", "]]>"), step(strings.Repeat("x", 500), "\\", "<b>\x00\n"),

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// layout places nodes in layers from left to right, a node behind everything
-// it depends on, and routes an edge that spans layers around the boxes between
-// by way of a waypoint in each.
+// layout places nodes in layers from left to right, a node after everything it depends on,
+// and routes an edge that spans layers around the boxes between them through a waypoint in
+// each.
 type layout struct {
 	items  []item
 	layers [][]int // items from top to bottom
@@ -45,7 +45,7 @@ func newLayout(p picture) *layout {
 	return l
 }
 
-// place puts every node into the layer behind the last of its dependencies.
+// place puts every node into the layer after the last of its dependencies.
 func (l *layout) place(p picture) {
 	layer := make([]int, len(p.nodes))
 	for range p.nodes { // at most as many rounds as the longest path
@@ -97,8 +97,8 @@ func (l *layout) route(p picture) {
 	}
 }
 
-// order sorts each layer by the mean position of its neighbours, sweeping to
-// and fro, and keeps the order with the fewest crossings.
+// order sorts each layer by the mean position of its neighbours, sweeping forth and back,
+// and keeps the order with the fewest crossings.
 func (l *layout) order() {
 	best, fewest := l.snapshot(), l.crossings()
 	for sweep := range sweeps {

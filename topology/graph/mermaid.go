@@ -6,7 +6,7 @@ import (
 )
 
 // mermaid writes a flowchart. Nodes have identifiers of our own: a step may be
-// named "end", which Mermaid takes for a keyword.
+// named "end", which is a keyword of Mermaid.
 func (p picture) mermaid() string {
 	quote := strings.NewReplacer("&", "&amp;", `"`, "&quot;", "<", "&lt;", ">", "&gt;").Replace
 	var b strings.Builder

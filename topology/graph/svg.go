@@ -20,7 +20,7 @@ const (
 	minBoxWidth = 84
 )
 
-// svg draws the picture with no script, no font and no reference outside.
+// svg draws the picture without scripts, fonts or external references.
 func (p picture) svg() string {
 	l := newLayout(p)
 	left, widths := p.columns(l)

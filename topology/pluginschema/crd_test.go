@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestAppendsInCRD holds that the API server takes for appends what a client can
-// read, and nothing else.
+// TestAppendsInCRD holds that the API server accepts for appends what a client can read,
+// and nothing else.
 func TestAppendsInCRD(t *testing.T) {
 	text, err := os.ReadFile("../../chart/plumbline/templates/crds/cni.networking.k8s.io_cnipluginschemas.yaml")
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 	"github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 )
 
-// Known returns the contracts of all step types: the built-in ones, and those
-// that schemas describe. A schema of a built-in type changes nothing. A schema
-// that cannot be read is left out and named in problems; of two for one type
-// the first by name counts. The set is a topology.Vetter when the built-in one is:
-// what the described types would do nobody knows, and the others are planned.
+// Known returns the contracts of all step types: the built-in ones, and those that schemas
+// describe. A schema of a built-in type changes nothing. A schema that cannot be read is
+// left out and named in problems; of two for one type the first by name counts. The set is
+// a topology.Vetter when the built-in one is: steps of built-in types are planned, and
+// those of described types are not, as their plans are unknown.
 func Known(builtIn contract.Set, schemas []v1alpha1.CNIPluginSchema) (set contract.Set, problems []error) {
 	var all []contract.Contract
 	for _, typ := range builtIn.Types() {
@@ -51,7 +51,7 @@ func Known(builtIn contract.Set, schemas []v1alpha1.CNIPluginSchema) (set contra
 	return set, problems
 }
 
-// vetted are contracts of all types, with what the built-in ones would do.
+// vetted are the contracts of all types; built-in steps are planned.
 type vetted struct {
 	contract.Set
 	topology.Vetter

@@ -11,8 +11,8 @@ import (
 	"github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 )
 
-// TestOneUnreadable holds that a schema which the CRD lets through and nobody can
-// read is refused by itself: the list it is in is read, and so are the others.
+// TestOneUnreadable holds that a schema which the CRD accepts and clients cannot read is
+// refused alone: its list, and the other schemas, are read.
 func TestOneUnreadable(t *testing.T) {
 	for spec, want := range map[string]string{
 		`"output": {"interfaces": {"appends": 70000}}`:                  `output.interfaces.appends: want a number of entries from 0 to 65535, or a boolean`,

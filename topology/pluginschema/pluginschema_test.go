@@ -22,8 +22,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// TestBuiltIn writes the object of every built-in type, and reads it back: what
-// a schema can say must survive.
+// TestBuiltIn writes the object of every built-in type and reads it back: what a schema can
+// express must be unchanged.
 func TestBuiltIn(t *testing.T) {
 	registry, err := all.Registry()
 	if err != nil {
@@ -257,7 +257,8 @@ func FuzzContract(f *testing.F) {
 	})
 }
 
-// TestNeeds holds that a schema which needs addresses or routes is given some.
+// TestNeeds holds that a step whose schema needs addresses or routes must depend on one
+// that has them.
 func TestNeeds(t *testing.T) {
 	schema := func(text string) v1alpha1.CNIPluginSchema {
 		t.Helper()

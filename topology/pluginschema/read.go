@@ -26,8 +26,7 @@ const (
 	maxMessage = 1000 // bytes
 )
 
-// Contract reads a schema. The error says everything that is wrong with it, up
-// to 64 things.
+// Contract reads a schema. The error has all its problems, up to 64.
 func Contract(s *v1alpha1.CNIPluginSchema) (contract.Contract, error) {
 	r := &reader{}
 	c := contract.Contract{
@@ -62,7 +61,7 @@ func Contract(s *v1alpha1.CNIPluginSchema) (contract.Contract, error) {
 	if err := errors.Join(r.errs...); err != nil {
 		return contract.Contract{}, err
 	}
-	// Vet holds what decoding by the contract relies on.
+	// Decoding by the contract relies on what Vet checks.
 	if err := c.Vet(); err != nil {
 		return contract.Contract{}, err
 	}
@@ -87,7 +86,7 @@ func (r *reader) appends(at string, a *v1alpha1.Appends) {
 	}
 }
 
-// reader collects what is wrong while it walks.
+// reader collects problems while it reads a schema.
 type reader struct {
 	errs   []error
 	params int
@@ -116,7 +115,7 @@ func (r *reader) param(at string, p v1alpha1.Parameter) contract.Param {
 	return out
 }
 
-// devices reads the fields that references can name; others have no use.
+// devices reads the fields that references can name; others cannot be used.
 func (r *reader) devices(ps []v1alpha1.Parameter) []contract.Param {
 	var out []contract.Param
 	for _, p := range ps {
@@ -167,7 +166,7 @@ func (r *reader) property(at string, p v1alpha1.Property, depth int) contract.Pa
 	return out
 }
 
-// narrow sets what a value of simple type must be.
+// narrow sets the constraints of a value of simple type.
 func (r *reader) narrow(at string, p *contract.Param, format string, enum []string, minimum, maximum *int64) {
 	if n := len(enum); n > maxWords {
 		r.fail(at, "has %d words, at most %d are accepted", n, maxWords)

@@ -11,7 +11,7 @@ import (
 	"github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 )
 
-// LabelBuiltIn marks the objects that are made of contracts, and kept so.
+// LabelBuiltIn marks the objects that the controller writes from contracts.
 const LabelBuiltIn = "networking.dra.io/built-in"
 
 // FromContract returns the object that describes a step type. An error is a
@@ -111,7 +111,7 @@ func writeProperties(params []contract.Param) (v1alpha1.Properties, error) {
 	return out, nil
 }
 
-// writeItems returns what the list's type does not say of its entries.
+// writeItems returns what the list's type does not express about its entries.
 func writeItems(p contract.Param) (*v1alpha1.Items, error) {
 	w := &v1alpha1.Items{
 		Format: string(p.Format), Enum: enumOf(p), Minimum: p.Minimum, Maximum: p.Maximum,

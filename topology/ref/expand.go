@@ -10,19 +10,19 @@ import (
 	"strings"
 )
 
-// Object is one entry of an expanded list of objects, such as an interface of
-// "{{ step.interfaces }}". A decoder takes of it the keys it knows, while an
-// unknown key the user wrote is an error.
+// Object is one entry of an expanded list of objects, such as an interface of "{{
+// step.interfaces }}". A decoder ignores its unknown keys, while an unknown key in a user's
+// config is an error.
 type Object map[string]any
 
-// Use is a reference and where it stands.
+// Use is a reference and its position.
 type Use struct {
 	Path  string // within the walked value, e.g. "links[1].name"
 	Ref   Ref
 	Whole bool // the token is the whole value
 }
 
-// Error is what is wrong with the value at one path.
+// Error is an error of the value at one path.
 type Error struct {
 	Path string
 	Ref  *Ref // the reference that could not be resolved; nil for other errors
@@ -46,7 +46,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // Has reports whether a string must be parsed to know its value.
 func Has(s string) bool { return strings.Contains(s, opening) }
 
-// maxErrors bounds what is said of one value.
+// maxErrors bounds the errors of one value.
 const maxErrors = 64
 
 // Walk collects the references of a value made of maps, lists and scalars, in

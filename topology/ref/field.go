@@ -19,7 +19,7 @@ const (
 	Objects Type = "[]object"
 )
 
-// Scalar reports whether a value of the type can stand inside a string.
+// Scalar reports whether a value of the type can be part of a string.
 func (t Type) Scalar() bool { return t == String || t == Integer }
 
 // Source is the part of a result a field is read from.
@@ -36,12 +36,12 @@ const (
 type Field struct {
 	Path        string // with "[N]" for an index
 	Type        Type
-	Format      string // of a string, in the words of the step contracts; "" for any
+	Format      string // of a string, as in the step contracts; "" for any
 	Source      Source
 	Description string
 }
 
-// fields is the one list of what can be referenced.
+// fields lists everything that can be referenced.
 var fields = []Field{
 	{"interfaceName", String, "interface-name", Interfaces, "name of the step's last interface in the sandbox"},
 	{"mac", String, "mac", Interfaces, "MAC address of that interface"},
@@ -90,7 +90,7 @@ func (e *UnknownField) Error() string {
 	return fmt.Sprintf("unknown field %q in %s: known fields are %s", e.Ref.Path(), e.Ref, strings.Join(names, ", "))
 }
 
-// synonyms are what the fields are called elsewhere, in lower case.
+// synonyms are other names for the fields, in lower case.
 var synonyms = map[string]string{
 	"dev": "interfaceName", "device": "interfaceName", "iface": "interfaceName", "ifname": "interfaceName", "interface": "interfaceName",
 	"link": "interfaceName", "name": "interfaceName",

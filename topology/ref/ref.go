@@ -43,8 +43,7 @@ func (e *SyntaxError) Error() string {
 	return fmt.Sprintf("column %d of %q: %s", e.Column, around(e.Text, e.Column), e.Reason)
 }
 
-// around cuts a long text to what is about a column, so that a message can bear
-// it.
+// around cuts a long text to the part around a column, to bound a message.
 func around(text string, column int) string {
 	const reach = 60 // characters on both sides
 	runes := []rune(text)
@@ -127,7 +126,7 @@ func (t Template) Whole() (Ref, bool) {
 	return Ref{}, false
 }
 
-// String returns the template in canonical form; parsing it gives it back.
+// String returns the template in canonical form; parsing that returns the same template.
 func (t Template) String() string {
 	var b strings.Builder
 	for i, p := range t.parts {
@@ -330,7 +329,8 @@ func (p *parser) space() {
 	}
 }
 
-// isStepByte is generous: a name no step can have is refused by name later.
+// isStepByte accepts more than step names have: a name that no step has is refused later,
+// by name.
 func isStepByte(c byte) bool { return isFieldByte(c) || c == '-' }
 
 func isFieldByte(c byte) bool {

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// TestDistanceLimit holds that the limit only saves work: below it the distance
-// is that without one.
+// TestDistanceLimit holds that the limit does not change distances below it.
 func TestDistanceLimit(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	word := func() string {

@@ -48,13 +48,13 @@ type DeviceExposurePolicyList struct {
 	Items []DeviceExposurePolicy `json:"items"`
 }
 
-// DeviceExposurePolicySpec is what the administrator wants.
+// DeviceExposurePolicySpec is the desired state of a policy.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.exposure) || !has(self.action) || self.action == 'expose'",message="exposure is of action expose: remove it, or change the action"
 type DeviceExposurePolicySpec struct {
-	// Priority decides between policies that select the same device: the highest wins.
-	// Two policies of one priority that say different things of a device change nothing
-	// for it.
+	// Priority decides between policies that select the same device: the highest wins. If
+	// two policies of the same priority contradict each other about a device, nothing
+	// changes for it.
 	//
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:Minimum=-1000000
@@ -75,15 +75,15 @@ type DeviceExposurePolicySpec struct {
 	// +optional
 	Selector *Selector `json:"selector,omitempty"`
 
-	// Action says whether the devices are offered to pods. What is built in stays above
-	// expose: a device whose move would cost the node its own network, or that cannot be
-	// moved, is not offered.
+	// Action selects whether the devices are offered to pods. Built-in rules have
+	// precedence over expose: a device whose move would interrupt the node's own network,
+	// or that cannot be moved, is not offered.
 	//
 	// +kubebuilder:default=expose
 	// +optional
 	Action ExposureAction `json:"action,omitempty"`
 
-	// Exposure says how the devices are offered.
+	// Exposure configures how the devices are offered.
 	//
 	// +optional
 	Exposure *Exposure `json:"exposure,omitempty"`
@@ -97,23 +97,23 @@ type DeviceExposurePolicySpec struct {
 	// +optional
 	PhysicalNetworks []PhysicalNetwork `json:"physicalNetworks,omitempty"`
 
-	// Neighbour is about the other end of the devices' wires, as LLDP says, if the agents
-	// listen to it. Virtual functions have that of their PF unless a policy says something
-	// for them.
+	// Neighbour has rules for the other end of the devices' wires, as received by LLDP, if
+	// the agents listen to it. Virtual functions have those of their PF unless a policy
+	// sets others for them.
 	//
 	// +optional
 	Neighbour *Neighbour `json:"neighbour,omitempty"`
 }
 
-// Neighbour is about what a port is connected to.
+// Neighbour has rules for what a port is connected to.
 type Neighbour struct {
-	// Expect is who has to be there. A device of which somebody else is, or nobody, has
+	// Expect is the expected neighbour. A device with another neighbour, or with none, has
 	// the taint dra.networking/miswired.
 	//
 	// +optional
 	Expect *ExpectedNeighbour `json:"expect,omitempty"`
 
-	// Rail makes the attribute rail.
+	// Rail sets the attribute rail.
 	//
 	// +optional
 	Rail *RailRule `json:"rail,omitempty"`
@@ -136,9 +136,9 @@ type ExpectedNeighbour struct {
 	SwitchPort string `json:"switchPort,omitempty"`
 }
 
-// RailRule makes a rail of the name of a switch or of its port.
+// RailRule derives a rail from the name of a switch or of its port.
 type RailRule struct {
-	// From is the attribute that it is made of.
+	// From is the attribute that the rail is derived from.
 	//
 	// +kubebuilder:default=switch
 	// +optional
@@ -163,7 +163,7 @@ const (
 	RailFromSwitchPort RailSource = "switchPort"
 )
 
-// ExposureAction is what becomes of a device.
+// ExposureAction is whether a device is offered.
 //
 // +kubebuilder:validation:Enum=expose;withhold
 type ExposureAction string
@@ -174,7 +174,7 @@ const (
 	Withhold ExposureAction = "withhold"
 )
 
-// Exposure says how devices are offered.
+// Exposure configures how devices are offered.
 type Exposure struct {
 	// DeviceNameSuffix begins with "-" and is added to the name under which a device is
 	// shared; it needs allowMultipleAllocations. With it the device is offered as a whole,
@@ -186,22 +186,22 @@ type Exposure struct {
 	// +optional
 	DeviceNameSuffix string `json:"deviceNameSuffix,omitempty"`
 
-	// AllowMultipleAllocations has the device shared by several claims instead of moved
-	// into one pod: it stays on the host, and pods have interfaces on it. An uplink of the
-	// node may be shared; so may bonds, bridges and VLANs of the host.
+	// AllowMultipleAllocations shares the device between several claims instead of moving
+	// it into one pod: it stays on the host, and pods have interfaces on it. An uplink of
+	// the node may be shared; so may bonds, bridges and VLANs of the host.
 	//
 	// +optional
 	AllowMultipleAllocations bool `json:"allowMultipleAllocations,omitempty"`
 
 	// Capacity of a shared device, beside "shares", of which each allocation takes one and
-	// of which there are 1024 unless it is here.
+	// of which there are 1024 unless set here.
 	//
 	// +kubebuilder:validation:MaxProperties=16
 	// +optional
 	Capacity map[string]DeviceCapacity `json:"capacity,omitempty"`
 
 	// SupportedCNIPlugins are the step types that may use a shared device; without it all
-	// that use devices where they are.
+	// that use devices on the host.
 	//
 	// +listType=map
 	// +listMapKey=name
@@ -209,10 +209,11 @@ type Exposure struct {
 	// +optional
 	SupportedCNIPlugins []SupportedCNIPlugin `json:"supportedCNIPlugins,omitempty"`
 
-	// AdditionalAttributes are published with the devices; the name is domain/name, the
-	// domain your own. The one name of ours is dra.networking/physicalNetworkName, which
-	// is short for one entry of physicalNetworks. Each device of the cluster has an
-	// attribute that any policy names, empty where no policy sets it.
+	// AdditionalAttributes are published with the devices; the name is domain/name, with a
+	// domain of your own. The only name in the driver's domain is
+	// dra.networking/physicalNetworkName, which is short for one entry of physicalNetworks.
+	// Each device of the cluster has an attribute that any policy names, empty where no
+	// policy sets it.
 	//
 	// +kubebuilder:validation:MaxProperties=8
 	// +optional
@@ -227,8 +228,8 @@ type Exposure struct {
 	// +optional
 	BesideDrivers []string `json:"besideDrivers,omitempty"`
 
-	// BesideFunctions has a PF offered as a whole although it has virtual functions, until
-	// one of them is taken; they are offered until the PF is.
+	// BesideFunctions offers a PF as a whole although it has virtual functions, until one
+	// of them is taken; they are offered until the PF is taken.
 	//
 	// +optional
 	BesideFunctions bool `json:"besideFunctions,omitempty"`
@@ -238,13 +239,13 @@ type Exposure struct {
 type DeviceCapacity struct {
 	Value resource.Quantity `json:"value"`
 
-	// RequestPolicy says what a claim gets that names no amount.
+	// RequestPolicy sets what a claim gets that names no amount.
 	//
 	// +optional
 	RequestPolicy *CapacityRequestPolicy `json:"requestPolicy,omitempty"`
 }
 
-// CapacityRequestPolicy says which amounts a claim may request.
+// CapacityRequestPolicy restricts the amounts that a claim may request.
 type CapacityRequestPolicy struct {
 	// Default is what a claim gets that names no amount.
 	//
@@ -256,7 +257,7 @@ type CapacityRequestPolicy struct {
 	// +optional
 	ValidRange *CapacityRange `json:"validRange,omitempty"`
 
-	// ValidValues are all amounts that there are, ascending; one between them is rounded up.
+	// ValidValues are all valid amounts, ascending; one between them is rounded up.
 	//
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=10
@@ -281,12 +282,12 @@ type SupportedCNIPlugin struct {
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
 
-	// Exclusive says that the step has the device for itself; a shared device cannot be.
+	// Exclusive gives the step the device for itself; not for a shared device.
 	//
 	// +optional
 	Exclusive bool `json:"exclusive,omitempty"`
 
-	// ConsumePerAllocation is what of the capacity one allocation takes.
+	// ConsumePerAllocation is how much of the capacity one allocation takes.
 	//
 	// +kubebuilder:validation:MaxProperties=16
 	// +optional
@@ -318,9 +319,10 @@ type PhysicalNetwork struct {
 	AddressPool string `json:"addressPool,omitempty"`
 }
 
-// DeviceExposurePolicyStatus is what became of it, as the agents of the nodes report.
+// DeviceExposurePolicyStatus is the observed state of a policy, as the agents of the nodes
+// report it.
 type DeviceExposurePolicyStatus struct {
-	// ObservedGeneration is the generation the status speaks of.
+	// ObservedGeneration is the generation that the status describes.
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
@@ -363,8 +365,8 @@ func ReportResource() schema.GroupVersionResource {
 	return GroupVersion.WithResource("deviceexposurereports")
 }
 
-// DeviceExposureReport is what the agent of one node says of the policies there. Its
-// name is that of the node.
+// DeviceExposureReport is the report of one node's agent on the policies there. Its name is
+// that of the node.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=deviceexposurereports,scope=Cluster,shortName=devrep,categories=dra
@@ -405,7 +407,7 @@ type DeviceExposureReportList struct {
 	Items []DeviceExposureReport `json:"items"`
 }
 
-// PolicyReport is what a node says of one policy.
+// PolicyReport is a node's report on one policy.
 type PolicyReport struct {
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
@@ -425,13 +427,13 @@ type PolicyReport struct {
 	// +optional
 	Undecided int32 `json:"undecided,omitempty"`
 
-	// Problem says why for one of them.
+	// Problem is the reason for one of them.
 	//
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Problem string `json:"problem,omitempty"`
 
-	// Conflicts are policies of the same priority that say something else of a device.
+	// Conflicts are policies of the same priority that contradict this one about a device.
 	//
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=8

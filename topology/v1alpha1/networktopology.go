@@ -39,7 +39,7 @@ type NetworkTopologyList struct {
 	Items []NetworkTopology `json:"items"`
 }
 
-// NetworkTopologySpec is what the platform team wants.
+// NetworkTopologySpec is the desired state of a topology.
 type NetworkTopologySpec struct {
 	// Steps of the topology. Their order decides nothing but ties: a step runs
 	// after everything it depends on.
@@ -50,51 +50,51 @@ type NetworkTopologySpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	Steps []Step `json:"steps"`
 
-	// DriftPolicy says what happens when a running pod's network no longer is
-	// what the topology says: Repair it, or only report it (Observe).
+	// DriftPolicy selects what happens when a running pod's network differs from the
+	// topology: Repair it, or only report it (Observe).
 	//
 	// +kubebuilder:default=Repair
 	// +optional
 	DriftPolicy DriftPolicy `json:"driftPolicy,omitempty"`
 
-	// UpdatePolicy says what becomes of running pods when the steps change: they
-	// keep what they were started with, and only new pods get the change
-	// (Immutable), or the change is applied to them (InPlace).
+	// UpdatePolicy selects what happens to running pods when the steps change: they keep
+	// the network they were started with, and only new pods get the change (Immutable), or
+	// the change is applied to them (InPlace).
 	//
 	// +kubebuilder:default=Immutable
 	// +optional
 	UpdatePolicy UpdatePolicy `json:"updatePolicy,omitempty"`
 
-	// AllowPodUplink lets steps change the pod's own interface to the cluster, eth0
-	// as a rule: its MTU, MAC address, addresses, master and settings. Without it a
-	// step that names this interface is refused. To stack a link on it needs no
-	// permission. The loopback device is refused in any case.
+	// AllowPodUplink lets steps change the pod's own interface to the cluster, usually
+	// eth0: its MTU, MAC address, addresses, master and settings. Without it a step that
+	// names this interface is refused. To stack a link on it needs no permission. The
+	// loopback device is refused in any case.
 	//
 	// +optional
 	AllowPodUplink bool `json:"allowPodUplink,omitempty"`
 
-	// Rollout says how a change reaches running pods. It counts with the update
-	// policy InPlace only.
+	// Rollout configures how a change is applied to running pods. It has an effect with the
+	// update policy InPlace only.
 	//
 	// +optional
 	Rollout *Rollout `json:"rollout,omitempty"`
 
-	// OnFailure says what follows for a running pod, and for its devices, when ports of
-	// the topology are down. Without it, that is reported in the status of the claim and
-	// in metrics, and nothing follows.
+	// OnFailure selects the reaction, for a running pod and for its devices, when ports of
+	// the topology are down. Without it, failures are only reported in the status of the
+	// claim and in metrics.
 	//
 	// +optional
 	OnFailure *FailurePolicy `json:"onFailure,omitempty"`
 
-	// ClaimTemplate says what the claim of a pod looks like that uses the topology, and
-	// in which namespaces the controller keeps a ResourceClaimTemplate for it.
+	// ClaimTemplate describes the claim of a pod that uses the topology, and the namespaces
+	// in which the controller keeps a ResourceClaimTemplate for it.
 	//
 	// +optional
 	ClaimTemplate *ClaimTemplate `json:"claimTemplate,omitempty"`
 }
 
-// FailurePolicy says what follows when ports of a pod are down, by what that means for
-// the pod. A device that is down has a taint then.
+// FailurePolicy selects the reaction when ports of a pod are down, by the consequence for
+// the pod. A device that is down then has a taint.
 type FailurePolicy struct {
 	// Degraded: what is built on the port works, such as a bond that has lost one of two.
 	// A taint without effect reports it.
@@ -106,14 +106,14 @@ type FailurePolicy struct {
 
 	// Lost: what is built on the port does not work any more. Report is a taint without
 	// effect, Evict one with the effect NoExecute: Kubernetes deletes the pod unless its
-	// claim tolerates that.
+	// claim tolerates the taint.
 	//
 	// +kubebuilder:default=Report
 	// +kubebuilder:validation:Enum=Report;Evict
 	// +optional
 	Lost FailureAction `json:"lost,omitempty"`
 
-	// After is how long it has to be so, such as 90s or 5m.
+	// After is how long a failure has to last, such as 90s or 5m.
 	//
 	// +kubebuilder:default="60s"
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{0,4}[smh]$`
@@ -121,7 +121,7 @@ type FailurePolicy struct {
 	After string `json:"after,omitempty"`
 }
 
-// FailureAction is what follows when a port is down.
+// FailureAction is the reaction when a port is down.
 type FailureAction string
 
 // The actions.
@@ -130,7 +130,7 @@ const (
 	Evict  FailureAction = "Evict"
 )
 
-// Seconds returns After in seconds; of a text that is not valid, the default.
+// Seconds returns After in seconds, or the default if it is invalid.
 func (p *FailurePolicy) Seconds() int {
 	n := 0
 	for _, c := range p.After {
@@ -177,7 +177,7 @@ type ClaimTemplate struct {
 	// +optional
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
 
-	// BondPorts says which virtual functions the ports of a bond may be: of different
+	// BondPorts selects which virtual functions the ports of a bond may be: of different
 	// physical functions (DistinctPF), so that one may fail, or Any.
 	//
 	// +kubebuilder:default=DistinctPF
@@ -196,7 +196,7 @@ type ClaimTemplate struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.matchAttribute) != has(self.distinctAttribute)",message="needs either matchAttribute or distinctAttribute"
 type ClaimConstraint struct {
-	// Steps whose devices it is about; without any, of all root steps.
+	// Steps whose devices are constrained; without any, those of all root steps.
 	//
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32
@@ -221,7 +221,7 @@ type ClaimConstraint struct {
 	DistinctAttribute string `json:"distinctAttribute,omitempty"`
 }
 
-// BondPorts says which virtual functions the ports of a bond may be.
+// BondPorts selects which virtual functions the ports of a bond may be.
 //
 // +kubebuilder:validation:Enum=DistinctPF;Any
 type BondPorts string
@@ -232,7 +232,7 @@ const (
 	AnyPF      BondPorts = "Any"
 )
 
-// Rollout says how a change reaches running pods.
+// Rollout configures how a change is applied to running pods.
 type Rollout struct {
 	// MaxUnavailable is how many nodes update their pods at a time: a number, or a
 	// percentage of the nodes that have pods of the topology, rounded up. A node
@@ -251,8 +251,8 @@ type Rollout struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.selector) || !has(self.dependOn) || self.dependOn.size() == 0",message="only a root step allocates a device: remove the selector, or dependOn"
 // +kubebuilder:validation:XValidation:rule="!has(self.extendedResourceName) || !has(self.dependOn) || self.dependOn.size() == 0",message="only a root step allocates a device: remove extendedResourceName, or dependOn"
 type Step struct {
-	// Name of the step, unique in the topology. A claim's request for a root
-	// step's device bears the same name.
+	// Name of the step, unique in the topology. A claim's request for a root step's device
+	// has the same name.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -274,23 +274,23 @@ type Step struct {
 	// +optional
 	DependOn []string `json:"dependOn,omitempty"`
 
-	// Selector chooses the devices a root step may be given.
+	// Selector chooses the devices a root step may get.
 	//
 	// +optional
 	Selector *Selector `json:"selector,omitempty"`
 
-	// ExtendedResourceName lets pods ask for the step's device without a claim: under
-	// this name, such as openshift.io/sriov_a, in the limits of their containers. Root
-	// steps of the topology that have the same type and selector may have the same name; a pod
-	// then asks for as many, and their order decides which step gets which device. No
-	// other DeviceClass of the cluster may have the name.
+	// ExtendedResourceName lets pods request the step's device without a claim: under this
+	// name, such as openshift.io/sriov_a, in the limits of their containers. Root steps of
+	// the topology that have the same type and selector may have the same name; a pod then
+	// requests as many, and their order decides which step gets which device. No other
+	// DeviceClass of the cluster may have the name.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=308
 	// +optional
 	ExtendedResourceName string `json:"extendedResourceName,omitempty"`
 
-	// Config of the step; the step type says which keys it takes, and kubectl get
+	// Config of the step; the step type defines the keys, and kubectl get
 	// cnipluginschema TYPE -o yaml shows them. Values may refer to results of
 	// dependencies: vf0.interfaceName in double braces.
 	//
@@ -315,7 +315,7 @@ type Selector struct {
 	CEL string `json:"cel"`
 }
 
-// DriftPolicy says what happens when the network drifts from the topology.
+// DriftPolicy selects what happens when the network drifts from the topology.
 //
 // +kubebuilder:validation:Enum=Repair;Observe
 type DriftPolicy string
@@ -326,7 +326,7 @@ const (
 	Observe DriftPolicy = "Observe"
 )
 
-// UpdatePolicy says what becomes of running pods when a topology changes.
+// UpdatePolicy selects what happens to running pods when a topology changes.
 //
 // +kubebuilder:validation:Enum=Immutable;InPlace
 type UpdatePolicy string
@@ -337,18 +337,17 @@ const (
 	InPlace   UpdatePolicy = "InPlace"
 )
 
-// NetworkTopologyStatus is what became of it.
+// NetworkTopologyStatus is the observed state of a topology.
 type NetworkTopologyStatus struct {
-	// ObservedGeneration is the generation the status speaks of.
+	// ObservedGeneration is the generation that the status describes.
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// Conditions of the topology: Valid (the steps make sense), Programmed (the
-	// DeviceClasses are as the steps say), Ready (both), InUse (claims are
-	// allocated for it), with the update policy InPlace Updated (all running pods run
-	// this generation), and with a claim template ClaimTemplates (all namespaces chosen
-	// have it).
+	// DeviceClasses match the steps), Ready (both), InUse (claims are allocated for it),
+	// with the update policy InPlace Updated (all running pods run this generation), and
+	// with a claim template ClaimTemplates (all namespaces chosen have it).
 	//
 	// +listType=map
 	// +listMapKey=type
@@ -365,13 +364,13 @@ type NetworkTopologyStatus struct {
 	// +optional
 	Sandboxes int32 `json:"sandboxes,omitempty"`
 
-	// Degraded is the number of claims whose network is not as it should be.
+	// Degraded is the number of claims whose network is not ready.
 	//
 	// +optional
 	Degraded int32 `json:"degraded,omitempty"`
 
-	// Generations says how many pods run which generation of the topology, the
-	// newest first. Pods of which no node has told yet are not among them.
+	// Generations counts the pods by the generation of the topology that they run, the
+	// newest first. Pods that no node has reported yet are not included.
 	//
 	// +listType=map
 	// +listMapKey=generation
@@ -384,13 +383,13 @@ type NetworkTopologyStatus struct {
 	// +optional
 	Updated string `json:"updated,omitempty"`
 
-	// PodsByGeneration is Generations for the eye: 4:3 3:2.
+	// PodsByGeneration is Generations in short form: 4:3 3:2.
 	//
 	// +optional
 	PodsByGeneration string `json:"podsByGeneration,omitempty"`
 
-	// Rollout is how far the change in place has come; absent with the update
-	// policy Immutable.
+	// Rollout is the progress of the update in place; absent with the update policy
+	// Immutable.
 	//
 	// +optional
 	Rollout *RolloutStatus `json:"rollout,omitempty"`
@@ -402,13 +401,13 @@ type GenerationStatus struct {
 	Pods       int32 `json:"pods"`
 }
 
-// RolloutStatus is how far a change in place has come.
+// RolloutStatus is the progress of an update in place.
 type RolloutStatus struct {
 	// Generation that running pods are to get.
 	Generation int64 `json:"generation"`
 
-	// Nodes that may update their pods now. A node is named until all its pods
-	// have been tried.
+	// Nodes that may update their pods now. A node is listed until an update of all its
+	// pods was attempted.
 	//
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256
@@ -420,28 +419,26 @@ type RolloutStatus struct {
 	// +optional
 	HeldBack int32 `json:"heldBack,omitempty"`
 
-	// Retrying is the number of pods in which, or on whose node, something is in
-	// the way of the change. They are tried again when all others have it.
+	// Retrying is the number of pods whose update failed for a reason of the pod or its
+	// node. It is retried when all others have the change.
 	//
 	// +optional
 	Retrying int32 `json:"retrying,omitempty"`
 
-	// Failed is the number of pods in which the change was tried and undone.
+	// Failed is the number of pods in which the change failed and was rolled back.
 	//
 	// +optional
 	Failed int32 `json:"failed,omitempty"`
 
-	// Failure stopped the rollout: the change failed in three pods, on two nodes and
-	// in two namespaces, or in all there are if they are fewer. It goes on with the
-	// next edit.
+	// Failure stopped the rollout: the change failed in three pods, on two nodes and in two
+	// namespaces, or in all if there are fewer. The next edit starts it again.
 	//
 	// +optional
 	Failure *RolloutFailure `json:"failure,omitempty"`
 }
 
-// RolloutFailure is one of the failures that stopped a rollout. Whose pod it was,
-// and what the kernel said, is in the status of that pod's claim: a topology is
-// read by all who use it.
+// RolloutFailure is one of the failures that stopped a rollout. The pod, and the kernel's
+// error, are in the status of that pod's claim: everybody who uses a topology can read it.
 type RolloutFailure struct {
 	Node string `json:"node"`
 	// Step that failed, if it was one.
@@ -454,13 +451,13 @@ type RolloutFailure struct {
 const (
 	ConditionReady      = "Ready"      // valid and programmed; also the condition of a device in a claim's status
 	ConditionValid      = "Valid"      // the steps make sense
-	ConditionProgrammed = "Programmed" // the DeviceClasses are as the steps say
+	ConditionProgrammed = "Programmed" // the DeviceClasses match the steps
 	ConditionInUse      = "InUse"      // claims are allocated for it
 	ConditionUpdated    = "Updated"    // all running pods run this generation
 
 	ConditionClaimTemplates = "ClaimTemplates" // the namespaces chosen have the ResourceClaimTemplate
 )
 
-// Finalizer keeps a topology until its classes are deleted, and some minutes for
-// claims that are allocated for it and not prepared yet.
+// Finalizer delays the removal of a topology until its classes are deleted, and by some
+// minutes for claims that are allocated for it and not prepared yet.
 const Finalizer = "networking.dra.io/in-use"

@@ -17,8 +17,8 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// claimTemplate checks what a topology says of claims, by the rules of the API for
-// what is made of it.
+// claimTemplate checks spec.claimTemplate by the rules of the API for the objects that are
+// generated from it.
 func claimTemplate(t *topology.Topology, set contract.Set, roots []*topology.Step, invalid *topology.Invalid) (notes []string) {
 	c := t.ClaimTemplate
 	if c == nil {
@@ -37,7 +37,7 @@ func claimTemplate(t *topology.Topology, set contract.Set, roots []*topology.Ste
 			wrong(fmt.Sprintf("namespaces[%d]", i), "%q: %s", n, why)
 		}
 		if slices.Contains(c.Namespaces[:i], n) {
-			wrong(fmt.Sprintf("namespaces[%d]", i), "%q is there twice", n)
+			wrong(fmt.Sprintf("namespaces[%d]", i), "%q is listed twice", n)
 		}
 	}
 	if _, err := metav1.LabelSelectorAsSelector(c.NamespaceSelector); err != nil {
@@ -72,7 +72,7 @@ func constraint(c *v1alpha1.ClaimConstraint, roots []string, wrong func(field, f
 		case !slices.Contains(roots, s):
 			wrong(".steps", "%q is not a root step that takes a device%s", s, suggest.Hint(s, roots))
 		case slices.Contains(c.Steps[:i], s):
-			wrong(".steps", "%q is there twice", s)
+			wrong(".steps", "%q is listed twice", s)
 		}
 	}
 	if (c.MatchAttribute == "") == (c.DistinctAttribute == "") {

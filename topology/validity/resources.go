@@ -35,7 +35,7 @@ func resourceNames(t *topology.Topology, set contract.Set, roots []*topology.Ste
 		for _, root := range p.Roots {
 			s, _ := t.Step(root)
 			if name := s.ExtendedResourceName; name != "" && seen[name] {
-				notes = append(notes, fmt.Sprintf("step %q: the devices that a pod asks for as %q may be functions of one card, which fail together: give the steps different selectors and names, or use a claim", p.Step, name))
+				notes = append(notes, fmt.Sprintf("step %q: the devices that a pod requests as %q may be functions of one card, which fail together: give the steps different selectors and names, or use a claim", p.Step, name))
 				break
 			}
 			seen[s.ExtendedResourceName] = true
@@ -44,8 +44,8 @@ func resourceNames(t *topology.Topology, set contract.Set, roots []*topology.Ste
 	return notes
 }
 
-// resourceName says what is wrong with that of a step. Of the other step with the same
-// name, the first, the DeviceClass is by which the devices of both are chosen.
+// resourceName returns the problem of a step's extended resource name, "" if none. The
+// other step is the first with the same name: its DeviceClass chooses the devices of both.
 func resourceName(s *topology.Step, roots []*topology.Step, other *topology.Step) string {
 	if !slices.Contains(roots, s) {
 		return "only a root step that takes a device has a DeviceClass, which bears the name: remove it"
@@ -60,9 +60,9 @@ func resourceName(s *topology.Step, roots []*topology.Step, other *topology.Step
 	case other == nil:
 		return ""
 	case other.Type != s.Type:
-		return "is that of step \"" + other.Name + "\", too, which is of type \"" + other.Type + "\": what a pod asks for under one name is chosen alike; give both the same type, or one of them another name"
+		return "is that of step \"" + other.Name + "\", too, which is of type \"" + other.Type + "\": all devices that a pod requests under one name are chosen in the same way; give both the same type, or one of them another name"
 	case other.Selector != s.Selector:
-		return "is that of step \"" + other.Name + "\", too, which has another selector: what a pod asks for under one name is chosen alike; give both the same selector, or one of them another name"
+		return "is that of step \"" + other.Name + "\", too, which has another selector: all devices that a pod requests under one name are chosen in the same way; give both the same selector, or one of them another name"
 	}
 	return ""
 }

@@ -10,15 +10,14 @@ import (
 	"github.com/plumbline/plumbline/topology/suggest"
 )
 
-// Selector is what is known of a selector once it is compiled.
+// Selector is the result of compiling a selector.
 type Selector struct {
 	Err     error    // why it does not compile
 	Unknown []string // remarks on attributes it reads that no device has
 }
 
-// To compile a selector takes most of the time in which a topology is judged, and
-// topologies share selectors. The cache is of bounded size, whoever names selectors:
-// no expression that is longer is kept.
+// Compiling selectors takes most of the time of a validation, and topologies share
+// selectors. The cache is bounded in entries, and longer expressions are not cached.
 const (
 	maxSelectors   = 4096
 	maxSelectorLen = 1 << 10
@@ -27,7 +26,7 @@ const (
 
 var selectorCache = cache.NewLRUExpireCache(maxSelectors)
 
-// Compiled compiles a selector, or remembers what came of it before.
+// Compiled compiles a selector, or returns the cached result.
 func Compiled(expr string) Selector {
 	if known, ok := selectorCache.Get(expr); ok {
 		if s, ok := known.(Selector); ok {

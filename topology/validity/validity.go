@@ -28,7 +28,7 @@ func Object(ctx context.Context, o *v1alpha1.NetworkTopology, set contract.Set) 
 }
 
 // File decodes the one topology of a YAML or JSON file and checks it. Problems of
-// both are reported together, so that a field with a wrong name hides nothing.
+// both are reported together, so that an unknown field hides no other problem.
 func File(ctx context.Context, data []byte, set contract.Set) (*topology.Topology, []string, error) {
 	t, err := topology.Decode(data)
 	misread := &topology.Invalid{}
@@ -51,10 +51,10 @@ func File(ctx context.Context, data []byte, set contract.Set) (*topology.Topolog
 	return nil, nil, all
 }
 
-// Check says everything that is wrong with a topology: its steps, the selectors,
-// and how many devices it takes. set holds the contracts of all step types. The
-// error is a *topology.Invalid, or that of a context that has ended. Notes are
-// remarks on a topology that is valid, each naming its step.
+// Check returns all errors of a topology: in its steps, its selectors, and the number of
+// its devices. set holds the contracts of all step types. The error is a *topology.Invalid,
+// or that of a context that has ended. Notes are remarks on a topology that is valid, each
+// naming its step.
 func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes []string, err error) {
 	invalid := &topology.Invalid{Topology: t.Name}
 	notes, err = topology.Inspect(ctx, t, set)
@@ -97,6 +97,6 @@ func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes [
 	return notes, nil
 }
 
-// NoDevice is the note on a topology that no pod of a cluster can have.
+// NoDevice is the note on a topology that no pod of a cluster can use.
 const NoDevice = "no root step takes a device, so there is no DeviceClass that a claim could request: " +
 	"in a cluster no pod can use it; add a step of type host-device or sriov, or a selector to a root step"

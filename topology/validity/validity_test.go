@@ -19,7 +19,7 @@ import (
 	"github.com/plumbline/plumbline/topology/validity"
 )
 
-var update = flag.Bool("update", false, "rewrite what is said of the cases")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 func registry(t *testing.T) *ops.Registry {
 	t.Helper()
@@ -30,9 +30,9 @@ func registry(t *testing.T) *ops.Registry {
 	return reg
 }
 
-// TestCases reads testdata/*.txtar, in which each file "NAME.yaml" is followed by
-// what is said of it: errors and notes, a line each, or that it is valid. A file
-// "NAME.steps" holds the steps alone.
+// TestCases reads testdata/*.txtar, in which each file "NAME.yaml" is followed by the
+// result: errors and notes, a line each, or that it is valid. A file "NAME.steps" holds the
+// steps alone.
 func TestCases(t *testing.T) {
 	reg := registry(t)
 	files, err := filepath.Glob("testdata/*.txtar")
@@ -90,8 +90,8 @@ func say(t *testing.T, reg *ops.Registry, f txtar.File) string {
 	return b.String() + "valid\n"
 }
 
-// TestObject holds what the CRD refuses, for whoever reads an object that did not
-// come through an API server.
+// TestObject holds that objects which the CRD refuses are refused, also without an API
+// server.
 func TestObject(t *testing.T) {
 	reg := registry(t)
 	for _, tt := range []struct {

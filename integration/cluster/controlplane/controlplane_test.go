@@ -636,7 +636,7 @@ func (b *bench) refusedClaims(t *testing.T) {
         - opaque: {driver: dra.networking, parameters: {networkTopologyRef: {name: other}, step: vf0}}
 `
 	b.says(t, own, `
-  ResourceClaimTemplate "own": opaque config for driver "dra.networking" comes from DeviceClasses only: remove it from the claim. What a device is for is the class's to say
+  ResourceClaimTemplate "own": opaque config for driver "dra.networking" comes from DeviceClasses only: remove it from the claim. The DeviceClass decides what a device is for
   NetworkTopology "ai-bonded-rdma" requires root step requests [vf0, vf1],
   but ResourceClaimTemplate "own" only provides requests [vf0].
   Missing: [vf1]`)

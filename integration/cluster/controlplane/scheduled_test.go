@@ -243,7 +243,7 @@ func (b *bench) claimless(t *testing.T) {
 // claimlessRefused holds what is said to the author of a pod who has never written a claim.
 func (b *bench) claimlessRefused(t *testing.T) {
 	b.asking(t, "lacking", "deviceclass.resource.kubernetes.io/double-vf0: 1")
-	b.unplaced(t, "lacking", `but Pod "lacking" only asks for those of [vf0].`)
+	b.unplaced(t, "lacking", `but Pod "lacking" only requests those of [vf0].`)
 	b.unplaced(t, "lacking", "Missing: [vf1]. The limits of its containers must have, taken together, deviceclass.resource.kubernetes.io/double-vf0: 1, deviceclass.resource.kubernetes.io/double-vf1: 1.")
 	b.asking(t, "greedy", "deviceclass.resource.kubernetes.io/single-vf0: 2")
 	b.unplaced(t, "greedy", `extended resources of Pod "greedy": request "container-0-request-1": it is for 2 devices of DeviceClass "single-vf0", of which NetworkTopology "single" takes 1, for [vf0]: ask for 1`)

@@ -1,9 +1,8 @@
 //go:build ignore
 
-// This program completes the CRD that controller-gen writes: no marker says
-// "a number up to 65535, or a boolean". A structural schema cannot name two
-// types either, so the value has none, and bounds that no text, list or object
-// can keep to.
+// This program completes the CRD that controller-gen writes: no marker expresses "a number
+// up to 65535, or a boolean". A structural schema cannot name two types either, so the
+// value has none, and bounds that no text, list or object can meet.
 package main
 
 import (

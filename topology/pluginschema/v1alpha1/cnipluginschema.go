@@ -8,8 +8,8 @@ import (
 // CNIPluginSchema describes a step type: the config it takes, what it needs of
 // the steps it depends on, and what it adds to their result.
 //
-// The group's domain is reserved for the Kubernetes project, hence the
-// annotation that its API review is not asked for.
+// The group's domain is reserved for the Kubernetes project, hence the annotation that no
+// API review was requested.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=cnischema,categories=dra
@@ -131,7 +131,7 @@ type Property struct {
 	// +optional
 	Format string `json:"format,omitempty"`
 
-	// Enum lists the words a string can be.
+	// Enum lists the values of a string.
 	//
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
@@ -168,7 +168,7 @@ type Property struct {
 	// +optional
 	MaxItems int32 `json:"maxItems,omitempty"`
 
-	// Required says that an object must have this property.
+	// Required: an object must have this property.
 	//
 	// +optional
 	Required bool `json:"required,omitempty"`
@@ -189,7 +189,7 @@ type Property struct {
 	// +optional
 	Properties Properties `json:"properties,omitempty"`
 
-	// Wrong says why the property could not be read.
+	// Wrong is why the property could not be read.
 	Wrong string `json:"-"`
 }
 
@@ -208,8 +208,8 @@ type Items struct {
 
 // Input is what a step needs.
 type Input struct {
-	// Device says whether a root step of the type is allocated a device. Without
-	// it, it is one when the type needs no prevResult and hands none on.
+	// Device: a root step of the type gets an allocated device. The default is true if the
+	// type needs no prevResult and passes none on.
 	//
 	// +optional
 	Device *bool `json:"device,omitempty"`
@@ -222,7 +222,7 @@ type Input struct {
 
 // PrevResult is what a step needs of its dependencies.
 type PrevResult struct {
-	// Required says that a step of the type cannot be a root step.
+	// Required: a step of the type cannot be a root step.
 	//
 	// +optional
 	Required bool `json:"required,omitempty"`
@@ -243,7 +243,7 @@ type PrevResult struct {
 	Routes *Needed `json:"routes,omitempty"`
 }
 
-// Interfaces says how many interfaces a step needs.
+// Interfaces bounds how many interfaces a step needs.
 type Interfaces struct {
 	// MinItems is the least number.
 	//
@@ -258,9 +258,9 @@ type Interfaces struct {
 	MaxItems int32 `json:"maxItems,omitempty"`
 }
 
-// Needed says whether a list may be empty.
+// Needed is whether a list may be empty.
 type Needed struct {
-	// Required says that it may not.
+	// Required: the list may not be empty.
 	//
 	// +optional
 	Required bool `json:"required,omitempty"`
@@ -289,7 +289,7 @@ type Output struct {
 	Devices *Devices `json:"devices,omitempty"`
 }
 
-// Flow says how a step changes one list of the result.
+// Flow describes how a step changes one list of the result.
 type Flow struct {
 	// Appends is the number of entries the step adds, or true: as many as
 	// configured.
@@ -299,17 +299,17 @@ type Flow struct {
 	// +optional
 	Appends *Appends `json:"appends,omitempty"`
 
-	// Passthrough says that entries of the dependencies are kept.
+	// Passthrough: entries of the dependencies are kept.
 	//
 	// +optional
 	Passthrough bool `json:"passthrough,omitempty"`
 
-	// Modifies says that they may change.
+	// Modifies: those entries may change.
 	//
 	// +optional
 	Modifies bool `json:"modifies,omitempty"`
 
-	// Conditional says that the appended entries may be missing.
+	// Conditional: the appended entries may be missing.
 	//
 	// +optional
 	Conditional bool `json:"conditional,omitempty"`
@@ -317,7 +317,7 @@ type Flow struct {
 
 // Devices are what a step gives a container beside interfaces.
 type Devices struct {
-	// Appends says that there are any.
+	// Appends: there are any.
 	//
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:pruning:PreserveUnknownFields

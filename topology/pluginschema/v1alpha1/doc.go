@@ -2,11 +2,10 @@
 // cni.networking.k8s.io: the cluster-scoped CNIPluginSchema, which describes a
 // step type to people and to the admission webhook.
 //
-// It owns the wire form alone. What a schema means, and how it becomes a
-// contract, is in package pluginschema. The CRD manifest and the deep copies are
-// generated from here. Parameters nest, which a structural schema cannot say:
-// below the first level the API server stores what it is given, and the webhook
-// checks it.
+// It owns the wire form alone. What a schema means, and how it becomes a contract, is in
+// package pluginschema. The CRD manifest and the deep copies are generated from here.
+// Parameters nest, which a structural schema cannot express: below the first level the API
+// server stores any value, and the webhook checks it.
 //
 // +kubebuilder:object:generate=true
 // +groupName=cni.networking.k8s.io

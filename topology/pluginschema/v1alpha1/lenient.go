@@ -2,13 +2,10 @@ package v1alpha1
 
 import "encoding/json"
 
-// Properties are properties by name.
-//
-// The API server cannot check what refers to itself, so anything may stand here.
-// A client decodes a list of objects as a whole: were one property an error, no
-// schema could be listed any more, no cache would ever be filled, and nobody
-// could look at a claim. So what cannot be read is decoded as such, and refused
-// where the schema is used.
+// Properties are properties by name. The API server cannot check a recursive type, so any
+// value may be stored here. A client decodes a list of objects as a whole: if one property
+// were an error, no schema could be listed, no cache filled, and no claim checked. So a
+// value that cannot be read is decoded as such, and refused where the schema is used.
 type Properties map[string]Property
 
 // UnmarshalJSON reads an object. It never fails.
@@ -40,7 +37,7 @@ func (i *Items) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// cut is an error's text, of a length to be kept.
+// cut is an error's text, cut to a bounded length.
 func cut(err error) string {
 	s := err.Error()
 	if len(s) > 200 {
