@@ -289,7 +289,10 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	s.plugin = draplugin.New(draplugin.Options{
 		Store: s.store, Keeper: s.keeper, Cluster: draplugin.NewCluster(s.kube, s.dynamic), Contracts: s.app.registry, Addresses: s.addresses,
 		Discover: func() ([]inventory.Device, error) { return s.discover(ctx) },
-		Results:  s.results, HandleError: s.handle, Changed: s.claimsChanged, Ports: s.ports.Reports, CDI: gate.Dir(s.cdiDir), Log: s.log, Now: time.Now,
+		Unfit: func(devices []inventory.Device) map[string]string {
+			return publish.Unfit(devices, s.dirty(), s.policies.Others(devices))
+		},
+		Results: s.results, HandleError: s.handle, Changed: s.claimsChanged, Ports: s.ports.Reports, CDI: gate.Dir(s.cdiDir), Log: s.log, Now: time.Now,
 	})
 	s.edits = rollout.New(rollout.Options{
 		Client: s.dynamic, NodeName: s.nodeName, Claims: s.claims, Update: s.keeper.Update, Reporter: claimstatus.Claims{To: s.status, Contracts: s.app.registry}, Log: s.log, Now: time.Now,

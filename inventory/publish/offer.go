@@ -201,6 +201,8 @@ func (k known) describe(d inventory.Device, used map[string]bool) (entry, string
 		if e, ok := k.before[d.Name]; ok {
 			return e, ""
 		}
+	} else if k.chosen[d.ID] { // also while it is on the host, and its policy is gone
+		return entry{}, "a claim has it as a share of its PF"
 	} else if reason := cmp.Or(obstacle(d, used), k.ruled(d)); reason != "" {
 		return entry{}, reason
 	} else if e, ok := k.before[d.Name]; ok && d.Exposure.Verdict == inventory.Undecided {
@@ -235,7 +237,7 @@ func (k known) ruled(d inventory.Device) string {
 	_, offered := k.before[d.Name]
 	switch e := d.Exposure; {
 	case e.Verdict == inventory.Withheld:
-		return fmt.Sprintf("policy %q withholds it", e.Policy)
+		return withheldBy(d)
 	case e.Verdict == inventory.Undecided && !offered:
 		return fmt.Sprintf("policy %q does not say what applies, so it is offered only where it was before: %s", e.Policy, e.Reason)
 	}
@@ -275,10 +277,16 @@ func obstacle(d inventory.Device, used map[string]bool) string {
 	case d.IfName == "": // in another namespace, or with no driver that makes one
 		return d.State()
 	case len(uppers) > 0:
-		return "carries " + strings.Join(uppers, ", ")
+		return carries(uppers)
 	}
 	return ""
 }
+
+func withheldBy(d inventory.Device) string {
+	return fmt.Sprintf("policy %q withholds it", d.Exposure.Policy)
+}
+
+func carries(uppers []string) string { return "carries " + strings.Join(uppers, ", ") }
 
 // tainted sets the taints, or says why the device is withheld where there are none.
 func (e *entry) tainted(k known, d inventory.Device) string {

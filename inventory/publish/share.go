@@ -74,12 +74,39 @@ func (k known) share(d, s inventory.Device) (entry, string) {
 // that a claim has by their own name, that the host uses, or that are elsewhere.
 func (k known) functions(pf inventory.Device) int {
 	n := 0
+	unfit := Unfit(k.devices, k.dirty, k.others)
 	for _, d := range k.devices {
-		if d.PF != nil && d.PF.PCIAddress == pf.ID && (k.chosen[d.ID] || !k.inUse[d.Name] && d.HostUse == "" && d.IfName != "") {
+		if d.PF != nil && d.PF.PCIAddress == pf.ID && (k.chosen[d.ID] || !k.inUse[d.Name] && unfit[d.ID] == "") {
 			n++
 		}
 	}
 	return n
+}
+
+// Unfit says by device ID why functions must not be given away as shares of their PF. It
+// does not know which of them claims have. Functions that a pod has by their own name would
+// be withheld for the same reasons.
+func Unfit(devices []inventory.Device, dirty, others map[string]string) map[string]string {
+	out := map[string]string{}
+	for _, d := range devices {
+		if d.PF == nil {
+			continue
+		}
+		why := cmp.Or(dirty[d.ID], known{others: others}.besides(d))
+		switch {
+		case why != "":
+		case d.Exposure.Verdict == inventory.Withheld:
+			why = withheldBy(d)
+		case d.IfName == "" || d.HostUse != "":
+			why = d.State()
+		case len(d.Uppers) > 0:
+			why = carries(d.Uppers)
+		default:
+			continue
+		}
+		out[d.ID] = why
+	}
+	return out
 }
 
 // pooled says which policies give away the functions of PFs as shares, by the ID of the PF.

@@ -70,6 +70,9 @@ func TestShared(t *testing.T) {
 	for _, step := range []struct {
 		name    string
 		say     map[string]inventory.Exposure
+		chosen  string
+		dirty   string
+		other   string
 		inUse   []string
 		away    string
 		without string
@@ -91,6 +94,11 @@ func TestShared(t *testing.T) {
 		{name: "functions as shares", say: map[string]inventory.Exposure{p0: pool, p1: pool}, want: "02-00-0-f[2]"},
 		{name: "functions as shares, one taken by its name", say: map[string]inventory.Exposure{p1: pool}, inUse: []string{"02-10-1"}, away: "p1v1", want: "01-00-0 02-10-1 02-00-0-f[1]"},
 		{name: "functions as shares, withdrawn in use", inUse: []string{"02-00-0-f"}, want: "01-00-0 " + functions + " 02-00-0-f[1]"},
+		{name: "functions as shares, withdrawn while one that a claim has is on the host", inUse: []string{"02-00-0-f"}, chosen: "0000:02:10.1", want: "01-00-0 02-10-0 02-00-0-f[1]"},
+		{name: "functions as shares, one is dirty", say: map[string]inventory.Exposure{p1: pool}, dirty: "0000:02:10.1", want: "01-00-0 02-00-0-f[1]"},
+		{name: "functions as shares, one is dirty, and in use", say: map[string]inventory.Exposure{p1: pool}, inUse: []string{"02-00-0-f"}, dirty: "0000:02:10.1", chosen: "0000:02:10.1", want: "01-00-0 02-00-0-f[2]"},
+		{name: "functions as shares, another driver has one", say: map[string]inventory.Exposure{p1: pool}, other: "0000:02:10.1", want: "01-00-0 02-00-0-f[1]"},
+		{name: "functions as shares, another policy withholds one", say: map[string]inventory.Exposure{p1: pool, "0000:02:10.1": {Policy: "w", Verdict: inventory.Withheld}}, want: "01-00-0 02-00-0-f[1]"},
 		{name: "a cluster without shared devices", without: "DRAConsumableCapacity", say: map[string]inventory.Exposure{p0: share("-x", true)}, want: "01-00-0 " + functions},
 		{name: "a cluster without counters", without: "DRAPartitionableDevices", say: map[string]inventory.Exposure{p0: share("-x", true), p1: beside}, want: functions + " 01-00-0-x 02-00-0-x"},
 		{name: "a cluster without counters, taken as a whole", without: "DRAPartitionableDevices", say: map[string]inventory.Exposure{p0: share("-x", true)}, inUse: []string{"01-00-0"}, want: "01-00-0 " + functions},
@@ -104,6 +112,7 @@ func TestShared(t *testing.T) {
 				d.IfName = ""
 			}
 		}
+		k.chosen, k.dirty, k.others = map[string]bool{step.chosen: true}, map[string]string{step.dirty: "why"}, map[string]string{step.other: "other"}
 		for _, name := range step.inUse {
 			k.inUse["pci-0000-"+name] = true
 		}

@@ -48,7 +48,7 @@ type Addresses interface {
 	Lost(claim types.UID) error
 }
 
-// Options is what a Plugin works with. All but Patience, Ports and CDI must be given.
+// Options is what a Plugin works with. All but Unfit, Patience, Ports and CDI must be given.
 type Options struct {
 	Store     *claims.Store
 	Keeper    Keeper
@@ -58,6 +58,9 @@ type Options struct {
 	// Discover lists the devices of the host, those that can be read in part
 	// with the error.
 	Discover func() ([]inventory.Device, error)
+	// Unfit says by device ID why functions must not be given to claims that have shares of
+	// their PF; nil says it of none.
+	Unfit func(devices []inventory.Device) map[string]string
 	// Results returns what the steps of a sandbox have made; nil when unknown.
 	Results func(id reconcile.SandboxID) []topology.StepResult
 	// HandleError is called with errors of the publication of slices.

@@ -360,6 +360,7 @@ func takesFunction(c contract.Contract, host inventory.Device) bool {
 func (p *Plugin) choose(c *claims.Claim, others []claims.Entry) error {
 	var found []inventory.Device
 	taken := map[string]bool{}
+	var unfit map[string]string
 	for i := range c.Topologies {
 		for j := range c.Topologies[i].Devices {
 			d := &c.Topologies[i].Devices[j]
@@ -368,6 +369,9 @@ func (p *Plugin) choose(c *claims.Claim, others []claims.Entry) error {
 			}
 			if found == nil {
 				found, _ = p.Discover() // one that cannot be read is not chosen
+				if p.Unfit != nil {
+					unfit = p.Unfit(found)
+				}
 				for _, other := range others {
 					for _, t := range other.Topologies {
 						for _, held := range t.Devices {
@@ -375,12 +379,21 @@ func (p *Plugin) choose(c *claims.Claim, others []claims.Entry) error {
 						}
 					}
 				}
+				unknown, err := p.Store.OtherVersions()
+				if err != nil {
+					return err
+				}
+				for _, other := range unknown {
+					maps.Copy(taken, other.Mentions)
+				}
 			}
 			k := slices.IndexFunc(found, func(f inventory.Device) bool {
-				return f.PF != nil && f.PF.PCIAddress == d.Host.ID && f.IfName != "" && f.HostUse == "" && len(f.Uppers) == 0 && !taken[f.ID]
+				return f.PF != nil && f.PF.PCIAddress == d.Host.ID && f.IfName != "" && f.HostUse == "" && len(f.Uppers) == 0 && !taken[f.ID] && unfit[f.ID] == ""
 			})
 			if k < 0 {
-				return passing(fault.New(fault.NotReady, fmt.Errorf("device %q has no free virtual function now: one that is being released becomes free", d.Name)))
+				return passing(fault.Detailed(
+					fault.New(fault.NotReady, fmt.Errorf("device %q has no free virtual function now: one that is being released becomes free", d.Name)),
+					withheld(found, d.Host.ID, unfit)))
 			}
 			pf := d.Host
 			d.Offered, d.Host = &pf, found[k]
@@ -392,6 +405,17 @@ func (p *Plugin) choose(c *claims.Claim, others []claims.Entry) error {
 		}
 	}
 	return nil
+}
+
+// withheld lists the functions of a PF that are not given away.
+func withheld(devices []inventory.Device, pf string, unfit map[string]string) string {
+	var out []string
+	for _, f := range devices {
+		if f.PF != nil && f.PF.PCIAddress == pf && unfit[f.ID] != "" {
+			out = append(out, fmt.Sprintf("%s: %s", f.ID, unfit[f.ID]))
+		}
+	}
+	return strings.Join(out, "; ")
 }
 
 // stillMatches refuses a device that an edited topology would not have chosen.
@@ -486,7 +510,7 @@ func (p *Plugin) refuseOtherVersions(c *claims.Claim) error {
 	for _, other := range others {
 		for _, t := range c.Topologies {
 			for _, d := range t.Devices {
-				if d.ShareID == nil && (other.Mentions[d.Name] || other.Mentions[d.Host.ID]) {
+				if d.ShareID == nil && other.Mentions[d.Name] || (d.ShareID == nil || d.Offered != nil) && other.Mentions[d.Host.ID] {
 					return fault.New(fault.Conflict, fmt.Errorf("device %q is held by another ResourceClaim: its record was %w", d.Name, other))
 				}
 			}
@@ -554,14 +578,16 @@ func (p *Plugin) stacked(c *claims.Claim) map[string]string {
 	return out
 }
 
-// common returns a device that both claims have for themselves.
+// common returns a device that both claims have for themselves. A PF as a whole has its
+// functions: the scheduler counts that, but not yet in the moment in which a policy begins
+// to offer both.
 func common(a, b *claims.Claim) string {
 	for _, ta := range a.Topologies {
 		for _, da := range ta.Devices {
 			for _, tb := range b.Topologies {
 				if slices.ContainsFunc(tb.Devices, func(db claims.Device) bool {
 					moved := da.ShareID == nil || db.ShareID == nil || da.Offered != nil || db.Offered != nil
-					return db.Host.ID == da.Host.ID && moved
+					return db.Host.ID == da.Host.ID && moved || functionOf(&da, &db) || functionOf(&db, &da)
 				}) {
 					return da.Name
 				}
@@ -569,4 +595,9 @@ func common(a, b *claims.Claim) string {
 		}
 	}
 	return ""
+}
+
+// functionOf reports whether a claim has a function of the PF that another one has as a whole.
+func functionOf(function, pf *claims.Device) bool {
+	return pf.ShareID == nil && function.Host.PF != nil && function.Host.PF.PCIAddress == pf.Host.ID
 }

@@ -1,6 +1,8 @@
 package draplugin_test
 
 import (
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"testing"
@@ -237,4 +239,42 @@ func testFunctionsAsShares(t *testing.T) {
 	whole := allocated("c4", "p4", "0") // which c1 has
 	g.claims["claim-c1"] = first
 	g.refused(whole, fault.Conflict, "is still in use by another pod")
+
+	// The policy offers the PF as a whole, too, and the scheduler has not seen the counters.
+	g.topology.Spec.Steps[0].Type = "host-device"
+	g.devices[3].HostUse = ""
+	whole.Status.Allocation.Devices.Results[0].Device = pf.Name
+	g.refused(whole, fault.Conflict, "is still in use by another pod")
+}
+
+// TestFunctionsNotChosen holds that no claim gets a function that would not be offered by its
+// own name, nor one that a record of another version speaks of.
+func TestFunctionsNotChosen(t *testing.T) {
+	g := newGiven(t)
+	g.topology.Spec.Steps = g.topology.Spec.Steps[1:]
+	g.topology.Spec.Steps[0].Name = "vf0"
+	pf := inventory.Device{ID: "0000:03:00.0", Name: "pci-0000-03-00-0", Kind: inventory.KindPF, IfName: "enp3s0f0", NumVFs: 3}
+	pf.Exposure.Sharing = &inventory.Sharing{Suffix: "-f", By: []string{"sriov"}, Functions: true}
+	g.devices = append(g.devices, pf)
+	g.Unfit = func([]inventory.Device) map[string]string { return map[string]string{"0000:03:10.0": "dirty"} }
+	held := allocated("c1", "p1", "1")
+	if _, err := g.prepare(held); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(g.store.Dir, "c1.claim")
+	record, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, append([]byte("3"), record[1:]...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	part := shares("c2", "p2", "s1")
+	part.Status.Allocation.Devices.Results[0].Device = pf.Name + "-f"
+	if _, err := g.prepare(part); err != nil {
+		t.Fatal(err)
+	}
+	if e, _, err := g.store.Get("c2"); err != nil || e.Topologies[0].Devices[0].Host.ID != "0000:03:10.2" {
+		t.Errorf("%v: given %+v", err, e.Topologies)
+	}
 }
