@@ -54,8 +54,8 @@ the ports are enslaved. A port that leaves the bond is enslaved again; options t
 live are changed live, mode and failOverMac by releasing and enslaving the ports, lacpRate and adSelect
 with the bond down for a moment.
 
-MAC addresses are never invented. In balance-tlb and balance-alb the kernel needs different ones,
-which is checked before anything is changed.`,
+The step chooses no MAC addresses for ports. In balance-tlb and balance-alb the kernel needs different
+ones, which is checked before anything is changed.`,
 	Example: `- name: bond0
   type: bond
   dependOn: [vf0, vf1]
@@ -78,7 +78,7 @@ which is checked before anything is changed.`,
 		}},
 		{Name: "name", Aliases: []string{"ifName"}, Type: contract.String, Format: contract.InterfaceName, Default: "bond0", Description: "name of the bond"},
 		{Name: "linksInContainer", Type: contract.Boolean, Default: true, Enum: nil, Description: "CNI: the links are in the sandbox, as they always are here"},
-		ops.MTUParam("the kernel's 1500, or what is wanted above the bond"),
+		ops.MTUParam("the kernel's 1500, or the MTU wanted above the bond"),
 		ops.MACParam("MAC address; default: the first port's"),
 		millis("miimon", "link monitoring interval in ms; excludes arpInterval"),
 		millis("updelay", "ms before a link that came up is used; a multiple of miimon"),
@@ -137,8 +137,8 @@ func check(c map[string]any, unresolved map[string]bool) []contract.FieldError {
 	return out
 }
 
-// checkMonitor holds what the kernel refuses or rounds among the options of link
-// monitoring (drivers/net/bonding/bond_options.c).
+// checkMonitor refuses the options of link monitoring that the kernel would refuse or round
+// (drivers/net/bonding/bond_options.c).
 func checkMonitor(c map[string]any, mode string, unresolved map[string]bool) []contract.FieldError {
 	var out []contract.FieldError
 	say := func(field, format string, args ...any) {
@@ -161,7 +161,7 @@ func checkMonitor(c map[string]any, mode string, unresolved map[string]bool) []c
 	targets, _ := c["arpIpTargets"].([]any)
 	for i, target := range targets {
 		if text, ok := target.(string); ok && strings.Contains(text, ":") {
-			say(fmt.Sprintf("arpIpTargets[%d]", i), "%q is IPv6, and ARP asks for IPv4 addresses only", text)
+			say(fmt.Sprintf("arpIpTargets[%d]", i), "%q is IPv6, and ARP resolves only IPv4 addresses", text)
 		}
 	}
 	return out
@@ -172,7 +172,7 @@ var miiModes = []string{"802.3ad", "balance-tlb", "balance-alb"}
 
 func plan(p *ops.Planner, c config) error {
 	if !c.LinksInContainer {
-		return ops.Invalid("linksInContainer", "must not be false: make the links root steps of the topology, which brings them into the sandbox")
+		return ops.Invalid("linksInContainer", "must not be false: make the links root steps of the topology, which moves them into the sandbox")
 	}
 	ports, err := portNames(p, c)
 	if err != nil {

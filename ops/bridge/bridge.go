@@ -51,7 +51,7 @@ func boolean(name, description string) contract.Param {
 // Op is the step type.
 var Op = ops.New(contract.Contract{
 	Type:    "bridge",
-	Summary: "Join a bridge on the host, or make one in the sandbox.",
+	Summary: "Join a bridge on the host, or create one in the sandbox.",
 	Description: `As a root step: creates a veth pair, one end in the sandbox, the other a port of a bridge on the
 host. A bridge that does not exist is created, and deleted with its last port; an existing one keeps
 its address, MAC and settings, and is refused if its VLAN filtering or MTU does not fit the config.
@@ -78,9 +78,9 @@ accepted when false.`,
 		boolean("isGateway", "give the bridge on the host the gateway address of each address"),
 		boolean("isDefaultGateway", "isGateway, and a default route to it in the sandbox"),
 		boolean("forceAddress", "accepted; an address of the bridge that is not ours is never removed"),
-		boolean("hairpinMode", "let a frame leave by the port it came in by; excludes promiscMode"),
+		boolean("hairpinMode", "let a frame leave through the port it came from; excludes promiscMode"),
 		boolean("promiscMode", "make the bridge promiscuous; excludes hairpinMode"),
-		boolean("portIsolation", "keep the port from talking to other isolated ports"),
+		boolean("portIsolation", "block traffic to other isolated ports"),
 		boolean("disableContainerInterface", "leave the interface down; excludes addresses"),
 		boolean("enabledad", "accepted: duplicate address detection is the kernel's default"),
 		vid("vlan", "VLAN of untagged traffic; 0 is none", 0),
@@ -133,7 +133,7 @@ func plan(p *ops.Planner, c config) error {
 	return onHost(p, c)
 }
 
-// inSandbox makes a bridge over the dependencies' interfaces.
+// inSandbox creates a bridge over the dependencies' interfaces.
 func inSandbox(p *ops.Planner, c config) error {
 	name := c.Bridge
 	if name == "" {
@@ -170,7 +170,7 @@ func inSandbox(p *ops.Planner, c config) error {
 	return p.Address(name, c.AddressConfig)
 }
 
-// onHost makes a veth pair between the sandbox and a bridge of the host.
+// onHost creates a veth pair between the sandbox and a bridge of the host.
 func onHost(p *ops.Planner, c config) error {
 	shared, err := ops.SharedLink(p, c.Bridge, "bridge")
 	switch {
@@ -193,9 +193,9 @@ func onHost(p *ops.Planner, c config) error {
 	if err != nil {
 		return err
 	}
-	for _, have := range p.Links() { // else the pair would not be planned, and its other end be missing
+	for _, have := range p.Links() { // otherwise the pair would not be planned, and its other end would be missing
 		if have.Name == name && p.Foreign(have.Key()) && have.DeviceID == "" {
-			return ops.ConflictWith(name, "the name %q is taken in the sandbox by a %s link that is not ours: say another ifName", name, have.LinkKind)
+			return ops.ConflictWith(name, "the name %q is taken in the sandbox by a %s link that is not ours: set another ifName", name, have.LinkKind)
 		}
 	}
 	peer := netstate.HostName(c.HostIfName)
@@ -229,7 +229,7 @@ func wantHostBridge(p *ops.Planner, br string, c config, filtering bool) error {
 	if exists && p.Foreign(have.Key()) {
 		on := have.Bridge != nil && have.Bridge.VLANFiltering != nil && *have.Bridge.VLANFiltering
 		if filtering && !on {
-			return ops.ConflictWith(br, "bridge %q does not filter VLANs, so tags would do nothing: turn vlan_filtering on, or use another bridge", c.Bridge)
+			return ops.ConflictWith(br, "bridge %q does not filter VLANs, so tags would have no effect: turn vlan_filtering on, or use another bridge", c.Bridge)
 		}
 		return p.Adopt(netstate.Link{Name: br, LinkKind: "bridge", Up: new(true)})
 	}
@@ -266,7 +266,7 @@ func wantPort(p *ops.Planner, port, br string, c config, vids []netstate.BridgeV
 	return nil
 }
 
-// vlans lists what the port carries.
+// vlans lists the VLANs of the port.
 func vlans(c config) ([]netstate.BridgeVLAN, error) {
 	var out []netstate.BridgeVLAN
 	if c.VLAN != 0 {
@@ -294,8 +294,8 @@ func vlans(c config) ([]netstate.BridgeVLAN, error) {
 	return out, nil
 }
 
-// gateway gives the bridge an address on each subnet, and the sandbox a default
-// route to it when asked.
+// gateway gives the bridge an address on each subnet, and the sandbox a default route to it
+// if isDefaultGateway is set.
 func gateway(p *ops.Planner, br string, c *config) error {
 	if !c.IsGateway && !c.IsDefaultGateway {
 		return nil

@@ -16,8 +16,8 @@ type config struct {
 // Op is the step type.
 var Op = ops.New(contract.Contract{
 	Type:        "dummy",
-	Summary:     "Make a dummy link.",
-	Description: `Makes a link that drops what is sent to it. It needs no device, so it is the cheapest root step.`,
+	Summary:     "Create a dummy link.",
+	Description: `Creates a link that drops all packets. It needs no device, so it is the cheapest root step.`,
 	Example: `- name: loop
   type: dummy
   config:
@@ -26,7 +26,7 @@ var Op = ops.New(contract.Contract{
 	Params: ops.Join([]contract.Param{
 		ops.NameParam(ops.RootName + "; of a derived step its own name"),
 		ops.MTUParam("the kernel's 1500"),
-		ops.MACParam("MAC address; default: random, the kernel's"),
+		ops.MACParam("MAC address; default: random, chosen by the kernel"),
 	}, ops.AddressParams()),
 	Output: ops.Appends(),
 }, plan)

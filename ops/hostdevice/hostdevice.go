@@ -20,14 +20,14 @@ type config struct {
 // Op is the step type.
 var Op = ops.New(contract.Contract{
 	Type:    "host-device",
-	Summary: "Bring a whole network device of the host into the sandbox.",
-	Description: `Moves the allocated device into the sandbox, renames it and brings it up. On release it is
-found by its PCI address, whatever name or namespace it is in by then, and returns under its
-own name, MAC, MTU and state; when its name is taken on the host, it gets a free one and the plan
-says so. A device the host itself needs (its default route, a bridge or bond port) is refused.
+	Summary: "Move a whole network device of the host into the sandbox.",
+	Description: `Moves the allocated device into the sandbox, renames it and brings it up. On
+release it is found by its PCI address, under any name and in any namespace, and returns with its
+own name, MAC, MTU and state; if its name is taken on the host, it gets a free one and the plan
+notes that. A device the host itself needs (its default route, a bridge or bond port) is refused.
 
-The keys device, hwaddr and kernelpath name a device when nothing allocates one, as on the
-command line; they are looked up on the host before planning.`,
+The keys device, hwaddr and kernelpath name a device if none is allocated, as on the command line;
+they are resolved on the host before planning.`,
 	Example: `- name: nic0
   type: host-device
   config:
@@ -39,8 +39,8 @@ command line; they are looked up on the host before planning.`,
 		{Name: "device", Type: contract.String, Format: contract.InterfaceName, Description: "name of the interface on the host"},
 		{Name: "hwaddr", Type: contract.String, Format: contract.MAC, Description: "MAC address of the interface on the host"},
 		{Name: "kernelpath", Type: contract.String, Description: "path of the device below /sys/devices/"},
-		ops.MACParam("MAC address; default: as it is"),
-		ops.MTUParam("as it is"),
+		ops.MACParam("MAC address; default: unchanged"),
+		ops.MTUParam("unchanged"),
 	}, ops.AddressParams()),
 	Input:  contract.Input{Device: true, DeviceTypes: []string{"nic", "pf"}},
 	Output: contract.Output{Interfaces: contract.Flow{Appends: 1}, IPs: contract.Flow{Appends: -1}, Routes: contract.Flow{Appends: -1}},

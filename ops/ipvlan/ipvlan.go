@@ -14,12 +14,13 @@ type config struct {
 // Op is the step type.
 var Op = ops.New(contract.Contract{
 	Type:    "ipvlan",
-	Summary: "Make an ipvlan link.",
-	Description: `Makes a link that shares its master's MAC. The master stays where it is; as a root step that is
-the host, and an allocated device is used, not moved.
+	Summary: "Create an ipvlan link.",
+	Description: `Creates a link that shares its master's MAC. The master is not moved; for a root step it is on the host,
+also if it is an allocated device.
 
-The mode and the flag belong to the master: the kernel switches every ipvlan on it when one is made
-with others. So a second mode or flag on one master is refused. A master carries ipvlan or macvlan, not both.`,
+The mode and the flag belong to the master: the kernel switches all its ipvlan links when one is
+created with other values. So a second mode or flag on one master is refused. A master carries
+ipvlan or macvlan, not both.`,
 	Example: `- name: net1
   type: ipvlan
   config:

@@ -17,14 +17,14 @@ type config struct {
 // Op is the step type.
 var Op = ops.New(contract.Contract{
 	Type:    "macvlan",
-	Summary: "Make a macvlan link.",
-	Description: `Creates a link with a MAC of its own on a master. The master stays where it is; as a root step that
-is the host, and an allocated device is used, not moved. Without a mac the kernel chooses one at
-random, which later steps can refer to after the link was created.
+	Summary: "Create a macvlan link.",
+	Description: `Creates a link with a MAC of its own on a master. The master is not moved; for a root step it is on
+the host, also if it is an allocated device. Without a mac the kernel chooses one at random, which later
+steps can refer to after the link was created.
 
-bridge, private and vepa are switched live; passthru takes the master for itself and cannot be
-switched to or from. The kernel refuses a MAC that another macvlan of the master has when the link is
-brought up.`,
+bridge, private and vepa are switched live; passthru uses the master exclusively and cannot be
+switched to or from. The kernel refuses a MAC that another macvlan of the master has when the link
+is brought up.`,
 	Example: `- name: net1
   type: macvlan
   config:
@@ -34,7 +34,7 @@ brought up.`,
 `,
 	Params: ops.Join([]contract.Param{
 		{Name: "mode", Type: contract.String, Enum: []string{"bridge", "private", "vepa", "passthru"}, Default: "bridge", Description: "who of one master may talk to whom"},
-		ops.MACParam("MAC address; default: random, the kernel's"),
+		ops.MACParam("MAC address; default: random, chosen by the kernel"),
 		{Name: "bcqueuelen", Aliases: []string{"bcQueueLen"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "length of the broadcast queue in packets"},
 	}, ops.StackedParams()),
 	Input:  contract.Input{Shares: true, NamedBy: "master"},
@@ -66,7 +66,7 @@ func plan(p *ops.Planner, c config) error {
 			continue
 		}
 		if (*l.MACVLAN.Mode == "passthru") != (c.Mode == "passthru") || c.Mode == "passthru" {
-			return ops.Invalid("mode", "passthru takes the master for itself, and %q is on it too", l.Name)
+			return ops.Invalid("mode", "passthru uses the master exclusively, and %q is on it too", l.Name)
 		}
 	}
 	err = p.Want(netstate.Link{
@@ -80,8 +80,7 @@ func plan(p *ops.Planner, c config) error {
 	return p.Address(name, c.AddressConfig)
 }
 
-// checkMTU refuses an MTU above that of a master on the host, which is not
-// ours to raise.
+// checkMTU refuses an MTU above that of a master on the host, which a step must not raise.
 func checkMTU(p *ops.Planner, parent string, mtu *uint32) error {
 	if mtu == nil || !netstate.OnHost(parent) {
 		return nil

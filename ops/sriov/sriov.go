@@ -20,17 +20,17 @@ type config struct {
 // Op is the step type.
 var Op = ops.New(contract.Contract{
 	Type:    "sriov",
-	Summary: "Bring an SR-IOV virtual function into the sandbox.",
+	Summary: "Move an SR-IOV virtual function into the sandbox.",
 	Description: `Moves the network interface of the allocated VF into the sandbox, renames it, and sets
 MAC, VLAN, rates, spoof checking, trust and link state on the physical function before it runs.
 Every setting that is changed is recorded first and restored on release, after the interface is
 back on the host under its own name, MAC and MTU. A key that is not given is not changed.
 
 A VF bound to a userspace driver (vfio-pci, igb_uio, uio_pci_generic) has no interface to move;
-then only the settings on the physical function are made.
+then only the settings on the physical function are applied.
 
-Some drivers refuse what others take; the error names the key. The Intel 82576 (igb) for
-instance knows no minTxRate, linkState or 802.1ad.`,
+Some drivers refuse what others accept; the error names the key. The Intel 82576 (igb) for
+instance does not support minTxRate, linkState or 802.1ad.`,
 	Example: `- name: vf0
   type: sriov
   selector:
@@ -40,7 +40,7 @@ instance knows no minTxRate, linkState or 802.1ad.`,
     spoofchk: "off"
     trust: "on"
 `,
-	Params: ops.Join(ops.DeviceParams(), []contract.Param{ops.NameParam(ops.RootName), ops.MTUParam("as it is")},
+	Params: ops.Join(ops.DeviceParams(), []contract.Param{ops.NameParam(ops.RootName), ops.MTUParam("unchanged")},
 		ops.VFParams("MAC address, set on the PF and on the interface"), ops.AddressParams(), ops.LogParams()),
 	Input:  contract.Input{Device: true, DeviceTypes: []string{"vf"}},
 	Output: contract.Output{Interfaces: contract.Flow{Appends: 1}, IPs: contract.Flow{Appends: -1}, Routes: contract.Flow{Appends: -1}},

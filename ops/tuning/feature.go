@@ -47,7 +47,7 @@ var longNames = map[string]string{
 	"udp-fragmentation-offload":    "ufo",
 }
 
-// expand returns the kernel features a name stands for.
+// expand returns the kernel features of a name.
 func expand(name string) []string {
 	if short, ok := longNames[name]; ok {
 		name = short
@@ -58,8 +58,8 @@ func expand(name string) []string {
 	return []string{name}
 }
 
-// feature wants one named feature or group. A group means the members that can
-// change; when none can, it must be so already.
+// feature wants one named feature or group. A group means the members that can change; if
+// none can, they must have the value already.
 func feature(p *ops.Planner, dev, name string, on bool) error {
 	value := onOff(on)
 	members := expand(name)
@@ -72,7 +72,7 @@ func feature(p *ops.Planner, dev, name string, on bool) error {
 		case err != nil:
 			return fmt.Errorf("ethtool.features[%s]: %w", name, err)
 		case !ok:
-			return nil // known once the link is there
+			return nil // known once the link exists
 		case e.Fixed:
 			held = append(held, e)
 		default:
@@ -88,7 +88,7 @@ func feature(p *ops.Planner, dev, name string, on bool) error {
 		return nil
 	}
 	if l, err := p.Link(dev); err == nil && l.Parent != nil {
-		p.Note("ethtool feature %q is not %q's to change: the %s link has what the links below it have", name, dev, l.LinkKind)
+		p.Note("ethtool feature %q of %q is fixed: a %s link inherits it from the links below", name, dev, l.LinkKind)
 		return nil
 	}
 	return fault.New(fault.Unsupported, fmt.Errorf("ethtool.features[%s]: %q cannot be turned %s on %q: its driver holds it", name, name, value, dev))

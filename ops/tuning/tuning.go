@@ -47,18 +47,18 @@ func switches(name, description string) contract.Param {
 var Op = ops.New(contract.Contract{
 	Type:    "tuning",
 	Summary: "Tune an interface: MTU, MAC, flags, sysctls, ethtool settings, addresses, routes.",
-	Description: `Works on dev, by default the last interface of the dependencies. The values from before are kept
-once, by the first change, and restored on release.
+	Description: `Works on dev, by default the last interface of the dependencies. The earlier values are recorded
+once, before the first change, and restored on release.
 
 Sysctls are below net. and inside the network namespace; a key may be dotted or slashed, IFNAME in
-it stands for dev, and a dotted interface name must be written with IFNAME or slashes. Values are
-compared with white space folded, as the kernel reads them back with tabs. The keys in ` + "`stable_secret`" + ` and
-` + "`tcp_fastopen_key`" + ` are refused: a topology is no place for secrets.
+it is replaced by dev, and a dotted interface name must be written with IFNAME or slashes. Values
+are compared with white space folded, as the kernel reads them back with tabs. The keys in
+` + "`stable_secret`" + ` and ` + "`tcp_fastopen_key`" + ` are refused: a topology is no place for secrets.
 
-Features bear the kernel's names (ethtool -k --json) or the short ones of ethtool (tso, gro, rx, …);
-a short name that stands for several features means those the driver lets change. A single feature
-the driver holds at another value is refused, except one that a stacked link (a VLAN, a bond)
-cannot have of its own: that is left to the links below and noted.`,
+Features have the kernel's names (ethtool -k --json) or the short ones of ethtool (tso, gro, rx, …);
+a short name of several features means those that the driver can change. A single feature that
+the driver fixes at another value is refused, except one that a stacked link (a VLAN, a bond)
+inherits: that is left to the links below and noted.`,
 	Example: `- name: tune-vlan100
   type: tuning
   dependOn: [vlan100]
@@ -77,7 +77,7 @@ cannot have of its own: that is left to the links below and noted.`,
 `,
 	Params: ops.Join([]contract.Param{
 		{Name: "dev", Type: contract.String, Format: contract.InterfaceName, Description: "the interface; default: the last one of the dependencies"},
-		ops.MTUParam("as it is"),
+		ops.MTUParam("unchanged"),
 		ops.MACParam("MAC address"),
 		{Name: "promisc", Type: contract.Boolean, Description: "promiscuous mode"},
 		{Name: "allmulti", Type: contract.Boolean, Description: "all-multicast mode"},

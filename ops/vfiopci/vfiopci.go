@@ -21,26 +21,26 @@ type config struct {
 	LogFile             string `json:"logFile,omitempty"`
 }
 
-// vfio is the driver that has the IOMMU confine the function.
+// vfio is the driver that confines the function by the IOMMU.
 const vfio = "vfio-pci"
 
 // Op is the step type.
 var Op = ops.New(contract.Contract{
 	Type:    "vfio-pci",
-	Summary: "Hand an SR-IOV virtual function to a process in the container, as for DPDK.",
-	Description: `Binds the allocated VF to ` + "`vfio-pci`" + ` and gives the containers that use the claim its
-character devices: ` + "`/dev/vfio/GROUP`" + ` and ` + "`/dev/vfio/vfio`" + `. The VF has no network interface meanwhile, so
-no other step can build on it. On release it gets its driver back, and its interface returns to
-the host under its own name, with its own MAC, MTU and state.
+	Summary: "Give an SR-IOV virtual function to a process in the container, as for DPDK.",
+	Description: `Binds the allocated VF to ` + "`vfio-pci`" + ` and gives the containers that use the claim
+its character devices: ` + "`/dev/vfio/GROUP`" + ` and ` + "`/dev/vfio/vfio`" + `. The VF has no network interface
+meanwhile, so no other step can build on it. On release its driver is bound again, and its interface
+returns to the host with its own name, MAC, MTU and state.
 
 MAC, VLAN, rates, spoof checking, trust and link state are set on the physical function, as by
 ` + "`sriov`" + `. A process that drives the VF cannot change them.
 
 The driver must be loaded on the node: plumbline loads no modules. The IOMMU must be on, and the VF
-alone in its IOMMU group, but for bridges and other devices of the same topology: functions of one group can
-reach each other's memory. ` + "`uio_pci_generic`" + ` and ` + "`igb_uio`" + ` know no IOMMU, nor does VFIO's no-IOMMU mode:
-a container with such a device can read and write all memory of the node, and ` + "`allowUnprotectedDMA`" + ` has
-to say that this is meant.
+alone in its IOMMU group, but for bridges and other devices of the same topology: functions of one
+group can reach each other's memory. ` + "`uio_pci_generic`" + ` and ` + "`igb_uio`" + ` use no IOMMU, nor does VFIO's
+no-IOMMU mode: a container with such a device can read and write all memory of the node, and
+` + "`allowUnprotectedDMA`" + ` has to say that this is meant.
 
 While a process has the VF open its driver is not changed: a release waits until it is closed. If
 the VF is bound to another driver, that is drift; it is repaired unless the host uses the resulting
@@ -92,7 +92,7 @@ func plan(p *ops.Planner, c config) error {
 	case !ok:
 		return netstate.Absent(netstate.Binding{ID: id})
 	case have.PF == "":
-		return ops.Invalid("", "device %q is not a virtual function: only those are handed to user space, as whoever drives another function drives the whole card", id)
+		return ops.Invalid("", "device %q is not a virtual function: only those are given to user space, as a process that drives another function drives the whole card", id)
 	}
 	if err := confined(p, have, c); err != nil {
 		return err
@@ -100,7 +100,7 @@ func plan(p *ops.Planner, c config) error {
 	if err := c.WantVF(p, id); err != nil {
 		return err
 	}
-	// Its interface is lost and has to come back: the device is part of the record.
+	// Its interface disappears and has to be restored: the device is part of the record.
 	if err := p.Want(netstate.Device{ID: id}); err != nil {
 		return err
 	}
@@ -129,8 +129,8 @@ func confined(p *ops.Planner, b netstate.Binding, c config) error {
 		b.ID, b.Group, strings.Join(others, ", ")))
 }
 
-// produce says by which nodes a process uses the function. That of VFIO follows from
-// the group; another is known once the driver is bound.
+// produce returns the device nodes of the function. That of VFIO follows from the group;
+// others are known once the driver is bound.
 func produce(p *ops.Planner, b netstate.Binding, driver string) {
 	out := topology.Devices{PCIAddress: b.ID, IOMMUGroup: b.Group}
 	switch {

@@ -22,13 +22,13 @@ type config struct {
 // Op is the step type.
 var Op = ops.New(contract.Contract{
 	Type:    "vlan",
-	Summary: "Make a VLAN link on an interface.",
-	Description: `Makes a VLAN link on the master, by default the last interface of the step's dependencies. The
+	Summary: "Create a VLAN link on an interface.",
+	Description: `Creates a VLAN link on the master, by default the last interface of the step's dependencies. The
 kernel allows one link per master, protocol and id, in all namespaces together, and ignores a later
-change of the id: when it changes here, the link is recreated.
+change of the id: if it changes in the config, the link is recreated.
 
-An mtu above the master's raises the master's, down to the devices, unless another step says
-otherwise; then both steps are named and nothing is changed. Without an mtu the link has its
+An mtu above the master's raises the master's, down to the devices, unless another step sets
+a lower one; then the error names both steps and nothing is changed. Without an mtu the link has its
 master's. No ipam block is needed.`,
 	Example: `- name: vlan100
   type: vlan

@@ -44,7 +44,7 @@ The VRF is removed with its last member.`,
 	},
 }, plan)
 
-// reserved are the kernel's own tables: in them a VRF would separate nothing.
+// reserved are the kernel's own tables: a VRF with one of them would separate nothing.
 var reserved = map[uint32]string{253: "default", 254: "main", 255: "local"}
 
 func plan(p *ops.Planner, c config) error {
@@ -78,13 +78,13 @@ func plan(p *ops.Planner, c config) error {
 	return nil
 }
 
-// tableFor returns the VRF's table: the one it has, the one asked for, or the
-// lowest that is free.
+// tableFor returns the VRF's table: the one it has, the configured one, or the lowest that
+// is free.
 func tableFor(p *ops.Planner, c config) (uint32, error) {
 	used := map[uint32]bool{0: true, 253: true, 254: true, 255: true}
 	for _, l := range p.Links() {
 		if l.VRF == nil || l.VRF.Table == nil {
-			// One we made that is something else by now is recreated.
+			// A link of ours that became another kind is recreated.
 			if l.Name == c.Name && !p.Owned(l.Key()) {
 				return 0, ops.ConflictWith(l.Name, "%q is not a VRF but a %s link", l.Name, l.LinkKind)
 			}

@@ -28,15 +28,15 @@ type config struct {
 // Op is the step type.
 var Op = ops.New(contract.Contract{
 	Type:    "vxlan",
-	Summary: "Make a VXLAN tunnel.",
-	Description: `Makes an Ethernet link whose frames travel in UDP packets. They leave through the master, by
+	Summary: "Create a VXLAN tunnel.",
+	Description: `Creates an Ethernet link whose frames are sent in UDP packets. They leave through the master, by
 default the last interface of the step's dependencies. With ` + "`routed: true`" + `, and in a root step
 without a master, the routes of the sandbox decide instead.
 
 Frames for an unknown MAC are sent to ` + "`remote`" + ` or to the multicast ` + "`group`" + `; with neither, only
-forwarding entries that others add lead anywhere. The addresses of one tunnel are of one family.
+forwarding entries that others add have an effect. The addresses of one tunnel are of one family.
 
-The port is 4789 unless said otherwise, on every kernel; the kernel's own default is 8472. Both ends need
+The port is 4789 unless set, on every kernel; the kernel's own default is 8472. Both ends need
 the same port. The kernel allows one tunnel per id, port and family in a network namespace, and no other
 socket on the port; a tunnel through a VRF needs another port than one through none. Put the master into
 its VRF in a step before this one: the kernel binds the tunnel to the VRF when it comes up.
@@ -67,7 +67,7 @@ older kernels join it only then. For another id, port, family or master the link
 		{Name: "learning", Type: contract.Boolean, Default: true, Description: "learn from received frames which MAC is behind which address"},
 		ops.NameParam("vxlan and the id"),
 		ops.MTUParam("the master's less 50, over IPv6 less 70; without a master 1450 and 1430"),
-		ops.MACParam("MAC address; default: random, the kernel's"),
+		ops.MACParam("MAC address; default: random, chosen by the kernel"),
 	}, ops.AddressParams()),
 	Output: ops.Appends(),
 }, plan)
@@ -101,7 +101,7 @@ func plan(p *ops.Planner, c config) error {
 		Name: c.Name, LinkKind: "vxlan", Parent: &master, VXLAN: tunnel, MTU: c.MTU, MAC: c.MAC, Up: new(true),
 	}
 	if master == "" && c.MTU == nil {
-		// The kernel would give it 1500, which fits through no Ethernet of that MTU.
+		// The kernel would give it 1500, which does not fit into an Ethernet MTU of 1500.
 		link.MTU = new(1500 - link.KindTraits().Overhead(link))
 	}
 	if err := p.Want(link); err != nil {
@@ -138,7 +138,7 @@ func ends(c config, master string) (*netstate.VXLAN, error) {
 		case err != nil:
 			return nil, ops.Invalid(a.field, "%q is not an IP address", a.text)
 		case addr.IsUnspecified():
-			return nil, ops.Invalid(a.field, "%q is no address of anybody: remove it", a.text)
+			return nil, ops.Invalid(a.field, "%q is the unspecified address: remove it", a.text)
 		case a.multicast && !addr.IsMulticast():
 			return nil, ops.Invalid(a.field, "%q is not a multicast address: write remote for a single other end", a.text)
 		case !a.multicast && addr.IsMulticast():
@@ -177,7 +177,7 @@ func ends(c config, master string) (*netstate.VXLAN, error) {
 	}, nil
 }
 
-// scopes holds that a link-local address is at both ends of one link.
+// scopes refuses a link-local address at one end only.
 func scopes(local, to netip.Addr, field, master string) error {
 	linkLocal := func(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() }
 	switch {
@@ -204,8 +204,8 @@ func address(text string) (netip.Addr, error) {
 }
 
 // sameTunnel reports whether the kernel refuses one beside the other
-// (vxlan_vni_in_use). Link-local ones are compared by their master too, which is left
-// to it.
+// (vxlan_vni_in_use). Link-local addresses are compared together with the master, which is
+// left to the kernel.
 func sameTunnel(have, want *netstate.VXLAN) bool {
 	return have != nil && have.ID != nil && have.Port != nil && have.Family != nil &&
 		*have.ID == *want.ID && *have.Port == *want.Port && *have.Family == *want.Family && !linkLocalEnd(want)
