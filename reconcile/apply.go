@@ -15,7 +15,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// maxStages bounds the stages of a plan: a stage ends where values are needed that
+// maxStages bounds the stages of a plan: a stage ends where later changes need values that
 // exist only after it.
 const maxStages = 12
 
@@ -28,7 +28,7 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 	var last *ops.Plan
 	plan, err := p.plan(ctx)
 	if err != nil && p.trigger == TriggerRepair {
-		return Report{}, err // nothing was tried
+		return Report{}, err // no change was attempted
 	}
 	for range maxStages {
 		if err != nil {
@@ -60,9 +60,9 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 }
 
 // spareObserved drops from a repair the changes of steps with policy Observe, and what
-// cannot be applied without them: an address that one step wants has to wait if its
-// link is missing and belongs to such a step. What the repair itself deletes on its way
-// it recreates, whichever step wants it.
+// cannot be applied without them: an address that one step wants has to wait if its link is
+// missing and belongs to such a step. Objects that the repair itself deletes are recreated,
+// also if such a step wants them.
 func (p *pass) spareObserved(plan *ops.Plan) {
 	observed := func(step string) bool {
 		if s, ok := p.sandbox.Topology.Step(step); ok {
@@ -71,8 +71,8 @@ func (p *pass) spareObserved(plan *ops.Plan) {
 		return p.sandbox.Topology.DriftPolicy == topology.Observe // the step no longer exists
 	}
 	absent := map[string]bool{}      // links that will not be created, or not be changed
-	taken := map[netstate.Key]bool{} // what the kernel deletes with a change that is applied
-	spared := false                  // the change before, which the implied ones follow
+	taken := map[netstate.Key]bool{} // what the kernel deletes with an applied change
+	spared := false                  // the last change; implied ones follow it
 	plan.Changes = slices.DeleteFunc(plan.Changes, func(c netstate.Change) bool {
 		if c.Implied {
 			taken[c.Key()] = taken[c.Key()] || !spared
@@ -96,14 +96,14 @@ func (p *pass) spareObserved(plan *ops.Plan) {
 	plan.Pending = slices.DeleteFunc(plan.Pending, func(w ops.Pending) bool { return observed(w.Step) })
 }
 
-// begin prepares the record. If the namespace is not the recorded one, the recorded one
-// no longer exists, and what it left on the host is undone first.
+// begin prepares the record. If another namespace is mounted at the path, the recorded one
+// no longer exists, and its changes on the host are undone first.
 func (p *pass) begin(ctx context.Context) error {
 	id := p.domain.NetnsID()
 	if p.replaced() {
 		p.close()
 		if err := p.release(ctx); err != nil {
-			return fmt.Errorf("release what sandbox %q was before: %w", p.sandbox.ID, err)
+			return fmt.Errorf("release the earlier namespace of sandbox %q: %w", p.sandbox.ID, err)
 		}
 		p.known, p.before = false, Record{}
 		if err := p.open(); err != nil {
@@ -125,7 +125,7 @@ func (p *pass) apply(ctx context.Context, plan *ops.Plan) error {
 	report, before := ReportProgress(ctx), len(p.executed)
 	for i, c := range plan.Changes {
 		if !c.Implied {
-			if ctx.Err() != nil { // start no change that the caller no longer waits for
+			if ctx.Err() != nil { // the caller no longer waits: start no further change
 				return p.stepError(c, context.Cause(ctx))
 			}
 			report(Progress{Step: c.Step, Done: len(p.executed), Planned: before + len(plan.Changes)})
@@ -159,7 +159,7 @@ func (p *pass) dropLastCreation() {
 	p.record.History = netstate.Coalesce(slices.Clone(p.before.History), netstate.Lasting(p.executed)...)
 }
 
-// intend adds the changes to the record before the first is applied.
+// intend writes the changes to the record before the first is applied.
 func (p *pass) intend(changes []netstate.Change) error {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Journal += p.r.opts.Now().Sub(start) }()
@@ -265,7 +265,7 @@ func (p *pass) finish(plan *ops.Plan) (Report, error) {
 	history = netstate.DropDeleted(netstate.Compact(history, p.snapshot, plan.Held...), p.deleted)
 	p.record.History = withIndexes(history, p.snapshot)
 	if p.trigger != TriggerRepair {
-		p.record.Fighting = nil // it was about the state before; the loop records what goes on now
+		p.record.Fighting = nil // it concerned the earlier state; the loop records further contention
 	}
 	start := p.r.opts.Now()
 	defer func() { p.timing.Journal += p.r.opts.Now().Sub(start) }()
@@ -317,8 +317,8 @@ func withIndexes(history []netstate.Change, seen *netstate.Snapshot) []netstate.
 	return history
 }
 
-// fail ends a pass that cannot go on. An Ensure is rolled back; a repair keeps what
-// works.
+// fail ends a pass after an error. An Ensure is rolled back; a repair keeps its successful
+// changes.
 func (p *pass) fail(ctx context.Context, cause error) error {
 	if p.trigger == TriggerRepair {
 		p.record.Phase, p.record.Updated = Failed, p.r.opts.Now()

@@ -137,8 +137,8 @@ func (p *pass) withheld(history []netstate.Change) (left []netstate.Change, why 
 	return left, why
 }
 
-// outlasting returns the changes of a history that a reboot does not undo.
-func (r *Reconciler) outlasting(history []netstate.Change) []netstate.Change {
+// durable returns the changes of a history that a reboot does not undo.
+func (r *Reconciler) durable(history []netstate.Change) []netstate.Change {
 	var out []netstate.Change
 	for _, c := range history {
 		if i, external := r.externalOf(c.Key().Kind); external && r.opts.External[i].Durable {

@@ -20,7 +20,7 @@ type sandbox struct {
 	*netstate.Snapshot
 	foreign netstate.Kind // which must not be read from it
 	t       *testing.T
-	// dead is asked before each change and each observation: whether the process has ended.
+	// dead reports, before each change and each observation, whether the process has ended.
 	dead func(c *netstate.Change) bool
 }
 
@@ -191,7 +191,7 @@ func TestDomainOutOfReach(t *testing.T) {
 		}
 	}
 
-	// A start waits for all of it, and leaves nothing.
+	// An attachment needs all domains, and leaves nothing behind.
 	d.down = errDown
 	_, err := r.Ensure(t.Context(), sb)
 	waits("start", err)
@@ -203,7 +203,7 @@ func TestDomainOutOfReach(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A repair does the rest, and reports what waits.
+	// A repair applies the rest, and reports what waits.
 	d.down = errDown
 	for _, l := range []string{"a0", "b0"} {
 		link, _ := k.Link(l)

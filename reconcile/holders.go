@@ -13,11 +13,11 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// refuseTaken refuses devices that another sandbox holds. With free, a sandbox whose
-// namespace no longer exists is released first.
+// refuseTaken refuses devices that another sandbox holds. With free, another sandbox is
+// released first if its namespace no longer exists.
 func (p *pass) refuseTaken(ctx context.Context, free bool) error {
-	// What the sandbox's own record holds already no other can hold: checking the
-	// others costs a read each.
+	// A device in the sandbox's own record is held by no other sandbox. Checking the others
+	// costs a read each.
 	wanted := p.sandbox.Given.Devices()
 	maps.DeleteFunc(wanted, func(_, device string) bool { return holds(p.record, device) })
 	if len(wanted) == 0 {
@@ -31,7 +31,7 @@ func (p *pass) refuseTaken(ctx context.Context, free bool) error {
 		if device == "" {
 			continue
 		}
-		// Which sandbox has it is not for other tenants.
+		// Other tenants must not see which sandbox has it.
 		held := fault.Detailed(fmt.Errorf("device %q is held by another sandbox: delete that first, or choose another device", device),
 			fmt.Sprintf("sandbox %q has it", other.Sandbox.ID))
 		if !p.alive(other) {
@@ -77,9 +77,9 @@ func (p *pass) takes(step string) bool {
 	return ok && c.Input.Device
 }
 
-// OtherVersions returns the records that other versions of plumbline have written,
-// except those that name another boot. They are left alone, and the devices they
-// mention count as held. It returns those that List, Record or a pass has found.
+// OtherVersions returns the records that other versions of plumbline have written, except
+// those that name another boot. They are not changed, and the devices they mention count as
+// held. It returns those that List, Record or a pass has found.
 func (r *Reconciler) OtherVersions() []*frame.OtherVersion {
 	s, ok := r.opts.Store.(interface {
 		OtherVersions() []*frame.OtherVersion
@@ -144,7 +144,7 @@ func (p *pass) mayTake(device string) bool {
 		slices.Contains(slices.Collect(maps.Values(p.sandbox.Given.Devices())), device)
 }
 
-// addHolder adds to a conflict which sandbox holds the object in the way.
+// addHolder adds to a conflict which sandbox holds the conflicting object.
 func (p *pass) addHolder(err error) error {
 	way, ok := errors.AsType[*ops.InTheWay](err)
 	if !ok {

@@ -35,9 +35,9 @@ type pass struct {
 	onDemand   []netstate.Object // on-demand objects of this pass, for re-observation
 	executed   []netstate.Change
 	intended   bool    // the record contains changes of this pass
-	journalErr error   // a failed write that the pass went on after
-	drift      []Drift // what a repair is to remove
-	left       []Drift // and what it is not to
+	journalErr error   // a failed write that did not end the pass
+	drift      []Drift // the drift that a repair is to remove
+	left       []Drift // the drift that it is to keep
 	timing     Timing
 	counts     [3]uint64 // dumps, gets, writes
 }
@@ -80,7 +80,7 @@ func (p *pass) load() error {
 	}
 	if ok && rec.BootID != p.r.opts.BootID {
 		// A reboot has undone everything in the kernel.
-		p.record.History = p.r.outlasting(p.record.History)
+		p.record.History = p.r.durable(p.record.History)
 		p.record.NetnsID, p.record.BootID = NetnsID{}, p.r.opts.BootID
 		p.record.Fighting = nil
 		if p.record.Phase != Releasing {
@@ -100,7 +100,7 @@ func (p *pass) open() error {
 	return nil
 }
 
-// replaced reports whether the open namespace is another one than that of the record.
+// replaced reports whether the open namespace differs from that of the record.
 func (p *pass) replaced() bool {
 	return p.known && p.record.NetnsID != (NetnsID{}) && p.record.NetnsID != p.domain.NetnsID()
 }
@@ -117,7 +117,7 @@ func (p *pass) close() {
 	}
 }
 
-// plan observes until the planner misses nothing, and plans.
+// plan observes until the planner needs no further object, and plans.
 func (p *pass) plan(ctx context.Context) (*ops.Plan, error) {
 	if err := p.observe(ctx); err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (p *pass) observe(ctx context.Context) error {
 	snap, err := p.domain.Observe(ctx, p.addRecorded(p.kernels(p.onDemand)))
 	p.partial = nil
 	if p.record.Phase == Releasing && snap != nil && errors.Is(err, ErrPartial) {
-		// What is in the namespace ends with it. The devices have to return.
+		// Objects in the namespace end with it. The devices have to return to the host.
 		p.partial, err = fmt.Errorf("observe: %w", err), nil
 	}
 	if err == nil {
@@ -160,7 +160,8 @@ func (p *pass) addRecorded(queried []netstate.Object) []netstate.Object {
 	return out
 }
 
-// planObserved plans from what was observed last, and observes what it misses.
+// planObserved plans from the last observation, and observes further objects that the plan
+// needs.
 func (p *pass) planObserved(ctx context.Context) (*ops.Plan, error) {
 	if p.replaced() {
 		p.record.History = nil
@@ -174,7 +175,7 @@ func (p *pass) planObserved(ctx context.Context) (*ops.Plan, error) {
 			return nil, err
 		}
 	}
-	return nil, errors.New("planning needs more and more observations")
+	return nil, errors.New("planning does not end: each plan needs further observations")
 }
 
 func (p *pass) makePlan(ctx context.Context) (*ops.Plan, error) {

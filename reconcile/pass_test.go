@@ -11,8 +11,8 @@ import (
 )
 
 // TestMayTake holds which pass may be the first to move a device: one that attaches, and
-// only a device that the sandbox was given. A repair would move it without a record of
-// the settings it came with.
+// only a device that the sandbox was given. A repair would move it without a record of its
+// original settings.
 func TestMayTake(t *testing.T) {
 	for trigger, want := range map[Trigger]bool{
 		TriggerEnsure: true, TriggerPlan: true, TriggerCheck: false, TriggerRepair: false, TriggerRelease: false,
@@ -54,8 +54,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestWithIndexes holds that the index is recorded of what is where the history says,
-// by which it is found after a rename, and of nothing else.
+// TestWithIndexes holds that indexes are recorded of links that the history names, which
+// are found by them after a rename, and of no others.
 func TestWithIndexes(t *testing.T) {
 	seen := netstate.NewSnapshot(
 		netstate.Device{ID: "here", At: new("net1"), Index: 7},

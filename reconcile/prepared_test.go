@@ -17,7 +17,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// bus is the drivers of the functions of a sandbox's host, as package netstate models
+// bus holds the drivers of the functions of a sandbox's host, as package netstate models
 // them.
 type bus struct{ *sandbox }
 
@@ -45,7 +45,7 @@ const (
 	ownName  = "host:enp1s0v0"
 )
 
-// withFunction is an engine on a host with a virtual function, what is prepared with
+// withFunction is an engine on a host with a virtual function, the sandbox that prepares
 // it, and the pod's sandbox.
 func withFunction(t *testing.T) (boot func(id string) *reconcile.Reconciler, k *sandbox, prepared, pod reconcile.Sandbox) {
 	t.Helper()
@@ -89,7 +89,7 @@ func (s *sandbox) driver() string {
 	return *b.Driver
 }
 
-// TestPrepared: what needs no sandbox is made before there is one, verified in it,
+// TestPrepared: what needs no sandbox is applied before there is one, verified in it,
 // checked and repaired by itself, and restored last.
 func TestPrepared(t *testing.T) {
 	boot, k, prepared, pod := withFunction(t)
@@ -136,8 +136,8 @@ func TestPrepared(t *testing.T) {
 }
 
 // TestPreparedDeath: the process ends at any change of preparing, of an edit of what is
-// prepared, and of its release. Whether the claim is prepared again or withdrawn then, all
-// is as it should be, and in the end as it was.
+// prepared, and of its release. If the claim is then prepared again, it is complete; if it
+// is withdrawn, the original state is restored.
 func TestPreparedDeath(t *testing.T) {
 	with := func(sb reconcile.Sandbox, vlan int) reconcile.Sandbox {
 		top := *sb.Topology
@@ -214,8 +214,8 @@ func TestPreparedDeath(t *testing.T) {
 	}
 }
 
-// TestPreparedBeforeReboot: a boot undoes a binding, so it is prepared again, and what is
-// recorded of an earlier boot restores nothing.
+// TestPreparedBeforeReboot: a boot undoes a binding, so it is prepared again, and the
+// record of an earlier boot restores nothing.
 func TestPreparedBeforeReboot(t *testing.T) {
 	boot, k, prepared, _ := withFunction(t)
 	reboot := func() {

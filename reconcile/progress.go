@@ -2,8 +2,8 @@ package reconcile
 
 import "context"
 
-// Progress is how far an Ensure has come with the changes it has planned so far.
-// Later stages may add some.
+// Progress is the progress of an Ensure through the changes planned so far. Later stages
+// may add some.
 type Progress struct {
 	Step    string // of the change that is being applied
 	Done    int    // changes made

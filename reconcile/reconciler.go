@@ -24,9 +24,9 @@ type Options struct {
 	External []ExternalDomain
 	// BootID identifies this boot; a record's history belongs to a boot.
 	BootID string
-	// Patience bounds the wait for what is not ready yet, such as a VF whose driver has
-	// no clear-to-send (igbvf: 10 s). Default 15 s. Release and Repair wait a second at
-	// most: their callers retry.
+	// Patience bounds the wait for what is not ready yet, such as a VF whose driver has no
+	// clear-to-send (igbvf: 10 s). Default 15 s. Release and Repair wait at most a second:
+	// their callers retry.
 	Patience time.Duration
 	// Recorder receives every pass; nil is none.
 	Recorder Recorder
@@ -96,9 +96,9 @@ func (r *Reconciler) Plan(ctx context.Context, sb Sandbox) (*ops.Plan, error) {
 // safe and, if nothing changed, writes nothing.
 func (r *Reconciler) Ensure(ctx context.Context, sb Sandbox) (Report, error) {
 	rep, err := r.run(ctx, sb, TriggerEnsure)
-	// Another writer has created an object since the observation, such as another
-	// sandbox the bridge on the host that both have a port of. This pass is rolled
-	// back, and a new one starts from a new observation.
+	// Another writer has created an object since the observation, such as a bridge on the
+	// host in which another sandbox has a port, too. This pass is rolled back, and a new
+	// one starts from a new observation.
 	for range 2 {
 		if !errors.Is(err, fs.ErrExist) {
 			break
@@ -108,11 +108,10 @@ func (r *Reconciler) Ensure(ctx context.Context, sb Sandbox) (Report, error) {
 	return rep, err
 }
 
-// Repair is Ensure for a sandbox that is in use: after a failure, what works is kept,
-// and the phase is Failed. Steps with drift policy Observe are left as they are. A
-// sandbox that is unknown or being released is an error of kind Gone: a repair never
-// brings one back. So is one whose path now leads to another namespace (ErrReplaced),
-// which may belong to anyone.
+// Repair is Ensure for a sandbox that is in use: after a failure, what works is kept, and
+// the phase is Failed. Steps with drift policy Observe are left as they are. A sandbox that
+// is unknown or being released is an error of kind Gone: a repair never attaches one again.
+// So is one with another namespace at its path (ErrReplaced), which may belong to anyone.
 func (r *Reconciler) Repair(ctx context.Context, id SandboxID) (Report, error) {
 	return r.run(ctx, Sandbox{ID: id}, TriggerRepair)
 }

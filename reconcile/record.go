@@ -34,8 +34,8 @@ type Pass struct {
 	Outcome  fault.Kind // "" is success
 	Timing   Timing
 	Changes  []netstate.Change
-	// Left is what a successful repair has left as it is: the drift of steps with
-	// policy Observe.
+	// Left is the drift that a successful repair has kept: that of steps with policy
+	// Observe.
 	Left []Drift
 	// StepTypes maps the steps named by Changes to their types.
 	StepTypes map[string]string
@@ -82,8 +82,8 @@ func (p *pass) report(err error) {
 
 func errNoSandbox(id SandboxID) error { return fmt.Errorf("no sandbox %q", id) }
 
-// ErrReplaced says that a path leads to another network namespace than the one the
-// sandbox was applied in.
+// ErrReplaced means that the path leads to another network namespace than the one to which
+// the sandbox was applied.
 var ErrReplaced = errors.New("another namespace is mounted at its path")
 
 func errReplaced(netns string) error {

@@ -11,20 +11,20 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// ErrAbsent says that a device is neither on the host nor in its sandbox: it is
-// returning from a namespace that is being destroyed, or the pod keeps it somewhere.
-// The kind of an error that wraps it is NotReady.
+// ErrAbsent means that a device is neither on the host nor in its sandbox: it is returning
+// from a namespace that is being destroyed, or the pod has moved it elsewhere. The kind of
+// an error that wraps it is NotReady.
 var ErrAbsent = errors.New("neither the host nor the sandbox has it")
 
-// errUnclean says that everything is undone except settings that a pod has left on a
+// errUnclean means that everything is undone except settings that a pod has left on a
 // device, which is on the host again.
 var errUnclean = errors.New("a device is on the host again, but without its earlier settings")
 
-// Release undoes everything that was done to a sandbox and forgets it. An unknown
-// sandbox, and a namespace or objects that no longer exist, are no errors. If something
-// cannot be undone, the record is kept and Release can be called again. It does not
-// wait for a device that is absent (ErrAbsent), which may take forever, and only
-// shortly for what is not ready: a sandbox that cannot be released delays no other.
+// Release undoes everything that was done to a sandbox and forgets it. An unknown sandbox,
+// and a namespace or objects that no longer exist, are no errors. If something cannot be
+// undone, the record is kept and Release can be called again. It does not wait for a device
+// that is absent (ErrAbsent), which may take forever, and only briefly for what is not
+// ready: a sandbox that cannot be released delays no other.
 func (r *Reconciler) Release(ctx context.Context, id SandboxID) (rep Report, err error) {
 	unlock, err := r.opts.Store.Lock(ctx, id)
 	if err != nil {
@@ -44,8 +44,8 @@ func (r *Reconciler) Release(ctx context.Context, id SandboxID) (rep Report, err
 	err = p.release(ctx)
 	rep.Changes, rep.Unchanged = p.executed, len(p.executed) == 0
 	if errors.Is(err, errUnclean) {
-		// Nothing must wait for what may never happen: the caller retries, and offers
-		// the device to nobody meanwhile.
+		// The settings may never be restored, so this does not wait: the caller retries,
+		// and withholds the device meanwhile.
 		rep.Unclean = err.Error()
 		return rep, nil
 	}
@@ -102,7 +102,7 @@ func (p *pass) release(ctx context.Context) error {
 	return p.r.opts.Store.Remove(p.sandbox.ID)
 }
 
-// recordUnclean keeps in the record what a release could not restore, and why.
+// recordUnclean keeps in the record the settings that a release could not restore, and why.
 func (p *pass) recordUnclean(err error) {
 	if !errors.Is(err, errUnclean) || p.record.Failure == err.Error() {
 		return

@@ -187,7 +187,7 @@ func TestAwaitRelease(t *testing.T) {
 }
 
 // TestHolderIsNotNamed holds that the error about a device of another sandbox does not
-// name that sandbox: a tenant reads it (finding L3).
+// name that sandbox: tenants can read it.
 func TestHolderIsNotNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, h, id, _ := attached(t)

@@ -15,18 +15,18 @@ type Sandbox struct {
 	ID       SandboxID          `json:"id"`
 	Netns    string             `json:"netns"` // path of the network namespace; "" for what needs none
 	Topology *topology.Topology `json:"topology"`
-	// Given is what was decided for its steps outside the topology.
+	// Given are the values that were decided for its steps outside the topology.
 	Given ops.Givens `json:"given,omitempty"`
-	// Prepared is the sandbox that has made the steps which give device nodes, before
-	// there was this namespace. Here they are only verified. "" if there is none.
+	// Prepared is the sandbox with the steps that give device nodes, applied before this
+	// namespace existed. Here they are only verified. "" if there is none.
 	Prepared SandboxID `json:"prepared,omitempty"`
-	// AppliedBefore is known to whoever attaches the sandbox, see ops.Request. Once it is
-	// applied its own record says so.
+	// AppliedBefore is set by the caller that attaches the sandbox, see ops.Request.
+	// Afterwards its own record has it.
 	AppliedBefore bool `json:"-"`
 }
 
 // NetnsID identifies a network namespace beyond its path, at which another one may be
-// mounted later. The zero value says unknown.
+// mounted later. The zero value means unknown.
 type NetnsID struct {
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
@@ -57,20 +57,20 @@ type Record struct {
 	Failure string                `json:"failure,omitempty"` // the last pass's error
 	// Failures is Failure by step.
 	Failures []StepFailure `json:"failures,omitempty"`
-	// Fighting is what other writers kept changing back at the last check of the loop.
+	// Fighting is the contention at the last check of the loop.
 	Fighting []Contention `json:"fighting,omitempty"`
 	Updated  time.Time    `json:"updated"`
 }
 
-// LastApplied reports whether a topology, with what its steps are given beside devices, is
-// what was applied last as a whole, in this boot or an earlier one. A pass plans it then
-// although a new sandbox would be refused it. A nil record is of nothing.
+// LastApplied reports whether a topology, with what its steps are given beside devices, was
+// the last to be applied as a whole, in this boot or an earlier one. A pass then plans it
+// although validation would refuse it for a new sandbox. It is false for a nil record.
 func (r *Record) LastApplied(t *topology.Topology, given ops.Givens) bool {
 	return r != nil && r.Phase != Releasing && len(r.Results) > 0 && sameTopology(r.Sandbox, Sandbox{Topology: t, Given: given})
 }
 
-// Store keeps records. An implementation must survive a crash at any byte: what a
-// method has written when it returns is there afterwards.
+// Store keeps records. An implementation must survive a crash at any byte: what a method
+// has written when it returns is durable.
 type Store interface {
 	// List returns all records in order of ID, and one error per file that could not be
 	// read; such a file is set aside, or left alone if it is of another version
@@ -98,8 +98,8 @@ type Store interface {
 	Lock(ctx context.Context, id SandboxID) (unlock func(), err error)
 }
 
-// ErrPartial says that a sandbox cannot be read in full: it holds more than is read
-// of one, or changes faster than it can be read.
+// ErrPartial means that a sandbox cannot be read in full: it has more objects than the
+// bounds allow, or changes faster than it can be read.
 var ErrPartial = errors.New("cannot be read in full")
 
 // Domain is an open view of one sandbox and the host objects it uses: the only place

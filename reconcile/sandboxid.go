@@ -14,8 +14,8 @@ type SandboxID string
 // fromFile begins the ID of a sandbox that a file describes.
 const fromFile = "run"
 
-// prepared takes the place of the pod sandbox in the ID of what is made for a claim
-// before there is one.
+// prepared replaces the pod sandbox in the ID of what is applied for a claim before there
+// is one.
 const prepared = "prepared"
 
 // IDByHand is the ID of a topology that is applied from the command line.
@@ -31,8 +31,8 @@ func IDOfClaim(podSandbox, claimUID, topology string) SandboxID {
 	return SandboxID(podSandbox + "/" + claimUID + "/" + topology)
 }
 
-// IDOfPreparation is the ID of what is made of a topology for a claim before its pod
-// has a sandbox.
+// IDOfPreparation is the ID of the part of a topology that is applied for a claim before
+// its pod has a sandbox.
 func IDOfPreparation(claimUID, topology string) SandboxID {
 	return IDOfClaim(prepared, claimUID, topology)
 }

@@ -58,8 +58,8 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 			return failed
 		}
 		rounds++
-		// The first round waits for nothing: what seems not ready may be ending with a
-		// namespace that is being destroyed.
+		// The first round waits for nothing: what is not ready may belong to a namespace
+		// that is being destroyed.
 		history = p.recordForeign(history, changes)
 		failed = p.applyUndo(ctx, changes, rounds > 1)
 	}
@@ -67,17 +67,17 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 
 // absentError says that a device is absent.
 func (p *pass) absentError(id string) error {
-	err := fmt.Errorf("device %q has not come back: %w", id, ErrAbsent)
+	err := fmt.Errorf("device %q has not returned: %w", id, ErrAbsent)
 	if d := netstate.Recorded(p.record.History, netstate.Device{ID: id}); !d.HasPCIAddress() && d.Index == 0 && (d.Made() || d.LinkKind == "") {
 		// The attachment was interrupted, or an earlier version has recorded it.
-		err = fmt.Errorf("%w, or its record does not tell which link it is: if the sandbox has it under another name than %q, move it to the host by hand; the record goes with the namespace",
+		err = fmt.Errorf("%w, or its record does not identify its link: if the sandbox has it under another name than %q, move it to the host by hand; the record ends with the namespace",
 			err, *cmp.Or(d.At, new("")))
 	}
 	return fault.New(fault.NotReady, err)
 }
 
-// unclean reports whether all that is left to undo are settings of devices that are
-// back where they belong.
+// unclean reports whether only settings of devices that have returned to the host are left
+// to undo.
 func unclean(left []netstate.Change) bool {
 	return !slices.ContainsFunc(made(left), func(c netstate.Change) bool {
 		after, isDevice := c.After.(netstate.Device)
@@ -109,9 +109,9 @@ func (p *pass) applyUndo(ctx context.Context, changes []netstate.Change, patient
 	return failed
 }
 
-// recordForeign adds to the history, and to the record, the foreign objects that an
-// undo deletes and recreates: a crash in between must not lose them. If that cannot be
-// written, the undo goes on all the same: half an undo would lose more.
+// recordForeign adds to the history, and to the record, the foreign objects that an undo
+// deletes and recreates: a crash in between must not lose them. If that cannot be written,
+// the undo continues: stopping halfway would lose more.
 func (p *pass) recordForeign(history, changes []netstate.Change) []netstate.Change {
 	foreign := slices.DeleteFunc(slices.Clone(changes), func(c netstate.Change) bool { return !c.Foreign })
 	if len(foreign) == 0 {
@@ -122,7 +122,7 @@ func (p *pass) recordForeign(history, changes []netstate.Change) []netstate.Chan
 	return netstate.Coalesce(history, foreign...)
 }
 
-// keepJournalErr keeps the error of a write to the journal that the pass does not need.
+// keepJournalErr keeps the error of a journal write without which the pass can continue.
 func (p *pass) keepJournalErr(err error) {
 	if err != nil {
 		p.journalErr = fmt.Errorf("journal: %w", err)
@@ -164,5 +164,5 @@ func (p *pass) planUndo(ctx context.Context, history []netstate.Change) (changes
 			return nil, nil, err
 		}
 	}
-	return nil, nil, errors.New("undoing needs more and more observations")
+	return nil, nil, errors.New("undoing does not end: each plan needs further observations")
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/plumbline/plumbline/reconcile/frame"
 )
 
-// releaseTime is longer than a release that succeeds takes.
+// releaseTime is longer than any successful release takes.
 const releaseTime = 30 * time.Second
 
-// Unreleased returns the devices that must not be given to anybody, with the reason:
-// those whose release has begun and not ended, because something that was done to them
-// could not be undone, and all that records of other versions mention.
+// Unreleased returns the devices that must not be allocated, with the reason: those whose
+// release has begun and not ended, because a change to them could not be undone, and all
+// that records of other versions mention.
 func Unreleased(records []Record, others []*frame.OtherVersion, now time.Time) map[string]string {
 	devices := map[string]string{}
 	for _, r := range records {

@@ -10,7 +10,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/frame"
 )
 
-// TestUnreleased holds which devices nobody may be given.
+// TestUnreleased holds which devices must not be allocated.
 func TestUnreleased(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	record := func(phase Phase, age time.Duration, device string) Record {

@@ -65,7 +65,7 @@ func numbered(name string, n int) []string {
 }
 
 // TestSlowAttach holds, on a node, that a network that takes longer than the runtime's
-// hook is attached behind the gate: for one pod and for ten at once, with the agent
+// hook is attached in the background: for one pod and for ten at once, with the agent
 // killed and a pod deleted meanwhile.
 func TestSlowAttach(t *testing.T) {
 	b := newAgentBenchOf(t, cluster.NodeOptions{NICs: "quad", NRITimeout: slowestHook}, func(ctx context.Context, c *cluster.Cluster) (cluster.Release, error) {
@@ -92,7 +92,7 @@ func TestSlowAttach(t *testing.T) {
 	})
 	t.Run("agent killed", func(t *testing.T) {
 		b.create(t, claimingPod("killed", "sixteen"))
-		b.behind(t, "killed")
+		b.attachedInBackground(t, "killed")
 		b.agent(t, "KILL")
 		b.ready(t, "killed")
 		b.startedWith(t, "killed", numbered("slow", slowDevices)...)
@@ -100,7 +100,7 @@ func TestSlowAttach(t *testing.T) {
 	})
 	t.Run("kubelet and runtime killed", func(t *testing.T) {
 		b.create(t, claimingPod("kept", "sixteen"))
-		b.behind(t, "kept")
+		b.attachedInBackground(t, "kept")
 		for _, do := range []func() error{
 			func() error { return b.node.Kill(t.Context(), cluster.Kubelet) },
 			func() error { return b.node.Kill(t.Context(), cluster.Containerd) },
@@ -117,7 +117,7 @@ func TestSlowAttach(t *testing.T) {
 	})
 	t.Run("pod deleted", func(t *testing.T) {
 		b.create(t, claimingPod("deleted", "sixteen"))
-		b.behind(t, "deleted")
+		b.attachedInBackground(t, "deleted")
 		b.drop(t, "deleted")
 	})
 	t.Run("ten pods", func(t *testing.T) {
@@ -125,9 +125,9 @@ func TestSlowAttach(t *testing.T) {
 		for _, pod := range pods {
 			b.create(t, claimingPod(pod, "fan"))
 		}
-		b.behind(t, pods...)
+		b.attachedInBackground(t, pods...)
 		b.agent(t, "KILL")
-		deleted := b.behind(t, pods...)
+		deleted := b.attachedInBackground(t, pods...)
 		kubectl(t, b.Cluster, "", "delete", "pod", "--wait=false", deleted)
 		pods = slices.DeleteFunc(pods, func(pod string) bool { return pod == deleted })
 		for _, pod := range pods {
@@ -139,17 +139,17 @@ func TestSlowAttach(t *testing.T) {
 	})
 }
 
-// behind waits until the agent that runs attaches one of these pods behind the gate, and
+// attachedInBackground waits until the agent that runs attaches one of these pods in the background, and
 // returns which.
-func (b *agentBench) behind(t *testing.T, pods ...string) (pod string) {
+func (b *agentBench) attachedInBackground(t *testing.T, pods ...string) (pod string) {
 	t.Helper()
-	until(t, "a pod is attached behind the gate", 5*time.Minute, func() bool {
+	until(t, "a pod is attached in the background", 5*time.Minute, func() bool {
 		said, err := b.Kubectl(t.Context(), nil, "-n", cluster.ProductNamespace, "logs", "daemonset/plumbline-agent")
 		if err != nil { // its container is being made
 			return false
 		}
 		for line := range strings.Lines(said) {
-			if !strings.Contains(line, `msg="attaching behind the gate"`) {
+			if !strings.Contains(line, `msg="attaching in the background"`) {
 				continue
 			}
 			if i := slices.IndexFunc(pods, func(pod string) bool { return strings.Contains(line, "pod=default/"+pod+" ") }); i >= 0 {

@@ -134,7 +134,7 @@ func (w *wide) opens(when string) {
 }
 
 // TestSlowAttach: sixteen links that take longer than the runtime's hook come to
-// be in the pod, behind the gate, at one go; and a pod that is deleted meanwhile
+// be in the pod, in the background, at one go; and a pod that is deleted meanwhile
 // leaves nothing.
 func TestSlowAttach(t *testing.T) {
 	pace := 3 * time.Second / manyDevices
@@ -188,7 +188,7 @@ type attachSpec struct {
 	At  int
 }
 
-// attachChild attaches a pod behind the gate and kills itself after the nth change.
+// attachChild attaches a pod in the background and kills itself after the nth change.
 func attachChild() {
 	var spec attachSpec
 	die(json.Unmarshal([]byte(os.Getenv(attachEnv)), &spec))
@@ -209,7 +209,7 @@ func attachChild() {
 	}
 }
 
-// TestSlowAttachKilled: an agent that is killed while it attaches behind the gate
+// TestSlowAttachKilled: an agent that is killed while it attaches in the background
 // leaves the gate closed, and the next one attaches the pod.
 func TestSlowAttachKilled(t *testing.T) {
 	points := []int{1, manyDevices / 2}

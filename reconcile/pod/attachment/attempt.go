@@ -15,18 +15,17 @@ import (
 )
 
 const (
-	// maxAttempts bounds how many sandboxes are attached at a time without a hook that
-	// waits.
+	// maxAttempts bounds how many sandboxes are attached in the background at a time.
 	maxAttempts = 64
-	// firstReport is how long after its first report an attempt behind the gate is
-	// reported again; the time doubles, as a report is a write to the API server.
+	// firstReport is how long after its first report an attempt in the background is
+	// reported again; the interval doubles, as a report is a write to the API server.
 	firstReport = 10 * time.Second
 	// rollbackWait bounds how long the end of Run waits for the attempts it has
 	// cancelled.
 	rollbackWait = 10 * time.Second
 )
 
-// Why an attempt is cancelled.
+// The reasons for cancelling an attempt.
 var (
 	errStopped    = fault.New(fault.Gone, errors.New("the sandbox is being stopped"))
 	errWithdrawn  = fault.New(fault.Gone, errors.New("the claim is being withdrawn"))
@@ -35,8 +34,9 @@ var (
 	errStopping   = fault.New(fault.NotReady, errors.New("the agent is being stopped"))
 )
 
-// attempt is one attachment of a sandbox. It belongs to the Keeper, not to the hook
-// that requested it: when the hook is over it goes on behind the gate.
+// attempt is one attachment of a sandbox. It belongs to the Keeper, not to the hook that
+// requested it: when the hook ends it continues in the background, while the gate is
+// closed.
 type attempt struct {
 	pod        Pod
 	newest     bool // no earlier sandbox of the pod is to keep the claims
@@ -50,7 +50,7 @@ type attempt struct {
 	at         Progress // under Keeper.mu
 
 	report  sync.Mutex    // held while the current claim is reported
-	current *claims.Claim // that is being attached; nil when it is reported otherwise
+	current *claims.Claim // that is being attached; nil after its outcome is reported
 }
 
 // Progress is the progress of an attachment.
@@ -59,7 +59,7 @@ type Progress struct {
 	Claim, Topology string // "" before the first change
 }
 
-// String says where an attachment is.
+// String describes the progress.
 func (p Progress) String() string {
 	if p.Claim == "" {
 		return "before its first change"
@@ -120,7 +120,7 @@ func (k *Keeper) beginLocked(pod Pod, newest bool) *attempt {
 	return a
 }
 
-// runAttempt makes an attempt.
+// runAttempt runs an attempt.
 func (k *Keeper) runAttempt(a *attempt) {
 	late := fault.New(fault.NotReady, fmt.Errorf("not attached within %s (--attach-timeout)", k.AttachTimeout))
 	ctx, cancel := context.WithTimeoutCause(a.ctx, k.AttachTimeout, late)
@@ -158,7 +158,7 @@ func (k *Keeper) standing(pod Pod) bool {
 	return fault.Of(err) != fault.Gone
 }
 
-// await waits for an attempt until ctx ends; then it goes on behind the gate.
+// await waits for an attempt until ctx ends; then it continues in the background.
 func (k *Keeper) await(ctx context.Context, a *attempt) (over bool, err error) {
 	select {
 	case <-a.done:
@@ -175,7 +175,7 @@ func (k *Keeper) await(ctx context.Context, a *attempt) (over bool, err error) {
 	}
 }
 
-// moveToBackground lets an attempt go on with no hook waiting. The caller has mu.
+// moveToBackground lets an attempt continue without a waiting hook. The caller holds mu.
 func (k *Keeper) moveToBackground(a *attempt) {
 	if k.stopping {
 		a.cancel(errStopping)
@@ -197,7 +197,7 @@ func (k *Keeper) reportProgress(a *attempt) {
 		default:
 		}
 		at := k.progressOf(a)
-		k.Log.Info("attaching behind the gate", "sandbox", a.pod.Sandbox, "pod", a.pod.Namespace+"/"+a.pod.Name,
+		k.Log.Info("attaching in the background", "sandbox", a.pod.Sandbox, "pod", a.pod.Namespace+"/"+a.pod.Name,
 			"for", k.Now().Sub(a.begun).Round(time.Millisecond), "at", at)
 		a.report.Lock()
 		if a.current != nil {
@@ -214,8 +214,7 @@ func (k *Keeper) reportProgress(a *attempt) {
 	}
 }
 
-// attends sets the claim whose progress is reported; nil before its outcome is
-// reported.
+// attends sets the claim whose progress is reported, to nil before its outcome is reported.
 func (a *attempt) attends(c *claims.Claim) {
 	a.report.Lock()
 	defer a.report.Unlock()
@@ -234,8 +233,8 @@ func (k *Keeper) progressOf(a *attempt) Progress {
 	return a.at
 }
 
-// holdGate lets containers of the claim fail with a reason while the attempt is
-// behind the gate, until done is called. The caller has the claim's lock.
+// holdGate makes the creation of the claim's containers fail with a reason while the
+// attempt is in the background, until done is called. The caller holds the claim's lock.
 func (k *Keeper) holdGate(a *attempt, uid types.UID) (done func()) {
 	var mu sync.Mutex
 	over := false
@@ -257,8 +256,8 @@ func (k *Keeper) holdGate(a *attempt, uid types.UID) (done func()) {
 	}
 }
 
-// holdWaiting lets containers of the pod's other claims fail with a reason as well,
-// which are attached one after the other. One that is locked is skipped.
+// holdWaiting does the same for containers of the pod's other claims, which are attached
+// one after the other. A locked claim is skipped.
 func (k *Keeper) holdWaiting(a *attempt, all []claims.Entry) {
 	for _, e := range all {
 		if err := k.holdOne(a, e.UID); err != nil {
@@ -326,8 +325,8 @@ func (k *Keeper) attaching(uid types.UID) bool {
 	return false
 }
 
-// endAttempts cancels the attempts that no hook waits for, and waits a while for all. A
-// hook is answered in time, and what it leaves behind the gate is cancelled then.
+// endAttempts cancels the attempts in the background, and waits for all for a bounded time.
+// An attempt whose hook ends meanwhile is cancelled then.
 func (k *Keeper) endAttempts(ctx context.Context) {
 	k.mu.Lock()
 	k.stopping = true

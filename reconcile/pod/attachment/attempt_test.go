@@ -21,10 +21,10 @@ import (
 // devices is how many changes a slow topology takes.
 const devices = 16
 
-// share is a hook's part of the runtime's two seconds.
+// share is a hook's share of the runtime's two seconds.
 const share = 1500 * time.Millisecond
 
-// takeTime is the part of Ensure that takes time, for the topologies that do.
+// takeTime simulates the time that Ensure takes for a slow topology.
 func (w *world) takeTime(ctx context.Context, sb reconcile.Sandbox) error {
 	name := sb.Topology.Name
 	w.mu.Lock()
@@ -100,8 +100,8 @@ func took(t *testing.T, what string, begun time.Time, want time.Duration) {
 	}
 }
 
-// TestSlowAttach holds that sixteen devices that take ten seconds in all are attached
-// once, behind the gate, while the hook is answered in time.
+// TestSlowAttach holds that sixteen devices that take ten seconds in all are attached once,
+// in the background, while the hook is answered in time.
 func TestSlowAttach(t *testing.T) {
 	inBubble(t, "one pod", func(t *testing.T) {
 		w := newWorld(t)
@@ -146,7 +146,7 @@ func TestSlowAttach(t *testing.T) {
 		pod := w.sandbox("s1", 1)
 		w.ok(w.Attach(hook(t), pod))
 		time.Sleep(time.Second)
-		// Each has a device that the runtime can resolve, so that it asks the hook.
+		// Each has a device that the runtime can resolve, so that it calls the hook.
 		w.wantGates("a", "b")
 		w.wantGate("b", "")
 		w.refused(w.Admit(hook(t), pod, env("b", "")), fault.NotReady, `being attached for 2.5s: claim "claim-a"`)
@@ -258,8 +258,8 @@ func count(all []string, one string) (n int) {
 	return n
 }
 
-// TestSlowEnd holds that a pod that ends while it is being attached is released in the
-// time of a hook, whatever takes long.
+// TestSlowEnd holds that a pod that ends while it is being attached is released in the time
+// of a hook, in all cases.
 func TestSlowEnd(t *testing.T) {
 	for name, end := range map[string]func(ctx context.Context, w *world, pod attachment.Pod) error{
 		"stopped":   func(ctx context.Context, w *world, pod attachment.Pod) error { return w.Detach(ctx, pod) },
@@ -332,7 +332,7 @@ func TestSlowRestart(t *testing.T) {
 			w.slow["t1"] = time.Second
 			pod := w.sandbox("s1", 1)
 			w.ok(w.Attach(hook(t), pod))
-			if killed { // what the next one finds: a record of an attachment that nobody makes
+			if killed { // the next agent finds the record of an abandoned attachment
 				e, _, err := w.store.Get("a")
 				w.ok(err)
 				e.Sandbox("s1").Phase = claims.Attaching
@@ -365,7 +365,7 @@ func TestSlowRestart(t *testing.T) {
 }
 
 // TestFailingPodsDelayNoOther holds that the hook of a container takes little of the
-// runtime's time if the pod's network fails again and again.
+// runtime's time if the pod's network fails repeatedly.
 func TestFailingPodsDelayNoOther(t *testing.T) {
 	inBubble(t, "", func(t *testing.T) {
 		w := newWorld(t)
@@ -387,8 +387,8 @@ func TestFailingPodsDelayNoOther(t *testing.T) {
 	})
 }
 
-// TestStuckRollbacksDelayNoOther holds that sandboxes whose attachment cannot be
-// cancelled soon block no worker.
+// TestStuckRollbacksDelayNoOther holds that sandboxes whose attachment takes long to cancel
+// block no worker.
 func TestStuckRollbacksDelayNoOther(t *testing.T) {
 	inBubble(t, "", func(t *testing.T) {
 		w := newWorld(t)

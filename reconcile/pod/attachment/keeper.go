@@ -38,7 +38,7 @@ type Engine interface {
 
 // Reporter receives the state of claims. It must not block.
 type Reporter interface {
-	// Attaching is called when the runtime's hook is over and a claim is still being
+	// Attaching is called when the runtime's hook has ended and a claim is still being
 	// attached, and periodically afterwards, with the progress.
 	Attaching(pod Pod, c claims.Claim, at Progress)
 	// Attached is called with the results per topology, in the claim's order.
@@ -63,7 +63,7 @@ type Options struct {
 	Store  *claims.Store
 	Engine Engine
 	Gate   gate.Dir
-	// Contracts say which steps have device nodes.
+	// Contracts define which steps have device nodes.
 	Contracts contract.Set
 	Reporter  Reporter
 	// Refine is called with the results per topology before the gate opens. Its failure
@@ -72,8 +72,8 @@ type Options struct {
 	// Follow returns an error unless a topology of a claim can be given a later
 	// generation with the devices the claim has.
 	Follow func(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology) error
-	// GiveBack gives back the addresses of a claim that has ended; none is no error. May be
-	// nil.
+	// GiveBack returns the addresses of a claim that has ended to their pools; it is no
+	// error if there are none. May be nil.
 	GiveBack func(uid types.UID) error
 	Log      *slog.Logger
 	// Identify identifies the namespace at a path; an error of kind Gone if there is
@@ -86,11 +86,11 @@ type Options struct {
 	// Yield is called before the engine applies a topology for which a pod waits: until
 	// done is called, repairs yield. May be nil.
 	Yield func() (done func())
-	// Ended is called with the result of an attachment behind the gate, and the time
+	// Ended is called with the result of an attachment in the background, and the time
 	// since its beginning; "" is success. May be nil.
 	Ended func(outcome fault.Kind, took time.Duration)
-	// Alive is called by Run each time it has made progress; the next call comes within
-	// the time given. May be nil.
+	// Alive is called by Run each time it has made progress; the next call follows within
+	// the given time. May be nil.
 	Alive func(within time.Duration)
 	// Sweep is the interval of searches for sandboxes whose end was not reported;
 	// default 30 s.
@@ -104,8 +104,8 @@ type Keeper struct {
 	Options
 
 	mu       sync.Mutex
-	attempts map[string]*attempt                          // attachments at work, by sandbox
-	stopping bool                                         // Run has ended: nothing is attached behind the gate any more
+	attempts map[string]*attempt                          // attachments in progress, by sandbox
+	stopping bool                                         // Run has ended: no attachment continues in the background
 	todo     map[string]Pod                               // sandboxes that Run is to attach, or to detach when they have no namespace
 	queue    workqueue.TypedRateLimitingInterface[string] // of the sandboxes in todo, while Run runs
 	seen     map[string]bool                              // sandboxes whose namespace this process has seen
@@ -128,15 +128,11 @@ func New(o Options) *Keeper {
 	return &Keeper{Options: o, attempts: map[string]*attempt{}, todo: map[string]Pod{}, seen: map[string]bool{}}
 }
 
-// Attach applies all claims of the pod in its sandbox, or none. A pod without claims
-// costs a read of the records. The error of a failing step is returned as the engine
-// reports it, after the rollback.
-//
-// What has not ended when ctx does goes on behind the gate, which keeps the
-// containers of the pod from starting: that is no error.
-//
-// It is for a new sandbox: what a claim has in an earlier sandbox of the pod is
-// released.
+// Attach applies all claims of the pod in its sandbox, or none. A pod without claims costs
+// a read of the records. The error of a failing step is returned as the engine reports it,
+// after the rollback. What has not ended when ctx does continues in the background, which
+// is no error; the closed gate keeps the containers of the pod from starting. The sandbox
+// is a new one: what a claim has in an earlier sandbox of the pod is released.
 func (k *Keeper) Attach(ctx context.Context, pod Pod) error {
 	if len(k.ofPod(pod.UID)) == 0 {
 		return nil
@@ -188,7 +184,7 @@ func invalid(format string, args ...any) error {
 	return fault.New(fault.Invalid, fmt.Errorf(format, args...))
 }
 
-// hold locks a claim and reads its record. Without an error the caller unlocks it.
+// hold locks a claim and reads its record. If it succeeds the caller has to unlock the claim.
 func (k *Keeper) hold(ctx context.Context, uid types.UID) (e claims.Entry, known bool, unlock func(), err error) {
 	if unlock, err = k.Store.Lock(ctx, uid); err != nil {
 		return e, false, nil, err
@@ -244,7 +240,7 @@ func (k *Keeper) apply(ctx context.Context, e *claims.Entry, a *attempt, netns r
 	}
 	next := claims.Sandbox{ID: pod.Sandbox, PodUID: pod.UID, Netns: pod.Netns, NetnsID: netns, Phase: claims.Attaching}
 	if s := e.Sandbox(pod.Sandbox); s != nil {
-		next.Failure = s.Failure // the reason to give until this attempt has ended
+		next.Failure = s.Failure // reported until this attempt has ended
 	}
 	e.Set(next)
 	if err := k.Store.PutSandboxes(*e); err != nil {
@@ -293,7 +289,7 @@ func (k *Keeper) openGate(e *claims.Entry, sandbox, netns string) error {
 				continue
 			}
 			for _, n := range step.Result.Devices.DeviceNodes {
-				if !slices.Contains(nodes, n) { // all groups are reached by one node of VFIO
+				if !slices.Contains(nodes, n) { // all groups share one node of VFIO
 					nodes = append(nodes, n)
 				}
 			}
@@ -316,8 +312,8 @@ func (k *Keeper) refine(ctx context.Context, c *claims.Claim, results [][]topolo
 	}
 }
 
-// mayAttach reports whether the claim is already attached to the sandbox; an error says
-// why it must not be.
+// mayAttach reports whether the claim is already attached to the sandbox; an error means
+// that it must not be.
 func (k *Keeper) mayAttach(e *claims.Entry, pod Pod, netns reconcile.NetnsID) (done bool, err error) {
 	s := e.Sandbox(pod.Sandbox)
 	if s == nil {
@@ -328,14 +324,13 @@ func (k *Keeper) mayAttach(e *claims.Entry, pod Pod, netns reconcile.NetnsID) (d
 		return false, fault.New(fault.Gone, fmt.Errorf("%w: sandbox %q has been stopped", errEnded, pod.Sandbox))
 	case claims.Attached:
 		return s.NetnsID == netns && k.Gate.OpenFor(e.UID) == pod.Sandbox, nil
-	default: // a crash, or a failure: once more
+	default: // after a crash or a failure: attach again
 		return false, nil
 	}
 }
 
 // releaseOthers releases what the claim has in other sandboxes. A runtime creates a new
-// sandbox for a pod after the old one has stopped; of other sandboxes it is not known
-// which is the newest.
+// sandbox for a pod after the old one has stopped; the order of other sandboxes is unknown.
 func (k *Keeper) releaseOthers(ctx context.Context, e *claims.Entry, pod Pod, newest bool) error {
 	for _, s := range slices.Clone(e.In) {
 		if s.ID == pod.Sandbox || !s.Held() {
@@ -391,7 +386,7 @@ func (k *Keeper) ensure(ctx context.Context, e *claims.Entry, a *attempt, sandbo
 	return reports, nil
 }
 
-// undo is release for callers without the claim's lock.
+// undo is release for callers that do not hold the claim's lock.
 func (k *Keeper) undo(ctx context.Context, uid types.UID, sandbox string, then claims.Phase, why string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ReleaseTimeout)
 	defer cancel()
@@ -407,7 +402,7 @@ func (k *Keeper) undo(ctx context.Context, uid types.UID, sandbox string, then c
 }
 
 // release closes the gate and undoes all topologies of a claim in a sandbox. The caller
-// has the claim's lock. If something cannot be released, the sandbox stays Stopping,
+// holds the claim's lock. If something cannot be released, the sandbox stays Stopping,
 // unless it may be attached again (then it is Failed), and Run retries.
 func (k *Keeper) release(ctx context.Context, e *claims.Entry, sandbox string, then claims.Phase, why string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ReleaseTimeout)
@@ -418,7 +413,7 @@ func (k *Keeper) release(ctx context.Context, e *claims.Entry, sandbox string, t
 		errs = append(errs, k.Gate.Close(e.UID))
 	}
 	if then == claims.Released {
-		// Recorded first: from here on it is not attached again.
+		// Recorded first: from now on it is not attached again.
 		s.Phase = claims.Stopping
 		if err := k.Store.PutSandboxes(*e); err != nil {
 			k.again(e, s)
@@ -448,9 +443,8 @@ func (k *Keeper) release(ctx context.Context, e *claims.Entry, sandbox string, t
 }
 
 // Admit returns an error unless all claims of the pod, and all that the container's
-// environment says it consumes, are attached to the sandbox the container is for. It
-// tries to attach what is missing first, unless that is in progress; the error says how
-// far it is.
+// environment lists, are attached to the container's sandbox. It first tries to attach what
+// is missing, unless that is in progress; the error then contains the progress.
 func (k *Keeper) Admit(ctx context.Context, pod Pod, env []string) error {
 	consumed := gate.Consumed(env)
 	missing, late := false, false
@@ -482,9 +476,8 @@ func (k *Keeper) Admit(ctx context.Context, pod Pod, env []string) error {
 	return k.admitLate(ctx, pod, late)
 }
 
-// retryPatience is how long the hook of a container waits for an attachment that has
-// failed before: meanwhile the runtime serves no other pod, and the kubelet retries all
-// the time.
+// retryPatience is how long the hook of a container waits for an attachment that has failed
+// before: meanwhile the runtime serves no other pod, and the kubelet keeps retrying.
 const retryPatience = 100 * time.Millisecond
 
 // admitLate is Admit for a pod that is not attached. A container that was created while
@@ -526,9 +519,9 @@ func (k *Keeper) failure(pod Pod) error {
 	return nil
 }
 
-// Detach releases what claims have in a sandbox that stops. An attachment in progress
-// is cancelled first. Errors are collected; the rest is done all the same, and Run
-// retries what failed, or had not ended when ctx did.
+// Detach releases what claims have in a sandbox that stops. An attachment in progress is
+// cancelled first. An error does not stop the rest; Run retries what failed, or had not
+// ended when ctx did.
 func (k *Keeper) Detach(ctx context.Context, pod Pod) error {
 	if err := k.interrupt(ctx, errStopped, func(a *attempt) bool { return a.pod.Sandbox == pod.Sandbox }); err != nil {
 		k.detachLater(pod)
@@ -546,7 +539,7 @@ func (k *Keeper) Detach(ctx context.Context, pod Pod) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.todo[pod.Sandbox].Netns != "" { // an attempt that was to be repeated
+	if k.todo[pod.Sandbox].Netns != "" { // an attempt that was to be retried
 		delete(k.todo, pod.Sandbox)
 	}
 	return errors.Join(errs...)
@@ -576,8 +569,8 @@ func (k *Keeper) detach(ctx context.Context, uid types.UID, pod Pod) error {
 	return nil
 }
 
-// Forget is Detach for a sandbox that no longer exists: it also releases what only the
-// engine's records contain.
+// Forget is Detach for a sandbox that no longer exists: it also releases sandboxes that
+// only the engine's records contain.
 func (k *Keeper) Forget(ctx context.Context, pod Pod) error {
 	errs := []error{k.Detach(ctx, pod)}
 	ids, _ := k.Engine.IDs() // damage is reported by the loop that reads the journal
@@ -597,7 +590,7 @@ func (k *Keeper) releaseRecord(ctx context.Context, id reconcile.SandboxID) erro
 }
 
 // Prepare applies what a claim needs before its pod has a sandbox, or rolls it back.
-// What was applied before is verified. The caller has the claim's lock.
+// What was applied before is verified. The caller holds the claim's lock.
 func (k *Keeper) Prepare(ctx context.Context, c *claims.Claim) error {
 	for i := range c.Topologies {
 		if t := &c.Topologies[i]; t.Prepared {
@@ -623,9 +616,9 @@ func (k *Keeper) prepare(ctx context.Context, c *claims.Claim, t *claims.Topolog
 	return err
 }
 
-// Withdraw releases everything of a claim and forgets it, the record last. A claim that
-// is not known is no error. It does not wait for a device that is absent: Run goes on,
-// and Withdraw is called again.
+// Withdraw releases everything of a claim and removes its record last. An unknown claim is
+// no error. It does not wait for a device that is absent: Run continues, and Withdraw is
+// called again.
 func (k *Keeper) Withdraw(ctx context.Context, uid types.UID) error {
 	if e, known, err := k.Store.Get(uid); err == nil && known {
 		if err := k.interrupt(ctx, errWithdrawn, func(a *attempt) bool { return a.pod.UID == e.Pod.UID }); err != nil {
@@ -665,7 +658,7 @@ func (k *Keeper) Withdraw(ctx context.Context, uid types.UID) error {
 			return err
 		}
 	}
-	// Last: while there is a record, its addresses are its own. The kubelet comes again if
+	// Last: while there is a record, the claim owns its addresses. The kubelet retries if
 	// this fails.
 	if k.GiveBack == nil {
 		return nil

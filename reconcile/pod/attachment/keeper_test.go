@@ -29,8 +29,8 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// world is a node: namespaces by path, and the calls of the engine. The engine itself
-// is tested elsewhere, on real kernels; here its calls are compared in order.
+// world is a node: namespaces by path, and the calls of the engine. The engine itself is
+// tested on real kernels; here its calls are compared in order.
 type world struct {
 	*attachment.Keeper
 	t     *testing.T
@@ -44,12 +44,12 @@ type world struct {
 	failAt string         // the topology whose Ensure fails
 	stuck  string         // the topology whose Release fails
 	fails  map[int64]bool // generations whose Ensure fails
-	half   bool           // what fails is left half made
+	half   bool           // a failure leaves the topology half applied
 	follow error
 	// results are those of every topology.
 	results  []topology.StepResult
 	reported []string
-	ended    []fault.Kind             // what came of attachments behind the gate
+	ended    []fault.Kind             // outcomes of attachments in the background
 	slow     map[string]time.Duration // by topology: how long each of its changes takes
 	stubborn map[string]bool          // by topology: they are not cancelled
 	slips    map[string]int           // by topology: how many attempts fail at their last change
@@ -131,7 +131,7 @@ func (w *world) Release(_ context.Context, id reconcile.SandboxID) (reconcile.Re
 	}
 	w.done = append(w.done, "-"+string(id))
 	if w.stuck != "" && strings.HasSuffix(string(id), w.stuck) {
-		return reconcile.Report{}, fault.New(fault.NotReady, errors.New("device has not come back"))
+		return reconcile.Report{}, fault.New(fault.NotReady, errors.New("device has not returned"))
 	}
 	delete(w.held, id)
 	return reconcile.Report{}, nil
@@ -236,7 +236,7 @@ func (w *world) prepareDevice(uid types.UID, topology string) claims.Claim {
 	return e.Claim
 }
 
-// sandbox makes a sandbox of pod "p".
+// sandbox returns a sandbox of pod "p".
 func (w *world) sandbox(id string, inode uint64) attachment.Pod {
 	w.netns["/netns/"+id] = inode
 	return attachment.Pod{Sandbox: id, UID: "p", Namespace: "ns", Name: "p", Netns: "/netns/" + id}
@@ -452,11 +452,11 @@ func TestStuckRelease(t *testing.T) {
 	w.ok(w.Attach(t.Context(), pod))
 	w.done = nil
 	w.stuck = "t2"
-	w.refused(w.Detach(t.Context(), pod), fault.NotReady, "has not come back")
-	w.want("-s1/a/t2", "-s1/a/t1") // the rest is released all the same
+	w.refused(w.Detach(t.Context(), pod), fault.NotReady, "has not returned")
+	w.want("-s1/a/t2", "-s1/a/t1") // the rest is released nevertheless
 	w.wantGate("a", "")
 	w.wantPhase("a", "s1", claims.Stopping)
-	w.refused(w.Withdraw(t.Context(), "a"), fault.NotReady, "has not come back")
+	w.refused(w.Withdraw(t.Context(), "a"), fault.NotReady, "has not returned")
 	if _, known, _ := w.store.Get("a"); !known {
 		t.Error("forgotten although something of it is left")
 	}
@@ -503,7 +503,7 @@ func (w *world) run() {
 	synctest.Wait()
 }
 
-// inBubble is a test whose time passes when nothing else does.
+// inBubble runs a test with a fake clock (synctest).
 func inBubble(t *testing.T, name string, f func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
@@ -564,7 +564,7 @@ func TestSynchronize(t *testing.T) {
 		w.refused(w.Admit(t.Context(), one, nil), fault.Conflict, `attached to sandbox "s2"`)
 		w.wantGate("a", "s2")
 	})
-	inBubble(t, "a gate nobody knows", func(t *testing.T) {
+	inBubble(t, "an unknown gate", func(t *testing.T) {
 		w := newWorld(t)
 		w.ok(w.gate.Open("zz", "s1", "/n"))
 		w.ok(w.Synchronize(nil))
@@ -584,7 +584,7 @@ func TestSynchronize(t *testing.T) {
 		delete(w.netns, pod.Netns)
 		w.ok(w.Synchronize(nil))
 		w.run()
-		w.wantGate("a", "s1") // it is the other version's to close
+		w.wantGate("a", "s1") // only the other version may close it
 		w.refused(w.Withdraw(t.Context(), "a"), fault.Conflict, "written by another version")
 		w.want()
 		w.ok(w.Withdraw(t.Context(), "b"))
@@ -596,7 +596,7 @@ func TestSynchronize(t *testing.T) {
 		w.ok(w.Attach(t.Context(), pod))
 		dir := filepath.Dir(string(w.gate))
 		w.restart(dir, "boot")
-		delete(w.netns, pod.Netns) // for us: its directory is not mounted here
+		delete(w.netns, pod.Netns) // invisible to us: its directory is not mounted here
 		w.ok(w.Synchronize([]attachment.Pod{pod}))
 		w.run()
 		w.want("+s1/a/t1")
@@ -615,7 +615,7 @@ func TestSweep(t *testing.T) {
 		time.Sleep(time.Minute)
 		w.want("+s1/a/t1")
 		w.mu.Lock()
-		w.netns[pod.Netns] = 2 // another namespace bears the path
+		w.netns[pod.Netns] = 2 // another namespace is at the path
 		w.mu.Unlock()
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -676,8 +676,8 @@ func (w *world) attachedAnywhere(uids ...types.UID) bool {
 	})
 }
 
-// TestNextSandboxWaits holds that the next sandbox of a pod waits for what the one
-// before it has, with its gate closed.
+// TestNextSandboxWaits holds that the next sandbox of a pod waits for the devices of the
+// earlier one, with its gate closed.
 func TestNextSandboxWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -702,8 +702,8 @@ func TestNextSandboxWaits(t *testing.T) {
 	})
 }
 
-// TestReboot holds that the sandboxes of an earlier boot are forgotten, and those that
-// are not of a runtime left alone.
+// TestReboot holds that the sandboxes of an earlier boot are forgotten, except those that
+// are not of a runtime.
 func TestReboot(t *testing.T) { synctest.Test(t, testReboot) }
 
 func testReboot(t *testing.T) {

@@ -16,10 +16,10 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// Synchronize compares the sandboxes a runtime has with the records. Gates that must
-// not be open are closed before it returns; the rest is left to Run. The list may
-// contain sandboxes that have stopped, and lack one that is being created: containerd
-// 1.7 lists it when its hooks are done, and these may still call the previous agent.
+// Synchronize compares the sandboxes of a runtime with the records. It closes gates that
+// must not be open before it returns; Run does the rest. The list may contain sandboxes
+// that have stopped, and lack one that is being created: containerd 1.7 lists it when its
+// hooks are done, and these may still call the previous agent.
 func (k *Keeper) Synchronize(pods []Pod) error {
 	var errs []error
 	listed := map[string]Pod{}
@@ -107,7 +107,7 @@ func (k *Keeper) netnsVanished(s claims.Sandbox) bool {
 	return k.seen[s.ID]
 }
 
-// queueEnded leaves to Run the sandboxes that no longer exist.
+// queueEnded queues the sandboxes that no longer exist for Run.
 func (k *Keeper) queueEnded(e claims.Entry, listed map[string]Pod) {
 	for _, s := range e.In {
 		if _, there := listed[s.ID]; s.Held() && (!there && !k.netnsExists(s) || s.Phase == claims.Stopping || k.netnsVanished(s)) {
@@ -116,7 +116,7 @@ func (k *Keeper) queueEnded(e claims.Entry, listed map[string]Pod) {
 	}
 }
 
-// queueMissed leaves to Run the sandboxes that were created while no agent ran.
+// queueMissed queues the sandboxes that were created while no agent ran.
 func (k *Keeper) queueMissed(e claims.Entry, pods []Pod) {
 	if slices.ContainsFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached && k.netnsExists(s) }) {
 		return
@@ -134,7 +134,7 @@ func (k *Keeper) queueMissed(e claims.Entry, pods []Pod) {
 	}
 }
 
-// later leaves a sandbox to Run.
+// later queues a sandbox for Run.
 func (k *Keeper) later(p Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -144,19 +144,19 @@ func (k *Keeper) later(p Pod) {
 	}
 }
 
-// again leaves a sandbox that could not be released to Run.
+// again queues a sandbox that could not be released for Run.
 func (k *Keeper) again(e *claims.Entry, s *claims.Sandbox) {
 	k.detachLater(Pod{Sandbox: s.ID, UID: s.PodUID, Namespace: e.Namespace, Name: e.Pod.Name})
 }
 
-// detachLater leaves a sandbox that could not be released to Run, with backoff: its
-// device may return at any moment, or never.
+// detachLater queues a sandbox that could not be released, with backoff: its device may
+// return at any moment, or never.
 func (k *Keeper) detachLater(pod Pod) {
 	pod.Netns = "" // to be detached
 	k.retry(pod)
 }
 
-// retry leaves a sandbox to Run, with backoff.
+// retry queues a sandbox for Run, with backoff.
 func (k *Keeper) retry(pod Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -173,16 +173,15 @@ func (k *Keeper) Pending() int {
 	return len(k.todo)
 }
 
-// The pace of Run: how many sandboxes it works on at a time, so that hooks have the
-// machine and a slow one delays no other, and how long after a failure a sandbox is
-// retried.
+// Limits of Run: how many sandboxes it works on at a time, so that hooks get the CPU and a
+// slow sandbox delays no other, and how long after a failure a sandbox is retried.
 const (
 	workers    = 4
 	retryFirst = 100 * time.Millisecond
 	retryMost  = 30 * time.Second
 )
 
-// Run works on its queue until ctx ends. Then attachments behind the gate are rolled
+// Run works on its queue until ctx ends. Then attachments in the background are rolled
 // back; the next agent starts them again.
 func (k *Keeper) Run(ctx context.Context) {
 	k.mu.Lock()
@@ -190,7 +189,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	k.mu.Unlock()
 	defer k.endAttempts(ctx)
 	k.forgetEarlierBoots(ctx)
-	k.noteAttached(ctx) // an update that cannot go on returns to what was attached
+	k.noteAttached(ctx) // an update that cannot be finished is rolled back to what was attached
 	k.finishUpdates(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -217,7 +216,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// start creates the queue, with what was left to Run before.
+// start creates the queue, with the sandboxes queued before.
 func (k *Keeper) start() (stop func()) {
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryFirst, retryMost))
 	k.mu.Lock()
@@ -287,7 +286,7 @@ func (k *Keeper) next(ctx context.Context) bool {
 		queue.AddRateLimited(sandbox)
 		return true
 	}
-	if k.todo[sandbox] == p { // else something else is to be done by now
+	if k.todo[sandbox] == p { // otherwise other work was queued for it meanwhile
 		delete(k.todo, sandbox)
 	}
 	queue.Forget(sandbox)
@@ -308,10 +307,9 @@ func (k *Keeper) attachQueued(queue workqueue.TypedRateLimitingInterface[string]
 	k.moveToBackground(k.beginLocked(p, false))
 }
 
-// sweep finds sandboxes that have ended although no hook was called: after a restart
-// containerd calls none for the sandboxes it had before (its issue 8426). Which
-// sandboxes exist is not known here; a namespace that no longer exists shows the end of
-// one.
+// sweep finds sandboxes that have ended without a call of a hook: after a restart
+// containerd calls none for its earlier sandboxes (its issue 8426). The list of sandboxes
+// is not known here; a sandbox has ended if its namespace no longer exists.
 func (k *Keeper) sweep() {
 	held := map[string]bool{}
 	for _, e := range k.list() {

@@ -16,16 +16,16 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Update applies a later generation of a topology in the sandbox of a claim, while the
-// pod runs. The intention is recorded first: whatever happens then, in the end the pod
-// has one generation or the other, as a whole, and the record says which. A generation
-// that the claim already has, or an earlier one, is no error and no work; if the claim
-// is in no sandbox, only the record changes.
+// Update applies a later generation of a topology in the sandbox of a claim, while the pod
+// runs. The intention is recorded first: after any failure the pod finally has one
+// generation or the other, as a whole, and the record names it. A generation that the claim
+// already has, or an earlier one, is no error and no work; if the claim is in no sandbox,
+// only the record changes.
 //
-// When it fails the pod has the network it had before, and the error is that of
-// the failing step. The error of Options.Follow is returned as it is, and an error
-// of kind Gone says that the claim, or its sandbox, no longer exists, or is not attached
-// yet: nothing is to be said of it, and it may be tried again.
+// When it fails the pod has the network it had before, and the error is that of the failing
+// step. The error of Options.Follow is returned as it is, and an error of kind Gone says
+// that the claim, or its sandbox, no longer exists, or is not attached yet: it is not
+// reported, and may be retried.
 func (k *Keeper) Update(ctx context.Context, uid types.UID, o *v1alpha1.NetworkTopology) error {
 	if k.attaching(uid) {
 		return fault.New(fault.Gone, errors.New("it is still being attached"))
@@ -54,7 +54,7 @@ func (k *Keeper) Update(ctx context.Context, uid types.UID, o *v1alpha1.NetworkT
 	next := claims.Pinned(o)
 	s := attachedIn(&e)
 	switch {
-	case s == nil && !t.Prepared: // what a new sandbox gets from now on
+	case s == nil && !t.Prepared: // from now on, a new sandbox gets it
 		t.Object = next
 		return k.Store.Put(e.Claim)
 	case s != nil && !k.netnsExists(*s): // another namespace may be mounted at its path
@@ -71,9 +71,9 @@ func ended(s *claims.Sandbox) error {
 	return fault.New(fault.Gone, fmt.Errorf("sandbox %q has ended", s.ID))
 }
 
-// FinishUpdate finishes an interrupted update of a claim: the later generation is
-// applied or, if that fails, the earlier one. A claim that is in no sandbox any more
-// has the earlier one.
+// FinishUpdate finishes an interrupted update of a claim: the later generation is applied
+// or, if that fails, the earlier one. A claim that is in no sandbox any more keeps the
+// earlier one.
 func (k *Keeper) FinishUpdate(ctx context.Context, uid types.UID) error {
 	e, known, unlock, err := k.hold(ctx, uid)
 	if err != nil {
@@ -86,7 +86,7 @@ func (k *Keeper) FinishUpdate(ctx context.Context, uid types.UID) error {
 	return k.finishUpdate(ctx, &e)
 }
 
-// finishUpdate is FinishUpdate for a caller with the claim's lock. A rollback to the
+// finishUpdate is FinishUpdate for a caller that holds the claim's lock. A rollback to the
 // earlier generation is no error: the pod has a whole generation.
 func (k *Keeper) finishUpdate(ctx context.Context, e *claims.Entry) error {
 	if !e.Updating() {
@@ -131,9 +131,9 @@ func (k *Keeper) finishUpdates(ctx context.Context) {
 	}
 }
 
-// noteAttached records durably which generations running pods have. That is not done
-// when they are attached, as pods wait then: it is for a later version, which notes it
-// itself when it starts.
+// noteAttached records durably which generations running pods have. It is not recorded on
+// attachment, which would delay pods: only a later version needs it, and records it when it
+// starts.
 func (k *Keeper) noteAttached(ctx context.Context) {
 	for _, e := range k.list() {
 		if !unnoted(&e) || k.attaching(e.UID) {
@@ -180,8 +180,8 @@ func attachedIn(e *claims.Entry) *claims.Sandbox {
 }
 
 // advance applies the generation that is recorded as Next in a sandbox, nil for what is
-// only prepared, and then records it as the claim's; the caller has the lock. On an error Next is nil if the
-// earlier one is in place, and stays if that is not known.
+// only prepared, and then records it as the claim's; the caller holds the lock. On an error
+// Next is nil if the earlier generation is in place, and is kept if that is unknown.
 func (k *Keeper) advance(ctx context.Context, e *claims.Entry, t *claims.Topology, s *claims.Sandbox) error {
 	from, next := t.Object, t.Next
 	begun := k.Now()
@@ -230,9 +230,8 @@ func (k *Keeper) ensureGeneration(ctx context.Context, e *claims.Entry, t *claim
 	return k.ensureUrgent(ctx, sb)
 }
 
-// restore applies the earlier generation again. The engine has rolled back its changes,
-// so usually this only observes; but a running pod is not left in a state that was not
-// verified.
+// restore applies the earlier generation again. The engine has rolled back its changes, so
+// usually this only observes; but the state of a running pod must be verified.
 func (k *Keeper) restore(ctx context.Context, e *claims.Entry, t *claims.Topology, s *claims.Sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ReleaseTimeout)
 	defer cancel()
@@ -260,8 +259,8 @@ func (k *Keeper) refineAgain(e *claims.Entry, s *claims.Sandbox, rep *reconcile.
 	k.refine(ctx, &e.Claim, results)
 }
 
-// abandon forgets an update that is in no sandbox: a new one gets the earlier
-// generation, and that is prepared for it.
+// abandon forgets an update without a sandbox: a new sandbox gets the earlier generation,
+// which is prepared for it.
 func (k *Keeper) abandon(ctx context.Context, e *claims.Entry) error {
 	if !e.Updating() {
 		return nil

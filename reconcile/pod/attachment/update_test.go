@@ -132,14 +132,14 @@ func TestUpdateFails(t *testing.T) {
 		w.ok(w.Attach(t.Context(), w.sandbox("s1", 1)))
 		w.done, w.fails = nil, map[int64]bool{2: true}
 		w.refused(w.Update(t.Context(), "a", edited("t1", 2)), fault.Unsupported, "not this generation")
-		w.want("+s1/a/t1", "+s1/a/t1") // what the engine has rolled back is verified
+		w.want("+s1/a/t1", "+s1/a/t1") // the engine's rollback is verified
 		w.wantGeneration("a", "s1", "t1", 1, false)
 		w.wantGate("a", "s1")
 		w.wantPhase("a", "s1", claims.Attached)
 		w.ok(w.Update(t.Context(), "a", edited("t1", 3)))
 		w.wantGeneration("a", "s1", "t1", 3, false)
 	})
-	t.Run("left half made", func(t *testing.T) {
+	t.Run("left half applied", func(t *testing.T) {
 		w := newWorld(t)
 		w.prepare("a", "t1")
 		w.ok(w.Attach(t.Context(), w.sandbox("s1", 1)))
@@ -156,7 +156,7 @@ func TestUpdateFails(t *testing.T) {
 		w.fails, w.half = map[int64]bool{1: true, 2: true}, true
 		w.refused(w.Update(t.Context(), "a", edited("t1", 2)), fault.Unsupported, "roll back to generation 1: not this generation")
 		w.wantGeneration("a", "s1", "t1", 1, true)
-		// No container starts on a state that was not verified; a running one goes on.
+		// No container starts on an unverified state; running ones continue.
 		w.refused(w.Admit(t.Context(), pod, env("a", "s1")), fault.Unsupported, "not this generation")
 		w.wantPhase("a", "s1", claims.Attached)
 		w.fails = map[int64]bool{2: true}
@@ -247,8 +247,8 @@ func TestUpdateKilled(t *testing.T) {
 	})
 }
 
-// TestUpdatePrepared: what is made before the sandbox follows an edit first, and returns
-// to the generation that the next sandbox gets when the edit ends in none.
+// TestUpdatePrepared: an edit is first applied to what is prepared before the sandbox. If
+// the edit fails, the generation that the next sandbox gets is restored there.
 func TestUpdatePrepared(t *testing.T) {
 	prepared := func(w *world, generation int64) {
 		t.Helper()
@@ -329,9 +329,9 @@ func TestUpdatePrepared(t *testing.T) {
 	})
 }
 
-// TestAttachedBefore: the record of a claim says which generation its pod had. After a
-// reboot, and when an update is undone, the engine gets it; with another generation it
-// does not.
+// TestAttachedBefore: the record of a claim has the generation that its pod had. After a
+// reboot, and when an update is rolled back, the engine gets it as applied before, and so
+// applies it although validation would refuse it; not so another generation.
 func TestAttachedBefore(t *testing.T) {
 	synctest.Test(t, testAttachedBefore)
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// urgentFor is how long one topology may hold up repairs: what takes longer than a
-// hook goes on behind the gate, for minutes perhaps.
+// urgentFor is how long one topology may delay repairs: an attachment in the background may
+// take minutes.
 const urgentFor = 2 * time.Second
 
 // ensureUrgent calls the engine for a pod that waits for its network. Meanwhile, but no
-// longer than urgentFor, the loop begins no repair.
+// longer than urgentFor, the loop starts no repair.
 func (k *Keeper) ensureUrgent(ctx context.Context, sb reconcile.Sandbox) (reconcile.Report, error) {
 	if k.Yield != nil {
 		done := sync.OnceFunc(k.Yield())

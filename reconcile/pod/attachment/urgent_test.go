@@ -16,7 +16,7 @@ type slowEngine struct {
 }
 
 func (e slowEngine) Ensure(context.Context, reconcile.Sandbox) (reconcile.Report, error) {
-	time.Sleep(e.takes) // in the clock of the bubble
+	time.Sleep(e.takes) // of the fake clock
 	return reconcile.Report{}, nil
 }
 

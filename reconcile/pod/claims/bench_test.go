@@ -10,8 +10,8 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 )
 
-// BenchmarkOfPod is what the start of a pod pays for the claims that are there,
-// while other claims are recorded all the time.
+// BenchmarkOfPod measures what the existing claims cost the start of a pod, while other
+// claims are recorded.
 func BenchmarkOfPod(b *testing.B) {
 	for _, n := range []int{1, 100, 500} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

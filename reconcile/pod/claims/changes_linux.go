@@ -21,7 +21,7 @@ const changesMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_MOVED_TO | unix.IN
 // query after a write includes it. No goroutine runs in between.
 type changes struct {
 	dir     string
-	file    *os.File // an inotify instance; nil when none is to be had
+	file    *os.File // an inotify instance; nil when none can be created
 	conn    syscall.RawConn
 	watched bool
 	buf     [16 << 10]byte
@@ -31,7 +31,7 @@ func newChanges(dir string) *changes {
 	c := &changes{dir: dir}
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 	if err != nil {
-		return c // a limit of the machine: everything is read every time
+		return c // a limit was reached: everything is read every time
 	}
 	c.file = os.NewFile(uintptr(fd), "changes")
 	if c.conn, err = c.file.SyscallConn(); err != nil {
@@ -48,8 +48,8 @@ func (c *changes) close() error {
 	return c.file.Close()
 }
 
-// since returns the names of the files that have changed since the last call; all if
-// that is not known.
+// since returns the names of the files that have changed since the last call; all if they
+// are not known.
 func (c *changes) since() (names []string, all bool) {
 	if c.file == nil {
 		return nil, true
@@ -57,7 +57,7 @@ func (c *changes) since() (names []string, all bool) {
 	if !c.watched {
 		_ = c.conn.Control(func(fd uintptr) {
 			_, err := unix.InotifyAddWatch(int(fd), c.dir, changesMask)
-			c.watched = err == nil // else it is tried again, and all is read until then
+			c.watched = err == nil // otherwise the next call tries again and reads all
 		})
 		return nil, true
 	}
@@ -81,7 +81,7 @@ func (c *changes) read() (n int, err error) {
 	var failed error
 	err = c.conn.Read(func(fd uintptr) bool {
 		n, failed = unix.Read(int(fd), c.buf[:])
-		return true // whatever came of it
+		return true // also after an error
 	})
 	return n, cmp.Or(failed, err)
 }

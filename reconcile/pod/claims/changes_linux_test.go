@@ -13,8 +13,8 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 )
 
-// TestChangesOfOthers holds that what is remembered is never older than what
-// lies in the directory, whoever wrote it and however.
+// TestChangesOfOthers holds that the cache is never older than the directory, also if
+// another process writes to it.
 func TestChangesOfOthers(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -31,13 +31,13 @@ func TestChangesOfOthers(t *testing.T) {
 			must(t, other.Put(e))
 		}, "aa d, bb c"},
 		{"and removes one", func(t *testing.T, _ string, other *claims.Store) { must(t, other.Remove("aa")) }, "bb c"},
-		{"somebody moves one away", func(t *testing.T, dir string, _ *claims.Store) {
+		{"one is moved away", func(t *testing.T, dir string, _ *claims.Store) {
 			must(t, os.Rename(filepath.Join(dir, "aa.claim"), filepath.Join(t.TempDir(), "aa.claim")))
 		}, "bb c"},
-		{"somebody cuts one off where it lies", func(t *testing.T, dir string, _ *claims.Store) {
+		{"one is truncated in place", func(t *testing.T, dir string, _ *claims.Store) {
 			must(t, os.Truncate(filepath.Join(dir, "aa.claim"), 100))
 		}, "bb c"},
-		{"the directory is another one", func(t *testing.T, dir string, _ *claims.Store) {
+		{"the directory is replaced", func(t *testing.T, dir string, _ *claims.Store) {
 			must(t, os.Rename(dir, dir+"-old"))
 			must(t, open(t, filepath.Dir(dir), "boot").Put(example("dd")))
 		}, "dd c"},
@@ -85,9 +85,8 @@ func TestChangesOfOthers(t *testing.T) {
 	}
 }
 
-// TestEntriesAreOnesOwn holds that what one caller writes into an entry no other
-// gets to see.
-func TestEntriesAreOnesOwn(t *testing.T) {
+// TestEntriesAreCopies holds that a caller's changes of an entry are not seen by others.
+func TestEntriesAreCopies(t *testing.T) {
 	s := open(t, t.TempDir(), "boot")
 	must(t, s.Put(example("aa")))
 	e := get(t, s, "aa")

@@ -2,7 +2,7 @@
 
 package claims
 
-// changes cannot tell, so that everything is read every time. Agents run on Linux.
+// changes reports nothing, so that everything is read every time. Agents run on Linux.
 type changes struct{}
 
 func newChanges(string) *changes { return &changes{} }

@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// FuzzRecord holds that whatever the files of a claim hold, with a checksum that fits or
-// as they are, the claim is read, set aside, or left alone when it is of another version,
-// and no other claim suffers.
+// FuzzRecord holds that for any content of a claim's files, with a valid checksum or
+// without, the claim is read, set aside, or left alone if it is of another version, and
+// that no other claim is affected.
 func FuzzRecord(f *testing.F) {
 	for _, name := range []string{"aa.claim", "aa.sandboxes"} {
 		data, err := os.ReadFile(filepath.Join("testdata/c3bdea8", name))

@@ -55,7 +55,7 @@ func TestRecordsOfC3bdea8(t *testing.T) {
 	}
 }
 
-// content is what a record says, whatever the order of its fields.
+// content is a record, without the order of its fields.
 func content(t *testing.T, line []byte) (out any) {
 	t.Helper()
 	payload, err := frame.Decode(bytes.TrimSuffix(line, []byte("\n")))

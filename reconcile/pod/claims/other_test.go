@@ -15,9 +15,8 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// TestOtherVersion holds that the record of a claim that another version has written is
-// left where it is, whoever meets it, that its devices count as held, and that it is in
-// nobody else's way.
+// TestOtherVersion holds that no method changes the record of a claim that another version
+// has written, that its devices count as held, and that it does not affect other claims.
 func TestOtherVersion(t *testing.T) {
 	later := func(line string) string { return "3" + line[1:] }
 	reframed := func(content string) func(string) string {
@@ -77,7 +76,7 @@ func TestOtherVersion(t *testing.T) {
 				t.Errorf("of other versions: %v, %v", others, err)
 			}
 			if found := claims.OtherVersionsIn(filepath.Join(dir, "claims")); len(found) != 1 || found[0].Path != path {
-				t.Errorf("of other versions, for who only looks: %v", found)
+				t.Errorf("of other versions, to a reader without a store: %v", found)
 			}
 			if used, err := s.InUse(); err != nil || !has(used, "pci-0000-03-10-0") {
 				t.Errorf("in use: %v, %v", used, err)
@@ -89,7 +88,7 @@ func TestOtherVersion(t *testing.T) {
 				t.Errorf("set aside: %v, %v", set, err)
 			}
 
-			// Its version has gone, and left a record that this one knows.
+			// The other version has left a record that this one can read.
 			if err := os.WriteFile(path, data, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -108,7 +107,7 @@ func has[V any](m map[string]V, key string) bool {
 	return ok
 }
 
-// refusesAll holds that nothing is done with the claim "aa".
+// refusesAll holds that every method refuses the claim "aa".
 func refusesAll(t *testing.T, s *claims.Store) {
 	t.Helper()
 	_, known, err := s.Get("aa")

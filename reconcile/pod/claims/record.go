@@ -39,31 +39,31 @@ type Pod struct {
 	UID  types.UID `json:"uid"`
 }
 
-// Topology is what the claim holds for one topology.
+// Topology is what the claim records for one topology.
 type Topology struct {
-	// Object is the topology as it was read, without status and managed fields:
-	// UID and generation in it are the pin.
+	// Object is the topology as it was read, without status and managed fields. Its UID and
+	// generation pin it.
 	Object v1alpha1.NetworkTopology `json:"object"`
 	// Next is the later generation that an update applies: the pod has one of both, or
 	// a state between them.
 	Next    *v1alpha1.NetworkTopology `json:"next,omitempty"`
 	Devices []Device                  `json:"devices"`
-	// Prepared says that steps which give device nodes are made before there is a
-	// sandbox, see Preparation.
+	// Prepared: steps that give device nodes are applied before there is a sandbox, see
+	// Preparation.
 	Prepared bool `json:"prepared,omitempty"`
 	// Attached is the generation that the pod has had attached, 0 for none. A later
 	// version that would refuse it attaches it again after a reboot.
 	Attached int64 `json:"attached,omitempty"`
-	// Given is what steps are given beside devices.
+	// Given are the given values of steps other than devices.
 	Given ops.Givens `json:"given,omitempty"`
 }
 
-// OnePF returns remarks on devices that fail together although the topology joins them
-// so that one may fail.
+// OnePF returns notes about devices that fail together although the topology joins them for
+// redundancy.
 func (t *Topology) OnePF(set contract.Set) []string {
 	decoded, err := topology.FromObject(&t.Object)
 	if err != nil {
-		return nil // reported by whoever prepares or attaches it
+		return nil // reported by the caller that prepares or attaches it
 	}
 	pf := map[string]string{}
 	for i := range t.Devices {
@@ -74,7 +74,7 @@ func (t *Topology) OnePF(set contract.Set) []string {
 	return claim.OnePF(decoded, set, pf)
 }
 
-// Pinned is what is kept of a topology.
+// Pinned returns the part of a topology that is recorded.
 func Pinned(o *v1alpha1.NetworkTopology) v1alpha1.NetworkTopology {
 	return v1alpha1.NetworkTopology{
 		TypeMeta:   o.TypeMeta,
@@ -83,7 +83,7 @@ func Pinned(o *v1alpha1.NetworkTopology) v1alpha1.NetworkTopology {
 	}
 }
 
-// Topology returns what the claim holds for a topology, nil for nothing.
+// Topology returns what the claim records for a topology, or nil.
 func (c *Claim) Topology(name string) *Topology {
 	i := slices.IndexFunc(c.Topologies, func(t Topology) bool { return t.Object.Name == name })
 	if i < 0 {
@@ -121,8 +121,8 @@ type Device struct {
 	claim.Device
 	// Host is the device as it was on the host before it was given to the pod.
 	Host inventory.Device `json:"host"`
-	// Offered is what was allocated where that is not Host: the PF, of which Host is a
-	// function that the node has chosen.
+	// Offered is the allocated device if that is not Host: the PF, if Host is a function of
+	// it that the node has chosen.
 	Offered *inventory.Device `json:"offered,omitempty"`
 }
 
@@ -137,13 +137,13 @@ func (d *Device) AsOffered() inventory.Device {
 // mbit is a unit of rates of functions.
 const mbit = 1_000_000
 
-// Given is what the device's step is given.
+// Given returns the given values of the device's step.
 func (d *Device) Given() ops.Given {
 	out := ops.Given{Device: d.Host.ID}
 	if d.ShareID != nil {
 		out.Share = string(*d.ShareID)
 	}
-	// Of several networks the step's selector has named none.
+	// With several networks it is unknown which one is meant.
 	if n := d.Host.PhysicalNetworks; len(n) == 1 && (d.Host.Shared == nil || d.Offered != nil) && d.Host.Kind == inventory.KindVF && d.Host.LinkType == inventory.Ethernet {
 		out.VLAN = uint16(n[0].VLAN)
 	}
@@ -153,8 +153,8 @@ func (d *Device) Given() ops.Given {
 	return out
 }
 
-// FrameVersion implements frame.Versioned: without what steps are given, and without the
-// network of a device, addresses and VLANs would be removed from a running pod.
+// FrameVersion implements frame.Versioned: a version that does not know given values, or
+// the network of a device, would remove addresses and VLANs from a running pod.
 func (c Claim) FrameVersion() string {
 	for _, t := range c.Topologies {
 		if t.Given.Addressed() {
@@ -224,14 +224,14 @@ func (c *Claim) SandboxOf(t *Topology, o *v1alpha1.NetworkTopology, sandbox, net
 	return sb, nil
 }
 
-// Prepares reports whether something is made for the claim before there is a sandbox. It
-// is there until the claim is withdrawn.
+// Prepares reports whether something is applied for the claim before there is a sandbox. It
+// lasts until the claim is withdrawn.
 func (c *Claim) Prepares() bool {
 	return slices.ContainsFunc(c.Topologies, func(t Topology) bool { return t.Prepared })
 }
 
-// Preparation returns what of one generation of a topology is made before there is a
-// sandbox, the steps that give device nodes: a runtime is given the nodes when it
+// Preparation returns the part of one generation of a topology that is applied before there
+// is a sandbox, the steps that give device nodes: a runtime is given the nodes when it
 // creates a container. It needs no namespace.
 func (c *Claim) Preparation(t *Topology, o *v1alpha1.NetworkTopology, contracts contract.Set) (reconcile.Sandbox, error) {
 	sb, err := c.SandboxOf(t, o, "", "")
@@ -251,25 +251,24 @@ func GivesNodes(contracts contract.Set, s *topology.Step) bool {
 	return ok && len(known.Output.Devices) > 0
 }
 
-// Phase is how far a claim has come in a sandbox.
+// Phase is the phase of a claim in a sandbox.
 type Phase string
 
 // The phases.
 const (
-	Attaching Phase = "Attaching" // the engine is at work, or a crash has left it so
+	Attaching Phase = "Attaching" // the engine is applying it, or a crash interrupted that
 	Attached  Phase = "Attached"  // every topology was verified
-	Failed    Phase = "Failed"    // it was undone; it may be tried again
+	Failed    Phase = "Failed"    // it was rolled back; it may be retried
 	Stopping  Phase = "Stopping"  // it must be released, and never attached again
 	Released  Phase = "Released"  // nothing of it is left
 )
 
-// Sandbox is the sandbox of a container runtime, and how far the claim has come
-// in it.
+// Sandbox is the sandbox of a container runtime, and the phase of the claim in it.
 type Sandbox struct {
 	ID     string    `json:"id"` // the runtime's
 	PodUID types.UID `json:"podUID"`
 	Netns  string    `json:"netns"` // path
-	// NetnsID is what the path led to; without the cookie.
+	// NetnsID identifies the namespace at the path; without the cookie.
 	NetnsID reconcile.NetnsID `json:"netnsID"`
 	Phase   Phase             `json:"phase"`
 	// Failure is why the phase is Failed.
@@ -283,7 +282,7 @@ func (s *Sandbox) Held() bool { return s.Phase != Released }
 type Entry struct {
 	Claim
 	// In lists the sandboxes of this boot, oldest first. The last released ones
-	// stay on it, so that what comes late for them is known to be late.
+	// are kept, so that late calls for them are recognized.
 	In []Sandbox
 }
 

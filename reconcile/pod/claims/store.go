@@ -54,7 +54,7 @@ type Options struct {
 type Store struct {
 	Options
 
-	mu       sync.Mutex // held while files are read: what is remembered is never older than the last notice
+	mu       sync.Mutex // held while files are read: the cache is never older than the last notification
 	changes  *changes
 	known    map[string]any // by path: the *Claim, *boot or *frame.OtherVersion it holds, nil for a claim that has not been read
 	reported []error
@@ -77,12 +77,12 @@ func (s *Store) Lock(ctx context.Context, uid types.UID) (unlock func(), err err
 }
 
 // LockAll locks the decision which claim gets a device. It is taken after a claim's
-// lock, and no other lock after it; its holder waits for nothing.
+// lock, and no other lock after it; its holder does not wait for anything.
 func (s *Store) LockAll(ctx context.Context) (unlock func(), err error) {
 	return s.Locker.Lock(ctx, "claims")
 }
 
-// uidForm is what a UID may look like to be part of a file name.
+// uidForm matches UIDs that may be part of a file name.
 var uidForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,62}$`)
 
 func (s *Store) path(uid types.UID, suffix string) (string, error) {
@@ -92,11 +92,11 @@ func (s *Store) path(uid types.UID, suffix string) (string, error) {
 	return filepath.Join(s.Dir, string(uid)+suffix), nil
 }
 
-// Get returns the record of a claim; false if it is not prepared. A damaged record is
-// set aside, and is an error once. One of another version is left alone, and stays an
-// error (frame.OtherVersion, of kind fault.Conflict): it can be neither written over
-// nor removed. What the topologies and devices of the claim point to is shared with
-// other callers, and is not to be changed.
+// Get returns the record of a claim; false if it is not prepared. A damaged record is set
+// aside, and is an error once. One of another version is left alone, and stays an error
+// (frame.OtherVersion, of kind fault.Conflict): it can be neither written over nor removed.
+// Callers share what the topologies and devices of the claim point to, and must not change
+// it.
 func (s *Store) Get(uid types.UID) (Entry, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,8 +161,8 @@ func (s *Store) sandboxes(uid types.UID) ([]Sandbox, error) {
 	b, err := read[boot](s, path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), frame.IsDamage(err):
-		// It was not made to survive a crash of the machine, and if the machine
-		// has not crashed the engine's journal knows what is to be released.
+		// The file is not durable. If the machine has not crashed, the engine's journal
+		// lists what is to be released.
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("sandboxes of claim %q: %w", uid, err)
@@ -186,14 +186,14 @@ func (b *boot) check() error {
 
 func (*Claim) check() error { return nil }
 
-// List returns all records in order of UID, and an error for each that could not
-// be read. Those of other versions OtherVersions lists. What the records share with
-// other callers Get says.
+// List returns all records in order of UID, and an error for each that could not be read.
+// Those of other versions OtherVersions lists. As with Get, callers must not change what
+// the records share.
 func (s *Store) List() ([]Entry, []error) {
 	return s.list(func(*Claim) bool { return true })
 }
 
-// list is List for the claims that asked accepts.
+// list is List for the claims that accept selects.
 func (s *Store) list(accept func(*Claim) bool) ([]Entry, []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -348,7 +348,7 @@ func (s *Store) Put(c Claim) error {
 	return nil
 }
 
-// PutSandboxes records where a claim is.
+// PutSandboxes records the sandboxes of a claim.
 func (s *Store) PutSandboxes(e Entry) error {
 	path, err := s.path(e.UID, sandboxesSuffix)
 	if err == nil {
@@ -395,7 +395,7 @@ func (s *Store) Damaged() ([]string, error) {
 	return out, nil
 }
 
-// read returns what a file holds, decoded once for all.
+// read returns the content of a file, from the cache if it is unchanged.
 func read[T Claim | boot, P content[T]](s *Store, path string) (*T, error) {
 	switch v := s.known[path].(type) {
 	case *T:
@@ -416,7 +416,7 @@ func read[T Claim | boot, P content[T]](s *Store, path string) (*T, error) {
 	return v, err
 }
 
-// content is what a file may hold.
+// content is the type of a file's content.
 type content[T any] interface {
 	*T
 	check() error
@@ -472,13 +472,13 @@ func unframe(data []byte) ([]byte, error) {
 	return frame.Decode(line)
 }
 
-// write replaces a file at once; durably if asked to.
+// write replaces a file atomically; durably if requested.
 func (s *Store) write(path string, v any, durable bool) error {
 	data, err := frame.Encode(v)
 	if err != nil {
 		return err
 	}
-	if len(data) > limitBytes { // what load would call damaged
+	if len(data) > limitBytes { // load would treat it as damaged
 		return fault.New(fault.Invalid, fmt.Errorf("%d bytes are more than the %d that a record may have: use fewer or smaller topologies in one claim", len(data), limitBytes))
 	}
 	o := recordfile.Options{}

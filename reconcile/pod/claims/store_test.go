@@ -23,7 +23,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// open opens a store as an agent of its own does.
+// open opens a store as another agent would.
 func open(t testing.TB, dir, bootID string) *claims.Store {
 	t.Helper()
 	j, err := journal.Open(dir)
@@ -111,7 +111,7 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestExactNumbers holds that the pinned topology reaches the engine as it was.
+// TestExactNumbers holds that the engine gets the pinned topology unchanged.
 func TestExactNumbers(t *testing.T) {
 	s := open(t, t.TempDir(), "boot")
 	if err := s.Put(example("aa")); err != nil {
@@ -178,7 +178,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestLostSandboxes holds that a file that does not survive a crash costs no claim.
+// TestLostSandboxes holds that losing the file of sandboxes loses no claim.
 func TestLostSandboxes(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, "boot")
@@ -205,8 +205,8 @@ func TestRemembersReleased(t *testing.T) {
 }
 
 // TestGiven holds that a claim's record keeps what steps are given, that each generation
-// gets what is for its steps, and that a record with addresses is not for an agent that
-// does not know them: it would remove them from the pod.
+// gets the values of its steps, and that an agent that does not know addresses cannot read
+// a record with them: it would remove them from the pod.
 func TestGiven(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, "boot")
