@@ -193,6 +193,27 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
+// TestLeastAmount holds that no claim can ask for nothing or less, whatever the policy says
+// of amounts: only slices bound what claims ask for.
+func TestLeastAmount(t *testing.T) {
+	for _, p := range policies(t, []byte(`
+apiVersion: networking.dra.io/v1alpha1
+kind: DeviceExposurePolicy
+metadata: {name: p}
+spec: {exposure: {allowMultipleAllocations: true, capacity: {
+  a: {value: 10, requestPolicy: {default: 5}}, none: {value: 10, requestPolicy: {default: 0}}, range: {value: 10, requestPolicy: {default: 5, validRange: {min: 2}}}}}}
+`)) {
+		if p.Err != nil {
+			t.Fatal(p.Err)
+		}
+		for name, want := range map[string]int64{"a": 1, "none": 0, "range": 2} {
+			if r := p.Sharing.Capacity[name].RequestPolicy.ValidRange; r == nil || r.Min.Value() != want {
+				t.Errorf("%s: range %+v, want from %d", name, r, want)
+			}
+		}
+	}
+}
+
 // TestDocs holds that the policies of the page are valid.
 func TestDocs(t *testing.T) {
 	page, err := os.ReadFile("../../docs/policies.md")

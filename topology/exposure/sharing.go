@@ -99,6 +99,10 @@ func checkAmount(e *Invalid, name string, c v1alpha1.DeviceCapacity) {
 	}
 	r, def := c.RequestPolicy, *c.RequestPolicy.Default
 	at += ".requestPolicy"
+	if id == inventory.CapacityBandwidth && least(r) == 0 {
+		e.add("%s: a claim could have 0 of the bandwidth, which is no limit: let it be 1 or more", at)
+		return
+	}
 	switch {
 	case def.Cmp(c.Value) > 0:
 		e.add("%s.default: %s is more than the value %s", at, def.String(), c.Value.String())
@@ -143,6 +147,17 @@ func checkRange(e *Invalid, at string, value, def resource.Quantity, r *v1alpha1
 	}
 }
 
+// least is the lowest amount that a claim can have. All of them are whole numbers.
+func least(r *v1alpha1.CapacityRequestPolicy) int64 {
+	switch {
+	case r.ValidRange != nil:
+		return r.ValidRange.Min.Value()
+	case len(r.ValidValues) > 0: // they ascend
+		return r.ValidValues[0].Value()
+	}
+	return r.Default.Value()
+}
+
 // above is the lowest amount but one.
 func above(r *v1alpha1.CapacityRange) *resource.Quantity {
 	sum := r.Min.DeepCopy()
@@ -173,12 +188,17 @@ func checkValues(e *Invalid, at string, value, def resource.Quantity, values []r
 	}
 }
 
+// capacityOf returns a capacity as slices have it. Without a range or values the scheduler
+// counts whatever a claim asks for: 0 costs nothing, and an amount below 0 lets others
+// have more than there is.
 func capacityOf(c v1alpha1.DeviceCapacity) resourceapi.DeviceCapacity {
 	out := resourceapi.DeviceCapacity{Value: c.Value}
 	if r := c.RequestPolicy; r != nil {
 		out.RequestPolicy = &resourceapi.CapacityRequestPolicy{Default: r.Default, ValidValues: r.ValidValues}
 		if v := r.ValidRange; v != nil {
 			out.RequestPolicy.ValidRange = &resourceapi.CapacityRequestPolicyRange{Min: &v.Min, Max: v.Max, Step: v.Step}
+		} else if len(r.ValidValues) == 0 && r.Default != nil {
+			out.RequestPolicy.ValidRange = &resourceapi.CapacityRequestPolicyRange{Min: resource.NewQuantity(min(r.Default.Value(), 1), resource.DecimalSI)}
 		}
 	}
 	return *out.DeepCopy()

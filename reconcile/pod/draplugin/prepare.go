@@ -340,6 +340,9 @@ func (p *Plugin) usable(t *topology.Topology, d claim.Device, host *inventory.De
 		if d.ShareID == nil {
 			return invalid("device %q was allocated without a share: the scheduler has no feature DRAConsumableCapacity", d.Name)
 		}
+		if _, limits := host.Shared.Capacity[inventory.CapacityBandwidth]; limits && d.Bandwidth <= 0 {
+			return invalid("the claim has no bandwidth of device %q, and its function would have no limit: delete the claim, or its pod, and ask for %s of 1 or more", d.Name, inventory.CapacityBandwidth)
+		}
 	case shared && !c.Input.Shares:
 		return invalid("device %q is shared, and step %q of NetworkTopology %q, of type %q, would take it for itself: its DeviceClass must not choose shared devices", d.Name, s.Name, t.Name, s.Type)
 	case host.Shared != nil && len(host.Shared.By) > 0 && !slices.Contains(host.Shared.By, s.Type):

@@ -235,6 +235,12 @@ func testFunctionsAsShares(t *testing.T) {
 		t.Errorf("metadata %+v", a)
 	}
 
+	// Slices of an earlier version let a claim ask for nothing, and a function without a
+	// rate has no limit.
+	g.devices[3].Exposure = pf.Exposure
+	g.devices[3].Exposure.Sharing.Capacity = map[string]resourceapi.DeviceCapacity{"bandwidth": {Value: resource.MustParse("10G")}}
+	g.refused(part("c5", "p5", "0"), fault.Invalid, "has no bandwidth")
+
 	g.topology.Spec.Steps[0].Selector = nil
 	whole := allocated("c4", "p4", "0") // which c1 has
 	g.claims["claim-c1"] = first
