@@ -276,7 +276,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	s.policies = follower.New(follower.Options{
 		Kube: s.kube, Dynamic: s.dynamic, NodeName: s.nodeName, Log: s.log, Changed: func() { s.publisher.Rescan() },
 	})
-	s.failures = failures.New(failures.Options{Claim: s.claim, Changed: func() { s.publisher.Rescan() }, Now: time.Now})
+	s.failures = failures.New(failures.Options{Claim: s.claim, InUse: s.inUse, Changed: func() { s.publisher.Rescan() }, Now: time.Now})
 	var neighbours publish.Neighbours
 	if s.lldp {
 		s.wires = lldp.NewListener(time.Now, func() { s.publisher.Rescan() })
@@ -284,7 +284,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	}
 	s.publisher = publish.New(publish.Options{
 		NodeName: s.nodeName, Neighbours: neighbours, Sysfs: os.DirFS("/sys"), PhysicalNetworks: s.physicalNetworks, UplinkOf: inventory.LookupUplink,
-		Uplinks: s.uplinks, InUse: s.inUse, Chosen: s.chosen, Dirty: s.dirty, Failing: s.failures.Failing, Policies: s.policies, StateFile: filepath.Join(s.app.stateDir, publishedFile), Log: s.log, Now: time.Now,
+		Uplinks: s.uplinks, InUse: s.inUse, Chosen: s.chosen, Dirty: s.dirty, Failing: s.failures.Failing, Failed: s.failures.Restore, Policies: s.policies, StateFile: filepath.Join(s.app.stateDir, publishedFile), Log: s.log, Now: time.Now,
 	})
 	s.plugin = draplugin.New(draplugin.Options{
 		Store: s.store, Keeper: s.keeper, Cluster: draplugin.NewCluster(s.kube, s.dynamic), Contracts: s.app.registry, Addresses: s.addresses,

@@ -6,8 +6,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
@@ -37,6 +39,24 @@ type Failing struct {
 	// Evict: the pod is to be deleted. Held: the pod has ended since, and the device is not
 	// given to another one for a while.
 	Evict, Held bool
+	// Since is when a held device was taken from its pod, in whole seconds: another agent
+	// reads it from the taint.
+	Since time.Time
+}
+
+// failing returns what the taints of a device say.
+func (e *entry) failing() (Failing, bool) {
+	for _, t := range e.Device.Taints {
+		if t.Key != TaintLost || t.Effect == resourceapi.DeviceTaintEffectNone {
+			continue
+		}
+		f := Failing{Lost: true, Evict: t.Effect == resourceapi.DeviceTaintEffectNoExecute, Held: t.Effect == resourceapi.DeviceTaintEffectNoSchedule}
+		if t.TimeAdded != nil {
+			f.Since = t.TimeAdded.Time
+		}
+		return f, true
+	}
+	return Failing{}, false
 }
 
 func (f Failing) taint() resourceapi.DeviceTaint {
@@ -44,7 +64,7 @@ func (f Failing) taint() resourceapi.DeviceTaint {
 	case !f.Lost:
 		return resourceapi.DeviceTaint{Key: TaintDegraded, Effect: resourceapi.DeviceTaintEffectNone}
 	case f.Held:
-		return resourceapi.DeviceTaint{Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNoSchedule}
+		return resourceapi.DeviceTaint{Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNoSchedule, TimeAdded: &metav1.Time{Time: f.Since}}
 	case f.Evict:
 		return resourceapi.DeviceTaint{Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNoExecute}
 	}

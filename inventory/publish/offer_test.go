@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/inventory/sysfstest"
@@ -204,7 +207,7 @@ func TestInUse(t *testing.T) {
 
 // TestFailing holds the taints of a device that is down in a pod.
 func TestFailing(t *testing.T) {
-	d := vf(1)
+	d, since := vf(1), time.Unix(1_800_000_000, 0)
 	for name, c := range map[string]struct {
 		failing Failing
 		want    resourceapi.DeviceTaint
@@ -212,12 +215,15 @@ func TestFailing(t *testing.T) {
 		"degraded": {Failing{}, resourceapi.DeviceTaint{Key: TaintDegraded, Effect: resourceapi.DeviceTaintEffectNone}},
 		"lost":     {Failing{Lost: true}, resourceapi.DeviceTaint{Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNone}},
 		"evicted":  {Failing{Lost: true, Evict: true}, resourceapi.DeviceTaint{Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNoExecute}},
-		"held":     {Failing{Lost: true, Held: true}, resourceapi.DeviceTaint{Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNoSchedule}},
+		"held":     {Failing{Lost: true, Held: true, Since: since}, resourceapi.DeviceTaint{Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNoSchedule, TimeAdded: &metav1.Time{Time: since}}},
 	} {
 		k := known{devices: []inventory.Device{d}, failing: map[string]Failing{d.Name: c.failing}, down: map[string]bool{d.Name: true}}
 		offered, _ := k.offer()
-		if len(offered) != 1 || len(offered[0].Device.Taints) != 2 || offered[0].Device.Taints[1] != c.want {
+		if len(offered) != 1 || len(offered[0].Device.Taints) != 2 || !reflect.DeepEqual(offered[0].Device.Taints[1], c.want) {
 			t.Errorf("%s: %+v", name, offered)
+		}
+		if have, ok := offered[0].failing(); ok != (c.failing.Evict || c.failing.Held) || ok && have != c.failing {
+			t.Errorf("%s: another agent reads %+v, %t", name, have, ok)
 		}
 		k = known{devices: []inventory.Device{d}, failing: k.failing, plain: true}
 		if offered, _ := k.offer(); len(offered) != 1 || len(offered[0].Device.Taints) != 0 {

@@ -44,6 +44,9 @@ type Options struct {
 	Dirty func() map[string]string
 	// Failing says by device name what is down in pods; nil is nothing.
 	Failing func() map[string]Failing
+	// Failed is called once, with what an earlier agent has published as failing and evicted
+	// pods for, or kept from them; nil is not called.
+	Failed func(map[string]Failing)
 	// PhysicalNetworks names the network a device is wired to, by interface
 	// name or PCI address.
 	PhysicalNetworks map[string]string
@@ -192,6 +195,15 @@ func (p *Publisher) Run(ctx context.Context, to Slices) error {
 		p.setUnsaved(err)
 	}
 	p.before = before
+	if p.opts.Failed != nil {
+		failed := map[string]Failing{}
+		for name, e := range before {
+			if f, ok := e.failing(); ok {
+				failed[name] = f
+			}
+		}
+		p.opts.Failed(failed)
+	}
 	p.seed()
 	failures := 0
 	for {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -444,6 +445,34 @@ func TestLinkDown(t *testing.T) {
 			t.Errorf("withheld %v", w)
 		}
 		stop()
+	})
+}
+
+// TestFailed holds that an agent learns which device an earlier one has kept from pods, and
+// since when, and that the same is published again.
+func TestFailed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		held := map[string]Failing{card: {Lost: true, Held: true, Since: time.Now().Truncate(time.Second)}}
+		n := newNode(t, filepath.Join(t.TempDir(), "f"))
+		n.opts.Failing = func() map[string]Failing { return held }
+		stop := run(t, n)
+		synctest.Wait()
+		stop()
+		before, _ := n.last()
+
+		var restored map[string]Failing
+		n.opts.Failed = func(f map[string]Failing) { restored = f }
+		n.opts.Failing = func() map[string]Failing { return restored }
+		next := &node{Publisher: New(n.opts), dir: n.dir}
+		stop = run(t, next)
+		synctest.Wait()
+		stop()
+		if f := restored[card]; len(restored) != 1 || !f.Held || !f.Since.Equal(held[card].Since) {
+			t.Errorf("restored %+v, want %+v", restored, held)
+		}
+		if after, _ := next.last(); len(after) != 1 || !equality.Semantic.DeepEqual(after, before) {
+			t.Errorf("published %+v, before %+v", after, before)
+		}
 	})
 }
 

@@ -1,6 +1,7 @@
 package failures
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -22,6 +23,8 @@ const hold = 10 * time.Minute
 type Options struct {
 	// Claim returns the record of a claim.
 	Claim func(types.UID) (claims.Claim, bool)
+	// InUse lists the names of the devices that claims have.
+	InUse func() []string
 	// Changed is called when Failing may return something else. It must not block.
 	Changed func()
 	Now     func() time.Time
@@ -33,7 +36,10 @@ type Tracker struct {
 
 	mu   sync.Mutex
 	down map[reconcile.SandboxID]map[string]failure // by device name
-	held map[string]time.Time                       // by device name: until when
+	held map[string]time.Time                       // by device name: since when
+	// evicting are devices that an earlier agent has evicted a pod for, until the port is
+	// known to be up or the pod has ended.
+	evicting map[string]bool
 }
 
 // failure is a device that is down in a sandbox.
@@ -47,20 +53,53 @@ func (f *failure) due(now time.Time) bool { return now.Sub(f.since) >= f.after }
 
 // New returns a Tracker that knows nothing.
 func New(o Options) *Tracker {
-	return &Tracker{Options: o, down: map[reconcile.SandboxID]map[string]failure{}, held: map[string]time.Time{}}
+	return &Tracker{Options: o, down: map[reconcile.SandboxID]map[string]failure{}, held: map[string]time.Time{}, evicting: map[string]bool{}}
+}
+
+// Restore takes what an earlier agent has published. A hold goes on, and a pod that is being
+// evicted is not spared because the agent was started again.
+func (t *Tracker) Restore(was map[string]publish.Failing) {
+	now := t.Now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name, f := range was {
+		switch {
+		case f.Held && (f.Since.IsZero() || f.Since.After(now)): // an earlier version, or the clock was set
+			t.hold(name, now)
+		case f.Held:
+			t.hold(name, f.Since)
+		case f.Evict:
+			t.evicting[name] = true
+		}
+	}
+	for _, devices := range t.down {
+		for name, f := range devices {
+			if t.evicting[name] && f.evict {
+				f.since = now.Add(-f.after)
+				devices[name] = f
+			}
+		}
+	}
+}
+
+// hold keeps a device from other pods. The time is in whole seconds, as in the API.
+func (t *Tracker) hold(name string, since time.Time) {
+	t.held[name] = since.Truncate(time.Second)
+	time.AfterFunc(t.held[name].Add(hold).Sub(t.Now()), t.Changed)
 }
 
 // Report takes what is new of the ports of a sandbox.
 func (t *Tracker) Report(r ports.Report) {
 	now := t.Now()
 	t.mu.Lock()
-	before := t.down[r.Sandbox]
+	before, evicting := t.down[r.Sandbox], len(t.evicting)
 	after := t.failures(r, before, now)
+	changed := len(before) > 0 || len(t.evicting) < evicting
 	if r.Gone {
 		for name, f := range before {
 			if f.lost && f.evict && f.due(now) {
-				t.held[name] = now.Add(hold)
-				time.AfterFunc(hold, t.Changed)
+				delete(t.evicting, name) // the pod is gone
+				t.hold(name, now)
 			}
 		}
 	}
@@ -75,14 +114,14 @@ func (t *Tracker) Report(r ports.Report) {
 			time.AfterFunc(f.after, t.Changed)
 		}
 	}
-	if len(before) > 0 {
+	if changed {
 		t.Changed()
 	}
 }
 
 // failures returns the devices that a report says are down, with how long they are.
 func (t *Tracker) failures(r ports.Report, before map[string]failure, now time.Time) map[string]failure {
-	if r.Gone || len(r.Devices) == 0 {
+	if r.Gone || len(r.Devices) == 0 && len(t.evicting) == 0 {
 		return nil
 	}
 	c, known := t.Claim(types.UID(r.Sandbox.Origin().ClaimUID))
@@ -92,6 +131,13 @@ func (t *Tracker) failures(r ports.Report, before map[string]failure, now time.T
 	of := c.Topology(r.Topology.Name)
 	if of == nil || of.Object.Spec.OnFailure == nil {
 		return nil
+	}
+	if !slices.Contains(r.Verdicts, ports.Verdict{}) { // each port is known
+		for _, d := range of.Devices {
+			if r.Devices[d.Step] != ports.Lost {
+				delete(t.evicting, d.Name)
+			}
+		}
 	}
 	policy := of.Object.Spec.OnFailure
 	out := map[string]failure{}
@@ -106,6 +152,8 @@ func (t *Tracker) failures(r ports.Report, before map[string]failure, now time.T
 		f.evict = f.lost && policy.Lost == v1alpha1.Evict && d.ShareID == nil
 		if was, ok := before[d.Name]; ok && was.lost == f.lost {
 			f.since = was.since
+		} else if f.evict && t.evicting[d.Name] {
+			f.since = now.Add(-f.after)
 		}
 		out[d.Name] = f
 	}
@@ -117,18 +165,34 @@ func (t *Tracker) Failing() map[string]publish.Failing {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.Now()
+	if len(t.evicting) > 0 {
+		used := t.InUse()
+		for name := range t.evicting {
+			if !slices.Contains(used, name) { // the pod ended while no agent ran
+				delete(t.evicting, name)
+				t.hold(name, now)
+			}
+		}
+	}
 	out := map[string]publish.Failing{}
-	for name, until := range t.held {
-		if !now.Before(until) {
+	for name := range t.evicting {
+		out[name] = publish.Failing{Lost: true, Evict: true}
+	}
+	for name, since := range t.held {
+		if now.Sub(since) >= hold {
 			delete(t.held, name)
 			continue
 		}
-		out[name] = publish.Failing{Lost: true, Held: true}
+		out[name] = publish.Failing{Lost: true, Held: true, Since: since}
 	}
 	for _, devices := range t.down {
 		for name, f := range devices {
 			if was := out[name]; f.due(now) && (!was.Lost || was.Held) {
-				out[name] = publish.Failing{Lost: f.lost, Evict: f.evict, Held: was.Held && !f.evict}
+				next := publish.Failing{Lost: f.lost, Evict: f.evict, Held: was.Held && !f.evict}
+				if next.Held {
+					next.Since = was.Since
+				}
+				out[name] = next
 			}
 		}
 	}

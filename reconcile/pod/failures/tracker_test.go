@@ -99,7 +99,7 @@ func TestTracker(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var changed atomic.Int32 // timers write it
 				tracker := failures.New(failures.Options{
-					Claim: func(uid types.UID) (claims.Claim, bool) { return tt.claim, uid == "c1" }, Changed: func() { changed.Add(1) }, Now: time.Now,
+					InUse: func() []string { return nil }, Claim: func(uid types.UID) (claims.Claim, bool) { return tt.claim, uid == "c1" }, Changed: func() { changed.Add(1) }, Now: time.Now,
 				})
 				last := tracker.Failing()
 				for i, a := range tt.at {
@@ -109,6 +109,13 @@ func TestTracker(t *testing.T) {
 						tracker.Report(*a.report)
 					}
 					got := tracker.Failing()
+					for name, f := range got {
+						if f.Held != !f.Since.IsZero() || f.Since.After(time.Now()) {
+							t.Errorf("%d: %s is held since %s", i, name, f.Since)
+						}
+						f.Since = time.Time{}
+						got[name] = f
+					}
 					if !reflect.DeepEqual(got, a.want) {
 						t.Errorf("%d: %+v, want %+v", i, got, a.want)
 					}
@@ -117,6 +124,83 @@ func TestTracker(t *testing.T) {
 					}
 					last = got
 					changed.Store(0)
+				}
+				time.Sleep(time.Hour) // the timers end
+			})
+		})
+	}
+}
+
+// TestRestored holds that an agent goes on with what an earlier one has published: devices
+// are held for what is left of their time, and a pod that is being evicted is not spared,
+// unless its port is up.
+func TestRestored(t *testing.T) {
+	const evicted = "dev-left"
+	lost := failing{evicted: {Lost: true, Evict: true}}
+	bad := report("s", severity{"left": ports.Lost})
+	bad.Verdicts = []ports.Verdict{{Status: ports.Down}, {Status: ports.Up}}
+	unknown, good := report("s", nil), report("s", nil)
+	unknown.Verdicts = []ports.Verdict{{}, {Status: ports.Up}}
+	good.Verdicts = []ports.Verdict{{Status: ports.Up}, {Status: ports.Up}}
+	for name, run := range map[string]func(t *testing.T, tracker *failures.Tracker, inUse *[]string) failing{
+		"held": func(_ *testing.T, tracker *failures.Tracker, _ *[]string) failing {
+			tracker.Restore(failing{"dev": {Lost: true, Held: true, Since: time.Now().Add(-9 * time.Minute)}, "other": {Lost: true, Held: true, Since: time.Now().Add(-11 * time.Minute)}})
+			return failing{"dev": {Lost: true, Held: true, Since: time.Now().Add(-9 * time.Minute)}}
+		},
+		"held for long enough": func(_ *testing.T, tracker *failures.Tracker, _ *[]string) failing {
+			tracker.Restore(failing{"dev": {Lost: true, Held: true, Since: time.Now().Add(-9 * time.Minute)}})
+			time.Sleep(time.Minute)
+			return failing{}
+		},
+		"held by an earlier version": func(_ *testing.T, tracker *failures.Tracker, _ *[]string) failing {
+			tracker.Restore(failing{"dev": {Lost: true, Held: true}})
+			return failing{"dev": {Lost: true, Held: true, Since: time.Now()}}
+		},
+		"the clock was set": func(_ *testing.T, tracker *failures.Tracker, _ *[]string) failing {
+			tracker.Restore(failing{"dev": {Lost: true, Held: true, Since: time.Now().Add(time.Hour)}})
+			return failing{"dev": {Lost: true, Held: true, Since: time.Now()}}
+		},
+		"being evicted": func(_ *testing.T, tracker *failures.Tracker, _ *[]string) failing {
+			tracker.Restore(lost)
+			tracker.Report(unknown)
+			tracker.Report(bad)
+			return lost
+		},
+		"being evicted, and reported before": func(_ *testing.T, tracker *failures.Tracker, _ *[]string) failing {
+			tracker.Report(bad)
+			tracker.Restore(lost)
+			return lost
+		},
+		"evicted meanwhile": func(_ *testing.T, tracker *failures.Tracker, inUse *[]string) failing {
+			tracker.Restore(lost)
+			*inUse = nil
+			return failing{evicted: {Lost: true, Held: true, Since: time.Now()}}
+		},
+		"evicted then": func(_ *testing.T, tracker *failures.Tracker, inUse *[]string) failing {
+			tracker.Restore(lost)
+			tracker.Report(bad)
+			gone := bad
+			gone.Gone, *inUse = true, nil
+			tracker.Report(gone)
+			return failing{evicted: {Lost: true, Held: true, Since: time.Now()}}
+		},
+		"up again": func(_ *testing.T, tracker *failures.Tracker, _ *[]string) failing {
+			tracker.Restore(lost)
+			tracker.Report(good)
+			return failing{}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				inUse := []string{evicted}
+				tracker := failures.New(failures.Options{
+					Claim: func(types.UID) (claims.Claim, bool) {
+						return claimOf(&v1alpha1.FailurePolicy{Lost: v1alpha1.Evict, After: "2m"}, nil), true
+					},
+					InUse: func() []string { return inUse }, Changed: func() {}, Now: time.Now,
+				})
+				if want, got := run(t, tracker, &inUse), tracker.Failing(); !reflect.DeepEqual(got, want) {
+					t.Errorf("%+v, want %+v", got, want)
 				}
 				time.Sleep(time.Hour) // the timers end
 			})
