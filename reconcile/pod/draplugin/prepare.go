@@ -360,18 +360,20 @@ func takesFunction(c contract.Contract, host inventory.Device) bool {
 // choose gives a claim functions of the PFs that it has shares of: the first that no other
 // claim has. It is called while all claims are locked, and what it chooses is recorded
 // before anybody hears of it.
-func (p *Plugin) choose(c *claims.Claim, others []claims.Entry) error {
-	var found []inventory.Device
-	taken := map[string]bool{}
+//
+// The devices were listed before that, as it takes long where there are hundreds of
+// functions: one that was returned since is found by the next try.
+func (p *Plugin) choose(c *claims.Claim, found []inventory.Device, others []claims.Entry) error {
+	var taken map[string]bool
 	var unfit map[string]string
 	for i := range c.Topologies {
 		for j := range c.Topologies[i].Devices {
 			d := &c.Topologies[i].Devices[j]
-			if d.Offered != nil || d.Host.Shared == nil || !d.Host.Shared.Functions {
-				continue // chosen before, or nothing to choose
+			if !toChoose(d) {
+				continue
 			}
-			if found == nil {
-				found, _ = p.Discover() // one that cannot be read is not chosen
+			if taken == nil {
+				taken = map[string]bool{}
 				if p.Unfit != nil {
 					unfit = p.Unfit(found)
 				}
@@ -410,6 +412,11 @@ func (p *Plugin) choose(c *claims.Claim, others []claims.Entry) error {
 	return nil
 }
 
+// toChoose reports whether the node has yet to choose a function for a device.
+func toChoose(d *claims.Device) bool {
+	return d.Offered == nil && d.Host.Shared != nil && d.Host.Shared.Functions
+}
+
 // withheld lists the functions of a PF that are not given away.
 func withheld(devices []inventory.Device, pf string, unfit map[string]string) string {
 	var out []string
@@ -445,6 +452,12 @@ func (t *taken) Unwrap() error { return t.err }
 // give a device away up to seconds before it is released, as when a pod is deleted
 // by force.
 func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
+	var found []inventory.Device
+	if slices.ContainsFunc(c.Topologies, func(t claims.Topology) bool {
+		return slices.ContainsFunc(t.Devices, func(d claims.Device) bool { return toChoose(&d) })
+	}) {
+		found, _ = p.Discover() // one that cannot be read is not chosen
+	}
 	unlock, err := p.Store.LockAll(ctx)
 	if err != nil {
 		return passing(err)
@@ -454,7 +467,7 @@ func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
 	for _, err := range errs {
 		p.Log.Error("cannot read claim records", "error", err)
 	}
-	if err := p.choose(c, others); err != nil {
+	if err := p.choose(c, found, others); err != nil {
 		return err
 	}
 	for _, other := range others {
