@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/qos"
+	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -18,13 +22,13 @@ func (a *app) validate() *cobra.Command {
 	var addresses []string
 	cmd := &cobra.Command{
 		Use:   "validate -f FILE",
-		Short: "Validate a topology, or policies",
+		Short: "Validate topologies, policies and NetworkQoS objects",
 		Long: `Validates a NetworkTopology like the admission webhook of a cluster, and reports every
 problem: its steps and their order, each step's config, the references between steps,
 the CEL selectors of root steps, and whether the steps contradict each other, planned
 for a node that has everything they need. What is allowed, but probably a mistake, is a
-note. DeviceExposurePolicies in the file are validated, too. -f may be repeated: each file
-is validated by itself. Needs neither root nor a cluster.
+note. DeviceExposurePolicies and NetworkQoS objects in the file are validated, too. -f may be
+repeated: each file is validated by itself. Needs neither root nor a cluster.
 
 A topology that refers to addresses which apply gives it, or names a gateway among
 them, is valid only with such addresses.`,
@@ -54,23 +58,57 @@ them, is valid only with such addresses.`,
 	return cmd
 }
 
-// validateFile checks the topology and the policies of a file.
+// validateFile checks the topology, the policies and the NetworkQoS objects of a file.
 func (a *app) validateFile(ctx context.Context, file string, given ops.Givens) error {
 	data, name, err := a.read(file)
 	if err != nil {
 		return fmt.Errorf("topology: %w", err)
 	}
-	// A file that cannot be read is reported as a topology.
-	policies, others, _ := topology.Objects(data, v1alpha1.PolicyKind)
-	if len(policies) > 0 {
-		if err := a.validatePolicies(data, name); err != nil {
+	checked, rest := 0, 0
+	for _, other := range []struct {
+		kind     string
+		validate func(data []byte, name string) error
+	}{
+		{v1alpha1.PolicyKind, a.validatePolicies},
+		{qosv1alpha1.Kind, a.validateQoS},
+	} {
+		// A file that cannot be read is reported as a topology.
+		found, others, _ := topology.Objects(data, other.kind)
+		if len(found) == 0 {
+			continue
+		}
+		if err := other.validate(data, name); err != nil {
 			return err
 		}
+		checked, rest = checked+len(found), others+len(found)
 	}
-	if len(policies) > 0 && others == 0 {
+	if checked > 0 && checked == rest {
 		return nil
 	}
-	return a.validateTopology(ctx, data, name, given, len(policies) > 0)
+	return a.validateTopology(ctx, data, name, given, checked > 0)
+}
+
+// validateQoS checks the NetworkQoS objects of a file.
+func (a *app) validateQoS(data []byte, name string) error {
+	objects, _, err := qos.Decode(data)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	var errs []error
+	var valid []string
+	for _, o := range objects {
+		p := qos.New(o)
+		for _, w := range p.Warnings {
+			fmt.Fprintf(a.err, "plumbline: note: %s %q: %s\n", qosv1alpha1.Kind, p.Name(), w)
+		}
+		errs = append(errs, p.Err)
+		valid = append(valid, fmt.Sprintf("%s %q is valid: %s.\n", qosv1alpha1.Kind, p.Name(), count(len(p.Rules), "rule")))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	_, err = io.WriteString(a.out, strings.Join(valid, ""))
+	return err
 }
 
 // validateTopology checks the topology of a file; a file with policies need not have one.

@@ -1,0 +1,513 @@
+package qos
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"go4.org/netipx"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// NetworkKind is the kind of the object that defines a network.
+type NetworkKind string
+
+// Kinds of networks. The default network of a cluster has no object.
+const (
+	DefaultNetwork              NetworkKind = "DefaultNetwork"
+	NetworkTopology             NetworkKind = "NetworkTopology"
+	NetworkAttachmentDefinition NetworkKind = "NetworkAttachmentDefinition"
+	UserDefinedNetwork          NetworkKind = "UserDefinedNetwork"
+	ClusterUserDefinedNetwork   NetworkKind = "ClusterUserDefinedNetwork"
+)
+
+// Network is a network that pods are attached to.
+type Network struct {
+	NetworkID
+	Labels map[string]string
+	// Primary says that it is the network of a pod's default route, the one that objects
+	// without a selector cover.
+	Primary bool
+}
+
+// NetworkID identifies a network.
+type NetworkID struct {
+	Kind            NetworkKind
+	Namespace, Name string // Namespace is "" for those that have none
+}
+
+// Pod is a pod as the compiler sees it.
+type Pod struct {
+	Key    types.NamespacedName
+	Labels map[string]string
+	// Ended says that the pod uses the host's network, or has ended: it is neither a source
+	// nor a destination.
+	Ended       bool
+	Attachments []Attachment
+}
+
+// Attachment is what a pod has of a network. A pod may have several of one network.
+type Attachment struct {
+	Network   Network
+	Interface string // its name in the pod
+	Addresses []netip.Addr
+}
+
+// Rule is a rule as it holds on an attachment of a pod.
+type Rule struct {
+	Precedence int
+	Policy     types.NamespacedName
+	Index      int // of the rule in its object
+	DSCP       uint8
+	RateKbit   uint32 // per second; 0 is no limit
+	BurstKbit  uint32 // 0 leaves it to the backend
+	// Any says that every destination matches. Otherwise Addresses, which may be nil, and
+	// Sets say which do.
+	Any       bool
+	Addresses *netipx.IPSet
+	Sets      []SetID
+	Ports     []Port // nil is any
+}
+
+// SetID identifies the addresses that the pods of a destination have on a network.
+type SetID struct {
+	Policy  types.NamespacedName
+	Rule    int // index in spec.egress
+	To      int // index in classifier.to
+	Network NetworkID
+}
+
+// Packet is what rules are matched with.
+type Packet struct {
+	Destination netip.Addr
+	Protocol    Protocol
+	Port        uint16 // of the destination
+	// Fragment says that this is not the first fragment: its protocol is known, its port is
+	// not.
+	Fragment bool
+}
+
+// Matches reports whether the rule matches a packet. Members says which addresses are in a
+// set.
+func (r *Rule) Matches(p Packet, members func(SetID) []netip.Addr) bool {
+	if len(r.Ports) > 0 && !slices.ContainsFunc(r.Ports, func(q Port) bool {
+		return q.Protocol == p.Protocol && (q.Port == 0 || q.Port == p.Port && !p.Fragment)
+	}) {
+		return false
+	}
+	return r.Any || r.Addresses != nil && r.Addresses.Contains(p.Destination) ||
+		slices.ContainsFunc(r.Sets, func(id SetID) bool { return slices.Contains(members(id), p.Destination) })
+}
+
+// Changed is what a change of the input has changed: pods with other rules, or other
+// addresses, and sets with other members.
+type Changed struct {
+	Pods map[types.NamespacedName]bool
+	Sets map[SetID]bool
+}
+
+func newChanged() Changed {
+	return Changed{Pods: map[types.NamespacedName]bool{}, Sets: map[SetID]bool{}}
+}
+
+// Compiler knows the rules of every attachment of every pod. Its zero value is not usable:
+// see NewCompiler. It is not safe for concurrent use.
+type Compiler struct {
+	namespaces map[string]labels.Set
+	policies   map[string]map[string]*compiled // namespace, name
+	pods       map[string]map[string]*Pod      // namespace, name
+	// crossing are the destinations of all policies that select namespaces.
+	crossing map[*destination]bool
+}
+
+// compiled is a policy with its destinations that are pods.
+type compiled struct {
+	*Policy
+	destinations []*destination
+}
+
+// destination is one destination of a rule that is pods, with those that it selects.
+type destination struct {
+	PolicyDestination
+	policy   types.NamespacedName
+	rule, to int
+	members  map[types.NamespacedName]*Pod
+}
+
+// NewCompiler returns a compiler without any object.
+func NewCompiler() *Compiler {
+	return &Compiler{
+		namespaces: map[string]labels.Set{}, policies: map[string]map[string]*compiled{},
+		pods: map[string]map[string]*Pod{}, crossing: map[*destination]bool{},
+	}
+}
+
+// SetPolicy adds or replaces a policy. One with an error does nothing, which includes that
+// the one before it is gone.
+func (c *Compiler) SetPolicy(p *Policy) Changed {
+	changed := c.DeletePolicy(p.Key)
+	if p.Err != nil {
+		return changed
+	}
+	n := &compiled{Policy: p}
+	for i, rule := range p.Rules {
+		for j, to := range rule.To {
+			if to.Addresses != nil {
+				continue
+			}
+			d := &destination{PolicyDestination: to, policy: p.Key, rule: i, to: j, members: map[types.NamespacedName]*Pod{}}
+			n.destinations = append(n.destinations, d)
+			if to.namespaces != nil {
+				c.crossing[d] = true
+			}
+		}
+	}
+	if c.policies[p.Key.Namespace] == nil {
+		c.policies[p.Key.Namespace] = map[string]*compiled{}
+	}
+	c.policies[p.Key.Namespace][p.Key.Name] = n
+	for _, d := range n.destinations {
+		c.fill(d, changed)
+	}
+	c.sources(n, changed)
+	return changed
+}
+
+// DeletePolicy removes a policy.
+func (c *Compiler) DeletePolicy(key types.NamespacedName) Changed {
+	changed := newChanged()
+	old, ok := c.policies[key.Namespace][key.Name]
+	if !ok {
+		return changed
+	}
+	c.sources(old, changed)
+	for _, d := range old.destinations {
+		for _, pod := range d.members {
+			d.touch(pod, changed)
+		}
+		delete(c.crossing, d)
+	}
+	delete(c.policies[key.Namespace], key.Name)
+	if len(c.policies[key.Namespace]) == 0 {
+		delete(c.policies, key.Namespace)
+	}
+	return changed
+}
+
+// sources notes the pods that a policy covers.
+func (c *Compiler) sources(p *compiled, changed Changed) {
+	for _, pod := range c.pods[p.Key.Namespace] {
+		if p.selects(pod) {
+			changed.Pods[pod.Key] = true
+		}
+	}
+}
+
+// selects reports whether a policy selects a pod of its namespace.
+func (p *Policy) selects(pod *Pod) bool {
+	return !pod.Ended && p.pods.Matches(labels.Set(pod.Labels))
+}
+
+// fill finds the members of a new destination.
+func (c *Compiler) fill(d *destination, changed Changed) {
+	if d.namespaces == nil {
+		for _, pod := range c.pods[d.policy.Namespace] {
+			c.join(d, pod, changed)
+		}
+		return
+	}
+	for _, pods := range c.pods {
+		for _, pod := range pods {
+			c.join(d, pod, changed)
+		}
+	}
+}
+
+// join makes a pod a member of a destination that selects it.
+func (c *Compiler) join(d *destination, pod *Pod, changed Changed) {
+	if c.reaches(d, pod) {
+		d.members[pod.Key] = pod
+		d.touch(pod, changed)
+	}
+}
+
+// reaches reports whether a destination selects a pod. A namespace that is not known has
+// no labels, not even that of its name.
+func (c *Compiler) reaches(d *destination, pod *Pod) bool {
+	if pod.Ended || !d.pods.Matches(labels.Set(pod.Labels)) {
+		return false
+	}
+	if d.namespaces == nil {
+		return pod.Key.Namespace == d.policy.Namespace
+	}
+	known, ok := c.namespaces[pod.Key.Namespace]
+	return ok && d.namespaces.Matches(known)
+}
+
+// touch notes the sets that have addresses of a pod.
+func (d *destination) touch(pod *Pod, changed Changed) {
+	for i := range pod.Attachments {
+		changed.Sets[d.set(pod.Attachments[i].Network.NetworkID)] = true
+	}
+}
+
+func (d *destination) set(network NetworkID) SetID {
+	return SetID{Policy: d.policy, Rule: d.rule, To: d.to, Network: network}
+}
+
+// SetPod adds or replaces a pod. The compiler keeps it: the caller does not change it.
+func (c *Compiler) SetPod(pod *Pod) Changed {
+	changed := newChanged()
+	old := c.pods[pod.Key.Namespace][pod.Key.Name]
+	if c.pods[pod.Key.Namespace] == nil {
+		c.pods[pod.Key.Namespace] = map[string]*Pod{}
+	}
+	c.pods[pod.Key.Namespace][pod.Key.Name] = pod
+	if old == nil || !same(old, pod) {
+		changed.Pods[pod.Key] = true
+	}
+	c.move(old, pod, pod.Key, changed)
+	return changed
+}
+
+// DeletePod removes a pod.
+func (c *Compiler) DeletePod(key types.NamespacedName) Changed {
+	changed := newChanged()
+	old := c.pods[key.Namespace][key.Name]
+	if old == nil {
+		return changed
+	}
+	changed.Pods[key] = true
+	delete(c.pods[key.Namespace], key.Name)
+	if len(c.pods[key.Namespace]) == 0 {
+		delete(c.pods, key.Namespace)
+	}
+	c.move(old, nil, key, changed)
+	return changed
+}
+
+// move replaces a pod in the destinations that select it, or did.
+func (c *Compiler) move(old, pod *Pod, key types.NamespacedName, changed Changed) {
+	visit := func(d *destination) {
+		was, is := d.members[key] != nil, pod != nil && c.reaches(d, pod)
+		delete(d.members, key)
+		if is {
+			d.members[key] = pod
+		}
+		if was && is && attachedAlike(old, pod) {
+			return
+		}
+		if was {
+			d.touch(old, changed)
+		}
+		if is {
+			d.touch(pod, changed)
+		}
+	}
+	for _, p := range c.policies[key.Namespace] {
+		for _, d := range p.destinations {
+			if d.namespaces == nil {
+				visit(d)
+			}
+		}
+	}
+	for d := range c.crossing {
+		visit(d)
+	}
+}
+
+// same reports whether two states of a pod have the same rules and addresses.
+func same(a, b *Pod) bool {
+	return a.Ended == b.Ended && maps.Equal(a.Labels, b.Labels) && attachedAlike(a, b)
+}
+
+func attachedAlike(a, b *Pod) bool {
+	return slices.EqualFunc(a.Attachments, b.Attachments, func(x, y Attachment) bool {
+		return x.Interface == y.Interface && x.Network.NetworkID == y.Network.NetworkID && x.Network.Primary == y.Network.Primary &&
+			maps.Equal(x.Network.Labels, y.Network.Labels) && slices.Equal(x.Addresses, y.Addresses)
+	})
+}
+
+// SetNamespace adds a namespace or replaces its labels.
+func (c *Compiler) SetNamespace(name string, of map[string]string) Changed {
+	changed := newChanged()
+	old, known := c.namespaces[name]
+	if known && maps.Equal(old, of) {
+		return changed
+	}
+	c.namespaces[name] = labels.Set(of)
+	c.relabelled(name, old, known, changed)
+	return changed
+}
+
+// DeleteNamespace removes a namespace. Its pods are removed by themselves.
+func (c *Compiler) DeleteNamespace(name string) Changed {
+	changed := newChanged()
+	old, known := c.namespaces[name]
+	delete(c.namespaces, name)
+	if known {
+		c.relabelled(name, old, known, changed)
+	}
+	return changed
+}
+
+// relabelled visits what depends on the labels of a namespace: destinations that select
+// namespaces, and networks that are in it.
+func (c *Compiler) relabelled(name string, old labels.Set, known bool, changed Changed) {
+	for d := range c.crossing {
+		now, is := c.namespaces[name]
+		if (known && d.namespaces.Matches(old)) == (is && d.namespaces.Matches(now)) {
+			continue
+		}
+		for _, pod := range c.pods[name] {
+			if d.members[pod.Key] != nil {
+				delete(d.members, pod.Key)
+				d.touch(pod, changed)
+			}
+			c.join(d, pod, changed)
+		}
+	}
+	for namespace, policies := range c.policies {
+		for _, p := range policies {
+			if !slices.ContainsFunc(p.networks, func(t networkTerm) bool { return t.namespaces != nil }) {
+				continue
+			}
+			for _, pod := range c.pods[namespace] {
+				in := slices.ContainsFunc(pod.Attachments, func(a Attachment) bool { return a.Network.Namespace == name })
+				if in && p.selects(pod) {
+					changed.Pods[pod.Key] = true
+				}
+			}
+		}
+	}
+}
+
+// covers reports whether a policy covers a network.
+func (c *Compiler) covers(p *Policy, n Network) bool {
+	if len(p.networks) == 0 {
+		return n.Primary
+	}
+	return slices.ContainsFunc(p.networks, func(t networkTerm) bool { return t.covers(n, c.namespaces[n.Namespace]) })
+}
+
+// Rules returns the rules of each attachment of a pod, in the order of its attachments; of
+// those that match a packet, the first one decides.
+func (c *Compiler) Rules(key types.NamespacedName) [][]Rule {
+	pod := c.pods[key.Namespace][key.Name]
+	if pod == nil {
+		return nil
+	}
+	out := make([][]Rule, len(pod.Attachments))
+	for _, p := range c.policies[key.Namespace] {
+		if !p.selects(pod) {
+			continue
+		}
+		for i := range pod.Attachments {
+			if c.covers(p.Policy, pod.Attachments[i].Network) {
+				out[i] = append(out[i], p.rules(pod.Attachments[i].Network.NetworkID)...)
+			}
+		}
+	}
+	for _, rules := range out {
+		slices.SortFunc(rules, before)
+	}
+	return out
+}
+
+// before orders rules, the winning one first.
+func before(a, b Rule) int {
+	return cmp.Or(
+		cmp.Compare(b.Precedence, a.Precedence),
+		cmp.Compare(a.Policy.Namespace, b.Policy.Namespace),
+		cmp.Compare(a.Policy.Name, b.Policy.Name),
+	)
+}
+
+// rules are those of a policy on a network.
+func (p *compiled) rules(network NetworkID) []Rule {
+	out := make([]Rule, len(p.Rules))
+	for i, r := range p.Rules {
+		out[i] = Rule{
+			Precedence: r.Precedence, Policy: p.Key, Index: i, DSCP: r.DSCP, RateKbit: r.RateKbit, BurstKbit: r.BurstKbit,
+			Any: len(r.To) == 0, Addresses: addresses(r.To), Ports: r.Ports,
+		}
+	}
+	for _, d := range p.destinations {
+		out[d.rule].Sets = append(out[d.rule].Sets, d.set(network))
+	}
+	return out
+}
+
+// addresses joins the destinations that are addresses, nil without any.
+func addresses(to []PolicyDestination) *netipx.IPSet {
+	var b netipx.IPSetBuilder
+	var only *netipx.IPSet
+	n := 0
+	for _, d := range to {
+		if d.Addresses != nil {
+			b.AddSet(d.Addresses)
+			only = d.Addresses
+			n++
+		}
+	}
+	if n <= 1 {
+		return only
+	}
+	set, _ := b.IPSet() // sets alone have no errors
+	return set
+}
+
+// Members returns the addresses of a set, sorted; none if there is no such set.
+func (c *Compiler) Members(id SetID) []netip.Addr {
+	p := c.policies[id.Policy.Namespace][id.Policy.Name]
+	if p == nil {
+		return nil
+	}
+	i := slices.IndexFunc(p.destinations, func(d *destination) bool { return d.rule == id.Rule && d.to == id.To })
+	if i < 0 {
+		return nil
+	}
+	var out []netip.Addr
+	for _, pod := range p.destinations[i].members {
+		for _, a := range pod.Attachments {
+			if a.Network.NetworkID == id.Network {
+				out = append(out, a.Addresses...)
+			}
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
+}
+
+// String describes the rule in one line, for logs and tests.
+func (r *Rule) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d %s[%d]: dscp %d", r.Precedence, r.Policy, r.Index, r.DSCP)
+	if r.RateKbit > 0 {
+		fmt.Fprintf(&b, ", rate %d kbit/s", r.RateKbit)
+	}
+	if r.BurstKbit > 0 {
+		fmt.Fprintf(&b, ", burst %d kbit", r.BurstKbit)
+	}
+	to := make([]string, 0, len(r.Sets)+1)
+	if r.Any {
+		to = append(to, "any")
+	}
+	if r.Addresses != nil {
+		for _, p := range r.Addresses.Prefixes() {
+			to = append(to, p.String())
+		}
+	}
+	for _, s := range r.Sets {
+		to = append(to, fmt.Sprintf("pods of to[%d]", s.To))
+	}
+	fmt.Fprintf(&b, ", to %s", strings.Join(to, " "))
+	for i, p := range r.Ports {
+		fmt.Fprintf(&b, "%s%s", []string{", ", " "}[min(i, 1)], p)
+	}
+	return b.String()
+}

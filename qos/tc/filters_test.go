@@ -1,0 +1,152 @@
+package tc_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"go4.org/netipx"
+
+	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/tc"
+)
+
+func address(rng *rand.Rand) netip.Addr {
+	if rng.IntN(3) == 0 {
+		return netip.MustParseAddr(fmt.Sprintf("fd00::%x", rng.IntN(32)))
+	}
+	return netip.MustParseAddr(fmt.Sprintf("10.0.%d.%d", rng.IntN(2), rng.IntN(32)))
+}
+
+func prefix(rng *rand.Rand, bits int) netip.Prefix {
+	a := address(rng)
+	p, _ := a.Prefix(max(0, a.BitLen()-rng.IntN(bits)))
+	return p
+}
+
+func rule(rng *rand.Rand, n int, sets map[qos.SetID][]netip.Addr) qos.Rule {
+	r := qos.Rule{Index: n, DSCP: uint8(rng.IntN(64)), RateKbit: uint32(rng.IntN(3)), Any: rng.IntN(4) == 0}
+	for range rng.IntN(3) {
+		r.Ports = append(r.Ports, qos.Port{Protocol: []qos.Protocol{qos.TCP, qos.UDP, qos.SCTP}[rng.IntN(3)], Port: uint16(rng.IntN(2) * (80 + rng.IntN(3)))})
+	}
+	if r.Any {
+		return r
+	}
+	if rng.IntN(3) > 0 {
+		var b netipx.IPSetBuilder
+		b.AddPrefix(prefix(rng, 33))
+		for range rng.IntN(4) {
+			b.RemovePrefix(prefix(rng, 6))
+		}
+		r.Addresses, _ = b.IPSet()
+	}
+	for i := range rng.IntN(3) {
+		id := qos.SetID{Rule: n, To: i}
+		for range rng.IntN(6) {
+			sets[id] = append(sets[id], address(rng))
+		}
+		r.Sets = append(r.Sets, id)
+	}
+	return r
+}
+
+// TestFilters holds that the filters decide about every packet as the rules do: the first
+// filter by preference that matches is of the first rule that matches, with its mark and
+// its policer.
+func TestFilters(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		sets := map[qos.SetID][]netip.Addr{}
+		members := func(id qos.SetID) []netip.Addr { return sets[id] }
+		var rules []qos.Rule
+		for i := range rng.IntN(8) {
+			rules = append(rules, rule(rng, i, sets))
+		}
+		out, err := tc.Compile(rules, members)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wellFormed(t, out)
+		for range 200 {
+			p := qos.Packet{Destination: address(rng), Protocol: []qos.Protocol{qos.TCP, qos.UDP, qos.SCTP, 1}[rng.IntN(4)], Port: uint16(80 + rng.IntN(4)), Fragment: rng.IntN(6) == 0}
+			want := slices.IndexFunc(rules, func(r qos.Rule) bool { return r.Matches(p, members) })
+			n := slices.IndexFunc(out.Filters, func(f tc.Filter) bool { return f.Matches(p) })
+			if n < 0 || want < 0 {
+				if (n < 0) != (want < 0) {
+					t.Fatalf("seed %d, packet %+v: filter %d, rule %d", seed, p, n, want)
+				}
+				continue
+			}
+			f := out.Filters[n]
+			if f.Rule != want || f.DSCP != rules[want].DSCP || (f.Policer != 0) != (rules[want].RateKbit > 0) {
+				t.Fatalf("seed %d, packet %+v: %+v, want rule %d: %+v", seed, p, f, want, rules[want])
+			}
+		}
+	}
+}
+
+// wellFormed holds what the kernel requires: one protocol per preference, one filter per
+// preference and handle, and a policer for each index.
+func wellFormed(t *testing.T, out *tc.Filters) {
+	t.Helper()
+	type key struct {
+		pref   uint16
+		handle uint32
+	}
+	families, seen := map[uint16]tc.Family{}, map[key]bool{}
+	for _, f := range out.Filters {
+		if known, ok := families[f.Pref]; ok && known != f.Family {
+			t.Fatalf("preference %d has two protocols", f.Pref)
+		}
+		families[f.Pref] = f.Family
+		k := key{f.Pref, f.Handle}
+		if seen[k] || f.Handle == 0 || f.Port != 0 && f.Protocol == 0 || f.Pref < tc.FirstPref {
+			t.Fatalf("filter %+v", f)
+		}
+		seen[k] = true
+		if f.Policer != 0 && !slices.ContainsFunc(out.Policers, func(p tc.Policer) bool { return p.Index == f.Policer && p.BurstBytes > 0 && p.RateBytes > 0 }) {
+			t.Fatalf("no policer of %+v", f)
+		}
+	}
+}
+
+func TestPolicer(t *testing.T) {
+	out, err := tc.Compile([]qos.Rule{
+		{Any: true, RateKbit: 1000, BurstKbit: 100}, {Any: true, RateKbit: 1000}, {Any: true, RateKbit: 1<<32 - 1}, {Any: true},
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []tc.Policer{
+		{Index: tc.FirstPolicer, RateBytes: 125000, BurstBytes: 12500},
+		{Index: tc.FirstPolicer + 1, RateBytes: 125000, BurstBytes: 65536, Assumed: true},
+		{Index: tc.FirstPolicer + 2, RateBytes: 536870911875, BurstBytes: 5368709118, Assumed: true},
+	}
+	if !slices.Equal(out.Policers, want) {
+		t.Errorf("got %+v", out.Policers)
+	}
+}
+
+// TestTooMany: a rule with too many destinations is refused as a whole, and named.
+func TestTooMany(t *testing.T) {
+	all := make([]netip.Addr, 3000)
+	for i := range all {
+		all[i] = netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
+	}
+	r := qos.Rule{Sets: []qos.SetID{{}}, Ports: []qos.Port{{Protocol: qos.TCP}}}
+	members := func(qos.SetID) []netip.Addr { return all }
+	out, err := tc.Compile([]qos.Rule{r}, members)
+	if err != nil || len(out.Filters) != 3000 {
+		t.Fatalf("%v", err)
+	}
+	r.Ports = append(r.Ports, qos.Port{Protocol: qos.UDP})
+	if _, err := tc.Compile([]qos.Rule{r}, members); !errors.Is(err, tc.ErrTooMany) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := tc.Compile(make([]qos.Rule, tc.MaxRules+1), members); !errors.Is(err, tc.ErrTooMany) {
+		t.Errorf("got %v", err)
+	}
+}
