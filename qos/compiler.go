@@ -433,32 +433,13 @@ func (p *compiled) rules(network NetworkID) []Rule {
 	for i, r := range p.Rules {
 		out[i] = Rule{
 			Precedence: r.Precedence, Policy: p.Key, Index: i, DSCP: r.DSCP, RateKbit: r.RateKbit, BurstKbit: r.BurstKbit,
-			Any: len(r.To) == 0, Addresses: addresses(r.To), Ports: r.Ports,
+			Any: len(r.To) == 0, Addresses: r.Addresses, Ports: r.Ports,
 		}
 	}
 	for _, d := range p.destinations {
 		out[d.rule].Sets = append(out[d.rule].Sets, d.set(network))
 	}
 	return out
-}
-
-// addresses joins the destinations that are addresses, nil without any.
-func addresses(to []PolicyDestination) *netipx.IPSet {
-	var b netipx.IPSetBuilder
-	var only *netipx.IPSet
-	n := 0
-	for _, d := range to {
-		if d.Addresses != nil {
-			b.AddSet(d.Addresses)
-			only = d.Addresses
-			n++
-		}
-	}
-	if n <= 1 {
-		return only
-	}
-	set, _ := b.IPSet() // sets alone have no errors
-	return set
 }
 
 // Members returns the addresses of a set, sorted; none if there is no such set.

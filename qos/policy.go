@@ -29,6 +29,7 @@ const (
 	maxTo       = 64        // destinations of a rule
 	maxPorts    = 64        // of a rule
 	maxExcept   = 256       // exceptions of a destination
+	maxExcepts  = 1024      // exceptions of an object
 	maxProblem  = 1000      // bytes of a message
 	maxProblems = 32
 )
@@ -59,6 +60,8 @@ type PolicyRule struct {
 	RateKbit   uint32 // per second; 0 is no limit
 	BurstKbit  uint32 // 0 leaves it to the backend
 	To         []PolicyDestination
+	// Addresses are those of all destinations together, nil if none is addresses.
+	Addresses *netipx.IPSet
 	// Ports is sorted, without those that another one contains; nil is any.
 	Ports []Port
 }
@@ -138,6 +141,7 @@ func (p *Policy) Name() string { return strings.TrimPrefix(p.Key.String(), "/") 
 type reader struct {
 	invalid  Invalid
 	warnings []string
+	excepts  int // read so far
 }
 
 func (r *reader) add(format string, args ...any) {
@@ -261,6 +265,26 @@ func (r *reader) to(path string, in []v1alpha1.Destination, out *PolicyRule) {
 		}
 		out.To = append(out.To, to)
 	}
+	out.Addresses = union(out.To)
+}
+
+// union joins the destinations that are addresses, nil without any.
+func union(to []PolicyDestination) *netipx.IPSet {
+	var b netipx.IPSetBuilder
+	var one *netipx.IPSet
+	n := 0
+	for _, d := range to {
+		if d.Addresses != nil {
+			b.AddSet(d.Addresses)
+			one = d.Addresses
+			n++
+		}
+	}
+	if n <= 1 {
+		return one
+	}
+	set, _ := b.IPSet() // sets alone have no errors
+	return set
 }
 
 // block reads a prefix without its exceptions.
@@ -270,9 +294,13 @@ func (r *reader) block(path string, in *networkingv1.IPBlock) *netipx.IPSet {
 	if ok {
 		b.AddPrefix(block)
 	}
-	if len(in.Except) > maxExcept {
+	r.excepts += len(in.Except)
+	switch {
+	case len(in.Except) > maxExcept:
 		r.add("%s.except: has %d prefixes, at most %d are accepted", path, len(in.Except), maxExcept)
-	} else {
+	case r.excepts > maxExcepts:
+		r.add("%s.except: the object has %d prefixes up to here, at most %d are accepted", path, r.excepts, maxExcepts)
+	default:
 		for i, text := range in.Except {
 			at := fmt.Sprintf("%s.except[%d]", path, i)
 			except, read := r.prefix(at, text)

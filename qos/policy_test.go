@@ -172,6 +172,7 @@ func TestBounds(t *testing.T) {
 		"rules":        "[" + strings.Repeat("{dscp: 1}, ", 21) + "]",
 		"destinations": "[{dscp: 1, classifier: {to: [" + strings.Repeat("{podSelector: {}}, ", 65) + "]}}]",
 		"entries":      "[{dscp: 1, classifier: {ports: [" + strings.Repeat("{protocol: TCP}, ", 65) + "]}}]",
+		"up to here":   "[{dscp: 1, classifier: {to: [" + strings.Repeat("{ipBlock: {cidr: 10.0.0.0/8, except: ["+strings.Repeat("10.0.0.1, ", 200)+"]}}, ", 6) + "]}}]",
 		"prefixes":     "[{dscp: 1, classifier: {to: [{ipBlock: {cidr: 10.0.0.0/8, except: [" + strings.Repeat("10.0.0.1, ", 257) + "]}}]}}]",
 	} {
 		err := qos.New(object(t, egress)).Err
