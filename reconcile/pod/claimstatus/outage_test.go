@@ -59,8 +59,8 @@ func (n *network) tries() int {
 	return n.tried
 }
 
-// TestAnHourWithoutServer: while the API server is away memory is bounded and requests
-// are rare, however much happens; when it is back every claim is brought up to date.
+// TestOutageOfTheServer: while the API server is unreachable memory is bounded and requests
+// are rare, for any number of reports; afterwards every claim is brought up to date.
 func TestOutageOfTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{down: true, queried: map[string]int{}}

@@ -65,8 +65,8 @@ func describe(c *claims.Claim, results [][]topology.StepResult) []kubeletplugin.
 }
 
 // attributes are those the device was published with, which share of it the claim has, and
-// by which group and node a process reaches it, if the step has given any. The metadata
-// have no field for a share.
+// the IOMMU group and device node with which a process uses it, if the step has any. The
+// metadata have no field for a share.
 func attributes(d claims.Device, results []topology.StepResult) map[string]resourceapi.DeviceAttribute {
 	out := map[string]resourceapi.DeviceAttribute{}
 	for name, value := range inventory.Attributes(d.Host) {
@@ -92,7 +92,7 @@ func attributes(d claims.Device, results []topology.StepResult) map[string]resou
 	return out
 }
 
-// networkData is what a root step has made of its device: its last interface,
+// networkData is the result of a root step for its device: its last interface,
 // with the addresses of that interface in canonical form. Nil when nothing is
 // known yet.
 func networkData(results []topology.StepResult, step string) *resourceapi.NetworkDeviceData {

@@ -2,7 +2,7 @@ package draplugin
 
 import "sync"
 
-// followers are notified of changes: one who is slow, once of several.
+// followers are notified of changes; a slow one gets one notification for several.
 type followers struct {
 	mu  sync.Mutex
 	all map[chan struct{}]bool

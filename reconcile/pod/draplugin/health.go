@@ -10,13 +10,13 @@ import (
 	"github.com/plumbline/plumbline/reconcile/ports"
 )
 
-// healthEvery is how often the health of devices is sent though nothing has changed. The
-// kubelet takes what is older than 30 s for unknown. When one of its streams ends, such as
-// that of an agent which is replaced, it forgets what it has heard on the others, too.
+// healthEvery is how often the health of devices is sent without a change. The kubelet
+// treats reports older than 30 s as unknown. When one of its streams ends, such as that of
+// a replaced agent, it also forgets the reports of the others.
 const healthEvery = 10 * time.Second
 
-// WatchHealthStatus implements kubeletplugin.DRAPlugin. It reports the devices of running
-// pods only: of a free device nobody asks the kubelet.
+// WatchHealthStatus implements kubeletplugin.DRAPlugin. It reports only the devices of
+// running pods: the kubelet shows no others.
 func (p *Plugin) WatchHealthStatus(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
 	if p.Ports == nil {
 		return kubeletplugin.ErrHealthNotSupported
@@ -40,15 +40,15 @@ func (p *Plugin) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 	}
 }
 
-// HealthChanged says that the reports on ports have changed. It does not block.
+// HealthChanged notifies of changed reports on ports. It does not block.
 func (p *Plugin) HealthChanged() { p.health.notify() }
 
 var healthOf = map[ports.Status]kubeletplugin.HealthStatus{
 	ports.Up: kubeletplugin.HealthStatusHealthy, ports.Down: kubeletplugin.HealthStatusUnhealthy, ports.Unknown: kubeletplugin.HealthStatusUnknown,
 }
 
-// healthOfDevices returns what is known of the devices of running pods. The kubelet has
-// one health for each device: of one that several pods share, the worst is sent.
+// healthOfDevices returns what is known of the devices of running pods. The kubelet has one
+// health for each device: for a shared device the worst is sent.
 func (p *Plugin) healthOfDevices() []kubeletplugin.DeviceHealth {
 	type key struct{ pool, name string }
 	type entry struct {

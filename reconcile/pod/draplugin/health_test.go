@@ -66,7 +66,7 @@ func TestHealth(t *testing.T) {
 		}
 		return nil
 	}
-	next(0) // at once, so that what the kubelet remembers of an earlier agent ends
+	next(0) // at once, to replace the reports of an earlier agent
 	report := func(sandbox, claim string, verdicts ...ports.Verdict) ports.Report {
 		return ports.Report{
 			Sandbox: reconcile.IDOfClaim(sandbox, claim, "pair"), Topology: &topology.Topology{Name: "pair"},

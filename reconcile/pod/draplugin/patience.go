@@ -6,19 +6,18 @@ import (
 	"time"
 )
 
-// The pace at which a claim is tried again that cannot be prepared yet.
+// The intervals at which a claim that cannot be prepared yet is retried.
 const (
 	paceFirst = 50 * time.Millisecond
 	paceMost  = time.Second
 )
 
-// pass is an error that may pass by itself, in less time than the kubelet takes to
-// come again.
+// pass is a temporary error, which may end before the kubelet would retry.
 type pass struct{ error }
 
 func (p *pass) Unwrap() error { return p.error }
 
-// passing marks an error so; nil stays nil.
+// passing marks an error as temporary; nil stays nil.
 func passing(err error) error {
 	if err == nil {
 		return nil
@@ -26,8 +25,8 @@ func passing(err error) error {
 	return &pass{err}
 }
 
-// retry repeats what fails with an error that may pass, until ctx ends; then it
-// returns the last one. waiting is called once, with the first.
+// retry repeats a call that fails with a temporary error, until ctx ends; then it returns
+// the last error. waiting is called once, with the first.
 func retry[T any](ctx context.Context, try func() (T, error), waiting func(error)) (T, error) {
 	for pace := paceFirst; ; pace = min(2*pace, paceMost) {
 		v, err := try()

@@ -32,19 +32,19 @@ import (
 	"github.com/plumbline/plumbline/topology/contract"
 )
 
-// Keeper makes and ends what a claim has on the node.
+// Keeper prepares and releases what a claim has on the node.
 type Keeper interface {
-	// Prepare makes what the claim needs before its pod has a sandbox. The caller has
+	// Prepare applies what the claim needs before its pod has a sandbox. The caller holds
 	// the claim's lock.
 	Prepare(ctx context.Context, c *claims.Claim) error
 	Withdraw(ctx context.Context, uid types.UID) error
 }
 
-// Addresses gives addresses of pools to claims. All of it is local.
+// Addresses allocates addresses of pools to claims, without the API server.
 type Addresses interface {
-	// Take gives the same when it is called again.
+	// Take returns the same addresses when it is called again.
 	Take(claim addresses.Claim, wants []addresses.Want) (map[addresses.Want][]netip.Prefix, error)
-	// Lost is an error if a claim has an address that may be another node's by now.
+	// Lost returns an error if another node may have an address of the claim by now.
 	Lost(claim types.UID) error
 }
 
@@ -58,10 +58,10 @@ type Options struct {
 	// Discover lists the devices of the host, those that can be read in part
 	// with the error.
 	Discover func() ([]inventory.Device, error)
-	// Unfit says by device ID why functions must not be given to claims that have shares of
-	// their PF; nil says it of none.
+	// Unfit returns, by device ID, why functions must not be allocated to claims with
+	// shares of their PF; if it is nil, all are fit.
 	Unfit func(devices []inventory.Device) map[string]string
-	// Results returns what the steps of a sandbox have made; nil when unknown.
+	// Results returns the results of a sandbox's steps; nil when unknown.
 	Results func(id reconcile.SandboxID) []topology.StepResult
 	// HandleError is called with errors of the publication of slices.
 	HandleError func(err error, msg string)
@@ -71,9 +71,10 @@ type Options struct {
 	// Changed is called when a claim has been prepared or ended.
 	Changed func()
 	// Ports returns what is known of the ports of running pods, for the kubelet; nil
-	// reports none. HealthChanged says when it has changed.
+	// reports none. HealthChanged is called when it has changed.
 	Ports func() []ports.Report
-	// CDI is where the runtime looks for CDI devices; with "" devices have none of their own.
+	// CDI is the runtime's directory of CDI devices; with "" devices have no CDI device of
+	// their own.
 	CDI gate.Dir
 	Log *slog.Logger
 	Now func() time.Time
@@ -99,25 +100,25 @@ func New(o Options) *Plugin {
 	return &Plugin{Options: o}
 }
 
-// Serving is where kubelet finds the plugin.
+// Serving are the paths of the plugin.
 type Serving struct {
 	Kube         kubernetes.Interface
 	NodeName     string
 	PluginDir    string // of the socket; made when absent
 	RegistrarDir string // kubelet's own
 	CDIDir       string // of the metadata's CDI files; made when absent
-	// Instance tells this process apart from any other there was or is, in the names of
-	// its sockets. Default: a random UUID.
+	// Instance distinguishes this process from all others, in the names of its sockets.
+	// Default: a random UUID.
 	Instance types.UID
 }
 
-// Publisher gets hold of what writes ResourceSlices.
+// Publisher gets the helper that writes ResourceSlices.
 type Publisher interface {
 	PublishResources(ctx context.Context, r resourceslice.DriverResources) error
 }
 
-// Run serves kubelet until ctx ends and requests that are under way have ended, as far
-// as they do so soon, then deregisters. publish is run meanwhile.
+// Run serves the kubelet until ctx ends, waits a bounded time for requests in progress,
+// then deregisters. publish runs meanwhile.
 func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Context, Publisher) error) error {
 	for _, dir := range []string{s.PluginDir, s.CDIDir} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -134,7 +135,7 @@ func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Contex
 		kubeletplugin.PluginDataDirectoryPath(s.PluginDir),
 		kubeletplugin.RegistrarDirectoryPath(s.RegistrarDir),
 		kubeletplugin.CDIDirectory(s.CDIDir),
-		// Not the UID of the pod, which a container that is started again has too: the
+		// Not the UID of the pod, which a restarted container has, too: the
 		// kubelet ends a registration in one pass over its plugins, and begins one of the
 		// same name in the next pass, a second later.
 		kubeletplugin.RollingUpdate(cmp.Or(s.Instance, uuid.NewUUID())),
@@ -194,8 +195,8 @@ func (p *Plugin) PrepareResourceClaims(ctx context.Context, all []*resourceapi.R
 	return out, nil
 }
 
-// UnprepareResourceClaims implements kubeletplugin.DRAPlugin. It waits for no device:
-// the release goes on, and the kubelet retries.
+// UnprepareResourceClaims implements kubeletplugin.DRAPlugin. It does not wait for devices:
+// the release continues, and the kubelet retries.
 func (p *Plugin) UnprepareResourceClaims(ctx context.Context, all []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
 	out := map[types.UID]error{}
 	for _, c := range all {
@@ -210,9 +211,9 @@ func (p *Plugin) HandleError(_ context.Context, err error, msg string) {
 	p.Options.HandleError(err, msg)
 }
 
-// Refine writes what is known of the interfaces into the metadata that containers
-// of the claim see. It has to come before the first of them is made: a container
-// keeps the file it was started with.
+// Refine writes what is known of the interfaces into the metadata that containers of the
+// claim see. It has to be called before the first of them is created: a container keeps the
+// file it was started with.
 func (p *Plugin) Refine(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) error {
 	helper := p.serving()
 	if helper == nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// allocator gives 192.0.2.1 and what follows.
+// allocator allocates addresses from 192.0.2.1 on.
 type allocator struct {
 	taken []string
 	lost  error
@@ -32,9 +32,9 @@ func (a *allocator) Take(c addresses.Claim, wants []addresses.Want) (map[address
 
 func (a *allocator) Lost(types.UID) error { return a.lost }
 
-// TestPool holds that a claim is given addresses once, that its record has them and is
-// one of the version that has addresses, and that a claim whose addresses may be another
-// node's is not prepared.
+// TestPool holds that a claim gets addresses once, that its record has them and the version
+// with addresses, and that a claim whose addresses may belong to another node is not
+// prepared.
 func TestPool(t *testing.T) {
 	g := newGiven(t)
 	a := &allocator{}

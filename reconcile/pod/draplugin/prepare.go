@@ -28,9 +28,9 @@ func invalid(format string, args ...any) error {
 	return fault.New(fault.Invalid, fmt.Errorf(format, args...))
 }
 
-// prepare decides what a claim is for and records it. It is idempotent by UID. What
-// will pass by itself it waits for, until ctx ends, and holds no lock meanwhile: the
-// kubelet comes again only a minute after a failure.
+// prepare decides what a claim is for and records it. It is idempotent by UID. It waits for
+// temporary conditions to end, until ctx ends, and holds no lock meanwhile: the kubelet
+// retries only a minute after a failure.
 func (p *Plugin) prepare(ctx context.Context, rc *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
 	assigned, err := claim.Allocated(rc)
 	if err != nil || len(assigned) == 0 {
@@ -50,7 +50,7 @@ func (p *Plugin) prepare(ctx context.Context, rc *resourceapi.ResourceClaim) ([]
 	return devices, err
 }
 
-// decision is a claim that is to be prepared for a pod.
+// decision is the preparation of a claim for a pod.
 type decision struct {
 	*Plugin
 	rc       *resourceapi.ResourceClaim
@@ -72,9 +72,9 @@ func (d *decision) try(ctx context.Context) ([]kubeletplugin.Device, error) {
 	}
 }
 
-// record answers from the record, or makes it. To make it the claim is locked, and
-// all claims only for the moment in which its devices are reserved. An attachment may
-// have the claim's lock for minutes, and changes nothing of the answer.
+// record answers from the record, or writes it. For writing, the claim is locked, and all
+// claims only while its devices are reserved. Reading needs no lock: an attachment may hold
+// the claim's lock for minutes, and does not change the answer.
 func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 	if e, _, answers, err := d.recorded(); answers && !d.toPrepare(&e) || err != nil {
 		if err == nil {
@@ -125,8 +125,8 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 	return d.devices(claims.Entry{Claim: c}), nil
 }
 
-// addresses gives the steps of a claim what they want of pools. What was recorded of it
-// before is the same, unless the node was gone meanwhile.
+// addresses allocates addresses of pools to the steps of a claim. They are those recorded
+// before, unless the node has lost its lease meanwhile.
 func (d *decision) addresses(c *claims.Claim) error {
 	var wants []addresses.Want
 	at := map[addresses.Want]int{}
@@ -165,8 +165,8 @@ func (d *decision) addresses(c *claims.Claim) error {
 	return nil
 }
 
-// lostAddress is an error if a recorded claim that is in no sandbox has an address that
-// may be another node's by now.
+// lostAddress returns an error if a recorded claim that is in no sandbox has an address
+// that another node may have by now.
 func (d *decision) lostAddress(e *claims.Entry) error {
 	if e.Held() || !slices.ContainsFunc(e.Topologies, func(t claims.Topology) bool { return t.Given.Addressed() }) {
 		return nil
@@ -174,13 +174,13 @@ func (d *decision) lostAddress(e *claims.Entry) error {
 	return d.Addresses.Lost(e.UID)
 }
 
-// toPrepare reports whether the devices of a recorded claim may have to be prepared: a
-// boot undoes that. What is in a sandbox of this boot is prepared.
+// toPrepare reports whether the devices of a recorded claim may have to be prepared, as
+// after a boot. A claim in a sandbox of this boot is prepared.
 func (d *decision) toPrepare(e *claims.Entry) bool {
 	return !e.Held() && e.Prepares()
 }
 
-// recorded returns what is recorded of the claim, and whether that answers for the pod.
+// recorded returns the record of the claim, and whether it answers the request for the pod.
 // A record of another version of plumbline is an error.
 func (d *decision) recorded() (e claims.Entry, known, answers bool, err error) {
 	e, known, err = d.Store.Get(d.rc.UID)
@@ -188,14 +188,13 @@ func (d *decision) recorded() (e claims.Entry, known, answers bool, err error) {
 	case frame.AsOtherVersion(err) != nil:
 		return claims.Entry{}, false, false, err
 	case err != nil:
-		d.Log.Error("cannot read claim records", "error", err) // it is set aside, and decided again
+		d.Log.Error("cannot read claim records", "error", err) // it is set aside; the claim is decided again
 		return claims.Entry{}, false, false, nil
 	}
 	return e, known, known && e.Pod.UID == d.pod.UID && pins(&e.Claim, d.assigned), nil
 }
 
-// pins reports whether a record is of the devices, and of the topologies, that a
-// claim is allocated for.
+// pins reports whether a record has the devices and the topologies of a claim's allocation.
 func pins(c *claims.Claim, assigned []claim.Assignment) bool {
 	return slices.EqualFunc(c.Topologies, assigned, func(t claims.Topology, a claim.Assignment) bool {
 		return t.Object.Name == a.Topology.Name && (a.Topology.UID == "" || a.Topology.UID == t.Object.UID) &&
@@ -230,7 +229,7 @@ func onlyPod(rc *resourceapi.ResourceClaim) (claims.Pod, error) {
 	}
 }
 
-// resolve finds the topologies and the devices of the host that are meant.
+// resolve finds the topologies and the devices on the host.
 func (p *Plugin) resolve(ctx context.Context, of claim.Source, assigned []claim.Assignment) ([]claims.Topology, error) {
 	found, partial := p.Discover()
 	var out []claims.Topology
@@ -248,7 +247,7 @@ func (p *Plugin) resolve(ctx context.Context, of claim.Source, assigned []claim.
 		for _, d := range a.Devices {
 			host, err := locate(found, d)
 			if err != nil {
-				if partial != nil { // what could not be read is perhaps another pod's
+				if partial != nil { // the unreadable device may be another pod's
 					err = fault.Detailed(err, partial.Error())
 				}
 				return nil, fmt.Errorf("request %q: %w", d.Request, err)
@@ -268,9 +267,9 @@ func (p *Plugin) resolve(ctx context.Context, of claim.Source, assigned []claim.
 	return out, nil
 }
 
-// wired returns a device with the one physical network that the selector of its step
-// names, if that is one. The selectors of a claim do not count: which of the networks
-// behind a PF a pod is in is for who writes topologies.
+// wired returns a device with the one physical network that the selector of its step names,
+// if that is one. The selectors of a claim have no effect: the author of the topology
+// decides which of the networks behind a PF a pod is in.
 func wired(ctx context.Context, t *topology.Topology, step string, host inventory.Device) inventory.Device {
 	s, ok := t.Step(step)
 	if !ok || len(host.PhysicalNetworks) < 2 {
@@ -286,9 +285,8 @@ func wired(ctx context.Context, t *topology.Topology, step string, host inventor
 	return host
 }
 
-// check refuses a topology that is wrong, is another than the one the classes
-// were made of, or lacks devices. It is what admission checks, once more: nobody
-// need have been there to be asked.
+// check refuses a topology that is invalid, is not the one the classes were generated from,
+// or lacks devices. It repeats the checks of admission, which may have been bypassed.
 func (p *Plugin) check(ctx context.Context, o *v1alpha1.NetworkTopology, a claim.Assignment, of claim.Source) (*topology.Topology, error) {
 	if pin := a.Topology.UID; pin != "" && pin != o.UID {
 		return nil, invalid("NetworkTopology %q was deleted and created again since ResourceClaim %q was allocated: delete the claim, or its pod, and create it again", o.Name, of.Name)
@@ -303,19 +301,19 @@ func (p *Plugin) check(ctx context.Context, o *v1alpha1.NetworkTopology, a claim
 	return t, claim.Incomplete(t, p.Contracts, a, of)
 }
 
-// locate finds a device by the name it was published with. One that is shared may be of
-// the node, which loses nothing by it.
+// locate finds a device by the name it was published with. A shared device may be one that
+// the node uses, which keeps it.
 func locate(devices []inventory.Device, allocated claim.Device) (inventory.Device, error) {
 	d, ok := inventory.Named(devices, allocated.Name)
 	switch {
 	case !ok:
-		// It may be on its way back from a pod, or its driver be loaded again.
+		// It may be returning from a pod, or its driver may be reloading.
 		return d, passing(fault.New(fault.NotReady, fmt.Errorf("device %q is not on this node any more", allocated.Name)))
 	case d.Name != allocated.Name:
 		if s := d.Exposure.Sharing; s != nil && d.AsShared().Name == allocated.Name {
 			d.Shared = s
 		} else {
-			d.Shared = &inventory.Sharing{Suffix: "-" + allocated.Name[strings.LastIndex(allocated.Name, "-")+1:]} // of a policy that is gone
+			d.Shared = &inventory.Sharing{Suffix: "-" + allocated.Name[strings.LastIndex(allocated.Name, "-")+1:]} // of a policy that no longer exists
 		}
 	case d.HostUse != "":
 		return d, fault.New(fault.Conflict, fmt.Errorf("device %q is kept by the node (%s)", allocated.Name, d.State()))
@@ -323,17 +321,17 @@ func locate(devices []inventory.Device, allocated claim.Device) (inventory.Devic
 	return d, nil
 }
 
-// usable refuses a device that its step would not use as it was allocated: one that others
-// have shares of must not be moved, and one that is published to be moved is not counted
-// for those that use it. Admission and classes see to it; nobody need have been there.
+// usable refuses a device that its step would not use as it was allocated: a shared device
+// must not be moved, and shares of a device that is published to be moved are not counted.
+// Admission and classes ensure that, but may have been bypassed.
 func (p *Plugin) usable(t *topology.Topology, d claim.Device, host *inventory.Device) error {
 	s, ok := t.Step(d.Step)
 	if !ok {
-		return nil // Incomplete has said so
+		return nil // Incomplete has reported it
 	}
 	c, _ := p.Contracts.Contract(s.Type)
 	if functions := slices.Equal(c.Input.DeviceTypes, []string{"vf"}); functions && d.ShareID != nil && host.Shared != nil && host.Exposure.Sharing == nil && host.Kind == inventory.KindPF {
-		host.Shared.Functions, host.Shared.By = true, []string{s.Type} // of a policy that is gone, or not known yet
+		host.Shared.Functions, host.Shared.By = true, []string{s.Type} // of a policy that no longer exists, or is not known yet
 	}
 	switch shared := d.ShareID != nil || host.Shared != nil; {
 	case shared && takesFunction(c, *host):
@@ -341,10 +339,10 @@ func (p *Plugin) usable(t *topology.Topology, d claim.Device, host *inventory.De
 			return invalid("device %q was allocated without a share: the scheduler has no feature DRAConsumableCapacity", d.Name)
 		}
 		if _, limits := host.Shared.Capacity[inventory.CapacityBandwidth]; limits && d.Bandwidth <= 0 {
-			return invalid("the claim has no bandwidth of device %q, and its function would have no limit: delete the claim, or its pod, and ask for %s of 1 or more", d.Name, inventory.CapacityBandwidth)
+			return invalid("the claim has no bandwidth of device %q, and its function would have no limit: delete the claim, or its pod, and request %s of 1 or more", d.Name, inventory.CapacityBandwidth)
 		}
 	case shared && !c.Input.Shares:
-		return invalid("device %q is shared, and step %q of NetworkTopology %q, of type %q, would take it for itself: its DeviceClass must not choose shared devices", d.Name, s.Name, t.Name, s.Type)
+		return invalid("device %q is shared, and step %q of NetworkTopology %q, of type %q, would use it exclusively: its DeviceClass must not choose shared devices", d.Name, s.Name, t.Name, s.Type)
 	case host.Shared != nil && len(host.Shared.By) > 0 && !slices.Contains(host.Shared.By, s.Type):
 		return invalid("device %q is shared for steps of type %s, and step %q of NetworkTopology %q is of type %q: name that in supportedCNIPlugins of policy %q",
 			d.Name, strings.Join(host.Shared.By, ", "), s.Name, t.Name, s.Type, host.Exposure.Policy)
@@ -357,9 +355,9 @@ func takesFunction(c contract.Contract, host inventory.Device) bool {
 	return host.Shared != nil && host.Shared.Functions && slices.Contains(host.Shared.By, c.Type) && slices.Equal(c.Input.DeviceTypes, []string{"vf"})
 }
 
-// choose gives a claim functions of the PFs that it has shares of: the first that no other
-// claim has. It is called while all claims are locked, and what it chooses is recorded
-// before anybody hears of it.
+// choose assigns to a claim functions of the PFs that it has shares of: the first that no
+// other claim has. It is called while all claims are locked, and its choice is recorded
+// before it is returned to the kubelet.
 //
 // The devices were listed before that, as it takes long where there are hundreds of
 // functions: one that was returned since is found by the next try.
@@ -403,7 +401,7 @@ func (p *Plugin) choose(c *claims.Claim, found []inventory.Device, others []clai
 			pf := d.Host
 			d.Offered, d.Host = &pf, found[k]
 			d.Host.Shared = pf.Shared
-			if len(pf.PhysicalNetworks) > 0 { // as the step's selector has it
+			if len(pf.PhysicalNetworks) > 0 { // as the step's selector requires
 				d.Host.PhysicalNetworks, d.Host.PhysicalNetwork = pf.PhysicalNetworks, pf.PhysicalNetwork
 			}
 			taken[d.Host.ID] = true
@@ -417,7 +415,7 @@ func toChoose(d *claims.Device) bool {
 	return d.Offered == nil && d.Host.Shared != nil && d.Host.Shared.Functions
 }
 
-// withheld lists the functions of a PF that are not given away.
+// withheld lists the functions of a PF that are not allocated.
 func withheld(devices []inventory.Device, pf string, unfit map[string]string) string {
 	var out []string
 	for _, f := range devices {
@@ -439,7 +437,7 @@ func stillMatches(ctx context.Context, t *topology.Topology, devices []claims.De
 		t.Name, d.Name, d.Step, allocated, t.Generation), err))
 }
 
-// taken is a record that stands in the way.
+// taken is the error of a conflicting record.
 type taken struct {
 	by  claims.Entry
 	err error
@@ -448,9 +446,8 @@ type taken struct {
 func (t *taken) Error() string { return t.err.Error() }
 func (t *taken) Unwrap() error { return t.err }
 
-// reserve records a claim unless another has one of its devices. The scheduler may
-// give a device away up to seconds before it is released, as when a pod is deleted
-// by force.
+// reserve records a claim unless another has one of its devices. The scheduler may allocate
+// a device up to seconds before it is released, as when a pod is deleted by force.
 func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
 	var found []inventory.Device
 	if slices.ContainsFunc(c.Topologies, func(t claims.Topology) bool {
@@ -472,13 +469,13 @@ func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
 	}
 	for _, other := range others {
 		if other.UID == c.UID || !other.Held() && len(other.In) > 0 && !other.Prepares() {
-			continue // that has been in a sandbox, and out of it: only its record waits for kubelet
+			continue // detached from its sandbox: only its record waits for the kubelet
 		}
 		if why := p.mixed(c, &other.Claim); why != "" {
 			return &taken{other, fault.Detailed(errors.New(why), fmt.Sprintf("ResourceClaim %q of pod %q in namespace %q has it", other.Name, other.Pod.Name, other.Namespace))}
 		}
 		if device := common(c, &other.Claim); device != "" {
-			// Whose it is, is not for other tenants.
+			// Other tenants must not see whose it is.
 			return &taken{other, fault.Detailed(
 				fmt.Errorf("device %q is still in use by another pod: it is given on when that pod's network is undone", device),
 				fmt.Sprintf("ResourceClaim %q of pod %q in namespace %q has it", other.Name, other.Pod.Name, other.Namespace))}
@@ -492,12 +489,12 @@ func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
 	}
 	err = p.Store.Put(*c)
 	if fault.Of(err) == fault.Invalid {
-		return err // it stays too large
+		return err // retrying does not make it smaller
 	}
 	return passing(err)
 }
 
-// giveOn ends a record that stands in the way, when it may.
+// giveOn removes a conflicting record, if that is allowed.
 func (d *decision) giveOn(ctx context.Context, t *taken) error {
 	held := passing(fault.New(fault.Conflict, t.err))
 	if t.by.UID != d.rc.UID {
@@ -515,9 +512,8 @@ func (d *decision) giveOn(ctx context.Context, t *taken) error {
 	return nil
 }
 
-// refuseOtherVersions refuses devices that the record of a claim speaks of that
-// another version has written. A device of which each claim has a share is in no
-// claim's way.
+// refuseOtherVersions refuses devices that a record of another version mentions. A device
+// of which each claim has a share conflicts with none.
 func (p *Plugin) refuseOtherVersions(c *claims.Claim) error {
 	others, err := p.Store.OtherVersions()
 	if err != nil {
@@ -535,8 +531,8 @@ func (p *Plugin) refuseOtherVersions(c *claims.Claim) error {
 	return nil
 }
 
-// lost reports whether nobody will ever unprepare a claim: it does not exist any
-// more and was never in a sandbox, or in none that is left.
+// lost reports whether the kubelet will never unprepare a claim: the claim no longer exists
+// and was never in a sandbox, or in none that still exists.
 func (p *Plugin) lost(ctx context.Context, e *claims.Entry) (bool, error) {
 	if e.Held() {
 		return false, nil
@@ -550,9 +546,9 @@ func (p *Plugin) lost(ctx context.Context, e *claims.Entry) (bool, error) {
 	}), nil
 }
 
-// mixed says of which device both claims have shares for links that the kernel does not
-// bear beside each other, or of which one would change the other. The scheduler cannot
-// know: a policy that names one step type, and topologies that agree, keep it from happening.
+// mixed returns a conflict if both claims have shares of a device for links that the kernel
+// does not allow together, or of which one would change the other. The scheduler cannot
+// know that: a policy for one step type, and topologies with the same mode, avoid it.
 func (p *Plugin) mixed(a, b *claims.Claim) string {
 	links := p.stacked(b)
 	for id, of := range p.stacked(a) {
@@ -563,7 +559,7 @@ func (p *Plugin) mixed(a, b *claims.Claim) string {
 	return ""
 }
 
-// stacked returns what links a claim has on the devices that it shares, by the device.
+// stacked returns the links that a claim has on shared devices, by device.
 func (p *Plugin) stacked(c *claims.Claim) map[string]string {
 	out := map[string]string{}
 	for _, t := range c.Topologies {
@@ -580,13 +576,13 @@ func (p *Plugin) stacked(c *claims.Claim) map[string]string {
 					config, _ = known.Decode(step.Config, contract.Options{Unresolved: true})
 				}
 			}
-			switch s.Type { // what the kernel says of them: drivers/net/ipvlan/ipvlan_main.c, drivers/net/macvlan.c
+			switch s.Type { // the rules of the kernel: drivers/net/ipvlan/ipvlan_main.c, drivers/net/macvlan.c
 			case "ipvlan":
 				out[d.Host.ID] = fmt.Sprintf("ipvlan links of mode %v and flag %v", config["mode"], config["flag"])
 			case "macvlan":
 				out[d.Host.ID] = "macvlan links"
 				if config["mode"] == "passthru" {
-					out[d.Host.ID] = "a macvlan link of mode passthru, which takes the device for itself"
+					out[d.Host.ID] = "a macvlan link of mode passthru, which uses the device exclusively"
 				}
 			}
 		}
@@ -594,9 +590,8 @@ func (p *Plugin) stacked(c *claims.Claim) map[string]string {
 	return out
 }
 
-// common returns a device that both claims have for themselves. A PF as a whole has its
-// functions: the scheduler counts that, but not yet in the moment in which a policy begins
-// to offer both.
+// common returns a device that both claims have exclusively. A PF as a whole includes its
+// functions: the scheduler counts that, except shortly after a policy begins to offer both.
 func common(a, b *claims.Claim) string {
 	for _, ta := range a.Topologies {
 		for _, da := range ta.Devices {
@@ -613,7 +608,7 @@ func common(a, b *claims.Claim) string {
 	return ""
 }
 
-// functionOf reports whether a claim has a function of the PF that another one has as a whole.
+// functionOf reports whether a claim has a function of a PF that another one has as a whole.
 func functionOf(function, pf *claims.Device) bool {
 	return pf.ShareID == nil && function.Host.PF != nil && function.Host.PF.PCIAddress == pf.Host.ID
 }

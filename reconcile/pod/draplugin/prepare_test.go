@@ -33,7 +33,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// given is what the API server and the host would say.
+// given simulates the API server and the host.
 type given struct {
 	*draplugin.Plugin
 	t         *testing.T
@@ -52,8 +52,8 @@ type given struct {
 	log  []string // messages about claims
 }
 
-// Enabled, Handle, WithAttrs and WithGroup implement slog.Handler: which claims wait is
-// to be read in the log alone.
+// Enabled, Handle, WithAttrs and WithGroup implement slog.Handler: only the log shows which
+// claims wait.
 func (g *given) Enabled(context.Context, slog.Level) bool { return true }
 func (g *given) WithAttrs([]slog.Attr) slog.Handler       { return g }
 func (g *given) WithGroup(string) slog.Handler            { return g }
@@ -212,8 +212,8 @@ func TestPrepare(t *testing.T) {
 		}
 	}
 
-	// From then on it is answered from the record, whatever has become of the rest, and
-	// while the claim is being attached.
+	// From then on it is answered from the record alone, also while the claim is being
+	// attached.
 	g.topology, g.devices = nil, nil
 	unlock, err := g.store.Lock(t.Context(), "c1")
 	if err != nil {
@@ -241,10 +241,10 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// patience is how long a claim waits for what may pass by itself.
+// patience is how long a claim waits for temporary conditions.
 const patience = 30 * time.Second
 
-// inBubble is a test whose time passes when nothing else does.
+// inBubble runs a test with a fake clock (synctest).
 func inBubble(t *testing.T, name string, f func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
@@ -256,7 +256,7 @@ func TestRefused(t *testing.T) {
 		change func(g *given, rc *resourceapi.ResourceClaim)
 		kind   fault.Kind
 		text   string
-		// waits is how long it takes: what may pass by itself is waited for.
+		// waits is how long it takes: it waits for temporary conditions to end.
 		waits time.Duration
 	}{
 		{"with config", func(_ *given, rc *resourceapi.ResourceClaim) {
@@ -292,7 +292,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestEdited holds that an edit that still chooses the devices is taken.
+// TestEdited holds that an edit that still chooses the devices is accepted.
 func TestEdited(t *testing.T) {
 	g := newGiven(t)
 	g.topology.Generation = 3
@@ -344,7 +344,7 @@ func TestOneOfSeveralNetworks(t *testing.T) {
 	}
 }
 
-// in says how far a claim is in a sandbox.
+// in sets the phase of a claim in a sandbox.
 func (g *given) in(uid, pod types.UID, phase claims.Phase) {
 	g.t.Helper()
 	e, _, _ := g.store.Get(uid)
@@ -421,8 +421,8 @@ func TestOtherVersion(t *testing.T) {
 	}
 }
 
-// TestNextPod holds that a claim that outlives its pod is given to the next one
-// when the first is out of it.
+// TestNextPod holds that a claim that outlives its pod is prepared for the next one when it
+// is detached from the first.
 func TestNextPod(t *testing.T) { synctest.Test(t, testNextPod) }
 
 func testNextPod(t *testing.T) {
@@ -447,8 +447,8 @@ func testNextPod(t *testing.T) {
 	}
 }
 
-// TestReallocated holds that a claim that was reallocated while the node was down gets
-// the devices of its allocation, not those of its record (finding B2).
+// TestReallocated holds that a claim that was reallocated while the node was down gets the
+// devices of its allocation, not those of its record.
 func TestReallocated(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -498,9 +498,9 @@ func TestReallocated(t *testing.T) {
 	}
 }
 
-// TestAllocatedAnewWaits holds that what the earlier allocation has in a sandbox is
+// TestReallocatedWaits holds that what the earlier allocation has in a sandbox is
 // released before the new one is recorded.
-func TestAllocatedAnewWaits(t *testing.T) {
+func TestReallocatedWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGiven(t)
 		if _, err := g.prepare(allocated("c1", "p1", "0", "1")); err != nil {
@@ -525,7 +525,7 @@ func TestAtOnce(t *testing.T) { synctest.Test(t, testAtOnce) }
 func testAtOnce(t *testing.T) {
 	g := newGiven(t)
 	pods := []types.UID{"a", "b", "c", "d", "e", "f"}
-	for _, uid := range pods { // all of them exist, so that none is lost
+	for _, uid := range pods { // all of them exist, so that none counts as lost
 		g.claims["claim-"+string(uid)] = allocated(uid, uid, "0", "1")
 	}
 	var wg sync.WaitGroup
@@ -548,7 +548,7 @@ func testAtOnce(t *testing.T) {
 	}
 }
 
-// TestOthers holds that a claim without devices of ours is none of our business.
+// TestOthers holds that a claim without devices of ours is ignored.
 func TestOthers(t *testing.T) {
 	g := newGiven(t)
 	rc := allocated("c1", "p1", "0", "1")
@@ -564,7 +564,7 @@ func TestOthers(t *testing.T) {
 }
 
 // TestPrepareDevices: what needs no sandbox is prepared before the kubelet is answered,
-// and again as long as the claim is in none: a boot undoes it.
+// and again as long as the claim is in no sandbox: a boot undoes it.
 func TestPrepareDevices(t *testing.T) {
 	g := newGiven(t)
 	plain := allocated("plain", "q", "0", "2")

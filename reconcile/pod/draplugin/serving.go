@@ -17,19 +17,19 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// stopGrace is what requests of the kubelet that are under way get to end when the
-// plugin is stopped: one that is cut off costs its pod a minute.
+// stopGrace is how long requests of the kubelet in progress may take to end when the plugin
+// is stopped: an interrupted one delays its pod by a minute.
 const stopGrace = 5 * time.Second
 
-// flushGrace is what the server gets to write the last answer: stopped, it closes its
-// connections at once.
+// flushGrace is how long the server may take to write the last answer: when stopped, it
+// closes its connections at once.
 const flushGrace = 250 * time.Millisecond
 
-// calls counts requests that are under way.
+// calls counts requests in progress.
 type calls struct {
 	mu   sync.Mutex
 	n    int
-	idle chan struct{} // closed when n becomes 0, for who waits
+	idle chan struct{} // closed when n becomes 0
 }
 
 func (c *calls) begin() (end func()) {
@@ -46,7 +46,7 @@ func (c *calls) begin() (end func()) {
 	}
 }
 
-// drain waits until none is under way, at most so long.
+// drain waits until none is in progress, for a bounded time.
 func (c *calls) drain(most time.Duration) {
 	c.mu.Lock()
 	if c.n == 0 {
@@ -68,8 +68,8 @@ func (c *calls) drain(most time.Duration) {
 	}
 }
 
-// intercept counts the kubelet's requests. One to prepare claims it repeats while the
-// API server does not answer: the helper reads the claims before the plugin is asked.
+// intercept counts the kubelet's requests. A request to prepare claims is repeated while
+// the API server does not answer: the helper reads the claims before it calls the plugin.
 func (p *Plugin) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	context.AfterFunc(ctx, p.calls.begin()) // which ends with the answer
 	switch path.Base(info.FullMethod) {
@@ -94,10 +94,10 @@ func (p *Plugin) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 	}, func(err error) { p.Log.Info("waiting to prepare", "reason", err) })
 }
 
-// unanswered reports whether the API server could not be asked, or could not answer.
+// unanswered reports whether the API server could not be reached, or could not answer.
 func unanswered(err error) bool {
 	switch apierrors.ReasonForError(err) {
-	case metav1.StatusReasonUnknown: // no answer of its, or one that it did not mean
+	case metav1.StatusReasonUnknown: // no answer, or one of a proxy
 		_, ok := errors.AsType[net.Error](err)
 		return ok || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.ErrUnexpectedEOF)
 	case metav1.StatusReasonServerTimeout, metav1.StatusReasonTimeout, metav1.StatusReasonTooManyRequests,
@@ -108,9 +108,9 @@ func unanswered(err error) bool {
 	}
 }
 
-// BoundReads lets a client give up a read that the API server has not begun to answer
-// after so long, so that it is repeated over another connection in time: client-go
-// notices only after 45 s that a connection is dead, when the kubelet has given up.
+// BoundReads makes a client give up a read that the API server has not begun to answer
+// within a time, so that it is repeated over another connection: client-go detects a dead
+// connection only after 45 s, when the kubelet has given up.
 func BoundReads(c *rest.Config, most time.Duration) {
 	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return boundReads{next, most} })
 }
@@ -147,14 +147,14 @@ func (b boundReads) timeoutError(ctx context.Context, err error) error {
 	return &timeoutError{fmt.Errorf("%w for %s", errNoAnswer, b.most)}
 }
 
-// timeoutError is a timeout to those who ask.
+// timeoutError reports itself as a timeout.
 type timeoutError struct{ error }
 
 func (*timeoutError) Timeout() bool   { return true }
 func (*timeoutError) Temporary() bool { return true }
 func (s *timeoutError) Unwrap() error { return s.error }
 
-// body is an answer of which each part has to come in time.
+// body is an answer of which each part has a time limit.
 type body struct {
 	io.ReadCloser
 	boundReads

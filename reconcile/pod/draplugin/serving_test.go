@@ -29,8 +29,8 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/draplugin"
 )
 
-// apiServer answers reads of claims and of the topology as an API server does, once
-// it has stopped to fail.
+// apiServer answers reads of claims and of the topology as an API server does, after it has
+// failed.
 type apiServer struct {
 	g  *given
 	mu sync.Mutex
@@ -69,7 +69,7 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-// The ways in which an API server fails.
+// How an API server can fail.
 func refusing(code int) func(http.ResponseWriter, *http.Request) {
 	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
 }
@@ -110,7 +110,7 @@ type kubelet struct {
 // served runs a plugin on sockets, against an API server on a port.
 func served(t *testing.T) *kubelet { return servedWithin(t, time.Minute) }
 
-// servedWithin is served with so much time for the API server to begin an answer.
+// servedWithin is served with a limit for the API server to begin an answer.
 func servedWithin(t *testing.T, most time.Duration) *kubelet {
 	t.Helper()
 	return servedIn(t, t.TempDir(), most)
@@ -174,7 +174,7 @@ func dial(t *testing.T, socket string) *grpc.ClientConn {
 	return conn
 }
 
-// prepareClaim has a claim prepared, and returns the devices or the error of the claim.
+// prepareClaim requests to prepare a claim, and returns the devices or the error of the claim.
 func (k *kubelet) prepareClaim(ctx context.Context, uid string) (devices []string, refused string, err error) {
 	resp, err := k.dra.NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{{Namespace: "ns", Name: "claim-" + uid, Uid: uid}}})
 	if err != nil {
@@ -193,8 +193,8 @@ func (k *kubelet) prepared(uid string) {
 	}
 }
 
-// TestFailingAPIServer holds that a claim is prepared in the first request of the
-// kubelet, wherever the API server fails for a while.
+// TestFailingAPIServer holds that a claim is prepared in the first request of the kubelet,
+// for temporary failures of the API server at any point.
 func TestFailingAPIServer(t *testing.T) {
 	for name, fail := range map[string]func(http.ResponseWriter, *http.Request){
 		"too busy": refusing(http.StatusTooManyRequests), "unavailable": refusing(http.StatusServiceUnavailable),
@@ -223,12 +223,12 @@ func TestFailingAPIServer(t *testing.T) {
 	}
 }
 
-// answer answers as if nothing had failed.
+// answer answers without a failure.
 func (a *apiServer) answer(w http.ResponseWriter, r *http.Request) {
 	(&apiServer{g: a.g}).ServeHTTP(w, r)
 }
 
-// TestCertainAnswers holds that what the API server does answer is not asked again.
+// TestCertainAnswers holds that a read with a definite answer is not repeated.
 func TestCertainAnswers(t *testing.T) {
 	k := served(t)
 	k.api.fails = []func(http.ResponseWriter, *http.Request){refusing(http.StatusForbidden)}
@@ -243,7 +243,7 @@ func TestCertainAnswers(t *testing.T) {
 	}
 }
 
-// TestStuckCalls holds that requests that hang hold up no other (finding S4).
+// TestStuckCalls holds that requests that hang delay no other.
 func TestStuckCalls(t *testing.T) {
 	k := served(t)
 	k.claims["claim-c4"] = allocated("c4", "pod-of-c4", "2")
@@ -281,8 +281,8 @@ func TestPreparedTwice(t *testing.T) {
 	}
 }
 
-// TestGivenUp holds that a kubelet that gives a request up, or dies, while it waits
-// for a device leaves no record behind, and that the next one gets the device.
+// TestGivenUp holds that no record is left when the kubelet cancels a request, or dies,
+// while it waits for a device, and that the next request gets the device.
 func TestGivenUp(t *testing.T) {
 	for name, end := range map[string]func(k *kubelet, cancel func()){
 		"gives up": func(_ *kubelet, cancel func()) { cancel() },
@@ -312,12 +312,12 @@ func testGivenUp(t *testing.T, end func(k *kubelet, cancel func())) {
 	if _, known, err := k.store.Get("c2"); known || err != nil {
 		t.Errorf("recorded: %t, %v", known, err)
 	}
-	k.connect() // the kubelet that comes next
+	k.connect() // the next kubelet
 	k.prepared("c2")
 }
 
-// TestStopped holds that a request that is under way is ended before the plugin is
-// gone, as when another agent takes over.
+// TestStopped holds that a request in progress is ended before the plugin stops, as when
+// another agent takes over.
 func TestStopped(t *testing.T) {
 	k := served(t)
 	k.prepared("c1")
@@ -336,7 +336,7 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-// TestRegistration holds what is reported about a kubelet that comes late, or refuses.
+// TestRegistration holds what is reported about a kubelet that registers late, or refuses.
 func TestRegistration(t *testing.T) {
 	k := served(t)
 	if err := k.Ready(); err == nil || !strings.Contains(err.Error(), "has not registered it yet") {

@@ -21,7 +21,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// sharing has the first device shared by macvlan steps, of which the topology has two.
+// sharing shares the first device between macvlan steps, of which the topology has two.
 func sharing(t *testing.T) *given {
 	g := newGiven(t)
 	for i := range g.topology.Spec.Steps {
@@ -33,8 +33,8 @@ func sharing(t *testing.T) *given {
 	return g
 }
 
-// shares is a claim with these shares of the first device; "" is none, as where the
-// scheduler knows no shares.
+// shares is a claim with these shares of the first device; "" is none, as from a scheduler
+// without shares.
 func shares(uid types.UID, pod types.UID, ids ...string) *resourceapi.ResourceClaim {
 	rc := allocated(uid, pod, slices.Repeat([]string{"0-x"}, len(ids))...)
 	for i, id := range ids {
@@ -86,14 +86,14 @@ func TestShares(t *testing.T) {
 		t.Errorf("in use %v, %v: the share of the other claim is forgotten", used, err)
 	}
 
-	// The policy may be gone by the time that a claim is prepared which has a share by it.
+	// The policy may be deleted before a claim with a share by it is prepared.
 	g.devices[0].Exposure = inventory.Exposure{}
 	if _, err := g.prepare(shares("c3", "p3", "s5", "s6")); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestShareRefused holds that what is shared is neither moved nor given away as a whole.
+// TestShareRefused holds that a shared device is neither moved nor allocated as a whole.
 func TestShareRefused(t *testing.T) {
 	whole := func() *resourceapi.ResourceClaim { return allocated("c2", "p2", "0", "1") }
 	for _, c := range []struct {
@@ -130,7 +130,7 @@ func TestShareRefused(t *testing.T) {
 func TestSharedName(t *testing.T) {
 	g := sharing(t)
 	g.topology.Spec.Steps[0].Selector = &v1alpha1.Selector{CEL: `device.allowMultipleAllocations && device.capacity["dra.networking"].shares.isGreaterThan(quantity("1"))`}
-	g.topology.Generation++ // so that the selector is asked again
+	g.topology.Generation++ // so that the selector is evaluated again
 	if _, err := g.prepare(shares("c1", "p1", "s1", "s2")); err != nil {
 		t.Error(err)
 	}
@@ -151,7 +151,7 @@ func TestSharesOfOneKind(t *testing.T) {
 		{"another mode", steps{"ipvlan", `{"mode":"l3"}`}, steps{"ipvlan", `{}`}, "carries ipvlan links of mode l3 and flag bridge of another pod, and this one would have ipvlan links of mode l2 and flag bridge"},
 		{"another flag", steps{"ipvlan", `{}`}, steps{"ipvlan", `{"flag":"private"}`}, "would have ipvlan links of mode l2 and flag private"},
 		{"another type", steps{"macvlan", `{}`}, steps{"ipvlan", `{}`}, "carries macvlan links of another pod"},
-		{"passthru", steps{"macvlan", `{}`}, steps{"macvlan", `{"mode":"passthru"}`}, "a macvlan link of mode passthru, which takes the device for itself"},
+		{"passthru", steps{"macvlan", `{}`}, steps{"macvlan", `{"mode":"passthru"}`}, "a macvlan link of mode passthru, which uses the device exclusively"},
 	} {
 		inBubble(t, c.name, func(t *testing.T) {
 			g := sharing(t)
@@ -178,8 +178,8 @@ func TestSharesOfOneKind(t *testing.T) {
 }
 
 // TestFunctionsAsShares: a claim with a share of a PF gets a function of it, which is
-// recorded before the kubelet hears of it, and which no other claim is given; what it has of
-// the bandwidth limits the function.
+// recorded before it is returned to the kubelet, and which no other claim gets; its share
+// of the bandwidth limits the function.
 func TestFunctionsAsShares(t *testing.T) { synctest.Test(t, testFunctionsAsShares) }
 
 func testFunctionsAsShares(t *testing.T) {
@@ -254,7 +254,7 @@ func testFunctionsAsShares(t *testing.T) {
 }
 
 // TestFunctionsNotChosen holds that no claim gets a function that would not be offered by its
-// own name, nor one that a record of another version speaks of.
+// own name, nor one that a record of another version mentions.
 func TestFunctionsNotChosen(t *testing.T) {
 	g := newGiven(t)
 	g.topology.Spec.Steps = g.topology.Spec.Steps[1:]

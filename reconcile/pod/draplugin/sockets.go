@@ -15,20 +15,20 @@ import (
 	"github.com/plumbline/plumbline/topology/claim"
 )
 
-// The names of the sockets, as kubeletplugin.RollingUpdate makes them of a UUID.
+// The names of the sockets, as kubeletplugin.RollingUpdate derives them from a UUID.
 var (
 	ownSocket       = regexp.MustCompile(`^dra-[0-9a-f-]{36}\.sock$`)
 	ownRegistration = regexp.MustCompile(`^` + regexp.QuoteMeta(claim.Driver) + `-([0-9a-f-]{36}|[A-Za-z0-9_-]{11})-reg\.sock$`)
 )
 
-// deadAfter is how old a socket must be to be taken for dead: between its making and
-// the moment its process listens, it looks so.
+// deadAfter is how old a socket must be to count as dead: it seems dead between its
+// creation and the moment its process listens.
 const deadAfter = 10 * time.Second
 
 // removeDead removes the sockets of agents that were killed, and could not do so
-// themselves: now, and until stop is called again when those that are too young now are
-// old enough, as of an agent that died soon after it had started. A kubelet tries to reach
-// each of them again and again, also after its own restart.
+// themselves: now, and again, until stop is called, when younger ones are old enough, as of
+// an agent that died soon after its start. A kubelet keeps dialing each of them, also after
+// its own restart.
 func (p *Plugin) removeDead(ctx context.Context, s Serving) (stop func()) {
 	remove := func() {
 		if err := removeDead(ctx, p.Log, s, p.Now()); err != nil {

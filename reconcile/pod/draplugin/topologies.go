@@ -16,7 +16,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Cluster is what the plugin asks the API server for.
+// Cluster is what the plugin reads from the API server.
 type Cluster interface {
 	// Topology returns a NetworkTopology; an error of kind NotReady when there
 	// is none.
@@ -25,22 +25,21 @@ type Cluster interface {
 	Claim(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error)
 }
 
-// client is a Cluster. It reads when asked and keeps no cache: a claim is
-// prepared once, and a cache would need leave to list and watch, and could be
-// behind the class that the claim was allocated by.
+// client is a Cluster. It keeps no cache: a claim is prepared once, and a cache would need
+// the permissions list and watch, and could be older than the class with which the claim
+// was allocated.
 type client struct {
 	kube    kubernetes.Interface
 	dynamic dynamic.Interface
 }
 
-// NewCluster returns a Cluster. It needs leave to get networktopologies and
+// NewCluster returns a Cluster. It needs the permission get on networktopologies and
 // resourceclaims.
 func NewCluster(kube kubernetes.Interface, dyn dynamic.Interface) Cluster {
 	return client{kube, dyn}
 }
 
-// attemptTimeout bounds one request: a connection that has died unnoticed is given
-// up in time for another.
+// attemptTimeout bounds one request: a dead connection is given up in time for another.
 const attemptTimeout = 10 * time.Second
 
 func (c client) Topology(ctx context.Context, name string) (*v1alpha1.NetworkTopology, error) {

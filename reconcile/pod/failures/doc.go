@@ -1,3 +1,3 @@
-// Package failures says which devices are to be tainted since they are down in a running
-// pod, as the topology's onFailure has it.
+// Package failures decides which devices are tainted because they are down in a running
+// pod, according to the topology's onFailure.
 package failures

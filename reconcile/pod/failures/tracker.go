@@ -14,9 +14,9 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// hold is how long a device that a pod was evicted for is not given to another one. On the
-// host the agent sees less of it: a link that nobody has set up says nothing. Without
-// this, the next pod would get the same device, and be evicted in turn.
+// hold is how long a device is not allocated after a pod was evicted because of it. On the
+// host the agent sees less of it: a link that is not up has no carrier to report. Without
+// this, the next pod would get the same device, and be evicted, too.
 const hold = 10 * time.Minute
 
 // Options is what a Tracker works with. All are required.
@@ -30,7 +30,7 @@ type Options struct {
 	Now     func() time.Time
 }
 
-// Tracker knows what is down, for how long, and what follows.
+// Tracker tracks what is down, for how long, and the reaction.
 type Tracker struct {
 	Options
 
@@ -51,7 +51,7 @@ type failure struct {
 
 func (f *failure) due(now time.Time) bool { return now.Sub(f.since) >= f.after }
 
-// New returns a Tracker that knows nothing.
+// New returns an empty Tracker.
 func New(o Options) *Tracker {
 	return &Tracker{Options: o, down: map[reconcile.SandboxID]map[string]failure{}, held: map[string]time.Time{}, evicting: map[string]bool{}}
 }
@@ -88,7 +88,7 @@ func (t *Tracker) hold(name string, since time.Time) {
 	time.AfterFunc(t.held[name].Add(hold).Sub(t.Now()), t.Changed)
 }
 
-// Report takes what is new of the ports of a sandbox.
+// Report updates the state of a sandbox's ports.
 func (t *Tracker) Report(r ports.Report) {
 	now := t.Now()
 	t.mu.Lock()
@@ -119,7 +119,7 @@ func (t *Tracker) Report(r ports.Report) {
 	}
 }
 
-// failures returns the devices that a report says are down, with how long they are.
+// failures returns the devices that are down according to a report, and since when.
 func (t *Tracker) failures(r ports.Report, before map[string]failure, now time.Time) map[string]failure {
 	if r.Gone || len(r.Devices) == 0 && len(t.evicting) == 0 {
 		return nil
@@ -147,8 +147,8 @@ func (t *Tracker) failures(r ports.Report, before map[string]failure, now time.T
 			continue
 		}
 		f := failure{lost: severity == ports.Lost, since: now, after: time.Duration(policy.Seconds()) * time.Second}
-		// Whoever shares a device can make its own link of it fail, and a taint would evict
-		// the others.
+		// A pod that shares a device can make its own link on it fail, and a taint would
+		// evict the others.
 		f.evict = f.lost && policy.Lost == v1alpha1.Evict && d.ShareID == nil
 		if was, ok := before[d.Name]; ok && was.lost == f.lost {
 			f.since = was.since

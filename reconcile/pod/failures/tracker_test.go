@@ -90,7 +90,7 @@ func TestTracker(t *testing.T) {
 			{time.Minute, of(report("s", severity{"left": ports.Lost})), failing{}},
 			{time.Minute, nil, failing{}},
 		}},
-		// By its own link, a pod could evict those it shares the device with.
+		// With its own link, a pod could evict those it shares the device with.
 		{"a shared device", claimOf(evict, &share), []at{
 			{0, of(report("s", severity{"right": ports.Lost})), failing{}}, {time.Hour, nil, failing{"dev-right": {Lost: true}}},
 		}},

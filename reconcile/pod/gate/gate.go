@@ -50,10 +50,10 @@ func (d Dir) path(uid types.UID) (string, error) {
 	return filepath.Join(string(d), FilePrefix+string(uid)+fileSuffix), nil
 }
 
-// Open lets containers of a sandbox be created that consume the claim. netns is
-// the path of the sandbox's network namespace, nodes are the device nodes that the
-// containers get. What was open before for another
-// sandbox is closed by it; a gate that is open as it should be is left alone.
+// Open lets containers of a sandbox be created that consume the claim. netns is the path of
+// the sandbox's network namespace, nodes are the device nodes that the containers get. It
+// closes the gate for an earlier sandbox; a gate that is already open for this one is left
+// alone.
 func (d Dir) Open(uid types.UID, sandbox, netns string, nodes ...string) error {
 	path, err := d.path(uid)
 	if err != nil {
@@ -70,11 +70,10 @@ func (d Dir) Open(uid types.UID, sandbox, netns string, nodes ...string) error {
 	return nil
 }
 
-// Hold keeps the gate closed, and lets a container of the claim get as far as the
-// runtime's hook, which can say why it is refused; without a file the runtime says
-// only that it does not know the device. The file names no sandbox, and a mount
-// that cannot be made: when nobody answers the hook, the container does not start
-// either.
+// Hold keeps the gate closed, but lets the creation of a container of the claim reach the
+// runtime's hook, which can return the reason for the refusal; without a file the runtime
+// only reports an unknown device. The file names no sandbox, and a mount that must fail: if
+// no agent answers the hook, the container does not start either.
 func (d Dir) Hold(uid types.UID) error {
 	path, err := d.path(uid)
 	var data []byte
@@ -90,14 +89,14 @@ func (d Dir) Hold(uid types.UID) error {
 	return nil
 }
 
-// unusablePath is a path that nothing can be at: what it is below is no directory. A
+// unusablePath is a path that cannot exist: its parent is no directory. A
 // runtime that fails to mount it shows it to the user.
 const unusablePath = "/dev/null/the network of the pod is not attached yet"
 
 func spec(uid types.UID, sandbox, netns string, nodes ...string) cdi.Spec {
 	var devices []*cdi.DeviceNode
 	for _, n := range nodes {
-		devices = append(devices, &cdi.DeviceNode{Path: n, Permissions: "rw"}) // not m: nobody makes nodes by it
+		devices = append(devices, &cdi.DeviceNode{Path: n, Permissions: "rw"}) // not m: containers must not create nodes
 	}
 	return cdi.Spec{Version: cdiVersion, Kind: kind, Devices: []cdi.Device{{
 		Name: string(uid),
@@ -116,8 +115,8 @@ func variable(uid types.UID) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(string(uid), "-", "_"))
 }
 
-// write replaces a file at once. It need not be durable: the directory is of
-// this boot. Runtimes read names that end in .json and .yaml only.
+// write replaces a file atomically. It need not be durable: the directory is of
+// this boot. Runtimes only read names that end in .json and .yaml.
 func write(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -138,8 +137,8 @@ func (d Dir) Close(uid types.UID) error {
 	return nil
 }
 
-// OpenFor returns the sandbox the claim's gate is open for, "" when it is closed
-// or its file says nothing of the kind.
+// OpenFor returns the sandbox the claim's gate is open for, "" when it is closed or its
+// file names none.
 func (d Dir) OpenFor(uid types.UID) string {
 	path, err := d.path(uid)
 	if err != nil {

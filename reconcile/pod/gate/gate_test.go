@@ -61,7 +61,7 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// TestSpec holds what a runtime reads.
+// TestSpec holds the content of the file that a runtime reads.
 func TestSpec(t *testing.T) {
 	dir := t.TempDir()
 	if err := gate.Dir(dir).Open(uid, "aa", "/var/run/netns/cni-1"); err != nil {
@@ -114,7 +114,7 @@ func TestConsumed(t *testing.T) {
 	}
 }
 
-// TestPath holds that no UID leads out of the directory.
+// TestPath holds that no UID leads to a path outside of the directory.
 func TestPath(t *testing.T) {
 	dir := t.TempDir()
 	for _, bad := range []types.UID{"", "../x", "a/b", ".", "a b"} {

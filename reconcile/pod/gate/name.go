@@ -21,11 +21,11 @@ const (
 	nameEnv    = "PLUMBLINE_DEVICE_"
 )
 
-// Name returns the CDI device that stands for a device of the node, and nothing else:
-// with it a container gets an environment variable with the name, since a CDI device has
-// to give something. Its file depends on the name alone and says nothing of a claim, so it
-// stays until the next boot: a version that knows nothing of it can neither break it nor
-// leave more of them than the node has devices.
+// Name returns the CDI device that only represents a device of the node: with it a
+// container gets an environment variable with the name, since a CDI device has to give
+// something. Its file depends only on the name and not on a claim, so it is kept until the
+// next boot: a version that does not know it can neither break it nor leave more files than
+// the node has devices.
 func (d Dir) Name(device string) (id string, err error) {
 	if problems := validation.IsDNS1123Label(device); len(problems) > 0 {
 		return "", fault.New(fault.Invalid, fmt.Errorf("device %q: %s", device, problems[0]))

@@ -1,20 +1,18 @@
-// Package nriplugin is the container runtime's side of the node agent: it hears
-// of sandboxes and containers over the Node Resource Interface and passes that on
-// to reconcile/pod/attachment.
+// Package nriplugin is the container runtime's side of the node agent: it receives events
+// of sandboxes and containers over the Node Resource Interface and passes them on to
+// reconcile/pod/attachment.
 //
-// The interface fails open. A hook that answers later than the runtime allows (two
-// seconds unless it is configured) is cut off, and the pod goes on without it; so
-// it does while nobody is connected. Two rules follow. A hook is answered at three
-// quarters of its time; what has not ended by then goes on without it. And what
-// really holds a container back is the claim's gate (reconcile/pod/gate), not an answer.
+// The interface fails open. A hook that answers later than the runtime allows (two seconds
+// unless it is configured) is ignored, and the pod is started without it, as while no agent
+// is connected. Two rules follow. A hook is answered after three quarters of its time; its
+// work then continues in the background. And not the answer, but the claim's gate
+// (reconcile/pod/gate) prevents the start of a container.
 //
-// All hooks of a node run one after the other: the time of ours is added to the
-// start of every pod. They ask no API server and run no program, and for a pod
-// without claims they look at the records and no more.
-//
-// Run connects, and when the connection is lost connects again with a new stub,
-// later each time: a stub that has failed does not dial again. A runtime may stop
-// at any point of the conversation: each part of it has a time limit, and a stub
-// that does not end with its connection is abandoned. Synchronize tells what
-// happened meanwhile. Ready says whether hooks are called at present.
+// All hooks of a node run one after the other: the time of ours is added to the start of
+// every pod. They query no API server and run no program, and for a pod without claims they
+// only read the records. Run connects, and when the connection is lost connects again with
+// a new stub, with backoff: a stub that has failed does not dial again. A runtime may stop
+// at any point of the conversation: each part of it has a time limit, and a stub that does
+// not end with its connection is abandoned. Synchronize reports what happened meanwhile.
+// Ready reports whether hooks are called at present.
 package nriplugin

@@ -62,8 +62,8 @@ func (s *session) hook(ctx context.Context, name string, pod *api.PodSandbox, f 
 	return s.plugin.within(ctx, name, pod.GetId(), func(ctx context.Context) error { return f(ctx, podOf(pod)) })
 }
 
-// within gives a hook three quarters of the time its runtime allows, and a little
-// more to answer; then it is answered for, and goes on without the runtime.
+// within gives a hook three quarters of the time its runtime allows, and a little more to
+// answer; then the runtime is answered, and the hook continues in the background.
 func (p *Plugin) within(ctx context.Context, hook, sandbox string, f func(context.Context) error) error {
 	begun := p.Now()
 	whole := api.DefaultPluginRequestTimeout
@@ -80,8 +80,7 @@ func (p *Plugin) within(ctx context.Context, hook, sandbox string, f func(contex
 	select {
 	case err = <-done:
 	case <-answer.Done():
-		// What f does goes on, and is waited for by whoever comes next for the
-		// same claim.
+		// f continues; the next call for the same claim waits for it.
 		err = fault.New(fault.NotReady, fmt.Errorf("plumbline: %s was not done in time, and goes on: it is tried again", hook))
 	}
 	took := p.Now().Sub(begun)
@@ -94,8 +93,8 @@ func (p *Plugin) within(ctx context.Context, hook, sandbox string, f func(contex
 	return err
 }
 
-// inFlight counts goroutines. Unlike a sync.WaitGroup it may be waited for by
-// several, while further ones begin.
+// inFlight counts goroutines. Unlike with a sync.WaitGroup, several callers may wait while
+// further goroutines begin.
 type inFlight struct {
 	mu   sync.Mutex
 	n    int
@@ -123,7 +122,7 @@ func (f *inFlight) end() {
 	}
 }
 
-// wait returns whether none is left within the limit.
+// wait returns whether all have ended within the limit.
 func (f *inFlight) wait(limit time.Duration) bool {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()

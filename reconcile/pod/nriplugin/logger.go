@@ -6,8 +6,7 @@ import (
 	"log/slog"
 )
 
-// logger lets the stub write to our log: what it tells at length is for who
-// debugs it.
+// logger lets the stub write to our log: its verbose messages are for debugging.
 type logger struct{ log *slog.Logger }
 
 func (l logger) Debugf(ctx context.Context, format string, args ...any) {

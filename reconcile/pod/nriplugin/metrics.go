@@ -19,7 +19,7 @@ var (
 	_ prometheus.Collector = (*Metrics)(nil)
 )
 
-// NewMetrics returns metrics of nothing yet.
+// NewMetrics returns empty metrics.
 func NewMetrics() *Metrics {
 	return &Metrics{
 		hooks: prometheus.NewHistogramVec(prometheus.HistogramOpts{

@@ -72,7 +72,7 @@ func (p *peer) UpdateContainers(context.Context, *api.UpdateContainersRequest) (
 	return nil, errors.New("not expected")
 }
 
-// die ends the connection, as the end of the runtime's process does.
+// die closes the connection, as the end of the runtime's process does.
 func (p *peer) die() { p.conn.Close() }
 
 // awaitRegistration returns when the plugin has called RegisterPlugin. On a slow machine
@@ -96,13 +96,12 @@ func (p *peer) runPod() {
 	_, _ = p.plugin.RunPodSandbox(p.ctx, &api.RunPodSandboxRequest{Pod: sandboxOf("s1")})
 }
 
-// conversations are ways in which a runtime fails, each at another point of the
-// conversation. They return when the runtime has done what it does.
+// conversations are failures of a runtime, each at another point of the conversation.
 var conversations = []struct {
 	name string
-	// register answers RegisterPlugin; nil answers it well at once.
+	// register answers RegisterPlugin; nil answers it at once, without an error.
 	register func(p *peer) error
-	// run is what else the runtime does; p.conn is closed by it or by the plugin.
+	// run is the rest of the conversation; p.conn is closed by it or by the plugin.
 	run func(p *peer)
 }{
 	{"closes at once", nil, (*peer).die},
@@ -165,8 +164,8 @@ var conversations = []struct {
 	}},
 }
 
-// settle lets what was sent arrive. No verdict rests on it: when it has not
-// arrived the conversation ends at an earlier point.
+// settle waits for sent messages to arrive. No result depends on it: if they have not
+// arrived, the conversation ends at an earlier point.
 func (p *peer) settle() {
 	select {
 	case <-time.After(20 * time.Millisecond):
@@ -174,8 +173,8 @@ func (p *peer) settle() {
 	}
 }
 
-// TestConversations holds that however a conversation with the runtime fails, the
-// plugin is connected to the next runtime, and that it ends when it is asked to.
+// TestConversations holds that after any failure of a conversation with the runtime the
+// plugin connects to the next runtime, and that it can be stopped.
 func TestConversations(t *testing.T) {
 	for _, c := range conversations {
 		t.Run(c.name, func(t *testing.T) {
@@ -206,8 +205,8 @@ func TestConversations(t *testing.T) {
 	}
 }
 
-// TestEnd holds that a plugin that is asked to end does so at whichever point the
-// conversation with the runtime hangs.
+// TestEnd holds that a plugin can be stopped at any point at which the conversation with
+// the runtime hangs.
 func TestEnd(t *testing.T) {
 	for _, c := range conversations {
 		t.Run(c.name, func(t *testing.T) {
@@ -226,7 +225,7 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// failing is a socket at which the first connection meets a failing runtime.
+// failing is a socket whose first connection leads to a failing runtime.
 type failing struct {
 	t    *testing.T
 	dir  string         // of the socket
@@ -273,7 +272,7 @@ func newFailing(t *testing.T, register func(*peer) error, run func(*peer)) *fail
 	return f
 }
 
-// healthy lets a healthy runtime take the place of the one that failed.
+// healthy replaces the failed runtime by a healthy one.
 func (f *failing) healthy() *runtimeSide {
 	f.t.Helper()
 	path := filepath.Join(f.dir, "nri.sock")
@@ -283,7 +282,7 @@ func (f *failing) healthy() *runtimeSide {
 	return newRuntime(f.t, f.dir, sandboxOf("healthy"))
 }
 
-// start runs a plugin that gives up soon. end asks it to end, and waits.
+// start runs a plugin with short timeouts. end stops it, and waits.
 func start(t *testing.T, k *keeper, dir string) (p *nriplugin.Plugin, end func()) {
 	t.Helper()
 	p = nriplugin.New(nriplugin.Options{

@@ -28,7 +28,7 @@ type Keeper interface {
 type Recorder interface {
 	// Hook is called with how long a hook took, and the kind of its error; "" is none.
 	Hook(name string, outcome fault.Kind, took time.Duration)
-	// Connected is called with whether the runtime is connected.
+	// Connected reports whether the runtime is connected.
 	Connected(bool)
 }
 
@@ -60,7 +60,7 @@ type Plugin struct {
 	Options
 
 	mu      sync.Mutex
-	current *session      // the connection in use; an earlier one changes nothing any more
+	current *session      // the connection in use; an earlier one is ignored
 	up      bool          // connected and synchronised
 	reason  error         // why not
 	first   chan struct{} // closed when it was for the first time
@@ -109,7 +109,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 
 const (
 	// grace is the time for hooks to answer when the plugin is to stop: a runtime that
-	// loses a plugin in the middle of a hook goes on without it.
+	// loses a plugin during a hook continues without it.
 	grace = 3 * time.Second
 	// stopLimit is the time for hooks to end.
 	stopLimit = 10 * time.Second
@@ -134,15 +134,15 @@ func (p *Plugin) connect(stopping context.Context) error {
 	return err
 }
 
-// enter makes a session the one that says whether the runtime is connected.
+// enter makes a session the current one, which determines whether the runtime is connected.
 func (p *Plugin) enter(s *session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.current = s
 }
 
-// set records whether the runtime is connected. What a session says that is not
-// the current one is ignored.
+// set records whether the runtime is connected. A session that is not the current one is
+// ignored.
 func (p *Plugin) set(from *session, up bool, reason error) {
 	p.mu.Lock()
 	if p.current != from {

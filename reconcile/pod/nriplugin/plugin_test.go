@@ -22,7 +22,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// keeper records its calls, and answers as the test has set.
+// keeper records its calls, and returns what the test has set.
 type keeper struct {
 	mu     sync.Mutex
 	asked  []string
@@ -135,7 +135,7 @@ func settled(r *runtimeSide, p *nriplugin.Plugin) {
 
 func newKeeper() *keeper { return &keeper{synced: make(chan []attachment.Pod, 8)} }
 
-// shortDir is a directory with a path that a socket's fits into.
+// shortDir is a directory with a path short enough for sockets.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "nri") //nolint:usetesting // a socket's path is short, a test's directory's is not
@@ -207,9 +207,9 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-// TestDeadline holds that a hook that takes too long is answered with an error
-// before the runtime's patience (2 s) ends, after which it would go on without it;
-// and that the connection is kept. It takes as long as a runtime has patience.
+// TestDeadline holds that a hook that takes too long is answered with an error before the
+// runtime's timeout (2 s), after which the runtime would continue without it; and that the
+// connection is kept. It takes as long as that timeout.
 func TestDeadline(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -36,7 +36,7 @@ var (
 	_ stub.RemovePodInterface       = (*session)(nil)
 )
 
-// signal is an event that happens at most once as far as anybody cares.
+// signal is an event of which only the first occurrence matters.
 type signal struct {
 	once sync.Once
 	c    chan struct{}
@@ -46,7 +46,7 @@ func newSignal() signal { return signal{c: make(chan struct{})} }
 
 func (s *signal) fire() { s.once.Do(func() { close(s.c) }) }
 
-// conn is a connection that tells when it has ended, on either side.
+// conn is a connection that signals its end, on either side.
 type conn struct {
 	net.Conn
 	ended signal
@@ -78,11 +78,11 @@ func (p *Plugin) dial(ctx context.Context) (*session, error) {
 	}, nil
 }
 
-// stopTimeout is what a stub gets to end once its connection is closed.
+// stopTimeout bounds the time a stub may take to end after its connection is closed.
 const stopTimeout = time.Second
 
-// serve runs a stub on the connection. The stub has a goroutine of its own: it
-// may wait for something that never comes, and is then abandoned.
+// serve runs a stub on the connection. The stub has a goroutine of its own: it may hang,
+// and is then abandoned.
 func (s *session) serve(ctx context.Context) error {
 	st, err := s.stub()
 	if err != nil {
@@ -106,7 +106,7 @@ func (s *session) serve(ctx context.Context) error {
 	return err
 }
 
-// follow returns when the connection ends, or is not worth keeping.
+// follow returns when the connection ends, or a time limit is exceeded.
 func (s *session) follow(ctx context.Context, ended chan error) error {
 	for _, next := range []struct {
 		what  string
@@ -158,9 +158,9 @@ func (s *session) stub() (stub.Stub, error) {
 	)
 }
 
-// register is the stub's call of RegisterPlugin. It does not return before the
-// runtime has called Configure: the stub would wait for that for ever, with its
-// lock held, which whoever closes it needs (nri v0.12.5, pkg/stub, Start).
+// register is the stub's call of RegisterPlugin. It does not return before the runtime has
+// called Configure: the stub would wait for that for ever, holding the lock that closing it
+// needs (nri v0.12.5, pkg/stub, Start).
 func (s *session) register(ctx context.Context, req *ttrpc.Request, rsp *ttrpc.Response, info *ttrpc.UnaryClientInfo, invoke ttrpc.Invoker) error {
 	err := invoke(ctx, req, rsp)
 	if err != nil || !strings.HasSuffix(info.FullMethod, "/RegisterPlugin") || rsp.GetStatus().GetCode() != int32(codes.OK) {

@@ -63,9 +63,9 @@ func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology
 	return Fits(ctx, was, decoded, t.Devices, set)
 }
 
-// Fits returns a HeldBack unless a claim's devices are those that a valid topology
-// takes, and its containers keep the device nodes that they have with the version that it
-// was. A device whose step no longer exists is no hindrance: it returns to the host.
+// Fits returns a HeldBack unless a claim's devices are those that a valid topology takes,
+// and its containers keep the device nodes of the current version. A device whose step no
+// longer exists is accepted: it returns to the host.
 func Fits(ctx context.Context, was, t *topology.Topology, devices []claims.Device, set contract.Set) error {
 	if err := sameNodes(was, t, set); err != nil {
 		return err
@@ -114,14 +114,14 @@ func sameNodes(was, later *topology.Topology, set contract.Set) error {
 	return nil
 }
 
-// value is what a step has for a key, by whatever spelling or default.
+// value is a step's value for a key, in any spelling or by default.
 func value(c contract.Contract, p contract.Param, s *topology.Step) any {
-	decoded, _ := c.Decode(s.Config, contract.Options{Unresolved: true}) // it is valid, or it was
+	decoded, _ := c.Decode(s.Config, contract.Options{Unresolved: true}) // validated before
 	return decoded[p.Name]
 }
 
-// Named reports whether a node may bring the newest generation of a topology to
-// its pods now.
+// Named reports whether a node may apply the newest generation of a topology to its pods
+// now.
 func Named(o *v1alpha1.NetworkTopology, node string) bool {
 	r := o.Status.Rollout
 	return o.Spec.UpdatePolicy == v1alpha1.InPlace && o.DeletionTimestamp.IsZero() &&

@@ -90,9 +90,9 @@ type verdict struct {
 	next     time.Time
 }
 
-// provesNothing reports whether an error is about this pod or node only: an object of
-// the pod, a lock, a deadline, a full disk. It says nothing about the same generation
-// in another pod.
+// provesNothing reports whether an error is about this pod or node only: an object of the
+// pod, a lock, a deadline, a full disk. It proves nothing about the same generation in
+// another pod.
 func provesNothing(err error) bool {
 	switch fault.Of(err) {
 	case fault.Invalid, fault.Unsupported, fault.NotConverged:
@@ -107,7 +107,7 @@ func provesNothing(err error) bool {
 	}
 }
 
-// ofNode are errors that say how the node is.
+// ofNode are errors of the node's state.
 var ofNode = []error{
 	context.DeadlineExceeded, context.Canceled,
 	syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EIO, syscall.ENOBUFS,
@@ -208,7 +208,7 @@ func (f *Follower) watch(ctx context.Context, name string) {
 	one.RunWithContext(ctx)
 }
 
-// observe takes the current topology; nil if it no longer exists.
+// observe stores the current topology; nil if it no longer exists.
 func (f *Follower) observe(name string, o *v1alpha1.NetworkTopology) {
 	f.mu.Lock()
 	f.objects[name] = o
@@ -286,7 +286,7 @@ func (f *Follower) update(ctx context.Context, e *claims.Entry, t *claims.Topolo
 			f.Reporter.HeldBack(e.Claim, o.Name, from, o.Generation, held)
 		}
 	case ctx.Err() != nil, fault.Of(err) == fault.Gone:
-		// We stop, or the pod does: nothing is reported.
+		// The agent stops, or the pod ends: nothing is reported.
 		f.Log.Debug("not updated", "claim", e.Namespace+"/"+e.Name, "topology", o.Name, "error", err)
 	default:
 		f.Log.Warn("not updated", "claim", e.Namespace+"/"+e.Name, "topology", o.Name, "from", from, "to", o.Generation, "kind", fault.Of(err), "error", err)

@@ -32,9 +32,9 @@ type Preview struct {
 	// Plan is nil when the sandbox keeps what it has, because of HeldBack.
 	Plan     *ops.Plan
 	HeldBack error
-	// Effects are the steps of which something is changed.
+	// Effects are the effects on the steps that are changed.
 	Effects map[string]Effect
-	// Interrupted are the links over which connections do not go on.
+	// Interrupted are the links over which connections are interrupted.
 	Interrupted []string
 }
 
@@ -70,7 +70,7 @@ func PreviewOf(ctx context.Context, sb reconcile.Sandbox, later *topology.Topolo
 	return p, nil
 }
 
-// effects says what becomes of each step of which something is changed.
+// effects returns the effect on each step that is changed.
 func effects(was, is *topology.Topology, changes []netstate.Change) map[string]Effect {
 	out := map[string]Effect{}
 	deleted := map[netstate.Key]bool{}
@@ -99,8 +99,8 @@ func effects(was, is *topology.Topology, changes []netstate.Change) map[string]E
 	return out
 }
 
-// interrupted lists the links of the sandbox over which connections do not go on:
-// they are deleted, moved or put down, perhaps for a moment.
+// interrupted lists the links of the sandbox over which connections are interrupted: they
+// are deleted, moved or set down, perhaps for a moment.
 func interrupted(changes []netstate.Change) []string {
 	names := map[string]bool{}
 	made := map[string]bool{}

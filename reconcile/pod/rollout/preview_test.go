@@ -16,7 +16,7 @@ import (
 	"github.com/plumbline/plumbline/topology"
 )
 
-// TestEffects holds what an edit is said to do to each step, and to connections.
+// TestEffects holds the reported effects of an edit on each step, and on connections.
 func TestEffects(t *testing.T) {
 	was := &topology.Topology{Steps: []topology.Step{{Name: "vf0"}, {Name: "vf1"}, {Name: "data"}, {Name: "inner"}, {Name: "mgmt"}, {Name: "tune"}}}
 	is := &topology.Topology{Steps: []topology.Step{{Name: "vf0"}, {Name: "data"}, {Name: "inner"}, {Name: "tune"}, {Name: "extra"}}}
@@ -46,8 +46,8 @@ func TestEffects(t *testing.T) {
 	}
 }
 
-// TestPreviewOf holds what the engine is given to plan an edit, and what is said when
-// the sandbox keeps what it has.
+// TestPreviewOf holds what the engine gets to plan an edit, and the result when the sandbox
+// keeps its generation.
 func TestPreviewOf(t *testing.T) {
 	registry, err := all.Registry()
 	if err != nil {

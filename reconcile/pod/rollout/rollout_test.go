@@ -116,8 +116,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestSameNodes: a container has its device nodes from when it is created, so only what
-// concerns no node reaches a running pod.
+// TestSameNodes: a container gets its device nodes when it is created, so only edits that
+// do not change them reach a running pod.
 func TestSameNodes(t *testing.T) {
 	registry, err := all.Registry()
 	if err != nil {
@@ -169,7 +169,7 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// node is what a Follower updates, and what it tells.
+// node records the updates and the reports of a Follower.
 type node struct {
 	*Follower
 	t       *testing.T
@@ -232,7 +232,7 @@ func (n *node) want(done ...string) {
 func TestPass(t *testing.T) {
 	t.Run("rollout at this node", func(t *testing.T) {
 		n := newNode(t, "a", "b")
-		n.want("a runs 1", "b runs 1") // an agent before us may not have said so
+		n.want("a runs 1", "b runs 1") // an earlier agent may not have reported it
 		o := pair(2)
 		o.Status.Rollout.Nodes = nil
 		n.observe("pair", o)
@@ -251,7 +251,7 @@ func TestPass(t *testing.T) {
 		n.want("a failed at 1, not 2", "update b to 2", "b runs 2")
 		n.want()
 		n.fails["a"] = nil
-		n.want() // it has been said
+		n.want() // already reported
 		n.observe("pair", pair(3))
 		n.want("update a to 3", "a runs 3", "update b to 3", "b runs 3")
 	})
@@ -269,7 +269,7 @@ func TestPass(t *testing.T) {
 			n.want()
 		}
 	})
-	t.Run("in the way", func(t *testing.T) {
+	t.Run("prevented by the pod", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			for _, err := range []error{
 				fault.New(fault.Conflict, errors.New("the name mv0 is taken")), // by the pod
@@ -287,7 +287,7 @@ func TestPass(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				n.want("a delayed at 1, not 2: attempt 2")
 				time.Sleep(10 * time.Second)
-				n.want() // less and less often
+				n.want() // with backoff
 				time.Sleep(10 * time.Second)
 				n.fails["a"] = nil
 				n.want("update a to 2", "a runs 2")
@@ -304,7 +304,7 @@ func TestPass(t *testing.T) {
 		n.observe("pair", pair(2))
 		n.want("a held back at 1, not 2", "update b to 2", "b runs 2")
 		n.want()
-		n.fails["a"] = nil // it may follow after all
+		n.fails["a"] = nil // now the devices fit
 		n.want("update a to 2", "a runs 2")
 	})
 	t.Run("a pod that ends", func(t *testing.T) {
@@ -323,7 +323,7 @@ func TestPass(t *testing.T) {
 		n.observe("pair", o)
 		n.want()
 	})
-	t.Run("we stop", func(t *testing.T) {
+	t.Run("the agent stops", func(t *testing.T) {
 		n := newNode(t, "a")
 		n.want("a runs 1")
 		n.observe("pair", pair(2))
