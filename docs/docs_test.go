@@ -37,7 +37,17 @@ func registry(t *testing.T) *ops.Registry {
 	return reg
 }
 
-// generates compares a file with what it should be, or writes it.
+// read returns the content of a file.
+func read(t *testing.T, file string) string {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// generates compares a file with its expected content, or writes it.
 func generates(t *testing.T, file, want string) {
 	t.Helper()
 	if *update {
@@ -79,7 +89,7 @@ func TestStepPages(t *testing.T) {
 			continue
 		}
 		if !*update {
-			t.Errorf("%s is the page of no step type, run make generate", f)
+			t.Errorf("%s belongs to no step type, run make generate", f)
 		} else if err := os.Remove(f); err != nil {
 			t.Fatal(err)
 		}
@@ -89,11 +99,8 @@ func TestStepPages(t *testing.T) {
 // valid reads a topology from a file.
 func valid(t *testing.T, file string) *topology.Topology {
 	t.Helper()
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	top, err := topology.Decode(data)
+	data := read(t, file)
+	top, err := topology.Decode([]byte(data))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,11 +178,8 @@ func TestMetricsPage(t *testing.T) {
 	var metrics []metric
 	used := map[string]bool{}
 	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(string(data)) {
+		data := read(t, file)
+		for line := range strings.Lines(data) {
 			head := metricHead.FindStringSubmatch(line)
 			switch {
 			case head != nil && head[1] == "HELP":
@@ -200,12 +204,9 @@ func TestMetricsPage(t *testing.T) {
 		}
 	}
 	slices.SortFunc(metrics, func(a, b metric) int { return strings.Compare(a.name, b.name) })
-	head, err := os.ReadFile("testdata/metrics.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	head := read(t, "testdata/metrics.txt")
 	var page strings.Builder
-	page.WriteString(generated + string(head) + "\n| metric | type | labels | meaning |\n| --- | --- | --- | --- |\n")
+	page.WriteString(generated + head + "\n| metric | type | labels | meaning |\n| --- | --- | --- | --- |\n")
 	for _, m := range metrics {
 		fmt.Fprintf(&page, "| `%s` | %s | %s | %s |\n", m.name, m.kind, m.labels, m.help)
 	}
@@ -230,11 +231,8 @@ func pages(t *testing.T) map[string]string {
 			t.Fatal(err)
 		}
 		for _, f := range files {
-			data, err := os.ReadFile(f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			out[f] = string(data)
+			data := read(t, f)
+			out[f] = data
 		}
 	}
 	return out
@@ -298,11 +296,8 @@ func TestLinks(t *testing.T) {
 // TestArchitecture compares the list of packages in architecture.md with the tree:
 // a package without a line fails, and so does a line without a package.
 func TestArchitecture(t *testing.T) {
-	data, err := os.ReadFile("architecture.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	page := string(data)
+	data := read(t, "architecture.md")
+	page := data
 	listed := map[string]bool{}
 	for _, m := range packageLine.FindAllStringSubmatch(page, -1) {
 		if listed[m[1]] {
@@ -371,13 +366,10 @@ var makeTarget = regexp.MustCompile("`make ([a-z][a-z-]*)")
 
 // TestTargets looks for each make target that the pages name.
 func TestTargets(t *testing.T) {
-	makefile, err := os.ReadFile("../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	makefile := read(t, "../Makefile")
 	for file, text := range pages(t) {
 		for _, m := range makeTarget.FindAllStringSubmatch(text, -1) {
-			if !strings.Contains(string(makefile), "\n"+m[1]+":") {
+			if !strings.Contains(makefile, "\n"+m[1]+":") {
 				t.Errorf("%s: there is no target %q in the Makefile", file, m[1])
 			}
 		}
@@ -389,23 +381,17 @@ var alert = regexp.MustCompile(`- alert: (\w+)`)
 // TestAlerts holds that the page on troubleshooting has a line for each alert, and
 // names no other.
 func TestAlerts(t *testing.T) {
-	rules, err := os.ReadFile("../chart/plumbline/rules/plumbline.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	page, err := os.ReadFile("troubleshooting.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, _ := strings.Cut(string(page), "\n## Alerts\n")
+	rules := read(t, "../chart/plumbline/rules/plumbline.yaml")
+	page := read(t, "troubleshooting.md")
+	_, section, _ := strings.Cut(page, "\n## Alerts\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	named := map[string]bool{}
 	for _, m := range regexp.MustCompile("`(Plumbline\\w+)`").FindAllStringSubmatch(section, -1) {
 		named[m[1]] = true
 	}
-	for _, m := range alert.FindAllStringSubmatch(string(rules), -1) {
+	for _, m := range alert.FindAllStringSubmatch(rules, -1) {
 		if !named[m[1]] {
-			t.Errorf("troubleshooting.md says nothing of the alert %q", m[1])
+			t.Errorf("troubleshooting.md does not name the alert %q", m[1])
 		}
 		delete(named, m[1])
 	}
@@ -417,16 +403,10 @@ func TestAlerts(t *testing.T) {
 // TestRunbooks holds that each alert links to the section of the page on troubleshooting
 // that names it.
 func TestRunbooks(t *testing.T) {
-	rules, err := os.ReadFile("../chart/plumbline/rules/plumbline.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	page, err := os.ReadFile("troubleshooting.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := read(t, "../chart/plumbline/rules/plumbline.yaml")
+	page := read(t, "troubleshooting.md")
 	const prefix = "https://github.com/plumbline/plumbline/blob/main/docs/troubleshooting.md#"
-	for text := range strings.SplitSeq(string(rules), "\n      - ") {
+	for text := range strings.SplitSeq(rules, "\n      - ") {
 		m := alert.FindStringSubmatch("- " + text)
 		if m == nil {
 			continue
@@ -439,7 +419,7 @@ func TestRunbooks(t *testing.T) {
 			continue
 		}
 		named := false
-		for section := range strings.SplitSeq("\n"+string(page), "\n## ") {
+		for section := range strings.SplitSeq("\n"+page, "\n## ") {
 			heading, text, _ := strings.Cut(section, "\n")
 			named = named || anchors("## " + heading)[link] && strings.Contains(text, "`"+m[1]+"`")
 		}
@@ -452,19 +432,13 @@ func TestRunbooks(t *testing.T) {
 // TestKubeVersion holds that the chart refuses a Kubernetes older than the page on
 // installation names.
 func TestKubeVersion(t *testing.T) {
-	page, err := os.ReadFile("install.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	chart, err := os.ReadFile("../chart/plumbline/Chart.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := regexp.MustCompile(`Kubernetes (\d+\.\d+) or later`).FindStringSubmatch(string(page))
+	page := read(t, "install.md")
+	chart := read(t, "../chart/plumbline/Chart.yaml")
+	m := regexp.MustCompile(`Kubernetes (\d+\.\d+) or later`).FindStringSubmatch(page)
 	if m == nil {
 		t.Fatal("install.md names no version of Kubernetes")
 	}
-	if want := fmt.Sprintf("\nkubeVersion: \">=%s.0-0\"", m[1]); !strings.Contains(string(chart), want) {
+	if want := fmt.Sprintf("\nkubeVersion: \">=%s.0-0\"", m[1]); !strings.Contains(chart, want) {
 		t.Errorf("the chart has no line %q", want[1:])
 	}
 }
@@ -477,16 +451,13 @@ func TestRecords(t *testing.T) {
 		t.Fatalf("no decision records: %v", err)
 	}
 	for i, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := read(t, file)
 		number := fmt.Sprintf("%04d", i+1)
-		if !strings.HasPrefix(filepath.Base(file), number+"-") || !strings.HasPrefix(string(data), "# "+number+" ") {
+		if !strings.HasPrefix(filepath.Base(file), number+"-") || !strings.HasPrefix(data, "# "+number+" ") {
 			t.Errorf("%s: want number %s in its name and title", file, number)
 		}
 		for _, heading := range []string{"Context", "Decision", "Alternatives", "Price"} {
-			if !strings.Contains(string(data), "\n## "+heading+"\n") {
+			if !strings.Contains(data, "\n## "+heading+"\n") {
 				t.Errorf("%s: no section %q", file, heading)
 			}
 		}
