@@ -262,7 +262,7 @@ func (k known) ruled(d inventory.Device) string {
 		return fmt.Sprintf("policy %q does not say what applies, so it is offered only where it was before: %s", e.Policy, e.Reason)
 	}
 	if d.PF != nil {
-		if policy := pooled(k.devices)[d.PF.PCIAddress]; policy != "" && !k.noSharing {
+		if policy := k.pooled(d.PF.PCIAddress); policy != "" && !k.noSharing {
 			return fmt.Sprintf("policy %q gives it away as a share of its PF", policy)
 		}
 	}

@@ -109,15 +109,26 @@ func Unfit(devices []inventory.Device, dirty, others map[string]string) map[stri
 	return out
 }
 
-// pooled says which policies give away the functions of PFs as shares, by the ID of the PF.
-func pooled(devices []inventory.Device) map[string]string {
-	out := map[string]string{}
-	for _, d := range devices {
-		if s := d.Exposure.Sharing; s != nil && s.Functions {
-			out[d.ID] = d.Exposure.Policy
+// pooled returns the policy that gives away the functions of a PF as shares, "" if none does.
+// Where policies do not say what applies, they are given away as before.
+func (k known) pooled(pf string) string {
+	i := slices.IndexFunc(k.devices, func(d inventory.Device) bool { return d.ID == pf })
+	if i < 0 {
+		return ""
+	}
+	e := k.devices[i].Exposure
+	if e.Sharing != nil && e.Sharing.Functions {
+		return e.Policy
+	}
+	if e.Verdict != inventory.Undecided {
+		return ""
+	}
+	for _, was := range k.before {
+		if _, functions := was.Device.Capacity[inventory.CapacityFunctions]; functions && was.ID == pf {
+			return e.Policy
 		}
 	}
-	return out
+	return ""
 }
 
 // unshareable says why a device cannot be used in place. An uplink of the node may be

@@ -92,6 +92,7 @@ func TestShared(t *testing.T) {
 		{name: "beside functions", say: map[string]inventory.Exposure{p1: beside}, want: "01-00-0 02-00-0(8 functions of 02-00-0, 1 use of 02-00-0) 02-10-0(1 functions of 02-00-0) 02-10-1(1 functions of 02-00-0) 02-00-0-x(1 use of 02-00-0)"},
 		{name: "beside functions, one taken", say: map[string]inventory.Exposure{p1: beside}, inUse: []string{"02-10-1"}, away: "p1v1", want: "01-00-0 02-00-0(8 functions of 02-00-0, 1 use of 02-00-0) 02-10-0(1 functions of 02-00-0) 02-10-1(1 functions of 02-00-0) 02-00-0-x(1 use of 02-00-0)"},
 		{name: "functions as shares", say: map[string]inventory.Exposure{p0: pool, p1: pool}, want: "02-00-0-f[2]"},
+		{name: "functions as shares, undecided", say: map[string]inventory.Exposure{p1: undecided}, want: "01-00-0 02-00-0-f[2]"},
 		{name: "functions as shares, one taken by its name", say: map[string]inventory.Exposure{p1: pool}, inUse: []string{"02-10-1"}, away: "p1v1", want: "01-00-0 02-10-1 02-00-0-f[1]"},
 		{name: "functions as shares, withdrawn in use", inUse: []string{"02-00-0-f"}, want: "01-00-0 " + functions + " 02-00-0-f[1]"},
 		{name: "functions as shares, withdrawn while one that a claim has is on the host", inUse: []string{"02-00-0-f"}, chosen: "0000:02:10.1", want: "01-00-0 02-10-0 02-00-0-f[1]"},
