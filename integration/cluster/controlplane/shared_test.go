@@ -201,6 +201,22 @@ func (b *bench) shared(t *testing.T) {
 		}
 		b.mustKubectl(t, "", "delete", "deviceexposurepolicy", "pool")
 	})
+	// Nobody checks what a claim asks for but the range of the device.
+	t.Run("less than nothing", func(t *testing.T) {
+		m.offered(t, "functions", functions...)
+		b.mustKubectl(t, policy("pool", strings.Replace(poolPolicy, ", validRange: {min: 1G, max: 10G, step: 1G}", "", 1)), "create", "-f", "-")
+		m.offered(t, "a policy without a range", "01-10-0", "02-00-0-shared")
+		for _, want := range []string{"-5G", "0"} {
+			name := "part-of" + strings.ToLower(want)
+			b.pod(t, bandwidth(name, "part-net", want)+claiming(name, name))
+			for _, r := range b.results(t, name) {
+				if used := r.ConsumedCapacity["bandwidth"]; used.Value() != 1 {
+					t.Errorf("pod %q asks for %s, and has %v", name, want, r.ConsumedCapacity)
+				}
+			}
+		}
+		b.mustKubectl(t, "", "delete", "deviceexposurepolicy", "pool")
+	})
 }
 
 // poolPolicy gives the functions of a PF away as shares.
