@@ -26,7 +26,7 @@ type Options struct {
 	// Writable is where bus/pci and devices of sysfs can be written; Sysfs when empty. A
 	// container's own is read-only.
 	Writable string
-	// Patience bounds the wait for a driver to let go of a function. Default 2 s.
+	// Patience bounds the wait for a driver to release a function. Default 2 s.
 	Patience time.Duration
 }
 
@@ -37,7 +37,7 @@ type Host struct {
 	patience time.Duration
 
 	mu sync.Mutex
-	// unbinding are the functions whose driver has been told to let go of them and has
+	// unbinding are the functions whose driver was requested to unbind and has
 	// not done so yet.
 	unbinding map[string]chan error
 }
@@ -119,7 +119,7 @@ func (h *Host) read(id string) (b netstate.Binding, there bool, err error) {
 // (drivers/vfio/group.c, vfio_noiommu_group_alloc).
 const noIOMMU = "vfio-noiommu"
 
-// readGroup reads who shares the IOMMU group.
+// readGroup reads which devices share the IOMMU group.
 func (h *Host) readGroup(b *netstate.Binding) error {
 	group := filepath.Join(h.root, "kernel/iommu_groups", b.Group)
 	name, _ := text(group, "name") // most have none
@@ -217,7 +217,7 @@ func (h *Host) rebind(ctx context.Context, id, from, to string) error {
 	return err
 }
 
-// bind binds a function that has no driver. It is no error that somebody was faster.
+// bind binds a function that has no driver. It is no error if another process was faster.
 func (h *Host) bind(id, driver string) error {
 	err := h.write(filepath.Join("drivers", driver, "bind"), id)
 	if target(h.function(id), "driver") == driver {
@@ -258,7 +258,7 @@ func (h *Host) unbind(ctx context.Context, id, driver string) error {
 	select {
 	case err := <-done:
 		if err != nil && target(h.function(id), "driver") == driver {
-			return because(err, "driver %q does not let go of it", driver)
+			return because(err, "driver %q does not release it", driver)
 		}
 		return nil
 	case <-timer.C:

@@ -19,7 +19,7 @@ import (
 // Limits bound an archive, before it is compressed.
 type Limits struct {
 	FileBytes  int64         // of one part; what is longer is cut
-	TotalBytes int64         // of all parts; what comes later is left out
+	TotalBytes int64         // of all parts; later ones are left out
 	Files      int           // parts
 	Part       time.Duration // that one part may take
 }
@@ -215,7 +215,7 @@ func Create(file string, fill func(to io.Writer) error) (err error) {
 }
 
 // cause is an error of a file without the name of the file, which is a temporary one
-// that nobody has asked for.
+// that was not requested.
 func cause(err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return e.Err

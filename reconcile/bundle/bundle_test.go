@@ -165,7 +165,7 @@ func TestCreate(t *testing.T) {
 	}
 }
 
-// TestCreateNamesTheFile holds that an error names the file that was asked for, and no
+// TestCreateNamesTheFile holds that an error names the requested file, and no
 // temporary one.
 func TestCreateNamesTheFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "none", "case.tar.gz")

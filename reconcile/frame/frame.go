@@ -9,7 +9,7 @@
 // Every version of plumbline writes this form. So a line whose checksum fits was
 // written as it is by somebody: where its version, an object type, a phase or its
 // shape is unknown, another version wrote it, and the record is OtherVersion. It is
-// left where it is, not acted upon, and is in nobody else's way. A line whose
+// left where it is, not acted upon, and does not affect others. A line whose
 // checksum does not fit is Damage.
 //
 // Within a version, fields that are unknown are ignored, and lost when the record
@@ -40,7 +40,7 @@ const (
 // Versioned is a payload that not every version can be given.
 type Versioned interface{ FrameVersion() string }
 
-// versionForm is what the version of a later plumbline may look like. Anything
+// versionForm matches the version of a later plumbline. Anything
 // else at the start of a line is no frame.
 var versionForm = regexp.MustCompile(`^[0-9][0-9.]{0,15}$`)
 
@@ -63,7 +63,7 @@ func IsDamage(err error) bool {
 // written and this one does not know in full.
 type OtherVersion struct {
 	Path string // of the file; set by the store
-	// BootID is the boot whose state the record is about; "" when it cannot be told.
+	// BootID is the boot whose state the record is about; "" when it is unknown.
 	BootID string
 	Err    error // what is unknown: `version "3" is unknown`
 	// Mentions holds every string of the record. A device whose ID or name is

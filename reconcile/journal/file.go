@@ -33,7 +33,7 @@ const (
 )
 
 // fileName turns an ID into the name of its files, without suffix. Letters,
-// digits, '-', '_' and inner dots stand for themselves, other bytes are written
+// digits, '-', '_' and inner dots are kept, other bytes are written
 // %XX; a name that grows too long ends in a hash of the ID instead.
 func fileName(id reconcile.SandboxID) (string, error) {
 	if id == "" {
@@ -136,7 +136,7 @@ type recent struct {
 }
 
 // recentLogs is how many logs are remembered: those of the passes under way. A
-// pass looks several times at its record, and decoding it is most of the work.
+// pass reads its record several times, and decoding it is most of the work.
 const recentLogs = 8
 
 // reload is load, but what was read a moment ago and is the same file still, as
@@ -168,9 +168,9 @@ func (j *Journal) reload(name string) (state, error) {
 	return s, err
 }
 
-// loadLocked is load for a writer, who knows what it has read or written before under
-// the same lock: nobody else has written since. The record is set only where the
-// log had to be read.
+// loadLocked is load for a writer, which can reuse what it has read or written before under
+// the same lock: no other process has written since. The record is set only where the log
+// had to be read.
 func (j *Journal) loadLocked(name string, g *gate) (state, error) {
 	if g.log != nil {
 		var st unix.Stat_t
@@ -224,7 +224,7 @@ func (j *Journal) appendTo(name string, s state, line []byte, durable bool) erro
 	if err == nil {
 		return nil
 	}
-	// A line that is whole would be replayed although nobody acts on it. If it
+	// A complete line would be replayed although its changes were never made. If it
 	// cannot be cut off either, a short write has left it without its end.
 	if undo := f.Truncate(int64(s.good)); undo != nil {
 		return errors.Join(err, fmt.Errorf("undo: %w", undo))
@@ -260,7 +260,7 @@ func (j *Journal) makeDir(dir string) error {
 	return j.syncDir(filepath.Dir(dir))
 }
 
-// checkDir refuses a directory that somebody else can write to or has pointed
+// checkDir refuses a directory that another user can write to or has pointed
 // elsewhere.
 func checkDir(dir string) error {
 	refuse := func(format string, args ...any) error {

@@ -89,7 +89,7 @@ func TestGiven(t *testing.T) {
 	}
 }
 
-// content is what a line says, whatever the order of its fields.
+// content is a line, without the order of its fields.
 func content(t *testing.T, line []byte) (out any) {
 	t.Helper()
 	payload, err := frame.Decode(bytes.TrimSuffix(line, []byte("\n")))

@@ -20,8 +20,8 @@ type holding struct {
 	releasing bool
 }
 
-// Holders returns the records whose history speaks of one of the devices. Every
-// new sandbox asks. What other versions hold OtherVersions tells afterwards.
+// Holders returns the records whose history mentions one of the devices. It is called for
+// every new sandbox. Afterwards OtherVersions returns what other versions hold.
 func (j *Journal) Holders(devices []string) []reconcile.Record {
 	return j.those(func(h holding) bool {
 		return slices.ContainsFunc(h.devices, func(d string) bool { return slices.Contains(devices, d) })

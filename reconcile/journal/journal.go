@@ -41,15 +41,15 @@ type Journal struct {
 	recent   []recent         // read last, the latest first
 	holdings map[string]holding
 	others   map[string]other               // by file name: logs of other versions that were met
-	long     map[string]reconcile.SandboxID // by file name, where that does not tell
-	reported []error                        // damage met outside List, told by the next List
+	long     map[string]reconcile.SandboxID // by file name, if the ID cannot be derived from it
+	reported []error                        // damage found outside List, reported by the next List
 }
 
 var _ reconcile.Store = (*Journal)(nil)
 
 // Open opens the journal in dir, which is made, private to the caller, when it
 // does not exist. It fails with fault.Invalid when others could plant files in
-// dir: what a log says is done with the powers of its reader.
+// dir: the reader acts on a log with its own privileges.
 func Open(dir string) (*Journal, error) {
 	j := &Journal{dir: dir, fsync: (*os.File).Sync, gates: map[string]*gate{}, others: map[string]other{}}
 	if err := j.makeDir(dir); err != nil {
@@ -62,7 +62,7 @@ func Open(dir string) (*Journal, error) {
 }
 
 // List returns all records in order of ID. A file that is damaged is set aside
-// and reported by one error, whoever met it first; see Damaged. One that another
+// and reported once; see Damaged. One that another
 // version has written is left where it is, and is an error each time
 // (frame.OtherVersion).
 func (j *Journal) List() ([]reconcile.Record, []error) {
@@ -92,7 +92,7 @@ func (j *Journal) List() ([]reconcile.Record, []error) {
 	return records, append(errs, j.unreported()...)
 }
 
-// unreported returns the damage that was met and has not been told yet.
+// unreported returns the damage that was found and not reported yet.
 func (j *Journal) unreported() []error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -357,7 +357,7 @@ func (j *Journal) examine(name string, damage error) (state, error) {
 // setAside renames a damaged log, keeps the damage for the next List, and
 // returns it with the new name.
 func (j *Journal) setAside(name string, damage error) error {
-	// Nobody else looks for a free name meanwhile: we hold the lock.
+	// No other process searches for a free name meanwhile: we hold the lock.
 	aside, err := recordfile.SetAside(j.path(name, logSuffix))
 	if err != nil {
 		return fmt.Errorf("%s; not set aside: %w", damage.Error(), err)

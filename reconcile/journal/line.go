@@ -17,13 +17,13 @@ import (
 	"github.com/plumbline/plumbline/topology"
 )
 
-// entry is what a line says; one of its fields is set.
+// entry is the content of a line; one of its fields is set.
 type entry struct {
 	Record *reconcile.Record
 	Intend []netstate.Change
 }
 
-// written is an entry as it is written.
+// written is an entry as encoded.
 type written struct {
 	Record *writtenRecord    `json:"record,omitempty"`
 	Intend []netstate.Change `json:"intend,omitempty"`
@@ -64,7 +64,7 @@ func (e entry) FrameVersion() string {
 type state struct {
 	record reconcile.Record
 	found  bool
-	good   int // bytes of whole lines; what lies behind is torn
+	good   int // bytes of complete lines; the rest is torn
 	size   int
 	inode  uint64
 	mtime  unix.Timespec
@@ -172,7 +172,7 @@ func otherVersion(data []byte) error {
 	return found
 }
 
-// bootID returns the boot that a line speaks of, "" when it does not say.
+// bootID returns the boot ID of a line, "" if it has none.
 func bootID(payload []byte) string {
 	var e struct {
 		Record struct {
@@ -239,7 +239,7 @@ func unwritten(data []byte, start, length int) bool {
 func intended(r reconcile.Record, changes []netstate.Change) reconcile.Record {
 	r.History = netstate.Coalesce(r.History, changes...)
 	if len(r.History) == 0 {
-		r.History = nil // as it is read back
+		r.History = nil // as it is decoded
 	}
 	if r.Phase != reconcile.Releasing {
 		r.Phase = reconcile.Applying

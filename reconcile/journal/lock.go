@@ -18,7 +18,7 @@ import (
 const (
 	// lockWait bounds how long a write without a context waits.
 	lockWait = 10 * time.Second
-	// Another process is asked again after a wait that doubles from one to
+	// The lock is tried again after a wait that doubles from one to
 	// the other: flock has no timeout.
 	pollFirst = time.Millisecond
 	pollLast  = 50 * time.Millisecond
@@ -27,9 +27,9 @@ const (
 // gate holds off the goroutines of this process from one sandbox.
 type gate struct {
 	users int           // goroutines that hold or want the gate, under Journal.mu
-	token chan struct{} // holds one token while somebody has the lock
+	token chan struct{} // holds one token while the lock is held
 	op    sync.Mutex    // held while the files are written
-	held  bool          // somebody has the lock; under op
+	held  bool          // the lock is held; under op
 	// log is what the log amounted to when it was last read or written under
 	// the present lock, without its record; nil when it has not been. Under op.
 	log *state
@@ -201,11 +201,11 @@ func (j *Journal) tryLockFile(name string) (*os.File, error) {
 	}
 }
 
-// unlockFile lets others in. The file of a sandbox that has no log goes too,
+// unlockFile releases the lock. The file of a sandbox without a log is removed,
 // as the last thing under the lock.
 func (j *Journal) unlockFile(f *os.File, name string) {
 	if _, err := os.Lstat(j.path(name, logSuffix)); errors.Is(err, fs.ErrNotExist) {
-		_ = os.Remove(f.Name()) // an empty file left over harms nobody
+		_ = os.Remove(f.Name()) // an empty file left over is harmless
 	}
 	f.Close()
 }

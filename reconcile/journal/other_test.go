@@ -115,7 +115,7 @@ func flip(line []byte) []byte {
 }
 
 // TestOtherVersionHolds holds that what a record of another version speaks of counts
-// as held, whatever it looks like, and that it is followed as it changes.
+// as held, for any name, and that changes of it are followed.
 func TestOtherVersionHolds(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir)
@@ -149,7 +149,7 @@ func TestOtherVersionHolds(t *testing.T) {
 	}
 }
 
-// TestOtherVersionOfLongName is the same for a name that does not tell the ID.
+// TestOtherVersionOfLongName is the same for a name from which the ID cannot be derived.
 func TestOtherVersionOfLongName(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir)
@@ -168,7 +168,7 @@ func TestOtherVersionOfLongName(t *testing.T) {
 }
 
 // TestNothingIsWrittenThatCannotBeRead holds that changes whose record would be larger
-// than what is read are refused, and leave the log as it was.
+// than what is read are refused, and do not change the log.
 func TestNothingIsWrittenThatCannotBeRead(t *testing.T) {
 	j := open(t, t.TempDir())
 	must(t, j.Put(record(testID, reconcile.Applied)))

@@ -77,7 +77,7 @@ func start(t *testing.T, dir, role string) (*exec.Cmd, io.WriteCloser, *bufio.Sc
 	return cmd, in, bufio.NewScanner(out)
 }
 
-// writeForever counts in the MTU of a link: each number is intended, told,
+// writeForever counts in the MTU of a link: each number is intended, printed,
 // and now and then settled.
 func writeForever(j *Journal) error {
 	r, found, err := j.Get(testID)
@@ -167,7 +167,7 @@ func contend(j *Journal, path string, times int) error {
 		if err := os.WriteFile(path, []byte(strconv.Itoa(n+1)), 0o600); err != nil {
 			return err
 		}
-		// The lock file comes and goes with the record.
+		// The lock file is created and removed with the record.
 		if n%3 == 0 {
 			err = j.Settle(record(testID, reconcile.Applied))
 		} else {
@@ -282,7 +282,7 @@ func TestLockInProcess(t *testing.T) {
 	}
 }
 
-// A write without the lock waits for whoever has it, but not for ever. The
+// A write without the lock waits for the holder, for a bounded time. The
 // other holder is a second journal: to flock that is another process.
 func TestWriteWithoutLock(t *testing.T) {
 	dir := t.TempDir()

@@ -288,7 +288,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// A file that somebody else is working on is not set aside under their hands.
+// A file that another process is writing is not set aside.
 // The other holder is a second journal: to flock that is another process.
 func TestDamageInUse(t *testing.T) {
 	dir := t.TempDir()
@@ -326,7 +326,7 @@ func TestForeignNamesAreLeftAlone(t *testing.T) {
 	if got := names(t, dir); len(got) != 5 {
 		t.Errorf("files: %q", got)
 	}
-	// What a crash has left of a replacement is in nobody's way.
+	// What a crash has left of a replacement has no effect.
 	must(t, j.Put(record("x", reconcile.Applied)))
 	mustGet(t, j, "x")
 }
@@ -337,7 +337,7 @@ func framed(payload string) []byte {
 }
 
 // Whatever a log holds, it is read, set aside, or left alone when it is of another
-// version, and nobody else suffers.
+// version, and no other sandbox is affected.
 func FuzzLog(f *testing.F) {
 	log, _ := history(f)
 	f.Add(log)

@@ -53,7 +53,7 @@ func decodeAddr(b []byte) (ifAddr, bool) {
 	return a, a.prefix.IsValid()
 }
 
-// object turns it into an object on the named link. tells: the kernel reports the
+// object converts it to an object on the named link. reportsOrigin: the kernel reports the
 // origin of addresses; where it does not, their form shows it.
 func (a ifAddr) object(link string, reportsOrigin bool) netstate.Addr {
 	out := netstate.Addr{

@@ -65,7 +65,7 @@ func text(b []byte) string {
 
 func mac(b []byte) string { return net.HardwareAddr(b).String() }
 
-// words translates between the kernel's numbers and the words of objects.
+// words translates between the kernel's numbers and the names in objects.
 type words map[uint32]string
 
 // word returns a pointer to the word for a number, nil when there is none.

@@ -150,9 +150,9 @@ func addRoutes(h *netlink.Handle, protocol, from, count int) error {
 	return nil
 }
 
-// A sandbox that exceeds a bound is an error of that sandbox only, which says what is
-// too many. The requested devices are read all the same, and everything is read when
-// the owner has deleted some.
+// A sandbox that exceeds a bound is an error of that sandbox only, which names the bound.
+// The requested devices are still read, and everything is read when the owner has deleted
+// some.
 func TestFullSandbox(t *testing.T) {
 	const most = 24
 	for _, tc := range []struct {

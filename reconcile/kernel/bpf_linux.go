@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What this file asks of bpf(2) is in x/sys/unix by number only.
+// The commands of bpf(2) that this file uses are in x/sys/unix by number only.
 const (
 	tcxIngress  = 46 // BPF_TCX_INGRESS, since Linux 6.6
 	tcxEgress   = 47 // BPF_TCX_EGRESS
@@ -80,7 +80,7 @@ func detachTCX(index int, point uint32, a attachment) error {
 }
 
 // detachLink takes a program away from what its link attaches it to. The link
-// itself lives on, with whoever holds its descriptor, and attaches nothing.
+// itself exists while a process holds its descriptor, but attaches nothing.
 func detachLink(id uint32) error {
 	fd, err := bpf(unix.BPF_LINK_GET_FD_BY_ID, []uint32{id, 0, 0})
 	if err != nil {
@@ -92,7 +92,7 @@ func detachLink(id uint32) error {
 }
 
 // xdpLinks lists the links that attach the program to a device of that index, in
-// whatever namespace: who has the program on two devices has both links.
+// any namespace: both links of a program on two devices are listed.
 func xdpLinks(index int, program uint32) ([]uint32, error) {
 	var out []uint32
 	for id := uint32(0); ; {

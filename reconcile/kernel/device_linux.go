@@ -261,7 +261,7 @@ func (s *Sandbox) applyDevice(ctx context.Context, c netstate.Change) error {
 		if p, ok := g.devices[after.ID]; ok {
 			seen = &p
 		}
-		delete(g.devices, after.ID) // it will look different
+		delete(g.devices, after.ID) // outdated by the change
 	})
 	if seen != nil {
 		err := s.takeDevice(ctx, before, after, seen)
@@ -325,7 +325,7 @@ type deviceMove struct {
 	want   netstate.Device
 	// arrived is the device's index on the host, 0 before it is there.
 	arrived int
-	// missing says what the device lacks although it is where it should be.
+	// missing describes what the device lacks although it is at the wanted place.
 	missing error
 }
 
@@ -502,7 +502,7 @@ func describeLink(w ifLink) string {
 	return "a " + w.link.LinkKind
 }
 
-// dropNames deletes alternative names that are in the way: the one that the device is
+// dropNames deletes conflicting alternative names: the one that the device is
 // to be renamed to, because that fails with "file exists", and before it returns to the
 // host those that it did not have there. A pod can give it any name, and one that a
 // link of the host has makes the move fail.

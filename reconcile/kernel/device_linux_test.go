@@ -185,7 +185,7 @@ func TestReceiverFromOutside(t *testing.T) {
 	}
 }
 
-// Alternative names that the pod adds after the observation do not come to the host.
+// Alternative names that the pod adds after the observation are not moved to the host.
 func TestAltNamesGivenLate(t *testing.T) {
 	for _, recorded := range [][]string{{}, nil} {
 		b := newBench(t)

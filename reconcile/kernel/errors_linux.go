@@ -62,7 +62,7 @@ func failed(c netstate.Change, err error) error {
 	return fault.New(kindOf(err), fmt.Errorf("%s %s %q: %w", c.Action(), k.Kind, k.ID, err))
 }
 
-// because explains an error of the kernel: the reason first, the kernel's words last.
+// because explains an error of the kernel: the reason first, the kernel's message last.
 func because(kind fault.Kind, err error, format string, args ...any) error {
 	return fault.New(kind, fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err))
 }

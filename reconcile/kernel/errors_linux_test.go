@@ -8,7 +8,7 @@ import (
 )
 
 // TestRefusals provokes the kernel's refusals: each has its kind, names object
-// and reason, ends with the kernel's words, and leaves everything as it was.
+// and reason, ends with the kernel's message, and changes nothing.
 func TestRefusals(t *testing.T) {
 	type l = netstate.Link
 	create := func(o l) netstate.Change { return netstate.Change{After: o} }

@@ -126,7 +126,7 @@ func (s *Sandbox) readEthtool(ctx context.Context, g ethtoolGroup) (map[string]n
 }
 
 // applyEthtool sets one setting and reads it back: the kernel returns no error if a
-// driver leaves a feature as it is.
+// driver does not change a feature.
 func (s *Sandbox) applyEthtool(ctx context.Context, c netstate.Change) error {
 	_, after := typed[netstate.Ethtool](c)
 	if c.After == nil || after.Value == nil {
@@ -191,7 +191,7 @@ func ethtoolValue(e netstate.Ethtool) (uint32, error) {
 	return uint32(n), nil
 }
 
-// explainEthtool keeps the kernel's message, which says more than its error number.
+// explainEthtool keeps the kernel's message, which is more precise than its error number.
 func explainEthtool(err error) error {
 	var op *netlink.OpError
 	if errors.As(err, &op) && op.Message != "" {

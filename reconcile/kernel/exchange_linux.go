@@ -12,7 +12,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// errInterrupted says that something changed during a dump (NLM_F_DUMP_INTR).
+// errInterrupted means that something changed during a dump (NLM_F_DUMP_INTR).
 var errInterrupted = errors.New("dump interrupted")
 
 // exchange sends one request and passes the payloads of its answers of type reply, or
@@ -99,7 +99,7 @@ func (s *socket) refusals(typ, flags uint16, parts []nl.NetlinkRequestData, vari
 	return nil
 }
 
-// errUnanswered says that it is not known whether the kernel applied a request: a
+// errUnanswered means that it is unknown whether the kernel applied a request: a
 // repetition would find the result of the first one, and take it for a foreign object.
 var errUnanswered = errors.New("the kernel's answer is lost")
 

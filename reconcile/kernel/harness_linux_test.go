@@ -232,7 +232,7 @@ func settled(s *netstate.Snapshot) *netstate.Snapshot {
 	return out
 }
 
-// refused fails unless a change fails with that kind, and these words in its
+// refused fails unless a change fails with that kind, and these texts in its
 // message.
 func (b *bench) refused(kind fault.Kind, c netstate.Change, words ...string) {
 	b.Helper()

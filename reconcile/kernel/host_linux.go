@@ -26,12 +26,13 @@ type Options struct {
 	Proc string
 	// Bounds are how much is read of a sandbox.
 	Bounds Bounds
-	// Disturb, for tests, is asked before each message is sent, and again when
-	// it was answered. An error it returns stands for the kernel's. It may be
-	// called from several goroutines.
+	// Disturb, for tests, is called before each message is sent, and again when it was
+	// answered. An error it returns replaces the kernel's. It may be called from several
+	// goroutines.
 	Disturb func(Message) error
-	// Searching, unless it is nil, is called once, when what stands on a device cannot be
-	// asked with one call and is searched for instead, with the reason. It must not block.
+	// Searching, unless it is nil, is called once, when the links on a device cannot be
+	// queried with one call and are searched for instead, with the reason. It must not
+	// block.
 	Searching func(why error)
 }
 
@@ -58,7 +59,7 @@ type Host struct {
 	searching func(why error)
 
 	mu sync.Mutex
-	// Where functions were found last. Each use looks whether it is so still.
+	// Where functions were found last. Each use checks whether that still holds.
 	vfAddresses map[string]vfAddress // of virtual functions
 	indexes     map[string]int       // of the links of physical functions
 	away        scratch              // zero until it is needed
@@ -104,7 +105,7 @@ func Open(o Options) (*Host, error) {
 	return &Host{searching: searching, socket: s, own: h, buffers: buffers, sysfs: sysfs{o.Sysfs}, proc: o.Proc, bootID: strings.TrimSpace(string(boot)), bounds: o.Bounds.withDefaults(), disturb: o.Disturb, vfAddresses: map[string]vfAddress{}, indexes: map[string]int{}}, nil
 }
 
-// known looks up what m remembers of a function.
+// known returns what m caches of a function.
 func known[T any](h *Host, m map[string]T, id string) (T, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

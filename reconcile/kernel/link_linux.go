@@ -134,10 +134,11 @@ type linkKind struct {
 	encode func(e *infoData, l netstate.Link)
 	// mtuAlone: a message that changes options cannot change the MTU.
 	mtuAlone bool
-	// taken says what exists already where no link has the name of a new one.
+	// taken describes the conflict if no link has the name of a new one.
 	taken func(l netstate.Link) string
-	// explain adds the reason to a refusal whose words hide it. l is the link with what
-	// was wanted of it; parent is empty where it has none, or one that cannot be read.
+	// explain adds the reason to a refusal whose message does not show it. l is the link
+	// with what was wanted of it; parent is empty where it has none, or one that cannot be
+	// read.
 	explain func(err error, l, parent netstate.Link) error
 }
 

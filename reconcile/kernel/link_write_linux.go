@@ -402,7 +402,7 @@ func (s *Sandbox) deleteLink(ctx context.Context, l netstate.Link) error {
 }
 
 // deleteIndex deletes a link of a kind. An ipvlan that is deleted with its flag ALLMULTI
-// leaves a count on the link below it for good, see allmultiUsers.
+// permanently leaves a count on the link below it, see allmultiUsers.
 func (c *conn) deleteIndex(ctx context.Context, index int, kind string) error {
 	if kind == "ipvlan" {
 		if err := c.write(ctx, unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, index, 0, unix.IFF_ALLMULTI)); err != nil {
@@ -446,7 +446,7 @@ func unknownKind(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) && strings.Contains(err.Error(), "Unknown device type")
 }
 
-// explainExists says what exists if it is not the name of the new link.
+// explainExists describes what exists if it is not the name of the new link.
 func (s *Sandbox) explainExists(ctx context.Context, l netstate.Link, err error) error {
 	if _, e := s.readLink(ctx, l.Name); !errors.Is(e, unix.ENODEV) {
 		return err

@@ -22,7 +22,7 @@ func openOwnNetns() (ownNetns, error) {
 // away calls f on a thread that is back in this namespace afterwards, or ends: whatever f
 // does, no code of others ever runs on it in the wrong place. (To let the thread
 // end in any case would not do: the main thread cannot, and would stay in the
-// other namespace for good, holding it alive.)
+// other namespace, keeping it alive.)
 func (h ownNetns) away(f func() error) error {
 	done := make(chan error, 1)
 	go func() {

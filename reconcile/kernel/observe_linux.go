@@ -210,7 +210,7 @@ func (s *Sandbox) nsid(ctx context.Context, c, other *conn) (int32, error) {
 	return id, nil
 }
 
-// readLink reads one link as it is now.
+// readLink reads the current state of one link.
 func (s *Sandbox) readLink(ctx context.Context, name string) (netstate.Link, error) {
 	c, base, err := s.at(name)
 	if err != nil {
@@ -243,7 +243,7 @@ func (o *observer) query(ctx context.Context, queried []netstate.Object) error {
 	return nil
 }
 
-// queryLink reads a link of the host. A bridge there comes with its ports, which are
+// queryLink reads a link of the host. A bridge there is read with its ports, which are
 // queried by master so that the kernel does not send the other links.
 func (o *observer) queryLink(ctx context.Context, queried netstate.Link) error {
 	if !netstate.OnHost(queried.Name) {

@@ -41,7 +41,7 @@ func TestRules(t *testing.T) {
 	same(t, start, b.observe())
 }
 
-// TestNeighbors: the same, and a link loses the entries that the model says.
+// TestNeighbors: the same, and a link loses the entries that the model predicts.
 func TestNeighbors(t *testing.T) {
 	b := routed(t)
 	all := []netstate.Neighbor{

@@ -75,9 +75,9 @@ func decodeCounters(b []byte) ports.Counters {
 	}
 }
 
-// The bits of a port's state in LACP (IEEE 802.1AX, 6.4.2.3; the kernel's
-// LACP_STATE_*). An actor that has heard of no partner is defaulted: such a port may
-// carry traffic by itself, but not together with others.
+// The bits of a port's state in LACP (IEEE 802.1AX, 6.4.2.3; the kernel's LACP_STATE_*). An
+// actor that has received nothing from a partner is defaulted: such a port may carry
+// traffic by itself, but not together with others.
 const (
 	lacpCollecting   = 1 << 4
 	lacpDistributing = 1 << 5
@@ -86,7 +86,7 @@ const (
 	lacpAgreed       = lacpCollecting | lacpDistributing
 )
 
-// decodeBondPort reads what a bond says of a port (bond_netlink.c, bond_fill_slave_info).
+// decodeBondPort reads the bond's attributes of a port (bond_netlink.c, bond_fill_slave_info).
 // The state in LACP is there in mode 802.3ad only.
 func decodeBondPort(info []byte) *ports.BondPort {
 	out := &ports.BondPort{}

@@ -137,7 +137,7 @@ func TestPortCounters(t *testing.T) {
 		return nil
 	})
 	near, far := b.port("near"), b.port("far")
-	// The kernel itself may send, too: neighbour discovery on what has come up.
+	// The kernel itself may send, too: neighbor discovery on links that came up.
 	const frames, size = 20, 1000
 	send := func(*netlink.Handle) error {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)

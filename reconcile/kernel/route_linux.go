@@ -313,7 +313,7 @@ func (s *Sandbox) applyRoute(ctx context.Context, c netstate.Change) error {
 
 // deleteRoute deletes exactly one route; one that does not exist is no error.
 func (s *Sandbox) deleteRoute(ctx context.Context, r netstate.Route) error {
-	// A metric of 0 is none to the kernel when it looks for what to delete: it
+	// The kernel treats a metric of 0 as none when it searches for what to delete: it
 	// would take the next best route of that gateway (fib_semantics.c,
 	// fib_nh_match; IPv6 routes always have a metric).
 	if r.Metric == 0 {

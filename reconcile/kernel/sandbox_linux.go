@@ -39,7 +39,7 @@ type Sandbox struct {
 // observationCache is what the last observation read outside the sandbox's own objects.
 // The changes planned from it need no further queries: an index that no longer exists
 // is ENODEV, and any other change since makes an operation fail or is found by the next
-// observation, as if it had come a moment later.
+// observation, as if it had been made a moment later.
 type observationCache struct {
 	links       []ifLink // all of the sandbox, unless they are partial
 	partial     bool
@@ -239,7 +239,7 @@ var codecs = []codec{
 	{netstate.KindNeighbor, each((*observer).queryNeighbor), (*Sandbox).applyNeighbor},
 }
 
-// together is query for a kind whose objects are read at once.
+// together is the query for a kind whose objects are read at once.
 func together[T netstate.Object](read func(*observer, context.Context, []T) error) func(*observer, context.Context, []netstate.Object) error {
 	return func(o *observer, ctx context.Context, all []netstate.Object) error {
 		typed := make([]T, len(all))
@@ -250,7 +250,7 @@ func together[T netstate.Object](read func(*observer, context.Context, []T) erro
 	}
 }
 
-// each is query for a kind whose objects are read one by one.
+// each is the query for a kind whose objects are read one by one.
 func each[T netstate.Object](read func(*observer, context.Context, T) error) func(*observer, context.Context, []netstate.Object) error {
 	return func(o *observer, ctx context.Context, all []netstate.Object) error {
 		for _, obj := range all {

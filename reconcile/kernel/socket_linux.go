@@ -38,7 +38,7 @@ type socket struct {
 }
 
 // replyTimeout bounds the wait for an answer. The kernel handles rtnetlink while the
-// request is being sent, so an answer that does not come at once never comes.
+// request is being sent, so an answer that is not there at once will never arrive.
 var replyTimeout = unix.Timeval{Sec: 10}
 
 // receiveBytes is the usual buffer for one datagram. The parts of a dump have 32 KiB at
@@ -88,7 +88,7 @@ func (s *socket) dial() error {
 	return nil
 }
 
-// abandon ends a dump that is not read to its end: the kernel goes on with it for
+// abandon ends a dump that is not read to its end: the kernel continues it for
 // as long as the socket is open, and refuses another one meanwhile.
 func (s *socket) abandon() {
 	unix.Close(s.fd)

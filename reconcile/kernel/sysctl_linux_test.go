@@ -27,7 +27,7 @@ func TestSysctls(t *testing.T) {
 	}
 	b.absent(netstate.Sysctl{Path: "net/core/netdev_max_backlog"}) // the host's alone
 	b.absent(netstate.Sysctl{Path: "net/ipv4/conf/nowhere/rp_filter"})
-	// One without a value is observed all the same.
+	// One without a value is observed, too.
 	secret := netstate.Sysctl{Path: "net/ipv6/conf/d0/stable_secret"}
 	if got, ok := netstate.Lookup(b.observe(secret), secret); !ok || got.Value != nil {
 		t.Errorf("got %+v, %v", got, ok)

@@ -15,13 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nothingStacked asks the kernel with one call what is otherwise asked with 8191:
-// whether any link at all stands on a device. Every macvlan, ipvlan and VLAN is in the
-// device's list of upper links for as long as it works (register_vlan_dev,
-// macvlan_common_newlink, ipvlan_link_new), in whatever namespace it is, and a BPF
-// program can read whether that list is empty. The program is run once for the query,
-// on a packet of its own, and attached to nothing. Where it cannot be loaded links are
-// searched for by what the kernel refuses (docs/adr/0022).
+// nothingStacked finds with one call what otherwise takes 8191: whether there is any link
+// on a device. Every macvlan, ipvlan and VLAN is in the device's list of upper links for as
+// long as it works (register_vlan_dev, macvlan_common_newlink, ipvlan_link_new), in
+// whatever namespace it is, and a BPF program can read whether that list is empty. The
+// program is run once for the query, on a packet of its own, and attached to nothing. Where
+// it cannot be loaded links are searched for by what the kernel refuses (docs/adr/0022).
 
 // upperProbe is the program; its zero value is one that is not there.
 type upperProbe struct {
@@ -43,7 +42,7 @@ func (p upperProbe) close() error {
 	return p.program.Close()
 }
 
-// nothingStacked reports whether it is certain that no link stands on a device in c.
+// nothingStacked reports whether it is certain that there is no link on a device in c.
 func (s *Sandbox) nothingStacked(c *conn, index int) bool {
 	kinds := []string{"macvlan"}
 	if s.knowsVLANs() {
@@ -57,7 +56,7 @@ func (s *Sandbox) nothingStacked(c *conn, index int) bool {
 			return err
 		})
 	}
-	if err != nil && !errors.Is(err, unix.ENODEV) { // which says that the device has gone
+	if err != nil && !errors.Is(err, unix.ENODEV) { // ENODEV: the device no longer exists
 		s.host.searching(err)
 	}
 	return err == nil && !some
@@ -65,7 +64,7 @@ func (s *Sandbox) nothingStacked(c *conn, index int) bool {
 
 // upperProbe loads the program, once. It is not trusted before it has seen a link of
 // each kind: on a kernel where it reads something else it would clear every device. A
-// kind is tried only where the kernel has it loaded, or is going to be asked for it.
+// kind is tried only if the kernel has it loaded, or will be requested to load it.
 func (h *Host) upperProbe(kinds []string) (upperProbe, error) {
 	away, err := h.scratchSpace()
 	if err != nil {
@@ -89,9 +88,9 @@ func (h *Host) upperProbe(kinds []string) (upperProbe, error) {
 	return *p, p.failed
 }
 
-// prove is an error unless the program tells a link without any upper link from one
-// with an upper link of a kind. Both are made in the scratch namespace, and stay there:
-// to remove them would wait for the kernel.
+// prove returns an error unless the program distinguishes a link without any upper link
+// from one with an upper link of a kind. Both are made in the scratch namespace, and stay
+// there: to remove them would wait for the kernel.
 func (p upperProbe) prove(away scratch, kind string) error {
 	lower := 1000 + len(p.proven) // an index of our choice
 	c := &conn{away.socket, &counters{}, false, Bounds{}}

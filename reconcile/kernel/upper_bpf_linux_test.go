@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestUpperProbe: what the program says of a device that has no link on it, and of one
+// TestUpperProbe: the result of the program for a device without a link on it, and for one
 // with a link of each kind that outlives its move, in another namespace. The search that
 // takes its place on other kernels finds the same.
 func TestUpperProbe(t *testing.T) {
@@ -99,7 +99,7 @@ func TestUpperProbe(t *testing.T) {
 	}
 }
 
-// TestSearchingIsReported: a host on which the program cannot be used says so, once.
+// TestSearchingIsReported: a host on which the program cannot be used reports it, once.
 func TestSearchingIsReported(t *testing.T) {
 	if os.Getenv("PLUMBLINE_LANE") == "" {
 		t.Skip("changes the kernel's state: runs in the machine of integration/vm")

@@ -19,16 +19,16 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// A pod can make links on a device (macvlan, ipvlan, VLAN) and move them into a
-// namespace that a descriptor keeps alive for longer than the pod. They outlive the
-// return of the device, and the kernel shows them to nobody outside that namespace:
-// sysfs lists neighbours of the same namespace only. But it refuses what cannot stand
-// beside them. So links are created here that are refused in any case, for a reason
-// that the kernel checks after the one in question; no such link is ever registered,
-// and udev sees none (docs/adr/0022).
+// A pod can make links on a device (macvlan, ipvlan, VLAN) and move them into a namespace
+// that a descriptor keeps alive for longer than the pod. They outlive the return of the
+// device, and the kernel does not show them outside that namespace: sysfs lists only upper
+// and lower links of the same namespace. But it refuses what cannot stand beside them. So
+// links are created here that are refused in any case, for a reason that the kernel checks
+// after the one in question; no such link is ever registered, and udev sees none
+// (docs/adr/0022).
 
-// The settings that tell of links on a device. They are no property that could be
-// set: where there is one, somebody else still has the device.
+// The settings that show links on a device. They cannot be set: if there is one, another
+// owner still uses the device.
 const (
 	upperReceiver = "upper.receiver"
 	upperUnknown  = "upper.unknown"
@@ -41,7 +41,7 @@ var vlanUppers = map[string]uint16{"upper.802.1q": unix.ETH_P_8021Q, "upper.802.
 const (
 	// vlanIDs is how many VLANs of one protocol there can be (vlan_validate).
 	vlanIDs = 4095
-	// vlansNamed bounds how many are looked for: one is enough.
+	// vlansNamed bounds how many are searched for: one is enough.
 	vlansNamed = 8
 	// refusedMTU is larger than that of any Ethernet device, and the largest that a
 	// VLAN may ask for. vlan_newlink compares it with the device's after it has looked
@@ -49,7 +49,7 @@ const (
 	refusedMTU = 65535
 )
 
-// uppersOf returns what stands on a device of the host and is not in the host's
+// uppersOf returns the links on a device of the host that are not in the host's
 // namespace. Once nothing does nothing can any more: to make a link on a device of the
 // host takes CAP_NET_ADMIN there.
 func (s *Sandbox) uppersOf(ctx context.Context, w ifLink) (map[string]string, error) {
@@ -88,7 +88,7 @@ func (s *Sandbox) mayHaveUppers(w ifLink) bool {
 		(w.hardware() || slices.Contains([]string{"dummy", "ifb", "veth"}, w.link.LinkKind))
 }
 
-// probeUppers looks for links on a device, at first for those that were there the
+// probeUppers searches for links on a device, at first for those that were there the
 // last time.
 func (s *Sandbox) probeUppers(ctx context.Context, w ifLink, last map[string]string) (map[string]string, error) {
 	found := map[string]string{}
@@ -192,7 +192,7 @@ func (s *Sandbox) withoutOwn(ctx context.Context, w ifLink, found map[string]str
 // the flag that somebody has set. All of a pod's go when the device moves, but for two:
 // links on it, and a count that cannot be reset, which an ipvlan leaves that is deleted
 // with its flag IFF_ALLMULTI (ipvlan_change_rx_flags is its only place; neither
-// ipvlan_stop nor ipvlan_uninit has it). Promiscuity says nothing of the kind: of a
+// ipvlan_stop nor ipvlan_uninit has it). Promiscuity shows nothing of that kind: of a
 // device without a unicast filter the kernel corrects it when it comes up, not before
 // (__dev_set_rx_mode).
 func allmultiUsers(message []byte) uint32 {
@@ -212,7 +212,7 @@ func allmultiUsers(message []byte) uint32 {
 // sandbox's receives the traffic of a device that has just come to the sandbox. A pod
 // in the user namespace of the host can make such a link on a device of the host,
 // through a number that its own namespace has for the host's (IFLA_LINK_NETNSID); it
-// has no number for this sandbox. VLANs are not looked for: one of the attacker's
+// has no number for this sandbox. VLANs are not searched for: one of the attacker's
 // keeps this pod from its own of the same ID, and receives nothing else.
 func (t *deviceMove) refuseReceiver(ctx context.Context) error {
 	if !t.mayHaveUppers(t.from.w) {
@@ -233,7 +233,7 @@ func (t *deviceMove) refuseReceiver(ctx context.Context) error {
 	var errno unix.Errno
 	switch {
 	case errors.As(err, &errno) && !errors.Is(err, errUnanswered):
-		return nil // this kernel does not tell
+		return nil // this kernel does not report it
 	case err != nil || found == "" || w.master != 0:
 		return err
 	}
@@ -258,7 +258,7 @@ func (t *deviceMove) refuseReceiver(ctx context.Context) error {
 	return refusedFor(t.from.w, map[string]string{upperReceiver: found})
 }
 
-// receiver says what receives the traffic of a device in its place, "" for nothing.
+// receiver describes what receives the traffic of a device instead of it, "" for nothing.
 // There is one receiver at most (netdev_rx_handler_register), so a macvlan in passthru
 // mode is refused beside any, with EBUSY, and beside other macvlans with EINVAL. Else
 // it is refused because its name is taken.
@@ -273,7 +273,7 @@ func (s *Sandbox) receiver(ctx context.Context, c *conn, index int) (string, err
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("macvlan"))
 	info.AddChild(data)
 	// Not NLM_F_EXCL: the name is to be found taken when the link is registered, not
-	// before (rtnl_newlink looks in the namespace of this socket then).
+	// before (rtnl_newlink then searches the namespace of this socket).
 	err = c.exchange(ctx, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_ACK, []nl.NetlinkRequestData{
 		ifInfo(unix.AF_UNSPEC, 0, 0, 0),
 		attr(unix.IFLA_IFNAME, nl.ZeroTerminated(away.taken)),
@@ -310,7 +310,7 @@ func (s scratch) close() error {
 	return s.socket.close()
 }
 
-// scratchSpace makes the scratch namespace, once. It goes with this process.
+// scratchSpace creates the scratch namespace, once. It ends with this process.
 func (h *Host) scratchSpace() (scratch, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -372,7 +372,7 @@ func (c *conn) vlansOn(ctx context.Context, index int, protocol uint16, ids []ui
 			}
 		})
 		if errors.Is(failed, unix.EOPNOTSUPP) {
-			return nil, nil // no VLAN can stand on this device
+			return nil, nil // there can be no VLAN on this device
 		}
 		if err := errors.Join(err, failed); err != nil {
 			return nil, err
@@ -400,8 +400,8 @@ func vlanThatIsRefused(index int, protocol uint16) []nl.NetlinkRequestData {
 	}
 }
 
-// refuseUppers is an error when something stands on a device that is on the host
-// again. It says how to get rid of it.
+// refuseUppers returns an error if there is a link on a device that has returned to the
+// host. It describes how to remove it.
 func (s *Sandbox) refuseUppers(ctx context.Context, w ifLink) error {
 	found, err := s.uppersOf(ctx, w)
 	if err != nil || len(found) == 0 {
@@ -439,7 +439,7 @@ func describeUpper(name, value string) string {
 	return fmt.Sprintf("%s: VLAN %s %s", name, value, where)
 }
 
-// settingsAfter are settingsOf a device that has been away, with what stands on it.
+// settingsAfter are settingsOf a device that has returned, with the links on it.
 func (s *Sandbox) settingsAfter(ctx context.Context, w ifLink) (netstate.Settings, error) {
 	if w.raw == nil {
 		fresh, err := s.outside.linkByIndex(ctx, w.link.Index)

@@ -206,7 +206,7 @@ func (s *Sandbox) applyVF(ctx context.Context, c netstate.Change) error {
 	known := false
 	s.withCache(func(g *observationCache) {
 		seen, known = g.vfs[after.ID]
-		delete(g.vfs, after.ID) // it will look different
+		delete(g.vfs, after.ID) // outdated by the change
 		if after.MAC != nil {
 			delete(g.devices, after.ID) // a driver may hand it on
 		}

@@ -158,7 +158,7 @@ func TestVFSettings(t *testing.T) {
 	}
 }
 
-// The error names what igb does not support, and what came before it in the same
+// The error names what igb does not support, and what precedes it in the same
 // message is undone.
 func TestVFUnsupported(t *testing.T) {
 	b := newCardBench(t)
@@ -264,7 +264,7 @@ func TestVFReturnsWhenNamespaceDies(t *testing.T) {
 }
 
 // With an administrative MAC and no trust a virtual function cannot get its own MAC
-// back. It returns to the host all the same, with an error that says so.
+// back. It still returns to the host, with an error that says so.
 func TestVFReturnsWithoutMAC(t *testing.T) {
 	b := newCardBench(t)
 	id := vfs(t, pf)[0]
@@ -291,7 +291,7 @@ func TestVFReturnsWithoutMAC(t *testing.T) {
 	same(t, start, b.at(id))
 }
 
-// A physical function that was reset does not answer its virtual functions for a while,
+// A physical function that was reset does not answer its virtual functions for some time,
 // and a VLAN on one is refused; the error is retried.
 func TestVLANBeforeClearToSend(t *testing.T) {
 	b := newCardBench(t)

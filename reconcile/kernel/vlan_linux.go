@@ -64,7 +64,7 @@ func explainVLAN(err error, l, parent netstate.Link) error {
 		return because(fault.Invalid, err, "mtu %d exceeds the %d of its parent %s", *l.MTU, *parent.MTU, where(*l.Parent))
 	case !parent.Carrier:
 		// igbvf_vlan_rx_add_vid: the physical function has sent the virtual one no
-		// clear-to-send since it was reset, and it has to be told the VLAN. A bond
+		// clear-to-send since it was reset, and it needs the VLAN again. A bond
 		// passes the refusal on.
 		return because(fault.NotReady, err, "its parent %s has no carrier yet (a virtual function without clear-to-send cannot take a VLAN)", where(*l.Parent))
 	}

@@ -45,7 +45,7 @@ func (r *Registry) Alive(name string, within time.Duration) {
 	r.parts[name] = p
 }
 
-// Ended records that a part has stopped for good, and why.
+// Ended records that a part has stopped permanently, and why.
 func (r *Registry) Ended(name string, why error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

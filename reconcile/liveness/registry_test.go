@@ -45,7 +45,7 @@ func TestRun(t *testing.T) {
 	r := liveness.New(time.Now)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := r.Run(ctx, "asked to end", func(context.Context) error { return nil }); err != nil || r.Check() != nil {
+	if err := r.Run(ctx, "requested to end", func(context.Context) error { return nil }); err != nil || r.Check() != nil {
 		t.Errorf("%v, %v", err, r.Check())
 	}
 	lost := errors.New("lost")

@@ -29,7 +29,7 @@ func (Bandwidths) Describe(ch chan<- *prometheus.Desc) { ch <- reservedDesc; ch 
 
 // Collect implements prometheus.Collector.
 func (read Bandwidths) Collect(ch chan<- prometheus.Metric) {
-	sent := map[Bandwidth]bool{} // a metric that comes twice costs all of them
+	sent := map[Bandwidth]bool{} // a duplicate metric would fail the whole scrape
 	for _, b := range read() {
 		of := Bandwidth{Namespace: b.Namespace, Pod: b.Pod, Topology: b.Topology, Step: b.Step}
 		if sent[of] {

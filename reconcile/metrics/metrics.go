@@ -196,7 +196,7 @@ func (m *Metrics) Damaged(files int) { m.damaged.Set(float64(files)) }
 // OtherVersions sets the number of records that other versions have written.
 func (m *Metrics) OtherVersions(files int) { m.others.Set(float64(files)) }
 
-// Searching says that links hidden on a device are searched for one by one.
+// Searching reports that links hidden on a device are searched for one by one.
 func (m *Metrics) Searching() { m.searching.Set(1) }
 
 // noStep is the step type of changes that belong to no step of the topology.

@@ -67,7 +67,7 @@ func TestExposition(t *testing.T) {
 	// A pass that finds nothing to do has no journal and no apply phase.
 	m.Pass(reconcile.Pass{Sandbox: "green/ai", Topology: "ai", Trigger: reconcile.TriggerEnsure, Timing: reconcile.Timing{Observe: time.Millisecond, Total: time.Millisecond}, Dumps: 3})
 	m.Pass(reconcile.Pass{Sandbox: "gone/ai", Topology: "ai", Trigger: reconcile.TriggerCheck, Outcome: fault.Gone})
-	// A plan is counted, but says nothing of what is.
+	// A plan is counted, but does not report the state.
 	m.Pass(reconcile.Pass{Sandbox: "new/ai", Topology: "ai", Trigger: reconcile.TriggerPlan, Outcome: fault.Conflict})
 
 	// Two sandboxes drift; one field of them is the same series.
@@ -170,7 +170,7 @@ func TestDriftEndsWithItsRepairAndWithTheSandbox(t *testing.T) {
 	}
 }
 
-// What a repair leaves alone, as its step says, drifts on.
+// Drift of steps with policy Observe remains after a repair.
 func TestDriftThatIsLeft(t *testing.T) {
 	m := metrics.New(metrics.Build{}, time.Now)
 	observed := []reconcile.Drift{{Step: "a", Type: "dummy", Action: netstate.Update, Object: netstate.LinkKey("a0"), Field: "mtu"}}
@@ -213,7 +213,7 @@ func TestRepairOfNothingIsNotCounted(t *testing.T) {
 	}
 }
 
-// A loop without a cluster says nothing of one, and nothing of a time it has not.
+// A loop without a cluster has no metrics of one, and none of a time it does not have.
 func TestHealthLeavesOutWhatIsNotThere(t *testing.T) {
 	got := exposition(t, metrics.Health{Loop: func() metrics.Work { return metrics.Work{} }})
 	for _, name := range []string{"kubelet", "claim", "resync"} {

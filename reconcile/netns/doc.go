@@ -1,4 +1,4 @@
-// Package netns opens network namespaces by path and says which one a path leads to.
+// Package netns opens network namespaces by path and identifies them.
 //
 // A path does not identify a namespace: what is mounted there can be unmounted, which
 // leaves an empty file, and another namespace can be mounted there. Device and inode of

@@ -44,7 +44,7 @@ func check(f *os.File) error {
 }
 
 // At returns which namespace a path leads to, without opening it: without the cookie,
-// and without knowing that it is a network namespace. An error of kind fault.Gone says
+// and without knowing that it is a network namespace. An error of kind fault.Gone means
 // that it leads to none.
 func At(path string) (reconcile.NetnsID, error) {
 	var mount unix.Statfs_t
@@ -78,7 +78,7 @@ func failure(path string, err error) error {
 
 // Identify returns which namespace an open one is.
 func Identify(ns *os.File) (reconcile.NetnsID, error) {
-	// A UNIX socket lets go of the namespace when it is closed; a netlink socket does
+	// A UNIX socket releases the namespace when it is closed; a netlink socket does
 	// so only after a grace period.
 	s, err := socket.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0, "cookie", &socket.Config{NetNS: int(ns.Fd())})
 	if err != nil {
@@ -95,7 +95,7 @@ func Identify(ns *os.File) (reconcile.NetnsID, error) {
 	return id, errors.Join(failed, err)
 }
 
-// IdentifyBy is Identify for who has a socket in the namespace.
+// IdentifyBy is Identify for a caller with a socket in the namespace.
 func IdentifyBy(ns *os.File, socket int) (reconcile.NetnsID, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(ns.Fd()), &st); err != nil {

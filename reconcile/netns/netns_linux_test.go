@@ -15,8 +15,8 @@ import (
 
 const own = "/proc/self/ns/net"
 
-// TestNoNamespace holds what is said of a path that leads to no network namespace, in
-// the same words and of the same kind by whoever asks.
+// TestNoNamespace holds the error for a path that leads to no network namespace, with the
+// same text and kind in all functions.
 func TestNoNamespace(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -51,7 +51,7 @@ func TestNoNamespace(t *testing.T) {
 	}
 }
 
-// TestIdentify holds that a namespace is the same however it is asked.
+// TestIdentify holds that all ways to identify a namespace agree.
 func TestIdentify(t *testing.T) {
 	f, err := netns.Open(own)
 	if err != nil {

@@ -23,13 +23,13 @@ const (
 	// Contention of a field ends when it stays unchanged for this long after the last
 	// pause.
 	quietAfter = 10 * time.Second
-	// contentionMax bounds how many are reported: whoever deletes a link deletes all
-	// that it carries, and the link comes first.
+	// contentionMax bounds how many are reported: deleting a link deletes everything on it,
+	// and the link is listed first.
 	contentionMax = 8
 )
 
 // contentionTracker knows, per sandbox, what another writer keeps changing back. It is
-// given the result of every pass and says how long to leave the sandbox alone.
+// given the result of every pass and returns how long repairs have to wait.
 type contentionTracker struct {
 	random func() float64 // in [0, 1)
 

@@ -241,7 +241,7 @@ func TestContentionSlowsRepairs(t *testing.T) {
 	})
 }
 
-// A new topology need not wait for the end of a pause.
+// A new topology does not wait for the end of a pause.
 func TestContentionDoesNotDelayEdits(t *testing.T) {
 	running(t, func(n *node) {
 		n.make("blue")
@@ -341,7 +341,7 @@ topology:
 	})
 }
 
-// What a link that is only observed carries has to wait for it, and is reported as
+// Objects on a link that is only observed have to wait for it, and are reported as
 // waiting.
 func TestRepairOnWhatIsOnlyObserved(t *testing.T) {
 	two := `netns: %s

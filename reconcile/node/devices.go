@@ -330,8 +330,8 @@ func (r *assigner) taken(need need) map[string]bool {
 	return out
 }
 
-// list discovers the host's devices. A device some of whose files could not be read is
-// listed too; the error comes up where the missing value is needed.
+// list discovers the host's devices. A device with unreadable files is listed too; the
+// error is returned where the missing value is needed.
 func (r *assigner) list() error {
 	if r.listed {
 		return nil
@@ -390,7 +390,7 @@ func (r *assigner) lookup(what string, match func(inventory.Device) bool) (strin
 }
 
 // named returns the device a step's config names, "" when it names none. The
-// keys are those of the contract; what they mean is said in ops (DeviceParams)
+// keys are those of the contract; ops (DeviceParams) documents their meaning
 // and in the type host-device.
 func (r *assigner) named(s *topology.Step, kept string) (string, error) {
 	c, _ := r.Contracts.Contract(s.Type)

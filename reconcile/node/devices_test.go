@@ -247,7 +247,7 @@ func TestNamedAgainstSelector(t *testing.T) {
 	}
 }
 
-// TestOnePFIsNoted holds that whoever chooses no devices learns that those of a bond
+// TestOnePFIsNoted holds that a user who chooses no devices gets a note if those of a bond
 // fail together.
 func TestOnePFIsNoted(t *testing.T) {
 	bonded := twoVFs + "  - {name: bond0, type: bond, dependOn: [a, b], config: {mode: active-backup}}\n"
@@ -293,7 +293,7 @@ func TestUserspaceDrivers(t *testing.T) {
 	}
 }
 
-// TestParseAddresses holds what --address takes, and what is said of the rest.
+// TestParseAddresses holds what --address accepts, and the errors for the rest.
 func TestParseAddresses(t *testing.T) {
 	for _, tt := range []struct {
 		args      []string

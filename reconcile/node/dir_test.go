@@ -135,9 +135,9 @@ func TestTake(t *testing.T) {
 	check("nothing new", take(map[string]string{"a.yaml": a, "b.yaml": b}), nil, false)
 	check("one changes", take(map[string]string{"a.yaml": inline("a", "mtu: 1400"), "b.yaml": b}), ids("run/a/ai"), false)
 	check("one is given an address", take(map[string]string{"a.yaml": inline("a", "mtu: 1400") + "addresses: {a: [192.0.2.5/24]}\n", "b.yaml": b}), ids("run/a/ai"), false)
-	check("one breaks and keeps what it said", take(map[string]string{"a.yaml": broken, "b.yaml": b}), nil, false)
+	check("one becomes invalid and keeps its last content", take(map[string]string{"a.yaml": broken, "b.yaml": b}), nil, false)
 	check("a new one is broken", take(map[string]string{"a.yaml": broken, "b.yaml": b, "c.yaml": broken}), nil, true)
 	check("one is renamed", take(map[string]string{"a.yaml": broken, "z.yaml": b}), nil, false)
-	check("one goes while broken", take(map[string]string{"z.yaml": b}), ids("run/a/ai"), false)
+	check("one is removed while invalid", take(map[string]string{"z.yaml": b}), ids("run/a/ai"), false)
 	check("one moves elsewhere", take(map[string]string{"z.yaml": a}), ids("run/a/ai", "run/b/ai"), false)
 }

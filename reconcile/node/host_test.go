@@ -85,7 +85,7 @@ func TestChangesComeBeforeResyncs(t *testing.T) {
 	now := time.Unix(0, 0)
 	s := newScheduler(func() time.Time { return now })
 	for i := range 100 {
-		id := reconcile.SandboxID(fmt.Sprintf("looked%02d", i))
+		id := reconcile.SandboxID(fmt.Sprintf("checked%02d", i))
 		if i%2 == 0 {
 			s.enqueueHostChange(id)
 		} else {
@@ -94,9 +94,9 @@ func TestChangesComeBeforeResyncs(t *testing.T) {
 	}
 	now = now.Add(time.Second)
 	s.enqueueChange("changed")
-	s.enqueue("asked")
-	s.enqueueChange("looked50")
-	for _, want := range []reconcile.SandboxID{"looked50", "asked", "changed"} { // by the time they are due
+	s.enqueue("called")
+	s.enqueueChange("checked50")
+	for _, want := range []reconcile.SandboxID{"checked50", "called", "changed"} { // by the time they are due
 		if id, _ := s.next(200); id != want {
 			t.Errorf("next is %q, want %q", id, want)
 		}

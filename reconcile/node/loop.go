@@ -216,7 +216,7 @@ func (l *Loop) Ready() error {
 
 // Yield keeps the loop from starting passes until done is called: something more urgent
 // is in progress, such as the start of a pod. Running passes finish, and items that
-// have been due for a second run all the same, one at a time.
+// have been due for a second still run, one at a time.
 func (l *Loop) Yield() (done func()) { return l.sched.yield() }
 
 // reload takes over a reading of the directory and the current journal, and enqueues
@@ -268,8 +268,8 @@ func (l *Loop) reload(r reading) {
 }
 
 // recorded returns, for files of which the topology is refused, the sandbox as it was
-// applied last, by its record: after a restart nothing else knows what the file said. The
-// devices are those it had.
+// applied last, by its record: after a restart the earlier content of the file is not known
+// otherwise. The devices are those it had.
 func (l *Loop) recorded(r reading) map[string]desired {
 	out := map[string]desired{}
 	for name, w := range r.refused {

@@ -30,7 +30,7 @@ import (
 )
 
 // world is namespaces in memory, by path, as package netstate models them. Each has a
-// file at its path, so that it can be added, removed and told from another one.
+// file at its path, so that it can be added, removed and distinguished from another one.
 type world struct {
 	mu       sync.Mutex
 	netns    map[reconcile.NetnsID]*netstate.Snapshot
@@ -761,8 +761,8 @@ func TestReleaseOnFullDisk(t *testing.T) {
 }
 
 // TestRefusedFileAfterReboot: a file was applied by a version that refused less. After a
-// reboot its sandbox gets again what it had, also if its namespace comes later, and a
-// correction of the file is applied.
+// reboot its sandbox gets its earlier topology again, also if its namespace is created
+// later, and a correction of the file is applied.
 func TestRefusedFileAfterReboot(t *testing.T) {
 	const vrf = "    - {name: v, type: vrf, dependOn: [a], config: {vrfname: red, table: 254}}\n"
 	running(t, func(n *node) {

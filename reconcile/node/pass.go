@@ -84,7 +84,7 @@ func (l *Loop) record(ctx context.Context, id reconcile.SandboxID) (reconcile.Re
 func (l *Loop) ensure(ctx context.Context, w desired, rec reconcile.Record, known bool) (verdict, error) {
 	if err := w.netns.Exists(); err != nil {
 		// What is left of it on the host is undone, and its devices become free. A record
-		// that is the only copy of its topology stays: the namespace may come later.
+		// that is the only copy of its topology is kept: the namespace may be created later.
 		if known && !w.fromRecord {
 			if _, err := l.release(ctx, w.id); err != nil {
 				return retryLater, err
@@ -149,7 +149,7 @@ func (l *Loop) noteHostDependency(sb reconcile.Sandbox, changes []netstate.Chang
 	l.onHost[sb.ID] = true
 }
 
-// verdictOf says whether a retry may help: an invalid file stays invalid until it
+// verdictOf decides whether a retry may help: an invalid file stays invalid until it
 // changes.
 func (l *Loop) verdictOf(err error) verdict {
 	if fault.Of(err) == fault.Invalid {
@@ -187,7 +187,7 @@ func sameSandbox(a, b reconcile.Sandbox) bool {
 func (l *Loop) checkAndRepair(ctx context.Context, rec reconcile.Record) (verdict, error) {
 	id := rec.Sandbox.ID
 	if rec.Sandbox.Netns == "" && rec.BootID != l.BootID {
-		return done, nil // the boot has undone it: whoever prepared it does so again, or releases it
+		return done, nil // the boot has undone it: its owner prepares it again, or releases it
 	}
 	if !alive(rec, l.BootID, l.Identify) {
 		l.Watcher.Remove(id)

@@ -14,7 +14,7 @@ import (
 const (
 	backoffFirst = 100 * time.Millisecond
 	backoffMax   = 30 * time.Second
-	// Changes of a sandbox are handled at once for a while, then at a fixed rate:
+	// Changes of a sandbox are handled at once up to a burst, then at a fixed rate:
 	// another writer cannot keep plumbline busy. A repair takes two notifications, that
 	// of the change and that of the repair itself.
 	changesPerSecond = 10
@@ -26,7 +26,7 @@ const (
 	resyncYield = 5 * time.Second
 )
 
-// verdict says what happens to a sandbox after a pass.
+// verdict is what happens to a sandbox after a pass.
 type verdict int
 
 const (
@@ -206,7 +206,7 @@ func (s *scheduler) changedSince(id reconcile.SandboxID) time.Time {
 func (s *scheduler) handled(id reconcile.SandboxID, begun time.Time) {
 	s.with(id, func(t *workItem, _ time.Time) {
 		t.since = time.Time{}
-		if t.changed { // a notification came while the pass ran
+		if t.changed { // a notification was received during the pass
 			t.since = begun
 		}
 	})

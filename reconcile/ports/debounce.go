@@ -12,7 +12,7 @@ const (
 	upAfter   = 5 * time.Second
 	// flapping is the number of carrier changes, of which those of half a minute ago
 	// count half, from which on a port is reported as flapping; until quiet has passed
-	// without one. So a port whose carrier changes all the time is reported once, and
+	// without one. So a port whose carrier keeps changing is reported once, and
 	// each of the others can cause two reports in ten seconds at most.
 	flapping = 10
 	quiet    = 30 * time.Second

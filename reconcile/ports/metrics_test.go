@@ -28,7 +28,7 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden files")
 
 // node is a node as a Monitor sees it: records and states of links. Tests with one run in
-// a bubble of package synctest, whose clock stands still while anything is to be done.
+// a bubble of package synctest, whose clock stands still while any goroutine runs.
 type node struct {
 	*ports.Monitor
 
@@ -85,7 +85,7 @@ func inBubble(t *testing.T, f func(t *testing.T, n *node)) {
 	})
 }
 
-// pod adds a pod with a bond of two devices, and lets the Monitor hear of it.
+// pod adds a pod with a bond of two devices, and notifies the Monitor of it.
 func (n *node) pod(sandbox, claim string) reconcile.SandboxID {
 	id := reconcile.IDOfClaim(sandbox, claim, "ai")
 	at := func(s string) *string { return &s }
@@ -223,7 +223,7 @@ func TestOnePodTwoSandboxes(t *testing.T) {
 	})
 }
 
-// TestScrapeIsBounded: who scrapes all the time reads the kernel no more often, and
+// TestScrapeIsBounded: frequent scrapes do not read the kernel more often, and
 // what cannot be read has the values of before.
 func TestScrapeIsBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {

@@ -35,7 +35,7 @@ const (
 	// retryAfter is the time after a read that failed.
 	retryAfter = 30 * time.Second
 	// reportEvery is the time between two reports of all sandboxes on average, and
-	// reportBurst how many may come at once: a port of a switch can fail for all pods.
+	// reportBurst how many are reported at once: a port of a switch can fail for all pods.
 	reportEvery = 200 * time.Millisecond
 	reportBurst = 100
 )

@@ -77,13 +77,13 @@ type Counters struct {
 type State struct {
 	// Found: the link exists. Without it the rest is zero.
 	Found bool
-	// Up: somebody has set it up. While it is not, the kernel does not know its carrier.
+	// Up: it is set up. While it is not, the kernel does not know its carrier.
 	Up, Carrier bool
 	// CarrierChanges counts them since the link was made.
 	CarrierChanges uint32
 	// Master is the index of the link that it is a port of, 0 for none.
 	Master int
-	// Bond is what the bond says that it is a port of, nil if it is in none.
+	// Bond is the state of the port in its bond, nil if it is in none.
 	Bond *BondPort
 	Counters
 }

@@ -29,8 +29,8 @@ type Outcome struct {
 	Topology Severity
 	// Steps are those with a port that are not fine.
 	Steps map[string]Severity
-	// Devices maps root steps whose own port is down to what the pod has lost by that:
-	// Degraded if what is built on it goes on.
+	// Devices maps root steps whose own port is down to the consequence for the pod:
+	// Degraded if what is built on it still works.
 	Devices map[string]Severity
 }
 

@@ -9,10 +9,10 @@ type Status string
 const (
 	Up      Status = "Up"
 	Down    Status = "Down"
-	Unknown Status = "Unknown" // somebody has set it down, or it is not there: that is drift, and says nothing of the wire
+	Unknown Status = "Unknown" // it is set down, or does not exist: that is drift, and the state of the wire is unknown
 )
 
-// Reason says why.
+// Reason is the reason of a Status.
 type Reason string
 
 // The reasons. They are reasons of conditions, too.
@@ -23,7 +23,7 @@ const (
 	NotUsed Reason = "NotUsedByBond"
 	// NoPartner: LACP has found no partner on this port, although it has a carrier.
 	NoPartner Reason = "NoLACPPartner"
-	// Flapping: the carrier comes and goes.
+	// Flapping: the carrier changes repeatedly.
 	Flapping Reason = "Flapping"
 	SetDown  Reason = "SetDown"
 	NotFound Reason = "NotFound"
@@ -57,10 +57,10 @@ var texts = map[Reason]string{
 	NoCarrier: "link %q has no carrier",
 	NotUsed:   "link %q has a carrier, but the monitor of its bond takes it for down",
 	NoPartner: "link %q has a carrier, but no LACP partner has agreed to use it",
-	Flapping:  "the carrier of link %q comes and goes",
+	Flapping:  "the carrier of link %q changes repeatedly",
 	SetDown:   "link %q was set down",
 	NotFound:  "link %q does not exist",
 }
 
-// Text says it of a port.
+// Text is the message about a port.
 func (v Verdict) Text(p Port) string { return fmt.Sprintf(texts[v.Reason], p.Name) }

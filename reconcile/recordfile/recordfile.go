@@ -1,7 +1,6 @@
-// Package recordfile replaces the files of records at once, and sets damaged ones aside.
-//
-// Who reads a file sees the old content or the new one, also after a crash. What stands
-// in a file is package frame's.
+// Package recordfile replaces the files of records at once, and sets damaged ones aside. A
+// reader sees the old content or the new one, also after a crash. What stands in a file is
+// package frame's.
 package recordfile
 
 import (
@@ -18,7 +17,7 @@ import (
 // DamagedInfix is in the name of each file that was set aside; a number follows.
 const DamagedInfix = ".damaged-"
 
-// Options says how a file is replaced.
+// Options are the options of replacing a file.
 type Options struct {
 	// Sync makes the file, and then its folder, durable; (*os.File).Sync does. Nil for
 	// a file that need not survive a crash of the machine.

@@ -27,7 +27,7 @@ func names(t *testing.T, dir string) []string {
 }
 
 // TestReplace holds that a file has its new content, mode and inode, that what a crash
-// has left is in nobody's way, and in which order it becomes durable.
+// has left has no effect, and in which order it becomes durable.
 func TestReplace(t *testing.T) {
 	dir := t.TempDir()
 	path, temp := filepath.Join(dir, "a.record"), filepath.Join(dir, "a.new")
@@ -65,7 +65,7 @@ func TestReplace(t *testing.T) {
 }
 
 // TestReplaceFails holds that the old content stays, and nothing else, when the new one
-// cannot be made durable; and what is said when only its name is not.
+// cannot be made durable; and the error when only its name is not.
 func TestReplaceFails(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.record")

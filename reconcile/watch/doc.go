@@ -4,7 +4,7 @@
 //
 // New opens a Watcher, Add and Remove set what it watches, and Run serves until it is
 // stopped. Events are debounced, delivered one at a time and coalesced per sandbox: a
-// slow consumer loses nothing and delays nobody.
+// slow consumer loses nothing and delays no other.
 //
 // One socket receives the notifications of all sandboxes. It is in a network namespace
 // of its own, which contains nothing but that socket, with NETLINK_LISTEN_ALL_NSID set:

@@ -124,7 +124,7 @@ func read(raw syscall.RawConn, h handlers) error {
 				case errors.Is(err, unix.EAGAIN):
 					// From an overflow until the queue has been empty the kernel drops
 					// what comes, and reports it only once (netlink_overrun,
-					// netlink_rcv_wake): what came since was lost as well.
+					// netlink_rcv_wake): later notifications were lost as well.
 					if lost {
 						lost = false
 						h.overflow()

@@ -29,16 +29,16 @@ type queue struct {
 // due.
 type item struct {
 	id        reconcile.SandboxID
-	changedAt time.Time // a notification came
+	changedAt time.Time // a notification was received
 	// overflowAt: notifications were lost; resyncAt: periodic.
 	overflowAt, resyncAt time.Time
 	checkAt              time.Time // check whether the namespace still exists
-	gone                 bool      // it does not: deliver that at once, and nothing else
+	gone                 bool      // it does not: deliver only that, at once
 
 	firstChange      time.Time     // the first one since the last delivery
 	overflowReported time.Time     // the last Overflow event was delivered
 	checkEvery       time.Duration // 0: at resync only
-	updates          uint64        // counts causes, to see which came during a delivery
+	updates          uint64        // counts causes, to detect those during a delivery
 	rounds           uint64        // of resync; seeds its spread
 	resyncFrom       time.Time     // when resyncAt was set
 	period           time.Duration // of resyncs, at that time

@@ -70,7 +70,7 @@ func (b *bench) at(d time.Duration) {
 	synctest.Wait()
 }
 
-// want receives an event, which must come at that time.
+// want receives an event, which must be delivered at that time.
 func (b *bench) want(at time.Duration, want Event) {
 	b.t.Helper()
 	got := <-b.events

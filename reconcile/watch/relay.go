@@ -7,7 +7,7 @@ import (
 
 // Relay passes events on to a loop while one takes them, and drops them otherwise: a
 // loop that begins observes everything. In any case each event about the host is
-// reported, to who needs no loop for it.
+// reported, to callers without a loop.
 type Relay struct {
 	in    <-chan Event
 	out   chan Event

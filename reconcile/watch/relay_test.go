@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 )
 
-// TestRelay holds that events reach a loop while it takes them and hold up nobody
+// TestRelay holds that events reach a loop while it takes them and block no caller
 // otherwise, that every event about the host is reported, and that Run ends.
 func TestRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

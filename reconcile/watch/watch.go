@@ -8,12 +8,12 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// Event says that a sandbox, or the host, should be checked.
+// Event is a request to check a sandbox, or the host.
 type Event struct {
 	ID     reconcile.SandboxID // "" for the host
 	Host   bool                // a device of the host was added, removed or changed
 	Reason Reason
-	// Gone says that the sandbox's namespace is no longer at its path. The
+	// Gone: the sandbox's namespace is no longer at its path. The
 	// watcher has forgotten the sandbox.
 	Gone bool
 }

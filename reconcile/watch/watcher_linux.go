@@ -128,7 +128,7 @@ func (w *Watcher) listen(in *os.File, groups uint32, all bool, bufferBytes int, 
 	return listen(in, groups, all, bufferBytes, h)
 }
 
-// fail ends Run: a watcher that receives nothing any more must not look healthy.
+// fail ends Run: a watcher that receives nothing any more must not be reported as healthy.
 func (w *Watcher) fail(err error) {
 	w.mu.Lock()
 	w.failed = errors.Join(w.failed, err)

@@ -119,7 +119,7 @@ func TestEveryNotificationGroup(t *testing.T) {
 	})
 }
 
-// Neighbours come and go by themselves and cause no event. As notifications of one
+// Neighbors change by themselves and cause no event. As notifications of one
 // namespace are received in order, a later change shows that.
 func TestNeighboursAreIgnored(t *testing.T) {
 	modes(t, func(t *testing.T, share bool) {
@@ -169,7 +169,7 @@ func TestSandboxesOfOneNamespace(t *testing.T) {
 }
 
 // The kernel reports the end of a watched namespace, which the shared socket does not
-// keep alive: the other end of a veth pair goes with it.
+// keep alive: the other end of a veth pair is deleted with it.
 func TestNamespaceDies(t *testing.T) {
 	blue, red := newRealNetns(t), newRealNetns(t)
 	blue.veth("v", red)
@@ -317,7 +317,7 @@ func TestOverflow(t *testing.T) {
 	})
 }
 
-// TestFloodByAnotherPod holds that a pod that sends notifications of its own making, as
+// TestFloodByAnotherPod holds that a pod that sends forged notifications, as
 // fast as it can, does not delay the events of another pod.
 func TestFloodByAnotherPod(t *testing.T) {
 	modes(t, func(t *testing.T, share bool) {
@@ -348,7 +348,7 @@ func TestFloodByAnotherPod(t *testing.T) {
 		cancel()
 		must(t, <-done)
 		slices.Sort(took)
-		t.Logf("%d datagrams; told after %s, %s at most", sent, took[len(took)/2], took[len(took)-1])
+		t.Logf("%d datagrams; reported after %s, %s at most", sent, took[len(took)/2], took[len(took)-1])
 	})
 }
 
