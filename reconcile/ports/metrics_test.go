@@ -266,7 +266,9 @@ func TestFlood(t *testing.T) {
 			}
 		}
 		n.mu.Lock()
-		if n.reads > 610 {
+		// One read a second, and one more for a notification during a read, which may be
+		// older than the change.
+		if n.reads > 2*600+10 {
 			t.Errorf("%d reads in 600 seconds", n.reads)
 		}
 		n.mu.Unlock()
