@@ -18,7 +18,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// TestPathReused: another pod's namespace has come to bear the path. Nothing is
+// TestPathReused: another pod's namespace is mounted at the path. Nothing is
 // done in it, and the devices of the old one are restored to the host.
 func TestPathReused(t *testing.T) {
 	for _, p := range scenarios {
@@ -34,22 +34,22 @@ func TestPathReused(t *testing.T) {
 			}
 			s.run("$ip link set lo up; $ip link add data0 type dummy; $ip address add 192.0.2.9/24 dev data0")
 			others := s.state(s.path)
-			st, err := s.calm.Check(ctxFor(t), s.sandbox.ID)
+			st, err := s.undisturbed.Check(ctxFor(t), s.sandbox.ID)
 			if err != nil || st.State != reconcile.StateFailed || st.Kind != fault.Gone || !errors.Is(st.Err, reconcile.ErrReplaced) {
 				t.Errorf("check: %v, %+v", err, st)
 			}
-			if rep, err := s.calm.Repair(ctxFor(t), s.sandbox.ID); !errors.Is(err, reconcile.ErrReplaced) || fault.Of(err) != fault.Gone {
+			if rep, err := s.undisturbed.Repair(ctxFor(t), s.sandbox.ID); !errors.Is(err, reconcile.ErrReplaced) || fault.Of(err) != fault.Gone {
 				t.Errorf("repair: %v, %v", err, rep.Changes)
 			}
 			spared := func(when string) {
 				for _, d := range others.Equal(s.state(s.path)) {
-					if !s.lent(d) { // a lent device returns later
+					if !s.moved(d) { // a device of the sandbox returns later
 						t.Errorf("%s: in the other namespace: %s", when, d)
 					}
 				}
 			}
 			spared("after a repair")
-			if _, err := s.calm.AwaitRelease(ctxFor(t), s.sandbox.ID); err != nil {
+			if _, err := s.undisturbed.AwaitRelease(ctxFor(t), s.sandbox.ID); err != nil {
 				t.Fatalf("release: %v", err)
 			}
 			spared("after release")
@@ -59,7 +59,7 @@ func TestPathReused(t *testing.T) {
 }
 
 // TestClockJumps: the machine's clock is set hours ahead and back while the loop
-// runs. Drift is repaired at once all the same, and nobody is taken for another
+// runs. Drift is still repaired at once, and no sandbox is mistaken for another
 // writer.
 func TestClockJumps(t *testing.T) {
 	l, path := newLane(t), newNetns(t)
@@ -69,7 +69,7 @@ func TestClockJumps(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.loop(r)
-	spoil := netstate.Change{Before: netstate.Link{Name: "a0", MTU: new(uint32(1400))}, After: netstate.Link{Name: "a0", MTU: new(uint32(1300))}}
+	damage := netstate.Change{Before: netstate.Link{Name: "a0", MTU: new(uint32(1400))}, After: netstate.Link{Name: "a0", MTU: new(uint32(1300))}}
 	shift := func(by time.Duration) {
 		now := unix.NsecToTimeval(time.Now().Add(by).UnixNano())
 		if err := unix.Settimeofday(&now); err != nil {
@@ -79,7 +79,7 @@ func TestClockJumps(t *testing.T) {
 	for _, by := range []time.Duration{5 * time.Hour, -12 * time.Hour, 7 * time.Hour} {
 		shift(by)
 		began := time.Now()
-		l.disturb(path, spoil)
+		l.disturb(path, damage)
 		l.await("it is repaired", func() bool {
 			a0, ok := l.state(path).Link("a0")
 			return ok && *a0.MTU == 1400

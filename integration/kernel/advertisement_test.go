@@ -13,7 +13,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
 
-// openTap makes a tap in a namespace. It is there for as long as it is open.
+// openTap creates a tap in a namespace. It exists as long as it is open.
 func openTap(t *testing.T, path, name string) *os.File {
 	t.Helper()
 	var fd int
@@ -59,7 +59,7 @@ func advertisement() []byte {
 }
 
 // TestRouterAdvertisement: a pod gives a tap of its own the alias of the function it
-// was lent, and advertises itself as a router on it when the function has returned.
+// was given, and advertises itself as a router on it when the function has returned.
 // The tap is where it was, so the pod's own namespace hears of the router, and the
 // host does not.
 func TestRouterAdvertisement(t *testing.T) {
@@ -70,12 +70,12 @@ func TestRouterAdvertisement(t *testing.T) {
 	up := &foreignWriter{t: t}
 	up.run("modprobe tun; ip link set " + function + " up; until [ \"$(cat /sys/class/net/" + function + "/carrier)\" = 1 ]; do sleep 0.1; done")
 	t.Cleanup(func() { up.run("ip link set " + function + " down") })
-	s := lentFunction.fixture(t)
+	s := movedFunction.fixture(t)
 	machine := s.machine()
 	s.prepare("release")
 	tap := openTap(t, s.path, "evil")
 	s.run("$ip link set net1 alias plumbline:nobody; $ip link set evil up; $ip link set evil alias plumbline:" + s.sandbox.Given["vf"].Device)
-	if _, err := s.calm.AwaitRelease(ctxFor(t), s.sandbox.ID); err != nil {
+	if _, err := s.undisturbed.AwaitRelease(ctxFor(t), s.sandbox.ID); err != nil {
 		t.Fatal(err)
 	}
 	tick := time.NewTicker(20 * time.Millisecond)

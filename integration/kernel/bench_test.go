@@ -108,7 +108,7 @@ func bindings(wrap func(reconcile.Domain) reconcile.Domain) reconcile.ExternalDo
 
 // alone is a domain without a sandbox.
 type alone struct {
-	reconcile.Domain // nil: what only the kernel's domain is asked
+	reconcile.Domain // nil: only the kernel's domain has it
 	reconcile.External
 }
 
@@ -122,7 +122,7 @@ func (a alone) Close() error { return a.External.Close() }
 
 func (a alone) Counters() (dumps, gets, writes uint64) { return 0, 0, 0 }
 
-// parts are what every engine is made of: the journal in dir and the step types.
+// parts are the components of every engine: the journal in dir and the step types.
 func parts(dir string) (*journal.Journal, *ops.Registry, error) {
 	store, err := journal.Open(dir)
 	if err != nil {
@@ -166,7 +166,7 @@ func deleteNetns(path string) {
 }
 
 // watched lists the host objects whose state a case may touch: every device and
-// VF of the machine, unless it says which.
+// VF of the machine, unless it names them.
 func (l *lane) watched() []netstate.Object {
 	l.t.Helper()
 	var out []netstate.Object
@@ -194,7 +194,7 @@ func drivers(s *netstate.Snapshot, watched []netstate.Object) error {
 	return binding.Open(binding.Options{}).Extend(context.Background(), s, ask)
 }
 
-// state is everything a case may change, as it is now. What comes and goes by
+// state is the current state of everything a case may change. What changes by
 // itself (link-local addresses, the kernel's own routes) is left out.
 func (l *lane) state(path string) *netstate.Snapshot {
 	l.t.Helper()

@@ -88,8 +88,8 @@ func TestFunctionOpen(t *testing.T) {
 	b.released("once it is closed")
 }
 
-// TestFunctionRebound: somebody gives the function another driver. That is drift, and
-// repaired unless the host uses what has come of it.
+// TestFunctionRebound: another process binds the function to another driver. That is drift, and
+// repaired unless the host uses the resulting interface.
 func TestFunctionRebound(t *testing.T) {
 	if !hasCards() {
 		return
@@ -178,7 +178,7 @@ func TestBindingAfterReboot(t *testing.T) {
 		t.Errorf("release after a reboot: %v, %v", err, rep.Changes)
 	}
 	b.mustEqual(before, "", "released after a reboot")
-	b.run("ip link set enp3s0f0 vf 1 vlan 0") // nobody knows what a reboot would have forgotten
+	b.run("ip link set enp3s0f0 vf 1 vlan 0") // a reboot would have reset it
 }
 
 // TestUIO: the node of a uio driver is known once it is bound.

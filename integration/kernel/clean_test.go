@@ -74,27 +74,27 @@ func setXDP(t *testing.T, path, name string, program *os.File) {
 
 var (
 	indexOfLink = regexp.MustCompile(`(?m)^[0-9]+: `)
-	// What a link that is down says of its carrier; and what the kernel itself gives a
+	// The carrier of a link that is down; and what the kernel itself gives a
 	// link when it is up: a queueing discipline without a handle, and all-nodes.
-	ownMotion = regexp.MustCompile(`(?m)^(\s*Link detected|\s*Speed|\s*Duplex|qdisc \S+ 0: root|\tlink  33:33:00:00:00:01).*\n|qdisc (noop|fq_codel) state`)
+	volatileLines = regexp.MustCompile(`(?m)^(\s*Link detected|\s*Speed|\s*Duplex|qdisc \S+ 0: root|\tlink  33:33:00:00:00:01).*\n|qdisc (noop|fq_codel) state`)
 )
 
-// settings is all that the programs everybody has tell of a link of the host.
+// settings is the output of the common tools for a link of the host.
 func (s *foreignWriter) settings(link string) string {
 	s.t.Helper()
 	out := s.run(strings.ReplaceAll(`ip -d link show dev LINK; ip -o address show dev LINK; ip neigh show dev LINK; ip maddr show dev LINK
 		ethtool LINK; ethtool -k LINK; ethtool -g LINK; ethtool -c LINK; ethtool -l LINK 2>&1 || true; ethtool -a LINK 2>&1 || true
 		ethtool --show-priv-flags LINK 2>&1 || true; cat /proc/sys/net/ipv6/conf/LINK/accept_dad; tc qdisc show dev LINK; tc filter show dev LINK ingress 2>&1 || true`, "LINK", link))
-	return ownMotion.ReplaceAllString(indexOfLink.ReplaceAllString(out, ""), "")
+	return volatileLines.ReplaceAllString(indexOfLink.ReplaceAllString(out, ""), "")
 }
 
 // TestCleanOnReturn: nothing that a pod sets on a virtual function is there any
-// more when it is back, whichever way it came.
+// more when it has returned, in any way.
 func TestCleanOnReturn(t *testing.T) {
 	if !hasCards() {
 		return // no PCI there
 	}
-	const spoil = `
+	const damage = `
 		ip link set net1 promisc on allmulticast on group 77 txqueuelen 7 gso_max_size 4000 gso_max_segs 7 alias "see me"
 		ip link set net1 multicast off arp off
 		ip link property add dev net1 altname foreign
@@ -108,18 +108,18 @@ func TestCleanOnReturn(t *testing.T) {
 		ethtool -s net1 msglvl 0xff`
 	for _, end := range []string{"release", "death"} {
 		t.Run(end, func(t *testing.T) {
-			s := lentFunction.fixture(t)
+			s := movedFunction.fixture(t)
 			id := s.sandbox.Given["vf"].Device
 			home, _ := s.home.Device(id)
 			link := netstate.BaseName(*home.At)
 			before := s.settings(link)
 			s.prepare("release")
-			s.inside(spoil)
+			s.inside(damage)
 			setXDP(t, s.path, "net1", passXDP(t))
 			if end == "death" {
 				deleteNetns(s.path)
 			}
-			rep, err := s.calm.AwaitRelease(ctxFor(t), s.sandbox.ID)
+			rep, err := s.undisturbed.AwaitRelease(ctxFor(t), s.sandbox.ID)
 			if err != nil || rep.Unclean != "" {
 				t.Fatal(err, rep.Unclean)
 			}
@@ -127,7 +127,7 @@ func TestCleanOnReturn(t *testing.T) {
 			if after := s.settings(link); after != before {
 				t.Errorf("it was\n%s\nand is\n%s", before, after)
 			}
-			if held, _ := s.calm.IDs(); len(held) > 0 {
+			if held, _ := s.undisturbed.IDs(); len(held) > 0 {
 				t.Errorf("records are left: %v", held)
 			}
 		})
@@ -135,7 +135,7 @@ func TestCleanOnReturn(t *testing.T) {
 }
 
 // TestUncleanDevice: what cannot be restored holds up no release. The record
-// stays, with the reason and that device alone, which nobody is given until it
+// is kept, with the reason and only that device, which is not allocated until it
 // is clean again.
 func TestUncleanDevice(t *testing.T) {
 	l, path, other := newLane(t), newNetns(t), newNetns(t)
@@ -152,7 +152,7 @@ func TestUncleanDevice(t *testing.T) {
 	if _, err := r.Ensure(ctxFor(t), sb); err != nil {
 		t.Fatal(err)
 	}
-	setXDP(t, path, "net1", nil) // the host's: nobody else has it to attach it again
+	setXDP(t, path, "net1", nil) // only the host could attach it again
 	for range 2 {
 		rep, err := l.engine(nil).Release(ctxFor(t), sb.ID)
 		if err != nil || !strings.Contains(rep.Unclean, "xdp.generic: it was attached on the host") {
@@ -186,13 +186,13 @@ func TestUncleanDevice(t *testing.T) {
 	}
 }
 
-// TestCostOfCleaning: what a device costs in messages when it is lent and when it
+// TestCostOfCleaning: what a device costs in messages when it is moved to a pod and when it
 // is back, and that a pass that finds everything in order has none of it.
 func TestCostOfCleaning(t *testing.T) {
 	if !hasCards() {
 		return // no PCI there
 	}
-	s := lentFunction.fixture(t)
+	s := movedFunction.fixture(t)
 	var attach, pass, release [3]uint64
 	count := func(into *[3]uint64) *reconcile.Reconciler {
 		return s.engine(func(d reconcile.Domain) reconcile.Domain { return counting{d, &into[0], &into[1], &into[2]} })
@@ -215,7 +215,7 @@ func TestCostOfCleaning(t *testing.T) {
 		for range times {
 			s.prepare("release")
 			begun := time.Now()
-			if _, err := s.calm.Release(ctxFor(t), s.sandbox.ID); err != nil {
+			if _, err := s.undisturbed.Release(ctxFor(t), s.sandbox.ID); err != nil {
 				t.Fatal(err)
 			}
 			took = append(took, time.Since(begun))
@@ -224,7 +224,7 @@ func TestCostOfCleaning(t *testing.T) {
 		return took
 	}
 	without := releases()
-	s.run("modprobe 8021q") // now VLANs are looked for
+	s.run("modprobe 8021q") // now VLANs are searched for
 	first := releases()     // prepares the query for upper links
 	with := releases()
 	t.Logf("release in %v, where the kernel has VLANs in %v, at first in %v", without[len(without)/2], with[len(with)/2], first[len(first)-1])

@@ -81,7 +81,7 @@ func (l *lane) await(what string, holds func() bool) {
 	}
 }
 
-// TestAnotherWriter: somebody who sets an MTU every 20 ms is not answered every
+// TestAnotherWriter: a writer that sets an MTU every 20 ms is not answered every
 // 20 ms but named, the neighbour is repaired at once all the while, and all is as
 // wanted soon after it ends.
 func TestAnotherWriter(t *testing.T) {
@@ -89,14 +89,14 @@ func TestAnotherWriter(t *testing.T) {
 	var made atomic.Int64
 	r := l.engine(func(d reconcile.Domain) reconcile.Domain { return tallied{d, &made} })
 	const steps = "    - {name: a, type: dummy, config: {name: a0, mtu: 1400}}\n"
-	sb, calm := box(path, parse(t, "t", steps)), box(neighbour, parse(t, "t", steps))
-	for _, s := range []reconcile.Sandbox{sb, calm} {
+	sb, undisturbed := box(path, parse(t, "t", steps)), box(neighbour, parse(t, "t", steps))
+	for _, s := range []reconcile.Sandbox{sb, undisturbed} {
 		if _, err := r.Ensure(ctxFor(t), s); err != nil {
 			t.Fatal(err)
 		}
 	}
 	l.loop(r)
-	spoil := netstate.Change{Before: netstate.Link{Name: "a0", MTU: new(uint32(1400))}, After: netstate.Link{Name: "a0", MTU: new(uint32(1300))}}
+	damage := netstate.Change{Before: netstate.Link{Name: "a0", MTU: new(uint32(1400))}, After: netstate.Link{Name: "a0", MTU: new(uint32(1300))}}
 	mtu := func(path string) uint32 {
 		a0, ok := l.state(path).Link("a0")
 		if !ok || a0.MTU == nil {
@@ -113,7 +113,7 @@ flipping:
 	for {
 		select {
 		case <-tick.C:
-			l.disturb(path, spoil)
+			l.disturb(path, damage)
 			flips++
 		case <-end:
 			break flipping
@@ -134,12 +134,12 @@ flipping:
 	if f := st.Fighting[0]; f.Step != "a" || f.Object != netstate.LinkKey("a0") || f.Field != "mtu" || f.Want != "1400" || f.Have != "1300" || !strings.Contains(f.String(), "by another writer") {
 		t.Errorf("it is named as %+v", f)
 	}
-	l.disturb(neighbour, spoil)
+	l.disturb(neighbour, damage)
 	l.await("the neighbour is repaired", func() bool { return mtu(neighbour) == 1400 })
-	if st, err := r.Check(ctxFor(t), calm.ID); err != nil || st.State != reconcile.InSync {
+	if st, err := r.Check(ctxFor(t), undisturbed.ID); err != nil || st.State != reconcile.InSync {
 		t.Errorf("the neighbour: %v, %+v", err, st)
 	}
-	l.await("it is repaired when nobody sets it any more", func() bool { return mtu(path) == 1400 })
+	l.await("it is repaired when the other writer has stopped", func() bool { return mtu(path) == 1400 })
 	l.await("the contention is over", func() bool {
 		st, err := r.Check(ctxFor(t), sb.ID)
 		return err == nil && st.State == reconcile.InSync

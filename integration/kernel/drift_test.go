@@ -39,8 +39,8 @@ type drifted struct {
 	drift string
 	// refused is the kind of the error of a repair that is impossible.
 	refused fault.Kind
-	// unsaid are differences that remain, since no step says how it should be.
-	unsaid string
+	// remaining are differences that remain, since no step wants the field.
+	remaining string
 	// cleanUp is run after a repair that is impossible, and undoes what the engine
 	// leaves alone and would outlive the sandbox.
 	cleanUp string
@@ -74,13 +74,13 @@ tc qdisc add dev eth0 root netem delay 1ms
 `,
 		rows: []drifted{
 			{name: "link gone", disturb: `$ip link delete data0`, drift: "data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, data +address, data +route, tune waits"},
-			{name: "link gone with all upon it", disturb: `$ip link delete bond0`, drift: "bond +link bond0, bond ~link a0.master, bond ~link b0.master, bond ~link bond0.bond.primary, data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, mgmt +link mgmt0, blue ~link mgmt0.master, blue ~link mgmt0.up, data +address, mgmtip +address, data +route, tune waits", unsaid: "mgmt0"},
+			{name: "link gone with all upon it", disturb: `$ip link delete bond0`, drift: "bond +link bond0, bond ~link a0.master, bond ~link b0.master, bond ~link bond0.bond.primary, data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, mgmt +link mgmt0, blue ~link mgmt0.master, blue ~link mgmt0.up, data +address, mgmtip +address, data +route, tune waits", remaining: "mgmt0"},
 			{name: "root link gone", disturb: `$ip link delete b0`, drift: "b +link b0, bond ~link b0.master"},
 			{name: "link of another kind", disturb: `$ip link delete data0 && $ip link add data0 type dummy`, drift: "data ∓link data0.kind, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, tune +ethtool, data +address, data +route"},
-			{name: "device instead of a VRF", disturb: `$ip link delete blue && $ip link add blue type dummy`, drift: "blue ∓link blue.kind, blue ~link mgmt0.master", unsaid: "blue"},
+			{name: "device instead of a VRF", disturb: `$ip link delete blue && $ip link add blue type dummy`, drift: "blue ∓link blue.kind, blue ~link mgmt0.master", remaining: "blue"},
 			{name: "renamed", disturb: `$ip link set data0 down && $ip link set data0 name spare0`, drift: "data ~link data0.name, data ~link data0.up, data +sysctl, tune +sysctl, data +route, tune waits"},
-			{name: "bond renamed", disturb: `$ip link set bond0 down && $ip link set bond0 name spare0`, drift: "bond ~link bond0.name, bond ~link bond0.up, data ~link data0.up, mgmt ~link mgmt0.up, data +route", unsaid: "mgmt0"},
-			{name: "VRF renamed", disturb: `$ip link set blue down && $ip link set blue name spare0`, drift: "blue ~link blue.name, blue ~link blue.up", unsaid: "blue"},
+			{name: "bond renamed", disturb: `$ip link set bond0 down && $ip link set bond0 name spare0`, drift: "bond ~link bond0.name, bond ~link bond0.up, data ~link data0.up, mgmt ~link mgmt0.up, data +route", remaining: "mgmt0"},
+			{name: "VRF renamed", disturb: `$ip link set blue down && $ip link set blue name spare0`, drift: "blue ~link blue.name, blue ~link blue.up", remaining: "blue"},
 			{name: "renamed, its name taken", disturb: `$ip link set mgmt0 down && $ip link set mgmt0 name spare0 && $ip link add mgmt0 type dummy`, refused: fault.Conflict, cleanUp: `$ip link delete mgmt0`},
 			{name: "moved to another namespace", disturb: `$ip link set a0 netns $OTHER`, drift: "a +link a0, bond ~link a0.master, bond ~link bond0.bond.primary"},
 			{name: "VLAN in another namespace", disturb: `$ip link set data0 netns $OTHER`, drift: "data +link data0, data +sysctl, tune ~link data0.promisc, tune ~link data0.allMulti, tune +sysctl, data +address, data +route, tune waits", refused: fault.Conflict, cleanUp: `ip -n $OTHER link delete data0`},
@@ -90,7 +90,7 @@ tc qdisc add dev eth0 root netem delay 1ms
 			{name: "down", disturb: `$ip link set data0 down`, drift: "data ~link data0.up, data +route"},
 			{name: "bond down", disturb: `$ip link set bond0 down`, drift: "bond ~link bond0.up, data ~link data0.up, mgmt ~link mgmt0.up, data +route"},
 			{name: "MTU", disturb: `$ip link set data0 mtu 1400`, drift: "tune ~link data0.mtu"},
-			{name: "MTU of the bond", disturb: `$ip link set bond0 mtu 1400`, drift: "tune ~link bond0.mtu, tune ~link data0.mtu", unsaid: "mgmt0 mtu"},
+			{name: "MTU of the bond", disturb: `$ip link set bond0 mtu 1400`, drift: "tune ~link bond0.mtu, tune ~link data0.mtu", remaining: "mgmt0 mtu"},
 			{name: "MTU of a port", disturb: `$ip link set b0 mtu 1300`, drift: "tune ~link b0.mtu"},
 			{name: "MAC", disturb: `$ip link set data0 address 02:00:00:00:00:77`, drift: "tune ~link data0.mac"},
 			{name: "queue length", disturb: `$ip link set data0 txqueuelen 9`, drift: "tune ~link data0.txQueueLen"},
@@ -98,11 +98,11 @@ tc qdisc add dev eth0 root netem delay 1ms
 			{name: "all multicast", disturb: `$ip link set data0 allmulticast off`, drift: "tune ~link data0.allMulti"},
 			{name: "port out", disturb: `$ip link set b0 nomaster`, drift: "bond ~link b0.master"},
 			{name: "primary port out", disturb: `$ip link set a0 nomaster`, drift: "bond ~link a0.master, bond ~link bond0.bond.primary"},
-			{name: "port in another bond", disturb: `$ip link add bond9 type bond && $ip link set b0 nomaster && $ip link set b0 down && $ip link set b0 master bond9`, drift: "bond ~link b0.master", unsaid: "bond9"},
+			{name: "port in another bond", disturb: `$ip link add bond9 type bond && $ip link set b0 nomaster && $ip link set b0 down && $ip link set b0 master bond9`, drift: "bond ~link b0.master", remaining: "bond9"},
 			{name: "out of the VRF", disturb: `$ip link set mgmt0 nomaster`, drift: "blue ~link mgmt0.master"},
-			{name: "in another VRF", disturb: `$ip link add red type vrf table 7 && $ip link set mgmt0 master red`, drift: "blue ~link mgmt0.master", unsaid: "red"},
-			{name: "VRF gone", disturb: `$ip link delete blue`, drift: "blue +link blue, blue ~link mgmt0.master", unsaid: "blue"},
-			{name: "VRF with another table", disturb: `$ip link delete blue && $ip link add blue type vrf table 8 && $ip link set blue up`, drift: "blue ∓link blue.vrf.table, blue ~link mgmt0.master", unsaid: "blue"},
+			{name: "in another VRF", disturb: `$ip link add red type vrf table 7 && $ip link set mgmt0 master red`, drift: "blue ~link mgmt0.master", remaining: "red"},
+			{name: "VRF gone", disturb: `$ip link delete blue`, drift: "blue +link blue, blue ~link mgmt0.master", remaining: "blue"},
+			{name: "VRF with another table", disturb: `$ip link delete blue && $ip link add blue type vrf table 8 && $ip link set blue up`, drift: "blue ∓link blue.vrf.table, blue ~link mgmt0.master", remaining: "blue"},
 			{name: "bond mode", disturb: `$ip link set a0 nomaster && $ip link set b0 nomaster && $ip link set bond0 down && $ip link set bond0 type bond mode balance-xor && $ip link set a0 down && $ip link set a0 master bond0 && $ip link set b0 down && $ip link set b0 master bond0`, drift: "bond ~link a0.master, bond ~link b0.master, bond ~link bond0.bond.mode, bond ~link bond0.up, bond ~link bond0.bond.primary, data ~link data0.up, mgmt ~link mgmt0.up, data +route"},
 			{name: "bond fail_over_mac", disturb: `$ip link set a0 nomaster && $ip link set b0 nomaster && $ip link set bond0 down && $ip link set bond0 type bond fail_over_mac active && $ip link set a0 down && $ip link set a0 master bond0 && $ip link set b0 down && $ip link set b0 master bond0`, drift: "bond ~link a0.master, bond ~link b0.master, bond ~link bond0.bond.failOverMac, bond ~link bond0.up, data ~link data0.up, mgmt ~link mgmt0.up, data +route"},
 			{name: "bond miimon", disturb: `$ip link set bond0 type bond miimon 50`, drift: "bond ~link bond0.bond.miimon, bond ~link bond0.bond.updelay, bond ~link bond0.bond.downdelay"},
@@ -114,7 +114,7 @@ tc qdisc add dev eth0 root netem delay 1ms
 			{name: "addresses flushed", disturb: `$ip address flush dev mgmt0`, drift: "mgmtip +address"},
 			{name: "route missing", disturb: `$ip route delete 198.51.100.0/24`, drift: "data +route"},
 			{name: "IPv6 route missing", disturb: `$ip -6 route delete 2001:db8:1::/48`, drift: "data +route"},
-			{name: "route elsewhere", disturb: `$ip route replace 198.51.100.0/24 via 10.244.0.1 dev eth0`, drift: "data +route", unsaid: "via 10.244.0.1 dev eth0"},
+			{name: "route elsewhere", disturb: `$ip route replace 198.51.100.0/24 via 10.244.0.1 dev eth0`, drift: "data +route", remaining: "via 10.244.0.1 dev eth0"},
 			{name: "sysctl", disturb: `ip netns exec $NS sysctl -qw net.ipv4.conf.data0.rp_filter=1`, drift: "tune ~sysctl.value"},
 			{name: "IPv6 off", disturb: `ip netns exec $NS sysctl -qw net.ipv6.conf.data0.disable_ipv6=1`, drift: "data ~sysctl.value, data +address, data +route"},
 			{name: "ethtool feature", disturb: `ip netns exec $NS ethtool -K data0 gro off`, drift: "tune ~ethtool.value"},
@@ -131,7 +131,7 @@ tc qdisc add dev eth0 root netem delay 1ms
 			{name: "own sysctl", disturb: `ip netns exec $NS sysctl -qw net.ipv4.conf.data0.arp_notify=1`},
 			{name: "own alias and other name", disturb: `$ip link set data0 alias mine && $ip link property add dev data0 altname data-too`},
 			{name: "own bond option", disturb: `$ip link set bond0 type bond resend_igmp 3`},
-			{name: "MAC nobody asked for", disturb: `$ip link set mgmt0 address 02:00:00:00:00:78`},
+			{name: "MAC that no step wants", disturb: `$ip link set mgmt0 address 02:00:00:00:00:78`},
 		},
 	},
 	{
@@ -171,7 +171,7 @@ tc qdisc add dev eth0 root netem delay 1ms
 `,
 		rows: []drifted{
 			{name: "ipvlan mode", disturb: `$ip link set i0 type ipvlan mode l2`, drift: "iv ~link i0.ipvlan.mode"},
-			{name: "ipvlan on another link", disturb: `$ip link add x0 type dummy && $ip link delete i0 && $ip link add i0 link x0 type ipvlan mode l3`, drift: "iv ∓link i0.parent, iv +address", unsaid: "x0"},
+			{name: "ipvlan on another link", disturb: `$ip link add x0 type dummy && $ip link delete i0 && $ip link add i0 link x0 type ipvlan mode l3`, drift: "iv ∓link i0.parent, iv +address", remaining: "x0"},
 			{name: "macvlan mode", disturb: `$ip link set m0 type macvlan mode private`, drift: "mv ~link m0.macvlan.mode"},
 			{name: "macvlan queue", disturb: `$ip link set m0 type macvlan bcqueuelen 1500`, drift: "mv ~link m0.macvlan.bcQueueLen"},
 			{name: "macvlan MAC", disturb: `$ip link set m0 address 02:00:00:00:00:0d`, drift: "mv ~link m0.mac"},
@@ -182,7 +182,7 @@ tc qdisc add dev eth0 root netem delay 1ms
 			{name: "port out of the bridge", disturb: `$ip link set p0 nomaster`, drift: "br ~link p0.port.hairpin, br ~link p0.port.isolated, br ~link p0.master, br +bridge-vlan"},
 			{name: "port not isolated", disturb: `$bridge link set dev p0 isolated off`, drift: "br ~link p0.port.isolated"},
 			{name: "port without hairpin", disturb: `$bridge link set dev p0 hairpin off`, drift: "br ~link p0.port.hairpin"},
-			{name: "bridge gone", disturb: `$ip link delete br0`, drift: "br +link br0, br ~link p0.port.hairpin, br ~link p0.port.isolated, br ~link p0.master, br +bridge-vlan, br ~link q0.port.hairpin, br ~link q0.port.isolated, br ~link q0.master", unsaid: "br0"},
+			{name: "bridge gone", disturb: `$ip link delete br0`, drift: "br +link br0, br ~link p0.port.hairpin, br ~link p0.port.isolated, br ~link p0.master, br +bridge-vlan, br ~link q0.port.hairpin, br ~link q0.port.isolated, br ~link q0.master", remaining: "br0"},
 
 			{name: "own VLAN of a port", disturb: `$bridge vlan add dev p0 vid 99`},
 			{name: "own forwarding", disturb: `$bridge fdb add 02:00:00:00:00:99 dev p0 master static vlan 7`},
@@ -272,7 +272,7 @@ tc qdisc add dev eth0 root netem delay 1ms
 			{name: "ethtool feature", disturb: `ip netns exec $NS ethtool -K net2 tso on`, drift: "tune ~ethtool.value"},
 
 			{name: "own other name", disturb: `$ip link property add dev net2 altname mine0`, cleanUp: `$ip link property del dev net2 altname mine0`},
-			{name: "spoof check nobody asked for", disturb: `ip link set enp3s0f1 vf 1 spoofchk off`, cleanUp: `ip link set enp3s0f1 vf 1 spoofchk on`},
+			{name: "spoof check that no step wants", disturb: `ip link set enp3s0f1 vf 1 spoofchk off`, cleanUp: `ip link set enp3s0f1 vf 1 spoofchk on`},
 		},
 	},
 	{
@@ -297,7 +297,7 @@ tc qdisc add dev eth0 root netem delay 1ms
 
 // TestDrift: each disturbance of a sandbox is found and reported for the right step and
 // field. It is only reported where the policy is Observe, of the topology or of its
-// steps, and repaired where the steps' policy says so against their topology. Nothing
+// steps, and repaired if the steps' policy is Repair, against the topology's. Nothing
 // else is written, and what belongs to the pod is left alone.
 func TestDrift(t *testing.T) {
 	for _, g := range driftFixtures {
@@ -349,9 +349,9 @@ func (g driftFixture) run(t *testing.T) {
 // by its steps' policy against its topology's; observed by its topology's, or by
 // its steps' against it, in turn.
 type policies struct {
-	repair    reconcile.Sandbox // the topology says Observe, all its steps Repair
+	repair    reconcile.Sandbox // the topology has Observe, all its steps Repair
 	observe   reconcile.Sandbox // the topology says Observe
-	observers reconcile.Sandbox // the topology says Repair, all its steps Observe
+	observers reconcile.Sandbox // the topology has Repair, all its steps Observe
 }
 
 func (g driftFixture) sandbox(t *testing.T, path string, devices map[string]string) policies {
@@ -376,7 +376,7 @@ func (l *lane) row(r *reconcile.Reconciler, s *foreignWriter, repaired, observed
 	id, path := repaired.ID, repaired.Netns
 	before := l.state(path)
 	s.run(row.disturb)
-	spoiled := l.state(path)
+	damaged := l.state(path)
 	odds := ""
 	if row.drift == "" {
 		odds = s.details()
@@ -405,7 +405,7 @@ func (l *lane) row(r *reconcile.Reconciler, s *foreignWriter, repaired, observed
 	if len(rep.Changes) > 0 || err != nil && fault.Of(err) != row.refused {
 		t.Errorf("observed: %v, %v", err, rep.Changes)
 	}
-	if diff := spoiled.Equal(l.state(path)); len(diff) > 0 {
+	if diff := damaged.Equal(l.state(path)); len(diff) > 0 {
 		t.Errorf("observed, and changed: %v", diff)
 	}
 
@@ -422,7 +422,7 @@ func (l *lane) row(r *reconcile.Reconciler, s *foreignWriter, repaired, observed
 		t.Fatalf("repair: %v", err)
 	}
 	if row.drift == "" && row.refused == "" {
-		before = spoiled
+		before = damaged
 		if now := s.details(); now != odds {
 			t.Errorf("rules and queues were\n%sand are\n%s", odds, now)
 		}
@@ -430,7 +430,7 @@ func (l *lane) row(r *reconcile.Reconciler, s *foreignWriter, repaired, observed
 	var left []string
 	for range 20 { // a VF reports its carrier and MTU with delay
 		left = slices.DeleteFunc(before.Equal(l.state(path)), func(d string) bool {
-			return row.unsaid != "" && strings.Contains(d, row.unsaid)
+			return row.remaining != "" && strings.Contains(d, row.remaining)
 		})
 		if len(left) == 0 {
 			break
@@ -445,7 +445,7 @@ func (l *lane) row(r *reconcile.Reconciler, s *foreignWriter, repaired, observed
 }
 
 // summary names what drifted: the step, what would be done to which object, and
-// the field. Of links, devices and functions it says which.
+// the field. Links, devices and functions are named.
 func summary(all []reconcile.Drift) string {
 	var out []string
 	for _, d := range all {
@@ -467,7 +467,7 @@ func summary(all []reconcile.Drift) string {
 	return strings.Join(out, ", ")
 }
 
-// replace makes the record speak of another topology, as if it had been applied.
+// replace writes another topology to the record, as if it had been applied.
 func (l *lane) replace(id reconcile.SandboxID, sb reconcile.Sandbox) {
 	l.t.Helper()
 	store, err := journal.Open(l.dir)

@@ -74,7 +74,7 @@ func TestTopologyOfEarlierVersion(t *testing.T) {
 	}
 	l.mustEqual(start, path, "after the release")
 
-	// After a reboot the pod's sandbox is a new one, and its claim's record says that it
+	// After a reboot the pod's sandbox is a new one, and its claim's record shows that it
 	// had this topology.
 	sb.AppliedBefore = true
 	if _, err := r.Ensure(ctxFor(t), sb); err != nil {
@@ -109,7 +109,7 @@ func (l *lane) recordApplied(sb reconcile.Sandbox) {
 	}
 }
 
-// inSync fails unless a sandbox is as its topology says.
+// inSync fails unless a sandbox matches its topology.
 func (l *lane) inSync(r *reconcile.Reconciler, id reconcile.SandboxID) {
 	l.t.Helper()
 	if st, err := r.Check(ctxFor(l.t), id); err != nil || st.State != reconcile.InSync {

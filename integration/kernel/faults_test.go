@@ -106,7 +106,7 @@ type fixture struct {
 	edit        reconcile.Sandbox // the same with the edited topology
 	start, home *netstate.Snapshot
 	odd         string
-	calm        *reconcile.Reconciler // nothing happens to it
+	undisturbed *reconcile.Reconciler // nothing happens to it
 }
 
 func (p scenario) fixture(t *testing.T) *fixture {
@@ -121,7 +121,7 @@ func (p scenario) fixture(t *testing.T) *fixture {
 	s.edit = s.sandbox
 	s.edit.Topology = parse(t, "t", p.edited)
 	s.start, s.home, s.odd = l.state(path), l.state(""), s.details()
-	s.calm = l.engine(nil)
+	s.undisturbed = l.engine(nil)
 	return s
 }
 
@@ -157,7 +157,7 @@ func (s *fixture) prepare(act string) {
 	if act == "attach" {
 		return
 	}
-	if _, err := s.calm.Ensure(ctxFor(s.lane.t), s.sandbox); err != nil {
+	if _, err := s.undisturbed.Ensure(ctxFor(s.lane.t), s.sandbox); err != nil {
 		s.lane.t.Fatal(err)
 	}
 	if act == "repair" {
@@ -181,15 +181,15 @@ func (s *fixture) act(act string, r *reconcile.Reconciler) (err error) {
 	return err
 }
 
-// invariants hold after whatever has happened: the sandbox is what its record
-// says, or the engine says clearly that it is not; nothing that is the pod's was
-// touched, no device is lost, and the host is as it was, but for the devices that
-// are lent. Then it recovers, in turn by the same act, by a repair and by a
-// release, and in the end everything is as it was at first.
+// invariants hold after whatever has happened: the sandbox is what its record says, or the
+// engine says clearly that it is not; nothing that is the pod's was touched, no device is
+// lost, and the host is unchanged, except for the devices of the sandbox. Then it recovers,
+// in turn by the same act, by a repair and by a release, and in the end everything is as it
+// was at first.
 func (s *fixture) invariants(act, when string, turn int) {
 	t := s.lane.t
 	t.Helper()
-	s.honest(when)
+	s.consistent(when)
 	s.untouched(when)
 	rec, known, err := s.record()
 	if err != nil {
@@ -205,9 +205,9 @@ func (s *fixture) invariants(act, when string, turn int) {
 		how = "release"
 	case how == "repair" && known && rec.Phase != reconcile.Releasing:
 		wanted = rec.Sandbox
-		_, err = s.calm.Repair(ctxFor(t), wanted.ID)
+		_, err = s.undisturbed.Repair(ctxFor(t), wanted.ID)
 	default:
-		_, err = s.calm.Ensure(ctxFor(t), wanted)
+		_, err = s.undisturbed.Ensure(ctxFor(t), wanted)
 	}
 	if err != nil {
 		t.Fatalf("%s: recover (%s): %v", when, how, err)
@@ -228,22 +228,22 @@ func (s *fixture) record() (reconcile.Record, bool, error) {
 	return store.Get(s.sandbox.ID)
 }
 
-// whole asserts that a sandbox is what its topology says, to the last field, and
+// whole asserts that a sandbox matches its topology in each field, and
 // that nothing would be written.
 func (s *fixture) whole(sb reconcile.Sandbox, when string) {
 	t := s.lane.t
 	t.Helper()
-	st, err := s.calm.Check(ctxFor(t), sb.ID)
+	st, err := s.undisturbed.Check(ctxFor(t), sb.ID)
 	if err != nil || st.State != reconcile.InSync {
 		t.Fatalf("%s: %v, %s %s\n%s", when, err, st.State, st.Failure, summary(st.Drift))
 	}
-	if rep, err := s.calm.Ensure(ctxFor(t), sb); err != nil || len(rep.Changes) > 0 {
+	if rep, err := s.undisturbed.Ensure(ctxFor(t), sb); err != nil || len(rep.Changes) > 0 {
 		t.Fatalf("%s: applied again: %v, %v", when, err, rep.Changes)
 	}
 }
 
-// honest asserts that what the engine says of the sandbox is true.
-func (s *fixture) honest(when string) {
+// consistent asserts that the engine's report on the sandbox is true.
+func (s *fixture) consistent(when string) {
 	t := s.lane.t
 	t.Helper()
 	_, known, err := s.record()
@@ -254,7 +254,7 @@ func (s *fixture) honest(when string) {
 		s.mustEqual(s.start, s.path, when+", and no record is left")
 		return
 	}
-	st, err := s.calm.Check(ctxFor(t), s.sandbox.ID)
+	st, err := s.undisturbed.Check(ctxFor(t), s.sandbox.ID)
 	switch {
 	case err != nil:
 		t.Fatalf("%s: check: %v", when, err)
@@ -264,19 +264,19 @@ func (s *fixture) honest(when string) {
 }
 
 // untouched asserts that what was in the namespace before is there, and that the
-// host and its devices are as they were, or lent.
+// host and its devices are unchanged, or in the sandbox.
 func (s *fixture) untouched(when string) {
 	t := s.lane.t
 	t.Helper()
 	inside := s.state(s.path)
 	for _, d := range s.start.Equal(inside) {
-		if !strings.HasPrefix(d, "+ ") && !s.lent(d) {
+		if !strings.HasPrefix(d, "+ ") && !s.moved(d) {
 			t.Fatalf("%s: what is the pod's: %s", when, d)
 		}
 	}
 	now := s.state("")
 	for _, d := range s.home.Equal(now) {
-		if !s.lent(d) {
+		if !s.moved(d) {
 			t.Fatalf("%s: on the host: %s", when, d)
 		}
 	}
@@ -296,8 +296,8 @@ func lost(s *netstate.Snapshot, id string) bool {
 	return !ok || *b.Driver != "" && !netstate.UserspaceDriver(*b.Driver)
 }
 
-// lent reports whether a difference is about a device of the sandbox.
-func (s *fixture) lent(diff string) bool {
+// moved reports whether a difference is about a device of the sandbox.
+func (s *fixture) moved(diff string) bool {
 	for _, id := range s.sandbox.Given.Devices() {
 		if strings.Contains(diff, id) {
 			return true
@@ -310,12 +310,12 @@ func (s *fixture) lent(diff string) bool {
 func (s *fixture) over(when string) {
 	t := s.lane.t
 	t.Helper()
-	if _, err := s.calm.AwaitRelease(ctxFor(t), s.sandbox.ID); err != nil {
+	if _, err := s.undisturbed.AwaitRelease(ctxFor(t), s.sandbox.ID); err != nil {
 		t.Fatalf("%s: release: %v", when, err)
 	}
 	s.mustEqual(s.start, s.path, when+", released")
 	s.mustEqual(s.home, "", when+", released")
-	records, errs := s.calm.List()
+	records, errs := s.undisturbed.List()
 	if len(records) > 0 || len(errs) > 0 {
 		t.Fatalf("%s: left: %v, %v", when, records, errs)
 	}
@@ -323,18 +323,18 @@ func (s *fixture) over(when string) {
 
 var errDead = errors.New("the process is dead")
 
-// mortal is an engine's life: when it is over, nothing it does reaches the kernel
-// or the disk any more.
-type mortal struct{ dead bool }
+// process is the process of an engine: when it has ended, nothing the engine does reaches
+// the kernel or the disk any more.
+type process struct{ dead bool }
 
-type mortalDomain struct {
+type killableDomain struct {
 	reconcile.Domain
-	*mortal
+	*process
 	// changed is called after each change; it may end the life.
 	changed func()
 }
 
-func (d mortalDomain) Apply(ctx context.Context, c netstate.Change) error {
+func (d killableDomain) Apply(ctx context.Context, c netstate.Change) error {
 	if d.dead {
 		return errDead
 	}
@@ -345,29 +345,29 @@ func (d mortalDomain) Apply(ctx context.Context, c netstate.Change) error {
 	return err
 }
 
-func (d mortalDomain) Observe(ctx context.Context, ask []netstate.Object) (*netstate.Snapshot, error) {
+func (d killableDomain) Observe(ctx context.Context, ask []netstate.Object) (*netstate.Snapshot, error) {
 	if d.dead {
 		return nil, errDead
 	}
 	return d.Domain.Observe(ctx, ask)
 }
 
-func (d mortalDomain) Extend(ctx context.Context, s *netstate.Snapshot, ask []netstate.Object) error {
+func (d killableDomain) Extend(ctx context.Context, s *netstate.Snapshot, ask []netstate.Object) error {
 	if d.dead {
 		return errDead
 	}
 	return d.Domain.Extend(ctx, s, ask)
 }
 
-// mortalStore calls writing around each write: with the write, which it may do, damage,
+// killableStore calls writing around each write: with the write, which it may do, damage,
 // or omit.
-type mortalStore struct {
+type killableStore struct {
 	reconcile.Store
-	*mortal
+	*process
 	writing func(write func() error) error
 }
 
-func (s mortalStore) write(f func() error) error {
+func (s killableStore) write(f func() error) error {
 	if s.dead {
 		return errDead
 	}
@@ -378,24 +378,24 @@ func (s mortalStore) write(f func() error) error {
 	return err
 }
 
-func (s mortalStore) Put(r reconcile.Record) error {
+func (s killableStore) Put(r reconcile.Record) error {
 	return s.write(func() error { return s.Store.Put(r) })
 }
 
-func (s mortalStore) Intend(id reconcile.SandboxID, changes []netstate.Change) error {
+func (s killableStore) Intend(id reconcile.SandboxID, changes []netstate.Change) error {
 	return s.write(func() error { return s.Store.Intend(id, changes) })
 }
 
-func (s mortalStore) Settle(r reconcile.Record) error {
+func (s killableStore) Settle(r reconcile.Record) error {
 	return s.write(func() error { return s.Store.Settle(r) })
 }
 
-func (s mortalStore) Remove(id reconcile.SandboxID) error {
+func (s killableStore) Remove(id reconcile.SandboxID) error {
 	return s.write(func() error { return s.Store.Remove(id) })
 }
 
-// fated returns an engine with a life of its own. changed and writing may be nil.
-func (l *lane) fated(life *mortal, changed func(), writing func(write func() error) error) *reconcile.Reconciler {
+// killableEngine returns an engine with a life of its own. changed and writing may be nil.
+func (l *lane) killableEngine(life *process, changed func(), writing func(write func() error) error) *reconcile.Reconciler {
 	l.t.Helper()
 	if changed == nil {
 		changed = func() {}
@@ -408,15 +408,15 @@ func (l *lane) fated(life *mortal, changed func(), writing func(write func() err
 		l.t.Fatal(err)
 	}
 	return reconcile.New(reconcile.Options{
-		Registry: reg, Store: mortalStore{store, life, writing}, BootID: l.host.BootID(),
+		Registry: reg, Store: killableStore{store, life, writing}, BootID: l.host.BootID(),
 		Open: func(path string) (reconcile.Domain, error) {
 			if life.dead {
 				return nil, errDead
 			}
 			d, err := open(l.host, path)
-			return mortalDomain{d, life, changed}, err
+			return killableDomain{d, life, changed}, err
 		},
-		External: []reconcile.ExternalDomain{bindings(func(d reconcile.Domain) reconcile.Domain { return mortalDomain{d, life, changed} })},
+		External: []reconcile.ExternalDomain{bindings(func(d reconcile.Domain) reconcile.Domain { return killableDomain{d, life, changed} })},
 	})
 }
 
@@ -545,7 +545,7 @@ func (l *lane) files() map[string][]byte {
 	return out
 }
 
-// errnos are what may come back without anybody's fault: when a message is refused,
+// errnos are errors that are no fault of the engine: when a message is refused,
 // or when what the kernel answered is lost. It does not refuse what it has done.
 func errnos(lost bool) []unix.Errno {
 	if lost {
@@ -555,7 +555,7 @@ func errnos(lost bool) []unix.Errno {
 }
 
 // disturbed returns an engine, one of whose messages fails: the nth that counts.
-// lost says that the kernel does what it is asked to, and its answer is lost.
+// lost: the kernel applies the request, and its answer is lost.
 func (l *lane) disturbed(n int64, lost bool, errno unix.Errno) (r *reconcile.Reconciler, fired func() bool) {
 	l.t.Helper()
 	var count atomic.Int64

@@ -99,8 +99,8 @@ spec:
 }
 
 // TestGivenRate: the PF limits a function to what its claim has of the bandwidth, a limit
-// that somebody lifts is set again from the record alone, and release restores the one of
-// before. What ip prints is compared.
+// that another process lifts is set again from the record alone, and release restores the
+// one of before. What ip prints is compared.
 func TestGivenRate(t *testing.T) {
 	if !hasCards() {
 		return // no PCI there

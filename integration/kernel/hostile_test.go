@@ -28,7 +28,7 @@ import (
 
 // What the law allows.
 const (
-	// passTime bounds a pass over the intruder's sandbox, whatever it does.
+	// passTime bounds a pass over the attacker's sandbox, whatever it does.
 	passTime = time.Minute
 	// returnTime bounds how long after the end of all its namespaces its devices are
 	// on the host, as they were. A virtual function may reset itself meanwhile.
@@ -39,10 +39,10 @@ const (
 	passBytes  = 256 << 20
 )
 
-// realCard reports whether the intruder is given a virtual function; else it is a
-// link that stands for a card. On the backports kernel igbvf blocks the lock for
-// links for ever when its link is closed within a reset, which an intruder brings
-// about soon (integration/README.md, pitfalls).
+// realCard reports whether the attacker is given a virtual function; otherwise a link
+// represents the card. On the backports kernel igbvf blocks the lock for links for ever
+// when its link is closed within a reset, which an attacker can cause about soon
+// (integration/README.md, pitfalls).
 func realCard() bool { return hasCards() && os.Getenv("PLUMBLINE_KERNEL") == "stable" }
 
 // hostile is a run in which one pod after the other means harm.
@@ -51,7 +51,7 @@ type hostile struct {
 	rng     *rand.Rand
 	seed    uint64
 	story   []string
-	devices map[string]string // of the intruder's root steps
+	devices map[string]string // of the attacker's root steps
 	before  hostState
 	heap    uint64
 	// beside is another pod's sandbox, which costs so many messages to check.
@@ -63,13 +63,13 @@ type hostile struct {
 	steps    int
 }
 
-// TestHostilePod: whatever the owner of a namespace does there, before, between and
-// during passes: the host is as it was but for what is recorded, its devices come
-// back as they left or the record says why not, another sandbox costs what it did,
-// and the engine stays small.
+// TestHostilePod: whatever the owner of a namespace does there, before, between and during
+// passes: the host is unchanged except for what is recorded, its devices return unchanged
+// or the record has the reason, another sandbox costs what it did, and the engine stays
+// small.
 func TestHostilePod(t *testing.T) {
-	// The short form is for every change and goes the same way each time; the long
-	// form goes new ways.
+	// The short form is for every change and uses the same seed each time; the long form
+	// uses new ones.
 	length, seed := effort.Duration(t, 20*time.Second), uint64(1)
 	if effort.Long() {
 		seed = effort.Seed(t)
@@ -123,8 +123,8 @@ func (h *hostile) fatal(format string, args ...any) {
 	h.t.Fatalf("%s\n%s\nagain with PLUMBLINE_SEED=%d", fmt.Sprintf(format, args...), strings.Join(h.story[max(0, len(h.story)-40):], "\n"), h.seed)
 }
 
-// tell keeps the last steps, for a failure.
-func (h *hostile) tell(format string, args ...any) {
+// logStep keeps the last steps, for a failure.
+func (h *hostile) logStep(format string, args ...any) {
 	const most = 200
 	if len(h.story) > 2*most {
 		h.story = slices.Clone(h.story[len(h.story)-most:])
@@ -153,7 +153,7 @@ func (h *hostile) restart() {
 	})
 }
 
-// bounds are the real ones for some engines, and small ones that an intruder passes
+// bounds are the real ones for some engines, and small ones that an attacker passes
 // at once for others.
 func (h *hostile) bounds() kernel.Bounds {
 	if h.rng.IntN(2) == 0 {
@@ -162,11 +162,11 @@ func (h *hostile) bounds() kernel.Bounds {
 	return kernel.Bounds{Links: 100, Addresses: 150, Routes: 400}
 }
 
-// floods is how much an intruder makes of what it makes many of. It is ten times as
+// floods is how much an attacker makes of what it makes many of. It is ten times as
 // much of routes, which passes the real bound.
 const floods = 2000
 
-// hostileVersions are what the intruder's topology is, and is edited to. The last one
+// hostileVersions are what the attacker's topology is, and is edited to. The last one
 // sets what a device's record holds too, and what the pod may have set before.
 var hostileVersions = []string{
 	"    - {name: nic, type: TYPE, config: {mtu: 1400, addresses: [192.0.2.10/24]}}\n",
@@ -188,9 +188,9 @@ func (h *hostile) version(path string) reconcile.Sandbox {
 // episode is the life of a pod.
 func (h *hostile) episode() {
 	path := newNetns(h.t)
-	in := newIntruder(h.t, path, slices.Collect(maps.Values(h.devices)), h.names(), floods)
+	in := newAttacker(h.t, path, slices.Collect(maps.Values(h.devices)), h.names(), floods)
 	sb := h.version(path)
-	h.tell("pod %s", filepath.Base(path))
+	h.logStep("pod %s", filepath.Base(path))
 	h.actions(in, h.rng.IntN(3))
 	h.pass(in, "attach", func() error { _, err := h.engine.Ensure(h.ctx(), sb); return err })
 	for range 2 + h.rng.IntN(8) {
@@ -198,7 +198,7 @@ func (h *hostile) episode() {
 		switch h.rng.IntN(8) {
 		case 0:
 			h.restart()
-			h.tell("engine restarted")
+			h.logStep("engine restarted")
 		case 1, 2:
 			h.pass(in, "check", func() error { _, err := h.engine.Check(h.ctx(), sb.ID); return err })
 		case 3:
@@ -215,22 +215,22 @@ func (h *hostile) episode() {
 	}
 }
 
-// names are those that mean something to somebody.
+// names are those that have a meaning for some program.
 func (h *hostile) names() []string {
 	return []string{"net1", "net2", "up0", "br0", "nic0", "eth0", "enp3s0f0", "enp3s0f0v2", "enp3s0f1", "own0"}
 }
 
-// actions lets the intruder do something.
-func (h *hostile) actions(in *intruder, times int) {
+// actions lets the attacker do something.
+func (h *hostile) actions(in *attacker, times int) {
 	for range times {
 		what, err := in.act(h.rng, actions)
-		h.tell("  %s (%v)", what, err)
+		h.logStep("  %s (%v)", what, err)
 		h.steps++
 	}
 }
 
-// pass does something to the sandbox, half of the time while its owner goes on.
-func (h *hostile) pass(in *intruder, what string, do func() error) {
+// pass does something to the sandbox, half of the time while the attacker continues.
+func (h *hostile) pass(in *attacker, what string, do func() error) {
 	h.t.Helper()
 	h.steps++
 	var before, after runtime.MemStats
@@ -244,21 +244,21 @@ func (h *hostile) pass(in *intruder, what string, do func() error) {
 		runtime.ReadMemStats(&before)
 		err := timed()
 		runtime.ReadMemStats(&after)
-		h.tell("%s (%v)", what, err)
+		h.logStep("%s (%v)", what, err)
 		if bytes := after.TotalAlloc - before.TotalAlloc; bytes > passBytes {
 			h.fatal("%s allocated %d MiB", what, bytes>>20)
 		}
 	} else {
 		err := h.meanwhile(in, timed)
-		h.tell("%s, while it goes on (%v)", what, err)
+		h.logStep("%s, while the attacker continues (%v)", what, err)
 	}
 	if took > passTime {
 		h.fatal("%s took %v", what, took)
 	}
 }
 
-// meanwhile does something while the intruder acts.
-func (h *hostile) meanwhile(in *intruder, do func() error) error {
+// meanwhile does something while the attacker acts.
+func (h *hostile) meanwhile(in *attacker, do func() error) error {
 	rng, stop := rand.New(rand.NewPCG(h.rng.Uint64(), 1)), make(chan struct{})
 	var wg sync.WaitGroup
 	var done []string
@@ -278,12 +278,12 @@ func (h *hostile) meanwhile(in *intruder, do func() error) error {
 	wg.Wait()
 	h.steps += len(done)
 	for _, line := range done {
-		h.tell("%s", line)
+		h.logStep("%s", line)
 	}
 	return err
 }
 
-// law asserts what holds at any time: the host is as it was, except for the devices of
+// law asserts what holds at any time: the host is unchanged, except for the devices of
 // the sandbox while there is a record of it, and the cost of the other sandbox is
 // unchanged. Settings are compared where there is no record.
 func (h *hostile) law(id reconcile.SandboxID, settings bool) {
@@ -295,7 +295,7 @@ func (h *hostile) law(id reconcile.SandboxID, settings bool) {
 	var diff []string
 	for end := time.Now().Add(returnTime); ; {
 		diff = h.before.differs(readHost(h.t, settings), func(what string) bool {
-			return !settings && unread(what) || known && h.lent(what)
+			return !settings && unread(what) || known && h.moved(what)
 		})
 		if len(diff) == 0 || time.Now().After(end) {
 			break // a virtual function reports what it is with delay
@@ -318,8 +318,8 @@ func unread(what string) bool {
 	return link != what && rest != "" && !strings.HasPrefix(rest, "attribute")
 }
 
-// lent is what is said of the devices of the intruder's sandbox.
-func (h *hostile) lent(what string) bool {
+// moved reports whether a difference is about a device of the attacker's sandbox.
+func (h *hostile) moved(what string) bool {
 	for _, mine := range []string{"link nic0 ", "link enp3s0f0v2 ", "function enp3s0f0/2 ", "/nic0/", "/enp3s0f0v2/"} {
 		if strings.Contains(what+" ", mine) {
 			return true
@@ -344,31 +344,31 @@ func (h *hostile) besideCosts() uint64 {
 
 // end ends the pod: its sandbox is released, then its namespace goes, then what it
 // has given to others, and then at the latest its devices are back.
-func (h *hostile) end(in *intruder, sb reconcile.Sandbox) {
+func (h *hostile) end(in *attacker, sb reconcile.Sandbox) {
 	h.t.Helper()
 	release := func() error { return h.release(sb.ID) }
-	h.pass(in, "release", func() error { return h.honest(sb.ID, release()) })
+	h.pass(in, "release", func() error { return h.consistent(sb.ID, release()) })
 	h.law(sb.ID, false)
 	if _, known, _ := h.engine.Record(sb.ID); !known {
 		h.clear(in)
 	}
 	deleteNetns(in.path)
-	h.tell("its namespace is deleted (%v)", h.honest(sb.ID, release()))
+	h.logStep("its namespace is deleted (%v)", h.consistent(sb.ID, release()))
 	if realCard() { // a virtual one may have gone with it
 		h.law(sb.ID, false)
 	}
-	in.letGo()
+	in.release()
 	for _, path := range in.nested {
 		deleteNetns(path)
 	}
 	err := h.awaitRelease(sb.ID)
 	if err != nil && strings.Contains(err.Error(), resettable) {
-		h.tell("reset for %v", err)
+		h.logStep("reset for %v", err)
 		h.resetCard()
 	}
 	h.replaceCard()
 	if err = h.awaitRelease(sb.ID); err != nil {
-		h.fatal("nothing of the pod is left, and its release says: %v", err)
+		h.fatal("nothing of the pod is left, and its release fails: %v", err)
 	}
 	h.law(sb.ID, true)
 }
@@ -387,8 +387,8 @@ func (h *hostile) release(id reconcile.SandboxID) error {
 	return fault.New(fault.NotReady, errors.New(rep.Unclean))
 }
 
-// honest passes on the error of a release, which says why the record is still there.
-func (h *hostile) honest(id reconcile.SandboxID, err error) error {
+// consistent returns the error of a release, which explains why the record still exists.
+func (h *hostile) consistent(id reconcile.SandboxID, err error) error {
 	h.t.Helper()
 	rec, known, failed := h.engine.Record(id)
 	switch {
@@ -402,10 +402,10 @@ func (h *hostile) honest(id reconcile.SandboxID, err error) error {
 	return err
 }
 
-// clear asserts that nothing of the pod stands on a device that was returned,
+// clear asserts that no link of the pod is on a device that was returned,
 // wherever it is: a macvlan in passthru mode can only be made where nothing else
 // receives for the device, and a link says which link of which namespace it stands on.
-func (h *hostile) clear(in *intruder) {
+func (h *hostile) clear(in *attacker) {
 	h.t.Helper()
 	var returned []int
 	for _, name := range []string{"nic0", "enp3s0f0v2"} {
@@ -496,10 +496,10 @@ func (h *hostile) standingOnHost(path string) (list []standsOn) {
 }
 
 // resettable is in the reason why a device is not clean where it is not clean before
-// somebody resets it, as the reason says.
+// it is reset, as the reason demands.
 const resettable = "to be rid of it, "
 
-// awaitRelease repeats a release until nothing is left, or nothing can come of it.
+// awaitRelease repeats a release until nothing is left, or it cannot succeed.
 func (h *hostile) awaitRelease(id reconcile.SandboxID) error {
 	h.t.Helper()
 	for end := time.Now().Add(returnTime); ; {
@@ -510,7 +510,7 @@ func (h *hostile) awaitRelease(id reconcile.SandboxID) error {
 	}
 }
 
-// resetCard does what the reason of a device that is not clean says.
+// resetCard does what the reason of a device that is not clean demands.
 func (h *hostile) resetCard() {
 	h.t.Helper()
 	s := &foreignWriter{t: h.t}

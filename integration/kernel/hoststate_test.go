@@ -20,9 +20,9 @@ import (
 	"github.com/plumbline/plumbline/reconcile/kernel/ethtoolnl"
 )
 
-// hostState is all that the host's namespace holds, by what it is about, as the
-// kernel tells it: each attribute of each link, also of those that nobody here has
-// a word for. It leaves out what counts or comes with time.
+// hostState is all that the host's namespace holds, by what it is about, as the kernel
+// reports it: each attribute of each link, also those that have no name here. It leaves out
+// counters and what changes with time.
 type hostState map[string]string
 
 // Attributes of a link that are not set by anyone: statistics, and how often and since
@@ -110,7 +110,7 @@ func (s hostState) tables(t *testing.T, links map[int]string) {
 		s[fmt.Sprintf("%s %x %s", what, m[:4], strings.Join(text, " "))] = ""
 	}
 	for _, m := range dumpOf(t, unix.RTM_GETADDR, unix.RTM_NEWADDR, make([]byte, unix.SizeofIfAddrmsg)) {
-		m[2] = 0 // flags: tentative for a while
+		m[2] = 0 // flags: tentative at first
 		note("address "+links[int(nl.NativeEndian().Uint32(m[4:]))], m, unix.SizeofIfAddrmsg, ifaCacheInfo, unix.IFA_FLAGS)
 	}
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
@@ -171,7 +171,7 @@ func (s hostState) sysctls(t *testing.T) {
 	}
 }
 
-// differs lists what is not as it was, but for what ignored accepts.
+// differs lists the differences, except those that ignored accepts.
 func (s hostState) differs(now hostState, ignored func(what string) bool) []string {
 	var out []string
 	for _, what := range slices.Sorted(maps.Keys(s)) {
@@ -187,7 +187,7 @@ func (s hostState) differs(now hostState, ignored func(what string) bool) []stri
 	return out
 }
 
-// dumpOf asks the kernel for everything of a kind. There is room for a link with all
+// dumpOf dumps all objects of a kind. There is room for a link with all
 // the names that one can have.
 func dumpOf(t *testing.T, typ, reply int, body []byte) [][]byte {
 	t.Helper()

@@ -13,15 +13,15 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-const lentSteps = `
+const movedSteps = `
     - {name: vf, type: sriov, config: {vlan: 100, mac: "02:00:00:00:00:0a", mtu: 2000}}
 `
 
-// lentFunction is a pod with one virtual function.
-var lentFunction = scenario{name: "function", devices: map[string]string{"vf": "enp3s0f0/2"}, steps: lentSteps, edited: lentSteps}
+// movedFunction is a pod with one virtual function.
+var movedFunction = scenario{name: "function", devices: map[string]string{"vf": "enp3s0f0/2"}, steps: movedSteps, edited: movedSteps}
 
-// TestForgedIdentity: whatever a pod writes on its links, the function it was lent
-// comes to the host as it left, and nothing else does.
+// TestForgedIdentity: whatever a pod writes on its links, its function returns to the host
+// unchanged, and nothing else does.
 func TestForgedIdentity(t *testing.T) {
 	if !hasCards() {
 		return // no PCI there
@@ -36,14 +36,14 @@ func TestForgedIdentity(t *testing.T) {
 	} {
 		for _, end := range []string{"release", "death"} {
 			t.Run(tc.name+"/"+end, func(t *testing.T) {
-				s := lentFunction.fixture(t)
+				s := movedFunction.fixture(t)
 				machine := s.machine()
 				s.prepare("release")
 				s.run(strings.ReplaceAll(tc.pod, "$VF", s.sandbox.Given["vf"].Device))
 				if end == "death" {
 					deleteNetns(s.path)
 				}
-				if _, err := s.calm.AwaitRelease(ctxFor(t), s.sandbox.ID); err != nil {
+				if _, err := s.undisturbed.AwaitRelease(ctxFor(t), s.sandbox.ID); err != nil {
 					t.Fatal(err)
 				}
 				s.mustEqual(s.home, "", "after release")
@@ -55,24 +55,24 @@ func TestForgedIdentity(t *testing.T) {
 	}
 }
 
-// TestHiddenInNestedNamespace: a pod moves the function into a namespace of its
-// own. A release says that it is not there, and completes when that namespace has
-// died, whatever the function is called then.
+// TestHiddenInNestedNamespace: a pod moves the function into a namespace of its own. A
+// release reports that it is absent, and completes when that namespace has ended, under any
+// name of the function.
 func TestHiddenInNestedNamespace(t *testing.T) {
 	if !hasCards() {
 		return // no PCI there
 	}
-	s := lentFunction.fixture(t)
+	s := movedFunction.fixture(t)
 	machine := s.machine()
 	s.prepare("release")
 	s.run(`$ip link set net1 netns $OTHER; ip -n $OTHER link set net1 name enp3s0f1 alias plumbline:nobody; ip -n $OTHER link property add dev enp3s0f1 altname hidden`)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, err := s.calm.Release(ctx, s.sandbox.ID); err == nil {
+	if _, err := s.undisturbed.Release(ctx, s.sandbox.ID); err == nil {
 		t.Error("released although the function is away")
 	}
 	s.run("ip netns delete $OTHER")
-	if _, err := s.calm.AwaitRelease(ctxFor(t), s.sandbox.ID); err != nil {
+	if _, err := s.undisturbed.AwaitRelease(ctxFor(t), s.sandbox.ID); err != nil {
 		t.Fatal(err)
 	}
 	s.mustEqual(s.home, "", "after release")
@@ -102,14 +102,14 @@ func (e exchanged) Apply(ctx context.Context, c netstate.Change) error {
 	return e.Domain.Apply(ctx, c)
 }
 
-// TestExchangedWhileMoved: between the look and the move the pod puts a link of
+// TestExchangedWhileMoved: between the observation and the move the pod puts a link of
 // its own at the function's index. It is sent back; the host has never had it
 // under a name it knows, nor up.
 func TestExchangedWhileMoved(t *testing.T) {
 	if !hasCards() {
 		return // no PCI there
 	}
-	s := lentFunction.fixture(t)
+	s := movedFunction.fixture(t)
 	machine := s.machine()
 	s.prepare("release")
 	index := s.state(s.path).LinksWhere(func(l netstate.Link) bool { return l.Name == "net1" })[0].Index

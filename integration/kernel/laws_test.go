@@ -111,7 +111,7 @@ func (c kernelCase) sandbox(path string) reconcile.Sandbox {
 	return reconcile.Sandbox{ID: reconcile.SandboxID("t/" + c.name), Netns: path, Topology: c.topology, Given: c.given}
 }
 
-// prepare makes a namespace and what the case stands on.
+// prepare creates a namespace and the links that the case needs.
 func (c kernelCase) prepare(t *testing.T) string {
 	t.Helper()
 	path := newNetns(t)
@@ -137,7 +137,7 @@ func ctxFor(t *testing.T) context.Context {
 	return ctx
 }
 
-// TestApplyTwiceRelease is the way of a sandbox when nothing goes wrong.
+// TestApplyTwiceRelease is the life of a sandbox without failures.
 func TestApplyTwiceRelease(t *testing.T) {
 	each(t, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
@@ -264,7 +264,7 @@ func dying(n int) func(reconcile.Domain) reconcile.Domain {
 	}
 }
 
-// die ends a child that cannot do what it is for.
+// die ends a child that cannot do its task.
 func die(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -326,7 +326,7 @@ func TestKilledBetweenChanges(t *testing.T) {
 	})
 }
 
-// TestNamespaceDies: the namespace goes with everything in it; release finds
+// TestNamespaceDies: the namespace is deleted with everything in it; release finds
 // the devices on the host and puts them right.
 func TestNamespaceDies(t *testing.T) {
 	each(t, func(t *testing.T, c kernelCase) {

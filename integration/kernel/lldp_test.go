@@ -25,9 +25,9 @@ func announcement() []byte {
 
 var promiscuity = regexp.MustCompile(`promiscuity \d+`).FindString
 
-// TestLLDP: what the other end of a wire says is heard on a PF, also as the port of a bond,
+// TestLLDP: frames of the other end of a wire are received on a PF, also as the port of a bond,
 // and holds for its virtual functions; what the port itself has sent does not. The card's filter takes the frames
-// without promiscuous mode, and no longer when nobody listens.
+// without promiscuous mode, and no longer after the listener is closed.
 func TestLLDP(t *testing.T) {
 	if !hasCards() {
 		return // no port with a wire

@@ -22,8 +22,8 @@ func TestDeathAtEveryChange(t *testing.T) {
 	eachScenario(t, scenarios, func(t *testing.T, s *fixture, act string) {
 		for n, reached := 1, true; reached; n++ {
 			s.prepare(act)
-			life, made := &mortal{}, 0
-			err := s.act(act, s.fated(life, func() { made++; life.dead = made == n }, nil))
+			life, made := &process{}, 0
+			err := s.act(act, s.killableEngine(life, func() { made++; life.dead = made == n }, nil))
 			if reached = life.dead; !reached && err != nil {
 				t.Fatal(err)
 			}
@@ -69,7 +69,7 @@ func TestEveryMessageFails(t *testing.T) {
 }
 
 // TestDiskFull: the journal has no room, from any write of any act on. A release
-// is carried out nevertheless, the rest is left, and goes on when there is room.
+// is carried out nevertheless, the rest is left, and continues when there is space.
 func TestDiskFull(t *testing.T) {
 	eachScenario(t, scenarios, func(t *testing.T, s *fixture, act string) {
 		disk := t.TempDir()
@@ -82,13 +82,13 @@ func TestDiskFull(t *testing.T) {
 			}
 		})
 		s.dir = filepath.Join(disk, "journal")
-		s.calm = s.engine(nil)
+		s.undisturbed = s.engine(nil)
 		filler := filepath.Join(disk, "filler")
 		for n, reached := 1, true; reached; n++ {
 			s.prepare(act)
 			before := s.state(s.path)
 			writes := 0
-			err := s.act(act, s.fated(&mortal{}, nil, func(write func() error) error {
+			err := s.act(act, s.killableEngine(&process{}, nil, func(write func() error) error {
 				if writes++; writes == n {
 					fill(t, filler)
 				}
@@ -124,8 +124,8 @@ func fill(t *testing.T, path string) {
 	}
 }
 
-// TestEngineClockJumps: an engine whose clock shows another hour whenever it
-// looks leaves nothing half done.
+// TestEngineClockJumps: an engine whose clock jumps at each reading leaves nothing half
+// done.
 func TestEngineClockJumps(t *testing.T) {
 	eachScenario(t, scenarios, func(t *testing.T, s *fixture, act string) {
 		s.prepare(act)
@@ -155,8 +155,8 @@ func TestTornJournal(t *testing.T) {
 		for n, reached := 1, true; reached; n++ {
 			for part := 0; reached; part++ {
 				s.prepare(act)
-				life, writes, whole := &mortal{}, 0, false
-				err := s.act(act, s.fated(life, nil, func(write func() error) error {
+				life, writes, whole := &process{}, 0, false
+				err := s.act(act, s.killableEngine(life, nil, func(write func() error) error {
 					if writes++; writes != n {
 						return write()
 					}

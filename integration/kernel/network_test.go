@@ -66,7 +66,7 @@ func TestNetworkOfFunction(t *testing.T) {
 
 			r := l.engine(nil) // which has the record alone
 			if c.want == before {
-				// Nobody says how it should be, so it is the administrator's.
+				// No step wants it, so it is the administrator's.
 				s.run("ip link set enp3s0f0 vf 1 vlan 99")
 				l.inSync(r, sb.ID)
 				s.run("ip link set enp3s0f0 vf 1 vlan 55 qos 3")

@@ -13,7 +13,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// rewrite changes what the record of a sandbox says of its devices.
+// rewrite changes the devices in the record of a sandbox.
 func (l *lane) rewrite(id reconcile.SandboxID, change func(before, after *netstate.Device)) {
 	l.t.Helper()
 	store, err := journal.Open(l.dir)
@@ -50,19 +50,19 @@ func asBefore(before, after *netstate.Device) {
 // had been moved.
 func notNoted(_, after *netstate.Device) { after.Index = 0 }
 
-// TestDeviceKnownByIndex: of a link that was made somewhere the record may hold no
-// more than the index it had on the host: a version before this one has written it,
-// or the attachment was cut off. The link is returned, and if it cannot be told from
-// the pod's own the release says so and the record stays.
+// TestDeviceKnownByIndex: of a link that was made somewhere the record may hold no more
+// than the index it had on the host: a version before this one has written it, or the
+// attachment was interrupted. The link is returned; if it cannot be distinguished from the
+// pod's own the release reports that and the record is kept.
 func TestDeviceKnownByIndex(t *testing.T) {
 	const index = 4711
 	for _, tc := range []struct {
-		name   string
-		record func(before, after *netstate.Device)
-		kind   string
-		pod    string // commands, before
-		spoil  string // and after the attachment
-		mend   string // what makes it known again
+		name    string
+		record  func(before, after *netstate.Device)
+		kind    string
+		pod     string // commands, before
+		damage  string // and after the attachment
+		restore string // what makes it known again
 	}{
 		{"older veth", asBefore, "veth peer name far0", "", "", ""},
 		{"older dummy", asBefore, "dummy", "", "", ""},
@@ -86,16 +86,16 @@ func TestDeviceKnownByIndex(t *testing.T) {
 				t.Fatal(err)
 			}
 			l.rewrite(sb.ID, tc.record)
-			s.run(tc.spoil)
+			s.run(tc.damage)
 			rep, err := r.Release(ctxFor(t), sb.ID)
-			if tc.mend != "" {
+			if tc.restore != "" {
 				if fault.Of(err) != fault.NotReady || !errors.Is(err, reconcile.ErrAbsent) || !strings.Contains(err.Error(), `under another name than "net1"`) {
 					t.Fatalf("release: %v", err)
 				}
 				if _, known, err := r.Record(sb.ID); !known || err != nil {
 					t.Fatalf("the record is gone: %v", err)
 				}
-				s.run(tc.mend)
+				s.run(tc.restore)
 				rep, err = r.Release(ctxFor(t), sb.ID)
 			}
 			if err != nil || rep.Unclean != "" {

@@ -28,21 +28,21 @@ type actor struct {
 	spoils     []drifted
 	owns       []drifted // what the pod may do
 	devices    map[string]string
-	// meddled: somebody did something since it was attached, and things of
+	// disturbedBefore: it was disturbed since it was attached, and things of
 	// theirs may be left.
-	meddled bool
-	start   *netstate.Snapshot
+	disturbedBefore bool
+	start           *netstate.Snapshot
 }
 
 // chaos is a random run.
 type chaos struct {
 	*lane
-	rng    *rand.Rand
-	seed   uint64
-	actors []*actor
-	home   *netstate.Snapshot
-	calm   *reconcile.Reconciler
-	story  []string // the last steps
+	rng         *rand.Rand
+	seed        uint64
+	actors      []*actor
+	home        *netstate.Snapshot
+	undisturbed *reconcile.Reconciler
+	story       []string // the last steps
 }
 
 // TestRandom: sandboxes are attached, edited, disturbed, repaired and released at
@@ -57,7 +57,7 @@ func TestRandom(t *testing.T) {
 			l.devices = slices.AppendSeq(l.devices, maps.Values(functions(t, g.devices)))
 		}
 	}
-	c := &chaos{lane: l, rng: rand.New(rand.NewPCG(seed, 0)), seed: seed, home: l.state(""), calm: l.engine(nil)}
+	c := &chaos{lane: l, rng: rand.New(rand.NewPCG(seed, 0)), seed: seed, home: l.state(""), undisturbed: l.engine(nil)}
 	for _, g := range driftFixtures {
 		if g.devices == nil || hasCards() {
 			c.enroll(g)
@@ -71,7 +71,7 @@ func TestRandom(t *testing.T) {
 		c.release(a)
 	}
 	l.mustEqual(c.home, "", c.when("at the end"))
-	if records, errs := c.calm.List(); len(records) > 0 || len(errs) > 0 {
+	if records, errs := c.undisturbed.List(); len(records) > 0 || len(errs) > 0 {
 		c.fatal("left: %v, %v", records, errs)
 	}
 	t.Logf("%d steps", steps)
@@ -92,7 +92,7 @@ func (c *chaos) enroll(g driftFixture) {
 	}
 	for _, row := range g.rows {
 		switch {
-		case row.refused != "", row.cleanUp != "": // nobody would take it back
+		case row.refused != "", row.cleanUp != "": // no pass would undo it
 		case row.drift == "":
 			a.owns = append(a.owns, row)
 		default:
@@ -107,7 +107,7 @@ func (c *chaos) enroll(g driftFixture) {
 func (c *chaos) furnish(a *actor) {
 	a.run("ip -n $NS link set lo up")
 	a.inside(a.pod)
-	a.start, a.meddled = a.state(a.path), false
+	a.start, a.disturbedBefore = a.state(a.path), false
 }
 
 // when tells how a failure came about, and how to have it again.
@@ -153,10 +153,10 @@ func (c *chaos) step() {
 			c.fatal("sandbox %q was not meant: %v", o.name, diff)
 		}
 	}
-	c.look()
+	c.checkDevices()
 }
 
-func (c *chaos) tell(format string, args ...any) {
+func (c *chaos) logStep(format string, args ...any) {
 	c.story = append(c.story, fmt.Sprintf(format, args...))
 	if !effort.Long() {
 		c.t.Log(c.story[len(c.story)-1])
@@ -164,7 +164,7 @@ func (c *chaos) tell(format string, args ...any) {
 }
 
 func (c *chaos) record(a *actor) (reconcile.Record, bool) {
-	recs, errs := c.calm.List()
+	recs, errs := c.undisturbed.List()
 	if len(errs) > 0 {
 		c.fatal("records: %v", errs)
 	}
@@ -179,14 +179,14 @@ func (c *chaos) record(a *actor) (reconcile.Record, bool) {
 // disturb runs a command, which need not succeed: others were there before.
 func (c *chaos) disturb(a *actor, row drifted) {
 	out, err := a.try(row.disturb)
-	c.tell("%s: %s (%v %s)", a.name, row.name, err, strings.TrimSpace(out))
-	a.meddled = true
+	c.logStep("%s: %s (%v %s)", a.name, row.name, err, strings.TrimSpace(out))
+	a.disturbedBefore = true
 }
 
 // act does something to a sandbox, as a rule by an engine to which something
 // happens, and then once more by one to which nothing does.
 func (c *chaos) act(a *actor, act string, sb reconcile.Sandbox) {
-	r, fate := c.engine()
+	r, injected := c.engine()
 	do := func(r *reconcile.Reconciler) (err error) {
 		switch act {
 		case "repair":
@@ -199,9 +199,9 @@ func (c *chaos) act(a *actor, act string, sb reconcile.Sandbox) {
 		return err
 	}
 	err := do(r)
-	c.tell("%s: %s, %s (%v)", a.name, act, fate, err)
-	c.honest(a)
-	if fate != "undisturbed" && c.rng.IntN(3) == 0 {
+	c.logStep("%s: %s, %s (%v)", a.name, act, injected, err)
+	c.consistent(a)
+	if injected != "undisturbed" && c.rng.IntN(3) == 0 {
 		return // it stays so for now
 	}
 	rec, known := c.record(a)
@@ -214,26 +214,26 @@ func (c *chaos) act(a *actor, act string, sb reconcile.Sandbox) {
 	case known && c.rng.IntN(2) == 0:
 		act = "repair"
 	}
-	if err = do(c.calm); fault.Of(err) == fault.Conflict && a.meddled {
-		c.tell("%s: %v", a.name, err)
-		c.release(a) // what is in the way goes with the namespace
+	if err = do(c.undisturbed); fault.Of(err) == fault.Conflict && a.disturbedBefore {
+		c.logStep("%s: %v", a.name, err)
+		c.release(a) // the conflicting object ends with the namespace
 		return
 	}
 	if err != nil {
 		c.fatal("%s: %s, undisturbed: %v", a.name, act, err)
 	}
-	if st, err := c.calm.Check(ctxFor(c.t), sb.ID); err != nil || st.State != reconcile.InSync {
+	if st, err := c.undisturbed.Check(ctxFor(c.t), sb.ID); err != nil || st.State != reconcile.InSync {
 		c.fatal("%s: after %s: %v, %s %s: %s", a.name, act, err, st.State, st.Failure, summary(st.Drift))
 	}
 }
 
-// engine returns an engine with a fate.
+// engine returns an engine with an injected failure.
 func (c *chaos) engine() (*reconcile.Reconciler, string) {
-	n, life := 1+c.rng.IntN(12), &mortal{}
+	n, life := 1+c.rng.IntN(12), &process{}
 	count := 0
 	switch c.rng.IntN(6) {
 	case 0:
-		return c.fated(life, func() { count++; life.dead = life.dead || count == n }, nil), fmt.Sprintf("dead after change %d", n)
+		return c.killableEngine(life, func() { count++; life.dead = life.dead || count == n }, nil), fmt.Sprintf("dead after change %d", n)
 	case 1:
 		return c.lane.engine(func(d reconcile.Domain) reconcile.Domain {
 			return faulty{Domain: d, applied: &count, at: n, before: func() error { return errInjected }}
@@ -246,7 +246,7 @@ func (c *chaos) engine() (*reconcile.Reconciler, string) {
 		return r, fmt.Sprintf("message %d: %v, lost: %v", n, errno, lost)
 	case 3:
 		n, part := 1+c.rng.IntN(3), c.rng.IntN(tearParts)
-		return c.fated(life, nil, func(write func() error) error {
+		return c.killableEngine(life, nil, func(write func() error) error {
 			if count++; count != n {
 				return write()
 			}
@@ -255,17 +255,17 @@ func (c *chaos) engine() (*reconcile.Reconciler, string) {
 			return nil
 		}), fmt.Sprintf("journal torn in write %d, part %d", n, part)
 	default:
-		return c.calm, "undisturbed"
+		return c.undisturbed, "undisturbed"
 	}
 }
 
-// honest asserts that the engine knows what it does not know.
-func (c *chaos) honest(a *actor) {
+// consistent asserts that the engine reports what it has not restored.
+func (c *chaos) consistent(a *actor) {
 	c.t.Helper()
 	if _, known := c.record(a); !known {
 		return
 	}
-	st, err := c.calm.Check(ctxFor(c.t), a.versions[0].ID)
+	st, err := c.undisturbed.Check(ctxFor(c.t), a.versions[0].ID)
 	if err != nil || st.State == reconcile.StateFailed && (st.Failure == "" || st.Kind == fault.Internal) {
 		c.fatal("%s: check: %v, %+v", a.name, err, st)
 	}
@@ -274,13 +274,13 @@ func (c *chaos) honest(a *actor) {
 // release ends a sandbox, with its namespace; the next one has its path.
 func (c *chaos) release(a *actor) {
 	c.t.Helper()
-	if _, err := c.calm.AwaitRelease(ctxFor(c.t), a.versions[0].ID); err != nil {
+	if _, err := c.undisturbed.AwaitRelease(ctxFor(c.t), a.versions[0].ID); err != nil {
 		c.fatal("%s: release: %v", a.name, err)
 	}
 	if _, known := c.record(a); known {
 		c.fatal("%s: released, and there is a record", a.name)
 	}
-	if !a.meddled {
+	if !a.disturbedBefore {
 		a.mustEqual(a.start, a.path, c.when(a.name+" is released"))
 	}
 	c.reuse(a)
@@ -296,23 +296,23 @@ func (c *chaos) reuse(a *actor) {
 	c.furnish(a)
 }
 
-// look asserts that no device is lost, and that the host is as it was but for
-// those that are lent.
-func (c *chaos) look() {
+// checkDevices asserts that no device is lost, and that the host is unchanged except for
+// devices in sandboxes.
+func (c *chaos) checkDevices() {
 	c.t.Helper()
-	lent := map[string]*actor{}
+	moved := map[string]*actor{}
 	for _, a := range c.actors {
 		if _, known := c.record(a); !known {
 			continue
 		}
 		for _, id := range a.devices {
-			lent[id] = a
+			moved[id] = a
 		}
 	}
 	var diff []string
 	for range 200 { // a VF reports its carrier and MTU with delay
 		diff = slices.DeleteFunc(c.home.Equal(c.state("")), func(d string) bool {
-			for id := range lent {
+			for id := range moved {
 				if strings.Contains(d, id) {
 					return true
 				}
@@ -326,7 +326,7 @@ func (c *chaos) look() {
 	if len(diff) > 0 {
 		c.fatal("on the host: %v", diff)
 	}
-	for id, a := range lent {
+	for id, a := range moved {
 		if lost(a.state(a.path), id) {
 			c.fatal("%s: device %q is nowhere", a.name, id)
 		}

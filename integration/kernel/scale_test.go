@@ -71,7 +71,7 @@ func TestRestart(t *testing.T) {
 
 	begun := time.Now()
 	second := agent(t, fleet.Options{Dir: dir})
-	for _, p := range running { // as the runtime tells when the agent comes back
+	for _, p := range running { // as the runtime lists when the agent connects again
 		if err := second.Keeper.Attach(ctxFor(t), p.Pod); err != nil {
 			t.Errorf("%s: %v", p.Name, err)
 		}
@@ -118,7 +118,7 @@ func inSync(t *testing.T, a *fleet.Agent, running []fleet.Pod) {
 	}
 }
 
-// TestNothingGrows: pods that come and go leave no file descriptor, no goroutine
+// TestNothingGrows: created and deleted pods leave no file descriptor, no goroutine
 // and no file behind.
 func TestNothingGrows(t *testing.T) {
 	dir := t.TempDir()

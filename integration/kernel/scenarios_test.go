@@ -221,8 +221,8 @@ func TestOwnNameTaken(t *testing.T) {
 	if _, err := r.Ensure(ctxFor(t), sb); err != nil {
 		t.Fatal(err)
 	}
-	squatter := netstate.Link{Name: *start.At, LinkKind: "dummy"}
-	l.disturb("", netstate.Change{After: squatter})
+	occupant := netstate.Link{Name: *start.At, LinkKind: "dummy"}
+	l.disturb("", netstate.Change{After: occupant})
 	if _, err := r.AwaitRelease(ctxFor(t), sb.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +230,7 @@ func TestOwnNameTaken(t *testing.T) {
 	if !ok || got.At == nil || !netstate.OnHost(*got.At) || *got.At == *start.At {
 		t.Errorf("device returned as %+v", got)
 	}
-	l.disturb("", netstate.Change{Before: squatter})
+	l.disturb("", netstate.Change{Before: occupant})
 	l.disturb("", netstate.Change{Before: got, After: start})
 	if got, _ := l.state("").Device(device); *got.At != *start.At {
 		t.Errorf("device is %q, was %q", *got.At, *start.At)
@@ -238,7 +238,7 @@ func TestOwnNameTaken(t *testing.T) {
 }
 
 // TestDeviceVanishes: a device that loses its driver under a running sandbox is
-// reported, cannot be repaired, and does not stand in the way of a release.
+// reported, cannot be repaired, and does not prevent a release.
 func TestDeviceVanishes(t *testing.T) {
 	if !hasCards() {
 		return // no PCI there

@@ -154,7 +154,7 @@ func TestShares(t *testing.T) {
 			each(boxes[:pods/2], release)
 			each(boxes[pods/2:], unchanged)
 
-			// Some namespaces end while nobody serves them.
+			// Some namespaces end while no agent runs.
 			for _, sb := range boxes[pods-pods/4:] {
 				deleteNetns(sb.Netns)
 			}

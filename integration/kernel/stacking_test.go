@@ -15,7 +15,7 @@ import (
 // layer is a link on others: as a step, and as the commands that make it.
 type layer struct{ step, commands string }
 
-// lowers are made of the dummies d0 and e0, under the name low0; "dummy" is d0.
+// lowers are created from the dummies d0 and e0, under the name low0; "dummy" is d0.
 var lowers = map[string]layer{
 	"dummy":   {"", ""},
 	"bond":    {"{name: low, type: bond, dependOn: [d, e], config: {name: low0, mode: active-backup, miimon: 100}}", "link add low0 type bond mode active-backup miimon 100; link set d0 master low0; link set e0 master low0; link set low0 up"},
@@ -39,16 +39,16 @@ var uppers = map[string]layer{
 }
 
 // masters are the types that take d0 in. Two of them contradict each other, and the
-// kernel does what comes last.
+// kernel does the last part.
 var masters = map[string]bool{"bond": true, "bridge": true, "vrf": true}
 
 // moved are the pairs that the kernel takes and makes something else of: the upper
 // link stands on what the lower one stands on, so that no plan of it converges.
 var moved = map[string]bool{"ipvlan on low0 of ipvlan": true, "macvlan on low0 of macvlan": true}
 
-// TestStackedPairs asks the planner and the kernel about each type of link on each
+// TestStackedPairs compares planner and kernel for each type of link on each
 // other, and on what is below that: what is refused in advance the kernel refuses,
-// and anything else is made and found as it should be.
+// and anything else is created and verified.
 func TestStackedPairs(t *testing.T) {
 	reg, err := all.Registry()
 	if err != nil {

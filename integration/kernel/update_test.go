@@ -133,15 +133,17 @@ type keeper struct {
 	store *claims.Store
 }
 
-// untold is a Reporter nobody listens to.
-type untold struct{}
+// noReporter is a Reporter that drops all reports.
+type noReporter struct{}
 
-func (untold) Attaching(attachment.Pod, claims.Claim, attachment.Progress)               {}
-func (untold) Attached(attachment.Pod, claims.Claim, []reconcile.Report)                 {}
-func (untold) Failed(attachment.Pod, claims.Claim, error)                                {}
-func (untold) Updated(claims.Claim, string, int64, reconcile.Report)                     {}
-func (untold) Detached(claims.Claim)                                                     {}
-func (untold) follow(context.Context, *claims.Topology, *v1alpha1.NetworkTopology) error { return nil }
+func (noReporter) Attaching(attachment.Pod, claims.Claim, attachment.Progress) {}
+func (noReporter) Attached(attachment.Pod, claims.Claim, []reconcile.Report)   {}
+func (noReporter) Failed(attachment.Pod, claims.Claim, error)                  {}
+func (noReporter) Updated(claims.Claim, string, int64, reconcile.Report)       {}
+func (noReporter) Detached(claims.Claim)                                       {}
+func (noReporter) follow(context.Context, *claims.Topology, *v1alpha1.NetworkTopology) error {
+	return nil
+}
 
 func newKeeper(host *kernel.Host, dir string, wrap func(reconcile.Domain) reconcile.Domain) (keeper, error) {
 	r, err := engine(host, dir, wrap)
@@ -157,7 +159,7 @@ func newKeeper(host *kernel.Host, dir string, wrap func(reconcile.Domain) reconc
 		return keeper{}, err
 	}
 	return keeper{attachment.New(attachment.Options{
-		Store: store, Engine: r, Gate: gate.Dir(filepath.Join(dir, "cdi")), Reporter: untold{}, Follow: untold{}.follow, Now: time.Now,
+		Store: store, Engine: r, Gate: gate.Dir(filepath.Join(dir, "cdi")), Reporter: noReporter{}, Follow: noReporter{}.follow, Now: time.Now,
 		Refine: func(context.Context, *claims.Claim, [][]topology.StepResult) error { return nil },
 		Log:    slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}), store}, nil
@@ -220,7 +222,7 @@ func (c updateCase) attached(t *testing.T) *pod {
 }
 
 // holds that the pod has one generation, whole: the record says it, the engine
-// finds nothing to do, and what is in the pod is what a snapshot says.
+// finds nothing to do, and the state of the pod equals a snapshot.
 func (p *pod) holds(when string, generation int64, want *netstate.Snapshot) {
 	p.t.Helper()
 	p.mustEqual(want, p.path, when)

@@ -15,9 +15,9 @@ import (
 // cleanTime bounds how long after the end of all that a pod had its device is clean.
 const cleanTime = 20 * time.Second
 
-// TestHiddenUpper: a pod leaves a link on the function it was lent, in a namespace
+// TestHiddenUpper: a pod leaves a link on its function, in a namespace
 // that outlives it. The release does not wait for it. The function stays down, the
-// record says what is on it, and nobody is given it until that has gone.
+// record names the link, and it is not allocated until the link is deleted.
 func TestHiddenUpper(t *testing.T) {
 	if !hasCards() {
 		return // no PCI there
@@ -36,14 +36,14 @@ func TestHiddenUpper(t *testing.T) {
 				continue // either takes some ten seconds
 			}
 			t.Run(tc.name+"/"+end, func(t *testing.T) {
-				s := lentFunction.fixture(t)
+				s := movedFunction.fixture(t)
 				machine := s.machine()
 				s.prepare("release")
 				s.run("$ip link add link net1 name up0 " + tc.pod + "; $ip link set up0 netns $OTHER; ip -n $OTHER link set up0 up")
 				if end == "death" {
 					deleteNetns(s.path)
 				}
-				rep, err := s.calm.AwaitRelease(ctxFor(t), s.sandbox.ID)
+				rep, err := s.undisturbed.AwaitRelease(ctxFor(t), s.sandbox.ID)
 				if err != nil || !strings.Contains(rep.Unclean, tc.found) || !strings.Contains(rep.Unclean, "rebind its driver: echo "+s.sandbox.Given["vf"].Device) {
 					t.Fatalf("release: %v, %q", err, rep.Unclean)
 				}
@@ -55,9 +55,9 @@ func TestHiddenUpper(t *testing.T) {
 				if d, ok := s.state("").Device(s.sandbox.Given["vf"].Device); !ok || d.At == nil || !netstate.OnHost(*d.At) || *d.Up {
 					t.Errorf("the device: %+v", d)
 				}
-				next := box(newNetns(t), parse(t, "next", lentSteps))
+				next := box(newNetns(t), parse(t, "next", movedSteps))
 				next.Given = s.sandbox.Given
-				if _, err := s.calm.Ensure(ctxFor(t), next); fault.Of(err) != fault.Conflict {
+				if _, err := s.undisturbed.Ensure(ctxFor(t), next); fault.Of(err) != fault.Conflict {
 					t.Errorf("the next pod got it: %v", err)
 				}
 				if strings.Contains(s.run("ip link"), "up0") || !strings.Contains(s.run("ip -n $OTHER link"), "up0") {
@@ -69,10 +69,10 @@ func TestHiddenUpper(t *testing.T) {
 				if now := s.machine(); now != machine {
 					t.Errorf("the host was\n%sand is\n%s", machine, now)
 				}
-				if _, err := s.calm.Ensure(ctxFor(t), next); err != nil {
+				if _, err := s.undisturbed.Ensure(ctxFor(t), next); err != nil {
 					t.Error(err)
 				}
-				if rep, err := s.calm.AwaitRelease(ctxFor(t), next.ID); err != nil || rep.Unclean != "" {
+				if rep, err := s.undisturbed.AwaitRelease(ctxFor(t), next.ID); err != nil || rep.Unclean != "" {
 					t.Error(err, rep.Unclean)
 				}
 			})
@@ -85,7 +85,7 @@ func (s *fixture) returnsClean() {
 	t := s.lane.t
 	t.Helper()
 	for end := time.Now().Add(cleanTime); ; {
-		rep, err := s.calm.Release(ctxFor(t), s.sandbox.ID)
+		rep, err := s.undisturbed.Release(ctxFor(t), s.sandbox.ID)
 		if err == nil && rep.Unclean == "" {
 			return
 		}

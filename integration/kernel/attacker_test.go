@@ -21,37 +21,37 @@ import (
 	"github.com/plumbline/plumbline/reconcile/kernel/ethtoolnl"
 )
 
-// intruder is an owner of a network namespace that means harm, in a pod. It has CAP_NET_ADMIN and
+// attacker is a malicious owner of a network namespace, in a pod. It has CAP_NET_ADMIN and
 // CAP_BPF there, and namespaces of its own beside it. All it does it may do again;
 // what the kernel refuses is nothing.
-type intruder struct {
+type attacker struct {
 	t       *testing.T
 	path    string
-	nested  []string // namespaces of its own, which nobody else knows
+	nested  []string // namespaces of its own, unknown to others
 	held    []*os.File
-	devices []string // what was lent to it
-	names   []string // that mean something to somebody
+	devices []string // its devices
+	names   []string // that have a meaning for some program
 	floods  int      // how much it makes of what it makes many of
 	made    int
 }
 
-func newIntruder(t *testing.T, path string, devices, names []string, floods int) *intruder {
+func newAttacker(t *testing.T, path string, devices, names []string, floods int) *attacker {
 	t.Helper()
-	p := &intruder{t: t, path: path, devices: devices, names: names, floods: floods, nested: []string{newNetns(t), newNetns(t)}}
-	t.Cleanup(p.letGo)
+	p := &attacker{t: t, path: path, devices: devices, names: names, floods: floods, nested: []string{newNetns(t), newNetns(t)}}
+	t.Cleanup(p.release)
 	return p
 }
 
-// hold keeps a descriptor for as long as somebody else might whom it was sent to.
-func (p *intruder) hold(fd int, err error) error {
+// hold keeps a descriptor open, as another process could to which it was sent.
+func (p *attacker) hold(fd int, err error) error {
 	if err == nil {
 		p.held = append(p.held, os.NewFile(uintptr(fd), "held"))
 	}
 	return err
 }
 
-// letGo closes what was held.
-func (p *intruder) letGo() {
+// release closes what was held.
+func (p *attacker) release() {
 	for _, f := range p.held {
 		f.Close()
 	}
@@ -60,7 +60,7 @@ func (p *intruder) letGo() {
 
 // view is the pod in one of its namespaces.
 type view struct {
-	*intruder
+	*attacker
 	*netlink.Handle
 	rng *rand.Rand
 }
@@ -71,8 +71,8 @@ type action struct {
 	do   func(v view) error
 }
 
-// act does something at random, in one of the pod's namespaces, and says what.
-func (p *intruder) act(rng *rand.Rand, from []action) (string, error) {
+// act does something at random, in one of the pod's namespaces, and returns a description.
+func (p *attacker) act(rng *rand.Rand, from []action) (string, error) {
 	a, where := pick(rng, from), p.path
 	if rng.IntN(8) == 0 {
 		where = pick(rng, p.nested)
@@ -91,7 +91,7 @@ func (p *intruder) act(rng *rand.Rand, from []action) (string, error) {
 	return fmt.Sprintf("%s in %s", a.name, filepath.Base(where)), err
 }
 
-// some picks a link, mostly one that was lent to the pod.
+// some picks a link, mostly one of the pod's devices.
 func (v view) some() (netlink.Link, error) {
 	// Not from a list, for there may be more than can be listed.
 	for range 24 {
@@ -193,7 +193,7 @@ var actions = []action{
 	}),
 	on("alternative name", func(v view, l netlink.Link) error { return v.LinkAddAltName(l, v.name()) }),
 	on("all alternative names", func(v view, l netlink.Link) (err error) {
-		// A few more have room, but the library we ask with has none for such a link.
+		// A few more have room, but the library used here does not support such a link.
 		for n := 0; err == nil && n < 460; n++ {
 			err = v.LinkAddAltName(l, fmt.Sprintf("%d-%0120d", v.rng.IntN(1000), n))
 		}
@@ -318,7 +318,7 @@ var actions = []action{
 	}},
 }
 
-// virtualCardIs reports whether a link stands for a card, where there are none.
+// virtualCardIs reports whether a link represents a card, on machines without any.
 func virtualCardIs(l netlink.Link) bool { return !realCard() && l.Type() == "ifb" }
 
 // number is the ith network of an address alone.

@@ -9,15 +9,15 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// forestalled is a Domain in which somebody else makes a link a moment before it is
+// concurrentWriter is a Domain in which another writer creates a link a moment before it is
 // made, once.
-type forestalled struct {
+type concurrentWriter struct {
 	reconcile.Domain
 	link string
 	done *bool
 }
 
-func (f forestalled) Apply(ctx context.Context, c netstate.Change) error {
+func (f concurrentWriter) Apply(ctx context.Context, c netstate.Change) error {
 	if l, ok := c.After.(netstate.Link); ok && c.Before == nil && l.Name == f.link && !*f.done {
 		*f.done = true
 		if err := f.Domain.Apply(ctx, c); err != nil {
@@ -27,9 +27,9 @@ func (f forestalled) Apply(ctx context.Context, c netstate.Change) error {
 	return f.Domain.Apply(ctx, c)
 }
 
-// TestForestalled: what another has made since we looked is used where it may be,
-// and else named; in neither case is it taken away.
-func TestForestalled(t *testing.T) {
+// TestConcurrentWriter: what another writer has created since the observation is used if
+// possible, and else named; in neither case is it taken away.
+func TestConcurrentWriter(t *testing.T) {
 	for name, c := range map[string]struct {
 		steps, link string
 		shared      bool
@@ -58,7 +58,7 @@ func TestForestalled(t *testing.T) {
 				}
 			})
 			done := false
-			r := l.engine(func(d reconcile.Domain) reconcile.Domain { return forestalled{d, c.link, &done} })
+			r := l.engine(func(d reconcile.Domain) reconcile.Domain { return concurrentWriter{d, c.link, &done} })
 			sb := box(path, parse(t, "t", c.steps))
 			if _, err := r.Ensure(ctxFor(t), sb); (err == nil) != c.shared {
 				t.Errorf("ensure: %v", err)
