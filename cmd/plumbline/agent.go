@@ -358,9 +358,9 @@ func (s *serving) results(id reconcile.SandboxID) []topology.StepResult {
 	return rec.Results
 }
 
-// grants are the addresses of pools that the records of claims speak of.
+// grants are the addresses of pools in the records of claims.
 func (s *serving) grants() []addresspool.Grant {
-	entries, _ := s.store.List() // damage is reported by whoever attaches
+	entries, _ := s.store.List() // damage is reported on attachment
 	var out []addresspool.Grant
 	for _, e := range entries {
 		for i := range e.Topologies {
@@ -382,7 +382,7 @@ func (s *serving) grants() []addresspool.Grant {
 	return out
 }
 
-// claimEnded reports whether nobody will unprepare a claim that addresses were given to:
+// claimEnded reports whether the kubelet will never unprepare a claim with addresses:
 // the agent has no record of it, and it does not exist any more.
 func (s *serving) claimEnded(ctx context.Context, g addresspool.Grant) (bool, error) {
 	if _, known, err := s.store.Get(types.UID(g.Claim)); err != nil || known {
@@ -499,7 +499,7 @@ func (s *serving) serve(ctx context.Context) error {
 	switch {
 	case unserved == nil:
 		listeners = append(listeners, listener)
-	case !errors.Is(unserved, syscall.EADDRINUSE) || s.probeSocket == "": // of use to nobody
+	case !errors.Is(unserved, syscall.EADDRINUSE) || s.probeSocket == "": // without any use
 		return fmt.Errorf("--metrics-address: %w", unserved)
 	}
 	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second}

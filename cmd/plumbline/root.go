@@ -248,7 +248,7 @@ func outputFlag(cmd *cobra.Command, value *string, formats ...string) {
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// choice is the value of a flag with a few allowed words.
+// choice is the value of a flag with a few allowed values.
 type choice struct {
 	value *string
 	words []string

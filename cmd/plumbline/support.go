@@ -175,7 +175,7 @@ func sysctls(_ context.Context, w io.Writer) error {
 	return errors.Join(errs...)
 }
 
-// fetch asks an agent or a daemon for its metrics.
+// fetch requests the metrics of an agent or a daemon.
 func fetch(ctx context.Context, address string, w io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

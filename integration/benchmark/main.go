@@ -74,7 +74,7 @@ type samples struct {
 
 func applyAndDelete(ctx context.Context, n int, plugins string) error {
 	// Each contender has VFs of its own: a function that was reset a moment ago
-	// answers late, and nobody is to wait for what another did.
+	// answers late, and must not delay others.
 	vfs, err := pairs(3)
 	if err != nil {
 		return err

@@ -57,7 +57,7 @@ func (d *daemon) stop() error {
 	}
 	err := d.cmd.Wait()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && !exit.Success() && exit.ExitCode() >= 0 {
-		return nil // it says by its status that it was asked to stop
+		return nil // its exit status shows that it was signalled to stop
 	}
 	return err
 }

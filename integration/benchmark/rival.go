@@ -15,7 +15,7 @@ import (
 	"github.com/plumbline/plumbline/integration/fleet"
 )
 
-// configuration is what the rival says again and again: all that a pod's links have
+// configuration is what the rival writes repeatedly: all that a pod's links have
 // set but their making, which would fail each time. One process and one socket for
 // all of it is the least a script can do.
 const configuration = `link set net1 mtu 9000 up
@@ -89,7 +89,7 @@ func compete(ctx context.Context, pods []fleet.Pod, period, lasting time.Duratio
 	before := children()
 	start := time.Now()
 	go func() {
-		defer cancel() // nobody would repair
+		defer cancel() // nothing would repair it
 		failed <- r.keep(ctx, pods, period)
 	}()
 	var wg sync.WaitGroup

@@ -16,9 +16,9 @@ import (
 	"github.com/plumbline/plumbline/integration/cluster"
 )
 
-// oneVF is a topology with one virtual function, by its name on the host: whoever
-// asks for it asks for that one device. In the pod it has the topology's name
-// without the dash, so that a pod may have several.
+// oneVF is a topology with one virtual function, by its name on the host: a request for it
+// is for that one device. In the pod it has the topology's name without the dash, so that a
+// pod may have several.
 const oneVF = `
 apiVersion: networking.dra.io/v1alpha1
 kind: NetworkTopology
@@ -412,7 +412,7 @@ metadata: {name: driven, namespace: default}
 spec: {spec: {devices: {requests: [{name: vf, exactly: {deviceClassName: driven-vf}}]}}}
 `
 
-// bonded is a topology for pods that ask a device plugin for two functions: of the card
+// bonded is a topology for pods that request two functions of a device plugin: of the card
 // whose first function the other topologies take.
 const bonded = `
 apiVersion: networking.dra.io/v1alpha1
@@ -434,7 +434,7 @@ spec:
     config: {name: bond0, mode: active-backup, miimon: 100, addresses: ["192.0.2.201/26"]}
 `
 
-// testNoClaim runs pods that ask in the limits of their containers.
+// testNoClaim runs pods that request devices in the limits of their containers.
 func (b *agentBench) testNoClaim(t *testing.T) {
 	b.create(t, askingPod("unclaimed", "deviceclass.resource.kubernetes.io/net-1-vf: 1", "deviceclass.resource.kubernetes.io/net-2-vf: 1"))
 	b.ready(t, "unclaimed")
@@ -533,7 +533,7 @@ func (b *agentBench) registeredSince(t *testing.T, what string, began time.Time)
 }
 
 // logged returns when the agent's process logged a message for the last time, by the
-// node's clock; zero when it has not, or is not to be asked.
+// node's clock; zero when it has not, or is not to be queried.
 func (b *agentBench) logged(t *testing.T, message string) (at time.Time) {
 	t.Helper()
 	said, err := b.Kubectl(t.Context(), nil, "-n", cluster.ProductNamespace, "logs", "daemonset/plumbline-agent")
@@ -604,7 +604,7 @@ func (b *agentBench) testHostNetwork(t *testing.T) {
 }
 
 // testDaemons restarts kubelet and containerd below a running pod. After that
-// containerd tells plugins nothing of the pod's end.
+// containerd does not notify plugins of the pod's end.
 func (b *agentBench) testDaemons(t *testing.T) {
 	b.create(t, claimingPod("still", "net-1"))
 	b.ready(t, "still")

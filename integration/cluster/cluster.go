@@ -69,7 +69,7 @@ const (
 
 // Start builds what is not built yet, which takes minutes the first time, and
 // brings a control plane up. ctx limits that, not the cluster's life: that ends
-// with [Cluster.Close] or with this process. An error includes the last words of
+// with [Cluster.Close] or with this process. An error includes the last output of
 // the program that failed.
 func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if options.Log == nil {
@@ -148,7 +148,7 @@ func (c *Cluster) makeDir(ctx context.Context) error {
 }
 
 // Close ends all that belongs to the cluster and removes its folder. With
-// PLUMBLINE_KEEP set the folder stays, for whoever wants to read the logs.
+// PLUMBLINE_KEEP set the folder is kept, so that the logs can be read.
 func (c *Cluster) Close() error {
 	c.mu.Lock()
 	c.closing = true
@@ -180,7 +180,7 @@ func (c *Cluster) Close() error {
 }
 
 // stopProcesses ends the programs, last first. Nothing of theirs is wanted any
-// more, so nobody is asked politely.
+// more, so processes are killed at once.
 func (c *Cluster) stopProcesses() {
 	c.mu.Lock()
 	processes := c.processes
@@ -344,7 +344,7 @@ func (c *Cluster) run(name string, arguments ...string) (*process, error) {
 	return p, nil
 }
 
-// freePorts finds ports of the loopback on which nobody listens.
+// freePorts finds ports of the loopback without a listener.
 func freePorts(n int) ([]int, error) {
 	ports := make([]int, n)
 	for i := range ports {

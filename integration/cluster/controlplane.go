@@ -133,7 +133,7 @@ egressSelections:
 `, c.egress.socket), 0o644)
 }
 
-// portTaken tells whether a program ended because somebody else had its port.
+// portTaken reports whether a program ended because another one had its port.
 func (c *Cluster) portTaken() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -345,7 +345,7 @@ func (p *plugin) HandleError(_ context.Context, err error, _ string) {
 	p.errs = append(p.errs, err)
 }
 
-// errors returns what the helper has handed back, in words.
+// errors returns the texts of the errors that the helper has returned.
 func (p *plugin) causes() []publish.Explanation {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -796,7 +796,7 @@ func (b *bench) status(t *testing.T) {
 	want("after it", "False Detached", "Unknown Detached", "", "")
 }
 
-// events wants the story of status, told to the pod and to the claim.
+// events wants the Events of status on the pod and on the claim.
 func (b *bench) events(t *testing.T, who claimstatus.Subject) {
 	t.Helper()
 	for _, of := range []claimstatus.Object{who.Pod, who.Claim} {
@@ -830,7 +830,7 @@ func (b *bench) events(t *testing.T, who claimstatus.Subject) {
 
 // onePod lets two pods share a claim: by hand, and as the scheduler would.
 // foreignStatus holds what an agent cannot do to a claim on its own node, whatever
-// rights it has: those that the API server asks for beside are given to it here.
+// rights it has: those that the API server also requires are granted here.
 func (b *bench) foreignStatus(t *testing.T) {
 	b.apply(t, `
 apiVersion: rbac.authorization.k8s.io/v1
@@ -954,7 +954,7 @@ spec:
 			break
 		}
 		eventually(t, "the first pod", func() string {
-			// A node nobody speaks for is soon thought to be lost.
+			// A node without a lease is soon considered lost.
 			_, err := b.admin.CoreV1().Nodes().Patch(t.Context(), "n2", types.StrategicMergePatchType, status, metav1.PatchOptions{}, "status")
 			check(t, err)
 			p, err := b.admin.CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{})

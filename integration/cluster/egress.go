@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// egress is the API server's door to the nodes: kubelets, pods and the endpoints
-// of webhook services are behind QEMU's user-mode networks, of which this host
-// has no routes. The API server asks for an address by HTTP CONNECT, and is
-// passed on to whoever knows the way: a forwarder in the node's machine.
+// egress is the API server's door to the nodes: kubelets, pods and the endpoints of webhook
+// services are behind QEMU's user-mode networks, of which this host has no routes. The API
+// server requests an address by HTTP CONNECT, and is connected by a forwarder in the node's
+// machine.
 type egress struct {
 	socket    string
 	elsewhere string // a folder of its own, if it has one
@@ -102,7 +102,7 @@ func (e *egress) dial(ctx context.Context, address string) (net.Conn, error) {
 	return far, nil
 }
 
-// ask asks the forwarder at the other end for an address: a line there, a line back.
+// ask requests an address of the forwarder at the other end: a line there, a line back.
 func ask(far net.Conn, address string) error {
 	if err := far.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		return err

@@ -70,7 +70,7 @@ func exactly(request, class string) string {
 	return fmt.Sprintf("{name: %s, exactly: {deviceClassName: %s}}", request, class)
 }
 
-// testFaults goes through faults beside a pod that none of them may touch.
+// testFaults injects faults beside a pod that none of them may affect.
 func (b *agentBench) testFaults(t *testing.T) {
 	kubectl(t, b.Cluster, wide+"---"+fmt.Sprintf(oneVF, "net-3", "enp3s0f1v1", "198.51.100.1/24", "net3")+"---"+
 		claimTemplate("wide", exactly("vf0", "wide-vf0")+", "+exactly("vf1", "wide-vf1")), "apply", "-f", "-")
@@ -133,7 +133,7 @@ func (b *agentBench) returned(t *testing.T, home string) string {
 	return out.String()
 }
 
-// traces is what changes when somebody touches a pod: its containers and
+// traces is what changes when a pod is modified: its containers and
 // restarts, and the files that are kept of its claims.
 func (b *agentBench) traces(t *testing.T, pod string) string {
 	t.Helper()
@@ -214,7 +214,7 @@ setsid chrt -f 1 bash /run/trap.sh `+when+` `+signal+` >/run/trap.log 2>&1 </dev
 until [[ -e /run/trap.armed ]]; do sleep 0.02; done`)
 }
 
-// sprung waits for the trap; false when it was too late for what was asked.
+// sprung waits for the trap; false when it was too late.
 func (b *agentBench) sprung(t *testing.T) bool {
 	t.Helper()
 	said := b.shell(t, `for ((i = 0; i < 1200; i++)); do [[ ! -e /run/trap ]] || { cat /run/trap; exit; }; sleep 0.05; done; echo "not sprung: $(cat /run/trap.log)"`)
@@ -499,7 +499,7 @@ func (b *agentBench) testUnprepareOne(t *testing.T) {
 }
 
 // testNoWebhook has a claim that lacks a device: refused by the webhook, and by
-// the node when nobody asked the webhook.
+// the node when the webhook was not called.
 func (b *agentBench) testNoWebhook(t *testing.T) {
 	lacking := claimTemplate("lacking", exactly("vf0", "wide-vf0"))
 	_, err := b.Kubectl(t.Context(), strings.NewReader(lacking), "create", "-f", "-")

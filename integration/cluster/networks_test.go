@@ -57,7 +57,7 @@ spec:
 const withholdAll = `{apiVersion: networking.dra.io/v1alpha1, kind: DeviceExposurePolicy, metadata: {name: none}, spec: {priority: 100, action: withhold}}`
 
 // testPhysicalNetworks runs pods with two functions of one physical network and one of
-// another. Their init containers have the network too, whether they ask for devices in
+// another. Their init containers have the network too, whether they request devices in
 // their limits or by a claim that no other container lists. The policies are edited, and
 // all devices withheld, below a pod that runs; it keeps what it has.
 func (b *agentBench) testPhysicalNetworks(t *testing.T) {
@@ -194,7 +194,7 @@ spec:
   neighbour: {expect: {switch: %q}, rail: {match: 'leaf-([0-9]+)'}}
 `
 
-// testNeighbours has the agent hear by LLDP what its first PF is connected to.
+// testNeighbours lets the agent receive by LLDP what its first PF is connected to.
 func (b *agentBench) testNeighbours(t *testing.T) {
 	kubectl(t, b.Cluster, fmt.Sprintf(rails, "leaf-1"), "apply", "-f", "-")
 	b.create(t, fmt.Sprintf(announcing, cluster.PodImage))

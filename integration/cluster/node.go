@@ -223,7 +223,7 @@ func (n *Node) containerdConfig() string {
 		timeout = fmt.Sprintf("  plugin_request_timeout = %q\n", n.options.NRITimeout)
 	}
 	if n.options.Containerd == "1.7" {
-		// NRI and CDI are off unless asked for.
+		// NRI and CDI are off unless enabled.
 		return fmt.Sprintf(`version = 2
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = %q
@@ -304,7 +304,7 @@ func (n *Node) vm() string { return filepath.Join(n.cluster.places.checkout, "in
 func (n *Node) buildRoot(ctx context.Context) error {
 	build := exec.CommandContext(ctx, filepath.Join(n.cluster.places.checkout, "integration", "machine", "root"), "cluster")
 	build.Stderr = n.cluster.options.Log
-	// It ends what it has started, if it is asked to.
+	// It ends what it has started, if it is signalled to end.
 	build.Cancel = func() error { return build.Process.Signal(syscall.SIGTERM) }
 	build.WaitDelay = 10 * time.Second
 	if err := build.Run(); err != nil {
@@ -359,7 +359,7 @@ func (c *Cluster) wire(node string) string { return filepath.Join(c.dir, node+".
 
 // Exec runs a program in the node's machine, as root and in the node's folder,
 // and returns its standard output; an error includes what else it said. What it
-// starts in the background goes on.
+// starts in the background continues.
 func (n *Node) Exec(ctx context.Context, program string, arguments ...string) (string, error) {
 	running, err := os.ReadFile(filepath.Join(n.dir, "up"))
 	if err != nil {

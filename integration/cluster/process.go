@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// launcher starts processes that die with this one, whatever ends it. Linux
+// launcher starts processes that are killed when this one ends for any reason. Linux
 // sends the parent-death signal when the *thread* that started a child ends,
 // and Go ends threads that a goroutine kept for itself: so one thread starts
 // them all, and stays until the last is gone.
@@ -58,7 +58,7 @@ type process struct {
 }
 
 // launch starts the program at path. Of this process's environment it gets only
-// the search path: proxies and credentials of whoever tests are not for it.
+// the search path: proxies and credentials of the user are not passed to it.
 func (l *launcher) launch(dir, name, path string, environment []string, arguments ...string) (*process, error) {
 	p := &process{name: name, log: filepath.Join(dir, name+".log"), gone: make(chan struct{})}
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
@@ -81,7 +81,7 @@ func (l *launcher) launch(dir, name, path string, environment []string, argument
 	return p, nil
 }
 
-// stop ends the process: politely if it goes within patience, and in any case.
+// stop ends the process: with SIGTERM if it ends within patience, otherwise with SIGKILL.
 func (p *process) stop(patience time.Duration) {
 	if patience > 0 {
 		_ = p.command.Process.Signal(syscall.SIGTERM)
@@ -97,7 +97,7 @@ func (p *process) stop(patience time.Duration) {
 	<-p.gone
 }
 
-// ended is an error that says how the process ended and its last words, or nil
+// ended is an error with how the process ended and its last output, or nil
 // while it runs.
 func (p *process) ended() error {
 	select {
@@ -125,7 +125,7 @@ func tail(path string, lines int) string {
 	return string(bytes.Join(all[max(0, len(all)-lines):], []byte("\n")))
 }
 
-// poll asks until the answer is no error, and returns the last one when ctx ends
+// poll queries until the answer is no error, and returns the last one when ctx ends
 // or when one of the processes that the answer depends on has ended.
 func poll(ctx context.Context, every time.Duration, ask func(context.Context) error, dependsOn ...*process) error {
 	ticker := time.NewTicker(every)

@@ -166,7 +166,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// lock waits until it alone holds the file, which nobody else can while this
+// lock waits until it alone holds the file, which no other process can while this
 // process lives and has not called unlock.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)

@@ -33,7 +33,7 @@ const (
 	glyph      = 0.56
 )
 
-// colours tell series apart, also for those who do not see all colours.
+// colours distinguish series, also for people with color blindness.
 var colours = []string{"#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7a5195", "#8c8c00", "#444444", "#a05d56"}
 
 var thresholdColours = map[string][2]string{"green": {"#dafbe1", "#116329"}, "red": {"#ffd7d5", "#a40e26"}}

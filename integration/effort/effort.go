@@ -10,7 +10,7 @@ import (
 
 // The variables of the environment.
 const (
-	soakEnv = "PLUMBLINE_SOAK" // how long a random test goes on in the long form, such as "10m"
+	soakEnv = "PLUMBLINE_SOAK" // how long a random test runs in the long form, such as "10m"
 	seedEnv = "PLUMBLINE_SEED" // the seed of a run to repeat
 )
 
@@ -20,7 +20,7 @@ const longDuration = 2 * time.Minute
 // Long reports whether tests run in their long form.
 func Long() bool { return long }
 
-// Duration returns how long a random test goes on: as given in the short form,
+// Duration returns how long a random test runs: as given in the short form,
 // as long as PLUMBLINE_SOAK says or two minutes in the long form. It fails the
 // test if PLUMBLINE_SOAK is not a duration.
 func Duration(t testing.TB, short time.Duration) time.Duration {

@@ -47,12 +47,12 @@ spec:
     - {name: tune-mgmt, type: tuning, dependOn: [mgmt], config: {mtu: 1500, routes: [{dst: 0.0.0.0/0, gw: 10.200.0.1}]}}
 `
 
-// Route is one of the routes of a pod, for somebody to delete.
+// Route is one of the routes of a pod, for a test to delete.
 var Route = netstate.Route{Link: "data0", Dst: "10.100.0.0/16", Gateway: "10.100.0.1", Table: netstate.TableMain}
 
 // Options is what an Agent works with.
 type Options struct {
-	Dir string // of all state; what an earlier agent left there goes on
+	Dir string // of all state; the state of an earlier agent is continued
 	// ReceiveBufferBytes is the watcher's; 0 is its default.
 	ReceiveBufferBytes int
 	Log                *slog.Logger
@@ -129,7 +129,7 @@ func (a *Agent) open(path string) (reconcile.Domain, error) {
 	return a.Sandbox(path)
 }
 
-// Sandbox opens a namespace, for whoever wants to look or to meddle.
+// Sandbox opens a namespace, to observe or disturb it.
 func (a *Agent) Sandbox(path string) (reconcile.Domain, error) {
 	d, err := a.host.Sandbox(path)
 	if err != nil {
@@ -173,7 +173,7 @@ func (a *Agent) end() error {
 	return errors.Join(err, a.host.Close())
 }
 
-// Overflows returns how often the watcher told that the kernel has dropped notices.
+// Overflows returns how often the watcher reported that the kernel has dropped notifications.
 func (a *Agent) Overflows() int64 { return a.ear.overflows.Load() }
 
 // Pod is a pod with a namespace and a claim.
@@ -277,7 +277,7 @@ func (e *ear) forward(ctx context.Context) {
 	}
 }
 
-// unheard is an API server that nobody hears from.
+// unheard is an API server that never answers.
 type unheard struct{}
 
 func (unheard) Attaching(attachment.Pod, claims.Claim, attachment.Progress) {}
@@ -286,7 +286,7 @@ func (unheard) Failed(attachment.Pod, claims.Claim, error)                  {}
 func (unheard) Updated(claims.Claim, string, int64, reconcile.Report)       {}
 func (unheard) Detached(claims.Claim)                                       {}
 
-// noDevices is the sysfs of a machine without any: no topology here asks for one.
+// noDevices is the sysfs of a machine without any: no topology here needs one.
 type noDevices struct{}
 
 func (noDevices) Open(name string) (fs.File, error) {

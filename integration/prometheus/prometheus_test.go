@@ -10,7 +10,7 @@ import (
 	"github.com/plumbline/plumbline/integration/prometheus"
 )
 
-// TestServer asks a Prometheus that evaluates a rule and scrapes nobody.
+// TestServer queries a Prometheus that evaluates a rule and scrapes no target.
 func TestServer(t *testing.T) {
 	programs, err := prometheus.Programs(t.Context(), "../../.cache", t.Output())
 	if err != nil {

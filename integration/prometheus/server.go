@@ -107,12 +107,12 @@ type Point struct {
 	Value float64
 }
 
-// Query asks for the values of an expression now.
+// Query returns the values of an expression now.
 func (s *Server) Query(ctx context.Context, expr string) ([]Series, error) {
 	return s.query(ctx, "/api/v1/query", url.Values{"query": {expr}})
 }
 
-// Range asks for the values of an expression from one time to another.
+// Range returns the values of an expression from one time to another.
 func (s *Server) Range(ctx context.Context, expr string, from, to time.Time, step time.Duration) ([]Series, error) {
 	return s.query(ctx, "/api/v1/query_range", url.Values{
 		"query": {expr}, "start": {unix(from)}, "end": {unix(to)}, "step": {strconv.FormatFloat(step.Seconds(), 'f', -1, 64)},

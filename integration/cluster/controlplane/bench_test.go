@@ -178,7 +178,7 @@ func (b *bench) run(t *testing.T, flags ...string) {
 	t.Logf("controller ready after %s", time.Since(began).Round(time.Millisecond))
 }
 
-// stop asks the controller to end, as kubelet does.
+// stop signals the controller to end, as kubelet does.
 func (b *bench) stop(t *testing.T) {
 	t.Helper()
 	if b.process == nil {

@@ -73,7 +73,7 @@ func TestControlPlane(t *testing.T) {
 // shortLived has the controller make certificates that its default would renew.
 var shortLived = []string{"--webhook-certificate-life", "2h", "--webhook-certificate-renewal", "1h"}
 
-// still fails when an object is still being written, again and again.
+// still fails when an object is still being written repeatedly.
 func (b *bench) still(t *testing.T, objects ...client.Object) {
 	t.Helper()
 	versions := make([]string, len(objects))
@@ -533,13 +533,13 @@ func (b *bench) register(t *testing.T) {
 			t.Errorf("%s in the chart (-code +chart):\n%s", want.Name, diff)
 		}
 	}
-	// The API server takes a moment to hear of webhooks.
+	// The API server takes a moment to notice webhooks.
 	b.asked(t)
 	b.mustKubectl(t, publishedTopology(t, "full"), "create", "-f", "-")
 	b.ready(t, "ai-bonded-rdma", metav1.ConditionTrue)
 }
 
-// asked waits until the webhook answers the API server.
+// asked waits until the API server calls the webhook.
 func (b *bench) asked(t *testing.T) {
 	t.Helper()
 	b.eventually(t, "the webhook is asked", func() error {
@@ -551,7 +551,7 @@ func (b *bench) asked(t *testing.T) {
 	})
 }
 
-// denied is what kubectl prints before the words of the webhook.
+// denied is what kubectl prints before the message of the webhook.
 const denied = `admission webhook "validate.networking.dra.io" denied the request: `
 
 func (b *bench) says(t *testing.T, manifest, want string) {
@@ -688,7 +688,7 @@ func (b *bench) renewal(t *testing.T) {
 	registration := admission.Webhooks(admissionregistrationv1.WebhookClientConfig{})[0].Name
 	b.mustKubectl(t, "", "patch", "validatingwebhookconfiguration", registration, "--type=json", "-p", `[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`)
 	b.run(t)
-	// Who is ready is asked, so the API server must trust it by then.
+	// A ready replica is called, so the API server must trust it by then.
 	if bundle := b.mustKubectl(t, "", "get", "validatingwebhookconfiguration", registration, "-o", "jsonpath={.webhooks[0].clientConfig.caBundle}"); bundle == "" {
 		t.Error("the controller is ready, and the API server does not trust it yet")
 	}

@@ -1,6 +1,6 @@
 // Package controlplane holds the controller and the admission webhook to what
 // they promise, on a real API server: the CRDs, the DeviceClasses, the schemas,
-// and every refusal in the words a user of kubectl reads.
+// and every refusal as a user of kubectl reads it.
 //
 // The controller runs as a process of this host under the service account, the
 // roles and the webhook registrations that the chart renders, so what these

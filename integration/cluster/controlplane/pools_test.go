@@ -289,7 +289,7 @@ func (b *bench) hostBlocks(t *testing.T) {
 
 var errDied = errors.New("died")
 
-// dyingNode has a node die before and behind each write of its file, beside another that
+// dyingNode kills a node before and after each write of its file, beside another that
 // takes from the same pool.
 func (b *bench) dyingNode(t *testing.T) {
 	b.mustKubectl(t, addressPool("red", "{subnets: [{prefix: 192.0.2.0/27}], quarantineSeconds: 0}"), "create", "--validate=strict", "-f", "-")

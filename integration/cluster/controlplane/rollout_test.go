@@ -100,7 +100,7 @@ func (b *bench) rollout(t *testing.T) {
 			agents.Runs(who[name], "edited", generation, nil)
 		}
 	}
-	b.rolled(t, first, "", "", "Complete") // nobody has told of a pod yet
+	b.rolled(t, first, "", "", "Complete") // no pod was reported yet
 	run(first, "a", "b", "c", "d")
 	b.rolled(t, first, "", "4/4", "Complete")
 

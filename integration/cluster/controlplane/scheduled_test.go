@@ -27,7 +27,7 @@ import (
 )
 
 // TestScheduled lets a real scheduler give devices to pods: what it makes of their
-// requests is what admission and the driver are asked about. The node is a name, and
+// requests are the claims that admission and the driver decide on. The node is a name, and
 // no pod runs.
 func TestScheduled(t *testing.T) { testScheduled(t, cluster.Options{}) }
 
@@ -89,7 +89,7 @@ func (b *bench) furnish(t *testing.T) {
 	}
 }
 
-// speakFor says that the nodes are ready: one nobody speaks for is soon thought to be lost.
+// speakFor reports the nodes as ready: a node without reports is soon considered lost.
 func (b *bench) speakFor(t *testing.T) {
 	t.Helper()
 	status := `{"status":{"capacity":{"cpu":"4","memory":"4Gi","pods":"50"},"allocatable":{"cpu":"4","memory":"4Gi","pods":"50"},"conditions":[{"type":"Ready","status":"True","reason":"Test","lastHeartbeatTime":"2026-01-01T00:00:00Z","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
@@ -216,7 +216,7 @@ func (b *bench) has(t *testing.T, pod string, want ...string) {
 	}
 }
 
-// claimless lets pods ask for the classes of topologies in the limits of their containers.
+// claimless runs pods that request the classes of topologies in the limits of their containers.
 func (b *bench) claimless(t *testing.T) {
 	b.mustKubectl(t, choosing("single", "vf0=pf0"), "create", "-f", "-")
 	b.mustKubectl(t, choosing("double", "vf0=pf0", "vf1=pf1"), "create", "-f", "-")
@@ -313,10 +313,10 @@ spec:
     - {name: c, type: sriov, extendedResourceName: example.com/sriov-vf-physnet3, selector: {cel: 'device.attributes["dra.networking"].physicalNetworkName == "physnet3"'}}
 `
 
-// networked gives pods functions of physical networks: what the containers of a pod ask
-// for is added up, and what its init containers ask for is not on top of that. When
-// the functions of one physical function are given away, those of the other that is
-// wired to the network follow, and then pods wait.
+// networked gives pods functions of physical networks: the requests of a pod's containers
+// are added up, and those of its init containers are not added to that. When the functions
+// of one physical function are given away, those of the other that is wired to the network
+// follow, and then pods wait.
 func (b *bench) networked(t *testing.T) {
 	b.mustKubectl(t, physnets, "create", "-f", "-")
 	b.ready(t, "physnets", metav1.ConditionTrue)
@@ -377,7 +377,7 @@ func (b *bench) named(t *testing.T) {
 		t.Error("the class did not get its name back")
 	}
 
-	// Without a webhook two topologies may have a name. The one that came first keeps it.
+	// Without a webhook two topologies may have a name. The earlier one keeps it.
 	b.mustKubectl(t, b.webhooks, "delete", "-f", "-")
 	b.mustKubectl(t, named, "create", "-f", "-")
 	o = b.ready(t, "later", metav1.ConditionFalse)
@@ -549,7 +549,7 @@ func (b *bench) quota(t *testing.T) {
 	pod := func(namespace, name string) string {
 		return fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s, namespace: %s}, spec: {tolerations: [{operator: Exists}], containers: [{name: c, image: %s, resources: {limits: {deviceclass.resource.kubernetes.io/single-vf0: 1}}}]}}`, name, namespace, cluster.PodImage)
 	}
-	// Devices of claims: a pod without a claim is accepted, and has none all the same.
+	// Devices of claims: a pod without a claim is accepted, and still gets none.
 	limited("no-claims", `"`+claims+`": 0`)
 	if said := b.refused(t, claim("no-claims", "c")); !strings.Contains(said, "exceeded quota: network, requested: "+claims+"=1, used: "+claims+"=0, limited: "+claims+"=0") {
 		t.Errorf("said %s", said)

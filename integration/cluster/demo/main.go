@@ -32,7 +32,7 @@ func main() {
 	}
 }
 
-// demo is a cluster and where to tell about it.
+// demo is a cluster and where to print its progress.
 type demo struct {
 	*cluster.Cluster
 	node *cluster.Node // the last one

@@ -26,7 +26,7 @@ import (
 )
 
 func main() {
-	// Only the command that was asked for is made: making one registers its flags
+	// Only the requested command is created: creating one registers its flags
 	// and feature gates for the whole process.
 	switch name := filepath.Base(os.Args[0]); name {
 	case "etcd":

@@ -66,7 +66,7 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// config tells Prometheus of the agent what the operator would, and lets it ask by
+// config configures Prometheus for the agent as the operator would, and lets it authenticate by
 // the API server's proxy, which is the way to a node from here. Debian's Prometheus
 // cannot discover pods by itself.
 func (b *bench) config(t *testing.T) string {
@@ -161,7 +161,7 @@ func (b *bench) shell(t *testing.T, script string) string {
 	return strings.TrimSpace(said)
 }
 
-// until waits for what only Prometheus can tell.
+// until waits for what only Prometheus knows.
 func (b *bench) until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(time.Second) {

@@ -1,5 +1,5 @@
 // Command pod is what test pods run. It prints the network it was started in as
-// one line of JSON, and then waits to be told to end:
+// one line of JSON, and then waits for a signal:
 //
 //	pod                 print, and wait
 //	pod show            print, and end
@@ -28,7 +28,7 @@ import (
 )
 
 func main() {
-	// First of all: the first process of a pod ignores signals nobody asked for.
+	// First of all: the first process of a pod ignores signals without a handler.
 	end := make(chan os.Signal, 1)
 	signal.Notify(end, syscall.SIGTERM, syscall.SIGINT)
 	if err := run(os.Args[1:], end); err != nil {

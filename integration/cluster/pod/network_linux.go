@@ -42,7 +42,7 @@ type route struct {
 	Protocol    int    `json:"protocol"`
 }
 
-// look reads it all from the namespace of this process.
+// look reads everything from the namespace of this process.
 func look() (network, error) {
 	handle, err := netlink.NewHandle()
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 // agentClaims is how many claims one node has.
 const agentClaims = 500
 
-// agent is of the agent what follows the topologies of its claims, of which it asks
+// agent is the part of the agent that follows the topologies of its claims, and requests
 // the API server all the time.
 type agent struct {
 	requests, bytes atomic.Int64
@@ -31,7 +31,7 @@ type agent struct {
 	stop            func()
 }
 
-// wrap counts what is asked and what is answered.
+// wrap counts requests and answers.
 func (a *agent) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		a.requests.Add(1)

@@ -73,7 +73,7 @@ type bench struct {
 	size   population.Size
 	log    io.Writer
 	rest   time.Duration // for which the controller is watched doing nothing
-	asks   int           // how often admission is asked about each kind of claim
+	asks   int           // how often admission decides on each kind of claim
 }
 
 func start(ctx context.Context, log io.Writer, size population.Size) (*bench, error) {

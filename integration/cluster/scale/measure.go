@@ -91,7 +91,7 @@ func quantile(took []time.Duration, q float64) float64 {
 	return float64(took[min(len(took)-1, int(q*float64(len(took))))].Microseconds()) / 1000
 }
 
-// The kinds of claims that admission is asked about.
+// The kinds of claims that admission decides on.
 var kinds = []string{"a claim of ours", "a claim of another driver", "a claim for a class that does not exist"}
 
 func (b *bench) measure(ctx context.Context, commit string, patience time.Duration) (*results, error) {
@@ -164,7 +164,7 @@ func (b *bench) agent(ctx context.Context, p *controllerProcess, r *results) err
 	return nil
 }
 
-// admission asks the webhook as an API server does, one claim after the other.
+// admission calls the webhook as an API server does, one claim after the other.
 func (b *bench) admission(ctx context.Context, p *controllerProcess, r *results) error {
 	asker := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // it is our own
 	defer asker.CloseIdleConnections()
@@ -398,7 +398,7 @@ func (b *bench) deletion(ctx context.Context, p *controllerProcess, r *results) 
 // patience is how long is waited for what the controller does of itself.
 const patience = 5 * time.Minute
 
-// wait asks until there is no error.
+// wait queries until there is no error.
 func (b *bench) wait(ctx context.Context, ask func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -3,7 +3,7 @@
 // demo shows it and the cluster tests run it.
 //
 // The only change is [Pod]'s: the image, which no test machine can pull, is
-// replaced by the test pod's, which tells what network it finds.
+// replaced by the test pod's, which prints the network it finds.
 package story
 
 import (
@@ -58,7 +58,7 @@ func Pod() string {
 		"image: "+cluster.PodImage+"\n      imagePullPolicy: Never", 1)
 }
 
-// Said returns what the pod told in its log, which it does soon after it is Ready.
+// Said returns what the pod printed to its log, which it does soon after it is Ready.
 func Said(ctx context.Context, c *cluster.Cluster) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -81,7 +81,7 @@ type link struct {
 	Addresses            []string
 }
 
-// CheckNetwork returns what is wrong with the network that the pod told in its
+// CheckNetwork returns the problems of the network that the pod printed to its
 // log: the bond of both VFs, and two VLANs on it with MTU, address and routes.
 func CheckNetwork(log string) error {
 	var said struct {
