@@ -136,16 +136,15 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		return err
 	}
 	cfg.Addresses = slices.Concat(cfg.Addresses, given)
+	ownRoutes := len(cfg.Routes)
+	cfg.Routes = append(cfg.Routes, p.givenRoutes(cfg.Routes)...)
 	gateways := map[bool]string{} // by "is IPv6"
 	for i, a := range cfg.Addresses {
 		if i >= own {
 			if err := p.address(link, "", a); err != nil {
 				return errGiven(err)
 			}
-			continue
-		}
-		field := fmt.Sprintf("addresses[%d]", i)
-		if err := p.address(link, field, a); err != nil {
+		} else if err := p.address(link, fmt.Sprintf("addresses[%d]", i), a); err != nil {
 			return err
 		}
 		v6 := strings.Contains(a.Address, ":")
@@ -159,13 +158,17 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		if r.Gateway == "" && r.Scope == nil {
 			r.Gateway = gateways[v6]
 		}
+		field := fmt.Sprintf("routes[%d]", i)
+		if i >= ownRoutes {
+			field = fmt.Sprintf("given route to %s", r.Destination)
+		}
 		if r.Gateway != "" && strings.Contains(r.Gateway, ":") != v6 {
-			return Invalid(fmt.Sprintf("routes[%d].gateway", i), "%q and destination %q are of different families", r.Gateway, r.Destination)
+			return Invalid(field+".gateway", "%q and destination %q are of different families", r.Gateway, r.Destination)
 		}
 		if err := p.req.imagined.spend(netstate.Route{}.Traits().Cost); err != nil {
 			return err
 		}
-		p.deferred = append(p.deferred, deferredRoute{step: p.current, link: link, field: fmt.Sprintf("routes[%d]", i), route: *r})
+		p.deferred = append(p.deferred, deferredRoute{step: p.current, link: link, field: field, route: *r})
 	}
 	return p.policy(link, cfg)
 }
@@ -194,6 +197,9 @@ func (p *Planner) fromPool(link string, c *IPAM) error {
 	n := slices.IndexFunc(p.req.Topology.Steps, func(s topology.Step) bool { return s.Name == p.StepName() })
 	given := p.req.Given[p.StepName()]
 	given.Addresses = im.addresses(n)
+	for _, a := range given.Addresses {
+		given.Gateways = append(given.Gateways, a.Addr().Next())
+	}
 	p.req.Given[p.StepName()] = given
 	return nil
 }

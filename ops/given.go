@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,10 @@ type Given struct {
 	// Addresses are added after those of the step's config, so that references to the
 	// latter keep their meaning.
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
+	// Gateways are in the subnets of these addresses, each of the first one that contains it.
+	Gateways []netip.Addr `json:"gateways,omitempty"`
+	// Routes come behind those of the step's config, which take precedence.
+	Routes []Route `json:"routes,omitempty"`
 	// VLAN is the VLAN of the physical network that a virtual function is wired to; 0 is
 	// none. The step's config takes precedence.
 	VLAN uint16 `json:"vlan,omitempty"`
@@ -82,6 +87,39 @@ func (g Givens) ForSteps(t *topology.Topology) Givens {
 		}
 	}
 	return out
+}
+
+// Network returns what is given of the pod's network: addresses, and what belongs to them.
+func (g Given) Network() Given {
+	return Given{}.WithNetwork(g)
+}
+
+// WithNetwork returns what is given, with the pod's network of another.
+func (g Given) WithNetwork(of Given) Given {
+	g.Addresses, g.Gateways, g.Routes = of.Addresses, of.Gateways, of.Routes
+	return g
+}
+
+// Networks returns what is given of the pod's network, by step.
+func (g Givens) Networks() Givens {
+	out := Givens{}
+	for step, given := range g {
+		if len(given.Addresses) > 0 {
+			out[step] = given.Network()
+		}
+	}
+	return out
+}
+
+// Routed reports whether gateways or routes are given to a step. An agent that does not
+// know these would remove the routes.
+func (g Givens) Routed() bool {
+	for _, given := range g {
+		if len(given.Gateways) > 0 || len(given.Routes) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // Addressed reports whether addresses, a VLAN or a rate are given to a step. An agent that
@@ -207,7 +245,36 @@ func (p *Planner) givenAddresses(link string, config []Address) ([]Address, erro
 		taken = append(taken, given.Addr())
 		out = append(out, Address{Address: given.String()})
 	}
+	for _, gateway := range p.req.Given[p.StepName()].Gateways {
+		for i := range out {
+			if netip.MustParsePrefix(out[i].Address).Contains(gateway) {
+				out[i].Gateway = cmp.Or(out[i].Gateway, gateway.String())
+				break
+			}
+		}
+	}
 	return out, nil
+}
+
+// givenRoutes returns the routes that the step is given, but for those whose destination
+// the config routes otherwise.
+func (p *Planner) givenRoutes(config []Route) []Route {
+	return slices.DeleteFunc(slices.Clone(p.req.Given[p.StepName()].Routes), func(given Route) bool {
+		return slices.ContainsFunc(config, func(r Route) bool {
+			return r.Table == nil && destination(r) == destination(given)
+		})
+	})
+}
+
+// destination is the prefix that a route is to.
+func destination(r Route) string {
+	if r.Destination != "default" {
+		return r.Destination
+	}
+	if strings.Contains(r.Gateway, ":") {
+		return "::/0"
+	}
+	return "0.0.0.0/0"
 }
 
 // allTaken refuses given addresses that a step has not used, such as those for a VF that

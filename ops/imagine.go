@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -51,8 +52,9 @@ func (r *Registry) vetGiven(ctx context.Context, t *topology.Topology, given Giv
 	inv := &topology.Invalid{Topology: t.Name}
 	agreed := refusals(second)
 	for _, refusal := range refusals(first) {
-		if slices.ContainsFunc(agreed, func(e error) bool { return e.Error() == refusal.Error() }) {
+		if slices.ContainsFunc(agreed, func(e error) bool { return ofPool(e.Error()) == ofPool(refusal.Error()) }) {
 			for _, p := range problemsOf(refusal) {
+				p.Message = ofPool(p.Message)
 				inv.Add(p)
 			}
 		}
@@ -91,7 +93,7 @@ func (r *Registry) vet(ctx context.Context, t *topology.Topology, given Givens, 
 	im.devices, im.links, im.pooled = map[string]string{}, map[string]error{}, map[string]bool{}
 	req := Request{Topology: t, Netns: "/run/netns/pod", Given: Givens{}, Have: netstate.NewSnapshot(), imagined: &im}
 	for step, g := range given {
-		req.Given[step] = Given{Addresses: g.Addresses}
+		req.Given[step] = g.Network()
 	}
 	for i, s := range t.Roots() {
 		id := fmt.Sprintf("%s:%02x:10.0", im.domain, i)
@@ -129,6 +131,14 @@ func (im *imagination) addresses(step int) []netip.Prefix {
 		netip.PrefixFrom(netip.AddrFrom4([4]byte{198, other, byte(step >> 8), byte(step)}), 24),
 		netip.PrefixFrom(netip.AddrFrom16(v6), 64),
 	}
+}
+
+// poolAddress is an address that an imagined node gives, or a gateway of it.
+var poolAddress = regexp.MustCompile(`\b(198\.1[89]\.[0-9]+\.[0-9]+(/24)?|2001:2:1[23]::[0-9a-f]*(/64)?)`)
+
+// ofPool returns a message without the addresses that an imagined node gives.
+func ofPool(message string) string {
+	return poolAddress.ReplaceAllString(message, "(of the pool)")
 }
 
 // podUplink is the pod's own interface; no config can name it.

@@ -27,8 +27,8 @@ func TestOtherVersionsAreReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	files := map[string]string{
-		"blue%2Fai.journal": "3" + string(line[1:]),
-		"claims/aa.claim":   "3" + string(line[1:]),
+		"blue%2Fai.journal": "9" + string(line[1:]),
+		"claims/aa.claim":   "9" + string(line[1:]),
 		publishedFile:       `{"version":2}`,
 	}
 	for name, text := range files {

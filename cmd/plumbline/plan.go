@@ -100,9 +100,9 @@ func keepAddresses(given ops.Givens, own *reconcile.Record, t *topology.Topology
 		return given, false
 	}
 	all = ops.Givens{}
-	for step, addresses := range own.Sandbox.Given.ForSteps(t).Addresses() {
+	for step, had := range own.Sandbox.Given.ForSteps(t).Networks() {
 		if _, said := given[step]; !said {
-			all[step] = ops.Given{Addresses: addresses}
+			all[step] = had
 		}
 	}
 	kept = len(all) > 0

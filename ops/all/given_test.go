@@ -230,3 +230,72 @@ func TestGivenRate(t *testing.T) {
 		}
 	}
 }
+
+// TestGivenRoutes holds that given gateways and routes count as if they were written in
+// the config, and that the config takes precedence.
+func TestGivenRoutes(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	given := addresses("192.0.2.5/24", "2001:db8::5/64")
+	given.Gateways = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+	given.Routes = []ops.Route{{Destination: "10.1.0.0/16", Gateway: "192.0.2.1"}, {Destination: "10.2.0.0/16", Gateway: "192.0.2.2"}, {Destination: "0.0.0.0/0", Gateway: "192.0.2.1"}}
+	for _, c := range []struct{ config, want string }{
+		{"", "0.0.0.0/0 192.0.2.1, 10.1.0.0/16 192.0.2.1, 10.2.0.0/16 192.0.2.2"},
+		{"routes: [{dst: default, gw: 192.0.2.9}]", "0.0.0.0/0 192.0.2.9, 10.1.0.0/16 192.0.2.1, 10.2.0.0/16 192.0.2.2"},
+		{"routes: [{dst: 10.2.0.0/16, gw: 192.0.2.9}]", "0.0.0.0/0 192.0.2.1, 10.1.0.0/16 192.0.2.1, 10.2.0.0/16 192.0.2.9"},
+		{"routes: [{dst: 10.9.0.0/16}, {dst: '2001:db8:9::/48'}]", "0.0.0.0/0 192.0.2.1, 10.1.0.0/16 192.0.2.1, 10.2.0.0/16 192.0.2.2, 10.9.0.0/16 192.0.2.1, 2001:db8:9::/48 2001:db8::1"},
+	} {
+		top := steps(t, "\n  - {name: d, type: dummy, config: {name: d0, "+c.config+"}}\n")
+		p, err := reg.Plan(t.Context(), ops.Request{Topology: top, Given: ops.Givens{"d": given}, Have: netstate.NewSnapshot()})
+		if err != nil {
+			t.Errorf("%s: %v", c.config, err)
+			continue
+		}
+		var routes []string
+		for _, change := range p.Changes {
+			if r, ok := change.After.(netstate.Route); ok {
+				routes = append(routes, r.Dst+" "+r.Gateway)
+			}
+		}
+		slices.Sort(routes)
+		if have := strings.Join(routes, ", "); have != c.want {
+			t.Errorf("%s:\nhave %s\nwant %s", c.config, have, c.want)
+		}
+		if ips := p.Results[0].Result.IPs; ips[0].Gateway != "192.0.2.1" || ips[1].Gateway != "2001:db8::1" {
+			t.Errorf("%s: the result has %+v", c.config, ips)
+		}
+	}
+}
+
+// TestPoolReferences holds that references to what a pool will give are valid, and those to
+// what it will not are not.
+func TestPoolReferences(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ reference, want string }{
+		{"{{ d.ips[0].address }}", ""},
+		{"{{ d.ips[1].address }}", ""},
+		{"{{ d.ips[0].gateway }}", "is of type string (ip), type object is wanted here"},
+		{"{{ d.ips[2].address }}", "no address 2"},
+	} {
+		top := steps(t, `
+  - {name: d, type: dummy, config: {name: d0, ipam: {type: pool, pool: blue}}}
+  - {name: v, type: vlan, dependOn: [d], config: {id: 7, addresses: ["`+c.reference+`"]}}
+`)
+		err := topology.Validate(t.Context(), top, reg)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.reference, err, c.want)
+		}
+	}
+	top := steps(t, `
+  - {name: d, type: dummy, config: {name: d0, ipam: {type: pool, pool: blue}}}
+  - {name: v, type: vlan, dependOn: [d], config: {id: 7, routes: [{dst: 10.0.0.0/8, gw: "{{ d.ips[0].gateway }}", onlink: true}]}}
+`)
+	if err := topology.Validate(t.Context(), top, reg); err != nil {
+		t.Errorf("the gateway of a pool: %v", err)
+	}
+}

@@ -35,6 +35,9 @@ const (
 	// Addressed is the version of a record in which steps are given addresses or a VLAN.
 	// A reader of version 1 would take them for drift and remove them.
 	Addressed = "2"
+	// Routed is the version of a record in which steps are given gateways or routes. A
+	// reader of version 2 would remove these routes.
+	Routed = "3"
 )
 
 // Versioned is a payload that not every version can be given.
@@ -120,7 +123,7 @@ func Decode(line []byte) ([]byte, error) {
 	if got := checksum(payload); got != uint32(want) {
 		return nil, &Damage{fmt.Errorf("checksum is %08x, content has %08x", want, got)}
 	}
-	if string(v) != Version && string(v) != Addressed {
+	if version := string(v); version != Version && version != Addressed && version != Routed {
 		return payload, unknown(fmt.Errorf("version %q is unknown", v), payload)
 	}
 	return payload, nil

@@ -54,10 +54,16 @@ func (e entry) MarshalJSON() ([]byte, error) {
 
 // FrameVersion implements frame.Versioned.
 func (e entry) FrameVersion() string {
-	if e.Record != nil && e.Record.Sandbox.Given.Addressed() {
+	switch {
+	case e.Record == nil:
+		return frame.Version
+	case e.Record.Sandbox.Given.Routed():
+		return frame.Routed
+	case e.Record.Sandbox.Given.Addressed():
 		return frame.Addressed
+	default:
+		return frame.Version
 	}
-	return frame.Version
 }
 
 // state is what a log amounts to.

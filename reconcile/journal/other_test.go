@@ -54,12 +54,12 @@ func TestOtherVersion(t *testing.T) {
 		name, err string
 		log       [][]byte
 	}{
-		{"later version", `line 1: `, [][]byte{later("3", lines[0])}},
+		{"later version", `line 1: `, [][]byte{later("9", lines[0])}},
 		{"minor version", `version "1.1" is unknown`, [][]byte{later("1.1", lines[0])}},
-		{"later version behind lines of this one", `line 3: `, [][]byte{lines[0], lines[1], later("3", lines[2])}},
-		{"later version behind damage", `line 2: `, [][]byte{later("1", flip(lines[0])), later("3", lines[2])}},
-		{"later version before lines of this one", `line 1: `, [][]byte{later("3", lines[0]), lines[1]}},
-		{"later version with a torn end", `line 1: `, [][]byte{later("3", lines[0]), lines[1][:9]}},
+		{"later version behind lines of this one", `line 3: `, [][]byte{lines[0], lines[1], later("9", lines[2])}},
+		{"later version behind damage", `line 2: `, [][]byte{later("1", flip(lines[0])), later("9", lines[2])}},
+		{"later version before lines of this one", `line 1: `, [][]byte{later("9", lines[0]), lines[1]}},
+		{"later version with a torn end", `line 1: `, [][]byte{later("9", lines[0]), lines[1][:9]}},
 		{"object type", `unknown object type "qdisc"`, [][]byte{lines[0], framed(`{"intend":[{"type":"qdisc","after":{"handle":"1:"}}]}`)}},
 		{
 			"object type in the record", `unknown object type "qdisc"`,
@@ -158,7 +158,7 @@ func TestOtherVersionOfLongName(t *testing.T) {
 	path := filepath.Join(dir, names(t, dir)[0])
 	data, err := os.ReadFile(path)
 	must(t, err)
-	must(t, os.WriteFile(path, append([]byte("3"), data[1:]...), 0o600))
+	must(t, os.WriteFile(path, append([]byte("9"), data[1:]...), 0o600))
 	if ids, errs := open(t, dir).IDs(); len(ids)+len(errs) > 0 {
 		t.Errorf("%v, %v", ids, errs)
 	}

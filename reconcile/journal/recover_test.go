@@ -212,7 +212,7 @@ func TestDamage(t *testing.T) {
 		{"a zero that no crash leaves", write(lines[0], zeroed, lines[2]), "line 2: checksum is "},
 		{"bad line in the middle", write(lines[0], flipped, lines[2]), "line 2: checksum is "},
 		{"bad line at the end", write(lines[0], flipped), "line 2: checksum is "},
-		{"later version, and a bit", write([]byte("3" + string(flipped[1:]))), `line 1: checksum is `},
+		{"later version, and a bit", write([]byte("9" + string(flipped[1:]))), `line 1: checksum is `},
 		{"foreign file", write([]byte("#!/bin/sh -e\n")), `line 1: version "#!/bin/sh" is none`},
 		{"foreign word", write([]byte("hello\n")), "line 1: not a line of a record"},
 		{"no checksum", write([]byte("1 x {}\n")), `line 1: no checksum: "x"`},
@@ -348,7 +348,7 @@ func FuzzLog(f *testing.F) {
 		broken[rnd.IntN(len(broken))] ^= 1 << rnd.IntN(8)
 		f.Add(broken)
 	}
-	f.Add([]byte("3" + string(log[1:])))
+	f.Add([]byte("9" + string(log[1:])))
 	f.Add(append(bytes.Clone(log), framed(`{"intend":[{"type":"qdisc","after":{"handle":"1:"}}]}`)...))
 	f.Add(append(bytes.Clone(log), bytes.Replace(framed(`{"record":{"sandbox":{"id":"blue/ai"}}}`), []byte("1 "), []byte("1.1 "), 1)...))
 	for _, payload := range []string{`{"record":{"phase":"Paused","sandbox":{"id":"blue/ai"}}}`, `{"record":null}`, `{"intend":[null]}`, `{"record":{"history":[{}]}}`, `{"record":{"sandbox":{"id":"blue/ai"}}}`} {

@@ -313,16 +313,6 @@ func starts(s *subnet, x Span, bits int, ends bool) number {
 	return before(numberOf(x.Last).plus(number{lo: 1})).minus(before(numberOf(x.First)))
 }
 
-// Gateway is that of the subnet which an address is in, if it has one.
-func (l *Layout) Gateway(a netip.Addr) netip.Addr {
-	for i := range l.subnets {
-		if l.subnets[i].prefix.Contains(a) {
-			return l.subnets[i].gateway
-		}
-	}
-	return netip.Addr{}
-}
-
 // Overlaps returns the first subnets that two pools have in common.
 func (l *Layout) Overlaps(o *Layout) (mine, theirs netip.Prefix, ok bool) {
 	for i := range l.subnets {

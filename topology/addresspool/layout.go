@@ -14,6 +14,7 @@ import (
 const (
 	MaxSubnets       = 8
 	MaxExcludes      = 64
+	MaxRoutes        = 32
 	MaxHostBits      = 16
 	MaxInterfaceBits = 5 // as many interfaces as a node has: 32
 	MaxBlockSize     = 4096
@@ -34,6 +35,14 @@ type Spec struct {
 	// HostBlock and InterfaceBlock are numbers of bits: each node gets one block of each
 	// interface's part of the subnet. Zero is none.
 	HostBlock, InterfaceBlock int
+	Routes                    []RouteSpec
+}
+
+// RouteSpec is a route of a pool.
+type RouteSpec struct {
+	Destination string
+	// Gateway is in one of the subnets; empty for that of the subnet of an address.
+	Gateway string
 }
 
 // SubnetSpec is a subnet of a pool.
@@ -51,6 +60,7 @@ type Layout struct {
 	excludes []Span // sorted, of which none touches another
 	hostBits int    // 0 is a flat pool
 	ifBits   int
+	routes   []Route
 }
 
 type subnet struct {
@@ -134,8 +144,17 @@ func New(spec Spec) (*Layout, error) {
 		}
 		excludes = append(excludes, s)
 	}
+	var err error
+	if l.routes, err = l.readRoutes(spec.Routes); err != nil {
+		errs = append(errs, err)
+	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
+	}
+	for _, r := range l.routes {
+		if r.Gateway.IsValid() {
+			excludes = append(excludes, Span{r.Gateway, r.Gateway})
+		}
 	}
 	if l.hostBits == 0 {
 		for i := range l.subnets {

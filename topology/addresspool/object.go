@@ -36,6 +36,9 @@ func Of(o *v1alpha1.AddressPool) (*Layout, error) {
 	for _, s := range o.Spec.Subnets {
 		spec.Subnets = append(spec.Subnets, SubnetSpec(s))
 	}
+	for _, r := range o.Spec.Routes {
+		spec.Routes = append(spec.Routes, RouteSpec(r))
+	}
 	l, err := New(spec)
 	if err != nil {
 		return nil, &Invalid{o.Name, err}

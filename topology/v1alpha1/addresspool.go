@@ -110,6 +110,14 @@ type AddressPoolSpec struct {
 	// +optional
 	InterfaceBlock *int32 `json:"interfaceBlock,omitempty"`
 
+	// Routes that a pod gets beside its address. A route of the step's own config to the same
+	// destination takes precedence. A pod keeps the routes that it was given with its address.
+	//
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +optional
+	Routes []AddressRoute `json:"routes,omitempty"`
+
 	// QuarantineSeconds is how long an address rests after it was given back. Default 60.
 	//
 	// +kubebuilder:default=60
@@ -136,7 +144,24 @@ type AddressSubnet struct {
 	// +optional
 	Last string `json:"last,omitempty"`
 
-	// Gateway is an address that is not given away.
+	// Gateway is an address that is not given away: the next hop of routes, of the pool or of
+	// the step, that name none.
+	//
+	// +kubebuilder:validation:MaxLength=128
+	// +optional
+	Gateway string `json:"gateway,omitempty"`
+}
+
+// AddressRoute is a route of a pool.
+type AddressRoute struct {
+	// Destination is a prefix; 0.0.0.0/0 or ::/0 is the default route.
+	//
+	// +kubebuilder:validation:MaxLength=128
+	Destination string `json:"destination"`
+
+	// Gateway is an address in one of the pool's subnets: only pods with an address in the
+	// same subnet get the route. Without it, it is the gateway of the pod's subnet; where that
+	// has none, the route is on the link.
 	//
 	// +kubebuilder:validation:MaxLength=128
 	// +optional

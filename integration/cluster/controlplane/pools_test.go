@@ -155,10 +155,10 @@ func (n *lessee) ask(ctx context.Context, pool, claim string) (netip.Prefix, err
 		}
 		got, err = n.Take(of, []addresses.Want{w})
 	}
-	if err != nil || len(got[w]) == 0 {
+	if err != nil || len(got[w].Addresses) == 0 {
 		return netip.Prefix{}, err
 	}
-	return got[w][0], nil
+	return got[w].Addresses[0], nil
 }
 
 // take takes an address for a claim that keeps it.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -13,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/recordfile"
 	"github.com/plumbline/plumbline/topology/addresspool"
@@ -109,9 +109,10 @@ func Open(o Options) (*Allocator, error) {
 }
 
 // Take gives each step one address of each family of its pool, and the same when it is
-// called again. An error of kind NotReady may pass: a lease is being looked for.
-func (a *Allocator) Take(claim Claim, wants []Want) (map[Want][]netip.Prefix, error) {
-	out := map[Want][]netip.Prefix{}
+// called again, with the gateways and routes that the pool has now. An error of kind
+// NotReady may pass: a lease is being looked for.
+func (a *Allocator) Take(claim Claim, wants []Want) (map[Want]ops.Given, error) {
+	out := map[Want]ops.Given{}
 	now := a.Now()
 	defer a.poke()
 	err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
@@ -134,15 +135,15 @@ func (a *Allocator) Take(claim Claim, wants []Want) (map[Want][]netip.Prefix, er
 	return out, nil
 }
 
-func (a *Allocator) take(h *addresspool.Holdings, claim types.UID, w Want, now time.Time) ([]netip.Prefix, error) {
+func (a *Allocator) take(h *addresspool.Holdings, claim types.UID, w Want, now time.Time) (given ops.Given, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p := a.pools[w.Pool]
 	switch {
 	case p == nil:
-		return nil, fault.New(fault.NotReady, fmt.Errorf("there is no %s %q: create it, or name another in ipam.pool", v1alpha1.AddressPoolKind, w.Pool))
+		return given, fault.New(fault.NotReady, fmt.Errorf("there is no %s %q: create it, or name another in ipam.pool", v1alpha1.AddressPoolKind, w.Pool))
 	case p.err != nil:
-		return nil, fault.New(fault.Invalid, p.err)
+		return given, fault.New(fault.Invalid, p.err)
 	}
 	usable := *h
 	// A lease that this process has not verified may have been lost while no agent ran.
@@ -152,22 +153,30 @@ func (a *Allocator) take(h *addresspool.Holdings, claim types.UID, w Want, now t
 	got, err := usable.Take(p.layout, addresspool.Owner{Claim: string(claim), Topology: w.Topology, Step: w.Step}, w.Interface, now.Unix())
 	switch {
 	case errors.Is(err, addresspool.ErrLost):
-		return nil, fault.New(fault.Conflict, fmt.Errorf("%w: delete the pod, another one gets another address", err))
+		return given, fault.New(fault.Conflict, fmt.Errorf("%w: delete the pod, another one gets another address", err))
 	case errors.Is(err, addresspool.ErrNone):
 		a.unmet[w.Pool] = now
 		if p.ending {
-			return nil, fault.New(fault.NotReady, fmt.Errorf("%s %q is being deleted, or new: nothing is given from it", v1alpha1.AddressPoolKind, w.Pool))
+			return given, fault.New(fault.NotReady, fmt.Errorf("%s %q is being deleted, or new: nothing is given from it", v1alpha1.AddressPoolKind, w.Pool))
 		}
 		if p.low {
 			err = fmt.Errorf("%w, and few of its %d addresses are left on all nodes: see kubectl get addresspool %s", err, p.layout.Size(p.layout.Families()[0]), w.Pool)
 		}
-		return nil, fault.New(fault.NotReady, fmt.Errorf("%w; a lease of more is being looked for", err))
+		return given, fault.New(fault.NotReady, fmt.Errorf("%w; a lease of more is being looked for", err))
 	case err != nil:
-		return nil, fault.New(fault.Invalid, err)
+		return given, fault.New(fault.Invalid, err)
 	}
 	h.Grants = usable.Grants
 	delete(a.unmet, w.Pool)
-	return got, nil
+	given = ops.Given{Addresses: got, Gateways: p.layout.Gateways(got)}
+	for _, r := range p.layout.Routes(got) {
+		route := ops.Route{Destination: r.Destination.String()}
+		if r.Gateway.IsValid() {
+			route.Gateway = r.Gateway.String()
+		}
+		given.Routes = append(given.Routes, route)
+	}
+	return given, nil
 }
 
 // Lost returns an error if a claim has an address that another node may hold now.

@@ -580,7 +580,7 @@ func TestSynchronize(t *testing.T) {
 		path := filepath.Join(w.store.Dir, "a.claim")
 		data, err := os.ReadFile(path)
 		w.ok(err)
-		w.ok(os.WriteFile(path, append([]byte("3"), data[1:]...), 0o600))
+		w.ok(os.WriteFile(path, append([]byte("9"), data[1:]...), 0o600))
 		delete(w.netns, pod.Netns)
 		w.ok(w.Synchronize(nil))
 		w.run()

@@ -21,7 +21,7 @@ func FuzzRecord(f *testing.F) {
 			f.Fatal(err)
 		}
 		f.Add(name == "aa.claim", false, data)
-		f.Add(name == "aa.claim", false, append([]byte("3"), data[1:]...))
+		f.Add(name == "aa.claim", false, append([]byte("9"), data[1:]...))
 		f.Add(name == "aa.claim", true, data[11:len(data)-1])
 	}
 	f.Add(false, true, []byte(`{"bootID":"boot","sandboxes":[{"phase":"Paused"}]}`))

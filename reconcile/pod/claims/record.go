@@ -156,6 +156,9 @@ func (d *Device) Given() ops.Given {
 // FrameVersion implements frame.Versioned: a version that does not know given values, or
 // the network of a device, would remove addresses and VLANs from a running pod.
 func (c Claim) FrameVersion() string {
+	if slices.ContainsFunc(c.Topologies, func(t Topology) bool { return t.Given.Routed() }) {
+		return frame.Routed
+	}
 	for _, t := range c.Topologies {
 		if t.Given.Addressed() {
 			return frame.Addressed
@@ -211,9 +214,7 @@ func (c *Claim) SandboxOf(t *Topology, o *v1alpha1.NetworkTopology, sandbox, net
 	given := t.Given.ForSteps(decoded)
 	for _, d := range t.Devices {
 		if s, ok := decoded.Step(d.Step); ok && len(s.DependOn) == 0 {
-			g := d.Given()
-			g.Addresses = given[d.Step].Addresses
-			given[d.Step] = g
+			given[d.Step] = d.Given().WithNetwork(given[d.Step])
 		}
 	}
 	sb := reconcile.Sandbox{ID: c.SandboxID(sandbox, t), Netns: netns, Topology: decoded, Given: given}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
@@ -42,8 +42,8 @@ type Keeper interface {
 
 // Addresses allocates addresses of pools to claims, without the API server.
 type Addresses interface {
-	// Take returns the same addresses when it is called again.
-	Take(claim addresses.Claim, wants []addresses.Want) (map[addresses.Want][]netip.Prefix, error)
+	// Take returns the same when it is called again.
+	Take(claim addresses.Claim, wants []addresses.Want) (map[addresses.Want]ops.Given, error)
 	// Lost returns an error if another node may have an address of the claim by now.
 	Lost(claim types.UID) error
 }

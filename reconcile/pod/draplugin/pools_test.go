@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -19,13 +20,19 @@ import (
 type allocator struct {
 	taken []string
 	lost  error
+
+	gateways []netip.Addr
+	routes   []ops.Route
 }
 
-func (a *allocator) Take(c addresses.Claim, wants []addresses.Want) (map[addresses.Want][]netip.Prefix, error) {
-	out := map[addresses.Want][]netip.Prefix{}
+func (a *allocator) Take(c addresses.Claim, wants []addresses.Want) (map[addresses.Want]ops.Given, error) {
+	out := map[addresses.Want]ops.Given{}
 	for _, w := range wants {
 		a.taken = append(a.taken, fmt.Sprintf("%s %s/%s %s/%s %s %d", c.UID, c.Namespace, c.Name, w.Topology, w.Step, w.Pool, w.Interface))
-		out[w] = []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("192.0.2.%d/24", len(a.taken)))}
+		out[w] = ops.Given{
+			Addresses: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("192.0.2.%d/24", len(a.taken)))},
+			Gateways:  a.gateways, Routes: a.routes,
+		}
 	}
 	return out, nil
 }
@@ -37,7 +44,9 @@ func (a *allocator) Lost(types.UID) error { return a.lost }
 // prepared.
 func TestPool(t *testing.T) {
 	g := newGiven(t)
-	a := &allocator{}
+	a := &allocator{
+		gateways: []netip.Addr{netip.MustParseAddr("192.0.2.254")}, routes: []ops.Route{{Destination: "10.0.0.0/8", Gateway: "192.0.2.254"}},
+	}
 	g.Addresses = a
 	g.topology.Spec.Steps[1].Config = &runtime.RawExtension{Raw: []byte(`{"ipam":{"type":"pool","pool":"blue","interface":2}}`)}
 	rc := allocated("c1", "p1", "0", "1")
@@ -53,14 +62,15 @@ func TestPool(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if given := e.Topologies[0].Given; len(given) != 1 || fmt.Sprint(given["vf1"].Addresses) != "[192.0.2.1/24]" || e.FrameVersion() != frame.Addressed {
+	if given := e.Topologies[0].Given; len(given) != 1 || fmt.Sprint(given["vf1"].Addresses) != "[192.0.2.1/24]" || e.FrameVersion() != frame.Routed {
 		t.Errorf("recorded %v as version %s", given, e.FrameVersion())
 	}
 	sandboxes, err := e.Sandboxes("s", "/run/netns/s")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if given := sandboxes[0].Given["vf1"]; fmt.Sprint(given.Addresses) != "[192.0.2.1/24]" || given.Device != "0000:03:10.1" {
+	if given := sandboxes[0].Given["vf1"]; fmt.Sprint(given.Addresses) != "[192.0.2.1/24]" || given.Device != "0000:03:10.1" ||
+		fmt.Sprint(given.Gateways) != "[192.0.2.254]" || len(given.Routes) != 1 || given.Routes[0].Destination != "10.0.0.0/8" {
 		t.Errorf("the sandbox is given %+v", given)
 	}
 	a.lost = fault.New(fault.Conflict, errors.New("another node may have it"))

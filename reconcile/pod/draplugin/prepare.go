@@ -157,9 +157,7 @@ func (d *decision) addresses(c *claims.Claim) error {
 		t := &c.Topologies[at[w]]
 		out := ops.Givens{}
 		maps.Copy(out, t.Given)
-		g := out[w.Step]
-		g.Addresses = given[w]
-		out[w.Step] = g
+		out[w.Step] = out[w.Step].WithNetwork(given[w])
 		t.Given = out
 	}
 	return nil

@@ -402,11 +402,11 @@ func TestOtherVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	later := append([]byte("3"), data[1:]...)
+	later := append([]byte("9"), data[1:]...)
 	if err := os.WriteFile(path, later, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	g.refused(claim, fault.Conflict, `record of claim "c1": written by another version of plumbline and left alone (version "3" is unknown)`)
+	g.refused(claim, fault.Conflict, `record of claim "c1": written by another version of plumbline and left alone (version "9" is unknown)`)
 	g.refused(allocated("c2", "p2", "1", "2"), fault.Conflict, `device "pci-0000-03-10-1" is held by another ResourceClaim: its record was written by another version`)
 	g.topology.Spec.Steps = g.topology.Spec.Steps[:1]
 	alone := allocated("c3", "p3", "2")

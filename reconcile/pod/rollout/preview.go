@@ -42,11 +42,7 @@ type Preview struct {
 // devices. The plan is made by plan, which is that of the engine.
 func PreviewOf(ctx context.Context, sb reconcile.Sandbox, later *topology.Topology, devices []claims.Device, set contract.Set, plan func(context.Context, reconcile.Sandbox) (*ops.Plan, error)) (Preview, error) {
 	was := sb.Topology
-	addresses := sb.Given.ForSteps(later).Addresses()
-	sb.Topology, sb.Given = later, ops.Givens{}
-	for step, a := range addresses {
-		sb.Given[step] = ops.Given{Addresses: a}
-	}
+	sb.Topology, sb.Given = later, sb.Given.ForSteps(later).Networks()
 	p := Preview{Sandbox: sb, Effects: map[string]Effect{}, Interrupted: []string{}}
 	if err := Fits(ctx, was, later, devices, set); err != nil {
 		if _, held := errors.AsType[*HeldBack](err); !held {
@@ -57,9 +53,7 @@ func PreviewOf(ctx context.Context, sb reconcile.Sandbox, later *topology.Topolo
 	}
 	for _, s := range later.Roots() {
 		if i := slices.IndexFunc(devices, func(d claims.Device) bool { return d.Step == s.Name }); i >= 0 {
-			given := devices[i].Given()
-			given.Addresses = addresses[s.Name]
-			sb.Given[s.Name] = given
+			sb.Given[s.Name] = devices[i].Given().WithNetwork(sb.Given[s.Name])
 		}
 	}
 	var err error

@@ -1,0 +1,108 @@
+package addresspool
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Route is a route that a pod gets with its address.
+type Route struct {
+	Destination netip.Prefix
+	// Gateway is the next hop; none is a route on the link.
+	Gateway netip.Addr
+}
+
+// readRoutes reads the routes of a pool whose subnets have been read.
+func (l *Layout) readRoutes(specs []RouteSpec) ([]Route, error) {
+	if n := len(specs); n > MaxRoutes {
+		return nil, fmt.Errorf("routes: has %d entries, at most %d are accepted", n, MaxRoutes)
+	}
+	var out []Route
+	var errs []error
+	for i, s := range specs {
+		r, err := l.readRoute(s)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("routes[%d].%w", i, err))
+			continue
+		}
+		out = append(out, r)
+	}
+	return out, errors.Join(errs...)
+}
+
+func (l *Layout) readRoute(s RouteSpec) (r Route, err error) {
+	if len(s.Destination) > maxText {
+		return r, fmt.Errorf("destination: is longer than %d bytes", maxText)
+	}
+	if len(s.Gateway) > maxText {
+		return r, fmt.Errorf("gateway: is longer than %d bytes", maxText)
+	}
+	r.Destination, err = netip.ParsePrefix(s.Destination)
+	switch d := r.Destination; {
+	case err != nil || d.Addr().Is4In6():
+		return r, fmt.Errorf("destination: %q is not a prefix such as 10.0.0.0/8", s.Destination)
+	case d != d.Masked():
+		return r, fmt.Errorf("destination: %q has bits set behind its prefix length: write %q", s.Destination, d.Masked())
+	case d.Addr().IsMulticast() || d.Addr().IsLoopback():
+		return r, fmt.Errorf("destination: %q is not routed", s.Destination)
+	case !slices.Contains(l.Families(), d.Addr().Is4()):
+		return r, fmt.Errorf("destination: %q is of a family of which the pool has no subnet", s.Destination)
+	case slices.ContainsFunc(l.subnets, func(n subnet) bool { return n.prefix == d }):
+		return r, fmt.Errorf("destination: %q is a subnet of the pool, which is on the link: remove the route", s.Destination)
+	}
+	if s.Gateway == "" {
+		return r, nil
+	}
+	r.Gateway, err = netip.ParseAddr(s.Gateway)
+	switch {
+	case err != nil || r.Gateway.Zone() != "":
+		return r, fmt.Errorf("gateway: %q is not an IP address", s.Gateway)
+	case r.Gateway.Is4() != r.Destination.Addr().Is4():
+		return r, fmt.Errorf("gateway: %q and destination %q are of different families", s.Gateway, s.Destination)
+	case !slices.ContainsFunc(l.subnets, func(n subnet) bool { return n.prefix.Contains(r.Gateway) }):
+		return r, fmt.Errorf("gateway: %q is in none of the pool's subnets", s.Gateway)
+	}
+	return r, nil
+}
+
+// Gateways returns the gateways of addresses from the pool. With interfaceBlock that of a
+// subnet is in the part of one interface, and no gateway for the others.
+func (l *Layout) Gateways(given []netip.Prefix) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range given {
+		if g := l.gateway(a); g.IsValid() {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+func (l *Layout) gateway(a netip.Prefix) netip.Addr {
+	for i := range l.subnets {
+		if g := l.subnets[i].gateway; g.IsValid() && a.Contains(g) {
+			return g
+		}
+	}
+	return netip.Addr{}
+}
+
+// Routes returns the routes of a pod with addresses from the pool: of each destination the
+// first whose gateway is in the subnet of an address.
+func (l *Layout) Routes(given []netip.Prefix) []Route {
+	var out []Route
+	for _, r := range l.routes {
+		i := slices.IndexFunc(given, func(a netip.Prefix) bool {
+			return a.Addr().Is4() == r.Destination.Addr().Is4() && (!r.Gateway.IsValid() || a.Contains(r.Gateway))
+		})
+		if i < 0 || slices.ContainsFunc(out, func(o Route) bool { return o.Destination == r.Destination }) {
+			continue
+		}
+		if !r.Gateway.IsValid() {
+			r.Gateway = l.gateway(given[i])
+		}
+		out = append(out, r)
+	}
+	return out
+}
