@@ -325,6 +325,17 @@ func (l *Layout) Overlaps(o *Layout) (mine, theirs netip.Prefix, ok bool) {
 	return mine, theirs, false
 }
 
+// Gives returns the subnet of which the pool gives addresses that are in p; not ok for none.
+func (l *Layout) Gives(p netip.Prefix) (subnet netip.Prefix, ok bool) {
+	for i := range l.subnets {
+		s := &l.subnets[i]
+		if both, ok := s.span.cut(spanOf(p)); ok && (Range{Span: both, excludes: l.excludes}).first(nil).IsValid() {
+			return s.prefix, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
 // LeaseName is the name of a block's lease. Two blocks never have one name: what comes
 // before the address is that of the pool, and the address has no form that the end of a
 // name could complete.

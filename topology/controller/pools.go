@@ -5,10 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math"
 	"net/netip"
-	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,6 +37,7 @@ import (
 //	networking.dra.io addresspools         get list watch patch (finalizers)
 //	networking.dra.io addresspools/status  update
 //	networking.dra.io addressleases        get list watch delete
+//	networking.k8s.io servicecidrs         list
 //	                  nodes                get list watch
 //
 // All pools are counted in one pass over the leases, at most once in an Interval.
@@ -50,7 +50,10 @@ type Pools struct {
 	// Grace is how long after a node was deleted its leases are deleted.
 	Grace time.Duration
 
-	gone map[types.UID]time.Time // leases whose node no longer exists, and since when; used by the only worker
+	// Used by the only worker:
+	gone     map[types.UID]time.Time // leases whose node no longer exists, and since when
+	networks []Network               // of the cluster
+	read     time.Time               // when they were
 }
 
 // Setup registers the controller with a manager.
@@ -97,6 +100,12 @@ func (c *Pools) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 		l := &leases.Items[i]
 		byPool[l.Spec.Pool] = append(byPool[l.Spec.Pool], l)
 	}
+	if len(pools.Items) > 0 {
+		again = shorter(again, networksAge)
+		if err := c.readNetworks(ctx); err != nil {
+			errs = append(errs, err)
+		}
+	}
 	layouts := map[string]*addresspool.Layout{}
 	for i := range pools.Items {
 		if l, err := addresspool.Of(&pools.Items[i]); err == nil {
@@ -112,7 +121,7 @@ func (c *Pools) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 		if !o.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(o, v1alpha1.AddressPoolFinalizer) {
 			continue
 		}
-		status := PoolStatus(o, layouts, byPool[o.Name])
+		status := PoolStatus(o, layouts, byPool[o.Name], c.networks)
 		if equality.Semantic.DeepEqual(status, o.Status) {
 			continue
 		}
@@ -213,8 +222,8 @@ func (c *Pools) end(ctx context.Context, l *v1alpha1.AddressLease) error {
 }
 
 // PoolStatus returns the status of a pool. layouts are those of all valid
-// pools.
-func PoolStatus(o *v1alpha1.AddressPool, layouts map[string]*addresspool.Layout, leases []*v1alpha1.AddressLease) v1alpha1.AddressPoolStatus {
+// pools, networks those of the cluster.
+func PoolStatus(o *v1alpha1.AddressPool, layouts map[string]*addresspool.Layout, leases []*v1alpha1.AddressLease, networks []Network) v1alpha1.AddressPoolStatus {
 	s := *o.Status.DeepCopy()
 	s.ObservedGeneration = o.Generation
 	s.Size, s.Leased, s.Used, s.Nodes = 0, 0, 0, 0
@@ -250,15 +259,10 @@ func PoolStatus(o *v1alpha1.AddressPool, layouts map[string]*addresspool.Layout,
 			s.Size, s.Leased = size, int64(min(leased, math.MaxInt64))
 		}
 	}
-	overlap := false
-	for _, name := range slices.Sorted(maps.Keys(layouts)) {
-		if mine, theirs, ok := layout.Overlaps(layouts[name]); ok && name != o.Name && !overlap {
-			overlap = true
-			set(v1alpha1.ConditionOverlap, true, string(fault.Conflict), fmt.Sprintf("%s is shared with %s of AddressPool %q: two pods may get the same address, which is right only where these networks do not reach one another", mine, theirs, name))
-		}
-	}
-	if !overlap {
-		set(v1alpha1.ConditionOverlap, false, reasonSucceeded, "no other pool has these addresses")
+	if overlaps := overlaps(layout, layouts, networks); len(overlaps) > 0 {
+		set(v1alpha1.ConditionOverlap, true, string(fault.Conflict), strings.Join(overlaps, "; "))
+	} else {
+		set(v1alpha1.ConditionOverlap, false, reasonSucceeded, "no other pool has these addresses, nor have Services, pods and nodes of the cluster")
 	}
 	text := fmt.Sprintf("nodes have leased %d of %d addresses", s.Leased, s.Size)
 	set(v1alpha1.ConditionExhausted, s.Leased >= s.Size, "Leased", text)

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -29,6 +30,7 @@ func TestPoolStatus(t *testing.T) {
 		others  []*v1alpha1.AddressPool
 		leases  []*v1alpha1.AddressLease
 		want    string // what is true, and the numbers
+		around  []Network
 		message string // of one condition that is true, or of Valid
 	}{
 		"nobody has any": {pool: pool("p", "192.0.2.0/29"), want: "Valid 6/0/0/0"},
@@ -45,6 +47,18 @@ func TestPoolStatus(t *testing.T) {
 			pool: pool("p", "192.0.2.0/29"), others: []*v1alpha1.AddressPool{pool("q", "192.0.2.0/24"), pool("r", "198.51.100.0/24")},
 			want: "Valid Overlap 6/0/0/0", message: `192.0.2.0/29 is shared with 192.0.2.0/24 of AddressPool "q"`,
 		},
+		"Services": {
+			pool: pool("p", "192.0.2.0/29"), around: []Network{{netip.MustParsePrefix("198.51.100.0/24"), "nobody"}, {netip.MustParsePrefix("192.0.0.0/16"), "Services"}},
+			want: "Valid Overlap 6/0/0/0", message: `192.0.2.0/29 shares addresses with 192.0.0.0/16 of Services`,
+		},
+		"a node's own address": {
+			pool: pool("p", "192.0.2.0/29"), around: []Network{{netip.MustParsePrefix("192.0.2.3/32"), `node "a"`}},
+			want: "Valid Overlap 6/0/0/0", message: `192.0.2.3 is an address of node "a", and would be given to a pod of 192.0.2.0/29: add it to exclude`,
+		},
+		"what is not given away": {
+			pool: pool("p", "192.0.2.0/29"), around: []Network{{netip.MustParsePrefix("192.0.2.0/32"), "a"}, {netip.MustParsePrefix("192.0.2.7/32"), "b"}},
+			want: "Valid 6/0/0/0",
+		},
 		"invalid": {pool: pool("p", "192.0.2.9/29"), want: "0/0/0/0", message: `AddressPool "p": spec.subnets[0].prefix: "192.0.2.9/29" has bits set`},
 	} {
 		layouts := map[string]*addresspool.Layout{}
@@ -53,7 +67,7 @@ func TestPoolStatus(t *testing.T) {
 				layouts[o.Name] = l
 			}
 		}
-		s := PoolStatus(c.pool, layouts, c.leases)
+		s := PoolStatus(c.pool, layouts, c.leases, c.around)
 		var have []string
 		matched := c.message == ""
 		for _, condition := range []string{v1alpha1.ConditionValid, v1alpha1.ConditionOverlap, v1alpha1.ConditionExhausted, v1alpha1.ConditionLow} {

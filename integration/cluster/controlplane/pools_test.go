@@ -15,6 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -40,6 +41,7 @@ func TestAddressPools(t *testing.T) {
 		test func(*testing.T)
 	}{
 		{"pools are refused", b.refusedPools},
+		{"addresses of Services", b.serviceAddresses},
 		{"two nodes share a pool", b.sharedPool},
 		{"nodes of multi-nic-cni", b.hostBlocks},
 		{"a node dies at each write", b.dyingNode},
@@ -87,6 +89,27 @@ func (b *bench) refusedPools(t *testing.T) {
 	}
 	b.mustKubectl(t, "", "patch", "addresspool", "first", "--type=merge", "-p", `{"spec":{"exclude":["198.51.100.0/28"]}}`)
 	b.mustKubectl(t, "", "delete", "addresspool", "first")
+}
+
+// serviceAddresses holds that a pool with addresses of Services says so.
+func (b *bench) serviceAddresses(t *testing.T) {
+	var of networkingv1.ServiceCIDR
+	if err := b.Get(t.Context(), client.ObjectKey{Name: "kubernetes"}, &of); err != nil {
+		t.Fatal(err)
+	}
+	b.mustKubectl(t, addressPool("served", "{subnets: [{prefix: "+of.Spec.CIDRs[0]+"}]}"), "create", "--validate=strict", "-f", "-")
+	want := of.Spec.CIDRs[0] + " shares addresses with " + of.Spec.CIDRs[0] + " of Services"
+	b.eventually(t, "the pool says that Services have its addresses", func() error {
+		var o v1alpha1.AddressPool
+		if err := b.Get(t.Context(), client.ObjectKey{Name: "served"}, &o); err != nil {
+			return err
+		}
+		if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionOverlap); c == nil || c.Status != metav1.ConditionTrue || !strings.Contains(c.Message, want) {
+			return fmt.Errorf("it says %+v", c)
+		}
+		return nil
+	})
+	b.mustKubectl(t, "", "delete", "addresspool", "served")
 }
 
 // lessee is what of a node's agent leases addresses, with the agent's own rights.
