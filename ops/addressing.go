@@ -58,28 +58,8 @@ type IPAM struct {
 // The types of ipam.
 const (
 	ipamStatic = "static"
-	ipamPool   = "pool"
+	ipamPool   = topology.IPAMPool
 )
-
-// FromPool says from which pool a step wants its addresses; not ok for none.
-func FromPool(s *topology.Step) (pool string, iface int, ok bool) {
-	ipam, _ := s.Config["ipam"].(map[string]any)
-	if kind, _ := ipam["type"].(string); kind != ipamPool {
-		return "", 0, false
-	}
-	pool, _ = ipam["pool"].(string)
-	switch n := ipam["interface"].(type) {
-	case int:
-		iface = n
-	case int64:
-		iface = int(n)
-	case uint64:
-		iface = int(n)
-	case float64:
-		iface = int(n)
-	}
-	return pool, iface, true
-}
 
 // AddressParams describes the keys of AddressConfig.
 func AddressParams() []contract.Param {

@@ -30,7 +30,6 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/inventory/lldp"
 	"github.com/plumbline/plumbline/inventory/publish"
-	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/binding"
@@ -370,7 +369,7 @@ func (s *serving) grants() []addresspool.Grant {
 			}
 			for j := range t.Steps {
 				step := &t.Steps[j]
-				if pool, _, ok := ops.FromPool(step); ok && len(e.Topologies[i].Given[step.Name].Addresses) > 0 {
+				if pool, _, ok := topology.FromPool(step); ok && len(e.Topologies[i].Given[step.Name].Addresses) > 0 {
 					out = append(out, addresspool.Grant{
 						Owner: addresspool.Owner{Claim: string(e.UID), Topology: t.Name, Step: step.Name}, Of: e.Namespace + "/" + e.Name,
 						Pool: pool, Addresses: e.Topologies[i].Given[step.Name].Addresses,

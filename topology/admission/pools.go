@@ -3,14 +3,59 @@ package admission
 import (
 	"context"
 	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/suggest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
+
+// pools warns of what a topology and the AddressPools that exist say of each other.
+func (w *Webhook) pools(ctx context.Context, t *topology.Topology, a *answer) error {
+	var pools v1alpha1.AddressPoolList
+	if err := w.reader.List(ctx, &pools, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list pools: %w", err)
+	}
+	warnOfPools(t, pools.Items, a)
+	return nil
+}
+
+// warnOfPools warns of addresses that a pod of the topology and one with an address of a
+// pool would have both, and of pools that do not exist.
+func warnOfPools(t *topology.Topology, pools []v1alpha1.AddressPool, a *answer) {
+	layouts := map[string]*addresspool.Layout{}
+	for i := range pools {
+		layouts[pools[i].Name], _ = addresspool.Of(&pools[i])
+	}
+	names := slices.Sorted(maps.Keys(layouts))
+	for i := range t.Steps {
+		s := &t.Steps[i]
+		if pool, iface, ok := topology.FromPool(s); ok {
+			switch l, known := layouts[pool]; {
+			case !known:
+				a.warn("NetworkTopology %q, step %q: there is no %s %q%s: pods wait until there is one", t.Name, s.Name, v1alpha1.AddressPoolKind, pool, suggest.Hint(pool, names))
+			case l != nil && iface >= l.Interfaces():
+				a.warn("NetworkTopology %q, step %q: ipam.interface: %s %q has no part %d, only %d: no pod gets an address", t.Name, s.Name, v1alpha1.AddressPoolKind, pool, iface, l.Interfaces())
+			}
+		}
+		for _, literal := range topology.Literals(s) {
+			for _, name := range names {
+				if l := layouts[name]; l != nil && literal.IsValid() {
+					if _, given := l.Gives(netip.PrefixFrom(literal.Addr(), literal.Addr().BitLen())); given {
+						a.warn("NetworkTopology %q, step %q: %s is also given away by %s %q: add it to exclude there, unless these networks do not reach one another", t.Name, s.Name, literal.Addr(), v1alpha1.AddressPoolKind, name)
+					}
+				}
+			}
+		}
+	}
+}
 
 // pool decides on an AddressPool. Pools that share addresses cause a warning: networks that
 // do not reach one another may use the same ones.

@@ -47,6 +47,9 @@ func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, 
 	for _, s := range controller.Unknown(t, w.contracts.BuiltIn) {
 		a.warn("no node can run step %q: type %q is described by a CNIPluginSchema, and is not one of plumbline's", s.Name, s.Type)
 	}
+	if err := w.pools(ctx, t, &a); err != nil {
+		return a, err
+	}
 	classes, err := controller.Classes(o, t, set)
 	if err != nil {
 		return a, err

@@ -136,7 +136,7 @@ func (d *decision) addresses(c *claims.Claim) error {
 			return err
 		}
 		for j := range t.Steps {
-			if pool, iface, ok := ops.FromPool(&t.Steps[j]); ok {
+			if pool, iface, ok := topology.FromPool(&t.Steps[j]); ok {
 				w := addresses.Want{Topology: t.Name, Step: t.Steps[j].Name, Pool: pool, Interface: iface}
 				wants = append(wants, w)
 				at[w] = i

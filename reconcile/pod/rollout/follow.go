@@ -48,13 +48,13 @@ func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology
 	}
 	for i := range decoded.Steps {
 		step := &decoded.Steps[i]
-		pool, _, ok := ops.FromPool(step)
+		pool, _, ok := topology.FromPool(step)
 		if !ok {
 			continue
 		}
 		before := ""
 		if s, has := was.Step(step.Name); has {
-			before, _, _ = ops.FromPool(s)
+			before, _, _ = topology.FromPool(s)
 		}
 		if before != pool {
 			return &HeldBack{step.Name, fmt.Errorf("it takes addresses of AddressPool %q, which are given when a claim is prepared", pool)}

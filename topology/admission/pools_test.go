@@ -1,0 +1,58 @@
+package admission
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// TestWarningsOfPools holds what a topology is warned of when it names pools, or has
+// addresses that a pool gives away.
+func TestWarningsOfPools(t *testing.T) {
+	var pools []v1alpha1.AddressPool
+	for name, spec := range map[string]string{
+		"blue": `{"subnets":[{"prefix":"192.0.2.0/24","gateway":"192.0.2.1"}],"exclude":["192.0.2.8/29"]}`,
+		"host": `{"subnets":[{"prefix":"192.168.0.0/16"}],"hostBlock":6,"interfaceBlock":2}`,
+		"none": `{"subnets":[{"prefix":"198.51.100.9/24"}]}`,
+	} {
+		o := v1alpha1.AddressPool{}
+		if err := json.Unmarshal([]byte(`{"metadata":{"name":"`+name+`"},"spec":`+spec+`}`), &o); err != nil {
+			t.Fatal(err)
+		}
+		pools = append(pools, o)
+	}
+	for config, want := range map[string][]string{
+		`{}`: nil,
+		`{"ipam":{"type":"pool","pool":"blue"},"addresses":["203.0.113.5/24"]}`: nil,
+		`{"ipam":{"type":"pool","pool":"none"}}`:                                nil, // its condition says what is wrong
+		`{"ipam":{"type":"pool","pool":"blu"}}`: {
+			`NetworkTopology "t", step "s": there is no AddressPool "blu", did you mean "blue"?: pods wait until there is one`,
+		},
+		`{"ipam":{"type":"pool","pool":"host","interface":3}}`: nil,
+		`{"ipam":{"type":"pool","pool":"host","interface":4}}`: {
+			`NetworkTopology "t", step "s": ipam.interface: AddressPool "host" has no part 4, only 4: no pod gets an address`,
+		},
+		`{"addresses":["192.0.2.1/24","{{ x.ips[0].address }}",{"address":"192.0.2.9/24"},"192.0.2.255/24"]}`: nil,
+		`{"addresses":["192.0.2.5/32"],"ipam":{"type":"static","addresses":[{"address":"192.0.2.6/24"}]}}`: {
+			`NetworkTopology "t", step "s": 192.0.2.5 is also given away by AddressPool "blue": add it to exclude there, unless these networks do not reach one another`,
+			`NetworkTopology "t", step "s": 192.0.2.6 is also given away by AddressPool "blue": add it to exclude there, unless these networks do not reach one another`,
+		},
+	} {
+		o := &v1alpha1.NetworkTopology{}
+		if err := json.Unmarshal([]byte(`{"metadata":{"name":"t"},"spec":{"steps":[{"name":"s","type":"dummy","config":`+config+`}]}}`), o); err != nil {
+			t.Fatal(err)
+		}
+		decoded, err := topology.FromObject(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var a answer
+		warnOfPools(decoded, pools, &a)
+		if !slices.Equal(a.warnings, want) {
+			t.Errorf("%s:\nwarnings %q\nwant     %q", config, a.warnings, want)
+		}
+	}
+}
