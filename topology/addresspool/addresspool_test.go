@@ -158,7 +158,7 @@ func TestMultiNIC(t *testing.T) {
 		if len(h.Idle("pool", 0)) != 0 || h.Drop("pool", block, 0) {
 			t.Error("a block with addresses is idle")
 		}
-		h.GiveBack("", 10)
+		h.GiveBack("", until(10))
 		if h.Drop("pool", block, 9) || !h.Drop("pool", block, 10) {
 			t.Error("a block is returned before its addresses have rested, or not then")
 		}
@@ -420,7 +420,7 @@ func (c *cluster) giveBack(n *node, claim string) {
 		}
 	}
 	c.maybeCrash()
-	if n.memory.GiveBack(claim, c.now+5) {
+	if n.memory.GiveBack(claim, until(c.now+5)) {
 		c.write(n)
 	}
 }
@@ -567,6 +567,36 @@ func (c *cluster) nothingLost() {
 	}
 }
 
+// until is the same time for each pool.
+func until(at int64) func(string) int64 { return func(string) int64 { return at } }
+
+// TestTwoPools holds that an address of each of a claim's pools rests for as long as its
+// pool says.
+func TestTwoPools(t *testing.T) {
+	h := &Holdings{}
+	rest := map[string]int64{"short": 0, "long": 100}
+	named := func(name string) *Layout {
+		l, err := New(Spec{Name: name, Subnets: []SubnetSpec{{Prefix: "192.0.2.0/30"}}, BlockSize: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	for name := range rest {
+		l := named(name)
+		h.Gain(l, netip.MustParsePrefix("192.0.2.0/30"), "uid-"+name)
+		if _, err := h.Take(l, Owner{Claim: "c", Step: name}, 0, 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.GiveBack("c", func(pool string) int64 { return 10 + rest[pool] })
+	for name, want := range map[string]uint64{"short": 2, "long": 1} {
+		if c := h.Count(named(name), true, 10); c.Free() != want {
+			t.Errorf("pool %s: %+v, want %d free", name, c, want)
+		}
+	}
+}
+
 // TestLost holds that nothing is given from a lost block, that it is remembered while it
 // is used, and that its lease of another UID does not make it usable by itself.
 func TestLost(t *testing.T) {
@@ -589,7 +619,7 @@ func TestLost(t *testing.T) {
 	if len(h.Blocks) != 1 || !h.Blocks[0].Lost {
 		t.Errorf("a lost block in use is forgotten: %v", h.Blocks)
 	}
-	h.GiveBack("a", 10)
+	h.GiveBack("a", until(10))
 	h.Expire(1)
 	if len(h.Blocks) != 0 {
 		t.Errorf("a lost block is remembered: %v", h.Blocks)

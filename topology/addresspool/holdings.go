@@ -147,16 +147,16 @@ func (h *Holdings) taken(pool string, now int64) map[netip.Addr]bool {
 	return out
 }
 
-// GiveBack ends what a claim was given: its addresses rest until then. It reports whether
-// it had any.
-func (h *Holdings) GiveBack(claim string, until int64) bool {
+// GiveBack ends what a claim was given: its addresses rest until the time that their pool
+// says. It reports whether it had any.
+func (h *Holdings) GiveBack(claim string, until func(pool string) int64) bool {
 	n := len(h.Grants)
 	h.Grants = slices.DeleteFunc(h.Grants, func(g Grant) bool {
 		if g.Claim != claim {
 			return false
 		}
 		for _, a := range g.Addresses {
-			h.Resting = append(h.Resting, Resting{g.Pool, a.Addr(), until})
+			h.Resting = append(h.Resting, Resting{g.Pool, a.Addr(), until(g.Pool)})
 		}
 		return true
 	})

@@ -60,6 +60,7 @@ type pool struct {
 	quarantine int64
 	ending     bool // it is being deleted, or not protected from that yet
 	low        bool // few blocks are left in the cluster
+	ample      bool // leases ahead of need leave enough for others
 }
 
 // Want is a step that needs addresses.
@@ -197,17 +198,7 @@ func (a *Allocator) GiveBack(claim types.UID) error {
 	defer a.poke()
 	now := a.Now().Unix()
 	err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
-		i := slices.IndexFunc(h.Grants, func(g addresspool.Grant) bool { return g.Claim == string(claim) })
-		if i < 0 {
-			return false, nil
-		}
-		rest := int64(0)
-		for _, g := range h.Grants {
-			if g.Claim == string(claim) {
-				rest = max(rest, a.quarantine(g.Pool))
-			}
-		}
-		return h.GiveBack(string(claim), now+rest), nil
+		return h.GiveBack(string(claim), func(pool string) int64 { return now + a.quarantine(pool) }), nil
 	})
 	if frame.AsOtherVersion(err) != nil || frame.IsDamage(err) {
 		// The claim has no record any more: who can read the file, or makes a new one,

@@ -129,6 +129,7 @@ func (a *Allocator) readPools() error {
 		for _, c := range o.Status.Conditions {
 			p.low = p.low || c.Type == v1alpha1.ConditionLow && c.Status == "True"
 		}
+		p.ample = ample(o.Status.Size, o.Status.Leased)
 		pools[o.Name] = p
 	}
 	a.mu.Lock()
@@ -136,6 +137,11 @@ func (a *Allocator) readPools() error {
 	a.pools = pools
 	return nil
 }
+
+// ample reports whether a pool has enough for leases ahead of need. That ends at less than
+// what makes the pool Low: a lease that makes it so is given up at once, and is taken again
+// when it is not Low any more.
+func ample(size, leased int64) bool { return leased < size-max(size/5, 1) }
 
 // adopt has the file say what the API server says: leases of this node that the file
 // does not have are its own, as after a crash, and blocks whose lease is gone, or is
@@ -262,7 +268,7 @@ func (a *Allocator) endLost(ctx context.Context) error {
 			continue
 		}
 		if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
-			return h.GiveBack(g.Claim, a.Now().Unix()+a.quarantine(g.Pool)), nil
+			return h.GiveBack(g.Claim, func(pool string) int64 { return a.Now().Unix() + a.quarantine(pool) }), nil
 		}); err != nil {
 			return err
 		}
@@ -290,7 +296,7 @@ func (a *Allocator) obtain(ctx context.Context, node, name string) error {
 		}); err != nil {
 			return err
 		}
-		if count.Free() > 0 || !p.layout.Flat() && has || !waits && (count.Used == 0 || p.low) {
+		if count.Free() > 0 || !p.layout.Flat() && has || !waits && (count.Used == 0 || !p.ample) {
 			continue
 		}
 		if err := a.create(ctx, node, p.layout, g); err != nil {
