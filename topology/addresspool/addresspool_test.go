@@ -629,15 +629,18 @@ func TestLost(t *testing.T) {
 // FuzzSpec reads pools of any form: New refuses them, or each block is found again and
 // gives what is its own.
 func FuzzSpec(f *testing.F) {
-	f.Add("192.0.2.0/24", "192.0.2.10", "192.0.2.20", "192.0.2.1", "192.0.2.12/30", 4, 0, 0)
-	f.Add("192.168.0.0/16", "", "", "", "192.168.0.0/24", 0, 6, 2)
-	f.Add("fd00::/8", "", "", "", "", 4096, 0, 0)
-	f.Add("2001:db8::/64", "", "2001:db8::ffff", "2001:db8::1", "2001:db8::-2001:db8::5", 0, 0, 0)
-	f.Add("255.255.255.0/24", "", "", "", "", 1, 0, 0)
-	f.Fuzz(func(t *testing.T, prefix, first, last, gateway, exclude string, size, host, iface int) {
+	f.Add("192.0.2.0/24", "192.0.2.10", "192.0.2.20", "192.0.2.1", "192.0.2.12/30", "10.0.0.0/8", "192.0.2.9", 4, 0, 0)
+	f.Add("192.168.0.0/16", "", "", "", "192.168.0.0/24", "0.0.0.0/0", "", 0, 6, 2)
+	f.Add("fd00::/8", "", "", "", "", "", "", 4096, 0, 0)
+	f.Add("2001:db8::/64", "", "2001:db8::ffff", "2001:db8::1", "2001:db8::-2001:db8::5", "::/0", "2001:db8::1", 0, 0, 0)
+	f.Add("255.255.255.0/24", "", "", "", "", "", "", 1, 0, 0)
+	f.Fuzz(func(t *testing.T, prefix, first, last, gateway, exclude, to, via string, size, host, iface int) {
 		spec := Spec{Name: "pool", Subnets: []SubnetSpec{{prefix, first, last, gateway}}, BlockSize: size, HostBlock: host, InterfaceBlock: iface}
 		if exclude != "" {
 			spec.Exclude = []string{exclude}
+		}
+		if to != "" || via != "" {
+			spec.Routes = []RouteSpec{{to, via}}
 		}
 		l, err := New(spec)
 		if err != nil {
@@ -657,8 +660,13 @@ func FuzzSpec(f *testing.F) {
 				h := &Holdings{}
 				h.Gain(l, b, "uid")
 				got, err := h.Take(l, Owner{}, l.Interfaces()-1, 0)
-				if err != nil || len(got) != 1 || !p.Contains(got[0].Addr()) || got[0].Addr().String() == gateway {
+				if err != nil || len(got) != 1 || !p.Contains(got[0].Addr()) || got[0].Addr().String() == gateway || got[0].Addr().String() == via {
 					t.Fatalf("%+v: block %s gives %v, %v", spec, b, got, err)
+				}
+				for _, r := range l.Routes(got) {
+					if r.Gateway.IsValid() && !got[0].Contains(r.Gateway) {
+						t.Fatalf("%+v: %v has a route by %s", spec, got, r.Gateway)
+					}
 				}
 			}
 			if _, usable := g.At(g.Len()); usable {

@@ -48,6 +48,7 @@ type Allocator struct {
 
 	mu      sync.Mutex
 	pools   map[string]*pool
+	full    map[string]time.Time // pools of which all blocks were leased, and when
 	unmet   map[string]time.Time // pools that had nothing to give, and when
 	checked map[string]string    // blocks whose lease was read since the start: its UID
 	counts  []Count
@@ -83,7 +84,7 @@ func Open(o Options) (*Allocator, error) {
 	}
 	a := &Allocator{
 		Options: o, file: ledger{o.File, o.Sync}, wake: make(chan struct{}, 1),
-		pools: map[string]*pool{}, unmet: map[string]time.Time{}, checked: map[string]string{},
+		pools: map[string]*pool{}, full: map[string]time.Time{}, unmet: map[string]time.Time{}, checked: map[string]string{},
 	}
 	_, err := a.file.read()
 	if frame.IsDamage(err) {

@@ -41,6 +41,7 @@ const (
 	tries     = 8       // blocks that are tried before the leases of a pool are listed
 	walk      = 1 << 16 // blocks that are searched for a free one
 	pace      = 30 * time.Second
+	respite   = 5 * time.Second
 	impatient = time.Minute // for how long a claim that was refused counts as waiting
 )
 
@@ -299,11 +300,33 @@ func (a *Allocator) obtain(ctx context.Context, node, name string) error {
 		if count.Free() > 0 || !p.layout.Flat() && has || !waits && (count.Used == 0 || !p.ample) {
 			continue
 		}
-		if err := a.create(ctx, node, p.layout, g); err != nil {
-			return err
+		if err := a.createUnlessFull(ctx, node, p.layout, g); err != nil {
+			return fmt.Errorf("AddressPool %q: %w", name, err)
 		}
 	}
 	return nil
+}
+
+// errFull is that no node can lease anything more of a pool.
+var errFull = errors.New("all of its blocks are leased: add a pool, or see kubectl get addressleases for nodes that have many")
+
+// createUnlessFull is create, but for a while after a pool was found to be full: each claim
+// that waits is tried every second, and each try would cost a request per block, on all
+// nodes that wait.
+func (a *Allocator) createUnlessFull(ctx context.Context, node string, l *addresspool.Layout, g addresspool.Group) error {
+	a.mu.Lock()
+	since, full := a.full[l.Name]
+	a.mu.Unlock()
+	if full && a.Now().Sub(since) < respite {
+		return errFull
+	}
+	err := a.create(ctx, node, l, g)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if delete(a.full, l.Name); errors.Is(err, errFull) {
+		a.full[l.Name] = a.Now()
+	}
+	return err
 }
 
 // create makes the lease of a free block.
@@ -338,7 +361,7 @@ func (a *Allocator) create(ctx context.Context, node string, l *addresspool.Layo
 			return err
 		}
 	}
-	return fmt.Errorf("AddressPool %q: all of its blocks are leased: add a pool, or see kubectl get addressleases for nodes that have many", l.Name)
+	return errFull
 }
 
 // highest returns the number behind the last block that the node has, 0 for none.
