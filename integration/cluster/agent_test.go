@@ -131,10 +131,23 @@ func newAgentBenchOf(t *testing.T, options cluster.NodeOptions, choose func(cont
 	b.home = b.vfs(t)
 	for i, ifName := range []string{"enp3s0f0v0", "enp3s0f0v1"} {
 		topology := fmt.Sprintf("net-%d", i+1)
-		kubectl(t, b.Cluster, fmt.Sprintf(oneVF, topology, ifName, fmt.Sprintf("192.0.2.%d/26", 65+64*i), fmt.Sprintf("net%d", i+1)), "apply", "-f", "-")
+		b.applied(t, fmt.Sprintf(oneVF, topology, ifName, fmt.Sprintf("192.0.2.%d/26", 65+64*i), fmt.Sprintf("net%d", i+1)))
 		kubectl(t, b.Cluster, "", "wait", "--for=create", "--timeout=60s", "deviceclass/"+topology+"-vf")
 	}
 	return b
+}
+
+// applied applies a manifest, again if need be: the webhook of a controller that has just
+// started on a busy machine may not answer in time.
+func (b *agentBench) applied(t *testing.T, manifest string) {
+	t.Helper()
+	until(t, "the manifest is applied", 5*time.Minute, func() bool {
+		_, err := b.Kubectl(t.Context(), strings.NewReader(manifest), "apply", "-f", "-")
+		if err != nil {
+			t.Logf("not applied: %v", err)
+		}
+		return err == nil
+	})
 }
 
 func (b *agentBench) shell(t *testing.T, script string) string {
@@ -320,6 +333,7 @@ func TestAgent(t *testing.T) {
 			t.Run("physical networks", b.testPhysicalNetworks)
 			t.Run("neighbours", b.testNeighbours)
 			t.Run("shared device", b.testSharedDevice)
+			t.Run("addresses", b.testAddresses)
 			t.Run("user space", b.testUserSpace)
 			t.Run("gate", b.testGate)
 			t.Run("agent restarted", b.testRestart)
