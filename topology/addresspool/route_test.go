@@ -38,7 +38,7 @@ func TestRoutes(t *testing.T) {
 		{parts, "192.168.65.1/18", "[] [{10.1.0.0/16 invalid IP}]"},
 	} {
 		var given []netip.Prefix
-		for _, a := range strings.Fields(c.given) {
+		for a := range strings.FieldsSeq(c.given) {
 			given = append(given, netip.MustParsePrefix(a))
 		}
 		if have := fmt.Sprint(c.layout.Gateways(given), c.layout.Routes(given)); have != c.want {
