@@ -364,7 +364,7 @@ func packages(t *testing.T) []string {
 
 var makeTarget = regexp.MustCompile("`make ([a-z][a-z-]*)")
 
-// TestTargets looks for each make target that the pages name.
+// TestTargets holds that each make target that the pages name exists.
 func TestTargets(t *testing.T) {
 	makefile := read(t, "../Makefile")
 	for file, text := range pages(t) {

@@ -115,7 +115,7 @@ func (s Selector) PassesOver(ctx context.Context) bool {
 // selector, is not in taken (by ID) and is not kept by the host. Devices on
 // which the evaluation fails are passed over.
 //
-// When there is none, the error wraps ErrNoDevice and says what was looked for,
+// When there is none, the error wraps ErrNoDevice and says what was searched for,
 // how many devices there are, why those that match are not free, where the
 // evaluation failed, and which values the attributes in the selector have.
 func First(ctx context.Context, devices []Device, s Selector, taken map[string]bool) (Device, error) {

@@ -25,7 +25,7 @@ type Sharing struct {
 	By []string `json:"by,omitempty"`
 	// Capacity is what shares consume, beside the number of shares.
 	Capacity map[string]resourceapi.DeviceCapacity `json:"capacity,omitempty"`
-	// Functions says that the device is a PF whose functions are given away as shares: a
+	// Functions says that the device is a PF whose functions are allocated as shares: a
 	// claim gets one, and which one is decided on the node.
 	Functions bool `json:"functions,omitempty"`
 	// Whole says that the device is offered as a whole, too, until one of both is taken.
@@ -35,7 +35,7 @@ type Sharing struct {
 // The capacity that each shared device has: each allocation takes one.
 const (
 	CapacityShares = "shares"
-	// CapacityFunctions is what a PF has whose functions are given away as shares, one for
+	// CapacityFunctions is what a PF has whose functions are allocated as shares, one for
 	// each allocation. CapacityBandwidth is in bit/s, and limits the function.
 	CapacityFunctions = "vfs"
 	CapacityBandwidth = "bandwidth"
@@ -106,7 +106,7 @@ func (d Device) sharedBy() string {
 }
 
 // Capacity returns what a ResourceSlice says of the amounts of a shared device, nil for
-// one that is given away as a whole. A claim that names no amount takes all there is
+// one that is allocated as a whole. A claim that names no amount takes all there is
 // unless a default says otherwise, so each capacity has one.
 func Capacity(d Device) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
 	if d.Shared == nil {

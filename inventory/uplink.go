@@ -71,7 +71,7 @@ func QueryUplinks(ctx context.Context, devices []Device, routes Routes) (Uplinks
 }
 
 // DiscoverGuarded is Discover with the devices marked that carry a default route. When
-// that cannot be found out it lists none, since the way to the host could be given away.
+// that cannot be found out it lists none, since the way to the host could be allocated.
 // Devices of which a part could be read are listed, with the error.
 func DiscoverGuarded(ctx context.Context, sys fs.FS, opt Options, routes Routes) ([]Device, error) {
 	devices, err := Discover(sys, opt)

@@ -64,7 +64,7 @@ func TestQueryUplinks(t *testing.T) {
 		}
 		for _, ifName := range c.unread {
 			if have.Unread[ifName] == nil {
-				t.Errorf("%s: %q is given away", name, ifName)
+				t.Errorf("%s: %q is allocated", name, ifName)
 			}
 		}
 		if problem := have.Problem(); (problem == nil) != (c.problem == "") || problem != nil && problem.Error() != c.problem {

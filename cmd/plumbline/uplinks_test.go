@@ -65,7 +65,7 @@ func TestUplinks(t *testing.T) {
 		unread += len(have.Unread)
 		for _, name := range []string{"four0", "six0"} {
 			if !slices.Contains(have.Routes, name) && have.Unread[name] == nil {
-				t.Errorf("message %d failed: %q is given away: %+v", failing, name, have)
+				t.Errorf("message %d failed: %q is allocated: %+v", failing, name, have)
 			}
 		}
 		if len(have.Unread) > 1 || (have.Problem() == nil) != (len(have.Unread) == 0) {

@@ -40,7 +40,7 @@ func (d Device) rule() string { return "plumbline-maintain-" + d.Node + "-" + d.
 type User struct {
 	Namespace, Pod, Claim string
 	Device                Device
-	// Stays is why an eviction does not end it for good, "" if it does.
+	// Stays is why an eviction does not end it permanently, "" if it does.
 	Stays string
 }
 

@@ -232,7 +232,7 @@ func TestFailing(t *testing.T) {
 	}
 }
 
-// TestPolicies holds what becomes of a device under a verdict of policies: what a pod has
+// TestPolicies holds the effect of a policy's verdict on a device: what a pod has
 // is not withdrawn from under it, and an undecided device stays as it was.
 func TestPolicies(t *testing.T) {
 	is := func(e inventory.Exposure, change ...func(*inventory.Device)) inventory.Device {

@@ -227,7 +227,7 @@ func TestPublisher(t *testing.T) {
 }
 
 // TestStateOfAnotherVersion holds that a file that another version has written, before
-// or while this one runs, is left as it is, and that devices are published all the same.
+// or while this one runs, is left as it is, and that devices are still published.
 func TestStateOfAnotherVersion(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "published.json")
 	const later = `{"version":2,"devices":[{"name":"x"}]}`

@@ -83,7 +83,7 @@ func (k known) functions(pf inventory.Device) int {
 	return n
 }
 
-// Unfit says by device ID why functions must not be given away as shares of their PF. It
+// Unfit says by device ID why functions must not be allocated as shares of their PF. It
 // does not know which of them claims have. Functions that a pod has by their own name would
 // be withheld for the same reasons.
 func Unfit(devices []inventory.Device, dirty, others map[string]string) map[string]string {
@@ -109,8 +109,8 @@ func Unfit(devices []inventory.Device, dirty, others map[string]string) map[stri
 	return out
 }
 
-// pooled returns the policy that gives away the functions of a PF as shares, "" if none does.
-// Where policies do not say what applies, they are given away as before.
+// pooled returns the policy that allocates the functions of a PF as shares, "" if none does.
+// Where policies do not say what applies, they are allocated as before.
 func (k known) pooled(pf string) string {
 	i := slices.IndexFunc(k.devices, func(d inventory.Device) bool { return d.ID == pf })
 	if i < 0 {

@@ -52,7 +52,7 @@ func shown(offered []entry) string {
 }
 
 // TestShared follows what is published of a card through edits of policies while claims
-// have parts of it. A name that was published as shared is never one that is given away
+// have parts of it. A name that was published as shared is never one that is allocated
 // as a whole, what is in use is never withdrawn, and forms that exclude each other have
 // a counter.
 func TestShared(t *testing.T) {
@@ -123,7 +123,7 @@ func TestShared(t *testing.T) {
 		}
 		for _, e := range offered {
 			if was, ok := k.before[e.Device.Name]; ok && was.shared() != e.shared() {
-				t.Errorf("%s: %q is shared and given away under one name", step.name, e.Device.Name)
+				t.Errorf("%s: %q is shared and allocated under one name", step.name, e.Device.Name)
 			}
 		}
 		k.before = k.remember(offered)

@@ -70,7 +70,7 @@ func TestRenamed(t *testing.T) {
 			}
 		})
 	}
-	// What no step makes any more is deleted all the same.
+	// What no step wants any more is still deleted.
 	less := &topology.Topology{Name: "t", DriftPolicy: topology.Repair, Steps: top.Steps[:1]}
 	have := netstate.NewSnapshot(d0, spare0, addr)
 	plan, err := reg.Plan(t.Context(), ops.Request{Topology: less, Netns: "/run/netns/x", Have: have, Owned: owned})

@@ -206,7 +206,7 @@ const (
 )
 
 // RouteProtocol is the rtm_protocol of every route plumbline makes, so that
-// ours and the pod's can be told apart (RTPROT_* values from 5 up are free for
+// ours and the pod's can be distinguished (RTPROT_* values from 5 up are free for
 // routing daemons; see rt_protos).
 const RouteProtocol = 112
 

@@ -264,7 +264,7 @@ func (h *Host) unbind(ctx context.Context, id, driver string) error {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return fault.New(fault.NotReady, fmt.Errorf("driver %q has not let go of it yet: a process has it open", driver))
+	return fault.New(fault.NotReady, fmt.Errorf("driver %q has not released it yet: a process has it open", driver))
 }
 
 // override sets the only driver that the kernel binds to a function by itself, ""

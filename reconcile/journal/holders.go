@@ -10,7 +10,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// holding is which devices a log speaks of and whether they are being let go of,
+// holding is which devices a log mentions and whether they are being released,
 // and which state of the file that was read from.
 type holding struct {
 	inode     uint64

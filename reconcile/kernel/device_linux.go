@@ -375,7 +375,7 @@ func (t *deviceMove) run(ctx context.Context) error {
 
 // cleans reports whether settings are restored after the move. Those of a device that
 // an earlier version recorded are not known; what is attached to it when it returns to
-// the host is a pod's all the same.
+// the host is still a pod's.
 func (t *deviceMove) cleans() bool {
 	return t.to.host && (t.want.Settings != nil || t.arrived != 0 || !t.from.c.host)
 }

@@ -44,7 +44,7 @@ const (
 	// vlansNamed bounds how many are searched for: one is enough.
 	vlansNamed = 8
 	// refusedMTU is larger than that of any Ethernet device, and the largest that a
-	// VLAN may ask for. vlan_newlink compares it with the device's after it has looked
+	// VLAN may request. vlan_newlink compares it with the device's after it has searched
 	// for a VLAN of the same ID.
 	refusedMTU = 65535
 )

@@ -1,5 +1,5 @@
 // Package addresspool is the arithmetic of address pools: how a pool is divided into
-// blocks, which addresses of a block can be given away, and who has them.
+// blocks, which addresses of a block can be allocated, and who has them.
 //
 // A Layout is a pool that was read and checked. It is divided into blocks, of which a
 // node holds some: each block has a name that is that of its lease in the cluster, so

@@ -248,7 +248,7 @@ type Count struct {
 	Held, Used, Resting uint64
 }
 
-// Free is what could be given away now.
+// Free is what could be allocated now.
 func (c Count) Free() uint64 { return c.Held - min(c.Held, c.Used+c.Resting) }
 
 // Count counts the addresses of one family.

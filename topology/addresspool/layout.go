@@ -27,7 +27,7 @@ type Spec struct {
 	// Name is in the names of the pool's leases.
 	Name    string
 	Subnets []SubnetSpec
-	// Exclude lists addresses, prefixes and ranges FIRST-LAST that are not given away.
+	// Exclude lists addresses, prefixes and ranges FIRST-LAST that are not allocated.
 	Exclude []string
 	// BlockSize is the number of addresses that a node takes at once: a power of two, 0
 	// for the default. Only without HostBlock.
@@ -48,7 +48,7 @@ type RouteSpec struct {
 // SubnetSpec is a subnet of a pool.
 type SubnetSpec struct {
 	Prefix string
-	// First and Last bound what is given away; empty for the whole subnet.
+	// First and Last bound what is allocated; empty for the whole subnet.
 	First, Last string
 	Gateway     string
 }
@@ -65,7 +65,7 @@ type Layout struct {
 
 type subnet struct {
 	prefix  netip.Prefix
-	span    Span // what is given away, if nothing excludes it
+	span    Span // what is allocated, if nothing excludes it
 	gateway netip.Addr
 	// blockBits is for a flat pool: 2^blockBits addresses are a block.
 	blockBits int
@@ -172,7 +172,7 @@ func New(spec Spec) (*Layout, error) {
 	l.excludes = merge(excludes)
 	for i := range l.subnets {
 		if l.size(&l.subnets[i]) == 0 {
-			wrong("subnets[%d]: %q has no address left that could be given away", i, l.subnets[i].prefix)
+			wrong("subnets[%d]: %q has no address left that could be allocated", i, l.subnets[i].prefix)
 		}
 	}
 	if len(errs) > 0 {
@@ -280,7 +280,7 @@ func ParseSpan(text string) (Span, error) {
 	return Span{a, a}, nil
 }
 
-// reserved is what of a subnet is never given away: its gateway; of IPv4 the address of
+// reserved is what of a subnet is never allocated: its gateway; of IPv4 the address of
 // the network and the broadcast address (RFC 1122 section 3.2.1.3), unless there are two
 // addresses at most (RFC 3021); of IPv6 the anycast address of its routers (RFC 4291
 // section 2.6.1).

@@ -93,7 +93,7 @@ func TestRollout(t *testing.T) {
 		{name: "held back", runs: "n1/a@4~ n2/b@5", before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n1"}}, updated: "1/2", generations: "5:1 4:1", reason: "HeldBack", message: "1 of 2 pods on generation 5, 1 to be recreated"},
 		{name: "held back holds nobody else back", runs: "n1/a@4~ n1/b@4 n2/c@4", nodes: "n1", updated: "0/3", generations: "4:3", reason: "RollingOut"},
 		{name: "a node that is gone with its claims", runs: "n2/c@4", before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n1"}}, nodes: "n2", updated: "0/1", generations: "4:1", reason: "RollingOut"},
-		{name: "a claim nobody has told of", runs: "n1/a@0 n2/b@5", updated: "1/1", generations: "5:1", reason: "Complete"},
+		{name: "a claim without a report", runs: "n1/a@0 n2/b@5", updated: "1/1", generations: "5:1", reason: "Complete"},
 		{name: "a pod with two claims", runs: "n1/a@5=p n1/b@4=p n2/c@5", nodes: "n1", updated: "1/2", generations: "5:1 4:1", reason: "RollingOut"},
 		{name: "not valid", runs: "n1/a@4", found: controller.Outcome{Invalid: errors.New("no")}, updated: "0/1", generations: "4:1", reason: "Invalid", message: "pods keep what they have"},
 	} {

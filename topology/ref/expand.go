@@ -51,7 +51,7 @@ const maxErrors = 64
 
 // Walk collects the references of a value made of maps, lists and scalars, in
 // order of path. Malformed templates are joined errors, each an *Error, the first
-// 64 of them; the references found elsewhere are returned all the same.
+// 64 of them; the references found elsewhere are still returned.
 func Walk(value any) ([]Use, error) {
 	var uses []Use
 	var errs []error

@@ -32,7 +32,7 @@ const (
 // +kubebuilder:resource:path=addresspools,scope=Cluster,shortName=addrpool,categories=dra
 // +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
 // +kubebuilder:subresource:status
-// +kubebuilder:printcolumn:name="Size",type=integer,JSONPath=`.status.size`,description="addresses that can be given away"
+// +kubebuilder:printcolumn:name="Size",type=integer,JSONPath=`.status.size`,description="addresses that can be allocated"
 // +kubebuilder:printcolumn:name="Leased",type=integer,JSONPath=`.status.leased`,description="addresses that nodes have leased"
 // +kubebuilder:printcolumn:name="Used",type=integer,JSONPath=`.status.used`,description="addresses that claims have"
 // +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodes`
@@ -58,7 +58,7 @@ type AddressPoolList struct {
 	Items []AddressPool `json:"items"`
 }
 
-// AddressPoolSpec says which addresses there are, and how nodes share them.
+// AddressPoolSpec defines the addresses, and how nodes share them.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.interfaceBlock) || has(self.hostBlock)",message="interfaceBlock needs hostBlock"
 // +kubebuilder:validation:XValidation:rule="!has(self.blockSize) || !has(self.hostBlock)",message="blockSize follows from hostBlock: remove one of them"
@@ -74,7 +74,7 @@ type AddressPoolSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="subnets cannot be changed: nodes have leases of their blocks. Make another pool"
 	Subnets []AddressSubnet `json:"subnets"`
 
-	// Exclude lists addresses, prefixes, and ranges FIRST-LAST that are not given away. An
+	// Exclude lists addresses, prefixes, and ranges FIRST-LAST that are not allocated. An
 	// address that a pod has already stays with it.
 	//
 	// +listType=atomic
@@ -130,12 +130,12 @@ type AddressPoolSpec struct {
 // AddressSubnet is a subnet of a pool.
 type AddressSubnet struct {
 	// Prefix of the network, such as 192.0.2.0/24. Its own address and the broadcast
-	// address are not given away.
+	// address are not allocated.
 	//
 	// +kubebuilder:validation:MaxLength=128
 	Prefix string `json:"prefix"`
 
-	// First and Last bound what is given away. Not with hostBlock.
+	// First and Last bound what is allocated. Not with hostBlock.
 	//
 	// +kubebuilder:validation:MaxLength=128
 	// +optional
@@ -144,7 +144,7 @@ type AddressSubnet struct {
 	// +optional
 	Last string `json:"last,omitempty"`
 
-	// Gateway is an address that is not given away: the next hop of routes, of the pool or of
+	// Gateway is an address that is not allocated: the next hop of routes, of the pool or of
 	// the step, that name none.
 	//
 	// +kubebuilder:validation:MaxLength=128
@@ -168,7 +168,7 @@ type AddressRoute struct {
 	Gateway string `json:"gateway,omitempty"`
 }
 
-// AddressPoolStatus is what became of the pool.
+// AddressPoolStatus is the observed state of the pool.
 type AddressPoolStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
@@ -180,7 +180,7 @@ type AddressPoolStatus struct {
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// Size is the number of addresses that can be given away, of the family that has fewer.
+	// Size is the number of addresses that can be allocated, of the family that has fewer.
 	//
 	// +optional
 	Size int64 `json:"size"`

@@ -315,7 +315,7 @@ spec:
 
 // networked gives pods functions of physical networks: the requests of a pod's containers
 // are added up, and those of its init containers are not added to that. When the functions
-// of one physical function are given away, those of the other that is wired to the network
+// of one physical function are allocated, those of the other that is wired to the network
 // follow, and then pods wait.
 func (b *bench) networked(t *testing.T) {
 	b.mustKubectl(t, physnets, "create", "-f", "-")

@@ -347,7 +347,7 @@ func TestRegistration(t *testing.T) {
 		t.Errorf("%+v, %v", info, err)
 	}
 	if _, err := k.register.NotifyRegistrationStatus(t.Context(), &registerapi.RegistrationStatus{Error: "no"}); err == nil {
-		t.Error("a refusal is taken for good")
+		t.Error("a refusal is treated as permanent")
 	}
 	if err := k.Ready(); err == nil || !strings.Contains(err.Error(), "refuses it: no") {
 		t.Errorf("refused: %v", err)

@@ -40,7 +40,7 @@ type Options struct {
 	Changed func()
 	Log     *slog.Logger
 	// Spread is the time over which the nodes of a cluster write their reports after an
-	// edit that all of them hear of at once; default 10 s.
+	// edit that all of them receive at once; default 10 s.
 	Spread time.Duration
 }
 
