@@ -334,6 +334,8 @@ func TestAgent(t *testing.T) {
 			t.Run("neighbours", b.testNeighbours)
 			t.Run("shared device", b.testSharedDevice)
 			t.Run("addresses", b.testAddresses)
+			t.Run("functions as shares", b.testFunctionsAsShares)
+			t.Run("shares and a reboot", b.testSharesReboot)
 			t.Run("user space", b.testUserSpace)
 			t.Run("gate", b.testGate)
 			t.Run("agent restarted", b.testRestart)
