@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -49,16 +51,14 @@ type IPAM struct {
 	Addresses []Address `json:"addresses,omitempty"`
 	Routes    []Route   `json:"routes,omitempty"`
 	DNS       any       `json:"dns,omitempty"`
-	// Pool names an AddressPool, of type pool; Interface is the part of it for one of a
-	// node's interfaces.
-	Pool      string `json:"pool,omitempty"`
-	Interface int    `json:"interface,omitempty"`
+	topology.IPAM
 }
 
 // The types of ipam.
 const (
 	ipamStatic = "static"
 	ipamPool   = topology.IPAMPool
+	ipamLocal  = topology.IPAMHostLocal
 )
 
 // AddressParams describes the keys of AddressConfig.
@@ -86,16 +86,37 @@ func AddressParams() []contract.Param {
 			{Name: "onlink", Type: contract.Boolean, Description: "the gateway is on this link although it is in none of its subnets"},
 		}},
 	}
+	ranges := []contract.Param{
+		{Name: "subnet", Type: contract.String, Format: contract.Prefix, Description: "of type host-local: the network of the addresses"},
+		{Name: "rangeStart", Type: contract.String, Format: contract.IP, Description: "first address that is allocated; else the first of the subnet"},
+		{Name: "rangeEnd", Type: contract.String, Format: contract.IP, Description: "last address that is allocated; else the last of the subnet"},
+		{Name: "gateway", Type: contract.String, Format: contract.IP, Description: "gateway of routes that name none, which is not allocated; else the first address of the subnet"},
+	}
+	ipam := append([]contract.Param{
+		{
+			Name: "type", Type: contract.String, Required: true, Enum: []string{ipamStatic, ipamPool, ipamLocal}, Refused: refusedIPAM,
+			Description: "static: the addresses here; pool: one address of each family of an AddressPool, another for each pod; host-local: one of each family of ranges, unique on the node only",
+		},
+		{Name: "pool", Type: contract.String, Description: "name of the AddressPool, of type pool"},
+		{Name: "interface", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(31), Description: "part of a pool with interfaceBlock, counted from 0"},
+	}, ranges...)
 	return append([]contract.Param{
 		addresses, routes,
-		{Name: "ipam", Type: contract.Object, Description: "CNI spelling of addresses and routes; type static, given here, or pool", Properties: []contract.Param{
-			{Name: "type", Type: contract.String, Required: true, Enum: []string{ipamStatic, ipamPool}, Description: "static: the addresses here; pool: one address of each family of an AddressPool, another for each pod"},
-			{Name: "pool", Type: contract.String, Description: "name of the AddressPool, of type pool"},
-			{Name: "interface", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(31), Description: "part of a pool with interfaceBlock, counted from 0"},
+		{Name: "ipam", Type: contract.Object, Description: "CNI spelling of addresses and routes; type static, pool or host-local", Properties: append(ipam,
+			contract.Param{Name: "ranges", Type: contract.List, Description: "of type host-local: sets of ranges, one for each family", Items: &contract.Param{Type: contract.List, Items: &contract.Param{Type: contract.Object, Properties: ranges}}},
+			contract.Param{Name: "exclude", Type: contract.List, Description: "of type host-local: addresses, prefixes and ranges FIRST-LAST that are not allocated", Items: &contract.Param{Type: contract.String}},
 			addresses, routes,
-			{Name: "dns", Type: contract.Any, Description: "accepted, not used: a pod's DNS is Kubernetes'"},
-		}},
+			contract.Param{Name: "dns", Type: contract.Any, Description: "accepted, not used: a pod's DNS is Kubernetes'"},
+		)},
 	}, policyParams()...)
+}
+
+// refusedIPAM are the types of ipam that other programs have, and what to write instead.
+var refusedIPAM = map[string]string{
+	"dhcp":           "no DHCP client runs in a pod's network; use type pool with a range that the DHCP server does not lease, or static",
+	"slaac":          "addresses of router advertisements are not waited for; use type pool with an IPv6 subnet, or static",
+	"multi-nic-ipam": "its subnet, hostBlock, interfaceBlock and excludeCIDRs are fields of an AddressPool (the last as exclude); create one, and write {type: pool, pool: NAME, interface: N}",
+	"whereabouts":    "its range, range_start, range_end, exclude and gateway are fields of an AddressPool; create one, and write {type: pool, pool: NAME}",
 }
 
 // Address wants the addresses, routes, rules and neighbors of a config on a link.
@@ -153,24 +174,58 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 	return p.policy(link, cfg)
 }
 
-// fromPool refuses ipam that names a pool in vain, or addresses of a pool that are not
+// AddressesOf returns the addresses that a link will have: those of the config, and those that
+// are given to the step, with their gateways.
+func (p *Planner) AddressesOf(link string, cfg AddressConfig) ([]Address, error) {
+	all := slices.Clone(cfg.Addresses)
+	if cfg.IPAM != nil {
+		all = append(all, cfg.IPAM.Addresses...)
+	}
+	if err := p.fromPool(link, cfg.IPAM); err != nil {
+		return nil, err
+	}
+	given, err := p.givenAddresses(link, all)
+	return append(all, given...), err
+}
+
+// fromPool refuses ipam with keys of another type, and addresses of a pool that are not
 // given. On an imagined node it gives some.
 func (p *Planner) fromPool(link string, c *IPAM) error {
-	switch {
-	case c == nil || c.Type != ipamPool && c.Pool == "" && c.Interface == 0:
+	if c == nil {
 		return nil
-	case c.Type != ipamPool:
+	}
+	local := len(c.Sets()) > 0 || len(c.Exclude) > 0
+	source := addresspool.Title(topology.LocalPool)
+	switch {
+	case c.Type != ipamPool && (c.Pool != "" || c.Interface != 0):
 		return Invalid("ipam.pool", "is for type %q: remove it, or change the type", ipamPool)
+	case c.Type != ipamLocal && local:
+		return Invalid("ipam.subnet", "is for type %q, as are rangeStart, rangeEnd, ranges, gateway and exclude: remove them, or change the type", ipamLocal)
+	case c.Type == ipamStatic:
+		return nil
+	case len(c.Addresses) > 0:
+		return Invalid("ipam.addresses", "are for type %q: addresses beside those that are allocated go into addresses of the step", ipamStatic)
+	case c.Type == ipamLocal:
+		if _, err := addresspool.Local(c.IPAM); err != nil {
+			var wrong []error
+			for line := range strings.SplitSeq(err.Error(), "\n") {
+				field, message, _ := strings.Cut(line, ": ")
+				wrong = append(wrong, Invalid("ipam."+field, "%s", message))
+			}
+			return errors.Join(wrong...)
+		}
 	case c.Pool == "":
 		return Invalid("ipam.pool", "is missing: name an AddressPool")
 	case strings.ContainsAny(c.Pool, "{} /"):
 		return Invalid("ipam.pool", "%q is no name of an AddressPool", c.Pool)
-	case len(c.Addresses) > 0:
-		return Invalid("ipam.addresses", "are for type %q: addresses beside those of the pool go into addresses of the step", ipamStatic)
+	default:
+		source = addresspool.Title(c.Pool)
+	}
+	switch {
 	case len(p.req.Given[p.StepName()].Addresses) > 0:
 		return nil
 	case p.req.imagined == nil:
-		return fault.New(fault.NotReady, fmt.Errorf("ipam.pool: no address of AddressPool %q is given: the agent of a node gives them; on a command line give one with --address %s=ADDRESS", c.Pool, p.StepName()))
+		return fault.New(fault.NotReady, fmt.Errorf("ipam: no address of %s is given: the agent of a node gives them; on a command line give one with --address %s=ADDRESS", source, p.StepName()))
 	}
 	im := p.req.imagined
 	im.pooled[link] = true

@@ -1,12 +1,68 @@
 package topology
 
-import "net/netip"
+import (
+	"encoding/json"
+	"net/netip"
+)
 
-// IPAMPool is the type of ipam with which a step wants addresses of an AddressPool.
-const IPAMPool = "pool"
+// The types of ipam with which each pod gets other addresses.
+const (
+	// IPAMPool is the type for addresses of an AddressPool.
+	IPAMPool = "pool"
+	// IPAMHostLocal is the type for addresses that each node allocates by itself.
+	IPAMHostLocal = "host-local"
+)
+
+// LocalPool is in place of the name of an AddressPool for addresses that a node allocates
+// by itself. No object can have this name.
+const LocalPool = "(host-local)"
+
+// IPAM is what ipam says of addresses that are allocated for each pod.
+type IPAM struct {
+	// Pool names an AddressPool, of type pool; Interface is the part of it for one of a
+	// node's interfaces.
+	Pool      string `json:"pool,omitempty"`
+	Interface int    `json:"interface,omitempty"`
+	// A range, and sets of ranges, of type host-local: one address of each set is given.
+	IPRange
+	Ranges  [][]IPRange `json:"ranges,omitempty"`
+	Exclude []string    `json:"exclude,omitempty"`
+}
+
+// IPRange is a range of addresses in the spelling of the CNI plugin host-local.
+type IPRange struct {
+	Subnet     string `json:"subnet,omitempty"`
+	RangeStart string `json:"rangeStart,omitempty"`
+	RangeEnd   string `json:"rangeEnd,omitempty"`
+	Gateway    string `json:"gateway,omitempty"`
+}
+
+// Sets returns all sets of ranges: a range outside of ranges is a set of its own.
+func (c *IPAM) Sets() [][]IPRange {
+	if c.IPRange == (IPRange{}) {
+		return c.Ranges
+	}
+	return append([][]IPRange{{c.IPRange}}, c.Ranges...)
+}
+
+// LocalIPAM returns the ipam of a step that wants addresses of its node; not ok for none.
+func LocalIPAM(s *Step) (c IPAM, ok bool) {
+	ipam, _ := s.Config["ipam"].(map[string]any)
+	if kind, _ := ipam["type"].(string); kind != IPAMHostLocal {
+		return c, false
+	}
+	data, err := json.Marshal(ipam)
+	if err == nil {
+		err = json.Unmarshal(data, &c)
+	}
+	return c, err == nil // the contract has been checked
+}
 
 // FromPool says from which pool a step wants its addresses; not ok for none.
 func FromPool(s *Step) (pool string, iface int, ok bool) {
+	if _, local := LocalIPAM(s); local {
+		return LocalPool, 0, true
+	}
 	ipam, _ := s.Config["ipam"].(map[string]any)
 	if kind, _ := ipam["type"].(string); kind != IPAMPool {
 		return "", 0, false

@@ -282,13 +282,15 @@ func TestPoolReferences(t *testing.T) {
 		{"{{ d.ips[0].gateway }}", "is of type string (ip), type object is wanted here"},
 		{"{{ d.ips[2].address }}", "no address 2"},
 	} {
-		top := steps(t, `
-  - {name: d, type: dummy, config: {name: d0, ipam: {type: pool, pool: blue}}}
+		for _, ipam := range []string{"{type: pool, pool: blue}", "{type: host-local, subnet: 10.9.0.0/24}"} {
+			top := steps(t, `
+  - {name: d, type: dummy, config: {name: d0, ipam: `+ipam+`}}
   - {name: v, type: vlan, dependOn: [d], config: {id: 7, addresses: ["`+c.reference+`"]}}
 `)
-		err := topology.Validate(t.Context(), top, reg)
-		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", c.reference, err, c.want)
+			err := topology.Validate(t.Context(), top, reg)
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s of %s: %v, want %q", c.reference, ipam, err, c.want)
+			}
 		}
 	}
 	top := steps(t, `

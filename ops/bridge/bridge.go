@@ -209,7 +209,7 @@ func onHost(p *ops.Planner, c config) error {
 	if err := wantPort(p, peer, br, c, vids); err != nil {
 		return err
 	}
-	if err := gateway(p, br, &c); err != nil {
+	if err := gateway(p, br, name, &c); err != nil {
 		return err
 	}
 	p.Produce(br)
@@ -296,13 +296,13 @@ func vlans(c config) ([]netstate.BridgeVLAN, error) {
 
 // gateway gives the bridge an address on each subnet, and the sandbox a default route to it
 // if isDefaultGateway is set.
-func gateway(p *ops.Planner, br string, c *config) error {
+func gateway(p *ops.Planner, br, link string, c *config) error {
 	if !c.IsGateway && !c.IsDefaultGateway {
 		return nil
 	}
-	all := c.Addresses
-	if c.IPAM != nil {
-		all = append(all, c.IPAM.Addresses...)
+	all, err := p.AddressesOf(link, c.AddressConfig)
+	if err != nil {
+		return err
 	}
 	for _, a := range all {
 		pre, err := netip.ParsePrefix(a.Address)
@@ -310,6 +310,9 @@ func gateway(p *ops.Planner, br string, c *config) error {
 			return ops.Invalid("addresses", "%q is not an address with a prefix", a.Address)
 		}
 		gw := a.Gateway
+		if gw == "" && c.IPAM != nil && c.IPAM.Pool != "" {
+			return ops.Invalid("isGateway", "AddressPool %q has no gateway in %q, and the bridge's address could be another pod's: add the gateway to the pool's subnet", c.IPAM.Pool, pre.Masked())
+		}
 		if gw == "" {
 			gw = pre.Masked().Addr().Next().String()
 		}

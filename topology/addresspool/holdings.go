@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // Holdings is what a node holds of all pools, and to whom it has given it. It is written
@@ -57,6 +60,14 @@ type Resting struct {
 	Until   int64      `json:"until"` // seconds since 1970
 }
 
+// Title is how messages name a pool, which may be that of a node.
+func Title(pool string) string {
+	if pool == topology.LocalPool {
+		return "ipam of type " + topology.IPAMHostLocal
+	}
+	return fmt.Sprintf("%s %q", v1alpha1.AddressPoolKind, pool)
+}
+
 // ErrNone is that the node has no address to give.
 var ErrNone = errors.New("no address is free on this node")
 
@@ -93,7 +104,7 @@ func (h *Holdings) Clone() *Holdings {
 func (h *Holdings) Take(l *Layout, owner Owner, iface int, now int64) ([]netip.Prefix, error) {
 	if i := slices.IndexFunc(h.Grants, func(g Grant) bool { return g.Owner == owner }); i >= 0 {
 		if g := &h.Grants[i]; g.Pool != l.Name {
-			return nil, fmt.Errorf("step %q has addresses of AddressPool %q already", owner.Step, g.Pool)
+			return nil, fmt.Errorf("step %q has addresses of %s already", owner.Step, Title(g.Pool))
 		}
 		return slices.Clone(h.Grants[i].Addresses), h.Lost(owner.Claim)
 	}
@@ -114,19 +125,12 @@ func (h *Holdings) free(l *Layout, is4 bool, iface int, taken map[netip.Addr]boo
 	if iface < 0 || iface >= l.Interfaces() {
 		return netip.Prefix{}, fmt.Errorf("AddressPool %q: %w: %d is not from 0 to %d", l.Name, ErrInterface, iface, l.Interfaces()-1)
 	}
-	for _, b := range h.Blocks {
-		if b.Pool != l.Name || b.Lost {
-			continue
-		}
-		// A block of another family, or of a pool of this name that was divided otherwise,
-		// has nothing to give.
-		if r, err := l.Range(b.Block, is4, iface); err == nil {
-			if a := r.first(func(a netip.Addr) bool { return taken[a] }); a.IsValid() {
-				return netip.PrefixFrom(a, r.Bits), nil
-			}
+	for _, r := range h.ranges(l, is4, iface) {
+		if a := r.first(func(a netip.Addr) bool { return taken[a] }); a.IsValid() {
+			return netip.PrefixFrom(a, r.Bits), nil
 		}
 	}
-	return netip.Prefix{}, fmt.Errorf("AddressPool %q: %w", l.Name, ErrNone)
+	return netip.Prefix{}, fmt.Errorf("%s: %w", Title(l.Name), ErrNone)
 }
 
 // taken are the addresses of a pool that somebody has, or had just now.

@@ -61,6 +61,7 @@ type Layout struct {
 	hostBits int    // 0 is a flat pool
 	ifBits   int
 	routes   []Route
+	local    bool // it is one node's, which has it without a lease
 }
 
 type subnet struct {
@@ -108,7 +109,10 @@ func New(spec Spec) (*Layout, error) {
 	}
 	for i, s := range spec.Subnets {
 		at := fmt.Sprintf("subnets[%d]", i)
-		read, err := readSubnet(at, s, l.hostBits > 0)
+		read, err := readSubnet(s, fields{at + ".prefix", at + ".first", at + ".last", at + ".gateway"})
+		if err == nil && l.hostBits > 0 && (s.First != "" || s.Last != "") {
+			err = fmt.Errorf("%s: first and last do not go with hostBlock, as each node has its own block: use exclude", at)
+		}
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -129,21 +133,7 @@ func New(spec Spec) (*Layout, error) {
 		}
 		l.subnets = append(l.subnets, read)
 	}
-	var excludes []Span
-	for i, text := range spec.Exclude {
-		s, err := ParseSpan(text)
-		if err != nil {
-			wrong("exclude[%d]: %w", i, err)
-			continue
-		}
-		if !slices.ContainsFunc(spec.Subnets, func(n SubnetSpec) bool {
-			p, err := netip.ParsePrefix(n.Prefix)
-			return err != nil || spanOf(p).Overlaps(s)
-		}) {
-			wrong("exclude[%d]: %q is in none of the pool's subnets", i, text)
-		}
-		excludes = append(excludes, s)
-	}
+	excludes := l.readExcludes(spec.Exclude, &errs)
 	var err error
 	if l.routes, err = l.readRoutes(spec.Routes); err != nil {
 		errs = append(errs, err)
@@ -195,59 +185,75 @@ func (l *Layout) blockSize(wanted int, is4 bool) int {
 	return 16
 }
 
-func readSubnet(at string, s SubnetSpec, whole bool) (out subnet, err error) {
+// fields are the paths of a subnet's fields, for messages.
+type fields struct{ prefix, first, last, gateway string }
+
+func readSubnet(s SubnetSpec, at fields) (out subnet, err error) {
 	if len(s.Prefix) > maxText {
-		return out, fmt.Errorf("%s.prefix: is longer than %d bytes", at, maxText)
+		return out, fmt.Errorf("%s: is longer than %d bytes", at.prefix, maxText)
 	}
 	p, err := netip.ParsePrefix(s.Prefix)
 	switch {
 	case err != nil:
-		return out, fmt.Errorf("%s.prefix: %q is not a prefix such as 192.0.2.0/24", at, s.Prefix)
+		return out, fmt.Errorf("%s: %q is not a prefix such as 192.0.2.0/24", at.prefix, s.Prefix)
 	case p != p.Masked():
-		return out, fmt.Errorf("%s.prefix: %q has bits set behind its prefix length: write %q", at, s.Prefix, p.Masked())
+		return out, fmt.Errorf("%s: %q has bits set behind its prefix length: write %q", at.prefix, s.Prefix, p.Masked())
 	case p.Addr().Is4In6():
-		return out, fmt.Errorf("%s.prefix: %q is IPv4 written as IPv6", at, s.Prefix)
+		return out, fmt.Errorf("%s: %q is IPv4 written as IPv6", at.prefix, s.Prefix)
 	case p.Addr().IsMulticast() || p.Addr().IsLoopback() || p.Addr().IsUnspecified() || p.Addr().IsLinkLocalUnicast():
-		return out, fmt.Errorf("%s.prefix: %q has addresses that no pod can have", at, s.Prefix)
-	case p.Addr().Is4() && p.Bits() < 8 || p.Bits() < 8:
-		return out, fmt.Errorf("%s.prefix: %q is too large for one network: at least /8 is expected", at, s.Prefix)
+		return out, fmt.Errorf("%s: %q has addresses that no pod can have", at.prefix, s.Prefix)
+	case p.Bits() < 8:
+		return out, fmt.Errorf("%s: %q is too large for one network: at least /8 is expected", at.prefix, s.Prefix)
 	}
 	out = subnet{prefix: p, span: spanOf(p)}
-	if whole && (s.First != "" || s.Last != "") {
-		return out, fmt.Errorf("%s: first and last do not go with hostBlock, as each node has its own block: use exclude", at)
-	}
 	within := func(field, text string) (netip.Addr, error) {
 		if len(text) > maxText {
-			return netip.Addr{}, fmt.Errorf("%s.%s: is longer than %d bytes", at, field, maxText)
+			return netip.Addr{}, fmt.Errorf("%s: is longer than %d bytes", field, maxText)
 		}
 		a, err := netip.ParseAddr(text)
 		switch {
 		case err != nil || a.Zone() != "":
-			return a, fmt.Errorf("%s.%s: %q is not an IP address", at, field, text)
+			return a, fmt.Errorf("%s: %q is not an IP address", field, text)
 		case !p.Contains(a):
-			return a, fmt.Errorf("%s.%s: %q is not in %q", at, field, text, p)
+			return a, fmt.Errorf("%s: %q is not in %q", field, text, p)
 		}
 		return a, nil
 	}
 	if s.First != "" {
-		if out.span.First, err = within("first", s.First); err != nil {
+		if out.span.First, err = within(at.first, s.First); err != nil {
 			return out, err
 		}
 	}
 	if s.Last != "" {
-		if out.span.Last, err = within("last", s.Last); err != nil {
+		if out.span.Last, err = within(at.last, s.Last); err != nil {
 			return out, err
 		}
 	}
 	if out.span.First.Compare(out.span.Last) > 0 {
-		return out, fmt.Errorf("%s.first: %q is behind the last, %q", at, s.First, out.span.Last)
+		return out, fmt.Errorf("%s: %q is behind the last, %q", at.first, s.First, out.span.Last)
 	}
 	if s.Gateway != "" {
-		if out.gateway, err = within("gateway", s.Gateway); err != nil {
+		if out.gateway, err = within(at.gateway, s.Gateway); err != nil {
 			return out, err
 		}
 	}
 	return out, nil
+}
+
+// readExcludes reads what is not allocated of subnets that have been read.
+func (l *Layout) readExcludes(texts []string, errs *[]error) (excludes []Span) {
+	for i, text := range texts {
+		s, err := ParseSpan(text)
+		switch {
+		case err != nil:
+			*errs = append(*errs, fmt.Errorf("exclude[%d]: %w", i, err))
+			continue
+		case len(*errs) == 0 && !slices.ContainsFunc(l.subnets, func(n subnet) bool { return spanOf(n.prefix).Overlaps(s) }):
+			*errs = append(*errs, fmt.Errorf("exclude[%d]: %q is in none of the pool's subnets", i, text))
+		}
+		excludes = append(excludes, s)
+	}
+	return excludes
 }
 
 // ParseSpan reads an address, a prefix or a range FIRST-LAST.

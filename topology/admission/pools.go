@@ -37,7 +37,7 @@ func warnOfPools(t *topology.Topology, pools []v1alpha1.AddressPool, a *answer) 
 	names := slices.Sorted(maps.Keys(layouts))
 	for i := range t.Steps {
 		s := &t.Steps[i]
-		if pool, iface, ok := topology.FromPool(s); ok {
+		if pool, iface, ok := topology.FromPool(s); ok && pool != topology.LocalPool {
 			switch l, known := layouts[pool]; {
 			case !known:
 				a.warn("NetworkTopology %q, step %q: there is no %s %q%s: pods wait until there is one", t.Name, s.Name, v1alpha1.AddressPoolKind, pool, suggest.Hint(pool, names))

@@ -39,8 +39,10 @@ type Param struct {
 	Required    bool
 	Default     any      // nil: nothing is assumed, the attribute is left alone
 	Enum        []string // strings only; matched exactly unless FoldCase
-	FoldCase    bool     // enum values match in any case, the canonical case is written
-	OnOff       bool     // the string enum "on"/"off" also accepts a boolean (YAML reads an unquoted on as true)
+	// Refused are words that other programs know, each with what to do instead.
+	Refused  map[string]string
+	FoldCase bool // enum values match in any case, the canonical case is written
+	OnOff    bool // the string enum "on"/"off" also accepts a boolean (YAML reads an unquoted on as true)
 	// NumericString lets an integer be written as a string of digits, as some
 	// CNI plugins require (bond's miimon), and a string as an integer.
 	NumericString bool

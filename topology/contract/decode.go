@@ -375,17 +375,21 @@ func (d *decoder) otherVariant(path string, p Param, v map[string]any) bool {
 		if !q.Required || len(q.Enum) == 0 || len(q.Enum) > 1 && q.Name != "type" || !ok || ref.Has(named) || slices.Contains(q.Enum, named) {
 			continue
 		}
+		if instead, known := q.Refused[named]; known {
+			d.fail(child(path, q.Name), "%s is not supported: %s", quote(named), instead)
+			return true
+		}
 		var takes []string
 		for _, other := range p.Properties {
 			if other.Name != q.Name {
 				takes = append(takes, other.Name)
 			}
 		}
-		verb := "takes"
-		if len(q.Enum) > 1 {
-			verb = "take"
+		verb, words := "takes", q.Enum[0]
+		if n := len(q.Enum) - 1; n > 0 {
+			verb, words = "take", strings.Join(q.Enum[:n], ", ")+" and "+q.Enum[n]
 		}
-		d.fail(child(path, q.Name), "%s is not supported, only %s, which %s %s", quote(named), strings.Join(q.Enum, " and "), verb, strings.Join(takes, ", "))
+		d.fail(child(path, q.Name), "%s is not supported, only %s, which %s %s", quote(named), words, verb, strings.Join(takes, ", "))
 		return true
 	}
 	return false

@@ -68,6 +68,8 @@ type pool struct {
 type Want struct {
 	Topology, Step, Pool string
 	Interface            int
+	// Local is the pool itself where it is one of this node, which no object describes.
+	Local *addresspool.Layout
 }
 
 // Claim is a ResourceClaim.
@@ -142,6 +144,8 @@ func (a *Allocator) take(h *addresspool.Holdings, claim types.UID, w Want, now t
 	defer a.mu.Unlock()
 	p := a.pools[w.Pool]
 	switch {
+	case w.Local != nil:
+		p = &pool{layout: w.Local}
 	case p == nil:
 		return given, fault.New(fault.NotReady, fmt.Errorf("there is no %s %q: create it, or name another in ipam.pool", v1alpha1.AddressPoolKind, w.Pool))
 	case p.err != nil:
@@ -156,6 +160,8 @@ func (a *Allocator) take(h *addresspool.Holdings, claim types.UID, w Want, now t
 	switch {
 	case errors.Is(err, addresspool.ErrLost):
 		return given, fault.New(fault.Conflict, fmt.Errorf("%w: delete the pod, another one gets another address", err))
+	case errors.Is(err, addresspool.ErrNone) && w.Local != nil:
+		return given, fault.New(fault.NotReady, fmt.Errorf("%w: other pods have all addresses of its ranges, or had them less than a minute ago", err))
 	case errors.Is(err, addresspool.ErrNone):
 		a.unmet[w.Pool] = now
 		if p.ending {

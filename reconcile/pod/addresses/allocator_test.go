@@ -1,6 +1,7 @@
 package addresses_test
 
 import (
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -9,8 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -79,5 +84,57 @@ func TestFile(t *testing.T) {
 	}
 	if data, _ := os.ReadFile(file); string(data) != string(later) {
 		t.Errorf("a file of a later version was changed: %s", data)
+	}
+}
+
+// TestLocal holds that a node allocates from ranges of its own without the API server, that
+// a claim keeps its address when the agent starts again, and that a step cannot get
+// addresses of two pools.
+func TestLocal(t *testing.T) {
+	layout, err := addresspool.Local(topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.0/29"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "addresses")
+	now := time.Unix(1000, 0)
+	var a *addresses.Allocator
+	start := func() {
+		if a, err = addresses.Open(addresses.Options{
+			NodeName: "n", File: file, Recorded: func() []addresspool.Grant { return nil }, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now },
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	take := func(claim types.UID) (ops.Given, error) {
+		w := addresses.Want{Topology: "t", Step: "s", Pool: topology.LocalPool, Local: layout}
+		got, err := a.Take(addresses.Claim{UID: claim}, []addresses.Want{w})
+		return got[w], err
+	}
+	had := map[types.UID]string{}
+	for range 2 {
+		start()
+		for _, claim := range []types.UID{"a", "b", "c", "d", "e"} {
+			given, err := take(claim)
+			if err != nil || len(given.Addresses) != 1 || fmt.Sprint(given.Gateways) != "[192.0.2.1]" || had[claim] != "" && had[claim] != given.Addresses[0].String() {
+				t.Fatalf("claim %s, which had %q, is given %+v, %v", claim, had[claim], given, err)
+			}
+			had[claim] = given.Addresses[0].String()
+		}
+	}
+	if _, err := take("f"); fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), "ipam of type host-local: no address is free on this node") {
+		t.Errorf("a sixth of five addresses: %v", err)
+	}
+	if err := a.GiveBack("c"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := take("f"); err == nil {
+		t.Error("a released address is allocated at once")
+	}
+	now = now.Add(time.Minute)
+	if given, err := take("f"); err != nil || given.Addresses[0].String() != had["c"] {
+		t.Errorf("after its rest: %v, %v", given, err)
+	}
+	if _, err := a.Take(addresses.Claim{UID: "a"}, []addresses.Want{{Topology: "t", Step: "s", Pool: "p"}}); err == nil {
+		t.Error("a step has addresses of two pools")
 	}
 }

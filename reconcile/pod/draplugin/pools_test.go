@@ -28,7 +28,11 @@ type allocator struct {
 func (a *allocator) Take(c addresses.Claim, wants []addresses.Want) (map[addresses.Want]ops.Given, error) {
 	out := map[addresses.Want]ops.Given{}
 	for _, w := range wants {
-		a.taken = append(a.taken, fmt.Sprintf("%s %s/%s %s/%s %s %d", c.UID, c.Namespace, c.Name, w.Topology, w.Step, w.Pool, w.Interface))
+		taken := fmt.Sprintf("%s %s/%s %s/%s %s %d", c.UID, c.Namespace, c.Name, w.Topology, w.Step, w.Pool, w.Interface)
+		if w.Local != nil {
+			taken += fmt.Sprint(" ", w.Local.Size(true))
+		}
+		a.taken = append(a.taken, taken)
 		out[w] = ops.Given{
 			Addresses: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("192.0.2.%d/24", len(a.taken)))},
 			Gateways:  a.gateways, Routes: a.routes,
@@ -76,5 +80,24 @@ func TestPool(t *testing.T) {
 	a.lost = fault.New(fault.Conflict, errors.New("another node may have it"))
 	if _, err := g.prepare(rc); fault.Of(err) != fault.Conflict {
 		t.Errorf("an address that is lost: %v", err)
+	}
+}
+
+// TestLocalPool holds that ranges of a node reach the allocator as they are read, and that
+// those which admission would have refused are refused here too.
+func TestLocalPool(t *testing.T) {
+	g := newGiven(t)
+	a := &allocator{}
+	g.Addresses = a
+	g.topology.Spec.Steps[1].Config = &runtime.RawExtension{Raw: []byte(`{"ipam":{"type":"host-local","subnet":"192.0.2.0/24","rangeStart":"192.0.2.5"}}`)}
+	if _, err := g.prepare(allocated("c1", "p1", "0", "1")); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"c1 ns/claim-c1 pair/vf1 (host-local) 0 250"}; !slices.Equal(a.taken, want) {
+		t.Errorf("taken %q, want %q", a.taken, want)
+	}
+	g.topology.Spec.Steps[1].Config = &runtime.RawExtension{Raw: []byte(`{"ipam":{"type":"host-local","subnet":"192.0.2.5/24"}}`)}
+	if _, err := g.prepare(allocated("c2", "p2", "2", "3")); fault.Of(err) != fault.Invalid {
+		t.Errorf("ranges that cannot be read: %v", err)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -138,6 +139,11 @@ func (d *decision) addresses(c *claims.Claim) error {
 		for j := range t.Steps {
 			if pool, iface, ok := topology.FromPool(&t.Steps[j]); ok {
 				w := addresses.Want{Topology: t.Name, Step: t.Steps[j].Name, Pool: pool, Interface: iface}
+				if local, ok := topology.LocalIPAM(&t.Steps[j]); ok {
+					if w.Local, err = addresspool.Local(local); err != nil {
+						return invalid("step %q: ipam.%w", w.Step, err)
+					}
+				}
 				wants = append(wants, w)
 				at[w] = i
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -57,7 +58,7 @@ func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology
 			before, _, _ = topology.FromPool(s)
 		}
 		if before != pool {
-			return &HeldBack{step.Name, fmt.Errorf("it takes addresses of AddressPool %q, which are given when a claim is prepared", pool)}
+			return &HeldBack{step.Name, fmt.Errorf("it takes addresses of %s, which are given when a claim is prepared", addresspool.Title(pool))}
 		}
 	}
 	return Fits(ctx, was, decoded, t.Devices, set)

@@ -1,0 +1,102 @@
+package addresspool
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/plumbline/plumbline/topology"
+)
+
+// MaxRanges bounds the ranges of a pool in the spelling of host-local.
+const MaxRanges = 16
+
+// Local reads ipam of type host-local. The layout has no blocks: all of it is the node's. As
+// in the CNI plugin, a gateway that is not given is the first address of its subnet. Each
+// error has the path of its field in ipam.
+func Local(c topology.IPAM) (*Layout, error) {
+	l := &Layout{Name: topology.LocalPool, local: true}
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	of := map[bool]int{} // the set that a family is of
+	sets, n := c.Sets(), 0
+	for i, set := range sets {
+		for j, r := range set {
+			at := fmt.Sprintf("ranges[%d][%d].", i, j)
+			if len(sets) > len(c.Ranges) {
+				if at = ""; i > 0 {
+					at = fmt.Sprintf("ranges[%d][%d].", i-1, j)
+				}
+			}
+			if n++; n > MaxRanges {
+				return nil, fmt.Errorf("ranges: has more than %d", MaxRanges)
+			}
+			s, err := readSubnet(SubnetSpec{Prefix: r.Subnet, First: r.RangeStart, Last: r.RangeEnd, Gateway: r.Gateway}, fields{at + "subnet", at + "rangeStart", at + "rangeEnd", at + "gateway"})
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			if s.prefix.Addr().BitLen()-s.prefix.Bits() < 2 {
+				wrong("%ssubnet: %q is too small: its first address is the gateway's", at, s.prefix)
+				continue
+			}
+			if !s.gateway.IsValid() {
+				s.gateway = s.prefix.Addr().Next()
+			}
+			if other, has := of[s.is4()]; has && other != i {
+				wrong("%ssubnet: %q is of the family of another set: a step gets one address of each family. Put both into one set, or use a second step", at, s.prefix)
+				continue
+			}
+			of[s.is4()] = i
+			for k := range l.subnets {
+				if l.subnets[k].span.Overlaps(s.span) {
+					wrong("%ssubnet: shares addresses with %s: %q", at, l.subnets[k].prefix, s.prefix)
+				}
+			}
+			l.subnets = append(l.subnets, s)
+		}
+	}
+	if n == 0 {
+		wrong("subnet: is missing: host-local needs subnet, or ranges with a subnet each")
+	}
+	excludes := l.readExcludes(c.Exclude, &errs)
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	for i := range l.subnets {
+		excludes = append(excludes, l.reserved(&l.subnets[i])...)
+	}
+	l.excludes = merge(excludes)
+	for i := range l.subnets {
+		if l.size(&l.subnets[i]) == 0 {
+			wrong("subnet: %q has no address left that could be allocated", l.subnets[i].prefix)
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return l, nil
+}
+
+// ranges returns what a node allocates of one family: of its blocks, or of a pool of its own.
+func (h *Holdings) ranges(l *Layout, is4 bool, iface int) []Range {
+	var out []Range
+	if l.local {
+		for i := range l.subnets {
+			if s := &l.subnets[i]; s.is4() == is4 {
+				out = append(out, Range{s.span, s.prefix.Bits(), l.excludes})
+			}
+		}
+		return out
+	}
+	for _, b := range h.Blocks {
+		if b.Pool != l.Name || b.Lost {
+			continue
+		}
+		// A block of another family, or of a pool of this name that was divided otherwise,
+		// has nothing to give.
+		if r, err := l.Range(b.Block, is4, iface); err == nil {
+			out = append(out, r)
+		}
+	}
+	return out
+}

@@ -1,0 +1,166 @@
+package addresspool
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/plumbline/plumbline/topology"
+)
+
+// TestLocal holds what ipam of type host-local gives, and what the CNI plugin defines: the
+// default gateway is the first address of a subnet, and is not allocated.
+func TestLocal(t *testing.T) {
+	four := topology.IPRange{Subnet: "192.0.2.0/29"}
+	for _, c := range []struct {
+		name string
+		ipam topology.IPAM
+		want string
+	}{
+		{"a subnet", topology.IPAM{IPRange: four}, "192.0.2.2/29 192.0.2.3/29 192.0.2.4/29 192.0.2.5/29 192.0.2.6/29 gateways 192.0.2.1"},
+		{"a range", topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.0/24", RangeStart: "192.0.2.8", RangeEnd: "192.0.2.10", Gateway: "192.0.2.9"}}, "192.0.2.8/24 192.0.2.10/24 gateways 192.0.2.9"},
+		{"with excludes", topology.IPAM{IPRange: four, Exclude: []string{"192.0.2.3-192.0.2.5"}}, "192.0.2.2/29 192.0.2.6/29 gateways 192.0.2.1"},
+		{
+			"one set of two ranges, and one of IPv6",
+			topology.IPAM{Ranges: [][]topology.IPRange{{{Subnet: "192.0.2.0/30"}, {Subnet: "198.51.100.0/30"}}, {{Subnet: "2001:db8::/64", RangeStart: "2001:db8::5"}}}},
+			"192.0.2.2/30,2001:db8::5/64 198.51.100.2/30,2001:db8::6/64 gateways 192.0.2.1,2001:db8::1",
+		},
+		{"two families", topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.0/30"}, Ranges: [][]topology.IPRange{{{Subnet: "2001:db8::/64"}}}}, "192.0.2.2/30,2001:db8::2/64 gateways 192.0.2.1,2001:db8::1"},
+	} {
+		l, err := Local(c.ipam)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		h := &Holdings{}
+		var got, gateways []string
+		for i := 0; ; i++ {
+			given, err := h.Take(l, Owner{Claim: fmt.Sprint(i)}, 0, 0)
+			if errors.Is(err, ErrNone) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, joined(given))
+			if i == 0 {
+				gateways = append(gateways, joined(l.Gateways(given)))
+			}
+		}
+		if have := strings.Join(got, " ") + " gateways " + strings.Join(gateways, " "); have != c.want {
+			t.Errorf("%s:\nhave %s\nwant %s", c.name, have, c.want)
+		}
+	}
+}
+
+func joined[T fmt.Stringer](of []T) string {
+	var out []string
+	for _, v := range of {
+		out = append(out, v.String())
+	}
+	return strings.Join(out, ",")
+}
+
+// TestLocalShared holds that steps whose ranges overlap, whatever their spelling, never
+// have one address on a node, and that a released address rests.
+func TestLocalShared(t *testing.T) {
+	read := func(r topology.IPRange) *Layout {
+		l, err := Local(topology.IPAM{IPRange: r})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	h := &Holdings{}
+	seen := map[netip.Addr]bool{}
+	for i := range 6 {
+		l := read(topology.IPRange{Subnet: "192.0.2.0/29"})
+		if i%2 == 1 {
+			l = read(topology.IPRange{Subnet: "192.0.2.0/24", RangeStart: "192.0.2.3", RangeEnd: "192.0.2.6"})
+		}
+		got, err := h.Take(l, Owner{Claim: fmt.Sprint(i)}, 0, 0)
+		if i == 5 {
+			if !errors.Is(err, ErrNone) {
+				t.Errorf("a sixth of five addresses: %v, %v", got, err)
+			}
+			break
+		}
+		if err != nil || seen[got[0].Addr()] {
+			t.Fatalf("number %d gets %v, %v", i, got, err)
+		}
+		seen[got[0].Addr()] = true
+	}
+	h.GiveBack("0", until(60))
+	l := read(topology.IPRange{Subnet: "192.0.2.0/29"})
+	if got, err := h.Take(l, Owner{Claim: "5"}, 0, 59); err == nil {
+		t.Errorf("%v is allocated again at once", got)
+	}
+	if got, err := h.Take(l, Owner{Claim: "5"}, 0, 60); err != nil || joined(got) != "192.0.2.2/29" {
+		t.Errorf("after its rest: %v, %v", got, err)
+	}
+}
+
+// TestLocalRefused holds what is said of ranges that cannot be read, with the path of each.
+func TestLocalRefused(t *testing.T) {
+	for _, c := range []struct {
+		ipam topology.IPAM
+		want string
+	}{
+		{topology.IPAM{}, `subnet: is missing: host-local needs subnet, or ranges with a subnet each`},
+		{topology.IPAM{IPRange: topology.IPRange{RangeStart: "192.0.2.1"}}, `subnet: "" is not a prefix such as 192.0.2.0/24`},
+		{topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.1/24"}}, `subnet: "192.0.2.1/24" has bits set behind its prefix length: write "192.0.2.0/24"`},
+		{topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.0/31"}}, `subnet: "192.0.2.0/31" is too small: its first address is the gateway's`},
+		{topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.0/24", RangeStart: "192.0.3.1"}}, `rangeStart: "192.0.3.1" is not in "192.0.2.0/24"`},
+		{
+			topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.0/24"}, Ranges: [][]topology.IPRange{{{Subnet: "198.51.100.0/24"}}}},
+			`ranges[0][0].subnet: "198.51.100.0/24" is of the family of another set: a step gets one address of each family. Put both into one set, or use a second step`,
+		},
+		{topology.IPAM{Ranges: [][]topology.IPRange{{{Subnet: "192.0.2.0/24"}, {Subnet: "192.0.2.128/25"}}}}, `ranges[0][1].subnet: shares addresses with 192.0.2.0/24: "192.0.2.128/25"`},
+		{topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.0/30"}, Exclude: []string{"192.0.2.2"}}, `subnet: "192.0.2.0/30" has no address left that could be allocated`},
+		{topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.0/24"}, Exclude: []string{"198.51.100.1"}}, `exclude[0]: "198.51.100.1" is in none of the pool's subnets`},
+		{topology.IPAM{Ranges: [][]topology.IPRange{make([]topology.IPRange, MaxRanges+1)}}, `ranges: has more than 16`},
+	} {
+		if _, err := Local(c.ipam); err == nil || err.Error() != c.want {
+			t.Errorf("%+v:\nhave %v\nwant %s", c.ipam, err, c.want)
+		}
+	}
+}
+
+// FuzzLocal reads ranges of any form: Local refuses them, or what it gives is in them.
+func FuzzLocal(f *testing.F) {
+	f.Add("192.0.2.0/24", "192.0.2.10", "192.0.2.20", "192.0.2.10", "192.0.2.12/30", "198.51.100.0/30")
+	f.Add("2001:db8::/64", "", "", "", "", "2001:db8:1::/127")
+	f.Fuzz(func(t *testing.T, subnet, first, last, gateway, exclude, other string) {
+		ipam := topology.IPAM{Ranges: [][]topology.IPRange{{{Subnet: subnet, RangeStart: first, RangeEnd: last, Gateway: gateway}}}}
+		if other != "" {
+			ipam.Subnet = other
+		}
+		if exclude != "" {
+			ipam.Exclude = []string{exclude}
+		}
+		l, err := Local(ipam)
+		if err != nil {
+			return
+		}
+		h := &Holdings{}
+		seen := map[netip.Addr]bool{}
+		for i := range 4 {
+			got, err := h.Take(l, Owner{Claim: fmt.Sprint(i)}, 0, 0)
+			if errors.Is(err, ErrNone) && i > 0 {
+				break
+			}
+			if err != nil || len(got) == 0 {
+				t.Fatalf("%+v: %v, %v", ipam, got, err)
+			}
+			for _, a := range got {
+				in := netip.MustParsePrefix(subnet).Contains(a.Addr()) || other != "" && netip.MustParsePrefix(other).Contains(a.Addr())
+				if seen[a.Addr()] || !in || a.Addr().String() == gateway {
+					t.Fatalf("%+v gives %s", ipam, a)
+				}
+				seen[a.Addr()] = true
+			}
+		}
+	})
+}
