@@ -12,6 +12,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/suggest"
@@ -85,6 +86,19 @@ func (g Givens) ForSteps(t *topology.Topology) Givens {
 		if _, ok := t.Step(step); ok {
 			out[step] = given
 		}
+	}
+	return out
+}
+
+// Allocated returns addresses of a pool with its gateways and routes.
+func Allocated(l *addresspool.Layout, addresses []netip.Prefix) Given {
+	out := Given{Addresses: addresses, Gateways: l.Gateways(addresses)}
+	for _, r := range l.Routes(addresses) {
+		route := Route{Destination: r.Destination.String()}
+		if r.Gateway.IsValid() {
+			route.Gateway = r.Gateway.String()
+		}
+		out.Routes = append(out.Routes, route)
 	}
 	return out
 }

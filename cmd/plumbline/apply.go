@@ -6,6 +6,7 @@ import (
 
 func (a *app) apply() *cobra.Command {
 	var t target
+	var file string
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE --netns NAMESPACE",
 		Short: "Apply a topology to a network namespace",
@@ -20,6 +21,7 @@ The JSON form holds the changes and the result of each step, as CNI 1.1 prints i
   plumbline apply -f topology.yaml --netns blue -o json | jq '.steps[-1].result.ips'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			t.files = fileList{file}
 			e, sb, err := t.sandbox(cmd.Context(), a, "apply", true)
 			if err != nil {
 				return err
@@ -38,6 +40,7 @@ The JSON form holds the changes and the result of each step, as CNI 1.1 prints i
 			return nil
 		},
 	}
+	topologyFlag(cmd, &file)
 	t.flags(cmd)
 	_ = cmd.MarkFlagRequired("netns")
 	return cmd

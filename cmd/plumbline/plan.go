@@ -17,15 +17,16 @@ import (
 
 // target holds the flags of plan and apply that name the topology and the sandbox.
 type target struct {
-	file      string
+	files     fileList
 	netns     string
 	devices   []string
 	addresses []string
 	format    string
+
+	notes []string // on what the plan has assumed
 }
 
 func (t *target) flags(cmd *cobra.Command) {
-	topologyFlag(cmd, &t.file)
 	netnsFlag(cmd, &t.netns, "`namespace`: a name in "+node.NetnsDir+", or a path")
 	cmd.Flags().StringArrayVar(&t.devices, "device", nil, "device of a root step: `STEP=DEVICE`, by PCI address or interface name")
 	_ = cmd.RegisterFlagCompletionFunc("device", cobra.NoFileCompletions)
@@ -53,12 +54,12 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 	if err != nil {
 		return fail(fmt.Errorf("--address: %w", err))
 	}
-	data, name, err := a.read(t.file)
+	from, err := a.sources(t.files)
 	if err != nil {
-		return fail(fmt.Errorf("topology: %w", err))
+		return fail(err)
 	}
-	topo, _, invalid := a.decode(ctx, data, name, given)
-	decoded, err := topology.Decode(data)
+	topo, _, invalid := a.decode(ctx, from.data, from.name, given)
+	decoded, err := topology.Decode(from.data)
 	if err != nil {
 		return fail(cmp.Or(invalid, err))
 	}
@@ -76,14 +77,17 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 	own := e.own(a, ns.ID(decoded.Name))
 	given, kept := keepAddresses(given, own, decoded)
 	if invalid != nil && kept { // the topology may be valid with the kept addresses
-		topo, _, invalid = a.decode(ctx, data, name, given)
+		topo, _, invalid = a.decode(ctx, from.data, from.name, given)
 	}
 	if invalid != nil && own.LastApplied(decoded, given) {
 		fmt.Fprintf(a.err, "plumbline: note: an earlier version applied this topology here, so it is kept, although it is invalid: %v\n", invalid)
 		topo, invalid = decoded, nil
 	}
 	var sb reconcile.Sandbox
-	if err = invalid; err == nil {
+	if err = invalid; err == nil && !writes {
+		given, t.notes, err = from.examples(topo, given)
+	}
+	if err == nil {
 		sb, err = e.sandbox(ctx, a, topo, ns, own, asked, given)
 	}
 	if err != nil {
@@ -119,6 +123,11 @@ func (a *app) plan() *cobra.Command {
 		Long: `Shows what apply would change in a network namespace, and writes nothing.
 ` + targetHelp + `
 
+A step with ipam of type pool is planned with the first address of its AddressPool,
+which is read from a file: -f may be repeated. With type host-local it is planned with
+the first address of its ranges. Such an address is an example, as a note says:
+which address a pod gets is decided on its node.
+
 With --running, shows what an edit of the topology would change in each sandbox of
 this node that has it: which steps are changed live, replaced, added or removed,
 which links are interrupted, and which sandboxes would keep their network because
@@ -127,6 +136,7 @@ the edit takes a device they do not have.
 Exit status: 0 nothing would change; 2 something would; 1 an error.`,
 		Example: `  plumbline plan -f topology.yaml --netns blue
   plumbline plan -f topology.yaml --netns /proc/4711/ns/net --device vf0=0000:03:10.0
+  plumbline plan -f topology.yaml -f addresspool.yaml --netns blue
   plumbline plan -f topology.yaml --netns blue -o json | jq '.changes[].object'
   plumbline plan -f edited.yaml --running`,
 		Args: noArgs,
@@ -148,6 +158,7 @@ Exit status: 0 nothing would change; 2 something would; 1 an error.`,
 			if err != nil {
 				return err
 			}
+			plan.Notes = append(plan.Notes, t.notes...)
 			if t.format == formatJSON {
 				err = writeJSON(a.out, planDocument(sb, plan))
 			} else {
@@ -159,6 +170,8 @@ Exit status: 0 nothing would change; 2 something would; 1 an error.`,
 			return err
 		},
 	}
+	fileFlag(cmd, &t.files)
+	_ = cmd.MarkFlagRequired("filename")
 	t.flags(cmd)
 	cmd.Flags().BoolVar(&running, "running", false, "plan the edit for the sandboxes of this node that have the topology")
 	return cmd

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -36,12 +35,12 @@ type runningDocument struct {
 
 // planRunning shows what a topology would change in the sandboxes that run it.
 func (a *app) planRunning(ctx context.Context, t *target) error {
-	data, name, err := a.read(t.file)
+	from, err := a.sources(t.files)
 	if err != nil {
-		return fmt.Errorf("topology: %w", err)
+		return err
 	}
-	topo, _, invalid := a.decode(ctx, data, name, nil)
-	decoded, err := topology.Decode(data)
+	topo, _, invalid := a.decode(ctx, from.data, from.name, nil)
+	decoded, err := topology.Decode(from.data)
 	if err != nil {
 		return cmp.Or(invalid, err)
 	}
@@ -61,7 +60,7 @@ func (a *app) planRunning(ctx context.Context, t *target) error {
 			continue
 		}
 		if given := rec.Sandbox.Given.ForSteps(decoded); given.Addressed() {
-			if topo, _, err = a.decode(ctx, data, name, given); err != nil {
+			if topo, _, err = a.decode(ctx, from.data, from.name, given); err != nil {
 				return err
 			}
 		} else if invalid != nil {

@@ -121,6 +121,25 @@ func (h *Holdings) Take(l *Layout, owner Owner, iface int, now int64) ([]netip.P
 	return slices.Clone(out), nil
 }
 
+// Example is Take of a pool of which h has as many blocks as needed.
+func (h *Holdings) Example(l *Layout, owner Owner, iface int) ([]netip.Prefix, error) {
+	for _, g := range l.Groups() {
+		for i := range min(g.Len(), 1<<16) {
+			got, err := h.Take(l, owner, iface, 0)
+			if !errors.Is(err, ErrNone) {
+				return got, err
+			}
+			if b, usable := g.At(i); usable && h.index(l.Name, b) < 0 {
+				h.Gain(l, b, "")
+				if h.Count(l, g.is4, 0).Free() > 0 {
+					break
+				}
+			}
+		}
+	}
+	return h.Take(l, owner, iface, 0)
+}
+
 func (h *Holdings) free(l *Layout, is4 bool, iface int, taken map[netip.Addr]bool) (netip.Prefix, error) {
 	if iface < 0 || iface >= l.Interfaces() {
 		return netip.Prefix{}, fmt.Errorf("AddressPool %q: %w: %d is not from 0 to %d", l.Name, ErrInterface, iface, l.Interfaces()-1)

@@ -176,15 +176,7 @@ func (a *Allocator) take(h *addresspool.Holdings, claim types.UID, w Want, now t
 	}
 	h.Grants = usable.Grants
 	delete(a.unmet, w.Pool)
-	given = ops.Given{Addresses: got, Gateways: p.layout.Gateways(got)}
-	for _, r := range p.layout.Routes(got) {
-		route := ops.Route{Destination: r.Destination.String()}
-		if r.Gateway.IsValid() {
-			route.Gateway = r.Gateway.String()
-		}
-		given.Routes = append(given.Routes, route)
-	}
-	return given, nil
+	return ops.Allocated(p.layout, got), nil
 }
 
 // Lost returns an error if a claim has an address that another node may hold now.

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/objectfile"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// source is what a command reads from files: a topology, and the pools that it names.
+type source struct {
+	data  []byte
+	name  string // of the file, for messages
+	pools map[string]*addresspool.Layout
+}
+
+// sources reads files of which one has a NetworkTopology and all may have AddressPools.
+func (a *app) sources(files []string) (s source, err error) {
+	s.pools = map[string]*addresspool.Layout{}
+	for _, file := range files {
+		data, name, err := a.read(file)
+		if err != nil {
+			return s, fmt.Errorf("topology: %w", err)
+		}
+		found, _, err := topology.Objects(data, v1alpha1.Kind)
+		if err != nil && len(files) == 1 {
+			return source{data: data, name: name}, nil // who decodes it says what is wrong
+		}
+		pools, _, err := objectfile.Decode[v1alpha1.AddressPool](data, v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
+		switch {
+		case err != nil:
+			return s, fmt.Errorf("%s: %w", name, err)
+		case len(found) > 0 && s.data != nil:
+			return s, fmt.Errorf("%s: has a NetworkTopology, and %s has one: this command takes one, and files with AddressPools", name, s.name)
+		case len(found) > 0 || len(files) == 1:
+			s.data, s.name = data, name
+		case len(pools) == 0:
+			return s, fmt.Errorf("%s: has neither a NetworkTopology nor an AddressPool", name)
+		}
+		for _, o := range pools {
+			if s.pools[o.Name] != nil {
+				return s, fmt.Errorf("%s: AddressPool %q is in another file, too", name, o.Name)
+			}
+			if s.pools[o.Name], err = addresspool.Of(o); err != nil {
+				return s, fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
+	if s.data == nil {
+		return s, fmt.Errorf("%s: no NetworkTopology, only AddressPools", strings.Join(files, ", "))
+	}
+	return s, nil
+}
+
+// examples adds to what is given an address of each pool that a step wants one of, and
+// returns a note on each. Which address a pod gets is decided on its node: nothing else
+// knows what other pods have.
+func (s *source) examples(t *topology.Topology, given ops.Givens) (ops.Givens, []string, error) {
+	out := maps.Clone(given)
+	if out == nil {
+		out = ops.Givens{}
+	}
+	var notes []string
+	var h addresspool.Holdings
+	for i := range t.Steps {
+		step := &t.Steps[i]
+		pool, iface, ok := topology.FromPool(step)
+		if !ok || len(given[step.Name].Addresses) > 0 {
+			continue
+		}
+		layout := s.pools[pool]
+		if local, ok := topology.LocalIPAM(step); ok {
+			layout, _ = addresspool.Local(local) // what is wrong with it, the plan reports
+		}
+		switch {
+		case layout != nil:
+		case pool == topology.LocalPool:
+			continue
+		default:
+			return nil, nil, fmt.Errorf("step %q: which address of AddressPool %q it gets is decided on the pod's node: name an example with --address %s=ADDRESS, or the file of the AddressPool with another -f", step.Name, pool, step.Name)
+		}
+		got, err := h.Example(layout, addresspool.Owner{Topology: t.Name, Step: step.Name}, iface)
+		if err != nil {
+			return nil, nil, fmt.Errorf("step %q: %w", step.Name, err)
+		}
+		out[step.Name] = out[step.Name].WithNetwork(ops.Allocated(layout, got))
+		notes = append(notes, fmt.Sprintf("step %q: %s is an example: which address of %s a pod gets is decided on its node", step.Name, strings.Trim(fmt.Sprint(got), "[]"), addresspool.Title(pool)))
+	}
+	return out, notes, nil
+}
