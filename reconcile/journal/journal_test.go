@@ -18,6 +18,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -584,6 +585,29 @@ func BenchmarkIDs(b *testing.B) {
 	for b.Loop() {
 		if got, errs := j.IDs(); len(got) != 500 || len(errs) > 0 {
 			b.Fatal(got, errs)
+		}
+	}
+}
+
+// BenchmarkReplay reads the log of a sandbox to which its topology was applied.
+func BenchmarkReplay(b *testing.B) {
+	var history []netstate.Change
+	for i := range 20 {
+		history = append(history, made(fmt.Sprintf("link%d", i)))
+	}
+	var log []byte
+	for _, e := range []entry{
+		{Record: new(record(testID, reconcile.Applying))},
+		{Intend: history},
+		{Record: new(record(testID, reconcile.Applied, history...))},
+	} {
+		line, err := frame.Encode(e)
+		must(b, err)
+		log = append(log, line...)
+	}
+	for b.Loop() {
+		if s, err := replay(log); err != nil || len(s.record.History) != len(history) {
+			b.Fatal(s, err)
 		}
 	}
 }

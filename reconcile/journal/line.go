@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -136,8 +137,8 @@ func unmarshal(data []byte, e *entry) error {
 }
 
 // replay reads a log. An error says that the log is damaged or of another version;
-// a torn end is none. A log is of another version when one of its lines is: what
-// the others say is not all.
+// a torn end is none. A log is of another version when one of its lines is that a later
+// record does not replace: what the others say is not all.
 func replay(data []byte) (state, error) {
 	s, err := replayLines(data)
 	if err == nil {
@@ -190,8 +191,15 @@ func bootID(payload []byte) string {
 }
 
 func replayLines(data []byte) (state, error) {
-	s := state{size: len(data)}
-	for n := 1; s.good < len(data); n++ {
+	if s, lines := lastRecord(data); lines > 0 {
+		return replayFrom(data, s, lines+1)
+	}
+	return replayFrom(data, state{size: len(data)}, 1)
+}
+
+// replayFrom reads the lines of a log behind s.good, of which n is the number of the first.
+func replayFrom(data []byte, s state, n int) (state, error) {
+	for ; s.good < len(data); n++ {
 		line, _, ended := bytes.Cut(data[s.good:], []byte("\n"))
 		if !ended {
 			return s, nil
@@ -221,6 +229,44 @@ func replayLines(data []byte) (state, error) {
 		s.good += len(line) + 1
 	}
 	return s, nil
+}
+
+// lastRecord returns what a log amounts to up to its last record, and how many lines that
+// are. The record replaces the lines before it, which therefore are not decoded: that is
+// most of the work of reading a log. It returns no lines if one of them is damaged, or says
+// that it is of another version or sandbox.
+func lastRecord(data []byte) (s state, lines int) {
+	const prefix = `{"record":{"sandbox":{"id":`
+	start, records := 0, 0
+	var ids [][]byte
+	for good := 0; ; {
+		line, _, ended := bytes.Cut(data[good:], []byte("\n"))
+		if !ended {
+			break
+		}
+		payload, err := frame.Decode(line)
+		if err != nil {
+			return state{}, 0
+		}
+		lines++
+		if id, isRecord := bytes.CutPrefix(payload, []byte(prefix)); isRecord {
+			start, records, ids = good, lines, append(ids, id)
+		}
+		good += len(line) + 1
+	}
+	if len(ids) < 2 {
+		return state{}, 0
+	}
+	line, _, _ := bytes.Cut(data[start:], []byte("\n"))
+	e, err := decode(line)
+	if err != nil {
+		return state{}, 0
+	}
+	own, err := json.Marshal(e.Record.Sandbox.ID)
+	if err != nil || slices.ContainsFunc(ids, func(id []byte) bool { return !bytes.HasPrefix(id, own) }) {
+		return state{}, 0
+	}
+	return state{record: *e.Record, found: true, good: start + len(line) + 1, size: len(data)}, records
 }
 
 // unwritten reports whether a line that cannot be read holds a part that never

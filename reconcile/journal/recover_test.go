@@ -349,12 +349,20 @@ func FuzzLog(f *testing.F) {
 		f.Add(broken)
 	}
 	f.Add([]byte("9" + string(log[1:])))
+	f.Add(append(bytes.Clone(log), log...))
 	f.Add(append(bytes.Clone(log), framed(`{"intend":[{"type":"qdisc","after":{"handle":"1:"}}]}`)...))
 	f.Add(append(bytes.Clone(log), bytes.Replace(framed(`{"record":{"sandbox":{"id":"blue/ai"}}}`), []byte("1 "), []byte("1.1 "), 1)...))
 	for _, payload := range []string{`{"record":{"phase":"Paused","sandbox":{"id":"blue/ai"}}}`, `{"record":null}`, `{"intend":[null]}`, `{"record":{"history":[{}]}}`, `{"record":{"sandbox":{"id":"blue/ai"}}}`} {
 		f.Add(framed(payload))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
+		if want, err := replayFrom(data, state{size: len(data)}, 1); err == nil {
+			got, err := replayLines(data)
+			must(t, err)
+			if d := cmp.Diff(want, got, cmp.AllowUnexported(state{})); d != "" {
+				t.Errorf("superseded lines decoded -, skipped +:\n%s", d)
+			}
+		}
 		j := open(t, t.TempDir())
 		j.fsync = func(*os.File) error { return nil }
 		must(t, j.Put(record("other", reconcile.Applied)))
