@@ -88,8 +88,9 @@ topologies are verified in its sandbox.
 
 Needs the capabilities NET_ADMIN and SYS_ADMIN, the host's network namespace, and
 the directories below at their paths on the host. In a container, where /proc/sys
-is read-only, --proc names a directory with the host's /proc/sys. To bind functions to
-drivers, as steps of type vfio-pci do, --sys names one with the host's /sys likewise.
+is read-only, --proc names a directory with the host's /proc/sys. Steps of type
+vfio-pci bind functions to drivers; for them --sys names a directory with the host's
+/sys, writable.
 
 Serves /metrics, /healthz and /readyz. When it stops, the networks of all pods stay.
 Two agents may run at the same time during an update.`,

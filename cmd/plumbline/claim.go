@@ -29,7 +29,7 @@ same as a ResourceClaim; or the limits of the containers of a pod without a clai
 
 The ports of a bond are constrained to virtual functions of different physical
 functions, unless spec.claimTemplate.bondPorts of the topology says Any; limits cannot
-say so. spec.claimTemplate adds other constraints, and has the controller of a cluster keep
+express that. spec.claimTemplate adds other constraints, and has the controller of a cluster keep
 the ResourceClaimTemplate.`,
 		Example: `  plumbline claim -f topology.yaml | kubectl apply -f -
   plumbline claim -f topology.yaml -o limits`,

@@ -46,14 +46,14 @@ func (a *app) controller() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "controller",
 		Short: "Run the controller of a cluster",
-		Long: `Creates and restores a DeviceClass for every root step of every NetworkTopology, and
-reports the result in the topology's status. Describes the step types as
+		Long: `Creates and restores a DeviceClass for every root step that takes a device, of every
+NetworkTopology, and reports the result in the topology's status. Describes the step types as
 CNIPluginSchemas. Serves the admission webhook, which validates topologies, claims
 and claim templates.
 
 One of several replicas leads and writes; all of them serve the webhook. The
 controller creates and renews the webhook's certificate and writes its authority
-into the webhook configurations; with --tls-dir that is up to you. It serves
+into the webhook configurations; with --tls-dir both are your task. It serves
 /metrics, and on another address /healthz and /readyz.`,
 		Example: `  plumbline controller --kubeconfig ~/.kube/config --namespace plumbline --leader-elect=false --webhook-port 0
   kubectl get networktopologies`,
@@ -75,7 +75,7 @@ into the webhook configurations; with --tls-dir that is up to you. It serves
 	f.DurationVar(&c.before, "webhook-certificate-renewal", 90*24*time.Hour, "`time` before the end of its validity at which a certificate is renewed")
 	f.StringVar(&c.tlsDir, "tls-dir", "", "`directory` with tls.crt and tls.key for the webhook, instead of a certificate of its own")
 	f.DurationVar(&c.interval, "status-interval", 10*time.Second, "`time` for which changes of the counts in a topology's status are collected before a write; each write is sent to every node that runs the topology")
-	f.DurationVar(&c.leaseGrace, "lease-grace", 10*time.Minute, "`time` for which a node has to be gone until its leases of addresses end")
+	f.DurationVar(&c.leaseGrace, "lease-grace", 10*time.Minute, "`time` from the deletion of a Node object until the node's leases of addresses end")
 	f.TextVar(&c.level, "log-level", slog.LevelInfo, "lowest `level` to log: debug, info, warn or error")
 	_ = cmd.MarkFlagFilename("kubeconfig")
 	_ = cmd.MarkFlagDirname("tls-dir")

@@ -42,7 +42,7 @@ func newRoot(std stdio) *cobra.Command {
 		Use:   "plumbline",
 		Short: "Chained container networks from one description",
 		Long: `plumbline applies a NetworkTopology to a network namespace: devices, bonds, VLANs,
-VRFs, addresses and settings. It shows the plan before, rolls everything back if a
+VRFs, addresses and settings. It shows the plan first, rolls everything back if a
 step fails, and repairs drift afterwards.
 
 Exit status: 0 success, or nothing to do; 1 an error, and nothing was changed;

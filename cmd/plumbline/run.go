@@ -45,13 +45,13 @@ func (a *app) run() *cobra.Command {
   addresses:                   # optional, as --address of apply
     data0: [192.0.2.5/24]
 
-A new or changed file is applied; the sandbox of a deleted file is released; a file that
-cannot be read leaves its sandbox as it was. If its topology was applied by an earlier
-version and this one refuses it, the sandbox keeps it, also after a reboot. Drift is
-repaired within milliseconds, or only reported if the topology or the step has
-driftPolicy: Observe. Sandboxes of
-` + "`plumbline apply`" + ` are repaired too, and never released. When the daemon stops, all
-networks stay.
+A new or changed file is applied, and the sandbox of a deleted file is released. A file
+that cannot be read leaves its sandbox as it was. If an earlier version of plumbline
+applied a topology that this version refuses, the sandbox keeps it, also after a reboot.
+
+Drift is repaired within milliseconds, or only reported if the topology or the step has
+driftPolicy: Observe. Sandboxes of ` + "`plumbline apply`" + ` are repaired too, and never
+released. When the daemon stops, all networks stay.
 
 It serves /metrics, /healthz and /readyz.`,
 		Example: `  plumbline run --config /etc/plumbline

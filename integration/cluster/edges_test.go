@@ -814,7 +814,7 @@ func (b *bench) events(t *testing.T, who claimstatus.Subject) {
 				"NetworkReady":    `Normal topology "ai-bonded": 4 steps done, interfaces net1, net2, bond0`,
 				"NetworkDrift":    `Warning topology "ai-bonded": step "bond0": link bond0: mtu is 1500, not 9000`,
 				"NetworkRepaired": `Normal topology "ai-bonded": was repaired`,
-				"NetworkLinkDown": `Warning topology "ai-bonded" step "vf1": link "net2" has no carrier; what is built on it goes on without`,
+				"NetworkLinkDown": `Warning topology "ai-bonded" step "vf1": link "net2" has no carrier; links built on it continue without it`,
 			} {
 				if have[reason] != message {
 					return fmt.Sprintf("%s %q, want %q", reason, have[reason], message)

@@ -77,7 +77,7 @@ func TestWatched(t *testing.T) {
 	await("one is down", "True Carrier;False NoCarrier;", links)
 	await("the kubelet shows one", left+` Healthy link "net1" has a carrier;`+right+` Unhealthy link "net2" has no carrier;`, health)
 	await("it is tainted", "dra.networking/degraded=None;", taints)
-	b.saysWhy(t, "watched", `NetworkLinkDown: topology "watched" step "right": link "net2" has no carrier; what is built on it goes on without`)
+	b.saysWhy(t, "watched", `NetworkLinkDown: topology "watched" step "right": link "net2" has no carrier; links built on it continue without it`)
 	if gone := b.get(t, "watched", ".metadata.deletionTimestamp"); gone != "" {
 		t.Errorf("a pod that works was deleted at %s", gone)
 	}

@@ -151,7 +151,7 @@ func TestSlowAttach(t *testing.T) {
 		t.Fatalf("the gate is open for %q", open)
 	}
 	err := k.Admit(ctxFor(t), w.pod, []string{"PLUMBLINE_CLAIM_C=c/"})
-	if fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), "is being attached") {
+	if fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), "is still being attached") {
 		t.Errorf("a container gets %v", err)
 	}
 	w.opens("attached")

@@ -68,7 +68,7 @@ func (p Progress) String() string {
 }
 
 func (p Progress) unfinished(since time.Duration) error {
-	return fault.New(fault.NotReady, fmt.Errorf("the network of the pod is being attached for %s: %s: the container is tried again", since.Round(100*time.Millisecond), p))
+	return fault.New(fault.NotReady, fmt.Errorf("the network of the pod is still being attached after %s: %s; the kubelet will retry the container", since.Round(100*time.Millisecond), p))
 }
 
 // inBackground reports whether no hook waits for an attempt.
@@ -290,7 +290,7 @@ func (k *Keeper) interrupt(ctx context.Context, cause error, which func(*attempt
 		select {
 		case <-a.done:
 		case <-ctx.Done():
-			return fault.New(fault.NotReady, fmt.Errorf("sandbox %q was being attached, which is being rolled back", a.pod.Sandbox))
+			return fault.New(fault.NotReady, fmt.Errorf("the attachment of sandbox %q is being rolled back", a.pod.Sandbox))
 		}
 	}
 	return nil
@@ -344,7 +344,7 @@ func (k *Keeper) endAttempts(ctx context.Context) {
 		select {
 		case <-a.done:
 		case <-timer.C:
-			k.Log.Warn("attachment not rolled back: the next agent will do it", "sandbox", a.pod.Sandbox, "error", context.Cause(ctx))
+			k.Log.Warn("attachment not rolled back in time: the next agent does that", "sandbox", a.pod.Sandbox, "error", context.Cause(ctx))
 			return
 		}
 	}

@@ -121,7 +121,7 @@ func TestSlowAttach(t *testing.T) {
 		// The kubelet's first try finds the gate held, and starts nothing new.
 		begun = time.Now()
 		w.refused(w.Admit(hook(t), pod, env("a", "")), fault.NotReady, `claim "claim-a": topology "t1": at step "vf2", 2 of 16 changes made`)
-		w.refused(w.Admit(hook(t), pod, nil), fault.NotReady, "is being attached for 1.5s")
+		w.refused(w.Admit(hook(t), pod, nil), fault.NotReady, "is still being attached after 1.5s")
 		took(t, "two refusals", begun, 0)
 
 		time.Sleep(10*time.Second - share + time.Millisecond)
@@ -149,7 +149,7 @@ func TestSlowAttach(t *testing.T) {
 		// Each has a device that the runtime can resolve, so that it calls the hook.
 		w.wantGates("a", "b")
 		w.wantGate("b", "")
-		w.refused(w.Admit(hook(t), pod, env("b", "")), fault.NotReady, `being attached for 2.5s: claim "claim-a"`)
+		w.refused(w.Admit(hook(t), pod, env("b", "")), fault.NotReady, `still being attached after 2.5s: claim "claim-a"`)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		w.wantGate("a", "s1")
@@ -352,7 +352,7 @@ func TestSlowRestart(t *testing.T) {
 			synctest.Wait()
 			w.wantGate("a", "")
 			err := w.Admit(hook(t), pod, env("a", ""))
-			w.refused(err, fault.NotReady, "is being attached")
+			w.refused(err, fault.NotReady, "is still being attached")
 			if strings.Contains(fmt.Sprint(err), "no longer exists") {
 				t.Error(err)
 			}

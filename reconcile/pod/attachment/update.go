@@ -44,7 +44,7 @@ func (k *Keeper) Update(ctx context.Context, uid types.UID, o *v1alpha1.NetworkT
 	t := e.Topology(o.Name)
 	switch {
 	case t == nil || t.Object.UID != o.UID:
-		return fault.New(fault.Gone, fmt.Errorf("it is for another topology than %q of now", o.Name))
+		return fault.New(fault.Gone, fmt.Errorf("it is attached with an earlier object of the name %q", o.Name))
 	case t.Object.Generation >= o.Generation:
 		return nil
 	}

@@ -84,7 +84,7 @@ func TestUpdate(t *testing.T) {
 
 	other := edited("t2", 9)
 	other.UID = "another"
-	w.refused(w.Update(t.Context(), "a", other), fault.Gone, "another topology")
+	w.refused(w.Update(t.Context(), "a", other), fault.Gone, "an earlier object")
 	w.refused(w.Update(t.Context(), "zz", edited("t2", 9)), fault.Gone, "no longer prepared")
 }
 

@@ -366,7 +366,7 @@ func (s *Store) PutSandboxes(e Entry) error {
 // Remove forgets a claim; an absent one is no error.
 func (s *Store) Remove(uid types.UID) error {
 	if err := s.writable(uid); err != nil {
-		return fmt.Errorf("forget claim %q: %w", uid, err)
+		return fmt.Errorf("delete record of claim %q: %w", uid, err)
 	}
 	for _, suffix := range []string{sandboxesSuffix, claimSuffix} {
 		path, err := s.path(uid, suffix)
@@ -374,7 +374,7 @@ func (s *Store) Remove(uid types.UID) error {
 			err = os.Remove(path)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("forget claim %q: %w", uid, err)
+			return fmt.Errorf("delete record of claim %q: %w", uid, err)
 		}
 	}
 	return recordfile.SyncDir(s.Dir, (*os.File).Sync)

@@ -33,7 +33,7 @@ func (r *Reporter) Links(s Subject, of ports.Report) {
 		case failed && severity == ports.Lost:
 			text += "; the network built on it is lost"
 		case failed:
-			text += "; what is built on it goes on without"
+			text += "; links built on it continue without it"
 		}
 		links[step.Name] = condition{linkUp[v.Status], string(v.Reason), fmt.Sprintf("topology %q step %q: %s", of.Topology.Name, step.Name, text)}
 		switch {

@@ -59,10 +59,10 @@ func TestLinks(t *testing.T) {
 			report.Verdicts[2] = ports.Verdict{Status: ports.Down, Reason: ports.NoCarrier}
 			report.Outcome = ports.Weigh(report.Topology, report.Ports, report.Verdicts)
 			links()
-		}, `True Carrier ` + step + `"vf0": link "net1" has a carrier; False NoCarrier ` + step + `"vf1": link "net2" has no carrier; what is built on it goes on without`},
+		}, `True Carrier ` + step + `"vf0": link "net1" has a carrier; False NoCarrier ` + step + `"vf1": link "net2" has no carrier; links built on it continue without it`},
 		{
 			"drift says nothing of them", func() { r.Repaired(s, flagship, results(t)) },
-			`True Carrier ` + step + `"vf0": link "net1" has a carrier; False NoCarrier ` + step + `"vf1": link "net2" has no carrier; what is built on it goes on without`,
+			`True Carrier ` + step + `"vf0": link "net1" has a carrier; False NoCarrier ` + step + `"vf1": link "net2" has no carrier; links built on it continue without it`,
 		},
 		{"both are", func() {
 			report.Verdicts[1] = ports.Verdict{Status: ports.Down, Reason: ports.NoPartner}

@@ -43,7 +43,7 @@ func (p *Plugin) name(d *kubeletplugin.Device) {
 	}
 	id, err := p.CDI.Name(d.DeviceName)
 	if err != nil {
-		p.Log.Warn("a device has no name of its own in the status of pods", "error", err)
+		p.Log.Warn("cannot name a device in the status of pods", "error", err)
 		return
 	}
 	d.CDIDeviceIDs = append([]string{id}, d.CDIDeviceIDs...)

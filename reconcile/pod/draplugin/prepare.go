@@ -320,7 +320,7 @@ func locate(devices []inventory.Device, allocated claim.Device) (inventory.Devic
 			d.Shared = &inventory.Sharing{Suffix: "-" + allocated.Name[strings.LastIndex(allocated.Name, "-")+1:]} // of a policy that no longer exists
 		}
 	case d.HostUse != "":
-		return d, fault.New(fault.Conflict, fmt.Errorf("device %q is kept by the node (%s)", allocated.Name, d.State()))
+		return d, fault.New(fault.Conflict, fmt.Errorf("device %q is used by the node itself (%s)", allocated.Name, d.State()))
 	}
 	return d, nil
 }
@@ -481,7 +481,7 @@ func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
 		if device := common(c, &other.Claim); device != "" {
 			// Other tenants must not see whose it is.
 			return &taken{other, fault.Detailed(
-				fmt.Errorf("device %q is still in use by another pod: it is given on when that pod's network is undone", device),
+				fmt.Errorf("device %q is still in use by another pod: it becomes free when the network of that pod has been released", device),
 				fmt.Sprintf("ResourceClaim %q of pod %q in namespace %q has it", other.Name, other.Pod.Name, other.Namespace))}
 		}
 	}

@@ -277,7 +277,7 @@ func TestRefused(t *testing.T) {
 			g.topology.Spec.Steps[0].Selector.CEL = `device.attributes["dra.networking"].pfName == "enp9s0"`
 		}, fault.Invalid, "generation 2 then, 3 now", 0},
 		{"a device that went", func(g *given, _ *resourceapi.ResourceClaim) { g.devices = g.devices[1:] }, fault.NotReady, `device "pci-0000-03-10-0" is not on this node any more`, patience},
-		{"the node's uplink", func(g *given, _ *resourceapi.ResourceClaim) { g.devices[0].HostUse = inventory.DefaultRoute }, fault.Conflict, "kept by the node", 0},
+		{"the node's uplink", func(g *given, _ *resourceapi.ResourceClaim) { g.devices[0].HostUse = inventory.DefaultRoute }, fault.Conflict, "used by the node itself", 0},
 	} {
 		inBubble(t, c.name, func(t *testing.T) {
 			g := newGiven(t)

@@ -109,7 +109,7 @@ func TestShareRefused(t *testing.T) {
 		{"a type that is not supported", func(g *given) { g.topology.Spec.Steps[1].Type = "ipvlan" }, false, shares("c2", "p2", "s1", "s2"), fault.Invalid, `is of type "ipvlan": name that in supportedCNIPlugins of policy "p"`},
 		{"the whole, while others have shares", func(g *given) { g.devices[0].HostUse = "" }, true, whole(), fault.Conflict, `is still in use by another pod`},
 		{"no share, while others have shares", func(*given) {}, true, shares("c2", "p2", "", ""), fault.Conflict, `is still in use by another pod`},
-		{"the whole of an uplink", func(*given) {}, false, whole(), fault.Conflict, "kept by the node (default route)"},
+		{"the whole of an uplink", func(*given) {}, false, whole(), fault.Conflict, "used by the node itself (default route)"},
 	} {
 		inBubble(t, c.name, func(t *testing.T) {
 			g := sharing(t)

@@ -32,7 +32,7 @@ const deadAfter = 10 * time.Second
 func (p *Plugin) removeDead(ctx context.Context, s Serving) (stop func()) {
 	remove := func() {
 		if err := removeDead(ctx, p.Log, s, p.Now()); err != nil {
-			p.Log.Warn("sockets of earlier agents", "error", err)
+			p.Log.Warn("cannot remove sockets of earlier agents", "error", err)
 		}
 	}
 	remove()

@@ -81,7 +81,7 @@ func (p *Plugin) within(ctx context.Context, hook, sandbox string, f func(contex
 	case err = <-done:
 	case <-answer.Done():
 		// f continues; the next call for the same claim waits for it.
-		err = fault.New(fault.NotReady, fmt.Errorf("plumbline: %s was not done in time, and goes on: it is tried again", hook))
+		err = fault.New(fault.NotReady, fmt.Errorf("plumbline: %s did not finish in time and continues in the background", hook))
 	}
 	took := p.Now().Sub(begun)
 	p.Recorder.Hook(hook, fault.Of(err), took)

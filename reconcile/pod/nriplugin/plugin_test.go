@@ -217,7 +217,7 @@ func TestDeadline(t *testing.T) {
 		want string
 	}{
 		{"one that heeds its context", func(ctx context.Context) { <-ctx.Done() }, "context deadline exceeded"},
-		{"one that does not", func(ctx context.Context) { <-ctx.Done(); time.Sleep(time.Second) }, "was not done in time"},
+		{"one that does not", func(ctx context.Context) { <-ctx.Done(); time.Sleep(time.Second) }, "did not finish in time"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := shortDir(t)

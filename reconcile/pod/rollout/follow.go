@@ -58,7 +58,7 @@ func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology
 			before, _, _ = topology.FromPool(s)
 		}
 		if before != pool {
-			return &HeldBack{step.Name, fmt.Errorf("it takes addresses of %s, which are given when a claim is prepared", addresspool.Title(pool))}
+			return &HeldBack{step.Name, fmt.Errorf("it takes addresses of %s, which are allocated when a claim is prepared", addresspool.Title(pool))}
 		}
 	}
 	return Fits(ctx, was, decoded, t.Devices, set)
@@ -103,12 +103,12 @@ func sameNodes(was, later *topology.Topology, set contract.Set) error {
 		before, had := was.Step(s.Name)
 		after, has := later.Step(s.Name)
 		if !had || !has || before.Type != after.Type {
-			return &HeldBack{s.Name, errors.New("containers are given its device nodes when they are created")}
+			return &HeldBack{s.Name, errors.New("a container gets its device nodes when it is created")}
 		}
 		known, _ := set.Contract(s.Type)
 		for _, p := range known.Params {
 			if from, to := value(known, p, before), value(known, p, after); p.AtCreation && !reflect.DeepEqual(from, to) {
-				return &HeldBack{s.Name, fmt.Errorf("containers are given its device nodes when they are created, and %s is %v, not %v", p.Name, from, to)}
+				return &HeldBack{s.Name, fmt.Errorf("a container gets its device nodes when it is created, and %s is %v, not %v", p.Name, from, to)}
 			}
 		}
 	}

@@ -96,7 +96,7 @@ func TestFollow(t *testing.T) {
 		}, kind: fault.Invalid},
 		{name: "a device for user space", edit: func(o *v1alpha1.NetworkTopology) {
 			o.Spec.Steps[0].Type = "vfio-pci"
-		}, held: `step "vf0": containers are given its device nodes when they are created`},
+		}, held: `step "vf0": a container gets its device nodes when it is created`},
 		{name: "nonsense", edit: func(o *v1alpha1.NetworkTopology) { o.Spec.Steps[1].Type = "srov" }, kind: fault.Invalid},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -130,9 +130,9 @@ func TestSameNodes(t *testing.T) {
 		"another VLAN":                 {step: v1alpha1.Step{Name: "vf1", Type: "vfio-pci", Config: &runtime.RawExtension{Raw: []byte(`{"vlan":8}`)}}},
 		"the driver that it has":       {step: v1alpha1.Step{Name: "vf1", Type: "vfio-pci", Config: &runtime.RawExtension{Raw: []byte(`{"driver":"vfio-pci"}`)}}},
 		"another driver":               {step: v1alpha1.Step{Name: "vf1", Type: "vfio-pci", Config: &runtime.RawExtension{Raw: []byte(`{"driver":"igb_uio","allowUnprotectedDMA":true}`)}}, held: "driver is vfio-pci, not igb_uio"},
-		"an interface":                 {step: v1alpha1.Step{Name: "vf1", Type: "sriov"}, held: "when they are created"},
-		"the step under another name":  {step: v1alpha1.Step{Name: "vf2", Type: "vfio-pci"}, held: "when they are created"},
-		"no device, but the same name": {step: v1alpha1.Step{Name: "vf1", Type: "dummy"}, held: "when they are created"},
+		"an interface":                 {step: v1alpha1.Step{Name: "vf1", Type: "sriov"}, held: "when it is created"},
+		"the step under another name":  {step: v1alpha1.Step{Name: "vf2", Type: "vfio-pci"}, held: "when it is created"},
+		"no device, but the same name": {step: v1alpha1.Step{Name: "vf1", Type: "dummy"}, held: "when it is created"},
 	} {
 		has := given()
 		has.Given = nil
