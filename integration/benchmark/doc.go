@@ -1,4 +1,4 @@
-// Command benchmark measures plumbline against its rivals in one run, in the
+// Command benchmark compares plumbline with other programs in one run, in the
 // virtual machine of integration/vm:
 //
 //   - apply: applying and deleting one topology by plumbline's engine, by a
@@ -7,8 +7,8 @@
 //   - settings: what of applying is spent on what physical functions hold for the
 //     virtual ones;
 //   - scale: what 1, 100 and 500 sandboxes cost an agent that has nothing to do,
-//     its restart, and its repairs, beside a loop of ip(8) that says everything
-//     again every ten seconds; and a storm over all of them;
+//     its restart, and its repairs, beside a loop of ip(8) that applies everything
+//     every ten seconds; and many changes at a time in all of them;
 //   - cycles: what an agent holds after many pods have come and gone.
 //
 // It prints Markdown: medians with n, and ratios, and fails where a number has to

@@ -18,7 +18,7 @@ import (
 func main() {
 	n := flag.Int("n", 20, "counted runs of each contender")
 	sandboxes := flag.Int("sandboxes", 500, "sandboxes held at once, at most")
-	idle := flag.Duration("idle", time.Minute, "time for which an idle agent, and its rival, are watched")
+	idle := flag.Duration("idle", time.Minute, "time for which an idle agent, and the periodic application, are observed")
 	cycles := flag.Int("cycles", 2000, "pods that come and go")
 	plugins := flag.String("plugins", "", "folder with the CNI binaries sriov, bond, vlan, tuning and static; empty leaves the chain out")
 	only := flag.String("only", "", "run one part: apply, settings, scale, cycles")

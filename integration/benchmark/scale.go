@@ -16,8 +16,8 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// rivalPeriod is how often the rival says everything again.
-const rivalPeriod = 10 * time.Second
+// period is how often periodic applies everything.
+const period = 10 * time.Second
 
 // row is what was measured with so many sandboxes.
 type row struct {
@@ -33,7 +33,7 @@ type row struct {
 	passes               int           // while idle
 	cpu, idle            time.Duration // while idle
 	repairs              []time.Duration
-	rivals               rivalCost
+	periodic             periodicCost
 }
 
 // scale holds ever more pods, and measures what each of them costs an agent.
@@ -135,7 +135,7 @@ func (r *row) measure(ctx context.Context, o options, a *fleet.Agent, pods []fle
 			return err
 		}
 	}
-	r.rivals, err = compete(ctx, pods, rivalPeriod, o.idle, o.n)
+	r.periodic, err = measurePeriodic(ctx, pods, period, o.idle, o.n)
 	return err
 }
 
@@ -198,10 +198,10 @@ func report(rows []row) {
 	for _, r := range rows {
 		fmt.Printf("| %d | %.2f | %.2f | %s |\n", r.sandboxes, median(r.claims).Seconds()*1000, median(r.ids).Seconds()*1000, millis(median(r.records)))
 	}
-	fmt.Printf("\n### From a deleted route to its repair, and who says everything again every %s\n\n", rivalPeriod)
-	fmt.Println("| sandboxes | plumbline: median, ms | p99, ms | n | processor, s a minute | the other one: median, ms | p99, ms | n | processor, s a minute | rounds a minute | a round, s |\n|---|---|---|---|---|---|---|---|---|---|---|")
+	fmt.Printf("\n### From a deleted route to its repair, and periodic application of everything every %s\n\n", period)
+	fmt.Println("| sandboxes | plumbline: median, ms | p99, ms | n | processor, s a minute | periodic: median, ms | p99, ms | n | processor, s a minute | rounds a minute | a round, s |\n|---|---|---|---|---|---|---|---|---|---|---|")
 	for _, r := range rows {
-		c := r.rivals
+		c := r.periodic
 		minutes := c.wall.Minutes()
 		fmt.Printf("| %d | %s | %s | %d | %.2f | %s | %s | %d | %.2f | %.1f | %.2f |\n", r.sandboxes,
 			millis(median(r.repairs)), millis(quantile(r.repairs, 0.99)), len(r.repairs), r.cpu.Seconds()/r.idle.Minutes(),

@@ -159,7 +159,7 @@ func among(ctx context.Context, policies []*Policy, d inventory.Device) (*Policy
 	}
 	switch {
 	case len(rivals) > 0:
-		e := undecided(p, fmt.Sprintf("policy %q has the same priority %d and says something else", rivals[0], p.Priority))
+		e := undecided(p, fmt.Sprintf("policy %q has the same priority %d and decides otherwise", rivals[0], p.Priority))
 		e.Rivals = rivals
 		return nil, e
 	case p.Action == v1alpha1.Withhold:
@@ -211,7 +211,7 @@ func (s Set) Reports(devices []inventory.Device, offered map[string]bool) []v1al
 			stuck(&out[i], d, e.Reason, e.Rivals)
 			for _, rival := range e.Rivals {
 				if j, known := at[rival]; known {
-					stuck(&out[j], d, fmt.Sprintf("policy %q has the same priority and says something else", e.Policy), []string{e.Policy})
+					stuck(&out[j], d, fmt.Sprintf("policy %q has the same priority and decides otherwise", e.Policy), []string{e.Policy})
 				}
 			}
 		default:

@@ -63,14 +63,14 @@ type bench struct {
 }
 
 const (
-	agent = cluster.ProductNamespace + "/plumbline-agent"
-	rival = "kube-system/dranet"
+	agent        = cluster.ProductNamespace + "/plumbline-agent"
+	dranetDaemon = "kube-system/dranet"
 )
 
 func run(ctx context.Context, out io.Writer) (err error) {
 	n := flag.Int("n", 20, "`pods` of each kind")
 	turns := flag.Int("turns", 2, "`times` each driver has the node")
-	dranet := flag.String("dranet", "", "the rival's `binary`, static")
+	dranet := flag.String("dranet", "", "static `binary` of DRANET")
 	containerd := flag.String("containerd", "2.4", "`version` of containerd, 2.4 or 1.7")
 	flag.Parse()
 	c, err := cluster.Start(ctx, cluster.Options{Log: os.Stderr})
@@ -101,10 +101,10 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		}},
 	}
 	if *dranet != "" {
-		if err := b.rival(ctx, *dranet); err != nil {
+		if err := b.installDRANET(ctx, *dranet); err != nil {
 			return err
 		}
-		fields = append(fields, field{agent: rival, pods: "app=dranet", contenders: []*contender{{name: "DRANET, no claim"}, {name: "DRANET, 1 VF", claim: "rival"}}})
+		fields = append(fields, field{agent: dranetDaemon, pods: "app=dranet", contenders: []*contender{{name: "DRANET, no claim"}, {name: "DRANET, 1 VF", claim: "dranet-vf"}}})
 	}
 	if err := b.alone(ctx, fields, ""); err != nil {
 		return err
@@ -160,7 +160,7 @@ func (b *bench) alone(ctx context.Context, fields []field, one string) error {
 	return nil
 }
 
-// measure lets the contenders of a field take turns.
+// measure runs the contenders of a field alternately.
 func (b *bench) measure(ctx context.Context, f field, rounds int) error {
 	for round := range rounds + 1 {
 		for i := range f.contenders {
@@ -272,8 +272,8 @@ func until(notices watch.Interface, is func(watch.Event) bool) error {
 	return errors.New("what was waited for did not come")
 }
 
-// rival installs DRANET and offers one VF of the second card by it.
-func (b *bench) rival(ctx context.Context, program string) error {
+// installDRANET installs DRANET and offers one VF of the second card by it.
+func (b *bench) installDRANET(ctx context.Context, program string) error {
 	archive := filepath.Join(b.Dir(), "dranet.tar")
 	err := image.WriteFile(archive, image.Image{
 		Names: []string{"plumbline.test/dranet:1"}, Files: map[string]string{"/dranet": program}, Entrypoint: []string{"/dranet"},
@@ -296,7 +296,7 @@ func (b *bench) rival(ctx context.Context, program string) error {
 	if _, err := b.Kubectl(ctx, strings.NewReader(text), "apply", "-f", "-"); err != nil {
 		return err
 	}
-	return b.template(ctx, "rival", "{name: vf, exactly: {deviceClassName: rival}}")
+	return b.template(ctx, "dranet-vf", "{name: vf, exactly: {deviceClassName: dranet-vf}}")
 }
 
 func median(took []time.Duration) time.Duration {

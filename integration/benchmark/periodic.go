@@ -15,7 +15,7 @@ import (
 	"github.com/plumbline/plumbline/integration/fleet"
 )
 
-// configuration is what the rival writes repeatedly: all that a pod's links have
+// configuration is what periodic writes each time: all that a pod's links have
 // set but their making, which would fail each time. One process and one socket for
 // all of it is the least a script can do.
 const configuration = `link set net1 mtu 9000 up
@@ -32,13 +32,13 @@ route replace 10.100.0.0/16 via 10.100.0.1 dev data0 proto 112
 route replace default via 10.200.0.1 dev mgmt0 proto 112
 `
 
-// rival applies the whole configuration of every pod by ip(8), every so often.
-type rival struct {
+// periodic applies the whole configuration of every pod by ip(8) at fixed intervals.
+type periodic struct {
 	rounds atomic.Int64
 	wall   []time.Duration // of each round
 }
 
-func (r *rival) round(ctx context.Context, pods []fleet.Pod) error {
+func (r *periodic) round(ctx context.Context, pods []fleet.Pod) error {
 	start := time.Now()
 	for _, p := range pods {
 		cmd := exec.CommandContext(ctx, "ip", "-n", filepath.Base(p.Netns), "-batch", "-")
@@ -54,7 +54,7 @@ func (r *rival) round(ctx context.Context, pods []fleet.Pod) error {
 
 // keep applies it with a period, as long as ctx lives: at once again when a round
 // took longer than that.
-func (r *rival) keep(ctx context.Context, pods []fleet.Pod, period time.Duration) error {
+func (r *periodic) keep(ctx context.Context, pods []fleet.Pod, period time.Duration) error {
 	tick := time.NewTicker(period)
 	defer tick.Stop()
 	for {
@@ -71,18 +71,18 @@ func (r *rival) keep(ctx context.Context, pods []fleet.Pod, period time.Duration
 	}
 }
 
-// rivalCost is what a rival took of a processor and how late it repaired.
-type rivalCost struct {
+// periodicCost is the processor time of periodic, and how late it repaired.
+type periodicCost struct {
 	cpu, wall time.Duration
 	rounds    int64
 	round     []time.Duration
 	repairs   []time.Duration
 }
 
-// compete lets the rival keep the pods for a while, in which routes are deleted at
+// measurePeriodic lets periodic maintain the pods for a while, in which routes are deleted at
 // even distances.
-func compete(ctx context.Context, pods []fleet.Pod, period, lasting time.Duration, n int) (rivalCost, error) {
-	var r rival
+func measurePeriodic(ctx context.Context, pods []fleet.Pod, period, lasting time.Duration, n int) (periodicCost, error) {
+	var r periodic
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	failed := make(chan error, 1)
@@ -94,7 +94,7 @@ func compete(ctx context.Context, pods []fleet.Pod, period, lasting time.Duratio
 	}()
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	var out rivalCost
+	var out periodicCost
 	var err error
 	away := map[int]bool{} // pods whose route has not come back yet
 	for i := range n {
