@@ -41,7 +41,7 @@ func (p *Plan) Confirm(have *netstate.Snapshot) (*Plan, bool) {
 	if to == nil || len(p.Pending) > 0 || len(p.Missing) > 0 || !to.now.ForeseenIn(have) {
 		return nil, false
 	}
-	out := &Plan{Held: p.Held, Notes: p.Notes}
+	out := &Plan{Held: p.Held, Notes: p.Notes, SettlesMillis: p.SettlesMillis}
 	results := map[string]topology.Result{}
 	for _, step := range to.order {
 		res := to.p.result(to.p.steps[step.Name], have, pick(results, step.DependOn))

@@ -60,6 +60,9 @@ type Plan struct {
 	Missing []netstate.Object
 	// Notes are remarks for the user, one line each.
 	Notes []string
+	// SettlesMillis is the time after which a wanted value may be another one, without any
+	// notification; 0 is never.
+	SettlesMillis uint32
 	// leadsTo is the state after Changes, for Confirm.
 	leadsTo *prospect
 }

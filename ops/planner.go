@@ -38,6 +38,8 @@ type Planner struct {
 	mtusRead map[string]uint32
 	settled  map[string]uint32
 	sourced  map[uint32]string // tables of sourceRouting, and their links
+	// settlesMillis is that of the plan.
+	settlesMillis uint32
 	// foreignDefaults are default routes that are not ours, see foreignDefault.
 	foreignDefaults map[defaultOf]netstate.Route
 }

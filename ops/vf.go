@@ -2,6 +2,7 @@ package ops
 
 import (
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
 )
 
@@ -30,9 +31,17 @@ func VFParams(mac string) []contract.Param {
 		{Name: "maxTxRate", Aliases: []string{"max_tx_rate"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "transmit rate limit in Mbit/s; 0 is none"},
 		{Name: "spoofchk", Type: contract.String, Enum: onOff, OnOff: true, Description: "drop frames with a foreign source MAC"},
 		{Name: "trust", Type: contract.String, Enum: onOff, OnOff: true, Description: "let the VF change its MAC and enter promiscuous mode"},
-		{Name: "linkState", Aliases: []string{"link_state"}, Type: contract.String, Enum: []string{"auto", "enable", "disable"}, Description: "link state the VF sees"},
+		{
+			Name: "linkState", Aliases: []string{"link_state"}, Type: contract.String, Enum: []string{"auto", "enable", "disable", followLACP},
+			Description: "link state the VF sees; follow is disable while the physical function is a port of a bond with LACP that LACP does not use, else auto",
+		},
 	}
 }
+
+// followLACP is the link state of a function that follows the LACP state of its physical
+// function. A virtual function has a carrier as long as the physical one has; that the switch
+// does not use the port is known to LACP only.
+const followLACP = "follow"
 
 // CheckVF refuses the same combinations as sriov-cni: QoS and 802.1ad need a VLAN.
 func CheckVF(c map[string]any, unresolved map[string]bool) []contract.FieldError {
@@ -97,13 +106,17 @@ func (c VFConfig) WantVF(p *Planner, id string) error {
 	if len(netstate.Fields(vf)) == 0 {
 		return nil
 	}
+	follows := c.LinkState != nil && *c.LinkState == followLACP
+	if follows {
+		vf.LinkState = new("auto") // unless the physical function says otherwise
+	}
 	if c.VLAN != nil && c.VLANQoS == nil {
 		vf.QoS = new(uint8(0))
 	}
 	if c.VLAN != nil && *c.VLAN != 0 && c.VLANProto == nil {
 		vf.Protocol = new("802.1q")
 	}
-	_, ok, err := Lookup(p, vf)
+	have, ok, err := Lookup(p, vf)
 	if err != nil {
 		return err
 	}
@@ -117,5 +130,34 @@ func (c VFConfig) WantVF(p *Planner, id string) error {
 		}
 		return Invalid("", "device %q is not a virtual function: settings on a physical function do not apply to it; use type host-device", id)
 	}
+	if follows {
+		vf.LinkState = new(p.followed(have))
+	}
 	return p.Want(vf)
+}
+
+// followed returns the link state of a virtual function that follows LACP. A lost partner is
+// followed at once, since what the pod sends meanwhile is lost. A partner that is back is
+// followed when it has been stable for some time.
+func (p *Planner) followed(vf netstate.VF) string {
+	if p.current.step.DriftPolicy == topology.Observe {
+		p.Note("linkState follow is applied when the pod starts; later changes are only reported, since driftPolicy is Observe")
+	}
+	pf := netstate.BaseName(vf.PF)
+	switch port := vf.LACP; {
+	case port == nil:
+		if p.req.imagined == nil {
+			p.Note("linkState follow is auto, since physical function %q is not a port of a bond with LACP", pf)
+		}
+	case !port.Agreed:
+		p.Note("linkState follow is disable, since LACP does not use physical function %q", pf)
+		return "disable"
+	case port.SettlesMillis > 0 && vf.LinkState != nil && *vf.LinkState == "disable":
+		p.Note("linkState follow is still disable, since LACP has used physical function %q for a short time only", pf)
+		if p.settlesMillis == 0 || port.SettlesMillis < p.settlesMillis {
+			p.settlesMillis = port.SettlesMillis
+		}
+		return "disable"
+	}
+	return "auto"
 }

@@ -249,11 +249,15 @@ func made(changes []netstate.Change) []netstate.Change {
 	return slices.DeleteFunc(slices.Clone(changes), func(c netstate.Change) bool { return c.Implied })
 }
 
+func settles(plan *ops.Plan) time.Duration {
+	return time.Duration(plan.SettlesMillis) * time.Millisecond
+}
+
 // finish ends a pass whose last plan was empty.
 func (p *pass) finish(plan *ops.Plan) (Report, error) {
 	p.r.remember(p.sandbox.ID, p.onDemand)
 	rep := Report{
-		Sandbox: p.sandbox.ID, Changes: made(p.executed), Results: plan.Results, Notes: plan.Notes,
+		Sandbox: p.sandbox.ID, Changes: made(p.executed), Results: plan.Results, Notes: plan.Notes, Settles: settles(plan),
 		Unchanged: len(p.executed) == 0,
 	}
 	if rep.Unchanged && p.known && p.before.Phase == Applied && sameSpec(p.before.Sandbox, p.sandbox) {

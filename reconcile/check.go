@@ -52,6 +52,8 @@ type Status struct {
 	Given    ops.Givens            `json:"given,omitempty"`
 	// Err is why the sandbox could not be observed, nil if it could.
 	Err error `json:"-"`
+	// Settles is that of a Report.
+	Settles time.Duration `json:"-"`
 	// Changes is the plan behind Drift.
 	Changes []netstate.Change `json:"-"`
 }
@@ -75,7 +77,7 @@ func (r *Reconciler) Check(ctx context.Context, id SandboxID) (Status, error) {
 		return st, nil
 	}
 	r.remember(id, p.onDemand)
-	st.Changes = plan.Changes
+	st.Changes, st.Settles = plan.Changes, settles(plan)
 	st.Drift = drifts(rec.Sandbox.Topology, plan)
 	switch {
 	case len(st.Fighting) > 0:

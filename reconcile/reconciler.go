@@ -65,6 +65,9 @@ type Report struct {
 	Changes []netstate.Change
 	Results []topology.StepResult
 	Notes   []string
+	// Settles is the time after which another pass may change something, without any
+	// notification; 0 is never.
+	Settles time.Duration
 	// Unchanged is set if nothing had to be done.
 	Unchanged bool
 	// Drift is the drift that a Repair tried to remove, also if it failed. A field

@@ -201,7 +201,10 @@ func (g *generator) root(c *optest.Case, devices map[string]string, i int) {
 		c.Have = append(c.Have,
 			netstate.Device{ID: id, At: &host, MAC: &mac, MTU: new(uint32(1500)), Up: &up},
 			netstate.Link{Name: host, LinkKind: "device", DeviceID: id, MAC: &mac, MTU: new(uint32(1500)), Up: &up, Master: new(""), TxQueueLen: new(uint32(1000))},
-			netstate.VF{ID: id, MAC: &mac, VLAN: new(uint16(0)), QoS: new(uint8(0)), Protocol: new("802.1q"), SpoofCheck: new(true), Trust: new(g.IntN(2) == 0)})
+			netstate.VF{
+				ID: id, MAC: &mac, VLAN: new(uint16(0)), QoS: new(uint8(0)), Protocol: new("802.1q"), SpoofCheck: new(true), Trust: new(g.IntN(2) == 0),
+				LinkState: new([]string{"auto", "enable", "disable"}[g.IntN(3)]), LACP: g.lacp(), PF: "host:pf",
+			})
 		c.Appears = append(c.Appears, netstate.Ethtool{Link: link, Class: "feature", Name: "rx-checksum", Value: new("off")})
 		switch g.IntN(6) {
 		case 0:
@@ -211,8 +214,13 @@ func (g *generator) root(c *optest.Case, devices map[string]string, i int) {
 			devices[g.step("host-device", link, nil, "name: "+link).step] = id
 			return
 		}
-		devices[g.step("sriov", link, nil, "ifName: "+link+g.mtu()+g.maybe("trust: on")+g.maybe("vlan: %d", g.IntN(100))).step] = id
+		devices[g.step("sriov", link, nil, "ifName: "+link+g.mtu()+g.maybe("trust: on")+g.maybe("vlan: %d", g.IntN(100))+g.maybe("linkState: follow")).step] = id
 	}
+}
+
+// lacp is the state of a physical function in LACP.
+func (g *generator) lacp() *netstate.LACPPort {
+	return []*netstate.LACPPort{nil, {}, {Agreed: true}, {Agreed: true, SettlesMillis: 1000}}[g.IntN(4)]
 }
 
 // bound adds a root step that takes the device away from the kernel.
@@ -227,7 +235,7 @@ func (g *generator) bound(c *optest.Case, devices map[string]string, i int, id s
 		ID: id, Driver: new("igbvf"), Override: new([]string{"", "igbvf"}[g.IntN(2)]), PF: "0000:01:00.0", Group: fmt.Sprint(i), Nodes: []string{"/dev/uio0"},
 	})
 	driver := []string{"driver: vfio-pci", "driver: uio_pci_generic, allowUnprotectedDMA: true"}[g.IntN(2)]
-	devices[g.step("vfio-pci", "", nil, driver+g.maybe("trust: on")+g.maybe("mac: \"02:00:00:00:04:%02x\"", i)).step] = id
+	devices[g.step("vfio-pci", "", nil, driver+g.maybe("trust: on")+g.maybe("linkState: follow")+g.maybe("mac: \"02:00:00:00:04:%02x\"", i)).step] = id
 }
 
 // stack adds one derived step.
@@ -299,7 +307,11 @@ func (g *generator) drift(w *optest.World, history []netstate.Change) {
 				w.Apply(netstate.Change{Before: have, After: netstate.Binding{ID: have.ID, Driver: new("")}})
 			}
 		case netstate.VF:
-			if wanted := o.(netstate.VF); wanted.Trust != nil {
+			wanted := o.(netstate.VF)
+			if wanted.LinkState != nil {
+				w.Apply(netstate.Change{Before: netstate.VF{ID: have.ID, LinkState: have.LinkState}, After: netstate.VF{ID: have.ID, LinkState: new("enable")}})
+			}
+			if wanted.Trust != nil {
 				w.Apply(netstate.Change{Before: netstate.VF{ID: have.ID, Trust: have.Trust}, After: netstate.VF{ID: have.ID, Trust: new(!*have.Trust)}})
 			}
 		default:

@@ -498,6 +498,17 @@ type VF struct {
 	// Observed only.
 	PF    string `json:"pf,omitempty" plan:"-"`
 	Index int    `json:"index,omitempty" plan:"-"`
+	// LACP is the state of the PF as a port of a bond with LACP, nil if it is none.
+	LACP *LACPPort `json:"lacp,omitempty" plan:"-"`
+}
+
+// LACPPort is the state of a port of a bond with LACP.
+type LACPPort struct {
+	// Agreed: LACP has found a partner, and both have agreed to use the port.
+	Agreed bool `json:"agreed"`
+	// SettlesMillis is the time for which they still have to agree until that counts as
+	// stable; 0 if it does, or if it is not known since when they agree.
+	SettlesMillis uint32 `json:"settlesMillis,omitempty"`
 }
 
 // Key is the VF's PCI address.

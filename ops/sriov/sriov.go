@@ -29,6 +29,10 @@ back on the host under its own name, MAC and MTU. A key that is not given is not
 A VF bound to a userspace driver (vfio-pci, igb_uio, uio_pci_generic) has no interface to move;
 then only the settings on the physical function are applied.
 
+With linkState follow the VF has no carrier while LACP does not use its physical function, as
+when a switch fails and its link stays up: a bond in the pod then uses its other port. A
+partner that is back is followed after five seconds (docs/health.md).
+
 Some drivers refuse what others accept; the error names the key. The Intel 82576 (igb) for
 instance does not support minTxRate, linkState or 802.1ad.`,
 	Example: `- name: vf0

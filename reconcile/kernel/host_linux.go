@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
@@ -26,6 +27,8 @@ type Options struct {
 	Proc string
 	// Bounds are how much is read of a sandbox.
 	Bounds Bounds
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
 	// Disturb, for tests, is called before each message is sent, and again when it was
 	// answered. An error it returns replaces the kernel's. It may be called from several
 	// goroutines.
@@ -62,8 +65,9 @@ type Host struct {
 	// Where functions were found last. Each use checks whether that still holds.
 	vfAddresses map[string]vfAddress // of virtual functions
 	indexes     map[string]int       // of the links of physical functions
-	away        scratch              // zero until it is needed
-	upper       upperProbe           // zero until it is needed
+	lacp        lacpPorts
+	away        scratch    // zero until it is needed
+	upper       upperProbe // zero until it is needed
 }
 
 // Open opens the host's side.
@@ -76,6 +80,9 @@ func Open(o Options) (*Host, error) {
 	}
 	if o.Netns == "" {
 		o.Netns = filepath.Join(o.Proc, "thread-self/ns/net")
+	}
+	if o.Now == nil {
+		o.Now = time.Now //nolint:forbidigo // the default of the value that callers give
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id") // not o.Proc, of which only sys/net need be there
 	if err != nil {
@@ -102,7 +109,7 @@ func Open(o Options) (*Host, error) {
 			once.Do(func() { o.Searching(why) })
 		}
 	}
-	return &Host{searching: searching, socket: s, own: h, buffers: buffers, sysfs: sysfs{o.Sysfs}, proc: o.Proc, bootID: strings.TrimSpace(string(boot)), bounds: o.Bounds.withDefaults(), disturb: o.Disturb, vfAddresses: map[string]vfAddress{}, indexes: map[string]int{}}, nil
+	return &Host{searching: searching, socket: s, own: h, buffers: buffers, sysfs: sysfs{o.Sysfs}, proc: o.Proc, bootID: strings.TrimSpace(string(boot)), bounds: o.Bounds.withDefaults(), disturb: o.Disturb, vfAddresses: map[string]vfAddress{}, indexes: map[string]int{}, lacp: lacpPorts{now: o.Now, of: map[string]agreement{}}}, nil
 }
 
 // known returns what m caches of a function.

@@ -163,7 +163,7 @@ func (s *Sandbox) vfOf(p *place, id string) (netstate.VF, bool) {
 		return netstate.VF{}, false
 	}
 	vf, ok := p.w.vfs[h.index]
-	vf.ID, vf.PF = id, p.name()
+	vf.ID, vf.PF, vf.LACP = id, p.name(), s.host.lacp.port(h.pf, p.w)
 	return vf, ok
 }
 

@@ -119,6 +119,7 @@ func (l *Loop) ensure(ctx context.Context, w desired, rec reconcile.Record, know
 		return l.verdictOf(err), err
 	}
 	l.noteHostDependency(sb, rep.Changes)
+	l.revisit(w.id, rep.Settles)
 	l.logPass(rep, reconcile.TriggerEnsure, begun)
 	l.sched.handled(w.id, begun)
 	return done, nil
@@ -209,6 +210,9 @@ func (l *Loop) checkAndRepair(ctx context.Context, rec reconcile.Record) (verdic
 		return retryLater, err
 	case st.Kind != "":
 		return retryLater, st.Err
+	}
+	l.revisit(id, st.Settles)
+	switch {
 	case st.State == reconcile.InSync, st.State == reconcile.Fighting && len(st.Drift) == 0 && rec.Phase == reconcile.Applied:
 		l.sched.handled(id, begun)
 		l.recordContention(ctx, rec, nil, true)
@@ -250,6 +254,13 @@ func (l *Loop) check(ctx context.Context, rec reconcile.Record) (reconcile.Recor
 	return rec, st, err
 }
 
+// revisit makes a sandbox due when a value that is wanted now may no longer be; 0 is never.
+func (l *Loop) revisit(id reconcile.SandboxID, after time.Duration) {
+	if after > 0 {
+		l.sched.enqueueAt(id, l.Now().Add(after))
+	}
+}
+
 // repairsAll reports whether all drift of a topology is to be repaired, so that no
 // check is needed first.
 func repairsAll(t *topology.Topology) bool {
@@ -277,6 +288,7 @@ func (l *Loop) repair(ctx context.Context, rec reconcile.Record, begun time.Time
 	if err != nil {
 		return retryLater, err
 	}
+	l.revisit(id, rep.Settles)
 	if !rep.Unchanged {
 		l.Recorder.Repaired(l.Now().Sub(since))
 	}

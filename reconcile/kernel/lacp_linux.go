@@ -1,0 +1,71 @@
+package kernel
+
+import (
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+)
+
+// settleAfter is the time for which a partner has to agree after it did not. The kernel's
+// LACP needs two seconds to use a port again (bond_3ad.c, AD_AGGREGATE_WAIT_TIME), so without
+// a delay a partner that comes and goes could change the carrier of all pods on the port every
+// few seconds. It also keeps the changes of one field below what is taken for contention.
+const settleAfter = 5 * time.Second
+
+// lacpPorts remembers when the partners of physical functions agreed, which the kernel does
+// not report. What was never seen without agreement has no time: a process that has just
+// started delays nothing.
+type lacpPorts struct {
+	now func() time.Time
+
+	mu sync.Mutex
+	of map[string]agreement // by physical function
+}
+
+type agreement struct {
+	agreed bool
+	since  time.Time // zero: not known
+}
+
+// port returns the state of a physical function in LACP, nil if it is not the port of a bond
+// with LACP.
+func (p *lacpPorts) port(id string, w ifLink) *netstate.LACPPort {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	state := lacpOf(w)
+	if state == nil {
+		delete(p.of, id)
+		return nil
+	}
+	was, seen := p.of[id]
+	if !seen || was.agreed != state.Agreed {
+		was.agreed = state.Agreed
+		if seen {
+			was.since = p.now()
+		}
+		p.of[id] = was
+	}
+	if state.Agreed && !was.since.IsZero() {
+		// Rounded up, so that it is not 0 too early.
+		state.SettlesMillis = uint32((max(0, settleAfter-p.now().Sub(was.since)) + time.Millisecond - 1) / time.Millisecond)
+	}
+	return state
+}
+
+func lacpOf(w ifLink) *netstate.LACPPort {
+	if w.port != "bond" || len(w.raw) < unix.SizeofIfInfomsg {
+		return nil
+	}
+	for typ, v := range attributes(w.raw[unix.SizeofIfInfomsg:]) {
+		if typ != unix.IFLA_LINKINFO {
+			continue
+		}
+		if port := decodeBondPort(v); port.LACP {
+			return &netstate.LACPPort{Agreed: port.Partner && w.link.Carrier}
+		}
+	}
+	return nil
+}
