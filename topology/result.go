@@ -212,6 +212,9 @@ func (r Result) interfaceField(f ref.Ref) (any, error) {
 
 func (r Result) ipField(f ref.Ref) (any, error) {
 	if *f.Index >= len(r.IPs) {
+		if len(r.IPs) == 0 {
+			return nil, fmt.Errorf("no address %d: the result has no addresses: set some in that step's config", *f.Index)
+		}
 		have := make([]string, len(r.IPs))
 		for i := range r.IPs {
 			have[i] = r.IPs[i].Address

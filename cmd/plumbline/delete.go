@@ -43,7 +43,7 @@ left on the host is undone. If something cannot be undone, run the command again
 			var failed error
 			for _, other := range e.OtherVersions() {
 				if other.Mentions[ns.Path] {
-					failed = errors.Join(failed, fmt.Errorf("record %q, which speaks of namespace %q, was %w", other.Path, ns.Name, other))
+					failed = errors.Join(failed, fmt.Errorf("record %q, which mentions namespace %q, was %w", other.Path, ns.Name, other))
 				}
 			}
 			found := failed != nil

@@ -81,7 +81,7 @@ spec:
 	if _, err := later.Ensure(ctxFor(t), give(one, "10.0.0.1/24")); fault.Of(err) != fault.Invalid {
 		t.Errorf("an address that the config has: %v", err)
 	}
-	// The gateway is out of reach with the address alone, and nothing is changed.
+	// The gateway is unreachable with the address alone, and nothing is changed.
 	if _, err := later.Ensure(ctxFor(t), give(one, "198.51.100.5/24")); fault.Of(err) != fault.Invalid {
 		t.Errorf("an address of another subnet: %v", err)
 	}

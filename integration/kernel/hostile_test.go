@@ -40,12 +40,12 @@ const (
 )
 
 // realCard reports whether the attacker is given a virtual function; otherwise a link
-// represents the card. On the backports kernel igbvf blocks the lock for links for ever
+// represents the card. On the backports kernel igbvf blocks the lock for links forever
 // when its link is closed within a reset, which an attacker can cause about soon
 // (integration/README.md, pitfalls).
 func realCard() bool { return hasCards() && os.Getenv("PLUMBLINE_KERNEL") == "stable" }
 
-// hostile is a run in which one pod after the other means harm.
+// hostile is a run in which one pod after the other is hostile.
 type hostile struct {
 	*lane
 	rng     *rand.Rand

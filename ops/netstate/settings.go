@@ -35,9 +35,9 @@ func (s Settings) All() map[string]string {
 	return out
 }
 
-// Differing lists the names of what have does not hold as s does, sorted. What
-// only have speaks of could not be read before and is no difference, unless it is
-// attached.
+// Differing lists the names of the settings that have does not hold as s does, sorted.
+// One that only have contains could not be read before and is no difference, unless it
+// is attached.
 func (s Settings) Differing(have Settings) []string {
 	want, got := s.All(), have.All()
 	var out []string

@@ -238,7 +238,7 @@ func plan(ctx context.Context, reg *ops.Registry, c *Case, w *World, owned []net
 		}
 		w.observe(p.Missing)
 	}
-	return nil, broken("planning asks for ever more observations")
+	return nil, broken("planning never stops querying objects")
 }
 
 // settle is what happens between two stages: a link that was made now has

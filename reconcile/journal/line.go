@@ -151,7 +151,7 @@ func replay(data []byte) (state, error) {
 }
 
 // otherVersion returns the frame.OtherVersion of a log, with what all its lines
-// speak of; nil when it is of this version.
+// mention; nil when it is of this version.
 func otherVersion(data []byte) error {
 	var found error
 	var payloads [][]byte

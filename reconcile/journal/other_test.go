@@ -114,7 +114,7 @@ func flip(line []byte) []byte {
 	return out
 }
 
-// TestOtherVersionHolds holds that what a record of another version speaks of counts
+// TestOtherVersionHolds holds that what a record of another version mentions counts
 // as held, for any name, and that changes of it are followed.
 func TestOtherVersionHolds(t *testing.T) {
 	dir := t.TempDir()

@@ -261,7 +261,7 @@ func eventually(t testing.TB, what string, f func() bool) {
 	for !f() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("waited in vain: %s", what)
+			t.Fatalf("gave up waiting: %s", what)
 		case <-look.C:
 		}
 	}

@@ -3,7 +3,7 @@ package addresses
 import "testing"
 
 // TestAmple holds that a lease ahead of need never makes a pool Low, which is when 90 % are
-// leased: nodes would take and give up the same lease for ever.
+// leased: nodes would take and give up the same lease forever.
 func TestAmple(t *testing.T) {
 	for _, c := range []struct {
 		size, leased int64

@@ -159,7 +159,7 @@ func (s *session) stub() (stub.Stub, error) {
 }
 
 // register is the stub's call of RegisterPlugin. It does not return before the runtime has
-// called Configure: the stub would wait for that for ever, holding the lock that closing it
+// called Configure: the stub would wait for that forever, holding the lock that closing it
 // needs (nri v0.12.5, pkg/stub, Start).
 func (s *session) register(ctx context.Context, req *ttrpc.Request, rsp *ttrpc.Response, info *ttrpc.UnaryClientInfo, invoke ttrpc.Invoker) error {
 	err := invoke(ctx, req, rsp)

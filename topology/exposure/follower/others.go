@@ -13,7 +13,7 @@ import (
 // Names of attributes, without their domain and in lower case, by which drivers say
 // which PCI function and which interface a device is: those of the standard and of the
 // network drivers whose source was read (k8s.ovn.org, dra.net, sriovnetwork.*).
-// Attributes of other names may speak of a neighbour: a GPU's nearest card, or the PF
+// Attributes of other names may describe a neighbour: a GPU's nearest card, or the PF
 // of a function.
 var (
 	pciNames       = []string{"pcibusid", "pciaddress", "pcideviceaddress", "bdf"}
