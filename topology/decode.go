@@ -119,7 +119,7 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 		before := len(inv.Problems)
 		checkSizes(inv, i, &s)
 		large = large || len(inv.Problems) > before
-		step := Step{Name: s.Name, Type: s.Type, DependOn: s.DependOn, ExtendedResourceName: s.ExtendedResourceName, DriftPolicy: s.DriftPolicy}
+		step := Step{Name: s.Name, Type: s.Type, DependOn: s.DependOn, ExtendedResourceName: s.ExtendedResourceName, AllowDuplicate: s.AllowDuplicate, DriftPolicy: s.DriftPolicy}
 		if s.Selector != nil {
 			step.Selector = s.Selector.CEL
 			selectors += len(s.Selector.CEL)

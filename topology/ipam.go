@@ -3,6 +3,7 @@ package topology
 import (
 	"encoding/json"
 	"net/netip"
+	"slices"
 )
 
 // The types of ipam with which each pod gets other addresses.
@@ -16,6 +17,10 @@ const (
 // LocalPool is in place of the name of an AddressPool for addresses that a node allocates
 // by itself. No object can have this name.
 const LocalPool = "(host-local)"
+
+// LiteralPool is in place of the name of an AddressPool for addresses that are written in
+// a topology.
+const LiteralPool = "(literal)"
 
 // IPAM is what ipam says of addresses that are allocated for each pod.
 type IPAM struct {
@@ -95,6 +100,22 @@ func Literals(s *Step) []netip.Prefix {
 			if p, err := netip.ParsePrefix(text); err == nil {
 				out = append(out, p)
 			}
+		}
+	}
+	return out
+}
+
+// Exclusive returns the literal addresses of a step that one pod of the cluster has at a
+// time. Those of a link alone, or of the loopback interface, each pod may have.
+func Exclusive(s *Step) []netip.Addr {
+	var out []netip.Addr
+	if s.AllowDuplicate {
+		return nil
+	}
+	for _, p := range Literals(s) {
+		a := p.Addr().Unmap().WithZone("")
+		if a.IsGlobalUnicast() && !slices.Contains(out, a) {
+			out = append(out, a)
 		}
 	}
 	return out

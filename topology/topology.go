@@ -32,6 +32,8 @@ type Step struct {
 	ExtendedResourceName string `json:"extendedResourceName,omitempty"`
 	// Config is as the user wrote it: aliases not folded, references in place.
 	Config map[string]any `json:"config,omitempty"`
+	// AllowDuplicate lets several pods have the literal addresses of the config.
+	AllowDuplicate bool `json:"allowDuplicate,omitempty"`
 	// DriftPolicy is the step's own or, after decoding, the topology's.
 	DriftPolicy DriftPolicy `json:"driftPolicy,omitempty"`
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -358,11 +359,12 @@ func (s *serving) results(id reconcile.SandboxID) []topology.StepResult {
 	return rec.Results
 }
 
-// grants are the addresses of pools in the records of claims.
+// grants are the addresses in the records of claims.
 func (s *serving) grants() []addresspool.Grant {
 	entries, _ := s.store.List() // damage is reported on attachment
 	var out []addresspool.Grant
 	for _, e := range entries {
+		var literals []netip.Addr
 		for i := range e.Topologies {
 			t, err := topology.FromObject(&e.Topologies[i].Object)
 			if err != nil {
@@ -370,6 +372,7 @@ func (s *serving) grants() []addresspool.Grant {
 			}
 			for j := range t.Steps {
 				step := &t.Steps[j]
+				literals = append(literals, topology.Exclusive(step)...)
 				if pool, _, ok := topology.FromPool(step); ok && len(e.Topologies[i].Given[step.Name].Addresses) > 0 {
 					out = append(out, addresspool.Grant{
 						Owner: addresspool.Owner{Claim: string(e.UID), Topology: t.Name, Step: step.Name}, Of: e.Namespace + "/" + e.Name,
@@ -377,6 +380,9 @@ func (s *serving) grants() []addresspool.Grant {
 					})
 				}
 			}
+		}
+		if len(literals) > 0 {
+			out = append(out, addresspool.Literal(string(e.UID), e.Namespace+"/"+e.Name, e.Namespace+"/"+e.Pod.Name, literals))
 		}
 	}
 	return out

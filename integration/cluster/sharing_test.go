@@ -26,7 +26,7 @@ metadata: {name: store}
 spec:
   claimTemplate: {namespaces: [default]}
   steps:
-  - {name: net, type: macvlan, config: {name: store0, addresses: ["192.0.2.200/26"]}}
+  - {name: net, type: macvlan, allowDuplicate: true, config: {name: store0, addresses: ["192.0.2.200/26"]}}
 `
 
 // testSharedDevice runs pods on one device at once, by claims and by limits. One ends, the
@@ -105,6 +105,7 @@ spec:
   steps:
   - name: fn
     type: sriov
+    allowDuplicate: true
     selector: {cel: 'device.attributes["dra.networking"].ifName == "enp3s0f1"'}
     config: {name: fast0, addresses: ["192.0.2.210/26"]}
 `

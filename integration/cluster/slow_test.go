@@ -42,7 +42,7 @@ func sixteen() string {
 func fan() string {
 	var steps strings.Builder
 	for i := range slowDevices - 1 {
-		fmt.Fprintf(&steps, "\n  - {name: d%[1]d, type: dummy, config: {name: fan%[1]d, addresses: [198.51.100.%[1]d/32]}}", i)
+		fmt.Fprintf(&steps, "\n  - {name: d%[1]d, type: dummy, allowDuplicate: true, config: {name: fan%[1]d, addresses: [198.51.100.%[1]d/32]}}", i)
 	}
 	return `
 apiVersion: networking.dra.io/v1alpha1

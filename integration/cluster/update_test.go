@@ -21,7 +21,7 @@ spec:
     type: sriov
     selector: {cel: 'device.driver == "dra.networking" && device.attributes["dra.networking"].ifName == "%[3]s"'}
     config: {vlan: 0}
-  - {name: data, type: vlan, dependOn: [vf], config: {id: %[4]d, name: data-%[1]s, addresses: [198.51.100.7/24]}}
+  - {name: data, type: vlan, allowDuplicate: true, dependOn: [vf], config: {id: %[4]d, name: data-%[1]s, addresses: [198.51.100.7/24]}}
   - {name: tune, type: tuning, dependOn: [data], config: {mtu: %[5]d}}
 `
 

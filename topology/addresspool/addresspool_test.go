@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/plumbline/plumbline/topology"
 )
 
 // TestSubnet has vectors of multi-nic-cni: what its unit tests assert, and what it does
@@ -301,6 +303,11 @@ func TestLeaseName(t *testing.T) {
 				t.Errorf("%s of %s and %s are both %q", block, pool, other, name)
 			}
 			seen[name] = pool
+		}
+	}
+	for block, want := range map[string]string{"192.0.2.9/32": "192.0.2.9.literal", "2001:db8::9/128": "2001-0db8-0000-0000-0000-0000-0000-0009.literal"} {
+		if got := LeaseName(topology.LiteralPool, netip.MustParsePrefix(block)); got != want {
+			t.Errorf("a literal has the lease %q, want %q", got, want)
 		}
 	}
 	if got := LeaseName("blue", netip.MustParsePrefix("2001:db8::/124")); got != "blue-2001-0db8-0000-0000-0000-0000-0000-0000-124" {

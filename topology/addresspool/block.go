@@ -6,6 +6,8 @@ import (
 	"math"
 	"net/netip"
 	"strings"
+
+	"github.com/plumbline/plumbline/topology"
 )
 
 // Flat reports whether a node takes as many blocks as it needs. Otherwise it has one.
@@ -134,6 +136,12 @@ func (l *Layout) usable(block netip.Prefix) bool {
 
 // Holds reports whether a block is one of the pool's.
 func (l *Layout) Holds(block netip.Prefix) error {
+	if l.literal {
+		if !block.IsSingleIP() {
+			return fmt.Errorf("%q is not one address", block)
+		}
+		return nil
+	}
 	_, _, err := l.find(block)
 	return err
 }
@@ -339,10 +347,15 @@ func (l *Layout) Gives(p netip.Prefix) (subnet netip.Prefix, ok bool) {
 // LeaseName is the name of a block's lease. Two blocks never have one name: what comes
 // before the address is that of the pool, and the address has no form that the end of a
 // name could complete.
+//
+// The name of a literal address has another end than those of blocks.
 func LeaseName(pool string, block netip.Prefix) string {
 	text := block.Addr().StringExpanded()
 	if block.Addr().Is6() {
 		text = strings.ReplaceAll(text, ":", "-")
+	}
+	if pool == topology.LiteralPool {
+		return text + ".literal"
 	}
 	return fmt.Sprintf("%s-%s-%d", pool, text, block.Bits())
 }

@@ -47,7 +47,9 @@ type Owner struct {
 type Grant struct {
 	Owner
 	// Of names the claim, NAMESPACE/NAME.
-	Of        string         `json:"of,omitempty"`
+	Of string `json:"of,omitempty"`
+	// Pod names the pod of the claim, if the addresses are literals.
+	Pod       string         `json:"pod,omitempty"`
 	Pool      string         `json:"pool"`
 	Addresses []netip.Prefix `json:"addresses"`
 }

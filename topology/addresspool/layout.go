@@ -62,6 +62,7 @@ type Layout struct {
 	ifBits   int
 	routes   []Route
 	local    bool // it is one node's, which has it without a lease
+	literal  bool // it is all addresses that topologies have as literals
 }
 
 type subnet struct {

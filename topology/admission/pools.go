@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -24,7 +25,47 @@ func (w *Webhook) pools(ctx context.Context, t *topology.Topology, a *answer) er
 		return fmt.Errorf("list pools: %w", err)
 	}
 	warnOfPools(t, pools.Items, a)
+	if !slices.ContainsFunc(t.Steps, func(s topology.Step) bool { return len(topology.Exclusive(&s)) > 0 }) {
+		return nil
+	}
+	var others v1alpha1.NetworkTopologyList
+	if err := w.reader.List(ctx, &others, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list topologies: %w", err)
+	}
+	warnOfLiterals(t, others.Items, a)
 	return nil
+}
+
+// warnOfLiterals warns of addresses that other topologies have, too. Of the thousands that
+// there may be only those are decoded that contain the text of an address.
+func warnOfLiterals(t *topology.Topology, others []v1alpha1.NetworkTopology, a *answer) {
+	literals := map[netip.Addr]string{}
+	var texts [][]byte
+	for i := range t.Steps {
+		for _, address := range topology.Exclusive(&t.Steps[i]) {
+			literals[address] = t.Steps[i].Name
+			texts = append(texts, []byte(address.String()+"/"))
+		}
+	}
+	for i := range others {
+		o := &others[i]
+		if o.Name == t.Name || !slices.ContainsFunc(o.Spec.Steps, func(s v1alpha1.Step) bool {
+			return s.Config != nil && slices.ContainsFunc(texts, func(text []byte) bool { return bytes.Contains(s.Config.Raw, text) })
+		}) {
+			continue
+		}
+		other, err := topology.FromObject(o)
+		if err != nil {
+			continue
+		}
+		for j := range other.Steps {
+			for _, address := range topology.Exclusive(&other.Steps[j]) {
+				if step, both := literals[address]; both {
+					a.warn("NetworkTopology %q, step %q: NetworkTopology %q, step %q has the address %s, too: of two pods with it one waits. Set allowDuplicate: true on both steps for anycast, or where these networks do not reach one another", t.Name, step, o.Name, other.Steps[j].Name, address)
+				}
+			}
+		}
+	}
 }
 
 // warnOfPools warns of addresses that a pod of the topology and one with an address of a

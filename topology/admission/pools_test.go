@@ -56,3 +56,42 @@ func TestWarningsOfPools(t *testing.T) {
 		}
 	}
 }
+
+// TestWarningsOfLiterals holds that a topology is warned of literal addresses that another
+// one has, in any spelling of the config, unless one of both allows it.
+func TestWarningsOfLiterals(t *testing.T) {
+	read := func(name, steps string) v1alpha1.NetworkTopology {
+		o := v1alpha1.NetworkTopology{}
+		if err := json.Unmarshal([]byte(`{"metadata":{"name":"`+name+`"},"spec":{"steps":[`+steps+`]}}`), &o); err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	others := []v1alpha1.NetworkTopology{
+		read("t", `{"name":"s","type":"dummy","config":{"addresses":["192.0.2.5/24"]}}`), // itself
+		read("plain", `{"name":"a","type":"dummy","config":{"addresses":["192.0.2.5/24"]}},{"name":"b","type":"dummy","config":{"addresses":["192.0.2.50/24"]}}`),
+		read("cni", `{"name":"a","type":"dummy","config":{"ipam":{"type":"static","addresses":[{"address":"2001:db8::5/64"}]}}}`),
+		read("anycast", `{"name":"a","type":"dummy","allowDuplicate":true,"config":{"addresses":["192.0.2.53/32"]}}`),
+	}
+	for step, want := range map[string][]string{
+		`"config":{"addresses":["192.0.2.6/24","192.0.2.53/32","fe80::1/64"]}`: nil,
+		`"allowDuplicate":true,"config":{"addresses":["192.0.2.5/24"]}`:        nil,
+		`"config":{"addresses":["192.0.2.5/32"]}`: {
+			`NetworkTopology "t", step "s": NetworkTopology "plain", step "a" has the address 192.0.2.5, too: of two pods with it one waits. Set allowDuplicate: true on both steps for anycast, or where these networks do not reach one another`,
+		},
+		`"config":{"addresses":["2001:db8:0::5/64"]}`: {
+			`NetworkTopology "t", step "s": NetworkTopology "cni", step "a" has the address 2001:db8::5, too: of two pods with it one waits. Set allowDuplicate: true on both steps for anycast, or where these networks do not reach one another`,
+		},
+	} {
+		o := read("t", `{"name":"s","type":"dummy",`+step+`}`)
+		decoded, err := topology.FromObject(&o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var a answer
+		warnOfLiterals(decoded, others, &a)
+		if !slices.Equal(a.warnings, want) {
+			t.Errorf("%s:\nwarnings %q\nwant     %q", step, a.warnings, want)
+		}
+	}
+}

@@ -209,7 +209,8 @@ func AddressLeaseResource() schema.GroupVersionResource {
 	return GroupVersion.WithResource("addressleases")
 }
 
-// AddressLease is a block of a pool that a node has. Its name is that of the block, so
+// AddressLease is a block of a pool that a node has, or an address in the config of a
+// topology that a pod has: then the pool is "(literal)". Its name is that of the block, so
 // that its creation is the lock. Agents make and end leases.
 //
 // +kubebuilder:object:root=true
@@ -221,6 +222,7 @@ func AddressLeaseResource() schema.GroupVersionResource {
 // +kubebuilder:printcolumn:name="Block",type=string,JSONPath=`.spec.block`
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
 // +kubebuilder:printcolumn:name="Used",type=integer,JSONPath=`.spec.used`
+// +kubebuilder:printcolumn:name="For",type=string,JSONPath=`.spec.for`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type AddressLease struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -268,4 +270,11 @@ type AddressLeaseSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Used int32 `json:"used"`
+
+	// For names the pod that has the address, as NAMESPACE/NAME, where the lease is of an
+	// address in the config of a topology.
+	//
+	// +kubebuilder:validation:MaxLength=512
+	// +optional
+	For string `json:"for,omitempty"`
 }

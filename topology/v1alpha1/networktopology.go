@@ -299,6 +299,13 @@ type Step struct {
 	// +optional
 	Config *runtime.RawExtension `json:"config,omitempty"`
 
+	// AllowDuplicate lets several pods of the cluster have the addresses in the config at the
+	// same time: for anycast, and for networks that do not reach one another. Without it a
+	// pod waits while another one has its address.
+	//
+	// +optional
+	AllowDuplicate bool `json:"allowDuplicate,omitempty"`
+
 	// DriftPolicy of this step, when it differs from the topology's.
 	//
 	// +optional

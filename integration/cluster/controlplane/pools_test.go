@@ -46,6 +46,7 @@ func TestAddressPools(t *testing.T) {
 		{"nodes of multi-nic-cni", b.hostBlocks},
 		{"a node dies at each write", b.dyingNode},
 		{"a node is gone, and returns", b.returningNode},
+		{"literal addresses", b.literals},
 	} {
 		t.Run(part.name, part.test)
 	}
@@ -119,7 +120,8 @@ type lessee struct {
 	file   string
 	client *addresses.Client
 	*addresses.Allocator
-	had map[string]netip.Prefix // by claim
+	had      map[string]netip.Prefix // by claim
+	recorded func() []addresspool.Grant
 }
 
 func (b *bench) lessee(t *testing.T, name string) *lessee {
@@ -140,7 +142,7 @@ func (b *bench) lessee(t *testing.T, name string) *lessee {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &lessee{bench: b, name: name, file: filepath.Join(t.TempDir(), "addresses"), client: addresses.NewClient(kube, dyn, name, time.Now), had: map[string]netip.Prefix{}}
+	n := &lessee{bench: b, name: name, recorded: func() []addresspool.Grant { return nil }, file: filepath.Join(t.TempDir(), "addresses"), client: addresses.NewClient(kube, dyn, name, time.Now), had: map[string]netip.Prefix{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); n.client.Run(ctx) }()
@@ -158,7 +160,7 @@ func (n *lessee) boot(t *testing.T, sync func(*os.File) error) {
 	var err error
 	n.Allocator, err = addresses.Open(addresses.Options{
 		Leases: n.client, NodeName: n.name, File: n.file, Sync: sync,
-		Recorded: func() []addresspool.Grant { return nil },
+		Recorded: func() []addresspool.Grant { return n.recorded() },
 		Ended:    func(context.Context, addresspool.Grant) (bool, error) { return false, nil },
 		Log:      slog.New(slog.NewTextHandler(t.Output(), nil)), Now: time.Now,
 	})
@@ -398,4 +400,126 @@ func (b *bench) returningNode(t *testing.T) {
 	}
 	b.ended(t, "green", one, two)
 	b.mustKubectl(t, "", "delete", "node", "leaving", "staying")
+}
+
+// has prepares a pod of the namespace with these literal addresses: once, and once more after
+// a pass if it has to wait.
+func (n *lessee) has(ctx context.Context, namespace, pod string, literals ...string) error {
+	of := addresses.Claim{UID: types.UID(n.name + pod), Namespace: namespace, Name: "claim-" + pod, Pod: pod}
+	for _, text := range literals {
+		of.Literals = append(of.Literals, addresses.Literal{Topology: "t", Step: "s", Address: netip.MustParseAddr(text)})
+	}
+	_, err := n.Take(of, nil)
+	if err == nil {
+		return nil
+	}
+	if err := n.Pass(ctx); err != nil {
+		return err
+	}
+	_, err = n.Take(of, nil)
+	return err
+}
+
+// literals holds that a literal address is one pod's at a time on all nodes, that the error
+// names both, that it is free after the definite end, and that pods which had one address
+// before both keep it.
+func (b *bench) literals(t *testing.T) {
+	one, two := b.lessee(t, "literal-one"), b.lessee(t, "literal-two")
+	has := func(n *lessee, pod string, literals ...string) {
+		t.Helper()
+		b.eventually(t, pod+" has its addresses", func() error { return n.has(t.Context(), "default", pod, literals...) })
+	}
+	const x, y, z = "192.0.2.9", "192.0.2.10", "2001:db8::9"
+	has(one, "a", z, x)
+	for name, want := range map[string]string{"192.0.2.9.literal": "default/a", "2001-0db8-0000-0000-0000-0000-0000-0009.literal": "default/a"} {
+		var l v1alpha1.AddressLease
+		if err := b.Get(t.Context(), client.ObjectKey{Name: name}, &l); err != nil || l.Spec.For != want || l.Spec.Node != "literal-one" {
+			t.Errorf("lease %q: %+v, %v", name, l.Spec, err)
+		}
+	}
+	refused := func(n *lessee, namespace, pod, want string) {
+		t.Helper()
+		b.eventually(t, pod+" is refused", func() error {
+			err := n.has(t.Context(), namespace, pod, x, y)
+			if fault.Of(err) != fault.Conflict || !errors.Is(err, addresses.ErrInUse) {
+				return fmt.Errorf("said: %w", err)
+			}
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("said %v, want %s", err, want)
+			}
+			return nil
+		})
+	}
+	who := `step "s" of NetworkTopology "t": pod "%s" would have address 192.0.2.9, which %s has: a literal address is one pod's at a time`
+	refused(two, "default", "b", fmt.Sprintf(who, "b", `pod "a" on node "literal-one"`))
+	refused(two, "tenant", "c", fmt.Sprintf(who, "c", "a pod of another namespace"))
+	if err := b.Get(t.Context(), client.ObjectKey{Name: "192.0.2.10.literal"}, &v1alpha1.AddressLease{}); client.IgnoreNotFound(err) != nil || err == nil {
+		t.Errorf("who waits for one address holds the next: %v", err)
+	}
+
+	// It keeps its addresses when its agent starts again, and the other's pod has them when its
+	// claim has ended.
+	one.boot(t, nil)
+	has(one, "a", z, x)
+	if err := one.GiveBack("literal-onea"); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually(t, "pod b has what pod a had", func() error {
+		if err := one.Pass(t.Context()); err != nil {
+			return err
+		}
+		if err := two.has(t.Context(), "default", "b", x, y); err != nil {
+			return err
+		}
+		return two.Pass(t.Context()) // pod c asked for the lease first: it is to name pod b
+	})
+	refused(one, "default", "d", fmt.Sprintf(who, "d", `pod "b" on node "literal-two"`))
+	refused(two, "default", "e", fmt.Sprintf(who, "e", `pod "b" on node "literal-two"`))
+	two.boot(t, nil) // nobody waits any more
+
+	// Claims that an earlier version prepared are in the records: both keep the address.
+	one.recorded = func() []addresspool.Grant {
+		return []addresspool.Grant{addresspool.Literal("literal-oneold", "default/claim-old", "default/old", []netip.Addr{netip.MustParseAddr(x)})}
+	}
+	one.boot(t, nil)
+	b.eventually(t, "a pass beside a pod with the same address", func() error { return one.Pass(t.Context()) })
+	has(one, "old", x)
+	if err := one.Lost("literal-oneold"); err != nil {
+		t.Errorf("a running pod counts as one that has lost its address: %v", err)
+	}
+	if err := two.GiveBack("literal-twob"); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually(t, "the lease is that of the pod which still has the address", func() error {
+		if err := errors.Join(two.Pass(t.Context()), one.Pass(t.Context())); err != nil {
+			return err
+		}
+		var l v1alpha1.AddressLease
+		if err := b.Get(t.Context(), client.ObjectKey{Name: "192.0.2.9.literal"}, &l); err != nil {
+			return err
+		}
+		if l.Spec.For != "default/old" {
+			return fmt.Errorf("it is for %s", l.Spec.For)
+		}
+		return nil
+	})
+
+	// Nothing is left.
+	one.recorded = func() []addresspool.Grant { return nil }
+	if err := one.GiveBack("literal-oneold"); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually(t, "no lease is left", func() error {
+		for _, n := range []*lessee{one, two} {
+			if err := n.Pass(t.Context()); err != nil {
+				return err
+			}
+		}
+		var all v1alpha1.AddressLeaseList
+		if err := b.List(t.Context(), &all); err != nil || len(all.Items) == 0 {
+			return err
+		}
+		return fmt.Errorf("%d are, as %s", len(all.Items), all.Items[0].Name)
+	})
+	b.mustKubectl(t, "", "delete", "node", "literal-one", "literal-two")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/recordfile"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -44,7 +46,9 @@ type Allocator struct {
 	file ledger
 	wake chan struct{}
 
-	reported time.Time // of Pass
+	// Used by Pass alone:
+	reported time.Time
+	shared   map[netip.Addr]string // literal addresses that several pods have, and with whom
 
 	mu      sync.Mutex
 	pools   map[string]*pool
@@ -52,6 +56,8 @@ type Allocator struct {
 	unmet   map[string]time.Time // pools that had nothing to give, and when
 	checked map[string]string    // blocks whose lease was read since the start: its UID
 	counts  []Count
+	asking  map[types.UID]asking  // claims that wait for literal addresses
+	holders map[netip.Addr]holder // of literal addresses that others wait for
 }
 
 // pool is the state of a pool.
@@ -76,6 +82,10 @@ type Want struct {
 type Claim struct {
 	UID             types.UID
 	Namespace, Name string
+	// Pod is the name of the claim's pod, and Literals the addresses that no other pod may
+	// have at the same time.
+	Pod      string
+	Literals []Literal
 }
 
 // Open reads the file of a node. A damaged one is set aside, and what claims have is taken
@@ -86,7 +96,7 @@ func Open(o Options) (*Allocator, error) {
 	}
 	a := &Allocator{
 		Options: o, file: ledger{o.File, o.Sync}, wake: make(chan struct{}, 1),
-		pools: map[string]*pool{}, full: map[string]time.Time{}, unmet: map[string]time.Time{}, checked: map[string]string{},
+		pools: map[string]*pool{}, full: map[string]time.Time{}, unmet: map[string]time.Time{}, checked: map[string]string{}, asking: map[types.UID]asking{},
 	}
 	_, err := a.file.read()
 	if frame.IsDamage(err) {
@@ -112,7 +122,7 @@ func Open(o Options) (*Allocator, error) {
 	})
 }
 
-// Take gives each step one address of each family of its pool, and the same when it is
+// Take allocates each step one address of each family of its pool, and the same when it is
 // called again, with the gateways and routes that the pool has now. An error of kind
 // NotReady may pass: a lease is being looked for.
 func (a *Allocator) Take(claim Claim, wants []Want) (map[Want]ops.Given, error) {
@@ -131,7 +141,8 @@ func (a *Allocator) Take(claim Claim, wants []Want) (map[Want]ops.Given, error) 
 		for i := had; i < len(h.Grants); i++ {
 			h.Grants[i].Of = claim.Namespace + "/" + claim.Name
 		}
-		return len(h.Grants) > had, nil
+		changed, err := a.takeLiterals(h, &claim, now)
+		return len(h.Grants) > had || changed, err
 	})
 	if err != nil {
 		return nil, err
@@ -208,8 +219,12 @@ func (a *Allocator) GiveBack(claim types.UID) error {
 	return err
 }
 
-// quarantine of a pool that is not known is the default.
+// quarantine of a pool that is not known is the default. A literal address does not rest: the
+// next pod with it replaces the one before.
 func (a *Allocator) quarantine(name string) int64 {
+	if name == topology.LiteralPool {
+		return 0
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if p := a.pools[name]; p != nil {

@@ -13,6 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -81,7 +82,7 @@ func (a *Allocator) waiting() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	maps.DeleteFunc(a.unmet, func(_ string, since time.Time) bool { return a.Now().Sub(since) > impatient })
-	return len(a.unmet) > 0
+	return len(a.unmet) > 0 || len(a.asking) > 0
 }
 
 // Pass compares what the node holds with the API server once, and takes and ends leases.
@@ -97,7 +98,7 @@ func (a *Allocator) Pass(ctx context.Context) error {
 		return err
 	}
 	var errs []error
-	errs = append(errs, a.endLost(ctx))
+	errs = append(errs, a.endLost(ctx), a.leaseLiterals(ctx, node))
 	for _, name := range a.known() {
 		errs = append(errs, a.obtain(ctx, node, name), a.giveUp(ctx, name))
 	}
@@ -121,7 +122,8 @@ func (a *Allocator) readPools() error {
 	if err != nil {
 		return err
 	}
-	pools := map[string]*pool{}
+	// Of literal addresses no lease is kept ahead of need.
+	pools := map[string]*pool{topology.LiteralPool: {layout: addresspool.Literals(), low: true}}
 	for i := range objects {
 		o := &objects[i]
 		p := &pool{quarantine: addresspool.Quarantine(o)}
@@ -418,6 +420,7 @@ func (a *Allocator) giveUp(ctx context.Context, name string) error {
 	if waits && !p.ending {
 		return nil
 	}
+	asked := a.asked()
 	var dropped []addresspool.Held
 	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
 		now := a.Now().Unix()
@@ -426,6 +429,11 @@ func (a *Allocator) giveUp(ctx context.Context, name string) error {
 			keep[true], keep[false] = 1, 1
 		}
 		for _, b := range slices.Backward(h.Idle(name, now)) { // the oldest is kept
+			if slices.ContainsFunc(asked, func(w asking) bool {
+				return name == topology.LiteralPool && slices.Contains(w.addresses, b.Block.Addr())
+			}) {
+				continue
+			}
 			if is4 := b.Block.Addr().Is4(); keep[is4] > 0 {
 				keep[is4]--
 				continue
@@ -462,12 +470,20 @@ func (a *Allocator) Counts() []Count {
 
 // report writes into leases how many of their addresses are used, where that has changed.
 func (a *Allocator) report(ctx context.Context) error {
-	used := map[string]int32{}
+	used, pods := map[string]int32{}, map[string]string{}
 	var counts []Count
 	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
 		for _, b := range h.Blocks {
 			if !b.Lost {
-				used[addresspool.LeaseName(b.Pool, b.Block)] = int32(h.Used(b))
+				name := addresspool.LeaseName(b.Pool, b.Block)
+				if used[name] = int32(h.Used(b)); b.Pool == topology.LiteralPool {
+					having := h.WithLiteral(b.Block.Addr())
+					if len(having) == 0 { // its pod is about to record it, or to release it
+						delete(used, name)
+						continue
+					}
+					pods[name] = having[0].Pod
+				}
 			}
 		}
 		for _, name := range a.known() {
@@ -490,10 +506,10 @@ func (a *Allocator) report(ctx context.Context) error {
 	a.mu.Lock()
 	a.counts = counts
 	a.mu.Unlock()
-	if a.Now().Sub(a.reported) < pace {
-		return nil // pods that start together are one write
+	due := a.Now().Sub(a.reported) >= pace // pods that start together are one write
+	if due {
+		a.reported = a.Now()
 	}
-	a.reported = a.Now()
 	own, err := a.Leases.Own()
 	if err != nil {
 		return err
@@ -501,10 +517,10 @@ func (a *Allocator) report(ctx context.Context) error {
 	for i := range own {
 		l := &own[i]
 		n, held := used[l.Name]
-		if !held || n == l.Spec.Used {
+		if !held || n == l.Spec.Used && pods[l.Name] == l.Spec.For || !due && l.Spec.Pool != topology.LiteralPool {
 			continue
 		}
-		l.Spec.Used = n
+		l.Spec.Used, l.Spec.For = n, pods[l.Name]
 		if _, err := a.Leases.Update(ctx, l); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 			return err
 		}

@@ -18,8 +18,9 @@ import (
 
 // allocator allocates addresses from 192.0.2.1 on.
 type allocator struct {
-	taken []string
-	lost  error
+	taken    []string
+	literals string
+	lost     error
 
 	gateways []netip.Addr
 	routes   []ops.Route
@@ -27,6 +28,7 @@ type allocator struct {
 
 func (a *allocator) Take(c addresses.Claim, wants []addresses.Want) (map[addresses.Want]ops.Given, error) {
 	out := map[addresses.Want]ops.Given{}
+	a.literals = fmt.Sprintf("%s %v", c.Pod, c.Literals)
 	for _, w := range wants {
 		taken := fmt.Sprintf("%s %s/%s %s/%s %s %d", c.UID, c.Namespace, c.Name, w.Topology, w.Step, w.Pool, w.Interface)
 		if w.Local != nil {
@@ -99,5 +101,22 @@ func TestLocalPool(t *testing.T) {
 	g.topology.Spec.Steps[1].Config = &runtime.RawExtension{Raw: []byte(`{"ipam":{"type":"host-local","subnet":"192.0.2.5/24"}}`)}
 	if _, err := g.prepare(allocated("c2", "p2", "2", "3")); fault.Of(err) != fault.Invalid {
 		t.Errorf("ranges that cannot be read: %v", err)
+	}
+}
+
+// TestLiterals holds which addresses of a claim are reserved: those that are written in the
+// config of a step, unless the step allows others to have them, or any pod may.
+func TestLiterals(t *testing.T) {
+	g := newGiven(t)
+	a := &allocator{}
+	g.Addresses = a
+	g.topology.Spec.Steps[0].Config = &runtime.RawExtension{Raw: []byte(`{"addresses":["192.0.2.53/32"]}`)}
+	g.topology.Spec.Steps[0].AllowDuplicate = true
+	g.topology.Spec.Steps[1].Config = &runtime.RawExtension{Raw: []byte(`{"addresses":["192.0.2.9/24","fe80::9/64"],"ipam":{"type":"static","addresses":[{"address":"2001:db8::9/64"}]}}`)}
+	if _, err := g.prepare(allocated("c1", "p1", "0", "1")); err != nil {
+		t.Fatal(err)
+	}
+	if want := "pod-p1 [{pair vf1 192.0.2.9} {pair vf1 2001:db8::9}]"; a.literals != want {
+		t.Errorf("reserved %s, want %s", a.literals, want)
 	}
 }

@@ -126,9 +126,11 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 	return d.devices(claims.Entry{Claim: c}), nil
 }
 
-// addresses allocates addresses of pools to the steps of a claim. They are those recorded
+// addresses allocates addresses of pools to the steps of a claim, and reserves those that its
+// topologies have as literals. They are those recorded
 // before, unless the node has lost its lease meanwhile.
 func (d *decision) addresses(c *claims.Claim) error {
+	of := addresses.Claim{UID: c.UID, Namespace: c.Namespace, Name: c.Name, Pod: c.Pod.Name}
 	var wants []addresses.Want
 	at := map[addresses.Want]int{}
 	for i := range c.Topologies {
@@ -137,6 +139,9 @@ func (d *decision) addresses(c *claims.Claim) error {
 			return err
 		}
 		for j := range t.Steps {
+			for _, a := range topology.Exclusive(&t.Steps[j]) {
+				of.Literals = append(of.Literals, addresses.Literal{Topology: t.Name, Step: t.Steps[j].Name, Address: a})
+			}
 			if pool, iface, ok := topology.FromPool(&t.Steps[j]); ok {
 				w := addresses.Want{Topology: t.Name, Step: t.Steps[j].Name, Pool: pool, Interface: iface}
 				if local, ok := topology.LocalIPAM(&t.Steps[j]); ok {
@@ -149,12 +154,12 @@ func (d *decision) addresses(c *claims.Claim) error {
 			}
 		}
 	}
-	if len(wants) == 0 {
+	if len(wants) == 0 && len(of.Literals) == 0 {
 		return nil
 	}
-	given, err := d.Addresses.Take(addresses.Claim{UID: c.UID, Namespace: c.Namespace, Name: c.Name}, wants)
+	given, err := d.Addresses.Take(of, wants)
 	if err != nil {
-		if fault.Of(err) == fault.NotReady {
+		if fault.Of(err) == fault.NotReady || errors.Is(err, addresses.ErrInUse) {
 			err = passing(err)
 		}
 		return err

@@ -1,0 +1,203 @@
+package addresses
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Literal is an address that a step has in its config, and that one pod has at a time.
+type Literal struct {
+	Topology, Step string
+	Address        netip.Addr
+}
+
+// ErrInUse is that another pod has a literal address.
+var ErrInUse = errors.New("a literal address is one pod's at a time: use an AddressPool, or set allowDuplicate: true on the step")
+
+// asking is a claim that waits for leases of literal addresses.
+type asking struct {
+	claim     Claim
+	addresses []netip.Addr // sorted: who waits for one has all before it, so that two never wait for each other
+	since     time.Time
+}
+
+// holder is who has a literal address, elsewhere.
+type holder struct{ pod, node string }
+
+func (c *Claim) pod() string { return c.Namespace + "/" + c.Pod }
+
+// takeLiterals records the literal addresses of a claim. If the node has not the lease of
+// each, the next pass looks for them.
+func (a *Allocator) takeLiterals(h *addresspool.Holdings, c *Claim, now time.Time) (changed bool, err error) {
+	if len(c.Literals) == 0 {
+		return false, nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var all, missing []netip.Addr
+	var inUse error
+	for _, l := range slices.SortedFunc(slices.Values(c.Literals), func(x, y Literal) int { return x.Address.Compare(y.Address) }) {
+		had := h.WithLiteral(l.Address)
+		all = append(all, l.Address)
+		if slices.ContainsFunc(had, func(g addresspool.Grant) bool { return g.Claim == string(c.UID) }) {
+			continue // also one that it had before addresses were leased
+		}
+		lease := h.Lease(l.Address)
+		switch other, elsewhere := a.holders[l.Address]; {
+		case len(had) > 0:
+			inUse = errors.Join(inUse, c.inUse(l, holder{had[0].Pod, a.NodeName}))
+		case lease != "" && a.checked[addresspool.LeaseName(topology.LiteralPool, netip.PrefixFrom(l.Address, l.Address.BitLen()))] == lease:
+		case elsewhere:
+			inUse = errors.Join(inUse, c.inUse(l, other))
+			missing = append(missing, l.Address)
+		default:
+			missing = append(missing, l.Address)
+		}
+	}
+	if len(missing) > 0 || inUse != nil {
+		a.asking[c.UID] = asking{*c, all, now}
+	}
+	switch {
+	case inUse != nil:
+		return false, fault.New(fault.Conflict, inUse)
+	case len(missing) > 0:
+		return false, fault.New(fault.NotReady, fmt.Errorf("address %s: its lease is being looked for", missing[0]))
+	}
+	delete(a.asking, c.UID)
+	return h.AddLiteral(addresspool.Literal(string(c.UID), c.Namespace+"/"+c.Name, c.pod(), all)), nil
+}
+
+// inUse names both pods, unless the other one is in another namespace: tenants must not see
+// the pods of others.
+func (c *Claim) inUse(l Literal, by holder) error {
+	namespace, name, _ := strings.Cut(by.pod, "/")
+	who, detail := fmt.Sprintf("pod %q on node %q", name, by.node), ""
+	if namespace != c.Namespace || name == "" {
+		who, detail = "a pod of another namespace", fmt.Sprintf("pod %q on node %q has %s", by.pod, by.node, l.Address)
+	}
+	return fault.Detailed(fmt.Errorf("step %q of NetworkTopology %q: pod %q would have address %s, which %s has: %w", l.Step, l.Topology, c.Pod, l.Address, who, ErrInUse), detail)
+}
+
+// asked returns the claims that wait for leases, without those that do not ask any more.
+func (a *Allocator) asked() []asking {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.asking, func(_ types.UID, w asking) bool { return a.Now().Sub(w.since) > impatient })
+	return slices.SortedFunc(maps.Values(a.asking), func(x, y asking) int { return x.since.Compare(y.since) })
+}
+
+// leaseLiterals takes the leases of literal addresses that claims wait for, or have without
+// a lease: those of claims that were prepared by an earlier version, and those that an
+// edit of their topology has given them. The latter keep an address that another pod has,
+// too: nothing is taken from a pod that runs.
+func (a *Allocator) leaseLiterals(ctx context.Context, node string) error {
+	var unleased []netip.Addr
+	var h *addresspool.Holdings
+	recorded := a.Recorded()
+	if err := a.file.change(func(now *addresspool.Holdings) (changed bool, err error) {
+		for _, g := range recorded {
+			if g.Pool == topology.LiteralPool {
+				changed = now.AddLiteral(g) || changed
+			}
+		}
+		unleased, h = now.Unleased(), now.Clone()
+		return changed, nil
+	}); err != nil {
+		return err
+	}
+	shared := map[netip.Addr]holder{}
+	for _, address := range unleased {
+		by, err := a.leaseLiteral(ctx, node, address, h.WithLiteral(address)[0].Pod)
+		if err != nil {
+			return err
+		}
+		if by != nil {
+			shared[address] = *by
+		}
+	}
+	a.warnOfShared(h, shared)
+	holders := map[netip.Addr]holder{}
+	for _, w := range a.asked() {
+		for _, address := range w.addresses {
+			if h.Lease(address) != "" || slices.Contains(unleased, address) {
+				continue
+			}
+			by, err := a.leaseLiteral(ctx, node, address, w.claim.pod())
+			if err != nil {
+				return err
+			}
+			if by != nil {
+				holders[address] = *by
+				break
+			}
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.holders = holders
+	return nil
+}
+
+// leaseLiteral takes the lease of an address, or returns who has it.
+func (a *Allocator) leaseLiteral(ctx context.Context, node string, address netip.Addr, pod string) (*holder, error) {
+	block := netip.PrefixFrom(address, address.BitLen())
+	name := addresspool.LeaseName(topology.LiteralPool, block)
+	l, err := a.Leases.Get(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if l == nil {
+		lease := &v1alpha1.AddressLease{Spec: v1alpha1.AddressLeaseSpec{
+			Pool: topology.LiteralPool, Block: block.String(), Node: a.NodeName, NodeUID: node, Used: 1, For: pod,
+		}}
+		lease.Name = name
+		if l, err = a.Leases.Create(ctx, lease); apierrors.IsAlreadyExists(err) {
+			return &holder{}, nil // the next pass reads whose it is
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	by := &holder{l.Spec.For, l.Spec.Node}
+	own, err := a.own(ctx, node, l)
+	if err != nil || own == nil {
+		return by, err
+	}
+	return nil, a.settle(name, own)
+}
+
+// warnOfShared logs once which addresses several pods have: they had them before it was
+// refused.
+func (a *Allocator) warnOfShared(h *addresspool.Holdings, elsewhere map[netip.Addr]holder) {
+	shared := map[netip.Addr]string{}
+	for address, by := range elsewhere {
+		shared[address] = fmt.Sprintf("%s on node %s", by.pod, by.node)
+	}
+	for _, g := range h.Grants {
+		for _, p := range g.Addresses {
+			if others := h.WithLiteral(p.Addr()); g.Pool == topology.LiteralPool && len(others) > 1 {
+				shared[p.Addr()] = others[1].Pod
+			}
+		}
+	}
+	for address, with := range shared {
+		if a.shared[address] != with {
+			a.Log.Warn("two pods have one address; both keep it, and the next pod with it waits", "address", address, "pod", h.WithLiteral(address)[0].Pod, "other", with)
+		}
+	}
+	a.shared = shared
+}
