@@ -66,6 +66,7 @@ type Host struct {
 	vfAddresses map[string]vfAddress // of virtual functions
 	indexes     map[string]int       // of the links of physical functions
 	lacp        lacpPorts
+	rdma        rdmaLinks
 	away        scratch    // zero until it is needed
 	upper       upperProbe // zero until it is needed
 }

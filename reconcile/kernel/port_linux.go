@@ -31,6 +31,7 @@ func (h *Host) Ports(ctx context.Context, path string, id reconcile.NetnsID, of 
 			return nil, fmt.Errorf("link %q: %w", p.Name, err)
 		}
 	}
+	h.readRDMA(ctx, path, s.NetnsID(), of, out)
 	return out, nil
 }
 

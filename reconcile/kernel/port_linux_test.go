@@ -1,6 +1,8 @@
 package kernel_test
 
 import (
+	"os"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/ports"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -175,4 +178,68 @@ func TestPortsOfAnotherNamespace(t *testing.T) {
 	if out, err := b.host.Ports(b.ctx, b.ns.path(), reconcile.NetnsID{}, []ports.Port{p}); err != nil || !out[0].Found {
 		t.Errorf("%+v, %v", out, err)
 	}
+}
+
+// TestRDMAPort: the RDMA port of a link is found, follows the carrier of its link, and is not
+// taken for that of another one.
+func TestRDMAPort(t *testing.T) {
+	b := newBench(t)
+	if os.Getenv("PLUMBLINE_LANE") == "uml" {
+		return // it has no RDMA
+	}
+	if out, err := exec.Command("modprobe", "rdma_rxe").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	b.veth("near", "far")
+	in := func(f func() error) {
+		t.Helper()
+		if err := kernel.Within(b.ns.path(), f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set := func(name string, f func(*netlink.Handle, netlink.Link) error) {
+		t.Helper()
+		b.as(func(h *netlink.Handle) error {
+			l, err := h.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			return f(h, l)
+		})
+	}
+	up := func(h *netlink.Handle, l netlink.Link) error { return h.LinkSetUp(l) }
+	down := func(h *netlink.Handle, l netlink.Link) error { return h.LinkSetDown(l) }
+	near, far := b.port("near"), b.port("far")
+	near.Device, far.Device = "if:near", "if:far"
+	none := func(s ports.State) bool { return s.RDMA == nil }
+	set("near", up)
+	set("far", up)
+	b.await(near, "without an RDMA port", none)
+
+	const name = "rxe77"
+	in(func() error { return netlink.RdmaLinkAdd(name, "rxe", "near") })
+	there := true
+	remove := func() error {
+		there = false
+		return netlink.RdmaLinkDel(name)
+	}
+	t.Cleanup(func() {
+		if there {
+			in(remove)
+		}
+	})
+	active := func(want bool) func(ports.State) bool {
+		return func(s ports.State) bool { return s.RDMA != nil && s.RDMA.Active == want && s.Carrier == want }
+	}
+	b.await(near, "active", active(true))
+	b.await(far, "without an RDMA port", none)
+	set("far", down)
+	b.await(near, "down", active(false))
+	set("far", up)
+	b.await(near, "active again", active(true))
+	made := near
+	made.Device = "" // a link that was made, not a device
+	b.await(made, "not a device's", none)
+	in(remove)
+	b.await(near, "without its RDMA port", none)
 }

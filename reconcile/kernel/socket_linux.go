@@ -16,11 +16,12 @@ import (
 	"github.com/plumbline/plumbline/reconcile/netns"
 )
 
-// socket is an rtnetlink socket in one network namespace.
+// socket is a netlink socket in one network namespace.
 type socket struct {
-	ns  *os.File
-	own ownNetns
-	id  reconcile.NetnsID
+	protocol int // default NETLINK_ROUTE, which is 0
+	ns       *os.File
+	own      ownNetns
+	id       reconcile.NetnsID
 	// strict: the kernel checks dump requests and honours the filters in them
 	// (NETLINK_GET_STRICT_CHK, since 4.20). Filters are applied here again, so without
 	// it dumps are only longer.
@@ -73,7 +74,7 @@ func openSocket(ns *os.File, own ownNetns, buffers *sync.Pool) (*socket, error) 
 func (s *socket) dial() error {
 	err := s.enter(func() (err error) {
 		// It blocks: the kernel has answered a request when it has been sent.
-		s.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+		s.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, s.protocol)
 		return err
 	})
 	if err == nil {

@@ -102,6 +102,16 @@ func (f sysfs) netdevs(id string) []string {
 	return out
 }
 
+// rdmaDevices returns the names of all RDMA devices.
+func (f sysfs) rdmaDevices() []string {
+	entries, _ := os.ReadDir(filepath.Join(f.root, "class/infiniband"))
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
 func (f sysfs) text(dir, file string) string {
 	b, _ := os.ReadFile(filepath.Join(dir, file))
 	return strings.TrimSpace(string(b))

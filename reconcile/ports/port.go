@@ -85,7 +85,15 @@ type State struct {
 	Master int
 	// Bond is the state of the port in its bond, nil if it is in none.
 	Bond *BondPort
+	// RDMA is the state of the RDMA port that belongs to the link, nil if there is none or if
+	// it is not known.
+	RDMA *RDMAPort
 	Counters
+}
+
+// RDMAPort is the state of a port of an RDMA device.
+type RDMAPort struct {
+	Active bool
 }
 
 // BondPort is the state of a port of a bond.

@@ -52,6 +52,9 @@ func TestJudge(t *testing.T) {
 		{"monitor of a bond", State{Found: true, Up: true, Carrier: true, Bond: &BondPort{}}, Verdict{Down, NotUsed}},
 		{"no partner", State{Found: true, Up: true, Carrier: true, Bond: &BondPort{MII: true, LACP: true}}, Verdict{Down, NoPartner}},
 		{"partner", State{Found: true, Up: true, Carrier: true, Bond: &BondPort{MII: true, LACP: true, Partner: true}}, Verdict{Up, Carrier}},
+		{"RDMA port", State{Found: true, Up: true, Carrier: true, RDMA: &RDMAPort{Active: true}}, Verdict{Up, Carrier}},
+		{"RDMA port without a carrier", State{Found: true, Up: true, RDMA: &RDMAPort{}}, Verdict{Down, NoCarrier}},
+		{"RDMA port down", State{Found: true, Up: true, Carrier: true, RDMA: &RDMAPort{}}, Verdict{Down, RDMADown}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := Judge(tt.state); got != tt.want {

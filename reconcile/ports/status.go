@@ -23,6 +23,8 @@ const (
 	NotUsed Reason = "NotUsedByBond"
 	// NoPartner: LACP has found no partner on this port, although it has a carrier.
 	NoPartner Reason = "NoLACPPartner"
+	// RDMADown: the RDMA port of this link is not active, although the link has a carrier.
+	RDMADown Reason = "RDMAPortDown"
 	// Flapping: the carrier changes repeatedly.
 	Flapping Reason = "Flapping"
 	SetDown  Reason = "SetDown"
@@ -48,6 +50,8 @@ func Judge(s State) Verdict {
 		return Verdict{Down, NotUsed}
 	case b != nil && b.LACP && !b.Partner:
 		return Verdict{Down, NoPartner}
+	case s.RDMA != nil && !s.RDMA.Active:
+		return Verdict{Down, RDMADown}
 	}
 	return Verdict{Up, Carrier}
 }
@@ -57,6 +61,7 @@ var texts = map[Reason]string{
 	NoCarrier: "link %q has no carrier",
 	NotUsed:   "link %q has a carrier, but the monitor of its bond takes it for down",
 	NoPartner: "link %q has a carrier, but no LACP partner has agreed to use it",
+	RDMADown:  "link %q has a carrier, but its RDMA port is not active",
 	Flapping:  "the carrier of link %q changes repeatedly",
 	SetDown:   "link %q was set down",
 	NotFound:  "link %q does not exist",

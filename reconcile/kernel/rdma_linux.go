@@ -1,0 +1,187 @@
+package kernel
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/netns"
+	"github.com/plumbline/plumbline/reconcile/ports"
+)
+
+// What package nl does not have of include/uapi/rdma/rdma_netlink.h, and the state of a port
+// that can be used (enum ib_port_state).
+const (
+	rdmaPortGet    = 5  // RDMA_NLDEV_CMD_PORT_GET
+	rdmaNetdev     = 50 // RDMA_NLDEV_ATTR_NDEV_INDEX
+	rdmaPortActive = 4  // IB_PORT_ACTIVE
+)
+
+const (
+	// rdmaDevices bounds how many RDMA devices are read to find those of a sandbox. The owner
+	// of a namespace can make more of them, of type rxe, on links of its own.
+	rdmaDevices = 1024
+	// rdmaKnown bounds what is remembered.
+	rdmaKnown = 4096
+)
+
+// rdmaLinks remembers which RDMA port belongs to a link of a namespace. To find one takes a
+// message for each RDMA device of the host; to confirm it takes one.
+type rdmaLinks struct {
+	mu    sync.Mutex
+	names []string // of the devices it is about
+	of    map[rdmaLink]rdmaPort
+}
+
+type rdmaLink struct {
+	netns reconcile.NetnsID
+	index int
+}
+
+// rdmaPort is the port of an RDMA device; the zero value is none.
+type rdmaPort struct{ device, port uint32 }
+
+// readRDMA adds the state of the RDMA ports that belong to devices. It returns no error: without
+// an answer the state is unknown, and that of the link is reported.
+func (h *Host) readRDMA(ctx context.Context, path string, id reconcile.NetnsID, of []ports.Port, states []ports.State) {
+	// Only then is there a socket: to open one without the module would load it.
+	names := h.sysfs.rdmaDevices()
+	candidate := func(i int) bool { return states[i].Found && of[i].Device != "" }
+	if len(names) == 0 || !slices.ContainsFunc(indexes(states), candidate) {
+		return
+	}
+	ns, err := netns.Open(path)
+	if err != nil {
+		return
+	}
+	s := &socket{ns: ns, own: h.own, buffers: h.buffers, fd: -1, protocol: unix.NETLINK_RDMA}
+	defer s.close()
+	if s.dial() != nil {
+		return
+	}
+	if s.id, err = netns.IdentifyBy(ns, s.fd); err != nil || !netns.Same(s.id, id) {
+		return
+	}
+	c := &conn{socket: s, count: &counters{disturb: h.disturb}}
+	var found map[int]rdmaPort // by link
+	for i := range states {
+		if !candidate(i) {
+			continue
+		}
+		link := rdmaLink{id, of[i].Index}
+		at, known := h.rdma.get(names, link)
+		if !known {
+			if found == nil {
+				if found, err = c.rdmaPorts(ctx); err != nil {
+					return
+				}
+			}
+			at = found[link.index]
+			h.rdma.put(link, at)
+		}
+		if at == (rdmaPort{}) {
+			continue
+		}
+		index, active, err := c.rdmaPort(ctx, at)
+		if err != nil || index != link.index {
+			h.rdma.forget(link)
+			continue
+		}
+		states[i].RDMA = &ports.RDMAPort{Active: active}
+	}
+}
+
+func indexes(states []ports.State) []int {
+	out := make([]int, len(states))
+	for i := range states {
+		out[i] = i
+	}
+	return out
+}
+
+// get returns what is known of a link. If RDMA devices were added or removed, nothing is.
+func (r *rdmaLinks) get(names []string, link rdmaLink) (rdmaPort, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !slices.Equal(names, r.names) || len(r.of) >= rdmaKnown {
+		r.names, r.of = names, map[rdmaLink]rdmaPort{}
+	}
+	p, ok := r.of[link]
+	return p, ok
+}
+
+func (r *rdmaLinks) put(link rdmaLink, p rdmaPort) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.of[link] = p
+}
+
+func (r *rdmaLinks) forget(link rdmaLink) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.of, link)
+}
+
+func rdmaType(command int) int { return nl.RDMA_NL_NLDEV<<nl.RDMA_NL_GET_CLIENT_SHIFT | command }
+
+// rdmaPorts lists the RDMA ports of links in the namespace, by link. The kernel reports the link
+// of a port only to the link's namespace (nldev.c, fill_port_info).
+func (c *conn) rdmaPorts(ctx context.Context) (map[int]rdmaPort, error) {
+	typ := rdmaType(nl.RDMA_NLDEV_CMD_GET)
+	devices, err := c.collect(ctx, typ, unix.NLM_F_DUMP, nil, uint16(typ))
+	if err != nil {
+		return nil, err
+	}
+	out := map[int]rdmaPort{}
+	typ = rdmaType(rdmaPortGet)
+	for _, d := range devices[:min(len(devices), rdmaDevices)] {
+		for t, v := range attributes(d) {
+			if t != nl.RDMA_NLDEV_ATTR_DEV_INDEX {
+				continue
+			}
+			all, err := c.collect(ctx, typ, unix.NLM_F_DUMP, []nl.NetlinkRequestData{attr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, nl.Uint32Attr(u32(v)))}, uint16(typ))
+			if ctx.Err() != nil {
+				return nil, err
+			}
+			for _, b := range all { // none of a device that was removed meanwhile
+				at, link, _ := decodeRDMAPort(b)
+				if _, taken := out[link]; link != 0 && !taken {
+					out[link] = at
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+// rdmaPort reads one port.
+func (c *conn) rdmaPort(ctx context.Context, at rdmaPort) (link int, active bool, err error) {
+	// The answer has the type of another command (nldev.c, nldev_port_get_doit).
+	b, err := c.get(ctx, rdmaType(rdmaPortGet), 0,
+		attr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, nl.Uint32Attr(at.device)), attr(nl.RDMA_NLDEV_ATTR_PORT_INDEX, nl.Uint32Attr(at.port)))
+	if err != nil {
+		return 0, false, err
+	}
+	_, link, active = decodeRDMAPort(b)
+	return link, active, nil
+}
+
+func decodeRDMAPort(b []byte) (at rdmaPort, link int, active bool) {
+	for typ, v := range attributes(b) {
+		switch typ {
+		case nl.RDMA_NLDEV_ATTR_DEV_INDEX:
+			at.device = u32(v)
+		case nl.RDMA_NLDEV_ATTR_PORT_INDEX:
+			at.port = u32(v)
+		case nl.RDMA_NLDEV_ATTR_PORT_STATE:
+			active = u8(v) == rdmaPortActive
+		case rdmaNetdev:
+			link = int(u32(v))
+		}
+	}
+	return at, link, active
+}
