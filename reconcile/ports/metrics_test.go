@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -288,6 +289,54 @@ func TestForget(t *testing.T) {
 		}
 		if got := exposition(t, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100})); strings.Contains(got, "pod-one") {
 			t.Errorf("still there:\n%s", got)
+		}
+	})
+}
+
+// TestReplacedLinks are pods that delete a link all the time, which is recreated with another
+// index and is a new port each time. They do not use up the reports of another pod.
+func TestReplacedLinks(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		const hostile, seconds = 20, 600
+		var ids []reconcile.SandboxID
+		for i := range hostile {
+			ids = append(ids, n.pod(fmt.Sprint("ns", i), fmt.Sprint("hostile", i)))
+		}
+		victim := n.pod("victim", "victim")
+		reports := map[reconcile.SandboxID]int{}
+		var lost, seen time.Time
+		for second := range seconds {
+			n.mu.Lock()
+			for _, id := range ids {
+				rec := n.records[id]
+				rec.History = append(slices.Clone(rec.History[:2]), netstate.Change{Step: "bond0", After: netstate.Link{Name: "bond0", LinkKind: "bond", Index: 6 + second}})
+				n.records[id] = rec
+			}
+			n.mu.Unlock()
+			for _, id := range ids {
+				n.Pass(reconcile.Pass{Sandbox: id, Trigger: reconcile.TriggerRepair})
+			}
+			if second == seconds/2 {
+				lost = time.Now()
+				n.set("victim", "net1", ports.State{Found: true, Up: true})
+				n.Pass(reconcile.Pass{Sandbox: victim, Trigger: reconcile.TriggerCheck})
+			}
+			time.Sleep(time.Second)
+			for len(n.reports) > 0 {
+				r := <-n.reports
+				reports[r.Sandbox]++
+				if r.Sandbox == victim && r.Outcome.Topology == ports.Degraded {
+					seen = time.Now()
+				}
+			}
+		}
+		for _, id := range ids {
+			if reports[id] < seconds/10 || reports[id] > seconds/10+11 {
+				t.Errorf("%d reports of %s in %d seconds", reports[id], id, seconds)
+			}
+		}
+		if took := seen.Sub(lost); seen.IsZero() || took > 5*time.Second {
+			t.Errorf("the other pod's failure was reported after %v", took)
 		}
 	})
 }

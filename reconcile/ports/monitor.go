@@ -38,7 +38,31 @@ const (
 	// reportBurst how many are reported at once: a port of a switch can fail for all pods.
 	reportEvery = 200 * time.Millisecond
 	reportBurst = 100
+	// The same of one sandbox. A pod that deletes its links gets new ones, each of which is
+	// reported at once; some such pods would use up the reports of all.
+	sandboxReportEvery = 10 * time.Second
+	sandboxReportBurst = 10
 )
+
+// budget limits reports. The zero value is empty.
+type budget struct {
+	tokens  float64
+	counted time.Time
+}
+
+// refill adds what has become available since the last call.
+func (b *budget) refill(now time.Time, every time.Duration, burst float64) {
+	b.tokens = min(burst, b.tokens+float64(now.Sub(b.counted))/float64(every))
+	b.counted = now
+}
+
+// wait returns how long it takes until there is a report to spend.
+func (b *budget) wait(every time.Duration) time.Duration {
+	if b.tokens >= 1 {
+		return 0
+	}
+	return time.Duration((1-b.tokens)*float64(every)) + 1 // rounded up
+}
 
 // Report is the state of the ports of a sandbox.
 type Report struct {
@@ -64,9 +88,7 @@ type Monitor struct {
 	boxes map[reconcile.SandboxID]*box
 	seq   uint64
 
-	// Used only by Run.
-	tokens  float64
-	counted time.Time
+	budget budget // used only by Run
 }
 
 // box is the state of a sandbox.
@@ -85,11 +107,12 @@ type box struct {
 	debouncers     map[Port]*debouncer
 	report         Report
 	reported       bool
+	budget         budget
 }
 
 // New returns a Monitor that does nothing until Run.
 func New(o Options) *Monitor {
-	return &Monitor{Options: o, wake: make(chan struct{}, 1), boxes: map[reconcile.SandboxID]*box{}, tokens: reportBurst}
+	return &Monitor{Options: o, wake: make(chan struct{}, 1), boxes: map[reconcile.SandboxID]*box{}, budget: budget{tokens: reportBurst}}
 }
 
 // Pass implements reconcile.Recorder.
@@ -126,7 +149,7 @@ func (m *Monitor) setDue(id reconcile.SandboxID) {
 	b, now := m.boxes[id], m.Now()
 	if b == nil {
 		m.seq++
-		b = &box{id: id, seq: m.seq, debouncers: map[Port]*debouncer{}}
+		b = &box{id: id, seq: m.seq, debouncers: map[Port]*debouncer{}, budget: budget{sandboxReportBurst, now}}
 		m.boxes[id] = b
 	}
 	b.gone = false
@@ -176,21 +199,29 @@ func (m *Monitor) next() (*box, time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.Now()
-	m.tokens = min(reportBurst, m.tokens+float64(now.Sub(m.counted))/float64(reportEvery))
-	m.counted = now
+	m.budget.refill(now, reportEvery, reportBurst)
 	var first *box
+	var at time.Time
 	for _, b := range m.boxes {
-		if !b.due.IsZero() && (first == nil || b.due.Before(first.due) || b.due.Equal(first.due) && b.seq < first.seq) {
-			first = b
+		if b.due.IsZero() {
+			continue
+		}
+		b.budget.refill(now, sandboxReportEvery, sandboxReportBurst)
+		due := b.due
+		if wait := b.budget.wait(sandboxReportEvery); wait > 0 && !b.gone && due.Before(now.Add(wait)) {
+			due = now.Add(wait)
+		}
+		if first == nil || due.Before(at) || due.Equal(at) && b.seq < first.seq {
+			first, at = b, due
 		}
 	}
 	switch {
 	case first == nil:
 		return nil, 0
-	case first.due.After(now):
-		return nil, first.due.Sub(now)
-	case m.tokens < 1:
-		return nil, reportEvery
+	case at.After(now):
+		return nil, at.Sub(now)
+	case m.budget.wait(reportEvery) > 0:
+		return nil, m.budget.wait(reportEvery)
 	}
 	first.due = time.Time{}
 	return first, 0
@@ -272,7 +303,8 @@ func (m *Monitor) settle(b *box, t *topology.Topology, now time.Time) {
 	report.Outcome = Weigh(t, report.Ports, report.Verdicts)
 	m.mu.Lock()
 	b.report, b.reported = report, true
-	m.tokens--
+	m.budget.tokens--
+	b.budget.tokens--
 	m.mu.Unlock()
 	m.Changed(report)
 }

@@ -98,6 +98,10 @@ func TestWeigh(t *testing.T) {
 		{"a leg, and the bond", "left bond0", Outcome{
 			Lost, map[string]Severity{"left": Lost, "bond0": Lost, "vlan7": Lost}, map[string]Severity{"left": Lost},
 		}},
+		// The pod has taken both legs out, which have a carrier: no device is to blame.
+		{"the bond alone", "bond0", Outcome{
+			Lost, map[string]Severity{"bond0": Lost, "vlan7": Lost}, map[string]Severity{},
+		}},
 		{"a device of its own", "other", Outcome{
 			Lost, map[string]Severity{"other": Lost}, map[string]Severity{"other": Lost},
 		}},
