@@ -25,6 +25,8 @@ const (
 	KindRule       Kind = "rule"
 	KindNeighbor   Kind = "neighbor"
 	KindBinding    Kind = "binding"
+	KindClsact     Kind = "clsact"
+	KindFilter     Kind = "filter"
 )
 
 // kinds is the only list of kinds: how an object of each is read. It is a
@@ -42,6 +44,8 @@ var kinds = map[Kind]reader{
 	KindRule:       readerOf[Rule](),
 	KindNeighbor:   readerOf[Neighbor](),
 	KindBinding:    readerOf[Binding](),
+	KindClsact:     readerOf[Clsact](),
+	KindFilter:     readerOf[Filter](),
 }
 
 // Kinds lists the kinds, sorted.
@@ -169,9 +173,10 @@ func KernelMade(o Object) bool {
 }
 
 // LinkOf is the name of the link that an object lives on, "" when it is on
-// none. A link is on no other in this sense, see RequiredLinks.
+// none. A link is on no other in this sense, see RequiredLinks. What lives on a clsact
+// is on its link too: there is one to a link, and its ID is the link's.
 func LinkOf(o Object) string {
-	if k := o.LivesOn(); k.Kind == KindLink && o.Key().Kind != KindLink {
+	if k := o.LivesOn(); (k.Kind == KindLink || k.Kind == KindClsact) && o.Key().Kind != KindLink {
 		return k.ID
 	}
 	return ""

@@ -28,6 +28,8 @@ var examples = []netstate.Object{
 	netstate.Rule{Family: netstate.IPv4, Priority: 1000, From: "192.0.2.0/24", Mark: 1, Mask: 0xff, Table: 7, SuppressPrefixLength: new(uint32(0))},
 	netstate.Binding{ID: "0000:01:10.0", Driver: new("vfio-pci"), Override: new("")},
 	netstate.Neighbor{Link: "net1", Address: "192.0.2.9", MAC: new("02:00:00:00:00:09")},
+	netstate.Clsact{Link: "net1"},
+	netstate.Filter{Link: "net1", Pref: 20000, Handle: 1, Family: new(netstate.IPv4), To: new("192.0.2.0/24"), DSCP: new(uint8(26)), Rate: new(uint64(1250000))},
 }
 
 // TestKinds walks all kinds: what is said of each is complete, and its objects

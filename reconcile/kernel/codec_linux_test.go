@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"math/rand/v2"
 	"net/netip"
 	"strings"
 	"testing"
@@ -281,6 +282,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add(sent(encodeAddr(netip.MustParsePrefix("2001:db8::1/64"), 7, true, true)...))
 	parts, _ := encodeRoute(netstate.Route{Dst: "198.51.100.0/24", Gateway: "192.0.2.2", Table: 1001, Metric: 7, MTU: new(uint32(1400))}, 7, false)
 	f.Add(sent(parts...))
+	filter, _ := encodeFilter(drawFilter(rand.New(rand.NewPCG(1, 1))), 7)
+	f.Add(sent(filter...))
 	bond := attr(nl.IFLA_INFO_DATA, nil)
 	encodeBond(&infoData{attr: bond}, netstate.Link{Bond: &netstate.Bond{Mode: new("802.3ad"), ARPIPTargets: []string{"192.0.2.1"}}})
 	f.Add(bond.Serialize())
@@ -293,6 +296,7 @@ func FuzzDecode(f *testing.F) {
 		decodePort(b)
 		decodeRule(b)
 		_, _, _ = decodeNeighbor(b)
+		_, _, _ = decodeFilter(b)
 		for _, k := range linkKinds {
 			k.decode(&ifLink{}, b)
 		}

@@ -36,6 +36,9 @@ func (s *Sandbox) Dump(ctx context.Context, queried ...netstate.Object) (*netsta
 		if err := o.allNeighbors(ctx); err != nil {
 			return nil, err
 		}
+		if err := o.allFilters(ctx); err != nil {
+			return nil, err
+		}
 	}
 	for _, l := range netstate.All[netstate.Link](o.snap) {
 		if l.DeviceID != "" {
@@ -101,6 +104,32 @@ func (o *observer) allNeighbors(ctx context.Context) error {
 		o.snap.Put(n)
 	}
 	return err
+}
+
+// allFilters lists clsacts, and the filters on what their links send.
+func (o *observer) allFilters(ctx context.Context) error {
+	have, err := o.inside.clsacts(ctx)
+	if err != nil {
+		return err
+	}
+	for _, index := range have {
+		o.snap.Put(netstate.Clsact{Link: o.names[index]})
+		q := query{typ: unix.RTM_GETTFILTER, reply: unix.RTM_NEWTFILTER, parts: []nl.NetlinkRequestData{tcMsg(index, 0, egressHook, 0)}, what: "filters", most: 1 << 16}
+		all, err := dump(ctx, o.inside, q, func(b []byte, keep func(netstate.Filter)) error {
+			if f, _, ok := decodeFilter(b); ok {
+				keep(f)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, f := range all {
+			f.Link = o.names[index]
+			o.snap.Put(f)
+		}
+	}
+	return nil
 }
 
 func (o *observer) allEthtool(ctx context.Context, link string) error {

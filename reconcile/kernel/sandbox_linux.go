@@ -33,7 +33,10 @@ type Sandbox struct {
 	// been restored, by their index: nothing was done to the device since. The observation
 	// that follows need not read them again, which is most of what it costs.
 	restored map[int]map[string]string
-	cache    observationCache
+	// left are the links on which a clsact was left because others have filters on it: it
+	// is not ours any more.
+	left  map[string]bool
+	cache observationCache
 }
 
 // observationCache is what the last observation read outside the sandbox's own objects.
@@ -237,6 +240,8 @@ var codecs = []codec{
 	{netstate.KindEthtool, together((*observer).queryEthtool), (*Sandbox).applyEthtool},
 	{netstate.KindRule, together((*observer).queryRules), (*Sandbox).applyRule},
 	{netstate.KindNeighbor, each((*observer).queryNeighbor), (*Sandbox).applyNeighbor},
+	{netstate.KindClsact, together((*observer).queryClsact), (*Sandbox).applyClsact},
+	{netstate.KindFilter, each((*observer).queryFilter), (*Sandbox).applyFilter},
 }
 
 // together is the query for a kind whose objects are read at once.

@@ -1,0 +1,108 @@
+package netstate
+
+import "fmt"
+
+// Clsact is the queueing discipline of a link that has no queue, only a hook for filters
+// on what is received and one for what is sent. A link has at most one.
+// Source: net/sched/sch_ingress.c, tc(8).
+type Clsact struct {
+	Link string `json:"link" plan:"key"`
+}
+
+// ClsactKey is the key of a link's clsact.
+func ClsactKey(link string) Key { return Key{KindClsact, link} }
+
+// Key is the link.
+func (c Clsact) Key() Key { return ClsactKey(c.Link) }
+
+// LivesOn is the link.
+func (c Clsact) LivesOn() Key { return LinkKey(c.Link) }
+
+// On is the same on another link.
+func (c Clsact) On(carrier Key) Object {
+	c.Link = carrier.ID
+	return c
+}
+
+// A link that changes its namespace loses it (dev_shutdown in
+// __dev_change_net_namespace, net/core/dev.c), so it is no matter of a device's return.
+var clsactTraits = Traits{Phase: PhaseAddresses, Cost: 8, effects: (*model).clsact}
+
+// Traits are those of clsact.
+func (Clsact) Traits() *Traits { return &clsactTraits }
+
+// Filter is a filter of class flower on what a link sends, with the actions of a rule of
+// a NetworkQoS: mark, then limit, then accept. All fields of a filter of ours are set, as
+// a filter with another match is another filter; one with a match or an action that this
+// cannot represent has none.
+// Source: net/sched/cls_flower.c, act_pedit.c, act_csum.c, act_police.c.
+type Filter struct {
+	Link string `json:"link,omitempty" plan:"key"`
+	// Rule names the rule of a NetworkQoS, for people: the kernel does not have it.
+	Rule string `json:"rule,omitempty" plan:"-"`
+	// Pref is the preference: lower ones decide first. Handle counts the filters of one
+	// preference.
+	Pref   uint16 `json:"pref" plan:"key"`
+	Handle uint32 `json:"handle" plan:"key"`
+
+	// What it matches cannot change: filters of one preference have one family, and cls_flower
+	// refuses another mask.
+	Family   *string `json:"family,omitempty" plan:"replace"`
+	To       *string `json:"to,omitempty" plan:"replace"`       // prefix; "" is any
+	Protocol *string `json:"protocol,omitempty" plan:"replace"` // tcp, udp, sctp; "" is any
+	Port     *uint16 `json:"port,omitempty" plan:"replace"`     // of the destination; 0 is any
+
+	DSCP *uint8 `json:"dscp,omitempty" plan:"live"`
+	// Policer numbers the token buckets of the link, from 1: filters with one number share
+	// one. 0 is none.
+	Policer *uint16 `json:"policer,omitempty" plan:"live"`
+	Rate    *uint64 `json:"rateBytes,omitempty" plan:"live"` // per second; 0 is no limit
+	// BurstNanos is how long the bucket takes to fill: the kernel keeps the burst as
+	// time, in units of BurstUnit.
+	BurstNanos *uint64 `json:"burstNanos,omitempty" plan:"live"`
+}
+
+// BurstUnit is the resolution of bursts in nanoseconds (PSCHED_SHIFT, net/pkt_sched.h),
+// and MaxBurstNanos the longest.
+const (
+	BurstUnit     = 64
+	MaxBurstNanos = (1<<32 - 1) * BurstUnit
+)
+
+// MaxPolicers bounds the policers of a link, see Filter.Policer.
+const MaxPolicers = 1<<12 - 1
+
+// Key is link, preference and handle.
+func (f Filter) Key() Key {
+	return Key{KindFilter, fmt.Sprintf("%s egress pref %d handle %d", f.Link, f.Pref, f.Handle)}
+}
+
+// LivesOn is the clsact of the link.
+func (f Filter) LivesOn() Key { return ClsactKey(f.Link) }
+
+// On is the same on another link, or on its clsact.
+func (f Filter) On(carrier Key) Object {
+	f.Link = carrier.ID
+	return f
+}
+
+// A pod may have any number of filters on its links, so they are read by key.
+var filterTraits = Traits{Phase: PhaseRoutes, Cost: 2}
+
+// Traits are those of filters.
+func (Filter) Traits() *Traits { return &filterTraits }
+
+// clsact applies a change of a clsact, with which its filters go.
+func (m *model) clsact(c Change) {
+	m.store(c)
+	if c.After != nil {
+		return
+	}
+	link := c.Before.(Clsact).Link
+	for _, f := range All[Filter](m.Snapshot) {
+		if f.Link == link {
+			m.imply(f, nil)
+			delete(m.objects, f.Key())
+		}
+	}
+}

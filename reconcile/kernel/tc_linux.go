@@ -1,0 +1,669 @@
+package kernel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// linux/rtnetlink.h, pkt_sched.h, pkt_cls.h and tc_act/*.h.
+const (
+	sizeofTcMsg = 20
+	// clsactParent is where a clsact or an ingress qdisc is, egressHook its hook for what a
+	// link sends.
+	clsactParent = 0xfffffff1
+	clsactHandle = 0xffff0000
+	egressHook   = 0xfffffff3
+
+	tcaKind    = 1
+	tcaOptions = 2
+	tcaChain   = 11
+
+	actOK   = 0
+	actShot = 2
+	actPipe = 3
+
+	flowerSkipHW = 1
+
+	sizeofTcGen      = 20 // index, capab, action, refcnt, bindcnt
+	csumParms        = 1
+	csumIPv4Header   = 1
+	sizeofPeditKeys  = 24 // struct tc_pedit_sel before its keys
+	sizeofPeditKey   = 24
+	peditParmsEx     = 4
+	peditKeysEx      = 5
+	peditKeyEx       = 6
+	peditHeaderIPv4  = 2
+	peditHeaderIPv6  = 3
+	sizeofTcPolice   = 56
+	policeTBF        = 1
+	policeRateTable  = 2
+	policePeakTable  = 3
+	policeAvgRate    = 4
+	policeResult     = 5
+	policeRate64     = 8
+	policePeak64     = 9
+	policePktRate64  = 10
+	sizeofRateTable  = 1024
+	policeCellLog    = 3 // must not be 0; a policer computes without the table since 3.8
+	linkLayerEther   = 1
+	policerBits      = 12
+	sizeofActionHead = 4 // struct tcamsg
+	actionTab        = 1
+
+	// policeMTU is what a policer lets pass at most, in bytes. It is given, as without it
+	// packets of more than 2 KiB are dropped, which segmentation offload sends.
+	policeMTU = 1 << 30
+)
+
+var (
+	filterFamilies = words{unix.ETH_P_IP: netstate.IPv4, unix.ETH_P_IPV6: netstate.IPv6}
+	ipProtocols    = words{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp", unix.IPPROTO_SCTP: "sctp"}
+	// portAttributes are the attributes of the destination port and of its mask.
+	portAttributes = map[string][2]int{
+		"tcp":  {nl.TCA_FLOWER_KEY_TCP_DST, nl.TCA_FLOWER_KEY_TCP_DST_MASK},
+		"udp":  {nl.TCA_FLOWER_KEY_UDP_DST, nl.TCA_FLOWER_KEY_UDP_DST_MASK},
+		"sctp": {nl.TCA_FLOWER_KEY_SCTP_DST, nl.TCA_FLOWER_KEY_SCTP_DST_MASK},
+	}
+)
+
+func tcMsg(index int, handle, parent, info uint32) body {
+	b := make(body, sizeofTcMsg)
+	binary.NativeEndian.PutUint32(b[4:], uint32(index))
+	binary.NativeEndian.PutUint32(b[8:], handle)
+	binary.NativeEndian.PutUint32(b[12:], parent)
+	binary.NativeEndian.PutUint32(b[16:], info)
+	return b
+}
+
+func network16(n uint16) []byte { return binary.BigEndian.AppendUint16(nil, n) }
+
+// filterMsg is the header of a request about one filter. Its info is the preference and
+// the protocol, in network order.
+func filterMsg(f netstate.Filter, index int) body {
+	family, _ := filterFamilies.number(deref(f.Family))
+	protocol := binary.NativeEndian.Uint16(network16(uint16(family)))
+	return tcMsg(index, f.Handle, egressHook, uint32(f.Pref)<<16|uint32(protocol))
+}
+
+// policerIndex is the index of a policer in the network namespace: indices are shared by
+// all links in it, and the numbers in filters are the link's own.
+func policerIndex(link int, number uint16) uint32 {
+	return uint32(link)<<policerBits | uint32(number)
+}
+
+// encodeFilter writes a filter in full.
+func encodeFilter(f netstate.Filter, index int) ([]nl.NetlinkRequestData, error) {
+	family, ok := filterFamilies.number(deref(f.Family))
+	if !ok || f.Pref == 0 || f.Handle == 0 {
+		return nil, invalid("a filter needs a family, a preference and a handle")
+	}
+	options := attr(tcaOptions, nil)
+	actions := options.AddRtAttr(nl.TCA_FLOWER_ACT, nil)
+	if err := encodeActions(actions, f, index); err != nil {
+		return nil, err
+	}
+	options.AddRtAttr(nl.TCA_FLOWER_FLAGS, nl.Uint32Attr(flowerSkipHW))
+	options.AddRtAttr(nl.TCA_FLOWER_KEY_ETH_TYPE, network16(uint16(family)))
+	if to := deref(f.To); to != "" {
+		p, err := netip.ParsePrefix(to)
+		if err != nil || p.Addr().Is4() != (family == unix.ETH_P_IP) || p.Bits() == 0 || p != p.Masked() {
+			return nil, invalid("to: %q is not an %s network", to, *f.Family)
+		}
+		mask := make([]byte, p.Addr().BitLen()/8)
+		for i := range p.Bits() {
+			mask[i/8] |= 0x80 >> (i % 8)
+		}
+		types := [2]int{nl.TCA_FLOWER_KEY_IPV4_DST, nl.TCA_FLOWER_KEY_IPV4_DST_MASK}
+		if family == unix.ETH_P_IPV6 {
+			types = [2]int{nl.TCA_FLOWER_KEY_IPV6_DST, nl.TCA_FLOWER_KEY_IPV6_DST_MASK}
+		}
+		options.AddRtAttr(types[0], p.Addr().AsSlice())
+		options.AddRtAttr(types[1], mask)
+	}
+	protocol := deref(f.Protocol)
+	if protocol != "" {
+		n, ok := ipProtocols.number(protocol)
+		if !ok {
+			return nil, invalid("protocol: %q is none of tcp, udp, sctp", protocol)
+		}
+		options.AddRtAttr(nl.TCA_FLOWER_KEY_IP_PROTO, nl.Uint8Attr(uint8(n)))
+	}
+	if port := deref(f.Port); port != 0 {
+		types, ok := portAttributes[protocol]
+		if !ok {
+			return nil, invalid("port: %d needs a protocol", port)
+		}
+		options.AddRtAttr(types[0], network16(port))
+		options.AddRtAttr(types[1], network16(0xffff))
+	}
+	return []nl.NetlinkRequestData{filterMsg(f, index), attr(tcaKind, nl.ZeroTerminated("flower")), options}, nil
+}
+
+// encodeActions writes the actions: mark, for IPv4 correct the checksum, limit.
+func encodeActions(to *nl.RtAttr, f netstate.Filter, index int) error {
+	limited := deref(f.Policer) != 0
+	if f.DSCP == nil || *f.DSCP > 63 {
+		return invalid("dscp: from 0 to 63 is needed")
+	}
+	n := 0
+	add := func(kind string) *nl.RtAttr {
+		n++
+		return actionOptions(to, n, kind)
+	}
+	v4 := *f.Family == netstate.IPv4
+	last := func(is bool) uint32 {
+		if is && !limited {
+			return actOK
+		}
+		return actPipe
+	}
+	encodePedit(add("pedit"), v4, *f.DSCP, last(!v4))
+	if v4 {
+		parms := make([]byte, sizeofTcGen+4)
+		binary.NativeEndian.PutUint32(parms[8:], last(true))
+		binary.NativeEndian.PutUint32(parms[sizeofTcGen:], csumIPv4Header)
+		add("csum").AddRtAttr(csumParms, parms)
+	}
+	if limited {
+		return encodePolice(add("police"), f, index)
+	}
+	return nil
+}
+
+func actionOptions(to *nl.RtAttr, order int, kind string) *nl.RtAttr {
+	a := to.AddRtAttr(order, nil)
+	a.AddRtAttr(nl.TCA_ACT_KIND, nl.ZeroTerminated(kind))
+	return a.AddRtAttr(nl.TCA_ACT_OPTIONS, nil)
+}
+
+// dscpBits returns what a mark sets in the first four bytes of a header, and what of them
+// it keeps: the ECN bits among others (RFC 2474, RFC 3168).
+func dscpBits(v4 bool, dscp uint8) (keep, set [4]byte) {
+	if v4 {
+		return [4]byte{0xff, 0x03, 0xff, 0xff}, [4]byte{1: dscp << 2}
+	}
+	return [4]byte{0xf0, 0x3f, 0xff, 0xff}, [4]byte{dscp >> 2, dscp << 6}
+}
+
+func encodePedit(to *nl.RtAttr, v4 bool, dscp uint8, action uint32) {
+	keep, set := dscpBits(v4, dscp)
+	parms := make([]byte, sizeofPeditKeys+sizeofPeditKey)
+	binary.NativeEndian.PutUint32(parms[8:], action)
+	parms[sizeofTcGen] = 1 // keys
+	copy(parms[sizeofPeditKeys:], keep[:])
+	copy(parms[sizeofPeditKeys+4:], set[:])
+	to.AddRtAttr(peditParmsEx, parms)
+	header := uint16(peditHeaderIPv6)
+	if v4 {
+		header = peditHeaderIPv4
+	}
+	key := to.AddRtAttr(peditKeysEx|unix.NLA_F_NESTED, nil).AddRtAttr(peditKeyEx|unix.NLA_F_NESTED, nil)
+	key.AddRtAttr(nl.TCA_PEDIT_KEY_EX_HTYPE, nl.Uint16Attr(header))
+	key.AddRtAttr(nl.TCA_PEDIT_KEY_EX_CMD, nl.Uint16Attr(nl.TCA_PEDIT_KEY_EX_CMD_SET))
+}
+
+// encodePolice writes a policer. The kernel takes it only where none has the index; filters
+// that come later share it.
+func encodePolice(to *nl.RtAttr, f netstate.Filter, index int) error {
+	number, rate, burst := deref(f.Policer), deref(f.Rate), deref(f.BurstNanos)
+	switch {
+	case number > netstate.MaxPolicers:
+		return invalid("policer: %d is more than %d", number, netstate.MaxPolicers)
+	case rate == 0:
+		return invalid("rate: a policer needs one")
+	case burst < netstate.BurstUnit || burst > netstate.MaxBurstNanos || burst%netstate.BurstUnit != 0:
+		return invalid("burst: %d ns is not a multiple of %d up to %d", burst, netstate.BurstUnit, uint64(netstate.MaxBurstNanos))
+	}
+	parms := make([]byte, sizeofTcPolice)
+	put := func(at int, n uint32) { binary.NativeEndian.PutUint32(parms[at:], n) }
+	put(0, policerIndex(index, number))
+	put(4, actShot)
+	put(12, uint32(burst/netstate.BurstUnit))
+	put(16, policeMTU)
+	parms[20], parms[21] = policeCellLog, linkLayerEther
+	put(28, uint32(min(rate, 1<<32-1)))
+	to.AddRtAttr(policeTBF, parms)
+	to.AddRtAttr(policeRateTable, make([]byte, sizeofRateTable))
+	to.AddRtAttr(policeResult, nl.Uint32Attr(actOK))
+	if rate >= 1<<32 {
+		to.AddRtAttr(policeRate64, nl.Uint64Attr(rate))
+	}
+	return nil
+}
+
+// decodeFilter reads the payload of an RTM_NEWTFILTER message, with the index of the link;
+// false for what is not a filter on what a link sends. Of a filter that netstate cannot
+// represent, the key alone is set; of actions that it cannot represent, nothing.
+func decodeFilter(b []byte) (f netstate.Filter, index int, ok bool) {
+	if len(b) < sizeofTcMsg || u32(b[12:]) != egressHook || u32(b[8:]) == 0 {
+		return f, 0, false
+	}
+	index = int(int32(u32(b[4:])))
+	info := u32(b[16:])
+	f.Pref, f.Handle = uint16(info>>16), u32(b[8:])
+	family := filterFamilies.word(uint32(be16(binary.NativeEndian.AppendUint16(nil, uint16(info)))))
+	kind := ""
+	var options []byte
+	for typ, v := range attributes(b[sizeofTcMsg:]) {
+		switch typ {
+		case tcaKind:
+			kind = text(v)
+		case tcaOptions:
+			options = v
+		case tcaChain:
+			if u32(v) != 0 {
+				return f, index, false
+			}
+		}
+	}
+	if kind != "flower" || family == nil {
+		return f, index, true
+	}
+	full := f
+	full.Family = family
+	if !decodeFlower(&full, options, index) {
+		return f, index, true
+	}
+	return full, index, true
+}
+
+// decodeFlower reads the match and the actions; false for a match that netstate cannot
+// represent.
+func decodeFlower(f *netstate.Filter, b []byte, index int) bool {
+	f.To, f.Protocol, f.Port = new(""), new(""), new(uint16(0))
+	var address, mask, port, portMask []byte
+	portType := uint16(0)
+	for typ, v := range attributes(b) {
+		switch typ {
+		case nl.TCA_FLOWER_ACT:
+			decodeActions(f, v, index)
+		case nl.TCA_FLOWER_KEY_ETH_TYPE:
+			if n, _ := filterFamilies.number(*f.Family); be16(v) != uint16(n) {
+				return false
+			}
+		case nl.TCA_FLOWER_KEY_IP_PROTO:
+			if f.Protocol = ipProtocols.word(uint32(u8(v))); f.Protocol == nil {
+				return false
+			}
+		case nl.TCA_FLOWER_KEY_IPV4_DST, nl.TCA_FLOWER_KEY_IPV6_DST:
+			address = v
+		case nl.TCA_FLOWER_KEY_IPV4_DST_MASK, nl.TCA_FLOWER_KEY_IPV6_DST_MASK:
+			mask = v
+		case nl.TCA_FLOWER_KEY_TCP_DST, nl.TCA_FLOWER_KEY_UDP_DST, nl.TCA_FLOWER_KEY_SCTP_DST:
+			port, portType = v, typ
+		case nl.TCA_FLOWER_KEY_TCP_DST_MASK, nl.TCA_FLOWER_KEY_UDP_DST_MASK, nl.TCA_FLOWER_KEY_SCTP_DST_MASK:
+			portMask = v
+		case nl.TCA_FLOWER_FLAGS, nl.TCA_FLOWER_IN_HW_COUNT:
+		default:
+			return false
+		}
+	}
+	if address != nil {
+		p, ok := maskedPrefix(address, mask)
+		if !ok || p.Addr().Is4() != (*f.Family == netstate.IPv4) {
+			return false
+		}
+		*f.To = p.String()
+	}
+	if port != nil {
+		if int(portType) != portAttributes[*f.Protocol][0] || be16(portMask) != 0xffff {
+			return false
+		}
+		*f.Port = be16(port)
+	}
+	return true
+}
+
+// maskedPrefix is the prefix of an address and a mask, false if the mask is none of a prefix.
+func maskedPrefix(address, mask []byte) (netip.Prefix, bool) {
+	a, ok := netip.AddrFromSlice(address)
+	if !ok || len(mask) != len(address) {
+		return netip.Prefix{}, false
+	}
+	bits := 0
+	for bits < a.BitLen() && mask[bits/8]&(0x80>>(bits%8)) != 0 {
+		bits++
+	}
+	for i := bits; i < a.BitLen(); i++ {
+		if mask[i/8]&(0x80>>(i%8)) != 0 {
+			return netip.Prefix{}, false
+		}
+	}
+	p := netip.PrefixFrom(a, bits)
+	return p, bits > 0 && p == p.Masked()
+}
+
+// action is an action as the kernel lists it.
+type action struct {
+	kind    string
+	options map[uint16][]byte
+}
+
+// decodeActions reads the mark and the limit. Fields stay unset where the actions are not as
+// encodeActions writes them: an update sets them.
+func decodeActions(f *netstate.Filter, b []byte, index int) {
+	var all []action
+	for _, v := range attributes(b) {
+		a := action{options: map[uint16][]byte{}}
+		for typ, v := range attributes(v) {
+			switch typ {
+			case nl.TCA_ACT_KIND:
+				a.kind = text(v)
+			case nl.TCA_ACT_OPTIONS:
+				for typ, v := range attributes(v) {
+					a.options[typ] = v
+				}
+			}
+		}
+		all = append(all, a)
+	}
+	f.Policer, f.Rate, f.BurstNanos = new(uint16(0)), new(uint64(0)), new(uint64(0))
+	if n := len(all); n > 0 && all[n-1].kind == "police" {
+		decodePolice(f, all[n-1].options, index)
+		all = all[:n-1]
+	}
+	v4 := *f.Family == netstate.IPv4
+	last := func(is bool) uint32 {
+		if is && f.Policer != nil && *f.Policer == 0 {
+			return actOK
+		}
+		return actPipe
+	}
+	if v4 {
+		n := len(all) - 1
+		if n < 0 || all[n].kind != "csum" {
+			return
+		}
+		parms := all[n].options[csumParms]
+		if len(parms) < sizeofTcGen+4 || u32(parms[8:]) != last(true) || u32(parms[sizeofTcGen:]) != csumIPv4Header {
+			return
+		}
+		all = all[:n]
+	}
+	if len(all) == 1 && all[0].kind == "pedit" {
+		f.DSCP = decodePedit(all[0].options, v4, last(!v4))
+	}
+}
+
+// decodePedit returns the DSCP that is set, nil for another change of the packet.
+func decodePedit(options map[uint16][]byte, v4 bool, action uint32) *uint8 {
+	parms := options[peditParmsEx]
+	if len(parms) != sizeofPeditKeys+sizeofPeditKey || u32(parms[8:]) != action || parms[sizeofTcGen] != 1 {
+		return nil
+	}
+	key := parms[sizeofPeditKeys:]
+	dscp := key[5] >> 2
+	if !v4 {
+		dscp = key[4]<<2 | key[5]>>6
+	}
+	keep, set := dscpBits(v4, dscp&63)
+	if [4]byte(key[:4]) != keep || [4]byte(key[4:8]) != set || u32(key[8:]) != 0 || u32(key[16:]) != 0 {
+		return nil // another field, or another place
+	}
+	header := uint16(peditHeaderIPv6)
+	if v4 {
+		header = peditHeaderIPv4
+	}
+	for _, v := range attributes(options[peditKeysEx]) {
+		for typ, v := range attributes(v) {
+			if typ == nl.TCA_PEDIT_KEY_EX_HTYPE && u16(v) != header || typ == nl.TCA_PEDIT_KEY_EX_CMD && u16(v) != nl.TCA_PEDIT_KEY_EX_CMD_SET {
+				return nil
+			}
+		}
+	}
+	return &dscp
+}
+
+// decodePolice reads a policer. Of one that is not the link's, nothing is set, and of one
+// that limits otherwise than encodePolice says, the number alone.
+func decodePolice(f *netstate.Filter, options map[uint16][]byte, index int) {
+	f.Policer, f.Rate, f.BurstNanos = nil, nil, nil
+	parms := options[policeTBF]
+	if len(parms) < sizeofTcPolice {
+		return
+	}
+	number := uint16(u32(parms) & netstate.MaxPolicers)
+	if number == 0 || policerIndex(index, number) != u32(parms) {
+		return
+	}
+	f.Policer = &number
+	for _, typ := range []uint16{policePeakTable, policeAvgRate, policePeak64, policePktRate64} {
+		if _, ok := options[typ]; ok {
+			return
+		}
+	}
+	overhead, peak := u16(parms[22:]), u32(parms[40:])
+	if u32(parms[4:]) != actShot || u32(options[policeResult]) != actOK || u32(parms[16:]) != policeMTU || overhead != 0 || peak != 0 {
+		return
+	}
+	rate := uint64(u32(parms[28:]))
+	if v := options[policeRate64]; len(v) == 8 {
+		rate = binary.NativeEndian.Uint64(v)
+	}
+	f.Rate, f.BurstNanos = &rate, new(uint64(u32(parms[12:]))*netstate.BurstUnit)
+}
+
+// queryFilter reads one filter by its preference and handle. No dump is needed, so it does
+// not matter how many filters a pod has added.
+func (o *observer) queryFilter(ctx context.Context, queried netstate.Filter) error {
+	o.snap.PutAbsent(queried.Key())
+	have, ok, err := o.readFilter(ctx, queried)
+	if err != nil || !ok {
+		return err
+	}
+	o.snap.Put(have)
+	return nil
+}
+
+func (s *Sandbox) readFilter(ctx context.Context, queried netstate.Filter) (netstate.Filter, bool, error) {
+	c, _, err := s.at(queried.Link)
+	if err != nil {
+		return queried, false, nil // it was deleted with its namespace
+	}
+	index, err := s.index(ctx, queried.Link)
+	if errors.Is(err, unix.ENODEV) {
+		return queried, false, nil
+	}
+	if err != nil {
+		return queried, false, err
+	}
+	queried.Family = nil // a filter of another family is found too
+	b, err := c.get(ctx, unix.RTM_GETTFILTER, unix.RTM_NEWTFILTER, filterMsg(queried, index))
+	if noFilter(err) {
+		return queried, false, nil
+	}
+	if err != nil {
+		return queried, false, err
+	}
+	f, _, ok := decodeFilter(b)
+	if !ok || f.Pref != queried.Pref || f.Handle != queried.Handle {
+		return queried, false, nil
+	}
+	f.Link, f.Rule = queried.Link, queried.Rule
+	return f, true, nil
+}
+
+// noFilter reports whether a request about a filter failed because there is none, or no
+// preference, chain, hook or link for it (EINVAL: tc_get_tfilter, net/sched/cls_api.c).
+func noFilter(err error) bool {
+	for _, none := range []error{unix.ENOENT, unix.EINVAL, unix.ENODEV, unix.EOPNOTSUPP} {
+		if errors.Is(err, none) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Sandbox) applyFilter(ctx context.Context, c netstate.Change) error {
+	before, after := typed[netstate.Filter](c)
+	if c.Action() == netstate.Delete {
+		err := s.onLink(ctx, before.Link, func(c *conn, index int) error {
+			before.Family = nil
+			return c.write(ctx, unix.RTM_DELTFILTER, 0, filterMsg(before, index))
+		})
+		if noFilter(err) || errors.Is(err, errGone) {
+			return nil
+		}
+		return err
+	}
+	flags := unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	if c.Action() == netstate.Update {
+		have, ok, err := s.readFilter(ctx, after)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return fault.New(fault.NotReady, fmt.Errorf("it no longer exists: %w", unix.ENOENT))
+		}
+		after, flags = netstate.Merge(have, after), 0
+	}
+	return explainFilter(s.onLink(ctx, after.Link, func(c *conn, index int) error {
+		parts, err := encodeFilter(after, index)
+		if err != nil {
+			return err
+		}
+		if err := c.write(ctx, unix.RTM_NEWTFILTER, flags, parts...); err != nil || flags != 0 || deref(after.Policer) == 0 {
+			return err
+		}
+		// A filter takes a policer of its index as it is, so it is changed by itself, for all
+		// filters that share it.
+		tab := attr(actionTab, nil)
+		if err := encodePolice(actionOptions(tab, 1, "police"), after, index); err != nil {
+			return err
+		}
+		return c.write(ctx, unix.RTM_NEWACTION, unix.NLM_F_REPLACE, make(body, sizeofActionHead), tab)
+	}))
+}
+
+// onLink calls f with the namespace and the index of a link.
+func (s *Sandbox) onLink(ctx context.Context, link string, f func(c *conn, index int) error) error {
+	c, _, err := s.at(link)
+	if err != nil {
+		return err
+	}
+	return s.fresh(func() error {
+		index, err := s.index(ctx, link)
+		if err != nil {
+			return err
+		}
+		return f(c, index)
+	}, link)
+}
+
+func explainFilter(err error) error {
+	if errors.Is(err, unix.ENOENT) && fault.Of(err) == fault.Internal {
+		return because(fault.Unsupported, err, "the kernel has no flower filters, or not with these actions: load cls_flower, act_pedit, act_csum and act_police on the host")
+	}
+	return err
+}
+
+// queryClsact reads clsacts from one dump of all queueing disciplines: the kernel announces
+// the answer to a query for one to all listeners, of which we are one.
+func (o *observer) queryClsact(ctx context.Context, queried []netstate.Clsact) error {
+	wanted := map[int]string{}
+	for _, q := range queried {
+		o.snap.PutAbsent(q.Key())
+		if netstate.OnHost(q.Link) || o.inside == nil || o.left[q.Link] {
+			continue
+		}
+		index, err := o.index(ctx, q.Link)
+		if errors.Is(err, unix.ENODEV) {
+			continue
+		}
+		if err != nil {
+			return reading(q, err)
+		}
+		wanted[index] = q.Link
+	}
+	if len(wanted) == 0 {
+		return nil
+	}
+	have, err := o.inside.clsacts(ctx)
+	if err != nil {
+		return reading(queried[0], err)
+	}
+	for _, index := range have {
+		if link, ok := wanted[index]; ok {
+			o.snap.Put(netstate.Clsact{Link: link})
+		}
+	}
+	return nil
+}
+
+// clsacts lists the links that have one, by index.
+func (c *conn) clsacts(ctx context.Context) ([]int, error) {
+	q := query{typ: unix.RTM_GETQDISC, reply: unix.RTM_NEWQDISC, parts: []nl.NetlinkRequestData{tcMsg(0, 0, 0, 0)}, what: "queueing disciplines", most: c.bounds.Links, read: 4 * c.bounds.Links}
+	return dump(ctx, c, q, func(b []byte, keep func(int)) error {
+		if len(b) < sizeofTcMsg || u32(b[12:]) != clsactParent {
+			return nil
+		}
+		for typ, v := range attributes(b[sizeofTcMsg:]) {
+			if typ == tcaKind && text(v) == "clsact" {
+				keep(int(int32(u32(b[4:]))))
+			}
+		}
+		return nil
+	})
+}
+
+// applyClsact creates or deletes a clsact. One with filters that are left is not
+// deleted, as they are not ours: those of ours go before. It is nobody's then.
+func (s *Sandbox) applyClsact(ctx context.Context, c netstate.Change) error {
+	before, after := typed[netstate.Clsact](c)
+	kind := attr(tcaKind, nl.ZeroTerminated("clsact"))
+	switch c.Action() {
+	case netstate.Create:
+		delete(s.left, after.Link)
+		err := s.onLink(ctx, after.Link, func(c *conn, index int) error {
+			return c.write(ctx, unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL, tcMsg(index, clsactHandle, clsactParent, 0), kind)
+		})
+		if errors.Is(err, unix.EEXIST) {
+			return because(fault.Conflict, err, "the link has an ingress or clsact queueing discipline of others: use a clsact, to which filters of several can be added")
+		}
+		return err
+	case netstate.Delete:
+		err := s.onLink(ctx, before.Link, func(c *conn, index int) error {
+			others, err := c.filtered(ctx, index)
+			if err != nil || others {
+				if err == nil {
+					s.left[before.Link] = true
+				}
+				return err
+			}
+			return c.write(ctx, unix.RTM_DELQDISC, 0, tcMsg(index, clsactHandle, clsactParent, 0), kind)
+		})
+		if noFilter(err) || errors.Is(err, errGone) {
+			return nil
+		}
+		return err
+	default:
+		return invalid("a clsact cannot change")
+	}
+}
+
+// errFound ends a dump of which the first object is enough.
+var errFound = errors.New("found")
+
+// filtered reports whether a link has any filter on a hook of its clsact.
+func (c *conn) filtered(ctx context.Context, index int) (bool, error) {
+	for _, hook := range []uint32{egressHook, egressHook - 1} {
+		q := query{typ: unix.RTM_GETTFILTER, reply: unix.RTM_NEWTFILTER, parts: []nl.NetlinkRequestData{tcMsg(index, 0, hook, 0)}, what: "filters", most: 1, read: 1}
+		_, err := dump(ctx, c, q, func([]byte, func(struct{})) error { return errFound })
+		if errors.Is(err, errFound) {
+			return true, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
