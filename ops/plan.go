@@ -21,7 +21,9 @@ type Request struct {
 	Netns string
 	// Given holds what was decided for steps outside the topology.
 	Given Givens
-	Have  *netstate.Snapshot
+	// Filters are those of the pod's NetworkQoS, without links: see wantFilters.
+	Filters []netstate.Filter
+	Have    *netstate.Snapshot
 	// Owned is the history of our changes to this sandbox (netstate.Coalesce): only
 	// objects that we made may be replaced or removed.
 	Owned []netstate.Change
@@ -202,6 +204,9 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 	}
 	if len(refused) > 0 {
 		return nil, errors.Join(refused...)
+	}
+	if err := p.wantFilters(); err != nil {
+		return nil, err
 	}
 	if len(p.missing) > 0 {
 		return &Plan{Missing: sortedObjects(p.missing)}, nil

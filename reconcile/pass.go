@@ -182,7 +182,7 @@ func (p *pass) makePlan(ctx context.Context) (*ops.Plan, error) {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Plan += p.r.opts.Now().Sub(start) }()
 	return p.r.opts.Registry.Plan(ctx, ops.Request{
-		Topology: p.sandbox.Topology, Netns: p.sandbox.Netns, Given: p.sandbox.Given, Prepared: p.sandbox.Prepared != "",
+		Topology: p.sandbox.Topology, Netns: p.sandbox.Netns, Given: p.sandbox.Given, Filters: p.sandbox.Filters, Prepared: p.sandbox.Prepared != "",
 		Have: p.snapshot, Owned: p.record.History, Interrupted: p.known && p.before.Phase == Applying,
 		Kept: p.sameTopology(), AppliedBefore: p.sandbox.AppliedBefore,
 	})
@@ -203,8 +203,13 @@ func sameTopology(a, b Sandbox) bool {
 // verify observes the result of applying a plan, and returns what is left to do. If
 // everything is as the plan foresaw, nothing is left, and no second plan is made.
 func (p *pass) verify(ctx context.Context, done *ops.Plan) (*ops.Plan, error) {
+	queried := map[netstate.Key]bool{}
+	for _, o := range p.onDemand {
+		queried[o.Key()] = true
+	}
 	for _, o := range done.ToQuery() {
-		if !slices.ContainsFunc(p.onDemand, func(a netstate.Object) bool { return a.Key() == o.Key() }) {
+		if !queried[o.Key()] {
+			queried[o.Key()] = true
 			p.onDemand = append(p.onDemand, o)
 		}
 	}

@@ -17,6 +17,9 @@ type Sandbox struct {
 	Topology *topology.Topology `json:"topology"`
 	// Given are the values that were decided for its steps outside the topology.
 	Given ops.Givens `json:"given,omitempty"`
+	// Filters mark and limit what its interfaces send, as NetworkQoS objects of the pod say.
+	// They have no link yet: the planner puts them on each interface.
+	Filters []netstate.Filter `json:"filters,omitempty"`
 	// Prepared is the sandbox with the steps that give device nodes, applied before this
 	// namespace existed. Here they are only verified. "" if there is none.
 	Prepared SandboxID `json:"prepared,omitempty"`

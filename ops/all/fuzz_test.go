@@ -177,6 +177,12 @@ func (g *generator) build(t *testing.T) *optest.Case {
 		t.Fatalf("%v\n%s", err, g.text.String())
 	}
 	c.Topology, c.Given = top, g.given.WithDevices(devices)
+	for i := range max(0, g.IntN(6)-2) {
+		c.Filters = append(c.Filters, netstate.Filter{
+			Pref: uint16(20000 + 2*i), Handle: 1, Family: new(netstate.IPv4), To: new(fmt.Sprintf("10.0.%d.0/24", i)), Protocol: new(""), Port: new(uint16(0)),
+			DSCP: new(uint8(g.IntN(64))), Policer: new(uint16(0)), Rate: new(uint64(0)), BurstNanos: new(uint64(0)),
+		})
+	}
 	return c
 }
 
@@ -296,6 +302,14 @@ func (g *generator) drift(w *optest.World, history []netstate.Change) {
 				w.Apply(netstate.Change{Before: netstate.Link{Name: have.Name, Up: have.Up}, After: netstate.Link{Name: have.Name, Up: new(false)}})
 			default:
 				w.Apply(netstate.Change{Before: netstate.Link{Name: have.Name, MTU: have.MTU}, After: netstate.Link{Name: have.Name, MTU: new(uint32(1280))}})
+			}
+		case netstate.Clsact:
+			w.Apply(netstate.Change{Before: have})
+		case netstate.Filter:
+			if g.IntN(2) == 0 {
+				w.Apply(netstate.Change{Before: have})
+			} else {
+				w.Apply(netstate.Change{Before: netstate.Filter{Link: have.Link, Pref: have.Pref, Handle: have.Handle, DSCP: have.DSCP}, After: netstate.Filter{Link: have.Link, Pref: have.Pref, Handle: have.Handle, DSCP: new(uint8(1))}})
 			}
 		case netstate.Binding:
 			switch g.IntN(3) {

@@ -1,6 +1,6 @@
 package netstate
 
-import "fmt"
+import "strconv"
 
 // Clsact is the queueing discipline of a link that has no queue, only a hook for filters
 // on what is received and one for what is sent. A link has at most one.
@@ -74,7 +74,8 @@ const MaxPolicers = 1<<12 - 1
 
 // Key is link, preference and handle.
 func (f Filter) Key() Key {
-	return Key{KindFilter, fmt.Sprintf("%s egress pref %d handle %d", f.Link, f.Pref, f.Handle)}
+	// Not by fmt: a sandbox may have thousands.
+	return Key{KindFilter, f.Link + " egress pref " + strconv.Itoa(int(f.Pref)) + " handle " + strconv.Itoa(int(f.Handle))}
 }
 
 // LivesOn is the clsact of the link.

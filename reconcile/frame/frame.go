@@ -38,6 +38,9 @@ const (
 	// Routed is the version of a record in which steps are given gateways or routes. A
 	// reader of version 2 would remove these routes.
 	Routed = "3"
+	// Filtered is the version of a record with filters for what a pod sends. A reader of
+	// version 3 would remove them.
+	Filtered = "4"
 )
 
 // Versioned is a payload that not every version can be given.
@@ -123,7 +126,7 @@ func Decode(line []byte) ([]byte, error) {
 	if got := checksum(payload); got != uint32(want) {
 		return nil, &Damage{fmt.Errorf("checksum is %08x, content has %08x", want, got)}
 	}
-	if version := string(v); version != Version && version != Addressed && version != Routed {
+	if version := string(v); version != Version && version != Addressed && version != Routed && version != Filtered {
 		return payload, unknown(fmt.Errorf("version %q is unknown", v), payload)
 	}
 	return payload, nil

@@ -1,0 +1,69 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// MaxFilters bounds the filters of a sandbox on all its interfaces together: each is an
+// object of the record, and one question to the kernel at each check. Objects of tenants
+// decide how many are wanted.
+const MaxFilters = 4096
+
+// ErrTooManyFilters means that a sandbox would get more than MaxFilters.
+var ErrTooManyFilters = errors.New("too many filters")
+
+// wantFilters wants the filters that the sandbox is given, on each link that sends for the
+// pod. They belong to the step that makes the link. Links of the host have none: what other
+// pods send passes them too.
+func (p *Planner) wantFilters() error {
+	if len(p.req.Filters) == 0 {
+		return nil
+	}
+	var links []string
+	for _, link := range slices.Sorted(maps.Keys(p.makers)) {
+		if st := p.steps[p.makers[link]]; st != nil && st.pending == "" && !st.prepared && p.sendsForPod(link) {
+			links = append(links, link)
+		}
+	}
+	if n := len(p.req.Filters) * len(links); n > MaxFilters {
+		return fault.New(fault.Invalid, fmt.Errorf("%w: %d on each of %d interfaces, and a pod's network may have %d: use NetworkQoS objects with fewer exceptions, ports or destination pods", ErrTooManyFilters, len(p.req.Filters), len(links), MaxFilters))
+	}
+	for _, link := range links {
+		p.current = p.steps[p.makers[link]]
+		err := p.Want(netstate.Clsact{Link: link})
+		for _, f := range p.req.Filters {
+			if err != nil {
+				break
+			}
+			f.Link = link
+			err = p.Want(f)
+		}
+		if err != nil {
+			return p.stepError(p.current.step.Name, err)
+		}
+	}
+	return nil
+}
+
+// sendsForPod reports whether the pod sends packets with its own addresses over a link of
+// the sandbox: not over a port of a bond or bridge, nor over a link that only carries
+// others. A VRF sends over its members.
+func (p *Planner) sendsForPod(link string) bool {
+	l, ok := p.view.Link(link)
+	if !ok || netstate.OnHost(link) || l.VRF != nil || l.LinkKind == "vrf" {
+		return false
+	}
+	if l.Master != nil && *l.Master != "" {
+		if m, ok := p.view.Link(*l.Master); !ok || m.VRF == nil && m.LinkKind != "vrf" {
+			return false
+		}
+	}
+	carries := slices.ContainsFunc(p.Links(), func(other netstate.Link) bool { return other.Parent != nil && *other.Parent == link })
+	return !carries || slices.ContainsFunc(p.Addrs(link), func(a netstate.Addr) bool { return !netstate.KernelMade(a) })
+}
