@@ -37,6 +37,9 @@ const (
 // precedence is what OKEP-4380 makes of priority and index.
 func precedence(priority int32, index int) int { return 10000 + int(priority)*MaxRules + index }
 
+// MaxPrecedence is the highest precedence that a rule can have.
+const MaxPrecedence = 10000 + MaxPriority*MaxRules + MaxRules - 1
+
 // Policy is a NetworkQoS that was read and checked.
 type Policy struct {
 	Key        types.NamespacedName

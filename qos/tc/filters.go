@@ -6,29 +6,33 @@
 // lowest, one per address family, as one preference holds filters of one protocol. tc has
 // no "all but" (tc-flower(8)): a destination with exceptions is a list of prefixes. All
 // filters of a rule that has a limit share one policer, which is their bucket.
+//
+// A rule keeps its preferences, and a filter its handle, when others come and go: the
+// former follow from the rule's precedence, the latter from what the filter matches.
 package tc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"math"
 	"net/netip"
 	"slices"
 
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
 )
 
 // Numbers of ours, for everything on a hook that others may use too.
 const (
-	// FirstPref is the lowest preference of ours. There are two for each of at most
-	// MaxRules rules.
+	// FirstPref is the lowest preference of ours. There are two for each place.
 	FirstPref = 20000
 	// MaxRules of an interface: those of 101 priorities with 20 rules each.
 	MaxRules = (qos.MaxPriority + 1) * qos.MaxRules
 	// MaxFilters of an interface. Linux searches the filters of one preference and mask in
 	// a hash table, but each preference by itself.
-	MaxFilters = 4096
-	// FirstPolicer is the index of the first policer. Indices belong to a network namespace.
-	FirstPolicer = 0x504c0000
+	MaxFilters = 1024
 )
 
 // Family is the EtherType that a filter matches.
@@ -43,19 +47,19 @@ const (
 // Filter is one filter of class flower with its actions: mark, then police, then accept.
 type Filter struct {
 	Pref     uint16
-	Handle   uint32 // counts from 1 within a preference
+	Handle   uint32 // follows from what it matches
 	Family   Family
 	To       netip.Prefix // invalid: any
 	Protocol qos.Protocol // 0: any
 	Port     uint16       // 0: any
 	DSCP     uint8
-	Policer  uint32 // index, 0 for none
+	Policer  uint16 // number, 0 for none
 	Rule     int    // index of the rule in the input
 }
 
 // Policer is a token bucket: what exceeds it is dropped.
 type Policer struct {
-	Index uint32
+	Number uint16 // from 1, of an interface
 	// RateBytes per second, and BurstBytes.
 	RateBytes, BurstBytes uint64
 	// Assumed says that the object gives no burst, and this one was chosen.
@@ -66,6 +70,7 @@ type Policer struct {
 type Filters struct {
 	Filters  []Filter // by preference and handle
 	Policers []Policer
+	rules    []qos.Rule
 }
 
 // ErrTooMany says that the rules of an interface need more filters than it may have.
@@ -77,12 +82,15 @@ func Compile(rules []qos.Rule, members func(qos.SetID) []netip.Addr) (*Filters, 
 	if len(rules) > MaxRules {
 		return nil, fmt.Errorf("%w: %d rules cover the interface, and it may have %d", ErrTooMany, len(rules), MaxRules)
 	}
-	out := &Filters{}
+	out := &Filters{rules: rules}
+	next := 0
 	for i := range rules {
 		r := &rules[i]
-		var policer uint32
+		place := max(next, place(r))
+		next = place + 1
+		var policer uint16
 		if r.RateKbit > 0 {
-			policer = FirstPolicer + uint32(i)
+			policer = uint16(place + 1)
 			out.Policers = append(out.Policers, newPolicer(policer, r))
 		}
 		to := destinations(r, members)
@@ -93,28 +101,47 @@ func Compile(rules []qos.Rule, members func(qos.SetID) []netip.Addr) (*Filters, 
 		if n := len(out.Filters) + len(to)*len(ports); n > MaxFilters {
 			return nil, fmt.Errorf("%w: with rule %d of %s they are %d, and an interface may have %d: use fewer exceptions, ports or destination pods", ErrTooMany, r.Index, r.Policy, n, MaxFilters)
 		}
-		handles := map[uint16]uint32{}
+		taken := map[uint32]bool{}
 		for _, d := range to {
-			for _, p := range ports {
-				f := Filter{Pref: pref(i, d.family), Family: d.family, To: d.prefix, Protocol: p.Protocol, Port: p.Port, DSCP: r.DSCP, Policer: policer, Rule: i}
-				handles[f.Pref]++
-				f.Handle = handles[f.Pref]
+			for n, p := range ports {
+				if slices.Contains(ports[:n], p) {
+					continue // the kernel refuses a second filter with one match
+				}
+				f := Filter{Pref: pref(place, d.family), Family: d.family, To: d.prefix, Protocol: p.Protocol, Port: p.Port, DSCP: r.DSCP, Policer: policer, Rule: i}
+				f.Handle = handle(&f)
+				for f.Handle == 0 || taken[f.Handle] {
+					f.Handle++
+				}
+				taken[f.Handle] = true
 				out.Filters = append(out.Filters, f)
 			}
 		}
 	}
 	slices.SortFunc(out.Filters, func(a, b Filter) int {
-		if a.Pref != b.Pref {
-			return int(a.Pref) - int(b.Pref)
-		}
-		return int(a.Handle) - int(b.Handle)
+		return cmp.Or(cmp.Compare(a.Pref, b.Pref), cmp.Compare(a.Handle, b.Handle))
 	})
 	return out, nil
 }
 
-// pref is the preference of the rule at a position.
-func pref(position int, f Family) uint16 {
-	n := FirstPref + 2*position
+// place is where a rule stands, from 0: each precedence has a place of its own, the highest
+// the first. Of two rules with one precedence, the second moves to the next free place, so
+// that there are up to twice as many places as rules.
+func place(r *qos.Rule) int {
+	return max(0, qos.MaxPrecedence-r.Precedence)
+}
+
+// handle is the handle of a filter within its preference. The kernel has one filter for each
+// match: by a handle that counted, an update could move a match to a handle while another
+// one still has it.
+func handle(f *Filter) uint32 {
+	h := fnv.New32a()
+	fmt.Fprint(h, f.To, f.Protocol, f.Port)
+	return h.Sum32()
+}
+
+// pref is the preference of the rule at a place.
+func pref(place int, f Family) uint16 {
+	n := FirstPref + 2*place
 	if f == IPv6 {
 		n++
 	}
@@ -167,8 +194,8 @@ const minBurst = 64 << 10
 
 // newPolicer converts kbit to bytes. A policer without a burst drops everything
 // (net/sched/act_police.c), so one of 10 ms is chosen.
-func newPolicer(index uint32, r *qos.Rule) Policer {
-	p := Policer{Index: index, RateBytes: uint64(r.RateKbit) * 125, BurstBytes: uint64(r.BurstKbit) * 125}
+func newPolicer(number uint16, r *qos.Rule) Policer {
+	p := Policer{Number: number, RateBytes: uint64(r.RateKbit) * 125, BurstBytes: uint64(r.BurstKbit) * 125}
 	if p.BurstBytes == 0 {
 		p.BurstBytes, p.Assumed = max(p.RateBytes/100, minBurst), true
 	}
@@ -183,4 +210,41 @@ func (f *Filter) Matches(p qos.Packet) bool {
 	}
 	return f.Family == family && (!f.To.IsValid() || f.To.Contains(p.Destination)) &&
 		(f.Protocol == 0 || f.Protocol == p.Protocol) && (f.Port == 0 || f.Port == p.Port && !p.Fragment)
+}
+
+// Objects returns the filters as objects of a sandbox, without a link.
+func (f *Filters) Objects() []netstate.Filter {
+	policers := map[uint16]Policer{}
+	for _, p := range f.Policers {
+		policers[p.Number] = p
+	}
+	out := make([]netstate.Filter, len(f.Filters))
+	for i, o := range f.Filters {
+		family, to := netstate.IPv4, ""
+		if o.Family == IPv6 {
+			family = netstate.IPv6
+		}
+		if o.To.IsValid() {
+			to = o.To.String()
+		}
+		p := policers[o.Policer]
+		r := &f.rules[o.Rule]
+		out[i] = netstate.Filter{
+			Rule: fmt.Sprintf("%s[%d]", r.Policy, r.Index), Pref: o.Pref, Handle: o.Handle, Family: &family, To: &to,
+			Protocol: new(protocols[o.Protocol]), Port: &o.Port, DSCP: &o.DSCP, Policer: &o.Policer, Rate: &p.RateBytes, BurstNanos: new(p.burstNanos()),
+		}
+	}
+	return out
+}
+
+var protocols = map[qos.Protocol]string{0: "", qos.TCP: "tcp", qos.UDP: "udp", qos.SCTP: "sctp"}
+
+// burstNanos is how long the burst takes at the rate, as the kernel keeps it: rounded up, so
+// that a packet as large as the burst passes.
+func (p Policer) burstNanos() uint64 {
+	if p.RateBytes == 0 {
+		return 0
+	}
+	nanos := math.Ceil(float64(p.BurstBytes) * 1e9 / float64(p.RateBytes) / netstate.BurstUnit)
+	return min(max(uint64(nanos), 1)*netstate.BurstUnit, netstate.MaxBurstNanos)
 }

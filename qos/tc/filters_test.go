@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"slices"
 	"testing"
 
 	"go4.org/netipx"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/tc"
 )
@@ -28,7 +31,7 @@ func prefix(rng *rand.Rand, bits int) netip.Prefix {
 }
 
 func rule(rng *rand.Rand, n int, sets map[qos.SetID][]netip.Addr) qos.Rule {
-	r := qos.Rule{Index: n, DSCP: uint8(rng.IntN(64)), RateKbit: uint32(rng.IntN(3)), Any: rng.IntN(4) == 0}
+	r := qos.Rule{Index: n, Precedence: qos.MaxPrecedence - n/2, DSCP: uint8(rng.IntN(64)), RateKbit: uint32(rng.IntN(3)), Any: rng.IntN(4) == 0}
 	for range rng.IntN(3) {
 		r.Ports = append(r.Ports, qos.Port{Protocol: []qos.Protocol{qos.TCP, qos.UDP, qos.SCTP}[rng.IntN(3)], Port: uint16(rng.IntN(2) * (80 + rng.IntN(3)))})
 	}
@@ -107,7 +110,7 @@ func wellFormed(t *testing.T, out *tc.Filters) {
 			t.Fatalf("filter %+v", f)
 		}
 		seen[k] = true
-		if f.Policer != 0 && !slices.ContainsFunc(out.Policers, func(p tc.Policer) bool { return p.Index == f.Policer && p.BurstBytes > 0 && p.RateBytes > 0 }) {
+		if f.Policer != 0 && !slices.ContainsFunc(out.Policers, func(p tc.Policer) bool { return p.Number == f.Policer && p.BurstBytes > 0 && p.RateBytes > 0 }) {
 			t.Fatalf("no policer of %+v", f)
 		}
 	}
@@ -115,15 +118,16 @@ func wellFormed(t *testing.T, out *tc.Filters) {
 
 func TestPolicer(t *testing.T) {
 	out, err := tc.Compile([]qos.Rule{
-		{Any: true, RateKbit: 1000, BurstKbit: 100}, {Any: true, RateKbit: 1000}, {Any: true, RateKbit: 1<<32 - 1}, {Any: true},
+		{Precedence: qos.MaxPrecedence, Any: true, RateKbit: 1000, BurstKbit: 100}, {Precedence: qos.MaxPrecedence, Any: true, RateKbit: 1000},
+		{Precedence: 10000, Any: true, RateKbit: 1<<32 - 1}, {Precedence: 10000, Any: true},
 	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []tc.Policer{
-		{Index: tc.FirstPolicer, RateBytes: 125000, BurstBytes: 12500},
-		{Index: tc.FirstPolicer + 1, RateBytes: 125000, BurstBytes: 65536, Assumed: true},
-		{Index: tc.FirstPolicer + 2, RateBytes: 536870911875, BurstBytes: 5368709118, Assumed: true},
+		{Number: 1, RateBytes: 125000, BurstBytes: 12500},
+		{Number: 2, RateBytes: 125000, BurstBytes: 65536, Assumed: true},
+		{Number: tc.MaxRules, RateBytes: 536870911875, BurstBytes: 5368709118, Assumed: true},
 	}
 	if !slices.Equal(out.Policers, want) {
 		t.Errorf("got %+v", out.Policers)
@@ -132,14 +136,14 @@ func TestPolicer(t *testing.T) {
 
 // TestTooMany: a rule with too many destinations is refused as a whole, and named.
 func TestTooMany(t *testing.T) {
-	all := make([]netip.Addr, 3000)
+	all := make([]netip.Addr, tc.MaxFilters-100)
 	for i := range all {
 		all[i] = netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
 	}
 	r := qos.Rule{Sets: []qos.SetID{{}}, Ports: []qos.Port{{Protocol: qos.TCP}}}
 	members := func(qos.SetID) []netip.Addr { return all }
 	out, err := tc.Compile([]qos.Rule{r}, members)
-	if err != nil || len(out.Filters) != 3000 {
+	if err != nil || len(out.Filters) != len(all) {
 		t.Fatalf("%v", err)
 	}
 	r.Ports = append(r.Ports, qos.Port{Protocol: qos.UDP})
@@ -148,5 +152,75 @@ func TestTooMany(t *testing.T) {
 	}
 	if _, err := tc.Compile(make([]qos.Rule, tc.MaxRules+1), members); !errors.Is(err, tc.ErrTooMany) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestStable: when rules and destinations come and go, the others keep their preferences and
+// handles, so that no filter of theirs is touched; and no two filters of a preference match
+// the same, which the kernel refuses.
+func TestStable(t *testing.T) {
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		sets := map[qos.SetID][]netip.Addr{}
+		members := func(id qos.SetID) []netip.Addr { return sets[id] }
+		var rules []qos.Rule
+		for i := range 2 + rng.IntN(8) {
+			r := rule(rng, i, sets)
+			r.Precedence = qos.MaxPrecedence - 3*i
+			rules = append(rules, r)
+		}
+		before := objects(t, rules, members)
+		gone := rng.IntN(len(rules))
+		after := objects(t, slices.Delete(slices.Clone(rules), gone, gone+1), members)
+		for key, f := range before {
+			if _, there := after[key]; there != (f.Rule != fmt.Sprintf("/[%d]", rules[gone].Index)) {
+				t.Fatalf("seed %d: without rule %d, filter %+v is there: %v", seed, gone, f, there)
+			}
+		}
+	}
+}
+
+// objects are the filters by all that they are.
+func objects(t *testing.T, rules []qos.Rule, members func(qos.SetID) []netip.Addr) map[string]netstate.Filter {
+	t.Helper()
+	compiled, err := tc.Compile(rules, members)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, matches := map[string]netstate.Filter{}, map[string]bool{}
+	for _, f := range compiled.Objects() {
+		match := fmt.Sprint(f.Pref, *f.To, *f.Protocol, *f.Port)
+		if matches[match] {
+			t.Fatalf("two filters match %s", match)
+		}
+		matches[match] = true
+		out[fmt.Sprint(f.Rule, match, f.Handle, *f.DSCP, *f.Policer, *f.Rate, *f.BurstNanos)] = f
+	}
+	return out
+}
+
+// TestObjects: the burst of a policer is kept as time, and lets a packet as large as it pass.
+func TestObjects(t *testing.T) {
+	compiled, err := tc.Compile([]qos.Rule{
+		{Precedence: qos.MaxPrecedence, Policy: types.NamespacedName{Namespace: "ai", Name: "a"}, Index: 3, DSCP: 26, RateKbit: 10000, BurstKbit: 1000, Ports: []qos.Port{{Protocol: qos.TCP, Port: 80}}, Any: true},
+		{Precedence: 10000, Any: true, RateKbit: 1},
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := compiled.Objects()
+	if len(got) != 4 {
+		t.Fatalf("%d filters", len(got))
+	}
+	want := netstate.Filter{
+		Rule: "ai/a[3]", Pref: tc.FirstPref, Handle: got[0].Handle, Family: new("ipv4"), To: new(""), Protocol: new("tcp"), Port: new(uint16(80)),
+		DSCP: new(uint8(26)), Policer: new(uint16(1)), Rate: new(uint64(1250000)), BurstNanos: new(uint64(100_000_000)),
+	}
+	if !reflect.DeepEqual(got[0], want) {
+		t.Errorf("got %v", netstate.Fields(got[0]))
+	}
+	// 64 KiB at 1 kbit/s take longer than the kernel can keep.
+	if last := got[3]; *last.BurstNanos != netstate.MaxBurstNanos || *last.Family != "ipv6" || last.Pref != tc.FirstPref+2*2019+1 {
+		t.Errorf("got %d %v", last.Pref, netstate.Fields(last))
 	}
 }
