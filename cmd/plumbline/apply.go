@@ -6,7 +6,6 @@ import (
 
 func (a *app) apply() *cobra.Command {
 	var t target
-	var file string
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE --netns NAMESPACE",
 		Short: "Apply a topology to a network namespace",
@@ -18,10 +17,10 @@ changed: a second apply changes nothing.
 The JSON form holds the changes and the result of each step, as CNI 1.1 prints it.`,
 		Example: `  plumbline apply -f topology.yaml --netns blue
   plumbline apply -f topology.yaml --netns blue --device vf0=enp3s0f0v0 --device vf1=enp3s0f1v0
+  plumbline apply -f topology.yaml -f qos.yaml --netns blue --namespace ai --labels app=training
   plumbline apply -f topology.yaml --netns blue -o json | jq '.steps[-1].result.ips'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			t.files = fileList{file}
 			e, sb, err := t.sandbox(cmd.Context(), a, "apply", true)
 			if err != nil {
 				return err
@@ -40,7 +39,6 @@ The JSON form holds the changes and the result of each step, as CNI 1.1 prints i
 			return nil
 		},
 	}
-	topologyFlag(cmd, &file)
 	t.flags(cmd)
 	_ = cmd.MarkFlagRequired("netns")
 	return cmd

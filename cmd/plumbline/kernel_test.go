@@ -61,10 +61,11 @@ var (
 	netnsCommand = regexp.MustCompile(`^ip netns (add|delete) (\S+)$`)
 	setCommand   = regexp.MustCompile(`^ip -n (\S+) link set (\S+) mtu (\d+)$`)
 	delCommand   = regexp.MustCompile(`^ip -n (\S+) link delete (\S+)$`)
+	tcCommand    = regexp.MustCompile(`^tc -n (\S+) filter delete dev (\S+) egress pref (\d+)$`)
 	addrCommand  = regexp.MustCompile(`^ip -n (\S+) address delete (\S+) dev (\S+)$`)
 )
 
-// ip emulates the command ip.
+// ip emulates the commands ip and tc.
 func ip(t *testing.T, command string) {
 	t.Helper()
 	if m := netnsCommand.FindStringSubmatch(command); m != nil {
@@ -81,6 +82,20 @@ func ip(t *testing.T, command string) {
 		foreignChange(t, m[1], netstate.Change{Before: netstate.Link{Name: m[2], MTU: new(uint32(0))}, After: netstate.Link{Name: m[2], MTU: new(uint32(mtu))}})
 	} else if m := delCommand.FindStringSubmatch(command); m != nil {
 		foreignChange(t, m[1], netstate.Change{Before: netstate.Link{Name: m[2]}})
+	} else if m := tcCommand.FindStringSubmatch(command); m != nil {
+		inside(t, m[1], func(s *kernel.Sandbox) {
+			have, err := s.Dump(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range netstate.All[netstate.Filter](have) {
+				if f.Link == m[2] && strconv.Itoa(int(f.Pref)) == m[3] {
+					if err := s.Apply(t.Context(), netstate.Change{Before: f}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		})
 	} else if m := addrCommand.FindStringSubmatch(command); m != nil {
 		foreignChange(t, m[1], netstate.Change{Before: netstate.Addr{Link: m[3], Address: m[2]}})
 	} else {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
@@ -18,6 +19,8 @@ import (
 // target holds the flags of plan and apply that name the topology and the sandbox.
 type target struct {
 	files     fileList
+	namespace string
+	labels    map[string]string
 	netns     string
 	devices   []string
 	addresses []string
@@ -27,6 +30,12 @@ type target struct {
 }
 
 func (t *target) flags(cmd *cobra.Command) {
+	fileFlag(cmd, &t.files)
+	_ = cmd.MarkFlagRequired("filename")
+	cmd.Flags().StringVar(&t.namespace, "namespace", "", "`namespace` of the pod, for NetworkQoS objects; default if not given")
+	_ = cmd.RegisterFlagCompletionFunc("namespace", cobra.NoFileCompletions)
+	cmd.Flags().StringToStringVar(&t.labels, "labels", nil, "labels of the pod, for NetworkQoS objects: `KEY=VALUE,...`")
+	_ = cmd.RegisterFlagCompletionFunc("labels", cobra.NoFileCompletions)
 	netnsFlag(cmd, &t.netns, "`namespace`: a name in "+node.NetnsDir+", or a path")
 	cmd.Flags().StringArrayVar(&t.devices, "device", nil, "device of a root step: `STEP=DEVICE`, by PCI address or interface name")
 	_ = cmd.RegisterFlagCompletionFunc("device", cobra.NoFileCompletions)
@@ -41,7 +50,11 @@ names; else the one it has from an earlier apply; else the first free device of
 
 With --address, a step gets addresses that its config does not have, so that one
 topology serves several namespaces. Without it, a step keeps those that an earlier
-apply gave it.`
+apply gave it.
+
+-f may be repeated for files of NetworkQoS objects, which mark and limit what the
+interfaces send: those that cover the topology for a pod of --namespace with --labels.
+Without such a file nothing is marked or limited any more.`
 
 // sandbox checks the flags and makes a sandbox of them. Nothing is written.
 func (t *target) sandbox(ctx context.Context, a *app, command string, writes bool) (*engine, reconcile.Sandbox, error) {
@@ -70,6 +83,10 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 	if err != nil {
 		return fail(cmp.Or(invalid, fmt.Errorf("--netns: %w", err)))
 	}
+	filters, err := t.filters(a, from)
+	if err != nil {
+		return fail(cmp.Or(invalid, err))
+	}
 	e, err := a.engine(command, writes && invalid == nil, nil)
 	if err != nil {
 		return fail(cmp.Or(invalid, err))
@@ -88,13 +105,28 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 		given, t.notes, err = from.examples(topo, given)
 	}
 	if err == nil {
-		sb, err = e.sandbox(ctx, a, topo, ns, own, asked, given)
+		sb, err = e.sandbox(ctx, a, topo, ns, own, asked, given, filters)
 	}
 	if err != nil {
 		e.close()
 		return fail(err)
 	}
 	return e, sb, nil
+}
+
+// filters compiles the NetworkQoS objects of the files.
+func (t *target) filters(a *app, from source) ([]netstate.Filter, error) {
+	if len(from.qos) == 0 {
+		if t.namespace != "" || len(t.labels) > 0 {
+			return nil, errors.New("--namespace and --labels: are of use with NetworkQoS objects only: add their file with -f")
+		}
+		return nil, nil
+	}
+	filters, notes, err := node.CompileFilters(from.qos, from.data, node.Pod{Namespace: t.namespace, Labels: t.labels})
+	for _, n := range notes {
+		fmt.Fprintf(a.err, "plumbline: note: %s\n", n)
+	}
+	return filters, err
 }
 
 // keepAddresses adds the addresses of an earlier apply for steps that --address does not
@@ -137,11 +169,14 @@ Exit status: 0 nothing would change; 2 something would; 1 an error.`,
 		Example: `  plumbline plan -f topology.yaml --netns blue
   plumbline plan -f topology.yaml --netns /proc/4711/ns/net --device vf0=0000:03:10.0
   plumbline plan -f topology.yaml -f addresspool.yaml --netns blue
+  plumbline plan -f topology.yaml -f qos.yaml --netns blue --namespace ai --labels app=training
   plumbline plan -f topology.yaml --netns blue -o json | jq '.changes[].object'
   plumbline plan -f edited.yaml --running`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
+			case running && (t.namespace != "" || len(t.labels) > 0):
+				return errors.New("--running: is about all sandboxes, with the NetworkQoS objects they have: leave out --namespace and --labels")
 			case running && (t.netns != "" || len(t.devices) > 0 || len(t.addresses) > 0):
 				return errors.New("--running: is about all sandboxes, with the devices and addresses they have: leave out --netns, --device and --address")
 			case running:
@@ -170,8 +205,6 @@ Exit status: 0 nothing would change; 2 something would; 1 an error.`,
 			return err
 		},
 	}
-	fileFlag(cmd, &t.files)
-	_ = cmd.MarkFlagRequired("filename")
 	t.flags(cmd)
 	cmd.Flags().BoolVar(&running, "running", false, "plan the edit for the sandboxes of this node that have the topology")
 	return cmd

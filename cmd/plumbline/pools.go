@@ -6,20 +6,24 @@ import (
 	"strings"
 
 	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/objectfile"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// source is what a command reads from files: a topology, and the pools that it names.
+// source is what a command reads from files: a topology, the pools that it names, and what
+// marks and limits its traffic.
 type source struct {
 	data  []byte
 	name  string // of the file, for messages
 	pools map[string]*addresspool.Layout
+	qos   [][]byte // files with NetworkQoS objects
 }
 
-// sources reads files of which one has a NetworkTopology and all may have AddressPools.
+// sources reads files of which one has a NetworkTopology and all may have AddressPools and
+// NetworkQoS objects.
 func (a *app) sources(files []string) (s source, err error) {
 	s.pools = map[string]*addresspool.Layout{}
 	for _, file := range files {
@@ -36,11 +40,14 @@ func (a *app) sources(files []string) (s source, err error) {
 		case err != nil:
 			return s, fmt.Errorf("%s: %w", name, err)
 		case len(found) > 0 && s.data != nil:
-			return s, fmt.Errorf("%s: has a NetworkTopology, and %s has one: this command takes one, and files with AddressPools", name, s.name)
+			return s, fmt.Errorf("%s: has a NetworkTopology, and %s has one: this command takes one, and files with AddressPools and NetworkQoS objects", name, s.name)
 		case len(found) > 0 || len(files) == 1:
 			s.data, s.name = data, name
-		case len(pools) == 0:
-			return s, fmt.Errorf("%s: has neither a NetworkTopology nor an AddressPool", name)
+		case len(pools) == 0 && !node.HasQoS(data):
+			return s, fmt.Errorf("%s: has no NetworkTopology, AddressPool or NetworkQoS", name)
+		}
+		if node.HasQoS(data) {
+			s.qos = append(s.qos, data)
 		}
 		for _, o := range pools {
 			if s.pools[o.Name] != nil {
@@ -52,7 +59,7 @@ func (a *app) sources(files []string) (s source, err error) {
 		}
 	}
 	if s.data == nil {
-		return s, fmt.Errorf("%s: no NetworkTopology, only AddressPools", strings.Join(files, ", "))
+		return s, fmt.Errorf("%s: no NetworkTopology, only AddressPools or NetworkQoS objects", strings.Join(files, ", "))
 	}
 	return s, nil
 }

@@ -44,6 +44,9 @@ func (a *app) run() *cobra.Command {
     vf0: 0000:03:10.0
   addresses:                   # optional, as --address of apply
     data0: [192.0.2.5/24]
+  networkQoS: [qos.yaml]       # optional, files of NetworkQoS objects, for a pod
+  namespace: ai                # of this namespace
+  labels: {app: training}      # with these labels
 
 A new or changed file is applied, and the sandbox of a deleted file is released. A file
 that cannot be read leaves its sandbox as it was. If an earlier version of plumbline

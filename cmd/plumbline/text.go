@@ -69,6 +69,15 @@ func (t text) header(sb reconcile.Sandbox) {
 		t.line("  step %q has device %s", step, devices[step])
 	}
 	t.given(sb.Given)
+	var rules []string
+	for _, f := range sb.Filters {
+		if !slices.Contains(rules, f.Rule) {
+			rules = append(rules, f.Rule)
+		}
+	}
+	if len(rules) > 0 {
+		t.line("  what is sent is marked and limited by %s, the first that matches", strings.Join(rules, ", "))
+	}
 }
 
 // given writes the addresses that steps are given.

@@ -118,8 +118,10 @@ func wellFormed(t *testing.T, out *tc.Filters) {
 
 func TestPolicer(t *testing.T) {
 	out, err := tc.Compile([]qos.Rule{
-		{Precedence: qos.MaxPrecedence, Any: true, RateKbit: 1000, BurstKbit: 100}, {Precedence: qos.MaxPrecedence, Any: true, RateKbit: 1000},
-		{Precedence: 10000, Any: true, RateKbit: 1<<32 - 1}, {Precedence: 10000, Any: true},
+		{Precedence: qos.MaxPrecedence, Any: true, RateKbit: 1000, BurstKbit: 100},
+		{Precedence: qos.MaxPrecedence, Any: true, RateKbit: 1000},
+		{Precedence: 10000, Any: true, RateKbit: 1<<32 - 1},
+		{Precedence: 10000, Any: true},
 	}, nil)
 	if err != nil {
 		t.Fatal(err)

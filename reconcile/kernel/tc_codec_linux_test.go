@@ -122,8 +122,8 @@ func TestDecodeFilterOfOthers(t *testing.T) {
 		}
 		return got
 	}
-	replace := func(old, new string) func([]byte) []byte {
-		from, to := wire(t, old), wire(t, new)
+	replace := func(old, other string) func([]byte) []byte {
+		from, to := wire(t, old), wire(t, other)
 		return func(b []byte) []byte {
 			for i := range b[:len(b)-len(from)+1] {
 				if string(b[i:i+len(from)]) == string(from) {
@@ -136,10 +136,10 @@ func TestDecodeFilterOfOthers(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct {
-		old, new string
-		match    bool // is still ours
-		mark     bool
-		limit    bool
+		old, other string
+		match      bool // is still ours
+		mark       bool
+		limit      bool
 	}{
 		"another kind":        {"666c6f77657200", "756e6b6e6f776e", false, false, false},
 		"of a source":         {"0800 0c00", "0800 0a00", false, false, false},
@@ -154,7 +154,7 @@ func TestDecodeFilterOfOthers(t *testing.T) {
 		"another size":        {"00000040 0301", "00080000 0301", true, true, false},
 		"another result":      {"0800 0500 00000000", "0800 0500 02000000", true, true, false},
 	} {
-		got := decode(replace(c.old, c.new))
+		got := decode(replace(c.old, c.other))
 		if (got.Family != nil && got.To != nil) != c.match || (got.DSCP != nil) != c.mark || (got.Rate != nil) != c.limit {
 			t.Errorf("%s: read as %v", name, netstate.Fields(got))
 		}

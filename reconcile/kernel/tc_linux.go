@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 
 	"github.com/vishvananda/netlink/nl"
@@ -359,9 +360,7 @@ func decodeActions(f *netstate.Filter, b []byte, index int) {
 			case nl.TCA_ACT_KIND:
 				a.kind = text(v)
 			case nl.TCA_ACT_OPTIONS:
-				for typ, v := range attributes(v) {
-					a.options[typ] = v
-				}
+				maps.Insert(a.options, attributes(v))
 			}
 		}
 		all = append(all, a)

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
@@ -187,7 +186,8 @@ func (w *wired) enforce(objects string) (filters []netstate.Filter, decide func(
 	c.SetNamespace("ai", map[string]string{"team": "ai"})
 	net := qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: "storage"}, Labels: map[string]string{"rail": "storage"}}
 	for name, addresses := range map[string]string{"source": "192.0.2.2 2001:db8::2", "server": "192.0.2.77 2001:db8::77"} {
-		pod := &qos.Pod{Key: types.NamespacedName{Namespace: "ai", Name: name}, Labels: map[string]string{"app": name}, Attachments: []qos.Attachment{{Network: net}}}
+		pod := &qos.Pod{Labels: map[string]string{"app": name}, Attachments: []qos.Attachment{{Network: net}}}
+		pod.Key.Namespace, pod.Key.Name = "ai", name
 		for a := range strings.FieldsSeq(addresses) {
 			pod.Attachments[0].Addresses = append(pod.Attachments[0].Addresses, netip.MustParseAddr(a))
 		}
@@ -200,7 +200,9 @@ func (w *wired) enforce(objects string) (filters []netstate.Filter, decide func(
 		}
 		c.SetPolicy(p)
 	}
-	rules := c.Rules(types.NamespacedName{Namespace: "ai", Name: "source"})[0]
+	source := qos.Pod{}.Key
+	source.Namespace, source.Name = "ai", "source"
+	rules := c.Rules(source)[0]
 	compiled, err := tc.Compile(rules, c.Members)
 	if err != nil || len(rules) == 0 {
 		w.Fatalf("%d rules: %v", len(rules), err)

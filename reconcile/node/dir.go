@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -34,6 +35,11 @@ type file struct {
 	Devices map[string]string `json:"devices,omitempty"`
 	// Addresses are added to those of the steps' configs.
 	Addresses map[string][]string `json:"addresses,omitempty"`
+	// NetworkQoS are files of NetworkQoS objects, relative to the directory. Namespace and
+	// Labels are those of the pod that they are for.
+	NetworkQoS []string          `json:"networkQoS,omitempty"`
+	Namespace  string            `json:"namespace,omitempty"`
+	Labels     map[string]string `json:"labels,omitempty"`
 }
 
 // desired is a sandbox that a file describes.
@@ -44,6 +50,7 @@ type desired struct {
 	topology  *topology.Topology
 	requested map[string]string
 	given     ops.Givens
+	filters   []netstate.Filter
 	// fromRecord is set if the topology is that of the sandbox's record, as the file's is
 	// refused: the record is the only copy of it.
 	fromRecord bool
@@ -54,8 +61,8 @@ func (w desired) same(o desired) bool {
 	if w.id != o.id || w.netns != o.netns || !maps.Equal(w.requested, o.requested) {
 		return false
 	}
-	a, errA := json.Marshal(reconcile.Sandbox{Topology: w.topology, Given: w.given})
-	b, errB := json.Marshal(reconcile.Sandbox{Topology: o.topology, Given: o.given})
+	a, errA := json.Marshal(reconcile.Sandbox{Topology: w.topology, Given: w.given, Filters: w.filters})
+	b, errB := json.Marshal(reconcile.Sandbox{Topology: o.topology, Given: o.given, Filters: o.filters})
 	return errA == nil && errB == nil && bytes.Equal(a, b)
 }
 
@@ -73,7 +80,7 @@ type reading struct {
 }
 
 // readDir reads all files "*.yaml" of a directory except those that are a
-// NetworkTopology, which other files may name. An error in one file does not keep the
+// NetworkTopology or NetworkQoS objects, which other files may name. An error in one file does not keep the
 // others from being read.
 func readDir(ctx context.Context, dir string, set contract.Set) (reading, error) {
 	dir = filepath.Clean(dir)
@@ -91,7 +98,7 @@ func readDir(ctx context.Context, dir string, set contract.Set) (reading, error)
 		if errors.Is(err, os.ErrNotExist) {
 			continue // it was removed meanwhile
 		}
-		if err == nil && isTopology(data) {
+		if err == nil && (isTopology(data) || IsQoS(data)) {
 			continue
 		}
 		var w desired
@@ -152,12 +159,7 @@ func (r *reading) parse(ctx context.Context, dir string, data []byte, set contra
 	case len(f.Topology) == 0 && f.TopologyFile == "":
 		return desired{}, fault.New(fault.Invalid, errors.New("topology: is missing: give one, or the name of its file as topologyFile"))
 	case f.TopologyFile != "":
-		path := f.TopologyFile
-		if !filepath.IsAbs(path) {
-			path = filepath.Join(dir, path)
-		}
-		r.dirs = append(r.dirs, filepath.Dir(path))
-		if text, err = os.ReadFile(path); err != nil {
+		if text, err = r.readNamed(dir, f.TopologyFile); err != nil {
 			return desired{}, fmt.Errorf("topologyFile: %w", err)
 		}
 	}
@@ -167,8 +169,33 @@ func (r *reading) parse(ctx context.Context, dir string, data []byte, set contra
 		}
 		return desired{}, err
 	}
+	var objects [][]byte
+	if HasQoS(text) {
+		objects = append(objects, text)
+	}
+	for _, name := range f.NetworkQoS {
+		data, err := r.readNamed(dir, name)
+		if err != nil {
+			return desired{}, fmt.Errorf("networkQoS: %w", err)
+		}
+		objects = append(objects, data)
+	}
+	if len(objects) > 0 {
+		if w.filters, _, err = CompileFilters(objects, text, Pod{f.Namespace, f.Labels}); err != nil {
+			return desired{}, fmt.Errorf("networkQoS: %w", err)
+		}
+	}
 	w.id = reconcile.IDOfFile(w.netns.Name, w.topology.Name)
 	return w, nil
+}
+
+// readNamed reads a file that another one names, and watches its directory.
+func (r *reading) readNamed(dir, path string) ([]byte, error) {
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(dir, path)
+	}
+	r.dirs = append(r.dirs, filepath.Dir(path))
+	return os.ReadFile(path)
 }
 
 // refuseTwice accepts a sandbox from the first file that describes it, and refuses the

@@ -278,7 +278,7 @@ func (l *Loop) recorded(r reading) map[string]desired {
 			continue // newRecords logs the error
 		}
 		sb := rec.Sandbox
-		w.topology, w.requested, w.given, w.fromRecord = sb.Topology, sb.Given.Devices(), sb.Given.WithoutDevices(), true
+		w.topology, w.requested, w.given, w.filters, w.fromRecord = sb.Topology, sb.Given.Devices(), sb.Given.WithoutDevices(), sb.Filters, true
 		out[name] = w
 	}
 	return out

@@ -1,0 +1,113 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/tc"
+	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Pod is the pod that a sandbox of no cluster stands for: which NetworkQoS objects cover it.
+type Pod struct {
+	Namespace string // "" is default
+	Labels    map[string]string
+}
+
+// defaultNamespace is the namespace of pods and objects that name none, as for kubectl.
+const defaultNamespace = "default"
+
+// IsQoS reports whether a file has NetworkQoS objects and nothing else.
+func IsQoS(data []byte) bool {
+	found, others, err := topology.Objects(data, qosv1alpha1.Kind)
+	return err == nil && len(found) > 0 && others == 0
+}
+
+// HasQoS reports whether a file has NetworkQoS objects.
+func HasQoS(data []byte) bool {
+	found, _, err := topology.Objects(data, qosv1alpha1.Kind)
+	return err == nil && len(found) > 0
+}
+
+// CompileFilters compiles the NetworkQoS objects of files for the interfaces that a topology
+// makes for a pod, with notes for the user. Other pods are not known, so a destination that
+// is pods has no address.
+func CompileFilters(files [][]byte, topologyFile []byte, pod Pod) (filters []netstate.Filter, notes []string, err error) {
+	network, err := networkOf(topologyFile)
+	if err != nil {
+		return nil, nil, err
+	}
+	namespace := pod.Namespace
+	if namespace == "" {
+		namespace = defaultNamespace
+	}
+	c := qos.NewCompiler()
+	c.SetNamespace(namespace, map[string]string{"kubernetes.io/metadata.name": namespace})
+	key := types.NamespacedName{Namespace: namespace, Name: "pod"}
+	c.SetPod(&qos.Pod{Key: key, Labels: maps.Clone(pod.Labels), Attachments: []qos.Attachment{{Network: network}}})
+	var invalid []error
+	seen := map[types.NamespacedName]bool{}
+	for _, data := range files {
+		objects, _, err := qos.Decode(data)
+		if err != nil {
+			return nil, nil, fault.New(fault.Invalid, err)
+		}
+		for _, o := range objects {
+			if o.Namespace == "" {
+				o.Namespace = namespace
+			}
+			p := qos.New(o)
+			if seen[p.Key] {
+				invalid = append(invalid, fmt.Errorf("%s %q is in two files: give each a name of its own", qosv1alpha1.Kind, p.Name()))
+			}
+			seen[p.Key] = true
+			for _, w := range p.Warnings {
+				notes = append(notes, fmt.Sprintf("%s %q: %s", qosv1alpha1.Kind, p.Name(), w))
+			}
+			if p.Err != nil {
+				invalid = append(invalid, p.Err)
+			}
+			c.SetPolicy(p)
+		}
+	}
+	if err := errors.Join(invalid...); err != nil {
+		return nil, notes, fault.New(fault.Invalid, err)
+	}
+	rules := c.Rules(key)[0]
+	if len(seen) > 0 && len(rules) == 0 {
+		notes = append(notes, fmt.Sprintf("no %s covers topology %q for this pod: networkSelectors select its labels, and podSelector those of the pod, in namespace %q", qosv1alpha1.Kind, network.Name, namespace))
+	}
+	for _, r := range rules {
+		if len(r.Sets) > 0 {
+			notes = append(notes, fmt.Sprintf("%s %q: egress[%d]: destinations that are pods are known in a cluster only", qosv1alpha1.Kind, r.Policy, r.Index))
+		}
+	}
+	compiled, err := tc.Compile(rules, c.Members)
+	if err != nil {
+		return nil, notes, fault.New(fault.Invalid, err)
+	}
+	return compiled.Objects(), notes, nil
+}
+
+// networkOf is the network that a topology is.
+func networkOf(data []byte) (qos.Network, error) {
+	found, _, err := topology.Objects(data, v1alpha1.Kind)
+	if err != nil || len(found) != 1 {
+		return qos.Network{}, fault.New(fault.Invalid, errors.Join(errors.New("no NetworkTopology, or several"), err))
+	}
+	var meta metav1.PartialObjectMetadata
+	if err := json.Unmarshal(found[0], &meta); err != nil {
+		return qos.Network{}, fault.New(fault.Invalid, err)
+	}
+	return qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: meta.Name}, Labels: meta.Labels}, nil
+}
