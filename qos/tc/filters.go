@@ -101,7 +101,11 @@ func Compile(rules []qos.Rule, members func(qos.SetID) []netip.Addr) (*Filters, 
 		if n := len(out.Filters) + len(to)*len(ports); n > MaxFilters {
 			return nil, fmt.Errorf("%w: with rule %d of %s they are %d, and an interface may have %d: use fewer exceptions, ports or destination pods", ErrTooMany, r.Index, r.Policy, n, MaxFilters)
 		}
-		taken := map[uint32]bool{}
+		type key struct {
+			pref   uint16
+			handle uint32
+		}
+		taken := map[key]bool{}
 		for _, d := range to {
 			for n, p := range ports {
 				if slices.Contains(ports[:n], p) {
@@ -109,10 +113,10 @@ func Compile(rules []qos.Rule, members func(qos.SetID) []netip.Addr) (*Filters, 
 				}
 				f := Filter{Pref: pref(place, d.family), Family: d.family, To: d.prefix, Protocol: p.Protocol, Port: p.Port, DSCP: r.DSCP, Policer: policer, Rule: i}
 				f.Handle = handle(&f)
-				for f.Handle == 0 || taken[f.Handle] {
+				for f.Handle == 0 || taken[key{f.Pref, f.Handle}] {
 					f.Handle++
 				}
-				taken[f.Handle] = true
+				taken[key{f.Pref, f.Handle}] = true
 				out.Filters = append(out.Filters, f)
 			}
 		}

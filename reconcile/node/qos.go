@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"maps"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/tc"
@@ -53,10 +50,11 @@ func CompileFilters(files [][]byte, topologyFile []byte, pod Pod) (filters []net
 	}
 	c := qos.NewCompiler()
 	c.SetNamespace(namespace, map[string]string{"kubernetes.io/metadata.name": namespace})
-	key := types.NamespacedName{Namespace: namespace, Name: "pod"}
-	c.SetPod(&qos.Pod{Key: key, Labels: maps.Clone(pod.Labels), Attachments: []qos.Attachment{{Network: network}}})
+	source := &qos.Pod{Labels: maps.Clone(pod.Labels), Attachments: []qos.Attachment{{Network: network}}}
+	source.Key.Namespace, source.Key.Name = namespace, "pod"
+	c.SetPod(source)
 	var invalid []error
-	seen := map[types.NamespacedName]bool{}
+	seen := map[string]bool{}
 	for _, data := range files {
 		objects, _, err := qos.Decode(data)
 		if err != nil {
@@ -67,10 +65,10 @@ func CompileFilters(files [][]byte, topologyFile []byte, pod Pod) (filters []net
 				o.Namespace = namespace
 			}
 			p := qos.New(o)
-			if seen[p.Key] {
+			if seen[p.Name()] {
 				invalid = append(invalid, fmt.Errorf("%s %q is in two files: give each a name of its own", qosv1alpha1.Kind, p.Name()))
 			}
-			seen[p.Key] = true
+			seen[p.Name()] = true
 			for _, w := range p.Warnings {
 				notes = append(notes, fmt.Sprintf("%s %q: %s", qosv1alpha1.Kind, p.Name(), w))
 			}
@@ -83,7 +81,7 @@ func CompileFilters(files [][]byte, topologyFile []byte, pod Pod) (filters []net
 	if err := errors.Join(invalid...); err != nil {
 		return nil, notes, fault.New(fault.Invalid, err)
 	}
-	rules := c.Rules(key)[0]
+	rules := c.Rules(source.Key)[0]
 	if len(seen) > 0 && len(rules) == 0 {
 		notes = append(notes, fmt.Sprintf("no %s covers topology %q for this pod: networkSelectors select its labels, and podSelector those of the pod, in namespace %q", qosv1alpha1.Kind, network.Name, namespace))
 	}
@@ -105,9 +103,14 @@ func networkOf(data []byte) (qos.Network, error) {
 	if err != nil || len(found) != 1 {
 		return qos.Network{}, fault.New(fault.Invalid, errors.Join(errors.New("no NetworkTopology, or several"), err))
 	}
-	var meta metav1.PartialObjectMetadata
-	if err := json.Unmarshal(found[0], &meta); err != nil {
+	var o struct {
+		Metadata struct {
+			Name   string            `json:"name"`
+			Labels map[string]string `json:"labels"`
+		} `json:"metadata"`
+	}
+	if err := json.Unmarshal(found[0], &o); err != nil {
 		return qos.Network{}, fault.New(fault.Invalid, err)
 	}
-	return qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: meta.Name}, Labels: meta.Labels}, nil
+	return qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: o.Metadata.Name}, Labels: o.Metadata.Labels}, nil
 }
