@@ -41,7 +41,7 @@ func (a *app) sources(files []string) (s source, err error) {
 			return s, fmt.Errorf("%s: %w", name, err)
 		case len(found) > 0 && s.data != nil:
 			return s, fmt.Errorf("%s: has a NetworkTopology, and %s has one: this command takes one, and files with AddressPools and NetworkQoS objects", name, s.name)
-		case len(found) > 0 || len(files) == 1:
+		case len(found) > 0 || len(files) == 1 && !node.HasQoS(data):
 			s.data, s.name = data, name
 		case len(pools) == 0 && !node.HasQoS(data):
 			return s, fmt.Errorf("%s: has no NetworkTopology, AddressPool or NetworkQoS", name)
