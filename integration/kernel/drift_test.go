@@ -196,10 +196,11 @@ tc qdisc add dev eth0 root netem delay 1ms
     - {name: x, type: vxlan, dependOn: [d], config: {id: 4100, name: t0, mac: "02:00:00:00:00:02", local: "{{ d.ips[0].address }}", remote: 192.0.2.6, ttl: 9, mtu: 1500, addresses: [198.51.100.5/24]}}
     - {name: g, type: vxlan, dependOn: [d], config: {id: 4101, name: g0, mac: "02:00:00:00:00:03", group: 239.1.1.1}}
     - {name: r, type: vxlan, dependOn: [d], config: {id: 4102, name: r0, mac: "02:00:00:00:00:04", routed: true, learning: false}}
+    - {name: m, type: vxlan, dependOn: [d], config: {id: 4103, name: m0, mac: "02:00:00:00:00:06", remotes: [192.0.2.6, 192.0.2.7]}}
 `,
 		rows: []drifted{
 			{name: "tunnel gone", disturb: `$ip link delete t0`, drift: "x +link t0, x +address"},
-			{name: "gone with the link below", disturb: `$ip link delete u0`, drift: "d +link u0, x +link t0, g +link g0, d +address, x +address"},
+			{name: "gone with the link below", disturb: `$ip link delete u0`, drift: "d +link u0, x +link t0, g +link g0, m +link m0, d +address, x +address, m +fdb"},
 			{name: "tunnel down", disturb: `$ip link set t0 down`, drift: "x ~link t0.up"},
 			{name: "the link below down", disturb: `$ip link set u0 down`, drift: "d ~link u0.up"},
 			{name: "another id", disturb: `$ip link delete t0 && $ip link add t0 mtu 1500 address 02:00:00:00:00:02 type vxlan id 9 dev u0 local 192.0.2.5 remote 192.0.2.6 ttl 9 dstport 4789`, drift: "x ∓link t0.vxlan.id, x +address"},
@@ -216,6 +217,12 @@ tc qdisc add dev eth0 root netem delay 1ms
 			{name: "MTU of a tunnel", disturb: `$ip link set t0 mtu 1400`, drift: "x ~link t0.mtu"},
 			{name: "MTU below a tunnel", disturb: `$ip link set u0 mtu 1400`, drift: "x ~link u0.mtu"},
 
+			{name: "one of several ends", disturb: `$bridge fdb del 00:00:00:00:00:00 dev m0 dst 192.0.2.7 via u0`, drift: "m +fdb"},
+			{name: "an end through no link", disturb: `$bridge fdb del 00:00:00:00:00:00 dev m0 dst 192.0.2.7 via u0 && $bridge fdb append 00:00:00:00:00:00 dev m0 dst 192.0.2.7`, drift: "m +fdb"},
+			{name: "an end as remote", disturb: `$ip link set m0 type vxlan remote 192.0.2.7`, drift: "m ~link m0.vxlan.remote, m +fdb"},
+			{name: "several ends down", disturb: `$ip link set m0 down`, drift: "m ~link m0.up"},
+
+			{name: "own end beside ours", disturb: `$bridge fdb append 00:00:00:00:00:00 dev m0 dst 192.0.2.77`},
 			{name: "own forwarding entries", disturb: `$bridge fdb append 00:00:00:00:00:00 dev t0 dst 192.0.2.77 && $bridge fdb add 02:00:00:00:00:88 dev r0 dst 192.0.2.88`},
 			{name: "own tunnel on our link", disturb: `$ip link add own0 address 02:00:00:00:00:05 type vxlan id 9 dev u0 dstport 4789 && $ip link set own0 up`},
 			{name: "own tunnel options", disturb: `$ip link set t0 type vxlan ageing 77`},

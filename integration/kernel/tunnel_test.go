@@ -92,6 +92,27 @@ func TestTunnel(t *testing.T) {
 			t.Errorf("recreated: link %s is now %s", index, now)
 		}
 	})
+	t.Run("several ends", func(t *testing.T) {
+		e := newEnds(t).wired()
+		e.apply(`    - {name: x, type: vxlan, config: {id: 7, master: u0, learning: false, remote: 192.0.2.YOU` + inner)
+		index := e.index()
+		for _, c := range []struct{ ends, entries string }{
+			{`remotes: [192.0.2.YOU, 192.0.2.77]`, "192.0.2.2 192.0.2.77"},
+			{`remotes: [192.0.2.78, 192.0.2.10YOU, 192.0.2.77]`, "192.0.2.102 192.0.2.77 192.0.2.78"},
+			{`remote: 192.0.2.YOU`, "192.0.2.2"},
+			{`remotes: [192.0.2.YOU]`, "192.0.2.2"},
+		} {
+			e.apply(`    - {name: x, type: vxlan, config: {id: 7, master: u0, learning: false, ` + c.ends + inner)
+			e.reach("1450")
+			have := strings.Fields(e.s.run(`bridge -n $NS fdb show dev t0 | sed -n 's/^00:00:00:00:00:00 dst \([^ ]*\) via u0 .*/\1/p' | sort`))
+			if got := strings.Join(have, " "); got != c.entries {
+				t.Errorf("%s: entries of %q, want %q", c.ends, got, c.entries)
+			}
+		}
+		if now := e.index(); now != index {
+			t.Errorf("recreated: link %s is now %s", index, now)
+		}
+	})
 	t.Run("recreated", func(t *testing.T) {
 		e := newEnds(t).wired()
 		for _, config := range []string{

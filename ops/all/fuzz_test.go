@@ -267,7 +267,7 @@ func (g *generator) stack() {
 		g.step("ipvlan", link, []port{p}, "name: "+link+g.master()+g.mtu())
 	case 7:
 		g.step("vxlan", link, []port{p}, fmt.Sprintf("id: %d, name: %s%s%s%s", 1+g.IntN(3), link, g.lower(), g.mtu(),
-			[]string{"", ", remote: 192.0.2.9", ", local: \"2001:db8::5\"", ", ttl: 9"}[g.IntN(4)]))
+			[]string{"", ", remote: 192.0.2.9", ", local: \"2001:db8::5\"", ", ttl: 9", ", remotes: [192.0.2.9, 192.0.2.10]"}[g.IntN(5)]))
 	case 8:
 		if q, ok := g.take(); ok && q.link != p.link {
 			g.step("bridge", link, []port{p, q}, "name: "+link+g.mtu())

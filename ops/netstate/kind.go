@@ -27,6 +27,7 @@ const (
 	KindBinding    Kind = "binding"
 	KindClsact     Kind = "clsact"
 	KindFilter     Kind = "filter"
+	KindFDB        Kind = "fdb"
 )
 
 // kinds is the only list of kinds: how an object of each is read. It is a
@@ -46,6 +47,7 @@ var kinds = map[Kind]reader{
 	KindBinding:    readerOf[Binding](),
 	KindClsact:     readerOf[Clsact](),
 	KindFilter:     readerOf[Filter](),
+	KindFDB:        readerOf[FDB](),
 }
 
 // Kinds lists the kinds, sorted.

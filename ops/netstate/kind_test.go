@@ -30,6 +30,7 @@ var examples = []netstate.Object{
 	netstate.Neighbor{Link: "net1", Address: "192.0.2.9", MAC: new("02:00:00:00:00:09")},
 	netstate.Clsact{Link: "net1"},
 	netstate.Filter{Link: "net1", Pref: 20000, Handle: 1, Family: new(netstate.IPv4), To: new("192.0.2.0/24"), DSCP: new(uint8(26)), Rate: new(uint64(1250000))},
+	netstate.FDB{Link: "vxlan7", Remote: "192.0.2.9", Via: "net1"},
 }
 
 // TestKinds walks all kinds: what is said of each is complete, and its objects

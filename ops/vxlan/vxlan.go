@@ -3,6 +3,7 @@ package vxlan
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -11,18 +12,19 @@ import (
 
 type config struct {
 	ops.AddressConfig
-	ID       uint32  `json:"id"`
-	Master   string  `json:"master,omitempty"`
-	Routed   bool    `json:"routed"`
-	Local    string  `json:"local,omitempty"`
-	Remote   string  `json:"remote,omitempty"`
-	Group    string  `json:"group,omitempty"`
-	Port     uint16  `json:"port"`
-	TTL      uint8   `json:"ttl"`
-	Learning bool    `json:"learning"`
-	Name     string  `json:"name,omitempty"`
-	MTU      *uint32 `json:"mtu,omitempty"`
-	MAC      *string `json:"mac,omitempty"`
+	ID       uint32   `json:"id"`
+	Master   string   `json:"master,omitempty"`
+	Routed   bool     `json:"routed"`
+	Local    string   `json:"local,omitempty"`
+	Remote   string   `json:"remote,omitempty"`
+	Remotes  []string `json:"remotes,omitempty"`
+	Group    string   `json:"group,omitempty"`
+	Port     uint16   `json:"port"`
+	TTL      uint8    `json:"ttl"`
+	Learning bool     `json:"learning"`
+	Name     string   `json:"name,omitempty"`
+	MTU      *uint32  `json:"mtu,omitempty"`
+	MAC      *string  `json:"mac,omitempty"`
 }
 
 // Op is the step type.
@@ -33,8 +35,10 @@ var Op = ops.New(contract.Contract{
 default the last interface of the step's dependencies. With ` + "`routed: true`" + `, and in a root step
 without a master, the routes of the sandbox decide instead.
 
-Frames for an unknown MAC are sent to ` + "`remote`" + ` or to the multicast ` + "`group`" + `; with neither, only
-forwarding entries that others add have an effect. The addresses of one tunnel are of one family.
+Frames for an unknown MAC, and those for all stations, are sent to ` + "`remote`" + `, to each of ` + "`remotes`" + `, or to the
+multicast ` + "`group`" + `; without any, only forwarding entries that others add have an effect. The addresses of
+one tunnel are of one family. ` + "`remotes`" + ` are forwarding entries of the MAC 00:00:00:00:00:00, as ` + "`bridge fdb`" + `
+shows them; entries that others add stay.
 
 The port is 4789 unless set, on every kernel; the kernel's own default is 8472. Both ends need
 the same port. The kernel allows one tunnel per id, port and family in a network namespace, and no other
@@ -44,7 +48,7 @@ its VRF in a step before this one: the kernel binds the tunnel to the VRF when i
 The headers take 50 bytes, over IPv6 70. An mtu that does not fit with them into the master's raises the
 master's, down to the devices. Without an mtu the tunnel has what fits.
 
-local, remote, ttl and learning change in place. A new group makes the link go down and up, because
+local, remote, remotes, ttl and learning change in place. A new group makes the link go down and up, because
 older kernels join it only then. For another id, port, family or master the link is recreated.`,
 	Example: `- name: tunnel
   type: vxlan
@@ -61,6 +65,7 @@ older kernels join it only then. For another id, port, family or master the link
 		{Name: "routed", Type: contract.Boolean, Default: false, Description: "no master: the routes of the sandbox decide; a root step without a master is routed in any case"},
 		{Name: "local", Type: contract.String, Description: "source address of packets; a prefix length is ignored, so that `{{ step.ips[0].address }}` can be written; default: the route's"},
 		{Name: "remote", Type: contract.String, Description: "address of the other end; a prefix length is ignored"},
+		{Name: "remotes", Type: contract.List, MaxItems: 256, Items: &contract.Param{Type: contract.String}, Description: "addresses of several other ends; prefix lengths are ignored; excludes remote and group"},
 		{Name: "group", Type: contract.String, Format: contract.IP, Description: "multicast group of the other ends; needs a master"},
 		{Name: "port", Aliases: []string{"dstport", "dstPort"}, Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(65535), Default: 4789, Description: "UDP port of both ends"},
 		{Name: "ttl", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(255), Default: 0, Description: "TTL or hop limit of packets; 0: the sandbox's default, and 1 to a group"},
@@ -77,7 +82,7 @@ func plan(p *ops.Planner, c config) error {
 	if err != nil {
 		return err
 	}
-	tunnel, err := ends(c, master)
+	tunnel, remotes, err := ends(c, master)
 	if err != nil {
 		return err
 	}
@@ -107,6 +112,11 @@ func plan(p *ops.Planner, c config) error {
 	if err := p.Want(link); err != nil {
 		return err
 	}
+	for _, r := range remotes {
+		if err := p.Want(netstate.FDB{Link: c.Name, Remote: r.String(), Via: master}); err != nil {
+			return err
+		}
+	}
 	p.Produce(c.Name)
 	return p.Address(c.Name, c.AddressConfig)
 }
@@ -122,8 +132,9 @@ func lower(p *ops.Planner, c config) (string, error) {
 	return ops.Master(p, c.Master, false)
 }
 
-// ends reads the addresses of both ends, and refuses what vxlan_config_validate does.
-func ends(c config, master string) (*netstate.VXLAN, error) {
+// ends reads the addresses of both ends, and refuses what vxlan_config_validate does. The
+// remotes are those of the list.
+func ends(c config, master string) (*netstate.VXLAN, []netip.Addr, error) {
 	var local, remote, group netip.Addr
 	for _, a := range []struct {
 		field, text string
@@ -133,16 +144,9 @@ func ends(c config, master string) (*netstate.VXLAN, error) {
 		if a.text == "" {
 			continue
 		}
-		addr, err := address(a.text)
-		switch {
-		case err != nil:
-			return nil, ops.Invalid(a.field, "%q is not an IP address", a.text)
-		case addr.IsUnspecified():
-			return nil, ops.Invalid(a.field, "%q is the unspecified address: remove it", a.text)
-		case a.multicast && !addr.IsMulticast():
-			return nil, ops.Invalid(a.field, "%q is not a multicast address: write remote for a single other end", a.text)
-		case !a.multicast && addr.IsMulticast():
-			return nil, ops.Invalid(a.field, "%q is a multicast address: write it as group", a.text)
+		addr, err := end(a.field, a.text, a.multicast)
+		if err != nil {
+			return nil, nil, err
 		}
 		*a.to = addr
 	}
@@ -152,14 +156,18 @@ func ends(c config, master string) (*netstate.VXLAN, error) {
 	}
 	switch {
 	case remote.IsValid() && group.IsValid():
-		return nil, ops.Invalid("group", "%q and the remote %q exclude one another: remove one of them", group, remote)
-	case local.IsValid() && to.IsValid() && local.Is4() != to.Is4():
-		return nil, ops.Invalid(field, "%q and the local %q are of different families: use addresses of one family", to, local)
+		return nil, nil, ops.Invalid("group", "%q and the remote %q exclude one another: remove one of them", group, remote)
+	case to.IsValid() && len(c.Remotes) > 0:
+		return nil, nil, ops.Invalid("remotes", "the %s %q excludes them: remove it, or add it to the list if it is one other end", field, to)
 	case group.IsValid() && master == "":
-		return nil, ops.Invalid("group", "%q needs a master, through which the group is joined: name one", group)
+		return nil, nil, ops.Invalid("group", "%q needs a master, through which the group is joined: name one", group)
 	}
-	if err := scopes(local, to, field, master); err != nil {
-		return nil, err
+	if err := fits(local, to, field, master); err != nil {
+		return nil, nil, err
+	}
+	remotes, err := several(c.Remotes, local, master)
+	if err != nil {
+		return nil, nil, err
 	}
 	none, family := netip.IPv4Unspecified(), "ipv4"
 	if local.Is6() || to.Is6() {
@@ -174,7 +182,54 @@ func ends(c config, master string) (*netstate.VXLAN, error) {
 	return &netstate.VXLAN{
 		ID: &c.ID, Port: &c.Port, Family: &family,
 		Local: said(local), Remote: said(remote), Group: said(group), TTL: &c.TTL, Learning: &c.Learning,
-	}, nil
+	}, remotes, nil
+}
+
+// end reads the address of one end.
+func end(field, text string, multicast bool) (netip.Addr, error) {
+	addr, err := address(text)
+	switch {
+	case err != nil:
+		return addr, ops.Invalid(field, "%q is not an IP address", text)
+	case addr.IsUnspecified():
+		return addr, ops.Invalid(field, "%q is the unspecified address: remove it", text)
+	case multicast && !addr.IsMulticast():
+		return addr, ops.Invalid(field, "%q is not a multicast address: write remote for a single other end", text)
+	case !multicast && addr.IsMulticast():
+		return addr, ops.Invalid(field, "%q is a multicast address: write it as group", text)
+	}
+	return addr, nil
+}
+
+// several reads the list of other ends. The kernel takes only those of the tunnel's family,
+// which is IPv4 unless the link has an IPv6 address of its own.
+func several(texts []string, local netip.Addr, master string) ([]netip.Addr, error) {
+	var out []netip.Addr
+	for i, text := range texts {
+		field := fmt.Sprintf("remotes[%d]", i)
+		addr, err := end(field, text, false)
+		switch {
+		case err != nil:
+			return nil, err
+		case slices.Contains(out, addr):
+			return nil, ops.Invalid(field, "%q is in the list already: remove it", addr)
+		case addr.Is6() && !local.IsValid():
+			return nil, ops.Invalid(field, "%q is IPv6, and a tunnel without an IPv6 address as local is of IPv4: set local", addr)
+		}
+		if err := fits(local, addr, field, master); err != nil {
+			return nil, err
+		}
+		out = append(out, addr)
+	}
+	return out, nil
+}
+
+// fits refuses two ends of different families or scopes.
+func fits(local, to netip.Addr, field, master string) error {
+	if local.IsValid() && to.IsValid() && local.Is4() != to.Is4() {
+		return ops.Invalid(field, "%q and the local %q are of different families: use addresses of one family", to, local)
+	}
+	return scopes(local, to, field, master)
 }
 
 // scopes refuses a link-local address at one end only.

@@ -275,6 +275,31 @@ func TestEncodeNeighbor(t *testing.T) {
 	}
 }
 
+func TestEncodeFDB(t *testing.T) {
+	f := forwarding{remote: netip.MustParseAddr("192.0.2.9"), via: 9}
+	bytes := wire(t, `
+		07 00 0000 07000000 8000 02 00 # AF_BRIDGE, link 7, NUD_PERMANENT, NTF_SELF
+		0a00 0200 000000000000 0000    # NDA_LLADDR: the MACs that are not known
+		0800 0100 c0000209             # NDA_DST
+		0800 0800 09000000             # NDA_IFINDEX
+	`)
+	sameBytes(t, bytes, sent(encodeFDB(f, 7)...))
+	if got, index, ok := decodeFDB(bytes); !ok || index != 7 || got != f {
+		t.Errorf("read as %+v of link %d, %v", got, index, ok)
+	}
+	for name, message := range map[string]string{
+		"learned":         `07 00 0000 07000000 0200 02 00 0a00 0200 000000000000 0000 0800 0100 c0000209`,
+		"of a bridge":     `07 00 0000 07000000 8000 00 00 0a00 0200 000000000000 0000 0800 0100 c0000209`,
+		"with a MAC":      `07 00 0000 07000000 8000 02 00 0a00 0200 020000000009 0000 0800 0100 c0000209`,
+		"without an end":  `07 00 0000 07000000 8000 02 00 0a00 0200 000000000000 0000`,
+		"to another port": `07 00 0000 07000000 8000 02 00 0a00 0200 000000000000 0000 0800 0100 c0000209 0600 0600 2118 0000`,
+	} {
+		if f, _, ok := decodeFDB(wire(t, message)); ok {
+			t.Errorf("%s: read as %+v", name, f)
+		}
+	}
+}
+
 // FuzzDecode holds that no bytes make a decoder panic or read beyond their end.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte{})
@@ -297,6 +322,7 @@ func FuzzDecode(f *testing.F) {
 		decodeRule(b)
 		_, _, _ = decodeNeighbor(b)
 		_, _, _ = decodeFilter(b)
+		_, _, _ = decodeFDB(b)
 		for _, k := range linkKinds {
 			k.decode(&ifLink{}, b)
 		}

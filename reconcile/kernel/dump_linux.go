@@ -15,7 +15,7 @@ import (
 )
 
 // Dump observes the whole sandbox, also what is otherwise read on demand: its rules,
-// neighbors and sysctls, the ethtool settings of its links, its devices and what
+// neighbors, forwarding entries and sysctls, the ethtool settings of its links, its devices and what
 // physical functions hold for them; and the given objects of the host. It takes many
 // messages and is meant for tests: "rolled back to a state equal to the start, field by
 // field".
@@ -46,6 +46,16 @@ func (s *Sandbox) Dump(ctx context.Context, queried ...netstate.Object) (*netsta
 		}
 		if err := o.allEthtool(ctx, l.Name); err != nil {
 			return nil, err
+		}
+		if l.VXLAN == nil {
+			continue
+		}
+		have, err := o.forwarding(ctx, l.Name)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range have {
+			o.snap.Put(netstate.FDB{Link: l.Name, Remote: f.remote.String(), Via: o.names[f.via]})
 		}
 	}
 	return o.snap, o.query(ctx, queried)

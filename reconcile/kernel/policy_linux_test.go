@@ -104,3 +104,61 @@ func TestTooManyRules(t *testing.T) {
 	b.refused(fault.Conflict, netstate.Change{After: all[19]}, "file exists")
 	b.remove(all[19])
 }
+
+// TestFDB: what was written is what is read, beside the entry that the kernel makes of a
+// tunnel's remote and those of others, and it stays when the tunnel goes down.
+func TestFDB(t *testing.T) {
+	b := newBench(t)
+	b.create(up(dummy("d0")))
+	for name, via := range map[string]string{"through a link": "d0", "by the routes": ""} {
+		t.Run(name, func(t *testing.T) {
+			b := *b
+			b.TB = t
+			tunnel := netstate.Link{Name: "x0", LinkKind: "vxlan", Parent: &via, Up: new(true), VXLAN: &netstate.VXLAN{
+				ID: new(uint32(7)), Port: new(uint16(4789)), Remote: new("192.0.2.8"),
+			}}
+			b.create(tunnel)
+			first := netstate.FDB{Link: "x0", Remote: "192.0.2.9", Via: via}
+			second := netstate.FDB{Link: "x0", Remote: "192.0.2.10", Via: via}
+			b.create(first, second)
+			b.create(first) // is there, and stays once
+			b.holds(first)
+			b.holds(second)
+			b.absent(netstate.FDB{Link: "x0", Remote: "192.0.2.8", Via: via}) // a field of the link
+			bridge := netstate.Link{Name: "br0", LinkKind: "bridge", Up: new(true)}
+			b.create(bridge)
+			b.update(netstate.Link{Name: "x0", Master: new("br0")})
+			b.holds(first)
+			b.update(netstate.Link{Name: "x0", Master: new("")})
+			b.remove(bridge)
+			b.absent(netstate.FDB{Link: "x0", Remote: "192.0.2.11", Via: via})
+			down := netstate.Change{Before: netstate.Link{Name: "x0", Up: new(true)}, After: netstate.Link{Name: "x0", Up: new(false)}}
+			b.apply(down)
+			b.holds(first)
+			b.apply(down.Inverse())
+			b.remove(first)
+			b.absent(first)
+			b.holds(second)
+			b.remove(first)
+
+			// A remote that becomes one of several: the link's own entry goes, ours is made.
+			toList := netstate.Change{
+				Before: netstate.Link{Name: "x0", VXLAN: &netstate.VXLAN{Remote: new("192.0.2.8")}},
+				After:  netstate.Link{Name: "x0", VXLAN: &netstate.VXLAN{Remote: new("0.0.0.0")}},
+			}
+			b.apply(toList)
+			listed := netstate.FDB{Link: "x0", Remote: "192.0.2.8", Via: via}
+			b.absent(listed)
+			b.create(listed)
+			b.holds(listed)
+			b.remove(listed)
+			b.apply(toList.Inverse())
+			b.absent(listed)
+			b.holds(second)
+			b.remove(tunnel)
+			b.absent(second)
+			b.remove(second)
+		})
+	}
+	b.refused(fault.NotReady, netstate.Change{After: netstate.FDB{Link: "none0", Remote: "192.0.2.9"}})
+}

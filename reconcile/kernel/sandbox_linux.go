@@ -242,6 +242,7 @@ var codecs = []codec{
 	{netstate.KindNeighbor, each((*observer).queryNeighbor), (*Sandbox).applyNeighbor},
 	{netstate.KindClsact, together((*observer).queryClsact), (*Sandbox).applyClsact},
 	{netstate.KindFilter, each((*observer).queryFilter), (*Sandbox).applyFilter},
+	{netstate.KindFDB, together((*observer).queryFDB), (*Sandbox).applyFDB},
 }
 
 // together is the query for a kind whose objects are read at once.
