@@ -316,8 +316,33 @@ func (b *bench) leases(t *testing.T) {
 	check(t, unstructured.SetNestedField(own.Object, "n2", "spec", "node"))
 	_, err = to.Update(t.Context(), own, metav1.UpdateOptions{})
 	refused(t, "a lease that is given to another node", err, "a lease is of one block and one node")
+	write := func(l *unstructured.Unstructured, node, until string) (*unstructured.Unstructured, error) {
+		l = l.DeepCopy()
+		check(t, unstructured.SetNestedField(l.Object, node, "spec", "node"))
+		if unstructured.RemoveNestedField(l.Object, "spec", "keptUntil"); until != "" {
+			check(t, unstructured.SetNestedField(l.Object, until, "spec", "keptUntil"))
+		}
+		return to.Update(t.Context(), l, metav1.UpdateOptions{})
+	}
+	const until = "2100-01-01T00:00:00Z"
+	own, err = to.Get(t.Context(), "own", metav1.GetOptions{})
+	check(t, err)
+	_, err = write(own, "n2", until)
+	refused(t, "a lease that is kept by another node", err, "a lease is of one block and one node")
+	kept, err := write(own, v1alpha1.KeptNode, until)
+	refused(t, "that the own lease is kept", err, "")
+	_, err = write(kept, "n2", "")
+	refused(t, "taking a lease over for another node", err, theirs)
+	_, err = write(kept, "n1", "")
+	refused(t, "taking a lease over", err, "")
+	_, err = write(kept, "n1", "")
+	refused(t, "taking a lease over that has changed", err, "the object has been modified")
 	refused(t, "the end of the own lease", to.Delete(t.Context(), "own", metav1.DeleteOptions{}), "")
 	b.apply(t, "apiVersion: networking.dra.io/v1alpha1\nkind: AddressLease\nmetadata: {name: theirs}\nspec: {pool: p, block: 192.0.2.2/32, node: n2, nodeUID: u}\n")
+	other, err := to.Get(t.Context(), "theirs", metav1.GetOptions{})
+	check(t, err)
+	_, err = write(other, v1alpha1.KeptNode, until)
+	refused(t, "that another node's lease is kept", err, theirs)
 	refused(t, "the end of another node's lease", to.Delete(t.Context(), "theirs", metav1.DeleteOptions{}), theirs)
 }
 

@@ -3,6 +3,7 @@ package addresspool
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"net/netip"
@@ -160,7 +161,7 @@ func TestMultiNIC(t *testing.T) {
 		if len(h.Idle("pool", 0)) != 0 || h.Drop("pool", block, 0) {
 			t.Error("a block with addresses is idle")
 		}
-		h.GiveBack("", until(10))
+		h.GiveBack("", 0, rest(10))
 		if h.Drop("pool", block, 9) || !h.Drop("pool", block, 10) {
 			t.Error("a block is returned before its addresses have rested, or not then")
 		}
@@ -325,12 +326,14 @@ type cluster struct {
 	leases map[string]lease // by name
 	nodes  []*node
 	uids   int
+	keep   int64 // for how long addresses are kept for pods of the same name
 }
 
 type lease struct {
 	node  int
 	uid   string
 	block netip.Prefix
+	kept  *Kept
 }
 
 type node struct {
@@ -364,12 +367,13 @@ func (c *cluster) maybeCrash() {
 // own, and blocks whose lease is another's, or gone, are lost.
 func (c *cluster) sync(n *node) {
 	for _, b := range slices.Clone(n.memory.Blocks) {
-		if l, ok := c.leases[LeaseName(b.Pool, b.Block)]; !ok || l.node != n.id || l.uid != b.Lease {
+		if l, ok := c.leases[LeaseName(b.Pool, b.Block)]; !ok || l.node != n.id || l.uid != b.Lease || l.kept != nil {
 			n.memory.Lose(b.Pool, b.Block)
 		}
 	}
 	for _, l := range c.leases {
-		if l.node == n.id {
+		i := n.memory.index(c.layout.Name, l.block)
+		if l.node == n.id && l.kept == nil && (i < 0 || n.memory.Blocks[i].Lost) {
 			n.memory.Gain(c.layout, l.block, l.uid)
 		}
 	}
@@ -388,15 +392,59 @@ func (c *cluster) gain(n *node) {
 			continue
 		}
 		c.uids++
-		c.leases[name] = lease{n.id, fmt.Sprint(c.uids), b}
+		c.leases[name] = lease{n.id, fmt.Sprint(c.uids), b, nil}
 		c.maybeCrash()
 		n.memory.Gain(c.layout, b, fmt.Sprint(c.uids))
 		c.write(n)
 	}
 }
 
+// pod is the name of a claim's pod, of which each node may have one.
+func pod(claim string) string { return claim[strings.IndexByte(claim, '-'):] }
+
+// part keeps leases for pods, and seek takes one over. Both are one write to the API server,
+// of which that of another node is refused.
+func (c *cluster) part(n *node) {
+	for _, b := range n.memory.ToKeep(c.layout.Name) {
+		name := LeaseName(b.Pool, b.Block)
+		if l := c.leases[name]; l.node == n.id && l.uid == b.Lease && l.kept == nil {
+			l.kept = b.Kept
+			c.leases[name] = l
+			c.maybeCrash()
+		}
+		n.memory.Part(b)
+		c.write(n)
+	}
+}
+
+func (c *cluster) seek(n *node, identity string) {
+	for _, name := range slices.Sorted(maps.Keys(c.leases)) {
+		if l := c.leases[name]; l.kept != nil && l.kept.For == identity {
+			l.node, l.kept = n.id, nil
+			c.leases[name] = l
+			c.maybeCrash()
+			n.memory.GainFor(c.layout, l.block, l.uid, identity)
+			c.write(n)
+			return
+		}
+	}
+}
+
+// endKept is the controller's end of leases whose time has passed.
+func (c *cluster) endKept() {
+	for name, l := range c.leases {
+		if l.kept != nil && l.kept.Until <= c.now {
+			delete(c.leases, name)
+		}
+	}
+}
+
 func (c *cluster) take(n *node, owner Owner) {
-	got, err := n.memory.Take(c.layout, owner, c.r.IntN(c.layout.Interfaces()), c.now)
+	keeping := Keeping{}
+	if c.keep > 0 {
+		keeping = Keeping{pod(owner.Claim) + owner.Step, c.keep}
+	}
+	got, err := n.memory.TakeKept(c.layout, owner, c.r.IntN(c.layout.Interfaces()), c.now, keeping)
 	if err != nil {
 		return // it has none
 	}
@@ -427,7 +475,7 @@ func (c *cluster) giveBack(n *node, claim string) {
 		}
 	}
 	c.maybeCrash()
-	if n.memory.GiveBack(claim, until(c.now+5)) {
+	if n.memory.GiveBack(claim, c.now, rest(5)) {
 		c.write(n)
 	}
 }
@@ -453,7 +501,7 @@ func (c *cluster) step() {
 		switch c.r.IntN(4) {
 		case 0: // the grace is over: the controller deletes its leases
 			for name, l := range c.leases {
-				if l.node == n.id {
+				if l.node == n.id && l.kept == nil {
 					delete(c.leases, name)
 				}
 			}
@@ -468,7 +516,16 @@ func (c *cluster) step() {
 	}
 	owner := Owner{Claim: fmt.Sprintf("%d-%d", n.id, c.r.IntN(6)), Step: fmt.Sprint(c.r.IntN(2))}
 	crash := c.survives(n, func() {
-		switch c.r.IntN(12) {
+		switch c.r.IntN(15) {
+		case 12:
+			c.part(n)
+		case 13:
+			c.seek(n, pod(owner.Claim)+owner.Step)
+		case 14:
+			c.endKept()
+			if n.memory.Abandon(c.layout.Name, c.now+c.keep, func(string) bool { return c.r.IntN(2) == 0 }) {
+				c.write(n)
+			}
 		case 0, 1:
 			c.gain(n)
 		case 2, 3, 4, 5:
@@ -518,8 +575,8 @@ func TestNeverTwice(t *testing.T) {
 		{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/28"}, {Prefix: "2001:db8::/124"}}, BlockSize: 2},
 		{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/26"}}, HostBlock: 2, InterfaceBlock: 1},
 	} {
-		for seed := range uint64(25) {
-			c := &cluster{t: t, r: rand.New(rand.NewPCG(uint64(i), seed)), layout: layout(t, spec), leases: map[string]lease{}}
+		for seed := range uint64(50) {
+			c := &cluster{t: t, keep: int64(seed%2) * 8, r: rand.New(rand.NewPCG(uint64(i), seed)), layout: layout(t, spec), leases: map[string]lease{}}
 			for id := range 3 {
 				c.nodes = append(c.nodes, &node{id: id, memory: &Holdings{}, disk: &Holdings{}, answered: map[Owner][]netip.Prefix{}})
 			}
@@ -548,7 +605,17 @@ func (c *cluster) nothingLost() {
 			calm(n, func() { c.giveBack(n, fmt.Sprintf("%d-%d", n.id, claim)) })
 		}
 	}
+	for _, n := range c.nodes {
+		calm(n, func() {
+			n.memory.Abandon(c.layout.Name, c.now, func(string) bool { return false })
+			c.write(n)
+		})
+		for len(n.disk.ToKeep(c.layout.Name)) > 0 {
+			calm(n, func() { c.part(n) })
+		}
+	}
 	c.now += 100
+	c.endKept()
 	for _, n := range c.nodes {
 		calm(n, func() { n.memory.Expire(c.now); c.write(n) })
 		for len(n.memory.Blocks) > 0 {
@@ -574,14 +641,14 @@ func (c *cluster) nothingLost() {
 	}
 }
 
-// until is the same time for each pool.
-func until(at int64) func(string) int64 { return func(string) int64 { return at } }
+// rest is the same for each pool.
+func rest(seconds int64) func(string) int64 { return func(string) int64 { return seconds } }
 
 // TestTwoPools holds that an address of each of a claim's pools rests for as long as its
 // pool says.
 func TestTwoPools(t *testing.T) {
 	h := &Holdings{}
-	rest := map[string]int64{"short": 0, "long": 100}
+	rests := map[string]int64{"short": 0, "long": 100}
 	named := func(name string) *Layout {
 		l, err := New(Spec{Name: name, Subnets: []SubnetSpec{{Prefix: "192.0.2.0/30"}}, BlockSize: 4})
 		if err != nil {
@@ -589,14 +656,14 @@ func TestTwoPools(t *testing.T) {
 		}
 		return l
 	}
-	for name := range rest {
+	for name := range rests {
 		l := named(name)
 		h.Gain(l, netip.MustParsePrefix("192.0.2.0/30"), "uid-"+name)
 		if _, err := h.Take(l, Owner{Claim: "c", Step: name}, 0, 10); err != nil {
 			t.Fatal(err)
 		}
 	}
-	h.GiveBack("c", func(pool string) int64 { return 10 + rest[pool] })
+	h.GiveBack("c", 10, func(pool string) int64 { return rests[pool] })
 	for name, want := range map[string]uint64{"short": 2, "long": 1} {
 		if c := h.Count(named(name), true, 10); c.Free() != want {
 			t.Errorf("pool %s: %+v, want %d free", name, c, want)
@@ -626,7 +693,7 @@ func TestLost(t *testing.T) {
 	if len(h.Blocks) != 1 || !h.Blocks[0].Lost {
 		t.Errorf("a lost block in use is forgotten: %v", h.Blocks)
 	}
-	h.GiveBack("a", until(10))
+	h.GiveBack("a", 0, rest(10))
 	h.Expire(1)
 	if len(h.Blocks) != 0 {
 		t.Errorf("a lost block is remembered: %v", h.Blocks)
@@ -684,4 +751,67 @@ func FuzzSpec(f *testing.F) {
 			t.Fatalf("%+v: size 0", spec)
 		}
 	})
+}
+
+// TestKept holds who gets an address that is kept for a pod: in a block of several addresses
+// that pod, on the node, and another one when its time has passed; in a block of one, who
+// takes the lease over.
+func TestKept(t *testing.T) {
+	web, db := Keeping{"ns/web-0", 100}, Keeping{"ns/db-0", 100}
+	take := func(h *Holdings, l *Layout, claim string, now int64, k Keeping) string {
+		got, err := h.TakeKept(l, Owner{Claim: claim}, 0, now, k)
+		if err != nil {
+			return err.Error()
+		}
+		return joined(got)
+	}
+	const none = `AddressPool "pool": no address is free on this node`
+	said := func(what, have, want string) {
+		t.Helper()
+		if have != want {
+			t.Errorf("%s gets %s, want %s", what, have, want)
+		}
+	}
+
+	l := layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/29"}}, BlockSize: 8, Exclude: []string{"192.0.2.3-192.0.2.6"}})
+	h := &Holdings{}
+	h.Gain(l, netip.MustParsePrefix("192.0.2.0/29"), "uid")
+	said("the first", take(h, l, "a", 0, web), "192.0.2.1/29")
+	h.GiveBack("a", 10, rest(60))
+	said("another pod", take(h, l, "b", 11, db), "192.0.2.2/29")
+	said("a third", take(h, l, "c", 109, Keeping{"ns/other", 100}), none)
+	said("the pod, created again", take(h, l, "d", 109, web), "192.0.2.1/29")
+	h.GiveBack("d", 200, rest(60))
+	said("one without a name", take(h, l, "e", 299, Keeping{}), none)
+	said("another pod, after the time", take(h, l, "f", 300, Keeping{}), "192.0.2.1/29")
+	said("the pod, after the time", take(h, l, "g", 300, web), none)
+
+	l = layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/30"}}, BlockSize: 1})
+	one, two := &Holdings{}, &Holdings{}
+	block := netip.MustParsePrefix("192.0.2.1/32")
+	one.Gain(l, block, "uid")
+	said("the first", take(one, l, "a", 0, web), "192.0.2.1/30")
+	if id := one.IdentityOf(one.Blocks[0]); id != web.For {
+		t.Errorf("the lease is for %q", id)
+	}
+	one.GiveBack("a", 10, rest(60))
+	said("the pod, before its lease is kept", take(one, l, "b", 11, web), none)
+	keep := one.ToKeep("pool")
+	if len(keep) != 1 || *keep[0].Kept != (Kept{web.For, 110}) || len(one.Idle("pool", 1000)) > 0 || one.Drop("pool", block, 1000) {
+		t.Fatalf("to be kept are %+v", keep)
+	}
+	one.Part(keep[0])
+	said("the pod, after it", take(one, l, "b", 11, web), none)
+	two.GainFor(l, block, "uid", web.For)
+	said("another pod on the node that took it over", take(two, l, "c", 11, db), none)
+	said("the pod there", take(two, l, "d", 11, web), "192.0.2.1/30")
+	two.GiveBack("d", 20, rest(60))
+	if two.KeepNothing("pool", 80); len(two.Idle("pool", 79)) > 0 || len(two.Idle("pool", 80)) != 1 {
+		t.Error("a pool that ends keeps an address for longer than it rests, or less")
+	}
+	two.GainFor(l, block, "uid", web.For)
+	two.Resting = nil
+	if two.Abandon("pool", 50, func(string) bool { return true }) || !two.Abandon("pool", 50, func(string) bool { return false }) || len(two.ToKeep("pool")) != 1 {
+		t.Error("what nobody wants any more is not kept")
+	}
 }

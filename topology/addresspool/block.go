@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/plumbline/plumbline/topology"
@@ -15,6 +16,11 @@ func (l *Layout) Flat() bool { return l.hostBits == 0 }
 
 // Interfaces is the number of parts that a node's block has.
 func (l *Layout) Interfaces() int { return 1 << l.ifBits }
+
+// Single reports whether a block of the pool is one address, so that a lease is of that alone.
+func (l *Layout) Single() bool {
+	return l.Flat() && slices.ContainsFunc(l.subnets, func(s subnet) bool { return s.blockBits == 0 })
+}
 
 // Families are the families of addresses in the pool: is it IPv4?
 func (l *Layout) Families() []bool {

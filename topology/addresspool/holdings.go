@@ -3,6 +3,7 @@ package addresspool
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -30,6 +31,17 @@ type Held struct {
 	// Lost says that the node does not hold the lease any more, and that a sandbox still has
 	// an address of the block. Nothing is given from it.
 	Lost bool `json:"lost,omitempty"`
+	// For is the identity for which the address of the block was kept, and which alone gets it.
+	For string `json:"for,omitempty"`
+	// Kept says that the lease is to be kept for an identity, for any node. Nothing is given
+	// from the block from then on.
+	Kept *Kept `json:"kept,omitempty"`
+}
+
+// Kept is for whom an address is kept after its claim has ended.
+type Kept struct {
+	For   string `json:"for"`
+	Until int64  `json:"until"` // seconds since 1970
 }
 
 func (b Held) contains(a netip.Addr) bool {
@@ -52,6 +64,10 @@ type Grant struct {
 	Pod       string         `json:"pod,omitempty"`
 	Pool      string         `json:"pool"`
 	Addresses []netip.Prefix `json:"addresses"`
+	// For is the identity for which the addresses are kept after the claim has ended, and Keep
+	// for how many seconds.
+	For  string `json:"for,omitempty"`
+	Keep int64  `json:"keep,omitempty"`
 }
 
 // Resting is an address that was given back. What others remember of it, as in caches of
@@ -60,6 +76,8 @@ type Resting struct {
 	Pool    string     `json:"pool"`
 	Address netip.Addr `json:"address"`
 	Until   int64      `json:"until"` // seconds since 1970
+	// For is the identity that gets the address meanwhile.
+	For string `json:"for,omitempty"`
 }
 
 // Title is how messages name a pool, which may be that of a node.
@@ -94,6 +112,9 @@ func (h *Holdings) Clone() *Holdings {
 	out := &Holdings{Blocks: slices.Clone(h.Blocks), Grants: slices.Clone(h.Grants), Resting: slices.Clone(h.Resting)}
 	for i := range out.Blocks {
 		out.Blocks[i].Parts = slices.Clone(out.Blocks[i].Parts)
+		if k := out.Blocks[i].Kept; k != nil {
+			out.Blocks[i].Kept = new(*k)
+		}
 	}
 	for i := range out.Grants {
 		out.Grants[i].Addresses = slices.Clone(out.Grants[i].Addresses)
@@ -104,6 +125,18 @@ func (h *Holdings) Clone() *Holdings {
 // Take gives an owner one address of each family that the pool has. An owner that was
 // given addresses gets the same once more.
 func (h *Holdings) Take(l *Layout, owner Owner, iface int, now int64) ([]netip.Prefix, error) {
+	return h.TakeKept(l, owner, iface, now, Keeping{})
+}
+
+// Keeping is for whom and for how many seconds addresses are kept after their claim has
+// ended; the zero value is for nobody.
+type Keeping struct {
+	For  string
+	Keep int64
+}
+
+// TakeKept is Take for an identity, which gets the addresses that are kept for it here.
+func (h *Holdings) TakeKept(l *Layout, owner Owner, iface int, now int64, k Keeping) ([]netip.Prefix, error) {
 	if i := slices.IndexFunc(h.Grants, func(g Grant) bool { return g.Owner == owner }); i >= 0 {
 		if g := &h.Grants[i]; g.Pool != l.Name {
 			return nil, fmt.Errorf("step %q has addresses of %s already", owner.Step, Title(g.Pool))
@@ -113,14 +146,58 @@ func (h *Holdings) Take(l *Layout, owner Owner, iface int, now int64) ([]netip.P
 	taken := h.taken(l.Name, now)
 	var out []netip.Prefix
 	for _, is4 := range l.Families() {
-		a, err := h.free(l, is4, iface, taken)
-		if err != nil {
-			return nil, err
+		a, ok := h.kept(l, is4, iface, now, k.For)
+		if !ok {
+			var err error
+			if a, err = h.free(l, is4, iface, taken); err != nil {
+				return nil, err
+			}
 		}
 		out = append(out, a)
 	}
-	h.Grants = append(h.Grants, Grant{Owner: owner, Pool: l.Name, Addresses: out})
+	g := Grant{Owner: owner, Pool: l.Name, Addresses: out}
+	if k.For != "" && k.Keep > 0 {
+		g.For, g.Keep = k.For, k.Keep
+	}
+	h.Grants = append(h.Grants, g)
+	for _, a := range out { // it does not rest any more
+		h.Resting = slices.DeleteFunc(h.Resting, func(r Resting) bool { return r.Pool == l.Name && r.Address == a.Addr() })
+	}
 	return slices.Clone(out), nil
+}
+
+// kept returns the address that is kept here for an identity, in a block that has not to be
+// given to any node.
+func (h *Holdings) kept(l *Layout, is4 bool, iface int, now int64, identity string) (netip.Prefix, bool) {
+	if identity == "" {
+		return netip.Prefix{}, false
+	}
+	used := h.taken(l.Name, math.MaxInt64) // by claims
+	for _, b := range h.Blocks {
+		if b.Pool == l.Name && !b.Lost && b.Kept == nil && b.For == identity {
+			if r, err := l.Range(b.Block, is4, iface); err == nil {
+				if a := r.first(func(a netip.Addr) bool { return used[a] }); a.IsValid() {
+					return netip.PrefixFrom(a, r.Bits), true
+				}
+			}
+		}
+	}
+	for _, r := range h.Resting {
+		if r.Pool != l.Name || r.For != identity || r.Until <= now || r.Address.Is4() != is4 || used[r.Address] {
+			continue
+		}
+		for _, free := range h.ranges(l, is4, iface) {
+			if free.Contains(r.Address) && !slices.ContainsFunc(free.excludes, func(x Span) bool { return x.Contains(r.Address) }) {
+				return netip.PrefixFrom(r.Address, free.Bits), true
+			}
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// Has reports whether an owner was given addresses.
+func (h *Holdings) Has(owner Owner) bool {
+	return slices.ContainsFunc(h.Grants, func(g Grant) bool { return g.Owner == owner })
 }
 
 // Example is Take of a pool of which h has as many blocks as needed.
@@ -172,20 +249,87 @@ func (h *Holdings) taken(pool string, now int64) map[netip.Addr]bool {
 	return out
 }
 
-// GiveBack ends what a claim was given: its addresses rest until the time that their pool
-// says. It reports whether it had any.
-func (h *Holdings) GiveBack(claim string, until func(pool string) int64) bool {
+// GiveBack ends what a claim was given: its addresses rest for as long as their pool says.
+// It reports whether it had any. A block of one address that is kept for an identity is to
+// be kept for any node.
+func (h *Holdings) GiveBack(claim string, now int64, rest func(pool string) int64) bool {
 	n := len(h.Grants)
 	h.Grants = slices.DeleteFunc(h.Grants, func(g Grant) bool {
 		if g.Claim != claim {
 			return false
 		}
+		until := now + max(rest(g.Pool), g.Keep)
 		for _, a := range g.Addresses {
-			h.Resting = append(h.Resting, Resting{g.Pool, a.Addr(), until(g.Pool)})
+			h.Resting = append(h.Resting, Resting{g.Pool, a.Addr(), until, g.For})
+			if i := h.index(g.Pool, single(a.Addr())); i >= 0 && g.For != "" && !h.Blocks[i].Lost {
+				h.Blocks[i].Kept = &Kept{g.For, until}
+			}
 		}
 		return true
 	})
 	return len(h.Grants) < n
+}
+
+// IdentityOf returns for whom the address of a block will be kept when its claim has ended.
+func (h *Holdings) IdentityOf(b Held) string {
+	for _, g := range h.Grants {
+		if g.For != "" && g.Pool == b.Pool && b.Block.IsSingleIP() && slices.ContainsFunc(g.Addresses, func(a netip.Prefix) bool { return a.Addr() == b.Block.Addr() }) {
+			return g.For
+		}
+	}
+	return b.For
+}
+
+// ToKeep returns the blocks of a pool whose lease is to be kept for an identity.
+func (h *Holdings) ToKeep(pool string) []Held {
+	var out []Held
+	for _, b := range h.Blocks {
+		if b.Pool == pool && b.Kept != nil && !b.Lost {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// Part forgets a block whose lease is kept for an identity now: this node, too, has to take it
+// before it gives anything from it.
+func (h *Holdings) Part(b Held) {
+	if i := h.index(b.Pool, b.Block); i >= 0 && h.Blocks[i].Kept != nil && h.Blocks[i].Lease == b.Lease {
+		h.Blocks = slices.Delete(h.Blocks, i, i+1)
+		h.Resting = slices.DeleteFunc(h.Resting, func(r Resting) bool { return r.Pool == b.Pool && b.Block.Contains(r.Address) })
+	}
+}
+
+// Abandon has blocks kept that were taken for identities which do not want them any more.
+func (h *Holdings) Abandon(pool string, until int64, wanted func(identity string) bool) (changed bool) {
+	for i := range h.Blocks {
+		if b := &h.Blocks[i]; b.Pool == pool && b.For != "" && b.Kept == nil && !b.Lost && !h.used(*b) && !wanted(b.For) {
+			b.Kept, changed = &Kept{b.For, until}, true
+		}
+	}
+	return changed
+}
+
+// KeepNothing ends what is kept of a pool, as when the pool ends: its addresses rest until a
+// time at the latest.
+func (h *Holdings) KeepNothing(pool string, until int64) (changed bool) {
+	for i := range h.Blocks {
+		if b := &h.Blocks[i]; b.Pool == pool && (b.Kept != nil || b.For != "") {
+			b.Kept, b.For, changed = nil, "", true
+		}
+	}
+	for i := range h.Resting {
+		if r := &h.Resting[i]; r.Pool == pool && r.For != "" {
+			r.For, r.Until, changed = "", min(r.Until, until), true
+		}
+	}
+	return changed
+}
+
+// GainFor is Gain of a block whose address was kept for an identity.
+func (h *Holdings) GainFor(l *Layout, block netip.Prefix, lease, identity string) {
+	h.Gain(l, block, lease)
+	h.Blocks[h.index(l.Name, block)].For = identity
 }
 
 // Gain records that the node has the lease of a block.
@@ -243,7 +387,7 @@ func (h *Holdings) Expire(now int64) bool {
 // somebody has an address of is kept.
 func (h *Holdings) Drop(pool string, block netip.Prefix, now int64) bool {
 	i := h.index(pool, block)
-	if i < 0 || h.used(h.Blocks[i]) || h.rests(h.Blocks[i], now) {
+	if i < 0 || h.Blocks[i].Kept != nil || h.used(h.Blocks[i]) || h.rests(h.Blocks[i], now) {
 		return false
 	}
 	h.Blocks = slices.Delete(h.Blocks, i, i+1)
@@ -261,7 +405,7 @@ func (h *Holdings) rests(b Held, now int64) bool {
 func (h *Holdings) Idle(pool string, now int64) []Held {
 	var out []Held
 	for _, b := range slices.Backward(h.Blocks) {
-		if b.Pool == pool && !b.Lost && !h.used(b) && !h.rests(b, now) {
+		if b.Pool == pool && !b.Lost && b.For == "" && b.Kept == nil && !h.used(b) && !h.rests(b, now) {
 			out = append(out, b)
 		}
 	}
@@ -280,7 +424,10 @@ func (c Count) Free() uint64 { return c.Held - min(c.Held, c.Used+c.Resting) }
 func (h *Holdings) Count(l *Layout, is4 bool, now int64) (c Count) {
 	for _, b := range h.Blocks {
 		if b.Pool == l.Name && !b.Lost {
-			c.Held += l.BlockSize(b.Block, is4)
+			size := l.BlockSize(b.Block, is4)
+			if c.Held += size; (b.For != "" || b.Kept != nil) && !h.used(b) && !h.rests(b, now) {
+				c.Resting += size // for who it is kept for
+			}
 		}
 	}
 	for i := range h.Grants {

@@ -41,11 +41,11 @@ func TestLiterals(t *testing.T) {
 	if got := h.WithLiteral(x); len(got) != 2 || got[1].Pod != "ns/pod-b" {
 		t.Errorf("the address is that of %v", got)
 	}
-	h.GiveBack("a", until(0))
+	h.GiveBack("a", 0, rest(0))
 	if got := h.Idle(topology.LiteralPool, 0); len(got) != 1 || got[0].Block != single(y) {
 		t.Errorf("idle are %v", got)
 	}
-	h.GiveBack("b", until(0))
+	h.GiveBack("b", 0, rest(0))
 	if got := h.Idle(topology.LiteralPool, 0); len(got) != 2 || !h.Drop(topology.LiteralPool, single(x), 0) || h.Lease(x) != "" {
 		t.Errorf("idle are %v", got)
 	}

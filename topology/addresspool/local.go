@@ -89,7 +89,7 @@ func (h *Holdings) ranges(l *Layout, is4 bool, iface int) []Range {
 		return out
 	}
 	for _, b := range h.Blocks {
-		if b.Pool != l.Name || b.Lost {
+		if b.Pool != l.Name || b.Lost || b.For != "" || b.Kept != nil {
 			continue
 		}
 		// A block of another family, or of a pool of this name that was divided otherwise,

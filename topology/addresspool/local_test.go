@@ -92,7 +92,7 @@ func TestLocalShared(t *testing.T) {
 		}
 		seen[got[0].Addr()] = true
 	}
-	h.GiveBack("0", until(60))
+	h.GiveBack("0", 0, rest(60))
 	l := read(topology.IPRange{Subnet: "192.0.2.0/29"})
 	if got, err := h.Take(l, Owner{Claim: "5"}, 0, 59); err == nil {
 		t.Errorf("%v is allocated again at once", got)

@@ -53,6 +53,17 @@ func value(p *int32) int32 {
 	return *p
 }
 
+// Reclaim is for how many seconds an address of the pool is kept for the next pod of the same
+// name.
+func Reclaim(o *v1alpha1.AddressPool) int64 {
+	var n int64
+	var unit rune
+	if _, err := fmt.Sscanf(o.Spec.ReclaimAfter, "%d%c", &n, &unit); err != nil || n < 0 {
+		return 0 // the CRD refuses it
+	}
+	return n * map[rune]int64{'s': 1, 'm': 60, 'h': 3600}[unit]
+}
+
 // Quarantine is for how many seconds an address of the pool rests that was given back.
 func Quarantine(o *v1alpha1.AddressPool) int64 {
 	if o.Spec.QuarantineSeconds == nil {

@@ -95,6 +95,10 @@ func (c *Pools) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 		return reconcile.Result{}, fmt.Errorf("list leases: %w", err)
 	}
 	again, errs := c.endOrphans(ctx, leases.Items)
+	later, more := c.endKept(ctx, leases.Items, pools.Items)
+	if errs = append(errs, more...); later > 0 {
+		again = shorter(again, later)
+	}
 	byPool := map[string][]*v1alpha1.AddressLease{}
 	for i := range leases.Items {
 		l := &leases.Items[i]
@@ -178,6 +182,9 @@ func (c *Pools) endOrphans(ctx context.Context, leases []v1alpha1.AddressLease) 
 	gone := map[types.UID]time.Time{}
 	for i := range leases {
 		l := &leases[i]
+		if l.Spec.KeptUntil != nil {
+			continue // it is no node's
+		}
 		n := &metav1.PartialObjectMetadata{}
 		n.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
 		switch err := c.Client.Get(ctx, client.ObjectKey{Name: l.Spec.Node}, n); {
@@ -201,6 +208,30 @@ func (c *Pools) endOrphans(ctx context.Context, leases []v1alpha1.AddressLease) 
 		}
 	}
 	c.gone = gone
+	return again, errs
+}
+
+// endKept deletes leases that were kept for long enough, and all that are kept of a pool which
+// ends. A lease that a node takes over meanwhile has changed, so that the deletion is refused.
+func (c *Pools) endKept(ctx context.Context, leases []v1alpha1.AddressLease, pools []v1alpha1.AddressPool) (again time.Duration, errs []error) {
+	stays := map[string]bool{}
+	for i := range pools {
+		stays[pools[i].Name] = pools[i].DeletionTimestamp.IsZero()
+	}
+	for i := range leases {
+		l := &leases[i]
+		if l.Spec.KeptUntil == nil {
+			continue
+		}
+		if left := l.Spec.KeptUntil.Sub(c.Now()); left > 0 && stays[l.Spec.Pool] {
+			again = shorter(again, left)
+			continue
+		}
+		err := c.Client.Delete(ctx, l.DeepCopy(), client.Preconditions{UID: &l.UID, ResourceVersion: &l.ResourceVersion})
+		if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("end lease %q: %w", l.Name, err))
+		}
+	}
 	return again, errs
 }
 
@@ -232,6 +263,7 @@ func PoolStatus(o *v1alpha1.AddressPool, layouts map[string]*addresspool.Layout,
 		nodes[l.Spec.Node] = true
 		s.Used += int64(l.Spec.Used)
 	}
+	delete(nodes, v1alpha1.KeptNode)
 	s.Nodes = int32(len(nodes))
 	set := func(kind string, status bool, reason, message string) {
 		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, ObservedGeneration: o.Generation, Reason: reason, Message: cut(message, maxMessage)}

@@ -125,6 +125,14 @@ type AddressPoolSpec struct {
 	// +kubebuilder:validation:Maximum=86400
 	// +optional
 	QuarantineSeconds *int32 `json:"quarantineSeconds,omitempty"`
+
+	// ReclaimAfter is how long the address of a pod is kept for a pod of the same name and
+	// namespace, such as the next one of a StatefulSet, after its claim has ended: 24h, for
+	// example. Without it nothing is kept.
+	//
+	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{0,4}[smh]$`
+	// +optional
+	ReclaimAfter string `json:"reclaimAfter,omitempty"`
 }
 
 // AddressSubnet is a subnet of a pool.
@@ -243,7 +251,7 @@ type AddressLeaseList struct {
 
 // AddressLeaseSpec says what is leased, and by which node.
 //
-// +kubebuilder:validation:XValidation:rule="self.pool == oldSelf.pool && self.block == oldSelf.block && self.node == oldSelf.node",message="a lease is of one block and one node"
+// +kubebuilder:validation:XValidation:rule="self.pool == oldSelf.pool && self.block == oldSelf.block && (self.node == oldSelf.node || self.node == '(kept)' && has(self.keptUntil) || has(oldSelf.keptUntil))",message="a lease is of one block and one node"
 type AddressLeaseSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -272,9 +280,24 @@ type AddressLeaseSpec struct {
 	Used int32 `json:"used"`
 
 	// For names the pod that has the address, as NAMESPACE/NAME, where the lease is of an
-	// address in the config of a topology.
+	// address in the config of a topology. In a pool with reclaimAfter it is whom the address
+	// is kept for, as NAMESPACE/POD/CLAIM/TOPOLOGY/STEP.
 	//
-	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	For string `json:"for,omitempty"`
+
+	// KeptUntil is set when no claim has the address any more, and it is kept: the lease is of
+	// the node "(kept)", and any node may take it over for whom it is kept. When the time has
+	// passed, the lease ends.
+	//
+	// +optional
+	KeptUntil *metav1.Time `json:"keptUntil,omitempty"`
 }
+
+// KeptNode is in place of the node in leases that are kept: an agent of a version that does
+// not know these must not regard one as its own.
+const KeptNode = "(kept)"
+
+// LabelFor is a label of leases with a hash of spec.for, by which they are found.
+const LabelFor = "networking.dra.io/for"

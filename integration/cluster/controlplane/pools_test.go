@@ -47,6 +47,7 @@ func TestAddressPools(t *testing.T) {
 		{"a node dies at each write", b.dyingNode},
 		{"a node is gone, and returns", b.returningNode},
 		{"literal addresses", b.literals},
+		{"addresses that are kept", b.keptAddresses},
 	} {
 		t.Run(part.name, part.test)
 	}
@@ -522,4 +523,99 @@ func (b *bench) literals(t *testing.T) {
 		return fmt.Errorf("%d are, as %s", len(all.Items), all.Items[0].Name)
 	})
 	b.mustKubectl(t, "", "delete", "node", "literal-one", "literal-two")
+}
+
+// keptAddresses holds that a pod which is created again has the address that it had, on the
+// same node and on another, at each write of a node that dies; that nobody else gets
+// it before its time has passed; and that a pool ends although addresses of it are kept.
+func (b *bench) keptAddresses(t *testing.T) {
+	b.refused(t, addressPool("p", "{subnets: [{prefix: 192.0.2.0/29}], reclaimAfter: soon}"))
+	b.mustKubectl(t, addressPool("kept", "{subnets: [{prefix: 192.0.2.0/29}], quarantineSeconds: 0, reclaimAfter: 1h}"), "create", "--validate=strict", "-f", "-")
+	nodes := []*lessee{b.lessee(t, "keeping-0"), b.lessee(t, "keeping-1")}
+	n := 0
+	start := func(on *lessee, pod string) (claim types.UID, got netip.Prefix) {
+		t.Helper()
+		n++
+		claim = types.UID(fmt.Sprint(pod, "-claim-", n))
+		w := addresses.Want{Topology: "t", Step: "s", Pool: "kept"}
+		b.eventually(t, pod+" has an address on "+on.name, func() error {
+			given, err := on.Take(addresses.Claim{UID: claim, Namespace: "default", Name: string(claim), Pod: pod, InPod: "net"}, []addresses.Want{w})
+			if err != nil {
+				return errors.Join(err, on.Pass(t.Context()))
+			}
+			got = given[w].Addresses[0]
+			return nil
+		})
+		return claim, got
+	}
+	claim, had := start(nodes[0], "web-0")
+	seen := map[netip.Prefix]string{had: "web-0"}
+	at := 0
+	for i, next := range []int{1, 1, 0, 0} { // to another node, and to the same
+		from, to := nodes[at], nodes[next]
+		at = next
+		for dies := range 3 { // at each write of the end
+			writes := 0
+			from.boot(t, func(*os.File) error {
+				if writes++; writes > dies {
+					return errDied
+				}
+				return nil
+			})
+			_ = from.GiveBack(claim)
+			_ = from.Pass(t.Context())
+		}
+		from.boot(t, nil)
+		if err := from.GiveBack(claim); err != nil {
+			t.Fatal(err)
+		}
+		b.eventually(t, "the lease is kept", func() error {
+			if err := from.Pass(t.Context()); err != nil {
+				return err
+			}
+			var l v1alpha1.AddressLease
+			if err := b.Get(t.Context(), client.ObjectKey{Name: addresspool.LeaseName("kept", netip.PrefixFrom(had.Addr(), 32))}, &l); err != nil {
+				return err
+			}
+			if l.Spec.KeptUntil == nil || l.Spec.For != "default/web-0/net/t/s" {
+				return fmt.Errorf("it is %+v", l.Spec)
+			}
+			return nil
+		})
+		other, got := start(to, fmt.Sprint("other-", i))
+		if who, twice := seen[got]; twice {
+			t.Errorf("%s gets %s, which is kept for %s", other, got, who)
+		}
+		seen[got] = string(other)
+		var again netip.Prefix
+		if claim, again = start(to, "web-0"); again != had {
+			t.Errorf("created again on %s, the pod has %s, and had %s", to.name, again, had)
+		}
+	}
+	for _, n := range nodes {
+		if err := n.GiveBack(claim); err != nil {
+			t.Fatal(err)
+		}
+		for _, other := range seen {
+			if err := n.GiveBack(types.UID(other)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.eventually(t, "a pass", func() error { return n.Pass(t.Context()) })
+	}
+	var left v1alpha1.AddressLeaseList
+	if err := b.List(t.Context(), &left); err != nil {
+		t.Fatal(err)
+	}
+	kept := 0
+	for i := range left.Items {
+		if left.Items[i].Spec.KeptUntil != nil {
+			kept++
+		}
+	}
+	if kept != len(seen) {
+		t.Errorf("%d leases are kept, want %d", kept, len(seen))
+	}
+	b.ended(t, "kept", nodes...)
+	b.mustKubectl(t, "", "delete", "node", "keeping-0", "keeping-1")
 }

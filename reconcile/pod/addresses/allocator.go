@@ -56,6 +56,7 @@ type Allocator struct {
 	unmet   map[string]time.Time // pools that had nothing to give, and when
 	checked map[string]string    // blocks whose lease was read since the start: its UID
 	counts  []Count
+	seeks   map[string]*seek      // by identity
 	asking  map[types.UID]asking  // claims that wait for literal addresses
 	holders map[netip.Addr]holder // of literal addresses that others wait for
 }
@@ -65,6 +66,7 @@ type pool struct {
 	layout     *addresspool.Layout
 	err        error
 	quarantine int64
+	reclaim    int64
 	ending     bool // it is being deleted, or not protected from that yet
 	low        bool // few blocks are left in the cluster
 	ample      bool // leases ahead of need leave enough for others
@@ -86,6 +88,8 @@ type Claim struct {
 	// have at the same time.
 	Pod      string
 	Literals []Literal
+	// InPod is the name of the claim in its pod, which is that of the next pod's, too.
+	InPod string
 }
 
 // Open reads the file of a node. A damaged one is set aside, and what claims have is taken
@@ -96,7 +100,7 @@ func Open(o Options) (*Allocator, error) {
 	}
 	a := &Allocator{
 		Options: o, file: ledger{o.File, o.Sync}, wake: make(chan struct{}, 1),
-		pools: map[string]*pool{}, full: map[string]time.Time{}, unmet: map[string]time.Time{}, checked: map[string]string{}, asking: map[types.UID]asking{},
+		pools: map[string]*pool{}, full: map[string]time.Time{}, unmet: map[string]time.Time{}, checked: map[string]string{}, asking: map[types.UID]asking{}, seeks: map[string]*seek{},
 	}
 	_, err := a.file.read()
 	if frame.IsDamage(err) {
@@ -132,7 +136,7 @@ func (a *Allocator) Take(claim Claim, wants []Want) (map[Want]ops.Given, error) 
 	err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
 		had := len(h.Grants)
 		for _, w := range wants {
-			got, err := a.take(h, claim.UID, w, now)
+			got, err := a.take(h, &claim, w, now)
 			if err != nil {
 				return false, fmt.Errorf("step %q: %w", w.Step, err)
 			}
@@ -150,7 +154,7 @@ func (a *Allocator) Take(claim Claim, wants []Want) (map[Want]ops.Given, error) 
 	return out, nil
 }
 
-func (a *Allocator) take(h *addresspool.Holdings, claim types.UID, w Want, now time.Time) (given ops.Given, err error) {
+func (a *Allocator) take(h *addresspool.Holdings, claim *Claim, w Want, now time.Time) (given ops.Given, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p := a.pools[w.Pool]
@@ -163,11 +167,22 @@ func (a *Allocator) take(h *addresspool.Holdings, claim types.UID, w Want, now t
 		return given, fault.New(fault.Invalid, p.err)
 	}
 	usable := *h
+	usable.Resting = slices.Clone(h.Resting)
 	// A lease that this process has not verified may have been lost while no agent ran.
 	usable.Blocks = slices.DeleteFunc(slices.Clone(h.Blocks), func(b addresspool.Held) bool {
 		return !b.Lost && a.checked[addresspool.LeaseName(b.Pool, b.Block)] != b.Lease
 	})
-	got, err := usable.Take(p.layout, addresspool.Owner{Claim: string(claim), Topology: w.Topology, Step: w.Step}, w.Interface, now.Unix())
+	owner := addresspool.Owner{Claim: string(claim.UID), Topology: w.Topology, Step: w.Step}
+	keeping := addresspool.Keeping{}
+	if p.reclaim > 0 {
+		keeping = addresspool.Keeping{For: identity(claim, w), Keep: p.reclaim}
+		if p.layout.Single() && !h.Has(owner) && !p.ending {
+			if err := a.sought(w.Pool, keeping.For, now); err != nil {
+				return given, err
+			}
+		}
+	}
+	got, err := usable.TakeKept(p.layout, owner, w.Interface, now.Unix(), keeping)
 	switch {
 	case errors.Is(err, addresspool.ErrLost):
 		return given, fault.New(fault.Conflict, fmt.Errorf("%w: delete the pod, another one gets another address", err))
@@ -185,8 +200,9 @@ func (a *Allocator) take(h *addresspool.Holdings, claim types.UID, w Want, now t
 	case err != nil:
 		return given, fault.New(fault.Invalid, err)
 	}
-	h.Grants = usable.Grants
+	h.Grants, h.Resting = usable.Grants, usable.Resting
 	delete(a.unmet, w.Pool)
+	delete(a.seeks, keeping.For)
 	return ops.Allocated(p.layout, got), nil
 }
 
@@ -208,7 +224,7 @@ func (a *Allocator) GiveBack(claim types.UID) error {
 	defer a.poke()
 	now := a.Now().Unix()
 	err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
-		return h.GiveBack(string(claim), func(pool string) int64 { return now + a.quarantine(pool) }), nil
+		return h.GiveBack(string(claim), now, a.quarantine), nil
 	})
 	if frame.AsOtherVersion(err) != nil || frame.IsDamage(err) {
 		// The claim has no record any more: who can read the file, or makes a new one,

@@ -171,6 +171,27 @@ func (c *Client) Taken(ctx context.Context, pool string) (map[string]bool, error
 	}
 }
 
+// KeptFor implements Leases.
+func (c *Client) KeptFor(ctx context.Context, pool, identity string) ([]v1alpha1.AddressLease, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	list, err := c.resource(v1alpha1.AddressLeaseResource()).List(ctx, metav1.ListOptions{
+		LabelSelector: v1alpha1.LabelFor + "=" + labelFor(identity), FieldSelector: fields.OneTermEqualSelector("spec.pool", pool).String(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list leases of AddressPool %q that are kept: %w", pool, err)
+	}
+	var out []v1alpha1.AddressLease
+	for i := range list.Items {
+		l, err := decode[v1alpha1.AddressLease](&list.Items[i])
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, *l)
+	}
+	return out, nil
+}
+
 // Create implements Leases.
 func (c *Client) Create(ctx context.Context, l *v1alpha1.AddressLease) (*v1alpha1.AddressLease, error) {
 	return c.write(ctx, l, func(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
@@ -189,6 +210,12 @@ func (c *Client) write(ctx context.Context, l *v1alpha1.AddressLease, f func(con
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	l.APIVersion, l.Kind = v1alpha1.GroupVersion.String(), v1alpha1.AddressLeaseKind
+	if l.Spec.For != "" {
+		if l.Labels == nil {
+			l.Labels = map[string]string{}
+		}
+		l.Labels[v1alpha1.LabelFor] = labelFor(l.Spec.For)
+	}
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(l)
 	if err != nil {
 		return nil, err

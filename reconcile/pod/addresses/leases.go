@@ -32,6 +32,8 @@ type Leases interface {
 	Taken(ctx context.Context, pool string) (map[string]bool, error)
 	Create(ctx context.Context, l *v1alpha1.AddressLease) (*v1alpha1.AddressLease, error)
 	Update(ctx context.Context, l *v1alpha1.AddressLease) (*v1alpha1.AddressLease, error)
+	// KeptFor lists the leases of a pool with the label of an identity.
+	KeptFor(ctx context.Context, pool, identity string) ([]v1alpha1.AddressLease, error)
 	// Delete deletes the lease of this UID.
 	Delete(ctx context.Context, name, uid string) error
 	// Changed gets a value when pools or leases of this node may have changed.
@@ -82,7 +84,7 @@ func (a *Allocator) waiting() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	maps.DeleteFunc(a.unmet, func(_ string, since time.Time) bool { return a.Now().Sub(since) > impatient })
-	return len(a.unmet) > 0 || len(a.asking) > 0
+	return len(a.unmet) > 0 || len(a.asking) > 0 || len(a.seeks) > 0
 }
 
 // Pass compares what the node holds with the API server once, and takes and ends leases.
@@ -98,7 +100,7 @@ func (a *Allocator) Pass(ctx context.Context) error {
 		return err
 	}
 	var errs []error
-	errs = append(errs, a.endLost(ctx), a.leaseLiterals(ctx, node))
+	errs = append(errs, a.endLost(ctx), a.leaseLiterals(ctx, node), a.keep(ctx, node))
 	for _, name := range a.known() {
 		errs = append(errs, a.obtain(ctx, node, name), a.giveUp(ctx, name))
 	}
@@ -126,7 +128,7 @@ func (a *Allocator) readPools() error {
 	pools := map[string]*pool{topology.LiteralPool: {layout: addresspool.Literals(), low: true}}
 	for i := range objects {
 		o := &objects[i]
-		p := &pool{quarantine: addresspool.Quarantine(o)}
+		p := &pool{quarantine: addresspool.Quarantine(o), reclaim: addresspool.Reclaim(o)}
 		p.layout, p.err = addresspool.Of(o)
 		p.ending = !o.DeletionTimestamp.IsZero() || !slices.Contains(o.Finalizers, v1alpha1.AddressPoolFinalizer)
 		for _, c := range o.Status.Conditions {
@@ -202,7 +204,7 @@ func (a *Allocator) adopt(ctx context.Context, node string) error {
 // earlier Node object of this name is taken over: whoever ends the leases of nodes that
 // are gone would end it, and one of both writes is refused.
 func (a *Allocator) own(ctx context.Context, node string, l *v1alpha1.AddressLease) (*v1alpha1.AddressLease, error) {
-	if l == nil || l.Spec.Node != a.NodeName || !l.DeletionTimestamp.IsZero() {
+	if l == nil || l.Spec.Node != a.NodeName || l.Spec.KeptUntil != nil || !l.DeletionTimestamp.IsZero() {
 		return nil, nil
 	}
 	block, err := netip.ParsePrefix(l.Spec.Block)
@@ -271,7 +273,7 @@ func (a *Allocator) endLost(ctx context.Context) error {
 			continue
 		}
 		if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
-			return h.GiveBack(g.Claim, func(pool string) int64 { return a.Now().Unix() + a.quarantine(pool) }), nil
+			return h.GiveBack(g.Claim, a.Now().Unix(), a.quarantine), nil
 		}); err != nil {
 			return err
 		}
@@ -483,6 +485,9 @@ func (a *Allocator) report(ctx context.Context) error {
 						continue
 					}
 					pods[name] = having[0].Pod
+				}
+				if id := h.IdentityOf(b); id != "" {
+					pods[name] = id
 				}
 			}
 		}

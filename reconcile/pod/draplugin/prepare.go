@@ -1,6 +1,7 @@
 package draplugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -130,7 +131,7 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 // topologies have as literals. They are those recorded
 // before, unless the node has lost its lease meanwhile.
 func (d *decision) addresses(c *claims.Claim) error {
-	of := addresses.Claim{UID: c.UID, Namespace: c.Namespace, Name: c.Name, Pod: c.Pod.Name}
+	of := addresses.Claim{UID: c.UID, Namespace: c.Namespace, Name: c.Name, Pod: c.Pod.Name, InPod: cmp.Or(d.rc.Annotations[resourceapi.PodResourceClaimAnnotation], c.Name)}
 	var wants []addresses.Want
 	at := map[addresses.Want]int{}
 	for i := range c.Topologies {
