@@ -1,6 +1,7 @@
 package kernel_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -161,4 +162,28 @@ func TestFDB(t *testing.T) {
 		})
 	}
 	b.refused(fault.NotReady, netstate.Change{After: netstate.FDB{Link: "none0", Remote: "192.0.2.9"}})
+}
+
+// TestTooManyFDB: the same with a tunnel's forwarding entries.
+func TestTooManyFDB(t *testing.T) {
+	b := newBoundedBench(t, kernel.Bounds{Routes: 8})
+	b.create(netstate.Link{Name: "x0", LinkKind: "vxlan", Parent: new(""), VXLAN: &netstate.VXLAN{ID: new(uint32(7)), Port: new(uint16(4789))}})
+	var all []netstate.FDB
+	for i := range 20 {
+		all = append(all, netstate.FDB{Link: "x0", Remote: fmt.Sprintf("192.0.2.%d", 10+i)})
+		b.create(all[i])
+	}
+	there := 0
+	snap := b.observe(all[0], all[19])
+	for _, f := range []netstate.FDB{all[0], all[19]} {
+		if _, ok := snap.Get(f.Key()); ok {
+			there++
+		}
+	}
+	if there != 1 {
+		t.Errorf("%d of the first and the last entry were read, want one: as far as is read", there)
+	}
+	b.create(all[0], all[19]) // changes nothing
+	b.remove(all[0])
+	b.remove(all[19])
 }
