@@ -362,3 +362,52 @@ func (w *wired) unlimit() {
 		w.remove(f)
 	}
 }
+
+// TestRate: what passes is within a tenth of the rule's rate. The policer and the test read one
+// clock, and the sender sees of each packet whether it was dropped. It is measured between two
+// moments at which the bucket is empty, and the bucket holds what a pause of the machine
+// saves up. The higher rate needs a machine that can send so much.
+func TestRate(t *testing.T) {
+	for name, tt := range map[string]struct {
+		bytesPerSecond uint64
+		size           int
+	}{"10 Mbit": {1_250_000, 1000}, "1 Gbit": {125_000_000, 60_000}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWired(t)
+			for _, end := range []string{"host:p0", "d0"} {
+				w.apply(netstate.Change{Before: netstate.Link{Name: end}, After: netstate.Link{Name: end, MTU: new(uint32(65535))}})
+			}
+			w.create(limited(filter("ipv6", 20001), 1, tt.bytesPerSecond, 500_000_000/netstate.BurstUnit*netstate.BurstUnit))
+			to := &unix.SockaddrInet6{Addr: netip.MustParseAddr("2001:db8:1::7").As16()}
+			fd := w.sender(qos.Packet{Destination: netip.AddrFrom16(to.Addr), Protocol: qos.UDP}, 0)
+			defer unix.Close(fd)
+			packet := make([]byte, tt.size)
+			length := float64(tt.size + 40 + 14) // with the headers that the policer counts
+			passes := func() bool {
+				err := unix.Sendto(fd, packet, 0, to)
+				if err != nil && !errors.Is(err, unix.ENOBUFS) {
+					t.Fatal(err)
+				}
+				return err == nil
+			}
+			for began := time.Now(); passes(); {
+				if time.Since(began) > 5*time.Second {
+					t.Logf("this machine sends less than %s/s", name)
+					return
+				}
+			}
+			passed := 0.0
+			began, elapsed := time.Now(), time.Duration(0)
+			for dropped := false; !dropped || elapsed < time.Second; elapsed = time.Since(began) {
+				if dropped = !passes(); !dropped {
+					passed += length
+				}
+			}
+			want := float64(tt.bytesPerSecond) * elapsed.Seconds()
+			t.Logf("%.2f Mbit/s in %s", passed*8e-6/elapsed.Seconds(), elapsed)
+			if passed < 0.9*want || passed > 1.1*want {
+				t.Errorf("%.0f bytes passed in %s, want %.0f", passed, elapsed, want)
+			}
+		})
+	}
+}
