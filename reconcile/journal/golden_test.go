@@ -89,6 +89,21 @@ func TestGiven(t *testing.T) {
 	}
 }
 
+// TestFiltersVersion: a record with filters is for those who know them, with and without
+// addresses.
+func TestFiltersVersion(t *testing.T) {
+	for _, given := range []ops.Givens{nil, {"tune": {Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.5/24")}}}} {
+		sb := reconcile.Sandbox{ID: testID, Given: given, Filters: []netstate.Filter{{Rule: "ai/a[0]", Pref: 20000, Handle: 1, Family: new("ipv4"), DSCP: new(uint8(26))}}}
+		line, err := frame.Encode(entry{Record: &reconcile.Record{Sandbox: sb, Phase: reconcile.Applied}})
+		must(t, err)
+		e, err := decode(bytes.TrimSuffix(line, []byte("\n")))
+		must(t, err)
+		if !bytes.HasPrefix(line, []byte("4 ")) || !reflect.DeepEqual(e.Record.Sandbox, sb) {
+			t.Errorf("%s is read as %+v", line, e.Record.Sandbox)
+		}
+	}
+}
+
 // content is a line, without the order of its fields.
 func content(t *testing.T, line []byte) (out any) {
 	t.Helper()

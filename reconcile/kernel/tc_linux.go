@@ -560,7 +560,7 @@ func (s *Sandbox) onLink(ctx context.Context, link string, f func(c *conn, index
 
 func explainFilter(err error) error {
 	if errors.Is(err, unix.ENOENT) && fault.Of(err) == fault.Internal {
-		return because(fault.Unsupported, err, "the kernel has no flower filters, or not with these actions: load cls_flower, act_pedit, act_csum and act_police on the host")
+		return because(fault.Unsupported, err, "the kernel has no clsact or flower filters, or not with these actions: load sch_ingress, cls_flower, act_pedit, act_csum and act_police on the host")
 	}
 	return err
 }
@@ -628,7 +628,7 @@ func (s *Sandbox) applyClsact(ctx context.Context, c netstate.Change) error {
 		if errors.Is(err, unix.EEXIST) {
 			return because(fault.Conflict, err, "the link has an ingress or clsact queueing discipline of others: use a clsact, to which filters of several can be added")
 		}
-		return err
+		return explainFilter(err)
 	case netstate.Delete:
 		err := s.onLink(ctx, before.Link, func(c *conn, index int) error {
 			others, err := c.filtered(ctx, index)
