@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -566,7 +567,9 @@ func explainFilter(err error) error {
 }
 
 // queryClsact reads clsacts from one dump of all queueing disciplines: the kernel announces
-// the answer to a query for one to all listeners, of which we are one.
+// the answer to a query for one to all listeners, of which we are one. If there are more than
+// the bound, it uses what was read: a pod that fills its links with them must not keep a
+// device from the host. Creating a clsact that exists is refused.
 func (o *observer) queryClsact(ctx context.Context, queried []netstate.Clsact) error {
 	wanted := map[int]string{}
 	for _, q := range queried {
@@ -587,7 +590,7 @@ func (o *observer) queryClsact(ctx context.Context, queried []netstate.Clsact) e
 		return nil
 	}
 	have, err := o.inside.clsacts(ctx)
-	if err != nil {
+	if err != nil && !errors.Is(err, reconcile.ErrPartial) {
 		return reading(queried[0], err)
 	}
 	for _, index := range have {
@@ -632,11 +635,12 @@ func (s *Sandbox) applyClsact(ctx context.Context, c netstate.Change) error {
 	case netstate.Delete:
 		err := s.onLink(ctx, before.Link, func(c *conn, index int) error {
 			others, err := c.filtered(ctx, index)
-			if err != nil || others {
-				if err == nil {
-					s.left[before.Link] = true
-				}
+			if err != nil && !errors.Is(err, reconcile.ErrPartial) {
 				return err
+			}
+			if others || err != nil { // which has filters that keep changing
+				s.left[before.Link] = true
+				return nil
 			}
 			return c.write(ctx, unix.RTM_DELQDISC, 0, tcMsg(index, clsactHandle, clsactParent, 0), kind)
 		})

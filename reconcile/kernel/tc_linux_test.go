@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -176,6 +177,30 @@ func TestManyFilters(t *testing.T) {
 		t.Errorf("%d dumps and %d queries, and without other filters %d and %d", after-before, afterGets-beforeGets, dumps2-dumps, gets2-gets)
 	}
 	b.holds(ours)
+}
+
+// TestTooManyQdiscs: a pod that fills a link with queueing disciplines cannot prevent that its
+// sandbox is observed.
+func TestTooManyQdiscs(t *testing.T) {
+	b := newBoundedBench(t, kernel.Bounds{Links: 4})
+	b.create(up(dummy("d0")))
+	index := 0
+	if l, ok := b.observe().Link("d0"); ok {
+		index = l.Index
+	}
+	b.as(func(h *netlink.Handle) error {
+		prio := netlink.NewPrio(netlink.QdiscAttrs{LinkIndex: index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(1, 0)})
+		prio.Bands = 16
+		err := h.QdiscAdd(prio)
+		for i := uint16(1); i <= 16 && err == nil; i++ {
+			err = h.QdiscAdd(&netlink.GenericQdisc{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Parent: netlink.MakeHandle(1, i), Handle: netlink.MakeHandle(0x10+i, 0)}, QdiscType: "pfifo"})
+		}
+		return err
+	})
+	b.create(netstate.Clsact{Link: "d0"}, filter("ipv4", 20000))
+	b.holds(filter("ipv4", 20000))
+	b.absent(netstate.Clsact{Link: "d0"}) // as far as is read
+	b.refused(fault.Conflict, netstate.Change{After: netstate.Clsact{Link: "d0"}}, "queueing discipline of others")
 }
 
 // TestClsactOfOthers: a link has one clsact, and one of others is used as it is.
