@@ -130,6 +130,26 @@ func TestPartnerOfPort(t *testing.T) {
 	}
 }
 
+// joinBond is a script that makes a link the port of a bond.
+func joinBond(port, bond string) string {
+	return strings.NewReplacer("PORT", port, "BOND", bond).Replace("ip link set PORT down; ip link set PORT master BOND; ip link set PORT up\n")
+}
+
+// bondOfHost makes two PFs at the ends of a wire ports of the bonds near0 and far0 with LACP.
+func bondOfHost(t *testing.T, s *foreignWriter, near, far string) {
+	t.Helper()
+	s.run(`for b in near0 far0; do ip link add $b mtu 9000 type bond mode 802.3ad lacp_rate fast miimon 100; ip link set $b up; done
+` + joinBond(near, "near0") + joinBond(far, "far0"))
+	t.Cleanup(func() {
+		s.run("ip link del near0; ip link del far0; for p in " + near + " " + far + "; do ip link set $p up mtu 9000; done")
+		// A PF that was reset answers its functions again when they are brought up, and other
+		// tests need that.
+		s.run(`functions=$(basename -a /sys/class/net/` + near + `/device/virtfn*/net/* /sys/class/net/` + far + `/device/virtfn*/net/*)
+		for f in $functions; do ip link set $f up; done
+		for f in $functions; do until ip link show $f | grep -q LOWER_UP; do sleep 0.1; done; ip link set $f down; done`)
+	})
+}
+
 // TestLinkStateFollowsLACP: the PF of a pod's virtual function is the port of a bond on the
 // host, with a partner at the other end of the wire. When the partner falls silent, the PF keeps
 // its carrier, and the link state of the function drifts. The card cannot change that state, and
@@ -141,19 +161,7 @@ func TestLinkStateFollowsLACP(t *testing.T) {
 	const near, far = "enp3s0f0", "enp4s0f0"
 	l, path := newLane(t), newNetns(t)
 	s := &foreignWriter{t: t, ns: filepath.Base(path)}
-	join := func(port, bond string) string {
-		return strings.NewReplacer("PORT", port, "BOND", bond).Replace("ip link set PORT down; ip link set PORT master BOND; ip link set PORT up\n")
-	}
-	s.run(`for b in near0 far0; do ip link add $b mtu 9000 type bond mode 802.3ad lacp_rate fast miimon 100; ip link set $b up; done
-` + join(near, "near0") + join(far, "far0"))
-	t.Cleanup(func() {
-		s.run("ip link del near0; ip link del far0; for p in " + near + " " + far + "; do ip link set $p up mtu 9000; done")
-		// A PF that was reset answers its functions again when they are brought up, and other
-		// tests need that.
-		s.run(`functions=$(basename -a /sys/class/net/` + near + `/device/virtfn*/net/* /sys/class/net/` + far + `/device/virtfn*/net/*)
-		for f in $functions; do ip link set $f up; done
-		for f in $functions; do until ip link show $f | grep -q LOWER_UP; do sleep 0.1; done; ip link set $f down; done`)
-	})
+	bondOfHost(t, s, near, far)
 	w := watching(t)
 	link, err := os.Readlink("/sys/class/net/" + near + "/device/virtfn0")
 	if err != nil {
@@ -219,7 +227,7 @@ func TestLinkStateFollowsLACP(t *testing.T) {
 		t.Errorf("repair: %v", err)
 	}
 
-	s.run(join(far, "far0"))
+	s.run(joinBond(far, "far0"))
 	if vf := await("the partner is back", true); vf.LACP.SettlesMillis == 0 {
 		t.Errorf("it is stable at once: %+v", vf.LACP)
 	}
