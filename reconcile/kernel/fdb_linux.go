@@ -77,7 +77,7 @@ func (o *observer) queryFDB(ctx context.Context, queried []netstate.FDB) error {
 		via := 0
 		if f.Via != "" {
 			var err error
-			if via, err = o.index(ctx, f.Via); errors.Is(err, unix.ENODEV) {
+			if via, err = o.index(ctx, f.Via); errors.Is(err, unix.ENODEV) || errors.Is(err, errGone) {
 				continue
 			} else if err != nil {
 				return reading(f, err)

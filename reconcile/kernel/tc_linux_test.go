@@ -1,6 +1,7 @@
 package kernel_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -182,18 +183,26 @@ func TestManyFilters(t *testing.T) {
 // TestTooManyQdiscs: a pod that fills a link with queueing disciplines cannot prevent that its
 // sandbox is observed.
 func TestTooManyQdiscs(t *testing.T) {
-	b := newBoundedBench(t, kernel.Bounds{Links: 4})
+	b := newBoundedBench(t, kernel.Bounds{Links: 32}) // some modules create links in every namespace
 	b.create(up(dummy("d0")))
 	index := 0
 	if l, ok := b.observe().Link("d0"); ok {
 		index = l.Index
 	}
 	b.as(func(h *netlink.Handle) error {
-		prio := netlink.NewPrio(netlink.QdiscAttrs{LinkIndex: index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(1, 0)})
-		prio.Bands = 16
-		err := h.QdiscAdd(prio)
-		for i := uint16(1); i <= 16 && err == nil; i++ {
-			err = h.QdiscAdd(&netlink.GenericQdisc{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Parent: netlink.MakeHandle(1, i), Handle: netlink.MakeHandle(0x10+i, 0)}, QdiscType: "pfifo"})
+		const bands = 16
+		add := func(parent, major uint32) error {
+			prio := netlink.NewPrio(netlink.QdiscAttrs{LinkIndex: index, Parent: parent, Handle: major << 16})
+			prio.Bands = bands
+			return h.QdiscAdd(prio)
+		}
+		err := add(netlink.HANDLE_ROOT, 1)
+		for band := range uint32(bands) {
+			major := 2 + band
+			err = errors.Join(err, add(1<<16|(1+band), major))
+			for leaf := range uint32(bands) {
+				err = errors.Join(err, add(major<<16|(1+leaf), 0x100+band<<4+leaf))
+			}
 		}
 		return err
 	})
