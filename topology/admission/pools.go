@@ -86,11 +86,11 @@ func warnOfPools(t *topology.Topology, pools []v1alpha1.AddressPool, a *answer) 
 				a.warn("NetworkTopology %q, step %q: ipam.interface: %s %q has no part %d, only %d: no pod gets an address", t.Name, s.Name, v1alpha1.AddressPoolKind, pool, iface, l.Interfaces())
 			}
 		}
-		for _, literal := range topology.Literals(s) {
+		for _, literal := range topology.Exclusive(s) {
 			for _, name := range names {
-				if l := layouts[name]; l != nil && literal.IsValid() {
-					if _, given := l.Gives(netip.PrefixFrom(literal.Addr(), literal.Addr().BitLen())); given {
-						a.warn("NetworkTopology %q, step %q: %s is also given away by %s %q: add it to exclude there, unless these networks do not reach one another", t.Name, s.Name, literal.Addr(), v1alpha1.AddressPoolKind, name)
+				if l := layouts[name]; l != nil {
+					if _, given := l.Gives(netip.PrefixFrom(literal, literal.BitLen())); given {
+						a.warn("NetworkTopology %q, step %q: %s is allocated to other pods by %s %q, so no pod gets it: add it to exclude there, or set allowDuplicate: true on the step if these networks do not reach one another", t.Name, s.Name, literal, v1alpha1.AddressPoolKind, name)
 					}
 				}
 			}

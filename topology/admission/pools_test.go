@@ -37,8 +37,8 @@ func TestWarningsOfPools(t *testing.T) {
 		},
 		`{"addresses":["192.0.2.1/24","{{ x.ips[0].address }}",{"address":"192.0.2.9/24"},"192.0.2.255/24"]}`: nil,
 		`{"addresses":["192.0.2.5/32"],"ipam":{"type":"static","addresses":[{"address":"192.0.2.6/24"}]}}`: {
-			`NetworkTopology "t", step "s": 192.0.2.5 is also given away by AddressPool "blue": add it to exclude there, unless these networks do not reach one another`,
-			`NetworkTopology "t", step "s": 192.0.2.6 is also given away by AddressPool "blue": add it to exclude there, unless these networks do not reach one another`,
+			`NetworkTopology "t", step "s": 192.0.2.5 is allocated to other pods by AddressPool "blue", so no pod gets it: add it to exclude there, or set allowDuplicate: true on the step if these networks do not reach one another`,
+			`NetworkTopology "t", step "s": 192.0.2.6 is allocated to other pods by AddressPool "blue", so no pod gets it: add it to exclude there, or set allowDuplicate: true on the step if these networks do not reach one another`,
 		},
 	} {
 		o := &v1alpha1.NetworkTopology{}

@@ -15,13 +15,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // networksAge is how old what is known of the cluster's networks may be: they seldom
 // change, and the nodes of a large cluster are many megabytes.
 const networksAge = 10 * time.Minute
 
-// Network is a network that pods of the cluster reach, or an address of a node.
+// Network is a network that pods of the cluster reach, or an address of a node or a pod.
 type Network struct {
 	Prefix netip.Prefix
 	// Of says whose it is, such as "Services".
@@ -69,6 +70,18 @@ func (c *Pools) readNetworks(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// literals are the addresses that pods have from their topologies, in a constant order.
+func literals(leases []*v1alpha1.AddressLease) []Network {
+	var out []Network
+	for _, l := range leases {
+		if p, err := netip.ParsePrefix(l.Spec.Block); err == nil {
+			out = append(out, Network{p, fmt.Sprintf("pod %q", l.Spec.For)})
+		}
+	}
+	slices.SortFunc(out, func(a, b Network) int { return a.Prefix.Addr().Compare(b.Prefix.Addr()) })
+	return out
 }
 
 // maxOverlaps is how many overlaps a condition names.

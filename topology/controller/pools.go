@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -116,6 +118,7 @@ func (c *Pools) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 			layouts[pools.Items[i].Name] = l
 		}
 	}
+	around := slices.Concat(c.networks, literals(byPool[topology.LiteralPool]))
 	for i := range pools.Items {
 		o := pools.Items[i].DeepCopy() // objects of the cache must not be changed
 		if err := c.keep(ctx, o, len(byPool[o.Name]) > 0); err != nil {
@@ -125,7 +128,7 @@ func (c *Pools) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 		if !o.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(o, v1alpha1.AddressPoolFinalizer) {
 			continue
 		}
-		status := PoolStatus(o, layouts, byPool[o.Name], c.networks)
+		status := PoolStatus(o, layouts, byPool[o.Name], around)
 		if equality.Semantic.DeepEqual(status, o.Status) {
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -54,6 +55,10 @@ func TestPoolStatus(t *testing.T) {
 		"a node's own address": {
 			pool: pool("p", "192.0.2.0/29"), around: []Network{{netip.MustParsePrefix("192.0.2.3/32"), `node "a"`}},
 			want: "Valid Overlap 6/0/0/0", message: `192.0.2.3 is an address of node "a", and would be given to a pod of 192.0.2.0/29: add it to exclude`,
+		},
+		"a pod's literal address": {
+			pool: pool("p", "192.0.2.0/29"), around: literals([]*v1alpha1.AddressLease{{Spec: v1alpha1.AddressLeaseSpec{Pool: topology.LiteralPool, Block: "192.0.2.4/32", For: "ns/a"}}}),
+			want: "Valid Overlap 6/0/0/0", message: `192.0.2.4 is an address of pod "ns/a", and would be given to a pod of 192.0.2.0/29: add it to exclude`,
 		},
 		"what is not given away": {
 			pool: pool("p", "192.0.2.0/29"), around: []Network{{netip.MustParsePrefix("192.0.2.0/32"), "a"}, {netip.MustParsePrefix("192.0.2.7/32"), "b"}},

@@ -505,6 +505,38 @@ func (b *bench) literals(t *testing.T) {
 		return nil
 	})
 
+	// An address that a pool allocates is refused until the pool excludes it. Who has one keeps
+	// it, and the pool's condition says so.
+	b.mustKubectl(t, addressPool("teal", "{subnets: [{prefix: 192.0.2.0/28}]}"), "create", "--validate=strict", "-f", "-")
+	b.eventually(t, "an address of the pool is refused", func() error {
+		err := two.has(t.Context(), "default", "f", y)
+		if err == nil {
+			return errors.Join(errors.New("its node does not know the pool yet"), two.GiveBack("literal-twof"))
+		}
+		want := `step "s" of NetworkTopology "t": 192.0.2.10 is allocated to other pods by AddressPool "teal": add it to exclude there`
+		if fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), want) {
+			return fmt.Errorf("said: %w, want %s", err, want)
+		}
+		return nil
+	})
+	has(one, "old", x)
+	b.eventually(t, "the overlap is shown", func() error {
+		var p v1alpha1.AddressPool
+		if err := b.Get(t.Context(), client.ObjectKey{Name: "teal"}, &p); err != nil {
+			return err
+		}
+		if c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionOverlap); c == nil || !strings.Contains(c.Message, `192.0.2.9 is an address of pod "default/old"`) {
+			return fmt.Errorf("condition %+v", c)
+		}
+		return nil
+	})
+	b.mustKubectl(t, "", "patch", "addresspool", "teal", "--type=merge", "-p", `{"spec":{"exclude":["192.0.2.9-192.0.2.10"]}}`)
+	has(two, "f", y)
+	if err := two.GiveBack("literal-twof"); err != nil {
+		t.Fatal(err)
+	}
+	b.ended(t, "teal", one, two)
+
 	// Nothing is left.
 	one.recorded = func() []addresspool.Grant { return nil }
 	if err := one.GiveBack("literal-oneold"); err != nil {

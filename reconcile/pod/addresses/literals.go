@@ -49,12 +49,15 @@ func (a *Allocator) takeLiterals(h *addresspool.Holdings, c *Claim, now time.Tim
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var all, missing []netip.Addr
-	var inUse error
+	var inUse, allocated error
 	for _, l := range slices.SortedFunc(slices.Values(c.Literals), func(x, y Literal) int { return x.Address.Compare(y.Address) }) {
 		had := h.WithLiteral(l.Address)
 		all = append(all, l.Address)
 		if slices.ContainsFunc(had, func(g addresspool.Grant) bool { return g.Claim == string(c.UID) }) {
 			continue // also one that it had before addresses were leased
+		}
+		if pool := a.allocating(l.Address); pool != "" {
+			allocated = errors.Join(allocated, fmt.Errorf("step %q of NetworkTopology %q: %s is allocated to other pods by %s %q: add it to exclude there, or set allowDuplicate: true on the step if these networks do not reach one another", l.Step, l.Topology, l.Address, v1alpha1.AddressPoolKind, pool))
 		}
 		lease := h.Lease(l.Address)
 		switch other, elsewhere := a.holders[l.Address]; {
@@ -68,6 +71,9 @@ func (a *Allocator) takeLiterals(h *addresspool.Holdings, c *Claim, now time.Tim
 			missing = append(missing, l.Address)
 		}
 	}
+	if allocated != nil {
+		return false, fault.New(fault.Conflict, allocated)
+	}
 	if len(missing) > 0 || inUse != nil {
 		a.asking[c.UID] = asking{*c, all, now}
 	}
@@ -79,6 +85,18 @@ func (a *Allocator) takeLiterals(h *addresspool.Holdings, c *Claim, now time.Tim
 	}
 	delete(a.asking, c.UID)
 	return h.AddLiteral(addresspool.Literal(string(c.UID), c.Namespace+"/"+c.Name, c.pod(), all)), nil
+}
+
+// allocating returns the pool, one of those that exist, which allocates an address.
+func (a *Allocator) allocating(address netip.Addr) string {
+	for _, name := range slices.Sorted(maps.Keys(a.pools)) {
+		if l := a.pools[name].layout; l != nil {
+			if _, ok := l.Gives(netip.PrefixFrom(address, address.BitLen())); ok {
+				return name
+			}
+		}
+	}
+	return ""
 }
 
 // inUse names both pods, unless the other one is in another namespace: tenants must not see
