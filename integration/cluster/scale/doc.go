@@ -4,6 +4,10 @@
 //
 //	go run ./integration/cluster/scale -part 10 -before c3bdea8
 //
+// With -addresses it measures pools of addresses instead: 5,000 nodes lease blocks of one pool
+// and allocate 100,000 addresses, with the code of the agent, and then lose the API server and a
+// tenth of the nodes.
+//
 // With -before it measures the controller of another commit, too, on the same
 // objects in the same run, since the machine may be busy: only ratios count. Its test
 // counts, on a small part, what does not depend on the machine.

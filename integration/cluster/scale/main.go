@@ -36,7 +36,11 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	part := flag.Int("part", 1, "one `n`-th of the full size")
 	before := flag.String("before", "", "a `commit` whose controller is measured first")
 	patience := flag.Duration("patience", time.Hour, "`time` after which a controller that has not settled is given up")
+	pools := flag.Bool("addresses", false, "measure pools of addresses instead")
 	flag.Parse()
+	if *pools {
+		return runAddresses(ctx, out, fullAddresses.part(*part))
+	}
 	b, err := start(ctx, os.Stderr, population.Full.Part(*part))
 	if err != nil {
 		return err
@@ -56,6 +60,20 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		all = append(all, r)
 	}
 	table(out, all)
+	return nil
+}
+
+func runAddresses(ctx context.Context, out io.Writer, size addressSize) (err error) {
+	b, err := start(ctx, os.Stderr, population.Size{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	r, err := b.addresses(ctx, size)
+	if err != nil {
+		return err
+	}
+	r.write(out, size)
 	return nil
 }
 

@@ -184,3 +184,27 @@ func (p process) did(t *testing.T) (d deeds) {
 	}
 	return d
 }
+
+// TestAddresses holds on a few nodes what a pool costs the API server: what a node leases is a
+// write for several addresses, a node without addresses sends nothing, without the API server a
+// node has what it has leased, and no address is allocated twice.
+func TestAddresses(t *testing.T) {
+	b, err := start(t.Context(), t.Output(), population.Size{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	r, err := b.addresses(t.Context(), addressSize{nodes: 20, pods: 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound(t, "requests of an agent without addresses: a list and a watch of pools and of leases", r.startRequests, 4)
+	// Two blocks of 16, one ahead of need, and how many of each are used.
+	bound(t, "writes for each address", r.writes, 6.0/20)
+	bound(t, "nodes that could not allocate without the API server", float64(r.awayFailed), 0)
+	bound(t, "requests of the controller for each lease that ends", r.lostRequests, 4)
+}

@@ -69,6 +69,7 @@ type pool struct {
 	reclaim    int64
 	ending     bool // it is being deleted, or not protected from that yet
 	low        bool // few blocks are left in the cluster
+	nodes      int32
 	ample      bool // leases ahead of need leave enough for others
 }
 

@@ -25,6 +25,10 @@ import (
 // timeout of a request; a pod may wait for it.
 const timeout = 10 * time.Second
 
+// nodeAge is how old what is known of the Node object may be. Thousands of nodes read theirs,
+// and leases of a node that is created again end a multiple of this time later.
+const nodeAge = 2 * time.Minute
+
 // Client is a client of the API server, with a cache of pools and of the node's leases. It
 // needs these rights: get of nodes, list and watch of addresspools; get, list, watch, create,
 // update and delete of addressleases.
@@ -83,7 +87,7 @@ func (c *Client) Changed() <-chan struct{} { return c.changed }
 func (c *Client) NodeUID(ctx context.Context) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.uid != "" && c.now().Sub(c.read) < timeout {
+	if c.uid != "" && c.now().Sub(c.read) < nodeAge {
 		return c.uid, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)

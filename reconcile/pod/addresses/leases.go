@@ -44,6 +44,7 @@ const (
 	tries     = 8       // blocks that are tried before the leases of a pool are listed
 	walk      = 1 << 16 // blocks that are searched for a free one
 	pace      = 30 * time.Second
+	perNode   = 50 * time.Millisecond // of a pool; then its nodes write 20 leases a second
 	respite   = 5 * time.Second
 	impatient = time.Minute // for how long a claim that was refused counts as waiting
 )
@@ -92,6 +93,12 @@ func (a *Allocator) Pass(ctx context.Context) error {
 	if err := a.readPools(); err != nil {
 		return err
 	}
+	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) { return h.Expire(a.Now().Unix()), nil }); err != nil {
+		return err
+	}
+	if idle, err := a.idle(); err != nil || idle {
+		return errors.Join(err, a.report(ctx))
+	}
 	node, err := a.Leases.NodeUID(ctx)
 	if err != nil {
 		return err
@@ -105,6 +112,20 @@ func (a *Allocator) Pass(ctx context.Context) error {
 		errs = append(errs, a.obtain(ctx, node, name), a.giveUp(ctx, name))
 	}
 	return errors.Join(append(errs, a.report(ctx))...)
+}
+
+// idle reports whether the node has no addresses and nobody waits for any. Then a pass sends
+// no request: most nodes of a cluster may be like that.
+func (a *Allocator) idle() (idle bool, err error) {
+	heard, err := a.Leases.Own()
+	if err != nil || len(heard) > 0 || a.waiting() || len(a.Recorded()) > 0 {
+		return false, err
+	}
+	err = a.file.change(func(h *addresspool.Holdings) (bool, error) {
+		idle = len(h.Blocks) == 0 && len(h.Grants) == 0
+		return false, nil
+	})
+	return idle, err
 }
 
 func (a *Allocator) known() []string {
@@ -134,6 +155,7 @@ func (a *Allocator) readPools() error {
 		for _, c := range o.Status.Conditions {
 			p.low = p.low || c.Type == v1alpha1.ConditionLow && c.Status == "True"
 		}
+		p.nodes = o.Status.Nodes
 		p.ample = ample(o.Status.Size, o.Status.Leased)
 		pools[o.Name] = p
 	}
@@ -197,7 +219,7 @@ func (a *Allocator) adopt(ctx context.Context, node string) error {
 			return err
 		}
 	}
-	return a.file.change(func(h *addresspool.Holdings) (bool, error) { return h.Expire(a.Now().Unix()), nil })
+	return nil
 }
 
 // own returns a lease if it is one that this node can give from, else nil. One of an
@@ -470,6 +492,18 @@ func (a *Allocator) Counts() []Count {
 	return slices.Clone(a.counts)
 }
 
+// reportEvery is how often the node writes into its leases how many addresses are used. Each
+// write is sent to all nodes' watches, so that the nodes of a large pool write less often.
+func (a *Allocator) reportEvery() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	every := pace
+	for _, p := range a.pools {
+		every = max(every, time.Duration(p.nodes)*perNode)
+	}
+	return every
+}
+
 // report writes into leases how many of their addresses are used, where that has changed.
 func (a *Allocator) report(ctx context.Context) error {
 	used, pods := map[string]int32{}, map[string]string{}
@@ -511,7 +545,7 @@ func (a *Allocator) report(ctx context.Context) error {
 	a.mu.Lock()
 	a.counts = counts
 	a.mu.Unlock()
-	due := a.Now().Sub(a.reported) >= pace // pods that start together are one write
+	due := a.Now().Sub(a.reported) >= a.reportEvery() // pods that start together are one write
 	if due {
 		a.reported = a.Now()
 	}

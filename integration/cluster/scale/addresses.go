@@ -1,0 +1,475 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plumbline/plumbline/integration/cluster/population"
+	"github.com/plumbline/plumbline/reconcile/pod/addresses"
+	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// addressSize is how many nodes allocate addresses of one pool.
+type addressSize struct {
+	nodes int
+	pods  int // of each node, with an address each
+}
+
+// fullAddresses are 100,000 addresses of 5,000 nodes.
+var fullAddresses = addressSize{nodes: 5000, pods: 20}
+
+func (s addressSize) part(n int) addressSize { return addressSize{s.nodes / n, s.pods} }
+
+// prefix is that of a pool of which the addresses are less than half, and which is large enough
+// to have blocks.
+func (s addressSize) prefix() netip.Prefix {
+	bits := 20
+	for 1<<(32-bits) < 5*s.nodes*s.pods/2 {
+		bits--
+	}
+	return netip.PrefixFrom(netip.MustParseAddr("10.0.0.0"), bits)
+}
+
+const (
+	scalePool = "scale"
+	grace     = 5 * time.Second // after which the leases of a node that is gone end
+)
+
+// addressResults is what was measured.
+type addressResults struct {
+	started          time.Duration // until all agents know the pool
+	startRequests    float64       // of each agent
+	heap             float64       // KiB of each agent, with its addresses
+	all, one, away   []time.Duration
+	allTook          time.Duration
+	writes, requests float64 // for each address
+	oneRequests      float64
+	awayFailed       int
+	backRequests     float64 // of each agent, when the API server is back
+	lost             int     // leases
+	lostTook         time.Duration
+	lostRequests     float64 // of the controller, for each lease
+	controller       usage
+}
+
+// addressAgents are the agents of all nodes, in this process: their clients of the API server,
+// and what leases and allocates addresses.
+type addressAgents struct {
+	*bench
+	gate             gate
+	requests, writes atomic.Int64
+	nodes            []*addressAgent
+}
+
+type addressAgent struct {
+	name      string
+	client    *addresses.Client
+	allocator *addresses.Allocator
+	stop      func()
+
+	mu   sync.Mutex
+	had  map[types.UID]netip.Addr
+	last int
+}
+
+// gate are the connections to the API server, which can be cut.
+type gate struct {
+	mu     sync.Mutex
+	closed bool
+	conns  map[net.Conn]bool
+}
+
+var errCut = errors.New("the API server is away")
+
+func (g *gate) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	g.mu.Lock()
+	closed := g.closed
+	g.mu.Unlock()
+	if closed {
+		return nil, errCut
+	}
+	c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.conns[c] = true
+	return c, nil
+}
+
+func (g *gate) set(closed bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = closed
+	for c := range g.conns {
+		if closed {
+			_ = c.Close()
+		}
+	}
+	if closed {
+		clear(g.conns)
+	}
+}
+
+// startAgents starts an agent for each node, and returns when all of them know the pool.
+func (b *bench) startAgents(ctx context.Context, dir string, nodes int) (*addressAgents, error) {
+	a := &addressAgents{bench: b, gate: gate{conns: map[net.Conn]bool{}}}
+	config := b.Config()
+	config.Dial = a.gate.dial
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			a.requests.Add(1)
+			if r.Method != http.MethodGet {
+				a.writes.Add(1)
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	shared, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	for i := range nodes {
+		n, err := a.startAgent(ctx, config, shared, dir, population.NodeName(i))
+		if err != nil {
+			a.stop()
+			return nil, err
+		}
+		a.nodes = append(a.nodes, n)
+	}
+	return a, b.wait(ctx, func(context.Context) error {
+		for _, n := range a.nodes {
+			if pools, err := n.client.Pools(); err != nil || len(pools) == 0 || !slices.Contains(pools[0].Finalizers, v1alpha1.AddressPoolFinalizer) {
+				return fmt.Errorf("node %q knows %d pools: %w", n.name, len(pools), err)
+			}
+		}
+		return nil
+	})
+}
+
+func (a *addressAgents) startAgent(ctx context.Context, config *rest.Config, shared *http.Client, dir, name string) (*addressAgent, error) {
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = 50, 100 // as the agent has it
+	kube, err := kubernetes.NewForConfigAndClient(config, shared)
+	if err != nil {
+		return nil, err
+	}
+	dyn, err := dynamic.NewForConfigAndClient(config, shared)
+	if err != nil {
+		return nil, err
+	}
+	n := &addressAgent{name: name, client: addresses.NewClient(kube, dyn, name, time.Now), had: map[types.UID]netip.Addr{}}
+	n.allocator, err = addresses.Open(addresses.Options{
+		Leases: n.client, NodeName: name, File: filepath.Join(dir, name), Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		Sync:     func(*os.File) error { return nil },
+		Recorded: func() []addresspool.Grant { return nil },
+		Ended:    func(context.Context, addresspool.Grant) (bool, error) { return false, nil },
+	})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { n.client.Run(ctx) })
+	running.Go(func() { n.allocator.Run(ctx) })
+	n.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	return n, nil
+}
+
+func (a *addressAgents) stop() {
+	var all sync.WaitGroup
+	for _, n := range a.nodes {
+		all.Go(n.stop)
+	}
+	all.Wait()
+}
+
+// allocate gives one more claim of a node its address, and returns how long that took.
+func (n *addressAgent) allocate(ctx context.Context) (time.Duration, error) {
+	n.mu.Lock()
+	n.last++
+	of := addresses.Claim{UID: types.UID(fmt.Sprint(n.name, "-", n.last)), Namespace: population.Namespace, Name: fmt.Sprint(n.last), Pod: fmt.Sprint(n.last)}
+	n.mu.Unlock()
+	want := addresses.Want{Topology: "t", Step: "s", Pool: scalePool}
+	began := time.Now()
+	for {
+		given, err := n.allocator.Take(of, []addresses.Want{want})
+		if err == nil {
+			took := time.Since(began)
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.had[of.UID] = given[want].Addresses[0].Addr()
+			return took, nil
+		}
+		if fault.Of(err) != fault.NotReady {
+			return 0, err
+		}
+		select {
+		case <-ctx.Done():
+			return 0, errors.Join(context.Cause(ctx), err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// each has nodes allocate pods addresses each, one after the other, all nodes at once.
+func (a *addressAgents) each(ctx context.Context, nodes []*addressAgent, pods int) ([]time.Duration, error) {
+	var mu sync.Mutex
+	var all []time.Duration
+	g, ctx := errgroup.WithContext(ctx)
+	for _, n := range nodes {
+		g.Go(func() error {
+			for range pods {
+				took, err := n.allocate(ctx)
+				if err != nil {
+					return fmt.Errorf("node %q: %w", n.name, err)
+				}
+				mu.Lock()
+				all = append(all, took)
+				mu.Unlock()
+			}
+			return nil
+		})
+	}
+	return all, g.Wait()
+}
+
+// quiet waits until agents have sent no request for two seconds.
+func (a *addressAgents) quiet(ctx context.Context) error {
+	sent, since := a.requests.Load(), time.Now()
+	return a.wait(ctx, func(context.Context) error {
+		if n := a.requests.Load(); n != sent {
+			sent, since = n, time.Now()
+		}
+		if time.Since(since) < 2*time.Second {
+			return errors.New("agents still send requests")
+		}
+		return nil
+	})
+}
+
+// different returns an error if two claims have one address.
+func different(nodes []*addressAgent) error {
+	of := map[netip.Addr]types.UID{}
+	for _, n := range nodes {
+		for uid, address := range n.had {
+			if other, twice := of[address]; twice {
+				return fmt.Errorf("claims %q and %q both have %s", uid, other, address)
+			}
+			of[address] = uid
+		}
+	}
+	return nil
+}
+
+// leases counts those of nodes.
+func (b *bench) leases(ctx context.Context, of func(node string) bool) (int, error) {
+	var list v1alpha1.AddressLeaseList
+	n := 0
+	for {
+		if err := b.client.List(ctx, &list, client.Limit(5000), client.Continue(list.Continue)); err != nil {
+			return 0, err
+		}
+		for i := range list.Items {
+			if of(list.Items[i].Spec.Node) {
+				n++
+			}
+		}
+		if list.Continue == "" {
+			return n, nil
+		}
+	}
+}
+
+// addresses has nodes allocate addresses of one pool, then loses the API server, then a tenth
+// of the nodes.
+func (b *bench) addresses(ctx context.Context, size addressSize) (_ *addressResults, err error) {
+	klog.SetLogger(logr.Discard()) // watches end
+	r := &addressResults{}
+	program, err := b.build(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	g, within := errgroup.WithContext(ctx)
+	g.SetLimit(32)
+	for i := range size.nodes {
+		g.Go(func() error {
+			return b.client.Create(within, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: population.NodeName(i)}})
+		})
+	}
+	pool := &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: scalePool}, Spec: v1alpha1.AddressPoolSpec{Subnets: []v1alpha1.AddressSubnet{{Prefix: size.prefix().String()}}}}
+	if err := errors.Join(g.Wait(), b.client.Create(ctx, pool)); err != nil {
+		return nil, err
+	}
+	p, err := startController(ctx, b.Cluster, program, "--lease-grace", grace.String())
+	if err != nil {
+		return nil, err
+	}
+	defer p.stop() //nolint:errcheck // what it says at its end is in its log
+	// All nodes would share one disk.
+	dir, err := os.MkdirTemp("/dev/shm", "plumbline-addresses-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	before, began := heap(), time.Now()
+	a, err := b.startAgents(ctx, dir, size.nodes)
+	if err != nil {
+		return nil, err
+	}
+	defer a.stop()
+	r.started = time.Since(began)
+	if err := a.quiet(ctx); err != nil {
+		return nil, err
+	}
+	r.startRequests = float64(a.requests.Load()) / float64(size.nodes)
+
+	requests, writes := a.requests.Load(), a.writes.Load()
+	began = time.Now()
+	if r.all, err = a.each(ctx, a.nodes, size.pods); err != nil {
+		return nil, err
+	}
+	r.allTook = time.Since(began)
+	if err := a.quiet(ctx); err != nil {
+		return nil, err
+	}
+	count := float64(size.nodes * size.pods)
+	r.requests, r.writes = float64(a.requests.Load()-requests)/count, float64(a.writes.Load()-writes)/count
+	r.heap = max(0, heap()-before) * 1024 / float64(size.nodes)
+
+	requests = a.requests.Load()
+	for _, n := range a.nodes {
+		took, err := n.allocate(ctx)
+		if err != nil {
+			return nil, err
+		}
+		r.one = append(r.one, took)
+	}
+	if err := a.quiet(ctx); err != nil {
+		return nil, err
+	}
+	r.oneRequests = float64(a.requests.Load()-requests) / float64(size.nodes)
+
+	// Without the API server a node has what it has leased before.
+	a.gate.set(true)
+	short, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for _, n := range a.nodes {
+		all.Go(func() {
+			took, err := n.allocate(short)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				r.awayFailed++
+			} else {
+				r.away = append(r.away, took)
+			}
+		})
+	}
+	all.Wait()
+	requests = a.requests.Load()
+	a.gate.set(false)
+	if err := errors.Join(b.known(ctx, a), a.quiet(ctx)); err != nil {
+		return nil, err
+	}
+	r.backRequests = float64(a.requests.Load()-requests) / float64(size.nodes)
+
+	// A tenth of the nodes is lost, with all of their leases.
+	gone := map[string]bool{}
+	lost := a.nodes[:size.nodes/10]
+	for _, n := range lost {
+		n.stop()
+		gone[n.name] = true
+	}
+	of := func(node string) bool { return gone[node] }
+	if r.lost, err = b.leases(ctx, of); err != nil {
+		return nil, err
+	}
+	asked, _, err := p.requests(ctx)
+	if err != nil {
+		return nil, err
+	}
+	began = time.Now()
+	for name := range gone {
+		if err := b.client.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.wait(ctx, func(ctx context.Context) error {
+		if left, err := b.leases(ctx, of); err != nil || left > 0 {
+			return errors.Join(err, fmt.Errorf("%d leases of nodes that are gone", left))
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	r.lostTook = time.Since(began)
+	now, _, err := p.requests(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.lostRequests = (now - asked) / float64(r.lost)
+	if r.controller, err = p.used(); err != nil {
+		return nil, err
+	}
+	return r, different(a.nodes)
+}
+
+// known waits until all agents know the state of the API server again: each gets an address.
+func (b *bench) known(ctx context.Context, a *addressAgents) error {
+	_, err := a.each(ctx, a.nodes, 1)
+	return err
+}
+
+func (r *addressResults) write(out io.Writer, size addressSize) {
+	fmt.Fprintf(out, "%d nodes with %d pods each, pool %s\n\n| | |\n|---|---|\n", size.nodes, size.pods, size.prefix())
+	for _, row := range []row{
+		{"agents' start until all know the pool, s", r.started.Seconds()},
+		{"requests of each agent then", r.startRequests},
+		{"memory of an agent's leases and clients, with its addresses, KiB", r.heap},
+		{"all pods at once, until the last has its address, s", r.allTook.Seconds()},
+		{"time to allocate then, median, ms", quantile(r.all, 0.5)}, {"p99, ms", quantile(r.all, 0.99)},
+		{"writes for each address", r.writes}, {"requests for each address", r.requests},
+		{"one pod after the other: time to allocate, median, ms", quantile(r.one, 0.5)}, {"p99, ms", quantile(r.one, 0.99)},
+		{"requests for each", r.oneRequests},
+		{"without the API server: nodes that could not allocate one more, %", 100 * float64(r.awayFailed) / float64(size.nodes)},
+		{"time to allocate of the others, p99, ms", quantile(r.away, 0.99)},
+		{"requests of each agent when it is back, with one more address", r.backRequests},
+		{"a tenth of the nodes deleted: their leases", float64(r.lost)},
+		{fmt.Sprintf("until all of them ended, of which %s are the grace, s", grace), r.lostTook.Seconds()},
+		{"requests of the controller for each", r.lostRequests},
+		{"controller, largest, MiB", r.controller.peak},
+		{"its processor time in all, s", r.controller.processor.Seconds()},
+	} {
+		fmt.Fprintf(out, "| %s | %s |\n", row.what, strings.TrimSpace(number(row.value)))
+	}
+}
