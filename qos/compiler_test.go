@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -200,7 +199,7 @@ func (w *world) classifier() *v1alpha1.Classifier {
 		var d v1alpha1.Destination
 		switch w.rng.IntN(3) {
 		case 0:
-			d.IPBlock = &networkingv1.IPBlock{CIDR: w.prefix()}
+			d.IPBlock = &v1alpha1.IPBlock{CIDR: w.prefix()}
 			for range w.rng.IntN(3) {
 				d.IPBlock.Except = append(d.IPBlock.Except, w.prefix())
 			}
@@ -411,7 +410,7 @@ func TestTies(t *testing.T) {
 		o := &v1alpha1.NetworkQoS{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name}, Spec: v1alpha1.Spec{Priority: priority}}
 		for _, cidr := range to {
 			o.Spec.Egress = append(o.Spec.Egress, v1alpha1.Rule{DSCP: new(int32(1)), Classifier: &v1alpha1.Classifier{
-				To: []v1alpha1.Destination{{IPBlock: &networkingv1.IPBlock{CIDR: cidr}}},
+				To: []v1alpha1.Destination{{IPBlock: &v1alpha1.IPBlock{CIDR: cidr}}},
 			}})
 		}
 		return qos.New(o)

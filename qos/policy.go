@@ -9,7 +9,6 @@ import (
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -291,7 +290,7 @@ func union(to []PolicyDestination) *netipx.IPSet {
 }
 
 // block reads a prefix without its exceptions.
-func (r *reader) block(path string, in *networkingv1.IPBlock) *netipx.IPSet {
+func (r *reader) block(path string, in *v1alpha1.IPBlock) *netipx.IPSet {
 	var b netipx.IPSetBuilder
 	block, ok := r.prefix(path+".cidr", in.CIDR)
 	if ok {

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -45,6 +46,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/claimstatus"
 	"github.com/plumbline/plumbline/reconcile/pod/draplugin"
 	"github.com/plumbline/plumbline/reconcile/pod/failures"
+	"github.com/plumbline/plumbline/reconcile/pod/filters"
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
 	"github.com/plumbline/plumbline/reconcile/pod/nriplugin"
 	"github.com/plumbline/plumbline/reconcile/pod/rollout"
@@ -67,6 +69,7 @@ type agent struct {
 	cdiDir, proc, sys       string
 	physicalNetworks        map[string]string
 	lldp                    bool
+	networkQoS              bool
 
 	metricsAddress   string
 	interfaceMetrics int
@@ -111,6 +114,7 @@ Two agents may run at the same time during an update.`,
 	f.StringVar(&g.sys, "sys", "/sys", "`directory` with a writable bus/pci and devices, to bind drivers")
 	f.StringToStringVar(&g.physicalNetworks, "physical-network", nil, "`interface=network`: the physical network of a PF; may be repeated")
 	f.BoolVar(&g.lldp, "lldp", false, "listen to LLDP on the ports of the node, for the attributes switch, switchPort and rail; needs the capability NET_RAW")
+	f.BoolVar(&g.networkQoS, "network-qos", false, "mark and limit what pods send, as the NetworkQoS objects of their namespaces say; needs list and watch of networkqoses and pods. Without it, filters that an earlier agent has set are removed")
 	f.StringVar(&g.metricsAddress, "metrics-address", "127.0.0.1:9808", "`address` to serve metrics and probes on")
 	f.IntVar(&g.interfaceMetrics, "interface-metrics", 1024, "`number` of interfaces in pods for which /metrics has counters, with the names of the pods; 0 for none")
 	f.StringVar(&g.probeSocket, "probe-socket", "", "`socket` to serve probes on, not shared with another agent; none if empty")
@@ -142,37 +146,43 @@ func (g *agent) check() error {
 // another connection.
 const readTimeout = 10 * time.Second
 
-// clients returns clients of the API server.
-func (g *agent) clients() (kubernetes.Interface, dynamic.Interface, error) {
+// apiClients are clients of the API server.
+type apiClients struct {
+	kube     kubernetes.Interface
+	dynamic  dynamic.Interface
+	metadata metadata.Interface
+}
+
+func (g *agent) clients() (c apiClients, err error) {
 	config, err := rest.InClusterConfig()
 	if g.kubeconfig != "" {
 		config, err = clientcmd.BuildConfigFromFlags("", g.kubeconfig)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("API server: %w", err)
+		return c, fmt.Errorf("API server: %w", err)
 	}
 	config.UserAgent = "plumbline-agent/" + build().Version
 	config.QPS, config.Burst = 50, 100
 	draplugin.BoundReads(config, readTimeout)
-	kube, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, nil, fmt.Errorf("API server: %w", err)
+	if c.kube, err = kubernetes.NewForConfig(config); err == nil {
+		c.dynamic, err = dynamic.NewForConfig(rest.CopyConfig(config))
 	}
-	dyn, err := dynamic.NewForConfig(rest.CopyConfig(config))
-	if err != nil {
-		return nil, nil, fmt.Errorf("API server: %w", err)
+	if err == nil {
+		c.metadata, err = metadata.NewForConfig(rest.CopyConfig(config))
 	}
-	return kube, dyn, nil
+	if err != nil {
+		return c, fmt.Errorf("API server: %w", err)
+	}
+	return c, nil
 }
 
 // serving holds the parts of an agent.
 type serving struct {
 	*agent
-	app        *app
-	log        *slog.Logger
-	engine     *engine
-	kube       kubernetes.Interface
-	dynamic    dynamic.Interface
+	app    *app
+	log    *slog.Logger
+	engine *engine
+	apiClients
 	store      *claims.Store
 	counts     *metrics.Metrics
 	recorder   recorder
@@ -190,6 +200,7 @@ type serving struct {
 	publisher  *publish.Publisher
 	wires      *lldp.Listener // nil when LLDP is not listened to
 	edits      *rollout.Follower
+	filters    *filters.Follower
 	watcher    *watch.Watcher
 	events     *watch.Relay
 	loop       *node.Loop
@@ -207,7 +218,7 @@ func (g *agent) run(ctx context.Context, a *app) error {
 	s := &serving{agent: g, app: a, log: a.log(level), alive: liveness.New(time.Now)}
 	klog.SetSlogLogger(s.log.With("library", "kubernetes"))
 	var err error
-	if s.kube, s.dynamic, err = g.clients(); err != nil {
+	if s.apiClients, err = g.clients(); err != nil {
 		return err
 	}
 	if err := s.wire(ctx); err != nil {
@@ -266,6 +277,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Follow: func(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology) error {
 			return rollout.Follow(ctx, t, o, s.app.registry)
 		},
+		Filters:       func(c *claims.Claim, t *claims.Topology) ([]netstate.Filter, error) { return s.filters.Of(c, t) },
 		AttachTimeout: s.attachTimeout, Log: s.log, Now: time.Now,
 		Alive: func(within time.Duration) { s.alive.Alive(partSandboxes, within) },
 		Ended: func(outcome fault.Kind, took time.Duration) { s.hooks.Hook("BehindGate", outcome, took) },
@@ -274,6 +286,9 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Keeper: s.keeper, Recorder: s.hooks, Socket: s.nriSocket, Index: s.nriIndex, Log: s.log, Now: time.Now,
 		Alive: func(within time.Duration) { s.alive.Alive(partRuntime, within) },
 	})
+	s.filters = filters.New(s.enforced(filters.Options{
+		NodeName: s.nodeName, Claims: s.claims, Apply: s.keeper.Refilter, Reporter: claimstatus.Claims{To: s.status, Contracts: s.app.registry}, Log: s.log, Now: time.Now,
+	}))
 	s.policies = follower.New(follower.Options{
 		Kube: s.kube, Dynamic: s.dynamic, NodeName: s.nodeName, Log: s.log, Changed: func() { s.publisher.Rescan() },
 	})
@@ -293,12 +308,20 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Unfit: func(devices []inventory.Device) map[string]string {
 			return publish.Unfit(devices, s.dirty(), s.policies.Others(devices))
 		},
-		Results: s.results, HandleError: s.handle, Changed: s.claimsChanged, Ports: s.ports.Reports, CDI: gate.Dir(s.cdiDir), Log: s.log, Now: time.Now,
+		Known: s.filters.Known, Results: s.results, HandleError: s.handle, Changed: s.claimsChanged, Ports: s.ports.Reports, CDI: gate.Dir(s.cdiDir), Log: s.log, Now: time.Now,
 	})
 	s.edits = rollout.New(rollout.Options{
-		Client: s.dynamic, NodeName: s.nodeName, Claims: s.claims, Update: s.keeper.Update, Reporter: claimstatus.Claims{To: s.status, Contracts: s.app.registry}, Log: s.log, Now: time.Now,
+		Client: s.dynamic, NodeName: s.nodeName, Claims: s.claims, Update: s.keeper.Update, Observed: s.filters.Topology, Reporter: claimstatus.Claims{To: s.status, Contracts: s.app.registry}, Log: s.log, Now: time.Now,
 	})
 	return s.wireLoop(ctx)
+}
+
+// enforced adds the clients with which NetworkQoS is followed, if it is to be enforced.
+func (s *serving) enforced(o filters.Options) filters.Options {
+	if s.networkQoS {
+		o.Client, o.Pods = s.dynamic, s.metadata
+	}
+	return o
 }
 
 // wireLoop creates the loop that repairs drift. It is the loop of plumbline run; it also
@@ -406,6 +429,7 @@ func (s *serving) claimEnded(ctx context.Context, g addresspool.Grant) (bool, er
 func (s *serving) claimsChanged() {
 	s.publisher.Rescan()
 	s.edits.Changed()
+	s.filters.Changed()
 }
 
 // claim returns the record of a claim.
@@ -578,6 +602,7 @@ func (s *serving) parts() map[string]func(context.Context) error {
 		"states of ports":      forever(s.ports.Run),
 		partSandboxes:          forever(s.keeper.Run),
 		"topology updates":     forever(s.edits.Run),
+		"filters of pods":      forever(s.filters.Run),
 		"policies":             forever(s.policies.Run),
 		"pools of addresses":   forever(s.leases.Run),
 		"leases of addresses":  forever(s.addresses.Run),

@@ -87,13 +87,13 @@ type agentBench struct {
 	files string // the records and gates then
 }
 
-func newAgentBench(t *testing.T, containerd string) *agentBench {
+func newAgentBench(t *testing.T, containerd string, values ...string) *agentBench {
 	t.Helper()
-	return newAgentBenchOf(t, cluster.NodeOptions{Containerd: containerd}, func(context.Context, *cluster.Cluster) (cluster.Release, error) { return cluster.Release{}, nil })
+	return newAgentBenchOf(t, cluster.NodeOptions{Containerd: containerd}, func(context.Context, *cluster.Cluster) (cluster.Release, error) { return cluster.Release{}, nil }, values...)
 }
 
-// newAgentBenchOf is newAgentBench with the release that choose returns.
-func newAgentBenchOf(t *testing.T, options cluster.NodeOptions, choose func(context.Context, *cluster.Cluster) (cluster.Release, error)) *agentBench {
+// newAgentBenchOf is newAgentBench with the release that choose returns, and with values.
+func newAgentBenchOf(t *testing.T, options cluster.NodeOptions, choose func(context.Context, *cluster.Cluster) (cluster.Release, error), values ...string) *agentBench {
 	t.Helper()
 	b := &agentBench{Cluster: start(t, cluster.Options{})}
 	// The machine is emulated: what takes a tenth of a second takes three when its host
@@ -106,7 +106,6 @@ func newAgentBenchOf(t *testing.T, options cluster.NodeOptions, choose func(cont
 		t.Fatal(err)
 	}
 	began := time.Now()
-	var values []string
 	if release == (cluster.Release{}) {
 		values = append(values, "agent.driverBinding=true", "agent.lldp=true") // which earlier charts do not know
 	}

@@ -10,3 +10,4 @@
 package v1alpha1
 
 //go:generate go tool controller-gen object paths=.
+//go:generate go tool controller-gen crd paths=. output:crd:dir=../../chart/plumbline/optional

@@ -2,7 +2,6 @@ package v1alpha1
 
 import (
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -19,6 +18,11 @@ func Resource() schema.GroupVersionResource { return GroupVersion.WithResource("
 // NetworkQoS marks and limits what the pods of its namespace send.
 //
 // +kubebuilder:object:root=true
+// +kubebuilder:resource:path=networkqoses,singular=networkqos,scope=Namespaced
+// +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Priority",type=integer,JSONPath=`.spec.priority`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type NetworkQoS struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -38,17 +42,27 @@ type NetworkQoSList struct {
 }
 
 // Spec says which pods, on which of their networks, and what becomes of their packets.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.networkSelectors) || !has(self.netAttachRefs)",message="netAttachRefs is the older form of networkSelectors: use one of them"
 type Spec struct {
 	// NetworkSelectors select the networks by label; an object covers all that any of them
 	// selects. Without them, and without netAttachRefs, it covers the primary network of
 	// its pods.
 	//
 	// +optional
+	// +listType=map
+	// +listMapKey=networkSelectionType
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=5
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="networkSelectors is immutable"
 	NetworkSelectors []NetworkSelector `json:"networkSelectors,omitempty"`
 
 	// NetAttachRefs names the networks, as the draft of the API has it.
 	//
 	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=5
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="netAttachRefs is immutable"
 	NetAttachRefs []corev1.ObjectReference `json:"netAttachRefs,omitempty"`
 
 	// PodSelector selects pods of the object's namespace, all of them if it is empty.
@@ -58,13 +72,21 @@ type Spec struct {
 
 	// Priority is 0 to 100; of the objects that cover a packet, the one with the highest
 	// decides.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
 	Priority int32 `json:"priority"`
 
 	// Egress lists up to 20 rules; of those that match a packet, the last one decides.
+	//
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=20
 	Egress []Rule `json:"egress"`
 }
 
 // NetworkSelectionType says what a selector selects.
+//
+// +kubebuilder:validation:Enum=DefaultNetwork;ClusterUserDefinedNetworks;PrimaryUserDefinedNetworks;SecondaryUserDefinedNetworks;NetworkAttachmentDefinitions;NetworkTopologies
 type NetworkSelectionType string
 
 // Types of selectors. NetworkTopologies are ours; the others are those of ovn-kubernetes.
@@ -78,6 +100,13 @@ const (
 )
 
 // NetworkSelector selects networks of one type; the field of that type is set, and no other.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.clusterUserDefinedNetworkSelector) == (self.networkSelectionType == 'ClusterUserDefinedNetworks')",message="networkSelectionType ClusterUserDefinedNetworks needs clusterUserDefinedNetworkSelector, and no other type has it"
+// +kubebuilder:validation:XValidation:rule="has(self.primaryUserDefinedNetworkSelector) == (self.networkSelectionType == 'PrimaryUserDefinedNetworks')",message="networkSelectionType PrimaryUserDefinedNetworks needs primaryUserDefinedNetworkSelector, and no other type has it"
+// +kubebuilder:validation:XValidation:rule="has(self.secondaryUserDefinedNetworkSelector) == (self.networkSelectionType == 'SecondaryUserDefinedNetworks')",message="networkSelectionType SecondaryUserDefinedNetworks needs secondaryUserDefinedNetworkSelector, and no other type has it"
+// +kubebuilder:validation:XValidation:rule="has(self.networkAttachmentDefinitionSelector) == (self.networkSelectionType == 'NetworkAttachmentDefinitions')",message="networkSelectionType NetworkAttachmentDefinitions needs networkAttachmentDefinitionSelector, and no other type has it"
+// +kubebuilder:validation:XValidation:rule="has(self.networkTopologySelector) == (self.networkSelectionType == 'NetworkTopologies')",message="networkSelectionType NetworkTopologies needs networkTopologySelector, and no other type has it"
+// +kubebuilder:validation:XValidation:rule="!has(self.networkTopologySelector) || !has(self.networkTopologySelector.namespaceSelector)",message="NetworkTopologies are in no namespace: remove namespaceSelector"
 type NetworkSelector struct {
 	Type NetworkSelectionType `json:"networkSelectionType"`
 
@@ -104,6 +133,9 @@ type Selector struct {
 // Rule is what becomes of the packets that it matches.
 type Rule struct {
 	// DSCP is 0 to 63, the codepoint that the packets are marked with.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=63
 	DSCP *int32 `json:"dscp"`
 
 	// Classifier says which packets; all that the pods send if it is empty.
@@ -118,15 +150,21 @@ type Rule struct {
 }
 
 // Classifier matches packets by destination and by protocol and port.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.port) || !has(self.ports)",message="port is the older form of ports: use one of them"
 type Classifier struct {
 	// To lists destinations, of which one has to match; any if it is empty.
 	//
 	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
 	To []Destination `json:"to,omitempty"`
 
 	// Ports lists protocols and ports, of which one has to match; any if it is empty.
 	//
 	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
 	Ports []Port `json:"ports,omitempty"`
 
 	// Port is one of Ports, as the draft of the API has it.
@@ -136,6 +174,8 @@ type Classifier struct {
 }
 
 // Destination is where packets go: either to the addresses of ipBlock, or to pods.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.ipBlock) && (has(self.podSelector) || has(self.namespaceSelector)))",message="Can't specify both podSelector/namespaceSelector and ipBlock"
 type Destination struct {
 	// PodSelector selects pods, of the object's namespace if there is no
 	// namespaceSelector.
@@ -151,27 +191,48 @@ type Destination struct {
 	// IPBlock is a prefix, with exceptions.
 	//
 	// +optional
-	IPBlock *networkingv1.IPBlock `json:"ipBlock,omitempty"`
+	IPBlock *IPBlock `json:"ipBlock,omitempty"`
+}
+
+// IPBlock is a prefix with exceptions, in the form of a NetworkPolicy's.
+type IPBlock struct {
+	// +kubebuilder:validation:MaxLength=64
+	CIDR string `json:"cidr"`
+
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=64
+	Except []string `json:"except,omitempty"`
 }
 
 // Port is a protocol, TCP, UDP or SCTP, and of that one destination port, or any.
 type Port struct {
 	// +optional
+	// +kubebuilder:validation:Pattern=`^(TCP|UDP|SCTP)?$`
 	Protocol string `json:"protocol,omitempty"`
 	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
 	Port *int32 `json:"port,omitempty"`
 }
 
 // Bandwidth is the limit that all packets of a rule have together.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.burst) || has(self.rate)",message="burst needs a rate"
 type Bandwidth struct {
 	// Rate in kbit/s; what exceeds it is dropped.
 	//
 	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4294967295
 	Rate *int64 `json:"rate,omitempty"`
 
 	// Burst in kbit: what may be sent at once. It needs a rate.
 	//
 	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4294967295
 	Burst *int64 `json:"burst,omitempty"`
 }
 
@@ -185,5 +246,7 @@ type Status struct {
 	// Conditions of the object.
 	//
 	// +optional
+	// +listType=map
+	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }

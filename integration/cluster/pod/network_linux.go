@@ -31,6 +31,7 @@ type linkInterface struct {
 	Parent    string   `json:"parent,omitempty"`
 	VLAN      int      `json:"vlan,omitempty"`
 	Addresses []string `json:"addresses,omitempty"`
+	Filters   int      `json:"filters,omitempty"` // of what it sends
 }
 
 type route struct {
@@ -84,6 +85,9 @@ func look() (network, error) {
 		}
 		for _, address := range addresses {
 			one.Addresses = append(one.Addresses, address.IPNet.String())
+		}
+		if filters, err := handle.FilterList(link, netlink.HANDLE_MIN_EGRESS); err == nil { // there may be no place for any
+			one.Filters = len(filters)
 		}
 		n.Interfaces = append(n.Interfaces, one)
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/netns"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
@@ -72,6 +73,10 @@ type Options struct {
 	// Follow returns an error unless a topology of a claim can be given a later
 	// generation with the devices the claim has.
 	Follow func(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology) error
+	// Filters returns what marks and limits what the pod of a claim sends over a topology,
+	// without waiting. While that is not known the error is of kind NotReady, and the pod is
+	// not attached. May be nil.
+	Filters func(c *claims.Claim, t *claims.Topology) ([]netstate.Filter, error)
 	// GiveBack returns the addresses of a claim that has ended to their pools; it is no
 	// error if there are none. May be nil.
 	GiveBack func(uid types.UID) error
@@ -124,6 +129,9 @@ func New(o Options) *Keeper {
 	}
 	if o.Identify == nil {
 		o.Identify = netns.At
+	}
+	if o.Filters == nil {
+		o.Filters = func(*claims.Claim, *claims.Topology) ([]netstate.Filter, error) { return nil, nil }
 	}
 	return &Keeper{Options: o, attempts: map[string]*attempt{}, todo: map[string]Pod{}, seen: map[string]bool{}}
 }
@@ -249,6 +257,9 @@ func (k *Keeper) apply(ctx context.Context, e *claims.Entry, a *attempt, netns r
 	a.attends(&e.Claim)
 	var reports []reconcile.Report
 	if err = k.abandon(ctx, e); err == nil {
+		err = k.addFilters(e, sandboxes)
+	}
+	if err == nil {
 		reports, err = k.ensure(ctx, e, a, sandboxes)
 	}
 	a.attends(nil)

@@ -227,6 +227,9 @@ func (k *Keeper) ensureGeneration(ctx context.Context, e *claims.Entry, t *claim
 	if err != nil {
 		return reconcile.Report{}, fault.New(fault.Invalid, err)
 	}
+	if sb.Filters, err = k.filtersNow(e, t, sb.ID); err != nil {
+		return reconcile.Report{}, err
+	}
 	return k.ensureUrgent(ctx, sb)
 }
 

@@ -74,11 +74,12 @@ func (t *Topology) OnePF(set contract.Set) []string {
 	return claim.OnePF(decoded, set, pf)
 }
 
-// Pinned returns the part of a topology that is recorded.
+// Pinned returns the part of a topology that is recorded. Its labels are what NetworkQoS
+// objects select when it no longer exists.
 func Pinned(o *v1alpha1.NetworkTopology) v1alpha1.NetworkTopology {
 	return v1alpha1.NetworkTopology{
 		TypeMeta:   o.TypeMeta,
-		ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, Generation: o.Generation},
+		ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, Generation: o.Generation, Labels: o.Labels},
 		Spec:       *o.Spec.DeepCopy(),
 	}
 }

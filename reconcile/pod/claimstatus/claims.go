@@ -82,3 +82,9 @@ func (r Claims) UpdateFailed(c claims.Claim, topologyName string, from, to int64
 func (r Claims) UpdateDelayed(c claims.Claim, topologyName string, from, to int64, attempts int, err error) {
 	r.To.UpdateDelayed(SubjectOf(&c), topologyName, from, to, attempts, err)
 }
+
+// Filtered implements filters.Reporter.
+func (r Claims) Filtered(c claims.Claim) { r.To.Filtered(SubjectOf(&c)) }
+
+// FilterFailed implements filters.Reporter.
+func (r Claims) FilterFailed(c claims.Claim, err error) { r.To.FilterFailed(SubjectOf(&c), err) }

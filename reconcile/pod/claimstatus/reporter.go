@@ -231,6 +231,17 @@ func (r *Reporter) HeldBack(s Subject, topologyName string, from, to int64, why 
 	r.events.warning(s, "NetworkHeldBack", fmt.Sprintf("topology %q: the pod keeps generation %d, as generation %d needs a new pod: %s", topologyName, from, to, why))
 }
 
+// Filtered reports that what a running pod sends is marked and limited as its NetworkQoS
+// objects say now.
+func (r *Reporter) Filtered(s Subject) {
+	r.events.normal(s, "NetworkQoSApplied", "what the pod sends is marked and limited as its NetworkQoS objects say now")
+}
+
+// FilterFailed reports that it is not, and what was before goes on.
+func (r *Reporter) FilterFailed(s Subject, err error) {
+	r.events.warning(s, "NetworkQoSFailed", fmt.Sprintf("what the pod sends is marked and limited as before, as its NetworkQoS objects cannot be enforced: %v", err))
+}
+
 // Detached reports that the topology was detached and the devices are back on the host.
 // It creates no Event: every pod ends like this.
 func (r *Reporter) Detached(s Subject) {

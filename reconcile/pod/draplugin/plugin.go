@@ -55,6 +55,9 @@ type Options struct {
 	Cluster   Cluster
 	Contracts contract.Set
 	Addresses Addresses
+	// Known returns an error while it is not known which NetworkQoS objects cover a pod,
+	// without waiting. May be nil.
+	Known func(namespace string, pod claims.Pod) error
 	// Discover lists the devices of the host, those that can be read in part
 	// with the error.
 	Discover func() ([]inventory.Device, error)

@@ -114,6 +114,12 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 	} else if c.Topologies, err = d.resolve(ctx, claim.SourceOf("ResourceClaim", d.rc), d.assigned); err != nil {
 		return nil, err
 	}
+	if d.Known != nil {
+		// Here one may wait for the API server; when the pod is attached it is too late.
+		if err := d.Known(c.Namespace, c.Pod); err != nil {
+			return nil, passing(err)
+		}
+	}
 	if err := d.addresses(&c); err != nil {
 		return nil, err
 	}

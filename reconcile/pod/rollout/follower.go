@@ -49,6 +49,9 @@ type Options struct {
 	// Update applies a generation to a claim; see attachment.Keeper.
 	Update   func(ctx context.Context, claim types.UID, o *v1alpha1.NetworkTopology) error
 	Reporter Reporter
+	// Observed is called with each version of a topology that claims of this node use, and
+	// with nil when there is none of the name. May be nil.
+	Observed func(name string, o *v1alpha1.NetworkTopology)
 	Log      *slog.Logger
 	// Timeout bounds the update of one claim; default one minute.
 	Timeout time.Duration
@@ -205,6 +208,13 @@ func (f *Follower) watch(ctx context.Context, name string) {
 		f.Log.Error("cannot watch a topology", "topology", name, "error", err)
 		return
 	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		if cache.WaitForCacheSync(ctx.Done(), one.HasSynced) && len(one.GetStore().ListKeys()) == 0 {
+			f.observe(name, nil)
+		}
+	})
 	one.RunWithContext(ctx)
 }
 
@@ -216,6 +226,9 @@ func (f *Follower) observe(name string, o *v1alpha1.NetworkTopology) {
 		delete(f.objects, name)
 	}
 	f.mu.Unlock()
+	if f.Observed != nil {
+		f.Observed(name, o)
+	}
 	f.Changed()
 }
 

@@ -1,0 +1,289 @@
+//go:build cluster
+
+package controlplane_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/plumbline/plumbline/integration/cluster"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/reconcile/pod/filters"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// filtered is the part of a node's agent that decides about filters, with pods whose
+// sandboxes are what it was last asked to apply.
+type filtered struct {
+	*bench
+	*filters.Follower
+
+	mu       sync.Mutex
+	claims   []claims.Entry
+	has      map[types.UID][]string // the rules that the filters of a claim are of
+	reported []string
+}
+
+// Filtered implements filters.Reporter.
+func (f *filtered) Filtered(c claims.Claim) { f.report("filtered " + c.Name) }
+
+// FilterFailed implements filters.Reporter.
+func (f *filtered) FilterFailed(c claims.Claim, err error) {
+	f.report(fmt.Sprintf("failed %s: %v", c.Name, err))
+}
+
+func (f *filtered) report(what string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reported = append(f.reported, what)
+}
+
+func (f *filtered) list() []claims.Entry {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.claims)
+}
+
+// apply is what a keeper does with a sandbox.
+func (f *filtered) apply(_ context.Context, uid types.UID) (bool, error) {
+	for _, e := range f.list() {
+		if e.UID != uid {
+			continue
+		}
+		rules, err := f.rules(&e.Claim)
+		if err != nil {
+			return false, err
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		changed := !slices.Equal(f.has[uid], rules)
+		f.has[uid] = rules
+		return changed, nil
+	}
+	return false, nil
+}
+
+// rules returns the rules of a claim's filters, without repetition.
+func (f *filtered) rules(c *claims.Claim) ([]string, error) {
+	all, err := f.Of(c, &c.Topologies[0])
+	out := []string{}
+	for _, o := range all {
+		out = append(out, o.Rule)
+	}
+	return slices.Compact(out), err
+}
+
+func (f *filtered) want(t *testing.T, claim types.UID, rules ...string) {
+	t.Helper()
+	f.eventually(t, fmt.Sprintf("claim %s has %q", claim, rules), func() error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if have := f.has[claim]; have == nil || !slices.Equal(have, rules) && len(have)+len(rules) > 0 {
+			return fmt.Errorf("it has %q (%q)", have, f.reported)
+		}
+		return nil
+	})
+}
+
+// pod creates a pod on the node, and returns the record of its claim.
+func (f *filtered) pod(t *testing.T, namespace, name string, labels map[string]string) claims.Entry {
+	t.Helper()
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels},
+		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+	}
+	if err := f.Create(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	return claims.Entry{Claim: claims.Claim{
+		UID: types.UID("of-" + name), Namespace: namespace, Name: name, Pod: claims.Pod{Name: name, UID: p.UID},
+		Topologies: []claims.Topology{{Object: v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "rail", UID: "t", Labels: map[string]string{"rail": "storage"}}}}},
+	}}
+}
+
+func (f *filtered) prepared(e claims.Entry) {
+	f.mu.Lock()
+	f.claims = append(f.claims, e)
+	f.mu.Unlock()
+	f.Changed()
+}
+
+// qos is an object that marks what pods send over topologies with a label.
+func qos(namespace, name, spec string) string {
+	return "apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {namespace: " + namespace + ", name: " + name + "}\nspec: {" + spec + "}\n"
+}
+
+const onStorage = "networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {networkSelector: {matchLabels: {rail: storage}}}}]"
+
+// TestNetworkQoS is what an agent makes of the objects of a real API server, with its rights
+// alone: before the kind is served and after it, as objects, pods and topologies change.
+func TestNetworkQoS(t *testing.T) {
+	b := start(t)
+	manifest, err := b.Chart(t.Context(), "networkQoS.enabled=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	crd := ""
+	for doc := range strings.SplitSeq(manifest, "\n---\n") {
+		switch {
+		case strings.Contains(doc, "name: networkqoses.k8s.ovn.org"):
+			crd = doc
+		case field(doc, "kind: ") == "ClusterRole":
+			b.mustKubectl(t, doc, "apply", "-f", "-")
+		}
+	}
+	config, err := b.ServiceAccount(t.Context(), cluster.ProductNamespace, "plumbline-agent", cluster.TokenFor{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods, err := metadata.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &filtered{bench: b, has: map[types.UID][]string{}}
+	f.Follower = filters.New(filters.Options{
+		Client: objects, Pods: pods, NodeName: "n1", Claims: f.list, Apply: f.apply, Reporter: f, Pause: time.Millisecond, Again: time.Second,
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Now: time.Now,
+	})
+	var running sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	defer running.Wait()
+	defer stop()
+	running.Go(func() { f.Run(ctx) })
+
+	for _, namespace := range []string{"ai", "other"} {
+		b.mustKubectl(t, "", "create", "namespace", namespace)
+		b.mustKubectl(t, "", "-n", namespace, "create", "serviceaccount", "default") // no controller manager does
+	}
+	a := f.pod(t, "ai", "a", map[string]string{"role": "store"})
+	// Before anything is known of the namespace, nothing is attached.
+	if _, err := f.Of(&a.Claim, &a.Topologies[0]); fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), `NetworkQoS objects of namespace "ai" are not known`) {
+		t.Errorf("error %v", err)
+	}
+	b.eventually(t, "what covers the pod is known, without the kind", func() error { return f.Known("ai", a.Pod) })
+	f.prepared(a)
+	f.Topology("rail", &v1alpha1.NetworkTopology{ObjectMeta: a.Topologies[0].Object.ObjectMeta})
+	f.want(t, "of-a")
+
+	b.mustKubectl(t, crd, "apply", "-f", "-")
+	b.eventually(t, "the kind is served", func() error {
+		_, err := b.Kubectl(t.Context(), nil, "get", "networkqoses", "-A")
+		return err
+	})
+	b.validated(t)
+	b.mustKubectl(t, qos("ai", "mark", "priority: 5, egress: [{dscp: 8}], podSelector: {matchLabels: {role: store}}, "+onStorage), "apply", "-f", "-")
+	f.want(t, "of-a", "ai/mark[0]")
+
+	// A pod of another namespace has nothing of it.
+	o := f.pod(t, "other", "o", map[string]string{"role": "store"})
+	b.eventually(t, "what covers the other pod is known", func() error { return f.Known("other", o.Pod) })
+	f.prepared(o)
+	f.want(t, "of-o")
+
+	// Objects that are refused, and one about networks of others.
+	b.mustKubectl(t, qos("ai", "bad", "priority: 9, egress: [{dscp: 8, classifier: {to: [{ipBlock: {cidr: nowhere}}]}}], "+onStorage)+"---\n"+
+		qos("ai", "pods", "priority: 9, egress: [{dscp: 8, classifier: {to: [{podSelector: {}}]}}], "+onStorage)+"---\n"+
+		qos("ai", "primary", "priority: 9, egress: [{dscp: 8}]"), "apply", "-f", "-")
+	b.mustKubectl(t, qos("ai", "second", "priority: 4, egress: [{dscp: 9}], netAttachRefs: [{kind: NetworkTopology, name: rail}]"), "apply", "-f", "-")
+	f.want(t, "of-a", "ai/mark[0]", "ai/second[0]")
+
+	b.mustKubectl(t, "", "-n", "ai", "label", "pod", "a", "role-")
+	f.want(t, "of-a", "ai/second[0]")
+	b.mustKubectl(t, "", "-n", "ai", "label", "pod", "a", "role=store")
+	f.want(t, "of-a", "ai/mark[0]", "ai/second[0]")
+	f.Topology("rail", &v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "rail", UID: "t"}})
+	f.want(t, "of-a", "ai/second[0]")
+	f.Topology("rail", nil) // it no longer exists
+	b.mustKubectl(t, "", "-n", "ai", "delete", "networkqos", "second")
+	f.want(t, "of-a")
+
+	// More objects than a namespace may have: a pod that runs keeps what it has, one that
+	// starts is refused, and other namespaces do not notice.
+	b.mustKubectl(t, qos("other", "mark", "priority: 5, egress: [{dscp: 8}], netAttachRefs: [{kind: NetworkTopology, name: rail}]"), "apply", "-f", "-")
+	f.want(t, "of-o", "other/mark[0]")
+	var many []string
+	for i := range filters.MaxObjects + 1 {
+		many = append(many, qos("other", fmt.Sprintf("many-%d", i), "priority: 1, egress: [{dscp: 8}]"))
+	}
+	b.mustKubectl(t, strings.Join(many, "---\n"), "create", "-f", "-")
+	b.eventually(t, "the namespace has too many objects", func() error {
+		if _, err := f.Of(&o.Claim, &o.Topologies[0]); fault.Of(err) != fault.Invalid || !strings.Contains(err.Error(), `namespace "other": it has more than 256 NetworkQoS objects`) {
+			return fmt.Errorf("error %w", err)
+		}
+		return nil
+	})
+	f.want(t, "of-o", "other/mark[0]")
+	b.mustKubectl(t, qos("ai", "second", "priority: 4, egress: [{dscp: 9}], netAttachRefs: [{kind: NetworkTopology, name: rail}]"), "apply", "-f", "-")
+	f.want(t, "of-a", "ai/second[0]")
+
+	// The pod is deleted while its sandbox is left: it keeps what it has.
+	if err := b.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ai", Name: "a"}}, client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually(t, "the pod is not known any more", func() error {
+		if f.Known("ai", a.Pod) == nil {
+			return fmt.Errorf("it is")
+		}
+		return nil
+	})
+	b.mustKubectl(t, "", "-n", "ai", "delete", "networkqos", "second")
+	f.want(t, "of-a", "ai/second[0]")
+}
+
+// validated holds what the API server refuses by the CRD alone.
+func (b *bench) validated(t *testing.T) {
+	t.Helper()
+	for spec, want := range map[string]string{
+		"priority: 101, egress: []":                                                 "should be less than or equal to 100",
+		"priority: 1, egress: [{dscp: 64}]":                                         "should be less than or equal to 63",
+		"priority: 1, egress: [{}]":                                                 "dscp: Required value",
+		"egress: []":                                                                "priority: Required value",
+		"priority: 1, egress: [{dscp: 1, bandwidth: {burst: 5}}]":                   "burst needs a rate",
+		"priority: 1, egress: [{dscp: 1, bandwidth: {rate: 4294967296}}]":           "should be less than or equal to 4294967295",
+		"priority: 1, egress: [{dscp: 1, classifier: {ports: [{protocol: TCPX}]}}]": "should match",
+		"priority: 1, egress: [{dscp: 1, classifier: {to: [{ipBlock: {cidr: 10.0.0.0/8}, podSelector: {}}]}}]":                                     "Can't specify both podSelector/namespaceSelector and ipBlock",
+		"priority: 1, egress: [], networkSelectors: [{networkSelectionType: NetworkTopologies}]":                                                   "networkSelectionType NetworkTopologies needs networkTopologySelector",
+		"priority: 1, egress: [], networkSelectors: [{networkSelectionType: DefaultNetwork}], netAttachRefs: [{kind: X}]":                          "netAttachRefs is the older form of networkSelectors",
+		"priority: 1, egress: [" + strings.TrimSuffix(strings.Repeat("{dscp: 1},", 21), ",") + "]":                                                 "must have at most 20 items",
+		"priority: 1, egress: [{dscp: 1, classifier: {port: {protocol: TCP}, ports: [{protocol: UDP}]}}]":                                          "port is the older form of ports",
+		"priority: 1, egress: [], networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {namespaceSelector: {}}}]": "NetworkTopologies are in no namespace",
+	} {
+		if said := b.refused(t, qos("default", "q", spec)); !strings.Contains(said, want) {
+			t.Errorf("%s: said\n%s\nwant %s", spec, said, want)
+		}
+	}
+	// Both spellings, and a reference that cannot be changed afterwards.
+	b.mustKubectl(t, qos("default", "draft", "priority: 1, egress: [{dscp: 1, classifier: {port: {protocol: TCP, port: 80}}}], netAttachRefs: [{kind: NetworkTopology, name: x}]"), "create", "-f", "-")
+	if said := b.mustRefuse(t, "", "-n", "default", "patch", "networkqos", "draft", "--type=merge", "-p", `{"spec":{"netAttachRefs":[{"kind":"NetworkTopology","name":"y"}]}}`); !strings.Contains(said, "netAttachRefs is immutable") {
+		t.Errorf("said %s", said)
+	}
+	b.mustKubectl(t, "", "-n", "default", "delete", "networkqos", "draft")
+}
+
+// mustRefuse returns what kubectl says when it fails.
+func (b *bench) mustRefuse(t *testing.T, input string, arguments ...string) string {
+	t.Helper()
+	out, err := b.Kubectl(t.Context(), strings.NewReader(input), arguments...)
+	if err == nil {
+		t.Fatalf("kubectl %q succeeded: %s", arguments, out)
+	}
+	return err.Error()
+}

@@ -1,0 +1,169 @@
+//go:build cluster
+
+package cluster_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plumbline/plumbline/integration/cluster"
+)
+
+// storageQoS marks what pods with the label role: store send over topology net-1, to
+// 192.0.2.0/24 with one codepoint and to some ports with another and a limit.
+const storageQoS = `
+apiVersion: k8s.ovn.org/v1alpha1
+kind: NetworkQoS
+metadata: {name: storage, namespace: default}
+spec:
+  priority: 10
+  podSelector: {matchLabels: {role: store}}
+  netAttachRefs: [{kind: NetworkTopology, name: net-1}]
+  egress:
+  - {dscp: %[1]d, classifier: {to: [{ipBlock: {cidr: 192.0.2.0/24}}]}}
+  - dscp: 26
+    bandwidth: {rate: 8000, burst: 800}
+    classifier: {ports: [%[2]s]}
+`
+
+// TestNetworkQoS holds that the objects of a cluster mark and limit what pods send: before
+// their containers start, after every change, and without an effect on others.
+func TestNetworkQoS(t *testing.T) {
+	b := newAgentBench(t, "2.4", "networkQoS.enabled=true")
+	// The filters of all pods: the interface, and the codepoint or the rate of each.
+	filters := func() string {
+		t.Helper()
+		return strings.Join(strings.Fields(b.shell(t, `for n in $(ls /run/netns); do for dev in net1 net2; do
+	tc -j -n $n filter show dev $dev egress 2>/dev/null | jq -r '.[] | select(.options.handle != null) | "'$dev':\(.pref)"' || true
+done; done | sort`)), " ")
+	}
+	want := func(what, have string) {
+		t.Helper()
+		began := time.Now()
+		until(t, what, time.Minute, func() bool { return filters() == have })
+		t.Logf("%s: within %s", what, time.Since(began).Round(10*time.Millisecond))
+	}
+	event := func(pod, reason, words string) {
+		t.Helper()
+		until(t, "the Event "+reason, time.Minute, func() bool {
+			return strings.Contains(kubectl(t, b.Cluster, "", "get", "events", "--field-selector", "involvedObject.name="+pod+",reason="+reason, "-o", "jsonpath={.items[*].message}"), words)
+		})
+	}
+	unrestarted := func(pods ...string) {
+		t.Helper()
+		for _, pod := range pods {
+			if n := b.get(t, pod, ".status.containerStatuses[0].restartCount"); n != "0" {
+				t.Errorf("pod %s was restarted %s times", pod, n)
+			}
+		}
+	}
+	const two = "{protocol: TCP, port: 2049}, {protocol: UDP, port: 2049}"
+	b.applied(t, fmt.Sprintf(storageQoS, 8, two))
+	labelled := strings.Replace(claimingPod("store", "net-1"), "namespace: default}", "namespace: default, labels: {role: store}}", 1)
+
+	// One filter of the first rule, and of the second two for IPv4 and two for IPv6. The
+	// second rule has the higher precedence, and so the lower preference.
+	const whole = "net1:23636 net1:23636 net1:23637 net1:23637 net1:23638"
+	b.create(t, labelled)
+	b.create(t, claimingPod("other", "net-2"))
+	b.ready(t, "store")
+	b.ready(t, "other")
+	if n := startedWith(t, b, "store", "net1"); n != 5 {
+		t.Errorf("when its container started, the interface had %d filters, want 5", n)
+	}
+	want("new pods", whole)
+
+	b.applied(t, fmt.Sprintf(storageQoS, 10, "{protocol: TCP, port: 2049}"))
+	want("an edit reaches a pod that runs", "net1:23636 net1:23637 net1:23638")
+	event("store", "NetworkQoSApplied", "")
+	b.applied(t, fmt.Sprintf(storageQoS, 10, two))
+	want("and another edit", whole)
+
+	kubectl(t, b.Cluster, "", "label", "pod", "store", "role-")
+	want("the label of the pod removed", "")
+	kubectl(t, b.Cluster, "", "label", "pod", "store", "role=store")
+	want("and set again", whole)
+
+	b.agent(t, "KILL")
+	kubectl(t, b.Cluster, "", "-n", cluster.ProductNamespace, "rollout", "status", "--timeout=120s", "daemonset/plumbline-agent")
+	b.applied(t, fmt.Sprintf(storageQoS, 10, "{protocol: TCP, port: 2049}")) // the new agent has read everything when this arrives
+	want("an edit after the agent was killed", "net1:23636 net1:23637 net1:23638")
+
+	// Objects that cannot be enforced affect nothing else.
+	kubectl(t, b.Cluster, `
+apiVersion: k8s.ovn.org/v1alpha1
+kind: NetworkQoS
+metadata: {name: to-pods, namespace: default}
+spec:
+  priority: 11
+  networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {}}]
+  egress: [{dscp: 1, classifier: {to: [{podSelector: {}}]}}]
+---
+apiVersion: k8s.ovn.org/v1alpha1
+kind: NetworkQoS
+metadata: {name: no-prefix, namespace: default}
+spec:
+  priority: 12
+  networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {}}]
+  egress: [{dscp: 1, classifier: {to: [{ipBlock: {cidr: nowhere}}]}}]
+`, "apply", "-f", "-")
+	b.applied(t, fmt.Sprintf(storageQoS, 10, two))
+	want("an edit beside objects that are refused", whole)
+	unrestarted("store", "other")
+
+	// Too many filters: a pod that runs keeps what it has, and a new one does not start.
+	var except []string
+	for i := range 200 {
+		except = append(except, fmt.Sprintf("10.%d.1.0/24", i))
+	}
+	crowd := fmt.Sprintf(`
+apiVersion: k8s.ovn.org/v1alpha1
+kind: NetworkQoS
+metadata: {name: crowd, namespace: default}
+spec:
+  priority: 20
+  podSelector: {matchLabels: {role: store}}
+  networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {}}]
+  egress: [{dscp: 1, classifier: {to: [{ipBlock: {cidr: 10.0.0.0/8, except: [%s]}}]}}]
+`, strings.Join(except, ", "))
+	kubectl(t, b.Cluster, crowd, "apply", "-f", "-")
+	event("store", "NetworkQoSFailed", "too many filters")
+	if have := filters(); have != whole {
+		t.Errorf("the pod has %q, want %q as before", have, whole)
+	}
+	kubectl(t, b.Cluster, "", "delete", "networkqos", "crowd")
+
+	kubectl(t, b.Cluster, "", "delete", "networkqos", "storage")
+	want("the object deleted", "")
+	unrestarted("store", "other")
+	b.drop(t, "store", "other")
+}
+
+// startedWith returns how many filters an interface had when the container of a pod started.
+func startedWith(t *testing.T, b *agentBench, pod, name string) int {
+	t.Helper()
+	said := ""
+	until(t, "pod "+pod+" says what it has", time.Minute, func() bool {
+		said = kubectl(t, b.Cluster, "", "logs", pod)
+		return said != ""
+	})
+	var network struct {
+		Interfaces []struct {
+			Name    string
+			Filters int
+		}
+	}
+	if err := json.Unmarshal([]byte(said), &network); err != nil {
+		t.Fatalf("pod %s said %q: %v", pod, said, err)
+	}
+	for _, link := range network.Interfaces {
+		if link.Name == name {
+			return link.Filters
+		}
+	}
+	t.Fatalf("pod %s has no interface %s: %s", pod, name, said)
+	return 0
+}

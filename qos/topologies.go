@@ -1,0 +1,53 @@
+package qos
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/plumbline/plumbline/qos/v1alpha1"
+)
+
+// SelectsTopologies reports whether a policy may cover NetworkTopologies. One that does not
+// is about networks of others, such as those of ovn-kubernetes.
+func (p *Policy) SelectsTopologies() bool {
+	return slices.ContainsFunc(p.networks, func(t networkTerm) bool { return t.kind == NetworkTopology })
+}
+
+// OnTopologies returns the policy as it is enforced on NetworkTopologies of a cluster: one
+// with a destination that is pods is refused as a whole. Their addresses are known to the
+// nodes that they run on, and a rule without them would mark the wrong packets.
+func (p *Policy) OnTopologies() *Policy {
+	if p.Err != nil {
+		return p
+	}
+	r := &reader{invalid: Invalid{Policy: p.Name()}}
+	for i, rule := range p.Rules {
+		for j, to := range rule.To {
+			if to.Addresses == nil {
+				r.add("spec.egress[%d].classifier.to[%d]: pods are not supported as a destination on %s: give their addresses as ipBlock", i, j, v1alpha1.NetworkTopologies)
+			}
+		}
+	}
+	if len(r.invalid.Problems) == 0 {
+		return p
+	}
+	out := *p
+	out.Rules, out.Err = nil, &r.invalid
+	return &out
+}
+
+// Reason returns what is wrong with an object in one line, "" if nothing is.
+func (p *Policy) Reason() string {
+	invalid, ok := errors.AsType[*Invalid](p.Err)
+	switch {
+	case p.Err == nil:
+		return ""
+	case !ok:
+		return p.Err.Error()
+	case len(invalid.Problems) > 1 || invalid.More:
+		return fmt.Sprintf("%s (and more)", invalid.Problems[0])
+	default:
+		return invalid.Problems[0]
+	}
+}

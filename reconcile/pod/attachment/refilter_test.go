@@ -1,0 +1,98 @@
+package attachment_test
+
+import (
+	"errors"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// filtered has topologies get a number of filters each; unknown while it is negative.
+func (w *world) filtered(numbers map[string]int) {
+	w.Filters = func(_ *claims.Claim, t *claims.Topology) ([]netstate.Filter, error) {
+		n := numbers[t.Object.Name]
+		if n < 0 {
+			return nil, fault.New(fault.NotReady, errors.New("not known yet"))
+		}
+		out := make([]netstate.Filter, n)
+		for i := range out {
+			out[i] = netstate.Filter{Pref: 20000, Handle: uint32(i + 1)}
+		}
+		return out, nil
+	}
+}
+
+func (w *world) wantFilters(uid types.UID, sandbox, topology string, n int) {
+	w.t.Helper()
+	e, _, err := w.store.Get(uid)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	rec := w.held[e.SandboxID(sandbox, e.Topology(topology))]
+	if have := len(rec.Sandbox.Filters); have != n || rec.Phase != reconcile.Applied {
+		w.t.Errorf("topology %q has %d filters in phase %q, want %d", topology, have, rec.Phase, n)
+	}
+}
+
+// TestFilters holds that a pod is attached with its filters or not at all, and that a change
+// affects only the topologies whose filters are others.
+func TestFilters(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("a", "t1", "t2")
+	numbers := map[string]int{"t1": 2, "t2": -1}
+	w.filtered(numbers)
+	pod := w.sandbox("s1", 1)
+	w.refused(w.Attach(t.Context(), pod), fault.NotReady, "not known yet")
+	w.want()
+	w.wantGate("a", "")
+
+	numbers["t2"] = 0
+	w.ok(w.Attach(t.Context(), pod))
+	w.wantFilters("a", "s1", "t1", 2)
+	w.wantFilters("a", "s1", "t2", 0)
+	w.done = nil
+
+	refilter := func(want bool) {
+		t.Helper()
+		changed, err := w.Refilter(t.Context(), "a")
+		w.ok(err)
+		if changed != want {
+			t.Errorf("changed %t, want %t", changed, want)
+		}
+	}
+	refilter(false)
+	w.want()
+	numbers["t2"] = 3
+	refilter(true)
+	w.want("+s1/a/t2")
+	w.wantFilters("a", "s1", "t2", 3)
+	w.wantFilters("a", "s1", "t1", 2)
+
+	// An edit of the topology while the filters are not known leaves those there are.
+	numbers["t2"] = -1
+	w.ok(w.Update(t.Context(), "a", edited("t2", 2)))
+	w.wantFilters("a", "s1", "t2", 3)
+	_, err := w.Refilter(t.Context(), "a")
+	w.refused(err, fault.NotReady, "not known yet")
+
+	// A change that fails leaves what there was.
+	numbers["t2"] = 1
+	w.fails, w.half, w.done = map[int64]bool{2: true}, true, nil
+	_, err = w.Refilter(t.Context(), "a")
+	w.refused(err, fault.Unsupported, "not this generation")
+	w.want("+s1/a/t2", "+s1/a/t2")
+	w.fails = nil
+	refilter(true)
+	w.wantFilters("a", "s1", "t2", 1)
+
+	w.ok(w.Detach(t.Context(), pod))
+	w.done = nil
+	numbers["t1"] = 9
+	refilter(false)
+	w.want()
+}

@@ -1,0 +1,398 @@
+package filters
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/tc"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Reporter receives what became of the filters of a claim. It must not block.
+type Reporter interface {
+	// Filtered reports that a running pod has the filters that its objects say now.
+	Filtered(c claims.Claim)
+	// FilterFailed reports that it has not, and keeps those that it had.
+	FilterFailed(c claims.Claim, err error)
+}
+
+// Options are the settings of a Follower.
+type Options struct {
+	// Client needs: list and watch on networkqoses. If it is nil, nothing is enforced, and
+	// the filters that pods have from an earlier agent are removed.
+	Client dynamic.Interface
+	// Pods needs: list and watch on pods.
+	Pods     metadata.Interface
+	NodeName string
+	// Claims lists the claims of this node.
+	Claims func() []claims.Entry
+	// Apply gives a running claim the filters that Of returns, and reports whether they
+	// were others; see attachment.Keeper.
+	Apply    func(ctx context.Context, claim types.UID) (changed bool, err error)
+	Reporter Reporter
+	Log      *slog.Logger
+	// Timeout bounds the update of one claim; default one minute.
+	Timeout time.Duration
+	// Pause is the least time between two updates of one claim: users may edit objects as
+	// fast as the API server accepts it. Default one second.
+	Pause time.Duration
+	// Again is after how long an API server is asked again that does not serve the kind, or
+	// has too many objects of it in a namespace. Default 30 s.
+	Again time.Duration
+	Now   func() time.Time
+}
+
+const (
+	workers    = 2 // attaching pods needs the machine more
+	retryFirst = 100 * time.Millisecond
+	retryMost  = 30 * time.Second
+)
+
+// Follower knows the filters of this node's pods. It is safe for concurrent use.
+type Follower struct {
+	Options
+	wake    chan struct{}
+	queue   workqueue.TypedRateLimitingInterface[types.UID]
+	reading sync.Mutex // held while objects are listed
+
+	mu         sync.Mutex
+	compiler   *qos.Compiler
+	namespaces map[string]*namespace
+	pods       map[types.NamespacedName]podLabels
+	topologies map[string]*network
+	claims     map[types.UID]*claims.Claim // as last listed
+	updated    map[types.UID]time.Time
+	failures   map[types.UID]string // as last reported
+}
+
+// network is a topology as its watch reports it.
+type network struct {
+	uid    types.UID // "" if there was none
+	labels map[string]string
+}
+
+// New returns a Follower, which knows nothing until Run.
+func New(o Options) *Follower {
+	o.Timeout = cmp.Or(o.Timeout, time.Minute)
+	o.Pause = cmp.Or(o.Pause, time.Second)
+	o.Again = cmp.Or(o.Again, 30*time.Second)
+	return &Follower{
+		Options: o, wake: make(chan struct{}, 1),
+		queue:    workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](retryFirst, retryMost)),
+		compiler: qos.NewCompiler(), namespaces: map[string]*namespace{}, pods: map[types.NamespacedName]podLabels{},
+		topologies: map[string]*network{}, claims: map[types.UID]*claims.Claim{}, updated: map[types.UID]time.Time{}, failures: map[types.UID]string{},
+	}
+}
+
+// Changed is called when claims were added or removed.
+func (f *Follower) Changed() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Topology is called with a topology when it is first known and whenever it changes; nil if
+// there is none of the name. Pods keep what its last labels mean.
+func (f *Follower) Topology(name string, o *v1alpha1.NetworkTopology) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.topologies[name]
+	first := n == nil
+	if first {
+		n = &network{}
+		f.topologies[name] = n
+	}
+	if o != nil {
+		if !first && n.uid == o.UID && maps.Equal(n.labels, o.Labels) {
+			return
+		}
+		n.uid, n.labels = o.UID, o.Labels
+	}
+	for _, c := range f.claims {
+		if c.Topology(name) != nil {
+			f.place(c)
+			if first {
+				f.queue.Add(c.UID)
+			}
+		}
+	}
+}
+
+// Known returns an error while the filters of a pod's claims cannot be decided, of kind
+// NotReady if that may change. It has the namespace followed for a while, also if no claim
+// of it is recorded yet.
+func (f *Follower) Known(namespace string, pod claims.Pod) error {
+	if f.Client == nil {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.known(namespace, pod); err != nil {
+		n := f.namespaces[namespace]
+		if n == nil {
+			n = newNamespace(f, namespace)
+			f.namespaces[namespace] = n
+		}
+		n.until = f.Now().Add(leaseFor)
+		f.Changed()
+		return err
+	}
+	return nil
+}
+
+// known is Known for a caller that holds mu.
+func (f *Follower) known(namespace string, pod claims.Pod) error {
+	n := f.namespaces[namespace]
+	switch {
+	case n == nil:
+		return fault.New(fault.NotReady, fmt.Errorf("the NetworkQoS objects of namespace %q are not known: %w", namespace, errUnread))
+	case errors.Is(n.err, errTooMany):
+		return fault.New(fault.Invalid, fmt.Errorf("namespace %q: %w", namespace, n.err))
+	case n.err != nil:
+		return fault.New(fault.NotReady, fmt.Errorf("the NetworkQoS objects of namespace %q are not known: %w", namespace, n.err))
+	}
+	if p, ok := f.pods[types.NamespacedName{Namespace: namespace, Name: pod.Name}]; !ok || p.uid != pod.UID {
+		return fault.New(fault.NotReady, fmt.Errorf("the labels of pod %q are not known yet, which NetworkQoS objects select", namespace+"/"+pod.Name))
+	}
+	return nil
+}
+
+// Of returns the filters of a topology in a claim's pod: see Known. More than an interface
+// may have are an error of kind Invalid.
+func (f *Follower) Of(c *claims.Claim, t *claims.Topology) ([]netstate.Filter, error) {
+	if f.Client == nil {
+		return nil, nil
+	}
+	f.mu.Lock()
+	err := f.known(c.Namespace, c.Pod)
+	var rules []qos.Rule
+	if err == nil {
+		if f.claims[c.UID] == nil {
+			f.claims[c.UID] = new(*c) // until they are listed the next time
+		}
+		f.place(c)
+		for i, of := range f.compiler.Rules(keyOf(c)) {
+			if c.Topologies[i].Object.Name == t.Object.Name {
+				rules = of
+			}
+		}
+	}
+	f.mu.Unlock()
+	if err != nil || len(rules) == 0 {
+		return nil, err
+	}
+	compiled, err := tc.Compile(rules, func(qos.SetID) []netip.Addr { return nil })
+	if err != nil {
+		return nil, fault.New(fault.Invalid, fmt.Errorf("topology %q: %w", t.Object.Name, err))
+	}
+	return compiled.Objects(), nil
+}
+
+// keyOf is the compiler's name for the pod of a claim: each claim is compiled by itself.
+func keyOf(c *claims.Claim) types.NamespacedName {
+	return types.NamespacedName{Namespace: c.Namespace, Name: string(c.UID)}
+}
+
+// place gives the compiler the pod of a claim with its topologies as networks, and queues
+// the claim if its rules may be others. The caller holds mu.
+func (f *Follower) place(c *claims.Claim) {
+	p, ok := f.pods[types.NamespacedName{Namespace: c.Namespace, Name: c.Pod.Name}]
+	if !ok || p.uid != c.Pod.UID {
+		return // it keeps what it has
+	}
+	pod := &qos.Pod{Key: keyOf(c), Labels: p.labels}
+	for i := range c.Topologies {
+		o := &c.Topologies[i].Object
+		labels := o.Labels
+		if n := f.topologies[o.Name]; n != nil && n.uid == o.UID {
+			labels = n.labels
+		}
+		pod.Attachments = append(pod.Attachments, qos.Attachment{Network: qos.Network{
+			NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: o.Name}, Labels: labels,
+		}})
+	}
+	f.enqueue(f.compiler.SetPod(pod))
+}
+
+// enqueue queues the claims that a change matters to. The caller holds mu.
+func (f *Follower) enqueue(changed qos.Changed) {
+	for key := range changed.Pods {
+		uid := types.UID(key.Name)
+		f.queue.AddAfter(uid, f.updated[uid].Add(f.Pause).Sub(f.Now()))
+	}
+}
+
+// enqueueNamespace queues all claims of a namespace. The caller holds mu.
+func (f *Follower) enqueueNamespace(name string) {
+	for _, c := range f.claims {
+		if c.Namespace == name {
+			f.queue.Add(c.UID)
+		}
+	}
+}
+
+// Run runs until ctx ends.
+func (f *Follower) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	if f.Client != nil {
+		wg.Go(func() { f.followPods(ctx) })
+	}
+	for range workers {
+		wg.Go(func() {
+			for f.next(ctx) {
+			}
+		})
+	}
+	defer f.queue.ShutDown()
+	for {
+		soonest := f.follow(ctx, &wg)
+		timer := time.NewTimer(soonest)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-f.wake:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// follow compares the claims with what is followed, and returns when that is to be done
+// again.
+func (f *Follower) follow(ctx context.Context, wg *sync.WaitGroup) time.Duration {
+	entries := f.Claims()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, needed, used := map[types.UID]bool{}, map[string]bool{}, map[string]bool{}
+	for i := range entries {
+		c := &entries[i].Claim
+		there[c.UID], needed[c.Namespace] = true, true
+		for j := range c.Topologies {
+			used[c.Topologies[j].Object.Name] = true
+		}
+		old := f.claims[c.UID]
+		f.claims[c.UID] = c
+		if f.Client != nil {
+			f.place(c)
+		}
+		if old == nil {
+			f.queue.Add(c.UID)
+		}
+	}
+	for uid, c := range f.claims {
+		if !there[uid] {
+			f.compiler.DeletePod(keyOf(c))
+			delete(f.claims, uid)
+			delete(f.updated, uid)
+			delete(f.failures, uid)
+			f.queue.Forget(uid)
+		}
+	}
+	maps.DeleteFunc(f.topologies, func(name string, _ *network) bool { return !used[name] })
+	if f.Client == nil {
+		return time.Hour
+	}
+	for name := range needed {
+		if f.namespaces[name] == nil {
+			f.namespaces[name] = newNamespace(f, name)
+		}
+	}
+	for name, n := range f.namespaces {
+		switch {
+		case !needed[name] && f.Now().After(n.until):
+			if n.stop != nil {
+				n.stop()
+			}
+			for _, o := range n.known {
+				f.compiler.DeletePolicy(o.policy.Key)
+			}
+			delete(f.namespaces, name)
+		case n.stop == nil:
+			within, stop := context.WithCancel(ctx)
+			n.stop = stop
+			wg.Go(func() { n.run(within) })
+		}
+	}
+	return leaseFor
+}
+
+// next updates one claim; false when Run is to end.
+func (f *Follower) next(ctx context.Context) bool {
+	uid, stopped := f.queue.Get()
+	if stopped {
+		return false
+	}
+	defer f.queue.Done(uid)
+	f.mu.Lock()
+	c, ready := f.claims[uid], true
+	if c != nil && f.Client != nil {
+		// Before the labels of its topologies are known, a pod that runs is left alone: it
+		// is queued again then.
+		for i := range c.Topologies {
+			ready = ready && f.topologies[c.Topologies[i].Object.Name] != nil
+		}
+		ready = ready && f.known(c.Namespace, c.Pod) == nil
+	}
+	f.mu.Unlock()
+	if c == nil || !ready || ctx.Err() != nil {
+		f.queue.Forget(uid)
+		return ctx.Err() == nil
+	}
+	within, cancel := context.WithTimeout(ctx, f.Timeout)
+	defer cancel()
+	changed, err := f.Apply(within, uid)
+	f.finish(c, changed, err)
+	switch {
+	case err == nil || fault.Of(err) == fault.Invalid || fault.Of(err) == fault.Unsupported:
+		f.queue.Forget(uid) // until something changes
+	default:
+		f.queue.AddRateLimited(uid)
+	}
+	return true
+}
+
+// finish notes and reports the result of an update.
+func (f *Follower) finish(c *claims.Claim, changed bool, err error) {
+	said := ""
+	if err != nil {
+		said = err.Error()
+	}
+	f.mu.Lock()
+	if changed || err != nil {
+		f.updated[c.UID] = f.Now()
+	}
+	before := f.failures[c.UID]
+	f.failures[c.UID] = said
+	if said == "" {
+		delete(f.failures, c.UID)
+	}
+	f.mu.Unlock()
+	switch {
+	case err != nil && fault.Of(err) == fault.Gone:
+		f.Log.Debug("filters not updated", "claim", c.Namespace+"/"+c.Name, "error", err)
+	case err != nil && said != before:
+		f.Log.Warn("filters not updated", "claim", c.Namespace+"/"+c.Name, "pod", c.Pod.Name, "kind", fault.Of(err), "error", err)
+		f.Reporter.FilterFailed(*c, err)
+	case err == nil && (changed || before != ""):
+		f.Reporter.Filtered(*c)
+	}
+}

@@ -1,0 +1,279 @@
+package filters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/v1alpha1"
+)
+
+const (
+	// MaxObjects bounds the NetworkQoS objects of a namespace: its users may create any
+	// number, and each node with one of its pods holds them.
+	MaxObjects = 256
+	// pageSize bounds an answer of the API server; an object may have over a megabyte.
+	pageSize = 16
+	// leaseFor is how long a namespace is followed for a claim that is not recorded yet.
+	leaseFor = 5 * time.Minute
+)
+
+// errTooMany says that nothing of a namespace is known, as it has too many objects.
+var errTooMany = fmt.Errorf("it has more than %d NetworkQoS objects: delete some, or limit them with a ResourceQuota (count/%s.%s)", MaxObjects, v1alpha1.Resource().Resource, v1alpha1.GroupVersion.Group)
+
+var errUnread = errors.New("they have not been read yet")
+
+// namespace follows the objects of one namespace.
+type namespace struct {
+	f     *Follower
+	name  string
+	until time.Time // it is followed at least until then
+	stop  context.CancelFunc
+	// again ends the reflector, which is then started again. Under Follower.mu, as the
+	// following.
+	again context.CancelFunc
+	err   error // why the objects are not known; nil when they are
+	known map[string]*object
+}
+
+func newNamespace(f *Follower, name string) *namespace {
+	return &namespace{f: f, name: name, err: errUnread, known: map[string]*object{}}
+}
+
+// object is what is kept of a NetworkQoS.
+type object struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta
+	policy *qos.Policy
+}
+
+// DeepCopyObject is for the interface runtime.Object. Objects are not changed.
+func (o *object) DeepCopyObject() runtime.Object { return new(*o) }
+
+// objects are a list of them.
+type objects struct {
+	metav1.TypeMeta
+	metav1.ListMeta
+	Items []*object
+}
+
+// DeepCopyObject is for the interface runtime.Object.
+func (o *objects) DeepCopyObject() runtime.Object { return new(*o) }
+
+// objectOf reads a NetworkQoS. One that cannot be read is kept with its error.
+func objectOf(u *unstructured.Unstructured) *object {
+	out := &object{ObjectMeta: metav1.ObjectMeta{
+		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), Generation: u.GetGeneration(), ResourceVersion: u.GetResourceVersion(),
+	}}
+	o := &v1alpha1.NetworkQoS{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err != nil {
+		out.policy = &qos.Policy{Key: types.NamespacedName{Namespace: out.Namespace, Name: out.Name}, Generation: out.Generation, Err: err}
+		return out
+	}
+	out.policy = qos.New(o)
+	if out.policy.SelectsTopologies() {
+		out.policy = out.policy.OnTopologies()
+	}
+	return out
+}
+
+// source lists and watches the objects of a namespace. It lists them in pages, so that there
+// are never more in memory than MaxObjects and a page.
+type source struct{ *namespace }
+
+// IsWatchListSemanticsUnSupported makes a reflector list first: a stream cannot be bounded.
+func (source) IsWatchListSemanticsUnSupported() bool { return true }
+
+// List implements cache.Lister.
+func (s source) List(o metav1.ListOptions) (runtime.Object, error) {
+	return s.ListWithContext(context.Background(), o)
+}
+
+// Watch implements cache.Watcher.
+func (s source) Watch(o metav1.ListOptions) (watch.Interface, error) {
+	return s.WatchWithContext(context.Background(), o)
+}
+
+// ListWithContext implements cache.ListerWithContext. An API server without the kind has no
+// objects; the watch asks again.
+func (s source) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+	s.f.reading.Lock() // one page at a time, of all namespaces
+	defer s.f.reading.Unlock()
+	out := &objects{}
+	for options := (metav1.ListOptions{Limit: pageSize}); ; options.Continue = out.Continue {
+		page, err := s.f.Client.Resource(v1alpha1.Resource()).Namespace(s.name).List(ctx, options)
+		if apierrors.IsNotFound(err) {
+			return &objects{}, nil
+		}
+		if err != nil {
+			s.failed(err)
+			return nil, err // not wrapped: the reflector checks its type
+		}
+		out.SetResourceVersion(page.GetResourceVersion())
+		out.Continue = page.GetContinue()
+		for i := range page.Items {
+			out.Items = append(out.Items, objectOf(&page.Items[i]))
+		}
+		if len(out.Items) > MaxObjects {
+			s.failed(errTooMany)
+			return nil, errTooMany
+		}
+		if out.Continue == "" {
+			return out, nil
+		}
+	}
+}
+
+// WatchWithContext implements cache.WatcherWithContext.
+func (s source) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	w, err := s.f.Client.Resource(v1alpha1.Resource()).Namespace(s.name).Watch(ctx, options)
+	if apierrors.IsNotFound(err) {
+		// The kind is not served. The next watch is sent all objects that there are then.
+		idle := watch.NewFake()
+		time.AfterFunc(s.f.Again, idle.Stop)
+		return idle, nil
+	}
+	if err != nil {
+		return nil, err // not wrapped: the reflector checks its type
+	}
+	return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+		if u, ok := e.Object.(*unstructured.Unstructured); ok && e.Type != watch.Bookmark && e.Type != watch.Error {
+			e.Object = objectOf(u)
+		}
+		return e, true
+	}), nil
+}
+
+// run follows the objects until ctx ends.
+func (n *namespace) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		within, again := context.WithCancel(ctx)
+		n.f.mu.Lock()
+		n.again = again
+		n.f.mu.Unlock()
+		cache.NewReflectorWithOptions(source{n}, nil, (*stored)(n), cache.ReflectorOptions{
+			Name: "NetworkQoS of " + n.name, TypeDescription: v1alpha1.Kind,
+		}).RunWithContext(within)
+		again()
+		timer := time.NewTimer(n.f.Again)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// failed notes why the objects are not known. What was known before stays: after an error of
+// the API server it is the best there is.
+func (n *namespace) failed(err error) {
+	n.f.mu.Lock()
+	defer n.f.mu.Unlock()
+	if n.err != nil || errors.Is(err, errTooMany) {
+		n.err = err
+	}
+}
+
+// stored is a namespace as a reflector fills it.
+type stored namespace
+
+// Add implements cache.ReflectorStore.
+func (s *stored) Add(o any) error { return s.Update(o) }
+
+// Update implements cache.ReflectorStore.
+func (s *stored) Update(v any) error {
+	o, ok := v.(*object)
+	if !ok {
+		return fmt.Errorf("%T is no %s", v, v1alpha1.Kind)
+	}
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	if s.known[o.Name] == nil && len(s.known) >= MaxObjects {
+		s.err = errTooMany
+		s.again()
+		return errTooMany
+	}
+	(*namespace)(s).put(o)
+	return nil
+}
+
+// Delete implements cache.ReflectorStore.
+func (s *stored) Delete(v any) error {
+	o, ok := v.(*object)
+	if !ok {
+		return fmt.Errorf("%T is no %s", v, v1alpha1.Kind)
+	}
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	(*namespace)(s).drop(o.Name)
+	return nil
+}
+
+// Replace implements cache.ReflectorStore.
+func (s *stored) Replace(all []any, _ string) error {
+	now := map[string]*object{}
+	for _, v := range all {
+		o, ok := v.(*object)
+		if !ok {
+			return fmt.Errorf("%T is no %s", v, v1alpha1.Kind)
+		}
+		now[o.Name] = o
+	}
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	for name := range s.known {
+		if now[name] == nil {
+			(*namespace)(s).drop(name)
+		}
+	}
+	for _, o := range now {
+		(*namespace)(s).put(o)
+	}
+	if s.err != nil {
+		s.err = nil
+		s.f.enqueueNamespace(s.name)
+	}
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (*stored) Resync() error { return nil }
+
+// put takes an object into account. The caller holds Follower.mu.
+func (n *namespace) put(o *object) {
+	if n.f.namespaces[n.name] != n {
+		return // it is no longer followed
+	}
+	if old := n.known[o.Name]; old != nil && old.UID == o.UID && old.Generation == o.Generation {
+		n.known[o.Name] = o
+		return // its status has changed
+	}
+	n.known[o.Name] = o
+	if o.policy.Err != nil {
+		n.f.Log.Warn("a NetworkQoS has no effect", "networkqos", o.policy.Name(), "reason", o.policy.Reason())
+	}
+	if o.policy.Err == nil && !o.policy.SelectsTopologies() {
+		n.f.enqueue(n.f.compiler.DeletePolicy(o.policy.Key))
+		return
+	}
+	n.f.enqueue(n.f.compiler.SetPolicy(o.policy))
+}
+
+// drop forgets an object. The caller holds Follower.mu.
+func (n *namespace) drop(name string) {
+	delete(n.known, name)
+	if n.f.namespaces[n.name] != n {
+		return
+	}
+	n.f.enqueue(n.f.compiler.DeletePolicy(types.NamespacedName{Namespace: n.name, Name: name}))
+}
