@@ -22,6 +22,9 @@ import (
 const (
 	MaxPriority = 100
 	MaxRules    = 20
+	// MaxObjects of a namespace are enforced: its users may create any number, and each
+	// node with one of its pods holds them.
+	MaxObjects  = 256
 	maxNetworks = 5
 	maxDSCP     = 63
 	maxRate     = 1<<32 - 1 // kbit/s, and kbit of a burst

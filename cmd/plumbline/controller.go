@@ -8,11 +8,14 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -38,6 +41,7 @@ type controllerCommand struct {
 	level                   slog.Level
 	interval                time.Duration
 	leaseGrace              time.Duration
+	networkQoS              string
 	certificateLife, before time.Duration
 }
 
@@ -76,6 +80,7 @@ into the webhook configurations; with --tls-dir both are your task. It serves
 	f.StringVar(&c.tlsDir, "tls-dir", "", "`directory` with tls.crt and tls.key for the webhook, instead of a certificate of its own")
 	f.DurationVar(&c.interval, "status-interval", 10*time.Second, "`time` for which changes of the counts in a topology's status are collected before a write; each write is sent to every node that runs the topology")
 	f.DurationVar(&c.leaseGrace, "lease-grace", 10*time.Minute, "`time` from the deletion of a Node object until the node's leases of addresses end")
+	f.StringVar(&c.networkQoS, "network-qos", "", "`which` NetworkQoS objects get conditions: topologies for those that select NetworkTopologies, all if nothing but plumbline enforces any; none if empty")
 	f.TextVar(&c.level, "log-level", slog.LevelInfo, "lowest `level` to log: debug, info, warn or error")
 	_ = cmd.MarkFlagFilename("kubeconfig")
 	_ = cmd.MarkFlagDirname("tls-dir")
@@ -88,6 +93,9 @@ const ownNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 func (c *controllerCommand) run(ctx context.Context, a *app) error {
 	if c.before <= 0 || c.before >= c.certificateLife {
 		return errors.New("--webhook-certificate-renewal: must be less than --webhook-certificate-life, or each certificate is renewed at once")
+	}
+	if !slices.Contains([]string{"", "topologies", "all"}, c.networkQoS) {
+		return fmt.Errorf("--network-qos: %q is not topologies or all", c.networkQoS)
 	}
 	log := a.log(c.level)
 	runtimelog.SetLogger(logr.FromSlogHandler(log.Handler()))
@@ -204,6 +212,9 @@ func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger,
 	if err := pools.Setup(mgr); err != nil {
 		return err
 	}
+	if err := c.serveNetworkQoS(log, mgr); err != nil {
+		return err
+	}
 	schemas := &controller.Schemas{Client: mgr.GetClient(), Recorder: recorder, BuiltIn: a.registry, Log: log}
 	if err := schemas.Setup(mgr); err != nil {
 		return err
@@ -233,6 +244,27 @@ func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger,
 	}
 	if err := mgr.AddHealthzCheck("alive", healthz.Ping); err != nil {
 		return fmt.Errorf("health: %w", err)
+	}
+	return nil
+}
+
+// serveNetworkQoS adds what writes the conditions of NetworkQoS objects, if it is wanted.
+func (c *controllerCommand) serveNetworkQoS(log *slog.Logger, mgr manager.Manager) error {
+	if c.networkQoS == "" {
+		return nil
+	}
+	objects, err := dynamic.NewForConfig(mgr.GetConfig())
+	if err != nil {
+		return fmt.Errorf("NetworkQoS: %w", err)
+	}
+	metadatas, err := metadata.NewForConfig(mgr.GetConfig())
+	if err != nil {
+		return fmt.Errorf("NetworkQoS: %w", err)
+	}
+	if err := mgr.Add(&controller.NetworkQoS{
+		Objects: objects, Metadata: metadatas, Ours: c.networkQoS == "all", Log: log, Now: time.Now, Interval: min(c.interval, time.Second),
+	}); err != nil {
+		return fmt.Errorf("NetworkQoS: %w", err)
 	}
 	return nil
 }

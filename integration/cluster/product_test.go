@@ -35,6 +35,8 @@ spec:
 		{"webhook.enabled=false", "policies.enabled=false", "controller.replicas=1"},
 		{"serviceMonitor.enabled=true", "serviceMonitor.labels.release=x", "prometheusRule.enabled=true", "dashboard.enabled=true", "agent.physicalNetworks.enp3s0f0=dc", "agent.metricsAddress=$(HOST_IP):9808"},
 		{"networkPolicy.enabled=true", "networkPolicy.apiServer[0].ipBlock.cidr=192.0.2.0/28", "agent.resources.limits=null"},
+		{"networkQoS.enabled=true", "networkQoS.crd=false"},
+		{"networkQoS.enabled=true"},
 	} {
 		manifest, err := c.Chart(t.Context(), values...)
 		if err != nil {

@@ -22,6 +22,8 @@ func Resource() schema.GroupVersionResource { return GroupVersion.WithResource("
 // +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Priority",type=integer,JSONPath=`.spec.priority`
+// +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
+// +kubebuilder:printcolumn:name="Tied",type=string,JSONPath=`.status.conditions[?(@.type=="Tied")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type NetworkQoS struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -235,6 +237,15 @@ type Bandwidth struct {
 	// +kubebuilder:validation:Maximum=4294967295
 	Burst *int64 `json:"burst,omitempty"`
 }
+
+// Types of conditions that plumbline writes.
+const (
+	// ConditionAccepted is true if the object is enforced on NetworkTopologies.
+	ConditionAccepted = "Accepted"
+	// ConditionTied is true if another object has a rule of the same precedence for the
+	// same packets.
+	ConditionTied = "Tied"
+)
 
 // Status is what became of the object.
 type Status struct {

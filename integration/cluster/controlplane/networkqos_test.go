@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plumbline/plumbline/integration/cluster"
+	qosof "github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/filters"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -189,6 +190,7 @@ func TestNetworkQoS(t *testing.T) {
 		return err
 	})
 	b.validated(t)
+	b.run(t, "--network-qos=all")
 	b.mustKubectl(t, qos("ai", "mark", "priority: 5, egress: [{dscp: 8}], podSelector: {matchLabels: {role: store}}, "+onStorage), "apply", "-f", "-")
 	f.want(t, "of-a", "ai/mark[0]")
 
@@ -204,6 +206,19 @@ func TestNetworkQoS(t *testing.T) {
 		qos("ai", "primary", "priority: 9, egress: [{dscp: 8}]"), "apply", "-f", "-")
 	b.mustKubectl(t, qos("ai", "second", "priority: 4, egress: [{dscp: 9}], netAttachRefs: [{kind: NetworkTopology, name: rail}]"), "apply", "-f", "-")
 	f.want(t, "of-a", "ai/mark[0]", "ai/second[0]")
+	b.mustKubectl(t, qos("ai", "also", "priority: 4, egress: [{dscp: 7, classifier: {to: [{ipBlock: {cidr: 192.0.2.0/24}}]}}], podSelector: {matchLabels: {role: none}}, "+onStorage), "apply", "-f", "-")
+	b.conditions(t, "ai", map[string]string{
+		"also":    `True Accepted 1 rule, enforced by filters of tc in the pods; True SamePrecedence where both objects cover a pod, rules of the same precedence match the same packets, and the name decides: egress[0] and that of "second": "also" decides. Give them different priorities`,
+		"second":  `True Accepted 1 rule, enforced by filters of tc in the pods; True SamePrecedence where both objects cover a pod, rules of the same precedence match the same packets, and the name decides: egress[0] and that of "also": "also" decides. Give them different priorities`,
+		"mark":    `True Accepted 1 rule, enforced by filters of tc in the pods; False NoTie no other object has a rule of the same precedence for the same packets`,
+		"bad":     `False Invalid spec.egress[0].classifier.to[0].ipBlock.cidr: "nowhere" is not a prefix, such as 192.0.2.0/24 or 2001:db8::/32; False NoTie the object has no effect`,
+		"pods":    `False Invalid spec.egress[0].classifier.to[0]: pods are not supported as a destination on NetworkTopologies: give their addresses as ipBlock; False NoTie the object has no effect`,
+		"primary": `False NoTopology it selects no NetworkTopology, and nothing else is enforced: add networkSelectors with networkSelectionType NetworkTopologies; False NoTie the object has no effect`,
+	})
+	b.mustKubectl(t, "", "-n", "ai", "delete", "networkqos", "also")
+	b.conditions(t, "ai", map[string]string{
+		"second": `True Accepted 1 rule, enforced by filters of tc in the pods; False NoTie no other object has a rule of the same precedence for the same packets`,
+	})
 
 	b.mustKubectl(t, "", "-n", "ai", "label", "pod", "a", "role-")
 	f.want(t, "of-a", "ai/second[0]")
@@ -220,7 +235,7 @@ func TestNetworkQoS(t *testing.T) {
 	b.mustKubectl(t, qos("other", "mark", "priority: 5, egress: [{dscp: 8}], netAttachRefs: [{kind: NetworkTopology, name: rail}]"), "apply", "-f", "-")
 	f.want(t, "of-o", "other/mark[0]")
 	var many []string
-	for i := range filters.MaxObjects + 1 {
+	for i := range qosof.MaxObjects + 1 {
 		many = append(many, qos("other", fmt.Sprintf("many-%d", i), "priority: 1, egress: [{dscp: 8}]"))
 	}
 	b.mustKubectl(t, strings.Join(many, "---\n"), "create", "-f", "-")
@@ -246,6 +261,21 @@ func TestNetworkQoS(t *testing.T) {
 	})
 	b.mustKubectl(t, "", "-n", "ai", "delete", "networkqos", "second")
 	f.want(t, "of-a", "ai/second[0]")
+}
+
+// conditions waits until objects have these conditions, Accepted and Tied.
+func (b *bench) conditions(t *testing.T, namespace string, want map[string]string) {
+	t.Helper()
+	for name, text := range want {
+		b.eventually(t, "the conditions of "+name, func() error {
+			said, err := b.Kubectl(t.Context(), nil, "-n", namespace, "get", "networkqos", name, "-o",
+				`jsonpath={range .status.conditions[*]}{.status} {.reason} {.message}; {end}`)
+			if err == nil && strings.TrimSuffix(said, "; ") != text {
+				return fmt.Errorf("they are %s\nwant %s", said, text)
+			}
+			return err
+		})
+	}
 }
 
 // validated holds what the API server refuses by the CRD alone.

@@ -19,9 +19,6 @@ import (
 )
 
 const (
-	// MaxObjects bounds the NetworkQoS objects of a namespace: its users may create any
-	// number, and each node with one of its pods holds them.
-	MaxObjects = 256
 	// pageSize bounds an answer of the API server; an object may have over a megabyte.
 	pageSize = 16
 	// leaseFor is how long a namespace is followed for a claim that is not recorded yet.
@@ -29,7 +26,7 @@ const (
 )
 
 // errTooMany says that nothing of a namespace is known, as it has too many objects.
-var errTooMany = fmt.Errorf("it has more than %d NetworkQoS objects: delete some, or limit them with a ResourceQuota (count/%s.%s)", MaxObjects, v1alpha1.Resource().Resource, v1alpha1.GroupVersion.Group)
+var errTooMany = fmt.Errorf("it has more than %d NetworkQoS objects: delete some, or limit them with a ResourceQuota (count/%s.%s)", qos.MaxObjects, v1alpha1.Resource().Resource, v1alpha1.GroupVersion.Group)
 
 var errUnread = errors.New("they have not been read yet")
 
@@ -88,7 +85,7 @@ func objectOf(u *unstructured.Unstructured) *object {
 }
 
 // source lists and watches the objects of a namespace. It lists them in pages, so that there
-// are never more in memory than MaxObjects and a page.
+// are never more in memory than qos.MaxObjects and a page.
 type source struct{ *namespace }
 
 // IsWatchListSemanticsUnSupported makes a reflector list first: a stream cannot be bounded.
@@ -124,7 +121,7 @@ func (s source) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runt
 		for i := range page.Items {
 			out.Items = append(out.Items, objectOf(&page.Items[i]))
 		}
-		if len(out.Items) > MaxObjects {
+		if len(out.Items) > qos.MaxObjects {
 			s.failed(errTooMany)
 			return nil, errTooMany
 		}
@@ -198,7 +195,7 @@ func (s *stored) Update(v any) error {
 	}
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
-	if s.known[o.Name] == nil && len(s.known) >= MaxObjects {
+	if s.known[o.Name] == nil && len(s.known) >= qos.MaxObjects {
 		s.err = errTooMany
 		s.again()
 		return errTooMany

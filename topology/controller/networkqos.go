@@ -1,0 +1,315 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/plumbline/plumbline/qos"
+	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
+)
+
+// NetworkQoS writes the conditions of NetworkQoS objects that do not depend on pods. Its
+// permissions, and no more:
+//
+//	k8s.ovn.org networkqoses        list watch
+//	k8s.ovn.org networkqoses/status patch
+//
+// It keeps no object: users may create any number. A change in a namespace has its objects
+// read again, a bounded number.
+type NetworkQoS struct {
+	Objects  dynamic.Interface
+	Metadata metadata.Interface
+	// Ours says that no one else enforces objects of this kind: then one that selects no
+	// NetworkTopology has no effect, and its condition says so.
+	Ours bool
+	Log  *slog.Logger
+	Now  func() time.Time
+	// Interval is how long the changes in a namespace are collected.
+	Interval time.Duration
+
+	queue workqueue.TypedRateLimitingInterface[string] // of namespaces
+}
+
+// qosPage bounds an answer of the API server; an object may have over a megabyte.
+const qosPage = 16
+
+// qosAgain is after how long an API server is asked again that does not serve the kind.
+const qosAgain = 30 * time.Second
+
+// qosManager is the field manager of the conditions.
+const qosManager = "plumbline-controller"
+
+// The reasons of the conditions of a NetworkQoS.
+const (
+	reasonAccepted   = "Accepted"
+	reasonInvalid    = "Invalid"
+	reasonTooMany    = "TooManyObjects"
+	reasonNoTopology = "NoTopology"
+	reasonTied       = "SamePrecedence"
+	reasonUntied     = "NoTie"
+)
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable: one replica writes.
+func (*NetworkQoS) NeedLeaderElection() bool { return true }
+
+// Start follows the objects until ctx ends. An API server without the kind is asked again.
+func (c *NetworkQoS) Start(ctx context.Context) error {
+	c.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](time.Second, time.Minute))
+	all := &cache.ListWatch{ListWithContextFunc: c.list, WatchFuncWithContext: c.watch}
+	go cache.NewReflectorWithOptions(unstreamed{all}, nil, (*qosStore)(c), cache.ReflectorOptions{Name: "NetworkQoS", TypeDescription: qosv1alpha1.Kind}).RunWithContext(ctx)
+	go func() {
+		<-ctx.Done()
+		c.queue.ShutDown()
+	}()
+	for {
+		namespace, stopped := c.queue.Get()
+		if stopped {
+			return nil
+		}
+		if err := c.reconcile(ctx, namespace); err != nil && ctx.Err() == nil {
+			c.Log.Warn("the conditions of NetworkQoS objects could not be written: retrying", "namespace", namespace, "error", err)
+			c.queue.AddRateLimited(namespace)
+		} else {
+			c.queue.Forget(namespace)
+		}
+		c.queue.Done(namespace)
+	}
+}
+
+// unstreamed makes a reflector list in pages.
+type unstreamed struct{ *cache.ListWatch }
+
+// IsWatchListSemanticsUnSupported is what a reflector asks.
+func (unstreamed) IsWatchListSemanticsUnSupported() bool { return true }
+
+// list queues the namespaces that have objects, and returns none of them.
+func (c *NetworkQoS) list(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+	for options := (metav1.ListOptions{Limit: pageSize}); ; {
+		page, err := c.Metadata.Resource(qosv1alpha1.Resource()).List(ctx, options)
+		if apierrors.IsNotFound(err) {
+			return &metav1.PartialObjectMetadataList{}, nil
+		}
+		if err != nil {
+			return nil, err // not wrapped: the reflector checks its type
+		}
+		for i := range page.Items {
+			c.queue.AddAfter(page.Items[i].Namespace, c.Interval)
+		}
+		if options.Continue = page.Continue; options.Continue == "" {
+			page.Items = nil
+			return page, nil
+		}
+	}
+}
+
+func (c *NetworkQoS) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	w, err := c.Metadata.Resource(qosv1alpha1.Resource()).Watch(ctx, options)
+	if apierrors.IsNotFound(err) {
+		// The kind is not served. The next watch is sent all objects that there are then.
+		idle := watch.NewFake()
+		time.AfterFunc(qosAgain, idle.Stop)
+		return idle, nil
+	}
+	return w, err // not wrapped: the reflector checks its type
+}
+
+// qosStore is a NetworkQoS as a reflector fills it: it queues the namespaces of changes.
+type qosStore NetworkQoS
+
+// Add implements cache.ReflectorStore.
+func (s *qosStore) Add(o any) error { return s.Update(o) }
+
+// Delete implements cache.ReflectorStore.
+func (s *qosStore) Delete(o any) error { return s.Update(o) }
+
+// Update implements cache.ReflectorStore.
+func (s *qosStore) Update(o any) error {
+	m, err := meta.Accessor(o)
+	if err == nil {
+		s.queue.AddAfter(m.GetNamespace(), s.Interval)
+	}
+	return err
+}
+
+// Replace implements cache.ReflectorStore; list has queued everything.
+func (*qosStore) Replace([]any, string) error { return nil }
+
+// Resync implements cache.ReflectorStore.
+func (*qosStore) Resync() error { return nil }
+
+// read is an object of a namespace with the conditions it has.
+type read struct {
+	policy     *qos.Policy
+	conditions []metav1.Condition
+}
+
+// reconcile writes the conditions of the objects of a namespace that differ.
+func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
+	var all []read
+	api := c.Objects.Resource(qosv1alpha1.Resource()).Namespace(namespace)
+	more := false
+	for options := (metav1.ListOptions{Limit: qosPage}); ; {
+		page, err := api.List(ctx, options)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("list: %w", err)
+		}
+		for i := range page.Items {
+			all = append(all, readQoS(&page.Items[i]))
+		}
+		options.Continue = page.GetContinue()
+		if more = len(all) > qos.MaxObjects; more || options.Continue == "" {
+			break
+		}
+	}
+	for _, o := range QoSConditions(policiesOf(all), c.Ours, more) {
+		i := slices.IndexFunc(all, func(r read) bool { return r.policy.Key == o.Policy.Key })
+		now := slices.Clone(all[i].conditions)
+		changed := false
+		for _, condition := range o.Conditions {
+			changed = meta.SetStatusCondition(&now, condition) || changed
+		}
+		if !changed {
+			continue
+		}
+		var ours []any
+		for _, condition := range o.Conditions {
+			set := meta.FindStatusCondition(now, condition.Type)
+			if set.LastTransitionTime.IsZero() {
+				set.LastTransitionTime = metav1.NewTime(c.Now())
+			}
+			u, err := runtime.DefaultUnstructuredConverter.ToUnstructured(set)
+			if err != nil {
+				return err
+			}
+			ours = append(ours, u)
+		}
+		_, err := api.ApplyStatus(ctx, o.Policy.Key.Name, &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": qosv1alpha1.GroupVersion.String(), "kind": qosv1alpha1.Kind,
+			"metadata": map[string]any{"name": o.Policy.Key.Name, "namespace": namespace},
+			"status":   map[string]any{"conditions": ours},
+		}}, metav1.ApplyOptions{FieldManager: qosManager, Force: true})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("write the conditions of %q: %w", o.Policy.Name(), err)
+		}
+	}
+	return nil
+}
+
+func readQoS(u *unstructured.Unstructured) read {
+	o := &qosv1alpha1.NetworkQoS{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err != nil {
+		p := &qos.Policy{Generation: u.GetGeneration(), Err: err}
+		p.Key.Namespace, p.Key.Name = u.GetNamespace(), u.GetName()
+		return read{policy: p}
+	}
+	return read{qos.New(o), o.Status.Conditions}
+}
+
+func policiesOf(all []read) []*qos.Policy {
+	out := make([]*qos.Policy, len(all))
+	for i := range all {
+		out[i] = all[i].policy
+	}
+	return out
+}
+
+// QoSOutcome is what becomes of a NetworkQoS.
+type QoSOutcome struct {
+	Policy     *qos.Policy
+	Conditions []metav1.Condition
+}
+
+// maxTies is how many ties a condition names.
+const maxTies = 4
+
+// QoSConditions returns the conditions of the objects of a namespace. Objects that select no
+// NetworkTopology are about networks of others, unless the kind is ours alone. More says that
+// there are more objects than a namespace may have.
+func QoSConditions(policies []*qos.Policy, ours, more bool) []QoSOutcome {
+	var out []QoSOutcome
+	var enforced []*qos.Policy
+	for _, p := range policies {
+		c := metav1.Condition{Type: qosv1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation}
+		selects := p.SelectsTopologies()
+		if selects {
+			p = p.OnTopologies()
+		}
+		switch {
+		case p.Err != nil && (selects || ours):
+			c.Reason, c.Message = reasonInvalid, p.Reason()
+		case more && (selects || ours):
+			c.Reason, c.Message = reasonTooMany, fmt.Sprintf("the namespace has more than %d NetworkQoS objects, and plumbline enforces none of them: delete some", qos.MaxObjects)
+		case selects:
+			c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonAccepted, fmt.Sprintf("%s, enforced by filters of tc in the pods", count(len(p.Rules), "rule"))
+			if len(p.Warnings) > 0 {
+				c.Message += "; " + strings.Join(p.Warnings[:min(len(p.Warnings), maxNames)], "; ")
+			}
+			enforced = append(enforced, p)
+		case ours:
+			c.Reason, c.Message = reasonNoTopology, "it selects no NetworkTopology, and nothing else is enforced: add networkSelectors with networkSelectionType NetworkTopologies"
+		default:
+			continue
+		}
+		c.Message = cut(c.Message, maxMessage)
+		out = append(out, QoSOutcome{Policy: p, Conditions: []metav1.Condition{c}})
+	}
+	ties, complete := qos.PossibleTies(enforced)
+	for i := range out {
+		if meta.IsStatusConditionTrue(out[i].Conditions, qosv1alpha1.ConditionAccepted) {
+			out[i].Conditions = append(out[i].Conditions, tied(out[i].Policy, ties[out[i].Policy.Key], complete))
+		} else {
+			out[i].Conditions = append(out[i].Conditions, metav1.Condition{
+				Type: qosv1alpha1.ConditionTied, Status: metav1.ConditionFalse, Reason: reasonUntied, Message: "the object has no effect", ObservedGeneration: out[i].Policy.Generation,
+			})
+		}
+	}
+	return out
+}
+
+// tied says which rule decides where two objects have one precedence.
+func tied(p *qos.Policy, ties []qos.Tie, complete bool) metav1.Condition {
+	c := metav1.Condition{Type: qosv1alpha1.ConditionTied, Status: metav1.ConditionFalse, Reason: reasonUntied, Message: "no other object has a rule of the same precedence for the same packets", ObservedGeneration: p.Generation}
+	if len(ties) == 0 {
+		if !complete {
+			c.Status, c.Reason, c.Message = metav1.ConditionUnknown, reasonTooMany, "there are too many rules of one priority to compare"
+		}
+		return c
+	}
+	slices.SortFunc(ties, func(a, b qos.Tie) int {
+		return cmp.Or(cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Other.Name, b.Other.Name))
+	})
+	var parts []string
+	for i, t := range ties {
+		if i == maxTies {
+			parts = append(parts, fmt.Sprintf("and %d more", len(ties)-i))
+			break
+		}
+		winner := p.Key.Name
+		if !t.Wins {
+			winner = t.Other.Name
+		}
+		parts = append(parts, fmt.Sprintf("egress[%d] and that of %q: %q decides", t.Rule, t.Other.Name, winner))
+	}
+	c.Status, c.Reason = metav1.ConditionTrue, reasonTied
+	c.Message = "where both objects cover a pod, rules of the same precedence match the same packets, and the name decides: " + strings.Join(parts, "; ") + ". Give them different priorities"
+	return c
+}
