@@ -526,7 +526,7 @@ func (s *Sandbox) applyFilter(ctx context.Context, c netstate.Change) error {
 		}
 		after, flags = netstate.Merge(have, after), 0
 	}
-	return explainFilter(s.onLink(ctx, after.Link, func(c *conn, index int) error {
+	return explainFilter(after, s.onLink(ctx, after.Link, func(c *conn, index int) error {
 		parts, err := encodeFilter(after, index)
 		if err != nil {
 			return err
@@ -559,7 +559,23 @@ func (s *Sandbox) onLink(ctx context.Context, link string, f func(c *conn, index
 	}, link)
 }
 
-func explainFilter(err error) error {
+// explainFilter explains why a filter was refused. The kernel takes it as a rule, so what
+// refuses it is something of the pod: another filter with its match or preference (EEXIST,
+// EINVAL), a template of the chain or a policer with its index (EINVAL), or a block that
+// links share (EOPNOTSUPP).
+func explainFilter(f netstate.Filter, err error) error {
+	if fault.Of(err) != fault.Internal {
+		return err
+	}
+	for _, taken := range []unix.Errno{unix.EEXIST, unix.EINVAL, unix.EOPNOTSUPP} {
+		if errors.Is(err, taken) {
+			return because(fault.Conflict, err, "something of the pod is in its place: see \"tc filter show dev %s egress\", \"tc chain\" and \"tc actions list action police\" in the pod, and delete what has preference %d, or the clsact as a whole", f.Link, f.Pref)
+		}
+	}
+	return explainModules(err)
+}
+
+func explainModules(err error) error {
 	if errors.Is(err, unix.ENOENT) && fault.Of(err) == fault.Internal {
 		return because(fault.Unsupported, err, "the kernel has no clsact or flower filters, or not with these actions: load sch_ingress, cls_flower, act_pedit, act_csum and act_police on the host")
 	}
@@ -631,7 +647,7 @@ func (s *Sandbox) applyClsact(ctx context.Context, c netstate.Change) error {
 		if errors.Is(err, unix.EEXIST) {
 			return because(fault.Conflict, err, "the link has an ingress or clsact queueing discipline of others: use a clsact, to which filters of several can be added")
 		}
-		return explainFilter(err)
+		return explainModules(err)
 	case netstate.Delete:
 		err := s.onLink(ctx, before.Link, func(c *conn, index int) error {
 			others, err := c.filtered(ctx, index)

@@ -3,6 +3,7 @@ package kernel_test
 import (
 	"errors"
 	"fmt"
+	"os/exec"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -154,6 +155,45 @@ func TestForeignFilters(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// TestFilterInTheWay: what a pod has in the place of a filter of ours is named as a conflict
+// with what to do, and is no unexpected error.
+func TestFilterInTheWay(t *testing.T) {
+	ours := limited(filter("ipv4", 20000), 1, 1000, 640)
+	egress := func(index int) netlink.FilterAttrs {
+		return netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_EGRESS, Priority: 20000, Protocol: unix.ETH_P_IP, Handle: 9}
+	}
+	for name, put := range map[string]func(h *netlink.Handle, index int) error{
+		"its match with another handle": func(h *netlink.Handle, index int) error {
+			return h.FilterAdd(&netlink.Flower{FilterAttrs: egress(index), EthType: unix.ETH_P_IP})
+		},
+		"its preference for another family": func(h *netlink.Handle, index int) error {
+			at := egress(index)
+			at.Protocol = unix.ETH_P_IPV6
+			return h.FilterAdd(&netlink.Flower{FilterAttrs: at, EthType: unix.ETH_P_IPV6})
+		},
+		"a filter of another class": func(h *netlink.Handle, index int) error {
+			return h.FilterAdd(&netlink.MatchAll{FilterAttrs: egress(index)})
+		},
+		"a block that links share": func(*netlink.Handle, int) error {
+			if err := exec.CommandContext(t.Context(), "tc", "qdisc", "del", "dev", "d0", "clsact").Run(); err != nil {
+				return err
+			}
+			return exec.CommandContext(t.Context(), "tc", "qdisc", "add", "dev", "d0", "egress_block", "5", "clsact").Run()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := filtered(t)
+			index := 0
+			if l, ok := b.observe().Link("d0"); ok {
+				index = l.Index
+			}
+			b.as(func(h *netlink.Handle) error { return put(h, index) })
+			b.refused(fault.Conflict, netstate.Change{After: ours}, "something of the pod is in its place", "tc filter show dev d0 egress")
+			b.remove(ours)
+		})
+	}
 }
 
 // TestManyFilters: what a pod adds beside ours is not read.
