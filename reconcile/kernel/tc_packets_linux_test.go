@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -348,6 +350,51 @@ func TestLimits(t *testing.T) {
 				t.Errorf("%d packets of %d passed, want 2 to %d", passed, 5*len(tt.limited), most)
 			}
 		})
+	}
+}
+
+// TestAroundFilters: what docs/qos.md says a pod can do against its filters. A packet socket,
+// for which NET_RAW is enough, sends past the hook (dev_direct_xmit, net/core/dev.c), and a
+// filter of the pod with a lower preference decides before ours.
+func TestAroundFilters(t *testing.T) {
+	w := newWired(t)
+	w.enforce(object("a", 1, "{dscp: 46}"))
+	fd := -1
+	err := kernel.Within(w.ns.path(), func() (err error) {
+		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		return unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	l, _ := w.observe().Link("d0")
+	w.sent++
+	b := make([]byte, 20+32) // as of sender, with an IPv4 header
+	b[0], b[3], b[8], b[9] = 0x45, byte(len(b)), 64, 253
+	copy(b[12:], []byte{192, 0, 2, 2, 192, 0, 2, 77})
+	binary.BigEndian.PutUint16(b[10:], checksum(b[:20]))
+	copy(b[40:], "plum")
+	binary.BigEndian.PutUint32(b[44:], w.sent)
+	around := w.sent
+	to := &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16([]byte{8, 0}), Ifindex: l.Index, Halen: 6, Addr: [8]byte{2, 0, 0, 0, 0, 0x99}}
+	if err := unix.Sendto(fd, b, 0, to); err != nil {
+		t.Fatal(err)
+	}
+	p := qos.Packet{Destination: netip.MustParseAddr("192.0.2.77"), Protocol: qos.UDP, Port: 9}
+	through := w.one(p, 0)
+	w.as(func(h *netlink.Handle) error {
+		return h.FilterAdd(&netlink.MatchAll{
+			FilterAttrs: netlink.FilterAttrs{LinkIndex: l.Index, Parent: netlink.HANDLE_MIN_EGRESS, Priority: 1, Protocol: unix.ETH_P_ALL, Handle: 1},
+			Actions:     []netlink.Action{&netlink.GenericAction{ActionAttrs: netlink.ActionAttrs{Action: netlink.TC_ACT_OK}}},
+		})
+	})
+	before := w.one(p, 0)
+	got := w.received(before)
+	if want := map[uint32]uint8{around: 0, through: 46 << 2, before: 0}; !maps.Equal(got, want) {
+		t.Errorf("traffic classes %v, want %v: packet %d past the hook, %d through our filters, %d after a filter of the pod", got, want, around, through, before)
 	}
 }
 
