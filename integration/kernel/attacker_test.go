@@ -7,8 +7,11 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 	"unsafe"
@@ -279,6 +282,27 @@ var actions = []action{
 		root := netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
 		return errors.Join(v.QdiscAdd(&netlink.GenericQdisc{QdiscAttrs: at, QdiscType: "clsact"}), v.QdiscReplace(&netlink.GenericQdisc{QdiscAttrs: root, QdiscType: "prio"}))
 	}),
+	on("filters in our place", func(v view, l netlink.Link) error {
+		var lines []string
+		for range 1 + v.rng.IntN(4) {
+			lines = append(lines, pick(v.rng, trafficControl))
+		}
+		return v.batch("tc", l, lines)
+	}),
+	on("filters", func(v view, l netlink.Link) error {
+		lines := []string{"qdisc add dev LINK clsact"}
+		for i := range v.floods / 4 {
+			lines = append(lines, fmt.Sprintf("filter add dev LINK egress pref %d protocol ip handle %d flower dst_ip %s action ok", 20000+i%40, 1+i/40, number(i, 32)))
+		}
+		return v.batch("tc", l, lines)
+	}),
+	on("forwarding entries", func(v view, l netlink.Link) error {
+		lines := []string{"fdb flush dev LINK", "fdb append 00:00:00:00:00:00 dev LINK dst 192.0.2.7 port 4788 vni 9", "fdb add 02:00:00:00:00:88 dev LINK dst 192.0.2.88"}
+		for i := range v.rng.IntN(v.floods / 4) {
+			lines = append(lines, fmt.Sprintf("fdb append 00:00:00:00:00:00 dev LINK dst %s", number(i, 32).IP))
+		}
+		return v.batch("bridge", l, lines[v.rng.IntN(4):])
+	}),
 	on("XDP", func(v view, l netlink.Link) error {
 		fd, err := loadProgram(unix.BPF_PROG_TYPE_XDP)
 		if err != nil {
@@ -316,6 +340,34 @@ var actions = []action{
 		m[0], m[4] = 64, pick(v.rng, []byte{unix.RTM_NEWLINK, unix.RTM_DELLINK, unix.RTM_DELNSID})
 		return unix.Sendto(fd, m, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << v.rng.IntN(30)})
 	}},
+}
+
+// trafficControl is what tc(8) can do to a link whose filters have preferences from 20000, and
+// handle 1: in their place, before them, and instead of what they are on.
+var trafficControl = []string{
+	"qdisc del dev LINK clsact",
+	"qdisc add dev LINK clsact",
+	"qdisc add dev LINK ingress",
+	"qdisc add dev LINK egress_block 5 clsact",
+	"filter del dev LINK egress",
+	"filter del dev LINK egress pref 20000",
+	"filter add dev LINK egress pref 1 protocol all matchall action ok",
+	"filter add dev LINK egress pref 20000 protocol all handle 1 matchall action ok",
+	"filter add dev LINK egress pref 20000 protocol ipv6 handle 1 flower action ok",
+	"filter add dev LINK egress pref 20000 protocol ip handle 9 flower dst_ip 198.51.100.0/24 action ok",
+	"filter replace dev LINK egress pref 20000 protocol ip handle 1 flower dst_ip 198.51.100.0/24 action goto chain 7",
+	"filter replace dev LINK egress pref 20000 protocol ip handle 1 flower dst_ip 198.51.100.0/24 " + strings.Repeat("action pedit ex "+strings.Repeat("munge ip ttl set 3 ", 20)+"pipe ", 12) + "action ok",
+	"filter add dev LINK egress chain 3 pref 20000 protocol ip handle 1 flower action ok",
+	"chain add dev LINK egress chain 0 protocol ip flower dst_mac 00:00:00:00:00:00/FF:FF:FF:00:00:00",
+	"actions add action police rate 1gbit burst 1m index POLICER",
+}
+
+// batch has a program do something to a link, line by line, whatever is refused.
+func (v view) batch(program string, l netlink.Link, lines []string) error {
+	index := l.Attrs().Index
+	cmd := exec.CommandContext(v.t.Context(), program, "-force", "-batch", "-")
+	cmd.Stdin = strings.NewReader(strings.NewReplacer("LINK", l.Attrs().Name, "POLICER", strconv.Itoa(index<<12|1)).Replace(strings.Join(lines, "\n") + "\n"))
+	return cmd.Run()
 }
 
 // virtualCardIs reports whether a link represents a card, on machines without any.

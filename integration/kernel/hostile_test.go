@@ -22,6 +22,7 @@ import (
 
 	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -167,13 +168,14 @@ func (h *hostile) bounds() kernel.Bounds {
 // much of routes, which passes the real bound.
 const floods = 2000
 
-// hostileVersions are what the attacker's topology is, and is edited to. The last one
+// hostileVersions are what the attacker's topology is, and is edited to. The one with allmulti
 // sets what a device's record holds too, and what the pod may have set before.
 var hostileVersions = []string{
 	"    - {name: nic, type: TYPE, config: {mtu: 1400, addresses: [192.0.2.10/24]}}\n",
 	"    - {name: nic, type: TYPE, config: {addresses: [192.0.2.11/24], routes: [{dst: 198.51.100.0/24, gw: 192.0.2.1}]}}\n",
 	"    - {name: nic, type: TYPE, config: {mtu: 1400, addresses: [192.0.2.10/24, \"2001:db8::5/64\"]}}\n    - {name: tune, type: tuning, dependOn: [nic], config: {sysctl: {net.ipv4.conf.IFNAME.rp_filter: 2}}}\n",
 	"    - {name: nic, type: TYPE, config: {addresses: [192.0.2.10/24]}}\n    - {name: tune, type: tuning, dependOn: [nic], config: {txQLen: 500, allmulti: true}}\n",
+	"    - {name: nic, type: TYPE, config: {addresses: [192.0.2.10/24]}}\n    - {name: m, type: vxlan, dependOn: [nic], config: {id: 4103, name: own0, remotes: [192.0.2.6, 192.0.2.7], addresses: [198.51.100.5/24]}}\n",
 }
 
 func (h *hostile) version(path string) reconcile.Sandbox {
@@ -183,6 +185,9 @@ func (h *hostile) version(path string) reconcile.Sandbox {
 	}
 	sb := box(path, parse(h.t, "t", strings.ReplaceAll(pick(h.rng, hostileVersions), "TYPE", typ)))
 	sb.Given = ops.GivenDevices(h.devices)
+	if h.rng.IntN(2) == 0 {
+		sb.Filters = []netstate.Filter{marking(20000, "198.51.100.0/24", 26, 1_250_000), marking(20002, "", 8, 0)}
+	}
 	return sb
 }
 

@@ -32,6 +32,8 @@ var volatile = map[uint16]bool{
 	unix.IFLA_STATS: true, unix.IFLA_STATS64: true, unix.IFLA_CARRIER_CHANGES: true, unix.IFLA_CARRIER_UP_COUNT: true,
 	unix.IFLA_CARRIER_DOWN_COUNT: true, unix.IFLA_CARRIER: true, unix.IFLA_OPERSTATE: true, unix.IFLA_LINK: true,
 	unix.IFLA_LINK_NETNSID: true, unix.IFLA_AF_SPEC: true, unix.IFLA_VFINFO_LIST: true,
+	// Padding depends on what is before it.
+	unix.IFLA_PAD: true,
 	// The queueing discipline is there while the link is up.
 	unix.IFLA_QDISC: true,
 	// igbvf takes the address that it has when it resets itself for the permanent one
