@@ -13,6 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	kjson "sigs.k8s.io/json"
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/suggest"
@@ -39,7 +40,13 @@ func Decode[T any, P interface {
 		o := new(T)
 		dec := json.NewDecoder(bytes.NewReader(raw))
 		dec.DisallowUnknownFields()
-		if err := dec.Decode(o); err != nil {
+		err := dec.Decode(o)
+		if err == nil { // encoding/json takes Egress for egress, which the API server drops
+			var strict []error
+			strict, err = kjson.UnmarshalStrict(raw, new(T), kjson.DisallowUnknownFields)
+			err = errors.Join(err, errors.Join(strict[:min(1, len(strict))]...))
+		}
+		if err != nil {
 			return nil, others, fmt.Errorf("%s %q: %w", kind.Kind, name, plainError(err, reflect.TypeFor[T]()))
 		}
 		if seen[name] { // kubectl would apply only the last one
@@ -70,7 +77,8 @@ func plainError(err error, of reflect.Type) error {
 	}
 	text := strings.TrimPrefix(err.Error(), "json: ")
 	if name, ok := strings.CutPrefix(text, "unknown field "); ok {
-		text += suggest.Hint(strings.Trim(name, `"`), fields(of, of.PkgPath(), nil))
+		name = strings.Trim(name, `"`)
+		text += suggest.Hint(name[strings.LastIndexByte(name, '.')+1:], fields(of, of.PkgPath(), nil))
 	}
 	return errors.New(text)
 }
