@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,8 @@ import (
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/objectfile"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -22,13 +25,13 @@ func (a *app) validate() *cobra.Command {
 	var addresses []string
 	cmd := &cobra.Command{
 		Use:   "validate -f FILE",
-		Short: "Validate topologies, policies and NetworkQoS objects",
+		Short: "Validate topologies, pools, policies and NetworkQoS objects",
 		Long: `Validates a NetworkTopology like the admission webhook of a cluster, and reports every
 problem: its steps and their order, each step's config, the references between steps,
 the CEL selectors of root steps, and whether the steps contradict each other, planned
 for a node that has everything they need. What is allowed, but probably a mistake, is a
-note. DeviceExposurePolicies and NetworkQoS objects in the file are validated, too. -f may be
-repeated: each file is validated by itself. Needs neither root nor a cluster.
+note. AddressPools, DeviceExposurePolicies and NetworkQoS objects in the file are validated,
+too. -f may be repeated: each file is validated by itself. Needs neither root nor a cluster.
 
 A topology that refers to addresses which apply gives it, or names a gateway among
 them, is valid only with such addresses.`,
@@ -58,7 +61,7 @@ them, is valid only with such addresses.`,
 	return cmd
 }
 
-// validateFile checks the topology, the policies and the NetworkQoS objects of a file.
+// validateFile checks the topology and the other objects of a file.
 func (a *app) validateFile(ctx context.Context, file string, given ops.Givens) error {
 	data, name, err := a.read(file)
 	if err != nil {
@@ -70,6 +73,7 @@ func (a *app) validateFile(ctx context.Context, file string, given ops.Givens) e
 		validate func(data []byte, name string) error
 	}{
 		{v1alpha1.PolicyKind, a.validatePolicies},
+		{v1alpha1.AddressPoolKind, a.validatePools},
 		{qosv1alpha1.Kind, a.validateQoS},
 	} {
 		// A file that cannot be read is reported as a topology.
@@ -86,6 +90,40 @@ func (a *app) validateFile(ctx context.Context, file string, given ops.Givens) e
 		return nil
 	}
 	return a.validateTopology(ctx, data, name, given, checked > 0)
+}
+
+// validatePools checks the AddressPools of a file.
+func (a *app) validatePools(data []byte, name string) error {
+	pools, _, err := objectfile.Decode[v1alpha1.AddressPool](data, v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	var errs []error
+	var valid []string
+	for _, o := range pools {
+		l, err := addresspool.Of(o)
+		if errs = append(errs, err); err != nil {
+			continue
+		}
+		var sizes []string
+		for _, is4 := range l.Families() {
+			family := "IPv6"
+			if is4 {
+				family = "IPv4"
+			}
+			size := fmt.Sprint(l.Size(is4))
+			if l.Size(is4) == math.MaxInt64 { // as far as is counted
+				size = "more than 10^18"
+			}
+			sizes = append(sizes, size+" "+family)
+		}
+		valid = append(valid, fmt.Sprintf("%s %q is valid: %s addresses.\n", v1alpha1.AddressPoolKind, o.Name, strings.Join(sizes, " and ")))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	_, err = io.WriteString(a.out, strings.Join(valid, ""))
+	return err
 }
 
 // validateQoS checks the NetworkQoS objects of a file.

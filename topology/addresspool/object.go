@@ -1,7 +1,9 @@
 package addresspool
 
 import (
+	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -25,6 +27,11 @@ func (e *Invalid) Error() string {
 // Unwrap returns what is wrong without the pool's name.
 func (e *Invalid) Unwrap() error { return e.err }
 
+// maxQuarantine is a day, and reclaimForm what the CRD accepts.
+const maxQuarantine = 86400
+
+var reclaimForm = regexp.MustCompile(`^[1-9][0-9]{0,4}[smh]$`)
+
 // Of reads and checks the object of a pool. The error is an *Invalid. It applies the
 // bounds of the CRD once more: an object need not have come through the API server's
 // validation.
@@ -40,6 +47,12 @@ func Of(o *v1alpha1.AddressPool) (*Layout, error) {
 		spec.Routes = append(spec.Routes, RouteSpec(r))
 	}
 	l, err := New(spec)
+	if n := o.Spec.QuarantineSeconds; n != nil && (*n < 0 || *n > maxQuarantine) {
+		err = errors.Join(err, fmt.Errorf("quarantineSeconds: %d is not from 0 to %d", *n, maxQuarantine))
+	}
+	if o.Spec.ReclaimAfter != "" && !reclaimForm.MatchString(o.Spec.ReclaimAfter) {
+		err = errors.Join(err, fmt.Errorf("reclaimAfter: %q is not a whole number up to 99999 with s, m or h, such as 24h", o.Spec.ReclaimAfter))
+	}
 	if err != nil {
 		return nil, &Invalid{o.Name, err}
 	}
@@ -59,7 +72,7 @@ func Reclaim(o *v1alpha1.AddressPool) int64 {
 	var n int64
 	var unit rune
 	if _, err := fmt.Sscanf(o.Spec.ReclaimAfter, "%d%c", &n, &unit); err != nil || n < 0 {
-		return 0 // the CRD refuses it
+		return 0 // Of refuses it
 	}
 	return n * map[rune]int64{'s': 1, 'm': 60, 'h': 3600}[unit]
 }
