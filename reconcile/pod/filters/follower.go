@@ -264,6 +264,10 @@ func (f *Follower) Run(ctx context.Context) {
 	defer f.queue.ShutDown()
 	for {
 		soonest := f.follow(ctx, &wg)
+		if f.Client == nil { // a pod that starts from now on has no filters
+			<-ctx.Done()
+			return
+		}
 		timer := time.NewTimer(soonest)
 		select {
 		case <-ctx.Done():
@@ -309,7 +313,7 @@ func (f *Follower) follow(ctx context.Context, wg *sync.WaitGroup) time.Duration
 	}
 	maps.DeleteFunc(f.topologies, func(name string, _ *network) bool { return !used[name] })
 	if f.Client == nil {
-		return time.Hour
+		return 0
 	}
 	for name := range needed {
 		if f.namespaces[name] == nil {
