@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,6 +49,7 @@ func TestAddressPools(t *testing.T) {
 		{"a node dies at each write", b.dyingNode},
 		{"a node is gone, and returns", b.returningNode},
 		{"literal addresses", b.literals},
+		{"each write of a literal address fails", b.literalFaults},
 		{"addresses that are kept", b.keptAddresses},
 	} {
 		t.Run(part.name, part.test)
@@ -123,6 +126,30 @@ type lessee struct {
 	*addresses.Allocator
 	had      map[string]netip.Prefix // by claim
 	recorded func() []addresspool.Grant
+	fault    writeFault
+}
+
+// writeFault has one write to the API server fail, before it is sent or so that its answer is
+// lost.
+type writeFault struct {
+	in     atomic.Int64 // writes until then; 0 or less for none
+	answer atomic.Bool
+}
+
+var errWriteFault = errors.New("the connection is lost")
+
+func (f *writeFault) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if r.Method == http.MethodGet || f.in.Add(-1) != 0 {
+			return next.RoundTrip(r)
+		}
+		if f.answer.Load() {
+			if answer, err := next.RoundTrip(r); err == nil {
+				_ = answer.Body.Close()
+			}
+		}
+		return nil, errWriteFault
+	})
 }
 
 func (b *bench) lessee(t *testing.T, name string) *lessee {
@@ -135,6 +162,8 @@ func (b *bench) lessee(t *testing.T, name string) *lessee {
 	if err != nil {
 		t.Fatal(err)
 	}
+	n := &lessee{bench: b, name: name, recorded: func() []addresspool.Grant { return nil }, file: filepath.Join(t.TempDir(), "addresses"), had: map[string]netip.Prefix{}}
+	config.Wrap(n.fault.wrap)
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +172,7 @@ func (b *bench) lessee(t *testing.T, name string) *lessee {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &lessee{bench: b, name: name, recorded: func() []addresspool.Grant { return nil }, file: filepath.Join(t.TempDir(), "addresses"), client: addresses.NewClient(kube, dyn, name, time.Now), had: map[string]netip.Prefix{}}
+	n.client = addresses.NewClient(kube, dyn, name, time.Now)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); n.client.Run(ctx) }()
@@ -557,6 +586,65 @@ func (b *bench) literals(t *testing.T) {
 	b.mustKubectl(t, "", "delete", "node", "literal-one", "literal-two")
 }
 
+// literalFaults has each write of a pod's literal address fail, from the claim to its end, with
+// and without a restart of the agent: the pod gets its address, nobody else has it meanwhile,
+// and nothing is left.
+func (b *bench) literalFaults(t *testing.T) {
+	one, two := b.lessee(t, "faulty"), b.lessee(t, "sound")
+	const x, y = "192.0.2.9", "192.0.2.10"
+	count := func() int {
+		var all v1alpha1.AddressLeaseList
+		if err := b.List(t.Context(), &all); err != nil {
+			t.Fatal(err)
+		}
+		return len(all.Items)
+	}
+	for _, answer := range []bool{false, true} {
+		for _, restart := range []bool{false, true} {
+			for at := int64(1); ; at++ {
+				one.fault.answer.Store(answer)
+				one.fault.in.Store(at)
+				b.eventually(t, fmt.Sprintf("the addresses, although write %d fails", at), func() error {
+					err := one.has(t.Context(), "default", "a", x, y)
+					if err != nil && restart {
+						one.boot(t, nil)
+					}
+					return err
+				})
+				if err := two.has(t.Context(), "default", "b", y); err == nil {
+					t.Errorf("write %d: two pods have %s", at, y)
+				}
+				if err := one.GiveBack("faultya"); err != nil {
+					t.Fatal(err)
+				}
+				b.eventually(t, fmt.Sprintf("another pod has the address, although write %d failed", at), func() error {
+					return errors.Join(one.Pass(t.Context()), two.has(t.Context(), "default", "b", y))
+				})
+				if err := two.GiveBack("soundb"); err != nil {
+					t.Fatal(err)
+				}
+				b.eventually(t, fmt.Sprintf("no lease is left, although write %d failed", at), func() error {
+					if err := errors.Join(one.Pass(t.Context()), two.Pass(t.Context())); err != nil {
+						return err
+					}
+					if n := count(); n > 0 {
+						return fmt.Errorf("%d are left", n)
+					}
+					return nil
+				})
+				if one.fault.in.Load() > 0 {
+					if at < 4 { // two leases, and their ends
+						t.Errorf("there are only %d writes", at-1)
+					}
+					break
+				}
+			}
+		}
+	}
+	one.fault.in.Store(0)
+	b.mustKubectl(t, "", "delete", "node", "faulty", "sound")
+}
+
 // keptAddresses holds that a pod which is created again has the address that it had, on the
 // same node and on another, at each write of a node that dies; that nobody else gets
 // it before its time has passed; and that a pool ends although addresses of it are kept.
@@ -565,11 +653,12 @@ func (b *bench) keptAddresses(t *testing.T) {
 	b.mustKubectl(t, addressPool("kept", "{subnets: [{prefix: 192.0.2.0/29}], quarantineSeconds: 0, reclaimAfter: 1h}"), "create", "--validate=strict", "-f", "-")
 	nodes := []*lessee{b.lessee(t, "keeping-0"), b.lessee(t, "keeping-1")}
 	n := 0
+	pool := "kept"
 	start := func(on *lessee, pod string) (claim types.UID, got netip.Prefix) {
 		t.Helper()
 		n++
 		claim = types.UID(fmt.Sprint(pod, "-claim-", n))
-		w := addresses.Want{Topology: "t", Step: "s", Pool: "kept"}
+		w := addresses.Want{Topology: "t", Step: "s", Pool: pool}
 		b.eventually(t, pod+" has an address on "+on.name, func() error {
 			given, err := on.Take(addresses.Claim{UID: claim, Namespace: "default", Name: string(claim), Pod: pod, InPod: "net"}, []addresses.Want{w})
 			if err != nil {
@@ -649,5 +738,35 @@ func (b *bench) keptAddresses(t *testing.T) {
 		t.Errorf("%d leases are kept, want %d", kept, len(seen))
 	}
 	b.ended(t, "kept", nodes...)
+
+	// The controller ends what was kept for its time, and not earlier.
+	pool = "brief"
+	b.mustKubectl(t, addressPool(pool, "{subnets: [{prefix: 192.0.2.0/29}], quarantineSeconds: 0, reclaimAfter: 2s}"), "create", "--validate=strict", "-f", "-")
+	claim, had = start(nodes[0], "web-0")
+	if err := nodes[0].GiveBack(claim); err != nil {
+		t.Fatal(err)
+	}
+	var l v1alpha1.AddressLease
+	name := client.ObjectKey{Name: addresspool.LeaseName(pool, netip.PrefixFrom(had.Addr(), 32))}
+	b.eventually(t, "the lease is kept", func() error {
+		if err := errors.Join(nodes[0].Pass(t.Context()), b.Get(t.Context(), name, &l)); err != nil {
+			return err
+		}
+		if l.Spec.KeptUntil == nil {
+			return fmt.Errorf("it is %+v", l.Spec)
+		}
+		return nil
+	})
+	until := l.Spec.KeptUntil.Time
+	b.eventually(t, "the lease ends", func() error {
+		if err := b.Get(t.Context(), name, &l); client.IgnoreNotFound(err) != nil || err == nil {
+			return fmt.Errorf("it is there: %w", err)
+		}
+		return nil
+	})
+	if early := time.Until(until); early > 0 {
+		t.Errorf("the lease has ended %s before its time", early)
+	}
+	b.ended(t, pool, nodes...)
 	b.mustKubectl(t, "", "delete", "node", "keeping-0", "keeping-1")
 }
