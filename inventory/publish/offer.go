@@ -329,7 +329,7 @@ func (e *entry) tainted(k known, d inventory.Device) string {
 		e.Device.Taints = taints(keys...)
 		e.fail(k)
 	case len(keys) > 0 && !k.inUse[e.Device.Name]:
-		return "would be tainted with " + strings.Join(keys, ", ") + ", which the API server does not know"
+		return "would be tainted with " + strings.Join(keys, ", ") + ", and the API server knows no taints (feature DRADeviceTaints)"
 	}
 	return ""
 }

@@ -241,7 +241,7 @@ func (c *Controller) reconcile(ctx context.Context, o *v1alpha1.NetworkTopology)
 	result := reconcile.Result{}
 	var failed error
 	if t := found.Templates; t != nil {
-		if t.Clashes > 0 {
+		if t.Clashes > 0 || t.Refused != "" {
 			result.RequeueAfter = retryClash
 		}
 		failed = t.Err
@@ -365,7 +365,7 @@ func (c *Controller) program(ctx context.Context, o *v1alpha1.NetworkTopology, f
 	if found.Clashes, found.Err = c.clashes(ctx, o, have, want); found.Err != nil || len(found.Clashes) > 0 {
 		return
 	}
-	if found.Classes, found.Err = c.apply(ctx, o, have, want); found.Err == nil {
+	if found.Classes, found.Unnamed, found.Err = c.apply(ctx, o, have, want); found.Err == nil {
 		templates := c.templates(ctx, o, t, set)
 		found.Templates = &templates
 	}
@@ -439,8 +439,9 @@ func (c *Controller) nameClash(ctx context.Context, o *v1alpha1.NetworkTopology,
 	return "", nil
 }
 
-// apply creates, repairs and deletes classes, and returns how many there are afterwards.
-func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, have []resourceapi.DeviceClass, want []*resourceapi.DeviceClass) (int, error) {
+// apply creates, repairs and deletes classes. It returns how many there are afterwards, and
+// the steps of those that the API server has written without their extended resource name.
+func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, have []resourceapi.DeviceClass, want []*resourceapi.DeviceClass) (n int, unnamed []string, err error) {
 	there := map[string]*resourceapi.DeviceClass{}
 	for i := range have {
 		there[have[i].Name] = &have[i]
@@ -449,11 +450,15 @@ func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, hav
 	for _, w := range want {
 		h, exists := there[w.Name]
 		delete(there, w.Name)
+		named := w.Spec.ExtendedResourceName != nil
 		if !exists {
 			if err := c.Client.Create(ctx, w); err != nil {
-				return len(have), fmt.Errorf("create DeviceClass %q: %w", w.Name, err)
+				return len(have), nil, fmt.Errorf("create DeviceClass %q: %w", w.Name, err)
 			}
 			created = append(created, w.Name)
+			if named && w.Spec.ExtendedResourceName == nil { // as it was written
+				unnamed = append(unnamed, w.Labels[claim.LabelStep])
+			}
 			continue
 		}
 		fixed := h.DeepCopy()
@@ -461,7 +466,13 @@ func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, hav
 			continue
 		}
 		if err := c.Client.Update(ctx, fixed); err != nil {
-			return len(have), fmt.Errorf("update DeviceClass %q: %w", w.Name, err)
+			return len(have), nil, fmt.Errorf("update DeviceClass %q: %w", w.Name, err)
+		}
+		if named && fixed.Spec.ExtendedResourceName == nil {
+			unnamed = append(unnamed, w.Labels[claim.LabelStep])
+		}
+		if fixed.ResourceVersion == h.ResourceVersion {
+			continue // nothing else differs, and nobody has edited it
 		}
 		updated = append(updated, w.Name)
 		// The topology is unchanged: somebody edited the class.
@@ -471,13 +482,13 @@ func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, hav
 	}
 	for _, name := range slices.Sorted(maps.Keys(there)) {
 		if err := c.delete(ctx, there[name]); err != nil {
-			return len(have), err
+			return len(have), nil, err
 		}
 	}
 	if len(created)+len(updated)+len(there) > 0 {
 		c.Log.Info("programmed", "topology", o.Name, "generation", o.Generation, "created", created, "updated", updated, "deleted", slices.Sorted(maps.Keys(there)))
 	}
-	return len(want), nil
+	return len(want), unnamed, nil
 }
 
 // delete removes a class if it is unchanged since it was found to belong to this topology.

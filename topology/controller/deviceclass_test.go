@@ -171,6 +171,15 @@ func TestStatusOf(t *testing.T) {
 	}
 }
 
+// TestStatusUnnamed holds that a topology whose extended resource name the API server drops
+// is Ready, as claims can use it, and that its condition says what it lacks.
+func TestStatusUnnamed(t *testing.T) {
+	s := controller.StatusOf(topologyOf(), controller.Outcome{Steps: 1, Classes: 1, Unnamed: []string{"vf0"}})
+	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReady); c.Status != metav1.ConditionTrue || !strings.Contains(c.Message, `step "vf0": the API server has dropped extendedResourceName`) {
+		t.Errorf("condition %+v", c)
+	}
+}
+
 // TestStatusWithoutDevices holds that a topology which no pod can use is not Ready.
 func TestStatusWithoutDevices(t *testing.T) {
 	s := controller.StatusOf(topologyOf(), controller.Outcome{Steps: 1})

@@ -22,6 +22,7 @@ type Outcome struct {
 	Clashes []string         // messages about names it wants and others have
 	Err     error            // an internal failure; the pass is retried
 	Classes int              // DeviceClasses the topology has now
+	Unnamed []string         // steps whose class the API server has written without its extended resource name
 	Use     Use
 	// Templates is nil if the pass ended before them.
 	Templates *Templates
@@ -109,6 +110,9 @@ func programming(found Outcome) metav1.Condition {
 		c.Reason, c.Message = reasonNoDevice, validity.NoDevice
 	default:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonSucceeded, count(found.Classes, "DeviceClass")
+		for _, step := range found.Unnamed {
+			c.Message += fmt.Sprintf("\nstep %q: the API server has dropped extendedResourceName (feature DRAExtendedResource), so pods get its device by a claim only", step)
+		}
 	}
 	return c
 }

@@ -30,8 +30,8 @@ import (
 // maxTemplates bounds those of one topology: an author of topologies must not fill the store.
 const maxTemplates = 1024
 
-// retryClash is when a name that another object has is tried again: foreign objects are not
-// watched.
+// retryClash is when a name that another object has is tried again, or what the API server
+// has refused: foreign objects are not watched, nor are its features.
 const retryClash = time.Minute
 
 // Templates is what a pass over the ResourceClaimTemplates of a topology has found.
@@ -42,6 +42,7 @@ type Templates struct {
 	Kept    int      // namespaces that have the template
 	Clashes int      // namespaces where another object has the name
 	Listed  []string // those of them that spec.claimTemplate.namespaces names
+	Refused string   // why the API server finds the template invalid
 	Err     error
 }
 
@@ -70,6 +71,9 @@ func (c *Controller) templates(ctx context.Context, o *v1alpha1.NetworkTopology,
 		clash, err := c.keepTemplate(ctx, o, left[key], want)
 		delete(left, key)
 		switch {
+		case apierrors.IsInvalid(err): // in each namespace, until its features change
+			out.Refused, out.Err = refusal(want, err), errors.Join(errs...)
+			return out
 		case err != nil:
 			errs = append(errs, err)
 		case clash:
@@ -86,6 +90,19 @@ func (c *Controller) templates(ctx context.Context, o *v1alpha1.NetworkTopology,
 	}
 	out.Err = errors.Join(errs...)
 	return out
+}
+
+// refusal is the message about a template that the API server finds invalid. Without a
+// feature it drops a field, and then the constraint has no attribute.
+func refusal(want *resourceapi.ResourceClaimTemplate, err error) string {
+	said := err.Error()
+	if api, ok := errors.AsType[*apierrors.StatusError](err); ok {
+		said = api.ErrStatus.Message
+	}
+	if slices.ContainsFunc(want.Spec.Spec.Devices.Constraints, func(d resourceapi.DeviceConstraint) bool { return d.DistinctAttribute != nil }) {
+		said += ": its distinctAttribute needs the feature DRAConsumableCapacity; without it, set spec.claimTemplate.bondPorts to Any, and have no constraint with a distinctAttribute"
+	}
+	return said
 }
 
 // wantTemplate is a topology's template as the API server returns it.
@@ -203,6 +220,8 @@ func templatesCondition(found Templates) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionClaimTemplates, Status: metav1.ConditionFalse}
 	kept := fmt.Sprintf("ResourceClaimTemplate %q is in %s", found.Name, count(found.Kept, "namespace"))
 	switch {
+	case found.Refused != "":
+		c.Reason, c.Message = string(fault.Unsupported), kept+"; the API server refuses it: "+found.Refused
 	case found.Err != nil:
 		c.Reason, c.Message = string(fault.Internal), kept+"; others failed and are tried again: the log of the controller says why"
 	case found.Chosen > maxTemplates:

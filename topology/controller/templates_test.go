@@ -26,6 +26,7 @@ func TestTemplatesCondition(t *testing.T) {
 		{"none", &controller.Templates{Wanted: true, Name: "x"}, "False", "NoNamespace", "none of the namespaces"},
 		{"too many", &controller.Templates{Wanted: true, Name: "x", Chosen: 1025}, "False", "TooMany", "chooses 1025 namespaces, and at most 1024 are served"},
 		{"taken", &controller.Templates{Wanted: true, Name: "x", Chosen: 3, Kept: 1, Clashes: 2, Listed: []string{"red"}}, "False", "Conflict", "in 2 namespaces, among them red, another"},
+		{"refused", &controller.Templates{Wanted: true, Name: "x", Chosen: 3, Refused: "no attribute"}, "False", "Unsupported", `is in 0 namespaces; the API server refuses it: no attribute`},
 		{"failed", &controller.Templates{Wanted: true, Name: "x", Chosen: 3, Kept: 1, Err: errors.New(`in namespace "secret"`)}, "False", "Internal", "others failed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -5,7 +5,6 @@ package controlplane_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -192,19 +191,6 @@ func TestManyFunctions(t *testing.T) {
 
 // publishedPerSlice is how many devices one slice has.
 const publishedPerSlice = 64
-
-// scanned returns when a scan that began after this call has been published.
-func (m *machine) scanned(t *testing.T) {
-	t.Helper()
-	before := m.scans.Load()
-	m.eventually(t, "three scans more", func() error { // one may be under way, and the last not yet published
-		m.pub.Rescan()
-		if m.scans.Load() < before+3 {
-			return errors.New("not yet")
-		}
-		return nil
-	})
-}
 
 // scheduled creates pods at once, and logs what the scheduler needed for each.
 func (b *bench) scheduled(t *testing.T, what, limit string) {

@@ -46,6 +46,7 @@ type machine struct {
 	scans   atomic.Int64
 	mu      sync.Mutex
 	inUse   []string
+	dirty   map[string]string
 	stop    func()
 	pub     *publish.Publisher
 }
@@ -81,10 +82,15 @@ func (m *machine) start(t *testing.T) {
 			m.scans.Add(1)
 			return m.inUse
 		},
+		Dirty: func() map[string]string {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return m.dirty
+		},
 		StateFile: filepath.Join(m.state, "published.json"), Settle: 10 * time.Millisecond,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
-	to := &sliceWriter{node: m.name, kube: kube}
+	to := &sliceWriter{node: m.name, kube: kube, failed: func(err error) { m.pub.Handle(err) }}
 	var wg sync.WaitGroup
 	wg.Go(func() { policies.Run(ctx) })
 	wg.Go(func() {
@@ -118,8 +124,9 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 
 // sliceWriter does with resources what the kubelet helper does.
 type sliceWriter struct {
-	node string
-	kube kubernetes.Interface
+	node   string
+	kube   kubernetes.Interface
+	failed func(error)
 	*resourceslice.Controller
 }
 
@@ -130,6 +137,7 @@ func (w *sliceWriter) PublishResources(ctx context.Context, r resourceslice.Driv
 	}
 	w.Controller, err = resourceslice.StartController(ctx, resourceslice.Options{
 		DriverName: inventory.Driver, KubeClient: w.kube, Owner: &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: w.node}, Resources: &r,
+		ErrorHandler: func(_ context.Context, err error, _ string) { w.failed(err) },
 	})
 	return err
 }
@@ -180,6 +188,19 @@ func (m *machine) devices(t *testing.T) ([]string, error) {
 	}
 	slices.Sort(have)
 	return have, nil
+}
+
+// scanned returns when a scan that began after this call has been published.
+func (m *machine) scanned(t *testing.T) {
+	t.Helper()
+	before := m.scans.Load()
+	m.eventually(t, "three scans more", func() error { // one may be under way, and the last not yet published
+		m.pub.Rescan()
+		if m.scans.Load() < before+3 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
 }
 
 // ofPF is a selector of a PF of the fixture, and of its functions.
