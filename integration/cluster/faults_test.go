@@ -134,10 +134,14 @@ func (b *agentBench) returned(t *testing.T, home string) string {
 }
 
 // traces is what changes when a pod is modified: its containers and
-// restarts, and the files that are kept of its claims.
+// restarts, and the files that are kept of its claims. Up to half a minute after the pod was
+// attached the agent writes that into their records, which is waited for.
 func (b *agentBench) traces(t *testing.T, pod string) string {
 	t.Helper()
 	uid := b.get(t, pod, ".metadata.uid")
+	until(t, "the records of its claims say that "+pod+" was attached", time.Minute, func() bool {
+		return strings.TrimSpace(b.shell(t, `grep -L '"attached":' $(grep -rlE '`+b.claims(t, pod)+`' /var/lib/plumbline --include='*.claim') || true`)) == ""
+	})
 	return "restarts: " + b.get(t, pod, ".status.containerStatuses[0].restartCount") + "\n" + b.shell(t, `
 ctr -n k8s.io containers ls -q 'labels."io.kubernetes.pod.uid"==`+uid+`' | sort
 stat -c '%n %i %s %y' $(grep -rlE '`+uid+`|`+b.claims(t, pod)+`' /var/lib/plumbline /var/run/cdi --include='*.journal' --include='*.claim' --include='*.sandboxes' --include='*-gate-*') | sort`)

@@ -219,7 +219,7 @@ func (n *addressAgent) allocate(ctx context.Context) (time.Duration, error) {
 	n.mu.Unlock()
 	want := addresses.Want{Topology: "t", Step: "s", Pool: scalePool}
 	began := time.Now()
-	for {
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		given, err := n.allocator.Take(of, []addresses.Want{want})
 		if err == nil {
 			took := time.Since(began)
@@ -234,7 +234,7 @@ func (n *addressAgent) allocate(ctx context.Context) (time.Duration, error) {
 		select {
 		case <-ctx.Done():
 			return 0, errors.Join(context.Cause(ctx), err)
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
 }
