@@ -471,8 +471,8 @@ func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, hav
 		if named && fixed.Spec.ExtendedResourceName == nil {
 			unnamed = append(unnamed, w.Labels[claim.LabelStep])
 		}
-		if fixed.ResourceVersion == h.ResourceVersion {
-			continue // nothing else differs, and nobody has edited it
+		if equality.Semantic.DeepEqual(plain(fixed.Spec), plain(h.Spec)) && maps.Equal(fixed.Labels, h.Labels) && equality.Semantic.DeepEqual(fixed.OwnerReferences, h.OwnerReferences) {
+			continue // nothing else differs, and nobody has edited it: only managedFields may have changed
 		}
 		updated = append(updated, w.Name)
 		// The topology is unchanged: somebody edited the class.
