@@ -164,8 +164,10 @@ func (b *bench) startAgents(ctx context.Context, dir string, nodes int) (*addres
 		}
 		a.nodes = append(a.nodes, n)
 	}
+	known := 0
 	return a, b.wait(ctx, func(context.Context) error {
-		for _, n := range a.nodes {
+		for ; known < len(a.nodes); known++ {
+			n := a.nodes[known]
 			if pools, err := n.client.Pools(); err != nil || len(pools) == 0 || !slices.Contains(pools[0].Finalizers, v1alpha1.AddressPoolFinalizer) {
 				return fmt.Errorf("node %q knows %d pools: %w", n.name, len(pools), err)
 			}
