@@ -31,9 +31,18 @@ type Drift struct {
 	Type   string          `json:"type"` // of the step
 	Action netstate.Action `json:"action"`
 	Object netstate.Key    `json:"object"`
+	Of     string          `json:"of,omitempty"`    // what the object is made for: a rule of a NetworkQoS
 	Field  string          `json:"field,omitempty"` // "" when the whole object is missing or unexpected
 	Want   any             `json:"want,omitempty"`
 	Have   any             `json:"have,omitempty"`
+}
+
+// What names the object to people.
+func (d Drift) What() string {
+	if d.Of == "" {
+		return d.Object.String()
+	}
+	return d.Object.String() + " of " + d.Of
 }
 
 // Status is the result of Check.
@@ -113,7 +122,7 @@ func drifts(t *topology.Topology, plan *ops.Plan) []Drift {
 	}
 	var out []Drift
 	for _, c := range made(plan.Changes) {
-		d := Drift{Step: c.Step, Type: types[c.Step], Action: c.Action(), Object: c.Key()}
+		d := Drift{Step: c.Step, Type: types[c.Step], Action: c.Action(), Object: c.Key(), Of: netstate.Label(c.Object())}
 		if c.Action() == netstate.Create || c.Action() == netstate.Delete {
 			out = append(out, d)
 			continue

@@ -274,14 +274,14 @@ func driftLine(d reconcile.Drift) string {
 	case d.Object == (netstate.Key{}):
 		return fmt.Sprintf("? %sneeds %s", step, d.Field)
 	case d.Action == netstate.Create:
-		return fmt.Sprintf("+ %s%s is missing", step, d.Object)
+		return fmt.Sprintf("+ %s%s is missing", step, d.What())
 	case d.Action == netstate.Delete:
-		return fmt.Sprintf("- %s%s is not wanted", step, d.Object)
+		return fmt.Sprintf("- %s%s is not wanted", step, d.What())
 	default:
 		sign := "~"
 		if d.Action == netstate.Replace {
 			sign = "∓"
 		}
-		return fmt.Sprintf("%s %s%s: %s is %s, not %s", sign, step, d.Object, d.Field, netstate.FormatValue(d.Have), netstate.FormatValue(d.Want))
+		return fmt.Sprintf("%s %s%s: %s is %s, not %s", sign, step, d.What(), d.Field, netstate.FormatValue(d.Have), netstate.FormatValue(d.Want))
 	}
 }

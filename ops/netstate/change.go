@@ -123,6 +123,9 @@ func (c Change) String() string {
 	var b strings.Builder
 	b.WriteString(map[Action]string{Create: "+ ", Update: "~ ", Delete: "- ", Replace: "∓ "}[c.Action()])
 	b.WriteString(c.Key().String())
+	if label := Label(c.Object()); label != "" {
+		b.WriteString(" of " + label)
+	}
 	if c.Action() != Delete {
 		for i, f := range c.Fields() {
 			if i == 0 {

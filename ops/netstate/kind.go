@@ -131,6 +131,8 @@ type Traits struct {
 	// unknown is bounded by it.
 	Cost int
 
+	// label names what an object is made for, to people: a rule of a NetworkQoS.
+	label func(Object) string
 	// kernelMade reports whether the kernel made the object by itself.
 	kernelMade func(Object) bool
 	// absent is the error for a setting that is wanted and does not exist.
@@ -141,6 +143,14 @@ type Traits struct {
 	// effects applies a change to the model, with what the kernel does by itself;
 	// nil is to store the object.
 	effects func(*model, Change)
+}
+
+// Label names what an object is made for, to people; "" for most objects.
+func Label(o Object) string {
+	if label := o.Traits().label; label != nil {
+		return label(o)
+	}
+	return ""
 }
 
 // Absent is the error for a setting that is wanted and does not exist.

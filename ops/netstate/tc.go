@@ -88,7 +88,7 @@ func (f Filter) On(carrier Key) Object {
 }
 
 // A pod may have any number of filters on its links, so they are read by key.
-var filterTraits = Traits{Phase: PhaseRoutes, Cost: 2}
+var filterTraits = Traits{Phase: PhaseRoutes, Cost: 2, label: func(o Object) string { return o.(Filter).Rule }}
 
 // Traits are those of filters.
 func (Filter) Traits() *Traits { return &filterTraits }

@@ -101,10 +101,10 @@ func driftLine(d reconcile.Drift) string {
 	case d.Object == (netstate.Key{}):
 		return step + "needs " + d.Field
 	case d.Action == netstate.Create:
-		return fmt.Sprintf("%s%s is missing", step, d.Object)
+		return fmt.Sprintf("%s%s is missing", step, d.What())
 	case d.Action == netstate.Delete:
-		return fmt.Sprintf("%s%s is not wanted", step, d.Object)
+		return fmt.Sprintf("%s%s is not wanted", step, d.What())
 	default:
-		return fmt.Sprintf("%s%s: %s is %s, not %s", step, d.Object, d.Field, netstate.FormatValue(d.Have), netstate.FormatValue(d.Want))
+		return fmt.Sprintf("%s%s: %s is %s, not %s", step, d.What(), d.Field, netstate.FormatValue(d.Have), netstate.FormatValue(d.Want))
 	}
 }
