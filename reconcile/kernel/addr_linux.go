@@ -142,11 +142,7 @@ func (s *Sandbox) applyAddr(ctx context.Context, c netstate.Change) error {
 	case netstate.Create:
 		return s.explainAddr(ctx, after, s.setAddr(ctx, unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, after))
 	case netstate.Delete:
-		err := s.setAddr(ctx, unix.RTM_DELADDR, 0, before)
-		if errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.ENODEV) || errors.Is(err, errGone) {
-			return nil
-		}
-		return err
+		return unlessGone(s.setAddr(ctx, unix.RTM_DELADDR, 0, before), unix.EADDRNOTAVAIL, unix.ENODEV)
 	default:
 		return invalid("an address cannot change: it has to be recreated")
 	}
@@ -157,17 +153,9 @@ func (s *Sandbox) setAddr(ctx context.Context, typ, flags int, a netstate.Addr) 
 	if err != nil {
 		return invalid("%q is not an address with a prefix", a.Address)
 	}
-	c, _, err := s.at(a.Link)
-	if err != nil {
-		return err
-	}
-	return s.fresh(func() error {
-		index, err := s.index(ctx, a.Link)
-		if err != nil {
-			return err
-		}
+	return s.onLink(ctx, a.Link, func(c *conn, index int) error {
 		return c.write(ctx, typ, flags, encodeAddr(prefix, index, typ == unix.RTM_NEWADDR, a.NoDAD != nil && *a.NoDAD)...)
-	}, a.Link)
+	})
 }
 
 // encodeAddr writes an address. An IPv4 one gets a broadcast address, as every

@@ -148,11 +148,7 @@ func (s *Sandbox) readBridgeVLAN(ctx context.Context, queried netstate.BridgeVLA
 func (s *Sandbox) applyBridgeVLAN(ctx context.Context, c netstate.Change) error {
 	before, after := typed[netstate.BridgeVLAN](c)
 	if c.Action() == netstate.Delete {
-		err := s.sendBridgeVLAN(ctx, unix.RTM_DELLINK, before)
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, errGone) {
-			return nil
-		}
-		return err
+		return unlessGone(s.sendBridgeVLAN(ctx, unix.RTM_DELLINK, before), unix.ENOENT, unix.ENODEV)
 	}
 	if c.Action() == netstate.Update {
 		have, ok, err := s.readBridgeVLAN(ctx, after)

@@ -132,11 +132,7 @@ func (s *Sandbox) applyFDB(ctx context.Context, c netstate.Change) error {
 	case netstate.Create:
 		return s.sendFDB(ctx, unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_APPEND, after)
 	case netstate.Delete:
-		err := s.sendFDB(ctx, unix.RTM_DELNEIGH, 0, before)
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, errGone) {
-			return nil
-		}
-		return err
+		return unlessGone(s.sendFDB(ctx, unix.RTM_DELNEIGH, 0, before), unix.ENOENT, unix.ENODEV)
 	default:
 		return invalid("a forwarding entry cannot change: another one has to be created")
 	}

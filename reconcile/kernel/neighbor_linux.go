@@ -71,7 +71,7 @@ func (o *observer) queryNeighbor(ctx context.Context, queried netstate.Neighbor)
 		return err
 	}
 	b, err := c.get(ctx, unix.RTM_GETNEIGH, unix.RTM_NEWNEIGH, parts...)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
+	if isAny(err, unix.ENOENT, unix.ENODEV, unix.EAFNOSUPPORT, unix.EOPNOTSUPP) {
 		return nil
 	}
 	if err != nil {
@@ -91,29 +91,17 @@ func (s *Sandbox) applyNeighbor(ctx context.Context, c netstate.Change) error {
 		return explainNeighbor(after, s.sendNeighbor(ctx, unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, after))
 	}
 	before.MAC = nil
-	err := s.sendNeighbor(ctx, unix.RTM_DELNEIGH, 0, before)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, errGone) {
-		return nil
-	}
-	return err
+	return unlessGone(s.sendNeighbor(ctx, unix.RTM_DELNEIGH, 0, before), unix.ENOENT, unix.ENODEV)
 }
 
 func (s *Sandbox) sendNeighbor(ctx context.Context, typ, flags int, n netstate.Neighbor) error {
-	c, _, err := s.at(n.Link)
-	if err != nil {
-		return err
-	}
-	return s.fresh(func() error {
-		index, err := s.index(ctx, n.Link)
-		if err != nil {
-			return err
-		}
+	return s.onLink(ctx, n.Link, func(c *conn, index int) error {
 		parts, err := encodeNeighbor(n, index)
 		if err != nil {
 			return err
 		}
 		return c.write(ctx, typ, flags, parts...)
-	}, n.Link)
+	})
 }
 
 func explainNeighbor(n netstate.Neighbor, err error) error {

@@ -328,11 +328,7 @@ func (s *Sandbox) deleteRoute(ctx context.Context, r netstate.Route) error {
 			return nil
 		}
 	}
-	err := s.sendRoute(ctx, unix.RTM_DELROUTE, 0, r)
-	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENODEV) || errors.Is(err, errGone) {
-		return nil
-	}
-	return err
+	return unlessGone(s.sendRoute(ctx, unix.RTM_DELROUTE, 0, r), unix.ESRCH, unix.ENODEV)
 }
 
 // updateRoute replaces a route. REPLACE takes the first route of the group, or in IPv6
@@ -373,21 +369,13 @@ func (s *Sandbox) updateRoute(ctx context.Context, change netstate.Route) error 
 }
 
 func (s *Sandbox) sendRoute(ctx context.Context, typ, flags int, r netstate.Route) error {
-	c, _, err := s.at(r.Link)
-	if err != nil {
-		return err
-	}
-	return s.fresh(func() error {
-		index, err := s.index(ctx, r.Link)
-		if err != nil {
-			return err
-		}
+	return s.onLink(ctx, r.Link, func(c *conn, index int) error {
 		parts, err := encodeRoute(r, index, typ == unix.RTM_DELROUTE)
 		if err != nil {
 			return err
 		}
 		return c.write(ctx, typ, flags, parts...)
-	}, r.Link)
+	})
 }
 
 // encodeRoute writes a route. To delete one, its identity is given and nothing

@@ -178,11 +178,7 @@ func (s *Sandbox) applyRule(ctx context.Context, c netstate.Change) error {
 		// in net/core/fib_rules.c). A rule of the pod with our protocol number that differs
 		// from ours only in such an attribute, and comes before it, is deleted first: that is
 		// the pod's loss, in its own namespace. The next observation finds ours still there.
-		err := s.sendRule(ctx, unix.RTM_DELRULE, 0, before)
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, errGone) {
-			return nil
-		}
-		return err
+		return unlessGone(s.sendRule(ctx, unix.RTM_DELRULE, 0, before), unix.ENOENT)
 	default:
 		return invalid("a rule cannot change: another one has to be created")
 	}

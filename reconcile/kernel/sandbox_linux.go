@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -188,6 +189,34 @@ func (s *Sandbox) fresh(f func() error, names ...string) error {
 		err = f()
 	}
 	return err
+}
+
+// onLink calls f with the namespace and the index of a link.
+func (s *Sandbox) onLink(ctx context.Context, link string, f func(c *conn, index int) error) error {
+	c, _, err := s.at(link)
+	if err != nil {
+		return err
+	}
+	return s.fresh(func() error {
+		index, err := s.index(ctx, link)
+		if err != nil {
+			return err
+		}
+		return f(c, index)
+	}, link)
+}
+
+// unlessGone returns the error of a deletion, unless it is one of those by which the kernel
+// says that there is no such object, or the network namespace is gone.
+func unlessGone(err error, absent ...error) error {
+	if errors.Is(err, errGone) || isAny(err, absent...) {
+		return nil
+	}
+	return err
+}
+
+func isAny(err error, of ...error) bool {
+	return slices.ContainsFunc(of, func(target error) bool { return errors.Is(err, target) })
 }
 
 // Apply makes one change. On an error the object is as it was, or the error says that

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink/nl"
@@ -120,16 +121,12 @@ func encodeFilter(f netstate.Filter, index int) ([]nl.NetlinkRequestData, error)
 		if err != nil || p.Addr().Is4() != (family == unix.ETH_P_IP) || p.Bits() == 0 || p != p.Masked() {
 			return nil, invalid("to: %q is not an %s network", to, *f.Family)
 		}
-		mask := make([]byte, p.Addr().BitLen()/8)
-		for i := range p.Bits() {
-			mask[i/8] |= 0x80 >> (i % 8)
-		}
 		types := [2]int{nl.TCA_FLOWER_KEY_IPV4_DST, nl.TCA_FLOWER_KEY_IPV4_DST_MASK}
 		if family == unix.ETH_P_IPV6 {
 			types = [2]int{nl.TCA_FLOWER_KEY_IPV6_DST, nl.TCA_FLOWER_KEY_IPV6_DST_MASK}
 		}
 		options.AddRtAttr(types[0], p.Addr().AsSlice())
-		options.AddRtAttr(types[1], mask)
+		options.AddRtAttr(types[1], net.CIDRMask(p.Bits(), p.Addr().BitLen()))
 	}
 	protocol := deref(f.Protocol)
 	if protocol != "" {
@@ -331,15 +328,7 @@ func maskedPrefix(address, mask []byte) (netip.Prefix, bool) {
 	if !ok || len(mask) != len(address) {
 		return netip.Prefix{}, false
 	}
-	bits := 0
-	for bits < a.BitLen() && mask[bits/8]&(0x80>>(bits%8)) != 0 {
-		bits++
-	}
-	for i := bits; i < a.BitLen(); i++ {
-		if mask[i/8]&(0x80>>(i%8)) != 0 {
-			return netip.Prefix{}, false
-		}
-	}
+	bits, _ := net.IPMask(mask).Size() // 0 if it is none of a prefix
 	p := netip.PrefixFrom(a, bits)
 	return p, bits > 0 && p == p.Masked()
 }
@@ -478,7 +467,7 @@ func (s *Sandbox) readFilter(ctx context.Context, queried netstate.Filter) (nets
 	}
 	queried.Family = nil // a filter of another family is found too
 	b, err := c.get(ctx, unix.RTM_GETTFILTER, unix.RTM_NEWTFILTER, filterMsg(queried, index))
-	if noFilter(err) {
+	if isAny(err, noFilter...) {
 		return queried, false, nil
 	}
 	if err != nil {
@@ -492,28 +481,17 @@ func (s *Sandbox) readFilter(ctx context.Context, queried netstate.Filter) (nets
 	return f, true, nil
 }
 
-// noFilter reports whether a request about a filter failed because there is none, or no
-// preference, chain, hook or link for it (EINVAL: tc_get_tfilter, net/sched/cls_api.c).
-func noFilter(err error) bool {
-	for _, none := range []error{unix.ENOENT, unix.EINVAL, unix.ENODEV, unix.EOPNOTSUPP} {
-		if errors.Is(err, none) {
-			return true
-		}
-	}
-	return false
-}
+// noFilter are the errors of a request about a filter that does not exist, or for which there
+// is no preference, chain, hook or link (EINVAL: tc_get_tfilter, net/sched/cls_api.c).
+var noFilter = []error{unix.ENOENT, unix.EINVAL, unix.ENODEV, unix.EOPNOTSUPP}
 
 func (s *Sandbox) applyFilter(ctx context.Context, c netstate.Change) error {
 	before, after := typed[netstate.Filter](c)
 	if c.Action() == netstate.Delete {
-		err := s.onLink(ctx, before.Link, func(c *conn, index int) error {
+		return unlessGone(s.onLink(ctx, before.Link, func(c *conn, index int) error {
 			before.Family = nil
 			return c.write(ctx, unix.RTM_DELTFILTER, 0, filterMsg(before, index))
-		})
-		if noFilter(err) || errors.Is(err, errGone) {
-			return nil
-		}
-		return err
+		}), noFilter...)
 	}
 	flags := unix.NLM_F_CREATE | unix.NLM_F_EXCL
 	if c.Action() == netstate.Update {
@@ -544,21 +522,6 @@ func (s *Sandbox) applyFilter(ctx context.Context, c netstate.Change) error {
 	}))
 }
 
-// onLink calls f with the namespace and the index of a link.
-func (s *Sandbox) onLink(ctx context.Context, link string, f func(c *conn, index int) error) error {
-	c, _, err := s.at(link)
-	if err != nil {
-		return err
-	}
-	return s.fresh(func() error {
-		index, err := s.index(ctx, link)
-		if err != nil {
-			return err
-		}
-		return f(c, index)
-	}, link)
-}
-
 // explainFilter explains why a filter was refused. The kernel takes it as a rule, so what
 // refuses it is something of the pod: another filter with its match or preference (EEXIST,
 // EINVAL), a template of the chain or a policer with its index (EINVAL), or a block that
@@ -567,10 +530,8 @@ func explainFilter(f netstate.Filter, err error) error {
 	if fault.Of(err) != fault.Internal {
 		return err
 	}
-	for _, taken := range []unix.Errno{unix.EEXIST, unix.EINVAL, unix.EOPNOTSUPP} {
-		if errors.Is(err, taken) {
-			return because(fault.Conflict, err, "something of the pod is in its place: see \"tc filter show dev %s egress\", \"tc chain\" and \"tc actions list action police\" in the pod, and delete what has preference %d, or the clsact as a whole", f.Link, f.Pref)
-		}
+	if isAny(err, unix.EEXIST, unix.EINVAL, unix.EOPNOTSUPP) {
+		return because(fault.Conflict, err, "something of the pod is in its place: see \"tc filter show dev %s egress\", \"tc chain\" and \"tc actions list action police\" in the pod, and delete what has preference %d, or the clsact as a whole", f.Link, f.Pref)
 	}
 	return explainModules(err)
 }
@@ -649,7 +610,7 @@ func (s *Sandbox) applyClsact(ctx context.Context, c netstate.Change) error {
 		}
 		return explainModules(err)
 	case netstate.Delete:
-		err := s.onLink(ctx, before.Link, func(c *conn, index int) error {
+		return unlessGone(s.onLink(ctx, before.Link, func(c *conn, index int) error {
 			others, err := c.filtered(ctx, index)
 			if err != nil && !errors.Is(err, reconcile.ErrPartial) {
 				return err
@@ -659,11 +620,7 @@ func (s *Sandbox) applyClsact(ctx context.Context, c netstate.Change) error {
 				return nil
 			}
 			return c.write(ctx, unix.RTM_DELQDISC, 0, tcMsg(index, clsactHandle, clsactParent, 0), kind)
-		})
-		if noFilter(err) || errors.Is(err, errGone) {
-			return nil
-		}
-		return err
+		}), noFilter...)
 	default:
 		return invalid("a clsact cannot change")
 	}
