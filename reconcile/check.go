@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"time"
 
@@ -43,6 +44,24 @@ func (d Drift) What() string {
 		return d.Object.String()
 	}
 	return d.Object.String() + " of " + d.Of
+}
+
+// String says in a line what differs, to people.
+func (d Drift) String() string {
+	step := ""
+	if d.Step != "" {
+		step = fmt.Sprintf("step %q: ", d.Step)
+	}
+	switch {
+	case d.Object == (netstate.Key{}):
+		return step + "needs " + d.Field
+	case d.Action == netstate.Create:
+		return fmt.Sprintf("%s%s is missing", step, d.What())
+	case d.Action == netstate.Delete:
+		return fmt.Sprintf("%s%s is not wanted", step, d.What())
+	default:
+		return fmt.Sprintf("%s%s: %s is %s, not %s", step, d.What(), d.Field, netstate.FormatValue(d.Have), netstate.FormatValue(d.Want))
+	}
 }
 
 // Status is the result of Check.

@@ -172,8 +172,7 @@ func stepsOf(v verdict) (*topology.Topology, map[string]graph.Status) {
 		if d.Object == (netstate.Key{}) {
 			word = graph.Pending
 		}
-		_, text, _ := strings.Cut(driftLine(d), " ")
-		note(d.Step, word, text)
+		note(d.Step, word, d.String())
 	}
 	t := v.topology
 	if _, ok := of[elsewhere]; ok {

@@ -35,18 +35,19 @@ func (a *app) sources(files []string) (s source, err error) {
 		if err != nil && len(files) == 1 {
 			return source{data: data, name: name}, nil // who decodes it says what is wrong
 		}
+		qos := node.HasQoS(data)
 		pools, _, err := objectfile.Decode[v1alpha1.AddressPool](data, v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
 		switch {
 		case err != nil:
 			return s, fmt.Errorf("%s: %w", name, err)
 		case len(found) > 0 && s.data != nil:
 			return s, fmt.Errorf("%s: has a NetworkTopology, and %s has one: this command takes one, and files with AddressPools and NetworkQoS objects", name, s.name)
-		case len(found) > 0 || len(files) == 1 && !node.HasQoS(data):
+		case len(found) > 0 || len(files) == 1 && !qos:
 			s.data, s.name = data, name
-		case len(pools) == 0 && !node.HasQoS(data):
+		case len(pools) == 0 && !qos:
 			return s, fmt.Errorf("%s: has no NetworkTopology, AddressPool or NetworkQoS", name)
 		}
-		if node.HasQoS(data) {
+		if qos {
 			s.qos = append(s.qos, data)
 		}
 		for _, o := range pools {

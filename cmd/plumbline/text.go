@@ -265,23 +265,19 @@ func (t text) status(all []sandboxStatus) {
 	}
 }
 
+// driftLine begins with what a repair does: it creates, deletes, replaces or changes the object,
+// or waits ("?").
 func driftLine(d reconcile.Drift) string {
-	step := fmt.Sprintf("step %q: ", d.Step)
-	if d.Step == "" {
-		step = ""
-	}
+	sign := "~"
 	switch {
 	case d.Object == (netstate.Key{}):
-		return fmt.Sprintf("? %sneeds %s", step, d.Field)
+		sign = "?"
 	case d.Action == netstate.Create:
-		return fmt.Sprintf("+ %s%s is missing", step, d.What())
+		sign = "+"
 	case d.Action == netstate.Delete:
-		return fmt.Sprintf("- %s%s is not wanted", step, d.What())
-	default:
-		sign := "~"
-		if d.Action == netstate.Replace {
-			sign = "∓"
-		}
-		return fmt.Sprintf("%s %s%s: %s is %s, not %s", sign, step, d.What(), d.Field, netstate.FormatValue(d.Have), netstate.FormatValue(d.Want))
+		sign = "-"
+	case d.Action == netstate.Replace:
+		sign = "∓"
 	}
+	return sign + " " + d.String()
 }

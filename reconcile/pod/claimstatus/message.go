@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plumbline/plumbline/ops"
-	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology"
 )
@@ -74,7 +73,7 @@ func driftMessage(topologyName string, drift []reconcile.Drift) string {
 			lines = append(lines, fmt.Sprintf("and %d more", len(drift)-driftMax))
 			break
 		}
-		lines = append(lines, driftLine(d))
+		lines = append(lines, d.String())
 	}
 	return fmt.Sprintf("topology %q: %s", topologyName, strings.Join(lines, "; "))
 }
@@ -90,21 +89,4 @@ func contentionMessage(topologyName string, contended []reconcile.Contention) st
 		lines = append(lines, f.String())
 	}
 	return fmt.Sprintf("topology %q: %s; repairs are slowed down", topologyName, strings.Join(lines, "; "))
-}
-
-func driftLine(d reconcile.Drift) string {
-	step := ""
-	if d.Step != "" {
-		step = fmt.Sprintf("step %q: ", d.Step)
-	}
-	switch {
-	case d.Object == (netstate.Key{}):
-		return step + "needs " + d.Field
-	case d.Action == netstate.Create:
-		return fmt.Sprintf("%s%s is missing", step, d.What())
-	case d.Action == netstate.Delete:
-		return fmt.Sprintf("%s%s is not wanted", step, d.What())
-	default:
-		return fmt.Sprintf("%s%s: %s is %s, not %s", step, d.What(), d.Field, netstate.FormatValue(d.Have), netstate.FormatValue(d.Want))
-	}
 }
