@@ -195,6 +195,74 @@ func TestExclude(t *testing.T) {
 	}
 }
 
+// TestCovered has the vectors of multi-nic-cni for blocks that an exclude covers. It ignores
+// an exclude that begins before a block, and wraps around where the base is not aligned.
+func TestCovered(t *testing.T) {
+	for _, c := range []struct {
+		base    string
+		bits    int
+		host    uint64
+		exclude string
+		usable  bool
+	}{
+		{"192.168.0.0/16", 8, 0, "", true},
+		{"192.168.0.0/16", 8, 0, "192.168.0.0/24", false},
+		{"192.168.0.0/16", 8, 0, "192.168.1.0/24", true},
+		{"192.168.0.0/16", 8, 1, "192.168.0.0/23", false},
+		{"192.168.0.0/16", 8, 2, "192.168.0.0/23", true},
+		{"192.168.0.0/18", 8, 1, "192.168.0.64/26", false},
+		{"192.168.0.0/18", 8, 0, "192.168.0.64/26", true},
+		{"192.168.0.0/18", 8, 2, "192.168.0.128/25", false},
+		{"192.168.0.0/18", 8, 3, "192.168.0.128/25", false},
+		{"192.168.0.0/16", 2, 1, "192.168.64.0/18", false},
+		{"192.168.0.0/16", 2, 1, "192.168.80.0/20", true},
+		{"192.168.0.0/16", 8, 1, "192.168.0.200-192.168.1.254", false},
+	} {
+		spec := Spec{Subnets: []SubnetSpec{{Prefix: c.base}}, HostBlock: c.bits}
+		if c.exclude != "" {
+			spec.Exclude = []string{c.exclude}
+		}
+		if b, got := layout(t, spec).Groups()[0].At(c.host); got != c.usable {
+			t.Errorf("%s divided by %d bits without %q: block %d (%s): usable is %v", c.base, c.bits, c.exclude, c.host, b, got)
+		}
+	}
+}
+
+// TestParts holds for random divisions that the parts of all nodes and interfaces are in
+// order, touch one another, and fill the subnet: none wraps around, and none overlaps.
+func TestParts(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 200 {
+		hosts, ifaces := 1+r.IntN(5), r.IntN(4)
+		length := 8 + r.IntN(30-8-hosts-ifaces+1)
+		base := netip.PrefixFrom(number{lo: r.Uint64N(1 << 32)}.addr(true), length).Masked()
+		if r.IntN(2) == 0 {
+			base = netip.PrefixFrom(number{hi: 0xfd00<<48 | r.Uint64N(1<<48), lo: r.Uint64()}.addr(false), length+90).Masked()
+		}
+		l, err := New(Spec{Name: "pool", Subnets: []SubnetSpec{{Prefix: base.String()}}, HostBlock: hosts, InterfaceBlock: ifaces})
+		if err != nil {
+			continue // such as multicast
+		}
+		at := base.Addr()
+		for iface := range l.Interfaces() {
+			for host := range l.Groups()[0].Len() {
+				part := l.part(&l.subnets[0], iface, host)
+				if part.Addr() != at || part.Bits() != base.Bits()+hosts+ifaces {
+					t.Fatalf("%s, %d and %d bits: part %d of node %d is %s, want it at %s", base, ifaces, hosts, iface, host, part, at)
+				}
+				at = last(part).Next()
+				block, _ := l.Groups()[0].At(host)
+				if n, err := l.Number(block); err != nil || n != host || iface > 0 && l.Holds(part) == nil {
+					t.Fatalf("%s: block %s of node %d is number %d: %v", base, block, host, n, err)
+				}
+			}
+		}
+		if at != last(base).Next() {
+			t.Fatalf("%s: the parts end before %s", base, at)
+		}
+	}
+}
+
 // TestBrute compares sizes, blocks and what they give with an enumeration.
 func TestBrute(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
