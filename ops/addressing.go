@@ -59,6 +59,7 @@ const (
 	ipamStatic = "static"
 	ipamPool   = topology.IPAMPool
 	ipamLocal  = topology.IPAMHostLocal
+	ipamMulti  = topology.IPAMMultiNIC
 )
 
 // AddressParams describes the keys of AddressConfig.
@@ -94,17 +95,21 @@ func AddressParams() []contract.Param {
 	}
 	ipam := append([]contract.Param{
 		{
-			Name: "type", Type: contract.String, Required: true, Enum: []string{ipamStatic, ipamPool, ipamLocal}, Refused: refusedIPAM,
-			Description: "static: the addresses here; pool: one address of each family of an AddressPool, another for each pod; host-local: one of each family of ranges, unique on the node only",
+			Name: "type", Type: contract.String, Required: true, Enum: []string{ipamStatic, ipamPool, ipamLocal, ipamMulti}, Refused: refusedIPAM,
+			Description: "static: the addresses here; pool: one address of each family of an AddressPool, another for each pod; host-local: one of each family of ranges, unique on the node only; multi-nic-ipam: as pool, with what the step expects of the pool's division",
 		},
-		{Name: "pool", Type: contract.String, Description: "name of the AddressPool, of type pool"},
+		{Name: "pool", Type: contract.String, Description: "name of the AddressPool, of type pool or multi-nic-ipam; of the latter, default: the name of the topology"},
 		{Name: "interface", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(31), Description: "part of a pool with interfaceBlock, counted from 0"},
 	}, ranges...)
 	return append([]contract.Param{
 		addresses, routes,
-		{Name: "ipam", Type: contract.Object, Description: "CNI spelling of addresses and routes; type static, pool or host-local", Properties: append(ipam,
+		{Name: "ipam", Type: contract.Object, Description: "CNI spelling of addresses and routes; type static, pool, host-local or multi-nic-ipam", Properties: append(ipam,
 			contract.Param{Name: "ranges", Type: contract.List, Description: "of type host-local: sets of ranges, one for each family", Items: &contract.Param{Type: contract.List, Items: &contract.Param{Type: contract.Object, Properties: ranges}}},
 			contract.Param{Name: "exclude", Type: contract.List, Description: "of type host-local: addresses, prefixes and ranges FIRST-LAST that are not allocated", Items: &contract.Param{Type: contract.String}},
+			contract.Param{Name: "hostBlock", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(addresspool.MaxHostBits), Description: "of type multi-nic-ipam: hostBlock of the AddressPool"},
+			contract.Param{Name: "interfaceBlock", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(addresspool.MaxInterfaceBits), Description: "of type multi-nic-ipam: interfaceBlock of the AddressPool; default: 0"},
+			contract.Param{Name: "excludeCIDRs", Type: contract.List, Description: "of type multi-nic-ipam: what the AddressPool excludes, at least", Items: &contract.Param{Type: contract.String, Format: contract.Prefix}},
+			contract.Param{Name: "vlanMode", Type: contract.String, Enum: []string{"l2", "l3", "l3s"}, FoldCase: true, Description: "of type multi-nic-ipam, in a step of type ipvlan: another place for its mode"},
 			addresses, routes,
 			contract.Param{Name: "dns", Type: contract.Any, Description: "accepted, not used: a pod's DNS is Kubernetes'"},
 		)},
@@ -113,10 +118,9 @@ func AddressParams() []contract.Param {
 
 // refusedIPAM are the types of ipam that other programs have, and what to write instead.
 var refusedIPAM = map[string]string{
-	"dhcp":           "no DHCP client runs in a pod's network; use type pool with a range that the DHCP server does not lease, or static",
-	"slaac":          "addresses of router advertisements are not waited for; use type pool with an IPv6 subnet, or static",
-	"multi-nic-ipam": "its subnet, hostBlock, interfaceBlock and excludeCIDRs are fields of an AddressPool (the last as exclude); create one, and write {type: pool, pool: NAME, interface: N}",
-	"whereabouts":    "its range, range_start, range_end, exclude and gateway are fields of an AddressPool; create one, and write {type: pool, pool: NAME}",
+	"dhcp":        "no DHCP client runs in a pod's network; use type pool with a range that the DHCP server does not lease, or static",
+	"slaac":       "addresses of router advertisements are not waited for; use type pool with an IPv6 subnet, or static",
+	"whereabouts": "its range, range_start, range_end, exclude and gateway are fields of an AddressPool; create one, and write {type: pool, pool: NAME}",
 }
 
 // Address wants the addresses, routes, rules and neighbors of a config on a link.
@@ -194,11 +198,20 @@ func (p *Planner) fromPool(link string, c *IPAM) error {
 	if c == nil {
 		return nil
 	}
-	local := len(c.Sets()) > 0 || len(c.Exclude) > 0
+	ranges := c.IPRange
+	if c.Type == ipamMulti {
+		ranges.Subnet = ""
+	}
+	local := ranges != (topology.IPRange{}) || len(c.Ranges) > 0 || len(c.Exclude) > 0
+	divided := c.HostBlock != nil || c.InterfaceBlock != nil || len(c.ExcludeCIDRs) > 0
 	source := addresspool.Title(topology.LocalPool)
 	switch {
-	case c.Type != ipamPool && (c.Pool != "" || c.Interface != 0):
-		return Invalid("ipam.pool", "is for type %q: remove it, or change the type", ipamPool)
+	case c.Type != ipamPool && c.Type != ipamMulti && (c.Pool != "" || c.Interface != 0):
+		return Invalid("ipam.pool", "is for types %q and %q: remove it, or change the type", ipamPool, ipamMulti)
+	case c.Type != ipamMulti && divided:
+		return Invalid("ipam.hostBlock", "is for type %q, as are interfaceBlock and excludeCIDRs: remove them, or change the type", ipamMulti)
+	case c.Type == ipamMulti && local:
+		return Invalid("ipam.exclude", "is for type %q, as are rangeStart, rangeEnd, ranges and gateway: type %q has subnet and excludeCIDRs, and the gateway of its AddressPool", ipamLocal, ipamMulti)
 	case c.Type != ipamLocal && local:
 		return Invalid("ipam.subnet", "is for type %q, as are rangeStart, rangeEnd, ranges, gateway and exclude: remove them, or change the type", ipamLocal)
 	case c.Type == ipamStatic:
@@ -207,18 +220,18 @@ func (p *Planner) fromPool(link string, c *IPAM) error {
 		return Invalid("ipam.addresses", "are for type %q: addresses beside those that are allocated go into addresses of the step", ipamStatic)
 	case c.Type == ipamLocal:
 		if _, err := addresspool.Local(c.IPAM); err != nil {
-			var wrong []error
-			for line := range strings.SplitSeq(err.Error(), "\n") {
-				field, message, _ := strings.Cut(line, ": ")
-				wrong = append(wrong, Invalid("ipam."+field, "%s", message))
-			}
-			return errors.Join(wrong...)
+			return inIPAM(err)
 		}
 	case c.Pool == "":
 		return Invalid("ipam.pool", "is missing: name an AddressPool")
 	case strings.ContainsAny(c.Pool, "{} /"):
 		return Invalid("ipam.pool", "%q is no name of an AddressPool", c.Pool)
 	default:
+		if c.Type == ipamMulti {
+			if err := addresspool.CheckDivision(c.IPAM); err != nil {
+				return inIPAM(err)
+			}
+		}
 		source = addresspool.Title(c.Pool)
 	}
 	switch {
@@ -237,6 +250,16 @@ func (p *Planner) fromPool(link string, c *IPAM) error {
 	}
 	p.req.Given[p.StepName()] = given
 	return nil
+}
+
+// inIPAM splits an error with a line for each field of ipam.
+func inIPAM(err error) error {
+	var wrong []error
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		field, message, _ := strings.Cut(line, ": ")
+		wrong = append(wrong, Invalid("ipam."+field, "%s", message))
+	}
+	return errors.Join(wrong...)
 }
 
 func (p *Planner) address(link, field string, a Address) error {

@@ -137,6 +137,7 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 			}
 			step.Config = config
 		}
+		foldMultiNIC(t.Name, &step, func(field, format string, args ...any) { addTo(inv, i, s.Name, field, format, args...) })
 		t.Steps = append(t.Steps, step)
 	}
 	if selectors > maxSelectors {

@@ -24,14 +24,18 @@ const LiteralPool = "(literal)"
 
 // IPAM is what ipam says of addresses that are allocated for each pod.
 type IPAM struct {
-	// Pool names an AddressPool, of type pool; Interface is the part of it for one of a
-	// node's interfaces.
+	// Pool names an AddressPool, of type pool or multi-nic-ipam; Interface is the part of it
+	// for one of a node's interfaces.
 	Pool      string `json:"pool,omitempty"`
 	Interface int    `json:"interface,omitempty"`
 	// A range, and sets of ranges, of type host-local: one address of each set is given.
 	IPRange
 	Ranges  [][]IPRange `json:"ranges,omitempty"`
 	Exclude []string    `json:"exclude,omitempty"`
+	// How the pool is divided, of type multi-nic-ipam. Subnet is one of its subnets.
+	HostBlock      *int     `json:"hostBlock,omitempty"`
+	InterfaceBlock *int     `json:"interfaceBlock,omitempty"`
+	ExcludeCIDRs   []string `json:"excludeCIDRs,omitempty"`
 }
 
 // IPRange is a range of addresses in the spelling of the CNI plugin host-local.
@@ -69,7 +73,7 @@ func FromPool(s *Step) (pool string, iface int, ok bool) {
 		return LocalPool, 0, true
 	}
 	ipam, _ := s.Config["ipam"].(map[string]any)
-	if kind, _ := ipam["type"].(string); kind != IPAMPool {
+	if kind, _ := ipam["type"].(string); kind != IPAMPool && kind != IPAMMultiNIC {
 		return "", 0, false
 	}
 	pool, _ = ipam["pool"].(string)

@@ -92,6 +92,11 @@ func (s *source) examples(t *topology.Topology, given ops.Givens) (ops.Givens, [
 		default:
 			return nil, nil, fmt.Errorf("step %q: which address of AddressPool %q it gets is decided on the pod's node: name an example with --address %s=ADDRESS, or the file of the AddressPool with another -f", step.Name, pool, step.Name)
 		}
+		if division, ok := topology.MultiNICIPAM(step); ok {
+			if err := layout.Agrees(division); err != nil {
+				return nil, nil, fmt.Errorf("step %q: %w", step.Name, err)
+			}
+		}
 		got, err := h.Example(layout, addresspool.Owner{Topology: t.Name, Step: step.Name}, iface)
 		if err != nil {
 			return nil, nil, fmt.Errorf("step %q: %w", step.Name, err)

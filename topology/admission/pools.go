@@ -82,6 +82,8 @@ func warnOfPools(t *topology.Topology, pools []v1alpha1.AddressPool, a *answer) 
 			switch l, known := layouts[pool]; {
 			case !known:
 				a.warn("NetworkTopology %q, step %q: there is no %s %q%s: pods wait until there is one", t.Name, s.Name, v1alpha1.AddressPoolKind, pool, suggest.Hint(pool, names))
+			case l != nil && disagrees(l, s) != nil:
+				a.warn("NetworkTopology %q, step %q: %v: pods wait until they agree", t.Name, s.Name, disagrees(l, s))
 			case l != nil && iface >= l.Interfaces():
 				a.warn("NetworkTopology %q, step %q: ipam.interface: %s %q has no part %d, only %d: no pod gets an address", t.Name, s.Name, v1alpha1.AddressPoolKind, pool, iface, l.Interfaces())
 			}
@@ -96,6 +98,15 @@ func warnOfPools(t *topology.Topology, pools []v1alpha1.AddressPool, a *answer) 
 			}
 		}
 	}
+}
+
+// disagrees is how a pool is divided otherwise than a step of type multi-nic-ipam says.
+func disagrees(l *addresspool.Layout, s *topology.Step) error {
+	c, ok := topology.MultiNICIPAM(s)
+	if !ok {
+		return nil
+	}
+	return l.Agrees(c)
 }
 
 // pool decides on an AddressPool. Pools that share addresses cause a warning: networks that

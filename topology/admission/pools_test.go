@@ -35,6 +35,13 @@ func TestWarningsOfPools(t *testing.T) {
 		`{"ipam":{"type":"pool","pool":"host","interface":4}}`: {
 			`NetworkTopology "t", step "s": ipam.interface: AddressPool "host" has no part 4, only 4: no pod gets an address`,
 		},
+		`{"ipam":{"type":"multi-nic-ipam","pool":"host","subnet":"192.168.0.0/16","hostBlock":6,"interfaceBlock":2}}`: nil,
+		`{"ipam":{"type":"multi-nic-ipam","pool":"host","hostBlock":8,"interfaceBlock":2}}`: {
+			`NetworkTopology "t", step "s": ipam.hostBlock: AddressPool "host" has 6 bits, and the step says 8: write the pool's, or name another pool: pods wait until they agree`,
+		},
+		`{"ipam":{"type":"multi-nic-ipam","hostBlock":6}}`: {
+			`NetworkTopology "t", step "s": there is no AddressPool "t": pods wait until there is one`,
+		},
 		`{"addresses":["192.0.2.1/24","{{ x.ips[0].address }}",{"address":"192.0.2.9/24"},"192.0.2.255/24"]}`: nil,
 		`{"addresses":["192.0.2.5/32"],"ipam":{"type":"static","addresses":[{"address":"192.0.2.6/24"}]}}`: {
 			`NetworkTopology "t", step "s": 192.0.2.5 is allocated to other pods by AddressPool "blue", so no pod gets it: add it to exclude there, or set allowDuplicate: true on the step if these networks do not reach one another`,

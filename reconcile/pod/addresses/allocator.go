@@ -79,6 +79,8 @@ type Want struct {
 	Interface            int
 	// Local is the pool itself where it is one of this node, which no object describes.
 	Local *addresspool.Layout
+	// Division is how the step says that its pool is divided, nil for nothing.
+	Division *topology.IPAM
 }
 
 // Claim is a ResourceClaim.
@@ -174,6 +176,11 @@ func (a *Allocator) take(h *addresspool.Holdings, claim *Claim, w Want, now time
 		return !b.Lost && a.checked[addresspool.LeaseName(b.Pool, b.Block)] != b.Lease
 	})
 	owner := addresspool.Owner{Claim: string(claim.UID), Topology: w.Topology, Step: w.Step}
+	if w.Division != nil && !h.Has(owner) { // what it excludes can be changed, and whoever has an address keeps it
+		if err := p.layout.Agrees(*w.Division); err != nil {
+			return given, fault.New(fault.NotReady, err)
+		}
+	}
 	keeping := addresspool.Keeping{}
 	if p.reclaim > 0 {
 		keeping = addresspool.Keeping{For: identity(claim, w), Keep: p.reclaim}

@@ -156,6 +156,9 @@ func (d *decision) addresses(c *claims.Claim) error {
 						return invalid("step %q: ipam.%w", w.Step, err)
 					}
 				}
+				if division, ok := topology.MultiNICIPAM(&t.Steps[j]); ok {
+					w.Division = &division
+				}
 				wants = append(wants, w)
 				at[w] = i
 			}

@@ -1,0 +1,87 @@
+package addresspool
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// CheckDivision checks what ipam of type multi-nic-ipam says by itself, without its pool.
+// Each line of the error has the path of its field in ipam.
+func CheckDivision(c topology.IPAM) error {
+	if c.HostBlock == nil {
+		return errors.New("hostBlock: is missing: write that of the AddressPool")
+	}
+	ifaces := 0
+	if c.InterfaceBlock != nil {
+		ifaces = *c.InterfaceBlock
+	}
+	if ifaces < 0 || ifaces > MaxInterfaceBits {
+		return fmt.Errorf("interfaceBlock: %d is not from 0 to %d bits", ifaces, MaxInterfaceBits)
+	}
+	if c.Interface < 0 || c.Interface >= 1<<ifaces {
+		return fmt.Errorf("interfaceBlock: %d bits are for %d interfaces, counted from 0, and the step is for interface %d: a pool with a larger interfaceBlock is needed", ifaces, 1<<ifaces, c.Interface)
+	}
+	if c.Subnet == "" {
+		return nil
+	}
+	_, err := New(Spec{Subnets: []SubnetSpec{{Prefix: c.Subnet}}, Exclude: c.ExcludeCIDRs, HostBlock: *c.HostBlock, InterfaceBlock: ifaces})
+	if err == nil {
+		return nil
+	}
+	var lines []error
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		for _, r := range [][2]string{{"subnets[0].prefix:", "subnet:"}, {"subnets[0]:", "subnet:"}, {"exclude[", "excludeCIDRs["}} {
+			if rest, ok := strings.CutPrefix(line, r[0]); ok {
+				line = r[1] + rest
+				break
+			}
+		}
+		lines = append(lines, errors.New(line))
+	}
+	return errors.Join(lines...)
+}
+
+// Agrees returns an error if a pool is divided otherwise than a step says. A pool may have
+// more subnets, as of the other family, and may exclude more.
+func (l *Layout) Agrees(c topology.IPAM) error {
+	wrong := func(field, format string, args ...any) error {
+		return fmt.Errorf("ipam.%s: %s %q %s", field, v1alpha1.AddressPoolKind, l.Name, fmt.Sprintf(format, args...))
+	}
+	if c.HostBlock != nil && *c.HostBlock != l.hostBits {
+		return wrong("hostBlock", "has %d bits, and the step says %d: write the pool's, or name another pool", l.hostBits, *c.HostBlock)
+	}
+	ifaces := 0
+	if c.InterfaceBlock != nil {
+		ifaces = *c.InterfaceBlock
+	}
+	if c.HostBlock != nil && ifaces != l.ifBits {
+		return wrong("interfaceBlock", "has %d bits, and the step says %d: write the pool's, or name another pool", l.ifBits, ifaces)
+	}
+	if c.Subnet != "" && !slices.ContainsFunc(l.subnets, func(s subnet) bool { return s.prefix.String() == c.Subnet }) {
+		return wrong("subnet", "has no subnet %q, only %s: write one of these, or name another pool", c.Subnet, l.prefixes())
+	}
+	for i, text := range c.ExcludeCIDRs {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return fmt.Errorf("ipam.excludeCIDRs[%d]: %q is not a prefix such as 192.0.2.0/24", i, text)
+		}
+		if from, gives := l.Gives(p); gives {
+			return wrong(fmt.Sprintf("excludeCIDRs[%d]", i), "allocates addresses of %q in %s: add it to exclude there", text, from)
+		}
+	}
+	return nil
+}
+
+func (l *Layout) prefixes() string {
+	var out []string
+	for i := range l.subnets {
+		out = append(out, l.subnets[i].prefix.String())
+	}
+	return strings.Join(out, " and ")
+}
