@@ -1,8 +1,12 @@
 package ops
 
 import (
+	"fmt"
+	"net/netip"
+
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // StackedConfig is what ipvlan and macvlan share: a link on a parent that stays
@@ -12,6 +16,7 @@ type StackedConfig struct {
 	AddressConfig
 	Name            string  `json:"name,omitempty"`
 	Master          string  `json:"master,omitempty"`
+	MasterNet       string  `json:"masterNet,omitempty"`
 	Mode            string  `json:"mode"`
 	MTU             *uint32 `json:"mtu,omitempty"`
 	LinkInContainer *bool   `json:"linkInContainer,omitempty"`
@@ -22,6 +27,7 @@ func StackedParams() []contract.Param {
 	return Join([]contract.Param{
 		NameParam(RootName + "; of a derived step its own name"),
 		{Name: "master", Type: contract.String, Format: contract.InterfaceName, Description: "interface below; default: the last interface of the dependencies, for a root step the allocated device, else the one with the default route"},
+		{Name: "masterNet", Type: contract.String, Format: contract.Prefix, Description: "network of the master's address, such as 10.0.1.0/24, instead of its name: each node has the interface below that has an address in it; of a root step"},
 		MTUParam("the master's"),
 		{Name: "linkInContainer", Type: contract.Boolean, Description: "the master is in the sandbox; default: true for a derived step, false for a root step"},
 	}, DeviceParams(), AddressParams())
@@ -32,6 +38,9 @@ func (c StackedConfig) Parent(p *Planner) (string, error) {
 	inside := !p.Root()
 	if c.LinkInContainer != nil {
 		inside = *c.LinkInContainer
+	}
+	if c.MasterNet != "" {
+		return c.onNetwork(p, inside)
 	}
 	if c.Master != "" && !inside {
 		if _, err := SharedLink(p, c.Master, "master"); err != nil {
@@ -67,6 +76,34 @@ func (c StackedConfig) Parent(p *Planner) (string, error) {
 		return "", Invalid("master", "is needed: no interface of the host has a default route")
 	case !exists || d.At == nil || !netstate.OnHost(*d.At):
 		return "", Conflict("device %q has no interface on the host to stack on", id)
+	}
+	if _, err := p.Link(*d.At); err != nil {
+		return "", err
+	}
+	return *d.At, nil
+}
+
+// onNetwork finds the interface of the host with an address in the network: the device that
+// was allocated for it, which the pod keeps whatever becomes of the address, else the one
+// that has it now.
+func (c StackedConfig) onNetwork(p *Planner, inside bool) (string, error) {
+	switch network, err := netip.ParsePrefix(c.MasterNet); {
+	case inside:
+		return "", Invalid("masterNet", "is a network of the host, and the master of this step is in the sandbox: use master")
+	case c.Master != "":
+		return "", Invalid("masterNet", "names the interface below, as master does: remove one of them")
+	case err != nil || network.Bits() == 0:
+		return "", Invalid("masterNet", "%q is not the network of an interface, such as 10.0.1.0/24", c.MasterNet)
+	}
+	if link, err := SharedLink(p, "", ""); link != "" || err != nil {
+		return link, err
+	}
+	d, exists, err := Lookup(p, netstate.Device{ID: netstate.NetworkPrefix + c.MasterNet})
+	switch {
+	case err != nil:
+		return "", err
+	case !exists || d.At == nil:
+		return "", fault.New(fault.NotReady, fmt.Errorf("masterNet: no interface of the host has an address in %q: give one an address there, or run the pod on another node", c.MasterNet))
 	}
 	if _, err := p.Link(*d.At); err != nil {
 		return "", err

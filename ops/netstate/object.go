@@ -438,6 +438,10 @@ const VirtualPrefix = "if:"
 // default route, whatever that is; it can be looked up, not moved.
 const DefaultRouteDevice = "default-route"
 
+// NetworkPrefix begins the identity of the host's link that has an address in a network,
+// whatever link that is; the network follows. It can be looked up, not moved.
+const NetworkPrefix = "net:"
+
 // HasPCIAddress reports whether the device is known by its PCI address.
 func (d Device) HasPCIAddress() bool { return !strings.HasPrefix(d.ID, VirtualPrefix) }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -57,6 +58,9 @@ func (o *observer) queryDevice(ctx context.Context, queried netstate.Device) err
 	id := queried.ID
 	if id == netstate.DefaultRouteDevice {
 		return o.queryDefaultRoute(ctx)
+	}
+	if network, ok := strings.CutPrefix(id, netstate.NetworkPrefix); ok {
+		return o.queryNetwork(ctx, network)
 	}
 	p, err := o.find(ctx, queried)
 	if err != nil {
@@ -247,6 +251,71 @@ func (o *observer) queryDefaultRoute(ctx context.Context) error {
 	}
 	o.snap.PutAbsent(d.Key())
 	return nil
+}
+
+// queryNetwork reads the device of the host that has an address in a network. Where several
+// have one it cannot be said which is meant.
+func (o *observer) queryNetwork(ctx context.Context, network string) error {
+	d := netstate.Device{ID: netstate.NetworkPrefix + network}
+	wanted, err := netip.ParsePrefix(network)
+	if err != nil {
+		return invalid("%q is not a network", network)
+	}
+	all, err := o.outside.addresses(ctx, 0)
+	if err != nil {
+		return err
+	}
+	var found []ifLink
+	for _, a := range all {
+		if a.prefix.Masked() != wanted || slices.ContainsFunc(found, func(w ifLink) bool { return w.link.Index == a.index }) {
+			continue
+		}
+		w, err := o.outside.linkByIndex(ctx, a.index)
+		if errors.Is(err, unix.ENODEV) {
+			continue // deleted since
+		}
+		if err != nil {
+			return err
+		}
+		found = append(found, w)
+	}
+	switch len(found) {
+	case 0:
+		o.snap.PutAbsent(d.Key())
+		return nil
+	case 1:
+	default:
+		return fault.New(fault.Conflict, fmt.Errorf("the interfaces %q and %q of the host have an address in it: name one of them, or remove the address of the other", found[0].link.Name, found[1].link.Name))
+	}
+	if err := o.describe(ctx, &d, place{o.outside, found[0]}); err != nil {
+		return err
+	}
+	o.snap.Put(d)
+	return nil
+}
+
+// Networks returns the networks of the host's addresses by interface, without those of a
+// link alone.
+func (s *Sandbox) Networks(ctx context.Context) (map[string][]netip.Prefix, error) {
+	all, err := s.outside.addresses(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	o := s.observer(netstate.NewSnapshot())
+	out := map[string][]netip.Prefix{}
+	for _, a := range all {
+		if !a.prefix.Addr().IsGlobalUnicast() {
+			continue
+		}
+		name, err := o.nameOf(ctx, s.outside, a.index)
+		if err != nil {
+			return nil, err
+		}
+		if name = netstate.BaseName(name); name != "" && !slices.Contains(out[name], a.prefix.Masked()) {
+			out[name] = append(out[name], a.prefix.Masked())
+		}
+	}
+	return out, nil
 }
 
 // applyDevice moves or renames a device, or restores its fields.

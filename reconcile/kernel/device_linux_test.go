@@ -1,6 +1,7 @@
 package kernel_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -369,6 +370,34 @@ func TestDeviceUse(t *testing.T) {
 	b.remove(netstate.Route{Link: "host:up4", Dst: "0.0.0.0/0", Gateway: "192.0.2.2", Table: 254})
 	if d := b.device("default-route"); *d.At != "host:up6" {
 		t.Errorf("default route over %s", *d.At)
+	}
+}
+
+// The interface of a network is that of the host which has an address in it, and never one
+// of the sandbox. Where two have one, neither is meant.
+func TestDeviceOfNetwork(t *testing.T) {
+	const id = "net:10.0.1.0/24"
+	b := newBench(t)
+	b.create(up(dummy("host:eth7")), up(dummy("host:eth8")), up(dummy("eth9")), netstate.Addr{Link: "eth9", Address: "10.0.1.9/24"})
+	b.absent(netstate.Device{ID: id})
+	b.create(
+		netstate.Addr{Link: "host:eth7", Address: "10.0.1.7/24"}, netstate.Addr{Link: "host:eth7", Address: "10.0.2.7/24"},
+		netstate.Addr{Link: "host:eth8", Address: "10.0.1.8/25"}, // another network, of which some addresses are in it
+	)
+	if d := b.device(id); *d.At != "host:eth7" {
+		t.Errorf("the network is on %s", *d.At)
+	}
+	networks, err := b.Networks(b.ctx)
+	if err != nil || fmt.Sprint(networks["eth7"]) != "[10.0.1.0/24 10.0.2.0/24]" || fmt.Sprint(networks["eth8"]) != "[10.0.1.0/25]" || networks["eth9"] != nil {
+		t.Errorf("networks of the host: %v, %v", networks, err)
+	}
+	b.create(netstate.Addr{Link: "host:eth8", Address: "10.0.1.88/24"})
+	if _, err := b.Observe(b.ctx, []netstate.Object{netstate.Device{ID: id}}); fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), `"eth7" and "eth8"`) {
+		t.Errorf("a network of two interfaces: %v", err)
+	}
+	b.remove(netstate.Addr{Link: "host:eth7", Address: "10.0.1.7/24"})
+	if d := b.device(id); *d.At != "host:eth8" {
+		t.Errorf("the network moved, and is on %s", *d.At)
 	}
 }
 
