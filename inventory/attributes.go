@@ -1,7 +1,10 @@
 package inventory
 
 import (
+	"cmp"
+	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -26,13 +29,14 @@ const (
 	AttrDriver          resourceapi.QualifiedName = "driver"              // string: kernel driver
 	AttrNUMANode        resourceapi.QualifiedName = "numaNode"            // int
 	AttrLinkType        resourceapi.QualifiedName = "linkType"            // string: ethernet or infiniband
+	AttrNetworks        resourceapi.QualifiedName = "networks"            // string: of its addresses on the host, with commas
 	AttrSharedBy        resourceapi.QualifiedName = "sharedBy"            // string: step types with commas, or any; empty unless it is shared
 )
 
 // attributeNames are all of them.
 var attributeNames = []resourceapi.QualifiedName{
 	AttrType, AttrIfName, AttrPFName, AttrRDMA, AttrPhysicalNetwork, AttrPhysicalNets,
-	AttrSwitch, AttrSwitchPort, AttrRail, AttrVendor, AttrDevice, AttrDriver, AttrNUMANode, AttrLinkType, AttrSharedBy,
+	AttrSwitch, AttrSwitchPort, AttrRail, AttrVendor, AttrDevice, AttrDriver, AttrNUMANode, AttrLinkType, AttrNetworks, AttrSharedBy,
 }
 
 // AttributeNames returns the names of the attributes in our own domain.
@@ -53,8 +57,9 @@ const AttrDeviceK8sPCIeRoot resourceapi.QualifiedName = "device.k8s.io/pcieRoot"
 var extendedBDF = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]$`)
 
 // Attributes returns what a ResourceSlice of driver "dra.networking" says about
-// a device. They are few, and none changes with the link's state or addresses.
-// ifName, rdma and driver are of the moment, though: while a device is prepared
+// a device. They are few, and none changes with the link's state. networks changes with
+// the host's addresses: steps with masterNet choose by it.
+// ifName, rdma and driver are of the moment, too: while a device is prepared
 // for a pod, publish what was true before.
 //
 // type, ifName, pfName, rdma, physicalNetworkName, physicalNetworks and sharedBy are always
@@ -93,6 +98,7 @@ func Attributes(d Device) map[resourceapi.QualifiedName]resourceapi.DeviceAttrib
 		AttrDevice:            d.DeviceID,
 		AttrDriver:            d.Driver,
 		AttrLinkType:          string(d.LinkType),
+		AttrNetworks:          joinAddressed(d),
 		AttrDeviceK8sPCIeRoot: d.PCIeRoot,
 		deviceattribute.StandardDeviceAttributePCIeRoot: d.PCIeRoot,
 	} {
@@ -122,6 +128,26 @@ func JoinNetworks(d Device) string {
 		names[i] = n.Name
 	}
 	return strings.Join(names, ",")
+}
+
+// joinAddressed names the networks that the host has addresses of on a device, IPv4 first:
+// as many as fit into an attribute, since of a value that is too long nothing would be left.
+func joinAddressed(d Device) string {
+	sorted := slices.SortedFunc(slices.Values(d.Networks), func(a, b netip.Prefix) int {
+		return cmp.Or(cmp.Compare(a.Addr().BitLen(), b.Addr().BitLen()), a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	out := ""
+	for _, p := range sorted {
+		next := p.String()
+		if out != "" {
+			next = out + "," + next
+		}
+		if len(next) > resourceapi.DeviceAttributeMaxValueLength {
+			break
+		}
+		out = next
+	}
+	return out
 }
 
 // text is a string attribute. A value the API would refuse counts as empty: one

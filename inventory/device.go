@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"net/netip"
 	"path"
 	"regexp"
 	"slices"
@@ -96,6 +97,8 @@ type Device struct {
 	PhysicalNetwork string `json:"physicalNetwork,omitempty"`
 	// PhysicalNetworks are those that a policy names.
 	PhysicalNetworks []PhysicalNetwork `json:"physicalNetworks,omitempty"`
+	// Networks are those of the addresses that IfName has on the host.
+	Networks []netip.Prefix `json:"networks,omitempty"`
 	// Additional are the attributes that a policy gives the device, by domain/name.
 	Additional map[string]string `json:"additional,omitempty"`
 	// Neighbour is the other end of the wire, as LLDP says; nil is not known, and empty is

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"os"
 	"path"
 	"path/filepath"
@@ -244,6 +245,12 @@ func TestAPILimits(t *testing.T) {
 	long := inventory.Device{
 		ID: "if:x", Name: "net-x", Kind: inventory.KindVirtual, IfName: "\xff", PhysicalNetwork: strings.Repeat("x", 65),
 		Driver: strings.Repeat("d", 65), PCIeRoot: strings.Repeat("p", 65), PF: &inventory.PF{IfName: strings.Repeat("f", 65)},
+	}
+	for i := range 9 {
+		long.Networks = append(long.Networks, netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, byte(i)}), 64), netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, byte(200 + i), 0}), 24))
+	}
+	if a := inventory.Attributes(long)[inventory.AttrNetworks]; a.StringValue == nil || *a.StringValue != "192.168.200.0/24,192.168.201.0/24,192.168.202.0/24" {
+		t.Errorf("networks are %v", a)
 	}
 	all := []inventory.Device{long, {}}
 	for _, name := range []string{"igb", "stack", "mlx5", "ovn", "others"} {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"slices"
 )
 
@@ -17,6 +18,10 @@ type Uplinks struct {
 	// relations sysfs does not show (an Open vSwitch port and its bridge). Those
 	// that sysfs shows need not be repeated.
 	Masters map[string][]string
+	// Networks are those of each interface's addresses.
+	Networks map[string][]netip.Prefix
+	// NoNetworks is why they are not known.
+	NoNetworks error
 	// Unread are the interfaces whose default routes could not be queried, with the reason.
 	Unread map[string]error
 }
@@ -24,14 +29,20 @@ type Uplinks struct {
 // Problem says which interfaces could not be queried and why; nil if all could.
 func (u Uplinks) Problem() error {
 	var out []error
+	if u.NoNetworks != nil {
+		out = append(out, fmt.Errorf("no networks of devices are known: %w", u.NoNetworks))
+	}
 	for _, ifName := range slices.Sorted(maps.Keys(u.Unread)) {
 		out = append(out, fmt.Errorf("withheld %q, as it may carry a default route: %w", ifName, u.Unread[ifName]))
 	}
 	return errors.Join(out...)
 }
 
-// Routes answers queries about the default routes of the host, IPv4 and IPv6.
+// Routes answers queries about the default routes and the addresses of the host, IPv4 and IPv6.
 type Routes interface {
+	// Networks returns the networks of the host's addresses by interface, without those of
+	// a link alone.
+	Networks(ctx context.Context) (map[string][]netip.Prefix, error)
 	// Best returns the interface of the best default route, "" if there is none.
 	Best(ctx context.Context) (ifName string, err error)
 	// Over returns the interface of a device if it carries a default route, else "".
@@ -48,6 +59,7 @@ func QueryUplinks(ctx context.Context, devices []Device, routes Routes) (Uplinks
 		return Uplinks{}, fmt.Errorf("default routes: %w", err)
 	}
 	out := Uplinks{Unread: map[string]error{}}
+	out.Networks, out.NoNetworks = routes.Networks(ctx) // no reason to offer nothing
 	if best != "" {
 		out.Routes = append(out.Routes, best)
 	}
@@ -82,8 +94,8 @@ func DiscoverGuarded(ctx context.Context, sys fs.FS, opt Options, routes Routes)
 	return GuardUplinks(devices, uplinks), errors.Join(err, uplinks.Problem())
 }
 
-// GuardUplinks returns the devices with those marked that carry a default
-// route: the route's interface, everything below it down to the cards (a port
+// GuardUplinks returns the devices with the networks of their interfaces, and with those
+// marked that carry a default route: the route's interface, everything below it down to the cards (a port
 // of a bridge, the bond under a VLAN), and the master it is enslaved to. What
 // could not be asked is marked in the same way: one interface that cannot be read
 // costs itself, not the others. Only the netdev itself is marked: a PF in use keeps
@@ -115,6 +127,11 @@ func GuardUplinks(devices []Device, u Uplinks) []Device {
 		}
 	}
 	out := slices.Clone(devices)
+	for i := range out {
+		if out[i].IfName != "" {
+			out[i].Networks = u.Networks[out[i].IfName]
+		}
+	}
 	mark := func(starts []string, use HostUse) {
 		guarded := reach(starts, lowers)
 		maps.Copy(guarded, reach(starts, masters))

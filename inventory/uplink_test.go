@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -18,13 +19,18 @@ import (
 // routeTable is a host's default routes as data: what carries one by device ID, and
 // what cannot be read.
 type routeTable struct {
-	best    string
-	over    map[string]string
-	fails   map[string]error // by device ID, and "" for the best route
-	queried *[]string
+	best     string
+	over     map[string]string
+	networks map[string][]netip.Prefix
+	fails    map[string]error // by device ID, and "" for the best route
+	queried  *[]string
 }
 
 func (r routeTable) Best(context.Context) (string, error) { return r.best, r.fails[""] }
+
+func (r routeTable) Networks(context.Context) (map[string][]netip.Prefix, error) {
+	return r.networks, r.fails["networks"]
+}
 
 func (r routeTable) Over(_ context.Context, id string) (string, error) {
 	*r.queried = append(*r.queried, id)
@@ -74,6 +80,14 @@ func TestQueryUplinks(t *testing.T) {
 	var queried []string
 	if _, err := inventory.QueryUplinks(t.Context(), devices, routeTable{queried: &queried, fails: map[string]error{"": unreadable}}); !errors.Is(err, unreadable) {
 		t.Errorf("without the best route: %v", err)
+	}
+	unknown := routeTable{queried: &queried, fails: map[string]error{"networks": unreadable}}
+	if have, err := inventory.QueryUplinks(t.Context(), devices, unknown); err != nil || !errors.Is(have.Problem(), unreadable) {
+		t.Errorf("without networks: %+v, %v", have, err)
+	}
+	have, err := inventory.QueryUplinks(t.Context(), devices, routeTable{queried: &queried, networks: map[string][]netip.Prefix{"eth1": {netip.MustParsePrefix("10.0.1.0/24")}}})
+	if guarded := inventory.GuardUplinks(devices, have); err != nil || guarded[0].Networks != nil || fmt.Sprint(guarded[1].Networks) != "[10.0.1.0/24]" {
+		t.Errorf("networks of the devices: %+v, %v", guarded, err)
 	}
 	stopped, stop := context.WithCancel(t.Context())
 	stop()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -197,6 +198,11 @@ func newHostRoutes(host *kernel.Host) hostRoutes { return hostRoutes{host.Withou
 // Best implements inventory.Routes.
 func (r hostRoutes) Best(ctx context.Context) (string, error) {
 	return r.Over(ctx, netstate.DefaultRouteDevice)
+}
+
+// Networks implements inventory.Routes.
+func (r hostRoutes) Networks(ctx context.Context) (map[string][]netip.Prefix, error) {
+	return r.Sandbox.Networks(ctx)
 }
 
 // Over implements inventory.Routes.

@@ -276,7 +276,7 @@ func (r *assigner) pick(ctx context.Context, s *topology.Step) error {
 	}
 	if need == mayShare {
 		c, _ := r.Contracts.Contract(s.Type)
-		if below, inside := claim.Below(s, c); s.Selector == "" || below != "" || inside {
+		if below, inside := claim.Below(s, c); s.Selector == "" || below != "" || inside || claim.MasterNet(s, c) != "" {
 			return nil // it finds its master itself, such as by the default route
 		}
 	}

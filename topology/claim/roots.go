@@ -63,6 +63,17 @@ func Below(s *topology.Step, c contract.Contract) (named string, inside bool) {
 	return named, false
 }
 
+// MasterNet returns the network of the host by which the config of a root step names its
+// master, "" for none.
+func MasterNet(s *topology.Step, c contract.Contract) string {
+	if !c.Input.Shares || !s.Root() {
+		return ""
+	}
+	config, _ := c.Decode(s.Config, contract.Options{Unresolved: true}) // problems are reported by validation
+	network, _ := config["masterNet"].(string)
+	return network
+}
+
 func names(steps []*topology.Step) []string {
 	var out []string
 	for _, s := range steps {

@@ -130,6 +130,10 @@ func Fitting(s *topology.Step, c contract.Contract) string {
 	if below, _ := claim.Below(s, c); below != "" {
 		expr += fmt.Sprintf(" && %s == %q", attribute(inventory.AttrIfName), below)
 	}
+	if network := claim.MasterNet(s, c); network != "" {
+		of := attribute(inventory.AttrNetworks)
+		expr += fmt.Sprintf(" && has(%s) && %q in %s.split(\",\")", of, network, of)
+	}
 	if s.Selector != "" {
 		return expr
 	}

@@ -51,6 +51,7 @@ func TestClasses(t *testing.T) {
 		v1alpha1.Step{Name: "shared", Type: "macvlan"},
 		v1alpha1.Step{Name: "chosen", Type: "ipvlan", Selector: &v1alpha1.Selector{CEL: `device.attributes["dra.networking"].physicalNetworkName == "storage" // and no other`}},
 		v1alpha1.Step{Name: "named", Type: "macvlan", Config: &runtime.RawExtension{Raw: []byte(`{"master":"bond0","name":"m1"}`)}},
+		v1alpha1.Step{Name: "network", Type: "ipvlan", Config: &runtime.RawExtension{Raw: []byte(`{"masterNet":"10.0.1.0/24","name":"i1"}`)}},
 		v1alpha1.Step{Name: "port", Type: "bridge", Config: &runtime.RawExtension{Raw: []byte(`{"ifName":"b0"}`)}},
 		v1alpha1.Step{Name: "inside", Type: "macvlan", Config: &runtime.RawExtension{Raw: []byte(`{"linkInContainer":true,"name":"m2"}`)}}, // takes no device
 		v1alpha1.Step{Name: "loop", Type: "dummy"}, // takes no device

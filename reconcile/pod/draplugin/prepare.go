@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -351,6 +352,9 @@ func (p *Plugin) usable(t *topology.Topology, d claim.Device, host *inventory.De
 	c, _ := p.Contracts.Contract(s.Type)
 	if functions := slices.Equal(c.Input.DeviceTypes, []string{"vf"}); functions && d.ShareID != nil && host.Shared != nil && host.Exposure.Sharing == nil && host.Kind == inventory.KindPF {
 		host.Shared.Functions, host.Shared.By = true, []string{s.Type} // of a policy that no longer exists, or is not known yet
+	}
+	if network := claim.MasterNet(s, c); network != "" && !slices.ContainsFunc(host.Networks, func(p netip.Prefix) bool { return p.String() == network }) {
+		return passing(fault.New(fault.NotReady, fmt.Errorf("device %q has no address in %q, which is the masterNet of step %q of NetworkTopology %q: give the host an address there, or delete the claim, or its pod, and create it again", d.Name, network, s.Name, t.Name)))
 	}
 	switch shared := d.ShareID != nil || host.Shared != nil; {
 	case shared && takesFunction(c, *host):

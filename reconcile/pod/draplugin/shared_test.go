@@ -1,6 +1,7 @@
 package draplugin_test
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -109,6 +110,10 @@ func TestShareRefused(t *testing.T) {
 		{"a type that is not supported", func(g *given) { g.topology.Spec.Steps[1].Type = "ipvlan" }, false, shares("c2", "p2", "s1", "s2"), fault.Invalid, `is of type "ipvlan": name that in supportedCNIPlugins of policy "p"`},
 		{"the whole, while others have shares", func(g *given) { g.devices[0].HostUse = "" }, true, whole(), fault.Conflict, `is still in use by another pod`},
 		{"no share, while others have shares", func(*given) {}, true, shares("c2", "p2", "", ""), fault.Conflict, `is still in use by another pod`},
+		{"an address that the host has no more", func(g *given) {
+			g.topology.Spec.Steps[1].Config = &runtime.RawExtension{Raw: []byte(`{"masterNet":"10.0.1.0/24"}`)}
+			g.devices[0].Networks = []netip.Prefix{netip.MustParsePrefix("10.0.1.0/25")}
+		}, false, shares("c2", "p2", "s1", "s2"), fault.NotReady, `has no address in "10.0.1.0/24", which is the masterNet of step "vf1"`},
 		{"the whole of an uplink", func(*given) {}, false, whole(), fault.Conflict, "used by the node itself (default route)"},
 	} {
 		inBubble(t, c.name, func(t *testing.T) {

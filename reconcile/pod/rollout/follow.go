@@ -82,6 +82,11 @@ func Fits(ctx context.Context, was, t *topology.Topology, devices []claims.Devic
 		}
 		d := devices[i].Host
 		c, _ := set.Contract(s.Type)
+		if before, had := was.Step(s.Name); had {
+			if from, to := claim.MasterNet(before, c), claim.MasterNet(s, c); to != "" && to != from {
+				return &HeldBack{s.Name, fmt.Errorf("it takes a device of the network %q, and device %q was allocated before it did", to, d.Name)}
+			}
+		}
 		if fits := c.Input.DeviceTypes; len(fits) > 0 && !slices.Contains(fits, string(d.Kind)) {
 			return &HeldBack{s.Name, fmt.Errorf("type %q takes a %s, and device %q is a %s", s.Type, strings.Join(fits, " or "), d.Name, d.Kind)}
 		}

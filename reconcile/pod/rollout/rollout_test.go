@@ -88,6 +88,9 @@ func TestFollow(t *testing.T) {
 		{name: "another type of device", edit: func(o *v1alpha1.NetworkTopology) {
 			o.Spec.Steps[1].Type = "host-device"
 		}, held: `step "vf1": type "host-device" takes a nic or pf, and device "pci-0000-03-10-1" is a vf`},
+		{name: "a network of the host", edit: func(o *v1alpha1.NetworkTopology) {
+			o.Spec.Steps[1] = v1alpha1.Step{Name: "vf1", Type: "macvlan", Config: &runtime.RawExtension{Raw: []byte(`{"masterNet":"10.0.1.0/24"}`)}}
+		}, held: `step "vf1": it takes a device of the network "10.0.1.0/24", and device "pci-0000-03-10-1" was allocated before it did`},
 		{name: "a gateway among the addresses that it has", edit: func(o *v1alpha1.NetworkTopology) {
 			o.Spec.Steps[1].Config = &runtime.RawExtension{Raw: []byte(`{"routes":[{"destination":"203.0.113.0/24","gateway":"192.0.2.1"}]}`)}
 		}},
