@@ -20,6 +20,7 @@ type AddressConfig struct {
 	Addresses []Address `json:"addresses,omitempty"`
 	Routes    []Route   `json:"routes,omitempty"`
 	IPAM      *IPAM     `json:"ipam,omitempty"`
+	DAD       string    `json:"dad,omitempty"`
 
 	Rules         []Rule     `json:"rules,omitempty"`
 	Neighbors     []Neighbor `json:"neighbors,omitempty"`
@@ -60,6 +61,13 @@ const (
 	ipamPool   = topology.IPAMPool
 	ipamLocal  = topology.IPAMHostLocal
 	ipamMulti  = topology.IPAMMultiNIC
+)
+
+// The values of dad.
+const (
+	dadOff        = "off"
+	dadOptimistic = "optimistic"
+	dadWait       = "wait"
 )
 
 // AddressParams describes the keys of AddressConfig.
@@ -113,6 +121,10 @@ func AddressParams() []contract.Param {
 			addresses, routes,
 			contract.Param{Name: "dns", Type: contract.Any, Description: "accepted, not used: a pod's DNS is Kubernetes'"},
 		)},
+		{
+			Name: "dad", Type: contract.String, Enum: []string{dadOff, dadOptimistic, dadWait}, OnOff: true,
+			Description: "duplicate address detection of IPv6 addresses. wait: no container starts until the addresses can be used, and the attach fails if another host has one; optimistic: used at once, while detection goes on; off: none. Default: detection that nothing waits for, and until it ends no program can bind to the address",
+		},
 	}, policyParams()...)
 }
 
@@ -146,10 +158,10 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 	gateways := map[bool]string{} // by "is IPv6"
 	for i, a := range cfg.Addresses {
 		if i >= own {
-			if err := p.address(link, "", a); err != nil {
+			if err := p.address(link, "", a, cfg.DAD); err != nil {
 				return errGiven(err)
 			}
-		} else if err := p.address(link, fmt.Sprintf("addresses[%d]", i), a); err != nil {
+		} else if err := p.address(link, fmt.Sprintf("addresses[%d]", i), a, cfg.DAD); err != nil {
 			return err
 		}
 		v6 := strings.Contains(a.Address, ":")
@@ -262,7 +274,7 @@ func inIPAM(err error) error {
 	return errors.Join(wrong...)
 }
 
-func (p *Planner) address(link, field string, a Address) error {
+func (p *Planner) address(link, field string, a Address, dad string) error {
 	addr := netstate.Addr{Link: link, Address: a.Address}
 	if err := p.checkAddress(field, addr); err != nil {
 		return err
@@ -272,7 +284,11 @@ func (p *Planner) address(link, field string, a Address) error {
 		if l, ok := p.view.Link(link); ok && l.MTU != nil && *l.MTU < 1280 {
 			return Invalid(field, "%q is IPv6, which needs an mtu of at least 1280 on %q, not %d", a.Address, link, *l.MTU)
 		}
-		for _, s := range [][2]string{{"disable_ipv6", "0"}, {"keep_addr_on_down", "1"}} {
+		sysctls := [][2]string{{"disable_ipv6", "0"}, {"keep_addr_on_down", "1"}}
+		if dad == dadOptimistic { // without the first the kernel drops the flag of the address
+			sysctls = append(sysctls, [2]string{"optimistic_dad", "1"}, [2]string{"use_optimistic", "1"})
+		}
+		for _, s := range sysctls {
 			if err := p.Want(netstate.Sysctl{Path: "net/ipv6/conf/" + link + "/" + s[0], Value: &s[1]}); err != nil {
 				return err
 			}
@@ -281,7 +297,45 @@ func (p *Planner) address(link, field string, a Address) error {
 	if a.Gateway != "" {
 		p.current.gateway[addr.Key()] = a.Gateway
 	}
-	return p.Want(addr)
+	return p.detected(addr, dad)
+}
+
+// detected wants an address, and what dad says of it if it is IPv6.
+func (p *Planner) detected(addr netstate.Addr, dad string) error {
+	if !strings.Contains(addr.Address, ":") {
+		return p.Want(addr)
+	}
+	if dad != "" {
+		addr.NoDAD, addr.Optimistic = new(dad == dadOff), dad == dadOptimistic
+	}
+	if err := p.Want(addr); err != nil {
+		return err
+	}
+	have, _ := netstate.Lookup(p.req.Have, addr)
+	switch {
+	case have.DADFailed && dad == dadWait:
+		p.await(fmt.Sprintf("address %q on %q, which another host of the network has (duplicate address detection failed)", addr.Address, addr.Link), Conflict("another host of the network has address %q of %q: duplicate address detection has failed. Give one of them another address, or, if both are to have it, set dad: off", addr.Address, addr.Link))
+	case have.DADFailed:
+		p.Note("another host of the network has address %q of %q: duplicate address detection has failed, and the kernel does not use it", addr.Address, addr.Link)
+	case dad == dadWait && !p.req.Kept:
+		p.settling = append(p.settling, addr)
+		if have.Tentative {
+			p.await(fmt.Sprintf("the end of duplicate address detection of %q on %q", addr.Address, addr.Link), &settling{addr})
+		}
+	}
+	return nil
+}
+
+// await lets a part of the step wait, for the reason why, beside what else is planned.
+func (p *Planner) await(needs string, why error) {
+	p.current.later, p.current.withheld = needs, why
+}
+
+// settling is the reason why a step waits for an address.
+type settling struct{ addr netstate.Addr }
+
+func (s *settling) Error() string {
+	return fmt.Sprintf("duplicate address detection of %q on %q has not ended: it needs a link with carrier. Set dad: optimistic or off if the container is to start without", s.addr.Address, s.addr.Link)
 }
 
 // checkAddress refuses addresses that the kernel refuses (ipv6_add_addr in

@@ -41,6 +41,11 @@ func (p *Plan) Confirm(have *netstate.Snapshot) (*Plan, bool) {
 	if to == nil || len(p.Pending) > 0 || len(p.Missing) > 0 || !to.now.ForeseenIn(have) {
 		return nil, false
 	}
+	for _, addr := range to.p.settling {
+		if got, _ := netstate.Lookup(have, addr); got.Tentative || got.DADFailed {
+			return nil, false
+		}
+	}
 	out := &Plan{Held: p.Held, Notes: p.Notes, SettlesMillis: p.SettlesMillis}
 	results := map[string]topology.Result{}
 	for _, step := range to.order {

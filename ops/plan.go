@@ -83,6 +83,21 @@ func (p *Plan) Empty() bool {
 	return len(p.Changes) == 0 && len(p.Pending) == 0 && len(p.Missing) == 0
 }
 
+// Settling returns the step that waits for nothing but an address in duplicate address
+// detection; "" if there is none, or something is to be done.
+func (p *Plan) Settling() (step string) {
+	if len(p.Changes) > 0 || len(p.Missing) > 0 {
+		return ""
+	}
+	for _, w := range p.Pending {
+		if _, ok := errors.AsType[*settling](w.Withheld); !ok {
+			return ""
+		}
+		step = w.Step
+	}
+	return step
+}
+
 // String writes one change a line, and pending steps at the end.
 func (p *Plan) String() string {
 	var b strings.Builder

@@ -38,6 +38,8 @@ type Planner struct {
 	mtusRead map[string]uint32
 	settled  map[string]uint32
 	sourced  map[uint32]string // tables of sourceRouting, and their links
+	// settling are the addresses that have to pass duplicate address detection first.
+	settling []netstate.Addr
 	// settlesMillis is that of the plan.
 	settlesMillis uint32
 	// foreignDefaults are default routes that are not ours, see foreignDefault.
@@ -423,7 +425,7 @@ func (p *Planner) want(o netstate.Object, adopt bool) error {
 		return err
 	}
 	if err := p.view.Withheld(o); err != nil {
-		p.current.later, p.current.withheld = err.Error(), err
+		p.await(err.Error(), err)
 		return nil
 	}
 	p.wants = append(p.wants, want{p.StepName(), o, adopt})

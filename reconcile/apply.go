@@ -31,6 +31,9 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 		return Report{}, err // no change was attempted
 	}
 	for range maxStages {
+		if err == nil {
+			plan, err = p.settle(ctx, plan)
+		}
 		if err != nil {
 			return Report{}, p.fail(ctx, err)
 		}
@@ -43,7 +46,7 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 		if plan.Empty() {
 			return p.finish(plan)
 		}
-		if why := onlyWithheld(plan); why != nil {
+		if why := p.onlyWithheld(plan); why != nil {
 			return Report{}, p.fail(ctx, why)
 		}
 		if len(plan.Changes) == 0 || last != nil && plan.String() == last.String() {
@@ -94,6 +97,26 @@ func (p *pass) spareObserved(plan *ops.Plan) {
 		return true
 	})
 	plan.Pending = slices.DeleteFunc(plan.Pending, func(w ops.Pending) bool { return observed(w.Step) })
+}
+
+// settle observes until no address that the topology waits for is in duplicate address
+// detection, or patience is over. The kernel takes one to two seconds (RFC 4862 section 5.4).
+func (p *pass) settle(ctx context.Context, plan *ops.Plan) (*ops.Plan, error) {
+	until := p.r.opts.Now().Add(p.r.opts.Patience)
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 500*time.Millisecond) {
+		step := plan.Settling()
+		if step == "" || p.r.opts.Now().After(until) {
+			return plan, nil
+		}
+		ReportProgress(ctx)(Progress{Step: step, Done: len(p.executed), Planned: len(p.executed)})
+		if !sleep(ctx, wait) {
+			return plan, nil
+		}
+		var err error
+		if plan, err = p.plan(ctx); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // begin prepares the record. If another namespace is mounted at the path, the recorded one
@@ -220,12 +243,15 @@ func (p *pass) stepError(c netstate.Change, err error) error {
 }
 
 // onlyWithheld returns an error if all that is left in a plan waits for a domain that
-// cannot be observed.
-func onlyWithheld(plan *ops.Plan) error {
+// cannot be observed, or for an address.
+func (p *pass) onlyWithheld(plan *ops.Plan) error {
 	if len(plan.Changes) > 0 {
 		return nil
 	}
 	for _, w := range plan.Pending {
+		if fault.Of(w.Withheld) == fault.Conflict {
+			return p.stepError(netstate.Change{Step: w.Step}, w.Withheld)
+		}
 		if w.Withheld != nil {
 			return fault.New(fault.NotReady, fmt.Errorf("step %q waits: %w", w.Step, w.Withheld))
 		}

@@ -173,6 +173,8 @@ type Addr struct {
 	Link    string `json:"link" plan:"key"`
 	Address string `json:"address" plan:"key"` // address/prefix, canonical
 	NoDAD   *bool  `json:"noDad,omitempty" plan:"replace"`
+	// Optimistic is used at creation only: the kernel drops it when detection has ended.
+	Optimistic bool `json:"optimistic,omitempty" plan:"-"`
 	// Observed only.
 	Tentative bool `json:"tentative,omitempty" plan:"-"`
 	DADFailed bool `json:"dadFailed,omitempty" plan:"-"`

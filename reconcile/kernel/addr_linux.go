@@ -154,13 +154,13 @@ func (s *Sandbox) setAddr(ctx context.Context, typ, flags int, a netstate.Addr) 
 		return invalid("%q is not an address with a prefix", a.Address)
 	}
 	return s.onLink(ctx, a.Link, func(c *conn, index int) error {
-		return c.write(ctx, typ, flags, encodeAddr(prefix, index, typ == unix.RTM_NEWADDR, a.NoDAD != nil && *a.NoDAD)...)
+		return c.write(ctx, typ, flags, encodeAddr(prefix, index, typ == unix.RTM_NEWADDR, a)...)
 	})
 }
 
 // encodeAddr writes an address. An IPv4 one gets a broadcast address, as every
 // other tool gives it.
-func encodeAddr(prefix netip.Prefix, index int, adding, noDAD bool) []nl.NetlinkRequestData {
+func encodeAddr(prefix netip.Prefix, index int, adding bool, a netstate.Addr) []nl.NetlinkRequestData {
 	ip := prefix.Addr()
 	header := make(body, unix.SizeofIfAddrmsg)
 	header[0], header[1] = family(ip), uint8(prefix.Bits())
@@ -175,8 +175,15 @@ func encodeAddr(prefix netip.Prefix, index int, adding, noDAD bool) []nl.Netlink
 	if ip.Is4() && prefix.Bits() < 31 {
 		parts = append(parts, attr(unix.IFA_BROADCAST, broadcast(prefix)))
 	}
-	if noDAD && ip.Is6() {
-		parts = append(parts, attr(unix.IFA_FLAGS, nl.Uint32Attr(unix.IFA_F_NODAD)))
+	var detection uint32
+	if deref(a.NoDAD) {
+		detection |= unix.IFA_F_NODAD
+	}
+	if a.Optimistic {
+		detection |= unix.IFA_F_OPTIMISTIC
+	}
+	if detection != 0 && ip.Is6() {
+		parts = append(parts, attr(unix.IFA_FLAGS, nl.Uint32Attr(detection)))
 	}
 	return parts
 }

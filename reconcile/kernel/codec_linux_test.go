@@ -142,13 +142,13 @@ func TestEncodeAddr(t *testing.T) {
 		0800 0200 c0000201         # IFA_LOCAL 192.0.2.1
 		0800 0100 c0000201         # IFA_ADDRESS
 		0800 0400 c00002ff         # IFA_BROADCAST 192.0.2.255
-	`), sent(encodeAddr(netip.MustParsePrefix("192.0.2.1/24"), 7, true, false)...))
+	`), sent(encodeAddr(netip.MustParsePrefix("192.0.2.1/24"), 7, true, netstate.Addr{})...))
 	sameBytes(t, wire(t, `
 		0a 40 00 00 07000000
 		1400 0200 20010db8 00000000 00000000 00000001
 		1400 0100 20010db8 00000000 00000000 00000001
 		0800 0800 02000000         # IFA_FLAGS: no duplicate address detection
-	`), sent(encodeAddr(netip.MustParsePrefix("2001:db8::1/64"), 7, true, true)...))
+	`), sent(encodeAddr(netip.MustParsePrefix("2001:db8::1/64"), 7, true, netstate.Addr{NoDAD: new(true)})...))
 }
 
 func TestEncodeRoute(t *testing.T) {
@@ -304,7 +304,7 @@ func TestEncodeFDB(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(sent(ifInfo(0, 7, 1, 0), attr(3, []byte("eth0\x00"))))
-	f.Add(sent(encodeAddr(netip.MustParsePrefix("2001:db8::1/64"), 7, true, true)...))
+	f.Add(sent(encodeAddr(netip.MustParsePrefix("2001:db8::1/64"), 7, true, netstate.Addr{NoDAD: new(true)})...))
 	parts, _ := encodeRoute(netstate.Route{Dst: "198.51.100.0/24", Gateway: "192.0.2.2", Table: 1001, Metric: 7, MTU: new(uint32(1400))}, 7, false)
 	f.Add(sent(parts...))
 	filter, _ := encodeFilter(drawFilter(rand.New(rand.NewPCG(1, 1))), 7)

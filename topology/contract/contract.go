@@ -42,7 +42,7 @@ type Param struct {
 	// Refused are words that other programs know, each with what to do instead.
 	Refused  map[string]string
 	FoldCase bool // enum values match in any case, the canonical case is written
-	OnOff    bool // the string enum "on"/"off" also accepts a boolean (YAML reads an unquoted on as true)
+	OnOff    bool // a string enum with "on" or "off" also accepts a boolean (YAML reads an unquoted on as true); alone, the enum is the two
 	// NumericString lets an integer be written as a string of digits, as some
 	// CNI plugins require (bond's miimon), and a string as an integer.
 	NumericString bool

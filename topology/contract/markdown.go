@@ -87,7 +87,7 @@ func (p Param) accepts() string {
 	if p.FoldCase {
 		out = append(out, "in any case")
 	}
-	if p.OnOff {
+	if p.OnOff && len(p.words()) == 2 {
 		out = append(out, "also a boolean")
 	}
 	if p.Type == Map && p.Format != "" {

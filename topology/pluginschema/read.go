@@ -175,7 +175,7 @@ func (r *reader) narrow(at string, p *contract.Param, format string, enum []stri
 	p.Format, p.Minimum, p.Maximum = contract.Format(format), minimum, maximum
 	p.Enum = enum
 	// YAML reads an unquoted on as true.
-	p.OnOff = slices.Equal(enum, []string{"on", "off"}) || slices.Equal(enum, []string{"off", "on"})
+	p.OnOff = slices.Contains(enum, "on") || slices.Contains(enum, "off")
 }
 
 // typed reads a type: what it is a list of, or a map of, and of what properties.
