@@ -14,12 +14,14 @@ import (
 type StackedConfig struct {
 	DeviceConfig
 	AddressConfig
-	Name            string  `json:"name,omitempty"`
-	Master          string  `json:"master,omitempty"`
-	MasterNet       string  `json:"masterNet,omitempty"`
-	Mode            string  `json:"mode"`
-	MTU             *uint32 `json:"mtu,omitempty"`
-	LinkInContainer *bool   `json:"linkInContainer,omitempty"`
+	Name      string `json:"name,omitempty"`
+	Master    string `json:"master,omitempty"`
+	MasterNet string `json:"masterNet,omitempty"`
+	// MasterNets of a root step are steps with masterNet already.
+	MasterNets      []string `json:"masterNets,omitempty"`
+	Mode            string   `json:"mode"`
+	MTU             *uint32  `json:"mtu,omitempty"`
+	LinkInContainer *bool    `json:"linkInContainer,omitempty"`
 }
 
 // StackedParams describes StackedConfig without its mode.
@@ -28,6 +30,7 @@ func StackedParams() []contract.Param {
 		NameParam(RootName + "; of a derived step its own name"),
 		{Name: "master", Type: contract.String, Format: contract.InterfaceName, Description: "interface below; default: the last interface of the dependencies, for a root step the allocated device, else the one with the default route"},
 		{Name: "masterNet", Type: contract.String, Format: contract.Prefix, Description: "network of the master's address, such as 10.0.1.0/24, instead of its name: each node has the interface below that has an address in it; of a root step"},
+		{Name: "masterNets", Type: contract.List, Items: &contract.Param{Type: contract.String, Format: contract.Prefix}, Description: "of a root step: it stands for one step with masterNet for each of these, NAME-0, NAME-1 and so on, as their interfaces are called; with ipam of type pool or multi-nic-ipam the position here is the interface of the pool"},
 		MTUParam("the master's"),
 		{Name: "linkInContainer", Type: contract.Boolean, Description: "the master is in the sandbox; default: true for a derived step, false for a root step"},
 	}, DeviceParams(), AddressParams())
@@ -38,6 +41,9 @@ func (c StackedConfig) Parent(p *Planner) (string, error) {
 	inside := !p.Root()
 	if c.LinkInContainer != nil {
 		inside = *c.LinkInContainer
+	}
+	if len(c.MasterNets) > 0 {
+		return "", Invalid("masterNets", "are networks of the host, and the master of this step is in the sandbox: use master")
 	}
 	if c.MasterNet != "" {
 		return c.onNetwork(p, inside)

@@ -114,7 +114,8 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 		return nil, inv
 	}
 	b := &budget{depth: maxNested, key: maxKey}
-	selectors, large := 0, false
+	selectors, large, roots := 0, false, 0
+	several := map[string][]Step{} // what a step stands for
 	for i, s := range o.Spec.Steps {
 		before := len(inv.Problems)
 		checkSizes(inv, i, &s)
@@ -137,9 +138,18 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 			}
 			step.Config = config
 		}
-		foldMultiNIC(t.Name, &step, func(field, format string, args ...any) { addTo(inv, i, s.Name, field, format, args...) })
-		t.Steps = append(t.Steps, step)
+		wrong := func(field, format string, args ...any) { addTo(inv, i, s.Name, field, format, args...) }
+		foldMultiNIC(t.Name, &step, wrong)
+		steps := expand(step, roots, wrong)
+		if step.Root() {
+			roots += len(steps)
+		}
+		if len(steps) > 1 || steps[0].Name != step.Name {
+			several[step.Name] = steps
+		}
+		t.Steps = append(t.Steps, steps...)
 	}
+	t.dependOnEach(several)
 	if selectors > maxSelectors {
 		large = true
 		inv.add("", "spec.steps", "the selectors have %d bytes together, at most %d are accepted", selectors, maxSelectors)

@@ -94,9 +94,10 @@ func (w *Webhook) clash(ctx context.Context, o *v1alpha1.NetworkTopology, class 
 		if other.Name == o.Name {
 			continue
 		}
-		for _, s := range other.Spec.Steps {
-			if len(s.DependOn) == 0 && claim.ClassName(other.Name, s.Name) == class {
-				return fmt.Sprintf("its DeviceClass would be %q, as that of step %q of NetworkTopology %q is: rename the topology or the step", class, s.Name, other.Name), nil
+		roots, _ := topology.StepNames(other)
+		for _, step := range roots {
+			if claim.ClassName(other.Name, step) == class {
+				return fmt.Sprintf("its DeviceClass would be %q, as that of step %q of NetworkTopology %q is: rename the topology or the step", class, step, other.Name), nil
 			}
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -69,10 +70,9 @@ func classesOfTopology(o client.Object) []string {
 		return nil
 	}
 	var names []string
-	for i := range t.Spec.Steps {
-		if s := &t.Spec.Steps[i]; len(s.DependOn) == 0 {
-			names = append(names, claim.ClassName(t.Name, s.Name))
-		}
+	roots, _ := topology.StepNames(t)
+	for _, step := range roots {
+		names = append(names, claim.ClassName(t.Name, step))
 	}
 	return names
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -204,7 +205,7 @@ func stopping(o *v1alpha1.NetworkTopology, runs []Run) *v1alpha1.RolloutFailure 
 	out := &v1alpha1.RolloutFailure{Node: first.Node}
 	// Others can write the status of a claim, too: only known step names and reasons are
 	// copied from it.
-	if slices.ContainsFunc(o.Spec.Steps, func(s v1alpha1.Step) bool { return s.Name == first.Update.Step }) {
+	if roots, derived := topology.StepNames(o); slices.Contains(roots, first.Update.Step) || slices.Contains(derived, first.Update.Step) {
 		out.Step = first.Update.Step
 	}
 	if slices.Contains(fault.Kinds(), fault.Kind(first.Update.Kind)) {

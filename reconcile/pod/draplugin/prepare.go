@@ -586,19 +586,20 @@ func (p *Plugin) mixed(a, b *claims.Claim) string {
 func (p *Plugin) stacked(c *claims.Claim) map[string]string {
 	out := map[string]string{}
 	for _, t := range c.Topologies {
+		if !slices.ContainsFunc(t.Devices, func(d claims.Device) bool { return d.ShareID != nil && d.Host.Shared != nil }) {
+			continue
+		}
+		decoded, _ := topology.FromObject(&t.Object)
+		if decoded == nil {
+			continue // it was checked when the claim was prepared
+		}
 		for _, d := range t.Devices {
-			i := slices.IndexFunc(t.Object.Spec.Steps, func(s v1alpha1.Step) bool { return s.Name == d.Step })
-			if i < 0 || d.ShareID == nil || d.Host.Shared == nil {
+			s, ok := decoded.Step(d.Step)
+			if !ok || d.ShareID == nil || d.Host.Shared == nil {
 				continue
 			}
-			s := &t.Object.Spec.Steps[i]
-			config := map[string]any{}
-			if decoded, err := topology.FromObject(&t.Object); err == nil {
-				known, _ := p.Contracts.Contract(s.Type)
-				if step, ok := decoded.Step(s.Name); ok {
-					config, _ = known.Decode(step.Config, contract.Options{Unresolved: true})
-				}
-			}
+			known, _ := p.Contracts.Contract(s.Type)
+			config, _ := known.Decode(s.Config, contract.Options{Unresolved: true})
 			switch s.Type { // the rules of the kernel: drivers/net/ipvlan/ipvlan_main.c, drivers/net/macvlan.c
 			case "ipvlan":
 				out[d.Host.ID] = fmt.Sprintf("ipvlan links of mode %v and flag %v", config["mode"], config["flag"])
