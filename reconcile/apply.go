@@ -110,7 +110,7 @@ func (p *pass) settle(ctx context.Context, plan *ops.Plan) (*ops.Plan, error) {
 		}
 		ReportProgress(ctx)(Progress{Step: step, Done: len(p.executed), Planned: len(p.executed)})
 		if !sleep(ctx, wait) {
-			return plan, nil
+			return nil, p.stepError(netstate.Change{Step: step}, context.Cause(ctx))
 		}
 		var err error
 		if plan, err = p.plan(ctx); err != nil {

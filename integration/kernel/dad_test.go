@@ -1,6 +1,8 @@
 package kernel
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -96,6 +98,11 @@ func TestDuplicateAddressDetection(t *testing.T) {
 		Registry: reg, Store: store, BootID: l.host.BootID(), Patience: time.Second,
 		Open: func(path string) (reconcile.Domain, error) { return open(l.host, path) },
 	})
+	short, cancel := context.WithTimeoutCause(ctxFor(t), 500*time.Millisecond, errors.New("no longer wanted"))
+	defer cancel()
+	if _, err = brief.Ensure(short, sandbox("idle", path, ", dad: wait")); err == nil || !strings.Contains(err.Error(), "no longer wanted") {
+		t.Errorf("interrupted: %v", err)
+	}
 	_, err = brief.Ensure(ctxFor(t), sandbox("idle", path, ", dad: wait"))
 	if fault.Of(err) != fault.NotReady || !strings.Contains(fmt.Sprint(err), `duplicate address detection of "2001:db8::5/64" on "v0" has not ended: it needs a link with carrier`) {
 		t.Errorf("without carrier: %s: %v", fault.Of(err), err)
