@@ -50,9 +50,8 @@ func PossibleTies(policies []*Policy) (ties map[types.NamespacedName][]Tie, comp
 
 // mayOverlap is overlaps in time that is linear in the number of prefixes.
 func (r *PolicyRule) mayOverlap(s *PolicyRule) bool {
-	all := PolicyRule{Ports: r.Ports}
-	if !all.overlaps(&PolicyRule{Ports: s.Ports}) || len(r.To) == 0 || len(s.To) == 0 {
-		return all.overlaps(&PolicyRule{Ports: s.Ports})
+	if ports := r.sharesPorts(s); !ports || len(r.To) == 0 || len(s.To) == 0 {
+		return ports
 	}
 	pods := func(d PolicyDestination) bool { return d.Addresses == nil }
 	return slices.ContainsFunc(r.To, pods) || slices.ContainsFunc(s.To, pods) || r.Addresses.Overlaps(s.Addresses)

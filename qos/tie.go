@@ -55,16 +55,20 @@ func (c *Compiler) meet(p, q *compiled) bool {
 // overlaps reports whether one packet can match both rules. Where pods are a destination
 // that is assumed: they may get any address.
 func (r *PolicyRule) overlaps(s *PolicyRule) bool {
-	ports := len(r.Ports) == 0 || len(s.Ports) == 0 || slices.ContainsFunc(r.Ports, func(p Port) bool {
-		return slices.ContainsFunc(s.Ports, func(q Port) bool { return p.contains(q) || q.contains(p) })
-	})
-	if !ports || len(r.To) == 0 || len(s.To) == 0 {
+	if ports := r.sharesPorts(s); !ports || len(r.To) == 0 || len(s.To) == 0 {
 		return ports
 	}
 	return slices.ContainsFunc(r.To, func(a PolicyDestination) bool {
 		return slices.ContainsFunc(s.To, func(b PolicyDestination) bool {
 			return a.Addresses == nil || b.Addresses == nil || a.Addresses.Overlaps(b.Addresses)
 		})
+	})
+}
+
+// sharesPorts reports whether one protocol and port can match both rules.
+func (r *PolicyRule) sharesPorts(s *PolicyRule) bool {
+	return len(r.Ports) == 0 || len(s.Ports) == 0 || slices.ContainsFunc(r.Ports, func(p Port) bool {
+		return slices.ContainsFunc(s.Ports, func(q Port) bool { return p.contains(q) || q.contains(p) })
 	})
 }
 

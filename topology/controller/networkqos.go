@@ -173,7 +173,8 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 			return fmt.Errorf("list: %w", err)
 		}
 		for i := range page.Items {
-			all = append(all, readQoS(&page.Items[i]))
+			p, o := qos.Read(&page.Items[i])
+			all = append(all, read{p, o.Status.Conditions})
 		}
 		options.Continue = page.GetContinue()
 		if more = len(all) > qos.MaxObjects; more || options.Continue == "" {
@@ -212,16 +213,6 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 		}
 	}
 	return nil
-}
-
-func readQoS(u *unstructured.Unstructured) read {
-	o := &qosv1alpha1.NetworkQoS{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err != nil {
-		p := &qos.Policy{Generation: u.GetGeneration(), Err: err}
-		p.Key.Namespace, p.Key.Name = u.GetNamespace(), u.GetName()
-		return read{policy: p}
-	}
-	return read{qos.New(o), o.Status.Conditions}
 }
 
 func policiesOf(all []read) []*qos.Policy {

@@ -72,12 +72,7 @@ func objectOf(u *unstructured.Unstructured) *object {
 	out := &object{ObjectMeta: metav1.ObjectMeta{
 		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), Generation: u.GetGeneration(), ResourceVersion: u.GetResourceVersion(),
 	}}
-	o := &v1alpha1.NetworkQoS{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err != nil {
-		out.policy = &qos.Policy{Key: types.NamespacedName{Namespace: out.Namespace, Name: out.Name}, Generation: out.Generation, Err: err}
-		return out
-	}
-	out.policy = qos.New(o)
+	out.policy, _ = qos.Read(u)
 	if out.policy.SelectsTopologies() {
 		out.policy = out.policy.OnTopologies()
 	}
