@@ -1,10 +1,8 @@
 package follower
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -26,6 +24,7 @@ import (
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/topology/exposure"
+	"github.com/plumbline/plumbline/topology/nodereport"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -51,22 +50,32 @@ type Follower struct {
 	ready                  chan struct{}
 	absent                 chan struct{} // the cluster has no such CRD
 	once                   sync.Once
-	wake                   chan struct{}
+	reports                *nodereport.Writer
 
 	mu     sync.Mutex
 	read   map[types.UID]*exposure.Policy // compiled, by object
 	stale  bool                           // set is older than the last change
 	set    exposure.Set
-	report v1alpha1.DeviceExposureReport
+	report *v1alpha1.DeviceExposureReport
 }
 
 // New returns a Follower that does nothing until Run.
 func New(o Options) *Follower {
-	o.Spread = cmp.Or(o.Spread, 10*time.Second)
 	f := &Follower{
-		Options: o, ready: make(chan struct{}), absent: make(chan struct{}), wake: make(chan struct{}, 1),
+		Options: o, ready: make(chan struct{}), absent: make(chan struct{}),
 		read: map[types.UID]*exposure.Policy{}, stale: true,
 	}
+	f.reports = nodereport.New(nodereport.Options{
+		Client: o.Dynamic, Resource: v1alpha1.ReportResource(), Kind: v1alpha1.ReportKind, NodeName: o.NodeName, NodeUID: f.NodeUID, Log: o.Log, Spread: o.Spread,
+		Report: func() any {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if f.report == nil {
+				return nil
+			}
+			return f.report
+		},
+	})
 	f.policies = dynamicinformer.NewFilteredDynamicInformer(o.Dynamic, v1alpha1.PolicyResource(), metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
 	f.node = coreinformers.NewFilteredNodeInformer(o.Kube, 0, cache.Indexers{}, func(l *metav1.ListOptions) {
 		l.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, o.NodeName).String()
@@ -118,7 +127,7 @@ func (f *Follower) Run(ctx context.Context) {
 	}
 	close(f.ready)
 	f.changed()
-	f.writeReports(ctx)
+	f.reports.Run(ctx)
 }
 
 // sync waits until everything was read, or the cluster turns out to have no policies.
@@ -233,6 +242,14 @@ func (f *Follower) self() *corev1.Node {
 	return n
 }
 
+// NodeUID returns the UID of the Node object, "" while it is not known.
+func (f *Follower) NodeUID() types.UID {
+	if n := f.self(); n != nil {
+		return n.UID
+	}
+	return ""
+}
+
 // Decide says of each device what the policies decide, and which attributes any policy
 // of the cluster adds. It fails until Ready.
 func (f *Follower) Decide(ctx context.Context, devices []inventory.Device) ([]inventory.Device, []string, error) {
@@ -281,21 +298,11 @@ func count(devices []inventory.Device) int {
 // Offered takes which of the devices that were decided are offered, for the report.
 func (f *Follower) Offered(devices []inventory.Device, offered map[string]bool) {
 	set := f.current()
-	r := v1alpha1.DeviceExposureReport{
-		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.ReportKind},
-		Devices:  int32(count(devices)), Offered: int32(len(offered)), Policies: set.Reports(devices, offered),
+	r := &v1alpha1.DeviceExposureReport{
+		Devices: int32(count(devices)), Offered: int32(len(offered)), Policies: set.Reports(devices, offered),
 	}
-	r.Name = f.NodeName
 	f.mu.Lock()
 	f.report = r
 	f.mu.Unlock()
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
-}
-
-// describe names the node in errors.
-func (f *Follower) describe(err error) error {
-	return fmt.Errorf("DeviceExposureReport %q: %w", f.NodeName, err)
+	f.reports.Changed()
 }
