@@ -402,18 +402,33 @@ func (c *Compiler) Rules(key types.NamespacedName) [][]Rule {
 		return nil
 	}
 	out := make([][]Rule, len(pod.Attachments))
+	for i, policies := range c.Covering(key) {
+		for _, p := range policies {
+			out[i] = append(out[i], c.policies[key.Namespace][p.Key.Name].rules(pod.Attachments[i].Network.NetworkID)...)
+		}
+	}
+	for _, rules := range out {
+		slices.SortFunc(rules, before)
+	}
+	return out
+}
+
+// Covering returns the policies that cover each attachment of a pod, in no order.
+func (c *Compiler) Covering(key types.NamespacedName) [][]*Policy {
+	pod := c.pods[key.Namespace][key.Name]
+	if pod == nil {
+		return nil
+	}
+	out := make([][]*Policy, len(pod.Attachments))
 	for _, p := range c.policies[key.Namespace] {
 		if !p.selects(pod) {
 			continue
 		}
 		for i := range pod.Attachments {
 			if c.covers(p.Policy, pod.Attachments[i].Network) {
-				out[i] = append(out[i], p.rules(pod.Attachments[i].Network.NetworkID)...)
+				out[i] = append(out[i], p.Policy)
 			}
 		}
-	}
-	for _, rules := range out {
-		slices.SortFunc(rules, before)
 	}
 	return out
 }

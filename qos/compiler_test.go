@@ -432,8 +432,8 @@ func TestTies(t *testing.T) {
 	if got := c.Ties(b); !slices.Equal(got, []qos.Tie{{Rule: 0, Other: a}}) {
 		t.Errorf("ties of b: %+v", got)
 	}
-	if pods, attachments := c.Covered(a); pods != 1 || attachments != 1 {
-		t.Errorf("covers %d pods, %d attachments", pods, attachments)
+	if covering := c.Covering(types.NamespacedName{Namespace: "n", Name: "p"}); len(covering) != 2 || len(covering[0]) != 3 || len(covering[1]) != 0 {
+		t.Errorf("the pod is covered by %v", covering)
 	}
 }
 

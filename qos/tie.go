@@ -71,27 +71,3 @@ func (r *PolicyRule) sharesPorts(s *PolicyRule) bool {
 		return slices.ContainsFunc(s.Ports, func(q Port) bool { return p.contains(q) || q.contains(p) })
 	})
 }
-
-// Covered returns how many pods a policy covers on at least one network, and on how many
-// attachments, for its status.
-func (c *Compiler) Covered(key types.NamespacedName) (pods, attachments int) {
-	p := c.policies[key.Namespace][key.Name]
-	if p == nil {
-		return 0, 0
-	}
-	for _, pod := range c.pods[key.Namespace] {
-		n := 0
-		if p.selects(pod) {
-			for i := range pod.Attachments {
-				if c.covers(p.Policy, pod.Attachments[i].Network) {
-					n++
-				}
-			}
-		}
-		if n > 0 {
-			pods++
-		}
-		attachments += n
-	}
-	return pods, attachments
-}

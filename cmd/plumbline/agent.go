@@ -270,7 +270,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	s.keeper = attachment.New(attachment.Options{
 		GiveBack: s.addresses.GiveBack,
 		Store:    s.store, Engine: s.engine.Reconciler, Yield: func() func() { return s.loop.Yield() }, Gate: gate.Dir(s.cdiDir),
-		Contracts: s.app.registry, Reporter: claimstatus.Claims{To: s.status, Contracts: s.app.registry},
+		Contracts: s.app.registry, Reporter: attached{claimstatus.Claims{To: s.status, Contracts: s.app.registry}, func() { s.filters.PodsChanged() }},
 		Refine: func(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) error {
 			return s.plugin.Refine(ctx, c, results)
 		},
@@ -287,7 +287,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Alive: func(within time.Duration) { s.alive.Alive(partRuntime, within) },
 	})
 	s.filters = filters.New(s.enforced(filters.Options{
-		NodeName: s.nodeName, Claims: s.claims, Apply: s.keeper.Refilter, Reporter: claimstatus.Claims{To: s.status, Contracts: s.app.registry}, Log: s.log, Now: time.Now,
+		NodeName: s.nodeName, NodeUID: func() types.UID { return s.policies.NodeUID() }, Claims: s.claims, Apply: s.keeper.Refilter, Reporter: claimstatus.Claims{To: s.status, Contracts: s.app.registry}, Log: s.log, Now: time.Now,
 	}))
 	s.policies = follower.New(follower.Options{
 		Kube: s.kube, Dynamic: s.dynamic, NodeName: s.nodeName, Log: s.log, Changed: func() { s.publisher.Rescan() },
@@ -314,6 +314,24 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Client: s.dynamic, NodeName: s.nodeName, Claims: s.claims, Update: s.keeper.Update, Observed: s.filters.Topology, Reporter: claimstatus.Claims{To: s.status, Contracts: s.app.registry}, Log: s.log, Now: time.Now,
 	})
 	return s.wireLoop(ctx)
+}
+
+// attached reports on pods, also to what counts those with filters.
+type attached struct {
+	claimstatus.Claims
+	changed func()
+}
+
+// Attached implements attachment.Reporter.
+func (r attached) Attached(p attachment.Pod, c claims.Claim, reports []reconcile.Report) {
+	r.Claims.Attached(p, c, reports)
+	r.changed()
+}
+
+// Detached implements attachment.Reporter.
+func (r attached) Detached(c claims.Claim) {
+	r.Claims.Detached(c)
+	r.changed()
 }
 
 // enforced adds the clients with which NetworkQoS is followed, if it is to be enforced.

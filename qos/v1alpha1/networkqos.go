@@ -23,6 +23,7 @@ func Resource() schema.GroupVersionResource { return GroupVersion.WithResource("
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Priority",type=integer,JSONPath=`.spec.priority`
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Tied",type=string,JSONPath=`.status.conditions[?(@.type=="Tied")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type NetworkQoS struct {
@@ -245,7 +246,19 @@ const (
 	// ConditionTied is true if another object has a rule of the same precedence for the
 	// same packets.
 	ConditionTied = "Tied"
+	// ConditionReady is true if all pods that the object covers, of the nodes that have
+	// reported, have its filters.
+	ConditionReady = "Ready"
+	// ConditionMarkingUnsupported is true if pods that the object covers have devices whose
+	// packets pass no filter.
+	ConditionMarkingUnsupported = "MarkingUnsupported"
 )
+
+// BackendTC are filters of Linux traffic control in the pods.
+const BackendTC = "tc"
+
+// MaxFailing bounds the nodes that a status names.
+const MaxFailing = 8
 
 // Status is what became of the object.
 type Status struct {
@@ -260,4 +273,70 @@ type Status struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// Backends that enforce the object, each with what came of it.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=backend
+	// +kubebuilder:validation:MaxItems=4
+	Backends []Backend `json:"backends,omitempty"`
+}
+
+// Backend is what came of the object where one backend enforces it.
+type Backend struct {
+	// Backend is what enforces the object: tc are filters of Linux traffic control in the
+	// pods.
+	//
+	// +kubebuilder:validation:MaxLength=32
+	Backend string `json:"backend"`
+
+	// Rules of the object.
+	//
+	// +optional
+	Rules int32 `json:"rules"`
+
+	// Pods that it covers.
+	//
+	// +optional
+	Pods int32 `json:"pods"`
+
+	// InPlace is in how many of them its rules are in place, as they are now.
+	//
+	// +optional
+	InPlace int32 `json:"inPlace"`
+
+	// MarkingUnsupported is how many of them have devices whose packets pass no filter.
+	//
+	// +optional
+	MarkingUnsupported int32 `json:"markingUnsupported"`
+
+	// Nodes with such pods.
+	//
+	// +optional
+	Nodes int32 `json:"nodes"`
+
+	// FailingNodes are those of them with a pod in which the rules could not be put in place.
+	//
+	// +optional
+	FailingNodes int32 `json:"failingNodes"`
+
+	// Failing are the first of them by name.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=node
+	// +kubebuilder:validation:MaxItems=8
+	Failing []FailingNode `json:"failing,omitempty"`
+}
+
+// FailingNode is a node with a pod in which the rules could not be put in place.
+type FailingNode struct {
+	// +kubebuilder:validation:MaxLength=253
+	Node string `json:"node"`
+
+	// Message is that of one of its pods.
+	//
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message"`
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,11 +25,12 @@ import (
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 )
 
-// NetworkQoS writes the conditions of NetworkQoS objects that do not depend on pods. Its
-// permissions, and no more:
+// NetworkQoS writes the status of NetworkQoS objects: conditions that do not depend on pods,
+// and the sums of the nodes' reports. Its permissions, and no more:
 //
-//	k8s.ovn.org networkqoses        list watch
-//	k8s.ovn.org networkqoses/status patch
+//	k8s.ovn.org       networkqoses        list watch
+//	k8s.ovn.org       networkqoses/status patch
+//	networking.dra.io networkqosreports   list watch
 //
 // It keeps no object: users may create any number. A change in a namespace has its objects
 // read again, a bounded number.
@@ -42,8 +44,12 @@ type NetworkQoS struct {
 	Now  func() time.Time
 	// Interval is how long the changes in a namespace are collected.
 	Interval time.Duration
+	// Reported is how long the reports on a namespace are collected: after an edit each node
+	// with one of its pods reports.
+	Reported time.Duration
 
-	queue workqueue.TypedRateLimitingInterface[string] // of namespaces
+	queue   workqueue.TypedRateLimitingInterface[string] // of namespaces
+	reports *QoSReports
 }
 
 // qosPage bounds an answer of the API server; an object may have over a megabyte.
@@ -71,6 +77,12 @@ func (*NetworkQoS) NeedLeaderElection() bool { return true }
 // Start follows the objects until ctx ends. An API server without the kind is asked again.
 func (c *NetworkQoS) Start(ctx context.Context) error {
 	c.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](time.Second, time.Minute))
+	c.reports = NewQoSReports(func(namespaces map[string]bool) {
+		for name := range namespaces {
+			c.queue.AddAfter(name, c.Reported)
+		}
+	})
+	go c.reports.follow(ctx, c.Objects)
 	all := &cache.ListWatch{ListWithContextFunc: c.list, WatchFuncWithContext: c.watch}
 	go cache.NewReflectorWithOptions(unstreamed{all}, nil, (*qosStore)(c), cache.ReflectorOptions{Name: "NetworkQoS", TypeDescription: qosv1alpha1.Kind}).RunWithContext(ctx)
 	go func() {
@@ -83,7 +95,7 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 			return nil
 		}
 		if err := c.reconcile(ctx, namespace); err != nil && ctx.Err() == nil {
-			c.Log.Warn("the conditions of NetworkQoS objects could not be written: retrying", "namespace", namespace, "error", err)
+			c.Log.Warn("the status of NetworkQoS objects could not be written: retrying", "namespace", namespace, "error", err)
 			c.queue.AddRateLimited(namespace)
 		} else {
 			c.queue.Forget(namespace)
@@ -153,13 +165,13 @@ func (*qosStore) Replace([]any, string) error { return nil }
 // Resync implements cache.ReflectorStore.
 func (*qosStore) Resync() error { return nil }
 
-// read is an object of a namespace with the conditions it has.
+// read is an object of a namespace with the status it has.
 type read struct {
-	policy     *qos.Policy
-	conditions []metav1.Condition
+	policy *qos.Policy
+	status qosv1alpha1.Status
 }
 
-// reconcile writes the conditions of the objects of a namespace that differ.
+// reconcile writes the status of the objects of a namespace where it differs.
 func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 	var all []read
 	api := c.Objects.Resource(qosv1alpha1.Resource()).Namespace(namespace)
@@ -174,45 +186,61 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 		}
 		for i := range page.Items {
 			p, o := qos.Read(&page.Items[i])
-			all = append(all, read{p, o.Status.Conditions})
+			all = append(all, read{p, o.Status})
 		}
 		options.Continue = page.GetContinue()
 		if more = len(all) > qos.MaxObjects; more || options.Continue == "" {
 			break
 		}
 	}
-	for _, o := range QoSConditions(policiesOf(all), c.Ours, more) {
+	generations := map[string]int64{}
+	for _, r := range all {
+		generations[r.policy.Key.Name] = r.policy.Generation
+	}
+	for _, o := range QoSConditions(policiesOf(all), c.reports.Sum(namespace, generations), c.Ours, more) {
 		i := slices.IndexFunc(all, func(r read) bool { return r.policy.Key == o.Policy.Key })
-		now := slices.Clone(all[i].conditions)
-		changed := false
-		for _, condition := range o.Conditions {
-			changed = meta.SetStatusCondition(&now, condition) || changed
-		}
-		if !changed {
-			continue
-		}
-		var ours []any
-		for _, condition := range o.Conditions {
-			set := meta.FindStatusCondition(now, condition.Type)
-			if set.LastTransitionTime.IsZero() {
-				set.LastTransitionTime = metav1.NewTime(c.Now())
-			}
-			u, err := runtime.DefaultUnstructuredConverter.ToUnstructured(set)
+		status, err := c.statusOf(&all[i].status, &o)
+		if err != nil || status == nil {
 			if err != nil {
 				return err
 			}
-			ours = append(ours, u)
+			continue
 		}
-		_, err := api.ApplyStatus(ctx, o.Policy.Key.Name, &unstructured.Unstructured{Object: map[string]any{
+		_, err = api.ApplyStatus(ctx, o.Policy.Key.Name, &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": qosv1alpha1.GroupVersion.String(), "kind": qosv1alpha1.Kind,
 			"metadata": map[string]any{"name": o.Policy.Key.Name, "namespace": namespace},
-			"status":   map[string]any{"conditions": ours},
+			"status":   status,
 		}}, metav1.ApplyOptions{FieldManager: qosManager, Force: true})
 		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("write the conditions of %q: %w", o.Policy.Name(), err)
+			return fmt.Errorf("write the status of %q: %w", o.Policy.Name(), err)
 		}
 	}
 	return nil
+}
+
+// statusOf returns our part of a status, nil if the object has it.
+func (c *NetworkQoS) statusOf(have *qosv1alpha1.Status, o *QoSOutcome) (map[string]any, error) {
+	ours := qosv1alpha1.Status{}
+	changed := false
+	if i := slices.IndexFunc(have.Backends, func(b qosv1alpha1.Backend) bool { return b.Backend == qosv1alpha1.BackendTC }); o.Backend == nil {
+		changed = i >= 0
+	} else {
+		changed = i < 0 || !equality.Semantic.DeepEqual(have.Backends[i], *o.Backend)
+		ours.Backends = []qosv1alpha1.Backend{*o.Backend}
+	}
+	now := slices.Clone(have.Conditions)
+	for _, condition := range o.Conditions {
+		changed = meta.SetStatusCondition(&now, condition) || changed
+		set := meta.FindStatusCondition(now, condition.Type)
+		if set.LastTransitionTime.IsZero() {
+			set.LastTransitionTime = metav1.NewTime(c.Now())
+		}
+		ours.Conditions = append(ours.Conditions, *set)
+	}
+	if !changed {
+		return nil, nil
+	}
+	return runtime.DefaultUnstructuredConverter.ToUnstructured(&ours)
 }
 
 func policiesOf(all []read) []*qos.Policy {
@@ -227,15 +255,16 @@ func policiesOf(all []read) []*qos.Policy {
 type QoSOutcome struct {
 	Policy     *qos.Policy
 	Conditions []metav1.Condition
+	Backend    *qosv1alpha1.Backend // nil if it is not enforced
 }
 
 // maxTies is how many ties a condition names.
 const maxTies = 4
 
-// QoSConditions returns the conditions of the objects of a namespace. Objects that select no
-// NetworkTopology are about networks of others, unless the kind is ours alone. More says that
-// there are more objects than a namespace may have.
-func QoSConditions(policies []*qos.Policy, ours, more bool) []QoSOutcome {
+// QoSConditions returns what becomes of the objects of a namespace, with what nodes report on
+// them, by name. Objects that select no NetworkTopology are about networks of others, unless
+// the kind is ours alone. More says that there are more objects than a namespace may have.
+func QoSConditions(policies []*qos.Policy, reported map[string]*QoSSum, ours, more bool) []QoSOutcome {
 	var out []QoSOutcome
 	var enforced []*qos.Policy
 	for _, p := range policies {
@@ -266,10 +295,15 @@ func QoSConditions(policies []*qos.Policy, ours, more bool) []QoSOutcome {
 	ties, complete := qos.PossibleTies(enforced)
 	for i := range out {
 		if meta.IsStatusConditionTrue(out[i].Conditions, qosv1alpha1.ConditionAccepted) {
-			out[i].Conditions = append(out[i].Conditions, tied(out[i].Policy, ties[out[i].Policy.Key], complete))
+			backend, conditions := QoSReady(out[i].Policy, reported[out[i].Policy.Key.Name])
+			out[i].Backend = &backend
+			out[i].Conditions = slices.Concat(out[i].Conditions, []metav1.Condition{tied(out[i].Policy, ties[out[i].Policy.Key], complete)}, conditions)
 		} else {
+			const without = "the object has no effect"
 			out[i].Conditions = append(out[i].Conditions, metav1.Condition{
-				Type: qosv1alpha1.ConditionTied, Status: metav1.ConditionFalse, Reason: reasonUntied, Message: "the object has no effect", ObservedGeneration: out[i].Policy.Generation,
+				Type: qosv1alpha1.ConditionTied, Status: metav1.ConditionFalse, Reason: reasonUntied, Message: without, ObservedGeneration: out[i].Policy.Generation,
+			}, metav1.Condition{
+				Type: qosv1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: out[i].Conditions[0].Reason, Message: without, ObservedGeneration: out[i].Policy.Generation,
 			})
 		}
 	}

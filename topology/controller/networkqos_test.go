@@ -33,7 +33,7 @@ func TestQoSConditions(t *testing.T) {
 		{true, true, "o0 TooManyObjects NoTie, o1 TooManyObjects NoTie, o2 TooManyObjects NoTie, o3 Invalid NoTie, "},
 	} {
 		have := ""
-		for _, o := range controller.QoSConditions(policies, c.ours, c.more) {
+		for _, o := range controller.QoSConditions(policies, nil, c.ours, c.more) {
 			have += fmt.Sprintf("%s %s %s, ", o.Policy.Key.Name, o.Conditions[0].Reason, o.Conditions[1].Reason)
 		}
 		if have != c.want {

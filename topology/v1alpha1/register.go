@@ -19,7 +19,8 @@ func Resource() schema.GroupVersionResource { return GroupVersion.WithResource("
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &NetworkTopology{}, &NetworkTopologyList{},
 		&DeviceExposurePolicy{}, &DeviceExposurePolicyList{}, &DeviceExposureReport{}, &DeviceExposureReportList{},
-		&AddressPool{}, &AddressPoolList{}, &AddressLease{}, &AddressLeaseList{})
+		&AddressPool{}, &AddressPoolList{}, &AddressLease{}, &AddressLeaseList{},
+		&NetworkQoSReport{}, &NetworkQoSReportList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

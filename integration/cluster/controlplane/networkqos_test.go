@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plumbline/plumbline/integration/cluster"
+	"github.com/plumbline/plumbline/inventory"
 	qosof "github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/filters"
@@ -37,6 +38,7 @@ type filtered struct {
 	claims   []claims.Entry
 	has      map[types.UID][]string // the rules that the filters of a claim are of
 	reported []string
+	fails    error // of apply
 }
 
 // Filtered implements filters.Reporter.
@@ -71,6 +73,9 @@ func (f *filtered) apply(_ context.Context, uid types.UID) (bool, error) {
 		}
 		f.mu.Lock()
 		defer f.mu.Unlock()
+		if f.fails != nil {
+			return false, f.fails
+		}
 		changed := !slices.Equal(f.has[uid], rules)
 		f.has[uid] = rules
 		return changed, nil
@@ -110,7 +115,7 @@ func (f *filtered) pod(t *testing.T, namespace, name string, labels map[string]s
 	if err := f.Create(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
-	return claims.Entry{Claim: claims.Claim{
+	return claims.Entry{In: []claims.Sandbox{{ID: name, Phase: claims.Attached}}, Claim: claims.Claim{
 		UID: types.UID("of-" + name), Namespace: namespace, Name: name, Pod: claims.Pod{Name: name, UID: p.UID},
 		Topologies: []claims.Topology{{Object: v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "rail", UID: "t", Labels: map[string]string{"rail": "storage"}}}}},
 	}}
@@ -162,6 +167,7 @@ func TestNetworkQoS(t *testing.T) {
 	f := &filtered{bench: b, has: map[types.UID][]string{}}
 	f.Follower = filters.New(filters.Options{
 		Client: objects, Pods: pods, NodeName: "n1", Claims: f.list, Apply: f.apply, Reporter: f, Pause: time.Millisecond, Again: time.Second,
+		Spread: 50 * time.Millisecond, ReportPause: 50 * time.Millisecond, NodeUID: func() types.UID { return "of-n1" },
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Now: time.Now,
 	})
 	var running sync.WaitGroup
@@ -193,6 +199,7 @@ func TestNetworkQoS(t *testing.T) {
 	b.run(t, "--network-qos=all")
 	b.mustKubectl(t, qos("ai", "mark", "priority: 5, egress: [{dscp: 8}], podSelector: {matchLabels: {role: store}}, "+onStorage), "apply", "-f", "-")
 	f.want(t, "of-a", "ai/mark[0]")
+	b.counts(t, f)
 
 	// A pod of another namespace has nothing of it.
 	o := f.pod(t, "other", "o", map[string]string{"role": "store"})
@@ -270,12 +277,97 @@ func (b *bench) conditions(t *testing.T, namespace string, want map[string]strin
 		b.eventually(t, "the conditions of "+name, func() error {
 			said, err := b.Kubectl(t.Context(), nil, "-n", namespace, "get", "networkqos", name, "-o",
 				`jsonpath={range .status.conditions[*]}{.status} {.reason} {.message}; {end}`)
-			if err == nil && strings.TrimSuffix(said, "; ") != text {
+			if err == nil && !strings.HasPrefix(said, text+"; ") { // Ready follows
 				return fmt.Errorf("they are %s\nwant %s", said, text)
 			}
 			return err
 		})
 	}
+}
+
+// counts holds what the status of an object says of pods: as they are attached, as it changes,
+// where it fails, and on many nodes.
+func (b *bench) counts(t *testing.T, f *filtered) {
+	t.Helper()
+	status := func(want string) {
+		t.Helper()
+		b.eventually(t, "the status is "+want, func() error {
+			said, err := b.Kubectl(t.Context(), nil, "-n", "ai", "get", "networkqos", "mark", "-o", `jsonpath={.metadata.generation}{range .status.conditions[?(@.type=="Ready")]} {.observedGeneration} {.status} {.reason}: {.message}{end}; `+
+				`{range .status.conditions[?(@.type=="MarkingUnsupported")]}{.status}{end}; {range .status.backends[*]}{.backend} {.rules} {.pods} {.inPlace} {.markingUnsupported} {.nodes} {.failingNodes}{range .failing[*]} {.node}{end}{end}`)
+			if err == nil && said != want {
+				return fmt.Errorf("it is %s", said)
+			}
+			return err
+		})
+	}
+	edit := func(dscp int) {
+		t.Helper()
+		b.mustKubectl(t, "", "-n", "ai", "patch", "networkqos", "mark", "--type=json", "-p", fmt.Sprintf(`[{"op":"replace","path":"/spec/egress/0/dscp","value":%d}]`, dscp))
+	}
+	fails := func(err error) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.fails = err
+	}
+	status(`1 1 True InPlace: in place in 1 of 1 pod on 1 node; False; tc 1 1 1 0 1 0`)
+	fails(fault.New(fault.Invalid, fmt.Errorf("no room for filters")))
+	edit(9)
+	status(`2 2 False Failing: in place in 0 of 1 pod on 1 node; it fails on 1 node, first on "n1": no room for filters; False; tc 1 1 0 0 1 1 n1`)
+	fails(nil)
+	edit(10)
+	status(`3 3 True InPlace: in place in 1 of 1 pod on 1 node; False; tc 1 1 1 0 1 0`)
+
+	// A pod with an RDMA device, before it is attached and afterwards, and one that is not covered.
+	r := f.pod(t, "ai", "r", map[string]string{"role": "store"})
+	r.Topologies[0].Devices = []claims.Device{{Host: inventory.Device{RDMA: true}}}
+	r.In = nil
+	f.prepared(r)
+	f.prepared(f.pod(t, "ai", "none", nil))
+	status(`3 3 False Updating: in place in 1 of 2 pods on 1 node; True; tc 1 2 1 1 1 0`)
+	f.mu.Lock()
+	f.claims = slices.Clone(f.claims)
+	for i := range f.claims {
+		f.claims[i].In = []claims.Sandbox{{ID: "s", Phase: claims.Attached}}
+	}
+	f.mu.Unlock()
+	f.PodsChanged()
+	status(`3 3 True InPlace: in place in 2 of 2 pods on 1 node; True; tc 1 2 2 1 1 0`)
+
+	// Other nodes, one of which does not know the last generation, and then many that fail.
+	report := func(node string, of v1alpha1.QoSReport) {
+		t.Helper()
+		of.Namespace, of.Name = "ai", "mark"
+		o := &v1alpha1.NetworkQoSReport{ObjectMeta: metav1.ObjectMeta{Name: node}}
+		if err := b.Get(t.Context(), client.ObjectKeyFromObject(o), o); client.IgnoreNotFound(err) != nil {
+			t.Fatal(err)
+		}
+		o.Objects = []v1alpha1.QoSReport{of}
+		write := b.Create
+		if o.ResourceVersion != "" {
+			write = func(ctx context.Context, o client.Object, _ ...client.CreateOption) error { return b.Update(ctx, o) }
+		}
+		if err := write(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report("n2", v1alpha1.QoSReport{Generation: 2, Pods: 3, InPlace: 3})
+	status(`3 3 False Updating: in place in 2 of 5 pods on 2 nodes; not reported on this generation by 1 node; True; tc 1 5 2 1 2 0`)
+	report("n2", v1alpha1.QoSReport{Generation: 3, Pods: 3, InPlace: 3})
+	status(`3 3 True InPlace: in place in 5 of 5 pods on 2 nodes; True; tc 1 5 5 1 2 0`)
+	for i := range 12 {
+		report(fmt.Sprintf("many-%02d", i), v1alpha1.QoSReport{Generation: 3, Pods: 1, Problem: "no modules"})
+	}
+	status(`3 3 False Failing: in place in 5 of 17 pods on 14 nodes; it fails on 12 nodes, first on "many-00": no modules; True; tc 1 17 5 1 14 12 many-00 many-01 many-02 many-03 many-04 many-05 many-06 many-07`)
+	b.mustKubectl(t, "", "delete", "networkqosreports", "n2", "many-00", "many-01", "many-02", "many-03", "many-04", "many-05", "many-06", "many-07", "many-08", "many-09", "many-10", "many-11")
+	b.mustKubectl(t, "", "-n", "ai", "delete", "pod", "r", "none", "--force", "--grace-period=0")
+	status(`3 3 True InPlace: in place in 1 of 1 pod on 1 node; False; tc 1 1 1 0 1 0`)
+	if owner := b.mustKubectl(t, "", "get", "networkqosreport", "n1", "-o", "jsonpath={.metadata.ownerReferences[0].kind} {.metadata.ownerReferences[0].uid}"); owner != "Node of-n1" {
+		t.Errorf("the report goes with %s", owner)
+	}
+	f.mu.Lock()
+	f.claims = f.claims[:1]
+	f.mu.Unlock()
+	f.Changed()
 }
 
 // validated holds what the API server refuses by the CRD alone.

@@ -21,6 +21,7 @@ import (
 	"github.com/plumbline/plumbline/qos/tc"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/nodereport"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -34,9 +35,14 @@ type Reporter interface {
 
 // Options are the settings of a Follower.
 type Options struct {
-	// Client needs: list and watch on networkqoses. If it is nil, nothing is enforced, and
+	// Client needs: list and watch on networkqoses, create and patch on networkqosreports. If it is nil, nothing is enforced, and
 	// the filters that pods have from an earlier agent are removed.
 	Client dynamic.Interface
+	// NodeUID returns the UID of the Node object, "" while it is not known.
+	NodeUID func() types.UID
+	// Spread is the time over which the nodes of a cluster report after a change, and
+	// ReportPause the least time between two reports of a node. Defaults 10 s and 30 s.
+	Spread, ReportPause time.Duration
 	// Pods needs: list and watch on pods.
 	Pods     metadata.Interface
 	NodeName string
@@ -78,7 +84,20 @@ type Follower struct {
 	topologies map[string]*network
 	claims     map[types.UID]*claims.Claim // as last listed
 	updated    map[types.UID]time.Time
-	failures   map[types.UID]string // as last reported
+	failures   map[types.UID]failure // of the last update
+	// behind are the claims whose filters may not be those of the objects, as they are
+	// queued; updating those whose filters are being changed.
+	behind   map[types.UID]bool
+	updating map[types.UID]bool
+	podsRead bool
+	reports  *nodereport.Writer
+}
+
+// failure is why a claim was not updated.
+type failure struct {
+	said string
+	// passing says that the claim was being attached, updated or released.
+	passing bool
 }
 
 // network is a topology as its watch reports it.
@@ -92,12 +111,18 @@ func New(o Options) *Follower {
 	o.Timeout = cmp.Or(o.Timeout, time.Minute)
 	o.Pause = cmp.Or(o.Pause, time.Second)
 	o.Again = cmp.Or(o.Again, 30*time.Second)
-	return &Follower{
+	f := &Follower{
 		Options: o, wake: make(chan struct{}, 1),
 		queue:    workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](retryFirst, retryMost)),
 		compiler: qos.NewCompiler(), namespaces: map[string]*namespace{}, pods: map[types.NamespacedName]podLabels{},
-		topologies: map[string]*network{}, claims: map[types.UID]*claims.Claim{}, updated: map[types.UID]time.Time{}, failures: map[types.UID]string{},
+		topologies: map[string]*network{}, claims: map[types.UID]*claims.Claim{}, updated: map[types.UID]time.Time{}, failures: map[types.UID]failure{},
+		behind: map[types.UID]bool{}, updating: map[types.UID]bool{},
 	}
+	f.reports = nodereport.New(nodereport.Options{
+		Client: o.Client, Resource: v1alpha1.QoSReportResource(), Kind: v1alpha1.QoSReportKind, NodeName: o.NodeName, NodeUID: o.NodeUID,
+		Report: f.report, Log: o.Log, Spread: o.Spread, Pause: cmp.Or(o.ReportPause, 30*time.Second),
+	})
+	return f
 }
 
 // Changed is called when claims were added or removed.
@@ -107,6 +132,9 @@ func (f *Follower) Changed() {
 	default:
 	}
 }
+
+// PodsChanged is called when a claim was attached or released.
+func (f *Follower) PodsChanged() { f.reports.Changed() }
 
 // Topology is called with a topology when it is first known and whenever it changes; nil if
 // there is none of the name. Pods keep what its last labels mean.
@@ -129,7 +157,7 @@ func (f *Follower) Topology(name string, o *v1alpha1.NetworkTopology) {
 		if c.Topology(name) != nil {
 			f.place(c)
 			if first {
-				f.queue.Add(c.UID)
+				f.add(c.UID, 0)
 			}
 		}
 	}
@@ -235,15 +263,22 @@ func (f *Follower) place(c *claims.Claim) {
 func (f *Follower) enqueue(changed qos.Changed) {
 	for key := range changed.Pods {
 		uid := types.UID(key.Name)
-		f.queue.AddAfter(uid, f.updated[uid].Add(f.Pause).Sub(f.Now()))
+		f.add(uid, f.updated[uid].Add(f.Pause).Sub(f.Now()))
 	}
+}
+
+// add queues a claim. The caller holds mu.
+func (f *Follower) add(uid types.UID, after time.Duration) {
+	f.behind[uid] = true
+	f.queue.AddAfter(uid, after)
+	f.reports.Changed()
 }
 
 // enqueueNamespace queues all claims of a namespace. The caller holds mu.
 func (f *Follower) enqueueNamespace(name string) {
 	for _, c := range f.claims {
 		if c.Namespace == name {
-			f.queue.Add(c.UID)
+			f.add(c.UID, 0)
 		}
 	}
 }
@@ -254,6 +289,7 @@ func (f *Follower) Run(ctx context.Context) {
 	defer wg.Wait()
 	if f.Client != nil {
 		wg.Go(func() { f.followPods(ctx) })
+		wg.Go(func() { f.reports.Run(ctx) })
 	}
 	for range workers {
 		wg.Go(func() {
@@ -299,7 +335,7 @@ func (f *Follower) follow(ctx context.Context, wg *sync.WaitGroup) time.Duration
 			f.place(c)
 		}
 		if old == nil {
-			f.queue.Add(c.UID)
+			f.add(c.UID, 0)
 		}
 	}
 	for uid, c := range f.claims {
@@ -308,9 +344,11 @@ func (f *Follower) follow(ctx context.Context, wg *sync.WaitGroup) time.Duration
 			delete(f.claims, uid)
 			delete(f.updated, uid)
 			delete(f.failures, uid)
+			delete(f.behind, uid)
 			f.queue.Forget(uid)
 		}
 	}
+	f.reports.Changed()
 	maps.DeleteFunc(f.topologies, func(name string, _ *network) bool { return !used[name] })
 	if f.Client == nil {
 		return 0
@@ -356,6 +394,10 @@ func (f *Follower) next(ctx context.Context) bool {
 		}
 		ready = ready && f.known(c.Namespace, c.Pod) == nil
 	}
+	if c != nil && ready {
+		f.behind[uid] = false // unless something changes from now on
+		f.updating[uid] = true
+	}
 	f.mu.Unlock()
 	if c == nil || !ready || ctx.Err() != nil {
 		f.queue.Forget(uid)
@@ -384,12 +426,14 @@ func (f *Follower) finish(c *claims.Claim, changed bool, err error) {
 	if changed || err != nil {
 		f.updated[c.UID] = f.Now()
 	}
-	before := f.failures[c.UID]
-	f.failures[c.UID] = said
+	before := f.failures[c.UID].said
+	f.failures[c.UID] = failure{said: said, passing: fault.Of(err) == fault.Gone}
 	if said == "" {
 		delete(f.failures, c.UID)
 	}
+	delete(f.updating, c.UID)
 	f.mu.Unlock()
+	f.reports.Changed()
 	switch {
 	case err != nil && fault.Of(err) == fault.Gone:
 		f.Log.Debug("filters not updated", "claim", c.Namespace+"/"+c.Name, "error", err)

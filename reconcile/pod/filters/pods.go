@@ -79,6 +79,7 @@ func (s *podStore) Delete(v any) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.pods, key)
+		s.reports.Changed()
 	}
 	return err
 }
@@ -95,6 +96,8 @@ func (s *podStore) Replace(all []any, _ string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.podsRead = true
+	defer s.reports.Changed()
 	maps.DeleteFunc(s.pods, func(key types.NamespacedName, _ podLabels) bool {
 		_, is := now[key]
 		return !is
@@ -119,7 +122,7 @@ func (f *Follower) putPod(key types.NamespacedName, p podLabels) {
 		if c.Namespace == key.Namespace && c.Pod.Name == key.Name {
 			f.place(c)
 			if !known || old.uid != p.uid {
-				f.queue.Add(c.UID)
+				f.add(c.UID, 0)
 			}
 		}
 	}

@@ -1,0 +1,123 @@
+package filters
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// covered is what is known of a pod that an object covers.
+type covered struct {
+	inPlace  bool
+	bypassed bool // it has a device whose packets pass no filter
+	problem  string
+}
+
+// report returns what the node says of the objects that cover its pods, nil while they are not
+// known.
+func (f *Follower) report() any {
+	entries := f.Claims()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.podsRead {
+		return nil
+	}
+	for _, n := range f.namespaces {
+		if errors.Is(n.err, errUnread) {
+			return nil
+		}
+	}
+	by := map[*qos.Policy]map[types.UID]covered{}
+	for i := range entries {
+		e := &entries[i]
+		if p, ok := f.pods[types.NamespacedName{Namespace: e.Namespace, Name: e.Pod.Name}]; !ok || p.uid != e.Pod.UID {
+			continue // it has ended
+		}
+		failed := f.failures[e.UID]
+		state := covered{inPlace: !f.behind[e.UID] && !f.updating[e.UID] && failed.said == "" && slices.ContainsFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached })}
+		if !failed.passing {
+			state.problem = failed.said
+		}
+		for at, policies := range f.compiler.Covering(keyOf(&e.Claim)) {
+			state.bypassed = bypasses(&e.Topologies[at])
+			for _, p := range policies {
+				of := by[p]
+				if of == nil {
+					of = map[types.UID]covered{}
+					by[p] = of
+				}
+				if before, ok := of[e.Pod.UID]; ok { // another topology or claim of the pod
+					of[e.Pod.UID] = covered{before.inPlace && state.inPlace, before.bypassed || state.bypassed, cmp.Or(before.problem, state.problem)}
+				} else {
+					of[e.Pod.UID] = state
+				}
+			}
+		}
+	}
+	return reportOf(by)
+}
+
+// bypasses reports whether a topology has a device whose packets do not pass through the
+// kernel: one whose driver is in the container, or one with an RDMA device.
+func bypasses(t *claims.Topology) bool {
+	return t.Prepared || slices.ContainsFunc(t.Devices, func(d claims.Device) bool { return d.Host.RDMA })
+}
+
+// reportOf counts pods. Of too many objects each namespace has its share in the report: users
+// of one of them may create any number.
+func reportOf(by map[*qos.Policy]map[types.UID]covered) *v1alpha1.NetworkQoSReport {
+	out := &v1alpha1.NetworkQoSReport{}
+	for p, pods := range by {
+		r := v1alpha1.QoSReport{Namespace: p.Key.Namespace, Name: p.Key.Name, Generation: p.Generation, Pods: int32(len(pods))}
+		for _, pod := range pods {
+			if pod.inPlace {
+				r.InPlace++
+			}
+			if pod.bypassed {
+				r.MarkingUnsupported++
+			}
+			// Of several the first as a text, so that the report does not change for nothing.
+			if pod.problem != "" && (r.Problem == "" || pod.problem < r.Problem) {
+				r.Problem = pod.problem
+			}
+		}
+		if len(r.Problem) > v1alpha1.MaxQoSProblem {
+			r.Problem = strings.ToValidUTF8(r.Problem[:v1alpha1.MaxQoSProblem], "")
+		}
+		out.Objects = append(out.Objects, r)
+	}
+	slices.SortFunc(out.Objects, func(a, b v1alpha1.QoSReport) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	if left := len(out.Objects) - v1alpha1.MaxQoSReports; left > 0 {
+		out.Objects, out.LeftOut = fairly(out.Objects, v1alpha1.MaxQoSReports), int32(left)
+	}
+	return out
+}
+
+// fairly returns some of the objects, which are sorted: the first of each namespace, then the
+// second of each, and so on.
+func fairly(all []v1alpha1.QoSReport, most int) []v1alpha1.QoSReport {
+	rank, place := map[string]int{}, make(map[types.NamespacedName]int, len(all))
+	for _, r := range all {
+		place[types.NamespacedName{Namespace: r.Namespace, Name: r.Name}] = rank[r.Namespace]
+		rank[r.Namespace]++
+	}
+	of := func(r v1alpha1.QoSReport) int {
+		return place[types.NamespacedName{Namespace: r.Namespace, Name: r.Name}]
+	}
+	out := slices.Clone(all)
+	slices.SortStableFunc(out, func(a, b v1alpha1.QoSReport) int { return cmp.Compare(of(a), of(b)) })
+	out = out[:most]
+	slices.SortFunc(out, func(a, b v1alpha1.QoSReport) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return out
+}

@@ -1,0 +1,36 @@
+package filters
+
+import (
+	"fmt"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// TestReport holds how pods are counted, and that a namespace with many objects has only its
+// share of a report.
+func TestReport(t *testing.T) {
+	policy := func(namespace, name string) *qos.Policy {
+		return &qos.Policy{Key: types.NamespacedName{Namespace: namespace, Name: name}, Generation: 3}
+	}
+	by := map[*qos.Policy]map[types.UID]covered{
+		policy("z", "q"): {"a": {inPlace: true, bypassed: true}, "b": {problem: "second"}, "c": {problem: "first"}},
+	}
+	want := v1alpha1.QoSReport{Namespace: "z", Name: "q", Generation: 3, Pods: 3, InPlace: 1, MarkingUnsupported: 1, Problem: "first"}
+	if r := reportOf(by); len(r.Objects) != 1 || r.Objects[0] != want || r.LeftOut != 0 {
+		t.Errorf("report %+v", r)
+	}
+	for i := range v1alpha1.MaxQoSReports {
+		by[policy("many", fmt.Sprintf("o-%d", i))] = map[types.UID]covered{"p": {problem: string(make([]byte, 1000))}}
+	}
+	r := reportOf(by)
+	if n := len(r.Objects); n != v1alpha1.MaxQoSReports || r.LeftOut != 1 || r.Objects[n-1] != want {
+		t.Errorf("%d objects, %d left out, the last one %+v", len(r.Objects), r.LeftOut, r.Objects[len(r.Objects)-1])
+	}
+	if n := len(r.Objects[0].Problem); n > v1alpha1.MaxQoSProblem {
+		t.Errorf("a problem of %d bytes", n)
+	}
+}

@@ -1,0 +1,298 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+	"unique"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/plumbline/plumbline/qos"
+	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// QoSReports keeps what nodes report on NetworkQoS objects, by namespace.
+type QoSReports struct {
+	mu sync.Mutex
+	of map[string]map[string][]qosReport // by namespace, then by node
+	// changed is called with the namespaces of reports that have changed.
+	changed func(namespaces map[string]bool)
+}
+
+// qosReport is what is kept of a node's report on an object. There may be one for each
+// object and node.
+type qosReport struct {
+	name                    unique.Handle[string] // all nodes report the same names
+	generation              int64
+	pods, inPlace, bypassed int32
+	problem                 unique.Handle[string]
+}
+
+// NewQoSReports returns reports of no node.
+func NewQoSReports(changed func(namespaces map[string]bool)) *QoSReports {
+	return &QoSReports{of: map[string]map[string][]qosReport{}, changed: changed}
+}
+
+// Set replaces the report of a node; without objects it has none.
+func (r *QoSReports) Set(node string, objects []v1alpha1.QoSReport) {
+	touched := map[string]bool{}
+	r.mu.Lock()
+	r.set(node, objects, touched)
+	r.mu.Unlock()
+	r.changed(touched)
+}
+
+func (r *QoSReports) set(node string, objects []v1alpha1.QoSReport, touched map[string]bool) {
+	now := map[string][]qosReport{}
+	for _, o := range objects {
+		now[o.Namespace] = append(now[o.Namespace], qosReport{unique.Make(o.Name), o.Generation, o.Pods, o.InPlace, o.MarkingUnsupported, unique.Make(cut(o.Problem, v1alpha1.MaxQoSProblem))})
+	}
+	for namespace, nodes := range r.of {
+		if before, ok := nodes[node]; ok && now[namespace] == nil {
+			touched[namespace] = len(before) > 0
+			if delete(nodes, node); len(nodes) == 0 {
+				delete(r.of, namespace)
+			}
+		}
+	}
+	for namespace, reports := range now {
+		if slices.Equal(r.of[namespace][node], reports) {
+			continue
+		}
+		touched[namespace] = true
+		if r.of[namespace] == nil {
+			r.of[namespace] = map[string][]qosReport{}
+		}
+		r.of[namespace][node] = slices.Clone(reports) // without what append has allocated in advance
+	}
+}
+
+// QoSSum is what all nodes report on an object of some generation.
+type QoSSum struct {
+	Pods, InPlace, Bypassed int
+	Nodes                   int
+	Late                    int // nodes that report on another generation
+	FailingNodes            int
+	Failing                 []qosv1alpha1.FailingNode // the first by name
+}
+
+// Sum adds up the reports on the objects of a namespace, whose generations are given by name.
+func (r *QoSReports) Sum(namespace string, generations map[string]int64) map[string]*QoSSum {
+	out := map[string]*QoSSum{}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	nodes := r.of[namespace]
+	for _, node := range slices.Sorted(maps.Keys(nodes)) {
+		for _, o := range nodes[node] {
+			generation, ok := generations[o.name.Value()]
+			if !ok {
+				continue
+			}
+			s := out[o.name.Value()]
+			if s == nil {
+				s = &QoSSum{}
+				out[o.name.Value()] = s
+			}
+			s.add(node, generation, o)
+		}
+	}
+	return out
+}
+
+func (s *QoSSum) add(node string, generation int64, o qosReport) {
+	s.Nodes++
+	s.Pods += int(o.pods)
+	s.Bypassed += int(o.bypassed)
+	if o.generation != generation {
+		s.Late++
+		return
+	}
+	s.InPlace += int(o.inPlace)
+	problem := o.problem.Value()
+	if problem == "" {
+		return
+	}
+	if s.FailingNodes++; len(s.Failing) < qosv1alpha1.MaxFailing {
+		s.Failing = append(s.Failing, qosv1alpha1.FailingNode{Node: node, Message: problem})
+	}
+}
+
+// The reasons of the conditions that follow from reports.
+const (
+	reasonInPlace  = "InPlace"
+	reasonNoPods   = "NoPods"
+	reasonFailing  = "Failing"
+	reasonUpdating = "Updating"
+	reasonBypassed = "KernelBypass"
+	reasonFiltered = "Filtered"
+)
+
+// QoSReady returns what is said of an object that is enforced, once nodes report on it.
+func QoSReady(p *qos.Policy, s *QoSSum) (qosv1alpha1.Backend, []metav1.Condition) {
+	if s == nil {
+		s = &QoSSum{}
+	}
+	b := qosv1alpha1.Backend{
+		Backend: qosv1alpha1.BackendTC, Rules: int32(len(p.Rules)), Pods: int32(s.Pods), InPlace: int32(s.InPlace), MarkingUnsupported: int32(s.Bypassed),
+		Nodes: int32(s.Nodes), FailingNodes: int32(s.FailingNodes), Failing: s.Failing,
+	}
+	ready := metav1.Condition{Type: qosv1alpha1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation}
+	place := fmt.Sprintf("in place in %d of %s on %s", s.InPlace, count(s.Pods, "pod"), count(s.Nodes, "node"))
+	switch {
+	case s.Nodes == 0:
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionUnknown, reasonNoPods, "no node has reported a pod that the object covers"
+	case s.FailingNodes > 0:
+		ready.Reason, ready.Message = reasonFailing, fmt.Sprintf("%s; it fails on %s, first on %q: %s", place, count(s.FailingNodes, "node"), s.Failing[0].Node, s.Failing[0].Message)
+	case s.Late > 0:
+		ready.Reason, ready.Message = reasonUpdating, fmt.Sprintf("%s; not reported on this generation by %s", place, count(s.Late, "node"))
+	case s.InPlace < s.Pods:
+		ready.Reason, ready.Message = reasonUpdating, place
+	default:
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionTrue, reasonInPlace, place
+	}
+	ready.Message = cut(ready.Message, maxMessage)
+	marking := metav1.Condition{Type: qosv1alpha1.ConditionMarkingUnsupported, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation, Reason: reasonFiltered, Message: "no pod that the object covers is reported to have a device that bypasses the kernel"}
+	if s.Bypassed > 0 {
+		marking.Status, marking.Reason = metav1.ConditionTrue, reasonBypassed
+		marking.Message = fmt.Sprintf("%d of %s have a device that bypasses the kernel (RDMA, or a driver in the container): what it sends is neither marked nor limited", s.Bypassed, count(s.Pods, "pod"))
+	}
+	return b, []metav1.Condition{ready, marking}
+}
+
+// follow keeps the reports until ctx ends. An API server without the kind has none.
+func (r *QoSReports) follow(ctx context.Context, api dynamic.Interface) {
+	resource := api.Resource(v1alpha1.QoSReportResource())
+	all := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+			out := &internalversion.List{}
+			for options := (metav1.ListOptions{Limit: pageSize}); ; options.Continue = out.Continue {
+				page, err := resource.List(ctx, options)
+				if apierrors.IsNotFound(err) {
+					return &internalversion.List{}, nil
+				}
+				if err != nil {
+					return nil, err // not wrapped: the reflector checks its type
+				}
+				out.ResourceVersion, out.Continue = page.GetResourceVersion(), page.GetContinue()
+				for i := range page.Items {
+					out.Items = append(out.Items, nodeReportOf(&page.Items[i]))
+				}
+				if out.Continue == "" {
+					return out, nil
+				}
+			}
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			w, err := resource.Watch(ctx, options)
+			if apierrors.IsNotFound(err) {
+				idle := watch.NewFake()
+				time.AfterFunc(qosAgain, idle.Stop)
+				return idle, nil
+			}
+			if err != nil {
+				return nil, err // not wrapped: the reflector checks its type
+			}
+			return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+				if u, ok := e.Object.(*unstructured.Unstructured); ok && e.Type != watch.Bookmark && e.Type != watch.Error {
+					e.Object = nodeReportOf(u)
+				}
+				return e, true
+			}), nil
+		},
+	}
+	cache.NewReflectorWithOptions(unstreamed{all}, nil, (*qosReportStore)(r), cache.ReflectorOptions{Name: v1alpha1.QoSReportKind, TypeDescription: v1alpha1.QoSReportKind}).RunWithContext(ctx)
+}
+
+// nodeReport carries the objects of a report through a reflector.
+type nodeReport struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta
+	objects []v1alpha1.QoSReport
+}
+
+// DeepCopyObject is for the interface runtime.Object. Reports are not changed.
+func (n *nodeReport) DeepCopyObject() runtime.Object { return new(*n) }
+
+// nodeReportOf reads a report. One that cannot be read, which its CRD refuses, is empty.
+func nodeReportOf(u *unstructured.Unstructured) *nodeReport {
+	out := &nodeReport{ObjectMeta: metav1.ObjectMeta{Name: u.GetName(), ResourceVersion: u.GetResourceVersion()}}
+	o := &v1alpha1.NetworkQoSReport{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err == nil {
+		out.objects = o.Objects
+	}
+	return out
+}
+
+// qosReportStore is QoSReports as a reflector fills them.
+type qosReportStore QoSReports
+
+// Add implements cache.ReflectorStore.
+func (s *qosReportStore) Add(o any) error { return s.Update(o) }
+
+// Update implements cache.ReflectorStore.
+func (s *qosReportStore) Update(o any) error {
+	n, ok := o.(*nodeReport)
+	if !ok {
+		return fmt.Errorf("%T is no %s", o, v1alpha1.QoSReportKind)
+	}
+	(*QoSReports)(s).Set(n.Name, n.objects)
+	return nil
+}
+
+// Delete implements cache.ReflectorStore.
+func (s *qosReportStore) Delete(o any) error {
+	m, err := meta.Accessor(o)
+	if err == nil {
+		(*QoSReports)(s).Set(m.GetName(), nil)
+	}
+	return err
+}
+
+// Replace implements cache.ReflectorStore.
+func (s *qosReportStore) Replace(all []any, _ string) error {
+	now := map[string]bool{}
+	for _, o := range all {
+		n, ok := o.(*nodeReport)
+		if !ok {
+			return fmt.Errorf("%T is no %s", o, v1alpha1.QoSReportKind)
+		}
+		now[n.Name] = true
+	}
+	touched := map[string]bool{}
+	s.mu.Lock()
+	gone := map[string]bool{}
+	for _, nodes := range s.of {
+		for node := range nodes {
+			gone[node] = !now[node]
+		}
+	}
+	for node, is := range gone {
+		if is {
+			(*QoSReports)(s).set(node, nil, touched)
+		}
+	}
+	for _, o := range all {
+		if n, ok := o.(*nodeReport); ok {
+			(*QoSReports)(s).set(n.Name, n.objects, touched)
+		}
+	}
+	s.mu.Unlock()
+	s.changed(touched)
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (*qosReportStore) Resync() error { return nil }

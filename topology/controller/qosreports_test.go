@@ -1,0 +1,84 @@
+package controller_test
+
+import (
+	"fmt"
+	"reflect"
+	"runtime"
+	"testing"
+
+	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/topology/controller"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// TestQoSReports holds what is said of an object as nodes report, and that only the
+// namespaces whose reports differ are touched.
+func TestQoSReports(t *testing.T) {
+	var touched map[string]bool
+	r := controller.NewQoSReports(func(namespaces map[string]bool) { touched = namespaces })
+	report := func(namespace string, generation int64, pods, inPlace int32, problem string) v1alpha1.QoSReport {
+		return v1alpha1.QoSReport{Namespace: namespace, Name: "q", Generation: generation, Pods: pods, InPlace: inPlace, Problem: problem}
+	}
+	bypassing := report("a", 2, 1, 1, "")
+	bypassing.MarkingUnsupported = 1
+	p := &qos.Policy{Generation: 2, Rules: make([]qos.PolicyRule, 3)}
+	for _, tt := range []struct {
+		node    string
+		objects []v1alpha1.QoSReport
+		touched []string
+		want    string
+	}{
+		{"n1", nil, nil, "Unknown NoPods no node has reported a pod that the object covers; False"},
+		{"n1", []v1alpha1.QoSReport{report("a", 2, 2, 1, ""), report("b", 1, 1, 1, "")}, []string{"a", "b"}, "False Updating in place in 1 of 2 pods on 1 node; False"},
+		{"n1", []v1alpha1.QoSReport{report("a", 2, 2, 1, ""), report("b", 1, 1, 1, "")}, nil, "False Updating in place in 1 of 2 pods on 1 node; False"},
+		{"n1", []v1alpha1.QoSReport{report("a", 2, 2, 2, ""), report("b", 1, 1, 1, "")}, []string{"a"}, "True InPlace in place in 2 of 2 pods on 1 node; False"},
+		{"n2", []v1alpha1.QoSReport{report("a", 1, 2, 2, "")}, []string{"a"}, "False Updating in place in 2 of 4 pods on 2 nodes; not reported on this generation by 1 node; False"},
+		{"n2", []v1alpha1.QoSReport{report("a", 2, 2, 0, "no memory")}, []string{"a"}, `False Failing in place in 2 of 4 pods on 2 nodes; it fails on 1 node, first on "n2": no memory; False`},
+		{"n2", []v1alpha1.QoSReport{bypassing}, []string{"a"}, "True InPlace in place in 3 of 3 pods on 2 nodes; True"},
+		{"n2", nil, []string{"a"}, "True InPlace in place in 2 of 2 pods on 1 node; False"},
+		{"n1", []v1alpha1.QoSReport{report("b", 1, 1, 1, "")}, []string{"a"}, "Unknown NoPods no node has reported a pod that the object covers; False"},
+	} {
+		r.Set(tt.node, tt.objects)
+		want := map[string]bool{}
+		for _, name := range tt.touched {
+			want[name] = true
+		}
+		b, conditions := controller.QoSReady(p, r.Sum("a", map[string]int64{"q": 2})["q"])
+		ready, marking := conditions[0], conditions[1]
+		if have := fmt.Sprintf("%s %s %s; %s", ready.Status, ready.Reason, ready.Message, marking.Status); have != tt.want || !reflect.DeepEqual(touched, want) || ready.ObservedGeneration != 2 || b.Backend != "tc" || b.Rules != 3 {
+			t.Errorf("%s reports %v: %s, touched %v, status %+v\nwant %s, touched %v", tt.node, tt.objects, have, touched, b, tt.want, want)
+		}
+	}
+}
+
+// TestQoSReportsOfManyNodes holds that a status names a bounded number of nodes, and what 500
+// objects that cover pods of 1,000 nodes have the controller keep.
+func TestQoSReportsOfManyNodes(t *testing.T) {
+	const nodes, objects = 1000, 500
+	r := controller.NewQoSReports(func(map[string]bool) {})
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for n := range nodes {
+		var all []v1alpha1.QoSReport
+		for o := range objects {
+			all = append(all, v1alpha1.QoSReport{Namespace: fmt.Sprintf("ns-%d", o/100), Name: fmt.Sprintf("o-%d", o), Generation: 1, Pods: 1, Problem: "no"})
+		}
+		r.Set(fmt.Sprintf("n-%d", n), all)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	kept := (after.HeapAlloc - before.HeapAlloc) / nodes / objects
+	t.Logf("%d bytes for each node and object", kept)
+	if kept > 60 {
+		t.Errorf("%d bytes are kept for each node and object", kept)
+	}
+	s := r.Sum("ns-4", map[string]int64{"o-499": 1})["o-499"]
+	if s.FailingNodes != nodes || len(s.Failing) != 8 || s.Failing[0].Node != "n-0" || s.Failing[7].Node != "n-104" {
+		t.Errorf("sum %+v", s)
+	}
+	b, _ := controller.QoSReady(&qos.Policy{}, s)
+	if b.Pods != nodes || b.FailingNodes != nodes || len(b.Failing) != 8 {
+		t.Errorf("status %+v", b)
+	}
+}

@@ -1,0 +1,85 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// QoSReportKind is the kind of a node's report on NetworkQoS objects.
+const QoSReportKind = "NetworkQoSReport"
+
+// QoSReportResource returns the plural name clients use.
+func QoSReportResource() schema.GroupVersionResource {
+	return GroupVersion.WithResource("networkqosreports")
+}
+
+// Bounds of a NetworkQoSReport.
+const (
+	MaxQoSReports = 2048 // objects
+	MaxQoSProblem = 200  // bytes
+)
+
+// NetworkQoSReport is the report of one node's agent on the NetworkQoS objects that cover
+// pods there. Its name is that of the node.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=networkqosreports,scope=Cluster,shortName=qosrep
+// +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type NetworkQoSReport struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Objects that cover pods of the node.
+	//
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=2048
+	// +optional
+	Objects []QoSReport `json:"objects,omitempty"`
+
+	// LeftOut is how many more there are.
+	//
+	// +optional
+	LeftOut int32 `json:"leftOut,omitempty"`
+}
+
+// NetworkQoSReportList is a list of reports.
+//
+// +kubebuilder:object:root=true
+type NetworkQoSReportList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []NetworkQoSReport `json:"items"`
+}
+
+// QoSReport is a node's report on one NetworkQoS.
+type QoSReport struct {
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+
+	// Generation that the node knows.
+	Generation int64 `json:"generation"`
+
+	// Pods that the object covers.
+	Pods int32 `json:"pods"`
+
+	// InPlace is in how many of them its rules of this generation are in place.
+	//
+	// +optional
+	InPlace int32 `json:"inPlace,omitempty"`
+
+	// MarkingUnsupported is how many of them have devices whose packets pass no filter.
+	//
+	// +optional
+	MarkingUnsupported int32 `json:"markingUnsupported,omitempty"`
+
+	// Problem is why the rules could not be put in place in one of them.
+	//
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Problem string `json:"problem,omitempty"`
+}
