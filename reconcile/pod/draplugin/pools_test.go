@@ -5,15 +5,19 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // allocator allocates addresses from 192.0.2.1 on.
@@ -119,4 +123,59 @@ func TestLiterals(t *testing.T) {
 	if want := "pod-p1 [{pair vf1 192.0.2.9} {pair vf1 2001:db8::9}]"; a.literals != want {
 		t.Errorf("reserved %s, want %s", a.literals, want)
 	}
+}
+
+// TestMultiNIC holds that one step with two networks is prepared as two: each with the share
+// of the device of its network, and with an address of its part of the pool that has the
+// topology's name; and that another mode on such a device is refused.
+func TestMultiNIC(t *testing.T) {
+	inBubble(t, "two networks", func(t *testing.T) {
+		g := newGiven(t)
+		a := &allocator{}
+		g.Addresses = a
+		config := func(mode string) *runtime.RawExtension {
+			return &runtime.RawExtension{Raw: []byte(`{"masterNets":["10.0.1.0/24","10.0.2.0/24"],"ipam":{"type":"multi-nic-ipam","hostBlock":6,"interfaceBlock":2,"vlanMode":"` + mode + `"}}`)}
+		}
+		g.topology.Spec.Steps = []v1alpha1.Step{{Name: "vf", Type: "ipvlan", Config: config("l3")}}
+		for i := range 2 {
+			g.devices[i].Exposure = inventory.Exposure{Policy: "p", Verdict: inventory.Exposed, Sharing: &inventory.Sharing{Suffix: "-x", By: []string{"ipvlan"}}}
+			g.devices[i].Networks = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i + 1), 0}), 24)}
+		}
+		shares := func(uid, pod types.UID) *resourceapi.ResourceClaim {
+			rc := allocated(uid, pod, "0-x", "1-x")
+			for i := range rc.Status.Allocation.Devices.Results {
+				rc.Status.Allocation.Devices.Results[i].ShareID = new(types.UID(fmt.Sprint(uid, i)))
+				raw := &rc.Status.Allocation.Devices.Config[i].Opaque.Parameters.Raw
+				*raw = []byte(strings.Replace(string(*raw), `"step":"vf`, `"step":"vf-`, 1))
+			}
+			g.claims[rc.Name] = rc
+			return rc
+		}
+		for _, uid := range []types.UID{"c1", "c2"} {
+			if _, err := g.prepare(shares(uid, "p"+uid)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want := []string{
+			"c1 ns/claim-c1 pair/vf-0 pair 0", "c1 ns/claim-c1 pair/vf-1 pair 1",
+			"c2 ns/claim-c2 pair/vf-0 pair 0", "c2 ns/claim-c2 pair/vf-1 pair 1",
+		}; !slices.Equal(a.taken, want) {
+			t.Errorf("taken %q, want %q", a.taken, want)
+		}
+		e, _, err := g.store.Get("c2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		sandboxes, err := e.Sandboxes("s", "/run/netns/s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for step, want := range map[string]string{"vf-0": "0000:03:10.0 [192.0.2.3/24]", "vf-1": "0000:03:10.1 [192.0.2.4/24]"} {
+			if given := sandboxes[0].Given[step]; fmt.Sprint(given.Device, " ", given.Addresses) != want {
+				t.Errorf("step %s is given %+v, want %s", step, given, want)
+			}
+		}
+		g.topology.Spec.Steps[0].Config = config("l2")
+		g.refused(shares("c3", "p3"), fault.Conflict, "carries ipvlan links of mode l3 and flag bridge of another pod, and this one would have ipvlan links of mode l2")
+	})
 }
