@@ -166,7 +166,9 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 	if err := p.checkRecipients(); err != nil {
 		return nil, err
 	}
-	p.recognize()
+	if p.recognize(); len(p.missing) > 0 {
+		return &Plan{Missing: sortedObjects(p.missing)}, nil
+	}
 	p.view = p.req.Have.Clone()
 	results := p.results
 	blocked := map[string]bool{}
@@ -258,8 +260,31 @@ func (p *Planner) recognize() {
 			Before: netstate.Link{Name: made.Name, Called: &l.Name}, After: netstate.Link{Name: made.Name, Called: &made.Name},
 		})
 		if _, taken := p.req.Have.Link(made.Name); !taken {
+			p.needFiltersOn(made.Name, l.Name)
 			p.req.Have = p.req.Have.Clone()
 			p.req.Have.Rename(l.Name, made.Name)
+		}
+	}
+}
+
+// needFiltersOn asks for the filters of a renamed link. They were asked for on the name that
+// it had, where nothing is, and the kernel refuses to create what exists.
+func (p *Planner) needFiltersOn(made, now string) {
+	wanted := []netstate.Object{netstate.Clsact{Link: made}}
+	for _, c := range p.req.Owned {
+		if f, ok := c.After.(netstate.Filter); ok && f.Link == made {
+			wanted = append(wanted, f)
+		}
+	}
+	if len(wanted) == 1 && len(p.req.Filters) == 0 {
+		return
+	}
+	for _, f := range p.req.Filters {
+		wanted = append(wanted, f)
+	}
+	for _, o := range wanted {
+		if o = o.On(netstate.LinkKey(now)); !p.req.Have.Known(o) {
+			p.need(o)
 		}
 	}
 }

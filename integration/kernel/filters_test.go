@@ -47,6 +47,7 @@ func TestGivenFilters(t *testing.T) {
 		"another one has its place": {{Before: limit}, {After: func() netstate.Filter { f := marking(20000, "203.0.113.0/24", 1, 0); f.Link = "v0"; return f }()}},
 		"all are deleted":           {{Before: limit}, {Before: all}, {Before: netstate.Clsact{Link: "v0"}}},
 		"the link is deleted":       {{Before: netstate.Link{Name: "v0"}}},
+		"the link is renamed":       {{Before: netstate.Link{Name: "v0", Called: new("v0")}, After: netstate.Link{Name: "v0", Called: new("other0")}}},
 	} {
 		for _, c := range changes {
 			l.disturb(sb.Netns, c)

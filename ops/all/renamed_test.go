@@ -98,6 +98,50 @@ func TestRenamed(t *testing.T) {
 	}
 }
 
+// TestRenamedWithFilters: the filters of a renamed link are asked for under the name that it
+// has, so that one plan gives it back its name and nothing else.
+func TestRenamedWithFilters(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	top := &topology.Topology{Name: "t", DriftPolicy: topology.Repair, Steps: vlanOnDummy().Steps[:1]}
+	d0 := netstate.Link{Name: "d0", LinkKind: "dummy", MTU: new(uint32(1500)), Up: new(true), Master: new(""), Index: 6}
+	filter := netstate.Filter{
+		Pref: 20000, Handle: 1, Family: new(netstate.IPv4), To: new(""), Protocol: new(""), Port: new(uint16(0)),
+		DSCP: new(uint8(8)), Policer: new(uint16(0)), Rate: new(uint64(0)), BurstNanos: new(uint64(0)),
+	}
+	on := func(link string) []netstate.Object {
+		f := filter
+		f.Link = link
+		return []netstate.Object{netstate.Clsact{Link: link}, f}
+	}
+	owned := []netstate.Change{{Step: "d", After: d0}, {Step: "d", After: on("d0")[0]}, {Step: "d", After: on("d0")[1]}}
+	d0.Name = "spare0"
+	have := netstate.NewSnapshot(d0)
+	for _, o := range on("d0") {
+		have.PutAbsent(o.Key()) // as it was asked for
+	}
+	request := ops.Request{Topology: top, Netns: "/run/netns/x", Have: have, Owned: owned, Filters: []netstate.Filter{filter}}
+	plan, err := reg.Plan(t.Context(), request)
+	if err != nil || len(plan.Missing) != 2 || plan.Missing[0].Key() != netstate.ClsactKey("spare0") || netstate.LinkOf(plan.Missing[1]) != "spare0" {
+		t.Fatalf("plan: %+v, %v", plan, err)
+	}
+	for _, o := range on("spare0") {
+		have.Put(o)
+	}
+	plan, err = reg.Plan(t.Context(), request)
+	if err != nil || plan.String() != "~ link d0 name spare0 → d0\n" {
+		t.Errorf("plan: %v, %v", plan, err)
+	}
+	// What the pod has deleted meanwhile is created after the rename.
+	have.PutAbsent(on("spare0")[1].Key())
+	plan, err = reg.Plan(t.Context(), request)
+	if err != nil || plan.String() != "~ link d0 name spare0 → d0\n+ filter d0 egress pref 20000 handle 1 family ipv4, dscp 8\n" {
+		t.Errorf("plan: %v, %v", plan, err)
+	}
+}
+
 // TestCutOff: an update died before it deleted what it was to recreate, which the
 // record by then describes as it was to become.
 func TestCutOff(t *testing.T) {
