@@ -127,12 +127,13 @@ func (c Change) String() string {
 		b.WriteString(" of " + label)
 	}
 	if c.Action() != Delete {
-		for i, f := range c.Fields() {
-			if i == 0 {
-				b.WriteString(" ")
-			} else {
-				b.WriteString(", ")
+		between := " "
+		for _, f := range c.Fields() {
+			if c.Action() == Create && slices.Contains(c.After.Traits().unsaid, f.Path) && reflect.ValueOf(f.After).IsZero() {
+				continue
 			}
+			b.WriteString(between)
+			between = ", "
 			if c.Action() == Create || c.Action() == Replace && f.Before == nil {
 				fmt.Fprintf(&b, "%s %s", f.Path, FormatValue(f.After))
 			} else {

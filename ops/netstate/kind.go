@@ -133,6 +133,8 @@ type Traits struct {
 
 	// label names what an object is made for, to people: a rule of a NetworkQoS.
 	label func(Object) string
+	// unsaid are fields that plans do not show of a new object where they are zero.
+	unsaid []string
 	// kernelMade reports whether the kernel made the object by itself.
 	kernelMade func(Object) bool
 	// absent is the error for a setting that is wanted and does not exist.

@@ -88,7 +88,10 @@ func (f Filter) On(carrier Key) Object {
 }
 
 // A pod may have any number of filters on its links, so they are read by key.
-var filterTraits = Traits{Phase: PhaseRoutes, Cost: 2, label: func(o Object) string { return o.(Filter).Rule }}
+var filterTraits = Traits{
+	Phase: PhaseRoutes, Cost: 2, label: func(o Object) string { return o.(Filter).Rule },
+	unsaid: []string{"to", "protocol", "port", "policer", "rateBytes", "burstNanos"}, // any, and no limit
+}
 
 // Traits are those of filters.
 func (Filter) Traits() *Traits { return &filterTraits }
