@@ -34,6 +34,8 @@ type scenario struct {
 	edited      string
 	disturbance string
 	devices     map[string]string // "PF/n" of root steps
+	// filters are those of the pod's NetworkQoS, and those after the edit.
+	filters, editedFilters []netstate.Filter
 }
 
 var scenarios = []scenario{
@@ -84,6 +86,18 @@ var scenarios = []scenario{
 `,
 		disturbance: `ip link set enp3s0f0 vf 3 vlan 99; $ip link delete a0` + reboundFunction,
 	},
+	{
+		name: "filters",
+		steps: `
+    - {name: a, type: dummy, config: {name: a0, addresses: [192.0.2.5/24]}}
+`,
+		edited: `
+    - {name: a, type: dummy, config: {name: a0, addresses: [192.0.2.6/24]}}
+`,
+		filters:       []netstate.Filter{marking(20000, "198.51.100.0/24", 26, 1_250_000), marking(20002, "", 8, 0)},
+		editedFilters: []netstate.Filter{marking(20000, "198.51.100.0/24", 26, 2_500_000), marking(20004, "203.0.113.0/24", 10, 0)},
+		disturbance:   `tc -n $NS filter del dev a0 egress pref 20002; $ip link set a0 down; $ip link set a0 name b0`,
+	},
 }
 
 // What others do to the last function of the first card: they go to its directory, and
@@ -118,8 +132,9 @@ func (p scenario) fixture(t *testing.T) *fixture {
 	s.sandbox = box(path, parse(t, "t", p.steps))
 	s.sandbox.Given = ops.GivenDevices(functions(t, p.devices))
 	l.devices = append([]string{}, slices.Sorted(maps.Values(s.sandbox.Given.Devices()))...) // none is not all
+	s.sandbox.Filters = p.filters
 	s.edit = s.sandbox
-	s.edit.Topology = parse(t, "t", p.edited)
+	s.edit.Topology, s.edit.Filters = parse(t, "t", p.edited), p.editedFilters
 	s.start, s.home, s.odd = l.state(path), l.state(""), s.details()
 	s.undisturbed = l.engine(nil)
 	return s
