@@ -267,8 +267,8 @@ func (p *Planner) recognize() {
 	}
 }
 
-// needFiltersOn asks for the filters of a renamed link. They were asked for on the name that
-// it had, where nothing is, and the kernel refuses to create what exists.
+// needFiltersOn has the filters of a renamed link queried. They were queried under the name
+// that it had, where nothing is, and the kernel refuses to create what exists.
 func (p *Planner) needFiltersOn(made, now string) {
 	wanted := []netstate.Object{netstate.Clsact{Link: made}}
 	for _, c := range p.req.Owned {

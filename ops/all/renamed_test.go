@@ -98,7 +98,7 @@ func TestRenamed(t *testing.T) {
 	}
 }
 
-// TestRenamedWithFilters: the filters of a renamed link are asked for under the name that it
+// TestRenamedWithFilters: the filters of a renamed link are queried under the name that it
 // has, so that one plan gives it back its name and nothing else.
 func TestRenamedWithFilters(t *testing.T) {
 	reg, err := all.Registry()
@@ -120,7 +120,7 @@ func TestRenamedWithFilters(t *testing.T) {
 	d0.Name = "spare0"
 	have := netstate.NewSnapshot(d0)
 	for _, o := range on("d0") {
-		have.PutAbsent(o.Key()) // as it was asked for
+		have.PutAbsent(o.Key()) // as it was queried
 	}
 	request := ops.Request{Topology: top, Netns: "/run/netns/x", Have: have, Owned: owned, Filters: []netstate.Filter{filter}}
 	plan, err := reg.Plan(t.Context(), request)
