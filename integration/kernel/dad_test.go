@@ -98,9 +98,13 @@ func TestDuplicateAddressDetection(t *testing.T) {
 		Registry: reg, Store: store, BootID: l.host.BootID(), Patience: time.Second,
 		Open: func(path string) (reconcile.Domain, error) { return open(l.host, path) },
 	})
-	short, cancel := context.WithTimeoutCause(ctxFor(t), 500*time.Millisecond, errors.New("no longer wanted"))
-	defer cancel()
-	if _, err = brief.Ensure(short, sandbox("idle", path, ", dad: wait")); err == nil || !strings.Contains(err.Error(), "no longer wanted") {
+	ctx, cancel := context.WithCancelCause(ctxFor(t))
+	ctx = reconcile.WithProgress(ctx, func(p reconcile.Progress) {
+		if p.Done == p.Planned { // it waits
+			cancel(errors.New("no longer wanted"))
+		}
+	})
+	if _, err = brief.Ensure(ctx, sandbox("idle", path, ", dad: wait")); err == nil || !strings.Contains(err.Error(), "no longer wanted") {
 		t.Errorf("interrupted: %v", err)
 	}
 	_, err = brief.Ensure(ctxFor(t), sandbox("idle", path, ", dad: wait"))
