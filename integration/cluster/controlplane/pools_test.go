@@ -540,7 +540,7 @@ func (b *bench) literals(t *testing.T) {
 	b.eventually(t, "an address of the pool is refused", func() error {
 		err := two.has(t.Context(), "default", "f", y)
 		if err == nil {
-			return errors.Join(errors.New("its node does not know the pool yet"), two.GiveBack("literal-twof"))
+			return errors.Join(errors.New("its node does not know the pool yet"), two.GiveBack("literal-twof"), two.Pass(t.Context()))
 		}
 		want := `step "s" of NetworkTopology "t": 192.0.2.10 is allocated to other pods by AddressPool "teal": add it to exclude there`
 		if fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), want) {
