@@ -46,6 +46,14 @@ type IPRange struct {
 	Gateway    string `json:"gateway,omitempty"`
 }
 
+// InterfaceBits is InterfaceBlock, 0 if it is missing.
+func (c *IPAM) InterfaceBits() int {
+	if c.InterfaceBlock == nil {
+		return 0
+	}
+	return *c.InterfaceBlock
+}
+
 // Sets returns all sets of ranges: a range outside of ranges is a set of its own.
 func (c *IPAM) Sets() [][]IPRange {
 	if c.IPRange == (IPRange{}) {
@@ -55,16 +63,24 @@ func (c *IPAM) Sets() [][]IPRange {
 }
 
 // LocalIPAM returns the ipam of a step that wants addresses of its node; not ok for none.
-func LocalIPAM(s *Step) (c IPAM, ok bool) {
-	ipam, _ := s.Config["ipam"].(map[string]any)
-	if kind, _ := ipam["type"].(string); kind != IPAMHostLocal {
+func LocalIPAM(s *Step) (c IPAM, ok bool) { return decodeIPAM(s, IPAMHostLocal) }
+
+// decodeIPAM returns the ipam of a step, if it is of this type.
+func decodeIPAM(s *Step, typ string) (c IPAM, ok bool) {
+	if ipamType(s.Config) != typ {
 		return c, false
 	}
-	data, err := json.Marshal(ipam)
+	data, err := json.Marshal(s.Config["ipam"])
 	if err == nil {
 		err = json.Unmarshal(data, &c)
 	}
 	return c, err == nil // the contract has been checked
+}
+
+func ipamType(config map[string]any) string {
+	ipam, _ := config["ipam"].(map[string]any)
+	typ, _ := ipam["type"].(string)
+	return typ
 }
 
 // FromPool says from which pool a step wants its addresses; not ok for none.
@@ -73,7 +89,7 @@ func FromPool(s *Step) (pool string, iface int, ok bool) {
 		return LocalPool, 0, true
 	}
 	ipam, _ := s.Config["ipam"].(map[string]any)
-	if kind, _ := ipam["type"].(string); kind != IPAMPool && kind != IPAMMultiNIC {
+	if typ := ipamType(s.Config); typ != IPAMPool && typ != IPAMMultiNIC {
 		return "", 0, false
 	}
 	pool, _ = ipam["pool"].(string)

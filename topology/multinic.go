@@ -17,22 +17,7 @@ import (
 const IPAMMultiNIC = "multi-nic-ipam"
 
 // MultiNICIPAM returns the ipam of a step that says how its pool is divided; not ok for none.
-func MultiNICIPAM(s *Step) (c IPAM, ok bool) {
-	if ipamType(s.Config) != IPAMMultiNIC {
-		return c, false
-	}
-	data, err := json.Marshal(s.Config["ipam"])
-	if err == nil {
-		err = json.Unmarshal(data, &c)
-	}
-	return c, err == nil // the contract has been checked
-}
-
-func ipamType(config map[string]any) string {
-	ipam, _ := config["ipam"].(map[string]any)
-	kind, _ := ipam["type"].(string)
-	return kind
-}
+func MultiNICIPAM(s *Step) (c IPAM, ok bool) { return decodeIPAM(s, IPAMMultiNIC) }
 
 // foldMultiNIC writes ipam of type multi-nic-ipam as the rest of plumbline reads it: the pool
 // without a name is that of the topology's name, as in multi-nic-cni the network's name is

@@ -17,10 +17,7 @@ func CheckDivision(c topology.IPAM) error {
 	if c.HostBlock == nil {
 		return errors.New("hostBlock: is missing: write that of the AddressPool")
 	}
-	ifaces := 0
-	if c.InterfaceBlock != nil {
-		ifaces = *c.InterfaceBlock
-	}
+	ifaces := c.InterfaceBits()
 	if ifaces < 0 || ifaces > MaxInterfaceBits {
 		return fmt.Errorf("interfaceBlock: %d is not from 0 to %d bits", ifaces, MaxInterfaceBits)
 	}
@@ -56,11 +53,7 @@ func (l *Layout) Agrees(c topology.IPAM) error {
 	if c.HostBlock != nil && *c.HostBlock != l.hostBits {
 		return wrong("hostBlock", "has %d bits, and the step says %d: write the pool's, or name another pool", l.hostBits, *c.HostBlock)
 	}
-	ifaces := 0
-	if c.InterfaceBlock != nil {
-		ifaces = *c.InterfaceBlock
-	}
-	if c.HostBlock != nil && ifaces != l.ifBits {
+	if ifaces := c.InterfaceBits(); c.HostBlock != nil && ifaces != l.ifBits {
 		return wrong("interfaceBlock", "has %d bits, and the step says %d: write the pool's, or name another pool", l.ifBits, ifaces)
 	}
 	if c.Subnet != "" && !slices.ContainsFunc(l.subnets, func(s subnet) bool { return s.prefix.String() == c.Subnet }) {
