@@ -17,7 +17,8 @@ type StackedConfig struct {
 	Name      string `json:"name,omitempty"`
 	Master    string `json:"master,omitempty"`
 	MasterNet string `json:"masterNet,omitempty"`
-	// MasterNets of a root step are steps with masterNet already.
+	// MasterNets is decoded of derived steps only, which are refused with it: a root step with
+	// masterNets has become one step with MasterNet for each when its topology was decoded.
 	MasterNets      []string `json:"masterNets,omitempty"`
 	Mode            string   `json:"mode"`
 	MTU             *uint32  `json:"mtu,omitempty"`

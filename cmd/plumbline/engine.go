@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -190,7 +189,7 @@ func uplinksOf(ctx context.Context, host *kernel.Host, devices []inventory.Devic
 	return inventory.QueryUplinks(ctx, devices, routes)
 }
 
-// hostRoutes queries the kernel for the default routes of the host.
+// hostRoutes queries the kernel for the default routes and networks of the host.
 type hostRoutes struct{ *kernel.Sandbox }
 
 func newHostRoutes(host *kernel.Host) hostRoutes { return hostRoutes{host.WithoutSandbox()} }
@@ -198,11 +197,6 @@ func newHostRoutes(host *kernel.Host) hostRoutes { return hostRoutes{host.Withou
 // Best implements inventory.Routes.
 func (r hostRoutes) Best(ctx context.Context) (string, error) {
 	return r.Over(ctx, netstate.DefaultRouteDevice)
-}
-
-// Networks implements inventory.Routes.
-func (r hostRoutes) Networks(ctx context.Context) (map[string][]netip.Prefix, error) {
-	return r.Sandbox.Networks(ctx)
 }
 
 // Over implements inventory.Routes.
