@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
@@ -327,7 +328,9 @@ func (g driftFixture) run(t *testing.T) {
 	made := g.sandbox(t, path, devices)
 	r := l.engine(nil)
 	fine := false
-	for n, row := range g.rows {
+	first, stride := effort.Stride(t, 2) // the short form takes every second row
+	for n := 0; first-1+n*stride < len(g.rows); n++ {
+		row := g.rows[first-1+n*stride]
 		if !fine { // else it is as the row before has left it
 			if _, err := r.Ensure(ctxFor(t), made.repair); err != nil {
 				t.Fatal(err)

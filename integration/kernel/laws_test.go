@@ -193,12 +193,12 @@ func TestApplyTwiceRelease(t *testing.T) {
 }
 
 // TestEveryChangeFailsOnce: a failure at any change leaves the start. The short
-// form takes every second change.
+// form takes every fourth change.
 func TestEveryChangeFailsOnce(t *testing.T) {
 	each(t, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
 		start := l.state(path)
-		first, stride := effort.Stride(t, 2)
+		first, stride := effort.Stride(t, 4)
 		for n := first; ; n += stride {
 			applied := 0
 			r := l.engine(func(d reconcile.Domain) reconcile.Domain {
@@ -298,14 +298,14 @@ func (l *lane) runKilled(variable string, spec any) bool {
 }
 
 // TestKilledBetweenChanges: kill -9 after any change of an apply, then either
-// apply again and release, or release at once. The short form takes every fourth
+// apply again and release, or release at once. The short form takes every sixth
 // change.
 func TestKilledBetweenChanges(t *testing.T) {
 	each(t, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
 		start := l.state(path)
 		sb := c.sandbox(path)
-		first, stride := effort.Stride(t, 4)
+		first, stride := effort.Stride(t, 6)
 		again := first%2 == 1
 		for n := first; l.runKilled(childEnv, childSpec{Sandbox: sb, Dir: l.dir, At: n}); n += stride {
 			if again {
