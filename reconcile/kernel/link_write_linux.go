@@ -457,12 +457,26 @@ func (s *Sandbox) explainExists(ctx context.Context, l netstate.Link, err error)
 	return err
 }
 
+// isPortOfBond reports whether a link is a device that is to join a bond.
+func (s *Sandbox) isPortOfBond(ctx context.Context, l netstate.Link) bool {
+	have, err := s.readLink(ctx, l.Name)
+	if err != nil || have.LinkKind != "device" {
+		return false
+	}
+	master, err := s.readLink(ctx, *l.Master)
+	return err == nil && master.LinkKind == "bond"
+}
+
 func (s *Sandbox) explainUpdate(ctx context.Context, l netstate.Link, err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM) && l.Master != nil && *l.Master != "":
 		if have, e := s.readLink(ctx, l.Name); e == nil && have.Up != nil && *have.Up {
 			return because(fault.NotReady, err, "a bond takes only a port that is down")
 		}
+	case errors.Is(err, unix.EINVAL) && l.Master != nil && *l.Master != "" && s.isPortOfBond(ctx, l):
+		// bond_enslave adds the bond's VLANs to the port's filter (vlan_vids_add_by_dev), which
+		// igbvf refuses while the physical function does not answer; see explainVLAN.
+		return because(fault.NotReady, err, "its driver does not take what %s has, such as its VLANs (a virtual function without clear-to-send cannot take a VLAN)", where(*l.Master))
 	case errors.Is(err, unix.ENETDOWN):
 		return because(fault.NotReady, err, "the link below it is down")
 	case errors.Is(err, unix.ERANGE) && l.MTU != nil:

@@ -327,6 +327,33 @@ func TestVLANBeforeClearToSend(t *testing.T) {
 	b.settle(pf)
 }
 
+// A bond gives a new port its VLANs, VLAN 0 too where 8021q is loaded, and passes the refusal
+// on, see TestVLANBeforeClearToSend.
+func TestBondBeforeClearToSend(t *testing.T) {
+	b := newCardBench(t)
+	ids := vfs(t, pf)
+	start := b.at(ids[2])
+	there := b.move(ids[2], "net1")
+	b.apply(there)
+	b.create(
+		netstate.Link{Name: "bond0", LinkKind: "bond", Up: new(true), Bond: &netstate.Bond{Mode: new("active-backup"), FailOverMAC: new("active")}},
+		netstate.Link{Name: "v100", LinkKind: "vlan", Parent: new("bond0"), VLAN: &netstate.VLAN{ID: new(uint16(100))}},
+	)
+	b.update(netstate.Link{Name: "host:" + pf, Up: new(false)})
+	port := netstate.Change{Before: netstate.Link{Name: "net1", Master: new("")}, After: netstate.Link{Name: "net1", Master: new("bond0")}}
+	b.refused(fault.NotReady, port, "bond0", "clear-to-send")
+	b.holds(netstate.Link{Name: "net1", Master: new(""), Up: new(false)})
+	b.update(netstate.Link{Name: "host:" + pf, Up: new(true)})
+	b.apply(port)
+	b.holds(netstate.Link{Name: "net1", Master: new("bond0")})
+	b.awaitCarrier("net1") // as there
+	b.remove(netstate.Link{Name: "bond0"})
+	b.update(netstate.Link{Name: "net1", Up: new(false)})
+	b.apply(there.Inverse())
+	same(t, start, b.at(ids[2]))
+	b.settle(pf)
+}
+
 // Observing two virtual functions of one card costs one query beyond the dumps: their
 // links were just dumped, and the physical function reports both.
 func TestVFsCost(t *testing.T) {
