@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -40,7 +41,8 @@ type machine struct {
 	*bench
 	name  string
 	state string
-	tree  fs.FS // instead of the fixture
+	tree  fs.FS                     // instead of the fixture
+	nets  map[string][]netip.Prefix // of the addresses of each interface
 	// written is what the agent has sent to the API server of its slices.
 	written struct{ requests, bytes atomic.Int64 }
 	scans   atomic.Int64
@@ -75,7 +77,9 @@ func (m *machine) start(t *testing.T) {
 	}
 	m.pub = publish.New(publish.Options{
 		NodeName: m.name, Sysfs: m.tree, Policies: policies, Log: log,
-		Uplinks: func(context.Context, []inventory.Device) (inventory.Uplinks, error) { return inventory.Uplinks{}, nil },
+		Uplinks: func(context.Context, []inventory.Device) (inventory.Uplinks, error) {
+			return inventory.Uplinks{Networks: m.nets}, nil
+		},
 		InUse: func() []string {
 			m.mu.Lock()
 			defer m.mu.Unlock()

@@ -50,6 +50,7 @@ func testScheduled(t *testing.T, options cluster.Options) {
 		{"the template of a topology", b.template},
 		{"a quota keeps a namespace out", b.quota},
 		{"devices that are shared", b.shared},
+		{"devices by the network of their address", b.addressed},
 	} {
 		t.Run(part.name, part.test)
 	}

@@ -4,6 +4,8 @@ package controlplane_test
 
 import (
 	"fmt"
+	"maps"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -217,6 +219,52 @@ func (b *bench) shared(t *testing.T) {
 		}
 		b.mustKubectl(t, "", "delete", "deviceexposurepolicy", "pool")
 	})
+}
+
+// addressed lets the scheduler choose the master of each interface by the network that the host
+// has an address in, as multi-nic-cni's masterNets do.
+func (b *bench) addressed(t *testing.T) {
+	if err := b.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "addressed"}}); err != nil {
+		t.Fatal(err)
+	}
+	b.speakFor(t)
+	// The first device in order is the one of the second network.
+	m := &machine{bench: b, name: "addressed", state: t.TempDir(), nets: map[string][]netip.Prefix{
+		"enp3s0f0": {netip.MustParsePrefix("10.0.2.0/24")},
+		"enp3s0f1": {netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("10.0.1.0/24")},
+	}}
+	m.start(t)
+	defer func() { m.stop() }()
+	b.mustKubectl(t, policy("cards", `{selector: {cel: 'device.attributes["dra.networking"].ifName.startsWith("enp3s0f") && device.attributes["dra.networking"].type == "pf"'}, exposure: {
+  allowMultipleAllocations: true, besideFunctions: true, capacity: {shares: {value: "8", requestPolicy: {default: "1", validRange: {min: "1", max: "1"}}}}}}`), "create", "--validate=strict", "-f", "-")
+	b.mustKubectl(t, `
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: ai}
+spec:
+  claimTemplate: {namespaces: [default]}
+  steps: [{name: net, type: ipvlan, config: {masterNets: [10.0.1.0/24, 10.0.2.0/24], mode: l2}}]
+---
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: ai-elsewhere}
+spec:
+  claimTemplate: {namespaces: [default]}
+  steps: [{name: net, type: ipvlan, config: {masterNets: [10.0.1.0/24, 10.0.3.0/24], mode: l2}}]
+`, "create", "-f", "-")
+	for _, name := range []string{"ai", "ai-elsewhere"} {
+		b.ready(t, name, metav1.ConditionTrue)
+		b.pod(t, claiming(name, name))
+	}
+	got := map[string]string{}
+	for _, r := range b.results(t, "ai") {
+		got[r.Request] = r.Device
+	}
+	if want := map[string]string{"net-0": "pci-0000-02-00-0-shared", "net-1": "pci-0000-01-00-0-shared"}; !maps.Equal(got, want) {
+		t.Errorf("allocated %v, want %v", got, want)
+	}
+	b.unplaced(t, "ai-elsewhere", noRoom)
+	b.mustKubectl(t, "", "delete", "deviceexposurepolicy", "cards")
 }
 
 // poolPolicy gives the functions of a PF away as shares.
