@@ -103,6 +103,20 @@ func (r *Rule) Matches(p Packet, members func(SetID) []netip.Addr) bool {
 		slices.ContainsFunc(r.Sets, func(id SetID) bool { return slices.Contains(members(id), p.Destination) })
 }
 
+// Places says where each rule of an attachment stands, from 0 for the winning one: each
+// precedence has a place of its own, whatever other rules there are. Of two rules with one
+// precedence, the second moves to the next free place, so that there are up to twice as many
+// places as rules.
+func Places(rules []Rule) []int {
+	out := make([]int, len(rules))
+	next := 0
+	for i := range rules {
+		out[i] = max(next, MaxPrecedence-rules[i].Precedence)
+		next = out[i] + 1
+	}
+	return out
+}
+
 // Changed is what a change of the input has changed: pods with other rules, or other
 // addresses, and sets with other members.
 type Changed struct {

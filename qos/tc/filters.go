@@ -83,11 +83,9 @@ func Compile(rules []qos.Rule, members func(qos.SetID) []netip.Addr) (*Filters, 
 		return nil, fmt.Errorf("%w: %d rules cover the interface, and it may have %d", ErrTooMany, len(rules), MaxRules)
 	}
 	out := &Filters{rules: rules}
-	next := 0
+	places := qos.Places(rules)
 	for i := range rules {
-		r := &rules[i]
-		place := max(next, place(r))
-		next = place + 1
+		r, place := &rules[i], places[i]
 		var policer uint16
 		if r.RateKbit > 0 {
 			policer = uint16(place + 1)
@@ -125,13 +123,6 @@ func Compile(rules []qos.Rule, members func(qos.SetID) []netip.Addr) (*Filters, 
 		return cmp.Or(cmp.Compare(a.Pref, b.Pref), cmp.Compare(a.Handle, b.Handle))
 	})
 	return out, nil
-}
-
-// place is where a rule stands, from 0: each precedence has a place of its own, the highest
-// the first. Of two rules with one precedence, the second moves to the next free place, so
-// that there are up to twice as many places as rules.
-func place(r *qos.Rule) int {
-	return max(0, qos.MaxPrecedence-r.Precedence)
 }
 
 // handle is the handle of a filter within its preference. The kernel has one filter for each

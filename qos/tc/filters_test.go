@@ -9,52 +9,13 @@ import (
 	"slices"
 	"testing"
 
-	"go4.org/netipx"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/qostest"
 	"github.com/plumbline/plumbline/qos/tc"
 )
-
-func address(rng *rand.Rand) netip.Addr {
-	if rng.IntN(3) == 0 {
-		return netip.MustParseAddr(fmt.Sprintf("fd00::%x", rng.IntN(32)))
-	}
-	return netip.MustParseAddr(fmt.Sprintf("10.0.%d.%d", rng.IntN(2), rng.IntN(32)))
-}
-
-func prefix(rng *rand.Rand, bits int) netip.Prefix {
-	a := address(rng)
-	p, _ := a.Prefix(max(0, a.BitLen()-rng.IntN(bits)))
-	return p
-}
-
-func rule(rng *rand.Rand, n int, sets map[qos.SetID][]netip.Addr) qos.Rule {
-	r := qos.Rule{Index: n, Precedence: qos.MaxPrecedence - n/2, DSCP: uint8(rng.IntN(64)), RateKbit: uint32(rng.IntN(3)), Any: rng.IntN(4) == 0}
-	for range rng.IntN(3) {
-		r.Ports = append(r.Ports, qos.Port{Protocol: []qos.Protocol{qos.TCP, qos.UDP, qos.SCTP}[rng.IntN(3)], Port: uint16(rng.IntN(2) * (80 + rng.IntN(3)))})
-	}
-	if r.Any {
-		return r
-	}
-	if rng.IntN(3) > 0 {
-		var b netipx.IPSetBuilder
-		b.AddPrefix(prefix(rng, 33))
-		for range rng.IntN(4) {
-			b.RemovePrefix(prefix(rng, 6))
-		}
-		r.Addresses, _ = b.IPSet()
-	}
-	for i := range rng.IntN(3) {
-		id := qos.SetID{Rule: n, To: i}
-		for range rng.IntN(6) {
-			sets[id] = append(sets[id], address(rng))
-		}
-		r.Sets = append(r.Sets, id)
-	}
-	return r
-}
 
 // TestFilters holds that the filters decide about every packet as the rules do: the first
 // filter by preference that matches is of the first rule that matches, with its mark and
@@ -62,19 +23,15 @@ func rule(rng *rand.Rand, n int, sets map[qos.SetID][]netip.Addr) qos.Rule {
 func TestFilters(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 0))
-		sets := map[qos.SetID][]netip.Addr{}
+		rules, sets := qostest.Rules(rng, rng.IntN(8))
 		members := func(id qos.SetID) []netip.Addr { return sets[id] }
-		var rules []qos.Rule
-		for i := range rng.IntN(8) {
-			rules = append(rules, rule(rng, i, sets))
-		}
 		out, err := tc.Compile(rules, members)
 		if err != nil {
 			t.Fatal(err)
 		}
 		wellFormed(t, out)
 		for range 200 {
-			p := qos.Packet{Destination: address(rng), Protocol: []qos.Protocol{qos.TCP, qos.UDP, qos.SCTP, 1}[rng.IntN(4)], Port: uint16(80 + rng.IntN(4)), Fragment: rng.IntN(6) == 0}
+			p := qostest.Packet(rng)
 			want := slices.IndexFunc(rules, func(r qos.Rule) bool { return r.Matches(p, members) })
 			n := slices.IndexFunc(out.Filters, func(f tc.Filter) bool { return f.Matches(p) })
 			if n < 0 || want < 0 {
@@ -163,19 +120,16 @@ func TestTooMany(t *testing.T) {
 func TestStable(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		sets := map[qos.SetID][]netip.Addr{}
+		rules, sets := qostest.Rules(rng, 2+rng.IntN(8))
 		members := func(id qos.SetID) []netip.Addr { return sets[id] }
-		var rules []qos.Rule
-		for i := range 2 + rng.IntN(8) {
-			r := rule(rng, i, sets)
-			r.Precedence = qos.MaxPrecedence - 3*i
-			rules = append(rules, r)
+		for i := range rules {
+			rules[i].Precedence = qos.MaxPrecedence - 3*i
 		}
 		before := objects(t, rules, members)
 		gone := rng.IntN(len(rules))
 		after := objects(t, slices.Delete(slices.Clone(rules), gone, gone+1), members)
 		for key, f := range before {
-			if _, there := after[key]; there != (f.Rule != fmt.Sprintf("/[%d]", rules[gone].Index)) {
+			if _, there := after[key]; there != (f.Rule != fmt.Sprintf("ns/q[%d]", rules[gone].Index)) {
 				t.Fatalf("seed %d: without rule %d, filter %+v is there: %v", seed, gone, f, there)
 			}
 		}
