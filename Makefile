@@ -77,7 +77,7 @@ test: ## unit and test-kernel, side by side
 .PHONY: test-all
 # The nodes of test-cluster are virtual machines too, so that lane runs after test-kernel.
 test-all: ## every test in its long form, lint, verify and fuzz: hours (LANES='unit lint')
-	@LONG=1 .ci/lanes $(or $(LANES),'machine machine-cluster' compile -- $(KERNELS:%=test-kernel-%) -- test-cluster 'unit lint verify fuzz')
+	@LONG=1 .ci/lanes $(or $(LANES),'machine machine-cluster' compile -- $(KERNELS:%=test-kernel-%) -- test-cluster 'unit lint verify test-ovn fuzz')
 
 .PHONY: compile
 # Two lanes that start together would both compile their common packages. Nothing is
@@ -135,6 +135,13 @@ $(KERNELS:%=test-kernel-%): test-kernel-%:
 	[[ -z '$(LONG)' || '$(RUN)' != . ]] || for iommu in off shared; do
 		integration/vm test --kernel $* --iommu $$iommu --nics quad -- -run TestUnconfined ./integration/kernel </dev/null
 	done
+	end
+
+.PHONY: test-ovn
+test-ovn: ## rows and packets in Debian's OVN, in a virtual machine
+	@. .ci/lib
+	begin 'tests with OVN'
+	integration/vm test --with ovn --cpus 1 --nics none -- $(TAGS) -run '$(RUN)' ./qos/ovn/northbound </dev/null
 	end
 
 .PHONY: soak
