@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
@@ -44,6 +45,20 @@ func CompileFilters(files [][]byte, topologyFile []byte, pod Pod) (filters []net
 	if err != nil {
 		return nil, nil, err
 	}
+	rules, members, notes, err := Rules(files, network, pod)
+	if err != nil {
+		return nil, notes, err
+	}
+	compiled, err := tc.Compile(rules, members)
+	if err != nil {
+		return nil, notes, fault.New(fault.Invalid, err)
+	}
+	return compiled.Objects(), notes, nil
+}
+
+// Rules returns the rules that the NetworkQoS objects of files have for what a pod sends over a
+// network, the winning one first, and the members of their sets, with notes for the user.
+func Rules(files [][]byte, network qos.Network, pod Pod) (rules []qos.Rule, members func(qos.SetID) []netip.Addr, notes []string, err error) {
 	namespace := pod.Namespace
 	if namespace == "" {
 		namespace = defaultNamespace
@@ -58,7 +73,7 @@ func CompileFilters(files [][]byte, topologyFile []byte, pod Pod) (filters []net
 	for _, data := range files {
 		objects, _, err := qos.Decode(data)
 		if err != nil {
-			return nil, nil, fault.New(fault.Invalid, err)
+			return nil, nil, nil, fault.New(fault.Invalid, err)
 		}
 		for _, o := range objects {
 			if o.Namespace == "" {
@@ -79,22 +94,22 @@ func CompileFilters(files [][]byte, topologyFile []byte, pod Pod) (filters []net
 		}
 	}
 	if err := errors.Join(invalid...); err != nil {
-		return nil, notes, fault.New(fault.Invalid, err)
+		return nil, nil, notes, fault.New(fault.Invalid, err)
 	}
-	rules := c.Rules(source.Key)[0]
+	rules = c.Rules(source.Key)[0]
 	if len(seen) > 0 && len(rules) == 0 {
-		notes = append(notes, fmt.Sprintf("no %s covers topology %q for this pod: networkSelectors select its labels, and podSelector those of the pod, in namespace %q", qosv1alpha1.Kind, network.Name, namespace))
+		what, how := fmt.Sprintf("topology %q", network.Name), "networkSelectors select its labels, and podSelector those of the pod"
+		if network.Kind == qos.DefaultNetwork {
+			what, how = "the default network", "an object without networkSelectors does, if podSelector selects the labels of the pod"
+		}
+		notes = append(notes, fmt.Sprintf("no %s covers %s for this pod: %s, in namespace %q", qosv1alpha1.Kind, what, how, namespace))
 	}
 	for _, r := range rules {
 		if len(r.Sets) > 0 {
 			notes = append(notes, fmt.Sprintf("%s %q: egress[%d]: destinations that are pods are known in a cluster only", qosv1alpha1.Kind, r.Policy, r.Index))
 		}
 	}
-	compiled, err := tc.Compile(rules, c.Members)
-	if err != nil {
-		return nil, notes, fault.New(fault.Invalid, err)
-	}
-	return compiled.Objects(), notes, nil
+	return rules, c.Members, notes, nil
 }
 
 // networkOf is the network that a topology is.
