@@ -95,11 +95,17 @@ func newAgentBench(t *testing.T, containerd string, values ...string) *agentBenc
 // newAgentBenchOf is newAgentBench with the release that choose returns, and with values.
 func newAgentBenchOf(t *testing.T, options cluster.NodeOptions, choose func(context.Context, *cluster.Cluster) (cluster.Release, error), values ...string) *agentBench {
 	t.Helper()
-	b := &agentBench{Cluster: start(t, cluster.Options{})}
+	return newAgentBenchIn(t, cluster.Options{}, options, choose, values...)
+}
+
+// newAgentBenchIn is newAgentBenchOf with a control plane that has these options.
+func newAgentBenchIn(t *testing.T, control cluster.Options, options cluster.NodeOptions, choose func(context.Context, *cluster.Cluster) (cluster.Release, error), values ...string) *agentBench {
+	t.Helper()
+	b := &agentBench{Cluster: start(t, control)}
 	// The machine is emulated: what takes a tenth of a second takes three when its host
 	// is busy. What happens when the time is up has cases of its own.
 	options.NRITimeout = cmp.Or(options.NRITimeout, 10*time.Second)
-	options.Kubelet = "crashLoopBackOff: {maxContainerRestartPeriod: 1s}" // agents are killed in close succession
+	options.Kubelet += "\ncrashLoopBackOff: {maxContainerRestartPeriod: 1s}" // agents are killed in close succession
 	b.node = addNode(t, b.Cluster, options)
 	release, err := choose(t.Context(), b.Cluster)
 	if err != nil {
