@@ -37,7 +37,7 @@ type NetworkQoSReport struct {
 	// +optional
 	Objects []QoSReport `json:"objects,omitempty"`
 
-	// LeftOut is how many more there are.
+	// LeftOut is how many more there are. They are not counted.
 	//
 	// +optional
 	LeftOut int32 `json:"leftOut,omitempty"`
@@ -79,7 +79,7 @@ type QoSReport struct {
 
 	// Problem is why the rules could not be put in place in one of them.
 	//
-	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:MaxLength=200
 	// +optional
 	Problem string `json:"problem,omitempty"`
 }
