@@ -30,16 +30,17 @@ const schemas = "/usr/share/ovn/"
 type server struct {
 	*testing.T
 	dir, name string
+	options   []string
 	process   *exec.Cmd
 }
 
-// newServer starts a database, "nb" or "sb".
-func newServer(t *testing.T, name string) *server {
+// newServer starts a database, "nb" or "sb", with options of ovsdb-server.
+func newServer(t *testing.T, name string, options ...string) *server {
 	t.Helper()
 	if os.Getenv("PLUMBLINE_BENCH") == "" {
 		t.Skip("needs the programs of OVN: make test-ovn")
 	}
-	s := &server{T: t, dir: t.TempDir(), name: name}
+	s := &server{T: t, dir: t.TempDir(), name: name, options: options}
 	s.must("ovsdb-tool", "create", s.file(), schemas+"ovn-"+name+".ovsschema")
 	s.start()
 	t.Cleanup(func() { s.kill() })
@@ -51,7 +52,7 @@ func (s *server) socket() string { return "unix:" + filepath.Join(s.dir, s.name+
 
 func (s *server) start() {
 	s.Helper()
-	s.process = exec.Command("ovsdb-server", "--no-chdir", "--unixctl="+filepath.Join(s.dir, s.name+".ctl"), "--remote=p"+s.socket(), s.file())
+	s.process = exec.Command("ovsdb-server", slices.Concat([]string{"--no-chdir", "--unixctl=" + filepath.Join(s.dir, s.name+".ctl"), "--remote=p" + s.socket()}, s.options, []string{s.file()})...)
 	if err := s.process.Start(); err != nil {
 		s.Fatal(err)
 	}
