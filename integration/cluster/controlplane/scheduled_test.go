@@ -496,11 +496,11 @@ func (b *bench) template(t *testing.T) {
 	b.mustKubectl(t, "", "patch", "nettopo", "bonded", "--type=merge", "-p", `{"spec":{"claimTemplate":{"bondPorts":"Any","constraints":[{"matchAttribute":"dra.networking/pfName"}]}}}`)
 	b.templates(t, "the name is free", "bonded", "chosen", "default", "taken")
 	b.eventually(t, "the constraint is another", func() error {
-		constraints := b.mustKubectl(t, "", "-n", "default", "get", "resourceclaimtemplate", "bonded", "-o", "jsonpath={.spec.spec.devices.constraints}")
-		if constraints != `[{"matchAttribute":"dra.networking/pfName"}]` {
-			return errors.New(constraints)
+		constraints, err := b.Kubectl(t.Context(), nil, "-n", "default", "get", "resourceclaimtemplate", "bonded", "-o", "jsonpath={.spec.spec.devices.constraints}")
+		if err == nil && constraints != `[{"matchAttribute":"dra.networking/pfName"}]` {
+			err = errors.New(constraints)
 		}
-		return nil
+		return err // NotFound between its deletion and its creation
 	})
 	b.mustKubectl(t, "", "patch", "nettopo", "bonded", "--type=merge", "-p", `{"spec":{"claimTemplate":{"name":"fast","namespaces":["nowhere"],"namespaceSelector":null}}}`)
 	b.templates(t, "no namespace is there", "bonded")
