@@ -136,6 +136,11 @@ spec:
 	}
 	kubectl(t, b.Cluster, "", "delete", "networkqos", "crowd")
 
+	// A node reports at most every 30 s.
+	until(t, "the status counts the pod", 2*time.Minute, func() bool {
+		return kubectl(t, b.Cluster, "", "get", "networkqos", "storage", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status} {range .status.backends[*]}{.backend} {.rules} {.pods} {.inPlace} {.nodes} {.failingNodes}{end}`) == "True tc 2 1 1 1 0"
+	})
+
 	kubectl(t, b.Cluster, "", "delete", "networkqos", "storage")
 	want("the object deleted", "")
 	unrestarted("store", "other")
