@@ -292,6 +292,10 @@ spec:
     resources: {claims: [{name: net}]}
 `
 
+// passing are alerts with a cause here that ends by itself: a virtual function has no carrier
+// while its driver takes another MTU.
+var passing = []string{"PlumblinePortDown", "PlumblineNetworkLost"}
+
 // rules checks that Prometheus could evaluate every rule, and that those alerts are
 // raised, if only to wait, that have a cause here and no others.
 func (b *bench) rules(t *testing.T) {
@@ -308,6 +312,9 @@ func (b *bench) rules(t *testing.T) {
 		expr := r.Name
 		if r.Type == "alerting" {
 			expr = fmt.Sprintf("ALERTS{alertname=%q}", r.Name)
+			if slices.Contains(passing, r.Name) {
+				expr = fmt.Sprintf(`ALERTS{alertname=%q, alertstate="firing"}`, r.Name)
+			}
 		}
 		all, err := b.server.Range(t.Context(), expr, b.began, time.Now(), scrapeEvery)
 		if err != nil {
