@@ -39,6 +39,10 @@ const (
 // precedence is what OKEP-4380 makes of priority and index.
 func precedence(priority int32, index int) int { return 10000 + int(priority)*MaxRules + index }
 
+// MaxAttachmentRules is how many rules an attachment may have: those of 101 priorities with 20
+// rules each.
+const MaxAttachmentRules = (MaxPriority + 1) * MaxRules
+
 // MaxPrecedence is the highest precedence that a rule can have.
 const MaxPrecedence = 10000 + MaxPriority*MaxRules + MaxRules - 1
 

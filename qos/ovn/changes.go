@@ -10,7 +10,7 @@ import (
 
 // Rows of a database.
 type (
-	// Observed are the rows of an owner, and the switches that were asked for.
+	// Observed are the rows of an owner, and all switches.
 	Observed struct {
 		QoS  []ObservedQoS
 		Sets []ObservedSet

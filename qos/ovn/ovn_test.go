@@ -280,6 +280,9 @@ func TestMatch(t *testing.T) {
 			t.Errorf("port %q: %v", name, err)
 		}
 	}
+	if rows, err := ovn.Rows("node-1", ovn.Port{Name: "p"}, make([]qos.Rule, qos.MaxAttachmentRules+1)); err == nil || !strings.Contains(err.Error(), "2021 rules cover it") {
+		t.Errorf("too many rules: %d rows, %v", len(rows), err)
+	}
 	var b netipx.IPSetBuilder
 	b.AddPrefix(netip.MustParsePrefix("10.0.0.0/8"))
 	for i := range ovn.MaxPrefixes {

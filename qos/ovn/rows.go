@@ -72,6 +72,9 @@ func Rows(owner string, p Port, rules []qos.Rule) ([]QoS, error) {
 	if !portName.MatchString(p.Name) {
 		return nil, fmt.Errorf("logical switch port %q: its name %w", p.Name, ErrInvalid)
 	}
+	if len(rules) > qos.MaxAttachmentRules { // priorities would leave the range of the schema
+		return nil, fmt.Errorf("logical switch port %q: %d rules cover it, and it may have %d", p.Name, len(rules), qos.MaxAttachmentRules)
+	}
 	limited := 0 // so many rules precede one that has a limit
 	for i := range rules {
 		if rules[i].RateKbit > 0 {

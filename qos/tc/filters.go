@@ -28,8 +28,8 @@ import (
 const (
 	// FirstPref is the lowest preference of ours. There are two for each place.
 	FirstPref = 20000
-	// MaxRules of an interface: those of 101 priorities with 20 rules each.
-	MaxRules = (qos.MaxPriority + 1) * qos.MaxRules
+	// MaxRules of an interface.
+	MaxRules = qos.MaxAttachmentRules
 	// MaxFilters of an interface. Linux searches the filters of one preference and mask in
 	// a hash table, but each preference by itself.
 	MaxFilters = 1024
