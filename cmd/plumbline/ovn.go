@@ -148,14 +148,14 @@ func (a *app) ovnRows(owner string, p *ovnPort) (*ovn.Desired, error) {
 	var files [][]byte
 	for _, f := range p.files {
 		data, name, err := a.read(f)
-		if err == nil && !node.HasQoS(data) {
-			err = errors.New("has no NetworkQoS")
-			if _, _, wrong := qos.Decode(data); wrong != nil {
-				err = wrong
-			}
-		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		switch objects, _, err := qos.Decode(data); {
+		case err != nil:
+			return nil, fmt.Errorf("%s: %w", name, err)
+		case len(objects) == 0:
+			return nil, fmt.Errorf("%s: has no NetworkQoS", name)
 		}
 		files = append(files, data)
 	}
