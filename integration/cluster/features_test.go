@@ -3,7 +3,6 @@
 package cluster_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +19,7 @@ func TestNodeWithoutFeatures(t *testing.T) {
 		"DRADeviceBindingConditions=false,DRAExtendedResource=false,DRAResourceClaimDeviceStatus=false,DRAResourceClaimGranularStatusAuthorization=false"}
 	b := newAgentBenchIn(t, cluster.Options{APIServer: without, ControllerManager: without, Scheduler: without},
 		cluster.NodeOptions{Kubelet: "featureGates: {ResourceHealthStatus: false, ResourceHealthStatusMessage: false}"},
-		func(context.Context, *cluster.Cluster) (cluster.Release, error) { return cluster.Release{}, nil })
+		thisRelease)
 
 	b.create(t, claimingPod("plain", "net-1"))
 	b.ready(t, "plain")

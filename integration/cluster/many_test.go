@@ -4,7 +4,6 @@ package cluster_test
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -20,7 +19,7 @@ import (
 // claim, and logs the times to Ready. All get their network, and all return it.
 // PLUMBLINE_PODS lists how many at once, as in "1 12 100".
 func TestManyShares(t *testing.T) {
-	b := newAgentBenchOf(t, cluster.NodeOptions{Memory: "6G"}, func(context.Context, *cluster.Cluster) (cluster.Release, error) { return cluster.Release{}, nil })
+	b := newAgentBenchOf(t, cluster.NodeOptions{Memory: "6G"}, thisRelease)
 	kubectl(t, b.Cluster, sharedMaster, "apply", "-f", "-")
 	kubectl(t, b.Cluster, "", "wait", "--for=condition=Ready", "--timeout=60s", "networktopology/store", "deviceexposurepolicy/master")
 	b.published(t, "with the shared one", 9)
