@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/qos/v1alpha1"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/suggest"
 )
 
@@ -158,20 +159,13 @@ func (r *reader) add(format string, args ...any) {
 		r.invalid.More = true
 		return
 	}
-	r.invalid.Problems = append(r.invalid.Problems, clip(fmt.Sprintf(format, args...)))
+	r.invalid.Problems = append(r.invalid.Problems, excerpt.Of(fmt.Sprintf(format, args...), maxProblem))
 }
 
 func (r *reader) warn(format string, args ...any) {
 	if len(r.warnings) < maxProblems {
-		r.warnings = append(r.warnings, clip(fmt.Sprintf(format, args...)))
+		r.warnings = append(r.warnings, excerpt.Of(fmt.Sprintf(format, args...), maxProblem))
 	}
-}
-
-func clip(text string) string {
-	if len(text) <= maxProblem {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxProblem], "") + "…"
 }
 
 // New reads and checks an object. It applies the bounds of the CRD once more: an object may

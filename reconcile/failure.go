@@ -2,9 +2,9 @@ package reconcile
 
 import (
 	"errors"
-	"strings"
 
 	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -42,9 +42,7 @@ func FailuresOf(err error) []StepFailure {
 				f.Message = step.Err.Error()
 			}
 		}
-		if len(f.Message) > maxFailureMessage {
-			f.Message = strings.ToValidUTF8(f.Message[:maxFailureMessage], "") + "…"
-		}
+		f.Message = excerpt.Of(f.Message, maxFailureMessage)
 		out = append(out, f)
 	}
 	if err != nil {

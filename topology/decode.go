@@ -17,6 +17,7 @@ import (
 	yamlv2 "go.yaml.in/yaml/v2"
 	yamlv3 "go.yaml.in/yaml/v3"
 
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/suggest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -182,7 +183,7 @@ func checkRollout(inv *Invalid, r *v1alpha1.Rollout) {
 	if text == "" && r.MaxUnavailable.IntVal > 0 || percentage.MatchString(text) {
 		return
 	}
-	inv.add("", "spec.rollout.maxUnavailable", "%s is neither a number of nodes above 0 nor a percentage from 1%% to 100%%", clip(r.MaxUnavailable.String(), maxKey))
+	inv.add("", "spec.rollout.maxUnavailable", "%s is neither a number of nodes above 0 nor a percentage from 1%% to 100%%", excerpt.Of(r.MaxUnavailable.String(), maxKey))
 }
 
 var shortTime = regexp.MustCompile(`^[1-9][0-9]{0,4}[smh]$`)
@@ -194,7 +195,7 @@ func checkOnFailure(inv *Invalid, p *v1alpha1.FailurePolicy) {
 	}
 	oneOf := func(field string, value v1alpha1.FailureAction, accepted ...string) {
 		if value != "" && !slices.Contains(accepted, string(value)) {
-			inv.add("", "spec.onFailure."+field, "%q is not one of %s%s", clip(string(value), maxKey), strings.Join(accepted, ", "), suggest.Hint(string(value), accepted))
+			inv.add("", "spec.onFailure."+field, "%q is not one of %s%s", excerpt.Of(string(value), maxKey), strings.Join(accepted, ", "), suggest.Hint(string(value), accepted))
 		}
 	}
 	if p.Degraded == v1alpha1.Evict {
@@ -204,7 +205,7 @@ func checkOnFailure(inv *Invalid, p *v1alpha1.FailurePolicy) {
 	}
 	oneOf("lost", p.Lost, string(v1alpha1.Report), string(v1alpha1.Evict))
 	if p.After != "" && !shortTime.MatchString(p.After) {
-		inv.add("", "spec.onFailure.after", "%q is not a time such as 60s, 5m or 1h", clip(p.After, maxKey))
+		inv.add("", "spec.onFailure.after", "%q is not a time such as 60s, 5m or 1h", excerpt.Of(p.After, maxKey))
 	}
 }
 
@@ -316,7 +317,7 @@ func (d document) text(keys ...string) string {
 }
 
 func (d document) title() string {
-	title := fmt.Sprintf("%s %q", clip(d.text("kind"), maxKey), clip(d.text("metadata", "name"), maxKey))
+	title := fmt.Sprintf("%s %q", excerpt.Of(d.text("kind"), maxKey), excerpt.Of(d.text("metadata", "name"), maxKey))
 	if why, ok := unsupportedKinds[d.text("kind")]; ok {
 		title += " (" + why + ")"
 	}
@@ -642,7 +643,7 @@ func kindOf(v any) string {
 	case nil:
 		return "nothing"
 	case string:
-		return "the string " + strconv.Quote(clip(v, maxKey))
+		return "the string " + strconv.Quote(excerpt.Of(v, maxKey))
 	case bool:
 		return fmt.Sprintf("the boolean %t", v)
 	case []any:
@@ -650,6 +651,6 @@ func kindOf(v any) string {
 	case map[string]any, map[any]any:
 		return "an object"
 	default:
-		return clip(fmt.Sprintf("the number %v", v), maxKey)
+		return excerpt.Of(fmt.Sprintf("the number %v", v), maxKey)
 	}
 }

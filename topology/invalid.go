@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/plumbline/plumbline/topology/excerpt"
 )
 
 // Invalid holds the errors of a topology, up to a limit: an author of topologies must not
@@ -24,7 +26,7 @@ const (
 )
 
 // newInvalid returns an error without problems.
-func newInvalid(topology string) *Invalid { return &Invalid{Topology: clip(topology, maxKey)} }
+func newInvalid(topology string) *Invalid { return &Invalid{Topology: excerpt.Of(topology, maxKey)} }
 
 // Add adds a problem, cut to a bounded length. Beyond MaxProblems it
 // it only notes that there are more.
@@ -33,20 +35,12 @@ func (e *Invalid) Add(p Problem) {
 		e.More = true
 		return
 	}
-	p.Step, p.Field, p.Message = clip(p.Step, maxKey), clip(p.Field, maxField), clip(p.Message, maxMessage)
+	p.Step, p.Field, p.Message = excerpt.Of(p.Step, maxKey), excerpt.Of(p.Field, maxField), excerpt.Of(p.Message, maxMessage)
 	e.Problems = append(e.Problems, p)
 }
 
 // Full reports whether no more problems are listed, so that searching for them is useless.
 func (e *Invalid) Full() bool { return len(e.Problems) >= MaxProblems }
-
-// clip cuts a text to at most n bytes and an ellipsis.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "") + "…"
-}
 
 // few lists the first names.
 func few(names []string) string {

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/plumbline/plumbline/topology/controller"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/fault"
 	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -70,7 +71,7 @@ func (a *answer) wrong(err error) {
 
 func (a *answer) warn(format string, args ...any) {
 	if len(a.warnings) < maxWarnings {
-		a.warnings = append(a.warnings, shorten(fmt.Sprintf(format, args...), maxWarning))
+		a.warnings = append(a.warnings, excerpt.Of(fmt.Sprintf(format, args...), maxWarning))
 	}
 }
 
@@ -80,15 +81,6 @@ const (
 	maxWarning  = 1 << 10
 	maxWarnings = 16
 )
-
-// shorten cuts a text to so many bytes.
-func shorten(s string, most int) string {
-	const more = " ..."
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most-len(more)], "") + more
-}
 
 // Handle implements admission.Handler. What cannot be decided is refused if it is a
 // definition, and allowed with a warning if it is a request: the API server would treat an
@@ -122,7 +114,7 @@ func defines(r admission.Request) bool {
 func undecided(r admission.Request, err error) admission.Response {
 	switch {
 	case !defines(r):
-		return admission.Allowed("").WithWarnings(shorten(fmt.Sprintf("%s %q passes unchecked, its node will check it: %v", r.Kind.Kind, r.Name, err), maxWarning))
+		return admission.Allowed("").WithWarnings(excerpt.Of(fmt.Sprintf("%s %q passes unchecked, its node will check it: %v", r.Kind.Kind, r.Name, err), maxWarning))
 	case errors.As(err, new(*malformed)):
 		return admission.Errored(http.StatusBadRequest, err)
 	}
@@ -164,7 +156,7 @@ func (w *Webhook) definition(ctx context.Context, judge func() (answer, error)) 
 // message formats problems to follow "denied the request: ": one line as it is, more on
 // lines of their own, indented.
 func message(problems []string) string {
-	text := shorten(strings.TrimRight(strings.Join(problems, "\n"), "\n"), maxMessage)
+	text := excerpt.Of(strings.TrimRight(strings.Join(problems, "\n"), "\n"), maxMessage)
 	if !strings.Contains(text, "\n") {
 		return text
 	}

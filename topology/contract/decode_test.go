@@ -152,7 +152,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"reference in a key", object{"sysctl": object{"net.{{ a.mac }}": 1}}, `sysctl: key "net.{{ a.mac }}" holds a reference: only values can`},
 		{"unresolved", object{"mac": "{{ a.mac }}"}, "mac: reference {{ a.mac }} is not resolved"},
 		{"check", object{"promisc": true, "mac": "52:54:00:00:00:01"}, "promisc: excludes mac"},
-		{"long text is cut", object{"mode": strings.Repeat("x", 500)}, `mode: "` + strings.Repeat("x", 80) + `..." is not one of 802.3ad, active-backup`},
+		{"long text is cut", object{"mode": strings.Repeat("x", 500)}, `mode: "` + strings.Repeat("x", 77) + `…" is not one of 802.3ad, active-backup`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, errs := sample().Decode(tt.config, contract.Options{})

@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+
+	"github.com/plumbline/plumbline/topology/excerpt"
 )
 
 // maxExact is the largest integer a float64 holds exactly with all below it.
@@ -120,11 +122,7 @@ func describe(v any) string {
 
 // quote quotes user text, cut to a bounded length.
 func quote(s string) string {
-	const limit = 80
-	if len(s) > limit {
-		s = strings.ToValidUTF8(s[:limit], "") + "..."
-	}
-	return strconv.Quote(s)
+	return strconv.Quote(excerpt.Of(s, 80))
 }
 
 func quoteHint(v any) string {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -190,7 +191,7 @@ func recordOf(c *resourceapi.ResourceClaim) *record {
 	r := &record{topologies: topologies, reports: claim.Reports(c)}
 	for i := range r.reports {
 		if u := r.reports[i].Update; u != nil {
-			u.State, u.Step, u.Message = claim.State(cut(string(u.State), maxNote)), cut(u.Step, maxNote), cut(u.Message, maxNote)
+			u.State, u.Step, u.Message = claim.State(excerpt.Lines(string(u.State), maxNote)), excerpt.Lines(u.Step, maxNote), excerpt.Lines(u.Message, maxNote)
 		}
 	}
 	for _, p := range c.Status.ReservedFor {

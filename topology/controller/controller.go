@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 	"github.com/plumbline/plumbline/topology/validity"
@@ -574,7 +575,7 @@ func (c *Controller) emitRollout(o *v1alpha1.NetworkTopology, s *v1alpha1.Networ
 }
 
 func (c *Controller) event(o client.Object, kind, reason, action, message string) {
-	c.Recorder.Eventf(o, nil, kind, reason, action, "%s", cut(message, maxNote))
+	c.Recorder.Eventf(o, nil, kind, reason, action, "%s", excerpt.Lines(message, maxNote))
 }
 
 func (c *Controller) write(ctx context.Context, o *v1alpha1.NetworkTopology, s v1alpha1.NetworkTopologyStatus) error {

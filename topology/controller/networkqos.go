@@ -23,6 +23,7 @@ import (
 
 	"github.com/plumbline/plumbline/qos"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
+	"github.com/plumbline/plumbline/topology/excerpt"
 )
 
 // NetworkQoS writes the status of NetworkQoS objects: conditions that do not depend on pods,
@@ -289,7 +290,7 @@ func QoSConditions(policies []*qos.Policy, reported map[string]*QoSSum, ours, mo
 		default:
 			continue
 		}
-		c.Message = cut(c.Message, maxMessage)
+		c.Message = excerpt.Lines(c.Message, maxMessage)
 		out = append(out, QoSOutcome{Policy: p, Conditions: []metav1.Condition{c}})
 	}
 	ties, complete := qos.PossibleTies(enforced)

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/exposure"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -197,7 +198,7 @@ func PolicyStatus(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum Poli
 	}
 	for _, c := range []metav1.Condition{valid, applied(o, p, sum)} {
 		c.ObservedGeneration = o.Generation
-		c.Message = cut(c.Message, maxMessage)
+		c.Message = excerpt.Lines(c.Message, maxMessage)
 		meta.SetStatusCondition(&s.Conditions, c)
 	}
 	return s

@@ -21,6 +21,7 @@ import (
 
 	"github.com/plumbline/plumbline/qos"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -58,7 +59,7 @@ func (r *QoSReports) Set(node string, objects []v1alpha1.QoSReport) {
 func (r *QoSReports) set(node string, objects []v1alpha1.QoSReport, touched map[string]bool) {
 	now := map[string][]qosReport{}
 	for _, o := range objects {
-		now[o.Namespace] = append(now[o.Namespace], qosReport{unique.Make(o.Name), o.Generation, o.Pods, o.InPlace, o.MarkingUnsupported, unique.Make(cut(o.Problem, v1alpha1.MaxQoSProblem))})
+		now[o.Namespace] = append(now[o.Namespace], qosReport{unique.Make(o.Name), o.Generation, o.Pods, o.InPlace, o.MarkingUnsupported, unique.Make(excerpt.Lines(o.Problem, v1alpha1.MaxQoSProblem))})
 	}
 	for namespace, nodes := range r.of {
 		if before, ok := nodes[node]; ok && now[namespace] == nil {
@@ -163,7 +164,7 @@ func QoSReady(p *qos.Policy, s *QoSSum) (qosv1alpha1.Backend, []metav1.Condition
 	default:
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionTrue, reasonInPlace, place
 	}
-	ready.Message = cut(ready.Message, maxMessage)
+	ready.Message = excerpt.Lines(ready.Message, maxMessage)
 	marking := metav1.Condition{Type: qosv1alpha1.ConditionMarkingUnsupported, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation, Reason: reasonFiltered, Message: "no pod that the object covers is reported to have a device that bypasses the kernel"}
 	if s.Bypassed > 0 {
 		marking.Status, marking.Reason = metav1.ConditionTrue, reasonBypassed

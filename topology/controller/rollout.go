@@ -14,6 +14,7 @@ import (
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -110,7 +111,7 @@ func rollOut(o *v1alpha1.NetworkTopology, found Outcome, s *v1alpha1.NetworkTopo
 	s.Rollout = r
 	c := updating(o, found, pods, r)
 	c.ObservedGeneration = o.Generation
-	c.Message = cut(c.Message, maxMessage)
+	c.Message = excerpt.Lines(c.Message, maxMessage)
 	meta.SetStatusCondition(&s.Conditions, c)
 }
 

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/pluginschema"
 	"github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 )
@@ -121,5 +122,5 @@ func (s *Schemas) other(ctx context.Context, o *v1alpha1.CNIPluginSchema) error 
 }
 
 func (s *Schemas) event(o *v1alpha1.CNIPluginSchema, reason, message string) {
-	s.Recorder.Eventf(o, nil, corev1.EventTypeWarning, reason, "Read", "%s", cut(message, maxNote))
+	s.Recorder.Eventf(o, nil, corev1.EventTypeWarning, reason, "Read", "%s", excerpt.Lines(message, maxNote))
 }

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 	"github.com/plumbline/plumbline/topology/validity"
@@ -54,7 +55,7 @@ func StatusOf(o *v1alpha1.NetworkTopology, found Outcome) v1alpha1.NetworkTopolo
 	s.Degraded = int32(found.Use.Degraded)
 	set := func(c metav1.Condition) metav1.Condition {
 		c.ObservedGeneration = o.Generation
-		c.Message = cut(c.Message, maxMessage)
+		c.Message = excerpt.Lines(c.Message, maxMessage)
 		meta.SetStatusCondition(&s.Conditions, c)
 		return c
 	}
@@ -144,17 +145,4 @@ func count(n int, what string) string {
 		return fmt.Sprintf("%d %ses", n, what)
 	}
 	return fmt.Sprintf("%d %ss", n, what)
-}
-
-// cut shortens a text to so many bytes, at a line's or a character's end.
-func cut(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	const more = "\n..."
-	s = strings.ToValidUTF8(s[:most-len(more)], "")
-	if i := strings.LastIndexByte(s, '\n'); i > most/2 {
-		s = s[:i]
-	}
-	return s + more
 }

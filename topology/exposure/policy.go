@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/suggest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -78,11 +79,7 @@ func (e *Invalid) Error() string {
 }
 
 func (e *Invalid) add(format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	if len(text) > maxProblem {
-		text = strings.ToValidUTF8(text[:maxProblem], "") + "…"
-	}
-	e.Problems = append(e.Problems, text)
+	e.Problems = append(e.Problems, excerpt.Of(fmt.Sprintf(format, args...), maxProblem))
 }
 
 // New reads and checks a policy. It applies the bounds of the CRD once more: an object may

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 	"github.com/plumbline/plumbline/topology/ref"
 )
@@ -96,11 +97,7 @@ func (r *reader) fail(at, format string, args ...any) {
 	if r.full() {
 		return
 	}
-	text := at + ": " + fmt.Sprintf(format, args...)
-	if len(text) > maxMessage {
-		text = strings.ToValidUTF8(text[:maxMessage], "") + "…"
-	}
-	r.errs = append(r.errs, errors.New(text))
+	r.errs = append(r.errs, errors.New(excerpt.Of(at+": "+fmt.Sprintf(format, args...), maxMessage)))
 }
 
 func (r *reader) full() bool { return len(r.errs) >= maxErrors || r.params > maxParams }

@@ -3,8 +3,6 @@ package claimstatus
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
-	"unicode/utf8"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -78,18 +76,4 @@ func lastOnly(r topology.Result) topology.Result {
 		}
 	}
 	return out
-}
-
-// cut shortens a text to a number of bytes, between two characters.
-func cut(s string, bytes int) string {
-	s = strings.ToValidUTF8(s, "?")
-	if len(s) <= bytes {
-		return s
-	}
-	const more = "..."
-	at := bytes - len(more)
-	for at > 0 && !utf8.RuneStart(s[at]) {
-		at--
-	}
-	return s[:at] + more
 }

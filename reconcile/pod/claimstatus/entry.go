@@ -15,6 +15,7 @@ import (
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/excerpt"
 )
 
 // The conditions of a device.
@@ -221,7 +222,7 @@ func fill(e *resourceapi.AllocatedDeviceStatus, v verdict, u use, now time.Time)
 	for name, c := range map[string]*condition{Ready: v.ready, InSync: v.inSync, LinkUp: link} {
 		if c != nil {
 			meta.SetStatusCondition(&e.Conditions, metav1.Condition{
-				Type: name, Status: c.status, Reason: c.reason, Message: cut(c.message, messageMax), LastTransitionTime: metav1.NewTime(now),
+				Type: name, Status: c.status, Reason: c.reason, Message: excerpt.Of(c.message, messageMax), LastTransitionTime: metav1.NewTime(now),
 			})
 		}
 	}
@@ -241,7 +242,7 @@ func fill(e *resourceapi.AllocatedDeviceStatus, v verdict, u use, now time.Time)
 	case v.failure != nil:
 		e.NetworkData = nil
 		f := *v.failure
-		f.Message = cut(f.Message, messageMax)
+		f.Message = excerpt.Of(f.Message, messageMax)
 		d.Steps, d.Failure, d.Note = nil, &f, ""
 	case v.bare:
 		e.NetworkData = nil

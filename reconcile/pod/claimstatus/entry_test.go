@@ -287,14 +287,7 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-func TestCut(t *testing.T) {
-	for _, c := range []struct{ in, want string }{
-		{"short", "short"}, {"12345678", "12345678"}, {"123456789", "12345..."}, {"1234→→→→", "1234..."}, {"\xff", "?"},
-	} {
-		if have := cut(c.in, 8); have != c.want {
-			t.Errorf("%q: have %q, want %q", c.in, have, c.want)
-		}
-	}
+func TestLongMessage(t *testing.T) {
 	v := failed("t", errors.New(strings.Repeat("x", 40000)))
 	c := allocated(flagship, "vf0")
 	have := entries(c, map[string]verdict{every: v}, monday)

@@ -8,6 +8,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
+
+	"github.com/plumbline/plumbline/topology/excerpt"
 )
 
 // component is the source of our Events.
@@ -54,7 +56,7 @@ func (e *events) warning(s Subject, reason, message string) {
 }
 
 func (e *events) event(s Subject, eventType, reason, message string) {
-	message = cut(message, messageMax)
+	message = excerpt.Of(message, messageMax)
 	for _, of := range []corev1.ObjectReference{
 		{APIVersion: "v1", Kind: "Pod", Namespace: s.Pod.Namespace, Name: s.Pod.Name, UID: s.Pod.UID},
 		{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim", Namespace: s.Claim.Namespace, Name: s.Claim.Name, UID: s.Claim.UID},

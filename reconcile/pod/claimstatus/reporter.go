@@ -21,6 +21,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -192,7 +193,7 @@ func (r *Reporter) Degraded(s Subject, topologyName string, err error) {
 func (r *Reporter) Runs(s Subject, topologyName string, generation int64, update *claim.Update) {
 	if update != nil {
 		cutShort := *update
-		cutShort.Message = cut(update.Message, messageMax)
+		cutShort.Message = excerpt.Of(update.Message, messageMax)
 		update = &cutShort
 	}
 	r.update(s, topologyName, verdict{runs: &claim.Report{Generation: generation, Update: update}})

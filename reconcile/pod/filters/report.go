@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -88,9 +88,7 @@ func reportOf(by map[*qos.Policy]map[types.UID]covered) *v1alpha1.NetworkQoSRepo
 				r.Problem = pod.problem
 			}
 		}
-		if len(r.Problem) > v1alpha1.MaxQoSProblem {
-			r.Problem = strings.ToValidUTF8(r.Problem[:v1alpha1.MaxQoSProblem], "")
-		}
+		r.Problem = excerpt.Of(r.Problem, v1alpha1.MaxQoSProblem)
 		out.Objects = append(out.Objects, r)
 	}
 	slices.SortFunc(out.Objects, func(a, b v1alpha1.QoSReport) int {

@@ -1,6 +1,10 @@
 package v1alpha1
 
-import "encoding/json"
+import (
+	"encoding/json"
+
+	"github.com/plumbline/plumbline/topology/excerpt"
+)
 
 // Properties are properties by name. The API server cannot check a recursive type, so any
 // value may be stored here. A client decodes a list of objects as a whole: if one property
@@ -12,14 +16,14 @@ type Properties map[string]Property
 func (p *Properties) UnmarshalJSON(data []byte) error {
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
-		*p = Properties{"": {Wrong: cut(err)}}
+		*p = Properties{"": {Wrong: excerpt.Of(err.Error(), maxWrong)}}
 		return nil
 	}
 	*p = make(Properties, len(raw))
 	for name, r := range raw {
 		var one Property
 		if err := json.Unmarshal(r, &one); err != nil {
-			one = Property{Wrong: cut(err)}
+			one = Property{Wrong: excerpt.Of(err.Error(), maxWrong)}
 		}
 		(*p)[name] = one
 	}
@@ -31,17 +35,11 @@ func (i *Items) UnmarshalJSON(data []byte) error {
 	type plain Items
 	var p plain
 	if err := json.Unmarshal(data, &p); err != nil {
-		p = plain{Wrong: cut(err)}
+		p = plain{Wrong: excerpt.Of(err.Error(), maxWrong)}
 	}
 	*i = Items(p)
 	return nil
 }
 
-// cut is an error's text, cut to a bounded length.
-func cut(err error) string {
-	s := err.Error()
-	if len(s) > 200 {
-		s = s[:200]
-	}
-	return s
-}
+// maxWrong bounds the text of an error, in bytes.
+const maxWrong = 200

@@ -1,0 +1,38 @@
+// Package excerpt shortens texts that users, pods and peers wrote to the length that an
+// error, a condition or an Event accepts.
+package excerpt
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+const more = "…"
+
+// Of returns a text of at most most bytes, which must be 3 or more. A text that is longer is
+// cut between two characters and ends in an ellipsis; invalid UTF-8, which the API server
+// and JSON refuse or change, becomes question marks.
+func Of(s string, most int) string {
+	s = strings.ToValidUTF8(s, "?")
+	if len(s) <= most {
+		return s
+	}
+	at := most - len(more)
+	for !utf8.RuneStart(s[at]) {
+		at--
+	}
+	return s[:at] + more
+}
+
+// Lines is Of for a text of lines: it is cut at the end of a line if more than half of the
+// bytes are left then, and the ellipsis is a line of its own.
+func Lines(s string, most int) string {
+	if len(s) <= most {
+		return Of(s, most)
+	}
+	s = strings.TrimSuffix(Of(s, most-1), more)
+	if i := strings.LastIndexByte(s, '\n'); i > most/2 {
+		s = s[:i]
+	}
+	return s + "\n" + more
+}
