@@ -212,6 +212,10 @@ const (
 // routing daemons; see rt_protos).
 const RouteProtocol = 112
 
+// HostTable is the routing table of the host with the routes to what pods on other nodes have,
+// and the priority of the rules that lead there, which is before the main table.
+const HostTable = 28780
+
 // RouteProtocolKernel marks the connected routes the kernel makes (RTPROT_KERNEL).
 const RouteProtocolKernel = 2
 

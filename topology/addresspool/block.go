@@ -199,6 +199,38 @@ func (l *Layout) parts(block netip.Prefix) []netip.Prefix {
 	return out
 }
 
+// Part returns what the lease of a block is for, of one family and on one interface: what
+// other nodes route to the node that has it.
+func (l *Layout) Part(block netip.Prefix, is4 bool, iface int) (netip.Prefix, error) {
+	s, index, err := l.find(block)
+	switch {
+	case err != nil:
+		return netip.Prefix{}, err
+	case iface < 0 || iface >= l.Interfaces():
+		return netip.Prefix{}, fmt.Errorf("AddressPool %q: %w: %d is not from 0 to %d", l.Name, ErrInterface, iface, l.Interfaces()-1)
+	case l.Flat() && s.is4() == is4:
+		return block, nil
+	case !l.Flat():
+		for i := range l.subnets {
+			if s = &l.subnets[i]; s.is4() == is4 {
+				return l.part(s, iface, index), nil
+			}
+		}
+	}
+	return netip.Prefix{}, fmt.Errorf("block %q of AddressPool %q has no such addresses", block, l.Name)
+}
+
+// Prefixes returns the subnets of a family.
+func (l *Layout) Prefixes(is4 bool) []netip.Prefix {
+	var out []netip.Prefix
+	for i := range l.subnets {
+		if l.subnets[i].is4() == is4 {
+			out = append(out, l.subnets[i].prefix)
+		}
+	}
+	return out
+}
+
 // Range is what of a block can be given on one interface.
 type Range struct {
 	Span

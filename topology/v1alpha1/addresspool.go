@@ -279,6 +279,17 @@ type AddressLeaseSpec struct {
 	// +optional
 	Used int32 `json:"used"`
 
+	// HostAddresses are the addresses of the node over which other nodes reach what it has
+	// leased, one for each network below steps of type ipvlan in mode l3 or l3s. Nodes with such
+	// pods have routes to them.
+	//
+	// +listType=map
+	// +listMapKey=interface
+	// +listMapKey=network
+	// +kubebuilder:validation:MaxItems=32
+	// +optional
+	HostAddresses []HostAddress `json:"hostAddresses,omitempty"`
+
 	// For names the pod that has the address, as NAMESPACE/NAME, where the lease is of an
 	// address in the config of a topology. In a pool with reclaimAfter it is whom the address
 	// is kept for, as NAMESPACE/POD/CLAIM/TOPOLOGY/STEP.
@@ -293,6 +304,25 @@ type AddressLeaseSpec struct {
 	//
 	// +optional
 	KeptUntil *metav1.Time `json:"keptUntil,omitempty"`
+}
+
+// HostAddress is the address of a node in a network.
+type HostAddress struct {
+	// Interface is the number of the interface in the pool.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=31
+	Interface int32 `json:"interface"`
+
+	// Network is the masterNet of the steps.
+	//
+	// +kubebuilder:validation:MaxLength=64
+	Network string `json:"network"`
+
+	// Address is that of the node in this network.
+	//
+	// +kubebuilder:validation:MaxLength=64
+	Address string `json:"address"`
 }
 
 // KeptNode is in place of the node in leases that are kept: an agent of a version that does

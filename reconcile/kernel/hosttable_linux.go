@@ -1,0 +1,117 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// maxTableRoutes bounds the routes that are read of netstate.HostTable, of each family.
+const maxTableRoutes = 256 << 10
+
+// OnNetwork returns the interface of the host that has an address in a network, and the first
+// such address; ok is false if there is none. Two interfaces are an error of kind Conflict.
+func (h *Host) OnNetwork(ctx context.Context, network netip.Prefix) (link string, a netip.Addr, ok bool, err error) {
+	v := h.WithoutSandbox()
+	all, err := v.outside.addresses(ctx, 0)
+	if err != nil {
+		return "", a, false, fmt.Errorf("read the host's addresses: %w", err)
+	}
+	o := v.observer(netstate.NewSnapshot())
+	for _, have := range all {
+		if have.prefix.Masked() != network {
+			continue
+		}
+		name, err := o.nameOf(ctx, v.outside, have.index)
+		switch {
+		case err != nil:
+			return "", a, false, fmt.Errorf("read the host's links: %w", err)
+		case name == "" || name == link: // deleted since, or a second address
+		case link != "":
+			return "", a, false, fault.New(fault.Conflict, fmt.Errorf("the interfaces %q and %q of the host have an address in %q: remove the address of one of them", netstate.BaseName(link), netstate.BaseName(name), network))
+		default:
+			link, a, ok = name, have.prefix.Addr(), true
+		}
+	}
+	return link, a, ok, nil
+}
+
+// Table returns what the host has in netstate.HostTable: the routes of our protocol number,
+// and all rules of it that lead there.
+func (h *Host) Table(ctx context.Context) ([]netstate.Route, []netstate.Rule, error) {
+	v := h.WithoutSandbox()
+	o := v.observer(netstate.NewSnapshot())
+	wide := *v.outside // a cluster may have more nodes than a sandbox routes
+	wide.bounds.Routes = maxTableRoutes
+	var routes []netstate.Route
+	var rules []netstate.Rule
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		found, err := wide.routes(ctx, routeQuery{family: family, protocol: netstate.RouteProtocol, table: netstate.HostTable}, 0, func(ifRoute) bool { return true })
+		if err != nil {
+			return nil, nil, fmt.Errorf("read routes of table %d: %w", netstate.HostTable, err)
+		}
+		for _, r := range found {
+			if r.Link, err = o.nameOf(ctx, v.outside, r.index); err != nil {
+				return nil, nil, fmt.Errorf("read the host's links: %w", err)
+			}
+			if r.Link != "" {
+				routes = append(routes, r.Route)
+			}
+		}
+		some, err := v.outside.rules(ctx, uint32(family), func(r netstate.Rule) bool {
+			return r.Table == netstate.HostTable && r.Protocol == netstate.RouteProtocol
+		})
+		if err != nil {
+			return nil, nil, fmt.Errorf("read rules of table %d: %w", netstate.HostTable, err)
+		}
+		rules = append(rules, some...)
+	}
+	return routes, rules, nil
+}
+
+// ApplyTable makes changes of what Table returns: it creates and deletes routes and rules, in
+// order. What is there already, or no longer, is no error. A change that fails does not keep
+// the others from being made; the errors are joined.
+func (h *Host) ApplyTable(ctx context.Context, changes []netstate.Change) error {
+	v := h.WithoutSandbox()
+	var errs []error
+	for _, c := range changes {
+		if err := v.applyTable(ctx, c); err != nil {
+			errs = append(errs, fmt.Errorf("%s %s: %w", c.Action(), c.Object().Key(), err))
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Sandbox) applyTable(ctx context.Context, c netstate.Change) error {
+	switch o := c.Object().(type) {
+	case netstate.Route:
+		if o.Table != netstate.HostTable || !netstate.OnHost(o.Link) {
+			return invalid("it is not one of table %d of the host", netstate.HostTable)
+		}
+		return unlessGone(s.applyRoute(ctx, c), unix.EEXIST)
+	case netstate.Rule:
+		if o.Table != netstate.HostTable {
+			return invalid("it does not lead to table %d", netstate.HostTable)
+		}
+		parts, err := encodeRule(o)
+		if err != nil {
+			return err
+		}
+		if c.Action() == netstate.Delete {
+			return unlessGone(s.outside.write(ctx, unix.RTM_DELRULE, 0, parts...), unix.ENOENT)
+		}
+		return unlessGone(s.outside.write(ctx, unix.RTM_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, parts...), unix.EEXIST)
+	default:
+		return invalid("it is neither a route nor a rule")
+	}
+}
