@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -48,6 +49,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/failures"
 	"github.com/plumbline/plumbline/reconcile/pod/filters"
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
+	"github.com/plumbline/plumbline/reconcile/pod/hostroutes"
 	"github.com/plumbline/plumbline/reconcile/pod/nriplugin"
 	"github.com/plumbline/plumbline/reconcile/pod/rollout"
 	"github.com/plumbline/plumbline/reconcile/ports"
@@ -201,6 +203,7 @@ type serving struct {
 	wires      *lldp.Listener // nil when LLDP is not listened to
 	edits      *rollout.Follower
 	filters    *filters.Follower
+	routes     *hostroutes.Keeper
 	watcher    *watch.Watcher
 	events     *watch.Relay
 	loop       *node.Loop
@@ -264,9 +267,15 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	if s.addresses, err = addresses.Open(addresses.Options{
 		Leases: s.leases, NodeName: s.nodeName, File: filepath.Join(s.app.stateDir, "addresses"),
 		Recorded: s.grants, Ended: s.claimEnded, Log: s.log, Now: time.Now,
+		HostAddresses: func(pool string) ([]v1alpha1.HostAddress, bool) { return s.routes.HostAddresses(pool) },
 	}); err != nil {
 		return err
 	}
+	s.routes = hostroutes.New(hostroutes.Options{
+		NodeName: s.nodeName, Host: s.engine.host, Leases: &hostroutes.Client{Dynamic: s.dynamic, Listed: s.leases.Pools},
+		Watch:  func(changed, failed func()) (io.Closer, error) { return watch.Routing("", changed, failed) },
+		Claims: s.claims, Published: s.addresses.Published, Log: s.log, Now: time.Now,
+	})
 	s.keeper = attachment.New(attachment.Options{
 		GiveBack: s.addresses.GiveBack,
 		Store:    s.store, Engine: s.engine.Reconciler, Yield: func() func() { return s.loop.Yield() }, Gate: gate.Dir(s.cdiDir),
@@ -277,6 +286,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Follow: func(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology) error {
 			return rollout.Follow(ctx, t, o, s.app.registry)
 		},
+		Ready:         func(ctx context.Context, o *v1alpha1.NetworkTopology) error { return s.routes.Await(ctx, o) },
 		Filters:       func(c *claims.Claim, t *claims.Topology) ([]netstate.Filter, error) { return s.filters.Of(c, t) },
 		AttachTimeout: s.attachTimeout, Log: s.log, Now: time.Now,
 		Alive: func(within time.Duration) { s.alive.Alive(partSandboxes, within) },
@@ -448,6 +458,7 @@ func (s *serving) claimsChanged() {
 	s.publisher.Rescan()
 	s.edits.Changed()
 	s.filters.Changed()
+	s.routes.Changed()
 }
 
 // claim returns the record of a claim.
@@ -621,6 +632,7 @@ func (s *serving) parts() map[string]func(context.Context) error {
 		partSandboxes:          forever(s.keeper.Run),
 		"topology updates":     forever(s.edits.Run),
 		"filters of pods":      forever(s.filters.Run),
+		"routes of the host":   forever(s.routes.Run),
 		"policies":             forever(s.policies.Run),
 		"pools of addresses":   forever(s.leases.Run),
 		"leases of addresses":  forever(s.addresses.Run),
@@ -708,7 +720,7 @@ func (s *serving) bandwidths() []metrics.Bandwidth {
 
 func (s *serving) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/", handler(s.loop, s.counts, s.hooks, s.interfaces, addresses.Metrics{Counts: s.addresses.Counts}, metrics.Bandwidths(s.bandwidths), metrics.Health{
+	mux.Handle("/", handler(s.loop, s.counts, s.hooks, s.interfaces, addresses.Metrics{Counts: s.addresses.Counts}, s.routes, metrics.Bandwidths(s.bandwidths), metrics.Health{
 		Loop:       func() metrics.Work { return metrics.Work(s.loop.Work()) },
 		Registered: func() bool { return s.plugin.Ready() == nil },
 		Reports:    s.status.Waiting,

@@ -28,8 +28,8 @@ func (a *app) importing() *cobra.Command {
 		Short: "Convert a network of multi-nic-cni",
 		Long: `Prints the AddressPool and the NetworkTopology that a MultiNicNetwork of multi-nic-cni
 stands for, in YAML, and validates both. What cannot be converted is an error that names
-the field. A DeviceExposurePolicy has to share the interfaces of the hosts, and routes
-between the hosts, which l3 and l3s need, are not made. Needs neither root nor a cluster.`,
+the field. A DeviceExposurePolicy has to share the interfaces of the hosts. The agents set the
+routes between the hosts that l3 and l3s need. Needs neither root nor a cluster.`,
 		Example: `  plumbline import -f multinicnetwork.yaml | kubectl apply -f -`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

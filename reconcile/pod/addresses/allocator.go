@@ -34,8 +34,11 @@ type Options struct {
 	// Ended reports whether a claim has neither a record nor an object any more. An error is
 	// no answer.
 	Ended func(ctx context.Context, g addresspool.Grant) (bool, error)
-	Log   *slog.Logger
-	Now   func() time.Time
+	// HostAddresses returns what the node publishes in its leases of a pool, as AddressLease says;
+	// false while that is not known. Nil publishes nothing.
+	HostAddresses func(pool string) ([]v1alpha1.HostAddress, bool)
+	Log           *slog.Logger
+	Now           func() time.Time
 	// Sync makes a file durable; default (*os.File).Sync.
 	Sync func(*os.File) error
 }
@@ -47,8 +50,10 @@ type Allocator struct {
 	wake chan struct{}
 
 	// Used by Pass alone:
-	reported time.Time
-	shared   map[netip.Addr]string // literal addresses that several pods have, and with whom
+	reported  time.Time // and when it wrote addresses of the host
+	published time.Time
+	behind    bool                  // they are to be written soon
+	shared    map[netip.Addr]string // literal addresses that several pods have, and with whom
 
 	mu      sync.Mutex
 	pools   map[string]*pool
@@ -256,6 +261,9 @@ func (a *Allocator) quarantine(name string) int64 {
 	}
 	return addresspool.Quarantine(&v1alpha1.AddressPool{})
 }
+
+// Published is called when HostAddresses returns something else than before.
+func (a *Allocator) Published() { a.poke() }
 
 func (a *Allocator) poke() {
 	select {

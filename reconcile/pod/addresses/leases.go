@@ -66,7 +66,7 @@ func (a *Allocator) Run(ctx context.Context) {
 			said = err.Error()
 		}
 		next := pace
-		if err != nil || a.waiting() {
+		if err != nil || a.behind || a.waiting() {
 			next = time.Second
 		}
 		timer.Reset(next)
@@ -549,6 +549,9 @@ func (a *Allocator) report(ctx context.Context) error {
 	if due {
 		a.reported = a.Now()
 	}
+	// Other nodes wait for the addresses of the host, but an interface may come and go.
+	moved := a.Now().Sub(a.published) >= respite
+	a.behind = false
 	own, err := a.Leases.Own()
 	if err != nil {
 		return err
@@ -556,8 +559,14 @@ func (a *Allocator) report(ctx context.Context) error {
 	for i := range own {
 		l := &own[i]
 		n, held := used[l.Name]
-		if !held || n == l.Spec.Used && pods[l.Name] == l.Spec.For || !due && l.Spec.Pool != topology.LiteralPool {
+		hosts, move := a.hosts(l)
+		a.behind = a.behind || held && move && !moved
+		move = move && moved
+		if !held || !move && (n == l.Spec.Used && pods[l.Name] == l.Spec.For || !due && l.Spec.Pool != topology.LiteralPool) {
 			continue
+		}
+		if move {
+			l.Spec.HostAddresses, a.published = hosts, a.Now()
 		}
 		l.Spec.Used, l.Spec.For = n, pods[l.Name]
 		if _, err := a.Leases.Update(ctx, l); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
@@ -565,4 +574,13 @@ func (a *Allocator) report(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// hosts returns the addresses of the host that a lease should have, and whether it has others.
+func (a *Allocator) hosts(l *v1alpha1.AddressLease) ([]v1alpha1.HostAddress, bool) {
+	if a.HostAddresses == nil {
+		return nil, false
+	}
+	now, known := a.HostAddresses(l.Spec.Pool)
+	return now, known && !slices.Equal(now, l.Spec.HostAddresses)
 }

@@ -1,0 +1,25 @@
+package hostroutes
+
+import "github.com/prometheus/client_golang/prometheus"
+
+var (
+	routesDesc  = prometheus.NewDesc("plumbline_host_routes", "Routes of the host to pods of other nodes that are in place.", nil, nil)
+	missingDesc = prometheus.NewDesc("plumbline_host_routes_missing", "Routes and rules of the host, to pods of other nodes, that could not be set.", nil, nil)
+	changesDesc = prometheus.NewDesc("plumbline_host_route_changes_total", "Routes and rules of the host, to pods of other nodes, that were created and deleted.", []string{"action"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (k *Keeper) Describe(ch chan<- *prometheus.Desc) {
+	ch <- routesDesc
+	ch <- missingDesc
+	ch <- changesDesc
+}
+
+// Collect implements prometheus.Collector.
+func (k *Keeper) Collect(ch chan<- prometheus.Metric) {
+	s := k.State()
+	ch <- prometheus.MustNewConstMetric(routesDesc, prometheus.GaugeValue, float64(s.Routes))
+	ch <- prometheus.MustNewConstMetric(missingDesc, prometheus.GaugeValue, float64(s.Missing))
+	ch <- prometheus.MustNewConstMetric(changesDesc, prometheus.CounterValue, float64(s.Created), "create")
+	ch <- prometheus.MustNewConstMetric(changesDesc, prometheus.CounterValue, float64(s.Deleted), "delete")
+}
