@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -27,6 +28,7 @@ import (
 
 	"github.com/plumbline/plumbline/integration/cluster"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
+	"github.com/plumbline/plumbline/reconcile/pod/hostroutes"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -120,9 +122,10 @@ func (b *bench) serviceAddresses(t *testing.T) {
 // lessee is what of a node's agent leases addresses, with the agent's own rights.
 type lessee struct {
 	*bench
-	name   string
-	file   string
-	client *addresses.Client
+	name    string
+	file    string
+	dynamic dynamic.Interface
+	client  *addresses.Client
 	*addresses.Allocator
 	had      map[string]netip.Prefix // by claim
 	recorded func() []addresspool.Grant
@@ -172,7 +175,7 @@ func (b *bench) lessee(t *testing.T, name string) *lessee {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.client = addresses.NewClient(kube, dyn, name, time.Now)
+	n.dynamic, n.client = dyn, addresses.NewClient(kube, dyn, name, time.Now)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); n.client.Run(ctx) }()
@@ -336,6 +339,27 @@ func (b *bench) hostBlocks(t *testing.T) {
 		t.Errorf("given %s and %s", a, c)
 	}
 	b.pool(t, "multinic", "2032/65024 on 2")
+
+	// A node publishes where it is, and another one hears of it, also when it is nowhere any more.
+	hosts := []v1alpha1.HostAddress{{Interface: 1, Network: "10.0.2.0/24", Address: "10.0.2.1"}}
+	heard := &hostroutes.Client{Dynamic: two.dynamic, Listed: two.client.Pools}
+	heard.Follow(t.Context(), []string{"multinic"}, func() {})
+	for _, published := range [][]v1alpha1.HostAddress{hosts, nil} {
+		one.HostAddresses = func(string) ([]v1alpha1.HostAddress, bool) { return published, true }
+		b.eventually(t, "the addresses of a host are known", func() error {
+			if err := one.Pass(t.Context()); err != nil {
+				return err
+			}
+			leases, known := heard.Of("multinic")
+			for _, l := range leases {
+				if l.Spec.Node == "host1" && l.Spec.Block == "192.168.0.0/24" && slices.Equal(l.Spec.HostAddresses, published) {
+					return nil
+				}
+			}
+			return fmt.Errorf("known %t: %+v", known, leases)
+		})
+	}
+	heard.Follow(t.Context(), nil, nil)
 	one.giveBack(t, "a")
 	two.giveBack(t, "a")
 	b.ended(t, "multinic", one, two)
