@@ -64,10 +64,11 @@ type Options struct {
 }
 
 const (
-	// least and share bound how often the table is read: at most every least, and such
-	// that it takes at most the share of the time.
-	least = 100 * time.Millisecond
+	// The pause after a pass is as long as share passes, from least to most: a host whose
+	// routes change all the time must not keep the agent busy.
 	share = 20
+	least = 100 * time.Millisecond
+	most  = time.Second
 	// retry is the interval of attempts after an error.
 	retry = time.Second
 	// patience is how long a pod that starts waits for the routes at most, in one attempt.
@@ -89,7 +90,7 @@ type Keeper struct {
 
 	mu     sync.Mutex
 	state  State
-	ready  map[Need]bool // those with all routes that are known
+	ready  map[Need]bool // those for which all that can be set is set
 	own    map[string][]v1alpha1.HostAddress
 	passed bool
 	done   chan struct{} // closed after the next pass
@@ -196,7 +197,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			k.warned = true
 			k.Log.Warn("routes of the host to pods of other nodes", "error", err)
 		}
-		pause := time.NewTimer(max(least, share*k.Now().Sub(began)))
+		pause := time.NewTimer(min(max(least, share*k.Now().Sub(began)), most))
 		select {
 		case <-ctx.Done():
 			pause.Stop()
@@ -294,17 +295,29 @@ func (k *Keeper) pass(ctx context.Context) error {
 	}
 	left, _ := differ(haveRoutes, routes)
 	leftRules, _ := differ(haveRules, rules)
-	k.note(needs, places, pools, len(haveRoutes), append(left, leftRules...), todo, failed)
+	k.note(result{needs, places, pools, len(haveRoutes), len(left), len(leftRules), todo, failed})
 	return errors.Join(append(errs, unknown)...)
 }
 
-// note records the result of a pass, and tells who waits for it.
-func (k *Keeper) note(needs []Need, places map[netip.Prefix]place, pools map[string]pool, routes int, left, done []netstate.Change, failed error) {
+// result is what a pass has found and done.
+type result struct {
+	needs                   []Need
+	places                  map[netip.Prefix]place
+	pools                   map[string]pool
+	routes, left, leftRules int // in place, and missing
+	done                    []netstate.Change
+	failed                  error
+}
+
+// note records the result of a pass, and tells who waits for it. A route that cannot be set keeps
+// no pod from starting: another node may have published a next hop that the kernel refuses.
+// Neither does a network that the host does not have, of which the plan says more.
+func (k *Keeper) note(r result) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.state.Routes, k.state.Missing = routes, len(left)
-	if failed == nil {
-		for _, c := range done {
+	k.state.Routes, k.state.Missing = r.routes, r.left+r.leftRules
+	if r.failed == nil {
+		for _, c := range r.done {
 			if c.Action() == netstate.Create {
 				k.state.Created++
 			} else {
@@ -313,10 +326,10 @@ func (k *Keeper) note(needs []Need, places map[netip.Prefix]place, pools map[str
 		}
 	}
 	k.ready = map[Need]bool{}
-	for _, n := range needs {
-		_, here := places[n.Network]
-		_, known := pools[n.Pool]
-		k.ready[n] = here && known && len(left) == 0
+	for _, n := range r.needs {
+		_, here := r.places[n.Network]
+		_, known := r.pools[n.Pool]
+		k.ready[n] = !here || known && r.leftRules == 0
 	}
 	close(k.done)
 	k.done = make(chan struct{})
