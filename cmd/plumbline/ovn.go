@@ -167,20 +167,7 @@ func (a *app) ovnRows(owner string, p *ovnPort) (*ovn.Desired, error) {
 	for _, n := range notes {
 		fmt.Fprintf(a.err, "plumbline: note: %s\n", n)
 	}
-	out := &ovn.Desired{}
-	if out.QoS, err = ovn.Rows(owner, p.port, rules); err != nil {
-		return nil, err
-	}
-	seen := map[qos.SetID]bool{}
-	for i := range rules {
-		for _, id := range rules[i].Sets {
-			if !seen[id] {
-				seen[id] = true
-				out.Sets = append(out.Sets, ovn.Sets(owner, id, members(id))...)
-			}
-		}
-	}
-	return out, nil
+	return ovn.Compile(owner, p.port, rules, members)
 }
 
 // tls reads the files for ssl, nil for none.

@@ -111,6 +111,26 @@ func Rows(owner string, p Port, rules []qos.Rule) ([]QoS, error) {
 	return out, nil
 }
 
+// Compile returns what an owner is to have for the rules of one port: the rows, and the address sets
+// that they name. Members says which addresses are in a set of destinations.
+func Compile(owner string, p Port, rules []qos.Rule, members func(qos.SetID) []netip.Addr) (*Desired, error) {
+	rows, err := Rows(owner, p, rules)
+	if err != nil {
+		return nil, err
+	}
+	out := &Desired{QoS: rows}
+	seen := map[qos.SetID]bool{}
+	for i := range rules {
+		for _, id := range rules[i].Sets {
+			if !seen[id] {
+				seen[id] = true
+				out.Sets = append(out.Sets, Sets(owner, id, members(id))...)
+			}
+		}
+	}
+	return out, nil
+}
+
 // alternatives joins what may match, of which there is at least one.
 func alternatives(of []string) string {
 	if len(of) == 1 {

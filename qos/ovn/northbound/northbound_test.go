@@ -136,13 +136,9 @@ func eventually(t *testing.T, what string, check func() error) {
 // desired is what rules of a port compile to.
 func desired(t *testing.T, owner string, port ovn.Port, rules []qos.Rule, members map[qos.SetID][]netip.Addr) *ovn.Desired {
 	t.Helper()
-	rows, err := ovn.Rows(owner, port, rules)
+	out, err := ovn.Compile(owner, port, rules, func(id qos.SetID) []netip.Addr { return members[id] })
 	if err != nil {
 		t.Fatal(err)
-	}
-	out := &ovn.Desired{QoS: rows}
-	for id, of := range members {
-		out.Sets = append(out.Sets, ovn.Sets(owner, id, of)...)
 	}
 	return out
 }
