@@ -138,10 +138,10 @@ $(KERNELS:%=test-kernel-%): test-kernel-%:
 	end
 
 .PHONY: test-ovn
-test-ovn: ## rows and packets in Debian's OVN, in a virtual machine
+test-ovn: ## rows in Debian's OVN, and packets through it, in a virtual machine
 	@. .ci/lib
 	begin 'tests with OVN'
-	integration/vm test --with ovn --cpus 1 --nics none -- $(TAGS) -run '$(RUN)' ./qos/ovn/northbound </dev/null
+	integration/vm test --with ovn --cpus 1 --nics none -- $(TAGS) -run '$(RUN)' ./qos/ovn/northbound ./integration/chassis </dev/null
 	end
 
 .PHONY: soak

@@ -1,0 +1,194 @@
+package traffic
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/reconcile/kernel"
+)
+
+// Packets are raw: a transport header, then these bytes and a number.
+const (
+	magic = "plum"
+	at    = 20 // as long as the longest header
+	least = at + len(magic) + 4
+)
+
+// Sender sends out of a namespace.
+type Sender struct {
+	netns   string
+	sockets map[kind]int
+	sent    *uint32
+}
+
+type kind struct {
+	protocol qos.Protocol
+	six      bool
+	ecn      int
+}
+
+// NewSender opens nothing yet. Senders that share a counter do not repeat a number.
+func NewSender(netns string, counter *uint32) *Sender {
+	return &Sender{netns, map[kind]int{}, counter}
+}
+
+// Close closes its sockets.
+func (s *Sender) Close() {
+	for _, fd := range s.sockets {
+		_ = unix.Close(fd)
+	}
+	clear(s.sockets)
+}
+
+func (s *Sender) socket(k kind) (int, error) {
+	if fd, ok := s.sockets[k]; ok {
+		return fd, nil
+	}
+	fd := -1
+	err := kernel.Within(s.netns, func() (err error) {
+		family, level, option := unix.AF_INET, unix.IPPROTO_IP, unix.IP_TOS
+		if k.six {
+			family, level, option = unix.AF_INET6, unix.IPPROTO_IPV6, unix.IPV6_TCLASS
+		}
+		if fd, err = unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(k.protocol)); err != nil {
+			return err
+		}
+		s.sockets[k] = fd
+		return unix.SetsockoptInt(fd, level, option, k.ecn)
+	})
+	if err != nil {
+		return -1, fmt.Errorf("raw socket: %w", err)
+	}
+	return fd, nil
+}
+
+// Send sends a packet with so many bytes after its IP header, at least, and returns its number. Of
+// a packet that the sender's interface drops, only IPv6 says so, and it is no error.
+func (s *Sender) Send(p qos.Packet, ecn, size int) (uint32, error) {
+	fd, err := s.socket(kind{p.Protocol, p.Destination.Is6(), ecn})
+	if err != nil {
+		return 0, err
+	}
+	*s.sent++
+	b := make([]byte, max(size, least))
+	binary.BigEndian.PutUint16(b, 4000)
+	binary.BigEndian.PutUint16(b[2:], p.Port)
+	switch p.Protocol {
+	case qos.UDP:
+		binary.BigEndian.PutUint16(b[4:], uint16(len(b)))
+	case qos.TCP:
+		b[12] = 5 << 4 // the length of the header
+	default: // nothing reads the rest of other headers
+	}
+	copy(b[at:], magic)
+	binary.BigEndian.PutUint32(b[at+len(magic):], *s.sent)
+	var to unix.Sockaddr
+	if p.Destination.Is6() {
+		to = &unix.SockaddrInet6{Addr: p.Destination.As16()}
+	} else {
+		to = &unix.SockaddrInet4{Addr: p.Destination.As4()}
+	}
+	if err := unix.Sendto(fd, b, 0, to); err != nil && !errors.Is(err, unix.ENOBUFS) {
+		return 0, fmt.Errorf("send to %s: %w", p.Destination, err)
+	}
+	return *s.sent, nil
+}
+
+// Receiver receives what arrives at any interface of a namespace.
+type Receiver struct{ fd int }
+
+// NewReceiver receives from now on.
+func NewReceiver(netns string) (*Receiver, error) {
+	r := &Receiver{-1}
+	err := kernel.Within(netns, func() (err error) {
+		all := binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL})
+		if r.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(all)); err != nil {
+			return err
+		}
+		// As much as a test sends before it receives.
+		return unix.SetsockoptInt(r.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("packet socket: %w", err)
+	}
+	return r, nil
+}
+
+// Close closes the socket.
+func (r *Receiver) Close() error { return unix.Close(r.fd) }
+
+// Received is a packet that arrived.
+type Received struct {
+	Number uint32
+	Class  uint8 // its traffic class: DSCP and ECN
+	Length int   // with its IP header
+}
+
+// Next returns the next packet of a Sender, os.ErrDeadlineExceeded if none comes for so long.
+func (r *Receiver) Next(wait time.Duration) (Received, error) {
+	b := make([]byte, 64<<10)
+	for end := time.Now().Add(wait); ; {
+		left := time.Until(end)
+		if left <= 0 {
+			return Received{}, os.ErrDeadlineExceeded
+		}
+		limit := unix.NsecToTimeval(max(left, time.Millisecond).Nanoseconds()) // 0 is forever
+		if err := unix.SetsockoptTimeval(r.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err != nil {
+			return Received{}, err
+		}
+		n, from, err := unix.Recvfrom(r.fd, b, 0)
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return Received{}, err
+		}
+		if ll, ok := from.(*unix.SockaddrLinklayer); !ok || ll.Pkttype == unix.PACKET_OUTGOING {
+			continue
+		}
+		if p, ok, err := parse(b[:n]); err != nil || ok {
+			return p, err
+		}
+	}
+}
+
+// parse reads an IP packet, and reports whether it is one of ours.
+func parse(b []byte) (p Received, ours bool, err error) {
+	head := 20
+	if len(b) > 0 && b[0]>>4 == 6 {
+		head = 40
+	}
+	if len(b) < head+least || string(b[head+at:head+at+len(magic)]) != magic {
+		return p, false, nil
+	}
+	p = Received{binary.BigEndian.Uint32(b[head+at+len(magic):]), b[1], len(b)}
+	if head == 40 {
+		p.Class = b[0]<<4 | b[1]>>4
+	} else if checksum(b[:head]) != 0 {
+		return p, true, fmt.Errorf("packet %d: the checksum of its IP header is wrong: % x", p.Number, b[:head])
+	}
+	return p, true, nil
+}
+
+func checksum(b []byte) uint16 {
+	sum := uint32(0)
+	for i := 0; i < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	for sum>>16 != 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	return ^uint16(sum)
+}
+
+// Packet is a packet for a destination.
+func Packet(to string, protocol qos.Protocol, port uint16) qos.Packet {
+	return qos.Packet{Destination: netip.MustParseAddr(to), Protocol: protocol, Port: port}
+}
