@@ -124,14 +124,16 @@ func NewReceiver(netns string) (*Receiver, error) {
 // Close closes the socket.
 func (r *Receiver) Close() error { return unix.Close(r.fd) }
 
-// Received is a packet that arrived.
+// Received is an IP packet that arrived.
 type Received struct {
-	Number uint32
-	Class  uint8 // its traffic class: DSCP and ECN
-	Length int   // with its IP header
+	Number   uint32 // 0: not of a Sender
+	Protocol qos.Protocol
+	Port     uint16 // of the destination
+	Class    uint8  // its traffic class: DSCP and ECN
+	Length   int    // with its IP header
 }
 
-// Next returns the next packet of a Sender, os.ErrDeadlineExceeded if none comes for so long.
+// Next returns the next packet, os.ErrDeadlineExceeded if none comes for so long.
 func (r *Receiver) Next(wait time.Duration) (Received, error) {
 	b := make([]byte, 64<<10)
 	for end := time.Now().Add(wait); ; {
@@ -159,20 +161,24 @@ func (r *Receiver) Next(wait time.Duration) (Received, error) {
 	}
 }
 
-// parse reads an IP packet, and reports whether it is one of ours.
-func parse(b []byte) (p Received, ours bool, err error) {
-	head := 20
-	if len(b) > 0 && b[0]>>4 == 6 {
-		head = 40
-	}
-	if len(b) < head+least || string(b[head+at:head+at+len(magic)]) != magic {
+// parse reads an IP packet, and reports whether it is one.
+func parse(b []byte) (p Received, ok bool, err error) {
+	switch {
+	case len(b) >= 24 && b[0] == 0x45:
+		p = Received{Protocol: qos.Protocol(b[9]), Class: b[1], Length: len(b)}
+		if checksum(b[:20]) != 0 {
+			return p, true, fmt.Errorf("the checksum of an IP header is wrong: % x", b[:20])
+		}
+		b = b[20:]
+	case len(b) >= 44 && b[0]>>4 == 6:
+		p = Received{Protocol: qos.Protocol(b[6]), Class: b[0]<<4 | b[1]>>4, Length: len(b)}
+		b = b[40:]
+	default:
 		return p, false, nil
 	}
-	p = Received{binary.BigEndian.Uint32(b[head+at+len(magic):]), b[1], len(b)}
-	if head == 40 {
-		p.Class = b[0]<<4 | b[1]>>4
-	} else if checksum(b[:head]) != 0 {
-		return p, true, fmt.Errorf("packet %d: the checksum of its IP header is wrong: % x", p.Number, b[:head])
+	p.Port = binary.BigEndian.Uint16(b[2:])
+	if len(b) >= least && string(b[at:at+len(magic)]) == magic {
+		p.Number = binary.BigEndian.Uint32(b[at+len(magic):])
 	}
 	return p, true, nil
 }
