@@ -206,7 +206,7 @@ bench: ## benchmarks: of packages here, of the engine in a virtual machine (BENC
 	$(MAKE) build
 	$(GO) build -o $(BIN)/benchmark ./integration/benchmark
 	begin 'benchmark of the engine, in a virtual machine: only ratios count'
-	integration/vm --nics hub -- $(BIN)/benchmark $(if $(PLUGINS),-plugins $(abspath $(PLUGINS))) $(BENCH) </dev/null
+	integration/vm --with ovn --nics hub -- $(BIN)/benchmark $(if $(PLUGINS),-plugins $(abspath $(PLUGINS))) $(BENCH) </dev/null
 	end
 
 .PHONY: bench-scale

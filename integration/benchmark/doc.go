@@ -9,7 +9,9 @@
 //   - scale: what 1, 100 and 500 sandboxes cost an agent that has nothing to do,
 //     its restart, and its repairs, beside a loop of ip(8) that applies everything
 //     every ten seconds; and many changes at a time in all of them;
-//   - cycles: what an agent holds after many pods have come and gone.
+//   - cycles: what an agent holds after many pods have come and gone;
+//   - packets: what the rules of NetworkQoS objects cost a packet, as filters of tc and as
+//     rows of OVN.
 //
 // It prints Markdown: medians with n, and ratios, and fails where a number has to
 // be zero and is not. The machine is emulated, so only ratios count. Part scale
