@@ -295,4 +295,22 @@ func TestLimits(t *testing.T) {
 			}
 		})
 	}
+	// docs/ovn.md says what Open vSwitch does without a burst.
+	t.Run("burst not given", func(t *testing.T) {
+		b := b.in(t)
+		b.enforce(object("a", 1, "{dscp: 1, bandwidth: {rate: 1000}}"))
+		p := traffic.Packet("198.51.100.7", qos.UDP, 9)
+		began := time.Now()
+		for range 60 {
+			b.send(b.sender, p, 0, 8000)
+		}
+		elapsed := time.Since(began)
+		b.apply(&ovn.Desired{})
+		passed := len(b.await(b.receiver, b.send(b.sender, p, 0, 64))) - 1
+		t.Logf("%d of 60 packets passed in %s", passed, elapsed)
+		const length = 8000 + 20 + 14
+		if least, most := 125_000/length, int(125_000*(1+elapsed.Seconds()))/length+1; passed < least || passed > most || passed == 60 {
+			t.Errorf("%d packets passed, want %d to %d, which is one second of the rate", passed, least, most)
+		}
+	})
 }
