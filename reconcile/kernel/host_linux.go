@@ -66,7 +66,7 @@ type Host struct {
 	vfAddresses map[string]vfAddress // of virtual functions
 	indexes     map[string]int       // of the links of physical functions
 	lacp        lacpPorts
-	rdma        rdmaLinks
+	rdma        *rdmaLinks
 	away        scratch    // zero until it is needed
 	upper       upperProbe // zero until it is needed
 }
@@ -110,7 +110,7 @@ func Open(o Options) (*Host, error) {
 			once.Do(func() { o.Searching(why) })
 		}
 	}
-	return &Host{searching: searching, socket: s, own: h, buffers: buffers, sysfs: sysfs{o.Sysfs}, proc: o.Proc, bootID: strings.TrimSpace(string(boot)), bounds: o.Bounds.withDefaults(), disturb: o.Disturb, vfAddresses: map[string]vfAddress{}, indexes: map[string]int{}, lacp: lacpPorts{now: o.Now, of: map[string]agreement{}}}, nil
+	return &Host{searching: searching, socket: s, own: h, buffers: buffers, sysfs: sysfs{o.Sysfs}, proc: o.Proc, bootID: strings.TrimSpace(string(boot)), bounds: o.Bounds.withDefaults(), disturb: o.Disturb, vfAddresses: map[string]vfAddress{}, indexes: map[string]int{}, lacp: lacpPorts{now: o.Now, of: map[string]agreement{}}, rdma: newRDMALinks(o.Now)}, nil
 }
 
 // known returns what m caches of a function.

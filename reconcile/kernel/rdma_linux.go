@@ -4,9 +4,11 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/netns"
@@ -27,14 +29,34 @@ const (
 	rdmaDevices = 1024
 	// rdmaKnown bounds what is remembered.
 	rdmaKnown = 4096
+	// rdmaListsPerSecond and rdmaListsBurst limit how often the devices are read because
+	// devices were added or removed. The owner of a namespace can do that all the time, with
+	// devices on links of its own, and each sandbox with a link without a port would read all
+	// of them.
+	rdmaListsPerSecond = 2
+	rdmaListsBurst     = 20
 )
 
 // rdmaLinks remembers which RDMA port belongs to a link of a namespace. To find one takes a
 // message for each RDMA device of the host; to confirm it takes one.
 type rdmaLinks struct {
+	now   func() time.Time
+	lists *rate.Limiter
+
 	mu    sync.Mutex
 	names []string // of the devices it is about
-	of    map[rdmaLink]rdmaPort
+	round uint64   // counts how often they have changed
+	of    map[rdmaLink]foundRDMA
+}
+
+// foundRDMA is the result of a search, and the round in which it was made.
+type foundRDMA struct {
+	rdmaPort
+	round uint64
+}
+
+func newRDMALinks(now func() time.Time) *rdmaLinks {
+	return &rdmaLinks{now: now, lists: rate.NewLimiter(rdmaListsPerSecond, rdmaListsBurst), of: map[rdmaLink]foundRDMA{}}
 }
 
 type rdmaLink struct {
@@ -103,21 +125,30 @@ func indexes(states []ports.State) []int {
 	return out
 }
 
-// get returns what is known of a link. If RDMA devices were added or removed, nothing is.
+// get returns what is known of a link. A port is confirmed whenever it is read, so it remains
+// known when RDMA devices were added or removed. That a link has none has to be found out
+// again then, at a limited rate.
 func (r *rdmaLinks) get(names []string, link rdmaLink) (rdmaPort, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !slices.Equal(names, r.names) || len(r.of) >= rdmaKnown {
-		r.names, r.of = names, map[rdmaLink]rdmaPort{}
+	if !slices.Equal(names, r.names) {
+		r.names = names
+		r.round++
+	}
+	if len(r.of) >= rdmaKnown {
+		r.of = map[rdmaLink]foundRDMA{}
 	}
 	p, ok := r.of[link]
-	return p, ok
+	if ok && p.rdmaPort == (rdmaPort{}) && p.round != r.round {
+		ok = !r.lists.AllowN(r.now(), 1)
+	}
+	return p.rdmaPort, ok
 }
 
 func (r *rdmaLinks) put(link rdmaLink, p rdmaPort) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.of[link] = p
+	r.of[link] = foundRDMA{p, r.round}
 }
 
 func (r *rdmaLinks) forget(link rdmaLink) {
