@@ -23,6 +23,11 @@ type Options struct {
 	// LookupUplink asks devlink, which knows. Where it is nil or fails, the
 	// interfaces' port names decide.
 	UplinkOf func(pciAddress string) (ifName string, err error)
+	// RDMANetdevs returns, by name, which interface of the host each RDMA device is on that
+	// is on one. It is called at most once, and only if there is an RDMA device without a PCI
+	// function. sysfs shows such devices of all network namespaces with the name of their
+	// interface, which a pod may name like one of the host. Where it is nil, sysfs decides.
+	RDMANetdevs func() (ifNames map[string]string, err error)
 }
 
 // Discover lists the network devices in a sysfs tree: os.DirFS("/sys") or a
@@ -42,7 +47,7 @@ func Discover(sys fs.FS, opt Options) ([]Device, error) {
 	s.readNetdevs()
 	s.readFunctions()
 	s.assignNetdevs(opt.UplinkOf)
-	s.readRDMA()
+	s.readRDMA(opt.RDMANetdevs)
 	s.linkFunctions()
 
 	vanished, errs := s.settle()
@@ -453,8 +458,24 @@ func (s *scan) portOf(master string) HostUse {
 }
 
 // readRDMA finds the owner of every RDMA device: the PCI function above it or,
-// for a software device, the netdev that backs its first GID.
-func (s *scan) readRDMA() {
+// for a software device, its netdev.
+func (s *scan) readRDMA(netdevs func() (map[string]string, error)) {
+	var known map[string]string
+	var failed error
+	asked := false
+	netdevOf := func(name, dir string) string {
+		if netdevs == nil {
+			ifName, _ := s.text(dir, "ports/1/gid_attrs/ndevs/0") // ENOENT, EINVAL: no netdev
+			return ifName
+		}
+		if !asked {
+			asked = true
+			if known, failed = netdevs(); failed != nil {
+				s.problems = append(s.problems, problem{err: fmt.Errorf("RDMA devices: %w", failed)})
+			}
+		}
+		return known[name]
+	}
 	for _, name := range s.names(infinibandDir) {
 		dir, err := s.resolve(path.Join(infinibandDir, name))
 		if err != nil {
@@ -466,8 +487,7 @@ func (s *scan) readRDMA() {
 		address, _ := pciOf(path.Dir(dir))
 		d := s.functions[address]
 		if d == nil {
-			ifName, _ := s.text(dir, "ports/1/gid_attrs/ndevs/0") // ENOENT, EINVAL: no netdev
-			if n := s.netdevs[ifName]; n != nil {
+			if n := s.netdevs[netdevOf(name, dir)]; n != nil {
 				d = n.device
 			}
 		}

@@ -385,3 +385,41 @@ func FuzzDiscover(f *testing.F) {
 		}
 	})
 }
+
+// TestSoftwareRDMA: which software RDMA device is on an interface of the host is not decided by
+// the names in sysfs, which contains devices of all network namespaces.
+func TestSoftwareRDMA(t *testing.T) {
+	n := open(t, "stack")
+	of := func() (map[string][]string, error) {
+		out := map[string][]string{}
+		found, err := inventory.Discover(n.tree, n.opt)
+		for _, d := range found {
+			if d.RDMA || len(d.RDMADevices) > 0 {
+				out[d.IfName] = d.RDMADevices
+			}
+		}
+		return out, err
+	}
+	calls := 0
+	n.opt.RDMANetdevs = func() (map[string]string, error) {
+		calls++
+		return map[string]string{"rxe0": "enp3s0f0v0", "other": "dummy0"}, nil
+	}
+	have, err := of()
+	if err != nil || len(have) != 1 || len(have["enp3s0f0v0"]) != 1 || have["enp3s0f0v0"][0] != "rxe0" || calls != 1 {
+		t.Errorf("%v, %v, %d calls", have, err, calls)
+	}
+	unreadable := errors.New("unreadable")
+	n.opt.RDMANetdevs = func() (map[string]string, error) { return nil, unreadable }
+	if have, err := of(); len(have) > 0 || !errors.Is(err, unreadable) {
+		t.Errorf("while they cannot be read: %v, %v", have, err)
+	}
+	n = open(t, "mlx5")
+	n.opt.RDMANetdevs = func() (map[string]string, error) {
+		t.Error("asked for devices that have a PCI function")
+		return nil, nil
+	}
+	if have, err := of(); len(have) == 0 || err != nil {
+		t.Errorf("devices with a function: %v, %v", have, err)
+	}
+}

@@ -310,7 +310,8 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	}
 	s.publisher = publish.New(publish.Options{
 		NodeName: s.nodeName, Neighbours: neighbours, Sysfs: os.DirFS("/sys"), PhysicalNetworks: s.physicalNetworks, UplinkOf: inventory.LookupUplink,
-		Uplinks: s.uplinks, InUse: s.inUse, Chosen: s.chosen, Dirty: s.dirty, Failing: s.failures.Failing, Failed: s.failures.Restore, Policies: s.policies, StateFile: filepath.Join(s.app.stateDir, publishedFile), Log: s.log, Now: time.Now,
+		RDMANetdevs: func() (map[string]string, error) { return s.engine.host.RDMANetdevs(ctx) },
+		Uplinks:     s.uplinks, InUse: s.inUse, Chosen: s.chosen, Dirty: s.dirty, Failing: s.failures.Failing, Failed: s.failures.Restore, Policies: s.policies, StateFile: filepath.Join(s.app.stateDir, publishedFile), Log: s.log, Now: time.Now,
 	})
 	s.plugin = draplugin.New(draplugin.Options{
 		Store: s.store, Keeper: s.keeper, Cluster: draplugin.NewCluster(s.kube, s.dynamic), Contracts: s.app.registry, Addresses: s.addresses,

@@ -179,7 +179,10 @@ func discoverOn(ctx context.Context, host *kernel.Host) ([]inventory.Device, err
 func discoverWired(ctx context.Context, host *kernel.Host, networks map[string]string) ([]inventory.Device, error) {
 	routes := newHostRoutes(host)
 	defer routes.Close()
-	return inventory.DiscoverGuarded(ctx, os.DirFS("/sys"), inventory.Options{PhysicalNetworks: networks, UplinkOf: inventory.LookupUplink}, routes)
+	return inventory.DiscoverGuarded(ctx, os.DirFS("/sys"), inventory.Options{
+		PhysicalNetworks: networks, UplinkOf: inventory.LookupUplink,
+		RDMANetdevs: func() (map[string]string, error) { return host.RDMANetdevs(ctx) },
+	}, routes)
 }
 
 // uplinksOf returns which of these devices carry a default route of the host.

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -20,6 +21,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
+	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
@@ -535,5 +539,69 @@ func TestRefusedTopologyAfterReboot(t *testing.T) {
 	}
 	if code := run(t.Context(), []string{"delete", "--netns", "plt-old", "--state-dir", filepath.Join(dir, "state")}, stdio{strings.NewReader(""), io.Discard, io.Discard}); code != 0 {
 		t.Errorf("delete: exit %d", code)
+	}
+}
+
+// TestRDMAOfAPod: a pod makes RDMA devices in its namespace, on a link with the name of one of the
+// host's. The host's device has none by that.
+func TestRDMAOfAPod(t *testing.T) {
+	inMachine(t)
+	if os.Getenv("PLUMBLINE_LANE") == "uml" {
+		return // it has no RDMA
+	}
+	if out, err := exec.Command("modprobe", "rdma_rxe").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	host, err := kernel.Open(kernel.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	const name = "nic7"
+	add := func() error {
+		link := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name}}
+		if err := netlink.LinkAdd(link); err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(link)
+	}
+	rdma := func(device string) error { return netlink.RdmaLinkAdd(device, "rxe", name) }
+	if err := add(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := netlink.LinkDel(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name}}); err != nil { // and what is on it
+			t.Error(err)
+		}
+	}()
+	pod := addNetns(t, "pod")
+	for _, f := range []func() error{add, func() error { return rdma("hostile") }} {
+		if err := kernel.Within(pod, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// That is what the host sees.
+	if b, err := os.ReadFile("/sys/class/infiniband/hostile/ports/1/gid_attrs/ndevs/0"); strings.TrimSpace(string(b)) != name {
+		t.Fatalf("the device is on %q: %v", b, err)
+	}
+	of := func() []string {
+		devices, err := discoverOn(t.Context(), host)
+		i := slices.IndexFunc(devices, func(d inventory.Device) bool { return d.IfName == name })
+		if err != nil || i < 0 {
+			t.Fatalf("%v: %+v", err, devices)
+		}
+		if d := devices[i]; d.RDMA != (len(d.RDMADevices) > 0) {
+			t.Errorf("%+v", d)
+		}
+		return devices[i].RDMADevices
+	}
+	if have := of(); len(have) > 0 {
+		t.Errorf("a link of the host has the pod's RDMA devices %q", have)
+	}
+	if err := rdma("own"); err != nil {
+		t.Fatal(err)
+	}
+	if have := of(); !slices.Equal(have, []string{"own"}) {
+		t.Errorf("its RDMA devices are %q, want its own", have)
 	}
 }

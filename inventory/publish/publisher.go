@@ -52,6 +52,8 @@ type Options struct {
 	PhysicalNetworks map[string]string
 	// UplinkOf is inventory.LookupUplink; nil leaves it to port names.
 	UplinkOf func(pciAddress string) (ifName string, err error)
+	// RDMANetdevs is that of inventory.Options.
+	RDMANetdevs func() (ifNames map[string]string, err error)
 	// Policies is what the cluster says of the devices; nil is nothing.
 	Policies Policies
 	// Neighbours is what the ports of the node are connected to; nil is unknown.
@@ -254,7 +256,7 @@ func (p *Publisher) wait(ctx context.Context, at time.Duration) bool {
 // pass scans and publishes changes. It returns the time of the next scan.
 func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) {
 	next := p.opts.Resync + time.Duration((rand.Float64()-0.5)/5*float64(p.opts.Resync))
-	devices, partial := inventory.Discover(p.opts.Sysfs, inventory.Options{PhysicalNetworks: p.opts.PhysicalNetworks, UplinkOf: p.opts.UplinkOf})
+	devices, partial := inventory.Discover(p.opts.Sysfs, inventory.Options{PhysicalNetworks: p.opts.PhysicalNetworks, UplinkOf: p.opts.UplinkOf, RDMANetdevs: p.opts.RDMANetdevs})
 	if partial != nil && len(devices) == 0 {
 		return next, partial
 	}

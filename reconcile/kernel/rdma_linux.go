@@ -2,6 +2,9 @@ package kernel
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -10,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/netns"
 	"github.com/plumbline/plumbline/reconcile/ports"
@@ -67,6 +71,12 @@ type rdmaLink struct {
 // rdmaPort is the port of an RDMA device; the zero value is none.
 type rdmaPort struct{ device, port uint32 }
 
+// namedRDMAPort is a port with the name of its device.
+type namedRDMAPort struct {
+	rdmaPort
+	name string
+}
+
 // readRDMA adds the state of the RDMA ports that belong to devices. It returns no error: without
 // an answer the state is unknown, and that of the link is reported.
 func (h *Host) readRDMA(ctx context.Context, path string, id reconcile.NetnsID, of []ports.Port, states []ports.State) {
@@ -80,16 +90,15 @@ func (h *Host) readRDMA(ctx context.Context, path string, id reconcile.NetnsID, 
 	if err != nil {
 		return
 	}
-	s := &socket{ns: ns, own: h.own, buffers: h.buffers, fd: -1, protocol: unix.NETLINK_RDMA}
-	defer s.close()
-	if s.dial() != nil {
+	c, err := h.dialRDMA(ns)
+	if err != nil {
 		return
 	}
-	if s.id, err = netns.IdentifyBy(ns, s.fd); err != nil || !netns.Same(s.id, id) {
+	defer c.close()
+	if !netns.Same(c.id, id) {
 		return
 	}
-	c := &conn{socket: s, count: &counters{disturb: h.disturb}}
-	var found map[int]rdmaPort // by link
+	var found map[int]namedRDMAPort // by link
 	for i := range states {
 		if !candidate(i) {
 			continue
@@ -102,7 +111,7 @@ func (h *Host) readRDMA(ctx context.Context, path string, id reconcile.NetnsID, 
 					return
 				}
 			}
-			at = found[link.index]
+			at = found[link.index].rdmaPort
 			h.rdma.put(link, at)
 		}
 		if at == (rdmaPort{}) {
@@ -115,6 +124,54 @@ func (h *Host) readRDMA(ctx context.Context, path string, id reconcile.NetnsID, 
 		}
 		states[i].RDMA = &ports.RDMAPort{Active: active}
 	}
+}
+
+// dialRDMA opens a socket in a namespace. It takes over ns.
+func (h *Host) dialRDMA(ns *os.File) (*conn, error) {
+	s := &socket{ns: ns, own: h.own, buffers: h.buffers, fd: -1, protocol: unix.NETLINK_RDMA}
+	err := s.dial()
+	if err == nil {
+		s.id, err = netns.IdentifyBy(ns, s.fd)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return &conn{socket: s, count: &counters{disturb: h.disturb}}, nil
+}
+
+// RDMANetdevs returns which link of the host each RDMA device is on, by the device's name.
+// The kernel reports the link of a port only to the link's namespace, so a device that a pod
+// has made is not among them, whatever its link is called.
+func (h *Host) RDMANetdevs(ctx context.Context) (map[string]string, error) {
+	out := map[string]string{}
+	if len(h.sysfs.rdmaDevices()) == 0 {
+		return out, nil
+	}
+	fd, err := unix.FcntlInt(h.socket.ns.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("network namespace of the host: %w", err)
+	}
+	c, err := h.dialRDMA(os.NewFile(uintptr(fd), h.socket.ns.Name()))
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	all, err := c.rdmaPorts(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list RDMA devices: %w", err)
+	}
+	links := h.WithoutSandbox()
+	for index, at := range all {
+		w, err := links.outside.linkByIndex(ctx, index)
+		if errors.Is(err, unix.ENODEV) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("link of RDMA device %q: %w", at.name, err)
+		}
+		out[at.name] = netstate.BaseName(w.link.Name)
+	}
+	return out, nil
 }
 
 func indexes(states []ports.State) []int {
@@ -161,32 +218,43 @@ func rdmaType(command int) int { return nl.RDMA_NL_NLDEV<<nl.RDMA_NL_GET_CLIENT_
 
 // rdmaPorts lists the RDMA ports of links in the namespace, by link. The kernel reports the link
 // of a port only to the link's namespace (nldev.c, fill_port_info).
-func (c *conn) rdmaPorts(ctx context.Context) (map[int]rdmaPort, error) {
+func (c *conn) rdmaPorts(ctx context.Context) (map[int]namedRDMAPort, error) {
 	typ := rdmaType(nl.RDMA_NLDEV_CMD_GET)
 	devices, err := c.collect(ctx, typ, unix.NLM_F_DUMP, nil, uint16(typ))
 	if err != nil {
 		return nil, err
 	}
-	out := map[int]rdmaPort{}
+	out := map[int]namedRDMAPort{}
 	typ = rdmaType(rdmaPortGet)
 	for _, d := range devices[:min(len(devices), rdmaDevices)] {
-		for t, v := range attributes(d) {
-			if t != nl.RDMA_NLDEV_ATTR_DEV_INDEX {
-				continue
-			}
-			all, err := c.collect(ctx, typ, unix.NLM_F_DUMP, []nl.NetlinkRequestData{attr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, nl.Uint32Attr(u32(v)))}, uint16(typ))
-			if ctx.Err() != nil {
-				return nil, err
-			}
-			for _, b := range all { // none of a device that was removed meanwhile
-				at, link, _ := decodeRDMAPort(b)
-				if _, taken := out[link]; link != 0 && !taken {
-					out[link] = at
-				}
+		device, name := decodeRDMADevice(d)
+		if device == nil {
+			continue
+		}
+		all, err := c.collect(ctx, typ, unix.NLM_F_DUMP, []nl.NetlinkRequestData{attr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, nl.Uint32Attr(*device))}, uint16(typ))
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		for _, b := range all { // none of a device that was removed meanwhile
+			at, link, _ := decodeRDMAPort(b)
+			if _, taken := out[link]; link != 0 && !taken {
+				out[link] = namedRDMAPort{at, name}
 			}
 		}
 	}
 	return out, nil
+}
+
+func decodeRDMADevice(b []byte) (index *uint32, name string) {
+	for typ, v := range attributes(b) {
+		switch typ {
+		case nl.RDMA_NLDEV_ATTR_DEV_INDEX:
+			index = new(u32(v))
+		case nl.RDMA_NLDEV_ATTR_DEV_NAME:
+			name = text(v)
+		}
+	}
+	return index, name
 }
 
 // rdmaPort reads one port.
