@@ -314,7 +314,8 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Uplinks:     s.uplinks, InUse: s.inUse, Chosen: s.chosen, Dirty: s.dirty, Failing: s.failures.Failing, Failed: s.failures.Restore, Policies: s.policies, StateFile: filepath.Join(s.app.stateDir, publishedFile), Log: s.log, Now: time.Now,
 	})
 	s.plugin = draplugin.New(draplugin.Options{
-		Store: s.store, Keeper: s.keeper, Cluster: draplugin.NewCluster(s.kube, s.dynamic), Contracts: s.app.registry, Addresses: s.addresses,
+		Runtime: s.runtime.Connected(),
+		Store:   s.store, Keeper: s.keeper, Cluster: draplugin.NewCluster(s.kube, s.dynamic), Contracts: s.app.registry, Addresses: s.addresses,
 		Discover: func() ([]inventory.Device, error) { return s.discover(ctx) },
 		Unfit: func(devices []inventory.Device) map[string]string {
 			return publish.Unfit(devices, s.dirty(), s.policies.Others(devices))
@@ -544,8 +545,8 @@ func (s *serving) handle(err error, msg string) {
 	s.log.Error(msg, "explanation", fmt.Sprint(e), "error", err)
 }
 
-// serve runs all parts until ctx ends. Parts start after those they depend on: claims are
-// not prepared before the runtime has listed its sandboxes.
+// serve runs all parts until ctx ends. Parts start after those they depend on: requests
+// of the kubelet wait until the runtime has listed its sandboxes.
 func (s *serving) serve(ctx context.Context) error {
 	var listeners []net.Listener
 	if s.probeSocket != "" {
@@ -642,13 +643,8 @@ func (s *serving) parts() map[string]func(context.Context) error {
 	}
 }
 
-// prepare serves the kubelet once the runtime is connected.
+// prepare serves the kubelet.
 func (s *serving) prepare(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-s.runtime.Connected():
-	}
 	return s.plugin.Run(ctx, draplugin.Serving{
 		Kube: s.kube, NodeName: s.nodeName, PluginDir: s.pluginDir, RegistrarDir: s.registrarDir, CDIDir: s.cdiDir,
 	}, s.publish)

@@ -553,9 +553,9 @@ func (b *agentBench) registeredSince(t *testing.T, what string, began time.Time)
 		return at.After(began)
 	})
 	running, connected := b.logged(t, "running"), b.logged(t, "connected")
-	t.Logf("%s: registered after %s: its container ran after %s, the runtime was connected after %s, the kubelet after %s", what,
+	t.Logf("%s: registered after %s: its container ran after %s, the runtime was connected %s after that, the kubelet %s", what,
 		at.Sub(began).Round(10*time.Millisecond), running.Sub(began).Round(10*time.Millisecond),
-		connected.Sub(running).Round(10*time.Millisecond), at.Sub(connected).Round(10*time.Millisecond))
+		connected.Sub(running).Round(10*time.Millisecond), at.Sub(running).Round(10*time.Millisecond))
 }
 
 // logged returns when the agent's process logged a message for the last time, by the

@@ -48,13 +48,17 @@ type Addresses interface {
 	Lost(claim types.UID) error
 }
 
-// Options is what a Plugin works with. All but Unfit, Patience, Ports and CDI must be given.
+// Options is what a Plugin works with. All but Runtime, Unfit, Patience, Ports and CDI must be given.
 type Options struct {
 	Store     *claims.Store
 	Keeper    Keeper
 	Cluster   Cluster
 	Contracts contract.Set
 	Addresses Addresses
+	// Runtime is closed once the container runtime has listed its sandboxes. The plugin
+	// is registered before that, unless another agent serves the node, and claims are neither
+	// prepared nor released. nil: at once.
+	Runtime <-chan struct{}
 	// Known returns an error while it is not known which NetworkQoS objects cover a pod,
 	// without waiting. May be nil.
 	Known func(namespace string, pod claims.Pod) error
@@ -121,7 +125,10 @@ type Publisher interface {
 }
 
 // Run serves the kubelet until ctx ends, waits a bounded time for requests in progress,
-// then deregisters. publish runs meanwhile.
+// then deregisters. publish runs meanwhile, once the runtime is connected. The kubelet does not
+// retry soon what it cannot prepare since no agent is registered, so that comes first. While
+// another agent serves the node, as during a rolling update, it comes last: the kubelet sends all
+// requests to the one that was registered last.
 func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Context, Publisher) error) error {
 	for _, dir := range []string{s.PluginDir, s.CDIDir} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -129,6 +136,9 @@ func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Contex
 		}
 	}
 	defer p.removeDead(ctx, s)()
+	if !p.awaitNeed(ctx, s) {
+		return nil
+	}
 	p.began = p.Now()
 	// The helper stops at once when its context ends, in the middle of a request.
 	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx), p,
@@ -155,8 +165,10 @@ func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Contex
 	p.helper = helper
 	p.mu.Unlock()
 	defer helper.Stop()
-	if err := publish(ctx, helper); err != nil {
-		return err
+	if p.awaitRuntime(ctx) == nil {
+		if err := publish(ctx, helper); err != nil {
+			return err
+		}
 	}
 	<-ctx.Done()
 	p.calls.drain(stopGrace)

@@ -74,6 +74,13 @@ func (p *Plugin) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 	context.AfterFunc(ctx, p.calls.begin()) // which ends with the answer
 	switch path.Base(info.FullMethod) {
 	case "NodePrepareResources":
+	case "NodeUnprepareResources":
+		waiting, cancel := context.WithTimeout(ctx, p.Patience)
+		defer cancel()
+		if p.awaitRuntime(waiting) != nil {
+			return nil, errNoRuntime
+		}
+		return handler(ctx, req)
 	case "NotifyRegistrationStatus":
 		resp, err := handler(ctx, req)
 		if err == nil {
@@ -85,6 +92,9 @@ func (p *Plugin) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.Patience)
 	defer cancel()
+	if p.awaitRuntime(ctx) != nil {
+		return nil, errNoRuntime
+	}
 	return retry(ctx, func() (any, error) {
 		resp, err := handler(ctx, req)
 		if unanswered(err) {
@@ -93,6 +103,22 @@ func (p *Plugin) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 		return resp, err
 	}, func(err error) { p.Log.Info("waiting to prepare", "reason", err) })
 }
+
+// awaitRuntime waits until the runtime has listed its sandboxes.
+func (p *Plugin) awaitRuntime(ctx context.Context) error {
+	if p.Runtime == nil {
+		return nil
+	}
+	select {
+	case <-p.Runtime:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// errNoRuntime is the answer to a request that has waited for the runtime.
+var errNoRuntime = errors.New("the container runtime has not listed its sandboxes to the agent yet: see the agent's log for the state of its connection to the NRI socket")
 
 // unanswered reports whether the API server could not be reached, or could not answer.
 func unanswered(err error) bool {

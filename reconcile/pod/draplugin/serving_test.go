@@ -16,7 +16,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -105,6 +107,8 @@ type kubelet struct {
 	dra      drapb.DRAPluginClient
 	register registerapi.RegistrationClient
 	stop     func() // ends the plugin, and returns when it has ended
+	serving  draplugin.Serving
+	ready    chan struct{} // closed when the plugin publishes devices
 }
 
 // served runs a plugin on sockets, against an API server on a port.
@@ -118,6 +122,15 @@ func servedWithin(t *testing.T, most time.Duration) *kubelet {
 
 // servedIn is servedWithin with the directory of the sockets.
 func servedIn(t *testing.T, dir string, most time.Duration) *kubelet {
+	t.Helper()
+	k := unserved(t, dir, most)
+	k.run()
+	<-k.ready
+	return k
+}
+
+// unserved is servedIn before the plugin runs.
+func unserved(t *testing.T, dir string, most time.Duration) *kubelet {
 	t.Helper()
 	k := &kubelet{given: newGiven(t)}
 	for _, uid := range []types.UID{"c1", "c2", "c3", "c4"} {
@@ -137,25 +150,33 @@ func servedIn(t *testing.T, dir string, most time.Duration) *kubelet {
 		t.Fatal(err)
 	}
 	k.Cluster = draplugin.NewCluster(kube, dyn)
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	k.serving = draplugin.Serving{Kube: kube, NodeName: "n", PluginDir: dir, RegistrarDir: dir, CDIDir: dir, Instance: "u"}
+	k.ready = make(chan struct{})
+	return k
+}
+
+// run runs the plugin.
+func (k *kubelet) run() {
+	k.t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(k.t.Context()))
 	ended := make(chan error, 1)
-	ready := make(chan struct{})
 	go func() {
-		ended <- k.Run(ctx, draplugin.Serving{Kube: kube, NodeName: "n", PluginDir: dir, RegistrarDir: dir, CDIDir: dir, Instance: "u"},
-			func(context.Context, draplugin.Publisher) error { close(ready); return nil })
+		ended <- k.Run(ctx, k.serving, func(context.Context, draplugin.Publisher) error { close(k.ready); return nil })
 	}()
 	k.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			t.Error(err)
+			k.t.Error(err)
 		}
 	})
-	t.Cleanup(k.stop)
-	<-ready
-	k.socket = filepath.Join(dir, "dra-u.sock")
+	k.t.Cleanup(k.stop)
+	k.socket = filepath.Join(k.serving.PluginDir, "dra-"+string(k.serving.Instance)+".sock")
 	k.connect()
-	k.register = registerapi.NewRegistrationClient(dial(t, filepath.Join(dir, "dra.networking-u-reg.sock")))
-	return k
+	k.register = registerapi.NewRegistrationClient(dial(k.t, k.registration()))
+}
+
+func (k *kubelet) registration() string {
+	return filepath.Join(k.serving.RegistrarDir, "dra.networking-"+string(k.serving.Instance)+"-reg.sock")
 }
 
 func (k *kubelet) connect() {
@@ -398,5 +419,97 @@ func TestDeadSockets(t *testing.T) {
 	want := []string{"dra-u.sock", "dra.networking" + uuid + "2-reg.sock", "dra.networking" + uuid + "3-reg.sock", "dra.networking-u-reg.sock", "dra.other-reg.sock"}
 	if !slices.Equal(have, want) {
 		t.Errorf("sockets %q (%v), want %q", have, err, want)
+	}
+}
+
+// registered registers the plugin as the kubelet does, once its socket is there.
+func (k *kubelet) registered() {
+	k.t.Helper()
+	if _, err := k.register.GetInfo(k.t.Context(), &registerapi.InfoRequest{}, grpc.WaitForReady(true)); err != nil {
+		k.t.Fatal(err)
+	}
+	if _, err := k.register.NotifyRegistrationStatus(k.t.Context(), &registerapi.RegistrationStatus{PluginRegistered: true}); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// TestRegisteredBeforeRuntime: an agent without another beside it is registered before the runtime
+// has listed its sandboxes. Nothing is prepared, released or published until then.
+func TestRegisteredBeforeRuntime(t *testing.T) {
+	k := unserved(t, t.TempDir(), time.Minute)
+	runtime := make(chan struct{})
+	k.Runtime = runtime
+	var begun sync.WaitGroup
+	released := make(chan types.UID, 1)
+	k.withdraw = func(uid types.UID) { released <- uid }
+	k.run()
+	k.registered()
+	begun.Go(func() { k.prepared("c1") })
+	begun.Go(func() {
+		if _, err := k.dra.NodeUnprepareResources(t.Context(), &drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{{Namespace: "ns", Name: "claim-c2", Uid: "c2"}}}); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, _, err := k.prepareClaim(ctx, "c3"); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("prepared before the runtime is connected: %v", err)
+	}
+	select {
+	case <-released:
+		t.Error("released before the runtime is connected")
+	case <-k.ready:
+		t.Error("published before the runtime is connected")
+	default:
+	}
+	if k.api.mu.Lock(); len(k.api.queried) > 0 {
+		t.Errorf("queried before the runtime is connected: %v", k.api.queried)
+	}
+	k.api.mu.Unlock()
+	close(runtime)
+	begun.Wait()
+	<-released
+	<-k.ready
+}
+
+// TestNoRuntime: a pod does not wait forever for a runtime, and its Event names the reason.
+func TestNoRuntime(t *testing.T) {
+	k := unserved(t, t.TempDir(), time.Minute)
+	k.Runtime = make(chan struct{})
+	k.Patience = 50 * time.Millisecond
+	k.run()
+	k.registered()
+	if _, _, err := k.prepareClaim(t.Context(), "c1"); err == nil || !strings.Contains(err.Error(), "the container runtime has not listed its sandboxes") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestSecondAgent: beside an agent that serves the node, the next one is registered only once the
+// runtime is connected, or when the first one has ended: one that never can connect must not
+// take the requests of one that works.
+func TestSecondAgent(t *testing.T) {
+	for _, ends := range []bool{false, true} {
+		dir := t.TempDir()
+		first, second := unserved(t, dir, time.Minute), unserved(t, dir, time.Minute)
+		first.serving.Instance, second.serving.Instance = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"
+		first.run()
+		first.registered()
+		runtime := make(chan struct{})
+		second.Runtime = runtime
+		second.run()
+		first.prepared("c1") // it looks for others meanwhile
+		if _, err := os.Stat(second.registration()); !os.IsNotExist(err) {
+			t.Errorf("the second agent is registered before its runtime is connected: %v", err)
+		}
+		if ends {
+			first.stop()
+		} else {
+			close(runtime)
+		}
+		second.registered()
+		if ends {
+			close(runtime)
+		}
+		second.prepared("c2")
 	}
 }

@@ -75,3 +75,41 @@ func dead(ctx context.Context, path string, f fs.DirEntry, now time.Time) bool {
 	}
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
+
+// othersEvery is the interval at which an agent checks whether another one still serves the node.
+const othersEvery = time.Second
+
+// awaitNeed waits until the runtime is connected, or until no other agent serves the node; false
+// if ctx ended before.
+func (p *Plugin) awaitNeed(ctx context.Context, s Serving) bool {
+	for ctx.Err() == nil && p.Runtime != nil && othersServe(ctx, s.RegistrarDir) {
+		timer := time.NewTimer(othersEvery)
+		select {
+		case <-p.Runtime:
+			timer.Stop()
+			return true
+		case <-ctx.Done():
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+	return ctx.Err() == nil
+}
+
+// othersServe reports whether another agent answers the kubelet.
+func othersServe(ctx context.Context, registrarDir string) bool {
+	files, err := os.ReadDir(registrarDir)
+	if err != nil {
+		return false
+	}
+	for _, f := range files {
+		if !ownRegistration.MatchString(f.Name()) {
+			continue
+		}
+		if conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", filepath.Join(registrarDir, f.Name())); err == nil {
+			_ = conn.Close()
+			return true
+		}
+	}
+	return false
+}
