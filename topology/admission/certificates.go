@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,7 +32,7 @@ import (
 // creates and renews them and writes the CA into the webhooks' registrations; every replica
 // serves the current content of the Secret. The private key is never in a file. The Secret
 // must exist, even if empty: the controller does not need the permission to create Secrets.
-// Permissions in its own namespace: secrets get, list, watch, update. In the cluster:
+// Permissions in its own namespace, on that Secret: get, list, watch, update. In the cluster:
 // validatingwebhookconfigurations get, list, watch, and update on those of Registrations.
 type Certificates struct {
 	Secret        types.NamespacedName
@@ -68,7 +70,7 @@ func (c *Certificates) Setup(mgr manager.Manager) error {
 	for _, name := range c.Registrations {
 		r.Webhooks = append(r.Webhooks, rotator.WebhookInfo{Name: name, Type: rotator.Validating})
 	}
-	if err := rotator.AddRotator(mgr, r); err != nil {
+	if err := rotator.AddRotator(oneSecret{mgr, c.Secret}, r); err != nil {
 		return fmt.Errorf("certificate rotation: %w", err)
 	}
 	c.reader = mgr.GetClient()
@@ -78,6 +80,37 @@ func (c *Certificates) Setup(mgr manager.Manager) error {
 		Complete(reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 			return reconcile.Result{}, c.load(ctx, mgr.GetClient(), request.NamespacedName)
 		}))
+}
+
+// oneSecret is a manager for the rotator, whose cache would hold all Secrets of the namespace and
+// has no option for less. Requests that name one object are authorized by its name.
+type oneSecret struct {
+	manager.Manager
+	secret types.NamespacedName
+}
+
+// GetConfig implements cluster.Cluster.
+func (m oneSecret) GetConfig() *rest.Config {
+	config := rest.CopyConfig(m.Manager.GetConfig())
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return selectSecret{next, m.secret} })
+	return config
+}
+
+// selectSecret restricts lists and watches of the Secrets of a namespace to one of them.
+type selectSecret struct {
+	next   http.RoundTripper
+	secret types.NamespacedName
+}
+
+// RoundTrip implements http.RoundTripper.
+func (s selectSecret) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/api/v1/namespaces/"+s.secret.Namespace+"/secrets") {
+		r = r.Clone(r.Context())
+		query := r.URL.Query()
+		query.Set("fieldSelector", fields.OneTermEqualSelector("metadata.name", s.secret.Name).String())
+		r.URL.RawQuery = query.Encode()
+	}
+	return s.next.RoundTrip(r)
 }
 
 func (c *Certificates) load(ctx context.Context, from client.Reader, name types.NamespacedName) error {

@@ -60,6 +60,7 @@ func TestControlPlane(t *testing.T) {
 		{"edits of what pods run", b.editedInUse},
 		{"claims are refused", b.refusedClaims},
 		{"classes are refused", b.refusedClasses},
+		{"other secrets are not readable", b.secrets},
 		{"the certificate is renewed", b.renewal},
 		{"nobody answers", b.nobody},
 		{"a certificate of one's own", b.ownCertificate},
@@ -674,6 +675,30 @@ func (b *bench) refusedClasses(t *testing.T) {
 	b.says(t, `{apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: typo}, spec: {config: [{opaque: {driver: dra.networking, parameters: {networkTopologyRef: {name: x}, stp: vf0}}}]}}`,
 		`DeviceClass "typo": spec.config[0].opaque: opaque parameters: json: unknown field "stp"`)
 	b.mustKubectl(t, `{apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: others}, spec: {config: [{opaque: {driver: gpu.example.com, parameters: {stp: 1}}}]}}`, "create", "-f", "-")
+}
+
+// secrets: the controller reads one Secret, and no other of its own namespace.
+func (b *bench) secrets(t *testing.T) {
+	const other = "others-token"
+	b.mustKubectl(t, "", "create", "secret", "generic", "--namespace", cluster.ProductNamespace, other, "--from-literal=token=x")
+	as := func(arguments ...string) (string, error) {
+		return b.Kubectl(t.Context(), nil, append([]string{"--as", "system:serviceaccount:" + cluster.ProductNamespace + ":plumbline-controller", "--namespace", cluster.ProductNamespace}, arguments...)...)
+	}
+	for _, forbidden := range [][]string{
+		{"get", "secrets"},
+		{"get", "secrets", "--all-namespaces"},
+		{"get", "secret", other},
+		{"get", "secrets", "--field-selector", "metadata.name=" + other},
+		{"get", "secrets", "--field-selector", "metadata.name!=" + other},
+		{"get", "secrets", "--watch", "--request-timeout=10s", "--field-selector", "metadata.name=" + other},
+	} {
+		if said, err := as(forbidden...); err == nil || !strings.Contains(err.Error(), "forbidden") {
+			t.Errorf("%q: %q, %v", forbidden, said, err)
+		}
+	}
+	if said, err := as("get", "secrets", "--field-selector", "metadata.name=plumbline-webhook", "-o", "name"); err != nil || strings.TrimSpace(said) != "secret/plumbline-webhook" {
+		t.Errorf("its own: %q, %v", said, err)
+	}
 }
 
 func (b *bench) renewal(t *testing.T) {
