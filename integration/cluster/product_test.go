@@ -4,8 +4,13 @@ package cluster_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/plumbline/plumbline/integration/cluster"
 )
@@ -49,6 +54,11 @@ spec:
 			}
 		}
 	}
+	manifest, err := c.Chart(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkAgentPod(t, manifest)
 	for value, want := range map[string]string{
 		"agent.nope=1":                "nope",
 		"serviceMonitor.enabled=true": "which nobody but the node itself can scrape",
@@ -57,5 +67,43 @@ spec:
 		if _, err := c.Chart(t.Context(), value); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want one with %q", value, err, want)
 		}
+	}
+}
+
+// checkAgentPod holds what an agent that was taken over has of its node by default: nothing of
+// /proc/sys but net, no sockets of other drivers, no capability that only an option needs.
+func checkAgentPod(t *testing.T, manifest string) {
+	t.Helper()
+	agents := 0
+	for doc := range strings.SplitSeq(manifest, "\n---\n") {
+		o := &appsv1.DaemonSet{}
+		if err := yaml.Unmarshal([]byte(doc), o); err != nil || o.Kind != "DaemonSet" {
+			continue
+		}
+		agents++
+		pod := &o.Spec.Template.Spec
+		var paths []string
+		for _, v := range pod.Volumes {
+			if v.HostPath != nil {
+				paths = append(paths, v.HostPath.Path)
+			}
+		}
+		slices.Sort(paths)
+		if want := []string{
+			"/proc/sys/net", "/var/lib/kubelet/plugins/dra.networking", "/var/lib/kubelet/plugins_registry", "/var/lib/plumbline",
+			"/var/run/cdi", "/var/run/netns", "/var/run/nri",
+		}; !slices.Equal(paths, want) {
+			t.Errorf("the agent has the host's paths %q, want %q", paths, want)
+		}
+		of := pod.Containers[0].SecurityContext
+		if want := []corev1.Capability{"NET_ADMIN", "NET_BROADCAST", "SYS_ADMIN", "DAC_OVERRIDE"}; !slices.Equal(of.Capabilities.Add, want) || !slices.Equal(of.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+			t.Errorf("capabilities %+v, want %v alone", of.Capabilities, want)
+		}
+		if of.Privileged != nil && *of.Privileged || pod.HostPID || pod.HostIPC || !*of.ReadOnlyRootFilesystem || len(pod.Containers) != 1 {
+			t.Errorf("the agent has more than it needs: %+v", pod)
+		}
+	}
+	if agents != 1 {
+		t.Errorf("%d DaemonSets in the chart", agents)
 	}
 }
