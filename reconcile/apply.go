@@ -286,6 +286,7 @@ func (p *pass) finish(plan *ops.Plan) (Report, error) {
 		Sandbox: p.sandbox.ID, Changes: made(p.executed), Results: plan.Results, Notes: plan.Notes, Settles: settles(plan),
 		Unchanged: len(p.executed) == 0,
 	}
+	p.recovered = rep.Unchanged && p.trigger == TriggerRepair && p.before.Phase == Failed
 	if rep.Unchanged && p.known && p.before.Phase == Applied && sameSpec(p.before.Sandbox, p.sandbox) {
 		return rep, nil
 	}

@@ -37,6 +37,8 @@ type Pass struct {
 	// Left is the drift that a successful repair has kept: that of steps with policy
 	// Observe.
 	Left []Drift
+	// Recovered says that a repair found nothing to do where the last pass had failed.
+	Recovered bool
 	// StepTypes maps the steps named by Changes to their types.
 	StepTypes map[string]string
 	Dumps     uint64 // netlink dumps
@@ -65,7 +67,7 @@ type counter interface {
 func (p *pass) report(err error) {
 	info := Pass{
 		Sandbox: p.sandbox.ID, Trigger: p.trigger, Outcome: fault.Of(err), Timing: p.timing,
-		Changes: made(p.executed), Left: p.left, StepTypes: map[string]string{}, Dumps: p.counts[0], Gets: p.counts[1], Writes: p.counts[2],
+		Changes: made(p.executed), Left: p.left, Recovered: p.recovered, StepTypes: map[string]string{}, Dumps: p.counts[0], Gets: p.counts[1], Writes: p.counts[2],
 	}
 	info.Timing.Total = p.r.opts.Now().Sub(p.began)
 	if t := p.sandbox.Topology; t != nil {

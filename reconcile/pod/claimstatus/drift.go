@@ -75,7 +75,7 @@ func (d *DriftReport) Pass(p reconcile.Pass) {
 	switch {
 	case err != nil || !known:
 	case p.Outcome == "" && len(p.Left) > 0: // Drift has reported that
-	case p.Outcome == "" && len(p.Changes) > 0:
+	case p.Outcome == "" && (len(p.Changes) > 0 || p.Recovered):
 		d.isNew(p.Sandbox, "")
 		if p.Sandbox.Origin().Prepared {
 			rec.Results = nil // those of the pod's sandbox hold

@@ -61,6 +61,7 @@ func TestDriftReport(t *testing.T) {
 	left := func(field string) on {
 		return pass(reconcile.Pass{Trigger: reconcile.TriggerRepair, Changes: make([]netstate.Change, 1), Left: drift(field)})
 	}
+	recovered := pass(reconcile.Pass{Trigger: reconcile.TriggerRepair, Recovered: true})
 	failed := func(kind fault.Kind) on { return pass(reconcile.Pass{Trigger: reconcile.TriggerRepair, Outcome: kind}) }
 	fighting := func(d *DriftReport) { d.Contended(id, "t", contended) }
 	contentionEnds := func(d *DriftReport) { d.Contended(id, "t", nil) }
@@ -79,6 +80,7 @@ func TestDriftReport(t *testing.T) {
 		"again after the sandbox ended":   {[]on{drifted("mtu"), forget, drifted("mtu")}, []string{"c1 drifted: mtu", "c1 drifted: mtu"}},
 		"each repair":                     {[]on{repaired, repaired}, []string{"c1 repaired: 2", "c1 repaired: 2"}},
 		"no repair without a change":      {[]on{idle, attached}, nil},
+		"a failure that ends by itself":   {[]on{failed(fault.NotReady), recovered, failed(fault.NotReady)}, []string{"c1 degraded: NotReady", "c1 repaired: 2", "c1 degraded: NotReady"}},
 		"what is left is no repair":       {[]on{drifted("mtu"), left("mtu"), drifted("mtu")}, []string{"c1 drifted: mtu"}},
 		"a failure once":                  {[]on{failed(fault.NotReady), failed(fault.NotReady)}, []string{"c1 degraded: NotReady"}},
 		"a failure again after a repair":  {[]on{failed(fault.NotReady), repaired, failed(fault.NotReady)}, []string{"c1 degraded: NotReady", "c1 repaired: 2", "c1 degraded: NotReady"}},
