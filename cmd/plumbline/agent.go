@@ -75,6 +75,7 @@ type agent struct {
 
 	metricsAddress   string
 	interfaceMetrics int
+	ruleMetrics      int
 	probeSocket      string
 	logLevel         string
 	resync           time.Duration
@@ -119,6 +120,7 @@ Two agents may run at the same time during an update.`,
 	f.BoolVar(&g.networkQoS, "network-qos", false, "mark and limit what pods send, as the NetworkQoS objects of their namespaces say; needs list and watch of networkqoses and pods. Without it, filters that an earlier agent has set are removed")
 	f.StringVar(&g.metricsAddress, "metrics-address", "127.0.0.1:9808", "`address` to serve metrics and probes on")
 	f.IntVar(&g.interfaceMetrics, "interface-metrics", 1024, "`number` of interfaces in pods for which /metrics has counters, with the names of the pods; 0 for none")
+	f.IntVar(&g.ruleMetrics, "rule-metrics", 512, "`number` of rules of NetworkQoS objects on interfaces in pods for which /metrics has counters, with the names of pods and objects; 0 for none")
 	f.StringVar(&g.probeSocket, "probe-socket", "", "`socket` to serve probes on, not shared with another agent; none if empty")
 	f.StringVar(&g.logLevel, "log-level", "info", "lowest `level` to log: debug, info, warn or error")
 	f.DurationVar(&g.attachTimeout, "attach-timeout", 5*time.Minute, "`time` limit of an attachment that continues after the runtime's hook; then it is rolled back and tried again")
@@ -140,6 +142,8 @@ func (g *agent) check() error {
 		return errors.New("--attach-timeout must be positive")
 	case g.interfaceMetrics < 0:
 		return errors.New("--interface-metrics must not be negative")
+	case g.ruleMetrics < 0:
+		return errors.New("--rule-metrics must not be negative")
 	}
 	return nil
 }
@@ -190,6 +194,7 @@ type serving struct {
 	recorder   recorder
 	ports      *ports.Monitor
 	interfaces *ports.Metrics
+	rules      *ports.RuleMetrics
 	failures   *failures.Tracker
 	hooks      *nriplugin.Metrics
 	status     *claimstatus.Reporter
@@ -248,6 +253,12 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Pod: s.podOf, Changed: s.portsChanged, Now: time.Now,
 	})
 	s.interfaces = ports.NewMetrics(ports.MetricsOptions{Monitor: s.ports, Interfaces: s.interfaceMetrics})
+	s.rules = ports.NewRuleMetrics(ports.RuleMetricsOptions{
+		Monitor: s.ports, Rules: s.ruleMetrics,
+		Read: func(ctx context.Context, path string, id reconcile.NetnsID, of []ports.Rule) ([]ports.Reading, error) {
+			return s.engine.host.RuleReadings(ctx, path, id, of)
+		},
+	})
 	s.recorder = recorder{s.counts, s.ports, claimstatus.NewDriftReport(claimstatus.DriftOptions{
 		Reporter: s.status,
 		Claim:    s.claim,
@@ -717,7 +728,7 @@ func (s *serving) bandwidths() []metrics.Bandwidth {
 
 func (s *serving) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/", handler(s.loop, s.counts, s.hooks, s.interfaces, addresses.Metrics{Counts: s.addresses.Counts}, s.routes, metrics.Bandwidths(s.bandwidths), metrics.Health{
+	mux.Handle("/", handler(s.loop, s.counts, s.hooks, s.interfaces, s.rules, addresses.Metrics{Counts: s.addresses.Counts}, s.routes, metrics.Bandwidths(s.bandwidths), metrics.Health{
 		Loop:       func() metrics.Work { return metrics.Work(s.loop.Work()) },
 		Registered: func() bool { return s.plugin.Ready() == nil },
 		Reports:    s.status.Waiting,

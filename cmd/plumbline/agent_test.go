@@ -27,7 +27,7 @@ import (
 func TestHealthz(t *testing.T) {
 	s := &serving{
 		log: slog.New(slog.NewTextHandler(io.Discard, nil)), alive: liveness.New(time.Now), publisher: publish.New(publish.Options{}),
-		counts: metrics.New(build(), time.Now), hooks: nriplugin.NewMetrics(), interfaces: ports.NewMetrics(ports.MetricsOptions{}),
+		counts: metrics.New(build(), time.Now), hooks: nriplugin.NewMetrics(), interfaces: ports.NewMetrics(ports.MetricsOptions{}), rules: ports.NewRuleMetrics(ports.RuleMetricsOptions{}),
 	}
 	probe := func() (int, string) {
 		w := httptest.NewRecorder()

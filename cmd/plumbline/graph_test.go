@@ -90,7 +90,7 @@ func TestStepsOf(t *testing.T) {
 `},
 	} {
 		t.Run(name, func(t *testing.T) {
-			top, of := stepsOf(verdict{tt.of, drawn()})
+			top, of := stepsOf(verdict{Status: tt.of, topology: drawn()})
 			var out bytes.Buffer
 			if err := (text{Writer: &out}).graph(top, of); err != nil {
 				t.Fatal(err)
@@ -113,7 +113,7 @@ func TestStepsOf(t *testing.T) {
 
 // On a terminal, broken steps are red, and nothing else.
 func TestGraphColours(t *testing.T) {
-	top, of := stepsOf(verdict{reconcile.Status{Drift: []reconcile.Drift{{Step: "data", Action: netstate.Create, Object: netstate.LinkKey("data0")}}}, drawn()})
+	top, of := stepsOf(verdict{Status: reconcile.Status{Drift: []reconcile.Drift{{Step: "data", Action: netstate.Create, Object: netstate.LinkKey("data0")}}}, topology: drawn()})
 	var out bytes.Buffer
 	if err := (text{&out, true}).graph(top, of); err != nil {
 		t.Fatal(err)

@@ -64,6 +64,17 @@ type statusDocument struct {
 type sandboxStatus struct {
 	reconcile.Status
 	Steps []stepDocument `json:"steps,omitempty"`
+	Rules []ruleStatus   `json:"rules,omitempty"`
+}
+
+// ruleStatus is a rule of a NetworkQoS on an interface, with its counters.
+type ruleStatus struct {
+	Rule           string `json:"rule"`
+	Interface      string `json:"interface"`
+	Backend        string `json:"backend"` // what enforces it
+	MarkedPackets  uint64 `json:"markedPackets"`
+	MarkedBytes    uint64 `json:"markedBytes"`
+	DroppedPackets uint64 `json:"droppedPackets"`
 }
 
 // cniResult is printed as a CNI result, with additional fields for what CNI does not have.

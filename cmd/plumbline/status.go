@@ -10,6 +10,7 @@ import (
 
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/node"
+	"github.com/plumbline/plumbline/reconcile/ports"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -22,7 +23,9 @@ func (a *app) status() *cobra.Command {
 		Long: `Compares every sandbox with its topology and writes nothing. The state of a sandbox is
 one of: InSync; Drifted, with each field that differs, its object and its step;
 Fighting, if another writer changes a field back after each repair, with both values;
-Failed, with the reason.
+Failed, with the reason. Where rules of NetworkQoS objects are enforced, it lists them by
+interface, the one that decides first before others, with the packets and bytes that each
+has marked and the packets that its limit has dropped, as the kernel counts them.
 
 A record that was written by another version of plumbline is listed and not changed.
 
@@ -45,7 +48,7 @@ record is of another version; 1 an error.`,
 			doc := statusDocument{Sandboxes: []sandboxStatus{}, Damaged: found.damaged, OtherVersions: found.others}
 			code := found.code()
 			for _, st := range found.verdicts {
-				doc.Sandboxes = append(doc.Sandboxes, sandboxStatus{Status: st.Status, Steps: stepDocuments(st.Steps)})
+				doc.Sandboxes = append(doc.Sandboxes, sandboxStatus{Status: st.Status, Steps: stepDocuments(st.Steps), Rules: a.rules(cmd.Context(), e, &st)})
 			}
 			if format == formatJSON {
 				err = writeJSON(a.out, doc)
@@ -74,6 +77,8 @@ type findings struct {
 type verdict struct {
 	reconcile.Status
 	topology *topology.Topology
+	netns    reconcile.NetnsID
+	rules    []ports.Rule
 }
 
 // look compares the sandboxes with their topologies: all, or those of the namespace that
@@ -97,7 +102,7 @@ func (a *app) look(cmd *cobra.Command, e *engine, netns string) (findings, error
 		if err != nil {
 			return findings{}, err
 		}
-		out.verdicts = append(out.verdicts, verdict{st, rec.Sandbox.Topology})
+		out.verdicts = append(out.verdicts, verdict{st, rec.Sandbox.Topology, rec.NetnsID, ports.RulesOf(&rec, ports.Of(&rec))})
 	}
 	out.damaged = damagedFiles(e, damaged)
 	out.others = otherVersions(e.otherVersions(a.stateDir))
@@ -105,6 +110,25 @@ func (a *app) look(cmd *cobra.Command, e *engine, netns string) (findings, error
 		complain(a.err, errors.New(d))
 	}
 	return out, nil
+}
+
+// rules reads the counters of the rules of a sandbox. They are no part of its state: what cannot be
+// read is a complaint.
+func (a *app) rules(ctx context.Context, e *engine, v *verdict) []ruleStatus {
+	if len(v.rules) == 0 || v.Netns == "" || v.Kind == fault.Gone {
+		return nil
+	}
+	readings, err := e.host.RuleReadings(ctx, v.Netns, v.netns, v.rules)
+	if err != nil {
+		complain(a.err, fmt.Errorf("counters of sandbox %s: %w", v.Sandbox, err))
+		return nil
+	}
+	var out []ruleStatus
+	for i, r := range v.rules {
+		c := readings[i].Counters()
+		out = append(out, ruleStatus{Rule: r.Name, Interface: r.Port.Name, Backend: "tc", MarkedPackets: c.Marked.Packets, MarkedBytes: c.Marked.Bytes, DroppedPackets: c.Dropped})
+	}
+	return out
 }
 
 // verdict compares a sandbox with its topology. It fails only when ctx ends, so that an

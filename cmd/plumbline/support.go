@@ -216,7 +216,7 @@ func (e *engine) sandboxes(ctx context.Context, b *bundle.Bundle, stateDir strin
 			}
 			t := text{Writer: w}
 			t.sandbox(st)
-			top, of := stepsOf(verdict{st, rec.Sandbox.Topology})
+			top, of := stepsOf(verdict{Status: st, topology: rec.Sandbox.Topology})
 			return t.graph(top, of)
 		})
 		b.Part(ctx, name+".observed.json", func(ctx context.Context, w io.Writer) error { return e.observe(ctx, rec, w) })

@@ -262,7 +262,21 @@ func (t text) status(all []sandboxStatus) {
 		for _, d := range st.Drift {
 			t.line("  %s", t.mark(driftLine(d)))
 		}
+		t.rules(st.Rules)
 	}
+}
+
+// rules writes which rule holds on which interface, with its counters.
+func (t text) rules(all []ruleStatus) {
+	if len(all) == 0 {
+		return
+	}
+	tw := tabwriter.NewWriter(t, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "  RULE\tINTERFACE\tBACKEND\tMARKED\tBYTES\tDROPPED")
+	for _, r := range all {
+		fmt.Fprintf(tw, "  %s\t%s\t%s\t%d\t%d\t%d\n", r.Rule, r.Interface, r.Backend, r.MarkedPackets, r.MarkedBytes, r.DroppedPackets)
+	}
+	tw.Flush()
 }
 
 // driftLine begins with what a repair does: it creates, deletes, replaces or changes the object,

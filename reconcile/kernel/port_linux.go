@@ -17,14 +17,11 @@ import (
 // path must still be the one of the record. A port whose link is gone, or whose index is
 // that of another link now, is not found.
 func (h *Host) Ports(ctx context.Context, path string, id reconcile.NetnsID, of []ports.Port) ([]ports.State, error) {
-	s, err := h.Sandbox(path)
+	s, err := h.sandboxOf(path, id)
 	if err != nil {
 		return nil, err
 	}
 	defer s.Close()
-	if id != (reconcile.NetnsID{}) && s.NetnsID() != id {
-		return nil, fault.New(fault.Gone, fmt.Errorf("network namespace %q is gone, and %w", path, reconcile.ErrReplaced))
-	}
 	out := make([]ports.State, len(of))
 	for i, p := range of {
 		if out[i], err = s.inside.port(ctx, p); err != nil {
@@ -33,6 +30,19 @@ func (h *Host) Ports(ctx context.Context, path string, id reconcile.NetnsID, of 
 	}
 	h.readRDMA(ctx, path, s.NetnsID(), of, out)
 	return out, nil
+}
+
+// sandboxOf opens the namespace at a path if it is still that of a record.
+func (h *Host) sandboxOf(path string, id reconcile.NetnsID) (*Sandbox, error) {
+	s, err := h.Sandbox(path)
+	if err != nil {
+		return nil, err
+	}
+	if id != (reconcile.NetnsID{}) && s.NetnsID() != id {
+		s.Close()
+		return nil, fault.New(fault.Gone, fmt.Errorf("network namespace %q is gone, and %w", path, reconcile.ErrReplaced))
+	}
+	return s, nil
 }
 
 func (c *conn) port(ctx context.Context, p ports.Port) (ports.State, error) {

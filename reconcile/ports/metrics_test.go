@@ -38,12 +38,14 @@ type node struct {
 	states  map[string]ports.State // by netns and link
 	reads   int
 	failing bool
-	reports chan ports.Report
+	// readings of rules, by netns and rule.
+	readings map[string]ports.Reading
+	reports  chan ports.Report
 }
 
 func newNode() *node {
 	n := &node{
-		records: map[reconcile.SandboxID]reconcile.Record{}, states: map[string]ports.State{},
+		records: map[reconcile.SandboxID]reconcile.Record{}, states: map[string]ports.State{}, readings: map[string]ports.Reading{},
 		reports: make(chan ports.Report, 1000),
 	}
 	n.Monitor = ports.New(ports.Options{
@@ -135,11 +137,13 @@ func (n *node) report(t *testing.T) ports.Report {
 	}
 }
 
-func exposition(t *testing.T, c prometheus.Collector) string {
+func exposition(t *testing.T, all ...prometheus.Collector) string {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
-	if err := reg.Register(c); err != nil {
-		t.Fatal(err)
+	for _, c := range all {
+		if err := reg.Register(c); err != nil {
+			t.Fatal(err)
+		}
 	}
 	families, err := reg.Gather()
 	if err != nil {
@@ -166,7 +170,10 @@ func TestExposition(t *testing.T) {
 		if r := n.report(t); r.Outcome.Topology != ports.Degraded {
 			t.Errorf("%+v", r)
 		}
-		got := exposition(t, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100}))
+		n.rule(id, "ai/storage[1]", 20000)
+		n.count("ns1", "ai/storage[1]", 3, of{keys{Pref: 20000, Handle: 1}: count{Packets: 10, Bytes: 1000}})
+		time.Sleep(time.Minute)
+		got := exposition(t, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100}), n.ruleMetrics(100))
 		const file = "testdata/exposition.txt"
 		if *update {
 			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {

@@ -103,6 +103,7 @@ type box struct {
 	netns          reconcile.NetnsID
 	read           time.Time
 	ports          []Port
+	rules          []Rule
 	states         []State
 	debouncers     map[Port]*debouncer
 	report         Report
@@ -250,6 +251,7 @@ func (m *Monitor) visit(ctx context.Context, b *box) {
 		return
 	}
 	ports := Of(&rec)
+	rules := RulesOf(&rec, ports)
 	limited, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	states, err := m.Read(limited, rec.Sandbox.Netns, rec.NetnsID, ports)
@@ -261,7 +263,7 @@ func (m *Monitor) visit(ctx context.Context, b *box) {
 	m.mu.Lock()
 	b.read = now
 	if err == nil {
-		b.namespace, b.pod, b.path, b.netns, b.ports, b.states = namespace, pod, rec.Sandbox.Netns, rec.NetnsID, ports, states
+		b.namespace, b.pod, b.path, b.netns, b.ports, b.rules, b.states = namespace, pod, rec.Sandbox.Netns, rec.NetnsID, ports, rules, states
 	}
 	m.mu.Unlock()
 	if err != nil {

@@ -1,0 +1,165 @@
+package ports_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/ports"
+)
+
+// ruleMetrics are the metrics of rules, which read what the node has.
+func (n *node) ruleMetrics(most int) *ports.RuleMetrics {
+	return ports.NewRuleMetrics(ports.RuleMetricsOptions{Monitor: n.Monitor, Rules: most, Read: func(_ context.Context, path string, _ reconcile.NetnsID, of []ports.Rule) ([]ports.Reading, error) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.reads++
+		if n.failing {
+			return nil, errors.New("the kernel is busy")
+		}
+		var out []ports.Reading
+		for _, r := range of {
+			out = append(out, n.readings[path+"/"+r.Name])
+		}
+		return out, nil
+	}})
+}
+
+// rule adds a rule with one filter for each preference to bond0 of a sandbox.
+func (n *node) rule(id reconcile.SandboxID, name string, prefs ...uint16) {
+	n.mu.Lock()
+	rec := n.records[id]
+	for _, pref := range prefs {
+		f := netstate.Filter{Rule: name, Pref: pref, Handle: 1}
+		rec.Sandbox.Filters = append(slices.Clone(rec.Sandbox.Filters), f)
+		f.Link, f.Rule = "bond0", "its earlier name"
+		rec.History = append(slices.Clone(rec.History), netstate.Change{Step: "bond0", After: f})
+	}
+	n.records[id] = rec
+	n.mu.Unlock()
+	n.Pass(reconcile.Pass{Sandbox: id, Trigger: reconcile.TriggerEnsure})
+}
+
+// count sets what the kernel has counted for a rule.
+func (n *node) count(netns, rule string, dropped uint64, of map[ports.FilterKey]ports.FilterCount) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.readings[netns+"/"+rule] = ports.Reading{Filters: of, Dropped: dropped}
+}
+
+type (
+	keys  = ports.FilterKey
+	of    = map[ports.FilterKey]ports.FilterCount
+	count = ports.FilterCount
+)
+
+func TestRulesOf(t *testing.T) {
+	filter := func(link, rule string, pref uint16, handle uint32) netstate.Filter {
+		return netstate.Filter{Link: link, Rule: rule, Pref: pref, Handle: handle}
+	}
+	rec := &reconcile.Record{
+		Sandbox: reconcile.Sandbox{Filters: []netstate.Filter{filter("", "ai/new[1]", 20000, 7), filter("", "ai/new[0]", 20002, 7), filter("", "ai/new[0]", 20003, 9)}},
+		History: []netstate.Change{
+			{After: filter("net1", "ai/old[1]", 20000, 7)},
+			{After: filter("net1", "ai/old[1]", 20000, 8)},
+			{After: filter("net1", "ai/new[0]", 20003, 9)},
+			{After: filter("net1", "ai/new[0]", 20002, 7)},
+			{After: filter("net1", "ai/gone[0]", 20010, 1)},
+			{After: filter("unknown", "ai/new[0]", 20002, 7)},
+			{Before: filter("net1", "ai/new[0]", 20005, 1)},
+			{After: netstate.Link{Name: "net1"}},
+		},
+	}
+	port := ports.Port{Name: "net1", Index: 3}
+	want := []ports.Rule{{Port: port, Name: "ai/new[1]", Prefs: []uint16{20000}, Filters: 2}, {Port: port, Name: "ai/new[0]", Prefs: []uint16{20002, 20003}, Filters: 2}}
+	if diff := cmp.Diff(want, ports.RulesOf(rec, []ports.Port{{Name: "lo", Index: 1}, port})); diff != "" {
+		t.Errorf("rules (-want +got):\n%s", diff)
+	}
+}
+
+// TestRuleSeries: a counter of a rule only grows while filters of the rule come and go, and
+// continues when the kernel cannot be read.
+func TestRuleSeries(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		id := n.pod("ns1", "one")
+		n.report(t)
+		n.rule(id, "ai/storage[1]", 20000, 20001)
+		m := n.ruleMetrics(10)
+		series := func(marked, bytes, dropped int) {
+			t.Helper()
+			time.Sleep(time.Minute)
+			got := exposition(t, m)
+			labels := `{interface="bond0",namespace="default",networkqos="storage",pod="pod-one",rule="1",topology="ai"} `
+			for name, want := range map[string]int{"marked_packets": marked, "marked_bytes": bytes, "dropped_packets": dropped} {
+				if line := fmt.Sprintf("plumbline_networkqos_%s_total%s%d\n", name, labels, want); !strings.Contains(got, line) {
+					t.Errorf("no %sin\n%s", line, got)
+				}
+			}
+		}
+		a, b, c := keys{Pref: 20000, Handle: 1}, keys{Pref: 20001, Handle: 1}, keys{Pref: 20000, Handle: 2}
+		n.count("ns1", "ai/storage[1]", 2, of{a: count{Packets: 10, Bytes: 1000}, b: count{Packets: 1, Bytes: 100}})
+		series(11, 1100, 2)
+		n.count("ns1", "ai/storage[1]", 5, of{a: count{Packets: 13, Bytes: 1300}, b: count{Packets: 1, Bytes: 100}, c: count{Packets: 4, Bytes: 400}})
+		series(18, 1800, 5)
+		n.count("ns1", "ai/storage[1]", 1, of{a: count{Packets: 2, Bytes: 200}}) // replaced, as the limit was; the others are gone
+		series(20, 2000, 6)
+		n.failing = true
+		series(20, 2000, 6)
+		n.failing = false
+		n.count("ns1", "ai/storage[1]", 1, of{a: count{Packets: 3, Bytes: 300}})
+		series(21, 2100, 6)
+	})
+}
+
+// TestRuleCardinality: the number of series is bounded, each sandbox has its share, and none are read
+// when they are switched off or were read just now.
+func TestRuleCardinality(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		for i := range 4 {
+			id := n.pod(fmt.Sprint("ns", i), fmt.Sprint("claim", i))
+			n.report(t)
+			for r := range []int{2, 2, 5, 100}[i] {
+				n.rule(id, fmt.Sprintf("ai/q[%d]", r), uint16(20000+2*r))
+			}
+		}
+		time.Sleep(time.Minute)
+		for _, tt := range []struct {
+			most, omitted int
+			of            [4]int
+		}{{0, 0, [4]int{}}, {4, 105, [4]int{1, 1, 1, 1}}, {20, 89, [4]int{2, 2, 5, 11}}, {1000, 0, [4]int{2, 2, 5, 100}}} {
+			m := n.ruleMetrics(tt.most)
+			n.mu.Lock()
+			before := n.reads
+			n.mu.Unlock()
+			got := exposition(t, m)
+			exposition(t, m)
+			n.mu.Lock()
+			if reads := n.reads - before; tt.most == 0 && reads != 0 || reads > 4 {
+				t.Errorf("at most %d: %d reads of 4 sandboxes", tt.most, reads)
+			}
+			n.mu.Unlock()
+			for i, want := range tt.of {
+				have := 0
+				for line := range strings.Lines(got) {
+					if strings.HasPrefix(line, "plumbline_networkqos_marked_packets_total{") && strings.Contains(line, fmt.Sprintf(`pod="pod-claim%d"`, i)) {
+						have++
+					}
+				}
+				if have != want {
+					t.Errorf("at most %d: %d rules of pod %d, want %d", tt.most, have, i, want)
+				}
+			}
+			if tt.most > 0 && !strings.Contains(got, fmt.Sprintf("plumbline_networkqos_rules_omitted %d\n", tt.omitted)) {
+				t.Errorf("at most %d: want %d omitted in\n%s", tt.most, tt.omitted, got)
+			}
+		}
+	})
+}
