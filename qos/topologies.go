@@ -37,6 +37,24 @@ func (p *Policy) OnTopologies() *Policy {
 	return &out
 }
 
+// NoTopology is what becomes of a policy that selects no NetworkTopology where nothing but these
+// networks is enforced.
+const NoTopology = "it selects no NetworkTopology, and nothing else is enforced: add networkSelectors with networkSelectionType " + string(v1alpha1.NetworkTopologies)
+
+// Notes are what is allowed and has no effect: fields, or the policy as a whole on the topologies of a
+// cluster. ours says that nothing but topologies is enforced.
+func (p *Policy) Notes(ours bool) []string {
+	out := slices.Clone(p.Warnings)
+	switch on := p.OnTopologies(); {
+	case p.Err != nil:
+	case p.SelectsTopologies() && on.Err != nil:
+		out = append(out, "in a cluster it has no effect on NetworkTopologies: "+on.Reason())
+	case ours && !p.SelectsTopologies():
+		out = append(out, NoTopology)
+	}
+	return out
+}
+
 // Reason returns what is wrong with an object in one line, "" if nothing is.
 func (p *Policy) Reason() string {
 	invalid, ok := errors.AsType[*Invalid](p.Err)

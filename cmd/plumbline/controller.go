@@ -52,8 +52,8 @@ func (a *app) controller() *cobra.Command {
 		Short: "Run the controller of a cluster",
 		Long: `Creates and restores a DeviceClass for every root step that takes a device, of every
 NetworkTopology, and reports the result in the topology's status. Describes the step types as
-CNIPluginSchemas. Serves the admission webhook, which validates topologies, claims
-and claim templates.
+CNIPluginSchemas. Serves the admission webhook, which validates topologies, claims,
+claim templates and NetworkQoS objects.
 
 One of several replicas leads and writes; all of them serve the webhook. The
 controller creates and renews the webhook's certificate and writes its authority
@@ -228,7 +228,9 @@ func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger,
 		return nil
 	}}
 	if c.port != 0 {
-		admission.New(mgr.GetClient(), contracts, claims.Users).Register(mgr.GetWebhookServer())
+		decisions := admission.New(mgr.GetClient(), contracts, claims.Users)
+		decisions.AllNetworkQoS = c.networkQoS == "all"
+		decisions.Register(mgr.GetWebhookServer())
 		ready["webhook"] = mgr.GetWebhookServer().StartedChecker()
 		if c.tlsDir == "" {
 			if err := certificates.Setup(mgr); err != nil {

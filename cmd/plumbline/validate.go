@@ -136,7 +136,7 @@ func (a *app) validateQoS(data []byte, name string) error {
 	var valid []string
 	for _, o := range objects {
 		p := qos.New(o)
-		for _, w := range p.Warnings {
+		for _, w := range p.Notes(false) {
 			fmt.Fprintf(a.err, "plumbline: note: %s %q: %s\n", qosv1alpha1.Kind, p.Name(), w)
 		}
 		errs = append(errs, p.Err)

@@ -92,7 +92,7 @@ done; done | sort`)), " ")
 	b.applied(t, fmt.Sprintf(storageQoS, 10, "{protocol: TCP, port: 2049}")) // the new agent has read everything when this arrives
 	want("an edit after the agent was killed", "net1:23636 net1:23637 net1:23638")
 
-	// Objects that cannot be enforced affect nothing else.
+	// An object that cannot be enforced affects nothing else, and an invalid one is refused.
 	kubectl(t, b.Cluster, `
 apiVersion: k8s.ovn.org/v1alpha1
 kind: NetworkQoS
@@ -101,7 +101,8 @@ spec:
   priority: 11
   networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {}}]
   egress: [{dscp: 1, classifier: {to: [{podSelector: {}}]}}]
----
+`, "apply", "-f", "-")
+	const invalid = `
 apiVersion: k8s.ovn.org/v1alpha1
 kind: NetworkQoS
 metadata: {name: no-prefix, namespace: default}
@@ -109,9 +110,12 @@ spec:
   priority: 12
   networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {}}]
   egress: [{dscp: 1, classifier: {to: [{ipBlock: {cidr: nowhere}}]}}]
-`, "apply", "-f", "-")
+`
+	if _, err := b.Kubectl(t.Context(), strings.NewReader(invalid), "apply", "-f", "-"); err == nil || !strings.Contains(err.Error(), `"nowhere" is not a prefix`) {
+		t.Errorf("an invalid object: %v", err)
+	}
 	b.applied(t, fmt.Sprintf(storageQoS, 10, two))
-	want("an edit beside objects that are refused", whole)
+	want("an edit beside one without an effect", whole)
 	unrestarted("store", "other")
 
 	// Too many filters: a pod that runs keeps what it has, and a new one does not start.

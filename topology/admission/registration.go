@@ -5,6 +5,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/topology/claim"
 	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -19,9 +20,10 @@ const (
 	// Definitions covers topologies, policies and schemas. An invalid one harms every pod
 	// that uses it, and administrators can retry: nothing is allowed unchecked (Fail).
 	Definitions = "plumbline-definitions"
-	// Requests covers claims, templates and classes. An invalid claim harms only its own
-	// pod, the node reports the same later, and claims of other drivers must not depend on
-	// this webhook: they are allowed when it does not answer (Ignore).
+	// Requests covers claims, templates and classes, and NetworkQoS objects if they are
+	// enforced. An invalid claim harms only its own pod, the node reports the same later, and
+	// claims of other drivers must not depend on this webhook: they are allowed when it does not
+	// answer (Ignore). An invalid NetworkQoS has no effect, and its condition says so.
 	Requests = "plumbline-requests"
 )
 
@@ -34,13 +36,19 @@ const timeout = 5
 // caBundle. Match conditions exclude what needs no decision: changes that leave the spec as
 // it is (finalizers, labels), and classes of other drivers. The driver of a claim shows
 // only in its classes, so every new claim is checked, against a cache. No namespace is
-// exempt.
-func Webhooks(client admissionregistrationv1.WebhookClientConfig) []*admissionregistrationv1.ValidatingWebhookConfiguration {
+// exempt. networkQoS says that NetworkQoS objects are enforced.
+func Webhooks(client admissionregistrationv1.WebhookClientConfig, networkQoS bool) []*admissionregistrationv1.ValidatingWebhookConfiguration {
 	if client.URL != nil {
 		client.URL = new(*client.URL + Path)
 	} else if client.Service != nil {
 		client.Service = client.Service.DeepCopy()
 		client.Service.Path = new(Path)
+	}
+	requests := []admissionregistrationv1.RuleWithOperations{
+		rule(resourceapi.GroupName, resourceapi.SchemeGroupVersion.Version, "resourceclaims", "resourceclaimtemplates", "deviceclasses"),
+	}
+	if networkQoS {
+		requests = append(requests, rule(qosv1alpha1.GroupVersion.Group, qosv1alpha1.GroupVersion.Version, qosv1alpha1.Resource().Resource))
 	}
 	return []*admissionregistrationv1.ValidatingWebhookConfiguration{
 		configuration(Definitions, client, admissionregistrationv1.Fail,
@@ -50,10 +58,7 @@ func Webhooks(client admissionregistrationv1.WebhookClientConfig) []*admissionre
 			},
 			// The generation of a custom resource changes with its spec.
 			match("new-spec", `request.operation == "CREATE" || object.metadata.generation != oldObject.metadata.generation`)),
-		configuration(Requests, client, admissionregistrationv1.Ignore,
-			[]admissionregistrationv1.RuleWithOperations{
-				rule(resourceapi.GroupName, resourceapi.SchemeGroupVersion.Version, "resourceclaims", "resourceclaimtemplates", "deviceclasses"),
-			},
+		configuration(Requests, client, admissionregistrationv1.Ignore, requests,
 			match("new-spec", `request.operation == "CREATE" || object.spec != oldObject.spec`),
 			match("not-others-class", `request.resource.resource != "deviceclasses" || object.spec.?config.orValue([]).exists(c, c.?opaque.?driver.orValue("") == "`+claim.Driver+`")`)),
 	}

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -29,6 +30,9 @@ import (
 // Webhook decides. It needs the permissions get, list and watch on all kinds that it reads:
 // networktopologies, deviceexposurepolicies, addresspools, cnipluginschemas, deviceclasses.
 type Webhook struct {
+	// AllNetworkQoS says that nothing but plumbline enforces NetworkQoS objects.
+	AllNetworkQoS bool
+
 	reader    client.Reader
 	contracts *controller.Contracts
 	users     func(name string, uid types.UID) int
@@ -138,6 +142,8 @@ func (w *Webhook) decide(ctx context.Context, r admission.Request) (answer, erro
 		return w.class(ctx, r)
 	case resourceapi.GroupName + "/ResourceClaim", resourceapi.GroupName + "/ResourceClaimTemplate":
 		return w.claim(ctx, r)
+	case qosv1alpha1.GroupVersion.Group + "/" + qosv1alpha1.Kind:
+		return w.networkQoS(r)
 	default:
 		return answer{}, nil // registered by mistake: allowed
 	}

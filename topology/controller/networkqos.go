@@ -286,7 +286,7 @@ func QoSConditions(policies []*qos.Policy, reported map[string]*QoSSum, ours, mo
 			}
 			enforced = append(enforced, p)
 		case ours:
-			c.Reason, c.Message = reasonNoTopology, "it selects no NetworkTopology, and nothing else is enforced: add networkSelectors with networkSelectionType NetworkTopologies"
+			c.Reason, c.Message = reasonNoTopology, qos.NoTopology
 		default:
 			continue
 		}

@@ -93,6 +93,18 @@ func startOf(t *testing.T, options cluster.Options) *bench {
 	return b
 }
 
+// served is the registration of a webhook that the bench serves.
+func (b *bench) served(doc string) string {
+	url := fmt.Sprintf(`url: "https://localhost:%d%s"`, b.port, admission.Path)
+	lines := strings.Split(doc, "\n")
+	for i, l := range lines {
+		if strings.Contains(l, "service: {") {
+			lines[i] = strings.Repeat(" ", len(l)-len(strings.TrimLeft(l, " "))) + url
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
 // install applies what of the chart concerns the controller, without its
 // Deployment, and keeps the webhooks for later.
 func (b *bench) install(t *testing.T) {
@@ -109,14 +121,7 @@ func (b *bench) install(t *testing.T) {
 		case "Secret":
 			now = append(now, doc)
 		case "ValidatingWebhookConfiguration":
-			url := fmt.Sprintf(`url: "https://localhost:%d%s"`, b.port, admission.Path)
-			lines := strings.Split(doc, "\n")
-			for i, l := range lines {
-				if strings.Contains(l, "service: {") {
-					lines[i] = strings.Repeat(" ", len(l)-len(strings.TrimLeft(l, " "))) + url
-				}
-			}
-			webhooks = append(webhooks, strings.Join(lines, "\n"))
+			webhooks = append(webhooks, b.served(doc))
 		}
 	}
 	b.webhooks = strings.Join(webhooks, "\n---\n")

@@ -515,8 +515,18 @@ func (b *bench) failover(t *testing.T) {
 
 func (b *bench) register(t *testing.T) {
 	b.mustKubectl(t, b.webhooks, "apply", "-f", "-")
+	b.registered(t, false)
+	// The API server takes a moment to notice webhooks.
+	b.asked(t)
+	b.mustKubectl(t, publishedTopology(t, "full"), "create", "-f", "-")
+	b.ready(t, "ai-bonded-rdma", metav1.ConditionTrue)
+}
+
+// registered holds that the registrations have an authority, and are what the code says.
+func (b *bench) registered(t *testing.T, networkQoS bool) {
+	t.Helper()
 	url := fmt.Sprintf("https://localhost:%d", b.port)
-	for _, want := range admission.Webhooks(admissionregistrationv1.WebhookClientConfig{URL: &url}) {
+	for _, want := range admission.Webhooks(admissionregistrationv1.WebhookClientConfig{URL: &url}, networkQoS) {
 		got := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 		b.eventually(t, "the authority is written into "+want.Name, func() error {
 			if err := b.Get(t.Context(), client.ObjectKeyFromObject(want), got); err != nil {
@@ -534,10 +544,6 @@ func (b *bench) register(t *testing.T) {
 			t.Errorf("%s in the chart (-code +chart):\n%s", want.Name, diff)
 		}
 	}
-	// The API server takes a moment to notice webhooks.
-	b.asked(t)
-	b.mustKubectl(t, publishedTopology(t, "full"), "create", "-f", "-")
-	b.ready(t, "ai-bonded-rdma", metav1.ConditionTrue)
 }
 
 // asked waits until the API server calls the webhook.
@@ -710,7 +716,7 @@ func (b *bench) renewal(t *testing.T) {
 	before, authority := b.serving(t), secret.Data["ca.crt"]
 	// To the next process the certificate is one that ends too soon.
 	b.stop(t)
-	registration := admission.Webhooks(admissionregistrationv1.WebhookClientConfig{})[0].Name
+	registration := admission.Webhooks(admissionregistrationv1.WebhookClientConfig{}, false)[0].Name
 	b.mustKubectl(t, "", "patch", "validatingwebhookconfiguration", registration, "--type=json", "-p", `[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`)
 	b.run(t)
 	// A ready replica is called, so the API server must trust it by then.
@@ -758,7 +764,7 @@ func (b *bench) ownCertificate(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for _, w := range admission.Webhooks(admissionregistrationv1.WebhookClientConfig{}) {
+		for _, w := range admission.Webhooks(admissionregistrationv1.WebhookClientConfig{}, false) {
 			patch := fmt.Sprintf(`[{"op":"replace","path":"/webhooks/0/clientConfig/caBundle","value":%q}]`, base64.StdEncoding.EncodeToString(certificate))
 			b.mustKubectl(t, "", "patch", "validatingwebhookconfiguration", w.Name, "--type=json", "-p", patch)
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -143,13 +144,15 @@ func TestNetworkQoS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	crd := ""
+	crd, webhooks := "", []string{}
 	for doc := range strings.SplitSeq(manifest, "\n---\n") {
 		switch {
 		case strings.Contains(doc, "name: networkqoses.k8s.ovn.org"):
 			crd = doc
 		case field(doc, "kind: ") == "ClusterRole":
 			b.mustKubectl(t, doc, "apply", "-f", "-")
+		case field(doc, "kind: ") == "ValidatingWebhookConfiguration":
+			webhooks = append(webhooks, b.served(doc))
 		}
 	}
 	config, err := b.ServiceAccount(t.Context(), cluster.ProductNamespace, "plumbline-agent", cluster.TokenFor{})
@@ -268,6 +271,52 @@ func TestNetworkQoS(t *testing.T) {
 	})
 	b.mustKubectl(t, "", "-n", "ai", "delete", "networkqos", "second")
 	f.want(t, "of-a", "ai/second[0]")
+	b.admitted(t, strings.Join(webhooks, "\n---\n"))
+}
+
+// admitted holds that an invalid object is refused with the sentences of plumbline validate, unless it may be one
+// that ovn-kubernetes accepts for its own networks, and that a webhook that does not answer refuses nothing.
+func (b *bench) admitted(t *testing.T, webhooks string) {
+	t.Helper()
+	b.mustKubectl(t, webhooks, "apply", "-f", "-")
+	b.registered(t, true)
+	const nowhere = "egress: [{dscp: 8, classifier: {to: [{ipBlock: {cidr: nowhere}}]}}, {dscp: 9, classifier: {to: [{ipBlock: {cidr: elsewhere}}]}}]"
+	invalid := qos("default", "invalid", "priority: 9, "+nowhere+", "+onStorage)
+	b.eventually(t, "the webhook is asked about NetworkQoS objects", func() error {
+		_, err := b.Kubectl(t.Context(), strings.NewReader(invalid), "create", "--dry-run=server", "-f", "-")
+		if err == nil || !strings.Contains(err.Error(), denied) {
+			return fmt.Errorf("said: %w", err)
+		}
+		return nil
+	})
+	validate := exec.CommandContext(t.Context(), b.program, "validate", "-f", "-")
+	validate.Stdin = strings.NewReader(invalid)
+	said, err := validate.CombinedOutput()
+	if err == nil {
+		t.Fatalf("plumbline validate accepts\n%s", invalid)
+	}
+	want := ""
+	for line := range strings.Lines(string(said)) {
+		want += "\n  " + strings.TrimSpace(strings.TrimPrefix(line, "plumbline: "))
+	}
+	if strings.Count(want, "\n") != 2 {
+		t.Errorf("plumbline validate said %q, want two problems", said)
+	}
+	b.says(t, invalid, want)
+	b.refused(t, qos("default", "invalid", "priority: 9, "+nowhere))
+	b.mustKubectl(t, qos("default", "valid", "priority: 9, egress: [{dscp: 8}], "+onStorage), "create", "-f", "-")
+	if said := b.mustRefuse(t, "", "-n", "default", "patch", "networkqos", "valid", "--type=merge", "-p", `{"spec":{"egress":[{"dscp":8,"classifier":{"to":[{"ipBlock":{"cidr":"nowhere"}}]}}]}}`); !strings.Contains(said, `"nowhere" is not a prefix`) {
+		t.Errorf("an edit: said %s", said)
+	}
+	// One that was there before keeps what it has, and its labels can be changed.
+	b.mustKubectl(t, "", "-n", "ai", "label", "networkqos", "bad", "a=b")
+
+	b.stop(t)
+	b.run(t, "--network-qos=topologies")
+	b.mustKubectl(t, qos("default", "of-others", "priority: 9, "+nowhere), "create", "-f", "-")
+	b.says(t, invalid, want)
+	b.stop(t)
+	b.mustKubectl(t, invalid, "create", "-f", "-")
 }
 
 // conditions waits until objects have these conditions, Accepted and Tied.

@@ -1,0 +1,38 @@
+package admission
+
+import (
+	"encoding/json"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/plumbline/plumbline/qos"
+	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
+)
+
+// networkQoS decides on a NetworkQoS. Beside ovn-kubernetes one that selects no topology is for its
+// networks: what is wrong with that one is a warning, as ovn-kubernetes decides what it accepts.
+func (w *Webhook) networkQoS(r admission.Request) (a answer, err error) {
+	u := &unstructured.Unstructured{}
+	if err := json.Unmarshal(r.Object.Raw, &u.Object); err != nil {
+		return a, &malformed{err}
+	}
+	if u.GetDeletionTimestamp() != nil {
+		return a, nil
+	}
+	if u.GetNamespace() == "" {
+		u.SetNamespace(r.Namespace)
+	}
+	p, _ := qos.Read(u)
+	switch {
+	case p.Err == nil:
+	case w.AllNetworkQoS || p.SelectsTopologies():
+		a.wrong(p.Err)
+	default:
+		a.warn("%s %q: plumbline would not enforce it: %s", qosv1alpha1.Kind, p.Name(), p.Reason())
+	}
+	for _, note := range p.Notes(w.AllNetworkQoS) {
+		a.warn("%s %q: %s", qosv1alpha1.Kind, p.Name(), note)
+	}
+	return a, nil
+}
