@@ -308,10 +308,10 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Alive: func(within time.Duration) { s.alive.Alive(partRuntime, within) },
 	})
 	s.filters = filters.New(s.enforced(filters.Options{
-		NodeName: s.nodeName, NodeUID: func() types.UID { return s.policies.NodeUID() }, Claims: s.claims, Apply: s.keeper.Refilter, Reporter: claimstatus.Claims{To: s.status, Contracts: s.app.registry}, Log: s.log, Now: time.Now,
+		NodeName: s.nodeName, NodeUID: func() types.UID { return s.policies.NodeUID() }, Node: func() (map[string]string, bool) { return s.policies.NodeLabels() }, Claims: s.claims, Apply: s.keeper.Refilter, Reporter: claimstatus.Claims{To: s.status, Contracts: s.app.registry}, Log: s.log, Now: time.Now,
 	}))
 	s.policies = follower.New(follower.Options{
-		Kube: s.kube, Dynamic: s.dynamic, NodeName: s.nodeName, Log: s.log, Changed: func() { s.publisher.Rescan() },
+		Kube: s.kube, Dynamic: s.dynamic, NodeName: s.nodeName, Log: s.log, Changed: func() { s.publisher.Rescan(); s.filters.NodeChanged() },
 	})
 	s.failures = failures.New(failures.Options{Claim: s.claim, InUse: s.inUse, Changed: func() { s.publisher.Rescan() }, Now: time.Now})
 	var neighbours publish.Neighbours

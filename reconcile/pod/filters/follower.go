@@ -40,6 +40,9 @@ type Options struct {
 	Client dynamic.Interface
 	// NodeUID returns the UID of the Node object, "" while it is not known.
 	NodeUID func() types.UID
+	// Node returns the labels of the Node object; known is false until it was read. LabelNode
+	// among them switches enforcement off. If it is nil, nothing does.
+	Node func() (labels map[string]string, known bool)
 	// Spread is the time over which the nodes of a cluster report after a change, and
 	// ReportPause the least time between two reports of a node. Defaults 10 s and 30 s.
 	Spread, ReportPause time.Duration
@@ -63,6 +66,16 @@ type Options struct {
 	Again time.Duration
 	Now   func() time.Time
 }
+
+// LabelNode is the label of a Node on which nothing is enforced if its value is Disabled: pods that run
+// lose their filters, and others get none.
+const (
+	LabelNode = "networking.dra.io/network-qos"
+	Disabled  = "disabled"
+)
+
+// errOff is why the rules of an object are not in place.
+var errOff = errors.New("not enforced: the node has the label " + LabelNode + "=" + Disabled)
 
 const (
 	workers    = 2 // attaching pods needs the machine more
@@ -90,6 +103,7 @@ type Follower struct {
 	behind   map[types.UID]bool
 	updating map[types.UID]bool
 	podsRead bool
+	node     string // what the Node said at the last call of NodeChanged; "" is nothing yet
 	reports  *nodereport.Writer
 }
 
@@ -133,6 +147,35 @@ func (f *Follower) Changed() {
 	}
 }
 
+// NodeChanged is called when labels of the Node may have changed.
+func (f *Follower) NodeChanged() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	said := "on"
+	switch off, known := f.off(); {
+	case !known:
+		return // pods keep what they have
+	case off:
+		said = Disabled
+	}
+	if said == f.node {
+		return
+	}
+	f.node = said
+	for uid := range f.claims {
+		f.add(uid, 0)
+	}
+}
+
+// off reports whether the Node has the label that switches enforcement off, and whether that is known.
+func (f *Follower) off() (off, known bool) {
+	if f.Node == nil {
+		return false, true
+	}
+	labels, known := f.Node()
+	return labels[LabelNode] == Disabled, known
+}
+
 // PodsChanged is called when a claim was attached or released.
 func (f *Follower) PodsChanged() { f.reports.Changed() }
 
@@ -167,7 +210,7 @@ func (f *Follower) Topology(name string, o *v1alpha1.NetworkTopology) {
 // NotReady if that may change. It has the namespace followed for a while, also if no claim
 // of it is recorded yet.
 func (f *Follower) Known(namespace string, pod claims.Pod) error {
-	if f.Client == nil {
+	if off, _ := f.off(); f.Client == nil || off {
 		return nil
 	}
 	f.mu.Lock()
@@ -188,7 +231,10 @@ func (f *Follower) Known(namespace string, pod claims.Pod) error {
 // known is Known for a caller that holds mu.
 func (f *Follower) known(namespace string, pod claims.Pod) error {
 	n := f.namespaces[namespace]
+	_, node := f.off()
 	switch {
+	case !node:
+		return fault.New(fault.NotReady, fmt.Errorf("the labels of node %q are not known yet, which may switch NetworkQoS off", f.NodeName))
 	case n == nil:
 		return fault.New(fault.NotReady, fmt.Errorf("the NetworkQoS objects of namespace %q are not known: %w", namespace, errUnread))
 	case errors.Is(n.err, errTooMany):
@@ -205,7 +251,7 @@ func (f *Follower) known(namespace string, pod claims.Pod) error {
 // Of returns the filters of a topology in a claim's pod: see Known. More than an interface
 // may have are an error of kind Invalid.
 func (f *Follower) Of(c *claims.Claim, t *claims.Topology) ([]netstate.Filter, error) {
-	if f.Client == nil {
+	if off, _ := f.off(); f.Client == nil || off {
 		return nil, nil
 	}
 	f.mu.Lock()
@@ -386,7 +432,7 @@ func (f *Follower) next(ctx context.Context) bool {
 	defer f.queue.Done(uid)
 	f.mu.Lock()
 	c, ready := f.claims[uid], true
-	if c != nil && f.Client != nil {
+	if off, _ := f.off(); c != nil && f.Client != nil && !off {
 		// Before the labels of its topologies are known, a pod that runs is left alone: it
 		// is queued again then.
 		for i := range c.Topologies {

@@ -6,12 +6,17 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/filters"
@@ -95,4 +100,70 @@ func TestNotEnforced(t *testing.T) {
 			t.Errorf("%d filters, error %v", len(out), err)
 		}
 	})
+}
+
+// TestSwitchedOffOnNode holds that a label of the Node removes the filters of running pods and lets pods start
+// without, whatever the API server says of objects, and that nothing is decided before the labels are known.
+func TestSwitchedOffOnNode(t *testing.T) {
+	nowhere := &rest.Config{Host: "http://127.0.0.1:1"} // no API server answers
+	objects, err := dynamic.NewForConfig(nowhere)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods, err := metadata.NewForConfig(nowhere)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var node atomic.Pointer[map[string]string]
+	applied := make(chan types.UID, 100)
+	entry := claims.Entry{Claim: claims.Claim{UID: "a", Namespace: "ns", Name: "a", Topologies: []claims.Topology{{}}}}
+	f := filters.New(filters.Options{
+		Client: objects, Pods: pods, NodeName: "n1",
+		Node: func() (map[string]string, bool) {
+			if labels := node.Load(); labels != nil {
+				return *labels, true
+			}
+			return nil, false
+		},
+		Claims:   func() []claims.Entry { return []claims.Entry{entry} },
+		Apply:    func(_ context.Context, uid types.UID) (bool, error) { applied <- uid; return true, nil },
+		Reporter: &reports{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Now: time.Now,
+	})
+	refused := func(why string) {
+		t.Helper()
+		for _, err := range []error{f.Known("ns", claims.Pod{Name: "p"}), func() error { _, err := f.Of(&entry.Claim, &entry.Topologies[0]); return err }()} {
+			if fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), why) {
+				t.Errorf("error %v, want that %s", err, why)
+			}
+		}
+	}
+	refused(`the labels of node "n1" are not known yet`)
+	node.Store(&map[string]string{filters.LabelNode: "enabled"})
+	f.NodeChanged()
+	refused(`the NetworkQoS objects of namespace "ns" are not known`)
+
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	node.Store(&map[string]string{filters.LabelNode: filters.Disabled})
+	f.NodeChanged()
+	running.Go(func() { f.Run(ctx) })
+	select {
+	case uid := <-applied:
+		if uid != "a" {
+			t.Errorf("applied %q", uid)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the filters of a running pod are not removed")
+	}
+	if out, err := f.Of(&entry.Claim, &entry.Topologies[0]); len(out) > 0 || err != nil {
+		t.Errorf("switched off: %d filters, error %v", len(out), err)
+	}
+	if err := f.Known("ns", claims.Pod{Name: "p"}); err != nil {
+		t.Errorf("switched off: %v", err)
+	}
+	node.Store(&map[string]string{})
+	f.NodeChanged()
+	refused(`the NetworkQoS objects of namespace "ns" are not known`)
 }

@@ -34,6 +34,10 @@ func (f *Follower) report() any {
 			return nil
 		}
 	}
+	off, known := f.off()
+	if !known {
+		return nil
+	}
 	by := map[*qos.Policy]map[types.UID]covered{}
 	for i := range entries {
 		e := &entries[i]
@@ -44,6 +48,9 @@ func (f *Follower) report() any {
 		state := covered{inPlace: !f.behind[e.UID] && !f.updating[e.UID] && failed.said == "" && slices.ContainsFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached })}
 		if !failed.passing {
 			state.problem = failed.said
+		}
+		if off {
+			state.inPlace, state.problem = false, cmp.Or(state.problem, errOff.Error())
 		}
 		for at, policies := range f.compiler.Covering(keyOf(&e.Claim)) {
 			state.bypassed = bypasses(&e.Topologies[at])
