@@ -2,11 +2,7 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -95,20 +91,18 @@ func applyAll(ctx context.Context, c *northbound.Client, want *ovn.Desired) (ovn
 
 // ovnPort is a port whose rows are written, and the database.
 type ovnPort struct {
-	port                        ovn.Port
-	pod                         node.Pod
-	files                       fileList
-	endpoints                   string
-	key, certificate, authority string
+	port      ovn.Port
+	pod       node.Pod
+	files     fileList
+	endpoints string
+	credentials
 }
 
 func (p *ovnPort) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&p.port.Name, "port", "", "`name` of the logical switch port")
 	f.StringVar(&p.endpoints, "nb", "unix:/var/run/ovn/ovnnb_db.sock", "`endpoint` of the database: unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT; several with commas")
-	f.StringVar(&p.key, "private-key", "", "`file` with the private key, for ssl")
-	f.StringVar(&p.certificate, "certificate", "", "`file` with the certificate, for ssl")
-	f.StringVar(&p.authority, "ca-cert", "", "`file` with the certificate of the authority of the server, for ssl")
+	p.credentials.flags(cmd, "")
 	for _, name := range []string{"port", "nb"} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 	}
@@ -168,27 +162,4 @@ func (a *app) ovnRows(owner string, p *ovnPort) (*ovn.Desired, error) {
 		fmt.Fprintf(a.err, "plumbline: note: %s\n", n)
 	}
 	return ovn.Compile(owner, p.port, rules, members)
-}
-
-// tls reads the files for ssl, nil for none.
-func (p *ovnPort) tls() (*tls.Config, error) {
-	if p.key+p.certificate+p.authority == "" {
-		return nil, nil
-	}
-	if p.key == "" || p.certificate == "" || p.authority == "" {
-		return nil, errors.New("--private-key, --certificate and --ca-cert go together")
-	}
-	own, err := tls.LoadX509KeyPair(p.certificate, p.key)
-	if err != nil {
-		return nil, fmt.Errorf("--certificate, --private-key: %w", err)
-	}
-	data, err := os.ReadFile(p.authority)
-	if err != nil {
-		return nil, fmt.Errorf("--ca-cert: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(data) {
-		return nil, fmt.Errorf("--ca-cert: %s has no certificate", p.authority)
-	}
-	return &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
 }

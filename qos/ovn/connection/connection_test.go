@@ -1,0 +1,119 @@
+package connection_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/ovn-kubernetes/libovsdb/model"
+
+	"github.com/plumbline/plumbline/qos/ovn/connection"
+)
+
+// server accepts connections and answers nothing. Each one is sent to the channel.
+func server(t *testing.T) (endpoint string, accepted chan net.Conn) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "db.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	accepted = make(chan net.Conn, 16)
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { conn.Close() })
+			accepted <- conn
+		}
+	}()
+	return "unix:" + path, accepted
+}
+
+type row struct {
+	UUID string `ovsdb:"_uuid"`
+	Name string `ovsdb:"name"`
+}
+
+func newConnection(t *testing.T, o connection.Options) *connection.Connection {
+	t.Helper()
+	o.Database, o.Title, o.Tables = "OVN_Northbound", "database", map[string]model.Model{"Logical_Switch": &row{}}
+	c, err := connection.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestSilentEndpoint: an endpoint that answers nothing leaves time for the next one.
+func TestSilentEndpoint(t *testing.T) {
+	silent, _ := server(t)
+	next, accepted := server(t)
+	c := newConnection(t, connection.Options{Endpoints: []string{silent, next}, Timeout: 500 * time.Millisecond})
+	if _, err := c.Read(t.Context(), nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the answer of silent servers is %v", err)
+	}
+	select {
+	case <-accepted:
+	default:
+		t.Error("the second endpoint was not tried")
+	}
+}
+
+// TestCanceledCaller: who no longer wants an answer says nothing to others about the server.
+func TestCanceledCaller(t *testing.T) {
+	endpoint, accepted := server(t)
+	c := newConnection(t, connection.Options{Endpoints: []string{endpoint}, Timeout: 500 * time.Millisecond, Pause: time.Hour})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-accepted
+		cancel()
+	}()
+	if _, err := c.Read(ctx, nil); !errors.Is(err, context.Canceled) {
+		t.Fatalf("of a canceled caller: %v", err)
+	}
+	if _, err := c.Read(t.Context(), nil); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		t.Errorf("of the next caller: %v", err)
+	}
+	if len(accepted) == 0 {
+		t.Error("the next caller has not tried to connect")
+	}
+}
+
+// TestWaitingCaller: who waits while another caller connects waits no longer than it wants to.
+func TestWaitingCaller(t *testing.T) {
+	endpoint, accepted := server(t)
+	c := newConnection(t, connection.Options{Endpoints: []string{endpoint}, Timeout: time.Hour})
+	ctx, cancel := context.WithCancel(t.Context())
+	first := make(chan error, 1)
+	go func() {
+		_, err := c.Read(ctx, nil)
+		first <- err
+	}()
+	<-accepted // the first connects
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	second := make(chan error, 1)
+	go func() {
+		_, err := c.Read(gone, nil)
+		second <- err
+	}()
+	select {
+	case err := <-second:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("of the one that waits: %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the second caller waits for the first one's server")
+	}
+	cancel()
+	if err := <-first; !errors.Is(err, context.Canceled) {
+		t.Errorf("of the first: %v", err)
+	}
+}
