@@ -320,7 +320,8 @@ func (p *Planner) detected(addr netstate.Addr, dad string) error {
 	case dad == dadWait && !p.req.Kept:
 		p.settling = append(p.settling, addr)
 		if have.Tentative {
-			p.await(fmt.Sprintf("the end of duplicate address detection of %q on %q", addr.Address, addr.Link), &settling{addr})
+			p.await(fmt.Sprintf("the end of duplicate address detection of %q on %q", addr.Address, addr.Link), &settling{fmt.Errorf(
+				"duplicate address detection of %q on %q has not ended: it needs a link with carrier. Set dad: optimistic or off if the container is to start without", addr.Address, addr.Link)})
 		}
 	}
 	return nil
@@ -331,11 +332,22 @@ func (p *Planner) await(needs string, why error) {
 	p.current.later, p.current.withheld = needs, why
 }
 
-// settling is the reason why a step waits for an address.
-type settling struct{ addr netstate.Addr }
+// settling is the reason why a step waits for what happens without a change, such as
+// duplicate address detection.
+type settling struct{ error }
 
-func (s *settling) Error() string {
-	return fmt.Sprintf("duplicate address detection of %q on %q has not ended: it needs a link with carrier. Set dad: optimistic or off if the container is to start without", s.addr.Address, s.addr.Link)
+func (s *settling) Unwrap() error { return s.error }
+
+// unsettled reports whether an object is not ready for use yet.
+func unsettled(have *netstate.Snapshot, o netstate.Object) bool {
+	got, _ := have.Get(o.Key())
+	switch got := got.(type) {
+	case netstate.Addr:
+		return got.Tentative || got.DADFailed
+	case netstate.OVSPort:
+		return !got.Installed
+	}
+	return false
 }
 
 // checkAddress refuses addresses that the kernel refuses (ipv6_add_addr in

@@ -1,6 +1,8 @@
 package ops
 
 import (
+	"slices"
+
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology"
 )
@@ -41,10 +43,8 @@ func (p *Plan) Confirm(have *netstate.Snapshot) (*Plan, bool) {
 	if to == nil || len(p.Pending) > 0 || len(p.Missing) > 0 || !to.now.ForeseenIn(have) {
 		return nil, false
 	}
-	for _, addr := range to.p.settling {
-		if got, _ := netstate.Lookup(have, addr); got.Tentative || got.DADFailed {
-			return nil, false
-		}
+	if slices.ContainsFunc(to.p.settling, func(o netstate.Object) bool { return unsettled(have, o) }) {
+		return nil, false
 	}
 	out := &Plan{Held: p.Held, Notes: p.Notes, SettlesMillis: p.SettlesMillis}
 	results := map[string]topology.Result{}

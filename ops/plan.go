@@ -36,6 +36,8 @@ type Request struct {
 	// AppliedBefore says that all of this topology was applied for the same user in an
 	// earlier sandbox, before a reboot: it is refused no more than one that is kept.
 	AppliedBefore bool
+	// Sandbox names the sandbox among all of the cluster, for rows of databases.
+	Sandbox string
 	// Prepared says that steps with device nodes are applied elsewhere, and only verified
 	// here.
 	Prepared bool

@@ -38,8 +38,8 @@ type Planner struct {
 	mtusRead map[string]uint32
 	settled  map[string]uint32
 	sourced  map[uint32]string // tables of sourceRouting, and their links
-	// settling are the addresses that have to pass duplicate address detection first.
-	settling []netstate.Addr
+	// settling are the objects that have to be ready for use, see unsettled.
+	settling []netstate.Object
 	// settlesMillis is that of the plan.
 	settlesMillis uint32
 	// foreignDefaults are default routes that are not ours, see foreignDefault.

@@ -99,10 +99,15 @@ func (p *pass) spareObserved(plan *ops.Plan) {
 	plan.Pending = slices.DeleteFunc(plan.Pending, func(w ops.Pending) bool { return observed(w.Step) })
 }
 
-// settle observes until no address that the topology waits for is in duplicate address
-// detection, or patience is over. The kernel takes one to two seconds (RFC 4862 section 5.4).
+// settle observes until nothing is left that the topology waits for without a change, or
+// patience is over: for duplicate address detection the kernel takes one to two seconds (RFC
+// 4862 section 5.4). A repair waits briefly, as others are behind it.
 func (p *pass) settle(ctx context.Context, plan *ops.Plan) (*ops.Plan, error) {
-	until := p.r.opts.Now().Add(p.r.opts.Patience)
+	patience := p.r.opts.Patience
+	if p.trigger == TriggerRepair {
+		patience = min(patience, shortWait)
+	}
+	until := p.r.opts.Now().Add(patience)
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 500*time.Millisecond) {
 		step := plan.Settling()
 		if step == "" || p.r.opts.Now().After(until) {

@@ -72,6 +72,7 @@ type agent struct {
 	physicalNetworks        map[string]string
 	lldp                    bool
 	networkQoS              bool
+	ovn                     databases
 
 	metricsAddress   string
 	interfaceMetrics int
@@ -118,6 +119,7 @@ Two agents may run at the same time during an update.`,
 	f.StringToStringVar(&g.physicalNetworks, "physical-network", nil, "`interface=network`: the physical network of a PF; may be repeated")
 	f.BoolVar(&g.lldp, "lldp", false, "listen to LLDP on the ports of the node, for the attributes switch, switchPort and rail; needs the capability NET_RAW")
 	f.BoolVar(&g.networkQoS, "network-qos", false, "mark and limit what pods send, as the NetworkQoS objects of their namespaces say; needs list and watch of networkqoses and pods. Without it, filters that an earlier agent has set are removed")
+	g.ovn.flags(cmd, "", "")
 	f.StringVar(&g.metricsAddress, "metrics-address", "127.0.0.1:9808", "`address` to serve metrics and probes on")
 	f.IntVar(&g.interfaceMetrics, "interface-metrics", 1024, "`number` of interfaces in pods for which /metrics has counters, with the names of the pods; 0 for none")
 	f.IntVar(&g.ruleMetrics, "rule-metrics", 512, "`number` of rules of NetworkQoS objects on interfaces in pods for which /metrics has counters, with the names of pods and objects; 0 for none")
@@ -265,7 +267,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Record:   func(id reconcile.SandboxID) (reconcile.Record, bool, error) { return s.engine.store.Get(id) },
 	})}
 	s.app.host = kernel.Options{Netns: "/proc/thread-self/ns/net", Proc: s.proc, Disturb: disturb(), Searching: searching(s.log, s.counts)}
-	s.app.pci = binding.Options{Writable: s.sys}
+	s.app.pci, s.app.ovn = binding.Options{Writable: s.sys}, s.ovn
 	if s.engine, err = s.app.engine("agent", true, s.recorder); err != nil {
 		return err
 	}

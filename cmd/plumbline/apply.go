@@ -40,6 +40,7 @@ The JSON form holds the changes and the result of each step, as CNI 1.1 prints i
 		},
 	}
 	t.flags(cmd)
+	a.ovn.flags(cmd, defaultOVS, defaultNB)
 	_ = cmd.MarkFlagRequired("netns")
 	return cmd
 }

@@ -75,6 +75,7 @@ left on the host is undone. If something cannot be undone, run the command again
 	_ = cmd.MarkFlagRequired("netns")
 	cmd.Flags().StringVar(&topology, "topology", "", "delete only this topology; default: all topologies of the namespace")
 	_ = cmd.RegisterFlagCompletionFunc("topology", cobra.NoFileCompletions)
+	a.ovn.flags(cmd, defaultOVS, defaultNB)
 	return cmd
 }
 

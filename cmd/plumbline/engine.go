@@ -30,6 +30,8 @@ type engine struct {
 	host    *kernel.Host
 	store   reconcile.Store
 	journal *journal.Journal // nil if it does not exist and must not be created
+
+	closeOVN func() // closes the databases of OVN
 }
 
 // engine creates a reconciler. A command that only reads does not create a journal.
@@ -49,17 +51,25 @@ func (a *app) engine(command string, writes bool, recorder reconcile.Recorder) (
 	if e.host, err = kernel.Open(a.host); err != nil {
 		return nil, err
 	}
+	ovn, closeOVN, err := a.ovn.domains()
+	if err != nil {
+		return nil, err
+	}
+	e.closeOVN = closeOVN
 	if recorder == nil {
 		recorder = passLog{a.log(slog.LevelWarn)}
 	}
 	e.Reconciler = reconcile.New(reconcile.Options{
 		Registry: a.registry, Store: e.store, Open: e.open, BootID: e.host.BootID(), Recorder: recorder,
-		External: []reconcile.ExternalDomain{binding.Open(a.pci).Domain()},
+		External: append(ovn, binding.Open(a.pci).Domain()),
 	})
 	return e, nil
 }
 
-func (e *engine) close() { e.host.Close() }
+func (e *engine) close() {
+	e.closeOVN()
+	e.host.Close()
+}
 
 func (e *engine) open(netns string) (reconcile.Domain, error) {
 	if netns == "" {

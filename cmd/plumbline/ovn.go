@@ -13,7 +13,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/node"
 )
 
-func (a *app) ovn() *cobra.Command {
+func (a *app) northbound() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ovn plan|apply|delete",
 		Short: "Write NetworkQoS objects into an OVN Northbound database",
@@ -101,7 +101,7 @@ type ovnPort struct {
 func (p *ovnPort) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&p.port.Name, "port", "", "`name` of the logical switch port")
-	f.StringVar(&p.endpoints, "nb", "unix:/var/run/ovn/ovnnb_db.sock", "`endpoint` of the database: unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT; several with commas")
+	f.StringVar(&p.endpoints, "nb", defaultNB, "`endpoint` of the database: unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT; several with commas")
 	p.credentials.flags(cmd, "")
 	for _, name := range []string{"port", "nb"} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)

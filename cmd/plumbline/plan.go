@@ -206,6 +206,7 @@ Exit status: 0 nothing would change; 2 something would; 1 an error.`,
 		},
 	}
 	t.flags(cmd)
+	a.ovn.flags(cmd, defaultOVS, defaultNB)
 	cmd.Flags().BoolVar(&running, "running", false, "plan the edit for the sandboxes of this node that have the topology")
 	return cmd
 }

@@ -33,11 +33,12 @@ type app struct {
 	timeout  time.Duration
 	verbose  bool
 	pci      binding.Options // likewise
-	host     kernel.Options  // where the host is found; not a matter of flags but for agent
+	ovn      databases
+	host     kernel.Options // where the host is found; not a matter of flags but for agent
 }
 
 func newRoot(std stdio) *cobra.Command {
-	a := &app{stdio: std}
+	a := &app{stdio: std, ovn: databases{ovs: defaultOVS, nb: defaultNB}}
 	root := &cobra.Command{
 		Use:   "plumbline",
 		Short: "Chained container networks from one description",
@@ -80,7 +81,7 @@ Exit status: 0 success, or nothing to do; 1 an error, and nothing was changed;
 	f.StringVar(&a.stateDir, "state-dir", "/var/lib/plumbline", "`directory` of the journal")
 	f.DurationVar(&a.timeout, "timeout", time.Minute, "`time` limit of apply and delete")
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "log to standard error")
-	root.AddCommand(a.validate(), a.plan(), a.apply(), a.status(), a.delete(), a.run(), a.agent(), a.controller(), a.graph(), a.devices(), a.claim(), a.importing(), a.maintain(), a.ovn(), a.support(), a.demo(), a.version(), a.probe())
+	root.AddCommand(a.validate(), a.plan(), a.apply(), a.status(), a.delete(), a.run(), a.agent(), a.controller(), a.graph(), a.devices(), a.claim(), a.importing(), a.maintain(), a.northbound(), a.support(), a.demo(), a.version(), a.probe())
 	return root
 }
 

@@ -63,6 +63,7 @@ record is of another version; 1 an error.`,
 	}
 	netnsFlag(cmd, &netns, "only the sandboxes of this `namespace`")
 	outputFlag(cmd, &format, formatText, formatJSON)
+	a.ovn.flags(cmd, defaultOVS, defaultNB)
 	return cmd
 }
 

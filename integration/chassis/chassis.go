@@ -107,6 +107,9 @@ func (c *Chassis) Kill(name string) error {
 	return nil
 }
 
+// Start starts a program that was killed.
+func (c *Chassis) Start(ctx context.Context, name string) error { return c.start(ctx, name) }
+
 // Restart ends a program as a crash does, and starts it.
 func (c *Chassis) Restart(ctx context.Context, name string) error {
 	if err := c.Kill(name); err != nil {

@@ -31,7 +31,8 @@ type bench struct {
 	sent           *uint32
 }
 
-func newBench(t *testing.T) *bench {
+// start starts OVN, without pods.
+func start(t *testing.T) *bench {
 	t.Helper()
 	if os.Getenv("PLUMBLINE_BENCH") == "" {
 		t.Skip("needs the programs of OVN: make test-ovn")
@@ -45,9 +46,16 @@ func newBench(t *testing.T) *bench {
 			t.Error(err)
 		}
 	})
+	return b
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	b := start(t)
 	b.run("ovn-nbctl", "ls-add", port.Switch)
 	b.source, b.server = b.pod("source", 2), b.pod("server", 77)
 	b.ok(b.source.SendTo(t.Context(), "eth0", b.server.MAC))
+	var err error
 	b.sender = traffic.NewSender(b.source.Netns, b.sent)
 	t.Cleanup(b.sender.Close)
 	b.receiver, err = traffic.NewReceiver(b.server.Netns)

@@ -9,6 +9,7 @@ import (
 	"github.com/plumbline/plumbline/ops/hostdevice"
 	"github.com/plumbline/plumbline/ops/ipvlan"
 	"github.com/plumbline/plumbline/ops/macvlan"
+	"github.com/plumbline/plumbline/ops/ovnk8scnioverlay"
 	"github.com/plumbline/plumbline/ops/sriov"
 	"github.com/plumbline/plumbline/ops/tuning"
 	"github.com/plumbline/plumbline/ops/vfiopci"
@@ -32,5 +33,6 @@ func Registry() (*ops.Registry, error) {
 		dummy.Op,
 		vfiopci.Op,
 		vxlan.Op,
+		ovnk8scnioverlay.Op,
 	)
 }

@@ -189,7 +189,7 @@ func (g *generator) build(t *testing.T) *optest.Case {
 // root adds one root step, with its device.
 func (g *generator) root(c *optest.Case, devices map[string]string, i int) {
 	link := fmt.Sprintf("r%d", i)
-	switch g.IntN(5) {
+	switch g.IntN(6) {
 	case 0, 1:
 		g.step("dummy", link, nil, "name: "+link+g.mtu()+g.maybe("mac: \"02:00:00:00:01:%02x\"", i))
 	case 2:
@@ -200,6 +200,12 @@ func (g *generator) root(c *optest.Case, devices map[string]string, i int) {
 			})
 		}
 		g.step("bridge", link, nil, "bridge: br0, ifName: "+link+g.mtu())
+	case 3:
+		if !slices.ContainsFunc(c.Have, func(o netstate.Object) bool { return o.Key().Kind == netstate.KindChassis }) {
+			c.Have = append(c.Have, netstate.Chassis{ID: "local", Name: new("node-1"), Int: new("br-int"), Networks: []string{"localnet1"}})
+		}
+		g.step("ovn-k8s-cni-overlay", link, nil, "ifName: "+link+", name: "+[]string{"blue, topology: layer2", "localnet1, topology: localnet", "localnet1, topology: localnet, vlanID: 200"}[g.IntN(3)]+
+			g.maybe("addresses: [203.0.%d.9/24]", 100+i))
 	default:
 		id := fmt.Sprintf("0000:%02x:10.0", i+1)
 		host := netstate.HostName(fmt.Sprintf("eth%d", i))
@@ -311,6 +317,14 @@ func (g *generator) drift(w *optest.World, history []netstate.Change) {
 			} else {
 				w.Apply(netstate.Change{Before: netstate.Filter{Link: have.Link, Pref: have.Pref, Handle: have.Handle, DSCP: have.DSCP}, After: netstate.Filter{Link: have.Link, Pref: have.Pref, Handle: have.Handle, DSCP: new(uint8(1))}})
 			}
+		case netstate.LogicalPort:
+			if g.IntN(2) == 0 {
+				w.Apply(netstate.Change{Before: have})
+			} else {
+				w.Apply(netstate.Change{Before: netstate.LogicalPort{Name: have.Name, VLAN: have.VLAN}, After: netstate.LogicalPort{Name: have.Name, VLAN: new(uint16(7))}})
+			}
+		case netstate.OVSPort:
+			w.Apply(netstate.Change{Before: have})
 		case netstate.Binding:
 			switch g.IntN(3) {
 			case 0:

@@ -28,6 +28,10 @@ const (
 	KindClsact     Kind = "clsact"
 	KindFilter     Kind = "filter"
 	KindFDB        Kind = "fdb"
+
+	KindChassis     Kind = "chassis"
+	KindLogicalPort Kind = "logical-port"
+	KindOVSPort     Kind = "ovs-port"
 )
 
 // kinds is the only list of kinds: how an object of each is read. It is a
@@ -48,6 +52,10 @@ var kinds = map[Kind]reader{
 	KindClsact:     readerOf[Clsact](),
 	KindFilter:     readerOf[Filter](),
 	KindFDB:        readerOf[FDB](),
+
+	KindChassis:     readerOf[Chassis](),
+	KindLogicalPort: readerOf[LogicalPort](),
+	KindOVSPort:     readerOf[OVSPort](),
 }
 
 // Kinds lists the kinds, sorted.

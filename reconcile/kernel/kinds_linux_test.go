@@ -10,7 +10,8 @@ import (
 
 // TestCodecs holds that every kind of object and of link can be read and written.
 func TestCodecs(t *testing.T) {
-	got := []netstate.Kind{netstate.KindBinding} // of package binding
+	// Of packages binding and openvswitch.
+	got := []netstate.Kind{netstate.KindBinding, netstate.KindChassis, netstate.KindLogicalPort, netstate.KindOVSPort}
 	for _, c := range codecs {
 		got = append(got, c.kind)
 	}

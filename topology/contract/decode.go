@@ -300,6 +300,10 @@ func (d *decoder) enum(path string, p Param, s string) (any, bool) {
 			return w, true
 		}
 	}
+	if instead, known := p.Refused[s]; known {
+		d.fail(path, "%s is not supported: %s", quote(s), instead)
+		return nil, false
+	}
 	d.fail(path, "%s is not one of %s%s", quote(s), strings.Join(words, ", "), suggest.Hint(s, words))
 	return nil, false
 }

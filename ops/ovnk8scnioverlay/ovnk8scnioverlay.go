@@ -1,0 +1,394 @@
+package ovnk8scnioverlay
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+type config struct {
+	ops.DeviceConfig
+	ops.AddressConfig
+	Topology            string  `json:"topology"`
+	Role                string  `json:"role,omitempty"`
+	Network             string  `json:"name,omitempty"`
+	NetAttachDefName    string  `json:"netAttachDefName,omitempty"`
+	Subnets             string  `json:"subnets,omitempty"`
+	ExcludeSubnets      string  `json:"excludeSubnets,omitempty"`
+	PhysicalNetworkName string  `json:"physicalNetworkName,omitempty"`
+	VLANID              uint16  `json:"vlanID,omitempty"`
+	Name                string  `json:"ifName,omitempty"`
+	MTU                 *uint32 `json:"mtu,omitempty"`
+	MAC                 *string `json:"mac,omitempty"`
+	AllowPersistentIPs  bool    `json:"allowPersistentIPs,omitempty"`
+	LogLevel            string  `json:"logLevel,omitempty"`
+	LogFile             string  `json:"logFile,omitempty"`
+}
+
+const (
+	layer2   = "layer2"
+	localnet = "localnet"
+)
+
+// defaultMTU of a layer2 network: a packet with Ethernet header and the headers of Geneve fits
+// into 1500 bytes, over IPv4 (58 bytes) and IPv6 (78 bytes).
+const defaultMTU = 1400
+
+// largestMTU is that of the end on the host (ETH_MAX_MTU): the end in the sandbox decides, and a
+// smaller one here would drop what that sends.
+const largestMTU = 65535
+
+// refused are the keys of ovn-kubernetes that are not supported, and why.
+var refused = []struct{ key, why string }{
+	{"transport", "is for networks without an overlay, whose routes ovn-kubernetes exchanges: remove it"},
+	{"evpn", "is for networks whose routes ovn-kubernetes exchanges by BGP: remove it"},
+	{"outboundSNAT", "needs a router, and the switch of a secondary network has none: remove it"},
+	{"joinSubnet", "is for primary networks, whose routers ovn-kubernetes makes: remove it"},
+	{"transitSubnet", "is for networks that ovn-kubernetes connects: remove it"},
+	{"defaultGatewayIPs", "is for primary networks: set the gateway of addresses instead"},
+	{"reservedSubnets", "is for addresses that ovn-kubernetes allocates: exclude them in an AddressPool instead"},
+	{"infrastructureSubnets", "is for addresses that ovn-kubernetes allocates: exclude them in an AddressPool instead"},
+	{"uplink", "is for bridges that ovn-kubernetes makes: map physicalNetworkName to a bridge in ovn-bridge-mappings instead"},
+}
+
+func text(name, description string) contract.Param {
+	return contract.Param{Name: name, Type: contract.String, Description: description}
+}
+
+func refusedParams() []contract.Param {
+	var out []contract.Param
+	for _, r := range refused {
+		out = append(out, contract.Param{Name: r.key, Type: contract.Any, Description: "refused: it " + r.why})
+	}
+	return out
+}
+
+// Op is the step type.
+var Op = ops.New(contract.Contract{
+	Type:    "ovn-k8s-cni-overlay",
+	Summary: "Join a network of OVN.",
+	Description: `Creates a logical switch port in the OVN Northbound database, and a veth pair: one end in the
+sandbox, the other a port of the integration bridge, which is bound to the logical port. The logical
+switch is created with its first port, and deleted with its last; ports of all nodes with the same
+topology, network, physical network and VLAN are on one switch. No container starts before
+ovn-controller has installed the port. No CNI plugin is run, and ovn-kubernetes is not needed
+(docs/ovn.md).
+
+layer2 is a network between nodes, through Geneve tunnels of OVN. localnet leads to a physical network:
+ovn-bridge-mappings of the node's Open vSwitch has to name a bridge for physicalNetworkName.
+
+The port may send from its own MAC only and, if it has addresses, from these only. subnets gives no
+addresses: it says in which networks those of addresses and ipam have to be. Without addresses
+the interface has none.
+
+The mtu of layer2 has to leave room for Geneve below the MTU of the network between the nodes: 58 bytes over
+IPv4, 78 over IPv6.
+
+A device that is allocated to the step stays on the host, and is the uplink of the physical network.
+A virtual function is refused: only its representor could be a port of Open vSwitch.`,
+	Example: `- name: net1
+  type: ovn-k8s-cni-overlay
+  config:
+    topology: localnet
+    role: secondary
+    netAttachDefName: default/localnet-blue
+    physicalNetworkName: localnet1
+    vlanID: 200
+    subnets: "192.0.2.0/24"
+    addresses: ["192.0.2.10/24"]
+`,
+	Params: ops.Join([]contract.Param{
+		{
+			Name: "topology", Type: contract.String, Required: true, Enum: []string{layer2, localnet},
+			Refused:     map[string]string{"layer3": "its routers are made by ovn-kubernetes; use layer2 or localnet"},
+			Description: "layer2: a network between nodes; localnet: a physical network",
+		},
+		{
+			Name: "role", Type: contract.String, Enum: []string{"secondary"},
+			Refused:     map[string]string{"primary": "the pod's own network stays the cluster's; use secondary"},
+			Description: "role of the network; default: secondary",
+		},
+		text("netAttachDefName", "NAMESPACE/NAME by which ovn-kubernetes knows the network; it is the network's name here, no such object is read"),
+		text("name", "name of the network; default: netAttachDefName"),
+		text("subnets", "networks of the addresses, with commas"),
+		text("excludeSubnets", "parts of subnets that no address may be in, with commas"),
+		text("physicalNetworkName", "of localnet: the physical network; default: name"),
+		{Name: "vlanID", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(4094), Description: "of localnet: VLAN on the physical network; 0 is none"},
+		{Name: "ifName", Type: contract.String, Format: contract.InterfaceName, Description: "name of the interface in the sandbox; default: " + ops.RootName},
+		ops.MTUParam("1400 of layer2, 1500 of localnet"),
+		ops.MACParam("MAC address of the interface; default: derived from the sandbox and the step"),
+		{Name: "allowPersistentIPs", Type: contract.Boolean, Description: "must be false: addresses that outlive the pod are those of an AddressPool"},
+	}, refusedParams(), ops.DeviceParams(), ops.AddressParams(), ops.LogParams()),
+	Input:  contract.Input{Shares: true},
+	Output: ops.Appends(),
+	Check:  check,
+}, plan)
+
+// networkName is what a network may be called, so that names of switches have one meaning, and
+// no way out of a quoted string of OVN.
+var (
+	networkName  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}(/[A-Za-z0-9][A-Za-z0-9_.-]{0,252})?$`)
+	physicalName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`)
+)
+
+func check(c map[string]any, unresolved map[string]bool) []contract.FieldError {
+	var out []contract.FieldError
+	say := func(field, format string, args ...any) {
+		out = append(out, contract.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
+	}
+	word := func(key string) string { s, _ := c[key].(string); return s }
+	for _, r := range refused {
+		if _, ok := c[r.key]; ok {
+			say(r.key, "%s", r.why)
+		}
+	}
+	if keep, _ := c["allowPersistentIPs"].(bool); keep {
+		say("allowPersistentIPs", "is not supported: use ipam of type pool, whose addresses a policy of the AddressPool keeps")
+	}
+	switch name, attachment := word("name"), word("netAttachDefName"); {
+	case name == "" && attachment == "" && !unresolved["name"] && !unresolved["netAttachDefName"]:
+		say("netAttachDefName", "is missing, and name too: one of them names the network")
+	case name != "" && !networkName.MatchString(name):
+		say("name", "%q is no name of a network: letters, digits, \"-\", \"_\" and \".\", with one \"/\" at most", name)
+	case attachment != "" && (!networkName.MatchString(attachment) || !strings.Contains(attachment, "/")):
+		say("netAttachDefName", "%q is not NAMESPACE/NAME", attachment)
+	}
+	physical := word("physicalNetworkName")
+	switch topology := word("topology"); {
+	case topology == layer2 && physical != "":
+		say("physicalNetworkName", "is for topology localnet: remove it")
+	case topology == localnet && physical == "" && !unresolved["physicalNetworkName"] && !physicalName.MatchString(word("name")):
+		say("physicalNetworkName", "is missing: name the physical network, as in ovn-bridge-mappings")
+	case physical != "" && !physicalName.MatchString(physical):
+		say("physicalNetworkName", "%q is no name of a physical network: letters, digits, \"-\", \"_\" and \".\"", physical)
+	}
+	if _, tagged := c["vlanID"]; tagged && word("topology") == layer2 {
+		say("vlanID", "is for topology localnet: remove it")
+	}
+	for _, key := range []string{"subnets", "excludeSubnets"} {
+		if _, err := prefixes(word(key)); err != nil {
+			say(key, "%v", err)
+		}
+	}
+	return out
+}
+
+// maxPrefixes bounds a list of networks.
+const maxPrefixes = 64
+
+// prefixes reads networks with commas between them.
+func prefixes(list string) ([]netip.Prefix, error) {
+	if list == "" {
+		return nil, nil
+	}
+	words := strings.Split(list, ",")
+	if len(words) > maxPrefixes {
+		return nil, fmt.Errorf("%d networks are more than %d", len(words), maxPrefixes)
+	}
+	var out []netip.Prefix
+	for _, word := range words {
+		// ovn-kubernetes allows the length of the part of a node behind that of the network.
+		p, err := netip.ParsePrefix(strings.TrimSpace(word))
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("%q is not a network such as 192.0.2.0/24", word)
+		case p != p.Masked():
+			return nil, fmt.Errorf("%q has host bits: write %s", word, p.Masked())
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+func plan(p *ops.Planner, c config) error {
+	if !p.Root() {
+		return ops.Invalid("", "joins a network of its own: remove dependOn")
+	}
+	if c.MAC != nil {
+		if err := ops.MAC("mac", *c.MAC); err != nil {
+			return err
+		}
+	}
+	if err := c.checkDevice(p); err != nil {
+		return err
+	}
+	chassis, err := c.chassis(p)
+	if err != nil {
+		return err
+	}
+	name, err := p.DefaultName(c.Name)
+	if err != nil {
+		return err
+	}
+	for _, have := range p.Links() { // otherwise the pair would not be planned, and its other end would be missing
+		if have.Name == name && p.Foreign(have.Key()) && have.DeviceID == "" {
+			return ops.ConflictWith(name, "the name %q is taken in the sandbox by a %s link that is not ours: set another ifName", name, have.LinkKind)
+		}
+	}
+	if c.MAC == nil {
+		c.MAC = new(p.StableMAC(*chassis.Name))
+	}
+	if c.MTU == nil && c.Topology == layer2 {
+		c.MTU = new(uint32(defaultMTU))
+	}
+	addresses, err := c.addresses(p, name)
+	if err != nil {
+		return err
+	}
+	host := netstate.HostName(p.HostLinkName())
+	port := c.logicalPort(p, *chassis.Name)
+	port.Addresses = []string{strings.Join(slices.Concat([]string{*c.MAC}, withoutLengths(addresses)), " ")}
+	port.PortSecurity = port.Addresses
+	if err := p.Want(port); err != nil {
+		return err
+	}
+	if err := p.Want(netstate.Link{Name: name, LinkKind: "veth", Veth: &netstate.Veth{Peer: &host}, MTU: c.MTU, MAC: c.MAC, Up: new(true)}); err != nil {
+		return err
+	}
+	if err := p.Want(netstate.Link{Name: host, MTU: new(uint32(largestMTU)), Up: new(true)}); err != nil {
+		return err
+	}
+	err = p.WantInstalled(netstate.OVSPort{
+		Link: host, Bridge: chassis.Int, LogicalPort: &port.Name, Holder: port.Holder, MAC: c.MAC, Addresses: addresses,
+	})
+	if err != nil {
+		return err
+	}
+	p.Produce(host)
+	p.Produce(name)
+	return p.Address(name, c.AddressConfig)
+}
+
+// checkDevice refuses a device that is not an uplink which stays on the host.
+func (c *config) checkDevice(p *ops.Planner) error {
+	id, ok := p.AssignedDevice()
+	if named := c.DeviceID + c.RuntimeConfig.DeviceID; !ok && named != "" {
+		return ops.Invalid("deviceID", "names device %q, which would be moved into the sandbox: the interface is a veth pair; remove the key", named)
+	}
+	if !ok || p.Imagined() {
+		return nil
+	}
+	if _, isVF, err := ops.Lookup(p, netstate.VF{ID: id}); err != nil || isVF {
+		if err != nil {
+			return err
+		}
+		return fault.New(fault.Unsupported, fmt.Errorf("device %q is a virtual function, which can join a network of OVN by a representor in switchdev mode only, and that is not supported: "+
+			"give the step a device that is shared, or none, and it gets a veth pair; or use type sriov with vlan", id))
+	}
+	_, err := ops.SharedLink(p, "", "")
+	return err
+}
+
+// chassis returns the node's Open vSwitch, if the network can be joined there.
+func (c *config) chassis(p *ops.Planner) (netstate.Chassis, error) {
+	out, ok, err := ops.Lookup(p, netstate.ThisChassis)
+	switch {
+	case err != nil:
+		return out, err
+	case !ok:
+		return out, netstate.Absent(netstate.ThisChassis)
+	case out.OVNKubernetes && !p.Kept():
+		return out, fault.New(fault.Unsupported, errors.New("ovn-kubernetes has attached this node to OVN, and would delete what is not its own: "+
+			"beside it this type is not supported; attach pods by a NetworkAttachmentDefinition, or run the pod on another node"))
+	case *out.Name == "":
+		return out, fault.New(fault.NotReady, errors.New("the Open vSwitch of this node is no chassis of OVN: it has no external_ids:system-id; see docs/ovn.md"))
+	case *out.Int == "":
+		return out, fault.New(fault.NotReady, errors.New("the Open vSwitch of this node has no integration bridge, which ovn-controller creates: is it running?"))
+	}
+	if physical := c.physical(); physical != "" && out.Networks != nil && !slices.Contains(out.Networks, physical) {
+		if !p.Kept() {
+			return out, fault.New(fault.NotReady, fmt.Errorf("physicalNetworkName: no bridge of this node leads to %q: add \"%s:BRIDGE\" to external_ids:ovn-bridge-mappings of Open_vSwitch, which has %s",
+				physical, physical, quoted(out.Networks)))
+		}
+		p.Note("no bridge of this node leads to physical network %q any more: packets of the interface are lost; restore ovn-bridge-mappings", physical)
+	}
+	return out, nil
+}
+
+func quoted(list []string) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	return fmt.Sprintf("%q", list)
+}
+
+func (c *config) network() string {
+	if c.Network != "" {
+		return c.Network
+	}
+	return c.NetAttachDefName
+}
+
+// physical is the physical network of a localnet network, "" for another one.
+func (c *config) physical() string {
+	switch {
+	case c.Topology != localnet:
+		return ""
+	case c.PhysicalNetworkName != "":
+		return c.PhysicalNetworkName
+	}
+	return c.Network
+}
+
+// logicalPort is the port and its switch. The name of the switch has all that decides where its
+// packets go, so that no two topologies contradict each other about one switch.
+func (c *config) logicalPort(p *ops.Planner, chassis string) netstate.LogicalPort {
+	name := strings.Join([]string{"plumbline", c.Topology, c.network()}, ":")
+	if c.Topology == localnet {
+		name += ":" + c.physical()
+		if c.VLANID != 0 {
+			name += fmt.Sprintf(":%d", c.VLANID)
+		}
+	}
+	return netstate.LogicalPort{
+		Name: strings.Join([]string{"plumbline", chassis, p.HostLinkName()}, ":"), Switch: &name,
+		PhysicalNetwork: new(c.physical()), VLAN: &c.VLANID, Holder: new(p.Holder()), Chassis: &chassis,
+	}
+}
+
+// addresses returns the addresses of the interface, which have to be in subnets.
+func (c *config) addresses(p *ops.Planner, name string) ([]string, error) {
+	all, err := p.AddressesOf(name, c.AddressConfig)
+	if err != nil {
+		return nil, err
+	}
+	within, _ := prefixes(c.Subnets) // checked
+	without, _ := prefixes(c.ExcludeSubnets)
+	var out []string
+	for _, a := range all {
+		prefix, err := netip.ParsePrefix(a.Address)
+		if err != nil {
+			return nil, ops.Invalid("addresses", "%q is not an address with a prefix", a.Address)
+		}
+		contains := func(s netip.Prefix) bool { return s.Contains(prefix.Addr()) }
+		switch {
+		case p.Imagined() && c.IPAM != nil: // its addresses are those of an imagined pool
+		case len(within) > 0 && !slices.ContainsFunc(within, contains):
+			return nil, ops.Invalid("subnets", "address %q is in none of %q: change one of them", a.Address, c.Subnets)
+		case slices.ContainsFunc(without, contains):
+			return nil, ops.Invalid("excludeSubnets", "address %q is in %q: change one of them", a.Address, c.ExcludeSubnets)
+		}
+		out = append(out, a.Address)
+	}
+	if len(out) == 0 && c.Subnets != "" {
+		p.Note("subnets gives no addresses: interface %q has none, and may send from any IP address; add addresses, or ipam of type pool", name)
+	}
+	return out, nil
+}
+
+func withoutLengths(addresses []string) []string {
+	var out []string
+	for _, a := range addresses {
+		address, _, _ := strings.Cut(a, "/")
+		out = append(out, address)
+	}
+	return out
+}

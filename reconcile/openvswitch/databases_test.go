@@ -1,0 +1,461 @@
+package openvswitch_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/openvswitch"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// server is an ovsdb-server with one database.
+type server struct {
+	*testing.T
+	file, socket string
+	process      *exec.Cmd
+}
+
+// newServer starts a database of a schema, as Debian's packages have it.
+func newServer(t *testing.T, schema string) *server {
+	t.Helper()
+	if os.Getenv("PLUMBLINE_BENCH") == "" {
+		t.Skip("needs the programs of OVN: make test-ovn")
+	}
+	dir := t.TempDir()
+	s := &server{T: t, file: filepath.Join(dir, "db"), socket: filepath.Join(dir, "sock")}
+	s.must("ovsdb-tool", "create", s.file, schema)
+	s.start()
+	t.Cleanup(s.kill)
+	return s
+}
+
+func (s *server) endpoint() string { return "unix:" + s.socket }
+
+func (s *server) start() {
+	s.Helper()
+	s.process = exec.Command("ovsdb-server", "--no-chdir", "--log-file="+s.file+".log", "--verbose=console:off", "--unixctl="+s.file+".ctl", "--remote=p"+s.endpoint(), s.file)
+	if err := s.process.Start(); err != nil {
+		s.Fatal(err)
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		_, err := s.try("ovsdb-client", "list-dbs", s.endpoint())
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			s.Fatal(err)
+		}
+	}
+}
+
+func (s *server) kill() {
+	_ = s.process.Process.Kill()
+	_ = s.process.Wait()
+	_ = os.Remove(s.socket)
+}
+
+func (s *server) try(command ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%s: %w: %s", strings.Join(command, " "), err, out)
+	}
+	return strings.TrimSpace(string(out)), err
+}
+
+func (s *server) must(command ...string) string {
+	s.Helper()
+	out, err := s.try(command...)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return out
+}
+
+func (s *server) nbctl(arguments ...string) string {
+	s.Helper()
+	return s.must(append([]string{"ovn-nbctl", "--db=" + s.endpoint()}, arguments...)...)
+}
+
+// transact runs a transaction of the protocol on Open vSwitch.
+func (s *server) transact(operations string) string {
+	s.Helper()
+	out := s.must("ovsdb-client", "transact", s.endpoint(), `["Open_vSwitch",`+operations+`]`)
+	if strings.Contains(out, `"error"`) {
+		s.Fatal(out)
+	}
+	return out
+}
+
+func (s *server) northbound() reconcile.External {
+	s.Helper()
+	n, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: []string{s.endpoint()}, Timeout: time.Minute})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(n.Close)
+	return s.opened(n.Domain())
+}
+
+func (s *server) vswitch() reconcile.External {
+	s.Helper()
+	v, err := openvswitch.NewSwitch(openvswitch.Server{Endpoints: []string{s.endpoint()}, Timeout: time.Minute})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(v.Close)
+	return s.opened(v.Domain())
+}
+
+func (s *server) opened(d reconcile.ExternalDomain) reconcile.External {
+	s.Helper()
+	out, err := d.Open(s.Context(), reconcile.Sandbox{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return out
+}
+
+// observed reads an object, nil if there is none.
+func observed(t *testing.T, in reconcile.External, o netstate.Object) netstate.Object {
+	t.Helper()
+	s := netstate.NewSnapshot()
+	if err := in.Extend(t.Context(), s, []netstate.Object{o}); err != nil {
+		t.Fatal(err)
+	}
+	if !s.Known(o) {
+		t.Fatalf("%s was queried, and is not known", o.Key())
+	}
+	out, _ := s.Get(o.Key())
+	return out
+}
+
+// applied makes a change, and holds that the object is then as it was to be.
+func applied(t *testing.T, in reconcile.External, c netstate.Change) {
+	t.Helper()
+	if err := in.Apply(t.Context(), c); err != nil {
+		t.Fatalf("%s: %v", c, err)
+	}
+	switch have := observed(t, in, c.Object()); {
+	case c.After == nil && have != nil:
+		t.Fatalf("%s: is %+v", c, have)
+	case c.After != nil && have == nil:
+		t.Fatalf("%s: does not exist", c)
+	case c.After != nil && len(netstate.Diff(c.After, have)) > 0:
+		t.Fatalf("%s: differs in %+v", c, netstate.Diff(c.After, have))
+	}
+}
+
+func logicalPort(name, of, physical string, vlan uint16) netstate.LogicalPort {
+	addresses := []string{"02:00:00:00:00:01 192.0.2.1"}
+	return netstate.LogicalPort{
+		Name: name, Switch: &of, PhysicalNetwork: &physical, VLAN: &vlan, Addresses: addresses, PortSecurity: addresses, Holder: new("pod/t/blue"), Chassis: new("node-1"),
+	}
+}
+
+// TestLogicalPorts: a switch comes with its first port and goes with its last, whatever is changed
+// by others is seen and restored, and nothing foreign is touched.
+func TestLogicalPorts(t *testing.T) {
+	s := newServer(t, "/usr/share/ovn/ovn-nb.ovsschema")
+	nb := s.northbound()
+	s.nbctl("ls-add", "foreign", "--", "lsp-add", "foreign", "taken", "--", "ls-add", "sw-taken", "--", "lsp-add", "sw-taken", "theirs")
+	before := s.nbctl("show")
+	one, two := logicalPort("one", "sw", "phys", 200), logicalPort("two", "sw", "phys", 200)
+	applied(t, nb, netstate.Change{After: one})
+	applied(t, nb, netstate.Change{After: one}) // as after a crash
+	applied(t, nb, netstate.Change{After: two})
+	if got := s.nbctl("--bare", "--columns=type,tag,tag_request,options,addresses", "find", "Logical_Switch_Port", `name="sw:localnet"`); got != "localnet\n200\n200\nnetwork_name=phys\nunknown" {
+		t.Errorf("localnet port %q", got)
+	}
+	if got := s.nbctl("--bare", "--columns=options", "find", "Logical_Switch_Port", "name=one"); got != "iface-id-ver=pod/t/blue requested-chassis=node-1" {
+		t.Errorf("options %q", got)
+	}
+	if got := s.nbctl("show"); strings.Contains(got, "k8s.ovn.org") || strings.Contains(got, "pod=true") {
+		t.Errorf("has keys of ovn-kubernetes: %s", got)
+	}
+	for _, change := range [][]string{
+		{"set", "Logical_Switch_Port", "one", "addresses=unknown"},
+		{"lsp-set-port-security", "one"},
+		{"lsp-set-options", "one", "iface-id-ver=x"},
+		{"set", "Logical_Switch_Port", "sw:localnet", "tag=7"},
+		{"lsp-del", "sw:localnet"},
+		{"lsp-set-options", "sw:localnet", "network_name=other"},
+	} {
+		s.nbctl(change...)
+		update, differs := netstate.NewUpdate[netstate.Object]("", observed(t, nb, one), one)
+		if !differs {
+			t.Errorf("%q: no difference", change)
+			continue
+		}
+		applied(t, nb, update)
+		if rest := netstate.Diff(one, observed(t, nb, one)); len(rest) > 0 {
+			t.Errorf("%q: left %+v", change, rest)
+		}
+	}
+	moved := logicalPort("one", "sw2", "", 0)
+	applied(t, nb, netstate.Change{Before: one, After: moved, Recreate: true})
+	applied(t, nb, netstate.Change{Before: moved})
+	applied(t, nb, netstate.Change{Before: two})
+	applied(t, nb, netstate.Change{Before: two})
+	for _, c := range []struct {
+		port netstate.LogicalPort
+		says string
+	}{
+		{logicalPort("taken", "sw", "", 0), `logical switch port "taken", which is not plumbline's`},
+		{logicalPort("one", "sw-taken", "", 0), `logical switch "sw-taken" exists and is not plumbline's`},
+	} {
+		if err := nb.Apply(t.Context(), netstate.Change{After: c.port}); fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("said %v", err)
+		}
+		if got := observed(t, nb, c.port); got != nil {
+			t.Errorf("foreign, and read as %+v", got)
+		}
+		applied(t, nb, netstate.Change{Before: c.port}) // nothing of ours
+	}
+	if got := s.nbctl("show"); got != before {
+		t.Errorf("left\n%s\nwas\n%s", got, before)
+	}
+
+	s.nbctl("lr-add", "ovn_cluster_router", "--", "set", "Logical_Router", "ovn_cluster_router", "external_ids:k8s-cluster-router=yes")
+	if err := nb.Apply(t.Context(), netstate.Change{After: one}); fault.Of(err) != fault.Unsupported || !strings.Contains(err.Error(), "ovn-kubernetes") {
+		t.Errorf("beside ovn-kubernetes: %v", err)
+	}
+}
+
+// TestManyNodes: nodes that share a database add and remove ports of one switch at the same time. There
+// is never a second switch, each port works, and the last one takes the switch with it.
+func TestManyNodes(t *testing.T) {
+	s := newServer(t, "/usr/share/ovn/ovn-nb.ovsschema")
+	var nodes sync.WaitGroup
+	for i := range 4 {
+		nb := s.northbound()
+		nodes.Go(func() {
+			for round := range 12 {
+				port := logicalPort(fmt.Sprintf("port-%d-%d", i, round), "sw", "phys", 7)
+				if err := nb.Apply(t.Context(), netstate.Change{After: port}); err != nil {
+					t.Error(err)
+					return
+				}
+				snapshot := netstate.NewSnapshot()
+				if err := nb.Extend(t.Context(), snapshot, []netstate.Object{port}); err != nil {
+					t.Error(err)
+				}
+				if have, ok := snapshot.Get(port.Key()); !ok || len(netstate.Diff(port, have)) > 0 {
+					t.Errorf("%s: %+v", port.Name, have)
+				}
+				if err := nb.Apply(t.Context(), netstate.Change{Before: port}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	nodes.Wait()
+	if got := s.nbctl("show"); got != "" {
+		t.Errorf("left is %s", got)
+	}
+}
+
+// TestAway: a database that is away, hangs or comes back is an error within the timeout, and then
+// none.
+func TestAway(t *testing.T) {
+	s := newServer(t, "/usr/share/ovn/ovn-nb.ovsschema")
+	n, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: []string{s.endpoint()}, Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Close)
+	nb, port := s.opened(n.Domain()), logicalPort("one", "sw", "", 0)
+	back := func() {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+			err := nb.Extend(t.Context(), netstate.NewSnapshot(), []netstate.Object{port})
+			if err == nil {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatal(err)
+			}
+		}
+	}
+	back()
+	applied(t, nb, netstate.Change{After: port})
+	s.kill()
+	if err := nb.Extend(t.Context(), netstate.NewSnapshot(), []netstate.Object{port}); fault.Of(err) != fault.NotReady {
+		t.Errorf("killed: %v", err)
+	}
+	if err := nb.Apply(t.Context(), netstate.Change{Before: port}); fault.Of(err) != fault.NotReady {
+		t.Errorf("killed: %v", err)
+	}
+	s.start()
+	back()
+	if observed(t, nb, port) == nil {
+		t.Error("the port is gone")
+	}
+	if err := s.process.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := nb.Extend(t.Context(), netstate.NewSnapshot(), []netstate.Object{port}); fault.Of(err) != fault.NotReady {
+		t.Errorf("hangs: %v", err)
+	}
+	if took := time.Since(began); took > time.Minute {
+		t.Errorf("it takes %s to see that it hangs", took)
+	}
+	if err := s.process.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	back()
+}
+
+// TestPortsOfOpenVSwitch: the life of a port beside foreign ones.
+func TestPortsOfOpenVSwitch(t *testing.T) {
+	s := newServer(t, "/usr/share/openvswitch/vswitch.ovsschema")
+	v := s.vswitch()
+	chassis := func() netstate.Chassis { return observed(t, v, netstate.ThisChassis).(netstate.Chassis) }
+	if got := chassis(); *got.Name != "" || *got.Int != "" {
+		t.Errorf("empty, and %+v", got)
+	}
+	s.transact(`{"op":"insert","table":"Open_vSwitch","row":{"bridges":["set",[["named-uuid","b"],["named-uuid","p"]]],
+		"external_ids":["map",[["system-id","node-1"],["ovn-bridge-mappings","phys:br-phys,lost:br-lost"],["ovn-bridge-node-1","br-mine"]]]}},
+		{"op":"insert","table":"Bridge","uuid-name":"b","row":{"name":"br-mine","ports":["named-uuid","fp"]}},
+		{"op":"insert","table":"Bridge","uuid-name":"p","row":{"name":"br-phys"}},
+		{"op":"insert","table":"Port","uuid-name":"fp","row":{"name":"theirs","interfaces":["named-uuid","fi"]}},
+		{"op":"insert","table":"Interface","uuid-name":"fi","row":{"name":"theirs","external_ids":["map",[["iface-id","their-port"]]]}}`)
+	if got := chassis(); *got.Name != "node-1" || *got.Int != "br-mine" || strings.Join(got.Networks, " ") != "phys" || got.OVNKubernetes {
+		t.Errorf("chassis %+v", got)
+	}
+	o := netstate.OVSPort{Link: "host:pl1", Bridge: new("br-mine"), LogicalPort: new("lp1"), Holder: new("pod/t/blue"), MAC: new("02:00:00:00:00:01"), Addresses: []string{"192.0.2.1/24", "fd00::1/64"}}
+	applied(t, v, netstate.Change{After: o})
+	applied(t, v, netstate.Change{After: o})
+	if got := s.must("ovsdb-client", "dump", s.endpoint(), "Open_vSwitch", "Port", "name", "other_config"); !strings.Contains(got, "transient=\"true\"") {
+		t.Errorf("ports:\n%s", got)
+	}
+	if got := observed(t, v, o).(netstate.OVSPort); got.Installed {
+		t.Error("installed, without ovn-controller")
+	}
+	s.transact(`{"op":"update","table":"Interface","where":[["name","==","pl1"]],"row":{"ofport":5,"external_ids":["map",[["iface-id","other"],["ovn-installed","true"],["theirs","kept"]]]}}`)
+	if got := observed(t, v, o).(netstate.OVSPort); !got.Installed {
+		t.Error("not installed")
+	}
+	update, _ := netstate.NewUpdate("", observed(t, v, o).(netstate.OVSPort), o)
+	applied(t, v, update)
+	if got := s.transact(`{"op":"select","table":"Interface","where":[["name","==","pl1"]],"columns":["external_ids"]}`); !strings.Contains(got, `["theirs","kept"]`) || !strings.Contains(got, `["iface-id","lp1"]`) {
+		t.Errorf("keys %s", got)
+	}
+	s.transact(`{"op":"update","table":"Interface","where":[["name","==","pl1"]],"row":{"ofport":-1,"error":"could not open network device pl1"}}`)
+	if got := observed(t, v, o).(netstate.OVSPort); got.Installed || got.Failure != "could not open network device pl1" {
+		t.Errorf("without a link: %+v", got)
+	}
+	// Another one of ours has the logical port, as after a reboot.
+	again := o
+	again.Link = "host:pl2"
+	applied(t, v, netstate.Change{After: again})
+	if observed(t, v, o) != nil {
+		t.Error("two ports are bound to one logical port")
+	}
+	for _, c := range []struct {
+		port netstate.OVSPort
+		says string
+	}{
+		{netstate.OVSPort{Link: "host:theirs", Bridge: new("br-mine"), LogicalPort: new("lp3")}, `port "theirs" of bridge "br-mine" of Open vSwitch, which is not plumbline's`},
+		{netstate.OVSPort{Link: "host:pl3", Bridge: new("br-mine"), LogicalPort: new("their-port")}, `interface "theirs" of Open vSwitch, which is not plumbline's, is bound to logical port "their-port"`},
+	} {
+		if err := v.Apply(t.Context(), netstate.Change{After: c.port}); fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("said %v", err)
+		}
+		if got := observed(t, v, c.port); got != nil {
+			t.Errorf("foreign, and read as %+v", got)
+		}
+	}
+	if err := v.Apply(t.Context(), netstate.Change{After: netstate.OVSPort{Link: "host:theirs", Bridge: new("br-mine"), LogicalPort: new("lp3")}}); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a foreign port has the name: %v", err)
+	}
+	if err := v.Apply(t.Context(), netstate.Change{After: netstate.OVSPort{Link: "host:pl3", Bridge: new("br-none"), LogicalPort: new("lp3")}}); fault.Of(err) != fault.NotReady {
+		t.Errorf("no bridge: %v", err)
+	}
+	applied(t, v, netstate.Change{Before: again})
+	applied(t, v, netstate.Change{Before: again})
+	if got := s.must("ovsdb-client", "dump", s.endpoint(), "Open_vSwitch", "Interface", "name"); strings.Contains(got, "pl") || !strings.Contains(got, "theirs") {
+		t.Errorf("left:\n%s", got)
+	}
+	s.transact(`{"op":"insert","table":"Interface","uuid-name":"i","row":{"name":"ovn-k8s-mp0"}},{"op":"insert","table":"Port","uuid-name":"m","row":{"name":"ovn-k8s-mp0","interfaces":["named-uuid","i"]}},
+		{"op":"mutate","table":"Bridge","where":[["name","==","br-mine"]],"mutations":[["ports","insert",["named-uuid","m"]]]}`)
+	if !chassis().OVNKubernetes {
+		t.Error("ovn-kubernetes is not seen")
+	}
+}
+
+// TestSilentMember: of the members of a cluster, one that answers nothing does not keep the others
+// from being used.
+func TestSilentMember(t *testing.T) {
+	s := newServer(t, "/usr/share/ovn/ovn-nb.ovsschema")
+	silent, err := net.Listen("unix", filepath.Join(t.TempDir(), "silent.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { silent.Close() })
+	n, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: []string{"unix:" + silent.Addr().String(), s.endpoint()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Close)
+	nb, port := s.opened(n.Domain()), logicalPort("one", "sw", "", 0)
+	applied(t, nb, netstate.Change{After: port})
+	if observed(t, nb, port) == nil {
+		t.Error("the port is not there")
+	}
+}
+
+// TestLargeTransaction: a server that hangs reads nothing, so that what does not fit into the buffers of its
+// socket cannot be sent. That ends with the timeout, too, and keeps nobody from the next connection.
+func TestLargeTransaction(t *testing.T) {
+	s := newServer(t, "/usr/share/ovn/ovn-nb.ovsschema")
+	n, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: []string{s.endpoint()}, Timeout: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nb, port := s.opened(n.Domain()), logicalPort("one", "sw", "", 0)
+	applied(t, nb, netstate.Change{After: port})
+	if err := s.process.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	large := port
+	large.Name = strings.Repeat("x", 4<<20) // so is the first question
+	done := make(chan error, 1)
+	go func() { done <- nb.Extend(t.Context(), netstate.NewSnapshot(), []netstate.Object{large}) }()
+	select {
+	case err := <-done:
+		if fault.Of(err) != fault.NotReady || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("hangs: %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("it waits to send for good")
+	}
+	if err := s.process.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		err := nb.Extend(t.Context(), netstate.NewSnapshot(), []netstate.Object{port})
+		if err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+	n.Close()
+}

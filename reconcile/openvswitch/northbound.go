@@ -1,0 +1,339 @@
+package openvswitch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/ovn-kubernetes/libovsdb/model"
+	"github.com/ovn-kubernetes/libovsdb/ovsdb"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/qos/ovn/connection"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// Northbound is an OVN Northbound database: the node's own, or that of all nodes. It is safe for
+// concurrent use.
+type Northbound struct{ db *connection.Connection }
+
+// Tables of the database, and those of their columns that are used (ovn-nb.ovsschema).
+type (
+	logicalSwitch struct {
+		UUID        string            `ovsdb:"_uuid"`
+		Name        string            `ovsdb:"name"`
+		Ports       []string          `ovsdb:"ports"`
+		ExternalIDs map[string]string `ovsdb:"external_ids"`
+	}
+	logicalPort struct {
+		UUID         string            `ovsdb:"_uuid"`
+		Name         string            `ovsdb:"name"`
+		Type         string            `ovsdb:"type"`
+		Options      map[string]string `ovsdb:"options"`
+		Addresses    []string          `ovsdb:"addresses"`
+		PortSecurity []string          `ovsdb:"port_security"`
+		Tag          *int              `ovsdb:"tag"`
+		TagRequest   *int              `ovsdb:"tag_request"`
+		ExternalIDs  map[string]string `ovsdb:"external_ids"`
+	}
+	logicalRouter struct {
+		UUID        string            `ovsdb:"_uuid"`
+		ExternalIDs map[string]string `ovsdb:"external_ids"`
+	}
+)
+
+const (
+	tableSwitch = "Logical_Switch"
+	tablePort   = "Logical_Switch_Port"
+	tableRouter = "Logical_Router"
+)
+
+// NewNorthbound returns a database, which is opened when it is first used.
+func NewNorthbound(at Server) (*Northbound, error) {
+	db, err := at.open("OVN_Northbound", "OVN Northbound database", map[string]model.Model{
+		tableSwitch: &logicalSwitch{}, tablePort: &logicalPort{}, tableRouter: &logicalRouter{},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Northbound{db}, nil
+}
+
+// Domain is the part of the engine's options that makes it keep logical ports. They survive a
+// reboot of the node.
+func (n *Northbound) Domain() reconcile.ExternalDomain {
+	return reconcile.ExternalDomain{
+		Name: "the OVN Northbound database", Kinds: []netstate.Kind{netstate.KindLogicalPort}, Durable: true,
+		Open: func(context.Context, reconcile.Sandbox) (reconcile.External, error) { return logicalView{n}, nil },
+	}
+}
+
+// Close ends the connection.
+func (n *Northbound) Close() { n.db.Close() }
+
+type logicalView struct{ *Northbound }
+
+// Close implements reconcile.External: the connection is that of all passes.
+func (logicalView) Close() error { return nil }
+
+// switchKey names the switch of a port, whose name that of the localnet port follows from.
+const switchKey = "dra.networking/switch"
+
+// localnetName is the name of a switch's port to its physical network.
+func localnetName(of string) string { return of + ":localnet" }
+
+// logical is a port as it is in the database.
+type logical struct {
+	netstate.LogicalPort
+	row      string // "" for none
+	ours     bool
+	switches []string // rows of switches that have the port
+	localnet string   // row of the switch's localnet port, "" for none
+}
+
+// Extend implements reconcile.External.
+func (n *Northbound) Extend(ctx context.Context, snapshot *netstate.Snapshot, queried []netstate.Object) error {
+	for _, o := range queried {
+		have, err := n.find(ctx, o.Key().ID)
+		if err != nil {
+			return err
+		}
+		if have.row == "" || !have.ours {
+			snapshot.PutAbsent(o.Key())
+			continue
+		}
+		snapshot.Put(have.LogicalPort)
+	}
+	return nil
+}
+
+var portColumns = []string{"_uuid", "type", "options", "addresses", "port_security", "tag", "tag_request", "external_ids"}
+
+// find reads a port, the switch that has it, and that switch's localnet port.
+func (n *Northbound) find(ctx context.Context, name string) (logical, error) {
+	out := logical{LogicalPort: netstate.LogicalPort{Name: name}}
+	results, err := n.db.Read(ctx, []ovsdb.Operation{selecting(tablePort, connection.Named(name), portColumns...)})
+	if err != nil || len(results[0].Rows) == 0 {
+		return out, err
+	}
+	row := results[0].Rows[0]
+	options := connection.Pairs(row["options"])
+	out.row, out.ours = connection.UUID(row["_uuid"]), ours(row)
+	out.Addresses, out.PortSecurity = connection.Texts(row["addresses"]), connection.Texts(row["port_security"])
+	out.Holder, out.Chassis = new(connection.Text(options["iface-id-ver"])), new(connection.Text(options["requested-chassis"]))
+	made := connection.Text(connection.Pairs(row["external_ids"])[switchKey])
+	results, err = n.db.Read(ctx, []ovsdb.Operation{
+		selecting(tableSwitch, []ovsdb.Condition{ovsdb.NewCondition("ports", ovsdb.ConditionIncludes, connection.References(out.row))}, "_uuid", "name"),
+		selecting(tablePort, connection.Named(localnetName(made)), portColumns...),
+	})
+	if err != nil {
+		return out, err
+	}
+	out.Switch, out.PhysicalNetwork, out.VLAN = new(""), new(""), new(uint16(0))
+	for _, row := range results[0].Rows {
+		out.switches = append(out.switches, connection.UUID(row["_uuid"]))
+		*out.Switch = connection.Text(row["name"])
+	}
+	for _, row := range results[1].Rows {
+		out.localnet = connection.UUID(row["_uuid"])
+		*out.VLAN = tag(row)
+		if connection.Text(row["type"]) == "localnet" {
+			*out.PhysicalNetwork = connection.Text(connection.Pairs(row["options"])["network_name"])
+		}
+	}
+	return out, nil
+}
+
+// tag is the VLAN of a localnet port. northd copies tag_request to tag.
+func tag(row ovsdb.Row) uint16 {
+	for _, column := range []string{"tag", "tag_request"} {
+		for _, v := range connection.Set(row[column]) {
+			return uint16(connection.Number(v))
+		}
+	}
+	return 0
+}
+
+// attempts of a change whose rows others change at the same time.
+const attempts = 16
+
+// Apply implements reconcile.External.
+func (n *Northbound) Apply(ctx context.Context, c netstate.Change) error {
+	for _, part := range c.Parts() {
+		var err error
+		for range attempts {
+			if err = n.apply(ctx, part); !errors.Is(err, connection.ErrWait) {
+				break
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *Northbound) apply(ctx context.Context, c netstate.Change) error {
+	have, err := n.find(ctx, c.Key().ID)
+	if err != nil {
+		return err
+	}
+	want, wanted := c.After.(netstate.LogicalPort)
+	switch {
+	case !wanted && (have.row == "" || !have.ours):
+		return nil
+	case !wanted:
+		return n.remove(ctx, have)
+	case have.row != "" && !have.ours:
+		return fault.New(fault.Conflict, fmt.Errorf("%w: logical switch port %q, which is not plumbline's: remove it with ovn-nbctl lsp-del", fs.ErrExist, want.Name))
+	case have.row == "":
+		return n.add(ctx, want)
+	}
+	return n.update(ctx, have, want)
+}
+
+// foreign returns the key of a row of ovn-kubernetes, "" if there is none.
+func foreign(switches, routers []ovsdb.Row) string {
+	for _, row := range slices.Concat(switches, routers) {
+		for key := range connection.Pairs(row["external_ids"]) {
+			if key := connection.Text(key); strings.HasPrefix(key, "k8s.ovn.org/") || key == "k8s-cluster-router" {
+				return key
+			}
+		}
+	}
+	return ""
+}
+
+// add creates a port, and its switch if there is none.
+func (n *Northbound) add(ctx context.Context, want netstate.LogicalPort) error {
+	results, err := n.db.Read(ctx, []ovsdb.Operation{
+		selecting(tableSwitch, connection.Named(*want.Switch), "_uuid", "external_ids"),
+		selecting(tablePort, connection.Named(localnetName(*want.Switch)), "_uuid"),
+		selecting(tableSwitch, nil, "external_ids"),
+		selecting(tableRouter, nil, "external_ids"),
+	})
+	if err != nil {
+		return err
+	}
+	if key := foreign(results[2].Rows, results[3].Rows); key != "" {
+		return fault.New(fault.Unsupported, fmt.Errorf("the OVN Northbound database is that of ovn-kubernetes, whose rows have the key %q, and which would delete what is not its own: use a database of your own", key))
+	}
+	port := ovsdb.Operation{Op: ovsdb.OperationInsert, Table: tablePort, UUIDName: "port", Row: portRow(want)}
+	port.Row["name"] = want.Name
+	port.Row["external_ids"] = connection.MapOf(map[string]string{ownerKey: owner, switchKey: *want.Switch, sandboxKey: *want.Holder})
+	all := []ovsdb.Operation{port}
+	switch rows := results[0].Rows; {
+	case len(rows) > 1:
+		return fault.New(fault.Conflict, fmt.Errorf("%d logical switches are called %q: delete those that are not plumbline's, by ovn-nbctl --id", len(rows), *want.Switch))
+	case len(rows) == 1 && !ours(rows[0]):
+		return fault.New(fault.Conflict, fmt.Errorf("logical switch %q exists and is not plumbline's: delete it with ovn-nbctl ls-del, or rename the network", *want.Switch))
+	case len(rows) == 1:
+		to := connection.UUID(rows[0]["_uuid"])
+		all = append(all, unchanged(tableSwitch, to, "name", *want.Switch), references(tableSwitch, to, ovsdb.MutateOperationInsert, "port"))
+		if *want.PhysicalNetwork != "" && len(results[1].Rows) == 0 {
+			all = append(all, localnetPort(want), references(tableSwitch, to, ovsdb.MutateOperationInsert, "localnet"))
+		}
+	default:
+		ports := []string{"port"}
+		if *want.PhysicalNetwork != "" {
+			all, ports = append(all, localnetPort(want)), append(ports, "localnet")
+		}
+		// The schema lets two switches have one name.
+		all = append(all, ovsdb.Operation{
+			Op: ovsdb.OperationWait, Table: tableSwitch, Where: connection.Named(*want.Switch), Columns: []string{"name"}, Until: "!=",
+			Rows: []ovsdb.Row{{"name": *want.Switch}}, Timeout: new(int),
+		}, ovsdb.Operation{Op: ovsdb.OperationInsert, Table: tableSwitch, UUIDName: "switch", Row: ovsdb.Row{
+			"name": *want.Switch, "ports": connection.References(ports...), "external_ids": connection.MapOf(map[string]string{ownerKey: owner}),
+		}})
+	}
+	_, err = n.db.Transact(ctx, all)
+	return err
+}
+
+// localnetPort creates the port of a switch to its physical network.
+func localnetPort(want netstate.LogicalPort) ovsdb.Operation {
+	row := localnetRow(want)
+	row["name"] = localnetName(*want.Switch)
+	row["external_ids"] = connection.MapOf(map[string]string{ownerKey: owner, switchKey: *want.Switch})
+	return ovsdb.Operation{Op: ovsdb.OperationInsert, Table: tablePort, UUIDName: "localnet", Row: row}
+}
+
+func localnetRow(want netstate.LogicalPort) ovsdb.Row {
+	tags := ovsdb.OvsSet{GoSet: []any{}}
+	if want.VLAN != nil && *want.VLAN != 0 {
+		tags.GoSet = append(tags.GoSet, int(*want.VLAN))
+	}
+	return ovsdb.Row{
+		"type": "localnet", "addresses": connection.SetOf([]string{"unknown"}), "tag": tags, "tag_request": tags,
+		"options": connection.MapOf(map[string]string{"network_name": *want.PhysicalNetwork}),
+	}
+}
+
+// portRow are the columns of a port that are wanted as a whole.
+func portRow(want netstate.LogicalPort) ovsdb.Row {
+	return ovsdb.Row{
+		"addresses": connection.SetOf(want.Addresses), "port_security": connection.SetOf(want.PortSecurity), "type": "",
+		"options": connection.MapOf(map[string]string{"iface-id-ver": *want.Holder, "requested-chassis": *want.Chassis}),
+	}
+}
+
+// update changes what a change names: the rest of it is as it was observed.
+func (n *Northbound) update(ctx context.Context, have logical, change netstate.LogicalPort) error {
+	want := netstate.Merge(have.LogicalPort, change)
+	all := []ovsdb.Operation{{Op: ovsdb.OperationUpdate, Table: tablePort, Where: connection.Is(have.row), Row: portRow(want)}}
+	switch {
+	case change.PhysicalNetwork == nil && change.VLAN == nil || len(have.switches) == 0:
+	case *want.PhysicalNetwork == "" && have.localnet != "":
+		for _, of := range have.switches {
+			all = append(all, references(tableSwitch, of, ovsdb.MutateOperationDelete, have.localnet))
+		}
+	case *want.PhysicalNetwork == "":
+	case have.localnet == "":
+		all = append(all, localnetPort(want), references(tableSwitch, have.switches[0], ovsdb.MutateOperationInsert, "localnet"))
+	default:
+		all = append(all, ovsdb.Operation{Op: ovsdb.OperationUpdate, Table: tablePort, Where: connection.Is(have.localnet), Row: localnetRow(want)})
+	}
+	_, err := n.db.Transact(ctx, all)
+	return err
+}
+
+// guarded is up to how many ports of a switch the removal of one holds that no other port was
+// added or removed meanwhile. So many would have to leave at the same time for an empty switch to
+// remain.
+const guarded = 64
+
+// remove removes a port from its switch. The switch is deleted with its last port, if it is ours.
+func (n *Northbound) remove(ctx context.Context, have logical) error {
+	var all []ovsdb.Operation
+	for _, of := range have.switches {
+		results, err := n.db.Read(ctx, []ovsdb.Operation{
+			selecting(tableSwitch, connection.Is(of), "name", "ports", "external_ids"),
+		})
+		if err != nil {
+			return err
+		}
+		if len(results[0].Rows) == 0 {
+			continue
+		}
+		row := results[0].Rows[0]
+		ports := connection.UUIDs(row["ports"])
+		left := slices.DeleteFunc(slices.Clone(ports), func(p string) bool { return p == have.row || p == have.localnet })
+		if len(ports) <= guarded {
+			all = append(all, unchanged(tableSwitch, of, "ports", connection.References(ports...)))
+		}
+		if len(left) == 0 && ours(row) {
+			all = append(all, ovsdb.Operation{Op: ovsdb.OperationDelete, Table: tableSwitch, Where: connection.Is(of)})
+			continue
+		}
+		all = append(all, references(tableSwitch, of, ovsdb.MutateOperationDelete, have.row))
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	_, err := n.db.Transact(ctx, all)
+	return err
+}
