@@ -25,6 +25,10 @@ type AddressConfig struct {
 	Rules         []Rule     `json:"rules,omitempty"`
 	Neighbors     []Neighbor `json:"neighbors,omitempty"`
 	SourceRouting bool       `json:"sourceRouting,omitempty"`
+
+	// Routed addresses have no route of the kernel's to their network: the step says by
+	// which routes it is reached.
+	Routed bool `json:"-"`
 }
 
 // Address is one address, with the gateway of routes that name none.
@@ -158,10 +162,10 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 	gateways := map[bool]string{} // by "is IPv6"
 	for i, a := range cfg.Addresses {
 		if i >= own {
-			if err := p.address(link, "", a, cfg.DAD); err != nil {
+			if err := p.address(link, "", a, cfg); err != nil {
 				return errGiven(err)
 			}
-		} else if err := p.address(link, fmt.Sprintf("addresses[%d]", i), a, cfg.DAD); err != nil {
+		} else if err := p.address(link, fmt.Sprintf("addresses[%d]", i), a, cfg); err != nil {
 			return err
 		}
 		v6 := strings.Contains(a.Address, ":")
@@ -172,7 +176,7 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 	for i := range cfg.Routes {
 		r := &cfg.Routes[i]
 		v6 := strings.Contains(r.Destination, ":")
-		if r.Gateway == "" && r.Scope == nil {
+		if r.Gateway == "" && r.Scope == nil && !isAlone(r.Destination, gateways[v6]) {
 			r.Gateway = gateways[v6]
 		}
 		field := fmt.Sprintf("routes[%d]", i)
@@ -188,6 +192,12 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		p.deferred = append(p.deferred, deferredRoute{step: p.current, link: link, field: field, route: *r})
 	}
 	return p.policy(link, cfg)
+}
+
+// isAlone reports whether a prefix is one address alone: a route to the gateway is on the link.
+func isAlone(prefix, address string) bool {
+	pre, err := netip.ParsePrefix(prefix)
+	return err == nil && pre.IsSingleIP() && pre.Addr().String() == address
 }
 
 // AddressesOf returns the addresses that a link will have: those of the config, and those that
@@ -274,8 +284,11 @@ func inIPAM(err error) error {
 	return errors.Join(wrong...)
 }
 
-func (p *Planner) address(link, field string, a Address, dad string) error {
+func (p *Planner) address(link, field string, a Address, cfg AddressConfig) error {
 	addr := netstate.Addr{Link: link, Address: a.Address}
+	if cfg.Routed {
+		addr.NoPrefixRoute = new(true)
+	}
 	if err := p.checkAddress(field, addr); err != nil {
 		return err
 	}
@@ -285,7 +298,7 @@ func (p *Planner) address(link, field string, a Address, dad string) error {
 			return Invalid(field, "%q is IPv6, which needs an mtu of at least 1280 on %q, not %d", a.Address, link, *l.MTU)
 		}
 		sysctls := [][2]string{{"disable_ipv6", "0"}, {"keep_addr_on_down", "1"}}
-		if dad == dadOptimistic { // without the first the kernel drops the flag of the address
+		if cfg.DAD == dadOptimistic { // without the first the kernel drops the flag of the address
 			sysctls = append(sysctls, [2]string{"optimistic_dad", "1"}, [2]string{"use_optimistic", "1"})
 		}
 		for _, s := range sysctls {
@@ -297,7 +310,7 @@ func (p *Planner) address(link, field string, a Address, dad string) error {
 	if a.Gateway != "" {
 		p.current.gateway[addr.Key()] = a.Gateway
 	}
-	return p.detected(addr, dad)
+	return p.detected(addr, cfg.DAD)
 }
 
 // detected wants an address, and what dad says of it if it is IPv6.

@@ -431,9 +431,13 @@ func (p *Planner) want(o netstate.Object, adopt bool) error {
 	p.wants = append(p.wants, want{p.StepName(), o, adopt})
 	switch o := o.(type) {
 	case netstate.Addr:
-		p.current.addrs = append(p.current.addrs, o)
+		if !netstate.OnHost(o.Link) { // a result has what the sandbox has
+			p.current.addrs = append(p.current.addrs, o)
+		}
 	case netstate.Route:
-		p.current.routes = append(p.current.routes, o)
+		if !netstate.OnHost(o.Link) {
+			p.current.routes = append(p.current.routes, o)
+		}
 	}
 	builtOn := isLink && l.LinkKind == ""
 	if !builtOn {

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -53,13 +54,39 @@ type lane struct {
 
 func newLane(t *testing.T) *lane {
 	t.Helper()
-	host, err := kernel.Open(kernel.Options{})
+	return laneOn(t, kernel.Options{})
+}
+
+// laneOn is the engine with another namespace as the host's.
+func laneOn(t *testing.T, o kernel.Options) *lane {
+	t.Helper()
+	host, err := kernel.Open(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { host.Close() })
+	restoreForwarding(t)
 	dir := filepath.Join(t.TempDir(), "journal")
 	return &lane{t: t, host: host, dir: dir}
+}
+
+// restoreForwarding ends what a test changes of the host's forwarding, since namespaces that are
+// created later inherit it (devinet_init_net in net/ipv4/devinet.c).
+func restoreForwarding(t *testing.T) {
+	t.Helper()
+	const file = "/proc/sys/net/ipv4/ip_forward"
+	before, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if now, err := os.ReadFile(file); err == nil && bytes.Equal(now, before) {
+			return
+		}
+		if err := os.WriteFile(file, before, 0); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // engine returns a reconciler on the lane's journal. wrap may put something

@@ -23,6 +23,7 @@ import (
 // driftFixture is a topology and its environment, in which drift is made.
 type driftFixture struct {
 	name  string
+	host  string // commands on the host
 	pod   string // what the pod has of its own, commands in its namespace
 	steps string
 	// devices maps root steps to "PF/n"; such a fixture needs hardware.
@@ -190,6 +191,25 @@ tc qdisc add dev eth0 root netem delay 1ms
 		},
 	},
 	{
+		name: "routed",
+		host: "echo 1 >/proc/sys/net/ipv4/ip_forward",
+		steps: `
+    - {name: p, type: ptp, config: {name: net1, hostIfName: plp0, mtu: 1400, mac: "02:00:00:00:00:01", addresses: [192.0.2.5/24], isDefaultGateway: true}}
+`,
+		rows: []drifted{
+			{name: "route of the host deleted", disturb: `ip route delete 192.0.2.5/32 dev plp0`, drift: "p +route"},
+			{name: "gateway of the host deleted", disturb: `ip address delete 192.0.2.1/32 dev plp0`, drift: "p +address, p +route"},
+			{name: "end on the host down", disturb: `ip link set plp0 down`, drift: "p ~link host:plp0.up, p +route"},
+			{name: "MTU of the end on the host", disturb: `ip link set plp0 mtu 1300`, drift: "p ~link host:plp0.mtu"},
+			{name: "end in the sandbox down", disturb: `$ip link set net1 down`, drift: "p ~link net1.up, p +route"},
+			{name: "route to the gateway replaced", disturb: `$ip route delete default && $ip route delete 192.0.2.0/24 && $ip route delete 192.0.2.1/32`, drift: "p +route"},
+			{name: "address with a route to its network", disturb: `$ip address delete 192.0.2.5/24 dev net1 && $ip address add 192.0.2.5/24 dev net1`, drift: "p ∓address.noPrefixRoute, p +route"},
+			{name: "pair deleted", disturb: `ip link delete plp0`, drift: "p +link net1, p ~link host:plp0.up, p +address, p +route"},
+
+			{name: "own address of the host", disturb: `ip address add 192.0.2.99/32 dev plp0`},
+		},
+	},
+	{
 		name: "tunnels",
 		pod:  firstNetwork,
 		steps: `
@@ -323,6 +343,7 @@ func (g driftFixture) run(t *testing.T) {
 	home := l.state("")
 	s := &foreignWriter{t, filepath.Base(path), filepath.Base(other)}
 	s.run("ip -n $NS link set lo up")
+	s.run(g.host)
 	s.inside(g.pod)
 	start := l.state(path)
 	made := g.sandbox(t, path, devices)

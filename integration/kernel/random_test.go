@@ -59,6 +59,9 @@ func TestRandom(t *testing.T) {
 	}
 	c := &chaos{lane: l, rng: rand.New(rand.NewPCG(seed, 0)), seed: seed, home: l.state(""), undisturbed: l.engine(nil)}
 	for _, g := range driftFixtures {
+		if g.host != "" { // it changes the host, which is compared
+			continue
+		}
 		if g.devices == nil || hasCards() {
 			c.enroll(g)
 		}

@@ -22,6 +22,7 @@ var lowers = map[string]layer{
 	"bridge":  {"{name: low, type: bridge, dependOn: [d], config: {bridge: low0}}", "link add low0 type bridge; link set d0 master low0; link set low0 up"},
 	"ipvlan":  {"{name: low, type: ipvlan, dependOn: [d], config: {name: low0}}", "link set d0 up; link add low0 link d0 type ipvlan mode l2; link set low0 up"},
 	"macvlan": {"{name: low, type: macvlan, dependOn: [d], config: {name: low0}}", "link set d0 up; link add low0 link d0 type macvlan mode bridge; link set low0 up"},
+	"ptp":     {"{name: low, type: ptp, config: {name: low0}}", "link add low0 type veth peer name peer0; link set low0 up"},
 	"vlan":    {"{name: low, type: vlan, dependOn: [d], config: {name: low0, id: 5}}", "link set d0 up; link add low0 link d0 type vlan id 5; link set low0 up"},
 	"vxlan":   {"{name: low, type: vxlan, dependOn: [d], config: {name: low0, id: 5, remote: 192.0.2.6}}", "link set d0 up; link add low0 type vxlan id 5 dev d0 remote 192.0.2.6 dstport 4789; link set low0 up"},
 	"vrf":     {"{name: low, type: vrf, dependOn: [d], config: {vrfname: low0, table: 9}}", "link add low0 type vrf table 9; link set d0 master low0; link set low0 up"},

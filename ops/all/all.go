@@ -10,6 +10,7 @@ import (
 	"github.com/plumbline/plumbline/ops/ipvlan"
 	"github.com/plumbline/plumbline/ops/macvlan"
 	"github.com/plumbline/plumbline/ops/ovnk8scnioverlay"
+	"github.com/plumbline/plumbline/ops/ptp"
 	"github.com/plumbline/plumbline/ops/sriov"
 	"github.com/plumbline/plumbline/ops/tuning"
 	"github.com/plumbline/plumbline/ops/vfiopci"
@@ -33,6 +34,7 @@ func Registry() (*ops.Registry, error) {
 		dummy.Op,
 		vfiopci.Op,
 		vxlan.Op,
+		ptp.Op,
 		ovnk8scnioverlay.Op,
 	)
 }

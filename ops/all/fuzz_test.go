@@ -189,7 +189,7 @@ func (g *generator) build(t *testing.T) *optest.Case {
 // root adds one root step, with its device.
 func (g *generator) root(c *optest.Case, devices map[string]string, i int) {
 	link := fmt.Sprintf("r%d", i)
-	switch g.IntN(6) {
+	switch g.IntN(7) {
 	case 0, 1:
 		g.step("dummy", link, nil, "name: "+link+g.mtu()+g.maybe("mac: \"02:00:00:00:01:%02x\"", i))
 	case 2:
@@ -201,6 +201,11 @@ func (g *generator) root(c *optest.Case, devices map[string]string, i int) {
 		}
 		g.step("bridge", link, nil, "bridge: br0, ifName: "+link+g.mtu())
 	case 3:
+		c.Have = append(c.Have,
+			netstate.Sysctl{Path: netstate.HostName("net/ipv4/ip_forward"), Value: new("1")},
+			netstate.Sysctl{Path: netstate.HostName("net/ipv6/conf/all/forwarding"), Value: new("1")})
+		g.step("ptp", link, nil, "name: "+link+g.mtu()+g.maybe("isDefaultGateway: true")+g.maybe("addresses: [10.9.%d.2/24, \"2001:db8:9::%d/64\"]", i, i+2))
+	case 4:
 		if !slices.ContainsFunc(c.Have, func(o netstate.Object) bool { return o.Key().Kind == netstate.KindChassis }) {
 			c.Have = append(c.Have, netstate.Chassis{ID: "local", Name: new("node-1"), Int: new("br-int"), Networks: []string{"localnet1"}})
 		}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -193,16 +192,7 @@ func onHost(p *ops.Planner, c config) error {
 	if err != nil {
 		return err
 	}
-	for _, have := range p.Links() { // otherwise the pair would not be planned, and its other end would be missing
-		if have.Name == name && p.Foreign(have.Key()) && have.DeviceID == "" {
-			return ops.ConflictWith(name, "the name %q is taken in the sandbox by a %s link that is not ours: set another ifName", name, have.LinkKind)
-		}
-	}
-	peer := netstate.HostName(c.HostIfName)
-	if c.HostIfName == "" {
-		peer = netstate.HostName(p.HostLinkName())
-	}
-	err = p.Want(netstate.Link{Name: name, LinkKind: "veth", Veth: &netstate.Veth{Peer: &peer}, MTU: c.MTU, MAC: c.MAC, Up: new(!c.DisableInterface)})
+	peer, err := p.VethToHost(netstate.Link{Name: name, MTU: c.MTU, MAC: c.MAC, Up: new(!c.DisableInterface)}, c.HostIfName)
 	if err != nil {
 		return err
 	}
@@ -300,34 +290,16 @@ func gateway(p *ops.Planner, br, link string, c *config) error {
 	if !c.IsGateway && !c.IsDefaultGateway {
 		return nil
 	}
-	all, err := p.AddressesOf(link, c.AddressConfig)
+	all, err := p.Gateways(link, "isGateway", c.AddressConfig)
 	if err != nil {
 		return err
 	}
 	for _, a := range all {
-		pre, err := netip.ParsePrefix(a.Address)
-		if err != nil {
-			return ops.Invalid("addresses", "%q is not an address with a prefix", a.Address)
-		}
-		gw := a.Gateway
-		if gw == "" && c.IPAM != nil && c.IPAM.Pool != "" {
-			return ops.Invalid("isGateway", "AddressPool %q has no gateway in %q, and the bridge's address could be another pod's: add the gateway to the pool's subnet", c.IPAM.Pool, pre.Masked())
-		}
-		if gw == "" {
-			gw = pre.Masked().Addr().Next().String()
-		}
-		if gw == pre.Addr().String() {
-			return ops.Invalid("addresses", "%q is the gateway's own address: choose another", a.Address)
-		}
-		if err := p.Want(netstate.Addr{Link: br, Address: fmt.Sprintf("%s/%d", gw, pre.Bits())}); err != nil {
+		if err := p.Want(netstate.Addr{Link: br, Address: netip.PrefixFrom(a.Gateway, a.Address.Bits()).String()}); err != nil {
 			return err
 		}
 		if c.IsDefaultGateway {
-			dst := "0.0.0.0/0"
-			if strings.Contains(gw, ":") {
-				dst = "::/0"
-			}
-			c.Routes = append(slices.Clip(c.Routes), ops.Route{Destination: dst, Gateway: gw})
+			c.Routes = append(slices.Clip(c.Routes), ops.Route{Destination: ops.DefaultRoute(a.Gateway), Gateway: a.Gateway.String()})
 		}
 	}
 	return nil

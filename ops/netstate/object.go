@@ -173,6 +173,9 @@ type Addr struct {
 	Link    string `json:"link" plan:"key"`
 	Address string `json:"address" plan:"key"` // address/prefix, canonical
 	NoDAD   *bool  `json:"noDad,omitempty" plan:"replace"`
+	// NoPrefixRoute keeps the kernel from making a route to the address's network; nil is
+	// that it does.
+	NoPrefixRoute *bool `json:"noPrefixRoute,omitempty" plan:"replace"`
 	// Optimistic is used at creation only: the kernel drops it when detection has ended.
 	Optimistic bool `json:"optimistic,omitempty" plan:"-"`
 	// Observed only.
@@ -279,7 +282,8 @@ func (r Route) IsDefault() bool { return r.Dst == "0.0.0.0/0" || r.Dst == "::/0"
 // IPv6 reports the family of the route.
 func (r Route) IPv6() bool { return strings.Contains(r.Dst, ":") }
 
-// Sysctl is one setting below net. in the sandbox; Path is "net/ipv4/...".
+// Sysctl is one setting below net. in the sandbox; Path is "net/ipv4/...". One of the host
+// has HostPrefix before it, and is only read.
 type Sysctl struct {
 	Path  string  `json:"path" plan:"key"`
 	Value *string `json:"value,omitempty" plan:"live"` // white space normalised to single blanks

@@ -65,6 +65,9 @@ func (a ifAddr) object(link string, reportsOrigin bool) netstate.Addr {
 	if ip.Is6() {
 		out.NoDAD = new(a.flags&unix.IFA_F_NODAD != 0)
 	}
+	if a.flags&unix.IFA_F_NOPREFIXROUTE != 0 {
+		out.NoPrefixRoute = new(true)
+	}
 	switch {
 	case link == "lo" && (out.Address == "127.0.0.1/8" || out.Address == "::1/128"):
 		out.Kernel = true // the kernel does not say so of the IPv4 one
@@ -175,15 +178,18 @@ func encodeAddr(prefix netip.Prefix, index int, adding bool, a netstate.Addr) []
 	if ip.Is4() && prefix.Bits() < 31 {
 		parts = append(parts, attr(unix.IFA_BROADCAST, broadcast(prefix)))
 	}
-	var detection uint32
-	if deref(a.NoDAD) {
-		detection |= unix.IFA_F_NODAD
+	var flags uint32
+	if ip.Is6() && deref(a.NoDAD) {
+		flags |= unix.IFA_F_NODAD
 	}
-	if a.Optimistic {
-		detection |= unix.IFA_F_OPTIMISTIC
+	if ip.Is6() && a.Optimistic {
+		flags |= unix.IFA_F_OPTIMISTIC
 	}
-	if detection != 0 && ip.Is6() {
-		parts = append(parts, attr(unix.IFA_FLAGS, nl.Uint32Attr(detection)))
+	if deref(a.NoPrefixRoute) {
+		flags |= unix.IFA_F_NOPREFIXROUTE
+	}
+	if flags != 0 {
+		parts = append(parts, attr(unix.IFA_FLAGS, nl.Uint32Attr(flags)))
 	}
 	return parts
 }

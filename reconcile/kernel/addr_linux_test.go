@@ -21,6 +21,8 @@ func TestAddresses(t *testing.T) {
 			{Address: "2001:db8::1/64", NoDAD: new(true)},
 			{Address: "2001:db8::2/64", NoDAD: new(false)},
 			{Address: "2001:db8::3/128"},
+			{Address: "203.0.113.1/24", NoPrefixRoute: new(true)},
+			{Address: "2001:db8:1::1/64", NoPrefixRoute: new(true), NoDAD: new(true)},
 			{Address: "fe80::1234/64"},
 		} {
 			a.Link = link

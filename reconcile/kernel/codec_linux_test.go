@@ -149,6 +149,12 @@ func TestEncodeAddr(t *testing.T) {
 		1400 0100 20010db8 00000000 00000000 00000001
 		0800 0800 02000000         # IFA_FLAGS: no duplicate address detection
 	`), sent(encodeAddr(netip.MustParsePrefix("2001:db8::1/64"), 7, true, netstate.Addr{NoDAD: new(true)})...))
+	sameBytes(t, wire(t, `
+		02 20 00 00 07000000
+		0800 0200 c0000201
+		0800 0100 c0000201
+		0800 0800 00020000         # IFA_FLAGS: no route to the network; no detection in IPv4
+	`), sent(encodeAddr(netip.MustParsePrefix("192.0.2.1/32"), 7, true, netstate.Addr{NoDAD: new(true), NoPrefixRoute: new(true)})...))
 }
 
 func TestEncodeRoute(t *testing.T) {

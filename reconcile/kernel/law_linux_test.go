@@ -221,7 +221,7 @@ func lawsOfAddressing(t *testing.T, d draw) {
 	}
 	for range 4 {
 		do(netstate.Addr{Link: "low", Address: fmt.Sprintf("10.%d.%d.%d/%d", d.IntN(256), d.IntN(256), 1+d.IntN(250), number(d, 8, 32))})
-		do(netstate.Addr{Link: "low", Address: fmt.Sprintf("2001:db8:%x::%x/%d", 1+d.IntN(65535), 1+d.IntN(65535), number(d, 64, 128)), NoDAD: maybe(d, true)})
+		do(netstate.Addr{Link: "low", Address: fmt.Sprintf("2001:db8:%x::%x/%d", 1+d.IntN(65535), 1+d.IntN(65535), number(d, 64, 128)), NoDAD: maybe(d, true), NoPrefixRoute: maybe(d, true)})
 	}
 	for range 6 {
 		do(d.route())

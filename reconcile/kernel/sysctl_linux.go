@@ -24,18 +24,33 @@ func (h *Host) sysctlFile(path string) (string, error) {
 	return filepath.Join(h.proc, "sys", filepath.FromSlash(path)), nil
 }
 
-// querySysctls reads sysctls of the sandbox, entering its namespace once. One that
-// cannot be read (it is write-only, or has no value yet) is recorded without a value.
+// querySysctls reads sysctls of the sandbox and of the host, entering each namespace
+// once. One that cannot be read (it is write-only, or has no value yet) is recorded without
+// a value.
 func (o *observer) querySysctls(_ context.Context, queried []netstate.Sysctl) error {
-	if o.inside == nil {
+	var inside, outside []netstate.Sysctl
+	for _, a := range queried {
+		if netstate.OnHost(a.Path) {
+			outside = append(outside, a)
+		} else {
+			inside = append(inside, a)
+		}
+	}
+	return errors.Join(o.sysctlsOf(o.inside, inside), o.sysctlsOf(o.outside, outside))
+}
+
+func (o *observer) sysctlsOf(c *conn, queried []netstate.Sysctl) error {
+	if c == nil {
 		for _, a := range queried {
 			o.snap.PutAbsent(a.Key())
 		}
+	}
+	if c == nil || len(queried) == 0 {
 		return nil
 	}
-	return o.inside.enter(func() error {
+	return c.enter(func() error {
 		for _, a := range queried {
-			v, err := o.readSysctl(a.Path)
+			v, err := o.readSysctl(netstate.BaseName(a.Path))
 			switch {
 			case errors.Is(err, fs.ErrNotExist):
 				o.snap.PutAbsent(a.Key())

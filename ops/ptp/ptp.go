@@ -1,0 +1,158 @@
+package ptp
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+type config struct {
+	ops.AddressConfig
+	Name             string  `json:"name,omitempty"`
+	HostIfName       string  `json:"hostIfName,omitempty"`
+	MTU              *uint32 `json:"mtu,omitempty"`
+	MAC              *string `json:"mac,omitempty"`
+	IsDefaultGateway bool    `json:"isDefaultGateway,omitempty"`
+	DNS              any     `json:"dns,omitempty"`
+}
+
+// Op is the step type.
+var Op = ops.New(contract.Contract{
+	Type:    "ptp",
+	Summary: "Connect the sandbox with the host by a veth pair, and route.",
+	Description: `Creates a veth pair. The end on the host has the gateway of each address, as /32 or /128, and a route to
+the address. The sandbox has the address without the kernel's route to its network; a route to the gateway on
+the link; and a route to the network over the gateway, so that pods of one network reach one another through the
+host's routing. A default route is one of ` + "`routes`" + `, or ` + "`isDefaultGateway`" + `.
+
+The gateway is the one that an address or its pool names, else the first address of its network.
+
+The host has to forward: a step with an IPv4 address waits until ` + "`net.ipv4.ip_forward`" + ` is 1, one with an IPv6
+address for ` + "`net.ipv6.conf.all.forwarding`" + `. Neither is set, since both change what the host itself does: with the second
+it ignores router advertisements.
+
+As from any interface, the host accepts packets with any source address from the pair, unless the sysctl
+` + "`rp_filter`" + ` of IPv4 is 1 on the host; IPv6 has none.
+
+Without an mtu the pair has that of the host's interface with the default route, and follows it; 1500 if there is
+none.`,
+	Example: `- name: net1
+  type: ptp
+  config:
+    ipam: {type: pool, pool: pods}
+    isDefaultGateway: true
+`,
+	Params: ops.Join([]contract.Param{
+		ops.NameParam(ops.RootName),
+		{Name: "hostIfName", Type: contract.String, Format: contract.InterfaceName, Description: "name of the end on the host; default: derived from sandbox and step"},
+		ops.MTUParam("that of the host's default route"),
+		ops.MACParam("MAC address; default: random, chosen by the kernel"),
+		{Name: "isDefaultGateway", Type: contract.Boolean, Description: "add a default route of each address's family over its gateway"},
+		{Name: "dns", Type: contract.Any, Description: "accepted, not used: a pod's DNS is Kubernetes'"},
+	}, ops.AddressParams()),
+	Output: ops.Appends(),
+}, plan)
+
+func plan(p *ops.Planner, c config) error {
+	if !p.Root() {
+		return fault.New(fault.Invalid, errors.New("connects the sandbox with the host and builds on no other step: remove dependOn"))
+	}
+	if c.MAC != nil {
+		if err := ops.MAC("mac", *c.MAC); err != nil {
+			return err
+		}
+	}
+	name, err := p.DefaultName(c.Name)
+	if err != nil {
+		return err
+	}
+	mtu, err := p.UplinkMTU(c.MTU)
+	if err != nil {
+		return err
+	}
+	host, err := p.VethToHost(netstate.Link{Name: name, MTU: &mtu, MAC: c.MAC, Up: new(true)}, c.HostIfName)
+	if err != nil {
+		return err
+	}
+	if err := p.Want(netstate.Link{Name: host, MTU: &mtu, Up: new(true)}); err != nil {
+		return err
+	}
+	if err := route(p, name, host, &c); err != nil {
+		return err
+	}
+	p.Produce(host)
+	p.Produce(name)
+	return p.Address(name, c.AddressConfig)
+}
+
+// route gives the host the gateways and the routes to the addresses, and the config the routes
+// of the sandbox.
+func route(p *ops.Planner, name, host string, c *config) error {
+	all, err := p.Gateways(name, "ipam", c.AddressConfig)
+	if err != nil {
+		return err
+	}
+	c.Routed = true
+	var first, then []ops.Route
+	gateways := map[bool]string{} // by "is IPv4"
+	for _, a := range all {
+		ip, gw := a.Address.Addr(), a.Gateway.String()
+		if err := p.HostForwards(ip.Is4()); err != nil {
+			return err
+		}
+		if gateways[ip.Is4()] == "" {
+			gateways[ip.Is4()] = gw
+			if c.IsDefaultGateway {
+				then = append(then, ops.Route{Destination: ops.DefaultRoute(ip), Gateway: gw})
+			}
+		}
+		addr := netstate.Addr{Link: host, Address: alone(a.Gateway)}
+		if !ip.Is4() {
+			addr.NoDAD = new(true) // each pair has it, and detection would see only this one
+		}
+		if err := p.Want(addr); err != nil {
+			return err
+		}
+		if err := p.Want(ops.RouteToPod(host, ip)); err != nil {
+			return err
+		}
+		first = add(first, ops.Route{Destination: alone(a.Gateway)})
+		if network := a.Address.Masked(); !network.IsSingleIP() {
+			then = add(then, ops.Route{Destination: network.String(), Gateway: gw})
+		}
+	}
+	c.Routes = slices.Concat(first, then, over(gateways, c.Routes))
+	if c.IPAM != nil {
+		own := *c.IPAM // the config is shared by later plans
+		own.Routes = over(gateways, own.Routes)
+		c.IPAM = &own
+	}
+	return nil
+}
+
+func alone(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
+
+// add appends a route unless there is one to its destination.
+func add(routes []ops.Route, r ops.Route) []ops.Route {
+	if slices.ContainsFunc(routes, func(have ops.Route) bool { return have.Destination == r.Destination }) {
+		return routes
+	}
+	return append(routes, r)
+}
+
+// over returns the routes, those without a gateway and scope over the gateway of their family.
+func over(gateways map[bool]string, routes []ops.Route) []ops.Route {
+	out := slices.Clone(routes)
+	for i := range out {
+		if out[i].Gateway == "" && out[i].Scope == nil {
+			out[i].Gateway = gateways[!strings.Contains(out[i].Destination, ":")]
+		}
+	}
+	return out
+}
