@@ -11,6 +11,7 @@ require (
 	github.com/go-logr/logr v1.4.4
 	github.com/google/cel-go v0.29.2
 	github.com/google/go-cmp v0.7.0
+	github.com/google/nftables v0.3.0
 	github.com/k8snetworkplumbingwg/sriovnet v1.3.0
 	github.com/mattn/go-isatty v0.0.20
 	github.com/mdlayher/ethtool v0.7.0

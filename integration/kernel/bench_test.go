@@ -207,7 +207,8 @@ func (l *lane) watched() []netstate.Object {
 	for _, id := range ids {
 		out = append(out, netstate.Device{ID: id}, netstate.VF{ID: id})
 	}
-	return out
+	// Nothing of it may be left on the host.
+	return append(out, netstate.Masquerade{Source: "192.0.2.5"})
 }
 
 // drivers adds to a state which drivers the watched functions have.

@@ -194,7 +194,7 @@ tc qdisc add dev eth0 root netem delay 1ms
 		name: "routed",
 		host: "echo 1 >/proc/sys/net/ipv4/ip_forward",
 		steps: `
-    - {name: p, type: ptp, config: {name: net1, hostIfName: plp0, mtu: 1400, mac: "02:00:00:00:00:01", addresses: [192.0.2.5/24], isDefaultGateway: true}}
+    - {name: p, type: ptp, config: {name: net1, hostIfName: plp0, mtu: 1400, mac: "02:00:00:00:00:01", ipMasq: true, addresses: [192.0.2.5/24], isDefaultGateway: true}}
 `,
 		rows: []drifted{
 			{name: "route of the host deleted", disturb: `ip route delete 192.0.2.5/32 dev plp0`, drift: "p +route"},
@@ -205,6 +205,10 @@ tc qdisc add dev eth0 root netem delay 1ms
 			{name: "route to the gateway replaced", disturb: `$ip route delete default && $ip route delete 192.0.2.0/24 && $ip route delete 192.0.2.1/32`, drift: "p +route"},
 			{name: "address with a route to its network", disturb: `$ip address delete 192.0.2.5/24 dev net1 && $ip address add 192.0.2.5/24 dev net1`, drift: "p ∓address.noPrefixRoute, p +route"},
 			{name: "pair deleted", disturb: `ip link delete plp0`, drift: "p +link net1, p ~link host:plp0.up, p +address, p +route"},
+
+			{name: "masquerading of the address deleted", disturb: `nft delete element inet plumbline sources4 '{ 192.0.2.5 }'`, drift: "p +masquerade"},
+			{name: "an exception deleted", disturb: `nft delete element inet plumbline excepts4 '{ 192.0.2.5 . 192.0.2.0/24 }'`, drift: "p ~masquerade.except"},
+			{name: "rules of masquerading deleted", disturb: `nft flush chain inet plumbline postrouting`, drift: "p +masquerade"},
 
 			{name: "own address of the host", disturb: `ip address add 192.0.2.99/32 dev plp0`},
 		},

@@ -204,7 +204,7 @@ func (g *generator) root(c *optest.Case, devices map[string]string, i int) {
 		c.Have = append(c.Have,
 			netstate.Sysctl{Path: netstate.HostName("net/ipv4/ip_forward"), Value: new("1")},
 			netstate.Sysctl{Path: netstate.HostName("net/ipv6/conf/all/forwarding"), Value: new("1")})
-		g.step("ptp", link, nil, "name: "+link+g.mtu()+g.maybe("isDefaultGateway: true")+g.maybe("addresses: [10.9.%d.2/24, \"2001:db8:9::%d/64\"]", i, i+2))
+		g.step("ptp", link, nil, "name: "+link+g.mtu()+g.maybe("isDefaultGateway: true")+g.maybe("ipMasq: true, ipMasqExcept: [10.0.0.0/8]")+g.maybe("addresses: [10.9.%d.2/24, \"2001:db8:9::%d/64\"]", i, i+2))
 	case 4:
 		if !slices.ContainsFunc(c.Have, func(o netstate.Object) bool { return o.Key().Kind == netstate.KindChassis }) {
 			c.Have = append(c.Have, netstate.Chassis{ID: "local", Name: new("node-1"), Int: new("br-int"), Networks: []string{"localnet1"}})

@@ -12,6 +12,7 @@ import (
 
 type config struct {
 	ops.AddressConfig
+	ops.MasqueradeConfig
 	Bridge              string  `json:"bridge,omitempty"`
 	Name                string  `json:"ifName,omitempty"`
 	HostIfName          string  `json:"hostIfName,omitempty"`
@@ -28,8 +29,6 @@ type config struct {
 	VLAN                uint16  `json:"vlan,omitempty"`
 	VLANTrunk           []trunk `json:"vlanTrunk,omitempty"`
 	PreserveDefaultVLAN bool    `json:"preserveDefaultVlan,omitempty"`
-	IPMasq              bool    `json:"ipMasq,omitempty"`
-	IPMasqBackend       string  `json:"ipMasqBackend,omitempty"`
 	MACSpoofChk         bool    `json:"macspoofchk,omitempty"`
 }
 
@@ -59,8 +58,11 @@ A device that is allocated to the step has to be a bridge, and is that bridge.
 As a derived step: creates a bridge in the sandbox whose ports are the last interfaces of the
 dependencies.
 
-ipMasq and macspoofchk would write firewall rules on the host, which plumbline does not do; they are
-accepted when false.`,
+With ipMasq packets to other networks than the pod's own, multicast and those of ipMasqExcept leave the host with
+its address; as a root step only. That needs nftables in the kernel, and the step waits until the sysctl of the host
+for forwarding is set, as ` + "`ptp`" + ` does.
+
+macspoofchk would write firewall rules for frames, which plumbline does not do; it is accepted when false.`,
 	Example: `- name: net1
   type: bridge
   config:
@@ -87,10 +89,8 @@ accepted when false.`,
 			vid("id", "one VLAN", 1), vid("minID", "first of a range", 1), vid("maxID", "last of a range", 1),
 		}}},
 		boolean("preserveDefaultVlan", "keep VLAN 1 on the port"),
-		boolean("ipMasq", "must be false"),
-		{Name: "ipMasqBackend", Type: contract.String, Description: "accepted, without effect"},
 		boolean("macspoofchk", "must be false"),
-	}, ops.AddressParams()),
+	}, ops.MasqueradeParams(), ops.AddressParams()),
 	Input:  contract.Input{Shares: true, NamedBy: "bridge", DeviceTypes: []string{"virtual"}},
 	Output: ops.Appends(),
 	Check:  check,
@@ -103,16 +103,16 @@ func check(c map[string]any, _ map[string]bool) []contract.FieldError {
 	if is("hairpinMode") && is("promiscMode") {
 		say("promiscMode", "hairpin mode and promiscuous mode exclude each other: remove one")
 	}
-	if is("ipMasq") {
-		say("ipMasq", "is not supported: plumbline writes no firewall rules on the host; remove it")
-	}
 	if is("macspoofchk") {
-		say("macspoofchk", "is not supported: plumbline writes no firewall rules on the host; remove it")
+		say("macspoofchk", "is not supported: plumbline writes no firewall rules for frames; remove it")
 	}
 	_, addresses := c["addresses"]
 	_, ipam := c["ipam"]
 	if is("disableContainerInterface") && (addresses || ipam) {
 		say("disableContainerInterface", "cannot use IPAM when the interface is disabled: remove the addresses")
+	}
+	if is("ipMasq") && !addresses && !ipam {
+		say("ipMasq", "needs addresses to masquerade")
 	}
 	if (is("isGateway") || is("isDefaultGateway")) && !addresses && !ipam {
 		say("isGateway", "needs addresses to know the subnet of")
@@ -134,6 +134,9 @@ func plan(p *ops.Planner, c config) error {
 
 // inSandbox creates a bridge over the dependencies' interfaces.
 func inSandbox(p *ops.Planner, c config) error {
+	if c.IPMasq {
+		return ops.Invalid("ipMasq", "is for a bridge of the host: remove it, or dependOn")
+	}
 	name := c.Bridge
 	if name == "" {
 		name = c.Name
@@ -200,6 +203,9 @@ func onHost(p *ops.Planner, c config) error {
 		return err
 	}
 	if err := gateway(p, br, name, &c); err != nil {
+		return err
+	}
+	if err := p.Masquerade(name, c.MasqueradeConfig, c.AddressConfig); err != nil {
 		return err
 	}
 	p.Produce(br)

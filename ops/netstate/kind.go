@@ -28,6 +28,7 @@ const (
 	KindClsact     Kind = "clsact"
 	KindFilter     Kind = "filter"
 	KindFDB        Kind = "fdb"
+	KindMasquerade Kind = "masquerade"
 
 	KindChassis     Kind = "chassis"
 	KindLogicalPort Kind = "logical-port"
@@ -52,6 +53,7 @@ var kinds = map[Kind]reader{
 	KindClsact:     readerOf[Clsact](),
 	KindFilter:     readerOf[Filter](),
 	KindFDB:        readerOf[FDB](),
+	KindMasquerade: readerOf[Masquerade](),
 
 	KindChassis:     readerOf[Chassis](),
 	KindLogicalPort: readerOf[LogicalPort](),

@@ -14,6 +14,7 @@ import (
 
 type config struct {
 	ops.AddressConfig
+	ops.MasqueradeConfig
 	Name             string  `json:"name,omitempty"`
 	HostIfName       string  `json:"hostIfName,omitempty"`
 	MTU              *uint32 `json:"mtu,omitempty"`
@@ -41,12 +42,17 @@ As from any interface, the host accepts packets with any source address from the
 ` + "`rp_filter`" + ` of IPv4 is 1 on the host; IPv6 has none.
 
 Without an mtu the pair has that of the host's interface with the default route, and follows it; 1500 if there is
-none.`,
+none.
+
+With ipMasq packets to other networks than the pod's own, multicast and those of ipMasqExcept leave the host with
+its address. That needs nftables in the kernel. A firewall of the host that drops what it forwards has to
+accept the pod's packets itself.`,
 	Example: `- name: net1
   type: ptp
   config:
     ipam: {type: pool, pool: pods}
     isDefaultGateway: true
+    ipMasq: true
 `,
 	Params: ops.Join([]contract.Param{
 		ops.NameParam(ops.RootName),
@@ -55,7 +61,7 @@ none.`,
 		ops.MACParam("MAC address; default: random, chosen by the kernel"),
 		{Name: "isDefaultGateway", Type: contract.Boolean, Description: "add a default route of each address's family over its gateway"},
 		{Name: "dns", Type: contract.Any, Description: "accepted, not used: a pod's DNS is Kubernetes'"},
-	}, ops.AddressParams()),
+	}, ops.MasqueradeParams(), ops.AddressParams()),
 	Output: ops.Appends(),
 }, plan)
 
@@ -84,6 +90,9 @@ func plan(p *ops.Planner, c config) error {
 		return err
 	}
 	if err := route(p, name, host, &c); err != nil {
+		return err
+	}
+	if err := p.Masquerade(name, c.MasqueradeConfig, c.AddressConfig); err != nil {
 		return err
 	}
 	p.Produce(host)

@@ -69,6 +69,8 @@ type Host struct {
 	rdma        *rdmaLinks
 	away        scratch    // zero until it is needed
 	upper       upperProbe // zero until it is needed
+
+	nat sync.Mutex // see withNAT
 }
 
 // Open opens the host's side.

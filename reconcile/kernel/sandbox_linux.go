@@ -272,6 +272,7 @@ var codecs = []codec{
 	{netstate.KindClsact, together((*observer).queryClsact), (*Sandbox).applyClsact},
 	{netstate.KindFilter, each((*observer).queryFilter), (*Sandbox).applyFilter},
 	{netstate.KindFDB, together((*observer).queryFDB), (*Sandbox).applyFDB},
+	{netstate.KindMasquerade, together((*observer).queryMasquerades), (*Sandbox).applyMasquerade},
 }
 
 // together is the query for a kind whose objects are read at once.

@@ -1,0 +1,440 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// Masquerading is one table of nftables in the host's namespace (docs/adr/0046): for each
+// family a set of sources and a set of pairs of source and destination that are excepted,
+// and a chain with two rules that use them. So what a packet costs does not grow with the
+// number of pods, and a pod is elements of sets.
+
+const (
+	natTable = "plumbline"
+	natChain = "postrouting"
+)
+
+// natFamily is what is the same in IPv4 and IPv6 but for its numbers.
+type natFamily struct {
+	proto            byte
+	address          nftables.SetDatatype
+	saddr, daddr     uint32 // offsets in the header
+	length           uint32
+	second           uint32 // the register after that of a source
+	sources, excepts string // names of sets
+}
+
+// A register as the kernel reports it: 1 is of 16 bytes, and the first of 4; 9 is the second
+// of 4, and 2 the second of 16.
+var (
+	nat4 = natFamily{unix.NFPROTO_IPV4, nftables.TypeIPAddr, 12, 16, 4, 9, "sources4", "excepts4"}
+	nat6 = natFamily{unix.NFPROTO_IPV6, nftables.TypeIP6Addr, 8, 24, 16, 2, "sources6", "excepts6"}
+)
+
+func natOf(a netip.Addr) natFamily {
+	if a.Is4() {
+		return nat4
+	}
+	return nat6
+}
+
+func (f natFamily) sets(t *nftables.Table) (sources, excepts *nftables.Set) {
+	pair := nftables.MustConcatSetType(f.address, f.address)
+	return &nftables.Set{Table: t, Name: f.sources, KeyType: f.address},
+		&nftables.Set{Table: t, Name: f.excepts, KeyType: pair, Interval: true, Concatenation: true}
+}
+
+// rules are those of the chain: a packet of a source to an excepted destination is left alone,
+// and any other of it masqueraded.
+func (f natFamily) rules() [][]expr.Any {
+	of := func(more ...expr.Any) []expr.Any {
+		return append([]expr.Any{
+			&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{f.proto}},
+			&expr.Payload{OperationType: expr.PayloadLoad, DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.saddr, Len: f.length},
+		}, more...)
+	}
+	return [][]expr.Any{
+		of(
+			&expr.Payload{OperationType: expr.PayloadLoad, DestRegister: f.second, Base: expr.PayloadBaseNetworkHeader, Offset: f.daddr, Len: f.length},
+			&expr.Lookup{SourceRegister: 1, SetName: f.excepts},
+			&expr.Verdict{Kind: expr.VerdictReturn},
+		),
+		of(&expr.Lookup{SourceRegister: 1, SetName: f.sources}, &expr.Masq{}),
+	}
+}
+
+// natState is the table as it is: by source the excepted prefixes.
+type natState struct {
+	there bool // there is a table of that name
+	// intact: its sets, its chain and the rules are as we write them.
+	intact  bool
+	sources map[netip.Addr][]string
+	// foreign is a chain or a set of the table that we have not written, "" for none.
+	foreign string
+}
+
+// natBufferBytes is what a transaction with all pods of a node has to fit into.
+const natBufferBytes = 4 << 20
+
+// natTimeout bounds how long a pass has the lock. The package waits for an answer to each message
+// of a transaction, and a kernel without memory sends one for all (nfnl_err_add in
+// net/netfilter/nfnetlink.c).
+var natTimeout = 30 * time.Second
+
+// natConn connects to nftables of the host's namespace.
+func (h *Host) natConn() (*nftables.Conn, error) {
+	bound := func(c *netlink.Conn) error {
+		deadline := time.Now().Add(natTimeout) //nolint:forbidigo // of a socket, whose clock is not that of Options
+		return errors.Join(c.SetReadBuffer(natBufferBytes), c.SetWriteBuffer(natBufferBytes), c.SetDeadline(deadline))
+	}
+	return nftables.New(nftables.WithNetNSFd(int(h.socket.ns.Fd())), nftables.WithSockOptions(bound), nftables.AsLasting())
+}
+
+// readNAT reads the table.
+func readNAT(c *nftables.Conn) (natState, error) {
+	out := natState{sources: map[netip.Addr][]string{}}
+	tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return out, err
+	}
+	t := &nftables.Table{Name: natTable, Family: nftables.TableFamilyINet}
+	out.there = slices.ContainsFunc(tables, func(have *nftables.Table) bool { return have.Name == natTable })
+	if !out.there {
+		return out, nil
+	}
+	sets, err := c.GetSets(t)
+	if err != nil {
+		return out, err
+	}
+	have := map[string]*nftables.Set{}
+	for _, s := range sets {
+		have[s.Name] = s
+		if !s.Anonymous && !slices.Contains([]string{nat4.sources, nat4.excepts, nat6.sources, nat6.excepts}, s.Name) {
+			out.foreign = fmt.Sprintf("set %q", s.Name)
+		}
+	}
+	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return out, err
+	}
+	var chain *nftables.Chain
+	for _, have := range chains {
+		switch {
+		case have.Table.Name != natTable:
+		case have.Name == natChain:
+			chain = have
+		default:
+			out.foreign = fmt.Sprintf("chain %q", have.Name)
+		}
+	}
+	out.intact = true
+	for _, f := range []natFamily{nat4, nat6} {
+		sources, excepts := f.sets(t)
+		if !sameSet(have[f.sources], sources) || !sameSet(have[f.excepts], excepts) {
+			out.intact = false
+			continue
+		}
+		if err := out.elements(c, f, have[f.sources], have[f.excepts]); err != nil {
+			return out, err
+		}
+	}
+	same, err := sameChain(c, t, chain)
+	out.intact = out.intact && same
+	return out, err
+}
+
+func (n natState) elements(c *nftables.Conn, f natFamily, sources, excepts *nftables.Set) error {
+	all, err := c.GetSetElements(sources)
+	if err != nil {
+		return err
+	}
+	for _, e := range all {
+		if a, ok := netip.AddrFromSlice(e.Key); ok {
+			n.sources[a] = []string{}
+		}
+	}
+	if all, err = c.GetSetElements(excepts); err != nil {
+		return err
+	}
+	for _, e := range all {
+		size := int(f.length)
+		if len(e.Key) != 2*size || len(e.KeyEnd) != 2*size {
+			continue
+		}
+		source, _ := netip.AddrFromSlice(e.Key[:size])
+		if _, ours := n.sources[source]; ours {
+			n.sources[source] = append(n.sources[source], rangeText(e.Key[size:], e.KeyEnd[size:]))
+		}
+	}
+	for source, prefixes := range n.sources {
+		n.sources[source] = netstate.SortedPrefixes(prefixes)
+	}
+	return nil
+}
+
+// rangeText writes a range of addresses as the prefix it is, or as FIRST-LAST.
+func rangeText(first, last []byte) string {
+	from, _ := netip.AddrFromSlice(first)
+	to, _ := netip.AddrFromSlice(last)
+	for bits := range from.BitLen() + 1 {
+		if p := netip.PrefixFrom(from, bits); p.Masked() == p && lastOf(p) == to {
+			return p.String()
+		}
+	}
+	return from.String() + "-" + to.String()
+}
+
+// lastOf is the last address of a prefix.
+func lastOf(p netip.Prefix) netip.Addr {
+	last, _ := netip.AddrFromSlice(broadcast(p))
+	return last
+}
+
+func sameSet(have, want *nftables.Set) bool {
+	return have != nil && have.KeyType.Bytes == want.KeyType.Bytes && have.Interval == want.Interval && have.Concatenation == want.Concatenation && !have.IsMap
+}
+
+// sameChain reports whether the chain is where we create it, and has our rules only.
+func sameChain(c *nftables.Conn, t *nftables.Table, have *nftables.Chain) (bool, error) {
+	if have == nil {
+		return false, nil
+	}
+	want := natChainOf(t)
+	if have.Type != want.Type || have.Hooknum == nil || *have.Hooknum != *want.Hooknum || have.Priority == nil || *have.Priority != *want.Priority {
+		return false, nil
+	}
+	rules, err := c.GetRules(t, have)
+	if err != nil {
+		return false, err
+	}
+	all := slices.Concat(nat4.rules(), nat6.rules())
+	if len(rules) != len(all) {
+		return false, nil
+	}
+	for i, r := range rules {
+		for _, e := range r.Exprs {
+			if l, ok := e.(*expr.Lookup); ok {
+				l.SetID = 0 // of a batch only
+			}
+		}
+		if !reflect.DeepEqual(r.Exprs, all[i]) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func natChainOf(t *nftables.Table) *nftables.Chain {
+	return &nftables.Chain{
+		Name: natChain, Table: t, Type: nftables.ChainTypeNAT,
+		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
+	}
+}
+
+// queryMasquerades reads the table once for all of them. In a table that is not as we write
+// it nothing is masqueraded for sure, so that nothing counts as there.
+func (o *observer) queryMasquerades(_ context.Context, queried []netstate.Masquerade) error {
+	var state natState
+	o.count.dumps.Add(1)
+	err := o.count.send(false, func() error {
+		return o.host.withNAT(func(c *nftables.Conn) (err error) {
+			state, err = readNAT(c)
+			return err
+		})
+	})
+	if err != nil {
+		return explainNAT(fmt.Errorf("read table %q of nftables: %w", natTable, err))
+	}
+	for _, m := range queried {
+		source, err := netip.ParseAddr(m.Source)
+		have, there := state.sources[source]
+		if err != nil || !there || !state.intact {
+			o.snap.PutAbsent(m.Key())
+			continue
+		}
+		o.snap.Put(netstate.Masquerade{Source: m.Source, Except: have})
+	}
+	return nil
+}
+
+// withNAT calls f with a connection. Changes of several sandboxes are made one after the
+// other: who deletes the table has to know that it is empty.
+func (h *Host) withNAT(f func(*nftables.Conn) error) error {
+	h.nat.Lock()
+	defer h.nat.Unlock()
+	c, err := h.natConn()
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(c), c.CloseLasting())
+}
+
+// applyMasquerade makes one change in one transaction: the kernel has all of it or nothing.
+func (s *Sandbox) applyMasquerade(ctx context.Context, c netstate.Change) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	before, after := typed[netstate.Masquerade](c)
+	deleting := c.Action() == netstate.Delete
+	m := after
+	if deleting {
+		m = before
+	}
+	source, err := netip.ParseAddr(m.Source)
+	if err != nil {
+		return invalid("%q is not an address", m.Source)
+	}
+	for _, prefix := range m.Except {
+		if p, err := netip.ParsePrefix(prefix); err != nil || p.Addr().Is4() != source.Is4() {
+			return invalid("%q is not a prefix of the family of %q", prefix, m.Source)
+		}
+	}
+	s.count.writes.Add(1)
+	err = s.count.send(true, func() error {
+		return s.host.withNAT(func(c *nftables.Conn) error {
+			have, err := readNAT(c)
+			if err != nil {
+				return err
+			}
+			return writeNAT(c, have, source, m.Except, deleting)
+		})
+	})
+	return explainNAT(err)
+}
+
+// writeNAT makes the table what it is to be with or without a source.
+func writeNAT(c *nftables.Conn, have natState, source netip.Addr, except []string, deleting bool) error {
+	t := &nftables.Table{Name: natTable, Family: nftables.TableFamilyINet}
+	old, there := have.sources[source]
+	want := maps.Clone(have.sources)
+	if deleting {
+		delete(want, source)
+	} else {
+		want[source] = except
+	}
+	switch {
+	case len(want) == 0 && !have.there, deleting && !there && (have.intact || have.foreign != ""):
+		return nil
+	case !deleting && !have.intact && have.foreign != "":
+		return fault.New(fault.Conflict, fmt.Errorf("table \"inet %s\" of nftables is not plumbline's alone, and would be created again: remove its %s, or the table", natTable, have.foreign))
+	case len(want) == 0 && have.foreign == "":
+		c.DelTable(t)
+		return c.Flush()
+	case !have.intact && have.foreign == "":
+		if have.there {
+			c.DelTable(t)
+		}
+		if err := createNAT(c, t); err != nil {
+			return err
+		}
+		if err := eachElement(t, want, c.SetAddElements); err != nil {
+			return err
+		}
+		return c.Flush()
+	}
+	if there {
+		if err := eachElement(t, map[netip.Addr][]string{source: old}, c.SetDeleteElements); err != nil {
+			return err
+		}
+	}
+	if !deleting {
+		if err := eachElement(t, map[netip.Addr][]string{source: except}, c.SetAddElements); err != nil {
+			return err
+		}
+	}
+	return c.Flush()
+}
+
+func createNAT(c *nftables.Conn, t *nftables.Table) error {
+	c.AddTable(t)
+	chain := c.AddChain(natChainOf(t))
+	for _, f := range []natFamily{nat4, nat6} {
+		sources, excepts := f.sets(t)
+		if err := errors.Join(c.AddSet(sources, nil), c.AddSet(excepts, nil)); err != nil {
+			return err
+		}
+		for _, exprs := range f.rules() {
+			c.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: exprs})
+		}
+	}
+	return nil
+}
+
+// maxElements bounds those of one message: an attribute has at most 64 KB, and a pair of
+// IPv6 takes less than 100 bytes.
+const maxElements = 256
+
+// eachElement calls f with the elements of sources in each of the sets.
+func eachElement(t *nftables.Table, of map[netip.Addr][]string, f func(*nftables.Set, []nftables.SetElement) error) error {
+	for _, family := range []natFamily{nat4, nat6} {
+		var sources, excepts []nftables.SetElement
+		for source, except := range of {
+			if natOf(source) != family {
+				continue
+			}
+			sources = append(sources, nftables.SetElement{Key: source.AsSlice()})
+			for _, text := range except {
+				if first, last, ok := bounds(text); ok {
+					excepts = append(excepts, nftables.SetElement{Key: slices.Concat(source.AsSlice(), first.AsSlice()), KeyEnd: slices.Concat(source.AsSlice(), last.AsSlice())})
+				}
+			}
+		}
+		sourceSet, exceptSet := family.sets(t)
+		for some := range slices.Chunk(sources, maxElements) {
+			if err := f(sourceSet, some); err != nil {
+				return err
+			}
+		}
+		for some := range slices.Chunk(excepts, maxElements) {
+			if err := f(exceptSet, some); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// bounds are the first and last address of what rangeText has written.
+func bounds(text string) (first, last netip.Addr, ok bool) {
+	if p, err := netip.ParsePrefix(text); err == nil {
+		return p.Masked().Addr(), lastOf(p.Masked()), true
+	}
+	for i, r := range text {
+		if r != '-' {
+			continue
+		}
+		first, err1 := netip.ParseAddr(text[:i])
+		last, err2 := netip.ParseAddr(text[i+1:])
+		return first, last, err1 == nil && err2 == nil
+	}
+	return first, last, false
+}
+
+func explainNAT(err error) error {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return unanswered(err)
+	case errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EAFNOSUPPORT):
+		return because(fault.Unsupported, err, "the kernel cannot masquerade by nftables: it needs the modules nf_tables, nft_chain_nat and nft_masq")
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
+		return because(fault.NotReady, err, "another program changes nftables at the same time")
+	}
+	return err
+}
