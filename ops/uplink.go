@@ -7,11 +7,8 @@ import (
 	"strings"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
 )
-
-// podInterface is what a container runtime calls the interface of the pod's own
-// network (containerd and CRI-O: "eth0" for the first, "lo" for the loopback).
-const podInterface = "eth0"
 
 // guard refuses to change the loopback device, and, unless the topology says
 // allowPodUplink, the interface by which the pod reaches the cluster. Stacking a
@@ -55,7 +52,7 @@ func (p *Planner) fieldNaming(link string) string {
 // uplink reports whether a link carries a default route of others or has the
 // name of the pod's own interface.
 func (p *Planner) uplink(link string) bool {
-	if link == podInterface {
+	if link == topology.PodInterface {
 		return true
 	}
 	return slices.ContainsFunc(netstate.All[netstate.Route](p.req.Have), func(r netstate.Route) bool {

@@ -98,6 +98,7 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 
 		AllowPodUplink: o.Spec.AllowPodUplink,
 		ClaimTemplate:  o.Spec.ClaimTemplate,
+		Role:           o.Spec.Role,
 	}
 	if t.DriftPolicy == "" {
 		t.DriftPolicy = Repair
@@ -111,6 +112,7 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 	}
 	checkRollout(inv, o.Spec.Rollout)
 	checkOnFailure(inv, o.Spec.OnFailure)
+	checkRole(inv, o)
 	if !checkClaimTemplate(inv, o.Spec.ClaimTemplate) {
 		return nil, inv
 	}

@@ -15,6 +15,8 @@ type Topology struct {
 	// AllowPodUplink lets steps change the pod's own interface to the cluster.
 	AllowPodUplink bool   `json:"allowPodUplink,omitempty"`
 	Steps          []Step `json:"steps"`
+	// Role is spec.role; "" for a topology that claims request.
+	Role v1alpha1.Role `json:"role,omitempty"`
 	// ClaimTemplate is spec.claimTemplate; nil if there is none.
 	ClaimTemplate *v1alpha1.ClaimTemplate `json:"claimTemplate,omitempty"`
 	// Ignored lists the other documents of the file, as in `Pod "ai-training"`.

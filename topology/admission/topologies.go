@@ -50,6 +50,9 @@ func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, 
 	if err := w.pools(ctx, t, &a); err != nil {
 		return a, err
 	}
+	if err := w.role(ctx, o, &a); err != nil {
+		return a, err
+	}
 	classes, err := controller.Classes(o, t, set)
 	if err != nil {
 		return a, err
@@ -73,6 +76,24 @@ func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, 
 		}
 	}
 	return a, w.used(o, t, set, r, &a)
+}
+
+// role warns of other topologies of the same role. Whether they select the same nodes depends
+// on labels that change.
+func (w *Webhook) role(ctx context.Context, o *v1alpha1.NetworkTopology, a *answer) error {
+	if o.Spec.Role == "" {
+		return nil
+	}
+	others, err := controller.OfRole(ctx, w.reader, o.Spec.Role)
+	if err != nil {
+		return err
+	}
+	for i := range others {
+		if others[i].Name != o.Name {
+			a.warn("NetworkTopology %q has the role %q, too: on nodes that both select, the older one counts", others[i].Name, o.Spec.Role)
+		}
+	}
+	return nil
 }
 
 // clash describes who else has, or wants, a DeviceClass with a name.

@@ -14,7 +14,8 @@ const MaxRequests = resourceapi.DeviceRequestsMaxSize
 // Roots returns the root steps that are given a device, and so have a DeviceClass, in order
 // of declaration: those that have a selector, and those whose type consumes a device or
 // shares one. A root step that needs no device for its interface, such as a dummy, has no
-// class and needs no request; nor does one with its master in the sandbox.
+// class and needs no request; nor does one with its master in the sandbox, or a step of a
+// topology that is the own network of pods.
 func Roots(t *topology.Topology, set contract.Set) []*topology.Step {
 	return roots(t, set, func(s *topology.Step, c contract.Contract) bool {
 		_, inside := Below(s, c)
@@ -30,6 +31,9 @@ func Required(t *topology.Topology, set contract.Set) []*topology.Step {
 
 func roots(t *topology.Topology, set contract.Set, takes func(*topology.Step, contract.Contract) bool) []*topology.Step {
 	var out []*topology.Step
+	if t.Role != "" {
+		return nil // no claim can request it
+	}
 	for _, s := range t.Roots() {
 		c, _ := set.Contract(s.Type)
 		if takes(s, c) {

@@ -25,6 +25,7 @@ const (
 	indexType     = "type"     // of topologies: the types of their steps
 	indexResource = "resource" // of classes and topologies: extended resource names
 	indexTemplate = "template" // of topologies: "true" if they have a claim template
+	indexRole     = "role"     // of topologies: their role
 )
 
 // Index adds to a cache the indexes that Controller and Wanting use.
@@ -40,6 +41,7 @@ func Index(ctx context.Context, cache client.FieldIndexer) error {
 		{&resourceapi.DeviceClass{}, indexResource, resourcesOf},
 		{&v1alpha1.NetworkTopology{}, indexResource, resourcesOf},
 		{&v1alpha1.NetworkTopology{}, indexTemplate, hasTemplate},
+		{&v1alpha1.NetworkTopology{}, indexRole, roleOf},
 		{&resourceapi.ResourceClaimTemplate{}, indexUID, uidOfTemplate},
 	} {
 		if err := cache.IndexField(ctx, i.object, i.field, i.values); err != nil {
@@ -138,6 +140,22 @@ func Named(ctx context.Context, cache client.Reader, resource string) ([]resourc
 		return nil, nil, fmt.Errorf("list topologies with extended resource name %q: %w", resource, err)
 	}
 	return classes.Items, topologies.Items, nil
+}
+
+func roleOf(o client.Object) []string {
+	if t, ok := o.(*v1alpha1.NetworkTopology); ok && t.Spec.Role != "" {
+		return []string{string(t.Spec.Role)}
+	}
+	return nil
+}
+
+// OfRole returns the topologies of a role. They belong to the cache and must not be changed.
+func OfRole(ctx context.Context, cache client.Reader, role v1alpha1.Role) ([]v1alpha1.NetworkTopology, error) {
+	var list v1alpha1.NetworkTopologyList
+	if err := cache.List(ctx, &list, client.MatchingFields{indexRole: string(role)}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list topologies of role %q: %w", role, err)
+	}
+	return list.Items, nil
 }
 
 // Wanting returns the topologies with a root step that would have a DeviceClass of

@@ -18,6 +18,7 @@ import (
 // Outcome is what a pass over a topology has found.
 type Outcome struct {
 	Steps   int              // of the topology, when it is valid
+	Role    v1alpha1.Role    // of the topology; set by StatusOf
 	Invalid error            // why it is not valid
 	Unknown []*topology.Step // steps no node can run
 	Clashes []string         // messages about names it wants and others have
@@ -49,6 +50,7 @@ const (
 // its transition time.
 func StatusOf(o *v1alpha1.NetworkTopology, found Outcome) v1alpha1.NetworkTopologyStatus {
 	s := *o.Status.DeepCopy()
+	found.Role = o.Spec.Role
 	s.ObservedGeneration = o.Generation
 	s.DeviceClasses = int32(found.Classes)
 	s.Sandboxes = int32(found.Use.Pods)
@@ -107,6 +109,8 @@ func programming(found Outcome) metav1.Condition {
 		c.Reason, c.Message = string(fault.Conflict), stay+":\n"+strings.Join(found.Clashes, "\n")
 	case found.Err != nil:
 		c.Reason, c.Message = string(fault.Internal), found.Err.Error()
+	case found.Role != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonSucceeded, "the agents of the nodes that it selects give it to new pods, if the agents have --pod-network"
 	case found.Classes == 0:
 		c.Reason, c.Message = reasonNoDevice, validity.NoDevice
 	default:

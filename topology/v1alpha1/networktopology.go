@@ -13,6 +13,7 @@ import (
 // +kubebuilder:resource:scope=Cluster,shortName=nettopo,categories=dra
 // +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
 // +kubebuilder:subresource:status
+// +kubebuilder:selectablefield:JSONPath=`.spec.role`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Classes",type=integer,JSONPath=`.status.deviceClasses`
 // +kubebuilder:printcolumn:name="Sandboxes",type=integer,JSONPath=`.status.sandboxes`
@@ -40,6 +41,9 @@ type NetworkTopologyList struct {
 }
 
 // NetworkTopologySpec is the desired state of a topology.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.role) == has(oldSelf.role) && (!has(self.role) || self.role == oldSelf.role)",message="the role cannot change: pods have the topology in its role. Create another topology"
+// +kubebuilder:validation:XValidation:rule="has(self.role) || !has(self.nodeSelector)",message="nodeSelector needs a role: a claim selects nodes by its devices"
 type NetworkTopologySpec struct {
 	// Steps of the topology. Their order decides nothing but ties: a step runs
 	// after everything it depends on.
@@ -91,7 +95,29 @@ type NetworkTopologySpec struct {
 	//
 	// +optional
 	ClaimTemplate *ClaimTemplate `json:"claimTemplate,omitempty"`
+
+	// Role primary makes the topology the own network of all pods of the selected nodes, the
+	// one by which they reach the cluster. No claim can request it. Its first root step
+	// creates the interface eth0, with addresses of the node's pod CIDRs unless its config
+	// names others. If several select a node, the oldest counts.
+	//
+	// +optional
+	Role Role `json:"role,omitempty"`
+
+	// NodeSelector selects the nodes of a topology with a role by their labels. Without it all
+	// nodes are selected.
+	//
+	// +optional
+	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 }
+
+// Role is what pods use a topology for without a claim.
+//
+// +kubebuilder:validation:Enum=primary
+type Role string
+
+// Primary is the role of a topology that is the own network of pods.
+const Primary Role = "primary"
 
 // FailurePolicy selects the reaction when ports of a pod are down, by the consequence for
 // the pod. A device that is down then has a taint.

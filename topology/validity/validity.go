@@ -57,7 +57,11 @@ func File(ctx context.Context, data []byte, set contract.Set) (*topology.Topolog
 // naming its step.
 func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes []string, err error) {
 	invalid := &topology.Invalid{Topology: t.Name}
-	notes, err = topology.Inspect(ctx, t, set)
+	checked := t
+	if t.Role == v1alpha1.Primary {
+		checked = t.ForPod(set, examplePodCIDRs, topology.PodInterface)
+	}
+	notes, err = topology.Inspect(ctx, checked, set)
 	if err != nil && !errors.As(err, &invalid) {
 		return nil, err
 	}
@@ -77,6 +81,9 @@ func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes [
 			notes = append(notes, fmt.Sprintf("step %q: selector.cel: %s", s.Name, text))
 		}
 	}
+	if t.Role == v1alpha1.Primary {
+		ofRole(t, set, invalid)
+	}
 	// A claim has at most so many requests, and all roots are in one claim.
 	roots := claim.Roots(t, set)
 	if n := len(claim.Required(t, set)); n > claim.MaxRequests {
@@ -91,7 +98,7 @@ func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes [
 		invalid.Sort(t)
 		return nil, invalid
 	}
-	if len(roots) == 0 {
+	if len(roots) == 0 && t.Role == "" {
 		notes = append(notes, NoDevice)
 	}
 	return notes, nil

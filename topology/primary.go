@@ -1,0 +1,128 @@
+package topology
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/excerpt"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// PodInterface is what container runtimes call the interface by which a pod reaches the
+// cluster.
+const PodInterface = "eth0"
+
+// ForPod returns the topology as the own network of a pod on one node. Its first root step
+// creates the interface of the given name, and its addresses are of the node's pod CIDRs,
+// unless its config says where they are from. Such a topology may change that interface.
+func (t *Topology) ForPod(set contract.Set, podCIDRs []netip.Prefix, ifName string) *Topology {
+	out := *t
+	out.AllowPodUplink = true
+	out.Steps = slices.Clone(t.Steps)
+	i := slices.IndexFunc(out.Steps, func(s Step) bool { return s.Root() })
+	if i < 0 {
+		return &out
+	}
+	s := &out.Steps[i]
+	c, _ := set.Contract(s.Type)
+	config := maps.Clone(s.Config)
+	if config == nil {
+		config = map[string]any{}
+	}
+	if _, takes := param(c, ifNameKey); takes && !sets(c, config, ifNameKey) {
+		config[ifNameKey] = ifName
+	}
+	if t.UsesPodCIDRs(set) && len(podCIDRs) > 0 {
+		var ranges []any
+		for _, p := range podCIDRs {
+			ranges = append(ranges, []any{map[string]any{"subnet": p.Masked().String()}})
+		}
+		config["ipam"] = map[string]any{"type": IPAMHostLocal, "ranges": ranges}
+	}
+	s.Config = config
+	return &out
+}
+
+// UsesPodCIDRs reports whether the addresses of pods are of the node's pod CIDRs: the config
+// of the first root step does not say otherwise.
+func (t *Topology) UsesPodCIDRs(set contract.Set) bool {
+	i := slices.IndexFunc(t.Steps, func(s Step) bool { return s.Root() })
+	if i < 0 {
+		return false
+	}
+	c, _ := set.Contract(t.Steps[i].Type)
+	_, takes := param(c, "ipam")
+	return takes && !sets(c, t.Steps[i].Config, "ipam") && !sets(c, t.Steps[i].Config, "addresses")
+}
+
+// NamesPodInterface reports whether the config of the first root step names its interface,
+// and under which key.
+func (t *Topology) NamesPodInterface(set contract.Set) (key string, sets bool) {
+	i := slices.IndexFunc(t.Steps, func(s Step) bool { return s.Root() })
+	if i < 0 {
+		return "", false
+	}
+	c, _ := set.Contract(t.Steps[i].Type)
+	p, _ := param(c, ifNameKey)
+	for _, key := range append([]string{ifNameKey}, p.Aliases...) {
+		if _, has := t.Steps[i].Config[key]; has {
+			return key, true
+		}
+	}
+	return "", false
+}
+
+// TakesAddresses reports whether a step type creates an interface with addresses, of which
+// the caller chooses the name.
+func TakesAddresses(c contract.Contract) bool {
+	_, named := param(c, ifNameKey)
+	_, addressed := param(c, "ipam")
+	return named && addressed
+}
+
+// checkRole is the CRD's rule for roles.
+func checkRole(inv *Invalid, o *v1alpha1.NetworkTopology) {
+	if r := string(o.Spec.Role); r != "" && o.Spec.Role != v1alpha1.Primary {
+		inv.add("", "spec.role", "%q is not %q: remove it for a topology that claims request", excerpt.Of(r, maxKey), v1alpha1.Primary)
+	}
+	s := o.Spec.NodeSelector
+	if s == nil {
+		return
+	}
+	if o.Spec.Role == "" {
+		inv.add("", "spec.nodeSelector", "needs a role: a claim selects nodes by its devices")
+	}
+	if n := len(s.MatchLabels) + len(s.MatchExpressions); n > maxRequirements {
+		inv.add("", "spec.nodeSelector", "has %d requirements, at most %d are accepted", n, maxRequirements)
+		return
+	}
+	if _, err := metav1.LabelSelectorAsSelector(s); err != nil {
+		inv.add("", "spec.nodeSelector", "%s", excerpt.Of(err.Error(), maxKey))
+	}
+}
+
+// ifNameKey is the key by which a step type takes the name of its interface in the pod.
+const ifNameKey = "ifName"
+
+func param(c contract.Contract, name string) (contract.Param, bool) {
+	i := slices.IndexFunc(c.Params, func(p contract.Param) bool { return p.Name == name })
+	if i < 0 {
+		return contract.Param{}, false
+	}
+	return c.Params[i], true
+}
+
+// sets reports whether a config has a key, in any of its spellings.
+func sets(c contract.Contract, config map[string]any, name string) bool {
+	p, _ := param(c, name)
+	for _, key := range append([]string{name}, p.Aliases...) {
+		if _, has := config[key]; has {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,61 @@
+package validity
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+// examplePodCIDRs are what a node may have, of both families (RFC 5737, RFC 3849). A node
+// with one family accepts whatever one with both does.
+var examplePodCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")}
+
+// ofRole checks what a topology that is the own network of pods cannot have: what a claim
+// decides, and what would change the network of all pods at once.
+func ofRole(t *topology.Topology, set contract.Set, invalid *topology.Invalid) {
+	add := func(step, field, format string, args ...any) {
+		invalid.Add(topology.Problem{Step: step, Field: field, Message: fmt.Sprintf(format, args...)})
+	}
+	if t.UpdatePolicy == topology.InPlace {
+		add("", "spec.updatePolicy", "must be Immutable with a role: running pods keep their own network, and new ones get the change")
+	}
+	if t.ClaimTemplate != nil {
+		add("", "spec.claimTemplate", "is for topologies that claims request: remove it, or the role")
+	}
+	for i := range t.Steps {
+		if a := topology.Exclusive(&t.Steps[i]); len(a) > 0 {
+			add(t.Steps[i].Name, "addresses", "all pods would have %q: leave addresses out to give each pod one of the node's pod CIDRs, name an AddressPool in ipam, or set allowDuplicate on the step", a[0])
+		}
+	}
+	first := true
+	for _, s := range t.Roots() {
+		c, known := set.Contract(s.Type)
+		if !known {
+			continue // reported already
+		}
+		if s.Selector != "" {
+			add(s.Name, "selector", "is for topologies that claims request: pods without a claim have no device; name a link of the host in the config")
+		}
+		if s.ExtendedResourceName != "" {
+			add(s.Name, "extendedResourceName", "is for topologies that claims request: remove it")
+		}
+		if c.Input.Device {
+			add(s.Name, "type", "%q takes a device, which only a claim has: use a type that takes none, such as bridge, for the own network of pods", s.Type)
+		}
+		if !first {
+			continue
+		}
+		first = false
+		if name, sets := t.NamesPodInterface(set); sets {
+			add(s.Name, name, "must be left out: the container runtime names the interface, usually %s", topology.PodInterface)
+		}
+		if !topology.TakesAddresses(c) {
+			add(s.Name, "type", "%q creates no interface with addresses, and the first root step is the interface %s of pods: use a type such as bridge", s.Type, topology.PodInterface)
+		}
+	}
+	if first {
+		add("", "spec.steps", "there is no root step, which is the interface %s of pods", topology.PodInterface)
+	}
+}
