@@ -44,8 +44,8 @@ help: ## list the targets
 # --- Using it ---------------------------------------------------------------------
 
 .PHONY: build
-build: ## the binary, static: .cache/bin/plumbline
-	@$(GO) build -ldflags="-s -w" -o $(BIN)/plumbline ./cmd/plumbline
+build: ## the binaries, static: .cache/bin/plumbline, .cache/bin/plumbline-cni
+	@$(GO) build -ldflags="-s -w" -o $(BIN)/ ./cmd/plumbline ./cmd/plumbline-cni
 
 .PHONY: demo
 demo: ## the flagship topology on real SR-IOV VFs, in a virtual machine
@@ -59,7 +59,7 @@ demo: ## the flagship topology on real SR-IOV VFs, in a virtual machine
 
 .PHONY: image
 image: build ## the container image, an archive for ctr images import: .cache/image/plumbline.tar (IMAGE=NAME:TAG)
-	@$(GO) run ./integration/cluster/image/save -o $(CACHE)/image/plumbline.tar $(IMAGE) $(BIN)/plumbline
+	@$(GO) run ./integration/cluster/image/save -o $(CACHE)/image/plumbline.tar $(IMAGE) $(BIN)/plumbline $(BIN)/plumbline-cni
 
 .PHONY: demo-cluster
 demo-cluster: ## from kubectl apply to a pod with its network, on a Kubernetes with a node in a virtual machine

@@ -334,7 +334,7 @@ func TestArchitecture(t *testing.T) {
 }
 
 var (
-	packageLine = regexp.MustCompile(`(?m)^\| \[([a-z0-9/]+)\]\(([./a-z0-9]+)\) \| \S`)
+	packageLine = regexp.MustCompile(`(?m)^\| \[([a-z0-9/-]+)\]\(([./a-z0-9-]+)\) \| \S`)
 	// A link to a Go file is followed by functions of it.
 	namedFuncs = regexp.MustCompile("\\]\\((\\S+\\.go)\\)((?:(?:,| and)?\\s+`\\w+`)+)")
 	codeWord   = regexp.MustCompile("`(\\w+)`")
