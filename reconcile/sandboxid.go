@@ -7,8 +7,9 @@ import (
 
 // SandboxID names one topology in one network namespace. Its form says where it comes
 // from: "blue/ai" from the command line, "run/blue/ai" from a file of plumbline run,
-// and "SANDBOX/CLAIM/ai" from a claim, in a pod sandbox of the container runtime. The
-// name of a namespace contains no slash, so the forms are distinct.
+// "SANDBOX/CLAIM/ai" from a claim, in a pod sandbox of the container runtime, and
+// "cni/CONTAINER/eth0/ai" from a call of the runtime's CNI library, for the pod's own
+// network. The name of a namespace contains no slash, so the forms are distinct.
 type SandboxID string
 
 // fromFile begins the ID of a sandbox that a file describes.
@@ -37,6 +38,29 @@ func IDOfPreparation(claimUID, topology string) SandboxID {
 	return IDOfClaim(prepared, claimUID, topology)
 }
 
+// fromCNI begins the ID of the own network of a pod.
+const fromCNI = "cni"
+
+// IDOfPrimary is the ID of a topology that is the own network of a pod, as its container
+// runtime names the pod and the interface.
+func IDOfPrimary(container, ifName, topology string) SandboxID {
+	return SandboxID(OwnerOfPrimary(container, ifName) + "/" + topology)
+}
+
+// OwnerOfPrimary is an IDOfPrimary without the topology: it owns the addresses.
+func OwnerOfPrimary(container, ifName string) string {
+	return fromCNI + "/" + container + "/" + ifName
+}
+
+// ParseOwner returns the parts of an OwnerOfPrimary; false for anything else.
+func ParseOwner(owner string) (container, ifName string, ok bool) {
+	parts := strings.Split(owner, "/")
+	if len(parts) != 3 || parts[0] != fromCNI {
+		return "", "", false
+	}
+	return parts[1], parts[2], true
+}
+
 // Origin are the parts of a SandboxID.
 type Origin struct {
 	Netns      string // of the command line or of a file
@@ -44,6 +68,8 @@ type Origin struct {
 	PodSandbox string // of the container runtime, for a claim
 	Prepared   bool   // for a claim, before there is a pod sandbox
 	ClaimUID   string // "" if not from a claim
+	Container  string // of the container runtime, for the own network of a pod
+	Interface  string // which is that network's
 	Topology   string
 }
 
@@ -58,6 +84,8 @@ func (id SandboxID) Origin() Origin {
 		return Origin{Prepared: true, ClaimUID: parts[1], Topology: parts[2]}
 	case len(parts) == 3:
 		return Origin{PodSandbox: parts[0], ClaimUID: parts[1], Topology: parts[2]}
+	case len(parts) == 4 && parts[0] == fromCNI:
+		return Origin{Container: parts[1], Interface: parts[2], Topology: parts[3]}
 	}
 	return Origin{}
 }

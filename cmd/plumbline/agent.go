@@ -51,6 +51,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
 	"github.com/plumbline/plumbline/reconcile/pod/hostroutes"
 	"github.com/plumbline/plumbline/reconcile/pod/nriplugin"
+	"github.com/plumbline/plumbline/reconcile/pod/primary"
 	"github.com/plumbline/plumbline/reconcile/pod/rollout"
 	"github.com/plumbline/plumbline/reconcile/ports"
 	"github.com/plumbline/plumbline/reconcile/watch"
@@ -73,6 +74,7 @@ type agent struct {
 	lldp                    bool
 	networkQoS              bool
 	ovn                     databases
+	podNetwork              podNetwork
 
 	metricsAddress   string
 	interfaceMetrics int
@@ -120,6 +122,7 @@ Two agents may run at the same time during an update.`,
 	f.BoolVar(&g.lldp, "lldp", false, "listen to LLDP on the ports of the node, for the attributes switch, switchPort and rail; needs the capability NET_RAW")
 	f.BoolVar(&g.networkQoS, "network-qos", false, "mark and limit what pods send, as the NetworkQoS objects of their namespaces say; needs list and watch of networkqoses and pods. Without it, filters that an earlier agent has set are removed")
 	g.ovn.flags(cmd, "", "")
+	g.podNetwork.flags(f)
 	f.StringVar(&g.metricsAddress, "metrics-address", "127.0.0.1:9808", "`address` to serve metrics and probes on")
 	f.IntVar(&g.interfaceMetrics, "interface-metrics", 1024, "`number` of interfaces in pods for which /metrics has counters, with the names of the pods; 0 for none")
 	f.IntVar(&g.ruleMetrics, "rule-metrics", 512, "`number` of rules of NetworkQoS objects on interfaces in pods for which /metrics has counters, with the names of pods and objects; 0 for none")
@@ -214,6 +217,7 @@ type serving struct {
 	watcher    *watch.Watcher
 	events     *watch.Relay
 	loop       *node.Loop
+	pods       *podServing // nil if the agent gives pods no network of their own
 	alive      *liveness.Registry
 }
 
@@ -338,6 +342,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	s.edits = rollout.New(rollout.Options{
 		Client: s.dynamic, NodeName: s.nodeName, Claims: s.claims, Update: s.keeper.Update, Observed: s.filters.Topology, Reporter: claimstatus.Claims{To: s.status, Contracts: s.app.registry}, Log: s.log, Now: time.Now,
 	})
+	s.wirePodNetwork()
 	return s.wireLoop(ctx)
 }
 
@@ -428,7 +433,7 @@ func (s *serving) results(id reconcile.SandboxID) []topology.StepResult {
 // grants are the addresses in the records of claims.
 func (s *serving) grants() []addresspool.Grant {
 	entries, _ := s.store.List() // damage is reported on attachment
-	var out []addresspool.Grant
+	out := s.podGrants()
 	for _, e := range entries {
 		var literals []netip.Addr
 		for i := range e.Topologies {
@@ -457,6 +462,9 @@ func (s *serving) grants() []addresspool.Grant {
 // claimEnded reports whether the kubelet will never unprepare a claim with addresses:
 // the agent has no record of it, and it does not exist any more.
 func (s *serving) claimEnded(ctx context.Context, g addresspool.Grant) (bool, error) {
+	if primary.Owns(g.Claim) {
+		return false, nil // its server ends it
+	}
 	if _, known, err := s.store.Get(types.UID(g.Claim)); err != nil || known {
 		return false, err
 	}
@@ -630,6 +638,7 @@ const (
 	partRuntime   = "connection to the container runtime"
 	partKubelet   = "server for the kubelet"
 	partSandboxes = "sandboxes"
+	partCNI       = "server for the CNI plugin"
 )
 
 // parts returns what runs until the agent is stopped. A part that ends earlier with
@@ -638,7 +647,7 @@ func (s *serving) parts() map[string]func(context.Context) error {
 	forever := func(f func(context.Context)) func(context.Context) error {
 		return func(ctx context.Context) error { f(ctx); return nil }
 	}
-	return map[string]func(context.Context) error{
+	parts := map[string]func(context.Context) error{
 		"reports of claims":    s.status.Run,
 		"watch of the kernel":  s.watcher.Run,
 		"events of the kernel": forever(s.events.Run),
@@ -654,6 +663,12 @@ func (s *serving) parts() map[string]func(context.Context) error {
 		partRuntime:            s.runtime.Run,
 		partKubelet:            s.prepare,
 	}
+	if s.pods != nil {
+		parts[partCNI] = s.pods.server.Run
+		parts["network of pods"] = forever(s.pods.follower.Run)
+		parts["CNI plugin"] = forever(s.pods.installer.Run)
+	}
+	return parts
 }
 
 // prepare serves the kubelet.

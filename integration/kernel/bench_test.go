@@ -21,12 +21,17 @@ import (
 	"github.com/plumbline/plumbline/reconcile/binding"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/kernel"
+	"github.com/plumbline/plumbline/reconcile/pod/cnisocket"
 )
 
 func TestMain(m *testing.M) {
 	if os.Getenv("PLUMBLINE_LANE") == "" {
 		fmt.Println("skipped: these tests change real network namespaces and run in the virtual machine: make test-kernel")
 		os.Exit(0)
+	}
+	if os.Getenv("CNI_COMMAND") != "" {
+		cnisocket.Main() // started as a CNI plugin
+		return
 	}
 	if os.Getenv(childEnv) != "" {
 		child()

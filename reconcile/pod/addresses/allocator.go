@@ -219,6 +219,37 @@ func (a *Allocator) take(h *addresspool.Holdings, claim *Claim, w Want, now time
 	return ops.Allocated(p.layout, got), nil
 }
 
+// Wants returns what the steps of a topology want of pools, in their order.
+func Wants(t *topology.Topology) (out []Want, err error) {
+	for i := range t.Steps {
+		s := &t.Steps[i]
+		pool, iface, ok := topology.FromPool(s)
+		if !ok {
+			continue
+		}
+		w := Want{Topology: t.Name, Step: s.Name, Pool: pool, Interface: iface}
+		if local, ok := topology.LocalIPAM(s); ok {
+			if w.Local, err = addresspool.Local(local); err != nil {
+				return nil, fault.New(fault.Invalid, fmt.Errorf("step %q: ipam.%w", s.Name, err))
+			}
+		}
+		if division, ok := topology.MultiNICIPAM(s); ok {
+			w.Division = &division
+		}
+		out = append(out, w)
+	}
+	return out, nil
+}
+
+// Grants returns what has been given to claims, and to pods for their own network.
+func (a *Allocator) Grants() (out []addresspool.Grant, err error) {
+	err = a.file.change(func(h *addresspool.Holdings) (bool, error) {
+		out = h.Clone().Grants
+		return false, nil
+	})
+	return out, err
+}
+
 // Lost returns an error if a claim has an address that another node may hold now.
 func (a *Allocator) Lost(claim types.UID) error {
 	var lost error

@@ -19,7 +19,6 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology"
-	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -150,19 +149,14 @@ func (d *decision) addresses(c *claims.Claim) error {
 			for _, a := range topology.Exclusive(&t.Steps[j]) {
 				of.Literals = append(of.Literals, addresses.Literal{Topology: t.Name, Step: t.Steps[j].Name, Address: a})
 			}
-			if pool, iface, ok := topology.FromPool(&t.Steps[j]); ok {
-				w := addresses.Want{Topology: t.Name, Step: t.Steps[j].Name, Pool: pool, Interface: iface}
-				if local, ok := topology.LocalIPAM(&t.Steps[j]); ok {
-					if w.Local, err = addresspool.Local(local); err != nil {
-						return invalid("step %q: ipam.%w", w.Step, err)
-					}
-				}
-				if division, ok := topology.MultiNICIPAM(&t.Steps[j]); ok {
-					w.Division = &division
-				}
-				wants = append(wants, w)
-				at[w] = i
-			}
+		}
+		own, err := addresses.Wants(t)
+		if err != nil {
+			return err
+		}
+		for _, w := range own {
+			wants = append(wants, w)
+			at[w] = i
 		}
 	}
 	if len(wants) == 0 && len(of.Literals) == 0 {

@@ -102,7 +102,7 @@ func (f *Follower) Run(ctx context.Context) {
 		changed   cache.ResourceEventHandler
 	}{
 		{"policies", f.policies, nil, f.onAny()},
-		{"the node", f.node, labelsOnly, cache.ResourceEventHandlerFuncs{
+		{"the node", f.node, ofNode, cache.ResourceEventHandlerFuncs{
 			AddFunc: func(any) { f.changed() },
 			UpdateFunc: func(before, after any) {
 				if a, b := before.(*corev1.Node), after.(*corev1.Node); !equalLabels(a.Labels, b.Labels) {
@@ -273,13 +273,26 @@ func (f *Follower) Decide(ctx context.Context, devices []inventory.Device) ([]in
 	return out, set.Attributes(), err
 }
 
-// labelsOnly keeps in memory what policies select nodes by.
-func labelsOnly(v any) (any, error) {
+// Node returns the labels and the pod CIDRs of the node; false while they are not known.
+func (f *Follower) Node() (labels map[string]string, podCIDRs []string, known bool) {
+	n := f.self()
+	if n == nil {
+		return nil, nil, false
+	}
+	return n.Labels, n.Spec.PodCIDRs, true
+}
+
+// ofNode keeps in memory what policies select nodes by, and where the addresses of its
+// pods are from.
+func ofNode(v any) (any, error) {
 	n, ok := v.(*corev1.Node)
 	if !ok {
 		return v, nil
 	}
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels}}, nil
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels},
+		Spec:       corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs},
+	}, nil
 }
 
 func equalLabels(a, b map[string]string) bool {

@@ -1,0 +1,274 @@
+package primary
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/reconcile/recordfile"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
+)
+
+// FollowerOptions are the settings of a Follower.
+type FollowerOptions struct {
+	// Client needs list and watch on networktopologies.
+	Client   dynamic.Interface
+	NodeName string
+	// Node returns the labels and the pod CIDRs of the node; false while they are not known.
+	Node      func() (labels map[string]string, podCIDRs []string, known bool)
+	Contracts contract.Set
+	// File is where the last decision is kept, so that a node without an API server starts
+	// its pods.
+	File string
+	// Proc is where procfs is mounted.
+	Proc string
+	// Changed is called after each decision that differs from the one before. It must not block.
+	Changed func()
+	Log     *slog.Logger
+}
+
+// Follower knows which topology is the own network of the node's pods.
+type Follower struct {
+	FollowerOptions
+	wake chan struct{}
+
+	mu       sync.Mutex
+	decided  bool // once, perhaps by an earlier process
+	decision decision
+	network  *Network
+	why      error // network is nil
+}
+
+// decision is what is kept on disk.
+type decision struct {
+	// Object is the topology that was chosen; nil if none selects the node.
+	Object   *v1alpha1.NetworkTopology `json:"object,omitempty"`
+	PodCIDRs []string                  `json:"podCIDRs,omitempty"`
+	// Others have the role and select the node, too.
+	Others []string `json:"others,omitempty"`
+}
+
+// NewFollower returns a Follower that knows what an earlier process has decided.
+func NewFollower(o FollowerOptions) *Follower {
+	f := &Follower{FollowerOptions: o, wake: make(chan struct{}, 1), why: errors.New("which NetworkTopology is the network of pods is not known yet: the API server has not answered")}
+	var d decision
+	switch err := f.load(&d); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		o.Log.Error("the network of pods is read from the API server", "file", o.File, "error", err)
+	default:
+		f.take(context.Background(), d)
+	}
+	return f
+}
+
+func (f *Follower) load(d *decision) error {
+	data, err := os.ReadFile(f.File)
+	if err != nil {
+		return err
+	}
+	payload, err := frame.Decode([]byte(strings.TrimSuffix(string(data), "\n")))
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(payload, d)
+}
+
+func (f *Follower) save(d decision) error {
+	data, err := frame.Encode(d)
+	if err != nil {
+		return err
+	}
+	_, err = recordfile.Replace(f.File, data, recordfile.Options{Sync: (*os.File).Sync})
+	return err
+}
+
+// Network returns what new pods are given, or why the node has no network for them.
+func (f *Follower) Network() (Network, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.network == nil {
+		return Network{}, f.why
+	}
+	return *f.network, f.forwards(f.network.PodCIDRs)
+}
+
+// Selected reports whether a topology was chosen; not known until the first decision.
+func (f *Follower) Selected() (selected, known bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.decision.Object != nil, f.decided
+}
+
+// undecided is how often a decision is tried while something is not known.
+const undecided = 2 * time.Second
+
+// Run follows the topologies until ctx ends.
+func (f *Follower) Run(ctx context.Context) {
+	informer := dynamicinformer.NewFilteredDynamicInformer(f.Client, v1alpha1.Resource(), metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
+		// The others are many, and their status changes often.
+		o.FieldSelector = fields.OneTermEqualSelector("spec.role", string(v1alpha1.Primary)).String()
+	}).Informer()
+	poke := func(any) {
+		select {
+		case f.wake <- struct{}{}:
+		default:
+		}
+	}
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: poke, DeleteFunc: poke, UpdateFunc: func(_, o any) { poke(o) }})
+	if err != nil {
+		f.Log.Error("cannot watch the topologies of role primary", "error", err)
+		return
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { informer.RunWithContext(ctx) })
+	tick := time.NewTicker(undecided) // labels and pod CIDRs of the node
+	defer tick.Stop()
+	for {
+		if informer.HasSynced() {
+			f.decide(ctx, informer.GetStore().List())
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.wake:
+		case <-tick.C:
+		}
+	}
+}
+
+// decide chooses among the topologies of the cluster.
+func (f *Follower) decide(ctx context.Context, objects []any) {
+	of, podCIDRs, known := f.Node()
+	if !known {
+		return
+	}
+	var selecting []*v1alpha1.NetworkTopology
+	for _, v := range objects {
+		u, ok := v.(*unstructured.Unstructured)
+		if !ok {
+			continue
+		}
+		o := &v1alpha1.NetworkTopology{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err != nil {
+			f.Log.Error("cannot read a topology", "topology", u.GetName(), "error", err)
+			continue
+		}
+		if o.Spec.Role == v1alpha1.Primary && Selects(o, of) {
+			selecting = append(selecting, o)
+		}
+	}
+	slices.SortFunc(selecting, func(a, b *v1alpha1.NetworkTopology) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+	})
+	d := decision{PodCIDRs: podCIDRs}
+	for i, o := range selecting {
+		if i > 0 {
+			d.Others = append(d.Others, o.Name)
+			continue
+		}
+		pinned := claims.Pinned(o)
+		d.Object = &pinned
+	}
+	f.mu.Lock()
+	same := f.decided && reflect.DeepEqual(d, f.decision)
+	f.mu.Unlock()
+	if same {
+		return
+	}
+	if err := f.save(d); err != nil {
+		f.Log.Error("cannot keep which topology is the network of pods", "file", f.File, "error", err)
+		return // tried again
+	}
+	f.take(ctx, d)
+	f.Changed()
+}
+
+// Selects reports whether a topology with a role selects a node with these labels.
+func Selects(o *v1alpha1.NetworkTopology, of map[string]string) bool {
+	if o.Spec.NodeSelector == nil {
+		return true
+	}
+	s, err := metav1.LabelSelectorAsSelector(o.Spec.NodeSelector)
+	return err == nil && s.Matches(labels.Set(of))
+}
+
+// take makes a decision count. While a topology cannot be used, an earlier one is not: its
+// object may not exist any more.
+func (f *Follower) take(ctx context.Context, d decision) {
+	n, err := f.read(ctx, d)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.decided, f.decision, f.network, f.why = true, d, n, err
+	switch {
+	case err != nil:
+		f.Log.Warn("new pods are not given a network", "reason", err)
+	case len(d.Others) > 0:
+		f.Log.Warn("several topologies are to be the network of pods: the oldest is", "topology", d.Object.Name, "others", d.Others)
+	default:
+		f.Log.Info("the network of new pods", "topology", d.Object.Name, "generation", d.Object.Generation, "podCIDRs", d.PodCIDRs)
+	}
+}
+
+func (f *Follower) read(ctx context.Context, d decision) (*Network, error) {
+	if d.Object == nil {
+		return nil, fmt.Errorf("no NetworkTopology of role %q selects the node %q", v1alpha1.Primary, f.NodeName)
+	}
+	t, _, err := validity.Object(ctx, d.Object, f.Contracts)
+	if err != nil {
+		return nil, err
+	}
+	n := &Network{Topology: t}
+	for _, c := range d.PodCIDRs {
+		p, err := netip.ParsePrefix(c)
+		if err != nil {
+			return nil, fmt.Errorf("pod CIDR of the node: %w", err)
+		}
+		n.PodCIDRs = append(n.PodCIDRs, p.Masked())
+	}
+	if len(n.PodCIDRs) == 0 && t.UsesPodCIDRs(f.Contracts) {
+		return nil, fmt.Errorf("NetworkTopology %q: the node %q has no spec.podCIDRs, of which pods would have addresses: start kube-controller-manager with --allocate-node-cidrs, or name an AddressPool in ipam", t.Name, f.NodeName)
+	}
+	return n, nil
+}
+
+// forwards refuses to give pods a network in which they reach nothing but their host: that
+// the host forwards packets is the administrator's decision.
+func (f *Follower) forwards(podCIDRs []netip.Prefix) error {
+	for _, p := range podCIDRs {
+		name := "net/ipv6/conf/all/forwarding"
+		if p.Addr().Is4() {
+			name = "net/ipv4/ip_forward"
+		}
+		if value, err := os.ReadFile(filepath.Join(f.Proc, "sys", name)); err != nil || strings.TrimSpace(string(value)) != "1" {
+			return fmt.Errorf("the node %q does not forward packets, so its pods with addresses of %s would reach nothing: set %s to 1", f.NodeName, p, strings.ReplaceAll(name, "/", "."))
+		}
+	}
+	return nil
+}

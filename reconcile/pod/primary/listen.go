@@ -1,0 +1,269 @@
+package primary
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/reconcile/pod/cnisocket"
+)
+
+const (
+	// maxConnections bounds the calls that are read and wait; more have to wait for their
+	// connection to be accepted.
+	maxConnections = 128
+	// recheck is how often an agent looks whether the socket is its own.
+	recheck = 2 * time.Second
+	// drain is how long calls in progress may take when the agent ends.
+	drain = 20 * time.Second
+)
+
+// Run answers the plugin and releases what has ended, until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	if err := s.closeFolder(); err != nil {
+		return fmt.Errorf("socket for the CNI plugin: %w", err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { s.sweepRegularly(ctx) })
+	defer wg.Wait()
+	calls := newCalls(maxConnections)
+	defer calls.drain(drain)
+	var own *listener
+	defer func() {
+		if own != nil {
+			own.leave()
+		}
+	}()
+	tick := time.NewTicker(recheck)
+	defer tick.Stop()
+	said := ""
+	for {
+		if own == nil || own.replaced() && !answered(s.Socket) {
+			// An agent that was started later has the socket; this one listens again when that one ends.
+			if own != nil {
+				own.leave()
+			}
+			var err error
+			if own, err = listen(s.Socket); err != nil {
+				if err.Error() != said {
+					said = err.Error()
+					s.Log.Error("the container runtime cannot reach the agent", "error", err)
+				}
+			} else {
+				go s.accept(ctx, own, calls)
+			}
+		}
+		s.Alive(10 * recheck)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// closeFolder creates the folder of the socket, for root only: whoever reaches the socket
+// decides which namespaces are given a network. A folder of others, such as /run, stays as
+// it is.
+func (s *Server) closeFolder() error {
+	dir, name := filepath.Split(s.Socket)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() != name && !strings.HasPrefix(e.Name(), name+".") {
+			return fmt.Errorf("%q has %q, too: name a socket in a directory of its own, which is closed for other users than root", dir, e.Name())
+		}
+	}
+	return os.Chmod(dir, 0o700) //nolint:gosec // a folder
+}
+
+func (s *Server) sweepRegularly(ctx context.Context) {
+	tick := time.NewTicker(s.Sweep)
+	defer tick.Stop()
+	for {
+		s.sweep(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Server) accept(ctx context.Context, from *listener, calls *calls) {
+	for {
+		if !calls.enter(ctx) {
+			return
+		}
+		conn, err := from.AcceptUnix()
+		if err != nil {
+			calls.leave()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			s.Log.Warn("cannot accept a call of the container runtime", "error", err)
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(100 * time.Millisecond): // such as too many open files
+			}
+			continue
+		}
+		go func() {
+			defer calls.leave()
+			defer conn.Close()
+			s.converse(ctx, conn)
+		}()
+	}
+}
+
+// converse answers one call. It is cancelled when the plugin goes away or the agent ends.
+func (s *Server) converse(ctx context.Context, conn *net.UnixConn) {
+	if err := fromRoot(conn); err != nil {
+		s.Log.Warn("refused a connection to the socket for the CNI plugin", "error", err)
+		return
+	}
+	r, left, err := cnisocket.Receive(conn)
+	if err != nil {
+		s.Log.Warn("cannot read a call of the CNI plugin", "error", err)
+		return
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		select {
+		case <-left:
+			cancel(errors.New("the container runtime does not wait any longer"))
+		case <-ended:
+		}
+	}()
+	if err := cnisocket.Send(conn, s.Do(ctx, r)); err != nil {
+		s.Log.Debug("nobody waits for the answer", "command", r.Command, "container", r.Container, "error", err)
+	}
+}
+
+// fromRoot refuses peers that are not root on the host, should they reach the socket.
+func fromRoot(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var peer *unix.Ucred
+	var failed error
+	if err := raw.Control(func(fd uintptr) {
+		peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil || failed != nil {
+		return errors.Join(err, failed)
+	}
+	if peer.Uid != 0 {
+		return fmt.Errorf("process %d has the user ID %d, not 0", peer.Pid, peer.Uid)
+	}
+	return nil
+}
+
+// listener is a socket that another agent may replace.
+type listener struct {
+	*net.UnixListener
+	path  string
+	inode uint64
+}
+
+// listen creates a socket beside the path and moves it there: clients find either the one
+// before or this one.
+func listen(path string) (*listener, error) {
+	beside := fmt.Sprintf("%s.%d", path, os.Getpid())
+	if err := os.Remove(beside); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: beside, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	err = os.Chmod(beside, 0o600)
+	inode := inodeOf(beside)
+	if err == nil {
+		err = os.Rename(beside, path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.Close(), os.Remove(beside))
+	}
+	return &listener{l, path, inode}, nil
+}
+
+func inodeOf(path string) uint64 {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return 0
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0
+	}
+	return st.Ino
+}
+
+// replaced reports whether something else is at the path.
+func (l *listener) replaced() bool { return inodeOf(l.path) != l.inode }
+
+// leave closes the listener. Its socket stays if it was replaced, and else too: a plugin
+// reports the same for a socket that nobody listens to as for none.
+func (l *listener) leave() { l.Close() }
+
+// answered reports whether somebody listens at a path.
+func answered(path string) bool {
+	conn, err := net.DialTimeout("unix", path, time.Second)
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
+}
+
+// calls counts and bounds what is answered at a time.
+type calls struct {
+	slots chan struct{}
+}
+
+func newCalls(most int) *calls { return &calls{make(chan struct{}, most)} }
+
+func (c *calls) enter(ctx context.Context) bool {
+	select {
+	case c.slots <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (c *calls) leave() { <-c.slots }
+
+// drain waits until all calls have ended, or for a bounded time.
+func (c *calls) drain(most time.Duration) {
+	end := time.NewTimer(most)
+	defer end.Stop()
+	for range cap(c.slots) {
+		select {
+		case c.slots <- struct{}{}:
+		case <-end.C:
+			return
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package primary
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestSocketInSharedFolder: the folder of the socket is closed for others only if it is the
+// socket's own, so that a wrong flag does not close /run.
+func TestSocketInSharedFolder(t *testing.T) {
+	for what, c := range map[string]struct {
+		beside string
+		shared bool
+	}{
+		"a folder that is new":         {},
+		"of an earlier agent":          {beside: "agent.sock"},
+		"what a killed agent has left": {beside: "agent.sock.7"},
+		"of others, too":               {"systemd", true},
+	} {
+		dir := filepath.Join(t.TempDir(), "run")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if c.beside != "" {
+			l, err := net.Listen("unix", filepath.Join(dir, c.beside))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+		}
+		s := newServer(t)
+		s.Socket = filepath.Join(dir, "agent.sock")
+		ctx, cancel := context.WithCancel(t.Context())
+		s.Alive = func(time.Duration) { cancel() }
+		err := s.Run(ctx)
+		if (err != nil) != c.shared || c.shared && !strings.Contains(err.Error(), `"systemd"`) {
+			t.Errorf("%s: %v", what, err)
+		}
+		info, err := os.Stat(dir)
+		if err != nil || (info.Mode().Perm() == 0o700) == c.shared {
+			t.Errorf("%s: %v, mode %v", what, err, info.Mode())
+		}
+	}
+}

@@ -1,0 +1,449 @@
+package primary
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/utils"
+	k8stypes "k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/netns"
+	"github.com/plumbline/plumbline/reconcile/pod/addresses"
+	"github.com/plumbline/plumbline/reconcile/pod/cnisocket"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// Engine applies topologies; a reconcile.Reconciler is one.
+type Engine interface {
+	Ensure(ctx context.Context, sb reconcile.Sandbox) (reconcile.Report, error)
+	Check(ctx context.Context, id reconcile.SandboxID) (reconcile.Status, error)
+	Release(ctx context.Context, id reconcile.SandboxID) (reconcile.Report, error)
+	Record(id reconcile.SandboxID) (reconcile.Record, bool, error)
+	IDs() ([]reconcile.SandboxID, []error)
+	OtherVersions() []*frame.OtherVersion
+}
+
+// Addresses allocates addresses; an addresses.Allocator is one.
+type Addresses interface {
+	Take(claim addresses.Claim, wants []addresses.Want) (map[addresses.Want]ops.Given, error)
+	GiveBack(owner k8stypes.UID) error
+	Grants() ([]addresspool.Grant, error)
+}
+
+// Network is what pods of the node are given.
+type Network struct {
+	Topology *topology.Topology
+	PodCIDRs []netip.Prefix
+}
+
+// Name is that of the network in its configuration.
+const Name = "plumbline"
+
+// Options are the settings of a Server.
+type Options struct {
+	Engine    Engine
+	Addresses Addresses
+	Contracts contract.Set
+	// Network returns what new pods are given, or why the node has no network for them.
+	Network func() (Network, error)
+	// Socket is the path at which the plugin finds the agent.
+	Socket string
+	// NetnsDir is where the runtime keeps the namespaces of its pods, and HostNetns that of the
+	// host.
+	NetnsDir  string
+	HostNetns reconcile.NetnsID
+	BootID    string
+	// Damaged lists the records that were set aside as damaged. Default: none.
+	Damaged func() ([]string, error)
+	// Yield is called before the engine applies a topology for which a pod waits: until
+	// done is called, repairs yield. May be nil.
+	Yield func() (done func())
+	Log   *slog.Logger
+	Now   func() time.Time
+	// Identify identifies the namespace at a path; an error of kind Gone if there is
+	// none. Default: by device and inode.
+	Identify func(path string) (reconcile.NetnsID, error)
+	// Timeout bounds one call; default 100 s, before the plugin's own.
+	Timeout time.Duration
+	// Parallel is how many calls are worked on at a time; default 8.
+	Parallel int
+	// Sweep is the interval of searches for what has no namespace any more; default 30 s.
+	Sweep time.Duration
+	// Alive is called by Run each time it has made progress; the next call follows within
+	// the given time. May be nil.
+	Alive func(within time.Duration)
+}
+
+// Server answers calls of the plugin.
+type Server struct {
+	Options
+	locks locks
+	slots chan struct{}
+
+	mu       sync.Mutex
+	seen     map[string]bool      // owners whose namespace this process has seen
+	orphaned map[string]time.Time // owners of addresses without a record, since when
+}
+
+// New returns a Server.
+func New(o Options) *Server {
+	o.Timeout = cmp.Or(o.Timeout, 100*time.Second)
+	o.Parallel = cmp.Or(o.Parallel, 8)
+	o.Sweep = cmp.Or(o.Sweep, 30*time.Second)
+	if o.Identify == nil {
+		o.Identify = netns.At
+	}
+	if o.Damaged == nil {
+		o.Damaged = func() ([]string, error) { return nil, nil }
+	}
+	if o.Yield == nil {
+		o.Yield = func() func() { return func() {} }
+	}
+	if o.Alive == nil {
+		o.Alive = func(time.Duration) {}
+	}
+	return &Server{Options: o, slots: make(chan struct{}, o.Parallel), seen: map[string]bool{}, orphaned: map[string]time.Time{}}
+}
+
+// config is what the server reads of a network's configuration.
+type config struct {
+	Name string `json:"name"`
+	// Valid is what the runtime knows, for GC. Attachments is how earlier texts of CNI 1.1 name it.
+	Valid       json.RawMessage `json:"cni.dev/valid-attachments"`
+	Attachments json.RawMessage `json:"cni.dev/attachments"`
+}
+
+// valid returns what the runtime knows. A call without a list is refused: it would end
+// all pods of the node.
+func (c *config) valid() (out []types.GCAttachment, err error) {
+	list := c.Valid
+	if list == nil {
+		list = c.Attachments
+	}
+	if list == nil {
+		return nil, &types.Error{Code: types.ErrInvalidNetworkConfig, Msg: "GC: cni.dev/valid-attachments: is missing, so it is not known which pods have ended"}
+	}
+	if err := json.Unmarshal(list, &out); err != nil {
+		return nil, &types.Error{Code: types.ErrDecodingFailure, Msg: "GC: cni.dev/valid-attachments", Details: err.Error()}
+	}
+	return out, nil
+}
+
+// Do answers a call. ADD is rolled back when ctx ends.
+func (s *Server) Do(ctx context.Context, r cnisocket.Request) cnisocket.Reply {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.Timeout, fmt.Errorf("not finished within %s", s.Timeout))
+	defer cancel()
+	begun := s.Now()
+	result, err := s.do(ctx, r)
+	took := s.Now().Sub(begun).Round(time.Microsecond)
+	switch {
+	case err != nil:
+		s.Log.Warn("call of the container runtime failed", "command", r.Command, "container", r.Container, "kind", fault.Of(err), "took", took, "error", err)
+		return cnisocket.Reply{Error: cniError(err)}
+	case r.Command == cnisocket.Add || r.Command == cnisocket.Del:
+		pod := podOf(r.Args)
+		s.Log.Info("answered the container runtime", "command", r.Command, "container", r.Container, "pod", pod.Namespace+"/"+pod.Name, "took", took)
+	}
+	return cnisocket.Reply{Result: result}
+}
+
+// maxContainer bounds the ID of a container; those of runtimes have 64 bytes.
+const maxContainer = 128
+
+func (s *Server) do(ctx context.Context, r cnisocket.Request) (json.RawMessage, error) {
+	var c config
+	if err := json.Unmarshal(r.Config, &c); err != nil {
+		return nil, &types.Error{Code: types.ErrDecodingFailure, Msg: "configuration of the network", Details: err.Error()}
+	}
+	if c.Name != Name {
+		return nil, &types.Error{Code: types.ErrInvalidNetworkConfig, Msg: fmt.Sprintf("network %q: a node has one network of plumbline, with the name %q", c.Name, Name)}
+	}
+	switch r.Command {
+	case cnisocket.Status:
+		if _, err := s.Network(); err != nil {
+			return nil, &types.Error{Code: cnisocket.ErrPluginNotAvailable, Msg: "pods cannot be given a network", Details: err.Error()}
+		}
+		return nil, nil
+	case cnisocket.GC:
+		valid, err := c.valid()
+		if err != nil {
+			return nil, err
+		}
+		return nil, s.collect(ctx, valid)
+	case cnisocket.Add, cnisocket.Check, cnisocket.Del: // below, as they have a container
+	}
+	if err := utils.ValidateContainerID(r.Container); err != nil {
+		return nil, err
+	}
+	if len(r.Container) > maxContainer {
+		return nil, &types.Error{Code: types.ErrInvalidEnvironmentVariables, Msg: fmt.Sprintf("the ID of the container has more than %d bytes", maxContainer)}
+	}
+	if err := utils.ValidateInterfaceName(r.IfName); err != nil {
+		return nil, err
+	}
+	unlock, err := s.locks.take(ctx, reconcile.OwnerOfPrimary(r.Container, r.IfName))
+	if err != nil {
+		return nil, fault.New(fault.NotReady, fmt.Errorf("an earlier call for the container has not ended: %w", err))
+	}
+	defer unlock()
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	case <-ctx.Done():
+		return nil, fault.New(fault.NotReady, fmt.Errorf("%d other calls are worked on: %w", s.Parallel, context.Cause(ctx)))
+	}
+	switch r.Command {
+	case cnisocket.Add:
+		return s.add(ctx, r)
+	case cnisocket.Check:
+		return nil, s.check(ctx, r)
+	case cnisocket.Del:
+		return nil, s.del(context.WithoutCancel(ctx), reconcile.OwnerOfPrimary(r.Container, r.IfName))
+	case cnisocket.Status, cnisocket.GC: // answered above
+	}
+	return nil, &types.Error{Code: types.ErrInvalidEnvironmentVariables, Msg: fmt.Sprintf("unknown command %q", r.Command)}
+}
+
+// namespace returns the namespace of a pod, if it is one: in the runtime's folder, and not
+// the host's.
+func (s *Server) namespace(path string) (clean string, id reconcile.NetnsID, err error) {
+	folder, err := filepath.EvalSymlinks(s.NetnsDir)
+	if err != nil {
+		return "", id, fmt.Errorf("folder of network namespaces: %w", err)
+	}
+	if !filepath.IsAbs(path) {
+		return "", id, refuse("network namespace %q: not an absolute path", path)
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil {
+		return "", id, fault.New(fault.Gone, fmt.Errorf("network namespace %q: %w", path, err))
+	}
+	if name := filepath.Base(filepath.Clean(path)); dir != folder || name == ".." || name == "." {
+		return "", id, refuse("network namespace %q: not in %q, where the container runtime has those of its pods", path, s.NetnsDir)
+	}
+	clean = filepath.Join(dir, filepath.Base(path))
+	if id, err = s.Identify(clean); err != nil {
+		return "", id, err
+	}
+	if netns.Same(id, s.HostNetns) {
+		return "", id, refuse("network namespace %q: it is the host's own", path)
+	}
+	return clean, id, nil
+}
+
+func refuse(format string, args ...any) error {
+	return &types.Error{Code: types.ErrInvalidNetNS, Msg: fmt.Sprintf(format, args...)}
+}
+
+func (s *Server) add(ctx context.Context, r cnisocket.Request) (json.RawMessage, error) {
+	path, id, err := s.namespace(r.Netns)
+	if err != nil {
+		return nil, err
+	}
+	owner := reconcile.OwnerOfPrimary(r.Container, r.IfName)
+	sb, err := s.recorded(ctx, owner, path, id)
+	if err != nil {
+		return nil, err
+	}
+	if sb == nil {
+		if sb, err = s.decide(r, path); err != nil {
+			// What was given, and is not used, is given back by the runtime's DEL or by Run.
+			return nil, err
+		}
+	}
+	s.saw(owner)
+	report, err := s.apply(ctx, *sb)
+	if err != nil {
+		return nil, errors.Join(err, s.del(context.WithoutCancel(ctx), owner))
+	}
+	results := make([]topology.Result, len(report.Results))
+	for i, step := range report.Results {
+		results[i] = step.Result
+	}
+	out, err := inPod(topology.Merge(results...)).CNI()
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(out)
+}
+
+// inPod leaves out the addresses of the host, such as those of a bridge: the runtime takes
+// all of a result for the pod's.
+func inPod(r topology.Result) topology.Result {
+	r.IPs = slices.DeleteFunc(slices.Clone(r.IPs), func(ip topology.IP) bool {
+		return ip.Interface == nil || *ip.Interface >= len(r.Interfaces) || r.Interfaces[*ip.Interface].Sandbox == ""
+	})
+	return r
+}
+
+// urgentFor is how long one ADD may delay repairs.
+const urgentFor = 2 * time.Second
+
+func (s *Server) apply(ctx context.Context, sb reconcile.Sandbox) (reconcile.Report, error) {
+	done := sync.OnceFunc(s.Yield())
+	defer done()
+	defer time.AfterFunc(urgentFor, done).Stop()
+	return s.Engine.Ensure(ctx, sb)
+}
+
+// recorded returns what an earlier ADD has decided for this namespace, nil if there was none.
+// What is recorded of another namespace has ended, and is released.
+func (s *Server) recorded(ctx context.Context, owner, path string, id reconcile.NetnsID) (*reconcile.Sandbox, error) {
+	ids, err := s.sandboxes(owner)
+	if err != nil {
+		return nil, err
+	}
+	for _, of := range ids {
+		rec, known, err := s.Engine.Record(of)
+		if err != nil {
+			return nil, err
+		}
+		if known && rec.Phase != reconcile.Releasing && rec.Sandbox.Netns == path && rec.BootID == s.BootID &&
+			(rec.NetnsID == (reconcile.NetnsID{}) || netns.Same(rec.NetnsID, id)) {
+			return &rec.Sandbox, nil
+		}
+		if err := s.del(ctx, owner); err != nil {
+			return nil, fmt.Errorf("release what the container had: %w", err)
+		}
+	}
+	return nil, nil
+}
+
+// decide returns what a pod is given.
+func (s *Server) decide(r cnisocket.Request, path string) (*reconcile.Sandbox, error) {
+	n, err := s.Network()
+	if err != nil {
+		return nil, fault.New(fault.NotReady, err)
+	}
+	t := n.Topology.ForPod(s.Contracts, n.PodCIDRs, r.IfName)
+	owner, pod := reconcile.OwnerOfPrimary(r.Container, r.IfName), podOf(r.Args)
+	wants, err := addresses.Wants(t)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, fmt.Errorf("NetworkTopology %q: %w", t.Name, err))
+	}
+	sb := &reconcile.Sandbox{ID: reconcile.IDOfPrimary(r.Container, r.IfName, t.Name), Netns: path, Topology: t, Given: ops.Givens{}}
+	if len(wants) == 0 {
+		return sb, nil
+	}
+	given, err := s.Addresses.Take(addresses.Claim{UID: k8stypes.UID(owner), Namespace: pod.Namespace, Name: pod.Name, Pod: pod.Name, InPod: r.IfName}, wants)
+	if err != nil {
+		return nil, fmt.Errorf("NetworkTopology %q: %w", t.Name, err)
+	}
+	for w, g := range given {
+		sb.Given[w.Step] = g
+	}
+	return sb, nil
+}
+
+func (s *Server) check(ctx context.Context, r cnisocket.Request) error {
+	if _, _, err := s.namespace(r.Netns); err != nil {
+		return err
+	}
+	ids, err := s.sandboxes(reconcile.OwnerOfPrimary(r.Container, r.IfName))
+	if err != nil {
+		return err
+	}
+	if len(ids) == 0 {
+		return &types.Error{Code: types.ErrUnknownContainer, Msg: fmt.Sprintf("container %q has no network of plumbline", r.Container)}
+	}
+	for _, id := range ids {
+		st, err := s.Engine.Check(ctx, id)
+		switch {
+		case err != nil:
+			return err
+		case st.Err != nil:
+			return st.Err
+		case st.State != reconcile.InSync:
+			var what []string
+			for _, d := range st.Drift {
+				what = append(what, d.String())
+			}
+			return fault.New(fault.NotConverged, fmt.Errorf("the network of the pod is %s: %s", st.State, strings.Join(append(what, st.Failure), "; ")))
+		}
+	}
+	return nil
+}
+
+// del releases what an owner has. It is no error if that is nothing.
+func (s *Server) del(ctx context.Context, owner string) error {
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	ids, err := s.sandboxes(owner)
+	if err != nil {
+		return err // what it has must not be given to another
+	}
+	for _, id := range ids {
+		if _, err := s.Engine.Release(ctx, id); err != nil {
+			return err
+		}
+	}
+	if err := s.Addresses.GiveBack(k8stypes.UID(owner)); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.seen, owner)
+	return nil
+}
+
+// sandboxes returns what is recorded of an owner: one sandbox, unless the node's topology
+// has changed between an interrupted ADD and its repetition.
+func (s *Server) sandboxes(owner string) ([]reconcile.SandboxID, error) {
+	records, err := s.records()
+	return records[owner], err
+}
+
+func (s *Server) saw(owner string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen[owner] = true
+}
+
+// podArgs is what runtimes say of a pod.
+type podArgs struct{ Namespace, Name string }
+
+// podOf reads CNI_ARGS, which are for messages only.
+func podOf(args string) (p podArgs) {
+	for pair := range strings.SplitSeq(args, ";") {
+		switch key, value, _ := strings.Cut(pair, "="); key {
+		case "K8S_POD_NAMESPACE":
+			p.Namespace = value
+		case "K8S_POD_NAME":
+			p.Name = value
+		}
+	}
+	return p
+}
+
+// cniError is an error as CNI has them.
+func cniError(err error) *types.Error {
+	if e, ok := errors.AsType[*types.Error](err); ok {
+		return e
+	}
+	code := types.ErrInternal
+	switch fault.Of(err) {
+	case fault.NotReady:
+		code = types.ErrTryAgainLater
+	case fault.Invalid, fault.Unsupported:
+		code = types.ErrInvalidNetworkConfig
+	case fault.Conflict, fault.NotConverged, fault.Gone, fault.Internal:
+	}
+	return &types.Error{Code: code, Msg: err.Error()}
+}

@@ -1,0 +1,279 @@
+package primary
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/pod/addresses"
+	"github.com/plumbline/plumbline/reconcile/pod/cnisocket"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// book has the records of an engine that changes nothing.
+type book struct {
+	mu      sync.Mutex
+	records map[reconcile.SandboxID]reconcile.Record
+	errs    []error // of IDs, which then lists nothing
+	others  []*frame.OtherVersion
+}
+
+func (b *book) Ensure(_ context.Context, sb reconcile.Sandbox) (reconcile.Report, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.records[sb.ID] = reconcile.Record{Sandbox: sb, Phase: reconcile.Applied, BootID: "boot"}
+	return reconcile.Report{Sandbox: sb.ID}, nil
+}
+
+func (b *book) Check(context.Context, reconcile.SandboxID) (reconcile.Status, error) {
+	return reconcile.Status{State: reconcile.InSync}, nil
+}
+
+func (b *book) Release(_ context.Context, id reconcile.SandboxID) (reconcile.Report, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.records, id)
+	return reconcile.Report{}, nil
+}
+
+func (b *book) Record(id reconcile.SandboxID) (reconcile.Record, bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r, known := b.records[id]
+	return r, known, nil
+}
+
+func (b *book) IDs() ([]reconcile.SandboxID, []error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.errs) > 0 {
+		return nil, b.errs
+	}
+	return slices.Sorted(maps.Keys(b.records)), nil
+}
+
+func (b *book) OtherVersions() []*frame.OtherVersion { return b.others }
+
+// oneType is a set of contracts.
+type oneType struct{}
+
+func (oneType) Contract(typ string) (contract.Contract, bool) {
+	return contract.Contract{Params: []contract.Param{{Name: "ifName"}, {Name: "ipam"}}}, typ == "bridge"
+}
+
+func (oneType) Types() []string { return []string{"bridge"} }
+
+// server is a Server on a node whose clock stands still.
+type server struct {
+	*Server
+	t    *testing.T
+	book *book
+	now  time.Time
+}
+
+func newServer(t *testing.T) *server {
+	t.Helper()
+	s := &server{t: t, book: &book{records: map[reconcile.SandboxID]reconcile.Record{}}, now: time.Unix(1_700_000_000, 0)}
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	a, err := addresses.Open(addresses.Options{
+		NodeName: "n", File: filepath.Join(t.TempDir(), "addresses"), Recorded: func() []addresspool.Grant { return nil }, Log: log, Now: func() time.Time { return s.now },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Server = New(Options{
+		Engine: s.book, Addresses: a, Contracts: oneType{}, NetnsDir: t.TempDir(), BootID: "boot", HostNetns: reconcile.NetnsID{Inode: 1},
+		Network: func() (Network, error) {
+			return Network{
+				Topology: &topology.Topology{Name: "pods", Steps: []topology.Step{{Name: "eth", Type: "bridge"}}},
+				PodCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+			}, nil
+		},
+		Identify: func(string) (reconcile.NetnsID, error) { return reconcile.NetnsID{Inode: 2}, nil },
+		Log:      log, Now: func() time.Time { return s.now },
+	})
+	return s
+}
+
+// call returns the error of a call for eth0 of a container.
+func (s *server) call(command cnisocket.Command, container, more string) string {
+	s.t.Helper()
+	reply := s.Do(s.t.Context(), cnisocket.Request{
+		Command: command, Container: container, IfName: "eth0", Netns: filepath.Join(s.NetnsDir, container), Config: json.RawMessage(`{"name": "plumbline"` + more + `}`),
+	})
+	if reply.Error != nil {
+		return reply.Error.Error()
+	}
+	return ""
+}
+
+// have returns the containers with a record and those with addresses.
+func (s *server) have() (records, granted string) {
+	s.t.Helper()
+	grants, err := s.Addresses.Grants()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var with []string
+	for _, g := range grants {
+		container, _, _ := reconcile.ParseOwner(g.Claim)
+		with = append(with, container)
+	}
+	var recorded []string
+	for id := range s.book.records {
+		recorded = append(recorded, id.Origin().Container)
+	}
+	slices.Sort(with)
+	slices.Sort(recorded)
+	return strings.Join(recorded, " "), strings.Join(with, " ")
+}
+
+func (s *server) want(when, records, granted string) {
+	s.t.Helper()
+	if r, g := s.have(); r != records || g != granted {
+		s.t.Errorf("%s: records of %q, addresses of %q; want %q, %q", when, r, g, records, granted)
+	}
+}
+
+func (s *server) add(containers ...string) {
+	s.t.Helper()
+	for _, c := range containers {
+		if err := s.call(cnisocket.Add, c, ""); err != "" {
+			s.t.Fatalf("ADD %s: %s", c, err)
+		}
+	}
+}
+
+// TestCollect: GC ends what the runtime does not list, and nothing if it gives no list.
+func TestCollect(t *testing.T) {
+	s := newServer(t)
+	s.add("a", "b", "c")
+	for _, more := range []string{``, `, "cni.dev/valid-attachments": {"a": 1}`, `, "cni.dev/valid-attachments": "a"`} {
+		if err := s.call(cnisocket.GC, "", more); !strings.Contains(err, "cni.dev/valid-attachments") {
+			t.Errorf("GC with %q: %q", more, err)
+		}
+		s.want("GC with "+more, "a b c", "a b c")
+	}
+	for _, step := range []struct{ more, left string }{
+		{`, "cni.dev/valid-attachments": [{"containerID": "a", "ifname": "eth0"}, {"containerID": "b", "ifname": "eth0"}, {"containerID": "c", "ifname": "eth1"}]`, "a b"},
+		{`, "cni.dev/attachments": [{"containerID": "b", "ifname": "eth0"}]`, "b"},
+		{`, "cni.dev/valid-attachments": null`, ""},
+	} {
+		if err := s.call(cnisocket.GC, "", step.more); err != "" {
+			t.Errorf("GC with %q: %s", step.more, err)
+		}
+		s.want("GC with "+step.more, step.left, step.left)
+	}
+}
+
+// TestUnlistedRecords: while the journal cannot be listed, nobody's addresses are given back, no
+// pod counts as ended, and the network is in use.
+func TestUnlistedRecords(t *testing.T) {
+	s := newServer(t)
+	s.add("a", "b")
+	s.book.errs = []error{errors.New("too many open files")}
+	for _, c := range []struct {
+		command cnisocket.Command
+		more    string
+	}{{cnisocket.Del, ""}, {cnisocket.Check, ""}, {cnisocket.Add, ""}, {cnisocket.GC, `, "cni.dev/valid-attachments": []`}} {
+		if err := s.call(c.command, "a", c.more); !strings.Contains(err, "too many open files") {
+			t.Errorf("%s: %q", c.command, err)
+		}
+		s.want(string(c.command), "a b", "a b")
+	}
+	for range 3 {
+		s.sweep(t.Context())
+		s.now = s.now.Add(orphanedFor)
+	}
+	s.want("swept", "a b", "a b")
+	if used, err := s.InUse(); err == nil {
+		t.Errorf("in use: %v, without an error", used)
+	}
+	// Damage that was found is no reason: the file was set aside.
+	s.book.errs = []error{&frame.Damage{Err: errors.New("torn")}}
+	if err := s.call(cnisocket.Del, "a", ""); err != "" {
+		t.Errorf("DEL: %s", err)
+	}
+}
+
+// TestOrphans: addresses without a record come back after a while, unless there may be one
+// that this version cannot read.
+func TestOrphans(t *testing.T) {
+	for what, c := range map[string]struct {
+		others  []*frame.OtherVersion
+		damaged []string
+		granted string
+	}{
+		"nothing else":                  {},
+		"a record of another version":   {[]*frame.OtherVersion{{Mentions: map[string]bool{"cni/a/eth0/pods": true}}}, nil, "a"},
+		"another version's, of a claim": {[]*frame.OtherVersion{{Mentions: map[string]bool{"s/u/pods": true, "cni": true}}}, nil, ""},
+		"a damaged record":              {nil, []string{"x.damaged-1"}, "a"},
+	} {
+		s := newServer(t)
+		s.add("a")
+		clear(s.book.records)
+		s.book.others, s.Damaged = c.others, func() ([]string, error) { return c.damaged, nil }
+		for range 2 {
+			s.sweep(t.Context())
+			s.want(what, "", "a")
+			s.now = s.now.Add(orphanedFor / 2)
+		}
+		s.sweep(t.Context())
+		s.want(what, "", c.granted)
+		if used, err := s.InUse(); err != nil || used != (len(c.others) > 0 && c.granted != "") {
+			t.Errorf("%s: in use: %v, %v", what, used, err)
+		}
+	}
+}
+
+// TestSweepAndAdd: whether a pod has ended is decided while no call for it changes that.
+func TestSweepAndAdd(t *testing.T) {
+	s := newServer(t)
+	s.add("a", "b")
+	asked := 0
+	s.Identify = func(path string) (reconcile.NetnsID, error) {
+		asked++
+		if owner := reconcile.OwnerOfPrimary(filepath.Base(path), "eth0"); !s.locks.busy(owner) {
+			t.Errorf("%s: a call could change it meanwhile", owner)
+		}
+		if filepath.Base(path) == "a" {
+			return reconcile.NetnsID{}, fault.New(fault.Gone, errors.New("no such file"))
+		}
+		return reconcile.NetnsID{Inode: 2}, nil
+	}
+	s.sweep(t.Context())
+	s.want("the namespace of a has ended", "b", "b")
+	if asked != 2 {
+		t.Errorf("%d namespaces were identified", asked)
+	}
+}
+
+// TestEarlierBoot: what pods had before the machine was booted is released, and does not
+// count as in use until then.
+func TestEarlierBoot(t *testing.T) {
+	s := newServer(t)
+	s.add("a")
+	if used, err := s.InUse(); err != nil || !used {
+		t.Errorf("in use: %v, %v", used, err)
+	}
+	s.BootID = "next"
+	if used, err := s.InUse(); err != nil || used {
+		t.Errorf("in use: %v, %v", used, err)
+	}
+	s.sweep(t.Context())
+	s.want("booted", "", "")
+}
