@@ -56,6 +56,8 @@ type IPAM struct {
 	Addresses []Address `json:"addresses,omitempty"`
 	Routes    []Route   `json:"routes,omitempty"`
 	DNS       any       `json:"dns,omitempty"`
+	// AcceptDefaultRoute is for type slaac.
+	AcceptDefaultRoute bool `json:"acceptDefaultRoute,omitempty"`
 	topology.IPAM
 }
 
@@ -65,6 +67,7 @@ const (
 	ipamPool   = topology.IPAMPool
 	ipamLocal  = topology.IPAMHostLocal
 	ipamMulti  = topology.IPAMMultiNIC
+	ipamSLAAC  = "slaac"
 )
 
 // The values of dad.
@@ -107,21 +110,22 @@ func AddressParams() []contract.Param {
 	}
 	ipam := append([]contract.Param{
 		{
-			Name: "type", Type: contract.String, Required: true, Enum: []string{ipamStatic, ipamPool, ipamLocal, ipamMulti}, Refused: refusedIPAM,
-			Description: "static: the addresses here; pool: one address of each family of an AddressPool, another for each pod; host-local: one of each family of ranges, unique on the node only; multi-nic-ipam: as pool, with what the step expects of the pool's division",
+			Name: "type", Type: contract.String, Required: true, Enum: []string{ipamStatic, ipamPool, ipamLocal, ipamMulti, ipamSLAAC}, Refused: refusedIPAM,
+			Description: "static: the addresses here; pool: one address of each family of an AddressPool, another for each pod; host-local: one of each family of ranges, unique on the node only; multi-nic-ipam: as pool, with what the step expects of the pool's division; slaac: IPv6 addresses of router advertisements",
 		},
 		{Name: "pool", Type: contract.String, Description: "name of the AddressPool, of type pool or multi-nic-ipam; of the latter, default: the name of the topology"},
 		{Name: "interface", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(31), Description: "part of a pool with interfaceBlock, counted from 0"},
 	}, ranges...)
 	return append([]contract.Param{
 		addresses, routes,
-		{Name: "ipam", Type: contract.Object, Description: "CNI spelling of addresses and routes; type static, pool, host-local or multi-nic-ipam", Properties: append(ipam,
+		{Name: "ipam", Type: contract.Object, Description: "CNI spelling of addresses and routes; type static, pool, host-local, multi-nic-ipam or slaac", Properties: append(ipam,
 			contract.Param{Name: "ranges", Type: contract.List, Description: "of type host-local: sets of ranges, one for each family", Items: &contract.Param{Type: contract.List, Items: &contract.Param{Type: contract.Object, Properties: ranges}}},
 			contract.Param{Name: "exclude", Type: contract.List, Description: "of type host-local: addresses, prefixes and ranges FIRST-LAST that are not allocated", Items: &contract.Param{Type: contract.String}},
 			contract.Param{Name: "hostBlock", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(addresspool.MaxHostBits), Description: "of type multi-nic-ipam: hostBlock of the AddressPool"},
 			contract.Param{Name: "interfaceBlock", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(addresspool.MaxInterfaceBits), Description: "of type multi-nic-ipam: interfaceBlock of the AddressPool; default: 0"},
 			contract.Param{Name: "excludeCIDRs", Type: contract.List, Description: "of type multi-nic-ipam: what the AddressPool excludes, at least", Items: &contract.Param{Type: contract.String, Format: contract.Prefix}},
 			contract.Param{Name: "vlanMode", Type: contract.String, Enum: []string{"l2", "l3", "l3s"}, FoldCase: true, Description: "of type multi-nic-ipam, in a step of type ipvlan: another place for its mode"},
+			contract.Param{Name: "acceptDefaultRoute", Type: contract.Boolean, Description: "of type slaac: the router may also become the default route of the pod; default: false"},
 			addresses, routes,
 			contract.Param{Name: "dns", Type: contract.Any, Description: "accepted, not used: a pod's DNS is Kubernetes'"},
 		)},
@@ -135,7 +139,6 @@ func AddressParams() []contract.Param {
 // refusedIPAM are the types of ipam that other programs have, and what to write instead.
 var refusedIPAM = map[string]string{
 	"dhcp":        "no DHCP client runs in a pod's network; use type pool with a range that the DHCP server does not lease, or static",
-	"slaac":       "addresses of router advertisements are not waited for; use type pool with an IPv6 subnet, or static",
 	"whereabouts": "its range, range_start, range_end, exclude and gateway are fields of an AddressPool; create one, and write {type: pool, pool: NAME}",
 }
 
@@ -191,6 +194,11 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		}
 		p.deferred = append(p.deferred, deferredRoute{step: p.current, link: link, field: field, route: *r})
 	}
+	if cfg.IPAM != nil && cfg.IPAM.Type == ipamSLAAC {
+		if err := p.autoconfigure(link, cfg); err != nil {
+			return err
+		}
+	}
 	return p.policy(link, cfg)
 }
 
@@ -236,10 +244,14 @@ func (p *Planner) fromPool(link string, c *IPAM) error {
 		return Invalid("ipam.exclude", "is for type %q, as are rangeStart, rangeEnd, ranges and gateway: type %q has subnet and excludeCIDRs, and the gateway of its AddressPool", ipamLocal, ipamMulti)
 	case c.Type != ipamLocal && local:
 		return Invalid("ipam.subnet", "is for type %q, as are rangeStart, rangeEnd, ranges, gateway and exclude: remove them, or change the type", ipamLocal)
+	case c.Type != ipamSLAAC && c.AcceptDefaultRoute:
+		return Invalid("ipam.acceptDefaultRoute", "is for type %q: remove it, or change the type", ipamSLAAC)
 	case c.Type == ipamStatic:
 		return nil
 	case len(c.Addresses) > 0:
 		return Invalid("ipam.addresses", "are for type %q: addresses beside those that are allocated go into addresses of the step", ipamStatic)
+	case c.Type == ipamSLAAC:
+		return nil
 	case c.Type == ipamLocal:
 		if _, err := addresspool.Local(c.IPAM); err != nil {
 			return inIPAM(err)
@@ -264,9 +276,8 @@ func (p *Planner) fromPool(link string, c *IPAM) error {
 	}
 	im := p.req.imagined
 	im.pooled[link] = true
-	n := slices.IndexFunc(p.req.Topology.Steps, func(s topology.Step) bool { return s.Name == p.StepName() })
 	given := p.req.Given[p.StepName()]
-	given.Addresses = im.addresses(n)
+	given.Addresses = im.addresses(p.position())
 	for _, a := range given.Addresses {
 		given.Gateways = append(given.Gateways, a.Addr().Next())
 	}

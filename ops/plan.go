@@ -85,13 +85,16 @@ func (p *Plan) Empty() bool {
 	return len(p.Changes) == 0 && len(p.Pending) == 0 && len(p.Missing) == 0
 }
 
-// Settling returns the step that waits for nothing but an address in duplicate address
-// detection; "" if there is none, or something is to be done.
+// Settling returns the step that waits for nothing but what happens without a change, such as
+// duplicate address detection or an address of a router; "" if there is none, or something is to be done.
 func (p *Plan) Settling() (step string) {
 	if len(p.Changes) > 0 || len(p.Missing) > 0 {
 		return ""
 	}
 	for _, w := range p.Pending {
+		if w.Withheld == nil {
+			continue // for another step, which may be the one
+		}
 		if _, ok := errors.AsType[*settling](w.Withheld); !ok {
 			return ""
 		}
@@ -138,6 +141,7 @@ func newPlanner(ctx context.Context, req Request, settled map[string]uint32) *Pl
 		results: map[string]topology.Result{},
 		makers:  map[string]string{},
 		ipv6:    map[string]netstate.Addr{},
+		guarded: map[string]bool{},
 		settled: settled,
 		sourced: map[uint32]string{},
 	}
@@ -209,6 +213,9 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 			continue
 		case errors.As(err, &unknown):
 			st.pending = unknown.Error()
+			if unknown.ref.Field == "ips" {
+				st.withheld = p.awaitsAdvertisement(unknown.ref.Step)
+			}
 			continue
 		case err != nil && req.imagined != nil && !errors.Is(err, errUnaffordable) && p.ctx.Err() == nil:
 			// Vet continues, to report all problems; steps that depend on this one are

@@ -32,6 +32,7 @@ type Planner struct {
 	subnets  map[string]map[netip.Prefix]bool // of links, for settleRoutes
 	makers   map[string]string                // link to the step that makes it
 	ipv6     map[string]netstate.Addr         // wanted, by link and address without its prefix length
+	guarded  map[string]bool                  // links that come up once their settings are applied
 	renamed  []netstate.Change                // that give links of ours their names back
 	// MTUs by link, in bytes: those that references were resolved to, and those that
 	// an earlier try of the plan has led to, see misread.
@@ -69,8 +70,10 @@ type stepState struct {
 	made    []string // links this step adds to its result
 	addrs   []netstate.Addr
 	gateway map[netstate.Key]string // of addresses
-	routes  []netstate.Route
-	devices *topology.Devices
+	// advertised are the links with addresses of router advertisements.
+	advertised []string
+	routes     []netstate.Route
+	devices    *topology.Devices
 	// prepared steps are applied elsewhere, and only verified here.
 	prepared bool
 	// addressed says that the step has an interface for the addresses it is given.
@@ -540,6 +543,16 @@ func (p *Planner) result(st *stepState, s *netstate.Snapshot, deps []topology.Re
 			ip.Interface = new(i)
 		}
 		if !slices.ContainsFunc(res.IPs, func(o topology.IP) bool { return o.Address == ip.Address && equalIndex(o.Interface, ip.Interface) }) {
+			res.IPs = append(res.IPs, ip)
+		}
+	}
+	for _, link := range st.advertised {
+		res.Learns = true
+		for _, a := range advertisedOn(s, link) {
+			ip := topology.IP{Address: a.Address}
+			if i, ok := index[link]; ok {
+				ip.Interface = new(i)
+			}
 			res.IPs = append(res.IPs, ip)
 		}
 	}

@@ -18,7 +18,7 @@ type sequencer struct {
 	made    map[netstate.Key]bool // created by us, according to the record
 	held    []netstate.Change     // see Plan
 	waiting []Pending             // what cannot be undone now
-	down    []want                // VLANs that come up once their parent is, see underDown
+	down    []want                // links that come up after the others, see underDown
 }
 
 // sequence orders the changes: first deletions of objects that are no longer wanted; then
@@ -300,13 +300,18 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 	return q.updateLink(w, o, full, have)
 }
 
-// underDown reports whether the link is a VLAN that is to be up while its parent is down,
-// because a later step makes that a port.
+// underDown reports whether the link is to be up later: a VLAN whose parent is down, because
+// a later step makes that a port, or a link that must hear no router before it has its
+// settings.
 func (q *sequencer) underDown(l netstate.Link) bool {
 	if _, port := q.p.bondOf(l.Name); port {
 		return false // the bond sets the link up
 	}
-	return l.Up != nil && *l.Up && q.parentDown(l)
+	if l.Up == nil || !*l.Up {
+		return false
+	}
+	have, there := q.now.Link(l.Name)
+	return q.parentDown(l) || q.p.guarded[l.Name] && (!there || have.Up == nil || !*have.Up)
 }
 
 func diffText(diff []netstate.FieldDiff) string {

@@ -293,7 +293,14 @@ func (p *pass) finish(plan *ops.Plan) (Report, error) {
 	}
 	p.recovered = rep.Unchanged && p.trigger == TriggerRepair && p.before.Phase == Failed
 	if rep.Unchanged && p.known && p.before.Phase == Applied && sameSpec(p.before.Sandbox, p.sandbox) {
-		return rep, nil
+		if sameAddresses(p.before.Results, plan.Results) {
+			return rep, nil
+		}
+		if early := addressesEvery - p.r.opts.Now().Sub(p.record.Updated); early > 0 {
+			rep.Settles = early
+			return rep, nil
+		}
+		p.readdressed = true
 	}
 	p.record.Phase, p.record.Results = Applied, plan.Results
 	p.record.fail(nil)
@@ -314,6 +321,17 @@ func (p *pass) finish(plan *ops.Plan) (Report, error) {
 		return rep, fmt.Errorf("journal: %w", err)
 	}
 	return rep, nil
+}
+
+// addressesEvery is how often the addresses that the network gives to a sandbox are recorded
+// and reported. A hostile router, and the pod itself, can change them any number of times.
+const addressesEvery = 10 * time.Second
+
+// sameAddresses reports whether the results of steps have the same addresses.
+func sameAddresses(a, b []topology.StepResult) bool {
+	return slices.EqualFunc(a, b, func(a, b topology.StepResult) bool {
+		return slices.EqualFunc(a.Result.IPs, b.Result.IPs, func(a, b topology.IP) bool { return a.Address == b.Address })
+	})
 }
 
 // deleted reports whether an object that we created no longer exists and is not wanted:

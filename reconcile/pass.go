@@ -38,9 +38,11 @@ type pass struct {
 	journalErr error   // a failed write that did not end the pass
 	drift      []Drift // the drift that a repair is to remove
 	left       []Drift // the drift that it is to keep
-	recovered  bool    // there is nothing to do where the last pass failed
-	timing     Timing
-	counts     [3]uint64 // dumps, gets, writes
+	// readdressed says that the results have other addresses than the record had.
+	readdressed bool
+	recovered   bool // there is nothing to do where the last pass failed
+	timing      Timing
+	counts      [3]uint64 // dumps, gets, writes
 }
 
 // onDemandObjects returns what a pass will probably observe on demand: what the last

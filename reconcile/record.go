@@ -37,6 +37,9 @@ type Pass struct {
 	// Left is the drift that a successful repair has kept: that of steps with policy
 	// Observe.
 	Left []Drift
+	// Readdressed says that addresses which the network gives are others than those recorded
+	// before, without a change.
+	Readdressed bool
 	// Recovered says that a repair found nothing to do where the last pass had failed.
 	Recovered bool
 	// StepTypes maps the steps named by Changes to their types.
@@ -67,7 +70,7 @@ type counter interface {
 func (p *pass) report(err error) {
 	info := Pass{
 		Sandbox: p.sandbox.ID, Trigger: p.trigger, Outcome: fault.Of(err), Timing: p.timing,
-		Changes: made(p.executed), Left: p.left, Recovered: p.recovered, StepTypes: map[string]string{}, Dumps: p.counts[0], Gets: p.counts[1], Writes: p.counts[2],
+		Changes: made(p.executed), Left: p.left, Readdressed: p.readdressed, Recovered: p.recovered, StepTypes: map[string]string{}, Dumps: p.counts[0], Gets: p.counts[1], Writes: p.counts[2],
 	}
 	info.Timing.Total = p.r.opts.Now().Sub(p.began)
 	if t := p.sandbox.Topology; t != nil {

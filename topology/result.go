@@ -25,6 +25,8 @@ type Result struct {
 	IPs        []IP        `json:"ips,omitempty"`
 	Routes     []Route     `json:"routes,omitempty"`
 	Devices    *Devices    `json:"devices,omitempty"` // of a device-node step
+	// Learns says that more IPs may follow, from the network.
+	Learns bool `json:"-"`
 }
 
 // Interface is one network interface. One on the host has no sandbox.
@@ -80,6 +82,7 @@ func Merge(deps ...Result) Result {
 	type identity struct{ sandbox, name string }
 	at := map[identity]int{}
 	for _, dep := range deps {
+		out.Learns = out.Learns || dep.Learns
 		moved := make([]int, len(dep.Interfaces)) // index in dep to index in out
 		for i, iface := range dep.Interfaces {
 			id := identity{iface.Sandbox, iface.Name}
@@ -212,6 +215,9 @@ func (r Result) interfaceField(f ref.Ref) (any, error) {
 
 func (r Result) ipField(f ref.Ref) (any, error) {
 	if *f.Index >= len(r.IPs) {
+		if r.Learns {
+			return nil, fmt.Errorf("address %d: %w", *f.Index, ErrUnknown)
+		}
 		if len(r.IPs) == 0 {
 			return nil, fmt.Errorf("no address %d: the result has no addresses: set some in that step's config", *f.Index)
 		}

@@ -36,13 +36,16 @@ func openTap(t *testing.T, path, name string) *os.File {
 	return f
 }
 
-// advertisement is the frame of a router advertisement: a default route, and a
-// prefix for addresses (RFC 4861, 4.2).
-func advertisement() []byte {
+// advertisement is the frame of a router advertisement: a default route, and prefixes for
+// addresses (RFC 4861, 4.2), with any other options.
+func advertisement(prefixes []string, options ...byte) []byte {
 	from, all := net.ParseIP("fe80::9"), net.ParseIP("ff02::1")
-	body := []byte{134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0} // lifetime 1800 s
-	body = append(body, 3, 4, 64, 0xc0, 0, 0, 7, 8, 0, 0, 7, 8, 0, 0, 0, 0) // prefix, on link, autonomous
-	body = append(body, net.ParseIP("2001:db8:bad::")...)
+	body := []byte{134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0} // hop limit 64, lifetime 1800 s
+	for _, p := range prefixes {
+		body = append(body, 3, 4, 64, 0xc0, 0, 0, 7, 8, 0, 0, 7, 8, 0, 0, 0, 0) // on link, autonomous
+		body = append(body, net.ParseIP(p)...)
+	}
+	body = append(body, options...)
 	sum := uint32(len(body)) + unix.IPPROTO_ICMPV6
 	for _, part := range [][]byte{from, all, body} {
 		for i := 0; i < len(part); i += 2 {
@@ -53,7 +56,7 @@ func advertisement() []byte {
 		sum = sum>>16 + sum&0xffff
 	}
 	binary.BigEndian.PutUint16(body[2:], ^uint16(sum))
-	frame := []byte{0x33, 0x33, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9, 0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(body)), unix.IPPROTO_ICMPV6, 255}
+	frame := []byte{0x33, 0x33, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9, 0x86, 0xdd, 0x60, 0, 0, 0, byte(len(body) >> 8), byte(len(body)), unix.IPPROTO_ICMPV6, 255}
 	frame = append(append(frame, from...), all...)
 	return append(frame, body...)
 }
@@ -81,7 +84,7 @@ func TestRouterAdvertisement(t *testing.T) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(cleanTime); ; <-tick.C {
-		if _, err := tap.Write(advertisement()); err != nil {
+		if _, err := tap.Write(advertisement([]string{"2001:db8:bad::"})); err != nil {
 			t.Fatal(err)
 		}
 		if routes := s.run("ip -6 route show proto ra"); routes != "" {

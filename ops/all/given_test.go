@@ -293,6 +293,15 @@ func TestPoolReferences(t *testing.T) {
 			}
 		}
 	}
+	for reference, valid := range map[string]bool{"{{ d.ips[0].address }}": true, "{{ d.ips[0].gateway }}": false} {
+		err := topology.Validate(t.Context(), steps(t, `
+  - {name: d, type: dummy, config: {name: d0, ipam: {type: slaac}}}
+  - {name: v, type: vlan, dependOn: [d], config: {id: 7, routes: [{dst: 2001:db8:9::/64, src: "2001:db8::1"}], addresses: ["`+reference+`"]}}
+`), reg)
+		if (err == nil) != valid {
+			t.Errorf("%s of slaac: %v", reference, err)
+		}
+	}
 	top := steps(t, `
   - {name: d, type: dummy, config: {name: d0, ipam: {type: pool, pool: blue}}}
   - {name: v, type: vlan, dependOn: [d], config: {id: 7, routes: [{dst: 10.0.0.0/8, gw: "{{ d.ips[0].gateway }}", onlink: true}]}}

@@ -25,6 +25,7 @@ type DriftOptions struct {
 type DriftReporter interface {
 	Drifted(s Subject, topologyName string, drift []reconcile.Drift)
 	Repaired(s Subject, topologyName string, steps []topology.StepResult)
+	Readdressed(s Subject, topologyName string, steps []topology.StepResult)
 	Degraded(s Subject, topologyName string, err error)
 	Contended(s Subject, topologyName string, contended []reconcile.Contention)
 }
@@ -81,6 +82,8 @@ func (d *DriftReport) Pass(p reconcile.Pass) {
 			rec.Results = nil // those of the pod's sandbox hold
 		}
 		d.Reporter.Repaired(SubjectOf(&c), p.Topology, rec.Results)
+	case p.Outcome == "" && p.Readdressed:
+		d.Reporter.Readdressed(SubjectOf(&c), p.Topology, rec.Results)
 	case p.Outcome != "" && d.isNew(p.Sandbox, rec.Failure):
 		d.Reporter.Degraded(SubjectOf(&c), p.Topology, fault.New(p.Outcome, rec.FailureError()))
 	}

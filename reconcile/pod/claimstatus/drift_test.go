@@ -30,6 +30,10 @@ func (l *reportList) Repaired(s Subject, _ string, steps []topology.StepResult) 
 	l.add(s, "repaired", len(steps))
 }
 
+func (l *reportList) Readdressed(s Subject, _ string, steps []topology.StepResult) {
+	l.add(s, "readdressed", len(steps))
+}
+
 func (l *reportList) Degraded(s Subject, _ string, err error) {
 	l.add(s, "degraded", fault.Of(err))
 }
@@ -62,6 +66,7 @@ func TestDriftReport(t *testing.T) {
 		return pass(reconcile.Pass{Trigger: reconcile.TriggerRepair, Changes: make([]netstate.Change, 1), Left: drift(field)})
 	}
 	recovered := pass(reconcile.Pass{Trigger: reconcile.TriggerRepair, Recovered: true})
+	readdressed := pass(reconcile.Pass{Trigger: reconcile.TriggerRepair, Readdressed: true})
 	failed := func(kind fault.Kind) on { return pass(reconcile.Pass{Trigger: reconcile.TriggerRepair, Outcome: kind}) }
 	fighting := func(d *DriftReport) { d.Contended(id, "t", contended) }
 	contentionEnds := func(d *DriftReport) { d.Contended(id, "t", nil) }
@@ -81,6 +86,7 @@ func TestDriftReport(t *testing.T) {
 		"each repair":                     {[]on{repaired, repaired}, []string{"c1 repaired: 2", "c1 repaired: 2"}},
 		"no repair without a change":      {[]on{idle, attached}, nil},
 		"a failure that ends by itself":   {[]on{failed(fault.NotReady), recovered, failed(fault.NotReady)}, []string{"c1 degraded: NotReady", "c1 repaired: 2", "c1 degraded: NotReady"}},
+		"addresses of the network":        {[]on{readdressed, idle, readdressed}, []string{"c1 readdressed: 2", "c1 readdressed: 2"}},
 		"what is left is no repair":       {[]on{drifted("mtu"), left("mtu"), drifted("mtu")}, []string{"c1 drifted: mtu"}},
 		"a failure once":                  {[]on{failed(fault.NotReady), failed(fault.NotReady)}, []string{"c1 degraded: NotReady"}},
 		"a failure again after a repair":  {[]on{failed(fault.NotReady), repaired, failed(fault.NotReady)}, []string{"c1 degraded: NotReady", "c1 repaired: 2", "c1 degraded: NotReady"}},

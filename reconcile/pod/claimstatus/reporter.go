@@ -181,6 +181,13 @@ func (r *Reporter) Repaired(s Subject, topologyName string, steps []topology.Ste
 	r.events.normal(s, "NetworkRepaired", fmt.Sprintf("topology %q: was repaired", topologyName))
 }
 
+// Readdressed reports that the network has given a pod other addresses, with the current
+// results.
+func (r *Reporter) Readdressed(s Subject, topologyName string, steps []topology.StepResult) {
+	r.update(s, topologyName, attached(topologyName, steps))
+	r.events.normal(s, "NetworkAddressed", readyMessage(topologyName, steps))
+}
+
 // Degraded reports that drift could not be repaired. The pod keeps what works.
 func (r *Reporter) Degraded(s Subject, topologyName string, err error) {
 	f := failed(topologyName, err).failure

@@ -1,0 +1,131 @@
+package ops
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// maxAdvertised is how many addresses the kernel takes from router advertisements on one
+// link, and how many a result has of it: any host of the network can advertise.
+const maxAdvertised = 16
+
+// advertisedOptions are what a router may say that the kernel is to ignore: it may say
+// addresses only. The kernel reads the settings with each advertisement
+// (ndisc_router_discovery in net/ipv6/ndisc.c, addrconf_prefix_rcv in addrconf.c).
+var advertisedOptions = [][2]string{
+	{"accept_ra_mtu", "0"},
+	{"accept_ra_min_hop_limit", "256"}, // above any hop limit
+	{"accept_ra_rtr_pref", "0"},
+	{"accept_ra_rt_info_max_plen", "0"}, // and one of length 0 needs accept_ra_defrtr
+	{"accept_ra_from_local", "0"},
+	{"accept_redirects", "0"},
+	{"use_tempaddr", "0"}, // addresses that change every day
+}
+
+// autoconfigure wants a link to take addresses of router advertisements, and nothing else of
+// them. The kernel makes these addresses, so they are no wants.
+func (p *Planner) autoconfigure(link string, cfg AddressConfig) error {
+	if netstate.OnHost(link) {
+		return Invalid("ipam.type", "%q is for interfaces of the pod: %q is one of the host", ipamSLAAC, netstate.BaseName(link))
+	}
+	if l, ok := p.view.Link(link); ok && l.MTU != nil && *l.MTU < 1280 {
+		return Invalid("ipam.type", "%q is for IPv6, which needs an mtu of at least 1280 on %q, not %d", ipamSLAAC, link, *l.MTU)
+	}
+	if cfg.SourceRouting {
+		return Invalid("sourceRouting", "needs addresses that are known in advance, and ipam of type %q has those of a router", ipamSLAAC)
+	}
+	settings := [][2]string{
+		{"disable_ipv6", "0"},
+		{"accept_ra", "2"}, // also while the pod forwards
+		{"accept_ra_defrtr", map[bool]string{false: "0", true: "1"}[cfg.IPAM.AcceptDefaultRoute]},
+		{"accept_ra_pinfo", "1"},
+		{"autoconf", "1"},
+		{"max_addresses", fmt.Sprint(maxAdvertised)},
+	}
+	for _, s := range advertisedOptions {
+		// Some of these a kernel has only if it was built to heed that option.
+		_, there, err := Lookup(p, netstate.Sysctl{Path: "net/ipv6/conf/default/" + s[0]})
+		if err != nil {
+			return err
+		}
+		if there {
+			settings = append(settings, s)
+		}
+	}
+	switch cfg.DAD {
+	case dadOff:
+		settings = append(settings, [2]string{"dad_transmits", "0"})
+	case dadOptimistic:
+		settings = append(settings, [2]string{"optimistic_dad", "1"}, [2]string{"use_optimistic", "1"})
+	}
+	for _, s := range settings {
+		if err := p.Want(netstate.Sysctl{Path: "net/ipv6/conf/" + link + "/" + s[0], Value: &s[1]}); err != nil {
+			return err
+		}
+	}
+	p.current.advertised = append(p.current.advertised, link)
+	p.guarded[link] = true
+	if im := p.req.imagined; im != nil {
+		im.pooled[link] = true
+		p.put(netstate.Addr{Link: link, Address: im.addresses(p.position())[1].String(), Kernel: true})
+		return nil
+	}
+	if cfg.DAD == dadWait && len(advertisedOn(p.req.Have, link)) == 0 {
+		p.await(fmt.Sprintf("an address of a router advertisement on %q", link), p.noAdvertisement(link, "an address"))
+	}
+	return nil
+}
+
+// position is that of the current step in the topology.
+func (p *Planner) position() int {
+	return slices.IndexFunc(p.req.Topology.Steps, func(s topology.Step) bool { return s.Name == p.StepName() })
+}
+
+// noAdvertisement is why something waits for an address of a router. A running sandbox is not
+// made to wait.
+func (p *Planner) noAdvertisement(link, what string) error {
+	err := fmt.Errorf("no router advertisement has given %q %s: it needs carrier, and a router on its network that advertises a prefix of /64 for autoconfiguration", link, what)
+	if p.req.Kept {
+		return fault.New(fault.NotReady, err)
+	}
+	return &settling{err}
+}
+
+// awaitsAdvertisement is why a reference to an address of a step cannot be resolved yet, nil
+// if that is not because of a router.
+func (p *Planner) awaitsAdvertisement(step string) error {
+	seen := map[string]bool{step: true}
+	for queue := []string{step}; len(queue) > 0; queue = queue[1:] {
+		st := p.steps[queue[0]]
+		if st == nil {
+			continue
+		}
+		if len(st.advertised) > 0 {
+			return p.noAdvertisement(st.advertised[0], "the address that is referenced")
+		}
+		for _, dep := range st.step.DependOn {
+			if !seen[dep] {
+				seen[dep], queue = true, append(queue, dep)
+			}
+		}
+	}
+	return nil
+}
+
+// advertisedOn are the addresses of a link that come from router advertisements and can be
+// used.
+func advertisedOn(s *netstate.Snapshot, link string) []netstate.Addr {
+	var out []netstate.Addr
+	for _, a := range netstate.All[netstate.Addr](s) {
+		if pre, err := netip.ParsePrefix(a.Address); a.Link == link && a.Kernel && !a.Tentative && !a.DADFailed &&
+			err == nil && pre.Addr().Is6() && pre.Addr().IsGlobalUnicast() && len(out) < maxAdvertised {
+			out = append(out, a)
+		}
+	}
+	return out
+}
