@@ -14,35 +14,67 @@ import (
 // hundreds would cause hundreds of passes.
 const hostPace = 20 * time.Millisecond
 
+// podLinkPace is the same for changes of the links by which pods are connected. Some sandboxes are
+// built on such a link, but a pod that sets its own up and down all the time must not
+// have all of them checked all the time, nor delay the checks after a change of a device.
+const podLinkPace = 10 * hostPace
+
 // listen turns the watcher's events into work items, until ctx ends.
 func (l *Loop) listen(ctx context.Context) {
-	var next time.Time // changes of the host wait until then
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	var due <-chan time.Time // set if one came meanwhile
-	host := func() {
-		due, next = nil, l.Now().Add(time.Duration(l.hostChanged())*hostPace)
-	}
+	devices, podLinks := l.newPace(hostPace), l.newPace(podLinkPace)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-due:
-			host()
+		case <-devices.due:
+			devices.check()
+		case <-podLinks.due:
+			podLinks.check()
 		case e, ok := <-l.Watcher.Events():
-			if !ok {
+			switch {
+			case !ok:
 				return
-			}
-			switch wait := next.Sub(l.Now()); {
 			case !e.Host:
 				l.handleEvent(e)
-			case wait <= 0:
-				host()
-			case due == nil:
-				timer.Reset(wait)
-				due = timer.C
+			case e.PodLinks:
+				podLinks.changed()
+			default:
+				devices.changed()
 			}
 		}
+	}
+}
+
+// pace limits how often a change of the host has sandboxes checked.
+type pace struct {
+	*Loop
+	each  time.Duration
+	next  time.Time // changes wait until then
+	timer *time.Timer
+	due   <-chan time.Time // set if one came meanwhile
+}
+
+func (l *Loop) newPace(each time.Duration) *pace {
+	timer := time.NewTimer(0)
+	if !timer.Stop() {
+		<-timer.C
+	}
+	return &pace{Loop: l, each: each, timer: timer}
+}
+
+// check has the sandboxes checked now.
+func (p *pace) check() {
+	p.due, p.next = nil, p.Now().Add(time.Duration(p.hostChanged())*p.each)
+}
+
+// changed has them checked as soon as the pace allows.
+func (p *pace) changed() {
+	switch wait := p.next.Sub(p.Now()); {
+	case wait <= 0:
+		p.check()
+	case p.due == nil:
+		p.timer.Reset(wait)
+		p.due = p.timer.C
 	}
 }
 

@@ -79,6 +79,66 @@ func TestHostChangesAreRateLimited(t *testing.T) {
 	})
 }
 
+// TestPodLinks: a pod that sets its own link up and down all the time has the sandboxes of others
+// checked now and then, and does not delay the checks after the change of a device.
+func TestPodLinks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, seconds = 200, 100
+		events := make(chan watch.Event)
+		l := New(Options{Watcher: &watched{events: events}, Now: time.Now})
+		for i := range n {
+			id := reconcile.SandboxID(fmt.Sprint("s", i))
+			l.paths[id], l.onHost[id] = "/n", true
+		}
+		var mu sync.Mutex
+		passes := 0
+		passed := func() int {
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			defer func() { passes = 0 }()
+			return passes
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { l.listen(ctx) })
+		wg.Go(func() {
+			l.sched.run(ctx, 2, func(context.Context, reconcile.SandboxID) verdict {
+				mu.Lock()
+				defer mu.Unlock()
+				passes++
+				return done
+			})
+		})
+		storm := func(seconds int) {
+			for range 20 * seconds {
+				events <- watch.Event{Host: true, PodLinks: true}
+				time.Sleep(50 * time.Millisecond)
+			}
+		}
+		storm(seconds)
+		if got, most := passed(), n+int(seconds*time.Second/podLinkPace); got < n || got > most {
+			t.Errorf("%d passes in %d seconds of changes of a pod's link, want %d to %d", got, seconds, n, most)
+		}
+		for range 3 {
+			storm(int(n*hostPace/time.Second) + 1)
+			passed()
+			events <- watch.Event{Host: true}
+			if got := passed(); got != n {
+				t.Errorf("after the change of a device, %d of %d sandboxes were checked at once", got, n)
+			}
+		}
+		time.Sleep(n * podLinkPace)
+		passed()
+		time.Sleep(time.Hour)
+		if got := passed(); got != 0 {
+			t.Errorf("%d passes for nothing", got)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
 // TestChangesComeBeforeResyncs holds that a sandbox that was changed does not wait for
 // others that are due for a periodic check only, and that those are checked in the end.
 func TestChangesComeBeforeResyncs(t *testing.T) {

@@ -32,6 +32,13 @@ func join(parts ...[]byte) []byte {
 	return b
 }
 
+// ofKind is a message about a link of a kind, as the kernel writes it: a name before, and a nested
+// attribute.
+func ofKind(kind string) []byte {
+	info := attr(attrLinkInfo|1<<15, attr(attrKind, append([]byte(kind), 0)...)...)
+	return message(typeNewLink, join(make([]byte, linkBytes), attr(3, 'n', '0', 0), info)...)
+}
+
 func TestParseNotifications(t *testing.T) {
 	rtgen := make([]byte, rtgenBytes)
 	deleted := func(n int32) []byte { return message(typeDelNSID, join(rtgen, attr(attrNSID, number(n)...))...) }
@@ -45,10 +52,16 @@ func TestParseNotifications(t *testing.T) {
 		want summary
 	}{
 		{"nothing", nil, summary{}},
-		{"link", message(typeNewLink, make([]byte, 32)...), summary{changed: true, links: true}},
-		{"link gone", message(typeDelLink, make([]byte, 32)...), summary{changed: true, links: true}},
+		{"link", message(typeNewLink, make([]byte, 32)...), summary{changed: true, links: true, devices: true}},
+		{"link gone", message(typeDelLink, make([]byte, 32)...), summary{changed: true, links: true, devices: true}},
+		{"link of a pod", ofKind("veth"), summary{changed: true, links: true}},
+		{"link of a bond", ofKind("bond"), summary{changed: true, links: true, devices: true}},
+		{"link of a kind that begins so", ofKind("vethx"), summary{changed: true, links: true, devices: true}},
+		{"port of a bridge", message(typeNewLink, join([]byte{familyBridge}, make([]byte, 15))...), summary{changed: true, links: true}},
+		{"link of a pod and another", join(ofKind("veth"), message(typeNewLink, make([]byte, 32)...)), summary{changed: true, links: true, devices: true}},
+		{"link of a pod, cut short", ofKind("veth")[:headerBytes+linkBytes+10], summary{changed: true, links: true, devices: true}},
 		{"address", message(20, make([]byte, 8)...), summary{changed: true}},
-		{"odd length", join(message(20, 1, 2, 3), message(typeNewLink)), summary{changed: true, links: true}},
+		{"odd length", join(message(20, 1, 2, 3), message(typeNewLink)), summary{changed: true, links: true, devices: true}},
 		{"netlink's own", join(message(2, make([]byte, 20)...), message(3), message(4)), summary{}},
 		{"number given", message(typeNewNSID, join(rtgen, attr(attrNSID, number(3)...))...), summary{}},
 		{"number withdrawn", deleted(3), summary{deleted: []int32{3}}},
@@ -78,7 +91,7 @@ func FuzzParseNotifications(f *testing.F) {
 	f.Add(join(message(20), message(typeDelNSID, join(make([]byte, 4), attr(attrNSID, number(3)...))...)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		got := parseNotifications(data)
-		if got.links && !got.changed {
+		if got.links && !got.changed || got.devices && !got.links {
 			t.Errorf("%+v", got)
 		}
 		for _, n := range got.deleted {

@@ -30,6 +30,7 @@ type queue struct {
 type item struct {
 	id        reconcile.SandboxID
 	changedAt time.Time // a notification was received
+	device    bool      // of the host: one was about more than links of pods
 	// overflowAt: notifications were lost; resyncAt: periodic.
 	overflowAt, resyncAt time.Time
 	checkAt              time.Time // check whether the namespace still exists
@@ -90,11 +91,19 @@ func (q *queue) drop(id reconcile.SandboxID) {
 // changed records a notification about a change.
 func (q *queue) changed(id reconcile.SandboxID) {
 	q.update(id, func(it *item, now time.Time) {
-		if it.changedAt.IsZero() {
-			it.firstChange = now
-		}
-		it.changedAt = earliest(now.Add(q.opts.Debounce), it.firstChange.Add(q.opts.MaxDelay))
+		it.device = true
+		q.change(it, now)
 	})
+}
+
+// podLinkChanged records a notification about a link of the host that a pod is connected by.
+func (q *queue) podLinkChanged() { q.update("", q.change) }
+
+func (q *queue) change(it *item, now time.Time) {
+	if it.changedAt.IsZero() {
+		it.firstChange = now
+	}
+	it.changedAt = earliest(now.Add(q.opts.Debounce), it.firstChange.Add(q.opts.MaxDelay))
 }
 
 // overflow records that notifications may have been lost.
@@ -180,6 +189,7 @@ func (q *queue) next() (o offer, wait time.Duration) {
 		o.event.Reason = Overflow
 	case due(it.changedAt, now):
 		o.event.Reason = Changed
+		o.event.PodLinks = o.event.Host && !it.device
 	}
 	return o, 0
 }
@@ -218,7 +228,7 @@ func (q *queue) delivered(o offer) {
 		it.overflowReported = now
 	}
 	if it.updates == o.updates {
-		it.changedAt, it.overflowAt = time.Time{}, time.Time{}
+		it.changedAt, it.overflowAt, it.device = time.Time{}, time.Time{}, false
 	} else if !it.changedAt.IsZero() {
 		it.firstChange, it.changedAt = now, now.Add(q.opts.Debounce)
 	}

@@ -229,6 +229,32 @@ func TestResync(t *testing.T) {
 	})
 }
 
+// TestPodLinkEvents holds that an event says whether all that changed are links of pods: one
+// notification about another link is enough for a device, and none is left over for later
+// events.
+func TestPodLinkEvents(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.add("", 0)
+		pod, device := Event{Host: true, Reason: Changed, PodLinks: true}, Event{Host: true, Reason: Changed}
+		for i, want := range []Event{pod, device, pod, device, device, pod} {
+			began := time.Since(b.began)
+			switch i {
+			case 1:
+				b.podLinkChanged()
+				b.changed("")
+			case 3:
+				b.changed("")
+				b.podLinkChanged()
+			case 4:
+				b.changed("")
+			default:
+				b.podLinkChanged()
+			}
+			b.want(began+10*ms, want)
+		}
+	})
+}
+
 // TestResyncsAreSpread holds that what happens to all sandboxes of a node at one time
 // does not cause checks of all of them at one time later, and that the rate of checks
 // is limited.

@@ -13,6 +13,9 @@ type Event struct {
 	ID     reconcile.SandboxID // "" for the host
 	Host   bool                // a device of the host was added, removed or changed
 	Reason Reason
+	// PodLinks: of the host, only links changed that pods are connected by. A pod changes the carrier
+	// of its own as often as it pleases.
+	PodLinks bool
 	// Gone: the sandbox's namespace is no longer at its path. The
 	// watcher has forgotten the sandbox.
 	Gone bool

@@ -80,8 +80,11 @@ func newWatcher(opts Options, share bool) (*Watcher, error) {
 	w.queue = newQueue(opts, w.gone)
 	w.host, err = w.listen(nil, linkGroup, false, singleBufferBytes, handlers{
 		received: func(_ int32, s summary) {
-			if s.links {
+			switch {
+			case s.devices:
 				w.queue.changed("")
+			case s.links:
+				w.queue.podLinkChanged()
 			}
 		},
 		overflow: func() { w.queue.overflow("") },

@@ -396,10 +396,18 @@ func TestHost(t *testing.T) {
 	l.want(changed("host"))
 	host.change()
 	l.want(device, changed("host"))
+	// The owner of the other end decides about the carrier of this one.
+	pod := Event{Host: true, Reason: Changed, PodLinks: true}
 	host.veth("v", blue)
-	l.want(device, changed("host"), changed("blue"))
+	l.want(pod, changed("host"), changed("blue"))
 	blue.change()
 	l.want(changed("blue"))
+	host.do(func(h *netlink.Handle) error {
+		return h.LinkDel(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Name: "v"}})
+	})
+	l.want(pod, changed("host"), changed("blue"))
+	host.change()
+	l.want(device, changed("host"))
 }
 
 func TestAddFails(t *testing.T) {
