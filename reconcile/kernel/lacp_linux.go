@@ -15,6 +15,15 @@ import (
 // few seconds. It also keeps the changes of one field below what is taken for contention.
 const settleAfter = 5 * time.Second
 
+// A partner that is lost again soon, within calmAfter of the time when it counted as stable, has
+// to agree for twice as long the next time, settleMost at most: one that comes and goes would
+// change the carrier of all pods on the port for as long as it pleases
+// (docs/adr/0049).
+const (
+	calmAfter  = time.Minute
+	settleMost = 32 * settleAfter
+)
+
 // lacpPorts remembers when the partners of physical functions agreed, which the kernel does
 // not report. What was never seen without agreement has no time: a process that has just
 // started delays nothing.
@@ -26,8 +35,22 @@ type lacpPorts struct {
 }
 
 type agreement struct {
-	agreed bool
-	since  time.Time // zero: not known
+	agreed  bool
+	since   time.Time     // zero: not known
+	settles time.Duration // how long it has to agree before it counts as stable
+}
+
+// change notes that a partner agrees, or no longer does.
+func (a *agreement) change(now time.Time) {
+	if a.agreed {
+		early := !a.since.IsZero() && now.Sub(a.since) < a.settles+calmAfter
+		if !early {
+			a.settles = settleAfter
+		} else {
+			a.settles = min(2*a.settles, settleMost)
+		}
+	}
+	a.agreed, a.since = !a.agreed, now
 }
 
 // port returns the state of a physical function in LACP, nil if it is not the port of a bond
@@ -41,16 +64,16 @@ func (p *lacpPorts) port(id string, w ifLink) *netstate.LACPPort {
 		return nil
 	}
 	was, seen := p.of[id]
-	if !seen || was.agreed != state.Agreed {
-		was.agreed = state.Agreed
-		if seen {
-			was.since = p.now()
-		}
-		p.of[id] = was
+	switch {
+	case !seen:
+		was = agreement{agreed: state.Agreed, settles: settleAfter}
+	case was.agreed != state.Agreed:
+		was.change(p.now())
 	}
+	p.of[id] = was
 	if state.Agreed && !was.since.IsZero() {
 		// Rounded up, so that it is not 0 too early.
-		state.SettlesMillis = uint32((max(0, settleAfter-p.now().Sub(was.since)) + time.Millisecond - 1) / time.Millisecond)
+		state.SettlesMillis = uint32((max(0, was.settles-p.now().Sub(was.since)) + time.Millisecond - 1) / time.Millisecond)
 	}
 	return state
 }

@@ -57,8 +57,8 @@ func TestPartnerSettles(t *testing.T) {
 		{time.Second, "no partner", portMessage(t, "bond", agreed|lacpDefaulted, running), &netstate.LACPPort{}},
 		{time.Second, "the partner has expired", portMessage(t, "bond", agreed|lacpExpired, running), &netstate.LACPPort{}},
 		{time.Second, "does not distribute", portMessage(t, "bond", lacpCollecting, running), &netstate.LACPPort{}},
-		{time.Second, "back", portMessage(t, "bond", agreed, running), &netstate.LACPPort{Agreed: true, SettlesMillis: 5000}},
-		{settleAfter - 1, "not yet", portMessage(t, "bond", agreed, running), &netstate.LACPPort{Agreed: true, SettlesMillis: 1}},
+		{time.Second, "back, after it was lost soon", portMessage(t, "bond", agreed, running), &netstate.LACPPort{Agreed: true, SettlesMillis: 10_000}},
+		{2*settleAfter - 1, "not yet", portMessage(t, "bond", agreed, running), &netstate.LACPPort{Agreed: true, SettlesMillis: 1}},
 		{1, "stable", portMessage(t, "bond", agreed, running), &netstate.LACPPort{Agreed: true}},
 		{time.Hour, "long stable", portMessage(t, "bond", agreed, running), &netstate.LACPPort{Agreed: true}},
 		{time.Second, "lost", portMessage(t, "bond", 0, running), &netstate.LACPPort{}},
@@ -70,5 +70,43 @@ func TestPartnerSettles(t *testing.T) {
 		if (got == nil) != (tt.want == nil) || got != nil && *got != *tt.want {
 			t.Errorf("%s: %+v, want %+v", tt.what, got, tt.want)
 		}
+	}
+}
+
+// TestPartnerThatComesAndGoes: the longer a partner comes and goes, the longer it has to agree
+// before it counts, up to a limit; and one that has been stable is trusted as before.
+func TestPartnerThatComesAndGoes(t *testing.T) {
+	up, down := portMessage(t, "bond", lacpAgreed, unix.IFF_UP|unix.IFF_LOWER_UP), portMessage(t, "bond", 0, unix.IFF_UP|unix.IFF_LOWER_UP)
+	now := time.Unix(1000, 0)
+	p := &lacpPorts{now: func() time.Time { return now }, of: map[string]agreement{}}
+	port := func(w ifLink) time.Duration {
+		return time.Duration(p.port("0000:03:00.0", w).SettlesMillis) * time.Millisecond
+	}
+	port(down)
+	changes := 0
+	for end := now.Add(time.Hour); now.Before(end); {
+		// As the worst partner would: lost as soon as all pods have their carrier back.
+		changes += 2
+		now = now.Add(port(up))
+		if left := port(up); left != 0 {
+			t.Fatalf("not stable after the time it was said to take, %s are left", left)
+		}
+		port(down)
+		now = now.Add(time.Second)
+	}
+	if changes > 60 {
+		t.Errorf("the carrier of the pods changed %d times in an hour", changes)
+	}
+	if got := port(up); got != settleMost {
+		t.Errorf("it has to agree for %s, want %s", got, settleMost)
+	}
+	now = now.Add(settleMost + calmAfter)
+	port(down)
+	now = now.Add(time.Second)
+	if got := port(up); got != settleAfter {
+		t.Errorf("after a calm time it has to agree for %s, want %s", got, settleAfter)
+	}
+	if other := p.port("0000:03:00.1", up); other.SettlesMillis != 0 {
+		t.Errorf("another port has to wait: %+v", other)
 	}
 }
