@@ -303,7 +303,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Follow: func(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology) error {
 			return rollout.Follow(ctx, t, o, s.app.registry)
 		},
-		Ready:         func(ctx context.Context, o *v1alpha1.NetworkTopology) error { return s.routes.Await(ctx, o) },
+		Ready:         func(ctx context.Context, t *claims.Topology) error { return s.routes.Await(ctx, t) },
 		Filters:       func(c *claims.Claim, t *claims.Topology) ([]netstate.Filter, error) { return s.filters.Of(c, t) },
 		AttachTimeout: s.attachTimeout, Log: s.log, Now: time.Now,
 		Alive: func(within time.Duration) { s.alive.Alive(partSandboxes, within) },

@@ -174,7 +174,7 @@ func TestHostRoutes(t *testing.T) {
 			defer func() { a.stop() }()
 			defer nodes[1].stop()
 			is("route-a", wantA)
-			if err := a.routes.Await(t.Context(), &topology); err != nil {
+			if err := a.routes.Await(t.Context(), &running.Topologies[0]); err != nil {
 				t.Error(err)
 			}
 			reach := func() {
@@ -200,7 +200,7 @@ func TestHostRoutes(t *testing.T) {
 				if s := a.routes.State(); s.Routes != 2 || s.Missing != 1 {
 					return fmt.Errorf("beside a node that lies: %+v", s)
 				}
-				return a.routes.Await(t.Context(), &topology)
+				return a.routes.Await(t.Context(), &running.Topologies[0])
 			})
 			is("route-a", wantA)
 			p.Lock()
@@ -224,7 +224,7 @@ func TestHostRoutes(t *testing.T) {
 			p.unheard = true
 			p.Unlock()
 			a.start(p)
-			if err := a.routes.Await(t.Context(), &topology); err == nil {
+			if err := a.routes.Await(t.Context(), &running.Topologies[0]); err == nil {
 				t.Error("a pod starts before the leases are known")
 			}
 			if have := table("route-a"); have != wantA {

@@ -15,6 +15,10 @@ import (
 // maxTableRoutes bounds the routes that are read of netstate.HostTable, of each family.
 const maxTableRoutes = 256 << 10
 
+// maxTableErrors bounds the errors that are reported of one series of changes: another node may
+// have published any number of next hops that the kernel refuses.
+const maxTableErrors = 8
+
 // OnNetwork returns the interface of the host that has an address in a network, and the first
 // such address; ok is false if there is none. Two interfaces are an error of kind Conflict.
 func (h *Host) OnNetwork(ctx context.Context, network netip.Prefix) (link string, a netip.Addr, ok bool, err error) {
@@ -40,6 +44,47 @@ func (h *Host) OnNetwork(ctx context.Context, network netip.Prefix) (link string
 		}
 	}
 	return link, a, ok, nil
+}
+
+// Master returns the link of the host that a step stacks on, by its name with
+// netstate.HostPrefix or the ID of its device, and its addresses at which other hosts reach
+// this one; "" if there is no such link on the host.
+func (h *Host) Master(ctx context.Context, id string) (link string, addresses []netip.Prefix, err error) {
+	v := h.WithoutSandbox()
+	link = id
+	if !netstate.OnHost(id) {
+		o := v.observer(netstate.NewSnapshot())
+		d := netstate.Device{ID: id}
+		if err := o.queryDevice(ctx, d); err != nil {
+			return "", nil, fmt.Errorf("device %q: %w", id, err)
+		}
+		found, _ := o.snap.Get(d.Key())
+		d, ok := found.(netstate.Device)
+		if !ok || d.At == nil || !netstate.OnHost(*d.At) {
+			return "", nil, nil // it is in a pod, or gone
+		}
+		link = *d.At
+	}
+	index, err := v.index(ctx, link)
+	if errors.Is(err, unix.ENODEV) {
+		return "", nil, nil
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("read the host's links: %w", err)
+	}
+	all, err := v.outside.addresses(ctx, index)
+	if err != nil {
+		return "", nil, fmt.Errorf("read the host's addresses: %w", err)
+	}
+	// Those that others do not reach, or not for long (RFC 8981).
+	const unfit = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_DEPRECATED | unix.IFA_F_TEMPORARY
+	for _, a := range all {
+		temporary := a.prefix.Addr().Is6() && a.flags&unfit != 0 // of IPv4 the bit says that it is a second one
+		if ip := a.prefix.Addr(); !temporary && ip.IsGlobalUnicast() && !a.prefix.IsSingleIP() {
+			addresses = append(addresses, a.prefix)
+		}
+	}
+	return link, addresses, nil
 }
 
 // Table returns what the host has in netstate.HostTable: the routes of our protocol number,
@@ -77,17 +122,23 @@ func (h *Host) Table(ctx context.Context) ([]netstate.Route, []netstate.Rule, er
 
 // ApplyTable makes changes of what Table returns: it creates and deletes routes and rules, in
 // order. What is there already, or no longer, is no error. A change that fails does not keep
-// the others from being made; the errors are joined.
+// the others from being made; the first errors are joined.
 func (h *Host) ApplyTable(ctx context.Context, changes []netstate.Change) error {
 	v := h.WithoutSandbox()
 	var errs []error
+	failed := 0
 	for _, c := range changes {
 		if err := v.applyTable(ctx, c); err != nil {
-			errs = append(errs, fmt.Errorf("%s %s: %w", c.Action(), c.Object().Key(), err))
+			if failed++; failed <= maxTableErrors {
+				errs = append(errs, fmt.Errorf("%s %s: %w", c.Action(), c.Object().Key(), err))
+			}
 		}
 		if ctx.Err() != nil {
 			break
 		}
+	}
+	if more := failed - len(errs); more > 0 {
+		errs = append(errs, fmt.Errorf("and %d more", more))
 	}
 	return errors.Join(errs...)
 }

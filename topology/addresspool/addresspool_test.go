@@ -321,6 +321,7 @@ func TestBrute(t *testing.T) {
 				}
 				empty = empty || here == before
 			}
+			checkRouted(t, l, spec, b)
 			if here != l.BlockSize(b, is4) || usable == empty {
 				t.Fatalf("%+v: block %s gives %d addresses, says %d and usable %v", spec, b, here, l.BlockSize(b, is4), usable)
 			}
@@ -328,6 +329,51 @@ func TestBrute(t *testing.T) {
 		}
 		if got := l.Size(is4); got != sum || uint64(len(all)) != sum {
 			t.Fatalf("%+v: size %d; blocks give %d, %d different ones", spec, got, sum, len(all))
+		}
+	}
+}
+
+// checkRouted holds that other nodes route to the node of a block all that it can give, nothing
+// that is excluded, and nothing that another block has.
+func checkRouted(t *testing.T, l *Layout, spec Spec, block netip.Prefix) {
+	t.Helper()
+	is4 := block.Addr().Is4()
+	subnet := netip.MustParsePrefix(spec.Subnets[0].Prefix)
+	for iface := range l.Interfaces() {
+		parts, err := l.Routed(block, is4, iface)
+		if err != nil {
+			t.Fatalf("%+v: block %s: %v", spec, block, err)
+		}
+		routed := map[netip.Addr]bool{}
+		for _, p := range parts {
+			for a := p.Addr(); a.IsValid() && p.Contains(a); a = a.Next() {
+				routed[a] = true
+				n, err := l.Number(block)
+				whole := block
+				if !l.Flat() {
+					whole = l.part(&l.subnets[0], iface, n)
+				}
+				excluded := a.String() == spec.Subnets[0].Gateway || slices.ContainsFunc(spec.Exclude, func(x string) bool { s, _ := ParseSpan(x); return s.Contains(a) })
+				if first := spec.Subnets[0].First; first != "" && a.Less(netip.MustParseAddr(first)) {
+					excluded = true
+				}
+				if a == subnet.Addr() || is4 && a == last(subnet) { // of no host
+					excluded = a.String() == spec.Subnets[0].Gateway
+				}
+				if err != nil || excluded || !whole.Contains(a) {
+					t.Fatalf("%+v: %s is routed to the node of block %s", spec, a, block)
+				}
+			}
+		}
+		r, err := l.Range(block, is4, iface)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for a := r.first(nil); a.IsValid() && r.Contains(a); a = a.Next() {
+			gives := !slices.ContainsFunc(r.excludes, func(x Span) bool { return x.Contains(a) })
+			if gives && !routed[a] {
+				t.Fatalf("%+v: %s of block %s is not routed, only %v; subnet %s", spec, a, block, parts, subnet)
+			}
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"go4.org/netipx"
+
 	"github.com/plumbline/plumbline/topology"
 )
 
@@ -199,25 +201,59 @@ func (l *Layout) parts(block netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// Part returns what the lease of a block is for, of one family and on one interface: what
-// other nodes route to the node that has it.
-func (l *Layout) Part(block netip.Prefix, is4 bool, iface int) (netip.Prefix, error) {
+// Routed returns what other nodes route to the node that has the lease of a block, of one family
+// and on one interface. What the pool does not allocate is left out, as it may be elsewhere: with
+// a route to a whole block its node would be sent what is meant for a gateway.
+func (l *Layout) Routed(block netip.Prefix, is4 bool, iface int) ([]netip.Prefix, error) {
 	s, index, err := l.find(block)
+	part := block
 	switch {
 	case err != nil:
-		return netip.Prefix{}, err
+		return nil, err
 	case iface < 0 || iface >= l.Interfaces():
-		return netip.Prefix{}, fmt.Errorf("AddressPool %q: %w: %d is not from 0 to %d", l.Name, ErrInterface, iface, l.Interfaces()-1)
-	case l.Flat() && s.is4() == is4:
-		return block, nil
+		return nil, fmt.Errorf("AddressPool %q: %w: %d is not from 0 to %d", l.Name, ErrInterface, iface, l.Interfaces()-1)
 	case !l.Flat():
-		for i := range l.subnets {
-			if s = &l.subnets[i]; s.is4() == is4 {
-				return l.part(s, iface, index), nil
-			}
+		i := slices.IndexFunc(l.subnets, func(s subnet) bool { return s.is4() == is4 })
+		if i < 0 {
+			return nil, fmt.Errorf("AddressPool %q has no such addresses", l.Name)
+		}
+		s = &l.subnets[i]
+		part = l.part(s, iface, index)
+	case s.is4() != is4:
+		return nil, fmt.Errorf("block %q of AddressPool %q has no such addresses", block, l.Name)
+	}
+	whole := spanOf(part)
+	span, ok := whole.cut(s.span)
+	if !ok {
+		return nil, nil
+	}
+	var without netipx.IPSetBuilder
+	cut := span != whole
+	for _, x := range l.excludes {
+		// No host has the address of the network or that for broadcasts.
+		if x.First == x.Last && x.First != s.gateway && (x.First == s.prefix.Addr() || s.is4() && x.First == last(s.prefix)) {
+			continue
+		}
+		if x.Overlaps(span) {
+			cut = true
+			without.AddRange(netipx.IPRangeFrom(x.First, x.Last))
 		}
 	}
-	return netip.Prefix{}, fmt.Errorf("block %q of AddressPool %q has no such addresses", block, l.Name)
+	if !cut {
+		return []netip.Prefix{part}, nil
+	}
+	excluded, err := without.IPSet()
+	if err != nil {
+		return nil, err
+	}
+	var out netipx.IPSetBuilder
+	out.AddRange(netipx.IPRangeFrom(span.First, span.Last))
+	out.RemoveSet(excluded)
+	set, err := out.IPSet()
+	if err != nil {
+		return nil, err
+	}
+	return set.Prefixes(), nil
 }
 
 // Prefixes returns the subnets of a family.

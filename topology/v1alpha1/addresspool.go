@@ -314,7 +314,7 @@ type HostAddress struct {
 	// +kubebuilder:validation:Maximum=31
 	Interface int32 `json:"interface"`
 
-	// Network is the masterNet of the steps.
+	// Network that the address is in.
 	//
 	// +kubebuilder:validation:MaxLength=64
 	Network string `json:"network"`

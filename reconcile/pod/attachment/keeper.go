@@ -73,9 +73,9 @@ type Options struct {
 	// Follow returns an error unless a topology of a claim can be given a later
 	// generation with the devices the claim has.
 	Follow func(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology) error
-	// Ready waits until the host has what pods with a topology need of it, and returns an error
-	// of kind NotReady if that takes too long. Nil needs nothing.
-	Ready func(ctx context.Context, o *v1alpha1.NetworkTopology) error
+	// Ready waits until the host has what the pod of a claim needs of it for a topology, and
+	// returns an error of kind NotReady if that takes too long. Nil needs nothing.
+	Ready func(ctx context.Context, t *claims.Topology) error
 	// Filters returns what marks and limits what the pod of a claim sends over a topology,
 	// without waiting. While that is not known the error is of kind NotReady, and the pod is
 	// not attached. May be nil.
@@ -264,7 +264,7 @@ func (k *Keeper) apply(ctx context.Context, e *claims.Entry, a *attempt, netns r
 	}
 	for i := range e.Topologies {
 		if err == nil && k.Ready != nil {
-			err = k.Ready(ctx, &e.Topologies[i].Object)
+			err = k.Ready(ctx, &e.Topologies[i])
 		}
 	}
 	if err == nil {

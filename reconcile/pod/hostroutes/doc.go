@@ -2,7 +2,7 @@
 // in mode l3 or l3s send through the routing table of the host, and no other host answers for
 // their addresses (Documentation/networking/ipvlan.rst).
 //
-// A node with such pods publishes its own address in the network below them, in its leases of
+// A node with such pods publishes its own address in each network below them, in its leases of
 // the pool. Every other node with such pods routes what the lease is for to that address. The
 // destination follows from the name of the lease, so that a node can only publish where its own
 // pods are.

@@ -20,6 +20,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -29,6 +30,9 @@ type Host interface {
 	// OnNetwork returns the link with an address in a network, with netstate.HostPrefix, and
 	// the address.
 	OnNetwork(ctx context.Context, network netip.Prefix) (link string, a netip.Addr, ok bool, err error)
+	// Master returns the link that Need.Master is, with netstate.HostPrefix, and its addresses at
+	// which other hosts reach this one; "" for none.
+	Master(ctx context.Context, id string) (link string, addresses []netip.Prefix, err error)
 	// Table returns what is ours in netstate.HostTable, and ApplyTable changes it.
 	Table(ctx context.Context) ([]netstate.Route, []netstate.Rule, error)
 	ApplyTable(ctx context.Context, changes []netstate.Change) error
@@ -69,7 +73,7 @@ const (
 	share = 20
 	least = 100 * time.Millisecond
 	most  = time.Second
-	// retry is the interval of attempts after an error.
+	// retry is the interval of attempts after an error. It doubles with each, up to Resync.
 	retry = time.Second
 	// patience is how long a pod that starts waits for the routes at most, in one attempt.
 	patience = 5 * time.Second
@@ -81,10 +85,13 @@ type Keeper struct {
 	wake chan struct{}
 
 	// Used by Run alone.
-	decoded map[types.UID]decoded // by UID of a topology
-	watched io.Closer
-	failing string // the last error
-	warned  bool   // it is in the log
+	decoded  map[types.UID]decoded // by UID of a topology
+	read     map[*v1alpha1.AddressLease]published
+	places   map[Need][]site // where they were found last
+	watched  io.Closer
+	failing  string // the last error
+	failures int    // in succession
+	warned   bool   // it is in the log
 
 	unwatched atomic.Bool // the watch has failed
 
@@ -92,6 +99,7 @@ type Keeper struct {
 	state  State
 	ready  map[Need]bool // those for which all that can be set is set
 	own    map[string][]v1alpha1.HostAddress
+	unsure map[string]bool // pools with a need that was never found
 	passed bool
 	done   chan struct{} // closed after the next pass
 }
@@ -99,7 +107,7 @@ type Keeper struct {
 // decoded are the needs of one generation of a topology.
 type decoded struct {
 	generation int64
-	needs      []Need
+	steps      []stacked
 }
 
 // State counts what there is, for metrics.
@@ -113,7 +121,7 @@ type State struct {
 func New(o Options) *Keeper {
 	o.Resync = cmp.Or(o.Resync, 30*time.Second)
 	return &Keeper{
-		Options: o, wake: make(chan struct{}, 1), decoded: map[types.UID]decoded{}, ready: map[Need]bool{},
+		Options: o, wake: make(chan struct{}, 1), decoded: map[types.UID]decoded{}, places: map[Need][]site{}, ready: map[Need]bool{},
 		own: map[string][]v1alpha1.HostAddress{}, done: make(chan struct{}),
 	}
 }
@@ -138,17 +146,17 @@ func (k *Keeper) State() State {
 func (k *Keeper) HostAddresses(pool string) ([]v1alpha1.HostAddress, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.own[pool], k.passed
+	return k.own[pool], k.passed && !k.unsure[pool]
 }
 
-// Await waits until the host has the routes that pods with a topology need, as far as nodes
-// have published them. An error of kind NotReady says that it has not.
-func (k *Keeper) Await(ctx context.Context, o *v1alpha1.NetworkTopology) error {
-	t, err := topology.FromObject(o)
+// Await waits until the host has the routes that the pod of a claim needs for a topology, as far
+// as nodes have published them. An error of kind NotReady says that it has not.
+func (k *Keeper) Await(ctx context.Context, c *claims.Topology) error {
+	t, err := topology.FromObject(&c.Object)
 	if err != nil {
 		return nil // reported by the caller that attaches it
 	}
-	needs := Needs(t)
+	needs := withDevices(stackedIn(t), c.Devices)
 	if len(needs) == 0 {
 		return nil
 	}
@@ -167,7 +175,11 @@ func (k *Keeper) Await(ctx context.Context, o *v1alpha1.NetworkTopology) error {
 		case <-done:
 		case <-ctx.Done():
 			n := needs[missing]
-			return fault.New(fault.NotReady, fmt.Errorf("topology %q: the routes of the host to pods of other nodes over %q are not set yet: the leases of AddressPool %q are not known, or the log of the agent says why", t.Name, n.Network, n.Pool))
+			over := n.Network.String()
+			if n.Master != "" {
+				over = netstate.BaseName(n.Master)
+			}
+			return fault.New(fault.NotReady, fmt.Errorf("topology %q: the routes of the host to pods of other nodes over %q are not set yet: the leases of AddressPool %q are not known, or the log of the agent says why", t.Name, over, n.Pool))
 		}
 	}
 }
@@ -190,12 +202,12 @@ func (k *Keeper) Run(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-			k.failing = ""
+			k.failing, k.failures = "", 0
 		case err.Error() != k.failing: // the first passes do not know much
 			k.failing, k.warned = err.Error(), false
 		case !k.warned:
 			k.warned = true
-			k.Log.Warn("routes of the host to pods of other nodes", "error", err)
+			k.Log.Warn("routes of the host to pods of other nodes", "error", excerpt.Of(k.failing, maxLogged))
 		}
 		pause := time.NewTimer(min(max(least, share*k.Now().Sub(began)), most))
 		select {
@@ -205,7 +217,8 @@ func (k *Keeper) Run(ctx context.Context) {
 		case <-pause.C:
 		}
 		if timer.Reset(k.Resync); err != nil {
-			timer.Reset(retry)
+			timer.Reset(min(retry<<min(k.failures, 10), k.Resync))
+			k.failures++
 		}
 	}
 }
@@ -214,31 +227,53 @@ func (k *Keeper) Run(ctx context.Context) {
 func (k *Keeper) needs() []Need {
 	var out []Need
 	now := map[types.UID]decoded{}
-	add := func(o *v1alpha1.NetworkTopology) {
+	add := func(o *v1alpha1.NetworkTopology, devices []claims.Device) {
 		d, ok := now[o.UID]
 		if !ok || d.generation != o.Generation {
 			if d, ok = k.decoded[o.UID]; !ok || d.generation != o.Generation {
 				d = decoded{generation: o.Generation}
 				if t, err := topology.FromObject(o); err == nil {
-					d.needs = Needs(t)
+					d.steps = stackedIn(t)
 				}
 			}
 			now[o.UID] = d
 		}
-		out = append(out, d.needs...)
+		out = append(out, withDevices(d.steps, devices)...)
 	}
 	entries := k.Claims()
 	for i := range entries {
 		for j := range entries[i].Topologies {
 			t := &entries[i].Topologies[j]
-			add(&t.Object)
+			add(&t.Object, t.Devices)
 			if t.Next != nil {
-				add(t.Next)
+				add(t.Next, t.Devices)
 			}
 		}
 	}
 	k.decoded = now
 	return unique(out)
+}
+
+// find returns where a need is on this node; nothing, if it is not there.
+func (k *Keeper) find(ctx context.Context, n Need) ([]site, error) {
+	if n.Master == "" {
+		link, address, ok, err := k.Host.OnNetwork(ctx, n.Network)
+		if !ok || err != nil {
+			return nil, err
+		}
+		return []site{{n.Pool, n.Interface, n.Network, place{link, address}}}, nil
+	}
+	link, addresses, err := k.Host.Master(ctx, n.Master)
+	if err != nil {
+		return nil, fmt.Errorf("master %q: %w", netstate.BaseName(n.Master), err)
+	}
+	var out []site
+	for _, a := range addresses {
+		out = append(out, site{n.Pool, n.Interface, a.Masked(), place{link, a.Addr()}})
+	}
+	// Which of its networks other nodes have in common with this one is not known.
+	out = uniqueSites(out)
+	return out[:min(len(out), maxNetworks)], nil
 }
 
 // pass compares once.
@@ -263,27 +298,37 @@ func (k *Keeper) pass(ctx context.Context) error {
 	names = slices.Compact(names)
 	k.Leases.Follow(ctx, names, k.Changed)
 	pools, unknown := k.pools(names)
-	places := map[netip.Prefix]place{}
+	places, lost := map[Need][]site{}, map[string]bool{}
+	var sites []site
 	for _, n := range needs {
-		if _, ok := places[n.Network]; ok {
-			continue
-		}
-		link, address, ok, err := k.Host.OnNetwork(ctx, n.Network)
+		found, err := k.find(ctx, n)
 		if err != nil {
 			errs = append(errs, err)
-		} else if ok {
-			places[n.Network] = place{link, address}
+			// As it was found last: an interface that was given a network of another one must not
+			// cut off the pods that run, nor those on other networks.
+			var before bool
+			if found, before = k.places[n]; !before {
+				lost[n.Pool] = true
+				continue
+			}
 		}
+		places[n] = found
+		sites = append(sites, found...)
 	}
-	k.publish(needs, places, len(errs) == 0)
+	k.places = places
+	sites = uniqueSites(sites)
+	k.publish(sites, lost)
 
 	haveRoutes, haveRules, err := k.Host.Table(ctx)
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	routes, rules := routesOf(k.NodeName, needs, places, pools)
+	routes, rules, beyond := routesOf(k.NodeName, sites, pools)
+	if beyond > 0 {
+		errs = append(errs, fmt.Errorf("nodes have published %d routes more than the bounds of %d for each and %d in all: a node that leases without end may be hostile", beyond, maxOfNode, maxRoutes))
+	}
 	// While something is not known, what is there may be needed.
-	todo := changes(haveRoutes, routes, haveRules, rules, unknown == nil && len(errs) == 0)
+	todo := changes(haveRoutes, routes, haveRules, rules, unknown == nil && len(lost) == 0)
 	failed := error(nil)
 	if len(todo) > 0 {
 		if failed = k.Host.ApplyTable(ctx, todo); failed != nil {
@@ -295,14 +340,17 @@ func (k *Keeper) pass(ctx context.Context) error {
 	}
 	left, _ := differ(haveRoutes, routes)
 	leftRules, _ := differ(haveRules, rules)
-	k.note(result{needs, places, pools, len(haveRoutes), len(left), len(leftRules), todo, failed})
+	if missing := append(leftRules, left...); failed == nil && len(missing) > 0 {
+		errs = append(errs, fault.New(fault.Conflict, fmt.Errorf("%s and %d more are not set, although the kernel has refused none: an equal one with a protocol other than %d is there, or is set repeatedly: delete it", missing[0].Object().Key(), len(missing)-1, netstate.RouteProtocol)))
+	}
+	k.note(result{needs, places, pools, len(haveRoutes), len(left) + beyond, len(leftRules), todo, failed})
 	return errors.Join(append(errs, unknown)...)
 }
 
 // result is what a pass has found and done.
 type result struct {
 	needs                   []Need
-	places                  map[netip.Prefix]place
+	places                  map[Need][]site
 	pools                   map[string]pool
 	routes, left, leftRules int // in place, and missing
 	done                    []netstate.Change
@@ -327,9 +375,8 @@ func (k *Keeper) note(r result) {
 	}
 	k.ready = map[Need]bool{}
 	for _, n := range r.needs {
-		_, here := r.places[n.Network]
 		_, known := r.pools[n.Pool]
-		k.ready[n] = !here || known && r.leftRules == 0
+		k.ready[n] = len(r.places[n]) == 0 || known && r.leftRules == 0
 	}
 	close(k.done)
 	k.done = make(chan struct{})
@@ -346,6 +393,7 @@ func (k *Keeper) pools(names []string) (map[string]pool, error) {
 		return out, err
 	}
 	var errs []error
+	now := map[*v1alpha1.AddressLease]published{}
 	for _, name := range names {
 		i := slices.IndexFunc(objects, func(o v1alpha1.AddressPool) bool { return o.Name == name })
 		leases, known := k.Leases.Of(name)
@@ -358,33 +406,55 @@ func (k *Keeper) pools(names []string) (map[string]pool, error) {
 			errs = append(errs, err)
 			continue
 		}
-		out[name] = pool{layout, leases}
+		p := pool{layout: layout}
+		for _, l := range leases {
+			one, ok := k.read[l]
+			if !ok {
+				one, ok = read(l)
+			}
+			if ok && l.Spec.Pool == name {
+				now[l] = one
+				p.leases = append(p.leases, one)
+			}
+		}
+		// In one order, since the error of a pass is reported if the next one has it too.
+		slices.SortFunc(p.leases, func(a, b published) int { return cmp.Compare(a.name, b.name) })
+		out[name] = p
 	}
+	k.read = now
 	return out, errors.Join(errs...)
 }
 
-// publish sets what HostAddresses returns. Of a network that could not be read, what was
-// published before stays.
-func (k *Keeper) publish(needs []Need, places map[netip.Prefix]place, complete bool) {
+// publish sets what HostAddresses returns, but for pools with a need of which it was never known
+// where it is: another agent may have published that.
+func (k *Keeper) publish(sites []site, unsure map[string]bool) {
 	now := map[string][]v1alpha1.HostAddress{}
-	for _, n := range needs {
-		if at, ok := places[n.Network]; ok && len(now[n.Pool]) < maxPublished {
-			now[n.Pool] = append(now[n.Pool], v1alpha1.HostAddress{Interface: int32(n.Interface), Network: n.Network.String(), Address: at.address.String()})
+	for _, s := range sites {
+		of := now[s.pool]
+		h := v1alpha1.HostAddress{Interface: int32(s.iface), Network: s.network.String(), Address: s.address.String()}
+		// Two links in one network: one address for both would mislead what is sent to the other.
+		again := len(of) > 0 && of[len(of)-1].Interface == h.Interface && of[len(of)-1].Network == h.Network
+		if !again && len(of) < maxPublished {
+			now[s.pool] = append(of, h)
 		}
 	}
 	k.mu.Lock()
-	changed := complete && (!k.passed || !maps.EqualFunc(k.own, now, slices.Equal[[]v1alpha1.HostAddress]))
-	if changed {
-		k.own, k.passed = now, true
-	}
+	changed := !k.passed || !maps.Equal(k.unsure, unsure) || !maps.EqualFunc(k.own, now, slices.Equal[[]v1alpha1.HostAddress])
+	k.own, k.unsure, k.passed = now, unsure, true
 	k.mu.Unlock()
 	if changed && k.Published != nil {
 		k.Published()
 	}
 }
 
-// maxPublished is how many addresses a lease can have.
-const maxPublished = 32
+const (
+	// maxPublished is how many addresses a lease can have.
+	maxPublished = 32
+	// maxNetworks is how many networks of one master are published.
+	maxNetworks = 8
+	// maxLogged is the length of an error in the log.
+	maxLogged = 2048
+)
 
 func (k *Keeper) unwatch() {
 	if k.watched != nil {

@@ -74,7 +74,7 @@ func (c *Client) Follow(ctx context.Context, pools []string, changed func()) {
 		i := dynamicinformer.NewFilteredDynamicInformer(c.Dynamic, v1alpha1.AddressLeaseResource(), metav1.NamespaceAll, 0, cache.Indexers{}, func(l *metav1.ListOptions) {
 			l.FieldSelector = fields.OneTermEqualSelector("spec.pool", name).String()
 		}).Informer()
-		if i.SetTransform(published) != nil {
+		if i.SetTransform(trim) != nil {
 			continue // it has been started
 		}
 		heard, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -106,8 +106,8 @@ func samePublished(a, b *v1alpha1.AddressLease) bool {
 	return a.Spec.Node == b.Spec.Node && a.Spec.Block == b.Spec.Block && (a.Spec.KeptUntil == nil) == (b.Spec.KeptUntil == nil) && slices.Equal(a.Spec.HostAddresses, b.Spec.HostAddresses)
 }
 
-// published keeps of a lease what routes follow from: there is one for each node.
-func published(v any) (any, error) {
+// trim keeps of a lease what routes follow from: there is one for each node.
+func trim(v any) (any, error) {
 	u, ok := v.(*unstructured.Unstructured)
 	if !ok {
 		return v, nil

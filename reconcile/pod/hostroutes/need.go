@@ -6,39 +6,89 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology"
 )
 
-// Need is a network of the host over which pods of this node reach those of others.
+// Need is an interface of the host over which pods of this node reach those of others.
 type Need struct {
 	Pool      string
-	Interface int          // of the pool
-	Network   netip.Prefix // of the host's address
+	Interface int // of the pool
+	// Network is that of the host's address, not valid where the interface is Master: a link
+	// with netstate.HostPrefix, or the ID of a device.
+	Network netip.Prefix
+	Master  string
 }
 
-// Needs returns those of the steps of a topology, in order.
-func Needs(t *topology.Topology) []Need {
-	var out []Need
+// stacked is a step with a need. Master is empty where the interface is that of the device that
+// the step is given, else the one with the default route.
+type stacked struct {
+	step string
+	Need
+}
+
+// stackedIn returns those of a topology.
+func stackedIn(t *topology.Topology) []stacked {
+	var out []stacked
 	for i := range t.Steps {
 		s := &t.Steps[i]
 		mode, _ := s.Config["mode"].(string)
 		if s.Type != "ipvlan" || !strings.EqualFold(mode, "l3") && !strings.EqualFold(mode, "l3s") {
 			continue
 		}
-		text, _ := s.Config["masterNet"].(string)
-		network, err := netip.ParsePrefix(text)
 		pool, iface, ok := topology.FromPool(s)
-		if err != nil || !ok || pool == topology.LocalPool {
+		if !ok || pool == topology.LocalPool {
 			continue
 		}
-		out = append(out, Need{pool, iface, network.Masked()})
+		n := Need{Pool: pool, Interface: iface}
+		if text, has := s.Config["masterNet"].(string); has {
+			network, err := netip.ParsePrefix(text)
+			if err != nil {
+				continue
+			}
+			n.Network = network.Masked()
+			out = append(out, stacked{s.Name, n})
+			continue
+		}
+		inside := !s.Root()
+		if in, has := s.Config["linkInContainer"].(bool); has {
+			inside = in
+		}
+		if inside { // other hosts do not reach what is in the pod
+			continue
+		}
+		if master, _ := s.Config["master"].(string); master != "" {
+			n.Master = netstate.HostName(master)
+		}
+		out = append(out, stacked{s.Name, n})
 	}
-	return unique(out)
+	return out
+}
+
+// withDevices returns needs with the devices that a claim has for their steps.
+func withDevices(steps []stacked, devices []claims.Device) []Need {
+	var out []Need
+	for _, s := range steps {
+		n := s.Need
+		if n.Master == "" && !n.Network.IsValid() {
+			n.Master = netstate.DefaultRouteDevice
+			if i := slices.IndexFunc(devices, func(d claims.Device) bool { return d.Step == s.step }); i >= 0 {
+				n.Master = devices[i].Host.ID
+			}
+		}
+		out = append(out, n)
+	}
+	return out
 }
 
 func unique(needs []Need) []Need {
 	slices.SortFunc(needs, func(a, b Need) int {
-		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Interface, b.Interface), a.Network.Addr().Compare(b.Network.Addr()), cmp.Compare(a.Network.Bits(), b.Network.Bits()))
+		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Interface, b.Interface), comparePrefix(a.Network, b.Network), cmp.Compare(a.Master, b.Master))
 	})
 	return slices.Compact(needs)
+}
+
+func comparePrefix(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }

@@ -1,7 +1,9 @@
 package hostroutes
 
 import (
+	"cmp"
 	"net/netip"
+	"slices"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology/addresspool"
@@ -12,76 +14,141 @@ import (
 // which route it takes.
 const metric = 1024
 
-// place is where a network is on this node.
+// Bounds of the routes that leases lead to. What is beyond them is counted as missing.
+const (
+	// maxOfNode is for one node in one network: a node that publishes without end must not
+	// fill the table of the others.
+	maxOfNode = 4096
+	maxRoutes = 128 << 10
+)
+
+// place is where a need is on this node.
 type place struct {
 	link    string // with netstate.HostPrefix
 	address netip.Addr
 }
 
-// pool is a pool and all of its leases.
-type pool struct {
-	layout *addresspool.Layout
-	leases []*v1alpha1.AddressLease
+// site is a network of the host's that pods of a pool use.
+type site struct {
+	pool    string
+	iface   int // of the pool
+	network netip.Prefix
+	place
 }
 
-// routesOf returns the routes and rules that a node needs.
-func routesOf(node string, needs []Need, places map[netip.Prefix]place, pools map[string]pool) ([]netstate.Route, []netstate.Rule) {
-	var routes []netstate.Route
-	var rules []netstate.Rule
-	had := map[string]bool{}
-	for _, n := range needs {
-		at, here := places[n.Network]
-		p, known := pools[n.Pool]
-		if !here || !known {
+func uniqueSites(sites []site) []site {
+	slices.SortStableFunc(sites, func(a, b site) int {
+		return cmp.Or(cmp.Compare(a.pool, b.pool), cmp.Compare(a.iface, b.iface), comparePrefix(a.network, b.network), cmp.Compare(a.link, b.link))
+	})
+	// Of several addresses of a link in a network the first one counts: the kernel lists those
+	// that come and go, such as virtual ones, behind it.
+	return slices.CompactFunc(sites, func(a, b site) bool {
+		return a.pool == b.pool && a.iface == b.iface && a.network == b.network && a.link == b.link
+	})
+}
+
+// pool is a pool and what nodes publish in it.
+type pool struct {
+	layout *addresspool.Layout
+	leases []published
+}
+
+// published is a lease of which what it says of itself was compared with its name.
+type published struct {
+	name, node string
+	block      netip.Prefix
+	hosts      []hostAddress
+}
+
+type hostAddress struct {
+	iface   int
+	network netip.Prefix
+	address netip.Addr
+}
+
+// read returns what a lease publishes; false for nothing. Its name says which block it is for,
+// so that a lease of another block is none.
+func read(l *v1alpha1.AddressLease) (p published, ok bool) {
+	if l.Spec.Node == v1alpha1.KeptNode || l.Spec.KeptUntil != nil || len(l.Spec.HostAddresses) == 0 {
+		return p, false
+	}
+	block, err := netip.ParsePrefix(l.Spec.Block)
+	if err != nil || l.Name != addresspool.LeaseName(l.Spec.Pool, block) {
+		return p, false
+	}
+	p = published{name: l.Name, node: l.Spec.Node, block: block}
+	for _, h := range l.Spec.HostAddresses[:min(len(l.Spec.HostAddresses), maxPublished)] {
+		network, err := netip.ParsePrefix(h.Network)
+		if err != nil || network.String() != h.Network {
 			continue
 		}
-		is4 := n.Network.Addr().Is4()
+		a, err := netip.ParseAddr(h.Address)
+		if err != nil || a.Zone() != "" || !isHost(a, network) {
+			continue
+		}
+		p.hosts = append(p.hosts, hostAddress{int(h.Interface), network, a})
+	}
+	return p, len(p.hosts) > 0
+}
+
+// routesOf returns the routes and rules that a node needs, and how many routes are beyond the
+// bounds. What others publish is not believed further than needed: the destination follows
+// from the name of the lease and from the pool, and the next hop is another host in a network
+// of this node's own pods.
+func routesOf(node string, sites []site, pools map[string]pool) (routes []netstate.Route, rules []netstate.Rule, beyond int) {
+	type destination struct {
+		part netip.Prefix
+		link string
+	}
+	had := map[destination]bool{}
+	ruled := map[netip.Prefix]bool{}
+	for _, at := range sites {
+		p, known := pools[at.pool]
+		if !known {
+			continue
+		}
+		is4 := at.network.Addr().Is4()
 		for _, from := range p.layout.Prefixes(is4) {
+			if ruled[from] {
+				continue
+			}
+			ruled[from] = true
 			r := netstate.Rule{Family: netstate.IPv6, Priority: netstate.HostTable, From: from.String(), Table: netstate.HostTable}
 			if is4 {
 				r.Family = netstate.IPv4
 			}
-			if id := r.Key().ID; !had[id] {
-				had[id] = true
-				rules = append(rules, r)
-			}
+			rules = append(rules, r)
 		}
-		for _, l := range p.leases {
-			part, gateway, ok := reached(p.layout, l, node, n, at.address)
-			// Of several networks for one interface of a pool, the first one reaches a node.
-			if !ok || had[part.String()] {
+		of := map[string]int{}
+		for i := range p.leases {
+			l := &p.leases[i]
+			j := slices.IndexFunc(l.hosts, func(h hostAddress) bool { return h.iface == at.iface && h.network == at.network })
+			if j < 0 || l.node == node || l.hosts[j].address == at.address {
 				continue
 			}
-			had[part.String()] = true
-			routes = append(routes, netstate.Route{Link: at.link, Dst: part.String(), Gateway: gateway.String(), Table: netstate.HostTable, Metric: metric})
+			parts, err := p.layout.Routed(l.block, is4, at.iface)
+			if err != nil {
+				continue
+			}
+			gateway := l.hosts[j].address.String()
+			for _, part := range parts {
+				// Of several networks of one link, for one interface of a pool, the first one
+				// reaches a node. ipvlan searches among the routes of its master only
+				// (ipvlan_core.c), so that each link needs its own.
+				to := destination{part, at.link}
+				switch {
+				case had[to]:
+				case of[l.node] >= maxOfNode || len(routes) >= maxRoutes:
+					beyond++
+				default:
+					had[to] = true
+					of[l.node]++
+					routes = append(routes, netstate.Route{Link: at.link, Dst: part.String(), Gateway: gateway, Table: netstate.HostTable, Metric: metric})
+				}
+			}
 		}
 	}
-	return routes, rules
-}
-
-// reached returns what a lease of another node is for and its address in a network. What the
-// lease says of itself is not believed further than that: the block has to be that of its
-// name, and the address one of another host in the network.
-func reached(layout *addresspool.Layout, l *v1alpha1.AddressLease, node string, n Need, own netip.Addr) (part netip.Prefix, gateway netip.Addr, ok bool) {
-	if l.Spec.Node == node || l.Spec.Node == v1alpha1.KeptNode || l.Spec.KeptUntil != nil {
-		return part, gateway, false
-	}
-	block, err := netip.ParsePrefix(l.Spec.Block)
-	if err != nil || l.Name != addresspool.LeaseName(n.Pool, block) || layout.Holds(block) != nil {
-		return part, gateway, false
-	}
-	for _, h := range l.Spec.HostAddresses {
-		if int(h.Interface) != n.Interface || h.Network != n.Network.String() {
-			continue
-		}
-		a, err := netip.ParseAddr(h.Address)
-		if err != nil || a.Zone() != "" || a == own || !isHost(a, n.Network) {
-			return part, gateway, false
-		}
-		part, err := layout.Part(block, a.Is4(), n.Interface)
-		return part, a, err == nil
-	}
-	return part, gateway, false
+	return routes, rules, beyond
 }
 
 // isHost reports whether an address is one that a host in a network can have.

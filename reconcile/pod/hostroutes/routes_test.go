@@ -1,6 +1,7 @@
 package hostroutes
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -8,9 +9,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -52,7 +56,18 @@ func TestRoutes(t *testing.T) {
 		net1: {"host:eth1", netip.MustParseAddr("10.0.1.1")}, net2: {"host:eth2", netip.MustParseAddr("10.0.2.1")},
 		prefix("fd00:a::/64"): {"host:eth1", netip.MustParseAddr("fd00:a::1")},
 	}
-	seed := []Need{{"multi", 0, net1}, {"multi", 1, net2}}
+	at := func(pool string, iface int, network netip.Prefix) site {
+		return site{pool, iface, network, places[network]}
+	}
+	seed := []site{at("multi", 0, net1), at("multi", 1, net2)}
+	excluding, err := addresspool.New(addresspool.Spec{Name: "flat", Subnets: []addresspool.SubnetSpec{{Prefix: "198.51.100.0/24", First: "198.51.100.2", Gateway: "198.51.100.30"}}, BlockSize: 16, Exclude: []string{"198.51.100.9", "198.51.100.64/28"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	many := make([]string, 40) // more than a lease can have
+	for i := range many {
+		many[i] = fmt.Sprintf("0 10.9.%d.0/24 10.9.%d.2", i, i)
+	}
 	other := lease("multi", "192.168.1.0/24", "b", "0 10.0.1.0/24 10.0.1.2", "1 10.0.2.0/24 10.0.2.2")
 	changed := func(f func(l *v1alpha1.AddressLease)) *v1alpha1.AddressLease {
 		l := other.DeepCopy()
@@ -61,7 +76,7 @@ func TestRoutes(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		needs  []Need
+		sites  []site
 		layout *addresspool.Layout
 		leases []*v1alpha1.AddressLease
 		want   []string
@@ -72,20 +87,36 @@ func TestRoutes(t *testing.T) {
 		{"a node on one of two networks", seed, multi, []*v1alpha1.AddressLease{lease("multi", "192.168.1.0/24", "b", "1 10.0.2.0/24 10.0.2.2")}, []string{
 			"192.168.65.0/24 via 10.0.2.2 dev host:eth2",
 		}},
-		{"a network that this node is not on", []Need{{"multi", 0, prefix("10.0.3.0/24")}}, multi, []*v1alpha1.AddressLease{
+		{"a network that this node is not on", nil, multi, []*v1alpha1.AddressLease{
 			lease("multi", "192.168.1.0/24", "b", "0 10.0.3.0/24 10.0.3.2"),
 		}, nil},
-		{"two networks for one interface: the first", []Need{{"multi", 0, net1}, {"multi", 0, net2}}, multi, []*v1alpha1.AddressLease{
-			lease("multi", "192.168.1.0/24", "b", "0 10.0.1.0/24 10.0.1.2", "0 10.0.2.0/24 10.0.2.2"),
+		{"two networks of one link for one interface: the first", []site{at("multi", 0, net1), {"multi", 0, prefix("10.0.3.0/24"), place{"host:eth1", netip.MustParseAddr("10.0.3.1")}}}, multi, []*v1alpha1.AddressLease{
+			lease("multi", "192.168.1.0/24", "b", "0 10.0.1.0/24 10.0.1.2", "0 10.0.3.0/24 10.0.3.2"),
 		}, []string{"192.168.1.0/24 via 10.0.1.2 dev host:eth1"}},
-		{"IPv4 over a network of IPv4, IPv6 over one of IPv6", []Need{{"double", 0, net1}, {"double", 0, prefix("fd00:a::/64")}}, double, []*v1alpha1.AddressLease{
+		{"two links for one interface: each", []site{at("multi", 0, net1), at("multi", 0, net2)}, multi, []*v1alpha1.AddressLease{
+			lease("multi", "192.168.1.0/24", "b", "0 10.0.1.0/24 10.0.1.2", "0 10.0.2.0/24 10.0.2.2"),
+		}, []string{"192.168.1.0/24 via 10.0.1.2 dev host:eth1", "192.168.1.0/24 via 10.0.2.2 dev host:eth2"}},
+		{"IPv4 over a network of IPv4, IPv6 over one of IPv6", []site{at("double", 0, net1), at("double", 0, prefix("fd00:a::/64"))}, double, []*v1alpha1.AddressLease{
 			lease("double", "192.168.1.0/25", "b", "0 10.0.1.0/24 10.0.1.2", "0 fd00:a::/64 fd00:a::2"),
 		}, []string{"192.168.1.0/25 via 10.0.1.2 dev host:eth1", "fd00:1:0:100::/57 via fd00:a::2 dev host:eth1"}},
-		{"a flat pool", []Need{{"flat", 0, net1}}, flat, []*v1alpha1.AddressLease{
+		{"a flat pool", []site{at("flat", 0, net1)}, flat, []*v1alpha1.AddressLease{
 			lease("flat", "198.51.100.16/28", "b", "0 10.0.1.0/24 10.0.1.2"), lease("flat", "198.51.100.64/28", "b", "0 10.0.1.0/24 10.0.1.2"),
 		}, []string{"198.51.100.16/28 via 10.0.1.2 dev host:eth1", "198.51.100.64/28 via 10.0.1.2 dev host:eth1"}},
 		{"kept by nobody", seed, multi, []*v1alpha1.AddressLease{changed(func(l *v1alpha1.AddressLease) { l.Spec.Node = v1alpha1.KeptNode })}, nil},
 		// What a node that lies may try:
+		{"what the pool does not allocate", []site{at("flat", 0, net1)}, excluding, []*v1alpha1.AddressLease{
+			lease("flat", "198.51.100.0/28", "b", "0 10.0.1.0/24 10.0.1.2"), lease("flat", "198.51.100.16/28", "b", "0 10.0.1.0/24 10.0.1.2"), lease("flat", "198.51.100.64/28", "b", "0 10.0.1.0/24 10.0.1.2"),
+		}, []string{
+			"198.51.100.10/31 via 10.0.1.2 dev host:eth1", "198.51.100.12/30 via 10.0.1.2 dev host:eth1", "198.51.100.16/29 via 10.0.1.2 dev host:eth1", "198.51.100.2/31 via 10.0.1.2 dev host:eth1",
+			"198.51.100.24/30 via 10.0.1.2 dev host:eth1", "198.51.100.28/31 via 10.0.1.2 dev host:eth1", "198.51.100.31/32 via 10.0.1.2 dev host:eth1", "198.51.100.4/30 via 10.0.1.2 dev host:eth1", "198.51.100.8/32 via 10.0.1.2 dev host:eth1",
+		}},
+		{"addresses without end", seed, multi, []*v1alpha1.AddressLease{lease("multi", "192.168.1.0/24", "b", append(many, "0 10.0.1.0/24 10.0.1.2")...)}, nil},
+		{"IPv4 in IPv6", seed, multi, []*v1alpha1.AddressLease{lease("multi", "192.168.1.0/24", "b", "0 10.0.1.0/24 ::ffff:10.0.1.2", "1 ::ffff:10.0.2.0/120 10.0.2.2")}, nil},
+		{"a block in IPv6", seed, multi, []*v1alpha1.AddressLease{lease("multi", "::ffff:192.168.1.0/120", "b", "0 10.0.1.0/24 10.0.1.2")}, nil},
+		{"a block with bits behind its length", seed, multi, []*v1alpha1.AddressLease{lease("multi", "192.168.1.1/24", "b", "0 10.0.1.0/24 10.0.1.2")}, nil},
+		{"a multicast network", seed, multi, []*v1alpha1.AddressLease{lease("multi", "192.168.1.0/24", "b", "0 224.0.0.0/4 224.0.0.5")}, nil},
+		{"a network in another form", seed, multi, []*v1alpha1.AddressLease{lease("multi", "192.168.1.0/24", "b", "0 10.0.1.2/24 10.0.1.2")}, nil},
+		{"another pool under its name", seed, multi, []*v1alpha1.AddressLease{changed(func(l *v1alpha1.AddressLease) { l.Spec.Pool = "other" })}, nil},
 		{"a block under the name of another", seed, multi, []*v1alpha1.AddressLease{changed(func(l *v1alpha1.AddressLease) { l.Spec.Block = "192.168.2.0/24" })}, nil},
 		{"more than a block", seed, multi, []*v1alpha1.AddressLease{lease("multi", "0.0.0.0/0", "b", "0 10.0.1.0/24 10.0.1.2")}, nil},
 		{"a part of another interface as a block", seed, multi, []*v1alpha1.AddressLease{lease("multi", "192.168.65.0/24", "b", "0 10.0.1.0/24 10.0.1.2")}, nil},
@@ -93,10 +124,13 @@ func TestRoutes(t *testing.T) {
 		{"this host as the next hop", seed, multi, []*v1alpha1.AddressLease{lease("multi", "192.168.1.0/24", "b", "0 10.0.1.0/24 10.0.1.1")}, nil},
 		{"all hosts as the next hop", seed, multi, []*v1alpha1.AddressLease{lease("multi", "192.168.1.0/24", "b", "0 10.0.1.0/24 10.0.1.255", "1 10.0.2.0/24 10.0.2.0")}, nil},
 		{"text", seed, multi, []*v1alpha1.AddressLease{lease("multi", "192.168.1.0/24", "b", "0 10.0.1.0/24 x", "1 10.0.2.0/24 fe80::1%eth0")}, nil},
-		{"an interface that the pool does not have", []Need{{"multi", 7, net1}}, multi, []*v1alpha1.AddressLease{lease("multi", "192.168.1.0/24", "b", "7 10.0.1.0/24 10.0.1.2")}, nil},
+		{"an interface that the pool does not have", []site{at("multi", 7, net1)}, multi, []*v1alpha1.AddressLease{lease("multi", "192.168.1.0/24", "b", "7 10.0.1.0/24 10.0.1.2")}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			routes, rules := routesOf("a", c.needs, places, map[string]pool{c.layout.Name: {c.layout, c.leases}})
+			routes, rules, beyond := routesOf("a", c.sites, map[string]pool{c.layout.Name: poolOf(c.layout, c.leases)})
+			if beyond != 0 {
+				t.Errorf("%d routes are beyond the bounds", beyond)
+			}
 			var have []string
 			for _, r := range routes {
 				text, ok := strings.CutSuffix(r.Key().ID, " table 28780 metric 1024")
@@ -115,6 +149,32 @@ func TestRoutes(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func poolOf(layout *addresspool.Layout, leases []*v1alpha1.AddressLease) pool {
+	p := pool{layout: layout}
+	for _, l := range leases {
+		if one, ok := read(l); ok {
+			p.leases = append(p.leases, one)
+		}
+	}
+	return p
+}
+
+// TestBounds: a node that leases without end has so many routes and no more, and takes none from
+// others.
+func TestBounds(t *testing.T) {
+	layout := layoutOf(t, "pool", 16, 0, "10.0.0.0/8")
+	var leases []*v1alpha1.AddressLease
+	for i := range 2 * maxOfNode {
+		leases = append(leases, lease("pool", fmt.Sprintf("10.%d.%d.0/24", i>>8, i&255), "hostile", "0 172.16.0.0/16 172.16.0.2"))
+	}
+	leases = append(leases, lease("pool", "10.200.0.0/24", "b", "0 172.16.0.0/16 172.16.0.3"))
+	sites := []site{{"pool", 0, prefix("172.16.0.0/16"), place{"host:eth1", netip.MustParseAddr("172.16.0.1")}}}
+	routes, _, beyond := routesOf("a", sites, map[string]pool{"pool": poolOf(layout, leases)})
+	if len(routes) != maxOfNode+1 || beyond != maxOfNode || routes[maxOfNode].Gateway != "172.16.0.3" {
+		t.Errorf("%d routes, %d beyond the bounds; the last one is %s", len(routes), beyond, routes[len(routes)-1].Key())
 	}
 }
 
@@ -150,14 +210,26 @@ spec:
     - {name: l3s, type: ipvlan, config: {masterNet: 10.0.3.0/24, mode: l3s, ipam: {type: pool, pool: p}}}
     - {name: l2, type: ipvlan, config: {masterNet: 10.0.3.0/24, ipam: {type: pool, pool: p}}}
     - {name: named, type: ipvlan, config: {master: eth1, mode: l3, ipam: {type: pool, pool: p}}}
+    - {name: device, type: ipvlan, config: {mode: l3, ipam: {type: pool, pool: p}}}
+    - {name: uplink, type: ipvlan, config: {mode: l3, ipam: {type: pool, pool: p, interface: 1}}}
+    - {name: inside, type: ipvlan, config: {master: net1-0, linkInContainer: true, mode: l3, ipam: {type: pool, pool: p}}}
+    - {name: above, type: ipvlan, dependOn: [macvlan], config: {mode: l3, ipam: {type: pool, pool: p}}}
     - {name: literal, type: ipvlan, config: {masterNet: 10.0.3.0/24, mode: l3, addresses: [192.0.2.1/24]}}
     - {name: macvlan, type: macvlan, config: {masterNet: 10.0.3.0/24, ipam: {type: pool, pool: p}}}
 `))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Need{{"multi-nic", 0, prefix("10.0.1.0/24")}, {"multi-nic", 1, prefix("10.0.2.0/24")}, {"p", 0, prefix("10.0.3.0/24")}}
-	if have := Needs(decoded); !slices.Equal(want, have) {
+	want := []Need{
+		{Pool: "multi-nic", Network: prefix("10.0.1.0/24")},
+		{Pool: "multi-nic", Interface: 1, Network: prefix("10.0.2.0/24")},
+		{Pool: "p", Master: "0000:01:10.0"},
+		{Pool: "p", Master: "host:eth1"},
+		{Pool: "p", Network: prefix("10.0.3.0/24")},
+		{Pool: "p", Interface: 1, Master: netstate.DefaultRouteDevice},
+	}
+	device := claims.Device{Device: claim.Device{Step: "device"}, Host: inventory.Device{ID: "0000:01:10.0"}}
+	if have := unique(withDevices(stackedIn(decoded), []claims.Device{device})); !slices.Equal(want, have) {
 		t.Errorf("have %v, want %v", have, want)
 	}
 }
