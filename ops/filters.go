@@ -18,18 +18,31 @@ const MaxFilters = 4096
 // ErrTooManyFilters means that a sandbox would get more than MaxFilters.
 var ErrTooManyFilters = errors.New("too many filters")
 
-// wantFilters wants the filters that the sandbox is given, on each link that sends for the
-// pod. They belong to the step that makes the link. Links of the host have none: what other
-// pods send passes them too.
-func (p *Planner) wantFilters() error {
-	if len(p.req.Filters) == 0 {
+// wantRules wants the rules that the sandbox is given, on each link that sends for the pod:
+// as rows if what it sends is received by a port of OVN, else as filters, so that no packet is
+// limited twice. They belong to the step that makes the link. Links of the host have none: what
+// other pods send passes them too.
+func (p *Planner) wantRules() error {
+	if len(p.req.Filters)+len(p.req.LogicalRules) == 0 {
 		return nil
 	}
-	var links []string
+	var links, bound []string
 	for _, link := range slices.Sorted(maps.Keys(p.makers)) {
 		if st := p.steps[p.makers[link]]; st != nil && st.pending == "" && !st.prepared && p.sendsForPod(link) {
-			links = append(links, link)
+			under, ok := p.logicalPortUnder(link)
+			switch {
+			case !ok || len(p.req.LogicalRules) == 0: // or the sandbox has only filters, of an earlier version
+				links = append(links, link)
+			case !slices.Contains(bound, under):
+				bound = append(bound, under)
+			}
 		}
+	}
+	if err := p.wantLogicalRules(bound); err != nil {
+		return err
+	}
+	if len(p.req.Filters) == 0 {
+		return nil
 	}
 	if n := len(p.req.Filters) * len(links); n > MaxFilters {
 		return fault.New(fault.Invalid, fmt.Errorf("%w: %d on each of %d interfaces, and a pod's network may have %d: use NetworkQoS objects with fewer exceptions, ports or destination pods", ErrTooManyFilters, len(p.req.Filters), len(links), MaxFilters))

@@ -21,9 +21,11 @@ type Request struct {
 	Netns string
 	// Given holds what was decided for steps outside the topology.
 	Given Givens
-	// Filters are those of the pod's NetworkQoS, without links: see wantFilters.
-	Filters []netstate.Filter
-	Have    *netstate.Snapshot
+	// Filters are those of the pod's NetworkQoS, without links, and LogicalRules are for ports of
+	// OVN, without ports: see wantRules.
+	Filters      []netstate.Filter
+	LogicalRules []netstate.LogicalRule
+	Have         *netstate.Snapshot
 	// Owned is the history of our changes to this sandbox (netstate.Coalesce): only
 	// objects that we made may be replaced or removed.
 	Owned []netstate.Change
@@ -144,6 +146,8 @@ func newPlanner(ctx context.Context, req Request, settled map[string]uint32) *Pl
 		guarded: map[string]bool{},
 		settled: settled,
 		sourced: map[uint32]string{},
+
+		logicalPorts: map[string]netstate.LogicalPort{},
 	}
 }
 
@@ -231,7 +235,7 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 	if len(refused) > 0 {
 		return nil, errors.Join(refused...)
 	}
-	if err := p.wantFilters(); err != nil {
+	if err := p.wantRules(); err != nil {
 		return nil, err
 	}
 	if len(p.missing) > 0 {

@@ -39,6 +39,8 @@ type Planner struct {
 	mtusRead map[string]uint32
 	settled  map[string]uint32
 	sourced  map[uint32]string // tables of sourceRouting, and their links
+	// logicalPorts are the ports of OVN that links are bound to.
+	logicalPorts map[string]netstate.LogicalPort
 	// settling are the objects that have to be ready for use, see unsettled.
 	settling []netstate.Object
 	// settlesMillis is that of the plan.

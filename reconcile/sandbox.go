@@ -20,6 +20,9 @@ type Sandbox struct {
 	// Filters mark and limit what its interfaces send, as NetworkQoS objects of the pod say.
 	// They have no link yet: the planner puts them on each interface.
 	Filters []netstate.Filter `json:"filters,omitempty"`
+	// LogicalRules are these objects for interfaces on networks of OVN, whose database then
+	// has them instead. They have no port yet.
+	LogicalRules []netstate.LogicalRule `json:"logicalRules,omitempty"`
 	// Prepared is the sandbox with the steps that give device nodes, applied before this
 	// namespace existed. Here they are only verified. "" if there is none.
 	Prepared SandboxID `json:"prepared,omitempty"`

@@ -2,12 +2,15 @@ package all_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -87,5 +90,126 @@ func TestTooManyFilters(t *testing.T) {
 	filters = append(filters, mark(20002, 1))
 	if _, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Filters: filters, Have: netstate.NewSnapshot()}); !errors.Is(err, ops.ErrTooManyFilters) || fault.Of(err) != fault.Invalid {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestTooManyLogicalRules: the rows of all ports together are bounded, too.
+func TestTooManyLogicalRules(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	top, err := topology.Decode([]byte(`apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: t}
+spec:
+  steps:
+  - {name: a, type: ovn-k8s-cni-overlay, config: {topology: layer2, name: a, ifName: a0}}
+  - {name: b, type: ovn-k8s-cni-overlay, config: {topology: layer2, name: b, ifName: b0}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := netstate.LogicalRule{Direction: new(netstate.FromPort), Priority: new(uint16(1)), Match: new("ip"), DSCP: new(uint8(1)), Rate: new(uint32(0)), Burst: new(uint32(0))}
+	var rules []netstate.LogicalRule
+	for i := range ops.MaxFilters / 2 {
+		rule.Rule = fmt.Sprintf("ai/q[%d]", i)
+		rules = append(rules, rule)
+	}
+	have := func() *netstate.Snapshot {
+		s := netstate.NewSnapshot(netstate.Chassis{ID: "local", Name: new("node-1"), Int: new("br-int")})
+		return s
+	}
+	request := ops.Request{Topology: top, Netns: "/run/netns/pod", LogicalRules: rules, Have: have()}
+	if _, err := reg.Plan(t.Context(), request); err != nil {
+		t.Errorf("as many as there may be: %v", err)
+	}
+	rule.Rule = "ai/more[0]"
+	request.LogicalRules = append(rules, rule)
+	if _, err := reg.Plan(t.Context(), request); !errors.Is(err, ops.ErrTooManyFilters) || fault.Of(err) != fault.Invalid || !strings.Contains(err.Error(), "2049 rows on each of 2 ports of OVN") {
+		t.Errorf("one more: %v", err)
+	}
+}
+
+// TestBackends: filters are compiled unless no interface can need them, and rows if one can.
+func TestBackends(t *testing.T) {
+	for steps, want := range map[string][2]bool{
+		"":                                     {true, false},
+		"sriov":                                {true, false},
+		"ovn-k8s-cni-overlay":                  {false, true},
+		"ipvlan":                               {true, false}, // of a device
+		"ovn-k8s-cni-overlay sriov":            {true, true},
+		"ovn-k8s-cni-overlay +tuning +vrf":     {false, true},
+		"ovn-k8s-cni-overlay +ipvlan +macvlan": {false, true},
+		"ovn-k8s-cni-overlay +vlan":            {true, true},
+		"ovn-k8s-cni-overlay ovn-k8s-cni-overlay +bond": {true, true},
+	} {
+		top := &topology.Topology{}
+		for word := range strings.FieldsSeq(steps) {
+			s := topology.Step{Type: strings.TrimPrefix(word, "+")}
+			if s.Type != word {
+				s.DependOn = []string{"root"}
+			}
+			top.Steps = append(top.Steps, s)
+		}
+		if tc, ovn := ops.Backends(top); tc != want[0] || ovn != want[1] {
+			t.Errorf("%q: tc %v, OVN %v, want %v", steps, tc, ovn, want)
+		}
+	}
+}
+
+// TestFiltersBecomeRows: a sandbox of an earlier version has filters on an interface of OVN. With rows for its
+// port they are removed, and with the end of the rules the rows.
+func TestFiltersBecomeRows(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	top, err := topology.Decode([]byte(`apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: t}
+spec:
+  steps:
+  - {name: a, type: ovn-k8s-cni-overlay, config: {topology: layer2, name: a, ifName: a0}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := netstate.NewSnapshot(netstate.Chassis{ID: "local", Name: new("node-1"), Int: new("br-int")})
+	row := netstate.LogicalRule{Rule: "ai/a[0]", Direction: new(netstate.FromPort), Priority: new(uint16(1)), Match: new("ip"), DSCP: new(uint8(1)), Rate: new(uint32(0)), Burst: new(uint32(0))}
+	var owned []netstate.Change
+	for _, tt := range []struct {
+		filters []netstate.Filter
+		rows    []netstate.LogicalRule
+		want    string
+	}{
+		{[]netstate.Filter{mark(20000, 1)}, nil, "+ logical-port, + link, ~ link, + ovs-port, + clsact, + filter"},
+		{nil, []netstate.LogicalRule{row}, "- filter, - clsact, + logical-rule"},
+		{[]netstate.Filter{mark(20000, 1)}, []netstate.LogicalRule{row}, ""},
+		{nil, nil, "- logical-rule"},
+	} {
+		request := ops.Request{Topology: top, Netns: "/run/netns/pod", Filters: tt.filters, LogicalRules: tt.rows, Have: have, Owned: owned}
+		plan, err := reg.Plan(t.Context(), request)
+		for err == nil && len(plan.Missing) > 0 {
+			for _, o := range plan.Missing {
+				have.PutAbsent(o.Key())
+			}
+			plan, err = reg.Plan(t.Context(), request)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var said []string
+		for _, c := range plan.Changes {
+			if !c.Implied {
+				verb, _, _ := strings.Cut(c.String(), " ")
+				said = append(said, verb+" "+string(c.Key().Kind))
+			}
+			have.Apply(c)
+		}
+		owned = netstate.Coalesce(owned, plan.Changes...)
+		if got := strings.Join(said, ", "); got != tt.want {
+			t.Errorf("%d filters, %d rows: %s, want %s", len(tt.filters), len(tt.rows), got, tt.want)
+		}
 	}
 }

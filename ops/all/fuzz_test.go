@@ -182,6 +182,10 @@ func (g *generator) build(t *testing.T) *optest.Case {
 			Pref: uint16(20000 + 2*i), Handle: 1, Family: new(netstate.IPv4), To: new(fmt.Sprintf("10.0.%d.0/24", i)), Protocol: new(""), Port: new(uint16(0)),
 			DSCP: new(uint8(g.IntN(64))), Policer: new(uint16(0)), Rate: new(uint64(0)), BurstNanos: new(uint64(0)),
 		})
+		c.Rules = append(c.Rules, netstate.LogicalRule{
+			Rule: fmt.Sprintf("ai/q[%d]", i), Direction: new(netstate.FromPort), Priority: new(uint16(29000 - i)), Match: new(fmt.Sprintf("ip4.dst == 10.0.%d.0/24", i)),
+			DSCP: new(uint8(g.IntN(64))), Rate: new(uint32(g.IntN(2) * 1000)), Burst: new(uint32(0)),
+		})
 	}
 	return c
 }
@@ -327,6 +331,12 @@ func (g *generator) drift(w *optest.World, history []netstate.Change) {
 				w.Apply(netstate.Change{Before: have})
 			} else {
 				w.Apply(netstate.Change{Before: netstate.LogicalPort{Name: have.Name, VLAN: have.VLAN}, After: netstate.LogicalPort{Name: have.Name, VLAN: new(uint16(7))}})
+			}
+		case netstate.LogicalRule:
+			if g.IntN(2) == 0 {
+				w.Apply(netstate.Change{Before: have})
+			} else {
+				w.Apply(netstate.Change{Before: netstate.LogicalRule{Port: have.Port, Rule: have.Rule, Match: have.Match}, After: netstate.LogicalRule{Port: have.Port, Rule: have.Rule, Match: new("ip6")}})
 			}
 		case netstate.OVSPort:
 			w.Apply(netstate.Change{Before: have})

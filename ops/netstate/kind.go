@@ -33,6 +33,7 @@ const (
 	KindChassis     Kind = "chassis"
 	KindLogicalPort Kind = "logical-port"
 	KindOVSPort     Kind = "ovs-port"
+	KindLogicalRule Kind = "logical-rule"
 )
 
 // kinds is the only list of kinds: how an object of each is read. It is a
@@ -58,6 +59,7 @@ var kinds = map[Kind]reader{
 	KindChassis:     readerOf[Chassis](),
 	KindLogicalPort: readerOf[LogicalPort](),
 	KindOVSPort:     readerOf[OVSPort](),
+	KindLogicalRule: readerOf[LogicalRule](),
 }
 
 // Kinds lists the kinds, sorted.

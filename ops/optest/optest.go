@@ -46,6 +46,7 @@ type Case struct {
 	Topology *topology.Topology
 	Given    ops.Givens
 	Filters  []netstate.Filter
+	Rules    []netstate.LogicalRule
 	Have     []netstate.Object
 	Appears  []netstate.Object
 	archive  *txtar.Archive
@@ -164,6 +165,10 @@ func Read(file string) (*Case, error) {
 			if err := yaml.UnmarshalStrict(f.Data, &c.Filters); err != nil {
 				return nil, fmt.Errorf("%s: filters.yaml: %w", file, err)
 			}
+		case "logicalrules.yaml":
+			if err := yaml.UnmarshalStrict(f.Data, &c.Rules); err != nil {
+				return nil, fmt.Errorf("%s: logicalrules.yaml: %w", file, err)
+			}
 		case "topology.yaml":
 			if c.Topology, err = topology.Decode(f.Data); err != nil {
 				return c, err
@@ -237,7 +242,7 @@ func (w *World) linkThere(o netstate.Object) bool {
 // plan plans until nothing is missing.
 func plan(ctx context.Context, reg *ops.Registry, c *Case, w *World, owned []netstate.Change) (*ops.Plan, error) {
 	for range 32 {
-		p, err := reg.Plan(ctx, ops.Request{Topology: c.Topology, Netns: "/run/netns/pod", Given: c.Given, Filters: c.Filters, Have: w.Snapshot, Owned: owned, Interrupted: w.interrupted})
+		p, err := reg.Plan(ctx, ops.Request{Topology: c.Topology, Netns: "/run/netns/pod", Given: c.Given, Filters: c.Filters, LogicalRules: c.Rules, Have: w.Snapshot, Owned: owned, Interrupted: w.interrupted})
 		if err != nil || len(p.Missing) == 0 {
 			return p, err
 		}

@@ -262,6 +262,7 @@ func plan(p *ops.Planner, c config) error {
 	if err != nil {
 		return err
 	}
+	p.BindLogicalPort(name, port)
 	p.Produce(host)
 	p.Produce(name)
 	return p.Address(name, c.AddressConfig)

@@ -14,6 +14,7 @@ import (
 	"go4.org/netipx"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/ovn"
 	"github.com/plumbline/plumbline/qos/qostest"
@@ -57,6 +58,64 @@ func TestRows(t *testing.T) {
 			if r.RateKbit > 0 && (meter.BurstKbit != r.BurstKbit || meter.ID != mark.ID) {
 				t.Fatalf("seed %d: burst %d, want that of %+v", seed, meter.BurstKbit, r)
 			}
+		}
+	}
+}
+
+// TestObjects holds that the objects of rules decide about every packet as the rules do, each port's
+// about its own packets, and that an edit of a rule leaves the others as they are.
+func TestObjects(t *testing.T) {
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		rules, members := qostest.Rules(rng, rng.IntN(8))
+		of := func(id qos.SetID) []netip.Addr { return members[id] }
+		objects, err := ovn.Objects(rules, of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, keys := matcher{port: "port"}, map[netstate.Key]bool{}
+		var rows []ovn.QoS
+		for _, o := range objects {
+			o = o.Of(netstate.LogicalPort{Name: "port", Switch: new("s")}, "net1")
+			if keys[o.Key()] || *o.Switch != "s" || *o.Direction != "from-lport" {
+				t.Fatalf("seed %d: %+v", seed, o)
+			}
+			keys[o.Key()] = true
+			rows = append(rows, ovn.QoS{ID: o.Key().ID, Rule: o.Rule, Priority: int(*o.Priority), Match: *o.Match, DSCP: *o.DSCP, RateKbit: *o.Rate, BurstKbit: *o.Burst})
+		}
+		wellFormed(t, rows)
+		for range 100 {
+			m.packet = qostest.Packet(rng)
+			want := slices.IndexFunc(rules, func(r qos.Rule) bool { return r.Matches(m.packet, of) })
+			have := m.best(t, rows, func(ovn.QoS) bool { return true })
+			if want < 0 && have == nil {
+				continue
+			}
+			if want < 0 || have == nil || have.Rule != fmt.Sprintf("ns/q[%d]", want) || have.DSCP != rules[want].DSCP || limit(have) != rules[want].RateKbit {
+				t.Fatalf("seed %d, packet %+v: %+v decides, want rule %d", seed, m.packet, have, want)
+			}
+			other := m
+			other.port = "other"
+			if have := other.best(t, rows, func(ovn.QoS) bool { return true }); have != nil {
+				t.Fatalf("seed %d: %+v decides about what another port sends", seed, have)
+			}
+		}
+	}
+	var b netipx.IPSetBuilder
+	for i := range 1000 {
+		b.Add(netip.AddrFrom4([4]byte{10, byte(i >> 7), byte(i << 1), 1}))
+	}
+	thousand, _ := b.IPSet()
+	name := types.NamespacedName{Namespace: "a", Name: "b"}
+	for _, tt := range []struct {
+		rules []qos.Rule
+		says  string
+	}{
+		{slices.Repeat([]qos.Rule{{Policy: name, Index: 3, Addresses: thousand}}, 5), "too many rows: with rule 3 of a/b the destinations and ports of all rules are 5000, and a port of OVN may have 4096"},
+		{slices.Repeat([]qos.Rule{{Policy: name, Any: true}}, ovn.MaxObjects+1), "too many rows: 1025 rules cover a port of OVN, and it may have 1024"},
+	} {
+		if out, err := ovn.Objects(tt.rules, nil); !errors.Is(err, ovn.ErrTooMany) || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%d objects, %v", len(out), err)
 		}
 	}
 }

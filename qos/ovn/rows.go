@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
 )
 
@@ -28,7 +29,7 @@ const (
 
 const (
 	// Direction of all rows.
-	Direction = "from-lport"
+	Direction = netstate.FromPort
 	// FirstPriority is that of the winning rule, if its precedence is the highest there is
 	// (ovn-nb(5): 0 to 32767).
 	FirstPriority = 30000
@@ -72,8 +73,22 @@ func Rows(owner string, p Port, rules []qos.Rule) ([]QoS, error) {
 	if !portName.MatchString(p.Name) {
 		return nil, fmt.Errorf("logical switch port %q: its name %w", p.Name, ErrInvalid)
 	}
+	out, err := ofAnyPort(owner, rules)
+	if err != nil {
+		return nil, fmt.Errorf("logical switch port %q: %w", p.Name, err)
+	}
+	for i := range out {
+		out[i].ID, out[i].Switch = p.Name+"/"+strconv.Itoa(FirstPriority-out[i].Priority), p.Switch
+		out[i].Match = netstate.InPort(p.Name) + " && " + out[i].Match
+	}
+	return out, nil
+}
+
+// ofAnyPort are the rows for the rules of a port without what names the port: their matches match
+// packets of all ports.
+func ofAnyPort(owner string, rules []qos.Rule) ([]QoS, error) {
 	if len(rules) > qos.MaxAttachmentRules { // priorities would leave the range of the schema
-		return nil, fmt.Errorf("logical switch port %q: %d rules cover it, and it may have %d", p.Name, len(rules), qos.MaxAttachmentRules)
+		return nil, fmt.Errorf("%d rules cover it, and it may have %d", len(rules), qos.MaxAttachmentRules)
 	}
 	limited := 0 // so many rules precede one that has a limit
 	for i := range rules {
@@ -92,8 +107,7 @@ func Rows(owner string, p Port, rules []qos.Rule) ([]QoS, error) {
 			continue
 		}
 		row := QoS{
-			ID: p.Name + "/" + strconv.Itoa(place), Rule: fmt.Sprintf("%s[%d]", r.Policy, r.Index), Switch: p.Switch,
-			Priority: FirstPriority - place, DSCP: r.DSCP, RateKbit: r.RateKbit, BurstKbit: r.BurstKbit,
+			Rule: fmt.Sprintf("%s[%d]", r.Policy, r.Index), Priority: FirstPriority - place, DSCP: r.DSCP, RateKbit: r.RateKbit, BurstKbit: r.BurstKbit,
 		}
 		switch {
 		case row.RateKbit == 0 && i < limited:
@@ -101,7 +115,7 @@ func Rows(owner string, p Port, rules []qos.Rule) ([]QoS, error) {
 		case row.RateKbit == 0: // a meter without a rate does not exist
 			row.BurstKbit = 0
 		}
-		terms := []string{fmt.Sprintf(`inport == "%s"`, p.Name), alternatives(to)}
+		terms := []string{alternatives(to)}
 		if len(r.Ports) > 0 {
 			terms = append(terms, alternatives(ports(r.Ports)))
 		}

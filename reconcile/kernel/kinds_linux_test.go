@@ -11,7 +11,7 @@ import (
 // TestCodecs holds that every kind of object and of link can be read and written.
 func TestCodecs(t *testing.T) {
 	// Of packages binding and openvswitch.
-	got := []netstate.Kind{netstate.KindBinding, netstate.KindChassis, netstate.KindLogicalPort, netstate.KindOVSPort}
+	got := []netstate.Kind{netstate.KindBinding, netstate.KindChassis, netstate.KindLogicalPort, netstate.KindLogicalRule, netstate.KindOVSPort}
 	for _, c := range codecs {
 		got = append(got, c.kind)
 	}

@@ -27,6 +27,7 @@ type (
 		UUID        string            `ovsdb:"_uuid"`
 		Name        string            `ovsdb:"name"`
 		Ports       []string          `ovsdb:"ports"`
+		QOSRules    []string          `ovsdb:"qos_rules"`
 		ExternalIDs map[string]string `ovsdb:"external_ids"`
 	}
 	logicalPort struct {
@@ -55,7 +56,7 @@ const (
 // NewNorthbound returns a database, which is opened when it is first used.
 func NewNorthbound(at Server) (*Northbound, error) {
 	db, err := at.open("OVN_Northbound", "OVN Northbound database", map[string]model.Model{
-		tableSwitch: &logicalSwitch{}, tablePort: &logicalPort{}, tableRouter: &logicalRouter{},
+		tableSwitch: &logicalSwitch{}, tablePort: &logicalPort{}, tableRouter: &logicalRouter{}, tableQoS: &qosRow{},
 	})
 	if err != nil {
 		return nil, err
@@ -63,11 +64,11 @@ func NewNorthbound(at Server) (*Northbound, error) {
 	return &Northbound{db}, nil
 }
 
-// Domain is the part of the engine's options that makes it keep logical ports. They survive a
-// reboot of the node.
+// Domain is the part of the engine's options that makes it keep logical ports and their rules. They
+// survive a reboot of the node.
 func (n *Northbound) Domain() reconcile.ExternalDomain {
 	return reconcile.ExternalDomain{
-		Name: "the OVN Northbound database", Kinds: []netstate.Kind{netstate.KindLogicalPort}, Durable: true,
+		Name: "the OVN Northbound database", Kinds: []netstate.Kind{netstate.KindLogicalPort, netstate.KindLogicalRule}, Durable: true,
 		Open: func(context.Context, reconcile.Sandbox) (reconcile.External, error) { return logicalView{n}, nil },
 	}
 }
@@ -97,7 +98,12 @@ type logical struct {
 
 // Extend implements reconcile.External.
 func (n *Northbound) Extend(ctx context.Context, snapshot *netstate.Snapshot, queried []netstate.Object) error {
+	rules := map[string][]netstate.LogicalRule{}
 	for _, o := range queried {
+		if r, ok := o.(netstate.LogicalRule); ok {
+			rules[r.Port] = append(rules[r.Port], r)
+			continue
+		}
 		have, err := n.find(ctx, o.Key().ID)
 		if err != nil {
 			return err
@@ -107,6 +113,11 @@ func (n *Northbound) Extend(ctx context.Context, snapshot *netstate.Snapshot, qu
 			continue
 		}
 		snapshot.Put(have.LogicalPort)
+	}
+	for port, of := range rules {
+		if err := n.extendRules(ctx, snapshot, port, of); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -165,8 +176,12 @@ const attempts = 16
 func (n *Northbound) Apply(ctx context.Context, c netstate.Change) error {
 	for _, part := range c.Parts() {
 		var err error
+		apply := n.apply
+		if part.Key().Kind == netstate.KindLogicalRule {
+			apply = n.applyRule
+		}
 		for range attempts {
-			if err = n.apply(ctx, part); !errors.Is(err, connection.ErrWait) {
+			if err = apply(ctx, part); !errors.Is(err, connection.ErrWait) {
 				break
 			}
 		}

@@ -1,0 +1,81 @@
+package ops
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// Enforced are the rules of the NetworkQoS objects of a pod, as each backend enforces them. An
+// interface has those of one.
+type Enforced struct {
+	// Filters are set on links, see Planner.wantRules.
+	Filters []netstate.Filter
+	// LogicalRules are written for ports of OVN.
+	LogicalRules []netstate.LogicalRule
+}
+
+// Backends says which backends may enforce rules in the sandbox of a topology, so that rules are
+// compiled for these alone. It is tc unless all steps are known to send through ports of OVN.
+func Backends(t *topology.Topology) (tc, ovn bool) {
+	for i := range t.Steps {
+		switch s := &t.Steps[i]; {
+		case s.Type == logicalPortStep:
+			ovn = true
+		case len(s.DependOn) == 0 || !slices.Contains(throughPorts, s.Type):
+			tc = true
+		}
+	}
+	return tc || !ovn, ovn
+}
+
+const logicalPortStep = "ovn-k8s-cni-overlay"
+
+// throughPorts are step types that make no interface, or one that sends through that of another step
+// unchanged, see logicalPortUnder.
+var throughPorts = []string{"tuning", "vrf", "ipvlan", "macvlan"}
+
+// BindLogicalPort says that what a link sends is received by a port of OVN.
+func (p *Planner) BindLogicalPort(link string, port netstate.LogicalPort) {
+	p.logicalPorts[link] = port
+}
+
+// logicalPortUnder returns the link that is bound to a port of OVN and sends what a link sends, as it is:
+// itself, or one below it. OVN does not see what a VLAN or a tunnel encapsulates. A bond has one limit
+// for all of its ports.
+func (p *Planner) logicalPortUnder(link string) (string, bool) {
+	for range maxNested {
+		if _, ok := p.logicalPorts[link]; ok {
+			return link, true
+		}
+		l, ok := p.view.Link(link)
+		if !ok || l.Parent == nil || l.LinkKind != "ipvlan" && l.LinkKind != "macvlan" {
+			return "", false
+		}
+		link = *l.Parent
+	}
+	return "", false
+}
+
+// maxNested is more than any kernel allows.
+const maxNested = 16
+
+// wantLogicalRules wants the rules of the sandbox for its ports of OVN. They belong to the step
+// that makes the port.
+func (p *Planner) wantLogicalRules(links []string) error {
+	if n := len(p.req.LogicalRules) * len(links); n > MaxFilters {
+		return fault.New(fault.Invalid, fmt.Errorf("%w: %d rows on each of %d ports of OVN, and a pod's network may have %d: use fewer NetworkQoS objects", ErrTooManyFilters, len(p.req.LogicalRules), len(links), MaxFilters))
+	}
+	for _, link := range links {
+		p.current = p.steps[p.makers[link]]
+		for _, r := range p.req.LogicalRules {
+			if err := p.Want(r.Of(p.logicalPorts[link], link)); err != nil {
+				return p.stepError(p.current.step.Name, err)
+			}
+		}
+	}
+	return nil
+}

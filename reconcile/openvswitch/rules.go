@@ -1,0 +1,196 @@
+package openvswitch
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ovn-kubernetes/libovsdb/ovsdb"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/qos/ovn"
+	"github.com/plumbline/plumbline/qos/ovn/connection"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// qosRow is table QoS, with those of its columns that are used.
+type qosRow struct {
+	UUID        string            `ovsdb:"_uuid"`
+	Direction   string            `ovsdb:"direction"`
+	Priority    int               `ovsdb:"priority"`
+	Match       string            `ovsdb:"match"`
+	Action      map[string]int    `ovsdb:"action"`
+	Bandwidth   map[string]int    `ovsdb:"bandwidth"`
+	ExternalIDs map[string]string `ovsdb:"external_ids"`
+}
+
+const tableQoS = "QoS"
+
+// rulePortKey names the port of a row, by which the rows of a port are found.
+const rulePortKey = "dra.networking/port"
+
+// logicalRow is a row of ours, with the switches that refer to it.
+type logicalRow struct {
+	ovsdb.Row
+	uuid, id string
+	switches []ruleSwitch
+}
+
+type ruleSwitch struct{ uuid, name string }
+
+// rows reads the rows of ours that have a key with a value: those of a port, or one of them.
+func (n *Northbound) rows(ctx context.Context, key, value string) ([]logicalRow, error) {
+	results, err := n.db.Read(ctx, []ovsdb.Operation{selecting(tableQoS, []ovsdb.Condition{
+		ovsdb.NewCondition("external_ids", ovsdb.ConditionIncludes, connection.MapOf(map[string]string{ovn.OwnerKey: owner, key: value})),
+	}, "_uuid", "direction", "priority", "match", "action", "bandwidth", "external_ids")})
+	if err != nil || len(results[0].Rows) == 0 {
+		return nil, err
+	}
+	var out []logicalRow
+	var queries []ovsdb.Operation
+	for _, row := range results[0].Rows {
+		r := logicalRow{Row: row, uuid: connection.UUID(row["_uuid"]), id: connection.Text(connection.Pairs(row["external_ids"])[ovn.IDKey])}
+		out = append(out, r)
+		queries = append(queries, selecting(tableSwitch, []ovsdb.Condition{ovsdb.NewCondition("qos_rules", ovsdb.ConditionIncludes, connection.References(r.uuid))}, "_uuid", "name"))
+	}
+	if results, err = n.db.Read(ctx, queries); err != nil {
+		return nil, err
+	}
+	for i := range out {
+		for _, row := range results[i].Rows {
+			out[i].switches = append(out[i].switches, ruleSwitch{connection.UUID(row["_uuid"]), connection.Text(row["name"])})
+		}
+	}
+	return out, nil
+}
+
+// extendRules reads rules of a port.
+func (n *Northbound) extendRules(ctx context.Context, snapshot *netstate.Snapshot, port string, queried []netstate.LogicalRule) error {
+	rows, err := n.rows(ctx, rulePortKey, port)
+	if err != nil {
+		return err
+	}
+	byID := map[string][]logicalRow{}
+	for _, r := range rows {
+		byID[r.id] = append(byID[r.id], r)
+	}
+	for _, o := range queried {
+		if found := byID[o.Key().ID]; len(found) > 0 {
+			snapshot.Put(ruleOf(o, found))
+		} else {
+			snapshot.PutAbsent(o.Key())
+		}
+	}
+	return nil
+}
+
+// ruleOf is a rule as its rows are, of which there should be one, on one switch.
+func ruleOf(o netstate.LogicalRule, rows []logicalRow) netstate.LogicalRule {
+	var switches []string
+	for _, r := range rows {
+		for _, s := range r.switches {
+			switches = append(switches, s.name)
+		}
+	}
+	slices.Sort(switches)
+	row := rows[0]
+	action, bandwidth := connection.Pairs(row.Row["action"]), connection.Pairs(row.Row["bandwidth"])
+	out := netstate.LogicalRule{
+		Port: o.Port, Rule: o.Rule, Link: o.Link,
+		Switch: new(strings.Join(switches, ", ")), Direction: new(connection.Text(row.Row["direction"])), Match: new(connection.Text(row.Row["match"])),
+		Priority: new(uint16(connection.Number(row.Row["priority"]))),
+		Rate:     new(uint32(connection.Number(bandwidth["rate"]))), Burst: new(uint32(connection.Number(bandwidth["burst"]))),
+	}
+	if _, marks := action["dscp"]; marks && len(action) == 1 {
+		out.DSCP = new(uint8(connection.Number(action["dscp"])))
+	}
+	return out
+}
+
+// applyRule makes a change of a rule, in one transaction. A row that is not as it has to be for
+// an update is replaced.
+func (n *Northbound) applyRule(ctx context.Context, c netstate.Change) error {
+	o := c.Object().(netstate.LogicalRule)
+	rows, err := n.rows(ctx, ovn.IDKey, o.Key().ID)
+	if err != nil {
+		return err
+	}
+	want, wanted := c.After.(netstate.LogicalRule)
+	if !wanted {
+		return n.removeRules(ctx, rows)
+	}
+	if len(rows) > 0 {
+		want = netstate.Merge(ruleOf(o, rows), want)
+	}
+	for name, missing := range map[string]bool{"switch": want.Switch == nil, "direction": want.Direction == nil, "priority": want.Priority == nil, "match": want.Match == nil, "dscp": want.DSCP == nil} {
+		if missing {
+			return fault.New(fault.Internal, fmt.Errorf("%s: its %s is not known", want.Key(), name))
+		}
+	}
+	if len(rows) == 1 && len(rows[0].switches) == 1 && rows[0].switches[0].name == *want.Switch {
+		_, err = n.db.Transact(ctx, []ovsdb.Operation{
+			unchanged(tableQoS, rows[0].uuid, "match", rows[0].Row["match"]),
+			{Op: ovsdb.OperationUpdate, Table: tableQoS, Where: connection.Is(rows[0].uuid), Row: ruleRow(want)},
+		})
+		return err
+	}
+	results, err := n.db.Read(ctx, []ovsdb.Operation{selecting(tableSwitch, connection.Named(*want.Switch), "_uuid", "external_ids")})
+	if err != nil {
+		return err
+	}
+	switch on := results[0].Rows; {
+	case len(on) == 0:
+		return fault.New(fault.NotReady, fmt.Errorf("there is no logical switch %q: another node has deleted it meanwhile", *want.Switch))
+	case len(on) > 1 || !ours(on[0]):
+		return fault.New(fault.Conflict, fmt.Errorf("logical switch %q exists and is not plumbline's: delete it with ovn-nbctl ls-del, or rename the network", *want.Switch))
+	}
+	to := connection.UUID(results[0].Rows[0]["_uuid"])
+	all := append(removing(rows), unchanged(tableSwitch, to, "name", *want.Switch),
+		ovsdb.Operation{Op: ovsdb.OperationInsert, Table: tableQoS, UUIDName: "rule", Row: ruleRow(want)},
+		rulesOf(to, ovsdb.MutateOperationInsert, "rule"))
+	_, err = n.db.Transact(ctx, all)
+	return err
+}
+
+// ruleRow are the columns of a row, all of them ours.
+func ruleRow(want netstate.LogicalRule) ovsdb.Row {
+	bandwidth := map[string]int{}
+	for key, value := range map[string]*uint32{"rate": want.Rate, "burst": want.Burst} {
+		if value != nil && *value > 0 {
+			bandwidth[key] = int(*value)
+		}
+	}
+	return ovsdb.Row{
+		"direction": *want.Direction, "priority": int(*want.Priority), "match": *want.Match,
+		"action": connection.MapOf(map[string]int{"dscp": int(*want.DSCP)}), "bandwidth": connection.MapOf(bandwidth),
+		"external_ids": connection.MapOf(map[string]string{ovn.OwnerKey: owner, ovn.IDKey: want.Key().ID, ovn.RuleKey: want.Rule, rulePortKey: want.Port}),
+	}
+}
+
+// removeRules deletes rows: the database does that when no switch refers to them.
+func (n *Northbound) removeRules(ctx context.Context, rows []logicalRow) error {
+	all := removing(rows)
+	if len(all) == 0 {
+		return nil
+	}
+	_, err := n.db.Transact(ctx, all)
+	return err
+}
+
+func removing(rows []logicalRow) []ovsdb.Operation {
+	var out []ovsdb.Operation
+	for _, r := range rows {
+		for _, s := range r.switches {
+			out = append(out, rulesOf(s.uuid, ovsdb.MutateOperationDelete, r.uuid))
+		}
+	}
+	return out
+}
+
+// rulesOf changes the references of a switch to rows.
+func rulesOf(of string, how ovsdb.Mutator, row string) ovsdb.Operation {
+	return ovsdb.Operation{Op: ovsdb.OperationMutate, Table: tableSwitch, Where: connection.Is(of), Mutations: []ovsdb.Mutation{
+		*ovsdb.NewMutation("qos_rules", how, connection.References(row)),
+	}}
+}
