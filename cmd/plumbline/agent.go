@@ -33,6 +33,7 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/inventory/lldp"
 	"github.com/plumbline/plumbline/inventory/publish"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/binding"
@@ -304,7 +305,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 			return rollout.Follow(ctx, t, o, s.app.registry)
 		},
 		Ready:         func(ctx context.Context, t *claims.Topology) error { return s.routes.Await(ctx, t) },
-		Filters:       func(c *claims.Claim, t *claims.Topology) ([]netstate.Filter, error) { return s.filters.Of(c, t) },
+		Filters:       func(c *claims.Claim, t *claims.Topology) (ops.Enforced, error) { return s.filters.Of(c, t) },
 		AttachTimeout: s.attachTimeout, Log: s.log, Now: time.Now,
 		Alive: func(within time.Duration) { s.alive.Alive(partSandboxes, within) },
 		Ended: func(outcome fault.Kind, took time.Duration) { s.hooks.Hook("BehindGate", outcome, took) },

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/plumbline/plumbline/ops"
-	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
@@ -83,7 +82,7 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 	if err != nil {
 		return fail(cmp.Or(invalid, fmt.Errorf("--netns: %w", err)))
 	}
-	filters, err := t.filters(a, from)
+	rules, err := t.rules(a, from)
 	if err != nil {
 		return fail(cmp.Or(invalid, err))
 	}
@@ -105,7 +104,7 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 		given, t.notes, err = from.examples(topo, given)
 	}
 	if err == nil {
-		sb, err = e.sandbox(ctx, a, topo, ns, own, asked, given, filters)
+		sb, err = e.sandbox(ctx, a, topo, ns, own, asked, given, rules)
 	}
 	if err != nil {
 		e.close()
@@ -114,19 +113,19 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 	return e, sb, nil
 }
 
-// filters compiles the NetworkQoS objects of the files.
-func (t *target) filters(a *app, from source) ([]netstate.Filter, error) {
+// rules compiles the NetworkQoS objects of the files.
+func (t *target) rules(a *app, from source) (ops.Enforced, error) {
 	if len(from.qos) == 0 {
 		if t.namespace != "" || len(t.labels) > 0 {
-			return nil, errors.New("--namespace and --labels: are of use with NetworkQoS objects only: add their file with -f")
+			return ops.Enforced{}, errors.New("--namespace and --labels: are of use with NetworkQoS objects only: add their file with -f")
 		}
-		return nil, nil
+		return ops.Enforced{}, nil
 	}
-	filters, notes, err := node.CompileFilters(from.qos, from.data, node.Pod{Namespace: t.namespace, Labels: t.labels})
+	rules, notes, err := node.CompileRules(from.qos, from.data, node.Pod{Namespace: t.namespace, Labels: t.labels})
 	for _, n := range notes {
 		fmt.Fprintf(a.err, "plumbline: note: %s\n", n)
 	}
-	return filters, err
+	return rules, err
 }
 
 // keepAddresses adds the addresses of an earlier apply for steps that --address does not

@@ -106,8 +106,9 @@ func TestSameObject(t *testing.T) {
 	b.apply(want)
 
 	// As plumbline apply does.
-	filters, more, err := node.CompileFilters(object, []byte(storage), pod)
+	enforced, more, err := node.CompileRules(object, []byte(storage), pod)
 	b.ok(err)
+	filters := enforced.Filters
 	if len(notes)+len(more) > 0 || len(rules) != 3 || len(filters) == 0 {
 		t.Fatalf("notes %q and %q, %d rules, %d filters", notes, more, len(rules), len(filters))
 	}

@@ -35,8 +35,8 @@ type Assignment struct {
 	Requested map[string]string
 	// Given is what else the steps are given, such as addresses.
 	Given ops.Givens
-	// Filters mark and limit what the sandbox's interfaces send.
-	Filters   []netstate.Filter
+	// Rules mark and limit what the sandbox's interfaces send.
+	Rules     ops.Enforced
 	Contracts contract.Set
 	// Own is the record of this sandbox, nil when there is none: it keeps its
 	// devices.
@@ -79,7 +79,7 @@ func (a Assignment) Sandbox(ctx context.Context) (reconcile.Sandbox, error) {
 		return reconcile.Sandbox{}, err
 	}
 	r.noteOnePF()
-	return reconcile.Sandbox{ID: a.ID, Netns: a.Netns.Path, Topology: a.Topology, Given: a.Given.WithoutDevices().WithDevices(r.out), Filters: a.Filters}, nil
+	return reconcile.Sandbox{ID: a.ID, Netns: a.Netns.Path, Topology: a.Topology, Given: a.Given.WithoutDevices().WithDevices(r.out), Filters: a.Rules.Filters, LogicalRules: a.Rules.LogicalRules}, nil
 }
 
 // assigner is one run of an Assignment.

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/plumbline/plumbline/ops"
-	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -50,7 +49,7 @@ type desired struct {
 	topology  *topology.Topology
 	requested map[string]string
 	given     ops.Givens
-	filters   []netstate.Filter
+	rules     ops.Enforced
 	// fromRecord is set if the topology is that of the sandbox's record, as the file's is
 	// refused: the record is the only copy of it.
 	fromRecord bool
@@ -61,8 +60,8 @@ func (w desired) same(o desired) bool {
 	if w.id != o.id || w.netns != o.netns || !maps.Equal(w.requested, o.requested) {
 		return false
 	}
-	a, errA := json.Marshal(reconcile.Sandbox{Topology: w.topology, Given: w.given, Filters: w.filters})
-	b, errB := json.Marshal(reconcile.Sandbox{Topology: o.topology, Given: o.given, Filters: o.filters})
+	a, errA := json.Marshal(reconcile.Sandbox{Topology: w.topology, Given: w.given, Filters: w.rules.Filters, LogicalRules: w.rules.LogicalRules})
+	b, errB := json.Marshal(reconcile.Sandbox{Topology: o.topology, Given: o.given, Filters: o.rules.Filters, LogicalRules: o.rules.LogicalRules})
 	return errA == nil && errB == nil && bytes.Equal(a, b)
 }
 
@@ -181,7 +180,7 @@ func (r *reading) parse(ctx context.Context, dir string, data []byte, set contra
 		objects = append(objects, data)
 	}
 	if len(objects) > 0 {
-		if w.filters, _, err = CompileFilters(objects, text, Pod{f.Namespace, f.Labels}); err != nil {
+		if w.rules, _, err = CompileRules(objects, text, Pod{f.Namespace, f.Labels}); err != nil {
 			return desired{}, fmt.Errorf("networkQoS: %w", err)
 		}
 	}

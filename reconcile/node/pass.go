@@ -166,7 +166,7 @@ func (l *Loop) sandbox(ctx context.Context, w desired, rec reconcile.Record, kno
 		own = &rec
 	}
 	return Assignment{
-		ID: w.id, Netns: w.netns, Topology: w.topology, Requested: w.requested, Given: w.given, Filters: w.filters, Contracts: l.Contracts, Own: own,
+		ID: w.id, Netns: w.netns, Topology: w.topology, Requested: w.requested, Given: w.given, Rules: w.rules, Contracts: l.Contracts, Own: own,
 		Records: func() []reconcile.Record {
 			records, _ := l.Reconciler.List() // damage is reported by reload
 			return records

@@ -7,8 +7,9 @@ import (
 	"maps"
 	"net/netip"
 
-	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/ovn"
 	"github.com/plumbline/plumbline/qos/tc"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/topology"
@@ -37,23 +38,43 @@ func HasQoS(data []byte) bool {
 	return err == nil && len(found) > 0
 }
 
-// CompileFilters compiles the NetworkQoS objects of files for the interfaces that a topology
+// CompileRules compiles the NetworkQoS objects of files for the interfaces that a topology
 // makes for a pod, with notes for the user. Other pods are not known, so a destination that
 // is pods has no address.
-func CompileFilters(files [][]byte, topologyFile []byte, pod Pod) (filters []netstate.Filter, notes []string, err error) {
+func CompileRules(files [][]byte, topologyFile []byte, pod Pod) (out ops.Enforced, notes []string, err error) {
 	network, err := networkOf(topologyFile)
 	if err != nil {
-		return nil, nil, err
+		return out, nil, err
+	}
+	top, err := topology.Decode(topologyFile)
+	if err != nil {
+		return out, nil, fault.New(fault.Invalid, err)
 	}
 	rules, members, notes, err := Rules(files, network, pod)
 	if err != nil {
-		return nil, notes, err
+		return out, notes, err
 	}
-	compiled, err := tc.Compile(rules, members)
-	if err != nil {
-		return nil, notes, fault.New(fault.Invalid, err)
+	out, err = Enforce(rules, members, top)
+	return out, notes, err
+}
+
+// Enforce compiles the rules of a pod for the backends that a topology needs. More than an
+// interface may have are an error of kind Invalid.
+func Enforce(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top *topology.Topology) (out ops.Enforced, err error) {
+	byTC, byOVN := ops.Backends(top)
+	if byTC {
+		compiled, err := tc.Compile(rules, members)
+		if err != nil {
+			return out, fault.New(fault.Invalid, err)
+		}
+		out.Filters = compiled.Objects()
 	}
-	return compiled.Objects(), notes, nil
+	if byOVN {
+		if out.LogicalRules, err = ovn.Objects(rules, members); err != nil {
+			return ops.Enforced{}, fault.New(fault.Invalid, err)
+		}
+	}
+	return out, nil
 }
 
 // Rules returns the rules that the NetworkQoS objects of files have for what a pod sends over a

@@ -88,7 +88,7 @@ func (f *filtered) apply(_ context.Context, uid types.UID) (bool, error) {
 func (f *filtered) rules(c *claims.Claim) ([]string, error) {
 	all, err := f.Of(c, &c.Topologies[0])
 	out := []string{}
-	for _, o := range all {
+	for _, o := range all.Filters {
 		out = append(out, o.Rule)
 	}
 	return slices.Compact(out), err

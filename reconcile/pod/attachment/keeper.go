@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/netns"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
@@ -76,10 +76,10 @@ type Options struct {
 	// Ready waits until the host has what the pod of a claim needs of it for a topology, and
 	// returns an error of kind NotReady if that takes too long. Nil needs nothing.
 	Ready func(ctx context.Context, t *claims.Topology) error
-	// Filters returns what marks and limits what the pod of a claim sends over a topology,
+	// Filters returns the rules that mark and limit what the pod of a claim sends over a topology,
 	// without waiting. While that is not known the error is of kind NotReady, and the pod is
 	// not attached. May be nil.
-	Filters func(c *claims.Claim, t *claims.Topology) ([]netstate.Filter, error)
+	Filters func(c *claims.Claim, t *claims.Topology) (ops.Enforced, error)
 	// GiveBack returns the addresses of a claim that has ended to their pools; it is no
 	// error if there are none. May be nil.
 	GiveBack func(uid types.UID) error
@@ -134,7 +134,7 @@ func New(o Options) *Keeper {
 		o.Identify = netns.At
 	}
 	if o.Filters == nil {
-		o.Filters = func(*claims.Claim, *claims.Topology) ([]netstate.Filter, error) { return nil, nil }
+		o.Filters = func(*claims.Claim, *claims.Topology) (ops.Enforced, error) { return ops.Enforced{}, nil }
 	}
 	return &Keeper{Options: o, attempts: map[string]*attempt{}, todo: map[string]Pod{}, seen: map[string]bool{}}
 }

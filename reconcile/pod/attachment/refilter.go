@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -18,23 +18,29 @@ import (
 // addFilters adds the filters of a claim's topologies to what is to be attached.
 func (k *Keeper) addFilters(e *claims.Entry, sandboxes []reconcile.Sandbox) error {
 	for i := range sandboxes {
-		var err error
-		if sandboxes[i].Filters, err = k.Filters(&e.Claim, &e.Topologies[i]); err != nil {
+		rules, err := k.Filters(&e.Claim, &e.Topologies[i])
+		if err != nil {
 			return err
 		}
+		sandboxes[i].Filters, sandboxes[i].LogicalRules = rules.Filters, rules.LogicalRules
 	}
 	return nil
 }
 
 // filtersNow returns the filters for a pod that runs: those that it has, while it is not
 // known which it is to have, or if they are too many.
-func (k *Keeper) filtersNow(e *claims.Entry, t *claims.Topology, id reconcile.SandboxID) ([]netstate.Filter, error) {
+func (k *Keeper) filtersNow(e *claims.Entry, t *claims.Topology, id reconcile.SandboxID) (ops.Enforced, error) {
 	out, err := k.Filters(&e.Claim, t)
 	if err == nil {
 		return out, nil
 	}
 	rec, _, err := k.Engine.Record(id)
-	return rec.Sandbox.Filters, err
+	return rulesOf(rec.Sandbox), err
+}
+
+// rulesOf are the rules of a sandbox.
+func rulesOf(s reconcile.Sandbox) ops.Enforced {
+	return ops.Enforced{Filters: s.Filters, LogicalRules: s.LogicalRules}
 }
 
 // Refilter gives the running sandbox of a claim the filters that Options.Filters returns, and
@@ -69,7 +75,7 @@ func (k *Keeper) Refilter(ctx context.Context, uid types.UID) (changed bool, err
 }
 
 func (k *Keeper) refilter(ctx context.Context, e *claims.Entry, t *claims.Topology, s *claims.Sandbox) (changed bool, err error) {
-	filters, err := k.Filters(&e.Claim, t)
+	rules, err := k.Filters(&e.Claim, t)
 	if err != nil {
 		return false, err
 	}
@@ -78,32 +84,32 @@ func (k *Keeper) refilter(ctx context.Context, e *claims.Entry, t *claims.Topolo
 		return false, fault.New(fault.Invalid, err)
 	}
 	rec, _, err := k.Engine.Record(sb.ID)
-	if err != nil || equalFilters(rec.Sandbox.Filters, filters) {
+	if err != nil || equalRules(rulesOf(rec.Sandbox), rules) {
 		return false, err
 	}
 	begun := k.Now()
-	sb.Filters = filters
+	sb.Filters, sb.LogicalRules = rules.Filters, rules.LogicalRules
 	rep, err := k.Engine.Ensure(ctx, sb)
 	if err != nil {
 		back, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ReleaseTimeout)
 		defer cancel()
-		sb.Filters = rec.Sandbox.Filters
+		sb.Filters, sb.LogicalRules = rec.Sandbox.Filters, rec.Sandbox.LogicalRules
 		if _, again := k.Engine.Ensure(back, sb); again != nil { // the engine has rolled back; this verifies it
 			err = errors.Join(err, fmt.Errorf("restore the filters it had: %w", again))
 		}
 		return false, err
 	}
-	k.Log.Info("filters updated", "sandbox", sb.ID, "claim", e.Namespace+"/"+e.Name, "pod", e.Pod.Name, "filters", len(filters),
+	k.Log.Info("filters updated", "sandbox", sb.ID, "claim", e.Namespace+"/"+e.Name, "pod", e.Pod.Name, "filters", len(rules.Filters), "logicalRules", len(rules.LogicalRules),
 		"changes", len(rep.Changes), "took", k.Now().Sub(begun))
 	return true, nil
 }
 
-// equalFilters compares filters as records hold them.
-func equalFilters(a, b []netstate.Filter) bool {
-	if len(a) != len(b) {
+// equalRules compares rules as records hold them.
+func equalRules(a, b ops.Enforced) bool {
+	if len(a.Filters) != len(b.Filters) || len(a.LogicalRules) != len(b.LogicalRules) {
 		return false
 	}
-	x, errX := json.Marshal(a)
-	y, errY := json.Marshal(b)
-	return errX == nil && errY == nil && (len(a) == 0 || bytes.Equal(x, y))
+	x, errX := json.Marshal(reconcile.Sandbox{Filters: a.Filters, LogicalRules: a.LogicalRules})
+	y, errY := json.Marshal(reconcile.Sandbox{Filters: b.Filters, LogicalRules: b.LogicalRules})
+	return errX == nil && errY == nil && bytes.Equal(x, y)
 }

@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
@@ -14,16 +15,16 @@ import (
 
 // filtered has topologies get a number of filters each; unknown while it is negative.
 func (w *world) filtered(numbers map[string]int) {
-	w.Filters = func(_ *claims.Claim, t *claims.Topology) ([]netstate.Filter, error) {
+	w.Filters = func(_ *claims.Claim, t *claims.Topology) (ops.Enforced, error) {
 		n := numbers[t.Object.Name]
 		if n < 0 {
-			return nil, fault.New(fault.NotReady, errors.New("not known yet"))
+			return ops.Enforced{}, fault.New(fault.NotReady, errors.New("not known yet"))
 		}
 		out := make([]netstate.Filter, n)
 		for i := range out {
 			out[i] = netstate.Filter{Pref: 20000, Handle: uint32(i + 1)}
 		}
-		return out, nil
+		return ops.Enforced{Filters: out}, nil
 	}
 }
 
@@ -37,6 +38,50 @@ func (w *world) wantFilters(uid types.UID, sandbox, topology string, n int) {
 	if have := len(rec.Sandbox.Filters); have != n || rec.Phase != reconcile.Applied {
 		w.t.Errorf("topology %q has %d filters in phase %q, want %d", topology, have, rec.Phase, n)
 	}
+}
+
+// TestLogicalRules: rules for ports of OVN are kept and changed as filters are, and an edit of the
+// topology has those that its steps need.
+func TestLogicalRules(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("a", "t1", "t2")
+	rule := netstate.LogicalRule{Rule: "ai/storage[0]", Priority: new(uint16(29000)), Match: new("ip"), DSCP: new(uint8(8))}
+	asked := int64(0)
+	w.Filters = func(_ *claims.Claim, t *claims.Topology) (ops.Enforced, error) {
+		asked = t.Object.Generation
+		if t.Object.Name != "t2" {
+			return ops.Enforced{}, nil
+		}
+		return ops.Enforced{LogicalRules: []netstate.LogicalRule{rule}}, nil
+	}
+	w.ok(w.Attach(t.Context(), w.sandbox("s1", 1)))
+	dscp := func() (out []uint8) {
+		e, _, err := w.store.Get("a")
+		w.ok(err)
+		for _, r := range w.held[e.SandboxID("s1", e.Topology("t2"))].Sandbox.LogicalRules {
+			out = append(out, *r.DSCP)
+		}
+		return out
+	}
+	w.done = nil
+	for _, changed := range []bool{false, true, false} {
+		if changed {
+			rule.DSCP = new(uint8(46))
+		}
+		have, err := w.Refilter(t.Context(), "a")
+		w.ok(err)
+		if have != changed {
+			t.Errorf("changed %t, want %t", have, changed)
+		}
+	}
+	if have := dscp(); len(have) != 1 || have[0] != 46 {
+		t.Errorf("marks %v", have)
+	}
+	w.ok(w.Update(t.Context(), "a", edited("t2", 2)))
+	if have := dscp(); len(have) != 1 || have[0] != 46 || asked != 2 {
+		t.Errorf("edited: marks %v, rules of generation %d", have, asked)
+	}
+	w.Filters = nil
 }
 
 // TestFilters holds that a pod is attached with its filters or not at all, and that a change

@@ -227,9 +227,13 @@ func (k *Keeper) ensureGeneration(ctx context.Context, e *claims.Entry, t *claim
 	if err != nil {
 		return reconcile.Report{}, fault.New(fault.Invalid, err)
 	}
-	if sb.Filters, err = k.filtersNow(e, t, sb.ID); err != nil {
+	edited := *t // whose steps decide what enforces rules
+	edited.Object = *o
+	rules, err := k.filtersNow(e, &edited, sb.ID)
+	if err != nil {
 		return reconcile.Report{}, err
 	}
+	sb.Filters, sb.LogicalRules = rules.Filters, rules.LogicalRules
 	return k.ensureUrgent(ctx, sb)
 }
 

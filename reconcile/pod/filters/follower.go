@@ -16,10 +16,11 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/qos"
-	"github.com/plumbline/plumbline/qos/tc"
+	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/nodereport"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -248,11 +249,11 @@ func (f *Follower) known(namespace string, pod claims.Pod) error {
 	return nil
 }
 
-// Of returns the filters of a topology in a claim's pod: see Known. More than an interface
+// Of returns the rules of a topology in a claim's pod: see Known. More than an interface
 // may have are an error of kind Invalid.
-func (f *Follower) Of(c *claims.Claim, t *claims.Topology) ([]netstate.Filter, error) {
+func (f *Follower) Of(c *claims.Claim, t *claims.Topology) (ops.Enforced, error) {
 	if off, _ := f.off(); f.Client == nil || off {
-		return nil, nil
+		return ops.Enforced{}, nil
 	}
 	f.mu.Lock()
 	err := f.known(c.Namespace, c.Pod)
@@ -270,13 +271,22 @@ func (f *Follower) Of(c *claims.Claim, t *claims.Topology) ([]netstate.Filter, e
 	}
 	f.mu.Unlock()
 	if err != nil || len(rules) == 0 {
-		return nil, err
+		return ops.Enforced{}, err
 	}
-	compiled, err := tc.Compile(rules, func(qos.SetID) []netip.Addr { return nil })
+	out, err := node.Enforce(rules, func(qos.SetID) []netip.Addr { return nil }, stepsOf(t))
 	if err != nil {
-		return nil, fault.New(fault.Invalid, fmt.Errorf("topology %q: %w", t.Object.Name, err))
+		return out, fmt.Errorf("topology %q: %w", t.Object.Name, err)
 	}
-	return compiled.Objects(), nil
+	return out, nil
+}
+
+// stepsOf are the steps of a topology, by which its backends are known.
+func stepsOf(t *claims.Topology) *topology.Topology {
+	out := &topology.Topology{}
+	for _, s := range t.Object.Spec.Steps {
+		out.Steps = append(out.Steps, topology.Step{Name: s.Name, Type: s.Type, DependOn: s.DependOn})
+	}
+	return out
 }
 
 // keyOf is the compiler's name for the pod of a claim: each claim is compiled by itself.

@@ -96,8 +96,8 @@ func TestNotEnforced(t *testing.T) {
 		if err := f.Known("ns", claims.Pod{Name: "p"}); err != nil {
 			t.Errorf("error %v", err)
 		}
-		if out, err := f.Of(&entries[2].Claim, &claims.Topology{}); len(out) > 0 || err != nil {
-			t.Errorf("%d filters, error %v", len(out), err)
+		if out, err := f.Of(&entries[2].Claim, &claims.Topology{}); len(out.Filters)+len(out.LogicalRules) > 0 || err != nil {
+			t.Errorf("%+v, error %v", out, err)
 		}
 	})
 }
@@ -157,8 +157,8 @@ func TestSwitchedOffOnNode(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the filters of a running pod are not removed")
 	}
-	if out, err := f.Of(&entry.Claim, &entry.Topologies[0]); len(out) > 0 || err != nil {
-		t.Errorf("switched off: %d filters, error %v", len(out), err)
+	if out, err := f.Of(&entry.Claim, &entry.Topologies[0]); len(out.Filters)+len(out.LogicalRules) > 0 || err != nil {
+		t.Errorf("switched off: %+v, error %v", out, err)
 	}
 	if err := f.Known("ns", claims.Pod{Name: "p"}); err != nil {
 		t.Errorf("switched off: %v", err)

@@ -1,0 +1,63 @@
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/plumbline/plumbline/qos/tc"
+	"github.com/plumbline/plumbline/reconcile/node"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// TestCompileRules: rules are compiled for what may enforce them in a topology, and bounds are those
+// of that alone.
+func TestCompileRules(t *testing.T) {
+	const object = `apiVersion: k8s.ovn.org/v1alpha1
+kind: NetworkQoS
+metadata: {name: q, namespace: ai}
+spec:
+  priority: 10
+  networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {networkSelector: {}}}]
+  egress: [{dscp: 8, classifier: {to: [{ipBlock: {cidr: 192.0.2.0/24}}, {podSelector: {}}], ports: [PORTS]}}]
+`
+	topology := func(steps string) []byte {
+		return []byte("apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec:\n  steps: [" + steps + "]\n")
+	}
+	const overlay, dummy = "{name: a, type: ovn-k8s-cni-overlay, config: {topology: layer2, name: a}}", "{name: b, type: dummy}"
+	few := "{protocol: TCP, port: 80}"
+	for _, tt := range []struct {
+		steps         string
+		filters, rows int
+	}{
+		{dummy, 1, 0},
+		{overlay, 0, 1},
+		{overlay + ", " + dummy, 1, 1},
+	} {
+		out, notes, err := node.CompileRules([][]byte{[]byte(strings.Replace(object, "PORTS", few, 1))}, topology(tt.steps), node.Pod{Namespace: "ai"})
+		if err != nil || len(out.Filters) != tt.filters || len(out.LogicalRules) != tt.rows || !strings.Contains(strings.Join(notes, ""), "destinations that are pods are known in a cluster only") {
+			t.Errorf("%s: %d filters, %d rows, notes %q, %v", tt.steps, len(out.Filters), len(out.LogicalRules), notes, err)
+		}
+		for _, r := range out.LogicalRules {
+			if !strings.HasPrefix(*r.Match, "ip4.dst == 192.0.2.0/24 && tcp.dst == ") {
+				t.Errorf("match %s", *r.Match)
+			}
+		}
+	}
+	// 64 destinations and 20 ports are 1280 filters, and one row.
+	var to, ports []string
+	for i := range 64 {
+		to = append(to, fmt.Sprintf("{ipBlock: {cidr: 10.%d.0.0/24}}", i))
+	}
+	for i := range 20 {
+		ports = append(ports, fmt.Sprintf("{protocol: TCP, port: %d}", i+1))
+	}
+	large := strings.NewReplacer("{ipBlock: {cidr: 192.0.2.0/24}}, {podSelector: {}}", strings.Join(to, ", "), "PORTS", strings.Join(ports, ", ")).Replace(object)
+	if out, _, err := node.CompileRules([][]byte{[]byte(large)}, topology(dummy), node.Pod{Namespace: "ai"}); fault.Of(err) != fault.Invalid || !errors.Is(err, tc.ErrTooMany) {
+		t.Errorf("%d filters, %v", len(out.Filters), err)
+	}
+	if out, _, err := node.CompileRules([][]byte{[]byte(large)}, topology(overlay), node.Pod{Namespace: "ai"}); err != nil || len(out.LogicalRules) != 1 {
+		t.Errorf("%d rows, %v", len(out.LogicalRules), err)
+	}
+}
