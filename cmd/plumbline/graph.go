@@ -74,6 +74,7 @@ Exit status with --status: that of status.`,
 	cmd.Flags().BoolVar(&withStatus, "status", false, "draw the applied topologies with their state")
 	netnsFlag(cmd, &netns, "with --status: only the sandboxes of this `namespace`")
 	outputFlag(cmd, &format, formats...)
+	a.ovn.flags(cmd, defaultOVS, defaultNB)
 	return cmd
 }
 
@@ -115,7 +116,11 @@ func (a *app) drawn(v verdict, format string) error {
 	t, of := stepsOf(v)
 	if format == formatText {
 		a.text().sandbox(v.Status)
-		return a.text().graph(t, of)
+		if err := a.text().graph(t, of); err != nil {
+			return err
+		}
+		a.text().backends(&v)
+		return nil
 	}
 	picture, err := graph.Render(t, format, of)
 	if err != nil {
@@ -208,6 +213,16 @@ func (t text) graph(top *topology.Topology, of map[string]graph.Status) error {
 		}
 	}
 	return nil
+}
+
+// backends writes which rule holds on which interface, and what enforces it.
+func (t text) backends(v *verdict) {
+	for _, r := range v.rules {
+		t.line("  rule %s on %s, by tc", r.Name, r.Port.Name)
+	}
+	for _, r := range v.logical {
+		t.line("  rule %s on %s, by OVN", r.Name, r.Interface)
+	}
 }
 
 // coloured colours a line by the state of its step.

@@ -69,9 +69,14 @@ type sandboxStatus struct {
 
 // ruleStatus is a rule of a NetworkQoS on an interface, with its counters.
 type ruleStatus struct {
-	Rule           string `json:"rule"`
-	Interface      string `json:"interface"`
-	Backend        string `json:"backend"` // what enforces it
+	Rule      string `json:"rule"`
+	Interface string `json:"interface"`
+	Backend   string `json:"backend"` // what enforces it: tc, or OVN
+	*ruleCounters
+}
+
+// ruleCounters are those of the kernel; of rules that OVN enforces they are not known.
+type ruleCounters struct {
 	MarkedPackets  uint64 `json:"markedPackets"`
 	MarkedBytes    uint64 `json:"markedBytes"`
 	DroppedPackets uint64 `json:"droppedPackets"`

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/ports"
@@ -24,8 +25,9 @@ func (a *app) status() *cobra.Command {
 one of: InSync; Drifted, with each field that differs, its object and its step;
 Fighting, if another writer changes a field back after each repair, with both values;
 Failed, with the reason. Where rules of NetworkQoS objects are enforced, it lists them by
-interface, the one that decides first before others, with the packets and bytes that each
-has marked and the packets that its limit has dropped, as the kernel counts them.
+interface, the one that decides first before others, with what enforces it: filters (tc) or
+rows of a database of OVN. For tc it adds the packets and bytes that each has marked and the
+packets that its limit has dropped, as the kernel counts them.
 
 A record that was written by another version of plumbline is listed and not changed.
 
@@ -80,6 +82,7 @@ type verdict struct {
 	topology *topology.Topology
 	netns    reconcile.NetnsID
 	rules    []ports.Rule
+	logical  []ports.LogicalRule
 }
 
 // look compares the sandboxes with their topologies: all, or those of the namespace that
@@ -103,7 +106,7 @@ func (a *app) look(cmd *cobra.Command, e *engine, netns string) (findings, error
 		if err != nil {
 			return findings{}, err
 		}
-		out.verdicts = append(out.verdicts, verdict{st, rec.Sandbox.Topology, rec.NetnsID, ports.RulesOf(&rec, ports.Of(&rec))})
+		out.verdicts = append(out.verdicts, verdict{st, rec.Sandbox.Topology, rec.NetnsID, ports.RulesOf(&rec, ports.Of(&rec)), ports.LogicalRulesOf(&rec)})
 	}
 	out.damaged = damagedFiles(e, damaged)
 	out.others = otherVersions(e.otherVersions(a.stateDir))
@@ -116,6 +119,15 @@ func (a *app) look(cmd *cobra.Command, e *engine, netns string) (findings, error
 // rules reads the counters of the rules of a sandbox. They are no part of its state: what cannot be
 // read is a complaint.
 func (a *app) rules(ctx context.Context, e *engine, v *verdict) []ruleStatus {
+	var out []ruleStatus
+	for _, r := range v.logical {
+		out = append(out, ruleStatus{Rule: r.Name, Interface: r.Interface, Backend: v1alpha1.BackendOVN})
+	}
+	return append(a.filters(ctx, e, v), out...)
+}
+
+// filters are the rules that filters enforce.
+func (a *app) filters(ctx context.Context, e *engine, v *verdict) []ruleStatus {
 	if len(v.rules) == 0 || v.Netns == "" || v.Kind == fault.Gone {
 		return nil
 	}
@@ -127,7 +139,7 @@ func (a *app) rules(ctx context.Context, e *engine, v *verdict) []ruleStatus {
 	var out []ruleStatus
 	for i, r := range v.rules {
 		c := readings[i].Counters()
-		out = append(out, ruleStatus{Rule: r.Name, Interface: r.Port.Name, Backend: "tc", MarkedPackets: c.Marked.Packets, MarkedBytes: c.Marked.Bytes, DroppedPackets: c.Dropped})
+		out = append(out, ruleStatus{Rule: r.Name, Interface: r.Port.Name, Backend: v1alpha1.BackendTC, ruleCounters: &ruleCounters{c.Marked.Packets, c.Marked.Bytes, c.Dropped}})
 	}
 	return out
 }

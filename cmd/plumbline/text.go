@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -75,8 +76,17 @@ func (t text) header(sb reconcile.Sandbox) {
 			rules = append(rules, f.Rule)
 		}
 	}
+	byOVN := slices.Clone(sb.LogicalRules)
+	slices.SortFunc(byOVN, func(a, b netstate.LogicalRule) int { return cmp.Compare(*b.Priority, *a.Priority) })
 	if len(rules) > 0 {
 		t.line("  what is sent is marked and limited by %s, the first that matches", strings.Join(rules, ", "))
+	}
+	if len(byOVN) > 0 {
+		rules = nil
+		for _, r := range byOVN {
+			rules = append(rules, r.Rule)
+		}
+		t.line("  what is sent over networks of OVN is marked and limited there by %s, the first that matches", strings.Join(rules, ", "))
 	}
 }
 
@@ -274,7 +284,11 @@ func (t text) rules(all []ruleStatus) {
 	tw := tabwriter.NewWriter(t, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "  RULE\tINTERFACE\tBACKEND\tMARKED\tBYTES\tDROPPED")
 	for _, r := range all {
-		fmt.Fprintf(tw, "  %s\t%s\t%s\t%d\t%d\t%d\n", r.Rule, r.Interface, r.Backend, r.MarkedPackets, r.MarkedBytes, r.DroppedPackets)
+		counters := "-\t-\t-"
+		if c := r.ruleCounters; c != nil {
+			counters = fmt.Sprintf("%d\t%d\t%d", c.MarkedPackets, c.MarkedBytes, c.DroppedPackets)
+		}
+		fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\n", r.Rule, r.Interface, r.Backend, counters)
 	}
 	tw.Flush()
 }

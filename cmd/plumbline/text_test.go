@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"runtime"
 	"strings"
@@ -181,6 +182,42 @@ func TestStatusOfDeadNamespace(t *testing.T) {
 		text{&out, false}.status([]sandboxStatus{{Status: reconcile.Status{Sandbox: c.id, Netns: c.netns, State: reconcile.StateFailed, Failure: "failed", Kind: c.kind}}})
 		if have := out.String(); c.want == "" && strings.Contains(have, hint) || !strings.HasSuffix(have, c.want) {
 			t.Errorf("%s: %s", name, have)
+		}
+	}
+}
+
+// TestRulesOfBackends: the rules of both backends are named with what enforces them, the one that decides first
+// before others; OVN has no counters.
+func TestRulesOfBackends(t *testing.T) {
+	var out bytes.Buffer
+	sb := reconcile.Sandbox{
+		ID: "blue/ai", Netns: "/run/netns/blue", Topology: &topology.Topology{Name: "ai"}, Filters: []netstate.Filter{{Rule: "ai/a[0]"}},
+		LogicalRules: []netstate.LogicalRule{{Rule: "ai/a[0]", Priority: new(uint16(28000))}, {Rule: "ai/a[1]", Priority: new(uint16(28001))}},
+	}
+	text{&out, false}.header(sb)
+	text{&out, false}.rules([]ruleStatus{
+		{Rule: "ai/a[0]", Interface: "d0", Backend: "tc", ruleCounters: &ruleCounters{7, 700, 0}},
+		{Rule: "ai/a[1]", Interface: "net1", Backend: "OVN"},
+	})
+	want := `topology "ai" in namespace "blue" (sandbox blue/ai)
+  what is sent is marked and limited by ai/a[0], the first that matches
+  what is sent over networks of OVN is marked and limited there by ai/a[1], ai/a[0], the first that matches
+  RULE     INTERFACE  BACKEND  MARKED  BYTES  DROPPED
+  ai/a[0]  d0         tc       7       700    0
+  ai/a[1]  net1       OVN      -       -      -
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, tt := range []struct {
+		rule ruleStatus
+		want string
+	}{
+		{ruleStatus{Rule: "ai/a[0]", Interface: "d0", Backend: "tc", ruleCounters: &ruleCounters{}}, `{"rule":"ai/a[0]","interface":"d0","backend":"tc","markedPackets":0,"markedBytes":0,"droppedPackets":0}`},
+		{ruleStatus{Rule: "ai/a[1]", Interface: "net1", Backend: "OVN"}, `{"rule":"ai/a[1]","interface":"net1","backend":"OVN"}`},
+	} {
+		if have, err := json.Marshal(tt.rule); err != nil || string(have) != tt.want {
+			t.Errorf("%s, %v, want %s", have, err, tt.want)
 		}
 	}
 }

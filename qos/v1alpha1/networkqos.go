@@ -254,8 +254,13 @@ const (
 	ConditionMarkingUnsupported = "MarkingUnsupported"
 )
 
-// BackendTC are filters of Linux traffic control in the pods.
-const BackendTC = "tc"
+// Backends.
+const (
+	// BackendTC are filters of Linux traffic control in the pods.
+	BackendTC = "tc"
+	// BackendOVN are rows in the Northbound database, for interfaces on networks of OVN.
+	BackendOVN = "OVN"
+)
 
 // MaxFailing bounds the nodes that a status names.
 const MaxFailing = 8
@@ -286,7 +291,7 @@ type Status struct {
 // Backend is what came of the object where one backend enforces it.
 type Backend struct {
 	// Backend is what enforces the object: tc are filters of Linux traffic control in the
-	// pods.
+	// pods; OVN are rows in its Northbound database, for interfaces on networks of OVN.
 	//
 	// +kubebuilder:validation:MaxLength=32
 	Backend string `json:"backend"`

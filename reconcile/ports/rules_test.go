@@ -85,6 +85,26 @@ func TestRulesOf(t *testing.T) {
 	}
 }
 
+func TestLogicalRulesOf(t *testing.T) {
+	rule := func(link, name string, priority uint16) netstate.LogicalRule {
+		return netstate.LogicalRule{Link: link, Rule: name, Priority: &priority}
+	}
+	rec := &reconcile.Record{
+		Sandbox: reconcile.Sandbox{LogicalRules: []netstate.LogicalRule{rule("", "ai/a[0]", 28000), rule("", "ai/a[1]", 28001), rule("", "ai/waiting[0]", 7)}},
+		History: []netstate.Change{
+			{After: rule("net2", "ai/a[0]", 28000)},
+			{After: rule("net1", "ai/a[0]", 28000)},
+			{After: rule("net1", "ai/a[1]", 1)}, // as it was at first
+			{After: rule("net1", "ai/gone[0]", 28000)},
+			{Before: rule("net1", "ai/a[1]", 28001)},
+		},
+	}
+	want := []ports.LogicalRule{{Name: "ai/a[1]", Interface: "net1"}, {Name: "ai/a[0]", Interface: "net1"}, {Name: "ai/a[0]", Interface: "net2"}}
+	if diff := cmp.Diff(want, ports.LogicalRulesOf(rec)); diff != "" {
+		t.Errorf("rules (-want +got):\n%s", diff)
+	}
+}
+
 // TestRuleSeries: a counter of a rule only grows while filters of the rule come and go, and
 // continues when the kernel cannot be read.
 func TestRuleSeries(t *testing.T) {

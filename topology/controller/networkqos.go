@@ -221,13 +221,13 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 
 // statusOf returns our part of a status, nil if the object has it.
 func (c *NetworkQoS) statusOf(have *qosv1alpha1.Status, o *QoSOutcome) (map[string]any, error) {
-	ours := qosv1alpha1.Status{}
-	changed := false
-	if i := slices.IndexFunc(have.Backends, func(b qosv1alpha1.Backend) bool { return b.Backend == qosv1alpha1.BackendTC }); o.Backend == nil {
-		changed = i >= 0
-	} else {
-		changed = i < 0 || !equality.Semantic.DeepEqual(have.Backends[i], *o.Backend)
-		ours.Backends = []qosv1alpha1.Backend{*o.Backend}
+	ours := qosv1alpha1.Status{Backends: o.Backends}
+	before := slices.DeleteFunc(slices.Clone(have.Backends), func(b qosv1alpha1.Backend) bool {
+		return b.Backend != qosv1alpha1.BackendTC && b.Backend != qosv1alpha1.BackendOVN
+	})
+	changed := len(before) != len(o.Backends)
+	for _, b := range o.Backends {
+		changed = changed || !slices.ContainsFunc(before, func(h qosv1alpha1.Backend) bool { return equality.Semantic.DeepEqual(h, b) })
 	}
 	now := slices.Clone(have.Conditions)
 	for _, condition := range o.Conditions {
@@ -256,7 +256,7 @@ func policiesOf(all []read) []*qos.Policy {
 type QoSOutcome struct {
 	Policy     *qos.Policy
 	Conditions []metav1.Condition
-	Backend    *qosv1alpha1.Backend // nil if it is not enforced
+	Backends   []qosv1alpha1.Backend // none if it is not enforced
 }
 
 // maxTies is how many ties a condition names.
@@ -280,7 +280,7 @@ func QoSConditions(policies []*qos.Policy, reported map[string]*QoSSum, ours, mo
 		case more && (selects || ours):
 			c.Reason, c.Message = reasonTooMany, fmt.Sprintf("the namespace has more than %d NetworkQoS objects, and plumbline enforces none of them: delete some", qos.MaxObjects)
 		case selects:
-			c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonAccepted, fmt.Sprintf("%s, enforced by filters of tc in the pods", count(len(p.Rules), "rule"))
+			c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonAccepted, fmt.Sprintf("%s, enforced by filters of tc in the pods, on networks of OVN by its rows", count(len(p.Rules), "rule"))
 			if len(p.Warnings) > 0 {
 				c.Message += "; " + strings.Join(p.Warnings[:min(len(p.Warnings), maxNames)], "; ")
 			}
@@ -296,8 +296,9 @@ func QoSConditions(policies []*qos.Policy, reported map[string]*QoSSum, ours, mo
 	ties, complete := qos.PossibleTies(enforced)
 	for i := range out {
 		if meta.IsStatusConditionTrue(out[i].Conditions, qosv1alpha1.ConditionAccepted) {
-			backend, conditions := QoSReady(out[i].Policy, reported[out[i].Policy.Key.Name])
-			out[i].Backend = &backend
+			sum := reported[out[i].Policy.Key.Name]
+			conditions := QoSReady(out[i].Policy, sum)
+			out[i].Backends = QoSBackends(out[i].Policy, sum)
 			out[i].Conditions = slices.Concat(out[i].Conditions, []metav1.Condition{tied(out[i].Policy, ties[out[i].Policy.Key], complete)}, conditions)
 		} else {
 			const without = "the object has no effect"

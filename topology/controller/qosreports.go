@@ -39,6 +39,7 @@ type qosReport struct {
 	name                    unique.Handle[string] // all nodes report the same names
 	generation              int64
 	pods, inPlace, bypassed int32
+	ovn                     unique.Handle[v1alpha1.QoSReportOVN] // that of most nodes is empty
 	problem                 unique.Handle[string]
 }
 
@@ -59,7 +60,11 @@ func (r *QoSReports) Set(node string, objects []v1alpha1.QoSReport) {
 func (r *QoSReports) set(node string, objects []v1alpha1.QoSReport, touched map[string]bool) {
 	now := map[string][]qosReport{}
 	for _, o := range objects {
-		now[o.Namespace] = append(now[o.Namespace], qosReport{unique.Make(o.Name), o.Generation, o.Pods, o.InPlace, o.MarkingUnsupported, unique.Make(excerpt.Lines(o.Problem, v1alpha1.MaxQoSProblem))})
+		var ovn v1alpha1.QoSReportOVN
+		if o.OVN != nil {
+			ovn = *o.OVN
+		}
+		now[o.Namespace] = append(now[o.Namespace], qosReport{unique.Make(o.Name), o.Generation, o.Pods, o.InPlace, o.MarkingUnsupported, unique.Make(ovn), unique.Make(excerpt.Lines(o.Problem, v1alpha1.MaxQoSProblem))})
 	}
 	for namespace, nodes := range r.of {
 		if before, ok := nodes[node]; ok && now[namespace] == nil {
@@ -88,6 +93,33 @@ type QoSSum struct {
 	Late                    int // nodes that report on another generation
 	FailingNodes            int
 	Failing                 []qosv1alpha1.FailingNode // the first by name
+	// TC and OVN are those of the pods in which the backend enforces the object.
+	TC, OVN QoSPart
+}
+
+// QoSPart is what one backend does.
+type QoSPart struct {
+	Pods, InPlace       int
+	Nodes, FailingNodes int
+	Failing             []qosv1alpha1.FailingNode
+}
+
+func (s *QoSPart) add(node string, pods, inPlace int32, current bool, problem string) {
+	if pods <= 0 {
+		return
+	}
+	s.Nodes++
+	s.Pods += int(pods)
+	if !current {
+		return
+	}
+	s.InPlace += int(inPlace)
+	if problem == "" {
+		return
+	}
+	if s.FailingNodes++; len(s.Failing) < qosv1alpha1.MaxFailing {
+		s.Failing = append(s.Failing, qosv1alpha1.FailingNode{Node: node, Message: problem})
+	}
 }
 
 // Sum adds up the reports on the objects of a namespace, whose generations are given by name.
@@ -117,6 +149,18 @@ func (s *QoSSum) add(node string, generation int64, o qosReport) {
 	s.Nodes++
 	s.Pods += int(o.pods)
 	s.Bypassed += int(o.bypassed)
+	current := o.generation == generation
+	ovn := o.ovn.Value()
+	byTC, inPlace := o.pods-ovn.Only, o.inPlace-ovn.OnlyInPlace
+	tcFails, ovnFails := o.problem.Value(), o.problem.Value()
+	switch { // it is that of a pod where the rules are not in place
+	case inPlace == byTC && ovn.InPlace < ovn.Pods:
+		tcFails = ""
+	case inPlace < byTC && ovn.InPlace == ovn.Pods:
+		ovnFails = ""
+	}
+	s.TC.add(node, byTC, inPlace, current, tcFails)
+	s.OVN.add(node, ovn.Pods, ovn.InPlace, current, ovnFails)
 	if o.generation != generation {
 		s.Late++
 		return
@@ -141,14 +185,33 @@ const (
 	reasonFiltered = "Filtered"
 )
 
-// QoSReady returns what is said of an object that is enforced, once nodes report on it.
-func QoSReady(p *qos.Policy, s *QoSSum) (qosv1alpha1.Backend, []metav1.Condition) {
+// QoSBackends returns what each backend does for an object. That of most objects is tc, also before
+// any node reports.
+func QoSBackends(p *qos.Policy, s *QoSSum) []qosv1alpha1.Backend {
 	if s == nil {
 		s = &QoSSum{}
 	}
-	b := qosv1alpha1.Backend{
-		Backend: qosv1alpha1.BackendTC, Rules: int32(len(p.Rules)), Pods: int32(s.Pods), InPlace: int32(s.InPlace), MarkingUnsupported: int32(s.Bypassed),
-		Nodes: int32(s.Nodes), FailingNodes: int32(s.FailingNodes), Failing: s.Failing,
+	of := func(name string, s QoSPart) qosv1alpha1.Backend {
+		return qosv1alpha1.Backend{
+			Backend: name, Rules: int32(len(p.Rules)), Pods: int32(s.Pods), InPlace: int32(s.InPlace),
+			Nodes: int32(s.Nodes), FailingNodes: int32(s.FailingNodes), Failing: s.Failing,
+		}
+	}
+	var out []qosv1alpha1.Backend
+	if s.TC.Pods > 0 || s.OVN.Pods == 0 {
+		out = append(out, of(qosv1alpha1.BackendTC, s.TC))
+	}
+	if s.OVN.Pods > 0 {
+		out = append(out, of(qosv1alpha1.BackendOVN, s.OVN))
+	}
+	out[0].MarkingUnsupported = int32(s.Bypassed) // neither sees what bypasses the kernel
+	return out
+}
+
+// QoSReady returns what is said of an object that is enforced, once nodes report on it.
+func QoSReady(p *qos.Policy, s *QoSSum) []metav1.Condition {
+	if s == nil {
+		s = &QoSSum{}
 	}
 	ready := metav1.Condition{Type: qosv1alpha1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation}
 	place := fmt.Sprintf("in place in %d of %s on %s", s.InPlace, count(s.Pods, "pod"), count(s.Nodes, "node"))
@@ -170,7 +233,7 @@ func QoSReady(p *qos.Policy, s *QoSSum) (qosv1alpha1.Backend, []metav1.Condition
 		marking.Status, marking.Reason = metav1.ConditionTrue, reasonBypassed
 		marking.Message = fmt.Sprintf("%d of %s have a device that bypasses the kernel (RDMA, or a driver in the container): what it sends is neither marked nor limited", s.Bypassed, count(s.Pods, "pod"))
 	}
-	return b, []metav1.Condition{ready, marking}
+	return []metav1.Condition{ready, marking}
 }
 
 // follow keeps the reports until ctx ends. An API server without the kind has none.

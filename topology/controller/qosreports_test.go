@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/plumbline/plumbline/qos"
@@ -43,10 +44,45 @@ func TestQoSReports(t *testing.T) {
 		for _, name := range tt.touched {
 			want[name] = true
 		}
-		b, conditions := controller.QoSReady(p, r.Sum("a", map[string]int64{"q": 2})["q"])
+		sum := r.Sum("a", map[string]int64{"q": 2})["q"]
+		b, conditions := controller.QoSBackends(p, sum)[0], controller.QoSReady(p, sum)
 		ready, marking := conditions[0], conditions[1]
 		if have := fmt.Sprintf("%s %s %s; %s", ready.Status, ready.Reason, ready.Message, marking.Status); have != tt.want || !reflect.DeepEqual(touched, want) || ready.ObservedGeneration != 2 || b.Backend != "tc" || b.Rules != 3 {
 			t.Errorf("%s reports %v: %s, touched %v, status %+v\nwant %s, touched %v", tt.node, tt.objects, have, touched, b, tt.want, want)
+		}
+	}
+}
+
+// TestQoSBackends: pods are counted for what enforces the object in them, those with interfaces of
+// both kinds for both, and tc is named unless OVN alone has pods.
+func TestQoSBackends(t *testing.T) {
+	p := &qos.Policy{Generation: 2, Rules: make([]qos.PolicyRule, 3)}
+	for _, tt := range []struct {
+		reports []v1alpha1.QoSReport // of a node each
+		want    string
+	}{
+		{nil, "tc 3 rules 0/0 on 0, failing 0 [], bypassed 0"},
+		{[]v1alpha1.QoSReport{{Pods: 2, InPlace: 2, OVN: &v1alpha1.QoSReportOVN{Pods: 2, InPlace: 2, Only: 2, OnlyInPlace: 2}}}, "OVN 3 rules 2/2 on 1, failing 0 [], bypassed 0"},
+		{[]v1alpha1.QoSReport{
+			{Pods: 5, InPlace: 3, MarkingUnsupported: 1, Problem: "away", OVN: &v1alpha1.QoSReportOVN{Pods: 3, InPlace: 1, Only: 2}},
+			{Pods: 1, InPlace: 1},
+		}, `tc 3 rules 4/4 on 2, failing 0 [], bypassed 1; OVN 3 rules 1/3 on 1, failing 1 [{n0 away}], bypassed 0`},
+		{[]v1alpha1.QoSReport{{Generation: 1, Pods: 1, InPlace: 1, Problem: "old", OVN: &v1alpha1.QoSReportOVN{Pods: 1, InPlace: 1}}}, "tc 3 rules 0/1 on 1, failing 0 [], bypassed 0; OVN 3 rules 0/1 on 1, failing 0 [], bypassed 0"},
+	} {
+		r := controller.NewQoSReports(func(map[string]bool) {})
+		for i, o := range tt.reports {
+			o.Namespace, o.Name = "a", "q"
+			if o.Generation == 0 {
+				o.Generation = 2
+			}
+			r.Set(fmt.Sprintf("n%d", i), []v1alpha1.QoSReport{o})
+		}
+		var have []string
+		for _, b := range controller.QoSBackends(p, r.Sum("a", map[string]int64{"q": 2})["q"]) {
+			have = append(have, fmt.Sprintf("%s %d rules %d/%d on %d, failing %d %v, bypassed %d", b.Backend, b.Rules, b.InPlace, b.Pods, b.Nodes, b.FailingNodes, b.Failing, b.MarkingUnsupported))
+		}
+		if have := strings.Join(have, "; "); have != tt.want {
+			t.Errorf("%+v: %s\nwant %s", tt.reports, have, tt.want)
 		}
 	}
 }
@@ -77,7 +113,7 @@ func TestQoSReportsOfManyNodes(t *testing.T) {
 	if s.FailingNodes != nodes || len(s.Failing) != 8 || s.Failing[0].Node != "n-0" || s.Failing[7].Node != "n-104" {
 		t.Errorf("sum %+v", s)
 	}
-	b, _ := controller.QoSReady(&qos.Policy{}, s)
+	b := controller.QoSBackends(&qos.Policy{}, s)[0]
 	if b.Pods != nodes || b.FailingNodes != nodes || len(b.Failing) != 8 {
 		t.Errorf("status %+v", b)
 	}

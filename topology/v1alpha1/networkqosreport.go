@@ -77,9 +77,36 @@ type QoSReport struct {
 	// +optional
 	MarkingUnsupported int32 `json:"markingUnsupported,omitempty"`
 
+	// OVN is about those of them with an interface on a network of OVN, where rows of OVN
+	// enforce the object.
+	//
+	// +optional
+	OVN *QoSReportOVN `json:"ovn,omitempty"`
+
 	// Problem is why the rules could not be put in place in one of them.
 	//
 	// +kubebuilder:validation:MaxLength=200
 	// +optional
 	Problem string `json:"problem,omitempty"`
+}
+
+// QoSReportOVN is about the pods in which OVN enforces a NetworkQoS.
+type QoSReportOVN struct {
+	// Pods in which it does.
+	Pods int32 `json:"pods"`
+
+	// InPlace is in how many of them all rules are in place.
+	//
+	// +optional
+	InPlace int32 `json:"inPlace,omitempty"`
+
+	// Only is in how many of them nothing else enforces the object.
+	//
+	// +optional
+	Only int32 `json:"only,omitempty"`
+
+	// OnlyInPlace is in how many of these all rules are in place.
+	//
+	// +optional
+	OnlyInPlace int32 `json:"onlyInPlace,omitempty"`
 }

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology/excerpt"
@@ -18,6 +19,7 @@ type covered struct {
 	inPlace  bool
 	bypassed bool // it has a device whose packets pass no filter
 	problem  string
+	tc, ovn  bool // what enforces the object
 }
 
 // report returns what the node says of the objects that cover its pods, nil while they are not
@@ -54,6 +56,7 @@ func (f *Follower) report() any {
 		}
 		for at, policies := range f.compiler.Covering(keyOf(&e.Claim)) {
 			state.bypassed = bypasses(&e.Topologies[at])
+			state.tc, state.ovn = ops.Backends(stepsOf(&e.Topologies[at]))
 			for _, p := range policies {
 				of := by[p]
 				if of == nil {
@@ -61,7 +64,10 @@ func (f *Follower) report() any {
 					by[p] = of
 				}
 				if before, ok := of[e.Pod.UID]; ok { // another topology or claim of the pod
-					of[e.Pod.UID] = covered{before.inPlace && state.inPlace, before.bypassed || state.bypassed, cmp.Or(before.problem, state.problem)}
+					of[e.Pod.UID] = covered{
+						before.inPlace && state.inPlace, before.bypassed || state.bypassed, cmp.Or(before.problem, state.problem),
+						before.tc || state.tc, before.ovn || state.ovn,
+					}
 				} else {
 					of[e.Pod.UID] = state
 				}
@@ -90,6 +96,9 @@ func reportOf(by map[*qos.Policy]map[types.UID]covered) *v1alpha1.NetworkQoSRepo
 			if pod.bypassed {
 				r.MarkingUnsupported++
 			}
+			if pod.ovn {
+				r.OVN = withPod(r.OVN, pod)
+			}
 			// Of several the first as a text, so that the report does not change for nothing.
 			if pod.problem != "" && (r.Problem == "" || pod.problem < r.Problem) {
 				r.Problem = pod.problem
@@ -105,6 +114,24 @@ func reportOf(by map[*qos.Policy]map[types.UID]covered) *v1alpha1.NetworkQoSRepo
 		out.Objects, out.LeftOut = fairly(out.Objects, v1alpha1.MaxQoSReports), int32(left)
 	}
 	return out
+}
+
+// withPod counts a pod in which OVN enforces an object.
+func withPod(r *v1alpha1.QoSReportOVN, pod covered) *v1alpha1.QoSReportOVN {
+	if r == nil {
+		r = &v1alpha1.QoSReportOVN{}
+	}
+	r.Pods++
+	if pod.inPlace {
+		r.InPlace++
+	}
+	if !pod.tc {
+		r.Only++
+		if pod.inPlace {
+			r.OnlyInPlace++
+		}
+	}
+	return r
 }
 
 // fairly returns some of the objects, which are sorted: the first of each namespace, then the

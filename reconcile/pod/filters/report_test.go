@@ -23,6 +23,12 @@ func TestReport(t *testing.T) {
 	if r := reportOf(by); len(r.Objects) != 1 || r.Objects[0] != want || r.LeftOut != 0 {
 		t.Errorf("report %+v", r)
 	}
+	both := map[*qos.Policy]map[types.UID]covered{
+		policy("z", "q"): {"a": {inPlace: true, ovn: true}, "b": {ovn: true}, "c": {inPlace: true, tc: true, ovn: true}, "d": {inPlace: true, tc: true}},
+	}
+	if r := reportOf(both).Objects[0]; r.Pods != 4 || r.InPlace != 3 || r.OVN == nil || *r.OVN != (v1alpha1.QoSReportOVN{Pods: 3, InPlace: 2, Only: 2, OnlyInPlace: 1}) {
+		t.Errorf("report with OVN %+v %+v", r, r.OVN)
+	}
 	for i := range v1alpha1.MaxQoSReports {
 		by[policy("many", fmt.Sprintf("o-%d", i))] = map[types.UID]covered{"p": {problem: string(make([]byte, 1000))}}
 	}
