@@ -47,6 +47,44 @@ func (t *Topology) ForPod(set contract.Set, podCIDRs []netip.Prefix, ifName stri
 	return &out
 }
 
+// Keys of steps that masquerade.
+const (
+	masqueradeKey = "ipMasq"
+	exceptKey     = "ipMasqExcept"
+)
+
+// WithoutMasquerading returns the topology whose steps with ipMasq except some more networks.
+func (t *Topology) WithoutMasquerading(set contract.Set, networks []netip.Prefix) *Topology {
+	if len(networks) == 0 {
+		return t
+	}
+	out := *t
+	out.Steps = slices.Clone(t.Steps)
+	for i := range out.Steps {
+		s := &out.Steps[i]
+		c, _ := set.Contract(s.Type)
+		p, takes := param(c, exceptKey)
+		if on, _ := s.Config[masqueradeKey].(bool); !on || !takes {
+			continue
+		}
+		key := exceptKey
+		for _, alias := range p.Aliases {
+			if _, has := s.Config[alias]; has {
+				key = alias
+			}
+		}
+		config := maps.Clone(s.Config)
+		named, _ := config[key].([]any)
+		all := slices.Clone(named)
+		for _, n := range networks {
+			all = append(all, n.String())
+		}
+		config[key] = all
+		s.Config = config
+	}
+	return &out
+}
+
 // UsesPodCIDRs reports whether the addresses of pods are of the node's pod CIDRs: the config
 // of the first root step does not say otherwise.
 func (t *Topology) UsesPodCIDRs(set contract.Set) bool {

@@ -47,6 +47,8 @@ type FollowerOptions struct {
 	File string
 	// Proc is where procfs is mounted.
 	Proc string
+	// ClusterCIDRs are in Network.
+	ClusterCIDRs []netip.Prefix
 	// Changed is called after each decision that differs from the one before. It must not block.
 	Changed func()
 	Log     *slog.Logger
@@ -123,6 +125,17 @@ func (f *Follower) Selected() (selected, known bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.decision.Object != nil, f.decided
+}
+
+// UsesPodCIDRs reports whether new pods are given addresses of the node's pod CIDRs; not known
+// while a topology was chosen and cannot be used.
+func (f *Follower) UsesPodCIDRs() (uses, known bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.network == nil {
+		return false, f.decided && f.decision.Object == nil
+	}
+	return f.network.Topology.UsesPodCIDRs(f.Contracts), true
 }
 
 // undecided is how often a decision is tried while something is not known.
@@ -244,7 +257,7 @@ func (f *Follower) read(ctx context.Context, d decision) (*Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Network{Topology: t}
+	n := &Network{Topology: t, ClusterCIDRs: f.ClusterCIDRs}
 	for _, c := range d.PodCIDRs {
 		p, err := netip.ParsePrefix(c)
 		if err != nil {

@@ -51,6 +51,8 @@ type Addresses interface {
 type Network struct {
 	Topology *topology.Topology
 	PodCIDRs []netip.Prefix
+	// ClusterCIDRs contain those of all nodes, as far as is known.
+	ClusterCIDRs []netip.Prefix
 }
 
 // Name is that of the network in its configuration.
@@ -332,7 +334,7 @@ func (s *Server) decide(r cnisocket.Request, path string) (*reconcile.Sandbox, e
 	if err != nil {
 		return nil, fault.New(fault.NotReady, err)
 	}
-	t := n.Topology.ForPod(s.Contracts, n.PodCIDRs, r.IfName)
+	t := n.Topology.ForPod(s.Contracts, n.PodCIDRs, r.IfName).WithoutMasquerading(s.Contracts, n.ClusterCIDRs)
 	owner, pod := reconcile.OwnerOfPrimary(r.Container, r.IfName), podOf(r.Args)
 	wants, err := addresses.Wants(t)
 	if err != nil {

@@ -72,7 +72,7 @@ func (b *book) OtherVersions() []*frame.OtherVersion { return b.others }
 type oneType struct{}
 
 func (oneType) Contract(typ string) (contract.Contract, bool) {
-	return contract.Contract{Params: []contract.Param{{Name: "ifName"}, {Name: "ipam"}}}, typ == "bridge"
+	return contract.Contract{Params: []contract.Param{{Name: "ifName"}, {Name: "ipam"}, {Name: "ipMasqExcept", Aliases: []string{"nonMasqueradeCIDRs"}}}}, typ == "bridge"
 }
 
 func (oneType) Types() []string { return []string{"bridge"} }

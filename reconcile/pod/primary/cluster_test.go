@@ -1,0 +1,95 @@
+package primary
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology"
+)
+
+// TestClusterCIDRs: a pod that is masqueraded is not when it sends to the cluster's own pods,
+// beside what the topology excepts, and nothing is added to a step that does not masquerade.
+func TestClusterCIDRs(t *testing.T) {
+	s := newServer(t)
+	shared := &topology.Topology{Name: "pods", Steps: []topology.Step{
+		{Name: "eth", Type: "bridge", Config: map[string]any{"ipMasq": true, "nonMasqueradeCIDRs": []any{"203.0.113.0/24"}}},
+		{Name: "more", Type: "bridge", Config: map[string]any{"ipMasq": true}},
+		{Name: "plain", Type: "bridge", Config: map[string]any{"ipMasq": false}},
+	}}
+	n := Network{Topology: shared, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
+	s.Network = func() (Network, error) { return n, nil }
+	s.add("before")
+	n.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.0.0/16"), netip.MustParsePrefix("fd00::/48")}
+	s.add("a")
+	excepts := func(container string) []any {
+		var out []any
+		for _, step := range s.book.records[reconcile.IDOfPrimary(container, "eth0", "pods")].Sandbox.Topology.Steps {
+			out = append(out, step.Config["ipMasqExcept"], step.Config["nonMasqueradeCIDRs"])
+		}
+		return out
+	}
+	if diff := cmp.Diff([]any{nil, []any{"203.0.113.0/24"}, nil, nil, nil, nil}, excepts("before")); diff != "" {
+		t.Errorf("without the cluster's CIDRs (-want +got):\n%s", diff)
+	}
+	want := []any{nil, []any{"203.0.113.0/24", "192.0.0.0/16", "fd00::/48"}, []any{"192.0.0.0/16", "fd00::/48"}, nil, nil, nil}
+	if diff := cmp.Diff(want, excepts("a")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if _, has := shared.Steps[1].Config["ipMasqExcept"]; has {
+		t.Error("the topology of all pods was changed")
+	}
+}
+
+// TestUsesPodCIDRs: whether routes to other nodes' pods are needed follows from the topology, and
+// is not known before it can be.
+func TestUsesPodCIDRs(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	podCIDRs := []string{"10.244.1.0/24"}
+	o := FollowerOptions{
+		NodeName: "n", Contracts: reg, File: filepath.Join(t.TempDir(), "primary"), Changed: func() {}, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Node: func() (map[string]string, []string, bool) { return nil, podCIDRs, true },
+	}
+	f := NewFollower(o)
+	role := func(config string) []any {
+		u := &unstructured.Unstructured{}
+		if err := json.Unmarshal([]byte(`{"apiVersion": "networking.dra.io/v1alpha1", "kind": "NetworkTopology", "metadata": {"name": "pods"}, "spec": {"role": "primary", "steps": [{"name": "eth", "type": "bridge", "config": `+config+`}]}}`), &u.Object); err != nil {
+			t.Fatal(err)
+		}
+		return []any{u}
+	}
+	for _, c := range []struct {
+		what        string
+		objects     []any
+		podCIDRs    []string
+		uses, known bool
+	}{
+		{"before the API server has answered", nil, podCIDRs, false, false},
+		{"no topology", []any{}, podCIDRs, false, true},
+		{"pod CIDRs", role(`{"isDefaultGateway": true}`), podCIDRs, true, true},
+		{"a pool", role(`{"ipam": {"type": "pool", "pool": "p"}}`), podCIDRs, false, true},
+		{"a topology that is refused", role(`{"vlan": 5000}`), podCIDRs, false, false},
+		{"a node without pod CIDRs", role(`{"isDefaultGateway": true}`), nil, false, false},
+		{"pod CIDRs again", role(`{"isDefaultGateway": true}`), podCIDRs, true, true},
+	} {
+		if podCIDRs = c.podCIDRs; c.objects != nil {
+			f.decide(t.Context(), c.objects)
+		}
+		if uses, known := f.UsesPodCIDRs(); uses != c.uses || known != c.known {
+			t.Errorf("%s: uses %t, known %t", c.what, uses, known)
+		}
+	}
+	if uses, known := NewFollower(o).UsesPodCIDRs(); !uses || !known {
+		t.Errorf("an agent that was started again: uses %t, known %t", uses, known)
+	}
+}
