@@ -219,6 +219,10 @@ const RouteProtocol = 112
 // and the priority of the rules that lead there, which is before the main table.
 const HostTable = 28780
 
+// PodTable is the routing table of the host with the routes to the pod CIDRs of other nodes, and
+// the priority of its rules.
+const PodTable = 28781
+
 // RouteProtocolKernel marks the connected routes the kernel makes (RTPROT_KERNEL).
 const RouteProtocolKernel = 2
 

@@ -12,7 +12,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// maxTableRoutes bounds the routes that are read of netstate.HostTable, of each family.
+// maxTableRoutes bounds the routes that are read of a table of ours, of each family.
 const maxTableRoutes = 256 << 10
 
 // maxTableErrors bounds the errors that are reported of one series of changes: another node may
@@ -87,8 +87,34 @@ func (h *Host) Master(ctx context.Context, id string) (link string, addresses []
 	return link, addresses, nil
 }
 
-// Table returns what the host has in netstate.HostTable: the routes of our protocol number,
-// and all rules of it that lead there.
+// Addresses returns the addresses of all interfaces of the host.
+func (h *Host) Addresses(ctx context.Context) ([]netstate.Addr, error) {
+	v := h.WithoutSandbox()
+	all, err := v.outside.addresses(ctx, 0)
+	if err != nil {
+		return nil, fmt.Errorf("read the host's addresses: %w", err)
+	}
+	o := v.observer(netstate.NewSnapshot())
+	out := make([]netstate.Addr, 0, len(all))
+	for _, a := range all {
+		name, err := o.nameOf(ctx, v.outside, a.index)
+		if err != nil {
+			return nil, fmt.Errorf("read the host's links: %w", err)
+		}
+		if name != "" { // else deleted since
+			out = append(out, netstate.Addr{Link: name, Address: a.prefix.String()})
+		}
+	}
+	return out, nil
+}
+
+// ofHostTables reports whether a routing table is one of ours on the host.
+func ofHostTables(table uint32) bool {
+	return table == netstate.HostTable || table == netstate.PodTable
+}
+
+// Table returns what the host has in netstate.HostTable and netstate.PodTable: the routes of our
+// protocol number, and all rules of it that lead there.
 func (h *Host) Table(ctx context.Context) ([]netstate.Route, []netstate.Rule, error) {
 	v := h.WithoutSandbox()
 	o := v.observer(netstate.NewSnapshot())
@@ -97,23 +123,25 @@ func (h *Host) Table(ctx context.Context) ([]netstate.Route, []netstate.Rule, er
 	var routes []netstate.Route
 	var rules []netstate.Rule
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		found, err := wide.routes(ctx, routeQuery{family: family, protocol: netstate.RouteProtocol, table: netstate.HostTable}, 0, func(ifRoute) bool { return true })
-		if err != nil {
-			return nil, nil, fmt.Errorf("read routes of table %d: %w", netstate.HostTable, err)
-		}
-		for _, r := range found {
-			if r.Link, err = o.nameOf(ctx, v.outside, r.index); err != nil {
-				return nil, nil, fmt.Errorf("read the host's links: %w", err)
+		for _, table := range []uint32{netstate.HostTable, netstate.PodTable} {
+			found, err := wide.routes(ctx, routeQuery{family: family, protocol: netstate.RouteProtocol, table: table}, 0, func(ifRoute) bool { return true })
+			if err != nil {
+				return nil, nil, fmt.Errorf("read routes of table %d: %w", table, err)
 			}
-			if r.Link != "" {
-				routes = append(routes, r.Route)
+			for _, r := range found {
+				if r.Link, err = o.nameOf(ctx, v.outside, r.index); err != nil {
+					return nil, nil, fmt.Errorf("read the host's links: %w", err)
+				}
+				if r.Link != "" {
+					routes = append(routes, r.Route)
+				}
 			}
 		}
 		some, err := v.outside.rules(ctx, uint32(family), func(r netstate.Rule) bool {
-			return r.Table == netstate.HostTable && r.Protocol == netstate.RouteProtocol
+			return ofHostTables(r.Table) && r.Protocol == netstate.RouteProtocol
 		})
 		if err != nil {
-			return nil, nil, fmt.Errorf("read rules of table %d: %w", netstate.HostTable, err)
+			return nil, nil, fmt.Errorf("read rules of tables %d and %d: %w", netstate.HostTable, netstate.PodTable, err)
 		}
 		rules = append(rules, some...)
 	}
@@ -146,13 +174,13 @@ func (h *Host) ApplyTable(ctx context.Context, changes []netstate.Change) error 
 func (s *Sandbox) applyTable(ctx context.Context, c netstate.Change) error {
 	switch o := c.Object().(type) {
 	case netstate.Route:
-		if o.Table != netstate.HostTable || !netstate.OnHost(o.Link) {
-			return invalid("it is not one of table %d of the host", netstate.HostTable)
+		if !ofHostTables(o.Table) || !netstate.OnHost(o.Link) {
+			return invalid("it is in neither of the tables %d and %d of the host", netstate.HostTable, netstate.PodTable)
 		}
 		return unlessGone(s.applyRoute(ctx, c), unix.EEXIST)
 	case netstate.Rule:
-		if o.Table != netstate.HostTable {
-			return invalid("it does not lead to table %d", netstate.HostTable)
+		if !ofHostTables(o.Table) {
+			return invalid("it leads to neither of the tables %d and %d", netstate.HostTable, netstate.PodTable)
 		}
 		parts, err := encodeRule(o)
 		if err != nil {

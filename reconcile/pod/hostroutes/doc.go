@@ -7,8 +7,12 @@
 // destination follows from the name of the lease, so that a node can only publish where its own
 // pods are.
 //
-// The routes are in a table of their own (netstate.HostTable), for packets with a source address
-// of the pool: nothing of the host itself uses them. What is in that table with our protocol
-// number is ours, so that no record is needed to find it after a crash, and nothing that was
-// there before is replaced.
+// These routes are in a table of their own (netstate.HostTable), for packets with a source address
+// of the pool: nothing of the host itself uses them.
+//
+// A node that gives pods their own network also routes to the pod CIDRs of the other nodes, as
+// their Node objects say, in a second table (netstate.PodTable), which the host uses too.
+//
+// What is in the tables with our protocol number is ours, so that no record is needed to find it
+// after a crash, and nothing that was there before is replaced.
 package hostroutes

@@ -33,7 +33,10 @@ type Host interface {
 	// Master returns the link that Need.Master is, with netstate.HostPrefix, and its addresses at
 	// which other hosts reach this one; "" for none.
 	Master(ctx context.Context, id string) (link string, addresses []netip.Prefix, err error)
-	// Table returns what is ours in netstate.HostTable, and ApplyTable changes it.
+	// Addresses returns the addresses of all links of the host.
+	Addresses(ctx context.Context) ([]netstate.Addr, error)
+	// Table returns what is ours in netstate.HostTable and netstate.PodTable, and ApplyTable
+	// changes it.
 	Table(ctx context.Context) ([]netstate.Route, []netstate.Rule, error)
 	ApplyTable(ctx context.Context, changes []netstate.Change) error
 }
@@ -49,11 +52,24 @@ type Leases interface {
 	Pools() ([]v1alpha1.AddressPool, error)
 }
 
+// Nodes are the nodes of the cluster.
+type Nodes interface {
+	// Follow starts or ends reading them, and calls changed when what Node has of one has
+	// changed.
+	Follow(ctx context.Context, on bool, changed func())
+	// All returns them; false while they are not known.
+	All() ([]Node, bool)
+}
+
 // Options are the settings of a Keeper.
 type Options struct {
 	NodeName string
 	Host     Host
 	Leases   Leases
+	// PodNetwork says whether the node's pods need routes to the pod CIDRs of other nodes, which
+	// are those of Nodes. Default: they need none.
+	PodNetwork func() PodNetwork
+	Nodes      Nodes
 	// Watch calls changed when links, addresses, routes or rules of the host may have changed,
 	// and failed when it cannot do so any longer. They do not block.
 	Watch func(changed, failed func()) (io.Closer, error)
@@ -92,6 +108,8 @@ type Keeper struct {
 	failing  string // the last error
 	failures int    // in succession
 	warned   bool   // it is in the log
+	refused  string // which routes to pod CIDRs are not set, as it is in the log
+	told     time.Time
 
 	unwatched atomic.Bool // the watch has failed
 
@@ -114,12 +132,16 @@ type decoded struct {
 type State struct {
 	Routes           int // in place
 	Missing          int // wanted, and not in place after the last attempt
+	Refused          int // pod CIDRs of other nodes without a route
 	Created, Deleted int // since the start
 }
 
 // New returns a Keeper, which changes nothing until Run.
 func New(o Options) *Keeper {
 	o.Resync = cmp.Or(o.Resync, 30*time.Second)
+	if o.PodNetwork == nil {
+		o.PodNetwork = func() PodNetwork { return PodNetwork{Known: true} }
+	}
 	return &Keeper{
 		Options: o, wake: make(chan struct{}, 1), decoded: map[types.UID]decoded{}, places: map[Need][]site{}, ready: map[Need]bool{},
 		own: map[string][]v1alpha1.HostAddress{}, done: make(chan struct{}),
@@ -278,12 +300,13 @@ func (k *Keeper) find(ctx context.Context, n Need) ([]site, error) {
 
 // pass compares once.
 func (k *Keeper) pass(ctx context.Context) error {
-	needs := k.needs()
+	needs, network := k.needs(), k.PodNetwork()
 	var errs []error
-	if k.unwatched.Swap(false) || len(needs) == 0 {
+	needed := len(needs) > 0 || network.Used
+	if k.unwatched.Swap(false) || !needed {
 		k.unwatch()
 	}
-	if len(needs) > 0 && k.watched == nil {
+	if needed && k.watched == nil {
 		w, err := k.Watch(k.Changed, func() { k.unwatched.Store(true); k.Changed() })
 		if err != nil {
 			errs = append(errs, fmt.Errorf("watch the host: %w", err))
@@ -327,8 +350,15 @@ func (k *Keeper) pass(ctx context.Context) error {
 	if beyond > 0 {
 		errs = append(errs, fmt.Errorf("nodes have published %d routes more than the bounds of %d for each and %d in all: a node that leases without end may be hostile", beyond, maxOfNode, maxRoutes))
 	}
+	toPods, err := k.toPods(ctx, network)
+	if err != nil {
+		errs = append(errs, err)
+	}
 	// While something is not known, what is there may be needed.
-	todo := changes(haveRoutes, routes, haveRules, rules, unknown == nil && len(lost) == 0)
+	todo := changes(
+		in(netstate.HostTable, haveRoutes), routes, leadingTo(netstate.HostTable, haveRules), rules, unknown == nil && len(lost) == 0)
+	todo = append(todo, changes(
+		in(netstate.PodTable, haveRoutes), toPods.routes, leadingTo(netstate.PodTable, haveRules), toPods.rules, toPods.known)...)
 	failed := error(nil)
 	if len(todo) > 0 {
 		if failed = k.Host.ApplyTable(ctx, todo); failed != nil {
@@ -338,12 +368,13 @@ func (k *Keeper) pass(ctx context.Context) error {
 			return errors.Join(append(errs, err)...)
 		}
 	}
-	left, _ := differ(haveRoutes, routes)
+	left, _ := differ(haveRoutes, slices.Concat(routes, toPods.routes))
 	leftRules, _ := differ(haveRules, rules)
-	if missing := append(leftRules, left...); failed == nil && len(missing) > 0 {
+	leftOfPods, _ := differ(haveRules, toPods.rules)
+	if missing := slices.Concat(leftRules, leftOfPods, left); failed == nil && len(missing) > 0 {
 		errs = append(errs, fault.New(fault.Conflict, fmt.Errorf("%s and %d more are not set, although the kernel has refused none: an equal one with a protocol other than %d is there, or is set repeatedly: delete it", missing[0].Object().Key(), len(missing)-1, netstate.RouteProtocol)))
 	}
-	k.note(result{needs, places, pools, len(haveRoutes), len(left) + beyond, len(leftRules), todo, failed})
+	k.note(result{needs, places, pools, len(haveRoutes), len(left) + len(leftOfPods) + beyond, len(leftRules), toPods.refused, todo, failed})
 	return errors.Join(append(errs, unknown)...)
 }
 
@@ -353,6 +384,7 @@ type result struct {
 	places                  map[Need][]site
 	pools                   map[string]pool
 	routes, left, leftRules int // in place, and missing
+	refused                 int
 	done                    []netstate.Change
 	failed                  error
 }
@@ -363,7 +395,7 @@ type result struct {
 func (k *Keeper) note(r result) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.state.Routes, k.state.Missing = r.routes, r.left+r.leftRules
+	k.state.Routes, k.state.Missing, k.state.Refused = r.routes, r.left+r.leftRules, r.refused
 	if r.failed == nil {
 		for _, c := range r.done {
 			if c.Action() == netstate.Create {
@@ -380,6 +412,72 @@ func (k *Keeper) note(r result) {
 	}
 	close(k.done)
 	k.done = make(chan struct{})
+}
+
+// podRoutes are the routes and rules to the pod CIDRs of other nodes.
+type podRoutes struct {
+	routes  []netstate.Route
+	rules   []netstate.Rule
+	refused int
+	known   bool // no others are needed
+}
+
+// toPods returns what the node's own pods need.
+func (k *Keeper) toPods(ctx context.Context, network PodNetwork) (podRoutes, error) {
+	if k.Nodes != nil {
+		k.Nodes.Follow(ctx, network.Used, k.Changed)
+	}
+	if !network.Used {
+		k.tell(nil)
+		return podRoutes{known: network.Known}, nil
+	}
+	nodes, known := k.Nodes.All()
+	if !known {
+		return podRoutes{}, errors.New("the nodes of the cluster are not known yet")
+	}
+	addresses, err := k.Host.Addresses(ctx)
+	if err != nil {
+		return podRoutes{}, err
+	}
+	var out podRoutes
+	var refused []refusal
+	if out.routes, out.rules, refused, out.known = podRoutesOf(k.NodeName, nodes, attachedTo(addresses), network.ClusterCIDRs); !out.known {
+		return podRoutes{}, fmt.Errorf("the API server has no node %q, so that no route to the pods of other nodes is set or deleted", k.NodeName)
+	}
+	out.refused = len(refused)
+	k.tell(refused)
+	return out, nil
+}
+
+// tell logs which routes are refused, not more often than Resync: others decide what it says.
+func (k *Keeper) tell(refused []refusal) {
+	text := textOf(refused)
+	now := k.Now()
+	if text == k.refused || text != "" && now.Sub(k.told) < k.Resync {
+		return
+	}
+	if k.refused = text; text != "" {
+		k.told = now
+		k.Log.Warn("no routes to the pods of some nodes", "count", len(refused), "reasons", excerpt.Of(text, maxLogged))
+	}
+}
+
+func in(table uint32, routes []netstate.Route) (out []netstate.Route) {
+	for _, r := range routes {
+		if r.Table == table {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func leadingTo(table uint32, rules []netstate.Rule) (out []netstate.Rule) {
+	for _, r := range rules {
+		if r.Table == table {
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 // pools returns those that are known, and an error about the others.

@@ -5,6 +5,7 @@ import "github.com/prometheus/client_golang/prometheus"
 var (
 	routesDesc  = prometheus.NewDesc("plumbline_host_routes", "Routes of the host to pods of other nodes that are in place.", nil, nil)
 	missingDesc = prometheus.NewDesc("plumbline_host_routes_missing", "Routes and rules of the host, to pods of other nodes, that could not be set.", nil, nil)
+	refusedDesc = prometheus.NewDesc("plumbline_host_routes_refused", "Pod CIDRs of other nodes to which no route is set, as the agent's log says why.", nil, nil)
 	changesDesc = prometheus.NewDesc("plumbline_host_route_changes_total", "Routes and rules of the host, to pods of other nodes, that were created and deleted.", []string{"action"}, nil)
 )
 
@@ -12,6 +13,7 @@ var (
 func (k *Keeper) Describe(ch chan<- *prometheus.Desc) {
 	ch <- routesDesc
 	ch <- missingDesc
+	ch <- refusedDesc
 	ch <- changesDesc
 }
 
@@ -20,6 +22,7 @@ func (k *Keeper) Collect(ch chan<- prometheus.Metric) {
 	s := k.State()
 	ch <- prometheus.MustNewConstMetric(routesDesc, prometheus.GaugeValue, float64(s.Routes))
 	ch <- prometheus.MustNewConstMetric(missingDesc, prometheus.GaugeValue, float64(s.Missing))
+	ch <- prometheus.MustNewConstMetric(refusedDesc, prometheus.GaugeValue, float64(s.Refused))
 	ch <- prometheus.MustNewConstMetric(changesDesc, prometheus.CounterValue, float64(s.Created), "create")
 	ch <- prometheus.MustNewConstMetric(changesDesc, prometheus.CounterValue, float64(s.Deleted), "delete")
 }
