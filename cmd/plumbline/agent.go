@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -151,7 +152,8 @@ func (g *agent) check() error {
 	case g.ruleMetrics < 0:
 		return errors.New("--rule-metrics must not be negative")
 	}
-	return nil
+	_, err := g.podNetwork.clusters()
+	return err
 }
 
 // readTimeout is how long the API server may be silent before a read is repeated over
@@ -161,6 +163,7 @@ const readTimeout = 10 * time.Second
 // apiClients are clients of the API server.
 type apiClients struct {
 	kube     kubernetes.Interface
+	nodes    kubernetes.Interface // in protobuf, a third of JSON: with --pod-network, all nodes are watched
 	dynamic  dynamic.Interface
 	metadata metadata.Interface
 }
@@ -181,6 +184,11 @@ func (g *agent) clients() (c apiClients, err error) {
 	}
 	if err == nil {
 		c.metadata, err = metadata.NewForConfig(rest.CopyConfig(config))
+	}
+	if err == nil {
+		compact := rest.CopyConfig(config)
+		compact.ContentType = runtime.ContentTypeProtobuf
+		c.nodes, err = kubernetes.NewForConfig(compact)
 	}
 	if err != nil {
 		return c, fmt.Errorf("API server: %w", err)
@@ -293,6 +301,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		NodeName: s.nodeName, Host: s.engine.host, Leases: &hostroutes.Client{Dynamic: s.dynamic, Listed: s.leases.Pools},
 		Watch:  func(changed, failed func()) (io.Closer, error) { return watch.Routing("", changed, failed) },
 		Claims: s.claims, Published: s.addresses.Published, Log: s.log, Now: time.Now,
+		PodNetwork: s.podCIDRs, Nodes: &hostroutes.NodeClient{Kube: s.nodes},
 	})
 	s.keeper = attachment.New(attachment.Options{
 		GiveBack: s.addresses.GiveBack,

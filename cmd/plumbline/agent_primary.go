@@ -1,13 +1,17 @@
 package main
 
 import (
+	"fmt"
+	"net/netip"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/cnisocket"
+	"github.com/plumbline/plumbline/reconcile/pod/hostroutes"
 	"github.com/plumbline/plumbline/reconcile/pod/primary"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
@@ -19,6 +23,7 @@ type podNetwork struct {
 	plugin, binDir            string
 	confDir, confName, socket string
 	netnsDir                  string
+	clusterCIDRs              []string
 }
 
 func (p *podNetwork) flags(f *pflag.FlagSet) {
@@ -28,8 +33,27 @@ func (p *podNetwork) flags(f *pflag.FlagSet) {
 	f.StringVar(&p.confDir, "cni-conf-dir", "/etc/cni/net.d", "`directory` in which the container runtime looks for networks")
 	f.StringVar(&p.confName, "cni-conf-name", "10-plumbline.conflist", "`name` of the network's file there: the runtime uses the first")
 	f.StringVar(&p.socket, "cni-socket", cnisocket.DefaultPath, "`socket` on which the CNI plugin asks the agent, in a directory of its own")
+	f.StringSliceVar(&p.clusterCIDRs, "cluster-cidr", nil, "`CIDR` that contains pod CIDRs of nodes, as kube-controller-manager has it: routes lead to no other, and it is not masqueraded; may be repeated. Default: routes to private addresses")
 	f.StringVar(&p.netnsDir, "netns-dir", "/var/run/netns", "`directory` in which the container runtime keeps the network namespaces of pods")
 }
+
+// clusters are the CIDRs of the cluster.
+func (p *podNetwork) clusters() (out []netip.Prefix, err error) {
+	for _, text := range p.clusterCIDRs {
+		c, err := netip.ParsePrefix(text)
+		if err != nil || c != c.Masked() {
+			return nil, fmt.Errorf("--cluster-cidr: %q is not a CIDR, such as 10.244.0.0/16", text)
+		}
+		out = append(out, c)
+	}
+	if len(out) > maxClusterCIDRs {
+		return nil, fmt.Errorf("--cluster-cidr: has %d CIDRs, and can have %d: name larger ones", len(out), maxClusterCIDRs)
+	}
+	return out, nil
+}
+
+// maxClusterCIDRs bounds them: a step that masquerades can except 64 networks.
+const maxClusterCIDRs = 16
 
 // podServing are the parts that give pods their own network.
 type podServing struct {
@@ -43,10 +67,11 @@ func (s *serving) wirePodNetwork() {
 	if !o.enabled {
 		return
 	}
+	clusters, _ := o.clusters() // were checked
 	p := &podServing{}
 	p.follower = primary.NewFollower(primary.FollowerOptions{
 		Client: s.dynamic, NodeName: s.nodeName, Node: s.policies.Node, Contracts: s.app.registry,
-		File: filepath.Join(s.app.stateDir, "primary"), Proc: "/proc", Changed: func() { p.installer.Changed() }, Log: s.log,
+		File: filepath.Join(s.app.stateDir, "primary"), Proc: "/proc", ClusterCIDRs: clusters, Changed: func() { p.installer.Changed(); s.routes.Changed() }, Log: s.log,
 	})
 	p.server = primary.New(primary.Options{
 		Engine: s.engine.Reconciler, Addresses: s.addresses, Contracts: s.app.registry, Network: p.follower.Network,
@@ -60,6 +85,23 @@ func (s *serving) wirePodNetwork() {
 		Selected: p.follower.Selected, InUse: p.server.InUse, Log: s.log,
 	})
 	s.pods = p
+}
+
+// podCIDRs says whether pods have addresses of the node's pod CIDRs. Those of a topology that
+// selects the node no longer keep theirs, also if the agent was started without --pod-network.
+func (s *serving) podCIDRs() hostroutes.PodNetwork {
+	n := hostroutes.PodNetwork{Known: true}
+	if s.pods != nil {
+		n.ClusterCIDRs, _ = s.podNetwork.clusters()
+		if n.Used, n.Known = s.pods.follower.UsesPodCIDRs(); n.Used {
+			return n
+		}
+	}
+	grants, err := s.addresses.Grants()
+	used := slices.ContainsFunc(grants, func(g addresspool.Grant) bool { return g.Pool == topology.LocalPool && primary.Owns(g.Claim) })
+	n.Used = used && s.pods != nil
+	n.Known = n.Known && err == nil && (!used || n.Used)
+	return n
 }
 
 // podGrants are the addresses in the records of pods' own networks.
