@@ -42,10 +42,14 @@ spec:
 		{"networkPolicy.enabled=true", "networkPolicy.apiServer[0].ipBlock.cidr=192.0.2.0/28", "agent.resources.limits=null"},
 		{"networkQoS.enabled=true", "networkQoS.crd=false"},
 		{"networkQoS.enabled=true"},
+		{"podNetwork.enabled=true", "podNetwork.clusterCIDRs={10.244.0.0/16,fd00:244::/48}"},
 	} {
 		manifest, err := c.Chart(t.Context(), values...)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if named := strings.Count(manifest, "\n            - --cluster-cidr="); named != 2*strings.Count(strings.Join(values, " "), "clusterCIDRs") {
+			t.Errorf("values %q: %d times --cluster-cidr", values, named)
 		}
 		said := kubectl(t, c, manifest, "apply", "--server-side", "--dry-run=server", "-f", "-")
 		for _, want := range []string{"daemonset.apps/plumbline-agent", "deployment.apps/plumbline-controller", "networktopologies.networking.dra.io"} {
@@ -61,6 +65,7 @@ spec:
 	checkAgentPod(t, manifest)
 	for value, want := range map[string]string{
 		"agent.nope=1":                "nope",
+		"podNetwork.clusterCIDRs={x}": "podNetwork/clusterCIDRs/0",
 		"serviceMonitor.enabled=true": "which nobody but the node itself can scrape",
 		"networkPolicy.enabled=true":  "networkPolicy.apiServer: is empty",
 	} {
