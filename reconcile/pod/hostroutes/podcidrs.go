@@ -93,7 +93,7 @@ func podRoutesOf(self string, nodes []Node, host []attached, cluster []netip.Pre
 	if i < 0 {
 		return nil, nil, nil, false
 	}
-	d := destinations{own: nodes[i].PodCIDRs, cluster: cluster}
+	d := destinations{own: nodes[i].PodCIDRs, cluster: cluster, taken: map[bool][]taken{}}
 	hops := nextHops{own: nodes[i].PodCIDRs}
 	for _, a := range host {
 		hops.add(a)
@@ -138,7 +138,7 @@ func podRoutesOf(self string, nodes []Node, host []attached, cluster []netip.Pre
 type destinations struct {
 	own, cluster []netip.Prefix
 	host         []attached
-	taken        []taken // disjoint, in their order
+	taken        map[bool][]taken // by "is IPv4"; disjoint, in their order
 }
 
 type taken struct {
@@ -171,13 +171,14 @@ func (d *destinations) take(node string, c netip.Prefix) (why string) {
 	if i := slices.IndexFunc(d.host, func(a attached) bool { return a.at.Overlaps(c) }); i >= 0 {
 		return fmt.Sprintf("it overlaps %s of the interface %q of the host", d.host[i].at, netstate.BaseName(d.host[i].link))
 	}
-	at, _ := slices.BinarySearchFunc(d.taken, c, func(t taken, c netip.Prefix) int { return t.cidr.Addr().Compare(c.Addr()) })
-	for _, i := range []int{at - 1, at} {
-		if i >= 0 && i < len(d.taken) && d.taken[i].cidr.Overlaps(c) {
-			return fmt.Sprintf("it overlaps %s of the node %q, which is older", d.taken[i].cidr, d.taken[i].node)
+	before := d.taken[c.Addr().Is4()]
+	at, _ := slices.BinarySearchFunc(before, c, func(t taken, c netip.Prefix) int { return t.cidr.Addr().Compare(c.Addr()) })
+	for _, i := range []int{at - 1, at} { // no others can overlap it, since these are disjoint
+		if i >= 0 && i < len(before) && before[i].cidr.Overlaps(c) {
+			return fmt.Sprintf("it overlaps %s of the node %q, which is older", before[i].cidr, before[i].node)
 		}
 	}
-	d.taken = slices.Insert(d.taken, at, taken{c, node})
+	d.taken[c.Addr().Is4()] = slices.Insert(before, at, taken{c, node})
 	return ""
 }
 

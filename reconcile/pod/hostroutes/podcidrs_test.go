@@ -82,8 +82,10 @@ func TestPodRoutes(t *testing.T) {
 		{name: "another network of the host", nodes: []string{self, "b 10.244.2.0/24 at 10.0.2.2"}, want: []string{"10.244.2.0/24 via 10.0.2.2 dev host:eth1"}},
 		{name: "the first address that is on a network of the host", nodes: []string{self, "b 10.244.2.0/24 at 192.0.2.2 10.0.2.2 10.0.1.2"}, want: []string{"10.244.2.0/24 via 10.0.2.2 dev host:eth1"}},
 		{name: "the network with the longest prefix", nodes: []string{self, "b 10.244.2.0/24 at 10.0.1.2"}, host: []string{"eth2 10.0.1.3/29"}, want: []string{"10.244.2.0/24 via 10.0.1.2 dev host:eth2"}},
-		{name: "one family of two", nodes: []string{self, "b 10.244.2.0/24 fd00:244:0:2::/64 at 10.0.1.2"},
-			want: []string{"10.244.2.0/24 via 10.0.1.2 dev host:eth0"}, refused: []string{`node "b": pod CIDR fd00:244:0:2::/64: its node has no InternalIP of that family`}},
+		{
+			name: "one family of two", nodes: []string{self, "b 10.244.2.0/24 fd00:244:0:2::/64 at 10.0.1.2"},
+			want: []string{"10.244.2.0/24 via 10.0.1.2 dev host:eth0"}, refused: []string{`node "b": pod CIDR fd00:244:0:2::/64: its node has no InternalIP of that family`},
+		},
 		{name: "behind a router", nodes: []string{self, "b 10.244.2.0/24 at 10.9.0.2"}, refused: []string{"the router between them has to know the route"}},
 		{name: "public addresses", nodes: []string{self, "b 198.51.100.0/24 2001:db8::/64 at 10.0.1.2 fd00:a::2"}, refused: []string{"not private", "not private"}},
 		{name: "public addresses that are the cluster's", nodes: []string{self, "b 198.51.100.0/24 2001:db8::/64 at 10.0.1.2 fd00:a::2"}, cluster: []string{"198.51.0.0/16", "2001:db8::/48"}, want: []string{
@@ -101,19 +103,27 @@ func TestPodRoutes(t *testing.T) {
 		{name: "default routes", nodes: []string{self, "b 0.0.0.0/0 ::/0 at 10.0.1.2 fd00:a::2"}, refused: []string{"prefix length below 8", "prefix length below 16"}},
 		{name: "parts of a default route", nodes: []string{self, "b 0.0.0.0/1 8000::/1 at 10.0.1.2 fd00:a::2", "c 128.0.0.0/1 ::/1 at 10.0.1.2 fd00:a::2"}, refused: []string{"below", "below", "below", "below"}},
 		{name: "no CIDR", nodes: []string{self, "b 10.244.2.1/24 ::ffff:10.244.2.0/120 at 10.0.1.2 fd00:a::2", "c x at 10.0.1.3"}, refused: []string{"not a CIDR", "not a CIDR", `node "c": pod CIDR: it is not a CIDR`}},
-		{name: "addresses with a meaning", nodes: []string{self, "b 169.254.0.0/16 fe80::/64 at 10.0.1.2 fd00:a::2", "c 127.0.0.0/8 ff00::/16 at 10.0.1.2 fd00:a::2", "d 224.0.0.0/8 ::/96 at 10.0.1.2 fd00:a::2"},
-			cluster: []string{"0.0.0.0/0", "::/0"}, refused: []string{"no pod", "no pod", "no pod", "no pod", "no pod", "no pod"}},
-		{name: "networks of the host", nodes: []string{self, "b 10.0.1.0/24 fd00:a::/64 at 10.0.2.2 fd00:a::2", "c 172.17.3.0/24 at 10.0.1.3", "d 10.0.0.0/16 at 10.0.1.4", "e 10.0.1.128/25 at 10.0.1.5"},
-			refused: []string{"of the interface \"eth0\"", "of the interface \"eth0\"", "172.17.0.0/16 of the interface \"docker0\"", "of the interface", "of the interface \"eth0\""}},
+		{
+			name: "addresses with a meaning", nodes: []string{self, "b 169.254.0.0/16 fe80::/64 at 10.0.1.2 fd00:a::2", "c 127.0.0.0/8 ff00::/16 at 10.0.1.2 fd00:a::2", "d 224.0.0.0/8 ::/96 at 10.0.1.2 fd00:a::2"},
+			cluster: []string{"0.0.0.0/0", "::/0"}, refused: []string{"no pod", "no pod", "no pod", "no pod", "no pod", "no pod"},
+		},
+		{
+			name: "networks of the host", nodes: []string{self, "b 10.0.1.0/24 fd00:a::/64 at 10.0.2.2 fd00:a::2", "c 172.17.3.0/24 at 10.0.1.3", "d 10.0.0.0/16 at 10.0.1.4", "e 10.0.1.128/25 at 10.0.1.5"},
+			refused: []string{"of the interface \"eth0\"", "of the interface \"eth0\"", "172.17.0.0/16 of the interface \"docker0\"", "of the interface", "of the interface \"eth0\""},
+		},
 		{name: "addresses of the host without a network", nodes: []string{self, "b 10.244.9.0/24 at 10.0.1.2"}, host: []string{"veth1 10.244.9.1/32"}, refused: []string{`10.244.9.1/32 of the interface "veth1"`}},
 		{name: "the pods of this node", nodes: []string{"b 10.244.1.0/24 fd00:244::/48 at 10.0.1.2 fd00:a::2", "c 10.244.0.0/16 at 10.0.1.3", self}, refused: []string{"overlaps a pod CIDR of this node", "overlaps a pod CIDR of this node", "overlaps a pod CIDR of this node"}},
-		{name: "the pods of an older node", nodes: []string{self, "b 10.244.2.0/24 10.245.2.0/24 at 10.0.1.2", "c 10.244.2.0/24 10.244.2.128/25 at 10.0.1.3", "d 10.245.0.0/16 at 10.0.1.4"},
+		{
+			name: "the pods of an older node", nodes: []string{self, "b 10.244.2.0/24 10.245.2.0/24 at 10.0.1.2", "c 10.244.2.0/24 10.244.2.128/25 at 10.0.1.3", "d 10.245.0.0/16 at 10.0.1.4"},
 			want:    []string{"10.244.2.0/24 via 10.0.1.2 dev host:eth0", "10.245.2.0/24 via 10.0.1.2 dev host:eth0"},
-			refused: []string{`overlaps 10.244.2.0/24 of the node "b"`, `overlaps 10.244.2.0/24 of the node "b"`, `overlaps 10.245.2.0/24 of the node "b", which is older`}},
+			refused: []string{`overlaps 10.244.2.0/24 of the node "b"`, `overlaps 10.244.2.0/24 of the node "b"`, `overlaps 10.245.2.0/24 of the node "b", which is older`},
+		},
 		{name: "the pods of an older node that cannot be reached", nodes: []string{self, "b 10.244.2.0/24 at 10.9.0.2", "c 10.244.2.0/24 at 10.0.1.3"}, refused: []string{"router", `of the node "b", which is older`}},
-		{name: "a node that is refused takes nothing from later ones", nodes: []string{self, "b 10.244.2.0/24 at 10.0.1.2", "c 10.244.2.0/23 at 10.0.1.3", "d 10.244.3.0/24 at 10.0.1.4"},
+		{
+			name: "a node that is refused takes nothing from later ones", nodes: []string{self, "b 10.244.2.0/24 at 10.0.1.2", "c 10.244.2.0/23 at 10.0.1.3", "d 10.244.3.0/24 at 10.0.1.4"},
 			want:    []string{"10.244.2.0/24 via 10.0.1.2 dev host:eth0", "10.244.3.0/24 via 10.0.1.4 dev host:eth0"},
-			refused: []string{`node "c"`}},
+			refused: []string{`node "c"`},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			nodes := nodesAt(c.nodes...)
