@@ -31,17 +31,23 @@ type worker struct {
 // newWorker returns the engine with the domains of OVN. Databases answer at the endpoints.
 func newWorker(b *bench, nb, ovs string) *worker {
 	b.Helper()
+	return newWorkerOf(b, kernel.Options{}, []string{nb}, ovs)
+}
+
+// newWorkerOf is that of a node with a namespace of its own, or a Northbound database of several servers.
+func newWorkerOf(b *bench, of kernel.Options, nb []string, ovs string) *worker {
+	b.Helper()
 	registry, err := all.Registry()
 	b.ok(err)
 	store, err := journal.Open(filepath.Join(b.TempDir(), "journal"))
 	b.ok(err)
-	host, err := kernel.Open(kernel.Options{})
+	host, err := kernel.Open(of)
 	b.ok(err)
 	b.Cleanup(func() { host.Close() })
 	vswitch, err := openvswitch.NewSwitch(openvswitch.Server{Endpoints: []string{ovs}, Timeout: time.Minute})
 	b.ok(err)
 	b.Cleanup(vswitch.Close)
-	northbound, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: []string{nb}, Timeout: time.Minute})
+	northbound, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: nb, Timeout: time.Minute})
 	b.ok(err)
 	b.Cleanup(northbound.Close)
 	r := reconcile.New(reconcile.Options{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,45 +24,89 @@ const (
 // patience is how long a program may take to answer, on a slow machine.
 const patience = time.Minute
 
-// Chassis is OVN with all of its programs, which have their files in one folder.
+// Chassis is programs of OVN, which have their files in one folder: all of them, those that nodes
+// share, or those of one node.
 type Chassis struct {
-	dir     string
-	running map[string]*exec.Cmd
+	dir        string
+	netns      string   // name of the namespace that the programs run in; "" is that of the caller
+	files      []string // databases of the server
+	remotes    []string // where the server listens, besides its socket
+	programs   []string // in the order of their start
+	northbound string   // endpoints, with commas
+	southbound string
+	running    map[string]*exec.Cmd
 }
 
+// Schemas, where Debian's packages have them.
+var schemas = map[string]string{
+	northboundFile: "/usr/share/ovn/ovn-nb.ovsschema", southboundFile: "/usr/share/ovn/ovn-sb.ovsschema", switchFile: "/usr/share/openvswitch/vswitch.ovsschema",
+}
+
+// Files of databases.
+const (
+	northboundFile = "nb.db"
+	southboundFile = "sb.db"
+	switchFile     = "conf.db"
+)
+
 // Start starts everything, with files in a folder that is empty. The datapath is the one of the
-// namespace that the caller is in, so there is one Chassis at a time.
-func Start(ctx context.Context, dir string) (c *Chassis, err error) {
-	c = &Chassis{dir: dir, running: map[string]*exec.Cmd{}}
+// namespace that the caller is in, so there is one such Chassis at a time. Northbound are the
+// endpoints of a database that runs already; without any it has its own.
+func Start(ctx context.Context, dir string, northbound ...string) (*Chassis, error) {
+	c := &Chassis{dir: dir, files: []string{northboundFile, southboundFile, switchFile}, programs: []string{Database, VSwitch, Northd, Controller}}
+	c.northbound, c.southbound = c.Endpoint(), c.Endpoint()
+	if len(northbound) > 0 {
+		c.files, c.northbound = c.files[1:], strings.Join(northbound, ",")
+	}
+	return c, c.first(ctx, "chassis", "127.0.0.1")
+}
+
+// startCentral starts what nodes share. The databases listen at an address, too.
+func startCentral(ctx context.Context, dir, remote string) (*Chassis, error) {
+	c := &Chassis{dir: dir, files: []string{northboundFile, southboundFile}, remotes: []string{remote}, programs: []string{Database, Northd}}
+	c.northbound, c.southbound = c.Endpoint(), c.Endpoint()
+	return c, c.first(ctx, "", "")
+}
+
+// startNode starts what a node has of its own in a namespace, whose address is that of its tunnels.
+func startNode(ctx context.Context, dir, name, netns, address, northbound, southbound string) (*Chassis, error) {
+	c := &Chassis{dir: dir, netns: netns, files: []string{switchFile}, programs: []string{Database, VSwitch, Controller}, northbound: northbound, southbound: southbound}
+	return c, c.first(ctx, name, address)
+}
+
+// first starts the programs for the first time. What has Open vSwitch is a chassis with this name.
+func (c *Chassis) first(ctx context.Context, name, address string) (err error) {
+	c.running = map[string]*exec.Cmd{}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("start OVN: %w", errors.Join(err, c.Close()))
 		}
 	}()
-	// Where Debian's packages have them.
-	for name, schema := range map[string]string{
-		"nb.db": "/usr/share/ovn/ovn-nb.ovsschema", "sb.db": "/usr/share/ovn/ovn-sb.ovsschema", "conf.db": "/usr/share/openvswitch/vswitch.ovsschema",
-	} {
-		if _, err := c.Run(ctx, "ovsdb-tool", "create", filepath.Join(dir, name), schema); err != nil {
-			return nil, err
+	for _, file := range c.files {
+		path := filepath.Join(c.dir, file)
+		if _, err := os.Stat(path); err == nil {
+			continue // a member of a cluster
+		}
+		if _, err := c.Run(ctx, "ovsdb-tool", "create", path, schemas[file]); err != nil {
+			return err
 		}
 	}
-	if err := c.start(ctx, Database); err != nil {
-		return nil, err
-	}
-	if _, err := c.Run(ctx, "ovs-vsctl", "--no-wait", "init", "--", "set", "Open_vSwitch", ".",
-		"external_ids:system-id=chassis", "external_ids:ovn-remote="+c.Endpoint(), "external_ids:ovn-encap-type=geneve", "external_ids:ovn-encap-ip=127.0.0.1"); err != nil {
-		return nil, err
-	}
-	for _, name := range []string{VSwitch, Northd, Controller} {
-		if err := c.start(ctx, name); err != nil {
-			return nil, err
+	for _, program := range c.programs {
+		if err := c.start(ctx, program); err != nil {
+			return err
+		}
+		if program != Database || name == "" {
+			continue
+		}
+		if _, err := c.Run(ctx, "ovs-vsctl", "--no-wait", "init", "--", "set", "Open_vSwitch", ".",
+			"external_ids:system-id="+name, "external_ids:ovn-remote="+c.southbound, "external_ids:ovn-encap-type=geneve", "external_ids:ovn-encap-ip="+address); err != nil {
+			return err
 		}
 	}
-	return c, nil
+	return nil
 }
 
-// Endpoint is that of the Northbound database, as OVN writes it.
+// Endpoint is that of the databases that run here, as OVN writes it.
 func (c *Chassis) Endpoint() string { return "unix:" + filepath.Join(c.dir, "db.sock") }
 
 // arguments of each program that runs.
@@ -70,9 +115,15 @@ func (c *Chassis) arguments(name string) []string {
 	out := []string{"--no-chdir", "--unixctl=" + file(name+".ctl"), "--log-file=" + file(name+".log"), "--verbose=console:off"}
 	switch name {
 	case Database:
-		return append(out, "--remote=p"+c.Endpoint(), file("nb.db"), file("sb.db"), file("conf.db"))
+		for _, remote := range append([]string{"p" + c.Endpoint()}, c.remotes...) {
+			out = append(out, "--remote="+remote)
+		}
+		for _, name := range c.files {
+			out = append(out, file(name))
+		}
+		return out
 	case Northd:
-		return append(out, "--ovnnb-db="+c.Endpoint(), "--ovnsb-db="+c.Endpoint())
+		return append(out, "--ovnnb-db="+c.northbound, "--ovnsb-db="+c.southbound)
 	default:
 		return append(out, c.Endpoint())
 	}
@@ -81,7 +132,11 @@ func (c *Chassis) arguments(name string) []string {
 // start starts a program, and waits until it answers.
 func (c *Chassis) start(ctx context.Context, name string) error {
 	// Its life is not that of the context: Close ends it.
-	cmd := exec.Command(name, c.arguments(name)...)
+	command := append([]string{name}, c.arguments(name)...)
+	if c.netns != "" {
+		command = append([]string{"ip", "netns", "exec", c.netns}, command...) // which becomes the program
+	}
+	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env = c.environment()
 	if err := cmd.Start(); err != nil {
 		return err
@@ -118,6 +173,15 @@ func (c *Chassis) Restart(ctx context.Context, name string) error {
 	return c.start(ctx, name)
 }
 
+// Crash ends all programs as the end of a node does.
+func (c *Chassis) Crash() error {
+	var errs []error
+	for name := range maps.Clone(c.running) {
+		errs = append(errs, c.Kill(name))
+	}
+	return errors.Join(errs...)
+}
+
 // Close ends the programs, and removes the bridge and the datapath.
 func (c *Chassis) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -129,11 +193,11 @@ func (c *Chassis) Close() error {
 		}
 	}
 	if vswitch := c.running[VSwitch]; vswitch != nil {
+		delete(c.running, VSwitch)
 		if _, err := c.Run(ctx, "ovs-appctl", "--target="+filepath.Join(c.dir, VSwitch+".ctl"), "exit", "--cleanup"); err != nil {
-			errs = append(errs, err, c.Kill(VSwitch))
-		} else {
-			_ = vswitch.Wait() // says how it ended
+			errs = append(errs, err, vswitch.Process.Kill())
 		}
+		_ = vswitch.Wait() // says how it ended
 	}
 	if c.running[Database] != nil {
 		errs = append(errs, c.Kill(Database))
@@ -143,7 +207,7 @@ func (c *Chassis) Close() error {
 
 func (c *Chassis) environment() []string {
 	return append(os.Environ(), "OVS_RUNDIR="+c.dir, "OVN_RUNDIR="+c.dir, "OVS_DBDIR="+c.dir, "OVN_DBDIR="+c.dir, "OVS_LOGDIR="+c.dir, "OVN_LOGDIR="+c.dir,
-		"OVN_NB_DB="+c.Endpoint(), "OVN_SB_DB="+c.Endpoint())
+		"OVN_NB_DB="+c.northbound, "OVN_SB_DB="+c.southbound)
 }
 
 // Run runs a program of OVN, Open vSwitch or iproute2, and returns what it prints.

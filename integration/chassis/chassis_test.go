@@ -24,6 +24,7 @@ var port = ovn.Port{Switch: "sw0", Name: "ai_source"}
 type bench struct {
 	*testing.T
 	chassis        *chassis.Chassis
+	port           ovn.Port // of the source
 	client         *northbound.Client
 	source, server *traffic.Pod
 	sender         *traffic.Sender
@@ -37,7 +38,7 @@ func start(t *testing.T) *bench {
 	if os.Getenv("PLUMBLINE_BENCH") == "" {
 		t.Skip("needs the programs of OVN: make test-ovn")
 	}
-	b := &bench{T: t, sent: new(uint32)}
+	b := &bench{T: t, port: port, sent: new(uint32)}
 	var err error
 	b.chassis, err = chassis.Start(t.Context(), t.TempDir())
 	b.ok(err)
@@ -133,7 +134,7 @@ func (b *bench) enforce(objects string) decide {
 	if len(rules) == 0 {
 		b.Fatal("no rule")
 	}
-	want, err := ovn.Compile("test", port, rules, c.Members)
+	want, err := ovn.Compile("test", b.port, rules, c.Members)
 	b.ok(err)
 	b.apply(want)
 	return func(p qos.Packet) *qos.Rule {

@@ -1,4 +1,4 @@
 // Package chassis starts OVN and Open vSwitch on this machine: the databases, northd, and one
-// chassis with the kernel's datapath, to which it plugs interfaces of pods. Tests and the benchmark
-// send packets through it.
+// chassis with the kernel's datapath, to which it plugs interfaces of pods. Nodes are several of them, in network
+// namespaces. Tests and the benchmark send packets through it.
 package chassis
