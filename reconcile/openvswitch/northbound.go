@@ -180,8 +180,8 @@ func (n *Northbound) Apply(ctx context.Context, c netstate.Change) error {
 		if part.Key().Kind == netstate.KindLogicalRule {
 			apply = n.applyRule
 		}
-		for range attempts {
-			if err = apply(ctx, part); !errors.Is(err, connection.ErrWait) {
+		for i := range attempts {
+			if err = apply(ctx, part); !errors.Is(err, connection.ErrWait) && (i > 0 || !errors.Is(err, connection.ErrTaken)) {
 				break
 			}
 		}

@@ -120,7 +120,8 @@ func (c *Connection) Read(ctx context.Context, operations []ovsdb.Operation) ([]
 }
 
 // Transact runs operations as one transaction. Kinds of errors: NotReady while the database is
-// away, and ErrWait where a wait operation does not hold; Conflict if a name is taken.
+// away, and ErrWait where a wait operation does not hold; Conflict and ErrTaken if a name is taken. A
+// database that went away in the meantime may nevertheless have done all of it.
 func (c *Connection) Transact(ctx context.Context, operations []ovsdb.Operation) ([]ovsdb.OperationResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
@@ -280,6 +281,11 @@ func (c *Connection) away(err error) error {
 // changed it since it was read.
 var ErrWait = errors.New("it was changed by somebody else meanwhile")
 
+// ErrTaken says that a row of this name exists. If it did not when it was read, somebody else has created it
+// since, or what was read was old: a server of a cluster that has just become the leader, or is none any more, may not know yet
+// what was written before.
+var ErrTaken = errors.New("a row of this name exists")
+
 // refused explains why the database refused a transaction, of which nothing is applied.
 func (c *Connection) refused(failed []ovsdb.OperationError, err error) error {
 	if len(failed) > 0 {
@@ -290,7 +296,7 @@ func (c *Connection) refused(failed []ovsdb.OperationError, err error) error {
 		kind, err = fault.NotReady, fmt.Errorf("%w: %w", ErrWait, err)
 	}
 	if _, taken := errors.AsType[*ovsdb.ConstraintViolation](err); taken {
-		kind = fault.Conflict // a name that is unique
+		kind, err = fault.Conflict, fmt.Errorf("%w: %w", ErrTaken, err) // a name that is unique
 	}
 	return fault.New(kind, fmt.Errorf("%s: refused: %w", c.named(), err))
 }

@@ -63,19 +63,28 @@ func (c *Client) Plan(ctx context.Context, want *ovn.Desired) (ovn.Changes, erro
 	return c.plan(ctx, want)
 }
 
+// attempts of a change, if what was read is no longer so when it is written.
+const attempts = 4
+
 // Apply makes the owner's rows those that are wanted, in one transaction, and returns the changes
 // that this took. Errors are those of Plan; Conflict if a foreign row is in the way.
 func (c *Client) Apply(ctx context.Context, want *ovn.Desired) (ovn.Changes, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	changes, missing := c.plan(ctx, want)
-	if changes.Empty() {
-		return changes, missing
-	}
-	if _, err := c.to.Transact(ctx, c.operations(&changes)); err != nil {
+	for i := 1; ; i++ {
+		changes, missing := c.plan(ctx, want)
+		if changes.Empty() {
+			return changes, missing
+		}
+		_, err := c.to.Transact(ctx, c.operations(&changes))
+		switch {
+		case err == nil:
+			return changes, missing
+		case i < attempts && (errors.Is(err, connection.ErrWait) || errors.Is(err, connection.ErrTaken)):
+			continue
+		}
 		return ovn.Changes{}, fmt.Errorf("write: %w", err)
 	}
-	return changes, missing
 }
 
 func (c *Client) plan(ctx context.Context, want *ovn.Desired) (ovn.Changes, error) {

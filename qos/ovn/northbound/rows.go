@@ -95,10 +95,33 @@ func (c *Client) observe(ctx context.Context) (*ovn.Observed, error) {
 	return out, nil
 }
 
+// guarded is of up to how many rows a transaction holds that they do not exist yet: the server compares
+// each with all rows.
+const guarded = 64
+
+// absent holds that rows that are created do not exist yet: the schema lets two rows have one ID. What a server of a
+// cluster has read may be old, and it repeats the transaction on what is new. Rows that replace others are left out.
+func (c *Client) absent(changes *ovn.Changes) (out []ovsdb.Operation) {
+	replaced := map[string]bool{}
+	for i := range changes.Delete {
+		replaced[changes.Delete[i].ID] = true
+	}
+	for i := range changes.Create[:min(len(changes.Create), guarded)] {
+		if id := changes.Create[i].ID; !replaced[id] {
+			out = append(out, ovsdb.Operation{
+				Op: ovsdb.OperationWait, Table: tableQoS, Columns: []string{"direction"}, Until: "!=", Rows: []ovsdb.Row{{"direction": ovn.Direction}}, Timeout: new(int),
+				Where: []ovsdb.Condition{ovsdb.NewCondition("external_ids", ovsdb.ConditionIncludes, connection.MapOf(map[string]string{ovn.OwnerKey: c.owner, ovn.IDKey: id}))},
+			})
+		}
+	}
+	return out
+}
+
 // operations are those of one transaction. A row that no switch refers to is deleted by the
 // database itself.
 func (c *Client) operations(changes *ovn.Changes) []ovsdb.Operation {
 	var out []ovsdb.Operation
+	out = append(out, c.absent(changes)...)
 	for _, s := range changes.CreateSets {
 		out = append(out, ovsdb.Operation{Op: ovsdb.OperationInsert, Table: tableSet, Row: ovsdb.Row{
 			"name": s.Name, "addresses": connection.SetOf(s.Addresses), "external_ids": connection.MapOf(map[string]string{ovn.OwnerKey: c.owner}),
