@@ -146,7 +146,11 @@ func (n *Northbound) applyRule(ctx context.Context, c netstate.Change) error {
 		return fault.New(fault.Conflict, fmt.Errorf("logical switch %q exists and is not plumbline's: delete it with ovn-nbctl ls-del, or rename the network", *want.Switch))
 	}
 	to := connection.UUID(results[0].Rows[0]["_uuid"])
-	all := append(removing(rows), unchanged(tableSwitch, to, "name", *want.Switch),
+	all := removing(rows)
+	if len(rows) == 0 {
+		all = append(all, connection.Absent(tableQoS, map[string]string{ovn.OwnerKey: owner, ovn.IDKey: want.Key().ID}, "direction", ovn.Direction))
+	}
+	all = append(all, unchanged(tableSwitch, to, "name", *want.Switch),
 		ovsdb.Operation{Op: ovsdb.OperationInsert, Table: tableQoS, UUIDName: "rule", Row: ruleRow(want)},
 		rulesOf(to, ovsdb.MutateOperationInsert, "rule"))
 	_, err = n.db.Transact(ctx, all)

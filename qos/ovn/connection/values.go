@@ -95,3 +95,12 @@ func Is(uuid string) []ovsdb.Condition {
 func Named(name string) []ovsdb.Condition {
 	return []ovsdb.Condition{ovsdb.NewCondition("name", ovsdb.ConditionEqual, name)}
 }
+
+// Absent holds that no row of a table has these external_ids, where every such row has the value in the column: many
+// tables let two rows have the same. A server of a cluster may plan from what is old, and repeats a transaction on what is new.
+func Absent(table string, externalIDs map[string]string, column, value string) ovsdb.Operation {
+	return ovsdb.Operation{
+		Op: ovsdb.OperationWait, Table: table, Columns: []string{column}, Until: "!=", Rows: []ovsdb.Row{{column: value}}, Timeout: new(int),
+		Where: []ovsdb.Condition{ovsdb.NewCondition("external_ids", ovsdb.ConditionIncludes, MapOf(externalIDs))},
+	}
+}

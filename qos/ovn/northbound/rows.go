@@ -99,8 +99,7 @@ func (c *Client) observe(ctx context.Context) (*ovn.Observed, error) {
 // each with all rows.
 const guarded = 64
 
-// absent holds that rows that are created do not exist yet: the schema lets two rows have one ID. What a server of a
-// cluster has read may be old, and it repeats the transaction on what is new. Rows that replace others are left out.
+// absent holds that rows that are created do not exist yet, see connection.Absent. Rows that replace others are left out.
 func (c *Client) absent(changes *ovn.Changes) (out []ovsdb.Operation) {
 	replaced := map[string]bool{}
 	for i := range changes.Delete {
@@ -108,10 +107,7 @@ func (c *Client) absent(changes *ovn.Changes) (out []ovsdb.Operation) {
 	}
 	for i := range changes.Create[:min(len(changes.Create), guarded)] {
 		if id := changes.Create[i].ID; !replaced[id] {
-			out = append(out, ovsdb.Operation{
-				Op: ovsdb.OperationWait, Table: tableQoS, Columns: []string{"direction"}, Until: "!=", Rows: []ovsdb.Row{{"direction": ovn.Direction}}, Timeout: new(int),
-				Where: []ovsdb.Condition{ovsdb.NewCondition("external_ids", ovsdb.ConditionIncludes, connection.MapOf(map[string]string{ovn.OwnerKey: c.owner, ovn.IDKey: id}))},
-			})
+			out = append(out, connection.Absent(tableQoS, map[string]string{ovn.OwnerKey: c.owner, ovn.IDKey: id}, "direction", ovn.Direction))
 		}
 	}
 	return out
