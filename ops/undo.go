@@ -395,7 +395,7 @@ func (u *undoer) deletedWithLink(c netstate.Change) bool {
 		return u.dies(l.Name)
 	}
 	link := u.now.LinkUnder(o)
-	return link != "" && (u.dies(link) || !o.Traits().MovesWithCarrier && u.released(link) && !netstate.OnHost(link))
+	return !o.Traits().Elsewhere && link != "" && (u.dies(link) || !o.Traits().MovesWithCarrier && u.released(link) && !netstate.OnHost(link))
 }
 
 // dies reports whether the link will be deleted, itself or with a parent.

@@ -29,6 +29,7 @@ const (
 	KindFilter     Kind = "filter"
 	KindFDB        Kind = "fdb"
 	KindMasquerade Kind = "masquerade"
+	KindDHCPLease  Kind = "dhcp-lease"
 
 	KindChassis     Kind = "chassis"
 	KindLogicalPort Kind = "logical-port"
@@ -55,6 +56,7 @@ var kinds = map[Kind]reader{
 	KindFilter:     readerOf[Filter](),
 	KindFDB:        readerOf[FDB](),
 	KindMasquerade: readerOf[Masquerade](),
+	KindDHCPLease:  readerOf[DHCPLease](),
 
 	KindChassis:     readerOf[Chassis](),
 	KindLogicalPort: readerOf[LogicalPort](),
@@ -131,6 +133,9 @@ type Traits struct {
 	// Inherent objects come with their carrier. One that was deleted is not created
 	// again: that would outlast what it came with.
 	Inherent bool
+	// Elsewhere: others than the kernel hold the object too, so it does not end with its
+	// carrier: an undo deletes it before that.
+	Elsewhere bool
 	// Flushed: the object is lost when its link goes down for a moment, or gets
 	// another MAC.
 	Flushed bool

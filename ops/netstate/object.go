@@ -178,6 +178,9 @@ type Addr struct {
 	NoPrefixRoute *bool `json:"noPrefixRoute,omitempty" plan:"replace"`
 	// Optimistic is used at creation only: the kernel drops it when detection has ended.
 	Optimistic bool `json:"optimistic,omitempty" plan:"-"`
+	// Expires is when the kernel deletes a leased address, in seconds since boot; 0 is never.
+	// It is used at creation only: the client that renews the lease changes it.
+	Expires int64 `json:"expires,omitempty" plan:"-"`
 	// Observed only.
 	Tentative bool `json:"tentative,omitempty" plan:"-"`
 	DADFailed bool `json:"dadFailed,omitempty" plan:"-"`

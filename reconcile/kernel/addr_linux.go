@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -143,6 +145,9 @@ func (s *Sandbox) applyAddr(ctx context.Context, c netstate.Change) error {
 	before, after := typed[netstate.Addr](c)
 	switch c.Action() {
 	case netstate.Create:
+		if after.Expires != 0 && after.Expires <= SinceBoot() {
+			return because(fault.NotReady, errExpired, "the lease of %s", after.Address)
+		}
 		return s.explainAddr(ctx, after, s.setAddr(ctx, unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, after))
 	case netstate.Delete:
 		return unlessGone(s.setAddr(ctx, unix.RTM_DELADDR, 0, before), unix.EADDRNOTAVAIL, unix.ENODEV)
@@ -191,7 +196,54 @@ func encodeAddr(prefix netip.Prefix, index int, adding bool, a netstate.Addr) []
 	if flags != 0 {
 		parts = append(parts, attr(unix.IFA_FLAGS, nl.Uint32Attr(flags)))
 	}
+	if a.Expires != 0 {
+		left := nl.Uint32Attr(uint32(max(a.Expires-SinceBoot(), 1)))
+		// struct ifa_cacheinfo: preferred and valid, in seconds, then two that only the kernel sets.
+		parts = append(parts, attr(unix.IFA_CACHEINFO, slices.Concat(left, left, make([]byte, 8))))
+	}
 	return parts
+}
+
+var errExpired = errors.New("it has expired")
+
+// SinceBoot is the clock of leases, in seconds: nobody sets it, and it counts while the machine is
+// suspended.
+func SinceBoot() int64 {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		panic(err) // every kernel has this clock
+	}
+	return now.Sec
+}
+
+// Prolong changes when the kernel deletes a leased address, in the namespace at path if that is the
+// one with this ID. An address that does not exist is not created, which is up to the engine, and one
+// that is not leased stays as it is.
+func (h *Host) Prolong(ctx context.Context, path string, id reconcile.NetnsID, a netstate.Addr) error {
+	s, err := h.Sandbox(path)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if s.NetnsID() != id {
+		return errGone
+	}
+	return s.onLink(ctx, a.Link, func(c *conn, index int) error {
+		all, err := c.addresses(ctx, index)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(all, func(have ifAddr) bool {
+			return have.prefix.String() == a.Address && have.flags&unix.IFA_F_PERMANENT == 0
+		}) {
+			return nil
+		}
+		prefix, err := netip.ParsePrefix(a.Address)
+		if err != nil {
+			return invalid("%q is not an address with a prefix", a.Address)
+		}
+		return c.write(ctx, unix.RTM_NEWADDR, unix.NLM_F_REPLACE, encodeAddr(prefix, index, true, a)...)
+	})
 }
 
 func broadcast(p netip.Prefix) []byte {

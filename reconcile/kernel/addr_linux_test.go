@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -43,6 +45,41 @@ func TestAddresses(t *testing.T) {
 		}
 		b.remove(netstate.Addr{Link: "nowhere", Address: "192.0.2.1/24"})
 	}
+}
+
+// The kernel deletes a leased address when its time is over. The time can be changed; nothing else can be
+// made or changed by that.
+func TestLeasedAddresses(t *testing.T) {
+	b := newBench(t)
+	b.create(up(dummy("d0")))
+	leased := netstate.Addr{Link: "d0", Address: "192.0.2.1/24", Expires: kernel.SinceBoot() + 1000}
+	b.create(leased, netstate.Addr{Link: "d0", Address: "198.51.100.1/24"})
+	b.holds(leased)
+	b.refused(fault.NotReady, netstate.Change{After: netstate.Addr{Link: "d0", Address: "203.0.113.1/24", Expires: 1}}, "has expired")
+	ends := func(a netstate.Addr) {
+		t.Helper()
+		a.Expires = kernel.SinceBoot() + 1
+		if err := b.host.Prolong(b.ctx, b.ns.path(), b.NetnsID(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ends(netstate.Addr{Link: "d0", Address: "203.0.113.1/24"}) // does not exist
+	ends(netstate.Addr{Link: "d0", Address: "198.51.100.1/24"})
+	leased.Expires += 1000
+	if err := b.host.Prolong(b.ctx, b.ns.path(), reconcile.NetnsID{Inode: 1}, leased); fault.Of(err) != fault.Gone {
+		t.Errorf("in another namespace: %v", err)
+	}
+	if err := b.host.Prolong(b.ctx, b.ns.path(), b.NetnsID(), leased); err != nil {
+		t.Error(err)
+	}
+	b.holds(leased)
+	ends(leased)
+	eventually(t, "the kernel deletes the address", func() bool {
+		_, there := b.observe().Get(leased.Key())
+		return !there
+	})
+	b.holds(netstate.Addr{Link: "d0", Address: "198.51.100.1/24"})
+	b.absent(netstate.Addr{Link: "d0", Address: "203.0.113.1/24"})
 }
 
 // Addresses that the kernel adds by itself are distinguished from those of a user.
