@@ -1,0 +1,221 @@
+package dhcp
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// client keeps the lease of one record until it is stopped, or the record is replaced or removed, or
+// the namespace no longer exists.
+type client struct {
+	h            *Host
+	file, serial string
+	cancel       context.CancelFunc
+	done         chan struct{}
+
+	mu      sync.Mutex
+	failure string
+}
+
+// Pauses between rounds of messages in which no server has answered.
+const (
+	firstPause = time.Second
+	longPause  = time.Minute
+	idlePause  = 4 * time.Second // when nothing was sent
+	// calm is how long a lease has to last until the pauses begin with the first one again: a
+	// server that gives and refuses in turn is not asked more often for it.
+	calm = 60
+)
+
+func (c *client) fail(what string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failure = what
+}
+
+func (c *client) failed() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failure
+}
+
+func (c *client) run(ctx context.Context) {
+	defer close(c.done)
+	pause, since := firstPause, int64(0) // since when there is a lease
+	var t *tried                         // since there is none
+	for ctx.Err() == nil {
+		r, err := c.h.read(c.file)
+		if err == nil && (r == nil || r.Serial != c.serial) {
+			return
+		}
+		if err != nil {
+			c.fail(err.Error())
+			sleep(ctx, longPause)
+			continue
+		}
+		now := c.h.Now()
+		switch {
+		case r.Lease != nil && !r.live(now):
+			err = c.drop(ctx, r)
+		case r.Lease != nil && now < r.Lease.Renew:
+			t = nil
+			if now-since > calm {
+				pause = firstPause
+			}
+			sleep(ctx, min(time.Duration(r.Lease.Renew-now)*time.Second, longPause))
+		case r.Lease != nil:
+			if err = c.extend(ctx, r); errors.Is(err, errNAK) {
+				err = c.drop(ctx, r)
+				sleep(ctx, pause)
+				pause = min(2*pause, longPause)
+			}
+		default:
+			if t == nil {
+				t = &tried{sent: map[dhcpv4.MessageType]int{}, began: now}
+			}
+			if err = c.acquire(ctx, r, t); err == nil {
+				since = c.h.Now()
+				break
+			}
+			c.fail(t.String(c.h.Now()))
+			if t.failed != nil { // the link is down, or does not exist
+				sleep(ctx, min(pause, idlePause))
+			} else {
+				sleep(ctx, pause)
+			}
+			pause = min(2*pause, longPause)
+		}
+		if fault.Of(err) == fault.Gone {
+			return // Run begins again if the namespace is not
+		}
+	}
+}
+
+// acquire requests a lease.
+func (c *client) acquire(ctx context.Context, r *record, t *tried) error {
+	w, err := c.h.dial(r)
+	if err != nil {
+		t.failed = err
+		return err
+	}
+	defer w.close()
+	m, err := discover(r, w.mac)
+	if err != nil {
+		return err
+	}
+	offer, err := c.h.exchange(ctx, w, r, m, toAll, netip.Addr{}, dhcpv4.MessageTypeOffer, t)
+	if err != nil {
+		return err
+	}
+	if m, err = request(r, w.mac, offer); err != nil {
+		return err
+	}
+	lease, err := c.h.exchange(ctx, w, r, m, toAll, offer.Server, dhcpv4.MessageTypeAck, t)
+	if err != nil {
+		return err
+	}
+	return c.keep(ctx, lease)
+}
+
+// extend renews the lease of a record, or pauses until that is to be tried again.
+func (c *client) extend(ctx context.Context, r *record) error {
+	lease, err := c.renew(ctx, r)
+	switch {
+	case err == nil:
+		return c.keep(ctx, lease)
+	case errors.Is(err, errNAK), fault.Of(err) == fault.Gone:
+		return err
+	}
+	sleep(ctx, c.untilNext(r))
+	return nil
+}
+
+// renew asks the server that has given the lease, and once that has not answered for long any other.
+func (c *client) renew(ctx context.Context, r *record) (Lease, error) {
+	w, err := c.h.dial(r)
+	if err != nil {
+		return Lease{}, err
+	}
+	defer w.close()
+	m, err := prolong(r, w.mac)
+	if err != nil {
+		return Lease{}, err
+	}
+	t := &tried{sent: map[dhcpv4.MessageType]int{}}
+	if c.h.Now() >= r.Lease.Rebind {
+		to := way{from: r.Lease.Address.Addr(), to: broadcast, at: everyone}
+		return c.h.exchange(ctx, w, r, m, to, netip.Addr{}, dhcpv4.MessageTypeAck, t)
+	}
+	return c.h.exchange(ctx, w, r, m, toServer(r.Lease), r.Lease.Server, dhcpv4.MessageTypeAck, t)
+}
+
+// untilNext is the pause between two attempts to renew: half of the time that is left (RFC 2131
+// section 4.4.5).
+func (c *client) untilNext(r *record) time.Duration {
+	now, until := c.h.Now(), r.Lease.Expires
+	if now < r.Lease.Rebind {
+		until = r.Lease.Rebind
+	}
+	return max(time.Duration(until-now)*time.Second/2, firstPause)
+}
+
+// toServer is the way to the server of a lease.
+func toServer(l *Lease) way {
+	out := way{from: l.Address.Addr(), to: l.Server, at: everyone}
+	if mac, err := net.ParseMAC(l.Via); err == nil && len(mac) == 6 && mac[0]&1 == 0 {
+		out.at = mac
+	}
+	return out
+}
+
+// keep records a lease, and lets the kernel keep its address for as long.
+func (c *client) keep(ctx context.Context, l Lease) error {
+	r, err := c.h.change(c.file, c.serial, func(r *record) { r.Lease, r.Last = &l, l.Address.Addr() })
+	if err != nil || r == nil {
+		return err
+	}
+	c.fail("")
+	return c.prolong(ctx, r, l.Expires)
+}
+
+// drop records that there is no lease any more. The kernel then deletes the address, which has the
+// sandbox checked.
+func (c *client) drop(ctx context.Context, r *record) error {
+	c.fail("the lease of " + r.Lease.Address.String() + " has ended")
+	changed, err := c.h.change(c.file, c.serial, func(r *record) { r.Lease = nil })
+	if err != nil || changed == nil {
+		return err
+	}
+	return c.prolong(ctx, r, c.h.Now()+1)
+}
+
+// prolong has the kernel delete the address of a lease at another time. The engine creates it.
+func (c *client) prolong(ctx context.Context, r *record, expires int64) error {
+	ctx, cancel := context.WithTimeout(ctx, prolongWithin)
+	defer cancel()
+	err := c.h.Prolong(ctx, r.Netns, r.NetnsID, netstate.Addr{Link: r.Link, Address: r.Lease.Address.String(), Expires: expires})
+	if fault.Of(err) == fault.Gone {
+		return nil
+	}
+	return err
+}
+
+const prolongWithin = 10 * time.Second
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}

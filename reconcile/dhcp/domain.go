@@ -1,0 +1,317 @@
+package dhcp
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/netns"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// Options are the settings of a Host. All but MinLease are required.
+type Options struct {
+	Dir    string // of the records
+	BootID string
+	// Within calls f on a thread inside the namespace at path (kernel.Within).
+	Within func(path string, f func() error) error
+	// Prolong changes when the kernel deletes an address, if it exists (kernel.Host).
+	Prolong func(ctx context.Context, path string, id reconcile.NetnsID, a netstate.Addr) error
+	// Now is the clock in seconds since boot (kernel.SinceBoot).
+	Now func() int64
+	// MinLease is the shortest lease that is accepted; default one minute.
+	MinLease time.Duration
+}
+
+// Host keeps the leases of this machine's sandboxes. It is safe for concurrent use, also by
+// several processes.
+type Host struct {
+	Options
+	files sync.Mutex
+	ctx   context.Context
+	stop  context.CancelFunc
+
+	mu      sync.Mutex
+	clients map[string]*client // by file
+	ending  map[string]bool    // files that are about to be removed
+}
+
+// Open returns the leases of the machine. Clients run until Close: for leases that are requested
+// here, and with Run for all.
+func Open(o Options) *Host {
+	o.MinLease = cmp.Or(o.MinLease, defaultMinLease)
+	ctx, stop := context.WithCancel(context.Background())
+	return &Host{Options: o, ctx: ctx, stop: stop, clients: map[string]*client{}, ending: map[string]bool{}}
+}
+
+// Close stops all clients. Leases stay as they are.
+func (h *Host) Close() {
+	h.stop()
+	h.mu.Lock()
+	running := h.clients
+	h.clients = map[string]*client{}
+	h.mu.Unlock()
+	for _, c := range running {
+		<-c.done
+	}
+}
+
+// scanEvery is the interval at which Run looks for leases without a client.
+const scanEvery = time.Minute
+
+// Run keeps all leases, also those that other processes have requested, until ctx ends.
+func (h *Host) Run(ctx context.Context) error {
+	h.tidy()
+	tick := time.NewTicker(scanEvery)
+	defer tick.Stop()
+	for {
+		h.adopt(ctx)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// tidy removes the records of earlier boots: their namespaces ended with these.
+func (h *Host) tidy() {
+	records, _ := h.list() // read again in a minute
+	for _, r := range records {
+		if r.BootID != h.BootID {
+			_ = h.remove(name(r.Sandbox, r.Link)) // nothing uses it
+		}
+	}
+}
+
+func (h *Host) adopt(ctx context.Context) {
+	records, _ := h.list() // read again in a minute
+	for _, r := range records {
+		if r.BootID != h.BootID {
+			continue
+		}
+		if c := h.start(r); c != nil && r.live(h.Now()) {
+			_ = c.prolong(ctx, r, r.Lease.Expires) // a process that was killed may not have done it
+		}
+	}
+}
+
+// start runs the client of a record, and returns nil if it runs already.
+func (h *Host) start(r *record) *client {
+	file := name(r.Sandbox, r.Link)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ending[file] || h.ctx.Err() != nil {
+		return nil
+	}
+	if have := h.clients[file]; have != nil {
+		select {
+		case <-have.done:
+		default:
+			if have.serial == r.Serial {
+				return nil
+			}
+			have.cancel()
+		}
+	}
+	ctx, cancel := context.WithCancel(h.ctx)
+	c := &client{h: h, file: file, serial: r.Serial, cancel: cancel, done: make(chan struct{})}
+	h.clients[file] = c
+	go c.run(ctx)
+	return c
+}
+
+// running returns the client of a file, nil if none runs.
+func (h *Host) running(file string) *client {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.clients[file]
+	if c == nil {
+		return nil
+	}
+	select {
+	case <-c.done:
+		return nil
+	default:
+		return c
+	}
+}
+
+// Domain is the part of the engine's options that makes it keep leases. Their history ends with
+// the boot, as the namespaces do.
+func (h *Host) Domain() reconcile.ExternalDomain {
+	return reconcile.ExternalDomain{
+		Name: "DHCP leases", Kinds: []netstate.Kind{netstate.KindDHCPLease},
+		Open: func(_ context.Context, sb reconcile.Sandbox) (reconcile.External, error) { return view{h, sb}, nil },
+	}
+}
+
+// view is the leases of one sandbox.
+type view struct {
+	h  *Host
+	sb reconcile.Sandbox
+}
+
+// Close implements reconcile.External: nothing is held open.
+func (view) Close() error { return nil }
+
+// Extend implements reconcile.External.
+func (v view) Extend(_ context.Context, s *netstate.Snapshot, queried []netstate.Object) error {
+	now := v.h.Now()
+	for _, o := range queried {
+		link := o.Key().ID
+		file := name(v.sb.ID, link)
+		r, err := v.h.read(file)
+		switch {
+		case err != nil:
+			return fmt.Errorf("read %s: %w", o.Key(), err)
+		case r == nil:
+			s.PutAbsent(o.Key())
+			continue
+		}
+		c := v.h.running(file)
+		out := netstate.DHCPLease{Link: link, ClientID: &r.Client, Hostname: &r.Hostname, Active: new(c != nil || r.live(now))}
+		if r.live(now) {
+			out.Address, out.Server, out.Expires = r.Lease.Address.String(), r.Lease.Server.String(), r.Lease.Expires
+			if r.Lease.Router.IsValid() {
+				out.Router = r.Lease.Router.String()
+			}
+		} else if c != nil {
+			out.Failure = c.failed()
+		}
+		s.Put(out)
+	}
+	return nil
+}
+
+// Apply implements reconcile.External. A lease is requested in the background: the engine observes
+// until it is there.
+func (v view) Apply(ctx context.Context, c netstate.Change) error {
+	for _, part := range c.Parts() {
+		want, ok := part.After.(netstate.DHCPLease)
+		var err error
+		if ok {
+			err = v.begin(want)
+		} else {
+			err = v.end(ctx, part.Key().ID)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// begin records that a lease is wanted, and starts its client.
+func (v view) begin(want netstate.DHCPLease) error {
+	ns, err := netns.Open(v.sb.Netns)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	id, err := netns.Identify(ns)
+	if err != nil {
+		return err
+	}
+	var r *record
+	err = v.h.locked(func() error {
+		have, err := v.h.read(name(v.sb.ID, want.Link))
+		if err != nil {
+			return err
+		}
+		if have == nil {
+			have = &record{}
+		}
+		next := record{
+			Sandbox: v.sb.ID, Link: want.Link, Netns: v.sb.Netns, NetnsID: id, BootID: v.h.BootID, Last: have.Last,
+			Client: have.Client, Hostname: have.Hostname, Serial: rand.Text(),
+		}
+		if want.ClientID != nil { // an update has only what differs
+			next.Client = *want.ClientID
+		}
+		if want.Hostname != nil {
+			next.Hostname = *want.Hostname
+		}
+		if b, err := hex.DecodeString(next.Client); err != nil || len(b) < 2 || len(b) > 255 {
+			return fault.New(fault.Invalid, fmt.Errorf("%q is no client identifier", next.Client))
+		}
+		same := have.Client == next.Client && have.Hostname == next.Hostname && have.BootID == next.BootID && netns.Same(have.NetnsID, id)
+		if same && have.live(v.h.Now()) {
+			next.Lease = have.Lease // as after a crash
+		}
+		r = &next
+		return v.h.write(r)
+	})
+	if err != nil {
+		return err
+	}
+	v.h.start(r)
+	return nil
+}
+
+// end stops the client of a lease, releases it while the namespace exists, and removes the record.
+// Nothing waits for a server, which does not answer a release.
+func (v view) end(ctx context.Context, link string) error {
+	file := name(v.sb.ID, link)
+	v.h.mu.Lock()
+	v.h.ending[file] = true
+	c := v.h.clients[file]
+	v.h.mu.Unlock()
+	defer func() {
+		v.h.mu.Lock()
+		defer v.h.mu.Unlock()
+		delete(v.h.ending, file)
+	}()
+	if c != nil {
+		c.cancel()
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		v.h.mu.Lock()
+		if v.h.clients[file] == c {
+			delete(v.h.clients, file)
+		}
+		v.h.mu.Unlock()
+	}
+	r, err := v.h.read(file)
+	if err != nil {
+		return err
+	}
+	if r != nil && r.live(v.h.Now()) {
+		v.h.release(r)
+	}
+	return v.h.remove(file)
+}
+
+// release tells the server that the address is free. If that cannot be sent, or is lost, the lease
+// expires. A claim that has another sandbox by now has the same identifier there, and keeps the lease.
+func (h *Host) release(r *record) {
+	others, err := h.list()
+	if err != nil {
+		return
+	}
+	for _, o := range others {
+		if o.Client == r.Client && o.Serial != r.Serial {
+			return
+		}
+	}
+	w, err := h.dial(r)
+	if err != nil {
+		return
+	}
+	defer w.close()
+	m, err := release(r, w.mac)
+	if err != nil {
+		return
+	}
+	to := toServer(r.Lease)
+	_ = w.send(m, to.from, to.to, to.at) // see above
+}

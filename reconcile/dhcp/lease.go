@@ -1,0 +1,132 @@
+package dhcp
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+)
+
+// Lease is what a server has given. Times are in seconds since boot.
+type Lease struct {
+	Address netip.Prefix `json:"address"`
+	Router  netip.Addr   `json:"router,omitzero"` // in the network of the address
+	Server  netip.Addr   `json:"server"`
+	// Via is the hardware address from which the server was heard: its own, or that of a relay.
+	Via     string `json:"via,omitempty"`
+	Renew   int64  `json:"renew"`  // T1
+	Rebind  int64  `json:"rebind"` // T2
+	Expires int64  `json:"expires"`
+}
+
+// Lifetimes of leases. A longer one is renewed as if it lasted a day, so that the kernel forgets the
+// address of an agent that is gone.
+const (
+	defaultMinLease = time.Minute
+	maxLease        = 24 * time.Hour
+)
+
+// broadest is the smallest prefix length that a server may give: its network is reached over the link.
+const broadest = 8
+
+// question is what an answer has to match.
+type question struct {
+	xid      dhcpv4.TransactionID
+	mac      net.HardwareAddr
+	clientID []byte
+	// server, unless it is zero, is the only one that may answer.
+	server netip.Addr
+	since  int64 // when it was first sent: from then on the lease counts
+}
+
+// answers reports whether a message is an answer to the question.
+func (q question) answers(m *dhcpv4.DHCPv4) bool {
+	id := m.Options.Get(dhcpv4.OptionClientIdentifier)
+	return m.OpCode == dhcpv4.OpcodeBootReply && m.TransactionID == q.xid && bytes.Equal(m.ClientHWAddr, q.mac) &&
+		(id == nil || bytes.Equal(id, q.clientID)) && // servers may return it
+		(!q.server.IsValid() || ipv4(m.ServerIdentifier()) == q.server)
+}
+
+func ipv4(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}
+
+// parse returns the lease of a message, or why it is refused.
+func parse(m *dhcpv4.DHCPv4, now int64, shortest time.Duration) (Lease, error) {
+	var l Lease
+	l.Server = ipv4(m.ServerIdentifier())
+	if err := unicast(l.Server); err != nil {
+		return l, fmt.Errorf("server identifier %w", err)
+	}
+	address := ipv4(m.YourIPAddr)
+	if err := unicast(address); err != nil {
+		return l, fmt.Errorf("address %w", err)
+	}
+	mask := m.SubnetMask()
+	if mask == nil {
+		return l, fmt.Errorf("address %s has no subnet mask", address)
+	}
+	ones, bits := mask.Size()
+	if bits != 32 {
+		return l, fmt.Errorf("subnet mask %s is none", net.IP(mask))
+	}
+	if ones < broadest {
+		return l, fmt.Errorf("network %s/%d is larger than a /%d", address, ones, broadest)
+	}
+	l.Address = netip.PrefixFrom(address, ones)
+	if !host(address, l.Address) {
+		return l, fmt.Errorf("address %s is the network's own", l.Address)
+	}
+	lease := m.IPAddressLeaseTime(0)
+	if lease < shortest {
+		return l, fmt.Errorf("lease of %s lasts %s, which is shorter than %s", l.Address, lease, shortest)
+	}
+	lease = min(lease, maxLease)
+	t1, t2 := m.IPAddressRenewalTime(lease/2), m.IPAddressRebindingTime(lease/8*7)
+	if t1 < lease/8 || t1 >= t2 || t2 >= lease {
+		t1, t2 = lease/2, lease/8*7
+	}
+	l.Renew, l.Rebind, l.Expires = now+seconds(t1), now+seconds(t2), now+seconds(lease)
+	for i, r := range m.Router() {
+		router := ipv4(r)
+		if i == maxRouters {
+			break
+		}
+		if unicast(router) == nil && router != address && l.Address.Contains(router) && host(router, l.Address) {
+			l.Router = router
+			break
+		}
+	}
+	return l, nil
+}
+
+// maxRouters is how many routers of a server are considered.
+const maxRouters = 8
+
+func seconds(d time.Duration) int64 { return int64(d / time.Second) }
+
+// reserved are networks that no host can have an address of.
+var reserved = netip.MustParsePrefix("240.0.0.0/4")
+
+// unicast refuses addresses that no host of a network can have.
+func unicast(a netip.Addr) error {
+	switch {
+	case !a.IsValid() || !a.Is4() || a.IsUnspecified():
+		return fmt.Errorf("is missing")
+	case a.IsLoopback(), a.IsMulticast(), a.IsLinkLocalUnicast(), reserved.Contains(a), a.As4()[0] == 0:
+		return fmt.Errorf("%s is none of a host", a)
+	}
+	return nil
+}
+
+// host reports whether an address is neither the first nor the last of its network.
+func host(a netip.Addr, network netip.Prefix) bool {
+	if network.Bits() >= 31 {
+		return true
+	}
+	return a != network.Masked().Addr() && network.Contains(a.Next())
+}

@@ -1,0 +1,59 @@
+package dhcp
+
+import (
+	"net"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+)
+
+// maxMessage is the size of the largest message that a client takes.
+const maxMessage = 1500
+
+// requested are the options that a client requests. No other is used.
+var requested = []dhcpv4.OptionCode{
+	dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionIPAddressLeaseTime, dhcpv4.OptionServerIdentifier,
+	dhcpv4.OptionRenewTimeValue, dhcpv4.OptionRebindingTimeValue,
+}
+
+// message makes a message of a client.
+func message(r *record, mac net.HardwareAddr, kind dhcpv4.MessageType, more ...dhcpv4.Modifier) (*dhcpv4.DHCPv4, error) {
+	with := []dhcpv4.Modifier{
+		dhcpv4.WithHwAddr(mac), dhcpv4.WithMessageType(kind),
+		dhcpv4.WithOption(dhcpv4.OptClientIdentifier(r.clientID())),
+	}
+	if kind != dhcpv4.MessageTypeRelease {
+		with = append(with, dhcpv4.WithRequestedOptions(requested...), dhcpv4.WithOption(dhcpv4.OptMaxMessageSize(maxMessage)))
+		if r.Hostname != "" {
+			with = append(with, dhcpv4.WithOption(dhcpv4.OptHostName(r.Hostname)))
+		}
+	}
+	return dhcpv4.New(append(with, more...)...)
+}
+
+// discover asks for offers. Answers are broadcasts: those to an address that the link does not have
+// yet would not reach an ipvlan.
+func discover(r *record, mac net.HardwareAddr) (*dhcpv4.DHCPv4, error) {
+	more := []dhcpv4.Modifier{dhcpv4.WithBroadcast(true)}
+	if r.Last.IsValid() {
+		more = append(more, dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(r.Last.AsSlice())))
+	}
+	return message(r, mac, dhcpv4.MessageTypeDiscover, more...)
+}
+
+// request accepts an offer.
+func request(r *record, mac net.HardwareAddr, offer Lease) (*dhcpv4.DHCPv4, error) {
+	return message(r, mac, dhcpv4.MessageTypeRequest, dhcpv4.WithBroadcast(true),
+		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(offer.Address.Addr().AsSlice())),
+		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(offer.Server.AsSlice())))
+}
+
+// prolong asks for more time.
+func prolong(r *record, mac net.HardwareAddr) (*dhcpv4.DHCPv4, error) {
+	return message(r, mac, dhcpv4.MessageTypeRequest, dhcpv4.WithClientIP(r.Lease.Address.Addr().AsSlice()))
+}
+
+// release gives the address back.
+func release(r *record, mac net.HardwareAddr) (*dhcpv4.DHCPv4, error) {
+	return message(r, mac, dhcpv4.MessageTypeRelease, dhcpv4.WithClientIP(r.Lease.Address.Addr().AsSlice()),
+		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(r.Lease.Server.AsSlice())))
+}

@@ -1,0 +1,165 @@
+package dhcp
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/recordfile"
+)
+
+// record is what is on disk of one lease, so that another process renews it instead of requesting
+// another one.
+type record struct {
+	Sandbox  reconcile.SandboxID `json:"sandbox"`
+	Link     string              `json:"link"`
+	Netns    string              `json:"netns"`
+	NetnsID  reconcile.NetnsID   `json:"netnsID"`
+	BootID   string              `json:"bootID"`
+	Client   string              `json:"clientID"` // hexadecimal
+	Hostname string              `json:"hostname,omitempty"`
+	// Serial tells it from another one of the same sandbox and link, before or after it.
+	Serial string     `json:"serial"`
+	Lease  *Lease     `json:"lease,omitempty"`
+	Last   netip.Addr `json:"last,omitzero"` // the address to ask for again
+}
+
+func (r *record) clientID() []byte {
+	b, _ := hex.DecodeString(r.Client) // checked by Apply
+	return b
+}
+
+// live reports whether the lease can be used. It ends a little earlier here than in the kernel.
+func (r *record) live(now int64) bool { return r.Lease != nil && now+margin < r.Lease.Expires }
+
+// margin in seconds before the kernel deletes an address.
+const margin = 2
+
+const (
+	suffix   = ".lease"
+	maxBytes = 16 << 10
+)
+
+// name is the file of a lease.
+func name(id reconcile.SandboxID, link string) string {
+	sum := sha256.Sum256([]byte(string(id) + "\x00" + link))
+	return hex.EncodeToString(sum[:16]) + suffix
+}
+
+// locked calls f while no other process changes the files.
+func (h *Host) locked(f func() error) error {
+	h.files.Lock()
+	defer h.files.Unlock()
+	if err := os.MkdirAll(h.Dir, 0o700); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(filepath.Join(h.Dir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil { // others hold it for one write
+		return fmt.Errorf("lock: %w", err)
+	}
+	return f()
+}
+
+// read reads a record, nil if there is none. What is damaged is removed: the lease is requested again.
+func (h *Host) read(file string) (*record, error) {
+	f, err := os.OpenFile(filepath.Join(h.Dir, file), os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxBytes))
+	if err != nil {
+		return nil, err
+	}
+	payload, err := frame.Decode(bytes.TrimSuffix(b, []byte("\n")))
+	if frame.AsOtherVersion(err) != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	var r record
+	if err == nil {
+		err = json.Unmarshal(payload, &r)
+	}
+	if err != nil || name(r.Sandbox, r.Link) != file {
+		if err := os.Remove(f.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		return nil, nil
+	}
+	return &r, nil
+}
+
+func (h *Host) write(r *record) error {
+	line, err := frame.Encode(r)
+	if err != nil {
+		return err
+	}
+	// It need not survive a crash of the machine, which ends the namespace.
+	_, err = recordfile.Replace(filepath.Join(h.Dir, name(r.Sandbox, r.Link)), line, recordfile.Options{})
+	return err
+}
+
+// change changes a record unless it was replaced or removed; then it returns nil.
+func (h *Host) change(file, serial string, f func(*record)) (*record, error) {
+	var out *record
+	err := h.locked(func() error {
+		r, err := h.read(file)
+		if err != nil || r == nil || r.Serial != serial {
+			return err
+		}
+		f(r)
+		out = r
+		return h.write(r)
+	})
+	return out, err
+}
+
+func (h *Host) remove(file string) error {
+	return h.locked(func() error {
+		err := os.Remove(filepath.Join(h.Dir, file))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
+}
+
+// list returns all records; those that cannot be read are left out.
+func (h *Host) list() ([]*record, error) {
+	entries, err := os.ReadDir(h.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []*record
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), suffix) {
+			continue
+		}
+		if r, err := h.read(e.Name()); err == nil && r != nil {
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
