@@ -56,8 +56,9 @@ type IPAM struct {
 	Addresses []Address `json:"addresses,omitempty"`
 	Routes    []Route   `json:"routes,omitempty"`
 	DNS       any       `json:"dns,omitempty"`
-	// AcceptDefaultRoute is for type slaac.
+	// AcceptDefaultRoute is for types slaac and dhcp.
 	AcceptDefaultRoute bool `json:"acceptDefaultRoute,omitempty"`
+	DHCP
 	topology.IPAM
 }
 
@@ -68,6 +69,7 @@ const (
 	ipamLocal  = topology.IPAMHostLocal
 	ipamMulti  = topology.IPAMMultiNIC
 	ipamSLAAC  = "slaac"
+	ipamDHCP   = "dhcp"
 )
 
 // The values of dad.
@@ -110,22 +112,30 @@ func AddressParams() []contract.Param {
 	}
 	ipam := append([]contract.Param{
 		{
-			Name: "type", Type: contract.String, Required: true, Enum: []string{ipamStatic, ipamPool, ipamLocal, ipamMulti, ipamSLAAC}, Refused: refusedIPAM,
-			Description: "static: the addresses here; pool: one address of each family of an AddressPool, another for each pod; host-local: one of each family of ranges, unique on the node only; multi-nic-ipam: as pool, with what the step expects of the pool's division; slaac: IPv6 addresses of router advertisements",
+			Name: "type", Type: contract.String, Required: true, Enum: []string{ipamStatic, ipamPool, ipamLocal, ipamMulti, ipamSLAAC, ipamDHCP}, Refused: refusedIPAM,
+			Description: "static: the addresses here; pool: one address of each family of an AddressPool, another for each pod; host-local: one of each family of ranges, unique on the node only; multi-nic-ipam: as pool, with what the step expects of the pool's division; slaac: IPv6 addresses of router advertisements; dhcp: an IPv4 address that a DHCP server leases",
 		},
 		{Name: "pool", Type: contract.String, Description: "name of the AddressPool, of type pool or multi-nic-ipam; of the latter, default: the name of the topology"},
 		{Name: "interface", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(31), Description: "part of a pool with interfaceBlock, counted from 0"},
 	}, ranges...)
 	return append([]contract.Param{
 		addresses, routes,
-		{Name: "ipam", Type: contract.Object, Description: "CNI spelling of addresses and routes; type static, pool, host-local, multi-nic-ipam or slaac", Properties: append(ipam,
+		{Name: "ipam", Type: contract.Object, Description: "CNI spelling of addresses and routes; type static, pool, host-local, multi-nic-ipam, slaac or dhcp", Properties: append(ipam,
 			contract.Param{Name: "ranges", Type: contract.List, Description: "of type host-local: sets of ranges, one for each family", Items: &contract.Param{Type: contract.List, Items: &contract.Param{Type: contract.Object, Properties: ranges}}},
 			contract.Param{Name: "exclude", Type: contract.List, Description: "of type host-local: addresses, prefixes and ranges FIRST-LAST that are not allocated", Items: &contract.Param{Type: contract.String}},
 			contract.Param{Name: "hostBlock", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(addresspool.MaxHostBits), Description: "of type multi-nic-ipam: hostBlock of the AddressPool"},
 			contract.Param{Name: "interfaceBlock", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(addresspool.MaxInterfaceBits), Description: "of type multi-nic-ipam: interfaceBlock of the AddressPool; default: 0"},
 			contract.Param{Name: "excludeCIDRs", Type: contract.List, Description: "of type multi-nic-ipam: what the AddressPool excludes, at least", Items: &contract.Param{Type: contract.String, Format: contract.Prefix}},
 			contract.Param{Name: "vlanMode", Type: contract.String, Enum: []string{"l2", "l3", "l3s"}, FoldCase: true, Description: "of type multi-nic-ipam, in a step of type ipvlan: another place for its mode"},
-			contract.Param{Name: "acceptDefaultRoute", Type: contract.Boolean, Description: "of type slaac: the router may also become the default route of the pod; default: false"},
+			contract.Param{Name: "acceptDefaultRoute", Type: contract.Boolean, Description: "of type slaac and dhcp: the router may also become the default route of the pod; default: false"},
+			contract.Param{Name: "priority", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "of type dhcp: metric of the default route"},
+			contract.Param{Name: "provide", Type: contract.List, Description: "of type dhcp: options that are sent to the server, {option: host-name, value: NAME} only", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
+				{Name: "option", Type: contract.String, Required: true, Description: "host-name"},
+				{Name: "value", Type: contract.String, Description: "value of the option"},
+				{Name: "fromArg", Type: contract.String, Description: "refused: it is an argument of CNI; set value"},
+			}}},
+			contract.Param{Name: "request", Type: contract.Any, Description: "refused: no further option of a server is used"},
+			contract.Param{Name: "daemonSocketPath", Type: contract.Any, Description: "refused: no daemon is needed"},
 			addresses, routes,
 			contract.Param{Name: "dns", Type: contract.Any, Description: "accepted, not used: a pod's DNS is Kubernetes'"},
 		)},
@@ -138,7 +148,8 @@ func AddressParams() []contract.Param {
 
 // refusedIPAM are the types of ipam that other programs have, and what to write instead.
 var refusedIPAM = map[string]string{
-	"dhcp":        "no DHCP client runs in a pod's network; use type pool with a range that the DHCP server does not lease, or static",
+	"dhcp6":       "use type slaac, whose IPv6 addresses are of router advertisements, or pool",
+	"dhcpv6":      "use type slaac, whose IPv6 addresses are of router advertisements, or pool",
 	"whereabouts": "its range, range_start, range_end, exclude and gateway are fields of an AddressPool; create one, and write {type: pool, pool: NAME}",
 }
 
@@ -162,9 +173,24 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 	cfg.Addresses = slices.Concat(cfg.Addresses, given)
 	ownRoutes := len(cfg.Routes)
 	cfg.Routes = append(cfg.Routes, p.givenRoutes(cfg.Routes)...)
+	leasedFrom := len(cfg.Addresses)
+	if cfg.IPAM != nil && cfg.IPAM.Type == ipamDHCP {
+		addresses, routes, err := p.leased(link, cfg)
+		if err != nil {
+			return err
+		}
+		if len(addresses) == 0 && cfg.IPAM.AcceptDefaultRoute { // these have the gateway of the lease
+			cfg.Routes = slices.DeleteFunc(cfg.Routes, func(r Route) bool { return r.Gateway == "" && r.Scope == nil && !strings.Contains(r.Destination, ":") })
+		}
+		cfg.Addresses, cfg.Routes = append(cfg.Addresses, addresses...), append(cfg.Routes, routes...)
+	}
 	gateways := map[bool]string{} // by "is IPv6"
 	for i, a := range cfg.Addresses {
-		if i >= own {
+		if i >= leasedFrom {
+			if err := p.address(link, "the leased address", a, cfg); err != nil {
+				return err
+			}
+		} else if i >= own {
 			if err := p.address(link, "", a, cfg); err != nil {
 				return errGiven(err)
 			}
@@ -213,6 +239,9 @@ func isAlone(prefix, address string) bool {
 func (p *Planner) AddressesOf(link string, cfg AddressConfig) ([]Address, error) {
 	all := slices.Clone(cfg.Addresses)
 	if cfg.IPAM != nil {
+		if cfg.IPAM.Type == ipamDHCP {
+			return nil, Invalid("ipam.type", "%q has an address that is not known in advance, as this step needs it: use type %q", ipamDHCP, ipamPool)
+		}
 		all = append(all, cfg.IPAM.Addresses...)
 	}
 	if err := p.fromPool(link, cfg.IPAM); err != nil {
@@ -235,6 +264,9 @@ func (p *Planner) fromPool(link string, c *IPAM) error {
 	local := ranges != (topology.IPRange{}) || len(c.Ranges) > 0 || len(c.Exclude) > 0
 	divided := c.HostBlock != nil || c.InterfaceBlock != nil || len(c.ExcludeCIDRs) > 0
 	source := addresspool.Title(topology.LocalPool)
+	if err := c.checkDHCP(); err != nil {
+		return err
+	}
 	switch {
 	case c.Type != ipamPool && c.Type != ipamMulti && (c.Pool != "" || c.Interface != 0):
 		return Invalid("ipam.pool", "is for types %q and %q: remove it, or change the type", ipamPool, ipamMulti)
@@ -244,13 +276,13 @@ func (p *Planner) fromPool(link string, c *IPAM) error {
 		return Invalid("ipam.exclude", "is for type %q, as are rangeStart, rangeEnd, ranges and gateway: type %q has subnet and excludeCIDRs, and the gateway of its AddressPool", ipamLocal, ipamMulti)
 	case c.Type != ipamLocal && local:
 		return Invalid("ipam.subnet", "is for type %q, as are rangeStart, rangeEnd, ranges, gateway and exclude: remove them, or change the type", ipamLocal)
-	case c.Type != ipamSLAAC && c.AcceptDefaultRoute:
-		return Invalid("ipam.acceptDefaultRoute", "is for type %q: remove it, or change the type", ipamSLAAC)
+	case c.Type != ipamSLAAC && c.Type != ipamDHCP && c.AcceptDefaultRoute:
+		return Invalid("ipam.acceptDefaultRoute", "is for types %q and %q: remove it, or change the type", ipamSLAAC, ipamDHCP)
 	case c.Type == ipamStatic:
 		return nil
 	case len(c.Addresses) > 0:
 		return Invalid("ipam.addresses", "are for type %q: addresses beside those that are allocated go into addresses of the step", ipamStatic)
-	case c.Type == ipamSLAAC:
+	case c.Type == ipamSLAAC, c.Type == ipamDHCP:
 		return nil
 	case c.Type == ipamLocal:
 		if _, err := addresspool.Local(c.IPAM); err != nil {
@@ -297,6 +329,7 @@ func inIPAM(err error) error {
 
 func (p *Planner) address(link, field string, a Address, cfg AddressConfig) error {
 	addr := netstate.Addr{Link: link, Address: a.Address}
+	addr.Expires = p.expires[addr.Key()]
 	if cfg.Routed {
 		addr.NoPrefixRoute = new(true)
 	}
@@ -370,6 +403,8 @@ func unsettled(have *netstate.Snapshot, o netstate.Object) bool {
 		return got.Tentative || got.DADFailed
 	case netstate.OVSPort:
 		return !got.Installed
+	case netstate.DHCPLease:
+		return got.Address == ""
 	}
 	return false
 }

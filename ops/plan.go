@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,6 +41,9 @@ type Request struct {
 	AppliedBefore bool
 	// Sandbox names the sandbox among all of the cluster, for rows of databases.
 	Sandbox string
+	// Client names who has the network, the same for each sandbox of one claim, and different
+	// for all others. DHCP servers know it by that. "" is the namespace and the topology.
+	Client string
 	// Prepared says that steps with device nodes are applied elsewhere, and only verified
 	// here.
 	Prepared bool
@@ -69,6 +73,8 @@ type Plan struct {
 	// SettlesMillis is the time after which a wanted value may be another one, without any
 	// notification; 0 is never.
 	SettlesMillis uint32
+	// by made the plan.
+	by *Planner
 	// leadsTo is the state after Changes, for Confirm.
 	leadsTo *prospect
 }
@@ -81,6 +87,9 @@ type Pending struct {
 	// for a value that is known after Changes.
 	Withheld error `json:"-"`
 }
+
+// Wants reports whether a step wants the object.
+func (p *Plan) Wants(k netstate.Key) bool { return p.by != nil && p.by.Wanted(k) }
 
 // Empty reports whether nothing is left to do.
 func (p *Plan) Empty() bool {
@@ -144,6 +153,7 @@ func newPlanner(ctx context.Context, req Request, settled map[string]uint32) *Pl
 		makers:  map[string]string{},
 		ipv6:    map[string]netstate.Addr{},
 		guarded: map[string]bool{},
+		expires: map[netstate.Key]int64{},
 		settled: settled,
 		sourced: map[uint32]string{},
 
@@ -218,7 +228,7 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 		case errors.As(err, &unknown):
 			st.pending = unknown.Error()
 			if unknown.ref.Field == "ips" {
-				st.withheld = p.awaitsAdvertisement(unknown.ref.Step)
+				st.withheld = cmp.Or(p.routerless(unknown.ref.Step), p.awaitsNetwork(unknown.ref.Step))
 			}
 			continue
 		case err != nil && req.imagined != nil && !errors.Is(err, errUnaffordable) && p.ctx.Err() == nil:
@@ -351,6 +361,9 @@ func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]
 		}
 		v, err := res.Field(t)
 		p.noteMTU(res, t, v)
+		if err != nil && t.Sub == "gateway" && p.routerless(t.Step) != nil {
+			return nil, &unknownRef{t}
+		}
 		if errors.Is(err, topology.ErrUnknown) {
 			if imagined, ok := p.req.imagined.value(t); ok {
 				return imagined, nil

@@ -45,6 +45,8 @@ type Planner struct {
 	settling []netstate.Object
 	// settlesMillis is that of the plan.
 	settlesMillis uint32
+	// expires are the ends of leases, by the keys of their addresses.
+	expires map[netstate.Key]int64
 	// foreignDefaults are default routes that are not ours, see foreignDefault.
 	foreignDefaults map[defaultOf]netstate.Route
 }
@@ -74,6 +76,10 @@ type stepState struct {
 	gateway map[netstate.Key]string // of addresses
 	// advertised are the links with addresses of router advertisements.
 	advertised []string
+	// leased are the links with an address of a DHCP server.
+	leased []string
+	// routerless is why a lease gives no gateway that the step may use, nil if it does.
+	routerless error
 	routes     []netstate.Route
 	devices    *topology.Devices
 	// prepared steps are applied elsewhere, and only verified here.
@@ -548,6 +554,7 @@ func (p *Planner) result(st *stepState, s *netstate.Snapshot, deps []topology.Re
 			res.IPs = append(res.IPs, ip)
 		}
 	}
+	res.Learns = res.Learns || len(st.leased) > 0
 	for _, link := range st.advertised {
 		res.Learns = true
 		for _, a := range advertisedOn(s, link) {

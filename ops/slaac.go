@@ -96,17 +96,33 @@ func (p *Planner) noAdvertisement(link, what string) error {
 	return &settling{err}
 }
 
-// awaitsAdvertisement is why a reference to an address of a step cannot be resolved yet, nil
-// if that is not because of a router.
-func (p *Planner) awaitsAdvertisement(step string) error {
+// awaitsNetwork is why a reference to an address of a step cannot be resolved yet, nil
+// if that is not because of a router or a DHCP server.
+func (p *Planner) awaitsNetwork(step string) error {
+	return p.amongDependencies(step, p.awaits)
+}
+
+func (p *Planner) awaits(st *stepState) error {
+	if len(st.advertised) > 0 {
+		return p.noAdvertisement(st.advertised[0], "the address that is referenced")
+	}
+	if len(st.leased) > 0 {
+		have, _ := netstate.Lookup(p.req.Have, netstate.DHCPLease{Link: st.leased[0]})
+		return p.noLease(st.leased[0], have.Failure)
+	}
+	return nil
+}
+
+// amongDependencies returns the first error that a step or what it depends on has.
+func (p *Planner) amongDependencies(step string, why func(*stepState) error) error {
 	seen := map[string]bool{step: true}
 	for queue := []string{step}; len(queue) > 0; queue = queue[1:] {
 		st := p.steps[queue[0]]
 		if st == nil {
 			continue
 		}
-		if len(st.advertised) > 0 {
-			return p.noAdvertisement(st.advertised[0], "the address that is referenced")
+		if err := why(st); err != nil {
+			return err
 		}
 		for _, dep := range st.step.DependOn {
 			if !seen[dep] {

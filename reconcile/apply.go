@@ -305,7 +305,7 @@ func (p *pass) finish(plan *ops.Plan) (Report, error) {
 	p.record.Phase, p.record.Results = Applied, plan.Results
 	p.record.fail(nil)
 	history := netstate.Coalesce(p.record.History, plan.Held...)
-	history = netstate.DropDeleted(netstate.Compact(history, p.snapshot, plan.Held...), p.deleted)
+	history = netstate.DropDeleted(netstate.Compact(history, p.snapshot, plan.Held...), func(c netstate.Change) bool { return p.deleted(c, plan) })
 	p.record.History = withIndexes(history, p.snapshot)
 	if p.trigger != TriggerRepair {
 		p.record.Fighting = nil // it concerned the earlier state; the loop records further contention
@@ -336,7 +336,7 @@ func sameAddresses(a, b []topology.StepResult) bool {
 
 // deleted reports whether an object that we created no longer exists and is not wanted:
 // this pass deleted it, or an earlier one that was interrupted.
-func (p *pass) deleted(c netstate.Change) bool {
+func (p *pass) deleted(c netstate.Change, plan *ops.Plan) bool {
 	for _, done := range slices.Backward(p.executed) {
 		if done.Key() == c.Key() {
 			return done.After == nil
@@ -344,8 +344,8 @@ func (p *pass) deleted(c netstate.Change) bool {
 	}
 	_, there := p.snapshot.Get(c.Key())
 	// A repair does not recreate what belongs to steps with policy Observe: that is
-	// still ours.
-	return p.trigger == TriggerEnsure && !there && p.snapshot.Known(c.Object())
+	// still ours. What no step wants any more, the kernel has deleted: a leased address.
+	return (p.trigger == TriggerEnsure || !plan.Wants(c.Key())) && !there && p.snapshot.Known(c.Object())
 }
 
 // withIndexes adds to a history the indexes of the links we created and of the devices

@@ -12,6 +12,15 @@ import (
 // network. The name of a namespace contains no slash, so the forms are distinct.
 type SandboxID string
 
+// Client names who has the network of a sandbox, the same for each sandbox of one claim. What is
+// not of a claim has a name that other nodes use too, and namespaces end with the boot.
+func (id SandboxID) Client(bootID string) string {
+	if o := id.Origin(); o.ClaimUID != "" {
+		return "claim/" + o.ClaimUID + "/" + o.Topology
+	}
+	return bootID + "/" + string(id)
+}
+
 // fromFile begins the ID of a sandbox that a file describes.
 const fromFile = "run"
 

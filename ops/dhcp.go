@@ -1,0 +1,175 @@
+package ops
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// DHCP are the keys of ipam that the CNI plugin dhcp has, beside its type.
+type DHCP struct {
+	Provide          []DHCPOption `json:"provide,omitempty"`
+	Request          any          `json:"request,omitempty"`
+	DaemonSocketPath any          `json:"daemonSocketPath,omitempty"`
+	Priority         *uint32      `json:"priority,omitempty"`
+}
+
+// DHCPOption is an option that is sent to the server.
+type DHCPOption struct {
+	Option  string `json:"option"`
+	Value   string `json:"value,omitempty"`
+	FromArg string `json:"fromArg,omitempty"`
+}
+
+// maxHostname is the length of a host name as Linux has it (HOST_NAME_MAX).
+const maxHostname = 64
+
+// checkDHCP refuses keys of another type, and those that are not supported.
+func (c *IPAM) checkDHCP() error {
+	set := c.Provide != nil || c.Request != nil || c.DaemonSocketPath != nil || c.Priority != nil
+	switch {
+	case c.Type != ipamDHCP && set:
+		return Invalid("ipam.provide", "is for type %q, as are request, daemonSocketPath and priority: remove them, or change the type", ipamDHCP)
+	case c.DaemonSocketPath != nil:
+		return Invalid("ipam.daemonSocketPath", "is of the daemon of the CNI plugin, and no daemon is needed here: remove it")
+	case c.Request != nil:
+		return Invalid("ipam.request", "is not supported: of what a server says only the address, its network and times are used, and with acceptDefaultRoute: true its router; remove it")
+	case c.Priority != nil && !c.AcceptDefaultRoute:
+		return Invalid("ipam.priority", "is the metric of the default route, which needs acceptDefaultRoute: true")
+	}
+	for i, o := range c.Provide {
+		field := fmt.Sprintf("ipam.provide[%d]", i)
+		switch {
+		case o.FromArg != "":
+			return Invalid(field+".fromArg", "%q is an argument of CNI, which is not run: set value", o.FromArg)
+		case o.Option == "dhcp-client-identifier" || o.Option == "61":
+			return Invalid(field+".option", "%q would be the same for all pods: it is made of the claim and the step, remove it", o.Option)
+		case o.Option != "host-name" && o.Option != "12":
+			return Invalid(field+".option", "%q is not supported, only \"host-name\": remove it", o.Option)
+		case !hostname(o.Value):
+			return Invalid(field+".value", "%q is no host name of at most %d letters, digits, \"-\" and \".\"", o.Value, maxHostname)
+		}
+	}
+	return nil
+}
+
+func hostname(s string) bool {
+	return s != "" && len(s) <= maxHostname && !slices.ContainsFunc([]byte(s), func(b byte) bool {
+		return (b < 'a' || b > 'z') && (b < 'A' || b > 'Z') && (b < '0' || b > '9') && b != '-' && b != '.'
+	})
+}
+
+// leased wants a lease of a DHCP server for a link, and returns the address of it and the
+// routes. Without a lease the step waits, and a running sandbox reports that it has none.
+func (p *Planner) leased(link string, cfg AddressConfig) ([]Address, []Route, error) {
+	l, _ := p.view.Link(link)
+	switch {
+	case netstate.OnHost(link):
+		return nil, nil, Invalid("ipam.type", "%q is for interfaces of the pod: %q is one of the host", ipamDHCP, netstate.BaseName(link))
+	case cfg.SourceRouting:
+		return nil, nil, Invalid("sourceRouting", "needs addresses that are known in advance, and ipam of type %q has that of a server", ipamDHCP)
+	case l.IPVLAN != nil && l.IPVLAN.Mode != nil && *l.IPVLAN.Mode != "l2":
+		return nil, nil, Invalid("ipam.type", "%q needs broadcasts, which an ipvlan of mode %s does not have: use mode l2, or type %q", ipamDHCP, *l.IPVLAN.Mode, ipamPool)
+	}
+	want := netstate.DHCPLease{Link: link, ClientID: new(p.clientID(link)), Hostname: new(""), Active: new(true)}
+	for _, o := range cfg.IPAM.Provide {
+		want.Hostname = &o.Value
+	}
+	if err := p.view.Withheld(want); err != nil {
+		return nil, nil, &withheld{err} // what the step has of the lease stays
+	}
+	if err := p.Want(want); err != nil {
+		return nil, nil, err
+	}
+	p.current.leased = append(p.current.leased, link)
+	have, _ := netstate.Lookup(p.req.Have, want)
+	if im := p.req.imagined; im != nil {
+		im.pooled[link] = true
+		have.Address = im.addresses(p.position())[0].String()
+		have.Router = im.addresses(p.position())[0].Addr().Next().String()
+	}
+	p.settling = append(p.settling, want)
+	if have.Address == "" {
+		p.await(fmt.Sprintf("a DHCP lease for %q", link), p.noLease(link, have.Failure))
+		return nil, nil, nil
+	}
+	if other := p.otherwiseWanted(link, have.Address, cfg); other != "" {
+		p.await(fmt.Sprintf("a DHCP lease for %q of an address that is not in use", link), Conflict(
+			"the DHCP server %s has given %q address %q, which %s: have the server give another one", have.Server, link, have.Address, other))
+		return nil, nil, nil
+	}
+	p.expires[netstate.Addr{Link: link, Address: have.Address}.Key()] = have.Expires
+	out := Address{Address: have.Address}
+	if !cfg.IPAM.AcceptDefaultRoute {
+		return []Address{out}, nil, nil
+	}
+	if have.Router == "" {
+		p.Note("the DHCP server %s has named no router in the network of %q: there is no default route over %q", have.Server, have.Address, link)
+		p.current.routerless = fault.New(fault.NotReady, fmt.Errorf("the DHCP server %s has named no router in the network of %q", have.Server, have.Address))
+		return []Address{out}, nil, nil
+	}
+	out.Gateway = have.Router
+	return []Address{out}, []Route{{Destination: "0.0.0.0/0", Gateway: have.Router, Metric: cfg.IPAM.Priority}}, nil
+}
+
+// routerless is why a reference to a gateway of a step cannot be resolved, nil if that is not because
+// of a DHCP server.
+func (p *Planner) routerless(step string) error {
+	return p.amongDependencies(step, func(st *stepState) error { return st.routerless })
+}
+
+// otherwiseWanted says who else has a leased address: a step, or a program of the pod.
+func (p *Planner) otherwiseWanted(link, address string, cfg AddressConfig) string {
+	leased, err := netip.ParsePrefix(address)
+	if err != nil {
+		return "is none"
+	}
+	same := func(a netstate.Addr) bool {
+		pre, err := netip.ParsePrefix(a.Address)
+		return err == nil && pre.Addr() == leased.Addr() && !netstate.OnHost(a.Link)
+	}
+	if slices.ContainsFunc(cfg.Addresses, func(a Address) bool { return same(netstate.Addr{Address: a.Address}) }) {
+		return "the step has itself"
+	}
+	for _, w := range p.wants {
+		if a, ok := w.obj.(netstate.Addr); ok && same(a) {
+			return fmt.Sprintf("step %q has on %q", w.step, a.Link)
+		}
+	}
+	for _, a := range netstate.All[netstate.Addr](p.req.Have) {
+		if same(a) && a.Link != link && p.Foreign(a.Key()) {
+			return fmt.Sprintf("%q has in the pod", a.Link)
+		}
+	}
+	return ""
+}
+
+// noLease is why something waits for a DHCP server. A running sandbox is not made to wait.
+func (p *Planner) noLease(link, tried string) error {
+	if tried == "" {
+		tried = "it needs carrier, and a DHCP server on its network"
+	}
+	err := fmt.Errorf("no DHCP server has given %q an address: %s", link, tried)
+	if p.req.Kept {
+		return fault.New(fault.NotReady, err)
+	}
+	return &settling{err}
+}
+
+// clientID is the client identifier of a link: a DUID-UUID of whoever has the network, and an
+// IAID of the step and its link (RFC 4361 section 6.1, RFC 6355). It is the same in each sandbox
+// of a claim.
+func (p *Planner) clientID(link string) string {
+	who := p.req.Client
+	if who == "" {
+		who = p.req.Netns + "/" + p.req.Topology.Name
+	}
+	user := sha256.Sum256([]byte("dhcp\x00" + who))
+	part := sha256.Sum256([]byte(p.StepName() + "\x00" + link))
+	return "ff" + hex.EncodeToString(part[:4]) + "0004" + hex.EncodeToString(user[:16])
+}
