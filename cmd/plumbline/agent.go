@@ -601,6 +601,7 @@ func (s *serving) serve(ctx context.Context) error {
 	for name, work := range s.parts() {
 		group.Go(func() error { return s.alive.Run(ctx, name, work) })
 	}
+	group.Go(func() error { return s.engine.leases.Run(ctx) })
 	serveHTTP(ctx, group, server, listeners...)
 	if unserved != nil {
 		group.Go(func() error { return s.serveLater(ctx, server, unserved) })

@@ -16,6 +16,7 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/binding"
+	"github.com/plumbline/plumbline/reconcile/dhcp"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/kernel"
@@ -32,6 +33,7 @@ type engine struct {
 	journal *journal.Journal // nil if it does not exist and must not be created
 
 	closeOVN func() // closes the databases of OVN
+	leases   *dhcp.Host
 }
 
 // engine creates a reconciler. A command that only reads does not create a journal.
@@ -56,18 +58,22 @@ func (a *app) engine(command string, writes bool, recorder reconcile.Recorder) (
 		return nil, err
 	}
 	e.closeOVN = closeOVN
+	e.leases = dhcp.Open(dhcp.Options{
+		Dir: filepath.Join(a.stateDir, leasesDir), BootID: e.host.BootID(), Within: kernel.Within, Prolong: e.host.Prolong, Now: kernel.SinceBoot,
+	})
 	if recorder == nil {
 		recorder = passLog{a.log(slog.LevelWarn)}
 	}
 	e.Reconciler = reconcile.New(reconcile.Options{
 		Registry: a.registry, Store: e.store, Open: e.open, BootID: e.host.BootID(), Recorder: recorder,
-		External: append(ovn, binding.Open(a.pci).Domain()),
+		External: append(ovn, binding.Open(a.pci).Domain(), e.leases.Domain()),
 	})
 	return e, nil
 }
 
 func (e *engine) close() {
 	e.closeOVN()
+	e.leases.Close()
 	e.host.Close()
 }
 
@@ -89,6 +95,9 @@ func (e *engine) damaged() ([]string, error) {
 	}
 	return e.journal.Damaged()
 }
+
+// leasesDir has the leases of DHCP servers, below the state directory.
+const leasesDir = "dhcp"
 
 // publishedFile records what the agent has published, below the state directory.
 const publishedFile = "published.json"

@@ -116,6 +116,7 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return watcher.Run(ctx) })
 	group.Go(func() error { return loop.Run(ctx) })
+	group.Go(func() error { return e.leases.Run(ctx) })
 	serveHTTP(ctx, group, server, listener)
 	err = group.Wait()
 	log.Info("stopped: all networks stay as they are")
