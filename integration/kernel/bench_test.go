@@ -119,14 +119,17 @@ func engine(host *kernel.Host, dir string, wrap func(reconcile.Domain) reconcile
 			}
 			return d, err
 		},
-		External: []reconcile.ExternalDomain{bindings(wrap)},
+		External: []reconcile.ExternalDomain{bindings(wrap), wrapped(leases(host, dir).Domain(), wrap)},
 	}), nil
 }
 
-// bindings is the domain of drivers of PCI functions, whose changes count and fail as
-// those of the kernel's do.
+// bindings is the domain of drivers of PCI functions.
 func bindings(wrap func(reconcile.Domain) reconcile.Domain) reconcile.ExternalDomain {
-	d := binding.Open(binding.Options{}).Domain()
+	return wrapped(binding.Open(binding.Options{}).Domain(), wrap)
+}
+
+// wrapped is a domain whose changes count and fail as those of the kernel's do.
+func wrapped(d reconcile.ExternalDomain, wrap func(reconcile.Domain) reconcile.Domain) reconcile.ExternalDomain {
 	if wrap == nil {
 		return d
 	}

@@ -431,7 +431,10 @@ func (l *lane) killableEngine(life *process, changed func(), writing func(write 
 			d, err := open(l.host, path)
 			return killableDomain{d, life, changed}, err
 		},
-		External: []reconcile.ExternalDomain{bindings(func(d reconcile.Domain) reconcile.Domain { return killableDomain{d, life, changed} })},
+		External: []reconcile.ExternalDomain{
+			bindings(func(d reconcile.Domain) reconcile.Domain { return killableDomain{d, life, changed} }),
+			wrapped(leases(l.host, l.dir).Domain(), func(d reconcile.Domain) reconcile.Domain { return killableDomain{d, life, changed} }),
+		},
 	})
 }
 
