@@ -75,7 +75,7 @@ func TestLeased(t *testing.T) {
 	if p = plan(false); p.Settling() == "" || len(p.Pending) != 2 {
 		t.Errorf("does not wait: %s", p)
 	}
-	l.Failure = "3 DHCPDISCOVER in 7 s were not answered"
+	l.Failure = "3 DHCPDISCOVER in 7 s, and no answer"
 	have.Put(l)
 	for _, w := range plan(true).Pending {
 		if fault.Of(w.Withheld) != fault.NotReady || !strings.Contains(w.Withheld.Error(), l.Failure) {

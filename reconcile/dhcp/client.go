@@ -80,7 +80,7 @@ func (c *client) run(ctx context.Context) {
 			}
 		default:
 			if t == nil {
-				t = &tried{sent: map[dhcpv4.MessageType]int{}, began: now}
+				t = &tried{sent: map[dhcpv4.MessageType]int{}, began: now, report: c.fail}
 			}
 			if err = c.acquire(ctx, r, t); err == nil {
 				since = c.h.Now()

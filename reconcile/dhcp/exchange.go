@@ -28,6 +28,13 @@ type tried struct {
 	answers int
 	refused error // the last answer
 	failed  error // to send
+	report  func(string)
+}
+
+func (t *tried) now(now int64) {
+	if t.report != nil {
+		t.report(t.String(now))
+	}
 }
 
 func (t *tried) String(now int64) string {
@@ -49,7 +56,7 @@ func (t *tried) String(now int64) string {
 	case t.refused != nil:
 		return fmt.Sprintf("%s, and %d answers; the last was refused: %v", did, t.answers, t.refused)
 	}
-	return did + " were not answered"
+	return did + ", and no answer"
 }
 
 var (
@@ -80,6 +87,7 @@ func (h *Host) exchange(ctx context.Context, w *wire, r *record, m *dhcpv4.DHCPv
 		}
 		t.failed = nil
 		t.sent[m.MessageType()]++
+		t.now(h.Now())
 		within, cancel := context.WithTimeout(ctx, wait)
 		lease, err := h.await(within, w, q, kind, t, pace, &answers)
 		cancel()
@@ -116,6 +124,7 @@ func (h *Host) await(ctx context.Context, w *wire, q question, kind dhcpv4.Messa
 		}
 		t.answers++
 		t.refused = err
+		t.now(h.Now())
 		if errors.Is(err, errNAK) {
 			return Lease{}, err
 		}
