@@ -20,6 +20,15 @@ func TestSandboxID(t *testing.T) {
 			t.Errorf("%q: %+v, want %+v", id, got, want)
 		}
 	}
+	// A claim is one client of a network, whatever sandbox it has; all else is another one after a boot, and on
+	// another node.
+	client := IDOfClaim(pod, "u", "t").Client("boot-1")
+	if client != IDOfClaim("other", "u", "t").Client("boot-2") || client == IDOfClaim(pod, "u", "t2").Client("boot-1") || client == IDOfClaim(pod, "u2", "t").Client("boot-1") {
+		t.Errorf("a claim is client %q", client)
+	}
+	if id := IDByHand("blue", "t"); id.Client("boot-1") == id.Client("boot-2") || id.Client("boot-1") == IDOfFile("blue", "t").Client("boot-1") {
+		t.Errorf("a sandbox without a claim is client %q", id.Client("boot-1"))
+	}
 	if !IDOfClaim(pod, "u", "t").Origin().OfRuntime() || IDOfClaim("by-hand", "u", "t").Origin().OfRuntime() || IDOfFile(pod, "t").Origin().OfRuntime() {
 		t.Error("the runtime's form is not recognized")
 	}

@@ -312,6 +312,34 @@ func TestDHCP(t *testing.T) {
 	}
 }
 
+// TestDHCPOverIPVLAN: an ipvlan link has the MAC of its master, and receives packets by its addresses: the
+// first answers are broadcasts, those to a renewal are not.
+func TestDHCPOverIPVLAN(t *testing.T) {
+	l := newLane(t)
+	n := newNetwork(t, "uplink0")
+	n.serve(10)
+	e := n.engine(l, 0, shortestLease)
+	sb := n.sandbox("ipvlan", "", "")
+	sb.Topology.Steps[0].Type = "ipvlan"
+	sb.Topology.Steps[0].Config["mode"] = "l2"
+	if _, err := e.Ensure(ctxFor(t), sb); err != nil {
+		t.Fatal(err, n.log)
+	}
+	had, before := n.address(sb), n.lifetime(sb)
+	n.until(time.Minute, "renewed", func() bool {
+		now := n.lifetime(sb)
+		longer := now > before
+		before = now
+		return longer
+	})
+	if got := n.address(sb); got != had {
+		t.Errorf("the address is %s, was %s", got, had)
+	}
+	if _, err := e.Release(ctxFor(t), sb.ID); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestDHCPServerAway: without a server the attach fails, says what was tried, and leaves nothing. If the
 // server of a running sandbox is away, the kernel deletes the address at the end of the lease; the
 // sandbox reports that, and has an address again once the server is back.
