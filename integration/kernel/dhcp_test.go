@@ -404,6 +404,30 @@ func TestDHCPServerAway(t *testing.T) {
 	if addresses != 1 {
 		t.Errorf("the history has %d addresses: %v", addresses, rec.History)
 	}
+
+	// A lease that no process renews, as one of the command line, ends. To apply again is not made to wait,
+	// and fails as it was; a process that keeps leases requests another one.
+	e.end()
+	n.serve(6)
+	alone := n.sandbox("alone", "", "")
+	if l.runKilled(childEnv, childSpec{Sandbox: alone, Dir: l.dir, At: 99}) || n.address(alone) == "" {
+		t.Fatal("was not attached")
+	}
+	n.until(time.Minute, "the kernel deletes the address that nobody renews", func() bool { return n.address(alone) == "" })
+	r := l.engine(nil)
+	for range 2 {
+		if st, err := r.Check(ctxFor(t), alone.ID); err != nil || !strings.Contains(fmt.Sprint(st.Drift), "active is off, not on") {
+			t.Errorf("%+v %v", st, err)
+		}
+		if _, err := r.Ensure(ctxFor(t), alone); fault.Of(err) != fault.NotReady {
+			t.Errorf("applied again: %v", err)
+		}
+	}
+	e = n.engine(l, 0, shortestLease)
+	n.until(2*time.Minute, "it has an address again", func() bool {
+		_, err := e.Repair(ctxFor(t), alone.ID)
+		return err == nil && n.address(alone) != ""
+	})
 	if _, err := e.Release(ctxFor(t), sb.ID); err != nil {
 		t.Error(err)
 	}

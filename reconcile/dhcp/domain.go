@@ -196,10 +196,13 @@ func (v view) Apply(ctx context.Context, c netstate.Change) error {
 	for _, part := range c.Parts() {
 		want, ok := part.After.(netstate.DHCPLease)
 		var err error
-		if ok {
-			err = v.begin(want)
-		} else {
+		switch {
+		case !ok:
 			err = v.end(ctx, part.Key().ID)
+		case want.Active != nil && !*want.Active: // the undo of a request
+			err = v.h.halt(ctx, name(v.sb.ID, want.Link))
+		default:
+			err = v.begin(want)
 		}
 		if err != nil {
 			return err
@@ -255,31 +258,35 @@ func (v view) begin(want netstate.DHCPLease) error {
 	return nil
 }
 
+// halt stops the client of a file, and waits until it has ended.
+func (h *Host) halt(ctx context.Context, file string) error {
+	c := h.running(file)
+	if c == nil {
+		return nil
+	}
+	c.cancel()
+	select {
+	case <-c.done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // end stops the client of a lease, releases it while the namespace exists, and removes the record.
 // Nothing waits for a server, which does not answer a release.
 func (v view) end(ctx context.Context, link string) error {
 	file := name(v.sb.ID, link)
 	v.h.mu.Lock()
-	v.h.ending[file] = true
-	c := v.h.clients[file]
+	v.h.ending[file] = true // Run starts no other one
 	v.h.mu.Unlock()
 	defer func() {
 		v.h.mu.Lock()
 		defer v.h.mu.Unlock()
 		delete(v.h.ending, file)
 	}()
-	if c != nil {
-		c.cancel()
-		select {
-		case <-c.done:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		v.h.mu.Lock()
-		if v.h.clients[file] == c {
-			delete(v.h.clients, file)
-		}
-		v.h.mu.Unlock()
+	if err := v.h.halt(ctx, file); err != nil {
+		return err
 	}
 	r, err := v.h.read(file)
 	if err != nil {
@@ -288,7 +295,13 @@ func (v view) end(ctx context.Context, link string) error {
 	if r != nil && r.live(v.h.Now()) {
 		v.h.release(r)
 	}
-	return v.h.remove(file)
+	if err := v.h.remove(file); err != nil {
+		return err
+	}
+	v.h.mu.Lock()
+	defer v.h.mu.Unlock()
+	delete(v.h.clients, file)
+	return nil
 }
 
 // release tells the server that the address is free. If that cannot be sent, or is lost, the lease
