@@ -113,7 +113,7 @@ A virtual function is refused: only its representor could be a port of Open vSwi
 		},
 		{
 			Name: "role", Type: contract.String, Enum: []string{"secondary"},
-			Refused:     map[string]string{"primary": "the pod's own network stays the cluster's; use secondary"},
+			Refused:     map[string]string{"primary": "the pod's own network is not one of OVN; use secondary, or spec.role of the topology for a network of type ptp or bridge"},
 			Description: "role of the network; default: secondary",
 		},
 		text("netAttachDefName", "NAMESPACE/NAME by which ovn-kubernetes knows the network; it is the network's name here, no such object is read"),
@@ -228,11 +228,6 @@ func plan(p *ops.Planner, c config) error {
 	if err != nil {
 		return err
 	}
-	for _, have := range p.Links() { // otherwise the pair would not be planned, and its other end would be missing
-		if have.Name == name && p.Foreign(have.Key()) && have.DeviceID == "" {
-			return ops.ConflictWith(name, "the name %q is taken in the sandbox by a %s link that is not ours: set another ifName", name, have.LinkKind)
-		}
-	}
 	if c.MAC == nil {
 		c.MAC = new(p.StableMAC(*chassis.Name))
 	}
@@ -243,14 +238,14 @@ func plan(p *ops.Planner, c config) error {
 	if err != nil {
 		return err
 	}
-	host := netstate.HostName(p.HostLinkName())
 	port := c.logicalPort(p, *chassis.Name)
 	port.Addresses = []string{strings.Join(slices.Concat([]string{*c.MAC}, withoutLengths(addresses)), " ")}
 	port.PortSecurity = port.Addresses
 	if err := p.Want(port); err != nil {
 		return err
 	}
-	if err := p.Want(netstate.Link{Name: name, LinkKind: "veth", Veth: &netstate.Veth{Peer: &host}, MTU: c.MTU, MAC: c.MAC, Up: new(true)}); err != nil {
+	host, err := p.VethToHost(netstate.Link{Name: name, MTU: c.MTU, MAC: c.MAC, Up: new(true)}, "")
+	if err != nil {
 		return err
 	}
 	if err := p.Want(netstate.Link{Name: host, MTU: new(uint32(largestMTU)), Up: new(true)}); err != nil {
