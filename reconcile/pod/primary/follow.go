@@ -279,7 +279,7 @@ func (f *Follower) forwards(podCIDRs []netip.Prefix) error {
 		if p.Addr().Is4() {
 			name = "net/ipv4/ip_forward"
 		}
-		if value, err := os.ReadFile(filepath.Join(f.Proc, "sys", name)); err != nil || strings.TrimSpace(string(value)) != "1" {
+		if value, err := os.ReadFile(filepath.Join(f.Proc, "sys", name)); err != nil || strings.TrimSpace(string(value)) == "0" {
 			return fmt.Errorf("the node %q does not forward packets, so its pods with addresses of %s would reach nothing: set %s to 1", f.NodeName, p, strings.ReplaceAll(name, "/", "."))
 		}
 	}

@@ -250,16 +250,6 @@ func (f *Follower) NodeUID() types.UID {
 	return ""
 }
 
-// NodeLabels returns the labels of the Node object, which are not to be changed; known is false until it
-// was read.
-func (f *Follower) NodeLabels() (labels map[string]string, known bool) {
-	n := f.self()
-	if n == nil {
-		return nil, false
-	}
-	return n.Labels, true
-}
-
 // Decide says of each device what the policies decide, and which attributes any policy
 // of the cluster adds. It fails until Ready.
 func (f *Follower) Decide(ctx context.Context, devices []inventory.Device) ([]inventory.Device, []string, error) {
