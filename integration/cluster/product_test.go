@@ -63,6 +63,10 @@ spec:
 		t.Fatal(err)
 	}
 	checkAgentPod(t, manifest)
+	if manifest, err = c.Chart(t.Context(), "podNetwork.enabled=true"); err != nil {
+		t.Fatal(err)
+	}
+	checkWithoutPodNetwork(t, manifest)
 	for value, want := range map[string]string{
 		"agent.nope=1":                "nope",
 		"podNetwork.clusterCIDRs={x}": "podNetwork/clusterCIDRs/0",
@@ -73,6 +77,28 @@ spec:
 			t.Errorf("%s: error %v, want one with %q", value, err, want)
 		}
 	}
+}
+
+// checkWithoutPodNetwork holds that the controller stays on a node that is not ready, as all
+// are before there is a topology that gives pods their network.
+func checkWithoutPodNetwork(t *testing.T, manifest string) {
+	t.Helper()
+	for doc := range strings.SplitSeq(manifest, "\n---\n") {
+		o := &appsv1.Deployment{}
+		if err := yaml.Unmarshal([]byte(doc), o); err != nil || o.Kind != "Deployment" {
+			continue
+		}
+		pod := &o.Spec.Template.Spec
+		for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {
+			if !pod.HostNetwork || !slices.ContainsFunc(pod.Tolerations, func(o corev1.Toleration) bool {
+				return o.TolerationSeconds == nil && o.Operator == corev1.TolerationOpExists && o.Key == corev1.TaintNodeNotReady && (o.Effect == "" || o.Effect == effect)
+			}) {
+				t.Errorf("the controller does not tolerate %s of nodes without a network: %+v", effect, pod.Tolerations)
+			}
+		}
+		return
+	}
+	t.Error("no Deployment in the chart")
 }
 
 // checkAgentPod holds what an agent that was taken over has of its node by default: nothing of
