@@ -32,6 +32,8 @@ type Options struct {
 	// earlier, but without them no namespace has a "default" service account, so no
 	// pod can be created; nothing is garbage-collected and nothing scheduled.
 	APIServerOnly bool
+	// PodCIDRs has the controller manager give each node pod CIDRs of both families.
+	PodCIDRs bool
 	// APIServer, ControllerManager and Scheduler are more flags for each.
 	APIServer, ControllerManager, Scheduler []string
 }
@@ -64,7 +66,9 @@ const (
 	// them, that of the service "kubernetes".
 	serviceRange   = "10.96.0.0/16"
 	serviceAddress = "10.96.0.1"
-	issuer         = "https://kubernetes.default.svc.cluster.local"
+	// podRange are the addresses of pods on nodes with pod CIDRs.
+	podRange = "10.244.0.0/16,fd00:10:244::/48"
+	issuer   = "https://kubernetes.default.svc.cluster.local"
 )
 
 // Start builds what is not built yet, which takes minutes the first time, and

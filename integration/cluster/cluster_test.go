@@ -50,7 +50,7 @@ func TestAPIServerOnly(t *testing.T) {
 }
 
 func TestControlPlane(t *testing.T) {
-	c := start(t, cluster.Options{})
+	c := start(t, cluster.Options{PodCIDRs: true})
 	manifest := strings.NewReader(`
 apiVersion: v1
 kind: Pod
@@ -73,5 +73,10 @@ spec:
 	_, err = client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{})
 	if want := `User "system:serviceaccount:default:default" cannot list`; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a service account without a role: want %q, have %v", want, err)
+	}
+	kubectl(t, c, "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n", "create", "-f", "-")
+	kubectl(t, c, "", "wait", "--for=jsonpath={.spec.podCIDRs[1]}", "--timeout=60s", "node/n1")
+	if have, want := kubectl(t, c, "", "get", "node", "n1", "-o", "jsonpath={.spec.podCIDRs[*]}"), "10.244.0.0/24 fd00:10:244::/64"; have != want {
+		t.Errorf("the node has the pod CIDRs %q, want %q", have, want)
 	}
 }

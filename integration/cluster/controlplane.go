@@ -76,13 +76,18 @@ func (c *Cluster) controlPlane(ctx context.Context) error {
 	}
 
 	kubeconfig := func(name string) string { return "--kubeconfig=" + c.ca.path(name+".kubeconfig") }
-	controllers, err := c.run("kube-controller-manager", append([]string{
+	nodes := []string{"--allocate-node-cidrs=false"}
+	if c.options.PodCIDRs {
+		// A /24 and a /64 for each node.
+		nodes = []string{"--allocate-node-cidrs=true", "--cluster-cidr=" + podRange}
+	}
+	controllers, err := c.run("kube-controller-manager", append(append([]string{
 		kubeconfig("kube-controller-manager"), "--leader-elect=false", "--secure-port=0",
 		"--use-service-account-credentials=true",
 		"--service-account-private-key-file=" + c.ca.path("tokens.key"),
 		"--root-ca-file=" + c.ca.path("ca.crt"),
 		"--kube-api-qps=200", "--kube-api-burst=400",
-	}, c.options.ControllerManager...)...)
+	}, nodes...), c.options.ControllerManager...)...)
 	if err != nil {
 		return err
 	}

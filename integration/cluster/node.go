@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -45,6 +46,9 @@ type NodeOptions struct {
 	Wired string
 	// Images are archives to load before the kubelet starts.
 	Images []string
+	// NoCNI leaves out the pods' network: no CNI plugin and no configuration of one, so that
+	// the node is not Ready until something else installs both. It needs Options.PodCIDRs.
+	NoCNI bool
 	// Kubelet is more of its configuration, in YAML, such as "featureGates: {X: true}".
 	Kubelet string
 }
@@ -60,6 +64,7 @@ type Node struct {
 	dir     string
 	port    int // of the host's loopback, leads to the node's forwarder
 	keeper  *process
+	ranges  []string // of its pods; with NoCNI known once the node is registered
 }
 
 // What is the same on every node.
@@ -73,8 +78,8 @@ const (
 	diskBytes  = 8 << 30 // sparse
 )
 
-// AddNode boots a machine into the cluster and returns when its node is Ready.
-// The machine ends with the cluster. The first node of all builds the machine's
+// AddNode boots a machine into the cluster and returns when its node is Ready; with
+// NoCNI, when it is registered and has pod CIDRs. The machine ends with the cluster. The first node of all builds the machine's
 // file system, which takes a minute and needs root.
 func (c *Cluster) AddNode(ctx context.Context, options NodeOptions) (*Node, error) {
 	c.mu.Lock()
@@ -94,6 +99,9 @@ func (c *Cluster) AddNode(ctx context.Context, options NodeOptions) (*Node, erro
 		index:   index,
 		dir:     filepath.Join(c.dir, options.Name),
 	}
+	if !options.NoCNI {
+		n.ranges = []string{n.pods()}
+	}
 	_, taken := c.nodes[n.Name]
 	if !taken && !c.closing {
 		c.nodes[n.Name] = n
@@ -112,6 +120,9 @@ func (n *Node) add(ctx context.Context) error {
 	if path := n.cluster.wire(n.options.Wired); n.options.Wired != "" && len(path) > longestSocket {
 		return fmt.Errorf("wire to %q: the path of its socket is too long: %q", n.options.Wired, path)
 	}
+	if n.options.NoCNI && !n.cluster.options.PodCIDRs {
+		return errors.New("NoCNI: pods have addresses of the node's pod CIDRs: set Options.PodCIDRs, too")
+	}
 	ports, err := freePorts(1)
 	if err != nil {
 		return err
@@ -127,8 +138,16 @@ func (n *Node) add(ctx context.Context) error {
 	return n.boot(ctx)
 }
 
-// pods is the range of the node's pods.
+// pods is the range of the pods of a node with CNI plugins.
 func (n *Node) pods() string { return fmt.Sprintf("10.244.%d.0/24", n.index) }
+
+// hasPod reports whether an address is that of a pod of the node.
+func (n *Node) hasPod(ip net.IP) bool {
+	return slices.ContainsFunc(n.ranges, func(r string) bool {
+		_, pods, err := net.ParseCIDR(r)
+		return err == nil && ip != nil && pods.Contains(ip)
+	})
+}
 
 // furnish fills the node's folder.
 func (n *Node) furnish(ctx context.Context) error {
@@ -168,6 +187,10 @@ func (n *Node) furnish(ctx context.Context) error {
 	if _, err := c.kubeconfigAt(n.Name+"/kubelet", server, who); err != nil {
 		return err
 	}
+	network := "bench"
+	if n.options.NoCNI {
+		network = "none"
+	}
 	var settings strings.Builder
 	for _, setting := range [][2]string{
 		{"name", n.Name},
@@ -177,6 +200,7 @@ func (n *Node) furnish(ctx context.Context) error {
 		{"containerd", n.options.Containerd},
 		{"api_port", strconv.Itoa(c.port)},
 		{"pause", pauseImage},
+		{"network", network},
 	} {
 		fmt.Fprintf(&settings, "%s='%s'\n", setting[0], strings.ReplaceAll(setting[1], "'", `'\''`))
 	}
@@ -219,6 +243,10 @@ func (n *Node) podNetwork() string {
 
 func (n *Node) containerdConfig() string {
 	timeout := ""
+	plugins := "/usr/lib/cni" // Debian's
+	if n.options.NoCNI {
+		plugins = "/opt/cni/bin" // containerd's default
+	}
 	if n.options.NRITimeout > 0 {
 		timeout = fmt.Sprintf("  plugin_request_timeout = %q\n", n.options.NRITimeout)
 	}
@@ -230,19 +258,19 @@ func (n *Node) containerdConfig() string {
   enable_cdi = true
   cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
 [plugins."io.containerd.grpc.v1.cri".cni]
-  bin_dir = "/usr/lib/cni"
+  bin_dir = %q
 [plugins."io.containerd.nri.v1.nri"]
   disable = false
-%s`, pauseImage, timeout)
+%s`, pauseImage, plugins, timeout)
 	}
 	return fmt.Sprintf(`version = 3
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
   sandbox = %q
 [plugins.'io.containerd.cri.v1.runtime'.cni]
-  bin_dirs = ["/usr/lib/cni"]
+  bin_dirs = [%q]
 [plugins.'io.containerd.nri.v1.nri']
   disable = false
-%s`, pauseImage, timeout)
+%s`, pauseImage, plugins, timeout)
 }
 
 func (n *Node) kubeletConfig() string {
@@ -287,11 +315,17 @@ func (n *Node) boot(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := n.WaitReady(ctx, began); err != nil {
+	state := "Ready"
+	if n.options.NoCNI {
+		state = "registered"
+		if err := n.waitRegistered(ctx, began); err != nil {
+			return err
+		}
+	} else if err := n.WaitReady(ctx, began); err != nil {
 		return err
 	}
-	fmt.Fprintf(n.cluster.options.Log, "cluster: %s: machine up after %.1f s, node Ready after %.1f s\n",
-		n.Name, up.Seconds(), time.Since(began).Seconds())
+	fmt.Fprintf(n.cluster.options.Log, "cluster: %s: machine up after %.1f s, node %s after %.1f s\n",
+		n.Name, up.Seconds(), state, time.Since(began).Seconds())
 	return nil
 }
 
@@ -462,9 +496,9 @@ func (n *Node) verb(ctx context.Context, verb string, daemon Daemon) error {
 	return err
 }
 
-// Reboot cuts the machine's power and boots it again; it returns when the node is
-// Ready. What survives is /var/lib/{kubelet,containerd,cni,plumbline}, and of
-// that what had been written out, as on any machine.
+// Reboot cuts the machine's power and boots it again; it returns when AddNode would.
+// What survives is /var/lib/{kubelet,containerd,cni,plumbline}, with NoCNI also /opt/cni/bin
+// and /etc/cni/net.d, and of that what had been written out, as on any machine.
 func (n *Node) Reboot(ctx context.Context) error {
 	n.PowerOff()
 	if err := n.boot(ctx); err != nil {
@@ -484,6 +518,31 @@ func (n *Node) PowerOff() {
 // WaitReady waits until the kubelet has said, after the given time, that the node
 // is Ready.
 func (n *Node) WaitReady(ctx context.Context, after time.Time) error {
+	return n.await(ctx, after, func(_ *corev1.Node, ready corev1.NodeCondition) error {
+		if ready.Status != corev1.ConditionTrue {
+			return fmt.Errorf("%s: %s", ready.Reason, ready.Message)
+		}
+		return nil
+	})
+}
+
+// waitRegistered waits until the kubelet has said, after the given time, whether the node
+// is Ready, and the node has pod CIDRs.
+func (n *Node) waitRegistered(ctx context.Context, after time.Time) error {
+	return n.await(ctx, after, func(node *corev1.Node, _ corev1.NodeCondition) error {
+		if len(node.Spec.PodCIDRs) == 0 {
+			return errors.New("it has no spec.podCIDRs")
+		}
+		n.cluster.mu.Lock()
+		defer n.cluster.mu.Unlock()
+		n.ranges = node.Spec.PodCIDRs
+		return nil
+	})
+}
+
+// await waits until a node, of which the kubelet has said something after the given time, is
+// accepted.
+func (n *Node) await(ctx context.Context, after time.Time, accept func(*corev1.Node, corev1.NodeCondition) error) error {
 	client, err := n.cluster.Client()
 	if err != nil {
 		return err
@@ -498,10 +557,10 @@ func (n *Node) WaitReady(ctx context.Context, after time.Time) error {
 				continue
 			}
 			// The API's times have whole seconds.
-			if condition.Status == corev1.ConditionTrue && condition.LastHeartbeatTime.After(after.Truncate(time.Second)) {
-				return nil
+			if !condition.LastHeartbeatTime.After(after.Truncate(time.Second)) {
+				return fmt.Errorf("nothing said since %s: %s: %s", after.Format(time.TimeOnly), condition.Reason, condition.Message)
 			}
-			return fmt.Errorf("%s: %s", condition.Reason, condition.Message)
+			return accept(node, condition)
 		}
 		return errors.New("it has no condition Ready")
 	}, n.keeper)
@@ -526,11 +585,7 @@ func (c *Cluster) address(address string) (via string, connect bool, err error) 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, n := range c.nodes {
-		_, pods, err := net.ParseCIDR(n.pods())
-		if err != nil {
-			return "", false, err
-		}
-		if host == n.Address || ip != nil && pods.Contains(ip) {
+		if host == n.Address || n.hasPod(ip) {
 			return net.JoinHostPort("127.0.0.1", strconv.Itoa(n.port)), true, nil
 		}
 	}

@@ -42,7 +42,7 @@ func (c *Cluster) Release(ctx context.Context, commit string) (Release, error) {
 	if err := c.goBuildIn(ctx, tree, program, "-trimpath", "-ldflags=-s -w", "./cmd/plumbline"); err != nil {
 		return r, fmt.Errorf("plumbline of commit %s: %w", commit, err)
 	}
-	return r, image.WriteFile(r.archive, productOf(r, program))
+	return r, image.WriteFile(r.archive, productOf(r, program, ""))
 }
 
 // Variant builds plumbline of the checkout with build tags, for what only tests need.
@@ -52,11 +52,35 @@ func (c *Cluster) Variant(ctx context.Context, tags string) (Release, error) {
 	if err := c.goBuild(ctx, program, "-trimpath", "-ldflags=-s -w", "-tags", tags, "./cmd/plumbline"); err != nil {
 		return r, err
 	}
-	return r, image.WriteFile(r.archive, productOf(r, program))
+	return r, image.WriteFile(r.archive, productOf(r, program, ""))
 }
 
-func productOf(r Release, program string) image.Image {
-	return image.Image{Names: []string{productImage + ":" + r.tag()}, Files: map[string]string{"/plumbline": program}, Entrypoint: []string{"/plumbline"}}
+// productOf is the image of a release; its CNI plugin is left out if it is "".
+func productOf(r Release, program, plugin string) image.Image {
+	out := image.Image{Names: []string{productImage + ":" + r.tag()}, Files: map[string]string{"/plumbline": program}, Entrypoint: []string{"/plumbline"}}
+	if plugin != "" {
+		out.Files["/plumbline-cni"] = plugin
+	}
+	return out
+}
+
+// product builds plumbline of the checkout, once, and returns the archive of its image, which
+// holds what that of make image does.
+func (c *Cluster) product(ctx context.Context) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	folder := filepath.Join(c.dir, "product")
+	archive := folder + ".tar"
+	if exists(archive) {
+		return archive, nil
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return "", err
+	}
+	if err := c.goBuild(ctx, folder+"/", "-trimpath", "-ldflags=-s -w", "./cmd/plumbline", "./cmd/plumbline-cni"); err != nil {
+		return "", err
+	}
+	return archive, image.WriteFile(archive, productOf(Release{}, filepath.Join(folder, "plumbline"), filepath.Join(folder, "plumbline-cni")))
 }
 
 // export writes the files of a commit into a folder.
@@ -133,7 +157,7 @@ func (c *Cluster) Install(ctx context.Context, values ...string) error {
 func (c *Cluster) InstallRelease(ctx context.Context, r Release, values ...string) (err error) {
 	if r == (Release{}) {
 		r.chart = filepath.Join(c.places.checkout, "chart", "plumbline")
-		if r.archive, err = c.Image(ctx, productImage+":dev", "./cmd/plumbline"); err != nil {
+		if r.archive, err = c.product(ctx); err != nil {
 			return fmt.Errorf("install plumbline: %w", err)
 		}
 	}

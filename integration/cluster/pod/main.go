@@ -4,6 +4,7 @@
 //	pod                 print, and wait
 //	pod show            print, and end
 //	pod ping ADDRESS    one ICMP echo, for at most 5 s; for kubectl exec
+//	pod version         get the API server's version as the pod's service account; for kubectl exec
 //	pod listen PORT     print, and answer HTTP on the port with the same
 //	pod drive ADDRESS   open that PCI function by its VFIO group, and end; for kubectl exec
 //	pod announce LINK NAME  say by LLDP on a link each second that it is a switch
@@ -13,10 +14,13 @@
 package main
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -52,6 +56,8 @@ func run(arguments []string, end <-chan os.Signal) error {
 		return show(os.Stdout)
 	case verb == "ping" && len(arguments) == 2:
 		return ping(arguments[1], 5*time.Second)
+	case verb == "version" && len(arguments) == 1:
+		return version(os.Stdout)
 	case verb == "drive" && len(arguments) == 2:
 		return drive(arguments[1])
 	case verb == "announce" && len(arguments) == 3:
@@ -91,6 +97,41 @@ func show(w io.Writer) error {
 		return err
 	}
 	return json.NewEncoder(w).Encode(network)
+}
+
+// version shows what the service "kubernetes" answers: by its address, with the
+// certificate and the token that the kubelet has mounted.
+func version(w io.Writer) error {
+	const secrets = "/var/run/secrets/kubernetes.io/serviceaccount/"
+	ca, err := os.ReadFile(secrets + "ca.crt")
+	if err != nil {
+		return err
+	}
+	token, err := os.ReadFile(secrets + "token")
+	if err != nil {
+		return err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(ca) {
+		return fmt.Errorf("%sca.crt: no certificate", secrets)
+	}
+	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}}
+	server := net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))
+	request, err := http.NewRequest(http.MethodGet, "https://"+server+"/version", nil)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Authorization", "Bearer "+string(token))
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", server, response.Status)
+	}
+	_, err = io.Copy(w, io.LimitReader(response.Body, 1<<20))
+	return err
 }
 
 func listen(address string, end <-chan os.Signal) error {
