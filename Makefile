@@ -29,7 +29,7 @@ KERNELS ?= stable backports
 KERNEL_PKG ?= ./cmd/... ./integration/kernel ./reconcile/kernel/... ./reconcile/watch
 # The short form runs these tests on one kernel only: faults at changes, which test our
 # code rather than the kernel, and the tests that take longest.
-ONE_KERNEL := ^(Test(KilledBetweenChanges|EveryChangeFailsOnce|FailureAtEveryChange|KilledInRepairAndUpdate|Update(Killed|FailsAnywhere)|Drift|AnotherWriter|Restart|NothingGrows|Storm|KernelSessions|Random|LinkStateFollowsLACP|PartnerOfPort|DeviceKnownByIndex|Unplugged|PodNetwork(Refuses|Killed|sAtOnce)?|SlowAttach(Killed)?|(VLAN|Bond)BeforeClearToSend))$$
+ONE_KERNEL := ^(Test(KilledBetweenChanges|EveryChangeFailsOnce|FailureAtEveryChange|KilledInRepairAndUpdate|Update(Killed|FailsAnywhere)|Drift|AnotherWriter|Restart|NothingGrows|Storm|KernelSessions|Random|LinkStateFollowsLACP|PartnerOfPort|DeviceKnownByIndex|Unplugged|PodNetwork(Refuses|Killed|sAtOnce)?|Loopback|SlowAttach(Killed)?|(VLAN|Bond)BeforeClearToSend))$$
 RACELESS := /(cmd/plumbline|reconcile/pod/rollout|topology/admission|topology/controller)$$
 FUZZTIME ?= 20s
 SOAK ?= 10m

@@ -22,6 +22,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/pod/cnisocket"
+	"github.com/plumbline/plumbline/reconcile/pod/loopback"
 )
 
 func TestMain(m *testing.M) {
@@ -29,8 +30,12 @@ func TestMain(m *testing.M) {
 		fmt.Println("skipped: these tests change real network namespaces and run in the virtual machine: make test-kernel")
 		os.Exit(0)
 	}
-	if os.Getenv("CNI_COMMAND") != "" {
-		cnisocket.Main() // started as a CNI plugin
+	if os.Getenv("CNI_COMMAND") != "" { // started as a CNI plugin
+		if filepath.Base(os.Args[0]) == loopback.Name {
+			loopback.Main()
+			return
+		}
+		cnisocket.Main()
 		return
 	}
 	if os.Getenv(childEnv) != "" {

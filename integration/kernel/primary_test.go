@@ -312,6 +312,58 @@ func TestPodNetwork(t *testing.T) {
 	n.mustEqual(home, "", "without pods")
 }
 
+// TestLoopback: under its other name the plugin sets lo up, as containerd wants it for each pod.
+func TestLoopback(t *testing.T) {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(program, filepath.Join(dir, "loopback")); err != nil { // see TestMain
+		t.Fatal(err)
+	}
+	cni := libcni.NewCNIConfigWithCacheDir([]string{dir}, filepath.Join(dir, "cache"), nil)
+	// That of containerd.
+	list, err := libcni.ConfListFromBytes([]byte(`{"cniVersion": "0.3.1", "name": "cni-loopback", "plugins": [{"type": "loopback"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &foreignWriter{t: t}
+	path := newNetns(t)
+	rt := &libcni.RuntimeConf{ContainerID: "x", NetNS: path, IfName: "lo"}
+	up := func() bool {
+		_, err := s.try("ip -n " + filepath.Base(path) + " -o link show dev lo up | grep -q lo")
+		return err == nil
+	}
+	ctx := t.Context()
+	if up() {
+		t.Fatal("lo of a new namespace is up")
+	}
+	for range 2 {
+		out, err := cni.AddNetworkList(ctx, list, rt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := types100.NewResultFromResult(out)
+		if err != nil || len(r.IPs) != 2 || len(r.Interfaces) != 1 || r.Interfaces[0].Name != "lo" || !up() {
+			t.Errorf("ADD: up: %v: %+v, %v", up(), r, err)
+		}
+	}
+	s.run("ip netns exec " + filepath.Base(path) + " ping -c 1 -W 5 127.0.0.1")
+	for range 2 {
+		if err := cni.DelNetworkList(ctx, list, rt); err != nil || up() {
+			t.Errorf("DEL: up: %v: %v", up(), err)
+		}
+	}
+	deleteNetns(path)
+	if err := cni.DelNetworkList(ctx, list, rt); err != nil {
+		t.Errorf("DEL of what does not exist any more: %v", err)
+	}
+	if _, err := cni.AddNetworkList(ctx, list, rt); err == nil || !strings.Contains(err.Error(), "network namespace") {
+		t.Errorf("ADD without a namespace: %v", err)
+	}
+}
+
 // TestPodNetworkRefuses: nothing but a namespace of the runtime is given a network, and calls
 // that are damaged, too large or of other users are refused.
 func TestPodNetworkRefuses(t *testing.T) {

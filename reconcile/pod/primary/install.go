@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/plumbline/plumbline/reconcile/pod/loopback"
 	"github.com/plumbline/plumbline/reconcile/recordfile"
 )
 
@@ -95,6 +96,9 @@ func (i *Installer) Pass() error {
 	if err := i.program(); err != nil {
 		return err
 	}
+	if err := i.loopback(); err != nil {
+		return err
+	}
 	conf := filepath.Join(i.ConfDir, i.ConfName)
 	want, err := i.configuration()
 	if err != nil {
@@ -145,6 +149,29 @@ func (i *Installer) program() error {
 
 const programMode = 0o755
 
+// loopback installs the plugin that sets lo up, unless the node has one: containerd starts it
+// for each pod. The program is the same, under another name.
+func (i *Installer) loopback() error {
+	path := filepath.Join(i.BinDir, loopback.Name)
+	switch err := os.Symlink(pluginType, path); {
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("CNI plugin: %w", err)
+	}
+	i.Log.Info("installed the CNI plugin", "file", path)
+	return nil
+}
+
+// removeLoopback removes the plugin, if it is ours.
+func (i *Installer) removeLoopback() error {
+	path := filepath.Join(i.BinDir, loopback.Name)
+	if to, err := os.Readlink(path); err != nil || to != pluginType {
+		return nil //nolint:nilerr // none, or a program
+	}
+	return os.Remove(path)
+}
+
 // first is an error if the runtime uses another network.
 func (i *Installer) first() error {
 	entries, err := os.ReadDir(i.ConfDir)
@@ -179,6 +206,9 @@ func (i *Installer) remove() error {
 		i.Log.Info("removed the network of pods", "file", conf)
 	}
 	i.verified = nil
+	if err := i.removeLoopback(); err != nil {
+		return err
+	}
 	if err := os.Remove(program); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

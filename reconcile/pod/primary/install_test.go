@@ -51,15 +51,18 @@ func (n *node) pass() {
 	}
 }
 
-// has holds whether both files are there, and that nothing else is.
+// loopback is the path of the other name of the plugin.
+func (n *node) loopback() string { return filepath.Join(filepath.Dir(n.bin), "loopback") }
+
+// has holds whether all files are there, and that nothing else is.
 func (n *node) has(when string, want bool) {
 	n.t.Helper()
-	for _, path := range []string{n.bin, n.conf} {
+	for _, path := range []string{n.bin, n.loopback(), n.conf} {
 		if _, err := os.Stat(path); (err == nil) != want {
 			n.t.Errorf("%s: %s: %v", when, path, err)
 		}
 		entries, err := os.ReadDir(filepath.Dir(path))
-		if err != nil || len(entries) > 1 {
+		if err != nil || len(entries) > 2 {
 			n.t.Errorf("%s: beside %s: %v, %v", when, path, entries, err)
 		}
 	}
@@ -105,6 +108,11 @@ func TestInstaller(t *testing.T) {
 		n.pass()
 		n.has(what+" was removed", true)
 	}
+	if err := os.Remove(n.loopback()); err != nil {
+		t.Fatal(err)
+	}
+	n.pass()
+	n.has("the plugin loopback was removed", true)
 	// The next agent has another program.
 	n.write(n.Program, "version 2")
 	n.verified = nil
@@ -137,6 +145,9 @@ func TestInstaller(t *testing.T) {
 	n.unlisted = nil
 	n.pass()
 	n.has("no pod has it", false)
+	if _, err := os.Lstat(n.loopback()); err == nil {
+		t.Error("no pod has it, and the plugin loopback is left")
+	}
 }
 
 // TestInstallerBesideAnother: a file that the runtime uses instead of ours is reported, and none
@@ -158,5 +169,19 @@ func TestInstallerBesideAnother(t *testing.T) {
 	n.pass()
 	if _, err := os.Stat(n.conf); err != nil {
 		t.Errorf("another's file: %v", err)
+	}
+
+	// A node may have the plugin loopback.
+	n = newNode(t)
+	n.known, n.selected, n.ready = true, true, nil
+	n.write(n.loopback(), "another")
+	n.pass()
+	n.selected = false
+	n.pass()
+	if data, err := os.ReadFile(n.loopback()); err != nil || string(data) != "another" {
+		t.Errorf("another's plugin loopback: %s, %v", data, err)
+	}
+	if _, err := os.Stat(n.bin); err == nil {
+		t.Error("the program is left")
 	}
 }
