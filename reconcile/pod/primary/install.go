@@ -31,6 +31,8 @@ type InstallerOptions struct {
 	Selected func() (selected, known bool)
 	// InUse reports whether pods have it.
 	InUse func() (bool, error)
+	// Leads reports whether the node has no later agent, whose program may be another one.
+	Leads func() bool
 	Log   *slog.Logger
 }
 
@@ -83,6 +85,10 @@ func (i *Installer) Run(ctx context.Context) {
 
 // Pass is one comparison.
 func (i *Installer) Pass() error {
+	if !i.Leads() {
+		i.verified = nil
+		return nil
+	}
 	selected, known := i.Selected()
 	inUse, err := i.InUse()
 	switch ready := i.Ready() == nil; {

@@ -15,6 +15,7 @@ type node struct {
 	t                      *testing.T
 	ready, unlisted        error
 	selected, known, inUse bool
+	leads                  bool
 	bin, conf              string
 	*Installer
 }
@@ -22,7 +23,7 @@ type node struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	dir := t.TempDir()
-	n := &node{t: t, ready: errors.New("not yet"), bin: filepath.Join(dir, "bin", "plumbline"), conf: filepath.Join(dir, "conf", "10-plumbline.conflist")}
+	n := &node{t: t, leads: true, ready: errors.New("not yet"), bin: filepath.Join(dir, "bin", "plumbline"), conf: filepath.Join(dir, "conf", "10-plumbline.conflist")}
 	for _, d := range []string{"bin", "conf"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
 			t.Fatal(err)
@@ -32,7 +33,7 @@ func newNode(t *testing.T) *node {
 	n.Installer = NewInstaller(InstallerOptions{
 		Program: filepath.Join(dir, "program"), BinDir: filepath.Dir(n.bin), ConfDir: filepath.Dir(n.conf), ConfName: filepath.Base(n.conf), Socket: "/run/s",
 		Ready: func() error { return n.ready }, Selected: func() (bool, bool) { return n.selected, n.known }, InUse: func() (bool, error) { return n.inUse, n.unlisted },
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Leads: func() bool { return n.leads }, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	return n
 }
@@ -119,6 +120,19 @@ func TestInstaller(t *testing.T) {
 	n.pass()
 	if data, err := os.ReadFile(n.bin); err != nil || string(data) != "version 2" {
 		t.Errorf("the program of the next agent: %v, %s", err, data)
+	}
+
+	// In an update two agents have different ones, and the later one installs its own.
+	n.write(n.bin, "version 3")
+	n.leads = false
+	n.pass()
+	if data, err := os.ReadFile(n.bin); err != nil || string(data) != "version 3" {
+		t.Errorf("beside a later agent: %v, %s", err, data)
+	}
+	n.leads = true
+	n.pass()
+	if data, err := os.ReadFile(n.bin); err != nil || string(data) != "version 2" {
+		t.Errorf("without a later agent: %v, %s", err, data)
 	}
 
 	n.ready = errors.New("not now")

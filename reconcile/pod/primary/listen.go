@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -63,6 +64,7 @@ func (s *Server) Run(ctx context.Context) error {
 				go s.accept(ctx, own, calls)
 			}
 		}
+		s.leads.Store(own != nil && !own.replaced())
 		s.Alive(10 * recheck)
 		select {
 		case <-ctx.Done():
@@ -71,6 +73,9 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	}
 }
+
+// Leads reports whether this agent, and no later one, has the socket.
+func (s *Server) Leads() bool { return s.leads.Load() }
 
 // closeFolder creates the folder of the socket, for root only: whoever reaches the socket
 // decides which namespaces are given a network. A folder of others, such as /run, stays as
@@ -139,6 +144,9 @@ func (s *Server) converse(ctx context.Context, conn *net.UnixConn) {
 		return
 	}
 	r, left, err := cnisocket.Receive(conn)
+	if errors.Is(err, io.EOF) {
+		return // another agent, which asks whether somebody listens
+	}
 	if err != nil {
 		s.Log.Warn("cannot read a call of the CNI plugin", "error", err)
 		return

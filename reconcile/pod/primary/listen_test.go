@@ -47,3 +47,37 @@ func TestSocketInSharedFolder(t *testing.T) {
 		}
 	}
 }
+
+// TestLeads: of two agents the later one has the socket, and the earlier one has it again when
+// that ends.
+func TestLeads(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "run", "agent.sock")
+	start := func() (s *server, end func()) {
+		s = newServer(t)
+		s.Socket = socket
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx) }()
+		return s, func() {
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	until := func(what string, holds func() bool) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("not within a minute: %s", what)
+			}
+		}
+	}
+	first, endFirst := start()
+	defer endFirst()
+	until("the first leads", first.Leads)
+	second, endSecond := start()
+	until("the second leads alone", func() bool { return second.Leads() && !first.Leads() })
+	endSecond()
+	until("the first leads again", first.Leads)
+}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -98,6 +99,7 @@ type Server struct {
 	Options
 	locks locks
 	slots chan struct{}
+	leads atomic.Bool
 
 	mu       sync.Mutex
 	seen     map[string]bool      // owners whose namespace this process has seen
