@@ -83,6 +83,9 @@ type Options struct {
 	// Identify identifies the namespace at a path; an error of kind Gone if there is
 	// none. Default: by device and inode.
 	Identify func(path string) (reconcile.NetnsID, error)
+	// Propagates reports whether the process sees namespaces that the runtime creates in a
+	// folder. Default: as the table of mounts says.
+	Propagates func(dir string) bool
 	// Timeout bounds one call; default 100 s, before the plugin's own.
 	Timeout time.Duration
 	// Parallel is how many calls are worked on at a time; default 8.
@@ -103,6 +106,7 @@ type Server struct {
 
 	mu       sync.Mutex
 	seen     map[string]bool      // owners whose namespace this process has seen
+	sees     bool                 // it has seen any
 	orphaned map[string]time.Time // owners of addresses without a record, since when
 }
 
@@ -113,6 +117,9 @@ func New(o Options) *Server {
 	o.Sweep = cmp.Or(o.Sweep, 30*time.Second)
 	if o.Identify == nil {
 		o.Identify = netns.At
+	}
+	if o.Propagates == nil {
+		o.Propagates = propagates
 	}
 	if o.Damaged == nil {
 		o.Damaged = func() ([]string, error) { return nil, nil }
@@ -417,7 +424,7 @@ func (s *Server) sandboxes(owner string) ([]reconcile.SandboxID, error) {
 func (s *Server) saw(owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seen[owner] = true
+	s.seen[owner], s.sees = true, true
 }
 
 // podArgs is what runtimes say of a pod.

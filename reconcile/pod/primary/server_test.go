@@ -277,3 +277,51 @@ func TestEarlierBoot(t *testing.T) {
 	s.sweep(t.Context())
 	s.want("booted", "", "")
 }
+
+// TestKilledInAdd: an ADD that an earlier process has recorded is released when its namespace
+// does not exist any more and no DEL comes, if this process sees those of pods that run.
+func TestKilledInAdd(t *testing.T) {
+	for what, c := range map[string]struct {
+		runs, propagates bool
+		left             string
+	}{
+		"sees another pod":                       {true, true, "runs"},
+		"sees no pod":                            {false, true, "killed"},
+		"does not see what was created later":    {true, false, "killed runs"},
+		"does not see the folder of the runtime": {false, false, "killed"},
+	} {
+		s := newServer(t)
+		s.add("killed")
+		if c.runs {
+			s.add("runs")
+		}
+		s.seen, s.sees = map[string]bool{}, false // the next process
+		s.Propagates = func(string) bool { return c.propagates }
+		s.Identify = func(path string) (reconcile.NetnsID, error) {
+			if filepath.Base(path) == "killed" {
+				return reconcile.NetnsID{}, fault.New(fault.Gone, errors.New("no such file"))
+			}
+			return reconcile.NetnsID{Inode: 2}, nil
+		}
+		for range 2 {
+			s.sweep(t.Context())
+		}
+		s.want(what, c.left, c.left)
+	}
+}
+
+func TestPropagates(t *testing.T) {
+	for mountinfo, want := range map[string]bool{
+		"":                                      true,
+		"31 2 0:5 / /run rw - tmpfs tmpfs rw\n": true,
+		"31 2 0:5 /netns /var/run/netns rw,nosuid master:11 - tmpfs tmpfs rw\n":                                         true,
+		"31 2 0:5 /netns /var/run/netns rw,nosuid shared:11 master:2 - tmpfs tmpfs rw\n":                                true,
+		"31 2 0:5 /netns /var/run/netns rw,nosuid - tmpfs shared:1 rw\n":                                                false,
+		"31 2 0:5 /netns /var/run/netns rw master:11 - tmpfs t rw\n32 31 0:5 / /var/run/netns rw - tmpfs t rw\n":        false,
+		"31 2 0:5 /netns /var/run/netns rw master:11 - tmpfs t rw\n32 31 0:4 net:[1] /var/run/netns/a rw - nsfs n rw\n": true,
+	} {
+		if have := propagatesIn(mountinfo, "/var/run/netns"); have != want {
+			t.Errorf("%v, want %v:\n%s", have, want, mountinfo)
+		}
+	}
+}

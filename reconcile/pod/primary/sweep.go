@@ -3,7 +3,10 @@ package primary
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -115,8 +118,8 @@ func Owns(claim string) bool {
 const orphanedFor = 5 * time.Minute
 
 // sweep releases what has no namespace any more: of an earlier boot, or of one that this
-// process has seen. A namespace that was never seen does not count: perhaps the process does
-// not see the runtime's folder, and the pod runs.
+// process has seen, or would see. Otherwise it does not count: perhaps the process does not
+// see the runtime's folder, and the pod runs.
 func (s *Server) sweep(ctx context.Context) {
 	records, err := s.records()
 	if err != nil {
@@ -187,10 +190,42 @@ func (s *Server) ended(owner string) string {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.seen[owner] {
+	// One that an earlier process has recorded, such as in an ADD in which it was killed: it has
+	// ended if this process would see it.
+	if s.seen[owner] || s.sees && s.Propagates(s.NetnsDir) {
 		return "its namespace does not exist any more"
 	}
 	return ""
+}
+
+// propagates reports whether a process sees in a folder what is mounted there outside its
+// container: nothing is mounted at the folder itself, or with propagation from the host
+// (mount_namespaces(7)).
+func propagates(dir string) bool {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return false
+	}
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	return err == nil && propagatesIn(string(data), dir)
+}
+
+func propagatesIn(mountinfo, dir string) bool {
+	out := true
+	for line := range strings.Lines(mountinfo) {
+		f := strings.Fields(line)
+		if len(f) < 7 || f[4] != dir {
+			continue
+		}
+		out = false // a later line is of what covers it
+		for _, tag := range f[6:] {
+			if tag == "-" {
+				break
+			}
+			out = out || strings.HasPrefix(tag, "master:") || strings.HasPrefix(tag, "shared:")
+		}
+	}
+	return out
 }
 
 func because(why string) func(string) string { return func(string) string { return why } }
