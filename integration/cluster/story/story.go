@@ -29,6 +29,8 @@ var (
 	Claim string // what the user writes
 	//go:embed pod.yaml
 	pod string
+	//go:embed pods.yaml
+	PodNetwork string // the network of pods on nodes without CNI plugins
 
 	//go:embed gpu-driver.yaml
 	gpuDriver string
