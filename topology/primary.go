@@ -106,7 +106,7 @@ func (t *Topology) NamesPodInterface(set contract.Set) (key string, sets bool) {
 	}
 	c, _ := set.Contract(t.Steps[i].Type)
 	p, _ := param(c, ifNameKey)
-	for _, key := range append([]string{ifNameKey}, p.Aliases...) {
+	for _, key := range append([]string{p.Name}, p.Aliases...) {
 		if _, has := t.Steps[i].Config[key]; has {
 			return key, true
 		}
@@ -114,12 +114,14 @@ func (t *Topology) NamesPodInterface(set contract.Set) (key string, sets bool) {
 	return "", false
 }
 
-// TakesAddresses reports whether a step type creates an interface with addresses, of which
-// the caller chooses the name.
-func TakesAddresses(c contract.Contract) bool {
+// ConnectsWithHost reports whether a step type creates an interface with addresses by which a
+// pod and its host reach each other, as the kubelet needs it for probes: these types can make
+// the host the pod's gateway. The caller chooses the name of the interface.
+func ConnectsWithHost(c contract.Contract) bool {
 	_, named := param(c, ifNameKey)
 	_, addressed := param(c, "ipam")
-	return named && addressed
+	_, gateway := param(c, "isDefaultGateway")
+	return named && addressed && gateway
 }
 
 // checkRole is the CRD's rule for roles.
@@ -132,7 +134,7 @@ func checkRole(inv *Invalid, o *v1alpha1.NetworkTopology) {
 		return
 	}
 	if o.Spec.Role == "" {
-		inv.add("", "spec.nodeSelector", "needs a role: a claim selects nodes by its devices")
+		inv.add("", "spec.nodeSelector", "needs a role: a claim selects nodes by its devices; remove it, or add role: primary")
 	}
 	if n := len(s.MatchLabels) + len(s.MatchExpressions); n > maxRequirements {
 		inv.add("", "spec.nodeSelector", "has %d requirements, at most %d are accepted", n, maxRequirements)
@@ -146,8 +148,10 @@ func checkRole(inv *Invalid, o *v1alpha1.NetworkTopology) {
 // ifNameKey is the key by which a step type takes the name of its interface in the pod.
 const ifNameKey = "ifName"
 
+// param returns the parameter that has the name, or that has it as an alias: most step types
+// spell the name of their interface "name".
 func param(c contract.Contract, name string) (contract.Param, bool) {
-	i := slices.IndexFunc(c.Params, func(p contract.Param) bool { return p.Name == name })
+	i := slices.IndexFunc(c.Params, func(p contract.Param) bool { return p.Name == name || slices.Contains(p.Aliases, name) })
 	if i < 0 {
 		return contract.Param{}, false
 	}
@@ -157,7 +161,7 @@ func param(c contract.Contract, name string) (contract.Param, bool) {
 // sets reports whether a config has a key, in any of its spellings.
 func sets(c contract.Contract, config map[string]any, name string) bool {
 	p, _ := param(c, name)
-	for _, key := range append([]string{name}, p.Aliases...) {
+	for _, key := range append([]string{name, p.Name}, p.Aliases...) {
 		if _, has := config[key]; has {
 			return true
 		}

@@ -43,7 +43,7 @@ type NetworkTopologyList struct {
 // NetworkTopologySpec is the desired state of a topology.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.role) == has(oldSelf.role) && (!has(self.role) || self.role == oldSelf.role)",message="the role cannot change: pods have the topology in its role. Create another topology"
-// +kubebuilder:validation:XValidation:rule="has(self.role) || !has(self.nodeSelector)",message="nodeSelector needs a role: a claim selects nodes by its devices"
+// +kubebuilder:validation:XValidation:rule="has(self.role) || !has(self.nodeSelector)",message="nodeSelector needs a role: a claim selects nodes by its devices; remove it, or add role: primary"
 type NetworkTopologySpec struct {
 	// Steps of the topology. Their order decides nothing but ties: a step runs
 	// after everything it depends on.

@@ -42,7 +42,7 @@ func ofRole(t *topology.Topology, set contract.Set, invalid *topology.Invalid) {
 			add(s.Name, "extendedResourceName", "is for topologies that claims request: remove it")
 		}
 		if c.Input.Device {
-			add(s.Name, "type", "%q takes a device, which only a claim has: use a type that takes none, such as bridge, for the own network of pods", s.Type)
+			add(s.Name, "type", "%q takes a device, which only a claim has: use a type that takes none, such as bridge or ptp, for the own network of pods", s.Type)
 		}
 		if !first {
 			continue
@@ -51,8 +51,8 @@ func ofRole(t *topology.Topology, set contract.Set, invalid *topology.Invalid) {
 		if name, sets := t.NamesPodInterface(set); sets {
 			add(s.Name, name, "must be left out: the container runtime names the interface, usually %s", topology.PodInterface)
 		}
-		if !topology.TakesAddresses(c) {
-			add(s.Name, "type", "%q creates no interface with addresses, and the first root step is the interface %s of pods: use a type such as bridge", s.Type, topology.PodInterface)
+		if !c.Input.Device && !topology.ConnectsWithHost(c) {
+			add(s.Name, "type", "%q does not connect pods with their host, and the first root step is the interface %s of pods: use type bridge or ptp", s.Type, topology.PodInterface)
 		}
 	}
 	if first {

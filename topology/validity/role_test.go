@@ -1,0 +1,40 @@
+package validity_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/validity"
+)
+
+// TestForPod: each type that may be the own network of pods gets the runtime's name and the
+// pod CIDRs, whichever key its contract has for the name.
+func TestForPod(t *testing.T) {
+	reg := registry(t)
+	for _, typ := range []string{"bridge", "ptp"} {
+		top, _, err := validity.File(t.Context(), []byte(`
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: pods}
+spec:
+  role: primary
+  steps:
+    - {name: eth, type: `+typ+`}
+`), reg)
+		if err != nil {
+			t.Errorf("type %s: %v", typ, err)
+			continue
+		}
+		pod := top.ForPod(reg, []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, "eth7")
+		if got := pod.Steps[0].Config["ifName"]; got != "eth7" {
+			t.Errorf("type %s: the interface has the name %v, want eth7", typ, got)
+		}
+		if ipam, _ := pod.Steps[0].Config["ipam"].(map[string]any); ipam["type"] != topology.IPAMHostLocal {
+			t.Errorf("type %s: ipam is %v, want the pod CIDRs", typ, ipam)
+		}
+		if err := topology.Validate(t.Context(), pod, reg); err != nil {
+			t.Errorf("type %s, for a pod: %v", typ, err)
+		}
+	}
+}
