@@ -41,10 +41,13 @@ func Decode[T any, P interface {
 		dec := json.NewDecoder(bytes.NewReader(raw))
 		dec.DisallowUnknownFields()
 		err := dec.Decode(o)
-		if err == nil { // encoding/json takes Egress for egress, which the API server drops
-			var strict []error
-			strict, err = kjson.UnmarshalStrict(raw, new(T), kjson.DisallowUnknownFields)
-			err = errors.Join(err, errors.Join(strict[:min(1, len(strict))]...))
+		// encoding/json takes Egress for egress, which the API server drops; of an unknown field it
+		// does not say where it is.
+		if err == nil || strings.HasPrefix(err.Error(), unknownField) {
+			strict, fatal := kjson.UnmarshalStrict(raw, new(T), kjson.DisallowUnknownFields)
+			if fatal != nil || len(strict) > 0 {
+				err = errors.Join(fatal, errors.Join(strict[:min(1, len(strict))]...))
+			}
 		}
 		if err != nil {
 			return nil, others, fmt.Errorf("%s %q: %w", kind.Kind, name, plainError(err, reflect.TypeFor[T]()))
@@ -60,6 +63,9 @@ func Decode[T any, P interface {
 	}
 	return objects, others, nil
 }
+
+// unknownField begins the error of encoding/json about a field that a type does not have.
+const unknownField = "json: unknown field "
 
 // plainError is the error of the JSON decoder without Go's terms.
 func plainError(err error, of reflect.Type) error {
