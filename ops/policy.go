@@ -169,7 +169,7 @@ func (p *Planner) sourceRouting(link string, cfg AddressConfig) error {
 		if err := p.Want(rule); err != nil {
 			return err
 		}
-		if pre != host {
+		if pre != host && !cfg.Routed { // else a route of the step leads there, over the gateway
 			add(field, Route{Destination: pre.Masked().String()})
 		}
 	}
