@@ -33,11 +33,15 @@ func (p *Planner) autoconfigure(link string, cfg AddressConfig) error {
 	if netstate.OnHost(link) {
 		return Invalid("ipam.type", "%q is for interfaces of the pod: %q is one of the host", ipamSLAAC, netstate.BaseName(link))
 	}
-	if l, ok := p.view.Link(link); ok && l.MTU != nil && *l.MTU < 1280 {
+	l, ok := p.view.Link(link)
+	if ok && l.IPVLAN != nil && l.IPVLAN.Mode != nil && *l.IPVLAN.Mode != "l2" {
+		return Invalid("ipam.type", "%q needs multicasts of a router, which an ipvlan of mode %s does not receive: use mode l2, or type %q", ipamSLAAC, *l.IPVLAN.Mode, ipamPool)
+	}
+	if ok && l.MTU != nil && *l.MTU < 1280 {
 		return Invalid("ipam.type", "%q is for IPv6, which needs an mtu of at least 1280 on %q, not %d", ipamSLAAC, link, *l.MTU)
 	}
 	if cfg.SourceRouting {
-		return Invalid("sourceRouting", "needs addresses that are known in advance, and ipam of type %q has those of a router", ipamSLAAC)
+		return Invalid("sourceRouting", "needs addresses that are known in advance, and ipam of type %q has those of a router: remove it, or use type %q", ipamSLAAC, ipamPool)
 	}
 	settings := [][2]string{
 		{"disable_ipv6", "0"},
