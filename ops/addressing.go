@@ -251,6 +251,23 @@ func (p *Planner) AddressesOf(link string, cfg AddressConfig) ([]Address, error)
 	return append(all, given...), err
 }
 
+// localKey is the first key of ipam that only type host-local has.
+func (c *IPAM) localKey(r topology.IPRange) string {
+	switch {
+	case r.Subnet != "":
+		return "subnet"
+	case r.RangeStart != "":
+		return "rangeStart"
+	case r.RangeEnd != "":
+		return "rangeEnd"
+	case r.Gateway != "":
+		return "gateway"
+	case len(c.Ranges) > 0:
+		return "ranges"
+	}
+	return "exclude"
+}
+
 // fromPool refuses ipam with keys of another type, and addresses of a pool that are not
 // given. On an imagined node it gives some.
 func (p *Planner) fromPool(link string, c *IPAM) error {
@@ -273,9 +290,9 @@ func (p *Planner) fromPool(link string, c *IPAM) error {
 	case c.Type != ipamMulti && divided:
 		return Invalid("ipam.hostBlock", "is for type %q, as are interfaceBlock and excludeCIDRs: remove them, or change the type", ipamMulti)
 	case c.Type == ipamMulti && local:
-		return Invalid("ipam.exclude", "is for type %q, as are rangeStart, rangeEnd, ranges and gateway: type %q has subnet and excludeCIDRs, and the gateway of its AddressPool", ipamLocal, ipamMulti)
+		return Invalid("ipam."+c.localKey(ranges), "is for type %q: type %q has subnet and excludeCIDRs, and the gateway of its AddressPool", ipamLocal, ipamMulti)
 	case c.Type != ipamLocal && local:
-		return Invalid("ipam.subnet", "is for type %q, as are rangeStart, rangeEnd, ranges, gateway and exclude: remove them, or change the type", ipamLocal)
+		return Invalid("ipam."+c.localKey(ranges), "is for type %q: remove it, or change the type", ipamLocal)
 	case c.Type != ipamSLAAC && c.Type != ipamDHCP && c.AcceptDefaultRoute:
 		return Invalid("ipam.acceptDefaultRoute", "is for types %q and %q: remove it, or change the type", ipamSLAAC, ipamDHCP)
 	case c.Type == ipamStatic:

@@ -31,16 +31,22 @@ const maxHostname = 64
 
 // checkDHCP refuses keys of another type, and those that are not supported.
 func (c *IPAM) checkDHCP() error {
-	set := c.Provide != nil || c.Request != nil || c.DaemonSocketPath != nil || c.Priority != nil
+	keys := []struct {
+		name string
+		set  bool
+	}{{"provide", c.Provide != nil}, {"request", c.Request != nil}, {"daemonSocketPath", c.DaemonSocketPath != nil}, {"priority", c.Priority != nil}}
+	for _, k := range keys {
+		if k.set && c.Type != ipamDHCP {
+			return Invalid("ipam."+k.name, "is for type %q: remove it, or change the type", ipamDHCP)
+		}
+	}
 	switch {
-	case c.Type != ipamDHCP && set:
-		return Invalid("ipam.provide", "is for type %q, as are request, daemonSocketPath and priority: remove them, or change the type", ipamDHCP)
 	case c.DaemonSocketPath != nil:
 		return Invalid("ipam.daemonSocketPath", "is of the daemon of the CNI plugin, and no daemon is needed here: remove it")
 	case c.Request != nil:
 		return Invalid("ipam.request", "is not supported: of what a server says only the address, its network and times are used, and with acceptDefaultRoute: true its router; remove it")
 	case c.Priority != nil && !c.AcceptDefaultRoute:
-		return Invalid("ipam.priority", "is the metric of the default route, which needs acceptDefaultRoute: true")
+		return Invalid("ipam.priority", "is the metric of the default route, which needs acceptDefaultRoute: true: add that, or remove priority")
 	}
 	for i, o := range c.Provide {
 		field := fmt.Sprintf("ipam.provide[%d]", i)
@@ -52,7 +58,7 @@ func (c *IPAM) checkDHCP() error {
 		case o.Option != "host-name" && o.Option != "12":
 			return Invalid(field+".option", "%q is not supported, only \"host-name\": remove it", o.Option)
 		case !hostname(o.Value):
-			return Invalid(field+".value", "%q is no host name of at most %d letters, digits, \"-\" and \".\"", o.Value, maxHostname)
+			return Invalid(field+".value", "%q is no host name: give 1 to %d letters, digits, \"-\" and \".\"", o.Value, maxHostname)
 		}
 	}
 	return nil
@@ -72,7 +78,7 @@ func (p *Planner) leased(link string, cfg AddressConfig) ([]Address, []Route, er
 	case netstate.OnHost(link):
 		return nil, nil, Invalid("ipam.type", "%q is for interfaces of the pod: %q is one of the host", ipamDHCP, netstate.BaseName(link))
 	case cfg.SourceRouting:
-		return nil, nil, Invalid("sourceRouting", "needs addresses that are known in advance, and ipam of type %q has that of a server", ipamDHCP)
+		return nil, nil, Invalid("sourceRouting", "needs addresses that are known in advance, and ipam of type %q has that of a server: remove it, or use type %q", ipamDHCP, ipamPool)
 	case l.IPVLAN != nil && l.IPVLAN.Mode != nil && *l.IPVLAN.Mode != "l2":
 		return nil, nil, Invalid("ipam.type", "%q needs broadcasts, which an ipvlan of mode %s does not have: use mode l2, or type %q", ipamDHCP, *l.IPVLAN.Mode, ipamPool)
 	}

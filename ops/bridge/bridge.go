@@ -112,7 +112,7 @@ func check(c map[string]any, _ map[string]bool) []contract.FieldError {
 		say("disableContainerInterface", "cannot use IPAM when the interface is disabled: remove the addresses")
 	}
 	if is("ipMasq") && !addresses && !ipam {
-		say("ipMasq", "needs addresses to masquerade")
+		say("ipMasq", "needs addresses to masquerade: add addresses or ipam, or remove ipMasq")
 	}
 	if (is("isGateway") || is("isDefaultGateway")) && !addresses && !ipam {
 		say("isGateway", "needs addresses to know the subnet of")

@@ -113,14 +113,14 @@ A virtual function is refused: only its representor could be a port of Open vSwi
 		},
 		{
 			Name: "role", Type: contract.String, Enum: []string{"secondary"},
-			Refused:     map[string]string{"primary": "the pod's own network is not one of OVN; use secondary, or spec.role of the topology for a network of type ptp or bridge"},
+			Refused:     map[string]string{"primary": "the pod's own network is not one of OVN: use secondary; for the own network of pods use a topology with spec.role primary and a step of type ptp or bridge"},
 			Description: "role of the network; default: secondary",
 		},
 		text("netAttachDefName", "NAMESPACE/NAME by which ovn-kubernetes knows the network; it is the network's name here, no such object is read"),
 		text("name", "name of the network; default: netAttachDefName"),
 		text("subnets", "networks of the addresses, with commas"),
 		text("excludeSubnets", "parts of subnets that no address may be in, with commas"),
-		text("physicalNetworkName", "of localnet: the physical network; default: name"),
+		text("physicalNetworkName", "of localnet: the physical network, as in ovn-bridge-mappings; default: the key name, if it is given"),
 		{Name: "vlanID", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(4094), Description: "of localnet: VLAN on the physical network; 0 is none"},
 		{Name: "ifName", Type: contract.String, Format: contract.InterfaceName, Description: "name of the interface in the sandbox; default: " + ops.RootName},
 		ops.MTUParam("1400 of layer2, 1500 of localnet"),
@@ -151,7 +151,7 @@ func check(c map[string]any, unresolved map[string]bool) []contract.FieldError {
 		}
 	}
 	if keep, _ := c["allowPersistentIPs"].(bool); keep {
-		say("allowPersistentIPs", "is not supported: use ipam of type pool, whose addresses a policy of the AddressPool keeps")
+		say("allowPersistentIPs", "is not supported: use ipam of type pool, and reclaimAfter of the AddressPool")
 	}
 	switch name, attachment := word("name"), word("netAttachDefName"); {
 	case name == "" && attachment == "" && !unresolved["name"] && !unresolved["netAttachDefName"]:
@@ -159,7 +159,7 @@ func check(c map[string]any, unresolved map[string]bool) []contract.FieldError {
 	case name != "" && !networkName.MatchString(name):
 		say("name", "%q is no name of a network: letters, digits, \"-\", \"_\" and \".\", with one \"/\" at most", name)
 	case attachment != "" && (!networkName.MatchString(attachment) || !strings.Contains(attachment, "/")):
-		say("netAttachDefName", "%q is not NAMESPACE/NAME", attachment)
+		say("netAttachDefName", "%q is not NAMESPACE/NAME: write it as in \"default/blue\"", attachment)
 	}
 	physical := word("physicalNetworkName")
 	switch topology := word("topology"); {
