@@ -51,6 +51,11 @@ func ofRole(t *topology.Topology, set contract.Set, invalid *topology.Invalid) {
 		if name, sets := t.NamesPodInterface(set); sets {
 			add(s.Name, name, "must be left out: the container runtime names the interface, usually %s", topology.PodInterface)
 		}
+		ipam, _ := s.Config["ipam"].(map[string]any)
+		_, literal := s.Config["addresses"]
+		if ipam["type"] == "slaac" && s.Config["dad"] != "wait" && !literal {
+			add(s.Name, "config.dad", "must be wait with ipam of type slaac: the runtime refuses a pod whose %s has no address yet", topology.PodInterface)
+		}
 		if !c.Input.Device && !topology.ConnectsWithHost(c) {
 			add(s.Name, "type", "%q does not connect pods with their host, and the first root step is the interface %s of pods: use type bridge or ptp", s.Type, topology.PodInterface)
 		}
