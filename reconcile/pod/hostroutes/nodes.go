@@ -116,7 +116,8 @@ func trimNode(v any) (any, error) {
 	}
 	for _, a := range n.Status.Addresses {
 		ip, err := netip.ParseAddr(a.Address)
-		if a.Type == corev1.NodeInternalIP && err == nil && len(out.InternalIPs) < maxInternalIPs {
+		// A zone is text of any length, and no address of another host has one.
+		if a.Type == corev1.NodeInternalIP && err == nil && ip.Zone() == "" && len(out.InternalIPs) < maxInternalIPs {
 			out.InternalIPs = append(out.InternalIPs, ip)
 		}
 	}

@@ -200,7 +200,7 @@ func TestTrimNode(t *testing.T) {
 	}}
 	n.Spec.PodCIDRs = []string{"10.244.2.0/24", "x", "10.244.3.0/24"}
 	n.Status.Images = []corev1.ContainerImage{{Names: []string{"image"}}}
-	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "b"}, {Type: corev1.NodeExternalIP, Address: "192.0.2.1"}, {Type: corev1.NodeInternalIP, Address: "no address"}}
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "b"}, {Type: corev1.NodeExternalIP, Address: "192.0.2.1"}, {Type: corev1.NodeInternalIP, Address: "no address"}, {Type: corev1.NodeInternalIP, Address: "2001:db8::1%" + strings.Repeat("z", 1<<10)}}
 	for range 100 {
 		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "10.0.1.2"})
 	}
@@ -215,7 +215,7 @@ func TestTrimNode(t *testing.T) {
 	if diff := cmp.Diff(metav1.ObjectMeta{Name: "b", UID: "u", ResourceVersion: "7"}, c.ObjectMeta); diff != "" {
 		t.Errorf("kept of the metadata (-want +got):\n%s", diff)
 	}
-	if c.Node.Name != "b" || !c.Created.Equal(time.Unix(9, 0)) || !slices.Equal(c.PodCIDRs, []netip.Prefix{prefix("10.244.2.0/24"), {}}) || len(c.InternalIPs) != maxInternalIPs {
+	if c.Node.Name != "b" || !c.Created.Equal(time.Unix(9, 0)) || !slices.Equal(c.PodCIDRs, []netip.Prefix{prefix("10.244.2.0/24"), {}}) || len(c.InternalIPs) != maxInternalIPs || c.InternalIPs[0] != netip.MustParseAddr("10.0.1.2") {
 		t.Errorf("kept %+v", c.Node)
 	}
 	other := c.Node
