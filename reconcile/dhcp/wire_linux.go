@@ -1,6 +1,7 @@
 package dhcp
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -54,19 +55,15 @@ func (h *Host) dial(r *record) (*wire, error) {
 	}
 	w := &wire{}
 	err = h.Within(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()), func() error {
-		ifi, err := net.InterfaceByName(r.Link)
+		index, err := indexOf(r.Link)
 		if err != nil {
 			return fmt.Errorf("link %q: %w", r.Link, err)
-		}
-		if len(ifi.HardwareAddr) != 6 {
-			return fmt.Errorf("link %q has no Ethernet address", r.Link)
 		}
 		none, err := filter(dhcpv4.TransactionID{})
 		if err != nil {
 			return err
 		}
-		w.mac = ifi.HardwareAddr
-		w.conn, err = packet.Listen(ifi, packet.Datagram, unix.ETH_P_IP, &packet.Config{Filter: none})
+		w.conn, err = packet.Listen(&net.Interface{Index: index, Name: r.Link}, packet.Datagram, unix.ETH_P_IP, &packet.Config{Filter: none})
 		if errors.Is(err, unix.EPERM) {
 			return fault.New(fault.Unsupported, fmt.Errorf("the capability NET_RAW is missing: on a cluster, set agent.dhcp: true in the chart's values: %w", err))
 		}
@@ -75,10 +72,40 @@ func (h *Host) dial(r *record) (*wire, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := w.limit(); err != nil {
+	if err = w.limit(); err == nil {
+		w.mac, err = ethernet(w.conn.LocalAddr(), r.Link)
+	}
+	if err != nil {
 		return nil, errors.Join(err, w.conn.Close())
 	}
 	return w, nil
+}
+
+// indexOf returns the index of a link in the namespace of the thread. net.InterfaceByName reads all links,
+// of which a pod may create any number.
+func indexOf(link string) (int, error) {
+	request, err := unix.NewIfreq(link)
+	if err != nil {
+		return 0, err
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	if err := unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, request); err != nil {
+		return 0, err
+	}
+	return int(request.Uint32()), nil
+}
+
+// ethernet returns the hardware address of the link to which a socket is bound.
+func ethernet(bound net.Addr, link string) (net.HardwareAddr, error) {
+	a, ok := bound.(*packet.Addr)
+	if !ok || len(a.HardwareAddr) != 6 || bytes.Equal(a.HardwareAddr, make([]byte, 6)) {
+		return nil, fmt.Errorf("link %q has no Ethernet address", link)
+	}
+	return a.HardwareAddr, nil
 }
 
 // limit bounds the receive queue in the kernel.
