@@ -65,7 +65,11 @@ func (c *client) run(ctx context.Context) {
 		now := c.h.Now()
 		switch {
 		case r.Lease != nil && !r.live(now):
-			err = c.drop(ctx, r)
+			if err = c.drop(ctx, r); err != nil { // such as a full disk
+				c.fail(err.Error())
+				sleep(ctx, pause)
+				pause = min(2*pause, longPause)
+			}
 		case r.Lease != nil && now < r.Lease.Renew:
 			t = nil
 			if now-since > calm {
@@ -129,10 +133,10 @@ func (c *client) acquire(ctx context.Context, r *record, t *tried) error {
 // extend renews the lease of a record, or pauses until that is to be tried again.
 func (c *client) extend(ctx context.Context, r *record) error {
 	lease, err := c.renew(ctx, r)
-	switch {
-	case err == nil:
-		return c.keep(ctx, lease)
-	case errors.Is(err, errNAK), fault.Of(err) == fault.Gone:
+	if err == nil {
+		err = c.keep(ctx, lease)
+	}
+	if err == nil || errors.Is(err, errNAK) || fault.Of(err) == fault.Gone {
 		return err
 	}
 	sleep(ctx, c.untilNext(r))

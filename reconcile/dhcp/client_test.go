@@ -1,0 +1,64 @@
+package dhcp
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+)
+
+// recorded returns leases with one record, of a lease that ends 600 s after boot and is renewed after
+// 300 s. It is 100 s after boot when the test begins, in a bubble of synctest.
+func recorded(t *testing.T, o Options) *Host {
+	t.Helper()
+	began := time.Now()
+	o.Dir, o.BootID = filepath.Join(t.TempDir(), "dhcp"), "one"
+	o.Within = func(string, func() error) error { return errors.New("no namespace here") }
+	if o.Now == nil {
+		o.Now = func() int64 { return 100 + seconds(time.Since(began)) }
+	}
+	h := Open(o)
+	r := &record{Sandbox: "blue/t", Link: "net1", Netns: "/run/netns/blue", BootID: "one", Client: "ff01", Serial: "A", Lease: &Lease{
+		Address: netip.MustParsePrefix("192.0.2.9/24"), Server: netip.MustParseAddr("192.0.2.1"), Renew: 300, Rebind: 500, Expires: 600,
+	}}
+	if err := h.locked(func() error { return h.write(r) }); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// TestRecordCannotBeWritten: a client of which the lease has ended, on a disk that is full, retries at
+// intervals.
+func TestRecordCannotBeWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h *Host
+		var asked atomic.Int64
+		h = recorded(t, Options{
+			Now: func() int64 {
+				if asked.Add(1) > 1000 {
+					h.stop() // a client that does not pause would not let the clock of the bubble advance
+				}
+				return 700
+			},
+			Prolong: func(context.Context, string, reconcile.NetnsID, netstate.Addr) error { return nil },
+		})
+		defer h.Close()
+		lock := filepath.Join(h.Dir, "lock")
+		if err := errors.Join(os.Remove(lock), os.Mkdir(lock, 0o700)); err != nil {
+			t.Fatal(err)
+		}
+		h.adopt(t.Context())
+		time.Sleep(10 * time.Minute)
+		if n := asked.Load(); n == 0 || n > 100 {
+			t.Errorf("the clock was read %d times in ten minutes", n)
+		}
+	})
+}
