@@ -52,6 +52,7 @@ func (c *client) run(ctx context.Context) {
 	defer close(c.done)
 	pause, since := firstPause, int64(0) // since when there is a lease
 	var t *tried                         // since there is none
+	set, retry := int64(0), idlePause    // when the kernel deletes the address, as the client has set it
 	for ctx.Err() == nil {
 		r, err := c.h.read(c.file)
 		if err == nil && (r == nil || r.Serial != c.serial) {
@@ -61,6 +62,15 @@ func (c *client) run(ctx context.Context) {
 			c.fail(err.Error())
 			sleep(ctx, longPause)
 			continue
+		}
+		// Also of what an earlier process has recorded: one that was killed may not have done it.
+		unset := longPause // until this is retried
+		if r.live(c.h.Now()) && r.Lease.Expires != set {
+			if c.prolong(ctx, r, r.Lease.Expires) == nil {
+				set, retry = r.Lease.Expires, idlePause
+			} else { // a pod can have it fail, and that it reads much
+				unset, retry = retry, min(2*retry, longPause)
+			}
 		}
 		now := c.h.Now()
 		switch {
@@ -75,7 +85,7 @@ func (c *client) run(ctx context.Context) {
 			if now-since > calm {
 				pause = firstPause
 			}
-			sleep(ctx, min(time.Duration(r.Lease.Renew-now)*time.Second, longPause))
+			sleep(ctx, min(time.Duration(r.Lease.Renew-now)*time.Second, unset))
 		case r.Lease != nil:
 			if err = c.extend(ctx, r); errors.Is(err, errNAK) {
 				err = c.drop(ctx, r)
@@ -83,6 +93,7 @@ func (c *client) run(ctx context.Context) {
 				pause = min(2*pause, longPause)
 			}
 		default:
+			set = 0
 			if t == nil {
 				t = &tried{sent: map[dhcpv4.MessageType]int{}, began: now, report: c.fail}
 			}
@@ -127,14 +138,14 @@ func (c *client) acquire(ctx context.Context, r *record, t *tried) error {
 	if err != nil {
 		return err
 	}
-	return c.keep(ctx, lease)
+	return c.keep(lease)
 }
 
 // extend renews the lease of a record, or pauses until that is to be tried again.
 func (c *client) extend(ctx context.Context, r *record) error {
 	lease, err := c.renew(ctx, r)
 	if err == nil {
-		err = c.keep(ctx, lease)
+		err = c.keep(lease)
 	}
 	if err == nil || errors.Is(err, errNAK) || fault.Of(err) == fault.Gone {
 		return err
@@ -181,14 +192,14 @@ func toServer(l *Lease) way {
 	return out
 }
 
-// keep records a lease, and lets the kernel keep its address for as long.
-func (c *client) keep(ctx context.Context, l Lease) error {
+// keep records a lease. Run has the kernel keep its address for as long.
+func (c *client) keep(l Lease) error {
 	r, err := c.h.change(c.file, c.serial, func(r *record) { r.Lease, r.Last = &l, l.Address.Addr() })
 	if err != nil || r == nil {
 		return err
 	}
 	c.fail("")
-	return c.prolong(ctx, r, l.Expires)
+	return nil
 }
 
 // drop records that there is no lease any more. The kernel then deletes the address, which has the

@@ -55,10 +55,36 @@ func TestRecordCannotBeWritten(t *testing.T) {
 		if err := errors.Join(os.Remove(lock), os.Mkdir(lock, 0o700)); err != nil {
 			t.Fatal(err)
 		}
-		h.adopt(t.Context())
+		h.adopt()
 		time.Sleep(10 * time.Minute)
 		if n := asked.Load(); n == 0 || n > 100 {
 			t.Errorf("the clock was read %d times in ten minutes", n)
+		}
+	})
+}
+
+// TestProlongAfterRestart: the client of a record that another process has left has the kernel keep
+// the address, which is retried; nothing else waits for it.
+func TestProlongAfterRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var tried, ends atomic.Int64
+		h := recorded(t, Options{Prolong: func(ctx context.Context, _ string, _ reconcile.NetnsID, a netstate.Addr) error {
+			if tried.Add(1) < 3 {
+				<-ctx.Done() // the kernel does not answer
+				return context.Cause(ctx)
+			}
+			ends.Store(a.Expires)
+			return nil
+		}})
+		defer h.Close()
+		began := time.Now()
+		h.adopt()
+		if took := time.Since(began); took > 0 {
+			t.Errorf("other leases wait %s", took)
+		}
+		time.Sleep(3 * time.Minute)
+		if tried.Load() != 3 || ends.Load() != 600 {
+			t.Errorf("tried %d times, and the kernel deletes the address at %d", tried.Load(), ends.Load())
 		}
 	})
 }

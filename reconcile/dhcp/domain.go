@@ -71,7 +71,7 @@ func (h *Host) Run(ctx context.Context) error {
 	tick := time.NewTicker(scanEvery)
 	defer tick.Stop()
 	for {
-		h.adopt(ctx)
+		h.adopt()
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -90,32 +90,29 @@ func (h *Host) tidy() {
 	}
 }
 
-func (h *Host) adopt(ctx context.Context) {
+func (h *Host) adopt() {
 	records, _ := h.list() // read again in a minute
 	for _, r := range records {
-		if r.BootID != h.BootID {
-			continue
-		}
-		if c := h.start(r); c != nil && r.live(h.Now()) {
-			_ = c.prolong(ctx, r, r.Lease.Expires) // a process that was killed may not have done it
+		if r.BootID == h.BootID {
+			h.start(r)
 		}
 	}
 }
 
-// start runs the client of a record, and returns nil if it runs already.
-func (h *Host) start(r *record) *client {
+// start runs the client of a record, unless it runs already.
+func (h *Host) start(r *record) {
 	file := name(r.Sandbox, r.Link)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ending[file] || h.ctx.Err() != nil {
-		return nil
+		return
 	}
 	if have := h.clients[file]; have != nil {
 		select {
 		case <-have.done:
 		default:
 			if have.serial == r.Serial {
-				return nil
+				return
 			}
 			have.cancel()
 		}
@@ -124,7 +121,6 @@ func (h *Host) start(r *record) *client {
 	c := &client{h: h, file: file, serial: r.Serial, cancel: cancel, done: make(chan struct{})}
 	h.clients[file] = c
 	go c.run(ctx)
-	return c
 }
 
 // running returns the client of a file, nil if none runs.
