@@ -101,7 +101,7 @@ func (c *client) run(ctx context.Context) {
 				since = c.h.Now()
 				break
 			}
-			c.fail(t.String(c.h.Now()))
+			t.now(c.h.Now())
 			if t.failed != nil { // the link is down, or does not exist
 				sleep(ctx, min(pause, idlePause))
 			} else {

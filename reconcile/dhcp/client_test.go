@@ -3,13 +3,17 @@ package dhcp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
@@ -87,4 +91,23 @@ func TestProlongAfterRestart(t *testing.T) {
 			t.Errorf("tried %d times, and the kernel deletes the address at %d", tried.Load(), ends.Load())
 		}
 	})
+}
+
+// TestReportsOfClient: what a client tries is reported at once at first, and later rarely, whatever a
+// server answers.
+func TestReportsOfClient(t *testing.T) {
+	var said []string
+	tr := &tried{sent: map[dhcpv4.MessageType]int{}, began: 1000, report: func(text string) { said = append(said, text) }}
+	early := 0
+	for now := range int64(24 * 60 * 60) {
+		tr.sent[dhcpv4.MessageTypeDiscover]++
+		tr.refused = fmt.Errorf("lease of 192.0.2.%d lasts 0s", now%200)
+		tr.now(1000 + now)
+		if now == 10 {
+			early = len(said)
+		}
+	}
+	if early != 11 || len(said) > 32 || !strings.Contains(said[len(said)-1], "DHCPDISCOVER in 6") {
+		t.Errorf("%d reports in ten seconds, %d in a day, the last is %q", early, len(said), said[len(said)-1])
+	}
 }

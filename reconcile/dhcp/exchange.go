@@ -29,12 +29,21 @@ type tried struct {
 	refused error // the last answer
 	failed  error // to send
 	report  func(string)
+	said    int64 // after how many seconds it was reported last
 }
 
+// often is how many seconds each message and answer is reported: about as long as an attach waits.
+const often = 16
+
+// now reports what was tried. Later it does so at twice the time of the last report: each text that is
+// new is written into the status of the claim, and what a server answers is in it.
 func (t *tried) now(now int64) {
-	if t.report != nil {
-		t.report(t.String(now))
+	age := now - t.began
+	if t.report == nil || age > often && age < 2*t.said {
+		return
 	}
+	t.said = age
+	t.report(t.String(now))
 }
 
 func (t *tried) String(now int64) string {
