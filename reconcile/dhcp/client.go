@@ -50,6 +50,7 @@ func (c *client) failed() string {
 
 func (c *client) run(ctx context.Context) {
 	defer close(c.done)
+	defer c.cancel()                     // the context is known to that of all clients until then
 	pause, since := firstPause, int64(0) // since when there is a lease
 	var t *tried                         // since there is none
 	set, retry := int64(0), idlePause    // when the kernel deletes the address, as the client has set it

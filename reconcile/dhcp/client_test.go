@@ -111,3 +111,16 @@ func TestReportsOfClient(t *testing.T) {
 		t.Errorf("%d reports in ten seconds, %d in a day, the last is %q", early, len(said), said[len(said)-1])
 	}
 }
+
+// TestEndOfClient: a client that ends by itself leaves nothing in the context of all clients.
+func TestEndOfClient(t *testing.T) {
+	h := Open(Options{Dir: t.TempDir()})
+	defer h.Close()
+	ctx, cancel := context.WithCancel(h.ctx)
+	c := &client{h: h, file: "none" + suffix, cancel: cancel, done: make(chan struct{})}
+	c.run(ctx)
+	<-c.done
+	if ctx.Err() == nil {
+		t.Error("its context has not ended")
+	}
+}
