@@ -167,7 +167,7 @@ func (v view) Extend(_ context.Context, s *netstate.Snapshot, queried []netstate
 		switch {
 		case err != nil:
 			return fmt.Errorf("read %s: %w", o.Key(), err)
-		case r == nil:
+		case r == nil, r.BootID != v.h.BootID: // its times are of the clock of another boot
 			s.PutAbsent(o.Key())
 			continue
 		}

@@ -284,7 +284,11 @@ func TestRecords(t *testing.T) {
 	if err := h.locked(func() error { return h.write(r) }); err != nil {
 		t.Fatal(err)
 	}
-	open("two").tidy()
+	two := open("two")
+	if got, there := observe(two); there {
+		t.Errorf("of an earlier boot, whose clock was another one: %+v", got)
+	}
+	two.tidy()
 	if got, there := observe(h); there {
 		t.Errorf("of an earlier boot: %+v", got)
 	}
