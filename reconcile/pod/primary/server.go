@@ -88,7 +88,7 @@ type Options struct {
 	Propagates func(dir string) bool
 	// Timeout bounds one call; default 100 s, before the plugin's own.
 	Timeout time.Duration
-	// Parallel is how many calls are worked on at a time; default 8.
+	// Parallel is how many calls are worked on at a time, those that end pods beside the others; default 8.
 	Parallel int
 	// Sweep is the interval of searches for what has no namespace any more; default 30 s.
 	Sweep time.Duration
@@ -101,7 +101,8 @@ type Options struct {
 type Server struct {
 	Options
 	locks locks
-	slots chan struct{}
+	slots chan struct{} // of ADD and CHECK
+	ends  chan struct{} // of DEL, which does not wait for pods that start
 	leads atomic.Bool
 
 	mu       sync.Mutex
@@ -130,7 +131,7 @@ func New(o Options) *Server {
 	if o.Alive == nil {
 		o.Alive = func(time.Duration) {}
 	}
-	return &Server{Options: o, slots: make(chan struct{}, o.Parallel), seen: map[string]bool{}, orphaned: map[string]time.Time{}}
+	return &Server{Options: o, slots: make(chan struct{}, o.Parallel), ends: make(chan struct{}, o.Parallel), seen: map[string]bool{}, orphaned: map[string]time.Time{}}
 }
 
 // config is what the server reads of a network's configuration.
@@ -214,9 +215,13 @@ func (s *Server) do(ctx context.Context, r cnisocket.Request) (json.RawMessage, 
 		return nil, fault.New(fault.NotReady, fmt.Errorf("an earlier call for the container has not ended: %w", err))
 	}
 	defer unlock()
+	slots := s.slots
+	if r.Command == cnisocket.Del {
+		slots = s.ends
+	}
 	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
 	case <-ctx.Done():
 		return nil, fault.New(fault.NotReady, fmt.Errorf("%d other calls are worked on: %w", s.Parallel, context.Cause(ctx)))
 	}

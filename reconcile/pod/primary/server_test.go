@@ -325,3 +325,22 @@ func TestPropagates(t *testing.T) {
 		}
 	}
 }
+
+// TestDelBesideAdds: pods that wait in ADD, perhaps for a server that does not answer, do not
+// delay those that end.
+func TestDelBesideAdds(t *testing.T) {
+	s := newServer(t)
+	if err := s.call(cnisocket.Add, "a", ""); err != "" {
+		t.Fatal(err)
+	}
+	for range cap(s.slots) {
+		s.slots <- struct{}{}
+	}
+	s.Timeout = 10 * time.Millisecond
+	if err := s.call(cnisocket.Add, "b", ""); !strings.Contains(err, "other calls are worked on") {
+		t.Errorf("one ADD too many: %q", err)
+	}
+	if err := s.call(cnisocket.Del, "a", ""); err != "" {
+		t.Errorf("DEL: %s", err)
+	}
+}
