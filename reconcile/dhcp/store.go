@@ -114,7 +114,8 @@ func (h *Host) write(r *record) error {
 		return err
 	}
 	// It need not survive a crash of the machine, which ends the namespace.
-	_, err = recordfile.Replace(filepath.Join(h.Dir, name(r.Sandbox, r.Link)), line, recordfile.Options{})
+	path := filepath.Join(h.Dir, name(r.Sandbox, r.Link))
+	_, err = recordfile.Replace(path, line, recordfile.Options{Temp: path + ".new"}) // the caller holds the lock
 	return err
 }
 
