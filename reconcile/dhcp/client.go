@@ -167,11 +167,15 @@ func (c *client) renew(ctx context.Context, r *record) (Lease, error) {
 		return Lease{}, err
 	}
 	t := &tried{sent: map[dhcpv4.MessageType]int{}}
+	to, server := toServer(r.Lease), r.Lease.Server
 	if c.h.Now() >= r.Lease.Rebind {
-		to := way{from: r.Lease.Address.Addr(), to: broadcast, at: everyone}
-		return c.h.exchange(ctx, w, r, m, to, netip.Addr{}, dhcpv4.MessageTypeAck, t)
+		to, server = way{from: r.Lease.Address.Addr(), to: broadcast, at: everyone}, netip.Addr{}
 	}
-	return c.h.exchange(ctx, w, r, m, toServer(r.Lease), r.Lease.Server, dhcpv4.MessageTypeAck, t)
+	lease, err := c.h.exchange(ctx, w, r, m, to, server, dhcpv4.MessageTypeAck, t)
+	if err != nil {
+		return Lease{}, err
+	}
+	return lease, r.Lease.renewedBy(lease)
 }
 
 // untilNext is the pause between two attempts to renew: half of the time that is left (RFC 2131

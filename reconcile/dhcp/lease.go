@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // Lease is what a server has given. Times are in seconds since boot.
@@ -20,6 +22,15 @@ type Lease struct {
 	Renew   int64  `json:"renew"`  // T1
 	Rebind  int64  `json:"rebind"` // T2
 	Expires int64  `json:"expires"`
+}
+
+// renewedBy refuses another address in the answer to a renewal: a server could change that of a
+// running pod each time. The lease is then used until it ends (RFC 2131 section 4.4.5).
+func (l *Lease) renewedBy(answer Lease) error {
+	if answer.Address != l.Address {
+		return fault.New(fault.NotReady, fmt.Errorf("server %s answers the renewal of %s with %s", answer.Server, l.Address, answer.Address))
+	}
+	return nil
 }
 
 // Lifetimes of leases. A longer one is renewed as if it lasted a day, so that the kernel forgets the

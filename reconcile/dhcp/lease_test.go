@@ -293,3 +293,13 @@ func TestRecords(t *testing.T) {
 		t.Errorf("of an earlier boot: %+v", got)
 	}
 }
+
+// TestRenewal: the answer to a renewal prolongs the address, and does not replace it.
+func TestRenewal(t *testing.T) {
+	l := &Lease{Address: netip.MustParsePrefix("192.0.2.9/24"), Router: netip.MustParseAddr("192.0.2.1")}
+	for address, same := range map[string]bool{"192.0.2.9/24": true, "192.0.2.10/24": false, "192.0.2.9/8": false} {
+		if err := l.renewedBy(Lease{Address: netip.MustParsePrefix(address), Router: netip.MustParseAddr("192.0.2.254")}); (err == nil) != same {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+}
