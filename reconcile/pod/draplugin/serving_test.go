@@ -452,7 +452,8 @@ func TestRegisteredBeforeRuntime(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, _, err := k.prepareClaim(ctx, "c3"); status.Code(err) != codes.DeadlineExceeded {
+	_, _, err := k.prepareClaim(ctx, "c3") // both sides have the deadline, and either may answer first
+	if status.Code(err) != codes.DeadlineExceeded && (err == nil || !strings.Contains(err.Error(), "has not listed its sandboxes")) {
 		t.Errorf("prepared before the runtime is connected: %v", err)
 	}
 	select {
