@@ -86,7 +86,7 @@ func (b *agentBench) wired(t *testing.T, pod string) []netip.Addr {
 		t.Fatalf("pod %s said %q: %v", pod, said, err)
 	}
 	var out []netip.Addr
-	for _, cidr := range strings.Fields(kubectl(t, b.Cluster, "", "get", "node", b.node.Name, "-o", "jsonpath={.spec.podCIDRs[*]}")) {
+	for cidr := range strings.FieldsSeq(kubectl(t, b.Cluster, "", "get", "node", b.node.Name, "-o", "jsonpath={.spec.podCIDRs[*]}")) {
 		pods := netip.MustParsePrefix(cidr)
 		gateway := pods.Addr().Next()
 		before := len(out)
