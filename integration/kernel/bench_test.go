@@ -84,19 +84,20 @@ func laneOn(t *testing.T, o kernel.Options) *lane {
 // created later inherit it (devinet_init_net in net/ipv4/devinet.c).
 func restoreForwarding(t *testing.T) {
 	t.Helper()
-	const file = "/proc/sys/net/ipv4/ip_forward"
-	before, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
+	for _, file := range []string{"/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"} {
+		before, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if now, err := os.ReadFile(file); err == nil && bytes.Equal(now, before) {
+				return
+			}
+			if err := os.WriteFile(file, before, 0); err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	t.Cleanup(func() {
-		if now, err := os.ReadFile(file); err == nil && bytes.Equal(now, before) {
-			return
-		}
-		if err := os.WriteFile(file, before, 0); err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 // engine returns a reconciler on the lane's journal. wrap may put something

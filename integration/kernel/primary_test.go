@@ -47,6 +47,12 @@ type podNode struct {
 
 func newPodNode(t *testing.T) *podNode {
 	t.Helper()
+	return newPodNodeOf(t, `{name: eth, type: bridge, config: {bridge: plpod0, isDefaultGateway: true, dad: "off"}}`)
+}
+
+// newPodNodeOf is a node whose pods have a network of this step.
+func newPodNodeOf(t *testing.T, step string) *podNode {
+	t.Helper()
 	n := &podNode{lane: newLane(t)}
 	reg, err := all.Registry()
 	if err != nil {
@@ -59,8 +65,7 @@ metadata: {name: pods}
 spec:
   role: primary
   steps:
-    - {name: eth, type: bridge, config: {bridge: plpod0, isDefaultGateway: true, dad: "off"}}
-`), reg)
+    - `+step+"\n"), reg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,6 +178,23 @@ func (n *podNode) add(rt *libcni.RuntimeConf) (v4, v6 string) {
 	return ips[0], ips[1]
 }
 
+// in begins a command in a pod's namespace.
+func in(path string) string { return "ip netns exec " + filepath.Base(path) + " " }
+
+// reach waits for answers from addresses; from is in(a pod), or "" for the host.
+func (n *podNode) reach(from string, to ...string) {
+	n.t.Helper()
+	s := &foreignWriter{t: n.t}
+	for _, address := range to {
+		eventuallyWithin(n.t, time.Minute, func() error {
+			if out, err := s.try(from + "ping -c 1 -W 2 " + address); err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			return nil
+		})
+	}
+}
+
 // left says what is recorded of pods.
 func (n *podNode) left() string {
 	n.t.Helper()
@@ -237,20 +259,8 @@ func TestPodNetwork(t *testing.T) {
 
 	a4, a6 := n.add(at("a", a))
 	b4, b6 := n.add(at("b", b))
-	in := func(path string) string { return "ip netns exec " + filepath.Base(path) + " " }
-	reach := func(from string, to ...string) {
-		t.Helper()
-		for _, address := range to {
-			eventuallyWithin(t, time.Minute, func() error {
-				if out, err := s.try(from + "ping -c 1 -W 2 " + address); err != nil {
-					return fmt.Errorf("%w: %s", err, out)
-				}
-				return nil
-			})
-		}
-	}
-	reach(in(a), b4, b6, "10.98.7.1", "fd00:98:7::1")
-	reach("", a4, a6, b4, b6)
+	n.reach(in(a), b4, b6, "10.98.7.1", "fd00:98:7::1")
+	n.reach("", a4, a6, b4, b6)
 
 	// Called again, it answers the same, without a change.
 	before := n.state(a)
@@ -288,7 +298,7 @@ func TestPodNetwork(t *testing.T) {
 			t.Errorf("DEL: %v", err)
 		}
 	}
-	reach(in(b), "10.98.7.1", "fd00:98:7::1")
+	n.reach(in(b), "10.98.7.1", "fd00:98:7::1")
 	if err := n.cni.DelNetworkList(ctx, n.list, at("never", "/var/run/netns/never")); err != nil {
 		t.Errorf("DEL of what is unknown: %v", err)
 	}
@@ -301,7 +311,7 @@ func TestPodNetwork(t *testing.T) {
 	if err := n.cni.GCNetworkList(ctx, n.list, &libcni.GCArgs{ValidAttachments: []cnitypes.GCAttachment{{ContainerID: "b", IfName: "eth0"}}}); err != nil {
 		t.Errorf("GC: %v", err)
 	}
-	reach(in(b), "10.98.7.1")
+	n.reach(in(b), "10.98.7.1")
 	if left := n.left(); strings.Contains(left, "cni/c/") || !strings.Contains(left, "cni/b/") {
 		t.Errorf("GC left %s", left)
 	}
@@ -362,6 +372,43 @@ func TestLoopback(t *testing.T) {
 	if _, err := cni.AddNetworkList(ctx, list, rt); err == nil || !strings.Contains(err.Error(), "network namespace") {
 		t.Errorf("ADD without a namespace: %v", err)
 	}
+}
+
+// TestPodNetworkRouted: the network of pods is one of type ptp, which the host routes and
+// masquerades. What is deleted on the host is repaired.
+func TestPodNetworkRouted(t *testing.T) {
+	n := newPodNodeOf(t, `{name: eth, type: ptp, config: {isDefaultGateway: true, ipMasq: true, dad: "off"}}`)
+	s := &foreignWriter{t: t}
+	s.run("echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding")
+	home := n.state("")
+	defer n.run(n.server(&process{}, nil, ""))()
+	a, b := newNetns(t), newNetns(t)
+	a4, a6 := n.add(at("a", a))
+	b4, b6 := n.add(at("b", b))
+	n.reach(in(a), b4, b6, "10.98.7.1", "fd00:98:7::1")
+	n.reach("", a4, a6, b4, b6)
+	check := func() error { return n.cni.CheckNetworkList(t.Context(), n.list, at("a", a)) }
+	if err := check(); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	s.run("ip route delete " + a4 + "; nft delete table inet plumbline")
+	if err := check(); err == nil || !strings.Contains(err.Error(), "is missing") {
+		t.Errorf("CHECK without a route to the pod: %v", err)
+	}
+	if _, err := n.engine(nil).Repair(t.Context(), reconcile.IDOfPrimary("a", "eth0", "pods")); err != nil {
+		t.Error(err)
+	}
+	if err := check(); err != nil {
+		t.Errorf("CHECK of what was repaired: %v", err)
+	}
+	n.reach(in(b), a4, a6)
+	for container, path := range map[string]string{"a": a, "b": b} {
+		if err := n.cni.DelNetworkList(t.Context(), n.list, at(container, path)); err != nil {
+			t.Errorf("DEL: %v", err)
+		}
+	}
+	n.nothingLeft("by routed pods")
+	n.mustEqual(home, "", "without pods")
 }
 
 // TestPodNetworkRefuses: nothing but a namespace of the runtime is given a network, and calls
