@@ -30,6 +30,8 @@ KERNEL_PKG ?= ./cmd/... ./integration/kernel ./reconcile/kernel/... ./reconcile/
 # The short form runs these tests on one kernel only: faults at changes, which test our
 # code rather than the kernel, and the tests that take longest.
 ONE_KERNEL := ^(Test(KilledBetweenChanges|EveryChangeFailsOnce|FailureAtEveryChange|KilledInRepairAndUpdate|Update(Killed|FailsAnywhere)|Drift|AnotherWriter|Restart|NothingGrows|Storm|KernelSessions|Random|LinkStateFollowsLACP|PartnerOfPort|DeviceKnownByIndex|Unplugged|PodNetwork(Refuses|Killed|sAtOnce)?|Loopback|SlowAttach(Killed)?|(VLAN|Bond)BeforeClearToSend))$$
+# These tests of the long ones are run on the other kernel only.
+OTHER_KERNEL := ^Test(DHCP(ServerAway|Killed)?|HostileDHCP|HostRoutes|PodRoutes)$$
 RACELESS := /(cmd/plumbline|reconcile/pod/rollout|topology/admission|topology/controller)$$
 FUZZTIME ?= 20s
 SOAK ?= 10m
@@ -127,11 +129,12 @@ test-kernel: ## tests that change a kernel, in a virtual machine, on two kernels
 
 .PHONY: $(KERNELS:%=test-kernel-%)
 # The backports machine has one CPU, which is faster under emulation, so that both kinds of
-# machine are tested. Its short form skips ONE_KERNEL, unless RUN names a test.
+# machine are tested. The short form skips ONE_KERNEL there, and OTHER_KERNEL on stable, unless RUN
+# names a test.
 $(KERNELS:%=test-kernel-%): test-kernel-%:
 	@. .ci/lib
 	begin "kernel tests, Debian's $* kernel"
-	integration/vm test --kernel $* --cpus $(if $(filter backports,$*),1,2) --nics quad --timeout $(if $(LONG),14400,4500) -- $(TAGS) -timeout $(if $(LONG),4h,60m) -run '$(RUN)' $(if $(LONG)$(filter stable,$*)$(filter-out .,$(RUN)),,-skip '$(ONE_KERNEL)') $(KERNEL_PKG) </dev/null 2>&1 | sed -u '/\[no test files\]/d'
+	integration/vm test --kernel $* --cpus $(if $(filter backports,$*),1,2) --nics quad --timeout $(if $(LONG),14400,4500) -- $(TAGS) -timeout $(if $(LONG),4h,60m) -run '$(RUN)' $(if $(LONG)$(filter-out .,$(RUN)),,-skip '$(if $(filter backports,$*),$(ONE_KERNEL),$(OTHER_KERNEL))') $(KERNEL_PKG) </dev/null 2>&1 | sed -u '/\[no test files\]/d'
 	[[ -z '$(LONG)' || '$(RUN)' != . ]] || for iommu in off shared; do
 		integration/vm test --kernel $* --iommu $$iommu --nics quad -- -run TestUnconfined ./integration/kernel </dev/null
 	done
