@@ -29,6 +29,9 @@ func (p *Planner) Gateways(link, field string, cfg AddressConfig) ([]Gatewayed, 
 			return nil, Invalid("addresses", "%q is not an address with a prefix", a.Address)
 		}
 		gw := pre.Masked().Addr().Next()
+		if pre.Bits() == pre.Addr().BitLen()-1 && gw == pre.Addr() {
+			gw = pre.Masked().Addr() // of two hosts, the other one (RFC 3021, RFC 6164)
+		}
 		switch named, err := netip.ParseAddr(a.Gateway); {
 		case a.Gateway != "" && err != nil:
 			return nil, fault.New(fault.Invalid, err)
