@@ -82,7 +82,7 @@ func (s *serving) wirePodNetwork() {
 	p.installer = primary.NewInstaller(primary.InstallerOptions{
 		Program: o.plugin, BinDir: o.binDir, ConfDir: o.confDir, ConfName: o.confName, Socket: o.socket,
 		Ready:    func() error { _, err := p.follower.Network(); return err },
-		Selected: p.follower.Selected, InUse: p.server.InUse, Leads: p.server.Leads, Log: s.log,
+		Selected: p.follower.Selected, InUse: p.server.InUse, Leads: p.server.Leads, LastEnded: p.server.LastEnded, Log: s.log, Now: time.Now,
 	})
 	s.pods = p
 }

@@ -445,7 +445,7 @@ func (b *agentBench) testNetworkDeleted(t *testing.T) {
 		t.Errorf("while pods have the network, the folders of CNI have %q", have)
 	}
 	kubectl(t, b.Cluster, "", "delete", "pod", "tardy", "early", "other", "--timeout=240s")
-	until(t, "the node is not Ready", 2*time.Minute, func() bool {
+	until(t, "the node is not Ready", 5*time.Minute, func() bool {
 		status, _ := b.nodeReady(t)
 		return status == "False" && b.installed(t) == ""
 	})

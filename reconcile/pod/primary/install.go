@@ -33,7 +33,10 @@ type InstallerOptions struct {
 	InUse func() (bool, error)
 	// Leads reports whether the node has no later agent, whose program may be another one.
 	Leads func() bool
-	Log   *slog.Logger
+	// LastEnded is when the runtime has last ended a pod, or the process began.
+	LastEnded func() time.Time
+	Log       *slog.Logger
+	Now       func() time.Time
 }
 
 // Installer keeps the plugin and its configuration where the container runtime finds them.
@@ -60,6 +63,11 @@ func (i *Installer) Changed() {
 
 // reinstall is how often the files are compared: another program may remove them.
 const reinstall = 5 * time.Second
+
+// linger is how long the files stay when no pod has the network any more: a runtime ends the
+// sandboxes of earlier starts of a pod too, and those of an earlier boot, and cannot without a
+// network. The kubelet tries again after some 10 s.
+const linger = 2 * time.Minute
 
 // Run installs the files once pods can be given a network, so that the kubelet says until
 // then that its node has none. It removes them when no topology is to be the network of
@@ -95,6 +103,9 @@ func (i *Installer) Pass() error {
 	case err != nil && !ready:
 		return nil // reported by the server; what is there stays
 	case known && !selected && !inUse && err == nil:
+		if i.Now().Sub(i.LastEnded()) < linger {
+			return nil
+		}
 		return i.remove()
 	case !ready && !inUse:
 		return nil // what was installed stays: the plugin says why

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // node is the part of a node that an Installer changes.
@@ -16,6 +17,7 @@ type node struct {
 	ready, unlisted        error
 	selected, known, inUse bool
 	leads                  bool
+	now, ended             time.Time
 	bin, conf              string
 	*Installer
 }
@@ -23,7 +25,7 @@ type node struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	dir := t.TempDir()
-	n := &node{t: t, leads: true, ready: errors.New("not yet"), bin: filepath.Join(dir, "bin", "plumbline"), conf: filepath.Join(dir, "conf", "10-plumbline.conflist")}
+	n := &node{t: t, leads: true, now: time.Unix(1_700_000_000, 0), ready: errors.New("not yet"), bin: filepath.Join(dir, "bin", "plumbline"), conf: filepath.Join(dir, "conf", "10-plumbline.conflist")}
 	for _, d := range []string{"bin", "conf"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
 			t.Fatal(err)
@@ -33,7 +35,7 @@ func newNode(t *testing.T) *node {
 	n.Installer = NewInstaller(InstallerOptions{
 		Program: filepath.Join(dir, "program"), BinDir: filepath.Dir(n.bin), ConfDir: filepath.Dir(n.conf), ConfName: filepath.Base(n.conf), Socket: "/run/s",
 		Ready: func() error { return n.ready }, Selected: func() (bool, bool) { return n.selected, n.known }, InUse: func() (bool, error) { return n.inUse, n.unlisted },
-		Leads: func() bool { return n.leads }, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Leads: func() bool { return n.leads }, LastEnded: func() time.Time { return n.ended }, Now: func() time.Time { return n.now }, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	return n
 }
@@ -157,6 +159,10 @@ func TestInstaller(t *testing.T) {
 	n.pass()
 	n.has("whether pods have it is not known", true)
 	n.unlisted = nil
+	n.ended = n.now
+	n.pass()
+	n.has("the last pod has just ended", true)
+	n.now = n.now.Add(linger)
 	n.pass()
 	n.has("no pod has it", false)
 	if _, err := os.Lstat(n.loopback()); err == nil {

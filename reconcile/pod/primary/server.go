@@ -106,6 +106,7 @@ type Server struct {
 	leads atomic.Bool
 
 	mu       sync.Mutex
+	lastEnd  time.Time            // see LastEnded
 	seen     map[string]bool      // owners whose namespace this process has seen
 	sees     bool                 // it has seen any
 	orphaned map[string]time.Time // owners of addresses without a record, since when
@@ -131,7 +132,7 @@ func New(o Options) *Server {
 	if o.Alive == nil {
 		o.Alive = func(time.Duration) {}
 	}
-	return &Server{Options: o, slots: make(chan struct{}, o.Parallel), ends: make(chan struct{}, o.Parallel), seen: map[string]bool{}, orphaned: map[string]time.Time{}}
+	return &Server{Options: o, slots: make(chan struct{}, o.Parallel), ends: make(chan struct{}, o.Parallel), lastEnd: o.Now(), seen: map[string]bool{}, orphaned: map[string]time.Time{}}
 }
 
 // config is what the server reads of a network's configuration.
@@ -163,6 +164,11 @@ func (s *Server) Do(ctx context.Context, r cnisocket.Request) cnisocket.Reply {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.Timeout, fmt.Errorf("not finished within %s", s.Timeout))
 	defer cancel()
 	begun := s.Now()
+	if r.Command == cnisocket.Del {
+		s.mu.Lock()
+		s.lastEnd = begun
+		s.mu.Unlock()
+	}
 	result, err := s.do(ctx, r)
 	took := s.Now().Sub(begun).Round(time.Microsecond)
 	switch {
@@ -174,6 +180,13 @@ func (s *Server) Do(ctx context.Context, r cnisocket.Request) cnisocket.Reply {
 		s.Log.Info("answered the container runtime", "command", r.Command, "container", r.Container, "pod", pod.Namespace+"/"+pod.Name, "took", took)
 	}
 	return cnisocket.Reply{Result: result}
+}
+
+// LastEnded returns when the runtime has last ended a pod, or when the server was made.
+func (s *Server) LastEnded() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lastEnd
 }
 
 // maxContainer bounds the ID of a container; those of runtimes have 64 bytes.

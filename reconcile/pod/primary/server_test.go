@@ -205,8 +205,12 @@ func TestUnlistedRecords(t *testing.T) {
 	}
 	// Damage that was found is no reason: the file was set aside.
 	s.book.errs = []error{&frame.Damage{Err: errors.New("torn")}}
+	s.now = s.now.Add(time.Hour)
 	if err := s.call(cnisocket.Del, "a", ""); err != "" {
 		t.Errorf("DEL: %s", err)
+	}
+	if !s.LastEnded().Equal(s.now) {
+		t.Errorf("the last pod ended at %s, not %s", s.LastEnded(), s.now)
 	}
 }
 
@@ -340,7 +344,11 @@ func TestDelBesideAdds(t *testing.T) {
 	if err := s.call(cnisocket.Add, "b", ""); !strings.Contains(err, "other calls are worked on") {
 		t.Errorf("one ADD too many: %q", err)
 	}
+	s.now = s.now.Add(time.Hour)
 	if err := s.call(cnisocket.Del, "a", ""); err != "" {
 		t.Errorf("DEL: %s", err)
+	}
+	if !s.LastEnded().Equal(s.now) {
+		t.Errorf("the last pod ended at %s, not %s", s.LastEnded(), s.now)
 	}
 }
