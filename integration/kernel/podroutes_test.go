@@ -24,7 +24,6 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/primary"
 	"github.com/plumbline/plumbline/reconcile/watch"
 	"github.com/plumbline/plumbline/topology/addresspool"
-	"github.com/plumbline/plumbline/topology/validity"
 )
 
 // clusterNodes are the Node objects of a cluster, as agents hear of them.
@@ -95,18 +94,7 @@ func newPodHost(t *testing.T, name string, podCIDRs ...netip.Prefix) *podHost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	top, _, err := validity.File(t.Context(), []byte(`
-apiVersion: networking.dra.io/v1alpha1
-kind: NetworkTopology
-metadata: {name: pods}
-spec:
-  role: primary
-  steps:
-    - {name: eth, type: bridge, config: {bridge: cni0, isDefaultGateway: true, ipMasq: true, dad: "off"}}
-`), reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	top := primaryTopology(t, `{name: eth, type: bridge, config: {bridge: cni0, isDefaultGateway: true, ipMasq: true, dad: "off"}}`)
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	a, err := addresses.Open(addresses.Options{
 		NodeName: name, File: filepath.Join(filepath.Dir(n.dir), "addresses"), Recorded: func() []addresspool.Grant { return nil }, Log: log, Now: time.Now,

@@ -31,6 +31,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/reconcile/pod/cnisocket"
 	"github.com/plumbline/plumbline/reconcile/pod/primary"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/validity"
 )
@@ -50,10 +51,9 @@ func newPodNode(t *testing.T) *podNode {
 	return newPodNodeOf(t, `{name: eth, type: bridge, config: {bridge: plpod0, isDefaultGateway: true, dad: "off"}}`)
 }
 
-// newPodNodeOf is a node whose pods have a network of this step.
-func newPodNodeOf(t *testing.T, step string) *podNode {
+// primaryTopology is the own network of pods, with one step.
+func primaryTopology(t *testing.T, step string) *topology.Topology {
 	t.Helper()
-	n := &podNode{lane: newLane(t)}
 	reg, err := all.Registry()
 	if err != nil {
 		t.Fatal(err)
@@ -69,6 +69,14 @@ spec:
 	if err != nil {
 		t.Fatal(err)
 	}
+	return top
+}
+
+// newPodNodeOf is a node whose pods have a network of this step.
+func newPodNodeOf(t *testing.T, step string) *podNode {
+	t.Helper()
+	n := &podNode{lane: newLane(t)}
+	top := primaryTopology(t, step)
 	n.network = func() (primary.Network, error) {
 		return primary.Network{Topology: top, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.98.7.0/24"), netip.MustParsePrefix("fd00:98:7::/64")}}, nil
 	}
