@@ -240,7 +240,7 @@ func (p *Planner) AddressesOf(link string, cfg AddressConfig) ([]Address, error)
 	all := slices.Clone(cfg.Addresses)
 	if cfg.IPAM != nil {
 		if cfg.IPAM.Type == ipamDHCP {
-			return nil, Invalid("ipam.type", "%q has an address that is not known in advance, as this step needs it: use type %q", ipamDHCP, ipamPool)
+			return nil, unknownAddress(ipamDHCP)
 		}
 		all = append(all, cfg.IPAM.Addresses...)
 	}
@@ -249,6 +249,19 @@ func (p *Planner) AddressesOf(link string, cfg AddressConfig) ([]Address, error)
 	}
 	given, err := p.givenAddresses(link, all)
 	return append(all, given...), err
+}
+
+// knownAddresses is AddressesOf for a step that needs one.
+func (p *Planner) knownAddresses(link string, cfg AddressConfig) ([]Address, error) {
+	all, err := p.AddressesOf(link, cfg)
+	if err == nil && len(all) == 0 && cfg.IPAM != nil && cfg.IPAM.Type == ipamSLAAC {
+		return nil, unknownAddress(ipamSLAAC)
+	}
+	return all, err
+}
+
+func unknownAddress(ipam string) error {
+	return Invalid("ipam.type", "%q has an address that is not known in advance, as this step needs it: use type %q", ipam, ipamPool)
 }
 
 // localKey is the first key of ipam that only type host-local has.

@@ -18,7 +18,7 @@ type Gatewayed struct {
 // is to have for it: the one that the config or the pool names, else the first address of
 // the network. field is the key of the config that asks for gateways.
 func (p *Planner) Gateways(link, field string, cfg AddressConfig) ([]Gatewayed, error) {
-	all, err := p.AddressesOf(link, cfg)
+	all, err := p.knownAddresses(link, cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,12 @@ func (p *Planner) Masquerade(link string, c MasqueradeConfig, addresses AddressC
 	case len(c.IPMasqExcept) > maxExcepted:
 		return Invalid("ipMasqExcept", "has %d networks, and can have %d: write larger ones", len(c.IPMasqExcept), maxExcepted)
 	}
-	all, err := p.AddressesOf(link, addresses)
+	for _, text := range c.IPMasqExcept {
+		if pre, err := netip.ParsePrefix(text); err != nil || pre.Bits() == 0 {
+			return Invalid("ipMasqExcept", "%q is every network, so that nothing would be masqueraded: name those that know the address of the pod, or remove ipMasq", text)
+		}
+	}
+	all, err := p.knownAddresses(link, addresses)
 	if err != nil {
 		return err
 	}

@@ -380,7 +380,11 @@ func (r *reader) port(path string, p v1alpha1.Port) (Port, bool) {
 		r.add("%s.protocol: is missing, and port %d alone does not say which: add TCP, UDP or SCTP", path, *p.Port)
 		return Port{}, false
 	case !ok:
-		r.add("%s.protocol: %q is not TCP, UDP or SCTP%s", path, p.Protocol, suggest.Hint(strings.ToUpper(p.Protocol), []string{"TCP", "UDP", "SCTP"}))
+		hint := suggest.Hint(strings.ToUpper(p.Protocol), []string{"TCP", "UDP", "SCTP"})
+		if strings.HasPrefix(strings.ToUpper(p.Protocol), "ICMP") {
+			hint = ": a rule without ports matches it, with all other protocols"
+		}
+		r.add("%s.protocol: %q is not TCP, UDP or SCTP%s", path, p.Protocol, hint)
 		return Port{}, false
 	case p.Port == nil:
 		return Port{Protocol: protocol}, true
