@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -431,6 +432,63 @@ func TestDHCPServerAway(t *testing.T) {
 	})
 	if _, err := e.Release(ctxFor(t), sb.ID); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestDHCPFailure: each change of an attach fails once, and each of a release. A failed attach leaves nothing,
+// and a failed release is completed by the next one.
+func TestDHCPFailure(t *testing.T) {
+	l := newLane(t)
+	n := newNetwork(t, "uplink0")
+	n.serve(60)
+	sb := n.sandbox("failing", "", "")
+	start := l.state(sb.Netns)
+	empty := func(when string) {
+		t.Helper()
+		l.mustEqual(start, sb.Netns, when)
+		if left, err := filepath.Glob(l.dir + "-dhcp/*.lease"); err != nil || len(left) > 0 {
+			t.Errorf("%s: left are %v %v", when, left, err)
+		}
+	}
+	failing := func(at int) (*reconcile.Reconciler, *int) {
+		applied := new(int)
+		return l.engine(func(d reconcile.Domain) reconcile.Domain {
+			return faulty{Domain: d, applied: applied, at: at, before: func() error { return errInjected }}
+		}), applied
+	}
+	at := 1
+	for ; ; at++ {
+		r, applied := failing(at)
+		_, err := r.Ensure(ctxFor(t), sb)
+		if err == nil && *applied < at {
+			break
+		}
+		when := fmt.Sprintf("change %d of the attach failed", at)
+		if !errors.Is(err, errInjected) || !strings.Contains(err.Error(), `step "a"`) {
+			t.Fatalf("%s: %v; the server: %s", when, err, n.log)
+		}
+		empty(when)
+	}
+	if at < 4 { // link, lease, address, up
+		t.Errorf("the attach made %d changes", at-1)
+	}
+	for at := 1; ; at++ {
+		if _, err := l.engine(nil).Ensure(ctxFor(t), sb); err != nil || n.address(sb) == "" {
+			t.Fatal(err, n.log)
+		}
+		r, applied := failing(at)
+		_, err := r.Release(ctxFor(t), sb.ID)
+		when := fmt.Sprintf("change %d of the release failed", at)
+		if reached := *applied >= at; err != nil && (!reached || !errors.Is(err, errInjected)) {
+			t.Fatalf("%s: %v", when, err)
+		} else if err != nil {
+			if _, err := l.engine(nil).AwaitRelease(ctxFor(t), sb.ID); err != nil {
+				t.Fatalf("%s, and then: %v", when, err)
+			}
+			empty(when)
+		} else if empty("released"); !reached {
+			break
+		}
 	}
 }
 
