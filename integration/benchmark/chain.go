@@ -32,14 +32,8 @@ func newChain(dir string, vfs [2]vf) (*chain, error) {
 	}
 	c := &chain{dir: local}
 	for _, p := range []string{"sriov", "bond", "vlan", "tuning", "static"} {
-		// The machine's own file system: the checkout is shared with the host,
-		// and loading a binary from there takes seconds.
-		binary, err := os.ReadFile(filepath.Join(dir, p))
-		if err != nil {
+		if err := copyProgram(filepath.Join(dir, p), filepath.Join(local, p)); err != nil {
 			return nil, fmt.Errorf("CNI plugin: %w", err)
-		}
-		if err := os.WriteFile(filepath.Join(local, p), binary, 0o700); err != nil {
-			return nil, err
 		}
 	}
 	add := func(ifname string, config map[string]any) {
