@@ -4,6 +4,8 @@
 //   - apply: applying and deleting one topology by plumbline's engine, by a
 //     minimal netlink program (the kernel floor), and by the chain of CNI binaries
 //     run as a runtime would;
+//   - pods: ADD and DEL of the own network of a pod, by plumbline's CNI plugin and by
+//     others;
 //   - settings: what of applying is spent on what physical functions hold for the
 //     virtual ones;
 //   - scale: what 1, 100 and 500 sandboxes cost an agent that has nothing to do,
@@ -15,5 +17,5 @@
 //
 // It prints Markdown: medians with n, and ratios, and fails where a number has to
 // be zero and is not. The machine is emulated, so only ratios count. Part scale
-// needs the program plumbline beside its own.
+// needs the program plumbline beside its own, and part pods plumbline-cni.
 package main
