@@ -49,6 +49,10 @@ type NodeOptions struct {
 	// NoCNI leaves out the pods' network: no CNI plugin and no configuration of one, so that
 	// the node is not Ready until something else installs both. It needs Options.PodCIDRs.
 	NoCNI bool
+	// Packages are further ones of the machine: the files in integration/machine/packages.
+	Packages []string
+	// Start is a script that the machine runs at each boot, before the kubelet starts.
+	Start string
 	// Kubelet is more of its configuration, in YAML, such as "featureGates: {X: true}".
 	Kubelet string
 }
@@ -307,6 +311,11 @@ func (n *Node) boot(ctx context.Context) error {
 		return err
 	}
 	up := time.Since(began)
+	if n.options.Start != "" {
+		if _, err := n.Shell(ctx, n.options.Start); err != nil {
+			return err
+		}
+	}
 	if _, err := n.Exec(ctx, n.script(), n.dir, "up"); err != nil {
 		return err
 	}
@@ -336,7 +345,7 @@ func (n *Node) vm() string { return filepath.Join(n.cluster.places.checkout, "in
 // buildRoot builds the machine's file system, unless it is there. With this process's own
 // environment: it may need a proxy for that.
 func (n *Node) buildRoot(ctx context.Context) error {
-	build := exec.CommandContext(ctx, filepath.Join(n.cluster.places.checkout, "integration", "machine", "root"), "cluster")
+	build := exec.CommandContext(ctx, filepath.Join(n.cluster.places.checkout, "integration", "machine", "root"), n.packages()...)
 	build.Stderr = n.cluster.options.Log
 	// It ends what it has started, if it is signalled to end.
 	build.Cancel = func() error { return build.Process.Signal(syscall.SIGTERM) }
@@ -347,9 +356,12 @@ func (n *Node) buildRoot(ctx context.Context) error {
 	return nil
 }
 
+// packages are the lists of packages that the machine has.
+func (n *Node) packages() []string { return append([]string{"cluster"}, n.options.Packages...) }
+
 func (n *Node) powerOn(ctx context.Context) error {
 	arguments := []string{
-		"serve", "--timeout", "0", "--with", "cluster", "--address", n.Address,
+		"serve", "--timeout", "0", "--with", strings.Join(n.packages(), ","), "--address", n.Address,
 		"--forward", fmt.Sprintf("%d:%d", n.port, forwarderPort),
 		"--disk", filepath.Join(n.dir, "disk"), "--disk-ro", filepath.Join(n.dir, "programs.tar"),
 		"--kernel", n.options.Kernel, "--nics", n.options.NICs, "--vfs", strconv.Itoa(n.options.VFs),

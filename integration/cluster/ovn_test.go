@@ -1,0 +1,167 @@
+//go:build cluster
+
+package cluster_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plumbline/plumbline/integration/cluster"
+)
+
+// startOVN starts Debian's Open vSwitch and OVN on a node that is a chassis by itself, with a bridge
+// for the physical network localnet1.
+const startOVN = `
+/usr/share/openvswitch/scripts/ovs-ctl --system-id=node-1 start
+/usr/share/ovn/scripts/ovn-ctl start_northd
+ovs-vsctl set Open_vSwitch . external_ids:ovn-remote=unix:/var/run/ovn/ovnsb_db.sock \
+	external_ids:ovn-encap-type=geneve external_ids:ovn-encap-ip=127.0.0.1
+ovs-vsctl --may-exist add-br br-phys -- set Open_vSwitch . external_ids:ovn-bridge-mappings=localnet1:br-phys
+/usr/share/ovn/scripts/ovn-ctl start_controller
+`
+
+// localnet is the example of seed 000, section 9b.3, with an address of a pool and a name that the
+// emulated card has.
+const localnet = `
+apiVersion: networking.dra.io/v1alpha1
+kind: DeviceExposurePolicy
+metadata: {name: localnet}
+spec:
+  selector: {cel: 'device.attributes["dra.networking"].ifName == "enp3s0f1"'}
+  action: expose
+  exposure:
+    deviceNameSuffix: "-localnet"
+    allowMultipleAllocations: true
+    capacity: {connections: {value: "128", requestPolicy: {default: "1"}}}
+    supportedCNIPlugins:
+    - {name: ovn-k8s-cni-overlay, exclusive: false, consumePerAllocation: {connections: 1}}
+    additionalAttributes: {"dra.networking/physicalNetworkName": "localnet1"}
+---
+apiVersion: networking.dra.io/v1alpha1
+kind: AddressPool
+metadata: {name: blue}
+spec:
+  subnets: [{prefix: 192.168.100.0/24, gateway: 192.168.100.1}]
+  quarantineSeconds: 0
+---
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: ovnk-localnet}
+spec:
+  claimTemplate: {namespaces: [default]}
+  steps:
+  - name: localnet-port
+    type: ovn-k8s-cni-overlay
+    selector:
+      cel: >-
+        device.driver == "dra.networking" &&
+        device.attributes["dra.networking"].physicalNetworkName == "localnet1"
+    config:
+      topology: localnet
+      role: secondary
+      physicalNetworkName: "localnet1"
+      netAttachDefName: "default/localnet-blue"
+      subnets: "192.168.100.0/24"
+      vlanID: 200
+      ipam: {type: pool, pool: blue}
+`
+
+const markedBlue = `
+apiVersion: k8s.ovn.org/v1alpha1
+kind: NetworkQoS
+metadata: {name: blue, namespace: default}
+spec:
+  priority: 10
+  netAttachRefs: [{kind: NetworkTopology, name: ovnk-localnet}]
+  egress: [{dscp: %d}]
+`
+
+// TestOVN holds that pods of a cluster are attached to a network of OVN by claims: they reach one another,
+// have the rules of a NetworkQoS in the database, and keep both while parts of OVN and the agent fail.
+func TestOVN(t *testing.T) {
+	b := newAgentBenchOf(t, cluster.NodeOptions{Packages: []string{"ovn"}, Start: startOVN}, thisRelease, "agent.ovn.enabled=true", "networkQoS.enabled=true")
+	b.applied(t, localnet)
+	kubectl(t, b.Cluster, "", "wait", "--for=condition=Ready", "--timeout=60s", "networktopology/ovnk-localnet", "deviceexposurepolicy/localnet")
+	b.applied(t, fmt.Sprintf(markedBlue, 46))
+	ports := func() []string {
+		t.Helper()
+		return strings.Fields(b.shell(t, `ovn-nbctl --bare --columns=name find Logical_Switch_Port external_ids:dra.networking/owner=plumbline type!=localnet`))
+	}
+	rules := func() string {
+		t.Helper()
+		return strings.Join(strings.Fields(b.shell(t, `ovn-nbctl --bare --columns=action find QoS external_ids:dra.networking/owner=plumbline`)), " ")
+	}
+	address := func(pod string) string {
+		t.Helper()
+		own := b.addressesOf(t, pod, "net1")
+		if len(own) != 1 || own[0].Masked().String() != "192.168.100.0/24" {
+			t.Fatalf("pod %s has %v", pod, own)
+		}
+		return own[0].Addr().String()
+	}
+	reach := func(from, to string) {
+		t.Helper()
+		until(t, from+" reaches "+to, time.Minute, func() bool {
+			said, err := b.Kubectl(t.Context(), nil, "exec", from, "--", "/pod", "ping", address(to))
+			return err == nil && strings.Contains(said, "answer from")
+		})
+	}
+	for _, pod := range []string{"one", "two"} {
+		b.create(t, claimingPod(pod, "ovnk-localnet"))
+	}
+	for _, pod := range []string{"one", "two"} {
+		b.ready(t, pod)
+		b.startedOnceWith(t, pod, "net1")
+	}
+	reach("one", "two")
+	if have := ports(); len(have) != 2 {
+		t.Errorf("ports of OVN: %q, want two", have)
+	}
+	if have := rules(); have != "dscp=46 dscp=46" {
+		t.Errorf("rules of OVN: %q", have)
+	}
+	b.applied(t, fmt.Sprintf(markedBlue, 10))
+	until(t, "an edit reaches the database", time.Minute, func() bool { return rules() == "dscp=10 dscp=10" })
+	until(t, "the object says that OVN enforces it", 2*time.Minute, func() bool {
+		return strings.Contains(kubectl(t, b.Cluster, "", "get", "networkqos", "blue", "-o", "jsonpath={.status}"), "OVN")
+	})
+
+	t.Log("a port and its rule are deleted by another")
+	before := ports()
+	b.shell(t, "ovn-nbctl lsp-del "+before[0])
+	until(t, "the port is there again", 3*time.Minute, func() bool {
+		now := ports()
+		return len(now) == 2 && slices.Contains(now, before[0]) && rules() == "dscp=10 dscp=10"
+	})
+	reach("two", "one")
+
+	t.Log("the Northbound database is away")
+	b.shell(t, "ovn-appctl -t /var/run/ovn/ovnnb_db.ctl exit")
+	b.create(t, claimingPod("late", "ovnk-localnet"))
+	until(t, "an event says what the pod waits for", 4*time.Minute, func() bool {
+		said := kubectl(t, b.Cluster, "", "get", "events", "--field-selector=involvedObject.name=late", "-o", `jsonpath={range .items[*]}{.message}{"\n"}{end}`)
+		return strings.Contains(said, "ovnnb_db.sock") || strings.Contains(said, "Northbound")
+	})
+	if started := b.get(t, "late", ".status.containerStatuses[0].state.running"); started != "" {
+		t.Errorf("a pod without its network runs: %s", started)
+	}
+	reach("one", "two")
+	b.agent(t, "KILL")
+	b.shell(t, "/usr/share/ovn/scripts/ovn-ctl start_northd")
+	b.ready(t, "late")
+	b.startedOnceWith(t, "late", "net1")
+	reach("late", "one")
+	for _, pod := range []string{"one", "two"} {
+		if n := b.get(t, pod, ".status.containerStatuses[0].restartCount"); n != "0" {
+			t.Errorf("pod %s was restarted %s times", pod, n)
+		}
+	}
+
+	b.drop(t, "one", "two", "late")
+	until(t, "nothing is left in the databases", 2*time.Minute, func() bool {
+		return b.shell(t, `ovn-nbctl --bare --columns=name list Logical_Switch; ovn-nbctl --bare --columns=_uuid list QoS; ovs-vsctl list-ports br-int | grep -v '^patch' || true`) == ""
+	})
+}
