@@ -23,7 +23,7 @@ ovs-vsctl --may-exist add-br br-phys -- set Open_vSwitch . external_ids:ovn-brid
 /usr/share/ovn/scripts/ovn-ctl start_controller
 `
 
-// localnet is the example of seed 000, section 9b.3, with an address of a pool and a name that the
+// localnet is a shared uplink for a localnet network, with an address of a pool and a name that the
 // emulated card has.
 const localnet = `
 apiVersion: networking.dra.io/v1alpha1
