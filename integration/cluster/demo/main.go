@@ -35,13 +35,13 @@ func main() {
 // demo is a cluster and where to print its progress.
 type demo struct {
 	*cluster.Cluster
-	node *cluster.Node // the last one
-	out  io.Writer
+	nodes []*cluster.Node
+	out   io.Writer
 }
 
 func run(ctx context.Context, out io.Writer, nodes int, containerd string, stay bool) (err error) {
 	began := time.Now()
-	c, err := cluster.Start(ctx, cluster.Options{Log: out})
+	c, err := cluster.Start(ctx, cluster.Options{Log: out, PodCIDRs: true})
 	if err != nil {
 		return err
 	}
@@ -54,11 +54,13 @@ func run(ctx context.Context, out io.Writer, nodes int, containerd string, stay 
 			d.say("all gone after %d s", int(time.Since(began).Seconds()))
 		}
 	}()
-	d.say("a control plane, and %d node(s) in virtual machines with two SR-IOV cards", nodes)
+	d.say("a control plane, and %d node(s) in virtual machines with two SR-IOV cards and no CNI plugin", nodes)
 	for range nodes {
-		if d.node, err = c.AddNode(ctx, cluster.NodeOptions{Containerd: containerd, RDMA: true}); err != nil {
+		n, err := c.AddNode(ctx, cluster.NodeOptions{Containerd: containerd, RDMA: true, NoCNI: true})
+		if err != nil {
 			return err
 		}
+		d.nodes = append(d.nodes, n)
 	}
 	if err := d.kubectl(ctx, "", "get", "nodes", "-o", "wide"); err != nil {
 		return err
@@ -73,11 +75,19 @@ func run(ctx context.Context, out io.Writer, nodes int, containerd string, stay 
 
 // story runs from kubectl apply until every VF is back on the host.
 func (d demo) story(ctx context.Context) error {
-	d.say("plumbline, by its chart, and a stand-in for a GPU vendor's driver")
-	if err := d.Install(ctx); err != nil {
+	d.say("plumbline, by its chart")
+	if err := d.Install(ctx, "podNetwork.enabled=true"); err != nil {
 		return err
 	}
-	if err := story.InstallGPU(ctx, d.Cluster, d.node); err != nil {
+	d.say("the pods' own network; the nodes are Ready with it")
+	if err := story.InstallPodNetwork(ctx, d.Cluster, d.nodes...); err != nil {
+		return err
+	}
+	if err := d.kubectl(ctx, "", "get", "nodes"); err != nil {
+		return err
+	}
+	d.say("a stand-in for a GPU vendor's driver")
+	if err := story.InstallGPU(ctx, d.Cluster, d.node()); err != nil {
 		return err
 	}
 	home, err := d.vfs(ctx)
@@ -154,9 +164,12 @@ func (d demo) goHome(ctx context.Context, home string) error {
 	return d.kubectl(ctx, "", "delete", "networktopology", "ai-bonded-rdma", "--timeout=60s")
 }
 
+// node is the last one, which has the GPU.
+func (d demo) node() *cluster.Node { return d.nodes[len(d.nodes)-1] }
+
 // vfs lists the names and MACs of the node's VFs.
 func (d demo) vfs(ctx context.Context) (string, error) {
-	return d.node.Shell(ctx, "ip -br link | awk '/v[0-9]/ { print $1, $3 }' | sort")
+	return d.node().Shell(ctx, "ip -br link | awk '/v[0-9]/ { print $1, $3 }' | sort")
 }
 
 func (d demo) say(format string, arguments ...any) {

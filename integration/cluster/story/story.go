@@ -36,6 +36,21 @@ var (
 	gpuDriver string
 )
 
+// InstallPodNetwork gives pods of nodes without CNI plugins their own network, and returns when the
+// nodes are Ready.
+func InstallPodNetwork(ctx context.Context, c *cluster.Cluster, nodes ...*cluster.Node) error {
+	began := time.Now()
+	if _, err := c.Kubectl(ctx, strings.NewReader(PodNetwork), "apply", "-f", "-"); err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		if err := n.WaitReady(ctx, began); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // InstallGPU installs the stand-in for the GPU vendor's driver on a node.
 func InstallGPU(ctx context.Context, c *cluster.Cluster, n *cluster.Node) error {
 	archive, err := c.Image(ctx, "plumbline.test/gpu:1", "./integration/cluster/gpu")

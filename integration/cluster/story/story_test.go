@@ -3,6 +3,7 @@
 package story_test
 
 import (
+	"context"
 	"os"
 	"slices"
 	"strings"
@@ -14,9 +15,9 @@ import (
 )
 
 // TestStory runs the whole example on a real cluster, from kubectl apply until every
-// VF is back on the host.
+// VF is back on the host. The node has no CNI plugin but ours.
 func TestStory(t *testing.T) {
-	c, err := cluster.Start(t.Context(), cluster.Options{Log: os.Stderr})
+	c, err := cluster.Start(t.Context(), cluster.Options{Log: os.Stderr, PodCIDRs: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,6 +28,7 @@ func TestStory(t *testing.T) {
 	})
 	node, err := c.AddNode(t.Context(), cluster.NodeOptions{
 		RDMA:       true,
+		NoCNI:      true,
 		Containerd: "1.7", // Debian's: nothing is to be built for it; the demo plays the same on 2.4
 		// The machine is emulated: what takes a tenth of a second takes three when its
 		// host is busy.
@@ -51,7 +53,12 @@ func TestStory(t *testing.T) {
 		}
 		return said
 	}
-	if err := c.Install(t.Context()); err != nil {
+	if err := c.Install(t.Context(), "podNetwork.enabled=true"); err != nil {
+		t.Fatal(err)
+	}
+	ready, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	if err := story.InstallPodNetwork(ready, c, node); err != nil {
 		t.Fatal(err)
 	}
 	if err := story.InstallGPU(t.Context(), c, node); err != nil {
