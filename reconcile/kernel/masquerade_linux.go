@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/netip"
 	"os"
-	"reflect"
 	"slices"
 	"time"
 
@@ -107,57 +106,35 @@ func (h *Host) natConn() (*nftables.Conn, error) {
 	return nftables.New(nftables.WithNetNSFd(int(h.socket.ns.Fd())), nftables.WithSockOptions(bound), nftables.AsLasting())
 }
 
+// natTableOf describes the table.
+func natTableOf() ownTable {
+	t := ownTable{Table: &nftables.Table{Name: natTable, Family: nftables.TableFamilyINet}}
+	for _, f := range []natFamily{nat4, nat6} {
+		sources, excepts := f.sets(t.Table)
+		t.sets = append(t.sets, sources, excepts)
+	}
+	t.chains = []ownChain{{natChainOf(t.Table), slices.Concat(nat4.rules(), nat6.rules())}}
+	return t
+}
+
 // readNAT reads the table.
 func readNAT(c *nftables.Conn) (natState, error) {
 	out := natState{sources: map[netip.Addr][]string{}}
-	tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
-	if err != nil {
+	have, err := natTableOf().read(c)
+	if err != nil || !have.there {
 		return out, err
 	}
-	t := &nftables.Table{Name: natTable, Family: nftables.TableFamilyINet}
-	out.there = slices.ContainsFunc(tables, func(have *nftables.Table) bool { return have.Name == natTable })
-	if !out.there {
-		return out, nil
-	}
-	sets, err := c.GetSets(t)
-	if err != nil {
-		return out, err
-	}
-	have := map[string]*nftables.Set{}
-	for _, s := range sets {
-		have[s.Name] = s
-		if !s.Anonymous && !slices.Contains([]string{nat4.sources, nat4.excepts, nat6.sources, nat6.excepts}, s.Name) {
-			out.foreign = fmt.Sprintf("set %q", s.Name)
-		}
-	}
-	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
-	if err != nil {
-		return out, err
-	}
-	var chain *nftables.Chain
-	for _, have := range chains {
-		switch {
-		case have.Table.Name != natTable:
-		case have.Name == natChain:
-			chain = have
-		default:
-			out.foreign = fmt.Sprintf("chain %q", have.Name)
-		}
-	}
-	out.intact = true
+	out.there, out.intact, out.foreign = true, have.intact, have.foreign
 	for _, f := range []natFamily{nat4, nat6} {
-		sources, excepts := f.sets(t)
-		if !sameSet(have[f.sources], sources) || !sameSet(have[f.excepts], excepts) {
-			out.intact = false
+		sources, excepts := have.sets[f.sources], have.sets[f.excepts]
+		if sources == nil || excepts == nil {
 			continue
 		}
-		if err := out.elements(c, f, have[f.sources], have[f.excepts]); err != nil {
+		if err := out.elements(c, f, sources, excepts); err != nil {
 			return out, err
 		}
 	}
-	same, err := sameChain(c, t, chain)
-	out.intact = out.intact && same
-	return out, err
+	return out, nil
 }
 
 func (n natState) elements(c *nftables.Conn, f natFamily, sources, excepts *nftables.Set) error {
@@ -205,40 +182,6 @@ func rangeText(first, last []byte) string {
 func lastOf(p netip.Prefix) netip.Addr {
 	last, _ := netip.AddrFromSlice(broadcast(p))
 	return last
-}
-
-func sameSet(have, want *nftables.Set) bool {
-	return have != nil && have.KeyType.Bytes == want.KeyType.Bytes && have.Interval == want.Interval && have.Concatenation == want.Concatenation && !have.IsMap
-}
-
-// sameChain reports whether the chain is where we create it, and has our rules only.
-func sameChain(c *nftables.Conn, t *nftables.Table, have *nftables.Chain) (bool, error) {
-	if have == nil {
-		return false, nil
-	}
-	want := natChainOf(t)
-	if have.Type != want.Type || have.Hooknum == nil || *have.Hooknum != *want.Hooknum || have.Priority == nil || *have.Priority != *want.Priority {
-		return false, nil
-	}
-	rules, err := c.GetRules(t, have)
-	if err != nil {
-		return false, err
-	}
-	all := slices.Concat(nat4.rules(), nat6.rules())
-	if len(rules) != len(all) {
-		return false, nil
-	}
-	for i, r := range rules {
-		for _, e := range r.Exprs {
-			if l, ok := e.(*expr.Lookup); ok {
-				l.SetID = 0 // of a batch only
-			}
-		}
-		if !reflect.DeepEqual(r.Exprs, all[i]) {
-			return false, nil
-		}
-	}
-	return true, nil
 }
 
 func natChainOf(t *nftables.Table) *nftables.Chain {
@@ -341,7 +284,7 @@ func writeNAT(c *nftables.Conn, have natState, source netip.Addr, except []strin
 		if have.there {
 			c.DelTable(t)
 		}
-		if err := createNAT(c, t); err != nil {
+		if err := natTableOf().create(c); err != nil {
 			return err
 		}
 		if err := eachElement(t, want, c.SetAddElements); err != nil {
@@ -360,21 +303,6 @@ func writeNAT(c *nftables.Conn, have natState, source netip.Addr, except []strin
 		}
 	}
 	return c.Flush()
-}
-
-func createNAT(c *nftables.Conn, t *nftables.Table) error {
-	c.AddTable(t)
-	chain := c.AddChain(natChainOf(t))
-	for _, f := range []natFamily{nat4, nat6} {
-		sources, excepts := f.sets(t)
-		if err := errors.Join(c.AddSet(sources, nil), c.AddSet(excepts, nil)); err != nil {
-			return err
-		}
-		for _, exprs := range f.rules() {
-			c.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: exprs})
-		}
-	}
-	return nil
 }
 
 // maxElements bounds those of one message: an attribute has at most 64 KB, and a pair of
