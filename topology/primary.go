@@ -85,6 +85,28 @@ func (t *Topology) WithoutMasquerading(set contract.Set, networks []netip.Prefix
 	return &out
 }
 
+// WithPortMappings returns the topology whose first root step has these ports of the host, too:
+// portMappings as its config has it.
+func (t *Topology) WithPortMappings(mappings []any) *Topology {
+	i := slices.IndexFunc(t.Steps, func(s Step) bool { return s.Root() })
+	if len(mappings) == 0 || i < 0 {
+		return t
+	}
+	out := *t
+	out.Steps = slices.Clone(t.Steps)
+	s := &out.Steps[i]
+	s.Config = maps.Clone(s.Config)
+	if s.Config == nil {
+		s.Config = map[string]any{}
+	}
+	own, _ := s.Config[portMappingsKey].([]any)
+	s.Config[portMappingsKey] = slices.Concat(own, mappings)
+	return &out
+}
+
+// portMappingsKey is the key by which a step type takes ports of the host, as CNI calls it.
+const portMappingsKey = "portMappings"
+
 // UsesPodCIDRs reports whether the addresses of pods are of the node's pod CIDRs: the config
 // of the first root step does not say otherwise.
 func (t *Topology) UsesPodCIDRs(set contract.Set) bool {

@@ -194,7 +194,7 @@ tc qdisc add dev eth0 root netem delay 1ms
 		name: "routed",
 		host: "echo 1 >/proc/sys/net/ipv4/ip_forward",
 		steps: `
-    - {name: p, type: ptp, config: {name: net1, hostIfName: plp0, mtu: 1400, mac: "02:00:00:00:00:01", ipMasq: true, addresses: [192.0.2.5/24], isDefaultGateway: true}}
+    - {name: p, type: ptp, config: {name: net1, hostIfName: plp0, mtu: 1400, mac: "02:00:00:00:00:01", ipMasq: true, addresses: [192.0.2.5/24], isDefaultGateway: true, portMappings: [{hostPort: 8080, containerPort: 80}]}}
 `,
 		rows: []drifted{
 			{name: "route of the host deleted", disturb: `ip route delete 192.0.2.5/32 dev plp0`, drift: "p +route"},
@@ -209,6 +209,10 @@ tc qdisc add dev eth0 root netem delay 1ms
 			{name: "masquerading of the address deleted", disturb: `nft delete element inet plumbline sources4 '{ 192.0.2.5 }'`, drift: "p +masquerade"},
 			{name: "an exception deleted", disturb: `nft delete element inet plumbline excepts4 '{ 192.0.2.5 . 192.0.2.0/24 }'`, drift: "p ~masquerade.except"},
 			{name: "rules of masquerading deleted", disturb: `nft flush chain inet plumbline postrouting`, drift: "p +masquerade"},
+
+			{name: "port of the host deleted", disturb: `nft delete element inet plumbline-ports any4 '{ tcp . 8080 }'`, drift: "p +port-mapping"},
+			{name: "port of the host leads elsewhere", disturb: `nft delete element inet plumbline-ports any4 '{ tcp . 8080 }' && nft add element inet plumbline-ports any4 '{ tcp . 8080 : 192.0.2.9 . 80 }'`, drift: "p ~port-mapping.network, p ~port-mapping.to"},
+			{name: "rules of ports deleted", disturb: `nft flush chain inet plumbline-ports prerouting`, drift: "p +port-mapping"},
 
 			{name: "own address of the host", disturb: `ip address add 192.0.2.99/32 dev plp0`},
 		},

@@ -13,6 +13,7 @@ import (
 type config struct {
 	ops.AddressConfig
 	ops.MasqueradeConfig
+	ops.PortMappingConfig
 	Bridge              string  `json:"bridge,omitempty"`
 	Name                string  `json:"ifName,omitempty"`
 	HostIfName          string  `json:"hostIfName,omitempty"`
@@ -90,7 +91,7 @@ macspoofchk would write firewall rules for frames, which plumbline does not do; 
 		}}},
 		boolean("preserveDefaultVlan", "keep VLAN 1 on the port"),
 		boolean("macspoofchk", "must be false"),
-	}, ops.MasqueradeParams(), ops.AddressParams()),
+	}, ops.MasqueradeParams(), ops.PortMappingParams(), ops.AddressParams()),
 	Input:  contract.Input{Shares: true, NamedBy: "bridge", DeviceTypes: []string{"virtual"}},
 	Output: ops.Appends(),
 	Check:  check,
@@ -114,6 +115,9 @@ func check(c map[string]any, _ map[string]bool) []contract.FieldError {
 	if is("ipMasq") && !addresses && !ipam {
 		say("ipMasq", "needs addresses to masquerade: add addresses or ipam, or remove ipMasq")
 	}
+	if _, ports := c["portMappings"]; ports && !is("isGateway") && !is("isDefaultGateway") {
+		say("portMappings", "needs isGateway: true, so that the host is on the network of the bridge")
+	}
 	if (is("isGateway") || is("isDefaultGateway")) && !addresses && !ipam {
 		say("isGateway", "needs addresses to know the subnet of")
 	}
@@ -136,6 +140,9 @@ func plan(p *ops.Planner, c config) error {
 func inSandbox(p *ops.Planner, c config) error {
 	if c.IPMasq {
 		return ops.Invalid("ipMasq", "is for a bridge of the host: remove it, or dependOn")
+	}
+	if len(c.PortMappings) > 0 {
+		return ops.Invalid("portMappings", "is for a bridge of the host: remove it, or dependOn")
 	}
 	name := c.Bridge
 	if name == "" {
@@ -206,6 +213,9 @@ func onHost(p *ops.Planner, c config) error {
 		return err
 	}
 	if err := p.Masquerade(name, c.MasqueradeConfig, c.AddressConfig); err != nil {
+		return err
+	}
+	if err := p.MapPorts(name, c.PortMappingConfig, c.AddressConfig); err != nil {
 		return err
 	}
 	p.Produce(br)

@@ -31,6 +31,8 @@ const (
 	KindMasquerade Kind = "masquerade"
 	KindDHCPLease  Kind = "dhcp-lease"
 
+	KindPortMapping Kind = "port-mapping"
+
 	KindChassis     Kind = "chassis"
 	KindLogicalPort Kind = "logical-port"
 	KindOVSPort     Kind = "ovs-port"
@@ -57,6 +59,8 @@ var kinds = map[Kind]reader{
 	KindFDB:        readerOf[FDB](),
 	KindMasquerade: readerOf[Masquerade](),
 	KindDHCPLease:  readerOf[DHCPLease](),
+
+	KindPortMapping: readerOf[PortMapping](),
 
 	KindChassis:     readerOf[Chassis](),
 	KindLogicalPort: readerOf[LogicalPort](),

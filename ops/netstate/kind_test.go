@@ -32,6 +32,7 @@ var examples = []netstate.Object{
 	netstate.Filter{Link: "net1", Pref: 20000, Handle: 1, Family: new(netstate.IPv4), To: new("192.0.2.0/24"), DSCP: new(uint8(26)), Rate: new(uint64(1250000))},
 	netstate.FDB{Link: "vxlan7", Remote: "192.0.2.9", Via: "net1"},
 	netstate.Masquerade{Source: "192.0.2.1", Except: []string{"192.0.2.0/24"}},
+	netstate.PortMapping{Host: "0.0.0.0:8080/tcp", To: new("192.0.2.1:80"), Network: new("192.0.2.0/24")},
 	netstate.DHCPLease{Link: "net1", ClientID: new("00ab"), Active: new(true)},
 	netstate.Chassis{ID: "local", Name: new("node-1"), Int: new("br-int"), Networks: []string{"localnet1"}},
 	netstate.LogicalPort{Name: "plumbline:node-1:pl1", Switch: new("plumbline:layer2:blue"), Addresses: []string{"02:00:00:00:00:01 192.0.2.1"}},

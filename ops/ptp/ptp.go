@@ -15,6 +15,7 @@ import (
 type config struct {
 	ops.AddressConfig
 	ops.MasqueradeConfig
+	ops.PortMappingConfig
 	Name             string  `json:"name,omitempty"`
 	HostIfName       string  `json:"hostIfName,omitempty"`
 	MTU              *uint32 `json:"mtu,omitempty"`
@@ -61,7 +62,7 @@ accept the pod's packets itself.`,
 		ops.MACParam("MAC address; default: random, chosen by the kernel"),
 		{Name: "isDefaultGateway", Type: contract.Boolean, Description: "add a default route of each address's family over its gateway"},
 		{Name: "dns", Type: contract.Any, Description: "accepted, not used: a pod's DNS is Kubernetes'"},
-	}, ops.MasqueradeParams(), ops.AddressParams()),
+	}, ops.MasqueradeParams(), ops.PortMappingParams(), ops.AddressParams()),
 	Output: ops.Appends(),
 }, plan)
 
@@ -93,6 +94,9 @@ func plan(p *ops.Planner, c config) error {
 		return err
 	}
 	if err := p.Masquerade(name, c.MasqueradeConfig, c.AddressConfig); err != nil {
+		return err
+	}
+	if err := p.MapPorts(name, c.PortMappingConfig, c.AddressConfig); err != nil {
 		return err
 	}
 	p.Produce(host)

@@ -273,6 +273,7 @@ var codecs = []codec{
 	{netstate.KindFilter, each((*observer).queryFilter), (*Sandbox).applyFilter},
 	{netstate.KindFDB, together((*observer).queryFDB), (*Sandbox).applyFDB},
 	{netstate.KindMasquerade, together((*observer).queryMasquerades), (*Sandbox).applyMasquerade},
+	{netstate.KindPortMapping, together((*observer).queryPortMappings), (*Sandbox).applyPortMapping},
 }
 
 // together is the query for a kind whose objects are read at once.

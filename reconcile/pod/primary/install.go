@@ -135,7 +135,7 @@ func (i *Installer) Pass() error {
 func (i *Installer) configuration() ([]byte, error) {
 	out, err := json.MarshalIndent(map[string]any{
 		"cniVersion": "1.0.0", "cniVersions": []string{"1.0.0", "1.1.0"}, "name": Name,
-		"plugins": []any{map[string]any{"type": pluginType, "socket": i.Socket}},
+		"plugins": []any{map[string]any{"type": pluginType, "socket": i.Socket, "capabilities": map[string]bool{"portMappings": true}}},
 	}, "", "  ")
 	return append(out, '\n'), err
 }

@@ -141,6 +141,35 @@ type config struct {
 	// Valid is what the runtime knows, for GC. Attachments is how earlier texts of CNI 1.1 name it.
 	Valid       json.RawMessage `json:"cni.dev/valid-attachments"`
 	Attachments json.RawMessage `json:"cni.dev/attachments"`
+	// RuntimeConfig is what the runtime says of the pod, since the configuration that we install
+	// has the capability portMappings.
+	RuntimeConfig struct {
+		PortMappings []struct {
+			HostPort      int64  `json:"hostPort"`
+			ContainerPort int64  `json:"containerPort"`
+			Protocol      string `json:"protocol"`
+			HostIP        string `json:"hostIP"`
+		} `json:"portMappings"`
+	} `json:"runtimeConfig"`
+}
+
+// portMappings are those with a port of the host, as the config of a step has them.
+func (c *config) portMappings() []any {
+	var out []any
+	for _, m := range c.RuntimeConfig.PortMappings {
+		if m.HostPort == 0 {
+			continue
+		}
+		mapping := map[string]any{"hostPort": m.HostPort, "containerPort": m.ContainerPort}
+		if m.Protocol != "" {
+			mapping["protocol"] = strings.ToLower(m.Protocol)
+		}
+		if m.HostIP != "" {
+			mapping["hostIP"] = m.HostIP
+		}
+		out = append(out, mapping)
+	}
+	return out
 }
 
 // valid returns what the runtime knows. A call without a list is refused: it would end
@@ -240,7 +269,7 @@ func (s *Server) do(ctx context.Context, r cnisocket.Request) (json.RawMessage, 
 	}
 	switch r.Command {
 	case cnisocket.Add:
-		return s.add(ctx, r)
+		return s.add(ctx, r, c.portMappings())
 	case cnisocket.Check:
 		return nil, s.check(ctx, r)
 	case cnisocket.Del:
@@ -281,7 +310,7 @@ func refuse(format string, args ...any) error {
 	return &types.Error{Code: types.ErrInvalidNetNS, Msg: fmt.Sprintf(format, args...)}
 }
 
-func (s *Server) add(ctx context.Context, r cnisocket.Request) (json.RawMessage, error) {
+func (s *Server) add(ctx context.Context, r cnisocket.Request, ports []any) (json.RawMessage, error) {
 	path, id, err := s.namespace(r.Netns)
 	if err != nil {
 		return nil, err
@@ -292,7 +321,7 @@ func (s *Server) add(ctx context.Context, r cnisocket.Request) (json.RawMessage,
 		return nil, err
 	}
 	if sb == nil {
-		if sb, err = s.decide(r, path); err != nil {
+		if sb, err = s.decide(r, path, ports); err != nil {
 			// What was given, and is not used, is given back by the runtime's DEL or by Run.
 			return nil, err
 		}
@@ -356,12 +385,12 @@ func (s *Server) recorded(ctx context.Context, owner, path string, id reconcile.
 }
 
 // decide returns what a pod is given.
-func (s *Server) decide(r cnisocket.Request, path string) (*reconcile.Sandbox, error) {
+func (s *Server) decide(r cnisocket.Request, path string, ports []any) (*reconcile.Sandbox, error) {
 	n, err := s.Network()
 	if err != nil {
 		return nil, fault.New(fault.NotReady, err)
 	}
-	t := n.Topology.ForPod(s.Contracts, n.PodCIDRs, r.IfName).WithoutMasquerading(s.Contracts, n.ClusterCIDRs)
+	t := n.Topology.ForPod(s.Contracts, n.PodCIDRs, r.IfName).WithoutMasquerading(s.Contracts, n.ClusterCIDRs).WithPortMappings(ports)
 	owner, pod := reconcile.OwnerOfPrimary(r.Container, r.IfName), podOf(r.Args)
 	wants, err := addresses.Wants(t)
 	if err != nil {

@@ -1,0 +1,253 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/kernel"
+)
+
+// TestHostPorts: ports of the host lead to pods, from other hosts, from the host itself and from
+// pods, over TCP and UDP in both families; what is deleted is repaired, and nothing is left.
+func TestHostPorts(t *testing.T) {
+	for _, step := range []string{
+		`{name: eth, type: bridge, config: {bridge: plpod0, isDefaultGateway: true, ipMasq: true, dad: "off"}}`,
+		`{name: eth, type: ptp, config: {isDefaultGateway: true, ipMasq: true, dad: "off"}}`,
+	} {
+		t.Run(strings.Fields(step)[3], func(t *testing.T) { testHostPorts(t, step) })
+	}
+}
+
+func testHostPorts(t *testing.T, step string) {
+	s := &foreignWriter{t: t}
+	s.run("echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding")
+	outside := newNetns(t)
+	s.run("ip link add out0 type veth peer name v0 netns " + filepath.Base(outside) + ` && ip link set out0 up && ip address add 203.0.113.1/24 dev out0 && ip address add 203.0.113.9/24 dev out0 &&
+ip address add 2001:db8:9::1/64 nodad dev out0 && ip -n ` + filepath.Base(outside) + ` link set v0 up && ip -n ` + filepath.Base(outside) + ` address add 203.0.113.2/24 dev v0 &&
+ip -n ` + filepath.Base(outside) + ` address add 2001:db8:9::2/64 nodad dev v0
+nft add table inet anothers && nft 'add chain inet anothers c { type nat hook prerouting priority dstnat; }'`)
+	t.Cleanup(func() { s.run("ip link delete out0; nft delete table inet anothers") })
+	n := newPodNodeOf(t, step)
+	var err error
+	n.list, err = libcni.ConfListFromBytes(fmt.Appendf(nil, `{"cniVersion": "1.1.0", "name": "plumbline", "plugins": [{"type": "plumbline", "socket": %q, "capabilities": {"portMappings": true}}]}`, n.socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := n.state("")
+	ruleset := s.run("nft list ruleset")
+	defer n.run(n.server(&process{}, nil, ""))()
+	mapped := func(container, path string, more ...map[string]any) *libcni.RuntimeConf {
+		rt := at(container, path)
+		rt.CapabilityArgs = map[string]any{"portMappings": append(more,
+			map[string]any{"hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": ""},
+			map[string]any{"hostPort": 8080, "containerPort": 53, "protocol": "UDP"},
+			map[string]any{"hostPort": 0, "containerPort": 81, "protocol": "tcp"})}
+		return rt
+	}
+
+	a, b := newNetns(t), newNetns(t)
+	one := mapped("a", a, map[string]any{"hostPort": 9090, "containerPort": 80, "hostIP": "203.0.113.9"})
+	a4, _ := n.add(one)
+	b4, _ := n.add(at("b", b))
+	s.run(in(a) + "ip link set lo up")
+	answer(t, a, 80, 53)
+	for what, c := range map[string]struct{ from, network, to, seen string }{
+		"from outside":              {outside, "tcp", "203.0.113.1:8080", "203.0.113.2"},
+		"over IPv6":                 {outside, "tcp", "[2001:db8:9::1]:8080", "2001:db8:9::2"},
+		"over UDP":                  {outside, "udp", "203.0.113.1:8080", "203.0.113.2"},
+		"over UDP and IPv6":         {outside, "udp", "[2001:db8:9::1]:8080", "2001:db8:9::2"},
+		"to one address":            {outside, "tcp", "203.0.113.9:9090", "203.0.113.2"},
+		"from the host":             {"", "tcp", "203.0.113.1:8080", "203.0.113.1"},
+		"from the host over IPv6":   {"", "tcp", "[2001:db8:9::1]:8080", "2001:db8:9::1"},
+		"from another pod":          {b, "tcp", "203.0.113.1:8080", ""},
+		"from another pod over UDP": {b, "udp", "203.0.113.1:8080", ""},
+		"from the pod itself":       {a, "tcp", "203.0.113.1:8080", ""},
+		"from itself over IPv6":     {a, "tcp", "[2001:db8:9::1]:8080", ""},
+	} {
+		eventuallyWithin(t, time.Minute, func() error {
+			seen, err := ask(c.from, c.network, c.to)
+			if err == nil && c.seen != "" && seen != c.seen {
+				err = fmt.Errorf("the pod has seen %s, want %s", seen, c.seen)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w\n%s", what, err, s.run("nft list table inet plumbline-ports"))
+			}
+			return nil
+		})
+	}
+	for what, c := range map[string]struct{ from, to string }{
+		"a port on another address":      {outside, "203.0.113.1:9090"},
+		"a port that is not mapped":      {outside, "203.0.113.1:81"},
+		"the loopback":                   {"", "127.0.0.1:8080"},
+		"an address that is not a local": {outside, net.JoinHostPort(b4, "8080")},
+	} {
+		if seen, err := ask(c.from, "tcp", c.to); err == nil {
+			t.Errorf("%s leads to the pod, which has seen %s", what, seen)
+		}
+	}
+
+	// A port is one pod's at a time.
+	before := s.run("nft list table inet plumbline-ports")
+	other := newNetns(t)
+	if _, err := n.cni.AddNetworkList(ctxFor(t), n.list, mapped("other", other)); err == nil || !strings.Contains(err.Error(), "portMappings[0].hostPort: port 0.0.0.0:8080/tcp of the host leads to "+a4+":80, which another pod of this node has") {
+		t.Errorf("the port of another pod: %v", err)
+	}
+	if after := s.run("nft list table inet plumbline-ports"); after != before {
+		t.Errorf("the refused pod has changed the ports:\n%s\nbefore:\n%s", after, before)
+	}
+
+	check := func() error { return n.cni.CheckNetworkList(ctxFor(t), n.list, one) }
+	if err := check(); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	for what, disturb := range map[string]string{
+		"the table":    "nft delete table inet plumbline-ports",
+		"a port":       "nft delete element inet plumbline-ports any4 '{ tcp . 8080 }'",
+		"a target":     "nft delete element inet plumbline-ports any4 '{ tcp . 8080 }' && nft add element inet plumbline-ports any4 '{ tcp . 8080 : " + b4 + " . 80 }'",
+		"the chain":    "nft flush chain inet plumbline-ports prerouting",
+		"its hairpins": "nft flush set inet plumbline-ports hairpins6",
+	} {
+		s.run(disturb)
+		if err := check(); err == nil || !strings.Contains(err.Error(), "port-mapping") {
+			t.Errorf("CHECK when %s was changed: %v", what, err)
+		}
+		if _, err := n.engine(nil).Repair(ctxFor(t), reconcile.IDOfPrimary("a", "eth0", "pods")); err != nil {
+			t.Errorf("repair of %s: %v", what, err)
+		}
+		if err := check(); err != nil {
+			t.Errorf("CHECK when %s was repaired: %v", what, err)
+		}
+	}
+	if seen, err := ask(outside, "tcp", "203.0.113.1:8080"); err != nil || seen != "203.0.113.2" {
+		t.Errorf("after repair: %s, %v", seen, err)
+	}
+
+	// A client that goes on sending reaches the next pod.
+	client, err := dialIn(outside, "udp", "203.0.113.1:8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if _, err := exchange(client); err != nil {
+		t.Error(err)
+	}
+	if err := n.cni.DelNetworkList(ctxFor(t), n.list, one); err != nil {
+		t.Errorf("DEL: %v", err)
+	}
+	if seen, err := ask(outside, "tcp", "203.0.113.1:8080"); err == nil {
+		t.Errorf("the port of a pod that has ended is answered: %s", seen)
+	}
+	_, _ = exchange(client) // to nobody
+	c := newNetns(t)
+	next := mapped("c", c)
+	n.add(next)
+	answer(t, c, 80, 53)
+	eventuallyWithin(t, 20*time.Second, func() error {
+		_, err := exchange(client)
+		return err
+	})
+
+	for container, path := range map[string]string{"b": b, "c": c} {
+		if err := n.cni.DelNetworkList(ctxFor(t), n.list, at(container, path)); err != nil {
+			t.Errorf("DEL: %v", err)
+		}
+	}
+	n.nothingLeft("by pods with ports of the host")
+	n.mustEqual(home, "", "without pods")
+	if left := s.run("nft list ruleset"); left != ruleset {
+		t.Errorf("rules are left:\n%s\nbefore:\n%s", left, ruleset)
+	}
+}
+
+// answer serves in a namespace: each connection, and each message, is answered with the
+// address that it is from.
+func answer(t *testing.T, path string, tcp, udp int) {
+	t.Helper()
+	err := kernel.Within(path, func() error {
+		l, err := net.Listen("tcp", fmt.Sprintf(":%d", tcp))
+		if err != nil {
+			return err
+		}
+		p, err := net.ListenPacket("udp", fmt.Sprintf(":%d", udp))
+		if err != nil {
+			return errors.Join(err, l.Close())
+		}
+		t.Cleanup(func() { l.Close(); p.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = io.WriteString(c, c.RemoteAddr().String())
+				c.Close()
+			}
+		}()
+		go func() {
+			b := make([]byte, 16)
+			for {
+				_, from, err := p.ReadFrom(b)
+				if err != nil {
+					return
+				}
+				_, _ = p.WriteTo([]byte(from.String()), from)
+			}
+		}()
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func dialIn(path, network, to string) (c net.Conn, err error) {
+	dial := func() (err error) {
+		c, err = net.DialTimeout(network, to, 3*time.Second)
+		return err
+	}
+	if path == "" {
+		return c, dial()
+	}
+	err = kernel.Within(path, dial)
+	return c, err
+}
+
+// exchange sends a message and returns the address that the answer names.
+func exchange(c net.Conn) (seen string, err error) {
+	if err := c.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
+		return "", err
+	}
+	if c.RemoteAddr().Network() == "udp" {
+		if _, err := c.Write([]byte("?")); err != nil {
+			return "", err
+		}
+	}
+	b := make([]byte, 100)
+	k, err := c.Read(b)
+	if err != nil {
+		return "", err
+	}
+	from, err := netip.ParseAddrPort(string(b[:k]))
+	return from.Addr().Unmap().String(), err
+}
+
+// ask connects from a namespace, "" for the host's, and returns the address that the other
+// side has seen.
+func ask(path, network, to string) (seen string, err error) {
+	c, err := dialIn(path, network, to)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	return exchange(c)
+}

@@ -1,0 +1,137 @@
+package ops
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+// PortMappingConfig is the config of steps that give pods ports of the host; embed it in a
+// config type.
+type PortMappingConfig struct {
+	PortMappings []PortMapping `json:"portMappings,omitempty"`
+}
+
+// PortMapping is a port of the host that leads to one of the pod, spelled as the capability
+// portMappings of CNI.
+type PortMapping struct {
+	HostPort      int    `json:"hostPort"`
+	ContainerPort int    `json:"containerPort"`
+	Protocol      string `json:"protocol,omitempty"`
+	HostIP        string `json:"hostIP,omitempty"`
+}
+
+// maxPortMappings bounds what one step may have; a pod has as many containers' ports at most.
+const maxPortMappings = 256
+
+// PortMappingParams describes PortMappingConfig.
+func PortMappingParams() []contract.Param {
+	port := func(name, description string) contract.Param {
+		return contract.Param{Name: name, Type: contract.Integer, Required: true, Minimum: contract.Int(1), Maximum: contract.Int(65535), Description: description}
+	}
+	return []contract.Param{{Name: "portMappings", Type: contract.List, Description: "ports of the host that lead to ports of the pod; of a pod's own network the hostPorts of its containers", Items: &contract.Param{
+		Type: contract.Object, Properties: []contract.Param{
+			port("hostPort", "port of the host"),
+			port("containerPort", "port of the pod"),
+			{Name: "protocol", Type: contract.String, Enum: netstate.PortProtocols, Description: "default: tcp"},
+			{Name: "hostIP", Type: contract.String, Format: contract.IP, Description: "one address of the host; default: all but those of the loopback"},
+		},
+	}}}
+}
+
+// MapPorts wants what portMappings means for the first address of each family that a link will have.
+func (p *Planner) MapPorts(link string, c PortMappingConfig, addresses AddressConfig) error {
+	if len(c.PortMappings) == 0 {
+		return nil
+	}
+	if n := len(c.PortMappings); n > maxPortMappings {
+		return Invalid("portMappings", "has %d ports, and can have %d", n, maxPortMappings)
+	}
+	all, err := p.knownAddresses(link, addresses)
+	if err != nil {
+		return err
+	}
+	pods := map[bool]netip.Prefix{} // by "is IPv4"
+	for _, a := range all {
+		pre, err := netip.ParsePrefix(a.Address)
+		if err != nil {
+			return Invalid("addresses", "%q is not an address with a prefix", a.Address)
+		}
+		if _, has := pods[pre.Addr().Is4()]; !has && !pre.Addr().IsLinkLocalUnicast() {
+			pods[pre.Addr().Is4()] = pre
+		}
+	}
+	if len(pods) == 0 {
+		return Invalid("portMappings", "needs an address to map ports to: add addresses or ipam")
+	}
+	seen := map[netstate.HostPort]bool{}
+	for i, m := range c.PortMappings {
+		field := fmt.Sprintf("portMappings[%d]", i)
+		on, err := m.addresses(field, pods)
+		if err != nil {
+			return err
+		}
+		protocol := m.Protocol
+		if protocol == "" {
+			protocol = "tcp"
+		}
+		for _, a := range on {
+			host := netstate.HostPort{AddrPort: netip.AddrPortFrom(a, uint16(m.HostPort)), Protocol: protocol} //nolint:gosec // the contract bounds it
+			if seen[host] {
+				return Invalid(field+".hostPort", "%s leads to two ports of the pod: remove one", host)
+			}
+			seen[host] = true
+			if err := p.mapPort(field, host, pods[a.Is4()], m.ContainerPort); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// addresses returns those of the host on which the port is, each of a family that the pod has.
+func (m PortMapping) addresses(field string, pods map[bool]netip.Prefix) ([]netip.Addr, error) {
+	if m.HostIP == "" {
+		var out []netip.Addr
+		for _, a := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+			if _, has := pods[a.Is4()]; has {
+				out = append(out, a)
+			}
+		}
+		return out, nil
+	}
+	a, err := netip.ParseAddr(m.HostIP)
+	if err != nil {
+		return nil, Invalid(field+".hostIP", "%q is not an IP address", m.HostIP)
+	}
+	a = a.Unmap()
+	switch _, has := pods[a.Is4()]; {
+	case !has:
+		return nil, Invalid(field+".hostIP", "the pod has no address of the family of %q", m.HostIP)
+	case a.IsLoopback():
+		return nil, Invalid(field+".hostIP", "packets from and to %q cannot leave the host: remove hostIP, or name another address of the host", m.HostIP)
+	case a.Zone() != "":
+		return nil, Invalid(field+".hostIP", "%q has a zone: name an address that is the host's alone", m.HostIP)
+	}
+	return []netip.Addr{a}, nil
+}
+
+func (p *Planner) mapPort(field string, host netstate.HostPort, pod netip.Prefix, port int) error {
+	m := netstate.PortMapping{
+		Host: host.String(), To: new(netip.AddrPortFrom(pod.Addr(), uint16(port)).String()), //nolint:gosec // as above
+		Network: new(pod.Masked().String()),
+	}
+	have, there, err := Lookup(p, netstate.PortMapping{Host: m.Host})
+	if err != nil {
+		return err
+	}
+	if there && p.Foreign(have.Key()) && *have.To != *m.To {
+		return Conflict("%s.hostPort: port %s of the host leads to %s, which another pod of this node has: choose another port, or another node", field, host, *have.To)
+	}
+	if err := p.HostForwards(host.Addr().Is4()); err != nil {
+		return err
+	}
+	return p.Want(m)
+}

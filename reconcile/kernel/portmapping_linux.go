@@ -1,0 +1,407 @@
+package kernel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// Ports of the host that lead to pods are one more table of nftables (docs/adr/0055): for each
+// family a map from ports of any address of the host, one from ports of one address, and a set of
+// pairs of network and pod whose packets are masqueraded. What a packet costs does not grow
+// with the number of pods.
+
+const portTable = "plumbline-ports"
+
+// portFamily is what is the same in IPv4 and IPv6 but for its numbers.
+type portFamily struct {
+	natFamily
+	any, at, hairpins string // names of maps and of a set
+	afterAddress      uint32 // the register after that of an address at its beginning
+	afterThat         uint32
+	loopback          []byte
+	lastLoopback      []byte
+}
+
+var (
+	ports4 = portFamily{nat4, "any4", "at4", "hairpins4", 9, 10, []byte{127, 0, 0, 0}, []byte{127, 255, 255, 255}}
+	ports6 = portFamily{nat6, "any6", "at6", "hairpins6", 2, 13, netip.IPv6Loopback().AsSlice(), netip.IPv6Loopback().AsSlice()}
+)
+
+func portsOf(a netip.Addr) portFamily {
+	if a.Is4() {
+		return ports4
+	}
+	return ports6
+}
+
+func (f portFamily) sets(t *nftables.Table) (anyMap, at, hairpins *nftables.Set) {
+	to := nftables.MustConcatSetType(f.address, nftables.TypeInetService)
+	return &nftables.Set{Table: t, Name: f.any, IsMap: true, Concatenation: true, KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService), DataType: to},
+		&nftables.Set{Table: t, Name: f.at, IsMap: true, Concatenation: true, KeyType: nftables.MustConcatSetType(f.address, nftables.TypeInetProto, nftables.TypeInetService), DataType: to},
+		&nftables.Set{Table: t, Name: f.hairpins, KeyType: nftables.MustConcatSetType(f.address, f.address), Interval: true, Concatenation: true}
+}
+
+func (f portFamily) load(offset, register uint32) expr.Any {
+	return &expr.Payload{OperationType: expr.PayloadLoad, DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: f.length}
+}
+
+func (f portFamily) family(more ...expr.Any) []expr.Any {
+	return append([]expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{f.proto}},
+	}, more...)
+}
+
+// port loads protocol and destination port, looks them up and sends the packet on.
+func (f portFamily) port(set string, first, second uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: first},
+		&expr.Payload{OperationType: expr.PayloadLoad, DestRegister: second, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true, SetName: set},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: 1, RegAddrMax: 1, RegProtoMin: f.afterAddress, RegProtoMax: f.afterAddress, Specified: true},
+	}
+}
+
+// mapping are the rules for packets to the host: first those for one address, then those for
+// any. An address of the loopback is never sent on: its packets must not leave the host.
+func (f portFamily) mapping() [][]expr.Any {
+	return [][]expr.Any{
+		f.family(append([]expr.Any{f.load(f.daddr, 1)}, f.port(f.at, f.afterAddress, f.afterThat)...)...),
+		f.family(append([]expr.Any{
+			&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
+			f.load(f.daddr, 1),
+			&expr.Range{Op: expr.CmpOpNeq, Register: 1, FromData: f.loopback, ToData: f.lastLoopback},
+		}, f.port(f.any, 1, 9)...)...),
+	}
+}
+
+// destinationTranslated is IPS_DST_NAT of a connection's status.
+const destinationTranslated = 1 << 5
+
+func (f portFamily) hairpin() []expr.Any {
+	return f.family(
+		&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(destinationTranslated), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
+		f.load(f.saddr, 1), f.load(f.daddr, f.second),
+		&expr.Lookup{SourceRegister: 1, SetName: f.hairpins}, &expr.Masq{},
+	)
+}
+
+// portTableOf describes the table.
+func portTableOf() ownTable {
+	t := ownTable{Table: &nftables.Table{Name: portTable, Family: nftables.TableFamilyINet}}
+	for _, f := range []portFamily{ports4, ports6} {
+		anyMap, at, hairpins := f.sets(t.Table)
+		t.sets = append(t.sets, anyMap, at, hairpins)
+	}
+	chain := func(name string, hook *nftables.ChainHook, priority *nftables.ChainPriority, rules ...[]expr.Any) ownChain {
+		return ownChain{&nftables.Chain{Name: name, Table: t.Table, Type: nftables.ChainTypeNAT, Hooknum: hook, Priority: priority}, rules}
+	}
+	mappings := slices.Concat(ports4.mapping(), ports6.mapping())
+	t.chains = []ownChain{
+		chain("prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest, mappings...),
+		chain("output", nftables.ChainHookOutput, nftables.ChainPriorityNATDest, mappings...),
+		chain("postrouting", nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource, ports4.hairpin(), ports6.hairpin()),
+	}
+	return t
+}
+
+// portState is the table as it is.
+type portState struct {
+	tableState
+	to       map[netstate.HostPort]netip.AddrPort
+	networks map[netip.Addr][]string // by pod
+}
+
+func readPorts(c *nftables.Conn) (portState, error) {
+	out := portState{to: map[netstate.HostPort]netip.AddrPort{}, networks: map[netip.Addr][]string{}}
+	var err error
+	if out.tableState, err = portTableOf().read(c); err != nil {
+		return out, err
+	}
+	for _, f := range []portFamily{ports4, ports6} {
+		for _, name := range []string{f.any, f.at, f.hairpins} {
+			set := out.sets[name]
+			if set == nil {
+				continue
+			}
+			all, err := c.GetSetElements(set)
+			if err != nil {
+				return out, err
+			}
+			for _, e := range all {
+				out.element(f, name, e)
+			}
+		}
+	}
+	return out, nil
+}
+
+// element reads one of a map or of the set. What is not as we write it is left out, and left alone.
+func (s portState) element(f portFamily, name string, e nftables.SetElement) {
+	size := int(f.length)
+	if name == f.hairpins {
+		if len(e.Key) == 2*size && len(e.KeyEnd) == 2*size {
+			pod, _ := netip.AddrFromSlice(e.Key[size:])
+			s.networks[pod] = append(s.networks[pod], rangeText(e.Key[:size], e.KeyEnd[:size]))
+		}
+		return
+	}
+	key, on := e.Key, f.anyAddress()
+	if name == f.at && len(key) == size+8 {
+		on, _ = netip.AddrFromSlice(key[:size])
+		key = key[size:]
+	}
+	if len(key) != 8 || len(e.Val) < size+2 {
+		return
+	}
+	to, _ := netip.AddrFromSlice(e.Val[:size])
+	for protocol, number := range portProtocols {
+		if key[0] == number {
+			s.to[netstate.HostPort{AddrPort: netip.AddrPortFrom(on, binary.BigEndian.Uint16(key[4:])), Protocol: protocol}] = netip.AddrPortFrom(to, binary.BigEndian.Uint16(e.Val[size:]))
+		}
+	}
+}
+
+func (f portFamily) anyAddress() netip.Addr {
+	if f.proto == unix.NFPROTO_IPV4 {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+var portProtocols = map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
+
+// queryPortMappings reads the table once for all of them. In a table that is not as we write
+// it nothing is sent on for sure, so that nothing counts as there.
+func (o *observer) queryPortMappings(_ context.Context, queried []netstate.PortMapping) error {
+	var state portState
+	o.count.dumps.Add(1)
+	err := o.count.send(false, func() error {
+		return o.host.withNAT(func(c *nftables.Conn) (err error) {
+			state, err = readPorts(c)
+			return err
+		})
+	})
+	if err != nil {
+		return explainPorts(fmt.Errorf("read table %q of nftables: %w", portTable, err))
+	}
+	for _, m := range queried {
+		host, err := netstate.ParseHostPort(m.Host)
+		to, there := state.to[host]
+		if err != nil || !there || !state.intact {
+			o.snap.PutAbsent(m.Key())
+			continue
+		}
+		network := ""
+		if all := state.networks[to.Addr()]; len(all) > 0 {
+			network = slices.Sorted(slices.Values(all))[0]
+		}
+		o.snap.Put(netstate.PortMapping{Host: m.Host, To: new(to.String()), Network: &network})
+	}
+	return nil
+}
+
+// portMapping is a netstate.PortMapping that was read.
+type portMapping struct {
+	host    netstate.HostPort
+	to      netip.AddrPort
+	network string
+}
+
+// wanted reads what a change leads to. An update has only the fields that it changes; the
+// others are as they are.
+func (s portState) wanted(host netstate.HostPort, m netstate.PortMapping, action netstate.Action) (out portMapping, err error) {
+	out.host = host
+	if old, there := s.to[host]; there && action == netstate.Update {
+		if m.To == nil {
+			m.To = new(old.String())
+		}
+		if all := s.networks[old.Addr()]; m.Network == nil && len(all) > 0 {
+			m.Network = &all[0]
+		}
+	}
+	if m.To == nil || m.Network == nil {
+		return out, invalid("host port %q leads nowhere", host)
+	}
+	if out.to, err = netip.ParseAddrPort(*m.To); err != nil || out.to.Addr().Is4() != host.Addr().Is4() {
+		return out, invalid("%q is not a port of an address of the family of %q", *m.To, host)
+	}
+	network, err := netip.ParsePrefix(*m.Network)
+	if err != nil || network.Addr().Is4() != host.Addr().Is4() {
+		return out, invalid("%q is not a prefix of the family of %q", *m.Network, host)
+	}
+	out.network = network.Masked().String()
+	return out, nil
+}
+
+// applyPortMapping makes one change in one transaction: the kernel has all of it or nothing.
+func (s *Sandbox) applyPortMapping(ctx context.Context, c netstate.Change) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	before, after := typed[netstate.PortMapping](c)
+	host, err := netstate.ParseHostPort(c.Key().ID)
+	if err != nil {
+		return invalid("%s", err)
+	}
+	s.count.writes.Add(1)
+	err = s.count.send(true, func() error {
+		return s.host.withNAT(func(conn *nftables.Conn) error {
+			have, err := readPorts(conn)
+			if err != nil {
+				return err
+			}
+			to, taken := have.to[host]
+			if c.Action() == netstate.Delete {
+				if taken && before.To != nil && *before.To != to.String() {
+					return nil // another pod's by now
+				}
+				return have.write(conn, portMapping{host: host}, true)
+			}
+			want, err := have.wanted(host, after, c.Action())
+			if err != nil {
+				return err
+			}
+			if taken && have.intact && to != want.to && c.Action() == netstate.Create {
+				return fault.New(fault.Conflict, fmt.Errorf("host port %s leads to %s already", host, to))
+			}
+			return have.write(conn, want, false)
+		})
+	})
+	if err == nil && host.Protocol == "udp" {
+		// Packets of a connection that is known are sent where its first one was. There
+		// is nothing to do about a kernel that cannot forget them by their port.
+		_ = s.host.forgetConnections(host)
+	}
+	return explainPorts(err)
+}
+
+// write makes the table what it is to be with or without a mapping.
+func (s portState) write(c *nftables.Conn, m portMapping, deleting bool) error {
+	t := portTableOf()
+	to, networks := maps.Clone(s.to), maps.Clone(s.networks)
+	old, there := s.to[m.host]
+	if deleting {
+		delete(to, m.host)
+	} else {
+		to[m.host] = m.to
+		networks[m.to.Addr()] = []string{m.network}
+	}
+	used := map[netip.Addr]bool{}
+	for _, p := range to {
+		used[p.Addr()] = true
+	}
+	for pod := range networks {
+		if !used[pod] {
+			delete(networks, pod)
+		}
+	}
+	switch {
+	case len(to) == 0 && !s.there, deleting && !there && (s.intact || s.foreign != ""):
+		return nil
+	case !deleting && !s.intact && s.foreign != "":
+		return fault.New(fault.Conflict, fmt.Errorf("table \"inet %s\" of nftables is not plumbline's alone, and would be created again: remove its %s, or the table", portTable, s.foreign))
+	case len(to) == 0 && s.foreign == "":
+		c.DelTable(t.Table)
+		return c.Flush()
+	case !s.intact && s.foreign == "":
+		if s.there {
+			c.DelTable(t.Table)
+		}
+		if err := t.create(c); err != nil {
+			return err
+		}
+		if err := eachPort(t.Table, to, networks, c.SetAddElements); err != nil {
+			return err
+		}
+		return c.Flush()
+	}
+	gone := map[netip.Addr][]string{}
+	for pod, have := range s.networks {
+		if !slices.Equal(have, networks[pod]) {
+			gone[pod] = have
+		}
+	}
+	was := map[netstate.HostPort]netip.AddrPort{}
+	if there {
+		was[m.host] = old
+	}
+	if err := eachPort(t.Table, was, gone, c.SetDeleteElements); err != nil {
+		return err
+	}
+	if !deleting {
+		added := map[netip.Addr][]string{}
+		if pod := m.to.Addr(); !slices.Equal(s.networks[pod], networks[pod]) {
+			added[pod] = networks[pod]
+		}
+		if err := eachPort(t.Table, map[netstate.HostPort]netip.AddrPort{m.host: m.to}, added, c.SetAddElements); err != nil {
+			return err
+		}
+	}
+	return c.Flush()
+}
+
+// eachPort calls f with elements of each map and set.
+func eachPort(t *nftables.Table, to map[netstate.HostPort]netip.AddrPort, networks map[netip.Addr][]string, f func(*nftables.Set, []nftables.SetElement) error) error {
+	for _, family := range []portFamily{ports4, ports6} {
+		var all, at, hairpins []nftables.SetElement
+		for host, pod := range to {
+			if portsOf(host.Addr()).proto != family.proto {
+				continue
+			}
+			key := append([]byte{portProtocols[host.Protocol], 0, 0, 0}, paddedPort(host.Port())...)
+			val := append(pod.Addr().AsSlice(), paddedPort(pod.Port())...)
+			if host.Addr().IsUnspecified() {
+				all = append(all, nftables.SetElement{Key: key, Val: val})
+			} else {
+				at = append(at, nftables.SetElement{Key: append(host.Addr().AsSlice(), key...), Val: val})
+			}
+		}
+		for pod, texts := range networks {
+			for _, text := range texts {
+				if first, last, ok := bounds(text); ok && portsOf(pod).proto == family.proto {
+					hairpins = append(hairpins, nftables.SetElement{Key: slices.Concat(first.AsSlice(), pod.AsSlice()), KeyEnd: slices.Concat(last.AsSlice(), pod.AsSlice())})
+				}
+			}
+		}
+		anySet, atSet, hairpinSet := family.sets(t)
+		for _, each := range []struct {
+			set      *nftables.Set
+			elements []nftables.SetElement
+		}{{anySet, all}, {atSet, at}, {hairpinSet, hairpins}} {
+			for some := range slices.Chunk(each.elements, maxElements) {
+				if err := f(each.set, some); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// paddedPort is a port as a part of a key: in network order, and of four bytes.
+func paddedPort(port uint16) []byte { return []byte{byte(port >> 8), byte(port), 0, 0} }
+
+func explainPorts(err error) error {
+	switch {
+	case errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EAFNOSUPPORT):
+		return because(fault.Unsupported, err, "the kernel cannot map ports by nftables: it needs the modules nf_tables, nft_chain_nat, nft_nat, nft_masq, nft_fib_inet and nft_ct")
+	}
+	return explainNAT(err)
+}

@@ -1,0 +1,97 @@
+package kernel_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/kernel"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// TestPortMappings: what is written is what is read, for both families, all protocols, and one address or
+// all; a port of another pod is not taken; with the last port the table is gone.
+func TestPortMappings(t *testing.T) {
+	hostNS := newNetns(t)
+	host, err := kernel.Open(kernel.Options{Netns: hostNS.path()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { host.Close() })
+	b := newBenchOn(t, host)
+	mapping := func(host, to, network string) netstate.PortMapping {
+		return netstate.PortMapping{Host: host, To: &to, Network: &network}
+	}
+	all := []netstate.PortMapping{
+		mapping("0.0.0.0:8080/tcp", "192.0.2.5:80", "192.0.2.0/24"),
+		mapping("0.0.0.0:8080/udp", "192.0.2.6:80", "192.0.2.0/24"),
+		mapping("0.0.0.0:8081/tcp", "192.0.2.5:80", "192.0.2.0/24"),
+		mapping("198.51.100.1:8080/sctp", "192.0.2.5:65535", "192.0.2.0/24"),
+		mapping("[::]:8080/tcp", "[2001:db8::5]:80", "2001:db8::/64"),
+		mapping("[2001:db8:1::1]:1/udp", "[2001:db8::5]:80", "2001:db8::/64"),
+	}
+	for _, m := range all {
+		b.absent(m)
+		b.create(m)
+		b.holds(m)
+		b.create(m) // idempotent: a crash may have come between the change and the record
+	}
+	for _, m := range all {
+		b.holds(m)
+	}
+	b.refused(fault.Conflict, netstate.Change{After: mapping("0.0.0.0:8080/tcp", "192.0.2.9:80", "192.0.2.0/24")}, "host port 0.0.0.0:8080/tcp leads to 192.0.2.5:80 already")
+	b.update(mapping("0.0.0.0:8080/udp", "192.0.2.6:53", "192.0.0.0/16"))
+	b.holds(mapping("0.0.0.0:8080/udp", "192.0.2.6:53", "192.0.0.0/16"))
+	all[1] = mapping("0.0.0.0:8080/udp", "192.0.2.6:53", "192.0.0.0/16")
+
+	nftIn(t, hostNS, "flush", "chain", "inet", "plumbline-ports", "output")
+	b.absent(all[0])
+	b.create(all[0])
+	for _, m := range all[2:] {
+		b.holds(m)
+	}
+	nftIn(t, hostNS, "delete", "element", "inet", "plumbline-ports", "any6", "{ tcp . 8080 }")
+	b.absent(all[4])
+	b.create(all[4])
+
+	for i, m := range all {
+		b.remove(m)
+		b.absent(m)
+		b.remove(m)
+		if i < len(all)-1 {
+			b.holds(all[len(all)-1])
+		}
+	}
+	if out := nftIn(t, hostNS, "list", "ruleset"); out != "" {
+		t.Errorf("left behind:\n%s", out)
+	}
+	for text, m := range map[string]netstate.PortMapping{
+		"is not ADDRESS:PORT/PROTOCOL": mapping("0.0.0.0:0/tcp", "192.0.2.5:80", "192.0.2.0/24"),
+		"of the family of":             mapping("0.0.0.0:80/tcp", "[2001:db8::5]:80", "192.0.2.0/24"),
+		"is not a prefix":              mapping("0.0.0.0:80/tcp", "192.0.2.5:80", "2001:db8::/64"),
+		"leads nowhere":                {Host: "0.0.0.0:80/tcp"},
+	} {
+		b.refused(fault.Invalid, netstate.Change{After: m}, text)
+	}
+}
+
+// TestPortsOfOthers: a table of the name that others have changed is neither deleted nor written again, and
+// no pod has a port there.
+func TestPortsOfOthers(t *testing.T) {
+	hostNS := newNetns(t)
+	host, err := kernel.Open(kernel.Options{Netns: hostNS.path()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { host.Close() })
+	b := newBenchOn(t, host)
+	nftIn(t, hostNS, "add", "table", "inet", "plumbline-ports")
+	nftIn(t, hostNS, "add", "chain", "inet", "plumbline-ports", "mine")
+	m := netstate.PortMapping{Host: "0.0.0.0:8080/tcp", To: new("192.0.2.5:80"), Network: new("192.0.2.0/24")}
+	b.absent(m)
+	b.refused(fault.Conflict, netstate.Change{After: m}, `remove its chain "mine"`)
+	b.remove(m)
+	if out := nftIn(t, hostNS, "list", "ruleset"); !strings.Contains(out, "chain mine") {
+		t.Errorf("what others have is gone:\n%s", out)
+	}
+}
