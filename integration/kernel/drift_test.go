@@ -211,7 +211,7 @@ tc qdisc add dev eth0 root netem delay 1ms
 			{name: "rules of masquerading deleted", disturb: `nft flush chain inet plumbline postrouting`, drift: "p +masquerade"},
 
 			{name: "port of the host deleted", disturb: `nft delete element inet plumbline-ports any4 '{ tcp . 8080 }'`, drift: "p +port-mapping"},
-			{name: "port of the host leads elsewhere", disturb: `nft delete element inet plumbline-ports any4 '{ tcp . 8080 }' && nft add element inet plumbline-ports any4 '{ tcp . 8080 : 192.0.2.9 . 80 }'`, drift: "p ~port-mapping.network, p ~port-mapping.to"},
+			{name: "port of the host leads elsewhere", disturb: `nft delete element inet plumbline-ports any4 '{ tcp . 8080 }' && nft add element inet plumbline-ports any4 '{ tcp . 8080 : 192.0.2.9 . 80 }'`, drift: "p ~port-mapping.to, p ~port-mapping.network"},
 			{name: "rules of ports deleted", disturb: `nft flush chain inet plumbline-ports prerouting`, drift: "p +port-mapping"},
 
 			{name: "own address of the host", disturb: `ip address add 192.0.2.99/32 dev plp0`},
