@@ -212,10 +212,10 @@ func (c *Compiler) DeletePolicy(key types.NamespacedName) Changed {
 	return changed
 }
 
-// sources notes the pods that a policy covers.
+// sources notes the pods that a policy covers on one of their networks.
 func (c *Compiler) sources(p *compiled, changed Changed) {
 	for _, pod := range c.pods[p.Key.Namespace] {
-		if p.selects(pod) {
+		if p.selects(pod) && slices.ContainsFunc(pod.Attachments, func(a Attachment) bool { return c.covers(p.Policy, a.Network) }) {
 			changed.Pods[pod.Key] = true
 		}
 	}

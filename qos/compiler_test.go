@@ -26,6 +26,8 @@ type world struct {
 	namespaces map[string]map[string]string
 	objects    map[types.NamespacedName]*v1alpha1.NetworkQoS
 	pods       map[types.NamespacedName]*qos.Pod
+	// networks have the same labels in all pods, as they do in a cluster, unless nil.
+	networks map[qos.NetworkID]qos.Network
 }
 
 func newWorld(seed uint64) *world {
@@ -167,6 +169,12 @@ func (w *world) network() qos.Network {
 	if w.rng.IntN(2) == 0 {
 		n.NetworkID = qos.NetworkID{Kind: qos.NetworkAttachmentDefinition, Namespace: w.namespace(), Name: "net"}
 	}
+	if known, ok := w.networks[n.NetworkID]; ok {
+		return known
+	}
+	if w.networks != nil {
+		w.networks[n.NetworkID] = n
+	}
 	return n
 }
 
@@ -286,10 +294,15 @@ func (w *world) change(c *qos.Compiler) (string, qos.Changed) {
 type outcome struct {
 	rules map[types.NamespacedName][][]qos.Rule
 	sets  map[qos.SetID][]netip.Addr
+	// written are the sets of each object as its status has them.
+	written map[types.NamespacedName]*v1alpha1.Destinations
 }
 
 func (w *world) outcome(c *qos.Compiler) outcome {
-	out := outcome{map[types.NamespacedName][][]qos.Rule{}, map[qos.SetID][]netip.Addr{}}
+	out := outcome{map[types.NamespacedName][][]qos.Rule{}, map[qos.SetID][]netip.Addr{}, map[types.NamespacedName]*v1alpha1.Destinations{}}
+	for key := range w.objects {
+		out.written[key] = qos.WriteSets(1, c.Sets(key))
+	}
 	for key := range w.pods {
 		out.rules[key] = c.Rules(key)
 		for _, rules := range out.rules[key] {
@@ -309,6 +322,9 @@ func (w *world) outcome(c *qos.Compiler) outcome {
 func TestCompiler(t *testing.T) {
 	for seed := range uint64(40) {
 		w, c := newWorld(seed), qos.NewCompiler()
+		if seed%2 == 0 {
+			w.networks = map[qos.NetworkID]qos.Network{}
+		}
 		before := w.outcome(c)
 		for step := range 60 {
 			what, changed := w.change(c)
@@ -324,6 +340,15 @@ func TestCompiler(t *testing.T) {
 					t.Fatalf("%s: set %+v has other members, which is not reported:\n%v\n%v", what, id, was, members)
 				}
 			}
+			for key, written := range after.written {
+				if was := before.written[key]; was != nil && !reflect.DeepEqual(was, written) && !strings.HasSuffix(strings.Split(what, " (")[0], "object "+key.String()) &&
+					!touches(changed, key) {
+					t.Fatalf("%s: object %s has other sets, which is not reported:\n%+v\n%+v", what, key, was, written)
+				}
+			}
+			if w.networks != nil {
+				w.read(t, c, what)
+			}
 			for id := range changed.Sets {
 				if strings.HasPrefix(what, "set pod") && w.objects[id.Policy] == nil {
 					t.Fatalf("%s: set %+v of no object is reported", what, id)
@@ -334,6 +359,36 @@ func TestCompiler(t *testing.T) {
 		}
 		if again := w.outcome(w.compile()); !reflect.DeepEqual(again, before) {
 			t.Fatalf("seed %d: compiled at once, the outcome is another:\n%+v\n%+v", seed, again, before)
+		}
+	}
+}
+
+// touches reports whether a change is reported of a set of an object.
+func touches(changed qos.Changed, object types.NamespacedName) bool {
+	for id := range changed.Sets {
+		if id.Policy == object {
+			return true
+		}
+	}
+	return false
+}
+
+// read holds that what is read of the status of an object are the members of the sets that the
+// rules of its pods name, on topologies.
+func (w *world) read(t *testing.T, c *qos.Compiler, what string) {
+	t.Helper()
+	for key := range w.pods {
+		for _, rules := range c.Rules(key) {
+			for _, r := range rules {
+				for _, id := range r.Sets {
+					if id.Network.Kind != qos.NetworkTopology {
+						continue
+					}
+					if have := qos.ReadSets(id.Policy, qos.WriteSets(1, c.Sets(id.Policy)))[id]; !slices.Equal(have, c.Members(id)) {
+						t.Fatalf("%s: of set %+v the status has %v, want %v", what, id, have, c.Members(id))
+					}
+				}
+			}
 		}
 	}
 }

@@ -50,6 +50,7 @@ const MaxPrecedence = 10000 + MaxPriority*MaxRules + MaxRules - 1
 // Policy is a NetworkQoS that was read and checked.
 type Policy struct {
 	Key        types.NamespacedName
+	UID        types.UID
 	Generation int64
 	Priority   int32
 	Rules      []PolicyRule
@@ -171,7 +172,7 @@ func (r *reader) warn(format string, args ...any) {
 // New reads and checks an object. It applies the bounds of the CRD once more: an object may
 // come from a file, or from an API server with the CRD of another version.
 func New(o *v1alpha1.NetworkQoS) *Policy {
-	p := &Policy{Key: types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, Generation: o.Generation, Priority: o.Spec.Priority}
+	p := &Policy{Key: types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, UID: o.UID, Generation: o.Generation, Priority: o.Spec.Priority}
 	r := &reader{invalid: Invalid{Policy: p.Name()}}
 	if o.Name == "" {
 		r.add("metadata.name: is missing")

@@ -14,29 +14,6 @@ func (p *Policy) SelectsTopologies() bool {
 	return slices.ContainsFunc(p.networks, func(t networkTerm) bool { return t.kind == NetworkTopology })
 }
 
-// OnTopologies returns the policy as it is enforced on NetworkTopologies of a cluster: one
-// with a destination that is pods is refused as a whole. Their addresses are known to the
-// nodes that they run on, and a rule without them would mark the wrong packets.
-func (p *Policy) OnTopologies() *Policy {
-	if p.Err != nil {
-		return p
-	}
-	r := &reader{invalid: Invalid{Policy: p.Name()}}
-	for i, rule := range p.Rules {
-		for j, to := range rule.To {
-			if to.Addresses == nil {
-				r.add("spec.egress[%d].classifier.to[%d]: pods are not supported as a destination on %s: give their addresses as ipBlock", i, j, v1alpha1.NetworkTopologies)
-			}
-		}
-	}
-	if len(r.invalid.Problems) == 0 {
-		return p
-	}
-	out := *p
-	out.Rules, out.Err = nil, &r.invalid
-	return &out
-}
-
 // NoTopology is what becomes of a policy that selects no NetworkTopology where nothing but these
 // networks is enforced.
 const NoTopology = "it selects no NetworkTopology, and nothing else is enforced: add networkSelectors with networkSelectionType " + string(v1alpha1.NetworkTopologies)
@@ -45,11 +22,7 @@ const NoTopology = "it selects no NetworkTopology, and nothing else is enforced:
 // cluster. ours says that nothing but topologies is enforced.
 func (p *Policy) Notes(ours bool) []string {
 	out := slices.Clone(p.Warnings)
-	switch on := p.OnTopologies(); {
-	case p.Err != nil:
-	case p.SelectsTopologies() && on.Err != nil:
-		out = append(out, "in a cluster it has no effect on NetworkTopologies: "+on.Reason())
-	case ours && !p.SelectsTopologies():
+	if p.Err == nil && ours && !p.SelectsTopologies() {
 		out = append(out, NoTopology)
 	}
 	return out

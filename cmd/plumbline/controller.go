@@ -212,7 +212,7 @@ func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger,
 	if err := pools.Setup(mgr); err != nil {
 		return err
 	}
-	if err := c.serveNetworkQoS(log, mgr); err != nil {
+	if err := c.serveNetworkQoS(log, mgr, claims); err != nil {
 		return err
 	}
 	schemas := &controller.Schemas{Client: mgr.GetClient(), Recorder: recorder, BuiltIn: a.registry, Log: log}
@@ -251,7 +251,7 @@ func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger,
 }
 
 // serveNetworkQoS adds what writes the conditions of NetworkQoS objects, if it is wanted.
-func (c *controllerCommand) serveNetworkQoS(log *slog.Logger, mgr manager.Manager) error {
+func (c *controllerCommand) serveNetworkQoS(log *slog.Logger, mgr manager.Manager, claims *controller.Claims) error {
 	if c.networkQoS == "" {
 		return nil
 	}
@@ -264,7 +264,7 @@ func (c *controllerCommand) serveNetworkQoS(log *slog.Logger, mgr manager.Manage
 		return fmt.Errorf("NetworkQoS: %w", err)
 	}
 	if err := mgr.Add(&controller.NetworkQoS{
-		Objects: objects, Metadata: metadatas, Ours: c.networkQoS == "all", Log: log, Now: time.Now, Interval: min(c.interval, time.Second), Reported: c.interval,
+		Objects: objects, Metadata: metadatas, Claims: claims, Ours: c.networkQoS == "all", Log: log, Now: time.Now, Interval: min(c.interval, time.Second), Reported: c.interval,
 	}); err != nil {
 		return fmt.Errorf("NetworkQoS: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"sync"
@@ -40,6 +41,14 @@ type Claims struct {
 	records map[string]*record            // by "namespace/name" of the claim
 	of      map[string]map[string]*record // by name of the topology, then as records
 	changed func(topology string)
+	held    func(key string, h *Held)
+}
+
+// Held is what the only pod of a claim has of topologies.
+type Held struct {
+	Pod       types.NamespacedName
+	UID       types.UID
+	Addresses map[string][]netip.Addr // by name of the topology
 }
 
 // pageSize bounds an answer of the API server with claims, some kilobytes each.
@@ -99,6 +108,19 @@ func (c *Claims) OnChange(f func(topology string)) {
 	c.changed = f
 }
 
+// OnHeld has f called with the "namespace/name" of each claim with addresses, at once and whenever
+// these change, with nil when it has none. f must not block, and not call Claims.
+func (c *Claims) OnHeld(f func(key string, h *Held)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.held = f
+	for key, r := range c.records {
+		if r.held != nil {
+			f(key, r.held)
+		}
+	}
+}
+
 // Use returns who uses a topology of a name and UID.
 func (c *Claims) Use(name string, uid types.UID) Use {
 	c.mu.RLock()
@@ -135,7 +157,21 @@ func (c *Claims) put(key string, r *record) {
 // replace is put while mu is locked, and adds the topologies whose use changes.
 func (c *Claims) replace(key string, r *record, touched map[string]bool) {
 	before := c.records[key]
-	if before == nil && r == nil || before != nil && r != nil && before.same(r) {
+	var was, is *Held
+	if before != nil {
+		was = before.held
+	}
+	if r != nil {
+		is = r.held
+	}
+	if c.held != nil && !reflect.DeepEqual(was, is) {
+		c.held(key, is)
+	}
+	if before != nil && r != nil && before.same(r) {
+		before.held = r.held
+		return
+	}
+	if before == nil && r == nil {
 		return
 	}
 	if before != nil {
@@ -180,6 +216,7 @@ type record struct {
 	podUID     types.UID
 	degraded   bool             // one of its devices is not ready
 	reports    []claim.Reported // of its node, one of each topology
+	held       *Held            // nil without addresses, or if it is for several pods
 }
 
 // recordOf returns nil when a claim uses no topology.
@@ -203,10 +240,20 @@ func recordOf(c *resourceapi.ResourceClaim) *record {
 	r.degraded = slices.ContainsFunc(c.Status.Devices, func(d resourceapi.AllocatedDeviceStatus) bool {
 		return d.Driver == claim.Driver && meta.IsStatusConditionPresentAndEqual(d.Conditions, v1alpha1.ConditionReady, metav1.ConditionFalse)
 	})
+	if r.pods == 1 {
+		if addresses := claim.Addresses(c); len(addresses) > 0 {
+			r.held = &Held{Pod: types.NamespacedName{Namespace: c.Namespace, Name: r.pod}, UID: r.podUID, Addresses: addresses}
+		}
+	}
 	return r
 }
 
-func (r *record) same(other *record) bool { return reflect.DeepEqual(r, other) }
+// same reports whether two records count alike.
+func (r *record) same(other *record) bool {
+	a, b := *r, *other
+	a.held, b.held = nil, nil
+	return reflect.DeepEqual(a, b)
+}
 
 // uses reports whether the claim is allocated for this very topology: an earlier one of the
 // same name is another.

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
@@ -32,12 +33,18 @@ import (
 //	k8s.ovn.org       networkqoses        list watch
 //	k8s.ovn.org       networkqoses/status patch
 //	networking.dra.io networkqosreports   list watch
+//	networking.dra.io networktopologies   list watch
+//	                  pods, namespaces    list watch
+//
+// The last two rows are for the addresses of pods that are destinations: see QoSDestinations.
 //
 // It keeps no object: users may create any number. A change in a namespace has its objects
 // read again, a bounded number.
 type NetworkQoS struct {
 	Objects  dynamic.Interface
 	Metadata metadata.Interface
+	// Claims has the addresses of pods.
+	Claims *Claims
 	// Ours says that no one else enforces objects of this kind: then one that selects no
 	// NetworkTopology has no effect, and its condition says so.
 	Ours bool
@@ -49,8 +56,9 @@ type NetworkQoS struct {
 	// with one of its pods reports.
 	Reported time.Duration
 
-	queue   workqueue.TypedRateLimitingInterface[string] // of namespaces
-	reports *QoSReports
+	queue        workqueue.TypedRateLimitingInterface[string] // of namespaces
+	reports      *QoSReports
+	destinations *QoSDestinations
 }
 
 // qosPage bounds an answer of the API server; an object may have over a megabyte.
@@ -84,6 +92,9 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 		}
 	})
 	go c.reports.follow(ctx, c.Objects)
+	c.destinations = NewQoSDestinations()
+	writer := &destinationWriter{QoSDestinations: c.destinations, objects: c.Objects, metadata: c.Metadata, claims: c.Claims, log: c.Log, now: c.Now}
+	defer writer.run(ctx)()
 	all := &cache.ListWatch{ListWithContextFunc: c.list, WatchFuncWithContext: c.watch}
 	go cache.NewReflectorWithOptions(unstreamed{all}, nil, (*qosStore)(c), cache.ReflectorOptions{Name: "NetworkQoS", TypeDescription: qosv1alpha1.Kind}).RunWithContext(ctx)
 	go func() {
@@ -123,6 +134,7 @@ func (c *NetworkQoS) list(ctx context.Context, _ metav1.ListOptions) (runtime.Ob
 		}
 		for i := range page.Items {
 			c.queue.AddAfter(page.Items[i].Namespace, c.Interval)
+			c.destinations.Edited(types.NamespacedName{Namespace: page.Items[i].Namespace, Name: page.Items[i].Name})
 		}
 		if options.Continue = page.Continue; options.Continue == "" {
 			page.Items = nil
@@ -156,6 +168,7 @@ func (s *qosStore) Update(o any) error {
 	m, err := meta.Accessor(o)
 	if err == nil {
 		s.queue.AddAfter(m.GetNamespace(), s.Interval)
+		s.destinations.Edited(types.NamespacedName{Namespace: m.GetNamespace(), Name: m.GetName()})
 	}
 	return err
 }
@@ -271,9 +284,6 @@ func QoSConditions(policies []*qos.Policy, reported map[string]*QoSSum, ours, mo
 	for _, p := range policies {
 		c := metav1.Condition{Type: qosv1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation}
 		selects := p.SelectsTopologies()
-		if selects {
-			p = p.OnTopologies()
-		}
 		switch {
 		case p.Err != nil && (selects || ours):
 			c.Reason, c.Message = reasonInvalid, p.Reason()

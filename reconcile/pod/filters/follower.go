@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -216,7 +217,11 @@ func (f *Follower) Known(namespace string, pod claims.Pod) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.known(namespace, pod); err != nil {
+	err := f.known(namespace, pod)
+	if err == nil {
+		err = f.selected(namespace, pod)
+	}
+	if err != nil {
 		n := f.namespaces[namespace]
 		if n == nil {
 			n = newNamespace(f, namespace)
@@ -249,6 +254,54 @@ func (f *Follower) known(namespace string, pod claims.Pod) error {
 	return nil
 }
 
+// selected returns an error while the destinations of an object that selects a known pod are not
+// known. The caller holds mu.
+func (f *Follower) selected(namespace string, pod claims.Pod) error {
+	labels := f.pods[types.NamespacedName{Namespace: namespace, Name: pod.Name}].labels
+	known := f.namespaces[namespace].known
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		if o := known[name]; o.policy.Err == nil && o.policy.SelectsTopologies() && o.policy.SelectsLabels(labels) {
+			if err := o.known(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// members returns the sets of destinations in rules, and an error while they are not known. The
+// caller holds mu.
+func (f *Follower) members(rules []qos.Rule) (map[qos.SetID][]netip.Addr, error) {
+	var out map[qos.SetID][]netip.Addr
+	for _, r := range rules {
+		if len(r.Sets) == 0 {
+			continue
+		}
+		o := f.namespaces[r.Policy.Namespace].known[r.Policy.Name]
+		if err := o.known(); err != nil {
+			return nil, err
+		}
+		if out == nil {
+			out = map[qos.SetID][]netip.Addr{}
+		}
+		for _, id := range r.Sets {
+			out[id] = o.sets[id]
+		}
+	}
+	return out, nil
+}
+
+// settled reports whether the destinations of all rules of a claim are known, or cannot be enforced.
+// The caller holds mu.
+func (f *Follower) settled(c *claims.Claim) bool {
+	for _, rules := range f.compiler.Rules(keyOf(c)) {
+		if _, err := f.members(rules); fault.Of(err) == fault.NotReady {
+			return false
+		}
+	}
+	return true
+}
+
 // Of returns the rules of a topology in a claim's pod: see Known. More than an interface
 // may have are an error of kind Invalid.
 func (f *Follower) Of(c *claims.Claim, t *claims.Topology) (ops.Enforced, error) {
@@ -258,6 +311,7 @@ func (f *Follower) Of(c *claims.Claim, t *claims.Topology) (ops.Enforced, error)
 	f.mu.Lock()
 	err := f.known(c.Namespace, c.Pod)
 	var rules []qos.Rule
+	var sets map[qos.SetID][]netip.Addr
 	if err == nil {
 		if f.claims[c.UID] == nil {
 			f.claims[c.UID] = new(*c) // until they are listed the next time
@@ -268,12 +322,13 @@ func (f *Follower) Of(c *claims.Claim, t *claims.Topology) (ops.Enforced, error)
 				rules = of
 			}
 		}
+		sets, err = f.members(rules)
 	}
 	f.mu.Unlock()
 	if err != nil || len(rules) == 0 {
 		return ops.Enforced{}, err
 	}
-	out, err := node.Enforce(rules, func(qos.SetID) []netip.Addr { return nil }, stepsOf(t))
+	out, err := node.Enforce(rules, func(id qos.SetID) []netip.Addr { return sets[id] }, stepsOf(t))
 	if err != nil {
 		return out, fmt.Errorf("topology %q: %w", t.Object.Name, err)
 	}
@@ -443,12 +498,12 @@ func (f *Follower) next(ctx context.Context) bool {
 	f.mu.Lock()
 	c, ready := f.claims[uid], true
 	if off, _ := f.off(); c != nil && f.Client != nil && !off {
-		// Before the labels of its topologies are known, a pod that runs is left alone: it
-		// is queued again then.
+		// Before the labels of its topologies are known, and the addresses of pods that are
+		// destinations, a pod that runs is left alone: it is queued again then.
 		for i := range c.Topologies {
 			ready = ready && f.topologies[c.Topologies[i].Object.Name] != nil
 		}
-		ready = ready && f.known(c.Namespace, c.Pod) == nil
+		ready = ready && f.known(c.Namespace, c.Pod) == nil && f.settled(c)
 	}
 	if c != nil && ready {
 		f.behind[uid] = false // unless something changes from now on

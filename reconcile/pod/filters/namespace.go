@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"reflect"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,7 +17,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/plumbline/plumbline/qos"
-	"github.com/plumbline/plumbline/qos/v1alpha1"
+	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 const (
@@ -26,7 +29,7 @@ const (
 )
 
 // errTooMany says that nothing of a namespace is known, as it has too many objects.
-var errTooMany = fmt.Errorf("it has more than %d NetworkQoS objects: delete some, or limit them with a ResourceQuota (count/%s.%s)", qos.MaxObjects, v1alpha1.Resource().Resource, v1alpha1.GroupVersion.Group)
+var errTooMany = fmt.Errorf("it has more than %d NetworkQoS objects: delete some, or limit them with a ResourceQuota (count/%s.%s)", qos.MaxObjects, qosv1alpha1.Resource().Resource, qosv1alpha1.GroupVersion.Group)
 
 var errUnread = errors.New("they have not been read yet")
 
@@ -52,6 +55,24 @@ type object struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
 	policy *qos.Policy
+	// destinations are the pods that its rules have as a destination, as the controller has
+	// written them; nil if it has not.
+	destinations *qosv1alpha1.Destinations
+	sets         map[qos.SetID][]netip.Addr
+}
+
+// known returns an error while the addresses of the object's destinations are not known. Those of
+// an earlier generation may be of other rules.
+func (o *object) known() error {
+	switch d := o.destinations; {
+	case !o.policy.ToPods():
+		return nil
+	case d == nil || d.ObservedGeneration != o.Generation:
+		return fault.New(fault.NotReady, fmt.Errorf("the addresses of the pods that NetworkQoS %q has as a destination are not known yet: the controller writes them to status.destinations", o.policy.Name()))
+	case d.TooMany > 0:
+		return fault.New(fault.Invalid, fmt.Errorf("the pods that NetworkQoS %q has as a destination have %d addresses, and at most %d are enforced: select fewer pods in classifier.to, or give prefixes as ipBlock", o.policy.Name(), d.TooMany, qosv1alpha1.MaxDestinationAddresses))
+	}
+	return nil
 }
 
 // DeepCopyObject is for the interface runtime.Object. Objects are not changed.
@@ -72,9 +93,10 @@ func objectOf(u *unstructured.Unstructured) *object {
 	out := &object{ObjectMeta: metav1.ObjectMeta{
 		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), Generation: u.GetGeneration(), ResourceVersion: u.GetResourceVersion(),
 	}}
-	out.policy, _ = qos.Read(u)
-	if out.policy.SelectsTopologies() {
-		out.policy = out.policy.OnTopologies()
+	var o *qosv1alpha1.NetworkQoS
+	out.policy, o = qos.Read(u)
+	if out.destinations = o.Status.Destinations; out.destinations != nil {
+		out.sets = qos.ReadSets(out.policy.Key, out.destinations)
 	}
 	return out
 }
@@ -103,7 +125,7 @@ func (s source) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runt
 	defer s.f.reading.Unlock()
 	out := &objects{}
 	for options := (metav1.ListOptions{Limit: pageSize}); ; options.Continue = out.Continue {
-		page, err := s.f.Client.Resource(v1alpha1.Resource()).Namespace(s.name).List(ctx, options)
+		page, err := s.f.Client.Resource(qosv1alpha1.Resource()).Namespace(s.name).List(ctx, options)
 		if apierrors.IsNotFound(err) {
 			return &objects{}, nil
 		}
@@ -128,7 +150,7 @@ func (s source) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runt
 
 // WatchWithContext implements cache.WatcherWithContext.
 func (s source) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	w, err := s.f.Client.Resource(v1alpha1.Resource()).Namespace(s.name).Watch(ctx, options)
+	w, err := s.f.Client.Resource(qosv1alpha1.Resource()).Namespace(s.name).Watch(ctx, options)
 	if apierrors.IsNotFound(err) {
 		// The kind is not served. The next watch is sent all objects that there are then.
 		idle := watch.NewFake()
@@ -154,7 +176,7 @@ func (n *namespace) run(ctx context.Context) {
 		n.again = again
 		n.f.mu.Unlock()
 		cache.NewReflectorWithOptions(source{n}, nil, (*stored)(n), cache.ReflectorOptions{
-			Name: "NetworkQoS of " + n.name, TypeDescription: v1alpha1.Kind,
+			Name: "NetworkQoS of " + n.name, TypeDescription: qosv1alpha1.Kind,
 		}).RunWithContext(within)
 		again()
 		timer := time.NewTimer(n.f.Again)
@@ -186,7 +208,7 @@ func (s *stored) Add(o any) error { return s.Update(o) }
 func (s *stored) Update(v any) error {
 	o, ok := v.(*object)
 	if !ok {
-		return fmt.Errorf("%T is no %s", v, v1alpha1.Kind)
+		return fmt.Errorf("%T is no %s", v, qosv1alpha1.Kind)
 	}
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
@@ -203,7 +225,7 @@ func (s *stored) Update(v any) error {
 func (s *stored) Delete(v any) error {
 	o, ok := v.(*object)
 	if !ok {
-		return fmt.Errorf("%T is no %s", v, v1alpha1.Kind)
+		return fmt.Errorf("%T is no %s", v, qosv1alpha1.Kind)
 	}
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
@@ -217,7 +239,7 @@ func (s *stored) Replace(all []any, _ string) error {
 	for _, v := range all {
 		o, ok := v.(*object)
 		if !ok {
-			return fmt.Errorf("%T is no %s", v, v1alpha1.Kind)
+			return fmt.Errorf("%T is no %s", v, qosv1alpha1.Kind)
 		}
 		now[o.Name] = o
 	}
@@ -246,9 +268,10 @@ func (n *namespace) put(o *object) {
 	if n.f.namespaces[n.name] != n {
 		return // it is no longer followed
 	}
-	if old := n.known[o.Name]; old != nil && old.UID == o.UID && old.Generation == o.Generation {
+	old := n.known[o.Name]
+	if old != nil && old.UID == o.UID && old.Generation == o.Generation && reflect.DeepEqual(old.destinations, o.destinations) {
 		n.known[o.Name] = o
-		return // its status has changed
+		return // something else of its status has changed
 	}
 	n.known[o.Name] = o
 	if o.policy.Err != nil {

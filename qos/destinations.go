@@ -1,0 +1,95 @@
+package qos
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/qos/v1alpha1"
+)
+
+// Set is the addresses that the pods of a destination have on a network.
+type Set struct {
+	SetID
+	Addresses []netip.Addr // sorted
+}
+
+// ToPods reports whether a destination of the policy is pods.
+func (p *Policy) ToPods() bool {
+	return slices.ContainsFunc(p.Rules, func(r PolicyRule) bool {
+		return slices.ContainsFunc(r.To, func(d PolicyDestination) bool { return d.Addresses == nil })
+	})
+}
+
+// SelectsLabels reports whether the policy selects a pod of its namespace with these labels.
+func (p *Policy) SelectsLabels(of map[string]string) bool { return p.pods.Matches(labels.Set(of)) }
+
+// Sets returns the sets of a policy that have addresses, on the NetworkTopologies that it covers,
+// in the order of rules, destinations and topologies.
+func (c *Compiler) Sets(key types.NamespacedName) []Set {
+	p := c.policies[key.Namespace][key.Name]
+	if p == nil {
+		return nil
+	}
+	var out []Set
+	for _, d := range p.destinations {
+		of := map[NetworkID][]netip.Addr{}
+		for _, pod := range d.members {
+			for _, a := range pod.Attachments {
+				if a.Network.Kind == NetworkTopology && len(a.Addresses) > 0 && c.covers(p.Policy, a.Network) {
+					of[a.Network.NetworkID] = append(of[a.Network.NetworkID], a.Addresses...)
+				}
+			}
+		}
+		first := len(out)
+		for network, addresses := range of {
+			slices.SortFunc(addresses, netip.Addr.Compare)
+			out = append(out, Set{d.set(network), slices.Compact(addresses)})
+		}
+		slices.SortFunc(out[first:], func(a, b Set) int { return cmp.Compare(a.Network.Name, b.Network.Name) })
+	}
+	return out
+}
+
+// WriteSets returns sets as the status of an object has them. More addresses than one object
+// may have are counted, and none is listed: with some of them a rule would decide about other
+// packets than it says.
+func WriteSets(generation int64, sets []Set) *v1alpha1.Destinations {
+	out := &v1alpha1.Destinations{ObservedGeneration: generation}
+	n := 0
+	for _, s := range sets {
+		n += len(s.Addresses)
+	}
+	if n > v1alpha1.MaxDestinationAddresses {
+		out.TooMany = int32(n)
+		return out
+	}
+	for _, s := range sets {
+		of := v1alpha1.DestinationSet{Rule: int32(s.Rule), To: int32(s.To), Topology: s.Network.Name}
+		for _, a := range s.Addresses {
+			of.Addresses = append(of.Addresses, a.String())
+		}
+		out.Sets = append(out.Sets, of)
+	}
+	return out
+}
+
+// ReadSets reads what WriteSets returned. What is no address is left out, and so is what is
+// more than one object may have, which its CRD refuses.
+func ReadSets(policy types.NamespacedName, in *v1alpha1.Destinations) map[SetID][]netip.Addr {
+	out := map[SetID][]netip.Addr{}
+	n := 0
+	for _, s := range in.Sets {
+		id := SetID{Policy: policy, Rule: int(s.Rule), To: int(s.To), Network: NetworkID{Kind: NetworkTopology, Name: s.Topology}}
+		for _, text := range s.Addresses {
+			if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" && n < v1alpha1.MaxDestinationAddresses {
+				out[id] = append(out[id], a.Unmap())
+				n++
+			}
+		}
+	}
+	return out
+}

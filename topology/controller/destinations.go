@@ -1,0 +1,269 @@
+package controller
+
+import (
+	"encoding/json"
+	"hash/fnv"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/qos"
+	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
+)
+
+// QoSDestinations knows the addresses of the pods that rules of NetworkQoS objects have as a
+// destination, and which objects a change is about. Of all objects it keeps those with such
+// rules, and of all pods their labels. It is safe for concurrent use.
+type QoSDestinations struct {
+	mu       sync.Mutex
+	compiler *qos.Compiler
+	policies map[types.NamespacedName]*qos.Policy
+	count    map[string]int // of policies, by namespace
+	pods     map[types.NamespacedName]labelled
+	labels   map[string]map[string]string // of topologies
+	claims   map[string]*Held
+	of       map[types.NamespacedName]map[string]bool // claims of a pod
+	using    map[string]map[types.NamespacedName]bool // pods by topology
+	edited   map[types.NamespacedName]bool            // objects that are to be read
+	// changed is called with objects that have other addresses, or are to be read, while mu
+	// is held.
+	changed func(types.NamespacedName)
+}
+
+// labelled is what is kept of a pod.
+type labelled struct {
+	uid    types.UID
+	labels map[string]string
+}
+
+// NewQoSDestinations returns one that knows nothing.
+func NewQoSDestinations() *QoSDestinations {
+	return &QoSDestinations{
+		compiler: qos.NewCompiler(), policies: map[types.NamespacedName]*qos.Policy{}, count: map[string]int{}, pods: map[types.NamespacedName]labelled{},
+		labels: map[string]map[string]string{}, claims: map[string]*Held{}, of: map[types.NamespacedName]map[string]bool{},
+		using: map[string]map[types.NamespacedName]bool{}, edited: map[types.NamespacedName]bool{}, changed: func(types.NamespacedName) {},
+	}
+}
+
+// OnChange has f called with each object that has other addresses, or is to be read. f must not
+// block, and not call QoSDestinations.
+func (d *QoSDestinations) OnChange(f func(types.NamespacedName)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.changed = f
+	for key := range d.edited {
+		f(key)
+	}
+}
+
+// Edited notes that an object may have changed, or no longer exists.
+func (d *QoSDestinations) Edited(key types.NamespacedName) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.edited[key] = true
+	d.changed(key)
+}
+
+// take reports whether an object is to be read, once.
+func (d *QoSDestinations) take(key types.NamespacedName) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	is := d.edited[key]
+	delete(d.edited, key)
+	return is
+}
+
+// SetPolicy adds or replaces an object. One that no destination is pods of, or that is not enforced
+// on topologies, is not kept; neither is one more than a namespace may have.
+func (d *QoSDestinations) SetPolicy(p *qos.Policy) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	old := d.policies[p.Key]
+	switch {
+	case p.Err != nil || !p.SelectsTopologies() || !p.ToPods() || old == nil && d.count[p.Key.Namespace] == qos.MaxObjects:
+		d.deletePolicy(p.Key)
+		return
+	case old != nil && old.UID == p.UID && old.Generation == p.Generation:
+		return
+	case old == nil:
+		d.count[p.Key.Namespace]++
+	}
+	d.policies[p.Key] = p
+	d.compiler.SetPolicy(p)
+	d.changed(p.Key)
+}
+
+// DeletePolicy removes an object.
+func (d *QoSDestinations) DeletePolicy(key types.NamespacedName) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.deletePolicy(key)
+}
+
+func (d *QoSDestinations) deletePolicy(key types.NamespacedName) {
+	if d.policies[key] == nil {
+		return
+	}
+	delete(d.policies, key)
+	if d.count[key.Namespace]--; d.count[key.Namespace] == 0 {
+		delete(d.count, key.Namespace)
+	}
+	d.compiler.DeletePolicy(key)
+}
+
+// SetNamespace sets the labels of a namespace.
+func (d *QoSDestinations) SetNamespace(name string, of map[string]string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.report(d.compiler.SetNamespace(name, of))
+}
+
+// DeleteNamespace removes a namespace.
+func (d *QoSDestinations) DeleteNamespace(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.report(d.compiler.DeleteNamespace(name))
+}
+
+// SetPod sets the labels of a pod that has not ended.
+func (d *QoSDestinations) SetPod(key types.NamespacedName, uid types.UID, of map[string]string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if old, known := d.pods[key]; known && old.uid == uid && maps.Equal(old.labels, of) {
+		return
+	}
+	d.pods[key] = labelled{uid, of}
+	d.place(key)
+}
+
+// DeletePod removes a pod.
+func (d *QoSDestinations) DeletePod(key types.NamespacedName) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.pods, key)
+	d.place(key)
+}
+
+// SetTopology sets the labels of a topology.
+func (d *QoSDestinations) SetTopology(name string, of map[string]string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if old, known := d.labels[name]; known && maps.Equal(old, of) {
+		return
+	}
+	d.labels[name] = of
+	for key := range d.using[name] {
+		d.place(key)
+	}
+}
+
+// DeleteTopology forgets the labels of a topology. Pods that have it keep its addresses, and an object can select it
+// by name.
+func (d *QoSDestinations) DeleteTopology(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.labels, name)
+	for key := range d.using[name] {
+		d.place(key)
+	}
+}
+
+// SetClaim sets what the pod of a claim has, nil for nothing.
+func (d *QoSDestinations) SetClaim(key string, h *Held) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	pods := map[types.NamespacedName]bool{}
+	if old := d.claims[key]; old != nil {
+		pods[old.Pod] = true
+		delete(d.claims, key)
+		delete(d.of[old.Pod], key)
+		if len(d.of[old.Pod]) == 0 {
+			delete(d.of, old.Pod)
+		}
+		for name := range old.Addresses {
+			delete(d.using[name], old.Pod)
+			if len(d.using[name]) == 0 {
+				delete(d.using, name)
+			}
+		}
+	}
+	if h != nil {
+		pods[h.Pod] = true
+		d.claims[key] = h
+		if d.of[h.Pod] == nil {
+			d.of[h.Pod] = map[string]bool{}
+		}
+		d.of[h.Pod][key] = true
+	}
+	for pod := range pods {
+		d.place(pod)
+	}
+}
+
+// place gives the compiler a pod with the addresses that its claims have, if it has some. The
+// caller holds mu.
+func (d *QoSDestinations) place(key types.NamespacedName) {
+	known, ok := d.pods[key]
+	by := map[string][]netip.Addr{}
+	for claim := range d.of[key] {
+		h := d.claims[claim]
+		for name, addresses := range h.Addresses {
+			if d.using[name] == nil {
+				d.using[name] = map[types.NamespacedName]bool{}
+			}
+			d.using[name][key] = true
+			if ok && h.UID == known.uid { // not those of an earlier pod of the name
+				by[name] = append(by[name], addresses...)
+			}
+		}
+	}
+	if len(by) == 0 {
+		d.report(d.compiler.DeletePod(key))
+		return
+	}
+	pod := &qos.Pod{Key: key, Labels: known.labels}
+	for _, name := range slices.Sorted(maps.Keys(by)) {
+		slices.SortFunc(by[name], netip.Addr.Compare)
+		pod.Attachments = append(pod.Attachments, qos.Attachment{
+			Network:   qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: name}, Labels: d.labels[name]},
+			Addresses: slices.Compact(by[name]),
+		})
+	}
+	d.report(d.compiler.SetPod(pod))
+}
+
+// report calls changed with the objects of a change, each once. The caller holds mu.
+func (d *QoSDestinations) report(changed qos.Changed) {
+	objects := map[types.NamespacedName]bool{}
+	for id := range changed.Sets {
+		objects[id.Policy] = true
+	}
+	for key := range objects {
+		d.changed(key)
+	}
+}
+
+// Status returns what the status of an object is to have, nil if none of its destinations is pods,
+// and its UID.
+func (d *QoSDestinations) Status(key types.NamespacedName) (types.UID, *qosv1alpha1.Destinations) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.policies[key]
+	if p == nil {
+		return "", nil
+	}
+	return p.UID, qos.WriteSets(p.Generation, d.compiler.Sets(key))
+}
+
+// digest stands for what the status of an object has, so that it need not be kept; 0 for nothing.
+func digest(in *qosv1alpha1.Destinations) uint64 {
+	if in == nil {
+		return 0
+	}
+	h := fnv.New64a()
+	_ = json.NewEncoder(h).Encode(in) // of strings and numbers, into a hash
+	return h.Sum64()
+}

@@ -1,0 +1,357 @@
+package controller
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/qos"
+	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
+	"github.com/plumbline/plumbline/topology/claim"
+)
+
+// crowd is the addresses of 5,000 pods in 10 namespaces, and 500 objects. Of the objects of a
+// namespace, 45 have the pods of one role as a destination, those of ten roles in turn, and 5
+// also those of role r0 in the namespaces of team a, which are two. All are on topology rail.
+type crowd struct {
+	*QoSDestinations
+	changed map[types.NamespacedName]bool
+}
+
+const (
+	crowdNamespaces = 10
+	crowdPods       = 500 // of a namespace
+	crowdObjects    = 50  // of a namespace
+)
+
+func crowdPolicy(t testing.TB, namespace, n int, dscp int, generation int64) *qos.Policy {
+	t.Helper()
+	to := fmt.Sprintf("{podSelector: {matchLabels: {role: r%d}}}", n%10)
+	if n >= crowdObjects-5 {
+		to += ", {namespaceSelector: {matchLabels: {team: a}}, podSelector: {matchLabels: {role: r0}}}"
+	}
+	objects, _, err := qos.Decode(fmt.Appendf(nil, `
+apiVersion: k8s.ovn.org/v1alpha1
+kind: NetworkQoS
+metadata: {namespace: ns-%d, name: q-%d, generation: %d}
+spec:
+  priority: %d
+  networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {networkSelector: {matchLabels: {rail: storage}}}}]
+  egress: [{dscp: %d, classifier: {to: [%s]}}]
+`, namespace, n, generation, n, dscp, to))
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects[0].UID, objects[0].Generation = types.UID(fmt.Sprintf("of-q-%d-%d", namespace, n)), generation
+	p := qos.New(objects[0])
+	if p.Err != nil {
+		t.Fatal(p.Err)
+	}
+	return p
+}
+
+func crowdPod(namespace, n int) types.NamespacedName {
+	return types.NamespacedName{Namespace: fmt.Sprint("ns-", namespace), Name: fmt.Sprint("p-", n)}
+}
+
+func (c *crowd) held(namespace, n, last int) {
+	key := crowdPod(namespace, n)
+	c.SetClaim(key.String(), &Held{Pod: key, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.AddrFrom4([4]byte{10, byte(namespace), byte(n / 200), byte(n%200 + last)})}}})
+}
+
+func newCrowd(t testing.TB) *crowd {
+	t.Helper()
+	c := &crowd{QoSDestinations: NewQoSDestinations(), changed: map[types.NamespacedName]bool{}}
+	c.OnChange(func(key types.NamespacedName) { c.changed[key] = true })
+	c.SetTopology("rail", map[string]string{"rail": "storage"})
+	for namespace := range crowdNamespaces {
+		team := "b"
+		if namespace < 2 {
+			team = "a"
+		}
+		c.SetNamespace(fmt.Sprint("ns-", namespace), map[string]string{"team": team})
+		for n := range crowdObjects {
+			c.SetPolicy(crowdPolicy(t, namespace, n, 8, 1))
+		}
+		for n := range crowdPods {
+			c.SetPod(crowdPod(namespace, n), "u", map[string]string{"role": fmt.Sprint("r", n%10)})
+			c.held(namespace, n, 0)
+		}
+	}
+	clear(c.changed)
+	return c
+}
+
+// written compiles the objects that have changed, as their statuses have them, and returns how many
+// there are and their bytes.
+func (c *crowd) written(t testing.TB) (objects, bytes int) {
+	t.Helper()
+	for key := range c.changed {
+		_, status := c.Status(key)
+		raw, err := json.Marshal(status)
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects++
+		bytes += len(raw)
+	}
+	clear(c.changed)
+	return objects, bytes
+}
+
+// crowdChanges are changes, each with another one that reverses it, and the objects that are compiled
+// and written for one of them.
+var crowdChanges = []struct {
+	name   string
+	writes int
+	do     func(t testing.TB, c *crowd, on bool)
+}{
+	{"a pod that no destination selects", 0, func(_ testing.TB, c *crowd, on bool) {
+		key := types.NamespacedName{Namespace: "ns-5", Name: "web"}
+		if !on {
+			c.SetClaim("web", nil)
+			c.DeletePod(key)
+			return
+		}
+		c.SetPod(key, "u", map[string]string{"role": "web"})
+		c.SetClaim("web", &Held{Pod: key, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.MustParseAddr("10.99.0.1")}}})
+	}},
+	{"a pod of a role in a namespace", 5, func(_ testing.TB, c *crowd, on bool) {
+		key := types.NamespacedName{Namespace: "ns-5", Name: "more"}
+		if !on {
+			c.SetClaim("more", nil)
+			c.DeletePod(key)
+			return
+		}
+		c.SetPod(key, "u", map[string]string{"role": "r3"})
+		c.SetClaim("more", &Held{Pod: key, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.MustParseAddr("10.99.0.1")}}})
+	}},
+	{"a pod that all namespaces may select", 5 + 5*crowdNamespaces, func(_ testing.TB, c *crowd, on bool) {
+		key := types.NamespacedName{Namespace: "ns-0", Name: "more"}
+		if !on {
+			c.SetClaim("more", nil)
+			c.DeletePod(key)
+			return
+		}
+		c.SetPod(key, "u", map[string]string{"role": "r0"})
+		c.SetClaim("more", &Held{Pod: key, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.MustParseAddr("10.99.0.1")}}})
+	}},
+	{"the address of a destination", 5, func(_ testing.TB, c *crowd, on bool) { c.held(5, 3, map[bool]int{true: 50}[on]) }},
+	{"the label of a pod", 10, func(_ testing.TB, c *crowd, on bool) {
+		c.SetPod(crowdPod(5, 3), "u", map[string]string{"role": map[bool]string{true: "r4", false: "r3"}[on]})
+	}},
+	{"another label of a pod", 0, func(_ testing.TB, c *crowd, on bool) {
+		c.SetPod(crowdPod(5, 3), "u", map[string]string{"role": "r3", "a": fmt.Sprint(on)})
+	}},
+	{"the label of a namespace", 5 * crowdNamespaces, func(_ testing.TB, c *crowd, on bool) {
+		c.SetNamespace("ns-5", map[string]string{"team": map[bool]string{true: "a", false: "b"}[on]})
+	}},
+	{"an object", 1, func(t testing.TB, c *crowd, on bool) {
+		c.SetPolicy(crowdPolicy(t, 5, 3, map[bool]int{true: 9, false: 8}[on], map[bool]int64{true: 2, false: 3}[on]))
+	}},
+	{"an object the second time", 0, func(t testing.TB, c *crowd, _ bool) { c.SetPolicy(crowdPolicy(t, 5, 4, 8, 1)) }},
+	{"the labels of the topology of all pods", crowdNamespaces * crowdObjects, func(_ testing.TB, c *crowd, on bool) {
+		c.SetTopology("rail", map[string]string{"rail": "storage", "a": fmt.Sprint(on)})
+	}},
+}
+
+// TestDestinationsOfMany holds how many of 500 objects are compiled and written for one change
+// among 5,000 pods, that the reverse change restores what was, and what all of it takes in memory.
+func TestDestinationsOfMany(t *testing.T) {
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	c := newCrowd(t)
+	if bytes := (heap() - before) / (crowdNamespaces * crowdPods); bytes > 4096 {
+		t.Errorf("a pod takes %d bytes", bytes)
+	} else {
+		t.Logf("%d bytes for each of %d pods, with the %d objects", bytes, crowdNamespaces*crowdPods, crowdNamespaces*crowdObjects)
+	}
+	all := func() map[types.NamespacedName][]qosv1alpha1.DestinationSet {
+		out := map[types.NamespacedName][]qosv1alpha1.DestinationSet{}
+		for key := range c.policies {
+			_, status := c.Status(key)
+			out[key] = status.Sets
+		}
+		return out
+	}
+	was := all()
+	// 50 pods have a role in a namespace, and r0 in the namespaces of team a is 100.
+	if sets := was[types.NamespacedName{Namespace: "ns-5", Name: "q-45"}]; len(sets) != 2 || len(sets[0].Addresses) != 50 || len(sets[1].Addresses) != 100 {
+		t.Fatalf("sets %+v", sets)
+	}
+	for _, change := range crowdChanges {
+		change.do(t, c, true)
+		if n, _ := c.written(t); n != change.writes {
+			t.Errorf("%s: %d objects are written, want %d", change.name, n, change.writes)
+		}
+		change.do(t, c, false)
+		if n, _ := c.written(t); n != change.writes {
+			t.Errorf("%s, reversed: %d objects are written, want %d", change.name, n, change.writes)
+		}
+		for key, sets := range all() {
+			if !slices.EqualFunc(sets, was[key], func(a, b qosv1alpha1.DestinationSet) bool {
+				return a.Rule == b.Rule && a.To == b.To && a.Topology == b.Topology && slices.Equal(a.Addresses, b.Addresses)
+			}) {
+				t.Fatalf("%s, and its reverse: %s has other sets", change.name, key)
+			}
+		}
+	}
+}
+
+// TestDestinations holds whose addresses are in the sets of an object, as pods, claims and topologies
+// come and go in any order.
+func TestDestinations(t *testing.T) {
+	c := &crowd{QoSDestinations: NewQoSDestinations(), changed: map[types.NamespacedName]bool{}}
+	c.OnChange(func(key types.NamespacedName) { c.changed[key] = true })
+	key, pod := types.NamespacedName{Namespace: "ns-1", Name: "q-3"}, types.NamespacedName{Namespace: "ns-1", Name: "p"}
+	has := func(what string, want ...string) {
+		t.Helper()
+		_, status := c.Status(key)
+		var have []string
+		for _, s := range status.Sets {
+			have = append(have, s.Topology+" "+strings.Join(s.Addresses, ","))
+		}
+		if !slices.Equal(have, want) {
+			t.Errorf("%s: %q, want %q", what, have, want)
+		}
+	}
+	addresses := func(of map[string]string) map[string][]netip.Addr {
+		out := map[string][]netip.Addr{}
+		for name, a := range of {
+			out[name] = []netip.Addr{netip.MustParseAddr(a)}
+		}
+		return out
+	}
+	if _, status := c.Status(key); status != nil {
+		t.Errorf("an object that is not known: %+v", status)
+	}
+	c.SetPolicy(crowdPolicy(t, 1, 3, 8, 1))
+	has("alone")
+	c.SetClaim("one", &Held{Pod: pod, UID: "u", Addresses: addresses(map[string]string{"rail": "192.0.2.1", "tail": "192.0.2.2"})})
+	has("a claim whose pod is not known")
+	c.SetPod(pod, "u", map[string]string{"role": "r3"})
+	has("a topology whose labels are not known")
+	c.SetTopology("rail", map[string]string{"rail": "storage"})
+	has("one topology of two", "rail 192.0.2.1")
+	c.SetClaim("two", &Held{Pod: pod, UID: "u", Addresses: addresses(map[string]string{"rail": "192.0.2.3"})})
+	has("two claims of a pod", "rail 192.0.2.1,192.0.2.3")
+	c.SetClaim("one", nil)
+	has("the first is deleted", "rail 192.0.2.3")
+	c.SetTopology("rail", nil)
+	has("the topology has no label")
+	c.SetTopology("rail", map[string]string{"rail": "storage"})
+	has("and has it again", "rail 192.0.2.3")
+	c.SetPod(pod, "v", map[string]string{"role": "r3"})
+	has("another pod of the name")
+	c.SetClaim("two", &Held{Pod: pod, UID: "v", Addresses: addresses(map[string]string{"rail": "192.0.2.4"})})
+	has("and its claim", "rail 192.0.2.4")
+	c.DeletePod(pod)
+	has("the pod has ended")
+	c.SetPod(pod, "v", map[string]string{"role": "r3"})
+	has("the pod is read again", "rail 192.0.2.4")
+	c.SetClaim("two", nil)
+	c.DeletePod(pod)
+	c.DeleteTopology("rail")
+	c.DeletePolicy(key)
+	if n := len(c.pods) + len(c.claims) + len(c.of) + len(c.using) + len(c.labels) + len(c.policies) + len(c.count); n > 0 {
+		t.Errorf("%d entries are left", n)
+	}
+
+	// More addresses than one object may have: none is listed.
+	c.SetPolicy(crowdPolicy(t, 1, 3, 8, 1))
+	c.SetTopology("rail", map[string]string{"rail": "storage"})
+	for n := range qosv1alpha1.MaxDestinationAddresses + 1 {
+		p := types.NamespacedName{Namespace: "ns-1", Name: fmt.Sprint("many-", n)}
+		c.SetPod(p, "u", map[string]string{"role": "r3"})
+		c.SetClaim(p.String(), &Held{Pod: p, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)})}}})
+	}
+	if _, status := c.Status(key); status.TooMany != qosv1alpha1.MaxDestinationAddresses+1 || len(status.Sets) > 0 {
+		t.Errorf("too many: %d, %d sets", status.TooMany, len(status.Sets))
+	}
+	c.SetClaim("ns-1/many-0", nil)
+	if _, status := c.Status(key); status.TooMany != 0 || len(status.Sets) != 1 || len(status.Sets[0].Addresses) != qosv1alpha1.MaxDestinationAddresses {
+		t.Errorf("as many as may be: %d, %d sets", status.TooMany, len(status.Sets))
+	}
+
+	// A namespace has a bounded number of objects, and those that are not kept do nothing.
+	c = &crowd{QoSDestinations: NewQoSDestinations(), changed: map[types.NamespacedName]bool{}}
+	for n := range qos.MaxObjects + 1 {
+		p := crowdPolicy(t, 1, n%crowdObjects, 8, 1)
+		p.Key.Name = fmt.Sprint("many-", n)
+		c.SetPolicy(p)
+	}
+	if n := len(slices.Collect(maps.Keys(c.policies))); n != qos.MaxObjects {
+		t.Errorf("%d objects are kept", n)
+	}
+}
+
+// TestHeld holds that a change of addresses alone is reported as such, and counts as no change of
+// who uses a topology.
+func TestHeld(t *testing.T) {
+	c := emptyClaims()
+	var counted []string
+	c.OnChange(func(topology string) { counted = append(counted, topology) })
+	one := allocatedWith("192.0.2.1/24")
+	c.put("ns/one", recordOf(one))
+	held := map[string]string{}
+	c.OnHeld(func(key string, h *Held) {
+		if h == nil {
+			delete(held, key)
+			return
+		}
+		held[key] = fmt.Sprint(h.Pod, h.UID, h.Addresses)
+	})
+	want := func(what, text string, counts int) {
+		t.Helper()
+		if held["ns/one"] != text || len(counted) != counts {
+			t.Errorf("%s: held %q and %d counts, want %q and %d", what, held["ns/one"], len(counted), text, counts)
+		}
+	}
+	want("what was there before", "ns/pod-onepodmap[red:[192.0.2.1]]", 1)
+	c.put("ns/one", recordOf(allocatedWith("192.0.2.2/24")))
+	want("another address", "ns/pod-onepodmap[red:[192.0.2.2]]", 1)
+	c.put("ns/one", recordOf(allocatedWith()))
+	want("no address", "", 1)
+	c.put("ns/one", recordOf(one))
+	c.put("ns/one", nil)
+	want("no claim", "", 2)
+}
+
+// allocatedWith is a claim for topology red whose pod has addresses.
+func allocatedWith(addresses ...string) *resourceapi.ResourceClaim {
+	c := allocated(claim.Driver, "one", "red", 1)
+	c.Status.Devices[0].NetworkData = &resourceapi.NetworkDeviceData{InterfaceName: "net1", IPs: addresses}
+	return c
+}
+
+// BenchmarkDestinations measures what one change among 5,000 pods and 500 objects takes, until the
+// statuses of the objects that it is about are there as JSON.
+func BenchmarkDestinations(b *testing.B) {
+	for _, change := range crowdChanges {
+		b.Run(strings.ReplaceAll(change.name, " ", "-"), func(b *testing.B) {
+			c := newCrowd(b)
+			b.ReportAllocs()
+			on, objects, bytes := false, 0, 0
+			for b.Loop() {
+				on = !on
+				change.do(b, c, on)
+				objects, bytes = c.written(b)
+			}
+			b.ReportMetric(float64(objects), "objects")
+			b.ReportMetric(float64(bytes), "written-B")
+		})
+	}
+}

@@ -1,0 +1,323 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/plumbline/plumbline/qos"
+	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+const (
+	// destinationsManager is the field manager of status.destinations: another one than that
+	// of the conditions, so that a change of addresses needs nothing else of a namespace.
+	destinationsManager = "plumbline-destinations"
+	// destinationsPause is the least time between two writes of one object: pods may come and go
+	// at any rate, and each write is sent to every node with pods of the namespace.
+	destinationsPause = time.Second
+)
+
+// destinationWriter writes the addresses of pods into the status of the objects that have these
+// as a destination.
+type destinationWriter struct {
+	*QoSDestinations
+	objects  dynamic.Interface
+	metadata metadata.Interface
+	claims   *Claims
+	log      *slog.Logger
+	now      func() time.Time
+
+	queue  workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	wanted sync.Once
+	synced chan struct{} // closed when pods, namespaces, topologies and claims are known
+	// Of the worker alone: what objects have, and when they were written.
+	has     map[types.NamespacedName]uint64
+	written map[types.NamespacedName]time.Time
+}
+
+// run writes until ctx ends. The function that it returns waits for that.
+func (w *destinationWriter) run(ctx context.Context) (wait func()) {
+	w.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](time.Second, time.Minute))
+	w.synced, w.has, w.written = make(chan struct{}), map[types.NamespacedName]uint64{}, map[types.NamespacedName]time.Time{}
+	w.OnChange(w.queue.Add)
+	var running sync.WaitGroup
+	running.Go(func() {
+		<-ctx.Done()
+		w.queue.ShutDown()
+	})
+	running.Go(func() {
+		for {
+			key, stopped := w.queue.Get()
+			if stopped {
+				return
+			}
+			again, err := w.reconcile(ctx, key)
+			switch {
+			case err != nil && ctx.Err() == nil:
+				w.log.Warn("the destinations of a NetworkQoS could not be written: retrying", "networkqos", key, "error", err)
+				w.queue.AddRateLimited(key)
+			case again > 0:
+				w.queue.AddAfter(key, again)
+			default:
+				w.queue.Forget(key)
+			}
+			w.queue.Done(key)
+		}
+	})
+	return running.Wait
+}
+
+// reconcile reads an object if it was edited, and writes its destinations if they differ. It
+// returns after how long to call it again, if it is too early to write.
+func (w *destinationWriter) reconcile(ctx context.Context, key types.NamespacedName) (again time.Duration, err error) {
+	if w.take(key) {
+		if err := w.read(ctx, key); err != nil {
+			w.Edited(key)
+			return 0, err
+		}
+	}
+	uid, status := w.Status(key)
+	if status != nil {
+		w.wanted.Do(func() { go w.follow(ctx) })
+		select {
+		case <-w.synced:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+		uid, status = w.Status(key)
+	}
+	now := digest(status)
+	if w.has[key] == now {
+		return 0, nil
+	}
+	if early := w.written[key].Add(destinationsPause).Sub(w.now()); early > 0 {
+		return early, nil
+	}
+	content := map[string]any{}
+	if status != nil {
+		if content, err = runtime.DefaultUnstructuredConverter.ToUnstructured(&qosv1alpha1.Status{Destinations: status}); err != nil {
+			return 0, err
+		}
+	}
+	metadata := map[string]any{"name": key.Name, "namespace": key.Namespace}
+	if uid != "" {
+		metadata["uid"] = string(uid) // a later object of the name has other rules
+	}
+	_, err = w.objects.Resource(qosv1alpha1.Resource()).Namespace(key.Namespace).ApplyStatus(ctx, key.Name, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": qosv1alpha1.GroupVersion.String(), "kind": qosv1alpha1.Kind, "metadata": metadata, "status": content,
+	}}, metav1.ApplyOptions{FieldManager: destinationsManager, Force: true})
+	switch {
+	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+		return 0, nil // an event follows, and it is read again
+	case err != nil:
+		return 0, fmt.Errorf("write status.destinations of %q: %w", key, err)
+	}
+	w.written[key] = w.now()
+	w.note(key, now)
+	return 0, nil
+}
+
+// note keeps what an object has.
+func (w *destinationWriter) note(key types.NamespacedName, has uint64) {
+	if has == 0 {
+		delete(w.has, key)
+		return
+	}
+	w.has[key] = has
+}
+
+// read reads one object. Its name is a field selector, so that no right is needed but to list.
+func (w *destinationWriter) read(ctx context.Context, key types.NamespacedName) error {
+	list, err := w.objects.Resource(qosv1alpha1.Resource()).Namespace(key.Namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("metadata.name", key.Name).String(), Limit: 1,
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("read %q: %w", key, err)
+	}
+	if err != nil || len(list.Items) == 0 {
+		w.DeletePolicy(key)
+		delete(w.has, key)
+		delete(w.written, key)
+		return nil
+	}
+	policy, o := qos.Read(&list.Items[0])
+	w.SetPolicy(policy)
+	w.note(key, digest(o.Status.Destinations))
+	return nil
+}
+
+// follow follows what the addresses of pods depend on, from the first object that needs them.
+func (w *destinationWriter) follow(ctx context.Context) {
+	name := func(o *kept) types.NamespacedName {
+		return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+	}
+	running := fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", "Succeeded"), fields.OneTermNotEqualSelector("status.phase", "Failed")).String()
+	stores := []*keptStore{
+		{
+			resource: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"},
+			set:      func(o *kept) { w.SetNamespace(o.Name, o.Labels) }, remove: func(o *kept) { w.DeleteNamespace(o.Name) },
+		}, {
+			resource: v1alpha1.Resource(),
+			set:      func(o *kept) { w.SetTopology(o.Name, o.Labels) }, remove: func(o *kept) { w.DeleteTopology(o.Name) },
+		}, {
+			resource: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, selector: running,
+			set: func(o *kept) { w.SetPod(name(o), o.UID, o.Labels) }, remove: func(o *kept) { w.DeletePod(name(o)) },
+		},
+	}
+	for _, s := range stores {
+		s.synced = make(chan struct{})
+		go s.run(ctx, w.metadata)
+	}
+	for _, s := range stores {
+		select {
+		case <-s.synced:
+		case <-ctx.Done():
+			return
+		}
+	}
+	if w.claims != nil {
+		if w.claims.WaitForSync(ctx) != nil {
+			return
+		}
+		w.claims.OnHeld(w.SetClaim)
+	}
+	close(w.synced)
+}
+
+// kept is what is kept of the metadata of an object.
+type kept struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta
+}
+
+// DeepCopyObject is for the interface runtime.Object. Objects are not changed.
+func (k *kept) DeepCopyObject() runtime.Object { return new(*k) }
+
+func keptOf(o *metav1.PartialObjectMetadata) *kept {
+	return &kept{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Labels: o.Labels}}
+}
+
+// keptList is a list of them.
+type keptList struct {
+	metav1.TypeMeta
+	metav1.ListMeta
+	Items []*kept
+}
+
+// DeepCopyObject is for the interface runtime.Object.
+func (k *keptList) DeepCopyObject() runtime.Object { return new(*k) }
+
+// keptStore gives the metadata of all objects of a resource to functions.
+type keptStore struct {
+	resource    schema.GroupVersionResource
+	selector    string // of fields
+	set, remove func(*kept)
+	synced      chan struct{} // closed when all have been read once
+	once        sync.Once
+	there       map[types.NamespacedName]bool
+}
+
+// run follows the objects until ctx ends. It lists them in pages.
+func (s *keptStore) run(ctx context.Context, client metadata.Interface) {
+	api := client.Resource(s.resource)
+	all := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+			out := &keptList{}
+			for options := (metav1.ListOptions{Limit: pageSize, FieldSelector: s.selector}); ; options.Continue = out.Continue {
+				page, err := api.List(ctx, options)
+				if err != nil {
+					return nil, err // not wrapped: the reflector checks its type
+				}
+				out.ResourceVersion, out.Continue = page.ResourceVersion, page.Continue
+				for i := range page.Items {
+					out.Items = append(out.Items, keptOf(&page.Items[i]))
+				}
+				if out.Continue == "" {
+					return out, nil
+				}
+			}
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.FieldSelector = s.selector
+			w, err := api.Watch(ctx, options)
+			if err != nil {
+				return nil, err // not wrapped: the reflector checks its type
+			}
+			return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+				if o, ok := e.Object.(*metav1.PartialObjectMetadata); ok && e.Type != watch.Bookmark && e.Type != watch.Error {
+					e.Object = keptOf(o)
+				}
+				return e, true
+			}), nil
+		},
+	}
+	cache.NewReflectorWithOptions(unstreamed{all}, nil, s, cache.ReflectorOptions{
+		Name: "destinations of NetworkQoS: " + s.resource.Resource, TypeDescription: s.resource.Resource,
+	}).RunWithContext(ctx)
+}
+
+// Add implements cache.ReflectorStore.
+func (s *keptStore) Add(v any) error { return s.Update(v) }
+
+// Update implements cache.ReflectorStore.
+func (s *keptStore) Update(v any) error {
+	o, ok := v.(*kept)
+	if !ok {
+		return fmt.Errorf("%T is no metadata of %s", v, s.resource.Resource)
+	}
+	s.there[types.NamespacedName{Namespace: o.Namespace, Name: o.Name}] = true
+	s.set(o)
+	return nil
+}
+
+// Delete implements cache.ReflectorStore.
+func (s *keptStore) Delete(v any) error {
+	o, ok := v.(*kept)
+	if !ok {
+		return fmt.Errorf("%T is no metadata of %s", v, s.resource.Resource)
+	}
+	delete(s.there, types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
+	s.remove(o)
+	return nil
+}
+
+// Replace implements cache.ReflectorStore.
+func (s *keptStore) Replace(all []any, _ string) error {
+	now := make(map[types.NamespacedName]bool, len(all))
+	for _, v := range all {
+		o, ok := v.(*kept)
+		if !ok {
+			return fmt.Errorf("%T is no metadata of %s", v, s.resource.Resource)
+		}
+		now[types.NamespacedName{Namespace: o.Namespace, Name: o.Name}] = true
+		s.set(o)
+	}
+	for key := range s.there {
+		if !now[key] {
+			s.remove(&kept{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}})
+		}
+	}
+	s.there = now
+	s.once.Do(func() { close(s.synced) })
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (*keptStore) Resync() error { return nil }
