@@ -14,7 +14,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
@@ -25,6 +27,7 @@ import (
 	qosof "github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/filters"
+	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -222,13 +225,15 @@ func TestNetworkQoS(t *testing.T) {
 		"second":  `True Accepted 1 rule, enforced by filters of tc in the pods, on networks of OVN by its rows; True SamePrecedence where both objects cover a pod, rules of the same precedence match the same packets, and the name decides: egress[0] and that of "also": "also" decides. Give them different priorities`,
 		"mark":    `True Accepted 1 rule, enforced by filters of tc in the pods, on networks of OVN by its rows; False NoTie no other object has a rule of the same precedence for the same packets`,
 		"bad":     `False Invalid spec.egress[0].classifier.to[0].ipBlock.cidr: "nowhere" is not a prefix, such as 192.0.2.0/24 or 2001:db8::/32; False NoTie the object has no effect`,
-		"pods":    `False Invalid spec.egress[0].classifier.to[0]: pods are not supported as a destination on NetworkTopologies: give their addresses as ipBlock; False NoTie the object has no effect`,
+		"pods":    `True Accepted 1 rule, enforced by filters of tc in the pods, on networks of OVN by its rows; False NoTie no other object has a rule of the same precedence for the same packets`,
 		"primary": `False NoTopology it selects no NetworkTopology, and nothing else is enforced: add networkSelectors with networkSelectionType NetworkTopologies; False NoTie the object has no effect`,
 	})
 	b.mustKubectl(t, "", "-n", "ai", "delete", "networkqos", "also")
 	b.conditions(t, "ai", map[string]string{
 		"second": `True Accepted 1 rule, enforced by filters of tc in the pods, on networks of OVN by its rows; False NoTie no other object has a rule of the same precedence for the same packets`,
 	})
+
+	b.destinations(t, f, a)
 
 	b.mustKubectl(t, "", "-n", "ai", "label", "pod", "a", "role-")
 	f.want(t, "of-a", "ai/second[0]")
@@ -272,6 +277,130 @@ func TestNetworkQoS(t *testing.T) {
 	b.mustKubectl(t, "", "-n", "ai", "delete", "networkqos", "second")
 	f.want(t, "of-a", "ai/second[0]")
 	b.admitted(t, strings.Join(webhooks, "\n---\n"))
+}
+
+// destinations holds that the addresses of the pods that are the destination of object pods are those
+// of its filters in pod a, as the status of their claims has them, and for as long as it does.
+func (b *bench) destinations(t *testing.T, f *filtered, a claims.Entry) {
+	t.Helper()
+	want := func(what string, addresses ...string) {
+		t.Helper()
+		began := time.Now()
+		b.eventually(t, what, func() error {
+			all, err := f.Of(&a.Claim, &a.Topologies[0])
+			if err != nil {
+				return err
+			}
+			var have []string
+			for _, o := range all.Filters {
+				if o.Rule == "ai/pods[0]" {
+					have = append(have, *o.To)
+				}
+			}
+			slices.Sort(have)
+			if !slices.Equal(have, addresses) {
+				return fmt.Errorf("the filters are to %q", have)
+			}
+			return nil
+		})
+		t.Logf("%s: the node has it after %s", what, time.Since(began).Round(time.Millisecond))
+	}
+	want("no pod has an address")
+	b.mustKubectl(t, `
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: rail, labels: {rail: storage}}
+spec: {steps: [{name: d0, type: dummy}]}
+`, "apply", "-f", "-")
+	peers := map[string]*resourceapi.ResourceClaim{}
+	holds := func(namespace, name string, addresses ...string) {
+		t.Helper()
+		c := peers[name]
+		c.Status.Devices = []resourceapi.AllocatedDeviceStatus{{
+			Driver: claim.Driver, Pool: "n2", Device: "d", Data: &runtime.RawExtension{Raw: []byte(`{"topology":"rail"}`)},
+			NetworkData: &resourceapi.NetworkDeviceData{InterfaceName: "net1", IPs: addresses},
+		}}
+		if err := b.Client.Status().Update(t.Context(), c); err != nil {
+			t.Fatalf("%s/%s: %v", namespace, name, err)
+		}
+	}
+	peer := func(namespace, name string, addresses ...string) {
+		t.Helper()
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": "db"}},
+			Spec:       corev1.PodSpec{NodeName: "n2", Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+		}
+		if err := b.Create(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		c.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "d", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "rail-d0", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}}}
+		if err := b.Create(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		c.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+			Results: []resourceapi.DeviceRequestAllocationResult{{Request: "d", Driver: claim.Driver, Pool: "n2", Device: "d"}},
+			Config: []resourceapi.DeviceAllocationConfiguration{{
+				Source: resourceapi.AllocationConfigSourceClass,
+				DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+					Driver: claim.Driver, Parameters: runtime.RawExtension{Raw: []byte(`{"networkTopologyRef":{"name":"rail","uid":"t","generation":1},"step":"d0"}`)},
+				}},
+			}},
+		}}
+		c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: p.UID}}
+		if err := b.Client.Status().Update(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		peers[name] = c
+		holds(namespace, name, addresses...)
+	}
+	to := func(selectors string) {
+		t.Helper()
+		b.mustKubectl(t, "", "-n", "ai", "patch", "networkqos", "pods", "--type=json", "-p", `[{"op":"replace","path":"/spec/egress/0/classifier/to","value":[`+selectors+`]}]`)
+	}
+	peer("ai", "db-1", "192.0.2.50/24", "2001:db8::50/64")
+	want("a pod with two addresses", "192.0.2.50/32", "2001:db8::50/128")
+	holds("ai", "db-1", "192.0.2.51/24")
+	want("another address", "192.0.2.51/32")
+	to(`{"podSelector":{"matchLabels":{"app":"db"}}}`)
+	want("an edit that selects the same", "192.0.2.51/32")
+	to(`{"podSelector":{"matchLabels":{"app":"none"}}}`)
+	want("an edit that selects none")
+	to(`{"namespaceSelector":{"matchLabels":{"team":"data"}},"podSelector":{"matchLabels":{"app":"db"}}}`)
+	peer("other", "db-2", "192.0.2.60/24")
+	b.mustKubectl(t, "", "label", "namespace", "other", "team=data")
+	want("the label of a namespace", "192.0.2.60/32")
+	if said := b.mustKubectl(t, "", "-n", "ai", "get", "networkqos", "pods", "-o", "jsonpath={.metadata.generation} {.status.destinations}"); said != `4 {"observedGeneration":4,"sets":[{"addresses":["192.0.2.60"],"rule":0,"to":0,"topology":"rail"}]}` {
+		t.Errorf("the status has %s", said)
+	}
+	b.mustKubectl(t, "", "-n", "ai", "label", "--overwrite", "pod", "db-1", "app=db") // no change
+	b.mustKubectl(t, "", "label", "networktopology", "rail", "rail-")
+	want("the object does not cover the topology for the controller")
+	b.mustKubectl(t, "", "label", "networktopology", "rail", "rail=storage")
+	want("and does again", "192.0.2.60/32")
+
+	// The controller is stopped, and another one starts: it writes what has changed meanwhile.
+	b.stop(t)
+	holds("other", "db-2", "192.0.2.61/24")
+	want("nobody writes", "192.0.2.60/32")
+	b.run(t, "--network-qos=all")
+	want("another controller", "192.0.2.61/32")
+	if err := b.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "db-2"}}, client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	want("the pod is deleted")
+	to(`{"ipBlock":{"cidr":"198.51.100.0/24"}}`)
+	want("addresses instead of pods", "198.51.100.0/24")
+	b.eventually(t, "the status has no destinations", func() error {
+		said, err := b.Kubectl(t.Context(), nil, "-n", "ai", "get", "networkqos", "pods", "-o", "jsonpath={.status.destinations}")
+		if err == nil && said != "" {
+			return fmt.Errorf("it has %s", said)
+		}
+		return err
+	})
+	b.mustKubectl(t, "", "-n", "ai", "delete", "networkqos", "pods")
+	b.mustKubectl(t, "", "-n", "ai", "delete", "pod", "db-1", "--force", "--grace-period=0")
+	f.want(t, "of-a", "ai/mark[0]", "ai/second[0]")
 }
 
 // admitted holds that an invalid object is refused with the sentences of plumbline validate, unless it may be one
