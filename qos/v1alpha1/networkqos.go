@@ -291,6 +291,7 @@ type Status struct {
 	// topologies that the object covers.
 	//
 	// +optional
+	// +structType=atomic
 	Destinations *Destinations `json:"destinations,omitempty"`
 }
 
@@ -299,8 +300,6 @@ type Status struct {
 const MaxDestinationAddresses = 1024
 
 // Destinations are the addresses of the pods that rules have as a destination.
-//
-// +structType=atomic
 type Destinations struct {
 	// ObservedGeneration is the generation of the object that they were selected by.
 	ObservedGeneration int64 `json:"observedGeneration"`

@@ -76,6 +76,13 @@ func (d *QoSDestinations) take(key types.NamespacedName) bool {
 	return is
 }
 
+// untake has take report an object once more.
+func (d *QoSDestinations) untake(key types.NamespacedName) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.edited[key] = true
+}
+
 // SetPolicy adds or replaces an object. One that no destination is pods of, or that is not enforced
 // on topologies, is not kept; neither is one more than a namespace may have.
 func (d *QoSDestinations) SetPolicy(p *qos.Policy) {

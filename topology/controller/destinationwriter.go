@@ -89,7 +89,7 @@ func (w *destinationWriter) run(ctx context.Context) (wait func()) {
 func (w *destinationWriter) reconcile(ctx context.Context, key types.NamespacedName) (again time.Duration, err error) {
 	if w.take(key) {
 		if err := w.read(ctx, key); err != nil {
-			w.Edited(key)
+			w.untake(key)
 			return 0, err
 		}
 	}

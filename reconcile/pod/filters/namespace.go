@@ -55,8 +55,8 @@ type object struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
 	policy *qos.Policy
-	// destinations are the pods that its rules have as a destination, as the controller has
-	// written them; nil if it has not.
+	// destinations are those that the controller has written, nil if it has not, but for the
+	// addresses, which are sets.
 	destinations *qosv1alpha1.Destinations
 	sets         map[qos.SetID][]netip.Addr
 }
@@ -95,8 +95,9 @@ func objectOf(u *unstructured.Unstructured) *object {
 	}}
 	var o *qosv1alpha1.NetworkQoS
 	out.policy, o = qos.Read(u)
-	if out.destinations = o.Status.Destinations; out.destinations != nil {
-		out.sets = qos.ReadSets(out.policy.Key, out.destinations)
+	if d := o.Status.Destinations; d != nil {
+		out.sets = qos.ReadSets(out.policy.Key, d)
+		out.destinations = &qosv1alpha1.Destinations{ObservedGeneration: d.ObservedGeneration, TooMany: d.TooMany}
 	}
 	return out
 }
@@ -269,7 +270,8 @@ func (n *namespace) put(o *object) {
 		return // it is no longer followed
 	}
 	old := n.known[o.Name]
-	if old != nil && old.UID == o.UID && old.Generation == o.Generation && reflect.DeepEqual(old.destinations, o.destinations) {
+	if old != nil && old.UID == o.UID && old.Generation == o.Generation &&
+		reflect.DeepEqual(old.destinations, o.destinations) && reflect.DeepEqual(old.sets, o.sets) {
 		n.known[o.Name] = o
 		return // something else of its status has changed
 	}
