@@ -306,13 +306,22 @@ func (c *Compiler) DeletePod(key types.NamespacedName) Changed {
 
 // move replaces a pod in the destinations that select it, or did.
 func (c *Compiler) move(old, pod *Pod, key types.NamespacedName, changed Changed) {
+	both := old != nil && pod != nil
+	selectedAlike := both && old.Ended == pod.Ended && maps.Equal(old.Labels, pod.Labels)
+	alike := both && attachedAlike(old, pod)
 	visit := func(d *destination) {
-		was, is := d.members[key] != nil, pod != nil && c.reaches(d, pod)
-		delete(d.members, key)
-		if is {
-			d.members[key] = pod
+		was := d.members[key] != nil
+		is := was
+		if !selectedAlike { // to evaluate selectors takes most of the time
+			is = pod != nil && c.reaches(d, pod)
 		}
-		if was && is && attachedAlike(old, pod) {
+		switch {
+		case is:
+			d.members[key] = pod
+		case was:
+			delete(d.members, key)
+		}
+		if was && is && alike {
 			return
 		}
 		if was {
