@@ -3,11 +3,15 @@ package node_test
 import (
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/tc"
 	"github.com/plumbline/plumbline/reconcile/node"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -59,5 +63,50 @@ spec:
 	}
 	if out, _, err := node.CompileRules([][]byte{[]byte(large)}, topology(overlay), node.Pod{Namespace: "ai"}); err != nil || len(out.LogicalRules) != 1 {
 		t.Errorf("%d rows, %v", len(out.LogicalRules), err)
+	}
+}
+
+// TestDestinationsOfPods holds that the addresses of pods that are a destination are in the filters of
+// tc and in the rows of OVN alike, and that a rule whose pods have none matches nothing.
+func TestDestinationsOfPods(t *testing.T) {
+	set := qos.SetID{Rule: 0, To: 0, Network: qos.NetworkID{Kind: qos.NetworkTopology, Name: "t"}}
+	rules := []qos.Rule{
+		{Precedence: 10001, Index: 1, DSCP: 9, Sets: []qos.SetID{{Rule: 1, Network: set.Network}}},
+		{Precedence: 10000, DSCP: 8, Sets: []qos.SetID{set}},
+	}
+	members := func(id qos.SetID) []netip.Addr {
+		if id != set {
+			return nil
+		}
+		return []netip.Addr{netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3"), netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("2001:db8::1")}
+	}
+	both := &topology.Topology{Steps: []topology.Step{{Name: "a", Type: "ovn-k8s-cni-overlay"}, {Name: "b", Type: "dummy"}}}
+	out, err := node.Enforce(rules, members, both)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var to []string
+	for _, f := range out.Filters {
+		if *f.DSCP != 8 {
+			t.Errorf("filter %s to %s", f.Rule, *f.To)
+		}
+		to = append(to, *f.To)
+	}
+	slices.Sort(to)
+	// Each address is a filter of its own: a pod more adds one, and replaces none.
+	if want := []string{"192.0.2.2/32", "192.0.2.3/32", "192.0.2.9/32", "2001:db8::1/128"}; !slices.Equal(to, want) {
+		t.Errorf("filters to %q", to)
+	}
+	matches := ""
+	for _, r := range out.LogicalRules {
+		if *r.DSCP != 8 {
+			t.Errorf("row %s, match %s", r.Rule, *r.Match)
+		}
+		matches += *r.Match + "\n"
+	}
+	for _, prefix := range []string{"192.0.2.2/31", "192.0.2.9", "2001:db8::1"} {
+		if !strings.Contains(matches, prefix) {
+			t.Errorf("no row to %s: %s", prefix, matches)
+		}
 	}
 }
