@@ -191,6 +191,13 @@ func (n *Node) furnish(ctx context.Context) error {
 	if _, err := c.kubeconfigAt(n.Name+"/kubelet", server, who); err != nil {
 		return err
 	}
+	if certificate, key, err = c.ca.client("system:kube-proxy"); err != nil {
+		return err
+	}
+	who = &clientcmdapi.AuthInfo{ClientCertificateData: certificate, ClientKeyData: key}
+	if _, err := c.kubeconfigAt(n.Name+"/kube-proxy", server, who); err != nil {
+		return err
+	}
 	network := "bench"
 	if n.options.NoCNI {
 		network = "none"
@@ -213,6 +220,7 @@ func (n *Node) furnish(ctx context.Context) error {
 		"10-bench.conflist": n.podNetwork(),
 		"containerd.toml":   n.containerdConfig(),
 		"kubelet.yaml":      n.kubeletConfig(),
+		"kube-proxy.yaml":   n.proxyConfig(),
 	} {
 		if err := os.WriteFile(filepath.Join(n.dir, name), []byte(content), 0o644); err != nil {
 			return err
@@ -296,6 +304,18 @@ makeIPTablesUtilChains: false
 resolvConf: ""
 %s
 `, n.Address, n.cluster.ca.path("ca.crt"), n.options.Kubelet)
+}
+
+func (n *Node) proxyConfig() string {
+	return fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: nftables
+clientConnection: {kubeconfig: %s}
+hostnameOverride: %s
+detectLocalMode: ClusterCIDR
+clusterCIDR: %s
+conntrack: {maxPerCore: 0, min: 0}
+`, filepath.Join(n.dir, "kube-proxy.kubeconfig"), n.Name, podRange)
 }
 
 // bootPatience is long for what takes half a minute: emulation on a busy host may
@@ -473,10 +493,11 @@ func (n *Node) Import(ctx context.Context, archive string) error {
 // Daemon is a program of a node that tests may end and start.
 type Daemon string
 
-// The daemons of a node.
+// The daemons of a node. KubeProxy does not run until it is started, and not after a reboot.
 const (
 	Containerd Daemon = "containerd"
 	Kubelet    Daemon = "kubelet"
+	KubeProxy  Daemon = "kube-proxy"
 )
 
 // Stop ends a daemon by SIGTERM, and waits for its end.

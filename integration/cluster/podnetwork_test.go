@@ -3,7 +3,9 @@
 package cluster_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -30,6 +32,7 @@ func TestPodNetwork(t *testing.T) {
 			b.ready(t, "other")
 			b.files = b.records(t)
 			t.Run("reach", b.testReach)
+			t.Run("services", b.testServices)
 			t.Run("with a claim", b.testNetworkAndClaim)
 			t.Run("agent killed", b.testNetworkKilled)
 			t.Run("agent away", b.testNetworkAway)
@@ -241,6 +244,88 @@ func (b *agentBench) testReach(t *testing.T) {
 		if n := b.get(t, pod, ".status.containerStatuses[0].restartCount"); n != "0" {
 			t.Errorf("pod %s was restarted %s times", pod, n)
 		}
+	}
+}
+
+// services are one with a cluster IP and a port of the nodes, whose only endpoint is the pod
+// "other", and the endpoint of "kubernetes". Without that, kube-proxy would reject what is sent to
+// the API server: this bench's API server writes no endpoints.
+const services = `
+apiVersion: v1
+kind: Service
+metadata: {name: other, namespace: default}
+spec: {type: NodePort, selector: {app: other}, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: kubernetes, namespace: default, labels: {kubernetes.io/service-name: kubernetes}}
+addressType: IPv4
+endpoints: [{addresses: [10.0.2.2]}]
+ports: [{name: https, port: %s}]
+`
+
+// testServices has kube-proxy, in its mode nftables, lead connections to a pod.
+func (b *agentBench) testServices(t *testing.T) {
+	early, other := b.wired(t, "early"), b.wired(t, "other")
+	gateway := netip.PrefixFrom(other[0], 24).Masked().Addr().Next()
+	_, port, _ := strings.Cut(b.Address(), ":")
+	b.applied(t, fmt.Sprintf(services, port))
+	kubectl(t, b.Cluster, "", "label", "pod", "other", "app=other")
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+		defer cancel()
+		if t.Failed() {
+			said, err := b.node.Shell(ctx, "tail -n 40 "+b.node.Dir()+"/kube-proxy.log; nft list ruleset; conntrack -L 2>/dev/null || true")
+			t.Logf("kube-proxy (%v):\n%s", err, said)
+		}
+		_, err := b.Kubectl(ctx, nil, "delete", "service/other", "endpointslice/kubernetes")
+		if err := errors.Join(err, b.node.Stop(ctx, cluster.KubeProxy)); err != nil {
+			t.Error(err)
+		}
+		// As a node of kubeadm has it, but only for this case.
+		if _, err := b.node.Shell(ctx, "nft delete table ip kube-proxy; nft delete table ip6 kube-proxy 2>/dev/null || true; modprobe -r br_netfilter"); err != nil {
+			t.Error(err)
+		}
+	})
+	b.shell(t, "modprobe br_netfilter; [[ $(sysctl -n net.bridge.bridge-nf-call-iptables) = 1 ]]")
+	if err := b.node.Start(t.Context(), cluster.KubeProxy); err != nil {
+		t.Fatal(err)
+	}
+	service := kubectl(t, b.Cluster, "", "get", "service", "other", "-o", "jsonpath={.spec.clusterIP} {.spec.ports[0].nodePort}")
+	clusterIP, nodePort, _ := strings.Cut(service, " ")
+	until(t, "kube-proxy has the endpoint of the service", 3*time.Minute, func() bool {
+		return strings.Contains(b.shell(t, "nft list table ip kube-proxy 2>/dev/null || true"), "dnat to "+other[0].String()+":8080")
+	})
+
+	fromHost := func(url string) string {
+		host, port, _ := strings.Cut(url, ":")
+		return b.shell(t, fmt.Sprintf(`exec 3<>/dev/tcp/%s/%s; printf 'GET / HTTP/1.0\r\n\r\n' >&3
+timeout 20 cat <&3 | tr -d '\r' | awk -F '[ :"]+' '/^Client:/ { client = $2 } /hostname/ { print $3 " saw " client }'`, host, port))
+	}
+	fromPod := func(pod string) func(string) string {
+		return func(url string) string {
+			return kubectl(t, b.Cluster, "", "exec", pod, "--", "/pod", "get", "http://"+url)
+		}
+	}
+	for _, one := range []struct {
+		name, url string
+		get       func(string) string
+		seen      netip.Addr // as the client, by the pod
+	}{
+		{"pod to cluster IP", clusterIP + ":80", fromPod("early"), early[0]},
+		{"pod to itself", clusterIP + ":80", fromPod("other"), gateway},
+		{"host to cluster IP", clusterIP + ":80", fromHost, gateway},
+		{"pod to port of the node", b.node.Address + ":" + nodePort, fromPod("early"), gateway},
+		{"host to port of the node", b.node.Address + ":" + nodePort, fromHost, gateway},
+	} {
+		t.Run(one.name, func(t *testing.T) {
+			if said, want := strings.TrimSpace(one.get(one.url)), "other saw "+one.seen.String(); said != want {
+				t.Errorf("%s answers %q, want %q", one.url, said, want)
+			}
+		})
+	}
+	if said := kubectl(t, b.Cluster, "", "exec", "early", "--", "/pod", "version"); !strings.Contains(said, cluster.Version) {
+		t.Errorf("the service of the API server answers a pod %q", said)
 	}
 }
 

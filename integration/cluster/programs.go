@@ -33,7 +33,7 @@ type build struct {
 var (
 	kubernetesBuild = build{
 		module:   "kubernetes",
-		programs: []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet"},
+		programs: []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet", "kube-proxy"},
 		flags:    []string{noDWARF, "-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=" + Version},
 		packages: ".",
 		multi:    true,

@@ -1,5 +1,5 @@
 // Command kubernetes is all of a cluster's programs in one file: etcd, the API
-// server, the scheduler, the controller manager, the kubelet and kubectl, each
+// server, the scheduler, the controller manager, the kubelet, kube-proxy and kubectl, each
 // under the name it was called by. One program is linked once and holds what
 // they share once: five programs would take several times longer to link, and
 // that many times the room.
@@ -21,6 +21,7 @@ import (
 	"k8s.io/kubectl/pkg/cmd/util"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
@@ -35,6 +36,8 @@ func main() {
 		os.Exit(cli.Run(apiserver.NewAPIServerCommand()))
 	case "kube-controller-manager":
 		os.Exit(cli.Run(controllers.NewControllerManagerCommand()))
+	case "kube-proxy":
+		os.Exit(cli.Run(proxy.NewProxyCommand()))
 	case "kube-scheduler":
 		os.Exit(cli.Run(scheduler.NewSchedulerCommand()))
 	case "kubelet":

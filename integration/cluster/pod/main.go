@@ -5,7 +5,8 @@
 //	pod show            print, and end
 //	pod ping ADDRESS    one ICMP echo, for at most 5 s; for kubectl exec
 //	pod version         get the API server's version as the pod's service account; for kubectl exec
-//	pod listen PORT     print, and answer HTTP on the port with the same
+//	pod listen PORT     print, and answer HTTP on the port with the same; the header Client is the client's address
+//	pod get URL         HTTP GET, for at most 10 s; prints "HOSTNAME saw ADDRESS"; for kubectl exec
 //	pod drive ADDRESS   open that PCI function by its VFIO group, and end; for kubectl exec
 //	pod announce LINK NAME  say by LLDP on a link each second that it is a switch
 //	pod pause           only wait, as the process that keeps a pod's namespaces
@@ -58,6 +59,8 @@ func run(arguments []string, end <-chan os.Signal) error {
 		return ping(arguments[1], 5*time.Second)
 	case verb == "version" && len(arguments) == 1:
 		return version(os.Stdout)
+	case verb == "get" && len(arguments) == 2:
+		return get(os.Stdout, arguments[1])
 	case verb == "drive" && len(arguments) == 2:
 		return drive(arguments[1])
 	case verb == "announce" && len(arguments) == 3:
@@ -134,11 +137,32 @@ func version(w io.Writer) error {
 	return err
 }
 
+// get shows which pod listens at a URL, and the client's address that it sees.
+func get(w io.Writer, url string) error {
+	client := http.Client{Timeout: 10 * time.Second}
+	response, err := client.Get(url)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	var server network
+	if err := json.NewDecoder(io.LimitReader(response.Body, 1<<20)).Decode(&server); err != nil {
+		return fmt.Errorf("%s: %w", url, err)
+	}
+	seen, _, err := net.SplitHostPort(response.Header.Get("Client"))
+	if err != nil {
+		return fmt.Errorf("%s: header Client: %w", url, err)
+	}
+	_, err = fmt.Fprintf(w, "%s saw %s\n", server.Hostname, seen)
+	return err
+}
+
 func listen(address string, end <-chan os.Signal) error {
 	server := &http.Server{
 		Addr:              address,
 		ReadHeaderTimeout: 10 * time.Second,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Client", r.RemoteAddr)
 			if err := show(w); err != nil {
 				http.Error(w, err.Error(), http.StatusInternalServerError)
 			}
