@@ -90,18 +90,34 @@ done; done | sort`)), " ")
 	b.agent(t, "KILL")
 	kubectl(t, b.Cluster, "", "-n", cluster.ProductNamespace, "rollout", "status", "--timeout=120s", "daemonset/plumbline-agent")
 	b.applied(t, fmt.Sprintf(storageQoS, 10, "{protocol: TCP, port: 2049}")) // the new agent has read everything when this arrives
-	want("an edit after the agent was killed", "net1:23636 net1:23637 net1:23638")
+	const part = "net1:23636 net1:23637 net1:23638"
+	want("an edit after the agent was killed", part)
 
-	// An object that cannot be enforced affects nothing else, and an invalid one is refused.
-	kubectl(t, b.Cluster, `
+	// Destinations that are pods: on each topology the addresses that the selected pods have there,
+	// which the controller takes from the claims that the agent has written.
+	const toPods = `
 apiVersion: k8s.ovn.org/v1alpha1
 kind: NetworkQoS
 metadata: {name: to-pods, namespace: default}
 spec:
   priority: 11
   networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {}}]
-  egress: [{dscp: 1, classifier: {to: [{podSelector: {}}]}}]
-`, "apply", "-f", "-")
+  egress: [{dscp: 1, classifier: {to: [{podSelector: {%s}}]}}]
+`
+	b.applied(t, fmt.Sprintf(toPods, ""))
+	want("destinations that are pods", "net1:23598 "+part+" net2:23598")
+	if said := b.shell(t, `for n in $(ls /run/netns); do tc -j -n $n filter show dev net1 egress pref 23598 2>/dev/null | jq -r '.[] | select(.options.handle != null) | .options.keys.dst_ip' || true; done`); strings.TrimSpace(said) != "192.0.2.65" {
+		t.Errorf("the filter is to %q", said)
+	}
+	b.applied(t, fmt.Sprintf(toPods, "matchLabels: {peer: db}"))
+	want("an edit that selects none", part)
+	kubectl(t, b.Cluster, "", "label", "pod", "other", "peer=db")
+	want("the label of a pod that is a destination", part+" net2:23598")
+	kubectl(t, b.Cluster, "", "label", "pod", "other", "peer-")
+	want("and without it", part)
+	kubectl(t, b.Cluster, "", "delete", "networkqos", "to-pods")
+
+	// An invalid object is refused.
 	const invalid = `
 apiVersion: k8s.ovn.org/v1alpha1
 kind: NetworkQoS
@@ -115,7 +131,7 @@ spec:
 		t.Errorf("an invalid object: %v", err)
 	}
 	b.applied(t, fmt.Sprintf(storageQoS, 10, two))
-	want("an edit beside one without an effect", whole)
+	want("an edit", whole)
 	unrestarted("store", "other")
 
 	// Too many filters: a pod that runs keeps what it has, and a new one does not start.
