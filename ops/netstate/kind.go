@@ -37,6 +37,7 @@ const (
 	KindLogicalPort Kind = "logical-port"
 	KindOVSPort     Kind = "ovs-port"
 	KindLogicalRule Kind = "logical-rule"
+	KindRepresentor Kind = "representor"
 )
 
 // kinds is the only list of kinds: how an object of each is read. It is a
@@ -66,6 +67,7 @@ var kinds = map[Kind]reader{
 	KindLogicalPort: readerOf[LogicalPort](),
 	KindOVSPort:     readerOf[OVSPort](),
 	KindLogicalRule: readerOf[LogicalRule](),
+	KindRepresentor: readerOf[Representor](),
 }
 
 // Kinds lists the kinds, sorted.

@@ -37,6 +37,7 @@ var examples = []netstate.Object{
 	netstate.Chassis{ID: "local", Name: new("node-1"), Int: new("br-int"), Networks: []string{"localnet1"}},
 	netstate.LogicalPort{Name: "plumbline:node-1:pl1", Switch: new("plumbline:layer2:blue"), Addresses: []string{"02:00:00:00:00:01 192.0.2.1"}},
 	netstate.LogicalRule{Port: "plumbline:node-1:pl1", Rule: "ai/storage[0]", Priority: new(uint16(29000)), Match: new("ip4"), DSCP: new(uint8(26)), Rate: new(uint32(10000))},
+	netstate.Representor{ID: "0000:01:10.0", Link: new("host:enp1s0f0r0"), PF: "0000:01:00.0", Switchdev: true},
 	netstate.OVSPort{Link: "host:pl1", Bridge: new("br-int"), LogicalPort: new("plumbline:node-1:pl1")},
 }
 

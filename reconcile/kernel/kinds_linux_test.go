@@ -10,8 +10,8 @@ import (
 
 // TestCodecs holds that every kind of object and of link can be read and written.
 func TestCodecs(t *testing.T) {
-	// Of packages binding, dhcp and openvswitch.
-	got := []netstate.Kind{netstate.KindBinding, netstate.KindDHCPLease, netstate.KindChassis, netstate.KindLogicalPort, netstate.KindLogicalRule, netstate.KindOVSPort}
+	// Of packages binding, dhcp, openvswitch and representor.
+	got := []netstate.Kind{netstate.KindBinding, netstate.KindDHCPLease, netstate.KindChassis, netstate.KindLogicalPort, netstate.KindLogicalRule, netstate.KindOVSPort, netstate.KindRepresentor}
 	for _, c := range codecs {
 		got = append(got, c.kind)
 	}
