@@ -95,6 +95,9 @@ type OVSPort struct {
 	// programs (attached_mac, ip_addresses).
 	MAC       *string  `json:"mac,omitempty" plan:"live"`
 	Addresses []string `json:"addresses,omitempty" plan:"live"`
+	// Function is the name on the host of the virtual function that the link represents
+	// (vf-netdev-name). It is not managed for another link.
+	Function *string `json:"function,omitempty" plan:"live"`
 	// Observed only.
 	// Installed: ovn-controller has installed the flows of the port.
 	Installed bool `json:"installed,omitempty" plan:"-"`
@@ -116,8 +119,8 @@ var ovsPortTraits = Traits{Phase: PhaseLinks, Cost: 8, effects: (*model).ovsPort
 // Traits are those of ports of Open vSwitch.
 func (OVSPort) Traits() *Traits { return &ovsPortTraits }
 
-// datapath is the link that is the master of all ports of Open vSwitch in the kernel.
-const datapath = HostPrefix + "ovs-system"
+// Datapath is the link that is the master of all ports of Open vSwitch in the kernel.
+const Datapath = HostPrefix + "ovs-system"
 
 // ovsPort adds a link to the datapath, and has OVN install it.
 func (m *model) ovsPort(c Change) {
@@ -127,7 +130,7 @@ func (m *model) ovsPort(c Change) {
 		have, _ := Lookup(m.Snapshot, p)
 		have.Installed = true
 		m.Put(have)
-		master = datapath
+		master = Datapath
 	}
 	if l, ok := m.Link(name); ok {
 		m.put(Merge(l, Link{Name: name, Master: &master}))

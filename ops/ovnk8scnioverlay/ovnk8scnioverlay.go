@@ -42,6 +42,8 @@ const (
 // into 1500 bytes, over IPv4 (58 bytes) and IPv6 (78 bytes).
 const defaultMTU = 1400
 
+const ethernetMTU = 1500
+
 // largestMTU is that of the end on the host (ETH_MAX_MTU): the end in the sandbox decides, and a
 // smaller one here would drop what that sends.
 const largestMTU = 65535
@@ -92,8 +94,9 @@ the interface has none.
 The mtu of layer2 has to leave room for Geneve below the MTU of the network between the nodes: 58 bytes over
 IPv4, 78 over IPv6.
 
-A device that is allocated to the step stays on the host, and is the uplink of the physical network.
-A virtual function is refused: only its representor could be a port of Open vSwitch.`,
+A virtual function that is allocated to the step is moved into the sandbox instead of an end of a pair, and its
+representor is the port of the integration bridge. Its physical function has to be in mode switchdev. Any other
+device stays on the host, and is the uplink of the physical network.`,
 	Example: `- name: net1
   type: ovn-k8s-cni-overlay
   config:
@@ -127,7 +130,7 @@ A virtual function is refused: only its representor could be a port of Open vSwi
 		ops.MACParam("MAC address of the interface; default: derived from the sandbox and the step"),
 		{Name: "allowPersistentIPs", Type: contract.Boolean, Description: "must be false: addresses that outlive the pod are those of an AddressPool"},
 	}, refusedParams(), ops.DeviceParams(), ops.AddressParams(), ops.LogParams()),
-	Input:  contract.Input{Shares: true},
+	Input:  contract.Input{Shares: true, Functions: true},
 	Output: ops.Appends(),
 	Check:  check,
 }, plan)
@@ -217,7 +220,8 @@ func plan(p *ops.Planner, c config) error {
 			return err
 		}
 	}
-	if err := c.checkDevice(p); err != nil {
+	representor, err := c.representor(p)
+	if err != nil {
 		return err
 	}
 	chassis, err := c.chassis(p)
@@ -231,8 +235,12 @@ func plan(p *ops.Planner, c config) error {
 	if c.MAC == nil {
 		c.MAC = new(p.StableMAC(*chassis.Name))
 	}
-	if c.MTU == nil && c.Topology == layer2 {
+	switch {
+	case c.MTU != nil:
+	case c.Topology == layer2:
 		c.MTU = new(uint32(defaultMTU))
+	case representor != "":
+		c.MTU = new(uint32(ethernetMTU)) // the function has that of its last use, a new pair this one
 	}
 	addresses, err := c.addresses(p, name)
 	if err != nil {
@@ -244,6 +252,10 @@ func plan(p *ops.Planner, c config) error {
 	if err := p.Want(port); err != nil {
 		return err
 	}
+	bound := netstate.OVSPort{Bridge: chassis.Int, LogicalPort: &port.Name, Holder: port.Holder, MAC: c.MAC, Addresses: addresses}
+	if representor != "" {
+		return c.planFunction(p, name, representor, port, bound)
+	}
 	host, err := p.VethToHost(netstate.Link{Name: name, MTU: c.MTU, MAC: c.MAC, Up: new(true)}, "")
 	if err != nil {
 		return err
@@ -251,10 +263,8 @@ func plan(p *ops.Planner, c config) error {
 	if err := p.Want(netstate.Link{Name: host, MTU: new(uint32(largestMTU)), Up: new(true)}); err != nil {
 		return err
 	}
-	err = p.WantInstalled(netstate.OVSPort{
-		Link: host, Bridge: chassis.Int, LogicalPort: &port.Name, Holder: port.Holder, MAC: c.MAC, Addresses: addresses,
-	})
-	if err != nil {
+	bound.Link = host
+	if err := p.WantInstalled(bound); err != nil {
 		return err
 	}
 	p.BindLogicalPort(name, port)
@@ -263,24 +273,49 @@ func plan(p *ops.Planner, c config) error {
 	return p.Address(name, c.AddressConfig)
 }
 
-// checkDevice refuses a device that is not an uplink which stays on the host.
-func (c *config) checkDevice(p *ops.Planner) error {
+// planFunction wants the virtual function in the sandbox, and its representor as the port.
+func (c *config) planFunction(p *ops.Planner, name, representor string, port netstate.LogicalPort, bound netstate.OVSPort) error {
+	id, _ := p.AssignedDevice()
+	d, err := p.Device(id)
+	if err != nil {
+		return err
+	}
+	if err := p.WantVFBehindRepresentor(id, *c.MAC); err != nil {
+		return err
+	}
+	if err := p.Want(netstate.Link{Name: representor, MTU: c.MTU, Up: new(true)}); err != nil {
+		return err
+	}
+	bound.Link = representor
+	if was := p.NameOnHost(d); was != "" {
+		bound.Function = &was
+	}
+	if err := p.WantInstalled(bound); err != nil {
+		return err
+	}
+	p.BindLogicalPort(name, port)
+	p.Produce(representor)
+	return p.Attach(id, c.Name, netstate.Link{MTU: c.MTU, MAC: c.MAC}, c.AddressConfig)
+}
+
+// representor returns the representor of the virtual function that is allocated to the step, ""
+// if none is. Another device has to be an uplink, which stays on the host.
+func (c *config) representor(p *ops.Planner) (string, error) {
 	id, ok := p.AssignedDevice()
 	if named := c.DeviceID + c.RuntimeConfig.DeviceID; !ok && named != "" {
-		return ops.Invalid("deviceID", "names device %q, which would be moved into the sandbox: the interface is a veth pair; remove the key", named)
+		return "", ops.Invalid("deviceID", "names device %q, but no device is allocated to the step: remove the key, and have a selector of the step choose the device", named)
 	}
 	if !ok || p.Imagined() {
-		return nil
+		return "", nil
 	}
-	if _, isVF, err := ops.Lookup(p, netstate.VF{ID: id}); err != nil || isVF {
-		if err != nil {
-			return err
-		}
-		return fault.New(fault.Unsupported, fmt.Errorf("device %q is a virtual function, which can join a network of OVN by a representor in switchdev mode only, and that is not supported: "+
-			"give the step a device that is shared, or none, and it gets a veth pair; or use type sriov with vlan", id))
+	if _, err := c.Assigned(p); err != nil {
+		return "", err
+	}
+	if link, isVF, err := p.Representor(id); err != nil || isVF {
+		return link, err
 	}
 	_, err := ops.SharedLink(p, "", "")
-	return err
+	return "", err
 }
 
 // chassis returns the node's Open vSwitch, if the network can be joined there.

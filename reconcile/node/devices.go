@@ -225,7 +225,7 @@ func (r *assigner) chosen(ctx context.Context, s *topology.Step) error {
 	if r.alive && kept != "" && id != "" && id != kept {
 		return fault.New(fault.Conflict, fmt.Errorf("device %q is requested, but sandbox %q has %q: delete the sandbox first", id, r.ID, kept))
 	}
-	if id == "" && kept != "" && (r.alive || !r.taken(need)[kept]) {
+	if id == "" && kept != "" && (r.alive || !r.taken(s, need)[kept]) {
 		id = kept // unless its namespace ended and another sandbox has taken it since
 	}
 	if id == "" {
@@ -262,7 +262,7 @@ func (r *assigner) give(s *topology.Step, need need, id string) error {
 		}
 	}
 	r.out[s.Name] = id
-	if need == takesOne {
+	if need == takesOne || r.takesFunction(s, id) {
 		r.holder[id] = s.Name
 	}
 	return nil
@@ -290,7 +290,7 @@ func (r *assigner) pick(ctx context.Context, s *topology.Step) error {
 	if err := r.list(); err != nil {
 		return err
 	}
-	d, err := inventory.First(ctx, r.devices, selector, r.taken(need))
+	d, err := inventory.First(ctx, r.devices, selector, r.taken(s, need))
 	if errors.Is(err, inventory.ErrNoDevice) {
 		return fault.New(fault.NotReady, err)
 	}
@@ -300,11 +300,18 @@ func (r *assigner) pick(ctx context.Context, s *topology.Step) error {
 	return r.give(s, need, d.ID)
 }
 
+// takesFunction reports whether a step that may share a device takes this one as a whole.
+func (r *assigner) takesFunction(s *topology.Step, id string) bool {
+	c, _ := r.Contracts.Contract(s.Type)
+	return c.Input.Functions && slices.ContainsFunc(r.devices, func(d inventory.Device) bool { return d.ID == id && d.Kind == inventory.KindVF })
+}
+
 // taken are the devices that are not free for a step of this need.
-func (r *assigner) taken(need need) map[string]bool {
+func (r *assigner) taken(by *topology.Step, need need) map[string]bool {
+	exclusive := func(id string) bool { return need == takesOne || r.takesFunction(by, id) }
 	out := map[string]bool{}
 	for _, id := range r.out {
-		if need == takesOne || r.holder[id] != "" {
+		if exclusive(id) || r.holder[id] != "" {
 			out[id] = true
 		}
 	}
@@ -314,7 +321,7 @@ func (r *assigner) taken(need need) map[string]bool {
 		}
 		for step, id := range rec.Sandbox.Given.Devices() {
 			s, ok := rec.Sandbox.Topology.Step(step)
-			if need == takesOne || ok && r.need(s) == takesOne {
+			if exclusive(id) || ok && r.need(s) == takesOne {
 				out[id] = true
 			}
 		}
@@ -324,9 +331,11 @@ func (r *assigner) taken(need need) map[string]bool {
 			}
 		}
 	}
-	if need == takesOne {
+	if c, _ := r.Contracts.Contract(by.Type); need == takesOne || c.Input.Functions {
 		for _, other := range r.OtherVersions() {
-			maps.Copy(out, other.Mentions)
+			for id, mentioned := range other.Mentions {
+				out[id] = out[id] || mentioned && exclusive(id)
+			}
 		}
 	}
 	return out

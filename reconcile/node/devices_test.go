@@ -54,6 +54,12 @@ const (
 `
 )
 
+// portOf is a step on a network of OVN, by a function of a PF.
+func portOf(name, pf string) string {
+	return "\n  - name: " + name + "\n    type: ovn-k8s-cni-overlay\n    config: {topology: layer2, name: blue, ifName: " + name + "0}\n" +
+		"    selector: {cel: 'device.attributes[\"dra.networking\"].pfName == \"" + pf + "\"'}\n"
+}
+
 // The host: two VFs on each of two PFs, a card of its own that carries the
 // default route, and a link without hardware.
 func host() []inventory.Device {
@@ -108,6 +114,16 @@ func TestAssignment(t *testing.T) {
 		"two macvlans share one": {
 			steps:     "\n  - {name: a, type: macvlan}\n  - {name: b, type: macvlan}\n",
 			requested: map[string]string{"a": "eth0", "b": "eth0"}, want: map[string]string{"a": "0000:03:00.0", "b": "0000:03:00.0"},
+		},
+		"ovn takes functions, each once": {
+			steps: portOf("a", "pf1") + portOf("b", "pf1"), want: map[string]string{"a": "0000:02:10.0", "b": "0000:02:11.2"},
+		},
+		"ovn takes no function of another sandbox": {
+			steps: portOf("a", "pf1"), want: map[string]string{"a": "0000:02:11.2"},
+			records: []reconcile.Record{record("red/ai", steps(t, portOf("a", "pf1")), map[string]string{"a": "0000:02:10.0"}, nil)},
+		},
+		"ovn takes no function in a record of another version": {
+			steps: portOf("a", "pf1"), others: map[string]bool{"0000:02:10.0": true}, want: map[string]string{"a": "0000:02:11.2"},
 		},
 		"named in the config by MAC":     {steps: "\n  - {name: a, type: host-device, config: {hwaddr: '02:00:00:00:00:11'}}\n", want: map[string]string{"a": "0000:02:11.2"}},
 		"named in the config by name":    {steps: "\n  - {name: a, type: host-device, config: {device: pf1v1}}\n", want: map[string]string{"a": "0000:02:11.2"}},

@@ -224,6 +224,7 @@ func (s *Switch) find(ctx context.Context, link string) (found, error) {
 func (f *found) read(row ovsdb.Row) {
 	ids := connection.Pairs(row["external_ids"])
 	f.LogicalPort, f.Holder, f.MAC = new(connection.Text(ids["iface-id"])), new(connection.Text(ids["iface-id-ver"])), new(connection.Text(ids["attached_mac"]))
+	f.Function = new(connection.Text(ids["vf-netdev-name"]))
 	f.Addresses = []string{}
 	if list := connection.Text(ids["ip_addresses"]); list != "" {
 		f.Addresses = strings.Split(list, ",")
@@ -341,7 +342,7 @@ func (s *Switch) add(ctx context.Context, o netstate.OVSPort) error {
 // deletes interfaces that have one and are not those of its pods.
 func binding(o netstate.OVSPort) map[string]string {
 	out := map[string]string{}
-	for key, value := range map[string]*string{"iface-id": o.LogicalPort, "iface-id-ver": o.Holder, "attached_mac": o.MAC} {
+	for key, value := range map[string]*string{"iface-id": o.LogicalPort, "iface-id-ver": o.Holder, "attached_mac": o.MAC, "vf-netdev-name": o.Function} {
 		if value != nil {
 			out[key] = *value
 		}

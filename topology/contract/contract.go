@@ -104,6 +104,9 @@ type Input struct {
 	// others use, too. NamedBy is the config key that may name the device's interface.
 	Shares  bool
 	NamedBy string
+	// Functions says that such a step may take a whole virtual function instead, which is
+	// moved, if its selector chooses one.
+	Functions bool
 	// DeviceTypes are the kinds of device that fit, as in the attribute "type" of a
 	// published device; empty for any. They choose the device of a root step without a
 	// selector.

@@ -167,6 +167,8 @@ func (i Input) sentence() string {
 		out = append(out, "A step of this type needs `dependOn`.")
 	case i.Device:
 		out = append(out, "As a root step it consumes one device.")
+	case i.Functions:
+		out = append(out, "As a root step it uses one shared device, takes one virtual function, or needs no device.")
 	case i.Shares:
 		out = append(out, "As a root step it uses one shared device, or what its config names.")
 	default:

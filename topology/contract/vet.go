@@ -17,6 +17,7 @@ func (c Contract) Vet() error {
 	v.check(c.Input.MaxInterfaces > 0 && c.Input.MaxInterfaces < c.Input.MinInterfaces, "", "at most %d interfaces are fewer than the least %d", c.Input.MaxInterfaces, c.Input.MinInterfaces)
 	v.check(c.Input.Required && c.Input.Device, "", "a type that cannot be a root step consumes no device")
 	v.check(c.Input.Shares && c.Input.Device, "", "a device is moved or shared, not both")
+	v.check(c.Input.Functions && !c.Input.Shares, "", "functions are taken instead of a shared device")
 	v.check(c.Input.Required && c.Input.Shares, "", "a type that cannot be a root step shares no device")
 	v.object("", c.Params)
 	for _, p := range c.Output.Devices {

@@ -53,6 +53,10 @@ func TestClasses(t *testing.T) {
 		v1alpha1.Step{Name: "named", Type: "macvlan", Config: &runtime.RawExtension{Raw: []byte(`{"master":"bond0","name":"m1"}`)}},
 		v1alpha1.Step{Name: "network", Type: "ipvlan", Config: &runtime.RawExtension{Raw: []byte(`{"masterNet":"10.0.1.0/24","name":"i1"}`)}},
 		v1alpha1.Step{Name: "port", Type: "bridge", Config: &runtime.RawExtension{Raw: []byte(`{"ifName":"b0"}`)}},
+		v1alpha1.Step{
+			Name: "function", Type: "ovn-k8s-cni-overlay", Config: &runtime.RawExtension{Raw: []byte(`{"topology":"layer2","name":"blue","ifName":"blue0"}`)},
+			Selector: &v1alpha1.Selector{CEL: `device.attributes["dra.networking"].type == "vf"`},
+		},
 		v1alpha1.Step{Name: "inside", Type: "macvlan", Config: &runtime.RawExtension{Raw: []byte(`{"linkInContainer":true,"name":"m2"}`)}}, // takes no device
 		v1alpha1.Step{Name: "loop", Type: "dummy"}, // takes no device
 		v1alpha1.Step{Name: "tune", Type: "tuning", DependOn: []string{"vf0"}, Config: &runtime.RawExtension{Raw: []byte(`{"mtu":9000}`)}},
