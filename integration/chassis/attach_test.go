@@ -35,7 +35,7 @@ func newWorker(b *bench, nb, ovs string) *worker {
 }
 
 // newWorkerOf is that of a node with a namespace of its own, or a Northbound database of several servers.
-func newWorkerOf(b *bench, of kernel.Options, nb []string, ovs string) *worker {
+func newWorkerOf(b *bench, of kernel.Options, nb []string, ovs string, more ...reconcile.ExternalDomain) *worker {
 	b.Helper()
 	registry, err := all.Registry()
 	b.ok(err)
@@ -52,7 +52,7 @@ func newWorkerOf(b *bench, of kernel.Options, nb []string, ovs string) *worker {
 	b.Cleanup(northbound.Close)
 	r := reconcile.New(reconcile.Options{
 		Registry: registry, Store: store, BootID: host.BootID(), Patience: 3 * time.Minute,
-		External: []reconcile.ExternalDomain{northbound.Domain(), vswitch.Domain()},
+		External: append(more, northbound.Domain(), vswitch.Domain()),
 		Open: func(path string) (reconcile.Domain, error) {
 			if path == "" {
 				return host.WithoutSandbox(), nil

@@ -1,0 +1,150 @@
+package chassis_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/plumbline/plumbline/integration/chassis"
+	"github.com/plumbline/plumbline/integration/traffic"
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/kernel"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// card says which link represents a device, in place of devlink and sysfs: no emulated card has
+// functions with representors.
+type card struct{ representor netstate.Representor }
+
+func (c *card) domain() reconcile.ExternalDomain {
+	return reconcile.ExternalDomain{
+		Name: "a card as data", Kinds: []netstate.Kind{netstate.KindRepresentor},
+		Open: func(context.Context, reconcile.Sandbox) (reconcile.External, error) { return c, nil },
+	}
+}
+
+func (c *card) Extend(_ context.Context, s *netstate.Snapshot, queried []netstate.Object) error {
+	for _, o := range queried {
+		if o.Key() == c.representor.Key() {
+			s.Put(c.representor)
+		} else {
+			s.PutAbsent(o.Key())
+		}
+	}
+	return nil
+}
+
+func (*card) Apply(_ context.Context, c netstate.Change) error { return fmt.Errorf("changed: %v", c) }
+
+func (*card) Close() error { return nil }
+
+// TestFunction: a device is moved into a pod, and the link that represents it is the port of the
+// bridge. Packets pass between it and a pod with a pair. One end of a pair has the part of the
+// virtual function, the other that of its representor.
+func TestFunction(t *testing.T) {
+	b := start(t)
+	b.ok(traffic.IP(t.Context(), "link add vf0 address 02:00:00:00:05:01 mtu 1450 type veth peer name rep0\n"))
+	t.Cleanup(func() { // the one that has the name; the other goes with it
+		_ = traffic.IP(context.Background(), "link del vf0")
+	})
+	c := &card{netstate.Representor{ID: "if:vf0", Link: new(""), PF: "0000:03:00.0"}}
+	n := newWorkerOf(b, kernel.Options{}, []string{b.chassis.Endpoint()}, b.chassis.Endpoint(), c.domain())
+	one := n.sandbox("one", `{topology: layer2, role: secondary, netAttachDefName: default/tenant-blue, subnets: 172.31.0.0/24, addresses: [172.31.0.5/24]}`)
+	one.Given = ops.GivenDevices(map[string]string{"blue": "if:vf0"})
+	two := n.sandbox("two", `{topology: layer2, role: secondary, netAttachDefName: default/tenant-blue, subnets: 172.31.0.0/24, addresses: [172.31.0.6/24]}`)
+
+	if _, err := n.engine.Ensure(t.Context(), one); fault.Of(err) != fault.Unsupported || !strings.Contains(err.Error(), "devlink dev eswitch set pci/0000:03:00.0 mode switchdev") {
+		t.Fatalf("in mode legacy: %v", err)
+	}
+	n.nothing()
+	link := func(name string) string {
+		return n.run("ip", "-o", "link", "show", "dev", name)
+	}
+	before, represented := link("vf0"), link("rep0")
+
+	c.representor.Switchdev, c.representor.Link = true, new("host:rep0")
+	n.apply(one)
+	n.apply(two)
+	n.reach(one.Netns, two.Netns, "172.31.0.6")
+	n.reach(two.Netns, one.Netns, "172.31.0.5")
+	if rep := n.apply(one); !rep.Unchanged {
+		t.Errorf("applied twice: %v", rep.Changes)
+	}
+	mac := strings.Fields(n.run("ip", "-n", "one", "-br", "link", "show", "net1"))[2]
+	port := n.run("ovs-vsctl", "get", "Interface", "rep0", "external_ids:iface-id")
+	for key, want := range map[string]string{
+		"attached_mac": mac, "vf-netdev-name": "vf0", "ovn-installed": "true", "iface-id-ver": string(one.ID) + "/blue",
+	} {
+		if got := strings.Trim(n.run("ovs-vsctl", "get", "Interface", "rep0", "external_ids:"+key), `"`); got != want {
+			t.Errorf("%s is %q, want %q", key, got, want)
+		}
+	}
+	if got := n.run("ovn-nbctl", "lsp-get-port-security", strings.Trim(port, `"`)); got != mac+" 172.31.0.5" {
+		t.Errorf("port security %q, want MAC %s and its address", got, mac)
+	}
+
+	disturbed := func(name string, do func()) {
+		t.Helper()
+		t.Run(name, func(t *testing.T) {
+			do()
+			n := &worker{b.in(t), n.engine, n.registry}
+			if st, err := n.engine.Check(t.Context(), one.ID); err != nil || st.State != reconcile.Drifted {
+				t.Fatalf("%s %v %v", st.State, st.Drift, err)
+			}
+			b.ok(chassis.Eventually(t.Context(), "repaired", func() error {
+				if _, err := n.engine.Repair(t.Context(), one.ID); err != nil {
+					return err
+				}
+				st, err := n.engine.Check(t.Context(), one.ID)
+				if err == nil && st.State != reconcile.InSync {
+					err = fmt.Errorf("%s: %v", st.State, st.Drift)
+				}
+				return err
+			}))
+			n.reach(two.Netns, one.Netns, "172.31.0.5")
+		})
+	}
+	released := func() {
+		t.Helper()
+		n.release(one)
+		if ports := strings.Fields(n.run("ovs-vsctl", "list-ports", "br-int")); len(ports) != 1 {
+			t.Errorf("ports %q, want that of the pair", ports)
+		}
+		if after := strings.ReplaceAll(link("vf0"), "@rep9", "@rep0"); after != before {
+			t.Errorf("the device was\n%s\nand is\n%s", before, after)
+		}
+	}
+	for _, act := range []struct {
+		name string
+		do   func()
+	}{
+		{"the port is deleted", func() { n.run("ovs-vsctl", "del-port", "rep0") }},
+		{"the representor is set down", func() { n.run("ip", "link", "set", "rep0", "down") }},
+		{"its MTU is changed", func() { n.run("ip", "link", "set", "rep0", "mtu", "1300") }},
+		{"the MAC in the pod is changed", func() { n.run("ip", "-n", "one", "link", "set", "net1", "address", "02:00:00:00:05:09") }},
+		{"the logical port is deleted", func() { n.run("ovn-nbctl", "lsp-del", strings.Trim(port, `"`)) }},
+	} {
+		disturbed(act.name, act.do)
+	}
+	released()
+	// A qdisc is there since it was up.
+	if after := strings.ReplaceAll(link("rep0"), "qdisc noqueue", "qdisc noop"); after != represented {
+		t.Errorf("the representor was\n%s\nand is\n%s", represented, after)
+	}
+
+	n.apply(one)
+	disturbed("the representor is renamed", func() {
+		n.run("ip", "link", "set", "rep0", "down")
+		n.run("ip", "link", "set", "rep0", "name", "rep9")
+		c.representor.Link = new("host:rep9")
+	})
+	released()
+	if after := link("rep9"); !strings.Contains(after, "M-DOWN") {
+		t.Errorf("the representor is %s, want it down", after)
+	}
+	n.release(two)
+	n.nothing()
+}
