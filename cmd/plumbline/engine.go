@@ -67,7 +67,7 @@ func (a *app) engine(command string, writes bool, recorder reconcile.Recorder) (
 	}
 	e.Reconciler = reconcile.New(reconcile.Options{
 		Registry: a.registry, Store: e.store, Open: e.open, BootID: e.host.BootID(), Recorder: recorder,
-		External: append(ovn, representor.Open("/sys", representor.Mode).Domain(), binding.Open(a.pci).Domain(), e.leases.Domain()),
+		External: append(ovn, representor.Open("/sys", kernel.SwitchMode).Domain(), binding.Open(a.pci).Domain(), e.leases.Domain()),
 	})
 	return e, nil
 }

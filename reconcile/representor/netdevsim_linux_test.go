@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/representor"
 )
 
@@ -39,7 +40,7 @@ func TestRepresentorsOfKernel(t *testing.T) {
 
 	mode := func(want string) {
 		t.Helper()
-		if got, err := representor.Mode("netdevsim", "netdevsim5"); err != nil || got != want {
+		if got, err := kernel.SwitchMode("netdevsim", "netdevsim5"); err != nil || got != want {
 			t.Errorf("mode %q %v, want %q", got, err, want)
 		}
 	}
@@ -71,7 +72,7 @@ func TestRepresentorsOfKernel(t *testing.T) {
 	if got := find(7); got != "" {
 		t.Errorf("of a function that does not exist %q was found", got)
 	}
-	if got, err := representor.Mode("pci", "0000:ff:1f.7"); got != "" || err != nil {
+	if got, err := kernel.SwitchMode("pci", "0000:ff:1f.7"); got != "" || err != nil {
 		t.Errorf("of no device: %q %v", got, err)
 	}
 }

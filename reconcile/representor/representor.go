@@ -23,8 +23,11 @@ type Host struct {
 	mode func(bus, device string) (string, error)
 }
 
+// switchdev is a mode of devlink for the switch of a card.
+const switchdev = "switchdev"
+
 // Open returns the cards below the folder where sysfs of the host's network namespace is
-// mounted. Mode returns the mode of the switch of a card, as the function Mode does.
+// mounted. Mode returns the mode of the switch of a card, as kernel.SwitchMode does.
 func Open(sysfs string, mode func(bus, device string) (string, error)) *Host {
 	return &Host{sysfs, mode}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/plumbline/plumbline/inventory/sysfstest"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/representor"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -106,7 +107,15 @@ func TestRefusals(t *testing.T) {
 	if _, _, err := read(t, "", broken, "", "0000:03:00.2"); !errors.Is(err, broken) {
 		t.Errorf("devlink does not answer: %v", err)
 	}
-	if err := representor.Open("/sys", representor.Mode).Apply(t.Context(), netstate.Change{}); err == nil {
+	if err := representor.Open("/sys", kernel.SwitchMode).Apply(t.Context(), netstate.Change{}); err == nil {
 		t.Error("a representor was changed")
+	}
+}
+
+// TestModeOfNoDevice: a device that the kernel's devlink does not know has no mode, as one whose
+// driver has none.
+func TestModeOfNoDevice(t *testing.T) {
+	if mode, err := kernel.SwitchMode("pci", "0000:ff:1f.7"); mode != "" || err != nil {
+		t.Errorf("mode %q %v", mode, err)
 	}
 }
