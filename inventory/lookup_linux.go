@@ -30,16 +30,3 @@ func LookupUplink(pciAddress string) (string, error) {
 	}
 	return name, nil
 }
-
-// LookupRepresentor returns the representor of a virtual function whose PF is
-// in switchdev mode: the port to plug into Open vSwitch.
-func LookupRepresentor(d Device) (string, error) {
-	if d.PF == nil || d.PF.VFIndex < 0 || d.PF.IfName == "" {
-		return "", fmt.Errorf("device %q: representor: not a virtual function of a PF with an interface here", d.Name)
-	}
-	name, err := sriovnet.GetVfRepresentor(d.PF.IfName, d.PF.VFIndex)
-	if err != nil {
-		return "", fmt.Errorf("device %q: representor of %s: %w", d.Name, d.PF, err)
-	}
-	return name, nil
-}

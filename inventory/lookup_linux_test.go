@@ -46,25 +46,6 @@ func TestLookupIfName(t *testing.T) {
 	}
 }
 
-func TestLookupRepresentor(t *testing.T) {
-	root(t, "mlx5")
-	for _, d := range devices(t, "mlx5") {
-		want, wantErr := "", ""
-		switch d.ID {
-		case "0000:03:01.2":
-			want = "enp3s0f1_0"
-		case "0000:03:01.3":
-			want = "enp3s0f1_1"
-		case "0000:03:00.2", "0000:03:00.3": // port 0 is not in switchdev mode
-			wantErr = `device "` + d.Name + `": representor of ` + d.PF.String() + `: uplink enp3s0f0 is not a switchdev`
-		default:
-			wantErr = `device "` + d.Name + `": representor: not a virtual function`
-		}
-		have, err := inventory.LookupRepresentor(d)
-		check(t, d.ID, have, want, err, wantErr)
-	}
-}
-
 func check(t *testing.T, what, have, want string, err error, wantErr string) {
 	t.Helper()
 	switch {

@@ -330,7 +330,7 @@ func (d document) title() string {
 var unsupportedKinds = map[string]string{
 	"CNIPlugin":                   "not supported: step types are built in",
 	"NetworkAttachmentDefinition": "not supported: write its plugins as steps",
-	"NetworkQoS":                  "not supported yet",
+	"NetworkQoS":                  "its apiVersion is k8s.ovn.org/v1alpha1, and its topology has to be given, too",
 }
 
 // items returns the documents of a List, as kubectl get -o yaml prints them; any

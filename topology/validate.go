@@ -158,8 +158,7 @@ func (v *validator) unknownType(i int) {
 // unsupportedTypes are types that users of other drivers may expect here. One that
 // a schema describes, or that is built in by now, is known and not looked up.
 var unsupportedTypes = map[string]string{
-	"ovn-k8s-cni-overlay": "not supported yet",
-	"rdma":                "not supported yet",
+	"rdma": "not supported yet",
 }
 
 // input checks a step's input and computes its output.
