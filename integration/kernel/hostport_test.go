@@ -56,7 +56,8 @@ nft add table inet anothers && nft 'add chain inet anothers c { type nat hook pr
 	}
 
 	a, b := newNetns(t), newNetns(t)
-	one := mapped("a", a, map[string]any{"hostPort": 9090, "containerPort": 80, "hostIP": "203.0.113.9"})
+	one := mapped("a", a, map[string]any{"hostPort": 9090, "containerPort": 80, "hostIP": "203.0.113.9"},
+		map[string]any{"hostPort": 9091, "containerPort": 80, "hostIP": "203.0.113.2"}) // not the host's
 	a4, _ := n.add(one)
 	b4, _ := n.add(at("b", b))
 	s.run(in(a) + "ip link set lo up")
@@ -88,6 +89,8 @@ nft add table inet anothers && nft 'add chain inet anothers c { type nat hook pr
 	for what, c := range map[string]struct{ from, to string }{
 		"a port on another address":      {outside, "203.0.113.1:9090"},
 		"a port that is not mapped":      {outside, "203.0.113.1:81"},
+		"an address of another host":     {b, "203.0.113.2:9091"},
+		"another host, from the host":    {"", "203.0.113.2:9091"},
 		"the loopback":                   {"", "127.0.0.1:8080"},
 		"an address that is not a local": {outside, net.JoinHostPort(b4, "8080")},
 	} {

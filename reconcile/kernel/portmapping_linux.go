@@ -76,16 +76,19 @@ func (f portFamily) port(set string, first, second uint32) []expr.Any {
 }
 
 // mapping are the rules for packets to the host: first those for one address, then those for
-// any. An address of the loopback is never sent on: its packets must not leave the host.
+// any. What is sent through the host to others, whoever has the address, is left alone. So is the
+// loopback, whose packets must not leave the host.
 func (f portFamily) mapping() [][]expr.Any {
-	return [][]expr.Any{
-		f.family(append([]expr.Any{f.load(f.daddr, 1)}, f.port(f.at, f.afterAddress, f.afterThat)...)...),
-		f.family(append([]expr.Any{
+	local := func(more ...expr.Any) []expr.Any {
+		return f.family(append([]expr.Any{
 			&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
 			f.load(f.daddr, 1),
-			&expr.Range{Op: expr.CmpOpNeq, Register: 1, FromData: f.loopback, ToData: f.lastLoopback},
-		}, f.port(f.any, 1, 9)...)...),
+		}, more...)...)
+	}
+	return [][]expr.Any{
+		local(f.port(f.at, f.afterAddress, f.afterThat)...),
+		local(append([]expr.Any{&expr.Range{Op: expr.CmpOpNeq, Register: 1, FromData: f.loopback, ToData: f.lastLoopback}}, f.port(f.any, 1, 9)...)...),
 	}
 }
 
