@@ -30,6 +30,7 @@ func TestHostPorts(t *testing.T) {
 
 func testHostPorts(t *testing.T, step string) {
 	s := &foreignWriter{t: t}
+	restoreForwarding(t) // that of newPodNodeOf is too late for the next line
 	s.run("echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding")
 	outside := newNetns(t)
 	s.run("ip link add out0 type veth peer name v0 netns " + filepath.Base(outside) + ` && ip link set out0 up && ip address add 203.0.113.1/24 dev out0 && ip address add 203.0.113.9/24 dev out0 &&
