@@ -53,7 +53,7 @@ func (h *Host) forgetConnections(port netstate.HostPort) error {
 		return nil
 	})
 	data, err := e.Encode()
-	if err == nil {
+	if err = errors.Join(err, setNATDeadline(c)); err == nil {
 		_, err = c.Execute(netlink.Message{
 			Header: netlink.Header{Type: deleteConnections, Flags: netlink.Request | netlink.Acknowledge},
 			// A version other than 0 makes the family count.

@@ -59,34 +59,32 @@ func (f natFamily) sets(t *nftables.Table) (sources, excepts *nftables.Set) {
 		&nftables.Set{Table: t, Name: f.excepts, KeyType: pair, Interval: true, Concatenation: true}
 }
 
+// load is the expression that loads an address of the header.
+func (f natFamily) load(offset, register uint32) expr.Any {
+	return &expr.Payload{OperationType: expr.PayloadLoad, DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: f.length}
+}
+
+// only is a rule for packets of the family.
+func (f natFamily) only(more ...expr.Any) []expr.Any {
+	return append([]expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{f.proto}},
+	}, more...)
+}
+
 // rules are those of the chain: a packet of a source to an excepted destination is left alone,
 // and any other of it masqueraded.
 func (f natFamily) rules() [][]expr.Any {
-	of := func(more ...expr.Any) []expr.Any {
-		return append([]expr.Any{
-			&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{f.proto}},
-			&expr.Payload{OperationType: expr.PayloadLoad, DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.saddr, Len: f.length},
-		}, more...)
-	}
 	return [][]expr.Any{
-		of(
-			&expr.Payload{OperationType: expr.PayloadLoad, DestRegister: f.second, Base: expr.PayloadBaseNetworkHeader, Offset: f.daddr, Len: f.length},
-			&expr.Lookup{SourceRegister: 1, SetName: f.excepts},
-			&expr.Verdict{Kind: expr.VerdictReturn},
-		),
-		of(&expr.Lookup{SourceRegister: 1, SetName: f.sources}, &expr.Masq{}),
+		f.only(f.load(f.saddr, 1), f.load(f.daddr, f.second), &expr.Lookup{SourceRegister: 1, SetName: f.excepts}, &expr.Verdict{Kind: expr.VerdictReturn}),
+		f.only(f.load(f.saddr, 1), &expr.Lookup{SourceRegister: 1, SetName: f.sources}, &expr.Masq{}),
 	}
 }
 
 // natState is the table as it is: by source the excepted prefixes.
 type natState struct {
-	there bool // there is a table of that name
-	// intact: its sets, its chain and the rules are as we write them.
-	intact  bool
+	tableState
 	sources map[netip.Addr][]string
-	// foreign is a chain or a set of the table that we have not written, "" for none.
-	foreign string
 }
 
 // natBufferBytes is what a transaction with all pods of a node has to fit into.
@@ -100,10 +98,13 @@ var natTimeout = 30 * time.Second
 // natConn connects to nftables of the host's namespace.
 func (h *Host) natConn() (*nftables.Conn, error) {
 	bound := func(c *netlink.Conn) error {
-		deadline := time.Now().Add(natTimeout) //nolint:forbidigo // of a socket, whose clock is not that of Options
-		return errors.Join(c.SetReadBuffer(natBufferBytes), c.SetWriteBuffer(natBufferBytes), c.SetDeadline(deadline))
+		return errors.Join(c.SetReadBuffer(natBufferBytes), c.SetWriteBuffer(natBufferBytes), setNATDeadline(c))
 	}
 	return nftables.New(nftables.WithNetNSFd(int(h.socket.ns.Fd())), nftables.WithSockOptions(bound), nftables.AsLasting())
+}
+
+func setNATDeadline(c *netlink.Conn) error {
+	return c.SetDeadline(time.Now().Add(natTimeout)) //nolint:forbidigo // of a socket, whose clock is not that of Options
 }
 
 // natTableOf describes the table.
@@ -120,13 +121,12 @@ func natTableOf() ownTable {
 // readNAT reads the table.
 func readNAT(c *nftables.Conn) (natState, error) {
 	out := natState{sources: map[netip.Addr][]string{}}
-	have, err := natTableOf().read(c)
-	if err != nil || !have.there {
+	var err error
+	if out.tableState, err = natTableOf().read(c); err != nil {
 		return out, err
 	}
-	out.there, out.intact, out.foreign = true, have.intact, have.foreign
 	for _, f := range []natFamily{nat4, nat6} {
-		sources, excepts := have.sets[f.sources], have.sets[f.excepts]
+		sources, excepts := out.sets[f.sources], out.sets[f.excepts]
 		if sources == nil || excepts == nil {
 			continue
 		}
@@ -264,53 +264,26 @@ func (s *Sandbox) applyMasquerade(ctx context.Context, c netstate.Change) error 
 
 // writeNAT makes the table what it is to be with or without a source.
 func writeNAT(c *nftables.Conn, have natState, source netip.Addr, except []string, deleting bool) error {
-	t := &nftables.Table{Name: natTable, Family: nftables.TableFamilyINet}
+	t := natTableOf()
 	old, there := have.sources[source]
-	want := maps.Clone(have.sources)
+	want, gone, added := maps.Clone(have.sources), map[netip.Addr][]string{}, map[netip.Addr][]string{}
+	if there {
+		gone[source] = old
+	}
 	if deleting {
 		delete(want, source)
 	} else {
-		want[source] = except
+		want[source], added[source] = except, except
 	}
-	switch {
-	case len(want) == 0 && !have.there, deleting && !there && (have.intact || have.foreign != ""):
-		return nil
-	case !deleting && !have.intact && have.foreign != "":
-		return fault.New(fault.Conflict, fmt.Errorf("table \"inet %s\" of nftables is not plumbline's alone, and would be created again: remove its %s, or the table", natTable, have.foreign))
-	case len(want) == 0 && have.foreign == "":
-		c.DelTable(t)
-		return c.Flush()
-	case !have.intact && have.foreign == "":
-		if have.there {
-			c.DelTable(t)
-		}
-		if err := natTableOf().create(c); err != nil {
-			return err
-		}
-		if err := eachElement(t, want, c.SetAddElements); err != nil {
-			return err
-		}
-		return c.Flush()
-	}
-	if there {
-		if err := eachElement(t, map[netip.Addr][]string{source: old}, c.SetDeleteElements); err != nil {
-			return err
-		}
-	}
-	if !deleting {
-		if err := eachElement(t, map[netip.Addr][]string{source: except}, c.SetAddElements); err != nil {
-			return err
-		}
-	}
-	return c.Flush()
+	return t.write(c, have.tableState, tableChange{
+		deleting: deleting, there: there, empty: len(want) == 0,
+		all: func() []setElements { return natElements(t.Table, want) }, gone: natElements(t.Table, gone), added: natElements(t.Table, added),
+	})
 }
 
-// maxElements bounds those of one message: an attribute has at most 64 KB, and a pair of
-// IPv6 takes less than 100 bytes.
-const maxElements = 256
-
-// eachElement calls f with the elements of sources in each of the sets.
-func eachElement(t *nftables.Table, of map[netip.Addr][]string, f func(*nftables.Set, []nftables.SetElement) error) error {
+// natElements are the elements that sources have in each of the sets.
+func natElements(t *nftables.Table, of map[netip.Addr][]string) []setElements {
+	var out []setElements
 	for _, family := range []natFamily{nat4, nat6} {
 		var sources, excepts []nftables.SetElement
 		for source, except := range of {
@@ -325,18 +298,9 @@ func eachElement(t *nftables.Table, of map[netip.Addr][]string, f func(*nftables
 			}
 		}
 		sourceSet, exceptSet := family.sets(t)
-		for some := range slices.Chunk(sources, maxElements) {
-			if err := f(sourceSet, some); err != nil {
-				return err
-			}
-		}
-		for some := range slices.Chunk(excepts, maxElements) {
-			if err := f(exceptSet, some); err != nil {
-				return err
-			}
-		}
+		out = append(out, setElements{sourceSet, sources}, setElements{exceptSet, excepts})
 	}
-	return nil
+	return out
 }
 
 // bounds are the first and last address of what rangeText has written.

@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // ownTable is a table of nftables in the host's namespace which only plumbline writes: sets that
@@ -138,4 +141,61 @@ func (t ownTable) create(c *nftables.Conn) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// setElements are some elements of a set or map.
+type setElements struct {
+	set      *nftables.Set
+	elements []nftables.SetElement
+}
+
+// tableChange is a change of what a table has for one pod.
+type tableChange struct {
+	deleting bool
+	there    bool // the table has it
+	empty    bool // the table has nothing for any pod afterwards
+	// all are the elements that the table has afterwards.
+	all         func() []setElements
+	gone, added []setElements
+}
+
+// write makes a change in one transaction: the kernel has all of it or nothing. The first pod
+// creates the table, and the last one deletes it. One that is not as we write it is created again.
+func (t ownTable) write(c *nftables.Conn, have tableState, w tableChange) error {
+	switch {
+	case w.empty && !have.there, w.deleting && !w.there && (have.intact || have.foreign != ""):
+		return nil
+	case !w.deleting && !have.intact && have.foreign != "":
+		return fault.New(fault.Conflict, fmt.Errorf("table \"inet %s\" of nftables is not plumbline's alone, and would be created again: remove its %s, or the table", t.Name, have.foreign))
+	case w.empty && have.foreign == "":
+		c.DelTable(t.Table)
+		return c.Flush()
+	case !have.intact && have.foreign == "":
+		if have.there {
+			c.DelTable(t.Table)
+		}
+		if err := errors.Join(t.create(c), eachChunk(w.all(), c.SetAddElements)); err != nil {
+			return err
+		}
+		return c.Flush()
+	}
+	if err := errors.Join(eachChunk(w.gone, c.SetDeleteElements), eachChunk(w.added, c.SetAddElements)); err != nil {
+		return err
+	}
+	return c.Flush()
+}
+
+// maxElements bounds those of one message: an attribute has at most 64 KB, and a pair of
+// IPv6 takes less than 100 bytes.
+const maxElements = 256
+
+func eachChunk(of []setElements, f func(*nftables.Set, []nftables.SetElement) error) error {
+	for _, s := range of {
+		for some := range slices.Chunk(s.elements, maxElements) {
+			if err := f(s.set, some); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

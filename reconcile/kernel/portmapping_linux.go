@@ -29,23 +29,15 @@ const portTable = "plumbline-ports"
 type portFamily struct {
 	natFamily
 	any, at, hairpins string // names of maps and of a set
-	afterAddress      uint32 // the register after that of an address at its beginning
-	afterThat         uint32
+	third             uint32 // the register after natFamily's second
 	loopback          []byte
 	lastLoopback      []byte
 }
 
 var (
-	ports4 = portFamily{nat4, "any4", "at4", "hairpins4", 9, 10, []byte{127, 0, 0, 0}, []byte{127, 255, 255, 255}}
-	ports6 = portFamily{nat6, "any6", "at6", "hairpins6", 2, 13, netip.IPv6Loopback().AsSlice(), netip.IPv6Loopback().AsSlice()}
+	ports4 = portFamily{nat4, "any4", "at4", "hairpins4", 10, []byte{127, 0, 0, 0}, []byte{127, 255, 255, 255}}
+	ports6 = portFamily{nat6, "any6", "at6", "hairpins6", 13, netip.IPv6Loopback().AsSlice(), netip.IPv6Loopback().AsSlice()}
 )
-
-func portsOf(a netip.Addr) portFamily {
-	if a.Is4() {
-		return ports4
-	}
-	return ports6
-}
 
 func (f portFamily) sets(t *nftables.Table) (anyMap, at, hairpins *nftables.Set) {
 	to := nftables.MustConcatSetType(f.address, nftables.TypeInetService)
@@ -54,24 +46,13 @@ func (f portFamily) sets(t *nftables.Table) (anyMap, at, hairpins *nftables.Set)
 		&nftables.Set{Table: t, Name: f.hairpins, KeyType: nftables.MustConcatSetType(f.address, f.address), Interval: true, Concatenation: true}
 }
 
-func (f portFamily) load(offset, register uint32) expr.Any {
-	return &expr.Payload{OperationType: expr.PayloadLoad, DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: f.length}
-}
-
-func (f portFamily) family(more ...expr.Any) []expr.Any {
-	return append([]expr.Any{
-		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{f.proto}},
-	}, more...)
-}
-
 // port loads protocol and destination port, looks them up and sends the packet on.
 func (f portFamily) port(set string, first, second uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: first},
 		&expr.Payload{OperationType: expr.PayloadLoad, DestRegister: second, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 		&expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true, SetName: set},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: 1, RegAddrMax: 1, RegProtoMin: f.afterAddress, RegProtoMax: f.afterAddress, Specified: true},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: 1, RegAddrMax: 1, RegProtoMin: f.second, RegProtoMax: f.second, Specified: true},
 	}
 }
 
@@ -80,14 +61,14 @@ func (f portFamily) port(set string, first, second uint32) []expr.Any {
 // loopback, whose packets must not leave the host.
 func (f portFamily) mapping() [][]expr.Any {
 	local := func(more ...expr.Any) []expr.Any {
-		return f.family(append([]expr.Any{
+		return f.only(append([]expr.Any{
 			&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
 			f.load(f.daddr, 1),
 		}, more...)...)
 	}
 	return [][]expr.Any{
-		local(f.port(f.at, f.afterAddress, f.afterThat)...),
+		local(f.port(f.at, f.second, f.third)...),
 		local(append([]expr.Any{&expr.Range{Op: expr.CmpOpNeq, Register: 1, FromData: f.loopback, ToData: f.lastLoopback}}, f.port(f.any, 1, 9)...)...),
 	}
 }
@@ -96,7 +77,7 @@ func (f portFamily) mapping() [][]expr.Any {
 const destinationTranslated = 1 << 5
 
 func (f portFamily) hairpin() []expr.Any {
-	return f.family(
+	return f.only(
 		&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(destinationTranslated), Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
@@ -298,74 +279,43 @@ func (s *Sandbox) applyPortMapping(ctx context.Context, c netstate.Change) error
 // write makes the table what it is to be with or without a mapping.
 func (s portState) write(c *nftables.Conn, m portMapping, deleting bool) error {
 	t := portTableOf()
-	to, networks := maps.Clone(s.to), maps.Clone(s.networks)
 	old, there := s.to[m.host]
+	to, networks := maps.Clone(s.to), maps.Clone(s.networks)
+	was, is := map[netstate.HostPort]netip.AddrPort{}, map[netstate.HostPort]netip.AddrPort{}
+	if there {
+		was[m.host] = old
+	}
 	if deleting {
 		delete(to, m.host)
 	} else {
-		to[m.host] = m.to
+		to[m.host], is[m.host] = m.to, m.to
 		networks[m.to.Addr()] = []string{m.network}
 	}
 	used := map[netip.Addr]bool{}
 	for _, p := range to {
 		used[p.Addr()] = true
 	}
-	for pod := range networks {
-		if !used[pod] {
-			delete(networks, pod)
-		}
+	maps.DeleteFunc(networks, func(pod netip.Addr, _ []string) bool { return !used[pod] })
+	differs := func(a, b map[netip.Addr][]string) map[netip.Addr][]string {
+		out := maps.Clone(a)
+		maps.DeleteFunc(out, func(pod netip.Addr, have []string) bool { return slices.Equal(have, b[pod]) })
+		return out
 	}
-	switch {
-	case len(to) == 0 && !s.there, deleting && !there && (s.intact || s.foreign != ""):
-		return nil
-	case !deleting && !s.intact && s.foreign != "":
-		return fault.New(fault.Conflict, fmt.Errorf("table \"inet %s\" of nftables is not plumbline's alone, and would be created again: remove its %s, or the table", portTable, s.foreign))
-	case len(to) == 0 && s.foreign == "":
-		c.DelTable(t.Table)
-		return c.Flush()
-	case !s.intact && s.foreign == "":
-		if s.there {
-			c.DelTable(t.Table)
-		}
-		if err := t.create(c); err != nil {
-			return err
-		}
-		if err := eachPort(t.Table, to, networks, c.SetAddElements); err != nil {
-			return err
-		}
-		return c.Flush()
-	}
-	gone := map[netip.Addr][]string{}
-	for pod, have := range s.networks {
-		if !slices.Equal(have, networks[pod]) {
-			gone[pod] = have
-		}
-	}
-	was := map[netstate.HostPort]netip.AddrPort{}
-	if there {
-		was[m.host] = old
-	}
-	if err := eachPort(t.Table, was, gone, c.SetDeleteElements); err != nil {
-		return err
-	}
-	if !deleting {
-		added := map[netip.Addr][]string{}
-		if pod := m.to.Addr(); !slices.Equal(s.networks[pod], networks[pod]) {
-			added[pod] = networks[pod]
-		}
-		if err := eachPort(t.Table, map[netstate.HostPort]netip.AddrPort{m.host: m.to}, added, c.SetAddElements); err != nil {
-			return err
-		}
-	}
-	return c.Flush()
+	return t.write(c, s.tableState, tableChange{
+		deleting: deleting, there: there, empty: len(to) == 0,
+		all:   func() []setElements { return portElements(t.Table, to, networks) },
+		gone:  portElements(t.Table, was, differs(s.networks, networks)),
+		added: portElements(t.Table, is, differs(networks, s.networks)),
+	})
 }
 
-// eachPort calls f with elements of each map and set.
-func eachPort(t *nftables.Table, to map[netstate.HostPort]netip.AddrPort, networks map[netip.Addr][]string, f func(*nftables.Set, []nftables.SetElement) error) error {
+// portElements are the elements that mappings and networks of pods have in each map and set.
+func portElements(t *nftables.Table, to map[netstate.HostPort]netip.AddrPort, networks map[netip.Addr][]string) []setElements {
+	var out []setElements
 	for _, family := range []portFamily{ports4, ports6} {
 		var all, at, hairpins []nftables.SetElement
 		for host, pod := range to {
-			if portsOf(host.Addr()).proto != family.proto {
+			if natOf(host.Addr()) != family.natFamily {
 				continue
 			}
 			key := append([]byte{portProtocols[host.Protocol], 0, 0, 0}, paddedPort(host.Port())...)
@@ -378,24 +328,15 @@ func eachPort(t *nftables.Table, to map[netstate.HostPort]netip.AddrPort, networ
 		}
 		for pod, texts := range networks {
 			for _, text := range texts {
-				if first, last, ok := bounds(text); ok && portsOf(pod).proto == family.proto {
+				if first, last, ok := bounds(text); ok && natOf(pod) == family.natFamily {
 					hairpins = append(hairpins, nftables.SetElement{Key: slices.Concat(first.AsSlice(), pod.AsSlice()), KeyEnd: slices.Concat(last.AsSlice(), pod.AsSlice())})
 				}
 			}
 		}
 		anySet, atSet, hairpinSet := family.sets(t)
-		for _, each := range []struct {
-			set      *nftables.Set
-			elements []nftables.SetElement
-		}{{anySet, all}, {atSet, at}, {hairpinSet, hairpins}} {
-			for some := range slices.Chunk(each.elements, maxElements) {
-				if err := f(each.set, some); err != nil {
-					return err
-				}
-			}
-		}
+		out = append(out, setElements{anySet, all}, setElements{atSet, at}, setElements{hairpinSet, hairpins})
 	}
-	return nil
+	return out
 }
 
 // paddedPort is a port as a part of a key: in network order, and of four bytes.
