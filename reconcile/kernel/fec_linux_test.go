@@ -21,13 +21,8 @@ import (
 // Debian does not build the one driver that has it without hardware: netdevsim.ko has
 // to be built from Debian's linux-source for the kernel of the machine first.
 func TestErrorCorrectionIsRestored(t *testing.T) {
-	hostNS := newNetns(t)
-	host, err := kernel.Open(kernel.Options{Netns: hostNS.path()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { host.Close() })
-	b := newBenchOn(t, host)
+	b := newBench(t)
+	hostNS := b.hostNS
 	for _, load := range [][]string{{"modprobe", "-a", "psample", "macsec", "udp_tunnel"}, {"insmod", "../../.cache/netdevsim.ko"}} {
 		if out, err := exec.Command(load[0], load[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v: %s", load, err, out)

@@ -74,7 +74,9 @@ type bench struct {
 	testing.TB
 	ctx  context.Context
 	host *kernel.Host
-	ns   *netns
+	// hostNS is the host's namespace, nil where a test has opened the host itself.
+	hostNS *netns
+	ns     *netns
 	*kernel.Sandbox
 	moved []netstate.Change // devices, as a record has them
 }
@@ -88,7 +90,9 @@ func newBench(t testing.TB) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { host.Close() })
-	return newBenchOn(t, host)
+	b := newBenchOn(t, host)
+	b.hostNS = hostNS
+	return b
 }
 
 // newBenchOn opens a temporary sandbox on a host.

@@ -10,20 +10,14 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/ops/netstate"
-	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // TestMasquerades: what is written is what is read, in both families and for prefixes of any
 // length; elements of others in the sets stay; with the last address the table is gone.
 func TestMasquerades(t *testing.T) {
-	hostNS := newNetns(t)
-	host, err := kernel.Open(kernel.Options{Netns: hostNS.path()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { host.Close() })
-	b := newBenchOn(t, host)
+	b := newBench(t)
+	hostNS := b.hostNS
 	all := []netstate.Masquerade{
 		{Source: "192.0.2.1", Except: []string{"10.0.0.0/8", "192.0.2.0/24", "198.51.100.7/32"}},
 		{Source: "192.0.2.3", Except: []string{"0.0.0.0/0"}},
@@ -66,13 +60,8 @@ func TestMasquerades(t *testing.T) {
 
 // TestMasqueradeOfMany: a node full of pods, whose table is written again at once.
 func TestMasqueradeOfMany(t *testing.T) {
-	hostNS := newNetns(t)
-	host, err := kernel.Open(kernel.Options{Netns: hostNS.path()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { host.Close() })
-	b := newBenchOn(t, host)
+	b := newBench(t)
+	hostNS := b.hostNS
 	var all []netstate.Object
 	elements := map[string][]string{} // by set
 	for i := range 500 {
@@ -145,13 +134,8 @@ func TestMasqueradesAtOnce(t *testing.T) {
 // TestMasqueradesBesideOthers: foreign chains in a table of our name are not
 // deleted, neither with the last pod nor to write the table again.
 func TestMasqueradesBesideOthers(t *testing.T) {
-	hostNS := newNetns(t)
-	host, err := kernel.Open(kernel.Options{Netns: hostNS.path()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { host.Close() })
-	b := newBenchOn(t, host)
+	b := newBench(t)
+	hostNS := b.hostNS
 	one, two := netstate.Masquerade{Source: "192.0.2.1", Except: []string{"10.0.0.0/8"}}, netstate.Masquerade{Source: "2001:db8::1", Except: []string{"ff00::/8"}}
 	kept := func(when string) {
 		t.Helper()

@@ -5,20 +5,14 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/ops/netstate"
-	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // TestPortMappings: what is written is what is read, for both families, all protocols, and one address or
 // all; a port of another pod is not taken; with the last port the table is gone.
 func TestPortMappings(t *testing.T) {
-	hostNS := newNetns(t)
-	host, err := kernel.Open(kernel.Options{Netns: hostNS.path()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { host.Close() })
-	b := newBenchOn(t, host)
+	b := newBench(t)
+	hostNS := b.hostNS
 	mapping := func(host, to, network string) netstate.PortMapping {
 		return netstate.PortMapping{Host: host, To: &to, Network: &network}
 	}
@@ -78,13 +72,8 @@ func TestPortMappings(t *testing.T) {
 // TestPortsOfOthers: a table of the name that others have changed is neither deleted nor written again, and
 // no pod has a port there.
 func TestPortsOfOthers(t *testing.T) {
-	hostNS := newNetns(t)
-	host, err := kernel.Open(kernel.Options{Netns: hostNS.path()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { host.Close() })
-	b := newBenchOn(t, host)
+	b := newBench(t)
+	hostNS := b.hostNS
 	nftIn(t, hostNS, "add", "table", "inet", "plumbline-ports")
 	nftIn(t, hostNS, "add", "chain", "inet", "plumbline-ports", "mine")
 	m := netstate.PortMapping{Host: "0.0.0.0:8080/tcp", To: new("192.0.2.5:80"), Network: new("192.0.2.0/24")}

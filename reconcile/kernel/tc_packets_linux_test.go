@@ -31,13 +31,8 @@ type wired struct {
 
 func newWired(t testing.TB) *wired {
 	t.Helper()
-	hostNS := newNetns(t)
-	host, err := kernel.Open(kernel.Options{Netns: hostNS.path()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { host.Close() })
-	w := &wired{bench: newBenchOn(t, host), capture: -1}
+	w := &wired{bench: newBench(t), capture: -1}
+	hostNS := w.hostNS
 	const neighbor = "02:00:00:00:00:99"
 	w.create(up(netstate.Link{Name: "d0", LinkKind: "veth", Veth: &netstate.Veth{Peer: new("host:p0")}}))
 	w.apply(netstate.Change{Before: netstate.Link{Name: "host:p0"}, After: netstate.Link{Name: "host:p0", Up: new(true)}})
@@ -49,7 +44,7 @@ func newWired(t testing.TB) *wired {
 		)
 	}
 	w.create(netstate.Clsact{Link: "d0"})
-	err = kernel.Within(hostNS.path(), func() (err error) {
+	err := kernel.Within(hostNS.path(), func() (err error) {
 		all := binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL})
 		if w.capture, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(all)); err != nil {
 			return err
