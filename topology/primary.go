@@ -20,19 +20,13 @@ const PodInterface = "eth0"
 // creates the interface of the given name, and its addresses are of the node's pod CIDRs,
 // unless its config says where they are from. Such a topology may change that interface.
 func (t *Topology) ForPod(set contract.Set, podCIDRs []netip.Prefix, ifName string) *Topology {
-	out := *t
+	out, s := t.withOwnRoot()
 	out.AllowPodUplink = true
-	out.Steps = slices.Clone(t.Steps)
-	i := slices.IndexFunc(out.Steps, func(s Step) bool { return s.Root() })
-	if i < 0 {
-		return &out
+	if s == nil {
+		return out
 	}
-	s := &out.Steps[i]
 	c, _ := set.Contract(s.Type)
-	config := maps.Clone(s.Config)
-	if config == nil {
-		config = map[string]any{}
-	}
+	config := s.Config
 	if _, takes := param(c, ifNameKey); takes && !sets(c, config, ifNameKey) {
 		config[ifNameKey] = ifName
 	}
@@ -43,8 +37,28 @@ func (t *Topology) ForPod(set contract.Set, podCIDRs []netip.Prefix, ifName stri
 		}
 		config["ipam"] = map[string]any{"type": IPAMHostLocal, "ranges": ranges}
 	}
-	s.Config = config
-	return &out
+	return out
+}
+
+// firstRoot returns the position of the first root step, -1 for none.
+func (t *Topology) firstRoot() int {
+	return slices.IndexFunc(t.Steps, func(s Step) bool { return s.Root() })
+}
+
+// withOwnRoot returns a copy of the topology, and its first root step, whose config can be changed;
+// nil if it has none.
+func (t *Topology) withOwnRoot() (*Topology, *Step) {
+	out := *t
+	out.Steps = slices.Clone(t.Steps)
+	i := t.firstRoot()
+	if i < 0 {
+		return &out, nil
+	}
+	s := &out.Steps[i]
+	if s.Config = maps.Clone(s.Config); s.Config == nil {
+		s.Config = map[string]any{}
+	}
+	return &out, s
 }
 
 // Keys of steps that masquerade.
@@ -88,20 +102,16 @@ func (t *Topology) WithoutMasquerading(set contract.Set, networks []netip.Prefix
 // WithPortMappings returns the topology whose first root step has these ports of the host, too:
 // portMappings as its config has it.
 func (t *Topology) WithPortMappings(mappings []any) *Topology {
-	i := slices.IndexFunc(t.Steps, func(s Step) bool { return s.Root() })
-	if len(mappings) == 0 || i < 0 {
+	if len(mappings) == 0 {
 		return t
 	}
-	out := *t
-	out.Steps = slices.Clone(t.Steps)
-	s := &out.Steps[i]
-	s.Config = maps.Clone(s.Config)
-	if s.Config == nil {
-		s.Config = map[string]any{}
+	out, s := t.withOwnRoot()
+	if s == nil {
+		return t
 	}
 	own, _ := s.Config[portMappingsKey].([]any)
 	s.Config[portMappingsKey] = slices.Concat(own, mappings)
-	return &out
+	return out
 }
 
 // portMappingsKey is the key by which a step type takes ports of the host, as CNI calls it.
@@ -110,7 +120,7 @@ const portMappingsKey = "portMappings"
 // UsesPodCIDRs reports whether the addresses of pods are of the node's pod CIDRs: the config
 // of the first root step does not say otherwise.
 func (t *Topology) UsesPodCIDRs(set contract.Set) bool {
-	i := slices.IndexFunc(t.Steps, func(s Step) bool { return s.Root() })
+	i := t.firstRoot()
 	if i < 0 {
 		return false
 	}
@@ -122,7 +132,7 @@ func (t *Topology) UsesPodCIDRs(set contract.Set) bool {
 // NamesPodInterface reports whether the config of the first root step names its interface,
 // and under which key.
 func (t *Topology) NamesPodInterface(set contract.Set) (key string, sets bool) {
-	i := slices.IndexFunc(t.Steps, func(s Step) bool { return s.Root() })
+	i := t.firstRoot()
 	if i < 0 {
 		return "", false
 	}
