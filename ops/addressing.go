@@ -37,6 +37,15 @@ type Address struct {
 	Gateway string `json:"gateway,omitempty"`
 }
 
+// Prefix is the address as a prefix.
+func (a Address) Prefix() (netip.Prefix, error) {
+	pre, err := netip.ParsePrefix(a.Address)
+	if err != nil {
+		return pre, Invalid("addresses", "%q is not an address with a prefix", a.Address)
+	}
+	return pre, nil
+}
+
 // Route is one route out of the step's link.
 type Route struct {
 	Destination string  `json:"destination"`

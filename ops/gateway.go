@@ -24,9 +24,9 @@ func (p *Planner) Gateways(link, field string, cfg AddressConfig) ([]Gatewayed, 
 	}
 	var out []Gatewayed
 	for _, a := range all {
-		pre, err := netip.ParsePrefix(a.Address)
+		pre, err := a.Prefix()
 		if err != nil {
-			return nil, Invalid("addresses", "%q is not an address with a prefix", a.Address)
+			return nil, err
 		}
 		gw := pre.Masked().Addr().Next()
 		if pre.Bits() == pre.Addr().BitLen()-1 && gw == pre.Addr() {

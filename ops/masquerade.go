@@ -53,9 +53,9 @@ func (p *Planner) Masquerade(link string, c MasqueradeConfig, addresses AddressC
 		except = append(except, a.Address)
 	}
 	for _, a := range all {
-		pre, err := netip.ParsePrefix(a.Address)
+		pre, err := a.Prefix()
 		if err != nil {
-			return Invalid("addresses", "%q is not an address with a prefix", a.Address)
+			return err
 		}
 		if pre.Addr().IsLinkLocalUnicast() {
 			continue // no router forwards it

@@ -55,9 +55,9 @@ func (p *Planner) MapPorts(link string, c PortMappingConfig, addresses AddressCo
 	}
 	pods := map[bool]netip.Prefix{} // by "is IPv4"
 	for _, a := range all {
-		pre, err := netip.ParsePrefix(a.Address)
+		pre, err := a.Prefix()
 		if err != nil {
-			return Invalid("addresses", "%q is not an address with a prefix", a.Address)
+			return err
 		}
 		if _, has := pods[pre.Addr().Is4()]; !has && !pre.Addr().IsLinkLocalUnicast() {
 			pods[pre.Addr().Is4()] = pre

@@ -395,9 +395,9 @@ func (c *config) addresses(p *ops.Planner, name string) ([]string, error) {
 	without, _ := prefixes(c.ExcludeSubnets)
 	var out []string
 	for _, a := range all {
-		prefix, err := netip.ParsePrefix(a.Address)
+		prefix, err := a.Prefix()
 		if err != nil {
-			return nil, ops.Invalid("addresses", "%q is not an address with a prefix", a.Address)
+			return nil, err
 		}
 		contains := func(s netip.Prefix) bool { return s.Contains(prefix.Addr()) }
 		switch {
