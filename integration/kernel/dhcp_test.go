@@ -435,6 +435,15 @@ func TestDHCPServerAway(t *testing.T) {
 	}
 }
 
+// mustHoldNothing fails the test unless a namespace is as it was, and no lease is recorded.
+func (l *lane) mustHoldNothing(start *netstate.Snapshot, path, when string) {
+	l.t.Helper()
+	l.mustEqual(start, path, when)
+	if left, err := filepath.Glob(l.dir + "-dhcp/*.lease"); err != nil || len(left) > 0 {
+		l.t.Errorf("%s: left are %v %v", when, left, err)
+	}
+}
+
 // TestDHCPFailure: each change of an attach fails once, and each of a release. A failed attach leaves nothing,
 // and a failed release is completed by the next one.
 func TestDHCPFailure(t *testing.T) {
@@ -445,10 +454,7 @@ func TestDHCPFailure(t *testing.T) {
 	start := l.state(sb.Netns)
 	empty := func(when string) {
 		t.Helper()
-		l.mustEqual(start, sb.Netns, when)
-		if left, err := filepath.Glob(l.dir + "-dhcp/*.lease"); err != nil || len(left) > 0 {
-			t.Errorf("%s: left are %v %v", when, left, err)
-		}
+		l.mustHoldNothing(start, sb.Netns, when)
 	}
 	failing := func(at int) (*reconcile.Reconciler, *int) {
 		applied := new(int)
@@ -502,10 +508,7 @@ func TestDHCPKilled(t *testing.T) {
 	start := l.state(sb.Netns)
 	empty := func(when string) {
 		t.Helper()
-		l.mustEqual(start, sb.Netns, when)
-		if left, err := filepath.Glob(l.dir + "-dhcp/*.lease"); err != nil || len(left) > 0 {
-			t.Errorf("%s: left are %v %v", when, left, err)
-		}
+		l.mustHoldNothing(start, sb.Netns, when)
 	}
 	for at := 1; ; at++ {
 		killed := l.runKilled(childEnv, childSpec{Sandbox: sb, Dir: l.dir, At: at})
