@@ -14,6 +14,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -64,11 +65,9 @@ func (h *Host) Apply(context.Context, netstate.Change) error {
 // Close implements reconcile.External: nothing is held open.
 func (h *Host) Close() error { return nil }
 
-var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)
-
 // read reads the representor of a PCI function, false when that is not a virtual one.
 func (h *Host) read(id string) (r netstate.Representor, there bool, err error) {
-	if !pciAddress.MatchString(id) {
+	if address, err := contract.PCIAddress.Canonical(id); err != nil || address != id {
 		return r, false, nil
 	}
 	devices := filepath.Join(h.root, "bus/pci/devices")
