@@ -122,6 +122,13 @@ func TestAssignment(t *testing.T) {
 			steps: portOf("a", "pf1"), want: map[string]string{"a": "0000:02:11.2"},
 			records: []reconcile.Record{record("red/ai", steps(t, portOf("a", "pf1")), map[string]string{"a": "0000:02:10.0"}, nil)},
 		},
+		"ovn keeps no function that another sandbox has taken since": {
+			steps: portOf("a", "pf1"), want: map[string]string{"a": "0000:02:11.2"}, ended: map[reconcile.SandboxID]bool{"blue/ai": true},
+			records: []reconcile.Record{
+				record("blue/ai", steps(t, portOf("a", "pf1")), map[string]string{"a": "0000:02:10.0"}, nil),
+				record("red/ai", steps(t, portOf("a", "pf1")), map[string]string{"a": "0000:02:10.0"}, nil),
+			},
+		},
 		"ovn takes no function in a record of another version": {
 			steps: portOf("a", "pf1"), others: map[string]bool{"0000:02:10.0": true}, want: map[string]string{"a": "0000:02:11.2"},
 		},
