@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -351,4 +352,43 @@ func TestDelBesideAdds(t *testing.T) {
 	if !s.LastEnded().Equal(s.now) {
 		t.Errorf("the last pod ended at %s, not %s", s.LastEnded(), s.now)
 	}
+}
+
+// TestPortMappings: the ports of the host that the runtime names are those of the topology's first
+// step, for this pod only.
+func TestPortMappings(t *testing.T) {
+	s := newServer(t)
+	config := func(container string) any {
+		t.Helper()
+		rec, known, err := s.book.Record(reconcile.IDOfPrimary(container, "eth0", "pods"))
+		if err != nil || !known {
+			t.Fatalf("no record of %q: %v", container, err)
+		}
+		return rec.Sandbox.Topology.Steps[0].Config["portMappings"]
+	}
+	mappings := `, "runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "TCP", "hostIP": ""},
+{"hostPort": 0, "containerPort": 81, "protocol": "tcp"}, {"hostPort": -1, "containerPort": 70000, "hostIP": "192.0.2.9"}]}`
+	if err := s.call(cnisocket.Add, "a", mappings); err != "" {
+		t.Fatal(err)
+	}
+	// What no step can have is refused when it is planned.
+	want := []any{
+		map[string]any{"hostPort": int64(8080), "containerPort": int64(80), "protocol": "tcp"},
+		map[string]any{"hostPort": int64(-1), "containerPort": int64(70000), "hostIP": "192.0.2.9"},
+	}
+	if have := config("a"); !reflect.DeepEqual(have, want) {
+		t.Errorf("ports %v, want %v", have, want)
+	}
+	if err := s.call(cnisocket.Add, "b", ""); err != "" {
+		t.Fatal(err)
+	}
+	if have := config("b"); have != nil {
+		t.Errorf("a pod without ports has %v", have)
+	}
+	for _, wrong := range []string{`{"hostPort": "8080"}`, `{"hostPort": 1e30}`, `8080`} {
+		if err := s.call(cnisocket.Add, "c", `, "runtimeConfig": {"portMappings": [`+wrong+`]}`); !strings.Contains(err, "configuration of the network") {
+			t.Errorf("%s: %q", wrong, err)
+		}
+	}
+	s.want("what cannot be read", "a b", "a b")
 }
