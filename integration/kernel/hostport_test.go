@@ -7,11 +7,14 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
@@ -134,6 +137,35 @@ nft add table inet anothers && nft 'add chain inet anothers c { type nat hook pr
 	}
 	if seen, err := ask(outside, "tcp", "203.0.113.1:8080"); err != nil || seen != "203.0.113.2" {
 		t.Errorf("after repair: %s, %v", seen, err)
+	}
+
+	// A connection of a pod to the same port of another host is not forgotten: it keeps its mark.
+	answer(t, outside, 80, 8080)
+	s.run("nft add table inet marks && nft 'add chain inet marks c { type filter hook forward priority 0; }' && nft add rule inet marks c udp dport 8080 ct state new ct mark set 7")
+	sender, err := dialIn(b, "udp", "203.0.113.2:8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sender.Close()
+	eventuallyWithin(t, 20*time.Second, func() error {
+		_, err := exchange(sender)
+		return err
+	})
+	s.run("nft delete table inet marks && nft delete element inet plumbline-ports any4 '{ udp . 8080 }'")
+	if _, err := n.engine(nil).Repair(ctxFor(t), reconcile.IDOfPrimary("a", "eth0", "pods")); err != nil {
+		t.Error(err)
+	}
+	if _, err := exchange(sender); err != nil {
+		t.Errorf("to another host, after a port was repaired: %v", err)
+	}
+	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(flows, func(f *netlink.ConntrackFlow) bool {
+		return f.Forward.DstIP.String() == "203.0.113.2" && f.Forward.DstPort == 8080 && f.Mark == 7
+	}) {
+		t.Errorf("a connection of a pod to the same port of another host was forgotten: %v", flows)
 	}
 
 	// A client that goes on sending reaches the next pod.

@@ -3,6 +3,7 @@ package kernel
 import (
 	"encoding/binary"
 	"errors"
+	"net/netip"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -10,31 +11,49 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
-// Of include/uapi/linux/netfilter/nfnetlink_conntrack.h, and of CTA_FILTER's flags in
-// net/netfilter/nf_conntrack_netlink.c.
+// Of include/uapi/linux/netfilter/nfnetlink_conntrack.h, nf_conntrack_common.h, and of CTA_FILTER's
+// flags in net/netfilter/nf_conntrack_netlink.c.
 const (
 	deleteConnections = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2 // IPCTNL_MSG_CT_DELETE
-	ctaTupleOrig      = 1
-	ctaFilter         = 25
-	ctaTupleProto     = 2
-	ctaProtoNum       = 1
-	ctaProtoDstPort   = 3
-	ctaFilterOrig     = 1
-	ctaFilterReply    = 2
-	byProtoAndDstPort = 1<<3 | 1<<5
+
+	ctaTupleOrig  = 1
+	ctaTupleReply = 2
+	ctaStatus     = 3
+	ctaFilter     = 25
+	ctaStatusMask = 26
+
+	ctaTupleIP      = 1
+	ctaIPv4Src      = 1
+	ctaIPv6Src      = 3
+	ctaTupleProto   = 2
+	ctaProtoNum     = 1
+	ctaProtoSrcPort = 2
+	ctaProtoDstPort = 3
+
+	ctaFilterOrig  = 1
+	ctaFilterReply = 2
+	bySource       = 1 << 0
+	byProtocol     = 1 << 3
+	bySourcePort   = 1 << 4
+	byPort         = 1 << 5
+
+	translated = 1<<4 | destinationTranslated // IPS_SRC_NAT, IPS_DST_NAT
 )
 
-// forgetConnections deletes the connections of the host's namespace that were begun to a port.
+// forgetConnections deletes connections of the host's namespace to a port: with a pod those that
+// were sent on to it, else those that nothing has translated. A connection of others to the same
+// port elsewhere is not translated either, and begins again without harm, or is masqueraded, and stays.
+//
 // The kernel selects them, so that nothing is read: it can since Linux 6.10, and an earlier one
 // refuses the message.
-func (h *Host) forgetConnections(port netstate.HostPort) error {
+func (h *Host) forgetConnections(port netstate.HostPort, pod netip.AddrPort) error {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(h.socket.ns.Fd())})
 	if err != nil {
 		return err
 	}
-	family := byte(unix.AF_INET)
+	family, source := byte(unix.AF_INET), uint16(ctaIPv4Src)
 	if !port.Addr().Is4() {
-		family = unix.AF_INET6
+		family, source = unix.AF_INET6, ctaIPv6Src
 	}
 	e := netlink.NewAttributeEncoder()
 	e.ByteOrder = binary.BigEndian
@@ -46,10 +65,29 @@ func (h *Host) forgetConnections(port netstate.HostPort) error {
 		})
 		return nil
 	})
+	reply := uint32(0)
+	if pod.IsValid() {
+		reply = bySource | byProtocol | bySourcePort
+		e.Nested(ctaTupleReply, func(e *netlink.AttributeEncoder) error {
+			e.Nested(ctaTupleIP, func(e *netlink.AttributeEncoder) error {
+				e.Bytes(source, pod.Addr().AsSlice())
+				return nil
+			})
+			e.Nested(ctaTupleProto, func(e *netlink.AttributeEncoder) error {
+				e.Uint8(ctaProtoNum, portProtocols[port.Protocol])
+				e.Uint16(ctaProtoSrcPort, pod.Port())
+				return nil
+			})
+			return nil
+		})
+	} else {
+		e.Uint32(ctaStatus, 0)
+		e.Uint32(ctaStatusMask, translated)
+	}
 	e.Nested(ctaFilter, func(e *netlink.AttributeEncoder) error {
 		e.ByteOrder = binary.NativeEndian
-		e.Uint32(ctaFilterOrig, byProtoAndDstPort)
-		e.Uint32(ctaFilterReply, 0)
+		e.Uint32(ctaFilterOrig, byProtocol|byPort)
+		e.Uint32(ctaFilterReply, reply)
 		return nil
 	})
 	data, err := e.Encode()

@@ -245,13 +245,15 @@ func (s *Sandbox) applyPortMapping(ctx context.Context, c netstate.Change) error
 		return invalid("%s", err)
 	}
 	s.count.writes.Add(1)
+	var to netip.AddrPort
 	err = s.count.send(true, func() error {
 		return s.host.withNAT(func(conn *nftables.Conn) error {
 			have, err := readPorts(conn)
 			if err != nil {
 				return err
 			}
-			to, taken := have.to[host]
+			var taken bool
+			to, taken = have.to[host]
 			if c.Action() == netstate.Delete {
 				if taken && before.To != nil && *before.To != to.String() {
 					return nil // another pod's by now
@@ -270,8 +272,13 @@ func (s *Sandbox) applyPortMapping(ctx context.Context, c netstate.Change) error
 	})
 	if err == nil && host.Protocol == "udp" {
 		// Packets of a connection that is known are sent where its first one was. There
-		// is nothing to do about a kernel that cannot forget them by their port.
-		_ = s.host.forgetConnections(host)
+		// is nothing to do about a kernel that cannot select them.
+		if to.IsValid() {
+			_ = s.host.forgetConnections(host, to)
+		}
+		if c.Action() != netstate.Delete {
+			_ = s.host.forgetConnections(host, netip.AddrPort{})
+		}
 	}
 	return explainPorts(err)
 }
