@@ -18,7 +18,8 @@ const PodInterface = "eth0"
 
 // ForPod returns the topology as the own network of a pod on one node. Its first root step
 // creates the interface of the given name, and its addresses are of the node's pod CIDRs,
-// unless its config says where they are from. Such a topology may change that interface.
+// unless its config says where they are from. On a bridge it reaches itself through a Service,
+// unless its config says otherwise. Such a topology may change that interface.
 func (t *Topology) ForPod(set contract.Set, podCIDRs []netip.Prefix, ifName string) *Topology {
 	out, s := t.withOwnRoot()
 	out.AllowPodUplink = true
@@ -30,6 +31,9 @@ func (t *Topology) ForPod(set contract.Set, podCIDRs []netip.Prefix, ifName stri
 	if _, takes := param(c, ifNameKey); takes && !sets(c, config, ifNameKey) {
 		config[ifNameKey] = ifName
 	}
+	if t.OnBridge(set) && !sets(c, config, hairpinKey) && !sets(c, config, promiscKey) {
+		config[hairpinKey] = true
+	}
 	if t.UsesPodCIDRs(set) && len(podCIDRs) > 0 {
 		var ranges []any
 		for _, p := range podCIDRs {
@@ -38,6 +42,23 @@ func (t *Topology) ForPod(set contract.Set, podCIDRs []netip.Prefix, ifName stri
 		config["ipam"] = map[string]any{"type": IPAMHostLocal, "ranges": ranges}
 	}
 	return out
+}
+
+// Keys of steps that make ports of a bridge of the host. They exclude each other.
+const (
+	hairpinKey = "hairpinMode"
+	promiscKey = "promiscMode"
+)
+
+// OnBridge reports whether the first root step connects pods with a bridge of the host.
+func (t *Topology) OnBridge(set contract.Set) bool {
+	i := t.firstRoot()
+	if i < 0 {
+		return false
+	}
+	c, _ := set.Contract(t.Steps[i].Type)
+	_, takes := param(c, hairpinKey)
+	return takes
 }
 
 // firstRoot returns the position of the first root step, -1 for none.

@@ -33,8 +33,29 @@ spec:
 		if ipam, _ := pod.Steps[0].Config["ipam"].(map[string]any); ipam["type"] != topology.IPAMHostLocal {
 			t.Errorf("type %s: ipam is %v, want the pod CIDRs", typ, ipam)
 		}
+		if have, want := pod.Steps[0].Config["hairpinMode"], map[string]any{"bridge": true}[typ]; have != want {
+			t.Errorf("type %s: hairpinMode is %v, want %v", typ, have, want)
+		}
 		if err := topology.Validate(t.Context(), pod, reg); err != nil {
 			t.Errorf("type %s, for a pod: %v", typ, err)
+		}
+	}
+	for _, config := range []string{"{hairpinMode: false}", "{promiscMode: true}"} {
+		top, _, err := validity.File(t.Context(), []byte(`
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: pods}
+spec:
+  role: primary
+  steps:
+    - {name: eth, type: bridge, config: `+config+`}
+`), reg)
+		if err != nil {
+			t.Errorf("%s: %v", config, err)
+			continue
+		}
+		if pod := top.ForPod(reg, nil, "eth0"); pod.Steps[0].Config["hairpinMode"] == true {
+			t.Errorf("%s: hairpinMode is true", config)
 		}
 	}
 }

@@ -1,10 +1,13 @@
 package primary
 
 import (
+	"bytes"
 	"encoding/json"
 	"log/slog"
 	"net/netip"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -91,5 +94,42 @@ func TestUsesPodCIDRs(t *testing.T) {
 	}
 	if uses, known := NewFollower(o).UsesPodCIDRs(); !uses || !known {
 		t.Errorf("an agent that was started again: uses %t, known %t", uses, known)
+	}
+}
+
+// TestWarnOfBridge holds when the log says that pods of a bridge do not reach each other through a
+// Service.
+func TestWarnOfBridge(t *testing.T) {
+	const setting = "sysctl=net.bridge.bridge-nf-call-ip"
+	for _, c := range []struct {
+		what, typ string
+		sysctls   map[string]string
+		want      bool
+	}{
+		{"a bridge without br_netfilter", "bridge", nil, true},
+		{"a bridge with one sysctl 0", "bridge", map[string]string{"bridge-nf-call-iptables": "1\n", "bridge-nf-call-ip6tables": "0\n"}, true},
+		{"a bridge with both", "bridge", map[string]string{"bridge-nf-call-iptables": "1\n", "bridge-nf-call-ip6tables": "1\n"}, false},
+		{"no bridge", "ptp", nil, false},
+	} {
+		proc := t.TempDir()
+		folder := filepath.Join(proc, "sys/net/bridge")
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range c.sysctls {
+			if err := os.WriteFile(filepath.Join(folder, name), []byte(value), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set, err := all.Registry()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		f := NewFollower(FollowerOptions{Contracts: set, Proc: proc, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		f.warnOfBridge(&Network{Topology: &topology.Topology{Name: "pods", Steps: []topology.Step{{Name: "eth", Type: c.typ}}}})
+		if warned := strings.Contains(log.String(), setting); warned != c.want {
+			t.Errorf("%s: the log says %q", c.what, log.String())
+		}
 	}
 }

@@ -246,6 +246,23 @@ func (f *Follower) take(ctx context.Context, d decision) {
 		f.Log.Warn("several topologies are to be the network of pods: the oldest is", "topology", d.Object.Name, "others", d.Others)
 	default:
 		f.Log.Info("the network of new pods", "topology", d.Object.Name, "generation", d.Object.Generation, "podCIDRs", d.PodCIDRs)
+		f.warnOfBridge(n)
+	}
+}
+
+// warnOfBridge logs that pods of a bridge do not reach each other through a Service of kube-proxy:
+// an answer between ports of the bridge passes the host's translation of addresses only if
+// the bridge hands packets to it. Other programs may serve Services otherwise, so that it is no error.
+func (f *Follower) warnOfBridge(n *Network) {
+	if !n.Topology.OnBridge(f.Contracts) {
+		return
+	}
+	for _, name := range []string{"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"} {
+		if value, err := os.ReadFile(filepath.Join(f.Proc, "sys", name)); err != nil || strings.TrimSpace(string(value)) == "0" {
+			f.Log.Warn("with kube-proxy, a pod does not reach a Service whose endpoint is a pod of this node: load br_netfilter and set the sysctl to 1, or use type ptp",
+				"topology", n.Topology.Name, "sysctl", strings.ReplaceAll(name, "/", "."))
+			return
+		}
 	}
 }
 
