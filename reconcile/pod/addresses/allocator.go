@@ -59,7 +59,7 @@ type Allocator struct {
 	pools   map[string]*pool
 	full    map[string]time.Time // pools of which all blocks were leased, and when
 	unmet   map[string]time.Time // pools that had nothing to give, and when
-	checked map[string]string    // blocks whose lease was read since the start: its UID
+	checked map[string]*known    // blocks whose lease was read since the start
 	counts  []Count
 	seeks   map[string]*seek      // by identity
 	asking  map[types.UID]asking  // claims that wait for literal addresses
@@ -77,6 +77,15 @@ type pool struct {
 	nodes      int32
 	ample      bool // leases ahead of need leave enough for others
 }
+
+// known is a lease that the API server had, by a read or a write.
+type known struct {
+	uid   string
+	at    time.Time // of that
+	heard bool      // the watch has told of it since
+}
+
+func (l *known) is(uid string) bool { return l != nil && uid != "" && l.uid == uid }
 
 // Want is a step that needs addresses.
 type Want struct {
@@ -108,7 +117,7 @@ func Open(o Options) (*Allocator, error) {
 	}
 	a := &Allocator{
 		Options: o, file: ledger{o.File, o.Sync}, wake: make(chan struct{}, 1),
-		pools: map[string]*pool{}, full: map[string]time.Time{}, unmet: map[string]time.Time{}, checked: map[string]string{}, asking: map[types.UID]asking{}, seeks: map[string]*seek{},
+		pools: map[string]*pool{}, full: map[string]time.Time{}, unmet: map[string]time.Time{}, checked: map[string]*known{}, asking: map[types.UID]asking{}, seeks: map[string]*seek{},
 	}
 	_, err := a.file.read()
 	if frame.IsDamage(err) {
@@ -178,7 +187,7 @@ func (a *Allocator) take(h *addresspool.Holdings, claim *Claim, w Want, now time
 	usable.Resting = slices.Clone(h.Resting)
 	// A lease that this process has not verified may have been lost while no agent ran.
 	usable.Blocks = slices.DeleteFunc(slices.Clone(h.Blocks), func(b addresspool.Held) bool {
-		return !b.Lost && a.checked[addresspool.LeaseName(b.Pool, b.Block)] != b.Lease
+		return !b.Lost && !a.checked[addresspool.LeaseName(b.Pool, b.Block)].is(b.Lease)
 	})
 	owner := addresspool.Owner{Claim: string(claim.UID), Topology: w.Topology, Step: w.Step}
 	if w.Division != nil && !h.Has(owner) { // what it excludes can be changed, and whoever has an address keeps it

@@ -179,7 +179,7 @@ func (a *Allocator) search(ctx context.Context, node string, s seek) (elsewhere 
 		if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
 			h.GainFor(p.layout, block, string(taken.UID), s.identity)
 			a.mu.Lock()
-			a.checked[taken.Name] = string(taken.UID)
+			a.checked[taken.Name] = &known{uid: string(taken.UID), at: a.Now()}
 			a.mu.Unlock()
 			return true, nil
 		}); err != nil {

@@ -2,11 +2,13 @@ package addresses
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/fnv"
+	"iter"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"time"
@@ -41,19 +43,21 @@ type Leases interface {
 }
 
 const (
-	tries     = 8       // blocks that are tried before the leases of a pool are listed
+	tries     = 16      // blocks that are tried before the leases of a pool are listed
 	walk      = 1 << 16 // blocks that are searched for a free one
 	pace      = 30 * time.Second
 	perNode   = 50 * time.Millisecond // of a pool; then its nodes write 20 leases a second
 	respite   = 5 * time.Second
-	impatient = time.Minute // for how long a claim that was refused counts as waiting
+	impatient = time.Minute      // for how long a claim that was refused counts as waiting
+	deaf      = 10 * time.Second // for how long the watch may not tell of a lease that was read or written
+	patient   = 8 * time.Second  // between passes that fail, at most; then half as long again
 )
 
 // Run keeps the leases of the node until ctx ends.
 func (a *Allocator) Run(ctx context.Context) {
 	timer := time.NewTimer(pace)
 	defer timer.Stop()
-	said := ""
+	said, pause := "", time.Duration(0)
 	for {
 		err := a.Pass(ctx)
 		switch {
@@ -69,12 +73,22 @@ func (a *Allocator) Run(ctx context.Context) {
 		if err != nil || a.behind || a.waiting() {
 			next = time.Second
 		}
+		if err == nil || errors.Is(err, errUnheard) || errors.Is(err, errFull) {
+			pause = 0
+		} else { // so that an API server that cannot serve all nodes is asked less often, and not by all at once
+			pause = min(max(2*pause, time.Second), patient)
+			next = pause/2 + rand.N(pause)
+		}
 		timer.Reset(next)
+		wake, changed := (<-chan struct{})(a.wake), a.Leases.Changed()
+		if pause > 0 {
+			wake, changed = nil, nil
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-a.wake:
-		case <-a.Leases.Changed():
+		case <-wake:
+		case <-changed:
 		case <-timer.C:
 		}
 	}
@@ -178,15 +192,19 @@ func (a *Allocator) adopt(ctx context.Context, node string) error {
 	if err != nil {
 		return err
 	}
-	names, uids := map[string]bool{}, map[string]string{}
+	names, told, uids := map[string]bool{}, map[string]bool{}, map[string]string{}
 	for i := range heard {
-		names[heard[i].Name] = true
+		names[heard[i].Name], told[heard[i].Name] = true, true
 		if heard[i].Spec.NodeUID == node {
 			uids[heard[i].Name] = string(heard[i].UID)
 		}
 	}
 	a.mu.Lock()
-	checked := maps.Clone(a.checked)
+	for name := range names {
+		if l := a.checked[name]; l != nil && l.uid == uids[name] {
+			l.heard = true
+		}
+	}
 	a.mu.Unlock()
 	held := map[string]string{}
 	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
@@ -200,7 +218,7 @@ func (a *Allocator) adopt(ctx context.Context, node string) error {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if uid := held[name]; uid != "" && uid == uids[name] && uid == checked[name] {
+		if a.sure(name, held[name], uids[name], told[name]) {
 			continue
 		}
 		l, err := a.Leases.Get(ctx, name)
@@ -220,6 +238,15 @@ func (a *Allocator) adopt(ctx context.Context, node string) error {
 		}
 	}
 	return nil
+}
+
+// sure reports whether a lease need not be read: it was, and the watch tells the same of it,
+// or cannot have told anything yet.
+func (a *Allocator) sure(name, held, heard string, told bool) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	l := a.checked[name]
+	return l.is(held) && (held == heard || !told && !l.heard && a.Now().Sub(l.at) < deaf)
 }
 
 // own returns a lease if it is one that this node can give from, else nil. One of an
@@ -259,7 +286,7 @@ func (a *Allocator) settle(name string, l *v1alpha1.AddressLease) error {
 			h.Lose(h.Blocks[i].Pool, h.Blocks[i].Block)
 			return true, nil
 		}
-		a.checked[name] = string(l.UID)
+		a.checked[name] = &known{uid: string(l.UID), at: a.Now()}
 		if i >= 0 && !h.Blocks[i].Lost && h.Blocks[i].Lease == string(l.UID) {
 			return false, nil
 		}
@@ -359,19 +386,19 @@ func (a *Allocator) createUnlessFull(ctx context.Context, node string, l *addres
 func (a *Allocator) create(ctx context.Context, node string, l *addresspool.Layout, g addresspool.Group) error {
 	n := g.Len()
 	start := uint64(0)
-	if l.Flat() { // so that nodes seldom try the same
-		sum := fnv.New64a()
-		_, _ = sum.Write([]byte(a.NodeName + "/" + l.Name))
-		start = binary.BigEndian.Uint64(sum.Sum(nil)) % n
-		if held, err := a.highest(l, g); err != nil {
+	if l.Flat() {
+		held, err := a.highest(l, g)
+		if err != nil {
 			return err
-		} else if held > 0 {
-			start = held
 		}
-		for i := range uint64(min(tries, n)) {
-			if done, err := a.try(ctx, node, l, g, (start+i)%n); done || err != nil {
+		for i, index := range probes(fmt.Sprint(a.NodeName, "/", l.Name, "/", held), n) {
+			if i == tries {
+				break
+			}
+			if done, err := a.try(ctx, node, l, g, index); done || err != nil {
 				return err
 			}
+			start = index
 		}
 	}
 	taken, err := a.Leases.Taken(ctx, l.Name)
@@ -388,6 +415,29 @@ func (a *Allocator) create(ctx context.Context, node string, l *addresspool.Layo
 		}
 	}
 	return errFull
+}
+
+// probes returns the numbers below n in an order that differs from seed to seed, so that
+// nodes seldom try the same blocks, and a block that is taken says nothing about the next
+// one. Trying neighbours would make runs of taken blocks, which each lease makes longer.
+func probes(seed string, n uint64) iter.Seq2[int, uint64] {
+	hash := sha256.Sum256([]byte(seed))
+	at, step := binary.BigEndian.Uint64(hash[:])%max(n, 1), binary.BigEndian.Uint64(hash[8:])%max(n, 1)
+	for gcd(step, n) > 1 { // it would not come to each number
+		step++
+	}
+	return func(yield func(int, uint64) bool) {
+		for i := 0; uint64(i) < n && yield(i, at); i++ {
+			at = (at + step) % n
+		}
+	}
+}
+
+func gcd(a, b uint64) uint64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
 }
 
 // highest returns the number behind the last block that the node has, 0 for none.
@@ -425,7 +475,7 @@ func (a *Allocator) try(ctx context.Context, node string, l *addresspool.Layout,
 	return true, a.file.change(func(h *addresspool.Holdings) (bool, error) {
 		h.Gain(l, block, string(made.UID))
 		a.mu.Lock()
-		a.checked[made.Name] = string(made.UID)
+		a.checked[made.Name] = &known{uid: string(made.UID), at: a.Now()}
 		a.mu.Unlock()
 		return true, nil
 	})

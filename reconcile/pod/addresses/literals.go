@@ -63,7 +63,7 @@ func (a *Allocator) takeLiterals(h *addresspool.Holdings, c *Claim, now time.Tim
 		switch other, elsewhere := a.holders[l.Address]; {
 		case len(had) > 0:
 			inUse = errors.Join(inUse, c.inUse(l, holder{had[0].Pod, a.NodeName}))
-		case lease != "" && a.checked[addresspool.LeaseName(topology.LiteralPool, netip.PrefixFrom(l.Address, l.Address.BitLen()))] == lease:
+		case a.checked[addresspool.LeaseName(topology.LiteralPool, netip.PrefixFrom(l.Address, l.Address.BitLen()))].is(lease):
 		case elsewhere:
 			inUse = errors.Join(inUse, c.inUse(l, other))
 			missing = append(missing, l.Address)
