@@ -2,10 +2,10 @@ package ops
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -20,23 +20,21 @@ type Enforced struct {
 
 // Backends says which backends may enforce rules in the sandbox of a topology, so that rules are
 // compiled for these alone. It is tc unless all steps are known to send through ports of OVN.
-func Backends(t *topology.Topology) (tc, ovn bool) {
+func Backends(t *topology.Topology, contracts contract.Set) (tc, ovn bool) {
 	for i := range t.Steps {
-		switch s := &t.Steps[i]; {
-		case s.Type == logicalPortStep:
+		s := &t.Steps[i]
+		c, known := contracts.Contract(s.Type)
+		switch out := c.Output; {
+		case out.LogicalPorts:
 			ovn = true
-		case len(s.DependOn) == 0 || !slices.Contains(throughPorts, s.Type):
+		// A derived step that makes no interface, or one that sends through another, see logicalPortUnder.
+		case known && !s.Root() && (out.Interfaces.Appends == 0 || out.Relays):
+		default:
 			tc = true
 		}
 	}
 	return tc || !ovn, ovn
 }
-
-const logicalPortStep = "ovn-k8s-cni-overlay"
-
-// throughPorts are step types that make no interface, or one that sends through that of another step
-// unchanged, see logicalPortUnder.
-var throughPorts = []string{"tuning", "vrf", "ipvlan", "macvlan"}
 
 // BindLogicalPort says that what a link sends is received by a port of OVN.
 func (p *Planner) BindLogicalPort(link string, port netstate.LogicalPort) {

@@ -105,6 +105,13 @@ func Appends() contract.Output {
 	}
 }
 
+// Relays is Appends of a step whose interface sends through the one below it.
+func Relays() contract.Output {
+	out := Appends()
+	out.Relays = true
+	return out
+}
+
 // Master returns the link a step stacks on: the one named, on the host when
 // onHost says so, else the last interface of the dependencies. It must exist.
 func Master(p *Planner, named string, onHost bool) (string, error) {

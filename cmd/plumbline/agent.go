@@ -324,7 +324,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Alive: func(within time.Duration) { s.alive.Alive(partRuntime, within) },
 	})
 	s.filters = filters.New(s.enforced(filters.Options{
-		NodeName: s.nodeName, NodeUID: func() types.UID { return s.policies.NodeUID() }, Node: s.nodeLabels, Claims: s.claims, Apply: s.keeper.Refilter, Reporter: claimstatus.Claims{To: s.status, Contracts: s.app.registry}, Log: s.log, Now: time.Now,
+		NodeName: s.nodeName, NodeUID: func() types.UID { return s.policies.NodeUID() }, Node: s.nodeLabels, Contracts: s.app.registry, Claims: s.claims, Apply: s.keeper.Refilter, Reporter: claimstatus.Claims{To: s.status, Contracts: s.app.registry}, Log: s.log, Now: time.Now,
 	}))
 	s.policies = follower.New(follower.Options{
 		Kube: s.kube, Dynamic: s.dynamic, NodeName: s.nodeName, Log: s.log, Changed: func() { s.publisher.Rescan(); s.filters.NodeChanged() },

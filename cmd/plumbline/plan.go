@@ -121,7 +121,7 @@ func (t *target) rules(a *app, from source) (ops.Enforced, error) {
 		}
 		return ops.Enforced{}, nil
 	}
-	rules, notes, err := node.CompileRules(from.qos, from.data, node.Pod{Namespace: t.namespace, Labels: t.labels})
+	rules, notes, err := node.CompileRules(from.qos, from.data, node.Pod{Namespace: t.namespace, Labels: t.labels}, a.registry)
 	for _, n := range notes {
 		fmt.Fprintf(a.err, "plumbline: note: %s\n", n)
 	}

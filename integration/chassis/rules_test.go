@@ -60,7 +60,7 @@ var (
 func (n *worker) ruled(s *reconcile.Sandbox, object string) decide {
 	n.Helper()
 	pod, files := node.Pod{Namespace: "ai"}, [][]byte{[]byte(object)}
-	enforced, notes, err := node.CompileRules(files, []byte(tenant), pod)
+	enforced, notes, err := node.CompileRules(files, []byte(tenant), pod, n.registry)
 	n.ok(err)
 	rules, members, _, err := node.Rules(files, qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: "net"}, Labels: map[string]string{"rail": "blue"}}, pod)
 	n.ok(err)

@@ -106,7 +106,9 @@ func TestSameObject(t *testing.T) {
 	b.apply(want)
 
 	// As plumbline apply does.
-	enforced, more, err := node.CompileRules(object, []byte(storage), pod)
+	registry, err := all.Registry()
+	b.ok(err)
+	enforced, more, err := node.CompileRules(object, []byte(storage), pod, registry)
 	b.ok(err)
 	filters := enforced.Filters
 	if len(notes)+len(more) > 0 || len(rules) != 3 || len(filters) == 0 {

@@ -3,6 +3,8 @@ package all_test
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/optest"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -133,6 +136,10 @@ spec:
 
 // TestBackends: filters are compiled unless no interface can need them, and rows if one can.
 func TestBackends(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for steps, want := range map[string][2]bool{
 		"":                                     {true, false},
 		"sriov":                                {true, false},
@@ -142,6 +149,7 @@ func TestBackends(t *testing.T) {
 		"ovn-k8s-cni-overlay +tuning +vrf":     {false, true},
 		"ovn-k8s-cni-overlay +ipvlan +macvlan": {false, true},
 		"ovn-k8s-cni-overlay +vlan":            {true, true},
+		"ovn-k8s-cni-overlay +unknown":         {true, true},
 		"ovn-k8s-cni-overlay ovn-k8s-cni-overlay +bond": {true, true},
 	} {
 		top := &topology.Topology{}
@@ -152,8 +160,49 @@ func TestBackends(t *testing.T) {
 			}
 			top.Steps = append(top.Steps, s)
 		}
-		if tc, ovn := ops.Backends(top); tc != want[0] || ovn != want[1] {
+		if tc, ovn := ops.Backends(top, reg); tc != want[0] || ovn != want[1] {
 			t.Errorf("%q: tc %v, OVN %v, want %v", steps, tc, ovn, want)
+		}
+	}
+}
+
+// TestLogicalPortsAreSaid holds that a step type has ports of OVN in the plans of its cases if and only
+// if its contract says so, since Backends goes by the contract.
+func TestLogicalPortsAreSaid(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("../*/testdata/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := map[string]bool{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), "\n-- plan.txt --") {
+			continue
+		}
+		c, err := optest.Read(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		says := slices.ContainsFunc(c.Topology.Steps, func(s topology.Step) bool {
+			known, _ := reg.Contract(s.Type)
+			has[s.Type] = has[s.Type] || known.Output.LogicalPorts
+			return known.Output.LogicalPorts
+		})
+		_, planned, _ := strings.Cut(string(text), "\n-- plan.txt --")
+		if made := strings.Contains(planned, "logical-port "); made != says {
+			t.Errorf("%s: ports of OVN %v, and the contracts of its steps say %v", file, made, says)
+		}
+	}
+	for _, typ := range reg.Types() {
+		if c, _ := reg.Contract(typ); c.Output.LogicalPorts && !has[typ] {
+			t.Errorf("type %q: has no case with a plan", typ)
 		}
 	}
 }

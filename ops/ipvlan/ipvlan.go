@@ -1,6 +1,8 @@
 package ipvlan
 
 import (
+	"fmt"
+
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -33,7 +35,11 @@ ipvlan or macvlan, not both.`,
 		{Name: "flag", Type: contract.String, Enum: []string{"bridge", "private", "vepa"}, Default: "bridge", Description: "who of one master may talk to whom"},
 	}, ops.StackedParams()),
 	Input:  contract.Input{Shares: true, NamedBy: "master"},
-	Output: ops.Appends(),
+	Output: ops.Relays(),
+	// drivers/net/ipvlan/ipvlan_main.c
+	Stacks: func(c map[string]any) string {
+		return fmt.Sprintf("ipvlan links of mode %v and flag %v", c["mode"], c["flag"])
+	},
 }, plan)
 
 func plan(p *ops.Planner, c config) error {

@@ -38,7 +38,14 @@ is brought up.`,
 		{Name: "bcqueuelen", Aliases: []string{"bcQueueLen"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "length of the broadcast queue in packets"},
 	}, ops.StackedParams()),
 	Input:  contract.Input{Shares: true, NamedBy: "master"},
-	Output: ops.Appends(),
+	Output: ops.Relays(),
+	// drivers/net/macvlan.c
+	Stacks: func(c map[string]any) string {
+		if c["mode"] == "passthru" {
+			return "a macvlan link of mode passthru, which uses the device exclusively"
+		}
+		return "macvlan links"
+	},
 }, plan)
 
 func plan(p *ops.Planner, c config) error {

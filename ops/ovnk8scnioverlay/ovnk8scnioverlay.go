@@ -73,6 +73,13 @@ func refusedParams() []contract.Param {
 	return out
 }
 
+// output is an interface whose packets OVN receives.
+func output() contract.Output {
+	out := ops.Appends()
+	out.LogicalPorts = true
+	return out
+}
+
 // Op is the step type.
 var Op = ops.New(contract.Contract{
 	Type:    "ovn-k8s-cni-overlay",
@@ -131,7 +138,7 @@ device stays on the host, and is the uplink of the physical network.`,
 		{Name: "allowPersistentIPs", Type: contract.Boolean, Description: "must be false: addresses that outlive the pod are those of an AddressPool"},
 	}, refusedParams(), ops.DeviceParams(), ops.AddressParams(), ops.LogParams()),
 	Input:  contract.Input{Shares: true, Functions: true},
-	Output: ops.Appends(),
+	Output: output(),
 	Check:  check,
 }, plan)
 

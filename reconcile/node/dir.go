@@ -180,7 +180,7 @@ func (r *reading) parse(ctx context.Context, dir string, data []byte, set contra
 		objects = append(objects, data)
 	}
 	if len(objects) > 0 {
-		if w.rules, _, err = CompileRules(objects, text, Pod{f.Namespace, f.Labels}); err != nil {
+		if w.rules, _, err = CompileRules(objects, text, Pod{f.Namespace, f.Labels}, set); err != nil {
 			return desired{}, fmt.Errorf("networkQoS: %w", err)
 		}
 	}

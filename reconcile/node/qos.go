@@ -13,6 +13,7 @@ import (
 	"github.com/plumbline/plumbline/qos/tc"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -41,7 +42,7 @@ func HasQoS(data []byte) bool {
 // CompileRules compiles the NetworkQoS objects of files for the interfaces that a topology
 // makes for a pod, with notes for the user. Other pods are not known, so a destination that
 // is pods has no address.
-func CompileRules(files [][]byte, topologyFile []byte, pod Pod) (out ops.Enforced, notes []string, err error) {
+func CompileRules(files [][]byte, topologyFile []byte, pod Pod, contracts contract.Set) (out ops.Enforced, notes []string, err error) {
 	network, err := networkOf(topologyFile)
 	if err != nil {
 		return out, nil, err
@@ -54,14 +55,14 @@ func CompileRules(files [][]byte, topologyFile []byte, pod Pod) (out ops.Enforce
 	if err != nil {
 		return out, notes, err
 	}
-	out, err = Enforce(rules, members, top)
+	out, err = Enforce(rules, members, top, contracts)
 	return out, notes, err
 }
 
 // Enforce compiles the rules of a pod for the backends that a topology needs. More than an
 // interface may have are an error of kind Invalid.
-func Enforce(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top *topology.Topology) (out ops.Enforced, err error) {
-	byTC, byOVN := ops.Backends(top)
+func Enforce(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top *topology.Topology, contracts contract.Set) (out ops.Enforced, err error) {
+	byTC, byOVN := ops.Backends(top, contracts)
 	if byTC {
 		compiled, err := tc.Compile(rules, members)
 		if err != nil {

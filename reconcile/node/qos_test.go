@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/tc"
 	"github.com/plumbline/plumbline/reconcile/node"
@@ -18,6 +19,10 @@ import (
 // TestCompileRules: rules are compiled for what may enforce them in a topology, and bounds are those
 // of that alone.
 func TestCompileRules(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
 	const object = `apiVersion: k8s.ovn.org/v1alpha1
 kind: NetworkQoS
 metadata: {name: q, namespace: ai}
@@ -39,7 +44,7 @@ spec:
 		{overlay, 0, 1},
 		{overlay + ", " + dummy, 1, 1},
 	} {
-		out, notes, err := node.CompileRules([][]byte{[]byte(strings.Replace(object, "PORTS", few, 1))}, topology(tt.steps), node.Pod{Namespace: "ai"})
+		out, notes, err := node.CompileRules([][]byte{[]byte(strings.Replace(object, "PORTS", few, 1))}, topology(tt.steps), node.Pod{Namespace: "ai"}, reg)
 		if err != nil || len(out.Filters) != tt.filters || len(out.LogicalRules) != tt.rows || !strings.Contains(strings.Join(notes, ""), "destinations that are pods are known in a cluster only") {
 			t.Errorf("%s: %d filters, %d rows, notes %q, %v", tt.steps, len(out.Filters), len(out.LogicalRules), notes, err)
 		}
@@ -58,10 +63,10 @@ spec:
 		ports = append(ports, fmt.Sprintf("{protocol: TCP, port: %d}", i+1))
 	}
 	large := strings.NewReplacer("{ipBlock: {cidr: 192.0.2.0/24}}, {podSelector: {}}", strings.Join(to, ", "), "PORTS", strings.Join(ports, ", ")).Replace(object)
-	if out, _, err := node.CompileRules([][]byte{[]byte(large)}, topology(dummy), node.Pod{Namespace: "ai"}); fault.Of(err) != fault.Invalid || !errors.Is(err, tc.ErrTooMany) {
+	if out, _, err := node.CompileRules([][]byte{[]byte(large)}, topology(dummy), node.Pod{Namespace: "ai"}, reg); fault.Of(err) != fault.Invalid || !errors.Is(err, tc.ErrTooMany) {
 		t.Errorf("%d filters, %v", len(out.Filters), err)
 	}
-	if out, _, err := node.CompileRules([][]byte{[]byte(large)}, topology(overlay), node.Pod{Namespace: "ai"}); err != nil || len(out.LogicalRules) != 1 {
+	if out, _, err := node.CompileRules([][]byte{[]byte(large)}, topology(overlay), node.Pod{Namespace: "ai"}, reg); err != nil || len(out.LogicalRules) != 1 {
 		t.Errorf("%d rows, %v", len(out.LogicalRules), err)
 	}
 }
@@ -81,7 +86,11 @@ func TestDestinationsOfPods(t *testing.T) {
 		return []netip.Addr{netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3"), netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("2001:db8::1")}
 	}
 	both := &topology.Topology{Steps: []topology.Step{{Name: "a", Type: "ovn-k8s-cni-overlay"}, {Name: "b", Type: "dummy"}}}
-	out, err := node.Enforce(rules, members, both)
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := node.Enforce(rules, members, both, reg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -76,6 +76,10 @@ type Contract struct {
 	// It sees canonical values; a value still holding a reference is absent and
 	// its name is in unresolved. Every error must name the key.
 	Check func(config map[string]any, unresolved map[string]bool) []FieldError
+	// Stacks describes the links that a step with this config, canonical, puts on a device that it
+	// shares. A device carries links of one description, as the kernel refuses others or changes
+	// those that it has. nil: links of any step are accepted beside them.
+	Stacks func(config map[string]any) string
 	// Explain is appended to an input error for interfaces this type cannot
 	// give, e.g. "VFIO devices cannot be bonded — they are userspace-managed."
 	Explain string
@@ -124,6 +128,11 @@ type Output struct {
 	// Devices are the fields a device-node step adds to its result; nil for
 	// steps that make interfaces.
 	Devices []Param
+	// LogicalPorts says that what a pod sends over each interface the step makes is received by a
+	// port of OVN of its own.
+	LogicalPorts bool
+	// Relays says that an interface the step makes sends through the one below it, unchanged.
+	Relays bool
 }
 
 // Flow describes how a step changes one list of the result.

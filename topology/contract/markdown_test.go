@@ -78,6 +78,21 @@ func TestVet(t *testing.T) {
 			t.Errorf("got %v, want %q", err, tt.want)
 		}
 	}
+	one := contract.Flow{Appends: 1}
+	for _, tt := range []struct {
+		contract contract.Contract
+		want     string
+	}{
+		{contract.Contract{Output: contract.Output{Interfaces: one, LogicalPorts: true, Relays: true}}, "an interface has a port of OVN or sends through another one, not both"},
+		{contract.Contract{Output: contract.Output{LogicalPorts: true}}, "a type that makes no interface says nothing about what is sent over it"},
+		{contract.Contract{Output: contract.Output{Relays: true}}, "a type that makes no interface says nothing about what is sent over it"},
+		{contract.Contract{Stacks: func(map[string]any) string { return "links" }}, "a type that shares no device puts no links on one"},
+	} {
+		tt.contract.Type, tt.contract.Summary = "t", "x"
+		if err := tt.contract.Vet(); err == nil || !strings.HasSuffix(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("got %v, want %q", err, tt.want)
+		}
+	}
 	if err := (contract.Contract{Type: "t", Summary: "x", Params: []contract.Param{str}}).Vet(); err != nil {
 		t.Error(err)
 	}

@@ -19,6 +19,10 @@ func (c Contract) Vet() error {
 	v.check(c.Input.Shares && c.Input.Device, "", "a device is moved or shared, not both")
 	v.check(c.Input.Functions && !c.Input.Shares, "", "functions are taken instead of a shared device")
 	v.check(c.Input.Required && c.Input.Shares, "", "a type that cannot be a root step shares no device")
+	v.check(c.Stacks != nil && !c.Input.Shares, "", "a type that shares no device puts no links on one")
+	makes := c.Output.Interfaces.Appends != 0
+	v.check(c.Output.LogicalPorts && c.Output.Relays, "", "an interface has a port of OVN or sends through another one, not both")
+	v.check((c.Output.LogicalPorts || c.Output.Relays) && !makes, "", "a type that makes no interface says nothing about what is sent over it")
 	v.object("", c.Params)
 	for _, p := range c.Output.Devices {
 		known := slices.ContainsFunc(ref.Fields(), func(f ref.Field) bool { return f.Source == ref.Devices && f.Path == p.Name })

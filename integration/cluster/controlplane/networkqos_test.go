@@ -24,6 +24,7 @@ import (
 
 	"github.com/plumbline/plumbline/integration/cluster"
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/ops/all"
 	qosof "github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/filters"
@@ -170,9 +171,13 @@ func TestNetworkQoS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	contracts, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
 	f := &filtered{bench: b, has: map[types.UID][]string{}}
 	f.Follower = filters.New(filters.Options{
-		Client: objects, Pods: pods, NodeName: "n1", Claims: f.list, Apply: f.apply, Reporter: f, Pause: time.Millisecond, Again: time.Second,
+		Client: objects, Pods: pods, NodeName: "n1", Contracts: contracts, Claims: f.list, Apply: f.apply, Reporter: f, Pause: time.Millisecond, Again: time.Second,
 		Spread: 50 * time.Millisecond, ReportPause: 50 * time.Millisecond, NodeUID: func() types.UID { return "of-n1" },
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Now: time.Now,
 	})

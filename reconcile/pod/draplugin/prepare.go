@@ -592,16 +592,9 @@ func (p *Plugin) stacked(c *claims.Claim) map[string]string {
 			if !ok || d.ShareID == nil || d.Host.Shared == nil {
 				continue
 			}
-			known, _ := p.Contracts.Contract(s.Type)
-			config, _ := known.Decode(s.Config, contract.Options{Unresolved: true})
-			switch s.Type { // the rules of the kernel: drivers/net/ipvlan/ipvlan_main.c, drivers/net/macvlan.c
-			case "ipvlan":
-				out[d.Host.ID] = fmt.Sprintf("ipvlan links of mode %v and flag %v", config["mode"], config["flag"])
-			case "macvlan":
-				out[d.Host.ID] = "macvlan links"
-				if config["mode"] == "passthru" {
-					out[d.Host.ID] = "a macvlan link of mode passthru, which uses the device exclusively"
-				}
+			if known, _ := p.Contracts.Contract(s.Type); known.Stacks != nil {
+				config, _ := known.Decode(s.Config, contract.Options{Unresolved: true})
+				out[d.Host.ID] = known.Stacks(config)
 			}
 		}
 	}

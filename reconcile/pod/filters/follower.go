@@ -22,6 +22,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/nodereport"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -51,6 +52,8 @@ type Options struct {
 	// Pods needs: list and watch on pods.
 	Pods     metadata.Interface
 	NodeName string
+	// Contracts are those of all step types.
+	Contracts contract.Set
 	// Claims lists the claims of this node.
 	Claims func() []claims.Entry
 	// Apply gives a running claim the filters that Of returns, and reports whether they
@@ -328,7 +331,7 @@ func (f *Follower) Of(c *claims.Claim, t *claims.Topology) (ops.Enforced, error)
 	if err != nil || len(rules) == 0 {
 		return ops.Enforced{}, err
 	}
-	out, err := node.Enforce(rules, func(id qos.SetID) []netip.Addr { return sets[id] }, stepsOf(t))
+	out, err := node.Enforce(rules, func(id qos.SetID) []netip.Addr { return sets[id] }, stepsOf(t), f.Contracts)
 	if err != nil {
 		return out, fmt.Errorf("topology %q: %w", t.Object.Name, err)
 	}

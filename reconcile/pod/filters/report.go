@@ -56,7 +56,7 @@ func (f *Follower) report() any {
 		}
 		for at, policies := range f.compiler.Covering(keyOf(&e.Claim)) {
 			state.bypassed = bypasses(&e.Topologies[at])
-			state.tc, state.ovn = ops.Backends(stepsOf(&e.Topologies[at]))
+			state.tc, state.ovn = ops.Backends(stepsOf(&e.Topologies[at]), f.Contracts)
 			for _, p := range policies {
 				of := by[p]
 				if of == nil {
