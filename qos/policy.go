@@ -15,6 +15,7 @@ import (
 
 	"github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/topology/excerpt"
+	"github.com/plumbline/plumbline/topology/labelselector"
 	"github.com/plumbline/plumbline/topology/suggest"
 )
 
@@ -203,7 +204,9 @@ func (r *reader) selector(path string, s *metav1.LabelSelector) labels.Selector 
 	}
 	out, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {
-		r.add("%s: %v", path, err)
+		for _, p := range labelselector.Check(s) {
+			r.add("%s.%s: %s", path, p.Field, p.Message)
+		}
 		return labels.Nothing()
 	}
 	return out

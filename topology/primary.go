@@ -5,10 +5,9 @@ import (
 	"net/netip"
 	"slices"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/excerpt"
+	"github.com/plumbline/plumbline/topology/labelselector"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -193,8 +192,8 @@ func checkRole(inv *Invalid, o *v1alpha1.NetworkTopology) {
 		inv.add("", "spec.nodeSelector", "has %d requirements, at most %d are accepted", n, maxRequirements)
 		return
 	}
-	if _, err := metav1.LabelSelectorAsSelector(s); err != nil {
-		inv.add("", "spec.nodeSelector", "%s", excerpt.Of(err.Error(), maxKey))
+	for _, p := range labelselector.Check(s) {
+		inv.add("", "spec.nodeSelector."+p.Field, "%s", p.Message)
 	}
 }
 

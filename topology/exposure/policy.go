@@ -18,6 +18,7 @@ import (
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/topology/excerpt"
+	"github.com/plumbline/plumbline/topology/labelselector"
 	"github.com/plumbline/plumbline/topology/suggest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -136,13 +137,8 @@ func checkLabels(e *Invalid, selector map[string]string) {
 		e.add("spec.nodeSelector: has %d labels, at most %d are accepted", len(selector), maxNodeSelectors)
 		return
 	}
-	for _, key := range slices.Sorted(maps.Keys(selector)) {
-		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
-			e.add("spec.nodeSelector: %q: %s", key, problems[0])
-		}
-		if problems := validation.IsValidLabelValue(selector[key]); len(problems) > 0 {
-			e.add("spec.nodeSelector[%q]: %q: %s", key, selector[key], problems[0])
-		}
+	for _, p := range labelselector.Labels("spec.nodeSelector", selector) {
+		e.add("%s: %s", p.Field, p.Message)
 	}
 }
 

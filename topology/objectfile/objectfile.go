@@ -3,12 +3,13 @@
 package objectfile
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,6 +17,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/suggest"
 )
 
@@ -38,19 +40,8 @@ func Decode[T any, P interface {
 			name = meta.Namespace + "/" + name
 		}
 		o := new(T)
-		dec := json.NewDecoder(bytes.NewReader(raw))
-		dec.DisallowUnknownFields()
-		err := dec.Decode(o)
-		// encoding/json takes Egress for egress, which the API server drops; of an unknown field it
-		// does not say where it is.
-		if err == nil || strings.HasPrefix(err.Error(), unknownField) {
-			strict, fatal := kjson.UnmarshalStrict(raw, new(T), kjson.DisallowUnknownFields)
-			if fatal != nil || len(strict) > 0 {
-				err = errors.Join(fatal, errors.Join(strict[:min(1, len(strict))]...))
-			}
-		}
-		if err != nil {
-			return nil, others, fmt.Errorf("%s %q: %w", kind.Kind, name, plainError(err, reflect.TypeFor[T]()))
+		if err := decode(raw, o); err != nil {
+			return nil, others, fmt.Errorf("%s %q: %w", kind.Kind, name, err)
 		}
 		if seen[name] { // kubectl would apply only the last one
 			return nil, others, fmt.Errorf("%s %q is in the file twice: give each a name of its own", kind.Kind, name)
@@ -64,32 +55,161 @@ func Decode[T any, P interface {
 	return objects, others, nil
 }
 
-// unknownField begins the error of encoding/json about a field that a type does not have.
-const unknownField = "json: unknown field "
-
-// plainError is the error of the JSON decoder without Go's terms.
-func plainError(err error, of reflect.Type) error {
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		value := wrong.Value
-		switch {
-		case value == "array":
-			value = "a list"
-		case value == "object":
-			value = "an object"
-		case !strings.HasPrefix(value, "number "):
-			value = "a " + value
+// decode reads one object. The decoders say neither where in a map a value is nor what an object may
+// have, so what they refuse is searched for.
+func decode(raw []byte, into any) error {
+	// encoding/json takes Egress for egress, which the API server drops.
+	strict, fatal := kjson.UnmarshalStrict(raw, into, kjson.DisallowUnknownFields)
+	err := errors.Join(fatal, errors.Join(strict[:min(1, len(strict))]...))
+	if err == nil {
+		return nil
+	}
+	var written any
+	if json.Unmarshal(raw, &written) == nil {
+		if found := misfit("", written, reflect.TypeOf(into)); found != nil {
+			return found
 		}
-		return fmt.Errorf("%s: %s, where %s is expected", wrong.Field, value, expected(wrong.Type))
 	}
-	text := strings.TrimPrefix(err.Error(), "json: ")
-	if name, ok := strings.CutPrefix(text, "unknown field "); ok {
-		name = strings.Trim(name, `"`)
-		text += suggest.Hint(name[strings.LastIndexByte(name, '.')+1:], fields(of, of.PkgPath(), nil))
-	}
-	return errors.New(text)
+	return plainError(err)
 }
 
-// expected names what the decoder would have accepted; the field may be a list or a map of it.
+// misfit returns an error for the first field, in alphabetical order, that a type lacks or whose value
+// is of another kind.
+func misfit(path string, v any, t reflect.Type) error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if v == nil || t.Kind() == reflect.Interface || reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+		return nil
+	}
+	switch in := v.(type) {
+	case map[string]any:
+		return misfitObject(path, in, t)
+	case []any:
+		if t.Kind() != reflect.Slice {
+			return unexpected(path, v, t)
+		}
+		for i, e := range in {
+			if err := misfit(fmt.Sprintf("%s[%d]", path, i), e, t.Elem()); err != nil {
+				return err
+			}
+		}
+	default:
+		if !accepts(t, v) {
+			return unexpected(path, v, t)
+		}
+	}
+	return nil
+}
+
+func misfitObject(path string, in map[string]any, t reflect.Type) error {
+	known := map[string]reflect.Type{}
+	switch t.Kind() {
+	case reflect.Map:
+		for key := range in {
+			known[key] = t.Elem()
+		}
+	case reflect.Struct:
+		fields(t, known)
+	default:
+		return unexpected(path, in, t)
+	}
+	for _, key := range slices.Sorted(maps.Keys(in)) {
+		at, of := child(path, excerpt.Of(key, maxKey)), known[key]
+		if of == nil {
+			return unknown(at, key, slices.Sorted(maps.Keys(known)))
+		}
+		err := misfit(at, in[key], of)
+		if _, scalar := kindOf(in[key]); err != nil && !scalar && t.Kind() == reflect.Map && of.Kind() == reflect.String {
+			return fmt.Errorf("%w: write %s: {NAME: TEXT}", err, path) // matchLabels, where labels are expected
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// accepts reports whether a type may have a scalar. Whether an integer is one, and small enough, says the
+// decoder.
+func accepts(t reflect.Type, v any) bool {
+	switch t.Kind() {
+	case reflect.String:
+		_, ok := v.(string)
+		return ok
+	case reflect.Bool:
+		_, ok := v.(bool)
+		return ok
+	case reflect.Slice: // bytes are written as a string
+		_, ok := v.(string)
+		return ok && t.Elem().Kind() == reflect.Uint8
+	case reflect.Struct, reflect.Map:
+		return false
+	default:
+		_, ok := v.(float64)
+		return ok
+	}
+}
+
+// maxKey is more than the longest key of a label.
+const maxKey = 320
+
+func child(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// unknown is the error about a field that an object does not have.
+func unknown(at, key string, known []string) error {
+	return fmt.Errorf("unknown field %q%s", at, cmp.Or(suggest.Hint(key, known), ": known here are "+strings.Join(known, ", ")))
+}
+
+// unexpected is the error about a value of another kind.
+func unexpected(path string, v any, t reflect.Type) error {
+	kind, scalar := kindOf(v)
+	fix := ""
+	switch {
+	case scalar && t.Kind() == reflect.String: // a number, or what YAML reads as a boolean
+		fix = ": put it in quotes"
+	case scalar && t.Kind() == reflect.Struct:
+		known := map[string]reflect.Type{}
+		fields(t, known)
+		for only := range known {
+			if len(known) == 1 { // a selector written as its expression
+				fix = fmt.Sprintf(": write {%s: …}", only)
+			}
+		}
+	}
+	return fmt.Errorf("%s: %s, where %s is expected%s", path, kind, expected(t), fix)
+}
+
+// kindOf names the kind of a value as encoding/json does.
+func kindOf(v any) (kind string, scalar bool) {
+	switch v.(type) {
+	case map[string]any:
+		return "an object", false
+	case []any:
+		return "a list", false
+	case string:
+		return "a string", true
+	case bool:
+		return "a bool", true
+	default:
+		return "a number", true
+	}
+}
+
+// plainError is the error of the JSON decoder without Go's terms.
+func plainError(err error) error {
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return fmt.Errorf("%s: %s, where %s is expected", wrong.Field, wrong.Value, expected(wrong.Type))
+	}
+	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+}
+
+// expected names what the decoder would have accepted.
 func expected(t reflect.Type) string {
 	words := map[reflect.Kind]string{
 		reflect.Struct: "an object", reflect.Map: "an object", reflect.Slice: "a list", reflect.String: "a string",
@@ -98,20 +218,15 @@ func expected(t reflect.Type) string {
 	return cmp.Or(words[t.Kind()], "another type")
 }
 
-// fields adds the names of all fields of a package's types that an object can have: the
-// decoder does not report where an unknown one is.
-func fields(t reflect.Type, pkg string, names []string) []string {
-	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
-		t = t.Elem()
-	}
-	if t.Kind() != reflect.Struct || t.PkgPath() != pkg {
-		return names
-	}
+// fields adds the fields that an object of a type can have.
+func fields(t reflect.Type, to map[string]reflect.Type) {
 	for f := range t.Fields() {
-		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
-			names = append(names, name)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case name == "" && f.Anonymous:
+			fields(f.Type, to)
+		case name != "" && name != "-":
+			to[name] = f.Type
 		}
-		names = fields(f.Type, pkg, names)
 	}
-	return names
 }

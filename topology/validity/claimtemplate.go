@@ -6,13 +6,13 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/labelselector"
 	"github.com/plumbline/plumbline/topology/suggest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -40,8 +40,8 @@ func claimTemplate(t *topology.Topology, set contract.Set, roots []*topology.Ste
 			wrong(fmt.Sprintf("namespaces[%d]", i), "%q is listed twice", n)
 		}
 	}
-	if _, err := metav1.LabelSelectorAsSelector(c.NamespaceSelector); err != nil {
-		wrong("namespaceSelector", "%v", err)
+	for _, p := range labelselector.Check(c.NamespaceSelector) {
+		wrong("namespaceSelector."+p.Field, "%s", p.Message)
 	}
 	switch c.BondPorts {
 	case "", v1alpha1.DistinctPF, v1alpha1.AnyPF:

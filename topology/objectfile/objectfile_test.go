@@ -1,0 +1,68 @@
+package objectfile_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/plumbline/plumbline/topology/objectfile"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+const head = "apiVersion: networking.dra.io/v1alpha1\nkind: DeviceExposurePolicy\nmetadata: {name: p}\n"
+
+func decode(text string) (*v1alpha1.DeviceExposurePolicy, error) {
+	objects, _, err := objectfile.Decode[v1alpha1.DeviceExposurePolicy]([]byte(text), v1alpha1.GroupVersion.WithKind(v1alpha1.PolicyKind))
+	if err != nil {
+		return nil, err
+	}
+	return objects[0], nil
+}
+
+func TestDecode(t *testing.T) {
+	o, err := decode(head + `spec:
+  priority: 5
+  nodeSelector: {rail: a}
+  selector: {cel: "true"}
+  exposure: {capacity: {bandwidth: {value: 25G, requestPolicy: {default: "1"}}}}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bandwidth := o.Spec.Exposure.Capacity["bandwidth"].Value; o.Spec.Priority != 5 || o.Spec.NodeSelector["rail"] != "a" || o.Spec.Selector.CEL != "true" || bandwidth.Value() != 25_000_000_000 {
+		t.Errorf("%+v", o)
+	}
+}
+
+// TestRefused holds that an error names the field with the keys and indexes that lead to it, and what was
+// expected there.
+func TestRefused(t *testing.T) {
+	for _, c := range []struct{ spec, want string }{
+		{`{nodeselector: {a: b}}`, `unknown field "spec.nodeselector", did you mean "nodeSelector"?`},
+		{`{selector: {matchLabels: {a: b}}}`, `unknown field "spec.selector.matchLabels": known here are cel`},
+		{`{physicalNetworks: [{name: a}, {nmae: b}]}`, `unknown field "spec.physicalNetworks[1].nmae", did you mean "name"?`},
+		{`{exposure: {capacity: {bandwidth: {values: 1}}}}`, `unknown field "spec.exposure.capacity.bandwidth.values", did you mean "value"?`},
+		{`{nodeSelector: {matchLabels: {a: b}}}`, "spec.nodeSelector.matchLabels: an object, where a string is expected: write spec.nodeSelector: {NAME: TEXT}"},
+		{`{nodeSelector: {matchExpressions: [{key: a, operator: Exists}]}}`, "spec.nodeSelector.matchExpressions: a list, where a string is expected: write spec.nodeSelector: {NAME: TEXT}"},
+		{`{nodeSelector: {a: 1}}`, "spec.nodeSelector.a: a number, where a string is expected: put it in quotes"},
+		{`{nodeSelector: {a: yes}}`, "spec.nodeSelector.a: a bool, where a string is expected: put it in quotes"},
+		{`{nodeSelector: [a]}`, "spec.nodeSelector: a list, where an object is expected"},
+		{`{nodeSelector: a=b}`, "spec.nodeSelector: a string, where an object is expected"},
+		{`{selector: "true"}`, "spec.selector: a string, where an object is expected: write {cel: …}"},
+		{`{selector: {cel: 1}}`, "spec.selector.cel: a number, where a string is expected: put it in quotes"},
+		{`{priority: true}`, "spec.priority: a bool, where an integer of 32 bits is expected"},
+		{`{priority: 1.5}`, "spec.priority: number 1.5, where an integer of 32 bits is expected"},
+		{`{exposure: {allowMultipleAllocations: "no"}}`, "spec.exposure.allowMultipleAllocations: a string, where true or false is expected"},
+		{`{physicalNetworks: {name: a}}`, "spec.physicalNetworks: an object, where a list is expected"},
+	} {
+		if _, err := decode(head + "spec: " + c.spec); err == nil || err.Error() != `DeviceExposurePolicy "p": `+c.want {
+			t.Errorf("%s\nhave %v\nwant %s", c.spec, err, c.want)
+		}
+	}
+}
+
+// TestLongKey holds that an error quotes no more of a name than fits.
+func TestLongKey(t *testing.T) {
+	if _, err := decode(head + "spec: {? " + strings.Repeat("k", 1000) + " : 1}"); err == nil || len(err.Error()) > 600 || !strings.Contains(err.Error(), "kkk…\": known here are action, ") {
+		t.Error(err)
+	}
+}
