@@ -21,8 +21,9 @@ import (
 
 const (
 	// maxConnections bounds the calls that are read and wait; more have to wait for their
-	// connection to be accepted.
-	maxConnections = 128
+	// connection to be accepted, also those that end a pod or query the status. After a boot a
+	// runtime ends and starts all pods of its node at once, and a large node has 500.
+	maxConnections = 1024
 	// recheck is how often an agent looks whether the socket is its own.
 	recheck = 2 * time.Second
 	// drain is how long calls in progress may take when the agent ends.

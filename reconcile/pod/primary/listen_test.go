@@ -2,12 +2,19 @@ package primary
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/pod/cnisocket"
 )
 
 // TestSocketInSharedFolder: the folder of the socket is closed for others only if it is the
@@ -80,4 +87,87 @@ func TestLeads(t *testing.T) {
 	until("the second leads alone", func() bool { return second.Leads() && !first.Leads() })
 	endSecond()
 	until("the first leads again", first.Leads)
+}
+
+// stuck is an engine in which no pod starts until it is released.
+type stuck struct {
+	*book
+	released chan struct{}
+}
+
+func (e stuck) Ensure(ctx context.Context, sb reconcile.Sandbox) (reconcile.Report, error) {
+	select {
+	case <-e.released:
+	case <-ctx.Done():
+		return reconcile.Report{}, context.Cause(ctx)
+	}
+	return e.book.Ensure(ctx, sb)
+}
+
+// TestManyStart: while the pods of a large node all wait for their network, as after a boot, a pod
+// can end, and the runtime gets the status of the network: without an answer the node is NotReady.
+func TestManyStart(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("the socket is for root only")
+	}
+	const pods = 500
+	s := newServer(t)
+	s.Socket = filepath.Join(t.TempDir(), "run", "agent.sock")
+	e := stuck{s.book, make(chan struct{})}
+	s.Engine = e
+	network, err := s.Network()
+	if err != nil {
+		t.Fatal(err)
+	}
+	network.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/20")}
+	s.Network = func() (Network, error) { return network, nil }
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	call := func(command cnisocket.Command, container string, within time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		defer cancel()
+		reply, err := cnisocket.Call(ctx, s.Socket, cnisocket.Request{
+			Command: command, Container: container, IfName: "eth0", Netns: filepath.Join(s.NetnsDir, container), Config: json.RawMessage(`{"name": "plumbline"}`),
+		})
+		if err == nil && reply.Error != nil {
+			err = reply.Error
+		}
+		return err
+	}
+	for end := time.Now().Add(time.Minute); !answered(s.Socket); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("nobody listens")
+		}
+	}
+	var adds sync.WaitGroup
+	failed := make(chan error, pods)
+	for i := range pods {
+		adds.Go(func() { failed <- call(cnisocket.Add, fmt.Sprint("pod-", i), time.Minute) })
+	}
+	for end := time.Now().Add(10 * time.Second); !s.locks.busy(reconcile.OwnerOfPrimary(fmt.Sprint("pod-", pods-1), "eth0")) && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if len(failed) > 0 {
+			t.Fatal(<-failed)
+		}
+	}
+	// As long as the plugin waits for the status.
+	for what, err := range map[string]error{
+		"STATUS":             call(cnisocket.Status, "", 5*time.Second),
+		"DEL of another pod": call(cnisocket.Del, "ended", 5*time.Second),
+	} {
+		if err != nil {
+			t.Errorf("%s while %d pods start: %v", what, pods, err)
+		}
+	}
+	close(e.released)
+	adds.Wait()
+	for range pods {
+		if err := <-failed; err != nil {
+			t.Errorf("ADD: %v", err)
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }
