@@ -105,11 +105,12 @@ type Server struct {
 	ends  chan struct{} // of DEL, which does not wait for pods that start
 	leads atomic.Bool
 
-	mu       sync.Mutex
-	lastEnd  time.Time            // see LastEnded
-	seen     map[string]bool      // owners whose namespace this process has seen
-	sees     bool                 // it has seen any
-	orphaned map[string]time.Time // owners of addresses without a record, since when
+	mu         sync.Mutex
+	lastEnd    time.Time            // see LastEnded
+	lastStatus string               // why the last STATUS failed, "" if it did not
+	seen       map[string]bool      // owners whose namespace this process has seen
+	sees       bool                 // it has seen any
+	orphaned   map[string]time.Time // owners of addresses without a record, since when
 }
 
 // New returns a Server.
@@ -201,6 +202,8 @@ func (s *Server) Do(ctx context.Context, r cnisocket.Request) cnisocket.Reply {
 	result, err := s.do(ctx, r)
 	took := s.Now().Sub(begun).Round(time.Microsecond)
 	switch {
+	case r.Command == cnisocket.Status && !s.newStatus(err): // a runtime queries it every few seconds
+		return cnisocket.Reply{Error: cniError(err)}
 	case err != nil:
 		s.Log.Warn("call of the container runtime failed", "command", r.Command, "container", r.Container, "kind", fault.Of(err), "took", took, "error", err)
 		return cnisocket.Reply{Error: cniError(err)}
@@ -209,6 +212,21 @@ func (s *Server) Do(ctx context.Context, r cnisocket.Request) cnisocket.Reply {
 		s.Log.Info("answered the container runtime", "command", r.Command, "container", r.Container, "pod", pod.Namespace+"/"+pod.Name, "took", took)
 	}
 	return cnisocket.Reply{Result: result}
+}
+
+// newStatus reports whether a STATUS says something else than the one before.
+func (s *Server) newStatus(err error) bool {
+	now := ""
+	if err != nil {
+		now = err.Error()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now == s.lastStatus {
+		return false
+	}
+	s.lastStatus = now
+	return true
 }
 
 // LastEnded returns when the runtime has last ended a pod, or when the server was made.
@@ -492,6 +510,9 @@ func podOf(args string) (p podArgs) {
 
 // cniError is an error as CNI has them.
 func cniError(err error) *types.Error {
+	if err == nil {
+		return nil
+	}
 	if e, ok := errors.AsType[*types.Error](err); ok {
 		return e
 	}

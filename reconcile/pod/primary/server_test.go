@@ -392,3 +392,34 @@ func TestPortMappings(t *testing.T) {
 	}
 	s.want("what cannot be read", "a b", "a b")
 }
+
+// TestStatusLog: a runtime queries the status every five seconds, also of a node that has no network
+// for a day. The log has each reason once.
+func TestStatusLog(t *testing.T) {
+	s := newServer(t)
+	var out strings.Builder
+	s.Log = slog.New(slog.NewTextHandler(&out, nil))
+	works, reason := s.Network, ""
+	s.Network = func() (Network, error) {
+		if reason != "" {
+			return Network{}, errors.New(reason)
+		}
+		return works()
+	}
+	for i, now := range []string{"", "no topology", "no pod CIDR", "", "no pod CIDR"} {
+		reason = now
+		for range 100 {
+			if got := s.call(cnisocket.Status, "", ""); !strings.Contains(got, reason) || (got == "") != (reason == "") {
+				t.Fatalf("STATUS: %q, want %q", got, reason)
+			}
+		}
+		lines := 0
+		if reason != "" {
+			lines = 1
+		}
+		if n := strings.Count(out.String(), "\n"); n != lines || !strings.Contains(out.String(), reason) {
+			t.Errorf("after change %d: %d lines of 100 calls, want %d with %q:\n%.500s", i, n, lines, reason, out.String())
+		}
+		out.Reset()
+	}
+}
