@@ -3,6 +3,7 @@ package dhcp
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"sync"
@@ -90,7 +91,7 @@ func (c *client) run(ctx context.Context) {
 		case r.Lease != nil:
 			if err = c.extend(ctx, r); errors.Is(err, errNAK) {
 				err = c.drop(ctx, r)
-				sleep(ctx, pause)
+				sleep(ctx, about(pause))
 				pause = min(2*pause, longPause)
 			}
 		default:
@@ -104,9 +105,9 @@ func (c *client) run(ctx context.Context) {
 			}
 			t.now(c.h.Now())
 			if t.failed != nil { // the link is down, or does not exist
-				sleep(ctx, min(pause, idlePause))
+				sleep(ctx, about(min(pause, idlePause)))
 			} else {
-				sleep(ctx, pause)
+				sleep(ctx, about(pause))
 			}
 			pause = min(2*pause, longPause)
 		}
@@ -151,7 +152,7 @@ func (c *client) extend(ctx context.Context, r *record) error {
 	if err == nil || errors.Is(err, errNAK) || fault.Of(err) == fault.Gone {
 		return err
 	}
-	sleep(ctx, c.untilNext(r))
+	sleep(ctx, about(c.untilNext(r)))
 	return nil
 }
 
@@ -199,6 +200,7 @@ func toServer(l *Lease) way {
 
 // keep records a lease. Run has the kernel keep its address for as long.
 func (c *client) keep(l Lease) error {
+	l.spread(c.h.Now())
 	r, err := c.h.change(c.file, c.serial, func(r *record) { r.Lease, r.Last = &l, l.Address.Addr() })
 	if err != nil || r == nil {
 		return err
@@ -230,6 +232,12 @@ func (c *client) prolong(ctx context.Context, r *record, expires int64) error {
 }
 
 const prolongWithin = 10 * time.Second
+
+// about is a time between three and five quarters of d. After a power cut, or when a server returns, the clients
+// of all nodes begin at the same moment, and would all ask it at the same moments (RFC 2131 section 4.1).
+func about(d time.Duration) time.Duration {
+	return d*3/4 + rand.N(d/2+1) //nolint:gosec // not a secret
+}
 
 func sleep(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)

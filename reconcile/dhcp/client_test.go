@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -17,6 +20,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/netns"
 )
 
 // recorded returns leases with one record, of a lease that ends 600 s after boot and is renewed after
@@ -25,7 +29,9 @@ func recorded(t *testing.T, o Options) *Host {
 	t.Helper()
 	began := time.Now()
 	o.Dir, o.BootID = filepath.Join(t.TempDir(), "dhcp"), "one"
-	o.Within = func(string, func() error) error { return errors.New("no namespace here") }
+	if o.Within == nil {
+		o.Within = func(string, func() error) error { return errors.New("no namespace here") }
+	}
 	if o.Now == nil {
 		o.Now = func() int64 { return 100 + seconds(time.Since(began)) }
 	}
@@ -123,4 +129,76 @@ func TestEndOfClient(t *testing.T) {
 	if ctx.Err() == nil {
 		t.Error("its context has not ended")
 	}
+}
+
+// TestManyClients: leases that were given in the same second, as after a power cut, are not
+// renewed in the same second, and neither do clients without a server all try in the same seconds.
+func TestManyClients(t *testing.T) {
+	const clients = 200
+	at := map[int64]int{}
+	h := recorded(t, Options{})
+	defer h.Close()
+	given := Lease{Address: netip.MustParsePrefix("192.0.2.9/24"), Server: netip.MustParseAddr("192.0.2.1"), Renew: 1900, Rebind: 3250, Expires: 3700}
+	for range clients {
+		c := &client{h: h, file: name("blue/t", "net1"), serial: "A"}
+		if err := c.keep(given); err != nil {
+			t.Fatal(err)
+		}
+		r, err := h.read(c.file)
+		if err != nil || r == nil {
+			t.Fatal(r, err)
+		}
+		if l := r.Lease; l.Renew > given.Renew || l.Renew < 1400 || l.Rebind > given.Rebind || l.Rebind < l.Renew || l.Expires != given.Expires {
+			t.Fatalf("%+v is kept as %+v", given, *l)
+		}
+		at[r.Lease.Renew]++
+	}
+	if most := slices.Max(slices.Collect(maps.Values(at))); most > clients/20 {
+		t.Errorf("%d of %d leases are renewed in one second", most, clients)
+	}
+
+	synctest.Test(t, func(t *testing.T) {
+		began, tries := time.Now(), map[int64]int{}
+		var mu sync.Mutex
+		h := recorded(t, Options{Within: func(string, func() error) error {
+			mu.Lock()
+			defer mu.Unlock()
+			tries[seconds(time.Since(began))]++
+			return errors.New("the link is down")
+		}})
+		defer h.Close()
+		ns, err := netns.Open("/proc/self/ns/net")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ns.Close()
+		id, err := netns.Identify(ns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range clients {
+			h.clientOf(t, &record{Sandbox: "blue/t", Link: fmt.Sprint("net", i), Netns: "/proc/self/ns/net", NetnsID: id, BootID: "one", Client: "ff01", Serial: "A"})
+		}
+		time.Sleep(2 * time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		late := map[int64]int{}
+		for second, n := range tries {
+			if second > 60 {
+				late[second] = n
+			}
+		}
+		if most := slices.Max(append(slices.Collect(maps.Values(late)), 0)); most == 0 || most > clients/2 {
+			t.Errorf("%d of %d clients tried in the same second, after a minute", most, clients)
+		}
+	})
+}
+
+// clientOf records a lease that is wanted, and starts its client.
+func (h *Host) clientOf(t *testing.T, r *record) {
+	t.Helper()
+	if err := h.locked(func() error { return h.write(r) }); err != nil {
+		t.Fatal(err)
+	}
+	h.start(r)
 }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A message is sent again when these times have passed without an answer.
+// A message is sent again when about these times have passed without an answer.
 var resend = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
 
 const (
@@ -97,7 +97,7 @@ func (h *Host) exchange(ctx context.Context, w *wire, r *record, m *dhcpv4.DHCPv
 		t.failed = nil
 		t.sent[m.MessageType()]++
 		t.now(h.Now())
-		within, cancel := context.WithTimeout(ctx, wait)
+		within, cancel := context.WithTimeout(ctx, about(wait))
 		lease, err := h.await(within, w, q, kind, t, pace, &answers)
 		cancel()
 		if ctx.Err() != nil {

@@ -3,6 +3,7 @@ package dhcp
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"time"
@@ -31,6 +32,13 @@ func (l *Lease) renewedBy(answer Lease) error {
 		return fault.New(fault.NotReady, fmt.Errorf("server %s answers the renewal of %s with %s", answer.Server, l.Address, answer.Address))
 	}
 	return nil
+}
+
+// spread moves the times at which a lease is renewed to random earlier ones, so that those which a server
+// has given at the same moment are not renewed at the same moment (RFC 2131 section 4.4.5). T1 stays before T2.
+func (l *Lease) spread(now int64) {
+	l.Rebind -= rand.N(max(l.Rebind-l.Renew, 0)/2 + 1) //nolint:gosec // not a secret
+	l.Renew -= rand.N(max(l.Renew-now, 0)/4 + 1)       //nolint:gosec // not a secret
 }
 
 // Lifetimes of leases. A longer one is renewed as if it lasted a day, so that the kernel forgets the
