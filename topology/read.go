@@ -2,6 +2,7 @@ package topology
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -10,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/suggest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -19,6 +22,18 @@ import (
 type reader struct {
 	inv   *Invalid
 	steps []any // as written, once they are reached
+}
+
+// Misfits returns what of an object, as YAML or JSON has it, does not fit a Go type: fields that
+// the type does not have, and values of another kind.
+func Misfits(v any, t reflect.Type) []string {
+	r := reader{inv: newInvalid("")}
+	r.read("", v, t)
+	var out []string
+	for _, p := range r.inv.Problems {
+		out = append(out, p.String())
+	}
+	return out
 }
 
 // numberOrText is the type of spec.rollout.maxUnavailable.
@@ -52,7 +67,9 @@ func (r *reader) read(path string, v any, t reflect.Type) any {
 	case reflect.String:
 		return r.text(path, v)
 	case reflect.Int32, reflect.Int64:
-		return r.integer(path, v)
+		return r.integer(path, v, t)
+	case reflect.Bool:
+		return r.boolean(path, v)
 	default:
 		return v
 	}
@@ -67,11 +84,11 @@ func (r *reader) object(path string, v any, t reflect.Type) any {
 			return map[string]any{only: r.read(join(path, only), v, ft)}
 		}
 	}
+	names := slices.Sorted(maps.Keys(fields))
 	if !ok {
-		r.wrong(path, "want an object, got %s", kindOf(v))
+		r.wrong(path, "want an object, got %s: known in it are %s", kindOf(v), strings.Join(names, ", "))
 		return nil
 	}
-	names := slices.Sorted(maps.Keys(fields))
 	out := map[string]any{}
 	for _, k := range slices.Sorted(maps.Keys(in)) {
 		if ft, known := fields[k]; known {
@@ -103,7 +120,15 @@ func (r *reader) free(path string, v any, t reflect.Type) any {
 	}
 	out := map[string]any{}
 	for _, k := range slices.Sorted(maps.Keys(in)) {
-		out[k] = r.read(join(path, k), in[k], t.Elem())
+		at := join(path, excerpt.Of(k, maxKey))
+		switch in[k].(type) {
+		case map[string]any, []any:
+			if t.Elem().Kind() == reflect.String { // matchLabels, where labels are wanted
+				r.wrong(at, "want a string, got %s: write %s: {NAME: TEXT}", kindOf(in[k]), path)
+				continue
+			}
+		}
+		out[k] = r.read(at, in[k], t.Elem())
 	}
 	return out
 }
@@ -116,6 +141,10 @@ func (r *reader) list(path string, v any, t reflect.Type) any {
 			r.wrong(path, "want a list, got %s: write [%s]", kindOf(v), text)
 			return []any{text}
 		}
+	}
+	if _, one := v.(map[string]any); !ok && one {
+		r.wrong(path, "want a list, got %s: put a dash before it", kindOf(v))
+		return []any{r.read(path+"[0]", v, t.Elem())}
 	}
 	if !ok {
 		r.wrong(path, "want a list, got %s", kindOf(v))
@@ -156,16 +185,36 @@ func (r *reader) text(path string, v any) any {
 	return text
 }
 
-func (r *reader) integer(path string, v any) any {
+func (r *reader) integer(path string, v any, t reflect.Type) any {
+	var text string
 	switch n := v.(type) {
-	case int, int64, uint64, json.Number:
-		return v
+	case int, int64, uint64:
+		text = fmt.Sprint(n)
+	case json.Number:
+		text = n.String()
 	case float64:
 		if n == float64(int64(n)) {
-			return int64(n)
+			text = strconv.FormatInt(int64(n), 10)
 		}
 	}
-	r.wrong(path, "want an integer, got %s", kindOf(v))
+	n, err := strconv.ParseInt(text, 10, t.Bits())
+	switch {
+	case err == nil:
+		return n
+	case errors.Is(err, strconv.ErrRange):
+		r.wrong(path, "%s is out of range", text)
+		return nil
+	}
+	text, _ = v.(string)
+	r.wrong(path, "want an integer, got %s%s", kindOf(v), contract.NumberHint(text))
+	return nil
+}
+
+func (r *reader) boolean(path string, v any) any {
+	if _, ok := v.(bool); ok {
+		return v
+	}
+	r.wrong(path, "want a boolean, got %s: write true or false, without quotes", kindOf(v))
 	return nil
 }
 
@@ -184,7 +233,7 @@ func (r *reader) numberOrText(path string, v any) any {
 
 func (r *reader) unknown(path, key, hint string) {
 	step, path := r.place(path)
-	r.inv.add(step, "", "unknown field %q%s", join(path, key), hint)
+	r.inv.add(step, "", "unknown field %q%s", join(path, excerpt.Of(key, maxKey)), hint)
 }
 
 func (r *reader) wrong(path, format string, args ...any) {

@@ -19,7 +19,7 @@ const maxExact = 1 << 53
 func integer(p Param, v any) (int64, error) {
 	if s, ok := v.(string); ok {
 		if !p.NumericString {
-			return 0, fmt.Errorf("want an integer, got %s%s", describe(v), unquoteHint(s))
+			return 0, fmt.Errorf("want an integer, got %s%s", describe(v), NumberHint(s))
 		}
 		return digits(s)
 	}
@@ -133,9 +133,13 @@ func quoteHint(v any) string {
 	return ": put it in quotes"
 }
 
-func unquoteHint(s string) string {
+// NumberHint is the end of an error about a string where a number is wanted.
+func NumberHint(s string) string {
 	if _, err := digits(s); err == nil {
 		return ": remove the quotes"
+	}
+	if s != "" && s[0] >= '0' && s[0] <= '9' {
+		return ": write one number, without a unit"
 	}
 	return ""
 }
