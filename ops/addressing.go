@@ -167,6 +167,7 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 	// The config is shared by later plans, also of other sandboxes: its lists must not be
 	// appended to.
 	cfg.Routes = slices.Clone(cfg.Routes)
+	written, writtenRoutes := len(cfg.Addresses), len(cfg.Routes) // outside of ipam
 	if cfg.IPAM != nil {
 		cfg.Addresses = slices.Concat(cfg.Addresses, cfg.IPAM.Addresses)
 		cfg.Routes = append(cfg.Routes, cfg.IPAM.Routes...)
@@ -194,6 +195,7 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		cfg.Addresses, cfg.Routes = append(cfg.Addresses, addresses...), append(cfg.Routes, routes...)
 	}
 	gateways := map[bool]string{} // by "is IPv6"
+	self := map[string]bool{}
 	for i, a := range cfg.Addresses {
 		if i >= leasedFrom {
 			if err := p.address(link, "the leased address", a, cfg); err != nil {
@@ -203,8 +205,17 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 			if err := p.address(link, "", a, cfg); err != nil {
 				return errGiven(err)
 			}
-		} else if err := p.address(link, fmt.Sprintf("addresses[%d]", i), a, cfg); err != nil {
-			return err
+		} else {
+			field := fieldOf("addresses", i, written)
+			if err := p.address(link, field, a, cfg); err != nil {
+				return err
+			}
+			if err := checkGateway(field+".gateway", a); err != nil {
+				return err
+			}
+		}
+		if pre, err := a.Prefix(); err == nil {
+			self[pre.Addr().String()] = true
 		}
 		v6 := strings.Contains(a.Address, ":")
 		if a.Gateway != "" && gateways[v6] == "" {
@@ -217,12 +228,15 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		if r.Gateway == "" && r.Scope == nil && !isAlone(r.Destination, gateways[v6]) {
 			r.Gateway = gateways[v6]
 		}
-		field := fmt.Sprintf("routes[%d]", i)
+		field := fieldOf("routes", i, writtenRoutes)
 		if i >= ownRoutes {
 			field = fmt.Sprintf("given route to %s", r.Destination)
 		}
 		if r.Gateway != "" && strings.Contains(r.Gateway, ":") != v6 {
 			return Invalid(field+".gateway", "%q and destination %q are of different families", r.Gateway, r.Destination)
+		}
+		if self[r.Gateway] {
+			return Invalid(field+".gateway", "%q is an address of the interface itself, and the kernel refuses routes over it: name the router", r.Gateway)
 		}
 		if err := p.req.imagined.spend(netstate.Route{}.Traits().Cost); err != nil {
 			return err
@@ -235,6 +249,29 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		}
 	}
 	return p.policy(link, cfg)
+}
+
+// fieldOf is where a config has an entry of a list: the first of them outside of ipam.
+func fieldOf(list string, i, outside int) string {
+	if i >= outside {
+		list, i = "ipam."+list, i-outside
+	}
+	return fmt.Sprintf("%s[%d]", list, i)
+}
+
+// checkGateway refuses a gateway that no route of the address's family can have.
+func checkGateway(field string, a Address) error {
+	gw, err := netip.ParseAddr(a.Gateway)
+	pre, wrong := a.Prefix()
+	switch {
+	case err != nil || wrong != nil: // none, or refused elsewhere
+		return nil
+	case gw.Is4() != pre.Addr().Is4():
+		return Invalid(field, "%q and address %q are of different families", a.Gateway, a.Address)
+	case gw == pre.Addr():
+		return Invalid(field, "%q is the address itself, and the kernel refuses routes over it: name the router, or remove gateway", a.Gateway)
+	}
+	return nil
 }
 
 // isAlone reports whether a prefix is one address alone: a route to the gateway is on the link.
