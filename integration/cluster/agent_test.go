@@ -116,6 +116,19 @@ func newAgentBenchIn(t *testing.T, control cluster.Options, options cluster.Node
 	if err != nil {
 		t.Fatal(err)
 	}
+	b.install(t, release, values...)
+	b.home = b.vfs(t)
+	for i, ifName := range []string{"enp3s0f0v0", "enp3s0f0v1"} {
+		topology := fmt.Sprintf("net-%d", i+1)
+		b.applied(t, fmt.Sprintf(oneVF, topology, ifName, fmt.Sprintf("192.0.2.%d/26", 65+64*i), fmt.Sprintf("net%d", i+1)))
+		kubectl(t, b.Cluster, "", "wait", "--for=create", "--timeout=60s", "deviceclass/"+topology+"-vf")
+	}
+	return b
+}
+
+// install installs a release on all nodes, and prints what the cluster has if the test fails.
+func (b *agentBench) install(t *testing.T, release cluster.Release, values ...string) {
+	t.Helper()
 	began := time.Now()
 	if release == (cluster.Release{}) {
 		values = append(values, "agent.driverBinding=true", "agent.lldp=true") // which earlier charts do not know
@@ -138,13 +151,6 @@ func newAgentBenchIn(t *testing.T, control cluster.Options, options cluster.Node
 			}
 		}
 	})
-	b.home = b.vfs(t)
-	for i, ifName := range []string{"enp3s0f0v0", "enp3s0f0v1"} {
-		topology := fmt.Sprintf("net-%d", i+1)
-		b.applied(t, fmt.Sprintf(oneVF, topology, ifName, fmt.Sprintf("192.0.2.%d/26", 65+64*i), fmt.Sprintf("net%d", i+1)))
-		kubectl(t, b.Cluster, "", "wait", "--for=create", "--timeout=60s", "deviceclass/"+topology+"-vf")
-	}
-	return b
 }
 
 // applied applies a manifest, again if need be: the webhook of a controller that has just
@@ -153,10 +159,14 @@ func (b *agentBench) applied(t *testing.T, manifest string) {
 	t.Helper()
 	until(t, "the manifest is applied", 5*time.Minute, func() bool {
 		_, err := b.Kubectl(t.Context(), strings.NewReader(manifest), "apply", "-f", "-")
-		if err != nil {
-			t.Logf("not applied: %v", err)
+		if err == nil {
+			return true
 		}
-		return err == nil
+		if strings.Contains(err.Error(), "denied the request") {
+			t.Fatal(err)
+		}
+		t.Logf("not applied: %v", err)
+		return false
 	})
 }
 

@@ -297,11 +297,7 @@ func (b *agentBench) testServices(t *testing.T) {
 		return strings.Contains(b.shell(t, "nft list table ip kube-proxy 2>/dev/null || true"), "dnat to "+other[0].String()+":8080")
 	})
 
-	fromHost := func(url string) string {
-		host, port, _ := strings.Cut(url, ":")
-		return b.shell(t, fmt.Sprintf(`exec 3<>/dev/tcp/%s/%s; printf 'GET / HTTP/1.0\r\n\r\n' >&3
-timeout 20 cat <&3 | tr -d '\r' | awk -F '[ :"]+' '/^Client:/ { client = $2 } /hostname/ { print $3 " saw " client }'`, host, port))
-	}
+	fromHost := func(url string) string { return b.fetch(t, url) }
 	fromPod := func(pod string) func(string) string {
 		return func(url string) string {
 			return kubectl(t, b.Cluster, "", "exec", pod, "--", "/pod", "get", "http://"+url)
@@ -327,6 +323,14 @@ timeout 20 cat <&3 | tr -d '\r' | awk -F '[ :"]+' '/^Client:/ { client = $2 } /h
 	if said := kubectl(t, b.Cluster, "", "exec", "early", "--", "/pod", "version"); !strings.Contains(said, cluster.Version) {
 		t.Errorf("the service of the API server answers a pod %q", said)
 	}
+}
+
+// fetch has the host ask a serving pod at HOST:PORT, and returns "HOSTNAME saw ADDRESS".
+func (b *agentBench) fetch(t *testing.T, url string) string {
+	t.Helper()
+	host, port, _ := strings.Cut(url, ":")
+	return b.shell(t, fmt.Sprintf(`exec 3<>/dev/tcp/%s/%s; printf 'GET / HTTP/1.0\r\n\r\n' >&3
+timeout 20 cat <&3 | tr -d '\r' | awk -F '[ :"]+' '/^Client:/ { client = $2 } /hostname/ { print $3 " saw " client }'`, host, port))
 }
 
 func (b *agentBench) testNetworkAndClaim(t *testing.T) {
