@@ -86,12 +86,7 @@ func TestNetworksOfTwoNodes(t *testing.T) {
 		options := cluster.NodeOptions{
 			Containerd: containerd, NoCNI: true, NRITimeout: 10 * time.Second,
 			Kubelet: "\ncrashLoopBackOff: {maxContainerRestartPeriod: 1s}",
-			// Both cards are on one wire, so that each may answer for its own addresses only. The address of the
-			// node is on it, too, in a network that both nodes are on.
-			Start: fmt.Sprintf(`sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2
-ip address add 10.0.%d.15/21 dev enp3s0f0
-ip address add 10.1.1.%d/24 dev enp3s0f0
-ip address add 10.1.2.%d/24 dev enp3s0f1`, 11+i, 1+i, 1+i),
+			Start:   story.WiredNode(i),
 		}
 		if i > 0 {
 			options.Wired = p[0].node.Name
