@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -23,6 +24,7 @@ import (
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/watchstore"
 )
 
 // Claims keeps the allocated claims of every topology. The API server has no selector for
@@ -74,7 +76,7 @@ func emptyClaims() *Claims {
 // Start follows the claims until ctx ends.
 func (c *Claims) Start(ctx context.Context) error {
 	all := &cache.ListWatch{ListWithContextFunc: c.list, WatchFuncWithContext: c.watch}
-	cache.NewReflectorWithOptions(all, nil, (*store)(c), cache.ReflectorOptions{Name: "claims", TypeDescription: "ResourceClaim"}).RunWithContext(ctx)
+	cache.NewReflectorWithOptions(all, nil, c.store(), cache.ReflectorOptions{Name: "claims", TypeDescription: "ResourceClaim"}).RunWithContext(ctx)
 	return nil
 }
 
@@ -145,16 +147,8 @@ func (c *Claims) Users(name string, uid types.UID) int {
 	return n
 }
 
-// put replaces the record of one claim; nil when the claim uses no topology.
-func (c *Claims) put(key string, r *record) {
-	touched := map[string]bool{}
-	c.mu.Lock()
-	c.replace(key, r, touched)
-	c.mu.Unlock()
-	c.notify(touched)
-}
-
-// replace is put while mu is locked, and adds the topologies whose use changes.
+// replace replaces the record of one claim, nil when the claim uses no topology, and adds the topologies
+// whose use changes. The caller holds mu.
 func (c *Claims) replace(key string, r *record, touched map[string]bool) {
 	before := c.records[key]
 	var was, is *Held
@@ -318,64 +312,26 @@ func (c *Claims) list(ctx context.Context, _ metav1.ListOptions) (runtime.Object
 	}
 }
 
-// store is Claims as a reflector fills them.
-type store Claims
-
-func keyOf(o any) (key string, r *record, err error) {
-	i, ok := o.(*item)
-	if !ok {
-		return "", nil, fmt.Errorf("%T is no claim", o)
+// store is what a reflector fills Claims by.
+func (c *Claims) store() *watchstore.Store[string, *item] {
+	var touched map[string]bool
+	return &watchstore.Store[string, *item]{
+		What: "claim", Name: func(i *item) string { return i.Namespace + "/" + i.Name },
+		Put: func(key string, i *item) error {
+			c.replace(key, i.record, touched)
+			return nil
+		},
+		Remove: func(key string) { c.replace(key, nil, touched) },
+		Known:  func() iter.Seq[string] { return maps.Keys(c.records) },
+		Around: func(listed bool, change func()) {
+			touched = map[string]bool{}
+			c.mu.Lock()
+			change()
+			c.mu.Unlock()
+			if listed {
+				c.once.Do(func() { close(c.synced) })
+			}
+			c.notify(touched)
+		},
 	}
-	return i.Namespace + "/" + i.Name, i.record, nil
 }
-
-// Add implements cache.ReflectorStore.
-func (s *store) Add(o any) error { return s.Update(o) }
-
-// Update implements cache.ReflectorStore.
-func (s *store) Update(o any) error {
-	key, r, err := keyOf(o)
-	if err == nil {
-		(*Claims)(s).put(key, r)
-	}
-	return err
-}
-
-// Delete implements cache.ReflectorStore.
-func (s *store) Delete(o any) error {
-	key, _, err := keyOf(o)
-	if err == nil {
-		(*Claims)(s).put(key, nil)
-	}
-	return err
-}
-
-// Replace implements cache.ReflectorStore.
-func (s *store) Replace(all []any, _ string) error {
-	now := make(map[string]*record, len(all))
-	for _, o := range all {
-		key, r, err := keyOf(o)
-		if err != nil {
-			return err
-		}
-		now[key] = r
-	}
-	c := (*Claims)(s)
-	touched := map[string]bool{}
-	c.mu.Lock()
-	for key := range maps.Clone(c.records) {
-		if now[key] == nil {
-			c.replace(key, nil, touched)
-		}
-	}
-	for key, r := range now {
-		c.replace(key, r, touched)
-	}
-	c.mu.Unlock()
-	c.once.Do(func() { close(c.synced) })
-	c.notify(touched)
-	return nil
-}
-
-// Resync implements cache.ReflectorStore.
-func (*store) Resync() error { return nil }

@@ -3,7 +3,9 @@ package controller
 import (
 	"context"
 	"fmt"
+	"iter"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -23,6 +25,7 @@ import (
 	"github.com/plumbline/plumbline/qos"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/watchstore"
 )
 
 const (
@@ -165,20 +168,17 @@ func (w *destinationWriter) read(ctx context.Context, key types.NamespacedName) 
 
 // follow follows what the addresses of pods depend on, from the first object that needs them.
 func (w *destinationWriter) follow(ctx context.Context) {
-	name := func(o *kept) types.NamespacedName {
-		return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
-	}
 	running := fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", "Succeeded"), fields.OneTermNotEqualSelector("status.phase", "Failed")).String()
 	stores := []*keptStore{
 		{
 			resource: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"},
-			set:      func(o *kept) { w.SetNamespace(o.Name, o.Labels) }, remove: func(o *kept) { w.DeleteNamespace(o.Name) },
+			set:      func(_ types.NamespacedName, o *kept) { w.SetNamespace(o.Name, o.Labels) }, remove: func(key types.NamespacedName) { w.DeleteNamespace(key.Name) },
 		}, {
 			resource: v1alpha1.Resource(),
-			set:      func(o *kept) { w.SetTopology(o.Name, o.Labels) }, remove: func(o *kept) { w.DeleteTopology(o.Name) },
+			set:      func(_ types.NamespacedName, o *kept) { w.SetTopology(o.Name, o.Labels) }, remove: func(key types.NamespacedName) { w.DeleteTopology(key.Name) },
 		}, {
 			resource: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, selector: running,
-			set: func(o *kept) { w.SetPod(name(o), o.UID, o.Labels) }, remove: func(o *kept) { w.DeletePod(name(o)) },
+			set: func(key types.NamespacedName, o *kept) { w.SetPod(key, o.UID, o.Labels) }, remove: w.DeletePod,
 		},
 	}
 	for _, s := range stores {
@@ -226,12 +226,12 @@ func (k *keptList) DeepCopyObject() runtime.Object { return new(*k) }
 
 // keptStore gives the metadata of all objects of a resource to functions.
 type keptStore struct {
-	resource    schema.GroupVersionResource
-	selector    string // of fields
-	set, remove func(*kept)
-	synced      chan struct{} // closed when all have been read once
-	once        sync.Once
-	there       map[types.NamespacedName]bool
+	resource schema.GroupVersionResource
+	selector string // of fields
+	set      func(types.NamespacedName, *kept)
+	remove   func(types.NamespacedName)
+	synced   chan struct{} // closed when all have been read once
+	once     sync.Once
 }
 
 // run follows the objects until ctx ends. It lists them in pages.
@@ -268,56 +268,31 @@ func (s *keptStore) run(ctx context.Context, client metadata.Interface) {
 			}), nil
 		},
 	}
-	cache.NewReflectorWithOptions(unstreamed{all}, nil, s, cache.ReflectorOptions{
+	cache.NewReflectorWithOptions(unstreamed{all}, nil, s.store(), cache.ReflectorOptions{
 		Name: "destinations of NetworkQoS: " + s.resource.Resource, TypeDescription: s.resource.Resource,
 	}).RunWithContext(ctx)
 }
 
-// Add implements cache.ReflectorStore.
-func (s *keptStore) Add(v any) error { return s.Update(v) }
-
-// Update implements cache.ReflectorStore.
-func (s *keptStore) Update(v any) error {
-	o, ok := v.(*kept)
-	if !ok {
-		return fmt.Errorf("%T is no metadata of %s", v, s.resource.Resource)
+// store is what a reflector fills it by.
+func (s *keptStore) store() *watchstore.Store[types.NamespacedName, *kept] {
+	there := map[types.NamespacedName]bool{}
+	return &watchstore.Store[types.NamespacedName, *kept]{
+		What: "metadata of " + s.resource.Resource, Name: func(o *kept) types.NamespacedName { return types.NamespacedName{Namespace: o.Namespace, Name: o.Name} },
+		Put: func(key types.NamespacedName, o *kept) error {
+			there[key] = true
+			s.set(key, o)
+			return nil
+		},
+		Remove: func(key types.NamespacedName) {
+			delete(there, key)
+			s.remove(key)
+		},
+		Known: func() iter.Seq[types.NamespacedName] { return maps.Keys(there) },
+		Around: func(listed bool, change func()) {
+			change()
+			if listed {
+				s.once.Do(func() { close(s.synced) })
+			}
+		},
 	}
-	s.there[types.NamespacedName{Namespace: o.Namespace, Name: o.Name}] = true
-	s.set(o)
-	return nil
 }
-
-// Delete implements cache.ReflectorStore.
-func (s *keptStore) Delete(v any) error {
-	o, ok := v.(*kept)
-	if !ok {
-		return fmt.Errorf("%T is no metadata of %s", v, s.resource.Resource)
-	}
-	delete(s.there, types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
-	s.remove(o)
-	return nil
-}
-
-// Replace implements cache.ReflectorStore.
-func (s *keptStore) Replace(all []any, _ string) error {
-	now := make(map[types.NamespacedName]bool, len(all))
-	for _, v := range all {
-		o, ok := v.(*kept)
-		if !ok {
-			return fmt.Errorf("%T is no metadata of %s", v, s.resource.Resource)
-		}
-		now[types.NamespacedName{Namespace: o.Namespace, Name: o.Name}] = true
-		s.set(o)
-	}
-	for key := range s.there {
-		if !now[key] {
-			s.remove(&kept{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}})
-		}
-	}
-	s.there = now
-	s.once.Do(func() { close(s.synced) })
-	return nil
-}
-
-// Resync implements cache.ReflectorStore.
-func (*keptStore) Resync() error { return nil }

@@ -25,6 +25,7 @@ import (
 	"github.com/plumbline/plumbline/qos"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/topology/excerpt"
+	"github.com/plumbline/plumbline/topology/watchstore"
 )
 
 // NetworkQoS writes the status of NetworkQoS objects: conditions that do not depend on pods,
@@ -96,7 +97,7 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 	writer := &destinationWriter{QoSDestinations: c.destinations, objects: c.Objects, metadata: c.Metadata, claims: c.Claims, log: c.Log, now: c.Now}
 	defer writer.run(ctx)()
 	all := &cache.ListWatch{ListWithContextFunc: c.list, WatchFuncWithContext: c.watch}
-	go cache.NewReflectorWithOptions(unstreamed{all}, nil, (*qosStore)(c), cache.ReflectorOptions{Name: "NetworkQoS", TypeDescription: qosv1alpha1.Kind}).RunWithContext(ctx)
+	go cache.NewReflectorWithOptions(unstreamed{all}, nil, c.store(), cache.ReflectorOptions{Name: "NetworkQoS", TypeDescription: qosv1alpha1.Kind}).RunWithContext(ctx)
 	go func() {
 		<-ctx.Done()
 		c.queue.ShutDown()
@@ -154,30 +155,22 @@ func (c *NetworkQoS) watch(ctx context.Context, options metav1.ListOptions) (wat
 	return w, err // not wrapped: the reflector checks its type
 }
 
-// qosStore is a NetworkQoS as a reflector fills it: it queues the namespaces of changes.
-type qosStore NetworkQoS
-
-// Add implements cache.ReflectorStore.
-func (s *qosStore) Add(o any) error { return s.Update(o) }
-
-// Delete implements cache.ReflectorStore.
-func (s *qosStore) Delete(o any) error { return s.Update(o) }
-
-// Update implements cache.ReflectorStore.
-func (s *qosStore) Update(o any) error {
-	m, err := meta.Accessor(o)
-	if err == nil {
-		s.queue.AddAfter(m.GetNamespace(), s.Interval)
-		s.destinations.Edited(types.NamespacedName{Namespace: m.GetNamespace(), Name: m.GetName()})
+// store is what a reflector fills NetworkQoS by: it queues the namespaces of changes, and list has queued
+// everything.
+func (c *NetworkQoS) store() *watchstore.Store[types.NamespacedName, *metav1.PartialObjectMetadata] {
+	edited := func(key types.NamespacedName) {
+		c.queue.AddAfter(key.Namespace, c.Interval)
+		c.destinations.Edited(key)
 	}
-	return err
+	return &watchstore.Store[types.NamespacedName, *metav1.PartialObjectMetadata]{
+		What: "metadata of a " + qosv1alpha1.Kind,
+		Name: func(o *metav1.PartialObjectMetadata) types.NamespacedName {
+			return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+		},
+		Put:    func(key types.NamespacedName, _ *metav1.PartialObjectMetadata) error { edited(key); return nil },
+		Remove: edited,
+	}
 }
-
-// Replace implements cache.ReflectorStore; list has queued everything.
-func (*qosStore) Replace([]any, string) error { return nil }
-
-// Resync implements cache.ReflectorStore.
-func (*qosStore) Resync() error { return nil }
 
 // read is an object of a namespace with the status it has.
 type read struct {

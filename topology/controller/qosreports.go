@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -10,7 +11,6 @@ import (
 	"unique"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -23,6 +23,7 @@ import (
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/watchstore"
 )
 
 // QoSReports keeps what nodes report on NetworkQoS objects, by namespace.
@@ -277,7 +278,7 @@ func (r *QoSReports) follow(ctx context.Context, api dynamic.Interface) {
 			}), nil
 		},
 	}
-	cache.NewReflectorWithOptions(unstreamed{all}, nil, (*qosReportStore)(r), cache.ReflectorOptions{Name: v1alpha1.QoSReportKind, TypeDescription: v1alpha1.QoSReportKind}).RunWithContext(ctx)
+	cache.NewReflectorWithOptions(unstreamed{all}, nil, r.store(), cache.ReflectorOptions{Name: v1alpha1.QoSReportKind, TypeDescription: v1alpha1.QoSReportKind}).RunWithContext(ctx)
 }
 
 // nodeReport carries the objects of a report through a reflector.
@@ -300,63 +301,31 @@ func nodeReportOf(u *unstructured.Unstructured) *nodeReport {
 	return out
 }
 
-// qosReportStore is QoSReports as a reflector fills them.
-type qosReportStore QoSReports
-
-// Add implements cache.ReflectorStore.
-func (s *qosReportStore) Add(o any) error { return s.Update(o) }
-
-// Update implements cache.ReflectorStore.
-func (s *qosReportStore) Update(o any) error {
-	n, ok := o.(*nodeReport)
-	if !ok {
-		return fmt.Errorf("%T is no %s", o, v1alpha1.QoSReportKind)
+// store is what a reflector fills QoSReports by.
+func (r *QoSReports) store() *watchstore.Store[string, *nodeReport] {
+	var touched map[string]bool
+	return &watchstore.Store[string, *nodeReport]{
+		What: v1alpha1.QoSReportKind, Name: func(n *nodeReport) string { return n.Name },
+		Put: func(node string, n *nodeReport) error {
+			r.set(node, n.objects, touched)
+			return nil
+		},
+		Remove: func(node string) { r.set(node, nil, touched) },
+		Known: func() iter.Seq[string] {
+			known := map[string]bool{}
+			for _, nodes := range r.of {
+				for node := range nodes {
+					known[node] = true
+				}
+			}
+			return maps.Keys(known)
+		},
+		Around: func(_ bool, change func()) {
+			touched = map[string]bool{}
+			r.mu.Lock()
+			change()
+			r.mu.Unlock()
+			r.changed(touched)
+		},
 	}
-	(*QoSReports)(s).Set(n.Name, n.objects)
-	return nil
 }
-
-// Delete implements cache.ReflectorStore.
-func (s *qosReportStore) Delete(o any) error {
-	m, err := meta.Accessor(o)
-	if err == nil {
-		(*QoSReports)(s).Set(m.GetName(), nil)
-	}
-	return err
-}
-
-// Replace implements cache.ReflectorStore.
-func (s *qosReportStore) Replace(all []any, _ string) error {
-	now := map[string]bool{}
-	for _, o := range all {
-		n, ok := o.(*nodeReport)
-		if !ok {
-			return fmt.Errorf("%T is no %s", o, v1alpha1.QoSReportKind)
-		}
-		now[n.Name] = true
-	}
-	touched := map[string]bool{}
-	s.mu.Lock()
-	gone := map[string]bool{}
-	for _, nodes := range s.of {
-		for node := range nodes {
-			gone[node] = !now[node]
-		}
-	}
-	for node, is := range gone {
-		if is {
-			(*QoSReports)(s).set(node, nil, touched)
-		}
-	}
-	for _, o := range all {
-		if n, ok := o.(*nodeReport); ok {
-			(*QoSReports)(s).set(n.Name, n.objects, touched)
-		}
-	}
-	s.mu.Unlock()
-	s.changed(touched)
-	return nil
-}
-
-// Resync implements cache.ReflectorStore.
-func (*qosReportStore) Resync() error { return nil }

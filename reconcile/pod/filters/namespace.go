@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"net/netip"
 	"reflect"
 	"time"
@@ -19,6 +21,7 @@ import (
 	"github.com/plumbline/plumbline/qos"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/watchstore"
 )
 
 const (
@@ -176,7 +179,7 @@ func (n *namespace) run(ctx context.Context) {
 		n.f.mu.Lock()
 		n.again = again
 		n.f.mu.Unlock()
-		cache.NewReflectorWithOptions(source{n}, nil, (*stored)(n), cache.ReflectorOptions{
+		cache.NewReflectorWithOptions(source{n}, nil, n.store(), cache.ReflectorOptions{
 			Name: "NetworkQoS of " + n.name, TypeDescription: qosv1alpha1.Kind,
 		}).RunWithContext(within)
 		again()
@@ -199,70 +202,32 @@ func (n *namespace) failed(err error) {
 	}
 }
 
-// stored is a namespace as a reflector fills it.
-type stored namespace
-
-// Add implements cache.ReflectorStore.
-func (s *stored) Add(o any) error { return s.Update(o) }
-
-// Update implements cache.ReflectorStore.
-func (s *stored) Update(v any) error {
-	o, ok := v.(*object)
-	if !ok {
-		return fmt.Errorf("%T is no %s", v, qosv1alpha1.Kind)
+// store is what a reflector fills a namespace by.
+func (n *namespace) store() *watchstore.Store[string, *object] {
+	return &watchstore.Store[string, *object]{
+		What: qosv1alpha1.Kind, Name: func(o *object) string { return o.Name },
+		Put: func(name string, o *object) error {
+			if n.known[name] == nil && len(n.known) >= qos.MaxObjects {
+				n.err = errTooMany
+				n.again()
+				return errTooMany
+			}
+			n.put(o)
+			return nil
+		},
+		Remove: n.drop,
+		Known:  func() iter.Seq[string] { return maps.Keys(n.known) },
+		Around: func(listed bool, change func()) {
+			n.f.mu.Lock()
+			defer n.f.mu.Unlock()
+			change()
+			if listed && n.err != nil {
+				n.err = nil
+				n.f.enqueueNamespace(n.name)
+			}
+		},
 	}
-	s.f.mu.Lock()
-	defer s.f.mu.Unlock()
-	if s.known[o.Name] == nil && len(s.known) >= qos.MaxObjects {
-		s.err = errTooMany
-		s.again()
-		return errTooMany
-	}
-	(*namespace)(s).put(o)
-	return nil
 }
-
-// Delete implements cache.ReflectorStore.
-func (s *stored) Delete(v any) error {
-	o, ok := v.(*object)
-	if !ok {
-		return fmt.Errorf("%T is no %s", v, qosv1alpha1.Kind)
-	}
-	s.f.mu.Lock()
-	defer s.f.mu.Unlock()
-	(*namespace)(s).drop(o.Name)
-	return nil
-}
-
-// Replace implements cache.ReflectorStore.
-func (s *stored) Replace(all []any, _ string) error {
-	now := map[string]*object{}
-	for _, v := range all {
-		o, ok := v.(*object)
-		if !ok {
-			return fmt.Errorf("%T is no %s", v, qosv1alpha1.Kind)
-		}
-		now[o.Name] = o
-	}
-	s.f.mu.Lock()
-	defer s.f.mu.Unlock()
-	for name := range s.known {
-		if now[name] == nil {
-			(*namespace)(s).drop(name)
-		}
-	}
-	for _, o := range now {
-		(*namespace)(s).put(o)
-	}
-	if s.err != nil {
-		s.err = nil
-		s.f.enqueueNamespace(s.name)
-	}
-	return nil
-}
-
-// Resync implements cache.ReflectorStore.
-func (*stored) Resync() error { return nil }
 
 // put takes an object into account. The caller holds Follower.mu.
 func (n *namespace) put(o *object) {

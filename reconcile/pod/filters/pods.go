@@ -2,7 +2,7 @@ package filters
 
 import (
 	"context"
-	"fmt"
+	"iter"
 	"maps"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/plumbline/plumbline/topology/watchstore"
 )
 
 // podLabels is what is kept of a pod.
@@ -43,73 +45,37 @@ func (f *Follower) followPods(ctx context.Context) {
 			return api.Watch(ctx, o)
 		},
 	}
-	cache.NewReflectorWithOptions(all, nil, (*podStore)(f), cache.ReflectorOptions{Name: "labels of pods", TypeDescription: "Pod"}).RunWithContext(ctx)
+	cache.NewReflectorWithOptions(all, nil, f.podStore(), cache.ReflectorOptions{Name: "labels of pods", TypeDescription: "Pod"}).RunWithContext(ctx)
 }
 
-// podStore is a Follower as the reflector of pods fills it.
-type podStore Follower
-
-func readPod(v any) (types.NamespacedName, podLabels, error) {
-	o, ok := v.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return types.NamespacedName{}, podLabels{}, fmt.Errorf("%T is no metadata of a pod", v)
+// podStore is what the reflector of pods fills a Follower by. The sandbox of a pod that is deleted, if it
+// still has one, keeps what it has.
+func (f *Follower) podStore() *watchstore.Store[types.NamespacedName, *metav1.PartialObjectMetadata] {
+	return &watchstore.Store[types.NamespacedName, *metav1.PartialObjectMetadata]{
+		What: "metadata of a pod",
+		Name: func(o *metav1.PartialObjectMetadata) types.NamespacedName {
+			return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+		},
+		Put: func(key types.NamespacedName, o *metav1.PartialObjectMetadata) error {
+			f.putPod(key, podLabels{o.UID, o.Labels})
+			return nil
+		},
+		Remove: func(key types.NamespacedName) {
+			delete(f.pods, key)
+			f.reports.Changed()
+		},
+		Known: func() iter.Seq[types.NamespacedName] { return maps.Keys(f.pods) },
+		Around: func(listed bool, change func()) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.podsRead = f.podsRead || listed
+			change()
+			if listed {
+				f.reports.Changed()
+			}
+		},
 	}
-	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, podLabels{o.UID, o.Labels}, nil
 }
-
-// Add implements cache.ReflectorStore.
-func (s *podStore) Add(v any) error { return s.Update(v) }
-
-// Update implements cache.ReflectorStore.
-func (s *podStore) Update(v any) error {
-	key, p, err := readPod(v)
-	if err == nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		(*Follower)(s).putPod(key, p)
-	}
-	return err
-}
-
-// Delete implements cache.ReflectorStore. The sandbox of the pod, if it still has one, keeps
-// what it has.
-func (s *podStore) Delete(v any) error {
-	key, _, err := readPod(v)
-	if err == nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.pods, key)
-		s.reports.Changed()
-	}
-	return err
-}
-
-// Replace implements cache.ReflectorStore.
-func (s *podStore) Replace(all []any, _ string) error {
-	now := map[types.NamespacedName]podLabels{}
-	for _, v := range all {
-		key, p, err := readPod(v)
-		if err != nil {
-			return err
-		}
-		now[key] = p
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.podsRead = true
-	defer s.reports.Changed()
-	maps.DeleteFunc(s.pods, func(key types.NamespacedName, _ podLabels) bool {
-		_, is := now[key]
-		return !is
-	})
-	for key, p := range now {
-		(*Follower)(s).putPod(key, p)
-	}
-	return nil
-}
-
-// Resync implements cache.ReflectorStore.
-func (*podStore) Resync() error { return nil }
 
 // putPod takes the labels of a pod into account. The caller holds mu.
 func (f *Follower) putPod(key types.NamespacedName, p podLabels) {

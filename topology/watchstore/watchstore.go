@@ -1,0 +1,106 @@
+// Package watchstore hands the objects that a reflector of client-go lists and watches to functions. What
+// is kept of them is the caller's.
+package watchstore
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+)
+
+// Store is a cache.ReflectorStore of objects of type O, which have names of type K. Another object is an
+// error. A reflector calls one method at a time.
+type Store[K comparable, O any] struct {
+	// What is the kind of the objects, for errors.
+	What string
+	// Name returns the name of an object.
+	Name func(O) K
+	// Put takes an object into account that is new, or may have changed.
+	Put func(K, O) error
+	// Remove forgets an object. It may be called for one that is not known.
+	Remove func(K)
+	// Known are the names of the objects that were put and not removed. Those that a list lacks are
+	// removed before its objects are put. nil: a list removes none.
+	Known func() iter.Seq[K]
+	// Around calls change, which calls the functions above, and so can hold a lock meanwhile. listed says
+	// that change is a list of all objects. nil: change is called.
+	Around func(listed bool, change func())
+}
+
+// Add implements cache.ReflectorStore.
+func (s *Store[K, O]) Add(v any) error { return s.Update(v) }
+
+// Update implements cache.ReflectorStore.
+func (s *Store[K, O]) Update(v any) error {
+	o, err := s.object(v)
+	if err != nil {
+		return err
+	}
+	s.around(false, func() { err = s.Put(s.Name(o), o) })
+	return err
+}
+
+// Delete implements cache.ReflectorStore.
+func (s *Store[K, O]) Delete(v any) error {
+	o, err := s.object(v)
+	if err == nil {
+		s.around(false, func() { s.Remove(s.Name(o)) })
+	}
+	return err
+}
+
+// Replace implements cache.ReflectorStore. If one of the objects is of another type, nothing changes.
+func (s *Store[K, O]) Replace(all []any, _ string) error {
+	now := make(map[K]O, len(all))
+	for _, v := range all {
+		o, err := s.object(v)
+		if err != nil {
+			return err
+		}
+		now[s.Name(o)] = o
+	}
+	var failed []error
+	s.around(true, func() {
+		for _, name := range s.gone(now) {
+			s.Remove(name)
+		}
+		for name, o := range now {
+			if err := s.Put(name, o); err != nil {
+				failed = append(failed, err)
+			}
+		}
+	})
+	return errors.Join(failed...)
+}
+
+// Resync implements cache.ReflectorStore.
+func (*Store[K, O]) Resync() error { return nil }
+
+func (s *Store[K, O]) object(v any) (O, error) {
+	o, ok := v.(O)
+	if !ok {
+		return o, fmt.Errorf("%T is no %s", v, s.What)
+	}
+	return o, nil
+}
+
+// gone are the known objects that are not among those of a list.
+func (s *Store[K, O]) gone(now map[K]O) (out []K) {
+	if s.Known == nil {
+		return nil
+	}
+	for name := range s.Known() {
+		if _, is := now[name]; !is {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+func (s *Store[K, O]) around(listed bool, change func()) {
+	if s.Around == nil {
+		change()
+		return
+	}
+	s.Around(listed, change)
+}
