@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -214,7 +215,33 @@ func TestRaft(t *testing.T) {
 			r.Errorf("ports %q", got)
 		}
 	})
+	r.part("connections leave nothing in the process", (*raft).reconnected)
 	r.part("pods are attached while the leader is killed", (*raft).pods)
+}
+
+// reconnected: an agent connects again each time it has lost the leader. What a connection needed ends with it.
+func (r *raft) reconnected() {
+	connect := func() {
+		n, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: r.at()})
+		r.ok(err)
+		defer n.Close()
+		in, err := n.Domain().Open(r.Context(), reconcile.Sandbox{})
+		r.ok(err)
+		_, err = retried(r.Context(), "read", func() error { _, err := present(r.Context(), in, raftPort("none")); return err })
+		r.ok(err)
+	}
+	connect()
+	const times = 20
+	before := runtime.NumGoroutine()
+	for range times {
+		connect()
+	}
+	r.ok(chassis.Eventually(r.Context(), "connections end", func() error {
+		if after := runtime.NumGoroutine(); after > before+times/2 {
+			return fmt.Errorf("%d goroutines before %d connections, %d after them", before, times, after)
+		}
+		return nil
+	}))
 }
 
 func (r *raft) part(name string, run func(*raft)) {

@@ -14,6 +14,7 @@ import (
 	"github.com/ovn-kubernetes/libovsdb/client"
 	"github.com/ovn-kubernetes/libovsdb/model"
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
+	"github.com/ovn-kubernetes/libovsdb/ovsdb/serverdb"
 
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -48,7 +49,7 @@ type Connection struct {
 	first int
 
 	mu   sync.Mutex // of what follows
-	open client.Client
+	open *server
 	// failed is why the last attempt to connect failed, during the pause after it.
 	failed error
 }
@@ -102,7 +103,7 @@ func (c *Connection) Close() {
 
 // drop closes a connection that failed, unless another caller has opened a new one. The caller has
 // the lock. Closing waits for the transactions of other callers.
-func (c *Connection) drop(failed client.Client) {
+func (c *Connection) drop(failed *server) {
 	if c.open != nil && c.open == failed {
 		go c.open.Close()
 		c.open = nil
@@ -110,26 +111,42 @@ func (c *Connection) drop(failed client.Client) {
 }
 
 // Read runs operations that change nothing: they are repeated if the connection was lost since
-// the last call.
+// the last call, or its server leads the cluster no more.
 func (c *Connection) Read(ctx context.Context, operations []ovsdb.Operation) ([]ovsdb.OperationResult, error) {
-	results, err := c.Transact(ctx, operations)
-	if errors.Is(err, client.ErrNotConnected) {
-		return c.Transact(ctx, operations)
+	results, err := c.run(ctx, operations, true)
+	if errors.Is(err, client.ErrNotConnected) || errors.Is(err, errFollows) {
+		return c.run(ctx, operations, true)
 	}
 	return results, err
 }
 
 // Transact runs operations as one transaction. Kinds of errors: NotReady while the database is
 // away, and ErrWait where a wait operation does not hold; Conflict and ErrTaken if a name is taken. A
-// database that went away in the meantime may nevertheless have done all of it.
+// database that went away in the meantime may nevertheless have done all of it. A server that leads no
+// more passes it to the one that does.
 func (c *Connection) Transact(ctx context.Context, operations []ovsdb.Operation) ([]ovsdb.OperationResult, error) {
+	return c.run(ctx, operations, false)
+}
+
+// run is Transact. If it reads, the answer counts only if the server leads the cluster: another one may not
+// know yet what was written, or have lost contact.
+func (c *Connection) run(ctx context.Context, operations []ovsdb.Operation, reads bool) ([]ovsdb.OperationResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
 	open, err := c.connect(ctx)
 	if err != nil {
 		return nil, c.away(err)
 	}
+	leads := make(chan error, 1)
+	if reads {
+		go func() { leads <- open.leads(ctx) }()
+	} else {
+		leads <- nil
+	}
 	results, err := transact(ctx, open, operations)
+	if err == nil {
+		err = <-leads
+	}
 	if err != nil {
 		if !canceled(ctx) {
 			c.mu.Lock()
@@ -166,7 +183,7 @@ func transact(ctx context.Context, open client.Client, operations []ovsdb.Operat
 // server, and is no concern of other callers.
 func canceled(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }
 
-func (c *Connection) connect(ctx context.Context) (client.Client, error) {
+func (c *Connection) connect(ctx context.Context) (*server, error) {
 	select {
 	case c.turn <- struct{}{}:
 		defer func() { <-c.turn }()
@@ -189,7 +206,7 @@ func (c *Connection) connect(ctx context.Context) (client.Client, error) {
 }
 
 // connected returns the open connection, or why none is to be opened now.
-func (c *Connection) connected() (client.Client, error) {
+func (c *Connection) connected() (*server, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.open != nil && c.open.Connected() {
@@ -214,7 +231,7 @@ func (c *Connection) pause(failed error) {
 
 // dial connects to the first endpoint that answers, beginning with the one that did so last. Each has
 // its part of the time: a silent one, such as that of a node that is off, leaves enough for the others.
-func (c *Connection) dial(ctx context.Context) (client.Client, error) {
+func (c *Connection) dial(ctx context.Context) (*server, error) {
 	var failed error
 	n := len(c.options.Endpoints)
 	for range n {
@@ -239,14 +256,38 @@ func (c *Connection) dial(ctx context.Context) (client.Client, error) {
 	return nil, failed
 }
 
-func (c *Connection) dialOne(ctx context.Context, endpoint string) (client.Client, error) {
+func (c *Connection) dialOne(ctx context.Context, endpoint string) (*server, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout/time.Duration(len(c.options.Endpoints)))
 	defer cancel()
+	s := &server{database: c.options.Database}
+	if len(c.options.Endpoints) > 1 {
+		members, err := serverdb.FullDatabaseModel()
+		if err != nil {
+			return nil, err
+		}
+		if s.member, err = c.dialDatabase(ctx, endpoint, members); err != nil {
+			return nil, err
+		}
+		if err := s.leads(ctx); err != nil {
+			go s.member.Close()
+			return nil, err
+		}
+	}
 	tables, err := model.NewClientDBModel(c.options.Database, c.options.Tables)
+	if err == nil {
+		s.Client, err = c.dialDatabase(ctx, endpoint, tables)
+	}
 	if err != nil {
+		if s.member != nil {
+			go s.member.Close()
+		}
 		return nil, err
 	}
-	options := []client.Option{client.WithEndpoint(endpoint), client.WithLeaderOnly(len(c.options.Endpoints) > 1)}
+	return s, nil
+}
+
+func (c *Connection) dialDatabase(ctx context.Context, endpoint string, tables model.ClientDBModel) (client.Client, error) {
+	options := []client.Option{client.WithEndpoint(endpoint)}
 	if c.options.TLS != nil {
 		options = append(options, client.WithTLSConfig(c.options.TLS))
 	}
@@ -254,9 +295,8 @@ func (c *Connection) dialOne(ctx context.Context, endpoint string) (client.Clien
 	if err != nil {
 		return nil, err
 	}
-	// The library waits for a leader's answer about changes of leaders without a deadline.
 	done := make(chan error, 1)
-	go func() { done <- open.Connect(ctx) }()
+	go func() { done <- open.Connect(ctx) }() // sends without a deadline
 	select {
 	case err = <-done:
 	case <-ctx.Done():
@@ -267,6 +307,47 @@ func (c *Connection) dialOne(ctx context.Context, endpoint string) (client.Clien
 		return nil, err
 	}
 	return open, nil
+}
+
+// server is a connection to a server. That to a member of a cluster has a second one beside it, to the
+// member's database _Server, which says whether it leads. The library can follow that itself
+// (client.WithLeaderOnly), but the goroutine that does so does not end with the connection, and keeps
+// 1 MiB of it (libovsdb v0.8.1): an agent would lose that each time a leader is lost.
+type server struct {
+	client.Client
+	database string
+	member   client.Client // nil for a server that is no member
+}
+
+// Close ends both connections.
+func (s *server) Close() {
+	s.Client.Close()
+	if s.member != nil {
+		s.member.Close()
+	}
+}
+
+// errFollows says that a server does not lead its cluster.
+var errFollows = errors.New("endpoint is not leader")
+
+// leads returns an error if the server is a member of a cluster that another one leads, or none.
+func (s *server) leads(ctx context.Context) error {
+	if s.member == nil {
+		return nil
+	}
+	query := ovsdb.Operation{Op: ovsdb.OperationSelect, Table: serverdb.DatabaseTable, Where: Named(s.database), Columns: []string{"model", "leader"}}
+	results, err := transact(ctx, s.member, []ovsdb.Operation{query})
+	if err != nil {
+		return err
+	}
+	for _, result := range results {
+		for _, row := range result.Rows {
+			if row["model"] == serverdb.DatabaseModelClustered && row["leader"] != true {
+				return errFollows
+			}
+		}
+	}
+	return nil
 }
 
 func (c *Connection) named() string {
