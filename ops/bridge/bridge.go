@@ -118,8 +118,11 @@ func check(c map[string]any, _ map[string]bool) []contract.FieldError {
 	if _, ports := c["portMappings"]; ports && !is("isGateway") && !is("isDefaultGateway") {
 		say("portMappings", "needs isGateway: true, so that the host is on the network of the bridge")
 	}
-	if (is("isGateway") || is("isDefaultGateway")) && !addresses && !ipam {
-		say("isGateway", "needs addresses to know the subnet of")
+	for _, key := range []string{"isGateway", "isDefaultGateway"} {
+		if is(key) && !addresses && !ipam {
+			say(key, "needs addresses, in whose network the gateway is: add addresses or ipam")
+			break
+		}
 	}
 	return out
 }
