@@ -8,9 +8,9 @@ import (
 	"github.com/plumbline/plumbline/topology/contract"
 )
 
-// examplePodCIDRs are what a node may have, of both families (RFC 5737, RFC 3849). A node
+// ExamplePodCIDRs are what a node may have, of both families (RFC 5737, RFC 3849). A node
 // with one family accepts whatever one with both does.
-var examplePodCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")}
+var ExamplePodCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")}
 
 // ofRole checks what a topology that is the own network of pods cannot have: what a claim
 // decides, and what would change the network of all pods at once.
@@ -26,7 +26,7 @@ func ofRole(t *topology.Topology, set contract.Set, invalid *topology.Invalid) {
 	}
 	for i := range t.Steps {
 		if a := topology.Exclusive(&t.Steps[i]); len(a) > 0 {
-			add(t.Steps[i].Name, "addresses", "all pods would have %q: leave addresses out to give each pod one of the node's pod CIDRs, name an AddressPool in ipam, or set allowDuplicate on the step", a[0])
+			add(t.Steps[i].Name, "config.addresses", "all pods would have %q: leave addresses out to give each pod one of the node's pod CIDRs, name an AddressPool in ipam, or set allowDuplicate on the step", a[0])
 		}
 	}
 	first := true
@@ -49,7 +49,7 @@ func ofRole(t *topology.Topology, set contract.Set, invalid *topology.Invalid) {
 		}
 		first = false
 		if name, sets := t.NamesPodInterface(set); sets {
-			add(s.Name, name, "must be left out: the container runtime names the interface, usually %s", topology.PodInterface)
+			add(s.Name, "config."+name, "must be left out: the container runtime names the interface, usually %s", topology.PodInterface)
 		}
 		ipam, _ := s.Config["ipam"].(map[string]any)
 		_, literal := s.Config["addresses"]
@@ -63,4 +63,26 @@ func ofRole(t *topology.Topology, set contract.Set, invalid *topology.Invalid) {
 	if first {
 		add("", "spec.steps", "there is no root step, which is the interface %s of pods", topology.PodInterface)
 	}
+}
+
+// noDefaultRoute is a note on a network whose pods reach no other one. Of an AddressPool, and
+// of what a router advertises, the routes are not known here.
+func noDefaultRoute(t *topology.Topology, set contract.Set) []string {
+	roots := t.Roots()
+	if len(roots) == 0 {
+		return nil
+	}
+	s := roots[0]
+	c, _ := set.Contract(s.Type)
+	ipam, _ := s.Config["ipam"].(map[string]any)
+	known := ipam == nil || ipam["type"] == "static" || ipam["type"] == topology.IPAMHostLocal
+	if gateway, _ := s.Config["isDefaultGateway"].(bool); gateway || !known || !topology.ConnectsWithHost(c) || hasRoutes(s.Config) || hasRoutes(ipam) {
+		return nil
+	}
+	return []string{fmt.Sprintf("step %q: pods have no default route, so that they reach neither Services nor pods of other nodes: add isDefaultGateway: true", s.Name)}
+}
+
+func hasRoutes(config map[string]any) bool {
+	routes, _ := config["routes"].([]any)
+	return len(routes) > 0
 }

@@ -58,8 +58,8 @@ func File(ctx context.Context, data []byte, set contract.Set) (*topology.Topolog
 func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes []string, err error) {
 	invalid := &topology.Invalid{Topology: t.Name}
 	checked := t
-	if t.Role == v1alpha1.Primary {
-		checked = t.ForPod(set, examplePodCIDRs, topology.PodInterface)
+	if t.Role != "" { // a role that is misspelt is reported already
+		checked = t.ForPod(set, ExamplePodCIDRs, topology.PodInterface)
 	}
 	notes, err = topology.Inspect(ctx, checked, set)
 	if err != nil && !errors.As(err, &invalid) {
@@ -98,7 +98,10 @@ func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes [
 		invalid.Sort(t)
 		return nil, invalid
 	}
-	if len(roots) == 0 && t.Role == "" {
+	switch {
+	case t.Role == v1alpha1.Primary:
+		notes = append(notes, noDefaultRoute(t, set)...)
+	case len(roots) == 0:
 		notes = append(notes, NoDevice)
 	}
 	return notes, nil
