@@ -49,7 +49,10 @@ the ResourceClaimTemplate.`,
 }
 
 func (a *app) printClaim(t *topology.Topology, format, namespace string) error {
-	if len(claim.Roots(t, a.registry)) == 0 {
+	switch {
+	case t.Role != "":
+		return fmt.Errorf("NetworkTopology %q: it has the role %q: pods have it without a claim", t.Name, t.Role)
+	case len(claim.Roots(t, a.registry)) == 0:
 		return fmt.Errorf("NetworkTopology %q: %s", t.Name, validity.NoDevice)
 	}
 	var out any

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/validity"
 )
 
 // target holds the flags of plan and apply that name the topology and the sandbox.
@@ -100,8 +102,13 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 		topo, invalid = decoded, nil
 	}
 	var sb reconcile.Sandbox
-	if err = invalid; err == nil && !writes {
-		given, t.notes, err = from.examples(topo, given)
+	if err = invalid; err == nil {
+		topo, err = t.ownNetwork(a, topo, given, writes)
+	}
+	if err == nil && !writes {
+		var notes []string
+		given, notes, err = from.examples(topo, given)
+		t.notes = append(t.notes, notes...)
 	}
 	if err == nil {
 		sb, err = e.sandbox(ctx, a, topo, ns, own, asked, given, rules)
@@ -111,6 +118,20 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 		return fail(err)
 	}
 	return e, sb, nil
+}
+
+// ownNetwork returns the topology as a pod has it, if it is the own network of pods. Its
+// addresses are of the node's pod CIDRs, which only the agent knows: a plan has examples.
+func (t *target) ownNetwork(a *app, topo *topology.Topology, given ops.Givens, writes bool) (*topology.Topology, error) {
+	switch {
+	case topo.Role == "" || writes && !topo.UsesPodCIDRs(a.registry):
+		return topo, nil
+	case writes:
+		return nil, fmt.Errorf("NetworkTopology %q: it has the role %q, and the agent of a node gives its pods addresses of the node's pod CIDRs: see it with `plumbline plan`, or write a copy without role and with addresses", topo.Name, topo.Role)
+	case topo.UsesPodCIDRs(a.registry) && len(given[topo.Roots()[0].Name].Addresses) == 0:
+		t.notes = append(t.notes, fmt.Sprintf("the pod CIDRs %s are examples: a pod has addresses of those of its node", strings.Trim(fmt.Sprint(validity.ExamplePodCIDRs), "[]")))
+	}
+	return topo.ForPod(a.registry, validity.ExamplePodCIDRs, topology.PodInterface), nil
 }
 
 // rules compiles the NetworkQoS objects of the files.
@@ -157,7 +178,8 @@ func (a *app) plan() *cobra.Command {
 A step with ipam of type pool is planned with the first address of its AddressPool,
 which is read from a file: -f may be repeated. With type host-local it is planned with
 the first address of its ranges. Such an address is an example, as a note says:
-which address a pod gets is decided on its node.
+which address a pod gets is decided on its node. The own network of pods (role
+primary) is planned with example pod CIDRs, as for the interface eth0.
 
 With --running, shows what an edit of the topology would change in each sandbox of
 this node that has it: which steps are changed live, replaced, added or removed,

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/plumbline/plumbline/ops"
@@ -90,7 +91,11 @@ func (s *source) examples(t *topology.Topology, given ops.Givens) (ops.Givens, [
 		case pool == topology.LocalPool:
 			continue
 		default:
-			return nil, nil, fmt.Errorf("step %q: which address of AddressPool %q it gets is decided on the pod's node: name an example with --address %s=ADDRESS, or the file of the AddressPool with another -f", step.Name, pool, step.Name)
+			have := ""
+			if len(s.pools) > 0 {
+				have = "; the files have only " + strings.Trim(fmt.Sprintf("%q", slices.Sorted(maps.Keys(s.pools))), "[]")
+			}
+			return nil, nil, fmt.Errorf("step %q: which address of AddressPool %q it gets is decided on the pod's node: name an example with --address %s=ADDRESS, or the file of the AddressPool with another -f%s", step.Name, pool, step.Name, have)
 		}
 		if division, ok := topology.MultiNICIPAM(step); ok {
 			if err := layout.Agrees(division); err != nil {
