@@ -1,54 +1,23 @@
 package metrics_test
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
-	"os"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/metrics"
+	"github.com/plumbline/plumbline/reconcile/metrics/metricstest"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
-
-func gather(t *testing.T, of ...prometheus.Collector) []*dto.MetricFamily {
-	t.Helper()
-	reg := prometheus.NewPedanticRegistry()
-	for _, c := range of {
-		if err := reg.Register(c); err != nil {
-			t.Fatal(err)
-		}
-	}
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return families
-}
-
-func exposition(t *testing.T, of ...prometheus.Collector) string {
-	t.Helper()
-	var out bytes.Buffer
-	for _, f := range gather(t, of...) {
-		if _, err := expfmt.MetricFamilyToText(&out, f); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return out.String()
-}
 
 func create(step, link string) netstate.Change {
 	return netstate.Change{Step: step, After: netstate.Link{Name: link, LinkKind: "dummy"}}
@@ -88,7 +57,6 @@ func TestExposition(t *testing.T) {
 		{Step: "vlan100", Object: netstate.LinkKey("data0"), Action: netstate.Create},
 	})
 
-	const file = "testdata/exposition.txt"
 	health := metrics.Health{
 		Loop: func() metrics.Work {
 			return metrics.Work{Running: true, Waiting: 3, Busy: 2, Delay: 1500 * time.Millisecond, Resync: time.UnixMilli(1700000000250)}
@@ -101,29 +69,13 @@ func TestExposition(t *testing.T) {
 		unread := metrics.Bandwidth{Namespace: "default", Pod: "pod-two", Topology: "ai", Step: "vf0", Reserved: 6e9, Enforced: -1}
 		return []metrics.Bandwidth{one, one, unread}
 	})
-	problems, err := promlint.NewWithMetricFamilies(gather(t, m, health, bandwidths)).Lint()
-	if err != nil || len(problems) > 0 {
-		t.Errorf("against Prometheus' conventions: %v, %v", problems, err)
-	}
-	got := exposition(t, m, health, bandwidths)
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("exposition (-want +got; -update rewrites %s):\n%s", file, diff)
-	}
+	metricstest.Golden(t, *update, m, health, bandwidths)
 }
 
 func lines(t *testing.T, m *metrics.Metrics, prefix string) []string {
 	t.Helper()
 	var out []string
-	for line := range strings.Lines(exposition(t, m)) {
+	for line := range strings.Lines(metricstest.Exposition(t, m)) {
 		if strings.HasPrefix(line, prefix) {
 			out = append(out, strings.TrimSpace(line))
 		}
@@ -215,7 +167,7 @@ func TestRepairOfNothingIsNotCounted(t *testing.T) {
 
 // A loop without a cluster has no metrics of one, and none of a time it does not have.
 func TestHealthLeavesOutWhatIsNotThere(t *testing.T) {
-	got := exposition(t, metrics.Health{Loop: func() metrics.Work { return metrics.Work{} }})
+	got := metricstest.Exposition(t, metrics.Health{Loop: func() metrics.Work { return metrics.Work{} }})
 	for _, name := range []string{"kubelet", "claim", "resync"} {
 		if strings.Contains(got, name) {
 			t.Errorf("something is said of %q:\n%s", name, got)
@@ -307,7 +259,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	}
 	count := func() map[string]int {
 		of := map[string]int{}
-		for _, f := range gather(t, m) {
+		for _, f := range metricstest.Gather(t, m) {
 			for _, series := range f.GetMetric() {
 				labelled := false
 				for _, l := range series.GetLabel() {

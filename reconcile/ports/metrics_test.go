@@ -1,12 +1,10 @@
 package ports_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -15,13 +13,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
-	"github.com/prometheus/common/expfmt"
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/metrics/metricstest"
 	"github.com/plumbline/plumbline/reconcile/ports"
 	"github.com/plumbline/plumbline/topology"
 )
@@ -137,30 +133,6 @@ func (n *node) report(t *testing.T) ports.Report {
 	}
 }
 
-func exposition(t *testing.T, all ...prometheus.Collector) string {
-	t.Helper()
-	reg := prometheus.NewPedanticRegistry()
-	for _, c := range all {
-		if err := reg.Register(c); err != nil {
-			t.Fatal(err)
-		}
-	}
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if problems, err := promlint.NewWithMetricFamilies(families).Lint(); err != nil || len(problems) > 0 {
-		t.Errorf("against Prometheus' conventions: %v, %v", problems, err)
-	}
-	var out bytes.Buffer
-	for _, f := range families {
-		if _, err := expfmt.MetricFamilyToText(&out, f); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return out.String()
-}
-
 func TestExposition(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		id := n.pod("ns1", "one")
@@ -173,20 +145,7 @@ func TestExposition(t *testing.T) {
 		n.rule(id, "ai/storage[1]", 20000)
 		n.count("ns1", "ai/storage[1]", 3, of{keys{Pref: 20000, Handle: 1}: count{Packets: 10, Bytes: 1000}})
 		time.Sleep(time.Minute)
-		got := exposition(t, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100}), n.ruleMetrics(100))
-		const file = "testdata/exposition.txt"
-		if *update {
-			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(string(want), got); diff != "" {
-			t.Errorf("exposition (-want +got; -update rewrites %s):\n%s", file, diff)
-		}
+		metricstest.Golden(t, *update, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100}), n.ruleMetrics(100))
 	})
 }
 
@@ -201,7 +160,7 @@ func TestCardinality(t *testing.T) {
 			n.report(t)
 		}
 		for _, tt := range []struct{ most, want, omitted int }{{0, 0, 0}, {1, 1, 149}, {100, 100, 50}, {150, 150, 0}, {1000, 150, 0}} {
-			got := exposition(t, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: tt.most}))
+			got := metricstest.Exposition(t, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: tt.most}))
 			if have := strings.Count(got, "\nplumbline_interface_receive_bytes_total{"); have != tt.want {
 				t.Errorf("at most %d: %d series, want %d", tt.most, have, tt.want)
 			}
@@ -224,7 +183,7 @@ func TestOnePodTwoSandboxes(t *testing.T) {
 		n.report(t)
 		n.report(t)
 		n.set("new", "net1", ports.State{Found: true, Counters: ports.Counters{ReceivedBytes: 7}})
-		got := exposition(t, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100}))
+		got := metricstest.Exposition(t, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100}))
 		if want := `plumbline_interface_receive_bytes_total{interface="net1",namespace="default",pod="pod-one",step="left",topology="ai"} 7` + "\n"; !strings.Contains(got, want) {
 			t.Errorf("not the new sandbox's:\n%s", got)
 		}
@@ -238,12 +197,12 @@ func TestScrapeIsBounded(t *testing.T) {
 		n.pod("ns1", "one")
 		n.report(t)
 		m := ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100})
-		first := exposition(t, m)
+		first := metricstest.Exposition(t, m)
 		n.mu.Lock()
 		before := n.reads
 		n.mu.Unlock()
 		for range 100 {
-			exposition(t, m)
+			metricstest.Exposition(t, m)
 		}
 		n.mu.Lock()
 		if n.reads != before {
@@ -252,7 +211,7 @@ func TestScrapeIsBounded(t *testing.T) {
 		n.failing = true
 		n.mu.Unlock()
 		time.Sleep(time.Hour)
-		if diff := cmp.Diff(first, exposition(t, m)); diff != "" {
+		if diff := cmp.Diff(first, metricstest.Exposition(t, m)); diff != "" {
 			t.Errorf("after a read that failed:\n%s", diff)
 		}
 	})
@@ -294,7 +253,7 @@ func TestForget(t *testing.T) {
 		if r := n.report(t); !r.Gone || r.Sandbox != id {
 			t.Errorf("%+v", r)
 		}
-		if got := exposition(t, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100})); strings.Contains(got, "pod-one") {
+		if got := metricstest.Exposition(t, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100})); strings.Contains(got, "pod-one") {
 			t.Errorf("still there:\n%s", got)
 		}
 	})

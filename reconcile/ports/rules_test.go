@@ -13,6 +13,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/metrics/metricstest"
 	"github.com/plumbline/plumbline/reconcile/ports"
 )
 
@@ -116,7 +117,7 @@ func TestRuleSeries(t *testing.T) {
 		series := func(marked, bytes, dropped int) {
 			t.Helper()
 			time.Sleep(time.Minute)
-			got := exposition(t, m)
+			got := metricstest.Exposition(t, m)
 			labels := `{interface="bond0",namespace="default",networkqos="storage",pod="pod-one",rule="1",topology="ai"} `
 			for name, want := range map[string]int{"marked_packets": marked, "marked_bytes": bytes, "dropped_packets": dropped} {
 				if line := fmt.Sprintf("plumbline_networkqos_%s_total%s%d\n", name, labels, want); !strings.Contains(got, line) {
@@ -159,8 +160,8 @@ func TestRuleCardinality(t *testing.T) {
 			n.mu.Lock()
 			before := n.reads
 			n.mu.Unlock()
-			got := exposition(t, m)
-			exposition(t, m)
+			got := metricstest.Exposition(t, m)
+			metricstest.Exposition(t, m)
 			n.mu.Lock()
 			if reads := n.reads - before; tt.most == 0 && reads != 0 || reads > 4 {
 				t.Errorf("at most %d: %d reads of 4 sandboxes", tt.most, reads)

@@ -1,16 +1,10 @@
 package addresses_test
 
 import (
-	"bytes"
 	"flag"
-	"os"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
-	"github.com/prometheus/common/expfmt"
-
+	"github.com/plumbline/plumbline/reconcile/metrics/metricstest"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/topology/addresspool"
 )
@@ -19,38 +13,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 // TestExposition holds the metric's name, labels and help.
 func TestExposition(t *testing.T) {
-	m := addresses.Metrics{Counts: func() []addresses.Count {
+	metricstest.Golden(t, *update, addresses.Metrics{Counts: func() []addresses.Count {
 		return []addresses.Count{{Pool: "storage", Family: "ipv4", Count: addresspool.Count{Held: 16, Used: 3, Resting: 1}}}
-	}}
-	reg := prometheus.NewPedanticRegistry()
-	if err := reg.Register(m); err != nil {
-		t.Fatal(err)
-	}
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	problems, err := promlint.NewWithMetricFamilies(families).Lint()
-	if err != nil || len(problems) > 0 {
-		t.Errorf("against Prometheus' conventions: %v, %v", problems, err)
-	}
-	var got bytes.Buffer
-	for _, f := range families {
-		if _, err := expfmt.MetricFamilyToText(&got, f); err != nil {
-			t.Fatal(err)
-		}
-	}
-	const file = "testdata/exposition.txt"
-	if *update {
-		if err := os.WriteFile(file, got.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("exposition (-want +got; -update rewrites %s):\n%s", file, diff)
-	}
+	}})
 }
