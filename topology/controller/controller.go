@@ -104,6 +104,30 @@ func edited(before, after client.Object) bool {
 		!slices.Equal(before.GetFinalizers(), after.GetFinalizers())
 }
 
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// onEdit enqueues a request when an object is created, edited or deleted.
+func onEdit(r reconcile.Request) handler.Funcs {
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { q.Add(r) },
+		DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q queue) { q.Add(r) },
+		UpdateFunc: func(_ context.Context, u event.UpdateEvent, q queue) {
+			if edited(u.ObjectOld, u.ObjectNew) {
+				q.Add(r)
+			}
+		},
+	}
+}
+
+// onChange enqueues a request some time after an object was created, changed or deleted.
+func onChange(r reconcile.Request, after time.Duration) handler.Funcs {
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { q.AddAfter(r, after) },
+		DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q queue) { q.AddAfter(r, after) },
+		UpdateFunc: func(_ context.Context, _ event.UpdateEvent, q queue) { q.AddAfter(r, after) },
+	}
+}
+
 // changes enqueues topologies when their claims change.
 type changes struct{ *Controller }
 

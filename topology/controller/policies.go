@@ -14,11 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -48,32 +45,9 @@ type Policies struct {
 // Setup registers the controller with a manager.
 func (c *Policies) Setup(mgr manager.Manager) error {
 	one := requests("all")[0]
-	later := func(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) { queue.AddAfter(one, c.Interval) }
 	return builder.ControllerManagedBy(mgr).Named("deviceexposurepolicy").
-		Watches(&v1alpha1.DeviceExposurePolicy{}, handler.Funcs{
-			CreateFunc: func(_ context.Context, _ event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-				queue.Add(one)
-			},
-			DeleteFunc: func(_ context.Context, _ event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-				queue.Add(one)
-			},
-			UpdateFunc: func(_ context.Context, u event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-				if edited(u.ObjectOld, u.ObjectNew) {
-					queue.Add(one)
-				}
-			},
-		}).
-		Watches(&v1alpha1.DeviceExposureReport{}, handler.Funcs{
-			CreateFunc: func(_ context.Context, _ event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-				later(queue)
-			},
-			DeleteFunc: func(_ context.Context, _ event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-				later(queue)
-			},
-			UpdateFunc: func(_ context.Context, _ event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-				later(queue)
-			},
-		}).
+		Watches(&v1alpha1.DeviceExposurePolicy{}, onEdit(one)).
+		Watches(&v1alpha1.DeviceExposureReport{}, onChange(one, c.Interval)).
 		Complete(c)
 }
 

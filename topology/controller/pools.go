@@ -17,12 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -62,26 +60,10 @@ type Pools struct {
 // Setup registers the controller with a manager.
 func (c *Pools) Setup(mgr manager.Manager) error {
 	one := requests("all")[0]
-	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-	after := func(d time.Duration) handler.Funcs {
-		return handler.Funcs{
-			CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { q.AddAfter(one, d) },
-			DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q queue) { q.AddAfter(one, d) },
-			UpdateFunc: func(_ context.Context, _ event.UpdateEvent, q queue) { q.AddAfter(one, d) },
-		}
-	}
 	return builder.ControllerManagedBy(mgr).Named("addresspool").
-		Watches(&v1alpha1.AddressPool{}, handler.Funcs{
-			CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { q.Add(one) },
-			DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q queue) { q.Add(one) },
-			UpdateFunc: func(_ context.Context, u event.UpdateEvent, q queue) {
-				if edited(u.ObjectOld, u.ObjectNew) {
-					q.Add(one)
-				}
-			},
-		}).
-		Watches(&v1alpha1.AddressLease{}, after(c.Interval)).
-		WatchesMetadata(&corev1.Node{}, after(c.Interval), builder.WithPredicates(predicate.Funcs{
+		Watches(&v1alpha1.AddressPool{}, onEdit(one)).
+		Watches(&v1alpha1.AddressLease{}, onChange(one, c.Interval)).
+		WatchesMetadata(&corev1.Node{}, onChange(one, c.Interval), builder.WithPredicates(predicate.Funcs{
 			UpdateFunc: func(u event.UpdateEvent) bool { return u.ObjectOld.GetUID() != u.ObjectNew.GetUID() },
 		})).
 		Complete(c)
