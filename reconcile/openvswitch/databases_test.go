@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -15,86 +13,25 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plumbline/plumbline/integration/ovsdb"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/openvswitch"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// server is an ovsdb-server with one database.
-type server struct {
-	*testing.T
-	file, socket string
-	process      *exec.Cmd
-}
+// server is one that runs, with the domains that use it.
+type server struct{ *ovsdb.Server }
 
-// newServer starts a database of a schema, as Debian's packages have it.
 func newServer(t *testing.T, schema string) *server {
 	t.Helper()
-	if os.Getenv("PLUMBLINE_BENCH") == "" {
-		t.Skip("needs the programs of OVN: make test-ovn")
-	}
-	dir := t.TempDir()
-	s := &server{T: t, file: filepath.Join(dir, "db"), socket: filepath.Join(dir, "sock")}
-	s.must("ovsdb-tool", "create", s.file, schema)
-	s.start()
-	t.Cleanup(s.kill)
-	return s
-}
-
-func (s *server) endpoint() string { return "unix:" + s.socket }
-
-func (s *server) start() {
-	s.Helper()
-	s.process = exec.Command("ovsdb-server", "--no-chdir", "--log-file="+s.file+".log", "--verbose=console:off", "--unixctl="+s.file+".ctl", "--remote=p"+s.endpoint(), s.file)
-	if err := s.process.Start(); err != nil {
-		s.Fatal(err)
-	}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		_, err := s.try("ovsdb-client", "list-dbs", s.endpoint())
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			s.Fatal(err)
-		}
-	}
-}
-
-func (s *server) kill() {
-	_ = s.process.Process.Kill()
-	_ = s.process.Wait()
-	_ = os.Remove(s.socket)
-}
-
-func (s *server) try(command ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), time.Minute)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("%s: %w: %s", strings.Join(command, " "), err, out)
-	}
-	return strings.TrimSpace(string(out)), err
-}
-
-func (s *server) must(command ...string) string {
-	s.Helper()
-	out, err := s.try(command...)
-	if err != nil {
-		s.Fatal(err)
-	}
-	return out
-}
-
-func (s *server) nbctl(arguments ...string) string {
-	s.Helper()
-	return s.must(append([]string{"ovn-nbctl", "--db=" + s.endpoint()}, arguments...)...)
+	return &server{ovsdb.New(t, schema)}
 }
 
 // transact runs a transaction of the protocol on Open vSwitch.
 func (s *server) transact(operations string) string {
 	s.Helper()
-	out := s.must("ovsdb-client", "transact", s.endpoint(), `["Open_vSwitch",`+operations+`]`)
+	out := s.Must("ovsdb-client", "transact", s.Endpoint, `["Open_vSwitch",`+operations+`]`)
 	if strings.Contains(out, `"error"`) {
 		s.Fatal(out)
 	}
@@ -103,7 +40,7 @@ func (s *server) transact(operations string) string {
 
 func (s *server) northbound() reconcile.External {
 	s.Helper()
-	n, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: []string{s.endpoint()}, Timeout: time.Minute})
+	n, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: []string{s.Endpoint}, Timeout: time.Minute})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -113,7 +50,7 @@ func (s *server) northbound() reconcile.External {
 
 func (s *server) vswitch() reconcile.External {
 	s.Helper()
-	v, err := openvswitch.NewSwitch(openvswitch.Server{Endpoints: []string{s.endpoint()}, Timeout: time.Minute})
+	v, err := openvswitch.NewSwitch(openvswitch.Server{Endpoints: []string{s.Endpoint}, Timeout: time.Minute})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -170,21 +107,21 @@ func logicalPort(name, of, physical string, vlan uint16) netstate.LogicalPort {
 // TestLogicalPorts: a switch comes with its first port and goes with its last, whatever is changed
 // by others is seen and restored, and nothing foreign is touched.
 func TestLogicalPorts(t *testing.T) {
-	s := newServer(t, "/usr/share/ovn/ovn-nb.ovsschema")
+	s := newServer(t, ovsdb.Northbound)
 	nb := s.northbound()
-	s.nbctl("ls-add", "foreign", "--", "lsp-add", "foreign", "taken", "--", "ls-add", "sw-taken", "--", "lsp-add", "sw-taken", "theirs")
-	before := s.nbctl("show")
+	s.Nbctl("ls-add", "foreign", "--", "lsp-add", "foreign", "taken", "--", "ls-add", "sw-taken", "--", "lsp-add", "sw-taken", "theirs")
+	before := s.Nbctl("show")
 	one, two := logicalPort("one", "sw", "phys", 200), logicalPort("two", "sw", "phys", 200)
 	applied(t, nb, netstate.Change{After: one})
 	applied(t, nb, netstate.Change{After: one}) // as after a crash
 	applied(t, nb, netstate.Change{After: two})
-	if got := s.nbctl("--bare", "--columns=type,tag,tag_request,options,addresses", "find", "Logical_Switch_Port", `name="sw:localnet"`); got != "localnet\n200\n200\nnetwork_name=phys\nunknown" {
+	if got := s.Nbctl("--bare", "--columns=type,tag,tag_request,options,addresses", "find", "Logical_Switch_Port", `name="sw:localnet"`); got != "localnet\n200\n200\nnetwork_name=phys\nunknown" {
 		t.Errorf("localnet port %q", got)
 	}
-	if got := s.nbctl("--bare", "--columns=options", "find", "Logical_Switch_Port", "name=one"); got != "iface-id-ver=pod/t/blue requested-chassis=node-1" {
+	if got := s.Nbctl("--bare", "--columns=options", "find", "Logical_Switch_Port", "name=one"); got != "iface-id-ver=pod/t/blue requested-chassis=node-1" {
 		t.Errorf("options %q", got)
 	}
-	if got := s.nbctl("show"); strings.Contains(got, "k8s.ovn.org") || strings.Contains(got, "pod=true") {
+	if got := s.Nbctl("show"); strings.Contains(got, "k8s.ovn.org") || strings.Contains(got, "pod=true") {
 		t.Errorf("has keys of ovn-kubernetes: %s", got)
 	}
 	for _, change := range [][]string{
@@ -195,7 +132,7 @@ func TestLogicalPorts(t *testing.T) {
 		{"lsp-del", "sw:localnet"},
 		{"lsp-set-options", "sw:localnet", "network_name=other"},
 	} {
-		s.nbctl(change...)
+		s.Nbctl(change...)
 		update, differs := netstate.NewUpdate[netstate.Object]("", observed(t, nb, one), one)
 		if !differs {
 			t.Errorf("%q: no difference", change)
@@ -226,11 +163,11 @@ func TestLogicalPorts(t *testing.T) {
 		}
 		applied(t, nb, netstate.Change{Before: c.port}) // nothing of ours
 	}
-	if got := s.nbctl("show"); got != before {
+	if got := s.Nbctl("show"); got != before {
 		t.Errorf("left\n%s\nwas\n%s", got, before)
 	}
 
-	s.nbctl("lr-add", "ovn_cluster_router", "--", "set", "Logical_Router", "ovn_cluster_router", "external_ids:k8s-cluster-router=yes")
+	s.Nbctl("lr-add", "ovn_cluster_router", "--", "set", "Logical_Router", "ovn_cluster_router", "external_ids:k8s-cluster-router=yes")
 	if err := nb.Apply(t.Context(), netstate.Change{After: one}); fault.Of(err) != fault.Unsupported || !strings.Contains(err.Error(), "ovn-kubernetes") {
 		t.Errorf("beside ovn-kubernetes: %v", err)
 	}
@@ -239,7 +176,7 @@ func TestLogicalPorts(t *testing.T) {
 // TestManyNodes: nodes that share a database add and remove ports of one switch at the same time. There
 // is never a second switch, each port works, and the last one takes the switch with it.
 func TestManyNodes(t *testing.T) {
-	s := newServer(t, "/usr/share/ovn/ovn-nb.ovsschema")
+	s := newServer(t, ovsdb.Northbound)
 	var nodes sync.WaitGroup
 	for i := range 4 {
 		nb := s.northbound()
@@ -264,7 +201,7 @@ func TestManyNodes(t *testing.T) {
 		})
 	}
 	nodes.Wait()
-	if got := s.nbctl("show"); got != "" {
+	if got := s.Nbctl("show"); got != "" {
 		t.Errorf("left is %s", got)
 	}
 }
@@ -272,8 +209,8 @@ func TestManyNodes(t *testing.T) {
 // TestAway: a database that is away, hangs or comes back is an error within the timeout, and then
 // none.
 func TestAway(t *testing.T) {
-	s := newServer(t, "/usr/share/ovn/ovn-nb.ovsschema")
-	n, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: []string{s.endpoint()}, Timeout: 5 * time.Second})
+	s := newServer(t, ovsdb.Northbound)
+	n, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: []string{s.Endpoint}, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,21 +230,19 @@ func TestAway(t *testing.T) {
 	}
 	back()
 	applied(t, nb, netstate.Change{After: port})
-	s.kill()
+	s.Kill()
 	if err := nb.Extend(t.Context(), netstate.NewSnapshot(), []netstate.Object{port}); fault.Of(err) != fault.NotReady {
 		t.Errorf("killed: %v", err)
 	}
 	if err := nb.Apply(t.Context(), netstate.Change{Before: port}); fault.Of(err) != fault.NotReady {
 		t.Errorf("killed: %v", err)
 	}
-	s.start()
+	s.Start()
 	back()
 	if observed(t, nb, port) == nil {
 		t.Error("the port is gone")
 	}
-	if err := s.process.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	s.Signal(syscall.SIGSTOP)
 	began := time.Now()
 	if err := nb.Extend(t.Context(), netstate.NewSnapshot(), []netstate.Object{port}); fault.Of(err) != fault.NotReady {
 		t.Errorf("hangs: %v", err)
@@ -315,15 +250,13 @@ func TestAway(t *testing.T) {
 	if took := time.Since(began); took > time.Minute {
 		t.Errorf("it takes %s to see that it hangs", took)
 	}
-	if err := s.process.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	s.Signal(syscall.SIGCONT)
 	back()
 }
 
 // TestPortsOfOpenVSwitch: the life of a port beside foreign ones.
 func TestPortsOfOpenVSwitch(t *testing.T) {
-	s := newServer(t, "/usr/share/openvswitch/vswitch.ovsschema")
+	s := newServer(t, ovsdb.VSwitch)
 	v := s.vswitch()
 	chassis := func() netstate.Chassis { return observed(t, v, netstate.ThisChassis).(netstate.Chassis) }
 	if got := chassis(); *got.Name != "" || *got.Int != "" {
@@ -341,7 +274,7 @@ func TestPortsOfOpenVSwitch(t *testing.T) {
 	o := netstate.OVSPort{Link: "host:pl1", Bridge: new("br-mine"), LogicalPort: new("lp1"), Holder: new("pod/t/blue"), MAC: new("02:00:00:00:00:01"), Addresses: []string{"192.0.2.1/24", "fd00::1/64"}}
 	applied(t, v, netstate.Change{After: o})
 	applied(t, v, netstate.Change{After: o})
-	if got := s.must("ovsdb-client", "dump", s.endpoint(), "Open_vSwitch", "Port", "name", "other_config"); !strings.Contains(got, "transient=\"true\"") {
+	if got := s.Must("ovsdb-client", "dump", s.Endpoint, "Open_vSwitch", "Port", "name", "other_config"); !strings.Contains(got, "transient=\"true\"") {
 		t.Errorf("ports:\n%s", got)
 	}
 	if got := observed(t, v, o).(netstate.OVSPort); got.Installed {
@@ -389,7 +322,7 @@ func TestPortsOfOpenVSwitch(t *testing.T) {
 	}
 	applied(t, v, netstate.Change{Before: again})
 	applied(t, v, netstate.Change{Before: again})
-	if got := s.must("ovsdb-client", "dump", s.endpoint(), "Open_vSwitch", "Interface", "name"); strings.Contains(got, "pl") || !strings.Contains(got, "theirs") {
+	if got := s.Must("ovsdb-client", "dump", s.Endpoint, "Open_vSwitch", "Interface", "name"); strings.Contains(got, "pl") || !strings.Contains(got, "theirs") {
 		t.Errorf("left:\n%s", got)
 	}
 	s.transact(`{"op":"insert","table":"Interface","uuid-name":"i","row":{"name":"ovn-k8s-mp0"}},{"op":"insert","table":"Port","uuid-name":"m","row":{"name":"ovn-k8s-mp0","interfaces":["named-uuid","i"]}},
@@ -402,13 +335,13 @@ func TestPortsOfOpenVSwitch(t *testing.T) {
 // TestSilentMember: of the members of a cluster, one that answers nothing does not keep the others
 // from being used.
 func TestSilentMember(t *testing.T) {
-	s := newServer(t, "/usr/share/ovn/ovn-nb.ovsschema")
+	s := newServer(t, ovsdb.Northbound)
 	silent, err := net.Listen("unix", filepath.Join(t.TempDir(), "silent.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { silent.Close() })
-	n, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: []string{"unix:" + silent.Addr().String(), s.endpoint()}})
+	n, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: []string{"unix:" + silent.Addr().String(), s.Endpoint}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -423,16 +356,14 @@ func TestSilentMember(t *testing.T) {
 // TestLargeTransaction: a server that hangs reads nothing, so that what does not fit into the buffers of its
 // socket cannot be sent. That ends with the timeout, too, and keeps nobody from the next connection.
 func TestLargeTransaction(t *testing.T) {
-	s := newServer(t, "/usr/share/ovn/ovn-nb.ovsschema")
-	n, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: []string{s.endpoint()}, Timeout: 2 * time.Second})
+	s := newServer(t, ovsdb.Northbound)
+	n, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: []string{s.Endpoint}, Timeout: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	nb, port := s.opened(n.Domain()), logicalPort("one", "sw", "", 0)
 	applied(t, nb, netstate.Change{After: port})
-	if err := s.process.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	s.Signal(syscall.SIGSTOP)
 	large := port
 	large.Name = strings.Repeat("x", 4<<20) // so is the first question
 	done := make(chan error, 1)
@@ -445,9 +376,7 @@ func TestLargeTransaction(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("it waits to send for good")
 	}
-	if err := s.process.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	s.Signal(syscall.SIGCONT)
 	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		err := nb.Extend(t.Context(), netstate.NewSnapshot(), []netstate.Object{port})
 		if err == nil {

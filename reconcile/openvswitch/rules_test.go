@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plumbline/plumbline/integration/ovsdb"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/openvswitch"
@@ -22,20 +23,20 @@ func logicalRule(on netstate.LogicalPort, rule string, priority uint16, match st
 // TestLogicalRules: the life of rows of rules beside foreign ones: whatever others change of ours is
 // a difference of that field and restored, and nothing foreign is touched.
 func TestLogicalRules(t *testing.T) {
-	s := newServer(t, "/usr/share/ovn/ovn-nb.ovsschema")
+	s := newServer(t, ovsdb.Northbound)
 	nb := s.northbound()
 	port := logicalPort("plumbline:node-1:pl1", "sw", "", 0)
 	applied(t, nb, netstate.Change{After: port})
-	s.nbctl("ls-add", "foreign", "--", "qos-add", "foreign", "from-lport", "30000", `inport == "plumbline:node-1:pl1"`, "dscp=1",
+	s.Nbctl("ls-add", "foreign", "--", "qos-add", "foreign", "from-lport", "30000", `inport == "plumbline:node-1:pl1"`, "dscp=1",
 		"--", "qos-add", "sw", "from-lport", "29000", `inport == "plumbline:node-1:pl1"`, "dscp=2")
 	// As plumbline ovn apply, and ovn-kubernetes, write them.
-	s.nbctl("--id=@r", "create", "QoS", "direction=from-lport", "priority=29000", `match="inport == \"plumbline:node-1:pl1\""`, "action:dscp=3",
+	s.Nbctl("--id=@r", "create", "QoS", "direction=from-lport", "priority=29000", `match="inport == \"plumbline:node-1:pl1\""`, "action:dscp=3",
 		"external_ids:dra.networking/owner=\"plumbline ovn: x\"", `external_ids:dra.networking/id="plumbline:node-1:pl1 ai/storage[0]"`, "--", "add", "Logical_Switch", "sw", "qos_rules", "@r",
 		"--", "--id=@k", "create", "QoS", "direction=to-lport", "priority=11000", "match=ip4", "action:dscp=4", "external_ids:k8s.ovn.org/owner-type=NetworkQoS", "--", "add", "Logical_Switch", "sw", "qos_rules", "@k")
 	foreign := func() string {
-		return s.nbctl("--bare", "--columns=_uuid,priority,match,action,bandwidth,external_ids", "find", "QoS", "external_ids:dra.networking/owner!=plumbline") + s.nbctl("qos-list", "foreign")
+		return s.Nbctl("--bare", "--columns=_uuid,priority,match,action,bandwidth,external_ids", "find", "QoS", "external_ids:dra.networking/owner!=plumbline") + s.Nbctl("qos-list", "foreign")
 	}
-	before, empty := foreign(), s.nbctl("qos-list", "sw")
+	before, empty := foreign(), s.Nbctl("qos-list", "sw")
 
 	one := logicalRule(port, "ai/storage[0]", 28981, "ip4.dst == 192.0.2.0/24", 46, 10000, 1000)
 	two := logicalRule(port, "ai/storage[1]", 28980, "ip", 8, 0, 0)
@@ -43,14 +44,14 @@ func TestLogicalRules(t *testing.T) {
 		applied(t, nb, netstate.Change{After: one})
 		applied(t, nb, netstate.Change{After: two})
 	}
-	if got := s.nbctl("qos-list", "sw"); !strings.Contains(got, `from-lport 28981 (inport == "plumbline:node-1:pl1" && ip4.dst == 192.0.2.0/24) rate=10000 burst=1000 dscp=46`) ||
+	if got := s.Nbctl("qos-list", "sw"); !strings.Contains(got, `from-lport 28981 (inport == "plumbline:node-1:pl1" && ip4.dst == 192.0.2.0/24) rate=10000 burst=1000 dscp=46`) ||
 		!strings.Contains(got, `from-lport 28980 (inport == "plumbline:node-1:pl1" && ip) dscp=8`) || strings.Count(got, "28981") != 1 {
 		t.Errorf("rows:\n%s", got)
 	}
 	find := func(columns string) []string {
 		return []string{"--bare", "--columns=" + columns, "find", "QoS", "external_ids:dra.networking/owner=plumbline", "priority=28981"}
 	}
-	if got := s.nbctl(find("external_ids")...); got != "dra.networking/id=plumbline:node-1:pl1 ai/storage[0] dra.networking/owner=plumbline dra.networking/port=plumbline:node-1:pl1 dra.networking/rule=ai/storage[0]" {
+	if got := s.Nbctl(find("external_ids")...); got != "dra.networking/id=plumbline:node-1:pl1 ai/storage[0] dra.networking/owner=plumbline dra.networking/port=plumbline:node-1:pl1 dra.networking/rule=ai/storage[0]" {
 		t.Errorf("keys %q", got)
 	}
 	restored := func(what, field string) {
@@ -88,26 +89,26 @@ func TestLogicalRules(t *testing.T) {
 		{"priority", "priority=7"},
 		{"direction", "direction=to-lport"},
 	} {
-		uuid := s.nbctl(find("_uuid")...)
-		s.nbctl("set", "QoS", uuid, c.columns)
+		uuid := s.Nbctl(find("_uuid")...)
+		s.Nbctl("set", "QoS", uuid, c.columns)
 		restored(c.columns, c.field)
-		if now := s.nbctl(find("_uuid")...); now != uuid {
+		if now := s.Nbctl(find("_uuid")...); now != uuid {
 			t.Errorf("%s: is another row", c.columns)
 		}
 	}
-	uuid := s.nbctl(find("_uuid")...)
-	s.nbctl("remove", "Logical_Switch", "sw", "qos_rules", uuid)
+	uuid := s.Nbctl(find("_uuid")...)
+	s.Nbctl("remove", "Logical_Switch", "sw", "qos_rules", uuid)
 	restored("the row is deleted", "")
-	uuid = s.nbctl(find("_uuid")...)
-	s.nbctl("add", "Logical_Switch", "foreign", "qos_rules", uuid)
+	uuid = s.Nbctl(find("_uuid")...)
+	s.Nbctl("add", "Logical_Switch", "foreign", "qos_rules", uuid)
 	restored("a second switch has the row", "switch")
-	s.nbctl("--id=@r", "create", "QoS", "direction=from-lport", "priority=28981", "match=ip4", "action:dscp=3", "external_ids:dra.networking/owner=plumbline",
+	s.Nbctl("--id=@r", "create", "QoS", "direction=from-lport", "priority=28981", "match=ip4", "action:dscp=3", "external_ids:dra.networking/owner=plumbline",
 		`external_ids:dra.networking/id="plumbline:node-1:pl1 ai/storage[0]"`, `external_ids:dra.networking/port="plumbline:node-1:pl1"`, "--", "add", "Logical_Switch", "sw", "qos_rules", "@r")
 	if have := observed(t, nb, one); len(netstate.Diff(one, have)) == 0 {
 		t.Error("two rows of one rule are no difference")
 	}
 	applied(t, nb, netstate.Change{Before: observed(t, nb, one), After: one, Recreate: true})
-	if got := strings.Fields(s.nbctl(find("_uuid")...)); len(got) != 1 {
+	if got := strings.Fields(s.Nbctl(find("_uuid")...)); len(got) != 1 {
 		t.Errorf("%d rows of one rule", len(got))
 	}
 
@@ -120,7 +121,7 @@ func TestLogicalRules(t *testing.T) {
 	for _, c := range []netstate.Change{{Before: one}, {Before: one}, {Before: two}} {
 		applied(t, nb, c)
 	}
-	if got := s.nbctl("qos-list", "sw"); got != empty {
+	if got := s.Nbctl("qos-list", "sw"); got != empty {
 		t.Errorf("left\n%s\nwas\n%s", got, empty)
 	}
 	if now := foreign(); now != before {
@@ -131,7 +132,7 @@ func TestLogicalRules(t *testing.T) {
 // TestManyRules: the rules of nodes that share a database, of which each sees its own; a switch that goes with
 // its last port takes no rule of another.
 func TestManyRules(t *testing.T) {
-	s := newServer(t, "/usr/share/ovn/ovn-nb.ovsschema")
+	s := newServer(t, ovsdb.Northbound)
 	var nodes sync.WaitGroup
 	for i := range 3 {
 		nb := s.northbound()
@@ -168,15 +169,15 @@ func TestManyRules(t *testing.T) {
 		})
 	}
 	nodes.Wait()
-	if got := s.nbctl("show") + s.nbctl("list", "QoS"); got != "" {
+	if got := s.Nbctl("show") + s.Nbctl("list", "QoS"); got != "" {
 		t.Errorf("left is %s", got)
 	}
 }
 
 // TestRulesAway: rules of a database that is away, and comes back as it was or without them.
 func TestRulesAway(t *testing.T) {
-	s := newServer(t, "/usr/share/ovn/ovn-nb.ovsschema")
-	n, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: []string{s.endpoint()}, Timeout: 5 * time.Second})
+	s := newServer(t, ovsdb.Northbound)
+	n, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: []string{s.Endpoint}, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +186,7 @@ func TestRulesAway(t *testing.T) {
 	rule := logicalRule(port, "ai/storage[0]", 28981, "ip", 46, 0, 0)
 	applied(t, nb, netstate.Change{After: port})
 	applied(t, nb, netstate.Change{After: rule})
-	s.kill()
+	s.Kill()
 	for _, c := range []netstate.Change{{After: rule}, {Before: rule}} {
 		if err := nb.Apply(t.Context(), c); fault.Of(err) != fault.NotReady {
 			t.Errorf("%s while it is away: %v", c, err)
@@ -195,16 +196,16 @@ func TestRulesAway(t *testing.T) {
 	if err := nb.Extend(t.Context(), snapshot, []netstate.Object{rule}); fault.Of(err) != fault.NotReady || snapshot.Known(rule) {
 		t.Errorf("read while it is away: %v", err)
 	}
-	s.start()
+	s.Start()
 	back(t, nb, rule)
 	if have := observed(t, nb, rule); have == nil || len(netstate.Diff(rule, have)) > 0 {
 		t.Errorf("back, and read as %+v", have)
 	}
 	// It is restored from a copy without the rows.
-	s.kill()
-	s.must("rm", s.file)
-	s.must("ovsdb-tool", "create", s.file, "/usr/share/ovn/ovn-nb.ovsschema")
-	s.start()
+	s.Kill()
+	s.Must("rm", s.File)
+	s.Must("ovsdb-tool", "create", s.File, ovsdb.Northbound)
+	s.Start()
 	back(t, nb, rule)
 	if have := observed(t, nb, rule); have != nil {
 		t.Errorf("restored without it, and read as %+v", have)

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -16,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plumbline/plumbline/integration/ovsdb"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/ovn"
 	"github.com/plumbline/plumbline/qos/ovn/northbound"
@@ -23,84 +23,23 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// schemas is where Debian's ovn-common has them.
-const schemas = "/usr/share/ovn/"
+// server is one that runs, with the client that is tested.
+type server struct{ *ovsdb.Server }
 
-// server is an ovsdb-server with one database.
-type server struct {
-	*testing.T
-	dir, name string
-	options   []string
-	process   *exec.Cmd
-}
-
-// newServer starts a database, "nb" or "sb", with options of ovsdb-server.
-func newServer(t *testing.T, name string, options ...string) *server {
+func newServer(t *testing.T, schema string, options ...string) *server {
 	t.Helper()
-	if os.Getenv("PLUMBLINE_BENCH") == "" {
-		t.Skip("needs the programs of OVN: make test-ovn")
-	}
-	s := &server{T: t, dir: t.TempDir(), name: name, options: options}
-	s.must("ovsdb-tool", "create", s.file(), schemas+"ovn-"+name+".ovsschema")
-	s.start()
-	t.Cleanup(func() { s.kill() })
-	return s
-}
-
-func (s *server) file() string   { return filepath.Join(s.dir, s.name+".db") }
-func (s *server) socket() string { return "unix:" + filepath.Join(s.dir, s.name+".sock") }
-
-func (s *server) start() {
-	s.Helper()
-	s.process = exec.Command("ovsdb-server", slices.Concat([]string{"--no-chdir", "--unixctl=" + filepath.Join(s.dir, s.name+".ctl"), "--remote=p" + s.socket()}, s.options, []string{s.file()})...)
-	if err := s.process.Start(); err != nil {
-		s.Fatal(err)
-	}
-	eventually(s.T, "the database answers", func() error {
-		_, err := s.try("ovsdb-client", "list-dbs", s.socket())
-		return err
-	})
-}
-
-func (s *server) kill() {
-	_ = s.process.Process.Kill()
-	_ = s.process.Wait()
-	_ = os.Remove(strings.TrimPrefix(s.socket(), "unix:"))
-}
-
-func (s *server) try(command ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("%s: %w: %s", strings.Join(command, " "), err, out)
-	}
-	return strings.TrimSpace(string(out)), err
-}
-
-func (s *server) must(command ...string) string {
-	s.Helper()
-	out, err := s.try(command...)
-	if err != nil {
-		s.Fatal(err)
-	}
-	return out
-}
-
-func (s *server) nbctl(arguments ...string) string {
-	s.Helper()
-	return s.must(append([]string{"ovn-nbctl", "--db=" + s.socket()}, arguments...)...)
+	return &server{ovsdb.New(t, schema, options...)}
 }
 
 // rows are the UUIDs of the QoS rows and address sets, of everybody.
 func (s *server) rows() string {
 	s.Helper()
-	return s.nbctl("--bare", "--columns=_uuid,priority,match", "list", "QoS") + "\n" + s.nbctl("--bare", "--columns=_uuid,name,addresses", "list", "Address_Set")
+	return s.Nbctl("--bare", "--columns=_uuid,priority,match", "list", "QoS") + "\n" + s.Nbctl("--bare", "--columns=_uuid,name,addresses", "list", "Address_Set")
 }
 
 func (s *server) client(owner string) *northbound.Client {
 	s.Helper()
-	c, err := northbound.New(northbound.Options{Endpoints: []string{s.socket()}, Owner: owner, Timeout: 20 * time.Second})
+	c, err := northbound.New(northbound.Options{Endpoints: []string{s.Endpoint}, Owner: owner, Timeout: 20 * time.Second})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -159,10 +98,10 @@ func example(t *testing.T, owner string, port ovn.Port, dscp uint8, addresses ..
 // TestRows is the life of the rows of one owner in a real database, beside those of another
 // owner and of ovn-kubernetes.
 func TestRows(t *testing.T) {
-	s := newServer(t, "nb")
-	s.nbctl("ls-add", "sw0", "--", "ls-add", "sw1")
+	s := newServer(t, ovsdb.Northbound)
+	s.Nbctl("ls-add", "sw0", "--", "ls-add", "sw1")
 	// As ovn-kubernetes writes them.
-	s.nbctl("--", "--id=@q", "create", "QoS", "direction=to-lport", "priority=11000", `match="ip4.src == {$a1}"`, "action:dscp=50",
+	s.Nbctl("--", "--id=@q", "create", "QoS", "direction=to-lport", "priority=11000", `match="ip4.src == {$a1}"`, "action:dscp=50",
 		`external_ids={"k8s.ovn.org/owner-type"=NetworkQoS, "k8s.ovn.org/name"="a:b", "k8s.ovn.org/id"="default-network-controller:NetworkQoS:a:b:0"}`,
 		"--", "add", "Logical_Switch", "sw0", "qos_rules", "@q",
 		"--", "create", "Address_Set", "name=a1", `addresses="10.0.0.9"`, `external_ids:"k8s.ovn.org/owner-type"=NetworkQoS`)
@@ -174,7 +113,7 @@ func TestRows(t *testing.T) {
 
 	// The name of an address set is somebody's: nothing is applied.
 	taken := example(t, "node-1", port, 46, "10.0.0.1")
-	s.nbctl("create", "Address_Set", "name="+taken.Sets[0].Name)
+	s.Nbctl("create", "Address_Set", "name="+taken.Sets[0].Name)
 	between := s.rows()
 	if _, err := c.Apply(t.Context(), taken); fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), "constraint violation") {
 		t.Fatalf("said: %v", err)
@@ -182,7 +121,7 @@ func TestRows(t *testing.T) {
 	if now := s.rows(); now != between {
 		t.Fatalf("refused, and the rows are\n%s\nwere\n%s", now, between)
 	}
-	s.nbctl("destroy", "Address_Set", s.nbctl("--bare", "--columns=_uuid", "find", "Address_Set", "name="+taken.Sets[0].Name))
+	s.Nbctl("destroy", "Address_Set", s.Nbctl("--bare", "--columns=_uuid", "find", "Address_Set", "name="+taken.Sets[0].Name))
 
 	first := applied(t, c, example(t, "node-1", port, 46, "10.0.0.1", "fd00::1"))
 	if want := []string{
@@ -204,7 +143,7 @@ func TestRows(t *testing.T) {
 
 	t.Run("the port is on another switch", func(t *testing.T) {
 		applied(t, c, example(t, "node-1", ovn.Port{Switch: "sw1", Name: "ns_web"}, 46, "10.0.0.1", "fd00::1"))
-		if n := len(strings.Fields(s.nbctl("--bare", "get", "Logical_Switch", "sw1", "qos_rules"))); n != 2 {
+		if n := len(strings.Fields(s.Nbctl("--bare", "get", "Logical_Switch", "sw1", "qos_rules"))); n != 2 {
 			t.Errorf("sw1 has %d rules", n)
 		}
 		applied(t, c, example(t, "node-1", port, 46, "10.0.0.1", "fd00::1"))
@@ -224,14 +163,14 @@ func TestRows(t *testing.T) {
 			{"destroy", "Address_Set", "SET"},
 		} {
 			for name, found := range map[string]string{
-				"ROW": s.nbctl("--bare", "--columns=_uuid", "find", "QoS", "priority=27982", `external_ids:"dra.networking/owner"=node-1`),
-				"SET": s.nbctl("--bare", "--columns=_uuid", "find", "Address_Set", "addresses=10.0.0.1"),
+				"ROW": s.Nbctl("--bare", "--columns=_uuid", "find", "QoS", "priority=27982", `external_ids:"dra.networking/owner"=node-1`),
+				"SET": s.Nbctl("--bare", "--columns=_uuid", "find", "Address_Set", "addresses=10.0.0.1"),
 			} {
 				if i := slices.Index(change, name); i >= 0 {
 					change[i] = found
 				}
 			}
-			if _, err := s.try(append([]string{"ovn-nbctl", "--db=" + s.socket()}, change...)...); err != nil {
+			if _, err := s.Try(append([]string{"ovn-nbctl", "--db=" + s.Endpoint}, change...)...); err != nil {
 				t.Fatalf("%q: %v", change, err)
 			}
 			if c := applied(t, c, example(t, "node-1", port, 46, "10.0.0.1", "fd00::1")); c.Empty() {
@@ -247,20 +186,20 @@ func TestRows(t *testing.T) {
 		if _, err := c.Apply(t.Context(), want); fault.Of(err) != fault.NotReady || !errors.As(err, &missing) || missing.Name != "late" {
 			t.Errorf("said: %v", err)
 		}
-		s.nbctl("ls-add", "late")
+		s.Nbctl("ls-add", "late")
 		if c := applied(t, c, want); len(c.Create) != 2 || len(c.Lines()) != 2 {
 			t.Errorf("when it is there: %q", c.Lines())
 		}
-		s.nbctl("ls-del", "late")
+		s.Nbctl("ls-del", "late")
 		applied(t, c, example(t, "node-1", port, 46, "10.0.0.1", "fd00::1"))
 		before = s.rows()
 	})
 	t.Run("the database restarts", func(t *testing.T) {
-		s.kill()
-		if _, err := c.Plan(t.Context(), &ovn.Desired{}); fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), s.socket()) {
+		s.Kill()
+		if _, err := c.Plan(t.Context(), &ovn.Desired{}); fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), s.Endpoint) {
 			t.Errorf("while it is away: %v", err)
 		}
-		s.start()
+		s.Start()
 		if c := applied(t, c, example(t, "node-1", port, 46, "10.0.0.1", "fd00::1")); !c.Empty() {
 			t.Errorf("when it is back: %q", c.Lines())
 		}
@@ -269,16 +208,16 @@ func TestRows(t *testing.T) {
 		}
 	})
 	t.Run("an old copy is restored", func(t *testing.T) {
-		old, err := os.ReadFile(s.file())
+		old, err := os.ReadFile(s.File)
 		if err != nil {
 			t.Fatal(err)
 		}
 		applied(t, c, example(t, "node-1", ovn.Port{Switch: "sw1", Name: "ns_new"}, 12))
-		s.kill()
-		if err := os.WriteFile(s.file(), old, 0o600); err != nil {
+		s.Kill()
+		if err := os.WriteFile(s.File, old, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s.start()
+		s.Start()
 		applied(t, c, example(t, "node-1", ovn.Port{Switch: "sw1", Name: "ns_new"}, 12))
 	})
 	t.Run("it ends within the time of its context", func(t *testing.T) {
@@ -314,13 +253,13 @@ func TestOptions(t *testing.T) {
 // TestPackets compiles random rules, lets the real northd make logical flows of the rows, and
 // asks ovn-trace about random packets: each is marked and limited as the rules say.
 func TestPackets(t *testing.T) {
-	nb, sb := newServer(t, "nb"), newServer(t, "sb")
-	northd := exec.Command("ovn-northd", "--unixctl="+filepath.Join(nb.dir, "northd.ctl"), "--ovnnb-db="+nb.socket(), "--ovnsb-db="+sb.socket())
+	nb, sb := newServer(t, ovsdb.Northbound), newServer(t, ovsdb.Southbound)
+	northd := exec.Command("ovn-northd", "--unixctl="+nb.File+".northd", "--ovnnb-db="+nb.Endpoint, "--ovnsb-db="+sb.Endpoint)
 	if err := northd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = northd.Process.Kill(); _ = northd.Wait() })
-	nb.nbctl("ls-add", "sw0", "--", "lsp-add", "sw0", "ns_web", "--", "lsp-add", "sw0", "ns_other", "--", "lsp-set-addresses", "ns_other", "unknown")
+	nb.Nbctl("ls-add", "sw0", "--", "lsp-add", "sw0", "ns_web", "--", "lsp-add", "sw0", "ns_other", "--", "lsp-set-addresses", "ns_other", "unknown")
 	c := nb.client("node-1")
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -328,7 +267,7 @@ func TestPackets(t *testing.T) {
 	for range 3 {
 		rules, members := qostest.Rules(rng, 6)
 		applied(t, c, desired(t, "node-1", ovn.Port{Switch: "sw0", Name: "ns_web"}, rules, members))
-		nb.nbctl("--wait=sb", "sync")
+		nb.Nbctl("--wait=sb", "sync")
 		for range 12 {
 			p := qostest.Packet(rng)
 			want := slices.IndexFunc(rules, func(r qos.Rule) bool { return r.Matches(p, func(id qos.SetID) []netip.Addr { return members[id] }) })
@@ -337,13 +276,13 @@ func TestPackets(t *testing.T) {
 				dscp, rate = int(rules[want].DSCP), int(rules[want].RateKbit)
 			}
 			flow := flowOf("ns_web", p)
-			trace := nb.must("ovn-trace", "--db="+sb.socket(), "sw0", flow)
+			trace := nb.Must("ovn-trace", "--db="+sb.Endpoint, "sw0", flow)
 			if gotDSCP, gotRate := decided(trace); gotDSCP != dscp || gotRate != rate {
 				t.Fatalf("packet %+v: marked %d, limited %d, want %d and %d by rule %d of %+v\n%s\n%s", p, gotDSCP, gotRate, dscp, rate, want, rules, nb.rows(), trace)
 			}
 		}
 		// Another port of the switch has no rules.
-		if dscp, rate := decided(nb.must("ovn-trace", "--db="+sb.socket(), "sw0", flowOf("ns_other", qostest.Packet(rng)))); dscp != -1 || rate != 0 {
+		if dscp, rate := decided(nb.Must("ovn-trace", "--db="+sb.Endpoint, "sw0", flowOf("ns_other", qostest.Packet(rng)))); dscp != -1 || rate != 0 {
 			t.Errorf("another port is marked %d and limited %d", dscp, rate)
 		}
 	}

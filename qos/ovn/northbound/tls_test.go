@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plumbline/plumbline/integration/ovsdb"
 	"github.com/plumbline/plumbline/qos/ovn"
 	"github.com/plumbline/plumbline/qos/ovn/northbound"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -86,8 +87,8 @@ func (a *authority) pair(name string) (certificate, key string) {
 func TestTLS(t *testing.T) {
 	ours, other := newAuthority(t, "ours"), newAuthority(t, "other")
 	serverCertificate, serverKey := ours.pair("server")
-	s := newServer(t, "nb", "--remote=pssl:6641:127.0.0.1", "--private-key="+serverKey, "--certificate="+serverCertificate, "--ca-cert="+filepath.Join(ours.dir, "ours-cert.pem"))
-	s.nbctl("ls-add", "sw0")
+	s := newServer(t, ovsdb.Northbound, "--remote=pssl:6641:127.0.0.1", "--private-key="+serverKey, "--certificate="+serverCertificate, "--ca-cert="+filepath.Join(ours.dir, "ours-cert.pem"))
+	s.Nbctl("ls-add", "sw0")
 	want := example(t, "node-1", ovn.Port{Switch: "sw0", Name: "ns_web"}, 46)
 	before := s.rows()
 	for _, c := range []struct {
