@@ -3,8 +3,6 @@ package all_test
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -173,19 +171,8 @@ func TestLogicalPortsAreSaid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := filepath.Glob("../*/testdata/*.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
 	has := map[string]bool{}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !strings.Contains(string(text), "\n-- plan.txt --") {
-			continue
-		}
+	for file, plan := range planned(t) {
 		c, err := optest.Read(file)
 		if err != nil {
 			t.Fatal(err)
@@ -195,8 +182,7 @@ func TestLogicalPortsAreSaid(t *testing.T) {
 			has[s.Type] = has[s.Type] || known.Output.LogicalPorts
 			return known.Output.LogicalPorts
 		})
-		_, planned, _ := strings.Cut(string(text), "\n-- plan.txt --")
-		if made := strings.Contains(planned, "logical-port "); made != says {
+		if made := strings.Contains(plan, "logical-port "); made != says {
 			t.Errorf("%s: ports of OVN %v, and the contracts of its steps say %v", file, made, says)
 		}
 	}

@@ -38,9 +38,12 @@ func (s *server) transact(operations string) string {
 	return out
 }
 
-func (s *server) northbound() reconcile.External {
+func (s *server) northbound() reconcile.External { return s.northboundWithin(time.Minute) }
+
+// northboundWithin has a timeout of its calls.
+func (s *server) northboundWithin(timeout time.Duration) reconcile.External {
 	s.Helper()
-	n, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: []string{s.Endpoint}, Timeout: time.Minute})
+	n, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: []string{s.Endpoint}, Timeout: timeout})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -210,25 +213,8 @@ func TestManyNodes(t *testing.T) {
 // none.
 func TestAway(t *testing.T) {
 	s := newServer(t, ovsdb.Northbound)
-	n, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: []string{s.Endpoint}, Timeout: 5 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(n.Close)
-	nb, port := s.opened(n.Domain()), logicalPort("one", "sw", "", 0)
-	back := func() {
-		t.Helper()
-		for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-			err := nb.Extend(t.Context(), netstate.NewSnapshot(), []netstate.Object{port})
-			if err == nil {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatal(err)
-			}
-		}
-	}
-	back()
+	nb, port := s.northboundWithin(5*time.Second), logicalPort("one", "sw", "", 0)
+	back(t, nb, port)
 	applied(t, nb, netstate.Change{After: port})
 	s.Kill()
 	if err := nb.Extend(t.Context(), netstate.NewSnapshot(), []netstate.Object{port}); fault.Of(err) != fault.NotReady {
@@ -238,7 +224,7 @@ func TestAway(t *testing.T) {
 		t.Errorf("killed: %v", err)
 	}
 	s.Start()
-	back()
+	back(t, nb, port)
 	if observed(t, nb, port) == nil {
 		t.Error("the port is gone")
 	}
@@ -251,7 +237,7 @@ func TestAway(t *testing.T) {
 		t.Errorf("it takes %s to see that it hangs", took)
 	}
 	s.Signal(syscall.SIGCONT)
-	back()
+	back(t, nb, port)
 }
 
 // TestPortsOfOpenVSwitch: the life of a port beside foreign ones.
@@ -377,14 +363,6 @@ func TestLargeTransaction(t *testing.T) {
 		t.Error("it waits to send for good")
 	}
 	s.Signal(syscall.SIGCONT)
-	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		err := nb.Extend(t.Context(), netstate.NewSnapshot(), []netstate.Object{port})
-		if err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
+	back(t, nb, port)
 	n.Close()
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/plumbline/plumbline/integration/ovsdb"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/openvswitch"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -177,12 +176,7 @@ func TestManyRules(t *testing.T) {
 // TestRulesAway: rules of a database that is away, and comes back as it was or without them.
 func TestRulesAway(t *testing.T) {
 	s := newServer(t, ovsdb.Northbound)
-	n, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: []string{s.Endpoint}, Timeout: 5 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(n.Close)
-	nb, port := s.opened(n.Domain()), logicalPort("one", "sw", "", 0)
+	nb, port := s.northboundWithin(5*time.Second), logicalPort("one", "sw", "", 0)
 	rule := logicalRule(port, "ai/storage[0]", 28981, "ip", 46, 0, 0)
 	applied(t, nb, netstate.Change{After: port})
 	applied(t, nb, netstate.Change{After: rule})

@@ -61,17 +61,6 @@ func applied(t *testing.T, c *northbound.Client, want *ovn.Desired) ovn.Changes 
 	return changes
 }
 
-func eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
-	var err error
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if err = check(); err == nil {
-			return
-		}
-	}
-	t.Fatalf("%s: %v", what, err)
-}
-
 // desired is what rules of a port compile to.
 func desired(t *testing.T, owner string, port ovn.Port, rules []qos.Rule, members map[qos.SetID][]netip.Addr) *ovn.Desired {
 	t.Helper()
