@@ -257,15 +257,7 @@ func (s *keptStore) run(ctx context.Context, client metadata.Interface) {
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.FieldSelector = s.selector
 			w, err := api.Watch(ctx, options)
-			if err != nil {
-				return nil, err // not wrapped: the reflector checks its type
-			}
-			return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
-				if o, ok := e.Object.(*metav1.PartialObjectMetadata); ok && e.Type != watch.Bookmark && e.Type != watch.Error {
-					e.Object = keptOf(o)
-				}
-				return e, true
-			}), nil
+			return watchstore.Watched(w, err, 0, keptOf)
 		},
 	}
 	cache.NewReflectorWithOptions(unstreamed{all}, nil, s.store(), cache.ReflectorOptions{

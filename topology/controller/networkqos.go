@@ -146,13 +146,7 @@ func (c *NetworkQoS) list(ctx context.Context, _ metav1.ListOptions) (runtime.Ob
 
 func (c *NetworkQoS) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	w, err := c.Metadata.Resource(qosv1alpha1.Resource()).Watch(ctx, options)
-	if apierrors.IsNotFound(err) {
-		// The kind is not served. The next watch is sent all objects that there are then.
-		idle := watch.NewFake()
-		time.AfterFunc(qosAgain, idle.Stop)
-		return idle, nil
-	}
-	return w, err // not wrapped: the reflector checks its type
+	return watchstore.Watched(w, err, qosAgain, func(o *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata { return o })
 }
 
 // store is what a reflector fills NetworkQoS by: it queues the namespaces of changes, and list has queued

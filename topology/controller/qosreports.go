@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 	"unique"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -262,20 +261,7 @@ func (r *QoSReports) follow(ctx context.Context, api dynamic.Interface) {
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			w, err := resource.Watch(ctx, options)
-			if apierrors.IsNotFound(err) {
-				idle := watch.NewFake()
-				time.AfterFunc(qosAgain, idle.Stop)
-				return idle, nil
-			}
-			if err != nil {
-				return nil, err // not wrapped: the reflector checks its type
-			}
-			return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
-				if u, ok := e.Object.(*unstructured.Unstructured); ok && e.Type != watch.Bookmark && e.Type != watch.Error {
-					e.Object = nodeReportOf(u)
-				}
-				return e, true
-			}), nil
+			return watchstore.Watched(w, err, qosAgain, nodeReportOf)
 		},
 	}
 	cache.NewReflectorWithOptions(unstreamed{all}, nil, r.store(), cache.ReflectorOptions{Name: v1alpha1.QoSReportKind, TypeDescription: v1alpha1.QoSReportKind}).RunWithContext(ctx)

@@ -155,21 +155,7 @@ func (s source) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runt
 // WatchWithContext implements cache.WatcherWithContext.
 func (s source) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	w, err := s.f.Client.Resource(qosv1alpha1.Resource()).Namespace(s.name).Watch(ctx, options)
-	if apierrors.IsNotFound(err) {
-		// The kind is not served. The next watch is sent all objects that there are then.
-		idle := watch.NewFake()
-		time.AfterFunc(s.f.Again, idle.Stop)
-		return idle, nil
-	}
-	if err != nil {
-		return nil, err // not wrapped: the reflector checks its type
-	}
-	return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
-		if u, ok := e.Object.(*unstructured.Unstructured); ok && e.Type != watch.Bookmark && e.Type != watch.Error {
-			e.Object = objectOf(u)
-		}
-		return e, true
-	}), nil
+	return watchstore.Watched(w, err, s.f.Again, objectOf)
 }
 
 // run follows the objects until ctx ends.
