@@ -22,6 +22,13 @@ import (
 type reader struct {
 	inv   *Invalid
 	steps []any // as written, once they are reached
+	outer []level
+}
+
+// level is a struct that contains the one that is read.
+type level struct {
+	path   string
+	fields map[string]reflect.Type
 }
 
 // Misfits returns what of an object, as YAML or JSON has it, does not fit a Go type: fields that
@@ -90,6 +97,8 @@ func (r *reader) object(path string, v any, t reflect.Type) any {
 		return nil
 	}
 	out := map[string]any{}
+	r.outer = append(r.outer, level{path, fields})
+	defer func() { r.outer = r.outer[:len(r.outer)-1] }()
 	for _, k := range slices.Sorted(maps.Keys(in)) {
 		if ft, known := fields[k]; known {
 			out[k] = r.read(join(path, k), in[k], ft)
@@ -101,7 +110,7 @@ func (r *reader) object(path string, v any, t reflect.Type) any {
 		}
 		meant := suggest.Name(k, names)
 		if meant == "" {
-			r.unknown(path, k, ": known here are "+strings.Join(names, ", "))
+			r.unknown(path, k, ": known here are "+strings.Join(names, ", ")+r.elsewhere(k, t))
 			continue
 		}
 		r.unknown(path, k, fmt.Sprintf(", did you mean %q?", meant))
@@ -110,6 +119,51 @@ func (r *reader) object(path string, v any, t reflect.Type) any {
 		}
 	}
 	return out
+}
+
+// elsewhere says that a field is known in a struct that contains this one, or in one that it
+// contains.
+func (r *reader) elsewhere(key string, t reflect.Type) string {
+	for _, l := range slices.Backward(r.outer) {
+		if _, known := l.fields[key]; known && l.path != "" {
+			return fmt.Sprintf("; %q is known in %s", key, l.path)
+		}
+	}
+	if inner := below(t, key, 4); inner != "" {
+		return fmt.Sprintf("; %q is known in %s", key, join(r.outer[len(r.outer)-1].path, inner))
+	}
+	return ""
+}
+
+// below returns where in a struct a field is known, the nearest first; "" for nowhere.
+func below(t reflect.Type, key string, levels int) string {
+	fields := jsonFields(t)
+	inner := map[string]reflect.Type{}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		ft, path := fields[name], name
+		for ft.Kind() == reflect.Pointer || ft.Kind() == reflect.Slice {
+			if ft.Kind() == reflect.Slice {
+				path += "[]"
+			}
+			ft = ft.Elem()
+		}
+		if ft.Kind() != reflect.Struct || name == "metadata" || name == "status" || reflect.PointerTo(ft).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+			continue
+		}
+		if _, known := jsonFields(ft)[key]; known {
+			return path
+		}
+		inner[path] = ft
+	}
+	if levels == 0 {
+		return ""
+	}
+	for _, path := range slices.Sorted(maps.Keys(inner)) {
+		if deeper := below(inner[path], key, levels-1); deeper != "" {
+			return path + "." + deeper
+		}
+	}
+	return ""
 }
 
 func (r *reader) free(path string, v any, t reflect.Type) any {

@@ -26,7 +26,7 @@ type Options struct {
 // defaults filled in. The input is not changed. With any error the map is nil;
 // of many errors the first 64 or so are returned.
 func (c Contract) Decode(config map[string]any, opt Options) (map[string]any, []FieldError) {
-	d := decoder{typ: c.Type, opt: opt, unresolved: map[string]bool{}}
+	d := decoder{typ: c.Type, top: c.Params, opt: opt, unresolved: map[string]bool{}}
 	out := d.object("", c.Params, config, false)
 	if len(d.errs) == 0 && c.Check != nil {
 		seen := maps.Clone(out)
@@ -72,10 +72,14 @@ func (e Errors) Error() string {
 // decoder collects errors while it walks a config.
 type decoder struct {
 	typ        string
+	top        []Param // those of the config itself
 	opt        Options
 	errs       []FieldError
 	unresolved map[string]bool // paths, and the top-level keys above them
 }
+
+// maxKeys is how many keys of an object an error lists.
+const maxKeys = 10
 
 // maxErrors bounds the errors of one config; a decoder stops there.
 const maxErrors = 64
@@ -156,16 +160,38 @@ func (d *decoder) unknownKeys(path string, params []Param, in map[string]any) ma
 		if near := suggest.Name(key, names); near != "" {
 			meant[canonical[near]] = true
 			msg += fmt.Sprintf("\nDid you mean %q?", canonical[near])
+		} else if place := d.elsewhere(path, key); place != "" {
+			msg += "\n" + place
 		} else if len(params) > 0 {
-			accepts := make([]string, len(params))
-			for i, p := range params {
-				accepts[i] = p.Name
-			}
-			msg += "\nIt accepts " + strings.Join(accepts, ", ") + "."
+			msg += "\nIt accepts " + strings.Join(namesOf(params), ", ") + "."
 		}
 		d.errs = append(d.errs, FieldError{Field: child(path, key), Message: msg, Complete: true})
 	}
 	return meant
+}
+
+// StepFields are the fields of a step beside its config.
+var StepFields = []string{"allowDuplicate", "dependOn", "driftPolicy", "extendedResourceName", "selector"}
+
+// elsewhere says where a key belongs that is unknown here.
+func (d *decoder) elsewhere(path, key string) string {
+	outer, _, _ := strings.Cut(path, ".")
+	outer, _, _ = strings.Cut(outer, "[")
+	switch {
+	case slices.Contains(StepFields, key):
+		return fmt.Sprintf("%q is a field of the step: write it beside config.", key)
+	case path != "" && slices.ContainsFunc(d.top, func(p Param) bool { return p.Name == key || slices.Contains(p.Aliases, key) }):
+		return fmt.Sprintf("%q is a parameter beside %q: write it there.", key, outer)
+	}
+	return ""
+}
+
+func namesOf(params []Param) []string {
+	out := make([]string, len(params))
+	for i, p := range params {
+		out[i] = p.Name
+	}
+	return out
 }
 
 // spelling finds a parameter under any of its names.
@@ -269,14 +295,25 @@ func (d *decoder) str(path string, p Param, v any) (any, bool) {
 		v = o["name"]
 	}
 	if b, ok := v.(bool); ok && p.OnOff {
-		v = map[bool]string{true: "on", false: "off"}[b]
+		word := map[bool]string{true: "on", false: "off"}[b]
+		if words := p.words(); !slices.Contains(words, word) {
+			d.fail(path, "want one of %s, got the boolean %t (YAML reads yes and on as true)", strings.Join(words, ", "), b)
+			return nil, false
+		}
+		v = word
 	}
 	if p.Scalar || p.NumericString {
 		v = scalarText(v, p.Scalar)
 	}
 	s, ok := v.(string)
 	if !ok {
-		d.fail(path, "want a string, got %s%s", describe(v), quoteHint(v))
+		hint := quoteHint(v)
+		if list, _ := elements(v); len(list) == 1 {
+			if text, isText := list[0].(string); isText {
+				hint = fmt.Sprintf(": write %s, without a list", quote(text))
+			}
+		}
+		d.fail(path, "want a string, got %s%s", describe(v), hint)
 		return nil, false
 	}
 	if len(p.Enum) > 0 || p.OnOff {
@@ -360,7 +397,11 @@ func (d *decoder) nested(path string, p Param, v any) (any, bool) {
 	}
 	short, ok := p.shorthand()
 	if !ok {
-		d.fail(path, "want an object, got %s", describe(v))
+		hint := ""
+		if names := namesOf(p.Properties); len(names) <= maxKeys {
+			hint = ": its keys are " + strings.Join(names, ", ")
+		}
+		d.fail(path, "want an object, got %s%s", describe(v), hint)
 		return nil, false
 	}
 	if got, isList := v.([]any); isList && short.Type != List {
@@ -383,17 +424,17 @@ func (d *decoder) otherVariant(path string, p Param, v map[string]any) bool {
 			d.fail(child(path, q.Name), "%s is not supported: %s", quote(named), instead)
 			return true
 		}
+		if n := len(q.Enum) - 1; n > 0 { // each takes other keys
+			d.fail(child(path, q.Name), "%s is not supported, only %s and %s%s", quote(named), strings.Join(q.Enum[:n], ", "), q.Enum[n], suggest.Hint(named, q.Enum))
+			return true
+		}
 		var takes []string
 		for _, other := range p.Properties {
 			if other.Name != q.Name {
 				takes = append(takes, other.Name)
 			}
 		}
-		verb, words := "takes", q.Enum[0]
-		if n := len(q.Enum) - 1; n > 0 {
-			verb, words = "take", strings.Join(q.Enum[:n], ", ")+" and "+q.Enum[n]
-		}
-		d.fail(child(path, q.Name), "%s is not supported, only %s, which %s %s", quote(named), words, verb, strings.Join(takes, ", "))
+		d.fail(child(path, q.Name), "%s is not supported, only %s, which takes %s", quote(named), q.Enum[0], strings.Join(takes, ", "))
 		return true
 	}
 	return false
@@ -449,7 +490,18 @@ func (d *decoder) free(path string, p Param, v any) (any, bool) {
 func (d *decoder) list(path string, p Param, v any) (any, bool) {
 	in, ok := elements(v)
 	if !ok {
-		d.fail(path, "want a list, got %s", describe(v))
+		hint := ""
+		switch v := v.(type) {
+		case string:
+			if len(v) <= 80 && !strings.ContainsFunc(v, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+				hint = fmt.Sprintf(": write [%s]", v)
+			}
+		case map[string]any:
+			if p.Items != nil && (p.Items.Type == Object || p.Items.Type == List) {
+				hint = ": put it into a list, [{…}]"
+			}
+		}
+		d.fail(path, "want a list, got %s%s", describe(v), hint)
 		return nil, false
 	}
 	before := len(d.errs)

@@ -138,7 +138,7 @@ func NumberHint(s string) string {
 	if _, err := digits(s); err == nil {
 		return ": remove the quotes"
 	}
-	if s != "" && s[0] >= '0' && s[0] <= '9' {
+	if strings.Trim(s, "0123456789") != "" && s[0] >= '0' && s[0] <= '9' {
 		return ": write one number, without a unit"
 	}
 	return ""
