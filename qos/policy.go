@@ -30,6 +30,7 @@ const (
 	maxNetworks = 5
 	maxDSCP     = 63
 	maxRate     = 1<<32 - 1 // kbit/s, and kbit of a burst
+	packetKbit  = 525       // 64 KiB: what a sender with segmentation offload hands over at once
 	maxTo       = 64        // destinations of a rule
 	maxPorts    = 64        // of a rule
 	maxExcept   = 256       // exceptions of a destination
@@ -190,11 +191,26 @@ func New(o *v1alpha1.NetworkQoS) *Policy {
 			p.Rules = append(p.Rules, r.rule(fmt.Sprintf("spec.egress[%d]", i), &o.Spec.Egress[i], precedence(p.Priority, i)))
 		}
 	}
-	if len(r.invalid.Problems) > 0 {
+	switch {
+	case len(r.invalid.Problems) > 0:
 		p.Err, p.Rules = &r.invalid, nil
+	case len(p.Rules) == 0:
+		r.warn("spec.egress: has no rule, so that the object has no effect")
+	default:
+		r.hidden(p.Rules)
 	}
 	p.Warnings = r.warnings
 	return p
+}
+
+// hidden warns of rules that never decide, since a later one matches every packet.
+func (r *reader) hidden(rules []PolicyRule) {
+	for i, rule := range slices.Backward(rules) {
+		if i > 0 && len(rule.To) == 0 && len(rule.Ports) == 0 {
+			r.warn("spec.egress[%d]: matches every packet, and the last rule that matches decides: those before it have no effect; write it first", i)
+			return
+		}
+	}
 }
 
 // selector reads a selector of labels; one that is not there selects everything.
@@ -227,6 +243,9 @@ func (r *reader) rule(path string, in *v1alpha1.Rule, precedence int) PolicyRule
 		out.BurstKbit = r.bandwidth(path+".bandwidth.burst", "kbit", b.Burst)
 		if b.Burst != nil && b.Rate == nil {
 			r.add("%s.bandwidth.burst: needs a rate: add rate", path)
+		}
+		if b := out.BurstKbit; b > 0 && b < packetKbit {
+			r.warn("%s.bandwidth.burst: %d kbit are %d bytes, and a larger packet never passes: a TCP sender hands over up to 64 KiB at once; write %d or more, or remove burst", path, b, uint64(b)*125, packetKbit)
 		}
 	}
 	if c := in.Classifier; c != nil {
@@ -345,6 +364,9 @@ func (r *reader) prefix(path, text string) (netip.Prefix, bool) {
 	if prefix.Addr().Is4In6() {
 		r.add("%s: %q is an IPv4 address in IPv6 form: write the IPv4 prefix", path, text)
 		return prefix, false
+	}
+	if masked := prefix.Masked(); masked != prefix {
+		r.warn("%s: %q has host bits set, and means %s", path, text, masked)
 	}
 	return prefix.Masked(), true
 }
