@@ -373,6 +373,31 @@ func Objects(data []byte, kind string) (found [][]byte, others int, err error) {
 	return found, others, nil
 }
 
+// Others describes the documents of a file that are of none of these kinds. A kind that differs
+// from one of them in case alone is an error.
+func Others(data []byte, kinds ...string) ([]string, error) {
+	if len(data) > MaxBytes {
+		return nil, fmt.Errorf("the input has more than %d bytes", MaxBytes)
+	}
+	docs, err := documents(data)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, d := range docs {
+		kind := d.text("kind")
+		for _, k := range kinds {
+			if kind != k && strings.EqualFold(kind, k) {
+				return nil, fmt.Errorf("unknown kind %q, did you mean %q?", excerpt.Of(kind, maxKey), k)
+			}
+		}
+		if !slices.Contains(kinds, kind) {
+			out = append(out, d.title())
+		}
+	}
+	return out, nil
+}
+
 // documents splits and parses the input; empty documents are left out.
 func documents(data []byte) ([]document, error) {
 	if err := checkText(data); err != nil {

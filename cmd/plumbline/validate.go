@@ -68,6 +68,7 @@ func (a *app) validateFile(ctx context.Context, file string, given ops.Givens) e
 		return fmt.Errorf("topology: %w", err)
 	}
 	checked, rest := 0, 0
+	kinds := []string{v1alpha1.Kind}
 	for _, other := range []struct {
 		kind     string
 		validate func(data []byte, name string) error
@@ -76,6 +77,7 @@ func (a *app) validateFile(ctx context.Context, file string, given ops.Givens) e
 		{v1alpha1.AddressPoolKind, a.validatePools},
 		{qosv1alpha1.Kind, a.validateQoS},
 	} {
+		kinds = append(kinds, other.kind)
 		// A file that cannot be read is reported as a topology.
 		found, others, _ := topology.Objects(data, other.kind)
 		if len(found) == 0 {
@@ -85,6 +87,15 @@ func (a *app) validateFile(ctx context.Context, file string, given ops.Givens) e
 			return err
 		}
 		checked, rest = checked+len(found), others+len(found)
+	}
+	others, err := topology.Others(data, kinds...)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	for _, other := range others {
+		if checked > 0 {
+			fmt.Fprintf(a.err, "plumbline: note: %s is not checked\n", other)
+		}
 	}
 	if checked > 0 && checked == rest {
 		return nil
@@ -101,23 +112,32 @@ func (a *app) validatePools(data []byte, name string) error {
 	var errs []error
 	var valid []string
 	for _, o := range pools {
+		if o.Name == "" {
+			errs = append(errs, fmt.Errorf("%s %q: metadata.name: is missing", v1alpha1.AddressPoolKind, o.Name))
+		}
 		l, err := addresspool.Of(o)
 		if errs = append(errs, err); err != nil {
 			continue
 		}
 		var sizes []string
+		single := len(l.Families()) == 1
 		for _, is4 := range l.Families() {
 			family := "IPv6"
 			if is4 {
 				family = "IPv4"
 			}
 			size := fmt.Sprint(l.Size(is4))
+			single = single && size == "1"
 			if l.Size(is4) == math.MaxInt64 { // as far as is counted
 				size = "more than 10^18"
 			}
 			sizes = append(sizes, size+" "+family)
 		}
-		valid = append(valid, fmt.Sprintf("%s %q is valid: %s addresses.\n", v1alpha1.AddressPoolKind, o.Name, strings.Join(sizes, " and ")))
+		noun := "addresses"
+		if single {
+			noun = "address"
+		}
+		valid = append(valid, fmt.Sprintf("%s %q is valid: %s %s.\n", v1alpha1.AddressPoolKind, o.Name, strings.Join(sizes, " and "), noun))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

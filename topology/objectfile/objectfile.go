@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/plumbline/plumbline/topology"
 )
@@ -36,6 +37,9 @@ func Decode[T any, P interface {
 		}
 		if err := misfits(raw, reflect.TypeFor[T]()); err != nil {
 			return nil, others, fmt.Errorf("%s %q: %w", kind.Kind, name, err)
+		}
+		if meta.Name != "" && len(validation.IsDNS1123Subdomain(meta.Name)) > 0 { // as the API server says of custom resources
+			return nil, others, fmt.Errorf("%s %q: metadata.name: has other characters than a-z, 0-9, '-' and '.', begins or ends with one of the last two, or is longer than %d", kind.Kind, name, validation.DNS1123SubdomainMaxLength)
 		}
 		o := new(T)
 		if err := json.Unmarshal(raw, o); err != nil {
