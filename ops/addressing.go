@@ -213,6 +213,9 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 			if err := checkGateway(field+".gateway", a); err != nil {
 				return err
 			}
+			if ofNetwork(a) {
+				p.Note("%s: %s is the address of the network as a whole, which is no host's: write the address of the interface", field, a.Address)
+			}
 		}
 		if pre, err := a.Prefix(); err == nil {
 			self[pre.Addr().String()] = true
@@ -272,6 +275,13 @@ func checkGateway(field string, a Address) error {
 		return Invalid(field, "%q is the address itself, and the kernel refuses routes over it: name the router, or remove gateway", a.Gateway)
 	}
 	return nil
+}
+
+// ofNetwork reports whether an address is the first of its network: IPv4 has it for the network,
+// IPv6 for its routers (RFC 4291 section 2.6.1). Networks of two have none (RFC 3021, RFC 6164).
+func ofNetwork(a Address) bool {
+	pre, err := a.Prefix()
+	return err == nil && pre.Bits() < pre.Addr().BitLen()-1 && pre.Masked() == pre
 }
 
 // isAlone reports whether a prefix is one address alone: a route to the gateway is on the link.
@@ -366,8 +376,8 @@ func (p *Planner) fromPool(link string, c *IPAM) error {
 		}
 	case c.Pool == "":
 		return Invalid("ipam.pool", "is missing: name an AddressPool")
-	case strings.ContainsAny(c.Pool, "{} /"):
-		return Invalid("ipam.pool", "%q is no name of an AddressPool", c.Pool)
+	case strings.Trim(c.Pool, "abcdefghijklmnopqrstuvwxyz0123456789-.") != "":
+		return Invalid("ipam.pool", "%q is no name of an AddressPool, which has a-z, 0-9, \"-\" and \".\" only", c.Pool)
 	default:
 		if c.Type == ipamMulti {
 			if err := addresspool.CheckDivision(c.IPAM); err != nil {

@@ -182,8 +182,25 @@ func (d *decoder) elsewhere(path, key string) string {
 		return fmt.Sprintf("%q is a field of the step: write it beside config.", key)
 	case path != "" && slices.ContainsFunc(d.top, func(p Param) bool { return p.Name == key || slices.Contains(p.Aliases, key) }):
 		return fmt.Sprintf("%q is a parameter beside %q: write it there.", key, outer)
+	case path == "" && key != "type":
+		var in []string
+		for _, p := range d.top {
+			if p.has(key) {
+				in = append(in, p.Name)
+			} else if p.Items != nil && p.Items.has(key) {
+				in = append(in, p.Name+"[]")
+			}
+		}
+		if len(in) > 0 {
+			return fmt.Sprintf("%q is a parameter of %s.", key, strings.Join(in, ", "))
+		}
 	}
 	return ""
+}
+
+// has reports whether an object has a key.
+func (p Param) has(key string) bool {
+	return slices.ContainsFunc(p.Properties, func(q Param) bool { return q.Name == key || slices.Contains(q.Aliases, key) })
 }
 
 func namesOf(params []Param) []string {
@@ -400,6 +417,11 @@ func (d *decoder) nested(path string, p Param, v any) (any, bool) {
 		hint := ""
 		if names := namesOf(p.Properties); len(names) <= maxKeys {
 			hint = ": its keys are " + strings.Join(names, ", ")
+		}
+		for _, q := range p.Properties {
+			if word, isText := v.(string); isText && q.Required && slices.Contains(q.Enum, word) {
+				hint = fmt.Sprintf(": write {%s: %s}", q.Name, word)
+			}
 		}
 		d.fail(path, "want an object, got %s%s", describe(v), hint)
 		return nil, false
