@@ -46,6 +46,7 @@ type destinationWriter struct {
 	claims   *Claims
 	log      *slog.Logger
 	now      func() time.Time
+	echoes   *echoes
 
 	queue  workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	wanted sync.Once
@@ -123,9 +124,15 @@ func (w *destinationWriter) reconcile(ctx context.Context, key types.NamespacedN
 	if uid != "" {
 		metadata["uid"] = string(uid) // a later object of the name has other rules
 	}
-	_, err = w.objects.Resource(qosv1alpha1.Resource()).Namespace(key.Namespace).ApplyStatus(ctx, key.Name, &unstructured.Unstructured{Object: map[string]any{
+	w.echoes.begin(key)
+	version := ""
+	applied, err := w.objects.Resource(qosv1alpha1.Resource()).Namespace(key.Namespace).ApplyStatus(ctx, key.Name, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": qosv1alpha1.GroupVersion.String(), "kind": qosv1alpha1.Kind, "metadata": metadata, "status": content,
 	}}, metav1.ApplyOptions{FieldManager: destinationsManager, Force: true})
+	if err == nil {
+		version = applied.GetResourceVersion()
+	}
+	w.echoes.end(version)
 	switch {
 	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
 		return 0, nil // an event follows, and it is read again
@@ -156,6 +163,7 @@ func (w *destinationWriter) read(ctx context.Context, key types.NamespacedName) 
 	}
 	if err != nil || len(list.Items) == 0 {
 		w.DeletePolicy(key)
+		w.echoes.forget(key)
 		delete(w.has, key)
 		delete(w.written, key)
 		return nil

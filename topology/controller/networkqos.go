@@ -60,6 +60,7 @@ type NetworkQoS struct {
 	queue        workqueue.TypedRateLimitingInterface[string] // of namespaces
 	reports      *QoSReports
 	destinations *QoSDestinations
+	echoes       *echoes // of writes of destinations, on which no condition depends
 }
 
 // qosPage bounds an answer of the API server; an object may have over a megabyte.
@@ -94,7 +95,8 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 	})
 	go c.reports.follow(ctx, c.Objects)
 	c.destinations = NewQoSDestinations()
-	writer := &destinationWriter{QoSDestinations: c.destinations, objects: c.Objects, metadata: c.Metadata, claims: c.Claims, log: c.Log, now: c.Now}
+	c.echoes = newEchoes(c.edited)
+	writer := &destinationWriter{QoSDestinations: c.destinations, objects: c.Objects, metadata: c.Metadata, claims: c.Claims, log: c.Log, now: c.Now, echoes: c.echoes}
 	defer writer.run(ctx)()
 	all := &cache.ListWatch{ListWithContextFunc: c.list, WatchFuncWithContext: c.watch}
 	go cache.NewReflectorWithOptions(unstreamed{all}, nil, c.store(), cache.ReflectorOptions{Name: "NetworkQoS", TypeDescription: qosv1alpha1.Kind}).RunWithContext(ctx)
@@ -134,8 +136,7 @@ func (c *NetworkQoS) list(ctx context.Context, _ metav1.ListOptions) (runtime.Ob
 			return nil, err // not wrapped: the reflector checks its type
 		}
 		for i := range page.Items {
-			c.queue.AddAfter(page.Items[i].Namespace, c.Interval)
-			c.destinations.Edited(types.NamespacedName{Namespace: page.Items[i].Namespace, Name: page.Items[i].Name})
+			c.edited(types.NamespacedName{Namespace: page.Items[i].Namespace, Name: page.Items[i].Name})
 		}
 		if options.Continue = page.Continue; options.Continue == "" {
 			page.Items = nil
@@ -149,20 +150,25 @@ func (c *NetworkQoS) watch(ctx context.Context, options metav1.ListOptions) (wat
 	return watchstore.Watched(w, err, qosAgain, func(o *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata { return o })
 }
 
+// edited has an object and its namespace read again.
+func (c *NetworkQoS) edited(key types.NamespacedName) {
+	c.queue.AddAfter(key.Namespace, c.Interval)
+	c.destinations.Edited(key)
+}
+
 // store is what a reflector fills NetworkQoS by: it queues the namespaces of changes, and list has queued
 // everything.
 func (c *NetworkQoS) store() *watchstore.Store[types.NamespacedName, *metav1.PartialObjectMetadata] {
-	edited := func(key types.NamespacedName) {
-		c.queue.AddAfter(key.Namespace, c.Interval)
-		c.destinations.Edited(key)
-	}
 	return &watchstore.Store[types.NamespacedName, *metav1.PartialObjectMetadata]{
 		What: "metadata of a " + qosv1alpha1.Kind,
 		Name: func(o *metav1.PartialObjectMetadata) types.NamespacedName {
 			return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 		},
-		Put:    func(key types.NamespacedName, _ *metav1.PartialObjectMetadata) error { edited(key); return nil },
-		Remove: edited,
+		Put: func(key types.NamespacedName, o *metav1.PartialObjectMetadata) error {
+			c.echoes.event(key, o.ResourceVersion)
+			return nil
+		},
+		Remove: c.edited,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -367,6 +368,12 @@ spec: {steps: [{name: d0, type: dummy}]}
 	want("a pod with two addresses", "192.0.2.50/32", "2001:db8::50/128")
 	holds("ai", "db-1", "192.0.2.51/24")
 	want("another address", "192.0.2.51/32")
+	b.quietWrites(t, func(i int) {
+		holds("ai", "db-1", fmt.Sprintf("192.0.2.%d/24", 52+i))
+		want("one more address", fmt.Sprintf("192.0.2.%d/32", 52+i))
+	})
+	holds("ai", "db-1", "192.0.2.51/24")
+	want("the address of before", "192.0.2.51/32")
 	to(`{"podSelector":{"matchLabels":{"app":"db"}}}`)
 	want("an edit that selects the same", "192.0.2.51/32")
 	to(`{"podSelector":{"matchLabels":{"app":"none"}}}`)
@@ -406,6 +413,33 @@ spec: {steps: [{name: d0, type: dummy}]}
 	b.mustKubectl(t, "", "-n", "ai", "delete", "networkqos", "pods")
 	b.mustKubectl(t, "", "-n", "ai", "delete", "pod", "db-1", "--force", "--grace-period=0")
 	f.want(t, "of-a", "ai/mark[0]", "ai/second[0]")
+}
+
+// quietWrites holds that the addresses that the controller writes do not have it read the objects again: an
+// object has up to a thousand of them, and a namespace 256 objects.
+func (b *bench) quietWrites(t *testing.T, change func(i int)) {
+	t.Helper()
+	reads := func() (n float64) {
+		t.Helper()
+		for line := range strings.Lines(b.mustKubectl(t, "", "get", "--raw", "/metrics")) {
+			if strings.HasPrefix(line, "apiserver_request_total{") && strings.Contains(line, `resource="networkqoses"`) && strings.Contains(line, `verb="LIST"`) {
+				value, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				n += value
+			}
+		}
+		return n
+	}
+	const changes = 6 // at most one a second is written, after which a namespace is read
+	before := reads()
+	for i := range changes {
+		change(i)
+	}
+	if n := reads() - before; n >= changes/2 {
+		t.Errorf("%d changes of addresses had objects listed %.0f times", changes, n)
+	}
 }
 
 // admitted holds that an invalid object is refused with the sentences of plumbline validate, unless it may be one
