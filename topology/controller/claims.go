@@ -114,12 +114,15 @@ func (c *Claims) OnChange(f func(topology string)) {
 // these change, with nil when it has none. f must not block, and not call Claims.
 func (c *Claims) OnHeld(f func(key string, h *Held)) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.held = f
-	for key, r := range c.records {
-		if r.held != nil {
+	keys := slices.Collect(maps.Keys(c.records))
+	c.mu.Unlock()
+	for _, key := range keys { // f may take long for all of them, and the webhook waits for the lock
+		c.mu.Lock()
+		if r := c.records[key]; r != nil && r.held != nil {
 			f(key, r.held)
 		}
+		c.mu.Unlock()
 	}
 }
 

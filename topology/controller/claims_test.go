@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -194,5 +195,37 @@ func BenchmarkEvent(b *testing.B) {
 		if err := store.Update(e.Object); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// TestUseMeanwhile: the webhook, which queries who uses a topology, does not wait until all addresses of a
+// large cluster were taken into account.
+func TestUseMeanwhile(t *testing.T) {
+	const claims = 1000
+	c := emptyClaims()
+	for i := range claims {
+		c.put(fmt.Sprint("ns/c-", i), &record{held: &Held{UID: "u"}})
+	}
+	asking, answered := make(chan struct{}), make(chan struct{})
+	n, first := 0, 0 // the first call after the answer
+	c.OnHeld(func(string, *Held) {
+		if n++; n == 1 {
+			go func() {
+				close(asking)
+				c.Users("rail", "t")
+				close(answered)
+			}()
+			<-asking
+		}
+		select {
+		case <-answered:
+			if first == 0 {
+				first = n
+			}
+		case <-time.After(100 * time.Microsecond): // what the addresses of a pod take
+		}
+	})
+	if n != claims || first == 0 {
+		t.Errorf("%d of %d claims were given, and the answer came after call %d", n, claims, first)
 	}
 }
