@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -361,5 +362,34 @@ func BenchmarkDestinations(b *testing.B) {
 			b.ReportMetric(float64(written), "written")
 			b.ReportMetric(float64(bytes), "written-B")
 		})
+	}
+}
+
+// TestBytesOfWrites: while pods come and go without a pause, a node is sent about the same of an object in a
+// second, however many addresses that has.
+func TestBytesOfWrites(t *testing.T) {
+	const most = 8 << 10 // in a second
+	last := lastWrite{time.Unix(1_700_000_000, 0), 1}
+	if got := last.pause(nil).Sub(last.at); got != time.Second {
+		t.Errorf("the destinations of an object are removed once in %s", got)
+	}
+	for n := 1; n <= qosv1alpha1.MaxDestinationAddresses; n *= 2 {
+		set := qos.Set{SetID: qos.SetID{Network: qos.NetworkID{Name: "rail"}}}
+		for i := range n {
+			set.Addresses = append(set.Addresses, netip.MustParseAddr(fmt.Sprintf("2001:db8:1234:5678:9abc:def0:1234:%x", 0x1000+i)))
+		}
+		status := qos.WriteSets(1, []qos.Set{set})
+		raw, err := json.Marshal(status)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pause := last.pause(status).Sub(last.at)
+		if rate := float64(len(raw)) / pause.Seconds(); rate > most || pause > 10*time.Second {
+			t.Errorf("%d addresses: %d bytes once in %s", n, len(raw), pause)
+		}
+		status.ObservedGeneration++
+		if got := last.pause(status).Sub(last.at); got != time.Second {
+			t.Errorf("an edit of an object with %d addresses waits %s", n, got)
+		}
 	}
 }

@@ -32,9 +32,11 @@ const (
 	// destinationsManager is the field manager of status.destinations: another one than that
 	// of the conditions, so that a change of addresses needs nothing else of a namespace.
 	destinationsManager = "plumbline-destinations"
-	// destinationsPause is the least time between two writes of one object: pods may come and go
-	// at any rate, and each write is sent to every node with pods of the namespace.
+	// destinationsPause is the least time between two writes of one object, and as much again for each
+	// destinationsEach addresses that it has: pods may come and go at any rate, and each write is sent
+	// to every node with pods of the namespace, which compares the filters of the pods that it covers.
 	destinationsPause = time.Second
+	destinationsEach  = 128
 )
 
 // destinationWriter writes the addresses of pods into the status of the objects that have these
@@ -53,13 +55,13 @@ type destinationWriter struct {
 	synced chan struct{} // closed when pods, namespaces, topologies and claims are known
 	// Of the worker alone: what objects have, and when they were written.
 	has     map[types.NamespacedName]uint64
-	written map[types.NamespacedName]time.Time
+	written map[types.NamespacedName]lastWrite
 }
 
 // run writes until ctx ends. The function that it returns waits for that.
 func (w *destinationWriter) run(ctx context.Context) (wait func()) {
 	w.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](time.Second, time.Minute))
-	w.synced, w.has, w.written = make(chan struct{}), map[types.NamespacedName]uint64{}, map[types.NamespacedName]time.Time{}
+	w.synced, w.has, w.written = make(chan struct{}), map[types.NamespacedName]uint64{}, map[types.NamespacedName]lastWrite{}
 	w.OnChange(w.queue.Add)
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -111,7 +113,7 @@ func (w *destinationWriter) reconcile(ctx context.Context, key types.NamespacedN
 	if w.has[key] == now {
 		return 0, nil
 	}
-	if early := w.written[key].Add(destinationsPause).Sub(w.now()); early > 0 {
+	if early := w.written[key].pause(status).Sub(w.now()); early > 0 {
 		return early, nil
 	}
 	content := map[string]any{}
@@ -139,9 +141,34 @@ func (w *destinationWriter) reconcile(ctx context.Context, key types.NamespacedN
 	case err != nil:
 		return 0, fmt.Errorf("write status.destinations of %q: %w", key, err)
 	}
-	w.written[key] = w.now()
+	w.written[key] = lastWrite{w.now(), generationOf(status)}
 	w.note(key, now)
 	return 0, nil
+}
+
+// lastWrite is when the destinations of an object were written, and of which generation.
+type lastWrite struct {
+	at         time.Time
+	generation int64
+}
+
+// pause returns until when an object is not written again. A new generation waits no longer than that of few
+// addresses: pods that start wait for it.
+func (l lastWrite) pause(next *qosv1alpha1.Destinations) time.Time {
+	n := 0
+	if next != nil && next.ObservedGeneration == l.generation {
+		for _, s := range next.Sets {
+			n += len(s.Addresses)
+		}
+	}
+	return l.at.Add(destinationsPause + time.Duration(n/destinationsEach)*destinationsPause)
+}
+
+func generationOf(in *qosv1alpha1.Destinations) int64 {
+	if in == nil {
+		return 0
+	}
+	return in.ObservedGeneration
 }
 
 // note keeps what an object has.
