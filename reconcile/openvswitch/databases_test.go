@@ -366,3 +366,30 @@ func TestLargeTransaction(t *testing.T) {
 	back(t, nb, port)
 	n.Close()
 }
+
+// TestNamesOfOthers: what others do to the rows of names that were known is seen: another row of the name, and
+// one of a name that had none.
+func TestNamesOfOthers(t *testing.T) {
+	s := newServer(t, ovsdb.Northbound)
+	nb := s.northbound()
+	for _, port := range []netstate.LogicalPort{logicalPort("one", "sw", "phys", 200), logicalPort("two", "sw2", "", 0)} {
+		applied(t, nb, netstate.Change{After: port})
+		for range 2 {
+			s.Nbctl("lsp-del", port.Name, "--", "lsp-add", *port.Switch, port.Name)
+			if have := observed(t, nb, port); have != nil {
+				t.Errorf("the port of others is %+v", have)
+			}
+			s.Nbctl("lsp-del", port.Name)
+			applied(t, nb, netstate.Change{After: port})
+		}
+	}
+	s.Nbctl("lsp-add", "sw2", "sw2:localnet", "--", "lsp-set-type", "sw2:localnet", "localnet", "--", "lsp-set-options", "sw2:localnet", "network_name=other")
+	found := false
+	for range 16 {
+		two, _ := observed(t, nb, netstate.LogicalPort{Name: "two"}).(netstate.LogicalPort)
+		found = found || two.PhysicalNetwork != nil && *two.PhysicalNetwork == "other"
+	}
+	if !found {
+		t.Error("16 checks have not found the localnet port of others")
+	}
+}

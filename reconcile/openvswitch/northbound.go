@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/ovn-kubernetes/libovsdb/model"
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
@@ -19,7 +20,17 @@ import (
 
 // Northbound is an OVN Northbound database: the node's own, or that of all nodes. It is safe for
 // concurrent use.
-type Northbound struct{ db *connection.Connection }
+type Northbound struct {
+	db *connection.Connection
+
+	mu sync.Mutex
+	// uuids are those of the rows of names, as they were found last: a server finds a row by its UUID at once, and by
+	// its name only by a comparison with all rows of the table, of which all nodes have some.
+	uuids map[string]string
+	// absences counts how often a name that no row has was queried since the last change.
+	absences map[string]int
+	changes  int
+}
 
 // Tables of the database, and those of their columns that are used (ovn-nb.ovsschema).
 type (
@@ -61,7 +72,7 @@ func NewNorthbound(at Server) (*Northbound, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Northbound{db}, nil
+	return &Northbound{db: db, uuids: map[string]string{}, absences: map[string]int{}}, nil
 }
 
 // Domain is the part of the engine's options that makes it keep logical ports and their rules. They
@@ -104,7 +115,7 @@ func (n *Northbound) Extend(ctx context.Context, snapshot *netstate.Snapshot, qu
 			rules[r.Port] = append(rules[r.Port], r)
 			continue
 		}
-		have, err := n.find(ctx, o.Key().ID)
+		have, err := n.find(ctx, o.Key().ID, false)
 		if err != nil {
 			return err
 		}
@@ -122,25 +133,76 @@ func (n *Northbound) Extend(ctx context.Context, snapshot *netstate.Snapshot, qu
 	return nil
 }
 
-var portColumns = []string{"_uuid", "type", "options", "addresses", "port_security", "tag", "tag_request", "external_ids"}
+var portColumns = []string{"_uuid", "name", "type", "options", "addresses", "port_security", "tag", "tag_request", "external_ids"}
+
+const (
+	// maxNames bounds the names whose rows are known. A node has fewer ports.
+	maxNames = 4096
+	// rarely is how often a name that no row had is searched for again, when ports are only checked.
+	rarely = 16
+)
+
+// named reads the row of a port by its name, nil if there is none. Unless that has to be certain, because of a
+// change, one that was absent is searched for rarely.
+func (n *Northbound) named(ctx context.Context, name string, certain bool) (ovsdb.Row, error) {
+	n.mu.Lock()
+	uuid, absences, changes := n.uuids[name], n.absences[name], n.changes
+	if absences > 0 {
+		n.absences[name] = (absences + 1) % rarely
+	}
+	n.mu.Unlock()
+	if uuid != "" {
+		results, err := n.db.Read(ctx, []ovsdb.Operation{selecting(tablePort, connection.Is(uuid), portColumns...)})
+		if err != nil {
+			return nil, err
+		}
+		if rows := results[0].Rows; len(rows) > 0 && connection.Text(rows[0]["name"]) == name {
+			return rows[0], nil
+		}
+	} else if absences > 0 && !certain {
+		return nil, nil
+	}
+	results, err := n.db.Read(ctx, []ovsdb.Operation{selecting(tablePort, connection.Named(name), portColumns...)})
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.uuids, name)
+	delete(n.absences, name)
+	if len(n.uuids)+len(n.absences) >= maxNames {
+		clear(n.uuids)
+		clear(n.absences)
+	}
+	if len(results[0].Rows) == 0 {
+		if !certain && changes == n.changes {
+			n.absences[name] = 1
+		}
+		return nil, nil
+	}
+	n.uuids[name] = connection.UUID(results[0].Rows[0]["_uuid"])
+	return results[0].Rows[0], nil
+}
 
 // find reads a port, the switch that has it, and that switch's localnet port.
-func (n *Northbound) find(ctx context.Context, name string) (logical, error) {
+func (n *Northbound) find(ctx context.Context, name string, certain bool) (logical, error) {
 	out := logical{LogicalPort: netstate.LogicalPort{Name: name}}
-	results, err := n.db.Read(ctx, []ovsdb.Operation{selecting(tablePort, connection.Named(name), portColumns...)})
-	if err != nil || len(results[0].Rows) == 0 {
+	row, err := n.named(ctx, name, true)
+	if err != nil || row == nil {
 		return out, err
 	}
-	row := results[0].Rows[0]
 	options := connection.Pairs(row["options"])
 	out.row, out.ours = connection.UUID(row["_uuid"]), ours(row)
 	out.Addresses, out.PortSecurity = connection.Texts(row["addresses"]), connection.Texts(row["port_security"])
 	out.Holder, out.Chassis = new(connection.Text(options["iface-id-ver"])), new(connection.Text(options["requested-chassis"]))
 	made := connection.Text(connection.Pairs(row["external_ids"])[switchKey])
-	results, err = n.db.Read(ctx, []ovsdb.Operation{
+	results, err := n.db.Read(ctx, []ovsdb.Operation{
 		selecting(tableSwitch, []ovsdb.Condition{ovsdb.NewCondition("ports", ovsdb.ConditionIncludes, connection.References(out.row))}, "_uuid", "name"),
-		selecting(tablePort, connection.Named(localnetName(made)), portColumns...),
 	})
+	if err != nil {
+		return out, err
+	}
+	localnet, err := n.named(ctx, localnetName(made), certain)
 	if err != nil {
 		return out, err
 	}
@@ -149,11 +211,11 @@ func (n *Northbound) find(ctx context.Context, name string) (logical, error) {
 		out.switches = append(out.switches, connection.UUID(row["_uuid"]))
 		*out.Switch = connection.Text(row["name"])
 	}
-	for _, row := range results[1].Rows {
-		out.localnet = connection.UUID(row["_uuid"])
-		*out.VLAN = tag(row)
-		if connection.Text(row["type"]) == "localnet" {
-			*out.PhysicalNetwork = connection.Text(connection.Pairs(row["options"])["network_name"])
+	if localnet != nil {
+		out.localnet = connection.UUID(localnet["_uuid"])
+		*out.VLAN = tag(localnet)
+		if connection.Text(localnet["type"]) == "localnet" {
+			*out.PhysicalNetwork = connection.Text(connection.Pairs(localnet["options"])["network_name"])
 		}
 	}
 	return out, nil
@@ -174,6 +236,7 @@ const attempts = 16
 
 // Apply implements reconcile.External.
 func (n *Northbound) Apply(ctx context.Context, c netstate.Change) error {
+	defer n.changed()
 	for _, part := range c.Parts() {
 		var err error
 		apply := n.apply
@@ -192,8 +255,16 @@ func (n *Northbound) Apply(ctx context.Context, c netstate.Change) error {
 	return nil
 }
 
+// changed has absent names searched for again.
+func (n *Northbound) changed() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.changes++
+	clear(n.absences)
+}
+
 func (n *Northbound) apply(ctx context.Context, c netstate.Change) error {
-	have, err := n.find(ctx, c.Key().ID)
+	have, err := n.find(ctx, c.Key().ID, true)
 	if err != nil {
 		return err
 	}
