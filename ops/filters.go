@@ -55,7 +55,7 @@ func (p *Planner) wantRules() error {
 				break
 			}
 			f.Link = link
-			err = p.Want(f)
+			err = p.Want(p.current.rule.onPF(f))
 		}
 		if err != nil {
 			return p.stepError(p.current.step.Name, err)

@@ -26,6 +26,9 @@ type Request struct {
 	// OVN, without ports: see wantRules.
 	Filters      []netstate.Filter
 	LogicalRules []netstate.LogicalRule
+	// RatesRefused are the virtual functions whose physical function refuses the rate of a rule, with
+	// the reason.
+	RatesRefused map[string]string
 	Have         *netstate.Snapshot
 	// Owned is the history of our changes to this sandbox (netstate.Coalesce): only
 	// objects that we made may be replaced or removed.

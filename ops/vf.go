@@ -80,6 +80,32 @@ func number(v any) (int64, bool) {
 	return 0, false
 }
 
+// limitByRule has the physical function enforce the rate of a rule, if it can. The smaller one of this
+// rate and that of the config holds.
+func (c *VFConfig) limitByRule(p *Planner, id string) error {
+	rule, err := p.ruleForVF(id)
+	if rule == nil || err != nil || c.MinTxRate != nil && *c.MinTxRate > rule.Mbps {
+		return err
+	}
+	st := p.current
+	switch {
+	case c.MaxTxRate != nil && *c.MaxTxRate != 0 && *c.MaxTxRate <= rule.Mbps:
+	case !st.prepared:
+		c.MaxTxRate = &rule.Mbps
+	case c.MaxTxRate != nil:
+		return nil // the sandbox that prepares the function holds the rate, and has no rules
+	default:
+		st.prepared = false // only the rate is this sandbox's own
+		err := p.Want(netstate.VF{ID: id, MaxTxRateMbps: &rule.Mbps})
+		st.prepared = true
+		if err != nil {
+			return err
+		}
+	}
+	st.rule = rule
+	return nil
+}
+
 // WantVF wants the settings on the physical function, if there are any. A VLAN that the
 // config does not name is that of the device's physical network; a rate is not above what the
 // claim has of the bandwidth.
@@ -92,6 +118,9 @@ func (c VFConfig) WantVF(p *Planner, id string) error {
 		if c.MinTxRate != nil && *c.MinTxRate > given {
 			return Invalid("minTxRate", "%d Mbit/s are more than the %d that the claim has of the bandwidth: have the claim request more", *c.MinTxRate, given)
 		}
+	}
+	if err := c.limitByRule(p, id); err != nil {
+		return err
 	}
 	if c.MAC != nil {
 		if err := MAC("mac", *c.MAC); err != nil {

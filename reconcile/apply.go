@@ -53,10 +53,14 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 			return Report{}, p.fail(ctx, notConverged(p.sandbox.Topology.Name, plan))
 		}
 		last = plan
-		if err := p.apply(ctx, plan); err != nil {
+		switch err = p.apply(ctx, plan); {
+		case err == nil:
+			plan, err = p.verify(ctx, plan)
+		case p.refusesRate(plan, err):
+			plan, err = p.plan(ctx)
+		default:
 			return Report{}, p.fail(ctx, err)
 		}
-		plan, err = p.verify(ctx, plan)
 	}
 	return Report{}, p.fail(ctx, fault.New(fault.NotConverged, fmt.Errorf("topology %q: still changing after %d stages, lastly %s",
 		p.sandbox.Topology.Name, maxStages, strings.ReplaceAll(strings.TrimSpace(last.String()), "\n", "; "))))

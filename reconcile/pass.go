@@ -81,6 +81,9 @@ func (p *pass) load() error {
 	if ok && len(rec.Results) > 0 {
 		p.lastApplied = &rec.Sandbox
 	}
+	if p.newRules() || rec.BootID != p.r.opts.BootID {
+		p.record.RatesRefused = nil
+	}
 	if ok && rec.BootID != p.r.opts.BootID {
 		// A reboot has undone everything in the kernel.
 		p.record.History = p.r.durable(p.record.History)
@@ -185,7 +188,7 @@ func (p *pass) makePlan(ctx context.Context) (*ops.Plan, error) {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Plan += p.r.opts.Now().Sub(start) }()
 	return p.r.opts.Registry.Plan(ctx, ops.Request{
-		Topology: p.sandbox.Topology, Sandbox: string(p.sandbox.ID), Client: p.sandbox.ID.Client(p.r.opts.BootID), Netns: p.sandbox.Netns, Given: p.sandbox.Given, Filters: p.sandbox.Filters, LogicalRules: p.sandbox.LogicalRules, Prepared: p.sandbox.Prepared != "",
+		Topology: p.sandbox.Topology, Sandbox: string(p.sandbox.ID), Client: p.sandbox.ID.Client(p.r.opts.BootID), Netns: p.sandbox.Netns, Given: p.sandbox.Given, Filters: p.sandbox.Filters, LogicalRules: p.sandbox.LogicalRules, RatesRefused: p.record.RatesRefused, Prepared: p.sandbox.Prepared != "",
 		Have: p.snapshot, Owned: p.record.History, Interrupted: p.known && p.before.Phase == Applying,
 		Kept: p.sameTopology(), AppliedBefore: p.sandbox.AppliedBefore,
 	})

@@ -63,6 +63,9 @@ type Record struct {
 	Failure string                `json:"failure,omitempty"` // the last pass's error
 	// Failures is Failure by step.
 	Failures []StepFailure `json:"failures,omitempty"`
+	// RatesRefused are the virtual functions whose physical function has refused the rate of a rule,
+	// with the reason. It is tried again with other rules, and in another sandbox.
+	RatesRefused map[string]string `json:"ratesRefused,omitempty"`
 	// Fighting is the contention at the last check of the loop.
 	Fighting []Contention `json:"fighting,omitempty"`
 	Updated  time.Time    `json:"updated"`

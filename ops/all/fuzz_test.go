@@ -187,6 +187,14 @@ func (g *generator) build(t *testing.T) *optest.Case {
 			DSCP: new(uint8(g.IntN(64))), Rate: new(uint32(g.IntN(2) * 1000)), Burst: new(uint32(0)),
 		})
 	}
+	if g.IntN(3) == 0 { // a rule that physical functions enforce, if no other is before it
+		for i, family := range []string{netstate.IPv4, netstate.IPv6} {
+			c.Filters = append(c.Filters, netstate.Filter{
+				Rule: "ai/all[0]", Pref: uint16(20100 + i), Handle: 1, Family: &family, To: new(""), Protocol: new(""), Port: new(uint16(0)),
+				DSCP: new(uint8(0)), Policer: new(uint16(1)), Rate: new(uint64(1_250_000)), BurstNanos: new(uint64(64_000_000)),
+			})
+		}
+	}
 	return c
 }
 

@@ -519,6 +519,9 @@ type VF struct {
 	// Observed only.
 	PF    string `json:"pf,omitempty" plan:"-"`
 	Index int    `json:"index,omitempty" plan:"-"`
+	// NoLink says that the PF has no carrier. Drivers that compare a rate with the speed of the
+	// link refuse it then, such as igb (igb_ndo_set_vf_bw).
+	NoLink bool `json:"noLink,omitempty" plan:"-"`
 	// LACP is the state of the PF as a port of a bond with LACP, nil if it is none.
 	LACP *LACPPort `json:"lacp,omitempty" plan:"-"`
 }
@@ -560,3 +563,13 @@ func (VF) Traits() *Traits { return &vfTraits }
 
 // VFKey is the key of the PF-side settings of the VF with that PCI address.
 func VFKey(id string) Key { return Key{KindVF, id} }
+
+// Refused is the error of settings that a driver does not have or does not accept. Nothing of the
+// change was made.
+type Refused struct {
+	Paths []string // of the fields
+	Err   error
+}
+
+func (r *Refused) Error() string { return r.Err.Error() }
+func (r *Refused) Unwrap() error { return r.Err }

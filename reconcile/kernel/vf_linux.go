@@ -163,7 +163,7 @@ func (s *Sandbox) vfOf(p *place, id string) (netstate.VF, bool) {
 		return netstate.VF{}, false
 	}
 	vf, ok := p.w.vfs[h.index]
-	vf.ID, vf.PF, vf.LACP = id, p.name(), s.host.lacp.port(h.pf, p.w)
+	vf.ID, vf.PF, vf.LACP, vf.NoLink = id, p.name(), s.host.lacp.port(h.pf, p.w), !p.w.link.Carrier
 	return vf, ok
 }
 
@@ -233,7 +233,11 @@ func (s *Sandbox) applyVF(ctx context.Context, c netstate.Change) error {
 		return errors.Join(err, readErr)
 	}
 	err = explainVF(netstate.Diff(after, now), p.w.link.Carrier, err)
-	return withUndoError(err, s.setVF(ctx, p, now, netstate.Merge(now, have)))
+	undo := s.setVF(ctx, p, now, netstate.Merge(now, have))
+	if r, ok := err.(*netstate.Refused); ok && undo != nil { //nolint:errorlint // as explainVF returns it
+		err = r.Err // something of the change is left
+	}
+	return withUndoError(err, undo)
 }
 
 // setVF writes the fields of want that have does not hold.
@@ -354,9 +358,10 @@ func explainVF(left []netstate.FieldDiff, carrier bool, err error) error {
 	if len(refused) == 0 {
 		return err
 	}
-	var texts []string
+	var texts, paths []string
 	wantsMinimum := false
 	for _, d := range refused {
+		paths = append(paths, d.Path)
 		texts = append(texts, d.Path+" "+netstate.FormatValue(d.After))
 		wantsMinimum = wantsMinimum || d.Path == "minTxRate" && d.After != uint32(0)
 	}
@@ -364,11 +369,11 @@ func explainVF(left []netstate.FieldDiff, carrier bool, err error) error {
 	isRate := strings.HasSuffix(refused[0].Path, "TxRate")
 	switch {
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EINVAL) && wantsMinimum:
-		return because(fault.Unsupported, err, "%s: the driver of the physical function does not have it", what)
+		return &netstate.Refused{Paths: paths, Err: because(fault.Unsupported, err, "%s: the driver of the physical function does not have it", what)}
 	case errors.Is(err, unix.EINVAL) && isRate && !carrier:
 		return because(fault.NotReady, err, "%s: the physical function has no link yet, and so no speed to compare with", what)
 	case errors.Is(err, unix.EINVAL) && isRate:
-		return because(fault.Invalid, err, "%s: refused, as for a rate above the link's speed", what)
+		return &netstate.Refused{Paths: paths, Err: because(fault.Invalid, err, "%s: refused, as for a rate above the link's speed", what)}
 	}
 	return because(kindOf(err), err, "%s", what)
 }
