@@ -46,6 +46,10 @@ func matchesAny(f netstate.Filter) bool {
 	return f.To != nil && *f.To == "" && f.Protocol != nil && *f.Protocol == "" && f.Port != nil && *f.Port == 0
 }
 
+// SetsRates reports whether steps of a type set rates of virtual functions on physical ones: those
+// that use VFConfig.
+func SetsRates(stepType string) bool { return stepType == "sriov" || stepType == "vfio-pci" }
+
 // ruleForVF returns the rule whose rate the physical function enforces for the virtual function of
 // this step, nil if tc does. The rate of a rule concerns one interface, so no other step may make
 // one that sends through the function.

@@ -378,6 +378,13 @@ func (r attached) Detached(c claims.Claim) {
 func (s *serving) enforced(o filters.Options) filters.Options {
 	if s.networkQoS {
 		o.Client, o.Pods = s.dynamic, s.metadata
+		o.RuleOnPF = func(id reconcile.SandboxID) string {
+			rec, _, err := s.engine.Record(id)
+			if err != nil {
+				return "" // its other uses report that
+			}
+			return ports.RuleOnPF(&rec)
+		}
 	}
 	return o
 }

@@ -218,10 +218,13 @@ func (t text) graph(top *topology.Topology, of map[string]graph.Status) error {
 // backends writes which rule holds on which interface, and what enforces it.
 func (t text) backends(v *verdict) {
 	for _, r := range v.rules {
-		t.line("  rule %s on %s, by tc", r.Name, r.Port.Name)
+		t.line("  rule %s on %s, by %s", r.Name, r.Port.Name, backendOf(r))
 	}
 	for _, r := range v.logical {
 		t.line("  rule %s on %s, by OVN", r.Name, r.Interface)
+	}
+	for _, r := range v.onPF {
+		t.line("  rule %s on %s, by PF", r.Name, r.Function)
 	}
 }
 

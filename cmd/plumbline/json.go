@@ -71,7 +71,7 @@ type sandboxStatus struct {
 type ruleStatus struct {
 	Rule      string `json:"rule"`
 	Interface string `json:"interface"`
-	Backend   string `json:"backend"` // what enforces it: tc, or OVN
+	Backend   string `json:"backend"` // what enforces it: tc, OVN, or PF, beside marks of tc
 	*ruleCounters
 }
 

@@ -83,6 +83,7 @@ type verdict struct {
 	netns    reconcile.NetnsID
 	rules    []ports.Rule
 	logical  []ports.LogicalRule
+	onPF     []ports.FunctionRule
 }
 
 // look compares the sandboxes with their topologies: all, or those of the namespace that
@@ -106,7 +107,7 @@ func (a *app) look(cmd *cobra.Command, e *engine, netns string) (findings, error
 		if err != nil {
 			return findings{}, err
 		}
-		out.verdicts = append(out.verdicts, verdict{st, rec.Sandbox.Topology, rec.NetnsID, ports.RulesOf(&rec, ports.Of(&rec)), ports.LogicalRulesOf(&rec)})
+		out.verdicts = append(out.verdicts, verdict{st, rec.Sandbox.Topology, rec.NetnsID, ports.RulesOf(&rec, ports.Of(&rec)), ports.LogicalRulesOf(&rec), ports.FunctionRulesOf(&rec)})
 	}
 	out.damaged = damagedFiles(e, damaged)
 	out.others = otherVersions(e.otherVersions(a.stateDir))
@@ -122,6 +123,9 @@ func (a *app) rules(ctx context.Context, e *engine, v *verdict) []ruleStatus {
 	var out []ruleStatus
 	for _, r := range v.logical {
 		out = append(out, ruleStatus{Rule: r.Name, Interface: r.Interface, Backend: v1alpha1.BackendOVN})
+	}
+	for _, r := range v.onPF {
+		out = append(out, ruleStatus{Rule: r.Name, Interface: r.Function, Backend: v1alpha1.BackendPF})
 	}
 	return append(a.filters(ctx, e, v), out...)
 }
@@ -139,9 +143,17 @@ func (a *app) filters(ctx context.Context, e *engine, v *verdict) []ruleStatus {
 	var out []ruleStatus
 	for i, r := range v.rules {
 		c := readings[i].Counters()
-		out = append(out, ruleStatus{Rule: r.Name, Interface: r.Port.Name, Backend: v1alpha1.BackendTC, ruleCounters: &ruleCounters{c.Marked.Packets, c.Marked.Bytes, c.Dropped}})
+		out = append(out, ruleStatus{Rule: r.Name, Interface: r.Port.Name, Backend: backendOf(r), ruleCounters: &ruleCounters{c.Marked.Packets, c.Marked.Bytes, c.Dropped}})
 	}
 	return out
+}
+
+// backendOf names what limits what a rule of filters matches.
+func backendOf(r ports.Rule) string {
+	if r.OnPF {
+		return v1alpha1.BackendPF
+	}
+	return v1alpha1.BackendTC
 }
 
 // verdict compares a sandbox with its topology. It fails only when ctx ends, so that an

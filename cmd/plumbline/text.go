@@ -12,6 +12,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
@@ -291,6 +292,9 @@ func (t text) rules(all []ruleStatus) {
 		counters := "-\t-\t-"
 		if c := r.ruleCounters; c != nil {
 			counters = fmt.Sprintf("%d\t%d\t%d", c.MarkedPackets, c.MarkedBytes, c.DroppedPackets)
+			if r.Backend == v1alpha1.BackendPF { // which does not say what it drops
+				counters = fmt.Sprintf("%d\t%d\t-", c.MarkedPackets, c.MarkedBytes)
+			}
 		}
 		fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\n", r.Rule, r.Interface, r.Backend, counters)
 	}

@@ -198,6 +198,7 @@ func TestRulesOfBackends(t *testing.T) {
 	text{&out, false}.rules([]ruleStatus{
 		{Rule: "ai/a[0]", Interface: "d0", Backend: "tc", ruleCounters: &ruleCounters{7, 700, 0}},
 		{Rule: "ai/a[1]", Interface: "net1", Backend: "OVN"},
+		{Rule: "ai/a[2]", Interface: "net2", Backend: "PF", ruleCounters: &ruleCounters{8, 800, 0}},
 	})
 	want := `topology "ai" in namespace "blue" (sandbox blue/ai)
   what is sent is marked and limited by ai/a[0], the first that matches
@@ -205,6 +206,7 @@ func TestRulesOfBackends(t *testing.T) {
   RULE     INTERFACE  BACKEND  MARKED  BYTES  DROPPED
   ai/a[0]  d0         tc       7       700    0
   ai/a[1]  net1       OVN      -       -      -
+  ai/a[2]  net2       PF       8       800    -
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -260,6 +260,8 @@ const (
 	BackendTC = "tc"
 	// BackendOVN are rows in the Northbound database, for interfaces on networks of OVN.
 	BackendOVN = "OVN"
+	// BackendPF are rates of virtual functions on their physical functions.
+	BackendPF = "PF"
 )
 
 // MaxFailing bounds the nodes that a status names.
@@ -340,7 +342,8 @@ type DestinationSet struct {
 // Backend is what came of the object where one backend enforces it.
 type Backend struct {
 	// Backend is what enforces the object: tc are filters of Linux traffic control in the
-	// pods; OVN are rows in its Northbound database, for interfaces on networks of OVN.
+	// pods; OVN are rows in its Northbound database, for interfaces on networks of OVN; PF are
+	// physical functions, which enforce a limit of all that a virtual one sends, beside marks of tc.
 	//
 	// +kubebuilder:validation:MaxLength=32
 	Backend string `json:"backend"`

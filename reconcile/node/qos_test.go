@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/qostest"
 	"github.com/plumbline/plumbline/qos/tc"
@@ -126,6 +126,10 @@ func TestDestinationsOfPods(t *testing.T) {
 // TestRuleForPF: only a rule that decides about every packet, and limits it, may be enforced by a
 // physical function.
 func TestRuleForPF(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
 	const network = "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec:\n  steps: [{name: vf0, type: sriov}]\n"
 	const object = `apiVersion: k8s.ovn.org/v1alpha1
 kind: NetworkQoS
@@ -153,7 +157,7 @@ spec:
 		"{dscp: 8, bandwidth: {rate: 5000}, classifier: {to: [{podSelector: {}}]}}":                                                             none,
 	} {
 		files := [][]byte{[]byte(fmt.Sprintf(object, "b", 10, egress)), []byte(fmt.Sprintf(object, "a", 5, "{dscp: 1, bandwidth: {rate: 77000}}"))}
-		out, _, err := node.CompileRules(files[:1], []byte(network), node.Pod{Namespace: "ai"})
+		out, _, err := node.CompileRules(files[:1], []byte(network), node.Pod{Namespace: "ai"}, reg)
 		got := none
 		if rule, ok := ops.RuleForPF(out.Filters); ok {
 			got = fmt.Sprint(rule.Rule, " ", rule.Mbps)
@@ -162,7 +166,7 @@ spec:
 			t.Errorf("%s: %s, want %s, %v", egress, got, want, err)
 		}
 		// A rule of lower precedence changes nothing where there is one for all packets.
-		if out, _, err = node.CompileRules(files, []byte(network), node.Pod{Namespace: "ai"}); err != nil {
+		if out, _, err = node.CompileRules(files, []byte(network), node.Pod{Namespace: "ai"}, reg); err != nil {
 			t.Error(err)
 		} else if rule, ok := ops.RuleForPF(out.Filters); want != none && (!ok || fmt.Sprint(rule.Rule, " ", rule.Mbps) != want) {
 			t.Errorf("%s beside another object: %+v", egress, rule)

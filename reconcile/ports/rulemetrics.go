@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/reconcile"
 )
 
@@ -41,7 +42,7 @@ type ruleKey struct {
 
 // ruleSeries are the values of a rule's series.
 type ruleSeries struct {
-	labels [6]string
+	labels [7]string
 	RuleCounters
 }
 
@@ -51,7 +52,7 @@ func NewRuleMetrics(o RuleMetricsOptions) *RuleMetrics {
 }
 
 var (
-	ruleLabels      = []string{"namespace", "pod", "topology", "interface", "networkqos", "rule"}
+	ruleLabels      = []string{"namespace", "pod", "topology", "interface", "networkqos", "rule", "backend"}
 	markedDesc      = prometheus.NewDesc("plumbline_networkqos_marked_packets_total", "Packets that a rule of a NetworkQoS has marked on an interface of a pod, with those that its limit has dropped.", ruleLabels, nil)
 	markedBytesDesc = prometheus.NewDesc("plumbline_networkqos_marked_bytes_total", "Bytes that a rule of a NetworkQoS has marked on an interface of a pod, with those that its limit has dropped.", ruleLabels, nil)
 	droppedDesc     = prometheus.NewDesc("plumbline_networkqos_dropped_packets_total", "Packets that the limit of a NetworkQoS rule has dropped on an interface of a pod; one that the interface divides into segments counts as one.", ruleLabels, nil)
@@ -102,7 +103,7 @@ func (m *RuleMetrics) refresh() {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
 	m.shown = nil
-	sent, kept := map[[6]string]bool{}, map[ruleKey]*total{}
+	sent, kept := map[[7]string]bool{}, map[ruleKey]*total{}
 	for i, n := range shares(m.Rules, wanted) {
 		m.hidden -= n
 		b, of := &boxes[i], boxes[i].rules[:n]
@@ -111,8 +112,11 @@ func (m *RuleMetrics) refresh() {
 			key := ruleKey{b.id, r.Port.Index, r.Name}
 			t := m.totals[key]
 			if err == nil {
-				if t == nil {
-					t = &total{}
+				switch {
+				case t == nil:
+					t = &total{onPF: r.OnPF}
+				case t.onPF != r.OnPF: // another series, which begins now
+					t = &total{onPF: r.OnPF, last: t.last}
 				}
 				t.take(readings[j])
 			}
@@ -120,8 +124,11 @@ func (m *RuleMetrics) refresh() {
 				continue
 			}
 			kept[key] = t
-			labels := [6]string{b.namespace, b.pod, b.id.Origin().Topology, r.Port.Name}
+			labels := [7]string{b.namespace, b.pod, b.id.Origin().Topology, r.Port.Name}
 			labels[4], labels[5] = splitRule(r.Name)
+			if labels[6] = v1alpha1.BackendTC; t.onPF {
+				labels[6] = v1alpha1.BackendPF
+			}
 			if !sent[labels] {
 				sent[labels] = true
 				m.shown = append(m.shown, ruleSeries{labels, t.RuleCounters})

@@ -19,15 +19,17 @@ type Rule struct {
 	Prefs []uint16
 	// Filters is how many there are.
 	Filters int
+	// OnPF says that they only mark, and the physical function enforces the rule's limit.
+	OnPF bool
 }
 
 // RulesOf returns the rules of a sandbox by its record, by port, and of those of one port the one
 // that decides first.
 func RulesOf(rec *reconcile.Record, of []Port) []Rule {
 	// The record's changes have the names that rules had when their filters were set.
-	names := map[uint16]string{}
+	names, limits := map[uint16]string{}, map[uint16]bool{}
 	for _, f := range rec.Sandbox.Filters {
-		names[f.Pref] = f.Rule
+		names[f.Pref], limits[f.Pref] = f.Rule, f.Policer != nil && *f.Policer != 0
 	}
 	type key struct{ link, rule string }
 	found := map[key]*Rule{}
@@ -47,6 +49,7 @@ func RulesOf(rec *reconcile.Record, of []Port) []Rule {
 			found[key{f.Link, name}] = r
 		}
 		r.Filters++
+		r.OnPF = r.OnPF || limits[f.Pref] && f.Policer != nil && *f.Policer == 0
 		if !slices.Contains(r.Prefs, f.Pref) {
 			r.Prefs = append(r.Prefs, f.Pref)
 		}
@@ -102,6 +105,7 @@ func (c *FilterCount) add(d FilterCount) { c.Packets += d.Packets; c.Bytes += d.
 // total adds up readings of a rule whose filters come and go.
 type total struct {
 	RuleCounters
+	onPF bool
 	last Reading
 }
 

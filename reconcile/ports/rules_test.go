@@ -15,6 +15,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/metrics/metricstest"
 	"github.com/plumbline/plumbline/reconcile/ports"
+	"github.com/plumbline/plumbline/topology"
 )
 
 // ruleMetrics are the metrics of rules, which read what the node has.
@@ -86,6 +87,58 @@ func TestRulesOf(t *testing.T) {
 	}
 }
 
+// TestRulesOnPF: a rule whose filters only mark, although it has a limit, has that on the physical
+// function; so has one of a function without an interface in the sandbox.
+func TestRulesOnPF(t *testing.T) {
+	filters := func(link string, policer uint16) (out []netstate.Filter) {
+		for i, family := range []string{netstate.IPv4, netstate.IPv6} {
+			out = append(out, netstate.Filter{
+				Link: link, Rule: "ai/all[0]", Pref: uint16(20000 + i), Handle: 1, Family: &family, To: new(""), Protocol: new(""), Port: new(uint16(0)),
+				Policer: &policer, Rate: new(uint64(1_250_000)),
+			})
+		}
+		return out
+	}
+	on := func(link string, policer uint16) (out []netstate.Change) {
+		for _, f := range filters(link, policer) {
+			out = append(out, netstate.Change{After: f})
+		}
+		return out
+	}
+	const id = "0000:01:10.0"
+	rate := func(mbps uint32) netstate.Change {
+		return netstate.Change{Before: netstate.VF{ID: id, MaxTxRateMbps: new(uint32(0))}, After: netstate.VF{ID: id, MaxTxRateMbps: &mbps}}
+	}
+	moved := netstate.Change{Before: netstate.Device{ID: id, At: new("host:v0")}, After: netstate.Device{ID: id, At: new("net1")}}
+	bound := netstate.Change{Before: netstate.Device{ID: id}, After: netstate.Device{ID: id}}
+	for name, tt := range map[string]struct {
+		history   []netstate.Change
+		link      bool // the rule on net1 has its limit on the physical function
+		functions []ports.FunctionRule
+	}{
+		"by tc":            {append(on("net1", 1), moved), false, nil},
+		"on the PF":        {append(on("net1", 0), rate(10), moved), true, nil},
+		"of the topology":  {append(on("net1", 1), rate(7), moved), false, nil},
+		"user space":       {[]netstate.Change{rate(10), bound}, false, []ports.FunctionRule{{Name: "ai/all[0]", Function: id}}},
+		"only prepared":    {nil, false, nil},
+		"a larger rate":    {[]netstate.Change{rate(11)}, false, nil},
+		"the rate was set": {[]netstate.Change{rate(0)}, false, nil},
+	} {
+		rec := &reconcile.Record{
+			Sandbox: reconcile.Sandbox{Filters: filters("", 1)}, History: tt.history,
+			Results: []topology.StepResult{{Name: "vf0", Result: topology.Result{Interfaces: []topology.Interface{{Name: "net1", Sandbox: "/run/netns/blue"}}}}},
+		}
+		for _, r := range ports.RulesOf(rec, []ports.Port{{Name: "net1", Index: 3}}) {
+			if r.OnPF != tt.link {
+				t.Errorf("%s: on the PF: %v", name, r.OnPF)
+			}
+		}
+		if diff := cmp.Diff(tt.functions, ports.FunctionRulesOf(rec)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
 func TestLogicalRulesOf(t *testing.T) {
 	rule := func(link, name string, priority uint16) netstate.LogicalRule {
 		return netstate.LogicalRule{Link: link, Rule: name, Priority: &priority}
@@ -118,7 +171,7 @@ func TestRuleSeries(t *testing.T) {
 			t.Helper()
 			time.Sleep(time.Minute)
 			got := metricstest.Exposition(t, m)
-			labels := `{interface="bond0",namespace="default",networkqos="storage",pod="pod-one",rule="1",topology="ai"} `
+			labels := `{backend="tc",interface="bond0",namespace="default",networkqos="storage",pod="pod-one",rule="1",topology="ai"} `
 			for name, want := range map[string]int{"marked_packets": marked, "marked_bytes": bytes, "dropped_packets": dropped} {
 				if line := fmt.Sprintf("plumbline_networkqos_%s_total%s%d\n", name, labels, want); !strings.Contains(got, line) {
 					t.Errorf("no %sin\n%s", line, got)
@@ -137,6 +190,29 @@ func TestRuleSeries(t *testing.T) {
 		n.failing = false
 		n.count("ns1", "ai/storage[1]", 1, of{a: count{Packets: 3, Bytes: 300}})
 		series(21, 2100, 6)
+
+		// The physical function has the limit from now on: that is another series, and no packet is in both.
+		n.mu.Lock()
+		rec := n.records[id]
+		rec.Sandbox.Filters, rec.History = slices.Clone(rec.Sandbox.Filters), slices.Clone(rec.History)
+		for i := range rec.Sandbox.Filters {
+			rec.Sandbox.Filters[i].Policer = new(uint16(1))
+		}
+		for i, c := range rec.History {
+			if f, ok := c.After.(netstate.Filter); ok {
+				f.Policer = new(uint16(0))
+				rec.History[i].After = f
+			}
+		}
+		n.records[id] = rec
+		n.mu.Unlock()
+		n.Pass(reconcile.Pass{Sandbox: id, Trigger: reconcile.TriggerEnsure})
+		n.count("ns1", "ai/storage[1]", 0, of{a: count{Packets: 7, Bytes: 700}})
+		time.Sleep(time.Minute)
+		got, line := metricstest.Exposition(t, m), `plumbline_networkqos_marked_packets_total{backend="PF",interface="bond0",namespace="default",networkqos="storage",pod="pod-one",rule="1",topology="ai"} 4`+"\n"
+		if !strings.Contains(got, line) || strings.Contains(got, `backend="tc"`) {
+			t.Errorf("no %sin\n%s", line, got)
+		}
 	})
 }
 

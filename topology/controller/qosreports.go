@@ -39,8 +39,14 @@ type qosReport struct {
 	name                    unique.Handle[string] // all nodes report the same names
 	generation              int64
 	pods, inPlace, bypassed int32
-	ovn                     unique.Handle[v1alpha1.QoSReportOVN] // that of most nodes is empty
+	others                  unique.Handle[otherBackends] // that of most nodes is empty
 	problem                 unique.Handle[string]
+}
+
+// otherBackends are those of a report beside tc.
+type otherBackends struct {
+	ovn v1alpha1.QoSReportOVN
+	pf  v1alpha1.QoSReportPF
 }
 
 // NewQoSReports returns reports of no node.
@@ -60,11 +66,14 @@ func (r *QoSReports) Set(node string, objects []v1alpha1.QoSReport) {
 func (r *QoSReports) set(node string, objects []v1alpha1.QoSReport, touched map[string]bool) {
 	now := map[string][]qosReport{}
 	for _, o := range objects {
-		var ovn v1alpha1.QoSReportOVN
+		var others otherBackends
 		if o.OVN != nil {
-			ovn = *o.OVN
+			others.ovn = *o.OVN
 		}
-		now[o.Namespace] = append(now[o.Namespace], qosReport{unique.Make(o.Name), o.Generation, o.Pods, o.InPlace, o.MarkingUnsupported, unique.Make(ovn), unique.Make(excerpt.Lines(o.Problem, v1alpha1.MaxQoSProblem))})
+		if o.PF != nil {
+			others.pf = *o.PF
+		}
+		now[o.Namespace] = append(now[o.Namespace], qosReport{unique.Make(o.Name), o.Generation, o.Pods, o.InPlace, o.MarkingUnsupported, unique.Make(others), unique.Make(excerpt.Lines(o.Problem, v1alpha1.MaxQoSProblem))})
 	}
 	for namespace, nodes := range r.of {
 		if before, ok := nodes[node]; ok && now[namespace] == nil {
@@ -93,8 +102,8 @@ type QoSSum struct {
 	Late                    int // nodes that report on another generation
 	FailingNodes            int
 	Failing                 []qosv1alpha1.FailingNode // the first by name
-	// TC and OVN are those of the pods in which the backend enforces the object.
-	TC, OVN QoSPart
+	// TC, OVN and PF are those of the pods in which the backend enforces the object.
+	TC, OVN, PF QoSPart
 }
 
 // QoSPart is what one backend does.
@@ -150,7 +159,7 @@ func (s *QoSSum) add(node string, generation int64, o qosReport) {
 	s.Pods += int(o.pods)
 	s.Bypassed += int(o.bypassed)
 	current := o.generation == generation
-	ovn := o.ovn.Value()
+	ovn, pf := o.others.Value().ovn, o.others.Value().pf
 	byTC, inPlace := o.pods-ovn.Only, o.inPlace-ovn.OnlyInPlace
 	tcFails, ovnFails := o.problem.Value(), o.problem.Value()
 	switch { // it is that of a pod where the rules are not in place
@@ -161,6 +170,11 @@ func (s *QoSSum) add(node string, generation int64, o qosReport) {
 	}
 	s.TC.add(node, byTC, inPlace, current, tcFails)
 	s.OVN.add(node, ovn.Pods, ovn.InPlace, current, ovnFails)
+	pfFails := ""
+	if pf.InPlace < pf.Pods {
+		pfFails = o.problem.Value()
+	}
+	s.PF.add(node, pf.Pods, pf.InPlace, current, pfFails)
 	if o.generation != generation {
 		s.Late++
 		return
@@ -204,6 +218,9 @@ func QoSBackends(p *qos.Policy, s *QoSSum) []qosv1alpha1.Backend {
 	if s.OVN.Pods > 0 {
 		out = append(out, of(qosv1alpha1.BackendOVN, s.OVN))
 	}
+	if s.PF.Pods > 0 {
+		out = append(out, of(qosv1alpha1.BackendPF, s.PF))
+	}
 	out[0].MarkingUnsupported = int32(s.Bypassed) // neither sees what bypasses the kernel
 	return out
 }
@@ -231,7 +248,7 @@ func QoSReady(p *qos.Policy, s *QoSSum) []metav1.Condition {
 	marking := metav1.Condition{Type: qosv1alpha1.ConditionMarkingUnsupported, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation, Reason: reasonFiltered, Message: "no pod that the object covers is reported to have a device that bypasses the kernel"}
 	if s.Bypassed > 0 {
 		marking.Status, marking.Reason = metav1.ConditionTrue, reasonBypassed
-		marking.Message = fmt.Sprintf("%d of %s have a device that bypasses the kernel (RDMA, or a driver in the container): what it sends is neither marked nor limited", s.Bypassed, count(s.Pods, "pod"))
+		marking.Message = fmt.Sprintf("%d of %s have a device that bypasses the kernel (RDMA, or a driver in the container): what it sends is not marked, and limited only where a physical function does it (backend PF)", s.Bypassed, count(s.Pods, "pod"))
 	}
 	return []metav1.Condition{ready, marking}
 }

@@ -67,6 +67,10 @@ func TestQoSBackends(t *testing.T) {
 			{Pods: 5, InPlace: 3, MarkingUnsupported: 1, Problem: "away", OVN: &v1alpha1.QoSReportOVN{Pods: 3, InPlace: 1, Only: 2}},
 			{Pods: 1, InPlace: 1},
 		}, `tc 3 rules 4/4 on 2, failing 0 [], bypassed 1; OVN 3 rules 1/3 on 1, failing 1 [{n0 away}], bypassed 0`},
+		{[]v1alpha1.QoSReport{
+			{Pods: 3, InPlace: 2, Problem: "away", PF: &v1alpha1.QoSReportPF{Pods: 2, InPlace: 2}},
+			{Pods: 1, Problem: "full", PF: &v1alpha1.QoSReportPF{Pods: 1}},
+		}, "tc 3 rules 2/4 on 2, failing 2 [{n0 away} {n1 full}], bypassed 0; PF 3 rules 2/3 on 2, failing 1 [{n1 full}], bypassed 0"},
 		{[]v1alpha1.QoSReport{{Generation: 1, Pods: 1, InPlace: 1, Problem: "old", OVN: &v1alpha1.QoSReportOVN{Pods: 1, InPlace: 1}}}, "tc 3 rules 0/1 on 1, failing 0 [], bypassed 0; OVN 3 rules 0/1 on 1, failing 0 [], bypassed 0"},
 	} {
 		r := controller.NewQoSReports(func(map[string]bool) {})

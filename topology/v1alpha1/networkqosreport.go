@@ -83,6 +83,12 @@ type QoSReport struct {
 	// +optional
 	OVN *QoSReportOVN `json:"ovn,omitempty"`
 
+	// PF is about those of them with a virtual function for which its physical function enforces
+	// a limit of the object.
+	//
+	// +optional
+	PF *QoSReportPF `json:"pf,omitempty"`
+
 	// Problem is why the rules could not be put in place in one of them.
 	//
 	// +kubebuilder:validation:MaxLength=200
@@ -109,4 +115,15 @@ type QoSReportOVN struct {
 	//
 	// +optional
 	OnlyInPlace int32 `json:"onlyInPlace,omitempty"`
+}
+
+// QoSReportPF is about the pods in which a physical function enforces a limit of a NetworkQoS.
+type QoSReportPF struct {
+	// Pods in which one does.
+	Pods int32 `json:"pods"`
+
+	// InPlace is in how many of them all rules are in place.
+	//
+	// +optional
+	InPlace int32 `json:"inPlace,omitempty"`
 }

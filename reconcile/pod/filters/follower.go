@@ -19,6 +19,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology"
@@ -60,6 +61,9 @@ type Options struct {
 	// were others; see attachment.Keeper.
 	Apply    func(ctx context.Context, claim types.UID) (changed bool, err error)
 	Reporter Reporter
+	// RuleOnPF returns the rule whose limit physical functions enforce for a sandbox, as
+	// ports.RuleOnPF. May be nil.
+	RuleOnPF func(id reconcile.SandboxID) string
 	Log      *slog.Logger
 	// Timeout bounds the update of one claim; default one minute.
 	Timeout time.Duration

@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -20,12 +22,14 @@ type covered struct {
 	bypassed bool // it has a device whose packets pass no filter
 	problem  string
 	tc, ovn  bool // what enforces the object
+	pf       bool // a physical function enforces one of its limits
 }
 
 // report returns what the node says of the objects that cover its pods, nil while they are not
 // known.
 func (f *Follower) report() any {
 	entries := f.Claims()
+	onPF := f.rulesOnPF(entries)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.podsRead {
@@ -58,6 +62,7 @@ func (f *Follower) report() any {
 			state.bypassed = bypasses(&e.Topologies[at])
 			state.tc, state.ovn = ops.Backends(stepsOf(&e.Topologies[at]), f.Contracts)
 			for _, p := range policies {
+				state.pf = strings.HasPrefix(onPF[e.SandboxID("", &e.Topologies[at])], p.Key.String()+"[")
 				of := by[p]
 				if of == nil {
 					of = map[types.UID]covered{}
@@ -66,7 +71,7 @@ func (f *Follower) report() any {
 				if before, ok := of[e.Pod.UID]; ok { // another topology or claim of the pod
 					of[e.Pod.UID] = covered{
 						before.inPlace && state.inPlace, before.bypassed || state.bypassed, cmp.Or(before.problem, state.problem),
-						before.tc || state.tc, before.ovn || state.ovn,
+						before.tc || state.tc, before.ovn || state.ovn, before.pf || state.pf,
 					}
 				} else {
 					of[e.Pod.UID] = state
@@ -75,6 +80,28 @@ func (f *Follower) report() any {
 		}
 	}
 	return reportOf(by)
+}
+
+// rulesOnPF returns the rules whose limits physical functions enforce for running claims, by topology of a
+// claim. It reads records, and only of topologies with virtual functions.
+func (f *Follower) rulesOnPF(entries []claims.Entry) map[reconcile.SandboxID]string {
+	out := map[reconcile.SandboxID]string{}
+	if f.RuleOnPF == nil {
+		return out
+	}
+	for i := range entries {
+		e := &entries[i]
+		in := slices.IndexFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached })
+		for at := range e.Topologies {
+			t := &e.Topologies[at]
+			if in >= 0 && slices.ContainsFunc(t.Object.Spec.Steps, func(s v1alpha1.Step) bool { return ops.SetsRates(s.Type) }) {
+				if rule := f.RuleOnPF(e.SandboxID(e.In[in].ID, t)); rule != "" {
+					out[e.SandboxID("", t)] = rule
+				}
+			}
+		}
+	}
+	return out
 }
 
 // bypasses reports whether a topology has a device whose packets do not pass through the
@@ -98,6 +125,15 @@ func reportOf(by map[*qos.Policy]map[types.UID]covered) *v1alpha1.NetworkQoSRepo
 			}
 			if pod.ovn {
 				r.OVN = withPod(r.OVN, pod)
+			}
+			if pod.pf {
+				if r.PF == nil {
+					r.PF = &v1alpha1.QoSReportPF{}
+				}
+				r.PF.Pods++
+				if pod.inPlace {
+					r.PF.InPlace++
+				}
 			}
 			// Of several the first as a text, so that the report does not change for nothing.
 			if pod.problem != "" && (r.Problem == "" || pod.problem < r.Problem) {

@@ -29,6 +29,12 @@ func TestReport(t *testing.T) {
 	if r := reportOf(both).Objects[0]; r.Pods != 4 || r.InPlace != 3 || r.OVN == nil || *r.OVN != (v1alpha1.QoSReportOVN{Pods: 3, InPlace: 2, Only: 2, OnlyInPlace: 1}) {
 		t.Errorf("report with OVN %+v %+v", r, r.OVN)
 	}
+	rated := map[*qos.Policy]map[types.UID]covered{
+		policy("z", "q"): {"a": {inPlace: true, tc: true, pf: true}, "b": {tc: true, pf: true}, "c": {inPlace: true, tc: true}},
+	}
+	if r := reportOf(rated).Objects[0]; r.Pods != 3 || r.InPlace != 2 || r.OVN != nil || r.PF == nil || *r.PF != (v1alpha1.QoSReportPF{Pods: 2, InPlace: 1}) {
+		t.Errorf("report with PF %+v %+v", r, r.PF)
+	}
 	for i := range v1alpha1.MaxQoSReports {
 		by[policy("many", fmt.Sprintf("o-%d", i))] = map[types.UID]covered{"p": {problem: string(make([]byte, 1000))}}
 	}
