@@ -65,10 +65,10 @@ func (p *Planner) ruleForVF(id string) (*PFRule, error) {
 	limited := *have.MaxTxRateMbps != 0 && *have.MaxTxRateMbps <= rule.Mbps
 	switch why, refused := p.req.RatesRefused[id]; {
 	case refused:
-		p.Note("the rate of rule %s is enforced by tc, since the physical function refuses it: %s", rule.Rule, why)
+		p.Note("the rate of rule %s is left to filters, which limit what an interface sends, since the physical function refuses it: %s", rule.Rule, why)
 		return nil, nil
 	case have.NoLink && !limited: // a driver has nothing to compare a rate with
-		p.Note("the rate of rule %s is enforced by tc, as long as physical function %q has no link", rule.Rule, have.PF)
+		p.Note("the rate of rule %s is left to filters, which limit what an interface sends, as long as physical function %q has no link", rule.Rule, have.PF)
 		return nil, nil
 	}
 	return &rule, nil

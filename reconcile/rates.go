@@ -3,6 +3,7 @@ package reconcile
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/plumbline/plumbline/ops"
@@ -26,9 +27,7 @@ func (p *pass) refusesRate(plan *ops.Plan, err error) bool {
 	p.executed = p.executed[:len(p.executed)-1] // nothing of it was made
 	p.record.History = netstate.Coalesce(p.record.History, netstate.Change{Step: c.Step, Before: c.After, After: c.Before})
 	all := map[string]string{id: excerpt.Of(refused.Error(), maxFailureMessage)}
-	for other, why := range p.record.RatesRefused {
-		all[other] = why
-	}
+	maps.Copy(all, p.record.RatesRefused)
 	p.record.RatesRefused = all // the record before this pass keeps its own
 	return true
 }

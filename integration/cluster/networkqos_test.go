@@ -117,6 +117,36 @@ spec:
 	want("and without it", part)
 	kubectl(t, b.Cluster, "", "delete", "networkqos", "to-pods")
 
+	// A limit of all that a virtual function sends is on its physical function, and the filters mark.
+	const limitAll = `
+apiVersion: k8s.ovn.org/v1alpha1
+kind: NetworkQoS
+metadata: {name: all, namespace: default}
+spec:
+  priority: 12
+  netAttachRefs: [{kind: NetworkTopology, name: net-2}]
+  egress: [{dscp: 1, bandwidth: {rate: 200000}}]
+`
+	b.applied(t, limitAll)
+	want("a limit of a virtual function", part+" net2:23558 net2:23559")
+	limits := func() string {
+		t.Helper()
+		return strings.Join(strings.Fields(b.shell(t, `ip link show enp3s0f0 | grep -o "max_tx_rate [0-9]*" || true; for n in $(ls /run/netns); do tc -n $n filter show dev net2 egress 2>/dev/null | grep -o police || true; done`)), " ")
+	}
+	if have := limits(); have != "max_tx_rate 200" {
+		t.Errorf("limits: %q", have)
+	}
+	until(t, "the status names the physical function", 2*time.Minute, func() bool {
+		return kubectl(t, b.Cluster, "", "get", "networkqos", "all", "-o", `jsonpath={range .status.backends[*]}{.backend} {.pods} {.inPlace};{end}`) == "tc 1 1;PF 1 1;"
+	})
+	b.shell(t, "ip link set enp3s0f0 vf 1 max_tx_rate 0")
+	until(t, "the limit is repaired", 2*time.Minute, func() bool { return limits() == "max_tx_rate 200" })
+	kubectl(t, b.Cluster, "", "delete", "networkqos", "all")
+	want("and without the limit", part)
+	if have := limits(); have != "" {
+		t.Errorf("limits afterwards: %q", have)
+	}
+
 	// An invalid object is refused.
 	const invalid = `
 apiVersion: k8s.ovn.org/v1alpha1

@@ -84,7 +84,9 @@ var scenarios = []scenario{
     - {name: dpdk, type: vfio-pci, config: {vlan: 8, driver: uio_pci_generic, allowUnprotectedDMA: true}}
     - {name: a, type: dummy, config: {name: a0, mtu: 1400}}
 `,
-		disturbance: `ip link set enp3s0f0 vf 3 vlan 99; $ip link delete a0` + reboundFunction,
+		filters:       limitAll(300),  // on the physical function, and by tc on the other link
+		editedFilters: limitAll(2000), // above the speed of its link: by tc alone
+		disturbance:   `ip link set enp3s0f0 vf 3 vlan 99 max_tx_rate 0; $ip link delete a0` + reboundFunction,
 	},
 	{
 		name: "filters",
