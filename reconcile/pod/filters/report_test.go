@@ -2,11 +2,14 @@ package filters
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -44,5 +47,40 @@ func TestReport(t *testing.T) {
 	}
 	if n := len(r.Objects[0].Problem); n > v1alpha1.MaxQoSProblem {
 		t.Errorf("a problem of %d bytes", n)
+	}
+}
+
+// TestRulesOnPF holds that only the records of running claims with virtual functions are read, in the
+// sandbox that the claim is attached in.
+func TestRulesOnPF(t *testing.T) {
+	topology := func(name string, types ...string) claims.Topology {
+		t := claims.Topology{}
+		t.Object.Name = name
+		for _, typ := range types {
+			t.Object.Spec.Steps = append(t.Object.Spec.Steps, v1alpha1.Step{Type: typ})
+		}
+		return t
+	}
+	in := []claims.Sandbox{{ID: "old", Phase: claims.Stopping}, {ID: "new", Phase: claims.Attached}}
+	entries := []claims.Entry{
+		{Claim: claims.Claim{UID: "a", Topologies: []claims.Topology{topology("vf", "dummy", "sriov"), topology("dpdk", "vfio-pci"), topology("other", "bond")}}, In: in},
+		{Claim: claims.Claim{UID: "b", Topologies: []claims.Topology{topology("vf", "sriov")}}, In: in[:1]},
+	}
+	read := map[reconcile.SandboxID]bool{}
+	f := &Follower{Options: Options{RuleOnPF: func(id reconcile.SandboxID) string {
+		if read[id] = true; id == reconcile.IDOfClaim("new", "a", "vf") {
+			return "z/q[0]"
+		}
+		return ""
+	}}}
+	got := f.rulesOnPF(entries)
+	if want := map[reconcile.SandboxID]string{entries[0].SandboxID("", &entries[0].Topologies[0]): "z/q[0]"}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if want := map[reconcile.SandboxID]bool{reconcile.IDOfClaim("new", "a", "vf"): true, reconcile.IDOfClaim("new", "a", "dpdk"): true}; !maps.Equal(read, want) {
+		t.Errorf("read %v, want %v", read, want)
+	}
+	if got := (&Follower{}).rulesOnPF(entries); len(got) > 0 {
+		t.Errorf("without records: %v", got)
 	}
 }
