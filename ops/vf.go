@@ -83,7 +83,7 @@ func number(v any) (int64, bool) {
 // limitByRule has the physical function enforce the rate of a rule, if it can. The smaller one of this
 // rate and that of the config holds.
 func (c *VFConfig) limitByRule(p *Planner, id string) error {
-	rule, err := p.ruleForVF(id)
+	rule, err := p.ruleForVF(id, c.MaxTxRate)
 	if rule == nil || err != nil || c.MinTxRate != nil && *c.MinTxRate > rule.Mbps {
 		return err
 	}

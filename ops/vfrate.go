@@ -52,8 +52,8 @@ func SetsRates(stepType string) bool { return stepType == "sriov" || stepType ==
 
 // ruleForVF returns the rule whose rate the physical function enforces for the virtual function of
 // this step, nil if tc does. The rate of a rule concerns one interface, so no other step may make
-// one that sends through the function.
-func (p *Planner) ruleForVF(id string) (*PFRule, error) {
+// one that sends through the function. The config may have a rate, too.
+func (p *Planner) ruleForVF(id string, config *uint32) (*PFRule, error) {
 	rule, ok := RuleForPF(p.req.Filters)
 	if !ok || !p.sendsAlone(p.StepName()) {
 		return nil, nil
@@ -62,12 +62,15 @@ func (p *Planner) ruleForVF(id string) (*PFRule, error) {
 	if err != nil || !ok || have.MaxTxRateMbps == nil {
 		return nil, err // no virtual function, or its physical function is not on this host
 	}
-	limited := *have.MaxTxRateMbps != 0 && *have.MaxTxRateMbps <= rule.Mbps
+	rate := rule.Mbps
+	if config != nil && *config != 0 {
+		rate = min(rate, *config)
+	}
 	switch why, refused := p.req.RatesRefused[id]; {
 	case refused:
 		p.Note("the rate of rule %s is left to filters, which limit what an interface sends, since the physical function refuses it: %s", rule.Rule, why)
 		return nil, nil
-	case have.NoLink && !limited: // a driver has nothing to compare a rate with
+	case have.NoLink && *have.MaxTxRateMbps != rate: // a driver has nothing to compare a rate with
 		p.Note("the rate of rule %s is left to filters, which limit what an interface sends, as long as physical function %q has no link", rule.Rule, have.PF)
 		return nil, nil
 	}

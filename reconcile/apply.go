@@ -296,7 +296,7 @@ func (p *pass) finish(plan *ops.Plan) (Report, error) {
 		Unchanged: len(p.executed) == 0,
 	}
 	p.recovered = rep.Unchanged && p.trigger == TriggerRepair && p.before.Phase == Failed
-	if rep.Unchanged && p.known && p.before.Phase == Applied && sameSpec(p.before.Sandbox, p.sandbox) {
+	if rep.Unchanged && !p.intended && p.known && p.before.Phase == Applied && sameSpec(p.before.Sandbox, p.sandbox) {
 		if sameAddresses(p.before.Results, plan.Results) {
 			return rep, nil
 		}

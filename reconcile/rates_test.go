@@ -126,6 +126,36 @@ func TestRateRefused(t *testing.T) {
 	}
 }
 
+// TestRateRefusedLater: a repair that finds nothing to do but a rate which the physical function refuses by
+// now leaves a record that says so, and does not try it again.
+func TestRateRefusedLater(t *testing.T) {
+	r, c, sb := withCard(t)
+	c.Snapshot = netstate.NewSnapshot(
+		netstate.Link{Name: "lo", LinkKind: "device", Up: new(true), Master: new("")},
+		netstate.Device{ID: function, AltNames: []string{}, Driver: "vfio-pci"}, // without an interface, so without filters
+		netstate.VF{ID: function, VLAN: new(uint16(0)), QoS: new(uint8(0)), Protocol: new("802.1q"), MinTxRateMbps: new(uint32(0)), MaxTxRateMbps: new(uint32(0)), PF: "enp1s0"},
+	)
+	sb.Filters = limit(900)
+	if _, err := r.Ensure(t.Context(), sb); err != nil || c.rate() != 900 {
+		t.Fatalf("%v, %d Mbit/s", err, c.rate())
+	}
+	c.speed = 100
+	c.Snapshot.Apply(netstate.Change{After: netstate.VF{ID: function, MaxTxRateMbps: new(uint32(0))}})
+	for i := range 2 {
+		rep, err := r.Repair(t.Context(), sb.ID)
+		rec, _, known := r.Record(sb.ID)
+		if err != nil || known != nil || len(rep.Changes) > 0 || c.attempts != 1 || rec.Phase != reconcile.Applied || rec.RatesRefused[function] == "" {
+			t.Errorf("repair %d: %v, %v, %d attempts, record %s %q", i, err, rep.Changes, c.attempts, rec.Phase, rec.RatesRefused)
+		}
+	}
+	if st, err := r.Check(t.Context(), sb.ID); err != nil || st.State != reconcile.InSync {
+		t.Errorf("%v, %+v", err, st)
+	}
+	if _, err := r.Release(t.Context(), sb.ID); err != nil || c.rate() != 0 || c.attempts != 1 {
+		t.Errorf("release: %v, %d Mbit/s, %d attempts", err, c.rate(), c.attempts)
+	}
+}
+
 // TestOtherSettingRefused: a pass fails if the physical function refuses a setting that is not the rate
 // of a rule.
 func TestOtherSettingRefused(t *testing.T) {
