@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/ops"
-	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/qostest"
 	"github.com/plumbline/plumbline/qos/tc"
@@ -18,11 +18,19 @@ import (
 // TestRuleForPF: only a rule that decides about every packet, and limits it, may be enforced by a
 // physical function.
 func TestRuleForPF(t *testing.T) {
-	reg, err := all.Registry()
-	if err != nil {
-		t.Fatal(err)
+	network := qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: "t"}}
+	filters := func(files [][]byte) []netstate.Filter {
+		t.Helper()
+		rules, members, _, err := node.Rules(files, network, node.Pod{Namespace: "ai"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		compiled, err := tc.Compile(rules, members)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return compiled.Objects()
 	}
-	const network = "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec:\n  steps: [{name: vf0, type: sriov}]\n"
 	const object = `apiVersion: k8s.ovn.org/v1alpha1
 kind: NetworkQoS
 metadata: {name: %s, namespace: ai}
@@ -49,18 +57,15 @@ spec:
 		"{dscp: 8, bandwidth: {rate: 5000}, classifier: {to: [{podSelector: {}}]}}":                                                             none,
 	} {
 		files := [][]byte{[]byte(fmt.Sprintf(object, "b", 10, egress)), []byte(fmt.Sprintf(object, "a", 5, "{dscp: 1, bandwidth: {rate: 77000}}"))}
-		out, _, err := node.CompileRules(files[:1], []byte(network), node.Pod{Namespace: "ai"}, reg)
 		got := none
-		if rule, ok := ops.RuleForPF(out.Filters); ok {
+		if rule, ok := ops.RuleForPF(filters(files[:1])); ok {
 			got = fmt.Sprint(rule.Rule, " ", rule.Mbps)
 		}
-		if err != nil || got != want {
-			t.Errorf("%s: %s, want %s, %v", egress, got, want, err)
+		if got != want {
+			t.Errorf("%s: %s, want %s", egress, got, want)
 		}
 		// A rule of lower precedence changes nothing where there is one for all packets.
-		if out, _, err = node.CompileRules(files, []byte(network), node.Pod{Namespace: "ai"}, reg); err != nil {
-			t.Error(err)
-		} else if rule, ok := ops.RuleForPF(out.Filters); want != none && (!ok || fmt.Sprint(rule.Rule, " ", rule.Mbps) != want) {
+		if rule, ok := ops.RuleForPF(filters(files)); want != none && (!ok || fmt.Sprint(rule.Rule, " ", rule.Mbps) != want) {
 			t.Errorf("%s beside another object: %+v", egress, rule)
 		}
 	}
