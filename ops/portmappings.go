@@ -23,7 +23,7 @@ type PortMapping struct {
 	HostIP        string `json:"hostIP,omitempty"`
 }
 
-// maxPortMappings bounds what one step may have; a pod has as many containers' ports at most.
+// maxPortMappings bounds what one step may have: each one is a transaction while a pod starts.
 const maxPortMappings = 256
 
 // PortMappingParams describes PortMappingConfig.

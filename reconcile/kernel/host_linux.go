@@ -70,7 +70,8 @@ type Host struct {
 	away        scratch    // zero until it is needed
 	upper       upperProbe // zero until it is needed
 
-	nat sync.Mutex // see withNAT
+	nat   sync.Mutex // see withNAT
+	ports portCache  // under nat
 }
 
 // Open opens the host's side.

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"reflect"
@@ -8,6 +9,8 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -143,6 +146,37 @@ func (t ownTable) create(c *nftables.Conn) error {
 	return errors.Join(errs...)
 }
 
+// nftGeneration returns the number of the rules of nftables in the host's namespace, which each transaction
+// increases; false if it is not known. The package has no function for it.
+func (h *Host) nftGeneration() (uint32, bool) {
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(h.socket.ns.Fd())})
+	if err != nil {
+		return 0, false
+	}
+	defer c.Close()
+	if setNATDeadline(c) != nil {
+		return 0, false
+	}
+	answers, err := c.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request},
+		Data:   make([]byte, 4),
+	})
+	if err != nil || len(answers) != 1 || len(answers[0].Data) < 4 {
+		return 0, false
+	}
+	d, err := netlink.NewAttributeDecoder(answers[0].Data[4:])
+	if err != nil {
+		return 0, false
+	}
+	d.ByteOrder = binary.BigEndian
+	for d.Next() {
+		if d.Type() == unix.NFTA_GEN_ID {
+			return d.Uint32(), d.Err() == nil
+		}
+	}
+	return 0, false
+}
+
 // setElements are some elements of a set or map.
 type setElements struct {
 	set      *nftables.Set
@@ -159,11 +193,16 @@ type tableChange struct {
 	gone, added []setElements
 }
 
+// none reports whether there is nothing to write.
+func (w tableChange) none(have tableState) bool {
+	return w.empty && !have.there || w.deleting && !w.there && (have.intact || have.foreign != "")
+}
+
 // write makes a change in one transaction: the kernel has all of it or nothing. The first pod
 // creates the table, and the last one deletes it. One that is not as we write it is created again.
 func (t ownTable) write(c *nftables.Conn, have tableState, w tableChange) error {
 	switch {
-	case w.empty && !have.there, w.deleting && !w.there && (have.intact || have.foreign != ""):
+	case w.none(have):
 		return nil
 	case !w.deleting && !have.intact && have.foreign != "":
 		return fault.New(fault.Conflict, fmt.Errorf("table \"inet %s\" of nftables is not plumbline's alone, and would be created again: remove its %s, or the table", t.Name, have.foreign))

@@ -112,6 +112,40 @@ type portState struct {
 	networks map[netip.Addr][]string // by pod
 }
 
+// portCache is the table as it was after a read or a change. It is that as long as the generation of the
+// rules is the same, which each transaction of any program increases. A read of all elements takes
+// milliseconds, and each port of each pod that starts needs one.
+type portCache struct {
+	portState
+	generation uint32
+	valid      bool
+}
+
+// readPorts returns the table, and whether it is that of a generation. The caller has the lock.
+func (h *Host) readPorts(c *nftables.Conn) (state portState, generation uint32, known bool, err error) {
+	generation, known = h.nftGeneration()
+	if known && h.ports.valid && h.ports.generation == generation {
+		return h.ports.portState, generation, true, nil
+	}
+	h.ports = portCache{}
+	if state, err = readPorts(c); err != nil || !known {
+		return state, 0, false, err
+	}
+	if again, ok := h.nftGeneration(); !ok || again != generation {
+		return state, 0, false, nil
+	}
+	h.ports = portCache{state, generation, true}
+	return state, generation, true, nil
+}
+
+// wrotePorts notes what a change of the table of a generation has made of it. The caller has the lock.
+func (h *Host) wrotePorts(state portState, generation uint32) {
+	h.ports = portCache{}
+	if now, known := h.nftGeneration(); known && now == generation+1 && state.foreign == "" {
+		h.ports = portCache{state, now, true}
+	}
+}
+
 func readPorts(c *nftables.Conn) (portState, error) {
 	out := portState{to: map[netstate.HostPort]netip.AddrPort{}, networks: map[netip.Addr][]string{}}
 	var err error
@@ -178,7 +212,7 @@ func (o *observer) queryPortMappings(_ context.Context, queried []netstate.PortM
 	o.count.dumps.Add(1)
 	err := o.count.send(false, func() error {
 		return o.host.withNAT(func(c *nftables.Conn) (err error) {
-			state, err = readPorts(c)
+			state, _, _, err = o.host.readPorts(c)
 			return err
 		})
 	})
@@ -239,7 +273,7 @@ func (s *Sandbox) applyPortMapping(ctx context.Context, c netstate.Change) error
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	before, after := typed[netstate.PortMapping](c)
+	before, wanted := typed[netstate.PortMapping](c)
 	host, err := netstate.ParseHostPort(c.Key().ID)
 	if err != nil {
 		return invalid("%s", err)
@@ -248,8 +282,17 @@ func (s *Sandbox) applyPortMapping(ctx context.Context, c netstate.Change) error
 	var to netip.AddrPort
 	err = s.count.send(true, func() error {
 		return s.host.withNAT(func(conn *nftables.Conn) error {
-			have, err := readPorts(conn)
+			have, generation, known, err := s.host.readPorts(conn)
 			if err != nil {
+				return err
+			}
+			write := func(m portMapping, deleting bool) error {
+				after, wrote, err := have.write(conn, m, deleting)
+				if wrote && known && err == nil {
+					s.host.wrotePorts(after, generation)
+				} else if wrote {
+					s.host.ports = portCache{}
+				}
 				return err
 			}
 			var taken bool
@@ -258,16 +301,16 @@ func (s *Sandbox) applyPortMapping(ctx context.Context, c netstate.Change) error
 				if taken && before.To != nil && *before.To != to.String() {
 					return nil // another pod's by now
 				}
-				return have.write(conn, portMapping{host: host}, true)
+				return write(portMapping{host: host}, true)
 			}
-			want, err := have.wanted(host, after, c.Action())
+			want, err := have.wanted(host, wanted, c.Action())
 			if err != nil {
 				return err
 			}
 			if taken && have.intact && to != want.to && c.Action() == netstate.Create {
 				return fault.New(fault.Conflict, fmt.Errorf("host port %s leads to %s already", host, to))
 			}
-			return have.write(conn, want, false)
+			return write(want, false)
 		})
 	})
 	if err == nil && host.Protocol == "udp" {
@@ -283,8 +326,9 @@ func (s *Sandbox) applyPortMapping(ctx context.Context, c netstate.Change) error
 	return explainPorts(err)
 }
 
-// write makes the table what it is to be with or without a mapping.
-func (s portState) write(c *nftables.Conn, m portMapping, deleting bool) error {
+// write makes the table what it is to be with or without a mapping, and returns that. Wrote is false if the table is
+// that already.
+func (s portState) write(c *nftables.Conn, m portMapping, deleting bool) (after portState, wrote bool, err error) {
 	t := portTableOf()
 	old, there := s.to[m.host]
 	to, networks := maps.Clone(s.to), maps.Clone(s.networks)
@@ -308,12 +352,14 @@ func (s portState) write(c *nftables.Conn, m portMapping, deleting bool) error {
 		maps.DeleteFunc(out, func(pod netip.Addr, have []string) bool { return slices.Equal(have, b[pod]) })
 		return out
 	}
-	return t.write(c, s.tableState, tableChange{
+	change := tableChange{
 		deleting: deleting, there: there, empty: len(to) == 0,
 		all:   func() []setElements { return portElements(t.Table, to, networks) },
 		gone:  portElements(t.Table, was, differs(s.networks, networks)),
 		added: portElements(t.Table, is, differs(networks, s.networks)),
-	})
+	}
+	after = portState{tableState{there: len(to) > 0, intact: len(to) > 0, foreign: s.foreign}, to, networks}
+	return after, !change.none(s.tableState), t.write(c, s.tableState, change)
 }
 
 // portElements are the elements that mappings and networks of pods have in each map and set.

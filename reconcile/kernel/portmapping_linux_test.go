@@ -1,8 +1,11 @@
 package kernel_test
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -83,4 +86,64 @@ func TestPortsOfOthers(t *testing.T) {
 	if out := nftIn(t, hostNS, "list", "ruleset"); !strings.Contains(out, "chain mine") {
 		t.Errorf("what others have is gone:\n%s", out)
 	}
+}
+
+// TestManyPorts: a port of a pod on a node full of pods with ports costs no read of all elements, unless another program
+// has changed rules since; what that has changed is seen.
+func TestManyPorts(t *testing.T) {
+	b := newBench(t)
+	hostNS := b.hostNS
+	mapping := func(port int) netstate.PortMapping {
+		return netstate.PortMapping{Host: fmt.Sprintf("0.0.0.0:%d/tcp", port), To: new("10.1.0.1:80"), Network: new("10.1.0.0/24")}
+	}
+	b.create(mapping(1))
+	const pods, ports = 110, 32
+	elements := map[string][]string{}
+	for pod := range pods {
+		for p := range ports {
+			port := 1024 + pod*ports + p
+			elements["any4"] = append(elements["any4"], fmt.Sprintf("tcp . %d : 10.1.0.%d . 80", port, pod+2))
+			elements["any6"] = append(elements["any6"], fmt.Sprintf("tcp . %d : 2001:db8::%x . 80", port, pod+2))
+		}
+		elements["hairpins4"] = append(elements["hairpins4"], fmt.Sprintf("10.1.0.0/24 . 10.1.0.%d", pod+2))
+		elements["hairpins6"] = append(elements["hairpins6"], fmt.Sprintf("2001:db8::/64 . 2001:db8::%x", pod+2))
+	}
+	for set, list := range elements {
+		for some := range slices.Chunk(list, 1000) {
+			nftIn(t, hostNS, "add", "element", "inet", "plumbline-ports", set, "{ "+strings.Join(some, ", ")+" }")
+		}
+	}
+	last := netstate.PortMapping{Host: fmt.Sprintf("0.0.0.0:%d/tcp", 1024+pods*ports-1), To: new(fmt.Sprintf("10.1.0.%d:80", pods+1)), Network: new("10.1.0.0/24")}
+	timed := func(f func()) time.Duration {
+		began := time.Now()
+		f()
+		return time.Since(began)
+	}
+	read := timed(func() { b.holds(last) })
+	const n = 10
+	created := timed(func() {
+		for i := range n {
+			b.create(mapping(2 + i))
+		}
+	})
+	again := timed(func() { b.holds(last) })
+	t.Logf("a read of all ports takes %s, %d new ports %s, a check %s", read, n, created, again)
+	if created > n*read/3 || again > read/3 {
+		t.Errorf("a read of all ports takes %s, %d new ports %s, a check %s", read, n, created, again)
+	}
+	for i := range n {
+		b.holds(mapping(2 + i))
+	}
+	nftIn(t, hostNS, "delete", "element", "inet", "plumbline-ports", "any4", "{ tcp . 3 }")
+	b.absent(mapping(3))
+	b.create(mapping(3))
+	b.holds(last)
+	if out := nftIn(t, hostNS, "get", "element", "inet", "plumbline-ports", "any4", "{ tcp . 3 }"); !strings.Contains(out, "10.1.0.1 . 80") {
+		t.Errorf("the port is %s", out)
+	}
+	b.remove(mapping(3))
+	b.absent(mapping(3))
+	b.holds(mapping(4))
+	nftIn(t, hostNS, "delete", "table", "inet", "plumbline-ports")
+	b.absent(last)
 }
