@@ -3,6 +3,7 @@ package primary
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -132,4 +133,54 @@ func TestWarnOfBridge(t *testing.T) {
 			t.Errorf("%s: the log says %q", c.what, log.String())
 		}
 	}
+}
+
+// TestDecidesQuietly: the follower compares what it knows every two seconds. A reason that lasts is logged
+// once, and what the status of a topology says is no decision.
+func TestDecidesQuietly(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	changed := 0
+	f := NewFollower(FollowerOptions{
+		NodeName: "n", Contracts: reg, File: filepath.Join(t.TempDir(), "none", "primary"), Changed: func() { changed++ }, Log: slog.New(slog.NewTextHandler(&out, nil)),
+		Node: func() (map[string]string, []string, bool) { return nil, []string{"10.244.1.0/24"}, true },
+	})
+	object := func(text string) *unstructured.Unstructured {
+		u := &unstructured.Unstructured{}
+		if err := json.Unmarshal([]byte(text), &u.Object); err != nil {
+			t.Fatal(err)
+		}
+		return u
+	}
+	broken := object(`{"metadata": {"name": "broken"}, "spec": {"role": 5}}`)
+	good := object(`{"metadata": {"name": "pods", "generation": 1}, "spec": {"role": "primary", "steps": [{"name": "eth", "type": "ptp", "config": {"isDefaultGateway": true}}]}}`)
+	decide := func(what string, lines, changes int, words ...string) {
+		t.Helper()
+		out.Reset()
+		changed = 0
+		for i := range 100 {
+			if err := unstructured.SetNestedField(good.Object, int64(i), "status", "observedGeneration"); err != nil {
+				t.Fatal(err)
+			}
+			good.SetResourceVersion(fmt.Sprint(i))
+			f.decide(t.Context(), []any{good, broken})
+		}
+		if n := strings.Count(out.String(), "\n"); n != lines || changed != changes {
+			t.Errorf("%s: %d lines and %d changes, want %d and %d:\n%.500s", what, n, changed, lines, changes, out.String())
+		}
+		for _, w := range words {
+			if !strings.Contains(out.String(), w) {
+				t.Errorf("%s: the log has no %q", what, w)
+			}
+		}
+	}
+	decide("nothing can be written", 2, 0, "topology=broken", "cannot keep")
+	f.File = filepath.Join(t.TempDir(), "primary")
+	decide("it can", 1, 1, "the network of new pods")
+	good.SetGeneration(2)
+	f.File = filepath.Join(t.TempDir(), "none", "primary")
+	decide("it cannot any more", 1, 0, "cannot keep")
 }

@@ -58,6 +58,7 @@ type FollowerOptions struct {
 type Follower struct {
 	FollowerOptions
 	wake chan struct{}
+	said map[string]bool // what was logged in the last call of decide
 
 	mu       sync.Mutex
 	decided  bool // once, perhaps by an earlier process
@@ -182,6 +183,13 @@ func (f *Follower) decide(ctx context.Context, objects []any) {
 	if !known {
 		return
 	}
+	said := map[string]bool{}
+	defer func() { f.said = said }()
+	fail := func(id, what string, more ...any) { // every two seconds
+		if said[id] = true; !f.said[id] {
+			f.Log.Error(what, more...)
+		}
+	}
 	var selecting []*v1alpha1.NetworkTopology
 	for _, v := range objects {
 		u, ok := v.(*unstructured.Unstructured)
@@ -190,7 +198,7 @@ func (f *Follower) decide(ctx context.Context, objects []any) {
 		}
 		o := &v1alpha1.NetworkTopology{}
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err != nil {
-			f.Log.Error("cannot read a topology", "topology", u.GetName(), "error", err)
+			fail(u.GetName()+": "+err.Error(), "cannot read a topology", "topology", u.GetName(), "error", err)
 			continue
 		}
 		if o.Spec.Role == v1alpha1.Primary && Selects(o, of) {
@@ -216,7 +224,7 @@ func (f *Follower) decide(ctx context.Context, objects []any) {
 		return
 	}
 	if err := f.save(d); err != nil {
-		f.Log.Error("cannot keep which topology is the network of pods", "file", f.File, "error", err)
+		fail("", "cannot keep which topology is the network of pods", "file", f.File, "error", err)
 		return // tried again
 	}
 	f.take(ctx, d)
