@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,6 +18,7 @@ import (
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/objectfile"
+	"github.com/plumbline/plumbline/topology/suggest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -183,9 +185,29 @@ func (a *app) validateTopology(ctx context.Context, data []byte, name string, gi
 			fmt.Fprintf(a.err, "plumbline: note: %s is not checked\n", other)
 		}
 	}
-	for _, note := range notes {
+	for _, note := range append(notes, otherPools(t, data)...) {
 		fmt.Fprintf(a.err, "plumbline: note: %s\n", note)
 	}
 	fmt.Fprintf(a.out, "NetworkTopology %q is valid: %s.\n", t.Name, count(len(t.Steps), "step"))
 	return nil
+}
+
+// otherPools notes steps with addresses of an AddressPool that the file does not have, if it has
+// others. That one may exist in the cluster.
+func otherPools(t *topology.Topology, data []byte) []string {
+	pools, _, err := objectfile.Decode[v1alpha1.AddressPool](data, v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
+	if err != nil || len(pools) == 0 {
+		return nil
+	}
+	var names, notes []string
+	for _, o := range pools {
+		names = append(names, o.Name)
+	}
+	for i := range t.Steps {
+		pool, _, ok := topology.FromPool(&t.Steps[i])
+		if ok && pool != topology.LocalPool && !slices.Contains(names, pool) {
+			notes = append(notes, fmt.Sprintf("step %q: the file has no %s %q%s: pods wait until there is one", t.Steps[i].Name, v1alpha1.AddressPoolKind, pool, suggest.Hint(pool, names)))
+		}
+	}
+	return notes
 }
