@@ -3,6 +3,7 @@
 package docs
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -19,9 +20,16 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/qos"
+	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/exposure"
 	"github.com/plumbline/plumbline/topology/graph"
+	"github.com/plumbline/plumbline/topology/objectfile"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
 )
 
 var update = flag.Bool("update", false, "write the generated pages and pictures")
@@ -241,24 +249,114 @@ func pages(t *testing.T) map[string]string {
 	return out
 }
 
-var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
+var (
+	fenced    = regexp.MustCompile("(?ms)^```(yaml|console|sh)\n(.*?)^```")
+	object    = regexp.MustCompile(`(?ms)^apiVersion: .*?(?:^EOF$|^\$ |\z)`) // in a session, up to what follows it
+	lineStart = regexp.MustCompile(`(?m)^`)
+	steps     = regexp.MustCompile(`(?m)^ *- name: `)
+)
 
-// TestExamples validates each whole topology in the pages.
+// TestExamples validates the objects in the pages, and the steps without an object around them.
 func TestExamples(t *testing.T) {
-	reg := registry(t)
+	found := map[string]int{}
 	for file, text := range pages(t) {
-		for _, block := range yamlBlock.FindAllStringSubmatch(text, -1) {
-			if !strings.Contains("\n"+block[1], "\nkind: NetworkTopology\n") {
+		for _, m := range fenced.FindAllStringSubmatch(text, -1) {
+			text := object.FindString(m[2])
+			if at := steps.FindStringIndex(m[2]); text == "" && m[1] == "yaml" && at != nil && at[0] == 0 && !strings.Contains(m[2], "dependOn") {
+				text = "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec:\n  steps:\n" + lineStart.ReplaceAllString(m[2], "  ")
+			}
+			text = strings.TrimSuffix(strings.TrimSuffix(text, "$ "), "EOF")
+			if text == "" {
 				continue
 			}
-			top, err := topology.Decode([]byte(block[1]))
-			if err == nil {
-				err = topology.Validate(t.Context(), top, reg)
-			}
-			if err != nil {
-				t.Errorf("%s: %v\n%s", file, err, block[1])
+			if err := example(t, []byte(text), found); err != nil {
+				t.Errorf("%s: %v\n%s", file, err, text)
 			}
 		}
+	}
+	for _, kind := range []string{v1alpha1.Kind, v1alpha1.AddressPoolKind, v1alpha1.PolicyKind, qosv1alpha1.Kind} {
+		if found[kind] < 2 {
+			t.Errorf("%d examples of kind %s were found", found[kind], kind)
+		}
+	}
+}
+
+// example validates the objects of a text, and counts them by kind.
+func example(t *testing.T, data []byte, found map[string]int) error {
+	t.Helper()
+	var errs []error
+	topologies, _, err := topology.Objects(data, v1alpha1.Kind)
+	if err != nil {
+		return err
+	}
+	if len(topologies) > 0 {
+		_, _, err := validity.File(t.Context(), data, registry(t))
+		errs = append(errs, err)
+	}
+	pools, _, err := objectfile.Decode[v1alpha1.AddressPool](data, v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
+	errs = append(errs, err)
+	for _, o := range pools {
+		_, err := addresspool.Of(o)
+		errs = append(errs, err)
+	}
+	policies, _, err := exposure.Decode(data)
+	errs = append(errs, err)
+	for _, o := range policies {
+		errs = append(errs, exposure.New(o).Err)
+	}
+	rules, _, err := qos.Decode(data)
+	errs = append(errs, err)
+	for _, o := range rules {
+		errs = append(errs, qos.New(o).Err)
+	}
+	found[v1alpha1.Kind] += len(topologies)
+	found[v1alpha1.AddressPoolKind] += len(pools)
+	found[v1alpha1.PolicyKind] += len(policies)
+	found[qosv1alpha1.Kind] += len(rules)
+	return errors.Join(errs...)
+}
+
+var (
+	command  = regexp.MustCompile("plumbline ((?:ovn )?[a-z-]+)[^|;`&]*")
+	longFlag = regexp.MustCompile(` (--[a-z][a-z-]*)`)
+)
+
+// TestFlags holds that the pages name commands and flags that exist.
+func TestFlags(t *testing.T) {
+	help := map[string]string{}
+	for section := range strings.SplitSeq(read(t, "cli.md"), "\n## ") {
+		name, text, _ := strings.Cut(section, "\n")
+		help[name] = text
+	}
+	seen := 0
+	for file, text := range pages(t) {
+		if file == "cli.md" {
+			continue
+		}
+		text = strings.ReplaceAll(text, "\\\n", " ")
+		for _, code := range fenced.FindAllStringSubmatch(text, -1) {
+			for line := range strings.Lines(code[2]) {
+				line, _, _ = strings.Cut(line, " #")
+				m := command.FindStringSubmatch(line)
+				if m == nil || strings.Contains(line, "helm ") || strings.Contains(line, "kubectl ") {
+					continue
+				}
+				text, known := help[m[1]]
+				if !known {
+					t.Errorf("%s: there is no command %q: %s", file, m[1], line)
+					continue
+				}
+				for _, f := range longFlag.FindAllStringSubmatch(m[0], -1) {
+					seen++
+					if !strings.Contains(text, f[1]+" ") {
+						t.Errorf("%s: command %q has no flag %s", file, m[1], f[1])
+					}
+				}
+			}
+		}
+	}
+	if seen < 20 {
+		t.Errorf("%d flags were found", seen)
 	}
 }
 
