@@ -161,6 +161,9 @@ func (a *app) validateQoS(data []byte, name string) error {
 		for _, w := range p.Notes(false) {
 			fmt.Fprintf(a.err, "plumbline: note: %s %q: %s\n", qosv1alpha1.Kind, p.Name(), w)
 		}
+		if p.Err == nil && !p.SelectsTopologies() {
+			fmt.Fprintf(a.err, "plumbline: note: %s %q: selects no NetworkTopology, so that it has no effect on any: add networkSelectors with networkSelectionType %s, unless it is for networks of ovn-kubernetes or for `plumbline ovn`\n", qosv1alpha1.Kind, p.Name(), qosv1alpha1.NetworkTopologies)
+		}
 		errs = append(errs, p.Err)
 		valid = append(valid, fmt.Sprintf("%s %q is valid: %s.\n", qosv1alpha1.Kind, p.Name(), count(len(p.Rules), "rule")))
 	}
