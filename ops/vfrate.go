@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/contract"
 )
 
 // PFRule is a rule of a NetworkQoS that limits all that a pod sends over an interface, so that a
@@ -47,8 +48,10 @@ func matchesAny(f netstate.Filter) bool {
 }
 
 // SetsRates reports whether steps of a type set rates of virtual functions on physical ones: those
-// that use VFConfig.
-func SetsRates(stepType string) bool { return stepType == "sriov" || stepType == "vfio-pci" }
+// that take VFParams.
+func SetsRates(c contract.Contract) bool {
+	return slices.ContainsFunc(c.Params, func(p contract.Param) bool { return p.Name == "maxTxRate" })
+}
 
 // ruleForVF returns the rule whose rate the physical function enforces for the virtual function of
 // this step, nil if tc does. The rate of a rule concerns one interface, so no other step may make

@@ -94,7 +94,10 @@ func (f *Follower) rulesOnPF(entries []claims.Entry) map[reconcile.SandboxID]str
 		in := slices.IndexFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached })
 		for at := range e.Topologies {
 			t := &e.Topologies[at]
-			if in >= 0 && slices.ContainsFunc(t.Object.Spec.Steps, func(s v1alpha1.Step) bool { return ops.SetsRates(s.Type) }) {
+			if in >= 0 && slices.ContainsFunc(t.Object.Spec.Steps, func(s v1alpha1.Step) bool {
+				c, _ := f.Contracts.Contract(s.Type)
+				return ops.SetsRates(c)
+			}) {
 				if rule := f.RuleOnPF(e.SandboxID(e.In[in].ID, t)); rule != "" {
 					out[e.SandboxID("", t)] = rule
 				}

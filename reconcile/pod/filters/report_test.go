@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
@@ -67,7 +68,11 @@ func TestRulesOnPF(t *testing.T) {
 		{Claim: claims.Claim{UID: "b", Topologies: []claims.Topology{topology("vf", "sriov")}}, In: in[:1]},
 	}
 	read := map[reconcile.SandboxID]bool{}
-	f := &Follower{Options: Options{RuleOnPF: func(id reconcile.SandboxID) string {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &Follower{Options: Options{Contracts: reg, RuleOnPF: func(id reconcile.SandboxID) string {
 		if read[id] = true; id == reconcile.IDOfClaim("new", "a", "vf") {
 			return "z/q[0]"
 		}
