@@ -162,7 +162,7 @@ func (b *agentBench) applied(t *testing.T, manifest string) {
 		if err == nil {
 			return true
 		}
-		if strings.Contains(err.Error(), "denied the request") {
+		if strings.Contains(err.Error(), "denied the request") || strings.Contains(err.Error(), "strict decoding error") {
 			t.Fatal(err)
 		}
 		t.Logf("not applied: %v", err)

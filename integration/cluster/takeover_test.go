@@ -17,7 +17,7 @@ import (
 func TestTakingOver(t *testing.T) {
 	b := newAgentBenchIn(t, cluster.Options{PodCIDRs: true}, cluster.NodeOptions{}, thisRelease,
 		"podNetwork.enabled=true", "podNetwork.binDir=/usr/lib/cni", "podNetwork.confName=05-plumbline.conflist")
-	pods := strings.Replace(story.PodNetwork, "role: primary", "role: primary\n  nodeSelector: {plumbline.test/network: pods}", 1)
+	pods := strings.Replace(story.PodNetwork, "role: primary", "role: primary\n  nodeSelector: {matchLabels: {plumbline.test/network: pods}}", 1)
 	b.applied(t, pods)
 	configured := func(want string) {
 		t.Helper()
