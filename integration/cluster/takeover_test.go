@@ -15,7 +15,7 @@ import (
 // TestTakingOver has a node change from the CNI plugin ptp to plumbline's network and back, as
 // docs/primary.md says, with a pod that runs meanwhile.
 func TestTakingOver(t *testing.T) {
-	b := newAgentBenchIn(t, cluster.Options{PodCIDRs: true}, cluster.NodeOptions{}, thisRelease,
+	b := newAgentBenchIn(t, cluster.Options{PodCIDRs: true}, cluster.NodeOptions{Start: "sysctl -qw net.ipv6.conf.all.forwarding=1"}, thisRelease,
 		"podNetwork.enabled=true", "podNetwork.binDir=/usr/lib/cni", "podNetwork.confName=05-plumbline.conflist")
 	pods := strings.Replace(story.PodNetwork, "role: primary", "role: primary\n  nodeSelector: {matchLabels: {plumbline.test/network: pods}}", 1)
 	b.applied(t, pods)

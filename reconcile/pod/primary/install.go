@@ -99,7 +99,9 @@ func (i *Installer) Pass() error {
 	}
 	selected, known := i.Selected()
 	inUse, err := i.InUse()
-	switch ready := i.Ready() == nil; {
+	conf := filepath.Join(i.ConfDir, i.ConfName)
+	why := i.Ready()
+	switch ready := why == nil; {
 	case err != nil && !ready:
 		return nil // reported by the server; what is there stays
 	case known && !selected && !inUse && err == nil:
@@ -108,7 +110,11 @@ func (i *Installer) Pass() error {
 		}
 		return i.remove()
 	case !ready && !inUse:
-		return nil // what was installed stays: the plugin says why
+		// What was installed stays, and the plugin says why. Without it nobody asks.
+		if _, err := os.Stat(conf); known && selected && errors.Is(err, fs.ErrNotExist) {
+			return why
+		}
+		return nil
 	}
 	if err := i.program(); err != nil {
 		return err
@@ -116,7 +122,6 @@ func (i *Installer) Pass() error {
 	if err := i.loopback(); err != nil {
 		return err
 	}
-	conf := filepath.Join(i.ConfDir, i.ConfName)
 	want, err := i.configuration()
 	if err != nil {
 		return err
