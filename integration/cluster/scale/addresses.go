@@ -37,14 +37,19 @@ import (
 
 // addressSize is how many nodes allocate addresses of one pool.
 type addressSize struct {
-	nodes int
-	pods  int // of each node, with an address each
+	nodes     int
+	pods      int // of each node, with an address each
+	atOnce    int // nodes whose pods start at the same time
+	followers int // nodes that follow the leases of all, for their routes
 }
 
 // fullAddresses are 100,000 addresses of 5,000 nodes.
-var fullAddresses = addressSize{nodes: 5000, pods: 20}
+var fullAddresses = addressSize{nodes: 5000, pods: 20, atOnce: 500, followers: 100}
 
-func (s addressSize) part(n int) addressSize { return addressSize{s.nodes / n, s.pods} }
+func (s addressSize) part(n int) addressSize {
+	s.nodes /= n
+	return s
+}
 
 // prefix is that of a pool of which the addresses are less than half, and which is large enough
 // to have blocks.
@@ -70,6 +75,8 @@ type addressResults struct {
 	allTook          time.Duration
 	writes, requests float64 // for each address
 	oneRequests      float64
+	followed         time.Duration   // until those that follow all leases know them
+	joined           []time.Duration // after a node joins, of each of them
 	awayFailed       int
 	backRequests     float64 // of each agent, when the API server is back
 	lost             int     // leases
@@ -85,6 +92,10 @@ type addressAgents struct {
 	gate             gate
 	requests, writes atomic.Int64
 	nodes            []*addressAgent
+	config           *rest.Config
+	shared           *http.Client
+	dir              string
+	atOnce           int
 }
 
 type addressAgent struct {
@@ -139,8 +150,8 @@ func (g *gate) set(closed bool) {
 }
 
 // startAgents starts an agent for each node, and returns when all of them know the pool.
-func (b *bench) startAgents(ctx context.Context, dir string, nodes int) (*addressAgents, error) {
-	a := &addressAgents{bench: b, gate: gate{conns: map[net.Conn]bool{}}}
+func (b *bench) startAgents(ctx context.Context, dir string, size addressSize) (*addressAgents, error) {
+	a := &addressAgents{bench: b, gate: gate{conns: map[net.Conn]bool{}}, dir: dir, atOnce: size.atOnce}
 	config := b.Config()
 	config.Dial = a.gate.dial
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -156,8 +167,9 @@ func (b *bench) startAgents(ctx context.Context, dir string, nodes int) (*addres
 	if err != nil {
 		return nil, err
 	}
-	for i := range nodes {
-		n, err := a.startAgent(ctx, config, shared, dir, population.NodeName(i))
+	a.config, a.shared = config, shared
+	for i := range size.nodes {
+		n, err := a.startAgent(ctx, population.NodeName(i))
 		if err != nil {
 			a.stop()
 			return nil, err
@@ -176,20 +188,26 @@ func (b *bench) startAgents(ctx context.Context, dir string, nodes int) (*addres
 	})
 }
 
-func (a *addressAgents) startAgent(ctx context.Context, config *rest.Config, shared *http.Client, dir, name string) (*addressAgent, error) {
-	config = rest.CopyConfig(config)
+// clientsOf are the clients of one agent, with a limit of requests of its own.
+func (a *addressAgents) clientsOf() (kubernetes.Interface, dynamic.Interface, error) {
+	config := rest.CopyConfig(a.config)
 	config.QPS, config.Burst = 50, 100 // as the agent has it
-	kube, err := kubernetes.NewForConfigAndClient(config, shared)
+	kube, err := kubernetes.NewForConfigAndClient(config, a.shared)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	dyn, err := dynamic.NewForConfigAndClient(config, shared)
+	dyn, err := dynamic.NewForConfigAndClient(config, a.shared)
+	return kube, dyn, err
+}
+
+func (a *addressAgents) startAgent(ctx context.Context, name string) (*addressAgent, error) {
+	kube, dyn, err := a.clientsOf()
 	if err != nil {
 		return nil, err
 	}
 	n := &addressAgent{name: name, client: addresses.NewClient(kube, dyn, name, time.Now), had: map[types.UID]netip.Addr{}}
 	n.allocator, err = addresses.Open(addresses.Options{
-		Leases: n.client, NodeName: name, File: filepath.Join(dir, name), Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		Leases: n.client, NodeName: name, File: filepath.Join(a.dir, name), Log: slog.New(slog.DiscardHandler), Now: time.Now,
 		Sync:     func(*os.File) error { return nil },
 		Recorded: func() []addresspool.Grant { return nil },
 		Ended:    func(context.Context, addresspool.Grant) (bool, error) { return false, nil },
@@ -241,11 +259,12 @@ func (n *addressAgent) allocate(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// each has nodes allocate pods addresses each, one after the other, all nodes at once.
+// each has nodes allocate pods addresses each, one after the other, some nodes at the same time.
 func (a *addressAgents) each(ctx context.Context, nodes []*addressAgent, pods int) ([]time.Duration, error) {
 	var mu sync.Mutex
 	var all []time.Duration
 	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(a.atOnce)
 	for _, n := range nodes {
 		g.Go(func() error {
 			for range pods {
@@ -342,7 +361,7 @@ func (b *bench) addresses(ctx context.Context, size addressSize) (_ *addressResu
 	}
 	defer os.RemoveAll(dir)
 	before, began := heap(), time.Now()
-	a, err := b.startAgents(ctx, dir, size.nodes)
+	a, err := b.startAgents(ctx, dir, size)
 	if err != nil {
 		return nil, err
 	}
@@ -378,6 +397,10 @@ func (b *bench) addresses(ctx context.Context, size addressSize) (_ *addressResu
 		return nil, err
 	}
 	r.oneRequests = float64(a.requests.Load()-requests) / float64(size.nodes)
+
+	if err := b.join(ctx, a, size, r); err != nil {
+		return nil, err
+	}
 
 	// Without the API server a node has what it has leased before.
 	a.gate.set(true)
@@ -453,12 +476,12 @@ func (b *bench) known(ctx context.Context, a *addressAgents) error {
 }
 
 func (r *addressResults) write(out io.Writer, size addressSize) {
-	fmt.Fprintf(out, "%d nodes with %d pods each, pool %s\n\n| | |\n|---|---|\n", size.nodes, size.pods, size.prefix())
+	fmt.Fprintf(out, "%d nodes with %d pods each, of %d nodes at a time, pool %s\n\n| | |\n|---|---|\n", size.nodes, size.pods, min(size.nodes, size.atOnce), size.prefix())
 	for _, row := range []row{
 		{"agents' start until all know the pool, s", r.started.Seconds()},
 		{"requests of each agent then", r.startRequests},
 		{"memory of an agent's leases and clients, with its addresses, KiB", r.heap},
-		{"all pods at once, until the last has its address, s", r.allTook.Seconds()},
+		{"all pods, until the last has its address, s", r.allTook.Seconds()},
 		{"time to allocate then, median, ms", quantile(r.all, 0.5)},
 		{"p99, ms", quantile(r.all, 0.99)},
 		{"writes for each address", r.writes},
@@ -466,6 +489,9 @@ func (r *addressResults) write(out io.Writer, size addressSize) {
 		{"one pod after the other: time to allocate, median, ms", quantile(r.one, 0.5)},
 		{"p99, ms", quantile(r.one, 0.99)},
 		{"requests for each", r.oneRequests},
+		{fmt.Sprintf("%d nodes follow the leases of all: until they know them, s", size.followers), r.followed.Seconds()},
+		{"a node joins: from its first pod until they know its block, median, ms", quantile(r.joined, 0.5)},
+		{"p99, ms", quantile(r.joined, 0.99)},
 		{"without the API server: nodes that could not allocate one more, %", 100 * float64(r.awayFailed) / float64(size.nodes)},
 		{"time to allocate of the others, p99, ms", quantile(r.away, 0.99)},
 		{"requests of each agent when it is back, with one more address", r.backRequests},

@@ -198,7 +198,7 @@ func TestAddresses(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	r, err := b.addresses(t.Context(), addressSize{nodes: 20, pods: 20})
+	r, err := b.addresses(t.Context(), addressSize{nodes: 20, pods: 20, atOnce: 20, followers: 5})
 	if err != nil {
 		t.Fatal(err)
 	}
