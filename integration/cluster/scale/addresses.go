@@ -163,6 +163,11 @@ func (b *bench) startAgents(ctx context.Context, dir string, size addressSize) (
 			return next.RoundTrip(r)
 		})
 	})
+	// A hundred watches share a connection. On a busy machine a late answer would end all of them,
+	// and each would begin with all leases again.
+	if err := os.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "0"); err != nil {
+		return nil, err
+	}
 	shared, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
