@@ -31,7 +31,7 @@ KERNEL_PKG ?= ./cmd/... ./integration/kernel ./reconcile/kernel/... ./reconcile/
 # code rather than the kernel, and the tests that take longest.
 ONE_KERNEL := ^(Test(KilledBetweenChanges|EveryChangeFailsOnce|FailureAtEveryChange|KilledInRepairAndUpdate|Update(Killed|FailsAnywhere)|Drift|AnotherWriter|Restart|NothingGrows|Storm|KernelSessions|Random|LinkStateFollowsLACP|PartnerOfPort|DeviceKnownByIndex|Unplugged|PodNetwork(Refuses|Killed|sAtOnce)?|Loopback|SlowAttach(Killed)?|(VLAN|Bond)BeforeClearToSend))$$
 # These tests of the long ones are run on the other kernel only.
-OTHER_KERNEL := ^Test(DHCP(ServerAway|Killed|Failure)?|HostileDHCP|HostRoutes|PodRoutes|HostPorts)$$
+OTHER_KERNEL := ^Test(DHCP(ServerAway|Killed|Failure)?|HostileDHCP|HostRoutes|PodRoutes|HostPorts|LostPorts)$$
 RACELESS := /(cmd/plumbline|reconcile/pod/rollout|topology/admission|topology/controller)$$
 FUZZTIME ?= 20s
 SOAK ?= 10m

@@ -76,6 +76,9 @@ type Plan struct {
 	// SettlesMillis is the time after which a wanted value may be another one, without any
 	// notification; 0 is never.
 	SettlesMillis uint32
+	// ViaHost says that the host sends packets on to addresses of the sandbox: a port of the host
+	// that leads to one of them reaches the sandbox.
+	ViaHost bool
 	// by made the plan.
 	by *Planner
 	// leadsTo is the state after Changes, for Confirm.

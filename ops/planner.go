@@ -43,8 +43,9 @@ type Planner struct {
 	logicalPorts map[string]netstate.LogicalPort
 	// settling are the objects that have to be ready for use, see unsettled.
 	settling []netstate.Object
-	// settlesMillis is that of the plan.
+	// settlesMillis and viaHost are those of the plan.
 	settlesMillis uint32
+	viaHost       bool
 	// expires are the ends of leases, by the keys of their addresses.
 	expires map[netstate.Key]int64
 	// foreignDefaults are default routes that are not ours, see foreignDefault.

@@ -41,8 +41,10 @@ func PortMappingParams() []contract.Param {
 	}}}
 }
 
-// MapPorts wants what portMappings means for the first address of each family that a link will have.
+// MapPorts wants what portMappings means for the first address of each family that a link will have. A step
+// that connects the sandbox with its host calls it without ports, too.
 func (p *Planner) MapPorts(link string, c PortMappingConfig, addresses AddressConfig) error {
+	p.viaHost = true
 	if len(c.PortMappings) == 0 {
 		return nil
 	}

@@ -72,7 +72,7 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 		q.down = nil
 		q.recreateLost(q.interrupted()...) // those without their gateway follow after the addresses
 	}
-	plan := &Plan{Pending: q.waiting, Changes: q.changes, Held: q.held, Notes: p.notes, SettlesMillis: p.settlesMillis, by: p, leadsTo: &prospect{p, q.now, order}}
+	plan := &Plan{Pending: q.waiting, Changes: q.changes, Held: q.held, Notes: p.notes, SettlesMillis: p.settlesMillis, ViaHost: p.viaHost, by: p, leadsTo: &prospect{p, q.now, order}}
 	results := map[string]topology.Result{}
 	for _, step := range order {
 		st := p.steps[step.Name]

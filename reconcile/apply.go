@@ -154,6 +154,9 @@ func (p *pass) apply(ctx context.Context, plan *ops.Plan) error {
 	if err := p.intend(append(netstate.Lasting(plan.Changes), plan.Held...)); err != nil {
 		return err
 	}
+	if err := p.releaseHostPorts(ctx, plan); err != nil {
+		return err
+	}
 	report, before := ReportProgress(ctx), len(p.executed)
 	for i, c := range plan.Changes {
 		if !c.Implied {
@@ -292,7 +295,7 @@ func settles(plan *ops.Plan) time.Duration {
 func (p *pass) finish(plan *ops.Plan) (Report, error) {
 	p.r.remember(p.sandbox.ID, p.onDemand)
 	rep := Report{
-		Sandbox: p.sandbox.ID, Changes: made(p.executed), Results: plan.Results, Notes: plan.Notes, Settles: settles(plan),
+		Sandbox: p.sandbox.ID, Changes: made(p.executed), Results: plan.Results, Notes: append(p.notes, plan.Notes...), Settles: settles(plan),
 		Unchanged: len(p.executed) == 0,
 	}
 	p.recovered = rep.Unchanged && p.trigger == TriggerRepair && p.before.Phase == Failed

@@ -41,6 +41,7 @@ type pass struct {
 	// readdressed says that the results have other addresses than the record had.
 	readdressed bool
 	recovered   bool // there is nothing to do where the last pass failed
+	notes       []string
 	timing      Timing
 	counts      [3]uint64 // dumps, gets, writes
 }

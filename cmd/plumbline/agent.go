@@ -681,6 +681,7 @@ func (s *serving) parts() map[string]func(context.Context) error {
 		"topology updates":     forever(s.edits.Run),
 		"filters of pods":      forever(s.filters.Run),
 		"routes of the host":   forever(s.routes.Run),
+		"ports of the host":    forever(s.releaseHostPorts),
 		"policies":             forever(s.policies.Run),
 		"pools of addresses":   forever(s.leases.Run),
 		"leases of addresses":  forever(s.addresses.Run),

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -129,4 +130,45 @@ func (s *serving) podGrants() []addresspool.Grant {
 		}
 	}
 	return out
+}
+
+// hostPortsEvery is the interval of searches for ports of the host without a record.
+const hostPortsEvery = 30 * time.Second
+
+// releaseHostPorts deletes ports of the host whose record is lost, at the start and regularly.
+func (s *serving) releaseHostPorts(ctx context.Context) {
+	tick := time.NewTicker(hostPortsEvery)
+	defer tick.Stop()
+	for said := ""; ; {
+		now := ""
+		if err := s.releaseHostPortsOnce(ctx); err != nil {
+			now = err.Error()
+			if now != said {
+				s.log.Warn("search for ports of the host without a record", "error", err)
+			}
+		}
+		said = now
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *serving) releaseHostPortsOnce(ctx context.Context) error {
+	var networks []netip.Prefix
+	if s.pods != nil {
+		n, _ := s.pods.follower.Network() // empty without one
+		networks = n.PodCIDRs
+	}
+	unused, err := s.addresses.Unused(networks)
+	if err != nil {
+		return err
+	}
+	deleted, err := s.engine.ReleaseHostPorts(ctx, unused)
+	for _, m := range deleted {
+		s.log.Warn("deleted a port of the host that led to a pod without a record", "port", m.Host, "to", *m.To)
+	}
+	return err
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
 
@@ -35,18 +37,9 @@ func testHostPorts(t *testing.T, step string) {
 	s := &foreignWriter{t: t}
 	restoreForwarding(t) // that of newPodNodeOf is too late for the next line
 	s.run("echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding")
-	outside := newNetns(t)
-	s.run("ip link add out0 type veth peer name v0 netns " + filepath.Base(outside) + ` && ip link set out0 up && ip address add 203.0.113.1/24 dev out0 && ip address add 203.0.113.9/24 dev out0 &&
-ip address add 2001:db8:9::1/64 nodad dev out0 && ip -n ` + filepath.Base(outside) + ` link set v0 up && ip -n ` + filepath.Base(outside) + ` address add 203.0.113.2/24 dev v0 &&
-ip -n ` + filepath.Base(outside) + ` address add 2001:db8:9::2/64 nodad dev v0
-nft add table inet anothers && nft 'add chain inet anothers c { type nat hook prerouting priority dstnat; }'`)
-	t.Cleanup(func() { s.run("ip link delete out0; nft delete table inet anothers") })
+	outside := newOutside(t)
 	n := newPodNodeOf(t, step)
-	var err error
-	n.list, err = libcni.ConfListFromBytes(fmt.Appendf(nil, `{"cniVersion": "1.1.0", "name": "plumbline", "plugins": [{"type": "plumbline", "socket": %q, "capabilities": {"portMappings": true}}]}`, n.socket))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n.withPorts()
 	home := n.state("")
 	ruleset := s.run("nft list ruleset")
 	defer n.run(n.server(&process{}, nil, ""))()
@@ -202,6 +195,205 @@ nft add table inet anothers && nft 'add chain inet anothers c { type nat hook pr
 	n.mustEqual(home, "", "without pods")
 	if left := s.run("nft list ruleset"); left != ruleset {
 		t.Errorf("rules are left:\n%s\nbefore:\n%s", left, ruleset)
+	}
+}
+
+// newOutside is a host on a network of the node, 203.0.113.0/24 and 2001:db8:9::/64. The node has
+// rules of nftables of another.
+func newOutside(t *testing.T) (path string) {
+	t.Helper()
+	s := &foreignWriter{t: t}
+	path = newNetns(t)
+	in := "ip -n " + filepath.Base(path)
+	s.run("ip link add out0 type veth peer name v0 netns " + filepath.Base(path) + ` && ip link set out0 up && ip address add 203.0.113.1/24 dev out0 && ip address add 203.0.113.9/24 dev out0 &&
+ip address add 2001:db8:9::1/64 nodad dev out0 && ` + in + ` link set v0 up && ` + in + ` address add 203.0.113.2/24 dev v0 && ` + in + ` address add 2001:db8:9::2/64 nodad dev v0
+nft add table inet anothers && nft 'add chain inet anothers c { type nat hook prerouting priority dstnat; }'`)
+	t.Cleanup(func() { s.run("ip link delete out0; nft delete table inet anothers") })
+	return path
+}
+
+// withPorts has the runtime say which ports of the host a pod has.
+func (n *podNode) withPorts() {
+	n.t.Helper()
+	var err error
+	n.list, err = libcni.ConfListFromBytes(fmt.Appendf(nil, `{"cniVersion": "1.1.0", "name": "plumbline", "plugins": [{"type": "plumbline", "socket": %q, "capabilities": {"portMappings": true}}]}`, n.socket))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// TestLostPorts: if the record of a pod is lost, its ports of the host lead to no later pod, and are free again;
+// those of others stay: of pods, also while they are attached, of sandboxes of the command line, and foreign ones.
+func TestLostPorts(t *testing.T) {
+	for _, c := range []struct{ step, command string }{
+		{`{name: eth, type: bridge, config: {bridge: plpod0, isDefaultGateway: true, dad: "off"}}`,
+			`{name: eth, type: bridge, config: {bridge: plpod0, isDefaultGateway: true, dad: "off", addresses: [10.98.7.200/24], portMappings: [{hostPort: 7070, containerPort: 80}]}}`},
+		{`{name: eth, type: ptp, config: {isDefaultGateway: true, dad: "off"}}`,
+			`{name: eth, type: ptp, config: {isDefaultGateway: true, dad: "off", addresses: [10.98.7.200/24], portMappings: [{hostPort: 7070, containerPort: 80}]}}`},
+	} {
+		t.Run(strings.Fields(c.step)[3], func(t *testing.T) { testLostPorts(t, c.step, c.command) })
+	}
+}
+
+func testLostPorts(t *testing.T, step, command string) {
+	s := &foreignWriter{t: t}
+	restoreForwarding(t) // that of newPodNodeOf is too late for the next line
+	s.run("echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding")
+	outside := newOutside(t)
+	n := newPodNodeOf(t, step)
+	n.withPorts()
+	home := n.state("")
+	ruleset := s.run("nft list ruleset")
+	networks := []netip.Prefix{netip.MustParsePrefix("10.98.7.0/24"), netip.MustParsePrefix("fd00:98:7::/64")}
+	search := func(unused func(netip.Addr) bool) (deleted []string) {
+		t.Helper()
+		ports, err := n.engine(nil).ReleaseHostPorts(ctxFor(t), unused)
+		for _, m := range ports {
+			deleted = append(deleted, m.Host)
+		}
+		if err != nil && !frame.IsDamage(err) {
+			t.Error(err)
+		}
+		return deleted
+	}
+	records := func() {
+		t.Helper()
+		anywhere := func(a netip.Addr) bool { return networks[0].Contains(a) || networks[1].Contains(a) }
+		if deleted := search(anywhere); len(deleted) > 0 {
+			t.Errorf("ports of records were deleted: %s", deleted)
+		}
+	}
+	unused := func() []string {
+		t.Helper()
+		f, err := n.allocator().Unused(networks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return search(f)
+	}
+	// In each moment of an attachment and of a release.
+	watching := true
+	defer n.run(n.server(&process{}, func() {
+		if watching {
+			records()
+		}
+	}, ""))()
+	mapped := func(container, path string, port int) *libcni.RuntimeConf {
+		rt := at(container, path)
+		rt.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": port, "containerPort": 80, "protocol": "tcp"}, {"hostPort": port, "containerPort": 53, "protocol": "udp"}}}
+		return rt
+	}
+	del := func(rt *libcni.RuntimeConf) {
+		t.Helper()
+		if err := n.cni.DelNetworkList(ctxFor(t), n.list, rt); err != nil {
+			t.Errorf("DEL %s: %v", rt.ContainerID, err)
+		}
+	}
+	answers := func(what, to string) {
+		t.Helper()
+		eventuallyWithin(t, time.Minute, func() error {
+			if _, err := ask(outside, "tcp", to); err != nil {
+				return fmt.Errorf("%s: %w\n%s", what, err, s.run("nft list table inet plumbline-ports"))
+			}
+			return nil
+		})
+	}
+
+	a, b, c, d, e, f := newNetns(t), newNetns(t), newNetns(t), newNetns(t), newNetns(t), newNetns(t)
+	living := mapped("living", b, 9090)
+	n.add(living) // first: its record has the bridge
+	lost := mapped("lost", a, 8080)
+	lost4, _ := n.add(lost)
+	own := reconcile.Sandbox{ID: "command/line", Netns: c, Topology: parse(t, "line", "    - "+command+"\n")}
+	if _, err := n.engine(nil).Ensure(ctxFor(t), own); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{a, b, c} {
+		answer(t, path, 80, 53)
+	}
+	s.run("nft add element inet plumbline-ports any4 '{ tcp . 7777 : 192.0.2.77 . 80 }'")
+	records()
+
+	// The record is damaged, and the pod runs.
+	watching = false
+	n.damage("cni/lost/eth0/pods")
+	if deleted := unused(); len(deleted) > 0 {
+		t.Errorf("the pod has its address, and its ports were deleted: %s", deleted)
+	}
+	answers("a pod without a record", "203.0.113.1:8080")
+	del(lost)
+	s.run("ip -n " + filepath.Base(a) + " link delete eth0") // as with its namespace, which open sockets keep
+	if table := s.run("nft list table inet plumbline-ports"); !strings.Contains(table, "tcp . 8080 : "+lost4) {
+		t.Fatalf("the port is gone with a record that nobody has read, and the test tests nothing:\n%s", table)
+	}
+
+	// Its address has rested, and goes to a pod without ports.
+	n.ahead.Store(int64(time.Hour))
+	next := at("next", d)
+	next4, _ := n.add(next)
+	if next4 != lost4 {
+		t.Fatalf("the next pod has %s, and not %s", next4, lost4)
+	}
+	answer(t, d, 80, 53)
+	n.reach(in(d), "10.98.7.1")
+	for _, network := range []string{"tcp", "udp"} {
+		if seen, err := ask(outside, network, "203.0.113.1:8080"); err == nil {
+			t.Errorf("the port of a pod that has ended leads to the next pod with its address, over %s from %s", network, seen)
+		}
+	}
+	if table := s.run("nft list table inet plumbline-ports"); strings.Contains(table, "8080") || !strings.Contains(table, "tcp . 7777 : 192.0.2.77") {
+		t.Errorf("the port of the pod that has ended is there, or a foreign one is not:\n%s", table)
+	}
+	answers("another pod", "203.0.113.1:9090")
+	answers("a sandbox of the command line", "203.0.113.1:7070")
+
+	// A port is free again, also if nobody gets the address.
+	gone := mapped("gone", e, 8081)
+	n.add(gone)
+	n.damage("cni/gone/eth0/pods")
+	del(gone)
+	deleteNetns(e)
+	again := mapped("again", f, 8081)
+	if _, err := n.cni.AddNetworkList(ctxFor(t), n.list, again); err == nil || !strings.Contains(err.Error(), "which another pod of this node has") {
+		t.Errorf("the port of a pod whose record is lost: %v", err)
+	}
+	if deleted := unused(); !slices.Equal(deleted, []string{"0.0.0.0:8081/tcp", "0.0.0.0:8081/udp", "[::]:8081/tcp", "[::]:8081/udp"}) {
+		t.Errorf("deleted %s", deleted)
+	}
+	watching = true
+	n.add(again)
+	answer(t, f, 80, 53)
+	answers("the next pod with the port", "203.0.113.1:8081")
+	answers("another pod", "203.0.113.1:9090")
+	answers("a sandbox of the command line", "203.0.113.1:7070")
+	records()
+
+	if _, err := n.engine(nil).Release(ctxFor(t), own.ID); err != nil {
+		t.Error(err)
+	}
+	for _, rt := range []*libcni.RuntimeConf{next, again, living} {
+		del(rt)
+	}
+	if table := s.run("nft list table inet plumbline-ports"); !strings.Contains(table, "tcp . 7777 : 192.0.2.77") {
+		t.Errorf("a foreign port is gone:\n%s", table)
+	}
+	s.run("nft delete table inet plumbline-ports")
+	n.nothingLeft("by pods whose record was lost")
+	n.mustEqual(home, "", "without pods")
+	if left := s.run("nft list ruleset"); left != ruleset {
+		t.Errorf("rules are left:\n%s\nbefore:\n%s", left, ruleset)
+	}
+}
+
+// damage overwrites the record of a sandbox.
+func (n *podNode) damage(id reconcile.SandboxID) {
+	n.t.Helper()
+	files, err := filepath.Glob(filepath.Join(n.dir, "*"+strings.Split(string(id), "/")[1]+"*.journal"))
+	if err != nil || len(files) != 1 {
+		n.t.Fatalf("record of %s: %s, %v", id, files, err)
+	}
+	if err := os.WriteFile(files[0], []byte("damaged\n"), 0o600); err != nil {
+		n.t.Fatal(err)
 	}
 }
 

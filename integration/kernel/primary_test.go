@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,6 +43,7 @@ type podNode struct {
 	*lane
 	network func() (primary.Network, error)
 	socket  string
+	ahead   atomic.Int64 // of the clock by which addresses rest, in nanoseconds
 	cni     *libcni.CNIConfig
 	list    *libcni.NetworkConfigList
 }
@@ -117,6 +119,21 @@ func (m mortal) GiveBack(owner types.UID) error {
 	return m.Allocator.GiveBack(owner)
 }
 
+// ledger is the file of the addresses that pods have.
+func (n *podNode) ledger() string { return filepath.Join(filepath.Dir(n.dir), "addresses") }
+
+func (n *podNode) allocator() *addresses.Allocator {
+	n.t.Helper()
+	a, err := addresses.Open(addresses.Options{
+		NodeName: "n", File: n.ledger(), Recorded: func() []addresspool.Grant { return nil }, Log: slog.New(slog.NewTextHandler(n.t.Output(), nil)),
+		Now: func() time.Time { return time.Now().Add(time.Duration(n.ahead.Load())) },
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return a
+}
+
 // server is that of one process of the agent, which ends when its life does.
 func (n *podNode) server(life *process, changed func(), boot string) *primary.Server {
 	n.t.Helper()
@@ -125,17 +142,11 @@ func (n *podNode) server(life *process, changed func(), boot string) *primary.Se
 		n.t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(n.t.Output(), nil))
-	a, err := addresses.Open(addresses.Options{
-		NodeName: "n", File: filepath.Join(filepath.Dir(n.dir), "addresses"), Recorded: func() []addresspool.Grant { return nil }, Log: log, Now: time.Now,
-	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
 	if boot == "" {
 		boot = n.host.BootID()
 	}
 	return primary.New(primary.Options{
-		Engine: n.killableEngine(life, changed, nil), Addresses: mortal{a, life}, Contracts: reg, Network: func() (primary.Network, error) { return n.network() },
+		Engine: n.killableEngine(life, changed, nil), Addresses: mortal{n.allocator(), life}, Contracts: reg, Network: func() (primary.Network, error) { return n.network() },
 		Socket: n.socket, NetnsDir: "/var/run/netns", HostNetns: n.host.NetnsID(), BootID: boot, Log: log, Now: time.Now,
 		Sweep: 100 * time.Millisecond,
 	})
@@ -211,7 +222,7 @@ func (n *podNode) left() string {
 		n.t.Fatal(errs)
 	}
 	held := ""
-	if data, err := os.ReadFile(filepath.Join(filepath.Dir(n.dir), "addresses")); err == nil && strings.Contains(string(data), `"grants":[{`) {
+	if data, err := os.ReadFile(n.ledger()); err == nil && strings.Contains(string(data), `"grants":[{`) {
 		held = string(data)
 	}
 	if len(ids) == 0 {

@@ -10,7 +10,7 @@ import (
 // PortMapping says that what is sent to a port of the host is received by a port of a pod. It
 // is in the host's namespace, in a table of nftables that is only ours.
 type PortMapping struct {
-	// Host is a HostPort as text.
+	// Host is a HostPort as text. In a query "" is for all that there are, of any sandbox.
 	Host string `json:"host" plan:"key"`
 	// To is the pod's ADDRESS:PORT.
 	To *string `json:"to,omitempty" plan:"live"`

@@ -206,7 +206,8 @@ func (f portFamily) anyAddress() netip.Addr {
 var portProtocols = map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
 
 // queryPortMappings reads the table once for all of them. In a table that is not as we write
-// it nothing is sent on for sure, so that nothing counts as there.
+// it nothing is sent on for sure, so that no port that is queried counts as there. A query for
+// all is for what is to be deleted, and returns them from such a table, too.
 func (o *observer) queryPortMappings(_ context.Context, queried []netstate.PortMapping) error {
 	var state portState
 	o.count.dumps.Add(1)
@@ -220,19 +221,30 @@ func (o *observer) queryPortMappings(_ context.Context, queried []netstate.PortM
 		return explainPorts(fmt.Errorf("read table %q of nftables: %w", portTable, err))
 	}
 	for _, m := range queried {
+		if m.Host == "" {
+			o.snap.PutAbsent(m.Key())
+			for host := range state.to {
+				o.snap.Put(state.mapping(host))
+			}
+			continue
+		}
 		host, err := netstate.ParseHostPort(m.Host)
-		to, there := state.to[host]
-		if err != nil || !there || !state.intact {
+		if _, there := state.to[host]; err != nil || !there || !state.intact {
 			o.snap.PutAbsent(m.Key())
 			continue
 		}
-		network := ""
-		if all := state.networks[to.Addr()]; len(all) > 0 {
-			network = slices.Sorted(slices.Values(all))[0]
-		}
-		o.snap.Put(netstate.PortMapping{Host: m.Host, To: new(to.String()), Network: &network})
+		o.snap.Put(state.mapping(host))
 	}
 	return nil
+}
+
+// mapping is that of a port which is there.
+func (s portState) mapping(host netstate.HostPort) netstate.PortMapping {
+	to, network := s.to[host], ""
+	if all := s.networks[to.Addr()]; len(all) > 0 {
+		network = slices.Sorted(slices.Values(all))[0]
+	}
+	return netstate.PortMapping{Host: host.String(), To: new(to.String()), Network: &network}
 }
 
 // portMapping is a netstate.PortMapping that was read.

@@ -2,6 +2,7 @@ package kernel_test
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -36,6 +37,7 @@ func TestPortMappings(t *testing.T) {
 	for _, m := range all {
 		b.holds(m)
 	}
+	b.lists(all...)
 	b.refused(fault.Conflict, netstate.Change{After: mapping("0.0.0.0:8080/tcp", "192.0.2.9:80", "192.0.2.0/24")}, "host port 0.0.0.0:8080/tcp leads to 192.0.2.5:80 already")
 	b.update(mapping("0.0.0.0:8080/udp", "192.0.2.6:53", "192.0.0.0/16"))
 	b.holds(mapping("0.0.0.0:8080/udp", "192.0.2.6:53", "192.0.0.0/16"))
@@ -43,6 +45,7 @@ func TestPortMappings(t *testing.T) {
 
 	nftIn(t, hostNS, "flush", "chain", "inet", "plumbline-ports", "output")
 	b.absent(all[0])
+	b.lists(all...) // none is sent on for sure, and all can be deleted
 	b.create(all[0])
 	for _, m := range all[2:] {
 		b.holds(m)
@@ -69,6 +72,18 @@ func TestPortMappings(t *testing.T) {
 		"leads nowhere":                {Host: "0.0.0.0:80/tcp"},
 	} {
 		b.refused(fault.Invalid, netstate.Change{After: m}, text)
+	}
+}
+
+// lists checks that a query for all ports finds these.
+func (b *bench) lists(want ...netstate.PortMapping) {
+	b.Helper()
+	snap := netstate.NewSnapshot()
+	if err := b.Extend(b.ctx, snap, []netstate.Object{netstate.PortMapping{}}); err != nil {
+		b.Fatal(err)
+	}
+	if got, want := netstate.All[netstate.PortMapping](snap), netstate.All[netstate.PortMapping](netstate.NewSnapshot(objects(want)...)); !reflect.DeepEqual(got, want) {
+		b.Errorf("the table has %v, want %v", got, want)
 	}
 }
 

@@ -142,10 +142,10 @@ func TestRoutesInCompany(t *testing.T) {
 	}
 }
 
-func objects(routes []netstate.Route) []netstate.Object {
+func objects[T netstate.Object](of []T) []netstate.Object {
 	var out []netstate.Object
-	for _, r := range routes {
-		out = append(out, r)
+	for _, o := range of {
+		out = append(out, o)
 	}
 	return out
 }

@@ -259,6 +259,29 @@ func (a *Allocator) Grants() (out []addresspool.Grant, err error) {
 	return out, err
 }
 
+// Unused returns a function that reports whether an address is one that nodes give to pods, of a
+// pool or of the networks, and that this one has given to none.
+func (a *Allocator) Unused(networks []netip.Prefix) (func(netip.Addr) bool, error) {
+	grants, err := a.Grants()
+	if err != nil {
+		return nil, err
+	}
+	given := map[netip.Addr]bool{}
+	for _, g := range grants {
+		for _, p := range g.Addresses {
+			given[p.Addr()] = true
+		}
+	}
+	return func(address netip.Addr) bool {
+		if given[address] {
+			return false
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(address) }) || a.allocating(address) != ""
+	}, nil
+}
+
 // Lost returns an error if a claim has an address that another node may hold now.
 func (a *Allocator) Lost(claim types.UID) error {
 	var lost error

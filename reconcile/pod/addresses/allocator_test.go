@@ -124,8 +124,23 @@ func TestLocal(t *testing.T) {
 	if _, err := take("f"); fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), "ipam of type host-local: no address is free on this node") {
 		t.Errorf("a sixth of five addresses: %v", err)
 	}
+	unused := func(address string, networks ...netip.Prefix) bool {
+		f, err := a.Unused(networks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f(netip.MustParseAddr(address))
+	}
+	of := netip.MustParsePrefix("192.0.2.0/29")
+	had4 := netip.MustParsePrefix(had["c"]).Addr().String()
+	if unused(had4, of) || unused("192.0.2.9", of) || unused(had4) {
+		t.Error("an address counts as unused that a claim has, or that is in no network of the node")
+	}
 	if err := a.GiveBack("c"); err != nil {
 		t.Fatal(err)
+	}
+	if !unused(had4, of) || unused(had4) {
+		t.Error("an address that was given back counts as used, or as that of a network")
 	}
 	if _, err := take("f"); err == nil {
 		t.Error("a released address is allocated at once")
