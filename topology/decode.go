@@ -398,12 +398,55 @@ func Others(data []byte, kinds ...string) ([]string, error) {
 	return out, nil
 }
 
-// documents splits and parses the input; empty documents are left out.
+// DecodeFields reads the one document of a YAML or JSON file that is no Kubernetes object, into a
+// pointer to a struct. It has the bounds of Decode. An error has a line for each field that is unknown,
+// or of another kind.
+func DecodeFields(data []byte, into any) error {
+	if len(data) > MaxBytes {
+		return fmt.Errorf("the input has more than %d bytes", MaxBytes)
+	}
+	docs, err := parse(data, "an object", func(*yamlv3.Node) bool { return true })
+	switch {
+	case err != nil:
+		return err
+	case len(docs) > 1:
+		return fmt.Errorf("%d documents, exactly one is wanted: put each in a file of its own", len(docs))
+	case len(docs) == 0:
+		return errors.New("the file is empty")
+	}
+	r := reader{inv: newInvalid("")}
+	r.read("", docs[0].value, reflect.TypeOf(into))
+	if len(r.inv.Problems) > 0 {
+		return errors.New(strings.Join(r.inv.lines(), "\n"))
+	}
+	raw, err := json.Marshal(docs[0].value)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(raw, into)
+}
+
+// documents splits and parses the input; empty documents are left out, and the items of a List
+// are documents.
 func documents(data []byte) ([]document, error) {
+	docs, err := parse(data, "an object with apiVersion and kind", ofOurs)
+	if err != nil {
+		return nil, err
+	}
+	var out []document
+	for _, d := range docs {
+		out = append(out, d.items()...)
+	}
+	return out, nil
+}
+
+// parse splits and parses the input, of which each document is what is wanted; empty ones are
+// left out. ours says of which the numbers are ours, see checkNode.
+func parse(data []byte, wanted string, ours func(*yamlv3.Node) bool) ([]document, error) {
 	if err := checkText(data); err != nil {
 		return nil, err
 	}
-	if err := precheck(data); err != nil {
+	if err := precheck(data, ours); err != nil {
 		return nil, explainSyntax(data, err)
 	}
 	dec := yamlv2.NewDecoder(bytes.NewReader(data))
@@ -427,9 +470,9 @@ func documents(data []byte) ([]document, error) {
 		}
 		m, ok := plain.(map[string]any)
 		if !ok {
-			return nil, fmt.Errorf("document %d: want an object with apiVersion and kind, got %s", n, kindOf(plain))
+			return nil, fmt.Errorf("document %d: want %s, got %s", n, wanted, kindOf(plain))
 		}
-		out = append(out, document{n, m}.items()...)
+		out = append(out, document{n, m})
 	}
 }
 
@@ -437,7 +480,7 @@ func documents(data []byte) ([]document, error) {
 // that is given twice in one mapping. Values are read by YAML 1.1 rules (package v2), as
 // kubectl reads them, but its strict mode treats a key that overrides one merged in by "<<"
 // as a duplicate.
-func precheck(data []byte) error {
+func precheck(data []byte, ours func(*yamlv3.Node) bool) error {
 	dec := yamlv3.NewDecoder(bytes.NewReader(data))
 	nodes := 0
 	for n := 1; ; n++ {
@@ -450,7 +493,7 @@ func precheck(data []byte) error {
 			return nil
 		}
 		if err == nil {
-			err = checkNode(&doc, 0, &nodes, ofOurs(&doc))
+			err = checkNode(&doc, 0, &nodes, ours(&doc))
 		}
 		if err != nil {
 			return fmt.Errorf("document %d: %w", n, err)

@@ -72,6 +72,18 @@ func (e *Invalid) Error() string {
 	return strings.Join(lines, "\n")
 }
 
+// lines are the problems of what is no topology, one a line.
+func (e *Invalid) lines() []string {
+	var out []string
+	for _, p := range e.Problems {
+		out = append(out, p.String())
+	}
+	if e.More {
+		out = append(out, fmt.Sprintf("stopped after %d problems: there may be more", len(e.Problems)))
+	}
+	return out
+}
+
 func (p Problem) in(topology string) string {
 	head := fmt.Sprintf("NetworkTopology %q", topology)
 	if p.Step != "" {

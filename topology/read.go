@@ -36,11 +36,7 @@ type level struct {
 func Misfits(v any, t reflect.Type) []string {
 	r := reader{inv: newInvalid("")}
 	r.read("", v, t)
-	var out []string
-	for _, p := range r.inv.Problems {
-		out = append(out, p.String())
-	}
-	return out
+	return r.inv.lines()
 }
 
 // numberOrText is the type of spec.rollout.maxUnavailable.

@@ -192,6 +192,7 @@ type background struct {
 	url    string
 	stop   context.CancelFunc
 	ended  chan int
+	read   chan struct{} // closed when stderr has all that it said
 	stderr *bytes.Buffer
 }
 
@@ -202,15 +203,14 @@ func start(t *testing.T, args ...string) *background {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	r, w := io.Pipe()
-	b := &background{stop: cancel, ended: make(chan int, 1), stderr: &bytes.Buffer{}}
+	b := &background{stop: cancel, ended: make(chan int, 1), read: make(chan struct{}), stderr: &bytes.Buffer{}}
 	go func() {
 		b.ended <- run(ctx, append([]string{"run", "--listen", "127.0.0.1:0"}, args...), stdio{strings.NewReader(""), io.Discard, w})
 		w.Close()
 	}()
 	serving := make(chan string, 1)
-	read := make(chan struct{})
 	go func() {
-		defer close(read)
+		defer close(b.read)
 		for lines := bufio.NewScanner(r); lines.Scan(); {
 			fmt.Fprintln(b.stderr, lines.Text())
 			if m := listens.FindStringSubmatch(lines.Text()); m != nil {
@@ -220,7 +220,7 @@ func start(t *testing.T, args ...string) *background {
 	}()
 	t.Cleanup(func() {
 		cancel()
-		<-read
+		<-b.read
 		if t.Failed() {
 			t.Logf("the daemon said:\n%s", b.stderr)
 		}
@@ -277,6 +277,7 @@ func TestRun(t *testing.T) {
 	file(t, dir, "ai.yaml", strings.Replace(oneDummy, "MTU", "1400", 1))
 	file(t, dir, "blue.yaml", "netns: plt-blue\ntopologyFile: ai.yaml\n")
 	file(t, dir, "late.yaml", "netns: plt-late\ntopologyFile: ai.yaml\n")
+	file(t, dir, "misspelt.yaml", "netns: plt-misspelt\ntopologyfile: ai.yaml\nlabels: {tier: 1}\n")
 	hand := filepath.Join(t.TempDir(), "hand.yaml")
 	if err := os.WriteFile(hand, []byte(strings.Replace(oneDummy, "MTU", "1300", 1)), 0o600); err != nil {
 		t.Fatal(err)
@@ -293,6 +294,9 @@ func TestRun(t *testing.T) {
 
 	d := start(t, "--config", dir, "--state-dir", state)
 	until(t, "plt-blue", "net1/1400")
+	if err := os.Remove(filepath.Join(dir, "misspelt.yaml")); err != nil { // nothing is released beside it
+		t.Fatal(err)
+	}
 	addNetns(t, "plt-late")
 	until(t, "plt-late", "net1/1400")
 
@@ -343,6 +347,10 @@ func TestRun(t *testing.T) {
 	d.stop()
 	if code := <-d.ended; code != 0 {
 		t.Errorf("the daemon ended with %d", code)
+	}
+	<-d.read
+	if said, want := d.stderr.String(), `config file \"misspelt.yaml\": labels.tier: want a string, got the number 1: put it in quotes\nunknown field \"topologyfile\", did you mean \"topologyFile\"?`; !strings.Contains(said, want) {
+		t.Errorf("the daemon did not say %s", want)
 	}
 	if got := links(t, "plt-blue"); got != "net1/1450" {
 		t.Errorf("after the daemon was stopped plt-blue holds %q", got)

@@ -137,8 +137,8 @@ func isTopology(data []byte) bool {
 // topology, if that is all that is invalid.
 func (r *reading) parse(ctx context.Context, dir string, data []byte, set contract.Set) (desired, error) {
 	var f file
-	if err := yaml.UnmarshalStrict(data, &f); err != nil {
-		return desired{}, fault.New(fault.Invalid, oneLine(err))
+	if err := topology.DecodeFields(data, &f); err != nil {
+		return desired{}, fault.New(fault.Invalid, err)
 	}
 	if f.Netns == "" {
 		return desired{}, fault.New(fault.Invalid, errors.New("netns: is missing: name a network namespace or its path"))
@@ -148,8 +148,8 @@ func (r *reading) parse(ctx context.Context, dir string, data []byte, set contra
 	if w.netns, err = ParseNetns(f.Netns); err != nil {
 		return desired{}, fmt.Errorf("netns: %w", err)
 	}
-	if w.given, err = givenAddresses(f.Addresses); err != nil {
-		return desired{}, fmt.Errorf("addresses: %w", err)
+	if w.given, err = givenAddresses(f.Addresses, func(step string, i int) string { return fmt.Sprintf("addresses.%s[%d]", step, i) }); err != nil {
+		return desired{}, err
 	}
 	text := []byte(f.Topology)
 	switch {
@@ -163,6 +163,9 @@ func (r *reading) parse(ctx context.Context, dir string, data []byte, set contra
 		}
 	}
 	if w.topology, _, err = Load(ctx, text, w.given, set); err != nil {
+		if f.TopologyFile != "" {
+			err = fmt.Errorf("topologyFile %q: %w", f.TopologyFile, err)
+		}
 		if meant, _ := topology.Decode(text); meant != nil && meant.Name != "" {
 			return desired{id: reconcile.IDOfFile(w.netns.Name, meant.Name), netns: w.netns}, err
 		}
@@ -210,15 +213,6 @@ func (r *reading) refuseTwice() {
 		}
 		first[w.id] = name
 	}
-}
-
-// oneLine puts a parser's errors on one line, without the names of its layers.
-func oneLine(err error) error {
-	text := strings.Join(strings.Fields(err.Error()), " ")
-	for _, way := range []string{"error converting YAML to JSON: ", "error unmarshaling JSON: ", "while decoding JSON: ", "json: "} {
-		text = strings.TrimPrefix(text, way)
-	}
-	return errors.New(text)
 }
 
 // config is what has been read from the directory so far.

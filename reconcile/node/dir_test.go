@@ -56,7 +56,11 @@ func TestReadDir(t *testing.T) {
 		"broken-netns.yaml":   "netns: ..\ntopologyFile: ai.yaml\n",
 		"broken-given.yaml":   "netns: x\ntopologyFile: ai.yaml\naddresses: {b: [192.0.2.5/24]}\n",
 		"broken-neither.yaml": "netns: blue\n",
+		"broken-kind.yaml":    "netns: x\ntopologyFile: ai.yaml\naddresses: {a: 192.0.2.5/24}\nlabels: {app: 1, tier: yes}\nnetworkQoS: q.yaml\ndevice: {a: eth0}\n",
+		"broken-list.yaml":    "- netns: x\n",
 		"broken-nowhere.yaml": "topologyFile: ai.yaml\n",
+		"broken-repeat.yaml":  "netns: x\nnetns: z\ntopologyFile: ai.yaml\n",
+		"broken-two.yaml":     "netns: x\ntopologyFile: ai.yaml\n---\nnetns: z\ntopologyFile: ai.yaml\n",
 		"broken-steps.yaml":   inline("x", "mtu: wide"),
 		"broken-syntax.yaml":  "netns: [\n",
 	})
@@ -83,16 +87,24 @@ func TestReadDir(t *testing.T) {
 		t.Errorf("given %s", given)
 	}
 	wantProblems := map[string]string{
-		"broken-address.yaml": `addresses: step "a": "192.0.2.5" has no prefix length: write that of the subnet, as in "192.0.2.5/24", or "192.0.2.5/32" for the one address`,
-		"broken-given.yaml":   `NetworkTopology "ai", step "b": given addresses: the topology has no such step`,
+		"broken-address.yaml": `addresses.a[0]: "192.0.2.5" has no prefix length: write that of the subnet, as in "192.0.2.5/24", or "192.0.2.5/32" for the one address`,
+		"broken-given.yaml":   `topologyFile "ai.yaml": NetworkTopology "ai", step "b": given addresses: the topology has no such step`,
 		"broken-both.yaml":    "topology and topologyFile are both given: keep one",
-		"broken-field.yaml":   `unknown field "topologyFyle"`,
+		"broken-field.yaml":   `unknown field "topologyFyle", did you mean "topologyFile"?`,
 		"broken-file.yaml":    "topologyFile: open DIR/missing.yaml: no such file or directory",
+		"broken-kind.yaml": `addresses.a: want a list, got the string "192.0.2.5/24": write [192.0.2.5/24]
+labels.app: want a string, got the number 1: put it in quotes
+labels.tier: want a string, got the boolean true: put it in quotes (YAML reads y, yes and on as true, n, no and off as false)
+networkQoS: want a list, got the string "q.yaml": write [q.yaml]
+unknown field "device", did you mean "devices"?`,
+		"broken-list.yaml":    "document 1: want an object, got a list",
+		"broken-repeat.yaml":  `document 1: line 2: key "netns" is given twice`,
+		"broken-two.yaml":     "2 documents, exactly one is wanted: put each in a file of its own",
 		"broken-netns.yaml":   `netns: network namespace "..": not a name or a path`,
 		"broken-neither.yaml": "topology: is missing: give one, or the name of its file as topologyFile",
 		"broken-nowhere.yaml": "netns: is missing: name a network namespace or its path",
 		"broken-steps.yaml":   `NetworkTopology "ai", step "a": config.mtu: want an integer, got the string "wide"`,
-		"broken-syntax.yaml":  "yaml: line 1: did not find expected node content",
+		"broken-syntax.yaml":  "document 1: yaml: line 1: did not find expected node content",
 		"twice.yaml":          `topology "ai" in network namespace "blue" is described by file "blue.yaml" already`,
 	}
 	if diff := cmp.Diff(wantProblems, problems); diff != "" {

@@ -65,21 +65,21 @@ func ParseAddresses(args []string) (ops.Givens, error) {
 			byStep[step] = nil
 		}
 	}
-	return givenAddresses(byStep)
+	return givenAddresses(byStep, func(step string, _ int) string { return fmt.Sprintf("step %q", step) })
 }
 
-// givenAddresses reads the addresses of steps.
-func givenAddresses(byStep map[string][]string) (ops.Givens, error) {
+// givenAddresses reads the addresses of steps. place says where one was given.
+func givenAddresses(byStep map[string][]string, place func(step string, i int) string) (ops.Givens, error) {
 	if len(byStep) == 0 {
 		return nil, nil
 	}
 	out := ops.Givens{}
 	for _, step := range slices.Sorted(maps.Keys(byStep)) {
 		var given ops.Given
-		for _, text := range byStep[step] {
+		for i, text := range byStep[step] {
 			canonical, err := contract.CIDR.Canonical(text)
 			if err != nil {
-				return nil, fault.New(fault.Invalid, fmt.Errorf("step %q: %w", step, err))
+				return nil, fault.New(fault.Invalid, fmt.Errorf("%s: %w", place(step, i), err))
 			}
 			given.Addresses = append(given.Addresses, netip.MustParsePrefix(canonical))
 		}
