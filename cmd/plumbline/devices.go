@@ -85,7 +85,7 @@ func (a *app) decide(ctx context.Context, files []string, labels map[string]stri
 func (a *app) validatePolicies(data []byte, name string) error {
 	objects, _, err := exposure.Decode(data)
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return inFile(name, err)
 	}
 	var errs []error
 	all := make([]*exposure.Policy, len(objects))

@@ -147,7 +147,7 @@ func (a *app) ovnRows(owner string, p *ovnPort) (*ovn.Desired, error) {
 		}
 		switch objects, _, err := qos.Decode(data); {
 		case err != nil:
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return nil, inFile(name, err)
 		case len(objects) == 0:
 			return nil, fmt.Errorf("%s: has no NetworkQoS", name)
 		}

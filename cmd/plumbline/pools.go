@@ -40,7 +40,7 @@ func (a *app) sources(files []string) (s source, err error) {
 		pools, _, err := objectfile.Decode[v1alpha1.AddressPool](data, v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
 		switch {
 		case err != nil:
-			return s, fmt.Errorf("%s: %w", name, err)
+			return s, inFile(name, err)
 		case len(found) > 0 && s.data != nil:
 			return s, fmt.Errorf("%s: has a NetworkTopology, and %s has one: this command takes one, and files with AddressPools and NetworkQoS objects", name, s.name)
 		case len(found) > 0 || len(files) == 1 && !qos:

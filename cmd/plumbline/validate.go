@@ -105,11 +105,20 @@ func (a *app) validateFile(ctx context.Context, file string, given ops.Givens) e
 	return a.validateTopology(ctx, data, name, given, checked > 0)
 }
 
+// inFile names the file in each line of an error.
+func inFile(name string, err error) error {
+	var lines []error
+	for line := range strings.Lines(err.Error()) {
+		lines = append(lines, fmt.Errorf("%s: %s", name, strings.TrimSuffix(line, "\n")))
+	}
+	return errors.Join(lines...)
+}
+
 // validatePools checks the AddressPools of a file.
 func (a *app) validatePools(data []byte, name string) error {
 	pools, _, err := objectfile.Decode[v1alpha1.AddressPool](data, v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return inFile(name, err)
 	}
 	var errs []error
 	var valid []string
@@ -152,7 +161,7 @@ func (a *app) validatePools(data []byte, name string) error {
 func (a *app) validateQoS(data []byte, name string) error {
 	objects, _, err := qos.Decode(data)
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return inFile(name, err)
 	}
 	var errs []error
 	var valid []string

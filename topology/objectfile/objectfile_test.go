@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/objectfile"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -64,5 +65,28 @@ func TestRefused(t *testing.T) {
 func TestLongKey(t *testing.T) {
 	if _, err := decode(head + "spec: {? " + strings.Repeat("k", 1000) + " : 1}"); err == nil || len(err.Error()) > 600 || !strings.Contains(err.Error(), "kkk…\": known here are action, ") {
 		t.Error(err)
+	}
+}
+
+// TestBounds holds that an error has a bounded number of lines, also of several objects, of which each names its
+// object.
+func TestBounds(t *testing.T) {
+	long := strings.Repeat("x", 1000)
+	var text strings.Builder
+	for range 50 {
+		text.WriteString(strings.Replace(head, "{name: p}", "{name: "+long+"}", 1) + "spec: {a: 1, b: 2}\n---\n")
+	}
+	_, err := decode(text.String())
+	if err == nil {
+		t.Fatal("no error")
+	}
+	lines := strings.Split(err.Error(), "\n")
+	if last := lines[len(lines)-1]; len(lines) != topology.MaxProblems+1 || last != "stopped after 64 problems: there may be more" {
+		t.Errorf("%d lines, the last is %q", len(lines), last)
+	}
+	for _, line := range lines[:len(lines)-1] {
+		if len(line) > 1000 || !strings.HasPrefix(line, `DeviceExposurePolicy "xxx`) {
+			t.Errorf("a line of %d bytes: %.100s", len(line), line)
+		}
 	}
 }
