@@ -198,7 +198,11 @@ func (g *graph) check(inv *Invalid) {
 	for i := range g.t.Steps {
 		s := &g.t.Steps[i]
 		if s.Name != "" && g.index[s.Name] != i {
-			inv.add(s.Name, "name", "more than one step has this name")
+			message := "more than one step has this name"
+			if as, expanded := g.t.Expanded[s.Name]; expanded {
+				message += fmt.Sprintf(": masterNets of step %q stands for one, too", as.Step)
+			}
+			inv.add(s.Name, "name", "%s", message)
 		}
 		g.checkDependOn(s, inv)
 	}

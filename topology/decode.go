@@ -149,6 +149,12 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 		}
 		if len(steps) > 1 || steps[0].Name != step.Name {
 			several[step.Name] = steps
+			if t.Expanded == nil {
+				t.Expanded = map[string]Expansion{}
+			}
+			for j := range steps {
+				t.Expanded[steps[j].Name] = Expansion{step.Name, j}
+			}
 		}
 		t.Steps = append(t.Steps, steps...)
 	}

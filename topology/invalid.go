@@ -121,13 +121,38 @@ func (e *Invalid) orNil(t *Topology) error {
 	return e
 }
 
-// Sort sorts the problems by declaration of their steps.
+// Sort sorts the problems by declaration of their steps, which it names as they were written: a
+// problem of all steps that one stands for is one.
 func (e *Invalid) Sort(t *Topology) {
 	at := map[string]int{"": -1}
 	for i := range t.Steps {
-		if _, twice := at[t.Steps[i].Name]; !twice {
-			at[t.Steps[i].Name] = i
+		name := t.Steps[i].Name
+		for _, name := range []string{name, t.Expanded[name].Step} {
+			if _, twice := at[name]; !twice {
+				at[name] = i
+			}
 		}
 	}
+	var all []Problem
+	for _, p := range e.Problems {
+		if p = t.written(p); !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	e.Problems = all
 	slices.SortStableFunc(e.Problems, func(a, b Problem) int { return at[a.Step] - at[b.Step] })
+}
+
+// written names the step and the field of a problem as they were written. Whether a name is
+// given twice can only be said of what it was expanded to.
+func (t *Topology) written(p Problem) Problem {
+	as, expanded := t.Expanded[p.Step]
+	if !expanded || p.Field == "name" {
+		return p
+	}
+	p.Step = as.Step
+	if p.Field == "config.masterNet" {
+		p.Field = fmt.Sprintf("config.masterNets[%d]", as.Index)
+	}
+	return p
 }

@@ -21,6 +21,15 @@ type Topology struct {
 	ClaimTemplate *v1alpha1.ClaimTemplate `json:"claimTemplate,omitempty"`
 	// Ignored lists the other documents of the file, as in `Pod "ai-training"`.
 	Ignored []string `json:"-"`
+	// Expanded says of each step that one with masterNets stands for which step was written, and
+	// the index in its masterNets. Problems are named after that.
+	Expanded map[string]Expansion `json:"-"`
+}
+
+// Expansion is a step as it was written.
+type Expansion struct {
+	Step  string
+	Index int
 }
 
 // Step is one node of the graph.
