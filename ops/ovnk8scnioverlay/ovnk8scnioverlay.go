@@ -400,6 +400,11 @@ func (c *config) addresses(p *ops.Planner, name string) ([]string, error) {
 	}
 	within, _ := prefixes(c.Subnets) // checked
 	without, _ := prefixes(c.ExcludeSubnets)
+	for _, w := range without {
+		if len(within) > 0 && !slices.ContainsFunc(within, w.Overlaps) {
+			p.Note("excludeSubnets: %q is in none of %q, and excludes nothing: change one of them", w, c.Subnets)
+		}
+	}
 	var out []string
 	for _, a := range all {
 		prefix, err := a.Prefix()
