@@ -226,12 +226,16 @@ func (n *podNode) withPorts() {
 // those of others stay: of pods, also while they are attached, of sandboxes of the command line, and foreign ones.
 func TestLostPorts(t *testing.T) {
 	for _, c := range []struct{ step, command string }{
-		{`{name: eth, type: bridge, config: {bridge: plpod0, isDefaultGateway: true, dad: "off"}}`,
-			`{name: eth, type: bridge, config: {bridge: plpod0, isDefaultGateway: true, dad: "off", addresses: [10.98.7.200/24], portMappings: [{hostPort: 7070, containerPort: 80}]}}`},
-		{`{name: eth, type: ptp, config: {isDefaultGateway: true, dad: "off"}}`,
-			`{name: eth, type: ptp, config: {isDefaultGateway: true, dad: "off", addresses: [10.98.7.200/24], portMappings: [{hostPort: 7070, containerPort: 80}]}}`},
+		{
+			`{name: eth, type: bridge, config: {bridge: plpod0, isDefaultGateway: true, dad: "off"}}`,
+			`{name: eth, type: bridge, config: {bridge: plpod0, isDefaultGateway: true, dad: "off", addresses: [10.98.7.200/24], portMappings: [{hostPort: 7070, containerPort: 80}]}}`,
+		},
+		{
+			`{name: eth, type: ptp, config: {isDefaultGateway: true, dad: "off"}}`,
+			`{name: eth, type: ptp, config: {isDefaultGateway: true, dad: "off", addresses: [10.98.7.200/24], portMappings: [{hostPort: 7070, containerPort: 80}]}}`,
+		},
 	} {
-		t.Run(strings.Fields(c.step)[3], func(t *testing.T) { testLostPorts(t, c.step, c.command) })
+		t.Run(strings.TrimSuffix(strings.Fields(c.step)[3], ","), func(t *testing.T) { testLostPorts(t, c.step, c.command) })
 	}
 }
 
