@@ -5,7 +5,6 @@ package cluster_test
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -245,28 +244,11 @@ func (b *agentBench) ready(t *testing.T, pod string) {
 // what it printed first of all.
 func (b *agentBench) has(t *testing.T, pod string, names ...string) {
 	t.Helper()
-	said := ""
-	until(t, "pod "+pod+" says what it has", time.Minute, func() bool {
-		said = kubectl(t, b.Cluster, "", "logs", pod)
-		return said != ""
-	})
-	var network struct {
-		Interfaces []struct {
-			Name      string
-			Addresses []string
+	network := networkAtStart(t, b.Cluster, pod)
+	for _, name := range names {
+		if i := network.Interface(name); i == nil || len(i.Addresses) == 0 {
+			t.Errorf("pod %s was started with %+v, want %q with addresses", pod, network.Interfaces, name)
 		}
-	}
-	if err := json.Unmarshal([]byte(said), &network); err != nil {
-		t.Fatalf("pod %s said %q: %v", pod, said, err)
-	}
-	found := 0
-	for _, link := range network.Interfaces {
-		if len(link.Addresses) > 0 && slices.Contains(names, link.Name) {
-			found++
-		}
-	}
-	if found != len(names) {
-		t.Errorf("pod %s was started with %+v, want %q with addresses", pod, network.Interfaces, names)
 	}
 }
 

@@ -3,7 +3,6 @@
 package cluster_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -200,25 +199,10 @@ spec:
 // startedWith returns how many filters an interface had when the container of a pod started.
 func startedWith(t *testing.T, b *agentBench, pod, name string) int {
 	t.Helper()
-	said := ""
-	until(t, "pod "+pod+" says what it has", time.Minute, func() bool {
-		said = kubectl(t, b.Cluster, "", "logs", pod)
-		return said != ""
-	})
-	var network struct {
-		Interfaces []struct {
-			Name    string
-			Filters int
-		}
+	network := networkAtStart(t, b.Cluster, pod)
+	i := network.Interface(name)
+	if i == nil {
+		t.Fatalf("pod %s has no interface %s: %+v", pod, name, network)
 	}
-	if err := json.Unmarshal([]byte(said), &network); err != nil {
-		t.Fatalf("pod %s said %q: %v", pod, said, err)
-	}
-	for _, link := range network.Interfaces {
-		if link.Name == name {
-			return link.Filters
-		}
-	}
-	t.Fatalf("pod %s has no interface %s: %s", pod, name, said)
-	return 0
+	return i.Filters
 }

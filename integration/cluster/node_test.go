@@ -4,8 +4,9 @@ package cluster_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -55,28 +56,29 @@ spec:
 // server reaches the kubelet.
 func hasAddress(t *testing.T, c *cluster.Cluster, pod, prefix string) {
 	t.Helper()
-	var network struct {
-		Interfaces []struct {
-			Name      string
-			Addresses []string
-		}
+	if have := addressesAtStart(t, c, pod, "eth0"); !slices.ContainsFunc(have, func(a netip.Prefix) bool { return strings.HasPrefix(a.String(), prefix) }) {
+		t.Errorf("pod %s has %v on eth0, without %s...", pod, have, prefix)
 	}
-	said := ""
-	until(t, "pod "+pod+" says what it has", 30*time.Second, func() bool { // its container may run before it has
-		said = kubectl(t, c, "", "logs", pod)
-		return strings.HasSuffix(said, "\n")
-	})
-	if err := json.Unmarshal([]byte(said), &network); err != nil {
-		t.Fatalf("pod %s said %q: %v", pod, said, err)
+}
+
+// networkAtStart is what the container of a pod was started with.
+func networkAtStart(t *testing.T, c *cluster.Cluster, pod string) cluster.PodNetwork {
+	t.Helper()
+	n, err := c.PodNetwork(t.Context(), pod)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, link := range network.Interfaces {
-		for _, address := range link.Addresses {
-			if link.Name == "eth0" && strings.HasPrefix(address, prefix) {
-				return
-			}
-		}
+	return n
+}
+
+// addressesAtStart are those of an interface that the container of a pod was started with;
+// none, if it has no such interface.
+func addressesAtStart(t *testing.T, c *cluster.Cluster, pod, link string) []netip.Prefix {
+	t.Helper()
+	if i := networkAtStart(t, c, pod).Interface(link); i != nil {
+		return i.Addresses
 	}
-	t.Errorf("pod %s has no address %s... on eth0: %s", pod, prefix, said)
+	return nil
 }
 
 // TestNodeReady holds for both versions of containerd what every other test

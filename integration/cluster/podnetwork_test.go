@@ -4,7 +4,6 @@ package cluster_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -65,46 +64,31 @@ spec:
 `, name, node, cluster.PodImage)
 }
 
-// saidNetwork is what a container of a test pod printed first of all.
-type saidNetwork struct {
-	Interfaces []struct {
-		Name      string
-		Addresses []string
-	}
-	Routes []struct{ Destination, Gateway, Interface string }
-}
-
 // wired fails the test unless the container of a pod was started with its own network: an
 // address of each pod CIDR on eth0, those of its status, and default routes. It returns the
 // addresses.
 func (b *agentBench) wired(t *testing.T, pod string) []netip.Addr {
 	t.Helper()
-	said := ""
-	until(t, "pod "+pod+" says what it has", time.Minute, func() bool {
-		said = kubectl(t, b.Cluster, "", "logs", pod)
-		return strings.HasSuffix(said, "\n")
-	})
-	var network saidNetwork
-	if err := json.Unmarshal([]byte(said), &network); err != nil {
-		t.Fatalf("pod %s said %q: %v", pod, said, err)
+	network := networkAtStart(t, b.Cluster, pod)
+	eth0 := network.Interface("eth0")
+	if eth0 == nil {
+		t.Fatalf("pod %s was started without eth0: %+v", pod, network)
 	}
 	var out []netip.Addr
 	for cidr := range strings.FieldsSeq(kubectl(t, b.Cluster, "", "get", "node", b.node.Name, "-o", "jsonpath={.spec.podCIDRs[*]}")) {
 		pods := netip.MustParsePrefix(cidr)
 		gateway := pods.Addr().Next()
 		before := len(out)
-		for _, link := range network.Interfaces {
-			for _, a := range link.Addresses {
-				if p, err := netip.ParsePrefix(a); link.Name == "eth0" && err == nil && pods.Contains(p.Addr()) {
-					out = append(out, p.Addr())
-				}
+		for _, a := range eth0.Addresses {
+			if pods.Contains(a.Addr()) {
+				out = append(out, a.Addr())
 			}
 		}
-		routed := slices.ContainsFunc(network.Routes, func(r struct{ Destination, Gateway, Interface string }) bool {
+		routed := slices.ContainsFunc(network.Routes, func(r cluster.PodRoute) bool {
 			return r.Interface == "eth0" && r.Gateway == gateway.String() && (r.Destination == "" || strings.HasSuffix(r.Destination, "/0"))
 		})
 		if len(out) != before+1 || !routed {
-			t.Errorf("pod %s was started without an address of %s on eth0, or without a route by %s: %s", pod, cidr, gateway, said)
+			t.Errorf("pod %s was started without an address of %s on eth0, or without a route by %s: %+v", pod, cidr, gateway, network)
 		}
 	}
 	if len(out) != 2 {

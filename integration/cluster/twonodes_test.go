@@ -4,7 +4,6 @@ package cluster_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -138,24 +137,12 @@ func (p nodePair) claim(t *testing.T, name, template string) (pods [2]string) {
 // address is that of a pod's interface when its container was started last.
 func (p nodePair) address(t *testing.T, pod, link string) netip.Prefix {
 	t.Helper()
-	said := ""
-	until(t, "pod "+pod+" says what it has", time.Minute, func() bool {
-		said = kubectl(t, p[0].Cluster, "", "logs", pod)
-		return strings.HasSuffix(said, "\n")
-	})
-	var network saidNetwork
-	if err := json.Unmarshal([]byte(said), &network); err != nil {
-		t.Fatalf("pod %s said %q: %v", pod, said, err)
+	addresses := addressesAtStart(t, p[0].Cluster, pod, link)
+	i := slices.IndexFunc(addresses, func(a netip.Prefix) bool { return a.Addr().Is4() })
+	if i < 0 {
+		t.Fatalf("pod %s was started with the addresses %v on %s", pod, addresses, link)
 	}
-	for _, l := range network.Interfaces {
-		for _, a := range l.Addresses {
-			if prefix, err := netip.ParsePrefix(a); l.Name == link && err == nil && prefix.Addr().Is4() {
-				return prefix
-			}
-		}
-	}
-	t.Fatalf("pod %s was started without an address on %s: %s", pod, link, said)
-	return netip.Prefix{}
+	return addresses[i]
 }
 
 // meet fails the test unless two pods reach one another over a link with addresses of one

@@ -1,0 +1,60 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// PodNetwork is what a container of a test pod was started with: a part of what
+// integration/cluster/pod prints first of all.
+type PodNetwork struct {
+	Interfaces []PodInterface
+	Routes     []PodRoute
+}
+
+// PodInterface is an interface of a test pod.
+type PodInterface struct {
+	Name      string
+	MTU       int
+	Addresses []netip.Prefix
+	Filters   int // of what it sends
+}
+
+// PodRoute is a route of a test pod, of any table.
+type PodRoute struct{ Destination, Gateway, Interface string }
+
+// Interface is that of a name; nil, if there is none.
+func (n PodNetwork) Interface(name string) *PodInterface {
+	for i := range n.Interfaces {
+		if n.Interfaces[i].Name == name {
+			return &n.Interfaces[i]
+		}
+	}
+	return nil
+}
+
+// PodNetwork waits until the container of a test pod in the namespace default, which was
+// started last, has printed its network.
+func (c *Cluster) PodNetwork(ctx context.Context, pod string) (PodNetwork, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var n PodNetwork
+	err := poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
+		said, err := c.Kubectl(ctx, nil, "logs", pod)
+		if err != nil {
+			return err
+		}
+		if !strings.HasSuffix(said, "\n") { // its container may run before it has printed all
+			return fmt.Errorf("it printed %q", said)
+		}
+		return json.Unmarshal([]byte(said), &n)
+	})
+	if err != nil {
+		return n, fmt.Errorf("network of pod %q: %w", pod, err)
+	}
+	return n, nil
+}
