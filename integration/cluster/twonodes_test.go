@@ -17,8 +17,8 @@ import (
 	"github.com/plumbline/plumbline/integration/cluster/story"
 )
 
-// pooled are topologies whose addresses are from pools: a VLAN on a bond of two functions,
-// and ipvlan links on both physical functions, in two modes.
+// pooled is a topology whose addresses are from a pool, a VLAN on a bond of two functions,
+// and what topologies of multiNIC need.
 const pooled = `
 apiVersion: networking.dra.io/v1alpha1
 kind: AddressPool
@@ -53,22 +53,18 @@ apiVersion: networking.dra.io/v1alpha1
 kind: AddressPool
 metadata: {name: multi-nic}
 spec: {subnets: [{prefix: 192.168.0.0/16}], hostBlock: 6, interfaceBlock: 2}
+`
+
+// multiNIC are ipvlan links on both physical functions, in a mode.
+const multiNIC = `
 ---
 apiVersion: networking.dra.io/v1alpha1
 kind: NetworkTopology
-metadata: {name: multi-l2}
+metadata: {name: multi-%[1]s}
 spec:
   claimTemplate: {namespaces: [default]}
   steps:
-  - {name: net1, type: ipvlan, config: {masterNets: [10.1.1.0/24, 10.1.2.0/24], ipam: {type: multi-nic-ipam, pool: multi-nic, hostBlock: 6, interfaceBlock: 2, vlanMode: l2}}}
----
-apiVersion: networking.dra.io/v1alpha1
-kind: NetworkTopology
-metadata: {name: multi-l3}
-spec:
-  claimTemplate: {namespaces: [default]}
-  steps:
-  - {name: net1, type: ipvlan, config: {masterNets: [10.1.1.0/24, 10.1.2.0/24], ipam: {type: multi-nic-ipam, pool: multi-nic, hostBlock: 6, interfaceBlock: 2, vlanMode: l3}}}
+  - {name: net1, type: ipvlan, config: {masterNets: [10.1.1.0/24, 10.1.2.0/24], ipam: {type: multi-nic-ipam, pool: multi-nic, hostBlock: 6, interfaceBlock: 2, vlanMode: %[1]s}}}
 `
 
 // nodePair is a cluster of two nodes that are wired together: a bench of each.
@@ -103,7 +99,7 @@ func TestNetworksOfTwoNodes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p[0].applied(t, pooled)
+	p[0].applied(t, pooled+fmt.Sprintf(multiNIC, "l2")+fmt.Sprintf(multiNIC, "l3"))
 	kubectl(t, c, "", "wait", "--for=condition=Ready", "--timeout=120s", "networktopology", "--all")
 	kubectl(t, c, "", "wait", "--for=create", "--timeout=60s", "resourceclaimtemplate/bonded", "resourceclaimtemplate/multi-l2", "resourceclaimtemplate/multi-l3")
 
