@@ -5,8 +5,10 @@
 //	pod show            print, and end
 //	pod ping ADDRESS    one ICMP echo, for at most 5 s; for kubectl exec
 //	pod version         get the API server's version as the pod's service account; for kubectl exec
-//	pod listen PORT     print, and answer HTTP on the port with the same; the header Client is the client's address
+//	pod listen PORT     print, and answer HTTP on the port with the same; the header Client is the client's address.
+//	                    The answer to /zeros has no end
 //	pod get URL         HTTP GET, for at most 10 s; prints "HOSTNAME saw ADDRESS"; for kubectl exec
+//	pod receive URL DURATION  HTTP GET of what has no end; prints the bytes per second; for kubectl exec
 //	pod drive ADDRESS   open that PCI function by its VFIO group, and end; for kubectl exec
 //	pod announce LINK NAME  say by LLDP on a link each second that it is a switch
 //	pod pause           only wait, as the process that keeps a pod's namespaces
@@ -15,17 +17,20 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -61,6 +66,8 @@ func run(arguments []string, end <-chan os.Signal) error {
 		return version(os.Stdout)
 	case verb == "get" && len(arguments) == 2:
 		return get(os.Stdout, arguments[1])
+	case verb == "receive" && len(arguments) == 3:
+		return receive(os.Stdout, arguments[1], arguments[2])
 	case verb == "drive" && len(arguments) == 2:
 		return drive(arguments[1])
 	case verb == "announce" && len(arguments) == 3:
@@ -157,11 +164,57 @@ func get(w io.Writer, url string) error {
 	return err
 }
 
+// atOnce is so much that system calls are few: they are slow in an emulated machine.
+const atOnce = 1 << 20
+
+// receive shows how many bytes a second arrive after the header.
+func receive(w io.Writer, url, duration string) error {
+	lasts, err := time.ParseDuration(duration)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second+lasts)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	began, bytes := time.Now(), 0
+	for buffer := make([]byte, atOnce); time.Since(began) < lasts; {
+		n, err := response.Body.Read(buffer)
+		if err != nil {
+			return fmt.Errorf("%s: after %d bytes: %w", url, bytes, err)
+		}
+		bytes += n
+	}
+	_, err = fmt.Fprintf(w, "%.0f\n", float64(bytes)/time.Since(began).Seconds())
+	return err
+}
+
+// zeros answers until the client leaves.
+func zeros(w http.ResponseWriter) {
+	w.Header().Set("Content-Length", strconv.Itoa(math.MaxInt)) // without it, each chunk would have a header
+	for buffer := make([]byte, atOnce); ; {
+		if _, err := w.Write(buffer); err != nil {
+			return
+		}
+	}
+}
+
 func listen(address string, end <-chan os.Signal) error {
 	server := &http.Server{
 		Addr:              address,
 		ReadHeaderTimeout: 10 * time.Second,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/zeros" {
+				zeros(w)
+				return
+			}
 			w.Header().Set("Client", r.RemoteAddr)
 			if err := show(w); err != nil {
 				http.Error(w, err.Error(), http.StatusInternalServerError)
