@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"time"
 )
@@ -58,3 +59,7 @@ func (c *Cluster) PodNetwork(ctx context.Context, pod string) (PodNetwork, error
 	}
 	return n, nil
 }
+
+// PodProgram is the path of the only program in PodImage, on this host and in the machines of
+// nodes. It exists once there is a node.
+func (c *Cluster) PodProgram() string { return filepath.Join(c.dir, "tools", "pod") }

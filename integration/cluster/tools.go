@@ -17,7 +17,7 @@ import (
 func (c *Cluster) tools(ctx context.Context) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	folder := filepath.Join(c.dir, "tools")
+	folder := filepath.Dir(c.PodProgram())
 	if exists(filepath.Join(c.dir, "images.tar")) {
 		return folder, nil
 	}

@@ -240,8 +240,7 @@ func (p nodePair) testIPVLAN(t *testing.T, topology string, want int) {
 			t.Errorf("%s has %s routes, want %d", b.node.Name, n, want)
 		}
 		if want > 0 {
-			t.Logf("%s: deleted routes are back after %s ms", b.node.Name, strings.TrimSpace(b.shell(t, fmt.Sprintf(`ip -4 route flush table 28780; began=$(date +%%s%%N)
-until (($(%s) == %d)); do ((SECONDS < 60)); done; echo $((($(date +%%s%%N) - began) / 1000000))`, routes, want))))
+			t.Logf("%s: deleted routes are back after %s", b.node.Name, strings.TrimSpace(b.shell(t, "cp "+b.PodProgram()+" /run/pod; /run/pod restored 28780")))
 		}
 		b.agent(t, "KILL")
 	}

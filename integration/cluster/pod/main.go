@@ -9,11 +9,13 @@
 //	                    The answer to /zeros has no end
 //	pod get URL         HTTP GET, for at most 10 s; prints "HOSTNAME saw ADDRESS"; for kubectl exec
 //	pod receive URL DURATION  HTTP GET of what has no end; prints the bytes per second; for kubectl exec
+//	pod restored TABLE  delete the IPv4 routes of a table, and print after how long all were added again
 //	pod drive ADDRESS   open that PCI function by its VFIO group, and end; for kubectl exec
 //	pod announce LINK NAME  say by LLDP on a link each second that it is a switch
 //	pod pause           only wait, as the process that keeps a pod's namespaces
 //
-// It has no shell and needs no file: it is the only thing in its image.
+// It has no shell and needs no file: it is the only thing in its image. Some tests run it on a
+// node, too.
 package main
 
 import (
@@ -68,6 +70,8 @@ func run(arguments []string, end <-chan os.Signal) error {
 		return get(os.Stdout, arguments[1])
 	case verb == "receive" && len(arguments) == 3:
 		return receive(os.Stdout, arguments[1], arguments[2])
+	case verb == "restored" && len(arguments) == 2:
+		return restored(os.Stdout, arguments[1])
 	case verb == "drive" && len(arguments) == 2:
 		return drive(arguments[1])
 	case verb == "announce" && len(arguments) == 3:
