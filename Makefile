@@ -41,7 +41,7 @@ IMAGE ?= ghcr.io/plumbline/plumbline:0.1.0
 .PHONY: help
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' |
-	while IFS=$$'\t' read -r target text; do printf '  make %-14s %s\n' "$$target" "$$text"; done
+	while IFS=$$'\t' read -r target text; do printf '  make %-16s %s\n' "$$target" "$$text"; done
 
 # --- Using it ---------------------------------------------------------------------
 
@@ -217,6 +217,13 @@ bench-scale: ## benchmark of the controller, and of one of another commit, on a 
 	@. .ci/lib
 	begin 'benchmark of the controller: only ratios count'
 	$(GO) run ./integration/cluster/scale -part $(or $(PART),1) $(if $(ADDRESSES),-addresses) $(if $(BEFORE),-before $(BEFORE)) </dev/null
+	end
+
+.PHONY: bench-throughput
+bench-throughput: ## benchmark between two nodes: pods beside hosts, and routes that are deleted (BENCH='-n 10')
+	@. .ci/lib
+	begin 'benchmark between two nodes: only ratios count'
+	$(GO) run ./integration/cluster/throughput $(BENCH) </dev/null
 	end
 
 # --- Keeping it in order ----------------------------------------------------------
