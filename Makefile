@@ -220,7 +220,7 @@ bench-scale: ## benchmark of the controller, and of one of another commit, on a 
 	end
 
 .PHONY: bench-throughput
-bench-throughput: ## benchmark between two nodes: pods beside hosts, and routes that are deleted (BENCH='-n 10')
+bench-throughput: ## benchmark between two nodes: pods beside hosts, and routes that are deleted (BENCH='-n 20')
 	@. .ci/lib
 	begin 'benchmark between two nodes: only ratios count'
 	$(GO) run ./integration/cluster/throughput $(BENCH) </dev/null

@@ -3,5 +3,5 @@
 // all in one run, in turn, since the machines are emulated and only ratios count. It also
 // measures how long routes of the host are missing after somebody has deleted them.
 //
-//	make bench-throughput BENCH='-n 10'
+//	make bench-throughput BENCH='-n 20'
 package main

@@ -66,8 +66,8 @@ type bench struct {
 }
 
 func run(ctx context.Context, out io.Writer) (err error) {
-	n := flag.Int("n", 10, "`rounds`")
-	lasts := flag.Duration("lasts", 5*time.Second, "`duration` of one measurement")
+	n := flag.Int("n", 20, "`rounds`")
+	lasts := flag.Duration("lasts", 3*time.Second, "`duration` of one measurement")
 	deletions := flag.Int("deletions", 20, "`times` that routes are deleted on each node")
 	containerd := flag.String("containerd", "2.4", "`version` of containerd, 2.4 or 1.7")
 	flag.Parse()
@@ -245,7 +245,7 @@ func (b *bench) measure(ctx context.Context, paths []*path, rounds int, lasts ti
 // quantiles returns the smallest, the median and the largest of numbers.
 func quantiles(of []float64) (smallest, median, largest float64) {
 	of = slices.Sorted(slices.Values(of))
-	return of[0], of[len(of)/2], of[len(of)-1]
+	return of[0], (of[(len(of)-1)/2] + of[len(of)/2]) / 2, of[len(of)-1]
 }
 
 func (b *bench) table(paths []*path) {
