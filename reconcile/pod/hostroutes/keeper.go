@@ -85,10 +85,11 @@ type Options struct {
 
 const (
 	// The pause after a pass is as long as share passes, from least to most: a host whose
-	// routes change all the time must not keep the agent busy.
+	// routes change all the time must not keep the agent busy. A route that is deleted in the pause
+	// has to be back within a second after that.
 	share = 20
 	least = 100 * time.Millisecond
-	most  = time.Second
+	most  = 500 * time.Millisecond
 	// retry is the interval of attempts after an error. It doubles with each, up to Resync.
 	retry = time.Second
 	// patience is how long a pod that starts waits for the routes at most, in one attempt.
