@@ -35,11 +35,7 @@ func TestHostPorts(t *testing.T) {
 
 func testHostPorts(t *testing.T, step string) {
 	s := &foreignWriter{t: t}
-	restoreForwarding(t) // that of newPodNodeOf is too late for the next line
-	s.run("echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding")
-	outside := newOutside(t)
-	n := newPodNodeOf(t, step)
-	n.withPorts()
+	n, outside := newPortNode(t, step)
 	home := n.state("")
 	ruleset := s.run("nft list ruleset")
 	defer n.run(n.server(&process{}, nil, ""))()
@@ -212,14 +208,20 @@ nft add table inet anothers && nft 'add chain inet anothers c { type nat hook pr
 	return path
 }
 
-// withPorts has the runtime say which ports of the host a pod has.
-func (n *podNode) withPorts() {
-	n.t.Helper()
+// newPortNode is a node of which the runtime says which ports of the host a pod has, and a host
+// outside, see newOutside.
+func newPortNode(t *testing.T, step string) (n *podNode, outside string) {
+	t.Helper()
+	restoreForwarding(t) // that of newPodNodeOf is too late for the next line
+	(&foreignWriter{t: t}).run("echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding")
+	outside = newOutside(t)
+	n = newPodNodeOf(t, step)
 	var err error
 	n.list, err = libcni.ConfListFromBytes(fmt.Appendf(nil, `{"cniVersion": "1.1.0", "name": "plumbline", "plugins": [{"type": "plumbline", "socket": %q, "capabilities": {"portMappings": true}}]}`, n.socket))
 	if err != nil {
-		n.t.Fatal(err)
+		t.Fatal(err)
 	}
+	return n, outside
 }
 
 // TestLostPorts: if the record of a pod is lost, its ports of the host lead to no later pod, and are free again;
@@ -241,11 +243,7 @@ func TestLostPorts(t *testing.T) {
 
 func testLostPorts(t *testing.T, step, command string) {
 	s := &foreignWriter{t: t}
-	restoreForwarding(t) // that of newPodNodeOf is too late for the next line
-	s.run("echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding")
-	outside := newOutside(t)
-	n := newPodNodeOf(t, step)
-	n.withPorts()
+	n, outside := newPortNode(t, step)
 	home := n.state("")
 	ruleset := s.run("nft list ruleset")
 	networks := []netip.Prefix{netip.MustParsePrefix("10.98.7.0/24"), netip.MustParsePrefix("fd00:98:7::/64")}
