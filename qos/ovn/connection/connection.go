@@ -171,11 +171,23 @@ func transact(ctx context.Context, open client.Client, operations []ovsdb.Operat
 		results = answer
 		done <- err
 	}()
+	if err := await(ctx, done); err != nil {
+		return nil, err
+	}
+	return results, nil
+}
+
+// await waits for the end of a call of the library, or for that of the context, whose error it then returns: the
+// library has only its text.
+func await(ctx context.Context, done <-chan error) error {
 	select {
 	case err := <-done:
-		return results, err
+		if err == nil {
+			return nil
+		}
+		return cmp.Or(ctx.Err(), err)
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
 }
 
@@ -297,12 +309,7 @@ func (c *Connection) dialDatabase(ctx context.Context, endpoint string, tables m
 	}
 	done := make(chan error, 1)
 	go func() { done <- open.Connect(ctx) }() // sends without a deadline
-	select {
-	case err = <-done:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	if err != nil {
+	if err := await(ctx, done); err != nil {
 		go open.Close()
 		return nil, err
 	}
