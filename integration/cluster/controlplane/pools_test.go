@@ -47,6 +47,7 @@ func TestAddressPools(t *testing.T) {
 		{"pools are refused", b.refusedPools},
 		{"addresses of Services", b.serviceAddresses},
 		{"two nodes share a pool", b.sharedPool},
+		{"a node follows its leases", b.followedLeases},
 		{"nodes of multi-nic-cni", b.hostBlocks},
 		{"a node dies at each write", b.dyingNode},
 		{"a node is gone, and returns", b.returningNode},
@@ -124,6 +125,7 @@ type lessee struct {
 	*bench
 	name    string
 	file    string
+	kube    kubernetes.Interface
 	dynamic dynamic.Interface
 	client  *addresses.Client
 	*addresses.Allocator
@@ -175,7 +177,7 @@ func (b *bench) lessee(t *testing.T, name string) *lessee {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.dynamic, n.client = dyn, addresses.NewClient(kube, dyn, name, time.Now)
+	n.kube, n.dynamic, n.client = kube, dyn, addresses.NewClient(kube, dyn, name, time.Now)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); n.client.Run(ctx) }()
@@ -240,6 +242,97 @@ func (n *lessee) giveBack(t *testing.T, claim string) {
 		t.Fatal(err)
 	}
 	delete(n.had, claim)
+}
+
+// follows waits until a node has been told of the leases that it has on the API server, and of no others.
+func (n *lessee) follows(t *testing.T, c *addresses.Client) (names []string) {
+	t.Helper()
+	n.eventually(t, fmt.Sprintf("node %s knows its leases", n.name), func() error {
+		var all v1alpha1.AddressLeaseList
+		if err := n.List(t.Context(), &all, client.MatchingFields{"spec.node": n.name}); err != nil {
+			return err
+		}
+		own, err := c.Own()
+		if err != nil {
+			return err
+		}
+		var have, known []string
+		for _, l := range all.Items {
+			have = append(have, l.Name+" "+l.ResourceVersion)
+		}
+		names = nil
+		for _, l := range own {
+			known, names = append(known, l.Name+" "+l.ResourceVersion), append(names, l.Name)
+		}
+		slices.Sort(have)
+		slices.Sort(known)
+		if !slices.Equal(have, known) {
+			return fmt.Errorf("it has %q and knows of %q", have, known)
+		}
+		return nil
+	})
+	return names
+}
+
+// followedLeases holds that a node is told what happens to its leases, those of other writers included, be they few
+// or many, and after a restart.
+func (b *bench) followedLeases(t *testing.T) {
+	b.mustKubectl(t, addressPool("followed", "{subnets: [{prefix: 203.0.113.0/26}], blockSize: 1, quarantineSeconds: 0}"), "create", "--validate=strict", "-f", "-")
+	one, two := b.lessee(t, "following"), b.lessee(t, "other")
+	leaseOf := func(n *lessee, claim string) string {
+		a := n.had[claim].Addr()
+		return addresspool.LeaseName("followed", netip.PrefixFrom(a, a.BitLen()))
+	}
+	for _, n := range []*lessee{one, two} {
+		for i := range 3 {
+			n.take(t, "followed", fmt.Sprint(i))
+		}
+	}
+	deleted := func(claim string) {
+		t.Helper()
+		gone := leaseOf(one, claim)
+		b.mustKubectl(t, "", "delete", "addresslease", gone)
+		if names := one.follows(t, one.client); slices.Contains(names, gone) {
+			t.Errorf("lease %q is known after it was deleted", gone)
+		}
+		one.giveBack(t, claim)
+		one.take(t, "followed", claim+" again")
+		one.follows(t, one.client)
+	}
+	one.follows(t, one.client)
+	deleted("1")
+	for i := 3; i < 25; i++ {
+		one.take(t, "followed", fmt.Sprint(i))
+	}
+	if n := len(one.follows(t, one.client)); n < 25 {
+		t.Errorf("%d leases for 25 addresses", n)
+	}
+	deleted("7")
+	for name, n := range map[string]*lessee{"many": one, "few": two} {
+		again := addresses.NewClient(n.kube, n.dynamic, n.name, time.Now)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); again.Run(ctx) }()
+		n.follows(t, again)
+		cancel()
+		select {
+		case <-done:
+		case <-time.After(20 * time.Second):
+			t.Errorf("%s: it does not end", name)
+		}
+	}
+	different(t, one, two)
+	for _, n := range []*lessee{one, two} {
+		for claim := range n.had {
+			n.giveBack(t, claim)
+		}
+	}
+	b.ended(t, "followed", one, two)
+	for _, n := range []*lessee{one, two} {
+		if names := n.follows(t, n.client); len(names) > 0 {
+			t.Errorf("node %s has %q", n.name, names)
+		}
+	}
 }
 
 // different fails if two claims have one address.

@@ -91,11 +91,14 @@ type addressAgents struct {
 	*bench
 	gate             gate
 	requests, writes atomic.Int64
-	nodes            []*addressAgent
-	config           *rest.Config
-	shared           *http.Client
-	dir              string
-	atOnce           int
+	// regular are the requests that a node with addresses sends all the time: reads of its Node object, and
+	// reports of how many are used.
+	regular atomic.Int64
+	nodes   []*addressAgent
+	config  *rest.Config
+	shared  *http.Client
+	dir     string
+	atOnce  int
 }
 
 type addressAgent struct {
@@ -159,6 +162,9 @@ func (b *bench) startAgents(ctx context.Context, dir string, size addressSize) (
 			a.requests.Add(1)
 			if r.Method != http.MethodGet {
 				a.writes.Add(1)
+			}
+			if r.Method == http.MethodPut || r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/nodes/") {
+				a.regular.Add(1)
 			}
 			return next.RoundTrip(r)
 		})
@@ -287,11 +293,12 @@ func (a *addressAgents) each(ctx context.Context, nodes []*addressAgent, pods in
 	return all, g.Wait()
 }
 
-// quiet waits until agents have sent no request for two seconds.
+// quiet waits until agents have sent none but regular requests for two seconds.
 func (a *addressAgents) quiet(ctx context.Context) error {
-	sent, since := a.requests.Load(), time.Now()
+	others := func() int64 { return a.requests.Load() - a.regular.Load() }
+	sent, since := others(), time.Now()
 	return a.wait(ctx, func(context.Context) error {
-		if n := a.requests.Load(); n != sent {
+		if n := others(); n != sent {
 			sent, since = n, time.Now()
 		}
 		if time.Since(since) < 2*time.Second {

@@ -50,8 +50,8 @@ type Allocator struct {
 	wake chan struct{}
 
 	// Used by Pass alone:
-	reported  time.Time // and when it wrote addresses of the host
-	published time.Time
+	reportAt  time.Time             // when it writes next how many addresses are used
+	published time.Time             // when it last wrote addresses of the host
 	behind    bool                  // they are to be written soon
 	shared    map[netip.Addr]string // literal addresses that several pods have, and with whom
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,12 +35,13 @@ const nodeAge = 2 * time.Minute
 // needs these rights: get of nodes, list and watch of addresspools; get, list, watch, create,
 // update and delete of addressleases.
 type Client struct {
-	kube          kubernetes.Interface
-	dynamic       dynamic.Interface
-	node          string
-	now           func() time.Time
-	pools, leases cache.SharedIndexInformer
-	changed       chan struct{}
+	kube    kubernetes.Interface
+	dynamic dynamic.Interface
+	node    string
+	now     func() time.Time
+	pools   cache.SharedIndexInformer
+	own     ownLeases
+	changed chan struct{}
 
 	mu   sync.Mutex
 	uid  string
@@ -51,25 +54,51 @@ var _ Leases = (*Client)(nil)
 func NewClient(kube kubernetes.Interface, dyn dynamic.Interface, node string, now func() time.Time) *Client {
 	c := &Client{kube: kube, dynamic: dyn, node: node, now: now, changed: make(chan struct{}, 1)}
 	c.pools = dynamicinformer.NewFilteredDynamicInformer(dyn, v1alpha1.AddressPoolResource(), metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
-	c.leases = dynamicinformer.NewFilteredDynamicInformer(dyn, v1alpha1.AddressLeaseResource(), metav1.NamespaceAll, 0, cache.Indexers{}, func(l *metav1.ListOptions) {
-		l.FieldSelector = fields.OneTermEqualSelector("spec.node", node).String()
-	}).Informer()
+	c.own = ownLeases{dynamic: dyn, node: node, heard: c.heard, named: map[string]*follow{}}
 	return c
 }
 
 // Run follows pools and leases until ctx ends.
 func (c *Client) Run(ctx context.Context) {
 	heard := cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { c.heard() }, DeleteFunc: func(any) { c.heard() }, UpdateFunc: func(_, _ any) { c.heard() },
+		AddFunc: func(any) { c.heard() }, DeleteFunc: func(any) { c.heard() },
+		UpdateFunc: func(before, after any) {
+			a, _ := before.(*unstructured.Unstructured)
+			b, _ := after.(*unstructured.Unstructured)
+			// The controller often writes how many addresses are leased, for all nodes.
+			if a == nil || b == nil || !sameButCounts(a, b) {
+				c.heard()
+			}
+		},
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for _, i := range []cache.SharedIndexInformer{c.pools, c.leases} {
-		if _, err := i.AddEventHandler(heard); err != nil {
-			return // it has been stopped
-		}
-		wg.Go(func() { i.RunWithContext(ctx) })
+	if _, err := c.pools.AddEventHandler(heard); err != nil {
+		return // it has been stopped
 	}
+	wg.Go(func() { c.pools.RunWithContext(ctx) })
+	wg.Go(func() { c.own.run(ctx) })
+}
+
+// sameButCounts reports whether two states of a pool differ in nothing that the next regular pass is too
+// late for: their counts, and texts that have these.
+func sameButCounts(a, b *unstructured.Unstructured) bool {
+	return a.GetUID() == b.GetUID() && a.GetGeneration() == b.GetGeneration() && slices.Equal(a.GetFinalizers(), b.GetFinalizers()) &&
+		a.GetDeletionTimestamp().Equal(b.GetDeletionTimestamp()) && maps.Equal(conditions(a), conditions(b))
+}
+
+// conditions returns the status of each condition, by type.
+func conditions(o *unstructured.Unstructured) map[string]string {
+	list, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+	out := map[string]string{}
+	for _, c := range list {
+		if c, ok := c.(map[string]any); ok {
+			kind, _ := c["type"].(string)
+			status, _ := c["status"].(string)
+			out[kind] = status
+		}
+	}
+	return out
 }
 
 func (c *Client) heard() {
@@ -109,7 +138,7 @@ func (c *Client) Pools() ([]v1alpha1.AddressPool, error) {
 
 // Own implements Leases.
 func (c *Client) Own() ([]v1alpha1.AddressLease, error) {
-	return stored[v1alpha1.AddressLease](c.leases)
+	return c.own.leases()
 }
 
 func stored[T any](i cache.SharedIndexInformer) ([]T, error) {
@@ -152,7 +181,7 @@ func (c *Client) Get(ctx context.Context, name string) (*v1alpha1.AddressLease, 
 	if err != nil {
 		return nil, fmt.Errorf("read lease %q: %w", name, err)
 	}
-	return decode[v1alpha1.AddressLease](u)
+	return c.decodeLease(u)
 }
 
 // Taken implements Leases.
@@ -228,7 +257,16 @@ func (c *Client) write(ctx context.Context, l *v1alpha1.AddressLease, f func(con
 	if err != nil {
 		return nil, fmt.Errorf("write lease %q: %w", l.Name, err)
 	}
-	return decode[v1alpha1.AddressLease](u)
+	return c.decodeLease(u)
+}
+
+// decodeLease decodes a lease that was read or written, and follows it if it is the node's.
+func (c *Client) decodeLease(u *unstructured.Unstructured) (*v1alpha1.AddressLease, error) {
+	l, err := decode[v1alpha1.AddressLease](u)
+	if err == nil && l.Spec.Node == c.node {
+		c.own.follow(l.Name)
+	}
+	return l, err
 }
 
 // Delete implements Leases.
@@ -238,6 +276,9 @@ func (c *Client) Delete(ctx context.Context, name, uid string) error {
 	err := c.resource(v1alpha1.AddressLeaseResource()).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: new(types.UID(uid))}})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // another lease has the name already
+	}
+	if err == nil {
+		c.own.unfollow(name, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("end lease %q: %w", name, err)

@@ -542,8 +542,22 @@ func (a *Allocator) Counts() []Count {
 	return slices.Clone(a.counts)
 }
 
+// due reports whether the node is to write now how many addresses are used. Nodes that start together, as
+// after a power failure, write at different times.
+func (a *Allocator) due() bool {
+	now, every := a.Now(), a.reportEvery()
+	if a.reportAt.IsZero() {
+		a.reportAt = now.Add(rand.N(every - pace + 1))
+	}
+	if now.Before(a.reportAt) {
+		return false
+	}
+	a.reportAt = now.Add(every/2 + rand.N(every))
+	return true
+}
+
 // reportEvery is how often the node writes into its leases how many addresses are used. Each
-// write is sent to all nodes' watches, so that the nodes of a large pool write less often.
+// write is sent to all that follow the pool, so that the nodes of a large one write less often.
 func (a *Allocator) reportEvery() time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -595,10 +609,7 @@ func (a *Allocator) report(ctx context.Context) error {
 	a.mu.Lock()
 	a.counts = counts
 	a.mu.Unlock()
-	due := a.Now().Sub(a.reported) >= a.reportEvery() // pods that start together are one write
-	if due {
-		a.reported = a.Now()
-	}
+	due := a.due() // pods that start together are one write
 	// Other nodes wait for the addresses of the host, but an interface may come and go.
 	moved := a.Now().Sub(a.published) >= respite
 	a.behind = false
