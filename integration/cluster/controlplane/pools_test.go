@@ -137,15 +137,16 @@ type lessee struct {
 // writeFault has one write to the API server fail, before it is sent or so that its answer is
 // lost.
 type writeFault struct {
-	in     atomic.Int64 // writes until then; 0 or less for none
-	answer atomic.Bool
+	in      atomic.Int64 // writes until then; 0 or less for none
+	answer  atomic.Bool
+	creates atomic.Bool // no other writes count
 }
 
 var errWriteFault = errors.New("the connection is lost")
 
 func (f *writeFault) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
-		if r.Method == http.MethodGet || f.in.Add(-1) != 0 {
+		if r.Method == http.MethodGet || f.creates.Load() && r.Method != http.MethodPost || f.in.Add(-1) != 0 {
 			return next.RoundTrip(r)
 		}
 		if f.answer.Load() {
@@ -295,12 +296,31 @@ func (b *bench) followedLeases(t *testing.T) {
 		if names := one.follows(t, one.client); slices.Contains(names, gone) {
 			t.Errorf("lease %q is known after it was deleted", gone)
 		}
+		if err := one.Pass(t.Context()); err != nil {
+			t.Error(err)
+		}
 		one.giveBack(t, claim)
 		one.take(t, "followed", claim+" again")
 		one.follows(t, one.client)
 	}
 	one.follows(t, one.client)
 	deleted("1")
+	// An answer is lost: the node is told of the lease that it has all the same.
+	had := len(one.follows(t, one.client))
+	one.fault.answer.Store(true)
+	one.fault.creates.Store(true)
+	for i := int64(1); len(one.follows(t, one.client)) == had; i++ { // the first blocks may be those of the other node
+		if i == 10 {
+			t.Fatal("no lease is written")
+		}
+		one.fault.in.Store(i)
+		if _, err := one.ask(t.Context(), "followed", "lost"); err != nil && !errors.Is(err, errWriteFault) {
+			t.Error(err)
+		}
+	}
+	if one.fault.in.Load() > 0 {
+		t.Error("no answer was lost")
+	}
 	for i := 3; i < 25; i++ {
 		one.take(t, "followed", fmt.Sprint(i))
 	}

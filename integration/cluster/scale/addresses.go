@@ -44,7 +44,7 @@ type addressSize struct {
 }
 
 // fullAddresses are 100,000 addresses of 5,000 nodes.
-var fullAddresses = addressSize{nodes: 5000, pods: 20, atOnce: 500, followers: 100}
+var fullAddresses = addressSize{nodes: 5000, pods: 20, atOnce: 500, followers: 20}
 
 func (s addressSize) part(n int) addressSize {
 	s.nodes /= n
@@ -91,8 +91,8 @@ type addressAgents struct {
 	*bench
 	gate             gate
 	requests, writes atomic.Int64
-	// regular are the requests that a node with addresses sends all the time: reads of its Node object, and
-	// reports of how many are used.
+	// regular are the requests that a node with addresses sends all the time: reads of its Node object, reports of
+	// how many are used, and watches, which end after some minutes.
 	regular atomic.Int64
 	nodes   []*addressAgent
 	config  *rest.Config
@@ -163,7 +163,7 @@ func (b *bench) startAgents(ctx context.Context, dir string, size addressSize) (
 			if r.Method != http.MethodGet {
 				a.writes.Add(1)
 			}
-			if r.Method == http.MethodPut || r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/nodes/") {
+			if r.Method == http.MethodPut || r.Method == http.MethodGet && (strings.Contains(r.URL.Path, "/nodes/") || r.URL.Query().Has("watch")) {
 				a.regular.Add(1)
 			}
 			return next.RoundTrip(r)

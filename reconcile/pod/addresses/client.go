@@ -255,6 +255,9 @@ func (c *Client) write(ctx context.Context, l *v1alpha1.AddressLease, f func(con
 	}
 	u, err := f(ctx, &unstructured.Unstructured{Object: object})
 	if err != nil {
+		if !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) && l.Spec.Node == c.node {
+			c.own.follow(l.Name) // it may have been written all the same
+		}
 		return nil, fmt.Errorf("write lease %q: %w", l.Name, err)
 	}
 	return c.decodeLease(u)

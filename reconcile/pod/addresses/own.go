@@ -19,6 +19,9 @@ import (
 // namedWatches is how many leases of a node are watched by their names, at most.
 const namedWatches = 16
 
+// wanted is for how long a lease is watched that the node may or may not have.
+const wanted = time.Minute
+
 // ownLeases follows the leases of a node. Each is watched by its name: of the watches of a custom resource,
 // the API server finds those of an object by its name, and all others receive each event of the resource, and drop
 // what they do not select (k8s.io/apiserver, storage/cacher). So a write costs no more where thousands of nodes
@@ -115,7 +118,11 @@ func (o *ownLeases) follow(name string) *follow {
 		return nil
 	}
 	o.named[name] = f
-	o.after(f, func() { // it may be gone already
+	o.after(f, func() { // it may be gone already, or be written later than its writer has waited for
+		select {
+		case <-f.ctx.Done():
+		case <-time.After(wanted):
+		}
 		if len(f.GetStore().ListKeys()) == 0 {
 			o.unfollow(name, f)
 		}
