@@ -91,14 +91,14 @@ type addressAgents struct {
 	*bench
 	gate             gate
 	requests, writes atomic.Int64
-	// regular are the requests that a node with addresses sends all the time: reads of its Node object, reports of
-	// how many are used, and watches, which end after some minutes.
-	regular atomic.Int64
-	nodes   []*addressAgent
-	config  *rest.Config
-	shared  *http.Client
-	dir     string
-	atOnce  int
+	// others are the requests but those that a node with addresses sends all the time: reads of its Node object,
+	// reports of how many are used, and watches, which end after some minutes.
+	others atomic.Int64
+	nodes  []*addressAgent
+	config *rest.Config
+	shared *http.Client
+	dir    string
+	atOnce int
 }
 
 type addressAgent struct {
@@ -163,8 +163,8 @@ func (b *bench) startAgents(ctx context.Context, dir string, size addressSize) (
 			if r.Method != http.MethodGet {
 				a.writes.Add(1)
 			}
-			if r.Method == http.MethodPut || r.Method == http.MethodGet && (strings.Contains(r.URL.Path, "/nodes/") || r.URL.Query().Has("watch")) {
-				a.regular.Add(1)
+			if r.Method != http.MethodPut && (r.Method != http.MethodGet || !strings.Contains(r.URL.Path, "/nodes/") && !r.URL.Query().Has("watch")) {
+				a.others.Add(1)
 			}
 			return next.RoundTrip(r)
 		})
@@ -293,12 +293,11 @@ func (a *addressAgents) each(ctx context.Context, nodes []*addressAgent, pods in
 	return all, g.Wait()
 }
 
-// quiet waits until agents have sent none but regular requests for two seconds.
+// quiet waits until agents have sent no other requests for two seconds.
 func (a *addressAgents) quiet(ctx context.Context) error {
-	others := func() int64 { return a.requests.Load() - a.regular.Load() }
-	sent, since := others(), time.Now()
+	sent, since := a.others.Load(), time.Now()
 	return a.wait(ctx, func(context.Context) error {
-		if n := others(); n != sent {
+		if n := a.others.Load(); n != sent {
 			sent, since = n, time.Now()
 		}
 		if time.Since(since) < 2*time.Second {
