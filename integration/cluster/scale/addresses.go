@@ -93,12 +93,13 @@ type addressAgents struct {
 	requests, writes atomic.Int64
 	// others are the requests but those that a node with addresses sends all the time: reads of its Node object,
 	// reports of how many are used, and watches, which end after some minutes.
-	others atomic.Int64
-	nodes  []*addressAgent
-	config *rest.Config
-	shared *http.Client
-	dir    string
-	atOnce int
+	others  atomic.Int64
+	nodes   []*addressAgent
+	config  *rest.Config
+	shared  []*http.Client // for agentsPerClient each
+	started int
+	dir     string
+	atOnce  int
 }
 
 type addressAgent struct {
@@ -174,11 +175,7 @@ func (b *bench) startAgents(ctx context.Context, dir string, size addressSize) (
 	if err := os.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "0"); err != nil {
 		return nil, err
 	}
-	shared, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return nil, err
-	}
-	a.config, a.shared = config, shared
+	a.config = config
 	for i := range size.nodes {
 		n, err := a.startAgent(ctx, population.NodeName(i))
 		if err != nil {
@@ -199,15 +196,27 @@ func (b *bench) startAgents(ctx context.Context, dir string, size addressSize) (
 	})
 }
 
+// agentsPerClient is how many agents share connections: one client for all would be slower than the API server.
+const agentsPerClient = 100
+
 // clientsOf are the clients of one agent, with a limit of requests of its own.
 func (a *addressAgents) clientsOf() (kubernetes.Interface, dynamic.Interface, error) {
+	if a.started%agentsPerClient == 0 {
+		client, err := rest.HTTPClientFor(a.config) // with connections of its own, as Dial is set
+		if err != nil {
+			return nil, nil, err
+		}
+		a.shared = append(a.shared, client)
+	}
+	a.started++
+	shared := a.shared[len(a.shared)-1]
 	config := rest.CopyConfig(a.config)
 	config.QPS, config.Burst = 50, 100 // as the agent has it
-	kube, err := kubernetes.NewForConfigAndClient(config, a.shared)
+	kube, err := kubernetes.NewForConfigAndClient(config, shared)
 	if err != nil {
 		return nil, nil, err
 	}
-	dyn, err := dynamic.NewForConfigAndClient(config, a.shared)
+	dyn, err := dynamic.NewForConfigAndClient(config, shared)
 	return kube, dyn, err
 }
 
@@ -234,9 +243,11 @@ func (a *addressAgents) startAgent(ctx context.Context, name string) (*addressAg
 	return n, nil
 }
 
-func (a *addressAgents) stop() {
+func (a *addressAgents) stop() { stopAll(a.nodes) }
+
+func stopAll(nodes []*addressAgent) {
 	var all sync.WaitGroup
-	for _, n := range a.nodes {
+	for _, n := range nodes {
 		all.Go(n.stop)
 	}
 	all.Wait()
@@ -442,8 +453,8 @@ func (b *bench) addresses(ctx context.Context, size addressSize) (_ *addressResu
 	// A tenth of the nodes is lost, with all of their leases.
 	gone := map[string]bool{}
 	lost := a.nodes[:size.nodes/10]
+	stopAll(lost)
 	for _, n := range lost {
-		n.stop()
 		gone[n.name] = true
 	}
 	of := func(node string) bool { return gone[node] }
