@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -68,12 +69,47 @@ func (p *Planner) MapPorts(link string, c PortMappingConfig, addresses AddressCo
 	if len(pods) == 0 {
 		return Invalid("portMappings", "needs an address to map ports to: add addresses or ipam")
 	}
+	ports, err := c.hostPorts(pods)
+	if err != nil {
+		return err
+	}
+	// All are observed at once: plans that each need one more do not come to an end.
+	missing := false
+	for _, m := range ports {
+		switch _, _, err := Lookup(p, netstate.PortMapping{Host: m.host.String()}); {
+		case errors.Is(err, errMissing):
+			missing = true
+		case err != nil:
+			return err
+		}
+	}
+	if missing {
+		return errMissing
+	}
+	for _, m := range ports {
+		if err := p.mapPort(m, pods[m.host.Addr().Is4()]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hostPort is a port of the host that a config has.
+type hostPort struct {
+	field string
+	host  netstate.HostPort
+	pod   int // port
+}
+
+// hostPorts returns the ports of the config, each of a family that the pod has.
+func (c PortMappingConfig) hostPorts(pods map[bool]netip.Prefix) ([]hostPort, error) {
+	var out []hostPort
 	seen := map[netstate.HostPort]bool{}
 	for i, m := range c.PortMappings {
 		field := fmt.Sprintf("portMappings[%d]", i)
 		on, err := m.addresses(field, pods)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		protocol := m.Protocol
 		if protocol == "" {
@@ -82,15 +118,13 @@ func (p *Planner) MapPorts(link string, c PortMappingConfig, addresses AddressCo
 		for _, a := range on {
 			host := netstate.HostPort{AddrPort: netip.AddrPortFrom(a, uint16(m.HostPort)), Protocol: protocol} //nolint:gosec // the contract bounds it
 			if seen[host] {
-				return Invalid(field+".hostPort", "%s leads to two ports of the pod: remove one", host)
+				return nil, Invalid(field+".hostPort", "%s leads to two ports of the pod: remove one", host)
 			}
 			seen[host] = true
-			if err := p.mapPort(field, host, pods[a.Is4()], m.ContainerPort); err != nil {
-				return err
-			}
+			out = append(out, hostPort{field, host, m.ContainerPort})
 		}
 	}
-	return nil
+	return out, nil
 }
 
 // addresses returns those of the host on which the port is, each of a family that the pod has.
@@ -120,9 +154,9 @@ func (m PortMapping) addresses(field string, pods map[bool]netip.Prefix) ([]neti
 	return []netip.Addr{a}, nil
 }
 
-func (p *Planner) mapPort(field string, host netstate.HostPort, pod netip.Prefix, port int) error {
+func (p *Planner) mapPort(port hostPort, pod netip.Prefix) error {
 	m := netstate.PortMapping{
-		Host: host.String(), To: new(netip.AddrPortFrom(pod.Addr(), uint16(port)).String()), //nolint:gosec // as above
+		Host: port.host.String(), To: new(netip.AddrPortFrom(pod.Addr(), uint16(port.pod)).String()), //nolint:gosec // as above
 		Network: new(pod.Masked().String()),
 	}
 	have, there, err := Lookup(p, netstate.PortMapping{Host: m.Host})
@@ -130,9 +164,9 @@ func (p *Planner) mapPort(field string, host netstate.HostPort, pod netip.Prefix
 		return err
 	}
 	if there && p.Foreign(have.Key()) && *have.To != *m.To {
-		return Conflict("%s.hostPort: port %s of the host leads to %s, which another pod of this node has: choose another port, or another node", field, host, *have.To)
+		return Conflict("%s.hostPort: port %s of the host leads to %s, which another pod of this node has: choose another port, or another node", port.field, port.host, *have.To)
 	}
-	if err := p.HostForwards(host.Addr().Is4()); err != nil {
+	if err := p.HostForwards(port.host.Addr().Is4()); err != nil {
 		return err
 	}
 	return p.Want(m)
