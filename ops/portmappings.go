@@ -86,6 +86,9 @@ func (p *Planner) MapPorts(link string, c PortMappingConfig, addresses AddressCo
 	if missing {
 		return errMissing
 	}
+	if err := p.refuseOverlap(ports, pods); err != nil {
+		return err
+	}
 	for _, m := range ports {
 		if err := p.mapPort(m, pods[m.host.Addr().Is4()]); err != nil {
 			return err
@@ -152,6 +155,36 @@ func (m PortMapping) addresses(field string, pods map[bool]netip.Prefix) ([]neti
 		return nil, Invalid(field+".hostIP", "%q has a zone: name an address that is the host's alone", m.HostIP)
 	}
 	return []netip.Addr{a}, nil
+}
+
+// refuseOverlap refuses a port of one address of the host that another pod has of all of them, and the
+// reverse, as Kubernetes' scheduler does (NodePorts).
+func (p *Planner) refuseOverlap(ports []hostPort, pods map[bool]netip.Prefix) error {
+	if p.Kept() {
+		return nil
+	}
+	for _, have := range netstate.All[netstate.PortMapping](p.view) {
+		other, err := netstate.ParseHostPort(have.Host)
+		if err != nil || have.To == nil {
+			continue
+		}
+		to, err := netip.ParseAddrPort(*have.To)
+		if err != nil || to.Addr() == pods[other.Addr().Is4()].Addr() {
+			continue // a pod may have both
+		}
+		for _, port := range ports {
+			if other == port.host || !other.Overlaps(port.host) {
+				continue
+			}
+			if p.Foreign(have.Key()) {
+				return Conflict("%s.hostPort: port %s of the host overlaps with %s, which leads to %s, which another pod of this node has: choose another port, or another node", port.field, port.host, other, to)
+			}
+			if p.Wanted(have.Key()) {
+				return Invalid(port.field+".hostPort", "port %s of the host overlaps with %s, which step %q maps to %s: remove one of them", port.host, other, p.claims[have.Key()]["to"].step, to)
+			}
+		}
+	}
+	return nil
 }
 
 func (p *Planner) mapPort(port hostPort, pod netip.Prefix) error {

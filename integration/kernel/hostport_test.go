@@ -98,6 +98,11 @@ func testHostPorts(t *testing.T, step string) {
 	if _, err := n.cni.AddNetworkList(ctxFor(t), n.list, mapped("other", other)); err == nil || !strings.Contains(err.Error(), "portMappings[0].hostPort: port 0.0.0.0:8080/tcp of the host leads to "+a4+":80, which another pod of this node has") {
 		t.Errorf("the port of another pod: %v", err)
 	}
+	beside := at("beside", other)
+	beside.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "hostIP": "203.0.113.9"}}}
+	if _, err := n.cni.AddNetworkList(ctxFor(t), n.list, beside); err == nil || !strings.Contains(err.Error(), "portMappings[0].hostPort: port 203.0.113.9:8080/tcp of the host overlaps with 0.0.0.0:8080/tcp, which leads to "+a4+":80, which another pod of this node has") {
+		t.Errorf("the port of one address, which another pod has of all: %v", err)
+	}
 	if after := s.run("nft list table inet plumbline-ports"); after != before {
 		t.Errorf("the refused pod has changed the ports:\n%s\nbefore:\n%s", after, before)
 	}

@@ -10,7 +10,8 @@ import (
 // PortMapping says that what is sent to a port of the host is received by a port of a pod. It
 // is in the host's namespace, in a table of nftables that is only ours.
 type PortMapping struct {
-	// Host is a HostPort as text. In a query "" is for all that there are, of any sandbox.
+	// Host is a HostPort as text. In a query "" is for all that there are, of any sandbox. A query
+	// for one has as its answer also those that overlap with it.
 	Host string `json:"host" plan:"key"`
 	// To is the pod's ADDRESS:PORT.
 	To *string `json:"to,omitempty" plan:"live"`
@@ -31,6 +32,21 @@ var PortProtocols = []string{"tcp", "udp", "sctp"}
 
 // String writes it as ADDRESS:PORT/PROTOCOL.
 func (h HostPort) String() string { return h.AddrPort.String() + "/" + h.Protocol }
+
+// OfAll returns the same port of all addresses of the family.
+func (h HostPort) OfAll() HostPort {
+	all := netip.IPv6Unspecified()
+	if h.Addr().Is4() {
+		all = netip.IPv4Unspecified()
+	}
+	return HostPort{netip.AddrPortFrom(all, h.Port()), h.Protocol}
+}
+
+// Overlaps reports whether a packet may be to both ports: they are of one address, or of one
+// and of all addresses of its family.
+func (h HostPort) Overlaps(other HostPort) bool {
+	return h == other || h.OfAll() == other || h == other.OfAll()
+}
 
 // ParseHostPort reads what String has written.
 func ParseHostPort(text string) (HostPort, error) {

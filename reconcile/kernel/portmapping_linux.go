@@ -205,6 +205,28 @@ func (f portFamily) anyAddress() netip.Addr {
 
 var portProtocols = map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
 
+// overlapping returns the ports of the table that overlap with one of these, without these, in order. It passes
+// once over what has been read.
+func (s portState) overlapping(hosts ...netstate.HostPort) (out []netstate.HostPort) {
+	all := map[netstate.HostPort]bool{}
+	for _, h := range hosts {
+		if ofAll := h.OfAll(); ofAll == h {
+			all[h] = true
+		} else if _, there := s.to[ofAll]; there {
+			out = append(out, ofAll)
+		}
+	}
+	if len(all) > 0 {
+		for h := range s.to {
+			if !h.Addr().IsUnspecified() && all[h.OfAll()] {
+				out = append(out, h)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b netstate.HostPort) int { return a.Compare(b.AddrPort) })
+	return out
+}
+
 // queryPortMappings reads the table once for all of them. In a table that is not as we write
 // it nothing is sent on for sure, so that no port that is queried counts as there. A query for
 // all is for what is to be deleted, and returns them from such a table, too.
@@ -220,6 +242,7 @@ func (o *observer) queryPortMappings(_ context.Context, queried []netstate.PortM
 	if err != nil {
 		return explainPorts(fmt.Errorf("read table %q of nftables: %w", portTable, err))
 	}
+	var hosts []netstate.HostPort
 	for _, m := range queried {
 		if m.Host == "" {
 			o.snap.PutAbsent(m.Key())
@@ -229,11 +252,19 @@ func (o *observer) queryPortMappings(_ context.Context, queried []netstate.PortM
 			continue
 		}
 		host, err := netstate.ParseHostPort(m.Host)
+		if err == nil {
+			hosts = append(hosts, host)
+		}
 		if _, there := state.to[host]; err != nil || !there || !state.intact {
 			o.snap.PutAbsent(m.Key())
 			continue
 		}
 		o.snap.Put(state.mapping(host))
+	}
+	if state.intact {
+		for _, host := range state.overlapping(hosts...) {
+			o.snap.Put(state.mapping(host))
+		}
 	}
 	return nil
 }
@@ -280,6 +311,21 @@ func (s portState) wanted(host netstate.HostPort, m netstate.PortMapping, action
 	return out, nil
 }
 
+// free refuses a mapping whose port another pod has, or one that overlaps with it.
+func (s portState) free(want portMapping) error {
+	if to, taken := s.to[want.host]; taken && to != want.to {
+		return fault.New(fault.Conflict, fmt.Errorf("host port %s leads to %s already", want.host, to))
+	} else if taken {
+		return nil
+	}
+	for _, other := range s.overlapping(want.host) {
+		if to := s.to[other]; to.Addr() != want.to.Addr() { // one pod may have both
+			return fault.New(fault.Conflict, fmt.Errorf("host port %s overlaps with %s, which leads to %s already", want.host, other, to))
+		}
+	}
+	return nil
+}
+
 // applyPortMapping makes one change in one transaction: the kernel has all of it or nothing.
 func (s *Sandbox) applyPortMapping(ctx context.Context, c netstate.Change) error {
 	if err := ctx.Err(); err != nil {
@@ -319,8 +365,10 @@ func (s *Sandbox) applyPortMapping(ctx context.Context, c netstate.Change) error
 			if err != nil {
 				return err
 			}
-			if taken && have.intact && to != want.to && c.Action() == netstate.Create {
-				return fault.New(fault.Conflict, fmt.Errorf("host port %s leads to %s already", host, to))
+			if c.Action() == netstate.Create && have.intact {
+				if err := have.free(want); err != nil {
+					return err
+				}
 			}
 			return write(want, false)
 		})

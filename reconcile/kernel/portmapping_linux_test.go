@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -87,6 +88,65 @@ func (b *bench) lists(want ...netstate.PortMapping) {
 	}
 }
 
+// TestPortsOverlap: a port of one address of the host, and that of all addresses of its family, are one pod's,
+// which may have both. A query for one of them returns the other. Of two pods at once one has it.
+func TestPortsOverlap(t *testing.T) {
+	b := newBench(t)
+	mapping := func(host, to string) netstate.PortMapping {
+		network := "192.0.2.0/24"
+		if strings.HasPrefix(to, "[") {
+			network = "2001:db8::/64"
+		}
+		return netstate.PortMapping{Host: host, To: &to, Network: &network}
+	}
+	all4, one4 := mapping("0.0.0.0:8080/tcp", "192.0.2.5:80"), mapping("198.51.100.1:8080/udp", "192.0.2.5:80")
+	all6, one6 := mapping("[::]:8080/sctp", "[2001:db8::5]:80"), mapping("[2001:db8:1::1]:1/udp", "[2001:db8::5]:80")
+	b.create(all4, one4, all6, one6)
+	for host, has := range map[string]struct {
+		to   string
+		have netstate.PortMapping
+	}{
+		"198.51.100.1:8080/tcp":     {"192.0.2.9:80", all4},
+		"0.0.0.0:8080/udp":          {"192.0.2.9:80", one4},
+		"[2001:db8:1::1]:8080/sctp": {"[2001:db8::9]:80", all6},
+		"[::]:1/udp":                {"[2001:db8::9]:80", one6},
+	} {
+		b.refused(fault.Conflict, netstate.Change{After: mapping(host, has.to)}, "host port "+host+" overlaps with "+has.have.Host+", which leads to "+*has.have.To+" already")
+		b.absent(netstate.PortMapping{Host: host})
+		if seen, ok := netstate.Lookup(b.observe(netstate.PortMapping{Host: host}), has.have); !ok || *seen.To != *has.have.To {
+			t.Errorf("a query for %s does not find %s", host, has.have.Host)
+		}
+	}
+	for _, free := range []netstate.PortMapping{
+		mapping("198.51.100.1:8080/tcp", "192.0.2.5:81"), mapping("0.0.0.0:8080/udp", "192.0.2.5:81"), // its own
+		mapping("[::]:8080/tcp", "[2001:db8::9]:80"), mapping("198.51.100.1:1/udp", "192.0.2.9:80"), // of the other family
+		mapping("198.51.100.2:8080/sctp", "192.0.2.9:80"), mapping("198.51.100.3:8080/sctp", "192.0.2.7:80"), // other addresses
+	} {
+		b.create(free)
+		b.holds(free)
+	}
+	b.remove(all4)
+	b.remove(mapping("198.51.100.1:8080/tcp", "192.0.2.5:81"))
+	b.create(mapping("198.51.100.1:8080/tcp", "192.0.2.9:80"))
+
+	second := newBenchOn(t, b.host)
+	for port := range 30 {
+		errs := make(chan error)
+		for _, c := range []struct {
+			*kernel.Sandbox
+			netstate.PortMapping
+		}{
+			{b.Sandbox, mapping(fmt.Sprintf("0.0.0.0:%d/tcp", 2000+port), "192.0.2.5:80")},
+			{second.Sandbox, mapping(fmt.Sprintf("198.51.100.1:%d/tcp", 2000+port), "192.0.2.9:80")},
+		} {
+			go func() { errs <- c.Apply(t.Context(), netstate.Change{After: c.PortMapping}) }()
+		}
+		if one, other := <-errs, <-errs; (fault.Of(one) == fault.Conflict) == (fault.Of(other) == fault.Conflict) || one != nil && other != nil {
+			t.Fatalf("two pods at once: %v and %v", one, other)
+		}
+	}
+}
+
 // TestPortsOfOthers: a table of the name that others have changed is neither deleted nor written again, and
 // no pod has a port there.
 func TestPortsOfOthers(t *testing.T) {
@@ -151,6 +211,14 @@ func TestManyPorts(t *testing.T) {
 	}
 	for i := range n {
 		b.holds(mapping(2 + i))
+	}
+	beside := allocations(func() {
+		for i := range n {
+			b.refused(fault.Conflict, netstate.Change{After: netstate.PortMapping{Host: fmt.Sprintf("198.51.100.1:%d/tcp", 1024+i), To: new("10.1.0.1:80"), Network: new("10.1.0.0/24")}}, "overlaps with 0.0.0.0:")
+		}
+	})
+	if beside > n*read/10 {
+		t.Errorf("to compare %d ports with those of all addresses makes %d allocations", n, beside)
 	}
 	nftIn(t, hostNS, "delete", "element", "inet", "plumbline-ports", "any4", "{ tcp . 3 }")
 	b.absent(mapping(3))
