@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -87,6 +88,24 @@ func refusals(err error) []error {
 		return nil
 	}
 	return []error{err}
+}
+
+// Interfaces implements topology.Maker. What two imagined nodes agree on is so on any node.
+func (r *Registry) Interfaces(ctx context.Context, t *topology.Topology) (map[string]string, error) {
+	if !affordable(t) {
+		return nil, nil
+	}
+	var made []map[string]string
+	for _, im := range []imagination{{mtu: 65535, domain: "ffff", uplink: true}, {mtu: 65534, domain: "fffe", occupied: true}} {
+		im.made = map[string]string{}
+		_, _ = r.vet(ctx, t, nil, im) // Vet says what is wrong
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		made = append(made, im.made)
+	}
+	maps.DeleteFunc(made[0], func(name, step string) bool { return netstate.OnHost(name) || made[1][name] != step })
+	return made[0], nil
 }
 
 func (r *Registry) vet(ctx context.Context, t *topology.Topology, given Givens, im imagination) (notes []string, err error) {
@@ -187,6 +206,7 @@ type imagination struct {
 	devices  map[string]string // of root steps that name none themselves
 	links    map[string]error  // taken to be in the sandbox, with what is wrong when a step makes them
 	pooled   map[string]bool   // links with addresses of a pool
+	made     map[string]string // links to the steps that make them; may be nil
 	macs     uint16            // given out
 	cost     int
 }
@@ -370,5 +390,8 @@ func (p *Planner) make(name string) error {
 		return fault.New(fault.Invalid, fmt.Errorf("makes an interface %q, as step %q does already: give one of them another name", netstate.BaseName(name), other))
 	}
 	p.makers[name] = p.StepName()
+	if im := p.req.imagined; im != nil && im.made != nil {
+		im.made[name] = p.StepName()
+	}
 	return nil
 }

@@ -45,6 +45,15 @@ type Vetter interface {
 	Vet(ctx context.Context, t *Topology) (notes []string, err error)
 }
 
+// Maker knows the interfaces that its step types make.
+type Maker interface {
+	// Interfaces returns the interfaces that the steps of a valid topology make in the sandbox of
+	// a pod, whatever the node, with their steps; each device is assumed to have an interface. Those
+	// that topologies share, such as a VRF, are not among them, nor are those whose names only a node
+	// knows. The error is that of a context that has ended.
+	Interfaces(ctx context.Context, t *Topology) (map[string]string, error)
+}
+
 type validator struct {
 	ctx       context.Context
 	t         *Topology

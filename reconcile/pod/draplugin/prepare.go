@@ -99,7 +99,7 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 		return nil, passing(fault.New(fault.Conflict, fmt.Errorf("ResourceClaim %q is still attached to pod %q: it is released when that pod has ended", d.rc.Name, e.Pod.Name)))
 	case known && !pins(&e.Claim, d.assigned):
 		// It was reallocated while the agent was not called.
-		return nil, &taken{e, errors.New("it is prepared for devices of an earlier allocation")}
+		return nil, &taken{by: e, err: errors.New("it is prepared for devices of an earlier allocation")}
 	}
 	c := claims.Claim{UID: d.rc.UID, Namespace: d.rc.Namespace, Name: d.rc.Name, Pod: d.pod, Prepared: d.Now().UTC()}
 	if known {
@@ -458,6 +458,8 @@ func stillMatches(ctx context.Context, t *topology.Topology, devices []claims.De
 type taken struct {
 	by  claims.Entry
 	err error
+	// lasting says that the conflict does not end by itself.
+	lasting bool
 }
 
 func (t *taken) Error() string { return t.err.Error() }
@@ -481,19 +483,22 @@ func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
 	for _, err := range errs {
 		p.Log.Error("cannot read claim records", "error", err)
 	}
+	if err := p.together(ctx, c, others); err != nil {
+		return err
+	}
 	if err := p.choose(c, found, others); err != nil {
 		return err
 	}
 	for _, other := range others {
-		if other.UID == c.UID || !other.Held() && len(other.In) > 0 && !other.Prepares() {
-			continue // detached from its sandbox: only its record waits for the kubelet
+		if other.UID == c.UID || detached(&other) {
+			continue
 		}
 		if why := p.mixed(c, &other.Claim); why != "" {
-			return &taken{other, fault.Detailed(errors.New(why), fmt.Sprintf("ResourceClaim %q of pod %q in namespace %q has it", other.Name, other.Pod.Name, other.Namespace))}
+			return &taken{by: other, err: fault.Detailed(errors.New(why), fmt.Sprintf("ResourceClaim %q of pod %q in namespace %q has it", other.Name, other.Pod.Name, other.Namespace))}
 		}
 		if device := common(c, &other.Claim); device != "" {
 			// Other tenants must not see whose it is.
-			return &taken{other, fault.Detailed(
+			return &taken{by: other, err: fault.Detailed(
 				fmt.Errorf("device %q is still in use by another pod: it becomes free when the network of that pod has been released", device),
 				fmt.Sprintf("ResourceClaim %q of pod %q in namespace %q has it", other.Name, other.Pod.Name, other.Namespace))}
 		}
@@ -511,6 +516,50 @@ func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
 	return passing(err)
 }
 
+// together refuses a claim whose topologies cannot be in one pod with each other, or with those of another claim
+// of the pod: the second one would be refused in the sandbox.
+func (p *Plugin) together(ctx context.Context, c *claims.Claim, others []claims.Entry) error {
+	var there []validity.Member
+	var of []claims.Entry
+	for _, other := range others {
+		if other.UID == c.UID || other.Pod.UID != c.Pod.UID || detached(&other) {
+			continue
+		}
+		for _, m := range members(&other.Claim) {
+			there, of = append(there, m), append(of, other)
+		}
+	}
+	with, err := validity.Together(ctx, p.Contracts, there, members(c))
+	if err != nil && with >= 0 {
+		return &taken{by: of[with], err: err, lasting: true}
+	}
+	return err
+}
+
+// members are the topologies of a claim. Those of a record were valid when that was written.
+func members(c *claims.Claim) []validity.Member {
+	var out []validity.Member
+	for i := range c.Topologies {
+		t, err := topology.FromObject(&c.Topologies[i].Object)
+		if err != nil {
+			continue
+		}
+		m := validity.Member{Topology: t, WithoutInterface: map[string]bool{}}
+		for _, d := range c.Topologies[i].Devices {
+			if d.Host.IfName == "" {
+				m.WithoutInterface[d.Step] = true
+			}
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// detached reports whether a claim is in no sandbox any more: only its record waits for the kubelet.
+func detached(e *claims.Entry) bool {
+	return !e.Held() && len(e.In) > 0 && !e.Prepares()
+}
+
 // giveOn removes a conflicting record, if that is allowed.
 func (d *decision) giveOn(ctx context.Context, t *taken) error {
 	held := passing(fault.New(fault.Conflict, t.err))
@@ -519,6 +568,8 @@ func (d *decision) giveOn(ctx context.Context, t *taken) error {
 		switch {
 		case err != nil:
 			return fault.Detailed(held, err.Error())
+		case !lost && t.lasting:
+			return t.err
 		case !lost:
 			return held
 		}

@@ -292,6 +292,77 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestTopologiesOfOnePod: a claim is refused if its topology makes an interface of a name that one of another claim of
+// the pod makes, before anything is recorded of it. Other pods have the name, too.
+func TestTopologiesOfOnePod(t *testing.T) {
+	g := newGiven(t)
+	first := allocated("c1", "p1", "0", "1")
+	g.claims[first.Name] = first
+	if _, err := g.prepare(first); err != nil {
+		t.Fatal(err)
+	}
+	tail := g.topology.DeepCopy()
+	tail.Name, tail.UID, tail.Spec.Steps = "tail", "t-uid-2", []v1alpha1.Step{{Name: "vf0", Type: "sriov"}}
+	g.topology = tail
+	of := func(uid, pod types.UID) *resourceapi.ResourceClaim {
+		rc := allocated(uid, pod, "2")
+		p := &rc.Status.Allocation.Devices.Config[0].Opaque.Parameters
+		p.Raw = []byte(strings.NewReplacer(`"pair"`, `"tail"`, "t-uid", "t-uid-2").Replace(string(p.Raw)))
+		return rc
+	}
+	begun := time.Now()
+	g.refused(of("c2", "p1"), fault.Invalid, `NetworkTopology "tail", step "vf0": makes an interface "net1", as step "vf0" of NetworkTopology "pair" does in the same pod: set another ifName`)
+	if took := time.Since(begun); took > patience/2 {
+		t.Errorf("refused after %s, although waiting does not help", took)
+	}
+	if _, err := g.prepare(of("c3", "p2")); err != nil {
+		t.Errorf("in another pod: %v", err)
+	}
+	if err := g.store.Remove("c3"); err != nil {
+		t.Fatal(err)
+	}
+	// A function of a userspace driver makes no interface.
+	vf := &g.devices[2]
+	kernel := *vf
+	vf.Driver, vf.IfName = "vfio-pci", ""
+	if _, err := g.prepare(of("c4", "p1")); err != nil {
+		t.Errorf("for a userspace driver: %v", err)
+	}
+	if err := g.store.Remove("c4"); err != nil {
+		t.Fatal(err)
+	}
+	*vf = kernel
+	g.in(first.UID, "p1", claims.Attached)
+	g.refused(of("c2", "p1"), fault.Invalid, "in the same pod")
+	g.in(first.UID, "p1", claims.Released)
+	if _, err := g.prepare(of("c5", "p1")); err != nil {
+		t.Errorf("beside a claim that is released: %v", err)
+	}
+	if err := g.store.Remove("c5"); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.store.PutSandboxes(claims.Entry{Claim: claims.Claim{UID: first.UID}}); err != nil { // in none yet, as before
+		t.Fatal(err)
+	}
+	tail.Spec.Steps[0].Config = &runtime.RawExtension{Raw: []byte(`{"ifName": "tail0"}`)}
+	if _, err := g.prepare(of("c2", "p1")); err != nil {
+		t.Errorf("with another name: %v", err)
+	}
+	// What is recorded is not refused, whatever its other claims are by now.
+	tail.Spec.Steps[0].Config = nil
+	if _, err := g.prepare(of("c2", "p1")); err != nil {
+		t.Errorf("again: %v", err)
+	}
+	if err := g.store.Remove("c2"); err != nil {
+		t.Fatal(err)
+	}
+	// The record of a claim that no longer exists conflicts with none.
+	delete(g.claims, first.Name)
+	if _, err := g.prepare(of("c2", "p1")); err != nil || !slices.Equal(g.withdrawn, []types.UID{"c1"}) {
+		t.Errorf("beside a claim that no longer exists: %v, withdrawn %s", err, g.withdrawn)
+	}
+}
+
 // TestEdited holds that an edit that still chooses the devices is accepted.
 func TestEdited(t *testing.T) {
 	g := newGiven(t)
