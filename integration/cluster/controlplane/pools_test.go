@@ -275,8 +275,8 @@ func (n *lessee) follows(t *testing.T, c *addresses.Client) (names []string) {
 	return names
 }
 
-// followedLeases holds that a node is told what happens to its leases, those of other writers included, be they few
-// or many, and after a restart.
+// followedLeases holds that a node learns what happens to its leases, also by other writers, with few and with
+// many, and after a restart.
 func (b *bench) followedLeases(t *testing.T) {
 	b.mustKubectl(t, addressPool("followed", "{subnets: [{prefix: 203.0.113.0/26}], blockSize: 1, quarantineSeconds: 0}"), "create", "--validate=strict", "-f", "-")
 	one, two := b.lessee(t, "following"), b.lessee(t, "other")
@@ -305,7 +305,7 @@ func (b *bench) followedLeases(t *testing.T) {
 	}
 	one.follows(t, one.client)
 	deleted("1")
-	// An answer is lost: the node is told of the lease that it has all the same.
+	// An answer is lost: the node learns of the lease that it has all the same.
 	had := len(one.follows(t, one.client))
 	one.fault.answer.Store(true)
 	one.fault.creates.Store(true)
