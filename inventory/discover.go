@@ -23,11 +23,11 @@ type Options struct {
 	// LookupUplink asks devlink, which knows. Where it is nil or fails, the
 	// interfaces' port names decide.
 	UplinkOf func(pciAddress string) (ifName string, err error)
-	// RDMANetdevs returns, by name, which interface of the host each RDMA device is on that
-	// is on one. It is called at most once, and only if there is an RDMA device without a PCI
-	// function. sysfs shows such devices of all network namespaces with the name of their
+	// RDMANetdevs returns, by name, which interface of the host each of these RDMA devices is on
+	// that is on one; with an error, perhaps not all. It is called at most once, with the devices
+	// that no PCI function has. sysfs shows such devices of all network namespaces with the name of their
 	// interface, which a pod may name like one of the host. Where it is nil, sysfs decides.
-	RDMANetdevs func() (ifNames map[string]string, err error)
+	RDMANetdevs func(names []string) (ifNames map[string]string, err error)
 }
 
 // Discover lists the network devices in a sysfs tree: os.DirFS("/sys") or a
@@ -459,23 +459,9 @@ func (s *scan) portOf(master string) HostUse {
 
 // readRDMA finds the owner of every RDMA device: the PCI function above it or,
 // for a software device, its netdev.
-func (s *scan) readRDMA(netdevs func() (map[string]string, error)) {
-	var known map[string]string
-	var failed error
-	asked := false
-	netdevOf := func(name, dir string) string {
-		if netdevs == nil {
-			ifName, _ := s.text(dir, "ports/1/gid_attrs/ndevs/0") // ENOENT, EINVAL: no netdev
-			return ifName
-		}
-		if !asked {
-			asked = true
-			if known, failed = netdevs(); failed != nil {
-				s.problems = append(s.problems, problem{err: fmt.Errorf("RDMA devices: %w", failed)})
-			}
-		}
-		return known[name]
-	}
+func (s *scan) readRDMA(netdevs func([]string) (map[string]string, error)) {
+	var others []string
+	ifNames := map[string]string{}
 	for _, name := range s.names(infinibandDir) {
 		dir, err := s.resolve(path.Join(infinibandDir, name))
 		if err != nil {
@@ -485,17 +471,29 @@ func (s *scan) readRDMA(netdevs func() (map[string]string, error)) {
 			continue
 		}
 		address, _ := pciOf(path.Dir(dir))
-		d := s.functions[address]
-		if d == nil {
-			if n := s.netdevs[netdevOf(name, dir)]; n != nil {
-				d = n.device
-			}
+		if d := s.functions[address]; d != nil {
+			d.addRDMA(name)
+			continue
 		}
-		if d != nil {
-			d.RDMA, d.RDMADevices = true, append(d.RDMADevices, name)
+		others = append(others, name)
+		if netdevs == nil {
+			ifNames[name], _ = s.text(dir, "ports/1/gid_attrs/ndevs/0") // ENOENT, EINVAL: no netdev
+		}
+	}
+	if netdevs != nil && len(others) > 0 {
+		var err error
+		if ifNames, err = netdevs(others); err != nil {
+			s.problems = append(s.problems, problem{err: fmt.Errorf("RDMA devices: %w", err)})
+		}
+	}
+	for _, name := range others {
+		if n := s.netdevs[ifNames[name]]; n != nil && n.device != nil {
+			n.device.addRDMA(name)
 		}
 	}
 }
+
+func (d *Device) addRDMA(name string) { d.RDMA, d.RDMADevices = true, append(d.RDMADevices, name) }
 
 // linkFunctions completes the virtual functions: which one of its PF each is,
 // and what the PF's interface is called.

@@ -400,22 +400,24 @@ func TestSoftwareRDMA(t *testing.T) {
 		}
 		return out, err
 	}
-	calls := 0
-	n.opt.RDMANetdevs = func() (map[string]string, error) {
-		calls++
-		return map[string]string{"rxe0": "enp3s0f0v0", "other": "dummy0"}, nil
+	var asked [][]string
+	var unreadable error
+	n.opt.RDMANetdevs = func(names []string) (map[string]string, error) {
+		asked = append(asked, names)
+		return map[string]string{"rxe0": "enp3s0f0v0", "other": "dummy0"}, unreadable
 	}
-	have, err := of()
-	if err != nil || len(have) != 1 || len(have["enp3s0f0v0"]) != 1 || have["enp3s0f0v0"][0] != "rxe0" || calls != 1 {
-		t.Errorf("%v, %v, %d calls", have, err, calls)
+	for _, failure := range []error{nil, errors.New("not all could be read")} {
+		unreadable = failure
+		have, err := of()
+		if !errors.Is(err, failure) || len(have) != 1 || len(have["enp3s0f0v0"]) != 1 || have["enp3s0f0v0"][0] != "rxe0" {
+			t.Errorf("%v, %v", have, err)
+		}
 	}
-	unreadable := errors.New("unreadable")
-	n.opt.RDMANetdevs = func() (map[string]string, error) { return nil, unreadable }
-	if have, err := of(); len(have) > 0 || !errors.Is(err, unreadable) {
-		t.Errorf("while they cannot be read: %v, %v", have, err)
+	if want := []string{"rxe0", "rxe1"}; len(asked) != 2 || !slices.Equal(asked[0], want) {
+		t.Errorf("asked for %q, want once for each scan for %q", asked, want)
 	}
 	n = open(t, "mlx5")
-	n.opt.RDMANetdevs = func() (map[string]string, error) {
+	n.opt.RDMANetdevs = func([]string) (map[string]string, error) {
 		t.Error("asked for devices that have a PCI function")
 		return nil, nil
 	}

@@ -265,6 +265,9 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Read: func(ctx context.Context, path string, id reconcile.NetnsID, of []ports.Port) ([]ports.State, error) {
 			return s.engine.host.Ports(ctx, path, id, of)
 		},
+		ReadRDMA: func(ctx context.Context, path string, id reconcile.NetnsID, of []ports.Port, states []ports.State) {
+			s.engine.host.RDMAPorts(ctx, path, id, of, states)
+		},
 		Pod: s.podOf, Changed: s.portsChanged, Now: time.Now,
 	})
 	s.interfaces = ports.NewMetrics(ports.MetricsOptions{Monitor: s.ports, Interfaces: s.interfaceMetrics})
@@ -337,7 +340,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	}
 	s.publisher = publish.New(publish.Options{
 		NodeName: s.nodeName, Neighbours: neighbours, Sysfs: os.DirFS("/sys"), PhysicalNetworks: s.physicalNetworks, UplinkOf: inventory.LookupUplink,
-		RDMANetdevs: func() (map[string]string, error) { return s.engine.host.RDMANetdevs(ctx) },
+		RDMANetdevs: func(names []string) (map[string]string, error) { return s.engine.host.RDMANetdevs(ctx, names) },
 		Uplinks:     s.uplinks, InUse: s.inUse, Chosen: s.chosen, Dirty: s.dirty, Failing: s.failures.Failing, Failed: s.failures.Restore, Policies: s.policies, StateFile: filepath.Join(s.app.stateDir, publishedFile), Log: s.log, Now: time.Now,
 	})
 	s.plugin = draplugin.New(draplugin.Options{

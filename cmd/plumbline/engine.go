@@ -201,7 +201,7 @@ func discoverWired(ctx context.Context, host *kernel.Host, networks map[string]s
 	defer routes.Close()
 	return inventory.DiscoverGuarded(ctx, os.DirFS("/sys"), inventory.Options{
 		PhysicalNetworks: networks, UplinkOf: inventory.LookupUplink,
-		RDMANetdevs: func() (map[string]string, error) { return host.RDMANetdevs(ctx) },
+		RDMANetdevs: func(names []string) (map[string]string, error) { return host.RDMANetdevs(ctx, names) },
 	}, routes)
 }
 

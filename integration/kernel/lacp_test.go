@@ -59,9 +59,10 @@ func TestPartnerOfPort(t *testing.T) {
 	reports := make(chan ports.Report, 100)
 	var r *reconcile.Reconciler
 	m := ports.New(ports.Options{
-		Record: func(id reconcile.SandboxID) (reconcile.Record, bool, error) { return r.Record(id) },
-		Read:   l.host.Ports,
-		Pod:    func(reconcile.SandboxID) (namespace, name string, ok bool) { return "default", "p", true },
+		Record:   func(id reconcile.SandboxID) (reconcile.Record, bool, error) { return r.Record(id) },
+		Read:     l.host.Ports,
+		ReadRDMA: l.host.RDMAPorts,
+		Pod:      func(reconcile.SandboxID) (namespace, name string, ok bool) { return "default", "p", true },
 		Changed: func(r ports.Report) {
 			select {
 			case reports <- r:

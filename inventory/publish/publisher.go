@@ -53,7 +53,7 @@ type Options struct {
 	// UplinkOf is inventory.LookupUplink; nil leaves it to port names.
 	UplinkOf func(pciAddress string) (ifName string, err error)
 	// RDMANetdevs is that of inventory.Options.
-	RDMANetdevs func() (ifNames map[string]string, err error)
+	RDMANetdevs func(names []string) (ifNames map[string]string, err error)
 	// Policies is what the cluster says of the devices; nil is nothing.
 	Policies Policies
 	// Neighbours is what the ports of the node are connected to; nil is unknown.

@@ -113,7 +113,7 @@ func Open(o Options) (*Host, error) {
 			once.Do(func() { o.Searching(why) })
 		}
 	}
-	return &Host{searching: searching, socket: s, own: h, buffers: buffers, sysfs: sysfs{o.Sysfs}, proc: o.Proc, bootID: strings.TrimSpace(string(boot)), bounds: o.Bounds.withDefaults(), disturb: o.Disturb, vfAddresses: map[string]vfAddress{}, indexes: map[string]int{}, lacp: lacpPorts{now: o.Now, of: map[string]agreement{}}, rdma: newRDMALinks(o.Now)}, nil
+	return &Host{searching: searching, socket: s, own: h, buffers: buffers, sysfs: sysfs{o.Sysfs}, proc: o.Proc, bootID: strings.TrimSpace(string(boot)), bounds: o.Bounds.withDefaults(), disturb: o.Disturb, vfAddresses: map[string]vfAddress{}, indexes: map[string]int{}, lacp: lacpPorts{now: o.Now, of: map[string]agreement{}}, rdma: newRDMALinks()}, nil
 }
 
 // known returns what m caches of a function.

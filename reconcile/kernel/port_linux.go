@@ -15,7 +15,7 @@ import (
 
 // Ports reads the state of a sandbox's ports, one message for each. The namespace at the
 // path must still be the one of the record. A port whose link is gone, or whose index is
-// that of another link now, is not found.
+// that of another link now, is not found. Their RDMA ports are not read, see RDMAPorts.
 func (h *Host) Ports(ctx context.Context, path string, id reconcile.NetnsID, of []ports.Port) ([]ports.State, error) {
 	s, err := h.sandboxOf(path, id)
 	if err != nil {
@@ -28,7 +28,6 @@ func (h *Host) Ports(ctx context.Context, path string, id reconcile.NetnsID, of 
 			return nil, fmt.Errorf("link %q: %w", p.Name, err)
 		}
 	}
-	h.readRDMA(ctx, path, s.NetnsID(), of, out)
 	return out, nil
 }
 

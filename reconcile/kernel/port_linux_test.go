@@ -1,8 +1,10 @@
 package kernel_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -180,66 +182,122 @@ func TestPortsOfAnotherNamespace(t *testing.T) {
 	}
 }
 
-// TestRDMAPort: the RDMA port of a link is found, follows the carrier of its link, and is not
-// taken for that of another one.
-func TestRDMAPort(t *testing.T) {
-	b := newBench(t)
-	if os.Getenv("PLUMBLINE_LANE") == "uml" {
-		return // it has no RDMA
-	}
+// rdmaBench has devices near and far, in a sysfs in which an RDMA device rxe77 belongs to near. The
+// bench has no card with RDMA: it is a device in software that the test makes.
+type rdmaBench struct {
+	*bench
+	near, far ports.Port
+}
+
+const rdmaName = "rxe77"
+
+func newRDMABench(t *testing.T) *rdmaBench {
+	hostNS := newNetns(t)
 	if out, err := exec.Command("modprobe", "rdma_rxe").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	const near, far = "0000:03:10.0", "0000:03:10.2"
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "bus/pci/devices", near, "infiniband", rdmaName), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	host, err := kernel.Open(kernel.Options{Netns: hostNS.path(), Sysfs: root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { host.Close() })
+	b := newBenchOn(t, host)
+	b.hostNS = hostNS
 	b.veth("near", "far")
-	in := func(f func() error) {
-		t.Helper()
-		if err := kernel.Within(b.ns.path(), f); err != nil {
-			t.Fatal(err)
-		}
-	}
-	set := func(name string, f func(*netlink.Handle, netlink.Link) error) {
-		t.Helper()
-		b.as(func(h *netlink.Handle) error {
-			l, err := h.LinkByName(name)
-			if err != nil {
-				return err
-			}
-			return f(h, l)
-		})
-	}
-	up := func(h *netlink.Handle, l netlink.Link) error { return h.LinkSetUp(l) }
-	down := func(h *netlink.Handle, l netlink.Link) error { return h.LinkSetDown(l) }
-	near, far := b.port("near"), b.port("far")
-	near.Device, far.Device = "if:near", "if:far"
-	none := func(s ports.State) bool { return s.RDMA == nil }
-	set("near", up)
-	set("far", up)
-	b.await(near, "without an RDMA port", none)
+	r := &rdmaBench{bench: b, near: b.port("near"), far: b.port("far")}
+	r.near.Device, r.far.Device = near, far
+	b.up("near")
+	b.up("far")
+	return r
+}
 
-	const name = "rxe77"
-	in(func() error { return netlink.RdmaLinkAdd(name, "rxe", "near") })
-	there := true
-	remove := func() error {
-		there = false
-		return netlink.RdmaLinkDel(name)
-	}
-	t.Cleanup(func() {
-		if there {
-			in(remove)
+func (b *bench) up(name string) { b.link(name, (*netlink.Handle).LinkSetUp) }
+
+// link lets the owner of the namespace do something to a link.
+func (b *bench) link(name string, f func(*netlink.Handle, netlink.Link) error) {
+	b.Helper()
+	b.as(func(h *netlink.Handle) error {
+		l, err := h.LinkByName(name)
+		if err != nil {
+			return err
 		}
+		return f(h, l)
 	})
-	active := func(want bool) func(ports.State) bool {
-		return func(s ports.State) bool { return s.RDMA != nil && s.RDMA.Active == want && s.Carrier == want }
+}
+
+// add adds an RDMA device on a link of the sandbox. It returns what removes it.
+func (b *rdmaBench) add(name, link string) (remove func()) {
+	b.Helper()
+	if err := kernel.Within(b.ns.path(), func() error { return netlink.RdmaLinkAdd(name, "rxe", link) }); err != nil {
+		b.Fatal(err)
 	}
-	b.await(near, "active", active(true))
-	b.await(far, "without an RDMA port", none)
-	set("far", down)
-	b.await(near, "down", active(false))
-	set("far", up)
-	b.await(near, "active again", active(true))
-	made := near
+	there := true
+	remove = func() {
+		if !there {
+			return
+		}
+		there = false
+		if err := kernel.Within(b.ns.path(), func() error { return netlink.RdmaLinkDel(name) }); err != nil {
+			b.Error(err)
+		}
+	}
+	b.Cleanup(remove)
+	return remove
+}
+
+// read is the state of a port with its RDMA port.
+func (b *rdmaBench) read(p ports.Port) ports.State {
+	b.Helper()
+	out := []ports.State{b.state(p)}
+	b.host.RDMAPorts(b.ctx, b.ns.path(), b.NetnsID(), []ports.Port{p}, out)
+	return out[0]
+}
+
+func (b *rdmaBench) await(p ports.Port, what string, is func(ports.State) bool) {
+	b.Helper()
+	var s ports.State
+	eventually(b, fmt.Sprintf("link %q is %s", p.Name, what), func() bool {
+		s = b.read(p)
+		return is(s)
+	})
+}
+
+func withoutRDMA(s ports.State) bool { return s.RDMA == nil }
+
+func rdmaActive(want bool) func(ports.State) bool {
+	return func(s ports.State) bool { return s.RDMA != nil && s.RDMA.Active == want && s.Carrier == want }
+}
+
+// TestRDMAPort: the RDMA port of a link is found, follows the carrier of its link, and is not
+// taken for that of another one. An RDMA device that the owner of the namespace makes is nobody's.
+func TestRDMAPort(t *testing.T) {
+	inMachine(t)
+	if os.Getenv("PLUMBLINE_LANE") == "uml" {
+		return // it has no RDMA
+	}
+	b := newRDMABench(t)
+	b.await(b.near, "without an RDMA port", withoutRDMA)
+	own := b.add("hostile", "near")
+	b.await(b.near, "without an RDMA port but the pod's", withoutRDMA)
+	own()
+	remove := b.add(rdmaName, "near")
+	b.await(b.near, "active", rdmaActive(true))
+	b.await(b.far, "without an RDMA port", withoutRDMA)
+	b.link("far", (*netlink.Handle).LinkSetDown)
+	b.await(b.near, "down", rdmaActive(false))
+	b.up("far")
+	b.await(b.near, "active again", rdmaActive(true))
+	made := b.near
 	made.Device = "" // a link that was made, not a device
-	b.await(made, "not a device's", none)
-	in(remove)
-	b.await(near, "without its RDMA port", none)
+	b.await(made, "not a device's", withoutRDMA)
+	remove()
+	b.await(b.near, "without its RDMA port", withoutRDMA)
+	b.add(rdmaName, "far")
+	b.await(b.far, "without the RDMA port of another device", withoutRDMA)
+	b.await(b.near, "without the RDMA port of another link", withoutRDMA)
 }

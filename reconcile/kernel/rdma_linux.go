@@ -11,7 +11,6 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
-	"golang.org/x/time/rate"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
@@ -28,39 +27,24 @@ const (
 )
 
 const (
-	// rdmaDevices bounds how many RDMA devices are read to find those of a sandbox. The owner
-	// of a namespace can make more of them, of type rxe, on links of its own.
+	// rdmaDevices bounds of how many RDMA devices without a function the host's links are asked for.
+	// The owner of a namespace can make more of them, of type rxe, on links of its own.
 	rdmaDevices = 1024
+	// rdmaListTimeout bounds the time for that.
+	rdmaListTimeout = 2 * time.Second
 	// rdmaKnown bounds what is remembered.
 	rdmaKnown = 4096
-	// rdmaListsPerSecond and rdmaListsBurst limit how often the devices are read because
-	// devices were added or removed. The owner of a namespace can do that all the time, with
-	// devices on links of its own, and each sandbox with a link without a port would read all
-	// of them.
-	rdmaListsPerSecond = 2
-	rdmaListsBurst     = 20
 )
 
-// rdmaLinks remembers which RDMA port belongs to a link of a namespace. To find one takes a
-// message for each RDMA device of the host; to confirm it takes one.
+// rdmaLinks remembers which RDMA port belongs to a link of a namespace, and its state. To find one
+// takes a message for each RDMA device of the host; to read it takes one.
 type rdmaLinks struct {
-	now   func() time.Time
-	lists *rate.Limiter
-
-	mu    sync.Mutex
-	names []string // of the devices it is about
-	round uint64   // counts how often they have changed
-	of    map[rdmaLink]foundRDMA
+	mu sync.Mutex
+	of map[rdmaLink]knownRDMAPort
 }
 
-// foundRDMA is the result of a search, and the round in which it was made.
-type foundRDMA struct {
-	rdmaPort
-	round uint64
-}
-
-func newRDMALinks(now func() time.Time) *rdmaLinks {
-	return &rdmaLinks{now: now, lists: rate.NewLimiter(rdmaListsPerSecond, rdmaListsBurst), of: map[rdmaLink]foundRDMA{}}
+func newRDMALinks() *rdmaLinks {
+	return &rdmaLinks{of: map[rdmaLink]knownRDMAPort{}}
 }
 
 type rdmaLink struct {
@@ -68,24 +52,49 @@ type rdmaLink struct {
 	index int
 }
 
-// rdmaPort is the port of an RDMA device; the zero value is none.
+// rdmaPort is a port of an RDMA device.
 type rdmaPort struct{ device, port uint32 }
 
-// namedRDMAPort is a port with the name of its device.
-type namedRDMAPort struct {
+// knownRDMAPort is a port with its last known state.
+type knownRDMAPort struct {
 	rdmaPort
-	name string
+	active bool
 }
 
-// readRDMA adds the state of the RDMA ports that belong to devices. It returns no error: without
-// an answer the state is unknown, and that of the link is reported.
-func (h *Host) readRDMA(ctx context.Context, path string, id reconcile.NetnsID, of []ports.Port, states []ports.State) {
+// foundRDMAPort is a port with the name of its device, and the link it is on.
+type foundRDMAPort struct {
+	knownRDMAPort
+	name string
+	link int
+}
+
+// RDMAPorts adds the RDMA ports that belong to devices to their states: those of an RDMA device of
+// the same hardware. One in software is not read: it ends when its link is moved to a pod, so
+// it would be one that the pod has made. There is no error: without an answer in time, the state is
+// the last one that is known, and nil before there is one.
+func (h *Host) RDMAPorts(ctx context.Context, path string, id reconcile.NetnsID, of []ports.Port, states []ports.State) {
+	names := map[int][]string{} // of the RDMA devices that may be on a link
+	for i, p := range of {
+		if states[i].Found && p.Device != "" {
+			if n := h.sysfs.rdmaDevices(netstate.Device{ID: p.Device, Parent: p.Parent}); len(n) > 0 {
+				names[p.Index] = n
+			}
+		}
+	}
 	// Only then is there a socket: to open one without the module would load it.
-	names := h.sysfs.rdmaDevices()
-	candidate := func(i int) bool { return states[i].Found && of[i].Device != "" }
-	if len(names) == 0 || !slices.ContainsFunc(indexes(states), candidate) {
+	if len(names) == 0 || id == (reconcile.NetnsID{}) {
 		return
 	}
+	h.askRDMA(ctx, path, id, names)
+	for i, p := range of {
+		if known, ok := h.rdma.get(rdmaLink{id, p.Index}); ok && names[p.Index] != nil {
+			states[i].RDMA = &ports.RDMAPort{Active: known.active}
+		}
+	}
+}
+
+// askRDMA reads the ports of links, which may be of the RDMA devices with these names.
+func (h *Host) askRDMA(ctx context.Context, path string, id reconcile.NetnsID, names map[int][]string) {
 	ns, err := netns.Open(path)
 	if err != nil {
 		return
@@ -98,31 +107,32 @@ func (h *Host) readRDMA(ctx context.Context, path string, id reconcile.NetnsID, 
 	if !netns.Same(c.id, id) {
 		return
 	}
-	var found map[int]namedRDMAPort // by link
-	for i := range states {
-		if !candidate(i) {
-			continue
-		}
-		link := rdmaLink{id, of[i].Index}
-		at, known := h.rdma.get(names, link)
-		if !known {
-			if found == nil {
-				if found, err = c.rdmaPorts(ctx); err != nil {
-					return
-				}
+	sought := map[string]bool{}
+	for index, devices := range names {
+		link := rdmaLink{id, index}
+		if known, ok := h.rdma.get(link); ok {
+			on, active, err := c.rdmaPort(ctx, known.rdmaPort)
+			switch {
+			case err == nil && on == index:
+				h.rdma.put(link, knownRDMAPort{known.rdmaPort, active})
+				continue
+			case err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENODEV):
+				continue // that is the driver's, not that there is no such port
 			}
-			at = found[link.index].rdmaPort
-			h.rdma.put(link, at)
-		}
-		if at == (rdmaPort{}) {
-			continue
-		}
-		index, active, err := c.rdmaPort(ctx, at)
-		if err != nil || index != link.index {
 			h.rdma.forget(link)
-			continue
 		}
-		states[i].RDMA = &ports.RDMAPort{Active: active}
+		for _, name := range devices {
+			sought[name] = true
+		}
+	}
+	if len(sought) == 0 {
+		return
+	}
+	found, _ := c.rdmaPorts(ctx, sought)
+	for _, p := range found {
+		if slices.Contains(names[p.link], p.name) {
+			h.rdma.put(rdmaLink{id, p.link}, p.knownRDMAPort)
+		}
 	}
 }
 
@@ -139,14 +149,12 @@ func (h *Host) dialRDMA(ns *os.File) (*conn, error) {
 	return &conn{socket: s, count: &counters{disturb: h.disturb}}, nil
 }
 
-// RDMANetdevs returns which link of the host each RDMA device is on, by the device's name.
+// RDMANetdevs returns which link of the host each of the named RDMA devices is on, by its name.
 // The kernel reports the link of a port only to the link's namespace, so a device that a pod
-// has made is not among them, whatever its link is called.
-func (h *Host) RDMANetdevs(ctx context.Context) (map[string]string, error) {
-	out := map[string]string{}
-	if len(h.sysfs.rdmaDevices()) == 0 {
-		return out, nil
-	}
+// has made is not among them, whatever its link is called. With an error they may not be all.
+func (h *Host) RDMANetdevs(ctx context.Context, names []string) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, rdmaListTimeout)
+	defer cancel()
 	fd, err := unix.FcntlInt(h.socket.ns.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("network namespace of the host: %w", err)
@@ -156,56 +164,43 @@ func (h *Host) RDMANetdevs(ctx context.Context) (map[string]string, error) {
 		return nil, err
 	}
 	defer c.close()
-	all, err := c.rdmaPorts(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("list RDMA devices: %w", err)
+	sought := map[string]bool{}
+	for _, name := range names {
+		sought[name] = true
 	}
+	all, listed := c.rdmaPorts(ctx, sought)
+	if listed != nil {
+		listed = fmt.Errorf("list RDMA devices: %w", listed)
+	}
+	out := map[string]string{}
 	links := h.WithoutSandbox()
-	for index, at := range all {
-		w, err := links.outside.linkByIndex(ctx, index)
+	for _, p := range all {
+		w, err := links.outside.linkByIndex(ctx, p.link)
 		if errors.Is(err, unix.ENODEV) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("link of RDMA device %q: %w", at.name, err)
+			return out, errors.Join(listed, fmt.Errorf("link of RDMA device %q: %w", p.name, err))
 		}
-		out[at.name] = netstate.BaseName(w.link.Name)
+		out[p.name] = netstate.BaseName(w.link.Name)
 	}
-	return out, nil
+	return out, listed
 }
 
-func indexes(states []ports.State) []int {
-	out := make([]int, len(states))
-	for i := range states {
-		out[i] = i
-	}
-	return out
-}
-
-// get returns what is known of a link. A port is confirmed whenever it is read, so it remains
-// known when RDMA devices were added or removed. That a link has none has to be found out
-// again then, at a limited rate.
-func (r *rdmaLinks) get(names []string, link rdmaLink) (rdmaPort, bool) {
+func (r *rdmaLinks) get(link rdmaLink) (knownRDMAPort, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !slices.Equal(names, r.names) {
-		r.names = names
-		r.round++
-	}
-	if len(r.of) >= rdmaKnown {
-		r.of = map[rdmaLink]foundRDMA{}
-	}
 	p, ok := r.of[link]
-	if ok && p.rdmaPort == (rdmaPort{}) && p.round != r.round {
-		ok = !r.lists.AllowN(r.now(), 1)
-	}
-	return p.rdmaPort, ok
+	return p, ok
 }
 
-func (r *rdmaLinks) put(link rdmaLink, p rdmaPort) {
+func (r *rdmaLinks) put(link rdmaLink, p knownRDMAPort) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.of[link] = foundRDMA{p, r.round}
+	if len(r.of) >= rdmaKnown {
+		clear(r.of)
+	}
+	r.of[link] = p
 }
 
 func (r *rdmaLinks) forget(link rdmaLink) {
@@ -216,29 +211,35 @@ func (r *rdmaLinks) forget(link rdmaLink) {
 
 func rdmaType(command int) int { return nl.RDMA_NL_NLDEV<<nl.RDMA_NL_GET_CLIENT_SHIFT | command }
 
-// rdmaPorts lists the RDMA ports of links in the namespace, by link. The kernel reports the link
-// of a port only to the link's namespace (nldev.c, fill_port_info).
-func (c *conn) rdmaPorts(ctx context.Context) (map[int]namedRDMAPort, error) {
+// rdmaPorts lists the ports of RDMA devices with these names that are on links in the namespace. The
+// kernel reports the link of a port only to the link's namespace (nldev.c, fill_port_info). Only that
+// calls the driver, so only these devices are asked. With an error, the ports are not all.
+func (c *conn) rdmaPorts(ctx context.Context, names map[string]bool) ([]foundRDMAPort, error) {
+	type device struct {
+		index uint32
+		name  string
+	}
+	var devices []device
 	typ := rdmaType(nl.RDMA_NLDEV_CMD_GET)
-	devices, err := c.collect(ctx, typ, unix.NLM_F_DUMP, nil, uint16(typ))
+	err := c.send(ctx, typ, unix.NLM_F_DUMP, nil, uint16(typ), func(b []byte) error {
+		if index, name := decodeRDMADevice(b); index != nil && names[name] && len(devices) < rdmaDevices {
+			devices = append(devices, device{*index, name})
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	out := map[int]namedRDMAPort{}
+	var out []foundRDMAPort
 	typ = rdmaType(rdmaPortGet)
-	for _, d := range devices[:min(len(devices), rdmaDevices)] {
-		device, name := decodeRDMADevice(d)
-		if device == nil {
-			continue
-		}
-		all, err := c.collect(ctx, typ, unix.NLM_F_DUMP, []nl.NetlinkRequestData{attr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, nl.Uint32Attr(*device))}, uint16(typ))
+	for _, d := range devices {
+		all, err := c.collect(ctx, typ, unix.NLM_F_DUMP, []nl.NetlinkRequestData{attr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, nl.Uint32Attr(d.index))}, uint16(typ))
 		if ctx.Err() != nil {
-			return nil, err
+			return out, err
 		}
 		for _, b := range all { // none of a device that was removed meanwhile
-			at, link, _ := decodeRDMAPort(b)
-			if _, taken := out[link]; link != 0 && !taken {
-				out[link] = namedRDMAPort{at, name}
+			if at, link, active := decodeRDMAPort(b); link != 0 {
+				out = append(out, foundRDMAPort{knownRDMAPort{at, active}, d.name, link})
 			}
 		}
 	}

@@ -102,9 +102,13 @@ func (f sysfs) netdevs(id string) []string {
 	return out
 }
 
-// rdmaDevices returns the names of all RDMA devices.
-func (f sysfs) rdmaDevices() []string {
-	entries, _ := os.ReadDir(filepath.Join(f.root, "class/infiniband"))
+// rdmaDevices returns the names of the RDMA devices of a device.
+func (f sysfs) rdmaDevices(d netstate.Device) []string {
+	dir := f.dir(d)
+	if dir == "" {
+		return nil
+	}
+	entries, _ := os.ReadDir(filepath.Join(dir, "infiniband"))
 	var out []string
 	for _, e := range entries {
 		out = append(out, e.Name())

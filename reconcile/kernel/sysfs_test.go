@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -34,18 +35,20 @@ func tree(t *testing.T, entries map[string]string) sysfs {
 func TestSysfs(t *testing.T) {
 	const dir = "bus/pci/devices/"
 	f := tree(t, map[string]string{
-		dir + "0000:03:00.0/driver":                      "->../../../bus/pci/drivers/mlx5_core",
-		dir + "0000:03:00.0/virtfn0":                     "->../0000:03:00.2",
-		dir + "0000:03:00.0/virtfn10":                    "->../0000:03:01.4",
-		dir + "0000:03:00.0/net/aaa_rep/phys_port_name":  "pf0vf1\n",
-		dir + "0000:03:00.0/net/enp3s0f0/phys_port_name": "p0\n",
-		dir + "0000:03:00.0/net/enp3s0f0/dev_port":       "0\n",
-		dir + "0000:03:01.4/physfn":                      "->../0000:03:00.0",
-		dir + "0000:04:00.0/net/port1/dev_port":          "1\n",
-		dir + "0000:04:00.0/net/second/dev_port":         "0\n",
-		dir + "0000:05:00.0/virtio3/net/eth0/dev_port":   "0\n",
-		"bus/virtio/devices/virtio3":                     "->../../../devices/pci0000:00/0000:05:00.0/virtio3",
-		"bus/virtio/devices/virtio4":                     "->../../../devices/platform/a003e00.virtio_mmio/virtio4",
+		dir + "0000:03:00.0/driver":                                        "->../../../bus/pci/drivers/mlx5_core",
+		dir + "0000:03:00.0/virtfn0":                                       "->../0000:03:00.2",
+		dir + "0000:03:00.0/virtfn10":                                      "->../0000:03:01.4",
+		dir + "0000:03:00.0/net/aaa_rep/phys_port_name":                    "pf0vf1\n",
+		dir + "0000:03:00.0/net/enp3s0f0/phys_port_name":                   "p0\n",
+		dir + "0000:03:00.0/net/enp3s0f0/dev_port":                         "0\n",
+		dir + "0000:03:01.4/physfn":                                        "->../0000:03:00.0",
+		dir + "0000:04:00.0/net/port1/dev_port":                            "1\n",
+		dir + "0000:04:00.0/net/second/dev_port":                           "0\n",
+		dir + "0000:05:00.0/virtio3/net/eth0/dev_port":                     "0\n",
+		dir + "0000:03:01.4/infiniband/mlx5_7/node_guid":                   "0\n",
+		"bus/auxiliary/devices/mlx5_core.sf.4/infiniband/mlx5_8/node_guid": "0\n",
+		"bus/virtio/devices/virtio3":                                       "->../../../devices/pci0000:00/0000:05:00.0/virtio3",
+		"bus/virtio/devices/virtio4":                                       "->../../../devices/platform/a003e00.virtio_mmio/virtio4",
 	})
 	for id, want := range map[string][]string{
 		"0000:03:00.0": {"enp3s0f0", "aaa_rep"}, // its own before that of a virtual function
@@ -79,6 +82,16 @@ func TestSysfs(t *testing.T) {
 	} {
 		if got := f.deviceID(name[0], name[1]); got != want {
 			t.Errorf("device of %v: %q, want %q", name, got, want)
+		}
+	}
+	for _, c := range []struct{ id, parent, want string }{
+		{"0000:03:01.4", "pci/0000:03:01.4", "mlx5_7"},
+		{"if:enp3s0f0s4", "auxiliary/mlx5_core.sf.4", "mlx5_8"},
+		{"0000:03:00.0", "pci/0000:03:00.0", ""},
+		{"if:dummy0", "", ""},
+	} {
+		if got := strings.Join(f.rdmaDevices(netstate.Device{ID: c.id, Parent: c.parent}), " "); got != c.want {
+			t.Errorf("RDMA devices of %q: %q, want %q", c.id, got, c.want)
 		}
 	}
 	for id, want := range map[string]bool{"0000:03:00.0": true, "0000:09:00.0": false, "if:eth0": false, "": false, "../devices": false} {

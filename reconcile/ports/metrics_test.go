@@ -33,6 +33,8 @@ type node struct {
 	records map[reconcile.SandboxID]reconcile.Record
 	states  map[string]ports.State // by netns and link
 	reads   int
+	rdma    map[string]*ports.RDMAPort // by netns and link
+	asked   int                        // for RDMA ports
 	failing bool
 	// readings of rules, by netns and rule.
 	readings map[string]ports.Reading
@@ -63,6 +65,14 @@ func newNode() *node {
 				out = append(out, n.states[path+"/"+p.Name])
 			}
 			return out, nil
+		},
+		ReadRDMA: func(_ context.Context, path string, _ reconcile.NetnsID, of []ports.Port, states []ports.State) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.asked++
+			for i, p := range of {
+				states[i].RDMA = n.rdma[path+"/"+p.Name]
+			}
 		},
 		Pod: func(id reconcile.SandboxID) (namespace, name string, ok bool) {
 			return "default", "pod-" + id.Origin().ClaimUID, true
@@ -213,6 +223,32 @@ func TestScrapeIsBounded(t *testing.T) {
 		time.Sleep(time.Hour)
 		if diff := cmp.Diff(first, metricstest.Exposition(t, m)); diff != "" {
 			t.Errorf("after a read that failed:\n%s", diff)
+		}
+	})
+}
+
+// TestRDMADown: a device whose RDMA port is not active is down. A scrape does not ask for that: its
+// time is for the counters, and drivers may answer late.
+func TestRDMADown(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		id := n.pod("ns1", "one")
+		n.report(t)
+		n.mu.Lock()
+		n.rdma = map[string]*ports.RDMAPort{"ns1/net1": {}, "ns1/net2": {Active: true}}
+		n.mu.Unlock()
+		n.Pass(reconcile.Pass{Sandbox: id, Trigger: reconcile.TriggerCheck})
+		want := []ports.Verdict{{Status: ports.Up, Reason: ports.Carrier}, {Status: ports.Down, Reason: ports.RDMADown}, {Status: ports.Up, Reason: ports.Carrier}}
+		if r := n.report(t); !slices.Equal(r.Verdicts, want) {
+			t.Errorf("%+v, want %+v", r.Verdicts, want)
+		}
+		n.mu.Lock()
+		before, reads := n.asked, n.reads
+		n.mu.Unlock()
+		metricstest.Exposition(t, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100}))
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.asked != before || n.reads != reads+1 {
+			t.Errorf("a scrape asked %d times for RDMA ports, and read %d times", n.asked-before, n.reads-reads)
 		}
 	})
 }

@@ -18,6 +18,8 @@ type Options struct {
 	Record func(reconcile.SandboxID) (reconcile.Record, bool, error)
 	// Read is kernel.Host.Ports.
 	Read func(ctx context.Context, path string, id reconcile.NetnsID, of []Port) ([]State, error)
+	// ReadRDMA is kernel.Host.RDMAPorts.
+	ReadRDMA func(ctx context.Context, path string, id reconcile.NetnsID, of []Port, states []State)
 	// Pod names the pod of a sandbox; without one the sandbox is not watched.
 	Pod func(reconcile.SandboxID) (namespace, name string, ok bool)
 	// Changed is called with each new report, in order and one at a time. It must not
@@ -255,6 +257,9 @@ func (m *Monitor) visit(ctx context.Context, b *box) {
 	limited, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	states, err := m.Read(limited, rec.Sandbox.Netns, rec.NetnsID, ports)
+	if err == nil {
+		m.ReadRDMA(limited, rec.Sandbox.Netns, rec.NetnsID, ports, states)
+	}
 	now := m.Now()
 	if fault.Of(err) == fault.Gone {
 		m.Forget(b.id)
