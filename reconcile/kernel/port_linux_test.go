@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -182,26 +183,30 @@ func TestPortsOfAnotherNamespace(t *testing.T) {
 	}
 }
 
-// rdmaBench has devices near and far, in a sysfs in which an RDMA device rxe77 belongs to near. The
-// bench has no card with RDMA: it is a device in software that the test makes.
+// rdmaBench has devices near and far, in a sysfs in which an RDMA device rxe77 belongs to near. other
+// is one that has got the index of near, and has an RDMA device, too. The bench has no card with
+// RDMA: it is a device in software that the test makes.
 type rdmaBench struct {
 	*bench
-	near, far ports.Port
+	sysfs            string
+	near, far, other ports.Port
 }
 
 const rdmaName = "rxe77"
 
-func newRDMABench(t *testing.T) *rdmaBench {
+func newRDMABench(t *testing.T, disturb func(kernel.Message) error) *rdmaBench {
 	hostNS := newNetns(t)
 	if out, err := exec.Command("modprobe", "rdma_rxe").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	const near, far = "0000:03:10.0", "0000:03:10.2"
+	const near, far, other = "0000:03:10.0", "0000:03:10.2", "0000:03:10.4"
 	root := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(root, "bus/pci/devices", near, "infiniband", rdmaName), 0o755); err != nil {
-		t.Fatal(err)
+	for device, name := range map[string]string{near: rdmaName, other: "rxe78"} {
+		if err := os.MkdirAll(filepath.Join(root, "bus/pci/devices", device, "infiniband", name), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
-	host, err := kernel.Open(kernel.Options{Netns: hostNS.path(), Sysfs: root})
+	host, err := kernel.Open(kernel.Options{Netns: hostNS.path(), Sysfs: root, Disturb: disturb})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,8 +214,10 @@ func newRDMABench(t *testing.T) *rdmaBench {
 	b := newBenchOn(t, host)
 	b.hostNS = hostNS
 	b.veth("near", "far")
-	r := &rdmaBench{bench: b, near: b.port("near"), far: b.port("far")}
+	r := &rdmaBench{bench: b, sysfs: root, near: b.port("near"), far: b.port("far")}
 	r.near.Device, r.far.Device = near, far
+	r.other = r.near
+	r.other.Device = other
 	b.up("near")
 	b.up("far")
 	return r
@@ -280,7 +287,7 @@ func TestRDMAPort(t *testing.T) {
 	if os.Getenv("PLUMBLINE_LANE") == "uml" {
 		return // it has no RDMA
 	}
-	b := newRDMABench(t)
+	b := newRDMABench(t, nil)
 	b.await(b.near, "without an RDMA port", withoutRDMA)
 	own := b.add("hostile", "near")
 	b.await(b.near, "without an RDMA port but the pod's", withoutRDMA)
@@ -300,4 +307,106 @@ func TestRDMAPort(t *testing.T) {
 	b.add(rdmaName, "far")
 	b.await(b.far, "without the RDMA port of another device", withoutRDMA)
 	b.await(b.near, "without the RDMA port of another link", withoutRDMA)
+}
+
+// TestRDMAPortUnanswered: a driver does not answer. The read returns soon, with the state that was
+// known before, unless that is of another RDMA device or of another device.
+func TestRDMAPortUnanswered(t *testing.T) {
+	inMachine(t)
+	if os.Getenv("PLUMBLINE_LANE") == "uml" {
+		return // it has no RDMA
+	}
+	var stuck atomic.Bool
+	answer := make(chan struct{})
+	b := newRDMABench(t, func(m kernel.Message) error {
+		if !m.Answered && stuck.Load() {
+			<-answer
+		}
+		return nil
+	})
+	b.add(rdmaName, "near")
+	b.await(b.near, "active", rdmaActive(true))
+	s := b.state(b.near)
+	stuck.Store(true)
+	b.link("far", (*netlink.Handle).LinkSetDown)
+	read := func(p ports.Port) *ports.RDMAPort {
+		out, began := []ports.State{s}, time.Now()
+		b.host.RDMAPorts(b.ctx, b.ns.path(), b.NetnsID(), []ports.Port{p}, out)
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("the read took %v", took)
+		}
+		return out[0].RDMA
+	}
+	for range 2 {
+		if got := read(b.near); got == nil || !got.Active {
+			t.Errorf("without an answer: %+v, want the last known", got)
+		}
+	}
+	if got := read(b.other); got != nil {
+		t.Errorf("another device with the index of the link: %+v", got)
+	}
+	dir := filepath.Join(b.sysfs, "bus/pci/devices", b.near.Device, "infiniband")
+	rename := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(filepath.Join(dir, from), filepath.Join(dir, to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rename(rdmaName, "rxe79")
+	if got := read(b.near); got != nil {
+		t.Errorf("another RDMA device in place of the one that was known: %+v", got)
+	}
+	rename("rxe79", rdmaName)
+	stuck.Store(false)
+	close(answer)
+	b.await(b.near, "down", rdmaActive(false))
+}
+
+// TestRDMAPortsOfOthers: what others make is listed, and its driver is not asked.
+func TestRDMAPortsOfOthers(t *testing.T) {
+	inMachine(t)
+	if os.Getenv("PLUMBLINE_LANE") == "uml" {
+		return // it has no RDMA
+	}
+	var messages atomic.Int64
+	b := newRDMABench(t, func(m kernel.Message) error {
+		if !m.Answered {
+			messages.Add(1)
+		}
+		return nil
+	})
+	b.add(rdmaName, "near")
+	other := newNetns(t)
+	const hostile = 10
+	for i := range hostile {
+		name := fmt.Sprint("hostile", i)
+		if err := kernel.Within(other.path(), func() error {
+			l := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprint("d", i)}}
+			if err := netlink.LinkAdd(l); err != nil {
+				return err
+			}
+			return netlink.RdmaLinkAdd(name, "rxe", l.Name)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		// Before the namespace, with which they would end some time later: meanwhile others cannot
+		// be made (ENODEV).
+		t.Cleanup(func() {
+			if err := kernel.Within(other.path(), func() error { return netlink.RdmaLinkDel(name) }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	out := []ports.State{b.state(b.near)}
+	before := messages.Load()
+	b.host.RDMAPorts(b.ctx, b.ns.path(), b.NetnsID(), []ports.Port{b.near}, out)
+	eventually(t, "the port is found", func() bool { // at once, but on a slow machine
+		if out[0].RDMA == nil {
+			b.host.RDMAPorts(b.ctx, b.ns.path(), b.NetnsID(), []ports.Port{b.near}, out)
+		}
+		return out[0].RDMA != nil
+	})
+	if n := messages.Load() - before; n >= hostile {
+		t.Errorf("%d messages, want 2: to list the devices, and to read the port", n)
+	}
 }

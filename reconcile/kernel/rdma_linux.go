@@ -27,44 +27,55 @@ const (
 )
 
 const (
-	// rdmaDevices bounds of how many RDMA devices without a function the host's links are asked for.
-	// The owner of a namespace can make more of them, of type rxe, on links of its own.
+	// rdmaDevices bounds how many RDMA devices are read to find those on links of the host. The owner
+	// of a namespace can make more of them, of type rxe, on links of its own.
 	rdmaDevices = 1024
 	// rdmaListTimeout bounds the time for that.
 	rdmaListTimeout = 2 * time.Second
 	// rdmaKnown bounds what is remembered.
 	rdmaKnown = 4096
+	// The driver of a card may ask its firmware for the state of a port, in the call that sends the
+	// message: no deadline ends that. mlx5 waits a minute for its firmware (MLX5_TO_CMD_MS in the
+	// driver's lib/tout.c). rdmaPatience is how long a read waits, rdmaAsking how many namespaces are
+	// asked about at the same time, rdmaTimeout after which time no more is asked about one of them.
+	rdmaPatience = 200 * time.Millisecond
+	rdmaAsking   = 32
+	rdmaTimeout  = time.Minute
 )
 
 // rdmaLinks remembers which RDMA port belongs to a link of a namespace, and its state. To find one
 // takes a message for each RDMA device of the host; to read it takes one.
 type rdmaLinks struct {
-	mu sync.Mutex
-	of map[rdmaLink]knownRDMAPort
+	mu     sync.Mutex
+	asking map[reconcile.NetnsID]bool
+	late   map[reconcile.NetnsID]bool // whose last answer came too late
+	of     map[rdmaLink]knownRDMAPort
 }
 
 func newRDMALinks() *rdmaLinks {
-	return &rdmaLinks{of: map[rdmaLink]knownRDMAPort{}}
+	return &rdmaLinks{asking: map[reconcile.NetnsID]bool{}, late: map[reconcile.NetnsID]bool{}, of: map[rdmaLink]knownRDMAPort{}}
 }
 
+// rdmaLink is the link of a device. Another device may get the index of a link that is gone.
 type rdmaLink struct {
-	netns reconcile.NetnsID
-	index int
+	netns  reconcile.NetnsID
+	index  int
+	device string // its ID
 }
 
 // rdmaPort is a port of an RDMA device.
 type rdmaPort struct{ device, port uint32 }
 
-// knownRDMAPort is a port with its last known state.
+// knownRDMAPort is a port with the name of its RDMA device and its last known state.
 type knownRDMAPort struct {
 	rdmaPort
+	name   string
 	active bool
 }
 
-// foundRDMAPort is a port with the name of its device, and the link it is on.
+// foundRDMAPort is a port with the index of the link it is on.
 type foundRDMAPort struct {
 	knownRDMAPort
-	name string
 	link int
 }
 
@@ -73,11 +84,11 @@ type foundRDMAPort struct {
 // it would be one that the pod has made. There is no error: without an answer in time, the state is
 // the last one that is known, and nil before there is one.
 func (h *Host) RDMAPorts(ctx context.Context, path string, id reconcile.NetnsID, of []ports.Port, states []ports.State) {
-	names := map[int][]string{} // of the RDMA devices that may be on a link
+	names := map[rdmaLink][]string{} // of the RDMA devices that may be on a link
 	for i, p := range of {
 		if states[i].Found && p.Device != "" {
 			if n := h.sysfs.rdmaDevices(netstate.Device{ID: p.Device, Parent: p.Parent}); len(n) > 0 {
-				names[p.Index] = n
+				names[rdmaLink{id, p.Index, p.Device}] = n
 			}
 		}
 	}
@@ -85,16 +96,57 @@ func (h *Host) RDMAPorts(ctx context.Context, path string, id reconcile.NetnsID,
 	if len(names) == 0 || id == (reconcile.NetnsID{}) {
 		return
 	}
-	h.askRDMA(ctx, path, id, names)
+	h.rdma.ask(ctx, id, func(ctx context.Context) { h.askRDMA(ctx, path, id, names) })
 	for i, p := range of {
-		if known, ok := h.rdma.get(rdmaLink{id, p.Index}); ok && names[p.Index] != nil {
+		link := rdmaLink{id, p.Index, p.Device}
+		// sysfs answers at once: what was known of an RDMA device that is gone counts no more.
+		if known, ok := h.rdma.get(link); ok && slices.Contains(names[link], known.name) {
 			states[i].RDMA = &ports.RDMAPort{Active: known.active}
 		}
 	}
 }
 
+// ask calls f, and waits for it, but not for long, and not at all if the last call for the namespace
+// took longer. It does not call it while that of the same namespace, or those of too many, are waited for.
+func (r *rdmaLinks) ask(ctx context.Context, id reconcile.NetnsID, f func(context.Context)) {
+	r.mu.Lock()
+	late := r.late[id]
+	if r.asking[id] || len(r.asking) >= rdmaAsking {
+		r.mu.Unlock()
+		return
+	}
+	r.asking[id] = true
+	r.mu.Unlock()
+	done, tooLate := make(chan struct{}), make(chan struct{})
+	patience := time.AfterFunc(rdmaPatience, func() { close(tooLate) })
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), rdmaTimeout) // the next read uses a late answer
+	go func() {
+		defer close(done)
+		defer cancel()
+		f(limited)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.asking, id)
+		delete(r.late, id)
+		if !patience.Stop() {
+			if len(r.late) >= rdmaKnown {
+				clear(r.late)
+			}
+			r.late[id] = true
+		}
+	}()
+	if late {
+		return
+	}
+	select {
+	case <-done:
+	case <-tooLate:
+	case <-ctx.Done():
+	}
+}
+
 // askRDMA reads the ports of links, which may be of the RDMA devices with these names.
-func (h *Host) askRDMA(ctx context.Context, path string, id reconcile.NetnsID, names map[int][]string) {
+func (h *Host) askRDMA(ctx context.Context, path string, id reconcile.NetnsID, names map[rdmaLink][]string) {
 	ns, err := netns.Open(path)
 	if err != nil {
 		return
@@ -108,19 +160,19 @@ func (h *Host) askRDMA(ctx context.Context, path string, id reconcile.NetnsID, n
 		return
 	}
 	sought := map[string]bool{}
-	for index, devices := range names {
-		link := rdmaLink{id, index}
-		if known, ok := h.rdma.get(link); ok {
+	for link, devices := range names {
+		if known, ok := h.rdma.get(link); ok && slices.Contains(devices, known.name) {
 			on, active, err := c.rdmaPort(ctx, known.rdmaPort)
 			switch {
-			case err == nil && on == index:
-				h.rdma.put(link, knownRDMAPort{known.rdmaPort, active})
+			case err == nil && on == link.index:
+				known.active = active
+				h.rdma.put(link, known)
 				continue
 			case err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENODEV):
 				continue // that is the driver's, not that there is no such port
 			}
-			h.rdma.forget(link)
 		}
+		h.rdma.forget(link)
 		for _, name := range devices {
 			sought[name] = true
 		}
@@ -130,8 +182,10 @@ func (h *Host) askRDMA(ctx context.Context, path string, id reconcile.NetnsID, n
 	}
 	found, _ := c.rdmaPorts(ctx, sought)
 	for _, p := range found {
-		if slices.Contains(names[p.link], p.name) {
-			h.rdma.put(rdmaLink{id, p.link}, p.knownRDMAPort)
+		for link, devices := range names {
+			if link.index == p.link && slices.Contains(devices, p.name) {
+				h.rdma.put(link, p.knownRDMAPort)
+			}
 		}
 	}
 }
@@ -239,7 +293,7 @@ func (c *conn) rdmaPorts(ctx context.Context, names map[string]bool) ([]foundRDM
 		}
 		for _, b := range all { // none of a device that was removed meanwhile
 			if at, link, active := decodeRDMAPort(b); link != 0 {
-				out = append(out, foundRDMAPort{knownRDMAPort{at, active}, d.name, link})
+				out = append(out, foundRDMAPort{knownRDMAPort{at, d.name, active}, link})
 			}
 		}
 	}

@@ -1,0 +1,88 @@
+package kernel
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/plumbline/plumbline/reconcile"
+)
+
+// TestRDMAAsk: drivers that do not answer hold up each read for a short time only, and so do many of
+// them. A late answer is not lost.
+func TestRDMAAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRDMALinks()
+		answer := make(chan struct{})
+		var answered atomic.Int32
+		took := func(cookie uint64, f func(context.Context)) (time.Duration, bool) {
+			began, called := time.Now(), make(chan struct{})
+			r.ask(t.Context(), reconcile.NetnsID{Cookie: cookie}, func(ctx context.Context) {
+				close(called)
+				f(ctx)
+			})
+			synctest.Wait()
+			select {
+			case <-called:
+				return time.Since(began), true
+			default:
+				return time.Since(began), false
+			}
+		}
+		late := func(ctx context.Context) {
+			<-answer
+			if ctx.Err() == nil {
+				answered.Add(1)
+			}
+		}
+		prompt := func(context.Context) {}
+		for range 2 {
+			if d, called := took(1, prompt); d != 0 || !called {
+				t.Errorf("a driver that answers: %v, %v", d, called)
+			}
+		}
+		if d, called := took(1, late); d != rdmaPatience || !called {
+			t.Errorf("a driver that does not: waited for %v, %v", d, called)
+		}
+		if d, called := took(1, late); d != 0 || called {
+			t.Errorf("while it has not answered: waited for %v, asked again: %v", d, called)
+		}
+		if d, called := took(2, prompt); d != 0 || !called {
+			t.Errorf("another namespace meanwhile: waited for %v, %v", d, called)
+		}
+		for i := range uint64(2 * rdmaAsking) {
+			took(10+i, late)
+		}
+		if n := len(r.asking); n != rdmaAsking {
+			t.Errorf("%d are asked at the same time, want %d", n, rdmaAsking)
+		}
+		close(answer)
+		synctest.Wait()
+		if n := answered.Load(); n != rdmaAsking || len(r.asking) > 0 {
+			t.Errorf("%d late answers, want %d; %d are still asked", n, rdmaAsking, len(r.asking))
+		}
+		if d, called := took(1, prompt); d != 0 || !called {
+			t.Errorf("after a late answer: waited for %v, %v", d, called)
+		}
+		slow := func(context.Context) { time.Sleep(time.Second) }
+		for i, want := range []time.Duration{rdmaPatience, 0, 0} {
+			if d, called := took(5, slow); d != want || !called {
+				t.Errorf("call %d of a driver that takes a second: waited for %v, want %v; %v", i, d, want, called)
+			}
+			time.Sleep(time.Minute)
+		}
+		took(5, prompt)
+		if d, called := took(5, slow); d != rdmaPatience || !called {
+			t.Errorf("once it has answered in time: waited for %v, %v", d, called)
+		}
+		time.Sleep(time.Minute)
+		for i := range 2 * rdmaKnown {
+			r.put(rdmaLink{netns: reconcile.NetnsID{Cookie: 3}, index: i + 1}, knownRDMAPort{})
+		}
+		if len(r.of) > rdmaKnown {
+			t.Errorf("%d links are remembered", len(r.of))
+		}
+	})
+}
