@@ -280,11 +280,9 @@ func (c *Client) Delete(ctx context.Context, name, uid string) error {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // another lease has the name already
 	}
-	if err == nil {
-		c.own.unfollow(name, nil)
-	}
 	if err != nil {
 		return fmt.Errorf("end lease %q: %w", name, err)
 	}
+	c.own.unfollow(name, nil)
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
@@ -84,6 +85,7 @@ func (o *ownLeases) list(ctx context.Context) []cache.InformerSynced {
 			}
 			return synced
 		}
+		utilruntime.HandleErrorWithContext(ctx, err, "Failed to list the leases of this node") // as a watch that fails does
 		select {
 		case <-ctx.Done():
 			return nil
