@@ -37,11 +37,11 @@ func (r *Registry) vetGiven(ctx context.Context, t *topology.Topology, given Giv
 	if !affordable(t) {
 		return []string{NotPlanned}, nil
 	}
-	notes, first := r.vet(ctx, t, given, imagination{mtu: 65535, domain: "ffff", uplink: true})
+	notes, first := r.vet(ctx, t, given, imaginedNodes()[0])
 	if first == nil && len(notes) == 0 {
 		return nil, nil
 	}
-	again, second := r.vet(ctx, t, given, imagination{mtu: 65534, domain: "fffe", occupied: true})
+	again, second := r.vet(ctx, t, given, imaginedNodes()[1])
 	switch {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
@@ -90,13 +90,18 @@ func refusals(err error) []error {
 	return []error{err}
 }
 
+// imaginedNodes are two that differ in all that a plan may depend on.
+func imaginedNodes() [2]imagination {
+	return [2]imagination{{mtu: 65535, domain: "ffff", uplink: true}, {mtu: 65534, domain: "fffe", occupied: true}}
+}
+
 // Interfaces implements topology.Maker. What two imagined nodes agree on is so on any node.
 func (r *Registry) Interfaces(ctx context.Context, t *topology.Topology) (map[string]string, error) {
 	if !affordable(t) {
 		return nil, nil
 	}
 	var made []map[string]string
-	for _, im := range []imagination{{mtu: 65535, domain: "ffff", uplink: true}, {mtu: 65534, domain: "fffe", occupied: true}} {
+	for _, im := range imaginedNodes() {
 		im.made = map[string]string{}
 		_, _ = r.vet(ctx, t, nil, im) // Vet says what is wrong
 		if ctx.Err() != nil {
