@@ -100,6 +100,14 @@ type Neighbours interface {
 // maxSettle bounds the wait for quiet.
 const maxSettle = 5 // times Settle
 
+// A scan reads files of each interface of the host, of which every pod may have one, and starting pods
+// notify of theirs. The next scan begins idle times later than the last one took, so that
+// scans take at most a tenth of a processor, but at most maxIdle later.
+const (
+	idle    = 9
+	maxIdle = 5 * time.Second
+)
+
 // Publisher keeps the ResourceSlices of one node up to date.
 type Publisher struct {
 	opts  Options
@@ -112,6 +120,7 @@ type Publisher struct {
 	unsaved  error // why the state file does not hold what is published; Run alone writes it
 
 	// Used only by Run.
+	took      time.Duration    // by the last scan
 	before    map[string]entry // by device name: how it was published last, see remember
 	last      []entry          // what is published, once published is true
 	published bool
@@ -228,6 +237,13 @@ func (p *Publisher) Run(ctx context.Context, to Slices) error {
 
 // wait returns when it is time for the next scan, false when there is none.
 func (p *Publisher) wait(ctx context.Context, at time.Duration) bool {
+	resting := time.NewTimer(min(idle*p.took, maxIdle))
+	defer resting.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-resting.C:
+	}
 	timer := time.NewTimer(at)
 	defer timer.Stop()
 	select {
@@ -256,6 +272,7 @@ func (p *Publisher) wait(ctx context.Context, at time.Duration) bool {
 // pass scans and publishes changes. It returns the time of the next scan.
 func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) {
 	next := p.opts.Resync + time.Duration((rand.Float64()-0.5)/5*float64(p.opts.Resync))
+	began := p.opts.Now()
 	devices, partial := inventory.Discover(p.opts.Sysfs, inventory.Options{PhysicalNetworks: p.opts.PhysicalNetworks, UplinkOf: p.opts.UplinkOf, RDMANetdevs: p.opts.RDMANetdevs})
 	if partial != nil && len(devices) == 0 {
 		return next, partial
@@ -286,6 +303,7 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 	k.plain, k.noSharing, k.noCounters = p.lacks.NoTaints, p.lacks.NoSharing, p.lacks.NoCounters
 	p.mu.Unlock()
 	offered, withheld := k.offer()
+	p.took = p.opts.Now().Sub(began)
 	p.mu.Lock()
 	p.offered, p.withheld = offered, withheld
 	p.mu.Unlock()

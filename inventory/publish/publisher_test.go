@@ -294,21 +294,30 @@ func TestAnHourWithoutServer(t *testing.T) {
 
 // TestStorm counts scans while links come and go all the time.
 func TestStorm(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, filepath.Join(t.TempDir(), "f"))
-		scans := 0
-		n.opts.InUse = func() []string { scans++; return nil }
-		stop := run(t, n)
-		for range 1000 {
-			n.Rescan()
-			time.Sleep(10 * time.Millisecond)
-		}
-		synctest.Wait()
-		if scans < 5 || scans > 8 {
-			t.Errorf("%d scans in 10 s of notices, want one in 1.5 s", scans)
-		}
-		stop()
-	})
+	for _, c := range []struct {
+		took        time.Duration // by each scan
+		least, most int           // scans in 20 s
+	}{
+		{0, 12, 15},                    // one in 1.5 s
+		{300 * time.Millisecond, 4, 5}, // one in 0.3 + 2.7 + 1.5 s
+		{10 * time.Second, 2, 2},       // one in 10 + 5 + 1.5 s
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t, filepath.Join(t.TempDir(), "f"))
+			scans := 0
+			n.opts.InUse = func() []string { scans++; time.Sleep(c.took); return nil }
+			stop := run(t, n)
+			for range 2000 {
+				n.Rescan()
+				time.Sleep(10 * time.Millisecond)
+			}
+			synctest.Wait()
+			if scans < c.least || scans > c.most {
+				t.Errorf("%d scans of %s in 20 s of notices, want %d to %d", scans, c.took, c.least, c.most)
+			}
+			stop()
+		})
+	}
 }
 
 // wires is a table of what is heard on the ports, without the sockets.

@@ -104,6 +104,7 @@ var _ kubeletplugin.DRAPlugin = (*Plugin)(nil)
 // New returns a plugin that is not served yet.
 func New(o Options) *Plugin {
 	o.Patience = cmp.Or(o.Patience, 30*time.Second)
+	o.Discover = (&scans{list: o.Discover}).discover
 	return &Plugin{Options: o}
 }
 
