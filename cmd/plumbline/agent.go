@@ -268,7 +268,8 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		ReadRDMA: func(ctx context.Context, path string, id reconcile.NetnsID, of []ports.Port, states []ports.State) {
 			s.engine.host.RDMAPorts(ctx, path, id, of, states)
 		},
-		Pod: s.podOf, Changed: s.portsChanged, Now: time.Now,
+		SilentRDMA: func() int { return s.engine.host.SilentRDMA() },
+		Pod:        s.podOf, Changed: s.portsChanged, Now: time.Now,
 	})
 	s.interfaces = ports.NewMetrics(ports.MetricsOptions{Monitor: s.ports, Interfaces: s.interfaceMetrics})
 	s.rules = ports.NewRuleMetrics(ports.RuleMetricsOptions{

@@ -37,10 +37,12 @@ const (
 	// The driver of a card may ask its firmware for the state of a port, in the call that sends the
 	// message: no deadline ends that. mlx5 waits a minute for its firmware (MLX5_TO_CMD_MS in the
 	// driver's lib/tout.c). rdmaPatience is how long a read waits, rdmaAsking how many namespaces are
-	// asked about at the same time, rdmaTimeout after which time no more is asked about one of them.
+	// asked about at the same time, rdmaTimeout after which time no more is asked about one of them. One that has
+	// not been answered after rdmaSilence is reported.
 	rdmaPatience = 200 * time.Millisecond
 	rdmaAsking   = 32
 	rdmaTimeout  = time.Minute
+	rdmaSilence  = 10 * time.Second
 )
 
 // rdmaLinks remembers which RDMA port belongs to a link of a namespace, and its state. To find one
@@ -49,11 +51,12 @@ type rdmaLinks struct {
 	mu     sync.Mutex
 	asking map[reconcile.NetnsID]bool
 	late   map[reconcile.NetnsID]bool // whose last answer came too late
+	silent map[reconcile.NetnsID]bool // asked about for longer than rdmaSilence
 	of     map[rdmaLink]knownRDMAPort
 }
 
 func newRDMALinks() *rdmaLinks {
-	return &rdmaLinks{asking: map[reconcile.NetnsID]bool{}, late: map[reconcile.NetnsID]bool{}, of: map[rdmaLink]knownRDMAPort{}}
+	return &rdmaLinks{asking: map[reconcile.NetnsID]bool{}, late: map[reconcile.NetnsID]bool{}, silent: map[reconcile.NetnsID]bool{}, of: map[rdmaLink]knownRDMAPort{}}
 }
 
 // rdmaLink is the link of a device. Another device may get the index of a link that is gone.
@@ -119,6 +122,13 @@ func (r *rdmaLinks) ask(ctx context.Context, id reconcile.NetnsID, f func(contex
 	r.mu.Unlock()
 	done, tooLate := make(chan struct{}), make(chan struct{})
 	patience := time.AfterFunc(rdmaPatience, func() { close(tooLate) })
+	silence := time.AfterFunc(rdmaSilence, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.asking[id] {
+			r.silent[id] = true
+		}
+	})
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), rdmaTimeout) // the next read uses a late answer
 	go func() {
 		defer close(done)
@@ -126,7 +136,9 @@ func (r *rdmaLinks) ask(ctx context.Context, id reconcile.NetnsID, f func(contex
 		f(limited)
 		r.mu.Lock()
 		defer r.mu.Unlock()
+		silence.Stop()
 		delete(r.asking, id)
+		delete(r.silent, id)
 		delete(r.late, id)
 		if !patience.Stop() {
 			if len(r.late) >= rdmaKnown {
@@ -239,6 +251,16 @@ func (h *Host) RDMANetdevs(ctx context.Context, names []string) (map[string]stri
 		out[p.name] = netstate.BaseName(w.link.Name)
 	}
 	return out, listed
+}
+
+// SilentRDMA returns how many network namespaces have RDMA devices whose drivers have not answered for
+// ten seconds. The states of their ports are the last known ones.
+func (h *Host) SilentRDMA() int { return h.rdma.silence() }
+
+func (r *rdmaLinks) silence() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.silent)
 }
 
 func (r *rdmaLinks) get(link rdmaLink) (knownRDMAPort, bool) {

@@ -11,7 +11,7 @@ import (
 )
 
 // TestRDMAAsk: drivers that do not answer hold up each read for a short time only, and so do many of
-// them. A late answer is not lost.
+// them. A late answer is not lost. A long silence is counted.
 func TestRDMAAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRDMALinks()
@@ -58,8 +58,19 @@ func TestRDMAAsk(t *testing.T) {
 		if n := len(r.asking); n != rdmaAsking {
 			t.Errorf("%d are asked at the same time, want %d", n, rdmaAsking)
 		}
+		if n := r.silence(); n != 0 {
+			t.Errorf("%d are silent at once, want 0", n)
+		}
+		time.Sleep(rdmaSilence)
+		synctest.Wait()
+		if n := r.silence(); n != rdmaAsking {
+			t.Errorf("%d are silent after %s, want %d", n, rdmaSilence, rdmaAsking)
+		}
 		close(answer)
 		synctest.Wait()
+		if n := r.silence(); n != 0 {
+			t.Errorf("%d are silent after they have answered, want 0", n)
+		}
 		if n := answered.Load(); n != rdmaAsking || len(r.asking) > 0 {
 			t.Errorf("%d late answers, want %d; %d are still asked", n, rdmaAsking, len(r.asking))
 		}

@@ -66,6 +66,8 @@ var (
 		"Interfaces in pods without counters here, as there are more than --interface-metrics.", nil, nil)
 	portsDesc = prometheus.NewDesc("plumbline_ports",
 		"Links in pods that steps have made or moved there, by their status; Unknown: set down, or gone.", []string{"topology", "step", "status"}, nil)
+	silentDesc = prometheus.NewDesc("plumbline_rdma_silent_namespaces",
+		"Network namespaces with RDMA devices whose drivers have not answered for ten seconds; the states of their RDMA ports are the last known ones.", nil, nil)
 	impairedDesc = prometheus.NewDesc("plumbline_impaired_pods",
 		"Pods with a topology some of whose ports are down. Degraded: what is built on them works. Lost: a network is gone.", []string{"topology", "severity"}, nil)
 )
@@ -78,6 +80,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- omittedDesc
 	ch <- portsDesc
 	ch <- impairedDesc
+	ch <- silentDesc
 }
 
 // Collect implements prometheus.Collector.
@@ -110,6 +113,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	for k, n := range pods {
 		ch <- prometheus.MustNewConstMetric(impairedDesc, prometheus.GaugeValue, float64(n), k.topology, k.severity)
 	}
+	ch <- prometheus.MustNewConstMetric(silentDesc, prometheus.GaugeValue, float64(m.Monitor.SilentRDMA()))
 	if m.Interfaces > 0 {
 		m.counters(ch, boxes)
 	}

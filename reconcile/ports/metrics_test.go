@@ -74,6 +74,7 @@ func newNode() *node {
 				states[i].RDMA = n.rdma[path+"/"+p.Name]
 			}
 		},
+		SilentRDMA: func() int { return 2 },
 		Pod: func(id reconcile.SandboxID) (namespace, name string, ok bool) {
 			return "default", "pod-" + id.Origin().ClaimUID, true
 		},

@@ -20,6 +20,8 @@ type Options struct {
 	Read func(ctx context.Context, path string, id reconcile.NetnsID, of []Port) ([]State, error)
 	// ReadRDMA is kernel.Host.RDMAPorts.
 	ReadRDMA func(ctx context.Context, path string, id reconcile.NetnsID, of []Port, states []State)
+	// SilentRDMA is kernel.Host.SilentRDMA.
+	SilentRDMA func() int
 	// Pod names the pod of a sandbox; without one the sandbox is not watched.
 	Pod func(reconcile.SandboxID) (namespace, name string, ok bool)
 	// Changed is called with each new report, in order and one at a time. It must not
