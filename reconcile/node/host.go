@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/plumbline/plumbline/reconcile"
@@ -19,9 +20,38 @@ const hostPace = 20 * time.Millisecond
 // have all of them checked all the time, nor delay the checks after a change of a device.
 const podLinkPace = 10 * hostPace
 
+// On a busy node a check takes much longer. hostShare and podLinkShare are the time between two such
+// passes as a multiple of what a check takes, so that they take a tenth and a hundredth of a processor. But
+// no sandbox waits longer for them than for its periodic check.
+const (
+	hostShare    = 10
+	podLinkShare = 10 * hostShare
+)
+
+// duration is the mean of the last checks.
+type duration struct {
+	mu   sync.Mutex
+	mean time.Duration
+}
+
+// maxDuration bounds the effect of one check that waited, for example for a lock.
+const maxDuration = 5 * time.Second
+
+func (d *duration) add(took time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mean += (min(took, maxDuration) - d.mean) / 8
+}
+
+func (d *duration) get() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.mean
+}
+
 // listen turns the watcher's events into work items, until ctx ends.
 func (l *Loop) listen(ctx context.Context) {
-	devices, podLinks := l.newPace(hostPace), l.newPace(podLinkPace)
+	devices, podLinks := l.newPace(hostPace, hostShare), l.newPace(podLinkPace, podLinkShare)
 	for {
 		select {
 		case <-ctx.Done():
@@ -49,22 +79,24 @@ func (l *Loop) listen(ctx context.Context) {
 type pace struct {
 	*Loop
 	each  time.Duration
-	next  time.Time // changes wait until then
+	share time.Duration // between two passes, in checks
+	next  time.Time     // changes wait until then
 	timer *time.Timer
 	due   <-chan time.Time // set if one came meanwhile
 }
 
-func (l *Loop) newPace(each time.Duration) *pace {
+func (l *Loop) newPace(each, share time.Duration) *pace {
 	timer := time.NewTimer(0)
 	if !timer.Stop() {
 		<-timer.C
 	}
-	return &pace{Loop: l, each: each, timer: timer}
+	return &pace{Loop: l, each: each, share: share, timer: timer}
 }
 
 // check has the sandboxes checked now.
 func (p *pace) check() {
-	p.due, p.next = nil, p.Now().Add(time.Duration(p.hostChanged())*p.each)
+	n := time.Duration(p.hostChanged())
+	p.due, p.next = nil, p.Now().Add(max(n*p.each, min(n*p.share*p.checks.get(), p.Resync)))
 }
 
 // changed has them checked as soon as the pace allows.

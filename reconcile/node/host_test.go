@@ -79,6 +79,56 @@ func TestHostChangesAreRateLimited(t *testing.T) {
 	})
 }
 
+// TestBusyNode: where a check takes long, changes of the host's devices cause fewer of them, but a last one for each
+// sandbox before its periodic check.
+func TestBusyNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, took = 40, 300 * time.Millisecond
+		events := make(chan watch.Event)
+		l := New(Options{Watcher: &watched{events: events}, Now: time.Now})
+		for i := range n {
+			id := reconcile.SandboxID(fmt.Sprint("s", i))
+			l.paths[id], l.onHost[id] = "/n", true
+		}
+		var mu sync.Mutex
+		passes := 0
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { l.listen(ctx) })
+		wg.Go(func() {
+			l.sched.run(ctx, 4, func(context.Context, reconcile.SandboxID) verdict {
+				time.Sleep(took)
+				l.checks.add(took)
+				mu.Lock()
+				defer mu.Unlock()
+				passes++
+				return done
+			})
+		})
+		passed := func() int {
+			mu.Lock()
+			defer mu.Unlock()
+			return passes
+		}
+		const storm = 10 * time.Minute
+		for began := time.Now(); time.Since(began) < storm; time.Sleep(time.Second) {
+			events <- watch.Event{Host: true}
+		}
+		// The second one is early, since nothing was known before the first.
+		if got, most := passed(), n*(2+int(storm/time.Minute)); got > most {
+			t.Errorf("%d passes in %s, want %d at most", got, storm, most)
+		}
+		before := passed()
+		events <- watch.Event{Host: true}
+		time.Sleep(l.Resync + n*took)
+		if got := passed() - before; got < n {
+			t.Errorf("%d passes after the last change, want one of each of %d sandboxes", got, n)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
 // TestPodLinks: a pod that sets its own link up and down all the time has the sandboxes of others
 // checked now and then, and does not delay the checks after the change of a device.
 func TestPodLinks(t *testing.T) {

@@ -85,6 +85,7 @@ type Loop struct {
 	Options
 	sched      *scheduler
 	contention *contentionTracker
+	checks     duration
 
 	mu      sync.Mutex
 	config  config

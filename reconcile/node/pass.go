@@ -199,6 +199,7 @@ func (l *Loop) checkAndRepair(ctx context.Context, rec reconcile.Record) (verdic
 	}
 	l.noteHostDependency(rec.Sandbox, rec.History)
 	begun := l.Now()
+	defer func() { l.checks.add(l.Now().Sub(begun)) }()
 	if repairsAll(rec.Sandbox.Topology) {
 		return l.repair(ctx, rec, begun) // which checks first
 	}
