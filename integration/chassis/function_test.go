@@ -3,10 +3,12 @@ package chassis_test
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/plumbline/plumbline/integration/chassis"
+	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/integration/traffic"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -41,29 +43,45 @@ func (*card) Apply(_ context.Context, c netstate.Change) error { return fmt.Erro
 
 func (*card) Close() error { return nil }
 
-// TestFunction: a device is moved into a pod, and the link that represents it is the port of the
-// bridge. Packets pass between it and a pod with a pair. One end of a pair has the part of the
-// virtual function, the other that of its representor.
-func TestFunction(t *testing.T) {
-	b := start(t)
-	b.ok(traffic.IP(t.Context(), "link add vf0 address 02:00:00:00:05:01 mtu 1450 type veth peer name rep0\n"))
-	t.Cleanup(func() { // the one that has the name; the other goes with it
+// card makes such a function, and says nothing yet of what represents it. One end of a pair has the
+// part of the virtual function, vf0, the other that of its representor, rep0.
+func (b *bench) card() *card {
+	b.Helper()
+	b.ok(traffic.IP(b.Context(), "link add vf0 address 02:00:00:00:05:01 mtu 1450 type veth peer name rep0\n"))
+	b.Cleanup(func() { // the one that has the name; the other goes with it
 		_ = traffic.IP(context.Background(), "link del vf0")
 	})
-	c := &card{netstate.Representor{ID: "if:vf0", Link: new(""), PF: "0000:03:00.0"}}
+	return &card{netstate.Representor{ID: "if:vf0", Link: new(""), PF: "0000:03:00.0"}}
+}
+
+// withFunction is a sandbox that is given the function.
+func (n *worker) withFunction(name string) reconcile.Sandbox {
+	n.Helper()
+	s := n.sandbox(name, `{topology: layer2, role: secondary, netAttachDefName: default/tenant-blue, subnets: 172.31.0.0/24, addresses: [172.31.0.5/24]}`)
+	s.Given = ops.GivenDevices(map[string]string{"blue": "if:vf0"})
+	return s
+}
+
+// link is what the host has of a link.
+func (b *bench) link(name string) string {
+	b.Helper()
+	return b.run("ip", "-o", "link", "show", "dev", name)
+}
+
+// TestFunction: a device is moved into a pod, and the link that represents it is the port of the
+// bridge. Packets pass between it and a pod with a pair.
+func TestFunction(t *testing.T) {
+	b := start(t)
+	c := b.card()
 	n := newWorkerOf(b, kernel.Options{}, []string{b.chassis.Endpoint()}, b.chassis.Endpoint(), c.domain())
-	one := n.sandbox("one", `{topology: layer2, role: secondary, netAttachDefName: default/tenant-blue, subnets: 172.31.0.0/24, addresses: [172.31.0.5/24]}`)
-	one.Given = ops.GivenDevices(map[string]string{"blue": "if:vf0"})
+	one := n.withFunction("one")
 	two := n.sandbox("two", `{topology: layer2, role: secondary, netAttachDefName: default/tenant-blue, subnets: 172.31.0.0/24, addresses: [172.31.0.6/24]}`)
 
 	if _, err := n.engine.Ensure(t.Context(), one); fault.Of(err) != fault.Unsupported || !strings.Contains(err.Error(), "devlink dev eswitch set pci/0000:03:00.0 mode switchdev") {
 		t.Fatalf("in mode legacy: %v", err)
 	}
 	n.nothing()
-	link := func(name string) string {
-		return n.run("ip", "-o", "link", "show", "dev", name)
-	}
-	before, represented := link("vf0"), link("rep0")
+	before, represented := n.link("vf0"), n.link("rep0")
 
 	c.representor.Switchdev, c.representor.Link = true, new("host:rep0")
 	n.apply(one)
@@ -113,7 +131,7 @@ func TestFunction(t *testing.T) {
 		if ports := strings.Fields(n.run("ovs-vsctl", "list-ports", "br-int")); len(ports) != 1 {
 			t.Errorf("ports %q, want that of the pair", ports)
 		}
-		if after := strings.ReplaceAll(link("vf0"), "@rep9", "@rep0"); after != before {
+		if after := strings.ReplaceAll(n.link("vf0"), "@rep9", "@rep0"); after != before {
 			t.Errorf("the device was\n%s\nand is\n%s", before, after)
 		}
 	}
@@ -131,7 +149,7 @@ func TestFunction(t *testing.T) {
 	}
 	released()
 	// A qdisc is there since it was up.
-	if after := strings.ReplaceAll(link("rep0"), "qdisc noqueue", "qdisc noop"); after != represented {
+	if after := strings.ReplaceAll(n.link("rep0"), "qdisc noqueue", "qdisc noop"); after != represented {
 		t.Errorf("the representor was\n%s\nand is\n%s", represented, after)
 	}
 
@@ -142,9 +160,70 @@ func TestFunction(t *testing.T) {
 		c.representor.Link = new("host:rep9")
 	})
 	released()
-	if after := link("rep9"); !strings.Contains(after, "M-DOWN") {
+	if after := n.link("rep9"); !strings.Contains(after, "M-DOWN") {
 		t.Errorf("the representor is %s, want it down", after)
 	}
 	n.release(two)
 	n.nothing()
+}
+
+// TestFunctionDeath: the process ends after any change of attaching a function, of repairing it and of its
+// release. The next one continues: in the end the function is the pod's, or it and its representor are what they were.
+func TestFunctionDeath(t *testing.T) {
+	b := start(t)
+	c := b.card()
+	c.representor.Switchdev, c.representor.Link = true, new("host:rep0")
+	n := newWorkerOf(b, kernel.Options{}, []string{b.chassis.Endpoint()}, b.chassis.Endpoint(), c.domain())
+	dir := filepath.Join(t.TempDir(), "journal")
+	alive := n.engineOf(dir, &life{}, c.domain())
+	pod := n.withFunction("one")
+	before := n.link("vf0")
+	for act, do := range map[string]func(r *reconcile.Reconciler) error{
+		"attach":  func(r *reconcile.Reconciler) error { _, err := r.Ensure(t.Context(), pod); return err },
+		"repair":  func(r *reconcile.Reconciler) error { _, err := r.Repair(t.Context(), pod.ID); return err },
+		"release": func(r *reconcile.Reconciler) error { _, err := r.Release(t.Context(), pod.ID); return err },
+	} {
+		t.Run(act, func(t *testing.T) {
+			n, alive := &worker{b.in(t), n.engine, n.registry}, &worker{b.in(t), alive.engine, alive.registry}
+			first, step := effort.Stride(t, 3)
+			deaths := 0
+			for at, reached := first, true; reached; at += step {
+				if act != "attach" {
+					alive.apply(pod)
+				}
+				if act == "repair" {
+					n.run("ovs-vsctl", "del-port", "rep0")
+					n.run("ip", "link", "set", "rep0", "down", "mtu", "1300")
+					n.run("ip", "-n", "one", "link", "set", "net1", "address", "02:00:00:00:05:09")
+				}
+				of := &life{changes: at}
+				err := do(n.engineOf(dir, of, c.domain()).engine)
+				if reached = of.dead; reached {
+					deaths++
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				if act != "release" && at%2 == 0 {
+					alive.apply(pod)
+					n.run("ip", "-n", "one", "link", "show", "dev", "net1")
+				}
+				if _, known, _ := alive.engine.Record(pod.ID); known {
+					alive.release(pod)
+				}
+				if after := n.link("vf0"); after != before {
+					t.Errorf("dead after change %d (%v): the device was\n%s\nand is\n%s", at, err, before, after)
+				}
+				if after := n.link("rep0"); !strings.Contains(after, "M-DOWN") || !strings.Contains(after, "mtu 1500") {
+					t.Errorf("dead after change %d (%v): the representor is %s, want it down, with MTU 1500", at, err, after)
+				}
+				if ports := n.run("ovs-vsctl", "list-ports", "br-int"); ports != "" {
+					t.Errorf("dead after change %d (%v): ports %q are left", at, err, ports)
+				}
+				n.nothing()
+			}
+			if deaths == 0 {
+				t.Error("no change was followed by an end of the process")
+			}
+		})
+	}
 }
