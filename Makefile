@@ -213,10 +213,10 @@ bench: ## benchmarks: of packages here, of the engine in a virtual machine (BENC
 	end
 
 .PHONY: bench-scale
-bench-scale: ## benchmark of the controller, and of one of another commit, on a large cluster (PART=10 BEFORE=commit ADDRESSES=1)
+bench-scale: ## benchmark of the controller, and of one of another commit, on a large cluster (PART=10 BEFORE=commit, or ADDRESSES=1 AWAY=1h)
 	@. .ci/lib
 	begin 'benchmark of the controller: only ratios count'
-	$(GO) run ./integration/cluster/scale -part $(or $(PART),1) $(if $(ADDRESSES),-addresses) $(if $(BEFORE),-before $(BEFORE)) </dev/null
+	$(GO) run ./integration/cluster/scale -part $(or $(PART),1) $(if $(ADDRESSES),-addresses) $(if $(AWAY),-away $(AWAY)) $(if $(BEFORE),-before $(BEFORE)) </dev/null
 	end
 
 .PHONY: bench-throughput

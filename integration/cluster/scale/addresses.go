@@ -38,9 +38,10 @@ import (
 // addressSize is how many nodes allocate addresses of one pool.
 type addressSize struct {
 	nodes     int
-	pods      int // of each node, with an address each
-	atOnce    int // nodes whose pods start at the same time
-	followers int // nodes that follow the leases of all, for their routes
+	pods      int           // of each node, with an address each
+	atOnce    int           // nodes whose pods start at the same time
+	followers int           // nodes that follow the leases of all, for their routes
+	away      time.Duration // of the API server; each node has one more pod at its begin and at its end
 }
 
 // fullAddresses are 100,000 addresses of 5,000 nodes.
@@ -78,8 +79,11 @@ type addressResults struct {
 	followed         time.Duration   // until those that follow all leases know them
 	joined           []time.Duration // after a node joins, of each of them
 	awayFailed       int
-	backRequests     float64 // of each agent, when the API server is back
-	lost             int     // leases
+	dials            float64       // of each client, each minute without the API server
+	awayProcessor    time.Duration // of all agents in that time
+	known            time.Duration // until each node has an address from it when it is back
+	backRequests     float64       // of each agent, when the API server is back
+	lost             int           // leases
 	lostTook         time.Duration
 	lostRequests     float64 // of the controller, for each lease
 	controller       usage
@@ -117,6 +121,7 @@ type addressAgent struct {
 type gate struct {
 	mu     sync.Mutex
 	closed bool
+	dials  int // when it was closed
 	conns  map[net.Conn]bool
 }
 
@@ -125,6 +130,9 @@ var errCut = errors.New("the API server is away")
 func (g *gate) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	g.mu.Lock()
 	closed := g.closed
+	if closed {
+		g.dials++
+	}
 	g.mu.Unlock()
 	if closed {
 		return nil, errCut
@@ -424,31 +432,9 @@ func (b *bench) addresses(ctx context.Context, size addressSize) (_ *addressResu
 		return nil, err
 	}
 
-	// Without the API server a node has what it has leased before.
-	a.gate.set(true)
-	short, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	var mu sync.Mutex
-	var all sync.WaitGroup
-	for _, n := range a.nodes {
-		all.Go(func() {
-			took, err := n.allocate(short)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				r.awayFailed++
-			} else {
-				r.away = append(r.away, took)
-			}
-		})
-	}
-	all.Wait()
-	requests = a.requests.Load()
-	a.gate.set(false)
-	if err := errors.Join(b.known(ctx, a), a.quiet(ctx)); err != nil {
+	if err := b.away(ctx, a, size, r); err != nil {
 		return nil, err
 	}
-	r.backRequests = float64(a.requests.Load()-requests) / float64(size.nodes)
 
 	// A tenth of the nodes is lost, with all of their leases.
 	gone := map[string]bool{}
@@ -491,10 +477,68 @@ func (b *bench) addresses(ctx context.Context, size addressSize) (_ *addressResu
 	return r, different(a.nodes)
 }
 
-// known waits until all agents know the state of the API server again: each gets an address.
-func (b *bench) known(ctx context.Context, a *addressAgents) error {
-	_, err := a.each(ctx, a.nodes, 1)
-	return err
+// away takes the API server from all agents for a time. Without it a node has what it has leased before.
+func (b *bench) away(ctx context.Context, a *addressAgents, size addressSize, r *addressResults) error {
+	before, err := usedBy(os.Getpid())
+	if err != nil {
+		return err
+	}
+	a.gate.set(true)
+	began := time.Now()
+	if err := a.without(ctx, r); err != nil {
+		return err
+	}
+	if size.away > 0 {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(size.away - time.Since(began)):
+		}
+		if err := a.without(ctx, r); err != nil {
+			return err
+		}
+	}
+	after, err := usedBy(os.Getpid())
+	if err != nil {
+		return err
+	}
+	r.awayProcessor = after.processor - before.processor
+	r.dials = float64(a.gate.dials) / float64(len(a.shared)) / time.Since(began).Minutes()
+	requests := a.requests.Load()
+	a.gate.set(false)
+	began = time.Now()
+	// An agent that knows the state of the API server again gets a further block if it needs one.
+	if _, err := a.each(ctx, a.nodes, 1); err != nil {
+		return err
+	}
+	r.known = time.Since(began)
+	if err := a.quiet(ctx); err != nil {
+		return err
+	}
+	r.backRequests = float64(a.requests.Load()-requests) / float64(size.nodes)
+	return nil
+}
+
+// without has each node allocate an address without the API server.
+func (a *addressAgents) without(ctx context.Context, r *addressResults) error {
+	short, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for _, n := range a.nodes {
+		all.Go(func() {
+			took, err := n.allocate(short)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				r.awayFailed++
+			} else {
+				r.away = append(r.away, took)
+			}
+		})
+	}
+	all.Wait()
+	return context.Cause(ctx)
 }
 
 func (r *addressResults) write(out io.Writer, size addressSize) {
@@ -514,8 +558,11 @@ func (r *addressResults) write(out io.Writer, size addressSize) {
 		{fmt.Sprintf("%d nodes follow the leases of all: until they know them, s", size.followers), r.followed.Seconds()},
 		{"a node joins: from its first pod until they know its block, median, ms", quantile(r.joined, 0.5)},
 		{"p99, ms", quantile(r.joined, 0.99)},
-		{"without the API server: nodes that could not allocate one more, %", 100 * float64(r.awayFailed) / float64(size.nodes)},
-		{"time to allocate of the others, p99, ms", quantile(r.away, 0.99)},
+		{"without the API server: addresses that could not be allocated, %", 100 * float64(r.awayFailed) / float64(r.awayFailed+len(r.away))},
+		{"time to allocate the others, p99, ms", quantile(r.away, 0.99)},
+		{fmt.Sprintf("connections that a client tries each minute, each for %d agents", agentsPerClient), r.dials},
+		{"processor time of all agents then, s", r.awayProcessor.Seconds()},
+		{"it is back: until each agent has an address from it, s", r.known.Seconds()},
 		{"requests of each agent when it is back, with one more address", r.backRequests},
 		{"a tenth of the nodes deleted: their leases", float64(r.lost)},
 		{fmt.Sprintf("until all of them ended, of which %s are the grace, s", grace), r.lostTook.Seconds()},

@@ -165,9 +165,11 @@ type usage struct {
 	processor      time.Duration
 }
 
-// used reads /proc.
-func (p *controllerProcess) used() (u usage, err error) {
-	dir := filepath.Join("/proc", strconv.Itoa(p.command.Process.Pid))
+func (p *controllerProcess) used() (usage, error) { return usedBy(p.command.Process.Pid) }
+
+// usedBy reads /proc.
+func usedBy(pid int) (u usage, err error) {
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
 	status, err := os.ReadFile(filepath.Join(dir, "status"))
 	if err != nil {
 		return u, err

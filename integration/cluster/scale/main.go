@@ -37,9 +37,12 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	before := flag.String("before", "", "a `commit` whose controller is measured first")
 	patience := flag.Duration("patience", time.Hour, "`time` after which a controller that has not settled is given up")
 	pools := flag.Bool("addresses", false, "measure pools of addresses instead")
+	away := flag.Duration("away", 0, "with -addresses: `time` for which the API server is away")
 	flag.Parse()
 	if *pools {
-		return runAddresses(ctx, out, fullAddresses.part(*part))
+		size := fullAddresses.part(*part)
+		size.away = *away
+		return runAddresses(ctx, out, size)
 	}
 	b, err := start(ctx, os.Stderr, population.Full.Part(*part))
 	if err != nil {

@@ -198,13 +198,13 @@ func TestAddresses(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	r, err := b.addresses(t.Context(), addressSize{nodes: 20, pods: 20, atOnce: 20, followers: 5})
+	r, err := b.addresses(t.Context(), addressSize{nodes: 20, pods: 20, atOnce: 20, followers: 5, away: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	bound(t, "requests of an agent without addresses: a list and a watch of pools and of leases", r.startRequests, 4)
 	// Two blocks of 16, one ahead of need, and how many of each are used.
 	bound(t, "writes for each address", r.writes, 6.0/20)
-	bound(t, "nodes that could not allocate without the API server", float64(r.awayFailed), 0)
+	bound(t, "addresses that could not be allocated without the API server", float64(r.awayFailed), 0)
 	bound(t, "requests of the controller for each lease that ends", r.lostRequests, 4)
 }
