@@ -56,6 +56,7 @@ func (b *agentBench) atOnce(t *testing.T, name, template string, count int) time
 		}
 	}
 	hooks, hooked := b.hooks(t)
+	busy := b.processorTime(t)
 	began := time.Now()
 	b.create(t, manifest.String())
 	kubectl(t, b.Cluster, "", append([]string{"wait", "--for=condition=Ready", "--timeout=2400s", "pod"}, names...)...)
@@ -78,6 +79,9 @@ func (b *agentBench) atOnce(t *testing.T, name, template string, count int) time
 	slices.Sort(scheduled)
 	slices.Sort(ready)
 	n, sum := b.hooks(t)
+	for program, now := range b.processorTime(t) {
+		t.Logf("processor time for each pod: %s %.2f s", program, (now-busy[program])/float64(count))
+	}
 	t.Logf("%s, template %q: %d pods Ready after %s; each after %s in the median, %s at most; scheduled after %s and %s; %.0f hooks of %.0f ms in the mean", name, template, count, took.Round(10*time.Millisecond),
 		ready[count/2], ready[count-1], scheduled[count/2], scheduled[count-1], n-hooks, 1000*(sum-hooked)/max(1, n-hooks))
 	if template != "" {
@@ -109,4 +113,19 @@ func (b *agentBench) hooks(t *testing.T) (n, seconds float64) {
 		}
 	}
 	return n, seconds
+}
+
+// processorTime is that of the node, emulated, and of its programs that do not end, in seconds.
+func (b *agentBench) processorTime(t *testing.T) map[string]float64 {
+	t.Helper()
+	of := map[string]float64{}
+	for line := range strings.Lines(b.shell(t, `awk '/^cpu /{print "node", $2+$4+$7+$8}' /proc/stat; { cat /proc/[0-9]*/stat 2>/dev/null || true; } | awk '/^[0-9]+ .(kubelet|containerd|plumbline)\)/{print $2, $14+$15}'`)) {
+		name, text, _ := strings.Cut(strings.TrimSpace(line), " ")
+		ticks, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		of[strings.Trim(name, "()")] += ticks / 100
+	}
+	return of
 }
