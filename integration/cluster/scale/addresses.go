@@ -41,7 +41,7 @@ type addressSize struct {
 	pods      int           // of each node, with an address each
 	atOnce    int           // nodes whose pods start at the same time
 	followers int           // nodes that follow the leases of all, for their routes
-	away      time.Duration // of the API server; each node has one more pod at its begin and at its end
+	away      time.Duration // of the API server; each node gets one more pod at the beginning and at the end of that time
 }
 
 // fullAddresses are 100,000 addresses of 5,000 nodes.
@@ -121,7 +121,7 @@ type addressAgent struct {
 type gate struct {
 	mu     sync.Mutex
 	closed bool
-	dials  int // when it was closed
+	dials  int // attempts while it was closed
 	conns  map[net.Conn]bool
 }
 
@@ -145,6 +145,13 @@ func (g *gate) dial(ctx context.Context, network, address string) (net.Conn, err
 	defer g.mu.Unlock()
 	g.conns[c] = true
 	return c, nil
+}
+
+// attempts returns how often a connection was tried while it was closed.
+func (g *gate) attempts() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.dials
 }
 
 func (g *gate) set(closed bool) {
@@ -503,7 +510,7 @@ func (b *bench) away(ctx context.Context, a *addressAgents, size addressSize, r 
 		return err
 	}
 	r.awayProcessor = after.processor - before.processor
-	r.dials = float64(a.gate.dials) / float64(len(a.shared)) / time.Since(began).Minutes()
+	r.dials = float64(a.gate.attempts()) / float64(len(a.shared)) / time.Since(began).Minutes()
 	requests := a.requests.Load()
 	a.gate.set(false)
 	began = time.Now()
