@@ -12,18 +12,25 @@ import (
 	"github.com/plumbline/plumbline/reconcile/watch"
 )
 
+// loopOnHost has a number of sandboxes that depend on the devices of the host, whose changes it
+// receives.
+func loopOnHost(sandboxes int) (*Loop, chan<- watch.Event) {
+	events := make(chan watch.Event)
+	l := New(Options{Watcher: &watched{events: events}, Now: time.Now})
+	for i := range sandboxes {
+		id := reconcile.SandboxID(fmt.Sprint("s", i))
+		l.paths[id], l.onHost[id] = "/n", true
+	}
+	return l, events
+}
+
 // TestHostChangesAreRateLimited holds that after a change of the host's devices every
 // sandbox that may be affected is checked, at once after a single change and soon after
 // one of many, and that many changes do not cause a pass of every sandbox each.
 func TestHostChangesAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 100
-		events := make(chan watch.Event)
-		l := New(Options{Watcher: &watched{events: events}, Now: time.Now})
-		for i := range n {
-			id := reconcile.SandboxID(fmt.Sprint("s", i))
-			l.paths[id], l.onHost[id] = "/n", true
-		}
+		l, events := loopOnHost(n)
 		var mu sync.Mutex
 		last, passes := map[reconcile.SandboxID]time.Time{}, 0
 		since := func(when time.Time) (checked, passed int) {
@@ -84,12 +91,7 @@ func TestHostChangesAreRateLimited(t *testing.T) {
 func TestBusyNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, took = 40, 300 * time.Millisecond
-		events := make(chan watch.Event)
-		l := New(Options{Watcher: &watched{events: events}, Now: time.Now})
-		for i := range n {
-			id := reconcile.SandboxID(fmt.Sprint("s", i))
-			l.paths[id], l.onHost[id] = "/n", true
-		}
+		l, events := loopOnHost(n)
 		var mu sync.Mutex
 		passes := 0
 		ctx, cancel := context.WithCancel(t.Context())
@@ -134,12 +136,7 @@ func TestBusyNode(t *testing.T) {
 func TestPodLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, seconds = 200, 100
-		events := make(chan watch.Event)
-		l := New(Options{Watcher: &watched{events: events}, Now: time.Now})
-		for i := range n {
-			id := reconcile.SandboxID(fmt.Sprint("s", i))
-			l.paths[id], l.onHost[id] = "/n", true
-		}
+		l, events := loopOnHost(n)
 		var mu sync.Mutex
 		passes := 0
 		passed := func() int {
