@@ -5,10 +5,11 @@ import (
 	"sync"
 )
 
-// locks serializes calls for one owner.
+// locks serializes what is done for one owner: calls, and searches for what has ended.
 type locks struct {
-	mu   sync.Mutex
-	held map[string]*lock
+	mu    sync.Mutex
+	held  map[string]*lock
+	calls map[string]int // in progress or waiting, by owner
 }
 
 type lock struct {
@@ -46,9 +47,32 @@ func (l *locks) take(ctx context.Context, owner string) (unlock func(), err erro
 	}
 }
 
+// call is take for a call of the runtime.
+func (l *locks) call(ctx context.Context, owner string) (unlock func(), err error) {
+	l.mu.Lock()
+	if l.calls == nil {
+		l.calls = map[string]int{}
+	}
+	l.calls[owner]++
+	l.mu.Unlock()
+	leave := func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.calls[owner]--; l.calls[owner] == 0 {
+			delete(l.calls, owner)
+		}
+	}
+	free, err := l.take(ctx, owner)
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	return func() { free(); leave() }, nil
+}
+
 // busy reports whether a call for an owner is in progress, or waits.
 func (l *locks) busy(owner string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.held[owner] != nil
+	return l.calls[owner] > 0
 }

@@ -270,7 +270,7 @@ func (s *Server) do(ctx context.Context, r cnisocket.Request) (json.RawMessage, 
 	if err := utils.ValidateInterfaceName(r.IfName); err != nil {
 		return nil, err
 	}
-	unlock, err := s.locks.take(ctx, reconcile.OwnerOfPrimary(r.Container, r.IfName))
+	unlock, err := s.locks.call(ctx, reconcile.OwnerOfPrimary(r.Container, r.IfName))
 	if err != nil {
 		return nil, fault.New(fault.NotReady, fmt.Errorf("an earlier call for the container has not ended: %w", err))
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/plumbline/plumbline/reconcile"
@@ -245,6 +246,13 @@ func TestOrphans(t *testing.T) {
 	}
 }
 
+// locked reports whether something is done for an owner, or waits.
+func (l *locks) locked(owner string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held[owner] != nil
+}
+
 // TestSweepAndAdd: whether a pod has ended is decided while no call for it changes that.
 func TestSweepAndAdd(t *testing.T) {
 	s := newServer(t)
@@ -252,7 +260,7 @@ func TestSweepAndAdd(t *testing.T) {
 	asked := 0
 	s.Identify = func(path string) (reconcile.NetnsID, error) {
 		asked++
-		if owner := reconcile.OwnerOfPrimary(filepath.Base(path), "eth0"); !s.locks.busy(owner) {
+		if owner := reconcile.OwnerOfPrimary(filepath.Base(path), "eth0"); !s.locks.locked(owner) {
 			t.Errorf("%s: a call could change it meanwhile", owner)
 		}
 		if filepath.Base(path) == "a" {
@@ -265,6 +273,33 @@ func TestSweepAndAdd(t *testing.T) {
 	if asked != 2 {
 		t.Errorf("%d namespaces were identified", asked)
 	}
+}
+
+// TestGCAndSweep: GC also ends a container that a search for ended pods examines.
+func TestGCAndSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.add("a", "b")
+		look := make(chan struct{})
+		s.Identify = func(path string) (reconcile.NetnsID, error) {
+			if filepath.Base(path) == "a" {
+				<-look
+			}
+			return reconcile.NetnsID{Inode: 2}, nil
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() { s.sweep(t.Context()) })
+		synctest.Wait()
+		wg.Go(func() {
+			if err := s.call(cnisocket.GC, "", `, "cni.dev/valid-attachments": [{"containerID": "b", "ifname": "eth0"}]`); err != "" {
+				t.Errorf("GC: %s", err)
+			}
+		})
+		synctest.Wait()
+		close(look)
+		wg.Wait()
+		s.want("GC knows b only", "b", "b")
+	})
 }
 
 // TestEarlierBoot: what pods had before the machine was booted is released, and does not
