@@ -163,6 +163,9 @@ func (n *podNode) run(s *primary.Server) (stop func()) {
 		}
 	})
 	eventuallyWithin(n.t, time.Minute, func() error {
+		if !s.Leads() { // else the agent before would answer
+			return errors.New("the server does not have the socket")
+		}
 		_, err := cnisocket.Call(ctx, n.socket, cnisocket.Request{Command: cnisocket.Status, Config: json.RawMessage(`{"name": "plumbline"}`)})
 		return err
 	})
