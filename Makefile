@@ -27,11 +27,10 @@ LONG ?=
 TAGS = $(if $(LONG),-tags soak)
 KERNELS ?= stable backports
 KERNEL_PKG ?= ./cmd/... ./integration/kernel ./reconcile/kernel/... ./reconcile/watch
-# The short form runs these tests on one kernel only: faults at changes, which test our
-# code rather than the kernel, and the tests that take longest.
-ONE_KERNEL := ^(Test(KilledBetweenChanges|EveryChangeFailsOnce|FailureAtEveryChange|KilledInRepairAndUpdate|Update(Killed|FailsAnywhere)|Drift|AnotherWriter|Restart|NothingGrows|Storm|KernelSessions|Random|LinkStateFollowsLACP|PartnerOfPort|DeviceKnownByIndex|Unplugged|PodNetwork(Refuses|Killed|sAtOnce)?|Loopback|SlowAttach(Killed)?|(VLAN|Bond)BeforeClearToSend))$$
-# These tests of the long ones are run on the other kernel only.
-OTHER_KERNEL := ^Test(DHCP(ServerAway|Killed|Failure)?|HostileDHCP|HostRoutes|PodRoutes|HostPorts|LostPorts)$$
+# The short form runs most tests that take seconds on one kernel only: here those that need two
+# processors or test our code rather than the kernel, below the others.
+ONE_KERNEL := ^Test(KilledBetweenChanges|EveryChangeFailsOnce|FailureAtEveryChange|KilledInRepairAndUpdate|Update(Killed|FailsAnywhere)|Drift|AnotherWriter|Restart|NothingGrows|Storm|(Kernel)?Sessions|Run|Interrupt|SupportBundle|Random|LinkStateFollowsLACP|PartnerOfPort|DeviceKnownByIndex|Unplugged|SlowAttach(Killed)?|(VLAN|Bond)BeforeClearToSend|StackedPairs|PathReused|NamespaceDies|NetworkOfFunction|Shares|CleanOnReturn|FullSandbox|Function(Rebound|Open)|HiddenUpper)$$
+OTHER_KERNEL := ^Test(DHCP(ServerAway|Killed|Failure|OverIPVLAN)?|HostileDHCP|HostRoutes|PodRoutes|RoutedPods|HostPorts|LostPorts|Masquerade|PodNetwork(Routed|Refuses|Killed|sAtOnce)?|Loopback|MultiNIC|HostilePod|ForgedIdentity|Autoconfiguration|RouterAdvertisement|DuplicateAddressDetection|EditedTopology|RateO(fUserspace|nPF)|DeviceIsHeld)$$
 RACELESS := /(cmd/plumbline|reconcile/pod/rollout|topology/admission|topology/controller)$$
 FUZZTIME ?= 20s
 SOAK ?= 10m

@@ -1,9 +1,11 @@
 package effort
 
 import (
+	"flag"
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -65,4 +67,19 @@ func Stride(t testing.TB, step int) (first, stride int) {
 		return 1, 1
 	}
 	return 1 + int(Seed(t)%uint64(step)), step
+}
+
+// Sample returns every step'th of the cases of a test, of which the first is drawn: runs together
+// go through all. It returns all in the long form, if -run names cases, and if PLUMBLINE_SEED says
+// what to repeat.
+func Sample[T any](t testing.TB, step int, cases []T) (sample []T) {
+	t.Helper()
+	step = min(step, len(cases))
+	if run := flag.Lookup("test.run"); long || step <= 1 || os.Getenv(seedEnv) != "" || strings.Contains(run.Value.String(), "/") {
+		return cases
+	}
+	for i := rand.IntN(step); i < len(cases); i += step {
+		sample = append(sample, cases[i])
+	}
+	return sample
 }

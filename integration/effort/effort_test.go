@@ -2,6 +2,7 @@ package effort_test
 
 import (
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,5 +43,27 @@ func TestStride(t *testing.T) {
 	want := map[bool]map[int]bool{true: {1: true}, false: {1: true, 2: true, 3: true}}[effort.Long()]
 	if !maps.Equal(begun, want) {
 		t.Errorf("runs begin at %v, want %v", begun, want)
+	}
+}
+
+func TestSample(t *testing.T) {
+	all := []string{"a", "b", "c", "d", "e"}
+	samples := map[string]bool{}
+	for range 1000 {
+		samples[strings.Join(effort.Sample(t, 3, all), "")] = true
+	}
+	want := map[bool]map[string]bool{true: {"abcde": true}, false: {"ad": true, "be": true, "c": true}}[effort.Long()]
+	if !maps.Equal(samples, want) {
+		t.Errorf("samples %v, want %v", samples, want)
+	}
+	if got := effort.Sample(t, 3, all[:1]); len(got) != 1 {
+		t.Errorf("a sample of one is %v", got)
+	}
+	if got := effort.Sample(t, 3, all[:0]); len(got) != 0 {
+		t.Errorf("a sample of none is %v", got)
+	}
+	t.Setenv("PLUMBLINE_SEED", "42")
+	if got := effort.Sample(t, 3, all); len(got) != len(all) {
+		t.Errorf("a run that is repeated has %v", got)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/kernel"
@@ -25,10 +26,10 @@ import (
 // TestHostPorts: ports of the host lead to pods, from other hosts, from the host itself and from
 // pods, over TCP and UDP in both families; what is deleted is repaired, and nothing is left.
 func TestHostPorts(t *testing.T) {
-	for _, step := range []string{
+	for _, step := range effort.Sample(t, 2, []string{
 		`{name: eth, type: bridge, config: {bridge: plpod0, isDefaultGateway: true, ipMasq: true, dad: "off"}}`,
 		`{name: eth, type: ptp, config: {isDefaultGateway: true, ipMasq: true, dad: "off"}}`,
-	} {
+	}) {
 		t.Run(strings.Fields(step)[3], func(t *testing.T) { testHostPorts(t, step) })
 	}
 }
@@ -232,7 +233,7 @@ func newPortNode(t *testing.T, step string) (n *podNode, outside string) {
 // TestLostPorts: if the record of a pod is lost, its ports of the host lead to no later pod, and are free again;
 // those of others stay: of pods, also while they are attached, of sandboxes of the command line, and foreign ones.
 func TestLostPorts(t *testing.T) {
-	for _, c := range []struct{ step, command string }{
+	for _, c := range effort.Sample(t, 2, []struct{ step, command string }{
 		{
 			`{name: eth, type: bridge, config: {bridge: plpod0, isDefaultGateway: true, dad: "off"}}`,
 			`{name: eth, type: bridge, config: {bridge: plpod0, isDefaultGateway: true, dad: "off", addresses: [10.98.7.200/24], portMappings: [{hostPort: 7070, containerPort: 80}]}}`,
@@ -241,7 +242,7 @@ func TestLostPorts(t *testing.T) {
 			`{name: eth, type: ptp, config: {isDefaultGateway: true, dad: "off"}}`,
 			`{name: eth, type: ptp, config: {isDefaultGateway: true, dad: "off", addresses: [10.98.7.200/24], portMappings: [{hostPort: 7070, containerPort: 80}]}}`,
 		},
-	} {
+	}) {
 		t.Run(strings.TrimSuffix(strings.Fields(c.step)[3], ","), func(t *testing.T) { testLostPorts(t, c.step, c.command) })
 	}
 }

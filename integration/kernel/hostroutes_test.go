@@ -14,6 +14,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/hostroutes"
@@ -117,7 +118,7 @@ func (n *wiredNode) start(p *published) {
 // own addresses. Routes that are deleted come back, also with another agent; they follow an
 // address of a host that moves, and go with the last pod. What others have in the table stays.
 func TestHostRoutes(t *testing.T) {
-	for _, mode := range []string{"l3", "l3s"} {
+	for _, mode := range effort.Sample(t, 2, []string{"l3", "l3s"}) {
 		t.Run(mode, func(t *testing.T) {
 			s := &foreignWriter{t: t}
 			p := &published{leases: map[string]v1alpha1.AddressLease{}, changed: map[string]func(){}}

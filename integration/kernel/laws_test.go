@@ -96,10 +96,10 @@ func readCase(t *testing.T, file string) kernelCase {
 	return c
 }
 
-// each runs f for every case this lane can run.
-func each(t *testing.T, f func(t *testing.T, c kernelCase)) {
+// each runs f for every case this lane can run, in the short form for every step'th.
+func each(t *testing.T, step int, f func(t *testing.T, c kernelCase)) {
 	t.Helper()
-	for _, c := range cases(t) {
+	for _, c := range effort.Sample(t, step, cases(t)) {
 		if c.needsVF && !hasCards() {
 			continue // no PCI in user-mode Linux; the other lane runs it
 		}
@@ -139,7 +139,7 @@ func ctxFor(t *testing.T) context.Context {
 
 // TestApplyTwiceRelease is the life of a sandbox without failures.
 func TestApplyTwiceRelease(t *testing.T) {
-	each(t, func(t *testing.T, c kernelCase) {
+	each(t, 1, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
 		start := l.state(path)
 		ctx := ctxFor(t)
@@ -197,9 +197,9 @@ func TestApplyTwiceRelease(t *testing.T) {
 }
 
 // TestEveryChangeFailsOnce: a failure at any change leaves the start. The short
-// form takes every fourth change.
+// form takes every fourth change of every second case.
 func TestEveryChangeFailsOnce(t *testing.T) {
-	each(t, func(t *testing.T, c kernelCase) {
+	each(t, 2, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
 		start := l.state(path)
 		first, stride := effort.Stride(t, 4)
@@ -302,10 +302,10 @@ func (l *lane) runKilled(variable string, spec any) bool {
 }
 
 // TestKilledBetweenChanges: kill -9 after any change of an apply, then either
-// apply again and release, or release at once. The short form takes every sixth
-// change.
+// apply again and release, or release at once. The short form takes every sixth change of every
+// third case.
 func TestKilledBetweenChanges(t *testing.T) {
-	each(t, func(t *testing.T, c kernelCase) {
+	each(t, 3, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
 		start := l.state(path)
 		sb := c.sandbox(path)
@@ -336,7 +336,7 @@ func TestKilledBetweenChanges(t *testing.T) {
 // TestNamespaceDies: the namespace is deleted with everything in it; release finds
 // the devices on the host and puts them right.
 func TestNamespaceDies(t *testing.T) {
-	each(t, func(t *testing.T, c kernelCase) {
+	each(t, 2, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
 		hostStart := l.state("")
 		sb := c.sandbox(path)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/reconcile"
 )
 
@@ -15,7 +16,7 @@ import (
 // families, and hosts of excepted networks see their own addresses. What others do to the
 // table is repaired, and nothing of others is changed. The table ends with the last pod.
 func TestMasquerade(t *testing.T) {
-	for _, kind := range []string{"ptp", "bridge"} {
+	for _, kind := range effort.Sample(t, 2, []string{"ptp", "bridge"}) {
 		t.Run(kind, func(t *testing.T) { testMasquerade(t, kind) })
 	}
 }

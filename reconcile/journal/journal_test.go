@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
@@ -466,9 +467,9 @@ func TestReadersBesideWriter(t *testing.T) {
 			}
 		})
 	}
-	passes := 100
-	if testing.Short() {
-		passes = 15
+	passes := 15
+	if effort.Long() {
+		passes = 100
 	}
 	for pass := range passes {
 		r := record(testID, reconcile.Applying)

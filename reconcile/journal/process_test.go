@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -119,9 +120,9 @@ func counter(r reconcile.Record) uint32 {
 // moment, and nothing is invented.
 func TestKilledWriter(t *testing.T) {
 	dir := t.TempDir()
-	rounds := 20
-	if testing.Short() {
-		rounds = 5
+	rounds := 5
+	if effort.Long() {
+		rounds = 20
 	}
 	rnd := rand.New(rand.NewPCG(3, 4))
 	last := uint32(0)

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/tools/txtar"
 
+	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
@@ -155,11 +156,8 @@ func TestTornAtEveryByte(t *testing.T) {
 			t.Fatalf("List: %d records, errors %v", len(records), errs)
 		}
 	}
-	step := 1
-	if testing.Short() {
-		step = 7 // every byte takes minutes on an emulated machine
-	}
-	for n := 0; n <= len(log); n += step {
+	first, step := effort.Stride(t, 7)
+	for n := first - 1; n <= len(log); n += step {
 		torn := map[string][]byte{"cut": log[:n]}
 		// The rest of the sector was not written, what follows was.
 		if start := bytes.LastIndexByte(log[:n], '\n') + 1; start > 0 && n < len(log) {
