@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -21,7 +22,11 @@ import (
 
 // FuzzLaws holds the laws on random topologies and random drift.
 func FuzzLaws(f *testing.F) {
-	for seed := range uint64(200) {
+	seeds := make([]uint64, 200)
+	for i := range seeds {
+		seeds[i] = uint64(i)
+	}
+	for _, seed := range effort.Sample(f, 4, seeds) {
 		f.Add(seed, seed*7919)
 	}
 	reg, err := all.Registry()

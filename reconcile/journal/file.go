@@ -118,7 +118,7 @@ func read(path string) (data []byte, inode uint64, mtime unix.Timespec, err erro
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, 0, mtime, errors.New("not a regular file")
 	}
-	if st.Size > limitBytes {
+	if st.Size > int64(limitBytes) {
 		return nil, 0, mtime, fmt.Errorf("larger than %d bytes", limitBytes)
 	}
 	data = make([]byte, st.Size) // what is appended meanwhile is for the next reader

@@ -18,13 +18,13 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-const (
-	// compactBytes is the size from which a log is rewritten as its record
-	// alone. Reading a log of this size takes about a millisecond.
-	compactBytes = 64 << 10
-	// limitBytes is the size above which a file is not read: no log gets there.
-	limitBytes = 16 << 20
-)
+// compactBytes is the size from which a log is rewritten as its record
+// alone. Reading a log of this size takes about a millisecond.
+const compactBytes = 64 << 10
+
+// limitBytes is the size above which a file is not read: no log gets there. Tests have
+// a smaller one.
+var limitBytes = 16 << 20
 
 // Journal keeps the records of one directory. Its methods may be called from
 // several goroutines, and several processes may use one directory at a time.

@@ -300,7 +300,7 @@ func TestIntentsAreFolded(t *testing.T) {
 	}
 	info, err := os.Stat(j.path("blue%2Fai", logSuffix))
 	must(t, err)
-	if info.Size() > limitBytes*3/4 {
+	if info.Size() > int64(limitBytes)*3/4 {
 		t.Errorf("log grew to %d bytes", info.Size())
 	}
 	r := mustGet(t, j, testID)

@@ -38,6 +38,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	limitBytes = 1 << 20 // large records take seconds with -race
 	os.Exit(m.Run())
 }
 

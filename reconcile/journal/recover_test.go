@@ -228,8 +228,8 @@ func TestDamage(t *testing.T) {
 				return err
 			}
 			defer f.Close()
-			return f.Truncate(limitBytes + 1)
-		}, "larger than 16777216 bytes"},
+			return f.Truncate(int64(limitBytes) + 1)
+		}, fmt.Sprintf("larger than %d bytes", limitBytes)},
 		{"directory", func(path string) error { return os.Mkdir(path, 0o700) }, "not a regular file"},
 		{"symbolic link", func(path string) error { return os.Symlink("/etc/passwd", path) }, "too many levels of symbolic links"},
 	} {
