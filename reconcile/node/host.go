@@ -2,6 +2,8 @@ package node
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,25 +30,50 @@ const (
 	podLinkShare = 10 * hostShare
 )
 
-// duration is the mean of the last checks.
-type duration struct {
-	mu   sync.Mutex
-	mean time.Duration
-}
+// A pod decides how long a check of its namespace takes: by the number of its routes, for example. One that
+// takes slowTimes as long as half of the others, and slowFor at least, is checked periodically only, so that
+// it does not delay the checks of others after a change of the host.
+const (
+	slowTimes = 8
+	slowFor   = 100 * time.Millisecond
+)
 
 // maxDuration bounds the effect of one check that waited, for example for a lock.
 const maxDuration = 5 * time.Second
 
-func (d *duration) add(took time.Duration) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.mean += (min(took, maxDuration) - d.mean) / 8
+// durations are how long the last check of each sandbox took.
+type durations struct {
+	mu   sync.Mutex
+	last map[reconcile.SandboxID]time.Duration
 }
 
-func (d *duration) get() time.Duration {
+func (d *durations) set(id reconcile.SandboxID, took time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.mean
+	d.last[id] = min(took, maxDuration)
+}
+
+func (d *durations) forget(id reconcile.SandboxID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.last, id)
+}
+
+// bound returns the duration from which a check is slow.
+func (d *durations) bound() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.last) == 0 {
+		return slowFor
+	}
+	sorted := slices.Sorted(maps.Values(d.last))
+	return max(slowFor, slowTimes*sorted[(len(sorted)-1)/2])
+}
+
+func (d *durations) of(id reconcile.SandboxID) time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.last[id]
 }
 
 // listen turns the watcher's events into work items, until ctx ends.
@@ -95,8 +122,8 @@ func (l *Loop) newPace(each, share time.Duration) *pace {
 
 // check has the sandboxes checked now.
 func (p *pace) check() {
-	n := time.Duration(p.hostChanged())
-	p.due, p.next = nil, p.Now().Add(max(n*p.each, min(n*p.share*p.checks.get(), p.Resync)))
+	n, take := p.hostChanged()
+	p.due, p.next = nil, p.Now().Add(max(time.Duration(n)*p.each, min(p.share*take, p.Resync)))
 }
 
 // changed has them checked as soon as the pace allows.
@@ -112,13 +139,14 @@ func (p *pace) changed() {
 
 // hostChanged handles the addition, removal or change of a device of the host: a
 // sandbox that has one may have drifted, and one that waits for a device may get it. It
-// returns how many sandboxes were enqueued.
-func (l *Loop) hostChanged() int {
+// returns how many sandboxes were enqueued, and how long their last checks took together.
+func (l *Loop) hostChanged() (n int, took time.Duration) {
 	ids := l.dependentOnHost()
 	for _, id := range ids {
 		l.sched.enqueueHostChange(id)
+		took += l.checks.of(id)
 	}
-	return len(ids)
+	return len(ids), took
 }
 
 func (l *Loop) handleEvent(e watch.Event) {
@@ -132,12 +160,15 @@ func (l *Loop) handleEvent(e watch.Event) {
 	}
 }
 
+// dependentOnHost returns the sandboxes that a change of the host may affect, without those of pods whose
+// checks are slow.
 func (l *Loop) dependentOnHost() []reconcile.SandboxID {
+	slow := l.checks.bound()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var out []reconcile.SandboxID
-	for id := range l.paths {
-		if _, failed := l.logged[id]; failed || l.onHost[id] {
+	for id, netns := range l.paths {
+		if _, failed := l.logged[id]; (failed || l.onHost[id]) && (netns == "" || l.checks.of(id) < slow) {
 			out = append(out, id)
 		}
 	}

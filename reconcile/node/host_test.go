@@ -98,9 +98,9 @@ func TestBusyNode(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { l.listen(ctx) })
 		wg.Go(func() {
-			l.sched.run(ctx, 4, func(context.Context, reconcile.SandboxID) verdict {
+			l.sched.run(ctx, 4, func(_ context.Context, id reconcile.SandboxID) verdict {
 				time.Sleep(took)
-				l.checks.add(took)
+				l.checks.set(id, took)
 				mu.Lock()
 				defer mu.Unlock()
 				passes++
@@ -126,6 +126,71 @@ func TestBusyNode(t *testing.T) {
 		if got := passed() - before; got < n {
 			t.Errorf("%d passes after the last change, want one of each of %d sandboxes", got, n)
 		}
+		cancel()
+		wg.Wait()
+	})
+}
+
+// TestSlowPod: a pod whose check takes long delays the checks of others after a change of the host only
+// until that is known, as often as it becomes slow. What is of no pod is always checked.
+func TestSlowPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, took, slow = 40, 5 * time.Millisecond, 10 * time.Second
+		l, events := loopOnHost(n)
+		l.paths["s1"] = ""
+		var mu sync.Mutex
+		last, passes := map[reconcile.SandboxID]time.Time{}, map[reconcile.SandboxID]int{}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { l.listen(ctx) })
+		wg.Go(func() {
+			l.sched.run(ctx, 4, func(_ context.Context, id reconcile.SandboxID) verdict {
+				takes := took
+				if id == "s0" || id == "s1" {
+					takes = slow
+				}
+				time.Sleep(takes)
+				l.checks.set(id, takes)
+				mu.Lock()
+				defer mu.Unlock()
+				last[id], passes[id] = time.Now(), passes[id]+1
+				return done
+			})
+		})
+		events <- watch.Event{Host: true}
+		time.Sleep(time.Minute)
+		l.mu.Lock()
+		delete(l.paths, "s1")
+		l.mu.Unlock()
+		for range 10 { // minutes
+			events <- watch.Event{Host: true}
+			time.Sleep(time.Minute)
+			changed := time.Now()
+			events <- watch.Event{Host: true}
+			time.Sleep(n*hostPace + hostShare*n*took)
+			mu.Lock()
+			for i := 2; i < n; i++ {
+				if at := last[reconcile.SandboxID(fmt.Sprint("s", i))]; at.Before(changed) {
+					t.Errorf("sandbox %d was not checked after %s", i, time.Since(changed))
+				}
+			}
+			mu.Unlock()
+		}
+		mu.Lock()
+		if passes["s0"] != 1 {
+			t.Errorf("the slow one was checked %d times after changes of the host, want 1", passes["s0"])
+		}
+		mu.Unlock()
+		l.mu.Lock()
+		l.paths["s1"] = ""
+		l.mu.Unlock()
+		events <- watch.Event{Host: true}
+		time.Sleep(2 * slow)
+		mu.Lock()
+		if passes["s1"] != 2 {
+			t.Errorf("what is of no pod was checked %d times, want 2", passes["s1"])
+		}
+		mu.Unlock()
 		cancel()
 		wg.Wait()
 	})

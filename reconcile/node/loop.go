@@ -85,7 +85,7 @@ type Loop struct {
 	Options
 	sched      *scheduler
 	contention *contentionTracker
-	checks     duration
+	checks     durations
 
 	mu      sync.Mutex
 	config  config
@@ -110,6 +110,7 @@ func New(o Options) *Loop {
 	}
 	return &Loop{
 		Options: o, sched: newScheduler(o.Now), contention: newContentionTracker(),
+		checks:  durations{last: map[reconcile.SandboxID]time.Duration{}},
 		paths:   map[reconcile.SandboxID]string{},
 		onHost:  map[reconcile.SandboxID]bool{},
 		waiting: map[reconcile.SandboxID]bool{},

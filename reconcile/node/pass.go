@@ -199,7 +199,7 @@ func (l *Loop) checkAndRepair(ctx context.Context, rec reconcile.Record) (verdic
 	}
 	l.noteHostDependency(rec.Sandbox, rec.History)
 	begun := l.Now()
-	defer func() { l.checks.add(l.Now().Sub(begun)) }()
+	defer func() { l.checks.set(id, l.Now().Sub(begun)) }()
 	if repairsAll(rec.Sandbox.Topology) {
 		return l.repair(ctx, rec, begun) // which checks first
 	}
@@ -363,6 +363,7 @@ func (l *Loop) forget(id reconcile.SandboxID) {
 	l.Watcher.Remove(id)
 	l.sched.forget(id)
 	l.contention.forget(id)
+	l.checks.forget(id)
 	l.Recorder.Forget(id)
 	l.mu.Lock()
 	delete(l.paths, id)
