@@ -3,6 +3,7 @@ package validity
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -11,6 +12,16 @@ import (
 // ExamplePodCIDRs are what a node may have, of both families (RFC 5737, RFC 3849). A node
 // with one family accepts whatever one with both does.
 var ExamplePodCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")}
+
+// ofOnePod are keys of step types whose value one pod of a node can have, those of a bridge of the host apart.
+var ofOnePod = []struct {
+	key, problem string
+	onBridge     bool
+}{
+	{key: "hostIfName", problem: "all pods would have it, and a node could start one only: leave it out"},
+	{key: "mac", problem: "all pods would have it on one bridge, and reach no one: leave it out", onBridge: true},
+	{key: "portMappings", problem: "all pods would have it, and a node could start one only: leave it out, and set hostPort in containers"},
+}
 
 // ofRole checks what a topology that is the own network of pods cannot have: what a claim
 // decides, and what would change the network of all pods at once.
@@ -25,8 +36,16 @@ func ofRole(t *topology.Topology, set contract.Set, invalid *topology.Invalid) {
 		add("", "spec.claimTemplate", "is for topologies that claims request: remove it, or the role")
 	}
 	for i := range t.Steps {
-		if a := topology.Exclusive(&t.Steps[i]); len(a) > 0 {
-			add(t.Steps[i].Name, "config.addresses", "all pods would have %q: leave addresses out to give each pod one of the node's pod CIDRs, name an AddressPool in ipam, or set allowDuplicate on the step", a[0])
+		step := &t.Steps[i]
+		if a := topology.Exclusive(step); len(a) > 0 {
+			add(step.Name, "config.addresses", "all pods would have %q: leave addresses out to give each pod one of the node's pod CIDRs, name an AddressPool in ipam, or set allowDuplicate on the step", a[0])
+		}
+		c, _ := set.Contract(step.Type)
+		onBridge := slices.ContainsFunc(c.Params, func(p contract.Param) bool { return p.Name == "bridge" })
+		for _, own := range ofOnePod {
+			if _, sets := step.Config[own.key]; sets && (onBridge || !own.onBridge) {
+				add(step.Name, "config."+own.key, "%s", own.problem)
+			}
 		}
 	}
 	first := true
