@@ -83,6 +83,8 @@ type stepState struct {
 	routerless error
 	routes     []netstate.Route
 	devices    *topology.Devices
+	// userspace steps make no interface: a process has the device.
+	userspace bool
 	// prepared steps are applied elsewhere, and only verified here.
 	prepared bool
 	// addressed says that the step has an interface for the addresses it is given.

@@ -69,12 +69,16 @@ func (p *Planner) ruleForVF(id string, config *uint32) (*PFRule, error) {
 	if config != nil && *config != 0 {
 		rate = min(rate, *config)
 	}
+	instead := "is left to filters, which limit what an interface sends"
+	if p.current.userspace {
+		instead = "limits nothing that a process sends with the device"
+	}
 	switch why, refused := p.req.RatesRefused[id]; {
 	case refused:
-		p.Note("the rate of rule %s is left to filters, which limit what an interface sends, since the physical function refuses it: %s", rule.Rule, why)
+		p.Note("the rate of rule %s %s, since the physical function refuses it: %s", rule.Rule, instead, why)
 		return nil, nil
 	case have.NoLink && *have.MaxTxRateMbps != rate: // a driver has nothing to compare a rate with
-		p.Note("the rate of rule %s is left to filters, which limit what an interface sends, as long as physical function %q has no link", rule.Rule, have.PF)
+		p.Note("the rate of rule %s %s, as long as physical function %q has no link", rule.Rule, instead, have.PF)
 		return nil, nil
 	}
 	return &rule, nil
