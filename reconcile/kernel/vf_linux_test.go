@@ -2,12 +2,15 @@ package kernel_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile/kernel"
@@ -22,8 +25,13 @@ const pf = "enp3s0f0"
 // where the cards are.
 func newCardBench(t testing.TB) *bench {
 	t.Helper()
+	return newCardBenchOn(t, kernel.Options{})
+}
+
+func newCardBenchOn(t testing.TB, o kernel.Options) *bench {
+	t.Helper()
 	inMachineWithCards(t)
-	host, err := kernel.Open(kernel.Options{})
+	host, err := kernel.Open(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,6 +330,40 @@ func TestVLANBeforeClearToSend(t *testing.T) {
 	// done.
 	b.awaitCarrier("net1")
 	b.remove(vlan) // otherwise it would stay, with its ID in use
+	b.apply(there.Inverse())
+	same(t, start, b.at(ids[2]))
+	b.settle(pf)
+}
+
+// A physical function that is busy does not answer in time, and a VLAN on its virtual one is refused while that
+// still has a carrier; the error is retried. Other parents refuse for good.
+func TestVLANWithoutAnswer(t *testing.T) {
+	refuse := false
+	b := newCardBenchOn(t, kernel.Options{Disturb: func(m kernel.Message) error {
+		if m.Write && !m.Answered && refuse {
+			refuse = false
+			return unix.EINVAL
+		}
+		return nil
+	}})
+	ids := vfs(t, pf)
+	start := b.at(ids[2])
+	there := b.move(ids[2], "net1")
+	b.apply(there)
+	b.update(netstate.Link{Name: "net1", Up: new(true)})
+	b.awaitCarrier("net1")
+	vlan := netstate.Link{Name: "v100", LinkKind: "vlan", Parent: new("net1"), VLAN: &netstate.VLAN{ID: new(uint16(100))}}
+	refuse = true
+	b.refused(fault.NotReady, netstate.Change{After: vlan}, `"net1"`, "does not answer")
+	b.create(vlan)
+	b.remove(vlan)
+	b.create(netstate.Link{Name: "d0", LinkKind: "dummy", Up: new(true)})
+	vlan.Parent = new("d0")
+	refuse = true
+	if err := b.Apply(b.ctx, netstate.Change{After: vlan}); !errors.Is(err, unix.EINVAL) || fault.Of(err) == fault.NotReady {
+		t.Errorf("on a link without a driver: %v", err)
+	}
+	b.remove(netstate.Link{Name: "d0"})
 	b.apply(there.Inverse())
 	same(t, start, b.at(ids[2]))
 	b.settle(pf)
