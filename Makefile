@@ -30,7 +30,7 @@ KERNEL_PKG ?= ./cmd/... ./integration/kernel ./reconcile/kernel/... ./reconcile/
 # The short form runs most tests that take seconds on one kernel only: here those that need two
 # processors or test our code rather than the kernel, below the others.
 ONE_KERNEL := ^Test(KilledBetweenChanges|EveryChangeFailsOnce|FailureAtEveryChange|KilledInRepairAndUpdate|Update(Killed|FailsAnywhere)|Drift|AnotherWriter|Restart|NothingGrows|Storm|(Kernel)?Sessions|Run|Interrupt|SupportBundle|Random|LinkStateFollowsLACP|PartnerOfPort|DeviceKnownByIndex|Unplugged|SlowAttach(Killed)?|(VLAN|Bond)BeforeClearToSend|StackedPairs|PathReused|NamespaceDies|NetworkOfFunction|Shares|CleanOnReturn|FullSandbox|Function(Rebound|Open)|HiddenUpper)$$
-OTHER_KERNEL := ^Test(DHCP(ServerAway|Killed|Failure|OverIPVLAN)?|HostileDHCP|HostRoutes|PodRoutes|RoutedPods|HostPorts|LostPorts|Masquerade|PodNetwork(Routed|Refuses|Killed|sAtOnce)?|Loopback|MultiNIC|HostilePod|ForgedIdentity|Autoconfiguration|RouterAdvertisement|DuplicateAddressDetection|EditedTopology|RateO(fUserspace|nPF)|DeviceIsHeld)$$
+OTHER_KERNEL := ^Test(DHCP(ServerAway|Killed|Failure|OverIPVLAN)?|HostileDHCP|HostRoutes|PodRoutes|RoutedPods|HostPorts|LostPorts|Masquerade|PodNetwork(Routed|Refuses|Killed|sAtOnce)?|Loopback|MultiNIC|HostilePod|ForgedIdentity|Autoconfiguration|RouterAdvertisement|DuplicateAddressDetection|EditedTopology|RateO(fUserspace|nPF)|DeviceIsHeld|UpperProbe|DumpEndsWithItsContext)$$
 RACELESS := /(cmd/plumbline|reconcile/pod/rollout|topology/admission|topology/controller)$$
 FUZZTIME ?= 20s
 SOAK ?= 10m

@@ -197,9 +197,9 @@ func TestApplyTwiceRelease(t *testing.T) {
 }
 
 // TestEveryChangeFailsOnce: a failure at any change leaves the start. The short
-// form takes every fourth change of every second case.
+// form takes every fourth change of every third case.
 func TestEveryChangeFailsOnce(t *testing.T) {
-	each(t, 2, func(t *testing.T, c kernelCase) {
+	each(t, 3, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
 		start := l.state(path)
 		first, stride := effort.Stride(t, 4)
@@ -303,9 +303,9 @@ func (l *lane) runKilled(variable string, spec any) bool {
 
 // TestKilledBetweenChanges: kill -9 after any change of an apply, then either
 // apply again and release, or release at once. The short form takes every sixth change of every
-// third case.
+// fourth case.
 func TestKilledBetweenChanges(t *testing.T) {
-	each(t, 3, func(t *testing.T, c kernelCase) {
+	each(t, 4, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
 		start := l.state(path)
 		sb := c.sandbox(path)
