@@ -68,8 +68,8 @@ func explainVLAN(err error, l, parent netstate.Link) error {
 		// passes the refusal on.
 		return because(fault.NotReady, err, "its parent %s has no carrier yet (a virtual function without clear-to-send cannot take a VLAN)", where(*l.Parent))
 	case parent.LinkKind == "device", parent.LinkKind == "bond":
-		// The physical function has not answered in time, for igbvf in 0.1 s. Until igbvf
-		// notices that, the function keeps its carrier; then it resets it.
+		// The physical function has not answered in time, for igbvf in 0.1 s. Until igbvf finds
+		// that out, the function keeps its carrier; then it is reset.
 		return because(fault.NotReady, err, "the driver of its parent %s does not take the VLAN (a virtual function cannot while its physical function does not answer)", where(*l.Parent))
 	}
 	return err
