@@ -787,7 +787,7 @@ func (b *bench) literalFaults(t *testing.T) {
 // it before its time has passed; and that a pool ends although addresses of it are kept.
 func (b *bench) keptAddresses(t *testing.T) {
 	b.refused(t, addressPool("p", "{subnets: [{prefix: 192.0.2.0/29}], reclaimAfter: soon}"))
-	b.mustKubectl(t, addressPool("kept", "{subnets: [{prefix: 192.0.2.0/29}], quarantineSeconds: 0, reclaimAfter: 1h}"), "create", "--validate=strict", "-f", "-")
+	b.mustKubectl(t, addressPool("kept", "{subnets: [{prefix: 192.0.2.0/28}], quarantineSeconds: 0, reclaimAfter: 1h}"), "create", "--validate=strict", "-f", "-")
 	nodes := []*lessee{b.lessee(t, "keeping-0"), b.lessee(t, "keeping-1")}
 	n := 0
 	pool := "kept"
