@@ -21,21 +21,20 @@ type life struct {
 
 var errDead = errors.New("the process has ended")
 
-func (l *life) err() error {
+func (l *life) do(something func() error) error {
 	if l.dead {
 		return errDead
 	}
-	return nil
+	return something()
 }
 
 func (l *life) change(apply func() error) error {
-	if l.dead {
-		return errDead
-	}
-	err := apply()
-	l.changes--
-	l.dead = l.changes == 0
-	return err
+	return l.do(func() error {
+		err := apply()
+		l.changes--
+		l.dead = l.changes == 0
+		return err
+	})
 }
 
 // mortal is a domain that ends with its process.
@@ -45,10 +44,7 @@ type mortal struct {
 }
 
 func (m mortal) Extend(ctx context.Context, s *netstate.Snapshot, queried []netstate.Object) error {
-	if m.dead {
-		return errDead
-	}
-	return m.External.Extend(ctx, s, queried)
+	return m.do(func() error { return m.External.Extend(ctx, s, queried) })
 }
 
 func (m mortal) Apply(ctx context.Context, c netstate.Change) error {
@@ -69,10 +65,7 @@ func (m mortalKernel) Observe(ctx context.Context, queried []netstate.Object) (*
 }
 
 func (m mortalKernel) Extend(ctx context.Context, s *netstate.Snapshot, queried []netstate.Object) error {
-	if m.dead {
-		return errDead
-	}
-	return m.Domain.Extend(ctx, s, queried)
+	return m.do(func() error { return m.Domain.Extend(ctx, s, queried) })
 }
 
 func (m mortalKernel) Apply(ctx context.Context, c netstate.Change) error {
@@ -86,26 +79,19 @@ type mortalStore struct {
 }
 
 func (m mortalStore) Put(r reconcile.Record) error {
-	return errors.Join(m.err(), m.alive(func() error { return m.Store.Put(r) }))
+	return m.do(func() error { return m.Store.Put(r) })
 }
 
 func (m mortalStore) Intend(id reconcile.SandboxID, changes []netstate.Change) error {
-	return errors.Join(m.err(), m.alive(func() error { return m.Store.Intend(id, changes) }))
+	return m.do(func() error { return m.Store.Intend(id, changes) })
 }
 
 func (m mortalStore) Settle(r reconcile.Record) error {
-	return errors.Join(m.err(), m.alive(func() error { return m.Store.Settle(r) }))
+	return m.do(func() error { return m.Store.Settle(r) })
 }
 
 func (m mortalStore) Remove(id reconcile.SandboxID) error {
-	return errors.Join(m.err(), m.alive(func() error { return m.Store.Remove(id) }))
-}
-
-func (m mortalStore) alive(do func() error) error {
-	if m.dead {
-		return nil
-	}
-	return do()
+	return m.do(func() error { return m.Store.Remove(id) })
 }
 
 // engineOf is the engine of a process, whose life may be bounded, with its journal in a folder.
