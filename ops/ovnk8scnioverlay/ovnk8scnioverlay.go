@@ -103,7 +103,8 @@ IPv4, 78 over IPv6.
 
 A virtual function that is allocated to the step is moved into the sandbox instead of an end of a pair, and its
 representor is the port of the integration bridge. Its physical function has to be in mode switchdev. Any other
-device stays on the host, and is the uplink of the physical network.`,
+device stays on the host, and is the uplink of the physical network. In a cluster, a step of localnet is given a
+virtual function only if its selector reads type or pfName, since functions have the physical network of their uplink.`,
 	Example: `- name: net1
   type: ovn-k8s-cni-overlay
   config:
@@ -137,7 +138,7 @@ device stays on the host, and is the uplink of the physical network.`,
 		ops.MACParam("MAC address of the interface; default: derived from the sandbox and the step"),
 		{Name: "allowPersistentIPs", Type: contract.Boolean, Description: "must be false: addresses that outlive the pod are those of an AddressPool"},
 	}, refusedParams(), ops.DeviceParams(), ops.AddressParams(), ops.LogParams()),
-	Input:  contract.Input{Shares: true, Functions: true},
+	Input: contract.Input{Shares: true, Functions: true, Uplink: func(config map[string]any) bool { return config["topology"] == localnet }},
 	Output: output(),
 	Check:  check,
 }, plan)

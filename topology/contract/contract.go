@@ -111,6 +111,10 @@ type Input struct {
 	// Functions says that such a step may take a whole virtual function instead, which is
 	// moved, if its selector chooses one.
 	Functions bool
+	// Uplink reports for a config that the shared device is the uplink of a network, whose functions
+	// have most of its attributes: such a step takes a function only if its selector reads "type" or
+	// "pfName". nil: never.
+	Uplink func(config map[string]any) bool
 	// DeviceTypes are the kinds of device that fit, as in the attribute "type" of a
 	// published device; empty for any. They choose the device of a root step without a
 	// selector.

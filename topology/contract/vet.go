@@ -18,6 +18,7 @@ func (c Contract) Vet() error {
 	v.check(c.Input.Required && c.Input.Device, "", "a type that cannot be a root step consumes no device")
 	v.check(c.Input.Shares && c.Input.Device, "", "a device is moved or shared, not both")
 	v.check(c.Input.Functions && !c.Input.Shares, "", "functions are taken instead of a shared device")
+	v.check(c.Input.Uplink != nil && !c.Input.Functions, "", "functions of an uplink are taken by a type that takes functions")
 	v.check(c.Input.Required && c.Input.Shares, "", "a type that cannot be a root step shares no device")
 	v.check(c.Stacks != nil && !c.Input.Shares, "", "a type that shares no device puts no links on one")
 	makes := c.Output.Interfaces.Appends != 0

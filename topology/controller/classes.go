@@ -120,7 +120,7 @@ func Fitting(s *topology.Step, c contract.Contract) string {
 	named := fmt.Sprintf("%q in %s.split(\",\")", c.Type, by)
 	functions := slices.Equal(c.Input.DeviceTypes, []string{"vf"}) // which may be shares of a PF
 	switch {
-	case c.Input.Functions && s.Selector != "": // without a selector it needs no device
+	case claim.TakesFunctions(s, c):
 		of := attribute(inventory.AttrType)
 		expr += fmt.Sprintf(" && (has(%s) && (%s == %q || %s) || (!has(%s) || %s == \"\") && has(%s) && %s == %q)", by, by, inventory.ByAny, named, by, by, of, of, inventory.KindVF)
 	case c.Input.Shares:

@@ -57,6 +57,14 @@ func TestClasses(t *testing.T) {
 			Name: "function", Type: "ovn-k8s-cni-overlay", Config: &runtime.RawExtension{Raw: []byte(`{"topology":"layer2","name":"blue","ifName":"blue0"}`)},
 			Selector: &v1alpha1.Selector{CEL: `device.attributes["dra.networking"].type == "vf"`},
 		},
+		v1alpha1.Step{ // the uplink, and none of its functions, which have its physical network
+			Name: "uplink", Type: "ovn-k8s-cni-overlay", Config: &runtime.RawExtension{Raw: []byte(`{"topology":"localnet","name":"green","physicalNetworkName":"localnet1","ifName":"green0"}`)},
+			Selector: &v1alpha1.Selector{CEL: `device.attributes["dra.networking"].physicalNetworkName == "localnet1"`},
+		},
+		v1alpha1.Step{
+			Name: "offloaded", Type: "ovn-k8s-cni-overlay", Config: &runtime.RawExtension{Raw: []byte(`{"topology":"localnet","name":"red","physicalNetworkName":"localnet1","ifName":"red0"}`)},
+			Selector: &v1alpha1.Selector{CEL: `device.attributes["dra.networking"].physicalNetworkName == "localnet1" && device.attributes["dra.networking"].type == "vf"`},
+		},
 		v1alpha1.Step{Name: "inside", Type: "macvlan", Config: &runtime.RawExtension{Raw: []byte(`{"linkInContainer":true,"name":"m2"}`)}}, // takes no device
 		v1alpha1.Step{Name: "loop", Type: "dummy"}, // takes no device
 		v1alpha1.Step{Name: "tune", Type: "tuning", DependOn: []string{"vf0"}, Config: &runtime.RawExtension{Raw: []byte(`{"mtu":9000}`)}},
