@@ -162,7 +162,7 @@ soak: ## crashes and faults, everywhere and at random (SOAK=10m SEED=number of a
 .PHONY: test-apiserver
 test-apiserver: ## most of test-cluster that needs no node: ten minutes to build, ten to run
 	@$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/controlplane
-	$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster RUN='^(TestAPIServerOnly|TestControlPlane|TestChart|TestEdges)$$'
+	$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster RUN='^(TestChart|TestEdges)$$'
 	$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/monitoring RUN='^TestRules$$'
 
 .PHONY: test-story

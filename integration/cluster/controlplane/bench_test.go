@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -52,6 +53,32 @@ type bench struct {
 	health   string
 }
 
+// builtIn is where the program is built for all tests, once: linking it takes longer than
+// starting an API server.
+var builtIn string
+
+var built = sync.OnceValues(func() (program string, err error) {
+	program = filepath.Join(builtIn, "plumbline")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, "github.com/plumbline/plumbline/cmd/plumbline")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return program, nil
+})
+
+func TestMain(m *testing.M) { os.Exit(inFolder(m)) }
+
+func inFolder(m *testing.M) int {
+	var err error
+	if builtIn, err = os.MkdirTemp("", "plumbline-controlplane-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(builtIn)
+	return m.Run()
+}
+
 func start(t *testing.T) *bench {
 	t.Helper()
 	return startOf(t, cluster.Options{APIServerOnly: true})
@@ -61,11 +88,9 @@ func start(t *testing.T) *bench {
 func startOf(t *testing.T, options cluster.Options) *bench {
 	t.Helper()
 	runtimelog.SetLogger(logr.Discard()) // or the client complains that nobody has
-	program := filepath.Join(t.TempDir(), "plumbline")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "github.com/plumbline/plumbline/cmd/plumbline")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	program, err := built()
+	if err != nil {
+		t.Fatal(err)
 	}
 	began := time.Now()
 	options.Log = t.Output()
@@ -197,7 +222,8 @@ func (b *bench) stop(t *testing.T) {
 	b.process = nil
 }
 
-// eventually waits until what is checked is no error any more.
+// eventually waits until what is checked is no error any more. It asks less often the longer it
+// takes, since a check may be a program or a pass of an agent.
 func (b *bench) eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
 	const patience = 40 * time.Second
@@ -210,7 +236,7 @@ func (b *bench) eventually(t *testing.T, what string, check func() error) {
 		if time.Since(began) > patience {
 			t.Fatalf("%s: not after %s: %v\n%s", what, patience, err, tail(b.logs))
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(min(20*time.Millisecond+time.Since(began)/10, 250*time.Millisecond))
 	}
 }
 
