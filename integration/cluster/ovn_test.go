@@ -79,6 +79,17 @@ spec:
   egress: [{dscp: %d}]
 `
 
+// toPeers marks what pods send to those with the label peer on the same network.
+const toPeers = `
+apiVersion: k8s.ovn.org/v1alpha1
+kind: NetworkQoS
+metadata: {name: to-peers, namespace: default}
+spec:
+  priority: 11
+  netAttachRefs: [{kind: NetworkTopology, name: %s}]
+  egress: [{dscp: 1, classifier: {to: [{podSelector: {matchLabels: {peer: "yes"}}}]}}]
+`
+
 // TestOVN holds that pods of a cluster are attached to a network of OVN by claims: they reach one another,
 // have the rules of a NetworkQoS in the database, and keep both while parts of OVN and the agent fail.
 func TestOVN(t *testing.T) {
@@ -128,6 +139,17 @@ func TestOVN(t *testing.T) {
 	until(t, "the object says that OVN enforces it", 2*time.Minute, func() bool {
 		return strings.Contains(kubectl(t, b.Cluster, "", "get", "networkqos", "blue", "-o", "jsonpath={.status}"), "OVN")
 	})
+
+	t.Log("destinations that are pods")
+	b.applied(t, fmt.Sprintf(toPeers, "ovnk-localnet"))
+	kubectl(t, b.Cluster, "", "label", "pod", "two", "peer=yes")
+	until(t, "both ports have a rule for the address of the pod", time.Minute, func() bool {
+		return strings.Count(b.shell(t, `ovn-nbctl --bare --columns=match find QoS action:dscp=1`), "ip4.dst == "+address("two")) == 2
+	})
+	reach("one", "two")
+	kubectl(t, b.Cluster, "", "label", "pod", "two", "peer-")
+	until(t, "no rule is left without a destination", time.Minute, func() bool { return rules() == "dscp=10 dscp=10" })
+	kubectl(t, b.Cluster, "", "delete", "networkqos", "to-peers")
 
 	t.Log("a port and its rule are deleted by another")
 	before := ports()

@@ -88,7 +88,7 @@ func TestNetworksOfTwoNodes(t *testing.T) {
 		}
 		p[i] = &agentBench{Cluster: c, node: addNode(t, c, options)}
 	}
-	p[0].install(t, cluster.Release{}, "podNetwork.enabled=true")
+	p[0].install(t, cluster.Release{}, "podNetwork.enabled=true", "networkQoS.enabled=true")
 	for _, b := range p {
 		b.home = b.vfs(t)
 	}
@@ -111,6 +111,7 @@ func TestNetworksOfTwoNodes(t *testing.T) {
 	t.Run("network of pods", p.testPodsReach)
 	t.Run("ports of the host", p.testHostPort)
 	t.Run("bond", p.testBond)
+	t.Run("destinations of rules", p.testDestinations)
 	t.Run("ipvlan l2", func(t *testing.T) { p.testIPVLAN(t, "multi-l2", 0) })
 	t.Run("ipvlan l3", func(t *testing.T) { p.testIPVLAN(t, "multi-l3", 2) })
 	t.Run("reboot of both", p.testReboot)
@@ -218,6 +219,42 @@ func (p nodePair) testBond(t *testing.T) {
 			t.Errorf("%s is no VLAN on the bond: %s", pods[i], said)
 		}
 	}
+	p.drop(t, pods)
+}
+
+// testDestinations has a pod of one node marked for what it sends to pods of the other: those that get
+// a label, those that start with it, until they end.
+func (p nodePair) testDestinations(t *testing.T) {
+	here, there := p[0], p[1]
+	pods := p.claim(t, "peers", "bonded")
+	here.applied(t, fmt.Sprintf(toPeers, "bonded"))
+	marked := func(what string, to ...netip.Prefix) {
+		t.Helper()
+		began := time.Now()
+		until(t, what, time.Minute, func() bool {
+			said := strings.Fields(here.shell(t, `for n in $(ls /run/netns); do tc -j -n $n filter show dev data0 egress 2>/dev/null | jq -r '.[] | .options.keys.dst_ip // empty' || true; done`))
+			slices.Sort(said)
+			want := []string{}
+			for _, a := range to {
+				want = append(want, a.Addr().String())
+			}
+			slices.Sort(want)
+			return slices.Equal(said, want)
+		})
+		t.Logf("%s: within %s", what, time.Since(began).Round(10*time.Millisecond))
+	}
+	kubectl(t, here.Cluster, "", "label", "pod", pods[1], "peer=yes")
+	first := p.address(t, pods[1], "data0")
+	marked("a pod of the other node has the label", first)
+
+	there.create(t, strings.NewReplacer("namespace: default}", "namespace: default, labels: {peer: \"yes\"}}", "\nspec:", "\nspec:\n  nodeSelector: {kubernetes.io/hostname: "+there.node.Name+"}").Replace(claimingPod("later", "bonded")))
+	there.ready(t, "later")
+	marked("another has started", first, p.address(t, "later", "data0"))
+	kubectl(t, there.Cluster, "", "delete", "pod", "later", "--timeout=240s")
+	marked("it has ended", first)
+	kubectl(t, here.Cluster, "", "label", "pod", pods[1], "peer-")
+	marked("none has the label")
+	kubectl(t, here.Cluster, "", "delete", "networkqos", "to-peers")
 	p.drop(t, pods)
 }
 
