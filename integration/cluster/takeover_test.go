@@ -59,13 +59,13 @@ func TestTakingOver(t *testing.T) {
 	}
 	// The runtime has plumbline end the pod, which it has not started. The plugin is not told.
 	left := strings.TrimSpace(b.shell(t, "cd /var/lib/cni/networks/bench && ls | grep '^10[.]' | wc -l"))
-	kubectl(t, b.Cluster, "", "delete", "pod", "before", "--timeout=120s")
+	kubectl(t, b.Cluster, "", "delete", "pod", "before", "--timeout=240s")
 	if n := strings.TrimSpace(b.shell(t, "cd /var/lib/cni/networks/bench && ls | grep '^10[.]' | wc -l")); n != left {
 		t.Errorf("the plugin has %s addresses, before %s", n, left)
 	}
 
 	// And back.
-	kubectl(t, b.Cluster, "", "delete", "pod", "during", "--timeout=120s")
+	kubectl(t, b.Cluster, "", "delete", "pod", "during", "--timeout=240s")
 	label("plumbline.test/network-")
 	configured("10-bench.conflist")
 	kubectl(t, b.Cluster, "", "uncordon", b.node.Name)
@@ -74,5 +74,5 @@ func TestTakingOver(t *testing.T) {
 	ofPlugin("after")
 	b.shell(t, "rm $(ls -tr /var/lib/cni/results/bench-* | head -n 1)") // of the first pod, which the plugin would have removed
 	b.leaves(t, home)
-	kubectl(t, b.Cluster, "", "delete", "pod", "after", "--timeout=120s")
+	kubectl(t, b.Cluster, "", "delete", "pod", "after", "--timeout=240s")
 }
