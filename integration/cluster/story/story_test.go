@@ -27,6 +27,7 @@ func TestStory(t *testing.T) {
 		}
 	})
 	node, err := c.AddNode(t.Context(), cluster.NodeOptions{
+		CPUs:       1, // beside another machine, as in CI, it is faster with one
 		RDMA:       true,
 		NoCNI:      true,
 		Containerd: "1.7", // Debian's: nothing is to be built for it; the demo plays the same on 2.4
