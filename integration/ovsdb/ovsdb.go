@@ -26,7 +26,7 @@ const patience = time.Minute
 
 // Server is an ovsdb-server with one database.
 type Server struct {
-	*testing.T
+	testing.TB
 	// File is that of the database, in a folder of the server, and Endpoint where it listens.
 	File, Endpoint string
 
@@ -35,13 +35,13 @@ type Server struct {
 }
 
 // New starts a server of an empty database, with options of ovsdb-server. It ends with the test.
-func New(t *testing.T, schema string, options ...string) *Server {
+func New(t testing.TB, schema string, options ...string) *Server {
 	t.Helper()
 	if os.Getenv("PLUMBLINE_BENCH") == "" {
 		t.Skip("needs the programs of OVN: make test-ovn")
 	}
 	dir := t.TempDir()
-	s := &Server{T: t, File: filepath.Join(dir, "db"), Endpoint: "unix:" + filepath.Join(dir, "sock"), options: options}
+	s := &Server{TB: t, File: filepath.Join(dir, "db"), Endpoint: "unix:" + filepath.Join(dir, "sock"), options: options}
 	s.Must("ovsdb-tool", "create", s.File, schema)
 	s.Start()
 	t.Cleanup(s.Kill)

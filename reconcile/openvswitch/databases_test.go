@@ -23,7 +23,7 @@ import (
 // server is one that runs, with the domains that use it.
 type server struct{ *ovsdb.Server }
 
-func newServer(t *testing.T, schema string) *server {
+func newServer(t testing.TB, schema string) *server {
 	t.Helper()
 	return &server{ovsdb.New(t, schema)}
 }

@@ -30,6 +30,9 @@ type Northbound struct {
 	// absences counts how often a name that no row has was queried since the last change.
 	absences map[string]int
 	changes  int
+	// rules are the rows of rules by port, ruleCount how many they are.
+	rules     map[string]*knownRules
+	ruleCount int
 }
 
 // Tables of the database, and those of their columns that are used (ovn-nb.ovsschema).
@@ -72,7 +75,7 @@ func NewNorthbound(at Server) (*Northbound, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Northbound{db: db, uuids: map[string]string{}, absences: map[string]int{}}, nil
+	return &Northbound{db: db, uuids: map[string]string{}, absences: map[string]int{}, rules: map[string]*knownRules{}}, nil
 }
 
 // Domain is the part of the engine's options that makes it keep logical ports and their rules. They

@@ -3,6 +3,7 @@ package openvswitch
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 
@@ -39,11 +40,108 @@ type logicalRow struct {
 
 type ruleSwitch struct{ uuid, name string }
 
+var ruleColumns = []string{"_uuid", "direction", "priority", "match", "action", "bandwidth", "external_ids"}
+
+// knownRules are the rows of a port's rules as they were found last: a search for them by their
+// keys compares all rows of the table, of which all nodes have some.
+type knownRules struct {
+	uuids []string
+	reads int // since then
+}
+
+// maxRules bounds the rows that are known. A sandbox has 4096 at most.
+const maxRules = 1 << 16
+
+// remember keeps which rows a port has, if they are as they should be: one for each rule, all on one
+// switch. Else they are searched for until they are.
+func (n *Northbound) remember(port string, rows []logicalRow) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.forgetLocked(port)
+	ids := map[string]bool{}
+	for _, r := range rows {
+		if ids[r.id] || len(r.switches) != 1 || r.switches[0] != rows[0].switches[0] {
+			return
+		}
+		ids[r.id] = true
+	}
+	if len(rows) == 0 {
+		return
+	}
+	if n.ruleCount+len(rows) > maxRules {
+		clear(n.rules)
+		n.ruleCount = 0
+	}
+	known := &knownRules{reads: rand.IntN(rarely)} // not all ports are searched for at the same time
+	for _, r := range rows {
+		known.uuids = append(known.uuids, r.uuid)
+	}
+	n.rules[port], n.ruleCount = known, n.ruleCount+len(rows)
+}
+
+// forget has the rows of a port searched for again, since they change.
+func (n *Northbound) forget(port string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.forgetLocked(port)
+}
+
+func (n *Northbound) forgetLocked(port string) {
+	if known := n.rules[port]; known != nil {
+		n.ruleCount -= len(known.uuids)
+		delete(n.rules, port)
+	}
+}
+
+// knownRows reads the rows that are known of a port. It reports false if they have to be searched for:
+// one is gone, has other keys, or is not on one switch with the others; a rule has none; or they were read
+// so often that another row may have been added, or one to another switch.
+func (n *Northbound) knownRows(ctx context.Context, port string, queried []netstate.LogicalRule) ([]logicalRow, bool, error) {
+	n.mu.Lock()
+	var uuids []string
+	if known := n.rules[port]; known != nil {
+		if known.reads++; known.reads < rarely {
+			uuids = known.uuids
+		}
+	}
+	n.mu.Unlock()
+	if uuids == nil {
+		return nil, false, nil
+	}
+	queries := []ovsdb.Operation{selecting(tableSwitch, []ovsdb.Condition{ovsdb.NewCondition("qos_rules", ovsdb.ConditionIncludes, connection.References(uuids...))}, "_uuid", "name")}
+	for _, uuid := range uuids {
+		queries = append(queries, selecting(tableQoS, connection.Is(uuid), ruleColumns...))
+	}
+	results, err := n.db.Read(ctx, queries)
+	if err != nil || len(results[0].Rows) == 0 {
+		return nil, false, err
+	}
+	var on []ruleSwitch
+	for _, row := range results[0].Rows {
+		on = append(on, ruleSwitch{connection.UUID(row["_uuid"]), connection.Text(row["name"])})
+	}
+	found := map[string]bool{}
+	var out []logicalRow
+	for _, r := range results[1:] {
+		if len(r.Rows) == 0 {
+			return nil, false, nil
+		}
+		keys := connection.Pairs(r.Rows[0]["external_ids"])
+		if connection.Text(keys[ovn.OwnerKey]) != owner || connection.Text(keys[rulePortKey]) != port {
+			return nil, false, nil
+		}
+		row := logicalRow{Row: r.Rows[0], uuid: connection.UUID(r.Rows[0]["_uuid"]), id: connection.Text(keys[ovn.IDKey]), switches: on}
+		out, found[row.id] = append(out, row), true
+	}
+	missing := slices.ContainsFunc(queried, func(o netstate.LogicalRule) bool { return !found[o.Key().ID] })
+	return out, !missing, nil
+}
+
 // rows reads the rows of ours that have a key with a value: those of a port, or one of them.
 func (n *Northbound) rows(ctx context.Context, key, value string) ([]logicalRow, error) {
 	results, err := n.db.Read(ctx, []ovsdb.Operation{selecting(tableQoS, []ovsdb.Condition{
 		ovsdb.NewCondition("external_ids", ovsdb.ConditionIncludes, connection.MapOf(map[string]string{ovn.OwnerKey: owner, key: value})),
-	}, "_uuid", "direction", "priority", "match", "action", "bandwidth", "external_ids")})
+	}, ruleColumns...)})
 	if err != nil || len(results[0].Rows) == 0 {
 		return nil, err
 	}
@@ -67,7 +165,12 @@ func (n *Northbound) rows(ctx context.Context, key, value string) ([]logicalRow,
 
 // extendRules reads rules of a port.
 func (n *Northbound) extendRules(ctx context.Context, snapshot *netstate.Snapshot, port string, queried []netstate.LogicalRule) error {
-	rows, err := n.rows(ctx, rulePortKey, port)
+	rows, known, err := n.knownRows(ctx, port, queried)
+	if err == nil && !known {
+		if rows, err = n.rows(ctx, rulePortKey, port); err == nil {
+			n.remember(port, rows)
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -112,6 +215,7 @@ func ruleOf(o netstate.LogicalRule, rows []logicalRow) netstate.LogicalRule {
 // an update is replaced.
 func (n *Northbound) applyRule(ctx context.Context, c netstate.Change) error {
 	o := c.Object().(netstate.LogicalRule)
+	defer n.forget(o.Port)
 	rows, err := n.rows(ctx, ovn.IDKey, o.Key().ID)
 	if err != nil {
 		return err
