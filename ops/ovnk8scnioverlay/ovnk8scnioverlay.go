@@ -138,7 +138,7 @@ virtual function only if its selector reads type or pfName, since functions have
 		ops.MACParam("MAC address of the interface; default: derived from the sandbox and the step"),
 		{Name: "allowPersistentIPs", Type: contract.Boolean, Description: "must be false: addresses that outlive the pod are those of an AddressPool"},
 	}, refusedParams(), ops.DeviceParams(), ops.AddressParams(), ops.LogParams()),
-	Input: contract.Input{Shares: true, Functions: true, Uplink: func(config map[string]any) bool { return config["topology"] == localnet }},
+	Input:  contract.Input{Shares: true, Functions: true, Uplink: func(config map[string]any) bool { return config["topology"] == localnet }},
 	Output: output(),
 	Check:  check,
 }, plan)
