@@ -30,8 +30,8 @@ KERNEL_PKG ?= ./cmd/... ./integration/kernel ./reconcile/kernel/... ./reconcile/
 # The packages of which the short form runs tests on one kernel only.
 ONE_KERNEL_PKG := ./cmd/...
 OTHER_KERNEL_PKG := ./reconcile/kernel/... ./reconcile/watch
-# The short form runs most tests that take seconds on one kernel only: here those that need two
-# processors or test our code rather than the kernel, below the others.
+# The short form runs most tests that take seconds on one kernel only: here those that test our
+# code rather than the kernel, below the others.
 ONE_KERNEL := ^Test(KilledBetweenChanges|EveryChangeFailsOnce|FailureAtEveryChange|KilledInRepairAndUpdate|Update(Killed|FailsAnywhere)|Drift|AnotherWriter|Restart|NothingGrows|Storm|(Kernel)?Sessions|Run|Interrupt|SupportBundle|Random|LinkStateFollowsLACP|PartnerOfPort|DeviceKnownByIndex|Unplugged|SlowAttach(Killed)?|StackedPairs|PathReused|NetworkOfFunction|Shares|CleanOnReturn|Function(Rebound|Open)|HiddenUpper)$$
 OTHER_KERNEL := ^Test(DHCP(ServerAway|Killed|Failure|OverIPVLAN)?|HostileDHCP|HostRoutes|PodRoutes|RoutedPods|HostPorts|LostPorts|Masquerade|PodNetwork(Routed|Refuses|Killed|sAtOnce)?|Loopback|MultiNIC|HostilePod|ForgedIdentity|Autoconfiguration|RouterAdvertisement|DuplicateAddressDetection|EditedTopology|RateO(fUserspace|nPF)|DeviceIsHeld)$$
 RACELESS := /(cmd/plumbline|reconcile/pod/rollout|topology/admission|topology/controller)$$
@@ -131,13 +131,13 @@ test-kernel: ## tests that change a kernel, in a virtual machine, on two kernels
 	@COMPILE='$(KERNEL_PKG)' .ci/lanes machine compile -- $(KERNELS:%=test-kernel-%)
 
 .PHONY: $(KERNELS:%=test-kernel-%)
-# The backports machine has one CPU, which is faster under emulation, so that both kinds of
-# machine are tested. The short form leaves out ONE_KERNEL there, and OTHER_KERNEL on stable, unless RUN
-# names a test.
+# A machine has one CPU, since virtual ones wait for one another where several machines share
+# the processors; in the long form that with the stable kernel has two. The short form leaves out
+# ONE_KERNEL on backports, and OTHER_KERNEL on stable, unless RUN names a test.
 $(KERNELS:%=test-kernel-%): test-kernel-%:
 	@. .ci/lib
 	begin "kernel tests, Debian's $* kernel"
-	integration/vm test --kernel $* --cpus $(if $(filter backports,$*),1,2) --nics quad --timeout $(if $(LONG),14400,4500) -- $(TAGS) -timeout $(if $(LONG),4h,60m) -run '$(RUN)' $(if $(LONG)$(filter-out .,$(RUN)),,-skip '$(if $(filter backports,$*),$(ONE_KERNEL),$(OTHER_KERNEL))') $(filter-out $(if $(LONG)$(filter-out .,$(RUN))$(filter-out file,$(origin KERNEL_PKG)),,$(if $(filter backports,$*),$(ONE_KERNEL_PKG),$(OTHER_KERNEL_PKG))),$(KERNEL_PKG)) </dev/null 2>&1 | sed -u '/\[no test files\]/d'
+	integration/vm test --kernel $* --cpus $(if $(LONG),$(if $(filter backports,$*),1,2),1) --nics quad --timeout $(if $(LONG),14400,4500) -- $(TAGS) -timeout $(if $(LONG),4h,60m) -run '$(RUN)' $(if $(LONG)$(filter-out .,$(RUN)),,-skip '$(if $(filter backports,$*),$(ONE_KERNEL),$(OTHER_KERNEL))') $(filter-out $(if $(LONG)$(filter-out .,$(RUN))$(filter-out file,$(origin KERNEL_PKG)),,$(if $(filter backports,$*),$(ONE_KERNEL_PKG),$(OTHER_KERNEL_PKG))),$(KERNEL_PKG)) </dev/null 2>&1 | sed -u '/\[no test files\]/d'
 	[[ -z '$(LONG)' || '$(RUN)' != . ]] || for iommu in off shared; do
 		integration/vm test --kernel $* --iommu $$iommu --nics quad -- -run TestUnconfined ./integration/kernel </dev/null
 	done
