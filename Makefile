@@ -137,7 +137,7 @@ test-kernel: ## tests that change a kernel, in a virtual machine, on two kernels
 $(KERNELS:%=test-kernel-%): test-kernel-%:
 	@. .ci/lib
 	begin "kernel tests, Debian's $* kernel"
-	integration/vm test --kernel $* --cpus $(if $(LONG),$(if $(filter backports,$*),1,2),1) --nics quad --timeout $(if $(LONG),14400,4500) -- $(TAGS) -timeout $(if $(LONG),4h,60m) -run '$(RUN)' $(if $(LONG)$(filter-out .,$(RUN)),,-skip '$(if $(filter backports,$*),$(ONE_KERNEL),$(OTHER_KERNEL))') $(filter-out $(if $(LONG)$(filter-out .,$(RUN))$(filter-out file,$(origin KERNEL_PKG)),,$(if $(filter backports,$*),$(ONE_KERNEL_PKG),$(OTHER_KERNEL_PKG))),$(KERNEL_PKG)) </dev/null 2>&1 | sed -u '/\[no test files\]/d'
+	integration/vm test --kernel $* --cpus $(if $(and $(LONG),$(filter stable,$*)),2,1) --nics quad --timeout $(if $(LONG),14400,4500) -- $(TAGS) -timeout $(if $(LONG),4h,60m) -run '$(RUN)' $(if $(LONG)$(filter-out .,$(RUN)),,-skip '$(if $(filter backports,$*),$(ONE_KERNEL),$(OTHER_KERNEL))') $(filter-out $(if $(LONG)$(filter-out .,$(RUN))$(filter-out file,$(origin KERNEL_PKG)),,$(if $(filter backports,$*),$(ONE_KERNEL_PKG),$(OTHER_KERNEL_PKG))),$(KERNEL_PKG)) </dev/null 2>&1 | sed -u '/\[no test files\]/d'
 	[[ -z '$(LONG)' || '$(RUN)' != . ]] || for iommu in off shared; do
 		integration/vm test --kernel $* --iommu $$iommu --nics quad -- -run TestUnconfined ./integration/kernel </dev/null
 	done

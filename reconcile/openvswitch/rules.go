@@ -40,6 +40,13 @@ type logicalRow struct {
 
 type ruleSwitch struct{ uuid, name string }
 
+func switchesOf(rows []ovsdb.Row) (out []ruleSwitch) {
+	for _, row := range rows {
+		out = append(out, ruleSwitch{connection.UUID(row["_uuid"]), connection.Text(row["name"])})
+	}
+	return out
+}
+
 var ruleColumns = []string{"_uuid", "direction", "priority", "match", "action", "bandwidth", "external_ids"}
 
 // knownRules are the rows of a port's rules as they were found last: a search for them by their
@@ -65,7 +72,7 @@ func (n *Northbound) remember(port string, rows []logicalRow) {
 		}
 		ids[r.id] = true
 	}
-	if len(rows) == 0 {
+	if len(rows) == 0 || len(rows) > maxRules { // others may write rows with the keys of ours
 		return
 	}
 	if n.ruleCount+len(rows) > maxRules {
@@ -116,10 +123,7 @@ func (n *Northbound) knownRows(ctx context.Context, port string, queried []netst
 	if err != nil || len(results[0].Rows) == 0 {
 		return nil, false, err
 	}
-	var on []ruleSwitch
-	for _, row := range results[0].Rows {
-		on = append(on, ruleSwitch{connection.UUID(row["_uuid"]), connection.Text(row["name"])})
-	}
+	on := switchesOf(results[0].Rows)
 	found := map[string]bool{}
 	var out []logicalRow
 	for _, r := range results[1:] {
@@ -156,9 +160,7 @@ func (n *Northbound) rows(ctx context.Context, key, value string) ([]logicalRow,
 		return nil, err
 	}
 	for i := range out {
-		for _, row := range results[i].Rows {
-			out[i].switches = append(out[i].switches, ruleSwitch{connection.UUID(row["_uuid"]), connection.Text(row["name"])})
-		}
+		out[i].switches = switchesOf(results[i].Rows)
 	}
 	return out, nil
 }
