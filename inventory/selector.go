@@ -101,6 +101,12 @@ func (s Selector) Unknown() []string {
 	return out
 }
 
+// Reads reports whether the expression reads one of these attributes of our domain, by a
+// constant name.
+func (s Selector) Reads(names ...resourceapi.QualifiedName) bool {
+	return slices.ContainsFunc(names, func(name resourceapi.QualifiedName) bool { return slices.Contains(s.reads, name) })
+}
+
 // PassesOver reports whether the selector says no, rather than yes or an error,
 // to a device of another driver, which has none of our attributes.
 func (s Selector) PassesOver(ctx context.Context) bool {
@@ -247,7 +253,7 @@ func oneLine(report string) string {
 
 // attributesRead returns the attributes an expression reads by a constant name,
 // in any of the ways CEL offers: .name, ["name"], .?name, [?"name"], has(), and
-// through a variable of cel.bind. It serves error messages only.
+// through a variable of cel.bind.
 func attributesRead(compiled cel.CompilationResult) []resourceapi.QualifiedName {
 	parsed, issues := compiled.Environment.Parse(compiled.Expression)
 	if issues != nil && issues.Err() != nil {

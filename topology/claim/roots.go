@@ -1,8 +1,6 @@
 package claim
 
 import (
-	"regexp"
-
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/plumbline/plumbline/topology"
@@ -78,20 +76,6 @@ func MasterNet(s *topology.Step, c contract.Contract) string {
 	config, _ := c.Decode(s.Config, contract.Options{Unresolved: true}) // problems are reported by validation
 	network, _ := config["masterNet"].(string)
 	return network
-}
-
-// ofFunctions matches the attributes of a selector that is about virtual functions: those that their
-// physical function does not have with the same value.
-var ofFunctions = regexp.MustCompile(`\b(type|pfName)\b`)
-
-// TakesFunctions reports whether a root step may be given a whole virtual function where it could
-// also use a shared device. Without a selector it needs neither.
-func TakesFunctions(s *topology.Step, c contract.Contract) bool {
-	if !c.Input.Functions || s.Selector == "" {
-		return false
-	}
-	config, _ := c.Decode(s.Config, contract.Options{Unresolved: true}) // problems are reported by validation
-	return c.Input.Uplink == nil || !c.Input.Uplink(config) || ofFunctions.MatchString(s.Selector)
 }
 
 func names(steps []*topology.Step) []string {

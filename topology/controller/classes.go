@@ -106,6 +106,16 @@ func selectors(s *topology.Step, c contract.Contract) []resourceapi.DeviceSelect
 	return []resourceapi.DeviceSelector{one(fits), one(s.Selector)}
 }
 
+// takesFunctions reports whether a root step may be given a whole virtual function where it could
+// also use a shared device. Without a selector it needs neither.
+func takesFunctions(s *topology.Step, c contract.Contract) bool {
+	if !c.Input.Functions || s.Selector == "" {
+		return false
+	}
+	config, _ := c.Decode(s.Config, contract.Options{Unresolved: true}) // problems are reported by validation
+	return c.Input.Uplink == nil || !c.Input.Uplink(config) || validity.Compiled(s.Selector).Functions
+}
+
 // Fitting selects the devices of ours that a root step can take, whatever its selector is:
 // a shared one if the step uses the device on the host, else one that is allocated as a
 // whole. A step without a selector takes those of the kinds that its type takes.
@@ -120,7 +130,7 @@ func Fitting(s *topology.Step, c contract.Contract) string {
 	named := fmt.Sprintf("%q in %s.split(\",\")", c.Type, by)
 	functions := slices.Equal(c.Input.DeviceTypes, []string{"vf"}) // which may be shares of a PF
 	switch {
-	case claim.TakesFunctions(s, c):
+	case takesFunctions(s, c):
 		of := attribute(inventory.AttrType)
 		expr += fmt.Sprintf(" && (has(%s) && (%s == %q || %s) || (!has(%s) || %s == \"\") && has(%s) && %s == %q)", by, by, inventory.ByAny, named, by, by, of, of, inventory.KindVF)
 	case c.Input.Shares:

@@ -59,7 +59,7 @@ func TestClasses(t *testing.T) {
 		},
 		v1alpha1.Step{ // the uplink, and none of its functions, which have its physical network
 			Name: "uplink", Type: "ovn-k8s-cni-overlay", Config: &runtime.RawExtension{Raw: []byte(`{"topology":"localnet","name":"green","physicalNetworkName":"localnet1","ifName":"green0"}`)},
-			Selector: &v1alpha1.Selector{CEL: `device.attributes["dra.networking"].physicalNetworkName == "localnet1"`},
+			Selector: &v1alpha1.Selector{CEL: `device.attributes["dra.networking"].physicalNetworkName == "localnet1" // of any type`},
 		},
 		v1alpha1.Step{
 			Name: "offloaded", Type: "ovn-k8s-cni-overlay", Config: &runtime.RawExtension{Raw: []byte(`{"topology":"localnet","name":"red","physicalNetworkName":"localnet1","ifName":"red0"}`)},

@@ -14,6 +14,9 @@ import (
 type Selector struct {
 	Err     error    // why it does not compile
 	Unknown []string // remarks on attributes it reads that no device has
+	// Functions is whether it is about virtual functions: it reads an attribute that their
+	// physical function does not have with the same value.
+	Functions bool
 }
 
 // Compiling selectors takes most of the time of a validation, and topologies share
@@ -34,7 +37,7 @@ func Compiled(expr string) Selector {
 		}
 	}
 	c, err := inventory.Compile(expr)
-	s := Selector{Err: err}
+	s := Selector{Err: err, Functions: err == nil && c.Reads(inventory.AttrType, inventory.AttrPFName)}
 	if err == nil {
 		for _, name := range c.Unknown() {
 			s.Unknown = append(s.Unknown, fmt.Sprintf("no device has an attribute %q, and the scheduler gives up a pod whose selector reads a missing one%s",
