@@ -127,7 +127,7 @@ func (b *agentBench) leaves(t *testing.T, before string) {
 		}
 	}
 	t.Errorf("pods have of the node:\n%s\nbefore:\n%s\nrecords and addresses:\n%s", now, before,
-		b.shell(t, "ls /var/lib/plumbline /run/netns; cat /var/lib/plumbline/addresses || true; ip -br link"))
+		b.shell(t, "ls /var/lib/plumbline /run/netns; cat /var/lib/plumbline/addresses || true; ls -l --time-style=full-iso /var/lib/cni/results || true; ip -br link"))
 }
 
 // inside is all of the network of pods that run, with the indexes of interfaces.
@@ -327,10 +327,11 @@ func (b *agentBench) testNetworkAndClaim(t *testing.T) {
 	b.leaves(t, before)
 }
 
-// killAgentWhen kills the agent as soon as a command on the node succeeds.
+// killAgentWhen kills the agent as soon as a command on the node succeeds; if the last one killed
+// has no successor yet, as soon as it has.
 func (b *agentBench) killAgentWhen(t *testing.T, holds string) {
 	t.Helper()
-	b.shell(t, "end=$((SECONDS + 180)); until "+holds+"; do ((SECONDS < end)); sleep 0.02; done\n"+signalScript("KILL", agentFilter))
+	b.shell(t, "end=$((SECONDS + 180)); until "+holds+" && {\n"+signalScript("KILL", agentFilter)+"\n}; do ((SECONDS < end)); sleep 0.02; done")
 }
 
 const (
@@ -482,6 +483,9 @@ func (b *agentBench) testNetworkForce(t *testing.T) {
 // when the runtime starts, the agent is not.
 func (b *agentBench) testNetworkReboot(t *testing.T) {
 	before := b.networks(t)
+	// The runtime does not sync what it removes: without this, cached results of pods that ended
+	// seconds ago are there again.
+	b.shell(t, "sync /var/lib/cni/results")
 	began := time.Now()
 	reboot(t, b.node)
 	if have := b.installed(t); have != allInstalled {
