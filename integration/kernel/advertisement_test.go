@@ -2,8 +2,10 @@ package kernel
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -100,5 +102,38 @@ func TestRouterAdvertisement(t *testing.T) {
 	s.mustEqual(s.home, "", "after release")
 	if now := s.machine(); now != machine {
 		t.Errorf("the host was\n%sand is\n%s", machine, now)
+	}
+}
+
+// TestAdvertisementOfPod: a pod advertises itself as a router on the pair that leads to the host, which hears it and
+// takes nothing of it, also where new links of the host accept advertisements while it forwards.
+func TestAdvertisementOfPod(t *testing.T) {
+	for kind, more := range map[string]string{"ptp": "hostIfName: plp9", "bridge": "bridge: plbr9"} {
+		t.Run(kind, func(t *testing.T) {
+			l, w := newLane(t), &foreignWriter{t: t}
+			w.run("echo 1 >/proc/sys/net/ipv4/ip_forward; echo 0 >/proc/sys/net/ipv6/conf/all/forwarding; echo 2 >/proc/sys/net/ipv6/conf/default/accept_ra")
+			t.Cleanup(func() { w.run("echo 1 >/proc/sys/net/ipv6/conf/default/accept_ra") })
+			before := w.run("ip -6 route show; ip -6 -o address show scope global")
+			path, r := newNetns(t), l.engine(nil)
+			sb := box(path, parse(t, "t", fmt.Sprintf("    - {name: p, type: %s, config: {name: net1, addresses: [10.9.0.5/24], %s}}\n", kind, more)))
+			if _, err := r.Ensure(ctxFor(t), sb); err != nil {
+				t.Fatal(err)
+			}
+			newAdvertiser(t, path, "net1").advertise(advertisement([]string{"2001:db8:bad::"}))
+			_, link, _ := strings.Cut(more, ": ")
+			eventuallyWithin(t, time.Minute, func() error {
+				heard := strings.Fields(w.run("grep Icmp6InRouterAdvertisements /proc/net/dev_snmp6/" + link + " || echo none 0"))
+				if n, err := strconv.Atoi(heard[1]); err != nil || n < 5 {
+					return fmt.Errorf("the host has heard %q", heard)
+				}
+				return nil
+			})
+			if now := w.run("ip -6 route show; ip -6 -o address show scope global"); strings.Contains(now, "proto ra") || strings.Contains(now, "2001:db8:bad") {
+				t.Errorf("the host had\n%sand has\n%s", before, now)
+			}
+			if _, err := r.Release(ctxFor(t), sb.ID); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 }

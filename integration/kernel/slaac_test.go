@@ -31,16 +31,23 @@ type router struct {
 }
 
 func newRouter(t *testing.T, link string) *router {
-	r := &router{t: t, link: link}
 	path := newNetns(t)
 	s := &foreignWriter{t: t}
 	s.run(fmt.Sprintf("ip link add %s type veth peer name v0 netns %s && ip link set %[1]s up && ip -n %[2]s link set v0 up", link, filepath.Base(path)))
 	t.Cleanup(func() { s.run("ip link delete " + link + " 2>/dev/null || true") })
+	r := newAdvertiser(t, path, "v0")
+	r.link = link
+	return r
+}
+
+// newAdvertiser advertises on a link of a namespace.
+func newAdvertiser(t *testing.T, path, on string) *router {
+	r := &router{t: t}
 	err := kernel.Within(path, func() (err error) {
 		if r.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
-		request, err := unix.NewIfreq("v0")
+		request, err := unix.NewIfreq(on)
 		if err != nil {
 			return err
 		}

@@ -33,13 +33,13 @@ the address. The sandbox has the address without the kernel's route to its netwo
 the link; and a route to the network over the gateway, so that pods of one network reach one another through the
 host's routing. A default route is one of ` + "`routes`" + `, or ` + "`isDefaultGateway`" + `.
 
-The gateway is the one that an address or its pool names, else the first address of its network.
+The gateway is the one that an address or its pool names, else the first address of its network; a pool has to name one.
 
 The host has to forward: a step with an IPv4 address waits until ` + "`net.ipv4.ip_forward`" + ` is 1, one with an IPv6
 address for ` + "`net.ipv6.conf.all.forwarding`" + `. Neither is set, since both change what the host itself does: with the second
 it ignores router advertisements.
 
-As from any interface, the host accepts packets with any source address from the pair, unless the sysctl
+The host accepts no router advertisements from a new pair. As from any interface, it accepts packets with any source address from the pair, unless the sysctl
 ` + "`rp_filter`" + ` of IPv4 is 1 on the host; IPv6 has none.
 
 Without an mtu the pair has that of the host's interface with the default route, and follows it; 1500 if there is

@@ -86,6 +86,9 @@ func (s *Sandbox) createLink(ctx context.Context, l netstate.Link) error {
 	if err != nil {
 		return s.explainCreate(ctx, l, err)
 	}
+	if err := s.refuseAdvertisements(ctx, l); err != nil {
+		return withUndoError(err, s.deleteLink(ctx, l))
+	}
 	if len(netstate.Fields(rest)) == 0 {
 		return nil
 	}

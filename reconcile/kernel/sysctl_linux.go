@@ -155,6 +155,47 @@ func (s *Sandbox) detectDuplicates(ctx context.Context, w ifLink) error {
 	})
 }
 
+// refuseAdvertisements has the host accept no router advertisement from pods, on a new link: the host's end
+// of a pair, which is still down, or a bridge, which has no port yet. The kernel accepts them by default
+// where it does not forward IPv6, and a pod would be the host's router (CVE-2020-10749).
+func (s *Sandbox) refuseAdvertisements(ctx context.Context, created netstate.Link) error {
+	var links []string
+	if netstate.OnHost(created.Name) && created.LinkKind == "bridge" {
+		links = append(links, created.Name)
+	}
+	if created.Veth != nil && created.Veth.Peer != nil && netstate.OnHost(*created.Veth.Peer) {
+		links = append(links, *created.Veth.Peer)
+	}
+	for _, link := range links {
+		path := "net/ipv6/conf/" + netstate.BaseName(link) + "/accept_ra"
+		file, err := s.host.sysctlFile(path)
+		if err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		err = s.count.send(true, func() error {
+			return s.outside.enter(func() error {
+				f, err := os.OpenFile(file, os.O_WRONLY, 0)
+				if errors.Is(err, fs.ErrNotExist) {
+					return nil // without IPv6 there is none
+				}
+				if err != nil {
+					return err
+				}
+				s.count.writes.Add(1)
+				_, err = f.WriteString("0")
+				return errors.Join(err, f.Close())
+			})
+		})
+		if err != nil {
+			return explainSysctl(netstate.Sysctl{Path: netstate.HostName(path)}, err)
+		}
+	}
+	return nil
+}
+
 func explainSysctl(o netstate.Sysctl, err error) error {
 	// The path of the file adds nothing to the name of the object.
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
