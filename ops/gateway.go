@@ -38,7 +38,7 @@ func (p *Planner) Gateways(link, field string, cfg AddressConfig) ([]Gatewayed, 
 		case a.Gateway != "":
 			gw = named
 		case cfg.IPAM != nil && cfg.IPAM.Pool != "":
-			return nil, Invalid(field, "AddressPool %q has no gateway in %q, and the address of the host could be another pod's: add the gateway to the pool's subnet", cfg.IPAM.Pool, pre.Masked())
+			return nil, Invalid(field, "AddressPool %q has no gateway in %q, and the address of the host could be another pod's: make a pool whose subnet has a gateway, since subnets cannot be changed", cfg.IPAM.Pool, pre.Masked())
 		case !pre.Contains(gw):
 			return nil, Invalid("addresses", "the network of %q has no other address for the gateway: write {address: %s, gateway: ADDRESS}", a.Address, a.Address)
 		}

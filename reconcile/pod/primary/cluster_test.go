@@ -3,6 +3,7 @@ package primary
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -131,6 +132,37 @@ func TestWarnOfBridge(t *testing.T) {
 		f.warnOfBridge(&Network{Topology: &topology.Topology{Name: "pods", Steps: []topology.Step{{Name: "eth", Type: c.typ}}}})
 		if warned := strings.Contains(log.String(), setting); warned != c.want {
 			t.Errorf("%s: the log says %q", c.what, log.String())
+		}
+	}
+}
+
+// TestForwards: of the families of the node's pod CIDRs only those count of which its pods have addresses.
+func TestForwards(t *testing.T) {
+	set, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	proc := t.TempDir()
+	for name, value := range map[string]string{"ipv4/ip_forward": "1\n", "ipv6/conf/all/forwarding": "0\n"} {
+		file := filepath.Join(proc, "sys/net", name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(value), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := NewFollower(FollowerOptions{NodeName: "n", Contracts: set, Proc: proc})
+	for _, c := range []struct {
+		config map[string]any
+		want   string
+	}{
+		{nil, "net.ipv6.conf.all.forwarding"},
+		{map[string]any{"ipam": map[string]any{"type": "pool", "pool": "a"}}, ""},
+	} {
+		f.network = &Network{
+			Topology: &topology.Topology{Name: "pods", Steps: []topology.Step{{Name: "eth", Type: "ptp", Config: c.config}}},
+			PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24"), netip.MustParsePrefix("2001:db8::/64")},
+		}
+		if _, err := f.Network(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v, want %q", c.config, err, c.want)
 		}
 	}
 }

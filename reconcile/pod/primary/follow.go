@@ -118,6 +118,9 @@ func (f *Follower) Network() (Network, error) {
 	if f.network == nil {
 		return Network{}, f.why
 	}
+	if !f.network.Topology.UsesPodCIDRs(f.Contracts) {
+		return *f.network, nil // its steps check the families of the addresses they have
+	}
 	return *f.network, f.forwards(f.network.PodCIDRs)
 }
 
