@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -84,12 +86,17 @@ func (k *Keeper) refilter(ctx context.Context, e *claims.Entry, t *claims.Topolo
 		return false, fault.New(fault.Invalid, err)
 	}
 	rec, _, err := k.Engine.Record(sb.ID)
-	if err != nil || equalRules(rulesOf(rec.Sandbox), rules) {
+	same := equalRules(rulesOf(rec.Sandbox), rules)
+	// The rules in a record that is not Applied may be some that no pass could put in place.
+	if err != nil || same && (rec.Phase == reconcile.Applied || !enforces(&rec)) {
 		return false, err
 	}
 	begun := k.Now()
 	sb.Filters, sb.LogicalRules = rules.Filters, rules.LogicalRules
 	rep, err := k.Engine.Ensure(ctx, sb)
+	if err != nil && same {
+		return false, err // there are no others to restore
+	}
 	if err != nil {
 		back, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ReleaseTimeout)
 		defer cancel()
@@ -102,6 +109,14 @@ func (k *Keeper) refilter(ctx context.Context, e *claims.Entry, t *claims.Topolo
 	k.Log.Info("filters updated", "sandbox", sb.ID, "claim", e.Namespace+"/"+e.Name, "pod", e.Pod.Name, "filters", len(rules.Filters), "logicalRules", len(rules.LogicalRules),
 		"changes", len(rep.Changes), "took", k.Now().Sub(begun))
 	return true, nil
+}
+
+// enforces reports whether a sandbox has rules, or may still have some.
+func enforces(rec *reconcile.Record) bool {
+	return len(rec.Sandbox.Filters)+len(rec.Sandbox.LogicalRules) > 0 || slices.ContainsFunc(rec.History, func(c netstate.Change) bool {
+		kind := c.Key().Kind
+		return kind == netstate.KindFilter || kind == netstate.KindLogicalRule
+	})
 }
 
 // equalRules compares rules as records hold them.

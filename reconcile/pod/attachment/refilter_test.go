@@ -2,6 +2,7 @@ package attachment_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -134,6 +135,24 @@ func TestFilters(t *testing.T) {
 	w.fails = nil
 	refilter(true)
 	w.wantFilters("a", "s1", "t2", 1)
+
+	// One that could neither be made nor undone is in the record, and not in place.
+	e, _, err := w.store.Get("a")
+	w.ok(err)
+	id := e.SandboxID("s1", e.Topology("t2"))
+	rec := w.held[id]
+	rec.Sandbox.Filters = append(slices.Clone(rec.Sandbox.Filters), netstate.Filter{Pref: 20000, Handle: 2})
+	numbers["t2"], w.fails, w.half = 2, map[int64]bool{2: true}, false
+	rec.Phase = reconcile.Failed
+	w.held[id] = rec
+	for range 2 {
+		_, err = w.Refilter(t.Context(), "a")
+		w.refused(err, fault.Unsupported, "not this generation")
+	}
+	w.fails = nil
+	refilter(true)
+	w.wantFilters("a", "s1", "t2", 2)
+	refilter(false)
 
 	w.ok(w.Detach(t.Context(), pod))
 	w.done = nil
