@@ -14,7 +14,7 @@ import (
 // database. A Domain is one, too. Its objects are read by key.
 type External interface {
 	// Extend reads objects into a snapshot; what does not exist is
-	// recorded as absent.
+	// recorded as absent. Rules of a LogicalPort are also recorded unasked.
 	Extend(ctx context.Context, s *netstate.Snapshot, queried []netstate.Object) error
 	// Apply makes one change. On an error the object is as it was, or the error says
 	// that it is not.
@@ -92,10 +92,31 @@ func (p *pass) extendExternal(ctx context.Context, queried []netstate.Object) {
 			err = d.Extend(ctx, p.snapshot, objects)
 		}
 		if err == nil {
+			p.adoptRules()
 			continue
 		}
 		for _, k := range p.r.opts.External[i].Kinds {
 			p.snapshot.Withhold(k, fmt.Errorf("%s cannot be observed: %w", p.r.opts.External[i].Name, err))
+		}
+	}
+}
+
+// adoptRules adds to the history the rules of its ports that it does not have, which nobody asked
+// for: those of a database that was restored from an older copy. So what is not wanted is deleted.
+func (p *pass) adoptRules() {
+	steps, recorded := map[string]string{}, map[netstate.Key]bool{} // steps by port
+	for _, c := range p.record.History {
+		recorded[c.Key()] = true
+		if port, ok := c.After.(netstate.LogicalPort); ok && c.Before == nil {
+			steps[port.Name] = c.Step
+		}
+	}
+	if len(steps) == 0 {
+		return
+	}
+	for _, rule := range netstate.All[netstate.LogicalRule](p.snapshot) {
+		if step, ours := steps[rule.Port]; ours && !recorded[rule.Key()] {
+			p.record.History = append(p.record.History, netstate.Change{Step: step, After: rule})
 		}
 	}
 }

@@ -195,12 +195,42 @@ func TestRules(t *testing.T) {
 		}))
 		arrive(t, means)
 	})
+	copied := filepath.Join(t.TempDir(), "nb")
+	n.run("bash", "-c", "ovsdb-client backup "+b.chassis.Endpoint()+" OVN_Northbound >"+copied)
+	// restored restores the copy, and repairs what has come back with it.
+	restored := func(t *testing.T, rules ...string) {
+		t.Helper()
+		n := &worker{b.in(t), n.engine, n.registry}
+		n.run("bash", "-c", "ovsdb-client restore "+b.chassis.Endpoint()+" OVN_Northbound <"+copied)
+		said := ""
+		for range 16 { // one of them searches for rows that nobody knows
+			st, err := n.engine.Check(t.Context(), pod.ID)
+			n.ok(err)
+			if said = fmt.Sprint(st.Drift); strings.Contains(said, "ai/blue[2]") {
+				break
+			}
+		}
+		for _, rule := range rules {
+			if !strings.Contains(said, rule) {
+				t.Errorf("restored: %s, want %q", said, rule)
+			}
+		}
+		_, err := n.engine.Repair(t.Context(), pod.ID)
+		n.ok(err)
+		if left := n.rows(); strings.Contains(left, "ai/blue[2]") {
+			t.Errorf("left are %s", left)
+		}
+	}
 	t.Run("edited", func(t *testing.T) {
 		n := &worker{b.in(t), n.engine, n.registry}
 		means := n.ruled(&pod, edited)
 		n.apply(pod)
 		if got := arrive(t, means); got != len(list) {
 			t.Errorf("%d packets of %d are marked", got, len(list))
+		}
+		restored(t, "ai/blue[0]", "ai/blue[1]", "ai/blue[2]")
+		if got := arrive(t, means); got != len(list) {
+			t.Errorf("restored from an older copy, %d packets of %d are marked", got, len(list))
 		}
 	})
 	t.Run("removed", func(t *testing.T) {
@@ -209,6 +239,10 @@ func TestRules(t *testing.T) {
 		n.apply(pod)
 		if left := n.rows(); left != "" {
 			t.Errorf("left are %s", left)
+		}
+		restored(t, "ai/blue[0]", "ai/blue[1]", "ai/blue[2]")
+		if left := n.rows(); left != "" {
+			t.Errorf("restored from an older copy, left are %s", left)
 		}
 		arrive(t, nil)
 	})

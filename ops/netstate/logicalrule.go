@@ -45,8 +45,8 @@ func (LogicalRule) LivesOn() Key { return Key{} }
 // On is the same.
 func (r LogicalRule) On(Key) Object { return r }
 
-// Rows are written after the port and deleted before it, so that the interface that is
-// bound in between never sends without them.
+// Rows are written after the port and deleted before it, so that the database has them while an
+// interface is bound.
 var logicalRuleTraits = Traits{
 	Phase: PhasePrepare, Cost: 8, unsaid: []string{"rateKbit", "burstKbit"},
 }

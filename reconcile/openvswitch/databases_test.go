@@ -392,4 +392,23 @@ func TestNamesOfOthers(t *testing.T) {
 	if !found {
 		t.Error("16 checks have not found the localnet port of others")
 	}
+
+	// On a switch of others it is theirs.
+	s.Nbctl("ls-add", "theirs", "--", "lsp-add", "theirs", "sw3:localnet", "--", "lsp-set-type", "sw3:localnet", "localnet", "--", "lsp-set-options", "sw3:localnet", "network_name=other")
+	three := logicalPort("three", "sw3", "phys", 200)
+	if err := nb.Apply(t.Context(), netstate.Change{After: three}); fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), `"sw3:localnet"`) {
+		t.Errorf("a port whose localnet port has the name of another: %v", err)
+	}
+	plain := logicalPort("three", "sw3", "", 0)
+	applied(t, nb, netstate.Change{After: plain})
+	if have := observed(t, nb, plain); have == nil || len(netstate.Diff(plain, have)) > 0 {
+		t.Errorf("beside it the port is %+v", have)
+	}
+	if err := nb.Apply(t.Context(), netstate.Change{Before: plain, After: three}); fault.Of(err) != fault.Conflict {
+		t.Errorf("an update: %v", err)
+	}
+	applied(t, nb, netstate.Change{Before: plain})
+	if have := s.Nbctl("--bare", "--columns=options", "find", "Logical_Switch_Port", "name=sw3\\:localnet"); strings.TrimSpace(have) != "network_name=other" {
+		t.Errorf("that of others is %q", have)
+	}
 }

@@ -108,6 +108,7 @@ type logical struct {
 	ours     bool
 	switches []string // rows of switches that have the port
 	localnet string   // row of the switch's localnet port, "" for none
+	taken    bool     // somebody else's port has the name of that
 }
 
 // Extend implements reconcile.External.
@@ -127,6 +128,9 @@ func (n *Northbound) Extend(ctx context.Context, snapshot *netstate.Snapshot, qu
 			continue
 		}
 		snapshot.Put(have.LogicalPort)
+		if rules[have.Name] == nil {
+			rules[have.Name] = nil // its rules are read, also if none is queried
+		}
 	}
 	for port, of := range rules {
 		if err := n.extendRules(ctx, snapshot, port, of); err != nil {
@@ -208,6 +212,20 @@ func (n *Northbound) find(ctx context.Context, name string, certain bool) (logic
 	localnet, err := n.named(ctx, localnetName(made), certain)
 	if err != nil {
 		return out, err
+	}
+	if localnet != nil && !ours(localnet) {
+		// One that somebody has added to our switch is drift. Elsewhere it is not ours to change.
+		at, err := n.db.Read(ctx, []ovsdb.Operation{
+			selecting(tableSwitch, []ovsdb.Condition{ovsdb.NewCondition("ports", ovsdb.ConditionIncludes, connection.References(connection.UUID(localnet["_uuid"])))}, "_uuid"),
+		})
+		if err != nil {
+			return out, err
+		}
+		if !slices.ContainsFunc(at[0].Rows, func(row ovsdb.Row) bool {
+			return slices.ContainsFunc(results[0].Rows, func(of ovsdb.Row) bool { return connection.UUID(of["_uuid"]) == connection.UUID(row["_uuid"]) })
+		}) {
+			localnet, out.taken = nil, true
+		}
 	}
 	out.Switch, out.PhysicalNetwork, out.VLAN = new(""), new(""), new(uint16(0))
 	for _, row := range results[0].Rows {
@@ -301,7 +319,7 @@ func foreign(switches, routers []ovsdb.Row) string {
 func (n *Northbound) add(ctx context.Context, want netstate.LogicalPort) error {
 	results, err := n.db.Read(ctx, []ovsdb.Operation{
 		selecting(tableSwitch, connection.Named(*want.Switch), "_uuid", "external_ids"),
-		selecting(tablePort, connection.Named(localnetName(*want.Switch)), "_uuid"),
+		selecting(tablePort, connection.Named(localnetName(*want.Switch)), "_uuid", "external_ids"),
 		selecting(tableSwitch, nil, "external_ids"),
 		selecting(tableRouter, nil, "external_ids"),
 	})
@@ -310,6 +328,9 @@ func (n *Northbound) add(ctx context.Context, want netstate.LogicalPort) error {
 	}
 	if key := foreign(results[2].Rows, results[3].Rows); key != "" {
 		return fault.New(fault.Unsupported, fmt.Errorf("the OVN Northbound database is that of ovn-kubernetes, whose rows have the key %q, and which would delete what is not its own: use a database of your own", key))
+	}
+	if rows := results[1].Rows; *want.PhysicalNetwork != "" && len(rows) > 0 && !ours(rows[0]) {
+		return localnetTaken(want)
 	}
 	port := ovsdb.Operation{Op: ovsdb.OperationInsert, Table: tablePort, UUIDName: "port", Row: portRow(want)}
 	port.Row["name"] = want.Name
@@ -341,6 +362,10 @@ func (n *Northbound) add(ctx context.Context, want netstate.LogicalPort) error {
 	}
 	_, err = n.db.Transact(ctx, all)
 	return err
+}
+
+func localnetTaken(want netstate.LogicalPort) error {
+	return fault.New(fault.Conflict, fmt.Errorf("%w: logical switch port %q, which is not plumbline's: remove it with ovn-nbctl lsp-del", fs.ErrExist, localnetName(*want.Switch)))
 }
 
 // localnetPort creates the port of a switch to its physical network.
@@ -381,6 +406,8 @@ func (n *Northbound) update(ctx context.Context, have logical, change netstate.L
 			all = append(all, references(tableSwitch, of, ovsdb.MutateOperationDelete, have.localnet))
 		}
 	case *want.PhysicalNetwork == "":
+	case have.taken:
+		return localnetTaken(want)
 	case have.localnet == "":
 		all = append(all, localnetPort(want), references(tableSwitch, have.switches[0], ovsdb.MutateOperationInsert, "localnet"))
 	default:

@@ -52,11 +52,14 @@ var ruleColumns = []string{"_uuid", "direction", "priority", "match", "action", 
 // knownRules are the rows of a port's rules as they were found last: a search for them by their
 // keys compares all rows of the table, of which all nodes have some.
 type knownRules struct {
-	uuids []string
-	reads int // since then
+	uuids []string // not nil
+	reads int      // since then
 }
 
-// maxRules bounds the rows that are known. A sandbox has 4096 at most.
+// size is what counts of maxRules.
+func (k *knownRules) size() int { return max(1, len(k.uuids)) }
+
+// maxRules bounds the rows that are known, and ports without any. A sandbox has 4096 at most.
 const maxRules = 1 << 16
 
 // remember keeps which rows a port has, if they are as they should be: one for each rule, all on one
@@ -66,24 +69,22 @@ func (n *Northbound) remember(port string, rows []logicalRow) {
 	defer n.mu.Unlock()
 	n.forgetLocked(port)
 	ids := map[string]bool{}
+	known := &knownRules{uuids: []string{}, reads: rand.IntN(rarely)} // not all ports are searched for at the same time
 	for _, r := range rows {
 		if ids[r.id] || len(r.switches) != 1 || r.switches[0] != rows[0].switches[0] {
 			return
 		}
 		ids[r.id] = true
+		known.uuids = append(known.uuids, r.uuid)
 	}
-	if len(rows) == 0 || len(rows) > maxRules { // others may write rows with the keys of ours
+	if known.size() > maxRules { // others may write rows with the keys of ours
 		return
 	}
-	if n.ruleCount+len(rows) > maxRules {
+	if n.ruleCount+known.size() > maxRules {
 		clear(n.rules)
 		n.ruleCount = 0
 	}
-	known := &knownRules{reads: rand.IntN(rarely)} // not all ports are searched for at the same time
-	for _, r := range rows {
-		known.uuids = append(known.uuids, r.uuid)
-	}
-	n.rules[port], n.ruleCount = known, n.ruleCount+len(rows)
+	n.rules[port], n.ruleCount = known, n.ruleCount+known.size()
 }
 
 // forget has the rows of a port searched for again, since they change.
@@ -95,7 +96,7 @@ func (n *Northbound) forget(port string) {
 
 func (n *Northbound) forgetLocked(port string) {
 	if known := n.rules[port]; known != nil {
-		n.ruleCount -= len(known.uuids)
+		n.ruleCount -= known.size()
 		delete(n.rules, port)
 	}
 }
@@ -112,8 +113,8 @@ func (n *Northbound) knownRows(ctx context.Context, port string, queried []netst
 		}
 	}
 	n.mu.Unlock()
-	if uuids == nil {
-		return nil, false, nil
+	if len(uuids) == 0 {
+		return nil, uuids != nil && len(queried) == 0, nil
 	}
 	queries := []ovsdb.Operation{selecting(tableSwitch, []ovsdb.Condition{ovsdb.NewCondition("qos_rules", ovsdb.ConditionIncludes, connection.References(uuids...))}, "_uuid", "name")}
 	for _, uuid := range uuids {
@@ -165,7 +166,8 @@ func (n *Northbound) rows(ctx context.Context, key, value string) ([]logicalRow,
 	return out, nil
 }
 
-// extendRules reads rules of a port.
+// extendRules reads rules of a port, and those that nothing queries: who restores the database from an older copy
+// brings back rules that were deleted.
 func (n *Northbound) extendRules(ctx context.Context, snapshot *netstate.Snapshot, port string, queried []netstate.LogicalRule) error {
 	rows, known, err := n.knownRows(ctx, port, queried)
 	if err == nil && !known {
@@ -183,8 +185,15 @@ func (n *Northbound) extendRules(ctx context.Context, snapshot *netstate.Snapsho
 	for _, o := range queried {
 		if found := byID[o.Key().ID]; len(found) > 0 {
 			snapshot.Put(ruleOf(o, found))
+			delete(byID, o.Key().ID)
 		} else {
 			snapshot.PutAbsent(o.Key())
+		}
+	}
+	for id, found := range byID {
+		o := netstate.LogicalRule{Port: port, Rule: connection.Text(connection.Pairs(found[0].Row["external_ids"])[ovn.RuleKey])}
+		if o.Key().ID == id {
+			snapshot.Put(ruleOf(o, found))
 		}
 	}
 	return nil

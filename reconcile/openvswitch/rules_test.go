@@ -267,6 +267,40 @@ func TestRulesAway(t *testing.T) {
 	applied(t, nb, netstate.Change{Before: rule})
 	applied(t, nb, netstate.Change{After: port})
 	applied(t, nb, netstate.Change{After: rule})
+
+	// It is restored from a copy with a row that was deleted: nothing queries that, and it is read.
+	for _, queried := range [][]netstate.Object{{port, rule}, {port}} {
+		gone := logicalRule(port, "ai/gone[0]", 28982, "ip", 8, 0, 0)
+		applied(t, nb, netstate.Change{After: gone})
+		s.Must("cp", s.File, s.File+".copy")
+		applied(t, nb, netstate.Change{Before: gone})
+		if len(queried) == 1 {
+			applied(t, nb, netstate.Change{Before: rule})
+		}
+		snapshot := netstate.NewSnapshot()
+		if err := nb.Extend(t.Context(), snapshot, queried); err != nil {
+			t.Fatal(err)
+		} else if all := netstate.All[netstate.LogicalRule](snapshot); len(all) >= len(queried) {
+			t.Errorf("read before that: %+v", all)
+		}
+		s.Kill()
+		s.Must("mv", s.File+".copy", s.File)
+		s.Start()
+		back(t, nb, rule)
+		found := false
+		for range 16 {
+			snapshot := netstate.NewSnapshot()
+			if err := nb.Extend(t.Context(), snapshot, queried); err != nil {
+				t.Fatal(err)
+			}
+			have, ok := netstate.Lookup(snapshot, gone)
+			found = found || ok && len(netstate.Diff(gone, have)) == 0
+		}
+		if !found {
+			t.Errorf("with %d objects queried, 16 checks have not found a rule of an older copy", len(queried))
+		}
+		applied(t, nb, netstate.Change{Before: gone})
+	}
 }
 
 // back waits until a database answers.
