@@ -32,6 +32,8 @@ const (
 	maxRate     = 1<<32 - 1 // kbit/s, and kbit of a burst
 	packetKbit  = 525       // 64 KiB: what a sender with segmentation offload hands over at once
 	maxTo       = 64        // destinations of a rule
+	maxPodTo    = 64        // destinations of an object that are pods: the controller knows the pods of each
+	maxSelected = 256       // labels and values of a selector
 	maxPorts    = 64        // of a rule
 	maxExcept   = 256       // exceptions of a destination
 	maxExcepts  = 1024      // exceptions of an object
@@ -154,7 +156,8 @@ func (p *Policy) Name() string { return strings.TrimPrefix(p.Key.String(), "/") 
 type reader struct {
 	invalid  Invalid
 	warnings []string
-	excepts  int // read so far
+	// Read so far, of the whole object.
+	excepts, toPods int
 }
 
 func (r *reader) add(format string, args ...any) {
@@ -217,6 +220,14 @@ func (r *reader) hidden(rules []PolicyRule) {
 func (r *reader) selector(path string, s *metav1.LabelSelector) labels.Selector {
 	if s == nil {
 		return labels.Everything()
+	}
+	n := len(s.MatchLabels) + len(s.MatchExpressions)
+	for i := range s.MatchExpressions {
+		n += len(s.MatchExpressions[i].Values)
+	}
+	if n > maxSelected {
+		r.add("%s: has %d labels and values, at most %d are accepted: select by a label that more pods share", path, n, maxSelected)
+		return labels.Nothing()
 	}
 	out, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {
@@ -284,6 +295,10 @@ func (r *reader) to(path string, in []v1alpha1.Destination, out *PolicyRule) {
 			r.add("%s: selects nothing: give ipBlock, podSelector or namespaceSelector; without to a rule matches every destination", at)
 			continue
 		default:
+			if r.toPods++; r.toPods > maxPodTo {
+				r.add("%s: the object has %d destinations that are pods, at most %d are accepted: use a second object of another priority", at, r.toPods, maxPodTo)
+				return
+			}
 			to.pods = r.selector(at+".podSelector", d.PodSelector)
 			if d.NamespaceSelector != nil {
 				to.namespaces = r.selector(at+".namespaceSelector", d.NamespaceSelector)

@@ -14,7 +14,7 @@ import (
 // database. A Domain is one, too. Its objects are read by key.
 type External interface {
 	// Extend reads objects into a snapshot; what does not exist is
-	// recorded as absent. Rules of a LogicalPort are also recorded unasked.
+	// recorded as absent. Rules of a LogicalPort are also recorded without a query.
 	Extend(ctx context.Context, s *netstate.Snapshot, queried []netstate.Object) error
 	// Apply makes one change. On an error the object is as it was, or the error says
 	// that it is not.

@@ -108,7 +108,7 @@ type logical struct {
 	ours     bool
 	switches []string // rows of switches that have the port
 	localnet string   // row of the switch's localnet port, "" for none
-	taken    bool     // somebody else's port has the name of that
+	taken    bool     // a foreign port has the name of that
 }
 
 // Extend implements reconcile.External.

@@ -24,10 +24,13 @@ type QoSDestinations struct {
 	count    map[string]int // of policies, by namespace
 	pods     map[types.NamespacedName]labelled
 	labels   map[string]map[string]string // of topologies
+	deleted  map[string]bool              // topologies that pods still have
 	claims   map[string]*Held
 	of       map[types.NamespacedName]map[string]bool // claims of a pod
 	using    map[string]map[types.NamespacedName]bool // pods by topology
 	edited   map[types.NamespacedName]bool            // objects that are to be read
+	// refused are the objects of a namespace that were too many. One is read when another goes.
+	refused map[string]map[types.NamespacedName]bool
 	// changed is called with objects that have other addresses, or are to be read, while mu
 	// is held.
 	changed func(types.NamespacedName)
@@ -43,8 +46,8 @@ type labelled struct {
 func NewQoSDestinations() *QoSDestinations {
 	return &QoSDestinations{
 		compiler: qos.NewCompiler(), policies: map[types.NamespacedName]*qos.Policy{}, count: map[string]int{}, pods: map[types.NamespacedName]labelled{},
-		labels: map[string]map[string]string{}, claims: map[string]*Held{}, of: map[types.NamespacedName]map[string]bool{},
-		using: map[string]map[types.NamespacedName]bool{}, edited: map[types.NamespacedName]bool{}, changed: func(types.NamespacedName) {},
+		labels: map[string]map[string]string{}, deleted: map[string]bool{}, claims: map[string]*Held{}, of: map[types.NamespacedName]map[string]bool{},
+		using: map[string]map[types.NamespacedName]bool{}, edited: map[types.NamespacedName]bool{}, refused: map[string]map[types.NamespacedName]bool{}, changed: func(types.NamespacedName) {},
 	}
 }
 
@@ -90,14 +93,21 @@ func (d *QoSDestinations) SetPolicy(p *qos.Policy) {
 	defer d.mu.Unlock()
 	old := d.policies[p.Key]
 	switch {
-	case p.Err != nil || !p.SelectsTopologies() || !p.ToPods() || old == nil && d.count[p.Key.Namespace] == qos.MaxObjects:
+	case p.Err != nil || !p.SelectsTopologies() || !p.ToPods():
 		d.deletePolicy(p.Key)
+		return
+	case old == nil && d.count[p.Key.Namespace] == qos.MaxObjects:
+		if d.refused[p.Key.Namespace] == nil {
+			d.refused[p.Key.Namespace] = map[types.NamespacedName]bool{}
+		}
+		d.refused[p.Key.Namespace][p.Key] = true
 		return
 	case old != nil && old.UID == p.UID && old.Generation == p.Generation:
 		return
 	case old == nil:
 		d.count[p.Key.Namespace]++
 	}
+	d.accept(p.Key)
 	d.policies[p.Key] = p
 	d.compiler.SetPolicy(p)
 	d.changed(p.Key)
@@ -111,6 +121,7 @@ func (d *QoSDestinations) DeletePolicy(key types.NamespacedName) {
 }
 
 func (d *QoSDestinations) deletePolicy(key types.NamespacedName) {
+	d.accept(key)
 	if d.policies[key] == nil {
 		return
 	}
@@ -119,6 +130,19 @@ func (d *QoSDestinations) deletePolicy(key types.NamespacedName) {
 		delete(d.count, key.Namespace)
 	}
 	d.compiler.DeletePolicy(key)
+	for next := range d.refused[key.Namespace] {
+		d.edited[next] = true
+		d.changed(next)
+		break
+	}
+}
+
+// accept forgets that an object was one too many.
+func (d *QoSDestinations) accept(key types.NamespacedName) {
+	delete(d.refused[key.Namespace], key)
+	if len(d.refused[key.Namespace]) == 0 {
+		delete(d.refused, key.Namespace)
+	}
 }
 
 // SetNamespace sets the labels of a namespace.
@@ -158,6 +182,7 @@ func (d *QoSDestinations) DeletePod(key types.NamespacedName) {
 func (d *QoSDestinations) SetTopology(name string, of map[string]string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	delete(d.deleted, name)
 	if old, known := d.labels[name]; known && maps.Equal(old, of) {
 		return
 	}
@@ -167,14 +192,15 @@ func (d *QoSDestinations) SetTopology(name string, of map[string]string) {
 	}
 }
 
-// DeleteTopology forgets the labels of a topology. Pods that have it keep its addresses, and an object can select it
-// by name.
+// DeleteTopology forgets the labels of a topology with the last pod that has it: pods keep the network of a topology
+// that is deleted, and their nodes its labels.
 func (d *QoSDestinations) DeleteTopology(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.labels, name)
-	for key := range d.using[name] {
-		d.place(key)
+	if len(d.using[name]) > 0 {
+		d.deleted[name] = true
+	} else {
+		delete(d.labels, name)
 	}
 }
 
@@ -183,7 +209,8 @@ func (d *QoSDestinations) SetClaim(key string, h *Held) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	pods := map[types.NamespacedName]bool{}
-	if old := d.claims[key]; old != nil {
+	old := d.claims[key]
+	if old != nil {
 		pods[old.Pod] = true
 		delete(d.claims, key)
 		delete(d.of[old.Pod], key)
@@ -207,6 +234,14 @@ func (d *QoSDestinations) SetClaim(key string, h *Held) {
 	}
 	for pod := range pods {
 		d.place(pod)
+	}
+	if old != nil {
+		for name := range old.Addresses {
+			if d.deleted[name] && len(d.using[name]) == 0 {
+				delete(d.deleted, name)
+				delete(d.labels, name)
+			}
+		}
 	}
 }
 

@@ -270,11 +270,18 @@ func TestDestinations(t *testing.T) {
 	has("the pod has ended")
 	c.SetPod(pod, "v", map[string]string{"role": "r3"})
 	has("the pod is read again", "rail 192.0.2.4")
+	c.DeleteTopology("rail")
+	has("the topology is deleted, and the pod keeps it", "rail 192.0.2.4")
+	c.SetClaim("two", &Held{Pod: pod, UID: "v", Addresses: addresses(map[string]string{"rail": "192.0.2.5"})})
+	has("with another address", "rail 192.0.2.5")
+	c.SetTopology("rail", nil)
+	has("a later one of the name has no label")
+	c.SetTopology("rail", map[string]string{"rail": "storage"})
+	c.DeleteTopology("rail")
 	c.SetClaim("two", nil)
 	c.DeletePod(pod)
-	c.DeleteTopology("rail")
 	c.DeletePolicy(key)
-	if n := len(c.pods) + len(c.claims) + len(c.of) + len(c.using) + len(c.labels) + len(c.policies) + len(c.count); n > 0 {
+	if n := len(c.deleted) + len(c.pods) + len(c.claims) + len(c.of) + len(c.using) + len(c.labels) + len(c.policies) + len(c.count); n > 0 {
 		t.Errorf("%d entries are left", n)
 	}
 
@@ -303,6 +310,19 @@ func TestDestinations(t *testing.T) {
 	}
 	if n := len(slices.Collect(maps.Keys(c.policies))); n != qos.MaxObjects {
 		t.Errorf("%d objects are kept", n)
+	}
+	// One that was too many is read when another goes.
+	key = types.NamespacedName{Namespace: "ns-1", Name: fmt.Sprint("many-", qos.MaxObjects)}
+	c.OnChange(func(key types.NamespacedName) { c.changed[key] = true })
+	c.DeletePolicy(types.NamespacedName{Namespace: "ns-1", Name: "many-0"})
+	if !c.changed[key] || !c.take(key) {
+		t.Errorf("%s is not read: %v", key, c.changed)
+	}
+	last := crowdPolicy(t, 1, 3, 8, 1)
+	last.Key = key
+	c.SetPolicy(last)
+	if _, status := c.Status(key); status == nil || len(c.refused) > 0 {
+		t.Errorf("%s is not kept: %v", key, c.refused)
 	}
 }
 
@@ -390,6 +410,33 @@ func TestBytesOfWrites(t *testing.T) {
 		status.ObservedGeneration++
 		if got := last.pause(status).Sub(last.at); got != time.Second {
 			t.Errorf("an edit of an object with %d addresses waits %s", n, got)
+		}
+	}
+}
+
+// TestStatusOf: a backend that no longer enforces an object leaves its status, and an equal status is not
+// written.
+func TestStatusOf(t *testing.T) {
+	c := &NetworkQoS{Now: time.Now}
+	of := func(names ...string) (out []qosv1alpha1.Backend) {
+		for _, name := range names {
+			out = append(out, qosv1alpha1.Backend{Backend: name, Pods: 1, InPlace: 1})
+		}
+		return out
+	}
+	for _, tt := range []struct {
+		have, want []qosv1alpha1.Backend
+		writes     bool
+	}{
+		{of("tc", "PF"), of("tc"), true},
+		{of("tc", "PF"), of("tc", "PF"), false},
+		{of("tc", "another's"), of("tc"), false},
+		{of("tc"), of("OVN"), true},
+		{of("OVN"), of("OVN", "PF"), true},
+	} {
+		status, err := c.statusOf(&qosv1alpha1.Status{Backends: tt.have}, &QoSOutcome{Backends: tt.want})
+		if err != nil || (status != nil) != tt.writes {
+			t.Errorf("%v, then %v: %v, %v", tt.have, tt.want, status, err)
 		}
 	}
 }

@@ -99,6 +99,10 @@ func (w *destinationWriter) reconcile(ctx context.Context, key types.NamespacedN
 			return 0, err
 		}
 	}
+	// To put the addresses together takes a while if there are many.
+	if early := w.written[key].at.Add(destinationsPause).Sub(w.now()); early > 0 {
+		return early, nil
+	}
 	uid, status := w.Status(key)
 	if status != nil {
 		w.wanted.Do(func() { go w.follow(ctx) })
@@ -137,7 +141,9 @@ func (w *destinationWriter) reconcile(ctx context.Context, key types.NamespacedN
 	w.echoes.end(version)
 	switch {
 	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
-		return 0, nil // an event follows, and it is read again
+		// It is gone, or is a later one of the name. The watch that would tell may have had a gap.
+		w.untake(key)
+		return destinationsPause, nil
 	case err != nil:
 		return 0, fmt.Errorf("write status.destinations of %q: %w", key, err)
 	}

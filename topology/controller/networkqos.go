@@ -104,6 +104,11 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 		<-ctx.Done()
 		c.queue.ShutDown()
 	}()
+	select { // without reports every object would be not Ready for a moment
+	case <-c.reports.synced:
+	case <-ctx.Done():
+		return nil
+	}
 	for {
 		namespace, stopped := c.queue.Get()
 		if stopped {
@@ -178,13 +183,13 @@ type read struct {
 	status qosv1alpha1.Status
 }
 
-// reconcile writes the status of the objects of a namespace where it differs.
+// reconcile writes the status of the objects of a namespace where it differs. Of objects that are
+// too many it keeps a page at a time.
 func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 	var all []read
-	api := c.Objects.Resource(qosv1alpha1.Resource()).Namespace(namespace)
 	more := false
 	for options := (metav1.ListOptions{Limit: qosPage}); ; {
-		page, err := api.List(ctx, options)
+		page, err := c.Objects.Resource(qosv1alpha1.Resource()).Namespace(namespace).List(ctx, options)
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -196,15 +201,24 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 			all = append(all, read{p, o.Status})
 		}
 		options.Continue = page.GetContinue()
-		if more = len(all) > qos.MaxObjects; more || options.Continue == "" {
-			break
+		more = more || len(all) > qos.MaxObjects
+		if more || options.Continue == "" {
+			if err := c.write(ctx, namespace, all, more); err != nil {
+				return err
+			}
+			all = nil
+		}
+		if options.Continue == "" {
+			return nil
 		}
 	}
-	generations := map[string]int64{}
-	for _, r := range all {
-		generations[r.policy.Key.Name] = r.policy.Generation
-	}
-	for _, o := range QoSConditions(policiesOf(all), c.reports.Sum(namespace, generations), c.Ours, more) {
+}
+
+// write writes the status of objects of a namespace where it differs.
+func (c *NetworkQoS) write(ctx context.Context, namespace string, all []read, more bool) error {
+	api := c.Objects.Resource(qosv1alpha1.Resource()).Namespace(namespace)
+	policies := policiesOf(all)
+	for _, o := range QoSConditions(policies, c.reports.Sum(namespace, policies), c.Ours, more) {
 		i := slices.IndexFunc(all, func(r read) bool { return r.policy.Key == o.Policy.Key })
 		status, err := c.statusOf(&all[i].status, &o)
 		if err != nil || status == nil {
@@ -229,7 +243,7 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 func (c *NetworkQoS) statusOf(have *qosv1alpha1.Status, o *QoSOutcome) (map[string]any, error) {
 	ours := qosv1alpha1.Status{Backends: o.Backends}
 	before := slices.DeleteFunc(slices.Clone(have.Backends), func(b qosv1alpha1.Backend) bool {
-		return b.Backend != qosv1alpha1.BackendTC && b.Backend != qosv1alpha1.BackendOVN
+		return !slices.Contains([]string{qosv1alpha1.BackendTC, qosv1alpha1.BackendOVN, qosv1alpha1.BackendPF}, b.Backend)
 	})
 	changed := len(before) != len(o.Backends)
 	for _, b := range o.Backends {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
@@ -31,16 +32,31 @@ type QoSReports struct {
 	of map[string]map[string][]qosReport // by namespace, then by node
 	// changed is called with the namespaces of reports that have changed.
 	changed func(namespaces map[string]bool)
+	// synced is closed when all reports have been read once.
+	synced chan struct{}
+	once   sync.Once
 }
 
 // qosReport is what is kept of a node's report on an object. There may be one for each
 // object and node.
 type qosReport struct {
-	name                    unique.Handle[string] // all nodes report the same names
-	generation              int64
+	of                      unique.Handle[qosVersion] // all nodes report the same objects
 	pods, inPlace, bypassed int32
 	others                  unique.Handle[otherBackends] // that of most nodes is empty
 	problem                 unique.Handle[string]
+}
+
+// qosVersion is an object as a node knows it.
+type qosVersion struct {
+	name       string
+	uid        types.UID // "" of an agent that does not report it
+	generation int64
+}
+
+// is reports whether it is this version of the object. A later object of the name begins with the same
+// generation.
+func (v qosVersion) is(p *qos.Policy) bool {
+	return v.generation == p.Generation && (v.uid == "" || v.uid == p.UID)
 }
 
 // otherBackends are those of a report beside tc.
@@ -51,7 +67,7 @@ type otherBackends struct {
 
 // NewQoSReports returns reports of no node.
 func NewQoSReports(changed func(namespaces map[string]bool)) *QoSReports {
-	return &QoSReports{of: map[string]map[string][]qosReport{}, changed: changed}
+	return &QoSReports{of: map[string]map[string][]qosReport{}, changed: changed, synced: make(chan struct{})}
 }
 
 // Set replaces the report of a node; without objects it has none.
@@ -73,7 +89,7 @@ func (r *QoSReports) set(node string, objects []v1alpha1.QoSReport, touched map[
 		if o.PF != nil {
 			others.pf = *o.PF
 		}
-		now[o.Namespace] = append(now[o.Namespace], qosReport{unique.Make(o.Name), o.Generation, o.Pods, o.InPlace, o.MarkingUnsupported, unique.Make(others), unique.Make(excerpt.Lines(o.Problem, v1alpha1.MaxQoSProblem))})
+		now[o.Namespace] = append(now[o.Namespace], qosReport{unique.Make(qosVersion{o.Name, o.UID, o.Generation}), o.Pods, o.InPlace, o.MarkingUnsupported, unique.Make(others), unique.Make(excerpt.Lines(o.Problem, v1alpha1.MaxQoSProblem))})
 	}
 	for namespace, nodes := range r.of {
 		if before, ok := nodes[node]; ok && now[namespace] == nil {
@@ -99,7 +115,7 @@ func (r *QoSReports) set(node string, objects []v1alpha1.QoSReport, touched map[
 type QoSSum struct {
 	Pods, InPlace, Bypassed int
 	Nodes                   int
-	Late                    int // nodes that report on another generation
+	Late                    int // nodes that report on another generation, or an earlier object of the name
 	FailingNodes            int
 	Failing                 []qosv1alpha1.FailingNode // the first by name
 	// TC, OVN and PF are those of the pods in which the backend enforces the object.
@@ -131,34 +147,38 @@ func (s *QoSPart) add(node string, pods, inPlace int32, current bool, problem st
 	}
 }
 
-// Sum adds up the reports on the objects of a namespace, whose generations are given by name.
-func (r *QoSReports) Sum(namespace string, generations map[string]int64) map[string]*QoSSum {
+// Sum adds up the reports on the objects of a namespace, by name.
+func (r *QoSReports) Sum(namespace string, policies []*qos.Policy) map[string]*QoSSum {
 	out := map[string]*QoSSum{}
+	named := map[string]*qos.Policy{}
+	for _, p := range policies {
+		named[p.Key.Name] = p
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	nodes := r.of[namespace]
 	for _, node := range slices.Sorted(maps.Keys(nodes)) {
 		for _, o := range nodes[node] {
-			generation, ok := generations[o.name.Value()]
-			if !ok {
+			of := o.of.Value()
+			p := named[of.name]
+			if p == nil {
 				continue
 			}
-			s := out[o.name.Value()]
+			s := out[of.name]
 			if s == nil {
 				s = &QoSSum{}
-				out[o.name.Value()] = s
+				out[of.name] = s
 			}
-			s.add(node, generation, o)
+			s.add(node, of.is(p), o)
 		}
 	}
 	return out
 }
 
-func (s *QoSSum) add(node string, generation int64, o qosReport) {
+func (s *QoSSum) add(node string, current bool, o qosReport) {
 	s.Nodes++
 	s.Pods += int(o.pods)
 	s.Bypassed += int(o.bypassed)
-	current := o.generation == generation
 	ovn, pf := o.others.Value().ovn, o.others.Value().pf
 	byTC, inPlace := o.pods-ovn.Only, o.inPlace-ovn.OnlyInPlace
 	tcFails, ovnFails := o.problem.Value(), o.problem.Value()
@@ -175,7 +195,7 @@ func (s *QoSSum) add(node string, generation int64, o qosReport) {
 		pfFails = o.problem.Value()
 	}
 	s.PF.add(node, pf.Pods, pf.InPlace, current, pfFails)
-	if o.generation != generation {
+	if !current {
 		s.Late++
 		return
 	}
@@ -259,7 +279,7 @@ func (r *QoSReports) follow(ctx context.Context, api dynamic.Interface) {
 	all := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 			out := &internalversion.List{}
-			for options := (metav1.ListOptions{Limit: pageSize}); ; options.Continue = out.Continue {
+			for options := (metav1.ListOptions{Limit: qosPage}); ; options.Continue = out.Continue {
 				page, err := resource.List(ctx, options)
 				if apierrors.IsNotFound(err) {
 					return &internalversion.List{}, nil
@@ -323,12 +343,15 @@ func (r *QoSReports) store() *watchstore.Store[string, *nodeReport] {
 			}
 			return maps.Keys(known)
 		},
-		Around: func(_ bool, change func()) {
+		Around: func(listed bool, change func()) {
 			touched = map[string]bool{}
 			r.mu.Lock()
 			change()
 			r.mu.Unlock()
 			r.changed(touched)
+			if listed {
+				r.once.Do(func() { close(r.synced) })
+			}
 		},
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -20,9 +22,14 @@ func TestQoSReports(t *testing.T) {
 	report := func(namespace string, generation int64, pods, inPlace int32, problem string) v1alpha1.QoSReport {
 		return v1alpha1.QoSReport{Namespace: namespace, Name: "q", Generation: generation, Pods: pods, InPlace: inPlace, Problem: problem}
 	}
+	of := func(uid types.UID) v1alpha1.QoSReport {
+		out := report("a", 2, 2, 2, "")
+		out.UID = uid
+		return out
+	}
 	bypassing := report("a", 2, 1, 1, "")
 	bypassing.MarkingUnsupported = 1
-	p := &qos.Policy{Generation: 2, Rules: make([]qos.PolicyRule, 3)}
+	p := &qos.Policy{Key: types.NamespacedName{Namespace: "a", Name: "q"}, UID: "u", Generation: 2, Rules: make([]qos.PolicyRule, 3)}
 	for _, tt := range []struct {
 		node    string
 		objects []v1alpha1.QoSReport
@@ -35,6 +42,8 @@ func TestQoSReports(t *testing.T) {
 		{"n1", []v1alpha1.QoSReport{report("a", 2, 2, 2, ""), report("b", 1, 1, 1, "")}, []string{"a"}, "True InPlace in place in 2 of 2 pods on 1 node; False"},
 		{"n2", []v1alpha1.QoSReport{report("a", 1, 2, 2, "")}, []string{"a"}, "False Updating in place in 2 of 4 pods on 2 nodes; not reported on this generation by 1 node; False"},
 		{"n2", []v1alpha1.QoSReport{report("a", 2, 2, 0, "no memory")}, []string{"a"}, `False Failing in place in 2 of 4 pods on 2 nodes; it fails on 1 node, first on "n2": no memory; False`},
+		{"n2", []v1alpha1.QoSReport{of("earlier")}, []string{"a"}, "False Updating in place in 2 of 4 pods on 2 nodes; not reported on this generation by 1 node; False"},
+		{"n2", []v1alpha1.QoSReport{of("u")}, []string{"a"}, "True InPlace in place in 4 of 4 pods on 2 nodes; False"},
 		{"n2", []v1alpha1.QoSReport{bypassing}, []string{"a"}, "True InPlace in place in 3 of 3 pods on 2 nodes; True"},
 		{"n2", nil, []string{"a"}, "True InPlace in place in 2 of 2 pods on 1 node; False"},
 		{"n1", []v1alpha1.QoSReport{report("b", 1, 1, 1, "")}, []string{"a"}, "Unknown NoPods no node has reported a pod that the object covers; False"},
@@ -44,7 +53,7 @@ func TestQoSReports(t *testing.T) {
 		for _, name := range tt.touched {
 			want[name] = true
 		}
-		sum := r.Sum("a", map[string]int64{"q": 2})["q"]
+		sum := r.Sum("a", []*qos.Policy{p})["q"]
 		b, conditions := controller.QoSBackends(p, sum)[0], controller.QoSReady(p, sum)
 		ready, marking := conditions[0], conditions[1]
 		if have := fmt.Sprintf("%s %s %s; %s", ready.Status, ready.Reason, ready.Message, marking.Status); have != tt.want || !reflect.DeepEqual(touched, want) || ready.ObservedGeneration != 2 || b.Backend != "tc" || b.Rules != 3 {
@@ -56,7 +65,7 @@ func TestQoSReports(t *testing.T) {
 // TestQoSBackends: pods are counted for what enforces the object in them, those with interfaces of
 // both kinds for both, and tc is named unless OVN alone has pods.
 func TestQoSBackends(t *testing.T) {
-	p := &qos.Policy{Generation: 2, Rules: make([]qos.PolicyRule, 3)}
+	p := &qos.Policy{Key: types.NamespacedName{Namespace: "a", Name: "q"}, UID: "u", Generation: 2, Rules: make([]qos.PolicyRule, 3)}
 	for _, tt := range []struct {
 		reports []v1alpha1.QoSReport // of a node each
 		want    string
@@ -82,7 +91,7 @@ func TestQoSBackends(t *testing.T) {
 			r.Set(fmt.Sprintf("n%d", i), []v1alpha1.QoSReport{o})
 		}
 		var have []string
-		for _, b := range controller.QoSBackends(p, r.Sum("a", map[string]int64{"q": 2})["q"]) {
+		for _, b := range controller.QoSBackends(p, r.Sum("a", []*qos.Policy{p})["q"]) {
 			have = append(have, fmt.Sprintf("%s %d rules %d/%d on %d, failing %d %v, bypassed %d", b.Backend, b.Rules, b.InPlace, b.Pods, b.Nodes, b.FailingNodes, b.Failing, b.MarkingUnsupported))
 		}
 		if have := strings.Join(have, "; "); have != tt.want {
@@ -113,7 +122,7 @@ func TestQoSReportsOfManyNodes(t *testing.T) {
 	if kept > 60 {
 		t.Errorf("%d bytes are kept for each node and object", kept)
 	}
-	s := r.Sum("ns-4", map[string]int64{"o-499": 1})["o-499"]
+	s := r.Sum("ns-4", []*qos.Policy{{Key: types.NamespacedName{Namespace: "ns-4", Name: "o-499"}, Generation: 1}})["o-499"]
 	if s.FailingNodes != nodes || len(s.Failing) != 8 || s.Failing[0].Node != "n-0" || s.Failing[7].Node != "n-104" {
 		t.Errorf("sum %+v", s)
 	}

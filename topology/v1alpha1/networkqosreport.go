@@ -3,6 +3,7 @@ package v1alpha1
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // QoSReportKind is the kind of a node's report on NetworkQoS objects.
@@ -60,6 +61,11 @@ type QoSReport struct {
 
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
+
+	// UID of the object that the node knows. Reports of earlier versions have none.
+	//
+	// +optional
+	UID types.UID `json:"uid,omitempty"`
 
 	// Generation that the node knows.
 	Generation int64 `json:"generation"`

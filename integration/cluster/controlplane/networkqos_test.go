@@ -256,7 +256,7 @@ func TestNetworkQoS(t *testing.T) {
 	b.mustKubectl(t, qos("other", "mark", "priority: 5, egress: [{dscp: 8}], netAttachRefs: [{kind: NetworkTopology, name: rail}]"), "apply", "-f", "-")
 	f.want(t, "of-o", "other/mark[0]")
 	var many []string
-	for i := range qosof.MaxObjects + 1 {
+	for i := range qosof.MaxObjects + 20 { // more than another page of the controller, which reads "mark" last
 		many = append(many, qos("other", fmt.Sprintf("many-%d", i), "priority: 1, egress: [{dscp: 8}]"))
 	}
 	b.mustKubectl(t, strings.Join(many, "---\n"), "create", "-f", "-")
@@ -267,6 +267,9 @@ func TestNetworkQoS(t *testing.T) {
 		return nil
 	})
 	f.want(t, "of-o", "other/mark[0]")
+	b.conditions(t, "other", map[string]string{
+		"mark": `False TooManyObjects the namespace has more than 256 NetworkQoS objects, and plumbline enforces none of them: delete some; False NoTie the object has no effect`,
+	})
 	b.mustKubectl(t, qos("ai", "second", "priority: 4, egress: [{dscp: 9}], netAttachRefs: [{kind: NetworkTopology, name: rail}]"), "apply", "-f", "-")
 	f.want(t, "of-a", "ai/second[0]")
 

@@ -118,7 +118,7 @@ func bypasses(t *claims.Topology) bool {
 func reportOf(by map[*qos.Policy]map[types.UID]covered) *v1alpha1.NetworkQoSReport {
 	out := &v1alpha1.NetworkQoSReport{}
 	for p, pods := range by {
-		r := v1alpha1.QoSReport{Namespace: p.Key.Namespace, Name: p.Key.Name, Generation: p.Generation, Pods: int32(len(pods))}
+		r := v1alpha1.QoSReport{Namespace: p.Key.Namespace, Name: p.Key.Name, UID: p.UID, Generation: p.Generation, Pods: int32(len(pods))}
 		for _, pod := range pods {
 			if pod.inPlace {
 				r.InPlace++

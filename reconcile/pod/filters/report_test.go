@@ -18,12 +18,12 @@ import (
 // share of a report.
 func TestReport(t *testing.T) {
 	policy := func(namespace, name string) *qos.Policy {
-		return &qos.Policy{Key: types.NamespacedName{Namespace: namespace, Name: name}, Generation: 3}
+		return &qos.Policy{Key: types.NamespacedName{Namespace: namespace, Name: name}, UID: "u", Generation: 3}
 	}
 	by := map[*qos.Policy]map[types.UID]covered{
 		policy("z", "q"): {"a": {inPlace: true, bypassed: true}, "b": {problem: "second"}, "c": {problem: "first"}},
 	}
-	want := v1alpha1.QoSReport{Namespace: "z", Name: "q", Generation: 3, Pods: 3, InPlace: 1, MarkingUnsupported: 1, Problem: "first"}
+	want := v1alpha1.QoSReport{Namespace: "z", Name: "q", UID: "u", Generation: 3, Pods: 3, InPlace: 1, MarkingUnsupported: 1, Problem: "first"}
 	if r := reportOf(by); len(r.Objects) != 1 || r.Objects[0] != want || r.LeftOut != 0 {
 		t.Errorf("report %+v", r)
 	}
