@@ -115,11 +115,12 @@ func TestAdvertisementOfPod(t *testing.T) {
 			t.Cleanup(func() { w.run("echo 1 >/proc/sys/net/ipv6/conf/default/accept_ra") })
 			before := w.run("ip -6 route show; ip -6 -o address show scope global")
 			path, r := newNetns(t), l.engine(nil)
-			sb := box(path, parse(t, "t", fmt.Sprintf("    - {name: p, type: %s, config: {name: net1, addresses: [10.9.0.5/24], %s}}\n", kind, more)))
+			sb := box(path, parse(t, "t", fmt.Sprintf("    - {name: p, type: %s, config: {addresses: [10.9.0.5/24], %s}}\n", kind, more)))
 			if _, err := r.Ensure(ctxFor(t), sb); err != nil {
 				t.Fatal(err)
 			}
-			newAdvertiser(t, path, "net1").advertise(advertisement([]string{"2001:db8:bad::"}))
+			pod := newAdvertiser(t, path, "net1")
+			pod.advertise(advertisement([]string{"2001:db8:bad::"}))
 			_, link, _ := strings.Cut(more, ": ")
 			eventuallyWithin(t, time.Minute, func() error {
 				heard := strings.Fields(w.run("grep Icmp6InRouterAdvertisements /proc/net/dev_snmp6/" + link + " || echo none 0"))
@@ -131,6 +132,7 @@ func TestAdvertisementOfPod(t *testing.T) {
 			if now := w.run("ip -6 route show; ip -6 -o address show scope global"); strings.Contains(now, "proto ra") || strings.Contains(now, "2001:db8:bad") {
 				t.Errorf("the host had\n%sand has\n%s", before, now)
 			}
+			pod.advertise(nil)
 			if _, err := r.Release(ctxFor(t), sb.ID); err != nil {
 				t.Fatal(err)
 			}

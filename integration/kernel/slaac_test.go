@@ -71,13 +71,7 @@ func newAdvertiser(t *testing.T, path, on string) *router {
 			case <-done:
 				return
 			case <-tick.C:
-				r.mu.Lock()
-				frame := r.frame
-				r.mu.Unlock()
-				if frame == nil {
-					continue
-				}
-				if err := unix.Sendto(r.fd, frame, 0, &r.to); err != nil {
+				if err := r.send(); err != nil {
 					t.Errorf("advertise: %v", err)
 					return
 				}
@@ -85,6 +79,16 @@ func newAdvertiser(t *testing.T, path, on string) *router {
 		}
 	}()
 	return r
+}
+
+// send holds the lock, so that nothing is sent once advertise has returned.
+func (r *router) send() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.frame == nil {
+		return nil
+	}
+	return unix.Sendto(r.fd, r.frame, 0, &r.to)
 }
 
 func (r *router) advertise(frame []byte) {
