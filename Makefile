@@ -34,7 +34,8 @@ OTHER_KERNEL_PKG := ./reconcile/kernel/... ./reconcile/watch
 # code rather than the kernel, below the others.
 ONE_KERNEL := ^Test(KilledBetweenChanges|EveryChangeFailsOnce|FailureAtEveryChange|KilledInRepairAndUpdate|Update(Killed|FailsAnywhere)|Drift|AnotherWriter|Restart|NothingGrows|Storm|(Kernel)?Sessions|Run|Interrupt|SupportBundle|Random|LinkStateFollowsLACP|PartnerOfPort|DeviceKnownByIndex|Unplugged|SlowAttach(Killed)?|StackedPairs|PathReused|NetworkOfFunction|Shares|CleanOnReturn|Function(Rebound|Open)|HiddenUpper)$$
 OTHER_KERNEL := ^Test(DHCP(ServerAway|Killed|Failure|OverIPVLAN)?|HostileDHCP|HostRoutes|PodRoutes|RoutedPods|HostPorts|LostPorts|Masquerade|PodNetwork(Routed|Refuses|Killed|sAtOnce)?|Loopback|MultiNIC|HostilePod|ForgedIdentity|Autoconfiguration|RouterAdvertisement|DuplicateAddressDetection|EditedTopology|RateO(fUserspace|nPF)|DeviceIsHeld)$$
-RACELESS := /(cmd/plumbline|reconcile/pod/rollout|topology/admission|topology/controller)$$
+RACELESS := /(cmd/plumbline|ops/all|reconcile/pod/rollout|topology/admission|topology/controller)$$
+GOROUTINES := ^\s*go |\.Go\(|"sync(/atomic)?"|RunParallel
 FUZZTIME ?= 20s
 SOAK ?= 10m
 SEED ?=
@@ -102,15 +103,20 @@ machine machine-cluster: machine%:
 
 .PHONY: unit
 # With -race, the packages of RACELESS need controller-runtime and most of client-go compiled
-# a second time: the short form tests them without -race, unless PKG names them. Packages
-# without tests are left out, since go test would compile them too.
+# a second time: the short form tests them without -race, unless PKG names them, and so it does ops/all and
+# packages that start no goroutine. Packages without tests are left out, since go test would compile them too.
 unit: ## tests that need neither root nor network (PKG=./ops/... RUN=TestLaws LONG=1)
 	@. .ci/lib
 	packages='$(PKG)' raceless=
 	if [[ -z '$(LONG)' && $$packages = ./... ]]; then
-		packages=$$($(GO) list -f '{{ if or .TestGoFiles .XTestGoFiles }}{{ .ImportPath }}{{ end }}' ./...)
-		raceless=$$(grep -E '$(RACELESS)' <<<"$$packages")
-		packages=$$(grep -vE '$(RACELESS)' <<<"$$packages")
+		packages=''
+		while read -r package folder; do
+			if [[ $$package =~ $(RACELESS) ]] || ! grep -qE '$(GOROUTINES)' "$$folder"/*.go; then
+				raceless+=" $$package"
+			else
+				packages+=" $$package"
+			fi
+		done < <($(GO) list -f '{{ if or .TestGoFiles .XTestGoFiles }}{{ .ImportPath }} {{ .Dir }}{{ end }}' ./...)
 	fi
 	race=-race
 	if ! need gcc gcc libc6-dev; then

@@ -89,7 +89,7 @@ func TestRules(t *testing.T) {
 	n.apply(pod)
 	const of = "plumbline:layer2:blue"
 	n.run("ovn-nbctl", "qos-add", of, "to-lport", "11000", "ip4.dst == 192.0.2.99", "dscp=1")
-	theirs := n.run("ovn-nbctl", "--bare", "--columns=_uuid,priority,match,action", "find", "QoS", "direction=to-lport")
+	theirs := n.run("ovn-nbctl", "--bare", "--columns=priority,match,action", "find", "QoS", "direction=to-lport")
 	rec, _, err := n.engine.Record(pod.ID)
 	b.ok(err)
 	for _, c := range rec.History {
@@ -248,7 +248,7 @@ func TestRules(t *testing.T) {
 	})
 	n.ruled(&pod, marked)
 	n.apply(pod)
-	if now := n.run("ovn-nbctl", "--bare", "--columns=_uuid,priority,match,action", "find", "QoS", "direction=to-lport"); now != theirs {
+	if now := n.run("ovn-nbctl", "--bare", "--columns=priority,match,action", "find", "QoS", "direction=to-lport"); now != theirs {
 		t.Errorf("the row of others was %s, and is %s", theirs, now)
 	}
 	n.run("ovn-nbctl", "ls-del", of) // with all rows, also of others
