@@ -169,13 +169,13 @@ func object(t testing.TB, egress string) *v1alpha1.NetworkQoS {
 // TestBounds: an object that is too large for a node is refused in a bounded answer.
 func TestBounds(t *testing.T) {
 	for name, egress := range map[string]string{
-		"rules":        "[" + strings.Repeat("{dscp: 1}, ", 21) + "]",
-		"destinations": "[{dscp: 1, classifier: {to: [" + strings.Repeat("{podSelector: {}}, ", 65) + "]}}]",
+		"rules":         "[" + strings.Repeat("{dscp: 1}, ", 21) + "]",
+		"destinations":  "[{dscp: 1, classifier: {to: [" + strings.Repeat("{podSelector: {}}, ", 65) + "]}}]",
 		"that are pods": "[" + strings.Repeat("{dscp: 1, classifier: {to: ["+strings.Repeat("{podSelector: {}}, ", 33)+"]}}, ", 2) + "]",
 		"values":        "[{dscp: 1, classifier: {to: [{podSelector: {matchExpressions: [{key: a, operator: In, values: [" + strings.Repeat("b, ", 256) + "]}]}}]}}]",
-		"entries":      "[{dscp: 1, classifier: {ports: [" + strings.Repeat("{protocol: TCP}, ", 65) + "]}}]",
-		"up to here":   "[{dscp: 1, classifier: {to: [" + strings.Repeat("{ipBlock: {cidr: 10.0.0.0/8, except: ["+strings.Repeat("10.0.0.1, ", 200)+"]}}, ", 6) + "]}}]",
-		"prefixes":     "[{dscp: 1, classifier: {to: [{ipBlock: {cidr: 10.0.0.0/8, except: [" + strings.Repeat("10.0.0.1, ", 257) + "]}}]}}]",
+		"entries":       "[{dscp: 1, classifier: {ports: [" + strings.Repeat("{protocol: TCP}, ", 65) + "]}}]",
+		"up to here":    "[{dscp: 1, classifier: {to: [" + strings.Repeat("{ipBlock: {cidr: 10.0.0.0/8, except: ["+strings.Repeat("10.0.0.1, ", 200)+"]}}, ", 6) + "]}}]",
+		"prefixes":      "[{dscp: 1, classifier: {to: [{ipBlock: {cidr: 10.0.0.0/8, except: [" + strings.Repeat("10.0.0.1, ", 257) + "]}}]}}]",
 	} {
 		err := qos.New(object(t, egress)).Err
 		if err == nil || !strings.Contains(err.Error(), name+", at most") {
