@@ -483,9 +483,6 @@ func (b *agentBench) testNetworkForce(t *testing.T) {
 // when the runtime starts, the agent is not.
 func (b *agentBench) testNetworkReboot(t *testing.T) {
 	before := b.networks(t)
-	// The runtime does not sync what it removes: without this, cached results of pods that ended
-	// seconds ago are there again.
-	b.shell(t, "sync /var/lib/cni/results")
 	began := time.Now()
 	reboot(t, b.node)
 	if have := b.installed(t); have != allInstalled {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -26,13 +27,27 @@ func Main() {
 	skel.PluginMainFuncs(skel.CNIFuncs{
 		Add:    add,
 		Check:  func(a *skel.CmdArgs) error { return only(ask(Check, a, patience)) },
-		Del:    func(a *skel.CmdArgs) error { return only(ask(Del, a, patience)) },
+		Del:    del,
 		GC:     func(a *skel.CmdArgs) error { return only(ask(GC, a, patience)) },
 		Status: func(a *skel.CmdArgs) error { return only(ask(Status, a, statusPatience)) },
 	}, version.All, "CNI plugin plumbline: asks the agent of plumbline on this node")
 }
 
 func only(_ *Reply, err error) error { return err }
+
+// notSuccess rewords what containerd takes for the success of a DEL: "not found" in an error, and
+// without a namespace, as after a reboot, also the kernel's words for ENOENT, which a socket has that the
+// agent has not created yet (github.com/containerd/go-cni, Remove). The call would not be repeated.
+var notSuccess = strings.NewReplacer("no such file or directory", "it does not exist", "not found", "unknown")
+
+func del(a *skel.CmdArgs) error {
+	_, err := ask(Del, a, patience)
+	said, ok := errors.AsType[*types.Error](err)
+	if !ok {
+		return err
+	}
+	return types.NewError(said.Code, notSuccess.Replace(said.Msg), notSuccess.Replace(said.Details))
+}
 
 func add(a *skel.CmdArgs) error {
 	reply, err := ask(Add, a, patience)
