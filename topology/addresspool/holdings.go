@@ -300,6 +300,16 @@ func (h *Holdings) Part(b Held) {
 	}
 }
 
+// KeepHere ends that a block is to be kept for all nodes: this one holds it, and its address rests for whom it was kept.
+func (h *Holdings) KeepHere(b Held) (changed bool) {
+	i := h.index(b.Pool, b.Block)
+	if i < 0 || h.Blocks[i].Kept == nil || h.Blocks[i].Lease != b.Lease {
+		return false
+	}
+	h.Blocks[i].Kept, h.Blocks[i].For = nil, ""
+	return true
+}
+
 // Abandon has blocks kept that were taken for identities which do not want them any more.
 func (h *Holdings) Abandon(pool string, until int64, wanted func(identity string) bool) (changed bool) {
 	for i := range h.Blocks {

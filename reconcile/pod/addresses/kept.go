@@ -32,6 +32,9 @@ func identity(c *Claim, w Want) string {
 	return strings.Join([]string{c.Namespace, c.Pod, c.InPod, w.Topology, w.Step}, "/")
 }
 
+// maxFor is the length of spec.for of a lease that the API server accepts.
+const maxFor = 1024
+
 // labelFor is the value of the label by which leases of an identity are found.
 func labelFor(identity string) string {
 	sum := sha256.Sum256([]byte(identity))
@@ -105,16 +108,16 @@ func (a *Allocator) keep(ctx context.Context, node string) error {
 			errs = append(errs, a.part(ctx, b))
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
 	for _, s := range searches {
 		if s.done {
 			continue
 		}
 		elsewhere, err := a.search(ctx, node, s)
 		if err != nil {
-			return err
+			if errs = append(errs, err); !refused(err) {
+				break
+			}
+			continue
 		}
 		a.mu.Lock()
 		if now := a.seeks[s.identity]; now != nil {
@@ -122,7 +125,7 @@ func (a *Allocator) keep(ctx context.Context, node string) error {
 		}
 		a.mu.Unlock()
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // part ends that the node holds a block, whose lease is kept from then on.
@@ -134,7 +137,10 @@ func (a *Allocator) part(ctx context.Context, b addresspool.Held) error {
 	if l != nil && string(l.UID) == b.Lease && l.Spec.Node == a.NodeName && l.Spec.KeptUntil == nil {
 		l.Spec.For, l.Spec.Used, l.Spec.Node, l.Spec.NodeUID = b.Kept.For, 0, v1alpha1.KeptNode, ""
 		l.Spec.KeptUntil = new(metav1.Unix(b.Kept.Until, 0))
-		if _, err := a.Leases.Update(ctx, l); err != nil && !apierrors.IsNotFound(err) {
+		if _, err := a.Leases.Update(ctx, l); apierrors.IsInvalid(err) {
+			a.Log.Warn("the API server refuses to keep an address for its pod: it is kept on this node only", "lease", l.Name, "error", err)
+			return a.file.change(func(h *addresspool.Holdings) (bool, error) { return h.KeepHere(b), nil })
+		} else if err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
 	}

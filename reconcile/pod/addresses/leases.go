@@ -584,7 +584,7 @@ func (a *Allocator) report(ctx context.Context) error {
 					}
 					pods[name] = having[0].Pod
 				}
-				if id := h.IdentityOf(b); id != "" {
+				if id := h.IdentityOf(b); id != "" && len(id) <= maxFor { // a longer one is from an earlier version
 					pods[name] = id
 				}
 			}
@@ -617,6 +617,7 @@ func (a *Allocator) report(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for i := range own {
 		l := &own[i]
 		n, held := used[l.Name]
@@ -631,10 +632,19 @@ func (a *Allocator) report(ctx context.Context) error {
 		}
 		l.Spec.Used, l.Spec.For = n, pods[l.Name]
 		if _, err := a.Leases.Update(ctx, l); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-			return err
+			if errs = append(errs, err); !refused(err) {
+				break
+			}
 		}
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+// refused reports whether the API server has refused a request for what it contains, which says nothing about the
+// next one. A server that does not answer, or is overloaded, need not be sent more.
+func refused(err error) bool {
+	var s apierrors.APIStatus
+	return errors.As(err, &s) && s.Status().Code/100 == 4 && !apierrors.IsTooManyRequests(err)
 }
 
 // hosts returns the addresses of the host that a lease should have, and whether it has others.

@@ -24,6 +24,7 @@ import (
 type allocator struct {
 	taken    []string
 	literals string
+	inPod    string
 	lost     error
 
 	gateways []netip.Addr
@@ -32,6 +33,7 @@ type allocator struct {
 
 func (a *allocator) Take(c addresses.Claim, wants []addresses.Want) (map[addresses.Want]ops.Given, error) {
 	out := map[addresses.Want]ops.Given{}
+	a.inPod = c.InPod
 	a.literals = fmt.Sprintf("%s %v", c.Pod, c.Literals)
 	for _, w := range wants {
 		taken := fmt.Sprintf("%s %s/%s %s/%s %s %d", c.UID, c.Namespace, c.Name, w.Topology, w.Step, w.Pool, w.Interface)
@@ -86,6 +88,27 @@ func TestPool(t *testing.T) {
 	a.lost = fault.New(fault.Conflict, errors.New("another node may have it"))
 	if _, err := g.prepare(rc); fault.Of(err) != fault.Conflict {
 		t.Errorf("an address that is lost: %v", err)
+	}
+}
+
+// TestInPod holds by which name of a claim in its pod an address is kept: who creates a claim can write what no pod
+// has, and what no lease can contain.
+func TestInPod(t *testing.T) {
+	for annotation, want := range map[string]string{
+		"": "claim-c1", "net": "net", strings.Repeat("a", 63): strings.Repeat("a", 63),
+		strings.Repeat("a", 64): "claim-c1", strings.Repeat("a", 2000): "claim-c1", "a/b": "claim-c1", "Net": "claim-c1",
+	} {
+		g := newGiven(t)
+		a := &allocator{}
+		g.Addresses = a
+		g.topology.Spec.Steps[1].Config = &runtime.RawExtension{Raw: []byte(`{"ipam":{"type":"pool","pool":"blue"}}`)}
+		rc := allocated("c1", "p1", "0", "1")
+		if annotation != "" {
+			rc.Annotations = map[string]string{resourceapi.PodResourceClaimAnnotation: annotation}
+		}
+		if _, err := g.prepare(rc); err != nil || a.inPod != want {
+			t.Errorf("annotated %q, the claim is %q in its pod, want %q: %v", annotation, a.inPod, want, err)
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package draplugin
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/plumbline/plumbline/inventory"
@@ -137,7 +137,7 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 // topologies have as literals. They are those recorded
 // before, unless the node has lost its lease meanwhile.
 func (d *decision) addresses(c *claims.Claim) error {
-	of := addresses.Claim{UID: c.UID, Namespace: c.Namespace, Name: c.Name, Pod: c.Pod.Name, InPod: cmp.Or(d.rc.Annotations[resourceapi.PodResourceClaimAnnotation], c.Name)}
+	of := addresses.Claim{UID: c.UID, Namespace: c.Namespace, Name: c.Name, Pod: c.Pod.Name, InPod: inPod(d.rc)}
 	var wants []addresses.Want
 	at := map[addresses.Want]int{}
 	for i := range c.Topologies {
@@ -177,6 +177,15 @@ func (d *decision) addresses(c *claims.Claim) error {
 		t.Given = out
 	}
 	return nil
+}
+
+// inPod returns the name that a claim has in its pod. Who creates a claim can write any text into the annotation;
+// what cannot be a name in a pod, as it is too long for a lease, is not used.
+func inPod(c *resourceapi.ResourceClaim) string {
+	if name := c.Annotations[resourceapi.PodResourceClaimAnnotation]; len(validation.IsDNS1123Label(name)) == 0 {
+		return name
+	}
+	return c.Name
 }
 
 // lostAddress returns an error if a recorded claim that is in no sandbox has an address
