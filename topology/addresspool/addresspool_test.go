@@ -448,6 +448,7 @@ type lease struct {
 	uid   string
 	block netip.Prefix
 	kept  *Kept
+	owner string // for whom it was taken over
 }
 
 type node struct {
@@ -488,7 +489,11 @@ func (c *cluster) sync(n *node) {
 	for _, l := range c.leases {
 		i := n.memory.index(c.layout.Name, l.block)
 		if l.node == n.id && l.kept == nil && (i < 0 || n.memory.Blocks[i].Lost) {
-			n.memory.Gain(c.layout, l.block, l.uid)
+			if l.owner != "" {
+				n.memory.GainFor(c.layout, l.block, l.uid, l.owner, c.now)
+			} else {
+				n.memory.Gain(c.layout, l.block, l.uid)
+			}
 		}
 	}
 	c.write(n)
@@ -506,7 +511,7 @@ func (c *cluster) gain(n *node) {
 			continue
 		}
 		c.uids++
-		c.leases[name] = lease{n.id, fmt.Sprint(c.uids), b, nil}
+		c.leases[name] = lease{n.id, fmt.Sprint(c.uids), b, nil, ""}
 		c.maybeCrash()
 		n.memory.Gain(c.layout, b, fmt.Sprint(c.uids))
 		c.write(n)
@@ -534,10 +539,10 @@ func (c *cluster) part(n *node) {
 func (c *cluster) seek(n *node, identity string) {
 	for _, name := range slices.Sorted(maps.Keys(c.leases)) {
 		if l := c.leases[name]; l.kept != nil && l.kept.For == identity {
-			l.node, l.kept = n.id, nil
+			l.node, l.kept, l.owner = n.id, nil, identity
 			c.leases[name] = l
 			c.maybeCrash()
-			n.memory.GainFor(c.layout, l.block, l.uid, identity)
+			n.memory.GainFor(c.layout, l.block, l.uid, identity, c.now)
 			c.write(n)
 			return
 		}
@@ -637,7 +642,7 @@ func (c *cluster) step() {
 			c.seek(n, pod(owner.Claim)+owner.Step)
 		case 14:
 			c.endKept()
-			if n.memory.Abandon(c.layout.Name, c.now+c.keep, func(string) bool { return c.r.IntN(2) == 0 }) {
+			if n.memory.Abandon(c.layout.Name, c.now, c.now+c.keep, 2, func(string) bool { return c.r.IntN(2) == 0 }) {
 				c.write(n)
 			}
 		case 0, 1:
@@ -721,7 +726,7 @@ func (c *cluster) nothingLost() {
 	}
 	for _, n := range c.nodes {
 		calm(n, func() {
-			n.memory.Abandon(c.layout.Name, c.now, func(string) bool { return false })
+			n.memory.Abandon(c.layout.Name, c.now, c.now, 0, func(string) bool { return false })
 			c.write(n)
 		})
 		for len(n.disk.ToKeep(c.layout.Name)) > 0 {
@@ -916,16 +921,21 @@ func TestKept(t *testing.T) {
 	}
 	one.Part(keep[0])
 	said("the pod, after it", take(one, l, "b", 11, web), none)
-	two.GainFor(l, block, "uid", web.For)
+	two.GainFor(l, block, "uid", web.For, 11)
 	said("another pod on the node that took it over", take(two, l, "c", 11, db), none)
 	said("the pod there", take(two, l, "d", 11, web), "192.0.2.1/30")
 	two.GiveBack("d", 20, rest(60))
 	if two.KeepNothing("pool", 80); len(two.Idle("pool", 79)) > 0 || len(two.Idle("pool", 80)) != 1 {
 		t.Error("a pool that ends keeps an address for longer than it rests, or less")
 	}
-	two.GainFor(l, block, "uid", web.For)
+	two.GainFor(l, block, "uid", web.For, 11)
 	two.Resting = nil
-	if two.Abandon("pool", 50, func(string) bool { return true }) || !two.Abandon("pool", 50, func(string) bool { return false }) || len(two.ToKeep("pool")) != 1 {
-		t.Error("what nobody wants any more is not kept")
+	wanted, unwanted := func(string) bool { return true }, func(string) bool { return false }
+	if two.Abandon("pool", 71, 500, 60, wanted) || two.Abandon("pool", 70, 500, 60, unwanted) {
+		t.Error("what somebody waits for, or was taken over a moment ago, is abandoned")
+	}
+	ahead := two.Clone()
+	if !two.Abandon("pool", 71, 500, 60, unwanted) || len(two.ToKeep("pool")) != 1 || !ahead.Abandon("pool", 10, 500, 60, unwanted) {
+		t.Error("what nobody wants any more is not kept, or not as long as the clock was ahead")
 	}
 }

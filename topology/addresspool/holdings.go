@@ -33,6 +33,8 @@ type Held struct {
 	Lost bool `json:"lost,omitempty"`
 	// For is the identity for which the address of the block was kept, and which alone gets it.
 	For string `json:"for,omitempty"`
+	// Gained is when the block was taken over for it, in seconds since 1970.
+	Gained int64 `json:"gained,omitempty"`
 	// Kept says that the lease is to be kept for an identity, for any node. Nothing is given
 	// from the block from then on.
 	Kept *Kept `json:"kept,omitempty"`
@@ -310,10 +312,13 @@ func (h *Holdings) KeepHere(b Held) (changed bool) {
 	return true
 }
 
-// Abandon has blocks kept that were taken for identities which do not want them any more.
-func (h *Holdings) Abandon(pool string, until int64, wanted func(identity string) bool) (changed bool) {
+// Abandon has blocks kept until a time that were taken for identities which do not want them any more. One that was
+// taken over in the last seconds is left: another process may have taken it, and only that knows who waits.
+func (h *Holdings) Abandon(pool string, now, until, last int64, wanted func(identity string) bool) (changed bool) {
 	for i := range h.Blocks {
-		if b := &h.Blocks[i]; b.Pool == pool && b.For != "" && b.Kept == nil && !b.Lost && !h.used(*b) && !wanted(b.For) {
+		b := &h.Blocks[i]
+		recent := b.Gained <= now && now-b.Gained < last
+		if b.Pool == pool && b.For != "" && b.Kept == nil && !b.Lost && !recent && !h.used(*b) && !wanted(b.For) {
 			b.Kept, changed = &Kept{b.For, until}, true
 		}
 	}
@@ -337,9 +342,10 @@ func (h *Holdings) KeepNothing(pool string, until int64) (changed bool) {
 }
 
 // GainFor is Gain of a block whose address was kept for an identity.
-func (h *Holdings) GainFor(l *Layout, block netip.Prefix, lease, identity string) {
+func (h *Holdings) GainFor(l *Layout, block netip.Prefix, lease, identity string, now int64) {
 	h.Gain(l, block, lease)
-	h.Blocks[h.index(l.Name, block)].For = identity
+	b := &h.Blocks[h.index(l.Name, block)]
+	b.For, b.Gained = identity, now
 }
 
 // Gain records that the node has the lease of a block.

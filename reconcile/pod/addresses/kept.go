@@ -97,7 +97,8 @@ func (a *Allocator) keep(ctx context.Context, node string) error {
 			if p.ending {
 				changed = h.KeepNothing(name, a.Now().Unix()+p.quarantine)
 			} else {
-				changed = h.Abandon(name, a.Now().Unix()+p.reclaim, wanted)
+				now := a.Now().Unix()
+				changed = h.Abandon(name, now, now+p.reclaim, int64(impatient/time.Second), wanted)
 			}
 			blocks = h.ToKeep(name)
 			return changed, nil
@@ -183,7 +184,7 @@ func (a *Allocator) search(ctx context.Context, node string, s seek) (elsewhere 
 		}
 		has[is4] = true
 		if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
-			h.GainFor(p.layout, block, string(taken.UID), s.identity)
+			h.GainFor(p.layout, block, string(taken.UID), s.identity, a.Now().Unix())
 			a.mu.Lock()
 			a.checked[taken.Name] = &known{uid: string(taken.UID), at: a.Now()}
 			a.mu.Unlock()

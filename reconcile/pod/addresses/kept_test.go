@@ -8,6 +8,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -48,5 +49,62 @@ func TestRefusedLease(t *testing.T) {
 	now = now.Add(2 * time.Hour)
 	if got := a.has("c4", "db-0", "p"); got != first {
 		t.Errorf("after its time another pod gets %s, and the node holds %s for nobody", got, first)
+	}
+}
+
+// TestTakenOver holds that an address which a process has taken over for a pod, and died before it recorded that, is
+// given to no other pod; that pod gets it, and if it does not come the address is kept again.
+func TestTakenOver(t *testing.T) {
+	for _, comes := range []bool{true, false} {
+		now := time.Unix(1e9, 0)
+		s := newServer(kept("p", "192.0.2.0/30"))
+		s.pools[0].Spec.Exclude = []string{"192.0.2.2"}
+		name := s.put("p", "192.0.2.1/32", v1alpha1.AddressLeaseSpec{Node: "n", NodeUID: "uid-of-n", For: "ns/web-0/net/t/s"}).Name
+		a := s.agent(t, "n", fileOf(t), &now)
+		for range 3 {
+			_ = a.Pass(t.Context()) // nothing is left to lease for the other
+			if got, err := a.take("other", "db-0", "p"); err == nil {
+				t.Fatalf("another pod gets %s", got)
+			}
+		}
+		if _, err := a.take("other", "db-0", "p"); !strings.Contains(err.Error(), "no address is free on this node") {
+			t.Errorf("another pod: %v", err)
+		}
+		if comes {
+			if got := a.has("c", "web-0", "p"); got != "192.0.2.1" {
+				t.Errorf("the pod gets %s", got)
+			}
+			continue
+		}
+		now = now.Add(2 * time.Minute)
+		_ = a.Pass(t.Context())
+		if l := s.leases[name]; l.Spec.KeptUntil == nil || !l.Spec.KeptUntil.Equal(new(metav1.NewTime(now.Add(time.Hour)))) || l.Spec.For != "ns/web-0/net/t/s" {
+			t.Errorf("what nobody waits for is %+v", l.Spec)
+		}
+	}
+}
+
+// TestTwoAgents holds that of two agents of a node, as during an update, one does not end what the other has taken over
+// for a pod that waits there.
+func TestTwoAgents(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	s := newServer(kept("p", "192.0.2.0/29"))
+	name := s.put("p", "192.0.2.1/32", v1alpha1.AddressLeaseSpec{Node: v1alpha1.KeptNode, For: "ns/web-0/net/t/s", KeptUntil: new(metav1.NewTime(now.Add(time.Hour)))}).Name
+	file := fileOf(t)
+	one, two := s.agent(t, "n", file, &now), s.agent(t, "n", file, &now)
+	if got, err := one.take("c", "web-0", "p"); err == nil {
+		t.Fatalf("the pod gets %s of a pool that is not known", got)
+	}
+	one.pass()
+	if got, err := one.take("c", "web-0", "p"); err == nil {
+		t.Fatalf("the pod gets %s before it was looked up", got)
+	}
+	one.pass()
+	two.pass()
+	if l := s.leases[name]; l.Spec.Node != "n" {
+		t.Errorf("the lease is ended by the other agent: %+v", l.Spec)
+	}
+	if got, err := one.take("c", "web-0", "p"); err != nil || got != "192.0.2.1" {
+		t.Errorf("the pod gets %s, %v", got, err)
 	}
 }

@@ -290,7 +290,12 @@ func (a *Allocator) settle(name string, l *v1alpha1.AddressLease) error {
 		if i >= 0 && !h.Blocks[i].Lost && h.Blocks[i].Lease == string(l.UID) {
 			return false, nil
 		}
-		h.Gain(a.pools[l.Spec.Pool].layout, netip.MustParsePrefix(l.Spec.Block), string(l.UID))
+		layout, block := a.pools[l.Spec.Pool].layout, netip.MustParsePrefix(l.Spec.Block)
+		if l.Spec.For != "" && l.Spec.Pool != topology.LiteralPool { // taken over for it by a process that has not recorded it
+			h.GainFor(layout, block, string(l.UID), l.Spec.For, a.Now().Unix())
+		} else {
+			h.Gain(layout, block, string(l.UID))
+		}
 		return true, nil
 	})
 }
