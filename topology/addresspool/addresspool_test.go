@@ -654,7 +654,7 @@ func (c *cluster) step() {
 		case 8:
 			c.giveUp(n)
 		case 9:
-			n.memory.Expire(c.now)
+			n.memory.Expire(c.now, most(8))
 			c.write(n)
 		case 10:
 			c.now += int64(c.r.IntN(4))
@@ -736,7 +736,7 @@ func (c *cluster) nothingLost() {
 	c.now += 100
 	c.endKept()
 	for _, n := range c.nodes {
-		calm(n, func() { n.memory.Expire(c.now); c.write(n) })
+		calm(n, func() { n.memory.Expire(c.now, most(8)); c.write(n) })
 		for len(n.memory.Blocks) > 0 {
 			calm(n, func() { c.giveUp(n) })
 		}
@@ -762,6 +762,42 @@ func (c *cluster) nothingLost() {
 
 // rest is the same for each pool.
 func rest(seconds int64) func(string) int64 { return func(string) int64 { return seconds } }
+
+// most is the same for each pool, for whomever it is kept.
+func most(seconds int64) func(string, bool) int64 { return func(string, bool) int64 { return seconds } }
+
+// TestClockAhead holds that what rests since the clock was ahead rests for no longer than its pool says, and is kept for
+// no longer.
+func TestClockAhead(t *testing.T) {
+	const now, ahead = 1e9, 1e9 + 10*365*86400
+	l := layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/30"}}, BlockSize: 4, Exclude: []string{"192.0.2.2"}})
+	h := &Holdings{Resting: []Resting{{"pool", netip.MustParseAddr("192.0.2.1"), ahead, ""}, {"other", netip.MustParseAddr("192.0.2.1"), now + 30, ""}}}
+	h.Gain(l, netip.MustParsePrefix("192.0.2.0/30"), "uid")
+	if !h.Expire(now, most(60)) || h.Expire(now, most(60)) {
+		t.Error("a time that is too late is not corrected once")
+	}
+	if got, err := h.Take(l, Owner{Claim: "a"}, 0, now+59); err == nil {
+		t.Errorf("%v is allocated before it has rested", got)
+	}
+	if got, err := h.Take(l, Owner{Claim: "a"}, 0, now+60); err != nil || joined(got) != "192.0.2.1/30" {
+		t.Errorf("after its rest: %v, %v", got, err)
+	}
+	if len(h.Resting) != 1 || h.Resting[0].Until != now+30 {
+		t.Errorf("of another pool: %v", h.Resting)
+	}
+
+	l = layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/30"}}, BlockSize: 1})
+	h = &Holdings{}
+	h.Gain(l, netip.MustParsePrefix("192.0.2.1/32"), "uid")
+	if _, err := h.TakeKept(l, Owner{Claim: "a"}, 0, ahead, Keeping{"ns/web-0", 100}); err != nil {
+		t.Fatal(err)
+	}
+	h.GiveBack("a", ahead, rest(60))
+	h.Expire(now, func(_ string, kept bool) int64 { return map[bool]int64{true: 100, false: 60}[kept] })
+	if keep := h.ToKeep("pool"); len(keep) != 1 || keep[0].Kept.Until != now+100 || h.Resting[0].Until != now+100 {
+		t.Errorf("to be kept are %+v, and %v rest", keep, h.Resting)
+	}
+}
 
 // TestTwoPools holds that an address of each of a claim's pools rests for as long as its
 // pool says.
@@ -813,7 +849,7 @@ func TestLost(t *testing.T) {
 		t.Errorf("a lost block in use is forgotten: %v", h.Blocks)
 	}
 	h.GiveBack("a", 0, rest(10))
-	h.Expire(1)
+	h.Expire(1, most(10))
 	if len(h.Blocks) != 0 {
 		t.Errorf("a lost block is remembered: %v", h.Blocks)
 	}

@@ -390,13 +390,29 @@ func (h *Holdings) Used(b Held) (n int) {
 
 func (h *Holdings) used(b Held) bool { return h.Used(b) > 0 }
 
-// Expire forgets what has rested long enough, and reports whether there was any.
-func (h *Holdings) Expire(now int64) bool {
+// Expire forgets what has rested long enough, and reports whether it has changed anything. Nothing rests, or is to be
+// kept, for more seconds from now than most says for its pool, for an identity or for nobody: a time that is later is from
+// a clock that was ahead.
+func (h *Holdings) Expire(now int64, most func(pool string, kept bool) int64) (changed bool) {
+	bound := func(until *int64, pool string, kept bool) {
+		if last := now + most(pool, kept); *until > last {
+			*until, changed = last, true
+		}
+	}
+	for i := range h.Resting {
+		r := &h.Resting[i]
+		bound(&r.Until, r.Pool, r.For != "")
+	}
+	for i := range h.Blocks {
+		if b := &h.Blocks[i]; b.Kept != nil {
+			bound(&b.Kept.Until, b.Pool, true)
+		}
+	}
 	n := len(h.Resting)
 	h.Resting = slices.DeleteFunc(h.Resting, func(r Resting) bool { return r.Until <= now })
 	blocks := len(h.Blocks)
 	h.forget()
-	return len(h.Resting) < n || len(h.Blocks) < blocks
+	return changed || len(h.Resting) < n || len(h.Blocks) < blocks
 }
 
 // Drop forgets a block that is to be returned: its lease is deleted next. A block that

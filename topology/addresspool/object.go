@@ -27,9 +27,10 @@ func (e *Invalid) Error() string {
 // Unwrap returns what is wrong without the pool's name.
 func (e *Invalid) Unwrap() error { return e.err }
 
-// maxQuarantine is a day, and reclaimForm what the CRD accepts.
-const maxQuarantine = 86400
+// MaxQuarantine is the longest rest of an address, a day in seconds.
+const MaxQuarantine = 86400
 
+// reclaimForm is what the CRD accepts.
 var reclaimForm = regexp.MustCompile(`^[1-9][0-9]{0,4}[smh]$`)
 
 // Of reads and checks the object of a pool. The error is an *Invalid. It applies the
@@ -47,8 +48,8 @@ func Of(o *v1alpha1.AddressPool) (*Layout, error) {
 		spec.Routes = append(spec.Routes, RouteSpec(r))
 	}
 	l, err := New(spec)
-	if n := o.Spec.QuarantineSeconds; n != nil && (*n < 0 || *n > maxQuarantine) {
-		err = errors.Join(err, fmt.Errorf("quarantineSeconds: %d is not from 0 to %d", *n, maxQuarantine))
+	if n := o.Spec.QuarantineSeconds; n != nil && (*n < 0 || *n > MaxQuarantine) {
+		err = errors.Join(err, fmt.Errorf("quarantineSeconds: %d is not from 0 to %d", *n, MaxQuarantine))
 	}
 	if o.Spec.ReclaimAfter != "" && !reclaimForm.MatchString(o.Spec.ReclaimAfter) {
 		err = errors.Join(err, fmt.Errorf("reclaimAfter: %q is not a whole number up to 99999 with s, m or h, such as 24h", o.Spec.ReclaimAfter))

@@ -325,6 +325,21 @@ func (a *Allocator) quarantine(name string) int64 {
 	return addresspool.Quarantine(&v1alpha1.AddressPool{})
 }
 
+// longest is for how many seconds an address of a pool rests at most, or is kept. That of a pool which is not known, as
+// it was deleted, rests for no longer than any pool says.
+func (a *Allocator) longest(name string, kept bool) int64 {
+	a.mu.Lock()
+	p := a.pools[name]
+	a.mu.Unlock()
+	switch {
+	case p != nil && kept:
+		return max(p.quarantine, p.reclaim)
+	case p == nil && name != topology.LocalPool:
+		return addresspool.MaxQuarantine
+	}
+	return a.quarantine(name)
+}
+
 // Published is called when HostAddresses returns something else than before.
 func (a *Allocator) Published() { a.poke() }
 

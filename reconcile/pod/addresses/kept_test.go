@@ -108,3 +108,31 @@ func TestTwoAgents(t *testing.T) {
 		t.Errorf("the pod gets %s, %v", got, err)
 	}
 }
+
+// TestClockAhead holds that addresses which are released while the clock of the node is ahead rest, and are kept, for as
+// long as their pool says once it is right.
+func TestClockAhead(t *testing.T) {
+	single, several := kept("single", "192.0.2.0/29"), kept("several", "198.51.100.0/30")
+	several.Spec.BlockSize, several.Spec.ReclaimAfter, several.Spec.QuarantineSeconds = new(int32(4)), "", new(int32(60))
+	several.Spec.Exclude = []string{"198.51.100.2"}
+	s := newServer(single, several)
+	right := time.Unix(1e9, 0)
+	now := right.AddDate(10, 0, 0)
+	a := s.agent(t, "n", fileOf(t), &now)
+	one, two := a.has("c1", "web-0", "single"), a.has("c2", "db-0", "several")
+	a.giveBack("c1")
+	a.giveBack("c2")
+	now = right
+	a.pass()
+	if l := s.leases["single-"+one+"-32"]; l.Spec.KeptUntil == nil || !l.Spec.KeptUntil.Equal(new(metav1.NewTime(right.Add(time.Hour)))) {
+		t.Errorf("the lease is %+v", l.Spec)
+	}
+	now = right.Add(59 * time.Second)
+	if got, err := a.take("c3", "db-1", "several"); err == nil {
+		t.Errorf("%s is allocated before it has rested", got)
+	}
+	now = right.Add(time.Minute)
+	if got, err := a.take("c3", "db-1", "several"); err != nil || got != two {
+		t.Errorf("after its rest another pod gets %s, %v", got, err)
+	}
+}

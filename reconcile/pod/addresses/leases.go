@@ -107,7 +107,7 @@ func (a *Allocator) Pass(ctx context.Context) error {
 	if err := a.readPools(); err != nil {
 		return err
 	}
-	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) { return h.Expire(a.Now().Unix()), nil }); err != nil {
+	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) { return h.Expire(a.Now().Unix(), a.longest), nil }); err != nil {
 		return err
 	}
 	if idle, err := a.idle(); err != nil || idle {
