@@ -63,7 +63,9 @@ type Grant struct {
 	// Of names the claim, NAMESPACE/NAME.
 	Of string `json:"of,omitempty"`
 	// Pod names the pod of the claim, if the addresses are literals.
-	Pod       string         `json:"pod,omitempty"`
+	Pod string `json:"pod,omitempty"`
+	// PodUID is that of the claim's pod; none in what earlier versions have written.
+	PodUID    string         `json:"podUID,omitempty"`
 	Pool      string         `json:"pool"`
 	Addresses []netip.Prefix `json:"addresses"`
 	// For is the identity for which the addresses are kept after the claim has ended, and Keep
@@ -200,6 +202,14 @@ func (h *Holdings) kept(l *Layout, is4 bool, iface int, now int64, identity stri
 // Has reports whether an owner was given addresses.
 func (h *Holdings) Has(owner Owner) bool {
 	return slices.ContainsFunc(h.Grants, func(g Grant) bool { return g.Owner == owner })
+}
+
+// HeldFor reports whether a claim of an earlier pod has the addresses of an identity. Two claims of one pod may have one
+// identity, and do not wait for each other.
+func (h *Holdings) HeldFor(pool, identity, claim, podUID string) bool {
+	return slices.ContainsFunc(h.Grants, func(g Grant) bool {
+		return g.Pool == pool && g.For == identity && g.Claim != claim && podUID != "" && g.PodUID != "" && g.PodUID != podUID
+	})
 }
 
 // Example is Take of a pool of which h has as many blocks as needed.

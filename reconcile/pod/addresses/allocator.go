@@ -102,8 +102,9 @@ type Claim struct {
 	UID             types.UID
 	Namespace, Name string
 	// Pod is the name of the claim's pod, and Literals the addresses that no other pod may
-	// have at the same time.
+	// have at the same time. PodUID distinguishes it from the next pod of its name.
 	Pod      string
+	PodUID   types.UID
 	Literals []Literal
 	// InPod is the name of the claim in its pod, which is that of the next pod's, too.
 	InPod string
@@ -159,11 +160,16 @@ func (a *Allocator) Take(claim Claim, wants []Want) (map[Want]ops.Given, error) 
 			}
 			out[w] = got
 		}
-		for i := had; i < len(h.Grants); i++ {
-			h.Grants[i].Of = claim.Namespace + "/" + claim.Name
+		moved := false // a claim can outlive its pod
+		for i := range h.Grants {
+			if g := &h.Grants[i]; i >= had {
+				g.Of, g.PodUID = claim.Namespace+"/"+claim.Name, string(claim.PodUID)
+			} else if g.Claim == string(claim.UID) && g.PodUID != string(claim.PodUID) {
+				g.PodUID, moved = string(claim.PodUID), true
+			}
 		}
 		changed, err := a.takeLiterals(h, &claim, now)
-		return len(h.Grants) > had || changed, err
+		return len(h.Grants) > had || moved || changed, err
 	})
 	if err != nil {
 		return nil, err
@@ -198,6 +204,9 @@ func (a *Allocator) take(h *addresspool.Holdings, claim *Claim, w Want, now time
 	keeping := addresspool.Keeping{}
 	if p.reclaim > 0 {
 		keeping = addresspool.Keeping{For: identity(claim, w), Keep: p.reclaim}
+		if !p.ending && !h.Has(owner) && h.HeldFor(w.Pool, keeping.For, owner.Claim, string(claim.PodUID)) {
+			return given, inUseOn(w.Pool, a.NodeName)
+		}
 		if p.layout.Single() && !h.Has(owner) && !p.ending {
 			if err := a.sought(w.Pool, keeping.For, now); err != nil {
 				return given, err

@@ -63,9 +63,14 @@ func (a *Allocator) sought(pool, identity string, now time.Time) error {
 		return fault.New(fault.NotReady, fmt.Errorf("whether AddressPool %q has an address that is kept for the pod is being looked up", pool))
 	case s.elsewhere != "":
 		s.done = false
-		return fault.New(fault.NotReady, fmt.Errorf("the address of AddressPool %q that is kept for the pod is still in use on node %q: it is released when the pod's previous claim has ended there, or 10 minutes after the Node object was deleted", pool, s.elsewhere))
+		return inUseOn(pool, s.elsewhere)
 	}
 	return nil
+}
+
+// inUseOn is that the previous pod of a name has not released its address.
+func inUseOn(pool, node string) error {
+	return fault.New(fault.NotReady, fmt.Errorf("the address of AddressPool %q that is kept for the pod is still in use on node %q: it is released when the pod's previous claim has ended there, or 10 minutes after the Node object was deleted", pool, node))
 }
 
 // searches returns the searches of claims that still wait.

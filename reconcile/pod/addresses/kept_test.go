@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -134,5 +135,75 @@ func TestClockAhead(t *testing.T) {
 	now = right.Add(time.Minute)
 	if got, err := a.take("c3", "db-1", "several"); err != nil || got != two {
 		t.Errorf("after its rest another pod gets %s, %v", got, err)
+	}
+}
+
+// TestPreviousPod holds that the next pod of a name waits on the same node while the claim of the previous one has not
+// ended, and then has its address, in blocks of one address and of several; and that two claims of one pod do not wait
+// for each other.
+func TestPreviousPod(t *testing.T) {
+	single, several := kept("single", "192.0.2.0/29"), kept("several", "198.51.100.0/29")
+	several.Spec.BlockSize = new(int32(8))
+	for _, pool := range []string{"single", "several"} {
+		now := time.Unix(1e9, 0)
+		a := newServer(single, several).agent(t, "n", fileOf(t), &now)
+		had := a.has("c1", "web-0", pool)
+		for range 2 {
+			if got, err := a.take("c2", "web-0", pool); fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), `still in use on node "n"`) {
+				t.Errorf("%s: beside the previous pod, the next one has %s, %v", pool, got, err)
+			}
+			a.pass()
+		}
+		if got, err := a.take("c1", "web-0", pool); err != nil || got != had {
+			t.Errorf("%s: the claim has %s once more, %v, and had %s", pool, got, err, had)
+		}
+		a.giveBack("c1")
+		if got := a.has("c2", "web-0", pool); got != had {
+			t.Errorf("%s: the next pod has %s, and the previous one had %s", pool, got, had)
+		}
+		for range 3 {
+			if _, err := a.takeIn("c3", "web-0", "pod-of-c2", pool); err != nil && strings.Contains(err.Error(), "in use") {
+				t.Errorf("%s: two claims of one pod wait for each other: %v", pool, err)
+			}
+			a.pass()
+		}
+		if _, err := a.takeIn("c3", "web-0", "pod-of-c2", pool); err != nil {
+			t.Errorf("%s: another claim of the pod: %v", pool, err)
+		}
+		if _, err := a.takeIn("c2", "web-0", "later", pool); err != nil {
+			t.Errorf("%s: a claim that outlives its pod: %v", pool, err)
+		}
+		a.giveBack("c3")
+		a.pass()
+		if _, err := a.takeIn("c4", "web-0", "later", pool); err != nil && strings.Contains(err.Error(), "in use") {
+			t.Errorf("%s: beside a claim that has outlived its pod, another one of the next pod: %v", pool, err)
+		}
+	}
+}
+
+// TestForAtOnce holds that a lease says for whom it is at once, as the next pod of the name may be on another node, and
+// how many addresses are used later.
+func TestForAtOnce(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	s := newServer(kept("p", "192.0.2.0/29"))
+	a, b := s.agent(t, "a", fileOf(t), &now), s.agent(t, "b", fileOf(t), &now)
+	a.has("other", "db-0", "p")
+	a.pass() // what is used is reported at most every 15 s
+	had := a.has("c1", "web-0", "p")
+	a.pass()
+	if l := s.leases["p-"+had+"-32"]; l.Spec.For != "ns/web-0/net/t/s" {
+		t.Errorf("the lease is %+v", l.Spec)
+	}
+	b.pass()
+	for range 3 {
+		if got, err := b.take("c2", "web-0", "p"); err == nil {
+			t.Errorf("on another node the next pod has %s, and the previous one had %s", got, had)
+		}
+		b.pass()
+	}
+	writes := s.writes
+	a.pass()
+	if s.writes != writes {
+		t.Errorf("%d writes although nothing has changed", s.writes-writes)
 	}
 }

@@ -629,7 +629,9 @@ func (a *Allocator) report(ctx context.Context) error {
 		hosts, move := a.hosts(l)
 		a.behind = a.behind || held && move && !moved
 		move = move && moved
-		if !held || !move && (n == l.Spec.Used && pods[l.Name] == l.Spec.For || !due && l.Spec.Pool != topology.LiteralPool) {
+		// The next pod of the name, on any node, is to find at once who has the address.
+		sameFor := pods[l.Name] == l.Spec.For
+		if !held || !move && sameFor && (n == l.Spec.Used || !due && l.Spec.Pool != topology.LiteralPool) {
 			continue
 		}
 		if move {

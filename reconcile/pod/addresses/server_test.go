@@ -157,10 +157,14 @@ func (s *server) agent(t *testing.T, node, file string, now *time.Time) *agent {
 
 func fileOf(t *testing.T) string { return filepath.Join(t.TempDir(), "addresses") }
 
-// take is one try to prepare a claim of a pod with an address of a pool.
+// take is one try to prepare a claim of a pod with an address of a pool. Each claim is another pod's.
 func (a *agent) take(claim types.UID, pod, pool string) (string, error) {
+	return a.takeIn(claim, pod, "pod-of-"+claim, pool)
+}
+
+func (a *agent) takeIn(claim types.UID, pod string, uid types.UID, pool string) (string, error) {
 	w := addresses.Want{Topology: "t", Step: "s", Pool: pool}
-	got, err := a.Take(addresses.Claim{UID: claim, Namespace: "ns", Name: string(claim), Pod: pod, InPod: "net"}, []addresses.Want{w})
+	got, err := a.Take(addresses.Claim{UID: claim, Namespace: "ns", Name: string(claim), Pod: pod, PodUID: uid, InPod: "net"}, []addresses.Want{w})
 	if err != nil {
 		return "", err
 	}

@@ -33,7 +33,7 @@ type allocator struct {
 
 func (a *allocator) Take(c addresses.Claim, wants []addresses.Want) (map[addresses.Want]ops.Given, error) {
 	out := map[addresses.Want]ops.Given{}
-	a.inPod = c.InPod
+	a.inPod = string(c.PodUID) + " " + c.InPod
 	a.literals = fmt.Sprintf("%s %v", c.Pod, c.Literals)
 	for _, w := range wants {
 		taken := fmt.Sprintf("%s %s/%s %s/%s %s %d", c.UID, c.Namespace, c.Name, w.Topology, w.Step, w.Pool, w.Interface)
@@ -106,7 +106,7 @@ func TestInPod(t *testing.T) {
 		if annotation != "" {
 			rc.Annotations = map[string]string{resourceapi.PodResourceClaimAnnotation: annotation}
 		}
-		if _, err := g.prepare(rc); err != nil || a.inPod != want {
+		if _, err := g.prepare(rc); err != nil || a.inPod != "p1 "+want {
 			t.Errorf("annotated %q, the claim is %q in its pod, want %q: %v", annotation, a.inPod, want, err)
 		}
 	}

@@ -137,7 +137,7 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 // topologies have as literals. They are those recorded
 // before, unless the node has lost its lease meanwhile.
 func (d *decision) addresses(c *claims.Claim) error {
-	of := addresses.Claim{UID: c.UID, Namespace: c.Namespace, Name: c.Name, Pod: c.Pod.Name, InPod: inPod(d.rc)}
+	of := addresses.Claim{UID: c.UID, Namespace: c.Namespace, Name: c.Name, Pod: c.Pod.Name, PodUID: c.Pod.UID, InPod: inPod(d.rc)}
 	var wants []addresses.Want
 	at := map[addresses.Want]int{}
 	for i := range c.Topologies {

@@ -418,7 +418,7 @@ func (s *Server) decide(r cnisocket.Request, path string, ports []any) (*reconci
 	if len(wants) == 0 {
 		return sb, nil
 	}
-	given, err := s.Addresses.Take(addresses.Claim{UID: k8stypes.UID(owner), Namespace: pod.Namespace, Name: pod.Name, Pod: pod.Name, InPod: r.IfName}, wants)
+	given, err := s.Addresses.Take(addresses.Claim{UID: k8stypes.UID(owner), Namespace: pod.Namespace, Name: pod.Name, Pod: pod.Name, PodUID: k8stypes.UID(pod.UID), InPod: r.IfName}, wants)
 	if err != nil {
 		return nil, fmt.Errorf("NetworkTopology %q: %w", t.Name, err)
 	}
@@ -493,7 +493,7 @@ func (s *Server) saw(owner string) {
 }
 
 // podArgs is what runtimes say of a pod.
-type podArgs struct{ Namespace, Name string }
+type podArgs struct{ Namespace, Name, UID string }
 
 // podOf reads CNI_ARGS, which are for messages only.
 func podOf(args string) (p podArgs) {
@@ -503,6 +503,8 @@ func podOf(args string) (p podArgs) {
 			p.Namespace = value
 		case "K8S_POD_NAME":
 			p.Name = value
+		case "K8S_POD_UID":
+			p.UID = value
 		}
 	}
 	return p
