@@ -125,9 +125,10 @@ func (a *Allocator) asked() []asking {
 func (a *Allocator) leaseLiterals(ctx context.Context, node string) error {
 	var unleased []netip.Addr
 	var h *addresspool.Holdings
-	recorded := a.Recorded()
 	if err := a.file.change(func(now *addresspool.Holdings) (changed bool, err error) {
-		for _, g := range recorded {
+		// A claim that ends loses its record first, and what it has second: records that were read before the lock
+		// was taken may be of a claim that has ended since, which would have its address until its object is deleted.
+		for _, g := range a.Recorded() {
 			if g.Pool == topology.LiteralPool {
 				changed = now.AddLiteral(g) || changed
 			}

@@ -136,17 +136,17 @@ type agent struct {
 	*addresses.Allocator
 	*testing.T
 	now      *time.Time
-	recorded []addresspool.Grant
+	recorded func() []addresspool.Grant
 }
 
 // agent starts one with what is in a file.
 func (s *server) agent(t *testing.T, node, file string, now *time.Time) *agent {
 	t.Helper()
-	a := &agent{T: t, now: now}
+	a := &agent{T: t, now: now, recorded: func() []addresspool.Grant { return nil }}
 	var err error
 	if a.Allocator, err = addresses.Open(addresses.Options{
 		Leases: client{s, node}, NodeName: node, File: file,
-		Recorded: func() []addresspool.Grant { return a.recorded },
+		Recorded: func() []addresspool.Grant { return a.recorded() },
 		Ended:    func(context.Context, addresspool.Grant) (bool, error) { return false, nil },
 		Log:      slog.New(slog.DiscardHandler), Now: func() time.Time { return *now },
 	}); err != nil {
