@@ -162,7 +162,7 @@ func (c *Pools) keep(ctx context.Context, o *v1alpha1.AddressPool, leased bool) 
 }
 
 // endOrphans deletes leases of nodes that have not existed for Grace. A node that was
-// created again has taken over its lease, which changes the lease, so that the deletion is
+// created again takes over its lease, which changes the lease, so that the deletion is
 // refused.
 func (c *Pools) endOrphans(ctx context.Context, leases []v1alpha1.AddressLease) (again time.Duration, errs []error) {
 	gone := map[types.UID]time.Time{}
@@ -176,7 +176,9 @@ func (c *Pools) endOrphans(ctx context.Context, leases []v1alpha1.AddressLease) 
 		switch err := c.Client.Get(ctx, client.ObjectKey{Name: l.Spec.Node}, n); {
 		case err == nil && string(n.UID) == l.Spec.NodeUID:
 			continue
-		case client.IgnoreNotFound(err) != nil:
+		case apierrors.IsNotFound(err):
+			n = nil
+		case err != nil:
 			errs = append(errs, fmt.Errorf("read node %q: %w", l.Spec.Node, err))
 			continue
 		}
@@ -185,11 +187,11 @@ func (c *Pools) endOrphans(ctx context.Context, leases []v1alpha1.AddressLease) 
 			since = c.Now()
 		}
 		gone[l.UID] = since
-		if left := c.Grace - c.Now().Sub(since); left > 0 {
+		if left := graceLeft(n, since, c.Now(), c.Grace); left > 0 {
 			again = shorter(again, left)
 			continue
 		}
-		if err := c.end(ctx, l); err != nil {
+		if err := c.end(ctx, l, since); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -221,13 +223,25 @@ func (c *Pools) endKept(ctx context.Context, leases []v1alpha1.AddressLease, poo
 	return again, errs
 }
 
-func (c *Pools) end(ctx context.Context, l *v1alpha1.AddressLease) error {
-	var n corev1.Node
-	err := c.Live.Get(ctx, client.ObjectKey{Name: l.Spec.Node}, &n)
-	if err == nil && string(n.UID) == l.Spec.NodeUID || client.IgnoreNotFound(err) != nil {
-		return client.IgnoreNotFound(err)
+// graceLeft is for how long a lease stays whose Node object has not existed since a time. n is another object of the
+// name, nil for none: the agent of a node that was created again reads it up to minutes later, so that it has the grace
+// from then on.
+func graceLeft(n *metav1.PartialObjectMetadata, since, now time.Time, grace time.Duration) time.Duration {
+	if n != nil && n.CreationTimestamp.After(since) {
+		since = n.CreationTimestamp.Time
 	}
-	err = c.Client.Delete(ctx, l.DeepCopy(), client.Preconditions{UID: &l.UID, ResourceVersion: &l.ResourceVersion})
+	return grace - now.Sub(since)
+}
+
+func (c *Pools) end(ctx context.Context, l *v1alpha1.AddressLease, since time.Time) error {
+	var n corev1.Node
+	switch err := c.Live.Get(ctx, client.ObjectKey{Name: l.Spec.Node}, &n); {
+	case client.IgnoreNotFound(err) != nil:
+		return fmt.Errorf("read node %q: %w", l.Spec.Node, err)
+	case err == nil && (string(n.UID) == l.Spec.NodeUID || graceLeft(&metav1.PartialObjectMetadata{ObjectMeta: n.ObjectMeta}, since, c.Now(), c.Grace) > 0):
+		return nil // the cache lags behind; the event of the node will follow
+	}
+	err := c.Client.Delete(ctx, l.DeepCopy(), client.Preconditions{UID: &l.UID, ResourceVersion: &l.ResourceVersion})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return nil // its node is back, or it is deleted
 	}

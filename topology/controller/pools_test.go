@@ -5,8 +5,10 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
@@ -86,6 +88,32 @@ func TestPoolStatus(t *testing.T) {
 		have = append(have, fmt.Sprintf("%d/%d/%d/%d", s.Size, s.Leased, s.Used, s.Nodes))
 		if got := strings.Join(have, " "); got != c.want || !matched {
 			t.Errorf("%s: %s; want %s, saying %q: %v", name, got, c.want, c.message, s.Conditions)
+		}
+	}
+}
+
+// TestGraceLeft holds that a node whose object was deleted and created again has the whole grace from then on: its agent
+// reads the object minutes later, and would have lost its leases while pods use them.
+func TestGraceLeft(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	created := func(before time.Duration) *metav1.PartialObjectMetadata {
+		n := &metav1.PartialObjectMetadata{}
+		n.CreationTimestamp = metav1.NewTime(now.Add(-before))
+		return n
+	}
+	for name, c := range map[string]struct {
+		node  *metav1.PartialObjectMetadata
+		since time.Duration // for how long the controller has known that the node of the lease is gone
+		want  time.Duration
+	}{
+		"gone for long":                       {nil, 11 * time.Minute, -time.Minute},
+		"gone for a while":                    {nil, 9 * time.Minute, time.Minute},
+		"created a minute ago":                {created(time.Minute), 11 * time.Minute, 9 * time.Minute},
+		"created, and no agent came":          {created(11 * time.Minute), 12 * time.Minute, -time.Minute},
+		"created before the controller began": {created(time.Hour), 4 * time.Minute, 6 * time.Minute},
+	} {
+		if left := graceLeft(c.node, now.Add(-c.since), now, 10*time.Minute); left != c.want {
+			t.Errorf("%s: the lease stays for %s, want %s", name, left, c.want)
 		}
 	}
 }
