@@ -410,16 +410,51 @@ func (a *Allocator) create(ctx context.Context, node string, l *addresspool.Layo
 	if err != nil {
 		return err
 	}
-	for i := range min(walk+uint64(len(taken)), n) {
-		block, usable := g.At((start + i) % n)
-		if !usable || taken[addresspool.LeaseName(l.Name, block)] {
-			continue
-		}
-		if done, err := a.try(ctx, node, l, g, (start+i)%n); done || err != nil {
+	free := func(index uint64) bool {
+		block, usable := g.At(index)
+		return usable && !taken[addresspool.LeaseName(l.Name, block)]
+	}
+	conflicts := 0
+	for index := range apart(start, n, uint64(len(taken)), free, rand.N[uint64]) {
+		if done, err := a.try(ctx, node, l, g, index); done || err != nil {
 			return err
 		}
+		if conflicts++; conflicts == tries {
+			break // so many were leased since they were listed
+		}
+	}
+	if conflicts > 0 {
+		return errContended
 	}
 	return errFull
+}
+
+// errContended is that blocks which were free have been leased by other nodes meanwhile.
+var errContended = errors.New("other nodes lease its blocks at the same time: this one tries again in a few seconds")
+
+// apart returns numbers below n that are free, the first from start on, then others. Whoever takes another one has lost
+// the one before to another node. So that the nodes which have lost it together do not lose the next one together, too,
+// each leaves out some: a random number below 1, 2, 4 and so on. What it leaves out it comes to again behind the last one.
+func apart(start, n, taken uint64, free func(uint64) bool, random func(uint64) uint64) iter.Seq[uint64] {
+	return func(yield func(uint64) bool) {
+		skip, below := uint64(0), uint64(1)
+		tried := map[uint64]bool{}
+		for i := range min(walk+taken, 2*n) {
+			index := (start + i) % n
+			if tried[index] || !free(index) {
+				continue
+			}
+			if skip > 0 {
+				skip--
+				continue
+			}
+			if tried[index] = true; !yield(index) {
+				return
+			}
+			skip = random(below)
+			below = min(2*below, max(n-min(n, taken+uint64(len(tried))), 1))
+		}
+	}
 }
 
 // probes returns the numbers below n in an order that differs from seed to seed, so that

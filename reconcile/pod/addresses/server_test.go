@@ -26,7 +26,10 @@ type server struct {
 	pools  []v1alpha1.AddressPool
 	leases map[string]*v1alpha1.AddressLease
 	writes int
-	refuse func(l *v1alpha1.AddressLease) error // of updates
+	// unlisted are leases that were created since all were listed, and created is how many were tried.
+	unlisted bool
+	created  int
+	refuse   func(l *v1alpha1.AddressLease) error // of updates
 }
 
 func newServer(pools ...v1alpha1.AddressPool) *server {
@@ -91,7 +94,7 @@ func (c client) Get(_ context.Context, name string) (*v1alpha1.AddressLease, err
 func (c client) Taken(_ context.Context, pool string) (map[string]bool, error) {
 	out := map[string]bool{}
 	for name, l := range c.leases {
-		if l.Spec.Pool == pool {
+		if l.Spec.Pool == pool && !c.unlisted {
 			out[name] = true
 		}
 	}
@@ -103,7 +106,7 @@ func (c client) KeptFor(_ context.Context, pool, identity string) ([]v1alpha1.Ad
 }
 
 func (c client) Create(_ context.Context, l *v1alpha1.AddressLease) (*v1alpha1.AddressLease, error) {
-	if c.leases[l.Name] != nil {
+	if c.created++; c.leases[l.Name] != nil {
 		return nil, apierrors.NewAlreadyExists(leaseResource, l.Name)
 	}
 	return c.write(l.DeepCopy()), nil
