@@ -199,6 +199,11 @@ func (h *Holdings) kept(l *Layout, is4 bool, iface int, now int64, identity stri
 	return netip.Prefix{}, false
 }
 
+// Holds reports whether the node has a block of a pool.
+func (h *Holdings) Holds(pool string) bool {
+	return slices.ContainsFunc(h.Blocks, func(b Held) bool { return b.Pool == pool && !b.Lost })
+}
+
 // Has reports whether an owner was given addresses.
 func (h *Holdings) Has(owner Owner) bool {
 	return slices.ContainsFunc(h.Grants, func(g Grant) bool { return g.Owner == owner })

@@ -219,6 +219,8 @@ func (a *Allocator) take(h *addresspool.Holdings, claim *Claim, w Want, now time
 		return given, fault.New(fault.Conflict, fmt.Errorf("%w: delete the pod, another one gets another address", err))
 	case errors.Is(err, addresspool.ErrNone) && w.Local != nil:
 		return given, fault.New(fault.NotReady, fmt.Errorf("%w: other pods have all addresses of its ranges, or had them less than a minute ago", err))
+	case errors.Is(err, addresspool.ErrNone) && !p.ending && !p.layout.Flat() && usable.Holds(w.Pool):
+		return given, fault.New(fault.NotReady, fmt.Errorf("%w: its block of the pool is full, and with hostBlock a node has one: delete pods, or use a pool with a smaller hostBlock", err))
 	case errors.Is(err, addresspool.ErrNone):
 		a.unmet[w.Pool] = now
 		if p.ending {

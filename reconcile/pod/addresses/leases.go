@@ -350,7 +350,7 @@ func (a *Allocator) obtain(ctx context.Context, node, name string) error {
 		has := false
 		if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
 			count = h.Count(p.layout, g.IPv4(), a.Now().Unix())
-			has = slices.ContainsFunc(h.Blocks, func(b addresspool.Held) bool { return b.Pool == name && !b.Lost })
+			has = h.Holds(name)
 			return false, nil
 		}); err != nil {
 			return err

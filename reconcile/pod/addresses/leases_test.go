@@ -7,7 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -50,5 +53,30 @@ func TestContended(t *testing.T) {
 	}
 	if got := a.has("c", "web-0", "p"); got != "10.0.62.129" || s.created != 1 {
 		t.Errorf("the node has %s after %d tries", got, s.created)
+	}
+}
+
+// TestFullBlock holds the error of a pod that gets no address as the only block of its node is full: it does not promise
+// a lease, as the node takes no other one. Before the node has a block, it does.
+func TestFullBlock(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	s := newServer(byHost("p", 4))
+	a := s.agent(t, "n", fileOf(t), &now)
+	a.pass()
+	if _, err := a.take("c0", "web-0", "p"); fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), "a lease of more is being looked for") {
+		t.Errorf("without a block: %v", err)
+	}
+	for i := range 14 {
+		a.has(types.UID(fmt.Sprint("c", i)), fmt.Sprint("web-", i), "p")
+	}
+	for range 2 {
+		_, err := a.take("more", "web-14", "p")
+		if want := "no address is free on this node: its block of the pool is full, and with hostBlock a node has one: delete pods, or use a pool with a smaller hostBlock"; fault.Of(err) != fault.NotReady || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("of a full block: %v", err)
+		}
+		a.pass()
+	}
+	if len(s.leases) != 1 {
+		t.Errorf("the node has %d leases", len(s.leases))
 	}
 }
