@@ -495,7 +495,7 @@ func (s *Server) saw(owner string) {
 // podArgs is what runtimes say of a pod.
 type podArgs struct{ Namespace, Name, UID string }
 
-// podOf reads CNI_ARGS, which are for messages only.
+// podOf reads CNI_ARGS, which are for messages, and tell a pod from the next one of its name.
 func podOf(args string) (p podArgs) {
 	for pair := range strings.SplitSeq(args, ";") {
 		switch key, value, _ := strings.Cut(pair, "="); key {
