@@ -89,15 +89,15 @@ func TestTakenOver(t *testing.T) {
 // for a pod that waits there.
 func TestTwoAgents(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	s := newServer(kept("p", "192.0.2.0/29"))
-	name := s.put("p", "192.0.2.1/32", v1alpha1.AddressLeaseSpec{Node: v1alpha1.KeptNode, For: "ns/web-0/net/t/s", KeptUntil: new(metav1.NewTime(now.Add(time.Hour)))}).Name
+	s := newServer(kept("web", "192.0.2.0/29"))
+	name := s.put("web", "192.0.2.1/32", v1alpha1.AddressLeaseSpec{Node: v1alpha1.KeptNode, For: "ns/web-0/net/t/s", KeptUntil: new(metav1.NewTime(now.Add(time.Hour)))}).Name
 	file := fileOf(t)
 	one, two := s.agent(t, "n", file, &now), s.agent(t, "n", file, &now)
-	if got, err := one.take("c", "web-0", "p"); err == nil {
+	if got, err := one.take("c", "web-0", "web"); err == nil {
 		t.Fatalf("the pod gets %s of a pool that is not known", got)
 	}
 	one.pass()
-	if got, err := one.take("c", "web-0", "p"); err == nil {
+	if got, err := one.take("c", "web-0", "web"); err == nil {
 		t.Fatalf("the pod gets %s before it was looked up", got)
 	}
 	one.pass()
@@ -105,7 +105,7 @@ func TestTwoAgents(t *testing.T) {
 	if l := s.leases[name]; l.Spec.Node != "n" {
 		t.Errorf("the lease is ended by the other agent: %+v", l.Spec)
 	}
-	if got, err := one.take("c", "web-0", "p"); err != nil || got != "192.0.2.1" {
+	if got, err := one.take("c", "web-0", "web"); err != nil || got != "192.0.2.1" {
 		t.Errorf("the pod gets %s, %v", got, err)
 	}
 }

@@ -60,17 +60,17 @@ func TestContended(t *testing.T) {
 // a lease, as the node takes no other one. Before the node has a block, it does.
 func TestFullBlock(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	s := newServer(byHost("p", 4))
+	s := newServer(byHost("full", 4))
 	a := s.agent(t, "n", fileOf(t), &now)
 	a.pass()
-	if _, err := a.take("c0", "web-0", "p"); fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), "a lease of more is being looked for") {
+	if _, err := a.take("c0", "web-0", "full"); fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), "a lease of more is being looked for") {
 		t.Errorf("without a block: %v", err)
 	}
 	for i := range 14 {
-		a.has(types.UID(fmt.Sprint("c", i)), fmt.Sprint("web-", i), "p")
+		a.has(types.UID(fmt.Sprint("c", i)), fmt.Sprint("web-", i), "full")
 	}
 	for range 2 {
-		_, err := a.take("more", "web-14", "p")
+		_, err := a.take("more", "web-14", "full")
 		if want := "no address is free on this node: its block of the pool is full, and with hostBlock a node has one: delete pods, or use a pool with a smaller hostBlock"; fault.Of(err) != fault.NotReady || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("of a full block: %v", err)
 		}
