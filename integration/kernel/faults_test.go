@@ -448,7 +448,7 @@ func TestFailureAtEveryChange(t *testing.T) {
 		if act == "attach" && len(s.sandbox.Given.Devices()) > 0 {
 			return // TestEveryChangeFailsOnce
 		}
-		first, stride := effort.Stride(t, 13)
+		first, stride := effort.Stride(t, 19)
 		for n, reached := first, true; reached; n += stride {
 			s.prepare(act)
 			before := s.state(s.path)
