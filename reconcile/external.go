@@ -116,7 +116,7 @@ func (p *pass) adoptRules() {
 	}
 	for _, rule := range netstate.All[netstate.LogicalRule](p.snapshot) {
 		if step, ours := steps[rule.Port]; ours && !recorded[rule.Key()] {
-			p.record.History = append(p.record.History, netstate.Change{Step: step, After: rule})
+			p.record.History = append(slices.Clip(p.record.History), netstate.Change{Step: step, After: rule})
 		}
 	}
 }
