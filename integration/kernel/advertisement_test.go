@@ -2,11 +2,13 @@ package kernel
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -137,5 +139,52 @@ func TestAdvertisementOfPod(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+// TestPairWriteFails: any write that makes the pair of a pod fails, of which one has the host accept no
+// advertisements. The error says so, and nothing is left.
+func TestPairWriteFails(t *testing.T) {
+	l, w := newLane(t), &foreignWriter{t: t}
+	w.run("echo 1 >/proc/sys/net/ipv4/ip_forward")
+	path := newNetns(t)
+	sb := box(path, parse(t, "t", "    - {name: p, type: ptp, config: {addresses: [10.9.0.5/24], hostIfName: plp9}}\n"))
+	before := w.machine()
+	for n := int64(1); ; n++ {
+		var count atomic.Int64
+		host, err := kernel.Open(kernel.Options{Disturb: func(m kernel.Message) error {
+			if m.Write && !m.Answered && count.Add(1) == n {
+				return unix.EBUSY
+			}
+			return nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := engine(host, l.dir, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = r.Ensure(ctxFor(t), sb)
+		if count.Load() < n {
+			if err != nil || n < 3 {
+				t.Errorf("with %d writes and no failure: %v", n-1, err)
+			}
+			_, err = r.Release(ctxFor(t), sb.ID)
+			host.Close()
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		}
+		if err == nil {
+			_, err = r.Release(ctxFor(t), sb.ID) // it was repeated
+		} else if errors.Is(err, unix.EBUSY) {
+			err = nil
+		}
+		host.Close()
+		if now := w.machine(); err != nil || now != before {
+			t.Errorf("write %d fails: %v; the host had\n%sand has\n%s", n, err, before, now)
+		}
 	}
 }

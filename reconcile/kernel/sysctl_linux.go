@@ -109,22 +109,27 @@ func (s *Sandbox) applySysctl(ctx context.Context, c netstate.Change) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	file, err := s.host.sysctlFile(after.Path)
+	return s.writeSysctl(s.inside, after)
+}
+
+// writeSysctl gives a sysctl of a namespace its value.
+func (s *Sandbox) writeSysctl(of *conn, o netstate.Sysctl) error {
+	file, err := s.host.sysctlFile(netstate.BaseName(o.Path))
 	if err != nil {
 		return err
 	}
 	s.count.writes.Add(1)
 	err = s.count.send(true, func() error {
-		return s.inside.enter(func() error {
+		return of.enter(func() error {
 			f, err := os.OpenFile(file, os.O_WRONLY, 0)
 			if err != nil {
 				return err
 			}
-			_, err = f.WriteString(*after.Value)
+			_, err = f.WriteString(*o.Value)
 			return errors.Join(err, f.Close())
 		})
 	})
-	return explainSysctl(after, err)
+	return explainSysctl(o, err)
 }
 
 // detectDuplicates enables duplicate address detection on a device of the host again. A
@@ -167,30 +172,12 @@ func (s *Sandbox) refuseAdvertisements(ctx context.Context, created netstate.Lin
 		links = append(links, *created.Veth.Peer)
 	}
 	for _, link := range links {
-		path := "net/ipv6/conf/" + netstate.BaseName(link) + "/accept_ra"
-		file, err := s.host.sysctlFile(path)
-		if err != nil {
-			return err
-		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		err = s.count.send(true, func() error {
-			return s.outside.enter(func() error {
-				f, err := os.OpenFile(file, os.O_WRONLY, 0)
-				if errors.Is(err, fs.ErrNotExist) {
-					return nil // without IPv6 there is none
-				}
-				if err != nil {
-					return err
-				}
-				s.count.writes.Add(1)
-				_, err = f.WriteString("0")
-				return errors.Join(err, f.Close())
-			})
-		})
-		if err != nil {
-			return explainSysctl(netstate.Sysctl{Path: netstate.HostName(path)}, err)
+		o := netstate.Sysctl{Path: netstate.HostName("net/ipv6/conf/" + netstate.BaseName(link) + "/accept_ra"), Value: new("0")}
+		if err := s.writeSysctl(s.outside, o); err != nil && !errors.Is(err, fs.ErrNotExist) { // without IPv6 there is none
+			return fmt.Errorf("%s: %w", o.Key(), err)
 		}
 	}
 	return nil
