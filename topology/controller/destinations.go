@@ -107,10 +107,10 @@ func (d *QoSDestinations) SetPolicy(p *qos.Policy) {
 	case old == nil:
 		d.count[p.Key.Namespace]++
 	}
-	d.accept(p.Key)
 	d.policies[p.Key] = p
 	d.compiler.SetPolicy(p)
 	d.changed(p.Key)
+	d.accept(p.Key)
 }
 
 // DeletePolicy removes an object.
@@ -121,27 +121,28 @@ func (d *QoSDestinations) DeletePolicy(key types.NamespacedName) {
 }
 
 func (d *QoSDestinations) deletePolicy(key types.NamespacedName) {
+	if d.policies[key] != nil {
+		delete(d.policies, key)
+		if d.count[key.Namespace]--; d.count[key.Namespace] == 0 {
+			delete(d.count, key.Namespace)
+		}
+		d.compiler.DeletePolicy(key)
+	}
 	d.accept(key)
-	if d.policies[key] == nil {
-		return
-	}
-	delete(d.policies, key)
-	if d.count[key.Namespace]--; d.count[key.Namespace] == 0 {
-		delete(d.count, key.Namespace)
-	}
-	d.compiler.DeletePolicy(key)
-	for next := range d.refused[key.Namespace] {
-		d.edited[next] = true
-		d.changed(next)
-		break
-	}
 }
 
-// accept forgets that an object was one too many.
+// accept forgets that an object was one too many, and has one of the others read while there is room.
 func (d *QoSDestinations) accept(key types.NamespacedName) {
 	delete(d.refused[key.Namespace], key)
 	if len(d.refused[key.Namespace]) == 0 {
 		delete(d.refused, key.Namespace)
+	}
+	for next := range d.refused[key.Namespace] {
+		if d.count[key.Namespace] < qos.MaxObjects {
+			d.edited[next] = true
+			d.changed(next)
+		}
+		break
 	}
 }
 

@@ -311,9 +311,33 @@ func TestDestinations(t *testing.T) {
 	if n := len(slices.Collect(maps.Keys(c.policies))); n != qos.MaxObjects {
 		t.Errorf("%d objects are kept", n)
 	}
-	// One that was too many is read when another goes.
-	key = types.NamespacedName{Namespace: "ns-1", Name: fmt.Sprint("many-", qos.MaxObjects)}
+	// As many of those that were too many are read as others go.
 	c.OnChange(func(key types.NamespacedName) { c.changed[key] = true })
+	for n := range 3 {
+		p := crowdPolicy(t, 1, 3, 8, 1)
+		p.Key.Name = fmt.Sprint("more-", n)
+		c.SetPolicy(p)
+	}
+	for n := 1; n < 4; n++ {
+		c.DeletePolicy(types.NamespacedName{Namespace: "ns-1", Name: fmt.Sprint("many-", n)})
+	}
+	for range 3 {
+		for key := range c.refused["ns-1"] {
+			if c.take(key) {
+				p := crowdPolicy(t, 1, 3, 8, 1)
+				p.Key = key
+				c.SetPolicy(p)
+				break
+			}
+		}
+	}
+	if len(c.refused["ns-1"]) != 1 || c.count["ns-1"] != qos.MaxObjects {
+		t.Errorf("%d objects are kept, and refused %v", c.count["ns-1"], c.refused)
+	}
+	c.changed, c.edited = map[types.NamespacedName]bool{}, map[types.NamespacedName]bool{}
+	for key = range c.refused["ns-1"] {
+		break
+	}
 	c.DeletePolicy(types.NamespacedName{Namespace: "ns-1", Name: "many-0"})
 	if !c.changed[key] || !c.take(key) {
 		t.Errorf("%s is not read: %v", key, c.changed)
