@@ -36,9 +36,32 @@ type Given struct {
 	// VLAN is the VLAN of the physical network that a virtual function is wired to; 0 is
 	// none. The step's config takes precedence.
 	VLAN uint16 `json:"vlan,omitempty"`
+	// Port is the port of the pod on a network of ovn-kubernetes, nil if the step makes its own.
+	Port *Port `json:"port,omitempty"`
 	// MaxTxRate is what a virtual function may send, in Mbit/s, 0 for no limit: the claim
 	// has so much of the bandwidth of its PF. The step's config may say less.
 	MaxTxRate uint32 `json:"maxTxRate,omitempty"`
+}
+
+// Port is a logical switch port that ovn-kubernetes has made for a pod. It owns the port, and
+// the step only adds an interface that is bound to it. The addresses of the port are given
+// beside it.
+type Port struct {
+	// Name is that of the logical switch port, in the Northbound database and in the
+	// external_ids:iface-id of the interface.
+	Name string `json:"name"`
+	// Holder is the external_ids:iface-id-ver of the interface: the UID of the pod.
+	Holder string `json:"holder"`
+	MAC    string `json:"mac"`
+	// Addressed says that the port has addresses, and OVN drops packets from others.
+	Addressed bool `json:"addressed,omitempty"`
+	// Attachment is the NetworkAttachmentDefinition of the network, as NAMESPACE/NAME.
+	Attachment string `json:"attachment"`
+	// Topology of the network: "layer2" or "localnet".
+	Topology string `json:"topology"`
+	// PhysicalNetwork and VLAN are those of a localnet network. 0 is no VLAN.
+	PhysicalNetwork string `json:"physicalNetwork,omitempty"`
+	VLAN            uint16 `json:"vlan,omitempty"`
 }
 
 // Givens holds what is given to the steps of one topology, by step.
@@ -67,7 +90,7 @@ func (g Givens) WithDevices(devices map[string]string) Givens {
 func (g Givens) WithoutDevices() Givens {
 	var out Givens
 	for step, given := range g {
-		if given.Share == "" && len(given.Addresses) == 0 && given.VLAN == 0 && given.MaxTxRate == 0 {
+		if given.Share == "" && len(given.Addresses) == 0 && given.VLAN == 0 && given.MaxTxRate == 0 && given.Port == nil {
 			continue
 		}
 		if out == nil {
@@ -103,14 +126,14 @@ func Allocated(l *addresspool.Layout, addresses []netip.Prefix) Given {
 	return out
 }
 
-// Network returns what is given of the pod's network: addresses, and what belongs to them.
+// Network returns what is given of the pod's network: its port, addresses, and what belongs to them.
 func (g Given) Network() Given {
 	return Given{}.WithNetwork(g)
 }
 
 // WithNetwork returns what is given, with the pod's network of another.
 func (g Given) WithNetwork(of Given) Given {
-	g.Addresses, g.Gateways, g.Routes = of.Addresses, of.Gateways, of.Routes
+	g.Port, g.Addresses, g.Gateways, g.Routes = of.Port, of.Addresses, of.Gateways, of.Routes
 	return g
 }
 
@@ -118,7 +141,7 @@ func (g Given) WithNetwork(of Given) Given {
 func (g Givens) Networks() Givens {
 	out := Givens{}
 	for step, given := range g {
-		if len(given.Addresses) > 0 {
+		if len(given.Addresses) > 0 || given.Port != nil {
 			out[step] = given.Network()
 		}
 	}
@@ -130,6 +153,17 @@ func (g Givens) Networks() Givens {
 func (g Givens) Routed() bool {
 	for _, given := range g {
 		if len(given.Gateways) > 0 || len(given.Routes) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Plugged reports whether a port is given to a step. An agent that does not know that would
+// make a port of its own.
+func (g Givens) Plugged() bool {
+	for _, given := range g {
+		if given.Port != nil {
 			return true
 		}
 	}

@@ -25,6 +25,9 @@ func (p *Planner) StableMAC(scope string) string {
 	return fmt.Sprintf("02:%02x:%02x:%02x:%02x:%02x", sum[0], sum[1], sum[2], sum[3], sum[4])
 }
 
+// GivenPort is the port that ovn-kubernetes has made for the pod, nil if there is none.
+func (p *Planner) GivenPort() *Port { return p.req.Given[p.StepName()].Port }
+
 // Imagined reports whether the plan is made without a node, to validate the topology.
 func (p *Planner) Imagined() bool { return p.req.imagined != nil }
 

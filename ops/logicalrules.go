@@ -19,12 +19,15 @@ type Enforced struct {
 }
 
 // Backends says which backends may enforce rules in the sandbox of a topology, so that rules are
-// compiled for these alone. It is tc unless all steps are known to send through ports of OVN.
-func Backends(t *topology.Topology, contracts contract.Set) (tc, ovn bool) {
+// compiled for these alone. It is tc unless all steps are known to send through ports of OVN that
+// they make: the rows of ovn-kubernetes for its own are not changed.
+func Backends(t *topology.Topology, given Givens, contracts contract.Set) (tc, ovn bool) {
 	for i := range t.Steps {
 		s := &t.Steps[i]
 		c, known := contracts.Contract(s.Type)
 		switch out := c.Output; {
+		case out.LogicalPorts && given[s.Name].Port != nil:
+			tc = true
 		case out.LogicalPorts:
 			ovn = true
 		// A derived step that makes no interface, or one that sends through another, see logicalPortUnder.

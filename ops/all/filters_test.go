@@ -158,9 +158,13 @@ func TestBackends(t *testing.T) {
 			}
 			top.Steps = append(top.Steps, s)
 		}
-		if tc, ovn := ops.Backends(top, reg); tc != want[0] || ovn != want[1] {
+		if tc, ovn := ops.Backends(top, nil, reg); tc != want[0] || ovn != want[1] {
 			t.Errorf("%q: tc %v, OVN %v, want %v", steps, tc, ovn, want)
 		}
+	}
+	plugged := &topology.Topology{Steps: []topology.Step{{Name: "net", Type: "ovn-k8s-cni-overlay"}}}
+	if tc, ovn := ops.Backends(plugged, ops.Givens{"net": {Port: &ops.Port{Name: "theirs"}}}, reg); !tc || ovn {
+		t.Errorf("a port of ovn-kubernetes: tc %v, OVN %v", tc, ovn)
 	}
 }
 

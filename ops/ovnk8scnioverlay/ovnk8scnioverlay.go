@@ -76,7 +76,7 @@ func refusedParams() []contract.Param {
 // output is an interface whose packets OVN receives.
 func output() contract.Output {
 	out := ops.Appends()
-	out.LogicalPorts = true
+	out.LogicalPorts, out.Attachment = true, "netAttachDefName"
 	return out
 }
 
@@ -90,6 +90,10 @@ switch is created with its first port, and deleted with its last; ports of all n
 topology, network, physical network and VLAN are on one switch. No container starts before
 ovn-controller has installed the port. No CNI plugin is run, and ovn-kubernetes is not needed
 (docs/ovn.md).
+
+Where ovn-kubernetes has attached the node to OVN, it makes the logical switch port, and gives the MAC
+address and the IP addresses; the step makes the pair, and binds it to that port. The pod has to have the
+annotation k8s.v1.cni.cncf.io/networks with netAttachDefName, and a claim.
 
 layer2 is a network between nodes, through Geneve tunnels of OVN. localnet leads to a physical network:
 ovn-bridge-mappings of the node's Open vSwitch has to name a bridge for physicalNetworkName.
@@ -127,7 +131,7 @@ virtual function only if its selector reads type or pfName, since functions have
 			Refused:     map[string]string{"primary": "the pod's own network is not one of OVN: use secondary; for the own network of pods use a topology with spec.role primary and a step of type ptp or bridge"},
 			Description: "role of the network; default: secondary",
 		},
-		text("netAttachDefName", "NAMESPACE/NAME by which ovn-kubernetes knows the network; it is the network's name here, no such object is read"),
+		text("netAttachDefName", "NAMESPACE/NAME of the network's NetworkAttachmentDefinition, which is not read; without ovn-kubernetes it is only the network's name"),
 		text("name", "name of the network; default: netAttachDefName"),
 		text("subnets", "networks of the addresses, with commas"),
 		text("excludeSubnets", "parts of subnets that no address may be in, with commas"),
@@ -232,7 +236,8 @@ func plan(p *ops.Planner, c config) error {
 	if err != nil {
 		return err
 	}
-	chassis, err := c.chassis(p)
+	given := p.GivenPort()
+	chassis, err := c.chassis(p, given != nil)
 	if err != nil {
 		return err
 	}
@@ -240,7 +245,13 @@ func plan(p *ops.Planner, c config) error {
 	if err != nil {
 		return err
 	}
-	if c.MAC == nil {
+	switch {
+	case given != nil:
+		if err := c.agree(given); err != nil {
+			return err
+		}
+		c.MAC = &given.MAC
+	case c.MAC == nil:
 		c.MAC = new(p.StableMAC(*chassis.Name))
 	}
 	switch {
@@ -254,15 +265,21 @@ func plan(p *ops.Planner, c config) error {
 	if err != nil {
 		return err
 	}
-	port := c.logicalPort(p, *chassis.Name)
-	port.Addresses = []string{strings.Join(slices.Concat([]string{*c.MAC}, withoutLengths(addresses)), " ")}
-	port.PortSecurity = port.Addresses
-	if err := p.Want(port); err != nil {
-		return err
+	bound := netstate.OVSPort{Bridge: chassis.Int, MAC: c.MAC, Addresses: addresses}
+	if given != nil {
+		bound.LogicalPort, bound.Holder = &given.Name, &given.Holder
+	} else {
+		port := c.logicalPort(p, *chassis.Name)
+		port.Addresses = []string{strings.Join(slices.Concat([]string{*c.MAC}, withoutLengths(addresses)), " ")}
+		port.PortSecurity = port.Addresses
+		if err := p.Want(port); err != nil {
+			return err
+		}
+		bound.LogicalPort, bound.Holder = &port.Name, port.Holder
+		p.BindLogicalPort(name, port)
 	}
-	bound := netstate.OVSPort{Bridge: chassis.Int, LogicalPort: &port.Name, Holder: port.Holder, MAC: c.MAC, Addresses: addresses}
 	if representor != "" {
-		return c.planFunction(p, name, representor, port, bound)
+		return c.planFunction(p, representor, bound)
 	}
 	host, err := p.VethToHost(netstate.Link{Name: name, MTU: c.MTU, MAC: c.MAC, Up: new(true)}, "")
 	if err != nil {
@@ -275,14 +292,13 @@ func plan(p *ops.Planner, c config) error {
 	if err := p.WantInstalled(bound); err != nil {
 		return err
 	}
-	p.BindLogicalPort(name, port)
 	p.Produce(host)
 	p.Produce(name)
 	return p.Address(name, c.AddressConfig)
 }
 
 // planFunction wants the virtual function in the sandbox, and its representor as the port.
-func (c *config) planFunction(p *ops.Planner, name, representor string, port netstate.LogicalPort, bound netstate.OVSPort) error {
+func (c *config) planFunction(p *ops.Planner, representor string, bound netstate.OVSPort) error {
 	id, _ := p.AssignedDevice()
 	d, err := p.Device(id)
 	if err != nil {
@@ -301,7 +317,6 @@ func (c *config) planFunction(p *ops.Planner, name, representor string, port net
 	if err := p.WantInstalled(bound); err != nil {
 		return err
 	}
-	p.BindLogicalPort(name, port)
 	p.Produce(representor)
 	return p.Attach(id, c.Name, netstate.Link{MTU: c.MTU, MAC: c.MAC}, c.AddressConfig)
 }
@@ -326,17 +341,43 @@ func (c *config) representor(p *ops.Planner) (string, error) {
 	return "", err
 }
 
-// chassis returns the node's Open vSwitch, if the network can be joined there.
-func (c *config) chassis(p *ops.Planner) (netstate.Chassis, error) {
+// agree refuses a config that contradicts the port that ovn-kubernetes has made: its network is
+// what the NetworkAttachmentDefinition says.
+func (c *config) agree(with *ops.Port) error {
+	differs := func(field, is, theirs string) error {
+		return ops.Invalid(field, "is %s, and NetworkAttachmentDefinition %q has made the pod's port with %s: write the same into both, and create the pod again", is, with.Attachment, theirs)
+	}
+	switch {
+	case c.NetAttachDefName != with.Attachment:
+		return ops.Invalid("netAttachDefName", "is %q, and ovn-kubernetes has made a port of the pod for %q: a pod keeps the network that it was created with; create it again", c.NetAttachDefName, with.Attachment)
+	case c.Topology != with.Topology:
+		return differs("topology", c.Topology, fmt.Sprintf("%q", with.Topology))
+	case c.Topology == localnet && c.PhysicalNetworkName != "" && c.PhysicalNetworkName != with.PhysicalNetwork:
+		return differs("physicalNetworkName", fmt.Sprintf("%q", c.PhysicalNetworkName), fmt.Sprintf("%q", with.PhysicalNetwork))
+	case c.Topology == localnet && c.VLANID != with.VLAN:
+		return differs("vlanID", fmt.Sprint(c.VLANID), fmt.Sprint(with.VLAN))
+	case c.MAC != nil && *c.MAC != with.MAC:
+		return ops.Invalid("mac", "is %q, and ovn-kubernetes has given the pod %q: remove it", *c.MAC, with.MAC)
+	case c.IPAM != nil && with.Addressed:
+		return ops.Invalid("ipam", "is of no use: ovn-kubernetes gives the pod the addresses of NetworkAttachmentDefinition %q; remove it, or remove the subnets of that", with.Attachment)
+	case len(c.Addresses) > 0 && with.Addressed:
+		return ops.Invalid("addresses", "are of no use: ovn-kubernetes gives the pod the addresses of NetworkAttachmentDefinition %q, and OVN drops packets from others; remove them, or remove the subnets of that", with.Attachment)
+	}
+	return nil
+}
+
+// chassis returns the node's Open vSwitch, if the network can be joined there. plugged says that
+// ovn-kubernetes has made the port.
+func (c *config) chassis(p *ops.Planner, plugged bool) (netstate.Chassis, error) {
 	out, ok, err := ops.Lookup(p, netstate.ThisChassis)
 	switch {
 	case err != nil:
 		return out, err
 	case !ok:
 		return out, netstate.Absent(netstate.ThisChassis)
-	case out.OVNKubernetes && !p.Kept():
-		return out, fault.New(fault.Unsupported, errors.New("ovn-kubernetes has attached this node to OVN, and would delete what is not its own: "+
-			"beside it this type is not supported; attach pods by a NetworkAttachmentDefinition, or run the pod on another node"))
+	case out.OVNKubernetes && !plugged && !p.Kept():
+		return out, fault.New(fault.Unsupported, errors.New("ovn-kubernetes has attached this node to OVN, and makes the ports there: "+
+			"the agent looks for that of a pod which has a claim and, when it was created, the annotation k8s.v1.cni.cncf.io/networks with netAttachDefName (docs/ovn.md)"))
 	case *out.Name == "":
 		return out, fault.New(fault.NotReady, errors.New("the Open vSwitch of this node is no chassis of OVN: it has no external_ids:system-id; see docs/ovn.md"))
 	case *out.Int == "":

@@ -41,6 +41,9 @@ const (
 	// Filtered is the version of a record with filters for what a pod sends. A reader of
 	// version 3 would remove them.
 	Filtered = "4"
+	// Plugged is the version of a record in which a step is given a port of ovn-kubernetes. A
+	// reader of version 4 would make a port of its own, and bind the interface to that.
+	Plugged = "5"
 )
 
 // Versioned is a payload that not every version can be given.
@@ -126,7 +129,7 @@ func Decode(line []byte) ([]byte, error) {
 	if got := checksum(payload); got != uint32(want) {
 		return nil, &Damage{fmt.Errorf("checksum is %08x, content has %08x", want, got)}
 	}
-	if version := string(v); version != Version && version != Addressed && version != Routed && version != Filtered {
+	if version := string(v); version != Version && version != Addressed && version != Routed && version != Filtered && version != Plugged {
 		return payload, unknown(fmt.Errorf("version %q is unknown", v), payload)
 	}
 	return payload, nil

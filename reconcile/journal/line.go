@@ -58,6 +58,8 @@ func (e entry) FrameVersion() string {
 	switch {
 	case e.Record == nil:
 		return frame.Version
+	case e.Record.Sandbox.Given.Plugged():
+		return frame.Plugged
 	case len(e.Record.Sandbox.Filters) > 0:
 		return frame.Filtered
 	case e.Record.Sandbox.Given.Routed():

@@ -55,14 +55,14 @@ func CompileRules(files [][]byte, topologyFile []byte, pod Pod, contracts contra
 	if err != nil {
 		return out, notes, err
 	}
-	out, err = Enforce(rules, members, top, contracts)
+	out, err = Enforce(rules, members, top, nil, contracts)
 	return out, notes, err
 }
 
-// Enforce compiles the rules of a pod for the backends that a topology needs. More than an
+// Enforce compiles the rules of a pod for the backends that a topology, with what its steps are given, needs. More than an
 // interface may have are an error of kind Invalid.
-func Enforce(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top *topology.Topology, contracts contract.Set) (out ops.Enforced, err error) {
-	byTC, byOVN := ops.Backends(top, contracts)
+func Enforce(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens, contracts contract.Set) (out ops.Enforced, err error) {
+	byTC, byOVN := ops.Backends(top, given, contracts)
 	if byTC {
 		compiled, err := tc.Compile(rules, members)
 		if err != nil {

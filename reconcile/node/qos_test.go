@@ -90,7 +90,7 @@ func TestDestinationsOfPods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := node.Enforce(rules, members, both, reg)
+	out, err := node.Enforce(rules, members, both, nil, reg)
 	if err != nil {
 		t.Fatal(err)
 	}

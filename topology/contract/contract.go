@@ -135,6 +135,9 @@ type Output struct {
 	// LogicalPorts says that what a pod sends over each interface the step makes is received by a
 	// port of OVN of its own.
 	LogicalPorts bool
+	// Attachment is the config key with the NetworkAttachmentDefinition of such a port: where
+	// ovn-kubernetes has attached the node to OVN, it makes the port.
+	Attachment string
 	// Relays says that an interface the step makes sends through the one below it, unchanged.
 	Relays bool
 }

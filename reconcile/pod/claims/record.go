@@ -157,6 +157,9 @@ func (d *Device) Given() ops.Given {
 // FrameVersion implements frame.Versioned: a version that does not know given values, or
 // the network of a device, would remove addresses and VLANs from a running pod.
 func (c Claim) FrameVersion() string {
+	if slices.ContainsFunc(c.Topologies, func(t Topology) bool { return t.Given.Plugged() }) {
+		return frame.Plugged
+	}
 	if slices.ContainsFunc(c.Topologies, func(t Topology) bool { return t.Given.Routed() }) {
 		return frame.Routed
 	}

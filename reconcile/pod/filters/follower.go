@@ -335,7 +335,7 @@ func (f *Follower) Of(c *claims.Claim, t *claims.Topology) (ops.Enforced, error)
 	if err != nil || len(rules) == 0 {
 		return ops.Enforced{}, err
 	}
-	out, err := node.Enforce(rules, func(id qos.SetID) []netip.Addr { return sets[id] }, stepsOf(t), f.Contracts)
+	out, err := node.Enforce(rules, func(id qos.SetID) []netip.Addr { return sets[id] }, stepsOf(t), t.Given, f.Contracts)
 	if err != nil {
 		return out, fmt.Errorf("topology %q: %w", t.Object.Name, err)
 	}

@@ -60,7 +60,7 @@ func (f *Follower) report() any {
 		}
 		for at, policies := range f.compiler.Covering(keyOf(&e.Claim)) {
 			state.bypassed = bypasses(&e.Topologies[at])
-			state.tc, state.ovn = ops.Backends(stepsOf(&e.Topologies[at]), f.Contracts)
+			state.tc, state.ovn = ops.Backends(stepsOf(&e.Topologies[at]), e.Topologies[at].Given, f.Contracts)
 			for _, p := range policies {
 				state.pf = strings.HasPrefix(onPF[e.SandboxID("", &e.Topologies[at])], p.Key.String()+"[")
 				of := by[p]
