@@ -53,6 +53,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
 	"github.com/plumbline/plumbline/reconcile/pod/hostroutes"
 	"github.com/plumbline/plumbline/reconcile/pod/nriplugin"
+	"github.com/plumbline/plumbline/reconcile/pod/ovnkubernetes"
 	"github.com/plumbline/plumbline/reconcile/pod/primary"
 	"github.com/plumbline/plumbline/reconcile/pod/rollout"
 	"github.com/plumbline/plumbline/reconcile/ports"
@@ -346,7 +347,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	})
 	s.plugin = draplugin.New(draplugin.Options{
 		Runtime: s.runtime.Connected(),
-		Store:   s.store, Keeper: s.keeper, Cluster: draplugin.NewCluster(s.kube, s.dynamic), Contracts: s.app.registry, Addresses: s.addresses,
+		Store:   s.store, Keeper: s.keeper, Cluster: draplugin.NewCluster(s.kube, s.dynamic), Contracts: s.app.registry, Addresses: s.addresses, Attachments: s.attachments(),
 		Discover: func() ([]inventory.Device, error) { return s.discover(ctx) },
 		Unfit: func(devices []inventory.Device) map[string]string {
 			return publish.Unfit(devices, s.dirty(), s.policies.Others(devices))
@@ -376,6 +377,14 @@ func (r attached) Attached(p attachment.Pod, c claims.Claim, reports []reconcile
 func (r attached) Detached(c claims.Claim) {
 	r.Claims.Detached(c)
 	r.changed()
+}
+
+// attachments finds ports of ovn-kubernetes, nil without OVN.
+func (s *serving) attachments() draplugin.Attachments {
+	if s.engine.ovn == nil {
+		return nil
+	}
+	return &ovnkubernetes.Ports{Switch: s.engine.ovn.vswitch, Northbound: s.engine.ovn.northbound, Pods: s.metadata}
 }
 
 // enforced adds the clients with which NetworkQoS is followed, if it is to be enforced.

@@ -33,8 +33,8 @@ type engine struct {
 	store   reconcile.Store
 	journal *journal.Journal // nil if it does not exist and must not be created
 
-	closeOVN func() // closes the databases of OVN
-	leases   *dhcp.Host
+	ovn    *ovnDatabases // nil without OVN
+	leases *dhcp.Host
 }
 
 // engine creates a reconciler. A command that only reads does not create a journal.
@@ -54,11 +54,9 @@ func (a *app) engine(command string, writes bool, recorder reconcile.Recorder) (
 	if e.host, err = kernel.Open(a.host); err != nil {
 		return nil, err
 	}
-	ovn, closeOVN, err := a.ovn.domains()
-	if err != nil {
+	if e.ovn, err = a.ovn.open(); err != nil {
 		return nil, err
 	}
-	e.closeOVN = closeOVN
 	e.leases = dhcp.Open(dhcp.Options{
 		Dir: filepath.Join(a.stateDir, leasesDir), BootID: e.host.BootID(), Within: kernel.Within, Prolong: e.host.Prolong, Now: kernel.SinceBoot,
 	})
@@ -67,13 +65,13 @@ func (a *app) engine(command string, writes bool, recorder reconcile.Recorder) (
 	}
 	e.Reconciler = reconcile.New(reconcile.Options{
 		Registry: a.registry, Store: e.store, Open: e.open, BootID: e.host.BootID(), Recorder: recorder,
-		External: append(ovn, representor.Open("/sys", kernel.SwitchMode).Domain(), binding.Open(a.pci).Domain(), e.leases.Domain()),
+		External: append(e.ovn.domains(), representor.Open("/sys", kernel.SwitchMode).Domain(), binding.Open(a.pci).Domain(), e.leases.Domain()),
 	})
 	return e, nil
 }
 
 func (e *engine) close() {
-	e.closeOVN()
+	e.ovn.close()
 	e.leases.Close()
 	e.host.Close()
 }

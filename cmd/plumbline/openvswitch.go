@@ -34,26 +34,43 @@ func (d *databases) flags(cmd *cobra.Command, ovs, nb string) {
 	}
 }
 
-// domains returns the domains of the engine, and what closes them. No connection is opened before
-// a step needs one.
-func (d *databases) domains() ([]reconcile.ExternalDomain, func(), error) {
+// ovnDatabases are databases, open; nil if there are none.
+type ovnDatabases struct {
+	vswitch    *openvswitch.Switch
+	northbound *openvswitch.Northbound
+}
+
+// open returns the databases. No connection is opened before a step needs one.
+func (d *databases) open() (*ovnDatabases, error) {
 	if d.ovs == "" || d.nb == "" {
-		return openvswitch.Absent(errors.New("this process was given no databases of OVN: on a cluster, set agent.ovn.enabled in the chart's values; else give --ovs and --ovn-nb")), func() {}, nil
+		return nil, nil
 	}
 	secured, err := d.tls()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	vswitch, err := openvswitch.NewSwitch(openvswitch.Server{Endpoints: strings.Split(d.ovs, ",")})
 	if err != nil {
-		return nil, nil, fmt.Errorf("--ovs: %w", err)
+		return nil, fmt.Errorf("--ovs: %w", err)
 	}
 	northbound, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: strings.Split(d.nb, ","), TLS: secured})
 	if err != nil {
-		return nil, nil, fmt.Errorf("--ovn-nb: %w", err)
+		return nil, fmt.Errorf("--ovn-nb: %w", err)
 	}
-	return []reconcile.ExternalDomain{northbound.Domain(), vswitch.Domain()}, func() {
-		northbound.Close()
-		vswitch.Close()
-	}, nil
+	return &ovnDatabases{vswitch, northbound}, nil
+}
+
+// domains are those of the engine.
+func (o *ovnDatabases) domains() []reconcile.ExternalDomain {
+	if o == nil {
+		return openvswitch.Absent(errors.New("this process was given no databases of OVN: on a cluster, set agent.ovn.enabled in the chart's values; else give --ovs and --ovn-nb"))
+	}
+	return []reconcile.ExternalDomain{o.northbound.Domain(), o.vswitch.Domain()}
+}
+
+func (o *ovnDatabases) close() {
+	if o != nil {
+		o.northbound.Close()
+		o.vswitch.Close()
+	}
 }

@@ -48,13 +48,23 @@ type Addresses interface {
 	Lost(claim types.UID) error
 }
 
-// Options is what a Plugin works with. All but Runtime, Unfit, Patience, Ports and CDI must be given.
+// Attachments finds the ports that ovn-kubernetes has made for pods.
+type Attachments interface {
+	// Used reports whether ovn-kubernetes makes the ports of this node.
+	Used(ctx context.Context) (bool, error)
+	// Given returns the port of a pod on the network of a NetworkAttachmentDefinition.
+	Given(ctx context.Context, namespace string, pod claims.Pod, attachment string) (ops.Given, error)
+}
+
+// Options is what a Plugin works with. All but Runtime, Attachments, Known, Unfit, Patience, Ports and CDI must be given.
 type Options struct {
 	Store     *claims.Store
 	Keeper    Keeper
 	Cluster   Cluster
 	Contracts contract.Set
 	Addresses Addresses
+	// Attachments is nil on a node without OVN.
+	Attachments Attachments
 	// Runtime is closed once the container runtime has listed its sandboxes. The plugin
 	// is registered before that, unless another agent serves the node, and claims are neither
 	// prepared nor released. nil: at once.

@@ -120,6 +120,9 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 			return nil, passing(err)
 		}
 	}
+	if err := d.plug(ctx, &c); err != nil {
+		return nil, err
+	}
 	if err := d.addresses(&c); err != nil {
 		return nil, err
 	}
@@ -173,7 +176,10 @@ func (d *decision) addresses(c *claims.Claim) error {
 		t := &c.Topologies[at[w]]
 		out := ops.Givens{}
 		maps.Copy(out, t.Given)
-		out[w.Step] = out[w.Step].WithNetwork(given[w])
+		port := out[w.Step].Port
+		of := out[w.Step].WithNetwork(given[w])
+		of.Port = port
+		out[w.Step] = of
 		t.Given = out
 	}
 	return nil
@@ -505,6 +511,11 @@ func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
 		if why := p.mixed(c, &other.Claim); why != "" {
 			return &taken{by: other, err: fault.Detailed(errors.New(why), fmt.Sprintf("ResourceClaim %q of pod %q in namespace %q has it", other.Name, other.Pod.Name, other.Namespace))}
 		}
+		if port := samePort(c, &other.Claim); port != nil {
+			return &taken{by: other, err: fault.Detailed(
+				fmt.Errorf("the port of pod %q on network %q is still used by another claim: a pod has one interface there", c.Pod.Name, port.Attachment),
+				fmt.Sprintf("ResourceClaim %q of pod %q in namespace %q has it", other.Name, other.Pod.Name, other.Namespace))}
+		}
 		if device := common(c, &other.Claim); device != "" {
 			// Other tenants must not see whose it is.
 			return &taken{by: other, err: fault.Detailed(
@@ -682,4 +693,21 @@ func common(a, b *claims.Claim) string {
 // functionOf reports whether a claim has a function of a PF that another one has as a whole.
 func functionOf(function, pf *claims.Device) bool {
 	return pf.ShareID == nil && function.Host.PF != nil && function.Host.PF.PCIAddress == pf.Host.ID
+}
+
+// samePort returns a port of ovn-kubernetes that both claims have: an interface is bound to a
+// port by its name, and with two OVN would choose either.
+func samePort(a, b *claims.Claim) *ops.Port {
+	for _, ta := range a.Topologies {
+		for _, ga := range ta.Given {
+			for _, tb := range b.Topologies {
+				for _, gb := range tb.Given {
+					if ga.Port != nil && gb.Port != nil && ga.Port.Name == gb.Port.Name {
+						return ga.Port
+					}
+				}
+			}
+		}
+	}
+	return nil
 }

@@ -1,0 +1,101 @@
+package ovnkubernetes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/metadata"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/reconcile/openvswitch"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// Switch is the Open vSwitch of the node.
+type Switch interface {
+	OVNKubernetes(ctx context.Context) (bool, error)
+}
+
+// Northbound is the database in which ovn-kubernetes has the ports of this node's pods.
+type Northbound interface {
+	PodPort(ctx context.Context, name string) (openvswitch.PodPort, bool, error)
+}
+
+// Ports finds ports of pods of this node.
+type Ports struct {
+	Switch     Switch
+	Northbound Northbound
+	Pods       metadata.Interface
+}
+
+// Used reports whether ovn-kubernetes has attached the node, and so makes the ports of its pods.
+func (p *Ports) Used(ctx context.Context) (bool, error) { return p.Switch.OVNKubernetes(ctx) }
+
+// Given returns the port of a pod on the network of a NetworkAttachmentDefinition, with its
+// addresses, gateways and routes. While ovn-kubernetes has not made it the error is of kind
+// NotReady.
+func (p *Ports) Given(ctx context.Context, namespace string, pod claims.Pod, attachment string) (ops.Given, error) {
+	name := openvswitch.PodPortName(attachment, namespace, pod.Name)
+	row, found, err := p.Northbound.PodPort(ctx, name)
+	if err != nil {
+		return ops.Given{}, err
+	}
+	o, err := p.Pods.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace(namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsForbidden(err):
+		return ops.Given{}, fault.New(fault.NotReady, fmt.Errorf("the agent may not read pods, whose annotation %s has their addresses: install the chart with agent.ovn.enabled=true: %w", Networks, err))
+	case err != nil:
+		return ops.Given{}, fault.New(fault.NotReady, err)
+	case o.UID != pod.UID:
+		return ops.Given{}, fault.New(fault.NotReady, fmt.Errorf("pod %q was deleted and created again", pod.Name))
+	}
+	given, err := parse(o.Annotations[Networks], attachment)
+	switch none := errors.Is(err, errNone); {
+	case !found || none:
+		where := "the OVN Northbound database has no port " + fmt.Sprintf("%q", name)
+		if found {
+			where = fmt.Sprintf("annotation %s of the pod does not have it", Networks)
+		}
+		return ops.Given{}, fault.New(fault.NotReady, fmt.Errorf("ovn-kubernetes has not made a port of the pod for NetworkAttachmentDefinition %q yet (%s): the pod has to be created with annotation %s: %s, "+
+			"and the NetworkAttachmentDefinition has to be of type ovn-k8s-cni-overlay; if it is, look at the events of the pod", attachment, where, Selection, attachment))
+	case err != nil:
+		return ops.Given{}, fault.New(fault.Invalid, fmt.Errorf("annotation %s of the pod, network %q: %w", Networks, attachment, err))
+	}
+	given.Port = &ops.Port{
+		Name: name, Holder: string(pod.UID), MAC: row.MAC, Attachment: attachment, Topology: row.Topology, Addressed: len(row.Addresses) > 0,
+		PhysicalNetwork: row.PhysicalNetwork, VLAN: row.VLAN,
+	}
+	return given, agree(row, &given)
+}
+
+// agree refuses a row that is not that of the pod, and an annotation that says other than the
+// row: a user can write it, and OVN goes by the row.
+func agree(row openvswitch.PodPort, with *ops.Given) error {
+	var has []netip.Addr
+	for _, p := range with.Addresses {
+		has = append(has, p.Addr())
+	}
+	slices.SortFunc(has, netip.Addr.Compare)
+	slices.SortFunc(row.Addresses, netip.Addr.Compare)
+	switch {
+	case row.Attachment != with.Port.Attachment:
+		return fault.New(fault.Conflict, fmt.Errorf("logical switch port %q is of NetworkAttachmentDefinition %q (external_ids:k8s.ovn.org/nad), not of %q: another network has a name that differs only in \"-\", \".\" or \"/\"; rename one",
+			row.Name, row.Attachment, with.Port.Attachment))
+	case cmp.Or(row.PodUID, with.Port.Holder) != with.Port.Holder:
+		return fault.New(fault.NotReady, fmt.Errorf("logical switch port %q is still that of an earlier pod of the name", row.Name))
+	case row.MAC == "":
+		return fault.New(fault.NotReady, fmt.Errorf("logical switch port %q has no MAC address yet", row.Name))
+	case !slices.Equal(has, row.Addresses):
+		return fault.New(fault.Invalid, fmt.Errorf("annotation %s of the pod has the addresses %v on network %q, and OVN lets it use %v: only ovn-kubernetes may write this annotation; create the pod again without it",
+			Networks, has, with.Port.Attachment, row.Addresses))
+	}
+	return nil
+}
