@@ -4,6 +4,7 @@ package cluster_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -90,11 +91,17 @@ spec:
   egress: [{dscp: 1, classifier: {to: [{podSelector: {matchLabels: {peer: "yes"}}}]}}]
 `
 
-// TestOVN holds that pods of a cluster are attached to a network of OVN by claims: they reach one another,
-// have the rules of a NetworkQoS in the database, and keep both while parts of OVN and the agent fail.
+// TestOVN attaches pods of a cluster to networks of OVN.
 func TestOVN(t *testing.T) {
 	b := newAgentBenchOf(t, cluster.NodeOptions{Packages: []string{"ovn"}, Start: startOVN}, thisRelease, "agent.ovn.enabled=true", "networkQoS.enabled=true")
 	b.applied(t, localnet)
+	t.Run("alone", b.testOVN)
+	t.Run("beside ovn-kubernetes", b.testBesideOVNKubernetes)
+}
+
+// testOVN holds that pods are attached to a network of OVN by claims: they reach one another, have the rules of a
+// NetworkQoS in the database, and keep both while parts of OVN and the agent fail.
+func (b *agentBench) testOVN(t *testing.T) {
 	kubectl(t, b.Cluster, "", "wait", "--for=condition=Ready", "--timeout=60s", "networktopology/ovnk-localnet", "deviceexposurepolicy/localnet")
 	b.applied(t, fmt.Sprintf(markedBlue, 46))
 	ports := func() []string {
@@ -186,4 +193,99 @@ func TestOVN(t *testing.T) {
 	until(t, "nothing is left in the databases", 2*time.Minute, func() bool {
 		return b.shell(t, `ovn-nbctl --bare --columns=name list Logical_Switch; ovn-nbctl --bare --columns=_uuid list QoS; ovs-vsctl list-ports br-int | grep -v '^patch' || true`) == ""
 	})
+}
+
+// plugged is a localnet network of ovn-kubernetes, on the uplink of localnet, and the rule that marks what is sent on it.
+const plugged = `
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: ovnk-plugged}
+spec:
+  claimTemplate: {namespaces: [default]}
+  steps:
+  - name: net
+    type: ovn-k8s-cni-overlay
+    selector: {cel: 'device.attributes["dra.networking"].physicalNetworkName == "localnet1"'}
+    config: {topology: localnet, role: secondary, physicalNetworkName: localnet1, netAttachDefName: default/local-blue, vlanID: 200}
+---
+apiVersion: k8s.ovn.org/v1alpha1
+kind: NetworkQoS
+metadata: {name: plugged, namespace: default}
+spec:
+  priority: 10
+  netAttachRefs: [{kind: NetworkTopology, name: ovnk-plugged}]
+  egress: [{dscp: 46}]
+`
+
+// attachOVNKubernetes writes what ovn-kubernetes has in the databases of a node that it has attached, with one network.
+const attachOVNKubernetes = `
+ovs-vsctl add-port br-int ovn-k8s-mp0 -- set Interface ovn-k8s-mp0 type=internal external_ids:iface-id=k8s-node-1
+ovn-nbctl ls-add local.blue_ovn_localnet_switch -- set Logical_Switch local.blue_ovn_localnet_switch \
+	external_ids:k8s.ovn.org/network=local-blue external_ids:k8s.ovn.org/topology=localnet external_ids:k8s.ovn.org/role=secondary \
+	-- lsp-add local.blue_ovn_localnet_switch local.blue_ovn_localnet_port -- lsp-set-addresses local.blue_ovn_localnet_port unknown \
+	-- lsp-set-type local.blue_ovn_localnet_port localnet -- set Logical_Switch_Port local.blue_ovn_localnet_port options:network_name=localnet1 tag_request=200
+`
+
+// testBesideOVNKubernetes holds that pods are bound to the ports that ovn-kubernetes makes for them, have what it
+// gives, and that its rows are not changed. The test writes what ovn-kubernetes does, once a pod is on the node.
+func (b *agentBench) testBesideOVNKubernetes(t *testing.T) {
+	b.shell(t, attachOVNKubernetes)
+	b.applied(t, plugged)
+	kubectl(t, b.Cluster, "", "wait", "--for=condition=Ready", "--timeout=60s", "networktopology/ovnk-plugged")
+	rows := func() string {
+		t.Helper()
+		return b.shell(t, `ovn-nbctl --columns=_uuid,name,ports,qos_rules,external_ids list Logical_Switch
+			ovn-nbctl --columns=_uuid,name,type,options,addresses,port_security,external_ids list Logical_Switch_Port; ovn-nbctl list QoS`)
+	}
+	pods := map[string]string{"worker-a": "192.168.100.5", "worker-b": "192.168.100.6"}
+	for _, pod := range slices.Sorted(maps.Keys(pods)) {
+		b.create(t, strings.Replace(claimingPod(pod, "ovnk-plugged"), "namespace: default}", "namespace: default, annotations: {k8s.v1.cni.cncf.io/networks: default/local-blue}}", 1))
+		until(t, pod+" is on the node", time.Minute, func() bool { return b.get(t, pod, ".spec.nodeName") != "" })
+		mac := "0a:58:c0:a8:64:0" + pods[pod][len(pods[pod])-1:]
+		b.shell(t, fmt.Sprintf(`port=default.local.blue_default_%[1]s
+			ovn-nbctl lsp-add local.blue_ovn_localnet_switch $port -- lsp-set-addresses $port "%[2]s %[3]s" -- lsp-set-port-security $port "%[2]s %[3]s" \
+				-- set Logical_Switch_Port $port options:iface-id-ver=%[4]s options:requested-chassis=node-1 external_ids:pod=true external_ids:namespace=default \
+				external_ids:k8s.ovn.org/network=local-blue 'external_ids:k8s.ovn.org/nad="default/local-blue"' external_ids:k8s.ovn.org/topology=localnet`,
+			pod, mac, pods[pod], b.get(t, pod, ".metadata.uid")))
+		kubectl(t, b.Cluster, "", "annotate", "pod", pod, fmt.Sprintf(`k8s.ovn.org/pod-networks={"default/local-blue":{"ip_addresses":["%s/24"],"mac_address":"%s","role":"secondary"}}`, pods[pod], mac))
+	}
+	before := rows()
+	for pod, address := range pods {
+		b.ready(t, pod)
+		b.startedOnceWith(t, pod, "net1")
+		if own := fmt.Sprint(b.addressesOf(t, pod, "net1")); own != "["+address+"/24]" {
+			t.Errorf("pod %s has %s, want %s", pod, own, address)
+		}
+	}
+	reach := func(from, to string) {
+		t.Helper()
+		until(t, from+" reaches "+to, time.Minute, func() bool {
+			said, err := b.Kubectl(t.Context(), nil, "exec", from, "--", "/pod", "ping", pods[to])
+			return err == nil && strings.Contains(said, "answer from")
+		})
+	}
+	reach("worker-a", "worker-b")
+	until(t, "the object says that tc enforces it", 2*time.Minute, func() bool {
+		said := kubectl(t, b.Cluster, "", "get", "networkqos", "plugged", "-o", "jsonpath={.status}")
+		return strings.Contains(said, `"tc"`) && !strings.Contains(said, `"OVN"`)
+	})
+
+	t.Log("the port of Open vSwitch is deleted by another, and the agent dies")
+	b.shell(t, `ovs-vsctl del-port $(ovs-vsctl --bare --columns=name find Interface external_ids:iface-id=default.local.blue_default_worker-a)`)
+	until(t, "the port is there again", 3*time.Minute, func() bool {
+		return b.shell(t, `ovs-vsctl --bare --columns=name find Interface external_ids:iface-id=default.local.blue_default_worker-a external_ids:ovn-installed=true`) != ""
+	})
+	b.agent(t, "KILL")
+	reach("worker-b", "worker-a")
+	if now := rows(); now != before {
+		t.Errorf("the rows of ovn-kubernetes are\n%s\nwere\n%s", now, before)
+	}
+	b.drop(t, slices.Sorted(maps.Keys(pods))...)
+	if now := rows(); now != before {
+		t.Errorf("released, and the rows are\n%s\nwere\n%s", now, before)
+	}
+	if left := b.shell(t, `ovs-vsctl list-ports br-int | grep ^pl || true`); left != "" {
+		t.Errorf("ports are left: %s", left)
+	}
+	kubectl(t, b.Cluster, "", "delete", "networkqos", "plugged")
 }
