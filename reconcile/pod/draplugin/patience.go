@@ -26,10 +26,16 @@ func passing(err error) error {
 }
 
 // retry repeats a call that fails with a temporary error, until ctx ends; then it returns
-// the last error. waiting is called once, with the first.
+// the last error, or the one before if that says only that ctx has ended. waiting is called once,
+// with the first.
 func retry[T any](ctx context.Context, try func() (T, error), waiting func(error)) (T, error) {
+	var before error
 	for pace := paceFirst; ; pace = min(2*pace, paceMost) {
 		v, err := try()
+		if before != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			return v, before
+		}
+		before = err
 		if _, passes := errors.AsType[*pass](err); !passes || ctx.Err() != nil {
 			return v, err
 		}
