@@ -57,6 +57,8 @@ type Port struct {
 	Addressed bool `json:"addressed,omitempty"`
 	// Attachment is the NetworkAttachmentDefinition of the network, as NAMESPACE/NAME.
 	Attachment string `json:"attachment"`
+	// Network is the name of the network, which several NetworkAttachmentDefinitions may have.
+	Network string `json:"network,omitempty"`
 	// Topology of the network: "layer2" or "localnet".
 	Topology string `json:"topology"`
 	// PhysicalNetwork and VLAN are those of a localnet network. 0 is no VLAN.

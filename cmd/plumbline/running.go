@@ -59,7 +59,7 @@ func (a *app) planRunning(ctx context.Context, t *target) error {
 		if rec.Sandbox.Topology == nil || rec.Sandbox.Topology.Name != decoded.Name || rec.Phase == reconcile.Releasing || !node.Alive(rec, e.host.BootID()) {
 			continue
 		}
-		if given := rec.Sandbox.Given.ForSteps(decoded); given.Addressed() {
+		if given := rec.Sandbox.Given.ForSteps(decoded); given.Addressed() || given.Plugged() {
 			if topo, _, err = a.decode(ctx, from.data, from.name, given); err != nil {
 				return err
 			}

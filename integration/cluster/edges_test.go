@@ -85,6 +85,7 @@ func rendered(t *testing.T, files ...string) string {
 	b, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
 	check(t, err)
 	check(t, yaml.Unmarshal(b, &values))
+	values["agent"].(map[string]any)["ovn"].(map[string]any)["enabled"] = true // so that all policies are there
 	var out strings.Builder
 	for _, file := range append([]string{"_helpers.tpl"}, files...) {
 		b, err := os.ReadFile(filepath.Join(chart, "templates", file))
@@ -131,7 +132,7 @@ apiVersion: v1
 kind: ServiceAccount
 metadata: {name: plumbline-agent, namespace: plumbline}
 ---
-`+rendered(t, "agent-rbac.yaml", "policies/slices.yaml", "policies/reports.yaml", "policies/leases.yaml", "policies/claims.yaml", "policies/one-pod.yaml"))
+`+rendered(t, "agent-rbac.yaml", "policies/slices.yaml", "policies/reports.yaml", "policies/leases.yaml", "policies/claims.yaml", "policies/one-pod.yaml", "policies/pods.yaml"))
 	for _, node := range []string{"n1", "n2"} {
 		b.apply(t, fmt.Sprintf(`
 apiVersion: v1
@@ -197,6 +198,7 @@ func TestEdges(t *testing.T) {
 	t.Run("claims", b.foreignStatus)
 	t.Run("maintenance", b.maintenance)
 	t.Run("one-pod", b.onePod)
+	t.Run("pods", b.networksOfPods)
 }
 
 func (b *bench) writeSlice(t *testing.T, who kubernetes.Interface, name, node, pool, driver string) error {
@@ -1008,4 +1010,43 @@ spec:
 		}
 		return fmt.Sprintf("no event says why: %+v", list.Items)
 	})
+}
+
+// networksOfPods holds that the annotation from which ovn-kubernetes takes the addresses of a pod is written by
+// ovn-kubernetes alone, through the status of a pod, on pods with claims.
+func (b *bench) networksOfPods(t *testing.T) {
+	const annotation, message = "k8s.ovn.org/pod-networks", "may only be written by ovn-kubernetes"
+	pods := b.admin.CoreV1().Pods("default")
+	pod := func(name, networks string, claims ...string) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: cluster.PodImage}}}}
+		if networks != "" {
+			p.Annotations = map[string]string{annotation: networks}
+		}
+		for _, c := range claims {
+			p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: c, ResourceClaimName: &c})
+		}
+		return p
+	}
+	create := func(p *corev1.Pod) error {
+		_, err := pods.Create(t.Context(), p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	eventually(t, "the policy on pods", func() string {
+		if err := create(pod("written", "{}", "net")); err == nil || !strings.Contains(err.Error(), message) {
+			return fmt.Sprintf("lets through what it must not (%v)", err)
+		}
+		return ""
+	})
+	refused(t, "a pod without a claim", create(pod("unclaimed", "{}")), "")
+	_, err := pods.Create(t.Context(), pod("plugged", "", "net"), metav1.CreateOptions{})
+	refused(t, "a pod without the annotation", err, "")
+	patch := func(value, key string, subresources ...string) error {
+		_, err := pods.Patch(t.Context(), "plugged", types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, key, value), metav1.PatchOptions{}, subresources...)
+		return err
+	}
+	refused(t, "a user writes it", patch(`"{}"`, annotation), message)
+	refused(t, "ovn-kubernetes writes it", patch(`"{}"`, annotation, "status"), "")
+	refused(t, "a user changes it", patch(`"{\"a\":{}}"`, annotation), message)
+	refused(t, "a user removes it", patch("null", annotation), message)
+	refused(t, "a user writes another one", patch(`"x"`, "example.com/note"), "")
 }

@@ -76,7 +76,7 @@ func refusedParams() []contract.Param {
 // output is an interface whose packets OVN receives.
 func output() contract.Output {
 	out := ops.Appends()
-	out.LogicalPorts, out.Attachment = true, "netAttachDefName"
+	out.LogicalPorts, out.Attachment = true, []string{"netAttachDefName", "name", "topology", "physicalNetworkName", "vlanID", "mac", "addresses", "ipam"}
 	return out
 }
 
@@ -265,6 +265,9 @@ func plan(p *ops.Planner, c config) error {
 	if err != nil {
 		return err
 	}
+	if given != nil && !given.Addressed && len(addresses) > 0 {
+		p.Note("OVN lets interface %q use any IP address: NetworkAttachmentDefinition %q has no subnets, so ovn-kubernetes has given the port none", name, given.Attachment)
+	}
 	bound := netstate.OVSPort{Bridge: chassis.Int, MAC: c.MAC, Addresses: addresses}
 	if given != nil {
 		bound.LogicalPort, bound.Holder = &given.Name, &given.Holder
@@ -352,8 +355,10 @@ func (c *config) agree(with *ops.Port) error {
 		return ops.Invalid("netAttachDefName", "is %q, and ovn-kubernetes has made a port of the pod for %q: a pod keeps the network that it was created with; create it again", c.NetAttachDefName, with.Attachment)
 	case c.Topology != with.Topology:
 		return differs("topology", c.Topology, fmt.Sprintf("%q", with.Topology))
-	case c.Topology == localnet && c.PhysicalNetworkName != "" && c.PhysicalNetworkName != with.PhysicalNetwork:
-		return differs("physicalNetworkName", fmt.Sprintf("%q", c.PhysicalNetworkName), fmt.Sprintf("%q", with.PhysicalNetwork))
+	case c.Network != "" && c.Network != with.Network:
+		return differs("name", fmt.Sprintf("%q", c.Network), fmt.Sprintf("%q", with.Network))
+	case c.physical() != "" && c.physical() != with.PhysicalNetwork:
+		return differs("physicalNetworkName", fmt.Sprintf("%q", c.physical()), fmt.Sprintf("%q", with.PhysicalNetwork))
 	case c.Topology == localnet && c.VLANID != with.VLAN:
 		return differs("vlanID", fmt.Sprint(c.VLANID), fmt.Sprint(with.VLAN))
 	case c.MAC != nil && *c.MAC != with.MAC:
@@ -377,7 +382,7 @@ func (c *config) chassis(p *ops.Planner, plugged bool) (netstate.Chassis, error)
 		return out, netstate.Absent(netstate.ThisChassis)
 	case out.OVNKubernetes && !plugged && !p.Kept():
 		return out, fault.New(fault.Unsupported, errors.New("ovn-kubernetes has attached this node to OVN, and makes the ports there: "+
-			"the agent looks for that of a pod which has a claim and, when it was created, the annotation k8s.v1.cni.cncf.io/networks with netAttachDefName (docs/ovn.md)"))
+			"the agent looks for that of a pod which has a claim and, when it was created, the annotation k8s.v1.cni.cncf.io/networks with netAttachDefName (docs/ovn.md). A claim that was prepared without one keeps none: then delete the pod and create it again"))
 	case *out.Name == "":
 		return out, fault.New(fault.NotReady, errors.New("the Open vSwitch of this node is no chassis of OVN: it has no external_ids:system-id; see docs/ovn.md"))
 	case *out.Int == "":

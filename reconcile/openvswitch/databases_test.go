@@ -311,10 +311,26 @@ func TestPortsOfOpenVSwitch(t *testing.T) {
 	if got := s.Must("ovsdb-client", "dump", s.Endpoint, "Open_vSwitch", "Interface", "name"); strings.Contains(got, "pl") || !strings.Contains(got, "theirs") {
 		t.Errorf("left:\n%s", got)
 	}
-	s.transact(`{"op":"insert","table":"Interface","uuid-name":"i","row":{"name":"ovn-k8s-mp0"}},{"op":"insert","table":"Port","uuid-name":"m","row":{"name":"ovn-k8s-mp0","interfaces":["named-uuid","i"]}},
-		{"op":"mutate","table":"Bridge","where":[["name","==","br-mine"]],"mutations":[["ports","insert",["named-uuid","m"]]]}`)
-	if !chassis().OVNKubernetes {
-		t.Error("ovn-kubernetes is not seen")
+}
+
+// TestOVNKubernetes: a node of ovn-kubernetes has its management port, or the representor of one that is a function.
+func TestOVNKubernetes(t *testing.T) {
+	for name, want := range map[string]bool{"": false, "ovn-k8s-mp0": true, "ovn-k8s-mp0_0": true, "ovn-k8s-mp1": false} {
+		s := newServer(t, ovsdb.VSwitch)
+		v, err := openvswitch.NewSwitch(openvswitch.Server{Endpoints: []string{s.Endpoint}, Timeout: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(v.Close)
+		bridge := `{"op":"insert","table":"Bridge","uuid-name":"b","row":{"name":"br-int"}},{"op":"insert","table":"Open_vSwitch","row":{"bridges":["named-uuid","b"]}}`
+		if name != "" {
+			bridge = strings.Replace(bridge, `"name":"br-int"`, `"name":"br-int","ports":["named-uuid","m"]`, 1) +
+				fmt.Sprintf(`,{"op":"insert","table":"Interface","uuid-name":"i","row":{"name":%[1]q}},{"op":"insert","table":"Port","uuid-name":"m","row":{"name":%[1]q,"interfaces":["named-uuid","i"]}}`, name)
+		}
+		s.transact(bridge)
+		if got, err := v.OVNKubernetes(t.Context()); err != nil || got != want {
+			t.Errorf("with port %q: %v %v, want %v", name, got, err, want)
+		}
 	}
 }
 

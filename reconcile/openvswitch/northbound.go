@@ -327,7 +327,7 @@ func (n *Northbound) add(ctx context.Context, want netstate.LogicalPort) error {
 		return err
 	}
 	if key := foreign(results[2].Rows, results[3].Rows); key != "" {
-		return fault.New(fault.Unsupported, fmt.Errorf("the OVN Northbound database is that of ovn-kubernetes, whose rows have the key %q, and which would delete what is not its own: use a database of your own", key))
+		return fault.New(fault.Unsupported, fmt.Errorf("the OVN Northbound database is that of ovn-kubernetes, whose rows have the key %q, and which would delete what is not its own: on its nodes, which have a port \"ovn-k8s-mp0\", its own ports are used (docs/ovn.md); on others use a database of your own", key))
 	}
 	if rows := results[1].Rows; *want.PhysicalNetwork != "" && len(rows) > 0 && !ours(rows[0]) {
 		return localnetTaken(want)

@@ -35,6 +35,12 @@ const (
 	topologyKey   = "k8s.ovn.org/topology"
 )
 
+// localnet is a topology of ovn-kubernetes, and the type of a port.
+const localnet = "localnet"
+
+// macBytes is the length of a MAC address of Ethernet.
+const macBytes = 6
+
 // PodPortName is what ovn-kubernetes calls the port of a pod on the network of a
 // NetworkAttachmentDefinition, NAMESPACE/NAME.
 func PodPortName(attachment, namespace, pod string) string {
@@ -45,27 +51,29 @@ func PodPortName(attachment, namespace, pod string) string {
 // of ovn-kubernetes has no Attachment.
 func (n *Northbound) PodPort(ctx context.Context, name string) (PodPort, bool, error) {
 	out := PodPort{Name: name}
-	results, err := n.db.Read(ctx, []ovsdb.Operation{selecting(tablePort, connection.Named(name), portColumns...)})
-	if err != nil || len(results[0].Rows) == 0 {
+	row, err := n.named(ctx, name, true)
+	if err != nil || row == nil {
 		return out, false, err
 	}
-	row := results[0].Rows[0]
 	ids := connection.Pairs(row["external_ids"])
 	out.PodUID = connection.Text(connection.Pairs(row["options"])["iface-id-ver"])
 	out.Attachment, out.Network, out.Topology = connection.Text(ids[attachmentKey]), connection.Text(ids[networkKey]), connection.Text(ids[topologyKey])
 	for _, list := range connection.Texts(row["addresses"]) {
 		for word := range strings.FieldsSeq(list) {
-			if mac, err := net.ParseMAC(word); err == nil && out.MAC == "" {
+			if mac, err := net.ParseMAC(word); err == nil && len(mac) == macBytes && out.MAC == "" {
 				out.MAC = mac.String()
 			} else if address, err := netip.ParseAddr(word); err == nil {
 				out.Addresses = append(out.Addresses, address)
 			}
 		}
 	}
-	results, err = n.db.Read(ctx, []ovsdb.Operation{
+	if out.Topology != localnet {
+		return out, true, nil
+	}
+	results, err := n.db.Read(ctx, []ovsdb.Operation{
 		selecting(tableSwitch, []ovsdb.Condition{ovsdb.NewCondition("ports", ovsdb.ConditionIncludes, connection.References(connection.UUID(row["_uuid"])))}, "ports"),
 		selecting(tablePort, []ovsdb.Condition{
-			ovsdb.NewCondition("type", ovsdb.ConditionEqual, "localnet"),
+			ovsdb.NewCondition("type", ovsdb.ConditionEqual, localnet),
 		}, "_uuid", "type", "options", "tag", "tag_request"),
 	})
 	if err != nil {

@@ -37,7 +37,7 @@ func TestPodPort(t *testing.T) {
 	for name, want := range map[string]string{
 		blue:    "{default.tenant.blue_ai_worker-0 uid-1 0a:58:ac:1f:00:05 [172.31.0.5 fd00::5] default/tenant-blue net layer2  0} true",
 		"local": "{local uid-1 0a:58:00:00:00:01 [] default/local net localnet phys 200} true",
-		"plain": "{plain   []    other 7} true",
+		"plain": "{plain   []     0} true",
 		"none":  "{none   []     0} false",
 	} {
 		got, found, err := n.PodPort(t.Context(), name)

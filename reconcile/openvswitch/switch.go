@@ -134,20 +134,24 @@ func (s *Switch) Extend(ctx context.Context, snapshot *netstate.Snapshot, querie
 	return nil
 }
 
-// managementPort is the interface by which a node with ovn-kubernetes reaches its pods.
-const managementPort = "ovn-k8s-mp0"
+// managementPorts are the interface by which a node with ovn-kubernetes reaches its pods, and the representor of
+// one that is a function of a card.
+var managementPorts = []string{"ovn-k8s-mp0", "ovn-k8s-mp0_0"}
 
 func (s *Switch) chassis(ctx context.Context) (netstate.Chassis, error) {
-	results, err := s.db.Read(ctx, []ovsdb.Operation{
-		selecting("Open_vSwitch", nil, "external_ids"),
-		selecting("Bridge", nil, "name"),
-		selecting("Interface", connection.Named(managementPort), "name"),
-	})
+	reads := []ovsdb.Operation{selecting("Open_vSwitch", nil, "external_ids"), selecting("Bridge", nil, "name")}
+	for _, name := range managementPorts {
+		reads = append(reads, selecting("Interface", connection.Named(name), "name"))
+	}
+	results, err := s.db.Read(ctx, reads)
 	out := netstate.ThisChassis
 	if err != nil {
 		return out, err
 	}
-	out.Name, out.Int, out.Networks, out.OVNKubernetes = new(""), new(""), []string{}, len(results[2].Rows) > 0
+	out.Name, out.Int, out.Networks = new(""), new(""), []string{}
+	for _, r := range results[2:] {
+		out.OVNKubernetes = out.OVNKubernetes || len(r.Rows) > 0
+	}
 	if len(results[0].Rows) == 0 {
 		return out, nil
 	}

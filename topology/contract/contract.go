@@ -135,9 +135,10 @@ type Output struct {
 	// LogicalPorts says that what a pod sends over each interface the step makes is received by a
 	// port of OVN of its own.
 	LogicalPorts bool
-	// Attachment is the config key with the NetworkAttachmentDefinition of such a port: where
-	// ovn-kubernetes has attached the node to OVN, it makes the port.
-	Attachment string
+	// Attachment is the config key with the NetworkAttachmentDefinition of such a port, followed
+	// by the keys that have to agree with it: where ovn-kubernetes has attached the node to OVN,
+	// it makes the port, when it sees the pod.
+	Attachment []string
 	// Relays says that an interface the step makes sends through the one below it, unchanged.
 	Relays bool
 }

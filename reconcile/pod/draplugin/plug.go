@@ -2,6 +2,7 @@ package draplugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 
@@ -15,9 +16,6 @@ import (
 // Ports of an earlier pod of the claim are removed. ovn-kubernetes makes ports when it sees the
 // pod, so they may still be missing.
 func (d *decision) plug(ctx context.Context, c *claims.Claim) error {
-	if d.Attachments == nil {
-		return nil
-	}
 	var asked, used bool
 	stepOf := map[string]string{} // by attachment
 	for i := range c.Topologies {
@@ -28,8 +26,12 @@ func (d *decision) plug(ctx context.Context, c *claims.Claim) error {
 		for j := range t.Steps {
 			s := &t.Steps[j]
 			known, _ := d.Contracts.Contract(s.Type)
-			if known.Output.Attachment == "" {
+			if len(known.Output.Attachment) == 0 {
 				continue
+			}
+			if d.Attachments == nil {
+				// How it is to be attached is decided once, here.
+				return passing(fault.New(fault.NotReady, errorOf(t, s, errors.New("the agent has no databases of OVN: set agent.ovn.enabled in the chart's values (docs/ovn.md)"))))
 			}
 			if !asked {
 				if used, err = d.Attachments.Used(ctx); err != nil {
@@ -39,7 +41,7 @@ func (d *decision) plug(ctx context.Context, c *claims.Claim) error {
 			}
 			given := ops.Given{}
 			if used {
-				if given, err = d.portOf(ctx, c, s, known.Output.Attachment, stepOf); err != nil {
+				if given, err = d.portOf(ctx, c, s, known.Output.Attachment[0], stepOf); err != nil {
 					return errorOf(t, s, err)
 				}
 			}

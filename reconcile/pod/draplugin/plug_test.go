@@ -154,6 +154,16 @@ func TestPlugWithoutOVNKubernetes(t *testing.T) {
 	}
 }
 
+// TestPlugWithoutDatabases holds that nothing is recorded while the agent has no databases of OVN: the claim would
+// keep no port when it has.
+func TestPlugWithoutDatabases(t *testing.T) {
+	inBubble(t, "waits", func(t *testing.T) {
+		g := plugged(t, nil, blueNetwork)
+		g.Attachments = nil
+		g.refused(allocated("c9", "p9", "0", "1"), fault.NotReady, "set agent.ovn.enabled in the chart's values")
+	})
+}
+
 // TestPlugPool holds that a port without addresses has those of a pool.
 func TestPlugPool(t *testing.T) {
 	g := plugged(t, &ovnKubernetes{ports: map[string]error{"pod-p1 default/blue": nil}, bare: true}, `"ipam":{"type":"pool","pool":"blue"},`+blueNetwork)

@@ -41,13 +41,9 @@ func (p *Ports) Used(ctx context.Context) (bool, error) { return p.Switch.OVNKub
 
 // Given returns the port of a pod on the network of a NetworkAttachmentDefinition, with its
 // addresses, gateways and routes. While ovn-kubernetes has not made it the error is of kind
-// NotReady.
+// NotReady. The annotation, which ovn-kubernetes writes first, is read first: the database
+// may be that of all nodes.
 func (p *Ports) Given(ctx context.Context, namespace string, pod claims.Pod, attachment string) (ops.Given, error) {
-	name := openvswitch.PodPortName(attachment, namespace, pod.Name)
-	row, found, err := p.Northbound.PodPort(ctx, name)
-	if err != nil {
-		return ops.Given{}, err
-	}
 	o, err := p.Pods.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace(namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsForbidden(err):
@@ -58,26 +54,34 @@ func (p *Ports) Given(ctx context.Context, namespace string, pod claims.Pod, att
 		return ops.Given{}, fault.New(fault.NotReady, fmt.Errorf("pod %q was deleted and created again", pod.Name))
 	}
 	given, err := parse(o.Annotations[Networks], attachment)
-	switch none := errors.Is(err, errNone); {
-	case !found || none:
-		where := "the OVN Northbound database has no port " + fmt.Sprintf("%q", name)
-		if found {
-			where = fmt.Sprintf("annotation %s of the pod does not have it", Networks)
-		}
-		return ops.Given{}, fault.New(fault.NotReady, fmt.Errorf("ovn-kubernetes has not made a port of the pod for NetworkAttachmentDefinition %q yet (%s): the pod has to be created with annotation %s: %s, "+
-			"and the NetworkAttachmentDefinition has to be of type ovn-k8s-cni-overlay; if it is, look at the events of the pod", attachment, where, Selection, attachment))
+	switch {
+	case errors.Is(err, errNone):
+		return ops.Given{}, missing(attachment, "its annotation "+Networks+" does not have it")
 	case err != nil:
 		return ops.Given{}, fault.New(fault.Invalid, fmt.Errorf("annotation %s of the pod, network %q: %w", Networks, attachment, err))
 	}
+	name := openvswitch.PodPortName(attachment, namespace, pod.Name)
+	row, found, err := p.Northbound.PodPort(ctx, name)
+	switch {
+	case err != nil:
+		return ops.Given{}, err
+	case !found:
+		return ops.Given{}, missing(attachment, fmt.Sprintf("the OVN Northbound database has no port %q", name))
+	}
 	given.Port = &ops.Port{
-		Name: name, Holder: string(pod.UID), MAC: row.MAC, Attachment: attachment, Topology: row.Topology, Addressed: len(row.Addresses) > 0,
+		Name: name, Holder: string(pod.UID), MAC: row.MAC, Attachment: attachment, Network: row.Network, Topology: row.Topology, Addressed: len(row.Addresses) > 0,
 		PhysicalNetwork: row.PhysicalNetwork, VLAN: row.VLAN,
 	}
 	return given, agree(row, &given)
 }
 
+func missing(attachment, where string) error {
+	return fault.New(fault.NotReady, fmt.Errorf("ovn-kubernetes has not made a port of the pod for NetworkAttachmentDefinition %q yet (%s): the pod has to be created with annotation %s: %s, "+
+		"and the NetworkAttachmentDefinition has to be of type ovn-k8s-cni-overlay; if it is, look at the events of the pod", attachment, where, Selection, attachment))
+}
+
 // agree refuses a row that is not that of the pod, and an annotation that says other than the
-// row: a user can write it, and OVN goes by the row.
+// row, by which OVN goes.
 func agree(row openvswitch.PodPort, with *ops.Given) error {
 	var has []netip.Addr
 	for _, p := range with.Addresses {
@@ -91,6 +95,8 @@ func agree(row openvswitch.PodPort, with *ops.Given) error {
 			row.Name, row.Attachment, with.Port.Attachment))
 	case cmp.Or(row.PodUID, with.Port.Holder) != with.Port.Holder:
 		return fault.New(fault.NotReady, fmt.Errorf("logical switch port %q is still that of an earlier pod of the name", row.Name))
+	case unicast(row.MAC) != nil:
+		return fault.New(fault.Invalid, fmt.Errorf("logical switch port %q: %w", row.Name, unicast(row.MAC)))
 	case row.MAC == "":
 		return fault.New(fault.NotReady, fmt.Errorf("logical switch port %q has no MAC address yet", row.Name))
 	case !slices.Equal(has, row.Addresses):
@@ -98,4 +104,12 @@ func agree(row openvswitch.PodPort, with *ops.Given) error {
 			Networks, has, with.Port.Attachment, row.Addresses))
 	}
 	return nil
+}
+
+// unicast refuses a MAC address that no interface can have.
+func unicast(mac string) error {
+	if mac == "" {
+		return nil
+	}
+	return ops.MAC("addresses", mac)
 }

@@ -74,20 +74,20 @@ func TestGiven(t *testing.T) {
 	}{
 		"two families": {
 			annotation: written(both), rows: blue(nil),
-			want: `{"addresses":["172.31.0.5/24","fd00::5/64"],"gateways":["172.31.0.1"],"routes":[{"destination":"0.0.0.0/0","gateway":"172.31.0.1"},{"destination":"10.9.0.0/16","gateway":"172.31.0.2"},{"destination":"fd01::/64"}],"port":{"name":"default.tenant.blue_ai_worker-0","holder":"uid-1","mac":"0a:58:ac:1f:00:05","addressed":true,"attachment":"default/tenant-blue","topology":"layer2"}}`,
+			want: `{"addresses":["172.31.0.5/24","fd00::5/64"],"gateways":["172.31.0.1"],"routes":[{"destination":"0.0.0.0/0","gateway":"172.31.0.1"},{"destination":"10.9.0.0/16","gateway":"172.31.0.2"},{"destination":"fd01::/64"}],"port":{"name":"default.tenant.blue_ai_worker-0","holder":"uid-1","mac":"0a:58:ac:1f:00:05","addressed":true,"attachment":"default/tenant-blue","network":"blue","topology":"layer2"}}`,
 		},
 		"fields of before lists": {
 			annotation: written(`{"ip_address":"172.31.0.5/24","gateway_ip":"172.31.0.1","mac_address":"0a:58:ac:1f:00:05"}`), rows: blue(func(p *openvswitch.PodPort) { p.Addresses, p.PodUID = p.Addresses[:1], "" }),
-			want: `{"addresses":["172.31.0.5/24"],"gateways":["172.31.0.1"],"routes":[{"destination":"0.0.0.0/0","gateway":"172.31.0.1"}],"port":{"name":"default.tenant.blue_ai_worker-0","holder":"uid-1","mac":"0a:58:ac:1f:00:05","addressed":true,"attachment":"default/tenant-blue","topology":"layer2"}}`,
+			want: `{"addresses":["172.31.0.5/24"],"gateways":["172.31.0.1"],"routes":[{"destination":"0.0.0.0/0","gateway":"172.31.0.1"}],"port":{"name":"default.tenant.blue_ai_worker-0","holder":"uid-1","mac":"0a:58:ac:1f:00:05","addressed":true,"attachment":"default/tenant-blue","network":"blue","topology":"layer2"}}`,
 		},
 		"no addresses": {
 			annotation: written(`{"ip_addresses":null,"mac_address":"0a:58:ac:1f:00:05","role":"secondary"}`), rows: blue(bare),
-			want: `{"port":{"name":"default.tenant.blue_ai_worker-0","holder":"uid-1","mac":"0a:58:ac:1f:00:05","attachment":"default/tenant-blue","topology":"layer2"}}`,
+			want: `{"port":{"name":"default.tenant.blue_ai_worker-0","holder":"uid-1","mac":"0a:58:ac:1f:00:05","attachment":"default/tenant-blue","network":"blue","topology":"layer2"}}`,
 		},
 		"the database is away":             {annotation: written(both), rows: rows{"away": {}}, kind: fault.NotReady, says: "is away"},
 		"no port":                          {annotation: written(both), rows: rows{}, kind: fault.NotReady, says: `database has no port "default.tenant.blue_ai_worker-0"`},
 		"no annotation":                    {rows: blue(nil), kind: fault.NotReady, says: "k8s.v1.cni.cncf.io/networks: default/tenant-blue"},
-		"not this network":                 {annotation: `{"default":{}}`, rows: blue(nil), kind: fault.NotReady, says: "annotation k8s.ovn.org/pod-networks of the pod does not have it"},
+		"not this network":                 {annotation: `{"default":{}}`, rows: blue(nil), kind: fault.NotReady, says: "its annotation k8s.ovn.org/pod-networks does not have it"},
 		"no JSON":                          {annotation: "x", rows: blue(nil), kind: fault.Invalid, says: "is no JSON object"},
 		"another type":                     {annotation: written(`[1]`), rows: blue(nil), kind: fault.Invalid, says: `network "default/tenant-blue"`},
 		"an address that OVN drops":        {annotation: written(`{"ip_addresses":["172.31.0.9/24","fd00::5/64"]}`), rows: blue(nil), kind: fault.Invalid, says: "has the addresses [172.31.0.9 fd00::5] on network"},
@@ -102,6 +102,7 @@ func TestGiven(t *testing.T) {
 		"a name that another network has":  {annotation: written(both), rows: blue(func(p *openvswitch.PodPort) { p.Attachment = "default/tenant.blue" }), kind: fault.Conflict, says: `is of NetworkAttachmentDefinition "default/tenant.blue"`},
 		"a port that is no pod's":          {annotation: written(both), rows: blue(func(p *openvswitch.PodPort) { p.Attachment = "" }), kind: fault.Conflict, says: "is of NetworkAttachmentDefinition"},
 		"the port of the pod before":       {annotation: written(both), rows: blue(func(p *openvswitch.PodPort) { p.PodUID = "uid-0" }), kind: fault.NotReady, says: "earlier pod"},
+		"a group address":                  {annotation: written(both), rows: blue(func(p *openvswitch.PodPort) { p.MAC = "01:00:5e:00:00:01" }), kind: fault.Invalid, says: "01:00:5e:00:00:01"},
 		"a port without a MAC address yet": {annotation: written(both), rows: blue(func(p *openvswitch.PodPort) { p.MAC = "" }), kind: fault.NotReady, says: "no MAC address yet"},
 	} {
 		t.Run(name, func(t *testing.T) {

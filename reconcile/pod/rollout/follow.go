@@ -29,22 +29,25 @@ func (h *HeldBack) Error() string { return fmt.Sprintf("step %q: %v", h.Step, h.
 func (h *HeldBack) Unwrap() error { return h.Err }
 
 // Follow returns an error unless a topology of a claim can have a later generation with
-// the claim's devices. It is a HeldBack if that takes another device, which needs a new
-// claim, and of kind Invalid if the generation is not valid here: admission may have
+// the claim's devices. It is a HeldBack if that takes another device, or another port of
+// ovn-kubernetes, which needs a new claim, and of kind Invalid if the generation is not valid here: admission may have
 // been bypassed, or be of another version.
 func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology, set contract.Set) error {
+	was, err := topology.FromObject(&t.Object)
+	if err != nil {
+		return fault.New(fault.Invalid, err)
+	}
 	decoded, err := topology.FromObject(o)
 	if err == nil {
+		if err := samePorts(t.Given, was, decoded, set); err != nil {
+			return err
+		}
 		_, err = validity.Check(ctx, decoded, ops.Giving(set, t.Given.ForSteps(decoded)))
 	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return fault.New(fault.NotReady, err)
 		}
-		return fault.New(fault.Invalid, err)
-	}
-	was, err := topology.FromObject(&t.Object)
-	if err != nil {
 		return fault.New(fault.Invalid, err)
 	}
 	for i := range decoded.Steps {
@@ -114,6 +117,31 @@ func sameNodes(was, later *topology.Topology, set contract.Set) error {
 		for _, p := range known.Params {
 			if from, to := value(known, p, before), value(known, p, after); p.AtCreation && !reflect.DeepEqual(from, to) {
 				return &HeldBack{s.Name, fmt.Errorf("a container gets its device nodes when it is created, and %s is %v, not %v", p.Name, from, to)}
+			}
+		}
+	}
+	return nil
+}
+
+// samePorts returns a HeldBack unless the later version uses the ports of ovn-kubernetes that a claim
+// was given as the earlier one does: they are made when a pod is created.
+func samePorts(given ops.Givens, was, later *topology.Topology, set contract.Set) error {
+	if !given.Plugged() {
+		return nil
+	}
+	for i := range later.Steps {
+		s := &later.Steps[i]
+		known, _ := set.Contract(s.Type)
+		if len(known.Output.Attachment) == 0 {
+			continue
+		}
+		before, had := was.Step(s.Name)
+		if !had || before.Type != s.Type || given[s.Name].Port == nil {
+			return &HeldBack{s.Name, errors.New("it joins a network of ovn-kubernetes, which makes ports when a pod is created")}
+		}
+		for _, p := range known.Params {
+			if from, to := value(known, p, before), value(known, p, s); slices.Contains(known.Output.Attachment, p.Name) && !reflect.DeepEqual(from, to) {
+				return &HeldBack{s.Name, fmt.Errorf("its port was made by ovn-kubernetes when the pod was created, and %s was another then", p.Name)}
 			}
 		}
 	}

@@ -41,10 +41,14 @@ type Preview struct {
 // PreviewOf plans a later version of a topology in a sandbox, which may use these
 // devices. The plan is made by plan, which is that of the engine.
 func PreviewOf(ctx context.Context, sb reconcile.Sandbox, later *topology.Topology, devices []claims.Device, set contract.Set, plan func(context.Context, reconcile.Sandbox) (*ops.Plan, error)) (Preview, error) {
-	was := sb.Topology
+	was, had := sb.Topology, sb.Given
 	sb.Topology, sb.Given = later, sb.Given.ForSteps(later).Networks()
 	p := Preview{Sandbox: sb, Effects: map[string]Effect{}, Interrupted: []string{}}
-	if err := Fits(ctx, was, later, devices, set); err != nil {
+	err := samePorts(had, was, later, set)
+	if err == nil {
+		err = Fits(ctx, was, later, devices, set)
+	}
+	if err != nil {
 		if _, held := errors.AsType[*HeldBack](err); !held {
 			return p, err
 		}
@@ -56,7 +60,6 @@ func PreviewOf(ctx context.Context, sb reconcile.Sandbox, later *topology.Topolo
 			sb.Given[s.Name] = devices[i].Given().WithNetwork(sb.Given[s.Name])
 		}
 	}
-	var err error
 	if p.Plan, err = plan(ctx, sb); err != nil {
 		return p, err
 	}

@@ -119,6 +119,60 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// TestFollowPlugged: ovn-kubernetes makes the ports of a pod when it is created, so an edit that needs another one is
+// held back, and is no failure.
+func TestFollowPlugged(t *testing.T) {
+	registry, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw := func(config string) *runtime.RawExtension { return &runtime.RawExtension{Raw: []byte(config)} }
+	const config = `{"topology":"localnet","physicalNetworkName":"phys","vlanID":200,"netAttachDefName":"default/blue"}`
+	const held = "its port was made by ovn-kubernetes when the pod was created, and %s was another then"
+	for name, c := range map[string]struct {
+		edit func(o *v1alpha1.NetworkTopology)
+		held string
+	}{
+		"the same": {edit: func(*v1alpha1.NetworkTopology) {}},
+		"the MTU": {edit: func(o *v1alpha1.NetworkTopology) {
+			o.Spec.Steps[1].Config = raw(config[:len(config)-1] + `,"mtu":1450}`)
+		}},
+		"a later step": {edit: func(o *v1alpha1.NetworkTopology) {
+			o.Spec.Steps = append(o.Spec.Steps, v1alpha1.Step{Name: "tune", Type: "tuning", DependOn: []string{"vf1"}})
+		}},
+		"the step less": {edit: func(o *v1alpha1.NetworkTopology) { o.Spec.Steps = o.Spec.Steps[:1] }},
+		"the VLAN": {edit: func(o *v1alpha1.NetworkTopology) {
+			o.Spec.Steps[1].Config = raw(strings.Replace(config, "200", "201", 1))
+		}, held: fmt.Sprintf(held, "vlanID")},
+		"the network": {edit: func(o *v1alpha1.NetworkTopology) {
+			o.Spec.Steps[1].Config = raw(strings.Replace(config, "blue", "red", 1))
+		}, held: fmt.Sprintf(held, "netAttachDefName")},
+		"another name": {edit: func(o *v1alpha1.NetworkTopology) { o.Spec.Steps[1].Name = "net" }, held: "it joins a network of ovn-kubernetes, which makes ports when a pod is created"},
+		"one more": {edit: func(o *v1alpha1.NetworkTopology) {
+			o.Spec.Steps = append(o.Spec.Steps, v1alpha1.Step{Name: "more", Type: "ovn-k8s-cni-overlay", Config: raw(`{"topology":"layer2","netAttachDefName":"default/red"}`)})
+		}, held: "it joins a network of ovn-kubernetes, which makes ports when a pod is created"},
+	} {
+		was := given()
+		was.Object.Spec.Steps[1] = v1alpha1.Step{Name: "vf1", Type: "ovn-k8s-cni-overlay", Config: raw(config)}
+		was.Devices = was.Devices[:1]
+		was.Given = ops.Givens{"vf1": {
+			Port:      &ops.Port{Name: "default.blue_ns_pod", Holder: "uid", MAC: "0a:58:00:00:00:01", Attachment: "default/blue", Topology: "localnet", PhysicalNetwork: "phys", VLAN: 200, Addressed: true},
+			Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.5/24")},
+		}}
+		o := was.Object.DeepCopy()
+		o.Generation = 2
+		c.edit(o)
+		err := Follow(t.Context(), was, o, registry)
+		reason := ""
+		if h, ok := errors.AsType[*HeldBack](err); ok {
+			reason = h.Err.Error()
+		}
+		if reason != c.held || c.held == "" && err != nil {
+			t.Errorf("%s: %v, want it held back: %q", name, err, c.held)
+		}
+	}
+}
+
 // TestSameNodes: a container gets its device nodes when it is created, so only edits that
 // do not change them reach a running pod.
 func TestSameNodes(t *testing.T) {
