@@ -32,9 +32,9 @@ ONE_KERNEL_PKG := ./cmd/...
 OTHER_KERNEL_PKG := ./reconcile/kernel/... ./reconcile/watch
 # The short form runs most tests that take seconds on one kernel only: here those that test our
 # code rather than the kernel, below the others.
-ONE_KERNEL := ^Test(KilledBetweenChanges|EveryChangeFailsOnce|FailureAtEveryChange|KilledInRepairAndUpdate|Update(Killed|FailsAnywhere)|Drift|AnotherWriter|Restart|NothingGrows|Storm|(Kernel)?Sessions|Run|Interrupt|SupportBundle|Random|LinkStateFollowsLACP|PartnerOfPort|DeviceKnownByIndex|Unplugged|SlowAttach(Killed)?|StackedPairs|PathReused|NetworkOfFunction|Shares|CleanOnReturn|Function(Rebound|Open)|HiddenUpper)$$
+ONE_KERNEL := ^Test(KilledBetweenChanges|EveryChangeFailsOnce|FailureAtEveryChange|KilledInRepairAndUpdate|Update(Killed|FailsAnywhere)|Drift|AnotherWriter|Restart|NothingGrows|Storm|(Kernel)?Sessions|Run|Interrupt|SupportBundle|Random|LinkStateFollowsLACP|PartnerOfPort|DeviceKnownByIndex|Unplugged|SlowAttach(Killed)?|StackedPairs|PathReused|NetworkOfFunction|Shares|CleanOnReturn|Function(Rebound|Open)|HiddenUpper|ApplyTwiceRelease|NamespaceDies|Tunnel)$$
 OTHER_KERNEL := ^Test(DHCP(ServerAway|Killed|Failure|OverIPVLAN)?|HostileDHCP|HostRoutes|PodRoutes|RoutedPods|HostPorts|LostPorts|Masquerade|PodNetwork(Routed|Refuses|Killed|sAtOnce)?|Loopback|MultiNIC|HostilePod|ForgedIdentity|Autoconfiguration|RouterAdvertisement|DuplicateAddressDetection|EditedTopology|RateO(fUserspace|nPF)|DeviceIsHeld)$$
-RACELESS := /(cmd/plumbline|ops/all|reconcile/pod/rollout|topology/admission|topology/controller)$$
+RACELESS := k8s.io/client-go/rest
 GOROUTINES := ^\s*go |\.Go\(|"sync(/atomic)?"|RunParallel
 FUZZTIME ?= 20s
 SOAK ?= 10m
@@ -102,16 +102,17 @@ machine machine-cluster: machine%:
 	end
 
 .PHONY: unit
-# With -race, the packages of RACELESS need controller-runtime and most of client-go compiled
-# a second time: the short form tests them without -race, unless PKG names them, and so it does ops/all and
-# packages that start no goroutine. Packages without tests are left out, since go test would compile them too.
+# With -race, packages that use RACELESS need most of client-go compiled a second time, which takes a third of the
+# time of CI on a bare machine: the short form tests them without -race, unless PKG names them, and so it does ops/all
+# and packages that start no goroutine. Packages without tests are left out, since go test would compile them too.
 unit: ## tests that need neither root nor network (PKG=./ops/... RUN=TestLaws LONG=1)
 	@. .ci/lib
 	packages='$(PKG)' raceless=
 	if [[ -z '$(LONG)' && $$packages = ./... ]]; then
 		packages=''
+		clients=$$($(GO) list -test -f '{{ range .Deps }}{{ if eq . "$(RACELESS)" }}{{ $$.ImportPath }} {{ end }}{{ end }}' ./...)
 		while read -r package folder; do
-			if [[ $$package =~ $(RACELESS) ]] || ! grep -qE '$(GOROUTINES)' "$$folder"/*.go; then
+			if [[ $$clients =~ (^|[[:space:]])"$$package.test"[[:space:]] || $$package = */ops/all ]] || ! grep -qE '$(GOROUTINES)' "$$folder"/*.go; then
 				raceless+=" $$package"
 			else
 				packages+=" $$package"

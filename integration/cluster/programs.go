@@ -21,6 +21,13 @@ const Version = "v1.37.0"
 // work. The Makefile says the same, or plumbline and Kubernetes would share nothing.
 const noDWARF = "-gcflags=all=-dwarf=false"
 
+// generated has it inline nothing in packages of Kubernetes that are mostly generated code, or are
+// kubectl's: they take a good part of the build, and no time when a cluster runs.
+var generated = []string{
+	"-gcflags=k8s.io/kubernetes/pkg/apis/...=-dwarf=false -l", "-gcflags=k8s.io/kubernetes/pkg/generated/...=-dwarf=false -l",
+	"-gcflags=k8s.io/kubectl/...=-dwarf=false -l", "-gcflags=sigs.k8s.io/kustomize/...=-dwarf=false -l",
+}
+
 // build is a folder of programs made from a module of this folder.
 type build struct {
 	module   string   // a folder beside this file
@@ -34,7 +41,7 @@ var (
 	kubernetesBuild = build{
 		module:   "kubernetes",
 		programs: []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet", "kube-proxy"},
-		flags:    []string{noDWARF, "-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=" + Version},
+		flags:    append([]string{noDWARF, "-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=" + Version}, generated...),
 		packages: ".",
 		multi:    true,
 	}

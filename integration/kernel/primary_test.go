@@ -556,7 +556,10 @@ func TestPodNetworksAtOnce(t *testing.T) {
 	n := newPodNode(t)
 	home := n.state("")
 	defer n.run(n.server(&process{}, nil, ""))()
-	const pods = 8
+	pods := 5
+	if effort.Long() {
+		pods = 8
+	}
 	paths := make([]string, pods)
 	for i := range paths {
 		paths[i] = newNetns(t)
