@@ -270,14 +270,32 @@ func TestPortsOfOpenVSwitch(t *testing.T) {
 	if got := observed(t, v, o).(netstate.OVSPort); !got.Installed {
 		t.Error("not installed")
 	}
+	numbers := func(of netstate.OVSPort) int {
+		out, err := v.(interface {
+			Numbers(ctx context.Context, of []netstate.OVSPort) (map[string]uint32, error)
+		}).Numbers(t.Context(), []netstate.OVSPort{{Link: "host:none", LogicalPort: new("lp0")}, of})
+		if err != nil || len(out) > 1 {
+			t.Errorf("numbers %v, %v", out, err)
+		}
+		return int(out[of.Link])
+	}
+	if got := numbers(o); got != 0 { // as it is bound to another one
+		t.Errorf("number %d", got)
+	}
 	update, _ := netstate.NewUpdate("", observed(t, v, o).(netstate.OVSPort), o)
 	applied(t, v, update)
 	if got := s.transact(`{"op":"select","table":"Interface","where":[["name","==","pl1"]],"columns":["external_ids"]}`); !strings.Contains(got, `["theirs","kept"]`) || !strings.Contains(got, `["iface-id","lp1"]`) {
 		t.Errorf("keys %s", got)
 	}
+	if got := numbers(o); got != 5 {
+		t.Errorf("number %d, want 5", got)
+	}
 	s.transact(`{"op":"update","table":"Interface","where":[["name","==","pl1"]],"row":{"ofport":-1,"error":"could not open network device pl1"}}`)
 	if got := observed(t, v, o).(netstate.OVSPort); got.Installed || got.Failure != "could not open network device pl1" {
 		t.Errorf("without a link: %+v", got)
+	}
+	if got := numbers(o); got != 0 {
+		t.Errorf("without a link: number %d", got)
 	}
 	// Another one of ours has the logical port, as after a reboot.
 	again := o

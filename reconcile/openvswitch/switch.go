@@ -193,6 +193,37 @@ type found struct {
 	ours        bool
 }
 
+// Numbers reads the numbers in OpenFlow of links that are bound to these logical ports, by link.
+func (s *Switch) Numbers(ctx context.Context, of []netstate.OVSPort) (map[string]uint32, error) {
+	var reads []ovsdb.Operation
+	for _, p := range of {
+		reads = append(reads, selecting("Interface", connection.Named(netstate.BaseName(p.Link)), "ofport", "external_ids"))
+	}
+	results, err := s.db.Read(ctx, reads)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]uint32{}
+	for i, p := range of {
+		for _, row := range results[i].Rows {
+			if n := number(row); n > 0 && connection.Text(connection.Pairs(row["external_ids"])["iface-id"]) == *p.LogicalPort {
+				out[p.Link] = uint32(n)
+			}
+		}
+	}
+	return out, nil
+}
+
+// number is that of an interface in OpenFlow, -1 if it has none.
+func number(row ovsdb.Row) float64 {
+	if numbers := connection.Set(row["ofport"]); len(numbers) == 1 {
+		if n, ok := numbers[0].(float64); ok {
+			return n
+		}
+	}
+	return -1
+}
+
 // find reads the port of a link.
 func (s *Switch) find(ctx context.Context, link string) (found, error) {
 	name := netstate.BaseName(link)
@@ -236,12 +267,7 @@ func (f *found) read(row ovsdb.Row) {
 	for _, e := range connection.Texts(row["error"]) {
 		f.Failure = e
 	}
-	numbers := connection.Set(row["ofport"])
-	number := -1.0
-	if len(numbers) == 1 {
-		number, _ = numbers[0].(float64)
-	}
-	f.Installed = connection.Text(ids["ovn-installed"]) == "true" && number > 0
+	f.Installed = connection.Text(ids["ovn-installed"]) == "true" && number(row) > 0
 }
 
 // Apply implements reconcile.External.
