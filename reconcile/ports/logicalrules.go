@@ -9,30 +9,52 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// LogicalRule is a rule of a NetworkQoS that OVN enforces for an interface of a sandbox. OVN has
-// no counters of it that a client of its databases could read.
+// LogicalRule is a rule of a NetworkQoS that OVN enforces for an interface of a sandbox.
 type LogicalRule struct {
 	Name, Interface string
+	// Port is the logical port. Link and Bridge are where it is bound: a link of the host, and a
+	// bridge of Open vSwitch, "" if there is none.
+	Port, Link, Bridge string
+	// Priority and DSCP are those of the rule's row. No other row of the port has the priority.
+	Priority uint16
+	DSCP     uint8
+	// Limited says that the row has a rate.
+	Limited bool
 }
 
 // LogicalRulesOf returns the rules of a sandbox by its record, by interface, and of those of one
 // interface the one that decides first.
 func LogicalRulesOf(rec *reconcile.Record) []LogicalRule {
-	priority := map[string]uint16{}
+	wanted := map[string]netstate.LogicalRule{}
 	for _, r := range rec.Sandbox.LogicalRules {
 		if r.Priority != nil {
-			priority[r.Rule] = *r.Priority
+			wanted[r.Rule] = r
+		}
+	}
+	bound := map[string]netstate.OVSPort{} // by logical port
+	for _, c := range rec.History {
+		if p, ok := c.After.(netstate.OVSPort); ok && p.LogicalPort != nil && p.Bridge != nil {
+			bound[*p.LogicalPort] = p
 		}
 	}
 	var out []LogicalRule
 	for _, c := range rec.History {
 		r, ok := c.After.(netstate.LogicalRule)
-		if _, wanted := priority[r.Rule]; ok && wanted {
-			out = append(out, LogicalRule{r.Rule, r.Link})
+		want, found := wanted[r.Rule]
+		if !ok || !found {
+			continue
 		}
+		l := LogicalRule{Name: r.Rule, Interface: r.Link, Port: r.Port, Priority: *want.Priority, Limited: want.Rate != nil && *want.Rate > 0}
+		if want.DSCP != nil {
+			l.DSCP = *want.DSCP
+		}
+		if p, ok := bound[r.Port]; ok {
+			l.Link, l.Bridge = p.Link, *p.Bridge
+		}
+		out = append(out, l)
 	}
 	slices.SortFunc(out, func(a, b LogicalRule) int {
-		return cmp.Or(strings.Compare(a.Interface, b.Interface), cmp.Compare(priority[b.Name], priority[a.Name]))
+		return cmp.Or(strings.Compare(a.Interface, b.Interface), cmp.Compare(b.Priority, a.Priority))
 	})
 	return out
 }

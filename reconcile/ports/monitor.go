@@ -108,6 +108,7 @@ type box struct {
 	read           time.Time
 	ports          []Port
 	rules          []Rule
+	logical        []LogicalRule
 	states         []State
 	debouncers     map[Port]*debouncer
 	report         Report
@@ -255,7 +256,7 @@ func (m *Monitor) visit(ctx context.Context, b *box) {
 		return
 	}
 	ports := Of(&rec)
-	rules := RulesOf(&rec, ports)
+	rules, logical := RulesOf(&rec, ports), LogicalRulesOf(&rec)
 	limited, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	states, err := m.Read(limited, rec.Sandbox.Netns, rec.NetnsID, ports)
@@ -270,7 +271,7 @@ func (m *Monitor) visit(ctx context.Context, b *box) {
 	m.mu.Lock()
 	b.read = now
 	if err == nil {
-		b.namespace, b.pod, b.path, b.netns, b.ports, b.rules, b.states = namespace, pod, rec.Sandbox.Netns, rec.NetnsID, ports, rules, states
+		b.namespace, b.pod, b.path, b.netns, b.ports, b.rules, b.logical, b.states = namespace, pod, rec.Sandbox.Netns, rec.NetnsID, ports, rules, logical, states
 	}
 	m.mu.Unlock()
 	if err != nil {

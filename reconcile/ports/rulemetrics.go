@@ -18,6 +18,8 @@ type RuleMetricsOptions struct {
 	Monitor *Monitor
 	// Read is kernel.Host.RuleReadings.
 	Read func(ctx context.Context, path string, id reconcile.NetnsID, of []Rule) ([]Reading, error)
+	// ReadLogical is flowcounters.Reader.Read, nil without OVN.
+	ReadLogical func(ctx context.Context, of []LogicalRule) ([]Reading, error)
 	// Rules is the maximum number of rules on interfaces with counters; 0 is none.
 	Rules int
 }
@@ -37,6 +39,7 @@ type RuleMetrics struct {
 type ruleKey struct {
 	sandbox reconcile.SandboxID
 	link    int
+	logical string // the interface of a rule of OVN
 	rule    string
 }
 
@@ -82,7 +85,9 @@ func (m *RuleMetrics) Collect(ch chan<- prometheus.Metric) {
 		}
 		send(markedDesc, s.Marked.Packets)
 		send(markedBytesDesc, s.Marked.Bytes)
-		send(droppedDesc, s.Dropped)
+		if !s.DropsUnknown {
+			send(droppedDesc, s.Dropped)
+		}
 	}
 }
 
@@ -92,50 +97,94 @@ func (m *RuleMetrics) refresh() {
 	if !m.read.IsZero() && now.Sub(m.read) < fresh {
 		return
 	}
-	boxes := slices.DeleteFunc(m.Monitor.list(), func(b box) bool { return b.gone || b.pod == "" || len(b.rules) == 0 })
+	boxes := slices.DeleteFunc(m.Monitor.list(), func(b box) bool { return b.gone || b.pod == "" || len(b.rules)+len(b.logical) == 0 })
 	slices.Reverse(boxes) // of two sandboxes of one pod, the newer one has the name
 	wanted := make([]int, len(boxes))
 	m.hidden = 0
 	for i := range boxes {
-		wanted[i] = len(boxes[i].rules)
+		wanted[i] = len(boxes[i].rules) + len(boxes[i].logical)
 		m.hidden += wanted[i]
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
 	m.shown = nil
 	sent, kept := map[[7]string]bool{}, map[ruleKey]*total{}
-	for i, n := range shares(m.Rules, wanted) {
-		m.hidden -= n
-		b, of := &boxes[i], boxes[i].rules[:n]
-		readings, err := m.Read(ctx, b.path, b.netns, of)
-		for j, r := range of {
-			key := ruleKey{b.id, r.Port.Index, r.Name}
-			t := m.totals[key]
-			if err == nil {
-				switch {
-				case t == nil:
-					t = &total{onPF: r.OnPF}
-				case t.onPF != r.OnPF: // another series, which begins now
-					t = &total{onPF: r.OnPF, last: t.last}
-				}
-				t.take(readings[j])
-			}
-			if t == nil {
-				continue
-			}
-			kept[key] = t
-			labels := [7]string{b.namespace, b.pod, b.id.Origin().Topology, r.Port.Name}
-			labels[4], labels[5] = splitRule(r.Name)
-			if labels[6] = v1alpha1.BackendTC; t.onPF {
-				labels[6] = v1alpha1.BackendPF
-			}
-			if !sent[labels] {
-				sent[labels] = true
-				m.shown = append(m.shown, ruleSeries{labels, t.RuleCounters})
-			}
+	show := func(b *box, key ruleKey, t *total, link, backend string) {
+		kept[key] = t
+		labels := [7]string{b.namespace, b.pod, b.id.Origin().Topology, link}
+		labels[4], labels[5] = splitRule(key.rule)
+		if labels[6] = backend; !sent[labels] {
+			sent[labels] = true
+			m.shown = append(m.shown, ruleSeries{labels, t.RuleCounters})
 		}
 	}
+	var logical []LogicalRule
+	var of []*box // of each of them
+	for i, n := range shares(m.Rules, wanted) {
+		m.hidden -= n
+		b := &boxes[i]
+		first := min(n, len(b.rules))
+		m.refreshFilters(ctx, b, b.rules[:first], show)
+		for _, r := range b.logical[:n-first] {
+			logical, of = append(logical, r), append(of, b)
+		}
+	}
+	m.refreshLogical(ctx, of, logical, show)
 	m.totals, m.read = kept, m.Monitor.Now()
+}
+
+// display keeps a total, and shows it as the series of a rule on a link.
+type display func(b *box, key ruleKey, t *total, link, backend string)
+
+// refreshFilters reads the counters of rules that filters enforce.
+func (m *RuleMetrics) refreshFilters(ctx context.Context, b *box, of []Rule, show display) {
+	if len(of) == 0 {
+		return
+	}
+	readings, err := m.Read(ctx, b.path, b.netns, of)
+	for j, r := range of {
+		key := ruleKey{sandbox: b.id, link: r.Port.Index, rule: r.Name}
+		t := m.totals[key]
+		if err == nil {
+			switch {
+			case t == nil:
+				t = &total{onPF: r.OnPF}
+			case t.onPF != r.OnPF: // another series, which begins now
+				t = &total{onPF: r.OnPF, last: t.last}
+			}
+			t.take(readings[j])
+		}
+		if t == nil {
+			continue
+		}
+		backend := v1alpha1.BackendTC
+		if t.onPF {
+			backend = v1alpha1.BackendPF
+		}
+		show(b, key, t, r.Port.Name, backend)
+	}
+}
+
+// refreshLogical reads the counters of rules that OVN enforces. What is not known now goes on with what
+// was known.
+func (m *RuleMetrics) refreshLogical(ctx context.Context, boxes []*box, of []LogicalRule, show display) {
+	if len(of) == 0 || m.ReadLogical == nil {
+		return
+	}
+	readings, _ := m.ReadLogical(ctx, of)
+	for i, r := range of {
+		key := ruleKey{sandbox: boxes[i].id, logical: r.Interface, rule: r.Name}
+		t := m.totals[key]
+		if i < len(readings) && readings[i].Filters != nil {
+			if t == nil {
+				t = &total{}
+			}
+			t.take(readings[i])
+		}
+		if t != nil {
+			show(boxes[i], key, t, r.Interface, v1alpha1.BackendOVN)
+		}
+	}
 }
 
 // splitRule divides "namespace/object[2]" into the object's name and the rule's number.

@@ -74,12 +74,15 @@ type FilterKey struct {
 // FilterCount is what a filter has marked, as its link would send it.
 type FilterCount struct{ Packets, Bytes uint64 }
 
-// Reading is what the kernel has counted for a rule. Each filter has counters of its own,
-// which end with it; the filters of a rule share its limit.
+// Reading is what the kernel or Open vSwitch has counted for a rule. Each filter has counters of its
+// own, which end with it; the filters of a rule share its limit. Of a rule of OVN a filter is all flows
+// of one logical flow, and without any nothing is known.
 type Reading struct {
 	Filters map[FilterKey]FilterCount
 	// Dropped are packets that exceeded the limit. Each of them was counted as marked before.
 	Dropped uint64
+	// DropsUnknown says that Dropped is not known.
+	DropsUnknown bool
 }
 
 // RuleCounters are the counters of a rule on an interface.
@@ -89,11 +92,13 @@ type RuleCounters struct {
 	// Dropped are packets that the rule's limit has dropped. One that the link would divide
 	// into segments counts as one.
 	Dropped uint64
+	// DropsUnknown says that Dropped is not known.
+	DropsUnknown bool
 }
 
 // Counters sums a reading.
 func (r Reading) Counters() RuleCounters {
-	out := RuleCounters{Dropped: r.Dropped}
+	out := RuleCounters{Dropped: r.Dropped, DropsUnknown: r.DropsUnknown}
 	for _, c := range r.Filters {
 		out.Marked.add(c)
 	}
@@ -117,6 +122,15 @@ func (t *total) take(r Reading) {
 			now = FilterCount{now.Packets - before.Packets, now.Bytes - before.Bytes}
 		}
 		t.Marked.add(now)
+	}
+	switch {
+	case !r.DropsUnknown:
+		t.DropsUnknown = false
+	case t.last.Filters == nil:
+		t.DropsUnknown = true
+		fallthrough
+	default: // as before
+		r.Dropped = t.last.Dropped
 	}
 	dropped := r.Dropped
 	if dropped >= t.last.Dropped {

@@ -20,7 +20,7 @@ import (
 
 // ruleMetrics are the metrics of rules, which read what the node has.
 func (n *node) ruleMetrics(most int) *ports.RuleMetrics {
-	return ports.NewRuleMetrics(ports.RuleMetricsOptions{Monitor: n.Monitor, Rules: most, Read: func(_ context.Context, path string, _ reconcile.NetnsID, of []ports.Rule) ([]ports.Reading, error) {
+	return ports.NewRuleMetrics(ports.RuleMetricsOptions{Monitor: n.Monitor, Rules: most, ReadLogical: n.readLogical, Read: func(_ context.Context, path string, _ reconcile.NetnsID, of []ports.Rule) ([]ports.Reading, error) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.reads++
@@ -33,6 +33,33 @@ func (n *node) ruleMetrics(most int) *ports.RuleMetrics {
 		}
 		return out, nil
 	}})
+}
+
+// readLogical reads what the node has of rules that OVN enforces.
+func (n *node) readLogical(_ context.Context, of []ports.LogicalRule) ([]ports.Reading, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := make([]ports.Reading, len(of))
+	for i, r := range of {
+		out[i] = n.readings[r.Port+"/"+r.Name]
+	}
+	if n.failing {
+		return out, errors.New("the switch is busy")
+	}
+	return out, nil
+}
+
+// logicalRule adds a rule that OVN enforces for a port, whose interface is net1.
+func (n *node) logicalRule(id reconcile.SandboxID, port, name string) {
+	n.mu.Lock()
+	rec := n.records[id]
+	r := netstate.LogicalRule{Rule: name, Priority: new(uint16(28000)), DSCP: new(uint8(8))}
+	rec.Sandbox.LogicalRules = append(slices.Clone(rec.Sandbox.LogicalRules), r)
+	r.Port, r.Link = port, "net1"
+	rec.History = append(slices.Clone(rec.History), netstate.Change{Step: "net", After: r})
+	n.records[id] = rec
+	n.mu.Unlock()
+	n.Pass(reconcile.Pass{Sandbox: id, Trigger: reconcile.TriggerEnsure})
 }
 
 // rule adds a rule with one filter for each preference to bond0 of a sandbox.
@@ -141,7 +168,7 @@ func TestRulesOnPF(t *testing.T) {
 
 func TestLogicalRulesOf(t *testing.T) {
 	rule := func(link, name string, priority uint16) netstate.LogicalRule {
-		return netstate.LogicalRule{Link: link, Rule: name, Priority: &priority}
+		return netstate.LogicalRule{Port: "lp-" + link, Link: link, Rule: name, Priority: &priority, DSCP: new(uint8(priority % 10)), Rate: new(uint32(priority % 2))}
 	}
 	rec := &reconcile.Record{
 		Sandbox: reconcile.Sandbox{LogicalRules: []netstate.LogicalRule{rule("", "ai/a[0]", 28000), rule("", "ai/a[1]", 28001), rule("", "ai/waiting[0]", 7)}},
@@ -151,9 +178,14 @@ func TestLogicalRulesOf(t *testing.T) {
 			{After: rule("net1", "ai/a[1]", 1)}, // as it was at first
 			{After: rule("net1", "ai/gone[0]", 28000)},
 			{Before: rule("net1", "ai/a[1]", 28001)},
+			{After: netstate.OVSPort{Link: "host:pl1", Bridge: new("br-int"), LogicalPort: new("lp-net1")}},
 		},
 	}
-	want := []ports.LogicalRule{{Name: "ai/a[1]", Interface: "net1"}, {Name: "ai/a[0]", Interface: "net1"}, {Name: "ai/a[0]", Interface: "net2"}}
+	want := []ports.LogicalRule{
+		{Name: "ai/a[1]", Interface: "net1", Port: "lp-net1", Link: "host:pl1", Bridge: "br-int", Priority: 28001, DSCP: 1, Limited: true},
+		{Name: "ai/a[0]", Interface: "net1", Port: "lp-net1", Link: "host:pl1", Bridge: "br-int", Priority: 28000},
+		{Name: "ai/a[0]", Interface: "net2", Port: "lp-net2", Priority: 28000},
+	}
 	if diff := cmp.Diff(want, ports.LogicalRulesOf(rec)); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)
 	}
@@ -212,6 +244,59 @@ func TestRuleSeries(t *testing.T) {
 		got, line := metricstest.Exposition(t, m), `plumbline_networkqos_marked_packets_total{backend="PF",interface="bond0",namespace="default",networkqos="storage",pod="pod-one",rule="1",topology="ai"} 4`+"\n"
 		if !strings.Contains(got, line) || strings.Contains(got, `backend="tc"`) {
 			t.Errorf("no %sin\n%s", line, got)
+		}
+	})
+}
+
+// TestLogicalRuleSeries: the series of rules that OVN enforces, beside those of filters: they go on while nothing
+// is known and when flows are installed once more, one whose drops are not known has no series of them, and all
+// share the number of series.
+func TestLogicalRuleSeries(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		id := n.pod("ns1", "one")
+		n.report(t)
+		n.rule(id, "ai/a[0]", 20000)
+		n.logicalRule(id, "lp1", "ai/a[1]")
+		n.logicalRule(id, "lp1", "ai/a[2]")
+		n.count("ns1", "ai/a[0]", 0, of{keys{Pref: 20000, Handle: 1}: count{Packets: 1, Bytes: 100}})
+		m := n.ruleMetrics(10)
+		read := func(of *ports.RuleMetrics) string { time.Sleep(time.Minute); return metricstest.Exposition(t, of) }
+		line := func(name, rule string, n int) string {
+			return fmt.Sprintf("plumbline_networkqos_%s_total{backend=\"OVN\",interface=\"net1\",namespace=\"default\",networkqos=\"a\",pod=\"pod-one\",rule=%q,topology=\"ai\"} %d\n", name, rule, n)
+		}
+		holds := func(lines ...string) {
+			t.Helper()
+			got := read(m)
+			for _, line := range lines {
+				if !strings.Contains(got, line) {
+					t.Errorf("no %sin\n%s", line, got)
+				}
+			}
+			if have := strings.Count(got, `backend="OVN"`); have != len(lines) {
+				t.Errorf("%d series, want %d:\n%s", have, len(lines), got)
+			}
+		}
+		holds() // nothing is known yet
+		n.count("lp1", "ai/a[1]", 3, of{keys{Pref: 28000, Handle: 7}: count{Packets: 10, Bytes: 1000}})
+		holds(line("marked_packets", "1", 10), line("marked_bytes", "1", 1000), line("dropped_packets", "1", 3))
+		n.mu.Lock()
+		n.readings["lp1/ai/a[2]"] = ports.Reading{Filters: of{keys{Pref: 28000, Handle: 8}: count{Packets: 5, Bytes: 50}}, DropsUnknown: true}
+		n.readings["lp1/ai/a[1]"] = ports.Reading{}
+		n.failing = true
+		n.mu.Unlock()
+		all := []string{line("marked_packets", "1", 10), line("marked_bytes", "1", 1000), line("dropped_packets", "1", 3), line("marked_packets", "2", 5), line("marked_bytes", "2", 50)}
+		holds(all...)
+		n.failing = false
+		n.count("lp1", "ai/a[1]", 1, of{keys{Pref: 28000, Handle: 7}: count{Packets: 2, Bytes: 200}}) // ovs-vswitchd has restarted
+		all[0], all[1], all[2] = line("marked_packets", "1", 12), line("marked_bytes", "1", 1200), line("dropped_packets", "1", 4)
+		holds(all...)
+		n.mu.Lock()
+		n.readings["lp1/ai/a[1]"] = ports.Reading{Filters: of{keys{Pref: 28000, Handle: 7}: count{Packets: 3, Bytes: 300}}, DropsUnknown: true} // for a moment
+		n.mu.Unlock()
+		all[0], all[1] = line("marked_packets", "1", 13), line("marked_bytes", "1", 1300)
+		holds(all...)
+		if got := read(n.ruleMetrics(2)); !strings.Contains(got, "plumbline_networkqos_rules_omitted 1\n") || !strings.Contains(got, `backend="tc"`) || !strings.Contains(got, `backend="OVN"`) {
+			t.Errorf("two of three rules:\n%s", got)
 		}
 	})
 }
