@@ -148,7 +148,7 @@ func kinds(separator string) string {
 // test.
 var boundOf = map[string]string{
 	"action":     "`create`, `update`, `replace`, `delete`",
-	"backend":    "`tc`, `PF`",
+	"backend":    "`tc`, `PF`, `OVN`",
 	"family":     "`ipv4`, `ipv6`",
 	"field":      "the fields plumbline manages, and `missing`, `unwanted`, `pending`",
 	"goversion":  "one per process",

@@ -278,6 +278,9 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Read: func(ctx context.Context, path string, id reconcile.NetnsID, of []ports.Rule) ([]ports.Reading, error) {
 			return s.engine.host.RuleReadings(ctx, path, id, of)
 		},
+		ReadLogical: func(ctx context.Context, of []ports.LogicalRule) ([]ports.Reading, error) {
+			return s.engine.ovn.readings(ctx, of)
+		},
 	})
 	s.recorder = recorder{s.counts, s.ports, claimstatus.NewDriftReport(claimstatus.DriftOptions{
 		Reporter: s.status,

@@ -10,6 +10,7 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/ports"
 	"github.com/plumbline/plumbline/topology"
 )
 
@@ -75,11 +76,24 @@ type ruleStatus struct {
 	*ruleCounters
 }
 
-// ruleCounters are those of the kernel; of rules that OVN enforces they are not known.
+// ruleCounters are those of the kernel or of Open vSwitch. What is not known is left out.
 type ruleCounters struct {
-	MarkedPackets  uint64 `json:"markedPackets"`
-	MarkedBytes    uint64 `json:"markedBytes"`
-	DroppedPackets uint64 `json:"droppedPackets"`
+	MarkedPackets  uint64  `json:"markedPackets"`
+	MarkedBytes    uint64  `json:"markedBytes"`
+	DroppedPackets *uint64 `json:"droppedPackets,omitempty"`
+}
+
+// countersOf are those of a reading, nil if nothing is known.
+func countersOf(r ports.Reading) *ruleCounters {
+	if r.Filters == nil {
+		return nil
+	}
+	c := r.Counters()
+	out := &ruleCounters{MarkedPackets: c.Marked.Packets, MarkedBytes: c.Marked.Bytes}
+	if !c.DropsUnknown {
+		out.DroppedPackets = &c.Dropped
+	}
+	return out
 }
 
 // cniResult is printed as a CNI result, with additional fields for what CNI does not have.

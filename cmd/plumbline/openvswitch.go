@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/openvswitch"
+	"github.com/plumbline/plumbline/reconcile/openvswitch/flowcounters"
+	"github.com/plumbline/plumbline/reconcile/ports"
 )
 
 // databases are those of OVN that steps of type ovn-k8s-cni-overlay need.
@@ -38,6 +41,7 @@ func (d *databases) flags(cmd *cobra.Command, ovs, nb string) {
 type ovnDatabases struct {
 	vswitch    *openvswitch.Switch
 	northbound *openvswitch.Northbound
+	counters   *flowcounters.Reader // nil if Open vSwitch is not on this node
 }
 
 // open returns the databases. No connection is opened before a step needs one.
@@ -57,7 +61,20 @@ func (d *databases) open() (*ovnDatabases, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--ovn-nb: %w", err)
 	}
-	return &ovnDatabases{vswitch, northbound}, nil
+	out := &ovnDatabases{vswitch: vswitch, northbound: northbound}
+	first, _, _ := strings.Cut(d.ovs, ",")
+	if dir := flowcounters.DirOf(first); dir != "" {
+		out.counters = &flowcounters.Reader{Dir: dir, Numbers: vswitch.Numbers}
+	}
+	return out, nil
+}
+
+// readings reads the counters of rules that OVN enforces. Without Open vSwitch on this node none is known.
+func (o *ovnDatabases) readings(ctx context.Context, of []ports.LogicalRule) ([]ports.Reading, error) {
+	if o == nil || o.counters == nil {
+		return make([]ports.Reading, len(of)), nil
+	}
+	return o.counters.Read(ctx, of)
 }
 
 // domains are those of the engine.

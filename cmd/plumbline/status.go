@@ -26,8 +26,9 @@ one of: InSync; Drifted, with each field that differs, its object and its step;
 Fighting, if another writer changes a field back after each repair, with both values;
 Failed, with the reason. Where rules of NetworkQoS objects are enforced, it lists them by
 interface, the one that decides first before others, with what enforces it: filters (tc) or
-rows of a database of OVN. For tc it adds the packets and bytes that each has marked and the
-packets that its limit has dropped, as the kernel counts them.
+rows of a database of OVN. It adds the packets and bytes that each has marked and the packets
+that its limit has dropped, as the kernel counts them, or Open vSwitch for rows of OVN, which
+is up to a second late; "-" is not known.
 
 A record that was written by another version of plumbline is listed and not changed.
 
@@ -49,8 +50,9 @@ record is of another version; 1 an error.`,
 			}
 			doc := statusDocument{Sandboxes: []sandboxStatus{}, Damaged: found.damaged, OtherVersions: found.others}
 			code := found.code()
-			for _, st := range found.verdicts {
-				doc.Sandboxes = append(doc.Sandboxes, sandboxStatus{Status: st.Status, Steps: stepDocuments(st.Steps), Rules: a.rules(cmd.Context(), e, &st)})
+			byOVN := a.logical(cmd.Context(), e, found.verdicts)
+			for i, st := range found.verdicts {
+				doc.Sandboxes = append(doc.Sandboxes, sandboxStatus{Status: st.Status, Steps: stepDocuments(st.Steps), Rules: a.rules(cmd.Context(), e, &st, byOVN[i])})
 			}
 			if format == formatJSON {
 				err = writeJSON(a.out, doc)
@@ -117,17 +119,34 @@ func (a *app) look(cmd *cobra.Command, e *engine, netns string) (findings, error
 	return out, nil
 }
 
-// rules reads the counters of the rules of a sandbox. They are no part of its state: what cannot be
-// read is a complaint.
-func (a *app) rules(ctx context.Context, e *engine, v *verdict) []ruleStatus {
-	var out []ruleStatus
-	for _, r := range v.logical {
-		out = append(out, ruleStatus{Rule: r.Name, Interface: r.Interface, Backend: v1alpha1.BackendOVN})
-	}
+// rules reads the counters of the rules of a sandbox, to which it adds those that OVN enforces. They are
+// no part of its state: what cannot be read is a complaint.
+func (a *app) rules(ctx context.Context, e *engine, v *verdict, byOVN []ruleStatus) []ruleStatus {
+	out := byOVN
 	for _, r := range v.onPF {
 		out = append(out, ruleStatus{Rule: r.Name, Interface: r.Function, Backend: v1alpha1.BackendPF})
 	}
 	return append(a.filters(ctx, e, v), out...)
+}
+
+// logical are the rules that OVN enforces, of each sandbox. All are read at once, over one connection.
+func (a *app) logical(ctx context.Context, e *engine, all []verdict) [][]ruleStatus {
+	var rules []ports.LogicalRule
+	for i := range all {
+		rules = append(rules, all[i].logical...)
+	}
+	readings, err := e.ovn.readings(ctx, rules)
+	if err != nil {
+		complain(a.err, fmt.Errorf("counters of rules that OVN enforces: %w", err))
+	}
+	out := make([][]ruleStatus, len(all))
+	for i := range all {
+		for _, r := range all[i].logical {
+			out[i] = append(out[i], ruleStatus{Rule: r.Name, Interface: r.Interface, Backend: v1alpha1.BackendOVN, ruleCounters: countersOf(readings[0])})
+			readings = readings[1:]
+		}
+	}
+	return out
 }
 
 // filters are the rules that filters enforce.
@@ -142,8 +161,7 @@ func (a *app) filters(ctx context.Context, e *engine, v *verdict) []ruleStatus {
 	}
 	var out []ruleStatus
 	for i, r := range v.rules {
-		c := readings[i].Counters()
-		out = append(out, ruleStatus{Rule: r.Name, Interface: r.Port.Name, Backend: backendOf(r), ruleCounters: &ruleCounters{c.Marked.Packets, c.Marked.Bytes, c.Dropped}})
+		out = append(out, ruleStatus{Rule: r.Name, Interface: r.Port.Name, Backend: backendOf(r), ruleCounters: countersOf(readings[i])})
 	}
 	return out
 }

@@ -291,10 +291,11 @@ func (t text) rules(all []ruleStatus) {
 	for _, r := range all {
 		counters := "-\t-\t-"
 		if c := r.ruleCounters; c != nil {
-			counters = fmt.Sprintf("%d\t%d\t%d", c.MarkedPackets, c.MarkedBytes, c.DroppedPackets)
-			if r.Backend == v1alpha1.BackendPF { // which does not say what it drops
-				counters = fmt.Sprintf("%d\t%d\t-", c.MarkedPackets, c.MarkedBytes)
+			dropped := "-"
+			if c.DroppedPackets != nil && r.Backend != v1alpha1.BackendPF { // which does not say what it drops
+				dropped = fmt.Sprint(*c.DroppedPackets)
 			}
+			counters = fmt.Sprintf("%d\t%d\t%s", c.MarkedPackets, c.MarkedBytes, dropped)
 		}
 		fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\n", r.Rule, r.Interface, r.Backend, counters)
 	}

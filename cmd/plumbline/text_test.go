@@ -15,6 +15,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/ports"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -187,7 +188,7 @@ func TestStatusOfDeadNamespace(t *testing.T) {
 }
 
 // TestRulesOfBackends: the rules of both backends are named with what enforces them, the one that decides first
-// before others; OVN has no counters.
+// before others; what is not known of counters is left out.
 func TestRulesOfBackends(t *testing.T) {
 	var out bytes.Buffer
 	sb := reconcile.Sandbox{
@@ -196,9 +197,11 @@ func TestRulesOfBackends(t *testing.T) {
 	}
 	text{&out, false}.header(sb)
 	text{&out, false}.rules([]ruleStatus{
-		{Rule: "ai/a[0]", Interface: "d0", Backend: "tc", ruleCounters: &ruleCounters{7, 700, 0}},
+		{Rule: "ai/a[0]", Interface: "d0", Backend: "tc", ruleCounters: &ruleCounters{7, 700, new(uint64(0))}},
 		{Rule: "ai/a[1]", Interface: "net1", Backend: "OVN"},
-		{Rule: "ai/a[2]", Interface: "net2", Backend: "PF", ruleCounters: &ruleCounters{8, 800, 0}},
+		{Rule: "ai/a[0]", Interface: "net1", Backend: "OVN", ruleCounters: &ruleCounters{9, 900, new(uint64(3))}},
+		{Rule: "ai/a[3]", Interface: "net1", Backend: "OVN", ruleCounters: &ruleCounters{5, 500, nil}},
+		{Rule: "ai/a[2]", Interface: "net2", Backend: "PF", ruleCounters: &ruleCounters{8, 800, new(uint64(0))}},
 	})
 	want := `topology "ai" in namespace "blue" (sandbox blue/ai)
   what is sent is marked and limited by ai/a[0], the first that matches
@@ -206,6 +209,8 @@ func TestRulesOfBackends(t *testing.T) {
   RULE     INTERFACE  BACKEND  MARKED  BYTES  DROPPED
   ai/a[0]  d0         tc       7       700    0
   ai/a[1]  net1       OVN      -       -      -
+  ai/a[0]  net1       OVN      9       900    3
+  ai/a[3]  net1       OVN      5       500    -
   ai/a[2]  net2       PF       8       800    -
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
@@ -215,8 +220,9 @@ func TestRulesOfBackends(t *testing.T) {
 		rule ruleStatus
 		want string
 	}{
-		{ruleStatus{Rule: "ai/a[0]", Interface: "d0", Backend: "tc", ruleCounters: &ruleCounters{}}, `{"rule":"ai/a[0]","interface":"d0","backend":"tc","markedPackets":0,"markedBytes":0,"droppedPackets":0}`},
-		{ruleStatus{Rule: "ai/a[1]", Interface: "net1", Backend: "OVN"}, `{"rule":"ai/a[1]","interface":"net1","backend":"OVN"}`},
+		{ruleStatus{Rule: "ai/a[0]", Interface: "d0", Backend: "tc", ruleCounters: countersOf(ports.Reading{Filters: map[ports.FilterKey]ports.FilterCount{}})}, `{"rule":"ai/a[0]","interface":"d0","backend":"tc","markedPackets":0,"markedBytes":0,"droppedPackets":0}`},
+		{ruleStatus{Rule: "ai/a[1]", Interface: "net1", Backend: "OVN", ruleCounters: countersOf(ports.Reading{Filters: map[ports.FilterKey]ports.FilterCount{{}: {Packets: 1, Bytes: 2}}, DropsUnknown: true})}, `{"rule":"ai/a[1]","interface":"net1","backend":"OVN","markedPackets":1,"markedBytes":2}`},
+		{ruleStatus{Rule: "ai/a[1]", Interface: "net1", Backend: "OVN", ruleCounters: countersOf(ports.Reading{})}, `{"rule":"ai/a[1]","interface":"net1","backend":"OVN"}`},
 	} {
 		if have, err := json.Marshal(tt.rule); err != nil || string(have) != tt.want {
 			t.Errorf("%s, %v, want %s", have, err, tt.want)
