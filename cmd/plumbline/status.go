@@ -27,8 +27,8 @@ Fighting, if another writer changes a field back after each repair, with both va
 Failed, with the reason. Where rules of NetworkQoS objects are enforced, it lists them by
 interface, the one that decides first before others, with what enforces it: filters (tc) or
 rows of a database of OVN. It adds the packets and bytes that each has marked and the packets
-that its limit has dropped, as the kernel counts them, or Open vSwitch for rows of OVN, which
-is up to a second late; "-" is not known.
+that its limit has dropped, as the kernel counts them, or for rows of OVN, some seconds later,
+Open vSwitch; "-" is not known.
 
 A record that was written by another version of plumbline is listed and not changed.
 
