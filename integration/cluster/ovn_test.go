@@ -5,6 +5,7 @@ package cluster_test
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -145,6 +146,12 @@ func (b *agentBench) testOVN(t *testing.T) {
 	until(t, "an edit reaches the database", time.Minute, func() bool { return rules() == "dscp=10 dscp=10" })
 	until(t, "the object says that OVN enforces it", 2*time.Minute, func() bool {
 		return strings.Contains(kubectl(t, b.Cluster, "", "get", "networkqos", "blue", "-o", "jsonpath={.status}"), "OVN")
+	})
+
+	marked := regexp.MustCompile(`plumbline_networkqos_marked_packets_total\{backend="OVN",.*pod="one",.*\} [1-9]`)
+	until(t, "the agent shows what OVN has marked", time.Minute, func() bool {
+		reach("one", "two")
+		return marked.MatchString(b.metrics(t))
 	})
 
 	t.Log("destinations that are pods")
