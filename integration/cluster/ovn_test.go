@@ -254,7 +254,11 @@ func (b *agentBench) testBesideOVNKubernetes(t *testing.T) {
 				-- set Logical_Switch_Port $port options:iface-id-ver=%[4]s options:requested-chassis=node-1 external_ids:pod=true external_ids:namespace=default \
 				external_ids:k8s.ovn.org/network=local-blue 'external_ids:k8s.ovn.org/nad="default/local-blue"' external_ids:k8s.ovn.org/topology=localnet`,
 			pod, mac, pods[pod], b.get(t, pod, ".metadata.uid")))
-		kubectl(t, b.Cluster, "", "annotate", "pod", pod, fmt.Sprintf(`k8s.ovn.org/pod-networks={"default/local-blue":{"ip_addresses":["%s/24"],"mac_address":"%s","role":"secondary"}}`, pods[pod], mac))
+		networks := fmt.Sprintf(`{"metadata":{"annotations":{"k8s.ovn.org/pod-networks":%q}}}`, fmt.Sprintf(`{"default/local-blue":{"ip_addresses":["%s/24"],"mac_address":"%s","role":"secondary"}}`, pods[pod], mac))
+		if _, err := b.Kubectl(t.Context(), nil, "patch", "pod", pod, "--type=merge", "-p", networks); err == nil || !strings.Contains(err.Error(), "may only be written by ovn-kubernetes") {
+			t.Errorf("a user writes the addresses of a pod: %v", err)
+		}
+		kubectl(t, b.Cluster, "", "patch", "pod", pod, "--subresource=status", "--type=merge", "-p", networks)
 	}
 	before := rows()
 	for pod, address := range pods {
