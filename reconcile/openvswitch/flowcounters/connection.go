@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// timeout of a reading, if its caller has no shorter one.
+// timeout of a reading, if the Reader has no other.
 const timeout = 5 * time.Second
 
 // connection is one to a bridge's management socket.

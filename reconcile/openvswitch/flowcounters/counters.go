@@ -1,12 +1,14 @@
 package flowcounters
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile/ports"
@@ -18,6 +20,7 @@ type Reader struct {
 	Dir string
 	// Numbers is openvswitch.Switch.Numbers.
 	Numbers func(ctx context.Context, of []netstate.OVSPort) (map[string]uint32, error)
+	Timeout time.Duration // of a reading. Default 5 s
 }
 
 // DirOf returns the directory of the management sockets by an endpoint of the database of Open vSwitch, ""
@@ -33,7 +36,7 @@ func DirOf(endpoint string) string {
 // installed the rule. With an error, readings that were made before it are there.
 func (r *Reader) Read(ctx context.Context, rules []ports.LogicalRule) ([]ports.Reading, error) {
 	out := make([]ports.Reading, len(rules))
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.Timeout, timeout))
 	defer cancel()
 	of := map[string]map[string][]int{} // rules of links of bridges
 	var bound []netstate.OVSPort

@@ -104,7 +104,7 @@ func as(_, replies []byte) []byte { return replies }
 
 // reader has the numbers of the recorded switch.
 func reader(dir string) *Reader {
-	return &Reader{Dir: dir, Numbers: func(_ context.Context, of []netstate.OVSPort) (map[string]uint32, error) {
+	return &Reader{Dir: dir, Timeout: time.Minute, Numbers: func(_ context.Context, of []netstate.OVSPort) (map[string]uint32, error) {
 		all, out := map[string]uint32{"host:v1": 1, "host:v2": 2}, map[string]uint32{}
 		for _, p := range of {
 			if n := all[p.Link]; n != 0 && *p.LogicalPort == "lp-"+p.Link {
