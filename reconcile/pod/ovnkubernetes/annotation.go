@@ -23,6 +23,7 @@ const (
 const (
 	maxAddresses = 8
 	maxRoutes    = 64
+	maxQuoted    = 256 // bytes of an error about it, which has what somebody wrote
 )
 
 // network is what the annotation says of one network. The fields with one address are from

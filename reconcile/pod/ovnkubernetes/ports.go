@@ -16,6 +16,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile/openvswitch"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -58,7 +59,7 @@ func (p *Ports) Given(ctx context.Context, namespace string, pod claims.Pod, att
 	case errors.Is(err, errNone):
 		return ops.Given{}, missing(attachment, "its annotation "+Networks+" does not have it")
 	case err != nil:
-		return ops.Given{}, fault.New(fault.Invalid, fmt.Errorf("annotation %s of the pod, network %q: %w", Networks, attachment, err))
+		return ops.Given{}, fault.New(fault.Invalid, fmt.Errorf("annotation %s of the pod, network %q: %s", Networks, attachment, excerpt.Of(err.Error(), maxQuoted)))
 	}
 	name := openvswitch.PodPortName(attachment, namespace, pod.Name)
 	row, found, err := p.Northbound.PodPort(ctx, name)
@@ -95,21 +96,14 @@ func agree(row openvswitch.PodPort, with *ops.Given) error {
 			row.Name, row.Attachment, with.Port.Attachment))
 	case cmp.Or(row.PodUID, with.Port.Holder) != with.Port.Holder:
 		return fault.New(fault.NotReady, fmt.Errorf("logical switch port %q is still that of an earlier pod of the name", row.Name))
-	case unicast(row.MAC) != nil:
-		return fault.New(fault.Invalid, fmt.Errorf("logical switch port %q: %w", row.Name, unicast(row.MAC)))
 	case row.MAC == "":
 		return fault.New(fault.NotReady, fmt.Errorf("logical switch port %q has no MAC address yet", row.Name))
 	case !slices.Equal(has, row.Addresses):
 		return fault.New(fault.Invalid, fmt.Errorf("annotation %s of the pod has the addresses %v on network %q, and OVN lets it use %v: only ovn-kubernetes may write this annotation; create the pod again without it",
 			Networks, has, with.Port.Attachment, row.Addresses))
 	}
-	return nil
-}
-
-// unicast refuses a MAC address that no interface can have.
-func unicast(mac string) error {
-	if mac == "" {
-		return nil
+	if err := ops.MAC("addresses", row.MAC); err != nil {
+		return fault.New(fault.Invalid, fmt.Errorf("logical switch port %q: %w", row.Name, err))
 	}
-	return ops.MAC("addresses", mac)
+	return nil
 }

@@ -96,6 +96,7 @@ func TestGiven(t *testing.T) {
 		"a gateway of another network":     {annotation: written(`{"ip_addresses":["172.31.0.5/24","fd00::5/64"],"gateway_ips":["192.0.2.1"]}`), rows: blue(nil), kind: fault.Invalid, says: `"192.0.2.1" is in the network of no address`},
 		"a next hop of another family":     {annotation: written(`{"ip_addresses":["172.31.0.5/24","fd00::5/64"],"routes":[{"dest":"10.0.0.0/8","nextHop":"fd00::1"}]}`), rows: blue(nil), kind: fault.Invalid, says: `next hop "fd00::1"`},
 		"a next hop outside":               {annotation: written(`{"ip_addresses":["172.31.0.5/24","fd00::5/64"],"routes":[{"dest":"10.0.0.0/8","nextHop":"10.0.0.1"}]}`), rows: blue(nil), kind: fault.Invalid, says: `next hop "10.0.0.1"`},
+		"a long text":                      {annotation: written(`{"ip_addresses":["` + strings.Repeat("x", 200_000) + `"]}`), rows: blue(nil), kind: fault.Invalid, says: "xxx…"},
 		"too many routes":                  {annotation: written(`{"ip_addresses":["172.31.0.5/24"],"routes":[` + strings.Repeat(`{"dest":"10.0.0.0/8"},`, 64) + `{"dest":"10.0.0.0/8"}]}`), rows: blue(nil), kind: fault.Invalid, says: "more than 64 routes"},
 		"too many addresses":               {annotation: written(`{"ip_addresses":[` + strings.Repeat(`"172.31.0.5/24",`, 8) + `"172.31.0.5/24"]}`), rows: blue(nil), kind: fault.Invalid, says: "more than 8 addresses"},
 		"the pod's own network":            {annotation: written(`{"role":"primary"}`), rows: blue(nil), kind: fault.Invalid, says: "own network"},
@@ -110,6 +111,9 @@ func TestGiven(t *testing.T) {
 			if c.says != "" {
 				if fault.Of(err) != c.kind || !strings.Contains(fmt.Sprint(err), c.says) {
 					t.Errorf("%s: %v", fault.Of(err), err)
+				}
+				if n := len(err.Error()); n > 1024 {
+					t.Errorf("an error of %d bytes", n)
 				}
 				return
 			}
