@@ -140,6 +140,22 @@ func (n *worker) reach(from, to, address string) {
 	n.ok(chassis.Eventually(n.Context(), address+" is reached", func() error { return reached(n.Context(), from, to, address) }))
 }
 
+// repair repairs a sandbox until it stays in sync: ovn-controller may not have seen yet that the port was gone, and
+// installs it again.
+func (n *worker) repair(s reconcile.Sandbox) {
+	n.Helper()
+	n.ok(chassis.Eventually(n.Context(), "repaired", func() error {
+		if _, err := n.engine.Repair(n.Context(), s.ID); err != nil {
+			return err
+		}
+		st, err := n.engine.Check(n.Context(), s.ID)
+		if err == nil && st.State != reconcile.InSync {
+			err = fmt.Errorf("%s: %v", st.State, st.Drift)
+		}
+		return err
+	}))
+}
+
 // nothing holds that no row of ours is left.
 func (n *worker) nothing() {
 	n.Helper()
@@ -216,17 +232,7 @@ func TestLocalnet(t *testing.T) {
 	repaired := func(t *testing.T) {
 		t.Helper()
 		n := &worker{b.in(t), n.engine, n.registry}
-		b.ok(chassis.Eventually(t.Context(), "repaired", func() error {
-			if _, err := n.engine.Repair(t.Context(), pod.ID); err != nil {
-				return err
-			}
-			// ovn-controller may not have seen yet that the port was gone, and installs it again.
-			st, err := n.engine.Check(t.Context(), pod.ID)
-			if err == nil && st.State != reconcile.InSync {
-				err = fmt.Errorf("%s: %v", st.State, st.Drift)
-			}
-			return err
-		}))
+		n.repair(pod)
 		n.reach(pod.Netns, host.Netns, "192.168.100.1")
 	}
 	port := n.run("ovn-nbctl", "--bare", "--columns=name", "find", "Logical_Switch_Port", `type=""`)
