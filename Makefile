@@ -102,8 +102,8 @@ machine machine-cluster: machine%:
 	end
 
 .PHONY: unit
-# With -race, packages that use RACELESS need most of client-go compiled a second time, which takes a third of the
-# time of CI on a bare machine: the short form tests them without -race, unless PKG names them, and so it does ops/all
+# With -race, packages that use RACELESS need most of client-go compiled a second time, which takes
+# minutes on a bare machine: the short form tests them without -race, unless PKG names them, and so it does ops/all
 # and packages that start no goroutine. Packages without tests are left out, since go test would compile them too.
 unit: ## tests that need neither root nor network (PKG=./ops/... RUN=TestLaws LONG=1)
 	@. .ci/lib
