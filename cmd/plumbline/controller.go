@@ -148,7 +148,7 @@ func (c *controllerCommand) certificates() (*admission.Certificates, error) {
 	}
 	certificates := &admission.Certificates{
 		Hosts: c.hosts, Registrations: c.registrations, Dir: dir,
-		Server: c.certificateLife, Ahead: c.before,
+		Server: c.certificateLife, Ahead: c.before, Now: time.Now,
 	}
 	certificates.Secret.Namespace, certificates.Secret.Name = c.namespace, c.secret
 	return certificates, nil

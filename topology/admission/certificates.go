@@ -33,7 +33,7 @@ import (
 // serves the current content of the Secret. The private key is never in a file. The Secret
 // must exist, even if empty: the controller does not need the permission to create Secrets.
 // Permissions in its own namespace, on that Secret: get, list, watch, update. In the cluster:
-// validatingwebhookconfigurations get, list, watch, and update on those of Registrations.
+// validatingwebhookconfigurations get, list, watch, and update and patch on those of Registrations.
 type Certificates struct {
 	Secret        types.NamespacedName
 	Hosts         []string // host names the API server uses; at least one
@@ -42,6 +42,7 @@ type Certificates struct {
 	// Server is how long a certificate is valid, Ahead how long before its end it is
 	// renewed, Check how often that is checked. Zero: a year, 90 days, 12 hours.
 	Server, Ahead, Check time.Duration
+	Now                  func() time.Time
 
 	current   atomic.Pointer[tls.Certificate]
 	authority atomic.Pointer[[]byte]
@@ -74,6 +75,12 @@ func (c *Certificates) Setup(mgr manager.Manager) error {
 		return fmt.Errorf("certificate rotation: %w", err)
 	}
 	c.reader = mgr.GetClient()
+	if len(c.Registrations) > 0 {
+		again := &again{Client: mgr.GetClient(), registrations: c.Registrations, now: c.Now, changed: map[string]change{}}
+		if err := again.setup(mgr); err != nil {
+			return fmt.Errorf("registrations: %w", err)
+		}
+	}
 	return builder.ControllerManagedBy(mgr).Named("webhook-certificate").
 		For(&corev1.Secret{}).
 		WithOptions(controller.Options{NeedLeaderElection: new(false)}).

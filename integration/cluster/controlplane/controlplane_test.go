@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -520,6 +521,17 @@ func (b *bench) register(t *testing.T) {
 	b.asked(t)
 	b.mustKubectl(t, publishedTopology(t, "full"), "create", "-f", "-")
 	b.ready(t, "ai-bonded-rdma", metav1.ConditionTrue)
+	for _, w := range admission.Webhooks(admissionregistrationv1.WebhookClientConfig{}, false) {
+		b.eventually(t, w.Name+" is written again", func() error {
+			if err := b.Get(t.Context(), client.ObjectKeyFromObject(w), w); err != nil {
+				return err
+			}
+			if want := strconv.FormatInt(w.Generation, 10); w.Annotations[admission.GenerationAnnotation] != want {
+				return fmt.Errorf("it has annotations %v, and generation %s", w.Annotations, want)
+			}
+			return nil
+		})
+	}
 }
 
 // registered holds that the registrations have an authority, and are what the code says.
