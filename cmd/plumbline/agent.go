@@ -311,6 +311,10 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Claims: s.claims, Published: s.addresses.Published, Log: s.log, Now: time.Now,
 		PodNetwork: s.podCIDRs, Nodes: &hostroutes.NodeClient{Kube: s.nodes},
 	})
+	var ported rollout.Ported
+	if ports := s.attachments(); ports != nil {
+		ported = ports.Used
+	}
 	s.keeper = attachment.New(attachment.Options{
 		GiveBack: s.addresses.GiveBack,
 		Store:    s.store, Engine: s.engine.Reconciler, Yield: func() func() { return s.loop.Yield() }, Gate: gate.Dir(s.cdiDir),
@@ -319,7 +323,7 @@ func (s *serving) wire(ctx context.Context) (err error) {
 			return s.plugin.Refine(ctx, c, results)
 		},
 		Follow: func(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology) error {
-			return rollout.Follow(ctx, t, o, s.app.registry)
+			return rollout.Follow(ctx, t, o, s.app.registry, ported)
 		},
 		Ready:         func(ctx context.Context, t *claims.Topology) error { return s.routes.Await(ctx, t) },
 		Filters:       func(c *claims.Claim, t *claims.Topology) (ops.Enforced, error) { return s.filters.Of(c, t) },

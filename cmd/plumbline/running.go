@@ -100,7 +100,11 @@ func (a *app) edit(ctx context.Context, e *engine, rec reconcile.Record, topo *t
 	if err != nil {
 		return runningDocument{}, nil, err
 	}
-	p, err := rollout.PreviewOf(ctx, rec.Sandbox, topo, devices, a.registry, e.Plan)
+	var ported rollout.Ported
+	if e.ovn != nil && rec.Sandbox.ID.Origin().ClaimUID != "" {
+		ported = e.ovn.vswitch.OVNKubernetes
+	}
+	p, err := rollout.PreviewOf(ctx, rec.Sandbox, topo, devices, a.registry, ported, e.Plan)
 	if err != nil {
 		return runningDocument{}, nil, err
 	}

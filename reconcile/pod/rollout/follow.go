@@ -32,14 +32,14 @@ func (h *HeldBack) Unwrap() error { return h.Err }
 // the claim's devices. It is a HeldBack if that takes another device, or another port of
 // ovn-kubernetes, which needs a new claim, and of kind Invalid if the generation is not valid here: admission may have
 // been bypassed, or be of another version.
-func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology, set contract.Set) error {
+func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology, set contract.Set, ported Ported) error {
 	was, err := topology.FromObject(&t.Object)
 	if err != nil {
 		return fault.New(fault.Invalid, err)
 	}
 	decoded, err := topology.FromObject(o)
 	if err == nil {
-		if err := samePorts(t.Given, was, decoded, set); err != nil {
+		if err := samePorts(ctx, t.Given, was, decoded, set, ported); err != nil {
 			return err
 		}
 		_, err = validity.Check(ctx, decoded, ops.Giving(set, t.Given.ForSteps(decoded)))
@@ -123,18 +123,37 @@ func sameNodes(was, later *topology.Topology, set contract.Set) error {
 	return nil
 }
 
-// samePorts returns a HeldBack unless the later version uses the ports of ovn-kubernetes that a claim
-// was given as the earlier one does: they are made when a pod is created.
-func samePorts(given ops.Givens, was, later *topology.Topology, set contract.Set) error {
-	if !given.Plugged() {
-		return nil
-	}
-	for i := range later.Steps {
-		s := &later.Steps[i]
-		known, _ := set.Contract(s.Type)
-		if len(known.Output.Attachment) == 0 {
-			continue
+// joining returns the steps that join a network of ovn-kubernetes where that makes the ports.
+func joining(t *topology.Topology, set contract.Set) []*topology.Step {
+	var out []*topology.Step
+	for i := range t.Steps {
+		if known, _ := set.Contract(t.Steps[i].Type); len(known.Output.Attachment) > 0 {
+			out = append(out, &t.Steps[i])
 		}
+	}
+	return out
+}
+
+// Ported reports whether ovn-kubernetes makes the ports of a node. It is nil without OVN.
+type Ported func(context.Context) (bool, error)
+
+// samePorts returns a HeldBack unless the later version uses the ports of ovn-kubernetes that a claim
+// was given as the earlier one does: they are made when a pod is created. A claim that has had such
+// a step without a port keeps what was decided then. The error is of kind NotReady if it is not
+// known who makes the ports.
+func samePorts(ctx context.Context, given ops.Givens, was, later *topology.Topology, set contract.Set, ported Ported) error {
+	if !given.Plugged() {
+		if ported == nil || len(joining(later, set)) == 0 || len(joining(was, set)) > 0 {
+			return nil
+		}
+		if yes, err := ported(ctx); err != nil {
+			return fault.New(fault.NotReady, err)
+		} else if !yes {
+			return nil
+		}
+	}
+	for _, s := range joining(later, set) {
+		known, _ := set.Contract(s.Type)
 		before, had := was.Step(s.Name)
 		if !had || before.Type != s.Type || given[s.Name].Port == nil {
 			return &HeldBack{s.Name, errors.New("it joins a network of ovn-kubernetes, which makes ports when a pod is created")}

@@ -64,6 +64,7 @@ func TestPreviewOf(t *testing.T) {
 	}
 	was := decode(func(*topology.Topology) {})
 	sb := reconcile.Sandbox{ID: "blue/pair", Netns: "/run/netns/blue", Topology: was, Given: ops.Givens{"vf1": {Device: "of an earlier version", Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.5/24")}}}}
+	ported := func(context.Context) (bool, error) { return true, nil }
 	fail := errors.New("no answer")
 	changes := []netstate.Change{{Step: "vf0", Before: netstate.Link{Name: "net1", Up: new(true)}, After: netstate.Link{Name: "net1", Up: new(false)}}}
 	for name, c := range map[string]struct {
@@ -78,11 +79,14 @@ func TestPreviewOf(t *testing.T) {
 		"the same":     {later: was, devices: map[string]string{"vf0": devices[0].Host.ID, "vf1": devices[1].Host.ID}, effects: map[string]Effect{"vf0": ChangedLive}, interrupted: []string{"net1"}},
 		"a step less":  {later: decode(func(t *topology.Topology) { t.Steps = t.Steps[:1] }), devices: map[string]string{"vf0": devices[0].Host.ID}, effects: map[string]Effect{"vf0": ChangedLive}, interrupted: []string{"net1"}},
 		"another card": {later: decode(func(t *topology.Topology) { t.Steps[0].Selector = `device.driver == "ice"` }), held: true},
-		"no plan":      {later: was, err: fail, planned: true},
-		"no selector":  {later: decode(func(t *topology.Topology) { t.Steps[0].Selector = "this is none" }), err: errors.New("invalid selector")},
+		"a first port": {later: decode(func(t *topology.Topology) {
+			t.Steps = append(t.Steps, topology.Step{Name: "net", Type: "ovn-k8s-cni-overlay", Config: map[string]any{"topology": "layer2", "netAttachDefName": "default/blue"}})
+		}), held: true},
+		"no plan":     {later: was, err: fail, planned: true},
+		"no selector": {later: decode(func(t *topology.Topology) { t.Steps[0].Selector = "this is none" }), err: errors.New("invalid selector")},
 	} {
 		planned := 0
-		p, err := PreviewOf(t.Context(), sb, c.later, devices, registry, func(_ context.Context, sb reconcile.Sandbox) (*ops.Plan, error) {
+		p, err := PreviewOf(t.Context(), sb, c.later, devices, registry, ported, func(_ context.Context, sb reconcile.Sandbox) (*ops.Plan, error) {
 			planned++
 			if sb.Topology != c.later || sb.ID != "blue/pair" || !maps.Equal(sb.Given.Devices(), c.devices) && c.err == nil {
 				t.Errorf("%s: planned for %+v with %v", name, sb.Topology, sb.Given)

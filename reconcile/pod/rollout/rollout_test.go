@@ -105,7 +105,7 @@ func TestFollow(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			o := pair(2)
 			c.edit(o)
-			err := Follow(t.Context(), given(), o, registry)
+			err := Follow(t.Context(), given(), o, registry, nil)
 			held, isHeld := errors.AsType[*HeldBack](err)
 			switch {
 			case c.held != "":
@@ -116,6 +116,50 @@ func TestFollow(t *testing.T) {
 				t.Errorf("error %v, want kind %q", err, c.kind)
 			}
 		})
+	}
+}
+
+// TestFollowFirstPort: where ovn-kubernetes makes the ports, an edit that adds the first step that
+// needs one is held back. A claim that had such a step without a port keeps what was decided then.
+func TestFollowFirstPort(t *testing.T) {
+	registry, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay := v1alpha1.Step{Name: "net", Type: "ovn-k8s-cni-overlay", Config: &runtime.RawExtension{Raw: []byte(`{"topology":"layer2","netAttachDefName":"default/blue"}`)}}
+	away := errors.New("the database is away")
+	for name, c := range map[string]struct {
+		had    bool
+		ported func(context.Context) (bool, error)
+		held   string
+		kind   fault.Kind
+	}{
+		"ports of ovn-kubernetes": {
+			ported: func(context.Context) (bool, error) { return true, nil },
+			held:   `step "net": it joins a network of ovn-kubernetes, which makes ports when a pod is created`,
+		},
+		"ports of ours":        {ported: func(context.Context) (bool, error) { return false, nil }},
+		"no OVN":               {},
+		"unknown":              {ported: func(context.Context) (bool, error) { return false, away }, kind: fault.NotReady},
+		"a step that it knows": {had: true, ported: func(context.Context) (bool, error) { return true, away }},
+	} {
+		was := given()
+		o := was.Object.DeepCopy()
+		o.Generation = 2
+		o.Spec.Steps = append(o.Spec.Steps, overlay)
+		if c.had {
+			was.Object.Spec.Steps = append(was.Object.Spec.Steps, overlay)
+		}
+		err := Follow(t.Context(), was, o, registry, c.ported)
+		held, isHeld := errors.AsType[*HeldBack](err)
+		switch {
+		case c.held != "":
+			if !isHeld || held.Error() != c.held {
+				t.Errorf("%s: error %v, want it held back: %s", name, err, c.held)
+			}
+		case isHeld, c.kind == "" && err != nil, c.kind != "" && fault.Of(err) != c.kind:
+			t.Errorf("%s: error %v, want kind %q", name, err, c.kind)
+		}
 	}
 }
 
@@ -162,7 +206,7 @@ func TestFollowPlugged(t *testing.T) {
 		o := was.Object.DeepCopy()
 		o.Generation = 2
 		c.edit(o)
-		err := Follow(t.Context(), was, o, registry)
+		err := Follow(t.Context(), was, o, registry, nil)
 		reason := ""
 		if h, ok := errors.AsType[*HeldBack](err); ok {
 			reason = h.Err.Error()
@@ -196,7 +240,7 @@ func TestSameNodes(t *testing.T) {
 		has.Object.Spec.Steps[1].Type = "vfio-pci"
 		later := pair(2)
 		later.Spec.Steps[1] = c.step
-		err := Follow(t.Context(), has, later, registry)
+		err := Follow(t.Context(), has, later, registry, nil)
 		held, isHeld := errors.AsType[*HeldBack](err)
 		if isHeld != (c.held != "") || isHeld && !strings.Contains(held.Error(), c.held) || !isHeld && err != nil {
 			t.Errorf("%s: error %v, want it held back: %q", name, err, c.held)
