@@ -138,15 +138,8 @@ func TestBesideOVNKubernetes(t *testing.T) {
 		}
 		repaired(t)
 	})
-	for _, name := range []string{chassis.Controller, chassis.VSwitch, chassis.Database} {
-		t.Run(name+" crashes", func(t *testing.T) {
-			b.ok(b.chassis.Restart(t.Context(), name))
-			repaired(t)
-		})
-	}
-	if now := o.rows(); now != before {
-		t.Errorf("the rows are\n%s\nwere\n%s", now, before)
-	}
+	// Before the crashes: OVN 25.03 goes on to report an interface as installed whose port is deleted while ovn-controller
+	// has a new connection to its database.
 	t.Run("ovn-kubernetes deletes a port", func(t *testing.T) {
 		o := &ovnKubernetes{&worker{b.in(t), n.engine, n.registry}, o.northbound, o.id}
 		o.run("ovn-nbctl", "--wait=hv", "lsp-del", port)
@@ -167,6 +160,15 @@ func TestBesideOVNKubernetes(t *testing.T) {
 		before = o.rows()
 		repaired(t)
 	})
+	for _, name := range []string{chassis.Controller, chassis.VSwitch, chassis.Database} {
+		t.Run(name+" crashes", func(t *testing.T) {
+			b.ok(b.chassis.Restart(t.Context(), name))
+			repaired(t)
+		})
+	}
+	if now := o.rows(); now != before {
+		t.Errorf("the rows are\n%s\nwere\n%s", now, before)
+	}
 	for _, pod := range []reconcile.Sandbox{one, two, local} {
 		n.release(pod)
 	}
