@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/plumbline/plumbline/integration/chassis"
 	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/integration/traffic"
 	"github.com/plumbline/plumbline/ops"
@@ -112,16 +111,7 @@ func TestFunction(t *testing.T) {
 			if st, err := n.engine.Check(t.Context(), one.ID); err != nil || st.State != reconcile.Drifted {
 				t.Fatalf("%s %v %v", st.State, st.Drift, err)
 			}
-			b.ok(chassis.Eventually(t.Context(), "repaired", func() error {
-				if _, err := n.engine.Repair(t.Context(), one.ID); err != nil {
-					return err
-				}
-				st, err := n.engine.Check(t.Context(), one.ID)
-				if err == nil && st.State != reconcile.InSync {
-					err = fmt.Errorf("%s: %v", st.State, st.Drift)
-				}
-				return err
-			}))
+			n.repair(one)
 			n.reach(two.Netns, one.Netns, "172.31.0.5")
 		})
 	}
