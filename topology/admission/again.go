@@ -20,10 +20,10 @@ import (
 )
 
 // GenerationAnnotation of a registration is the generation that was written a second time. An
-// API server that handles an admission while a registration is changed can keep what it was
-// before, for up to ten minutes: it lists the registrations, the change empties its cache, and
-// what it has made of the list is stored in the cache afterwards (validating_webhook_manager.go
-// of k8s.io/apiserver 0.37). If the authority is what it lacks, it refuses our certificate.
+// API server that handles an admission while a registration is changed can use the old one for up
+// to ten minutes: it lists the registrations, the change empties its cache, and the result of the
+// list is stored in the cache afterwards (validating_webhook_manager.go of k8s.io/apiserver 0.37).
+// If the old one has no authority, the API server refuses our certificate.
 const GenerationAnnotation = "networking.dra.io/webhook-generation"
 
 // settled is how long after a change a registration is written again: what an API server does at
