@@ -301,6 +301,7 @@ failSwapOn: false
 imageGCHighThresholdPercent: 100
 localStorageCapacityIsolation: false
 makeIPTablesUtilChains: false
+nodeStatusReportFrequency: 10s
 resolvConf: ""
 %s
 `, n.Address, n.cluster.ca.path("ca.crt"), n.options.Kubelet)
@@ -585,13 +586,14 @@ func (n *Node) await(ctx context.Context, after time.Time, accept func(*corev1.N
 		if err != nil {
 			return err
 		}
+		said := reported(node)
 		for _, condition := range node.Status.Conditions {
 			if condition.Type != corev1.NodeReady {
 				continue
 			}
 			// The API's times have whole seconds.
-			if !condition.LastHeartbeatTime.After(after.Truncate(time.Second)) {
-				return fmt.Errorf("nothing said since %s: %s: %s", after.Format(time.TimeOnly), condition.Reason, condition.Message)
+			if !said.After(after.Truncate(time.Second)) {
+				return fmt.Errorf("nothing said from %s to %s: %s: %s", after.Format(time.TimeOnly), time.Now().Format(time.TimeOnly), condition.Reason, condition.Message)
 			}
 			return accept(node, condition)
 		}
@@ -601,6 +603,18 @@ func (n *Node) await(ctx context.Context, after time.Time, accept func(*corev1.N
 		return fmt.Errorf("wait for %s: %w; the end of its kubelet's log:\n%s", n.Name, err, tail(filepath.Join(n.dir, "kubelet.log"), 15))
 	}
 	return nil
+}
+
+// reported is when the kubelet has last written the node's status, by the API server's clock,
+// which is this host's. Heartbeats have the machine's: a pause of the host puts it seconds behind.
+func reported(node *corev1.Node) time.Time {
+	var last time.Time
+	for _, fields := range node.ManagedFields {
+		if fields.Manager == "kubelet" && fields.Subresource == "status" && fields.Time != nil && fields.Time.After(last) {
+			last = fields.Time.Time
+		}
+	}
+	return last
 }
 
 // address is the way from the API server to an address inside the cluster:

@@ -126,14 +126,19 @@ func tail(path string, lines int) string {
 }
 
 // poll queries until the answer is no error, and returns the last one when ctx ends
-// or when one of the processes that the answer depends on has ended.
+// or when one of the processes that the answer depends on has ended. A query that ctx has ended
+// tells nothing, if one before it has.
 func poll(ctx context.Context, every time.Duration, ask func(context.Context) error, dependsOn ...*process) error {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
+	var err error
 	for {
-		err := ask(ctx)
-		if err == nil {
+		now := ask(ctx)
+		if now == nil {
 			return nil
+		}
+		if err == nil || ctx.Err() == nil {
+			err = now
 		}
 		for _, p := range dependsOn {
 			if ended := p.ended(); ended != nil {
