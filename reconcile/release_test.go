@@ -26,6 +26,7 @@ type host struct {
 	mu   sync.Mutex
 	at   *string
 	busy error // the error of every change
+	lost bool  // a change that fails finds the device no more
 }
 
 func (h *host) move(at *string) {
@@ -60,6 +61,9 @@ func (h *host) Extend(_ context.Context, s *netstate.Snapshot, queried []netstat
 func (h *host) Apply(_ context.Context, c netstate.Change) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.lost {
+		h.at = nil
+	}
 	if h.busy != nil {
 		return h.busy
 	}
@@ -123,6 +127,24 @@ func TestReleaseDoesNotWait(t *testing.T) {
 		}
 		if _, known, _ := r.Record(id); known {
 			t.Error("the record still exists")
+		}
+	})
+}
+
+// TestReleaseOfMovedDevice: a pod moves the device away while it is released. It is absent then, which
+// is waited for, whatever the kernel said of the change.
+func TestReleaseOfMovedDevice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, h, id, hostName := attached(t)
+		h.move(new("net1"))
+		h.busy, h.lost = fault.New(fault.Internal, errors.New("no such file or directory")), true
+		if _, err := r.Release(t.Context(), id); fault.Of(err) != fault.NotReady || !errors.Is(err, reconcile.ErrAbsent) || !strings.Contains(err.Error(), "no such file or directory") {
+			t.Errorf("%s: %v", fault.Of(err), err)
+		}
+		h.busy, h.lost = nil, false
+		time.AfterFunc(time.Second, func() { h.move(hostName) })
+		if _, err := r.AwaitRelease(t.Context(), id); err != nil {
+			t.Errorf("after its return: %v", err)
 		}
 	})
 }

@@ -44,7 +44,8 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 		case len(changes) > 0 && rounds > maxUndoRounds:
 			return errors.Join(failed, fault.New(fault.NotConverged, fmt.Errorf("still to undo: %v", changes)))
 		case len(changes) == 0 && (p.trigger != TriggerEnsure || p.patience() == 0):
-			return errors.Join(failed, p.absentError(absent[0]))
+			// Its kind counts: what failed may have met a device that the pod was moving away.
+			return errors.Join(p.absentError(absent[0]), failed)
 		case len(changes) == 0:
 			if !sleep(ctx, wait) {
 				return ctx.Err()
