@@ -18,6 +18,19 @@ const (
 	maxBodies = 32 << 20
 )
 
+// longest is the most that a registration may give the webhook.
+const longest = 30 * time.Second
+
+// within is how long the API server waits for an answer, which it says as a parameter of the
+// request: timeoutSeconds of the registration, or less if its own caller waits less.
+func within(r *http.Request) time.Duration {
+	d, err := time.ParseDuration(r.URL.Query().Get("timeout"))
+	if err != nil || d <= 0 {
+		return timeout * time.Second
+	}
+	return min(d, longest)
+}
+
 // bounded serves requests within the bounds, and answers others with an HTTP error, so that
 // the failure policy decides.
 func bounded(next http.Handler) http.Handler {
@@ -32,7 +45,7 @@ func bounded(next http.Handler) http.Handler {
 			http.Error(rw, "the request is too large", http.StatusRequestEntityTooLarge)
 			return
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), timeout*time.Second)
+		ctx, cancel := context.WithTimeout(r.Context(), within(r))
 		defer cancel()
 		// Without a deadline of its own, a client could send a body for as long as it
 		// likes. Only a writer in a test does not support deadlines.

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -118,6 +119,32 @@ func TestAnswersAreShort(t *testing.T) {
 	// Indenting adds two bytes a line.
 	if n := len(message(a.problems)); n > 2*maxMessage {
 		t.Errorf("a refusal of %d bytes", n)
+	}
+}
+
+// TestWithin: an answer may take as long as the API server waits, and no longer than it can.
+func TestWithin(t *testing.T) {
+	for parameters, want := range map[string]time.Duration{
+		"":                      5 * time.Second,
+		"?timeout=30s":          30 * time.Second,
+		"?timeout=1s":           time.Second,
+		"?timeout=1h":           30 * time.Second,
+		"?timeout=-1s":          5 * time.Second,
+		"?timeout=0s":           5 * time.Second,
+		"?timeout=soon":         5 * time.Second,
+		"?timeout=%zz":          5 * time.Second,
+		"?timeout=2s&timeout=9": 2 * time.Second,
+	} {
+		var have time.Duration
+		h := bounded(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			end, _ := r.Context().Deadline()
+			have = time.Until(end)
+		}))
+		before := time.Now()
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodPost, Path+parameters, strings.NewReader("x")))
+		if have > want || have < want-time.Since(before) {
+			t.Errorf("%q: %s, want %s", parameters, have, want)
+		}
 	}
 }
 
