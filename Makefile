@@ -154,7 +154,7 @@ $(KERNELS:%=test-kernel-%): test-kernel-%:
 test-ovn: ## rows in Debian's OVN, and packets through it, in a virtual machine
 	@. .ci/lib
 	begin 'tests with OVN'
-	integration/vm test --with ovn --cpus 1 --nics none -- $(TAGS) -run '$(RUN)' ./qos/ovn/northbound ./reconcile/openvswitch ./integration/chassis </dev/null
+	integration/vm test --with ovn --cpus 1 --nics none --timeout 4500 -- $(TAGS) -timeout 60m -run '$(RUN)' ./qos/ovn/northbound ./reconcile/openvswitch ./integration/chassis </dev/null
 	end
 
 .PHONY: soak

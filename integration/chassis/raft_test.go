@@ -347,7 +347,8 @@ func (r *raft) isolated() {
 	old := r.leader(r.all...)
 	every, alone, patient := r.view(0), r.view(time.Second, old), r.view(time.Minute, old)
 	before, after := raftPort("before"), raftPort("after")
-	r.ok(every.Apply(r.Context(), netstate.Change{After: before}))
+	_, err := retried(r.Context(), "a port is added", func() error { return every.Apply(r.Context(), netstate.Change{After: before}) })
+	r.ok(err)
 	for _, in := range []reconcile.External{alone, patient} {
 		var ok bool
 		_, err := retried(r.Context(), "read from the leader", func() (err error) { ok, err = present(r.Context(), in, before); return err })
@@ -356,10 +357,12 @@ func (r *raft) isolated() {
 		}
 	}
 	rules := r.rules(20 * time.Second)
-	_, err := rules.Apply(r.Context(), &ovn.Desired{})
+	_, err = retried(r.Context(), "rules", func() error { _, err := rules.Apply(r.Context(), &ovn.Desired{}); return err })
 	r.ok(err)
 	want, stale := r.marking(40), r.rules(time.Minute, old)
-	if left, err := stale.Plan(r.Context(), want); err != nil || left.Empty() {
+	var left ovn.Changes
+	_, err = retried(r.Context(), "read from the leader", func() (err error) { left, err = stale.Plan(r.Context(), want); return err })
+	if err != nil || left.Empty() {
 		r.Fatalf("read from the leader: left to do %q, %v", left.Lines(), err)
 	}
 	r.ok(r.Isolate(r.Context(), old, true))

@@ -361,7 +361,7 @@ func TestSilentMember(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { silent.Close() })
-	n, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: []string{"unix:" + silent.Addr().String(), s.Endpoint}})
+	n, err := openvswitch.NewNorthbound(openvswitch.Server{Endpoints: []string{"unix:" + silent.Addr().String(), s.Endpoint}, Timeout: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -382,7 +382,8 @@ func TestLargeTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	nb, port := s.opened(n.Domain()), logicalPort("one", "sw", "", 0)
-	applied(t, nb, netstate.Change{After: port})
+	applied(t, s.northbound(), netstate.Change{After: port})
+	back(t, nb, port)
 	s.Signal(syscall.SIGSTOP)
 	large := port
 	large.Name = strings.Repeat("x", 4<<20) // so is the first question
