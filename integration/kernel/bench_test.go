@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -184,6 +185,9 @@ func open(host *kernel.Host, path string) (reconcile.Domain, error) {
 	return host.Sandbox(path)
 }
 
+// netnsNumber makes the names of namespaces differ.
+var netnsNumber atomic.Int64
+
 // newNetns makes a named network namespace and returns its path.
 func newNetns(t *testing.T) string {
 	t.Helper()
@@ -193,7 +197,7 @@ func newNetns(t *testing.T) string {
 		}
 		return r
 	}, t.Name())
-	name = fmt.Sprintf("%.40s-%d", name, time.Now().UnixNano()%1e6)
+	name = fmt.Sprintf("%.40s-%d", name, netnsNumber.Add(1))
 	path, err := kernel.AddNamed(name)
 	if err != nil {
 		t.Fatal(err)

@@ -95,7 +95,7 @@ func TestDuplicateAddressDetection(t *testing.T) {
 		t.Fatal(err)
 	}
 	brief := reconcile.New(reconcile.Options{
-		Registry: reg, Store: store, BootID: l.host.BootID(), Patience: time.Second,
+		Registry: reg, Store: store, BootID: l.host.BootID(), Patience: 5 * time.Second,
 		Open: func(path string) (reconcile.Domain, error) { return open(l.host, path) },
 	})
 	ctx, cancel := context.WithCancelCause(ctxFor(t))

@@ -319,7 +319,7 @@ func TestDHCP(t *testing.T) {
 func TestDHCPOverIPVLAN(t *testing.T) {
 	l := newLane(t)
 	n := newNetwork(t, "uplink0")
-	n.serve(10)
+	n.serve(24)
 	e := n.engine(l, 0, shortestLease)
 	sb := n.sandbox("ipvlan", "", "")
 	sb.Topology.Steps[0].Type = "ipvlan"
@@ -348,7 +348,7 @@ func TestDHCPOverIPVLAN(t *testing.T) {
 func TestDHCPServerAway(t *testing.T) {
 	l := newLane(t)
 	n := newNetwork(t, "uplink0")
-	brief := n.engine(l, 3*time.Second, shortestLease)
+	brief := n.engine(l, 10*time.Second, shortestLease)
 	lonely := n.sandbox("lonely", "", "")
 	start := l.state(lonely.Netns)
 	_, err := brief.Ensure(ctxFor(t), lonely)
@@ -364,7 +364,7 @@ func TestDHCPServerAway(t *testing.T) {
 	brief.end()
 
 	n.serve(6)
-	e := n.engine(l, 0, shortestLease)
+	e := n.engine(l, time.Minute, shortestLease)
 	sb := n.sandbox("running", ", acceptDefaultRoute: true", "")
 	if _, err := e.Ensure(ctxFor(t), sb); err != nil {
 		t.Fatal(err, n.log)
@@ -376,7 +376,7 @@ func TestDHCPServerAway(t *testing.T) {
 		t.Errorf("%+v %v", st, err)
 	}
 	began := time.Now()
-	if _, err := e.Repair(ctxFor(t), sb.ID); fault.Of(err) != fault.NotReady || time.Since(began) > 10*time.Second {
+	if _, err := e.Repair(ctxFor(t), sb.ID); fault.Of(err) != fault.NotReady || time.Since(began) > 30*time.Second {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
 	if rec, _, err := e.Record(sb.ID); err != nil || rec.Phase != reconcile.Failed || !strings.Contains(rec.Failure, "no DHCP server") {
@@ -410,7 +410,7 @@ func TestDHCPServerAway(t *testing.T) {
 	// A lease that no process renews, as one of the command line, ends. To apply again is not made to wait:
 	// it fails as it was, unless an answer has come. A process that keeps leases requests another one.
 	e.end()
-	n.serve(6)
+	n.serve(15)
 	alone := n.sandbox("alone", "", "")
 	if l.runKilled(childEnv, childSpec{Sandbox: alone, Dir: l.dir, At: 99}) || n.address(alone) == "" {
 		t.Fatal("was not attached")
@@ -695,13 +695,19 @@ func TestHostileDHCP(t *testing.T) {
 	brief := n.engine(l, 4*time.Second, shortestLease)
 	for _, c := range effort.Sample(t, 2, refused) {
 		h.answer(c.reply)
-		sb := n.sandbox("hostile", "", "")
-		_, err := brief.Ensure(ctxFor(t), sb)
-		if fault.Of(err) != fault.NotReady || !strings.Contains(fmt.Sprint(err), c.says) {
-			t.Errorf("%s: %v, want %q", c.name, err, c.says)
-		}
-		if n := answersIn(fmt.Sprint(err)); n > 256*3 {
-			t.Errorf("%s: %d answers were read", c.name, n)
+		// A pause of the machine may leave no time for an answer.
+		for tries := 1; ; tries++ {
+			_, err := brief.Ensure(ctxFor(t), n.sandbox("hostile", "", ""))
+			if n := answersIn(fmt.Sprint(err)); n > 256*3 {
+				t.Errorf("%s: %d answers were read", c.name, n)
+			}
+			switch says := fault.Of(err) == fault.NotReady && strings.Contains(fmt.Sprint(err), c.says); {
+			case !says && fault.Of(err) == fault.NotReady && tries < 3:
+				continue
+			case !says:
+				t.Errorf("%s: %v, want %q", c.name, err, c.says)
+			}
+			break
 		}
 		if requests := h.count(dhcpv4.MessageTypeRequest); requests != 0 {
 			t.Errorf("%s: the offer was accepted", c.name)
