@@ -36,7 +36,10 @@ func (c *Cluster) controlPlane(ctx context.Context) error {
 		"--listen-client-urls="+client, "--advertise-client-urls="+client,
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=bench="+peer,
 		// Nobody will want this data after a crash of the host.
-		"--unsafe-no-fsync", "--log-level=warn")
+		"--unsafe-no-fsync", "--log-level=warn",
+		// A request fails after twice the timeout of an election, and five seconds: a host may
+		// pause for longer than that by default.
+		"--heartbeat-interval=500", "--election-timeout=5000")
 	if err != nil {
 		return err
 	}

@@ -91,7 +91,7 @@ func (e *egress) dial(ctx context.Context, address string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	far, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "tcp", via)
+	far, err := (&net.Dialer{Timeout: answerWithin}).DialContext(ctx, "tcp", via)
 	if err != nil || !connect {
 		return far, err
 	}
@@ -102,9 +102,12 @@ func (e *egress) dial(ctx context.Context, address string) (net.Conn, error) {
 	return far, nil
 }
 
+// answerWithin is long for what takes milliseconds: the node may pause for some seconds.
+const answerWithin = 30 * time.Second
+
 // ask requests an address of the forwarder at the other end: a line there, a line back.
 func ask(far net.Conn, address string) error {
-	if err := far.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := far.SetDeadline(time.Now().Add(answerWithin)); err != nil {
 		return err
 	}
 	if _, err := io.WriteString(far, address+"\n"); err != nil {

@@ -878,7 +878,7 @@ func (b *bench) keptAddresses(t *testing.T) {
 
 	// The controller ends what was kept for its time, and not earlier.
 	pool = "brief"
-	b.mustKubectl(t, addressPool(pool, "{subnets: [{prefix: 192.0.2.0/29}], quarantineSeconds: 0, reclaimAfter: 2s}"), "create", "--validate=strict", "-f", "-")
+	b.mustKubectl(t, addressPool(pool, "{subnets: [{prefix: 192.0.2.0/29}], quarantineSeconds: 0, reclaimAfter: 10s}"), "create", "--validate=strict", "-f", "-")
 	claim, had = start(nodes[0], "web-0")
 	if err := nodes[0].GiveBack(claim); err != nil {
 		t.Fatal(err)

@@ -47,12 +47,16 @@ func run(arguments []string) error {
 	}
 }
 
-// connectWithin is short: a pod that does not answer is not there any more.
-const connectWithin = 5 * time.Second
+const (
+	// askWithin is how long the other end may take for a line: its host may pause.
+	askWithin = 30 * time.Second
+	// connectWithin is short: a pod that does not answer is not there any more.
+	connectWithin = 10 * time.Second
+)
 
 func serve(near net.Conn) error {
 	defer near.Close()
-	if err := near.SetReadDeadline(time.Now().Add(connectWithin)); err != nil {
+	if err := near.SetReadDeadline(time.Now().Add(askWithin)); err != nil {
 		return err
 	}
 	reader := bufio.NewReader(near)

@@ -65,7 +65,7 @@ func InstallGPU(ctx context.Context, c *cluster.Cluster, n *cluster.Node) error 
 			return err
 		}
 	}
-	_, err = c.Kubectl(ctx, nil, "-n", "kube-system", "rollout", "status", "--timeout=120s", "daemonset/gpu")
+	_, err = c.Kubectl(ctx, nil, "-n", "kube-system", "rollout", "status", "--timeout=540s", "daemonset/gpu")
 	return err
 }
 
@@ -81,12 +81,12 @@ func Said(ctx context.Context, c *cluster.Cluster) (string, error) {
 	defer cancel()
 	for {
 		said, err := c.Kubectl(ctx, nil, "logs", "ai-training")
-		if err != nil || said != "" {
-			return said, err
+		if err == nil && said != "" {
+			return said, nil
 		}
 		select {
 		case <-ctx.Done():
-			return "", errors.New("the pod says nothing")
+			return "", errors.Join(errors.New("the pod says nothing"), err)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

@@ -95,7 +95,7 @@ func TestStory(t *testing.T) {
 		}
 	})
 	t.Run("status", func(t *testing.T) {
-		if _, err := c.Kubectl(t.Context(), nil, "wait", `--for=jsonpath={.status.devices[1].networkData.interfaceName}`, "--timeout=30s", "resourceclaims", "--all"); err != nil {
+		if _, err := c.Kubectl(t.Context(), nil, "wait", `--for=jsonpath={.status.devices[1].networkData.interfaceName}`, "--timeout=120s", "resourceclaims", "--all"); err != nil {
 			t.Fatalf("%v\n%s\n%s", err, kubectl(t, "", "get", "resourceclaims", "-o", "yaml"),
 				kubectl(t, "", "-n", cluster.ProductNamespace, "logs", "--tail=60", "daemonset/plumbline-agent"))
 		}
