@@ -55,7 +55,7 @@ func newConnection(t *testing.T, o connection.Options) *connection.Connection {
 func TestSilentEndpoint(t *testing.T) {
 	silent, _ := server(t)
 	next, accepted := server(t)
-	c := newConnection(t, connection.Options{Endpoints: []string{silent, next}, Timeout: 500 * time.Millisecond})
+	c := newConnection(t, connection.Options{Endpoints: []string{silent, next}, Timeout: 10 * time.Second})
 	if _, err := c.Read(t.Context(), nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the answer of silent servers is %v", err)
 	}
@@ -69,7 +69,7 @@ func TestSilentEndpoint(t *testing.T) {
 // TestCanceledCaller: who no longer wants an answer says nothing to others about the server.
 func TestCanceledCaller(t *testing.T) {
 	endpoint, accepted := server(t)
-	c := newConnection(t, connection.Options{Endpoints: []string{endpoint}, Timeout: 500 * time.Millisecond, Pause: time.Hour})
+	c := newConnection(t, connection.Options{Endpoints: []string{endpoint}, Timeout: 5 * time.Second, Pause: time.Hour})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		<-accepted

@@ -3,6 +3,7 @@ package nriplugin_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -21,6 +22,14 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/nriplugin"
 	"github.com/plumbline/plumbline/topology/fault"
 )
+
+// patient is the runtime's timeout in tests of something else: the machine may pause.
+const patient = time.Minute
+
+func TestMain(m *testing.M) {
+	adaptation.SetPluginRequestTimeout(patient)
+	os.Exit(m.Run())
+}
 
 // keeper records its calls, and returns what the test has set.
 type keeper struct {
@@ -212,19 +221,29 @@ func TestFailure(t *testing.T) {
 // connection is kept. A quarter of the timeout is left, so it is a long one.
 func TestDeadline(t *testing.T) {
 	adaptation.SetPluginRequestTimeout(8 * time.Second)
-	t.Cleanup(func() { adaptation.SetPluginRequestTimeout(adaptation.DefaultPluginRequestTimeout) })
+	t.Cleanup(func() { adaptation.SetPluginRequestTimeout(patient) })
 	dir := shortDir(t)
 	r := newRuntime(t, dir)
 	k := newKeeper()
+	ends := make(chan time.Time, 1)
 	k.attach = func(ctx context.Context, _ attachment.Pod) error {
+		end, _ := ctx.Deadline()
+		ends <- end
 		<-ctx.Done()
 		return errors.New("attach: not done")
 	}
 	p := plug(t, k, dir)
-	settled(r, p)
-	err := r.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: sandboxOf("s1")})
-	if err == nil || !strings.Contains(err.Error(), "attach: not done") {
-		t.Fatalf("the runtime receives %v", err)
+	for tries := 1; ; tries++ {
+		settled(r, p)
+		err := r.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: sandboxOf(fmt.Sprint("s", tries))})
+		if late := time.Since(<-ends); late > time.Second && tries < 5 {
+			t.Logf("answered %s after the end of the hook, which this machine may have paused", late)
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), "attach: not done") {
+			t.Fatalf("the runtime receives %v", err)
+		}
+		break
 	}
 	if err := p.Ready(); err != nil {
 		t.Errorf("the connection is lost: %v", err)

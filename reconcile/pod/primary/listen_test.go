@@ -150,10 +150,10 @@ func TestManyStart(t *testing.T) {
 			t.Fatal(<-failed)
 		}
 	}
-	// As long as the plugin waits for the status.
+	// The plugin waits five seconds for the status; the machine of a test may pause.
 	for what, err := range map[string]error{
-		"STATUS":             call(cnisocket.Status, "", 5*time.Second),
-		"DEL of another pod": call(cnisocket.Del, "ended", 5*time.Second),
+		"STATUS":             call(cnisocket.Status, "", 20*time.Second),
+		"DEL of another pod": call(cnisocket.Del, "ended", 20*time.Second),
 	} {
 		if err != nil {
 			t.Errorf("%s while %d pods start: %v", what, pods, err)
