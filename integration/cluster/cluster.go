@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -331,6 +332,22 @@ func (c *Cluster) Kubectl(ctx context.Context, input io.Reader, arguments ...str
 		return output.String(), fmt.Errorf("kubectl %q: %w: %s", arguments, err, bytes.TrimSpace(complaint.Bytes()))
 	}
 	return output.String(), nil
+}
+
+// Apply runs kubectl apply. It repeats that while the API server cannot call a webhook, since the
+// node that serves it may pause. A refusal is returned at once.
+func (c *Cluster) Apply(ctx context.Context, manifest string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	var refused error
+	err := poll(ctx, time.Second, func(ctx context.Context) error {
+		_, err := c.Kubectl(ctx, strings.NewReader(manifest), "apply", "-f", "-")
+		if err != nil && !strings.Contains(err.Error(), "failed calling webhook") && !strings.Contains(err.Error(), "Internal error occurred") {
+			refused, err = err, nil
+		}
+		return err
+	})
+	return errors.Join(err, refused)
 }
 
 // Programs is the folder with kubectl and all of Kubernetes' other programs.

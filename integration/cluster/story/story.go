@@ -40,7 +40,7 @@ var (
 // nodes are Ready.
 func InstallPodNetwork(ctx context.Context, c *cluster.Cluster, nodes ...*cluster.Node) error {
 	began := time.Now()
-	if _, err := c.Kubectl(ctx, strings.NewReader(PodNetwork), "apply", "-f", "-"); err != nil {
+	if err := c.Apply(ctx, PodNetwork); err != nil {
 		return err
 	}
 	for _, n := range nodes {
@@ -61,7 +61,7 @@ func InstallGPU(ctx context.Context, c *cluster.Cluster, n *cluster.Node) error 
 		return err
 	}
 	for _, manifest := range []string{gpuDriver, GPUClass} {
-		if _, err := c.Kubectl(ctx, strings.NewReader(manifest), "apply", "-f", "-"); err != nil {
+		if err := c.Apply(ctx, manifest); err != nil {
 			return err
 		}
 	}

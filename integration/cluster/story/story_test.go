@@ -67,7 +67,9 @@ func TestStory(t *testing.T) {
 	}
 	home := vfs(t)
 
-	kubectl(t, story.Topology, "apply", "-f", "-")
+	if err := c.Apply(t.Context(), story.Topology); err != nil {
+		t.Fatal(err)
+	}
 	if err := c.Await(t.Context(), "deviceclass/ai-bonded-rdma-vf0", "deviceclass/ai-bonded-rdma-vf1"); err != nil {
 		t.Fatalf("%v\n%s\n%s", err, kubectl(t, "", "get", "networktopology", "-o", "yaml"),
 			kubectl(t, "", "-n", cluster.ProductNamespace, "logs", "--tail=40", "deployment/plumbline-controller"))
