@@ -148,7 +148,7 @@ func (k *Keeper) runAttempt(a *attempt) {
 			"took", k.Now().Sub(a.begun).Round(time.Millisecond), "again", again, "error", err)
 	}
 	if again {
-		k.retry(a.pod)
+		k.retry(task{Pod: a.pod})
 	}
 }
 

@@ -114,7 +114,7 @@ type Keeper struct {
 	mu       sync.Mutex
 	attempts map[string]*attempt                          // attachments in progress, by sandbox
 	stopping bool                                         // Run has ended: no attachment continues in the background
-	todo     map[string]Pod                               // sandboxes that Run is to attach, or to detach when they have no namespace
+	todo     map[string]task                              // what Run is to do, by sandbox
 	queue    workqueue.TypedRateLimitingInterface[string] // of the sandboxes in todo, while Run runs
 	seen     map[string]bool                              // sandboxes whose namespace this process has seen
 }
@@ -136,7 +136,7 @@ func New(o Options) *Keeper {
 	if o.Filters == nil {
 		o.Filters = func(*claims.Claim, *claims.Topology) (ops.Enforced, error) { return ops.Enforced{}, nil }
 	}
-	return &Keeper{Options: o, attempts: map[string]*attempt{}, todo: map[string]Pod{}, seen: map[string]bool{}}
+	return &Keeper{Options: o, attempts: map[string]*attempt{}, todo: map[string]task{}, seen: map[string]bool{}}
 }
 
 // Attach applies all claims of the pod in its sandbox, or none. A pod without claims costs
@@ -558,8 +558,23 @@ func (k *Keeper) Detach(ctx context.Context, pod Pod) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.todo[pod.Sandbox].Netns != "" { // an attempt that was to be retried
+	if k.todo[pod.Sandbox].attaches() { // an attempt that was to be retried
 		delete(k.todo, pod.Sandbox)
+	}
+	return errors.Join(errs...)
+}
+
+// finish finishes the releases of claims in a sandbox that have begun. The other claims of the pod
+// stay: one claim may be withdrawn while the pod runs.
+func (k *Keeper) finish(ctx context.Context, pod Pod) error {
+	var errs []error
+	for _, e := range k.list() {
+		if s := e.Sandbox(pod.Sandbox); s == nil || s.Phase != claims.Stopping {
+			continue
+		}
+		if err := k.detach(ctx, e.UID, pod); err != nil {
+			errs = append(errs, fmt.Errorf("claim %q: %w", e.Name, err))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -666,6 +666,66 @@ func TestStuckReleases(t *testing.T) {
 	})
 }
 
+// TestWithdrawOne: one of a pod's claims is withdrawn while the pod runs, and its device does not return
+// at once. Nothing happens to the other claim, neither when that is tried again nor by a sweep nor by
+// the next process; all is released with the sandbox.
+func TestWithdrawOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.prepare("a", "t1")
+		w.prepare("b", "t2")
+		pod := w.sandbox("s1", 1)
+		w.ok(w.Attach(t.Context(), pod))
+		w.want("+s1/a/t1", "+s1/b/t2")
+		w.stuck = "t1"
+		kept := func() {
+			t.Helper()
+			w.wantGate("a", "")
+			w.wantGate("b", "s1")
+			w.wantPhase("a", "s1", claims.Stopping)
+			w.wantPhase("b", "s1", claims.Attached)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if len(w.done) < 2 || slices.ContainsFunc(w.done, func(c string) bool { return c != "-s1/a/t1" }) {
+				t.Errorf("calls of the engine: %v", w.done)
+			}
+			w.done = nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go w.Run(ctx)
+		w.refused(w.Withdraw(t.Context(), "a"), fault.NotReady, "has not returned")
+		time.Sleep(2 * time.Minute)
+		kept()
+		cancel()
+		synctest.Wait()
+
+		w.restart(filepath.Dir(string(w.gate)), "boot")
+		ctx, cancel = context.WithCancel(t.Context())
+		w.ok(w.Synchronize([]attachment.Pod{pod}))
+		go w.Run(ctx)
+		time.Sleep(2 * time.Minute)
+		kept()
+
+		w.mu.Lock()
+		w.stuck = ""
+		w.mu.Unlock()
+		time.Sleep(time.Minute)
+		w.wantPhase("a", "s1", claims.Released)
+		w.wantPhase("b", "s1", claims.Attached)
+		w.ok(w.Withdraw(t.Context(), "a"))
+		w.ok(w.Admit(t.Context(), pod, env("b", "s1")))
+		w.mu.Lock()
+		w.done = nil
+		delete(w.netns, pod.Netns) // the sandbox has ended, which nobody has said
+		w.mu.Unlock()
+		time.Sleep(time.Minute)
+		w.want("-s1/b/t2")
+		w.wantGate("b", "")
+		cancel()
+		synctest.Wait()
+	})
+}
+
 // attachedAnywhere reports whether a sandbox has something of the claims.
 func (w *world) attachedAnywhere(uids ...types.UID) bool {
 	w.t.Helper()

@@ -36,7 +36,7 @@ func (k *Keeper) Synchronize(pods []Pod) error {
 	open, err := k.Gate.List()
 	errs = append(errs, err)
 	for _, uid := range open {
-		if _, _, err := k.Store.Get(uid); !known[uid] && frame.AsOtherVersion(err) == nil {
+		if _, now, err := k.Store.Get(uid); !known[uid] && !now && frame.AsOtherVersion(err) == nil {
 			errs = append(errs, k.Gate.Close(uid))
 		}
 	}
@@ -110,10 +110,29 @@ func (k *Keeper) netnsVanished(s claims.Sandbox) bool {
 // queueEnded queues the sandboxes that no longer exist for Run.
 func (k *Keeper) queueEnded(e claims.Entry, listed map[string]Pod) {
 	for _, s := range e.In {
-		if _, there := listed[s.ID]; s.Held() && (!there && !k.netnsExists(s) || s.Phase == claims.Stopping || k.netnsVanished(s)) {
-			k.later(Pod{Sandbox: s.ID, UID: s.PodUID, Namespace: e.Namespace, Name: e.Pod.Name}) // without a namespace: to be detached
-		}
+		_, there := listed[s.ID]
+		k.queueRelease(e, s, !there)
 	}
+}
+
+// queueRelease queues for Run what is to be released of a claim, if anything. ended says that the
+// runtime does not list the sandbox.
+func (k *Keeper) queueRelease(e claims.Entry, s claims.Sandbox, ended bool) {
+	if !s.Held() {
+		return
+	}
+	exists := k.netnsExists(s)
+	switch {
+	case !exists && (ended || s.Phase == claims.Stopping || k.netnsVanished(s)):
+		k.later(task{Pod: podIn(&e, &s), stops: true})
+	case s.Phase == claims.Stopping:
+		k.later(task{Pod: podIn(&e, &s)})
+	}
+}
+
+// podIn is the pod of a sandbox, without a namespace: nothing is to be attached.
+func podIn(e *claims.Entry, s *claims.Sandbox) Pod {
+	return Pod{Sandbox: s.ID, UID: s.PodUID, Namespace: e.Namespace, Name: e.Pod.Name}
 }
 
 // queueMissed queues the sandboxes that were created while no agent ran.
@@ -129,40 +148,59 @@ func (k *Keeper) queueMissed(e claims.Entry, pods []Pod) {
 			continue
 		}
 		if _, err := k.Identify(p.Netns); err == nil {
-			k.later(p)
+			k.later(task{Pod: p})
 		}
 	}
 }
 
-// later queues a sandbox for Run.
-func (k *Keeper) later(p Pod) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.todo[p.Sandbox] = p
-	if k.queue != nil {
-		k.queue.Add(p.Sandbox)
+// task is what Run is to do about a sandbox: to attach it, if it has a namespace; else to release all
+// claims that it has, if it stops; else to finish the releases of claims that have begun, while the
+// other claims of the pod stay.
+type task struct {
+	Pod
+	stops bool
+}
+
+func (t task) attaches() bool { return t.Netns != "" }
+func (t task) finishes() bool { return !t.attaches() && !t.stops }
+
+// plan makes a task that of its sandbox, instead of an earlier one. One that only finishes
+// replaces no other; the next sweep finds what is left. The caller holds mu.
+func (k *Keeper) plan(t task) {
+	if earlier, there := k.todo[t.Sandbox]; !there || !t.finishes() || earlier.finishes() {
+		k.todo[t.Sandbox] = t
 	}
 }
 
-// again queues a sandbox that could not be released for Run.
+// later queues a task for Run.
+func (k *Keeper) later(t task) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.plan(t)
+	if k.queue != nil {
+		k.queue.Add(t.Sandbox)
+	}
+}
+
+// again queues the release of a claim that could not be finished for Run.
 func (k *Keeper) again(e *claims.Entry, s *claims.Sandbox) {
-	k.detachLater(Pod{Sandbox: s.ID, UID: s.PodUID, Namespace: e.Namespace, Name: e.Pod.Name})
+	k.retry(task{Pod: podIn(e, s)})
 }
 
 // detachLater queues a sandbox that could not be released, with backoff: its device may
 // return at any moment, or never.
 func (k *Keeper) detachLater(pod Pod) {
-	pod.Netns = "" // to be detached
-	k.retry(pod)
+	pod.Netns = ""
+	k.retry(task{Pod: pod, stops: true})
 }
 
-// retry queues a sandbox for Run, with backoff.
-func (k *Keeper) retry(pod Pod) {
+// retry queues a task for Run, with backoff.
+func (k *Keeper) retry(t task) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.todo[pod.Sandbox] = pod
-	if k.queue != nil && (pod.Netns != "" || k.queue.NumRequeues(pod.Sandbox) == 0) {
-		k.queue.AddRateLimited(pod.Sandbox)
+	k.plan(t)
+	if k.queue != nil && (t.attaches() || k.queue.NumRequeues(t.Sandbox) == 0) {
+		k.queue.AddRateLimited(t.Sandbox)
 	}
 }
 
@@ -261,24 +299,31 @@ func (k *Keeper) next(ctx context.Context) bool {
 	}
 	defer queue.Done(sandbox)
 	k.mu.Lock()
-	p, there := k.todo[sandbox]
+	t, there := k.todo[sandbox]
 	k.mu.Unlock()
 	if !there || ctx.Err() != nil {
 		return ctx.Err() == nil
 	}
-	if p.Netns != "" {
-		k.attachQueued(queue, p)
+	if t.attaches() {
+		k.attachQueued(queue, t)
 		return true
 	}
-	if under := k.cancelAttempts(errStopped, func(a *attempt) bool { return a.pod.Sandbox == sandbox }); len(under) > 0 {
-		queue.AddRateLimited(sandbox) // a rollback takes its time, and other sandboxes need the worker
-		return true
+	if t.stops {
+		if under := k.cancelAttempts(errStopped, func(a *attempt) bool { return a.pod.Sandbox == sandbox }); len(under) > 0 {
+			queue.AddRateLimited(sandbox) // a rollback takes its time, and other sandboxes need the worker
+			return true
+		}
 	}
 	within, cancel := context.WithTimeout(ctx, k.ReleaseTimeout)
 	defer cancel()
-	err := k.Detach(within, p)
+	var err error
+	if t.stops {
+		err = k.Detach(within, t.Pod)
+	} else {
+		err = k.finish(within, t.Pod)
+	}
 	if err != nil && fault.Of(err) != fault.Gone {
-		k.Log.Warn("release failed", "sandbox", p.Sandbox, "pod", p.Namespace+"/"+p.Name, "kind", fault.Of(err), "error", err)
+		k.Log.Warn("release failed", "sandbox", sandbox, "pod", t.Namespace+"/"+t.Name, "kind", fault.Of(err), "error", err)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -286,7 +331,7 @@ func (k *Keeper) next(ctx context.Context) bool {
 		queue.AddRateLimited(sandbox)
 		return true
 	}
-	if k.todo[sandbox] == p { // otherwise other work was queued for it meanwhile
+	if k.todo[sandbox] == t { // otherwise other work was queued for it meanwhile
 		delete(k.todo, sandbox)
 	}
 	queue.Forget(sandbox)
@@ -294,17 +339,17 @@ func (k *Keeper) next(ctx context.Context) bool {
 }
 
 // attachQueued begins to attach a sandbox; if that fails, the attempt queues it again.
-func (k *Keeper) attachQueued(queue workqueue.TypedRateLimitingInterface[string], p Pod) {
+func (k *Keeper) attachQueued(queue workqueue.TypedRateLimitingInterface[string], t task) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.attempts) >= maxAttempts {
-		queue.AddRateLimited(p.Sandbox)
+		queue.AddRateLimited(t.Sandbox)
 		return
 	}
-	if k.todo[p.Sandbox] == p {
-		delete(k.todo, p.Sandbox)
+	if k.todo[t.Sandbox] == t {
+		delete(k.todo, t.Sandbox)
 	}
-	k.moveToBackground(k.beginLocked(p, false))
+	k.moveToBackground(k.beginLocked(t.Pod, false))
 }
 
 // sweep finds sandboxes that have ended without a call of a hook: after a restart
@@ -318,9 +363,7 @@ func (k *Keeper) sweep() {
 				continue
 			}
 			held[s.ID] = true
-			if s.Phase == claims.Stopping || k.netnsVanished(s) {
-				k.later(Pod{Sandbox: s.ID, UID: s.PodUID, Namespace: e.Namespace, Name: e.Pod.Name})
-			}
+			k.queueRelease(e, s, false)
 		}
 	}
 	k.mu.Lock()
