@@ -27,8 +27,9 @@ func Of(s string, most int) string {
 // Lines is Of for a text of lines: it is cut at the end of a line if more than half of the
 // bytes are left then, and the ellipsis is a line of its own.
 func Lines(s string, most int) string {
+	s = strings.ToValidUTF8(s, "?") // which may be shorter
 	if len(s) <= most {
-		return Of(s, most)
+		return s
 	}
 	s = strings.TrimSuffix(Of(s, most-1), more)
 	if i := strings.LastIndexByte(s, '\n'); i > most/2 {

@@ -36,6 +36,7 @@ func TestLines(t *testing.T) {
 		{"one\ntwo", 7, "one\ntwo"},
 		{"one line\nof three\nlines", 22, "one line\nof three\n…"},
 		{"a\nlong second line", 12, "a\nlong s\n…"},
+		{"äg\xbc\xe5\xaaöü\nx", 11, "äg?öü\nx"}, // 12 bytes, of which three become one
 	} {
 		if have := Lines(c.in, c.most); have != c.want {
 			t.Errorf("Lines(%q, %d) is %q, want %q", c.in, c.most, have, c.want)
