@@ -26,7 +26,7 @@ type host struct {
 	mu   sync.Mutex
 	at   *string
 	busy error // the error of every change
-	lost bool  // a change that fails finds the device no more
+	lost bool  // the device is absent once a change is applied
 }
 
 func (h *host) move(at *string) {

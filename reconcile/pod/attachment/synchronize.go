@@ -95,13 +95,10 @@ func (k *Keeper) markSeen(sandbox string) {
 	k.seen[sandbox] = true
 }
 
-// netnsVanished reports whether the namespace of a sandbox existed and no longer does.
-// One that this process has never seen does not count: perhaps the process does not see
-// the runtime's directory, and the pod runs.
-func (k *Keeper) netnsVanished(s claims.Sandbox) bool {
-	if k.netnsExists(s) {
-		return false
-	}
+// netnsSeen reports whether this process has seen the namespace of a sandbox. That one which it has
+// never seen does not exist says nothing: perhaps the process does not see the runtime's
+// directory, and the pod runs.
+func (k *Keeper) netnsSeen(s claims.Sandbox) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.seen[s.ID]
@@ -123,7 +120,7 @@ func (k *Keeper) queueRelease(e claims.Entry, s claims.Sandbox, ended bool) {
 	}
 	exists := k.netnsExists(s)
 	switch {
-	case !exists && (ended || s.Phase == claims.Stopping || k.netnsVanished(s)):
+	case !exists && (ended || s.Phase == claims.Stopping || k.netnsSeen(s)):
 		k.later(task{Pod: podIn(&e, &s), stops: true})
 	case s.Phase == claims.Stopping:
 		k.later(task{Pod: podIn(&e, &s)})
