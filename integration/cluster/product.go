@@ -130,7 +130,7 @@ func (c *Cluster) render(ctx context.Context, chart string, values ...string) (s
 	}
 	arguments := []string{
 		"template", "plumbline", chart,
-		"--namespace", ProductNamespace, "--kube-version", "1.37.0",
+		"--namespace", ProductNamespace, "--kube-version", Version,
 	}
 	for _, v := range values {
 		arguments = append(arguments, "--set", v)

@@ -15,7 +15,7 @@ import (
 )
 
 // Version is the Kubernetes that clusters run: that of kubernetes/go.mod.
-const Version = "v1.37.0"
+const Version = "v1.37.2"
 
 // noDWARF has the compiler leave out what debuggers want to know, a quarter of its
 // work. The Makefile says the same, or plumbline and Kubernetes would share nothing.
