@@ -82,8 +82,13 @@ func attribute(d *resourceapi.Device, name resourceapi.QualifiedName) string {
 	return ""
 }
 
-// Users returns the pods that have one of the devices, in order of their names.
+// Users returns the pods that have one of the devices, in order of their names. Whether an eviction
+// ends a pod depends on the version of the server, too.
 func Users(ctx context.Context, kube kubernetes.Interface, devices []Device) ([]User, error) {
+	server, err := ServerOf(kube.Discovery())
+	if err != nil {
+		return nil, err
+	}
 	var out []User
 	more := metav1.ListOptions{Limit: 500}
 	for {
@@ -92,7 +97,7 @@ func Users(ctx context.Context, kube kubernetes.Interface, devices []Device) ([]
 			return nil, fmt.Errorf("list ResourceClaims: %w", err)
 		}
 		for i := range claims.Items {
-			out = append(out, usersOf(&claims.Items[i], devices)...)
+			out = append(out, server.usersOf(&claims.Items[i], devices)...)
 		}
 		if more.Continue = claims.Continue; more.Continue == "" {
 			break
@@ -104,7 +109,7 @@ func Users(ctx context.Context, kube kubernetes.Interface, devices []Device) ([]
 	return out, nil
 }
 
-func usersOf(c *resourceapi.ResourceClaim, devices []Device) []User {
+func (s Server) usersOf(c *resourceapi.ResourceClaim, devices []Device) []User {
 	if c.Status.Allocation == nil {
 		return nil
 	}
@@ -120,8 +125,8 @@ func usersOf(c *resourceapi.ResourceClaim, devices []Device) []User {
 				continue
 			}
 			u := User{Namespace: c.Namespace, Pod: pod.Name, Claim: c.Name, Device: d, Stays: tolerated(r.Tolerations)}
-			if c.Annotations[extended] == "true" {
-				u.Stays = "it asks without a claim, and Kubernetes does not evict such pods"
+			if c.Annotations[extended] == "true" && !s.evictsExtended() {
+				u.Stays = fmt.Sprintf("it asks without a claim, and Kubernetes %s does not evict such pods (%s and later do)", s, evictsExtended)
 			}
 			out = append(out, u)
 		}
@@ -158,8 +163,8 @@ func Begin(ctx context.Context, kube kubernetes.Interface, word string, devices 
 	api := kube.ResourceV1().DeviceTaintRules()
 	var errs []error
 	for _, d := range devices {
-		// All of the selector: the scheduler takes a rule without one for a rule for all
-		// devices of the cluster (1.37).
+		// All of the selector: a rule without one is for all devices of the cluster until 1.37.1, and
+		// for none since.
 		spec := resourceapi.DeviceTaintRuleSpec{
 			DeviceSelector: &resourceapi.DeviceTaintSelector{Driver: new(inventory.Driver), Pool: new(d.Node), Device: new(d.Name)},
 			Taint:          resourceapi.DeviceTaint{Key: Taint, Effect: effect},

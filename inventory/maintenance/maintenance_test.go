@@ -4,7 +4,37 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plumbline/plumbline/inventory"
 )
+
+// What is said of a pod that asks by extended resources is what its Kubernetes does.
+func TestUsersByVersion(t *testing.T) {
+	claim := &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "c", Annotations: map[string]string{extended: "true"}},
+		Status: resourceapi.ResourceClaimStatus{
+			Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{
+				{Driver: inventory.Driver, Pool: "n1", Device: "d"},
+			}}},
+			ReservedFor: []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "p"}},
+		},
+	}
+	for git, stays := range map[string]bool{
+		"v1.36.3": true, "v1.37.0": true, "v1.37.1": true, "v1.37.2": false, "v1.37.3+vendor.1": false, "v1.38.0-alpha.2": false,
+	} {
+		server, err := parse(git)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if users := server.usersOf(claim, []Device{{"n1", "d"}}); len(users) != 1 || (users[0].Stays != "") != stays {
+			t.Errorf("%s: %v; stays: %t", git, users, stays)
+		}
+	}
+	if s, err := parse("unknown"); err == nil {
+		t.Errorf("a server without a version: %v", s)
+	}
+}
 
 func TestTolerated(t *testing.T) {
 	for name, tt := range map[string]struct {
