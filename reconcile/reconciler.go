@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"sync"
 	"time"
 
@@ -62,6 +63,7 @@ func New(opts Options) *Reconciler {
 // Report is the result of a pass.
 type Report struct {
 	Sandbox SandboxID
+	// Changes were made. If an Ensure fails they were attempted, and rolled back.
 	Changes []netstate.Change
 	Results []topology.StepResult
 	Notes   []string
@@ -106,7 +108,10 @@ func (r *Reconciler) Ensure(ctx context.Context, sb Sandbox) (Report, error) {
 		if !errors.Is(err, fs.ErrExist) {
 			break
 		}
-		rep, err = r.run(ctx, sb, TriggerEnsure)
+		before := rep.Changes
+		if rep, err = r.run(ctx, sb, TriggerEnsure); err != nil {
+			rep.Changes = slices.Concat(before, rep.Changes)
+		}
 	}
 	return rep, err
 }
@@ -153,6 +158,9 @@ func (r *Reconciler) run(ctx context.Context, sb Sandbox, trigger Trigger) (rep 
 	}
 	rep, err = p.ensure(ctx)
 	rep.Sandbox, rep.Drift = sb.ID, p.drift
+	if err != nil {
+		rep.Changes = made(p.executed)
+	}
 	return rep, err
 }
 

@@ -75,7 +75,7 @@ func (s *serving) wirePodNetwork() {
 		File: filepath.Join(s.app.stateDir, "primary"), Proc: "/proc", ClusterCIDRs: clusters, Changed: func() { p.installer.Changed(); s.routes.Changed() }, Log: s.log,
 	})
 	p.server = primary.New(primary.Options{
-		Engine: s.engine.Reconciler, Addresses: s.addresses, Contracts: s.app.registry, Network: p.follower.Network,
+		Engine: s.engine.Reconciler, Addresses: s.addresses, Contracts: s.app.registry, Vet: s.app.registry.Vet, Network: p.follower.Network,
 		Socket: o.socket, NetnsDir: o.netnsDir, HostNetns: s.engine.host.NetnsID(), BootID: s.engine.host.BootID(),
 		Damaged: s.engine.damaged, Yield: func() func() { return s.loop.Yield() }, Log: s.log, Now: time.Now,
 		Alive: func(within time.Duration) { s.alive.Alive(partCNI, within) },

@@ -119,6 +119,13 @@ func (m mortal) GiveBack(owner types.UID) error {
 	return m.Allocator.GiveBack(owner)
 }
 
+func (m mortal) Cancel(owner types.UID) error {
+	if m.life.dead {
+		return errDead
+	}
+	return m.Allocator.Cancel(owner)
+}
+
 // ledger is the file of the addresses that pods have.
 func (n *podNode) ledger() string { return filepath.Join(filepath.Dir(n.dir), "addresses") }
 
@@ -146,7 +153,7 @@ func (n *podNode) server(life *process, changed func(), boot string) *primary.Se
 		boot = n.host.BootID()
 	}
 	return primary.New(primary.Options{
-		Engine: n.killableEngine(life, changed, nil), Addresses: mortal{n.allocator(), life}, Contracts: reg, Network: func() (primary.Network, error) { return n.network() },
+		Engine: n.killableEngine(life, changed, nil), Addresses: mortal{n.allocator(), life}, Contracts: reg, Vet: reg.Vet, Network: func() (primary.Network, error) { return n.network() },
 		Socket: n.socket, NetnsDir: "/var/run/netns", HostNetns: n.host.NetnsID(), BootID: boot, Log: log, Now: time.Now,
 		Sweep: 100 * time.Millisecond,
 	})

@@ -190,10 +190,8 @@ func (h *Holdings) kept(l *Layout, is4 bool, iface int, now int64, identity stri
 		if r.Pool != l.Name || r.For != identity || r.Until <= now || r.Address.Is4() != is4 || used[r.Address] {
 			continue
 		}
-		for _, free := range h.ranges(l, is4, iface) {
-			if free.Contains(r.Address) && !slices.ContainsFunc(free.excludes, func(x Span) bool { return x.Contains(r.Address) }) {
-				return netip.PrefixFrom(r.Address, free.Bits), true
-			}
+		if bits, free := h.gives(l, iface, r.Address); free {
+			return netip.PrefixFrom(r.Address, bits), true
 		}
 	}
 	return netip.Prefix{}, false
@@ -245,7 +243,39 @@ func (h *Holdings) free(l *Layout, is4 bool, iface int, taken map[netip.Addr]boo
 			return netip.PrefixFrom(a, r.Bits), nil
 		}
 	}
+	if a := h.longestRested(l, is4, iface); a.IsValid() {
+		return a, nil
+	}
 	return netip.Prefix{}, fmt.Errorf("%s: %w", Title(l.Name), ErrNone)
+}
+
+// longestRested returns the address that was given back first, of ranges that are the node's own: there are no
+// others, and pods that fail could keep all of them resting. Whoever is given addresses of an AddressPool waits for a
+// lease instead.
+func (h *Holdings) longestRested(l *Layout, is4 bool, iface int) (out netip.Prefix) {
+	if !l.local {
+		return out
+	}
+	used, until := h.taken(l.Name, math.MaxInt64), int64(math.MaxInt64)
+	for _, r := range h.Resting {
+		if r.Pool != l.Name || r.For != "" || r.Until >= until || r.Address.Is4() != is4 || used[r.Address] {
+			continue
+		}
+		if bits, free := h.gives(l, iface, r.Address); free {
+			out, until = netip.PrefixFrom(r.Address, bits), r.Until
+		}
+	}
+	return out
+}
+
+// gives reports whether an address is one that the node may give, and its prefix length.
+func (h *Holdings) gives(l *Layout, iface int, a netip.Addr) (bits int, ok bool) {
+	for _, free := range h.ranges(l, a.Is4(), iface) {
+		if free.Contains(a) && !slices.ContainsFunc(free.excludes, func(x Span) bool { return x.Contains(a) }) {
+			return free.Bits, true
+		}
+	}
+	return 0, false
 }
 
 // taken are the addresses of a pool that somebody has, or had just now.
@@ -277,7 +307,9 @@ func (h *Holdings) GiveBack(claim string, now int64, rest func(pool string) int6
 		}
 		until := now + max(rest(g.Pool), g.Keep)
 		for _, a := range g.Addresses {
-			h.Resting = append(h.Resting, Resting{g.Pool, a.Addr(), until, g.For})
+			if until > now {
+				h.Resting = append(h.Resting, Resting{g.Pool, a.Addr(), until, g.For})
+			}
 			if i := h.index(g.Pool, single(a.Addr())); i >= 0 && g.For != "" && !h.Blocks[i].Lost {
 				h.Blocks[i].Kept = &Kept{g.For, until}
 			}

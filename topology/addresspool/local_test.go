@@ -3,7 +3,11 @@ package addresspool
 import (
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
+	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -93,12 +97,75 @@ func TestLocalShared(t *testing.T) {
 		seen[got[0].Addr()] = true
 	}
 	h.GiveBack("0", 0, rest(60))
-	l := read(topology.IPRange{Subnet: "192.0.2.0/29"})
-	if got, err := h.Take(l, Owner{Claim: "5"}, 0, 59); err == nil {
-		t.Errorf("%v is allocated again at once", got)
+	h.GiveBack("1", 1, rest(60))
+	wide, narrow := read(topology.IPRange{Subnet: "192.0.2.0/28"}), read(topology.IPRange{Subnet: "192.0.2.0/29"})
+	if got, err := h.Take(wide, Owner{Claim: "5"}, 0, 59); err != nil || joined(got) != "192.0.2.7/28" {
+		t.Errorf("beside one that has rested: %v, %v", got, err)
 	}
-	if got, err := h.Take(l, Owner{Claim: "5"}, 0, 60); err != nil || joined(got) != "192.0.2.2/29" {
+	if got, err := h.Take(narrow, Owner{Claim: "6"}, 0, 60); err != nil || joined(got) != "192.0.2.2/29" {
 		t.Errorf("after its rest: %v, %v", got, err)
+	}
+}
+
+// TestLocalNeverTwice: whatever is given and given back in which order, nobody is given an address that another has; one that
+// rests is given only if no other is free, and then that which was given back first.
+func TestLocalNeverTwice(t *testing.T) {
+	l, err := Local(topology.IPAM{Ranges: [][]topology.IPRange{{{Subnet: "192.0.2.0/29"}}, {{Subnet: "2001:db8::/125"}}}, Exclude: []string{"192.0.2.4"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const pods = 4 // of IPv4, which has fewer
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		h, has, gaveBack := &Holdings{}, map[netip.Addr]string{}, map[netip.Addr]int64{}
+		for now := range int64(300) {
+			if claims := slices.Sorted(maps.Values(has)); len(claims) > 0 && rng.IntN(2) == 0 {
+				claim := claims[rng.IntN(len(claims))]
+				h.GiveBack(claim, now, rest(60))
+				for a, by := range has {
+					if by == claim {
+						delete(has, a)
+						gaveBack[a] = now
+					}
+				}
+				continue
+			}
+			claim := fmt.Sprint(now)
+			got, err := h.Take(l, Owner{Claim: claim}, 0, now)
+			if full := len(has) == 2*pods; (err != nil) != full {
+				t.Fatalf("seed %d: %d addresses are taken, %d rest: %v, %v", seed, len(has), len(h.Resting), got, err)
+			}
+			for _, p := range got {
+				a := p.Addr()
+				if other, taken := has[a]; taken {
+					t.Fatalf("seed %d: %s has %s, and %s is given it", seed, other, a, claim)
+				}
+				had, once := gaveBack[a]
+				for other := range l.all(a.Is4()) {
+					since, rested := gaveBack[other]
+					if _, taken := has[other]; taken || other == a || !once || had+60 <= now {
+						continue
+					}
+					if !rested || since+60 <= now || since < had {
+						t.Fatalf("seed %d: %s is given %s, which was given back %d s ago, although %s is free", seed, claim, a, now-had, other)
+					}
+				}
+				has[a] = claim
+			}
+		}
+	}
+}
+
+// all are the addresses of a layout of one family.
+func (l *Layout) all(is4 bool) iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		for _, r := range (&Holdings{}).ranges(l, is4, 0) {
+			for a := r.First; r.Contains(a); a = a.Next() {
+				if !slices.ContainsFunc(r.excludes, func(x Span) bool { return x.Contains(a) }) && !yield(a) {
+					return
+				}
+			}
+		}
 	}
 }
 

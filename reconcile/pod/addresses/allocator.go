@@ -218,7 +218,7 @@ func (a *Allocator) take(h *addresspool.Holdings, claim *Claim, w Want, now time
 	case errors.Is(err, addresspool.ErrLost):
 		return given, fault.New(fault.Conflict, fmt.Errorf("%w: delete the pod, another one gets another address", err))
 	case errors.Is(err, addresspool.ErrNone) && w.Local != nil:
-		return given, fault.New(fault.NotReady, fmt.Errorf("%w: other pods have all addresses of its ranges, or had them less than a minute ago", err))
+		return given, fault.New(fault.NotReady, fmt.Errorf("%w: other pods have all addresses of its ranges", err))
 	case errors.Is(err, addresspool.ErrNone) && !p.ending && !p.layout.Flat() && usable.Holds(w.Pool):
 		return given, fault.New(fault.NotReady, fmt.Errorf("%w: its block of the pool is full, and with hostBlock a node has one: delete pods, or use a pool with a smaller hostBlock", err))
 	case errors.Is(err, addresspool.ErrNone):
@@ -307,11 +307,18 @@ func (a *Allocator) Lost(claim types.UID) error {
 }
 
 // GiveBack releases the addresses of a claim that has ended: no sandbox uses them.
-func (a *Allocator) GiveBack(claim types.UID) error {
+func (a *Allocator) GiveBack(claim types.UID) error { return a.giveBack(claim, a.quarantine) }
+
+// Cancel is GiveBack of addresses that were on no link: nobody remembers them, so that they do not rest.
+func (a *Allocator) Cancel(claim types.UID) error {
+	return a.giveBack(claim, func(string) int64 { return 0 })
+}
+
+func (a *Allocator) giveBack(claim types.UID, rest func(pool string) int64) error {
 	defer a.poke()
 	now := a.Now().Unix()
 	err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
-		return h.GiveBack(string(claim), now, a.quarantine), nil
+		return h.GiveBack(string(claim), now, rest), nil
 	})
 	if frame.AsOtherVersion(err) != nil || frame.IsDamage(err) {
 		// The claim has no record any more: who can read the file, or makes a new one,

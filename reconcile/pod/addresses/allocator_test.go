@@ -142,14 +142,19 @@ func TestLocal(t *testing.T) {
 	if !unused(had4, of) || unused(had4) {
 		t.Error("an address that was given back counts as used, or as that of a network")
 	}
-	if _, err := take("f"); err == nil {
-		t.Error("a released address is allocated at once")
+	now = now.Add(time.Second)
+	if err := a.GiveBack("a"); err != nil {
+		t.Fatal(err)
 	}
-	now = now.Add(time.Minute)
-	if given, err := take("f"); err != nil || given.Addresses[0].String() != had["c"] {
-		t.Errorf("after its rest: %v, %v", given, err)
+	if err := a.Cancel("e"); err != nil {
+		t.Fatal(err)
 	}
-	if _, err := a.Take(addresses.Claim{UID: "a"}, []addresses.Want{{Topology: "t", Step: "s", Pool: "p"}}); err == nil {
+	for _, c := range []struct{ claim, from types.UID }{{"f", "e"}, {"g", "c"}, {"h", "a"}} { // "e" had it on no link
+		if given, err := take(c.claim); err != nil || given.Addresses[0].String() != had[c.from] {
+			t.Errorf("claim %s is given %v, %v, not %s", c.claim, given, err, had[c.from])
+		}
+	}
+	if _, err := a.Take(addresses.Claim{UID: "b"}, []addresses.Want{{Topology: "t", Step: "s", Pool: "p"}}); err == nil {
 		t.Error("a step has addresses of two pools")
 	}
 }

@@ -20,6 +20,7 @@ import (
 	k8stypes "k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/netns"
@@ -45,6 +46,8 @@ type Engine interface {
 type Addresses interface {
 	Take(claim addresses.Claim, wants []addresses.Want) (map[addresses.Want]ops.Given, error)
 	GiveBack(owner k8stypes.UID) error
+	// Cancel is GiveBack of addresses that no link has had.
+	Cancel(owner k8stypes.UID) error
 	Grants() ([]addresspool.Grant, error)
 }
 
@@ -64,6 +67,9 @@ type Options struct {
 	Engine    Engine
 	Addresses Addresses
 	Contracts contract.Set
+	// Vet plans a topology without a node, and returns what any node would refuse; an ops.Registry does. Default:
+	// nothing.
+	Vet func(ctx context.Context, t *topology.Topology) (notes []string, err error)
 	// Network returns what new pods are given, or why the node has no network for them.
 	Network func() (Network, error)
 	// Socket is the path at which the plugin finds the agent.
@@ -126,6 +132,9 @@ func New(o Options) *Server {
 	}
 	if o.Damaged == nil {
 		o.Damaged = func() ([]string, error) { return nil, nil }
+	}
+	if o.Vet == nil {
+		o.Vet = func(context.Context, *topology.Topology) ([]string, error) { return nil, nil }
 	}
 	if o.Yield == nil {
 		o.Yield = func() func() { return func() {} }
@@ -338,8 +347,9 @@ func (s *Server) add(ctx context.Context, r cnisocket.Request, ports []any) (jso
 	if err != nil {
 		return nil, err
 	}
-	if sb == nil {
-		if sb, err = s.decide(r, path, ports); err != nil {
+	first := sb == nil
+	if first {
+		if sb, err = s.decide(ctx, r, path, ports); err != nil {
 			// What was given, and is not used, is given back by the runtime's DEL or by Run.
 			return nil, err
 		}
@@ -347,7 +357,11 @@ func (s *Server) add(ctx context.Context, r cnisocket.Request, ports []any) (jso
 	s.saw(owner)
 	report, err := s.apply(ctx, *sb)
 	if err != nil {
-		return nil, errors.Join(err, s.del(context.WithoutCancel(ctx), owner))
+		giveBack := s.Addresses.GiveBack
+		if first && s.unset(report) {
+			giveBack = s.Addresses.Cancel
+		}
+		return nil, errors.Join(err, s.end(context.WithoutCancel(ctx), owner, giveBack))
 	}
 	results := make([]topology.Result, len(report.Results))
 	for i, step := range report.Results {
@@ -358,6 +372,13 @@ func (s *Server) add(ctx context.Context, r cnisocket.Request, ports []any) (jso
 		return nil, err
 	}
 	return json.Marshal(out)
+}
+
+// unset reports whether no link has had an address, according to what was attempted. A record that is damaged may
+// be of an earlier ADD for the same namespace, which did.
+func (s *Server) unset(tried reconcile.Report) bool {
+	damaged, err := s.Damaged()
+	return err == nil && len(damaged) == 0 && !slices.ContainsFunc(tried.Changes, func(c netstate.Change) bool { return c.Key().Kind == netstate.KindAddress })
 }
 
 // inPod leaves out the addresses of the host, such as those of a bridge: the runtime takes
@@ -403,12 +424,17 @@ func (s *Server) recorded(ctx context.Context, owner, path string, id reconcile.
 }
 
 // decide returns what a pod is given.
-func (s *Server) decide(r cnisocket.Request, path string, ports []any) (*reconcile.Sandbox, error) {
+func (s *Server) decide(ctx context.Context, r cnisocket.Request, path string, ports []any) (*reconcile.Sandbox, error) {
 	n, err := s.Network()
 	if err != nil {
 		return nil, fault.New(fault.NotReady, err)
 	}
 	t := n.Topology.ForPod(s.Contracts, n.PodCIDRs, r.IfName).WithoutMasquerading(s.Contracts, n.ClusterCIDRs).WithPortMappings(ports)
+	if len(ports) > 0 { // of the pod: what no node accepts takes no address, and writes no file
+		if _, err := s.Vet(ctx, t); err != nil {
+			return nil, err
+		}
+	}
 	owner, pod := reconcile.OwnerOfPrimary(r.Container, r.IfName), podOf(r.Args)
 	wants, err := addresses.Wants(t)
 	if err != nil {
@@ -459,6 +485,11 @@ func (s *Server) check(ctx context.Context, r cnisocket.Request) error {
 
 // del releases what an owner has. It is no error if that is nothing.
 func (s *Server) del(ctx context.Context, owner string) error {
+	return s.end(ctx, owner, s.Addresses.GiveBack)
+}
+
+// end is del with a function that gives the addresses back.
+func (s *Server) end(ctx context.Context, owner string, giveBack func(k8stypes.UID) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	ids, err := s.sandboxes(owner)
@@ -470,7 +501,7 @@ func (s *Server) del(ctx context.Context, owner string) error {
 			return err
 		}
 	}
-	if err := s.Addresses.GiveBack(k8stypes.UID(owner)); err != nil {
+	if err := giveBack(k8stypes.UID(owner)); err != nil {
 		return err
 	}
 	s.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
@@ -32,11 +34,18 @@ type book struct {
 	records map[reconcile.SandboxID]reconcile.Record
 	errs    []error // of IDs, which then lists nothing
 	others  []*frame.OtherVersion
+	// fail is the result of Ensure instead, with the changes that were made before and rolled back.
+	fail func(reconcile.Sandbox) (changes []netstate.Change, err error)
 }
 
 func (b *book) Ensure(_ context.Context, sb reconcile.Sandbox) (reconcile.Report, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.fail != nil {
+		if changes, err := b.fail(sb); err != nil {
+			return reconcile.Report{Sandbox: sb.ID, Changes: changes}, err
+		}
+	}
 	b.records[sb.ID] = reconcile.Record{Sandbox: sb, Phase: reconcile.Applied, BootID: "boot"}
 	return reconcile.Report{Sandbox: sb.ID}, nil
 }
@@ -85,6 +94,7 @@ type server struct {
 	t    *testing.T
 	book *book
 	now  time.Time
+	sync func(*os.File) error // of the ledger; nil succeeds
 }
 
 func newServer(t *testing.T) *server {
@@ -93,6 +103,12 @@ func newServer(t *testing.T) *server {
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	a, err := addresses.Open(addresses.Options{
 		NodeName: "n", File: filepath.Join(t.TempDir(), "addresses"), Recorded: func() []addresspool.Grant { return nil }, Log: log, Now: func() time.Time { return s.now },
+		Sync: func(f *os.File) error {
+			if s.sync != nil {
+				return s.sync(f)
+			}
+			return nil
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
