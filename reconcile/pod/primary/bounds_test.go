@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -85,6 +86,36 @@ func TestFailingAdds(t *testing.T) {
 				t.Errorf("it has %s, and %s has rested longer", got, first)
 			}
 		})
+	}
+}
+
+// TestEndsWithFullDisk: a pod ends although what it had cannot be written: its DEL succeeds, and the addresses are given back
+// when they can be.
+func TestEndsWithFullDisk(t *testing.T) {
+	for fails := range 3 { // all writes, or the first or second one
+		s := newServer(t)
+		s.add("a", "b")
+		n := 0
+		s.sync = func(*os.File) error {
+			if n++; fails == 0 || n == fails {
+				return syscall.ENOSPC
+			}
+			return nil
+		}
+		for range 2 { // a runtime repeats it
+			if err := s.call(cnisocket.Del, "a", ""); err != "" {
+				t.Errorf("write %d fails: DEL: %s", fails, err)
+			}
+		}
+		if records, _ := s.have(); records != "b" {
+			t.Errorf("write %d fails: records of %q are left", fails, records)
+		}
+		s.sync = nil
+		for range 2 {
+			s.sweep(t.Context())
+			s.now = s.now.Add(orphanedFor)
+		}
+		s.want("swept", "b", "b")
 	}
 }
 
