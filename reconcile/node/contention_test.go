@@ -327,7 +327,7 @@ topology:
 
 		// A repair that fails is retried as a repair, not by applying everything.
 		n.world.mu.Lock()
-		n.world.refuse = fmt.Errorf("operation not permitted")
+		n.world.refuse = refuseAll
 		n.world.mu.Unlock()
 		time.Sleep(2 * time.Minute)
 		n.world.change(t, n.path("blue"), disturbed)

@@ -35,10 +35,16 @@ type world struct {
 	mu       sync.Mutex
 	netns    map[reconcile.NetnsID]*netstate.Snapshot
 	cookie   uint64 // of all namespaces; a new value replaces them all
-	refuse   error  // the error of every change
+	refuse   func(netstate.Change) error
 	writes   int
 	changing chan struct{} // holds a token after a change
+	// notify is called after each change, whoever made it: the kernel reports changes to
+	// the program that made them, too.
+	notify func(in reconcile.NetnsID, c netstate.Change)
 }
+
+// refuseAll refuses every change.
+func refuseAll(netstate.Change) error { return errors.New("operation not permitted") }
 
 // open is the Open of a reconciler.
 func (w *world) open(path string) (reconcile.Domain, error) {
@@ -81,7 +87,9 @@ func (w *world) change(t *testing.T, path string, c netstate.Change) {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.netns[w.identity(t, path)].Apply(c)
+	id := w.identity(t, path)
+	w.netns[id].Apply(c)
+	w.notify(id, c)
 }
 
 // links lists the links of the namespace at a path, with their MTUs.
@@ -141,10 +149,13 @@ func (v *view) Apply(_ context.Context, c netstate.Change) error {
 	v.w.mu.Lock()
 	defer v.w.mu.Unlock()
 	if v.w.refuse != nil {
-		return v.w.refuse
+		if err := v.w.refuse(c); err != nil {
+			return err
+		}
 	}
 	v.w.writes++
 	v.snap.Apply(c)
+	v.w.notify(v.id, c)
 	select {
 	case v.w.changing <- struct{}{}:
 	default:
@@ -155,24 +166,76 @@ func (v *view) Apply(_ context.Context, c netstate.Change) error {
 func (v *view) NetnsID() reconcile.NetnsID { return v.id }
 func (v *view) Close() error               { return nil }
 
-// watched is the Watcher of a test: it records what is watched.
+// watched is the Watcher of a test: it records what is watched, and reports changes in the
+// world as a watch.Watcher does.
 type watched struct {
-	mu     sync.Mutex
-	ids    map[reconcile.SandboxID]string
-	events chan watch.Event
+	mu      sync.Mutex
+	ids     map[reconcile.SandboxID]string
+	in      map[reconcile.SandboxID]reconcile.NetnsID
+	due     map[reconcile.SandboxID]bool // an event is, "" for the host
+	events  chan watch.Event
+	stopped chan struct{} // nobody receives events
+}
+
+func newWatched() *watched {
+	return &watched{
+		ids: map[reconcile.SandboxID]string{}, in: map[reconcile.SandboxID]reconcile.NetnsID{}, due: map[reconcile.SandboxID]bool{},
+		events: make(chan watch.Event), stopped: make(chan struct{}),
+	}
 }
 
 func (w *watched) Add(id reconcile.SandboxID, netns string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ids[id] = netns
-	return nil
+	in, err := identify(netns)
+	w.in[id] = in
+	return err
+}
+
+// eventDelay is how long the watcher waits for quiet.
+const eventDelay = 10 * time.Millisecond
+
+// changed handles the notifications of a change. Most sysctls, and what is read by ethtool,
+// have none.
+func (w *watched) changed(in reconcile.NetnsID, c netstate.Change) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	in.Cookie = 0
+	if _, silent := c.Object().(netstate.Sysctl); silent {
+		return
+	}
+	if netstate.OfHost(c.Object()) {
+		w.deliver(watch.Event{Host: true, Reason: watch.Changed})
+	}
+	for id, at := range w.in {
+		if at == in {
+			w.deliver(watch.Event{ID: id, Reason: watch.Changed})
+		}
+	}
+}
+
+func (w *watched) deliver(e watch.Event) {
+	if w.due[e.ID] {
+		return
+	}
+	w.due[e.ID] = true
+	time.AfterFunc(eventDelay, func() {
+		w.mu.Lock()
+		delete(w.due, e.ID)
+		w.mu.Unlock()
+		select {
+		case w.events <- e:
+		case <-w.stopped:
+		}
+	})
 }
 
 func (w *watched) Remove(id reconcile.SandboxID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.ids, id)
+	delete(w.in, id)
 }
 
 func (w *watched) Events() <-chan watch.Event { return w.events }
@@ -263,8 +326,9 @@ func newNode(t *testing.T) *node {
 	}
 	n := &node{
 		t: t, world: &world{netns: map[reconcile.NetnsID]*netstate.Snapshot{}, changing: make(chan struct{}, 1)},
-		watched: &watched{ids: map[reconcile.SandboxID]string{}, events: make(chan watch.Event)}, recorder: &testRecorder{}, netns: t.TempDir(), log: &lockedBuffer{},
+		watched: newWatched(), recorder: &testRecorder{}, netns: t.TempDir(), log: &lockedBuffer{},
 	}
+	n.world.notify = n.watched.changed
 	n.engine = reconcile.New(reconcile.Options{Registry: reg, Store: store, Open: n.world.open, BootID: "boot"})
 	n.Loop = New(Options{
 		Dir: t.TempDir(), StateDir: state, Reconciler: n.engine, Store: store, Damaged: store.Damaged, OtherVersions: store.OtherVersions, Contracts: reg, BootID: "boot", Identify: identify,
@@ -303,6 +367,7 @@ func running(t *testing.T, prepare func(n *node), f func(n *node)) {
 			t.Error(err)
 		}
 		f(n)
+		close(n.watched.stopped)
 		cancel()
 		wg.Wait()
 	})
@@ -433,7 +498,7 @@ func TestFailingRepair(t *testing.T) {
 	}, func(n *node) {
 		n.log.take()
 		n.world.mu.Lock()
-		n.world.refuse = errors.New("operation not permitted")
+		n.world.refuse = refuseAll
 		n.world.mu.Unlock()
 		n.world.change(t, n.path("blue"), disturbed)
 		n.notify(watch.Event{ID: "run/blue/ai", Reason: watch.Changed})
