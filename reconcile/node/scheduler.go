@@ -19,6 +19,20 @@ const (
 	// of the change and that of the repair itself.
 	changesPerSecond = 10
 	changesBurst     = 50
+	// A failed pass makes changes and undoes them, of which the kernel sends notifications, too: some
+	// of them as late as this (link state is reported once a second, and a device leaves a namespace
+	// a while after it was requested to). Notifications until then do not make the sandbox due before
+	// its backoff ends.
+	ownChanges = 2 * time.Second
+	// A later notification does, since what was changed may be what the sandbox needs, but only so
+	// many in a row, and one each wakeEvery: otherwise another writer decides how often it is tried.
+	wakeBurst = 5
+	wakeEvery = 10 * time.Second
+	// forgetFailures ends a series of failures: a sandbox that fails every other time has the
+	// backoff of one that always fails. It is longer than a pass and its backoff.
+	forgetFailures = 2 * time.Minute
+	// inUseRetry is after how long a sandbox is tried that another pass or program has locked.
+	inUseRetry = time.Second
 	// maxYield is how long a work item is delayed for something urgent.
 	maxYield = time.Second
 	// resyncYield delays a resync-only item so that sandboxes with real events run
@@ -32,6 +46,7 @@ type verdict int
 const (
 	done       verdict = iota // wait for the next event
 	retryLater                // with backoff
+	inUse                     // after inUseRetry: another pass or program has the sandbox
 )
 
 // scheduler is the work queue: it decides when a sandbox is reconciled. One worker at a
@@ -53,13 +68,17 @@ type workItem struct {
 	held      time.Time // not due before, except when immediate
 	immediate bool      // due without regard to held
 	busy      bool
-	failures  int // in a row
+	failures  int       // of one series
+	failed    time.Time // the last pass that did
+	retry     time.Time // the end of the backoff; notifications make it due before only if admitted
+	quiet     time.Time // until then none is admitted
 	dropped   bool
 
-	limiter    *rate.Limiter
-	changed    bool      // due because of a notification
-	resyncOnly bool      // due only for a periodic check
-	since      time.Time // of the first notification that no pass has handled
+	limiter    *rate.Limiter // of passes that notifications cause
+	wakes      *rate.Limiter // of those before the backoff ends
+	changed    bool          // due because of a notification
+	resyncOnly bool          // due only for a periodic check
+	since      time.Time     // of the first notification that no pass has handled
 }
 
 func newScheduler(now func() time.Time) *scheduler {
@@ -72,7 +91,7 @@ func (s *scheduler) with(id reconcile.SandboxID, f func(*workItem, time.Time)) {
 	defer s.mu.Unlock()
 	t := s.items[id]
 	if t == nil {
-		t = &workItem{limiter: rate.NewLimiter(changesPerSecond, changesBurst)}
+		t = &workItem{limiter: rate.NewLimiter(changesPerSecond, changesBurst), wakes: rate.NewLimiter(rate.Every(wakeEvery), wakeBurst)}
 		s.items[id] = t
 	}
 	f(t, s.now())
@@ -143,7 +162,7 @@ func (s *scheduler) yield() (done func()) {
 // enqueueCheck makes a sandbox due for a periodic check.
 func (s *scheduler) enqueueCheck(id reconcile.SandboxID) {
 	s.with(id, func(t *workItem, now time.Time) {
-		if t.failures == 0 { // otherwise it is due when its backoff ends
+		if !now.Before(t.retry) { // otherwise it is due when its backoff ends
 			t.resyncOnly = t.resyncOnly || t.due.IsZero()
 			t.setDueAfterHold(now)
 		}
@@ -154,12 +173,42 @@ func (s *scheduler) enqueueCheck(id reconcile.SandboxID) {
 // may affect it.
 func (s *scheduler) enqueueHostChange(id reconcile.SandboxID) {
 	s.with(id, func(t *workItem, now time.Time) {
-		if t.since.IsZero() {
-			t.since = now
-		}
 		t.resyncOnly = t.resyncOnly || t.due.IsZero()
-		t.setDueAfterHold(now)
+		t.notified(now)
 	})
+}
+
+// notified makes an item due because of a notification, within the bounds.
+func (t *workItem) notified(now time.Time) {
+	if t.since.IsZero() {
+		t.since = now
+	}
+	if !t.changed && t.admits(now) {
+		t.changed = true
+		t.setDueAfterHold(now.Add(t.limiter.ReserveN(now, 1).DelayFrom(now)))
+	}
+}
+
+// admits reports whether a notification makes the item due.
+func (t *workItem) admits(now time.Time) bool {
+	switch {
+	case t.busy || !now.Before(t.retry):
+		return true
+	case now.Before(t.quiet):
+		return false
+	default:
+		return t.wakes.AllowN(now, 1)
+	}
+}
+
+// backOff makes an item due at a time. What was notified during the pass that has ended, and is
+// until quiet, is taken for the pass's own changes.
+func (t *workItem) backOff(retry, quiet time.Time) {
+	t.retry, t.quiet = retry, quiet
+	if !t.immediate {
+		t.due, t.changed = time.Time{}, false
+	}
+	t.setDueAfterHold(retry)
 }
 
 // before orders work items: those that are due first, and of these the changed ones
@@ -181,13 +230,7 @@ func (t *workItem) before(o *workItem, now time.Time) bool {
 func (s *scheduler) enqueueChange(id reconcile.SandboxID) {
 	s.with(id, func(t *workItem, now time.Time) {
 		t.resyncOnly = false
-		if t.since.IsZero() {
-			t.since = now
-		}
-		if !t.changed {
-			t.changed = true
-			t.setDueAfterHold(now.Add(t.limiter.ReserveN(now, 1).DelayFrom(now)))
-		}
+		t.notified(now)
 	})
 }
 
@@ -291,10 +334,15 @@ func (s *scheduler) done(id reconcile.SandboxID, v verdict) {
 		case t.dropped:
 			delete(s.items, id)
 		case v == retryLater:
-			t.setDueAfterHold(now.Add(backoff(t.failures)))
-			t.failures++
+			if now.Sub(t.failed) > forgetFailures {
+				t.failures = 0
+			}
+			t.backOff(now.Add(backoff(t.failures)), now.Add(ownChanges))
+			t.failures, t.failed = t.failures+1, now
+		case v == inUse:
+			t.backOff(now.Add(inUseRetry), now.Add(inUseRetry))
 		default:
-			t.failures = 0
+			t.retry = time.Time{}
 		}
 	})
 }
