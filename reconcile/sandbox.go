@@ -103,7 +103,7 @@ type Store interface {
 	// Remove forgets a record; an absent one is no error.
 	Remove(id SandboxID) error
 	// Lock locks one sandbox against all other processes until unlock is called. It
-	// waits until ctx ends.
+	// waits until ctx ends, or not at all (WithoutWait), and fails with ErrInUse then.
 	Lock(ctx context.Context, id SandboxID) (unlock func(), err error)
 }
 

@@ -36,8 +36,9 @@ type gate struct {
 }
 
 // Lock holds off every other process, and every other caller of Lock in this
-// one, from one sandbox until unlock is called. It fails with fault.NotReady
-// when ctx ends first. Locks are not inherited by a crash.
+// one, from one sandbox until unlock is called. It fails with reconcile.ErrInUse
+// when ctx ends first, or at once with reconcile.WithoutWait. Locks are not
+// inherited by a crash.
 func (j *Journal) Lock(ctx context.Context, id reconcile.SandboxID) (unlock func(), err error) {
 	name, err := fileName(id)
 	if err != nil {
@@ -55,11 +56,9 @@ func (j *Journal) lock(ctx context.Context, name string) (func(), error) {
 		return nil, err
 	}
 	g := j.enter(name)
-	select {
-	case g.token <- struct{}{}:
-	case <-ctx.Done():
+	if err := g.take(ctx); err != nil {
 		j.leave(name, g)
-		return nil, ended(ctx)
+		return nil, err
 	}
 	f, err := j.lockFile(ctx, name)
 	if err != nil {
@@ -78,6 +77,24 @@ func (j *Journal) lock(ctx context.Context, name string) (func(), error) {
 		<-g.token
 		j.leave(name, g)
 	}), nil
+}
+
+// take waits for the token.
+func (g *gate) take(ctx context.Context) error {
+	select {
+	case g.token <- struct{}{}:
+		return nil
+	default:
+	}
+	if !reconcile.Waits(ctx) {
+		return inUse(nil)
+	}
+	select {
+	case g.token <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ended(ctx)
+	}
 }
 
 // exclusive makes the caller the only writer of a sandbox's files: under the
@@ -151,7 +168,7 @@ func (j *Journal) leave(name string, g *gate) {
 func (j *Journal) lockFile(ctx context.Context, name string) (*os.File, error) {
 	for wait := pollFirst; ; wait = min(2*wait, pollLast) {
 		f, err := j.tryLockFile(name)
-		if err == nil || !errors.Is(err, errHeld) {
+		if err == nil || !errors.Is(err, reconcile.ErrInUse) || !reconcile.Waits(ctx) {
 			return f, err
 		}
 		timer := time.NewTimer(wait)
@@ -163,8 +180,6 @@ func (j *Journal) lockFile(ctx context.Context, name string) (*os.File, error) {
 		}
 	}
 }
-
-var errHeld = errors.New("in use")
 
 func (j *Journal) tryLockFile(name string) (*os.File, error) {
 	path := j.path(name, lockSuffix)
@@ -182,7 +197,7 @@ func (j *Journal) tryLockFile(name string) (*os.File, error) {
 		if err != nil {
 			f.Close()
 			if errors.Is(err, unix.EWOULDBLOCK) {
-				return nil, errHeld
+				return nil, inUse(nil)
 			}
 			return nil, fmt.Errorf("flock: %w", err)
 		}
@@ -214,5 +229,14 @@ func ended(ctx context.Context) error {
 	if ctx.Err() == nil {
 		return nil
 	}
-	return fault.New(fault.NotReady, fmt.Errorf("%w: %w", errHeld, context.Cause(ctx)))
+	return inUse(context.Cause(ctx))
+}
+
+// inUse is the error of a lock that another holds. why is why the wait for it has ended, nil if there
+// was none.
+func inUse(why error) error {
+	if why == nil {
+		return fault.New(fault.NotReady, reconcile.ErrInUse)
+	}
+	return fault.New(fault.NotReady, fmt.Errorf("%w: %w", reconcile.ErrInUse, why))
 }

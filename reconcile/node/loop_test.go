@@ -860,3 +860,55 @@ func TestRefusedFileAfterReboot(t *testing.T) {
 		n.expect("the file was corrected", "blue", "net1/1500 red/0")
 	})
 }
+
+// TestNoSandboxWaitsForAnother: sandboxes that others are working on, for example pods that are being
+// attached, hold no worker, and have their pass when that is over.
+func TestNoSandboxWaitsForAnother(t *testing.T) {
+	running(t, func(n *node) {
+		for i := range 8 {
+			name := fmt.Sprint("n", i)
+			n.make(name)
+			n.wants(name+".yaml", name, "mtu: 1400")
+		}
+		n.make("free")
+		n.wants("free.yaml", "free", "mtu: 1400")
+	}, func(n *node) {
+		time.Sleep(time.Minute)
+		var unlock []func()
+		for i := range 8 {
+			id := reconcile.SandboxID(fmt.Sprintf("run/n%d/ai", i))
+			u, err := n.Store.Lock(n.t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			unlock = append(unlock, u)
+			if i%2 == 0 { // as while a pass applies its changes
+				if err := n.Store.Intend(id, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			n.world.change(t, n.path(fmt.Sprint("n", i)), disturbed)
+		}
+		time.Sleep(100 * time.Millisecond)
+		n.log.take()
+		n.world.change(t, n.path("free"), disturbed)
+		time.Sleep(eventDelay)
+		synctest.Wait()
+		n.expect("while eight others are locked", "free", "net1/1400")
+		if w := n.Work(); w.Busy > 0 {
+			t.Errorf("%d workers wait for a lock", w.Busy)
+		}
+		time.Sleep(10 * time.Minute)
+		if got := n.log.take(); strings.Contains(got, "level=WARN") {
+			t.Errorf("that another has a sandbox is reported as a failure:\n%s", got)
+		}
+		for _, u := range unlock {
+			u()
+		}
+		time.Sleep(inUseRetry)
+		synctest.Wait()
+		for i := range 8 {
+			n.expect("when its lock is free", fmt.Sprint("n", i), "net1/1400")
+		}
+	})
+}

@@ -32,10 +32,14 @@ func (l *Loop) pass(ctx context.Context, id reconcile.SandboxID) verdict {
 		t := time.AfterFunc(stopGrace, cancel)
 		context.AfterFunc(ctx, func() { t.Stop() })
 	})()
-	v, err := l.reconcile(ctx, id)
+	// No sandbox waits for another: a pod that is being attached has its lock for up to a minute.
+	v, err := l.reconcile(reconcile.WithoutWait(ctx), id)
 	l.mu.Lock()
 	delete(l.waiting, id)
 	l.mu.Unlock()
+	if errors.Is(err, reconcile.ErrInUse) {
+		return inUse
+	}
 	l.logOnce(id, err)
 	return v
 }
@@ -65,8 +69,8 @@ func (l *Loop) reconcile(ctx context.Context, id reconcile.SandboxID) (verdict, 
 	}
 }
 
-// record reads a record. If that says a pass is in progress, it is read again when the
-// pass has ended: it may have been rolled back, and nothing is left to check.
+// record reads a record. If that says a pass is in progress, it is read again when no pass has the
+// sandbox: it may have been rolled back, and nothing is left to check.
 func (l *Loop) record(ctx context.Context, id reconcile.SandboxID) (reconcile.Record, bool, error) {
 	rec, known, err := l.Store.Get(id)
 	if err != nil || !known || rec.Phase != reconcile.Applying {
@@ -321,7 +325,7 @@ func (l *Loop) recordContention(ctx context.Context, rec reconcile.Record, repai
 		return s.contested
 	}
 	// If the record could not be written, the next pass finds that it differs.
-	if err := l.Reconciler.RecordContention(ctx, id, s.contended); err != nil {
+	if err := l.Reconciler.RecordContention(ctx, id, s.contended); err != nil && !errors.Is(err, reconcile.ErrInUse) {
 		l.Log.Error("cannot use the journal", "error", err)
 	}
 	l.Recorder.Contended(id, name, s.contended)
