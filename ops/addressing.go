@@ -104,7 +104,7 @@ func AddressParams() []contract.Param {
 		Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
 			{Name: "destination", Aliases: []string{"dst"}, Type: contract.String, Format: contract.Prefix, Required: true, Description: "destination prefix; 0.0.0.0/0 or ::/0 is the default route"},
 			{Name: "gateway", Aliases: []string{"gw"}, Type: contract.String, Format: contract.IP, Description: "next hop; none makes a route on the link"},
-			{Name: "metric", Aliases: []string{"priority"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "metric; a default route without one never takes over another's"},
+			{Name: "metric", Aliases: []string{"priority"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "metric; a route without one never takes over, or shares, the traffic of a route that is there already"},
 			{Name: "table", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1), Description: "routing table; else the VRF's, else main"},
 			{Name: "scope", Type: contract.String, Enum: []string{"global", "link", "host"}, Description: "route scope"},
 			{Name: "src", Type: contract.String, Format: contract.IP, Description: "preferred source address"},
@@ -523,7 +523,7 @@ func (p *Planner) checkAddress(field string, addr netstate.Addr) error {
 }
 
 // deferredRoute waits until all steps are planned: its table depends on the VRF
-// its link ends up in, its metric on the defaults of others.
+// its link ends up in, its metric on the routes of others.
 type deferredRoute struct {
 	step  *stepState
 	link  string
@@ -532,10 +532,6 @@ type deferredRoute struct {
 	// sourced marks a route of the table that sourceRouting gives the link.
 	sourced bool
 }
-
-// YieldMetric is the metric of a default route without a metric of its own while a foreign
-// default route exists: a higher number, so that the foreign route keeps the traffic.
-const YieldMetric = 4096
 
 // settleRoutes turns the deferred routes into wants.
 func (p *Planner) settleRoutes() error {
@@ -572,17 +568,8 @@ func (p *Planner) route(d deferredRoute) (netstate.Route, error) {
 	} else if t, ok := p.vrfTable(d.link); ok {
 		r.Table = t
 	}
-	switch {
-	case d.route.Metric != nil:
-		r.Metric = *d.route.Metric
-	case r.IsDefault():
-		if other, ok := p.foreignDefault(r); ok {
-			r.Metric = YieldMetric
-			p.Note("default route via %s gets metric %d: %q keeps the one it has; say a metric to decide otherwise", nextHop(r), YieldMetric, other.Link)
-		}
-	}
-	if r.IPv6() && r.Metric == 0 {
-		r.Metric = ipv6DefaultMetric
+	if err := p.metric(d, &r); err != nil {
+		return r, err
 	}
 	if r.Gateway != "" && (r.OnLink == nil || !*r.OnLink) && !p.onLink(d, r) {
 		return r, Invalid(d.field+".gateway", "%q is not on the subnet of any address of %q: add the address, or set onlink: true", r.Gateway, d.link)
@@ -611,28 +598,6 @@ func (p *Planner) vrfTable(link string) (uint32, bool) {
 		return 0, false
 	}
 	return *m.VRF.Table, true
-}
-
-// foreignDefault finds a default route of r's family and table that is not
-// ours and that r, without a metric, would displace or share traffic with.
-func (p *Planner) foreignDefault(r netstate.Route) (netstate.Route, bool) {
-	if p.foreignDefaults == nil {
-		p.foreignDefaults = map[defaultOf]netstate.Route{}
-		for _, have := range netstate.All[netstate.Route](p.req.Have) {
-			of := defaultOf{have.IPv6(), have.Table}
-			if _, first := p.foreignDefaults[of]; !first && have.IsDefault() && have.Protocol != netstate.RouteProtocol {
-				p.foreignDefaults[of] = have
-			}
-		}
-	}
-	have, ok := p.foreignDefaults[defaultOf{r.IPv6(), r.Table}]
-	return have, ok
-}
-
-// defaultOf is the family and table of a default route.
-type defaultOf struct {
-	ipv6  bool
-	table uint32
 }
 
 // onLink reports whether the gateway is reachable over the link: by an address

@@ -33,6 +33,8 @@ type Request struct {
 	// Owned is the history of our changes to this sandbox (netstate.Coalesce): only
 	// objects that we made may be replaced or removed.
 	Owned []netstate.Change
+	// Chosen are the values that earlier plans for this sandbox have chosen.
+	Chosen Choices
 	// Interrupted: the last pass over this sandbox did not end, so foreign objects that
 	// it deleted may not have been recreated.
 	Interrupted bool
@@ -73,6 +75,9 @@ type Plan struct {
 	Missing []netstate.Object
 	// Notes are remarks for the user, one line each.
 	Notes []string
+	// Chosen are the values that this plan depends on and that no topology says. They have to
+	// be recorded before the first change is made.
+	Chosen Choices
 	// SettlesMillis is the time after which a wanted value may be another one, without any
 	// notification; 0 is never.
 	SettlesMillis uint32
@@ -162,6 +167,7 @@ func newPlanner(ctx context.Context, req Request, settled map[string]uint32) *Pl
 		expires: map[netstate.Key]int64{},
 		settled: settled,
 		sourced: map[uint32]string{},
+		chosen:  Choices{},
 
 		logicalPorts: map[string]netstate.LogicalPort{},
 	}

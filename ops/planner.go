@@ -41,6 +41,9 @@ type Planner struct {
 	sourced  map[uint32]string // tables of sourceRouting, and their links
 	// logicalPorts are the ports of OVN that links are bound to.
 	logicalPorts map[string]netstate.LogicalPort
+	owned        map[netstate.Key]bool // see Owned
+	// chosen are the values that this plan asked for, see Choose.
+	chosen Choices
 	// settling are the objects that have to be ready for use, see unsettled.
 	settling []netstate.Object
 	// settlesMillis and viaHost are those of the plan.
@@ -48,8 +51,8 @@ type Planner struct {
 	viaHost       bool
 	// expires are the ends of leases, by the keys of their addresses.
 	expires map[netstate.Key]int64
-	// foreignDefaults are default routes that are not ours, see foreignDefault.
-	foreignDefaults map[defaultOf]netstate.Route
+	// foreign are the routes of others, see foreignRoutes.
+	foreign map[wayTo][]netstate.Route
 }
 
 // claim is one field's wanted value and the step that wants it.
@@ -154,7 +157,13 @@ func (p *Planner) LastInputs() []string {
 
 // Owned reports whether the record says that we made the object.
 func (p *Planner) Owned(k netstate.Key) bool {
-	return slices.ContainsFunc(p.req.Owned, func(c netstate.Change) bool { return c.Key() == k && c.Before == nil })
+	if p.owned == nil {
+		p.owned = make(map[netstate.Key]bool, len(p.req.Owned))
+		for _, c := range p.req.Owned {
+			p.owned[c.Key()] = p.owned[c.Key()] || c.Before == nil
+		}
+	}
+	return p.owned[k]
 }
 
 // Kept reports whether all of the topology was applied before in this sandbox, or in

@@ -87,6 +87,7 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 		results[step.Name] = res
 		plan.Results = append(plan.Results, topology.StepResult{Name: step.Name, Type: step.Type, Result: res})
 	}
+	plan.Chosen = p.choices(len(plan.Pending) > 0)
 	return plan, nil
 }
 

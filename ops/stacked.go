@@ -58,12 +58,14 @@ func (c StackedConfig) Parent(p *Planner) (string, error) {
 		return Master(p, c.Master, !inside)
 	}
 	if inside {
-		for _, r := range p.Routes() {
-			if r.IsDefault() && r.Table == netstate.TableMain {
-				return r.Link, nil
+		return c.choose(p, "by the default route", func() (string, error) {
+			for _, r := range p.Routes() {
+				if r.IsDefault() && r.Table == netstate.TableMain {
+					return r.Link, nil
+				}
 			}
-		}
-		return "", Invalid("master", "is needed: no interface of the sandbox has a default route")
+			return "", Invalid("master", "is needed: no interface of the sandbox has a default route")
+		})
 	}
 	id, ok := p.AssignedDevice()
 	if !ok {
@@ -73,14 +75,18 @@ func (c StackedConfig) Parent(p *Planner) (string, error) {
 		id = c.RuntimeConfig.DeviceID
 	}
 	if id == "" {
-		id = netstate.DefaultRouteDevice
+		return c.choose(p, "by the default route", func() (string, error) {
+			d, exists, err := Lookup(p, netstate.Device{ID: netstate.DefaultRouteDevice})
+			if err == nil && (!exists || d.At == nil) {
+				err = Invalid("master", "is needed: no interface of the host has a default route")
+			}
+			return at(d), err
+		})
 	}
 	d, exists, err := Lookup(p, netstate.Device{ID: id})
 	switch {
 	case err != nil:
 		return "", err
-	case !exists && id == netstate.DefaultRouteDevice:
-		return "", Invalid("master", "is needed: no interface of the host has a default route")
 	case !exists || d.At == nil || !netstate.OnHost(*d.At):
 		return "", Conflict("device %q has no interface on the host to stack on", id)
 	}
@@ -105,17 +111,42 @@ func (c StackedConfig) onNetwork(p *Planner, inside bool) (string, error) {
 	if link, err := SharedLink(p, "", ""); link != "" || err != nil {
 		return link, err
 	}
-	d, exists, err := Lookup(p, netstate.Device{ID: netstate.NetworkPrefix + c.MasterNet})
-	switch {
-	case err != nil:
+	return c.choose(p, "in "+c.MasterNet, func() (string, error) {
+		d, exists, err := Lookup(p, netstate.Device{ID: netstate.NetworkPrefix + c.MasterNet})
+		if err == nil && (!exists || d.At == nil) {
+			err = fault.New(fault.NotReady, fmt.Errorf("masterNet: no interface of the host has an address in %q: give one an address there, or run the pod on another node", c.MasterNet))
+		}
+		return at(d), err
+	})
+}
+
+// choose returns the link below the step's, which is found by what others may change at any
+// time, the default route or an address: the one that the step's link is on, else the one that
+// is found now.
+func (c StackedConfig) choose(p *Planner, how string, find func() (string, error)) (string, error) {
+	name, err := p.DefaultName(c.Name)
+	if err != nil {
 		return "", err
-	case !exists || d.At == nil:
-		return "", fault.New(fault.NotReady, fmt.Errorf("masterNet: no interface of the host has an address in %q: give one an address there, or run the pod on another node", c.MasterNet))
 	}
-	if _, err := p.Link(*d.At); err != nil {
+	parent, err := p.Choose(netstate.LinkKey(name), "parent "+how, func() (string, error) {
+		if l, there := p.req.Have.Link(name); there && l.Parent != nil && p.req.Kept && p.Owned(l.Key()) { // of a record without choices
+			return *l.Parent, nil
+		}
+		return find()
+	})
+	if err != nil {
 		return "", err
 	}
-	return *d.At, nil
+	_, err = p.Link(parent)
+	return parent, err
+}
+
+// at is where a device is, "" for nowhere.
+func at(d netstate.Device) string {
+	if d.At == nil {
+		return ""
+	}
+	return *d.At
 }
 
 // SharedLink returns the interface of the device that is allocated to a root step, on the

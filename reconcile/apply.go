@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -151,7 +152,7 @@ func (p *pass) begin(ctx context.Context) error {
 
 // apply journals the changes, then applies them one by one.
 func (p *pass) apply(ctx context.Context, plan *ops.Plan) error {
-	if err := p.intend(append(netstate.Lasting(plan.Changes), plan.Held...)); err != nil {
+	if err := p.intend(append(netstate.Lasting(plan.Changes), plan.Held...), plan.Chosen); err != nil {
 		return err
 	}
 	if err := p.releaseHostPorts(ctx, plan); err != nil {
@@ -194,15 +195,16 @@ func (p *pass) dropLastCreation() {
 	p.record.History = netstate.Coalesce(slices.Clone(p.before.History), netstate.Lasting(p.executed)...)
 }
 
-// intend writes the changes to the record before the first is applied.
-func (p *pass) intend(changes []netstate.Change) error {
+// intend writes the changes to the record, and the choices that they follow from, before the
+// first is applied.
+func (p *pass) intend(changes []netstate.Change, chosen ops.Choices) error {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Journal += p.r.opts.Now().Sub(start) }()
 	p.intended = true
 	p.record.History = netstate.Coalesce(p.record.History, changes...)
-	first := !p.known || len(p.executed) == 0
-	p.record.Phase = Applying
-	if first {
+	whole := !p.known || len(p.executed) == 0 || !maps.Equal(p.record.Chosen, chosen)
+	p.record.Phase, p.record.Chosen = Applying, chosen
+	if whole {
 		p.record.Updated = p.r.opts.Now()
 		if err := p.r.opts.Store.Put(p.record); err != nil {
 			return fmt.Errorf("journal: %w", err)
@@ -299,7 +301,7 @@ func (p *pass) finish(plan *ops.Plan) (Report, error) {
 		Unchanged: len(p.executed) == 0,
 	}
 	p.recovered = rep.Unchanged && p.trigger == TriggerRepair && p.before.Phase == Failed
-	if rep.Unchanged && !p.intended && p.known && p.before.Phase == Applied && sameSpec(p.before.Sandbox, p.sandbox) {
+	if rep.Unchanged && !p.intended && p.known && p.before.Phase == Applied && sameSpec(p.before.Sandbox, p.sandbox) && maps.Equal(p.before.Chosen, plan.Chosen) {
 		if sameAddresses(p.before.Results, plan.Results) {
 			return rep, nil
 		}
@@ -309,7 +311,7 @@ func (p *pass) finish(plan *ops.Plan) (Report, error) {
 		}
 		p.readdressed = true
 	}
-	p.record.Phase, p.record.Results = Applied, plan.Results
+	p.record.Phase, p.record.Results, p.record.Chosen = Applied, plan.Results, plan.Chosen
 	p.record.fail(nil)
 	history := netstate.Coalesce(p.record.History, plan.Held...)
 	history = netstate.DropDeleted(netstate.Compact(history, p.snapshot, plan.Held...), func(c netstate.Change) bool { return p.deleted(c, plan) })

@@ -46,6 +46,9 @@ func (s *sandbox) Extend(_ context.Context, seen *netstate.Snapshot, queried []n
 		if o.Key().Kind == s.foreign {
 			s.t.Errorf("the kernel is queried for %s", o.Key())
 		}
+		if _, written := s.Get(o.Key()); written {
+			continue
+		}
 		if sysctl, ok := o.(netstate.Sysctl); ok {
 			seen.Put(netstate.Sysctl{Path: sysctl.Path, Value: new("0")})
 		} else if !seen.Known(o) {

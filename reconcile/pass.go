@@ -88,7 +88,7 @@ func (p *pass) load() error {
 	if ok && rec.BootID != p.r.opts.BootID {
 		// A reboot has undone everything in the kernel.
 		p.record.History = p.r.durable(p.record.History)
-		p.record.NetnsID, p.record.BootID = NetnsID{}, p.r.opts.BootID
+		p.record.NetnsID, p.record.BootID, p.record.Chosen = NetnsID{}, p.r.opts.BootID, nil
 		p.record.Fighting = nil
 		if p.record.Phase != Releasing {
 			p.record.Phase = Applying
@@ -171,7 +171,7 @@ func (p *pass) addRecorded(queried []netstate.Object) []netstate.Object {
 // needs.
 func (p *pass) planObserved(ctx context.Context) (*ops.Plan, error) {
 	if p.replaced() {
-		p.record.History = nil
+		p.record.History, p.record.Chosen = nil, nil
 	}
 	for range 32 {
 		plan, err := p.makePlan(ctx)
@@ -189,7 +189,7 @@ func (p *pass) makePlan(ctx context.Context) (*ops.Plan, error) {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Plan += p.r.opts.Now().Sub(start) }()
 	return p.r.opts.Registry.Plan(ctx, ops.Request{
-		Topology: p.sandbox.Topology, Sandbox: string(p.sandbox.ID), Client: p.sandbox.ID.Client(p.r.opts.BootID), Netns: p.sandbox.Netns, Given: p.sandbox.Given, Filters: p.sandbox.Filters, LogicalRules: p.sandbox.LogicalRules, RatesRefused: p.record.RatesRefused, Prepared: p.sandbox.Prepared != "",
+		Topology: p.sandbox.Topology, Sandbox: string(p.sandbox.ID), Client: p.sandbox.ID.Client(p.r.opts.BootID), Netns: p.sandbox.Netns, Given: p.sandbox.Given, Filters: p.sandbox.Filters, LogicalRules: p.sandbox.LogicalRules, RatesRefused: p.record.RatesRefused, Chosen: p.record.Chosen, Prepared: p.sandbox.Prepared != "",
 		Have: p.snapshot, Owned: p.record.History, Interrupted: p.known && p.before.Phase == Applying,
 		Kept: p.sameTopology(), AppliedBefore: p.sandbox.AppliedBefore,
 	})

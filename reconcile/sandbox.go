@@ -66,6 +66,9 @@ type Record struct {
 	// RatesRefused are the virtual functions whose physical function has refused the rate of a rule,
 	// with the reason. It is tried again with other rules, and in another sandbox.
 	RatesRefused map[string]string `json:"ratesRefused,omitempty"`
+	// Chosen are the values that the planner has chosen for this sandbox, for as long as it is in
+	// this namespace.
+	Chosen ops.Choices `json:"chosen,omitempty"`
 	// Fighting is the contention at the last check of the loop.
 	Fighting []Contention `json:"fighting,omitempty"`
 	Updated  time.Time    `json:"updated"`

@@ -2,6 +2,7 @@ package vrf
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -59,7 +60,7 @@ func plan(p *ops.Planner, c config) error {
 		}
 		members = []string{last}
 	}
-	table, err := tableFor(p, c)
+	table, err := tableOf(p, c)
 	if err != nil {
 		return err
 	}
@@ -76,6 +77,23 @@ func plan(p *ops.Planner, c config) error {
 		}
 	}
 	return nil
+}
+
+// tableOf returns the configured table, that of an earlier step, or the one that was chosen for
+// the VRF.
+func tableOf(p *ops.Planner, c config) (uint32, error) {
+	if c.Table != 0 || p.Wanted(netstate.LinkKey(c.Name)) {
+		return tableFor(p, c)
+	}
+	chosen, err := p.Choose(netstate.LinkKey(c.Name), "vrf.table", func() (string, error) {
+		table, err := tableFor(p, c)
+		return strconv.FormatUint(uint64(table), 10), err
+	})
+	if err != nil {
+		return 0, err
+	}
+	table, err := strconv.ParseUint(chosen, 10, 32)
+	return uint32(table), err
 }
 
 // tableFor returns the VRF's table: the one it has, the configured one, or the lowest that
@@ -106,9 +124,9 @@ func tableFor(p *ops.Planner, c config) (uint32, error) {
 	for _, r := range p.Routes() {
 		used[r.Table] = true
 	}
-	for t := uint32(1); ; t++ {
-		if !used[t] {
-			return t, nil
-		}
+	t := uint32(1)
+	for used[t] {
+		t++
 	}
+	return t, nil
 }

@@ -1,0 +1,45 @@
+package ops
+
+import (
+	"maps"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+)
+
+// Choices are the values that the planner has chosen where a topology says none, by the field
+// that they are for: the metric of a route beside those of others. A record has them. A value
+// that was chosen anew at each pass would change what runs whenever another writer changes
+// what the choice depends on, and the change would look like a repair.
+type Choices map[string]string
+
+// Choose returns the value of an object's field as it was chosen before, else as choose does
+// now. A choice lasts as long as plans ask for it, and no longer than the namespace. An error
+// is that of choose, and then nothing is chosen.
+func (p *Planner) Choose(of netstate.Key, field string, choose func() (string, error)) (string, error) {
+	name := of.String() + " " + field
+	value, ok := p.chosen[name]
+	if !ok {
+		value, ok = p.req.Chosen[name]
+	}
+	if !ok {
+		var err error
+		if value, err = choose(); err != nil {
+			return "", err
+		}
+	}
+	p.chosen[name] = value
+	return value, nil
+}
+
+// choices are those that this plan asked for, and those of steps that are still to be planned.
+func (p *Planner) choices(pending bool) Choices {
+	if !pending {
+		return p.chosen
+	}
+	out := maps.Clone(p.req.Chosen)
+	if out == nil {
+		out = Choices{}
+	}
+	maps.Copy(out, p.chosen)
+	return out
+}

@@ -1,0 +1,114 @@
+package ops
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// YieldMetric is the metric of a route without a metric of its own beside a route of others to
+// the same destination: a higher number than theirs, so that they keep the traffic.
+const YieldMetric = 4096
+
+// wayTo is where routes lead that compete for the same packets.
+type wayTo struct {
+	destination string
+	table       uint32
+}
+
+// metric sets the metric of a route: that of the topology, which must not be that of a route of
+// others, else one that is chosen when the route is planned for the first time. Then the routes
+// that others have already keep the traffic. Later ones change nothing: a route whose metric
+// followed them would be handed to whoever adds a route, or a router that advertises.
+func (p *Planner) metric(d deferredRoute, r *netstate.Route) error {
+	given := d.route.Metric
+	if given != nil {
+		r.Metric = *given
+	}
+	if r.IPv6() && r.Metric == 0 {
+		r.Metric = ipv6DefaultMetric
+	}
+	others := p.foreignRoutes(wayTo{r.Dst, r.Table})
+	if given != nil {
+		return p.refuseShared(d, *r, others)
+	}
+	chosen, err := p.Choose(r.Key(), "metric", func() (string, error) {
+		yielding := *r
+		yielding.Metric = YieldMetric
+		// An earlier version has recorded the route, and no choice.
+		if !p.Owned(r.Key()) && (len(others) > 0 || p.Owned(yielding.Key())) {
+			return strconv.Itoa(YieldMetric), nil
+		}
+		return strconv.FormatUint(uint64(r.Metric), 10), nil
+	})
+	if err != nil {
+		return err
+	}
+	metric, err := strconv.ParseUint(chosen, 10, 32)
+	if err != nil {
+		return err
+	}
+	r.Metric = uint32(metric)
+	if r.Metric == YieldMetric && len(others) > 0 {
+		p.Note("its route to %s via %s gets metric %d: %q keeps the one it has, via %s; say a metric to decide otherwise",
+			r.Dst, nextHop(*r), YieldMetric, others[0].Link, nextHop(others[0]))
+	}
+	return nil
+}
+
+// refuseShared refuses a route with the metric of a route of others, unless it is applied: the
+// kernel would use only theirs, or in IPv6 both in turn.
+func (p *Planner) refuseShared(d deferredRoute, r netstate.Route, others []netstate.Route) error {
+	i := slices.IndexFunc(others, func(o netstate.Route) bool { return o.Metric == r.Metric && o.Key() != r.Key() })
+	if i < 0 || p.req.imagined != nil || p.Kept() || p.Owned(r.Key()) {
+		return nil
+	}
+	effect := "the kernel would use only that one"
+	if r.IPv6() {
+		effect = "the kernel would spread the traffic over both"
+	}
+	return fault.New(fault.Conflict, Invalid(d.field+".metric", "%d is that of the route to %s via %s on %q, which is not of this topology: %s; write another metric, lower to take over the traffic and higher to leave it there",
+		r.Metric, r.Dst, nextHop(others[i]), others[i].Link, effect))
+}
+
+// foreignRoutes returns the routes to a destination that this topology has not made: of the
+// pod's own network, of routers, of the pod's programs and of its other topologies.
+func (p *Planner) foreignRoutes(to wayTo) []netstate.Route {
+	if p.foreign == nil {
+		p.foreign = map[wayTo][]netstate.Route{}
+		networks := p.ownNetworks()
+		for _, have := range netstate.All[netstate.Route](p.req.Have) {
+			pre, err := netip.ParsePrefix(have.Dst)
+			if err != nil || netstate.OnHost(have.Link) || p.Owned(have.Key()) || netstate.KernelMade(have) && networks[networkOn{have.Link, pre}] {
+				continue
+			}
+			at := wayTo{have.Dst, have.Table}
+			p.foreign[at] = append(p.foreign[at], have)
+		}
+	}
+	return p.foreign[to]
+}
+
+// networkOn is the network of an address on a link, to which the kernel makes a route.
+type networkOn struct {
+	link   string
+	prefix netip.Prefix
+}
+
+// ownNetworks are those of the addresses that steps want.
+func (p *Planner) ownNetworks() map[networkOn]bool {
+	out := map[networkOn]bool{}
+	for _, w := range p.wants {
+		a, ok := w.obj.(netstate.Addr)
+		if !ok {
+			continue
+		}
+		if pre, err := netip.ParsePrefix(a.Address); err == nil {
+			out[networkOn{a.Link, pre.Masked()}] = true
+		}
+	}
+	return out
+}
