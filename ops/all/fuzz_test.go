@@ -48,7 +48,7 @@ func FuzzLaws(f *testing.F) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		refused := topology.Validate(ctx, c.Topology, ops.Giving(reg, c.Given))
-		err = optest.Hold(ctx, t, reg, c, func(w *optest.World, history []netstate.Change) { g.drift(w, history) })
+		err = optest.Hold(ctx, t, reg, c, g.others, func(w *optest.World, history []netstate.Change) { g.drift(w, history) })
 		// A contradiction between random steps is a fine answer: the planner says
 		// whose. Anything else it says is a law broken.
 		if err != nil && !errors.As(err, new(*ops.StepError)) {
@@ -171,6 +171,9 @@ func (g *generator) build(t *testing.T) *optest.Case {
 	c := &optest.Case{Name: "random"}
 	devices := map[string]string{}
 	c.Have = append(c.Have, netstate.Link{Name: "lo", LinkKind: "device", Up: new(true), Master: new(""), MAC: new("00:00:00:00:00:00")})
+	if g.IntN(2) == 0 {
+		c.Have = append(c.Have, g.podNetwork()...)
+	}
 	for i := range 1 + g.IntN(4) {
 		g.root(c, devices, i)
 	}
@@ -208,7 +211,7 @@ func (g *generator) root(c *optest.Case, devices map[string]string, i int) {
 	link := fmt.Sprintf("r%d", i)
 	switch g.IntN(7) {
 	case 0, 1:
-		g.step("dummy", link, nil, "name: "+link+g.mtu()+g.maybe("mac: \"02:00:00:00:01:%02x\"", i))
+		g.step("dummy", link, nil, "name: "+link+g.mtu()+g.maybe("mac: \"02:00:00:00:01:%02x\"", i)+g.routes(i))
 	case 2:
 		if len(c.Have) == 1 {
 			c.Have = append(c.Have, netstate.Link{
@@ -245,10 +248,10 @@ func (g *generator) root(c *optest.Case, devices map[string]string, i int) {
 			g.bound(c, devices, i, id)
 			return
 		case 1, 2:
-			devices[g.step("host-device", link, nil, "name: "+link).step] = id
+			devices[g.step("host-device", link, nil, "name: "+link+g.routes(i)).step] = id
 			return
 		}
-		devices[g.step("sriov", link, nil, "ifName: "+link+g.mtu()+g.maybe("trust: on")+g.maybe("vlan: %d", g.IntN(100))+g.maybe("linkState: follow")).step] = id
+		devices[g.step("sriov", link, nil, "ifName: "+link+g.mtu()+g.routes(i)+g.maybe("trust: on")+g.maybe("vlan: %d", g.IntN(100))+g.maybe("linkState: follow")).step] = id
 	}
 }
 
@@ -307,6 +310,77 @@ func (g *generator) stack() {
 				g.maybe("sourceRouting: true")+[]string{"", ", dad: wait", ", dad: off", ", ipam: {type: slaac}", ", dad: optimistic, ipam: {type: slaac, acceptDefaultRoute: true}", ", ipam: {type: dhcp}", ", ipam: {type: dhcp, acceptDefaultRoute: true}"}[g.IntN(7)]+g.maybe("neighbors: [{address: 198.51.%d.9, mac: \"02:00:00:00:09:09\"}]", g.n)+
 				g.maybe("rules: [{priority: 100, from: 198.51.%d.0/24, table: 7}]", g.n)))
 	}
+}
+
+// podNetwork is what another program has made in the sandbox before: the interface of the
+// pod's own network, with the routes of the cluster.
+func (g *generator) podNetwork() []netstate.Object {
+	eth0 := netstate.Link{Name: "eth0", LinkKind: "veth", MAC: new("02:e0:00:00:00:01"), MTU: new(uint32(1500)), Up: new(true), Master: new("")}
+	out := []netstate.Object{eth0, netstate.Addr{Link: "eth0", Address: "10.244.0.5/24"}, netstate.Addr{Link: "eth0", Address: "fd00:244::5/64"}}
+	for _, r := range []netstate.Route{
+		{Dst: "0.0.0.0/0", Gateway: "10.244.0.1"},
+		{Dst: "::/0", Gateway: "fd00:244::1", Metric: 1024},
+		{Dst: "203.0.113.0/24", Gateway: "10.244.0.1"},
+		{Dst: "2001:db8:77::/48", Gateway: "fd00:244::1", Metric: 1024},
+	} {
+		if g.IntN(4) > 0 {
+			out = append(out, foreignRoute("eth0", r, 4))
+		}
+	}
+	return out
+}
+
+// foreignRoute is a route of another program, or of the kernel (rtm_protocol in
+// include/uapi/linux/rtnetlink.h: 3 boot, 4 static, 9 ra).
+func foreignRoute(link string, r netstate.Route, protocol int) netstate.Route {
+	r.Link, r.Protocol = link, protocol
+	if r.Table == 0 {
+		r.Table = netstate.TableMain
+	}
+	return r
+}
+
+// others adds what another program of the pod, and a router, may add at any time: routes and
+// rules, on links of the pod and of ours.
+func (g *generator) others(w *optest.World) []netstate.Object {
+	links := w.LinksWhere(func(l netstate.Link) bool { return !netstate.OnHost(l.Name) && l.Name != "lo" })
+	var out []netstate.Object
+	for range g.IntN(5) {
+		if len(links) == 0 {
+			break
+		}
+		link := links[g.IntN(len(links))].Name
+		out = append(out, []netstate.Object{
+			foreignRoute(link, netstate.Route{Dst: "::/0", Gateway: "fe80::99", Metric: 1024}, 9),
+			foreignRoute(link, netstate.Route{Dst: "2001:db8:77::/48", Gateway: "fe80::99", Metric: 1024}, 9),
+			foreignRoute(link, netstate.Route{Dst: "0.0.0.0/0", Metric: 5000}, 3),
+			foreignRoute(link, netstate.Route{Dst: "0.0.0.0/0"}, 3),
+			foreignRoute(link, netstate.Route{Dst: "203.0.113.0/24"}, 3),
+			foreignRoute(link, netstate.Route{Dst: "203.0.113.0/24", Table: 7}, 3),
+			netstate.Rule{Family: netstate.IPv4, Priority: 99, From: "203.0.113.0/24", Table: 7},
+		}[g.IntN(7)])
+	}
+	return slices.DeleteFunc(out, func(o netstate.Object) bool { _, there := w.Get(o.Key()); return there })
+}
+
+// routes are, at times, those of a step: with metrics of its own or without, and those that
+// the pod's network has too.
+func (g *generator) routes(i int) string {
+	if g.IntN(3) > 0 {
+		return ""
+	}
+	var out []string
+	for _, r := range []string{
+		fmt.Sprintf("{dst: 0.0.0.0/0, gw: 10.8.%d.1%s}", i, g.maybe("metric: 100")),
+		fmt.Sprintf("{dst: \"::/0\", gw: \"2001:db8:8:%d::1\"%s}", i, g.maybe("metric: 1024")),
+		fmt.Sprintf("{dst: 203.0.113.0/24, gw: 10.8.%d.1%s}", i, g.maybe("table: 7")),
+		"{dst: \"2001:db8:77::/48\"}",
+	} {
+		if g.IntN(2) == 0 {
+			out = append(out, r)
+		}
+	}
+	return fmt.Sprintf(", addresses: [10.8.%d.2/24, \"2001:db8:8:%d::2/64\"], routes: [%s]%s", i, i, strings.Join(out, ", "), g.maybe("sourceRouting: true"))
 }
 
 // drift changes a few of our objects from outside.

@@ -215,6 +215,8 @@ type World struct {
 	appears map[netstate.Key]netstate.Object
 	// interrupted says that a crash came before.
 	interrupted bool
+	// chosen are the choices of the last plan, as the record has them.
+	chosen ops.Choices
 }
 
 // NewWorld returns the world a case starts in.
@@ -226,7 +228,7 @@ func NewWorld(c *Case) *World {
 	return w
 }
 
-func (w *World) clone() *World { return &World{w.Clone(), w.appears, w.interrupted} }
+func (w *World) clone() *World { return &World{w.Clone(), w.appears, w.interrupted, w.chosen} }
 
 // observe answers what a plan or an undo misses: what is not there is absent.
 func (w *World) observe(missing []netstate.Object) {
@@ -250,8 +252,11 @@ func (w *World) linkThere(o netstate.Object) bool {
 // plan plans until nothing is missing.
 func plan(ctx context.Context, reg *ops.Registry, c *Case, w *World, owned []netstate.Change) (*ops.Plan, error) {
 	for range 32 {
-		p, err := reg.Plan(ctx, ops.Request{Topology: c.Topology, Netns: "/run/netns/pod", Given: c.Given, Filters: c.Filters, LogicalRules: c.Rules, RatesRefused: c.RatesRefused, Have: w.Snapshot, Owned: owned, Interrupted: w.interrupted})
+		p, err := reg.Plan(ctx, ops.Request{Topology: c.Topology, Netns: "/run/netns/pod", Given: c.Given, Filters: c.Filters, LogicalRules: c.Rules, RatesRefused: c.RatesRefused, Have: w.Snapshot, Owned: owned, Chosen: w.chosen, Interrupted: w.interrupted})
 		if err != nil || len(p.Missing) == 0 {
+			if err == nil {
+				w.chosen = p.Chosen
+			}
 			return p, err
 		}
 		w.observe(p.Missing)
@@ -456,10 +461,10 @@ func checkUndo(t *testing.T, c *Case, w *World, history []netstate.Change, when 
 	}
 }
 
-// Hold checks the laws for a case that has no golden plan, and one more: after
-// drift, planning again converges, and undoing still restores the start. An
-// error is one of planning.
-func Hold(ctx context.Context, t *testing.T, reg *ops.Registry, c *Case, drift func(*World, []netstate.Change)) error {
+// Hold checks the laws for a case that has no golden plan, and two more: what other writers
+// add changes nothing of ours, and after drift planning again converges. Undoing still
+// restores the start, with what the others have added. An error is one of planning.
+func Hold(ctx context.Context, t *testing.T, reg *ops.Registry, c *Case, others func(*World) []netstate.Object, drift func(*World, []netstate.Change)) error {
 	t.Helper()
 	w := NewWorld(c)
 	changes, _, err := converge(ctx, reg, c, w, nil)
@@ -472,6 +477,15 @@ func Hold(ctx context.Context, t *testing.T, reg *ops.Registry, c *Case, drift f
 		return err
 	}
 	history := netstate.Coalesce(changes, settled.Held...)
+	c = c.with(w, others(w))
+	again, err := plan(ctx, reg, c, w, history)
+	if err != nil {
+		return fmt.Errorf("after what others added: %w", err)
+	}
+	if !again.Empty() {
+		t.Errorf("nothing of ours was disturbed, and it is changed:\n%s", again)
+		return nil
+	}
 	drift(w, history)
 	w.Snapshot = netstate.NewSnapshot(netstate.All[netstate.Object](w.Snapshot)...)
 	repairs, _, err := converge(ctx, reg, c, w, history)
@@ -480,6 +494,20 @@ func Hold(ctx context.Context, t *testing.T, reg *ops.Registry, c *Case, drift f
 	}
 	checkUndo(t, c, w, netstate.Compact(netstate.Coalesce(history, repairs...), w.Snapshot, settled.Held...), "after drift and repair")
 	return nil
+}
+
+// with puts what others add into the world, and returns the case as it would have been had
+// they added it before. What they add to a link of ours ends with that.
+func (c *Case) with(w *World, added []netstate.Object) *Case {
+	then := *c
+	start := NewWorld(c)
+	for _, o := range added {
+		w.Put(o)
+		if link := netstate.LinkOf(o); link == "" || start.linkThere(o) {
+			then.Have = append(slices.Clip(then.Have), o)
+		}
+	}
+	return &then
 }
 
 func undo(w *World, history []netstate.Change) error {
