@@ -11,6 +11,8 @@ import (
 	"go4.org/netipx"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/qos/v1alpha1"
 )
 
 // NetworkKind is the kind of the object that defines a network.
@@ -136,27 +138,35 @@ type Compiler struct {
 	pods       map[string]map[string]*Pod      // namespace, name
 	// crossing are the destinations of all policies that select namespaces.
 	crossing map[*destination]bool
+	// kept is how many members the destinations of a namespace's policies have, of those that are kept.
+	kept map[string]int
+	// mostMembers are kept of a policy, and mostOfNamespace of all policies of a namespace.
+	mostMembers, mostOfNamespace int
 }
 
 // compiled is a policy with its destinations that are pods.
 type compiled struct {
 	*Policy
 	destinations []*destination
+	// members is how many pods the destinations have together, also while these are not kept.
+	members int
+	dropped bool // they are more than are kept
 }
 
 // destination is one destination of a rule that is pods, with those that it selects.
 type destination struct {
 	PolicyDestination
-	policy   types.NamespacedName
+	of       *compiled
 	rule, to int
-	members  map[types.NamespacedName]*Pod
+	members  map[types.NamespacedName]*Pod // nil while they are not kept
 }
 
 // NewCompiler returns a compiler without any object.
 func NewCompiler() *Compiler {
 	return &Compiler{
 		namespaces: map[string]labels.Set{}, policies: map[string]map[string]*compiled{},
-		pods: map[string]map[string]*Pod{}, crossing: map[*destination]bool{},
+		pods: map[string]map[string]*Pod{}, crossing: map[*destination]bool{}, kept: map[string]int{},
+		mostMembers: v1alpha1.MaxDestinationAddresses, mostOfNamespace: MaxNamespaceMembers,
 	}
 }
 
@@ -173,7 +183,7 @@ func (c *Compiler) SetPolicy(p *Policy) Changed {
 			if to.Addresses != nil {
 				continue
 			}
-			d := &destination{PolicyDestination: to, policy: p.Key, rule: i, to: j, members: map[types.NamespacedName]*Pod{}}
+			d := &destination{PolicyDestination: to, of: n, rule: i, to: j, members: map[types.NamespacedName]*Pod{}}
 			n.destinations = append(n.destinations, d)
 			if to.namespaces != nil {
 				c.crossing[d] = true
@@ -184,9 +194,7 @@ func (c *Compiler) SetPolicy(p *Policy) Changed {
 		c.policies[p.Key.Namespace] = map[string]*compiled{}
 	}
 	c.policies[p.Key.Namespace][p.Key.Name] = n
-	for _, d := range n.destinations {
-		c.fill(d, changed)
-	}
+	c.fill(n, changed)
 	c.sources(n, changed)
 	return changed
 }
@@ -209,6 +217,8 @@ func (c *Compiler) DeletePolicy(key types.NamespacedName) Changed {
 	if len(c.policies[key.Namespace]) == 0 {
 		delete(c.policies, key.Namespace)
 	}
+	c.drop(old)
+	c.fitting(key.Namespace, changed)
 	return changed
 }
 
@@ -226,40 +236,152 @@ func (p *Policy) selects(pod *Pod) bool {
 	return !pod.Ended && p.pods.Matches(labels.Set(pod.Labels))
 }
 
-// fill finds the members of a new destination.
-func (c *Compiler) fill(d *destination, changed Changed) {
-	if d.namespaces == nil {
-		for _, pod := range c.pods[d.policy.Namespace] {
-			c.join(d, pod, changed)
+// fill finds the members of all destinations of a policy, or of as many as are kept.
+func (c *Compiler) fill(p *compiled, changed Changed) {
+	for _, d := range p.destinations {
+		if d.namespaces == nil {
+			c.join(d, c.pods[p.Key.Namespace], changed)
+			continue
 		}
-		return
-	}
-	for _, pods := range c.pods {
-		for _, pod := range pods {
-			c.join(d, pod, changed)
+		for namespace, of := range c.namespaces {
+			if d.namespaces.Matches(of) {
+				c.join(d, c.pods[namespace], changed)
+			}
 		}
 	}
 }
 
-// join makes a pod a member of a destination that selects it.
-func (c *Compiler) join(d *destination, pod *Pod, changed Changed) {
-	if c.reaches(d, pod) {
-		d.members[pod.Key] = pod
-		d.touch(pod, changed)
+// join makes those of some pods members of a destination that it selects.
+func (c *Compiler) join(d *destination, pods map[string]*Pod, changed Changed) {
+	for _, pod := range pods {
+		if d.selects(pod) {
+			c.add(d, pod, changed)
+		}
 	}
+}
+
+// selects reports whether a destination selects a pod of a namespace that it selects. It selects none without an
+// address on a network that its policy may cover, nor if the selectors are not kept: see Policy.Slim.
+func (d *destination) selects(pod *Pod) bool {
+	return !pod.Ended && d.pods != nil && d.pods.Matches(labels.Set(pod.Labels)) && slices.ContainsFunc(pod.Attachments, func(a Attachment) bool {
+		return len(a.Addresses) > 0 && d.of.mayCover(a.Network)
+	})
 }
 
 // reaches reports whether a destination selects a pod. A namespace that is not known has
 // no labels, not even that of its name.
 func (c *Compiler) reaches(d *destination, pod *Pod) bool {
-	if pod.Ended || !d.pods.Matches(labels.Set(pod.Labels)) {
-		return false
-	}
 	if d.namespaces == nil {
-		return pod.Key.Namespace == d.policy.Namespace
+		return pod.Key.Namespace == d.of.Key.Namespace && d.selects(pod)
 	}
 	known, ok := c.namespaces[pod.Key.Namespace]
-	return ok && d.namespaces.Matches(known)
+	return ok && d.namespaces.Matches(known) && d.selects(pod)
+}
+
+// has reports whether a pod, as it is, is a member of a destination.
+func (c *Compiler) has(d *destination, pod *Pod) bool {
+	if d.of.dropped {
+		return c.reaches(d, pod)
+	}
+	return d.members[pod.Key] != nil
+}
+
+// add makes a pod a member. Of a policy that has too many none is kept.
+func (c *Compiler) add(d *destination, pod *Pod, changed Changed) {
+	p := d.of
+	p.members++
+	if p.dropped {
+		if p.members == c.mostMembers+1 { // it is another bound that they exceed
+			changed.Sets[SetID{Policy: p.Key}] = true
+		}
+		return
+	}
+	d.members[pod.Key] = pod
+	d.touch(pod, changed)
+	c.kept[p.Key.Namespace]++
+	if p.members > c.mostMembers {
+		c.over(p, changed)
+	}
+	for c.kept[p.Key.Namespace] > c.mostOfNamespace {
+		c.over(c.youngest(p.Key.Namespace), changed)
+	}
+}
+
+// remove makes a pod no member any more.
+func (c *Compiler) remove(d *destination, pod *Pod, changed Changed) {
+	p := d.of
+	p.members--
+	switch {
+	case !p.dropped:
+		delete(d.members, pod.Key)
+		d.touch(pod, changed)
+		c.unkeep(p.Key.Namespace, 1)
+	case p.members == c.mostMembers:
+		changed.Sets[SetID{Policy: p.Key}] = true
+	}
+	c.fitting(p.Key.Namespace, changed)
+}
+
+func (c *Compiler) unkeep(namespace string, n int) {
+	if c.kept[namespace] -= n; c.kept[namespace] <= 0 {
+		delete(c.kept, namespace)
+	}
+}
+
+// youngest returns the policy of a namespace whose members are to be dropped first.
+func (c *Compiler) youngest(namespace string) *compiled {
+	var out *compiled
+	for _, p := range c.policies[namespace] {
+		if !p.dropped && p.members > 0 && (out == nil || older(out.Policy, p.Policy) < 0) {
+			out = p
+		}
+	}
+	return out
+}
+
+// over drops the members of a policy that are too many.
+func (c *Compiler) over(p *compiled, changed Changed) {
+	changed.Sets[SetID{Policy: p.Key}] = true
+	c.drop(p)
+	c.fitting(p.Key.Namespace, changed)
+}
+
+func (c *Compiler) drop(p *compiled) {
+	if p.dropped {
+		return
+	}
+	c.unkeep(p.Key.Namespace, p.members)
+	p.dropped = true
+	for _, d := range p.destinations {
+		d.members = nil
+	}
+}
+
+// fits reports whether the members of a policy that were dropped can be kept.
+func (c *Compiler) fits(p *compiled) bool {
+	return p.dropped && p.members <= c.mostMembers && c.kept[p.Key.Namespace]+p.members <= c.mostOfNamespace
+}
+
+// fitting notes the policies of a namespace whose members can be kept again. They are when the sets of one are
+// queried: to find them takes as long as for a new policy.
+func (c *Compiler) fitting(namespace string, changed Changed) {
+	for _, p := range c.policies[namespace] {
+		if c.fits(p) {
+			changed.Sets[SetID{Policy: p.Key}] = true
+		}
+	}
+}
+
+// refill keeps the members of a policy again, if there is room for them.
+func (c *Compiler) refill(p *compiled) {
+	if !c.fits(p) {
+		return
+	}
+	p.dropped, p.members = false, 0
+	for _, d := range p.destinations {
+		d.members = map[types.NamespacedName]*Pod{}
+	}
+	c.fill(p, newChanged())
 }
 
 // touch notes the sets that have addresses of a pod.
@@ -270,7 +392,7 @@ func (d *destination) touch(pod *Pod, changed Changed) {
 }
 
 func (d *destination) set(network NetworkID) SetID {
-	return SetID{Policy: d.policy, Rule: d.rule, To: d.to, Network: network}
+	return SetID{Policy: d.of.Key, Rule: d.rule, To: d.to, Network: network}
 }
 
 // SetPod adds or replaces a pod. The compiler keeps it: the caller does not change it.
@@ -306,29 +428,24 @@ func (c *Compiler) DeletePod(key types.NamespacedName) Changed {
 
 // move replaces a pod in the destinations that select it, or did.
 func (c *Compiler) move(old, pod *Pod, key types.NamespacedName, changed Changed) {
-	both := old != nil && pod != nil
-	selectedAlike := both && old.Ended == pod.Ended && maps.Equal(old.Labels, pod.Labels)
-	alike := both && attachedAlike(old, pod)
+	alike := old != nil && pod != nil && same(old, pod)
 	visit := func(d *destination) {
-		was := d.members[key] != nil
+		was := old != nil && c.has(d, old)
 		is := was
-		if !selectedAlike { // to evaluate selectors takes most of the time
+		if !alike { // to evaluate selectors takes most of the time
 			is = pod != nil && c.reaches(d, pod)
 		}
 		switch {
-		case is:
+		case was && !is:
+			c.remove(d, old, changed)
+		case is && !was:
+			c.add(d, pod, changed)
+		case is && !d.of.dropped:
 			d.members[key] = pod
-		case was:
-			delete(d.members, key)
-		}
-		if was && is && alike {
-			return
-		}
-		if was {
-			d.touch(old, changed)
-		}
-		if is {
-			d.touch(pod, changed)
+			if !attachedAlike(old, pod) {
+				d.touch(old, changed)
+				d.touch(pod, changed)
+			}
 		}
 	}
 	for _, p := range c.policies[key.Namespace] {
@@ -386,13 +503,15 @@ func (c *Compiler) relabelled(name string, old labels.Set, known bool, changed C
 		if (known && d.namespaces.Matches(old)) == (is && d.namespaces.Matches(now)) {
 			continue
 		}
-		for _, pod := range c.pods[name] {
-			if d.members[pod.Key] != nil {
-				delete(d.members, pod.Key)
-				d.touch(pod, changed)
+		if !is || !d.namespaces.Matches(now) {
+			for _, pod := range c.pods[name] {
+				if d.selects(pod) {
+					c.remove(d, pod, changed)
+				}
 			}
-			c.join(d, pod, changed)
+			continue
 		}
+		c.join(d, c.pods[name], changed)
 	}
 	for namespace, policies := range c.policies {
 		for _, p := range policies {
@@ -415,6 +534,17 @@ func (c *Compiler) covers(p *Policy, n Network) bool {
 		return n.Primary
 	}
 	return slices.ContainsFunc(p.networks, func(t networkTerm) bool { return t.covers(n, c.namespaces[n.Namespace]) })
+}
+
+// mayCover is covers without the labels of namespaces.
+func (p *Policy) mayCover(n Network) bool {
+	if len(p.networks) == 0 {
+		return n.Primary
+	}
+	return slices.ContainsFunc(p.networks, func(t networkTerm) bool {
+		t.namespaces = nil
+		return t.covers(n, nil)
+	})
 }
 
 // Rules returns the rules of each attachment of a pod, in the order of its attachments; of
@@ -480,7 +610,7 @@ func (p *compiled) rules(network NetworkID) []Rule {
 	return out
 }
 
-// Members returns the addresses of a set, sorted; none if there is no such set.
+// Members returns the addresses of a set, sorted; none if there is no such set, or if its object has too many.
 func (c *Compiler) Members(id SetID) []netip.Addr {
 	p := c.policies[id.Policy.Namespace][id.Policy.Name]
 	if p == nil {
@@ -490,10 +620,11 @@ func (c *Compiler) Members(id SetID) []netip.Addr {
 	if i < 0 {
 		return nil
 	}
+	c.refill(p)
 	var out []netip.Addr
 	for _, pod := range p.destinations[i].members {
 		for _, a := range pod.Attachments {
-			if a.Network.NetworkID == id.Network {
+			if a.Network.NetworkID == id.Network && p.mayCover(a.Network) {
 				out = append(out, a.Addresses...)
 			}
 		}

@@ -125,7 +125,9 @@ func (w *world) classifies(o *v1alpha1.NetworkQoS, at *qos.Attachment, c *v1alph
 				continue
 			}
 			for _, a := range pod.Attachments {
-				if a.Network.NetworkID == at.Network.NetworkID && slices.Contains(a.Addresses, p.Destination) {
+				// The compiler may be given a network with other labels for each pod, as while they change: an
+				// address counts by those of its own pod.
+				if a.Network.NetworkID == at.Network.NetworkID && slices.Contains(a.Addresses, p.Destination) && w.onNetwork(o, &a) {
 					return true
 				}
 			}
@@ -301,7 +303,7 @@ type outcome struct {
 func (w *world) outcome(c *qos.Compiler) outcome {
 	out := outcome{map[types.NamespacedName][][]qos.Rule{}, map[qos.SetID][]netip.Addr{}, map[types.NamespacedName]*v1alpha1.Destinations{}}
 	for key := range w.objects {
-		out.written[key] = qos.WriteSets(1, c.Sets(key))
+		out.written[key] = written(c, key)
 	}
 	for key := range w.pods {
 		out.rules[key] = c.Rules(key)
@@ -314,6 +316,12 @@ func (w *world) outcome(c *qos.Compiler) outcome {
 		}
 	}
 	return out
+}
+
+// written is what is written of the sets of an object.
+func written(c *qos.Compiler, key types.NamespacedName) *v1alpha1.Destinations {
+	sets, over := c.Sets(key)
+	return qos.WriteSets(1, sets, over)
 }
 
 // TestCompiler holds three laws over random histories. The compiled rules decide about
@@ -384,7 +392,7 @@ func (w *world) read(t *testing.T, c *qos.Compiler, what string) {
 					if id.Network.Kind != qos.NetworkTopology {
 						continue
 					}
-					if have := qos.ReadSets(id.Policy, qos.WriteSets(1, c.Sets(id.Policy)))[id]; !slices.Equal(have, c.Members(id)) {
+					if have := qos.ReadSets(id.Policy, written(c, id.Policy))[id]; !slices.Equal(have, c.Members(id)) {
 						t.Fatalf("%s: of set %+v the status has %v, want %v", what, id, have, c.Members(id))
 					}
 				}

@@ -17,6 +17,15 @@ type Set struct {
 	Addresses []netip.Addr // sorted
 }
 
+// Over says which bound the addresses of an object's destinations exceed, "" for none.
+type Over string
+
+// Bounds of addresses: those of an object, and those of all objects of its namespace.
+const (
+	OverObject    Over = "Object"
+	OverNamespace Over = "Namespace"
+)
+
 // ToPods reports whether a destination of the policy is pods.
 func (p *Policy) ToPods() bool {
 	return slices.ContainsFunc(p.Rules, func(r PolicyRule) bool {
@@ -28,13 +37,21 @@ func (p *Policy) ToPods() bool {
 func (p *Policy) SelectsLabels(of map[string]string) bool { return p.pods.Matches(labels.Set(of)) }
 
 // Sets returns the sets of a policy that have addresses, on the NetworkTopologies that it covers,
-// in the order of rules, destinations and topologies.
-func (c *Compiler) Sets(key types.NamespacedName) []Set {
+// in the order of rules, destinations and topologies, and why they are not listed: more than an object may have, or more
+// than its namespace may.
+func (c *Compiler) Sets(key types.NamespacedName) (sets []Set, over Over) {
 	p := c.policies[key.Namespace][key.Name]
 	if p == nil {
-		return nil
+		return nil, ""
 	}
-	var out []Set
+	c.refill(p)
+	switch {
+	case p.dropped && p.members > c.mostMembers:
+		return nil, OverObject
+	case p.dropped:
+		return nil, OverNamespace
+	}
+	n := 0
 	for _, d := range p.destinations {
 		of := map[NetworkID][]netip.Addr{}
 		for _, pod := range d.members {
@@ -44,27 +61,28 @@ func (c *Compiler) Sets(key types.NamespacedName) []Set {
 				}
 			}
 		}
-		first := len(out)
+		first := len(sets)
 		for network, addresses := range of {
 			slices.SortFunc(addresses, netip.Addr.Compare)
-			out = append(out, Set{d.set(network), slices.Compact(addresses)})
+			addresses = slices.Compact(addresses)
+			n += len(addresses)
+			sets = append(sets, Set{d.set(network), addresses})
 		}
-		slices.SortFunc(out[first:], func(a, b Set) int { return cmp.Compare(a.Network.Name, b.Network.Name) })
+		slices.SortFunc(sets[first:], func(a, b Set) int { return cmp.Compare(a.Network.Name, b.Network.Name) })
 	}
-	return out
+	if n > v1alpha1.MaxDestinationAddresses {
+		return nil, OverObject
+	}
+	return sets, ""
 }
 
 // WriteSets returns sets as the status of an object has them. More addresses than one object
 // may have are counted, and none is listed: with some of them a rule would decide about other
 // packets than it says.
-func WriteSets(generation int64, sets []Set) *v1alpha1.Destinations {
+func WriteSets(generation int64, sets []Set, over Over) *v1alpha1.Destinations {
 	out := &v1alpha1.Destinations{ObservedGeneration: generation}
-	n := 0
-	for _, s := range sets {
-		n += len(s.Addresses)
-	}
-	if n > v1alpha1.MaxDestinationAddresses {
-		out.TooMany = int32(n)
+	if over != "" {
+		out.TooMany = v1alpha1.MaxDestinationAddresses + 1
 		return out
 	}
 	for _, s := range sets {

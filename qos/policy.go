@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
@@ -24,9 +25,6 @@ import (
 const (
 	MaxPriority = 100
 	MaxRules    = 20
-	// MaxObjects of a namespace are enforced: its users may create any number, and each
-	// node with one of its pods holds them.
-	MaxObjects  = 256
 	maxNetworks = 5
 	maxDSCP     = 63
 	maxRate     = 1<<32 - 1 // kbit/s, and kbit of a burst
@@ -34,11 +32,15 @@ const (
 	maxTo       = 64        // destinations of a rule
 	maxPodTo    = 64        // destinations of an object that are pods: the controller knows the pods of each
 	maxSelected = 256       // labels and values of a selector
-	maxPorts    = 64        // of a rule
-	maxExcept   = 256       // exceptions of a destination
-	maxExcepts  = 1024      // exceptions of an object
-	maxProblem  = 1000      // bytes of a message
-	maxProblems = 32
+	// maxLabels and maxLabelBytes are the labels and values of all selectors of an object: the controller evaluates
+	// them for each pod that changes, and each node with a pod of the namespace holds a part of them.
+	maxLabels     = 1024
+	maxLabelBytes = 64 << 10
+	maxPorts      = 64   // of a rule
+	maxExcept     = 256  // exceptions of a destination
+	maxExcepts    = 1024 // exceptions of an object
+	maxProblem    = 1000 // bytes of a message
+	maxProblems   = 32
 )
 
 // precedence is what OKEP-4380 makes of priority and index.
@@ -58,13 +60,17 @@ type Policy struct {
 	Generation int64
 	Priority   int32
 	Rules      []PolicyRule
+	Created    time.Time
 	// Err is what is wrong with the object, an *Invalid; such an object does nothing.
 	Err error
 	// Warnings are about fields that have no effect, each with its path.
 	Warnings []string
 
 	pods     labels.Selector
+	required []required    // by pods
 	networks []networkTerm // none: the primary network
+	// What it takes of the bounds of its namespace.
+	bytes, labels int
 }
 
 // PolicyRule is one rule of a policy.
@@ -77,6 +83,7 @@ type PolicyRule struct {
 	To         []PolicyDestination
 	// Addresses are those of all destinations together, nil if none is addresses.
 	Addresses *netipx.IPSet
+	ranges    int // at most, of Addresses
 	// Ports is sorted, without those that another one contains; nil is any.
 	Ports []Port
 }
@@ -87,6 +94,21 @@ type PolicyDestination struct {
 
 	namespaces labels.Selector // nil: the namespace of the object
 	pods       labels.Selector
+}
+
+// Slim returns the policy without the selectors of its destinations, for those who are given the addresses: they
+// are most of an object. Its destinations select no pod.
+func (p *Policy) Slim() *Policy {
+	out := *p
+	out.Rules = slices.Clone(p.Rules)
+	for i := range out.Rules {
+		to := slices.Clone(out.Rules[i].To)
+		for j := range to {
+			to[j].namespaces, to[j].pods = nil, nil
+		}
+		out.Rules[i].To = to
+	}
+	return &out
 }
 
 // Port is a protocol and one of its destination ports.
@@ -157,7 +179,7 @@ type reader struct {
 	invalid  Invalid
 	warnings []string
 	// Read so far, of the whole object.
-	excepts, toPods int
+	excepts, blocks, toPods, labels, labelBytes int
 }
 
 func (r *reader) add(format string, args ...any) {
@@ -177,7 +199,7 @@ func (r *reader) warn(format string, args ...any) {
 // New reads and checks an object. It applies the bounds of the CRD once more: an object may
 // come from a file, or from an API server with the CRD of another version.
 func New(o *v1alpha1.NetworkQoS) *Policy {
-	p := &Policy{Key: types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, UID: o.UID, Generation: o.Generation, Priority: o.Spec.Priority}
+	p := &Policy{Key: types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, UID: o.UID, Generation: o.Generation, Priority: o.Spec.Priority, Created: o.CreationTimestamp.Time}
 	r := &reader{invalid: Invalid{Policy: p.Name()}}
 	if o.Name == "" {
 		r.add("metadata.name: is missing")
@@ -186,6 +208,7 @@ func New(o *v1alpha1.NetworkQoS) *Policy {
 		r.add("spec.priority: is %d, and must be 0 to %d", p.Priority, MaxPriority)
 	}
 	p.pods = r.selector("spec.podSelector", o.Spec.PodSelector)
+	p.required = requiredBy(p.pods)
 	p.networks = r.networks(&o.Spec, o.Namespace)
 	if len(o.Spec.Egress) > MaxRules {
 		r.add("spec.egress: has %d rules, at most %d are accepted: use a second object of another priority", len(o.Spec.Egress), MaxRules)
@@ -196,13 +219,17 @@ func New(o *v1alpha1.NetworkQoS) *Policy {
 	}
 	switch {
 	case len(r.invalid.Problems) > 0:
-		p.Err, p.Rules = &r.invalid, nil
+		p.Err, p.Rules, p.pods, p.required = &r.invalid, nil, labels.Nothing(), nil
+		for i := range p.networks { // their kinds say who enforces the object
+			p.networks[i] = networkTerm{kind: p.networks[i].kind, primary: p.networks[i].primary}
+		}
 	case len(p.Rules) == 0:
 		r.warn("spec.egress: has no rule, so that the object has no effect")
 	default:
 		r.hidden(p.Rules)
 	}
 	p.Warnings = r.warnings
+	p.bytes, p.labels = r.bytes(p), r.labels
 	return p
 }
 
@@ -216,17 +243,35 @@ func (r *reader) hidden(rules []PolicyRule) {
 	}
 }
 
+// sizeOf returns how many labels and values a selector has, and their bytes.
+func sizeOf(s *metav1.LabelSelector) (n, bytes int) {
+	n = len(s.MatchLabels) + len(s.MatchExpressions)
+	for k, v := range s.MatchLabels {
+		bytes += len(k) + len(v)
+	}
+	for i := range s.MatchExpressions {
+		e := &s.MatchExpressions[i]
+		n, bytes = n+len(e.Values), bytes+len(e.Key)
+		for _, v := range e.Values {
+			bytes += len(v)
+		}
+	}
+	return n, bytes
+}
+
 // selector reads a selector of labels; one that is not there selects everything.
 func (r *reader) selector(path string, s *metav1.LabelSelector) labels.Selector {
 	if s == nil {
 		return labels.Everything()
 	}
-	n := len(s.MatchLabels) + len(s.MatchExpressions)
-	for i := range s.MatchExpressions {
-		n += len(s.MatchExpressions[i].Values)
-	}
-	if n > maxSelected {
+	n, size := sizeOf(s)
+	r.labels, r.labelBytes = r.labels+n, r.labelBytes+size
+	switch {
+	case n > maxSelected:
 		r.add("%s: has %d labels and values, at most %d are accepted: select by a label that more pods share", path, n, maxSelected)
+		return labels.Nothing()
+	case r.labels > maxLabels || r.labelBytes > maxLabelBytes:
+		r.add("%s: the object has %d labels and values of %d bytes up to here, in all its selectors, and at most %d of %d bytes are accepted: select by labels that more pods share, or use a second object", path, r.labels, r.labelBytes, maxLabels, maxLabelBytes)
 		return labels.Nothing()
 	}
 	out, err := metav1.LabelSelectorAsSelector(s)
@@ -282,6 +327,7 @@ func (r *reader) to(path string, in []v1alpha1.Destination, out *PolicyRule) {
 		r.add("%s: has %d destinations, at most %d are accepted: use a second rule", path, len(in), maxTo)
 		return
 	}
+	before := r.excepts + r.blocks
 	for i, d := range in {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		var to PolicyDestination
@@ -290,6 +336,8 @@ func (r *reader) to(path string, in []v1alpha1.Destination, out *PolicyRule) {
 			r.add("%s: can't specify both podSelector/namespaceSelector and ipBlock: make two destinations of it", at)
 			continue
 		case d.IPBlock != nil:
+			r.blocks++
+			r.blocks++
 			to.Addresses = r.block(at+".ipBlock", d.IPBlock)
 		case d.PodSelector == nil && d.NamespaceSelector == nil:
 			r.add("%s: selects nothing: give ipBlock, podSelector or namespaceSelector; without to a rule matches every destination", at)
@@ -307,6 +355,7 @@ func (r *reader) to(path string, in []v1alpha1.Destination, out *PolicyRule) {
 		out.To = append(out.To, to)
 	}
 	out.Addresses = union(out.To)
+	out.ranges = r.excepts + r.blocks - before
 }
 
 // union joins the destinations that are addresses, nil without any.
@@ -456,6 +505,7 @@ type networkTerm struct {
 	namespace, name string          // exactly this one, of a reference
 	namespaces      labels.Selector // nil: of any namespace, or of none
 	networks        labels.Selector // nil: of any labels
+	required        []required      // by networks
 	primary         *bool           // nil: both
 }
 
@@ -561,6 +611,7 @@ func (r *reader) network(path string, s *v1alpha1.NetworkSelector) (networkTerm,
 		return t, false
 	}
 	t.networks = r.selector(path+"."+chosen.field+".networkSelector", in.NetworkSelector)
+	t.required = requiredBy(t.networks)
 	if chosen.namespaced {
 		t.namespaces = r.selector(path+"."+chosen.field+".namespaceSelector", in.NamespaceSelector)
 	}

@@ -21,7 +21,7 @@ type QoSDestinations struct {
 	mu       sync.Mutex
 	compiler *qos.Compiler
 	policies map[types.NamespacedName]*qos.Policy
-	count    map[string]int // of policies, by namespace
+	shares   map[string]*qos.Share // of policies, by namespace
 	pods     map[types.NamespacedName]labelled
 	labels   map[string]map[string]string // of topologies
 	deleted  map[string]bool              // topologies that pods still have
@@ -29,11 +29,17 @@ type QoSDestinations struct {
 	of       map[types.NamespacedName]map[string]bool // claims of a pod
 	using    map[string]map[types.NamespacedName]bool // pods by topology
 	edited   map[types.NamespacedName]bool            // objects that are to be read
-	// refused are the objects of a namespace that were too many. One is read when another goes.
-	refused map[string]map[types.NamespacedName]bool
 	// changed is called with objects that have other addresses, or are to be read, while mu
 	// is held.
 	changed func(types.NamespacedName)
+	// room is called, while mu is held, with a namespace that may have room for an object that was left out.
+	room func(namespace string)
+
+	// heldMu guards claims that are not taken into account yet. It is apart from mu, while which is held sets are computed: claims are
+	// set under a lock that the webhook waits for.
+	heldMu sync.Mutex
+	held   map[string]*Held
+	wake   chan struct{} // has an element when there are some
 }
 
 // labelled is what is kept of a pod.
@@ -45,9 +51,10 @@ type labelled struct {
 // NewQoSDestinations returns one that knows nothing.
 func NewQoSDestinations() *QoSDestinations {
 	return &QoSDestinations{
-		compiler: qos.NewCompiler(), policies: map[types.NamespacedName]*qos.Policy{}, count: map[string]int{}, pods: map[types.NamespacedName]labelled{},
+		compiler: qos.NewCompiler(), policies: map[types.NamespacedName]*qos.Policy{}, shares: map[string]*qos.Share{}, pods: map[types.NamespacedName]labelled{},
 		labels: map[string]map[string]string{}, deleted: map[string]bool{}, claims: map[string]*Held{}, of: map[types.NamespacedName]map[string]bool{},
-		using: map[string]map[types.NamespacedName]bool{}, edited: map[types.NamespacedName]bool{}, refused: map[string]map[types.NamespacedName]bool{}, changed: func(types.NamespacedName) {},
+		using: map[string]map[types.NamespacedName]bool{}, edited: map[types.NamespacedName]bool{}, changed: func(types.NamespacedName) {},
+		room: func(string) {}, held: map[string]*Held{}, wake: make(chan struct{}, 1),
 	}
 }
 
@@ -87,35 +94,40 @@ func (d *QoSDestinations) untake(key types.NamespacedName) {
 }
 
 // SetPolicy adds or replaces an object. One that no destination is pods of, or that is not enforced
-// on topologies, is not kept; neither is one more than a namespace may have.
+// on topologies, is not kept; neither is one for which its namespace has no room.
 func (d *QoSDestinations) SetPolicy(p *qos.Policy) {
-	d.mu.Lock()
+	d.lock()
 	defer d.mu.Unlock()
 	old := d.policies[p.Key]
 	switch {
 	case p.Err != nil || !p.SelectsTopologies() || !p.ToPods():
 		d.deletePolicy(p.Key)
 		return
-	case old == nil && d.count[p.Key.Namespace] == qos.MaxObjects:
-		if d.refused[p.Key.Namespace] == nil {
-			d.refused[p.Key.Namespace] = map[types.NamespacedName]bool{}
-		}
-		d.refused[p.Key.Namespace][p.Key] = true
-		return
 	case old != nil && old.UID == p.UID && old.Generation == p.Generation:
 		return
-	case old == nil:
-		d.count[p.Key.Namespace]++
 	}
+	share := d.shares[p.Key.Namespace]
+	if share == nil {
+		share = &qos.Share{}
+		d.shares[p.Key.Namespace] = share
+	}
+	left := share.Put(p)
 	d.policies[p.Key] = p
-	d.compiler.SetPolicy(p)
+	if !slices.Contains(left, p) {
+		d.report(d.compiler.SetPolicy(p))
+	}
+	for _, o := range left {
+		delete(d.policies, o.Key)
+		d.report(d.compiler.DeletePolicy(o.Key))
+		d.changed(o.Key)
+	}
 	d.changed(p.Key)
-	d.accept(p.Key)
+	d.checkRoom(p.Key.Namespace)
 }
 
 // DeletePolicy removes an object.
 func (d *QoSDestinations) DeletePolicy(key types.NamespacedName) {
-	d.mu.Lock()
+	d.lock()
 	defer d.mu.Unlock()
 	d.deletePolicy(key)
 }
@@ -123,46 +135,66 @@ func (d *QoSDestinations) DeletePolicy(key types.NamespacedName) {
 func (d *QoSDestinations) deletePolicy(key types.NamespacedName) {
 	if d.policies[key] != nil {
 		delete(d.policies, key)
-		if d.count[key.Namespace]--; d.count[key.Namespace] == 0 {
-			delete(d.count, key.Namespace)
-		}
-		d.compiler.DeletePolicy(key)
+		d.report(d.compiler.DeletePolicy(key))
 	}
-	d.accept(key)
+	share := d.shares[key.Namespace]
+	if share == nil {
+		return
+	}
+	share.Delete(key)
+	if len(share.Policies()) == 0 && !share.Stale() {
+		delete(d.shares, key.Namespace)
+	}
+	d.checkRoom(key.Namespace)
 }
 
-// accept forgets that an object was one too many, and has one of the others read while there is room.
-func (d *QoSDestinations) accept(key types.NamespacedName) {
-	delete(d.refused[key.Namespace], key)
-	if len(d.refused[key.Namespace]) == 0 {
-		delete(d.refused, key.Namespace)
+func (d *QoSDestinations) checkRoom(namespace string) {
+	if share := d.shares[namespace]; share != nil && share.Stale() {
+		d.room(namespace)
 	}
-	for next := range d.refused[key.Namespace] {
-		if d.count[key.Namespace] < qos.MaxObjects {
-			d.edited[next] = true
-			d.changed(next)
+}
+
+// Reread has those of the objects that are enforced in a namespace read which were left out, if there may be room for them.
+func (d *QoSDestinations) Reread(namespace string, enforced []*qos.Policy) {
+	d.lock()
+	defer d.mu.Unlock()
+	share := d.shares[namespace]
+	if share == nil || !share.Stale() {
+		return
+	}
+	again := &qos.Share{}
+	for _, p := range share.Policies() {
+		again.Put(p)
+	}
+	d.shares[namespace] = again
+	for _, p := range enforced {
+		if p.ToPods() && d.policies[p.Key] == nil {
+			d.edited[p.Key] = true
+			d.changed(p.Key)
 		}
-		break
+	}
+	if len(again.Policies()) == 0 {
+		delete(d.shares, namespace)
 	}
 }
 
 // SetNamespace sets the labels of a namespace.
 func (d *QoSDestinations) SetNamespace(name string, of map[string]string) {
-	d.mu.Lock()
+	d.lock()
 	defer d.mu.Unlock()
 	d.report(d.compiler.SetNamespace(name, of))
 }
 
 // DeleteNamespace removes a namespace.
 func (d *QoSDestinations) DeleteNamespace(name string) {
-	d.mu.Lock()
+	d.lock()
 	defer d.mu.Unlock()
 	d.report(d.compiler.DeleteNamespace(name))
 }
 
 // SetPod sets the labels of a pod that has not ended.
 func (d *QoSDestinations) SetPod(key types.NamespacedName, uid types.UID, of map[string]string) {
-	d.mu.Lock()
+	d.lock()
 	defer d.mu.Unlock()
 	if old, known := d.pods[key]; known && old.uid == uid && maps.Equal(old.labels, of) {
 		return
@@ -173,7 +205,7 @@ func (d *QoSDestinations) SetPod(key types.NamespacedName, uid types.UID, of map
 
 // DeletePod removes a pod.
 func (d *QoSDestinations) DeletePod(key types.NamespacedName) {
-	d.mu.Lock()
+	d.lock()
 	defer d.mu.Unlock()
 	delete(d.pods, key)
 	d.place(key)
@@ -181,7 +213,7 @@ func (d *QoSDestinations) DeletePod(key types.NamespacedName) {
 
 // SetTopology sets the labels of a topology.
 func (d *QoSDestinations) SetTopology(name string, of map[string]string) {
-	d.mu.Lock()
+	d.lock()
 	defer d.mu.Unlock()
 	delete(d.deleted, name)
 	if old, known := d.labels[name]; known && maps.Equal(old, of) {
@@ -196,7 +228,7 @@ func (d *QoSDestinations) SetTopology(name string, of map[string]string) {
 // DeleteTopology forgets the labels of a topology with the last pod that has it: pods keep the network of a topology
 // that is deleted, and their nodes its labels.
 func (d *QoSDestinations) DeleteTopology(name string) {
-	d.mu.Lock()
+	d.lock()
 	defer d.mu.Unlock()
 	if len(d.using[name]) > 0 {
 		d.deleted[name] = true
@@ -205,10 +237,31 @@ func (d *QoSDestinations) DeleteTopology(name string) {
 	}
 }
 
-// SetClaim sets what the pod of a claim has, nil for nothing.
+// SetClaim sets what the pod of a claim has, nil for nothing. It waits for no computation: see lock.
 func (d *QoSDestinations) SetClaim(key string, h *Held) {
+	d.heldMu.Lock()
+	d.held[key] = h
+	d.heldMu.Unlock()
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
+
+// lock locks mu, and takes into account what SetClaim was given.
+func (d *QoSDestinations) lock() {
 	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.heldMu.Lock()
+	held := d.held
+	d.held = map[string]*Held{}
+	d.heldMu.Unlock()
+	for key, h := range held {
+		d.setClaim(key, h)
+	}
+}
+
+// setClaim is SetClaim for a caller that holds mu.
+func (d *QoSDestinations) setClaim(key string, h *Held) {
 	pods := map[types.NamespacedName]bool{}
 	old := d.claims[key]
 	if old != nil {
@@ -292,13 +345,14 @@ func (d *QoSDestinations) report(changed qos.Changed) {
 // Status returns what the status of an object is to have, nil if none of its destinations is pods,
 // and its UID.
 func (d *QoSDestinations) Status(key types.NamespacedName) (types.UID, *qosv1alpha1.Destinations) {
-	d.mu.Lock()
+	d.lock()
 	defer d.mu.Unlock()
 	p := d.policies[key]
 	if p == nil {
 		return "", nil
 	}
-	return p.UID, qos.WriteSets(p.Generation, d.compiler.Sets(key))
+	sets, over := d.compiler.Sets(key)
+	return p.UID, qos.WriteSets(p.Generation, sets, over)
 }
 
 // digest stands for what the status of an object has, so that it need not be kept; 0 for nothing.

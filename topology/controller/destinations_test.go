@@ -96,6 +96,7 @@ func newCrowd(t testing.TB) *crowd {
 // returns how many these are, and the bytes that are written.
 func (c *crowd) written(t testing.TB) (compiled, written, bytes int) {
 	t.Helper()
+	c.drain()
 	for key := range c.changed {
 		compiled++
 		_, status := c.Status(key)
@@ -113,6 +114,12 @@ func (c *crowd) written(t testing.TB) (compiled, written, bytes int) {
 	}
 	clear(c.changed)
 	return compiled, written, bytes
+}
+
+// drain takes into account what SetClaim was given.
+func (c *crowd) drain() {
+	c.lock()
+	c.mu.Unlock()
 }
 
 // crowdChanges are changes, each with another one that reverses it, and how many objects are compiled
@@ -281,7 +288,8 @@ func TestDestinations(t *testing.T) {
 	c.SetClaim("two", nil)
 	c.DeletePod(pod)
 	c.DeletePolicy(key)
-	if n := len(c.deleted) + len(c.pods) + len(c.claims) + len(c.of) + len(c.using) + len(c.labels) + len(c.policies) + len(c.count); n > 0 {
+	c.drain()
+	if n := len(c.deleted) + len(c.pods) + len(c.claims) + len(c.of) + len(c.using) + len(c.labels) + len(c.policies) + len(c.shares); n > 0 {
 		t.Errorf("%d entries are left", n)
 	}
 
@@ -311,42 +319,31 @@ func TestDestinations(t *testing.T) {
 	if n := len(slices.Collect(maps.Keys(c.policies))); n != qos.MaxObjects {
 		t.Errorf("%d objects are kept", n)
 	}
-	// As many of those that were too many are read as others go.
+	// When one of them goes, those that are enforced now and were left out are read.
+	var rooms []string
+	c.room = func(namespace string) { rooms = append(rooms, namespace) }
 	c.OnChange(func(key types.NamespacedName) { c.changed[key] = true })
-	for n := range 3 {
-		p := crowdPolicy(t, 1, 3, 8, 1)
-		p.Key.Name = fmt.Sprint("more-", n)
-		c.SetPolicy(p)
-	}
-	for n := 1; n < 4; n++ {
-		c.DeletePolicy(types.NamespacedName{Namespace: "ns-1", Name: fmt.Sprint("many-", n)})
-	}
-	for range 3 {
-		for key := range c.refused["ns-1"] {
-			if c.take(key) {
-				p := crowdPolicy(t, 1, 3, 8, 1)
-				p.Key = key
-				c.SetPolicy(p)
-				break
-			}
+	enforced := slices.Collect(maps.Values(c.policies))
+	last := crowdPolicy(t, 1, 3, 8, 1)
+	last.Key.Name = fmt.Sprint("many-", qos.MaxObjects)
+	for n := range qos.MaxObjects {
+		name := types.NamespacedName{Namespace: "ns-1", Name: fmt.Sprint("many-", n)}
+		if c.policies[name] == nil {
+			last.Key = name
 		}
 	}
-	if len(c.refused["ns-1"]) != 1 || c.count["ns-1"] != qos.MaxObjects {
-		t.Errorf("%d objects are kept, and refused %v", c.count["ns-1"], c.refused)
+	c.Reread("ns-1", append(enforced, last))
+	if len(rooms) > 0 || c.changed[last.Key] {
+		t.Fatalf("there is no room yet: %v", rooms)
 	}
-	c.changed, c.edited = map[types.NamespacedName]bool{}, map[types.NamespacedName]bool{}
-	for key = range c.refused["ns-1"] {
-		break
+	c.DeletePolicy(enforced[0].Key)
+	c.Reread("ns-1", append(enforced[1:], last))
+	if !slices.Equal(rooms, []string{"ns-1"}) || !c.take(last.Key) {
+		t.Fatalf("%s is not read: %v", last.Key, rooms)
 	}
-	c.DeletePolicy(types.NamespacedName{Namespace: "ns-1", Name: "many-0"})
-	if !c.changed[key] || !c.take(key) {
-		t.Errorf("%s is not read: %v", key, c.changed)
-	}
-	last := crowdPolicy(t, 1, 3, 8, 1)
-	last.Key = key
 	c.SetPolicy(last)
-	if _, status := c.Status(key); status == nil || len(c.refused) > 0 {
-		t.Errorf("%s is not kept: %v", key, c.refused)
+	if _, status := c.Status(last.Key); status == nil || len(c.policies) != qos.MaxObjects {
+		t.Errorf("%s is not kept: %d objects", last.Key, len(c.policies))
 	}
 }
 
@@ -422,7 +419,7 @@ func TestBytesOfWrites(t *testing.T) {
 		for i := range n {
 			set.Addresses = append(set.Addresses, netip.MustParseAddr(fmt.Sprintf("2001:db8:1234:5678:9abc:def0:1234:%x", 0x1000+i)))
 		}
-		status := qos.WriteSets(1, []qos.Set{set})
+		status := qos.WriteSets(1, []qos.Set{set}, "")
 		raw, err := json.Marshal(status)
 		if err != nil {
 			t.Fatal(err)

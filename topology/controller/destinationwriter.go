@@ -56,17 +56,29 @@ type destinationWriter struct {
 	// Of the worker alone: what objects have, and when they were written.
 	has     map[types.NamespacedName]uint64
 	written map[types.NamespacedName]lastWrite
+	turns   *turns
 }
 
 // run writes until ctx ends. The function that it returns waits for that.
 func (w *destinationWriter) run(ctx context.Context) (wait func()) {
 	w.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](time.Second, time.Minute))
-	w.synced, w.has, w.written = make(chan struct{}), map[types.NamespacedName]uint64{}, map[types.NamespacedName]lastWrite{}
+	w.synced, w.has, w.written, w.turns = make(chan struct{}), map[types.NamespacedName]uint64{}, map[types.NamespacedName]lastWrite{}, newTurns()
 	w.OnChange(w.queue.Add)
 	var running sync.WaitGroup
 	running.Go(func() {
 		<-ctx.Done()
 		w.queue.ShutDown()
+	})
+	running.Go(func() {
+		for {
+			select {
+			case <-w.wake:
+				w.lock()
+				w.mu.Unlock()
+			case <-ctx.Done():
+				return
+			}
+		}
 	})
 	running.Go(func() {
 		for {
@@ -99,11 +111,16 @@ func (w *destinationWriter) reconcile(ctx context.Context, key types.NamespacedN
 			return 0, err
 		}
 	}
-	// To put the addresses together takes a while if there are many.
+	// To put the addresses together takes a while if there are many, and if they were too many.
 	if early := w.written[key].at.Add(destinationsPause).Sub(w.now()); early > 0 {
 		return early, nil
 	}
+	began := w.now()
+	if early := w.turns.wait(key.Namespace, began); early > 0 {
+		return early, nil
+	}
 	uid, status := w.Status(key)
+	w.turns.took(key.Namespace, w.now().Sub(began), w.now())
 	if status != nil {
 		w.wanted.Do(func() { go w.follow(ctx) })
 		select {

@@ -97,6 +97,7 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 	c.destinations = NewQoSDestinations()
 	c.echoes = newEchoes(c.edited)
 	writer := &destinationWriter{QoSDestinations: c.destinations, objects: c.Objects, metadata: c.Metadata, claims: c.Claims, log: c.Log, now: c.Now, echoes: c.echoes}
+	writer.room = func(namespace string) { c.queue.AddAfter(namespace, c.Interval) }
 	defer writer.run(ctx)()
 	all := &cache.ListWatch{ListWithContextFunc: c.list, WatchFuncWithContext: c.watch}
 	go cache.NewReflectorWithOptions(unstreamed{all}, nil, c.store(), cache.ReflectorOptions{Name: "NetworkQoS", TypeDescription: qosv1alpha1.Kind}).RunWithContext(ctx)
@@ -109,12 +110,21 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
+	turns := newTurns()
 	for {
 		namespace, stopped := c.queue.Get()
 		if stopped {
 			return nil
 		}
-		if err := c.reconcile(ctx, namespace); err != nil && ctx.Err() == nil {
+		began := c.Now()
+		if early := turns.wait(namespace, began); early > 0 {
+			c.queue.AddAfter(namespace, early)
+			c.queue.Done(namespace)
+			continue
+		}
+		err := c.reconcile(ctx, namespace)
+		turns.took(namespace, c.Now().Sub(began), c.Now())
+		if err != nil && ctx.Err() == nil {
 			c.Log.Warn("the status of NetworkQoS objects could not be written: retrying", "namespace", namespace, "error", err)
 			c.queue.AddRateLimited(namespace)
 		} else {
@@ -177,17 +187,10 @@ func (c *NetworkQoS) store() *watchstore.Store[types.NamespacedName, *metav1.Par
 	}
 }
 
-// read is an object of a namespace with the status it has.
-type read struct {
-	policy *qos.Policy
-	status qosv1alpha1.Status
-}
-
-// reconcile writes the status of the objects of a namespace where it differs. Of objects that are
-// too many it keeps a page at a time.
+// reconcile writes the status of the objects of a namespace where it differs. It keeps those that are enforced, which
+// are a bounded number, and a page at a time of the others.
 func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
-	var all []read
-	more := false
+	share, statuses := &qos.Share{}, map[*qos.Policy]*qosv1alpha1.Status{}
 	for options := (metav1.ListOptions{Limit: qosPage}); ; {
 		page, err := c.Objects.Resource(qosv1alpha1.Resource()).Namespace(namespace).List(ctx, options)
 		if apierrors.IsNotFound(err) {
@@ -198,43 +201,48 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 		}
 		for i := range page.Items {
 			p, o := qos.Read(&page.Items[i])
-			all = append(all, read{p, o.Status})
-		}
-		options.Continue = page.GetContinue()
-		more = more || len(all) > qos.MaxObjects
-		if more || options.Continue == "" {
-			if err := c.write(ctx, namespace, all, more); err != nil {
-				return err
+			statuses[p] = &o.Status
+			without := []*qos.Policy{p}
+			if p.Err == nil && p.SelectsTopologies() {
+				without = share.Put(p)
 			}
-			all = nil
+			for _, p := range without {
+				if outcome, is := QoSWithout(p, c.Ours); is {
+					if err := c.write(ctx, statuses[p], &outcome); err != nil {
+						return err
+					}
+				}
+				delete(statuses, p)
+			}
 		}
-		if options.Continue == "" {
-			return nil
+		if options.Continue = page.GetContinue(); options.Continue == "" {
+			break
 		}
 	}
+	enforced := share.Policies()
+	for _, o := range QoSConditions(enforced, c.reports.Sum(namespace, enforced)) {
+		if err := c.write(ctx, statuses[o.Policy], &o); err != nil {
+			return err
+		}
+	}
+	c.destinations.Reread(namespace, enforced)
+	return nil
 }
 
-// write writes the status of objects of a namespace where it differs.
-func (c *NetworkQoS) write(ctx context.Context, namespace string, all []read, more bool) error {
-	api := c.Objects.Resource(qosv1alpha1.Resource()).Namespace(namespace)
-	policies := policiesOf(all)
-	for _, o := range QoSConditions(policies, c.reports.Sum(namespace, policies), c.Ours, more) {
-		i := slices.IndexFunc(all, func(r read) bool { return r.policy.Key == o.Policy.Key })
-		status, err := c.statusOf(&all[i].status, &o)
-		if err != nil || status == nil {
-			if err != nil {
-				return err
-			}
-			continue
-		}
-		_, err = api.ApplyStatus(ctx, o.Policy.Key.Name, &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": qosv1alpha1.GroupVersion.String(), "kind": qosv1alpha1.Kind,
-			"metadata": map[string]any{"name": o.Policy.Key.Name, "namespace": namespace},
-			"status":   status,
-		}}, metav1.ApplyOptions{FieldManager: qosManager, Force: true})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("write the status of %q: %w", o.Policy.Name(), err)
-		}
+// write writes the status of an object where it differs from the one that it has.
+func (c *NetworkQoS) write(ctx context.Context, has *qosv1alpha1.Status, o *QoSOutcome) error {
+	status, err := c.statusOf(has, o)
+	if err != nil || status == nil {
+		return err
+	}
+	key := o.Policy.Key
+	_, err = c.Objects.Resource(qosv1alpha1.Resource()).Namespace(key.Namespace).ApplyStatus(ctx, key.Name, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": qosv1alpha1.GroupVersion.String(), "kind": qosv1alpha1.Kind,
+		"metadata": map[string]any{"name": key.Name, "namespace": key.Namespace},
+		"status":   status,
+	}}, metav1.ApplyOptions{FieldManager: qosManager, Force: true})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("write the status of %q: %w", o.Policy.Name(), err)
 	}
 	return nil
 }
@@ -264,14 +272,6 @@ func (c *NetworkQoS) statusOf(have *qosv1alpha1.Status, o *QoSOutcome) (map[stri
 	return runtime.DefaultUnstructuredConverter.ToUnstructured(&ours)
 }
 
-func policiesOf(all []read) []*qos.Policy {
-	out := make([]*qos.Policy, len(all))
-	for i := range all {
-		out[i] = all[i].policy
-	}
-	return out
-}
-
 // QoSOutcome is what becomes of a NetworkQoS.
 type QoSOutcome struct {
 	Policy     *qos.Policy
@@ -282,49 +282,48 @@ type QoSOutcome struct {
 // maxTies is how many ties a condition names.
 const maxTies = 4
 
-// QoSConditions returns what becomes of the objects of a namespace, with what nodes report on
-// them, by name. Objects that select no NetworkTopology are about networks of others, unless
-// the kind is ours alone. More says that there are more objects than a namespace may have.
-func QoSConditions(policies []*qos.Policy, reported map[string]*QoSSum, ours, more bool) []QoSOutcome {
+// QoSWithout returns what becomes of an object that is not enforced: it is invalid, selects no NetworkTopology, or its namespace
+// has older ones that take all that is enforced of one. Objects that select no NetworkTopology are about networks of others,
+// and get no conditions, unless the kind is ours alone.
+func QoSWithout(p *qos.Policy, ours bool) (o QoSOutcome, is bool) {
+	c := metav1.Condition{Type: qosv1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation}
+	switch selects := p.SelectsTopologies(); {
+	case !selects && !ours:
+		return o, false
+	case p.Err != nil:
+		c.Reason, c.Message = reasonInvalid, p.Reason()
+	case !selects:
+		c.Reason, c.Message = reasonNoTopology, qos.NoTopology
+	default:
+		c.Reason, c.Message = reasonTooMany, fmt.Sprintf("not enforced: of a namespace the oldest NetworkQoS objects are, at most %d, of %d KiB with %d labels and values: delete some, or give them fewer destinations and labels", qos.MaxObjects, qos.MaxNamespaceBytes>>10, qos.MaxNamespaceLabels)
+	}
+	c.Message = excerpt.Lines(c.Message, maxMessage)
+	const without = "the object has no effect"
+	return QoSOutcome{Policy: p, Conditions: []metav1.Condition{
+		c,
+		{Type: qosv1alpha1.ConditionTied, Status: metav1.ConditionFalse, Reason: reasonUntied, Message: without, ObservedGeneration: p.Generation},
+		{Type: qosv1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: c.Reason, Message: without, ObservedGeneration: p.Generation},
+	}}, true
+}
+
+// QoSConditions returns what becomes of the objects of a namespace that are enforced, with what nodes report on them, by name.
+func QoSConditions(enforced []*qos.Policy, reported map[string]*QoSSum) []QoSOutcome {
 	var out []QoSOutcome
-	var enforced []*qos.Policy
-	for _, p := range policies {
-		c := metav1.Condition{Type: qosv1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation}
-		selects := p.SelectsTopologies()
-		switch {
-		case p.Err != nil && (selects || ours):
-			c.Reason, c.Message = reasonInvalid, p.Reason()
-		case more && (selects || ours):
-			c.Reason, c.Message = reasonTooMany, fmt.Sprintf("the namespace has more than %d NetworkQoS objects, and plumbline enforces none of them: delete some", qos.MaxObjects)
-		case selects:
-			c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonAccepted, fmt.Sprintf("%s, enforced by filters of tc in the pods, on networks of OVN by its rows", count(len(p.Rules), "rule"))
-			if len(p.Warnings) > 0 {
-				c.Message += "; " + strings.Join(p.Warnings[:min(len(p.Warnings), maxNames)], "; ")
-			}
-			enforced = append(enforced, p)
-		case ours:
-			c.Reason, c.Message = reasonNoTopology, qos.NoTopology
-		default:
-			continue
+	ties, complete := qos.PossibleTies(enforced)
+	for _, p := range enforced {
+		c := metav1.Condition{
+			Type: qosv1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, ObservedGeneration: p.Generation, Reason: reasonAccepted,
+			Message: fmt.Sprintf("%s, enforced by filters of tc in the pods, on networks of OVN by its rows", count(len(p.Rules), "rule")),
+		}
+		if len(p.Warnings) > 0 {
+			c.Message += "; " + strings.Join(p.Warnings[:min(len(p.Warnings), maxNames)], "; ")
 		}
 		c.Message = excerpt.Lines(c.Message, maxMessage)
-		out = append(out, QoSOutcome{Policy: p, Conditions: []metav1.Condition{c}})
-	}
-	ties, complete := qos.PossibleTies(enforced)
-	for i := range out {
-		if meta.IsStatusConditionTrue(out[i].Conditions, qosv1alpha1.ConditionAccepted) {
-			sum := reported[out[i].Policy.Key.Name]
-			conditions := QoSReady(out[i].Policy, sum)
-			out[i].Backends = QoSBackends(out[i].Policy, sum)
-			out[i].Conditions = slices.Concat(out[i].Conditions, []metav1.Condition{tied(out[i].Policy, ties[out[i].Policy.Key], complete)}, conditions)
-		} else {
-			const without = "the object has no effect"
-			out[i].Conditions = append(out[i].Conditions, metav1.Condition{
-				Type: qosv1alpha1.ConditionTied, Status: metav1.ConditionFalse, Reason: reasonUntied, Message: without, ObservedGeneration: out[i].Policy.Generation,
-			}, metav1.Condition{
-				Type: qosv1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: out[i].Conditions[0].Reason, Message: without, ObservedGeneration: out[i].Policy.Generation,
-			})
-		}
+		sum := reported[p.Key.Name]
+		out = append(out, QoSOutcome{
+			Policy: p, Backends: QoSBackends(p, sum),
+			Conditions: slices.Concat([]metav1.Condition{c, tied(p, ties[p.Key], complete)}, QoSReady(p, sum)),
+		})
 	}
 	return out
 }

@@ -25,19 +25,28 @@ func TestQoSConditions(t *testing.T) {
 		policies = append(policies, qos.New(objects[0]))
 	}
 	for _, c := range []struct {
-		ours, more bool
+		ours, room bool
 		want       string
 	}{
-		{true, false, "o0 Accepted SamePrecedence, o1 Accepted SamePrecedence, o2 NoTopology NoTie, o3 Invalid NoTie, "},
-		{false, false, "o0 Accepted SamePrecedence, o1 Accepted SamePrecedence, o3 Invalid NoTie, "},
-		{true, true, "o0 TooManyObjects NoTie, o1 TooManyObjects NoTie, o2 TooManyObjects NoTie, o3 Invalid NoTie, "},
+		{true, true, "o2 NoTopology NoTie, o3 Invalid NoTie, o0 Accepted SamePrecedence, o1 Accepted SamePrecedence, "},
+		{false, true, "o3 Invalid NoTie, o0 Accepted SamePrecedence, o1 Accepted SamePrecedence, "},
+		{true, false, "o0 TooManyObjects NoTie, o1 TooManyObjects NoTie, o2 NoTopology NoTie, o3 Invalid NoTie, "},
 	} {
+		var out []controller.QoSOutcome
+		var enforced []*qos.Policy
+		for _, p := range policies {
+			if c.room && p.Err == nil && p.SelectsTopologies() {
+				enforced = append(enforced, p)
+			} else if o, is := controller.QoSWithout(p, c.ours); is {
+				out = append(out, o)
+			}
+		}
 		have := ""
-		for _, o := range controller.QoSConditions(policies, nil, c.ours, c.more) {
+		for _, o := range append(out, controller.QoSConditions(enforced, nil)...) {
 			have += fmt.Sprintf("%s %s %s, ", o.Policy.Key.Name, o.Conditions[0].Reason, o.Conditions[1].Reason)
 		}
 		if have != c.want {
-			t.Errorf("ours %t, more %t:\n%s\nwant\n%s", c.ours, c.more, have, c.want)
+			t.Errorf("ours %t, room %t:\n%s\nwant\n%s", c.ours, c.room, have, c.want)
 		}
 	}
 }

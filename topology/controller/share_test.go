@@ -14,7 +14,7 @@ import (
 )
 
 // knownShares are parts of TestBoundedShare that do not hold yet.
-var knownShares = map[string]bool{"bytes": true, "lock": true}
+var knownShares = map[string]bool{}
 
 // share runs a part of a law, and fails if it breaks, or holds and is known to break.
 func share(t *testing.T, name string, holds func(t *testing.T) (bool, string)) {
