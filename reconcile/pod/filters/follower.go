@@ -71,7 +71,7 @@ type Options struct {
 	// fast as the API server accepts it. Default one second.
 	Pause time.Duration
 	// Again is after how long an API server is asked again that does not serve the kind, or
-	// has too many objects of it in a namespace. Default 30 s.
+	// the objects of a namespace are listed in which there may be room for one that was not enforced. Default 30 s.
 	Again time.Duration
 	Now   func() time.Time
 }
@@ -250,8 +250,6 @@ func (f *Follower) known(namespace string, pod claims.Pod) error {
 		return fault.New(fault.NotReady, fmt.Errorf("the labels of node %q are not known yet, which may switch NetworkQoS off", f.NodeName))
 	case n == nil:
 		return fault.New(fault.NotReady, fmt.Errorf("the NetworkQoS objects of namespace %q are not known: %w", namespace, errUnread))
-	case errors.Is(n.err, errTooMany):
-		return fault.New(fault.Invalid, fmt.Errorf("namespace %q: %w", namespace, n.err))
 	case n.err != nil:
 		return fault.New(fault.NotReady, fmt.Errorf("the NetworkQoS objects of namespace %q are not known: %w", namespace, n.err))
 	}

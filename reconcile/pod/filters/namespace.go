@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -31,9 +32,6 @@ const (
 	leaseFor = 5 * time.Minute
 )
 
-// errTooMany says that nothing of a namespace is known, as it has too many objects.
-var errTooMany = fmt.Errorf("it has more than %d NetworkQoS objects: delete some, or limit them with a ResourceQuota (count/%s.%s)", qos.MaxObjects, qosv1alpha1.Resource().Resource, qosv1alpha1.GroupVersion.Group)
-
 var errUnread = errors.New("they have not been read yet")
 
 // namespace follows the objects of one namespace.
@@ -46,11 +44,15 @@ type namespace struct {
 	// following.
 	again context.CancelFunc
 	err   error // why the objects are not known; nil when they are
+	// known are the objects that are enforced, those of share.
 	known map[string]*object
+	share *qos.Share
+	// listed is the share of the last list, from which known is filled.
+	listed *qos.Share
 }
 
 func newNamespace(f *Follower, name string) *namespace {
-	return &namespace{f: f, name: name, err: errUnread, known: map[string]*object{}}
+	return &namespace{f: f, name: name, err: errUnread, known: map[string]*object{}, share: &qos.Share{}}
 }
 
 // object is what is kept of a NetworkQoS.
@@ -98,6 +100,7 @@ func objectOf(u *unstructured.Unstructured) *object {
 	}}
 	var o *qosv1alpha1.NetworkQoS
 	out.policy, o = qos.Read(u)
+	out.policy = out.policy.Slim()
 	if d := o.Status.Destinations; d != nil {
 		out.sets = qos.ReadSets(out.policy.Key, d)
 		out.destinations = &qosv1alpha1.Destinations{ObservedGeneration: d.ObservedGeneration, TooMany: d.TooMany}
@@ -105,8 +108,11 @@ func objectOf(u *unstructured.Unstructured) *object {
 	return out
 }
 
+// enforceable reports whether the object is one of those of which the oldest are enforced.
+func (o *object) enforceable() bool { return o.policy.Err == nil && o.policy.SelectsTopologies() }
+
 // source lists and watches the objects of a namespace. It lists them in pages, so that there
-// are never more in memory than qos.MaxObjects and a page.
+// are never more in memory than a qos.Share and a page.
 type source struct{ *namespace }
 
 // IsWatchListSemanticsUnSupported makes a reflector list first: a stream cannot be bounded.
@@ -127,7 +133,7 @@ func (s source) Watch(o metav1.ListOptions) (watch.Interface, error) {
 func (s source) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 	s.f.reading.Lock() // one page at a time, of all namespaces
 	defer s.f.reading.Unlock()
-	out := &objects{}
+	out, share, kept := &objects{}, &qos.Share{}, map[*qos.Policy]*object{}
 	for options := (metav1.ListOptions{Limit: pageSize}); ; options.Continue = out.Continue {
 		page, err := s.f.Client.Resource(qosv1alpha1.Resource()).Namespace(s.name).List(ctx, options)
 		if apierrors.IsNotFound(err) {
@@ -140,16 +146,27 @@ func (s source) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runt
 		out.SetResourceVersion(page.GetResourceVersion())
 		out.Continue = page.GetContinue()
 		for i := range page.Items {
-			out.Items = append(out.Items, objectOf(&page.Items[i]))
-		}
-		if len(out.Items) > qos.MaxObjects {
-			s.failed(errTooMany)
-			return nil, errTooMany
+			o := objectOf(&page.Items[i])
+			if !o.enforceable() {
+				o.warn(s.f.Log)
+				continue
+			}
+			kept[o.policy] = o
+			for _, left := range share.Put(o.policy) {
+				delete(kept, left)
+			}
 		}
 		if out.Continue == "" {
-			return out, nil
+			break
 		}
 	}
+	for _, p := range share.Policies() {
+		out.Items = append(out.Items, kept[p])
+	}
+	s.f.mu.Lock()
+	s.listed = share
+	s.f.mu.Unlock()
+	return out, nil
 }
 
 // WatchWithContext implements cache.WatcherWithContext.
@@ -183,7 +200,7 @@ func (n *namespace) run(ctx context.Context) {
 func (n *namespace) failed(err error) {
 	n.f.mu.Lock()
 	defer n.f.mu.Unlock()
-	if n.err != nil || errors.Is(err, errTooMany) {
+	if n.err != nil {
 		n.err = err
 	}
 }
@@ -193,20 +210,21 @@ func (n *namespace) store() *watchstore.Store[string, *object] {
 	return &watchstore.Store[string, *object]{
 		What: qosv1alpha1.Kind, Name: func(o *object) string { return o.Name },
 		Put: func(name string, o *object) error {
-			if n.known[name] == nil && len(n.known) >= qos.MaxObjects {
-				n.err = errTooMany
-				n.again()
-				return errTooMany
-			}
 			n.put(o)
 			return nil
 		},
-		Remove: n.drop,
+		Remove: n.remove,
 		Known:  func() iter.Seq[string] { return maps.Keys(n.known) },
 		Around: func(listed bool, change func()) {
 			n.f.mu.Lock()
 			defer n.f.mu.Unlock()
+			if listed && n.listed != nil {
+				n.share, n.listed = n.listed, nil
+			}
 			change()
+			if n.share.Stale() {
+				n.again() // to list them: one that was left out may be enforced now
+			}
 			if listed && n.err != nil {
 				n.err = nil
 				n.f.enqueueNamespace(n.name)
@@ -220,6 +238,11 @@ func (n *namespace) put(o *object) {
 	if n.f.namespaces[n.name] != n {
 		return // it is no longer followed
 	}
+	if !o.enforceable() {
+		o.warn(n.f.Log)
+		n.remove(o.Name)
+		return
+	}
 	old := n.known[o.Name]
 	if old != nil && old.UID == o.UID && old.Generation == o.Generation &&
 		reflect.DeepEqual(old.destinations, o.destinations) && reflect.DeepEqual(old.sets, o.sets) {
@@ -227,17 +250,26 @@ func (n *namespace) put(o *object) {
 		return // something else of its status has changed
 	}
 	n.known[o.Name] = o
-	if o.policy.Err != nil {
-		n.f.Log.Warn("a NetworkQoS has no effect", "networkqos", o.policy.Name(), "reason", o.policy.Reason())
-	}
-	if o.policy.Err == nil && !o.policy.SelectsTopologies() {
-		n.f.enqueue(n.f.compiler.DeletePolicy(o.policy.Key))
-		return
-	}
 	n.f.enqueue(n.f.compiler.SetPolicy(o.policy))
+	for _, left := range n.share.Put(o.policy) {
+		n.drop(left.Key.Name)
+	}
 }
 
-// drop forgets an object. The caller holds Follower.mu.
+// warn logs why an object has no effect.
+func (o *object) warn(log *slog.Logger) {
+	if o.policy.Err != nil {
+		log.Warn("a NetworkQoS has no effect", "networkqos", o.policy.Name(), "reason", o.policy.Reason())
+	}
+}
+
+// remove forgets an object that no longer exists, or is not enforced. The caller holds Follower.mu.
+func (n *namespace) remove(name string) {
+	n.share.Delete(types.NamespacedName{Namespace: n.name, Name: name})
+	n.drop(name)
+}
+
+// drop forgets an object that is not in the share. The caller holds Follower.mu.
 func (n *namespace) drop(name string) {
 	delete(n.known, name)
 	if n.f.namespaces[n.name] != n {
