@@ -83,7 +83,7 @@ test: ## unit and test-kernel, side by side
 .PHONY: test-all
 # The nodes of test-cluster are virtual machines too, so that lane runs after test-kernel.
 test-all: ## every test in its long form, lint, verify and fuzz: hours (LANES='unit lint')
-	@LONG=1 .ci/lanes $(or $(LANES),'machine machine-cluster' compile -- $(KERNELS:%=test-kernel-%) -- test-cluster 'unit lint verify test-ovn fuzz')
+	@LONG=1 .ci/lanes $(or $(LANES),'machine machine-cluster' compile -- $(KERNELS:%=test-kernel-%) -- test-cluster 'unit lint verify test-reports test-ovn fuzz')
 
 .PHONY: compile
 # Two lanes that start together would both compile their common packages. Nothing is
@@ -148,6 +148,14 @@ $(KERNELS:%=test-kernel-%): test-kernel-%:
 	[[ -z '$(LONG)' || '$(RUN)' != . ]] || for iommu in off shared; do
 		integration/vm test --kernel $* --iommu $$iommu --nics quad -- -run TestUnconfined ./integration/kernel </dev/null
 	done
+	end
+
+.PHONY: test-reports
+test-reports: ## cases from public bug reports, by the command line in a virtual machine (RUN='alternative name')
+	@. .ci/lib
+	$(MAKE) build
+	begin 'cases from bug reports'
+	integration/vm --nics quad --cpus 1 --timeout 3600 -- integration/reports/run $(BIN)/plumbline '$(RUN)' </dev/null
 	end
 
 .PHONY: test-ovn
