@@ -127,6 +127,41 @@ func TestFlagship(t *testing.T) {
 	generates(t, "flagship.svg", svg)
 }
 
+// TestStatus holds that what the status page names as a test is one.
+func TestStatus(t *testing.T) {
+	tests := map[string]bool{}
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && strings.HasPrefix(d.Name(), ".") && d.Name() != "..":
+			return filepath.SkipDir
+		case strings.HasSuffix(path, "_test.go"):
+			for _, m := range testFunction.FindAllStringSubmatch(read(t, path), -1) {
+				tests[m[1]] = true
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := testName.FindAllStringSubmatch(read(t, "status.md"), -1)
+	if len(named) < 30 {
+		t.Errorf("%d tests are named", len(named))
+	}
+	for _, m := range named {
+		if !tests[m[1]] {
+			t.Errorf("status.md names %s, which is no test", m[1])
+		}
+	}
+}
+
+var (
+	testFunction = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	testName     = regexp.MustCompile("`(Test\\w+)`")
+)
+
 func TestQuickstart(t *testing.T) { valid(t, "quickstart.yaml") }
 
 var (

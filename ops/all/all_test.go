@@ -82,7 +82,7 @@ func TestTypesAreCovered(t *testing.T) {
 			"ovn-k8s-cni-overlay": "needs OVN: integration/chassis",
 		}},
 		{"step among the random topologies", "fuzz_test.go", `g\.step\("TYPE"`, nil},
-		{"place in the list of types", "../../README.md", "`TYPE`[,\n ]", nil},
+		{"place in the list of types", "../../docs/status.md", "`TYPE`[,\n ]", nil},
 	} {
 		files, err := filepath.Glob(table.files)
 		if err != nil || len(files) == 0 {
