@@ -21,6 +21,7 @@ type AddressConfig struct {
 	Routes    []Route   `json:"routes,omitempty"`
 	IPAM      *IPAM     `json:"ipam,omitempty"`
 	DAD       string    `json:"dad,omitempty"`
+	AcceptRA  *bool     `json:"acceptRA,omitempty"`
 
 	Rules         []Rule     `json:"rules,omitempty"`
 	Neighbors     []Neighbor `json:"neighbors,omitempty"`
@@ -80,6 +81,9 @@ const (
 	ipamSLAAC  = "slaac"
 	ipamDHCP   = "dhcp"
 )
+
+// minIPv6MTU is in bytes: a link with a smaller MTU has no IPv6 at all (RFC 8200 section 5).
+const minIPv6MTU = 1280
 
 // The values of dad.
 const (
@@ -152,6 +156,7 @@ func AddressParams() []contract.Param {
 			Name: "dad", Type: contract.String, Enum: []string{dadOff, dadOptimistic, dadWait}, OnOff: true,
 			Description: "duplicate address detection of IPv6 addresses. wait: no container starts until the addresses can be used, and the attach fails if another host has one; optimistic: used at once, while detection goes on; off: none. Default: detection that nothing waits for, and until it ends no program can bind to the address",
 		},
+		{Name: "acceptRA", Type: contract.Boolean, Description: "accept IPv6 router advertisements as the kernel does: addresses, routes, a default route. Any host of the network can send them. Default: false, but for what ipam of type slaac needs, on each interface that a step makes or moves into the pod"},
 	}, policyParams()...)
 }
 
@@ -245,6 +250,9 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 			return err
 		}
 		p.deferred = append(p.deferred, deferredRoute{step: p.current, link: link, field: field, route: *r})
+	}
+	if err := p.acceptRA(link, cfg); err != nil {
+		return err
 	}
 	if cfg.IPAM != nil && cfg.IPAM.Type == ipamSLAAC {
 		if err := p.autoconfigure(link, cfg); err != nil {
@@ -423,8 +431,7 @@ func (p *Planner) address(link, field string, a Address, cfg AddressConfig) erro
 		return err
 	}
 	if strings.Contains(a.Address, ":") {
-		// A link whose MTU is below 1280 has no IPv6 at all (RFC 8200 section 5).
-		if l, ok := p.view.Link(link); ok && l.MTU != nil && *l.MTU < 1280 {
+		if l, ok := p.view.Link(link); ok && l.MTU != nil && *l.MTU < minIPv6MTU {
 			return Invalid(field, "%q is IPv6, which needs an mtu of at least 1280 on %q, not %d", a.Address, link, *l.MTU)
 		}
 		sysctls := [][2]string{{"disable_ipv6", "0"}, {"keep_addr_on_down", "1"}}

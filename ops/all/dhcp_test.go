@@ -188,6 +188,7 @@ func TestLeasedTwice(t *testing.T) {
 			have.Put(netstate.Addr{Link: "eth0", Address: "192.0.2.9/24"})
 		}
 		have.Put(netstate.DHCPLease{Link: "d1", Active: new(true), Address: "192.0.2.9/24", Server: "192.0.2.1"})
+		withoutIPv6(have)
 		p, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/blue", Have: have})
 		if err != nil {
 			t.Fatal(err)

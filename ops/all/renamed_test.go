@@ -52,7 +52,7 @@ func TestRenamed(t *testing.T) {
 		"another of these": {have: []netstate.Object{d0, later}, conflict: `VLAN 100 on "d0" exists already as "spare0"`, undo: "- link d0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			have := netstate.NewSnapshot(c.have...)
+			have := withoutIPv6(netstate.NewSnapshot(c.have...), "d0", "data0")
 			plan, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/x", Have: have, Owned: owned})
 			switch {
 			case c.conflict != "":
@@ -72,7 +72,7 @@ func TestRenamed(t *testing.T) {
 	}
 	// What no step wants any more is still deleted.
 	less := &topology.Topology{Name: "t", DriftPolicy: topology.Repair, Steps: top.Steps[:1]}
-	have := netstate.NewSnapshot(d0, spare0, addr)
+	have := withoutIPv6(netstate.NewSnapshot(d0, spare0, addr), "d0")
 	plan, err := reg.Plan(t.Context(), ops.Request{Topology: less, Netns: "/run/netns/x", Have: have, Owned: owned})
 	if err != nil || len(plan.Changes) < 2 || plan.Changes[0].String() != "~ link data0 name spare0 → data0" || plan.Changes[1].String() != "- link data0" {
 		t.Errorf("plan without its step: %v, %v", err, plan)
@@ -92,7 +92,7 @@ func TestRenamed(t *testing.T) {
 	owned = append(owned[:1:1], netstate.Change{Step: "red", After: vrf})
 	vrf.Name = "spare0"
 	d0.Master = new("spare0")
-	plan, err = reg.Plan(t.Context(), ops.Request{Topology: red, Netns: "/run/netns/x", Have: netstate.NewSnapshot(d0, vrf), Owned: owned})
+	plan, err = reg.Plan(t.Context(), ops.Request{Topology: red, Netns: "/run/netns/x", Have: withoutIPv6(netstate.NewSnapshot(d0, vrf), "d0"), Owned: owned})
 	if err != nil || len(plan.Changes) != 1 || plan.Changes[0].Step != "red" || plan.Changes[0].String() != "~ link red name spare0 → red" {
 		t.Errorf("plan of a VRF: %v, %v", err, plan)
 	}
@@ -118,7 +118,7 @@ func TestRenamedWithFilters(t *testing.T) {
 	}
 	owned := []netstate.Change{{Step: "d", After: d0}, {Step: "d", After: on("d0")[0]}, {Step: "d", After: on("d0")[1]}}
 	d0.Name = "spare0"
-	have := netstate.NewSnapshot(d0)
+	have := withoutIPv6(netstate.NewSnapshot(d0))
 	for _, o := range on("d0") {
 		have.PutAbsent(o.Key()) // as it was queried
 	}

@@ -37,7 +37,7 @@ func TestReplace(t *testing.T) {
 		"other kind": {dummy, "∓ link data0 kind dummy → vlan, parent d0, vlan.id 100, vlan.protocol 802.1q", "kind dummy vlan"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			have := netstate.NewSnapshot(d0, c.have, addr)
+			have := withoutIPv6(netstate.NewSnapshot(d0, c.have, addr), "d0", "data0")
 			plan, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/x", Have: have, Owned: owned})
 			if err != nil {
 				t.Fatal(err)

@@ -222,6 +222,7 @@ type World struct {
 // NewWorld returns the world a case starts in.
 func NewWorld(c *Case) *World {
 	w := &World{Snapshot: netstate.NewSnapshot(c.Have...), appears: map[netstate.Key]netstate.Object{}}
+	w.Put(netstate.Sysctl{Path: "net/ipv6/conf/default/accept_ra", Value: new("1")}) // the kernel has IPv6
 	for _, o := range c.Appears {
 		w.appears[o.Key()] = o
 	}
@@ -374,6 +375,13 @@ func converge(ctx context.Context, reg *ops.Registry, c *Case, w *World, owned [
 		all = append(all, p.Changes...)
 	}
 	return all, "", broken("no end of changes:\n%s", text.String())
+}
+
+// Converge applies the plans of a case until there is nothing left to do, and returns what they have led to.
+func Converge(ctx context.Context, reg *ops.Registry, c *Case) (*World, []netstate.Change, error) {
+	w := NewWorld(c)
+	changes, _, err := converge(ctx, reg, c, w, nil)
+	return w, changes, err
 }
 
 // agree holds a plan to what was said of the world before it was made: that
