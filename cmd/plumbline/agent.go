@@ -359,7 +359,8 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Unfit: func(devices []inventory.Device) map[string]string {
 			return publish.Unfit(devices, s.dirty(), s.policies.Others(devices))
 		},
-		Known: s.filters.Known, Results: s.results, HandleError: s.handle, Changed: s.claimsChanged, Ports: s.ports.Reports, CDI: gate.Dir(s.cdiDir), Log: s.log, Now: time.Now,
+		Withdrawn: s.publisher.Withdrawn,
+		Known:     s.filters.Known, Results: s.results, HandleError: s.handle, Changed: s.claimsChanged, Ports: s.ports.Reports, CDI: gate.Dir(s.cdiDir), Log: s.log, Now: time.Now,
 	})
 	s.edits = rollout.New(rollout.Options{
 		Client: s.dynamic, NodeName: s.nodeName, Claims: s.claims, Update: s.keeper.Update, Observed: s.filters.Topology, Reporter: claimstatus.Claims{To: s.status, Contracts: s.app.registry}, Log: s.log, Now: time.Now,
@@ -591,6 +592,9 @@ func (s *serving) discover(ctx context.Context) ([]inventory.Device, error) {
 	}
 	decided, _, failed := s.policies.Decide(ctx, devices)
 	if failed != nil {
+		for i := range devices {
+			devices[i].Exposure.Verdict = inventory.Undecided
+		}
 		return devices, err
 	}
 	return decided, err

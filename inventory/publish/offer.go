@@ -320,7 +320,7 @@ func (e *entry) tainted(k known, d inventory.Device) string {
 	if e.miswired(k, d) {
 		keys = append(keys, TaintMiswired)
 	}
-	if s := d.Exposure.Sharing; e.shared() && d.Exposure.Verdict != inventory.Undecided && (s == nil || d.AsShared().Name != e.Device.Name) {
+	if e.withdrawn(k, d) {
 		keys = append(keys, TaintWithdrawn)
 	}
 	e.Device.Taints = nil
@@ -340,6 +340,20 @@ func (e *entry) fail(k known) {
 	if f, ok := k.failing[e.Device.Name]; ok && !k.plain {
 		e.Device.Taints = append(e.Device.Taints, f.taint())
 	}
+}
+
+// withdrawn reports whether no policy shares a shared device any more. It is as it was while
+// the policies do not say what applies.
+func (e *entry) withdrawn(k known, d inventory.Device) bool {
+	if !e.shared() || d.Exposure.Verdict == inventory.Undecided {
+		was := k.before[e.Device.Name]
+		return e.shared() && was.isWithdrawn()
+	}
+	return d.Exposure.Sharing == nil || d.AsShared().Name != e.Device.Name
+}
+
+func (e *entry) isWithdrawn() bool {
+	return slices.ContainsFunc(e.Device.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == TaintWithdrawn })
 }
 
 // miswired reports whether a device is connected to something else than a policy expects.

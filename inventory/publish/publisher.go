@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -117,7 +118,9 @@ type Publisher struct {
 	lacks    Explanation // what the API server does not know
 	offered  []entry
 	withheld []Withheld
-	unsaved  error // why the state file does not hold what is published; Run alone writes it
+	// withdrawn are the shared devices that no policy shares any more, by name.
+	withdrawn map[string]bool
+	unsaved   error // why the state file does not hold what is published; Run alone writes it
 
 	// Used only by Run.
 	took      time.Duration    // by the last scan
@@ -186,6 +189,24 @@ func (p *Publisher) Counts() (offered, tainted, withheld int) {
 	return len(p.offered), tainted, len(p.withheld)
 }
 
+// Withdrawn reports whether a shared device is published as one that no policy shares any more.
+func (p *Publisher) Withdrawn(name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.withdrawn[name]
+}
+
+func (p *Publisher) noteWithdrawn(published []entry) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.withdrawn = map[string]bool{}
+	for _, e := range published {
+		if e.isWithdrawn() {
+			p.withdrawn[e.Device.Name] = true
+		}
+	}
+}
+
 // Withheld returns the devices that are not offered, as of the last scan.
 func (p *Publisher) Withheld() []Withheld {
 	p.mu.Lock()
@@ -206,6 +227,7 @@ func (p *Publisher) Run(ctx context.Context, to Slices) error {
 		p.setUnsaved(err)
 	}
 	p.before = before
+	p.noteWithdrawn(slices.Collect(maps.Values(before)))
 	if p.opts.Failed != nil {
 		failed := map[string]Failing{}
 		for name, e := range before {
@@ -307,6 +329,7 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 	p.mu.Lock()
 	p.offered, p.withheld = offered, withheld
 	p.mu.Unlock()
+	p.noteWithdrawn(offered)
 	if p.opts.Policies != nil {
 		p.opts.Policies.Offered(k.devices, namesOf(offered))
 	}

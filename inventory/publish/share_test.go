@@ -168,3 +168,30 @@ func TestSharedNames(t *testing.T) {
 		t.Errorf("a device that is gone is %q", d.ID)
 	}
 }
+
+// TestWithdrawnStays: a shared device that a claim has keeps the taint that says that no policy shares it while the policies
+// do not say what applies, as after a restart.
+func TestWithdrawnStays(t *testing.T) {
+	share := inventory.Exposure{Policy: "p", Verdict: inventory.Exposed, Sharing: &inventory.Sharing{Suffix: "-x"}}
+	undecided := inventory.Exposure{Policy: "p", Verdict: inventory.Undecided, Reason: "why"}
+	const name = "pci-0000-01-00-0-x"
+	k := known{before: map[string]entry{}, inUse: map[string]bool{name: true}}
+	for _, step := range []struct {
+		what      string
+		exposure  inventory.Exposure
+		withdrawn bool
+	}{
+		{"shared", share, false}, {"undecided", undecided, false}, {"deleted", inventory.Exposure{}, true},
+		{"undecided after that", undecided, true}, {"shared again", share, false},
+	} {
+		k.devices = cards()
+		k.devices[0].Exposure = step.exposure
+		offered, _ := k.offer()
+		p := &Publisher{}
+		p.noteWithdrawn(offered)
+		if p.Withdrawn(name) != step.withdrawn {
+			t.Errorf("%s: withdrawn is %t", step.what, !step.withdrawn)
+		}
+		k.before = k.remember(offered)
+	}
+}

@@ -56,7 +56,7 @@ type Attachments interface {
 	Given(ctx context.Context, namespace string, pod claims.Pod, attachment string) (ops.Given, error)
 }
 
-// Options is what a Plugin works with. All but Runtime, Attachments, Known, Unfit, Patience, Ports and CDI must be given.
+// Options is what a Plugin works with. All but Runtime, Attachments, Known, Unfit, Withdrawn, Patience, Ports and CDI must be given.
 type Options struct {
 	Store     *claims.Store
 	Keeper    Keeper
@@ -78,6 +78,9 @@ type Options struct {
 	// Unfit returns, by device ID, why functions must not be allocated to claims with
 	// shares of their PF; if it is nil, all are fit.
 	Unfit func(devices []inventory.Device) map[string]string
+	// Withdrawn reports whether a shared device was last published as one that no policy shares any more. It counts
+	// while the policies do not say what applies. May be nil.
+	Withdrawn func(device string) bool
 	// Results returns the results of a sandbox's steps; nil when unknown.
 	Results func(id reconcile.SandboxID) []topology.StepResult
 	// HandleError is called with errors of the publication of slices.

@@ -342,7 +342,7 @@ func locate(devices []inventory.Device, allocated claim.Device) (inventory.Devic
 		if s := d.Exposure.Sharing; s != nil && d.AsShared().Name == allocated.Name {
 			d.Shared = s
 		} else {
-			d.Shared = &inventory.Sharing{Suffix: "-" + allocated.Name[strings.LastIndex(allocated.Name, "-")+1:]} // of a policy that no longer exists
+			d.Shared = &inventory.Sharing{Suffix: "-" + allocated.Name[strings.LastIndex(allocated.Name, "-")+1:]} // of a policy that no longer exists, or is not known yet
 		}
 	case d.HostUse != "":
 		return d, fault.New(fault.Conflict, fmt.Errorf("device %q is used by the node itself (%s)", allocated.Name, d.State()))
@@ -358,9 +358,12 @@ func (p *Plugin) usable(t *topology.Topology, d claim.Device, host *inventory.De
 	if !ok {
 		return nil // Incomplete has reported it
 	}
+	if p.withdrawn(d.Name, host) {
+		return passing(fault.New(fault.NotReady, fmt.Errorf("device %q was withdrawn: no policy shares it any more, and only claims that have a share keep it. Delete the claim, or its pod, and create it again without tolerating taints of the driver", d.Name)))
+	}
 	c, _ := p.Contracts.Contract(s.Type)
 	if functions := slices.Equal(c.Input.DeviceTypes, []string{"vf"}); functions && d.ShareID != nil && host.Shared != nil && host.Exposure.Sharing == nil && host.Kind == inventory.KindPF {
-		host.Shared.Functions, host.Shared.By = true, []string{s.Type} // of a policy that no longer exists, or is not known yet
+		host.Shared.Functions, host.Shared.By = true, []string{s.Type} // of a policy that is not known yet
 	}
 	if network := claim.MasterNet(s, c); network != "" && !slices.ContainsFunc(host.Networks, func(p netip.Prefix) bool { return p.String() == network }) {
 		return passing(fault.New(fault.NotReady, fmt.Errorf("device %q has no address in %q, which is the masterNet of step %q of NetworkTopology %q: give the host an address there, or delete the claim, or its pod, and create it again", d.Name, network, s.Name, t.Name)))
@@ -380,6 +383,18 @@ func (p *Plugin) usable(t *topology.Topology, d claim.Device, host *inventory.De
 			d.Name, strings.Join(host.Shared.By, ", "), s.Name, t.Name, s.Type, host.Exposure.Policy)
 	}
 	return nil
+}
+
+// withdrawn reports whether a shared device is one that no policy shares any more. It has a taint
+// then, which claims may tolerate.
+func (p *Plugin) withdrawn(name string, host *inventory.Device) bool {
+	switch {
+	case host.Shared == nil:
+		return false
+	case host.Exposure.Verdict == inventory.Undecided:
+		return p.Withdrawn != nil && p.Withdrawn(name)
+	}
+	return host.Shared != host.Exposure.Sharing
 }
 
 // takesFunction reports whether a step takes a function of a PF that is shared.

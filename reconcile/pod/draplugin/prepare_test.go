@@ -46,6 +46,8 @@ type given struct {
 	prepared  []types.UID         // claims whose devices were prepared
 	fails     error               // of that
 	results   []topology.StepResult
+	// withdrawnDevices are published as withdrawn.
+	withdrawnDevices map[string]bool
 
 	mu   sync.Mutex
 	cond *sync.Cond
@@ -147,7 +149,8 @@ func newGiven(t *testing.T) *given {
 		Discover: func() ([]inventory.Device, error) { return g.devices, nil },
 		Results:  func(reconcile.SandboxID) []topology.StepResult { return g.results },
 		Changed:  func() {}, HandleError: func(error, string) {},
-		Log: slog.New(g), Now: time.Now,
+		Withdrawn: func(device string) bool { return g.withdrawnDevices[device] },
+		Log:       slog.New(g), Now: time.Now,
 	})
 	return g
 }

@@ -1,11 +1,13 @@
 package draplugin_test
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -86,12 +88,48 @@ func TestShares(t *testing.T) {
 	if _, still := used["pci-0000-03-10-0-x"]; !still || err != nil {
 		t.Errorf("in use %v, %v: the share of the other claim is forgotten", used, err)
 	}
+}
 
-	// The policy may be deleted before a claim with a share by it is prepared.
-	g.devices[0].Exposure = inventory.Exposure{}
-	if _, err := g.prepare(shares("c3", "p3", "s5", "s6")); err != nil {
-		t.Error(err)
-	}
+// TestWithdrawnShare: once no policy shares a device, nobody new gets a share of it, whatever taint the claim
+// tolerates. Who has one keeps it, also when the kubelet asks again. While policies do not say what applies, the last
+// word that was published counts.
+func TestWithdrawnShare(t *testing.T) {
+	inBubble(t, "withdrawn", func(t *testing.T) {
+		g := sharing(t)
+		shared := g.devices[0].Exposure
+		first := shares("c1", "p1", "s1", "s2")
+		if _, err := g.prepare(first); err != nil {
+			t.Fatal(err)
+		}
+		const says = `device "pci-0000-03-10-0-x" was withdrawn: no policy shares it any more`
+		for name, now := range map[string]inventory.Exposure{
+			"policy deleted": {},
+			"withheld":       {Policy: "p", Verdict: inventory.Withheld},
+			"another suffix": {Policy: "p", Verdict: inventory.Exposed, Sharing: &inventory.Sharing{Suffix: "-y", By: []string{"macvlan"}}},
+		} {
+			g.devices[0].Exposure = now
+			_, err := g.prepare(shares("c3", "p3", "s5", "s6"))
+			if fault.Of(err) != fault.NotReady || !strings.Contains(fmt.Sprint(err), says) {
+				t.Errorf("%s: a claim that is prepared afterwards: %v", name, err)
+			}
+			if _, err := g.prepare(first); err != nil {
+				t.Errorf("%s: a claim that has a share: %v", name, err)
+			}
+		}
+		g.devices[0].Exposure = inventory.Exposure{Verdict: inventory.Undecided}
+		g.withdrawnDevices = map[string]bool{"pci-0000-03-10-0-x": true}
+		if _, err := g.prepare(shares("c4", "p4", "s7", "s8")); !strings.Contains(fmt.Sprint(err), says) {
+			t.Errorf("undecided, and published as withdrawn: %v", err)
+		}
+		g.withdrawnDevices = nil
+		if _, err := g.prepare(shares("c4", "p4", "s7", "s8")); err != nil {
+			t.Errorf("undecided, and published as shared: %v", err)
+		}
+		g.devices[0].Exposure = shared
+		if _, err := g.prepare(shares("c3", "p3", "s5", "s6")); err != nil {
+			t.Errorf("shared again: %v", err)
+		}
+	})
 }
 
 // TestShareRefused holds that a shared device is neither moved nor allocated as a whole.
@@ -232,6 +270,8 @@ func testFunctionsAsShares(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.devices[3].Exposure = inventory.Exposure{} // the policy is withdrawn
+	g.refused(third, fault.NotReady, `device "pci-0000-03-00-0-f" was withdrawn`)
+	g.devices[3].Exposure = inventory.Exposure{Verdict: inventory.Undecided} // or not known yet
 	devices, err := g.prepare(third)
 	if err != nil {
 		t.Fatal(err)
