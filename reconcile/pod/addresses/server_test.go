@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -152,6 +153,7 @@ func (s *server) agent(t *testing.T, node, file string, now *time.Time) *agent {
 		Recorded: func() []addresspool.Grant { return a.recorded() },
 		Ended:    func(context.Context, addresspool.Grant) (bool, error) { return false, nil },
 		Log:      slog.New(slog.DiscardHandler), Now: func() time.Time { return *now },
+		Sync: func(*os.File) error { return nil },
 	}); err != nil {
 		t.Fatal(err)
 	}
