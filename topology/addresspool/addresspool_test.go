@@ -754,8 +754,8 @@ func (c *cluster) nothingLost() {
 		}
 	}
 	for _, is4 := range c.layout.Families() {
-		if count := h.Count(c.layout, is4, c.now); count.Free() != c.layout.Size(is4) {
-			c.t.Errorf("%d of %d addresses are free", count.Free(), c.layout.Size(is4))
+		if count := h.Count(c.layout, is4, c.now); count.Free != c.layout.Size(is4) {
+			c.t.Errorf("%d of %d addresses are free", count.Free, c.layout.Size(is4))
 		}
 	}
 }
@@ -820,7 +820,7 @@ func TestTwoPools(t *testing.T) {
 	}
 	h.GiveBack("c", 10, func(pool string) int64 { return rests[pool] })
 	for name, want := range map[string]uint64{"short": 2, "long": 1} {
-		if c := h.Count(named(name), true, 10); c.Free() != want {
+		if c := h.Count(named(name), true, 10); c.Free != want {
 			t.Errorf("pool %s: %+v, want %d free", name, c, want)
 		}
 	}
@@ -946,7 +946,7 @@ func TestKept(t *testing.T) {
 	block := netip.MustParsePrefix("192.0.2.1/32")
 	one.Gain(l, block, "uid")
 	said("the first", take(one, l, "a", 0, web), "192.0.2.1/30")
-	if id := one.IdentityOf(one.Blocks[0]); id != web.For {
+	if id := one.Usage(0)[0].For; id != web.For {
 		t.Errorf("the lease is for %q", id)
 	}
 	one.GiveBack("a", 10, rest(60))

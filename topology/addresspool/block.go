@@ -57,6 +57,15 @@ type Group struct {
 	is4    bool
 }
 
+// GroupOf returns the group whose blocks have addresses of a family.
+func GroupOf(l *Layout, is4 bool) Group {
+	groups := l.Groups()
+	if i := slices.IndexFunc(groups, func(g Group) bool { return g.is4 == is4 }); i >= 0 {
+		return groups[i]
+	}
+	return groups[0] // a block is of both families
+}
+
 // IPv4 reports of which family the names of the group's blocks are.
 func (g Group) IPv4() bool { return g.is4 }
 
@@ -411,11 +420,25 @@ func (l *Layout) Overlaps(o *Layout) (mine, theirs netip.Prefix, ok bool) {
 func (l *Layout) Gives(p netip.Prefix) (subnet netip.Prefix, ok bool) {
 	for i := range l.subnets {
 		s := &l.subnets[i]
-		if both, ok := s.span.cut(spanOf(p)); ok && (Range{Span: both, excludes: l.excludes}).first(nil).IsValid() {
+		both, ok := s.span.cut(spanOf(p))
+		if !ok {
+			continue
+		}
+		var reserved func(netip.Addr) bool
+		if !l.Flat() {
+			reserved = func(a netip.Addr) bool { return l.ends(s, a) }
+		}
+		if (Range{Span: both, excludes: l.excludes}).first(reserved).IsValid() {
 			return s.prefix, true
 		}
 	}
 	return netip.Prefix{}, false
+}
+
+// ends reports whether an address is the first of a node's block, or of IPv4 the last: those of its network.
+func (l *Layout) ends(s *subnet, a netip.Addr) bool {
+	block, err := a.Prefix(s.prefix.Bits() + l.ifBits + l.hostBits)
+	return err == nil && (a == block.Addr() || s.is4() && a == last(block))
 }
 
 // LeaseName is the name of a block's lease. Two blocks never have one name: what comes

@@ -95,6 +95,18 @@ func Title(pool string) string {
 // ErrNone is that the node has no address to give.
 var ErrNone = errors.New("no address is free on this node")
 
+// Short is that the node has no address of some families to give: an ErrNone.
+type Short struct {
+	Pool string
+	// Families are those without a free address: is it IPv4?
+	Families []bool
+}
+
+func (e *Short) Error() string { return fmt.Sprintf("%s: %v", Title(e.Pool), ErrNone) }
+
+// Unwrap returns ErrNone.
+func (e *Short) Unwrap() error { return ErrNone }
+
 // ErrLost is that an address may be another node's by now.
 var ErrLost = errors.New("this node was gone, and its lease may be another node's now")
 
@@ -147,27 +159,39 @@ func (h *Holdings) TakeKept(l *Layout, owner Owner, iface int, now int64, k Keep
 		}
 		return slices.Clone(h.Grants[i].Addresses), h.Lost(owner.Claim)
 	}
+	if iface < 0 || iface >= l.Interfaces() {
+		return nil, fmt.Errorf("AddressPool %q: %w: %d is not from 0 to %d", l.Name, ErrInterface, iface, l.Interfaces()-1)
+	}
 	taken := h.taken(l.Name, now)
 	var out []netip.Prefix
+	var missing []bool
 	for _, is4 := range l.Families() {
 		a, ok := h.kept(l, is4, iface, now, k.For)
 		if !ok {
-			var err error
-			if a, err = h.free(l, is4, iface, taken); err != nil {
-				return nil, err
-			}
+			a, ok = h.free(l, is4, iface, taken)
+		}
+		if !ok {
+			missing = append(missing, is4)
 		}
 		out = append(out, a)
+	}
+	if len(missing) > 0 {
+		return nil, &Short{l.Name, missing}
 	}
 	g := Grant{Owner: owner, Pool: l.Name, Addresses: out}
 	if k.For != "" && k.Keep > 0 {
 		g.For, g.Keep = k.For, k.Keep
 	}
-	h.Grants = append(h.Grants, g)
-	for _, a := range out { // it does not rest any more
-		h.Resting = slices.DeleteFunc(h.Resting, func(r Resting) bool { return r.Pool == l.Name && r.Address == a.Addr() })
-	}
+	h.Give(g)
 	return slices.Clone(out), nil
+}
+
+// Give records a grant: its addresses do not rest any more.
+func (h *Holdings) Give(g Grant) {
+	h.Grants = append(h.Grants, g)
+	h.Resting = slices.DeleteFunc(h.Resting, func(r Resting) bool {
+		return r.Pool == g.Pool && slices.ContainsFunc(g.Addresses, func(a netip.Prefix) bool { return a.Addr() == r.Address })
+	})
 }
 
 // kept returns the address that is kept here for an identity, in a block that has not to be
@@ -225,7 +249,7 @@ func (h *Holdings) Example(l *Layout, owner Owner, iface int) ([]netip.Prefix, e
 			}
 			if b, usable := g.At(i); usable && h.index(l.Name, b) < 0 {
 				h.Gain(l, b, "")
-				if h.Count(l, g.is4, 0).Free() > 0 {
+				if h.Count(l, g.is4, 0).Free > 0 {
 					break
 				}
 			}
@@ -234,19 +258,14 @@ func (h *Holdings) Example(l *Layout, owner Owner, iface int) ([]netip.Prefix, e
 	return h.Take(l, owner, iface, 0)
 }
 
-func (h *Holdings) free(l *Layout, is4 bool, iface int, taken map[netip.Addr]bool) (netip.Prefix, error) {
-	if iface < 0 || iface >= l.Interfaces() {
-		return netip.Prefix{}, fmt.Errorf("AddressPool %q: %w: %d is not from 0 to %d", l.Name, ErrInterface, iface, l.Interfaces()-1)
-	}
+func (h *Holdings) free(l *Layout, is4 bool, iface int, taken map[netip.Addr]bool) (netip.Prefix, bool) {
 	for _, r := range h.ranges(l, is4, iface) {
 		if a := r.first(func(a netip.Addr) bool { return taken[a] }); a.IsValid() {
-			return netip.PrefixFrom(a, r.Bits), nil
+			return netip.PrefixFrom(a, r.Bits), true
 		}
 	}
-	if a := h.longestRested(l, is4, iface); a.IsValid() {
-		return a, nil
-	}
-	return netip.Prefix{}, fmt.Errorf("%s: %w", Title(l.Name), ErrNone)
+	a := h.longestRested(l, is4, iface)
+	return a, a.IsValid()
 }
 
 // longestRested returns the address that was given back first, of ranges that are the node's own: there are no
@@ -319,16 +338,6 @@ func (h *Holdings) GiveBack(claim string, now int64, rest func(pool string) int6
 	return len(h.Grants) < n
 }
 
-// IdentityOf returns for whom the address of a block will be kept when its claim has ended.
-func (h *Holdings) IdentityOf(b Held) string {
-	for _, g := range h.Grants {
-		if g.For != "" && g.Pool == b.Pool && b.Block.IsSingleIP() && slices.ContainsFunc(g.Addresses, func(a netip.Prefix) bool { return a.Addr() == b.Block.Addr() }) {
-			return g.For
-		}
-	}
-	return b.For
-}
-
 // ToKeep returns the blocks of a pool whose lease is to be kept for an identity.
 func (h *Holdings) ToKeep(pool string) []Held {
 	var out []Held
@@ -362,10 +371,11 @@ func (h *Holdings) KeepHere(b Held) (changed bool) {
 // Abandon has blocks kept until a time that were taken for identities which do not want them any more. One that was
 // taken over in the last seconds is left: another process may have taken it, and only that knows who waits.
 func (h *Holdings) Abandon(pool string, now, until, last int64, wanted func(identity string) bool) (changed bool) {
+	usage := h.Usage(now)
 	for i := range h.Blocks {
 		b := &h.Blocks[i]
 		recent := b.Gained <= now && now-b.Gained < last
-		if b.Pool == pool && b.For != "" && b.Kept == nil && !b.Lost && !recent && !h.used(*b) && !wanted(b.For) {
+		if b.Pool == pool && b.For != "" && b.Kept == nil && !b.Lost && !recent && usage[i].Used == 0 && !wanted(b.For) {
 			b.Kept, changed = &Kept{b.For, until}, true
 		}
 	}
@@ -420,22 +430,67 @@ func (h *Holdings) Lose(pool string, block netip.Prefix) {
 
 // forget drops lost blocks of which nobody has an address.
 func (h *Holdings) forget() {
-	h.Blocks = slices.DeleteFunc(h.Blocks, func(b Held) bool { return b.Lost && !h.used(b) })
+	if !slices.ContainsFunc(h.Blocks, func(b Held) bool { return b.Lost }) {
+		return
+	}
+	usage, i := h.Usage(0), -1
+	h.Blocks = slices.DeleteFunc(h.Blocks, func(b Held) bool { i++; return b.Lost && usage[i].Used == 0 })
 }
 
-// Used is the number of addresses of a block that somebody has.
-func (h *Holdings) Used(b Held) (n int) {
-	for i := range h.Grants {
-		for _, a := range h.Grants[i].Addresses {
-			if h.Grants[i].Pool == b.Pool && b.contains(a.Addr()) {
-				n++
+// Usage is what becomes of the addresses of a block.
+type Usage struct {
+	Used, Resting int
+	// For is for whom the address of a block of one address will be kept.
+	For string
+}
+
+func (u Usage) idle() bool { return u.Used == 0 && u.Resting == 0 }
+
+// Usage returns that of each block, in their order. It takes as many steps as there are blocks, and addresses that are
+// given or rest: a node may have thousands of each.
+func (h *Holdings) Usage(now int64) []Usage {
+	type key struct {
+		pool   string
+		prefix netip.Prefix
+	}
+	at := map[key]int{}
+	lengths := map[string][]int{} // of blocks, by pool
+	for i, b := range h.Blocks {
+		for _, p := range append([]netip.Prefix{b.Block}, b.Parts...) {
+			at[key{b.Pool, p}] = i
+			if n := lengths[b.Pool]; !slices.Contains(n, p.Bits()) {
+				lengths[b.Pool] = append(n, p.Bits())
 			}
 		}
 	}
-	return n
+	out := make([]Usage, len(h.Blocks))
+	count := func(pool string, a netip.Addr, f func(u *Usage)) {
+		for _, bits := range lengths[pool] {
+			p, err := a.Prefix(bits)
+			if i, ok := at[key{pool, p}]; err == nil && ok {
+				f(&out[i])
+				return
+			}
+		}
+	}
+	for i := range h.Grants {
+		g := &h.Grants[i]
+		for _, a := range g.Addresses {
+			count(g.Pool, a.Addr(), func(u *Usage) { u.Used++; u.For = g.For })
+		}
+	}
+	for _, r := range h.Resting {
+		if r.Until > now {
+			count(r.Pool, r.Address, func(u *Usage) { u.Resting++ })
+		}
+	}
+	for i, b := range h.Blocks {
+		if u := &out[i]; !b.Block.IsSingleIP() || u.For == "" {
+			u.For = b.For
+		}
+	}
+	return out
 }
-
-func (h *Holdings) used(b Held) bool { return h.Used(b) > 0 }
 
 // Expire forgets what has rested long enough, and reports whether it has changed anything. Nothing rests, or is to be
 // kept, for more seconds from now than most says for its pool, for an identity or for nobody: a time that is later is from
@@ -466,25 +521,20 @@ func (h *Holdings) Expire(now int64, most func(pool string, kept bool) int64) (c
 // somebody has an address of is kept.
 func (h *Holdings) Drop(pool string, block netip.Prefix, now int64) bool {
 	i := h.index(pool, block)
-	if i < 0 || h.Blocks[i].Kept != nil || h.used(h.Blocks[i]) || h.rests(h.Blocks[i], now) {
+	if i < 0 || h.Blocks[i].Kept != nil || !h.Usage(now)[i].idle() {
 		return false
 	}
 	h.Blocks = slices.Delete(h.Blocks, i, i+1)
 	return true
 }
 
-func (h *Holdings) rests(b Held, now int64) bool {
-	return slices.ContainsFunc(h.Resting, func(r Resting) bool {
-		return r.Pool == b.Pool && r.Until > now && b.contains(r.Address)
-	})
-}
-
 // Idle returns the blocks of a pool that nobody has an address of, those that were taken
 // last first: these are returned first.
 func (h *Holdings) Idle(pool string, now int64) []Held {
 	var out []Held
-	for _, b := range slices.Backward(h.Blocks) {
-		if b.Pool == pool && !b.Lost && b.For == "" && b.Kept == nil && !h.used(b) && !h.rests(b, now) {
+	usage := h.Usage(now)
+	for i, b := range slices.Backward(h.Blocks) {
+		if b.Pool == pool && !b.Lost && b.For == "" && b.Kept == nil && usage[i].idle() {
 			out = append(out, b)
 		}
 	}
@@ -494,32 +544,60 @@ func (h *Holdings) Idle(pool string, now int64) []Held {
 // Count is what a node has of one family of a pool.
 type Count struct {
 	Held, Used, Resting uint64
+	// Free is what could be allocated now, to any claim.
+	Free uint64
 }
-
-// Free is what could be allocated now.
-func (c Count) Free() uint64 { return c.Held - min(c.Held, c.Used+c.Resting) }
 
 // Count counts the addresses of one family.
 func (h *Holdings) Count(l *Layout, is4 bool, now int64) (c Count) {
-	for _, b := range h.Blocks {
-		if b.Pool == l.Name && !b.Lost {
-			size := l.BlockSize(b.Block, is4)
-			if c.Held += size; (b.For != "" || b.Kept != nil) && !h.used(b) && !h.rests(b, now) {
-				c.Resting += size // for who it is kept for
-			}
+	usage := h.Usage(now)
+	for i, b := range h.Blocks {
+		if b.Pool != l.Name || b.Lost {
+			continue
+		}
+		size := l.BlockSize(b.Block, is4)
+		switch c.Held += size; {
+		case b.For == "" && b.Kept == nil:
+			c.Free += size
+		case usage[i].idle():
+			c.Resting += size // for whom it is kept
 		}
 	}
+	taken := map[netip.Addr]bool{}
 	for i := range h.Grants {
 		for _, a := range h.Grants[i].Addresses {
 			if h.Grants[i].Pool == l.Name && a.Addr().Is4() == is4 {
 				c.Used++
+				taken[a.Addr()] = true
 			}
 		}
 	}
 	for _, r := range h.Resting {
 		if r.Pool == l.Name && r.Until > now && r.Address.Is4() == is4 {
 			c.Resting++
+			taken[r.Address] = true
 		}
 	}
+	c.Free -= min(c.Free, h.within(l, taken))
 	return c
+}
+
+// within counts the addresses that would be free if they were not taken: what was excluded since it was given, or is of
+// a lost block, would not be.
+func (h *Holdings) within(l *Layout, taken map[netip.Addr]bool) (n uint64) {
+	open := &Holdings{}
+	for _, b := range h.Blocks {
+		if b.Pool == l.Name && !b.Lost && b.For == "" && b.Kept == nil {
+			open.Blocks = append(open.Blocks, b)
+		}
+	}
+	for a := range taken {
+		if _, gives := l.Gives(single(a)); gives {
+			open.Grants = append(open.Grants, Grant{Pool: l.Name, Addresses: []netip.Prefix{single(a)}})
+		}
+	}
+	for _, u := range open.Usage(0) {
+		n += uint64(u.Used)
+	}
+	return n
 }

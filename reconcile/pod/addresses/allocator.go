@@ -57,9 +57,9 @@ type Allocator struct {
 
 	mu      sync.Mutex
 	pools   map[string]*pool
-	full    map[string]time.Time // pools of which all blocks were leased, and when
-	unmet   map[string]time.Time // pools that had nothing to give, and when
-	checked map[string]*known    // blocks whose lease was read since the start
+	full    map[lack]*fullness  // pools of which all blocks were leased
+	waits   map[string]*waiting // claims that were refused, by key
+	checked map[string]*known   // blocks whose lease was read since the start
 	counts  []Count
 	seeks   map[string]*seek      // by identity
 	asking  map[types.UID]asking  // claims that wait for literal addresses
@@ -118,7 +118,7 @@ func Open(o Options) (*Allocator, error) {
 	}
 	a := &Allocator{
 		Options: o, file: ledger{o.File, o.Sync}, wake: make(chan struct{}, 1),
-		pools: map[string]*pool{}, full: map[string]time.Time{}, unmet: map[string]time.Time{}, checked: map[string]*known{}, asking: map[types.UID]asking{}, seeks: map[string]*seek{},
+		pools: map[string]*pool{}, full: map[lack]*fullness{}, waits: map[string]*waiting{}, checked: map[string]*known{}, asking: map[types.UID]asking{}, seeks: map[string]*seek{},
 	}
 	_, err := a.file.read()
 	if frame.IsDamage(err) {
@@ -148,94 +148,91 @@ func Open(o Options) (*Allocator, error) {
 // called again, with the gateways and routes that the pool has now. An error of kind
 // NotReady may pass: a lease is being looked for.
 func (a *Allocator) Take(claim Claim, wants []Want) (map[Want]ops.Given, error) {
-	out := map[Want]ops.Given{}
+	var o offer
 	now := a.Now()
 	defer a.poke()
-	err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
-		had := len(h.Grants)
-		for _, w := range wants {
-			got, err := a.take(h, &claim, w, now)
-			if err != nil {
-				return false, fmt.Errorf("step %q: %w", w.Step, err)
-			}
-			out[w] = got
+	err := a.file.change(func(h *addresspool.Holdings) (changed bool, err error) {
+		if o, changed, err = a.takeAll(h, &claim, wants, now); err != nil {
+			return false, err
 		}
-		moved := false // a claim can outlive its pod
-		for i := range h.Grants {
-			if g := &h.Grants[i]; i >= had {
-				g.Of, g.PodUID = claim.Namespace+"/"+claim.Name, string(claim.PodUID)
-			} else if g.Claim == string(claim.UID) && g.PodUID != string(claim.PodUID) {
-				g.PodUID, moved = string(claim.PodUID), true
+		for i := range h.Grants { // a claim can outlive its pod
+			if g := &h.Grants[i]; g.Claim == string(claim.UID) && g.PodUID != string(claim.PodUID) {
+				g.PodUID, changed = string(claim.PodUID), true
 			}
 		}
-		changed, err := a.takeLiterals(h, &claim, now)
-		return len(h.Grants) > had || moved || changed, err
+		literals, err := a.takeLiterals(h, &claim, now)
+		return changed || literals, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return out, nil
-}
-
-func (a *Allocator) take(h *addresspool.Holdings, claim *Claim, w Want, now time.Time) (given ops.Given, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	delete(a.waits, claim.key())
+	for identity := range o.seeks {
+		delete(a.seeks, identity)
+	}
+	return o.given, nil
+}
+
+// takeAll gives a claim what its steps want, all of it or nothing.
+func (a *Allocator) takeAll(h *addresspool.Holdings, claim *Claim, wants []Want, now time.Time) (o offer, changed bool, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	usable := a.usable(h)
+	a.reserve(usable, claim.key(), now, a.isFull(now))
+	if o = a.offer(usable, claim, wants, now); o.err != nil {
+		a.wait(*claim, wants, o, now)
+		return o, false, o.err
+	}
+	for _, g := range usable.Grants {
+		if g.Claim == string(claim.UID) && !h.Has(g.Owner) {
+			g.Of, g.PodUID = claim.Namespace+"/"+claim.Name, string(claim.PodUID)
+			h.Give(g)
+			changed = true
+		}
+	}
+	return o, changed, nil
+}
+
+// take takes of h what a step of a claim gets, and adds to o what is missing otherwise. The caller holds a.mu.
+func (a *Allocator) take(h *addresspool.Holdings, claim *Claim, w Want, now time.Time, o *offer) (given ops.Given, err error) {
 	p := a.pools[w.Pool]
 	switch {
 	case w.Local != nil:
 		p = &pool{layout: w.Local}
 	case p == nil:
+		o.stuck = true
 		return given, fault.New(fault.NotReady, fmt.Errorf("there is no %s %q: create it, or name another in ipam.pool", v1alpha1.AddressPoolKind, w.Pool))
 	case p.err != nil:
 		return given, fault.New(fault.Invalid, p.err)
 	}
-	usable := *h
-	usable.Resting = slices.Clone(h.Resting)
-	// A lease that this process has not verified may have been lost while no agent ran.
-	usable.Blocks = slices.DeleteFunc(slices.Clone(h.Blocks), func(b addresspool.Held) bool {
-		return !b.Lost && !a.checked[addresspool.LeaseName(b.Pool, b.Block)].is(b.Lease)
-	})
 	owner := addresspool.Owner{Claim: string(claim.UID), Topology: w.Topology, Step: w.Step}
 	if w.Division != nil && !h.Has(owner) { // what it excludes can be changed, and whoever has an address keeps it
 		if err := p.layout.Agrees(*w.Division); err != nil {
+			o.stuck = true
 			return given, fault.New(fault.NotReady, err)
 		}
 	}
 	keeping := addresspool.Keeping{}
 	if p.reclaim > 0 {
 		keeping = addresspool.Keeping{For: identity(claim, w), Keep: p.reclaim}
-		if !p.ending && !h.Has(owner) && h.HeldFor(w.Pool, keeping.For, owner.Claim, string(claim.PodUID)) {
-			return given, inUseOn(w.Pool, a.NodeName)
-		}
-		if p.layout.Single() && !h.Has(owner) && !p.ending {
-			if err := a.sought(w.Pool, keeping.For, now); err != nil {
+		if !p.ending && !h.Has(owner) {
+			if err := a.keptElsewhere(h, claim, w.Pool, keeping.For, p.layout.Single(), o); err != nil {
 				return given, err
 			}
 		}
 	}
-	got, err := usable.TakeKept(p.layout, owner, w.Interface, now.Unix(), keeping)
+	got, err := h.TakeKept(p.layout, owner, w.Interface, now.Unix(), keeping)
+	if short, ok := errors.AsType[*addresspool.Short](err); ok {
+		return given, fault.New(fault.NotReady, a.tooFew(h, p, w, short, o))
+	}
 	switch {
 	case errors.Is(err, addresspool.ErrLost):
 		return given, fault.New(fault.Conflict, fmt.Errorf("%w: delete the pod, another one gets another address", err))
-	case errors.Is(err, addresspool.ErrNone) && w.Local != nil:
-		return given, fault.New(fault.NotReady, fmt.Errorf("%w: other pods have all addresses of its ranges", err))
-	case errors.Is(err, addresspool.ErrNone) && !p.ending && !p.layout.Flat() && usable.Holds(w.Pool):
-		return given, fault.New(fault.NotReady, fmt.Errorf("%w: its block of the pool is full, and with hostBlock a node has one: delete pods, or use a pool with a smaller hostBlock", err))
-	case errors.Is(err, addresspool.ErrNone):
-		a.unmet[w.Pool] = now
-		if p.ending {
-			return given, fault.New(fault.NotReady, fmt.Errorf("%s %q is being deleted, or new: nothing is given from it", v1alpha1.AddressPoolKind, w.Pool))
-		}
-		if p.low {
-			err = fmt.Errorf("%w, and few of its %d addresses are left on all nodes: see kubectl get addresspool %s", err, p.layout.Size(p.layout.Families()[0]), w.Pool)
-		}
-		return given, fault.New(fault.NotReady, fmt.Errorf("%w; a lease of more is being looked for", err))
 	case err != nil:
 		return given, fault.New(fault.Invalid, err)
 	}
-	h.Grants, h.Resting = usable.Grants, usable.Resting
-	delete(a.unmet, w.Pool)
-	delete(a.seeks, keeping.For)
 	return ops.Allocated(p.layout, got), nil
 }
 

@@ -49,23 +49,36 @@ type seek struct {
 	elsewhere      string // the node that has not released it yet
 }
 
-// sought returns an error until it is known whether an address is kept for an identity, and
-// while a node has it. The caller holds a.mu.
-func (a *Allocator) sought(pool, identity string, now time.Time) error {
+// keptElsewhere returns an error while an earlier pod has the address that is kept for an identity, and until it is
+// known whether another node has it. The caller holds a.mu.
+func (a *Allocator) keptElsewhere(h *addresspool.Holdings, c *Claim, pool, identity string, single bool, o *offer) error {
+	if h.HeldFor(pool, identity, string(c.UID), string(c.PodUID)) {
+		o.stuck = true
+		return inUseOn(pool, a.NodeName)
+	}
+	if !single {
+		return nil
+	}
+	o.seeks[identity] = pool
+	switch s := a.seeks[identity]; {
+	case s == nil || s.pool != pool || !s.done:
+		o.asks = true
+		return fault.New(fault.NotReady, fmt.Errorf("whether AddressPool %q has an address that is kept for the pod is being looked up", pool))
+	case s.elsewhere != "":
+		o.stuck = true
+		return inUseOn(pool, s.elsewhere)
+	}
+	return nil
+}
+
+// seek looks up whether an address is kept for an identity, also once more if another node had it. The caller holds a.mu.
+func (a *Allocator) seek(pool, identity string, now time.Time) {
 	s := a.seeks[identity]
 	if s == nil || s.pool != pool {
 		s = &seek{pool: pool, identity: identity}
 		a.seeks[identity] = s
 	}
-	s.since = now
-	switch {
-	case !s.done:
-		return fault.New(fault.NotReady, fmt.Errorf("whether AddressPool %q has an address that is kept for the pod is being looked up", pool))
-	case s.elsewhere != "":
-		s.done = false
-		return inUseOn(pool, s.elsewhere)
-	}
-	return nil
+	s.since, s.done = now, s.done && s.elsewhere == ""
 }
 
 // inUseOn is that the previous pod of a name has not released its address.

@@ -98,8 +98,7 @@ func (a *Allocator) Run(ctx context.Context) {
 func (a *Allocator) waiting() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	maps.DeleteFunc(a.unmet, func(_ string, since time.Time) bool { return a.Now().Sub(since) > impatient })
-	return len(a.unmet) > 0 || len(a.asking) > 0 || len(a.seeks) > 0
+	return len(a.waiters(a.Now())) > 0 || len(a.asking) > 0 || len(a.seeks) > 0
 }
 
 // Pass compares what the node holds with the API server once, and takes and ends leases.
@@ -121,9 +120,9 @@ func (a *Allocator) Pass(ctx context.Context) error {
 		return err
 	}
 	var errs []error
-	errs = append(errs, a.endLost(ctx), a.leaseLiterals(ctx, node), a.keep(ctx, node))
+	errs = append(errs, a.endLost(ctx), a.leaseLiterals(ctx, node), a.keep(ctx, node), a.obtain(ctx, node))
 	for _, name := range a.known() {
-		errs = append(errs, a.obtain(ctx, node, name), a.giveUp(ctx, name))
+		errs = append(errs, a.giveUp(ctx, name))
 	}
 	return errors.Join(append(errs, a.report(ctx))...)
 }
@@ -335,57 +334,8 @@ func (a *Allocator) endLost(ctx context.Context) error {
 	return nil
 }
 
-// obtain takes a block of each group in which the node has nothing to give: if a claim
-// waits for it, or ahead of need where the node uses the pool and others have enough.
-func (a *Allocator) obtain(ctx context.Context, node, name string) error {
-	p := a.pool(name)
-	if p == nil || p.layout == nil || p.ending {
-		return nil
-	}
-	a.mu.Lock()
-	_, waits := a.unmet[name]
-	a.mu.Unlock()
-	for _, g := range p.layout.Groups() {
-		var count addresspool.Count
-		has := false
-		if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
-			count = h.Count(p.layout, g.IPv4(), a.Now().Unix())
-			has = h.Holds(name)
-			return false, nil
-		}); err != nil {
-			return err
-		}
-		if count.Free() > 0 || !p.layout.Flat() && has || !waits && (count.Used == 0 || !p.ample) {
-			continue
-		}
-		if err := a.createUnlessFull(ctx, node, p.layout, g); err != nil {
-			return fmt.Errorf("AddressPool %q: %w", name, err)
-		}
-	}
-	return nil
-}
-
 // errFull is that no node can lease anything more of a pool.
 var errFull = errors.New("all of its blocks are leased: add a pool, or see kubectl get addressleases for nodes that have many")
-
-// createUnlessFull is create, but for a while after a pool was found to be full: each claim
-// that waits is tried every second, and each try would cost a request per block, on all
-// nodes that wait.
-func (a *Allocator) createUnlessFull(ctx context.Context, node string, l *addresspool.Layout, g addresspool.Group) error {
-	a.mu.Lock()
-	since, full := a.full[l.Name]
-	a.mu.Unlock()
-	if full && a.Now().Sub(since) < respite {
-		return errFull
-	}
-	err := a.create(ctx, node, l, g)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if delete(a.full, l.Name); errors.Is(err, errFull) {
-		a.full[l.Name] = a.Now()
-	}
-	return err
-}
 
 // create makes the lease of a free block.
 func (a *Allocator) create(ctx context.Context, node string, l *addresspool.Layout, g addresspool.Group) error {
@@ -528,12 +478,6 @@ func (a *Allocator) giveUp(ctx context.Context, name string) error {
 	if p == nil || p.layout == nil || !p.ending && !p.layout.Flat() {
 		return nil
 	}
-	a.mu.Lock()
-	_, waits := a.unmet[name]
-	a.mu.Unlock()
-	if waits && !p.ending {
-		return nil
-	}
 	asked := a.asked()
 	var dropped []addresspool.Held
 	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
@@ -542,7 +486,7 @@ func (a *Allocator) giveUp(ctx context.Context, name string) error {
 		if !p.ending && !p.low {
 			keep[true], keep[false] = 1, 1
 		}
-		for _, b := range slices.Backward(h.Idle(name, now)) { // the oldest is kept
+		for _, b := range slices.Backward(a.unreserved(h, name)) { // the oldest is kept
 			if slices.ContainsFunc(asked, func(w asking) bool {
 				return name == topology.LiteralPool && slices.Contains(w.addresses, b.Block.Addr())
 			}) {
@@ -566,6 +510,17 @@ func (a *Allocator) giveUp(ctx context.Context, name string) error {
 		}
 	}
 	return nil
+}
+
+// unreserved returns the blocks of a pool that are idle and that no claim waits for. A claim that was refused since a
+// pool is full keeps what the node has leased for it until the pool is full the next time: of two nodes that need
+// each the rest of the other, both give it up then, and the first one that tries again has all.
+func (a *Allocator) unreserved(h *addresspool.Holdings, name string) []addresspool.Held {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now, rest := a.Now(), a.usable(h)
+	a.reserve(rest, "", now, func(l lack) bool { return a.full[l] != nil && a.full[l].times > 1 })
+	return rest.Idle(name, now.Unix())
 }
 
 // Count is what the node has of a pool.
@@ -613,10 +568,11 @@ func (a *Allocator) report(ctx context.Context) error {
 	used, pods := map[string]int32{}, map[string]string{}
 	var counts []Count
 	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
-		for _, b := range h.Blocks {
+		usage := h.Usage(a.Now().Unix())
+		for i, b := range h.Blocks {
 			if !b.Lost {
 				name := addresspool.LeaseName(b.Pool, b.Block)
-				if used[name] = int32(h.Used(b)); b.Pool == topology.LiteralPool {
+				if used[name] = int32(usage[i].Used); b.Pool == topology.LiteralPool {
 					having := h.WithLiteral(b.Block.Addr())
 					if len(having) == 0 { // its pod is about to record it, or to release it
 						delete(used, name)
@@ -624,7 +580,7 @@ func (a *Allocator) report(ctx context.Context) error {
 					}
 					pods[name] = having[0].Pod
 				}
-				if id := h.IdentityOf(b); id != "" && len(id) <= maxFor { // a longer one is from an earlier version
+				if id := usage[i].For; id != "" && len(id) <= maxFor { // a longer one is from an earlier version
 					pods[name] = id
 				}
 			}

@@ -15,7 +15,7 @@ func (Metrics) Describe(ch chan<- *prometheus.Desc) { ch <- addressesDesc }
 // Collect implements prometheus.Collector.
 func (m Metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, c := range m.Counts() {
-		for state, n := range map[string]uint64{"used": c.Used, "resting": c.Resting, "free": c.Free()} {
+		for state, n := range map[string]uint64{"used": c.Used, "resting": c.Resting, "free": c.Free} {
 			ch <- prometheus.MustNewConstMetric(addressesDesc, prometheus.GaugeValue, float64(n), c.Pool, c.Family, state)
 		}
 	}

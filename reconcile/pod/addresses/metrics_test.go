@@ -14,6 +14,6 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // TestExposition holds the metric's name, labels and help.
 func TestExposition(t *testing.T) {
 	metricstest.Golden(t, *update, addresses.Metrics{Counts: func() []addresses.Count {
-		return []addresses.Count{{Pool: "storage", Family: "ipv4", Count: addresspool.Count{Held: 16, Used: 3, Resting: 1}}}
+		return []addresses.Count{{Pool: "storage", Family: "ipv4", Count: addresspool.Count{Held: 16, Used: 3, Resting: 1, Free: 12}}}
 	}})
 }
