@@ -150,7 +150,7 @@ func AddressParams() []contract.Param {
 			contract.Param{Name: "request", Type: contract.Any, Description: "refused: no further option of a server is used"},
 			contract.Param{Name: "daemonSocketPath", Type: contract.Any, Description: "refused: no daemon is needed"},
 			addresses, routes,
-			contract.Param{Name: "dns", Type: contract.Any, Description: "accepted, not used: a pod's DNS is Kubernetes'"},
+			contract.Param{Name: "dns", Type: contract.Any, Description: "accepted, not used: a pod's DNS is Kubernetes'", Ignored: NoDNS},
 		)},
 		{
 			Name: "dad", Type: contract.String, Enum: []string{dadOff, dadOptimistic, dadWait}, OnOff: true,

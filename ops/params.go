@@ -70,12 +70,17 @@ func (c DeviceConfig) Assigned(p *Planner) (string, error) {
 	return id, nil
 }
 
+const noLog = "a step writes no log of its own; remove it"
+
+// NoDNS is why the key dns has no effect.
+const NoDNS = "the DNS of a pod is that of Kubernetes; set dnsConfig in the pod"
+
 // LogParams are the CNI logging keys: accepted so that existing configs need no change, and
 // ignored.
 func LogParams() []contract.Param {
 	return []contract.Param{
-		{Name: "logLevel", Type: contract.String, Description: "accepted, without effect"},
-		{Name: "logFile", Type: contract.String, Description: "accepted, without effect"},
+		{Name: "logLevel", Type: contract.String, Description: "accepted, without effect", Ignored: noLog},
+		{Name: "logFile", Type: contract.String, Description: "accepted, without effect", Ignored: noLog},
 	}
 }
 

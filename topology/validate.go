@@ -31,10 +31,29 @@ func Inspect(ctx context.Context, t *Topology, set contract.Set) (notes []string
 	if vetter, ok := set.(Vetter); ok && err == nil && ctx.Err() == nil {
 		notes, err = vetter.Vet(ctx, t)
 	}
+	if err == nil {
+		notes = append(v.ignored(), notes...)
+	}
 	if ctx.Err() != nil { // the problems found so far are not all
 		return nil, fmt.Errorf("NetworkTopology %q: validation was stopped: %w", t.Name, context.Cause(ctx))
 	}
 	return notes, err
+}
+
+// ignored are notes on the keys of configs that have no effect.
+func (v *validator) ignored() (notes []string) {
+	for i := range v.t.Steps {
+		if v.contracts[i] == nil {
+			continue
+		}
+		for _, k := range v.contracts[i].Ignored(v.t.Steps[i].Config) {
+			note := fmt.Sprintf("step %q: config.%s: %s", v.t.written(Problem{Step: v.t.Steps[i].Name}).Step, k.Field, k.Message)
+			if !slices.Contains(notes, note) && len(notes) < MaxProblems {
+				notes = append(notes, note)
+			}
+		}
+	}
+	return notes
 }
 
 // Vetter knows more of its step types than their contracts: their plans.

@@ -79,7 +79,7 @@ macspoofchk would write firewall rules for frames, which plumbline does not do; 
 		ops.MACParam("MAC address of the interface, or of the bridge in the sandbox"),
 		boolean("isGateway", "give the bridge on the host the gateway address of each address"),
 		boolean("isDefaultGateway", "isGateway, and a default route to it in the sandbox"),
-		boolean("forceAddress", "accepted; an address of the bridge that is not ours is never removed"),
+		{Name: "forceAddress", Type: contract.Boolean, Description: "accepted, without effect", Ignored: "an address of the bridge that is not ours is never removed; remove it"},
 		boolean("hairpinMode", "let a frame leave through the port it came from; excludes promiscMode"),
 		boolean("promiscMode", "make the bridge promiscuous; excludes hairpinMode"),
 		boolean("portIsolation", "block traffic to other isolated ports"),

@@ -398,6 +398,25 @@ func agree(confirmed, p *ops.Plan) error {
 	return nil
 }
 
+// Outcome is all that a case leads to, as text: its plan with the notes, and the results of its steps. The
+// error is a refusal.
+func Outcome(ctx context.Context, reg *ops.Registry, c *Case) (string, error) {
+	if err := topology.Validate(ctx, c.Topology, ops.Giving(reg, c.Given)); err != nil {
+		return "", err
+	}
+	w := NewWorld(c)
+	changes, text, err := converge(ctx, reg, c, w, nil)
+	if err != nil {
+		return "", err
+	}
+	p, err := plan(ctx, reg, c, w, netstate.Coalesce(nil, changes...))
+	if err != nil {
+		return "", err
+	}
+	results, err := json.Marshal(p.Results)
+	return fmt.Sprintf("%s%s\nsettles in %d ms\n", text, results, p.SettlesMillis), err
+}
+
 // Laws checks the laws for a case whose changes are given.
 func Laws(ctx context.Context, t *testing.T, reg *ops.Registry, c *Case, changes []netstate.Change) {
 	t.Helper()

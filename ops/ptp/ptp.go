@@ -61,7 +61,7 @@ accept the pod's packets itself.`,
 		ops.MTUParam("that of the host's default route"),
 		ops.MACParam("MAC address; default: random, chosen by the kernel"),
 		{Name: "isDefaultGateway", Type: contract.Boolean, Description: "add a default route of each address's family over its gateway"},
-		{Name: "dns", Type: contract.Any, Description: "accepted, not used: a pod's DNS is Kubernetes'"},
+		{Name: "dns", Type: contract.Any, Description: "accepted, not used: a pod's DNS is Kubernetes'", Ignored: ops.NoDNS},
 	}, ops.MasqueradeParams(), ops.PortMappingParams(), ops.AddressParams()),
 	Output: ops.Appends(),
 }, plan)

@@ -90,7 +90,7 @@ inherits: that is left to the links below and noted.`,
 			counts("coalesce", "interrupt coalescing, e.g. rx-usecs, tx-usecs, rx-frames"),
 			switches("privateFlags", "driver flags"),
 		}},
-		{Name: "dataDir", Type: contract.String, Description: "accepted, without effect: the journal keeps what was before"},
+		{Name: "dataDir", Type: contract.String, Description: "accepted, without effect: the journal keeps what was before", Ignored: "the journal keeps what was before; remove it"},
 	}, ops.AddressParams()),
 	Input: contract.Input{Required: true, MinInterfaces: 1},
 	Output: contract.Output{

@@ -58,6 +58,9 @@ type Param struct {
 	// Shorthand lets an object be written as the bare value of this property:
 	// links: [net1] for links: [{name: net1}].
 	Shorthand string
+	// Ignored is why a value other than false has no effect, "" if it has one. Configs of other programs have
+	// such keys, so they are accepted; a note says so.
+	Ignored string
 	// AtCreation: what containers are given when they are created depends on the value,
 	// so a running pod keeps the one that it has.
 	AtCreation bool
