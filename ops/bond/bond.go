@@ -54,6 +54,12 @@ the ports are enslaved. A port that leaves the bond is enslaved again; options t
 live are changed live, mode and failOverMac by releasing and enslaving the ports, lacpRate and adSelect
 with the bond down for a moment.
 
+A bond without miimon and arpInterval has miimon 100 in every mode. The kernel has that by itself in 802.3ad,
+balance-tlb and balance-alb only. In the others it would never notice that the link of a port is down: an
+active-backup bond would not fail over. ` + "`miimon: 0`" + ` asks for no monitoring, and is noted.
+
+An option that the kernel does not use in the mode is refused, or noted where existing configs have it.
+
 The step chooses no MAC addresses for ports. In balance-tlb and balance-alb the kernel needs different
 ones, which is checked before anything is changed.`,
 	Example: `- name: bond0
@@ -80,7 +86,7 @@ ones, which is checked before anything is changed.`,
 		{Name: "linksInContainer", Type: contract.Boolean, Default: true, Enum: nil, Description: "CNI: the links are in the sandbox, as they always are here"},
 		ops.MTUParam("the kernel's 1500, or the MTU wanted above the bond"),
 		ops.MACParam("MAC address; default: the first port's"),
-		millis("miimon", "link monitoring interval in ms; excludes arpInterval"),
+		millis("miimon", "link monitoring interval in ms; 0 is none; excludes arpInterval, and without both it is 100"),
 		millis("updelay", "ms before a link that came up is used; a multiple of miimon"),
 		millis("downdelay", "ms before a link that went down is dropped; a multiple of miimon"),
 		millis("arpInterval", "ARP monitoring interval in ms; excludes miimon"),
@@ -116,7 +122,7 @@ func check(c map[string]any, unresolved map[string]bool) []contract.FieldError {
 	only("lacpRate", "802.3ad")
 	only("adSelect", "802.3ad")
 	only("tlbDynamicLb", "balance-tlb", "balance-alb")
-	out = append(out, checkMonitor(c, mode, unresolved)...)
+	out = append(out, checkMonitor(c, unresolved)...)
 	only("primary", "active-backup", "balance-tlb", "balance-alb")
 	if policy, _ := c["failOverMac"].(string); mode == "active-backup" && (policy == "active" || policy == "1") {
 		if _, given := c["mac"]; given {
@@ -139,14 +145,14 @@ func check(c map[string]any, unresolved map[string]bool) []contract.FieldError {
 
 // checkMonitor refuses the options of link monitoring that the kernel would refuse or round
 // (drivers/net/bonding/bond_options.c).
-func checkMonitor(c map[string]any, mode string, unresolved map[string]bool) []contract.FieldError {
+func checkMonitor(c map[string]any, unresolved map[string]bool) []contract.FieldError {
 	var out []contract.FieldError
 	say := func(field, format string, args ...any) {
 		out = append(out, contract.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
 	}
 	miimon, given := c["miimon"].(int64)
-	if !given && !unresolved["miimon"] && slices.Contains(miiModes, mode) {
-		miimon, given = 100, true // BOND_DEFAULT_MIIMON, where ARP monitoring does not work
+	if _, arp := c["arpInterval"]; !given && !unresolved["miimon"] && !arp && !unresolved["arpInterval"] {
+		miimon, given = defaultMIIMon, true
 	}
 	for _, field := range []string{"updelay", "downdelay"} {
 		delay, ok := c[field].(int64)
@@ -167,8 +173,42 @@ func checkMonitor(c map[string]any, mode string, unresolved map[string]bool) []c
 	return out
 }
 
-// miiModes are those in which the kernel turns MII monitoring on by itself.
+// miiModes are those in which ARP monitoring does not work.
 var miiModes = []string{"802.3ad", "balance-tlb", "balance-alb"}
+
+// defaultMIIMon is the kernel's BOND_DEFAULT_MIIMON, in milliseconds. For links that are created by netlink the
+// kernel takes it in miiModes only, although bonding.rst says "The default value is 100 if arp_interval is not
+// set".
+const defaultMIIMon = 100
+
+// usedIn are options that the kernel accepts in every mode and uses in a few (bonding.rst; of minLinks
+// bond_set_carrier, of allSlavesActive bond_set_slave_inactive_flags in drivers/net/bonding). Configs have them for
+// no reason, so they are not refused.
+var usedIn = []struct {
+	option string
+	given  func(c config) bool
+	modes  []string
+}{
+	{"xmitHashPolicy", func(c config) bool { return c.XmitHashPolicy != nil }, []string{"balance-xor", "802.3ad", "balance-tlb"}},
+	{"minLinks", func(c config) bool { return c.MinLinks != nil && *c.MinLinks > 0 }, []string{"802.3ad"}},
+	{"failOverMac", func(c config) bool { return c.FailOverMAC != nil && *failOverMAC(c.FailOverMAC) != "none" }, []string{"active-backup"}},
+	{"allSlavesActive", func(c config) bool { return c.AllSlavesActive != nil && *c.AllSlavesActive == 1 }, []string{"active-backup", "802.3ad", "balance-tlb", "balance-alb"}},
+}
+
+// note says which options the kernel does not use.
+func note(p *ops.Planner, c config) {
+	for _, o := range usedIn {
+		if o.given(c) && !slices.Contains(o.modes, c.Mode) {
+			p.Note("%s has no effect in mode %q, only in %v: remove it", o.option, c.Mode, o.modes)
+		}
+	}
+	if len(c.ARPIPTargets) > 0 && c.ARPInterval == nil {
+		p.Note("arpIpTargets has no effect without arpInterval: add arpInterval, or remove it")
+	}
+	if c.MIIMon != nil && *c.MIIMon == 0 && (c.ARPInterval == nil || *c.ARPInterval == 0) || c.MIIMon == nil && c.ARPInterval != nil && *c.ARPInterval == 0 {
+		p.Note("the links of the ports are not monitored, so that the bond goes on using a port whose link is down: write miimon: %d", defaultMIIMon)
+	}
+}
 
 func plan(p *ops.Planner, c config) error {
 	if !c.LinksInContainer {
@@ -193,6 +233,10 @@ func plan(p *ops.Planner, c config) error {
 	}
 	if c.Primary != nil && !slices.Contains(ports, *c.Primary) {
 		return ops.Invalid("primary", "%q is not one of the links %v", *c.Primary, ports)
+	}
+	note(p, c)
+	if c.MIIMon == nil && c.ARPInterval == nil {
+		c.MIIMon = new(uint32(defaultMIIMon))
 	}
 	err = p.Want(netstate.Link{
 		Name: c.Name, LinkKind: "bond", MTU: c.MTU, MAC: c.MAC, Up: new(true),

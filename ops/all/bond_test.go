@@ -1,0 +1,53 @@
+package all_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/plumbline/plumbline/ops/optest"
+	"github.com/plumbline/plumbline/topology"
+)
+
+// bondOptions are the modes in which the kernel uses an option of a bond: bonding.rst, and for those of which it does
+// not say it drivers/net/bonding. "" is a bond without options that monitor links.
+var bondOptions = map[string][]string{
+	"":                          {"balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"}, // by our default
+	"miimon: 100":               {"balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"},
+	"updelay: 200":              {"balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"},
+	"downdelay: 200":            {"balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"},
+	"miimon: 0":                 nil,
+	"arpIpTargets: [192.0.2.1]": nil,
+	"arpInterval: 100, arpIpTargets: [192.0.2.1]": {"balance-rr", "active-backup", "balance-xor", "broadcast"},
+	"xmitHashPolicy: layer3+4":                    {"balance-xor", "802.3ad", "balance-tlb"},
+	"lacpRate: fast":                              {"802.3ad"},
+	"adSelect: count":                             {"802.3ad"},
+	"minLinks: 1":                                 {"802.3ad"},
+	"failOverMac: active":                         {"active-backup"},
+	"allSlavesActive: 1":                          {"active-backup", "802.3ad", "balance-tlb", "balance-alb"},
+	"tlbDynamicLb: 0":                             {"balance-tlb", "balance-alb"},
+	"primary: a":                                  {"active-backup", "balance-tlb", "balance-alb"},
+}
+
+// TestBondOptionsCount holds that an option of a bond is accepted without a note only in the modes in which the kernel
+// uses it, and that the links of each bond are monitored, or a note says that they are not.
+func TestBondOptionsCount(t *testing.T) {
+	for option, modes := range bondOptions {
+		for _, mode := range bondOptions[""] {
+			config := strings.TrimSuffix("mode: "+mode+", "+option, ", ")
+			reg, top := vetted(t, fmt.Sprintf("    - {name: a, type: dummy, config: {name: a}}\n    - {name: b, type: dummy, config: {name: b}}\n    - {name: bond0, type: bond, dependOn: [a, b], config: {%s}}\n", config))
+			notes, err := topology.Inspect(t.Context(), top, reg)
+			accepted := err == nil && len(notes) == 0
+			if used := slices.Contains(modes, mode); accepted != used {
+				t.Errorf("{%s}: accepted without a note: %v, used by the kernel: %v (%v %q)", config, accepted, used, err, notes)
+			}
+			if option != "" || err != nil {
+				continue
+			}
+			if plan, err := optest.Outcome(t.Context(), reg, &optest.Case{Topology: top}); err != nil || !strings.Contains(plan, "bond.miimon 100") {
+				t.Errorf("{%s}: the links of the ports are not monitored: %s %v", config, plan, err)
+			}
+		}
+	}
+}
