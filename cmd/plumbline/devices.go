@@ -94,7 +94,7 @@ func (a *app) validatePolicies(data []byte, name string) error {
 	}
 	ordered, _ := exposure.Limit(all)
 	for _, p := range ordered {
-		errs = append(errs, p.Err)
+		errs = append(errs, p.Err, p.NotYet)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,6 +26,11 @@ func (w *Webhook) policy(ctx context.Context, r admission.Request) (a answer, er
 	if p.Err != nil {
 		a.wrong(p.Err)
 		return a, nil
+	}
+	if p.NotYet != nil && had(r) {
+		a.warn("%v", p.NotYet) // refusing it would keep the owner from any other edit
+	} else {
+		a.wrong(p.NotYet)
 	}
 	var others v1alpha1.DeviceExposurePolicyList
 	if err := w.reader.List(ctx, &others, client.UnsafeDisableDeepCopy); err != nil {
@@ -51,4 +57,10 @@ func (w *Webhook) policy(ctx context.Context, r admission.Request) (a answer, er
 		}
 	}
 	return a, nil
+}
+
+// had reports whether the object before an update has fields that are not supported yet.
+func had(r admission.Request) bool {
+	old := &v1alpha1.DeviceExposurePolicy{}
+	return len(r.OldObject.Raw) > 0 && json.Unmarshal(r.OldObject.Raw, old) == nil && exposure.Uncompiled(old).NotYet != nil
 }

@@ -57,6 +57,9 @@ type Policy struct {
 	Sharing *inventory.Sharing
 	// Err is what is wrong with the policy, an *Invalid; such a policy decides nothing.
 	Err error
+	// NotYet are fields that the API has and nothing uses, an *Invalid: who writes them is refused. A policy
+	// that an API server has accepted decides without them.
+	NotYet error
 	// Full reports that Err concerns what does not fit beside other policies.
 	Full bool
 
@@ -115,7 +118,21 @@ func New(o *v1alpha1.DeviceExposurePolicy) *Policy {
 	if len(e.Problems) > 0 {
 		p.Err = e
 	}
+	p.notYet(o.Spec.PhysicalNetworks)
 	return p
+}
+
+// notYet finds fields without effect.
+func (p *Policy) notYet(networks []v1alpha1.PhysicalNetwork) {
+	e := &Invalid{Policy: p.Name}
+	for i, n := range networks[:min(len(networks), maxNetworks)] {
+		if n.AddressPool != "" {
+			e.add("spec.physicalNetworks[%d].addressPool: is not supported yet, no address comes from it: remove it, and write ipam: {type: pool, pool: %s} in the config of the step that takes the device", i, n.AddressPool)
+		}
+	}
+	if len(e.Problems) > 0 {
+		p.NotYet = e
+	}
 }
 
 // Uncompiled is New without the selector, which takes most of the time: for Limit.

@@ -311,8 +311,9 @@ type PhysicalNetwork struct {
 	// +optional
 	VLAN int32 `json:"vlan,omitempty"`
 
-	// AddressPool names the pool that addresses in this network come from. Nothing
-	// allocates from it yet.
+	// AddressPool names the pool that addresses in this network come from. It is not supported
+	// yet: the webhook refuses who writes it, and a policy that has it decides without it. Name
+	// the pool in the config of the step, in ipam.
 	//
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
