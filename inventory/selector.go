@@ -259,41 +259,63 @@ func attributesRead(compiled cel.CompilationResult) []resourceapi.QualifiedName 
 	if issues != nil && issues.Err() != nil {
 		return nil
 	}
+	r := newAttributeReader()
 	found := map[resourceapi.QualifiedName]bool{}
-	bound := map[string]string{} // variable of cel.bind to domain
-	domainOf := func(e ast.Expr) (string, bool) {
-		if e.Kind() == ast.IdentKind {
-			domain, ok := bound[e.AsIdent()]
-			return domain, ok
-		}
-		object, domain, ok := member(e)
-		if !ok || object.Kind() != ast.SelectKind || object.AsSelect().FieldName() != "attributes" {
-			return "", false
-		}
-		device := object.AsSelect().Operand()
-		return domain, device.Kind() == ast.IdentKind && device.AsIdent() == "device"
-	}
 	ast.PreOrderVisit(parsed.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
-		if e.Kind() == ast.ComprehensionKind {
-			c := e.AsComprehension()
-			if domain, ok := domainOf(c.AccuInit()); ok {
-				bound[c.AccuVar()] = domain
-			}
-			return
-		}
-		object, id, ok := member(e)
-		if !ok {
-			return
-		}
-		if domain, ok := domainOf(object); ok {
-			name := resourceapi.QualifiedName(id)
-			if domain != Driver {
-				name = resourceapi.QualifiedName(domain) + "/" + name
-			}
+		r.bind(e)
+		if name, ok := r.read(e); ok {
 			found[name] = true
 		}
 	}))
 	return slices.Sorted(maps.Keys(found))
+}
+
+// attributeReader finds the attributes in an expression.
+type attributeReader struct {
+	bound map[string]string // variable of cel.bind to domain
+}
+
+func newAttributeReader() attributeReader { return attributeReader{map[string]string{}} }
+
+// bind remembers a variable of cel.bind, which is the initial value of a comprehension.
+func (r attributeReader) bind(e ast.Expr) {
+	if e.Kind() != ast.ComprehensionKind {
+		return
+	}
+	c := e.AsComprehension()
+	if domain, ok := r.domain(c.AccuInit()); ok {
+		r.bound[c.AccuVar()] = domain
+	}
+}
+
+// domain returns the domain of which an expression is all attributes.
+func (r attributeReader) domain(e ast.Expr) (string, bool) {
+	if e.Kind() == ast.IdentKind {
+		domain, ok := r.bound[e.AsIdent()]
+		return domain, ok
+	}
+	object, domain, ok := member(e)
+	if !ok || object.Kind() != ast.SelectKind || object.AsSelect().FieldName() != "attributes" {
+		return "", false
+	}
+	return domain, isDevice(object.AsSelect().Operand())
+}
+
+// read returns the attribute that an expression reads, without our own domain.
+func (r attributeReader) read(e ast.Expr) (resourceapi.QualifiedName, bool) {
+	object, id, ok := member(e)
+	if !ok {
+		return "", false
+	}
+	domain, ok := r.domain(object)
+	return qualified(domain, id), ok
+}
+
+func qualified(domain, id string) resourceapi.QualifiedName {
+	if domain == Driver {
+		return resourceapi.QualifiedName(id)
+	}
+	return resourceapi.QualifiedName(domain + "/" + id)
 }
 
 // member splits o.name, o["name"] and their optional forms.

@@ -13,7 +13,7 @@ import (
 // Selector is the result of compiling a selector.
 type Selector struct {
 	Err     error    // why it does not compile
-	Unknown []string // remarks on attributes it reads that no device has
+	Unknown []string // remarks on attributes it reads that no device has, or that it compares with values of another type
 	// Functions is whether it is about virtual functions: it reads an attribute that their
 	// physical function does not have with the same value.
 	Functions bool
@@ -43,6 +43,7 @@ func Compiled(expr string) Selector {
 			s.Unknown = append(s.Unknown, fmt.Sprintf("no device has an attribute %q, and the scheduler gives up a pod whose selector reads a missing one%s",
 				name, suggest.Hint(name, inventory.AttributeNames())))
 		}
+		s.Unknown = append(s.Unknown, c.Doubts(nil)...)
 	}
 	if len(expr) <= maxSelectorLen {
 		selectorCache.Add(expr, s, selectorLife)
