@@ -230,11 +230,13 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 			gateways[v6] = a.Gateway
 		}
 	}
+	byFirst := map[bool]bool{} // families with routes that name no gateway
 	for i := range cfg.Routes {
 		r := &cfg.Routes[i]
 		v6 := strings.Contains(r.Destination, ":")
 		if r.Gateway == "" && r.Scope == nil && !isAlone(r.Destination, gateways[v6]) {
 			r.Gateway = gateways[v6]
+			byFirst[v6] = byFirst[v6] || r.Gateway != ""
 		}
 		field := fieldOf("routes", i, writtenRoutes)
 		if i >= ownRoutes {
@@ -251,6 +253,7 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		}
 		p.deferred = append(p.deferred, deferredRoute{step: p.current, link: link, field: field, route: *r})
 	}
+	p.noteUnusedGateways(cfg, cfg.Addresses[:own], gateways, byFirst, written)
 	if err := p.acceptRA(link, cfg); err != nil {
 		return err
 	}
@@ -260,6 +263,18 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		}
 	}
 	return p.policy(link, cfg)
+}
+
+// noteUnusedGateways adds a note on each gateway that no route has because routes that name none
+// go by the first one. The maps are by "is IPv6".
+func (p *Planner) noteUnusedGateways(cfg AddressConfig, own []Address, first map[bool]string, byFirst map[bool]bool, written int) {
+	for i, a := range own {
+		v6 := strings.Contains(a.Address, ":")
+		if a.Gateway == "" || a.Gateway == first[v6] || !byFirst[v6] || cfg.SourceRouting || slices.ContainsFunc(cfg.Routes, func(r Route) bool { return r.Gateway == a.Gateway }) {
+			continue
+		}
+		p.Note("%s.gateway: %s is the gateway of no route: those without a gateway go by %s, the first of the family; write the gateway into a route, or set sourceRouting: true", fieldOf("addresses", i, written), a.Gateway, first[v6])
+	}
 }
 
 // fieldOf is where a config has an entry of a list: the first of them outside of ipam.
@@ -542,11 +557,16 @@ type deferredRoute struct {
 
 // settleRoutes turns the deferred routes into wants.
 func (p *Planner) settleRoutes() error {
-	p.subnets = map[string]map[netip.Prefix]bool{}
+	p.subnets = map[tableOn]map[netip.Prefix]bool{}
 	for _, d := range p.deferred {
 		p.current = d.step
 		r, err := p.route(d)
-		if err == nil {
+		switch {
+		case err != nil:
+		case p.madeByKernel(d, r):
+			d.step.routes = append(d.step.routes, r)
+			p.Note("%s: the kernel makes the route to %s with the address: remove it", d.field, r.Dst)
+		default:
 			err = p.Want(r)
 		}
 		if err != nil {
@@ -558,7 +578,7 @@ func (p *Planner) settleRoutes() error {
 
 func (p *Planner) route(d deferredRoute) (netstate.Route, error) {
 	r := netstate.Route{
-		Link: d.link, Dst: d.route.Destination, Gateway: d.route.Gateway, Table: netstate.TableMain, Protocol: netstate.RouteProtocol,
+		Link: d.link, Dst: d.route.Destination, Gateway: d.route.Gateway, Protocol: netstate.RouteProtocol,
 		Scope: d.route.Scope, Source: d.route.Source, MTU: d.route.MTU, AdvMSS: d.route.AdvMSS, OnLink: d.route.OnLink,
 	}
 	if r.Dst == "default" {
@@ -570,11 +590,7 @@ func (p *Planner) route(d deferredRoute) (netstate.Route, error) {
 	if vrf, member := p.vrfTable(d.link); d.sourced && member {
 		return r, Invalid("sourceRouting", "%q is in a VRF, which routes by its table %d alone: leave out sourceRouting, or take the interface out of the VRF", d.link, vrf)
 	}
-	if d.route.Table != nil {
-		r.Table = *d.route.Table
-	} else if t, ok := p.vrfTable(d.link); ok {
-		r.Table = t
-	}
+	r.Table = p.routeTable(d)
 	if err := p.metric(d, &r); err != nil {
 		return r, err
 	}
@@ -594,6 +610,38 @@ func nextHop(r netstate.Route) string {
 	return r.Gateway
 }
 
+// madeByKernel reports whether a route is the one that the kernel makes of an address of the
+// link, to its network. Another one would be beside it: it has another protocol, and in IPv6
+// another metric. Of a single IPv4 address the kernel makes none (fib_add_ifaddr in
+// net/ipv4/fib_frontend.c).
+func (p *Planner) madeByKernel(d deferredRoute, r netstate.Route) bool {
+	pre, err := netip.ParsePrefix(r.Dst)
+	if err != nil || pre.Addr().Is4() && pre.IsSingleIP() || r.Gateway != "" || r.Table != p.tableOf(d.link) || p.Owned(r.Key()) {
+		return false
+	}
+	o := d.route
+	if o.Metric != nil || o.Source != nil || o.MTU != nil || o.AdvMSS != nil || o.OnLink != nil || o.Scope != nil && *o.Scope != "link" {
+		return false
+	}
+	return p.ownNetworks()[networkOn{d.link, pre}]
+}
+
+// routeTable is the table of a route: the one it names, else that of its link.
+func (p *Planner) routeTable(d deferredRoute) uint32 {
+	if d.route.Table != nil {
+		return *d.route.Table
+	}
+	return p.tableOf(d.link)
+}
+
+// tableOf is the table by which packets over a link are routed: that of its VRF, else the main one.
+func (p *Planner) tableOf(link string) uint32 {
+	if t, ok := p.vrfTable(link); ok {
+		return t
+	}
+	return netstate.TableMain
+}
+
 // vrfTable returns the table of the VRF a link is in.
 func (p *Planner) vrfTable(link string) (uint32, bool) {
 	l, ok := p.view.Link(link)
@@ -608,19 +656,21 @@ func (p *Planner) vrfTable(link string) (uint32, bool) {
 }
 
 // onLink reports whether the gateway is reachable over the link: by an address
-// of it, by a link-local gateway, or by an on-link route the topology adds.
+// of it, by a link-local gateway, or by a route on the link. To the kernel IPv4 addresses of
+// 169.254.0.0/16 are like any others.
 func (p *Planner) onLink(d deferredRoute, r netstate.Route) bool {
 	gw, err := netip.ParseAddr(r.Gateway)
-	if err != nil || gw.IsLinkLocalUnicast() {
+	if err != nil || gw.Is6() && gw.IsLinkLocalUnicast() {
 		return true // the kernel judges it
 	}
 	if im := p.req.imagined; im != nil && (im.links[d.link] != nil || im.pooled[d.link]) {
 		return true // whatever addresses it has
 	}
-	subnets, known := p.subnets[d.link]
+	at := tableOn{d.link, r.Table}
+	subnets, known := p.subnets[at]
 	if !known {
-		subnets = p.subnetsOf(d.link)
-		p.subnets[d.link] = subnets
+		subnets = p.subnetsOf(at)
+		p.subnets[at] = subnets
 	}
 	for bits := range gw.BitLen() + 1 {
 		if subnet, err := gw.Prefix(bits); err == nil && subnets[subnet] {
@@ -630,9 +680,18 @@ func (p *Planner) onLink(d deferredRoute, r netstate.Route) bool {
 	return false
 }
 
-// subnetsOf returns the networks of a link's addresses and of the routes on it. It is a
+// tableOn is a link and a routing table.
+type tableOn struct {
+	link  string
+	table uint32
+}
+
+// subnetsOf returns the networks of a link's addresses and of the routes on it that the kernel
+// looks up for a gateway: those of the table of the route, then those that a packet would take
+// (fib_check_nh in net/ipv4/fib_semantics.c, ip6_route_check_nh in net/ipv6/route.c). It is a
 // set, since there may be thousands of routes to check against it.
-func (p *Planner) subnetsOf(link string) map[netip.Prefix]bool {
+func (p *Planner) subnetsOf(at tableOn) map[netip.Prefix]bool {
+	link, usual := at.link, p.tableOf(at.link)
 	out := map[netip.Prefix]bool{}
 	add := func(prefix string) {
 		if pre, err := netip.ParsePrefix(prefix); err == nil {
@@ -647,9 +706,15 @@ func (p *Planner) subnetsOf(link string) map[netip.Prefix]bool {
 	for _, a := range p.Addrs(link) {
 		add(a.Address)
 	}
+	reached := func(table uint32) bool { return table == at.table || table == usual }
 	for _, o := range p.deferred {
-		if o.link == link && o.route.Gateway == "" {
+		if o.link == link && o.route.Gateway == "" && reached(p.routeTable(o)) {
 			add(o.route.Destination)
+		}
+	}
+	for _, r := range netstate.All[netstate.Route](p.req.Have) { // what others have made
+		if r.Link == link && r.Gateway == "" && reached(r.Table) && !p.Owned(r.Key()) {
+			add(r.Dst)
 		}
 	}
 	return out

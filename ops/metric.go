@@ -98,17 +98,20 @@ type networkOn struct {
 	prefix netip.Prefix
 }
 
-// ownNetworks are those of the addresses that steps want.
+// ownNetworks are those of the addresses that steps want, once all of them are planned.
 func (p *Planner) ownNetworks() map[networkOn]bool {
-	out := map[networkOn]bool{}
+	if p.networks != nil {
+		return p.networks
+	}
+	p.networks = map[networkOn]bool{}
 	for _, w := range p.wants {
 		a, ok := w.obj.(netstate.Addr)
-		if !ok {
+		if !ok || a.NoPrefixRoute != nil && *a.NoPrefixRoute {
 			continue
 		}
 		if pre, err := netip.ParsePrefix(a.Address); err == nil {
-			out[networkOn{a.Link, pre.Masked()}] = true
+			p.networks[networkOn{a.Link, pre.Masked()}] = true
 		}
 	}
-	return out
+	return p.networks
 }

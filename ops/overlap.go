@@ -2,6 +2,7 @@ package ops
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -29,12 +30,48 @@ func (p *Planner) noteOverlaps() {
 			} else if other.Link != o.Link || other.Gateway != o.Gateway {
 				p.noteRoutes(other, ownRoute{w.step, o})
 			}
+			p.noteForeign(w.step, o)
 		}
 	}
-	p.noteSubnets(addrs)
+	p.noteSubnets(append(p.foreignAddrs(), addrs...))
 }
 
-// placed is an address with the routing table that its subnet's route is in.
+// foreignAddrs are the addresses of the sandbox that no step of this topology wants.
+func (p *Planner) foreignAddrs() []placed {
+	var out []placed
+	for _, a := range netstate.All[netstate.Addr](p.req.Have) {
+		pre, err := netip.ParsePrefix(a.Address)
+		if err != nil || netstate.OnHost(a.Link) || a.Link == "lo" || pre.Addr().IsLinkLocalUnicast() || p.Wanted(a.Key()) || p.Leaves(a.Key()) {
+			continue
+		}
+		table, _ := p.vrfTable(a.Link)
+		out = append(out, placed{"", a.Link, table, pre})
+	}
+	return out
+}
+
+// noteForeign adds a note on a route beside one of others that was added later: none is refused
+// then.
+func (p *Planner) noteForeign(step string, r netstate.Route) {
+	if p.req.imagined != nil {
+		return
+	}
+	for _, other := range p.foreignRoutes(wayTo{r.Dst, r.Table}) {
+		if other.Metric != r.Metric || other.Key() == r.Key() {
+			continue
+		}
+		effect := "the kernel uses the one that was added first"
+		if r.IPv6() {
+			effect = "the kernel uses both"
+		}
+		p.noteFor(step, "its route to %s via %s has the table and the metric of that via %s on %q, which is not of this topology: %s; give it another metric",
+			r.Dst, nextHop(r), nextHop(other), other.Link, effect)
+		return
+	}
+}
+
+// placed is an address with the routing table that its subnet's route is in. One that is not of
+// this topology has no step.
 type placed struct {
 	step, link string
 	table      uint32
@@ -75,6 +112,9 @@ func (p *Planner) noteSubnets(addrs []placed) {
 		}
 	}
 	for _, a := range addrs {
+		if a.step == "" {
+			continue // they are compared with ours, not with one another
+		}
 		for _, bits := range lengths {
 			if bits > a.prefix.Bits() || a.prefix.IsSingleIP() && bits < a.prefix.Bits() {
 				continue
@@ -89,10 +129,29 @@ func (p *Planner) noteSubnets(addrs []placed) {
 				continue
 			}
 			noted[links] = true
-			p.noteFor(a.step, "its address %s on %q and %s on %q of step %q are of one subnet and one routing table: answers leave by one of the two interfaces only; put one into a VRF, or use another subnet",
-				a.prefix, a.link, other.prefix, other.link, other.step)
+			p.noteSubnet(a, other)
 		}
 	}
+}
+
+// noteSubnet adds a note on two addresses of one subnet, unless each leaves by its own interface.
+func (p *Planner) noteSubnet(a, other placed) {
+	var from []string
+	for _, one := range []placed{a, other} {
+		if !slices.Contains(slices.Collect(maps.Values(p.sourced)), one.link) {
+			from = append(from, one.prefix.Addr().String())
+		}
+	}
+	if len(from) == 0 {
+		return
+	}
+	from = slices.Compact(from)
+	whose := fmt.Sprintf("of step %q", other.step)
+	if other.step == "" {
+		whose = "that is not of this topology"
+	}
+	p.noteFor(a.step, "its address %s on %q and %s on %q %s are of one subnet and one routing table: answers from %s leave by one of the two interfaces only; set sourceRouting: true on both, put one into a VRF, or use another subnet",
+		a.prefix, a.link, other.prefix, other.link, whose, strings.Join(from, " and "))
 }
 
 // noteFor adds a note on a step other than the current one.

@@ -29,11 +29,11 @@ type Planner struct {
 	notes   []string
 	// deferred are routes that wait for all steps, see settleRoutes.
 	deferred []deferredRoute
-	subnets  map[string]map[netip.Prefix]bool // of links, for settleRoutes
-	makers   map[string]string                // link to the step that makes it
-	ipv6     map[string]netstate.Addr         // wanted, by link and address without its prefix length
-	guarded  map[string]bool                  // links that come up once their settings are applied
-	renamed  []netstate.Change                // that give links of ours their names back
+	subnets  map[tableOn]map[netip.Prefix]bool // for settleRoutes
+	makers   map[string]string                 // link to the step that makes it
+	ipv6     map[string]netstate.Addr          // wanted, by link and address without its prefix length
+	guarded  map[string]bool                   // links that come up once their settings are applied
+	renamed  []netstate.Change                 // that give links of ours their names back
 	// MTUs by link, in bytes: those that references were resolved to, and those that
 	// an earlier try of the plan has led to, see misread.
 	mtusRead map[string]uint32
@@ -52,7 +52,8 @@ type Planner struct {
 	// expires are the ends of leases, by the keys of their addresses.
 	expires map[netstate.Key]int64
 	// foreign are the routes of others, see foreignRoutes.
-	foreign map[wayTo][]netstate.Route
+	foreign  map[wayTo][]netstate.Route
+	networks map[networkOn]bool // see ownNetworks
 }
 
 // claim is one field's wanted value and the step that wants it.
@@ -270,6 +271,18 @@ func (p *Planner) Link(name string) (netstate.Link, error) {
 		where = "on the host"
 	}
 	return p.imagineLink(name, fault.New(fault.NotReady, fmt.Errorf("no link %q %s", netstate.BaseName(name), where)))
+}
+
+// OwnName returns the name of a link that a config may call by an alternative name of it. The
+// kernel takes either, and shows the own one where other links refer to it.
+func (p *Planner) OwnName(name string) string {
+	called := p.view.LinksWhere(func(l netstate.Link) bool {
+		return l.Name != name && netstate.OnHost(l.Name) == netstate.OnHost(name) && slices.Contains(l.AltNames, netstate.BaseName(name))
+	})
+	if len(called) != 1 {
+		return name
+	}
+	return called[0].Name
 }
 
 // Links returns all links of the sandbox as they will be.

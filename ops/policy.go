@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -53,7 +54,7 @@ func policyParams() []contract.Param {
 			{Name: "mac", Type: contract.String, Format: contract.MAC, Required: true, Description: "MAC address of the neighbor"},
 		}}},
 		{Name: "sourceRouting", Type: contract.Boolean, Description: "what is sent from an address of this step leaves by its interface: " +
-			"a rule for each address leads to a table of the interface, which has the networks of the addresses, the routes of this step and a default route by the addresses' gateway"},
+			"a rule for each address leads to a table of the interface, which has the networks of the addresses, the routes of this step and a default route by the addresses' gateway; each further gateway of a family has a table of its own"},
 	}
 }
 
@@ -139,22 +140,7 @@ func (p *Planner) sourceRouting(link string, cfg AddressConfig) error {
 	if len(cfg.Addresses) == 0 {
 		return Invalid("sourceRouting", "needs addresses in the same step")
 	}
-	table := sourceTable(link)
-	if other, ok := p.sourced[table]; ok && other != link {
-		return Invalid("sourceRouting", "the names %q and %q lead to one routing table: rename one of them", link, other)
-	}
-	p.sourced[table] = link
-	var routes []deferredRoute
-	add := func(field string, r Route) {
-		r.Table = &table
-		routes = append(routes, deferredRoute{step: p.current, link: link, field: field, route: r, sourced: true})
-	}
-	defaults := map[bool]bool{} // by "is IPv6"
-	for _, r := range cfg.Routes {
-		if pre, err := netip.ParsePrefix(r.Destination); r.Table == nil && (err != nil || pre.Bits() == 0) {
-			defaults[strings.Contains(r.Destination+r.Gateway, ":")] = true
-		}
-	}
+	byGateway := sourcedBy(cfg.Addresses)
 	for i, a := range cfg.Addresses {
 		field := fmt.Sprintf("addresses[%d]", i)
 		pre, err := netip.ParsePrefix(a.Address)
@@ -162,30 +148,112 @@ func (p *Planner) sourceRouting(link string, cfg AddressConfig) error {
 			continue
 		}
 		host := netip.PrefixFrom(pre.Addr(), pre.Addr().BitLen())
-		rule, err := Rule{Priority: SourceRulePriority, From: host.String(), Table: table}.object(field)
+		rule, err := Rule{Priority: SourceRulePriority, From: host.String(), Table: sourceTable(byGateway[i].name(link))}.object(field)
 		if err != nil {
 			return err
 		}
 		if err := p.Want(rule); err != nil {
 			return err
 		}
-		if pre != host && !cfg.Routed { // else a route of the step leads there, over the gateway
-			add(field, Route{Destination: pre.Masked().String()})
-		}
 	}
-	for i, a := range cfg.Addresses {
-		v6 := strings.Contains(a.Address, ":")
-		if a.Gateway == "" || defaults[v6] {
+	done := map[sourcing]bool{}
+	var routes []deferredRoute
+	for _, s := range byGateway {
+		if done[s] {
 			continue
 		}
-		defaults[v6] = true
-		add(fmt.Sprintf("addresses[%d]", i), Route{Destination: map[bool]string{false: "0.0.0.0/0", true: "::/0"}[v6], Gateway: a.Gateway})
-	}
-	for i, r := range cfg.Routes {
-		if r.Table == nil {
-			add(fmt.Sprintf("routes[%d]", i), r)
+		done[s] = true
+		table := sourceTable(s.name(link))
+		if other, ok := p.sourced[table]; ok && other != link {
+			return Invalid("sourceRouting", "the names %q and %q lead to one routing table: rename one of them", link, other)
+		}
+		p.sourced[table] = link
+		for _, d := range s.routes(cfg) {
+			d.step, d.link, d.route.Table, d.sourced = p.current, link, &table, true
+			routes = append(routes, d)
 		}
 	}
 	p.deferred = append(p.deferred, routes...)
 	return nil
+}
+
+// sourcing is what packets from an address are routed by: the family, and the gateway if the
+// table of the interface has another one of that family.
+type sourcing struct {
+	ipv6    bool
+	gateway string
+}
+
+// sourcedBy returns the sourcing of each address. The first gateway of a family is that of the
+// interface's table. An address without one has that of its network, else the first.
+func sourcedBy(addresses []Address) []sourcing {
+	out := make([]sourcing, len(addresses))
+	first := map[bool]string{} // by "is IPv6"
+	for i, a := range addresses {
+		out[i].ipv6 = strings.Contains(a.Address, ":")
+		if first[out[i].ipv6] == "" {
+			first[out[i].ipv6] = a.Gateway
+		}
+	}
+	for i, a := range addresses {
+		gateway := a.Gateway
+		if gateway == "" {
+			pre, err := netip.ParsePrefix(a.Address)
+			near := slices.IndexFunc(addresses, func(o Address) bool {
+				gw, wrong := netip.ParseAddr(o.Gateway)
+				return err == nil && wrong == nil && pre.Masked().Contains(gw)
+			})
+			if near >= 0 {
+				gateway = addresses[near].Gateway
+			}
+		}
+		if gateway != first[out[i].ipv6] {
+			out[i].gateway = gateway
+		}
+	}
+	return out
+}
+
+// name is what the routing table is named by.
+func (s sourcing) name(link string) string {
+	if s.gateway == "" {
+		return link
+	}
+	return link + " via " + s.gateway
+}
+
+// routes are those of the table. Only that of the first gateway has the default routes of the
+// step, since an address that names another gateway is to use that.
+func (s sourcing) routes(cfg AddressConfig) []deferredRoute {
+	var out []deferredRoute
+	add := func(field string, r Route) {
+		if strings.Contains(r.Destination+r.Gateway, ":") == s.ipv6 {
+			out = append(out, deferredRoute{field: field, route: r})
+		}
+	}
+	isDefault := func(r Route) bool {
+		pre, err := netip.ParsePrefix(r.Destination)
+		return err != nil || pre.Bits() == 0
+	}
+	for i, a := range cfg.Addresses {
+		pre, err := netip.ParsePrefix(a.Address)
+		if err == nil && !pre.Addr().IsLinkLocalUnicast() && !pre.IsSingleIP() && !cfg.Routed { // else a route of the step leads there, over the gateway
+			add(fmt.Sprintf("addresses[%d]", i), Route{Destination: pre.Masked().String()})
+		}
+	}
+	written := slices.ContainsFunc(cfg.Routes, func(r Route) bool {
+		return r.Table == nil && isDefault(r) && strings.Contains(r.Destination+r.Gateway, ":") == s.ipv6
+	})
+	gateway := slices.IndexFunc(cfg.Addresses, func(a Address) bool {
+		return a.Gateway != "" && strings.Contains(a.Address, ":") == s.ipv6 && (s.gateway == "" || a.Gateway == s.gateway)
+	})
+	if gateway >= 0 && (!written || s.gateway != "") {
+		add(fmt.Sprintf("addresses[%d]", gateway), Route{Destination: map[bool]string{false: "0.0.0.0/0", true: "::/0"}[s.ipv6], Gateway: cfg.Addresses[gateway].Gateway})
+	}
+	for i, r := range cfg.Routes {
+		if r.Table == nil && (s.gateway == "" || !isDefault(r)) {
+			add(fmt.Sprintf("routes[%d]", i), r)
+		}
+	}
+	return out
 }

@@ -48,6 +48,8 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 			q.full[l.Key()] = merged
 		}
 	}
+	// The kernel accepts a gateway only once it can be reached: routes on the link come first.
+	slices.SortStableFunc(wants, func(a, b want) int { return gatewayed(a) - gatewayed(b) })
 	q.changes = append(q.changes, p.renamed...) // the overlay has the old names already
 	missing := q.prune()
 	if len(missing) > 0 {
@@ -89,6 +91,14 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 	}
 	plan.Chosen = p.choices(len(plan.Pending) > 0)
 	return plan, nil
+}
+
+// gatewayed is 1 for a route with a gateway, else 0.
+func gatewayed(w want) int {
+	if r, ok := w.obj.(netstate.Route); ok && r.Gateway != "" {
+		return 1
+	}
+	return 0
 }
 
 // withDerivedMTU adds the MTUs that follow from other steps' wants: to a bond's
