@@ -131,6 +131,7 @@ func Master(p *Planner, named string, onHost bool) (string, error) {
 	if onHost {
 		name = netstate.HostName(name)
 	}
+	name = p.OwnName(name)
 	if _, err := p.Link(name); err != nil {
 		return "", fmt.Errorf("master: %w", err)
 	}

@@ -163,7 +163,7 @@ func SharedLink(p *Planner, named, key string) (string, error) {
 		return "", err
 	case !exists || d.At == nil || !netstate.OnHost(*d.At):
 		return "", Conflict("device %q has no interface on the host to stack on", id)
-	case named != "" && *d.At != netstate.HostName(named):
+	case named != "" && *d.At != p.OwnName(netstate.HostName(named)):
 		return "", Invalid(key, "%q is not the interface %q of the device that was allocated: remove the key, or have the step's selector choose that interface", named, netstate.BaseName(*d.At))
 	}
 	return *d.At, nil

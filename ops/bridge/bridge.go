@@ -193,7 +193,7 @@ func onHost(p *ops.Planner, c config) error {
 	case c.Bridge == "":
 		c.Bridge = "cni0"
 	}
-	br := netstate.HostName(c.Bridge)
+	br := p.OwnName(netstate.HostName(c.Bridge))
 	vids, err := vlans(c)
 	if err != nil {
 		return err

@@ -262,6 +262,9 @@ func (o *observer) queryLink(ctx context.Context, queried netstate.Link) error {
 	if err != nil {
 		return err
 	}
+	if l.Name != queried.Name { // it was found by an alternative name, and other links refer to it by its own
+		o.snap.Put(l)
+	}
 	l.Name = queried.Name
 	o.remember(l.Name, l.Index)
 	if l.KindTraits().Shared {
