@@ -59,7 +59,7 @@ func (f *floor) apply(_ context.Context, path string) error {
 		}
 		ports[i] = moved.Attrs().Index
 	}
-	bond := netlink.NewLinkBond(netlink.LinkAttrs{Name: "bond0", MTU: 1450, Flags: net.FlagUp})
+	bond := netlink.NewLinkBond(netlink.LinkAttrs{Name: "bond0", MTU: 1450})
 	bond.Mode, bond.FailOverMac, bond.Miimon = netlink.BOND_MODE_ACTIVE_BACKUP, netlink.BOND_FAIL_OVER_MAC_ACTIVE, 100
 	if err := pod.LinkAdd(bond); err != nil {
 		return err
@@ -69,9 +69,23 @@ func (f *floor) apply(_ context.Context, path string) error {
 			return err
 		}
 	}
-	for i, name := range []string{"data0", "mgmt0"} {
-		v := &netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: bond.Index, MTU: 1450, Flags: net.FlagUp}, VlanId: 100 * (i + 1)}
-		if err := pod.LinkAdd(v); err != nil {
+	names := []string{"data0", "mgmt0"}
+	vlans := make([]*netlink.Vlan, len(names))
+	for i, name := range names {
+		vlans[i] = &netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: bond.Index, MTU: 1450}, VlanId: 100 * (i + 1)}
+		if err := pod.LinkAdd(vlans[i]); err != nil {
+			return err
+		}
+	}
+	// As the engine: a link is up only after its settings, and then has addresses.
+	if err := writeSysctls(ns, names...); err != nil {
+		return err
+	}
+	if err := pod.LinkSetUp(bond); err != nil {
+		return err
+	}
+	for i, v := range vlans {
+		if err := pod.LinkSetUp(v); err != nil {
 			return err
 		}
 		addr, err := netlink.ParseAddr(fmt.Sprintf("10.%d.0.5/24", 100*(i+1)))
@@ -82,7 +96,7 @@ func (f *floor) apply(_ context.Context, path string) error {
 			return err
 		}
 	}
-	return writeSysctls(ns)
+	return nil
 }
 
 func (f *floor) remove(_ context.Context, path string) error {
@@ -159,18 +173,14 @@ func moveFrom(ns netns.NsHandle, index, target int, name string) error {
 	})
 }
 
-var sysctls = map[string]string{
-	"net/ipv4/conf/data0/rp_filter":  "2",
-	"net/ipv4/conf/data0/arp_notify": "1",
-	"net/ipv4/conf/mgmt0/rp_filter":  "2",
-	"net/ipv4/conf/mgmt0/arp_notify": "1",
-}
-
-func writeSysctls(ns netns.NsHandle) error {
+// writeSysctls sets what the topologies of the comparison tune on each of the links.
+func writeSysctls(ns netns.NsHandle, links ...string) error {
 	return inside(ns, func() error {
-		for path, value := range sysctls {
-			if err := os.WriteFile("/proc/sys/"+path, []byte(value), 0); err != nil {
-				return err
+		for _, link := range links {
+			for name, value := range map[string]string{"rp_filter": "2", "arp_notify": "1"} {
+				if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+link+"/"+name, []byte(value), 0); err != nil {
+					return err
+				}
 			}
 		}
 		return nil

@@ -20,8 +20,8 @@ func main() {
 	sandboxes := flag.Int("sandboxes", 500, "sandboxes held at once, at most")
 	idle := flag.Duration("idle", time.Minute, "time for which an idle agent, and the periodic application, are observed")
 	cycles := flag.Int("cycles", 2000, "pods that come and go")
-	plugins := flag.String("plugins", "", "folder with the CNI binaries sriov, bond, vlan, tuning and static, and for part pods ptp, host-local and cni-kindnet; empty leaves them out")
-	only := flag.String("only", "", "run one part: apply, pods, settings, scale, cycles, packets")
+	plugins := flag.String("plugins", "", "folder with the CNI binaries sriov, bond, vlan, tuning and static, for part crowd also macvlan, and for part pods ptp, host-local and cni-kindnet; empty leaves them out")
+	only := flag.String("only", "", "run one part: apply, crowd, pods, settings, scale, cycles, packets")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -44,6 +44,7 @@ func run(ctx context.Context, o options) error {
 		run  func() error
 	}{
 		{"apply", func() error { return applyAndDelete(ctx, o.n, o.plugins) }},
+		{"crowd", func() error { return crowds(ctx, o.n, o.plugins) }},
 		{"pods", func() error { return podNetwork(ctx, o.n, o.plugins) }},
 		{"settings", func() error { return settings(ctx, o.n) }},
 		{"scale", func() error { return scale(ctx, o) }},
