@@ -422,7 +422,8 @@ func (k *Keeper) undo(ctx context.Context, uid types.UID, sandbox string, then c
 
 // release closes the gate and undoes all topologies of a claim in a sandbox. The caller
 // holds the claim's lock. If something cannot be released, the sandbox stays Stopping,
-// unless it may be attached again (then it is Failed), and Run retries.
+// unless it may be attached again (then it is Failed), and Run retries. If all is released, and only
+// that cannot be recorded, the error is an errUnrecorded.
 func (k *Keeper) release(ctx context.Context, e *claims.Entry, sandbox string, then claims.Phase, why string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ReleaseTimeout)
 	defer cancel()
@@ -435,8 +436,8 @@ func (k *Keeper) release(ctx context.Context, e *claims.Entry, sandbox string, t
 		// Recorded first: from now on it is not attached again.
 		s.Phase = claims.Stopping
 		if err := k.Store.PutSandboxes(*e); err != nil {
-			k.again(e, s)
-			return errors.Join(append(errs, err)...)
+			// A full disk must not keep devices: pods are deleted to free space on it.
+			k.Log.Warn("cannot record that a sandbox stops", "sandbox", sandbox, "claim", e.Namespace+"/"+e.Name, "error", err)
 		}
 	}
 	for i := range slices.Backward(e.Topologies) {
@@ -453,13 +454,20 @@ func (k *Keeper) release(ctx context.Context, e *claims.Entry, sandbox string, t
 	err := errors.Join(errs...)
 	if err == nil || then == claims.Failed {
 		s.Phase, s.Failure = then, why
-		err = errors.Join(err, k.Store.PutSandboxes(*e))
+		if put := k.Store.PutSandboxes(*e); put != nil {
+			err = errors.Join(err, errUnrecorded{put})
+		}
 	}
 	if s.Phase == claims.Stopping {
 		k.again(e, s)
 	}
 	return err
 }
+
+// errUnrecorded is that a sandbox was released, and its record says otherwise.
+type errUnrecorded struct{ error }
+
+func (e errUnrecorded) Unwrap() error { return e.error }
 
 // Admit returns an error unless all claims of the pod, and all that the container's
 // environment lists, are attached to the container's sandbox. It first tries to attach what
@@ -669,7 +677,8 @@ func (k *Keeper) Withdraw(ctx context.Context, uid types.UID) error {
 			if !s.Held() {
 				continue
 			}
-			if err := k.release(ctx, &e, s.ID, claims.Released, ""); err != nil {
+			err := k.release(ctx, &e, s.ID, claims.Released, "")
+			if _, removed := errors.AsType[errUnrecorded](err); err != nil && !removed { // the record, below
 				return err
 			}
 		}
@@ -692,12 +701,14 @@ func (k *Keeper) Withdraw(ctx context.Context, uid types.UID) error {
 			return err
 		}
 	}
-	// Last: while there is a record, the claim owns its addresses. The kubelet retries if
-	// this fails.
-	if k.GiveBack == nil {
-		return nil
+	// Last: while there is a record, the claim owns its addresses. Whoever allocates them finds that a claim
+	// without one has ended, so that a pod which has filled the disk ends, which empties it.
+	if k.GiveBack != nil {
+		if err := k.GiveBack(uid); err != nil {
+			k.Log.Warn("addresses are given back later", "claim", uid, "error", err)
+		}
 	}
-	return k.GiveBack(uid)
+	return nil
 }
 
 // claimOf returns the claim in an ID that claims.Claim.SandboxID has made.

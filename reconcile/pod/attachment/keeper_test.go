@@ -24,6 +24,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/attachment"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
+	"github.com/plumbline/plumbline/reconcile/recordfile"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -54,6 +55,18 @@ type world struct {
 	stubborn map[string]bool          // by topology: they are not cancelled
 	slips    map[string]int           // by topology: how many attempts fail at their last change
 	made     int                      // changes of slow topologies
+	// write is called before each write: of a record, and to give addresses back. May be nil.
+	write func(what string) error
+}
+
+// writes calls write.
+func (w *world) writes(what string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.write == nil {
+		return nil
+	}
+	return w.write(what)
 }
 
 func newWorld(t *testing.T) *world {
@@ -70,7 +83,15 @@ func (w *world) restart(dir, bootID string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.store, err = claims.Open(claims.Options{Dir: filepath.Join(dir, "claims"), Locker: j, BootID: bootID, Now: time.Now})
+	w.store, err = claims.Open(claims.Options{
+		Dir: filepath.Join(dir, "claims"), Locker: j, BootID: bootID, Now: time.Now,
+		Replace: func(path string, data []byte, o recordfile.Options) (uint64, error) {
+			if err := w.writes("record " + filepath.Base(path)); err != nil {
+				return 0, err
+			}
+			return recordfile.Replace(path, data, o)
+		},
+	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -81,7 +102,8 @@ func (w *world) restart(dir, bootID string) {
 	w.gate = gate.Dir(filepath.Join(dir, "cdi"))
 	w.Keeper = attachment.New(attachment.Options{
 		Store: w.store, Engine: w, Gate: w.gate, Contracts: registry, Reporter: w, Identify: w.identify, Now: time.Now,
-		Refine: func(context.Context, *claims.Claim, [][]topology.StepResult) error { return nil },
+		GiveBack: func(uid types.UID) error { return w.writes("give back " + string(uid)) },
+		Refine:   func(context.Context, *claims.Claim, [][]topology.StepResult) error { return nil },
 		Ended: func(outcome fault.Kind, _ time.Duration) {
 			w.mu.Lock()
 			defer w.mu.Unlock()

@@ -44,6 +44,8 @@ type Options struct {
 	Locker Locker
 	BootID string
 	Now    func() time.Time
+	// Replace writes a file; default recordfile.Replace. A test fails in it.
+	Replace func(path string, data []byte, o recordfile.Options) (inode uint64, err error)
 }
 
 // Store keeps the records of one directory. It is safe for concurrent use; a caller
@@ -64,6 +66,9 @@ type Store struct {
 func Open(o Options) (*Store, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("claims: %w", err)
+	}
+	if o.Replace == nil {
+		o.Replace = recordfile.Replace
 	}
 	return &Store{Options: o, changes: newChanges(o.Dir)}, nil
 }
@@ -485,7 +490,7 @@ func (s *Store) write(path string, v any, durable bool) error {
 	if durable {
 		o.Sync = (*os.File).Sync
 	}
-	_, err = recordfile.Replace(path, data, o)
+	_, err = s.Replace(path, data, o)
 	return err
 }
 
