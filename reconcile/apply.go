@@ -159,23 +159,26 @@ func (p *pass) apply(ctx context.Context, plan *ops.Plan) error {
 		return err
 	}
 	report, before := ReportProgress(ctx), len(p.executed)
-	for i, c := range plan.Changes {
+	for i := 0; i < len(plan.Changes); {
+		some := p.atOnce(plan.Changes[i:])
+		c := some[0]
+		i += len(some)
 		if !c.Implied {
 			if ctx.Err() != nil { // the caller no longer waits: start no further change
 				return p.stepError(c, context.Cause(ctx))
 			}
 			report(Progress{Step: c.Step, Done: len(p.executed), Planned: before + len(plan.Changes)})
 		}
-		p.executed = append(p.executed, c) // before it is applied: a failed change may be half applied
+		p.executed = append(p.executed, some...) // before they are applied: a failed change may be half applied
 		if c.Implied {
 			continue
 		}
-		if err := p.applyOne(ctx, c, p.r.opts.Patience); err != nil {
+		if err := p.applySome(ctx, some, p.r.opts.Patience); err != nil {
 			if (c.Action() == netstate.Create || c.Action() == netstate.Replace) && errors.Is(err, fs.ErrExist) {
 				p.dropLastCreation()
 				return p.stepError(c, err)
 			}
-			for _, along := range plan.Changes[i+1:] {
+			for _, along := range plan.Changes[i:] {
 				if !along.Implied {
 					break
 				}
@@ -218,13 +221,30 @@ func (p *pass) intend(changes []netstate.Change, chosen ops.Choices) error {
 	return nil
 }
 
-// applyOne applies one change. It retries one that is not ready until patience is over.
-func (p *pass) applyOne(ctx context.Context, c netstate.Change, patience time.Duration) error {
+// atOnce returns the first changes of a list: one, or all of its kind and step that follow one another, if the domain
+// makes these at once.
+func (p *pass) atOnce(changes []netstate.Change) []netstate.Change {
+	first, n := changes[0], 1
+	if _, batches := p.domain.(Batcher); !batches || !first.Object().Traits().Together {
+		return changes[:1]
+	}
+	for n < len(changes) && changes[n].Key().Kind == first.Key().Kind && changes[n].Step == first.Step {
+		n++
+	}
+	return changes[:n]
+}
+
+// applySome applies one change, or several at once. It retries what is not ready until patience is over.
+func (p *pass) applySome(ctx context.Context, some []netstate.Change, patience time.Duration) error {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Apply += p.r.opts.Now().Sub(start) }()
+	apply := func() error { return p.applyTo(ctx, some[0]) }
+	if b, batches := p.domain.(Batcher); batches && len(some) > 1 {
+		apply = func() error { return b.ApplyAll(ctx, some) }
+	}
 	wait := 10 * time.Millisecond
 	for {
-		err := p.applyTo(ctx, c)
+		err := apply()
 		if err == nil || fault.Of(err) != fault.NotReady || p.r.opts.Now().Sub(start) >= patience {
 			return err
 		}

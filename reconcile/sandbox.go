@@ -131,3 +131,10 @@ type Domain interface {
 	// Close closes the view, which keeps no namespace alive afterwards.
 	Close() error
 }
+
+// Batcher is a Domain that makes changes of kinds with the trait Together at once.
+type Batcher interface {
+	Domain
+	// ApplyAll makes all of the changes, which are of one kind, or none.
+	ApplyAll(ctx context.Context, changes []netstate.Change) error
+}

@@ -94,17 +94,24 @@ func (p *pass) patience() time.Duration {
 
 // applyUndo applies the changes of an undo, all of them even if some fail.
 func (p *pass) applyUndo(ctx context.Context, changes []netstate.Change, patient bool) (failed error) {
-	for _, c := range made(changes) {
+	for left := made(changes); len(left) > 0; {
 		patience := time.Duration(0)
 		if patient {
 			patience = p.patience()
 		}
-		if err := p.applyOne(ctx, c, patience); err != nil {
-			failed = errors.Join(failed, p.stepError(c, err))
+		some := p.atOnce(left)
+		err := p.applySome(ctx, some, patience)
+		if err != nil && len(some) > 1 { // one of them must not keep the others
+			some = some[:1]
+			err = p.applySome(ctx, some, patience)
+		}
+		left = left[len(some):]
+		if err != nil {
+			failed = errors.Join(failed, p.stepError(some[0], err))
 			continue
 		}
 		if p.trigger == TriggerRelease {
-			p.executed = append(p.executed, c)
+			p.executed = append(p.executed, some...)
 		}
 	}
 	return failed

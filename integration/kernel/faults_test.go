@@ -362,6 +362,22 @@ func (d killableDomain) Apply(ctx context.Context, c netstate.Change) error {
 	return err
 }
 
+// ApplyAll is one change.
+func (d killableDomain) ApplyAll(ctx context.Context, all []netstate.Change) error {
+	if d.dead {
+		return errDead
+	}
+	b, batches := d.Domain.(reconcile.Batcher)
+	if !batches {
+		return errors.New("changes are made one by one")
+	}
+	err := b.ApplyAll(ctx, all)
+	if d.changed(); d.dead {
+		return errDead
+	}
+	return err
+}
+
 func (d killableDomain) Observe(ctx context.Context, ask []netstate.Object) (*netstate.Snapshot, error) {
 	if d.dead {
 		return nil, errDead

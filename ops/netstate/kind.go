@@ -148,6 +148,9 @@ type Traits struct {
 	// InOrder: an undo restores the objects in the order in which they were changed,
 	// not in reverse.
 	InOrder bool
+	// Together: changes of several objects that follow one another are made at once, if the domain can
+	// (reconcile.Batcher).
+	Together bool
 	// Phase is when objects of the kind are created.
 	Phase Phase
 	// Cost is what it costs to plan one, compared with others. Planning for somebody

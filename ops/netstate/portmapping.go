@@ -67,7 +67,7 @@ func (PortMapping) LivesOn() Key { return Key{} }
 // On is the same.
 func (m PortMapping) On(Key) Object { return m }
 
-var portMappingTraits = Traits{Phase: PhaseRules, Cost: 8}
+var portMappingTraits = Traits{Phase: PhaseRules, Cost: 8, Together: true}
 
 // Traits are those of mappings of ports.
 func (PortMapping) Traits() *Traits { return &portMappingTraits }

@@ -1,11 +1,11 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -110,21 +110,56 @@ type portState struct {
 	tableState
 	to       map[netstate.HostPort]netip.AddrPort
 	networks map[netip.Addr][]string // by pod
+	// of counts the ports of a pod, and at lists those of one address of the host, by the port of all addresses.
+	of map[netip.Addr]int
+	at map[netstate.HostPort][]netstate.HostPort
+}
+
+func newPortState() *portState {
+	return &portState{to: map[netstate.HostPort]netip.AddrPort{}, networks: map[netip.Addr][]string{}, of: map[netip.Addr]int{}, at: map[netstate.HostPort][]netstate.HostPort{}}
+}
+
+// put notes that a port leads to a pod.
+func (s *portState) put(host netstate.HostPort, to netip.AddrPort) {
+	s.drop(host)
+	s.to[host] = to
+	s.of[to.Addr()]++
+	if all := host.OfAll(); all != host {
+		s.at[all] = append(s.at[all], host)
+	}
+}
+
+// drop notes that a port leads nowhere.
+func (s *portState) drop(host netstate.HostPort) {
+	to, there := s.to[host]
+	if !there {
+		return
+	}
+	delete(s.to, host)
+	if s.of[to.Addr()]--; s.of[to.Addr()] == 0 {
+		delete(s.of, to.Addr())
+	}
+	if all := host.OfAll(); all != host {
+		s.at[all] = slices.DeleteFunc(s.at[all], func(h netstate.HostPort) bool { return h == host })
+		if len(s.at[all]) == 0 {
+			delete(s.at, all)
+		}
+	}
 }
 
 // portCache is the table as it was after a read or a change. It is that as long as the generation of the
 // rules is the same, which each transaction of any program increases. A read of all elements takes
-// milliseconds, and each port of each pod that starts needs one.
+// milliseconds, and each pod with ports that starts needs some.
 type portCache struct {
-	portState
+	*portState
 	generation uint32
-	valid      bool
 }
 
-// readPorts returns the table, and whether it is that of a generation. The caller has the lock.
-func (h *Host) readPorts(c *nftables.Conn) (state portState, generation uint32, known bool, err error) {
+// readPorts returns the table, and whether it is that of a generation. The caller has the lock, and changes
+// the state only as the table: it is that of the next caller.
+func (h *Host) readPorts(c *nftables.Conn) (state *portState, generation uint32, known bool, err error) {
 	generation, known = h.nftGeneration()
-	if known && h.ports.valid && h.ports.generation == generation {
+	if known && h.ports.portState != nil && h.ports.generation == generation {
 		return h.ports.portState, generation, true, nil
 	}
 	h.ports = portCache{}
@@ -134,20 +169,20 @@ func (h *Host) readPorts(c *nftables.Conn) (state portState, generation uint32, 
 	if again, ok := h.nftGeneration(); !ok || again != generation {
 		return state, 0, false, nil
 	}
-	h.ports = portCache{state, generation, true}
+	h.ports = portCache{state, generation}
 	return state, generation, true, nil
 }
 
 // wrotePorts notes what a change of the table of a generation has made of it. The caller has the lock.
-func (h *Host) wrotePorts(state portState, generation uint32) {
+func (h *Host) wrotePorts(state *portState, generation uint32) {
 	h.ports = portCache{}
 	if now, known := h.nftGeneration(); known && now == generation+1 && state.foreign == "" {
-		h.ports = portCache{state, now, true}
+		h.ports = portCache{state, now}
 	}
 }
 
-func readPorts(c *nftables.Conn) (portState, error) {
-	out := portState{to: map[netstate.HostPort]netip.AddrPort{}, networks: map[netip.Addr][]string{}}
+func readPorts(c *nftables.Conn) (*portState, error) {
+	out := newPortState()
 	var err error
 	if out.tableState, err = portTableOf().read(c); err != nil {
 		return out, err
@@ -171,7 +206,7 @@ func readPorts(c *nftables.Conn) (portState, error) {
 }
 
 // element reads one of a map or of the set. What is not as we write it is left out, and left alone.
-func (s portState) element(f portFamily, name string, e nftables.SetElement) {
+func (s *portState) element(f portFamily, name string, e nftables.SetElement) {
 	size := int(f.length)
 	if name == f.hairpins {
 		if len(e.Key) == 2*size && len(e.KeyEnd) == 2*size {
@@ -191,7 +226,7 @@ func (s portState) element(f portFamily, name string, e nftables.SetElement) {
 	to, _ := netip.AddrFromSlice(e.Val[:size])
 	for protocol, number := range portProtocols {
 		if key[0] == number {
-			s.to[netstate.HostPort{AddrPort: netip.AddrPortFrom(on, binary.BigEndian.Uint16(key[4:])), Protocol: protocol}] = netip.AddrPortFrom(to, binary.BigEndian.Uint16(e.Val[size:]))
+			s.put(netstate.HostPort{AddrPort: netip.AddrPortFrom(on, binary.BigEndian.Uint16(key[4:])), Protocol: protocol}, netip.AddrPortFrom(to, binary.BigEndian.Uint16(e.Val[size:])))
 		}
 	}
 }
@@ -205,49 +240,49 @@ func (f portFamily) anyAddress() netip.Addr {
 
 var portProtocols = map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
 
-// overlapping returns the ports of the table that overlap with one of these, without these, in order. It passes
-// once over what has been read.
-func (s portState) overlapping(hosts ...netstate.HostPort) (out []netstate.HostPort) {
-	all := map[netstate.HostPort]bool{}
+// overlapping returns the ports of the table that overlap with one of these, without these, in order.
+func (s *portState) overlapping(hosts ...netstate.HostPort) (out []netstate.HostPort) {
 	for _, h := range hosts {
 		if ofAll := h.OfAll(); ofAll == h {
-			all[h] = true
+			out = append(out, s.at[h]...)
 		} else if _, there := s.to[ofAll]; there {
 			out = append(out, ofAll)
 		}
 	}
-	if len(all) > 0 {
-		for h := range s.to {
-			if !h.Addr().IsUnspecified() && all[h.OfAll()] {
-				out = append(out, h)
-			}
-		}
-	}
-	slices.SortFunc(out, func(a, b netstate.HostPort) int { return a.Compare(b.AddrPort) })
-	return out
+	slices.SortFunc(out, func(a, b netstate.HostPort) int {
+		return cmp.Or(a.Compare(b.AddrPort), cmp.Compare(a.Protocol, b.Protocol))
+	})
+	return slices.Compact(out)
 }
 
-// queryPortMappings reads the table once for all of them. In a table that is not as we write
-// it nothing is sent on for sure, so that no port that is queried counts as there. A query for
-// all is for what is to be deleted, and returns them from such a table, too.
+// queryPortMappings reads the table once for all of them.
 func (o *observer) queryPortMappings(_ context.Context, queried []netstate.PortMapping) error {
-	var state portState
 	o.count.dumps.Add(1)
 	err := o.count.send(false, func() error {
-		return o.host.withNAT(func(c *nftables.Conn) (err error) {
-			state, _, _, err = o.host.readPorts(c)
+		return o.host.withNAT(func(c *nftables.Conn) error {
+			state, _, _, err := o.host.readPorts(c)
+			if err == nil {
+				state.answer(o.snap, queried)
+			}
 			return err
 		})
 	})
 	if err != nil {
 		return explainPorts(fmt.Errorf("read table %q of nftables: %w", portTable, err))
 	}
+	return nil
+}
+
+// answer records what was queried. In a table that is not as we write it nothing is sent on for sure, so
+// that no port that is queried counts as there. A query for all is for what is to be deleted, and returns
+// them from such a table, too.
+func (s *portState) answer(snap *netstate.Snapshot, queried []netstate.PortMapping) {
 	var hosts []netstate.HostPort
 	for _, m := range queried {
 		if m.Host == "" {
-			o.snap.PutAbsent(m.Key())
-			for host := range state.to {
-				o.snap.Put(state.mapping(host))
+			snap.PutAbsent(m.Key())
+			for host := range s.to {
+				snap.Put(s.mapping(host))
 			}
 			continue
 		}
@@ -255,22 +290,21 @@ func (o *observer) queryPortMappings(_ context.Context, queried []netstate.PortM
 		if err == nil {
 			hosts = append(hosts, host)
 		}
-		if _, there := state.to[host]; err != nil || !there || !state.intact {
-			o.snap.PutAbsent(m.Key())
+		if _, there := s.to[host]; err != nil || !there || !s.intact {
+			snap.PutAbsent(m.Key())
 			continue
 		}
-		o.snap.Put(state.mapping(host))
+		snap.Put(s.mapping(host))
 	}
-	if state.intact {
-		for _, host := range state.overlapping(hosts...) {
-			o.snap.Put(state.mapping(host))
+	if s.intact {
+		for _, host := range s.overlapping(hosts...) {
+			snap.Put(s.mapping(host))
 		}
 	}
-	return nil
 }
 
 // mapping is that of a port which is there.
-func (s portState) mapping(host netstate.HostPort) netstate.PortMapping {
+func (s *portState) mapping(host netstate.HostPort) netstate.PortMapping {
 	to, network := s.to[host], ""
 	if all := s.networks[to.Addr()]; len(all) > 0 {
 		network = slices.Sorted(slices.Values(all))[0]
@@ -287,7 +321,7 @@ type portMapping struct {
 
 // wanted reads what a change leads to. An update has only the fields that it changes; the
 // others are as they are.
-func (s portState) wanted(host netstate.HostPort, m netstate.PortMapping, action netstate.Action) (out portMapping, err error) {
+func (s *portState) wanted(host netstate.HostPort, m netstate.PortMapping, action netstate.Action) (out portMapping, err error) {
 	out.host = host
 	if old, there := s.to[host]; there && action == netstate.Update {
 		if m.To == nil {
@@ -311,8 +345,12 @@ func (s portState) wanted(host netstate.HostPort, m netstate.PortMapping, action
 	return out, nil
 }
 
+// maxHostPorts bounds the ports of all pods of a node, those of each family. What others do with nftables makes the agent
+// read them all, which takes a tenth of a second for so many.
+const maxHostPorts = 16 << 10
+
 // free refuses a mapping whose port another pod has, or one that overlaps with it.
-func (s portState) free(want portMapping) error {
+func (s *portState) free(want portMapping) error {
 	if to, taken := s.to[want.host]; taken && to != want.to {
 		return fault.New(fault.Conflict, fmt.Errorf("host port %s leads to %s already", want.host, to))
 	} else if taken {
@@ -323,103 +361,191 @@ func (s portState) free(want portMapping) error {
 			return fault.New(fault.Conflict, fmt.Errorf("host port %s overlaps with %s, which leads to %s already", want.host, other, to))
 		}
 	}
+	if len(s.to) >= maxHostPorts {
+		return fault.New(fault.Conflict, fmt.Errorf("host port %s: the pods of this node have %d ports of the host, counted for each family, and can have %d: choose another node", want.host, len(s.to), maxHostPorts))
+	}
 	return nil
 }
 
-// applyPortMapping makes one change in one transaction: the kernel has all of it or nothing.
 func (s *Sandbox) applyPortMapping(ctx context.Context, c netstate.Change) error {
+	_, err := s.applyPortMappings(ctx, []netstate.Change{c})
+	return err
+}
+
+// applyPortMappings makes changes in one transaction: the kernel has all of them or nothing. An error is
+// that of one change.
+func (s *Sandbox) applyPortMappings(ctx context.Context, changes []netstate.Change) (failing netstate.Change, err error) {
+	failing = changes[0]
 	if err := ctx.Err(); err != nil {
-		return err
-	}
-	before, wanted := typed[netstate.PortMapping](c)
-	host, err := netstate.ParseHostPort(c.Key().ID)
-	if err != nil {
-		return invalid("%s", err)
+		return failing, err
 	}
 	s.count.writes.Add(1)
-	var to netip.AddrPort
+	var done *portChanges
 	err = s.count.send(true, func() error {
 		return s.host.withNAT(func(conn *nftables.Conn) error {
 			have, generation, known, err := s.host.readPorts(conn)
 			if err != nil {
 				return err
 			}
-			write := func(m portMapping, deleting bool) error {
-				after, wrote, err := have.write(conn, m, deleting)
-				if wrote && known && err == nil {
-					s.host.wrotePorts(after, generation)
-				} else if wrote {
-					s.host.ports = portCache{}
-				}
-				return err
-			}
-			var taken bool
-			to, taken = have.to[host]
-			if c.Action() == netstate.Delete {
-				if taken && before.To != nil && *before.To != to.String() {
-					return nil // another pod's by now
-				}
-				return write(portMapping{host: host}, true)
-			}
-			want, err := have.wanted(host, wanted, c.Action())
-			if err != nil {
-				return err
-			}
-			if c.Action() == netstate.Create && have.intact {
-				if err := have.free(want); err != nil {
+			done = &portChanges{portState: have, was: map[netstate.HostPort]netip.AddrPort{}, networked: map[netip.Addr][]string{}}
+			// From here on the state differs from the table until that was written.
+			s.host.ports = portCache{}
+			for _, c := range changes {
+				if err := done.add(c); err != nil {
+					failing = c
+					if done.revert(); known {
+						s.host.ports = portCache{have, generation}
+					}
 					return err
 				}
 			}
-			return write(want, false)
+			wrote, err := done.write(conn)
+			switch {
+			case err != nil || !known:
+			case wrote:
+				s.host.wrotePorts(have, generation)
+			default:
+				s.host.ports = portCache{have, generation}
+			}
+			return err
 		})
 	})
-	if err == nil && host.Protocol == "udp" {
-		// Packets of a connection that is known are sent where its first one was. There
-		// is nothing to do about a kernel that cannot select them.
-		if to.IsValid() {
-			_ = s.host.forgetConnections(host, to)
-		}
-		if c.Action() != netstate.Delete {
-			_ = s.host.forgetConnections(host, netip.AddrPort{})
+	if err == nil {
+		for _, c := range changes {
+			s.host.forgetUDP(c, done.was)
 		}
 	}
-	return explainPorts(err)
+	return failing, explainPorts(err)
 }
 
-// write makes the table what it is to be with or without a mapping, and returns that. Wrote is false if the table is
-// that already.
-func (s portState) write(c *nftables.Conn, m portMapping, deleting bool) (after portState, wrote bool, err error) {
+// forgetUDP forgets the connections of a port that has changed: packets of a connection that is known are sent where its
+// first one was. There is nothing to do about a kernel that cannot select them.
+func (h *Host) forgetUDP(c netstate.Change, was map[netstate.HostPort]netip.AddrPort) {
+	host, err := netstate.ParseHostPort(c.Key().ID)
+	if err != nil || host.Protocol != "udp" {
+		return
+	}
+	if to := was[host]; to.IsValid() {
+		_ = h.forgetConnections(host, to)
+	}
+	if c.Action() != netstate.Delete {
+		_ = h.forgetConnections(host, netip.AddrPort{})
+	}
+}
+
+// portChanges are changes of a state.
+type portChanges struct {
+	*portState
+	was       map[netstate.HostPort]netip.AddrPort // ports that have changed, and where they led; zero for nowhere
+	networked map[netip.Addr][]string              // pods whose networks have changed, and what these were
+	creates   bool
+	deleted   bool // a port that was there
+}
+
+// add makes one change.
+func (p *portChanges) add(c netstate.Change) error {
+	before, wanted := typed[netstate.PortMapping](c)
+	host, err := netstate.ParseHostPort(c.Key().ID)
+	if err != nil {
+		return invalid("%s", err)
+	}
+	to, taken := p.to[host]
+	if c.Action() == netstate.Delete {
+		if !taken || before.To != nil && *before.To != to.String() {
+			return nil // another pod's by now
+		}
+		p.note(host)
+		p.deleted = true
+		p.drop(host)
+		return nil
+	}
+	want, err := p.wanted(host, wanted, c.Action())
+	if err != nil {
+		return err
+	}
+	if c.Action() == netstate.Create && p.intact {
+		if err := p.free(want); err != nil {
+			return err
+		}
+	}
+	p.note(host)
+	p.creates = true
+	p.put(host, want.to)
+	p.network(want.to.Addr(), []string{want.network})
+	return nil
+}
+
+// revert undoes the changes of the state.
+func (p *portChanges) revert() {
+	for host, was := range p.was {
+		if p.drop(host); was.IsValid() {
+			p.put(host, was)
+		}
+	}
+	for pod, was := range p.networked {
+		p.network(pod, was)
+	}
+}
+
+// note keeps where a port led before the first change.
+func (p *portChanges) note(host netstate.HostPort) {
+	if _, noted := p.was[host]; !noted {
+		p.was[host] = p.to[host]
+	}
+}
+
+// network sets the networks of a pod.
+func (p *portChanges) network(pod netip.Addr, to []string) {
+	if _, noted := p.networked[pod]; !noted {
+		p.networked[pod] = p.networks[pod]
+	}
+	if p.networks[pod] = to; to == nil {
+		delete(p.networks, pod)
+	}
+}
+
+// write writes the changes. Wrote is false if the table is that already.
+func (p *portChanges) write(c *nftables.Conn) (wrote bool, err error) {
+	if !p.creates && !p.deleted && (p.intact || p.foreign != "") {
+		return false, nil
+	}
+	for pod := range p.networks {
+		if p.of[pod] == 0 {
+			p.network(pod, nil)
+		}
+	}
+	gonePorts, newPorts := map[netstate.HostPort]netip.AddrPort{}, map[netstate.HostPort]netip.AddrPort{}
+	for host, was := range p.was {
+		is := p.to[host]
+		if was == is {
+			continue
+		}
+		if was.IsValid() {
+			gonePorts[host] = was
+		}
+		if is.IsValid() {
+			newPorts[host] = is
+		}
+	}
+	goneNetworks, newNetworks := map[netip.Addr][]string{}, map[netip.Addr][]string{}
+	for pod, was := range p.networked {
+		if is := p.networks[pod]; !slices.Equal(was, is) {
+			goneNetworks[pod], newNetworks[pod] = was, is
+		}
+	}
 	t := portTableOf()
-	old, there := s.to[m.host]
-	to, networks := maps.Clone(s.to), maps.Clone(s.networks)
-	was, is := map[netstate.HostPort]netip.AddrPort{}, map[netstate.HostPort]netip.AddrPort{}
-	if there {
-		was[m.host] = old
-	}
-	if deleting {
-		delete(to, m.host)
-	} else {
-		to[m.host], is[m.host] = m.to, m.to
-		networks[m.to.Addr()] = []string{m.network}
-	}
-	used := map[netip.Addr]bool{}
-	for _, p := range to {
-		used[p.Addr()] = true
-	}
-	maps.DeleteFunc(networks, func(pod netip.Addr, _ []string) bool { return !used[pod] })
-	differs := func(a, b map[netip.Addr][]string) map[netip.Addr][]string {
-		out := maps.Clone(a)
-		maps.DeleteFunc(out, func(pod netip.Addr, have []string) bool { return slices.Equal(have, b[pod]) })
-		return out
-	}
 	change := tableChange{
-		deleting: deleting, there: there, empty: len(to) == 0,
-		all:   func() []setElements { return portElements(t.Table, to, networks) },
-		gone:  portElements(t.Table, was, differs(s.networks, networks)),
-		added: portElements(t.Table, is, differs(networks, s.networks)),
+		deleting: !p.creates, there: p.deleted, empty: len(p.to) == 0,
+		all:   func() []setElements { return portElements(t.Table, p.to, p.networks) },
+		gone:  portElements(t.Table, gonePorts, goneNetworks),
+		added: portElements(t.Table, newPorts, newNetworks),
 	}
-	after = portState{tableState{there: len(to) > 0, intact: len(to) > 0, foreign: s.foreign}, to, networks}
-	return after, !change.none(s.tableState), t.write(c, s.tableState, change)
+	have := p.tableState
+	if have.intact && len(gonePorts)+len(newPorts)+len(goneNetworks) == 0 || change.none(have) {
+		return false, nil
+	}
+	p.tableState = tableState{there: len(p.to) > 0, intact: len(p.to) > 0, foreign: have.foreign}
+	return true, t.write(c, have, change)
 }
 
 // portElements are the elements that mappings and networks of pods have in each map and set.

@@ -147,6 +147,86 @@ func TestPortsOverlap(t *testing.T) {
 	}
 }
 
+// TestPortsTogether: many ports are changed at once, all of them or none. All pods of a node have a bounded number.
+func TestPortsTogether(t *testing.T) {
+	b := newBench(t)
+	created := func(address string, ports, first int) (out []netstate.Change) {
+		for i := range ports {
+			out = append(out, netstate.Change{After: netstate.PortMapping{Host: fmt.Sprintf("%s:%d/tcp", address, first+i), To: new("192.0.2.5:80"), Network: new("192.0.2.0/24")}})
+		}
+		return out
+	}
+	deleted := func(changes []netstate.Change) (out []netstate.Change) {
+		for _, c := range changes {
+			out = append(out, netstate.Change{Before: c.After})
+		}
+		return out
+	}
+	apply := func(changes []netstate.Change) error {
+		t.Helper()
+		_, _, before := b.Counters()
+		err := b.ApplyAll(b.ctx, changes)
+		if _, _, after := b.Counters(); after-before != 1 {
+			t.Errorf("%d changes at once took %d writes", len(changes), after-before)
+		}
+		return err
+	}
+	has := func(when string, want ...[]netstate.Change) {
+		t.Helper()
+		snap := netstate.NewSnapshot()
+		if err := b.Extend(b.ctx, snap, []netstate.Object{netstate.PortMapping{}}); err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, w := range want {
+			n += len(w)
+		}
+		if have := len(netstate.All[netstate.PortMapping](snap)); have != n {
+			t.Errorf("%s: %d ports, want %d", when, have, n)
+		}
+	}
+	own := created("0.0.0.0", 600, 1000)
+	if err := apply(own); err != nil {
+		t.Fatal(err)
+	}
+	has("created", own)
+	taken := append(created("0.0.0.0", 10, 2000), netstate.Change{After: netstate.PortMapping{Host: "0.0.0.0:1500/tcp", To: new("192.0.2.9:80"), Network: new("192.0.2.0/24")}})
+	if err := apply(taken); fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), `create port-mapping "0.0.0.0:1500/tcp": host port 0.0.0.0:1500/tcp leads to 192.0.2.5:80 already`) {
+		t.Errorf("one that another pod has: %v", err)
+	}
+	has("one was refused", own)
+	nftIn(t, b.hostNS, "flush", "map", "inet", "plumbline-ports", "any4") // none is remembered that is not there
+	has("another program has deleted all")
+	if err := apply(own); err != nil {
+		t.Fatal(err)
+	}
+	has("created again", own)
+	const most = 16 << 10
+	var all [][]netstate.Change
+	for i := 0; len(own)+i*4096 <= most; i++ {
+		all = append(all, created(fmt.Sprintf("198.51.100.%d", i), 4096, 10000))
+	}
+	last := all[len(all)-1]
+	for _, some := range all[:len(all)-1] {
+		if err := apply(some); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := apply(last); fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), "and can have 16384: choose another node") {
+		t.Errorf("more than a node can have: %v", err)
+	}
+	has("a full node", append(all[:len(all)-1], own)...)
+	for _, some := range append(all, own) { // also those that are not there
+		if err := apply(deleted(some)); err != nil {
+			t.Error(err)
+		}
+	}
+	has("deleted")
+	if out := nftIn(t, b.hostNS, "list", "ruleset"); out != "" {
+		t.Errorf("left behind:\n%s", out)
+	}
+}
+
 // TestPortsOfOthers: a table of the name that others have changed is neither deleted nor written again, and
 // no pod has a port there.
 func TestPortsOfOthers(t *testing.T) {

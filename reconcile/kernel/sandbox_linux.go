@@ -67,7 +67,7 @@ type vfAddress struct {
 	index int
 }
 
-var _ reconcile.Domain = (*Sandbox)(nil)
+var _ reconcile.Batcher = (*Sandbox)(nil)
 
 // NetnsID identifies the namespace that is open; zero if it no longer exists.
 func (s *Sandbox) NetnsID() reconcile.NetnsID {
@@ -236,6 +236,12 @@ func (s *Sandbox) Apply(ctx context.Context, c netstate.Change) error {
 		}
 	}
 	return nil
+}
+
+// ApplyAll makes changes of ports of the host at once: all of them, or none.
+func (s *Sandbox) ApplyAll(ctx context.Context, changes []netstate.Change) error {
+	c, err := s.applyPortMappings(ctx, changes)
+	return failed(c, err)
 }
 
 func (s *Sandbox) apply(ctx context.Context, c netstate.Change) error {
