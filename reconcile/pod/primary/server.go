@@ -94,7 +94,8 @@ type Options struct {
 	Propagates func(dir string) bool
 	// Timeout bounds one call; default 100 s, before the plugin's own.
 	Timeout time.Duration
-	// Parallel is how many calls are worked on at a time, those that end pods beside the others; default 8.
+	// Parallel is how many calls are worked on at a time, those that end pods beside the others, and three quarters of them
+	// of one namespace at most; default 8.
 	Parallel int
 	// Sweep is the interval of searches for what has no namespace any more; default 30 s.
 	Sweep time.Duration
@@ -107,8 +108,8 @@ type Options struct {
 type Server struct {
 	Options
 	locks locks
-	slots chan struct{} // of ADD and CHECK
-	ends  chan struct{} // of DEL, which does not wait for pods that start
+	slots *slots // of ADD and CHECK
+	ends  *slots // of DEL, which does not wait for pods that start
 	leads atomic.Bool
 
 	mu         sync.Mutex
@@ -142,7 +143,7 @@ func New(o Options) *Server {
 	if o.Alive == nil {
 		o.Alive = func(time.Duration) {}
 	}
-	return &Server{Options: o, slots: make(chan struct{}, o.Parallel), ends: make(chan struct{}, o.Parallel), lastEnd: o.Now(), seen: map[string]bool{}, orphaned: map[string]time.Time{}}
+	return &Server{Options: o, slots: newSlots(o.Parallel), ends: newSlots(o.Parallel), lastEnd: o.Now(), seen: map[string]bool{}, orphaned: map[string]time.Time{}}
 }
 
 // config is what the server reads of a network's configuration.
@@ -214,7 +215,8 @@ func (s *Server) Do(ctx context.Context, r cnisocket.Request) cnisocket.Reply {
 	case r.Command == cnisocket.Status && !s.newStatus(err): // a runtime queries it every few seconds
 		return cnisocket.Reply{Error: cniError(err)}
 	case err != nil:
-		s.Log.Warn("call of the container runtime failed", "command", r.Command, "container", r.Container, "kind", fault.Of(err), "took", took, "error", err)
+		pod := podOf(r.Args)
+		s.Log.Warn("call of the container runtime failed", "command", r.Command, "container", r.Container, "pod", pod.Namespace+"/"+pod.Name, "kind", fault.Of(err), "took", took, "error", err)
 		return cnisocket.Reply{Error: cniError(err)}
 	case r.Command == cnisocket.Add || r.Command == cnisocket.Del:
 		pod := podOf(r.Args)
@@ -288,12 +290,11 @@ func (s *Server) do(ctx context.Context, r cnisocket.Request) (json.RawMessage, 
 	if r.Command == cnisocket.Del {
 		slots = s.ends
 	}
-	select {
-	case slots <- struct{}{}:
-		defer func() { <-slots }()
-	case <-ctx.Done():
-		return nil, fault.New(fault.NotReady, fmt.Errorf("%d other calls are worked on: %w", s.Parallel, context.Cause(ctx)))
+	free, err := slots.take(ctx, podOf(r.Args).Namespace)
+	if err != nil {
+		return nil, fault.New(fault.NotReady, fmt.Errorf("%d calls are worked on at a time, three quarters of them of one namespace at most: %w", s.Parallel, err))
 	}
+	defer free()
 	switch r.Command {
 	case cnisocket.Add:
 		return s.add(ctx, r, c.portMappings())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -389,11 +390,13 @@ func TestDelBesideAdds(t *testing.T) {
 	if err := s.call(cnisocket.Add, "a", ""); err != "" {
 		t.Fatal(err)
 	}
-	for range cap(s.slots) {
-		s.slots <- struct{}{}
+	for i := range s.Parallel {
+		if _, err := s.slots.take(t.Context(), fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	s.Timeout = 10 * time.Millisecond
-	if err := s.call(cnisocket.Add, "b", ""); !strings.Contains(err, "other calls are worked on") {
+	if err := s.call(cnisocket.Add, "b", ""); !strings.Contains(err, "8 calls are worked on at a time") {
 		t.Errorf("one ADD too many: %q", err)
 	}
 	s.now = s.now.Add(time.Hour)
