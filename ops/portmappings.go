@@ -24,7 +24,7 @@ type PortMapping struct {
 	HostIP        string `json:"hostIP,omitempty"`
 }
 
-// maxPortMappings bounds what one step may have: each one is a transaction while a pod starts.
+// maxPortMappings bounds what one step may have: they are observed and changed at once while a pod starts.
 const maxPortMappings = 256
 
 // PortMappingParams describes PortMappingConfig.
@@ -107,7 +107,7 @@ type hostPort struct {
 // hostPorts returns the ports of the config, each of a family that the pod has.
 func (c PortMappingConfig) hostPorts(pods map[bool]netip.Prefix) ([]hostPort, error) {
 	var out []hostPort
-	seen := map[netstate.HostPort]bool{}
+	seen := map[netstate.HostPort]int{}
 	for i, m := range c.PortMappings {
 		field := fmt.Sprintf("portMappings[%d]", i)
 		on, err := m.addresses(field, pods)
@@ -120,10 +120,14 @@ func (c PortMappingConfig) hostPorts(pods map[bool]netip.Prefix) ([]hostPort, er
 		}
 		for _, a := range on {
 			host := netstate.HostPort{AddrPort: netip.AddrPortFrom(a, uint16(m.HostPort)), Protocol: protocol} //nolint:gosec // the contract bounds it
-			if seen[host] {
+			switch other := seen[host]; other {
+			case 0:
+			case m.ContainerPort: // 0.0.0.0 and :: in a pod of one family
+				continue
+			default:
 				return nil, Invalid(field+".hostPort", "%s leads to two ports of the pod: remove one", host)
 			}
-			seen[host] = true
+			seen[host] = m.ContainerPort
 			out = append(out, hostPort{field, host, m.ContainerPort})
 		}
 	}
@@ -132,7 +136,16 @@ func (c PortMappingConfig) hostPorts(pods map[bool]netip.Prefix) ([]hostPort, er
 
 // addresses returns those of the host on which the port is, each of a family that the pod has.
 func (m PortMapping) addresses(field string, pods map[bool]netip.Prefix) ([]netip.Addr, error) {
-	if m.HostIP == "" {
+	var a netip.Addr
+	if m.HostIP != "" {
+		var err error
+		if a, err = netip.ParseAddr(m.HostIP); err != nil {
+			return nil, Invalid(field+".hostIP", "%q is not an IP address", m.HostIP)
+		}
+		a = a.Unmap()
+	}
+	_, has := pods[a.Is4()]
+	if m.HostIP == "" || a.IsUnspecified() && !has { // a socket that is bound to :: receives IPv4, too (ipv6(7))
 		var out []netip.Addr
 		for _, a := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
 			if _, has := pods[a.Is4()]; has {
@@ -141,12 +154,7 @@ func (m PortMapping) addresses(field string, pods map[bool]netip.Prefix) ([]neti
 		}
 		return out, nil
 	}
-	a, err := netip.ParseAddr(m.HostIP)
-	if err != nil {
-		return nil, Invalid(field+".hostIP", "%q is not an IP address", m.HostIP)
-	}
-	a = a.Unmap()
-	switch _, has := pods[a.Is4()]; {
+	switch {
 	case !has:
 		return nil, Invalid(field+".hostIP", "the pod has no address of the family of %q", m.HostIP)
 	case a.IsLoopback():
