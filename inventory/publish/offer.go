@@ -188,6 +188,9 @@ func (e *entry) complete(attributes []string) {
 		}
 		if !cloned { // the map is shared with what was published last
 			e.Device.Attributes, cloned = maps.Clone(e.Device.Attributes), true
+			if e.Device.Attributes == nil { // of a file that somebody has edited
+				e.Device.Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}
+			}
 		}
 		e.Device.Attributes[resourceapi.QualifiedName(name)] = resourceapi.DeviceAttribute{StringValue: new("")}
 	}

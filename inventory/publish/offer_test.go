@@ -189,6 +189,9 @@ func TestInUse(t *testing.T) {
 		{"a card of no PCI address in a pod", known{inUse: map[string]bool{"net-usb0": true}, before: map[string]entry{
 			"net-usb0": {virtual.ID, resourceapi.Device{Name: "net-usb0", Attributes: inventory.Attributes(before)}},
 		}}, `"v1"true`, nil},
+		{"in a pod, and somebody has edited the file", known{inUse: map[string]bool{"net-usb0": true}, before: map[string]entry{
+			"net-usb0": {virtual.ID, resourceapi.Device{Name: "net-usb0"}},
+		}}, "??", nil},
 		{"in use of a claim, and then of the host", known{devices: []inventory.Device{guarded}, inUse: inUse, before: published}, "", nil},
 		{"dirty", known{devices: []inventory.Device{before}, dirty: map[string]string{before.ID: "why"}}, `"v1"true`, []string{TaintDirty}},
 		{"miswired", known{devices: []inventory.Device{expecting(before, &inventory.Neighbour{Switch: "leaf-2"})}}, `"v1"true`, []string{TaintMiswired}},
