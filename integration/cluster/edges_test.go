@@ -22,6 +22,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -1013,7 +1014,7 @@ spec:
 }
 
 // networksOfPods holds that the annotation from which ovn-kubernetes takes the addresses of a pod is written by
-// ovn-kubernetes alone, through the status of a pod, on pods with claims.
+// ovn-kubernetes alone, through the status of a pod, on pods with claims or with extended resources, which may get claims.
 func (b *bench) networksOfPods(t *testing.T) {
 	const annotation, message = "k8s.ovn.org/pod-networks", "may only be written by ovn-kubernetes"
 	pods := b.admin.CoreV1().Pods("default")
@@ -1038,6 +1039,25 @@ func (b *bench) networksOfPods(t *testing.T) {
 		return ""
 	})
 	refused(t, "a pod without a claim", create(pod("unclaimed", "{}")), "")
+	for where, in := range map[string]func(*corev1.PodSpec) *corev1.Container{
+		"a container": func(s *corev1.PodSpec) *corev1.Container { return &s.Containers[0] },
+		"an init container": func(s *corev1.PodSpec) *corev1.Container {
+			s.InitContainers = []corev1.Container{{Name: "i", Image: cluster.PodImage}}
+			return &s.InitContainers[0]
+		},
+	} {
+		for name, message := range map[corev1.ResourceName]string{
+			"deviceclass.resource.kubernetes.io/blue-net": message, "example.com/fast-net": message, corev1.ResourceMemory: "", "hugepages-2Mi": "",
+		} {
+			one := resource.MustParse("2Mi")
+			if strings.Contains(string(name), "/") {
+				one = resource.MustParse("1")
+			}
+			p := pod("extended", "{}")
+			in(&p.Spec).Resources.Limits = corev1.ResourceList{name: one, corev1.ResourceCPU: resource.MustParse("1")}
+			refused(t, where+" with "+string(name), create(p), message)
+		}
+	}
 	_, err := pods.Create(t.Context(), pod("plugged", "", "net"), metav1.CreateOptions{})
 	refused(t, "a pod without the annotation", err, "")
 	patch := func(value, key string, subresources ...string) error {

@@ -3,6 +3,7 @@ package ovnkubernetes
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -54,6 +55,10 @@ func (p *Ports) Given(ctx context.Context, namespace string, pod claims.Pod, att
 	case o.UID != pod.UID:
 		return ops.Given{}, fault.New(fault.NotReady, fmt.Errorf("pod %q was deleted and created again", pod.Name))
 	}
+	if by := writer(o); by != "" {
+		return ops.Given{}, fault.New(fault.Invalid, fmt.Errorf("annotation %s of the pod was written by %s, and not through pods/status as ovn-kubernetes does: it decides which addresses the pod may use; create the pod again without it",
+			Networks, excerpt.Of(fmt.Sprintf("%q", by), maxQuoted)))
+	}
 	given, err := parse(o.Annotations[Networks], attachment)
 	switch {
 	case errors.Is(err, errNone):
@@ -74,6 +79,25 @@ func (p *Ports) Given(ctx context.Context, namespace string, pod claims.Pod, att
 		PhysicalNetwork: row.PhysicalNetwork, VLAN: row.VLAN,
 	}
 	return given, agree(row, &given)
+}
+
+// writer returns who has written the annotation of a pod otherwise than ovn-kubernetes does, "" for nobody. A user who
+// edits metadata.managedFields hides that: the policy of the chart is what keeps users from writing it.
+func writer(pod *metav1.PartialObjectMetadata) string {
+	for _, m := range pod.ManagedFields {
+		var owned struct {
+			Metadata struct {
+				Annotations map[string]json.RawMessage `json:"f:annotations"`
+			} `json:"f:metadata"`
+		}
+		if m.Subresource == "status" || m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.Raw, &owned) != nil {
+			continue
+		}
+		if _, ours := owned.Metadata.Annotations["f:"+Networks]; ours {
+			return cmp.Or(m.Manager, "a user")
+		}
+	}
+	return ""
 }
 
 func missing(attachment, where string) error {

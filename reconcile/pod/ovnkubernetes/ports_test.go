@@ -130,6 +130,38 @@ func TestGiven(t *testing.T) {
 	}
 }
 
+// TestWriter: an annotation that was written as users write pods is not believed, although the database agrees: ovn-kubernetes
+// makes the port of what it finds.
+func TestWriter(t *testing.T) {
+	fields := func(annotation string) *metav1.FieldsV1 {
+		return &metav1.FieldsV1{Raw: fmt.Appendf(nil, `{"f:metadata":{"f:annotations":{".":{},"f:%s":{}}}}`, annotation)}
+	}
+	user := metav1.ManagedFieldsEntry{Manager: "kubectl", FieldsV1: fields(ovnkubernetes.Networks)}
+	theirs := metav1.ManagedFieldsEntry{Manager: "ovnkube", Subresource: "status", FieldsV1: fields(ovnkubernetes.Networks)}
+	other := metav1.ManagedFieldsEntry{Manager: "kubectl", FieldsV1: fields(ovnkubernetes.Selection)}
+	for name, c := range map[string]struct {
+		written []metav1.ManagedFieldsEntry
+		refused bool
+	}{
+		"by ovn-kubernetes":              {[]metav1.ManagedFieldsEntry{other, theirs}, false},
+		"by a user":                      {[]metav1.ManagedFieldsEntry{user}, true},
+		"by both":                        {[]metav1.ManagedFieldsEntry{theirs, user}, true},
+		"by a user, without a name":      {[]metav1.ManagedFieldsEntry{{FieldsV1: user.FieldsV1}}, true},
+		"with fields that are not known": {[]metav1.ManagedFieldsEntry{{Manager: "x"}, {Manager: "x", FieldsV1: &metav1.FieldsV1{Raw: []byte("[")}}, theirs}, false},
+	} {
+		scheme := metadatafake.NewTestScheme()
+		_ = metav1.AddMetaToScheme(scheme)
+		pod := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ai", Name: "worker-0", UID: "uid-1", Annotations: map[string]string{ovnkubernetes.Networks: written(both)}, ManagedFields: c.written,
+		}}
+		p := &ovnkubernetes.Ports{Northbound: blue(nil), Pods: metadatafake.NewSimpleMetadataClient(scheme, pod)}
+		_, err := p.Given(t.Context(), "ai", claims.Pod{Name: "worker-0", UID: "uid-1"}, "default/tenant-blue")
+		if refused := fault.Of(err) == fault.Invalid && strings.Contains(err.Error(), "not through pods/status"); refused != c.refused || err != nil && !refused {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // FuzzGiven holds that no annotation gives a pod more than is bounded, or an address that the database does not have.
 func FuzzGiven(f *testing.F) {
 	for _, s := range []string{both, `{}`, `{"ip_addresses":["172.31.0.5/24"]}`, `{"ip_addresses":["::ffff:172.31.0.5/120","fd00::5/64"]}`, `{"ip_address":"172.31.0.5/24","gateway_ip":"172.31.0.1"}`} {
