@@ -37,6 +37,7 @@ type controllerCommand struct {
 	metrics, health         string
 	port                    int
 	service, secret, tlsDir string
+	clientCA                string
 	hosts, registrations    []string
 	level                   slog.Level
 	interval                time.Duration
@@ -77,6 +78,7 @@ into the webhook configurations; with --tls-dir both are your task. It serves
 	f.StringSliceVar(&c.registrations, "webhook-configuration", []string{admission.Definitions, admission.Requests}, "`names` of the ValidatingWebhookConfigurations that get the certificate authority")
 	f.DurationVar(&c.certificateLife, "webhook-certificate-life", 365*24*time.Hour, "`time` for which a certificate is valid")
 	f.DurationVar(&c.before, "webhook-certificate-renewal", 90*24*time.Hour, "`time` before the end of its validity at which a certificate is renewed")
+	f.StringVar(&c.clientCA, "webhook-client-ca", "", "`file` with the authorities of the API server's client certificate; the webhook then answers nobody else")
 	f.StringVar(&c.tlsDir, "tls-dir", "", "`directory` with tls.crt and tls.key for the webhook, instead of a certificate of its own")
 	f.DurationVar(&c.interval, "status-interval", 10*time.Second, "`time` for which changes of the counts in a topology's status are collected before a write; each write is sent to every node that runs the topology")
 	f.DurationVar(&c.leaseGrace, "lease-grace", 10*time.Minute, "`time` from the deletion of a Node object until the node's leases of addresses end")
@@ -84,6 +86,7 @@ into the webhook configurations; with --tls-dir both are your task. It serves
 	f.TextVar(&c.level, "log-level", slog.LevelInfo, "lowest `level` to log: debug, info, warn or error")
 	_ = cmd.MarkFlagFilename("kubeconfig")
 	_ = cmd.MarkFlagDirname("tls-dir")
+	_ = cmd.MarkFlagFilename("webhook-client-ca")
 	return cmd
 }
 
@@ -176,6 +179,13 @@ func (c *controllerCommand) manager(config *rest.Config, certificates *admission
 		if c.tlsDir == "" {
 			serving.TLSOpts = append(serving.TLSOpts, certificates.TLS)
 			maps.Copy(options.Cache.ByObject, certificates.Cache())
+		}
+		if c.clientCA != "" {
+			demand, err := admission.DemandClient(c.clientCA)
+			if err != nil {
+				return nil, fmt.Errorf("--webhook-client-ca: %w", err)
+			}
+			serving.TLSOpts = append(serving.TLSOpts, demand)
 		}
 		options.WebhookServer = webhook.NewServer(serving)
 	}

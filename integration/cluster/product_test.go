@@ -42,7 +42,7 @@ spec:
 		{"networkPolicy.enabled=true", "networkPolicy.apiServer[0].ipBlock.cidr=192.0.2.0/28", "agent.resources.limits=null"},
 		{"networkQoS.enabled=true", "networkQoS.crd=false"},
 		{"networkQoS.enabled=true"},
-		{"podNetwork.enabled=true", "podNetwork.clusterCIDRs={10.244.0.0/16,fd00:244::/48}"},
+		{"podNetwork.enabled=true", "podNetwork.clusterCIDRs={10.244.0.0/16,fd00:244::/48}", "webhook.clientCA=x"},
 	} {
 		manifest, err := c.Chart(t.Context(), values...)
 		if err != nil {
