@@ -3,10 +3,8 @@
 package kernel
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -108,20 +106,6 @@ func TestDiskFull(t *testing.T) {
 			s.invariants(act, when, n)
 		}
 	})
-}
-
-// fill takes all that is left of a disk.
-func fill(t *testing.T, path string) {
-	t.Helper()
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	zeros := bytes.NewReader(make([]byte, 1<<20))
-	if _, err := io.Copy(f, zeros); !errors.Is(err, unix.ENOSPC) {
-		t.Fatalf("the disk does not become full: %v", err)
-	}
 }
 
 // TestEngineClockJumps: an engine whose clock jumps at each reading leaves nothing half
