@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/big"
 	"net/netip"
 	"slices"
 	"strings"
@@ -340,42 +341,66 @@ func (r Range) first(taken func(netip.Addr) bool) netip.Addr {
 }
 
 // Size is the number of addresses that the pool can give of one family, at most 2^63-1.
-func (l *Layout) Size(is4 bool) uint64 {
-	var n uint64
+func (l *Layout) Size(is4 bool) uint64 { return l.total(is4).small() }
+
+func (l *Layout) total(is4 bool) (n number) {
 	for i := range l.subnets {
 		if s := &l.subnets[i]; s.is4() == is4 {
-			n = min(n+l.size(s), math.MaxInt64)
+			n = n.plus(l.size(s))
 		}
 	}
 	return n
 }
 
 // BlockSize is the number of addresses that one block can give of one family, on all
-// interfaces.
+// interfaces, at most 2^63-1.
 func (l *Layout) BlockSize(block netip.Prefix, is4 bool) uint64 {
-	var n uint64
+	return l.blockAll(block, is4).small()
+}
+
+func (l *Layout) blockAll(block netip.Prefix, is4 bool) (n number) {
 	for i := range l.Interfaces() {
 		if r, err := l.Range(block, is4, i); err == nil {
-			n = min(n+r.size(), math.MaxInt64)
+			n = n.plus(r.size())
 		}
 	}
 	return n
 }
 
-func (r Range) size() uint64 {
+// Leased is how much of one family of a pool is leased.
+type Leased struct {
+	Size, Leased uint64 // at most 2^63-1
+	// Exhausted and Low are exact where Size and Leased are not: there is nothing left, or a tenth.
+	Exhausted, Low bool
+	Text           string // such as "12 of 254 addresses"
+}
+
+// Leased returns how much of one family is leased with these blocks. An IPv6 pool has more addresses than 64 bits can count.
+func (l *Layout) Leased(is4 bool, blocks []netip.Prefix) Leased {
+	var leased number
+	for _, b := range blocks {
+		leased = leased.plus(l.blockAll(b, is4))
+	}
+	size := l.total(is4)
+	have, all := leased.big(), size.big()
+	low := new(big.Int).Sub(all, new(big.Int).Quo(all, big.NewInt(10)))
+	return Leased{size.small(), leased.small(), have.Cmp(all) >= 0, have.Cmp(low) >= 0, fmt.Sprintf("%v of %v addresses", have, all)}
+}
+
+func (r Range) size() number {
 	n := r.Span.size().plus(number{lo: 1})
 	for _, x := range r.excludes {
 		if x, ok := r.cut(x); ok {
 			n = n.minus(x.size().plus(number{lo: 1}))
 		}
 	}
-	return n.small()
+	return n
 }
 
-func (l *Layout) size(s *subnet) uint64 {
-	n := number{lo: Range{Span: s.span, excludes: l.excludes}.size()}
+func (l *Layout) size(s *subnet) number {
+	n := Range{Span: s.span, excludes: l.excludes}.size()
 	if l.Flat() {
-		return n.lo
+		return n
 	}
 	// The first and the last address of each block, unless they are excluded anyway.
 	bits := s.prefix.Addr().BitLen() - s.prefix.Bits() - l.ifBits - l.hostBits
@@ -391,7 +416,7 @@ func (l *Layout) size(s *subnet) uint64 {
 		}
 		n = n.minus(reserved)
 	}
-	return n.small()
+	return n
 }
 
 // starts counts the blocks of which the first address is in a span, or the last.

@@ -162,7 +162,7 @@ func New(spec Spec) (*Layout, error) {
 	}
 	l.excludes = merge(excludes)
 	for i := range l.subnets {
-		if l.size(&l.subnets[i]) == 0 {
+		if l.size(&l.subnets[i]) == (number{}) {
 			wrong("subnets[%d]: %q has no address left that could be allocated", i, l.subnets[i].prefix)
 		}
 	}

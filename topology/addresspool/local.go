@@ -67,7 +67,7 @@ func Local(c topology.IPAM) (*Layout, error) {
 	}
 	l.excludes = merge(excludes)
 	for i := range l.subnets {
-		if l.size(&l.subnets[i]) == 0 {
+		if l.size(&l.subnets[i]) == (number{}) {
 			wrong("subnet: %q has no address left that could be allocated", l.subnets[i].prefix)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"math/big"
 	"math/bits"
 	"net/netip"
 )
@@ -74,6 +75,11 @@ func (n number) small() uint64 {
 		return math.MaxInt64
 	}
 	return n.lo
+}
+
+func (n number) big() *big.Int {
+	hi := new(big.Int).Lsh(new(big.Int).SetUint64(n.hi), 64)
+	return hi.Add(hi, new(big.Int).SetUint64(n.lo))
 }
 
 // last returns the last address of a prefix.

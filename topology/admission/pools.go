@@ -37,20 +37,18 @@ func (w *Webhook) pools(ctx context.Context, t *topology.Topology, a *answer) er
 }
 
 // warnOfLiterals warns of addresses that other topologies have, too. Of the thousands that
-// there may be only those are decoded that contain the text of an address.
+// there may be only those are decoded that contain an address, however it is spelt.
 func warnOfLiterals(t *topology.Topology, others []v1alpha1.NetworkTopology, a *answer) {
 	literals := map[netip.Addr]string{}
-	var texts [][]byte
 	for i := range t.Steps {
 		for _, address := range topology.Exclusive(&t.Steps[i]) {
 			literals[address] = t.Steps[i].Name
-			texts = append(texts, []byte(address.String()+"/"))
 		}
 	}
 	for i := range others {
 		o := &others[i]
 		if o.Name == t.Name || !slices.ContainsFunc(o.Spec.Steps, func(s v1alpha1.Step) bool {
-			return s.Config != nil && slices.ContainsFunc(texts, func(text []byte) bool { return bytes.Contains(s.Config.Raw, text) })
+			return s.Config != nil && contains(s.Config.Raw, literals)
 		}) {
 			continue
 		}
@@ -66,6 +64,21 @@ func warnOfLiterals(t *topology.Topology, others []v1alpha1.NetworkTopology, a *
 			}
 		}
 	}
+}
+
+// contains reports whether a string in JSON is one of the addresses, with a prefix length.
+func contains(raw []byte, addresses map[netip.Addr]string) bool {
+	for text := range bytes.SplitSeq(raw, []byte{'"'}) {
+		if len(text) > len("0000:0000:0000:0000:0000:ffff:255.255.255.255/128") || !bytes.Contains(text, []byte{'/'}) {
+			continue
+		}
+		if p, err := netip.ParsePrefix(string(text)); err == nil {
+			if _, is := addresses[p.Addr().Unmap()]; is {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // warnOfPools warns of addresses that a pod of the topology and one with an address of a

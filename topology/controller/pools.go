@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -279,25 +278,30 @@ func PoolStatus(o *v1alpha1.AddressPool, layouts map[string]*addresspool.Layout,
 		return s
 	}
 	set(v1alpha1.ConditionValid, true, reasonSucceeded, "nothing is wrong with the pool by itself")
-	s.Size = math.MaxInt64
-	for _, is4 := range layout.Families() {
-		var leased uint64
-		for _, l := range leases {
-			if b, err := netip.ParsePrefix(l.Spec.Block); err == nil {
-				leased += layout.BlockSize(b, is4)
-			}
-		}
-		if size := int64(layout.Size(is4)); size < s.Size {
-			s.Size, s.Leased = size, int64(min(leased, math.MaxInt64))
+	var blocks []netip.Prefix
+	for _, l := range leases {
+		if b, err := netip.ParsePrefix(l.Spec.Block); err == nil {
+			blocks = append(blocks, b)
 		}
 	}
+	var fewer, fuller addresspool.Leased // a claim needs an address of each family
+	for i, is4 := range layout.Families() {
+		of := layout.Leased(is4, blocks)
+		if i == 0 || of.Size < fewer.Size {
+			fewer = of
+		}
+		if i == 0 || of.Low && !fuller.Low || of.Exhausted && !fuller.Exhausted || of.Size < fuller.Size && !fuller.Low {
+			fuller = of
+		}
+	}
+	s.Size, s.Leased = int64(fewer.Size), int64(fewer.Leased)
 	if overlaps := overlaps(layout, layouts, networks); len(overlaps) > 0 {
 		set(v1alpha1.ConditionOverlap, true, string(fault.Conflict), strings.Join(overlaps, "; "))
 	} else {
 		set(v1alpha1.ConditionOverlap, false, reasonSucceeded, "no other pool has these addresses, nor have Services, pods and nodes of the cluster")
 	}
-	text := fmt.Sprintf("nodes have leased %d of %d addresses", s.Leased, s.Size)
-	set(v1alpha1.ConditionExhausted, s.Leased >= s.Size, "Leased", text)
-	set(v1alpha1.ConditionLow, s.Leased >= s.Size-s.Size/10, "Leased", text)
+	text := "nodes have leased " + fuller.Text
+	set(v1alpha1.ConditionExhausted, fuller.Exhausted, "Leased", text)
+	set(v1alpha1.ConditionLow, fuller.Low, "Leased", text)
 	return s
 }

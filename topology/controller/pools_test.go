@@ -25,6 +25,15 @@ func TestPoolStatus(t *testing.T) {
 		}
 		return o
 	}
+	divided := func(name string, bits int32, subnet string) *v1alpha1.AddressPool {
+		o := pool(name, subnet)
+		o.Spec.HostBlock = &bits
+		return o
+	}
+	blocks := func(o *v1alpha1.AddressPool, size int32) *v1alpha1.AddressPool {
+		o.Spec.BlockSize = &size
+		return o
+	}
 	lease := func(node, block string, used int32) *v1alpha1.AddressLease {
 		return &v1alpha1.AddressLease{Spec: v1alpha1.AddressLeaseSpec{Pool: "p", Node: node, Block: block, Used: used}}
 	}
@@ -46,6 +55,22 @@ func TestPoolStatus(t *testing.T) {
 			want: "Valid Exhausted Low 2/2/1/2", message: "nodes have leased 2 of 2 addresses",
 		},
 		"the family with fewer counts": {pool: pool("p", "192.0.2.0/29", "2001:db8::/64"), leases: []*v1alpha1.AddressLease{lease("a", "2001:db8::10/124", 0)}, want: "Valid 6/0/0/1"},
+		"more addresses than can be counted": {
+			pool: pool("p", "2001:db8::/64"), leases: []*v1alpha1.AddressLease{lease("a", "2001:db8::10/124", 3)},
+			want: "Valid 9223372036854775807/16/3/1",
+		},
+		"one of more blocks than can be counted in sum": {
+			pool: divided("p", 4, "fd00::/48"), leases: []*v1alpha1.AddressLease{lease("a", "fd00::/52", 3)},
+			want: "Valid 9223372036854775807/9223372036854775807/3/1", message: "nodes have leased 75557863725914323419135 of 1208925819614629174706160 addresses",
+		},
+		"nothing is left of more addresses than can be counted": {
+			pool: divided("p", 1, "fd00::/62"), leases: []*v1alpha1.AddressLease{lease("a", "fd00::/63", 0), lease("b", "fd00:0:0:2::/63", 0)},
+			want: "Valid Exhausted Low 9223372036854775807/9223372036854775807/0/2",
+		},
+		"nothing is left of the family with more": {
+			pool: blocks(pool("p", "192.0.2.0/29", "198.51.100.0/29", "2001:db8::/124"), 8), leases: []*v1alpha1.AddressLease{lease("a", "2001:db8::/125", 0), lease("b", "2001:db8::8/125", 0), lease("a", "192.0.2.0/29", 0)},
+			want: "Valid Exhausted Low 12/6/0/2", message: "nodes have leased 15 of 15 addresses",
+		},
 		"overlap": {
 			pool: pool("p", "192.0.2.0/29"), others: []*v1alpha1.AddressPool{pool("q", "192.0.2.0/24"), pool("r", "198.51.100.0/24")},
 			want: "Valid Overlap 6/0/0/0", message: `192.0.2.0/29 is shared with 192.0.2.0/24 of AddressPool "q"`,

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -169,7 +170,7 @@ func (a *Allocator) readPools() error {
 			p.low = p.low || c.Type == v1alpha1.ConditionLow && c.Status == "True"
 		}
 		p.nodes = o.Status.Nodes
-		p.ample = ample(o.Status.Size, o.Status.Leased)
+		p.ample = ample(o.Status.Size, o.Status.Leased) || o.Status.Size == math.MaxInt64 && !p.low // it has too many to count
 		pools[o.Name] = p
 	}
 	a.mu.Lock()
