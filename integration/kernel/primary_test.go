@@ -105,11 +105,11 @@ type mortal struct {
 	life *process
 }
 
-func (m mortal) Take(c addresses.Claim, w []addresses.Want) (map[addresses.Want]ops.Given, error) {
+func (m mortal) TakeSoon(ctx context.Context, c addresses.Claim, w []addresses.Want) (map[addresses.Want]ops.Given, error) {
 	if m.life.dead {
 		return nil, errDead
 	}
-	return m.Allocator.Take(c, w)
+	return m.Allocator.TakeSoon(ctx, c, w)
 }
 
 func (m mortal) GiveBack(owner types.UID) error {

@@ -53,3 +53,24 @@ func TestLiterals(t *testing.T) {
 		t.Error("a block of two addresses is a literal")
 	}
 }
+
+// TestGives holds which addresses of a pool pods may get: with hostBlock not the first and the last one of a node's
+// block, so that a literal address can be one of these.
+func TestGives(t *testing.T) {
+	flat := layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", Gateway: "192.0.2.1"}}})
+	divided := layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24"}, {Prefix: "2001:db8::/120"}}, HostBlock: 4, InterfaceBlock: 1})
+	for _, c := range []struct {
+		of   *Layout
+		p    string
+		want bool
+	}{
+		{flat, "192.0.2.7/32", true}, {flat, "192.0.2.8/32", true}, {flat, "192.0.2.1/32", false}, {flat, "192.0.2.255/32", false},
+		{divided, "192.0.2.7/32", false}, {divided, "192.0.2.8/32", false}, {divided, "192.0.2.9/32", true}, {divided, "192.0.2.6/32", true},
+		{divided, "192.0.2.8/30", true}, {divided, "2001:db8::7/128", true}, {divided, "2001:db8::8/128", false},
+		{divided, "198.51.100.9/32", false},
+	} {
+		if _, got := c.of.Gives(netip.MustParsePrefix(c.p).Masked()); got != c.want {
+			t.Errorf("hostBlock %d: %s may be a pod's: %v, want %v", c.of.hostBits, c.p, got, c.want)
+		}
+	}
+}

@@ -77,7 +77,7 @@ func TestWarningsOfLiterals(t *testing.T) {
 	others := []v1alpha1.NetworkTopology{
 		read("t", `{"name":"s","type":"dummy","config":{"addresses":["192.0.2.5/24"]}}`), // itself
 		read("plain", `{"name":"a","type":"dummy","config":{"addresses":["192.0.2.5/24"]}},{"name":"b","type":"dummy","config":{"addresses":["192.0.2.50/24"]}}`),
-		read("cni", `{"name":"a","type":"dummy","config":{"ipam":{"type":"static","addresses":[{"address":"2001:db8::5/64"}]}}}`),
+		read("cni", `{"name":"a","type":"dummy","config":{"ipam":{"type":"static","addresses":[{"address":"2001:DB8:0:0::5/64"}]}}}`),
 		read("anycast", `{"name":"a","type":"dummy","allowDuplicate":true,"config":{"addresses":["192.0.2.53/32"]}}`),
 	}
 	for step, want := range map[string][]string{

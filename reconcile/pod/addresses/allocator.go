@@ -56,6 +56,7 @@ type Allocator struct {
 	shared    map[netip.Addr]string // literal addresses that several pods have, and with whom
 
 	mu      sync.Mutex
+	passed  chan struct{} // closed at the end of the next pass
 	pools   map[string]*pool
 	full    map[lack]*fullness  // pools of which all blocks were leased
 	waits   map[string]*waiting // claims that were refused, by key
@@ -117,7 +118,7 @@ func Open(o Options) (*Allocator, error) {
 		o.Sync = (*os.File).Sync
 	}
 	a := &Allocator{
-		Options: o, file: ledger{o.File, o.Sync}, wake: make(chan struct{}, 1),
+		Options: o, file: ledger{o.File, o.Sync}, wake: make(chan struct{}, 1), passed: make(chan struct{}),
 		pools: map[string]*pool{}, full: map[lack]*fullness{}, waits: map[string]*waiting{}, checked: map[string]*known{}, asking: map[types.UID]asking{}, seeks: map[string]*seek{},
 	}
 	_, err := a.file.read()

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -205,5 +206,37 @@ func TestForAtOnce(t *testing.T) {
 	a.pass()
 	if s.writes != writes {
 		t.Errorf("%d writes although nothing has changed", s.writes-writes)
+	}
+}
+
+// TestTakeSoon holds that a caller without patience gets an address that has to be looked up and leased, with its first
+// call, and that it does not wait where a pool is full.
+func TestTakeSoon(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	s := newServer(kept("p", "192.0.2.0/30"))
+	a := s.agent(t, "n", fileOf(t), &now)
+	a.pass()
+	soon := func(pod string) error {
+		taken := make(chan error)
+		go func() {
+			_, err := a.TakeSoon(t.Context(), addresses.Claim{UID: types.UID(pod), Namespace: "ns", Pod: pod, InPod: "eth0"}, []addresses.Want{{Topology: "t", Step: "s", Pool: "p"}})
+			taken <- err
+		}()
+		for {
+			select {
+			case err := <-taken:
+				return err
+			default:
+				_ = a.Pass(t.Context()) // the pool becomes full
+			}
+		}
+	}
+	for _, pod := range []string{"web-0", "web-1"} {
+		if err := soon(pod); err != nil {
+			t.Errorf("%s: %v", pod, err)
+		}
+	}
+	if err := soon("web-2"); fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), "no address is free on this node") {
+		t.Errorf("of a full pool: %v", err)
 	}
 }

@@ -104,6 +104,12 @@ func (a *Allocator) waiting() bool {
 
 // Pass compares what the node holds with the API server once, and takes and ends leases.
 func (a *Allocator) Pass(ctx context.Context) error {
+	defer func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		close(a.passed)
+		a.passed = make(chan struct{})
+	}()
 	if err := a.readPools(); err != nil {
 		return err
 	}

@@ -39,6 +39,40 @@ func (c *Claim) key() string {
 	return c.pod() + "/" + c.InPod
 }
 
+// soon is for how long TakeSoon waits: two requests to an API server that is not overloaded.
+const soon = 2 * time.Second
+
+// TakeSoon is Take for a caller that has no patience of its own, such as a runtime whose retry is a new sandbox and an Event:
+// while the address is looked up or leased it waits a moment, but not for a pool that is full.
+func (a *Allocator) TakeSoon(ctx context.Context, claim Claim, wants []Want) (map[Want]ops.Given, error) {
+	ctx, cancel := context.WithTimeout(ctx, soon)
+	defer cancel()
+	for {
+		a.mu.Lock()
+		passed := a.passed
+		a.mu.Unlock()
+		got, err := a.Take(claim, wants)
+		if err == nil || !a.comes(&claim) {
+			return got, err
+		}
+		select {
+		case <-ctx.Done():
+			return got, err
+		case <-passed:
+		}
+	}
+}
+
+// comes reports whether the next pass may lease what a claim waits for.
+func (a *Allocator) comes(c *Claim) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	w, full := a.waits[c.key()], a.isFull(a.Now())
+	return w != nil && !slices.ContainsFunc(w.wants, func(want Want) bool {
+		return full(lack{want.Pool, true}) || full(lack{want.Pool, false})
+	})
+}
+
 // offer is what a claim would get of what a node holds.
 type offer struct {
 	given map[Want]ops.Given

@@ -44,7 +44,7 @@ type Engine interface {
 
 // Addresses allocates addresses; an addresses.Allocator is one.
 type Addresses interface {
-	Take(claim addresses.Claim, wants []addresses.Want) (map[addresses.Want]ops.Given, error)
+	TakeSoon(ctx context.Context, claim addresses.Claim, wants []addresses.Want) (map[addresses.Want]ops.Given, error)
 	GiveBack(owner k8stypes.UID) error
 	// Cancel is GiveBack of addresses that no link has had.
 	Cancel(owner k8stypes.UID) error
@@ -445,7 +445,7 @@ func (s *Server) decide(ctx context.Context, r cnisocket.Request, path string, p
 	if len(wants) == 0 {
 		return sb, nil
 	}
-	given, err := s.Addresses.Take(addresses.Claim{UID: k8stypes.UID(owner), Namespace: pod.Namespace, Name: pod.Name, Pod: pod.Name, PodUID: k8stypes.UID(pod.UID), InPod: r.IfName}, wants)
+	given, err := s.Addresses.TakeSoon(ctx, addresses.Claim{UID: k8stypes.UID(owner), Namespace: pod.Namespace, Name: pod.Name, Pod: pod.Name, PodUID: k8stypes.UID(pod.UID), InPod: r.IfName}, wants)
 	if err != nil {
 		return nil, fmt.Errorf("NetworkTopology %q: %w", t.Name, err)
 	}
