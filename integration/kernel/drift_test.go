@@ -102,6 +102,8 @@ tc qdisc add dev eth0 root netem delay 1ms
 			{name: "primary port out", disturb: `$ip link set a0 nomaster`, drift: "bond ~link a0.master, bond ~link bond0.bond.primary"},
 			{name: "port in another bond", disturb: `$ip link add bond9 type bond && $ip link set b0 nomaster && $ip link set b0 down && $ip link set b0 master bond9`, drift: "bond ~link b0.master", remaining: "bond9"},
 			{name: "out of the VRF", disturb: `$ip link set mgmt0 nomaster`, drift: "blue ~link mgmt0.master"},
+			{name: "VRF leaks", disturb: `$ip route delete unreachable default table 1001 metric 4278198272`, drift: "blue +unreachable"},
+			{name: "VRF leaks IPv6", disturb: `$ip -6 route delete unreachable default table 1001 metric 4278198272`, drift: "blue +unreachable"},
 			{name: "in another VRF", disturb: `$ip link add red type vrf table 7 && $ip link set mgmt0 master red`, drift: "blue ~link mgmt0.master", remaining: "red"},
 			{name: "VRF gone", disturb: `$ip link delete blue`, drift: "blue +link blue, blue ~link mgmt0.master", remaining: "blue"},
 			{name: "VRF with another table", disturb: `$ip link delete blue && $ip link add blue type vrf table 8 && $ip link set blue up`, drift: "blue ∓link blue.vrf.table, blue ~link mgmt0.master", remaining: "blue"},

@@ -34,7 +34,7 @@ func TestFiltersOnInterfaces(t *testing.T) {
   - {name: b, type: dummy, config: {name: b0}}
   - {name: bond, type: bond, dependOn: [a, b], config: {name: bond0, mode: active-backup, addresses: [192.0.2.1/24]}}
   - {name: vlan, type: vlan, dependOn: [bond], config: {name: vlan7, id: 7, addresses: [198.51.100.1/24]}}
-  - {name: vrf, type: vrf, dependOn: [vlan], config: {vrfname: vrf0}}
+  - {name: vrf, type: vrf, dependOn: [vlan], config: {vrfname: vrf0, leak: true}}
   - {name: carrier, type: dummy, config: {name: c0}}
   - {name: alone, type: dummy, config: {name: d0}}
   - {name: child, type: macvlan, dependOn: [carrier], config: {name: m0}}

@@ -291,7 +291,7 @@ func (g *generator) stack() {
 	case 2, 3:
 		g.step("vlan", link, []port{p}, fmt.Sprintf("id: %d, name: %s%s%s%s", 1+g.IntN(4000), link, g.master(), g.mtu(), g.maybe("addresses: [192.0.2.%d/24]", g.n+1)))
 	case 4:
-		g.step("vrf", "", []port{p}, fmt.Sprintf("vrfname: vrf%d", g.IntN(2)))
+		g.step("vrf", "", []port{p}, fmt.Sprintf("vrfname: vrf%d%s", g.IntN(2), []string{"", "", ", leak: true"}[g.IntN(3)]))
 	case 5:
 		g.step("macvlan", link, []port{p}, "name: "+link+g.master()+g.mtu()+g.maybe("mac: \"02:00:00:00:02:%02x\"", g.n))
 	case 6:

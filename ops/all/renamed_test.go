@@ -86,7 +86,7 @@ func TestRenamed(t *testing.T) {
 	// A VRF is used as it is where it is another's; one of ours is still that of
 	// its step.
 	red := &topology.Topology{Name: "t", DriftPolicy: topology.Repair, Steps: []topology.Step{
-		top.Steps[0], {Name: "red", Type: "vrf", DependOn: []string{"d"}, Config: map[string]any{"vrfname": "red", "table": int64(9)}},
+		top.Steps[0], {Name: "red", Type: "vrf", DependOn: []string{"d"}, Config: map[string]any{"vrfname": "red", "table": int64(9), "leak": true}},
 	}}
 	vrf := netstate.Link{Name: "red", LinkKind: "vrf", VRF: &netstate.VRF{Table: new(uint32(9))}, Up: new(true), Master: new(""), Index: 8}
 	owned = append(owned[:1:1], netstate.Change{Step: "red", After: vrf})

@@ -32,6 +32,7 @@ const (
 	KindDHCPLease  Kind = "dhcp-lease"
 
 	KindPortMapping Kind = "port-mapping"
+	KindUnreachable Kind = "unreachable"
 
 	KindChassis     Kind = "chassis"
 	KindLogicalPort Kind = "logical-port"
@@ -62,6 +63,7 @@ var kinds = map[Kind]reader{
 	KindDHCPLease:  readerOf[DHCPLease](),
 
 	KindPortMapping: readerOf[PortMapping](),
+	KindUnreachable: readerOf[Unreachable](),
 
 	KindChassis:     readerOf[Chassis](),
 	KindLogicalPort: readerOf[LogicalPort](),

@@ -26,6 +26,7 @@ var examples = []netstate.Object{
 	netstate.Device{ID: "0000:01:10.0", At: new("net1"), MTU: new(uint32(1500))},
 	netstate.VF{ID: "0000:01:10.0", VLAN: new(uint16(7))},
 	netstate.Rule{Family: netstate.IPv4, Priority: 1000, From: "192.0.2.0/24", Mark: 1, Mask: 0xff, Table: 7, SuppressPrefixLength: new(uint32(0))},
+	netstate.Unreachable{Dst: "0.0.0.0/0", Table: 1001, Metric: 4278198272},
 	netstate.Binding{ID: "0000:01:10.0", Driver: new("vfio-pci"), Override: new("")},
 	netstate.Neighbor{Link: "net1", Address: "192.0.2.9", MAC: new("02:00:00:00:00:09")},
 	netstate.Clsact{Link: "net1"},

@@ -13,6 +13,7 @@ type config struct {
 	Name       string   `json:"vrfname"`
 	Table      uint32   `json:"table,omitempty"`
 	Interfaces []string `json:"interfaces,omitempty"`
+	Leak       bool     `json:"leak,omitempty"`
 }
 
 // Op is the step type.
@@ -24,7 +25,11 @@ dependencies. Several steps may name one VRF. Without a table the lowest one tha
 route of the sandbox uses is taken, and kept from then on; a VRF of that name with another table is
 an error. Addresses and routes of the members follow into the VRF's table, also those of earlier
 steps: interfaces join before they are addressed, since joining drops routes and IPv6 addresses.
-The VRF is removed with its last member.`,
+The VRF is removed with its last member.
+
+Packets for which the VRF has no route are refused, by unreachable default routes of its table with
+metric 4278198272, as the kernel's vrf.rst advises. Without them the kernel looks such packets up in
+the main table next, and they leave by the interface of the pod's own network; leak: true allows that.`,
 	Example: `- name: blue
   type: vrf
   dependOn: [net1]
@@ -35,6 +40,7 @@ The VRF is removed with its last member.`,
 	Params: []contract.Param{
 		{Name: "vrfname", Aliases: []string{"vrfName", "name"}, Type: contract.String, Format: contract.InterfaceName, Required: true, Description: "name of the VRF"},
 		{Name: "table", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "routing table; 0 or none: the lowest free one"},
+		{Name: "leak", Type: contract.Boolean, Description: "packets for which the VRF has no route are looked up in the main table; default: false, they are refused"},
 		{Name: "interfaces", Type: contract.List, MinItems: 1, Description: "members; default: the last interface of the dependencies", Items: &contract.Param{Type: contract.String, Format: contract.InterfaceName}},
 	},
 	Input: contract.Input{Required: true, MinInterfaces: 1},
@@ -64,8 +70,12 @@ func plan(p *ops.Planner, c config) error {
 	if err != nil {
 		return err
 	}
+	named := p.Wanted(netstate.LinkKey(c.Name)) // by an earlier step
 	err = p.Adopt(netstate.Link{Name: c.Name, LinkKind: "vrf", VRF: &netstate.VRF{Table: &table}, Up: new(true)})
 	if err != nil {
+		return err
+	}
+	if err := refuse(p, c, table, named); err != nil {
 		return err
 	}
 	for i, name := range members {
@@ -74,6 +84,36 @@ func plan(p *ops.Planner, c config) error {
 		}
 		if err := p.Want(netstate.Link{Name: name, Master: &c.Name}); err != nil {
 			return fmt.Errorf("interfaces: %w", err)
+		}
+	}
+	return nil
+}
+
+// unreachableMetric is that of Documentation/networking/vrf.rst: above that of any other route.
+const unreachableMetric = 4278198272
+
+// refuse wants the routes that end the lookup in the VRF's table. A VRF of an earlier version,
+// which had none, keeps leaking: a running pod may depend on it.
+func refuse(p *ops.Planner, c config, table uint32, named bool) error {
+	link := netstate.LinkKey(c.Name)
+	routes := []netstate.Unreachable{{Dst: "0.0.0.0/0", Table: table, Metric: unreachableMetric}, {Dst: "::/0", Table: table, Metric: unreachableMetric}}
+	if !c.Leak {
+		leaks, err := p.Choose(link, "leak", func() (string, error) {
+			return strconv.FormatBool(p.Kept() && p.Owned(link) && !p.Owned(routes[0].Key())), nil
+		})
+		if err != nil || leaks == "true" {
+			return err
+		}
+	}
+	if named && p.Wanted(routes[0].Key()) == c.Leak {
+		return ops.Invalid("leak", "is %t, and another step of VRF %q says otherwise: write the same in both", c.Leak, c.Name)
+	}
+	if c.Leak {
+		return nil
+	}
+	for _, r := range routes {
+		if err := p.Want(r); err != nil {
+			return err
 		}
 	}
 	return nil

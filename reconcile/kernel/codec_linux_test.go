@@ -233,6 +233,41 @@ func TestEncodeRule(t *testing.T) {
 	}
 }
 
+func TestEncodeUnreachable(t *testing.T) {
+	u := netstate.Unreachable{Dst: "192.0.2.0/24", Table: 1001, Metric: 4278198272}
+	parts, err := encodeUnreachable(u, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bytes := wire(t, `
+		02 18 00 00 00 70 00 07 00000000 # AF_INET, /24, protocol 112, RTN_UNREACHABLE
+		0800 0100 c0000200               # RTA_DST
+		0800 0f00 e9030000               # RTA_TABLE 1001
+		0800 0600 002000ff               # RTA_PRIORITY 4278198272
+	`)
+	sameBytes(t, bytes, sent(parts...))
+	if got, ok := decodeUnreachable(bytes); !ok || got != u {
+		t.Errorf("read as %+v, %v", got, ok)
+	}
+	deletion, err := encodeUnreachable(netstate.Unreachable{Dst: "::/0", Table: 7, Metric: 1}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameBytes(t, wire(t, `
+		0a 00 00 00 00 00 ff 07 00000000 # AF_INET6, any protocol, any scope
+		0800 0f00 07000000
+		0800 0600 01000000
+	`), sent(deletion...))
+	if _, err := encodeUnreachable(netstate.Unreachable{Dst: "::/0", Table: 7}, true); err == nil {
+		t.Error("without a metric, the kernel would delete any")
+	}
+	for name, message := range map[string]string{"unicast": `02 18 00 00 fe 03 00 01 00000000`, "with TOS": `02 18 00 10 fe 03 00 07 00000000`} {
+		if got, ok := decodeUnreachable(wire(t, message)); ok {
+			t.Errorf("%s: read as %+v", name, got)
+		}
+	}
+}
+
 // A rule with attributes that we do not know is not ours.
 func TestDecodeRuleOfOthers(t *testing.T) {
 	for name, message := range map[string]string{

@@ -15,7 +15,7 @@ import (
 )
 
 // Dump observes the whole sandbox, also what is otherwise read on demand: its rules,
-// neighbors, forwarding entries and sysctls, the ethtool settings of its links, its devices and what
+// unreachable routes, neighbors, forwarding entries and sysctls, the ethtool settings of its links, its devices and what
 // physical functions hold for them; and the given objects of the host. It takes many
 // messages and is meant for tests: "rolled back to a state equal to the start, field by
 // field".
@@ -31,6 +31,9 @@ func (s *Sandbox) Dump(ctx context.Context, queried ...netstate.Object) (*netsta
 		}
 		queried = append(queried, sysctls...)
 		if err := o.allRules(ctx); err != nil {
+			return nil, err
+		}
+		if err := o.allUnreachable(ctx); err != nil {
 			return nil, err
 		}
 		if err := o.allNeighbors(ctx); err != nil {
@@ -96,6 +99,20 @@ func (o *observer) allRules(ctx context.Context) error {
 		}
 		for _, r := range all {
 			o.snap.Put(r)
+		}
+	}
+	return nil
+}
+
+// allUnreachable leaves out those that the kernel makes, which have the metric of none.
+func (o *observer) allUnreachable(ctx context.Context) error {
+	for _, f := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		all, err := o.inside.unreachable(ctx, f, 0, func(u netstate.Unreachable) bool { return u.Metric != 0 && u.Metric != ^uint32(0) })
+		if err != nil {
+			return err
+		}
+		for _, u := range all {
+			o.snap.Put(u)
 		}
 	}
 	return nil

@@ -42,6 +42,29 @@ func TestRules(t *testing.T) {
 	same(t, start, b.observe())
 }
 
+// TestUnreachable: the same for routes that refuse packets, in both families.
+func TestUnreachable(t *testing.T) {
+	b := routed(t)
+	start := b.observe()
+	for _, u := range []netstate.Unreachable{
+		{Dst: "0.0.0.0/0", Table: 1001, Metric: 4278198272}, {Dst: "::/0", Table: 1001, Metric: 4278198272},
+		{Dst: "192.0.2.0/24", Table: 4000000000, Metric: 1}, {Dst: "2001:db8::/32", Table: 7, Metric: 5},
+	} {
+		other := u
+		other.Metric++
+		b.create(u, other)
+		b.holds(u)
+		b.refused(fault.Conflict, netstate.Change{After: u}, "file exists")
+		b.remove(u)
+		b.absent(u)
+		b.holds(other)
+		b.remove(u)
+		b.remove(other)
+		b.absent(other)
+	}
+	same(t, start, b.observe())
+}
+
 // TestNeighbors: the same, and a link loses the entries that the model predicts.
 func TestNeighbors(t *testing.T) {
 	b := routed(t)

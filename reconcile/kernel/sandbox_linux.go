@@ -274,6 +274,7 @@ var codecs = []codec{
 	{netstate.KindSysctl, together((*observer).querySysctls), (*Sandbox).applySysctl},
 	{netstate.KindEthtool, together((*observer).queryEthtool), (*Sandbox).applyEthtool},
 	{netstate.KindRule, together((*observer).queryRules), (*Sandbox).applyRule},
+	{netstate.KindUnreachable, together((*observer).queryUnreachable), (*Sandbox).applyUnreachable},
 	{netstate.KindNeighbor, each((*observer).queryNeighbor), (*Sandbox).applyNeighbor},
 	{netstate.KindClsact, together((*observer).queryClsact), (*Sandbox).applyClsact},
 	{netstate.KindFilter, each((*observer).queryFilter), (*Sandbox).applyFilter},

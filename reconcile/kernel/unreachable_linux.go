@@ -1,0 +1,133 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+)
+
+// decodeUnreachable reads the payload of an RTM_NEWROUTE message; false for a route that sends
+// packets, or that netstate cannot represent.
+func decodeUnreachable(b []byte) (netstate.Unreachable, bool) {
+	if len(b) < unix.SizeofRtMsg || b[7] != unix.RTN_UNREACHABLE || b[2] != 0 || b[3] != 0 {
+		return netstate.Unreachable{}, false
+	}
+	u := netstate.Unreachable{Dst: prefixOf(b[0], nil, b[1]), Table: uint32(b[4])}
+	for typ, v := range attributes(b[unix.SizeofRtMsg:]) {
+		switch typ {
+		case unix.RTA_DST:
+			u.Dst = prefixOf(b[0], v, b[1])
+		case unix.RTA_TABLE:
+			u.Table = u32(v)
+		case unix.RTA_PRIORITY:
+			u.Metric = u32(v)
+		}
+	}
+	return u, true
+}
+
+// encodeUnreachable writes such a route. To delete one, the scope is any.
+func encodeUnreachable(u netstate.Unreachable, deleting bool) ([]nl.NetlinkRequestData, error) {
+	dst, err := netip.ParsePrefix(u.Dst)
+	if err != nil {
+		return nil, invalid("%q is not a prefix", u.Dst)
+	}
+	if u.Metric == 0 {
+		return nil, invalid("an unreachable route needs a metric: with 0 a deletion would take any")
+	}
+	header := make(body, unix.SizeofRtMsg)
+	header[0], header[1], header[4] = family(dst.Addr()), uint8(dst.Bits()), unix.RT_TABLE_UNSPEC
+	header[5], header[7] = netstate.RouteProtocol, unix.RTN_UNREACHABLE
+	if deleting {
+		header[5], header[6] = unix.RTPROT_UNSPEC, unix.RT_SCOPE_NOWHERE
+	}
+	parts := []nl.NetlinkRequestData{header}
+	if dst.Bits() > 0 {
+		parts = append(parts, attr(unix.RTA_DST, dst.Addr().AsSlice()))
+	}
+	return append(parts, attr(unix.RTA_TABLE, nl.Uint32Attr(u.Table)), attr(unix.RTA_PRIORITY, nl.Uint32Attr(u.Metric))), nil
+}
+
+// queryUnreachable reads such routes of the sandbox, those of one family and table in one dump.
+func (o *observer) queryUnreachable(ctx context.Context, queried []netstate.Unreachable) error {
+	type tableOf struct {
+		family uint8
+		table  uint32
+	}
+	wanted := map[netstate.Key]bool{}
+	tables := map[tableOf]bool{}
+	for _, u := range queried {
+		o.snap.PutAbsent(u.Key())
+		wanted[u.Key()] = true
+		if dst, err := netip.ParsePrefix(u.Dst); err == nil {
+			tables[tableOf{family(dst.Addr()), u.Table}] = true
+		}
+	}
+	if o.inside == nil {
+		return nil
+	}
+	for t := range tables {
+		have, err := o.inside.unreachable(ctx, t.family, t.table, func(u netstate.Unreachable) bool { return wanted[u.Key()] })
+		if err != nil && !errors.Is(err, reconcile.ErrPartial) { // creating one that exists is refused
+			return reading(queried[0], err)
+		}
+		for _, u := range have {
+			o.snap.Put(u)
+		}
+	}
+	return nil
+}
+
+// unreachable lists the routes of a family that refuse packets and are wanted; table 0 is any.
+func (c *conn) unreachable(ctx context.Context, family uint8, table uint32, wanted func(netstate.Unreachable) bool) ([]netstate.Unreachable, error) {
+	header := make(body, unix.SizeofRtMsg)
+	header[0] = family
+	parts := []nl.NetlinkRequestData{header}
+	if c.strict {
+		header[7] = unix.RTN_UNREACHABLE
+		if table != 0 {
+			parts = append(parts, attr(unix.RTA_TABLE, nl.Uint32Attr(table)))
+		}
+	}
+	q := query{typ: unix.RTM_GETROUTE, reply: unix.RTM_NEWROUTE, parts: parts, what: fmt.Sprintf("unreachable routes of table %d", table), most: c.bounds.Routes, read: c.bounds.Routes}
+	out, err := dump(ctx, c, q, func(b []byte, keep func(netstate.Unreachable)) error {
+		if u, ok := decodeUnreachable(b); ok && (table == 0 || u.Table == table) && wanted(u) {
+			keep(u)
+		}
+		return nil
+	})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil, nil // the table does not exist, or the kernel has no IPv6
+	}
+	return out, err
+}
+
+func (s *Sandbox) applyUnreachable(ctx context.Context, c netstate.Change) error {
+	before, after := typed[netstate.Unreachable](c)
+	switch c.Action() {
+	case netstate.Create:
+		return s.sendUnreachable(ctx, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, after)
+	case netstate.Delete:
+		return unlessGone(s.sendUnreachable(ctx, unix.RTM_DELROUTE, 0, before), unix.ESRCH)
+	default:
+		return invalid("an unreachable route cannot change: another one has to be created")
+	}
+}
+
+func (s *Sandbox) sendUnreachable(ctx context.Context, typ, flags int, u netstate.Unreachable) error {
+	if s.inside == nil {
+		return errGone
+	}
+	parts, err := encodeUnreachable(u, typ == unix.RTM_DELROUTE)
+	if err != nil {
+		return err
+	}
+	return s.inside.write(ctx, typ, flags, parts...)
+}
