@@ -187,7 +187,7 @@ func (c *controllerCommand) manager(config *rest.Config, certificates *admission
 			}
 			serving.TLSOpts = append(serving.TLSOpts, demand)
 		}
-		options.WebhookServer = webhook.NewServer(serving)
+		options.WebhookServer = admission.NewServer(serving)
 	}
 	mgr, err := manager.New(config, options)
 	if err != nil {

@@ -2,20 +2,30 @@ package admission
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net/http"
 	"time"
-
-	"golang.org/x/sync/semaphore"
 )
 
 // Clients other than the API server may reach the webhook's port, so everything is bounded:
-// the bytes of one request, those of all requests in progress, and time.
+// the bytes of one request, those of all requests in progress, and time. What is not there yet
+// counts for nothing: a client that says that a body comes has no share of what others need.
 const (
 	// maxBody is the most that an API server sends: the new and the old object of 3 MiB
 	// each, and the rest of the review.
 	maxBody = 7 << 20
 	// maxBodies is of all requests at a time; an API server's have some kilobytes.
 	maxBodies = 32 << 20
+	// smallBody is the size up to which a body does not compete with larger ones, but with those of its
+	// size for maxSmallBodies.
+	smallBody      = 64 << 10
+	maxSmallBodies = 8 << 20
+	// A body is read in parts that grow from one size to the other, each of which has to arrive in
+	// time. The memory of a part is reserved before it is read.
+	firstPart  = 512
+	lastPart   = 64 << 10
+	partWithin = time.Second
 )
 
 // longest is the most that a registration may give the webhook.
@@ -34,7 +44,7 @@ func within(r *http.Request) time.Duration {
 // bounded serves requests within the bounds, and answers others with an HTTP error, so that
 // the failure policy decides.
 func bounded(next http.Handler) http.Handler {
-	bodies := semaphore.NewWeighted(maxBodies)
+	large, small := newBudget(maxBodies), newBudget(maxSmallBodies)
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		size := r.ContentLength
 		if size < 0 {
@@ -47,19 +57,25 @@ func bounded(next http.Handler) http.Handler {
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), within(r))
 		defer cancel()
-		// Without a deadline of its own, a client could send a body for as long as it
-		// likes. Only a writer in a test does not support deadlines.
-		if end, ok := ctx.Deadline(); ok {
-			control := http.NewResponseController(rw)
-			_ = control.SetReadDeadline(end)
-			_ = control.SetWriteDeadline(end.Add(time.Second))
+		bodies := large
+		if size <= smallBody {
+			bodies = small
 		}
-		if err := bodies.Acquire(ctx, size); err != nil {
-			http.Error(rw, "too many requests at a time", http.StatusServiceUnavailable)
+		control := http.NewResponseController(rw)
+		end, _ := ctx.Deadline()
+		_ = control.SetWriteDeadline(end.Add(time.Second)) // only a writer in a test does not support it
+		body := bodies.begin(func() { _ = control.SetReadDeadline(time.Unix(1, 0)) })
+		defer body.end()
+		if err := body.read(ctx, r.Body, int(size)); err != nil {
+			code := http.StatusBadRequest
+			if errors.Is(err, errBusy) {
+				code = http.StatusServiceUnavailable
+			}
+			http.Error(rw, err.Error(), code)
 			return
 		}
-		defer bodies.Release(size)
-		r.Body = http.MaxBytesReader(rw, r.Body, size)
+		defer working(r.Context())()
+		r.Body = io.NopCloser(body)
 		next.ServeHTTP(rw, r.WithContext(ctx))
 	})
 }

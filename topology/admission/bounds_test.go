@@ -98,6 +98,12 @@ func TestBusy(t *testing.T) {
 	if a := w.Handle(gone, request(v1alpha1.GroupVersion.Group, v1alpha1.Kind, someTopology)); a.Allowed || !strings.Contains(a.Result.Message, "busy") {
 		t.Errorf("a topology: %+v", a.Result)
 	}
+	if !w.waiting.TryAcquire(maxJudging + maxWaiting) {
+		t.Error("one that has been answered still waits")
+	}
+	if a := w.Handle(t.Context(), request(v1alpha1.GroupVersion.Group, v1alpha1.Kind, someTopology)); a.Allowed || !strings.Contains(a.Result.Message, "64 wait") {
+		t.Errorf("a topology beside many: %+v", a.Result)
+	}
 	asking := `{"spec":{"devices":{"requests":[{"name":"gpu","exactly":{"deviceClassName":"gpu"}}]}}}`
 	if a := w.Handle(gone, request(resourceapi.GroupName, "ResourceClaim", asking)); !a.Allowed || len(a.Warnings) != 1 || !strings.Contains(a.Warnings[0], "context canceled") {
 		t.Errorf("a claim whose time is over: %+v %q", a.Result, a.Warnings)
@@ -180,18 +186,25 @@ func TestBounded(t *testing.T) {
 	if code, _ := post(t.Context(), strings.NewReader("x"), maxBody+1); code != http.StatusRequestEntityTooLarge {
 		t.Errorf("a body that is too large: %d", code)
 	}
-	if code, body := post(t.Context(), bytes.NewReader(make([]byte, 10)), 4); code != http.StatusOK || !strings.HasPrefix(body, "4 http: request body too large") {
+	if code, body := post(t.Context(), bytes.NewReader(make([]byte, 10)), 4); code != http.StatusOK || body != "4 <nil>" {
 		t.Errorf("more than was said: %d %s", code, body)
 	}
+	if code, body := post(t.Context(), strings.NewReader("x"), 2); code != http.StatusBadRequest || !strings.Contains(body, "unexpected EOF") {
+		t.Errorf("less than was said: %d %s", code, body)
+	}
+	most := func() io.Reader { return bytes.NewReader(make([]byte, maxBody)) }
 	held := 0
 	for ; (held+1)*maxBody <= maxBodies; held++ {
-		go post(t.Context(), nil, maxBody, "Hold")
+		go post(t.Context(), most(), maxBody, "Hold")
 		<-enter
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if code, _ := post(gone, strings.NewReader("x"), maxBody); code != http.StatusServiceUnavailable {
+	if code, _ := post(gone, most(), maxBody); code != http.StatusServiceUnavailable {
 		t.Errorf("more than %d bytes at a time: %d", maxBodies, code)
+	}
+	if code, body := post(t.Context(), bytes.NewReader(make([]byte, smallBody)), smallBody); code != http.StatusOK || body != fmt.Sprint(smallBody, " <nil>") {
+		t.Errorf("a small one meanwhile: %d %s", code, body)
 	}
 	for range held {
 		leave <- struct{}{}

@@ -38,16 +38,21 @@ type Webhook struct {
 	users     func(name string, uid types.UID) int
 
 	judging *semaphore.Weighted
+	waiting *semaphore.Weighted // for judging, or judged
 }
 
-// maxJudging is how many topologies are validated at a time.
-const maxJudging = 2
+// maxJudging is how many topologies are validated at a time, and maxWaiting how many may wait for that: each
+// holds memory meanwhile, which claims need.
+const (
+	maxJudging = 2
+	maxWaiting = 64
+)
 
 // New returns a Webhook. reader is a cache with the indexes of controller.Index, so that an
 // answer takes some lookups and no scan of all objects; users returns how many claims are
 // allocated for a topology.
 func New(reader client.Reader, contracts *controller.Contracts, users func(name string, uid types.UID) int) *Webhook {
-	return &Webhook{reader: reader, contracts: contracts, users: users, judging: semaphore.NewWeighted(maxJudging)}
+	return &Webhook{reader: reader, contracts: contracts, users: users, judging: semaphore.NewWeighted(maxJudging), waiting: semaphore.NewWeighted(maxJudging + maxWaiting)}
 }
 
 // maxObject bounds what is decoded; the API server stores less.
@@ -152,6 +157,10 @@ func (w *Webhook) decide(ctx context.Context, r admission.Request) (answer, erro
 // definition validates a topology or a schema, which may take a core for seconds: few at a
 // time, so that claims are answered meanwhile.
 func (w *Webhook) definition(ctx context.Context, judge func() (answer, error)) (answer, error) {
+	if !w.waiting.TryAcquire(1) {
+		return answer{}, fmt.Errorf("the webhook is busy with other topologies: %d wait", maxWaiting)
+	}
+	defer w.waiting.Release(1)
 	if err := w.judging.Acquire(ctx, 1); err != nil {
 		return answer{}, fmt.Errorf("the webhook is busy with other topologies: %w", err)
 	}

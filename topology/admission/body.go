@@ -1,0 +1,180 @@
+package admission
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+)
+
+// errBusy is the error of a body for which there is no room.
+var errBusy = errors.New("too many requests at a time")
+
+// budget is the memory that the bodies of requests may take. When there is none left, the one that has been
+// incomplete for longest loses its share: that of an API server is complete within milliseconds.
+type budget struct {
+	mu         sync.Mutex
+	free       int
+	freed      chan struct{} // closed, and replaced, when memory is
+	incomplete list.List     // of *body, the oldest first
+}
+
+func newBudget(bytes int) *budget { return &budget{free: bytes, freed: make(chan struct{})} }
+
+// body is one of a request. It can be read once it is complete.
+type body struct {
+	of        *budget
+	interrupt func() // makes the read in progress fail
+	parts     [][]byte
+
+	// Under of.mu.
+	reserved int
+	at       *list.Element // in of.incomplete; nil when it is complete or evicted
+	evicted  chan struct{} // closed when others have got its memory
+}
+
+func (b *budget) begin(interrupt func()) *body {
+	d := &body{of: b, interrupt: interrupt, evicted: make(chan struct{})}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	d.at = b.incomplete.PushBack(d)
+	return d
+}
+
+// end gives the memory back.
+func (d *body) end() {
+	d.of.mu.Lock()
+	defer d.of.mu.Unlock()
+	d.leave()
+	d.giveBack()
+}
+
+// leave makes it one that is not incomplete. The caller holds of.mu.
+func (d *body) leave() {
+	if d.at != nil {
+		d.of.incomplete.Remove(d.at)
+		d.at = nil
+	}
+}
+
+// giveBack wakes those who wait for memory. The caller holds of.mu.
+func (d *body) giveBack() {
+	if d.reserved == 0 {
+		return
+	}
+	d.of.free += d.reserved
+	d.reserved = 0
+	close(d.of.freed)
+	d.of.freed = make(chan struct{})
+}
+
+// read reads all of it, as memory and time permit.
+func (d *body) read(ctx context.Context, r io.Reader, size int) error {
+	defer context.AfterFunc(ctx, d.interrupt)()
+	for part := firstPart; size > 0; part = min(2*part, lastPart) {
+		buf := min(part, size)
+		if err := d.reserve(ctx, buf); err != nil {
+			return err
+		}
+		if err := d.readPart(r, buf); err != nil {
+			select {
+			case <-d.evicted:
+				return errBusy
+			default:
+				return fmt.Errorf("read the request: %w", err)
+			}
+		}
+		size -= buf
+	}
+	d.of.mu.Lock()
+	defer d.of.mu.Unlock()
+	if d.at == nil {
+		return errBusy
+	}
+	d.leave()
+	return nil
+}
+
+func (d *body) readPart(r io.Reader, bytes int) error {
+	late := time.AfterFunc(partWithin, d.interrupt)
+	defer late.Stop()
+	part := make([]byte, bytes)
+	if _, err := io.ReadFull(r, part); err != nil {
+		return err
+	}
+	d.parts = append(d.parts, part)
+	if !late.Stop() {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// reserve waits for memory of the budget until ctx ends.
+func (d *body) reserve(ctx context.Context, bytes int) error {
+	for {
+		freed, err := d.tryReserve(bytes)
+		if freed == nil {
+			return err
+		}
+		select {
+		case <-freed:
+		case <-d.evicted:
+			return errBusy
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", errBusy, context.Cause(ctx))
+		}
+	}
+}
+
+// tryReserve reserves memory, or returns what to wait for: all the others are complete.
+func (d *body) tryReserve(bytes int) (freed <-chan struct{}, err error) {
+	b := d.of
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for d.at != nil && b.free < bytes {
+		oldest := b.oldest()
+		if oldest == nil || oldest == d {
+			return b.freed, nil
+		}
+		oldest.evict()
+	}
+	if d.at == nil {
+		return nil, errBusy
+	}
+	b.free -= bytes
+	d.reserved += bytes
+	return nil, nil
+}
+
+// oldest is the body that has been incomplete for longest, of those that have memory.
+func (b *budget) oldest() *body {
+	for e := b.incomplete.Front(); e != nil; e = e.Next() {
+		if d := e.Value.(*body); d.reserved > 0 {
+			return d
+		}
+	}
+	return nil
+}
+
+// evict gives the memory of an incomplete body to others. The caller holds of.mu.
+func (d *body) evict() {
+	d.leave()
+	d.giveBack()
+	close(d.evicted)
+	d.interrupt()
+}
+
+// Read implements io.Reader.
+func (d *body) Read(p []byte) (int, error) {
+	if len(d.parts) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, d.parts[0])
+	if d.parts[0] = d.parts[0][n:]; len(d.parts[0]) == 0 {
+		d.parts = d.parts[1:]
+	}
+	return n, nil
+}
