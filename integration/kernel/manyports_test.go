@@ -38,12 +38,12 @@ func TestManyHostPorts(t *testing.T) {
 	defer foreign.Wait()
 	defer close(stop)
 
-	of := func(namespace, container string, ports, first int) *libcni.RuntimeConf {
+	of := func(namespace, container, protocol string, ports, first int) *libcni.RuntimeConf {
 		rt := at(container, newNetns(t))
 		rt.Args[0][1] = namespace
 		var all []map[string]any
 		for p := range ports {
-			all = append(all, map[string]any{"hostPort": first + p, "containerPort": 80, "protocol": "tcp"})
+			all = append(all, map[string]any{"hostPort": first + p, "containerPort": 80, "protocol": protocol})
 		}
 		if ports > 0 {
 			rt.CapabilityArgs = map[string]any{"portMappings": all}
@@ -54,7 +54,7 @@ func TestManyHostPorts(t *testing.T) {
 	var ended atomic.Int32
 	var wg sync.WaitGroup
 	for i := range pods {
-		rt := of("many", fmt.Sprintf("many-%d", i), each, 10000+i*each)
+		rt := of("many", fmt.Sprintf("many-%d", i), []string{"tcp", "udp"}[i%2], each, 10000+i*each)
 		wg.Go(func() {
 			_, err := n.cni.AddNetworkList(ctxFor(t), n.list, rt)
 			t.Logf("pod %d with %d ports after %s, %d before it: %v", i, each, time.Since(begun), ended.Add(1)-1, err)
@@ -65,7 +65,7 @@ func TestManyHostPorts(t *testing.T) {
 	}
 	for i := range 3 {
 		wg.Go(func() {
-			rt := of("other", fmt.Sprintf("other-%d", i), i, 60000+10*i)
+			rt := of("other", fmt.Sprintf("other-%d", i), "tcp", i, 60000+10*i)
 			start := time.Now()
 			_, err := n.cni.AddNetworkList(ctxFor(t), n.list, rt)
 			t.Logf("another tenant's pod with %d ports after %s, %d before it: %v", i, time.Since(start), ended.Load(), err)

@@ -55,7 +55,7 @@ func TestEndsAlways(t *testing.T) {
 					}
 				}
 				w.wantGate("b", "r")
-				if failed == "" { // there are no more writes
+				if failed == "" { // no write is left
 					break
 				}
 			}
