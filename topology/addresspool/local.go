@@ -3,6 +3,7 @@ package addresspool
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/plumbline/plumbline/topology"
 )
@@ -75,6 +76,23 @@ func Local(c topology.IPAM) (*Layout, error) {
 		return nil, errors.Join(errs...)
 	}
 	return l, nil
+}
+
+// Kept returns those of the addresses that a pool of a node would give, or would if they were not excluded, with the
+// prefix lengths that it gives them now. There is none of a family that has no address of these: another one would be given.
+func (l *Layout) Kept(addresses []netip.Prefix) (out []netip.Prefix) {
+	for _, is4 := range l.Families() {
+		a := netip.Prefix{}
+		for _, p := range addresses {
+			for i := range l.subnets {
+				if s := &l.subnets[i]; s.is4() == is4 && s.span.Contains(p.Addr()) && p.Addr() != s.gateway {
+					a = netip.PrefixFrom(p.Addr(), s.prefix.Bits())
+				}
+			}
+		}
+		out = append(out, a)
+	}
+	return out
 }
 
 // ranges returns what a node allocates of one family: of its blocks, or of a pool of its own.

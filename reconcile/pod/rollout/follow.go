@@ -50,28 +50,17 @@ func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology
 		}
 		return fault.New(fault.Invalid, err)
 	}
-	for i := range decoded.Steps {
-		step := &decoded.Steps[i]
-		pool, _, ok := topology.FromPool(step)
-		if !ok {
-			continue
-		}
-		before := ""
-		if s, has := was.Step(step.Name); has {
-			before, _, _ = topology.FromPool(s)
-		}
-		if before != pool {
-			return &HeldBack{step.Name, fmt.Errorf("it takes addresses of %s, which are allocated when a claim is prepared", addresspool.Title(pool))}
-		}
-	}
-	return Fits(ctx, was, decoded, t.Devices, set)
+	return Fits(ctx, t.Given, was, decoded, t.Devices, set)
 }
 
-// Fits returns a HeldBack unless a claim's devices are those that a valid topology takes,
-// and its containers keep the device nodes of the current version. A device whose step no
+// Fits returns a HeldBack unless a claim's devices are those that a valid topology takes, its addresses are those
+// that its steps take, and its containers keep the device nodes of the current version. A device whose step no
 // longer exists is accepted: it returns to the host.
-func Fits(ctx context.Context, was, t *topology.Topology, devices []claims.Device, set contract.Set) error {
+func Fits(ctx context.Context, given ops.Givens, was, t *topology.Topology, devices []claims.Device, set contract.Set) error {
 	if err := sameNodes(was, t, set); err != nil {
+		return err
+	}
+	if err := sameAddresses(given, was, t); err != nil {
 		return err
 	}
 	required := claim.Required(t, set)
@@ -118,6 +107,47 @@ func sameNodes(was, later *topology.Topology, set contract.Set) error {
 			if from, to := value(known, p, before), value(known, p, after); p.AtCreation && !reflect.DeepEqual(from, to) {
 				return &HeldBack{s.Name, fmt.Errorf("a container gets its device nodes when it is created, and %s is %v, not %v", p.Name, from, to)}
 			}
+		}
+	}
+	return nil
+}
+
+// sameAddresses returns a HeldBack unless each step of the later version takes the addresses that the claim was given for
+// it: they are allocated when a claim is prepared, and released when it ends. Addresses that are excluded meanwhile
+// stay with the pods that have them.
+func sameAddresses(given ops.Givens, was, later *topology.Topology) error {
+	for i := range later.Steps {
+		s := &later.Steps[i]
+		before, had := was.Step(s.Name)
+		if !had {
+			before = &topology.Step{}
+		}
+		held := func(field, format string, args ...any) error {
+			return &HeldBack{s.Name, fmt.Errorf("ipam%s: %s: create the pod again", field, fmt.Sprintf(format, args...))}
+		}
+		from, was, hadPool := topology.FromPool(before)
+		to, is, hasPool := topology.FromPool(s)
+		switch {
+		case hadPool && !hasPool:
+			return held("", "it has addresses of %s, which are released when the claim ends", addresspool.Title(from))
+		case from != to:
+			return held("", "it takes addresses of %s, which are allocated when a claim is prepared", addresspool.Title(to))
+		case was != is:
+			return held(".interface", "it takes addresses of part %d of %s, and has those of part %d, which were allocated when its claim was prepared", is, addresspool.Title(to), was)
+		}
+		local, ok := topology.LocalIPAM(s)
+		if !ok {
+			continue
+		}
+		l, err := addresspool.Local(local)
+		if err != nil {
+			return fault.New(fault.Invalid, fmt.Errorf("step %q: ipam.%w", s.Name, err))
+		}
+		if len(given[s.Name].Addresses) == 0 { // it is given some
+			continue
+		}
+		if now := ops.Allocated(l, l.Kept(given[s.Name].Addresses)); !reflect.DeepEqual(now, given[s.Name].Network()) {
+			return held(".ranges", "it has %v with gateways %v, which were allocated when its claim was prepared, and the ranges give others now", given[s.Name].Addresses, given[s.Name].Gateways)
 		}
 	}
 	return nil

@@ -46,7 +46,7 @@ func PreviewOf(ctx context.Context, sb reconcile.Sandbox, later *topology.Topolo
 	p := Preview{Sandbox: sb, Effects: map[string]Effect{}, Interrupted: []string{}}
 	err := samePorts(ctx, had, was, later, set, ported)
 	if err == nil {
-		err = Fits(ctx, was, later, devices, set)
+		err = Fits(ctx, had, was, later, devices, set)
 	}
 	if err != nil {
 		if _, held := errors.AsType[*HeldBack](err); !held {

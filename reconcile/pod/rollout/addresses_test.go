@@ -1,0 +1,86 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// TestAddressesOfEdits holds which edits of ipam reach a running pod: those that change nothing of what its claim was given.
+// The others are held back with the step and the field, by the agent and in the preview alike.
+func TestAddressesOfEdits(t *testing.T) {
+	registry, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const local = `{"type":"host-local","subnet":"192.0.2.0/24"}`
+	for _, c := range []struct{ before, after, held string }{
+		{local, local, ""},
+		{local, `{"type":"host-local","ranges":[[{"subnet":"192.0.2.0/24"}]]}`, ""},
+		{local, `{"type":"host-local","subnet":"192.0.2.0/24","rangeStart":"192.0.2.2"}`, ""},
+		{local, `{"type":"host-local","subnet":"192.0.2.0/24","exclude":["192.0.2.2"]}`, ""},
+		{local, `{"type":"host-local","subnet":"192.0.2.0/24","routes":[{"dst":"203.0.113.0/24"}]}`, ""},
+		{local, `{"type":"host-local","subnet":"192.0.2.0/24","rangeStart":"192.0.2.100"}`, `step "s": ipam.ranges: it has [192.0.2.2/24] with gateways [192.0.2.1], which were allocated when its claim was prepared, and the ranges give others now: create the pod again`},
+		{local, `{"type":"host-local","subnet":"198.51.100.0/24"}`, `step "s": ipam.ranges: it has [192.0.2.2/24] with gateways [192.0.2.1], which were allocated when its claim was prepared, and the ranges give others now: create the pod again`},
+		{local, `{"type":"host-local","subnet":"192.0.2.0/25"}`, `step "s": ipam.ranges: it has [192.0.2.2/24] with gateways [192.0.2.1], which were allocated when its claim was prepared, and the ranges give others now: create the pod again`},
+		{local, `{"type":"host-local","subnet":"192.0.2.0/24","gateway":"192.0.2.254"}`, `step "s": ipam.ranges: it has [192.0.2.2/24] with gateways [192.0.2.1], which were allocated when its claim was prepared, and the ranges give others now: create the pod again`},
+		{local, `{"type":"host-local","ranges":[[{"subnet":"192.0.2.0/24"}],[{"subnet":"2001:db8::/64"}]]}`, `step "s": ipam.ranges: it has [192.0.2.2/24] with gateways [192.0.2.1], which were allocated when its claim was prepared, and the ranges give others now: create the pod again`},
+		{local, `{"type":"pool","pool":"p"}`, `step "s": ipam: it takes addresses of AddressPool "p", which are allocated when a claim is prepared: create the pod again`},
+		{local, `{"type":"static","addresses":[{"address":"198.51.100.7/24"}]}`, `step "s": ipam: it has addresses of ipam of type host-local, which are released when the claim ends: create the pod again`},
+		{local, ``, `step "s": ipam: it has addresses of ipam of type host-local, which are released when the claim ends: create the pod again`},
+		{``, local, `step "s": ipam: it takes addresses of ipam of type host-local, which are allocated when a claim is prepared: create the pod again`},
+		{`{"type":"pool","pool":"p"}`, `{"type":"pool","pool":"q"}`, `step "s": ipam: it takes addresses of AddressPool "q", which are allocated when a claim is prepared: create the pod again`},
+		{`{"type":"pool","pool":"p"}`, `{"type":"pool","pool":"p","interface":1}`, `step "s": ipam.interface: it takes addresses of part 1 of AddressPool "p", and has those of part 0, which were allocated when its claim was prepared: create the pod again`},
+	} {
+		object := func(ipam string) *v1alpha1.NetworkTopology {
+			o := &v1alpha1.NetworkTopology{}
+			o.Name = "t"
+			step := v1alpha1.Step{Name: "s", Type: "dummy"}
+			if ipam != "" {
+				step.Config = &runtime.RawExtension{Raw: []byte(`{"ipam":` + ipam + `}`)}
+			}
+			o.Spec.Steps = []v1alpha1.Step{step}
+			return o
+		}
+		was, err := topology.FromObject(object(c.before))
+		if err != nil {
+			t.Fatal(err)
+		}
+		given := ops.Givens{"s": {Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.2/24")}}}
+		if ipam, ok := topology.LocalIPAM(&was.Steps[0]); ok {
+			l, err := addresspool.Local(ipam)
+			if err != nil {
+				t.Fatal(err)
+			}
+			given["s"] = ops.Allocated(l, given["s"].Addresses)
+		}
+		later, err := topology.FromObject(object(c.after))
+		if err != nil {
+			t.Fatal(err)
+		}
+		agent := Follow(t.Context(), &claims.Topology{Object: *object(c.before), Given: given}, object(c.after), registry, nil)
+		preview, err := PreviewOf(t.Context(), reconcile.Sandbox{ID: "blue/t", Topology: was, Given: given}, later, nil, registry, nil, func(context.Context, reconcile.Sandbox) (*ops.Plan, error) {
+			return &ops.Plan{}, nil
+		})
+		if err != nil {
+			t.Errorf("%s to %s: preview: %v", c.before, c.after, err)
+		}
+		for who, err := range map[string]error{"agent": agent, "preview": preview.HeldBack} {
+			switch held, is := errors.AsType[*HeldBack](err); {
+			case c.held == "" && err != nil, c.held != "" && (!is || held.Error() != c.held):
+				t.Errorf("%s to %s: %s: %v\nwant it held back: %q", c.before, c.after, who, err, c.held)
+			}
+		}
+	}
+}
