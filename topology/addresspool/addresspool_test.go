@@ -975,3 +975,80 @@ func TestKept(t *testing.T) {
 		t.Error("what nobody wants any more is not kept, or not as long as the clock was ahead")
 	}
 }
+
+// TestKeptBounds holds that what a node keeps for pods that have ended is bounded: for each namespace, for all of them, and
+// what rests. The share of a namespace that keeps few is not touched by others.
+func TestKeptBounds(t *testing.T) {
+	l := layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "2001:db8::/64"}}})
+	h := &Holdings{}
+	now := int64(1000)
+	most := func(_ string, kept bool) int64 {
+		if kept {
+			return 86400
+		}
+		return 60
+	}
+	block, _ := l.Groups()[0].At(1)
+	pod := func(namespace string, i int) {
+		claim := fmt.Sprint(namespace, i)
+		for {
+			_, err := h.TakeKept(l, Owner{Claim: claim}, 0, now, Keeping{For: fmt.Sprintf("%s/web-%d/net/t/s", namespace, i), Keep: 86400})
+			if err == nil {
+				break
+			}
+			h.Gain(l, block, "uid")
+			block, _ = l.Groups()[0].At(uint64(len(h.Blocks)) + 1)
+		}
+		h.GiveBack(claim, now, func(string) int64 { return 60 })
+	}
+	kept := func(namespace string) (n int) {
+		for _, r := range h.Resting {
+			if r.For != "" && Namespace(r.For) == namespace {
+				n++
+			}
+		}
+		return n
+	}
+	for i := range 3 {
+		pod("small", i)
+	}
+	for i := range 1000 {
+		now++
+		pod("large", i)
+		if i%10 == 0 {
+			h.Expire(now, most)
+		}
+		if n := kept("large"); n > MaxKept+10 {
+			t.Fatalf("%d addresses are kept for a namespace", n)
+		}
+	}
+	h.Expire(now, most)
+	if kept("large") != MaxKept || kept("small") != 3 || len(h.Resting) > MaxKept+3+70 || len(h.Blocks) > 30 {
+		t.Errorf("%d and %d are kept, %d rest, in %d blocks", kept("large"), kept("small"), len(h.Resting), len(h.Blocks))
+	}
+	if a, err := h.TakeKept(l, Owner{Claim: "next"}, 0, now, Keeping{For: "large/web-999/net/t/s", Keep: 86400}); err != nil || !slices.ContainsFunc(h.Blocks, func(b Held) bool { return b.contains(a[0].Addr()) }) {
+		t.Errorf("the last pod has %v, %v", a, err)
+	}
+
+	h = &Holdings{}
+	for n := range 50 {
+		for i := range 200 {
+			a := number{hi: 0x20010db8 << 32, lo: uint64(n)<<16 | uint64(i)}.addr(false)
+			h.Resting = append(h.Resting, Resting{"pool", a, now + 86400, fmt.Sprintf("ns-%d/web-%d/net/t/s", n, i)})
+		}
+	}
+	for i := range 2 * maxResting {
+		h.Resting = append(h.Resting, Resting{"pool", number{hi: 0x20010db9 << 32, lo: uint64(i)}.addr(false), now + 50, ""})
+	}
+	h.Resting = append(h.Resting, Resting{"pool", netip.MustParseAddr("2001:db8::1"), now + 86400, "small/web-0/net/t/s"})
+	h.Expire(now, most)
+	all := 0
+	for _, r := range h.Resting {
+		if r.For != "" {
+			all++
+		}
+	}
+	if len(h.Resting) > maxResting || all > maxAllKept || kept("small") != 1 {
+		t.Errorf("%d rest, %d are kept, %d of the namespace with one", len(h.Resting), all, kept("small"))
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -510,18 +511,82 @@ func (h *Holdings) Expire(now int64, most func(pool string, kept bool) int64) (c
 			bound(&b.Kept.Until, b.Pool, true)
 		}
 	}
+	changed = h.keepLess(now, most) || changed
 	n := len(h.Resting)
 	h.Resting = slices.DeleteFunc(h.Resting, func(r Resting) bool { return r.Until <= now })
+	more := len(h.Resting) - maxResting // those that were given back first rest no longer
+	h.Resting = slices.DeleteFunc(h.Resting, func(r Resting) bool {
+		if r.For != "" || more <= 0 {
+			return false
+		}
+		more--
+		return true
+	})
 	blocks := len(h.Blocks)
 	h.forget()
 	return changed || len(h.Resting) < n || len(h.Blocks) < blocks
+}
+
+// Bounds of what a node remembers of claims that have ended. A tenant that creates pods with ever new names would
+// otherwise have it lease and record without end, where the pool is as large as those of IPv6 are.
+const (
+	// MaxKept is how many addresses are kept for pods of one namespace in one pool, on one node, and of single addresses in
+	// the cluster.
+	MaxKept    = 256
+	maxAllKept = 4096 // on one node
+	maxResting = 16384
+)
+
+// Namespace is that of the pod for which something is kept.
+func Namespace(identity string) string {
+	namespace, _, _ := strings.Cut(identity, "/")
+	return namespace
+}
+
+// keepLess ends that addresses are kept, beyond the bounds: those that were given back first rest as others do. Where
+// all namespaces together keep too many, those that keep the most keep fewer.
+func (h *Holdings) keepLess(now int64, most func(pool string, kept bool) int64) (changed bool) {
+	type key struct{ pool, namespace string }
+	kept := map[key]int{}
+	for _, r := range h.Resting {
+		if r.For != "" {
+			kept[key{r.Pool, Namespace(r.For)}]++
+		}
+	}
+	limit := MaxKept
+	for ; limit > 1; limit /= 2 {
+		all := 0
+		for _, n := range kept {
+			all += min(n, limit)
+		}
+		if all <= maxAllKept {
+			break
+		}
+	}
+	for i := range h.Resting {
+		r := &h.Resting[i]
+		k := key{r.Pool, Namespace(r.For)}
+		if r.For == "" || kept[k] <= limit {
+			continue
+		}
+		kept[k]--
+		r.For, r.Until, changed = "", min(r.Until, now+most(r.Pool, false)), true
+	}
+	return changed
 }
 
 // Drop forgets a block that is to be returned: its lease is deleted next. A block that
 // somebody has an address of is kept.
 func (h *Holdings) Drop(pool string, block netip.Prefix, now int64) bool {
 	i := h.index(pool, block)
-	if i < 0 || h.Blocks[i].Kept != nil || !h.Usage(now)[i].idle() {
+	if i < 0 || h.Blocks[i].Kept != nil {
+		return false
+	}
+	b := h.Blocks[i]
+	if slices.ContainsFunc(h.Resting, func(r Resting) bool { return r.Pool == pool && r.Until > now && b.contains(r.Address) }) ||
+		slices.ContainsFunc(h.Grants, func(g Grant) bool {
+			return g.Pool == pool && slices.ContainsFunc(g.Addresses, func(a netip.Prefix) bool { return b.contains(a.Addr()) })
+		}) {
 		return false
 	}
 	h.Blocks = slices.Delete(h.Blocks, i, i+1)

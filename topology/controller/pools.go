@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -205,12 +206,13 @@ func (c *Pools) endKept(ctx context.Context, leases []v1alpha1.AddressLease, poo
 	for i := range pools {
 		stays[pools[i].Name] = pools[i].DeletionTimestamp.IsZero()
 	}
+	tooMany := beyond(leases)
 	for i := range leases {
 		l := &leases[i]
 		if l.Spec.KeptUntil == nil {
 			continue
 		}
-		if left := l.Spec.KeptUntil.Sub(c.Now()); left > 0 && stays[l.Spec.Pool] {
+		if left := l.Spec.KeptUntil.Sub(c.Now()); left > 0 && stays[l.Spec.Pool] && !tooMany[l.Name] {
 			again = shorter(again, left)
 			continue
 		}
@@ -220,6 +222,29 @@ func (c *Pools) endKept(ctx context.Context, leases []v1alpha1.AddressLease, poo
 		}
 	}
 	return again, errs
+}
+
+// beyond returns the leases that are kept for pods of a namespace beyond the number that a pool keeps for one: those that
+// would be kept for the shortest time. So a tenant that creates pods with ever new names keeps no others from the pool.
+func beyond(leases []v1alpha1.AddressLease) map[string]bool {
+	type key struct{ pool, namespace string }
+	kept := map[key][]*v1alpha1.AddressLease{}
+	for i := range leases {
+		if l := &leases[i]; l.Spec.KeptUntil != nil {
+			k := key{l.Spec.Pool, addresspool.Namespace(l.Spec.For)}
+			kept[k] = append(kept[k], l)
+		}
+	}
+	out := map[string]bool{}
+	for _, of := range kept {
+		slices.SortFunc(of, func(x, y *v1alpha1.AddressLease) int {
+			return cmp.Or(x.Spec.KeptUntil.Compare(y.Spec.KeptUntil.Time), cmp.Compare(x.Name, y.Name))
+		})
+		for _, l := range of[:max(len(of)-addresspool.MaxKept, 0)] {
+			out[l.Name] = true
+		}
+	}
+	return out
 }
 
 // graceLeft is for how long a lease stays whose Node object has not existed since a time. n is another object of the

@@ -142,3 +142,25 @@ func TestGraceLeft(t *testing.T) {
 		}
 	}
 }
+
+// TestKeptBeyond holds that a namespace has a bounded number of kept leases in a pool: those go first that would be kept for
+// the shortest time, and those of another namespace or pool are not counted.
+func TestKeptBeyond(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	var leases []v1alpha1.AddressLease
+	add := func(pool, namespace string, n int) {
+		for i := range n {
+			l := v1alpha1.AddressLease{Spec: v1alpha1.AddressLeaseSpec{Pool: pool, For: fmt.Sprintf("%s/web-%d/net/t/s", namespace, i), KeptUntil: new(metav1.NewTime(now.Add(-time.Duration(i) * time.Minute)))}}
+			l.Name = fmt.Sprint(pool, namespace, i)
+			leases = append(leases, l)
+		}
+	}
+	add("p", "a", addresspool.MaxKept+2)
+	add("p", "b", addresspool.MaxKept)
+	add("q", "a", 1)
+	leases = append(leases, v1alpha1.AddressLease{Spec: v1alpha1.AddressLeaseSpec{Pool: "p", For: "a/used/net/t/s"}})
+	got := beyond(leases)
+	if len(got) != 2 || !got[fmt.Sprint("pa", addresspool.MaxKept)] || !got[fmt.Sprint("pa", addresspool.MaxKept+1)] {
+		t.Errorf("%v are ended", got)
+	}
+}

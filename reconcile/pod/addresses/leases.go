@@ -44,6 +44,7 @@ type Leases interface {
 }
 
 const (
+	drops     = 64      // leases of a pool that are deleted in one pass
 	tries     = 16      // blocks that are tried before the leases of a pool are listed
 	walk      = 1 << 16 // blocks that are searched for a free one
 	pace      = 30 * time.Second
@@ -503,7 +504,7 @@ func (a *Allocator) giveUp(ctx context.Context, name string) error {
 				keep[is4]--
 				continue
 			}
-			if h.Drop(name, b.Block, now) {
+			if len(dropped) < drops && h.Drop(name, b.Block, now) {
 				dropped = append(dropped, b)
 			}
 		}
