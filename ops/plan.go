@@ -33,6 +33,8 @@ type Request struct {
 	// Owned is the history of our changes to this sandbox (netstate.Coalesce): only
 	// objects that we made may be replaced or removed.
 	Owned []netstate.Change
+	// Others are the other topologies of the namespace.
+	Others []Other
 	// Chosen are the values that earlier plans for this sandbox have chosen.
 	Chosen Choices
 	// Interrupted: the last pass over this sandbox did not end, so foreign objects that
@@ -65,6 +67,10 @@ type Plan struct {
 	// or not, before and after. A record has them from the first pass on, so that a
 	// release restores the original values, not later foreign ones.
 	Held []netstate.Change
+	// Shared are the objects that steps want and that another topology of the namespace has made
+	// the same way, before and after. A record has them before the first change, too, so that
+	// the last release restores what was there before the first.
+	Shared []netstate.Change
 	// Results of the steps as they will be, in topological order; pending
 	// steps have none.
 	Results []topology.StepResult

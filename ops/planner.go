@@ -42,6 +42,7 @@ type Planner struct {
 	// logicalPorts are the ports of OVN that links are bound to.
 	logicalPorts map[string]netstate.LogicalPort
 	owned        map[netstate.Key]bool // see Owned
+	others       map[netstate.Key][]owner
 	// chosen are the values that this plan asked for, see Choose.
 	chosen Choices
 	// settling are the objects that have to be ready for use, see unsettled.
@@ -461,6 +462,11 @@ func (p *Planner) want(o netstate.Object, adopt bool) error {
 	}
 	if err := p.claim(o); err != nil {
 		return err
+	}
+	if !adopt {
+		if err := p.refuseContradiction(o); err != nil {
+			return err
+		}
 	}
 	if err := p.view.Withheld(o); err != nil {
 		p.await(err.Error(), err)

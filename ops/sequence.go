@@ -17,6 +17,7 @@ type sequencer struct {
 	full    map[netstate.Key]netstate.Link
 	made    map[netstate.Key]bool // created by us, according to the record
 	held    []netstate.Change     // see Plan
+	shared  []netstate.Change     // see Plan
 	waiting []Pending             // what cannot be undone now
 	down    []want                // links that come up after the others, see underDown
 }
@@ -63,6 +64,7 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 			if err := p.ended(); err != nil {
 				return nil, err
 			}
+			q.share(w)
 			if err := q.emit(w); err != nil {
 				return nil, p.stepError(w.step, err)
 			}
@@ -74,7 +76,7 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 		q.down = nil
 		q.recreateLost(q.interrupted()...) // those without their gateway follow after the addresses
 	}
-	plan := &Plan{Pending: q.waiting, Changes: q.changes, Held: q.held, Notes: p.notes, SettlesMillis: p.settlesMillis, ViaHost: p.viaHost, by: p, leadsTo: &prospect{p, q.now, order}}
+	plan := &Plan{Pending: q.waiting, Changes: q.changes, Held: q.held, Shared: q.shared, Notes: p.notes, SettlesMillis: p.settlesMillis, ViaHost: p.viaHost, by: p, leadsTo: &prospect{p, q.now, order}}
 	results := map[string]topology.Result{}
 	for _, step := range order {
 		st := p.steps[step.Name]
@@ -134,7 +136,7 @@ func (q *sequencer) withDerivedMTU(wants []want) []want {
 // prune plans to undo what we made and no step wants any more.
 func (q *sequencer) prune() []netstate.Object {
 	var gone []netstate.Change
-	for _, c := range q.p.req.Owned {
+	for _, c := range Unshared(q.p.req.Owned, q.p.req.Others) {
 		if st, ok := q.p.steps[c.Step]; ok && (st.pending != "" || c.Foreign) {
 			continue
 		}
@@ -229,12 +231,19 @@ func (q *sequencer) setting(w want) error {
 	if e, ok := have.(netstate.Ethtool); ok && e.Fixed && len(netstate.Diff(w.obj, have)) > 0 {
 		return fault.New(fault.Unsupported, fmt.Errorf("link %q: ethtool %s %q is %s and its driver does not let it change", e.Link, e.Class, e.Name, *e.Value))
 	}
-	if w.obj.Traits().Held {
+	if w.obj.Traits().Held || q.ofNamespace(w.obj) {
 		wanted := func(path string) bool { return netstate.Value(w.obj, path) != nil }
 		q.held = append(q.held, netstate.Change{Step: w.step, Before: netstate.Restrict(have, wanted), After: w.obj})
 	}
 	q.update(w.step, have, w.obj)
 	return nil
+}
+
+// ofNamespace reports whether a setting outlives the links of this topology: a record has it
+// although it is right already, so that another topology that wants it otherwise is refused.
+func (q *sequencer) ofNamespace(o netstate.Object) bool {
+	_, isSysctl := o.(netstate.Sysctl)
+	return isSysctl && q.p.makers[netstate.LinkOf(o)] == ""
 }
 
 func needsReplace(diff []netstate.FieldDiff) bool {

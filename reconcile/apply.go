@@ -26,6 +26,9 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 	if err := p.begin(ctx); err != nil {
 		return Report{}, err
 	}
+	if p.trigger == TriggerEnsure {
+		p.findOthers()
+	}
 	var last *ops.Plan
 	plan, err := p.plan(ctx)
 	if err != nil && p.trigger == TriggerRepair {
@@ -152,7 +155,7 @@ func (p *pass) begin(ctx context.Context) error {
 
 // apply journals the changes, then applies them one by one.
 func (p *pass) apply(ctx context.Context, plan *ops.Plan) error {
-	if err := p.intend(append(netstate.Lasting(plan.Changes), plan.Held...), plan.Chosen); err != nil {
+	if err := p.intend(slices.Concat(plan.Shared, netstate.Lasting(plan.Changes), plan.Held), plan.Chosen); err != nil {
 		return err
 	}
 	if err := p.releaseHostPorts(ctx, plan); err != nil {
@@ -333,8 +336,9 @@ func (p *pass) finish(plan *ops.Plan) (Report, error) {
 	}
 	p.record.Phase, p.record.Results, p.record.Chosen = Applied, plan.Results, plan.Chosen
 	p.record.fail(nil)
-	history := netstate.Coalesce(p.record.History, plan.Held...)
-	history = netstate.DropDeleted(netstate.Compact(history, p.snapshot, plan.Held...), func(c netstate.Change) bool { return p.deleted(c, plan) })
+	held := slices.Concat(plan.Shared, plan.Held)
+	history := p.dropLeft(netstate.Coalesce(p.record.History, held...), plan)
+	history = netstate.DropDeleted(netstate.Compact(history, p.snapshot, held...), func(c netstate.Change) bool { return p.deleted(c, plan) })
 	p.record.History = withIndexes(history, p.snapshot)
 	if p.trigger != TriggerRepair {
 		p.record.Fighting = nil // it concerned the earlier state; the loop records further contention

@@ -40,10 +40,13 @@ type pass struct {
 	left       []Drift // the drift that it is to keep
 	// readdressed says that the results have other addresses than the record had.
 	readdressed bool
-	recovered   bool // there is nothing to do where the last pass failed
-	notes       []string
-	timing      Timing
-	counts      [3]uint64 // dumps, gets, writes
+	// others are the records of the other topologies of the namespace, if this pass attaches,
+	// edits or releases.
+	others    []Record
+	recovered bool // there is nothing to do where the last pass failed
+	notes     []string
+	timing    Timing
+	counts    [3]uint64 // dumps, gets, writes
 }
 
 // onDemandObjects returns what a pass will probably observe on demand: what the last
@@ -189,7 +192,7 @@ func (p *pass) makePlan(ctx context.Context) (*ops.Plan, error) {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Plan += p.r.opts.Now().Sub(start) }()
 	return p.r.opts.Registry.Plan(ctx, ops.Request{
-		Topology: p.sandbox.Topology, Sandbox: string(p.sandbox.ID), Client: p.sandbox.ID.Client(p.r.opts.BootID), Netns: p.sandbox.Netns, Given: p.sandbox.Given, Filters: p.sandbox.Filters, LogicalRules: p.sandbox.LogicalRules, RatesRefused: p.record.RatesRefused, Chosen: p.record.Chosen, Prepared: p.sandbox.Prepared != "",
+		Topology: p.sandbox.Topology, Sandbox: string(p.sandbox.ID), Client: p.sandbox.ID.Client(p.r.opts.BootID), Netns: p.sandbox.Netns, Given: p.sandbox.Given, Filters: p.sandbox.Filters, LogicalRules: p.sandbox.LogicalRules, RatesRefused: p.record.RatesRefused, Chosen: p.record.Chosen, Others: othersOf(p.others), Prepared: p.sandbox.Prepared != "",
 		Have: p.snapshot, Owned: p.record.History, Interrupted: p.known && p.before.Phase == Applying,
 		Kept: p.sameTopology(), AppliedBefore: p.sandbox.AppliedBefore,
 	})

@@ -93,6 +93,7 @@ func (r *Reconciler) Plan(ctx context.Context, sb Sandbox) (*ops.Plan, error) {
 	if err := p.refuseTaken(ctx, false); err != nil {
 		return nil, err
 	}
+	p.findOthers()
 	return p.plan(ctx)
 }
 

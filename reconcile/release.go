@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -88,8 +89,9 @@ func (p *pass) release(ctx context.Context) error {
 	}
 	defer p.close()
 	p.onDemand = onHost(p.record.History)
-	if len(p.record.History) > 0 {
-		if err := p.undo(ctx, p.record.History); err != nil {
+	p.findOthers()
+	if history := ops.Unshared(p.record.History, othersOf(p.others)); len(history) > 0 {
+		if err := p.undo(ctx, history); err != nil {
 			p.recordUnclean(err)
 			p.recordWithheld(err)
 			return errors.Join(err, p.journalErr)

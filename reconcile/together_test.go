@@ -30,7 +30,9 @@ func (b *batching) Observe(ctx context.Context, queried []netstate.Object) (*net
 func (b *batching) Extend(ctx context.Context, seen *netstate.Snapshot, queried []netstate.Object) error {
 	err := b.sandbox.Extend(ctx, seen, queried)
 	for _, s := range netstate.All[netstate.Sysctl](seen) {
-		seen.Put(netstate.Sysctl{Path: s.Path, Value: new("1")})
+		if netstate.OnHost(s.Path) {
+			seen.Put(netstate.Sysctl{Path: s.Path, Value: new("1")})
+		}
 	}
 	return err
 }

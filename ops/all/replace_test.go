@@ -19,9 +19,9 @@ func TestReplace(t *testing.T) {
 		t.Fatal(err)
 	}
 	top := vlanOnDummy()
-	d0 := netstate.Link{Name: "d0", LinkKind: "dummy", MTU: new(uint32(1500)), Up: new(true), Master: new(""), Promisc: new(false), AllMulti: new(false), Index: 6}
+	d0 := netstate.Link{Alias: new(""), Name: "d0", LinkKind: "dummy", MTU: new(uint32(1500)), Up: new(true), Master: new(""), Promisc: new(false), AllMulti: new(false), Index: 6}
 	data0 := netstate.Link{
-		Name: "data0", LinkKind: "vlan", Parent: new("d0"), VLAN: &netstate.VLAN{ID: new(uint16(100)), Protocol: new("802.1q")},
+		Name: "data0", LinkKind: "vlan", Alias: new(""), Parent: new("d0"), VLAN: &netstate.VLAN{ID: new(uint16(100)), Protocol: new("802.1q")},
 		MTU: new(uint32(1500)), Up: new(true), Master: new(""), Promisc: new(false), AllMulti: new(false), Index: 7,
 	}
 	addr := netstate.Addr{Link: "data0", Address: "192.0.2.5/24"}

@@ -85,6 +85,9 @@ func (m *model) createLink(l Link) {
 	if l.Master == nil {
 		l.Master = new("")
 	}
+	if l.Alias == nil {
+		l.Alias = new("")
+	}
 	if l.Promisc == nil {
 		l.Promisc = new(false)
 	}

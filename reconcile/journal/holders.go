@@ -10,13 +10,14 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// holding is which devices a log mentions and whether they are being released,
-// and which state of the file that was read from.
+// holding is which devices a log mentions, whether they are being released, and the path of
+// the namespace, and which state of the file that was read from.
 type holding struct {
 	inode     uint64
 	size      int64
 	mtime     unix.Timespec
 	devices   []string
+	netns     string
 	releasing bool
 }
 
@@ -26,6 +27,11 @@ func (j *Journal) Holders(devices []string) []reconcile.Record {
 	return j.those(func(h holding) bool {
 		return slices.ContainsFunc(h.devices, func(d string) bool { return slices.Contains(devices, d) })
 	})
+}
+
+// InNamespace returns the records of the sandboxes of a path.
+func (j *Journal) InNamespace(netns string) []reconcile.Record {
+	return j.those(func(h holding) bool { return h.netns == netns })
 }
 
 // Releasing returns the records of sandboxes whose release has begun.
@@ -58,7 +64,7 @@ func (j *Journal) those(accept func(holding) bool) []reconcile.Record {
 			if err != nil || !s.found {
 				continue
 			}
-			h = holding{s.inode, int64(s.size), s.mtime, heldBy(s.record), s.record.Phase == reconcile.Releasing}
+			h = holding{s.inode, int64(s.size), s.mtime, heldBy(s.record), strings.Clone(s.record.Sandbox.Netns), s.record.Phase == reconcile.Releasing}
 		}
 		now[name] = h
 		if !accept(h) {

@@ -1,0 +1,53 @@
+package reconcile
+
+import (
+	"slices"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+)
+
+// findOthers finds the other topologies that were applied in the open namespace. One that is
+// being released counts no more: it leaves to this one what both have made.
+func (p *pass) findOthers() {
+	p.others = nil
+	if p.sandbox.Netns == "" || p.domain == nil || p.domain.NetnsID() == (NetnsID{}) {
+		return
+	}
+	for _, rec := range p.r.inNamespace(p.sandbox.Netns) {
+		if rec.Sandbox.ID != p.sandbox.ID && rec.BootID == p.r.opts.BootID && rec.NetnsID == p.domain.NetnsID() && rec.Phase != Releasing {
+			p.others = append(p.others, rec)
+		}
+	}
+}
+
+// inNamespace returns the records of a path. A Store that can find them without reading all
+// records does so.
+func (r *Reconciler) inNamespace(netns string) []Record {
+	if s, ok := r.opts.Store.(interface{ InNamespace(netns string) []Record }); ok {
+		return s.InNamespace(netns)
+	}
+	records, _ := r.opts.Store.List() // damaged records are reported by List's other callers
+	return slices.DeleteFunc(records, func(rec Record) bool { return rec.Sandbox.Netns != netns })
+}
+
+func othersOf(records []Record) []ops.Other {
+	out := make([]ops.Other, len(records))
+	for i, rec := range records {
+		out[i] = ops.Other{Name: rec.Sandbox.Topology.Name, History: rec.History}
+	}
+	return out
+}
+
+// dropLeft drops from a history what no step wants any more and another topology has a share
+// in: the record of that has what was there before.
+func (p *pass) dropLeft(history []netstate.Change, plan *ops.Plan) []netstate.Change {
+	if len(p.others) == 0 {
+		return history
+	}
+	mine := map[netstate.Key]bool{}
+	for _, c := range ops.Unshared(history, othersOf(p.others)) {
+		mine[c.Key()] = true
+	}
+	return slices.DeleteFunc(history, func(c netstate.Change) bool { return !mine[c.Key()] && !plan.Wants(c.Key()) })
+}

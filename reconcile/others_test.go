@@ -1,0 +1,143 @@
+package reconcile_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/journal"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// shared is a topology with objects of the namespace as a whole.
+func shared(t *testing.T, name, link, steps string) reconcile.Sandbox {
+	t.Helper()
+	top, err := topology.Decode([]byte("apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: " + name + "}\nspec:\n  steps:\n" + strings.ReplaceAll(steps, "LINK", link)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reconcile.Sandbox{ID: reconcile.SandboxID("blue/" + name), Netns: "/run/netns/blue", Topology: top}
+}
+
+const (
+	ruled = `    - {name: d, type: dummy, config: {name: LINK, rules: [{priority: 100, table: 100, from: 192.0.2.0/24}]}}
+    - {name: t, type: tuning, dependOn: [d], config: {sysctl: {net.core.somaxconn: "500"}}}
+    - {name: v, type: vrf, dependOn: [d], config: {vrfname: red, table: 1001}}
+`
+	otherwise = `    - {name: d, type: dummy, config: {name: LINK}}
+    - {name: t, type: tuning, dependOn: [d], config: {sysctl: {net.core.somaxconn: "700"}}}
+`
+	bare = `    - {name: d, type: dummy, config: {name: LINK}}
+`
+)
+
+// TestTwoTopologies holds that objects of the namespace have an owner across records: what two
+// topologies of a pod want in the same way stays until the last of them is released, which
+// restores what was there before the first; what they want differently is refused to the second,
+// with the first named.
+func TestTwoTopologies(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, e *pair){
+		"the first ends first":  func(t *testing.T, e *pair) { e.release(t, e.a); e.unchanged(t, e.b); e.release(t, e.b) },
+		"the second ends first": func(t *testing.T, e *pair) { e.release(t, e.b); e.unchanged(t, e.a); e.release(t, e.a) },
+		"the first is edited": func(t *testing.T, e *pair) {
+			e.ensure(t, shared(t, "first", "a0", bare))
+			e.unchanged(t, e.b)
+			e.unchanged(t, e.a)
+			e.release(t, e.b)
+			e.unchanged(t, e.a)
+			e.release(t, e.a)
+		},
+		"the second is edited": func(t *testing.T, e *pair) {
+			e.ensure(t, shared(t, "second", "b0", bare))
+			e.unchanged(t, e.a)
+			e.release(t, e.a)
+			e.unchanged(t, e.b)
+			e.release(t, e.b)
+		},
+		"the pod changed it between": func(t *testing.T, e *pair) {
+			e.k.Put(netstate.Sysctl{Path: somaxconn, Value: new("9")})
+			e.release(t, e.a)
+			if _, err := e.Repair(t.Context(), e.b.ID); err != nil {
+				t.Error(err)
+			}
+			e.unchanged(t, e.b)
+			e.release(t, e.b)
+		},
+	} {
+		for _, before := range []string{"128", "500"} {
+			t.Run(name+", "+before+" before", func(t *testing.T) {
+				e := newPair(t, before)
+				e.ensure(t, e.a)
+				_, err := e.Ensure(t.Context(), shared(t, "third", "c0", otherwise))
+				if fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), `step "t"`) || !strings.Contains(err.Error(), `wants sysctl net/core/somaxconn value = 700, but topology "first", which the pod has too, wants 500`) {
+					t.Errorf("another value: %v", err)
+				}
+				e.ensure(t, e.b)
+				e.unchanged(t, e.a)
+				end(t, e)
+				if diff := e.start.Equal(e.k.Snapshot); len(diff) > 0 {
+					t.Errorf("after both are released: %v", diff)
+				}
+			})
+		}
+	}
+}
+
+const somaxconn = "net/core/somaxconn"
+
+// pair is two topologies that want the same of a namespace.
+type pair struct {
+	*reconcile.Reconciler
+	k     *sandbox
+	start *netstate.Snapshot
+	a, b  reconcile.Sandbox
+}
+
+func newPair(t *testing.T, before string) *pair {
+	t.Helper()
+	store, err := journal.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &sandbox{t: t, Snapshot: netstate.NewSnapshot(
+		netstate.Link{Name: "lo", LinkKind: "device", Up: new(true), Master: new("")}, netstate.Sysctl{Path: somaxconn, Value: &before},
+	)}
+	return &pair{
+		Reconciler: reconcile.New(reconcile.Options{Registry: registry, Store: store, BootID: "boot", Open: func(string) (reconcile.Domain, error) { return k, nil }}),
+		k:          k, start: k.Clone(), a: shared(t, "first", "a0", ruled), b: shared(t, "second", "b0", ruled),
+	}
+}
+
+func (e *pair) ensure(t *testing.T, sb reconcile.Sandbox) {
+	t.Helper()
+	if _, err := e.Ensure(t.Context(), sb); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (e *pair) release(t *testing.T, sb reconcile.Sandbox) {
+	t.Helper()
+	if _, err := e.Release(t.Context(), sb.ID); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// unchanged holds that a topology has all that it wants, and that a check of it writes nothing.
+func (e *pair) unchanged(t *testing.T, sb reconcile.Sandbox) {
+	t.Helper()
+	if rep, err := e.Repair(t.Context(), sb.ID); err != nil || !rep.Unchanged {
+		t.Errorf("topology %q is disturbed: %v, %v", sb.Topology.Name, rep.Changes, err)
+	}
+	rec, _, err := e.Record(sb.ID)
+	if err != nil || rec.Phase != reconcile.Applied || slices.ContainsFunc(rec.History, func(c netstate.Change) bool { return c.After == nil }) {
+		t.Errorf("record: %v, %+v", err, rec)
+	}
+}
