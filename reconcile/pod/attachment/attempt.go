@@ -134,8 +134,8 @@ func (k *Keeper) runAttempt(a *attempt) {
 	close(a.done)
 	background := a.inBackground()
 	again = again && background && !k.stopping
-	if err == nil && k.queue != nil {
-		k.queue.Forget(a.pod.Sandbox)
+	if !again {
+		k.forget(a.pod.Sandbox)
 	}
 	k.mu.Unlock()
 	a.cancel(nil)

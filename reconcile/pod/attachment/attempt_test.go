@@ -321,6 +321,51 @@ func TestSlowEnd(t *testing.T) {
 	})
 }
 
+// TestReleaseAfterFailure: a release that cannot wait for the attachment it has cancelled is done as soon as that
+// has ended, also if an earlier one had failed.
+func TestReleaseAfterFailure(t *testing.T) {
+	inBubble(t, "one pod", func(t *testing.T) {
+		w := newWorld(t)
+		w.Sweep = time.Hour
+		defer w.serve(t)()
+		w.prepare("a", "t1")
+		w.slow["t1"], w.slips["t1"], w.stubborn["t1"] = 200*time.Millisecond, 1, true
+		pod := w.sandbox("s1", 1)
+		w.ok(w.Attach(hook(t), pod))
+		time.Sleep(devices*200*time.Millisecond - share + time.Second) // the next attempt has begun
+		synctest.Wait()
+		w.wantPhase("a", "s1", claims.Attaching)
+		w.refused(w.Detach(hook(t), pod), fault.NotReady, "is being rolled back")
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		w.wantPhase("a", "s1", claims.Released)
+		if n := w.Pending(); n != 0 {
+			t.Errorf("%d sandboxes wait still", n)
+		}
+		if w.Retried("s1") != 0 {
+			t.Error("the failures of a sandbox that has ended are remembered")
+		}
+	})
+	inBubble(t, "a namespace that no longer exists", func(t *testing.T) {
+		w := newWorld(t)
+		w.Sweep = time.Hour
+		defer w.serve(t)()
+		w.prepare("a", "t1")
+		w.slow["t1"], w.slips["t1"] = 200*time.Millisecond, 2
+		pod := w.sandbox("s1", 1)
+		w.ok(w.Attach(hook(t), pod))
+		time.Sleep(devices*200*time.Millisecond - share + time.Second)
+		w.mu.Lock()
+		delete(w.netns, pod.Netns)
+		w.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if w.Retried("s1") != 0 {
+			t.Error("the failures of a sandbox that is not tried again are remembered")
+		}
+	})
+}
+
 // TestSlowRestart holds that an agent that ends, or is killed, while it attaches
 // leaves the gate closed, and that the next one finishes.
 func TestSlowRestart(t *testing.T) {

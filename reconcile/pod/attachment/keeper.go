@@ -602,6 +602,7 @@ func (k *Keeper) detach(ctx context.Context, uid types.UID, pod Pod) error {
 		e.Set(claims.Sandbox{ID: pod.Sandbox, PodUID: pod.UID, Netns: pod.Netns, Phase: claims.Released})
 		return k.Store.PutSandboxes(e)
 	case !s.Held():
+	k.forget(pod.Sandbox)
 		return nil
 	}
 	if err := k.release(ctx, &e, pod.Sandbox, claims.Released, ""); err != nil {

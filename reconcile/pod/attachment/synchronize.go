@@ -191,13 +191,27 @@ func (k *Keeper) detachLater(pod Pod) {
 	k.retry(task{Pod: pod, stops: true})
 }
 
-// retry queues a task for Run, with backoff.
+// retry queues a task for Run, with backoff. A release that is in todo already is queued, or next works on
+// it and queues it again; that of a sandbox that was to be attached starts with the shortest backoff.
 func (k *Keeper) retry(t task) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	earlier, there := k.todo[t.Sandbox]
 	k.plan(t)
-	if k.queue != nil && (t.attaches() || k.queue.NumRequeues(t.Sandbox) == 0) {
-		k.queue.AddRateLimited(t.Sandbox)
+	releases := !t.attaches()
+	if k.queue == nil || releases && there && !earlier.attaches() {
+		return
+	}
+	if releases {
+		k.queue.Forget(t.Sandbox)
+	}
+	k.queue.AddRateLimited(t.Sandbox)
+}
+
+// forget drops how often a sandbox has failed, unless there is something to do for it. The caller holds mu.
+func (k *Keeper) forget(sandbox string) {
+	if _, there := k.todo[sandbox]; !there && k.queue != nil {
+		k.queue.Forget(sandbox)
 	}
 }
 
@@ -297,6 +311,9 @@ func (k *Keeper) next(ctx context.Context) bool {
 	defer queue.Done(sandbox)
 	k.mu.Lock()
 	t, there := k.todo[sandbox]
+	if !there && k.attempts[sandbox] == nil {
+		k.forget(sandbox)
+	}
 	k.mu.Unlock()
 	if !there || ctx.Err() != nil {
 		return ctx.Err() == nil
