@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -86,6 +87,7 @@ type agent struct {
 	logLevel         string
 	resync           time.Duration
 	attachTimeout    time.Duration
+	sealedHandlers   []string
 }
 
 func (a *app) agent() *cobra.Command {
@@ -132,6 +134,7 @@ Two agents may run at the same time during an update.`,
 	f.StringVar(&g.probeSocket, "probe-socket", "", "`socket` to serve probes on, not shared with another agent; none if empty")
 	f.StringVar(&g.logLevel, "log-level", "info", "lowest `level` to log: debug, info, warn or error")
 	f.DurationVar(&g.attachTimeout, "attach-timeout", 5*time.Minute, "`time` limit of an attachment that continues after the runtime's hook; then it is rolled back and tried again")
+	f.StringSliceVar(&g.sealedHandlers, "vm-runtime-handlers", []string{"kata*", "runsc*", "gvisor*"}, "`patterns` of runtime handlers that boot a virtual machine, or have a network stack of their own, and read the pod's network namespace before topologies are applied in it; their pods get steps that give device nodes only")
 	f.DurationVar(&g.resync, "resync", time.Minute, "`interval` of the periodic check of each sandbox, because not every change produces a notification; longer if more than two sandboxes a second would be due")
 	return cmd
 }
@@ -152,6 +155,11 @@ func (g *agent) check() error {
 		return errors.New("--interface-metrics must not be negative")
 	case g.ruleMetrics < 0:
 		return errors.New("--rule-metrics must not be negative")
+	}
+	for _, pattern := range g.sealedHandlers {
+		if _, err := path.Match(pattern, ""); err != nil {
+			return fmt.Errorf("--vm-runtime-handlers: %q is no pattern: %w", pattern, err)
+		}
 	}
 	_, err := g.podNetwork.clusters()
 	return err
@@ -325,9 +333,9 @@ func (s *serving) wire(ctx context.Context) (err error) {
 		Follow: func(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology) error {
 			return rollout.Follow(ctx, t, o, s.app.registry, ported)
 		},
-		Ready:         func(ctx context.Context, t *claims.Topology) error { return s.routes.Await(ctx, t) },
-		Filters:       func(c *claims.Claim, t *claims.Topology) (ops.Enforced, error) { return s.filters.Of(c, t) },
-		AttachTimeout: s.attachTimeout, Log: s.log, Now: time.Now,
+		Ready:          func(ctx context.Context, t *claims.Topology) error { return s.routes.Await(ctx, t) },
+		Filters:        func(c *claims.Claim, t *claims.Topology) (ops.Enforced, error) { return s.filters.Of(c, t) },
+		SealedHandlers: s.sealedHandlers, AttachTimeout: s.attachTimeout, Log: s.log, Now: time.Now,
 		Alive: func(within time.Duration) { s.alive.Alive(partSandboxes, within) },
 		Ended: func(outcome fault.Kind, took time.Duration) { s.hooks.Hook("BehindGate", outcome, took) },
 	})

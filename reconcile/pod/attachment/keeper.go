@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -57,6 +58,8 @@ type Pod struct {
 	Namespace string
 	Name      string
 	Netns     string // path; "" when the pod uses the host's
+	// Handler is the runtime handler of the pod's RuntimeClass; "" is the runtime's default.
+	Handler string
 }
 
 // Options are the settings of a Keeper.
@@ -87,6 +90,9 @@ type Options struct {
 	// Identify identifies the namespace at a path; an error of kind Gone if there is
 	// none. Default: by device and inode.
 	Identify func(path string) (reconcile.NetnsID, error)
+	// SealedHandlers are patterns (path.Match) of runtime handlers whose containers do not live in the
+	// network namespace of their sandbox. They get device nodes only.
+	SealedHandlers []string
 	// AttachTimeout bounds one attachment of a sandbox; default 5 min.
 	AttachTimeout time.Duration
 	// ReleaseTimeout bounds the release of one sandbox; default 30 s.
@@ -232,6 +238,9 @@ func (k *Keeper) attach(ctx context.Context, uid types.UID, a *attempt) (attache
 	if done, err := k.mayAttach(&e, pod, netns); done || err != nil {
 		return false, err
 	}
+	if err := k.reaches(&e, pod); err != nil {
+		return false, err
+	}
 	k.markSeen(pod.Sandbox)
 	done := k.holdGate(a, uid)
 	defer done()
@@ -239,6 +248,30 @@ func (k *Keeper) attach(ctx context.Context, uid types.UID, a *attempt) (attache
 		return false, err
 	}
 	return true, k.apply(ctx, &e, a, netns, done)
+}
+
+// reaches returns an error if what a claim has in its sandbox does not reach the containers of the pod. A runtime
+// that boots a virtual machine, or has a network stack of its own, reads the interfaces of the namespace
+// when it starts the sandbox, and calls the hook of NRI later.
+func (k *Keeper) reaches(e *claims.Entry, pod Pod) error {
+	if !slices.ContainsFunc(k.SealedHandlers, func(pattern string) bool {
+		sealed, err := path.Match(pattern, pod.Handler)
+		return err == nil && sealed
+	}) {
+		return nil
+	}
+	for i := range e.Topologies {
+		t, err := topology.FromObject(&e.Topologies[i].Object)
+		if err != nil {
+			return fault.New(fault.Invalid, err)
+		}
+		for j := range t.Steps {
+			if s := &t.Steps[j]; !claims.GivesNodes(k.Contracts, s) {
+				return fault.New(fault.Unsupported, fmt.Errorf("topology %q: step %q: what it adds to the network namespace does not reach containers of the runtime handler %q, which has read the namespace before (--vm-runtime-handlers): use another RuntimeClass, or a topology of steps that give device nodes, such as vfio-pci", t.Name, s.Name, pod.Handler))
+			}
+		}
+	}
+	return nil
 }
 
 // apply is the part of attach that changes the sandbox. ready is called before the
@@ -569,6 +602,7 @@ func (k *Keeper) Detach(ctx context.Context, pod Pod) error {
 	if k.todo[pod.Sandbox].attaches() { // an attempt that was to be retried
 		delete(k.todo, pod.Sandbox)
 	}
+	k.forget(pod.Sandbox)
 	return errors.Join(errs...)
 }
 
@@ -602,7 +636,6 @@ func (k *Keeper) detach(ctx context.Context, uid types.UID, pod Pod) error {
 		e.Set(claims.Sandbox{ID: pod.Sandbox, PodUID: pod.UID, Netns: pod.Netns, Phase: claims.Released})
 		return k.Store.PutSandboxes(e)
 	case !s.Held():
-	k.forget(pod.Sandbox)
 		return nil
 	}
 	if err := k.release(ctx, &e, pod.Sandbox, claims.Released, ""); err != nil {

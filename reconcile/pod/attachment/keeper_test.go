@@ -409,6 +409,42 @@ func TestForeignPods(t *testing.T) {
 	w.wantGate("a", "")
 }
 
+// TestSealedHandlers: where the containers of a pod do not live in the namespace of its sandbox, only device
+// nodes reach them, and the gate of other claims stays closed with the reason.
+func TestSealedHandlers(t *testing.T) {
+	w := newWorld(t)
+	w.SealedHandlers = []string{"kata*"}
+	w.prepare("a", "t1")
+	w.prepareDevice("b", "t2")
+	pod := w.sandbox("s1", 1)
+	pod.Handler = "kata-qemu"
+	w.refused(w.Attach(t.Context(), pod), fault.Unsupported, `step "d"`)
+	w.refused(w.Admit(t.Context(), pod, nil), fault.Unsupported, `"kata-qemu"`)
+	w.want()
+	w.wantGate("a", "")
+	if want := []string{"failed claim-a", "failed claim-a"}; !slices.Equal(w.reported, want) {
+		t.Errorf("reported %q, want %q", w.reported, want)
+	}
+	w.ok(w.Withdraw(t.Context(), "a"))
+	w.refused(w.Attach(t.Context(), pod), fault.Unsupported, `step "d"`) // beside the one that gives a node
+
+	w.prepareDevice("b", "t2")
+	e, _, err := w.store.Get("b")
+	w.ok(err)
+	e.Topologies[0].Object.Spec.Steps = e.Topologies[0].Object.Spec.Steps[1:]
+	w.ok(w.store.Put(e.Claim))
+	w.results = []topology.StepResult{{Name: "v", Result: topology.Result{Devices: &topology.Devices{DeviceNodes: []string{"/dev/vfio/42"}}}}}
+	w.ok(w.Prepare(t.Context(), &e.Claim))
+	w.ok(w.Attach(t.Context(), pod))
+	w.wantGate("b", "s1")
+
+	w.prepareFor("c", "p2", "t3")
+	other := w.sandbox("s2", 2)
+	other.UID, other.Handler = "p2", "runc"
+	w.ok(w.Attach(t.Context(), other))
+	w.wantGate("c", "s2")
+}
+
 // TestFailure holds that one failing claim leaves none attached, and that the
 // next container tries again.
 func TestFailure(t *testing.T) { synctest.Test(t, testFailure) }

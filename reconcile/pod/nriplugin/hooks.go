@@ -142,7 +142,7 @@ func (f *inFlight) wait(limit time.Duration) bool {
 }
 
 func podOf(pod *api.PodSandbox) attachment.Pod {
-	out := attachment.Pod{Sandbox: pod.GetId(), UID: types.UID(pod.GetUid()), Namespace: pod.GetNamespace(), Name: pod.GetName()}
+	out := attachment.Pod{Sandbox: pod.GetId(), UID: types.UID(pod.GetUid()), Namespace: pod.GetNamespace(), Name: pod.GetName(), Handler: pod.GetRuntimeHandler()}
 	for _, ns := range pod.GetLinux().GetNamespaces() {
 		if ns.GetType() == "network" {
 			out.Netns = ns.GetPath()

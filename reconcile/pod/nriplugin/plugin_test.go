@@ -111,7 +111,7 @@ func newRuntime(t *testing.T, dir string, pods ...*api.PodSandbox) *runtimeSide 
 }
 
 func sandboxOf(id string) *api.PodSandbox {
-	return &api.PodSandbox{Id: id, Uid: "uid-" + id, Namespace: "ns", Name: "p", Linux: &api.LinuxPodSandbox{
+	return &api.PodSandbox{Id: id, Uid: "uid-" + id, Namespace: "ns", Name: "p", RuntimeHandler: "kata", Linux: &api.LinuxPodSandbox{
 		Namespaces: []*api.LinuxNamespace{{Type: "ipc", Path: "/ipc"}, {Type: "network", Path: "/netns/" + id}},
 	}}
 }
@@ -161,7 +161,7 @@ func TestHooks(t *testing.T) {
 	k := newKeeper()
 	p := plug(t, k, dir)
 	settled(r, p)
-	if pods := <-k.synced; len(pods) != 1 || pods[0].Netns != "/netns/s0" || pods[0].UID != "uid-s0" {
+	if pods := <-k.synced; len(pods) != 1 || pods[0].Netns != "/netns/s0" || pods[0].UID != "uid-s0" || pods[0].Handler != "kata" {
 		t.Errorf("synchronised with %+v", pods)
 	}
 	if err := p.Ready(); err != nil {
