@@ -73,15 +73,22 @@ func NewQoSReports(changed func(namespaces map[string]bool)) *QoSReports {
 // Set replaces the report of a node; without objects it has none.
 func (r *QoSReports) Set(node string, objects []v1alpha1.QoSReport) {
 	touched := map[string]bool{}
+	of := keptOfReport(objects)
 	r.mu.Lock()
-	r.set(node, objects, touched)
+	r.set(node, of, touched)
 	r.mu.Unlock()
 	r.changed(touched)
 }
 
-func (r *QoSReports) set(node string, objects []v1alpha1.QoSReport, touched map[string]bool) {
-	now := map[string][]qosReport{}
-	for _, o := range objects {
+// keptOfReport returns what is kept of a node's report, by namespace.
+func keptOfReport(objects []v1alpha1.QoSReport) map[string][]qosReport {
+	count := map[string]int{}
+	for i := range objects {
+		count[objects[i].Namespace]++
+	}
+	out := make(map[string][]qosReport, len(count))
+	for i := range objects {
+		o := &objects[i]
 		var others otherBackends
 		if o.OVN != nil {
 			others.ovn = *o.OVN
@@ -89,8 +96,18 @@ func (r *QoSReports) set(node string, objects []v1alpha1.QoSReport, touched map[
 		if o.PF != nil {
 			others.pf = *o.PF
 		}
-		now[o.Namespace] = append(now[o.Namespace], qosReport{unique.Make(qosVersion{o.Name, o.UID, o.Generation}), o.Pods, o.InPlace, o.MarkingUnsupported, unique.Make(others), unique.Make(excerpt.Lines(o.Problem, v1alpha1.MaxQoSProblem))})
+		if out[o.Namespace] == nil {
+			out[o.Namespace] = make([]qosReport, 0, count[o.Namespace])
+		}
+		out[o.Namespace] = append(out[o.Namespace], qosReport{
+			unique.Make(qosVersion{o.Name, o.UID, o.Generation}), o.Pods, o.InPlace, o.MarkingUnsupported,
+			unique.Make(others), unique.Make(excerpt.Lines(o.Problem, v1alpha1.MaxQoSProblem)),
+		})
 	}
+	return out
+}
+
+func (r *QoSReports) set(node string, now map[string][]qosReport, touched map[string]bool) {
 	for namespace, nodes := range r.of {
 		if before, ok := nodes[node]; ok && now[namespace] == nil {
 			touched[namespace] = len(before) > 0
@@ -107,7 +124,7 @@ func (r *QoSReports) set(node string, objects []v1alpha1.QoSReport, touched map[
 		if r.of[namespace] == nil {
 			r.of[namespace] = map[string][]qosReport{}
 		}
-		r.of[namespace][node] = slices.Clone(reports) // without what append has allocated in advance
+		r.of[namespace][node] = reports
 	}
 }
 
@@ -304,11 +321,12 @@ func (r *QoSReports) follow(ctx context.Context, api dynamic.Interface) {
 	cache.NewReflectorWithOptions(unstreamed{all}, nil, r.store(), cache.ReflectorOptions{Name: v1alpha1.QoSReportKind, TypeDescription: v1alpha1.QoSReportKind}).RunWithContext(ctx)
 }
 
-// nodeReport carries the objects of a report through a reflector.
+// nodeReport carries what is kept of a report through a reflector, which holds the reports of all nodes while it
+// lists them.
 type nodeReport struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
-	objects []v1alpha1.QoSReport
+	of map[string][]qosReport // by namespace
 }
 
 // DeepCopyObject is for the interface runtime.Object. Reports are not changed.
@@ -319,7 +337,7 @@ func nodeReportOf(u *unstructured.Unstructured) *nodeReport {
 	out := &nodeReport{ObjectMeta: metav1.ObjectMeta{Name: u.GetName(), ResourceVersion: u.GetResourceVersion()}}
 	o := &v1alpha1.NetworkQoSReport{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err == nil {
-		out.objects = o.Objects
+		out.of = keptOfReport(o.Objects)
 	}
 	return out
 }
@@ -330,7 +348,7 @@ func (r *QoSReports) store() *watchstore.Store[string, *nodeReport] {
 	return &watchstore.Store[string, *nodeReport]{
 		What: v1alpha1.QoSReportKind, Name: func(n *nodeReport) string { return n.Name },
 		Put: func(node string, n *nodeReport) error {
-			r.set(node, n.objects, touched)
+			r.set(node, n.of, touched)
 			return nil
 		},
 		Remove: func(node string) { r.set(node, nil, touched) },

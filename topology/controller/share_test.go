@@ -3,30 +3,18 @@ package controller
 import (
 	"fmt"
 	"net/netip"
-	"runtime"
+	goruntime "runtime"
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/qostest"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
-
-// knownShares are parts of TestBoundedShare that do not hold yet.
-var knownShares = map[string]bool{}
-
-// share runs a part of a law, and fails if it breaks, or holds and is known to break.
-func share(t *testing.T, name string, holds func(t *testing.T) (bool, string)) {
-	t.Helper()
-	t.Run(name, func(t *testing.T) {
-		ok, said := holds(t)
-		t.Log(said)
-		if ok == knownShares[name] {
-			t.Errorf("holds: %t, known not to: %t: %s", ok, knownShares[name], said)
-		}
-	})
-}
 
 // hostile is a controller that knows pods of all kinds, and the largest objects of one namespace.
 func hostile(pods, objects int) *QoSDestinations {
@@ -45,40 +33,107 @@ func hostile(pods, objects int) *QoSDestinations {
 }
 
 func heapOf(make func() any) uint64 {
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
+	var before, after goruntime.MemStats
+	goruntime.GC()
+	goruntime.ReadMemStats(&before)
 	kept := make()
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	runtime.KeepAlive(kept)
+	goruntime.GC()
+	goruntime.ReadMemStats(&after)
+	goruntime.KeepAlive(kept)
 	return after.HeapAlloc - min(before.HeapAlloc, after.HeapAlloc)
 }
 
 // TestBoundedShare holds what the objects of one namespace cost the controller, whatever they are: the largest of the
 // only kind that tenants write, NetworkQoS, and as many as they like.
 func TestBoundedShare(t *testing.T) {
-	share(t, "bytes", func(*testing.T) (bool, string) {
+	t.Run("bytes", func(t *testing.T) {
 		const pods, objects = 2500, 16
 		without := heapOf(func() any { return hostile(pods, 0) })
 		with := heapOf(func() any { return hostile(pods, objects) })
 		took := int64(with) - int64(without)
-		return took < 8<<20, fmt.Sprintf("%d objects that select %d pods take %d KiB", objects, pods, took>>10)
-	})
-	share(t, "lock", func(t *testing.T) (bool, string) {
-		d := hostile(1, 1)
-		d.mu.Lock() // whatever is computed
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			d.SetClaim("ns/another", &Held{Pod: types.NamespacedName{Namespace: "ns", Name: "another"}})
-		}()
-		defer func() { d.mu.Unlock(); <-done }()
-		select {
-		case <-done:
-			return true, "a claim is taken while sets are computed"
-		case <-time.After(5 * time.Second):
-			return false, "a claim waits until sets are computed, and with it the webhook, which waits for the lock of claims"
+		t.Logf("%d objects that select %d pods take %d KiB", objects, pods, took>>10)
+		if took > 8<<20 {
+			t.Error("they may take 8 MiB")
 		}
 	})
+	t.Run("lock", func(*testing.T) {
+		d := hostile(1, 1)
+		d.mu.Lock() // whatever is computed
+		defer d.mu.Unlock()
+		// The caller holds a lock that the webhook waits for. If this waited, the test would not end.
+		d.SetClaim("ns/another", &Held{Pod: types.NamespacedName{Namespace: "ns", Name: "another"}})
+	})
+	t.Run("turns", func(t *testing.T) {
+		// Of namespaces whose passes take long, each has a fifth of the worker, and one whose passes are short waits for
+		// one pass of each at most.
+		turns, now := newTurns(), time.Unix(1_700_000_000, 0)
+		busy := map[string]time.Duration{}
+		for range 1000 {
+			next := ""
+			for _, namespace := range []string{"evil", "worse"} {
+				if turns.wait(namespace, now) == 0 {
+					next = namespace
+				}
+			}
+			if next == "" {
+				now = now.Add(time.Second)
+				continue
+			}
+			if turns.wait("good", now) > 0 {
+				t.Fatal("a namespace waits for others")
+			}
+			now = now.Add(10 * time.Second)
+			busy[next] += 10 * time.Second
+			turns.took(next, 10*time.Second, now)
+		}
+		for namespace, took := range busy {
+			if share := took.Seconds() / now.Sub(time.Unix(1_700_000_000, 0)).Seconds(); share > 0.21 {
+				t.Errorf("namespace %s has %.2f of the worker", namespace, share)
+			}
+		}
+		if len(turns.until) > 2 {
+			t.Errorf("%d namespaces are kept", len(turns.until))
+		}
+	})
+}
+
+// TestListOfReports holds what the leader holds of a report on many objects while it lists those of all nodes: what it keeps.
+func TestListOfReports(t *testing.T) {
+	const nodes, objects = 50, 500
+	report := func(node int) *unstructured.Unstructured {
+		o := &v1alpha1.NetworkQoSReport{}
+		o.Name = fmt.Sprint("node-", node)
+		for n := range objects {
+			o.Objects = append(o.Objects, v1alpha1.QoSReport{
+				Namespace: fmt.Sprint("ns-", n%50), Name: fmt.Sprint("object-with-a-name-", n), UID: types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", n)), Generation: 1, Pods: 2, InPlace: 2,
+			})
+		}
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &unstructured.Unstructured{Object: content}
+	}
+	r := NewQoSReports(func(map[string]bool) {})
+	took := heapOf(func() any {
+		var list []*nodeReport
+		for n := range nodes {
+			list = append(list, nodeReportOf(report(n)))
+		}
+		s := r.store()
+		for _, o := range list {
+			if err := s.Add(o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return list
+	})
+	bytes := took / (nodes * objects)
+	t.Logf("%d bytes for each node and object, listed and kept", bytes)
+	if bytes > 80 {
+		t.Errorf("%d bytes, want at most 80", bytes)
+	}
+	if sum := r.Sum("ns-7", []*qos.Policy{{Key: types.NamespacedName{Namespace: "ns-7", Name: "object-with-a-name-7"}, UID: "00000000-0000-4000-8000-000000000007", Generation: 1}}); sum["object-with-a-name-7"].InPlace != 2*nodes {
+		t.Errorf("sum %+v", sum["object-with-a-name-7"])
+	}
 }
