@@ -14,6 +14,11 @@ func (p *Policy) SelectsTopologies() bool {
 	return slices.ContainsFunc(p.networks, func(t networkTerm) bool { return t.kind == NetworkTopology })
 }
 
+// SelectsTopology reports whether a policy covers a NetworkTopology with these labels.
+func (p *Policy) SelectsTopology(name string, of map[string]string) bool {
+	return p.mayCover(Network{NetworkID: NetworkID{Kind: NetworkTopology, Name: name}, Labels: of})
+}
+
 // NoTopology is what becomes of a policy that selects no NetworkTopology where nothing but these
 // networks is enforced.
 const NoTopology = "it selects no NetworkTopology, and nothing else is enforced: add networkSelectors with networkSelectionType " + string(v1alpha1.NetworkTopologies)

@@ -274,7 +274,7 @@ func (c *controllerCommand) serveNetworkQoS(log *slog.Logger, mgr manager.Manage
 		return fmt.Errorf("NetworkQoS: %w", err)
 	}
 	if err := mgr.Add(&controller.NetworkQoS{
-		Objects: objects, Metadata: metadatas, Claims: claims, Ours: c.networkQoS == "all", Log: log, Now: time.Now, Interval: min(c.interval, time.Second), Reported: c.interval,
+		Objects: objects, Metadata: metadatas, Claims: claims, Topologies: mgr.GetCache(), Ours: c.networkQoS == "all", Log: log, Now: time.Now, Interval: min(c.interval, time.Second), Reported: c.interval,
 	}); err != nil {
 		return fmt.Errorf("NetworkQoS: %w", err)
 	}

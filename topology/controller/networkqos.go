@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -21,10 +22,13 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plumbline/plumbline/qos"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/topology/excerpt"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 	"github.com/plumbline/plumbline/topology/watchstore"
 )
 
@@ -49,8 +53,10 @@ type NetworkQoS struct {
 	// Ours says that no one else enforces objects of this kind: then one that selects no
 	// NetworkTopology has no effect, and its condition says so.
 	Ours bool
-	Log  *slog.Logger
-	Now  func() time.Time
+	// Topologies has the labels and roles of all topologies. If it is nil, none is known.
+	Topologies ctrlcache.Cache
+	Log        *slog.Logger
+	Now        func() time.Time
 	// Interval is how long the changes in a namespace are collected.
 	Interval time.Duration
 	// Reported is how long the reports on a namespace are collected: after an edit each node
@@ -78,6 +84,7 @@ const (
 	reasonInvalid    = "Invalid"
 	reasonTooMany    = "TooManyObjects"
 	reasonNoTopology = "NoTopology"
+	reasonPrimary    = "PrimaryNetwork"
 	reasonTied       = "SamePrecedence"
 	reasonUntied     = "NoTie"
 )
@@ -99,6 +106,9 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 	writer := &destinationWriter{QoSDestinations: c.destinations, objects: c.Objects, metadata: c.Metadata, claims: c.Claims, log: c.Log, now: c.Now, echoes: c.echoes}
 	writer.room = func(namespace string) { c.queue.AddAfter(namespace, c.Interval) }
 	defer writer.run(ctx)()
+	if err := c.followTopologies(ctx); err != nil {
+		return err
+	}
 	all := &cache.ListWatch{ListWithContextFunc: c.list, WatchFuncWithContext: c.watch}
 	go cache.NewReflectorWithOptions(unstreamed{all}, nil, c.store(), cache.ReflectorOptions{Name: "NetworkQoS", TypeDescription: qosv1alpha1.Kind}).RunWithContext(ctx)
 	go func() {
@@ -132,6 +142,60 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 		}
 		c.queue.Done(namespace)
 	}
+}
+
+// followTopologies has all objects read again when the own network of pods changes, which no object is enforced on.
+func (c *NetworkQoS) followTopologies(ctx context.Context) error {
+	if c.Topologies == nil {
+		return nil
+	}
+	informer, err := c.Topologies.GetInformer(ctx, &v1alpha1.NetworkTopology{})
+	if err != nil {
+		return fmt.Errorf("topologies: %w", err)
+	}
+	again := func(all ...any) {
+		for _, o := range all {
+			if t, ok := o.(*v1alpha1.NetworkTopology); ok && t.Spec.Role == v1alpha1.Primary {
+				go func() { // it queries the API server
+					if _, err := c.list(ctx, metav1.ListOptions{}); err != nil && ctx.Err() == nil {
+						c.Log.Warn("conditions of NetworkQoS objects may not say that the own network of pods has changed", "topology", t.Name, "error", err)
+					}
+				}()
+				return
+			}
+		}
+	}
+	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) { again(o) },
+		UpdateFunc: func(before, after any) {
+			was, ok := before.(*v1alpha1.NetworkTopology)
+			if is, both := after.(*v1alpha1.NetworkTopology); ok && both && (was.Spec.Role != is.Spec.Role || !maps.Equal(was.Labels, is.Labels)) {
+				again(was, is)
+			}
+		},
+		DeleteFunc: func(o any) {
+			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = gone.Obj
+			}
+			again(o)
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("topologies: %w", err)
+	}
+	return nil
+}
+
+// topologies are those that are known.
+func (c *NetworkQoS) topologies(ctx context.Context) ([]v1alpha1.NetworkTopology, error) {
+	if c.Topologies == nil {
+		return nil, nil
+	}
+	var all v1alpha1.NetworkTopologyList
+	if err := c.Topologies.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list topologies: %w", err)
+	}
+	return all.Items, nil
 }
 
 // unstreamed makes a reflector list in pages.
@@ -219,8 +283,12 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 			break
 		}
 	}
+	topologies, err := c.topologies(ctx)
+	if err != nil {
+		return err
+	}
 	enforced := share.Policies()
-	for _, o := range QoSConditions(enforced, c.reports.Sum(namespace, enforced)) {
+	for _, o := range QoSConditions(enforced, topologies, c.reports.Sum(namespace, enforced)) {
 		if err := c.write(ctx, statuses[o.Policy], &o); err != nil {
 			return err
 		}
@@ -286,7 +354,7 @@ const maxTies = 4
 // has older ones that take all that is enforced of one. Objects that select no NetworkTopology are about networks of others,
 // and get no conditions, unless the kind is ours alone.
 func QoSWithout(p *qos.Policy, ours bool) (o QoSOutcome, is bool) {
-	c := metav1.Condition{Type: qosv1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation}
+	var c metav1.Condition
 	switch selects := p.SelectsTopologies(); {
 	case !selects && !ours:
 		return o, false
@@ -297,23 +365,57 @@ func QoSWithout(p *qos.Policy, ours bool) (o QoSOutcome, is bool) {
 	default:
 		c.Reason, c.Message = reasonTooMany, fmt.Sprintf("not enforced: of a namespace the oldest NetworkQoS objects are, at most %d, of %d KiB with %d labels and values: delete some, or give them fewer destinations and labels", qos.MaxObjects, qos.MaxNamespaceBytes>>10, qos.MaxNamespaceLabels)
 	}
-	c.Message = excerpt.Lines(c.Message, maxMessage)
+	return withoutEffect(p, c.Reason, c.Message), true
+}
+
+// withoutEffect is what becomes of an object for a reason.
+func withoutEffect(p *qos.Policy, reason, message string) QoSOutcome {
 	const without = "the object has no effect"
-	return QoSOutcome{Policy: p, Conditions: []metav1.Condition{
-		c,
-		{Type: qosv1alpha1.ConditionTied, Status: metav1.ConditionFalse, Reason: reasonUntied, Message: without, ObservedGeneration: p.Generation},
-		{Type: qosv1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: c.Reason, Message: without, ObservedGeneration: p.Generation},
-	}}, true
+	out := QoSOutcome{Policy: p}
+	for _, c := range []metav1.Condition{
+		{Type: qosv1alpha1.ConditionAccepted, Reason: reason, Message: excerpt.Lines(message, maxMessage)},
+		{Type: qosv1alpha1.ConditionTied, Reason: reasonUntied, Message: without},
+		{Type: qosv1alpha1.ConditionReady, Reason: reason, Message: without},
+	} {
+		c.Status, c.ObservedGeneration = metav1.ConditionFalse, p.Generation
+		out.Conditions = append(out.Conditions, c)
+	}
+	return out
+}
+
+// onPrimary returns the first of the topologies that an object selects which are the own network of pods, and whether
+// it selects no other.
+func onPrimary(p *qos.Policy, topologies []v1alpha1.NetworkTopology) (name string, alone bool) {
+	others := false
+	for i := range topologies {
+		switch t := &topologies[i]; {
+		case !p.SelectsTopology(t.Name, t.Labels):
+		case t.Spec.Role != v1alpha1.Primary:
+			others = true
+		case name == "" || t.Name < name:
+			name = t.Name
+		}
+	}
+	return name, name != "" && !others
 }
 
 // QoSConditions returns what becomes of the objects of a namespace that are enforced, with what nodes report on them, by name.
-func QoSConditions(enforced []*qos.Policy, reported map[string]*QoSSum) []QoSOutcome {
+// None is on the own network of pods.
+func QoSConditions(enforced []*qos.Policy, topologies []v1alpha1.NetworkTopology, reported map[string]*QoSSum) []QoSOutcome {
 	var out []QoSOutcome
 	ties, complete := qos.PossibleTies(enforced)
 	for _, p := range enforced {
+		primary, alone := onPrimary(p, topologies)
+		if alone {
+			out = append(out, withoutEffect(p, reasonPrimary, fmt.Sprintf("it selects topology %q alone, the own network of pods (role: primary), on which neither plumbline nor anything else enforces it: select topologies of claims", primary)))
+			continue
+		}
 		c := metav1.Condition{
 			Type: qosv1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, ObservedGeneration: p.Generation, Reason: reasonAccepted,
 			Message: fmt.Sprintf("%s, enforced by filters of tc in the pods, on networks of OVN by its rows", count(len(p.Rules), "rule")),
+		}
+		if primary != "" {
+			c.Message += fmt.Sprintf("; not on topology %q, the own network of pods (role: primary)", primary)
 		}
 		if len(p.Warnings) > 0 {
 			c.Message += "; " + strings.Join(p.Warnings[:min(len(p.Warnings), maxNames)], "; ")

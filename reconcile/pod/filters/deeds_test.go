@@ -1,0 +1,128 @@
+package filters
+
+import (
+	"fmt"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/reconcile/node"
+	"github.com/plumbline/plumbline/topology/controller"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// TestConditionsAreTrue holds that the condition Accepted of an object is true if and only if a node enforces it: for each reason
+// that the controller gives, the agent of a node with a pod that the object's selectors cover has filters of it, or has none; and
+// so does `plumbline plan` of the topology.
+func TestConditionsAreTrue(t *testing.T) {
+	contracts, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const (
+		onRail = "networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {networkSelector: {matchLabels: {rail: storage}}}}]"
+		onPods = "netAttachRefs: [{kind: NetworkTopology, name: pods}]"
+	)
+	topologies := []v1alpha1.NetworkTopology{
+		{ObjectMeta: metav1.ObjectMeta{Name: "rail", Labels: map[string]string{"rail": "storage"}}, Spec: v1alpha1.NetworkTopologySpec{Steps: []v1alpha1.Step{{Name: "d", Type: "dummy"}}}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "pods"}, Spec: v1alpha1.NetworkTopologySpec{Role: v1alpha1.Primary, Steps: []v1alpha1.Step{{Name: "d", Type: "dummy"}}}},
+	}
+	for _, tt := range []struct {
+		reason, spec string
+		before       int // older objects of the namespace
+		enforced     bool
+	}{
+		{"Accepted", "egress: [{dscp: 1}], " + onRail, 0, true},
+		{"Accepted", "egress: [{dscp: 1}], " + onRail, qos.MaxObjects - 1, true},
+		{"Accepted", "egress: [{dscp: 1}], netAttachRefs: [{kind: NetworkTopology, name: pods}, {kind: NetworkTopology, name: rail}]", 0, true},
+		{"TooManyObjects", "egress: [{dscp: 1}], " + onRail, qos.MaxObjects, false},
+		{"Invalid", "egress: [{dscp: 64}], " + onRail, 0, false},
+		{"NoTopology", "egress: [{dscp: 1}]", 0, false},
+		{"PrimaryNetwork", "egress: [{dscp: 1}], " + onPods, 0, false},
+	} {
+		t.Run(fmt.Sprint(tt.reason, " ", tt.before), func(t *testing.T) {
+			f, n := crowded(t, 1)
+			f.Contracts = contracts
+			share := &qos.Share{}
+			var last *unstructured.Unstructured
+			for i := range tt.before + 1 {
+				spec := tt.spec
+				if i < tt.before {
+					spec = "egress: [{dscp: 2}], podSelector: {matchLabels: {role: none}}, " + onRail
+				}
+				content := map[string]any{}
+				if err := yaml.Unmarshal(fmt.Appendf(nil, "{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ns, name: o-%04d}, spec: {priority: 1, %s}}", i, spec), &content); err != nil {
+					t.Fatal(err)
+				}
+				last = &unstructured.Unstructured{Object: content}
+				n.put(objectOf(last))
+				if p, _ := qos.Read(last); p.Err == nil && p.SelectsTopologies() {
+					share.Put(p)
+				}
+			}
+			p, _ := qos.Read(last)
+			outcome, without := controller.QoSWithout(p, true)
+			for _, o := range controller.QoSConditions(share.Policies(), topologies, nil) {
+				if o.Policy.Key == p.Key {
+					outcome, without = o, false
+				}
+			}
+			accepted := outcome.Conditions[0]
+			if accepted.Reason != tt.reason || (accepted.Status == metav1.ConditionTrue) != tt.enforced || without && tt.enforced {
+				t.Fatalf("condition %s %s: %s", accepted.Status, accepted.Reason, accepted.Message)
+			}
+			of := func(rules []string) (enforced bool) {
+				for _, rule := range rules {
+					enforced = enforced || rule == p.Key.String()+"[0]"
+				}
+				return enforced
+			}
+			c := f.claims["of-p-0"]
+			c.Topologies[0].Object.Spec = topologies[0].Spec
+			out, err := f.Of(c, &c.Topologies[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			var rules []string
+			for _, o := range out.Filters {
+				rules = append(rules, o.Rule)
+			}
+			if of(rules) != tt.enforced {
+				t.Errorf("the condition is %s, and the agent has filters of %q", accepted.Status, rules)
+			}
+			if tt.before > 0 || p.Err != nil {
+				return
+			}
+			object, err := yaml.Marshal(last.Object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			planned := false
+			for i := range topologies {
+				topologies[i].TypeMeta = metav1.TypeMeta{APIVersion: "networking.dra.io/v1alpha1", Kind: v1alpha1.Kind}
+				content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&topologies[i])
+				if err != nil {
+					t.Fatal(err)
+				}
+				delete(content, "status")
+				file, err := yaml.Marshal(content)
+				if err != nil {
+					t.Fatal(err)
+				}
+				out, _, err := node.CompileRules([][]byte{object}, file, node.Pod{Namespace: "ns", Labels: map[string]string{"role": "r0"}}, contracts)
+				if err != nil {
+					t.Fatal(err)
+				}
+				planned = planned || len(out.Filters) > 0
+			}
+			if planned != tt.enforced {
+				t.Errorf("the condition is %s, and the plan has filters: %t", accepted.Status, planned)
+			}
+		})
+	}
+}
