@@ -88,8 +88,8 @@ type Packet struct {
 	Destination netip.Addr
 	Protocol    Protocol
 	Port        uint16 // of the destination
-	// Fragment says that this is not the first fragment: its protocol is known, its port is
-	// not.
+	// Fragment says that this is a fragment whose protocol is known, and whose port is not: for tc each one, for OVN each
+	// but the first.
 	Fragment bool
 }
 

@@ -51,6 +51,9 @@ type Filter struct {
 	To       *string `json:"to,omitempty" plan:"replace"`       // prefix; "" is any
 	Protocol *string `json:"protocol,omitempty" plan:"replace"` // tcp, udp, sctp; "" is any
 	Port     *uint16 `json:"port,omitempty" plan:"replace"`     // of the destination; 0 is any
+	// Fragment says that it matches fragments alone, the first one too: they have no port for the kernel. Such a filter limits,
+	// marks nothing, and decides nothing: the filters after it do.
+	Fragment *bool `json:"fragment,omitempty" plan:"replace"`
 
 	DSCP *uint8 `json:"dscp,omitempty" plan:"live"`
 	// Policer numbers the token buckets of the link, from 1: filters with one number share
@@ -90,7 +93,7 @@ func (f Filter) On(carrier Key) Object {
 // A pod may have any number of filters on its links, so they are read by key.
 var filterTraits = Traits{
 	Phase: PhaseRoutes, Cost: 2, label: func(o Object) string { return o.(Filter).Rule },
-	unsaid: []string{"to", "protocol", "port", "policer", "rateBytes", "burstNanos"}, // any, and no limit
+	unsaid: []string{"to", "protocol", "port", "fragment", "policer", "rateBytes", "burstNanos"}, // any, and no limit
 }
 
 // Traits are those of filters.

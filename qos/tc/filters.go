@@ -7,6 +7,11 @@
 // no "all but" (tc-flower(8)): a destination with exceptions is a list of prefixes. All
 // filters of a rule that has a limit share one policer, which is their bucket.
 //
+// A fragment has no port for flower, which does not dissect what follows the header of even the first one
+// (FLOW_DISSECTOR_F_PARSE_1ST_FRAG, net/core/flow_dissector.c). So no filter with a port decides about one, and
+// a rule with ports and a limit has further filters for fragments that its limit may be about: they share its policer, and leave the
+// decision to the filters after them. What is sent in fragments is within each such limit, whatever its port.
+//
 // A rule keeps its preferences, and a filter its handle, when others come and go: the
 // former follow from the rule's precedence, the latter from what the filter matches.
 package tc
@@ -30,8 +35,8 @@ const (
 	FirstPref = 20000
 	// MaxRules of an interface.
 	MaxRules = qos.MaxAttachmentRules
-	// MaxFilters of an interface. Linux searches the filters of one preference and mask in
-	// a hash table, but each preference by itself.
+	// MaxFilters of an interface, and as many again for fragments. Linux searches the filters of one preference and
+	// mask in a hash table, but each preference by itself.
 	MaxFilters = 1024
 )
 
@@ -44,7 +49,8 @@ const (
 	IPv6 Family = 0x86dd
 )
 
-// Filter is one filter of class flower with its actions: mark, then police, then accept.
+// Filter is one filter of class flower with its actions: mark, then police, then accept; of fragments police, then
+// continue.
 type Filter struct {
 	Pref     uint16
 	Handle   uint32 // follows from what it matches
@@ -52,6 +58,7 @@ type Filter struct {
 	To       netip.Prefix // invalid: any
 	Protocol qos.Protocol // 0: any
 	Port     uint16       // 0: any
+	Fragment bool         // fragments alone: it limits, and does not decide
 	DSCP     uint8
 	Policer  uint16 // number, 0 for none
 	Rule     int    // index of the rule in the input
@@ -83,7 +90,7 @@ func Compile(rules []qos.Rule, members func(qos.SetID) []netip.Addr) (*Filters, 
 		return nil, fmt.Errorf("%w: %d rules cover the interface, and it may have %d", ErrTooMany, len(rules), MaxRules)
 	}
 	out := &Filters{rules: rules}
-	places := qos.Places(rules)
+	places, deciding := qos.Places(rules), 0
 	for i := range rules {
 		r, place := &rules[i], places[i]
 		var policer uint16
@@ -96,26 +103,37 @@ func Compile(rules []qos.Rule, members func(qos.SetID) []netip.Addr) (*Filters, 
 		if len(ports) == 0 {
 			ports = []qos.Port{{}}
 		}
-		if n := len(out.Filters) + len(to)*len(ports); n > MaxFilters {
-			return nil, fmt.Errorf("%w: with rule %d of %s they are %d, and an interface may have %d: use fewer exceptions, ports or destination pods", ErrTooMany, r.Index, r.Policy, n, MaxFilters)
+		if deciding += len(to) * len(ports); deciding > MaxFilters {
+			return nil, fmt.Errorf("%w: with rule %d of %s they are %d, and an interface may have %d: use fewer exceptions, ports or destination pods", ErrTooMany, r.Index, r.Policy, deciding, MaxFilters)
 		}
 		type key struct {
 			pref   uint16
 			handle uint32
 		}
 		taken := map[key]bool{}
+		add := func(f Filter) {
+			f.Pref, f.DSCP, f.Policer, f.Rule = pref(place, f.Family), r.DSCP, policer, i
+			f.Handle = handle(&f)
+			for f.Handle == 0 || taken[key{f.Pref, f.Handle}] {
+				f.Handle++
+			}
+			taken[key{f.Pref, f.Handle}] = true
+			out.Filters = append(out.Filters, f)
+		}
 		for _, d := range to {
 			for n, p := range ports {
 				if slices.Contains(ports[:n], p) {
 					continue // the kernel refuses a second filter with one match
 				}
-				f := Filter{Pref: pref(place, d.family), Family: d.family, To: d.prefix, Protocol: p.Protocol, Port: p.Port, DSCP: r.DSCP, Policer: policer, Rule: i}
-				f.Handle = handle(&f)
-				for f.Handle == 0 || taken[key{f.Pref, f.Handle}] {
-					f.Handle++
-				}
-				taken[key{f.Pref, f.Handle}] = true
-				out.Filters = append(out.Filters, f)
+				add(Filter{Family: d.family, To: d.prefix, Protocol: p.Protocol, Port: p.Port})
+			}
+		}
+		if policer == 0 {
+			continue
+		}
+		for _, d := range to {
+			for _, protocol := range withPort(ports) {
+				add(Filter{Family: d.family, To: d.prefix, Protocol: protocol, Fragment: true})
 			}
 		}
 	}
@@ -125,12 +143,26 @@ func Compile(rules []qos.Rule, members func(qos.SetID) []netip.Addr) (*Filters, 
 	return out, nil
 }
 
+// withPort returns the protocols of which fragments may be of one of the ports, and are not matched without it.
+func withPort(ports []qos.Port) []qos.Protocol {
+	var out []qos.Protocol
+	for _, p := range ports {
+		if p.Port != 0 && !slices.Contains(out, p.Protocol) && !slices.Contains(ports, qos.Port{Protocol: p.Protocol}) {
+			out = append(out, p.Protocol)
+		}
+	}
+	return out
+}
+
 // handle is the handle of a filter within its preference. The kernel has one filter for each
 // match: by a handle that counted, an update could move a match to a handle while another
 // one still has it.
 func handle(f *Filter) uint32 {
 	h := fnv.New32a()
 	fmt.Fprint(h, f.To, f.Protocol, f.Port)
+	if f.Fragment {
+		fmt.Fprint(h, " fragment")
+	}
 	return h.Sum32()
 }
 
@@ -197,14 +229,20 @@ func newPolicer(number uint16, r *qos.Rule) Policer {
 	return p
 }
 
-// Matches reports whether the filter matches a packet.
+// Matches reports whether the filter decides about a packet.
 func (f *Filter) Matches(p qos.Packet) bool {
+	return !f.Fragment && f.about(p) && (f.Port == 0 || f.Port == p.Port && !p.Fragment)
+}
+
+// Limits reports whether the filter limits a packet about which a later one decides.
+func (f *Filter) Limits(p qos.Packet) bool { return f.Fragment && p.Fragment && f.about(p) }
+
+func (f *Filter) about(p qos.Packet) bool {
 	family := IPv4
 	if p.Destination.Is6() {
 		family = IPv6
 	}
-	return f.Family == family && (!f.To.IsValid() || f.To.Contains(p.Destination)) &&
-		(f.Protocol == 0 || f.Protocol == p.Protocol) && (f.Port == 0 || f.Port == p.Port && !p.Fragment)
+	return f.Family == family && (!f.To.IsValid() || f.To.Contains(p.Destination)) && (f.Protocol == 0 || f.Protocol == p.Protocol)
 }
 
 // Objects returns the filters as objects of a sandbox, without a link.
@@ -226,7 +264,10 @@ func (f *Filters) Objects() []netstate.Filter {
 		r := &f.rules[o.Rule]
 		out[i] = netstate.Filter{
 			Rule: fmt.Sprintf("%s[%d]", r.Policy, r.Index), Pref: o.Pref, Handle: o.Handle, Family: &family, To: &to,
-			Protocol: new(protocols[o.Protocol]), Port: &o.Port, DSCP: &o.DSCP, Policer: &o.Policer, Rate: &p.RateBytes, BurstNanos: new(p.burstNanos()),
+			Protocol: new(protocols[o.Protocol]), Port: &o.Port, Fragment: &o.Fragment, DSCP: &o.DSCP, Policer: &o.Policer, Rate: &p.RateBytes, BurstNanos: new(p.burstNanos()),
+		}
+		if o.Fragment {
+			out[i].DSCP = nil
 		}
 	}
 	return out

@@ -73,6 +73,48 @@ func wellFormed(t *testing.T, out *tc.Filters) {
 	}
 }
 
+// TestFragmentsAreLimited holds that a fragment is within the limit of each rule that may be about its datagram, of those before
+// the rule that decides without the port; and that what is not a fragment has one limit at most.
+func TestFragmentsAreLimited(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		rules, sets := qostest.Rules(rng, rng.IntN(8))
+		members := func(id qos.SetID) []netip.Addr { return sets[id] }
+		out, err := tc.Compile(rules, members)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 200 {
+			p := qostest.Packet(rng)
+			var want, have []int
+			for i := range rules {
+				if rules[i].Matches(p, members) {
+					break
+				}
+				whole := p
+				whole.Fragment = false
+				for port := uint16(80); port < 84; port++ { // all that there are
+					if whole.Port = port; p.Fragment && rules[i].RateKbit > 0 && rules[i].Matches(whole, members) {
+						want = append(want, i)
+						break
+					}
+				}
+			}
+			for i := range out.Filters {
+				if out.Filters[i].Matches(p) {
+					break
+				}
+				if out.Filters[i].Limits(p) && out.Filters[i].Policer != 0 {
+					have = append(have, out.Filters[i].Rule)
+				}
+			}
+			if !slices.Equal(have, want) {
+				t.Fatalf("seed %d, packet %+v: within the limits of rules %v, want %v", seed, p, have, want)
+			}
+		}
+	}
+}
+
 func TestPolicer(t *testing.T) {
 	out, err := tc.Compile([]qos.Rule{
 		{Precedence: qos.MaxPrecedence, Any: true, RateKbit: 1000, BurstKbit: 100},
@@ -145,12 +187,12 @@ func objects(t *testing.T, rules []qos.Rule, members func(qos.SetID) []netip.Add
 	}
 	out, matches := map[string]netstate.Filter{}, map[string]bool{}
 	for _, f := range compiled.Objects() {
-		match := fmt.Sprint(f.Pref, *f.To, *f.Protocol, *f.Port)
+		match := fmt.Sprint(f.Pref, *f.To, *f.Protocol, *f.Port, *f.Fragment)
 		if matches[match] {
 			t.Fatalf("two filters match %s", match)
 		}
 		matches[match] = true
-		out[fmt.Sprint(f.Rule, match, f.Handle, *f.DSCP, *f.Policer, *f.Rate, *f.BurstNanos)] = f
+		out[fmt.Sprint(f.Rule, match, f.Handle, f.DSCP != nil, *f.Policer, *f.Rate, *f.BurstNanos)] = f
 	}
 	return out
 }
@@ -165,18 +207,24 @@ func TestObjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := compiled.Objects()
-	if len(got) != 4 {
+	if len(got) != 6 {
 		t.Fatalf("%d filters", len(got))
 	}
+	if *got[0].Fragment { // their order is that of handles
+		got[0], got[1] = got[1], got[0]
+	}
+	if f := got[1]; !*f.Fragment || f.DSCP != nil || *f.Policer != 1 || *f.Port != 0 || *f.Protocol != "tcp" {
+		t.Errorf("of fragments: %v", netstate.Fields(f))
+	}
 	want := netstate.Filter{
-		Rule: "ai/a[3]", Pref: tc.FirstPref, Handle: got[0].Handle, Family: new("ipv4"), To: new(""), Protocol: new("tcp"), Port: new(uint16(80)),
+		Rule: "ai/a[3]", Pref: tc.FirstPref, Handle: got[0].Handle, Family: new("ipv4"), To: new(""), Protocol: new("tcp"), Port: new(uint16(80)), Fragment: new(false),
 		DSCP: new(uint8(26)), Policer: new(uint16(1)), Rate: new(uint64(1250000)), BurstNanos: new(uint64(100_000_000)),
 	}
 	if !reflect.DeepEqual(got[0], want) {
 		t.Errorf("got %v", netstate.Fields(got[0]))
 	}
 	// 64 KiB at 1 kbit/s take longer than the kernel can keep.
-	if last := got[3]; *last.BurstNanos != netstate.MaxBurstNanos || *last.Family != "ipv6" || last.Pref != tc.FirstPref+2*2019+1 {
+	if last := got[5]; *last.BurstNanos != netstate.MaxBurstNanos || *last.Family != "ipv6" || last.Pref != tc.FirstPref+2*2019+1 {
 		t.Errorf("got %d %v", last.Pref, netstate.Fields(last))
 	}
 }

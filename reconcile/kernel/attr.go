@@ -84,3 +84,11 @@ func (w words) number(s string) (uint32, bool) {
 	}
 	return 0, false
 }
+
+// be32 is 0 if the value is too short, as u32.
+func be32(b []byte) uint32 {
+	if len(b) < 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(b)
+}

@@ -16,7 +16,7 @@ func drawFilter(rng *rand.Rand) netstate.Filter {
 	f := netstate.Filter{
 		Pref: uint16(1 + rng.IntN(65535)), Handle: 1 + uint32(rng.IntN(5000)), Family: new([]string{netstate.IPv4, netstate.IPv6}[rng.IntN(2)]),
 		To: new(""), Protocol: new(""), Port: new(uint16(0)), DSCP: new(uint8(rng.IntN(64))),
-		Policer: new(uint16(0)), Rate: new(uint64(0)), BurstNanos: new(uint64(0)),
+		Policer: new(uint16(0)), Rate: new(uint64(0)), BurstNanos: new(uint64(0)), Fragment: new(false),
 	}
 	if rng.IntN(3) > 0 {
 		a := netip.AddrFrom4([4]byte{byte(rng.Uint32()), byte(rng.Uint32()), byte(rng.Uint32()), byte(rng.Uint32())})
@@ -33,6 +33,9 @@ func drawFilter(rng *rand.Rand) netstate.Filter {
 		*f.Policer = uint16(1 + rng.IntN(netstate.MaxPolicers))
 		*f.Rate = 1 + rng.Uint64N([]uint64{1000, 1 << 30, 1 << 39}[rng.IntN(3)])
 		*f.BurstNanos = netstate.BurstUnit * (1 + uint64(rng.Uint32N(1<<32-1)))
+		if *f.Port == 0 && rng.IntN(3) == 0 {
+			f.Fragment, f.DSCP = new(true), nil
+		}
 	}
 	return f
 }
@@ -55,7 +58,7 @@ func TestFilterCodec(t *testing.T) {
 }
 
 // TestEncodeFilter holds the bytes of the actions against tc(8): "pedit ex munge ip dsfield
-// set 0xb8 retain 0xfc pipe csum ip4h pipe police index … conform-exceed drop/ok".
+// set 0xb8 retain 0xfc pipe csum ip4h pipe police index … conform-exceed drop/pipe".
 func TestEncodeFilter(t *testing.T) {
 	f := netstate.Filter{
 		Pref: 20000, Handle: 1, Family: new(netstate.IPv4), To: new("192.0.2.0/25"), Protocol: new("tcp"), Port: new(uint16(2049)),
@@ -93,7 +96,7 @@ func TestEncodeFilter(t *testing.T) {
 		      4c04 0200
 		        3c00 0100 01700000 02000000 00000000 e8030000 00000040 # index, drop, limit, burst, mtu
 		          03 01 0000 0000 0000 d0121300 00 00 0000 0000 0000 00000000 00000000 00000000 00000000
-		        0800 0500 00000000               # TCA_POLICE_RESULT: ok
+		        0800 0500 03000000               # TCA_POLICE_RESULT: pipe
 		  0800 1600 01000000                     # skip_hw
 		  0600 0800 0800 0000                    # ETH_P_IP
 		  0800 0c00 c0000200
@@ -152,7 +155,7 @@ func TestDecodeFilterOfOthers(t *testing.T) {
 		"passes what exceeds": {"01700000 02000000", "01700000 00000000", true, true, false},
 		"another bucket":      {"01700000 02000000", "01800000 02000000", true, true, false},
 		"another size":        {"00000040 0301", "00080000 0301", true, true, false},
-		"another result":      {"0800 0500 00000000", "0800 0500 02000000", true, true, false},
+		"another result":      {"0800 0500 03000000", "0800 0500 00000000", true, true, false},
 	} {
 		got := decode(replace(c.old, c.other))
 		if (got.Family != nil && got.To != nil) != c.match || (got.DSCP != nil) != c.mark || (got.Rate != nil) != c.limit {

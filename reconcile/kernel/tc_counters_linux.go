@@ -22,9 +22,9 @@ const (
 	statsQueue = 3 // struct gnet_stats_queue
 	statsPkt64 = 8
 
-	// prefFilters bounds the filters of one preference that are read. A rule has at most as many,
-	// and the owner of the namespace can add others.
-	prefFilters = 1024
+	// prefFilters bounds the filters of one preference that are read. A rule has at most as many, with those of
+	// fragments, and the owner of the namespace can add others.
+	prefFilters = 2048
 )
 
 // RuleReadings reads what the kernel has counted for rules on the interfaces of a sandbox, with one
@@ -97,9 +97,10 @@ func decodeFilterCounters(b []byte) (f filterCounters, ok bool) {
 			first := true
 			for _, v := range attributes(actions) {
 				kind, marked, dropped := decodeActionCounters(v)
-				if first {
-					f.FilterCount, first = marked, false
+				if first && kind != "police" { // a filter of fragments marks nothing
+					f.FilterCount = marked
 				}
+				first = false
 				if kind == "police" {
 					f.dropped = dropped
 				}

@@ -30,9 +30,12 @@ const (
 	tcaOptions = 2
 	tcaChain   = 11
 
-	actOK   = 0
-	actShot = 2
-	actPipe = 3
+	actOK       = 0
+	actShot     = 2
+	actPipe     = 3
+	actContinue = 1<<32 - 1 // TC_ACT_UNSPEC: the filters of the next preference
+
+	flowerFragment = 1 // TCA_FLOWER_KEY_FLAGS_IS_FRAGMENT
 
 	flowerSkipHW = 1
 
@@ -128,6 +131,11 @@ func encodeFilter(f netstate.Filter, index int) ([]nl.NetlinkRequestData, error)
 		options.AddRtAttr(types[0], p.Addr().AsSlice())
 		options.AddRtAttr(types[1], net.CIDRMask(p.Bits(), p.Addr().BitLen()))
 	}
+	if deref(f.Fragment) {
+		flags := binary.BigEndian.AppendUint32(nil, flowerFragment)
+		options.AddRtAttr(nl.TCA_FLOWER_KEY_FLAGS, flags)
+		options.AddRtAttr(nl.TCA_FLOWER_KEY_FLAGS_MASK, flags)
+	}
 	protocol := deref(f.Protocol)
 	if protocol != "" {
 		n, ok := ipProtocols.number(protocol)
@@ -147,9 +155,20 @@ func encodeFilter(f netstate.Filter, index int) ([]nl.NetlinkRequestData, error)
 	return []nl.NetlinkRequestData{filterMsg(f, index), attr(tcaKind, nl.ZeroTerminated("flower")), options}, nil
 }
 
-// encodeActions writes the actions: mark, for IPv4 correct the checksum, limit.
+// encodeActions writes the actions: mark, for IPv4 correct the checksum, limit; of fragments limit, and continue.
 func encodeActions(to *nl.RtAttr, f netstate.Filter, index int) error {
 	limited := deref(f.Policer) != 0
+	if deref(f.Fragment) {
+		if !limited {
+			return invalid("a filter of fragments needs a limit")
+		}
+		if err := encodePolice(actionOptions(to, 1, "police"), f, index); err != nil {
+			return err
+		}
+		// A mark that changes no bit, for its verdict: that of the policer is the same for all filters that share it.
+		encodePedit(actionOptions(to, 2, "pedit"), *f.Family == netstate.IPv4, nil, actContinue)
+		return nil
+	}
 	if f.DSCP == nil || *f.DSCP > 63 {
 		return invalid("dscp: from 0 to 63 is needed")
 	}
@@ -165,7 +184,7 @@ func encodeActions(to *nl.RtAttr, f netstate.Filter, index int) error {
 		}
 		return actPipe
 	}
-	encodePedit(add("pedit"), v4, *f.DSCP, last(!v4))
+	encodePedit(add("pedit"), v4, f.DSCP, last(!v4))
 	if v4 {
 		parms := make([]byte, sizeofTcGen+4)
 		binary.NativeEndian.PutUint32(parms[8:], last(true))
@@ -185,15 +204,18 @@ func actionOptions(to *nl.RtAttr, order int, kind string) *nl.RtAttr {
 }
 
 // dscpBits returns what a mark sets in the first four bytes of a header, and what of them
-// it keeps: the ECN bits among others (RFC 2474, RFC 3168).
-func dscpBits(v4 bool, dscp uint8) (keep, set [4]byte) {
-	if v4 {
-		return [4]byte{0xff, 0x03, 0xff, 0xff}, [4]byte{1: dscp << 2}
+// it keeps: the ECN bits among others (RFC 2474, RFC 3168), or all without a mark.
+func dscpBits(v4 bool, dscp *uint8) (keep, set [4]byte) {
+	switch {
+	case dscp == nil:
+		return [4]byte{0xff, 0xff, 0xff, 0xff}, [4]byte{}
+	case v4:
+		return [4]byte{0xff, 0x03, 0xff, 0xff}, [4]byte{1: *dscp << 2}
 	}
-	return [4]byte{0xf0, 0x3f, 0xff, 0xff}, [4]byte{dscp >> 2, dscp << 6}
+	return [4]byte{0xf0, 0x3f, 0xff, 0xff}, [4]byte{*dscp >> 2, *dscp << 6}
 }
 
-func encodePedit(to *nl.RtAttr, v4 bool, dscp uint8, action uint32) {
+func encodePedit(to *nl.RtAttr, v4 bool, dscp *uint8, action uint32) {
 	keep, set := dscpBits(v4, dscp)
 	parms := make([]byte, sizeofPeditKeys+sizeofPeditKey)
 	binary.NativeEndian.PutUint32(parms[8:], action)
@@ -232,7 +254,8 @@ func encodePolice(to *nl.RtAttr, f netstate.Filter, index int) error {
 	put(28, uint32(min(rate, 1<<32-1)))
 	to.AddRtAttr(policeTBF, parms)
 	to.AddRtAttr(policeRateTable, make([]byte, sizeofRateTable))
-	to.AddRtAttr(policeResult, nl.Uint32Attr(actOK))
+	// What follows says what becomes of a packet within the limit: nothing, and it passes, or the verdict for fragments.
+	to.AddRtAttr(policeResult, nl.Uint32Attr(actPipe))
 	if rate >= 1<<32 {
 		to.AddRtAttr(policeRate64, nl.Uint64Attr(rate))
 	}
@@ -278,13 +301,17 @@ func decodeFilter(b []byte) (f netstate.Filter, index int, ok bool) {
 // decodeFlower reads the match and the actions; false for a match that netstate cannot
 // represent.
 func decodeFlower(f *netstate.Filter, b []byte, index int) bool {
-	f.To, f.Protocol, f.Port = new(""), new(""), new(uint16(0))
-	var address, mask, port, portMask []byte
+	f.To, f.Protocol, f.Port, f.Fragment = new(""), new(""), new(uint16(0)), new(false)
+	var address, mask, port, portMask, actions, flags, flagsMask []byte
 	portType := uint16(0)
 	for typ, v := range attributes(b) {
 		switch typ {
 		case nl.TCA_FLOWER_ACT:
-			decodeActions(f, v, index)
+			actions = v
+		case nl.TCA_FLOWER_KEY_FLAGS:
+			flags = v
+		case nl.TCA_FLOWER_KEY_FLAGS_MASK:
+			flagsMask = v
 		case nl.TCA_FLOWER_KEY_ETH_TYPE:
 			if n, _ := filterFamilies.number(*f.Family); be16(v) != uint16(n) {
 				return false
@@ -318,6 +345,15 @@ func decodeFlower(f *netstate.Filter, b []byte, index int) bool {
 			return false
 		}
 		*f.Port = be16(port)
+	}
+	if flags != nil || flagsMask != nil {
+		if be32(flags) != flowerFragment || be32(flagsMask) != flowerFragment {
+			return false
+		}
+		*f.Fragment = true
+	}
+	if actions != nil {
+		decodeActions(f, actions, index)
 	}
 	return true
 }
@@ -355,6 +391,12 @@ func decodeActions(f *netstate.Filter, b []byte, index int) {
 		}
 		all = append(all, a)
 	}
+	if *f.Fragment {
+		if len(all) == 2 && all[0].kind == "police" && all[1].kind == "pedit" && isPedit(all[1].options, *f.Family == netstate.IPv4, nil, actContinue) {
+			decodePolice(f, all[0].options, index)
+		}
+		return
+	}
 	f.Policer, f.Rate, f.BurstNanos = new(uint16(0)), new(uint64(0)), new(uint64(0))
 	if n := len(all); n > 0 && all[n-1].kind == "police" {
 		decodePolice(f, all[n-1].options, index)
@@ -386,7 +428,7 @@ func decodeActions(f *netstate.Filter, b []byte, index int) {
 // decodePedit returns the DSCP that is set, nil for another change of the packet.
 func decodePedit(options map[uint16][]byte, v4 bool, action uint32) *uint8 {
 	parms := options[peditParmsEx]
-	if len(parms) != sizeofPeditKeys+sizeofPeditKey || u32(parms[8:]) != action || parms[sizeofTcGen] != 1 {
+	if len(parms) != sizeofPeditKeys+sizeofPeditKey {
 		return nil
 	}
 	key := parms[sizeofPeditKeys:]
@@ -394,9 +436,23 @@ func decodePedit(options map[uint16][]byte, v4 bool, action uint32) *uint8 {
 	if !v4 {
 		dscp = key[4]<<2 | key[5]>>6
 	}
-	keep, set := dscpBits(v4, dscp&63)
-	if [4]byte(key[:4]) != keep || [4]byte(key[4:8]) != set || u32(key[8:]) != 0 || u32(key[16:]) != 0 {
+	dscp &= 63
+	if !isPedit(options, v4, &dscp, action) {
 		return nil // another field, or another place
+	}
+	return &dscp
+}
+
+// isPedit reports whether an action is as encodePedit writes it.
+func isPedit(options map[uint16][]byte, v4 bool, dscp *uint8, action uint32) bool {
+	parms := options[peditParmsEx]
+	if len(parms) != sizeofPeditKeys+sizeofPeditKey || u32(parms[8:]) != action || parms[sizeofTcGen] != 1 {
+		return false
+	}
+	key := parms[sizeofPeditKeys:]
+	keep, set := dscpBits(v4, dscp)
+	if [4]byte(key[:4]) != keep || [4]byte(key[4:8]) != set || u32(key[8:]) != 0 || u32(key[16:]) != 0 {
+		return false
 	}
 	header := uint16(peditHeaderIPv6)
 	if v4 {
@@ -405,11 +461,11 @@ func decodePedit(options map[uint16][]byte, v4 bool, action uint32) *uint8 {
 	for _, v := range attributes(options[peditKeysEx]) {
 		for typ, v := range attributes(v) {
 			if typ == nl.TCA_PEDIT_KEY_EX_HTYPE && u16(v) != header || typ == nl.TCA_PEDIT_KEY_EX_CMD && u16(v) != nl.TCA_PEDIT_KEY_EX_CMD_SET {
-				return nil
+				return false
 			}
 		}
 	}
-	return &dscp
+	return true
 }
 
 // decodePolice reads a policer. Of one that is not the link's, nothing is set, and of one
@@ -431,7 +487,7 @@ func decodePolice(f *netstate.Filter, options map[uint16][]byte, index int) {
 		}
 	}
 	overhead, peak := u16(parms[22:]), u32(parms[40:])
-	if u32(parms[4:]) != actShot || u32(options[policeResult]) != actOK || u32(parms[16:]) != policeMTU || overhead != 0 || peak != 0 {
+	if u32(parms[4:]) != actShot || u32(options[policeResult]) != actPipe || u32(parms[16:]) != policeMTU || overhead != 0 || peak != 0 {
 		return
 	}
 	rate := uint64(u32(parms[28:]))

@@ -17,7 +17,7 @@ import (
 // filter is a filter on d0 that matches everything of a family.
 func filter(family string, pref uint16) netstate.Filter {
 	return netstate.Filter{
-		Link: "d0", Pref: pref, Handle: 1, Family: &family, To: new(""), Protocol: new(""), Port: new(uint16(0)),
+		Link: "d0", Pref: pref, Handle: 1, Family: &family, To: new(""), Protocol: new(""), Port: new(uint16(0)), Fragment: new(false),
 		DSCP: new(uint8(26)), Policer: new(uint16(0)), Rate: new(uint64(0)), BurstNanos: new(uint64(0)),
 	}
 }
@@ -52,6 +52,8 @@ func TestFilters(t *testing.T) {
 		"port v6":         {Family: new("ipv6"), Protocol: new("sctp"), Port: new(uint16(65535))},
 		"limit":           limited(filter("ipv4", 20000), 7, 1250000, 64000),
 		"limit v6":        limited(filter("ipv6", 20000), netstate.MaxPolicers, 125, netstate.MaxBurstNanos),
+		"fragments":       limited(netstate.Filter{Family: new("ipv4"), Protocol: new("udp"), Fragment: new(true)}, 3, 125000, 64000),
+		"fragments v6":    limited(netstate.Filter{Family: new("ipv6"), Fragment: new(true)}, 3, 125000, 64000),
 		"rate of 64 bits": limited(filter("ipv4", 20000), 1, (1<<32-1)*125, 10_000_000/64*64),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -59,12 +61,18 @@ func TestFilters(t *testing.T) {
 			b.TB = t
 			f = netstate.Merge(filter(*f.Family, 30000), f)
 			f.Pref, f.Handle = 30000, 4096
+			if *f.Fragment {
+				f.DSCP = nil
+			}
 			b.create(f)
 			b.holds(f)
 			b.refused(fault.Conflict, netstate.Change{After: f}, "file exists")
 			for _, other := range []netstate.Filter{
 				{DSCP: new(uint8(0))}, {DSCP: new(uint8(63))}, limited(netstate.Filter{}, 9, 5_000_000_000, 128), limited(netstate.Filter{DSCP: new(uint8(5))}, 0, 0, 0),
 			} {
+				if *f.Fragment && (other.DSCP != nil || *other.Policer == 0) {
+					continue // it marks nothing
+				}
 				other = netstate.Merge(f, other)
 				c := b.update(other)
 				b.holds(other)
